@@ -1,0 +1,143 @@
+// Package account is the records of people, as the store keeps them: members,
+// API keys, machines, login tokens, shares, groups and usage. Plain types, no
+// behaviour; times are UTC with millisecond precision. Ids are made by the
+// store's caller with NewID.
+package account
+
+import (
+	"time"
+
+	"github.com/google/uuid"
+)
+
+// NewID makes a time-ordered id with a prefix that says what it names:
+// "mem_", "key_", "mch_", "shr_", "grp_", "tok_".
+func NewID(prefix string) string { return prefix + uuid.Must(uuid.NewV7()).String() }
+
+// Member is a person with an account on the hub.
+type Member struct {
+	ID       string
+	Name     string // unique, case-sensitive, as shown to other members
+	Operator bool
+	Disabled bool // a disabled member's keys and machines are refused (decisions 7)
+	Created  time.Time
+}
+
+// Reach is what a key may reach, narrowed at its creation (decisions 5).
+type Reach string
+
+// The reaches of a key.
+const (
+	ReachAll    Reach = "all"    // own, shared and group machines
+	ReachShared Reach = "shared" // own and shared
+	ReachOwn    Reach = "own"    // own only
+)
+
+// Key is an API key without its secret: the store keeps a hash only.
+type Key struct {
+	ID       string
+	MemberID string
+	Name     string
+	Region   string
+	Reach    Reach
+	Hash     [32]byte // SHA-256 of the whole secret
+	LastFour string
+	Created  time.Time
+	LastUsed time.Time // zero: never
+	Revoked  time.Time // zero: live
+}
+
+// Machine is a member's computer that runs the daemon.
+type Machine struct {
+	ID         string
+	OwnerID    string
+	Name       string // unique for its owner
+	Region     string
+	Hash       [32]byte // SHA-256 of its credential
+	LastFour   string
+	Created    time.Time
+	LastSeen   time.Time // zero: never connected
+	Offers     []byte    // its last advertisement, as JSON; nil: never connected
+	Generation int64     // of its newest tunnel; grows by one with each
+	Revoked    time.Time // zero: live
+}
+
+// LoginToken lets `kith login --token` make one machine; single use.
+type LoginToken struct {
+	ID       string
+	MemberID string
+	Name     string // the machine's name
+	Hash     [32]byte
+	Created  time.Time
+	Expires  time.Time
+	Used     time.Time // zero: not yet
+}
+
+// Share says that the owner's machines are candidates for one member.
+type Share struct {
+	ID         string
+	OwnerID    string
+	MemberID   string
+	Models     []string // empty: every model
+	Hours      string   // as `kith hours set` writes them; empty: the machine's own
+	Concurrent int      // 0: no limit
+	PerDay     int      // requests a day; 0: no limit
+	Created    time.Time
+}
+
+// GroupKind says who may join a group.
+type GroupKind string
+
+// The kinds of group (decisions 1).
+const (
+	GroupOrg  GroupKind = "org"
+	GroupOpen GroupKind = "open"
+)
+
+// Group is a named set of members whose machines are candidates for each other.
+type Group struct {
+	ID      string
+	Name    string // unique
+	Kind    GroupKind
+	Created time.Time
+	Members []GroupMember
+	KeptOut []string // ids of machines that their owners keep out of this group
+}
+
+// GroupMember is one member's place in a group.
+type GroupMember struct {
+	MemberID string
+	Admin    bool
+}
+
+// Usage is the record of one call; it holds nothing of its content.
+type Usage struct {
+	CallID    string // correlation id
+	Attempt   int    // 1 for the first; unique with CallID
+	Started   time.Time
+	MemberID  string
+	KeyID     string // empty: a machine credential made the call
+	MachineID string // empty: refused before a machine took it
+	OwnerID   string // owner of that machine at that time
+	Model     string
+	Endpoint  string // its path
+	Stream    bool
+	Status    int
+	Code      string        // empty: served
+	Waited    time.Duration // in the queue
+	FirstByte time.Duration // from arrival to the first byte of the answer; 0: none
+	Duration  time.Duration
+	TokensIn  int64
+	TokensOut int64
+	TokensHow TokensHow
+}
+
+// TokensHow says where token counts came from.
+type TokensHow string
+
+// Where token counts come from.
+const (
+	TokensNone     TokensHow = ""
+	TokensReported TokensHow = "reported" // by the engine
+	TokensCounted  TokensHow = "counted"  // by the hub, from the frames
+)

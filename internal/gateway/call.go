@@ -1,0 +1,108 @@
+package gateway
+
+import (
+	"context"
+	"net/http"
+	"time"
+
+	"github.com/kith/kith/internal/fleet"
+)
+
+// Caller is who makes a call, as the edge identified it. The zero Caller is
+// the owner on the local surface.
+type Caller struct {
+	Member fleet.MemberID
+	Name   string
+	// KeyID names the API key; empty for a machine credential and locally.
+	KeyID string
+	// Narrow is what the key may reach (decisions 5).
+	Narrow fleet.Narrow
+	// Machine is set for a machine credential: for its calls that machine does
+	// not exist, so that a call never comes back to where it began.
+	Machine fleet.MachineID
+}
+
+// Call is one inference request on its way through a surface. gateway makes
+// it; a Backend reads it and changes nothing but Trace.
+type Call struct {
+	ID       string // the correlation id
+	Endpoint fleet.Endpoint
+	Model    fleet.ModelID
+	Stream   bool
+	Caller   Caller
+	// Body is the request's bytes as received; never logged, never changed.
+	Body        []byte
+	ContentType string
+	Arrived     time.Time
+	// Wait is the caller's own limit on waiting for a machine (Prefer: wait=N);
+	// negative when the caller said nothing.
+	Wait time.Duration
+	// Waiting tells the caller how many are ahead in the queue and how long it
+	// may still take; a Backend calls it while the call waits. It never blocks.
+	Waiting func(ahead int, left time.Duration)
+	// Trace is what the Backend found out, for the log and the usage record.
+	Trace Trace
+}
+
+// Trace is what a Backend learned on the way of one call.
+type Trace struct {
+	Machine  fleet.MachineID
+	Owner    fleet.MemberID // of that machine
+	Route    string         // X-Kith-Route's value; empty: not sent
+	Attempts int
+	Waited   time.Duration
+}
+
+// Answer is a served call: the response, and the endpoint whose dialect its
+// body speaks. The status is 200. A Body that breaks reports a *fault.Fault
+// where the cause is known. Closing the Body ends the call at the machine and
+// gives its slot back.
+type Answer struct {
+	*http.Response
+	Endpoint fleet.Endpoint
+}
+
+// Availability of a model to one caller, best machine first.
+type Availability string
+
+// The availabilities of a model in a listing.
+const (
+	Ready        Availability = "ready"
+	Busy         Availability = "busy"
+	Paused       Availability = "paused"
+	OutsideHours Availability = "outside_hours"
+)
+
+// Model is one entry of a model listing.
+type Model struct {
+	ID            fleet.ModelID
+	ContextLength int // 0: unknown
+	Capabilities  []string
+	Availability  Availability
+	Via           fleet.Class
+	Machines      int // how many in reach offer it, online
+	Created       time.Time
+}
+
+// Backend serves calls. hub (over tunnels) and daemon (over engines here, then
+// the hub) implement it. Errors are *fault.Fault; anything else is a defect.
+type Backend interface {
+	// Do serves the call or says which fault it is. It may block while the call
+	// waits for a machine; ctx ends when the caller hangs up.
+	Do(ctx context.Context, call *Call) (*Answer, error)
+	// Models lists what the caller reaches now, sorted by id, each once.
+	Models(ctx context.Context, caller Caller) ([]Model, error)
+}
+
+// Outcome is how a call ended, for the log event and the usage record.
+type Outcome struct {
+	Status    int
+	Code      string        // empty: served whole
+	FirstByte time.Duration // from arrival to the answer's first byte; 0: none
+	Duration  time.Duration
+	TokensIn  int64
+	TokensOut int64
+	// Reported says that the engine counted the tokens; otherwise TokensOut is
+	// the number of content frames.
+	Reported bool
+}

@@ -1,0 +1,70 @@
+package tunnel
+
+// Version is what this build speaks on the tunnel (Kith-Version). It grows by
+// one with each change; a reader ignores members and headers it does not know.
+//
+//	1  2026-11-21  first: offers, ack, control, calls, fenced
+const Version = 1
+
+// Protocol is the Upgrade token of GET /tunnel (decisions 8).
+const Protocol = "kith-tunnel/1"
+
+// Advertisement is a machine's whole state, one JSON line of GET /offers. Each
+// replaces the one before; a lost one costs nothing.
+type Advertisement struct {
+	Version    int     `json:"version"`
+	Generation int64   `json:"generation"`
+	Name       string  `json:"name"`
+	Paused     bool    `json:"paused"`
+	Hours      string  `json:"hours"`    // as fleet.ParseHours reads; empty: always
+	Timezone   string  `json:"timezone"` // IANA name; empty: UTC
+	Slots      int     `json:"slots"`
+	Free       int     `json:"free"`  // slots nothing holds, as the daemon sees it
+	Local      int     `json:"local"` // slots held by other than calls of this tunnel
+	Models     []Model `json:"models"`
+}
+
+// Model is one offer in an Advertisement.
+type Model struct {
+	ID            string   `json:"id"`
+	Families      []string `json:"families"`  // fleet.Family words
+	Endpoints     []string `json:"endpoints"` // paths its engine speaks natively
+	ContextLength int      `json:"context_length,omitempty"`
+	Capabilities  []string `json:"capabilities,omitempty"`
+	Slots         int      `json:"slots"` // 0: only the machine's total counts
+	Free          int      `json:"free"`
+	Local         int      `json:"local"` // held by other than calls of this tunnel
+	Engine        string   `json:"engine,omitempty"`
+}
+
+// Headers of a call on the tunnel.
+const (
+	HeaderCorrelation = "X-Correlation-ID"
+	HeaderAttempt     = "Kith-Attempt"  // "N FENCE": attempt number and the call's fence
+	HeaderCaller      = "Kith-Caller"   // "CLASS NAME": own, shared or group; the member
+	HeaderDeadline    = "Kith-Deadline" // RFC 3339, when the hub gives the call up
+	HeaderRefused     = "Kith-Refused"  // on a 503 of the daemon: a Refusal
+	HeaderVersion     = "Kith-Version"
+)
+
+// Refusal is why a daemon did not take a call; a 503 without one came from the engine.
+type Refusal string
+
+// The refusals of a daemon.
+const (
+	RefusedBusy         Refusal = "busy"
+	RefusedPaused       Refusal = "paused"
+	RefusedHours        Refusal = "hours"
+	RefusedSpent        Refusal = "spent"
+	RefusedUnknownModel Refusal = "unknown_model"
+	RefusedFenced       Refusal = "fenced"
+)
+
+// Control is the body of POST /control: a change the owner made on the site or
+// with the CLI of another machine. Nil members stay as they are.
+type Control struct {
+	Paused   *bool   `json:"paused,omitempty"`
+	Hours    *string `json:"hours,omitempty"`
+	Timezone *string `json:"timezone,omitempty"`
+	Slots    *int    `json:"slots,omitempty"`
+}
