@@ -89,6 +89,7 @@ func BenchmarkIdle(b *testing.B) {
 		ended := make(chan error)
 		for range machines {
 			m := newMachine(nil, echo)
+			m.states, m.OnState = nil, nil
 			m.HubURL = "http://" + listener.Addr().String()
 			go func() { ended <- m.Run(ctx) }()
 			<-out
