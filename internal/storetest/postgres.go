@@ -60,9 +60,10 @@ var startPostgres = sync.OnceValues(func() (*postgresServer, error) {
 	if err := guard.Start(); err != nil {
 		return nil, err
 	}
-	first, err := bufio.NewReader(out).ReadString('\n')
+	words := bufio.NewReader(out)
+	first, err := words.ReadString('\n')
 	if err != nil || first != "ready\n" {
-		said, _ := io.ReadAll(out)
+		said, _ := io.ReadAll(words)
 		return nil, errors.Join(fmt.Errorf("cannot start PostgreSQL for the tests: %s%s", first, said), guard.Wait())
 	}
 	return &postgresServer{dir: dir, life: life}, nil
