@@ -46,10 +46,12 @@ func openPostgres(t testing.TB) *store.DB {
 }
 
 func TestSQLite(t *testing.T) {
+	t.Parallel()
 	storetest.Run(t, func(t *testing.T) *store.DB { return openSQLite(t) })
 }
 
 func TestPostgres(t *testing.T) {
+	t.Parallel()
 	storetest.Run(t, func(t *testing.T) *store.DB { return openPostgres(t) })
 }
 
