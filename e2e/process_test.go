@@ -18,7 +18,7 @@ import (
 )
 
 // patience is how long a script waits for anything before it fails.
-const patience = 30 * time.Second
+const patience = time.Minute
 
 // process is one that a script started.
 type process struct {
