@@ -141,3 +141,24 @@ const (
 	TokensReported TokensHow = "reported" // by the engine
 	TokensCounted  TokensHow = "counted"  // by the hub, from the frames
 )
+
+// UsageDay sums the usage of one day for one caller, owner, machine and model.
+type UsageDay struct {
+	Day       time.Time // midnight UTC
+	MemberID  string
+	OwnerID   string
+	MachineID string
+	Model     string
+	Calls     int64
+	Served    int64 // of these calls, those without a code
+	Duration  time.Duration
+	TokensIn  int64
+	TokensOut int64
+}
+
+// Kept is a machine that may connect, with its owner's name: what a registry
+// knows of a machine that is not connected.
+type Kept struct {
+	Machine   Machine
+	OwnerName string
+}

@@ -75,6 +75,12 @@ func Codes() map[Code]int {
 	return out
 }
 
+// Known reports whether the code is one of ours.
+func (c Code) Known() bool {
+	_, ok := statuses[c]
+	return ok
+}
+
 // Fault is one failure as a caller may be told it. Build it with New; a Fault
 // is a value to read, never changed after it was returned: use the With methods,
 // which copy.

@@ -38,7 +38,8 @@ type Call struct {
 	// negative when the caller said nothing.
 	Wait time.Duration
 	// Waiting tells the caller how many are ahead in the queue and how long it
-	// may still take; a Backend calls it while the call waits. It never blocks.
+	// may still take; a Backend calls it while the call waits, and with a
+	// negative ahead once it waits no longer. It never blocks.
 	Waiting func(ahead int, left time.Duration)
 	// Trace is what the Backend found out, for the log and the usage record.
 	Trace Trace
@@ -55,11 +56,14 @@ type Trace struct {
 
 // Answer is a served call: the response, and the endpoint whose dialect its
 // body speaks. The status is 200. A Body that breaks reports a *fault.Fault
-// where the cause is known. Closing the Body ends the call at the machine and
-// gives its slot back.
+// where the cause is known, and it breaks when the context of Do ends. Closing
+// the Body ends the call at the machine and gives its slot back.
 type Answer struct {
 	*http.Response
 	Endpoint fleet.Endpoint
+	// FromHub says that a hub rendered the body and not a machine: its comments
+	// are passed on, count as signs of life, and its error frames keep their codes.
+	FromHub bool
 }
 
 // Availability of a model to one caller, best machine first.

@@ -1,0 +1,53 @@
+# kith: `make run` brings up the whole network on this machine, `make test` runs every test.
+SHELL       := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DEFAULT_GOAL := help
+
+VERSION := $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
+LDFLAGS := -s -w -X github.com/kith/kith/internal/cli.Version=$(VERSION)
+GO      := go
+STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
+SQLC        := github.com/sqlc-dev/sqlc/cmd/sqlc@v1.31.1
+
+.PHONY: help run build build-slim llama test test-e2e check soak bench generate fmt setup-test clean
+
+help: ## this list
+	@awk -F':.*## ' '/^[a-z0-9-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+run: build ## build, then run hub, daemon and the small model in one process
+	@bin/kith dev
+
+build: llama ## bin/kith, with the built-in engine
+	@echo "building bin/kith (the first build takes a few minutes)"
+	@CGO_ENABLED=0 $(GO) build -trimpath -tags llama -ldflags '$(LDFLAGS)' -o bin/kith ./cmd/kith
+
+build-slim: ## bin/kith-slim, without the built-in engine
+	@CGO_ENABLED=0 $(GO) build -trimpath -ldflags '$(LDFLAGS)' -o bin/kith-slim ./cmd/kith
+
+llama: ## fetch the built-in engine's libraries (npm), once
+	@scripts/fetch-llama.sh
+
+setup-test: llama ## install what the tests need: gcc, PostgreSQL, nginx
+	@scripts/setup-test.sh
+
+test: setup-test ## every test, with the race detector
+	@scripts/test.sh
+
+check: ## the quick form, before a commit
+	@scripts/check.sh
+
+soak: setup-test ## the long runs: ten million worlds, thousands of seeds
+	@scripts/soak.sh
+
+bench: build ## CPU a request and a chunk, beside a plain proxy and nginx
+	@cd bench && $(GO) run . 
+
+generate: ## SQL to Go, code to docs
+	@cd internal/store && $(GO) run $(SQLC) generate
+	@$(GO) generate ./...
+
+fmt: ## gofmt everything
+	@gofmt -w cmd internal
+
+clean: ## remove what was built and fetched
+	@rm -rf bin build

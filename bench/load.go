@@ -1,0 +1,228 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"fmt"
+	"io"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// target is one way to the engine under measurement.
+type target struct {
+	name string
+	base string // up to and including /v1
+	key  string
+	cas  *x509.CertPool
+	pids []int // the processes whose CPU counts
+}
+
+func (t *target) client(connections int) *http.Client {
+	return &http.Client{Transport: &http.Transport{
+		MaxIdleConnsPerHost: connections, MaxConnsPerHost: connections,
+		TLSClientConfig: &tls.Config{RootCAs: t.cas}, DisableCompression: true,
+		// HTTP/1.1 only, as the vendors' SDKs speak it.
+		TLSNextProto: map[string]func(string, *tls.Conn) http.RoundTripper{},
+	}}
+}
+
+// body is a 600-byte chat request.
+func body(stream bool) []byte {
+	text := strings.Repeat("Tell me about the sea and the ships on it. ", 11)
+	return fmt.Appendf(nil, `{"model":%q,"stream":%t,"messages":[{"role":"user","content":%q}],"max_tokens":200}`, model, stream, text)
+}
+
+func (t *target) post(ctx context.Context, c *http.Client, payload []byte) (*http.Response, error) {
+	r, err := http.NewRequestWithContext(ctx, http.MethodPost, t.base+"/chat/completions", bytes.NewReader(payload))
+	if err != nil {
+		return nil, err
+	}
+	r.Header.Set("Content-Type", "application/json")
+	r.Header.Set("Authorization", "Bearer "+t.key)
+	response, err := c.Do(r)
+	if err != nil {
+		return nil, err
+	}
+	if response.StatusCode != http.StatusOK {
+		text, _ := io.ReadAll(response.Body)
+		response.Body.Close()
+		return nil, fmt.Errorf("%s answered %d: %s", t.name, response.StatusCode, text)
+	}
+	return response, nil
+}
+
+// figure is what one round of one workload on one target gave.
+type figure struct {
+	cpu   float64 // µs of the target's processes, an operation
+	rate  float64 // operations a second
+	p50   time.Duration
+	p99   time.Duration
+	count int
+}
+
+// unary runs a closed loop: connections workers, each one request at a time.
+func unary(ctx context.Context, t *target, connections int, d time.Duration) (figure, error) {
+	c := t.client(connections)
+	defer c.CloseIdleConnections()
+	payload := body(false)
+	run := func(d time.Duration) (int, []time.Duration, error) {
+		ctx, cancel := context.WithTimeout(ctx, d)
+		defer cancel()
+		var mu sync.Mutex
+		var all []time.Duration
+		var failed error
+		var wait sync.WaitGroup
+		for range connections {
+			wait.Go(func() {
+				var mine []time.Duration
+				for ctx.Err() == nil {
+					began := time.Now()
+					err := once(ctx, t, c, payload)
+					if err != nil {
+						if ctx.Err() == nil {
+							mu.Lock()
+							failed = err
+							mu.Unlock()
+						}
+						break
+					}
+					mine = append(mine, time.Since(began))
+				}
+				mu.Lock()
+				all = append(all, mine...)
+				mu.Unlock()
+			})
+		}
+		wait.Wait()
+		return len(all), all, failed
+	}
+	if _, _, err := run(300 * time.Millisecond); err != nil { // warm
+		return figure{}, err
+	}
+	before, began := cpu(t.pids), time.Now()
+	n, times, err := run(d)
+	if err != nil {
+		return figure{}, err
+	}
+	return summarize(n, times, cpu(t.pids)-before, time.Since(began)), nil
+}
+
+func once(ctx context.Context, t *target, c *http.Client, payload []byte) error {
+	response, err := t.post(ctx, c, payload)
+	if err != nil {
+		return err
+	}
+	defer response.Body.Close()
+	_, err = io.Copy(io.Discard, response.Body)
+	return err
+}
+
+// open sends rate requests a second whatever comes back, and tells the latency.
+func open(ctx context.Context, t *target, rate int, d time.Duration) (figure, error) {
+	c := t.client(64)
+	defer c.CloseIdleConnections()
+	payload := body(false)
+	if err := once(ctx, t, c, payload); err != nil {
+		return figure{}, err
+	}
+	var mu sync.Mutex
+	var all []time.Duration
+	var failed error
+	var wait sync.WaitGroup
+	tick := time.NewTicker(time.Second / time.Duration(rate))
+	defer tick.Stop()
+	before, began := cpu(t.pids), time.Now()
+	for time.Since(began) < d {
+		<-tick.C
+		wait.Go(func() {
+			start := time.Now()
+			err := once(ctx, t, c, payload)
+			mu.Lock()
+			defer mu.Unlock()
+			if err != nil {
+				failed = err
+				return
+			}
+			all = append(all, time.Since(start))
+		})
+	}
+	wait.Wait()
+	if failed != nil {
+		return figure{}, failed
+	}
+	return summarize(len(all), all, cpu(t.pids)-before, time.Since(began)), nil
+}
+
+// streams runs n streams at once, rounds times, and counts their chunks.
+func streams(ctx context.Context, t *target, n, rounds int) (figure, error) {
+	c := t.client(n)
+	defer c.CloseIdleConnections()
+	payload := body(true)
+	var chunks atomic.Int64
+	var mu sync.Mutex
+	var failed error
+	before, began := cpu(t.pids), time.Now()
+	var wait sync.WaitGroup
+	for range n {
+		wait.Go(func() {
+			for range rounds {
+				got, err := stream(ctx, t, c, payload)
+				chunks.Add(int64(got))
+				if err != nil {
+					mu.Lock()
+					failed = err
+					mu.Unlock()
+					return
+				}
+			}
+		})
+	}
+	wait.Wait()
+	if failed != nil {
+		return figure{}, failed
+	}
+	return summarize(int(chunks.Load()), nil, cpu(t.pids)-before, time.Since(began)), nil
+}
+
+// stream reads one stream to its end mark and counts its frames.
+func stream(ctx context.Context, t *target, c *http.Client, payload []byte) (int, error) {
+	response, err := t.post(ctx, c, payload)
+	if err != nil {
+		return 0, err
+	}
+	defer response.Body.Close()
+	n, done := 0, false
+	lines := bufio.NewScanner(response.Body)
+	for lines.Scan() {
+		if data, ok := bytes.CutPrefix(lines.Bytes(), []byte("data: ")); ok {
+			done = string(data) == "[DONE]"
+			n++
+		}
+	}
+	if !done {
+		return n, fmt.Errorf("%s: a stream of %d frames ended without its end mark: %v", t.name, n, lines.Err())
+	}
+	return n, lines.Err()
+}
+
+func summarize(n int, times []time.Duration, used, wall time.Duration) figure {
+	f := figure{count: n}
+	if n == 0 {
+		return f
+	}
+	f.cpu = float64(used.Microseconds()) / float64(n)
+	f.rate = float64(n) / wall.Seconds()
+	if len(times) > 0 {
+		slices.Sort(times)
+		f.p50, f.p99 = times[len(times)/2], times[len(times)*99/100]
+	}
+	return f
+}

@@ -1,0 +1,178 @@
+// Command bench measures kith beside what else could carry a call: the engine
+// asked directly, two hops of Go's ReverseProxy, two hops of nginx, and kith
+// (hub and daemon, TLS, everything on). Rigs are interleaved, medians are told,
+// CPU is user plus system time of the rig's own processes.
+//
+//	go run ./bench [-rounds 5] [-out docs/performance.md]
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+)
+
+// model is the id the engine double serves.
+const model = "bench-model"
+
+func main() {
+	var err error
+	switch {
+	case len(os.Args) > 2 && os.Args[1] == "engine":
+		err = engine(os.Args[2])
+	case len(os.Args) > 3 && os.Args[1] == "proxy":
+		err = proxy(os.Args[2], os.Args[3])
+	default:
+		err = measure()
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "bench:", err)
+		os.Exit(1)
+	}
+}
+
+// workload is one way to load a target.
+type workload struct {
+	name string
+	run  func(context.Context, *target) (figure, error)
+}
+
+func measure() error {
+	rounds := flag.Int("rounds", 5, "rounds of each workload on each rig")
+	kith := flag.String("kith", "bin/kith", "the binary under measurement")
+	out := flag.String("out", "", "a page whose part between the bench marks is replaced with the table")
+	only := flag.String("only", "", "measure only rigs whose name holds this")
+	flag.Parse()
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+	defer stop()
+
+	self, err := os.Executable()
+	if err != nil {
+		return err
+	}
+	binary, err := filepath.Abs(*kith)
+	if err != nil {
+		return err
+	}
+	if _, err := os.Stat(binary); err != nil {
+		return fmt.Errorf("cannot find %s: run make build first", *kith)
+	}
+	dir, err := os.MkdirTemp("", "kith-bench-")
+	if err != nil {
+		return err
+	}
+	b := &bench{dir: dir, self: self, kith: binary}
+	defer b.end()
+
+	rigs, err := b.rigs(*only)
+	if err != nil {
+		return err
+	}
+	loads := []workload{
+		{"unary", func(ctx context.Context, t *target) (figure, error) { return unary(ctx, t, 16, 2*time.Second) }},
+		{"paced", func(ctx context.Context, t *target) (figure, error) { return streams(ctx, paced(t), 64, 2) }},
+		{"batched", func(ctx context.Context, t *target) (figure, error) { return streams(ctx, t, 16, 40) }},
+		{"open", func(ctx context.Context, t *target) (figure, error) { return open(ctx, t, 250, 2*time.Second) }},
+	}
+	results := map[string]map[string][]figure{}
+	for round := range *rounds {
+		for _, load := range loads {
+			for _, rig := range rigs {
+				fmt.Fprintf(os.Stderr, "round %d/%d  %-8s %s\n", round+1, *rounds, load.name, rig.name)
+				f, err := load.run(ctx, rig)
+				if err != nil {
+					return errors.Join(fmt.Errorf("%s on %s: %w", load.name, rig.name, err), ctx.Err())
+				}
+				if results[rig.name] == nil {
+					results[rig.name] = map[string][]figure{}
+				}
+				results[rig.name][load.name] = append(results[rig.name][load.name], f)
+			}
+		}
+	}
+	text := table(rigs, results, *rounds)
+	fmt.Print(text)
+	if *out == "" {
+		return nil
+	}
+	return replace(*out, text)
+}
+
+func (b *bench) rigs(only string) ([]*target, error) {
+	addr, err := freePort()
+	if err != nil {
+		return nil, err
+	}
+	if _, err := b.start("engine", nil, b.self, "engine", addr); err != nil {
+		return nil, err
+	}
+	direct := b.directRig(addr)
+	if err := b.ready(direct); err != nil {
+		return nil, fmt.Errorf("%w: %s", err, b.log("engine"))
+	}
+	all := []*target{direct}
+	for _, build := range []func(string) (*target, error){b.goRig, b.nginxRig, b.kithRig} {
+		t, err := build(addr)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, t)
+	}
+	return slices.DeleteFunc(all, func(t *target) bool { return !strings.Contains(t.name, only) }), nil
+}
+
+// median of one reading over the rounds.
+func median(figures []figure, read func(figure) float64) float64 {
+	values := make([]float64, len(figures))
+	for i, f := range figures {
+		values[i] = read(f)
+	}
+	slices.Sort(values)
+	return values[len(values)/2]
+}
+
+func table(rigs []*target, results map[string]map[string][]figure, rounds int) string {
+	var s strings.Builder
+	cpuOf := func(f figure) float64 { return f.cpu }
+	rate := func(f figure) float64 { return f.rate }
+	ms := func(read func(figure) time.Duration) func(figure) float64 {
+		return func(f figure) float64 { return float64(read(f).Microseconds()) / 1000 }
+	}
+	base := 0.0
+	if direct, ok := results["direct"]; ok {
+		base = median(direct["open"], ms(func(f figure) time.Duration { return f.p50 }))
+	}
+	fmt.Fprintf(&s, "Medians of %d interleaved rounds, %s.\n\n", rounds, time.Now().UTC().Format("2006-01-02"))
+	s.WriteString("| | unary CPU µs | paced chunk CPU µs | batched chunk CPU µs | requests/s, c=16 | p50 / p99 ms, c=16 | added p50 at 250/s, µs |\n|---|---|---|---|---|---|---|\n")
+	for _, rig := range rigs {
+		r := results[rig.name]
+		fmt.Fprintf(&s, "| %s | %.0f | %.1f | %.1f | %.0f | %.2f / %.2f | %.0f |\n", rig.name,
+			median(r["unary"], cpuOf), median(r["paced"], cpuOf), median(r["batched"], cpuOf), median(r["unary"], rate),
+			median(r["unary"], ms(func(f figure) time.Duration { return f.p50 })), median(r["unary"], ms(func(f figure) time.Duration { return f.p99 })),
+			1000*(median(r["open"], ms(func(f figure) time.Duration { return f.p50 }))-base))
+	}
+	return s.String()
+}
+
+const beginMark, endMark = "<!-- bench:begin -->\n", "<!-- bench:end -->\n"
+
+// replace writes text between the marks of a page.
+func replace(page, text string) error {
+	old, err := os.ReadFile(page)
+	if err != nil {
+		return err
+	}
+	head, rest, ok := strings.Cut(string(old), beginMark)
+	_, tail, ok2 := strings.Cut(rest, endMark)
+	if !ok || !ok2 {
+		return fmt.Errorf("%s lacks the marks %q and %q", page, strings.TrimSpace(beginMark), strings.TrimSpace(endMark))
+	}
+	return os.WriteFile(page, []byte(head+beginMark+text+endMark+tail), 0o644)
+}

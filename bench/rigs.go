@@ -1,0 +1,231 @@
+package main
+
+import (
+	"bytes"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"math/big"
+	"net"
+	"net/http"
+	"net/http/httputil"
+	"net/url"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/go-json-experiment/json"
+)
+
+// directRig is the engine double itself: what every hop is measured against.
+func (b *bench) directRig(engine string) *target {
+	return &target{name: "direct", base: "http://" + engine + "/v1"}
+}
+
+// goRig is net/http/httputil.ReverseProxy twice, in two processes.
+func (b *bench) goRig(engine string) (*target, error) {
+	t := &target{name: "Go ReverseProxy, two hops"}
+	next := engine
+	for i := range 2 {
+		addr, err := freePort()
+		if err != nil {
+			return nil, err
+		}
+		pid, err := b.start(fmt.Sprintf("proxy%d", i), nil, b.self, "proxy", addr, next)
+		if err != nil {
+			return nil, err
+		}
+		t.pids = append(t.pids, pid)
+		next = addr
+	}
+	t.base = "http://" + next + "/v1"
+	return t, b.ready(t)
+}
+
+// proxy is one hop of goRig.
+func proxy(listen, next string) error {
+	p := httputil.NewSingleHostReverseProxy(&url.URL{Scheme: "http", Host: next})
+	p.FlushInterval = -1
+	p.Transport = &http.Transport{MaxIdleConnsPerHost: 256}
+	return http.ListenAndServe(listen, p)
+}
+
+const nginxConf = `worker_processes 1; daemon off; pid %[1]s/nginx%[2]d.pid; error_log stderr warn;
+events { worker_connections 4096; }
+http {
+  access_log off; client_body_temp_path %[1]s/body%[2]d; proxy_temp_path %[1]s/temp%[2]d;
+  fastcgi_temp_path %[1]s/f%[2]d; uwsgi_temp_path %[1]s/u%[2]d; scgi_temp_path %[1]s/s%[2]d;
+  keepalive_requests 1000000;
+  upstream next { server %[4]s; keepalive 256; keepalive_requests 1000000; }
+  server { listen %[3]s; location / {
+    proxy_pass http://next; proxy_http_version 1.1; proxy_set_header Connection ""; proxy_buffering off; client_max_body_size 64m;
+  } }
+}
+`
+
+// nginxRig is Debian's nginx twice.
+func (b *bench) nginxRig(engine string) (*target, error) {
+	binary, err := exec.LookPath("nginx")
+	if err != nil {
+		return nil, errors.New("cannot find nginx: install Debian's nginx-light, which make setup-test does")
+	}
+	t := &target{name: "nginx, two hops"}
+	next := engine
+	for i := range 2 {
+		addr, err := freePort()
+		if err != nil {
+			return nil, err
+		}
+		conf := filepath.Join(b.dir, fmt.Sprintf("nginx%d.conf", i))
+		if err := os.WriteFile(conf, fmt.Appendf(nil, nginxConf, b.dir, i, addr, next), 0o600); err != nil {
+			return nil, err
+		}
+		pid, err := b.start(fmt.Sprintf("nginx%d", i), nil, binary, "-c", conf, "-e", "stderr")
+		if err != nil {
+			return nil, err
+		}
+		t.pids = append(t.pids, pid)
+		next = addr
+	}
+	t.base = "http://" + next + "/v1"
+	if err := b.ready(t); err != nil {
+		return nil, fmt.Errorf("%w: %s", err, b.log("nginx0"))
+	}
+	// The work is the worker's, not the master's.
+	for i, pid := range t.pids {
+		out, _ := os.ReadFile(fmt.Sprintf("/proc/%d/task/%d/children", pid, pid))
+		if child := strings.Fields(string(out)); len(child) > 0 {
+			fmt.Sscan(child[0], &t.pids[i])
+		}
+	}
+	return t, nil
+}
+
+// kithRig is kith as members run it: a hub and a daemon, TLS to the hub and on
+// the tunnel, key check, routing, usage records and logs on.
+func (b *bench) kithRig(engine string) (*target, error) {
+	hubAddr, err := freePort()
+	if err != nil {
+		return nil, err
+	}
+	localAddr, err := freePort()
+	if err != nil {
+		return nil, err
+	}
+	adminAddr, err := freePort()
+	if err != nil {
+		return nil, err
+	}
+	cert, key, pool, err := certificate(b.dir)
+	if err != nil {
+		return nil, err
+	}
+	data, home := filepath.Join(b.dir, "hub"), filepath.Join(b.dir, "home")
+	if err := errors.Join(os.MkdirAll(data, 0o700), os.MkdirAll(home, 0o700)); err != nil {
+		return nil, err
+	}
+	hubConf, homeConf := filepath.Join(b.dir, "hub.toml"), filepath.Join(home, "config.toml")
+	err = errors.Join(
+		os.WriteFile(hubConf, fmt.Appendf(nil, "[hub]\nlisten = %q\ndata = %q\n[ratelimit]\nrps = 0\nconnections = 0\n[tls]\ncertificate = %q\nkey = %q\n", hubAddr, data, cert, key), 0o600),
+		os.WriteFile(homeConf, fmt.Appendf(nil, "[daemon]\nlisten = %q\n[engine]\nbuiltin = false\n[discovery]\nenabled = false\nendpoints = [%q]\n[share]\nslots = 512\n", localAddr, "http://"+engine), 0o600),
+	)
+	if err != nil {
+		return nil, err
+	}
+	hubPID, err := b.start("hub", nil, b.kith, "hub", "--config", hubConf, "--admin", adminAddr)
+	if err != nil {
+		return nil, err
+	}
+	run := func(env []string, args ...string) ([]byte, error) {
+		cmd := exec.Command(b.kith, args...)
+		cmd.Env = append(os.Environ(), env...)
+		var errs bytes.Buffer
+		cmd.Stderr = &errs
+		out, err := cmd.Output()
+		if err != nil {
+			return nil, fmt.Errorf("kith %s: %w: %s", strings.Join(args, " "), err, errs.String())
+		}
+		return out, nil
+	}
+	if err := await("the hub", func() bool { _, err := os.Stat(filepath.Join(data, "admin.sock")); return err == nil }); err != nil {
+		return nil, fmt.Errorf("%w: %s", err, b.log("hub"))
+	}
+	if _, err := run(nil, "admin", "member", "create", "bench", "--data", data); err != nil {
+		return nil, err
+	}
+	var minted struct {
+		Secret string `json:"secret"`
+	}
+	var token struct {
+		Token string `json:"token"`
+	}
+	out, err := run(nil, "admin", "key", "create", "--member", "bench", "--data", data, "--json")
+	if err = errors.Join(err, json.Unmarshal(out, &minted)); err != nil {
+		return nil, err
+	}
+	out, err = run(nil, "admin", "machine", "token", "--member", "bench", "--data", data, "--json")
+	if err = errors.Join(err, json.Unmarshal(out, &token)); err != nil {
+		return nil, err
+	}
+	env := []string{"KITH_HOME=" + home, "SSL_CERT_FILE=" + cert}
+	if _, err := run(env, "login", "--hub", "https://"+hubAddr, "--token", token.Token); err != nil {
+		return nil, err
+	}
+	daemonPID, err := b.start("daemon", env, b.kith, "serve")
+	if err != nil {
+		return nil, err
+	}
+	t := &target{
+		name: "kith, hub and daemon, TLS", base: "https://" + hubAddr + "/v1", key: minted.Secret, cas: pool,
+		pids: []int{hubPID, daemonPID},
+	}
+	if err := b.ready(t); err != nil {
+		return nil, fmt.Errorf("%w\nhub: %s\ndaemon: %s", err, b.log("hub"), b.log("daemon"))
+	}
+	return t, nil
+}
+
+// ready waits until a listing through the target names the model.
+func (b *bench) ready(t *target) error {
+	c := t.client(1)
+	defer c.CloseIdleConnections()
+	return await(t.name, func() bool { return answers(c, t.base+"/models", t.key, model) })
+}
+
+// certificate makes a self-signed pair for loopback.
+func certificate(dir string) (cert, key string, pool *x509.CertPool, err error) {
+	private, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		return "", "", nil, err
+	}
+	template := &x509.Certificate{
+		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "kith bench"},
+		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(24 * time.Hour),
+		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, IsCA: true, BasicConstraintsValid: true,
+		KeyUsage: x509.KeyUsageDigitalSignature | x509.KeyUsageCertSign, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
+	}
+	der, err := x509.CreateCertificate(rand.Reader, template, template, &private.PublicKey, private)
+	if err != nil {
+		return "", "", nil, err
+	}
+	keyDER, err := x509.MarshalPKCS8PrivateKey(private)
+	if err != nil {
+		return "", "", nil, err
+	}
+	cert, key = filepath.Join(dir, "cert.pem"), filepath.Join(dir, "key.pem")
+	certPEM := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})
+	err = errors.Join(
+		os.WriteFile(cert, certPEM, 0o600),
+		os.WriteFile(key, pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: keyDER}), 0o600),
+	)
+	pool = x509.NewCertPool()
+	pool.AppendCertsFromPEM(certPEM)
+	return cert, key, pool, err
+}

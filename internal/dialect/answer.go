@@ -1,0 +1,164 @@
+package dialect
+
+import (
+	"bytes"
+	"io"
+	"strings"
+
+	"github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
+
+	"github.com/kith/kith/internal/fault"
+)
+
+// CheckUnary checks a whole answer: one strict JSON object that tells no error.
+// It returns the usage the engine reported; errors are *fault.Fault.
+func CheckUnary(body []byte) (Usage, error) {
+	var o object
+	if err := o.read(body); err != nil {
+		return Usage{}, err
+	}
+	if o.failed {
+		return Usage{}, engineSays(body)
+	}
+	return o.usage, nil
+}
+
+// object checks one JSON object of an answer and picks out what the edge needs
+// to know. It is reused from chunk to chunk and then allocates nothing.
+type object struct {
+	dec    jsontext.Decoder
+	source bytes.Buffer // what dec reads from: an alias of the document
+
+	usage   Usage
+	failed  bool // the object has an error member that is not null
+	content bool // a choice's delta carries text, reasoning or a tool call
+}
+
+// read checks document. usage stays from document to document; failed and
+// content are of this one.
+func (o *object) read(document []byte) error {
+	o.failed, o.content = false, false
+	o.source = *bytes.NewBuffer(document) // parsed in place
+	o.dec.Reset(&o.source)
+	if o.dec.PeekKind() != '{' {
+		return nonsense("something that is not a JSON object")
+	}
+	if err := members(&o.dec, o.member); err != nil {
+		return nonsense("broken JSON")
+	}
+	if _, err := o.dec.ReadToken(); err != io.EOF {
+		return nonsense("broken JSON")
+	}
+	return nil
+}
+
+func (o *object) member(name []byte) error {
+	switch string(name) {
+	case "choices":
+		return o.choices()
+	case "usage":
+		value, err := o.dec.ReadValue()
+		if err == nil && value.Kind() == '{' {
+			o.usage = readUsage(value)
+		}
+		return err
+	case "error":
+		value, err := o.dec.ReadValue()
+		o.failed = err == nil && value.Kind() != 'n'
+		return err
+	default:
+		_, err := o.dec.ReadValue()
+		return err
+	}
+}
+
+// choices looks for content in the deltas of a chunk.
+func (o *object) choices() error {
+	if o.dec.PeekKind() != '[' {
+		_, err := o.dec.ReadValue()
+		return err
+	}
+	if _, err := o.dec.ReadToken(); err != nil {
+		return err
+	}
+	for o.dec.PeekKind() != ']' {
+		var err error
+		if o.dec.PeekKind() == '{' {
+			err = members(&o.dec, o.choice)
+		} else {
+			_, err = o.dec.ReadValue()
+		}
+		if err != nil {
+			return err
+		}
+	}
+	_, err := o.dec.ReadToken()
+	return err
+}
+
+func (o *object) choice(name []byte) error {
+	if string(name) == "delta" && o.dec.PeekKind() == '{' {
+		return members(&o.dec, o.delta)
+	}
+	_, err := o.dec.ReadValue()
+	return err
+}
+
+func (o *object) delta(name []byte) error {
+	carries := false
+	switch string(name) {
+	case "content", "reasoning_content", "reasoning", "refusal", "tool_calls":
+		carries = true
+	}
+	value, err := o.dec.ReadValue()
+	if carries && err == nil && len(value) > len(`""`) && value.Kind() != 'n' {
+		o.content = true
+	}
+	return err
+}
+
+// readUsage reads a usage object; counts below zero or of another type report nothing.
+func readUsage(value jsontext.Value) Usage {
+	var usage struct {
+		PromptTokens     int64 `json:"prompt_tokens"`
+		CompletionTokens int64 `json:"completion_tokens"`
+	}
+	if json.Unmarshal(value, &usage) != nil || usage.PromptTokens < 0 || usage.CompletionTokens < 0 {
+		return Usage{}
+	}
+	return Usage{In: usage.PromptTokens, Out: usage.CompletionTokens, Reported: true}
+}
+
+// nonsense is the fault of an answer that is not what its dialect allows.
+func nonsense(what string) *fault.Fault {
+	return fault.New(fault.EngineError, "the machine's engine sent %s; try again, or another model", what)
+}
+
+// maxEngineText is how much of an engine's own words a caller is shown, in bytes.
+const maxEngineText = 300
+
+// engineSays is engine_error with the engine's own words from an error document.
+func engineSays(document []byte) *fault.Fault {
+	var body struct {
+		Error jsontext.Value `json:"error"`
+	}
+	var told struct {
+		Message string `json:"message"`
+	}
+	text := ""
+	if json.Unmarshal(document, &body) == nil {
+		if json.Unmarshal(body.Error, &told) == nil {
+			text = told.Message
+		} else {
+			_ = json.Unmarshal(body.Error, &text) // some engines send a bare string
+		}
+	}
+	if text == "" {
+		return fault.New(fault.EngineError, "the machine's engine failed on this request")
+	}
+	if len(text) > maxEngineText {
+		text = strings.ToValidUTF8(text[:maxEngineText], "") + "…"
+	}
+	return fault.New(fault.EngineError, "the machine's engine failed on this request: %s", text)
+}

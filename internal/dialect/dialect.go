@@ -1,0 +1,61 @@
+// Package dialect knows what requests and answers look like on the wire: it
+// peeks into a request body, checks answers on their way to the caller, frame
+// by frame, and renders faults as the caller's dialect writes them. It knows
+// no connection, member or machine, and never changes a byte that it passes on
+// except the text of a stranger's SSE comments.
+package dialect
+
+import (
+	"bytes"
+
+	"github.com/go-json-experiment/json/jsontext"
+)
+
+// Dialect is the shape in which a caller reads faults and listings.
+type Dialect uint8
+
+// The dialects of the service (S1.1). Responses share the chat shape of faults.
+const (
+	Chat Dialect = iota
+	Messages
+)
+
+// VersionHeader names the version header of the messages dialect (S9.2).
+const VersionHeader = "Anthropic-Version"
+
+// Usage is what the engine says a call took.
+type Usage struct {
+	In, Out int64 // tokens
+	// Reported is false while the engine has said nothing, or nonsense.
+	Reported bool
+}
+
+// members reads the JSON object that comes next in dec and hands each member's
+// name, unquoted and valid until the next read, to member, which must read the
+// value. The caller has seen that an object comes.
+func members(dec *jsontext.Decoder, member func(name []byte) error) error {
+	if _, err := dec.ReadToken(); err != nil {
+		return err
+	}
+	for dec.PeekKind() != '}' {
+		name, err := dec.ReadValue()
+		if err != nil {
+			return err
+		}
+		if err := member(unquote(name)); err != nil {
+			return err
+		}
+	}
+	_, err := dec.ReadToken()
+	return err
+}
+
+// unquote is the text of a JSON string that a decoder has already checked. It
+// aliases the input unless that holds an escape.
+func unquote(quoted jsontext.Value) []byte {
+	if bytes.IndexByte(quoted, '\\') < 0 {
+		return quoted[1 : len(quoted)-1]
+	}
+	text, _ := jsontext.AppendUnquote(nil, quoted) // checked by the decoder
+	return text
+}

@@ -1,0 +1,202 @@
+package dialect
+
+import (
+	"bytes"
+	"errors"
+	"io"
+	"strings"
+
+	"github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
+
+	"github.com/kith/kith/internal/fault"
+	"github.com/kith/kith/internal/fleet"
+)
+
+// MaxDepth is how deep a request body may nest (decisions 5).
+const MaxDepth = 64
+
+// Head is what the edge reads from a request body; all the rest stays bytes.
+type Head struct {
+	Model fleet.ModelID // never empty; perhaps not Valid
+	// Stream is the boolean of S4's payload rule 1; null reads as false.
+	Stream bool
+	// IncludeUsage says that the caller asked for a usage frame
+	// (stream_options.include_usage).
+	IncludeUsage bool
+}
+
+// Peek checks that body is one strict JSON object (UTF-8, no duplicate names
+// at any depth, nothing after it, at most MaxDepth deep, no case variants of
+// model and stream) and reads its head. Thinking controls are checked, not
+// kept. Every error is a *fault.Fault invalid_request that names the member at
+// fault; what another parser could read differently never passes.
+func Peek(body []byte) (Head, error) {
+	if tooDeep(body) {
+		return Head{}, fault.New(fault.InvalidRequest, "cannot read the body: it nests deeper than %d levels", MaxDepth)
+	}
+	var h head
+	if err := json.Unmarshal(body, &h); err != nil {
+		return Head{}, refusal(err)
+	}
+	if h.Model == "" {
+		return Head{}, fault.New(fault.InvalidRequest, "the body names no model: set model to an id that GET /v1/models lists").WithParam("model")
+	}
+	return h.Head, nil
+}
+
+// head reads a Head; a type of its own keeps the method out of the API.
+type head struct {
+	Head
+	dec *jsontext.Decoder
+}
+
+// UnmarshalJSONFrom satisfies json.UnmarshalerFrom.
+func (h *head) UnmarshalJSONFrom(dec *jsontext.Decoder) error {
+	if kind := dec.PeekKind(); kind != '{' && kind != 0 {
+		return fault.New(fault.InvalidRequest, "the body must be a JSON object")
+	}
+	h.dec = dec
+	return members(dec, h.member)
+}
+
+// member reads one member of the body.
+func (h *head) member(name []byte) error {
+	switch string(name) {
+	case "model":
+		return h.model()
+	case "stream":
+		return h.stream()
+	case "stream_options":
+		return h.streamOptions()
+	case "reasoning_effort", "reasoning", "thinking", "chat_template_kwargs":
+		control := thinkingControls[string(name)]
+		value, err := h.dec.ReadValue()
+		if err != nil {
+			return err
+		}
+		return control(value)
+	}
+	for _, known := range [...]string{"model", "stream"} {
+		if bytes.EqualFold(name, []byte(known)) {
+			return fault.New(fault.InvalidRequest, "the body spells %s as %q: names are case-sensitive", known, name).WithParam(string(name))
+		}
+	}
+	_, err := h.dec.ReadValue()
+	return err
+}
+
+func (h *head) model() error {
+	value, err := h.dec.ReadValue()
+	if err != nil {
+		return err
+	}
+	if value.Kind() != '"' {
+		return fault.New(fault.InvalidRequest, "model must be a string").WithParam("model")
+	}
+	h.Model = fleet.ModelID(unquote(value))
+	return nil
+}
+
+func (h *head) stream() error {
+	value, err := h.dec.ReadValue()
+	if err != nil {
+		return err
+	}
+	switch value.Kind() {
+	case 't':
+		h.Stream = true
+	case 'f', 'n':
+	default:
+		return fault.New(fault.InvalidRequest, "stream must be true or false").WithParam("stream")
+	}
+	return nil
+}
+
+// streamOptions takes what it understands; SDKs send the member in odd shapes
+// and none of them is worth a refusal.
+func (h *head) streamOptions() error {
+	value, err := h.dec.ReadValue()
+	if err != nil {
+		return err
+	}
+	var options struct {
+		IncludeUsage bool `json:"include_usage"`
+	}
+	if json.Unmarshal(value, &options) == nil {
+		h.IncludeUsage = options.IncludeUsage
+	}
+	return nil
+}
+
+// refusal turns a reader's error into what the caller is told: where the body
+// stops being strict JSON, in words that quote nothing but a member's name.
+func refusal(err error) *fault.Fault {
+	var f *fault.Fault
+	if errors.As(err, &f) {
+		return f
+	}
+	if errors.Is(err, io.EOF) {
+		return fault.New(fault.InvalidRequest, "the body is empty: send a JSON object")
+	}
+	var syntactic *jsontext.SyntacticError
+	if !errors.As(err, &syntactic) {
+		return fault.New(fault.InvalidRequest, "the body is not strict JSON")
+	}
+	if errors.Is(err, jsontext.ErrDuplicateName) {
+		name := syntactic.JSONPointer.LastToken()
+		return fault.New(fault.InvalidRequest, "the body is not strict JSON: the name %q comes twice in one object", name).WithParam(name)
+	}
+	reason := "it is cut short or malformed"
+	switch text := syntactic.Err.Error(); {
+	case strings.Contains(text, "UTF-8"):
+		reason = "it is not valid UTF-8"
+	case strings.Contains(text, "surrogate"), strings.Contains(text, "escape sequence"):
+		reason = "a string holds an invalid escape"
+	case strings.Contains(text, "after top-level value"):
+		reason = "something follows the object"
+	}
+	return fault.New(fault.InvalidRequest, "the body is not strict JSON: %s, near byte %d", reason, syntactic.ByteOffset)
+}
+
+// tooDeep reports whether body nests deeper than MaxDepth. It is exact for
+// valid JSON; the reader that comes after it refuses all other. Two counts at
+// memory speed spare nearly every body the scan.
+func tooDeep(body []byte) bool {
+	if bytes.Count(body, []byte("{"))+bytes.Count(body, []byte("[")) <= MaxDepth {
+		return false
+	}
+	depth := 0
+	for i := 0; i < len(body); i++ {
+		switch body[i] {
+		case '{', '[':
+			if depth++; depth > MaxDepth {
+				return true
+			}
+		case '}', ']':
+			depth--
+		case '"':
+			i = stringEnd(body, i+1)
+		}
+	}
+	return false
+}
+
+// stringEnd is the index of the quote that ends the string whose text begins
+// at i, or the body's length.
+func stringEnd(body []byte, i int) int {
+	for i < len(body) {
+		quote := bytes.IndexByte(body[i:], '"')
+		if quote < 0 {
+			return len(body)
+		}
+		text := body[i : i+quote]
+		i += quote
+		escapes := len(text) - len(bytes.TrimRight(text, `\`))
+		if escapes%2 == 0 {
+			return i
+		}
+		i++
+	}
+	return i
+}

@@ -1,0 +1,161 @@
+package dialect
+
+import "bytes"
+
+// What one stream may hold (decisions 5, trust's fault 48). A frame of a long
+// answer is one token, and models write answers of 64 k tokens.
+const (
+	MaxFrame        = 256 << 10 // bytes, its blank line included
+	MaxStreamBytes  = 16 << 20
+	MaxStreamFrames = 65_536
+)
+
+// Stream checks a streamed answer of the chat dialect on its way to the
+// caller. Its user reads bytes into a buffer, gives Take all that was not yet
+// passed on, and passes on untouched what Take counts. A frame is one data
+// line that holds a strict JSON object or the end mark, comments, and a blank
+// line; lines end in LF or CRLF. The zero Stream is ready.
+type Stream struct {
+	// Trusted says that the bytes come from a surface of ours and not from a
+	// member's machine: its comments stay as they are and its faults keep their
+	// codes.
+	Trusted bool
+
+	object  object
+	scanned int  // bytes of the pending ones that were looked at
+	line    int  // where the line that is being read begins in them
+	filled  bool // the frame that is being read has its data
+	mark    bool // … and it is the end mark
+
+	ended   bool
+	bytes   int
+	frames  int
+	content int
+}
+
+// Ended reports whether the end mark was taken; without it no end is good.
+func (s *Stream) Ended() bool { return s.ended }
+
+// Frames is how many frames with data were taken, the end mark included.
+func (s *Stream) Frames() int { return s.frames }
+
+// Usage is what the engine reported so far. While it reported nothing, Out is
+// the number of frames that carried content.
+func (s *Stream) Usage() Usage {
+	if s.object.usage.Reported {
+		return s.object.usage
+	}
+	return Usage{Out: int64(s.content)}
+}
+
+// Take looks at pending, the bytes that were received and not passed on, and
+// returns how many of them from the front are whole and checked frames: n.
+// The next pending begins behind those. An error is a *fault.Fault that ends
+// the stream: an error frame of the sender, or bytes that the dialect does not
+// allow; the n bytes before them are good. In a stranger's comments, which
+// could pass for ours, Take overwrites the text with spaces.
+func (s *Stream) Take(pending []byte) (n int, err error) {
+	for {
+		i := bytes.IndexByte(pending[s.scanned:], '\n')
+		if i < 0 {
+			s.scanned = len(pending)
+			if len(pending)-n > MaxFrame {
+				err = nonsense("a frame of more than 256 KiB")
+			}
+			break
+		}
+		end := s.scanned + i
+		blank, lineErr := s.read(pending[s.line:end])
+		s.scanned, s.line = end+1, end+1
+		if lineErr != nil {
+			err = lineErr
+			break
+		}
+		if !blank {
+			continue
+		}
+		if s.mark && len(bytes.Trim(pending[s.scanned:], "\r\n")) > 0 {
+			err = nonsense("more after the end of its answer")
+			break
+		}
+		if err = s.close(s.scanned - n); err != nil {
+			break
+		}
+		n = s.scanned
+	}
+	s.scanned -= n
+	s.line -= n
+	return n, err
+}
+
+// close takes the frame of that many bytes whose blank line was seen.
+func (s *Stream) close(size int) error {
+	s.bytes += size
+	if s.filled {
+		s.frames++
+	}
+	switch {
+	case size > MaxFrame:
+		return nonsense("a frame of more than 256 KiB")
+	case s.bytes > MaxStreamBytes:
+		return nonsense("an answer of more than 16 MiB")
+	case s.frames > MaxStreamFrames:
+		return nonsense("an answer of more than 65,536 frames")
+	}
+	if s.filled && s.object.content {
+		s.content++
+	}
+	s.ended = s.ended || s.mark
+	s.filled, s.mark, s.object.content = false, false, false
+	return nil
+}
+
+var (
+	dataField = []byte("data:")
+	endMark   = []byte("[DONE]")
+)
+
+// read checks one line, its LF cut off; blank means that the frame is over.
+func (s *Stream) read(line []byte) (blank bool, err error) {
+	line = bytes.TrimSuffix(line, []byte{'\r'})
+	switch {
+	case len(line) == 0:
+		return true, nil
+	case bytes.IndexByte(line, '\r') >= 0: // readers differ on a bare CR
+		return false, nonsense("a bare carriage return")
+	case line[0] == ':':
+		if !s.Trusted {
+			for i := range line[1:] {
+				line[1+i] = ' '
+			}
+		}
+		return false, nil
+	case s.ended:
+		return false, nonsense("more after the end of its answer")
+	case s.filled || !bytes.HasPrefix(line, dataField):
+		return false, nonsense("a frame that is not one data line")
+	}
+	s.filled = true
+	data := bytes.TrimPrefix(line[len(dataField):], []byte{' '})
+	if bytes.Equal(data, endMark) {
+		s.mark = true
+		return false, nil
+	}
+	if err := s.object.read(data); err != nil {
+		return false, err
+	}
+	if s.object.failed {
+		return false, s.failure(data)
+	}
+	return false, nil
+}
+
+// failure is the fault that an error frame tells.
+func (s *Stream) failure(data []byte) error {
+	if s.Trusted {
+		if f, ok := ParseFault(data); ok {
+			return f
+		}
+	}
+	return engineSays(data)
+}

@@ -1,0 +1,202 @@
+package gateway
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"mime"
+	"net/http"
+	"runtime"
+	"runtime/debug"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/kith/kith/internal/dialect"
+	"github.com/kith/kith/internal/fault"
+)
+
+// errGone ends an exchange whose caller left, or is too slow to be served:
+// nothing more can be told on the connection.
+var errGone = errors.New("the caller is gone")
+
+// exchange is one request and its answer.
+type exchange struct {
+	g       *edge
+	w       http.ResponseWriter
+	r       *http.Request
+	control *http.ResponseController
+	id      string // correlation id, made here and never taken from the caller
+	arrived time.Time
+	route   *route // nil until the path was matched
+	shape   dialect.Dialect
+	caller  Caller
+	known   bool // caller was identified, or there is no need to
+	call    *Call
+	routed  bool // the call was handed to the Backend
+
+	// mu orders what the handler and the heartbeat write.
+	mu       sync.Mutex
+	began    bool // status and headers are out
+	status   int
+	deadline time.Time // of the next write, as last set
+	first    time.Duration
+	usage    dialect.Usage
+}
+
+func newExchange(g *edge, w http.ResponseWriter, r *http.Request) *exchange {
+	x := &exchange{
+		g: g, w: w, r: r,
+		control: http.NewResponseController(w),
+		id:      "req_" + uuid.Must(uuid.NewV7()).String(),
+		arrived: time.Now(),
+	}
+	x.shape = shapeOf(r, nil)
+	id := []string{x.id}
+	h := w.Header()
+	h["X-Correlation-Id"], h["Request-Id"], h["X-Request-Id"] = id, id, id
+	return x
+}
+
+// run serves the request; a panic is a defect of this request only (trust's
+// fault 58).
+func (x *exchange) run() (err error) {
+	defer func() {
+		if v := recover(); v != nil {
+			err = defect(v)
+		}
+	}()
+	return x.serve()
+}
+
+// defect is the error of a panic: its kind and stack for the log. The value's
+// own text is kept only when the runtime wrote it, since it could hold
+// anything else.
+func defect(v any) error {
+	text := fmt.Sprintf("panic (%T)", v)
+	if e, ok := v.(runtime.Error); ok {
+		text = e.Error()
+	}
+	return fmt.Errorf("%s\n%s", text, debug.Stack())
+}
+
+// serve makes the checks in their order: path, method, key, rate, size, body,
+// routing (decisions 4).
+func (x *exchange) serve() error {
+	if x.g.Guard != nil {
+		if err := x.g.Guard.check(x.r); err != nil {
+			return err
+		}
+	}
+	matched := find(x.r.URL.Path, x.g.on)
+	if matched == nil {
+		return x.noRoute()
+	}
+	x.route, x.shape = matched, shapeOf(x.r, matched)
+	if !matched.allows(x.r.Method) {
+		return fault.New(fault.MethodNotAllowed, "%s takes %s", matched.path, matched.methods)
+	}
+	if x.g.on == hosted && !matched.open {
+		if err := x.identify(); err != nil {
+			return err
+		}
+	}
+	x.known = true
+	if x.g.on == local || !matched.open {
+		if err := x.g.buckets.take(bucketOf(x.caller), x.arrived); err != nil {
+			return err
+		}
+	}
+	if matched.infers() {
+		return x.infer()
+	}
+	return matched.serve(x)
+}
+
+func (x *exchange) noRoute() error {
+	if path := nearest(x.r.URL.Path, x.g.on); path != "" {
+		return fault.New(fault.RouteNotFound, "no such path: you want %s; check whether the base URL should include /v1", path)
+	}
+	return fault.New(fault.RouteNotFound, "no such path: requests go to /v1/models, /v1/chat/completions and their neighbours; check the base URL")
+}
+
+// greet answers HEAD /, which agents send to see whether anybody is there.
+func (x *exchange) greet() error {
+	x.begin(http.StatusOK)
+	return nil
+}
+
+func (x *exchange) notImplemented() error {
+	return fault.New(fault.NotImplemented, "POST /v1/completions is not implemented: use POST /v1/chat/completions")
+}
+
+// infer serves an inference route.
+func (x *exchange) infer() error {
+	body, err := x.readBody()
+	if err != nil {
+		return err
+	}
+	head, err := dialect.Peek(body)
+	if err != nil {
+		return err
+	}
+	x.call = &Call{
+		ID: x.id, Endpoint: x.route.endpoint, Model: head.Model, Caller: x.caller,
+		Stream: head.Stream && x.route.streams(),
+		Body:   body, ContentType: x.r.Header.Get("Content-Type"),
+		Arrived: x.arrived, Wait: preferredWait(x.r.Header), Waiting: func(int, time.Duration) {},
+	}
+	if !head.Model.Valid() { // nothing can advertise it
+		return fault.New(fault.ModelNotFound, "no machine serves a model of that name: GET /v1/models lists what there is")
+	}
+	x.routed = true
+	if x.call.Stream {
+		return x.stream()
+	}
+	return x.unary()
+}
+
+// preferredWait is the caller's own limit on waiting (RFC 7240); negative when
+// there is none. What cannot be read is ignored, as that RFC says.
+func preferredWait(h http.Header) time.Duration {
+	for _, line := range h["Prefer"] {
+		for preference := range strings.SplitSeq(line, ",") {
+			name, value, _ := strings.Cut(preference, "=")
+			if !strings.EqualFold(strings.TrimSpace(name), "wait") {
+				continue
+			}
+			seconds, err := strconv.ParseUint(strings.Trim(strings.TrimSpace(value), `"`), 10, 31)
+			if err == nil {
+				return time.Duration(seconds) * time.Second
+			}
+		}
+	}
+	return -1
+}
+
+// isJSON reports whether a Content-Type is one that a page cannot send without
+// asking first; text/plain, forms and none at all are (trust 1).
+func isJSON(contentType string) bool {
+	if contentType == "application/json" {
+		return true
+	}
+	media, _, err := mime.ParseMediaType(contentType)
+	return err == nil && (media == "application/json" || strings.HasSuffix(media, "+json"))
+}
+
+// faultOf is the fault that err means for the caller of this exchange, or nil
+// when there is no caller any more.
+func (x *exchange) faultOf(ctx context.Context, err error) error {
+	var f *fault.Fault
+	switch cause := context.Cause(ctx); {
+	case x.r.Context().Err() != nil || errors.Is(err, errGone) || errors.Is(cause, errGone):
+		return errGone
+	case errors.As(cause, &f):
+		return f
+	default:
+		return err
+	}
+}

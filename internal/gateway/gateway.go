@@ -1,0 +1,100 @@
+// Package gateway is the HTTP edge of both surfaces: it matches the path,
+// knows the caller, holds every limit against slow, greedy and hostile
+// clients, reads and checks the request, hands a Call to its Backend, and is
+// the only writer to the caller: answers, streams, heartbeats and faults in
+// the caller's dialect. It knows neither machines nor how a Call is served.
+//
+// What net/http refuses before a handler runs (400 for a malformed request,
+// 431 for headers over the limit) carries no correlation id; everything else
+// does.
+package gateway
+
+import (
+	"context"
+	"log/slog"
+	"net/http"
+	"time"
+)
+
+// Config is what an edge needs to know. Zero values of limits mean the default.
+type Config struct {
+	Backend Backend
+	// Identify finds who holds a key or machine credential. It is given the
+	// secret as it came and returns a *fault.Fault: invalid_api_key for any
+	// secret that is not good now, another one when that cannot be told. nil
+	// makes the local surface, where nobody is asked for a key (S5.1).
+	Identify func(ctx context.Context, secret string) (Caller, error)
+	// Guard keeps browser pages off the local surface; nil for none (the hosted
+	// surface, or a unix socket).
+	Guard *Guard
+	// Rate limits the requests of each key and machine credential; on the local
+	// surface all requests together. The zero Rate is off.
+	Rate   Rate
+	Limits Limits
+	// Finished is told how each Call that reached the Backend ended, after its
+	// last byte was written. May be nil.
+	Finished func(*Call, Outcome)
+	Log      *slog.Logger
+}
+
+// Limits bound one call (decisions 3, 4; S8). Zero is the default in brackets.
+type Limits struct {
+	Body   int64 // bytes of a request body [32 MiB]
+	Answer int64 // bytes of an unary answer [32 MiB]
+	// FirstByte, once a machine took a streamed call, is how long it may take
+	// to its first frame [10 min]; Idle is the longest silence after that
+	// [2 min].
+	FirstByte, Idle time.Duration
+	// Stream is how long a streamed call may take once a machine took it
+	// [30 min]; Unary how long any other may take from its arrival [590 s].
+	Stream, Unary time.Duration
+	// RetryAfter is the standard back-off of a 503, told give or take 20 % in
+	// whole seconds, 1 to 30 [5 s].
+	RetryAfter time.Duration
+}
+
+func (l Limits) withDefaults() Limits {
+	or := func(value *time.Duration, standard time.Duration) {
+		if *value == 0 {
+			*value = standard
+		}
+	}
+	or(&l.FirstByte, 10*time.Minute)
+	or(&l.Idle, 2*time.Minute)
+	or(&l.Stream, 30*time.Minute)
+	or(&l.Unary, 590*time.Second)
+	or(&l.RetryAfter, 5*time.Second)
+	if l.Body == 0 {
+		l.Body = 32 << 20
+	}
+	if l.Answer == 0 {
+		l.Answer = 32 << 20
+	}
+	return l
+}
+
+// New makes the edge of one surface. The handler wants the request's path as
+// it came: a mux in front of it must not clean or redirect.
+func New(c Config) http.Handler {
+	c.Limits = c.Limits.withDefaults()
+	g := &edge{Config: c, on: hosted, buckets: buckets{rate: c.Rate}}
+	if c.Identify == nil {
+		g.on = local
+	}
+	return g
+}
+
+// edge is the handler of one surface.
+type edge struct {
+	Config
+	on      surface
+	buckets buckets
+	misses  misses
+}
+
+// ServeHTTP serves one request, its end included: the answer or the fault, the
+// log event, and Finished.
+func (g *edge) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	x := newExchange(g, w, r)
+	x.finish(x.run())
+}

@@ -1,0 +1,55 @@
+package gateway
+
+import (
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/kith/kith/internal/fault"
+)
+
+// Guard keeps web pages away from the local surface (S5, decisions 6): a
+// loopback connection does not prove that a local program speaks. It is asked
+// before anything else, on every path.
+type Guard struct {
+	// Port is the port of the address listened on; Host must name it.
+	Port int
+	// Origins are origins of pages that may call, byte for byte; they may come
+	// from another site. Empty: no page may.
+	Origins []string
+}
+
+// check refuses a request that a browser page could have caused. Each check
+// alone would leave a hole: GETs and images carry no Origin, WebSockets and
+// rebound names no Sec-Fetch-Site, and a page on loopback has a good Host.
+func (g *Guard) check(r *http.Request) error {
+	if !g.ownHost(r.Host) {
+		return fault.New(fault.ForbiddenOrigin, "this surface answers to localhost, 127.0.0.1 and [::1] with port %d only: use one of those in the base URL", g.Port)
+	}
+	listed := false
+	for _, origin := range r.Header["Origin"] {
+		if listed = slices.Contains(g.Origins, origin); !listed {
+			return fault.New(fault.ForbiddenOrigin, "web pages may not call this surface: list the page's origin in the daemon's configuration, or call from a program")
+		}
+	}
+	for _, site := range r.Header["Sec-Fetch-Site"] {
+		if site != "none" && site != "same-origin" && !listed {
+			return fault.New(fault.ForbiddenOrigin, "web pages of another site may not call this surface: call from a program")
+		}
+	}
+	return nil
+}
+
+// ownHost reports whether a Host header is one of the three loopback names,
+// literally: no other spelling of a loopback address is one. Port 80 is what a
+// name without a port means.
+func (g *Guard) ownHost(host string) bool {
+	for _, name := range [...]string{"localhost", "127.0.0.1", "[::1]"} {
+		rest, found := strings.CutPrefix(host, name)
+		if found && (rest == ":"+strconv.Itoa(g.Port) || rest == "" && g.Port == 80) {
+			return true
+		}
+	}
+	return false
+}

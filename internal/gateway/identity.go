@@ -1,0 +1,54 @@
+package gateway
+
+import (
+	"net/http"
+	"strings"
+
+	"github.com/kith/kith/internal/fault"
+)
+
+// refusedKey is the one answer to a missing, wrong or revoked key, and to two
+// different ones: nobody learns which it was (decisions 4).
+func refusedKey() *fault.Fault {
+	return fault.New(fault.InvalidAPIKey, "no valid API key: send Authorization: Bearer with a key made on the site's /applications page")
+}
+
+// identify finds the caller of a hosted request; it is the only place that
+// reads a key (S5.1). x-api-key alone counts only where the route takes it,
+// but wherever both headers stand they must say the same.
+func (x *exchange) identify() error {
+	secret, ok := secretOf(x.r.Header, x.route.byVersion)
+	if !ok {
+		return refusedKey()
+	}
+	caller, err := x.g.Identify(x.r.Context(), secret)
+	if err != nil {
+		if f := fault.Of(err); f.Code != fault.InvalidAPIKey {
+			return f
+		}
+		return refusedKey().Because(err)
+	}
+	x.caller = caller
+	return nil
+}
+
+// secretOf is the one secret the headers carry; ok is false when there is none
+// or more than one.
+func secretOf(h http.Header, apiKeyHeader bool) (secret string, ok bool) {
+	for _, value := range h["Authorization"] {
+		scheme, credential, _ := strings.Cut(value, " ")
+		credential = strings.TrimSpace(credential)
+		if !strings.EqualFold(scheme, "Bearer") || credential == "" || secret != "" && secret != credential {
+			return "", false
+		}
+		secret = credential
+	}
+	bearer := secret != ""
+	for _, value := range h["X-Api-Key"] {
+		if value == "" || secret != "" && secret != value {
+			return "", false
+		}
+		secret = value
+	}
+	return secret, bearer || apiKeyHeader && secret != ""
+}

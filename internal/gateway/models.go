@@ -1,0 +1,154 @@
+package gateway
+
+import (
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/go-json-experiment/json"
+
+	"github.com/kith/kith/internal/dialect"
+	"github.com/kith/kith/internal/fault"
+	"github.com/kith/kith/internal/fleet"
+)
+
+// modelExtras are the members of ours after a listing's standard ones
+// (decisions 5).
+type modelExtras struct {
+	ContextLength int          `json:"context_length,omitzero"`
+	Capabilities  []string     `json:"capabilities"`
+	Availability  Availability `json:"availability"`
+	Via           string       `json:"via"`
+	Machines      int          `json:"machines"` // how many in reach offer it, online
+}
+
+// chatModel is an entry in the chat dialect.
+type chatModel struct {
+	ID      fleet.ModelID `json:"id"`
+	Object  string        `json:"object"`
+	Created int64         `json:"created"` // seconds of the Unix epoch
+	OwnedBy string        `json:"owned_by"`
+	modelExtras
+}
+
+// messagesModel is an entry in the messages dialect.
+type messagesModel struct {
+	Type        string        `json:"type"`
+	ID          fleet.ModelID `json:"id"`
+	DisplayName fleet.ModelID `json:"display_name"`
+	CreatedAt   time.Time     `json:"created_at"`
+	modelExtras
+}
+
+// record is the entry of m in the exchange's dialect.
+func (x *exchange) record(m Model) any {
+	created := m.Created.UTC().Truncate(time.Second)
+	if created.Unix() < 0 {
+		created = time.Unix(0, 0).UTC()
+	}
+	extras := modelExtras{
+		ContextLength: m.ContextLength, Capabilities: m.Capabilities,
+		Availability: m.Availability, Via: m.Via.String(), Machines: m.Machines,
+	}
+	if x.shape == dialect.Messages {
+		return messagesModel{Type: "model", ID: m.ID, DisplayName: m.ID, CreatedAt: created, modelExtras: extras}
+	}
+	return chatModel{ID: m.ID, Object: "model", Created: created.Unix(), OwnedBy: "kith", modelExtras: extras}
+}
+
+// listModels serves GET /v1/models: the whole list in the chat dialect, pages
+// of it in the messages dialect.
+func (x *exchange) listModels() error {
+	models, err := x.g.Backend.Models(x.r.Context(), x.caller)
+	if err != nil {
+		return x.faultOf(x.r.Context(), err)
+	}
+	if x.shape != dialect.Messages {
+		return x.writeJSON(struct {
+			Object string `json:"object"`
+			Data   []any  `json:"data"`
+		}{"list", x.records(models)})
+	}
+	models, more, err := page(models, x.r.URL.Query())
+	if err != nil {
+		return err
+	}
+	var first, last *fleet.ModelID
+	if len(models) > 0 {
+		first, last = &models[0].ID, &models[len(models)-1].ID
+	}
+	return x.writeJSON(struct {
+		Data    []any          `json:"data"`
+		HasMore bool           `json:"has_more"`
+		FirstID *fleet.ModelID `json:"first_id"`
+		LastID  *fleet.ModelID `json:"last_id"`
+	}{x.records(models), more, first, last})
+}
+
+func (x *exchange) records(models []Model) []any {
+	records := make([]any, len(models))
+	for i, m := range models {
+		records[i] = x.record(m)
+	}
+	return records
+}
+
+// page cuts a sorted list as limit, after_id and before_id say. Without a
+// limit all is one page. The ids need not be in the list, so that paging goes
+// on when a model has gone.
+func page(models []Model, query url.Values) (_ []Model, more bool, err error) {
+	limit := len(models)
+	if text := query.Get("limit"); text != "" {
+		if limit, err = strconv.Atoi(text); err != nil || limit < 1 {
+			return nil, false, fault.New(fault.InvalidRequest, "limit must be a positive integer").WithParam("limit")
+		}
+	}
+	after, before := fleet.ModelID(query.Get("after_id")), fleet.ModelID(query.Get("before_id"))
+	for len(models) > 0 && after != "" && models[0].ID <= after {
+		models = models[1:]
+	}
+	for len(models) > 0 && before != "" && models[len(models)-1].ID >= before {
+		models = models[:len(models)-1]
+	}
+	more = len(models) > limit
+	switch {
+	case !more:
+	case before != "" && after == "": // the page that ends just before it
+		models = models[len(models)-limit:]
+	default:
+		models = models[:limit]
+	}
+	return models, more, nil
+}
+
+// oneModel serves GET /v1/models/{id}; an id may hold slashes and colons, as
+// they are or percent-encoded.
+func (x *exchange) oneModel() error {
+	id := fleet.ModelID(strings.TrimPrefix(x.r.URL.Path, x.route.path))
+	models, err := x.g.Backend.Models(x.r.Context(), x.caller)
+	if err != nil {
+		return x.faultOf(x.r.Context(), err)
+	}
+	for _, m := range models {
+		if m.ID == id {
+			return x.writeJSON(x.record(m))
+		}
+	}
+	return fault.New(fault.ModelNotFound, "you reach no model of that id: GET /v1/models lists those you do")
+}
+
+// writeJSON answers 200 with a document of ours.
+func (x *exchange) writeJSON(document any) error {
+	body, err := json.Marshal(document)
+	if err != nil {
+		return err
+	}
+	h := x.w.Header()
+	h["Content-Type"] = []string{"application/json"}
+	h["Content-Length"] = []string{strconv.Itoa(len(body))}
+	x.arm(time.Now())
+	x.begin(http.StatusOK)
+	return x.writeAll(body)
+}

@@ -1,0 +1,145 @@
+package gateway
+
+import (
+	"math"
+	"sync"
+	"time"
+
+	"golang.org/x/time/rate"
+
+	"github.com/kith/kith/internal/fault"
+	"github.com/kith/kith/internal/fleet"
+)
+
+// Rate is a limit on requests; the zero Rate limits nothing. S8's local limit
+// is 100 a second with a burst of 200, decisions 4's hosted one 50 and 100.
+type Rate struct {
+	PerSecond float64
+	Burst     int
+}
+
+// bucketKey names who shares a bucket: an API key or a machine credential. The
+// zero key is the local surface's.
+type bucketKey struct {
+	key     string
+	machine fleet.MachineID
+}
+
+func bucketOf(c Caller) bucketKey { return bucketKey{key: c.KeyID, machine: c.Machine} }
+
+// buckets limits requests per key. Only keys that were found good come here,
+// so their number is bounded by the members'; idle ones are dropped besides.
+type buckets struct {
+	rate Rate
+
+	mu    sync.Mutex
+	by    map[bucketKey]*rate.Limiter
+	prune int // drop idle buckets when there are more than that
+}
+
+// minPrune is the number of entries below which nothing is ever dropped.
+const minPrune = 1024
+
+// take takes a token, or returns the fault that names the real time to the next.
+func (b *buckets) take(key bucketKey, now time.Time) error {
+	if b.rate.PerSecond <= 0 {
+		return nil
+	}
+	limiter := b.limiter(key, now)
+	if limiter.AllowN(now, 1) {
+		return nil
+	}
+	wait := time.Duration((1 - limiter.TokensAt(now)) / b.rate.PerSecond * float64(time.Second))
+	return fault.New(fault.RateLimitExceeded, "too many requests: at most %g a second, %d at once; wait as Retry-After says",
+		b.rate.PerSecond, b.rate.Burst).WithRetryAfter(wholeSeconds(wait))
+}
+
+func (b *buckets) limiter(key bucketKey, now time.Time) *rate.Limiter {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if l := b.by[key]; l != nil {
+		return l
+	}
+	if len(b.by) > max(b.prune, minPrune) {
+		for k, l := range b.by { // a full bucket and a new one are the same
+			if l.TokensAt(now) >= float64(b.rate.Burst) {
+				delete(b.by, k)
+			}
+		}
+		b.prune = 2 * len(b.by) // so that a request pays for a constant share of it
+	}
+	if b.by == nil {
+		b.by = make(map[bucketKey]*rate.Limiter)
+	}
+	l := rate.NewLimiter(rate.Limit(b.rate.PerSecond), b.rate.Burst)
+	b.by[key] = l
+	return l
+}
+
+// Which models exist out of a member's reach must not be found out by trying
+// names: that many distinct misses a key may have in a window (decisions 7).
+const (
+	maxMisses   = 60
+	missWindow  = time.Minute
+	missMessage = "too many different models asked for that you cannot reach: ask for those that GET /v1/models lists"
+)
+
+// misses counts the distinct models that a key asked for and could not reach.
+type misses struct {
+	mu    sync.Mutex
+	by    map[bucketKey]*missed
+	prune int
+}
+
+type missed struct {
+	since  time.Time
+	models map[fleet.ModelID]struct{}
+}
+
+// add counts a miss; the fault, once there are too many, replaces the answer.
+func (m *misses) add(key bucketKey, model fleet.ModelID, now time.Time) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	seen := m.by[key]
+	if seen == nil || now.Sub(seen.since) >= missWindow {
+		if len(m.by) > max(m.prune, minPrune) {
+			for k, old := range m.by {
+				if now.Sub(old.since) >= missWindow {
+					delete(m.by, k)
+				}
+			}
+			m.prune = 2 * len(m.by)
+		}
+		if m.by == nil {
+			m.by = make(map[bucketKey]*missed)
+		}
+		seen = &missed{since: now, models: make(map[fleet.ModelID]struct{})}
+		m.by[key] = seen
+	}
+	if _, again := seen.models[model]; again {
+		return nil
+	}
+	if len(seen.models) >= maxMisses {
+		return fault.New(fault.RateLimitExceeded, missMessage).WithRetryAfter(wholeSeconds(missWindow - now.Sub(seen.since)))
+	}
+	seen.models[model] = struct{}{}
+	return nil
+}
+
+// isMiss reports whether f tells that the model is out of the caller's reach:
+// rows 1 and 5 to 7 of decisions 2.
+func isMiss(f *fault.Fault) bool {
+	switch f.Code {
+	case fault.ModelNotFound, fault.NotInCircle:
+		return true
+	case fault.CascadeExhausted:
+		return f.NoRetry
+	default:
+		return false
+	}
+}
+
+// wholeSeconds rounds up to what a Retry-After header may say.
+func wholeSeconds(d time.Duration) int {
+	return min(max(int(math.Ceil(d.Seconds())), minRetryAfter), maxRetryAfter)
+}

@@ -1,0 +1,220 @@
+package gateway
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"math/rand/v2"
+	"net/http"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/kith/kith/internal/dialect"
+	"github.com/kith/kith/internal/fault"
+)
+
+const (
+	// writeLimit is how long the caller may take to take one chunk; a deadline
+	// is moved only after writeSlack of it is used up, since moving one costs
+	// more than writing a chunk on HTTP/2.
+	writeLimit = 20 * time.Second
+	writeSlack = time.Second
+	// writeChunk is the largest chunk written under one deadline.
+	writeChunk = 256 << 10
+
+	minRetryAfter, maxRetryAfter = 1, 30 // seconds (decisions 4)
+	retrySpread                  = 0.2
+)
+
+// begin sends the status; the headers were set.
+func (x *exchange) begin(status int) {
+	x.began, x.status = true, status
+	x.w.WriteHeader(status)
+}
+
+// arm gives the caller writeLimit for what is written next.
+func (x *exchange) arm(now time.Time) {
+	if deadline := now.Add(writeLimit); deadline.Sub(x.deadline) > writeSlack {
+		x.deadline = deadline
+		_ = x.control.SetWriteDeadline(deadline) // a connection in memory may have none
+	}
+}
+
+// writeAll writes a whole body in chunks, each in its own time.
+func (x *exchange) writeAll(body []byte) error {
+	for len(body) > 0 {
+		chunk := body[:min(len(body), writeChunk)]
+		x.arm(time.Now())
+		if _, err := x.w.Write(chunk); err != nil {
+			return errGone
+		}
+		body = body[len(chunk):]
+	}
+	return nil
+}
+
+// tellRoute says whose machine answered (decisions 5).
+func (x *exchange) tellRoute(h http.Header) {
+	if route := x.call.Trace.Route; route != "" {
+		h["X-Kith-Route"] = []string{oneLine(route)}
+	}
+}
+
+// oneLine makes text, which holds names that members chose, fit for a header
+// or an SSE comment.
+func oneLine(text string) string {
+	return strings.Map(func(r rune) rune {
+		if r < ' ' || r == 0x7f {
+			return ' '
+		}
+		return r
+	}, text)
+}
+
+// broken is the fault of an answer whose body broke off without saying why.
+func broken(err error) error {
+	var f *fault.Fault
+	if errors.As(err, &f) {
+		return f
+	}
+	return fault.New(fault.EngineError, "the answer broke off before its end: try again").Because(err)
+}
+
+// finish ends the exchange: it tells err, if there is one, writes the log
+// event and calls Finished. What cannot end well on the connection ends it.
+func (x *exchange) finish(err error) {
+	x.mu.Lock() // a heartbeat that is being written comes first
+	defer x.mu.Unlock()
+	var f *fault.Fault
+	unclean := false
+	switch {
+	case err == nil:
+	case errors.Is(err, errGone):
+		unclean = true
+	default:
+		if f = fault.Of(err); x.routed && x.g.on == hosted && isMiss(f) {
+			if limited := x.g.misses.add(bucketOf(x.caller), x.call.Model, time.Now()); limited != nil {
+				f = fault.Of(limited)
+			}
+		}
+		unclean = x.began
+		x.tell(f)
+	}
+	x.report(f, unclean && f == nil)
+	if unclean {
+		panic(http.ErrAbortHandler) // HTTP itself says that the answer is not whole
+	}
+}
+
+// tell writes the fault: as status and body, or, once the answer has begun, as
+// its last frame.
+func (x *exchange) tell(f *fault.Fault) {
+	x.arm(time.Now())
+	if x.began {
+		if x.call != nil && x.call.Stream {
+			_, _ = x.w.Write(dialect.AppendFaultFrame(nil, x.shape, f, x.id))
+			_ = x.control.Flush()
+		}
+		return
+	}
+	body := dialect.AppendFault(nil, x.shape, f, x.id)
+	h := x.w.Header()
+	h["Content-Type"] = []string{"application/json"}
+	h["Content-Length"] = []string{strconv.Itoa(len(body))}
+	delete(h, "X-Kith-Route")
+	switch status := f.Status(); status {
+	case http.StatusUnauthorized:
+		h["Www-Authenticate"] = []string{"Bearer"}
+	case http.StatusMethodNotAllowed:
+		h["Allow"] = []string{x.route.methods}
+	case http.StatusTooManyRequests, http.StatusServiceUnavailable:
+		h["Retry-After"] = []string{strconv.Itoa(x.retryAfter(f))}
+	}
+	if f.NoRetry {
+		h["X-Should-Retry"] = []string{"false"}
+	}
+	x.begin(f.Status())
+	_, _ = x.w.Write(body)
+}
+
+// retryAfter is the seconds of a Retry-After header: the fault's own, or the
+// standard back-off, spread so that the refused do not all come back at once.
+func (x *exchange) retryAfter(f *fault.Fault) int {
+	if f.RetryAfter > 0 {
+		return min(f.RetryAfter, maxRetryAfter)
+	}
+	spread := 1 + retrySpread*(2*rand.Float64()-1)
+	seconds := x.g.Limits.RetryAfter.Seconds() * spread
+	return min(max(int(seconds+0.5), minRetryAfter), maxRetryAfter)
+}
+
+// Cancelled is the Code of an Outcome whose caller left, or was too slow,
+// before the end, and its Status if that was before anything was answered; no
+// caller ever sees either.
+const (
+	Cancelled       = "cancelled"
+	statusCancelled = 499
+)
+
+// report writes the one log event of the exchange and tells Finished. Nothing
+// of the request's or the answer's content is in it.
+func (x *exchange) report(f *fault.Fault, cancelled bool) {
+	out := Outcome{
+		Status: x.status, FirstByte: x.first, Duration: time.Since(x.arrived),
+		TokensIn: x.usage.In, TokensOut: x.usage.Out, Reported: x.usage.Reported,
+	}
+	switch {
+	case cancelled:
+		out.Code = Cancelled
+		if !x.began {
+			out.Status = statusCancelled
+		}
+	case f != nil:
+		out.Code = string(f.Code)
+	}
+	x.log(f, out)
+	if x.routed && x.g.Finished != nil {
+		x.g.Finished(x.call, out)
+	}
+}
+
+// log writes the event: calls and defects always, all else when debugging.
+func (x *exchange) log(f *fault.Fault, out Outcome) {
+	level := slog.LevelDebug
+	switch {
+	case f != nil && f.Code == fault.InternalError:
+		level = slog.LevelError
+	case x.known && x.route.infers():
+		level = slog.LevelInfo
+	}
+	ctx := context.WithoutCancel(x.r.Context())
+	if !x.g.Log.Enabled(ctx, level) {
+		return
+	}
+	attrs := make([]slog.Attr, 0, 20)
+	attrs = append(attrs, slog.String("id", x.id))
+	if x.route != nil {
+		attrs = append(attrs, slog.String("endpoint", x.route.path))
+	}
+	attrs = append(attrs, slog.Int("status", out.Status), slog.Duration("duration", out.Duration))
+	if out.Code != "" {
+		attrs = append(attrs, slog.String("code", out.Code))
+	}
+	if x.caller.Member != "" {
+		attrs = append(attrs, slog.String("member", string(x.caller.Member)), slog.String("key", x.caller.KeyID))
+	}
+	if x.routed {
+		attrs = append(attrs,
+			slog.String("model", string(x.call.Model)), slog.Bool("stream", x.call.Stream),
+			slog.String("machine", string(x.call.Trace.Machine)), slog.Int("attempts", x.call.Trace.Attempts),
+			slog.Duration("waited", x.call.Trace.Waited), slog.Duration("first_byte", out.FirstByte),
+			slog.Int64("tokens_in", out.TokensIn), slog.Int64("tokens_out", out.TokensOut), slog.Bool("reported", out.Reported))
+	}
+	if f != nil {
+		if cause := errors.Unwrap(f); cause != nil {
+			attrs = append(attrs, slog.String("cause", cause.Error()))
+		}
+	}
+	x.g.Log.LogAttrs(ctx, level, "call", attrs...)
+}

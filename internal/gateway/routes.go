@@ -1,0 +1,116 @@
+package gateway
+
+import (
+	"net/http"
+	"strings"
+
+	"github.com/kith/kith/internal/dialect"
+	"github.com/kith/kith/internal/fleet"
+)
+
+// surface says where a route stands.
+type surface uint8
+
+const (
+	hosted surface = 1 << iota
+	local
+	both = hosted | local
+)
+
+// route is one row of the table: everything the edge needs to know of a path.
+type route struct {
+	path    string // exact, or with a trailing slash: the rest is the argument
+	methods string // as the Allow header writes them
+	on      surface
+	// byVersion: faults have the messages envelope when the version header is
+	// there; otherwise the chat one, always.
+	byVersion bool
+	open    bool // hosted: no key is asked for
+	// serve answers; nil: the route is an inference route, and endpoint says
+	// which.
+	serve    func(*exchange) error
+	endpoint fleet.Endpoint
+}
+
+// routes is the whole surface: what is not here does not exist. A dialect that
+// is not served yet has no row.
+var routes = []route{
+	{path: "/", methods: "HEAD", on: both, byVersion: true, open: true, serve: (*exchange).greet},
+	{path: "/v1/models", methods: "GET, HEAD", on: both, byVersion: true, serve: (*exchange).listModels},
+	{path: "/v1/models/", methods: "GET, HEAD", on: both, byVersion: true, serve: (*exchange).oneModel},
+	{path: "/v1/chat/completions", methods: "POST", on: both, endpoint: fleet.ChatCompletions},
+	{path: "/v1/embeddings", methods: "POST", on: both, endpoint: fleet.EmbeddingsEndpoint},
+	{path: "/v1/completions", methods: "POST", on: both, serve: (*exchange).notImplemented},
+}
+
+// find is the route of a path on a surface, or nil. Paths are compared byte
+// for byte: nothing is cleaned, folded or redirected.
+func find(path string, on surface) *route {
+	for i := range routes {
+		r := &routes[i]
+		if r.on&on != 0 && r.matches(path) {
+			return r
+		}
+	}
+	return nil
+}
+
+func (r *route) matches(path string) bool {
+	if len(r.path) > 1 && strings.HasSuffix(r.path, "/") {
+		return len(path) > len(r.path) && strings.HasPrefix(path, r.path)
+	}
+	return path == r.path
+}
+
+// infers reports whether the route is an inference route.
+func (r *route) infers() bool { return r != nil && r.serve == nil }
+
+// streams reports whether stream: true means anything there.
+func (r *route) streams() bool { return r.endpoint != fleet.EmbeddingsEndpoint }
+
+// allows reports whether the route takes the method.
+func (r *route) allows(method string) bool {
+	for allowed := range strings.SplitSeq(r.methods, ", ") {
+		if allowed == method {
+			return true
+		}
+	}
+	return false
+}
+
+// shapeOf is the envelope of faults for a request: the route's, and where that
+// leaves it open, or where no route is, the version header's.
+func shapeOf(r *http.Request, matched *route) dialect.Dialect {
+	switch {
+	case matched != nil && !matched.byVersion:
+		return dialect.Chat
+	case r.URL.Path == "/v1/messages", strings.HasPrefix(r.URL.Path, "/v1/messages/"):
+		return dialect.Messages
+	case r.Header[dialect.VersionHeader] != nil:
+		return dialect.Messages
+	default:
+		return dialect.Chat
+	}
+}
+
+// nearest is the right path for a wrong one: /v1 missing or doubled, slashes
+// too many, another case, a proxy's prefix left in front (S1, decisions 4).
+// Empty: nothing is near.
+func nearest(path string, on surface) string {
+	parts := strings.FieldsFunc(strings.ToLower(path), func(c rune) bool { return c == '/' })
+	for len(parts) > 0 {
+		if parts[0] == "v1" {
+			parts = parts[1:]
+			continue
+		}
+		candidate := "/v1/" + strings.Join(parts, "/")
+		if r := find(candidate, on); r != nil {
+			if strings.HasSuffix(r.path, "/") {
+				return r.path + "{id}" // ids are case-sensitive: never guess one
+			}
+			return r.path
+		}
+		parts = parts[1:]
+	}
+	return ""
+}

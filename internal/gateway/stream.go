@@ -1,0 +1,244 @@
+package gateway
+
+import (
+	"context"
+	"io"
+	"net/http"
+	"strconv"
+	"sync/atomic"
+	"time"
+
+	"github.com/kith/kith/internal/dialect"
+	"github.com/kith/kith/internal/fault"
+)
+
+// A streamed call that has heard nothing for firstBeat is answered 200 and
+// kept alive by a comment, and by another whenever nothing was written for
+// nextBeat: proxies cut silent streams after a minute (decisions 3).
+const (
+	firstBeat = 5 * time.Second
+	nextBeat  = 10 * time.Second
+)
+
+// stream is the streamed answer of an exchange. One timer watches it and no
+// goroutine stands by: heartbeats and the limits on silence and on the whole.
+type stream struct {
+	x      *exchange
+	check  dialect.Stream
+	cancel context.CancelCauseFunc
+	queue  atomic.Pointer[place] // nil: not waiting
+
+	// Under x.mu.
+	timer   *time.Timer
+	over    bool
+	wrote   time.Time     // when anything was last written; before that: arrival
+	heard   time.Time     // last sign of life of the machine; zero: none took it
+	silence time.Duration // longest time without one
+	until   time.Time     // end of the whole
+	note    string        // a comment to write before the next frame
+}
+
+// place is where a call stands in a queue.
+type place struct {
+	ahead int
+	until time.Time
+}
+
+// stream serves a streamed call.
+func (x *exchange) stream() error {
+	ctx, cancel := context.WithCancelCause(x.r.Context())
+	defer cancel(nil)
+	s := &stream{x: x, cancel: cancel, wrote: x.arrived}
+	x.call.Waiting = s.waiting
+	x.mu.Lock()
+	s.timer = time.AfterFunc(firstBeat-time.Since(x.arrived), s.watch)
+	x.mu.Unlock()
+	defer s.stop()
+	answer, err := x.g.Backend.Do(ctx, x.call)
+	if err != nil {
+		return x.faultOf(ctx, err)
+	}
+	defer answer.Body.Close()
+	s.took(answer)
+	if err := s.copy(answer.Body); err != nil {
+		return x.faultOf(ctx, err)
+	}
+	return nil
+}
+
+// waiting is Call.Waiting.
+func (s *stream) waiting(ahead int, left time.Duration) {
+	if ahead < 0 {
+		s.queue.Store(nil)
+		return
+	}
+	s.queue.Store(&place{ahead: ahead, until: time.Now().Add(left)})
+}
+
+// took notes that a machine took the call: from now its limits count.
+func (s *stream) took(answer *Answer) {
+	s.check.Trusted = answer.FromHub
+	s.queue.Store(nil)
+	x := s.x
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	now := time.Now()
+	s.heard, s.silence, s.until = now, x.g.Limits.FirstByte, now.Add(x.g.Limits.Stream)
+	if x.began && x.call.Trace.Route != "" { // too late for the header
+		s.note = ": " + oneLine(x.call.Trace.Route) + "\n\n"
+	}
+	s.timer.Reset(s.next().Sub(now))
+}
+
+// stop ends the watch; whatever is written after it comes from the handler.
+func (s *stream) stop() {
+	s.x.mu.Lock()
+	defer s.x.mu.Unlock()
+	s.over = true
+	s.timer.Stop()
+	s.x.usage = s.check.Usage()
+}
+
+// copy passes the answer on, frame by whole frame, one write and one flush a
+// read. It is good only if the end mark was seen.
+func (s *stream) copy(body io.Reader) error {
+	pooled := buffers.Get().(*[]byte)
+	defer release(pooled)
+	buffer, held := (*pooled)[:cap(*pooled)], 0
+	defer func() { *pooled = buffer }()
+	for {
+		if held == len(buffer) {
+			buffer = append(buffer, make([]byte, len(buffer))...)
+		}
+		n, readErr := body.Read(buffer[held:])
+		held += n
+		whole, err := s.check.Take(buffer[:held])
+		if whole > 0 {
+			if err := s.pass(buffer[:whole]); err != nil {
+				return err
+			}
+			held = copy(buffer, buffer[whole:held])
+		}
+		switch {
+		case err != nil:
+			return err
+		case s.check.Ended(): // what comes after it is nobody's
+			if readErr == nil {
+				_, _ = body.Read(buffer) // the body's own end, so that closing cancels nothing
+			}
+			return nil
+		case readErr == io.EOF:
+			return fault.New(fault.EngineError, "the answer ended without its end mark: it is not whole")
+		case readErr != nil:
+			return broken(readErr)
+		}
+	}
+}
+
+// pass writes whole frames and flushes them.
+func (s *stream) pass(frames []byte) error {
+	x := s.x
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	now := time.Now()
+	if data := s.check.Frames() > 0; data && x.first == 0 {
+		x.first = now.Sub(x.arrived)
+		s.silence = x.g.Limits.Idle
+		s.heard = now
+		defer func() { s.timer.Reset(s.next().Sub(time.Now())) }()
+	} else if data || s.check.Trusted {
+		s.heard = now
+	}
+	if !x.began {
+		x.tellRoute(x.w.Header())
+	}
+	if s.note != "" {
+		frames = append([]byte(s.note), frames...)
+		s.note = ""
+	}
+	return s.write(frames, now)
+}
+
+// write sends bytes at once, after the headers if they have not gone yet.
+func (s *stream) write(p []byte, now time.Time) error {
+	x := s.x
+	x.arm(now)
+	if !x.began {
+		h := x.w.Header()
+		h["Content-Type"] = []string{"text/event-stream"}
+		h["Cache-Control"] = []string{"no-cache"}
+		h["X-Accel-Buffering"] = []string{"no"}
+		x.begin(http.StatusOK)
+	}
+	s.wrote = now
+	if _, err := x.w.Write(p); err != nil {
+		return errGone
+	}
+	if err := x.control.Flush(); err != nil {
+		return errGone
+	}
+	return nil
+}
+
+// watch is the timer's: it ends what took too long, sends the heartbeat that
+// is due, and sets the timer for what comes next.
+func (s *stream) watch() {
+	x := s.x
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if s.over {
+		return
+	}
+	now := time.Now()
+	if !s.heard.IsZero() {
+		if !now.Before(s.until) {
+			s.cancel(fault.New(fault.EngineTimeout, "the answer took longer than %s in all: ask for less", x.g.Limits.Stream))
+			return
+		}
+		if now.Sub(s.heard) >= s.silence {
+			s.cancel(fault.New(fault.EngineTimeout, "the machine's engine sent nothing for %s", s.silence))
+			return
+		}
+	}
+	if !now.Before(s.beat()) {
+		if err := s.write(s.heartbeat(now), now); err != nil {
+			s.cancel(err)
+			return
+		}
+	}
+	s.timer.Reset(s.next().Sub(now))
+}
+
+// beat is when the next heartbeat is due.
+func (s *stream) beat() time.Time {
+	if !s.x.began {
+		return s.x.arrived.Add(firstBeat)
+	}
+	return s.wrote.Add(nextBeat)
+}
+
+// next is when the watch has something to do.
+func (s *stream) next() time.Time {
+	next := s.beat()
+	if !s.heard.IsZero() {
+		for _, limit := range [...]time.Time{s.heard.Add(s.silence), s.until} {
+			if limit.Before(next) {
+				next = limit
+			}
+		}
+	}
+	return next
+}
+
+// heartbeat is a comment that says where the call stands.
+func (s *stream) heartbeat(now time.Time) []byte {
+	at := s.queue.Load()
+	if at == nil {
+		return []byte(": working\n\n")
+	}
+	left := max(0, (at.until.Sub(now)+time.Second/2)/time.Second)
+	line := strconv.AppendInt([]byte(": waiting "), int64(at.ahead), 10)
+	line = append(line, " ahead, "...)
+	line = strconv.AppendInt(line, int64(left), 10)
+	return append(line, " s left\n\n"...)
+}

@@ -1,0 +1,193 @@
+// Package internal_test holds the house together: the architecture as a test.
+package internal_test
+
+import (
+	"bytes"
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"io/fs"
+	"os"
+	"path"
+	"path/filepath"
+	"slices"
+	"sort"
+	"strconv"
+	"strings"
+	"testing"
+)
+
+const module = "github.com/kith/kith/internal/"
+
+// mayImport is the import table of docs/ARCHITECTURE.md: which of our packages
+// a package may use. A package that is missing here fails the test, so a new
+// one is placed on purpose.
+var mayImport = map[string][]string{
+	"fault":      {},
+	"credential": {},
+	"account":    {},
+	"llama":      {},
+	"llama/tiny": {},
+	"fleet":      {"fault"},
+	"dialect":    {"fault", "fleet"},
+	"gateway":    {"fault", "fleet", "dialect"},
+	"tunnel":     {"fleet"},
+	"registry":   {"fleet", "tunnel"},
+	"engine":     {"fleet", "fault", "dialect"},
+	"store":      {"account", "fleet", "credential"},
+	"hub":        {"gateway", "account", "fleet", "fault", "credential", "registry", "tunnel"},
+	"daemon":     {"gateway", "dialect", "fleet", "fault", "engine", "tunnel"},
+	"cli":        {"hub", "daemon", "store", "registry", "llama", "llama/tiny", "credential", "enginetest", "engine", "gateway"},
+	"enginetest": {},
+	"storetest":  {"account", "fleet", "credential", "store"},
+	"sim":        {"account", "credential", "daemon", "engine", "enginetest", "fault", "fleet", "gateway", "hub", "registry", "store", "tunnel"},
+}
+
+// only says which packages alone may import a module (by prefix), and why.
+var only = []struct {
+	prefix, why string
+	packages    []string
+}{
+	{"github.com/nats-io/", "NATS is a hint for the registry and nobody's truth", []string{"registry"}},
+	{"database/sql", "SQL stays in the store", []string{"store", "store/sqlc", "storetest"}},
+	{"modernc.org/sqlite", "drivers stay in the store", []string{"store"}},
+	{"github.com/jackc/pgx", "drivers stay in the store", []string{"store", "storetest"}},
+	{"github.com/ebitengine/purego", "foreign code is called from one place", []string{"llama"}},
+	{"github.com/spf13/cobra", "commands are cli's", []string{"cli"}},
+	{"html/template", "pages are web's; it also keeps the linker from pruning", []string{"web"}},
+	{"encoding/json", "one JSON rule: go-json-experiment, strict", nil},
+}
+
+// Budgets on the tails, from looking at codebases that age well.
+const (
+	maxFileLines     = 700
+	maxFuncLines     = 100
+	p95FuncLines     = 50
+	maxOwnImports    = 8
+	maxOwnInterfaces = 8
+)
+
+type source struct {
+	pkg  string // folder below internal/
+	file string
+	ast  *ast.File
+	set  *token.FileSet
+}
+
+// sources parses every non-test, non-generated Go file below internal/.
+func sources(t *testing.T) []source {
+	t.Helper()
+	var out []source
+	set := token.NewFileSet()
+	err := filepath.WalkDir(".", func(name string, entry fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		if entry.IsDir() && entry.Name() == "testdata" {
+			return fs.SkipDir
+		}
+		if entry.IsDir() || !strings.HasSuffix(name, ".go") || strings.HasSuffix(name, "_test.go") {
+			return nil
+		}
+		text, err := os.ReadFile(name)
+		if err != nil {
+			return err
+		}
+		if head, _, _ := bytes.Cut(text, []byte("\npackage ")); bytes.Contains(head, []byte("DO NOT EDIT")) {
+			return nil
+		}
+		file, err := parser.ParseFile(set, name, text, parser.ParseComments)
+		if err != nil {
+			return err
+		}
+		out = append(out, source{filepath.ToSlash(filepath.Dir(name)), name, file, set})
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return out
+}
+
+func TestImportsFollowTheTable(t *testing.T) {
+	own := map[string]map[string]bool{}
+	for _, src := range sources(t) {
+		allowed, known := mayImport[src.pkg]
+		if !known && !strings.HasPrefix(src.pkg, "store/") {
+			t.Errorf("%s: package %q has no row in the import table (internal/house_test.go)", src.file, src.pkg)
+			continue
+		}
+		if own[src.pkg] == nil {
+			own[src.pkg] = map[string]bool{}
+		}
+		for _, spec := range src.ast.Imports {
+			name, _ := strconv.Unquote(spec.Path.Value)
+			if ours, ok := strings.CutPrefix(name, module); ok {
+				inside := strings.HasPrefix(ours, src.pkg+"/")
+				if !inside {
+					own[src.pkg][ours] = true
+				}
+				if !inside && !slices.Contains(allowed, ours) {
+					t.Errorf("%s imports %s, which its row does not allow", src.file, ours)
+				}
+			}
+			for _, rule := range only {
+				if (name == rule.prefix || strings.HasPrefix(name, strings.TrimSuffix(rule.prefix, "/")+"/")) && !slices.Contains(rule.packages, src.pkg) {
+					t.Errorf("%s imports %s: %s", src.file, name, rule.why)
+				}
+			}
+		}
+	}
+	for pkg, imports := range own {
+		if len(imports) > maxOwnImports && pkg != "cli" && pkg != "sim" {
+			t.Errorf("package %s imports %d of our packages; the budget is %d", pkg, len(imports), maxOwnImports)
+		}
+	}
+}
+
+func TestEveryPackageSaysWhatItIs(t *testing.T) {
+	said := map[string]bool{}
+	for _, src := range sources(t) {
+		said[src.pkg] = said[src.pkg] || src.ast.Doc != nil && strings.HasPrefix(src.ast.Doc.Text(), "Package "+path.Base(src.pkg)+" ")
+	}
+	for pkg, ok := range said {
+		if !ok && !strings.HasPrefix(pkg, "store/") {
+			t.Errorf("package %s has no comment that begins \"Package %s\"", pkg, path.Base(pkg))
+		}
+	}
+}
+
+func TestSizesStayInBudget(t *testing.T) {
+	var lengths []int
+	interfaces := []string{}
+	for _, src := range sources(t) {
+		if n := src.set.Position(src.ast.End()).Line; n > maxFileLines {
+			t.Errorf("%s has %d lines; the budget is %d: which second thing lives in it?", src.file, n, maxFileLines)
+		}
+		for _, decl := range src.ast.Decls {
+			switch decl := decl.(type) {
+			case *ast.FuncDecl:
+				n := src.set.Position(decl.End()).Line - src.set.Position(decl.Pos()).Line + 1
+				lengths = append(lengths, n)
+				if n > maxFuncLines {
+					t.Errorf("%s: func %s has %d lines; the budget is %d", src.file, decl.Name.Name, n, maxFuncLines)
+				}
+			case *ast.GenDecl:
+				for _, spec := range decl.Specs {
+					if typ, ok := spec.(*ast.TypeSpec); ok {
+						if _, ok := typ.Type.(*ast.InterfaceType); ok {
+							interfaces = append(interfaces, src.pkg+"."+typ.Name.Name)
+						}
+					}
+				}
+			}
+		}
+	}
+	sort.Ints(lengths)
+	if p95 := lengths[len(lengths)*95/100]; p95 > p95FuncLines {
+		t.Errorf("the 95th percentile of function lengths is %d lines; the budget is %d", p95, p95FuncLines)
+	}
+	if len(interfaces) > maxOwnInterfaces {
+		t.Errorf("%d interfaces of our own, the budget is %d: %v", len(interfaces), maxOwnInterfaces, interfaces)
+	}
+}

@@ -1,0 +1,129 @@
+package hub
+
+import (
+	"context"
+	"net/http"
+	"strings"
+	"time"
+
+	"github.com/kith/kith/internal/account"
+	"github.com/kith/kith/internal/credential"
+	"github.com/kith/kith/internal/fault"
+	"github.com/kith/kith/internal/tunnel"
+)
+
+// acceptTunnel is GET /tunnel: a machine that dialled out becomes reachable
+// (decisions 8). It lives as long as the line does.
+func (h *Hub) acceptTunnel(w http.ResponseWriter, r *http.Request) {
+	select {
+	case h.admitted <- struct{}{}:
+	default:
+		writeProblem(w, fault.New(fault.CapacityFull, "too many machines are connecting at once; come back shortly").WithRetryAfter(2))
+		return
+	}
+	admitted := true
+	leave := func() {
+		if admitted {
+			admitted = false
+			<-h.admitted
+		}
+	}
+	defer leave()
+
+	machine, owner, err := h.machineOf(r)
+	if err != nil {
+		writeProblem(w, fault.Of(err))
+		return
+	}
+	generation, err := h.records.NextGeneration(r.Context(), machine.ID)
+	if err != nil {
+		h.log.Error("cannot number a tunnel", "machine", machine.ID, "error", err)
+		writeProblem(w, fault.New(fault.CascadeExhausted, "the service could not take the machine in just now").WithRetryAfter(5))
+		return
+	}
+	line, err := tunnel.Upgrade(w, r)
+	if err != nil {
+		h.log.Info("tunnel refused", "machine", machine.ID, "error", err)
+		return
+	}
+	defer line.Close()
+	leave()
+	// The request's context ends with the hijack on some servers and not on
+	// others; the line itself says when the machine is gone.
+	err = h.live.Serve(context.WithoutCancel(r.Context()), h.kept(machine, owner), generation, line)
+	h.log.Info("tunnel ended", "machine", machine.ID, "name", machine.Name, "owner", owner.Name, "generation", generation, "reason", err)
+}
+
+// machineOf is the machine whose credential the request carries.
+func (h *Hub) machineOf(r *http.Request) (account.Machine, account.Member, error) {
+	text, ok := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
+	if !ok {
+		return account.Machine{}, account.Member{}, badMachine()
+	}
+	secret, err := credential.Parse(text)
+	if err != nil || secret.Kind() != credential.MachineKey || secret.Region() != h.cfg.Region {
+		return account.Machine{}, account.Member{}, badMachine()
+	}
+	machine, owner, err := h.records.MachineByHash(r.Context(), secret.Hash())
+	switch {
+	case err != nil && h.records.IsNotFound(err):
+		return account.Machine{}, account.Member{}, badMachine()
+	case err != nil:
+		return account.Machine{}, account.Member{}, fault.New(fault.CascadeExhausted, "the service could not check the machine's credential just now").WithRetryAfter(5).Because(err)
+	case !machine.Revoked.IsZero() || owner.Disabled:
+		return account.Machine{}, account.Member{}, badMachine()
+	}
+	return machine, owner, nil
+}
+
+func badMachine() *fault.Fault {
+	return fault.New(fault.InvalidAPIKey, "the machine's credential is missing, wrong or revoked; sign in again with kith login")
+}
+
+// login is POST /login {"token","name"}: a token made for a member becomes one
+// machine and its credential. The secret is in this answer only.
+func (h *Hub) login(w http.ResponseWriter, r *http.Request) {
+	var ask struct {
+		Token string `json:"token"`
+		Name  string `json:"name"`
+	}
+	if f := readJSON(w, r, &ask); f != nil {
+		writeProblem(w, f)
+		return
+	}
+	token, err := credential.Parse(ask.Token)
+	if err != nil || token.Kind() != credential.LoginToken {
+		writeProblem(w, badToken())
+		return
+	}
+	if f := validName(ask.Name); ask.Name != "" && f != nil {
+		writeProblem(w, f)
+		return
+	}
+	secret := credential.Mint(credential.MachineKey, h.cfg.Region)
+	now := time.Now().UTC()
+	machine, err := h.records.RedeemLoginToken(r.Context(), token.Hash(), account.Machine{
+		ID: account.NewID("mch_"), Name: ask.Name, Region: h.cfg.Region,
+		Hash: secret.Hash(), LastFour: secret.LastFour(), Created: now,
+	}, now)
+	switch {
+	case err != nil && h.records.IsNotFound(err):
+		writeProblem(w, badToken())
+		return
+	case err != nil && h.records.IsTaken(err):
+		writeProblem(w, fault.New(fault.InvalidRequest, "the member already has a machine named %q; choose another name", ask.Name).WithParam("name"))
+		return
+	case err != nil:
+		h.log.Error("cannot redeem a login token", "error", err)
+		writeProblem(w, fault.Of(err))
+		return
+	}
+	h.live.Nudge()
+	writeJSON(w, http.StatusOK, map[string]string{
+		"secret": secret.Reveal(), "machine": machine.ID, "name": machine.Name, "member": machine.OwnerID, "region": machine.Region,
+	})
+}
+
+func badToken() *fault.Fault {
+	return fault.New(fault.InvalidAPIKey, "the login token is wrong, used or expired; ask the operator for a new one (kith admin machine token)")
+}

@@ -1,0 +1,213 @@
+package hub
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"net/http"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/kith/kith/internal/fault"
+	"github.com/kith/kith/internal/fleet"
+	"github.com/kith/kith/internal/gateway"
+	"github.com/kith/kith/internal/tunnel"
+)
+
+// maxAnswer bounds a unary answer that the hub holds until it is whole.
+const maxAnswer = 64 << 20
+
+// outcome is what one attempt came to.
+type outcome int
+
+const (
+	served      outcome = iota // an answer; the slot goes back when its body is closed
+	failed                     // a fault that another machine would not mend
+	refusedBusy                // the machine had no room after all
+	movedOn                    // gone, unreachable or refusing: another may be tried
+	vanished                   // gone while a unary call ran: another may be tried once
+)
+
+// try sends the call down one machine's line, on which a slot is reserved. For
+// every outcome but served the slot was given back.
+func (h *Hub) try(ctx context.Context, call *gateway.Call, c fleet.Candidate) (*gateway.Answer, outcome, error) {
+	release := sync.OnceFunc(func() { h.room.release(c.Machine, call.Model) })
+	line, gone, ok := h.live.Line(c.Machine.ID)
+	if !ok {
+		release()
+		return nil, movedOn, nil
+	}
+	ctx, cancel := context.WithCancelCause(ctx)
+	late := time.AfterFunc(h.cfg.FirstByte, func() {
+		cancel(fault.New(fault.EngineTimeout, "the machine took the call but its engine gave no answer for %s", h.cfg.FirstByte))
+	})
+	began := time.Now()
+	end := func() { late.Stop(); cancel(nil); release() }
+
+	response, err := line.RoundTrip(h.request(ctx, call, c))
+	if err != nil {
+		out, f := broken(ctx, call, gone, false)
+		end()
+		return nil, out, f
+	}
+	if response.StatusCode != http.StatusOK {
+		out, f := refused(response)
+		response.Body.Close()
+		end()
+		return nil, out, f
+	}
+	held := &body{ReadCloser: response.Body, ctx: ctx, gone: gone, end: end}
+	if call.Stream {
+		err = held.peek()
+	} else {
+		err = held.hold()
+	}
+	if err != nil {
+		out, f := broken(ctx, call, gone, true)
+		held.Close()
+		return nil, out, f
+	}
+	late.Stop()
+	c.Machine.Observe(time.Since(began))
+	response.Body = held
+	return &gateway.Answer{Response: response, Endpoint: call.Endpoint}, served, nil
+}
+
+// request is the call as the machine gets it: the same path and bytes, and the
+// headers of decisions 8. Nothing of the caller's own headers passes.
+func (h *Hub) request(ctx context.Context, call *gateway.Call, c fleet.Candidate) *http.Request {
+	r, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://machine"+call.Endpoint.Path(), bytes.NewReader(call.Body))
+	if err != nil {
+		panic(err) // the URL is ours and constant
+	}
+	r.Header = http.Header{
+		"Content-Type":           {call.ContentType},
+		tunnel.HeaderCorrelation: {call.ID},
+		tunnel.HeaderAttempt:     {fmt.Sprintf("%d %d", call.Trace.Attempts, c.Machine.Generation)},
+		tunnel.HeaderCaller:      {c.Class.String() + " " + headerText(call.Caller.Name)},
+		"User-Agent":             {""},
+	}
+	if deadline, ok := ctx.Deadline(); ok {
+		r.Header.Set(tunnel.HeaderDeadline, deadline.UTC().Format(time.RFC3339))
+	}
+	return r
+}
+
+// broken says what a failed exchange means: the caller left or a limit passed,
+// the machine went away, or, once the answer had begun, its engine gave it up.
+func broken(ctx context.Context, call *gateway.Call, gone <-chan struct{}, begun bool) (outcome, error) {
+	switch {
+	case ctx.Err() != nil:
+		return failed, context.Cause(ctx)
+	case isClosed(gone) && !call.Stream:
+		return vanished, nil
+	case isClosed(gone) || !begun:
+		return movedOn, nil
+	default:
+		return failed, fault.New(fault.EngineError, "the engine on the machine broke off before it answered")
+	}
+}
+
+func isClosed(gone <-chan struct{}) bool {
+	select {
+	case <-gone:
+		return true
+	default:
+		return false
+	}
+}
+
+// refused reads a status other than 200 (decisions 2, the second table, and 8).
+func refused(response *http.Response) (outcome, error) {
+	switch reason := tunnel.Refusal(response.Header.Get(tunnel.HeaderRefused)); {
+	case reason == tunnel.RefusedBusy:
+		return refusedBusy, nil
+	case reason != "":
+		return movedOn, nil
+	}
+	f := gateway.EngineFault(response)
+	if f == nil {
+		return movedOn, nil
+	}
+	return failed, f
+}
+
+// body is an answer's bytes on their way from the machine. first was read ahead
+// to know that the machine lives; end gives back what the call held.
+type body struct {
+	io.ReadCloser
+	ctx   context.Context
+	gone  <-chan struct{}
+	first []byte
+	end   func()
+}
+
+// peek waits for the answer's first bytes: until they are here, another machine
+// may be tried.
+func (b *body) peek() error {
+	buffer := make([]byte, 4<<10)
+	n, err := b.ReadCloser.Read(buffer)
+	for n == 0 && err == nil {
+		n, err = b.ReadCloser.Read(buffer)
+	}
+	if n == 0 {
+		return err
+	}
+	b.first = buffer[:n]
+	return nil
+}
+
+// hold reads a unary answer whole, so that a machine that vanishes in the
+// middle can be replaced (decisions 2).
+func (b *body) hold() error {
+	whole, err := io.ReadAll(io.LimitReader(b.ReadCloser, maxAnswer+1))
+	if err != nil {
+		return err
+	}
+	if len(whole) > maxAnswer {
+		return io.ErrShortBuffer
+	}
+	b.first = whole
+	return nil
+}
+
+// Read gives the bytes read ahead, then the machine's. A break is told as the
+// fault it is: the caller's own end, the machine's, or its engine's.
+func (b *body) Read(p []byte) (int, error) {
+	if len(b.first) > 0 {
+		n := copy(p, b.first)
+		b.first = b.first[n:]
+		return n, nil
+	}
+	n, err := b.ReadCloser.Read(p)
+	switch {
+	case err == nil || err == io.EOF:
+		return n, err
+	case b.ctx.Err() != nil:
+		return n, context.Cause(b.ctx)
+	case isClosed(b.gone):
+		return n, fault.New(fault.MachineOffline, "the machine went away in the middle of the answer").Because(err)
+	default:
+		return n, fault.New(fault.EngineError, "the engine broke off in the middle of the answer").Because(err)
+	}
+}
+
+// Close ends the call at the machine and gives its slot back.
+func (b *body) Close() error {
+	b.end()
+	return b.ReadCloser.Close()
+}
+
+// headerText makes a name safe inside a header: a quoted ASCII string where it
+// holds anything but letters, digits and "-_.".
+func headerText(name string) string {
+	for _, c := range name {
+		if c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' || c == '-' || c == '_' || c == '.' {
+			continue
+		}
+		return strconv.QuoteToASCII(name)
+	}
+	return name
+}

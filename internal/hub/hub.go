@@ -1,0 +1,181 @@
+// Package hub is the hosted surface: it knows who calls (Identify), sends each
+// call to a machine in the caller's reach (Do), lets calls wait for one, takes
+// in the machines' tunnels, and listens to the operator on a socket of its own.
+package hub
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"net/http"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/kith/kith/internal/account"
+	"github.com/kith/kith/internal/fleet"
+	"github.com/kith/kith/internal/gateway"
+	"github.com/kith/kith/internal/registry"
+)
+
+// Config is what an operator sets of the hub. The zero value of each member
+// means its default.
+type Config struct {
+	// Region names the region this hub serves; keys of another are refused.
+	// Default "home".
+	Region string
+	// Wait and WaitStream are how long a call may wait for a machine, unary and
+	// streamed (S7.1). Defaults 60 s and 180 s.
+	Wait, WaitStream time.Duration
+	// FirstByte is how long a machine may take to its first byte once it took a
+	// call (decisions 3). Default 10 min.
+	FirstByte time.Duration
+	// Admissions is how many tunnels may be in their handshake at once; more are
+	// told to come back (decisions 8). Default 128.
+	Admissions int
+	// Edge configures the HTTP edge: limits and rates. Its Backend, Identify and
+	// Finished are set here.
+	Edge gateway.Config
+	// Log takes the hub's events. Default slog.Default.
+	Log *slog.Logger
+}
+
+func (c Config) withDefaults() Config {
+	orDuration := func(d *time.Duration, value time.Duration) {
+		if *d == 0 {
+			*d = value
+		}
+	}
+	if c.Region == "" {
+		c.Region = "home"
+	}
+	orDuration(&c.Wait, 60*time.Second)
+	orDuration(&c.WaitStream, 180*time.Second)
+	orDuration(&c.FirstByte, 10*time.Minute)
+	if c.Admissions == 0 {
+		c.Admissions = 128
+	}
+	if c.Log == nil {
+		c.Log = slog.Default()
+	}
+	return c
+}
+
+// Records is what the hub keeps: *store.DB. Times are UTC; a look-up that finds
+// nothing returns an error for which IsNotFound is true, a clash of names one
+// for which IsTaken is.
+type Records interface {
+	registry.Facts
+
+	IsNotFound(error) bool
+	IsTaken(error) bool
+
+	CreateMember(context.Context, account.Member) error
+	MemberByName(context.Context, string) (account.Member, error)
+	Members(context.Context) ([]account.Member, error)
+	SetMemberDisabled(ctx context.Context, id string, disabled bool) error
+
+	CreateKey(context.Context, account.Key) error
+	KeyByHash(context.Context, [32]byte) (account.Key, account.Member, error)
+	Keys(ctx context.Context, memberID string) ([]account.Key, error)
+	RevokeKey(ctx context.Context, id string, now time.Time) error
+	TouchKeys(context.Context, map[string]time.Time) error
+
+	MachineByHash(context.Context, [32]byte) (account.Machine, account.Member, error)
+	Machines(ctx context.Context, memberID string) ([]account.Machine, error)
+	RevokeMachine(ctx context.Context, id string, now time.Time) error
+	NextGeneration(ctx context.Context, machineID string) (int64, error)
+	CreateLoginToken(context.Context, account.LoginToken) error
+	RedeemLoginToken(ctx context.Context, hash [32]byte, machine account.Machine, now time.Time) (account.Machine, error)
+
+	AddShare(context.Context, account.Share) error
+	RemoveShare(ctx context.Context, ownerID, memberID string) error
+	CreateGroup(context.Context, account.Group) error
+	GroupByName(context.Context, string) (account.Group, error)
+	AddGroupMember(ctx context.Context, groupID string, member account.GroupMember) error
+	RemoveGroupMember(ctx context.Context, groupID, memberID string) error
+
+	RecordUsage(context.Context, []account.Usage) error
+}
+
+// Hub is one node of the hosted surface. Make it with New, then Run it.
+type Hub struct {
+	cfg      Config
+	records  Records
+	live     *registry.Registry
+	log      *slog.Logger
+	room     room
+	keys     keyring
+	ledger   *ledger
+	edge     http.Handler
+	admitted chan struct{} // a place for each tunnel in its handshake
+}
+
+// New makes a hub over what it keeps and who is connected. Wire the registry's
+// OnChange and OnMachine to the hub's methods of those names.
+func New(cfg Config, records Records, live *registry.Registry) *Hub {
+	cfg = cfg.withDefaults()
+	h := &Hub{
+		cfg: cfg, records: records, live: live, log: cfg.Log,
+		ledger:   newLedger(records, cfg.Log),
+		admitted: make(chan struct{}, cfg.Admissions),
+	}
+	h.room.route = h.route
+	edge := cfg.Edge
+	edge.Backend, edge.Identify, edge.Log = h, h.Identify, cfg.Log
+	edge.Finished = func(call *gateway.Call, out gateway.Outcome) { h.ledger.add(record(call, out)) }
+	h.edge = gateway.New(edge)
+	return h
+}
+
+// Handler is the hub's public address: the hosted routes, GET /tunnel for
+// machines and POST /login for a machine that has a token.
+func (h *Hub) Handler() http.Handler {
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /tunnel", h.acceptTunnel)
+	mux.HandleFunc("POST /login", h.login)
+	mux.Handle("/", h.edge)
+	return mux
+}
+
+// Run keeps the hub's books until ctx ends; what is pending is written first.
+func (h *Hub) Run(ctx context.Context) error {
+	group, ctx := errgroup.WithContext(ctx)
+	group.Go(func() error { return h.ledger.run(ctx) })
+	group.Go(func() error { return h.recheck(ctx) })
+	if err := group.Wait(); err != nil && !errors.Is(err, context.Canceled) {
+		return err
+	}
+	return nil
+}
+
+// recheck lets waiting calls decide anew each second: sharing hours open and
+// close, and returning machines turn offline, without anybody telling.
+func (h *Hub) recheck(ctx context.Context) error {
+	tick := time.NewTicker(time.Second)
+	defer tick.Stop()
+	for {
+		select {
+		case <-tick.C:
+			h.room.recheck()
+		case <-ctx.Done():
+			return nil
+		}
+	}
+}
+
+// OnChange takes in that facts of the store moved: keys are looked up anew, and
+// waiting calls decide anew.
+func (h *Hub) OnChange([]fleet.Change) {
+	h.keys.forget()
+	h.room.recheck()
+}
+
+// OnMachine takes in that a machine came, went or changed.
+func (h *Hub) OnMachine(machine *fleet.Machine) { h.room.changed(machine) }
+
+// Models lists what the caller reaches now: models on online machines, whatever
+// their state, sorted by id, each once, by its best machine (decisions 5).
+func (h *Hub) Models(_ context.Context, caller gateway.Caller) ([]gateway.Model, error) {
+	return listModels(h.live.Snapshot(), caller, time.Now()), nil
+}

@@ -1,0 +1,134 @@
+package hub
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"github.com/kith/kith/internal/account"
+	"github.com/kith/kith/internal/credential"
+	"github.com/kith/kith/internal/fault"
+	"github.com/kith/kith/internal/fleet"
+	"github.com/kith/kith/internal/gateway"
+)
+
+// keyFresh is how long a key that was looked up is believed without asking
+// again; a revocation is pushed sooner and holds by then at the latest
+// (decisions 7).
+const keyFresh = 5 * time.Second
+
+// maxCachedKeys bounds the cache; past it the cache starts afresh.
+const maxCachedKeys = 100_000
+
+// badKey is the one message for a key that is missing, wrong or revoked, so
+// that an answer never tells which (decisions 4).
+func badKey() *fault.Fault {
+	return fault.New(fault.InvalidAPIKey, "the API key is missing, wrong or revoked; make one at /applications and send it as Authorization: Bearer")
+}
+
+// keyring remembers which caller a credential's hash names.
+type keyring struct {
+	mu     sync.RWMutex
+	byHash map[[32]byte]holder
+}
+
+// holder is who a credential belongs to, and until when that may be believed.
+type holder struct {
+	caller gateway.Caller
+	until  time.Time
+}
+
+func (k *keyring) get(hash [32]byte, now time.Time) (gateway.Caller, bool) {
+	k.mu.RLock()
+	h, ok := k.byHash[hash]
+	k.mu.RUnlock()
+	return h.caller, ok && now.Before(h.until)
+}
+
+func (k *keyring) put(hash [32]byte, caller gateway.Caller, until time.Time) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.byHash == nil || len(k.byHash) >= maxCachedKeys {
+		k.byHash = make(map[[32]byte]holder)
+	}
+	k.byHash[hash] = holder{caller, until}
+}
+
+// forget drops everything: changes to keys and members are rare, and a look-up
+// is cheap.
+func (k *keyring) forget() {
+	k.mu.Lock()
+	clear(k.byHash)
+	k.mu.Unlock()
+}
+
+// Identify says who presents secret: the member of an API key, or the owner of
+// a machine credential (decisions 5, 7). A mistyped secret never reaches the
+// database: prefix and checksum are looked at first. When the database cannot
+// be asked the fault is CASCADE_EXHAUSTED, never a guess.
+func (h *Hub) Identify(ctx context.Context, secret string) (gateway.Caller, error) {
+	parsed, err := credential.Parse(secret)
+	if err != nil || parsed.Region() != h.cfg.Region {
+		return gateway.Caller{}, badKey()
+	}
+	now := time.Now()
+	hash := parsed.Hash()
+	if caller, ok := h.keys.get(hash, now); ok {
+		return caller, nil
+	}
+	caller, err := h.lookUp(ctx, parsed)
+	if err != nil {
+		return gateway.Caller{}, err
+	}
+	h.keys.put(hash, caller, now.Add(keyFresh))
+	return caller, nil
+}
+
+func (h *Hub) lookUp(ctx context.Context, secret credential.Secret) (gateway.Caller, error) {
+	switch secret.Kind() {
+	case credential.APIKey:
+		key, member, err := h.records.KeyByHash(ctx, secret.Hash())
+		if err != nil {
+			return gateway.Caller{}, h.unknownOr(err)
+		}
+		if !key.Revoked.IsZero() || member.Disabled {
+			return gateway.Caller{}, badKey()
+		}
+		h.ledger.touch(key.ID)
+		return gateway.Caller{
+			Member: fleet.MemberID(member.ID), Name: member.Name, KeyID: key.ID, Narrow: narrowing(key.Reach),
+		}, nil
+	case credential.MachineKey:
+		machine, member, err := h.records.MachineByHash(ctx, secret.Hash())
+		if err != nil {
+			return gateway.Caller{}, h.unknownOr(err)
+		}
+		if !machine.Revoked.IsZero() || member.Disabled {
+			return gateway.Caller{}, badKey()
+		}
+		return gateway.Caller{
+			Member: fleet.MemberID(member.ID), Name: member.Name, Machine: fleet.MachineID(machine.ID),
+		}, nil
+	default:
+		return gateway.Caller{}, badKey()
+	}
+}
+
+// unknownOr tells a credential nobody has from a database that cannot be asked.
+func (h *Hub) unknownOr(err error) error {
+	if h.records.IsNotFound(err) {
+		return badKey()
+	}
+	return fault.New(fault.CascadeExhausted, "the service could not check the key just now; try again shortly").Because(err)
+}
+
+func narrowing(reach account.Reach) fleet.Narrow {
+	switch reach {
+	case account.ReachOwn:
+		return fleet.OwnOnly
+	case account.ReachShared:
+		return fleet.OwnAndShared
+	default:
+		return fleet.Everything
+	}
+}

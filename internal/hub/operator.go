@@ -1,0 +1,452 @@
+package hub
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"fmt"
+	"net/http"
+	"time"
+	"unicode"
+	"unicode/utf8"
+
+	"github.com/go-json-experiment/json"
+
+	"github.com/kith/kith/internal/account"
+	"github.com/kith/kith/internal/credential"
+	"github.com/kith/kith/internal/fault"
+)
+
+// tokenLife is how long a login token may be redeemed.
+const tokenLife = 24 * time.Hour
+
+// Operator is the operator's API, served on the socket in the hub's data
+// directory and nowhere else: whoever may open the socket is the operator.
+func (h *Hub) Operator() http.Handler {
+	mux := http.NewServeMux()
+	for pattern, act := range map[string]func(context.Context, *http.Request) (any, error){
+		"POST /members":                          h.createMember,
+		"GET /members":                           h.listMembers,
+		"POST /members/{name}/disable":           h.disableMember,
+		"POST /keys":                             h.createKey,
+		"GET /keys":                              h.listKeys,
+		"POST /keys/{id}/revoke":                 h.revokeKey,
+		"POST /machines/token":                   h.createToken,
+		"GET /machines":                          h.listMachines,
+		"POST /machines/{id}/revoke":             h.revokeMachine,
+		"POST /shares":                           h.addShare,
+		"DELETE /shares":                         h.removeShare,
+		"POST /groups":                           h.createGroup,
+		"POST /groups/{name}/members":            h.addToGroup,
+		"DELETE /groups/{name}/members/{member}": h.removeFromGroup,
+	} {
+		mux.HandleFunc(pattern, func(w http.ResponseWriter, r *http.Request) {
+			answer, err := act(r.Context(), r)
+			if err != nil {
+				f := fault.Of(err)
+				if f.Code == fault.InternalError {
+					h.log.Error("operator request failed", "request", pattern, "error", err)
+				}
+				writeProblem(w, f)
+				return
+			}
+			if r.Method != http.MethodGet {
+				h.log.Info("operator act", "request", pattern, "path", r.URL.Path)
+				h.live.Nudge()
+			}
+			writeJSON(w, http.StatusOK, answer)
+		})
+	}
+	return mux
+}
+
+// MemberView is a member as the operator's API tells it.
+type MemberView struct {
+	ID       string    `json:"id"`
+	Name     string    `json:"name"`
+	Operator bool      `json:"operator"`
+	Disabled bool      `json:"disabled"`
+	Created  time.Time `json:"created"`
+}
+
+func viewMember(m account.Member) MemberView {
+	return MemberView{m.ID, m.Name, m.Operator, m.Disabled, m.Created}
+}
+
+func (h *Hub) createMember(ctx context.Context, r *http.Request) (any, error) {
+	var ask struct {
+		Name     string `json:"name"`
+		Operator bool   `json:"operator"`
+	}
+	if f := readJSON(nil, r, &ask); f != nil {
+		return nil, f
+	}
+	if f := validName(ask.Name); f != nil {
+		return nil, f
+	}
+	member := account.Member{ID: account.NewID("mem_"), Name: ask.Name, Operator: ask.Operator, Created: time.Now().UTC()}
+	if err := h.records.CreateMember(ctx, member); err != nil {
+		return nil, h.taken(err, "a member named %q is there already", ask.Name)
+	}
+	return viewMember(member), nil
+}
+
+func (h *Hub) listMembers(ctx context.Context, _ *http.Request) (any, error) {
+	members, err := h.records.Members(ctx)
+	if err != nil {
+		return nil, err
+	}
+	views := make([]MemberView, len(members))
+	for i, m := range members {
+		views[i] = viewMember(m)
+	}
+	return views, nil
+}
+
+func (h *Hub) disableMember(ctx context.Context, r *http.Request) (any, error) {
+	member, err := h.member(ctx, r.PathValue("name"))
+	if err != nil {
+		return nil, err
+	}
+	if err := h.records.SetMemberDisabled(ctx, member.ID, true); err != nil {
+		return nil, err
+	}
+	member.Disabled = true
+	return viewMember(member), nil
+}
+
+// KeyView is an API key as the operator's API tells it; Secret only at creation.
+type KeyView struct {
+	ID       string     `json:"id"`
+	Secret   string     `json:"secret,omitempty"`
+	Member   string     `json:"member"`
+	Name     string     `json:"name,omitempty"`
+	Region   string     `json:"region"`
+	Reach    string     `json:"reach"`
+	LastFour string     `json:"last_four"`
+	Created  time.Time  `json:"created"`
+	LastUsed *time.Time `json:"last_used,omitempty"`
+	Revoked  *time.Time `json:"revoked,omitempty"`
+}
+
+func viewKey(k account.Key, member, secret string) KeyView {
+	return KeyView{k.ID, secret, member, k.Name, k.Region, string(k.Reach), k.LastFour, k.Created, orNil(k.LastUsed), orNil(k.Revoked)}
+}
+
+func orNil(t time.Time) *time.Time {
+	if t.IsZero() {
+		return nil
+	}
+	return &t
+}
+
+func (h *Hub) createKey(ctx context.Context, r *http.Request) (any, error) {
+	var ask struct {
+		Member string `json:"member"`
+		Name   string `json:"name"`
+		Region string `json:"region"`
+		Reach  string `json:"reach"`
+	}
+	if f := readJSON(nil, r, &ask); f != nil {
+		return nil, f
+	}
+	if ask.Region != "" && ask.Region != h.cfg.Region {
+		return nil, fault.New(fault.InvalidRequest, "this hub serves region %q; a key of %q would be refused", h.cfg.Region, ask.Region).WithParam("region")
+	}
+	reach := account.Reach(ask.Reach)
+	switch reach {
+	case "":
+		reach = account.ReachAll
+	case account.ReachAll, account.ReachShared, account.ReachOwn:
+	default:
+		return nil, fault.New(fault.InvalidRequest, "reach is all, shared or own, not %q", ask.Reach).WithParam("reach")
+	}
+	member, err := h.member(ctx, ask.Member)
+	if err != nil {
+		return nil, err
+	}
+	secret := credential.Mint(credential.APIKey, h.cfg.Region)
+	key := account.Key{
+		ID: account.NewID("key_"), MemberID: member.ID, Name: ask.Name, Region: h.cfg.Region, Reach: reach,
+		Hash: secret.Hash(), LastFour: secret.LastFour(), Created: time.Now().UTC(),
+	}
+	if err := h.records.CreateKey(ctx, key); err != nil {
+		return nil, err
+	}
+	return viewKey(key, member.Name, secret.Reveal()), nil
+}
+
+func (h *Hub) listKeys(ctx context.Context, r *http.Request) (any, error) {
+	member, err := h.member(ctx, r.URL.Query().Get("member"))
+	if err != nil {
+		return nil, err
+	}
+	keys, err := h.records.Keys(ctx, member.ID)
+	if err != nil {
+		return nil, err
+	}
+	views := make([]KeyView, len(keys))
+	for i, k := range keys {
+		views[i] = viewKey(k, member.Name, "")
+	}
+	return views, nil
+}
+
+func (h *Hub) revokeKey(ctx context.Context, r *http.Request) (any, error) {
+	id := r.PathValue("id")
+	if err := h.records.RevokeKey(ctx, id, time.Now().UTC()); err != nil {
+		return nil, h.missing(err, "no key has the id %q", id)
+	}
+	return map[string]string{"id": id, "state": "revoked"}, nil
+}
+
+func (h *Hub) createToken(ctx context.Context, r *http.Request) (any, error) {
+	var ask struct {
+		Member string `json:"member"`
+		Name   string `json:"name"`
+	}
+	if f := readJSON(nil, r, &ask); f != nil {
+		return nil, f
+	}
+	member, err := h.member(ctx, ask.Member)
+	if err != nil {
+		return nil, err
+	}
+	if ask.Name == "" {
+		ask.Name = "machine-" + randomWord()
+	}
+	if f := validName(ask.Name); f != nil {
+		return nil, f
+	}
+	secret := credential.Mint(credential.LoginToken, h.cfg.Region)
+	now := time.Now().UTC()
+	token := account.LoginToken{
+		ID: account.NewID("tok_"), MemberID: member.ID, Name: ask.Name, Hash: secret.Hash(), Created: now, Expires: now.Add(tokenLife),
+	}
+	if err := h.records.CreateLoginToken(ctx, token); err != nil {
+		return nil, err
+	}
+	return map[string]any{"id": token.ID, "token": secret.Reveal(), "member": member.Name, "name": ask.Name, "expires": token.Expires}, nil
+}
+
+// MachineView is a machine as the operator's API tells it.
+type MachineView struct {
+	ID       string     `json:"id"`
+	Name     string     `json:"name"`
+	Owner    string     `json:"owner"`
+	Region   string     `json:"region"`
+	Online   bool       `json:"online"`
+	Created  time.Time  `json:"created"`
+	LastSeen *time.Time `json:"last_seen,omitempty"`
+	Revoked  *time.Time `json:"revoked,omitempty"`
+}
+
+func (h *Hub) listMachines(ctx context.Context, r *http.Request) (any, error) {
+	members, err := h.records.Members(ctx)
+	if err != nil {
+		return nil, err
+	}
+	names := make(map[string]string, len(members))
+	for _, m := range members {
+		names[m.ID] = m.Name
+	}
+	owner := ""
+	if name := r.URL.Query().Get("member"); name != "" {
+		member, err := h.member(ctx, name)
+		if err != nil {
+			return nil, err
+		}
+		owner = member.ID
+	}
+	machines, err := h.records.Machines(ctx, owner)
+	if err != nil {
+		return nil, err
+	}
+	views := make([]MachineView, len(machines))
+	for i, m := range machines {
+		views[i] = MachineView{m.ID, m.Name, names[m.OwnerID], m.Region, h.online(m.ID), m.Created, orNil(m.LastSeen), orNil(m.Revoked)}
+	}
+	return views, nil
+}
+
+func (h *Hub) revokeMachine(ctx context.Context, r *http.Request) (any, error) {
+	id := r.PathValue("id")
+	if err := h.records.RevokeMachine(ctx, id, time.Now().UTC()); err != nil {
+		return nil, h.missing(err, "no machine has the id %q", id)
+	}
+	return map[string]string{"id": id, "state": "revoked"}, nil
+}
+
+func (h *Hub) addShare(ctx context.Context, r *http.Request) (any, error) {
+	var ask struct {
+		Owner string `json:"owner"`
+		With  string `json:"with"`
+	}
+	if f := readJSON(nil, r, &ask); f != nil {
+		return nil, f
+	}
+	owner, err := h.member(ctx, ask.Owner)
+	if err != nil {
+		return nil, err
+	}
+	with, err := h.member(ctx, ask.With)
+	if err != nil {
+		return nil, err
+	}
+	if owner.ID == with.ID {
+		return nil, fault.New(fault.InvalidRequest, "a member's own machines need no share")
+	}
+	share := account.Share{ID: account.NewID("shr_"), OwnerID: owner.ID, MemberID: with.ID, Created: time.Now().UTC()}
+	if err := h.records.AddShare(ctx, share); err != nil {
+		return nil, h.taken(err, "%s shares with %s already", owner.Name, with.Name)
+	}
+	return map[string]string{"id": share.ID, "owner": owner.Name, "with": with.Name}, nil
+}
+
+func (h *Hub) removeShare(ctx context.Context, r *http.Request) (any, error) {
+	owner, err := h.member(ctx, r.URL.Query().Get("owner"))
+	if err != nil {
+		return nil, err
+	}
+	with, err := h.member(ctx, r.URL.Query().Get("with"))
+	if err != nil {
+		return nil, err
+	}
+	if err := h.records.RemoveShare(ctx, owner.ID, with.ID); err != nil {
+		return nil, h.missing(err, "%s does not share with %s", owner.Name, with.Name)
+	}
+	return map[string]string{"owner": owner.Name, "with": with.Name, "state": "ended"}, nil
+}
+
+func (h *Hub) createGroup(ctx context.Context, r *http.Request) (any, error) {
+	var ask struct {
+		Name  string `json:"name"`
+		Kind  string `json:"kind"`
+		Admin string `json:"admin"`
+	}
+	if f := readJSON(nil, r, &ask); f != nil {
+		return nil, f
+	}
+	if f := validName(ask.Name); f != nil {
+		return nil, f
+	}
+	kind := account.GroupKind(ask.Kind)
+	if kind != account.GroupOrg && kind != account.GroupOpen {
+		return nil, fault.New(fault.InvalidRequest, "a group's kind is org or open, not %q", ask.Kind).WithParam("kind")
+	}
+	admin, err := h.member(ctx, ask.Admin)
+	if err != nil {
+		return nil, err
+	}
+	group := account.Group{
+		ID: account.NewID("grp_"), Name: ask.Name, Kind: kind, Created: time.Now().UTC(),
+		Members: []account.GroupMember{{MemberID: admin.ID, Admin: true}},
+	}
+	if err := h.records.CreateGroup(ctx, group); err != nil {
+		return nil, h.taken(err, "a group named %q is there already", ask.Name)
+	}
+	return map[string]string{"id": group.ID, "name": group.Name, "kind": ask.Kind, "admin": admin.Name}, nil
+}
+
+func (h *Hub) addToGroup(ctx context.Context, r *http.Request) (any, error) {
+	var ask struct {
+		Member string `json:"member"`
+	}
+	if f := readJSON(nil, r, &ask); f != nil {
+		return nil, f
+	}
+	group, member, err := h.groupAndMember(ctx, r.PathValue("name"), ask.Member)
+	if err != nil {
+		return nil, err
+	}
+	if err := h.records.AddGroupMember(ctx, group.ID, account.GroupMember{MemberID: member.ID}); err != nil {
+		return nil, h.taken(err, "%s is in %s already", member.Name, group.Name)
+	}
+	return map[string]string{"group": group.Name, "member": member.Name, "state": "added"}, nil
+}
+
+func (h *Hub) removeFromGroup(ctx context.Context, r *http.Request) (any, error) {
+	group, member, err := h.groupAndMember(ctx, r.PathValue("name"), r.PathValue("member"))
+	if err != nil {
+		return nil, err
+	}
+	if err := h.records.RemoveGroupMember(ctx, group.ID, member.ID); err != nil {
+		return nil, h.missing(err, "%s is not in %s", member.Name, group.Name)
+	}
+	return map[string]string{"group": group.Name, "member": member.Name, "state": "removed"}, nil
+}
+
+func (h *Hub) groupAndMember(ctx context.Context, group, member string) (account.Group, account.Member, error) {
+	g, err := h.records.GroupByName(ctx, group)
+	if err != nil {
+		return g, account.Member{}, h.missing(err, "no group is named %q", group)
+	}
+	m, err := h.member(ctx, member)
+	return g, m, err
+}
+
+func (h *Hub) member(ctx context.Context, name string) (account.Member, error) {
+	member, err := h.records.MemberByName(ctx, name)
+	if err != nil {
+		return member, h.missing(err, "no member is named %q; kith admin member list shows who there is", name)
+	}
+	return member, nil
+}
+
+// missing and taken turn the store's two expected refusals into words for the
+// operator; other errors pass and become internal_error.
+func (h *Hub) missing(err error, format string, args ...any) error {
+	if h.records.IsNotFound(err) {
+		return fault.New(fault.RouteNotFound, format, args...)
+	}
+	return err
+}
+
+func (h *Hub) taken(err error, format string, args ...any) error {
+	if h.records.IsTaken(err) {
+		return fault.New(fault.InvalidRequest, format, args...)
+	}
+	return err
+}
+
+// validName holds what a member, machine or group may be called: 1 to 64
+// letters, digits or any of "-_. ", no space at an end.
+func validName(name string) *fault.Fault {
+	ok := name != "" && len(name) <= 64 && utf8.ValidString(name) && name[0] != ' ' && name[len(name)-1] != ' '
+	for _, c := range name {
+		ok = ok && (unicode.IsLetter(c) || unicode.IsDigit(c) || c == '-' || c == '_' || c == '.' || c == ' ')
+	}
+	if !ok {
+		return fault.New(fault.InvalidRequest, "a name is 1 to 64 bytes of letters, digits, spaces inside, or any of - _ .; this is not: %s", fmt.Sprintf("%.80q", name)).WithParam("name")
+	}
+	return nil
+}
+
+func randomWord() string {
+	var b [3]byte
+	rand.Read(b[:]) // never fails
+	return hex.EncodeToString(b[:])
+}
+
+// readJSON reads a small strict JSON body; members it does not know are refused.
+func readJSON(w http.ResponseWriter, r *http.Request, into any) *fault.Fault {
+	if err := json.UnmarshalRead(http.MaxBytesReader(w, r.Body, 64<<10), into, json.RejectUnknownMembers(true)); err != nil {
+		return fault.New(fault.InvalidRequest, "cannot read the JSON body: %v", err)
+	}
+	return nil
+}
+
+func writeJSON(w http.ResponseWriter, status int, answer any) {
+	w.Header().Set("Content-Type", "application/json")
+	w.Header().Set("Cache-Control", "no-store")
+	w.WriteHeader(status)
+	_ = json.MarshalWrite(w, answer) // the client is gone: nothing to add
+}
+
+// writeProblem tells a refusal outside the inference routes.
+func writeProblem(w http.ResponseWriter, f *fault.Fault) {
+	if f.RetryAfter > 0 {
+		w.Header().Set("Retry-After", fmt.Sprint(f.RetryAfter))
+	}
+	writeJSON(w, f.Status(), map[string]any{"error": map[string]any{"code": f.Code, "message": f.Message, "type": f.Type()}})
+}

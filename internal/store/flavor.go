@@ -1,0 +1,124 @@
+package store
+
+import (
+	"context"
+	"database/sql"
+	"embed"
+	"errors"
+	"fmt"
+	"io/fs"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgconn"
+	_ "github.com/jackc/pgx/v5/stdlib" // registers "pgx"
+	"github.com/pressly/goose/v3"
+	"github.com/pressly/goose/v3/lock"
+	"modernc.org/sqlite"
+	sqlite3 "modernc.org/sqlite/lib"
+)
+
+// flavor holds what differs between the two databases.
+type flavor struct {
+	dialect goose.Dialect
+	// migrations is how migrations run, beyond what is the same for both.
+	migrations []goose.ProviderOption
+	// kind is the error of this package that a driver's error stands for, or nil.
+	kind func(error) error
+	// release gives back what Open took beside the connections.
+	release func() error
+}
+
+// PostgreSQL's pool: reads and writes share it.
+const (
+	postgresConns    = 16
+	postgresIdle     = 5 * time.Minute
+	postgresLifetime = time.Hour
+)
+
+func openPostgres(ctx context.Context, config Config) (*DB, error) {
+	pool, err := sql.Open("pgx", config.URL)
+	if err != nil {
+		return nil, fmt.Errorf("cannot read the database's URL: %w", err)
+	}
+	pool.SetMaxOpenConns(postgresConns)
+	pool.SetMaxIdleConns(postgresConns)
+	pool.SetConnMaxIdleTime(postgresIdle)
+	pool.SetConnMaxLifetime(postgresLifetime)
+	if err := pool.PingContext(ctx); err != nil {
+		return nil, errors.Join(fmt.Errorf("cannot reach PostgreSQL; check that it runs and that the URL is right: %w", err), pool.Close())
+	}
+	// Hubs that start together bring the tables up to date one after another.
+	locker, err := lock.NewPostgresSessionLocker(lock.WithLockTimeout(1, 300))
+	if err != nil {
+		return nil, errors.Join(err, pool.Close())
+	}
+	return &DB{
+		write: pool, read: pool,
+		flavor: flavor{
+			dialect:    goose.DialectPostgres,
+			migrations: []goose.ProviderOption{goose.WithSessionLocker(locker)},
+			kind:       postgresKind,
+			release:    func() error { return nil },
+		},
+	}, nil
+}
+
+func postgresKind(err error) error {
+	var pg *pgconn.PgError
+	if !errors.As(err, &pg) {
+		return nil
+	}
+	switch pg.Code {
+	case "23505": // unique_violation
+		return ErrExists
+	case "23503": // foreign_key_violation
+		return ErrNotFound
+	case "23514", "22021": // check_violation, character_not_in_repertoire
+		return ErrInvalid
+	}
+	return nil
+}
+
+func sqliteKind(err error) error {
+	var lite *sqlite.Error
+	if !errors.As(err, &lite) {
+		return nil
+	}
+	switch lite.Code() {
+	case sqlite3.SQLITE_CONSTRAINT_UNIQUE, sqlite3.SQLITE_CONSTRAINT_PRIMARYKEY:
+		return ErrExists
+	case sqlite3.SQLITE_CONSTRAINT_FOREIGNKEY:
+		return ErrNotFound
+	case sqlite3.SQLITE_CONSTRAINT_CHECK:
+		return ErrInvalid
+	}
+	return nil
+}
+
+//go:embed migrations/*.sql
+var migrations embed.FS
+
+// migrate brings the tables up to date. A database that a newer kith wrote is
+// refused: this one does not know what its tables mean.
+func (db *DB) migrate(ctx context.Context) error {
+	files, err := fs.Sub(migrations, "migrations")
+	if err != nil {
+		return err
+	}
+	options := append([]goose.ProviderOption{goose.WithDisableGlobalRegistry(true)}, db.flavor.migrations...)
+	provider, err := goose.NewProvider(db.flavor.dialect, db.write, files, options...)
+	if err != nil {
+		return fmt.Errorf("cannot read the migrations: %w", err)
+	}
+	if _, err := provider.Up(ctx); err != nil {
+		return fmt.Errorf("cannot bring the database's tables up to date: %w", err)
+	}
+	is, known, err := provider.GetVersions(ctx)
+	if err != nil {
+		return fmt.Errorf("cannot read the version of the database's tables: %w", err)
+	}
+	if is > known {
+		return fmt.Errorf("cannot use the database: its tables have version %d and this kith knows %d; update kith", is, known)
+	}
+	return nil
+}

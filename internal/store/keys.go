@@ -1,0 +1,78 @@
+package store
+
+import (
+	"context"
+	"database/sql"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/kith/kith/internal/account"
+	"github.com/kith/kith/internal/fleet"
+	"github.com/kith/kith/internal/store/internal/query"
+)
+
+// CreateKey adds an API key; ErrNotFound if there is no such member.
+func (db *DB) CreateKey(ctx context.Context, k account.Key) error {
+	err := db.change(ctx, func(q *query.Queries) ([]fleet.Change, error) {
+		if err := text(k.ID, k.Name, k.Region, k.LastFour); err != nil {
+			return nil, err
+		}
+		return changed(fleet.KeyChanged, k.ID), q.InsertKey(ctx, query.InsertKeyParams{
+			ID: k.ID, MemberID: k.MemberID, Name: k.Name, Region: k.Region, Reach: string(k.Reach),
+			Hash: k.Hash[:], LastFour: k.LastFour,
+			Created: millis(k.Created), LastUsed: millis(k.LastUsed), Revoked: millis(k.Revoked),
+		})
+	})
+	return db.told(err, "create key %q", k.Name)
+}
+
+// KeyByHash is the key whose secret has that SHA-256, and its member. A wrong
+// key, a revoked one and one of a disabled member are ErrNotFound alike.
+func (db *DB) KeyByHash(ctx context.Context, hash [32]byte) (account.Key, account.Member, error) {
+	row, err := db.query.KeyByHash(ctx, hash[:])
+	if err == nil && !sameHash(row.Key.Hash, hash) {
+		err = sql.ErrNoRows
+	}
+	if err != nil {
+		return account.Key{}, account.Member{}, db.told(err, "read a key by its hash")
+	}
+	return key(row.Key), member(row.Member), nil
+}
+
+// Keys is every key of the member, revoked ones too, the first first.
+func (db *DB) Keys(ctx context.Context, memberID string) ([]account.Key, error) {
+	rows, err := db.query.Keys(ctx, memberID)
+	return each(rows, key), db.told(err, "list the keys of member %q", memberID)
+}
+
+// RevokeKey ends a key for ever; ErrNotFound if it is not live.
+func (db *DB) RevokeKey(ctx context.Context, id string, now time.Time) error {
+	err := db.change(ctx, func(q *query.Queries) ([]fleet.Change, error) {
+		return changed(fleet.KeyChanged, id), one(q.RevokeKey(ctx, query.RevokeKeyParams{ID: id, Revoked: millis(now)}))
+	})
+	return db.told(err, "revoke key %q", id)
+}
+
+// TouchKeys notes when keys were last used, by id. A time before the one noted
+// and an id that is not there are passed over.
+func (db *DB) TouchKeys(ctx context.Context, used map[string]time.Time) error {
+	err := db.transact(ctx, func(q *query.Queries) error {
+		// In order of id: two hubs that note the same keys never wait for each other in a ring.
+		for _, id := range slices.Sorted(maps.Keys(used)) {
+			if err := q.TouchKey(ctx, query.TouchKeyParams{ID: id, LastUsed: millis(used[id])}); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	return db.told(err, "note the use of %d keys", len(used))
+}
+
+func key(row query.Key) account.Key {
+	return account.Key{
+		ID: row.ID, MemberID: row.MemberID, Name: row.Name, Region: row.Region, Reach: account.Reach(row.Reach),
+		Hash: [32]byte(row.Hash), LastFour: row.LastFour,
+		Created: moment(row.Created), LastUsed: moment(row.LastUsed), Revoked: moment(row.Revoked),
+	}
+}

@@ -1,0 +1,17 @@
+-- name: InsertKey :exec
+INSERT INTO keys (id, member_id, name, region, reach, hash, last_four, created, last_used, revoked)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10);
+
+-- Only a key that works: live, of a member who is not disabled.
+-- name: KeyByHash :one
+SELECT sqlc.embed(k), sqlc.embed(m) FROM keys k JOIN members m ON m.id = k.member_id
+WHERE k.hash = $1 AND k.revoked = 0 AND NOT m.disabled;
+
+-- name: Keys :many
+SELECT * FROM keys WHERE member_id = $1 ORDER BY created, id;
+
+-- name: RevokeKey :execrows
+UPDATE keys SET revoked = $2 WHERE id = $1 AND revoked = 0;
+
+-- name: TouchKey :exec
+UPDATE keys SET last_used = $2 WHERE id = $1 AND last_used < $2;

@@ -1,0 +1,42 @@
+-- name: InsertMachine :exec
+INSERT INTO machines (id, owner_id, name, region, hash, last_four, created, last_seen, offers, generation, revoked)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11);
+
+-- Only a machine that may connect: live, of an owner who is not disabled.
+-- name: MachineByHash :one
+SELECT sqlc.embed(x), sqlc.embed(m) FROM machines x JOIN members m ON m.id = x.owner_id
+WHERE x.hash = $1 AND x.revoked = 0 AND NOT m.disabled;
+
+-- name: Machines :many
+SELECT * FROM machines ORDER BY created, id;
+
+-- name: MachinesOf :many
+SELECT * FROM machines WHERE owner_id = $1 ORDER BY created, id;
+
+-- name: KeptMachines :many
+SELECT sqlc.embed(x), m.name AS owner_name FROM machines x JOIN members m ON m.id = x.owner_id
+WHERE x.region = $1 AND x.last_seen >= $2 AND x.revoked = 0 AND NOT m.disabled
+ORDER BY x.created, x.id;
+
+-- name: KeptMachine :one
+SELECT sqlc.embed(x), m.name AS owner_name FROM machines x JOIN members m ON m.id = x.owner_id
+WHERE x.id = $1 AND x.revoked = 0 AND NOT m.disabled;
+
+-- name: RevokeMachine :execrows
+UPDATE machines SET revoked = $2 WHERE id = $1 AND revoked = 0;
+
+-- name: NextGeneration :one
+UPDATE machines SET generation = generation + 1
+WHERE machines.id = $1 AND revoked = 0 AND owner_id IN (SELECT m.id FROM members m WHERE NOT m.disabled)
+RETURNING generation;
+
+-- name: SaveOffers :execrows
+UPDATE machines SET offers = $2, last_seen = $3 WHERE id = $1;
+
+-- name: InsertLoginToken :exec
+INSERT INTO login_tokens (id, member_id, name, hash, created, expires, used) VALUES ($1, $2, $3, $4, $5, $6, $7);
+
+-- name: RedeemLoginToken :one
+UPDATE login_tokens SET used = sqlc.arg(now)
+WHERE hash = $1 AND used = 0 AND expires > sqlc.arg(now)
+RETURNING *;

@@ -1,0 +1,30 @@
+-- name: InsertMember :exec
+INSERT INTO members (id, name, operator, disabled, created) VALUES ($1, $2, $3, $4, $5);
+
+-- name: MemberByID :one
+SELECT * FROM members WHERE id = $1;
+
+-- name: MemberByName :one
+SELECT * FROM members WHERE name = $1;
+
+-- name: Members :many
+SELECT * FROM members ORDER BY created, id;
+
+-- name: SetMemberDisabled :execrows
+UPDATE members SET disabled = $2 WHERE id = $1;
+
+-- What appears or vanishes with a member, in the words of fleet.ChangeKind.
+-- name: MemberFacts :many
+SELECT cast('key' AS text) AS kind, k.id AS subject FROM keys k WHERE k.member_id = sqlc.arg(member) AND k.revoked = 0
+UNION ALL
+SELECT cast('machine' AS text), m.id FROM machines m WHERE m.owner_id = sqlc.arg(member) AND m.revoked = 0
+UNION ALL
+SELECT cast('shares' AS text), s.member_id FROM shares s WHERE s.owner_id = sqlc.arg(member)
+UNION ALL
+SELECT cast('group' AS text), g.group_id FROM group_members g WHERE g.member_id = sqlc.arg(member);
+
+-- name: KeepMeta :exec
+INSERT INTO meta (name, value) VALUES ($1, $2) ON CONFLICT (name) DO NOTHING;
+
+-- name: Meta :one
+SELECT value FROM meta WHERE name = $1;

@@ -1,0 +1,39 @@
+-- name: InsertUsage :execrows
+INSERT INTO usage (call_id, attempt, started, member_id, key_id, machine_id, owner_id, model, endpoint, stream,
+    status, code, waited_us, first_byte_us, duration_us, tokens_in, tokens_out, tokens_how)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18)
+ON CONFLICT (call_id, attempt) DO NOTHING;
+
+-- name: AddUsageDay :exec
+INSERT INTO usage_days (day, member_id, owner_id, machine_id, model, calls, served, duration_us, tokens_in, tokens_out)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)
+ON CONFLICT (day, member_id, owner_id, machine_id, model) DO UPDATE SET
+    calls = usage_days.calls + excluded.calls,
+    served = usage_days.served + excluded.served,
+    duration_us = usage_days.duration_us + excluded.duration_us,
+    tokens_in = usage_days.tokens_in + excluded.tokens_in,
+    tokens_out = usage_days.tokens_out + excluded.tokens_out;
+
+-- name: Usage :many
+SELECT * FROM usage WHERE started >= sqlc.arg(since) AND started < sqlc.arg(until)
+ORDER BY started DESC, call_id, attempt LIMIT cast(sqlc.arg(most) AS bigint);
+
+-- name: UsageByMember :many
+SELECT * FROM usage WHERE member_id = sqlc.arg(member) AND started >= sqlc.arg(since) AND started < sqlc.arg(until)
+ORDER BY started DESC, call_id, attempt LIMIT cast(sqlc.arg(most) AS bigint);
+
+-- name: UsageByOwner :many
+SELECT * FROM usage WHERE owner_id = sqlc.arg(owner) AND started >= sqlc.arg(since) AND started < sqlc.arg(until)
+ORDER BY started DESC, call_id, attempt LIMIT cast(sqlc.arg(most) AS bigint);
+
+-- name: UsageDays :many
+SELECT * FROM usage_days WHERE day >= sqlc.arg(since) AND day < sqlc.arg(until)
+ORDER BY day, member_id, owner_id, machine_id, model;
+
+-- name: UsageDaysByMember :many
+SELECT * FROM usage_days WHERE member_id = sqlc.arg(member) AND day >= sqlc.arg(since) AND day < sqlc.arg(until)
+ORDER BY day, member_id, owner_id, machine_id, model;
+
+-- name: UsageDaysByOwner :many
+SELECT * FROM usage_days WHERE owner_id = sqlc.arg(owner) AND day >= sqlc.arg(since) AND day < sqlc.arg(until)
+ORDER BY day, member_id, owner_id, machine_id, model;

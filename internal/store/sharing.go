@@ -1,0 +1,229 @@
+package store
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/go-json-experiment/json"
+
+	"github.com/kith/kith/internal/account"
+	"github.com/kith/kith/internal/fleet"
+	"github.com/kith/kith/internal/store/internal/query"
+)
+
+// AddShare adds a share; ErrExists if its owner shares with that member already,
+// ErrNotFound if one of them is no member, ErrInvalid if they are the same.
+func (db *DB) AddShare(ctx context.Context, s account.Share) error {
+	err := db.change(ctx, func(q *query.Queries) ([]fleet.Change, error) {
+		if err := text(append([]string{s.ID, s.Hours}, s.Models...)...); err != nil {
+			return nil, err
+		}
+		models, err := json.Marshal(s.Models)
+		if err != nil {
+			return nil, err
+		}
+		return changed(fleet.SharesChanged, s.MemberID), q.InsertShare(ctx, query.InsertShareParams{
+			ID: s.ID, OwnerID: s.OwnerID, MemberID: s.MemberID,
+			Models: string(models), Hours: s.Hours,
+			Concurrent: int64(s.Concurrent), PerDay: int64(s.PerDay), Created: millis(s.Created),
+		})
+	})
+	return db.told(err, "share %q's machines with member %q", s.OwnerID, s.MemberID)
+}
+
+// RemoveShare ends the share of that pair; ErrNotFound if there is none.
+func (db *DB) RemoveShare(ctx context.Context, ownerID, memberID string) error {
+	err := db.change(ctx, func(q *query.Queries) ([]fleet.Change, error) {
+		row := query.DeleteShareParams{OwnerID: ownerID, MemberID: memberID}
+		return changed(fleet.SharesChanged, memberID), one(q.DeleteShare(ctx, row))
+	})
+	return db.told(err, "end the share of %q's machines with member %q", ownerID, memberID)
+}
+
+// Shares is every share from or to the member, the first first, whoever of the
+// two is disabled.
+func (db *DB) Shares(ctx context.Context, memberID string) ([]account.Share, error) {
+	return db.shares(db.query.SharesOf(ctx, memberID))
+}
+
+// ShareList is every share that is in force: neither member is disabled.
+func (db *DB) ShareList(ctx context.Context) ([]account.Share, error) {
+	return db.shares(db.query.LiveShares(ctx))
+}
+
+// SharesTo is every share in force to the member.
+func (db *DB) SharesTo(ctx context.Context, memberID string) ([]account.Share, error) {
+	return db.shares(db.query.LiveSharesTo(ctx, memberID))
+}
+
+func (db *DB) shares(rows []query.Share, err error) ([]account.Share, error) {
+	out := make([]account.Share, 0, len(rows))
+	for _, row := range rows {
+		s := account.Share{
+			ID: row.ID, OwnerID: row.OwnerID, MemberID: row.MemberID, Hours: row.Hours,
+			Concurrent: int(row.Concurrent), PerDay: int(row.PerDay), Created: moment(row.Created),
+		}
+		if jsonErr := json.Unmarshal([]byte(row.Models), &s.Models); jsonErr != nil {
+			return nil, fmt.Errorf("cannot read the models of share %q: %w", row.ID, jsonErr)
+		}
+		out = append(out, s)
+	}
+	return out, db.told(err, "list shares")
+}
+
+// CreateGroup adds a group with the members and keep-outs it comes with;
+// ErrExists if the name is taken.
+func (db *DB) CreateGroup(ctx context.Context, g account.Group) error {
+	err := db.change(ctx, func(q *query.Queries) ([]fleet.Change, error) {
+		if err := text(g.ID, g.Name); err != nil {
+			return nil, err
+		}
+		row := query.InsertGroupParams{ID: g.ID, Name: g.Name, Kind: string(g.Kind), Created: millis(g.Created)}
+		if err := q.InsertGroup(ctx, row); err != nil {
+			return nil, err
+		}
+		for _, m := range g.Members {
+			if err := q.InsertGroupMember(ctx, query.InsertGroupMemberParams{GroupID: g.ID, MemberID: m.MemberID, Admin: m.Admin}); err != nil {
+				return nil, err
+			}
+		}
+		for _, id := range g.KeptOut {
+			if err := q.InsertKeepOut(ctx, query.InsertKeepOutParams{GroupID: g.ID, MachineID: id}); err != nil {
+				return nil, err
+			}
+		}
+		return changed(fleet.GroupChanged, g.ID), nil
+	})
+	return db.told(err, "create group %q", g.Name)
+}
+
+// Group is the group with that id and all its members, disabled ones too.
+func (db *DB) Group(ctx context.Context, id string) (account.Group, error) {
+	return db.group(ctx, id, true)
+}
+
+// GroupByID is the group as routing sees it: without disabled members.
+func (db *DB) GroupByID(ctx context.Context, id string) (account.Group, error) {
+	return db.group(ctx, id, false)
+}
+
+// GroupByName is the group with exactly that name and all its members, disabled
+// ones too.
+func (db *DB) GroupByName(ctx context.Context, name string) (account.Group, error) {
+	if err := text(name); err != nil {
+		return account.Group{}, db.told(err, "read a group by name")
+	}
+	row, err := db.query.GroupByName(ctx, name)
+	if err != nil {
+		return account.Group{}, db.told(err, "read group %q", name)
+	}
+	return db.group(ctx, row.ID, true)
+}
+
+// Groups is every group with all its members, disabled ones too; the first first.
+func (db *DB) Groups(ctx context.Context) ([]account.Group, error) {
+	return db.groups(ctx, true)
+}
+
+// GroupList is every group as routing sees it: without disabled members.
+func (db *DB) GroupList(ctx context.Context) ([]account.Group, error) {
+	return db.groups(ctx, false)
+}
+
+func (db *DB) group(ctx context.Context, id string, disabledToo bool) (account.Group, error) {
+	var group account.Group
+	err := db.view(ctx, func(q *query.Queries) error {
+		row, err := q.GroupByID(ctx, id)
+		if err != nil {
+			return err
+		}
+		members, err := q.GroupMembersOf(ctx, query.GroupMembersOfParams{GroupID: id, DisabledToo: disabledToo})
+		if err != nil {
+			return err
+		}
+		keepOuts, err := q.KeepOutsOf(ctx, id)
+		group = assemble([]query.Group{row}, members, keepOuts)[0]
+		return err
+	})
+	return group, db.told(err, "read group %q", id)
+}
+
+func (db *DB) groups(ctx context.Context, disabledToo bool) ([]account.Group, error) {
+	var groups []account.Group
+	err := db.view(ctx, func(q *query.Queries) error {
+		rows, err := q.Groups(ctx)
+		if err != nil {
+			return err
+		}
+		members, err := q.GroupMembers(ctx, disabledToo)
+		if err != nil {
+			return err
+		}
+		keepOuts, err := q.KeepOuts(ctx)
+		groups = assemble(rows, members, keepOuts)
+		return err
+	})
+	return groups, db.told(err, "list the groups")
+}
+
+// assemble puts members and keep-outs, in their order, into their groups.
+func assemble(rows []query.Group, members []query.GroupMember, keepOuts []query.KeepOut) []account.Group {
+	groups := make([]account.Group, len(rows))
+	byID := make(map[string]*account.Group, len(rows))
+	for i, row := range rows {
+		groups[i] = account.Group{ID: row.ID, Name: row.Name, Kind: account.GroupKind(row.Kind), Created: moment(row.Created)}
+		byID[row.ID] = &groups[i]
+	}
+	for _, m := range members {
+		g := byID[m.GroupID]
+		g.Members = append(g.Members, account.GroupMember{MemberID: m.MemberID, Admin: m.Admin})
+	}
+	for _, k := range keepOuts {
+		g := byID[k.GroupID]
+		g.KeptOut = append(g.KeptOut, k.MachineID)
+	}
+	return groups
+}
+
+// AddGroupMember puts a member into a group; ErrExists if it is in already.
+func (db *DB) AddGroupMember(ctx context.Context, groupID, memberID string, admin bool) error {
+	err := db.change(ctx, func(q *query.Queries) ([]fleet.Change, error) {
+		row := query.InsertGroupMemberParams{GroupID: groupID, MemberID: memberID, Admin: admin}
+		return changed(fleet.GroupChanged, groupID), q.InsertGroupMember(ctx, row)
+	})
+	return db.told(err, "add member %q to group %q", memberID, groupID)
+}
+
+// RemoveGroupMember takes a member out of a group; ErrNotFound if it is not in.
+// What it kept out stays noted, should it come back.
+func (db *DB) RemoveGroupMember(ctx context.Context, groupID, memberID string) error {
+	err := db.change(ctx, func(q *query.Queries) ([]fleet.Change, error) {
+		row := query.DeleteGroupMemberParams{GroupID: groupID, MemberID: memberID}
+		return changed(fleet.GroupChanged, groupID), one(q.DeleteGroupMember(ctx, row))
+	})
+	return db.told(err, "remove member %q from group %q", memberID, groupID)
+}
+
+// SetGroupAdmin makes a group's member one of its admins, or no longer one;
+// ErrNotFound if it is not in the group.
+func (db *DB) SetGroupAdmin(ctx context.Context, groupID, memberID string, admin bool) error {
+	err := db.change(ctx, func(q *query.Queries) ([]fleet.Change, error) {
+		row := query.SetGroupAdminParams{GroupID: groupID, MemberID: memberID, Admin: admin}
+		return changed(fleet.GroupChanged, groupID), one(q.SetGroupAdmin(ctx, row))
+	})
+	return db.told(err, "change member %q of group %q", memberID, groupID)
+}
+
+// KeepOut keeps a machine out of a group, or lets it in again; doing either
+// twice is the same as once.
+func (db *DB) KeepOut(ctx context.Context, groupID, machineID string, out bool) error {
+	err := db.change(ctx, func(q *query.Queries) ([]fleet.Change, error) {
+		if out {
+			row := query.InsertKeepOutParams{GroupID: groupID, MachineID: machineID}
+			return changed(fleet.GroupChanged, groupID), q.InsertKeepOut(ctx, row)
+		}
+		row := query.DeleteKeepOutParams{GroupID: groupID, MachineID: machineID}
+		return changed(fleet.GroupChanged, groupID), q.DeleteKeepOut(ctx, row)
+	})
+	return db.told(err, "change what machine %q is to group %q", machineID, groupID)
+}

@@ -1,0 +1,208 @@
+package store
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"math"
+	"slices"
+	"time"
+
+	"github.com/kith/kith/internal/account"
+	"github.com/kith/kith/internal/fleet"
+	"github.com/kith/kith/internal/store/internal/query"
+)
+
+// Bounds of one record. No honest call comes near; within them no sum of a
+// day's calls overflows.
+const (
+	maxTokens   = math.MaxInt32
+	maxDuration = 24 * time.Hour
+)
+
+// RecordUsage writes the records in one transaction; when it returns they are
+// on the disk (decisions 7). A record whose call and attempt are there already
+// is passed over, so a batch may be written again whenever it is not certain
+// that it was.
+//
+// Records that cannot be right (negative or absurd numbers, no call id, text
+// that is none) are left out. Then the error is ErrInvalid and names them, and
+// all others are written; any other error means that nothing was.
+func (db *DB) RecordUsage(ctx context.Context, records []account.Usage) error {
+	var refused error
+	sound := make([]account.Usage, 0, len(records))
+	for _, u := range records {
+		if err := checkUsage(u); err != nil {
+			refused = errors.Join(refused, fmt.Errorf("cannot record attempt %d of call %q: %w", u.Attempt, u.CallID, err))
+			continue
+		}
+		sound = append(sound, u)
+	}
+	// Hubs that write the same rows take them in the same order, and so never
+	// wait for each other in a ring.
+	slices.SortFunc(sound, func(a, b account.Usage) int {
+		return cmp.Or(cmp.Compare(a.CallID, b.CallID), cmp.Compare(a.Attempt, b.Attempt))
+	})
+	err := db.transact(ctx, func(q *query.Queries) error { return recordUsage(ctx, q, sound) })
+	if err != nil {
+		return db.told(err, "record %d calls", len(sound))
+	}
+	return refused
+}
+
+func checkUsage(u account.Usage) error {
+	switch {
+	case u.CallID == "" || u.Attempt < 0 || u.Started.UnixMilli() <= 0:
+		return fmt.Errorf("%w: it needs a call id, an attempt and the time it started", ErrInvalid)
+	case u.TokensIn < 0 || u.TokensIn > maxTokens || u.TokensOut < 0 || u.TokensOut > maxTokens:
+		return fmt.Errorf("%w: %d tokens in, %d out", ErrInvalid, u.TokensIn, u.TokensOut)
+	case min(u.Waited, u.FirstByte, u.Duration) < 0 || max(u.Waited, u.FirstByte, u.Duration) > maxDuration:
+		return fmt.Errorf("%w: waited %s, first byte after %s, took %s", ErrInvalid, u.Waited, u.FirstByte, u.Duration)
+	case len(u.Model) > fleet.MaxModelID:
+		return fmt.Errorf("%w: a model id of %d bytes", ErrInvalid, len(u.Model))
+	}
+	return text(u.CallID, u.MemberID, u.KeyID, u.MachineID, u.OwnerID, u.Model, u.Endpoint, u.Code, string(u.TokensHow))
+}
+
+// dayKey is what usage is summed by.
+type dayKey struct {
+	day                           int64
+	member, owner, machine, model string
+}
+
+func (a dayKey) compare(b dayKey) int {
+	return cmp.Or(
+		cmp.Compare(a.day, b.day),
+		cmp.Compare(a.member, b.member), cmp.Compare(a.owner, b.owner),
+		cmp.Compare(a.machine, b.machine), cmp.Compare(a.model, b.model),
+	)
+}
+
+// recordUsage inserts records and adds those that were not there to their days.
+func recordUsage(ctx context.Context, q *query.Queries, records []account.Usage) error {
+	sums := make(map[dayKey]query.AddUsageDayParams)
+	for _, u := range records {
+		n, err := q.InsertUsage(ctx, usageRow(u))
+		if err != nil {
+			return err
+		}
+		if n == 0 {
+			continue
+		}
+		k := dayKey{millis(dayOf(u.Started)), u.MemberID, u.OwnerID, u.MachineID, u.Model}
+		sum := sums[k]
+		sum.Calls++
+		if u.Code == "" {
+			sum.Served++
+		}
+		sum.DurationUs += u.Duration.Microseconds()
+		sum.TokensIn += u.TokensIn
+		sum.TokensOut += u.TokensOut
+		sums[k] = sum
+	}
+	for _, k := range slices.SortedFunc(maps.Keys(sums), dayKey.compare) {
+		sum := sums[k]
+		sum.Day, sum.MemberID, sum.OwnerID, sum.MachineID, sum.Model = k.day, k.member, k.owner, k.machine, k.model
+		if err := q.AddUsageDay(ctx, sum); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// dayOf is the midnight, UTC, before or at t.
+func dayOf(t time.Time) time.Time { return t.UTC().Truncate(24 * time.Hour) }
+
+// UsageFilter says which calls are meant. Its zero value means all of them.
+type UsageFilter struct {
+	Member string    // who called; empty: anyone
+	Owner  string    // whose machine served; empty: anyone's. Not together with Member
+	Since  time.Time // started then or later; for days, that day or later
+	Until  time.Time // started before; for days, days that began before; zero: no end
+	Limit  int       // at most so many, the newest; for Usage only; 0: no limit
+}
+
+var errBoth = fmt.Errorf("%w: ask by member or by owner, not by both", ErrInvalid)
+
+// bounds is the filter's time as it is kept, but from since on.
+func (f UsageFilter) bounds(since time.Time) (from, until int64) {
+	if f.Until.IsZero() {
+		return millis(since), math.MaxInt64
+	}
+	return millis(since), millis(f.Until)
+}
+
+// Usage is the records of the calls that the filter means, the newest first.
+func (db *DB) Usage(ctx context.Context, f UsageFilter) ([]account.Usage, error) {
+	since, until := f.bounds(f.Since)
+	most := int64(f.Limit)
+	if most <= 0 {
+		most = math.MaxInt64
+	}
+	var rows []query.Usage
+	var err error
+	switch {
+	case f.Member != "" && f.Owner != "":
+		err = errBoth
+	case f.Member != "":
+		rows, err = db.query.UsageByMember(ctx, query.UsageByMemberParams{Member: f.Member, Since: since, Until: until, Most: most})
+	case f.Owner != "":
+		rows, err = db.query.UsageByOwner(ctx, query.UsageByOwnerParams{Owner: f.Owner, Since: since, Until: until, Most: most})
+	default:
+		rows, err = db.query.Usage(ctx, query.UsageParams{Since: since, Until: until, Most: most})
+	}
+	return each(rows, usage), db.told(err, "read the usage")
+}
+
+// UsageDays is the sums of the calls that the filter means, in order of day. They
+// are kept as records are written and so cost the same however many calls there
+// were.
+func (db *DB) UsageDays(ctx context.Context, f UsageFilter) ([]account.UsageDay, error) {
+	since, until := f.bounds(dayOf(f.Since))
+	var rows []query.UsageDay
+	var err error
+	switch {
+	case f.Member != "" && f.Owner != "":
+		err = errBoth
+	case f.Member != "":
+		rows, err = db.query.UsageDaysByMember(ctx, query.UsageDaysByMemberParams{Member: f.Member, Since: since, Until: until})
+	case f.Owner != "":
+		rows, err = db.query.UsageDaysByOwner(ctx, query.UsageDaysByOwnerParams{Owner: f.Owner, Since: since, Until: until})
+	default:
+		rows, err = db.query.UsageDays(ctx, query.UsageDaysParams{Since: since, Until: until})
+	}
+	return each(rows, usageDay), db.told(err, "read the daily usage")
+}
+
+func usageRow(u account.Usage) query.InsertUsageParams {
+	return query.InsertUsageParams{
+		CallID: u.CallID, Attempt: int64(u.Attempt), Started: millis(u.Started),
+		MemberID: u.MemberID, KeyID: u.KeyID, MachineID: u.MachineID, OwnerID: u.OwnerID,
+		Model: u.Model, Endpoint: u.Endpoint, Stream: u.Stream, Status: int64(u.Status), Code: u.Code,
+		WaitedUs: u.Waited.Microseconds(), FirstByteUs: u.FirstByte.Microseconds(), DurationUs: u.Duration.Microseconds(),
+		TokensIn: u.TokensIn, TokensOut: u.TokensOut, TokensHow: string(u.TokensHow),
+	}
+}
+
+func usage(row query.Usage) account.Usage {
+	return account.Usage{
+		CallID: row.CallID, Attempt: int(row.Attempt), Started: moment(row.Started),
+		MemberID: row.MemberID, KeyID: row.KeyID, MachineID: row.MachineID, OwnerID: row.OwnerID,
+		Model: row.Model, Endpoint: row.Endpoint, Stream: row.Stream, Status: int(row.Status), Code: row.Code,
+		Waited: micros(row.WaitedUs), FirstByte: micros(row.FirstByteUs), Duration: micros(row.DurationUs),
+		TokensIn: row.TokensIn, TokensOut: row.TokensOut, TokensHow: account.TokensHow(row.TokensHow),
+	}
+}
+
+func usageDay(row query.UsageDay) account.UsageDay {
+	return account.UsageDay{
+		Day:      moment(row.Day),
+		MemberID: row.MemberID, OwnerID: row.OwnerID, MachineID: row.MachineID, Model: row.Model,
+		Calls: row.Calls, Served: row.Served, Duration: micros(row.DurationUs),
+		TokensIn: row.TokensIn, TokensOut: row.TokensOut,
+	}
+}
+
+func micros(n int64) time.Duration { return time.Duration(n) * time.Microsecond }

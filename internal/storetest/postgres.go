@@ -1,0 +1,114 @@
+package storetest
+
+import (
+	"bufio"
+	"context"
+	"database/sql"
+	_ "embed"
+	"errors"
+	"fmt"
+	"io"
+	"net/url"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	_ "github.com/jackc/pgx/v5/stdlib" // registers "pgx"
+)
+
+// Postgres is the URL of a new, empty database. The first call starts a server,
+// which ends with the test process, however that ends. A machine without
+// PostgreSQL fails the test. Call it outside a synctest bubble.
+func Postgres(t testing.TB) string {
+	t.Helper()
+	server, err := startPostgres()
+	if err != nil {
+		t.Fatal(err)
+	}
+	name, err := server.create(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return server.url(name)
+}
+
+// startPostgres starts the one server of the process.
+var startPostgres = sync.OnceValues(func() (*postgresServer, error) {
+	programs, err := findPostgres()
+	if err != nil {
+		return nil, err
+	}
+	// Not t.TempDir: the path of a unix socket is short, and the server outlives a test.
+	dir, err := os.MkdirTemp("", "kith-pg-")
+	if err != nil {
+		return nil, err
+	}
+	guard := exec.Command("/bin/sh", "-c", guardScript)
+	guard.Env = append(os.Environ(), "PROGRAMS="+programs, "DIR="+dir)
+	life, err := guard.StdinPipe()
+	if err != nil {
+		return nil, err
+	}
+	out, err := guard.StdoutPipe()
+	if err != nil {
+		return nil, err
+	}
+	if err := guard.Start(); err != nil {
+		return nil, err
+	}
+	first, err := bufio.NewReader(out).ReadString('\n')
+	if err != nil || first != "ready\n" {
+		said, _ := io.ReadAll(out)
+		return nil, errors.Join(fmt.Errorf("cannot start PostgreSQL for the tests: %s%s", first, said), guard.Wait())
+	}
+	return &postgresServer{dir: dir, life: life}, nil
+})
+
+// guardScript runs the server until its standard input ends.
+//
+//go:embed postgres.sh
+var guardScript string
+
+type postgresServer struct {
+	dir  string    // holds data and socket
+	life io.Closer // the guard's standard input: open as long as this process lives
+	made atomic.Int64
+}
+
+func (s *postgresServer) url(database string) string {
+	u := url.URL{
+		Scheme: "postgres", User: url.User("kith"), Path: "/" + database,
+		RawQuery: url.Values{"host": {s.dir}}.Encode(),
+	}
+	return u.String()
+}
+
+func (s *postgresServer) create(ctx context.Context) (name string, err error) {
+	admin, err := sql.Open("pgx", s.url("postgres"))
+	if err != nil {
+		return "", err
+	}
+	defer func() { err = errors.Join(err, admin.Close()) }()
+	name = fmt.Sprintf("test%d", s.made.Add(1))
+	_, err = admin.ExecContext(ctx, "CREATE DATABASE "+name)
+	return name, err
+}
+
+// findPostgres is the folder of the server's programs.
+func findPostgres() (string, error) {
+	var folders []string
+	if out, err := exec.Command("pg_config", "--bindir").Output(); err == nil {
+		folders = append(folders, strings.TrimSpace(string(out)))
+	}
+	debian, _ := filepath.Glob("/usr/lib/postgresql/*/bin")
+	for _, folder := range append(folders, debian...) {
+		if _, err := os.Stat(filepath.Join(folder, "initdb")); err == nil {
+			return folder, nil
+		}
+	}
+	return "", errors.New("cannot find PostgreSQL's server programs (initdb, pg_ctl): run make test, which installs them")
+}

@@ -1,0 +1,7 @@
+#!/usr/bin/env bash
+# The quick form, short enough for a pre-commit hook: lint, the fast tests,
+# and generation that leaves no difference.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+scripts/lint.sh
+go test -race -short -tags llama ./cmd/... ./internal/...

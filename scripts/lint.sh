@@ -1,0 +1,15 @@
+#!/usr/bin/env bash
+# gofmt, vet on the systems we build for, staticcheck.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+unformatted=$(git ls-files '*.go' | xargs gofmt -l)
+if [ -n "$unformatted" ]; then
+  echo "not gofmt'd (make fmt mends it):" >&2
+  echo "$unformatted" >&2
+  exit 1
+fi
+go vet -tags llama ./...
+for system in darwin windows; do
+  CGO_ENABLED=0 GOOS=$system go vet ./cmd/... ./internal/cli/... ./internal/llama/...
+done
+go run honnef.co/go/tools/cmd/staticcheck@v0.8.2 -tags llama ./...

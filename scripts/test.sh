@@ -1,0 +1,18 @@
+#!/usr/bin/env bash
+# Every test. The binary under the end-to-end scripts is built as members get
+# it, without cgo; the tests run with the race detector.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+step() { printf '\n== %s\n' "$*"; }
+
+step "gofmt, vet"
+scripts/lint.sh
+step "unit, store (SQLite and PostgreSQL), engine, simulation: go test -race"
+go test -race -tags llama -timeout 25m ./cmd/... ./internal/... ./bench/...
+step "the binaries, as members get them"
+make --no-print-directory build build-slim
+step "end to end, separate processes"
+go test -tags llama -count=1 -timeout 20m ./e2e/...
+step "the official client library"
+(cd e2e/clients && KITH_BIN="$PWD/../../bin/kith" go test -count=1 -timeout 10m ./...)
