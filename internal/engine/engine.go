@@ -1,0 +1,292 @@
+// Package engine finds the engines of this machine, learns what they offer and
+// speaks to each of them: the built-in one, llama.cpp's server, Ollama,
+// LM Studio, vLLM. What differs between kinds is data in one table (kinds.go);
+// a call goes in as a chat or embeddings body and comes back canonical:
+// advertised model id, both names of the reasoning, mended tool calls
+// (decisions 5). It knows nothing of hubs, members or sharing.
+package engine
+
+import (
+	"bytes"
+	"compress/gzip"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/kith/kith/internal/fault"
+	"github.com/kith/kith/internal/fleet"
+)
+
+// UsageTrailer is the trailer of a streamed answer that carries the engine's
+// own token counts, "PROMPT COMPLETION", when it told them. They are asked for
+// on every stream and their chunk is taken out again unless the caller asked.
+const UsageTrailer = "Kith-Usage"
+
+// ErrUnreachable says that no connection to the engine could be made: the call
+// did not start there and may go elsewhere.
+var ErrUnreachable = errors.New("the engine cannot be reached")
+
+// maxAnswer bounds an unary answer, which is held whole while it is mended:
+// 2048 embeddings of 4096 dimensions as text are about 100 MiB.
+const maxAnswer = 128 << 20
+
+// maxRefusal bounds the body of an engine's error.
+const maxRefusal = 64 << 10
+
+// Model is one model as its engine offers it.
+type Model struct {
+	ID            fleet.ModelID
+	Families      []fleet.Family
+	Endpoints     []fleet.Endpoint // those its engine speaks natively
+	ContextLength int              // tokens; 0: unknown
+	Capabilities  []string         // of tools, vision, audio, thinking; sorted
+	Slots         int              // calls it runs at once; at least 1
+
+	efforts []string // LM Studio: the reasoning settings the model allows
+}
+
+// Can reports whether the model is known to have the capability.
+func (m *Model) Can(capability string) bool { return slices.Contains(m.Capabilities, capability) }
+
+func (m *Model) equal(o *Model) bool {
+	return m.ID == o.ID && m.ContextLength == o.ContextLength && m.Slots == o.Slots &&
+		slices.Equal(m.Families, o.Families) && slices.Equal(m.Endpoints, o.Endpoints) &&
+		slices.Equal(m.Capabilities, o.Capabilities) && slices.Equal(m.efforts, o.efforts)
+}
+
+// Engine is one engine as it was when last looked at. It never changes: one
+// that offers other models is another Engine. It is safe for concurrent use.
+type Engine struct {
+	kind   *kind
+	name   string
+	base   string // no slash at the end, without the /v1
+	rt     http.RoundTripper
+	models []Model
+}
+
+// Builtin is the engine that kith brings itself, reached through rt.
+func Builtin(name string, rt http.RoundTripper, models []Model) *Engine {
+	return &Engine{kind: &builtin, name: name, base: "http://" + builtin.word, rt: rt, models: models}
+}
+
+// Kind is the word of the engine's kind, as it stands in an offer.
+func (e *Engine) Kind() string { return e.kind.word }
+
+// Name is what a person calls the engine.
+func (e *Engine) Name() string { return e.name }
+
+// Base is the engine's address without /v1.
+func (e *Engine) Base() string { return e.base }
+
+// Models are what the engine offers, in its own order; not to be changed.
+func (e *Engine) Models() []Model { return e.models }
+
+// Request is one call for an engine.
+type Request struct {
+	Endpoint fleet.Endpoint
+	Model    fleet.ModelID
+	Stream   bool
+	Body     []byte // JSON as the caller sent it
+	// Trusted says that the owner of this machine made the call here: every
+	// field is carried. Otherwise only an allow-list is, clamped (decisions 5).
+	Trusted bool
+	// Caller names who made the call where it was not the owner. One caller's
+	// prompts must not speed up another's, which would tell of them: engines
+	// that can are told to keep their caches apart.
+	Caller string
+}
+
+// Do runs the call and gives the engine's own status with its canonical body;
+// closing the body, or the end of ctx, ends the call at the engine. Errors are
+// a *fault.Fault where the call itself was at fault or the engine failed on
+// it, one that is ErrUnreachable where it did not start, and ctx's own.
+func (e *Engine) Do(ctx context.Context, req Request) (*http.Response, error) {
+	i := slices.IndexFunc(e.models, func(m Model) bool { return m.ID == req.Model })
+	if i < 0 || !slices.Contains(e.models[i].Endpoints, req.Endpoint) {
+		return nil, fault.New(fault.ModelNotFound, "%s does not offer %q for %s now; list the models again", e.name, req.Model, req.Endpoint.Path())
+	}
+	body, want, err := e.request(&req, &e.models[i])
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	hr, err := http.NewRequestWithContext(ctx, http.MethodPost, e.base+req.Endpoint.Path(), bytes.NewReader(body))
+	if err != nil {
+		cancel()
+		return nil, fmt.Errorf("cannot make the request for %s: %w", e.name, err)
+	}
+	hr.Header.Set("Content-Type", "application/json")
+	hr.Header.Set("User-Agent", "kith")
+	// The round tripper itself: no redirects are followed, none is needed.
+	resp, err := e.rt.RoundTrip(hr)
+	if err != nil {
+		defer cancel()
+		return nil, e.failed(ctx, err)
+	}
+	out, err := e.respond(ctx, resp, cancel, &req, want)
+	if err != nil {
+		resp.Body.Close()
+		cancel()
+		return nil, err
+	}
+	return out, nil
+}
+
+// failed says what became of a call that got no answer. An engine that broke
+// off has had the prompt and may have died of it: that is its failure on this
+// call, and it must not walk on to the next machine (decisions 2).
+func (e *Engine) failed(ctx context.Context, err error) error {
+	if cause := context.Cause(ctx); cause != nil {
+		return cause
+	}
+	if op, ok := errors.AsType[*net.OpError](err); ok && op.Op == "dial" {
+		return fmt.Errorf("%w: %s at %s: %w", ErrUnreachable, e.name, e.base, err)
+	}
+	return brokeOff(err)
+}
+
+func brokeOff(err error) error {
+	return fault.New(fault.EngineError, "the engine broke off before its answer was whole").Because(err)
+}
+
+// respond makes what the engine answered canonical.
+func (e *Engine) respond(ctx context.Context, resp *http.Response, cancel context.CancelFunc, req *Request, want wants) (*http.Response, error) {
+	if s := resp.StatusCode; s >= 300 && s < 400 || s < 200 {
+		return nil, fault.New(fault.EngineError, "the engine answered with status %d, which is no answer", s)
+	}
+	body := resp.Body
+	switch resp.Header.Get("Content-Encoding") {
+	case "", "identity":
+	case "gzip": // never asked for
+		body = &unzipped{src: resp.Body}
+	default:
+		return nil, fault.New(fault.EngineError, "the engine answered in an encoding that was not asked for")
+	}
+	out := &http.Response{
+		Status:        resp.Status,
+		StatusCode:    resp.StatusCode,
+		Proto:         "HTTP/1.1",
+		ProtoMajor:    1,
+		ProtoMinor:    1,
+		Header:        http.Header{"Content-Type": {resp.Header.Get("Content-Type")}},
+		ContentLength: -1,
+		Request:       resp.Request,
+	}
+	if after := resp.Header.Get("Retry-After"); after != "" {
+		out.Header.Set("Retry-After", after)
+	}
+	if resp.StatusCode != http.StatusOK {
+		out.Body = &limited{Reader: io.LimitReader(body, maxRefusal), src: body, cancel: cancel}
+		return out, nil
+	}
+	mend := newMender(req, want)
+	streamed := strings.HasPrefix(resp.Header.Get("Content-Type"), "text/event-stream")
+	if req.Stream && streamed {
+		out.Trailer = http.Header{UsageTrailer: nil}
+		out.Body = &stream{ctx: ctx, src: body, cancel: cancel, mend: mend, trailer: out.Trailer}
+		return out, nil
+	}
+	if streamed {
+		return nil, fault.New(fault.EngineError, "the engine streamed an answer that was not to be streamed")
+	}
+	whole, err := io.ReadAll(io.LimitReader(body, maxAnswer+1))
+	if err != nil {
+		if cause := context.Cause(ctx); cause != nil {
+			return nil, cause
+		}
+		return nil, brokeOff(err)
+	}
+	if len(whole) > maxAnswer {
+		return nil, fault.New(fault.EngineError, "the engine's answer is larger than %d MiB", maxAnswer>>20)
+	}
+	body.Close()
+	if req.Stream {
+		frames, err := framesOf(whole)
+		if err != nil {
+			return nil, fault.New(fault.EngineError, "the engine did not stream its answer, and what it sent cannot be read").Because(err)
+		}
+		out.Header.Set("Content-Type", "text/event-stream")
+		out.Trailer = http.Header{UsageTrailer: nil}
+		out.Body = &stream{ctx: ctx, src: io.NopCloser(bytes.NewReader(frames)), cancel: cancel, mend: mend, trailer: out.Trailer}
+		return out, nil
+	}
+	whole = mend.unary(whole)
+	cancel()
+	out.ContentLength = int64(len(whole))
+	out.Header.Set("Content-Length", strconv.Itoa(len(whole)))
+	out.Body = io.NopCloser(bytes.NewReader(whole))
+	return out, nil
+}
+
+// limited is an engine's error on its way through.
+type limited struct {
+	io.Reader
+	src    io.Closer
+	cancel context.CancelFunc
+}
+
+func (l *limited) Close() error {
+	defer l.cancel()
+	return l.src.Close()
+}
+
+// unzipped undoes a gzip nobody asked for; it waits for the first bytes only
+// when it is read.
+type unzipped struct {
+	src io.ReadCloser
+	zip *gzip.Reader
+}
+
+func (u *unzipped) Read(p []byte) (int, error) {
+	if u.zip == nil {
+		zip, err := gzip.NewReader(u.src)
+		if err != nil {
+			return 0, err
+		}
+		u.zip = zip
+	}
+	return u.zip.Read(p)
+}
+
+func (u *unzipped) Close() error { return u.src.Close() }
+
+// newTransport is how engines are reached: no proxy from the environment, no
+// compression, no limit on the wait for the first byte, which may be minutes
+// of prompt reading and is the caller's to bound. Idle connections are given
+// up before the 5 s after which llama.cpp's, Node's and uvicorn's servers do,
+// or a call would now and then be sent into a connection that just closed.
+func newTransport() *http.Transport {
+	return &http.Transport{
+		DialContext:         (&net.Dialer{Timeout: 5 * time.Second}).DialContext,
+		TLSHandshakeTimeout: 5 * time.Second,
+		MaxIdleConns:        256,
+		MaxIdleConnsPerHost: 64,
+		IdleConnTimeout:     4 * time.Second,
+		DisableCompression:  true,
+		WriteBufferSize:     16 << 10,
+		ReadBufferSize:      16 << 10,
+	}
+}
+
+// parseBase is a configured place as a base address, without a /v1 at its end.
+func parseBase(place string) (string, error) {
+	u, err := url.Parse(place)
+	switch {
+	case err != nil:
+		return "", fmt.Errorf("cannot read the engine's address %q: write it like http://127.0.0.1:11434", place)
+	case u.Scheme != "http" && u.Scheme != "https", u.Host == "":
+		return "", fmt.Errorf("cannot use %q as an engine's address: write it like http://127.0.0.1:11434", place)
+	case u.User != nil, u.RawQuery != "", u.Fragment != "":
+		return "", fmt.Errorf("cannot use %q as an engine's address: leave out the user, the query and the fragment", place)
+	}
+	path := strings.TrimRight(u.Path, "/")
+	return u.Scheme + "://" + u.Host + strings.TrimSuffix(path, "/v1"), nil
+}

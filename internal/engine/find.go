@@ -1,0 +1,224 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+)
+
+// every is how often the places are looked at.
+const every = 15 * time.Second
+
+// maxModels is how many models one engine may offer; the rest is left out.
+const maxModels = 256
+
+// Config of a Finder.
+type Config struct {
+	// Usual looks at the usual ports on loopback.
+	Usual bool
+	// Endpoints are more places to look: http or https addresses, with or
+	// without a /v1 at the end. Only these may be off this machine.
+	Endpoints []string
+	Log       *slog.Logger
+	// Transport reaches the engines; nil: one made for them.
+	Transport http.RoundTripper
+}
+
+// A Finding says what was found at one place, or why nothing was.
+type Finding struct {
+	Place      string // its address, without /v1
+	Configured bool   // named by the owner, not just a usual port
+	Kind       string // of the engine; empty: none
+	Name       string // of the engine, for people; empty: none
+	Models     int    // how many it offers
+	Why        string // why there is no engine to use; empty: there is one
+}
+
+// Finder looks for engines, again and again, and holds what it found.
+type Finder struct {
+	log   *slog.Logger
+	rt    http.RoundTripper
+	spots []*spot
+
+	looking sync.Mutex // one look at a time
+
+	mu      sync.RWMutex
+	engines []*Engine
+	report  []Finding
+	changed chan struct{}
+}
+
+// A spot is a place with what is remembered of it between looks; only the one
+// look that holds Finder.looking touches it.
+type spot struct {
+	base       string
+	configured bool
+	known      map[string]Model
+	engine     *Engine // nil: none
+	missed     bool    // it did not answer in time when last looked at
+	finding    Finding
+}
+
+// NewFinder is a Finder that has not looked yet. It refuses an endpoint that
+// is no http or https address.
+func NewFinder(c Config) (*Finder, error) {
+	f := &Finder{log: c.Log, rt: c.Transport, changed: make(chan struct{})}
+	if f.rt == nil {
+		f.rt = newTransport()
+	}
+	add := func(base string, configured bool) {
+		if !slices.ContainsFunc(f.spots, func(s *spot) bool { return s.base == base }) {
+			f.spots = append(f.spots, &spot{base: base, configured: configured, known: map[string]Model{}})
+		}
+	}
+	for _, endpoint := range c.Endpoints {
+		base, err := parseBase(endpoint)
+		if err != nil {
+			return nil, err
+		}
+		add(strings.Replace(base, "://localhost:", "://127.0.0.1:", 1), true)
+	}
+	if c.Usual {
+		for _, k := range kinds {
+			for _, port := range k.ports {
+				add(fmt.Sprintf("http://127.0.0.1:%d", port), false)
+			}
+		}
+	}
+	return f, nil
+}
+
+// Run looks at once and then every 15 s until ctx ends; it returns nil.
+func (f *Finder) Run(ctx context.Context) error {
+	tick := time.NewTicker(every)
+	defer tick.Stop()
+	for {
+		f.Look(ctx)
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-tick.C:
+		}
+	}
+}
+
+// Look looks at every place now, all at once, and returns when all have
+// answered or run out of time.
+func (f *Finder) Look(ctx context.Context) {
+	f.looking.Lock()
+	defer f.looking.Unlock()
+	var all sync.WaitGroup
+	for _, s := range f.spots {
+		all.Go(func() { f.look(ctx, s) })
+	}
+	all.Wait()
+	if ctx.Err() != nil {
+		return // cut short: it says nothing of the engines
+	}
+	var engines []*Engine
+	var report []Finding
+	for _, s := range f.spots {
+		report = append(report, s.finding)
+		if s.engine != nil {
+			engines = append(engines, s.engine)
+		}
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.report = report
+	if !slices.Equal(f.engines, engines) {
+		f.engines = engines
+		close(f.changed)
+		f.changed = make(chan struct{})
+	}
+}
+
+// look brings one spot up to date.
+func (f *Finder) look(ctx context.Context, s *spot) {
+	p := &place{ctx: ctx, rt: f.rt, base: s.base, wait: nearWait, pages: map[string]page{}, known: s.known}
+	if !loopback(s.base) {
+		p.wait = farWait
+	}
+	k, models, err := p.identify(s.configured)
+	if ctx.Err() != nil {
+		return
+	}
+	// A machine that computes hard is slow to answer: one look without an
+	// answer in time is no absence yet.
+	if missed := errors.Is(err, errSlow); missed && s.engine != nil && !s.missed {
+		s.missed = true
+		return
+	}
+	s.missed = false
+	s.finding = Finding{Place: s.base, Configured: s.configured}
+	if k != nil {
+		s.finding.Kind, s.finding.Name = k.word, k.name
+	}
+	models = usable(models)
+	switch {
+	case err != nil:
+		s.finding.Why = err.Error()
+	case len(models) == 0:
+		s.finding.Why = "it offers no model yet; load one there"
+	}
+	f.settle(s, k, models)
+}
+
+// settle makes the spot's engine what the look found; one that stayed the same
+// stays the same Engine.
+func (f *Finder) settle(s *spot, k *kind, models []Model) {
+	if s.finding.Why != "" {
+		if s.engine != nil {
+			f.log.Info("engine gone", "engine", s.engine.name, "place", s.base, "why", s.finding.Why)
+		}
+		s.engine = nil
+		return
+	}
+	s.finding.Models = len(models)
+	same := func(a, b Model) bool { return a.equal(&b) }
+	if s.engine != nil && s.engine.kind == k && slices.EqualFunc(s.engine.models, models, same) {
+		return
+	}
+	s.engine = &Engine{kind: k, name: k.name, base: s.base, rt: f.rt, models: models}
+	f.log.Info("engine found", "engine", k.name, "place", s.base, "models", len(models))
+}
+
+// usable leaves out what cannot be advertised: odd ids, repeated ones, too many.
+func usable(models []Model) []Model {
+	var out []Model
+	for _, m := range models {
+		again := slices.ContainsFunc(out, func(o Model) bool { return o.ID == m.ID })
+		if m.ID.Valid() && !again && len(out) < maxModels {
+			out = append(out, m)
+		}
+	}
+	return out
+}
+
+// Engines are those found at the last look, configured places first.
+func (f *Finder) Engines() []*Engine {
+	f.mu.RLock()
+	defer f.mu.RUnlock()
+	return slices.Clone(f.engines)
+}
+
+// Changed is closed when the engines or their models next change; ask for a
+// new one before reading Engines, so that no change is missed.
+func (f *Finder) Changed() <-chan struct{} {
+	f.mu.RLock()
+	defer f.mu.RUnlock()
+	return f.changed
+}
+
+// Report says of every place what was found there or why nothing was.
+func (f *Finder) Report() []Finding {
+	f.mu.RLock()
+	defer f.mu.RUnlock()
+	return slices.Clone(f.report)
+}

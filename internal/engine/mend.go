@@ -1,0 +1,474 @@
+package engine
+
+import (
+	"bytes"
+	"encoding/base64"
+	"encoding/binary"
+	"math"
+	"strconv"
+
+	"github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
+
+	"github.com/kith/kith/internal/fleet"
+)
+
+// mender makes an engine's answer canonical (decisions 5): the advertised id
+// as `model`, reasoning under both its names or none, tool calls with index
+// and type and arguments as text, the finish reason that goes with them, the
+// token counts only for those who asked. It is the one place where answers are
+// rewritten: objects are walked once and written anew member by member, what
+// needs no mending as raw bytes.
+//
+// It does not judge: what is not JSON passes as it is, for the edge to refuse.
+type mender struct {
+	model  []byte // the advertised id, quoted
+	exact  []byte // `"model":` and model
+	chat   bool
+	stream bool // chunks, not an unary answer
+	want   wants
+
+	tools              []bool // by choice: a tool call was seen
+	calls              int    // tool calls begun, where the engine does not number them
+	counted            bool   // the engine told its counts
+	prompt, completion int64
+
+	in  bytes.Buffer
+	dec jsontext.Decoder
+	out []byte
+}
+
+func newMender(req *Request, want wants) *mender {
+	model := []byte(quoted(string(req.Model)))
+	return &mender{
+		model:  model,
+		exact:  append([]byte(`"model":`), model...),
+		chat:   req.Endpoint == fleet.ChatCompletions,
+		stream: req.Stream,
+		want:   want,
+	}
+}
+
+// What a frame may hold that has to be looked at. In good JSON none of these
+// can stand inside a string, where the quotes would be escaped.
+var (
+	dataObject  = []byte("data: {")
+	newline     = []byte("\n")
+	noChoices   = []byte(`"choices":[]`)
+	usageObject = []byte(`"usage":{`)
+	errorName   = []byte(`"error"`)
+	toolCalls   = []byte(`"tool_calls"`)
+	reasoning   = []byte(`"reasoning`) // the start of two names
+)
+
+// canonical reports whether the whole frame may pass as it is: one line of
+// data that names the model rightly and holds nothing to mend.
+func (m *mender) canonical(frame []byte) bool {
+	return bytes.HasPrefix(frame, dataObject) &&
+		bytes.Index(frame, newline) == len(frame)-2 &&
+		len(m.tools) == 0 &&
+		bytes.Contains(frame, m.exact) &&
+		!bytes.Contains(frame, reasoning) &&
+		!bytes.Contains(frame, usageObject) &&
+		!bytes.Contains(frame, toolCalls) &&
+		!bytes.Contains(frame, noChoices) &&
+		!bytes.Contains(frame, errorName)
+}
+
+// frame appends the frame to dst as the caller gets it, if at all, and reports
+// whether it was the last: an end mark or an error.
+func (m *mender) frame(dst, frame []byte) ([]byte, bool) {
+	if m.canonical(frame) {
+		return append(dst, frame...), false
+	}
+	data, comment := fields(frame)
+	switch {
+	case data == nil && comment:
+		return append(dst, frame...), false
+	case data == nil: // an event without data would break readers
+		return dst, false
+	case string(data) == "[DONE]":
+		return append(dst, "data: [DONE]\n\n"...), true
+	}
+	mended, keep, failed := m.chunk(data)
+	if !keep {
+		return dst, false
+	}
+	dst = append(dst, "data: "...)
+	dst = append(dst, mended...)
+	return append(dst, "\n\n"...), failed
+}
+
+// fields is the data of a frame, its lines joined, and whether it holds a
+// comment; the other fields have no meaning in this dialect.
+func fields(frame []byte) (data []byte, comment bool) {
+	for line := range bytes.Lines(frame) {
+		line = bytes.TrimRight(line, "\r\n")
+		if len(line) > 0 && line[0] == ':' {
+			comment = true
+		}
+		value, ok := bytes.CutPrefix(line, []byte("data:"))
+		if !ok {
+			continue
+		}
+		value = bytes.TrimPrefix(value, []byte(" "))
+		if data == nil {
+			data = value
+			continue
+		}
+		data = append(append(bytes.Clone(data), ' '), value...) // a line break in JSON is a space
+	}
+	return data, comment
+}
+
+// chunk mends one chunk; keep is false for one the caller did not ask for.
+func (m *mender) chunk(data []byte) (mended []byte, keep, failed bool) {
+	a, err := m.answer(data)
+	switch {
+	case err != nil:
+		return data, true, false
+	case a.failed:
+		return data, true, true
+	case a.counts && !a.choices && !m.want.usage:
+		return nil, false, false
+	}
+	return m.out, true, false
+}
+
+// unary mends a whole answer.
+func (m *mender) unary(body []byte) []byte {
+	clean := bytes.Contains(body, m.exact) && !bytes.Contains(body, reasoning) && !bytes.Contains(body, toolCalls)
+	if clean && (m.chat || !m.want.base64) {
+		return body
+	}
+	if _, err := m.answer(body); err != nil {
+		return body
+	}
+	return m.out
+}
+
+// seen is what an answer was found to hold.
+type seen struct{ failed, counts, choices bool }
+
+// answer writes the object in src anew to m.out.
+func (m *mender) answer(src []byte) (a seen, err error) {
+	m.in = *bytes.NewBuffer(src)
+	m.dec.Reset(&m.in)
+	m.out = m.out[:0]
+	named := false
+	err = m.object(func(name []byte) error {
+		switch string(name) {
+		case "model":
+			named = true
+			if err := m.dec.SkipValue(); err != nil {
+				return err
+			}
+			m.put(name, m.model)
+			return nil
+		case "choices":
+			m.name(name)
+			return m.array(func(i int) error {
+				a.choices = true
+				return m.choice(i)
+			})
+		case "data":
+			if !m.chat && m.want.base64 {
+				m.name(name)
+				return m.array(func(int) error { return m.object(m.embedding, nil) })
+			}
+		case "error":
+			a.failed = m.dec.PeekKind() != 'n'
+		case "usage":
+			a.counts = m.dec.PeekKind() == '{'
+			value, err := m.copy(name)
+			if err != nil || !a.counts {
+				return err
+			}
+			return m.count(value)
+		}
+		_, err := m.copy(name)
+		return err
+	}, func() {
+		if !named {
+			m.put([]byte(`model`), m.model)
+		}
+	})
+	return a, err
+}
+
+// count takes the engine's own token counts.
+func (m *mender) count(value jsontext.Value) error {
+	var usage struct {
+		Prompt     int64 `json:"prompt_tokens"`
+		Completion int64 `json:"completion_tokens"`
+	}
+	if err := json.Unmarshal(value, &usage); err != nil {
+		return err
+	}
+	m.counted, m.prompt, m.completion = true, max(usage.Prompt, 0), max(usage.Completion, 0)
+	return nil
+}
+
+// choice mends one choice of an answer or chunk. The finish reason is written
+// last, when it is known whether tools were called.
+func (m *mender) choice(at int) error {
+	var finish []byte
+	index, numbered, called := at, false, false
+	return m.object(func(name []byte) error {
+		switch string(name) {
+		case "finish_reason":
+			value, err := m.dec.ReadValue()
+			finish = bytes.Clone(value)
+			return err
+		case "index":
+			value, err := m.copy(name)
+			index, numbered = atoi(value), true
+			return err
+		case "delta", "message":
+			if m.dec.PeekKind() == '{' {
+				m.name(name)
+				var err error
+				called, err = m.message()
+				return err
+			}
+		}
+		_, err := m.copy(name)
+		return err
+	}, func() {
+		if !numbered {
+			m.put([]byte("index"), strconv.AppendInt(nil, int64(at), 10))
+		}
+		if m.called(index, called) && string(finish) == `"stop"` {
+			finish = []byte(`"tool_calls"`)
+		}
+		if finish == nil {
+			finish = []byte("null")
+		}
+		m.put([]byte("finish_reason"), finish)
+	})
+}
+
+// maxChoices bounds the choices whose tool calls are remembered.
+const maxChoices = 64
+
+// called notes and tells whether the choice has called a tool.
+func (m *mender) called(choice int, now bool) bool {
+	if choice < 0 || choice >= maxChoices {
+		return now
+	}
+	for now && len(m.tools) <= choice {
+		m.tools = append(m.tools, false)
+	}
+	if now {
+		m.tools[choice] = true
+	}
+	return choice < len(m.tools) && m.tools[choice]
+}
+
+// message mends a message or delta: both names of the reasoning or none, no
+// empty tool calls.
+func (m *mender) message() (called bool, err error) {
+	var thought []byte
+	err = m.object(func(name []byte) error {
+		switch string(name) {
+		case "reasoning_content", "reasoning":
+			value, err := m.dec.ReadValue()
+			if value.Kind() == '"' && (thought == nil || len(value) > len(thought)) {
+				thought = bytes.Clone(value)
+			}
+			return err
+		case "tool_calls":
+			return m.toolCalls(name, &called)
+		}
+		_, err := m.copy(name)
+		return err
+	}, func() {
+		if thought != nil && !m.want.hide {
+			m.put([]byte("reasoning_content"), thought)
+			m.put([]byte("reasoning"), thought)
+		}
+	})
+	return called, err
+}
+
+func (m *mender) toolCalls(name []byte, called *bool) error {
+	start := len(m.out)
+	if m.dec.PeekKind() != '[' {
+		return m.dec.SkipValue()
+	}
+	m.name(name)
+	if err := m.array(func(int) error {
+		*called = true
+		return m.toolCall()
+	}); err != nil {
+		return err
+	}
+	if !*called {
+		m.out = m.out[:start]
+	}
+	return nil
+}
+
+// toolCall mends one call or a part of one. Readers put parts together by
+// index and fail without it.
+func (m *mender) toolCall() error {
+	indexed, typed, begins := false, false, false
+	return m.object(func(name []byte) error {
+		switch string(name) {
+		case "index":
+			indexed = m.dec.PeekKind() == '0'
+			if !indexed {
+				return m.dec.SkipValue()
+			}
+		case "type":
+			typed = m.dec.PeekKind() == '"'
+			if !typed {
+				return m.dec.SkipValue()
+			}
+		case "id":
+			value, err := m.copy(name)
+			begins = value.Kind() == '"' && len(value) > 2
+			return err
+		case "function":
+			if m.dec.PeekKind() == '{' {
+				m.name(name)
+				return m.object(m.function, nil)
+			}
+		}
+		_, err := m.copy(name)
+		return err
+	}, func() {
+		if begins && !typed {
+			m.put([]byte("type"), []byte(`"function"`))
+		}
+		if m.stream && !indexed {
+			if begins {
+				m.calls++
+			}
+			m.put([]byte("index"), strconv.AppendInt(nil, int64(max(m.calls-1, 0)), 10))
+		}
+	})
+}
+
+// function writes a member of a call's function; arguments are text that holds
+// JSON, never the JSON itself.
+func (m *mender) function(name []byte) error {
+	if string(name) != "arguments" || m.dec.PeekKind() != '{' {
+		_, err := m.copy(name)
+		return err
+	}
+	value, err := m.dec.ReadValue()
+	if err != nil {
+		return err
+	}
+	m.name(name)
+	m.out, err = jsontext.AppendQuote(m.out, value)
+	return err
+}
+
+// embedding writes a member of one embedding; a vector of numbers becomes the
+// base64 of its little-endian 32-bit floats, for engines that do not do it.
+func (m *mender) embedding(name []byte) error {
+	if string(name) != "embedding" || m.dec.PeekKind() != '[' {
+		_, err := m.copy(name)
+		return err
+	}
+	value, err := m.dec.ReadValue()
+	if err != nil {
+		return err
+	}
+	var vector []float64
+	if err := json.Unmarshal(value, &vector); err != nil {
+		return err
+	}
+	raw := make([]byte, 0, 4*len(vector))
+	for _, x := range vector {
+		raw = binary.LittleEndian.AppendUint32(raw, math.Float32bits(float32(x)))
+	}
+	m.name(name)
+	m.out = append(m.out, '"')
+	m.out = base64.StdEncoding.AppendEncode(m.out, raw)
+	m.out = append(m.out, '"')
+	return nil
+}
+
+// object writes the next object anew: each is called with every member's name
+// and writes it and its value, or takes the value and writes nothing; last, if
+// not nil, adds members.
+func (m *mender) object(each func(name []byte) error, last func()) error {
+	if m.dec.PeekKind() != '{' {
+		return errNoObject
+	}
+	if _, err := m.dec.ReadToken(); err != nil {
+		return err
+	}
+	m.out = append(m.out, '{')
+	var buf [64]byte
+	for m.dec.PeekKind() != '}' {
+		name, err := m.dec.ReadValue()
+		if err != nil {
+			return err
+		}
+		plain, err := jsontext.AppendUnquote(buf[:0], name)
+		if err != nil {
+			return err
+		}
+		if err := each(plain); err != nil {
+			return err
+		}
+	}
+	if last != nil {
+		last()
+	}
+	m.out = append(m.out, '}')
+	_, err := m.dec.ReadToken()
+	return err
+}
+
+// array writes the next array anew, each element by each.
+func (m *mender) array(each func(i int) error) error {
+	if m.dec.PeekKind() != '[' {
+		value, err := m.dec.ReadValue()
+		m.out = append(m.out, value...)
+		return err
+	}
+	if _, err := m.dec.ReadToken(); err != nil {
+		return err
+	}
+	m.out = append(m.out, '[')
+	for i := 0; m.dec.PeekKind() != ']'; i++ {
+		if i > 0 {
+			m.out = append(m.out, ',')
+		}
+		if err := each(i); err != nil {
+			return err
+		}
+	}
+	m.out = append(m.out, ']')
+	_, err := m.dec.ReadToken()
+	return err
+}
+
+// name writes a member's name, after a comma if it is not the first.
+func (m *mender) name(name []byte) {
+	if m.out[len(m.out)-1] != '{' {
+		m.out = append(m.out, ',')
+	}
+	m.out, _ = jsontext.AppendQuote(m.out, name) // it was just unquoted
+	m.out = append(m.out, ':')
+}
+
+// put writes a member.
+func (m *mender) put(name, value []byte) {
+	m.name(name)
+	m.out = append(m.out, value...)
+}
+
+// copy writes the member called name with the next value as it stands.
+func (m *mender) copy(name []byte) (jsontext.Value, error) {
+	value, err := m.dec.ReadValue()
+	if err == nil {
+		m.put(name, value)
+	}
+	return value, err
+}

@@ -1,0 +1,196 @@
+package enginetest
+
+import (
+	"net/http"
+	"slices"
+	"strconv"
+
+	"github.com/go-json-experiment/json"
+)
+
+// object is a JSON object of an engine's listing, written out once in a while.
+type object = map[string]any
+
+// ServeHTTP satisfies http.Handler.
+func (e *Engine) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	if e.kind == LlamaCpp {
+		w.Header().Set("Server", "llama.cpp")
+	}
+	e.mux.ServeHTTP(w, r)
+}
+
+// routes are what the kind answers, the way it does.
+func (e *Engine) routes() *http.ServeMux {
+	mux := http.NewServeMux()
+	tell := func(pattern string, what func() any) {
+		mux.HandleFunc(pattern, func(w http.ResponseWriter, _ *http.Request) { say(w, http.StatusOK, what()) })
+	}
+	mux.HandleFunc("POST /v1/chat/completions", e.inference((*run).chat))
+	mux.HandleFunc("POST /v1/embeddings", e.inference((*run).embeddings))
+	tell("GET /v1/models", e.list)
+	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
+		if e.kind == LMStudio { // it answers so to every path it does not know
+			say(w, http.StatusOK, object{"error": "Unexpected endpoint or method. (" + r.Method + " " + r.URL.Path + ")"})
+			return
+		}
+		e.refuse(w, http.StatusNotFound, "File Not Found")
+	})
+	switch e.kind {
+	case LlamaCpp:
+		tell("GET /health", func() any { return object{"status": "ok"} })
+		tell("GET /props", e.props)
+	case Ollama:
+		mux.HandleFunc("GET /{$}", func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("Ollama is running")) })
+		tell("GET /api/version", func() any { return object{"version": "0.32.9"} })
+		tell("GET /api/tags", e.tags)
+		tell("GET /api/ps", func() any { return object{"models": []any{}} })
+		mux.HandleFunc("POST /api/show", e.show)
+	case LMStudio:
+		tell("GET /api/v1/models", e.lmStudio)
+	case VLLM:
+		tell("GET /version", func() any { return object{"version": "0.15.1"} })
+		mux.HandleFunc("GET /health", func(http.ResponseWriter, *http.Request) {})
+		tell("GET /openapi.json", e.openAPI)
+	}
+	return mux
+}
+
+func say(w http.ResponseWriter, status int, what any) {
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(status)
+	_ = json.MarshalWrite(w, what) // the reader left: nobody to tell
+}
+
+// list is GET /v1/models, each kind with its own extras.
+func (e *Engine) list() any {
+	var data []any
+	for _, m := range e.models {
+		d := object{"id": m.ID, "object": "model", "created": 1795219200, "owned_by": "organization_owner"}
+		switch e.kind {
+		case LlamaCpp:
+			d["owned_by"] = "llamacpp"
+			d["meta"] = object{"n_ctx": m.ContextLength, "n_ctx_train": 2 * m.ContextLength, "n_vocab": 32000}
+		case Ollama:
+			d["owned_by"] = "library"
+		case VLLM:
+			d["owned_by"], d["root"], d["max_model_len"] = "vllm", m.ID, m.ContextLength
+		}
+		data = append(data, d)
+	}
+	return object{"object": "list", "data": data}
+}
+
+func (e *Engine) any(has func(Model) bool) bool { return slices.ContainsFunc(e.models, has) }
+
+func (e *Engine) props() any {
+	return object{
+		"default_generation_settings": object{"id": 0, "n_ctx": e.models[0].ContextLength},
+		"total_slots":                 e.slots,
+		"modalities":                  object{"vision": e.any(func(m Model) bool { return m.Vision }), "audio": false},
+		"chat_template_caps":          object{"supports_tools": e.any(func(m Model) bool { return m.Tools })},
+	}
+}
+
+func (e *Engine) tags() any {
+	var models []any
+	for i, m := range e.models {
+		models = append(models, object{"name": m.ID, "model": m.ID, "digest": "d" + strconv.Itoa(i)})
+	}
+	return object{"models": models}
+}
+
+func (e *Engine) show(w http.ResponseWriter, r *http.Request) {
+	var asked struct {
+		Model string `json:"model"`
+	}
+	_ = json.UnmarshalRead(r.Body, &asked) // unread: a model nobody has
+	i := slices.IndexFunc(e.models, func(m Model) bool { return m.ID == asked.Model })
+	if i < 0 {
+		say(w, http.StatusNotFound, object{"error": "model '" + asked.Model + "' not found"})
+		return
+	}
+	m := e.models[i]
+	words := []string{"completion"}
+	if m.Embeddings {
+		words = []string{"embedding"}
+	}
+	for word, has := range map[string]bool{"tools": m.Tools, "vision": m.Vision, "thinking": m.Thinking} {
+		if has {
+			words = append(words, word)
+		}
+	}
+	say(w, http.StatusOK, object{
+		"capabilities": words,
+		"model_info":   object{"general.architecture": "llama", "llama.context_length": m.ContextLength},
+	})
+}
+
+func (e *Engine) lmStudio() any {
+	var models []any
+	for _, m := range e.models {
+		d := object{"type": "llm", "key": m.ID, "max_context_length": 2 * m.ContextLength}
+		config := object{"context_length": m.ContextLength}
+		if m.Embeddings {
+			d["type"] = "embedding"
+		} else {
+			config["parallel"] = e.slots
+			abilities := object{"vision": m.Vision, "trained_for_tool_use": m.Tools}
+			if m.Thinking {
+				abilities["reasoning"] = object{"allowed_options": []string{"off", "low", "medium", "high"}, "default": "medium"}
+			}
+			d["capabilities"] = abilities
+		}
+		d["loaded_instances"] = []any{object{"id": m.ID, "config": config}}
+		models = append(models, d)
+	}
+	return object{"models": models}
+}
+
+func (e *Engine) openAPI() any {
+	paths := object{"/v1/models": object{}, "/version": object{}}
+	if e.any(func(m Model) bool { return !m.Embeddings }) {
+		paths["/v1/chat/completions"] = object{}
+	}
+	if e.any(func(m Model) bool { return m.Embeddings }) {
+		paths["/v1/embeddings"] = object{}
+	}
+	return object{"openapi": "3.1.0", "paths": paths}
+}
+
+// check is the status and text of a refusal that the kind itself would give;
+// 0: it would run the call.
+func (e *Engine) check(c Call) (int, string) {
+	embeds := c.Path == "/v1/embeddings"
+	i := slices.IndexFunc(e.models, func(m Model) bool { return m.ID == c.Model })
+	switch {
+	case e.kind == LlamaCpp && embeds && !e.any(func(m Model) bool { return m.Embeddings }):
+		return http.StatusNotImplemented, "This server does not support embeddings. Start it with `--embeddings`"
+	case embeds && c.Said == "":
+		return http.StatusBadRequest, `"input" must be provided`
+	case i < 0 && e.kind != LlamaCpp: // which takes any name for its one model
+		return http.StatusNotFound, "model '" + c.Model + "' not found"
+	}
+	return 0, ""
+}
+
+// refuse answers with an error in the form of the kind.
+func (e *Engine) refuse(w http.ResponseWriter, status int, text string) {
+	switch e.kind {
+	case LlamaCpp:
+		say(w, status, object{"error": object{"code": status, "message": text, "type": "invalid_request_error"}})
+	case Ollama:
+		say(w, status, object{"error": object{"message": text, "type": "api_error", "param": nil, "code": nil}})
+	case VLLM:
+		say(w, status, object{"error": object{"message": text, "type": "BadRequestError", "param": nil, "code": status}})
+	default:
+		say(w, status, object{"error": object{"message": text, "type": "invalid_request_error", "code": "an_engine_code"}})
+	}
+}
+
+// reasoningName is what the kind calls its reasoning.
+func (e *Engine) reasoningName() string {
+	if e.kind == Ollama || e.kind == VLLM {
+		return "reasoning"
+	}
+	return "reasoning_content"
+}
