@@ -287,14 +287,14 @@ func TestAdminTellsTheHubsRefusal(t *testing.T) {
 }
 
 func TestLoginKeepsTheCredential(t *testing.T) {
-	handler, log := double(t, words(`{"secret":"kithm_home_s","machine":"mch_1","name":"desk","member":"mem_1","region":"home"}`))
+	handler, log := double(t, words(`{"secret":"kithm_home_s","machine":"mch_1","name":"desk","member":"ann","region":"home"}`))
 	server := httptest.NewServer(handler)
 	defer server.Close()
 	home := filepath.Join(t.TempDir(), "new", "home")
 	t.Setenv("KITH_HOME", home)
 	t.Setenv("KITH_HUB", "")
 	check(t, kith(t, "kitht_home_s\n", "login", "--hub", server.URL+"/v1/", "--token", "-"),
-		said{0, "signed in to " + server.URL + " as machine desk; start its daemon with `kith serve`\n", ""})
+		said{0, "signed in to " + server.URL + " as a machine of ann; start its daemon with `kith serve`\n", ""})
 	if got := (*log)[0]; got.method+" "+got.path+" "+got.body != `POST /login {"token":"kitht_home_s"}` {
 		t.Errorf("asked %+v", got)
 	}
@@ -328,12 +328,12 @@ func TestLoginRefused(t *testing.T) {
 
 func TestStatusOfARunningDaemon(t *testing.T) {
 	handler, _ := double(t, words(`{"version":"v1","started":"2026-11-21T08:00:00Z","local":"http://127.0.0.1:8701/v1",`+
-		`"line":{"signed_in":true,"hub":"http://h","name":"desk","state":"connected","since":"2026-11-21T08:00:00Z"},`+
+		`"line":{"signed_in":true,"hub":"http://h","name":"desk","state":"acked","since":"2026-11-21T08:00:00Z"},`+
 		`"sharing":{"paused":true,"hours":"","timezone":"UTC","slots":0},"open":true,"slots":4,"routed":1,"own":2,"models":["tiny"],"engines":[]}`))
 	dir := onSocket(t, "daemon.sock", handler)
 	t.Setenv("KITH_HOME", dir)
 	got := kith(t, "", "status")
-	for _, part := range []string{"http://127.0.0.1:8701/v1", "desk, connected", "4, of which 1", "paused", "tiny"} {
+	for _, part := range []string{"http://127.0.0.1:8701/v1", "machine desk: connected", "4, of which 1", "paused", "tiny"} {
 		if !strings.Contains(got.out, part) {
 			t.Errorf("status does not say %q:\n%s%s", part, got.out, got.err)
 		}

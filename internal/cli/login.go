@@ -71,23 +71,21 @@ func (a *app) signIn(ctx context.Context, data, address, token string) error {
 		return a.printJSON(struct {
 			Hub     string `json:"hub"`
 			Machine string `json:"machine"`
-			Name    string `json:"name"`
-		}{saved.Hub, saved.Machine, saved.Name})
+			Member  string `json:"member"`
+			Region  string `json:"region"`
+		}{saved.Hub, saved.Machine, saved.Member, saved.Region})
 	}
-	a.say("signed in to %s as machine %s; %s\n", saved.Hub, strong(saved.Name), next)
+	a.say("signed in to %s as a machine of %s; %s\n", saved.Hub, strong(saved.Member), next)
 	return nil
 }
 
 // redeem turns a login token into a machine and its credential.
 func redeem(ctx context.Context, hub *client, token string) (daemon.Credential, error) {
-	var made struct {
-		Secret  string `json:"secret"`
-		Machine string `json:"machine"`
-		Name    string `json:"name"`
-	}
+	var made daemon.Credential
 	in := map[string]string{"token": token}
 	if _, err := hub.call(ctx, "sign in", http.MethodPost, "/login", in, &made); err != nil {
 		return daemon.Credential{}, err
 	}
-	return daemon.Credential{Hub: hub.base, Machine: made.Machine, Name: made.Name, Secret: made.Secret}, nil
+	made.Hub = hub.base
+	return made, nil
 }

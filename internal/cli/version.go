@@ -1,11 +1,16 @@
 package cli
 
 import (
+	"cmp"
 	"runtime"
 	"runtime/debug"
 
 	"github.com/spf13/cobra"
 )
+
+// Version is the release, set by the linker (make build); empty in a plain
+// `go build`, which knows its version itself.
+var Version string
 
 // build is what this binary is, as `kith version --json` prints it.
 type build struct {
@@ -23,9 +28,7 @@ func thisBuild() build {
 	if !ok {
 		return b
 	}
-	if info.Main.Version != "" {
-		b.Version = info.Main.Version
-	}
+	b.Version = cmp.Or(Version, info.Main.Version, b.Version)
 	for _, setting := range info.Settings {
 		switch setting.Key {
 		case "vcs.revision":
