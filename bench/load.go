@@ -162,10 +162,9 @@ func open(ctx context.Context, t *target, rate int, d time.Duration) (figure, er
 }
 
 // streams runs n streams at once, rounds times, and counts their chunks.
-func streams(ctx context.Context, t *target, n, rounds int) (figure, error) {
+func streams(ctx context.Context, t *target, payload []byte, n, rounds int) (figure, error) {
 	c := t.client(n)
 	defer c.CloseIdleConnections()
-	payload := body(true)
 	var chunks atomic.Int64
 	var mu sync.Mutex
 	var failed error

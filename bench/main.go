@@ -77,8 +77,8 @@ func measure() error {
 	}
 	loads := []workload{
 		{"unary", func(ctx context.Context, t *target) (figure, error) { return unary(ctx, t, 16, 2*time.Second) }},
-		{"paced", func(ctx context.Context, t *target) (figure, error) { return streams(ctx, paced(t), 64, 2) }},
-		{"batched", func(ctx context.Context, t *target) (figure, error) { return streams(ctx, t, 16, 40) }},
+		{"paced", func(ctx context.Context, t *target) (figure, error) { return streams(ctx, t, paced(), 64, 4) }},
+		{"batched", func(ctx context.Context, t *target) (figure, error) { return streams(ctx, t, body(true), 16, 40) }},
 		{"open", func(ctx context.Context, t *target) (figure, error) { return open(ctx, t, 250, 2*time.Second) }},
 	}
 	results := map[string]map[string][]figure{}

@@ -1,8 +1,6 @@
 package gateway
 
 import (
-	"io"
-	"net/http"
 	"strings"
 	"unicode"
 
@@ -16,10 +14,10 @@ import (
 // status than 200 (decisions 2, the second table). Nil means that another
 // machine may be tried. An engine's words stay in the message, quoted: it can
 // never put one of our codes into an answer.
-func EngineFault(response *http.Response) *fault.Fault {
-	switch status := response.StatusCode; {
+func EngineFault(status int, body []byte) *fault.Fault {
+	switch {
 	case status == 400 || status == 422:
-		return fault.New(fault.InvalidRequest, "the engine refused the request: %s", engineText(response.Body))
+		return fault.New(fault.InvalidRequest, "the engine refused the request: %s", engineText(body))
 	case status == 404 || status == 429 || status == 503:
 		return nil
 	case status == 401 || status == 403:
@@ -31,8 +29,7 @@ func EngineFault(response *http.Response) *fault.Fault {
 
 // engineText is what an engine wrote about its refusal: its code and message
 // where it sent an error object, else the start of its text; one line, bounded.
-func engineText(body io.Reader) string {
-	raw, _ := io.ReadAll(io.LimitReader(body, 64<<10))
+func engineText(raw []byte) string {
 	var told struct {
 		Error   jsontext.Value `json:"error"`
 		Message string         `json:"message"`

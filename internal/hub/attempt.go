@@ -7,17 +7,18 @@ import (
 	"io"
 	"net/http"
 	"strconv"
-	"sync"
 	"time"
 
 	"github.com/kith/kith/internal/fault"
-	"github.com/kith/kith/internal/fleet"
 	"github.com/kith/kith/internal/gateway"
 	"github.com/kith/kith/internal/tunnel"
 )
 
 // maxAnswer bounds a unary answer that the hub holds until it is whole.
 const maxAnswer = 64 << 20
+
+// maxRefusal bounds what is read of an engine's own words.
+const maxRefusal = 64 << 10
 
 // outcome is what one attempt came to.
 type outcome int
@@ -30,13 +31,12 @@ const (
 	vanished                   // gone while a unary call ran: another may be tried once
 )
 
-// try sends the call down one machine's line, on which a slot is reserved. For
+// try sends the call down the line of the machine on which a slot is held. For
 // every outcome but served the slot was given back.
-func (h *Hub) try(ctx context.Context, call *gateway.Call, c fleet.Candidate) (*gateway.Answer, outcome, error) {
-	release := sync.OnceFunc(func() { h.room.release(c.Machine, call.Model) })
+func (h *Hub) try(ctx context.Context, call *gateway.Call, c *held) (*gateway.Answer, outcome, error) {
 	line, gone, ok := h.live.Line(c.Machine.ID)
 	if !ok {
-		release()
+		h.room.release(c, false)
 		return nil, movedOn, nil
 	}
 	ctx, cancel := context.WithCancelCause(ctx)
@@ -44,40 +44,44 @@ func (h *Hub) try(ctx context.Context, call *gateway.Call, c fleet.Candidate) (*
 		cancel(fault.New(fault.EngineTimeout, "the machine took the call but its engine gave no answer for %s", h.cfg.FirstByte))
 	})
 	began := time.Now()
-	end := func() { late.Stop(); cancel(nil); release() }
+	end := func(ran bool) {
+		late.Stop()
+		cancel(nil)
+		h.room.release(c, ran)
+	}
 
 	response, err := line.RoundTrip(h.request(ctx, call, c))
 	if err != nil {
 		out, f := broken(ctx, call, gone, false)
-		end()
+		end(out == failed)
 		return nil, out, f
 	}
 	if response.StatusCode != http.StatusOK {
 		out, f := refused(response)
 		response.Body.Close()
-		end()
+		end(out == failed)
 		return nil, out, f
 	}
-	held := &body{ReadCloser: response.Body, ctx: ctx, gone: gone, end: end}
+	answer := &body{ReadCloser: response.Body, ctx: ctx, gone: gone, end: func() { end(true) }}
 	if call.Stream {
-		err = held.peek()
+		err = answer.peek()
 	} else {
-		err = held.hold()
+		err = answer.hold()
 	}
 	if err != nil {
 		out, f := broken(ctx, call, gone, true)
-		held.Close()
+		answer.Close()
 		return nil, out, f
 	}
 	late.Stop()
-	c.Machine.Observe(time.Since(began))
-	response.Body = held
+	c.Offer.Load.ObserveTTFT(time.Since(began))
+	response.Body = answer
 	return &gateway.Answer{Response: response, Endpoint: call.Endpoint}, served, nil
 }
 
 // request is the call as the machine gets it: the same path and bytes, and the
 // headers of decisions 8. Nothing of the caller's own headers passes.
-func (h *Hub) request(ctx context.Context, call *gateway.Call, c fleet.Candidate) *http.Request {
+func (h *Hub) request(ctx context.Context, call *gateway.Call, c *held) *http.Request {
 	r, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://machine"+call.Endpoint.Path(), bytes.NewReader(call.Body))
 	if err != nil {
 		panic(err) // the URL is ours and constant
@@ -127,7 +131,8 @@ func refused(response *http.Response) (outcome, error) {
 	case reason != "":
 		return movedOn, nil
 	}
-	f := gateway.EngineFault(response)
+	text, _ := io.ReadAll(io.LimitReader(response.Body, maxRefusal)) // what came before a break is enough
+	f := gateway.EngineFault(response.StatusCode, text)
 	if f == nil {
 		return movedOn, nil
 	}

@@ -2,6 +2,7 @@ package hub
 
 import (
 	"context"
+	"math"
 	"math/rand/v2"
 	"slices"
 	"time"
@@ -27,20 +28,18 @@ func (h *Hub) Do(ctx context.Context, call *gateway.Call) (*gateway.Answer, erro
 	}}
 	d.deadline = call.Arrived.Add(h.patience(call))
 	for {
-		ask := d.ask
-		decision := h.route(&ask)
+		decision := h.route(&d.ask)
 		switch decision.Verdict {
 		case fleet.Refuse:
 			return nil, decision.Fault
 		case fleet.Try:
-			for _, c := range decision.Candidates {
-				if !h.room.reserve(c.Machine, call.Model) {
-					continue // someone was quicker; the next round waits or finds another
-				}
-				if answer, err, done := d.attempt(ctx, c); done {
+			if held := h.room.take(decision.Candidates, call.Model); held != nil {
+				if answer, err, done := d.attempt(ctx, held); done {
 					return answer, err
 				}
+				continue
 			}
+			// Others were quicker: the queue finds what is left.
 		}
 		if answer, err, done := d.wait(ctx); done {
 			return answer, err
@@ -82,20 +81,20 @@ type dispatch struct {
 	vanished bool
 }
 
-// attempt tries one machine, on which a slot is reserved. done is false when
-// another machine may be tried.
-func (d *dispatch) attempt(ctx context.Context, c fleet.Candidate) (_ *gateway.Answer, _ error, done bool) {
+// attempt tries the machine on which a slot is held. done is false when another
+// machine may be tried.
+func (d *dispatch) attempt(ctx context.Context, c *held) (_ *gateway.Answer, _ error, done bool) {
 	d.call.Trace.Attempts++
 	d.call.Trace.Machine = c.Machine.ID
 	d.call.Trace.Owner = c.Machine.Owner
-	d.call.Trace.Route = routeHeader(c)
+	d.call.Trace.Route = routeHeader(c.Candidate)
 	answer, outcome, err := d.hub.try(ctx, d.call, c)
 	switch outcome {
 	case served, failed:
 		return answer, err, true
 	case refusedBusy:
 		d.full = append(d.full, c.Machine.ID)
-		d.ask.Owed = func(m *fleet.Machine) bool { return slices.Contains(d.full, m.ID) }
+		d.ask.Owed = d.refusing
 	case vanished:
 		if d.vanished {
 			return nil, fault.New(fault.MachineOffline, "two machines went away in the middle of the answer; try again shortly"), true
@@ -108,21 +107,25 @@ func (d *dispatch) attempt(ctx context.Context, c fleet.Candidate) (_ *gateway.A
 	if ctx.Err() != nil {
 		return nil, context.Cause(ctx), true
 	}
-	if d.call.Trace.Attempts >= maxAttempts {
-		d.ask.Gone = true
-		ask := d.ask
-		return nil, d.giveUp(&ask), true
-	}
-	if len(d.ask.Avoid) > 0 {
-		// If nothing else can serve it, every attempt found its machine gone.
-		d.ask.Gone = true
+	d.ask.Gone = len(d.ask.Avoid) > 0
+	if len(d.ask.Avoid) == maxAttempts {
+		return nil, d.giveUp(), true
 	}
 	return nil, nil, false
 }
 
+// refusing is fleet.Owed: a machine that refused as busy has nothing free for
+// this call until it advertises anew.
+func (d *dispatch) refusing(machine fleet.MachineID, _ fleet.ModelID) (ofMachine, ofModel int) {
+	if slices.Contains(d.full, machine) {
+		return math.MaxInt32, math.MaxInt32
+	}
+	return 0, 0
+}
+
 // giveUp is the refusal that holds after attempts or a wait (rows 8 to 12).
-func (d *dispatch) giveUp(ask *fleet.Ask) error {
-	decision := d.hub.route(ask)
+func (d *dispatch) giveUp() error {
+	decision := d.hub.route(&d.ask)
 	if decision.Verdict == fleet.Refuse {
 		return decision.Fault
 	}
@@ -134,6 +137,7 @@ func (d *dispatch) giveUp(ask *fleet.Ask) error {
 func (d *dispatch) wait(ctx context.Context) (_ *gateway.Answer, _ error, done bool) {
 	began := time.Now()
 	w := d.hub.room.join(d.ask, d.call.Arrived)
+	d.full, d.ask.Owed = nil, nil
 	defer func() { d.call.Trace.Waited += time.Since(began) }()
 
 	deadline := time.NewTimer(time.Until(d.deadline))
@@ -144,19 +148,18 @@ func (d *dispatch) wait(ctx context.Context) (_ *gateway.Answer, _ error, done b
 	for {
 		select {
 		case g := <-w.granted:
-			return d.granted(ctx, g, began)
+			return d.granted(ctx, g)
 		case <-report.C:
 			d.report(w)
 		case <-deadline.C:
 			if g, ok := d.hub.room.leave(w); ok {
-				return d.granted(ctx, g, began)
+				return d.granted(ctx, g)
 			}
-			ask := d.ask
-			ask.Waited = true
-			return nil, d.giveUp(&ask), true
+			d.ask.Waited = true
+			return nil, d.giveUp(), true
 		case <-ctx.Done():
-			if g, ok := d.hub.room.leave(w); ok && g.candidate.Machine != nil {
-				d.hub.room.release(g.candidate.Machine, d.call.Model)
+			if g, ok := d.hub.room.leave(w); ok && g.held != nil {
+				d.hub.room.release(g.held, false)
 			}
 			return nil, context.Cause(ctx), true
 		}
@@ -170,12 +173,11 @@ func (d *dispatch) report(w *waiter) {
 }
 
 // granted goes on with what ended the wait.
-func (d *dispatch) granted(ctx context.Context, g grant, began time.Time) (*gateway.Answer, error, bool) {
-	if g.candidate.Machine == nil {
-		return nil, g.decision.Fault, true
+func (d *dispatch) granted(ctx context.Context, g grant) (*gateway.Answer, error, bool) {
+	if g.held == nil {
+		return nil, g.refusal, true
 	}
-	d.full = nil
-	return d.attempt(ctx, g.candidate)
+	return d.attempt(ctx, g.held)
 }
 
 // routeHeader says whose machine answers: X-Kith-Route (decisions 5).

@@ -131,11 +131,17 @@ func New(cfg Config, records Records, live *registry.Registry) *Hub {
 // Handler is the hub's public address: the hosted routes, GET /tunnel for
 // machines and POST /login for a machine that has a token.
 func (h *Hub) Handler() http.Handler {
-	mux := http.NewServeMux()
-	mux.HandleFunc("GET /tunnel", h.acceptTunnel)
-	mux.HandleFunc("POST /login", h.login)
-	mux.Handle("/", h.edge)
-	return mux
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		// No mux: it would clean paths, which the edge wants as they came.
+		switch r.Method + " " + r.URL.Path {
+		case "GET /tunnel":
+			h.acceptTunnel(w, r)
+		case "POST /login":
+			h.login(w, r)
+		default:
+			h.edge.ServeHTTP(w, r)
+		}
+	})
 }
 
 // Run keeps the hub's books until ctx ends; what is pending is written first.

@@ -6,6 +6,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/kith/kith/internal/fault"
 	"github.com/kith/kith/internal/fleet"
 )
 
@@ -31,37 +32,70 @@ type waiter struct {
 	place   *list.Element // guarded by room.mu; nil once out of the queue
 }
 
-// grant is what ends a wait: a machine with a slot reserved for the waiter, or
-// the decision that refuses it.
+// grant is what ends a wait: a machine with a slot held for the waiter, or the
+// refusal that holds now.
 type grant struct {
-	candidate fleet.Candidate
-	decision  fleet.Decision
+	held    *held
+	refusal *fault.Fault
 }
 
-// reserve takes a slot for a call that does not wait.
-func (r *room) reserve(machine *fleet.Machine, model fleet.ModelID) bool {
-	if r.waiting.Load() == 0 {
-		return machine.Reserve(model)
-	}
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return machine.Reserve(model)
+// held is a slot of a machine, and a place in the share it is reached by, that
+// one call holds from its reservation until release.
+type held struct {
+	fleet.Candidate
+	model fleet.ModelID
+	since time.Time
+	once  sync.Once
 }
 
-// release gives a slot back, to the oldest waiter that may use it if one waits.
-func (r *room) release(machine *fleet.Machine, model fleet.ModelID) {
-	if r.waiting.Load() == 0 {
-		machine.Release(model)
-		return
+// hold reserves what a call needs of a candidate; nil if someone was quicker.
+func hold(c fleet.Candidate, model fleet.ModelID) *held {
+	if !c.Machine.Reserve(model) {
+		return nil
 	}
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	machine.Release(model)
-	for i := range machine.Offers {
-		if machine.Free(machine.Offers[i].ID) > 0 {
-			r.serve(machine.Offers[i].ID, machine)
+	now := time.Now()
+	if c.Share != nil && !c.Share.Reserve(now) {
+		c.Machine.Release(model)
+		return nil
+	}
+	return &held{Candidate: c, model: model, since: now}
+}
+
+// take holds the first candidate that has room, for a call that does not wait.
+func (r *room) take(candidates []fleet.Candidate, model fleet.ModelID) *held {
+	if r.waiting.Load() > 0 {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+	}
+	for _, c := range candidates {
+		if h := hold(c, model); h != nil {
+			return h
 		}
 	}
+	return nil
+}
+
+// release gives a slot back, once, to the oldest waiter that may use it if one
+// waits; ran says that the machine took the call.
+func (r *room) release(h *held, ran bool) {
+	h.once.Do(func() {
+		if r.waiting.Load() > 0 {
+			r.mu.Lock()
+			defer r.mu.Unlock()
+		}
+		h.Machine.Release(h.model)
+		if h.Share != nil {
+			h.Share.Release(ran, h.since)
+		}
+		if r.waiting.Load() == 0 {
+			return
+		}
+		for i := range h.Machine.Offers {
+			if r.serve(h.Machine.Offers[i].ID, h.Machine.ID) {
+				return
+			}
+		}
+	})
 }
 
 // changed lets every waiter for what the machine offers, or offered, decide
@@ -73,7 +107,7 @@ func (r *room) changed(machine *fleet.Machine) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for i := range machine.Offers {
-		r.serve(machine.Offers[i].ID, nil)
+		r.serve(machine.Offers[i].ID, "")
 	}
 }
 
@@ -85,43 +119,46 @@ func (r *room) recheck() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for model := range r.queues {
-		r.serve(model, nil)
+		r.serve(model, "")
 	}
 }
 
 // serve walks a model's queue, oldest first, and grants what can be granted.
-// With a machine, it stops once that machine has no free slot left. Needs mu.
-func (r *room) serve(model fleet.ModelID, freed *fleet.Machine) {
+// With a machine, it ends when that machine's one freed slot is given away, and
+// says so. Needs mu, and waiters.
+func (r *room) serve(model fleet.ModelID, freed fleet.MachineID) bool {
 	queue := r.queues[model]
 	if queue == nil {
-		return
+		return false
 	}
 	for e := queue.Front(); e != nil; {
 		next := e.Next()
-		r.decide(e.Value.(*waiter))
-		if freed != nil && freed.Free(model) <= 0 {
-			return
+		if on := r.decide(e.Value.(*waiter)); on != "" && on == freed {
+			return true
 		}
 		e = next
 	}
+	return false
 }
 
-// decide grants w if it can be served or must be refused now. Needs mu.
-func (r *room) decide(w *waiter) {
+// decide grants w if it can be served, on which machine it then says, or must
+// be refused now. Needs mu.
+func (r *room) decide(w *waiter) fleet.MachineID {
 	d := r.route(&w.ask)
 	switch d.Verdict {
 	case fleet.Try:
 		for _, c := range d.Candidates {
-			if c.Machine.Reserve(w.ask.Model) {
+			if h := hold(c, w.ask.Model); h != nil {
 				r.remove(w)
-				w.granted <- grant{candidate: c, decision: d}
-				return
+				w.granted <- grant{held: h}
+				return c.Machine.ID
 			}
 		}
 	case fleet.Refuse:
 		r.remove(w)
-		w.granted <- grant{decision: d}
+		w.granted <- grant{refusal: d.Fault}
 	}
+	return ""
 }
 
 // join puts a call in its model's queue, by its arrival, and decides for it
@@ -149,6 +186,7 @@ func (r *room) join(ask fleet.Ask, arrived time.Time) *waiter {
 	}
 	r.waiting.Add(1)
 	r.decide(w)
+	w.ask.Owed = nil // what a machine refused with just now is old by the next event
 	return w
 }
 

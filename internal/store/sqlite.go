@@ -16,8 +16,12 @@ import (
 	sqlite3 "modernc.org/sqlite/lib"
 )
 
-// readers is how many connections read beside the one that writes.
-const readers = 4
+const (
+	// readers is how many connections read beside the one that writes.
+	readers = 4
+	// patience is how long a statement waits for another connection's lock.
+	patience = "busy_timeout(5000)"
+)
 
 func openSQLite(ctx context.Context, config Config) (*DB, error) {
 	path, err := filepath.Abs(config.Path)
@@ -48,11 +52,11 @@ func openSQLite(ctx context.Context, config Config) (*DB, error) {
 // time anyway, and readers that never wait for it.
 func connectSQLite(path string, release func() error) (*DB, error) {
 	// FULL: what was answered is on the disk, a power cut included.
-	write, err := sqlitePool(path, 1, "immediate", "synchronous(FULL)", "journal_mode(WAL)")
+	write, err := sqlitePool(path, 1, "immediate", patience, "synchronous(FULL)", "journal_mode(WAL)")
 	if err != nil {
 		return nil, err
 	}
-	read, err := sqlitePool(path, readers, "deferred", "query_only(1)")
+	read, err := sqlitePool(path, readers, "deferred", patience, "query_only(1)")
 	if err != nil {
 		return nil, errors.Join(err, write.Close())
 	}
@@ -85,7 +89,7 @@ func sqlitePool(path string, conns int, lock string, pragmas ...string) (*sql.DB
 	}
 	options := url.Values{
 		"_txlock": {lock},
-		"_pragma": append([]string{"busy_timeout(5000)", "foreign_keys(1)"}, pragmas...),
+		"_pragma": append(pragmas, "foreign_keys(1)"),
 	}
 	dsn := url.URL{Scheme: "file", Path: name, RawQuery: options.Encode()}
 	pool, err := sql.Open("sqlite", dsn.String())

@@ -94,8 +94,9 @@ func (db *DB) transact(ctx context.Context, do func(*query.Queries) error) error
 	if err != nil {
 		return err
 	}
+	defer func() { _ = tx.Rollback() }() // does nothing after Commit
 	if err := do(query.New(tx)); err != nil {
-		return errors.Join(err, tx.Rollback())
+		return err
 	}
 	return tx.Commit()
 }
@@ -106,7 +107,8 @@ func (db *DB) view(ctx context.Context, do func(*query.Queries) error) error {
 	if err != nil {
 		return err
 	}
-	return errors.Join(do(query.New(tx)), tx.Rollback())
+	defer func() { _ = tx.Rollback() }() // there is nothing to commit
+	return do(query.New(tx))
 }
 
 // told is err in this package's words: "cannot <what>: <which kind>: <cause>".

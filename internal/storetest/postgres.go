@@ -2,8 +2,6 @@ package storetest
 
 import (
 	"bufio"
-	"context"
-	"database/sql"
 	_ "embed"
 	"errors"
 	"fmt"
@@ -16,8 +14,6 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
-
-	_ "github.com/jackc/pgx/v5/stdlib" // registers "pgx"
 )
 
 // Postgres is the URL of a new, empty database. The first call starts a server,
@@ -29,7 +25,7 @@ func Postgres(t testing.TB) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	name, err := server.create(t.Context())
+	name, err := server.create()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -60,12 +56,13 @@ var startPostgres = sync.OnceValues(func() (*postgresServer, error) {
 	if err := guard.Start(); err != nil {
 		return nil, err
 	}
-	first, err := bufio.NewReader(out).ReadString('\n')
+	words := bufio.NewReader(out)
+	first, err := words.ReadString('\n')
 	if err != nil || first != "ready\n" {
-		said, _ := io.ReadAll(out)
+		said, _ := io.ReadAll(words)
 		return nil, errors.Join(fmt.Errorf("cannot start PostgreSQL for the tests: %s%s", first, said), guard.Wait())
 	}
-	return &postgresServer{dir: dir, life: life}, nil
+	return &postgresServer{programs: programs, dir: dir, life: life}, nil
 })
 
 // guardScript runs the server until its standard input ends.
@@ -74,9 +71,10 @@ var startPostgres = sync.OnceValues(func() (*postgresServer, error) {
 var guardScript string
 
 type postgresServer struct {
-	dir  string    // holds data and socket
-	life io.Closer // the guard's standard input: open as long as this process lives
-	made atomic.Int64
+	programs string    // the folder of its programs
+	dir      string    // holds data and socket
+	life     io.Closer // the guard's standard input: open as long as this process lives
+	made     atomic.Int64
 }
 
 func (s *postgresServer) url(database string) string {
@@ -87,15 +85,14 @@ func (s *postgresServer) url(database string) string {
 	return u.String()
 }
 
-func (s *postgresServer) create(ctx context.Context) (name string, err error) {
-	admin, err := sql.Open("pgx", s.url("postgres"))
-	if err != nil {
-		return "", err
-	}
-	defer func() { err = errors.Join(err, admin.Close()) }()
+// create makes an empty database.
+func (s *postgresServer) create() (name string, err error) {
 	name = fmt.Sprintf("test%d", s.made.Add(1))
-	_, err = admin.ExecContext(ctx, "CREATE DATABASE "+name)
-	return name, err
+	createdb := exec.Command(filepath.Join(s.programs, "createdb"), "--host", s.dir, "--username", "kith", name)
+	if said, err := createdb.CombinedOutput(); err != nil {
+		return "", fmt.Errorf("cannot make a database for the test: %w: %s", err, said)
+	}
+	return name, nil
 }
 
 // findPostgres is the folder of the server's programs.

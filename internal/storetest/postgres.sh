@@ -5,7 +5,7 @@ trap '' INT TERM HUP
 
 # PostgreSQL refuses to run as root.
 as_user() {
-    if [ "$(id -u)" = 0 ]; then su postgres -s /bin/sh -c "$1"; else /bin/sh -c "$1"; fi
+    if [ "$(id -u)" = 0 ]; then su postgres -s /bin/sh -c "$1"; else /bin/sh -c "$1"; fi </dev/null
 }
 [ "$(id -u)" != 0 ] || chown postgres "$DIR" || exit 1
 cd "$DIR" || exit 1

@@ -45,6 +45,8 @@ const (
 	HeaderDeadline    = "Kith-Deadline" // RFC 3339, when the hub gives the call up
 	HeaderRefused     = "Kith-Refused"  // on a 503 of the daemon: a Refusal
 	HeaderVersion     = "Kith-Version"
+	// HeaderGeneration is on the hub's 101: the number it gave this tunnel.
+	HeaderGeneration = "Kith-Generation"
 )
 
 // Refusal is why a daemon did not take a call; a 503 without one came from the engine.

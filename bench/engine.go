@@ -1,0 +1,40 @@
+package main
+
+import (
+	"bytes"
+	"strings"
+	"time"
+
+	"github.com/kith/kith/internal/enginetest"
+)
+
+// pacedMark in a request asks the engine for real time: a chunk every 10 ms.
+const pacedMark = "at your own pace"
+
+// engine is the double that every rig ends in: 50 chunks a stream, 1 KB an
+// unary answer.
+func engine(listen string) error {
+	double := enginetest.New(enginetest.LlamaCpp, enginetest.Options{
+		Models: []enginetest.Model{{ID: model, ContextLength: 32768}}, Slots: 512,
+	})
+	kilobyte := strings.TrimSpace(strings.Repeat("The ship went out on the tide. ", 26))
+	double.Script(func(call enginetest.Call) enginetest.Behaviour {
+		switch {
+		case !call.Stream:
+			return enginetest.Behaviour{Text: kilobyte}
+		case strings.Contains(call.Said, pacedMark):
+			return enginetest.Behaviour{Text: kilobyte, Chunks: 50, Interval: 10 * time.Millisecond}
+		default:
+			return enginetest.Behaviour{Text: kilobyte, Chunks: 50}
+		}
+	})
+	if err := double.Listen(listen); err != nil {
+		return err
+	}
+	select {} // until the bench ends it
+}
+
+// paced is the payload of a stream whose chunks come as real tokens do.
+func paced() []byte {
+	return bytes.Replace(body(true), []byte("Tell me"), []byte("Tell me "+pacedMark), 1)
+}

@@ -1,0 +1,169 @@
+// Package clients_test drives kith with the official client library, given
+// nothing but the base URL and the key that `kith dev --json` prints. A module
+// of its own, so that the library's dependencies stay out of kith's.
+package clients_test
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/openai/openai-go/v3"
+	"github.com/openai/openai-go/v3/option"
+)
+
+// network is what `kith dev --json` says about itself.
+type network struct {
+	Hub    string   `json:"hub"`
+	Local  string   `json:"local"`
+	APIKey string   `json:"api_key"`
+	Models []string `json:"models"`
+}
+
+// dev starts the whole network and ends it with the test.
+func dev(t *testing.T) network {
+	t.Helper()
+	binary := os.Getenv("KITH_BIN")
+	if binary == "" {
+		binary, _ = filepath.Abs("../../bin/kith")
+	}
+	if _, err := os.Stat(binary); err != nil {
+		t.Fatalf("cannot find the binary under test: %v; run make build, or make test", err)
+	}
+	cmd := exec.Command(binary, "dev", "--json", "--data", t.TempDir(), "--listen", "127.0.0.1:0", "--local", "127.0.0.1:0")
+	cmd.Env = append(os.Environ(), "KITH_HOME="+t.TempDir())
+	cmd.Stderr = os.Stderr
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		cmd.Process.Signal(syscall.SIGINT)
+		if err := cmd.Wait(); err != nil {
+			t.Errorf("kith dev ended badly after an interrupt: %v", err)
+		}
+	})
+	line, err := bufio.NewReader(out).ReadBytes('\n')
+	if err != nil {
+		t.Fatalf("kith dev printed no line: %v", err)
+	}
+	var n network
+	if err := json.Unmarshal(line, &n); err != nil {
+		t.Fatalf("the first line is not the document promised: %v: %s", err, line)
+	}
+	return n
+}
+
+func TestOpenAIGo(t *testing.T) {
+	n := dev(t)
+	for _, surface := range []struct{ name, base, key string }{{"hub", n.Hub, n.APIKey}, {"local", n.Local, "anything"}} {
+		t.Run(surface.name, func(t *testing.T) {
+			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+			defer cancel()
+			client := openai.NewClient(option.WithBaseURL(surface.base), option.WithAPIKey(surface.key), option.WithMaxRetries(0))
+			t.Run("list", func(t *testing.T) { list(ctx, t, &client) })
+			t.Run("chat", func(t *testing.T) { chat(ctx, t, &client) })
+			t.Run("stream", func(t *testing.T) { stream(ctx, t, &client) })
+			t.Run("embeddings", func(t *testing.T) { embeddings(ctx, t, &client) })
+			t.Run("unknown model", func(t *testing.T) { unknownModel(ctx, t, &client) })
+		})
+	}
+	t.Run("wrong key", func(t *testing.T) {
+		client := openai.NewClient(option.WithBaseURL(n.Hub), option.WithAPIKey("kith_wrong"), option.WithMaxRetries(0))
+		_, err := client.Chat.Completions.New(t.Context(), ask("hi"))
+		var api *openai.Error
+		if !errors.As(err, &api) || api.StatusCode != 401 || api.Code != "invalid_api_key" {
+			t.Fatalf("a wrong key gave %v, not 401 invalid_api_key", err)
+		}
+	})
+}
+
+func ask(text string) openai.ChatCompletionNewParams {
+	return openai.ChatCompletionNewParams{
+		Model:       "tiny",
+		Messages:    []openai.ChatCompletionMessageParamUnion{openai.UserMessage(text)},
+		Temperature: openai.Float(0),
+	}
+}
+
+func list(ctx context.Context, t *testing.T, client *openai.Client) {
+	page, err := client.Models.List(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(page.Data) != 1 || page.Data[0].ID != "tiny" {
+		t.Fatalf("listed %+v, want tiny alone", page.Data)
+	}
+	one, err := client.Models.Get(ctx, "tiny")
+	if err != nil || one.ID != "tiny" {
+		t.Fatalf("get: %+v, %v", one, err)
+	}
+}
+
+func chat(ctx context.Context, t *testing.T, client *openai.Client) {
+	answer, err := client.Chat.Completions.New(ctx, ask("What is the capital of France?"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if text := answer.Choices[0].Message.Content; text != "The capital of France is Paris." {
+		t.Errorf("answered %q", text)
+	}
+	if answer.Choices[0].FinishReason != "stop" || answer.Model != "tiny" || answer.Usage.CompletionTokens == 0 {
+		t.Errorf("finish %q, model %q, usage %+v", answer.Choices[0].FinishReason, answer.Model, answer.Usage)
+	}
+}
+
+func stream(ctx context.Context, t *testing.T, client *openai.Client) {
+	params := ask("Tell me a long story about an owl.")
+	params.StreamOptions.IncludeUsage = openai.Bool(true)
+	events := client.Chat.Completions.NewStreaming(ctx, params)
+	defer events.Close()
+	var whole openai.ChatCompletionAccumulator
+	chunks := 0
+	for events.Next() {
+		chunks++
+		if !whole.AddChunk(events.Current()) {
+			t.Fatalf("the accumulator refused chunk %d: %s", chunks, events.Current().RawJSON())
+		}
+	}
+	if err := events.Err(); err != nil {
+		t.Fatal(err)
+	}
+	text := whole.Choices[0].Message.Content
+	if chunks < 20 || !strings.Contains(text, "owl") || whole.Choices[0].FinishReason != "stop" || whole.Usage.CompletionTokens < 20 {
+		t.Errorf("%d chunks, finish %q, usage %+v, text %q", chunks, whole.Choices[0].FinishReason, whole.Usage, text)
+	}
+}
+
+func embeddings(ctx context.Context, t *testing.T, client *openai.Client) {
+	answer, err := client.Embeddings.New(ctx, openai.EmbeddingNewParams{
+		Model: "tiny", Input: openai.EmbeddingNewParamsInputUnion{OfArrayOfStrings: []string{"What is the capital of France?", "What is the capital of Spain?"}},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(answer.Data) != 2 || len(answer.Data[0].Embedding) != 128 || answer.Data[1].Index != 1 {
+		t.Errorf("%d embeddings of %d dimensions", len(answer.Data), len(answer.Data[0].Embedding))
+	}
+}
+
+func unknownModel(ctx context.Context, t *testing.T, client *openai.Client) {
+	params := ask("hi")
+	params.Model = "no-such-model"
+	_, err := client.Chat.Completions.New(ctx, params)
+	var api *openai.Error
+	if !errors.As(err, &api) || api.StatusCode != 404 || api.Code != "model_not_found" {
+		t.Fatalf("an unknown model gave %v, not 404 model_not_found", err)
+	}
+}

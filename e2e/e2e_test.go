@@ -1,0 +1,108 @@
+// Package e2e_test drives the binary that members get, as separate processes
+// on loopback: each script in testdata is one story, told with the commands
+// below and curl.
+package e2e_test
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/rogpeppe/go-internal/testscript"
+)
+
+func TestMain(m *testing.M) {
+	testscript.Main(m, nil)
+}
+
+func TestScripts(t *testing.T) {
+	binary := os.Getenv("KITH_BIN")
+	if binary == "" {
+		binary, _ = filepath.Abs("../bin/kith")
+	}
+	if _, err := os.Stat(binary); err != nil {
+		t.Fatalf("cannot find the binary under test: %v; run make build, or make test", err)
+	}
+	testscript.Run(t, testscript.Params{
+		Dir: "testdata",
+		Setup: func(env *testscript.Env) error {
+			path := filepath.Dir(binary) + string(os.PathListSeparator) + env.Getenv("PATH")
+			env.Setenv("PATH", path)
+			home := filepath.Join(env.WorkDir, "home")
+			env.Setenv("HOME", home)
+			env.Setenv("KITH_HOME", filepath.Join(home, ".kith"))
+			env.Setenv("NO_COLOR", "1")
+			env.Values[storyKey{}] = &story{procs: map[string]*process{}, streams: map[string]*streamed{}, doubles: map[string]double{}}
+			env.Defer(env.Values[storyKey{}].(*story).end)
+			return os.MkdirAll(filepath.Join(home, ".kith"), 0o700)
+		},
+		Cmds: map[string]func(*testscript.TestScript, bool, []string){
+			"network": network,
+			"hub":     hub,
+			"daemon":  daemon,
+			"member":  member,
+			"double":  startDouble,
+			"behave":  behave,
+			"counts":  counts,
+			"call":    call,
+			"stream":  stream,
+			"first":   first,
+			"ended":   ended,
+			"hangup":  hangup,
+			"kill9":   kill9,
+			"stop":    stop,
+			"until":   until,
+			"body":    body,
+		},
+		RequireExplicitExec: true,
+	})
+}
+
+// storyKey finds the story of a script.
+type storyKey struct{}
+
+// story is what one script started.
+type story struct {
+	procs   map[string]*process
+	streams map[string]*streamed
+	doubles map[string]double
+}
+
+func of(ts *testscript.TestScript) *story { return ts.Value(storyKey{}).(*story) }
+
+// end ends whatever still runs, by its id.
+func (s *story) end() {
+	for _, st := range s.streams {
+		st.cancel()
+	}
+	for _, p := range s.procs {
+		p.kill()
+	}
+	for _, d := range s.doubles {
+		d.engine.Close()
+	}
+}
+
+// usage ends a script whose line is wrong.
+func usage(ts *testscript.TestScript, neg bool, ok bool, text string) {
+	if neg || !ok {
+		ts.Fatalf("usage: %s", text)
+	}
+}
+
+// body FILE SIZE writes a chat request of exactly SIZE bytes.
+func body(ts *testscript.TestScript, neg bool, args []string) {
+	usage(ts, neg, len(args) == 2, "body FILE SIZE")
+	var size int
+	_, err := fmt.Sscan(args[1], &size)
+	ts.Check(err)
+	head, tail := `{"model":"tiny","messages":[{"role":"user","content":"`, `"}]}`
+	text := make([]byte, size)
+	for i := range text {
+		text[i] = 'a'
+	}
+	copy(text, head)
+	copy(text[size-len(tail):], tail)
+	ts.Check(os.WriteFile(ts.MkAbs(args[0]), text, 0o600))
+}

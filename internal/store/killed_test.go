@@ -1,0 +1,133 @@
+package store_test
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/kith/kith/internal/account"
+	"github.com/kith/kith/internal/store"
+)
+
+// writerPath names the database that this process, run as a child of TestKilled,
+// writes usage to until it is killed.
+const writerPath = "KITH_TEST_WRITER"
+
+// writeUsage writes batches of one to twenty records and, once a batch is
+// written, says the ids of its calls, one a line.
+func writeUsage(path string) int {
+	ctx := context.Background()
+	db, err := store.Open(ctx, store.Config{Path: path})
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	for {
+		batch := make([]account.Usage, 1+rand.IntN(20))
+		ids := make([]string, len(batch))
+		for i := range batch {
+			ids[i] = account.NewID("call_")
+			batch[i] = account.Usage{
+				CallID: ids[i], Attempt: 1, Started: time.Now(), MemberID: "mem_1", Model: "tiny",
+				Status: 200, TokensIn: 3, TokensOut: 4,
+			}
+		}
+		if err := db.RecordUsage(ctx, batch); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			return 1
+		}
+		if _, err := io.WriteString(os.Stdout, strings.Join(ids, "\n")+"\n"); err != nil {
+			return 1
+		}
+	}
+}
+
+// TestKilled: kill -9 at any moment loses no record that was said to be written,
+// counts none twice, and leaves a database that opens (decisions 7).
+func TestKilled(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "kith.db")
+	var told []string
+	for range 6 {
+		told = append(told, runAndKill(t, path)...)
+		checkLedger(t, path, told)
+	}
+}
+
+// runAndKill runs a writer, kills it at some moment after it said so many lines,
+// and returns every whole line it said.
+func runAndKill(t *testing.T, path string) []string {
+	t.Helper()
+	child := exec.CommandContext(t.Context(), os.Args[0])
+	child.Env = append(os.Environ(), writerPath+"="+path)
+	child.Stderr = os.Stderr
+	out, err := child.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := child.Start(); err != nil {
+		t.Fatal(err)
+	}
+	var told []string
+	lines := bufio.NewReader(out)
+	for last := rand.IntN(2000); ; last-- {
+		line, err := lines.ReadString('\n')
+		if err != nil {
+			break // the end; half a line is no promise
+		}
+		if told = append(told, strings.TrimSuffix(line, "\n")); len(told) == 1 {
+			cannotOpen(t, store.Config{Path: path}, "another kith process has it open")
+		}
+		if last == 0 {
+			// The writer goes on while this happens: the moment is any.
+			if err := child.Process.Kill(); err != nil {
+				t.Error(err)
+			}
+		}
+	}
+	if err := child.Wait(); child.ProcessState.Success() {
+		t.Fatalf("the writer ended by itself: %v", err)
+	}
+	return told
+}
+
+func checkLedger(t *testing.T, path string, told []string) {
+	t.Helper()
+	db, err := store.Open(t.Context(), store.Config{Path: path}) // checks the file, too
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer db.Close()
+	records, err := db.Usage(t.Context(), store.UsageFilter{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	kept := make(map[string]bool)
+	for _, u := range records {
+		kept[u.CallID] = true
+	}
+	for _, id := range told {
+		if !kept[id] {
+			t.Fatalf("call %s, said to be written, is lost (%d told, %d kept)", id, len(told), len(kept))
+		}
+	}
+	days, err := db.UsageDays(t.Context(), store.UsageFilter{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var calls, in, out int64
+	for _, day := range days {
+		calls, in, out = calls+day.Calls, in+day.TokensIn, out+day.TokensOut
+	}
+	if n := int64(len(records)); calls != n || in != 3*n || out != 4*n {
+		t.Fatalf("%d records sum up to %d calls, %d tokens in, %d out", n, calls, in, out)
+	}
+}

@@ -1,0 +1,232 @@
+package store_test
+
+import (
+	"database/sql"
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/kith/kith/internal/account"
+	"github.com/kith/kith/internal/store"
+	"github.com/kith/kith/internal/storetest"
+)
+
+func TestMain(m *testing.M) {
+	if path := os.Getenv(writerPath); path != "" {
+		os.Exit(writeUsage(path))
+	}
+	os.Exit(m.Run())
+}
+
+func open(t testing.TB, config store.Config) *store.DB {
+	t.Helper()
+	db, err := store.Open(t.Context(), config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := db.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return db
+}
+
+func openSQLite(t testing.TB) *store.DB {
+	t.Helper()
+	return open(t, store.Config{Path: filepath.Join(t.TempDir(), "kith.db")})
+}
+
+func openPostgres(t testing.TB) *store.DB {
+	t.Helper()
+	return open(t, store.Config{URL: storetest.Postgres(t)})
+}
+
+func TestSQLite(t *testing.T) {
+	t.Parallel()
+	storetest.Run(t, func(t *testing.T) *store.DB { return openSQLite(t) })
+}
+
+func TestPostgres(t *testing.T) {
+	t.Parallel()
+	storetest.Run(t, func(t *testing.T) *store.DB { return openPostgres(t) })
+}
+
+// cannotOpen checks that the store is refused and that the error says why.
+func cannotOpen(t *testing.T, config store.Config, why string) {
+	t.Helper()
+	db, err := store.Open(t.Context(), config)
+	if err == nil {
+		db.Close()
+		t.Fatalf("it opened, want an error that says %q", why)
+	}
+	if !strings.Contains(err.Error(), why) || !strings.HasPrefix(err.Error(), "cannot ") {
+		t.Fatalf("the error is %q, want it to say %q", err, why)
+	}
+}
+
+func TestConfig(t *testing.T) {
+	cannotOpen(t, store.Config{}, "either")
+	cannotOpen(t, store.Config{Path: "kith.db", URL: "postgres://localhost/kith"}, "either")
+	cannotOpen(t, store.Config{URL: "postgres://kith:hunter2@127.0.0.1:1/kith"}, "check that it runs")
+	_, err := store.Open(t.Context(), store.Config{URL: "postgres://kith:hunter2@127.0.0.1:port/kith"})
+	if err == nil || strings.Contains(err.Error(), "hunter2") {
+		t.Fatalf("the error is %v; it must not tell the password", err)
+	}
+}
+
+// TestFiles: what SQLite keeps is readable by this user only, whatever the name
+// of the folder, and there again after a restart.
+func TestFiles(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "some hub? 100%#&", "data")
+	config := store.Config{Path: filepath.Join(dir, "kith.db")}
+	ada := account.Member{ID: account.NewID("mem_"), Name: "ada", Created: time.UnixMilli(1).UTC()}
+	for restart := range 3 {
+		db, err := store.Open(t.Context(), config)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if restart == 0 {
+			err = db.CreateMember(t.Context(), ada)
+		}
+		if got, readErr := db.Member(t.Context(), ada.ID); err != nil || readErr != nil || got != ada {
+			t.Fatal(got, err, readErr)
+		}
+		modes(t, dir)
+		if err := db.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func modes(t *testing.T, dir string) {
+	t.Helper()
+	err := filepath.WalkDir(dir, func(path string, d os.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		info, err := d.Info()
+		if err != nil {
+			return err
+		}
+		if info.Mode().Perm()&0o077 != 0 {
+			t.Errorf("others may use %s: %s", path, info.Mode())
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestOneProcess: a second opening of an SQLite store says what is in its way,
+// and taking that away is enough. (That another process is in the way, and that
+// its death is enough, TestKilled checks.)
+func TestOneProcess(t *testing.T) {
+	config := store.Config{Path: filepath.Join(t.TempDir(), "kith.db")}
+	first, err := store.Open(t.Context(), config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cannotOpen(t, config, "another kith process has it open")
+	cannotOpen(t, config, "another kith process has it open")
+	if err := first.Close(); err != nil {
+		t.Fatal(err)
+	}
+	open(t, config)
+}
+
+func TestDamaged(t *testing.T) {
+	fill := func(t *testing.T) string {
+		path := filepath.Join(t.TempDir(), "kith.db")
+		db, err := store.Open(t.Context(), store.Config{Path: path})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for range 200 {
+			m := account.Member{ID: account.NewID("mem_"), Name: account.NewID("a member "), Created: time.UnixMilli(1)}
+			err = errors.Join(err, db.CreateMember(t.Context(), m))
+		}
+		if err := errors.Join(err, db.Close()); err != nil {
+			t.Fatal(err)
+		}
+		return path
+	}
+	t.Run("page", func(t *testing.T) {
+		path := fill(t)
+		data, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		clear(data[3*len(data)/4:])
+		if err := os.WriteFile(path, data, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		cannotOpen(t, store.Config{Path: path}, "put a backup in its place")
+	})
+	t.Run("no database", func(t *testing.T) {
+		path := filepath.Join(t.TempDir(), "kith.db")
+		if err := os.WriteFile(path, []byte(strings.Repeat("# a hub.toml, say\n", 100)), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		cannotOpen(t, store.Config{Path: path}, "put a backup in its place")
+	})
+}
+
+// TestNewer: tables that a newer kith made are refused on both databases.
+func TestNewer(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "kith.db")
+	url := storetest.Postgres(t)
+	for _, test := range []struct {
+		driver, name string
+		config       store.Config
+	}{
+		{"sqlite", path, store.Config{Path: path}},
+		{"pgx", url, store.Config{URL: url}},
+	} {
+		t.Run(test.driver, func(t *testing.T) {
+			db, err := store.Open(t.Context(), test.config)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := db.Close(); err != nil {
+				t.Fatal(err)
+			}
+			raw, err := sql.Open(test.driver, test.name)
+			if err != nil {
+				t.Fatal(err)
+			}
+			_, err = raw.ExecContext(t.Context(), "INSERT INTO goose_db_version (version_id, is_applied) VALUES (9999, true)")
+			if err := errors.Join(err, raw.Close()); err != nil {
+				t.Fatal(err)
+			}
+			cannotOpen(t, test.config, "update kith")
+		})
+	}
+}
+
+// TestTogether: hubs that open one empty PostgreSQL database at once all find
+// its tables.
+func TestTogether(t *testing.T) {
+	config := store.Config{URL: storetest.Postgres(t)}
+	errs := make(chan error)
+	const hubs = 4
+	for range hubs {
+		go func() {
+			db, err := store.Open(t.Context(), config)
+			if err == nil {
+				_, err = db.Epoch(t.Context())
+				err = errors.Join(err, db.Close())
+			}
+			errs <- err
+		}()
+	}
+	for range hubs {
+		if err := <-errs; err != nil {
+			t.Error(err)
+		}
+	}
+}

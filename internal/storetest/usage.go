@@ -1,0 +1,204 @@
+package storetest
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/kith/kith/internal/account"
+	"github.com/kith/kith/internal/store"
+)
+
+// aCall is a record with something in every field.
+func aCall(id string, attempt int) account.Usage {
+	return account.Usage{
+		CallID: id, Attempt: attempt, Started: start,
+		MemberID: "mem_caller", KeyID: "key_1", MachineID: "mch_1", OwnerID: "mem_owner",
+		Model: "llama3:8b", Endpoint: "/v1/chat/completions", Stream: true, Status: 200, Code: "engine_error",
+		Waited: 1500 * time.Microsecond, FirstByte: 2 * time.Second, Duration: 3*time.Second + time.Microsecond,
+		TokensIn: 1 << 20, TokensOut: 77, TokensHow: account.TokensReported,
+	}
+}
+
+// sum is what the daily sums of these records have to be.
+func sum(records []account.Usage) map[account.UsageDay]account.UsageDay {
+	days := make(map[account.UsageDay]account.UsageDay)
+	for _, u := range records {
+		key := account.UsageDay{
+			Day:      time.Date(u.Started.Year(), u.Started.Month(), u.Started.Day(), 0, 0, 0, 0, time.UTC),
+			MemberID: u.MemberID, OwnerID: u.OwnerID, MachineID: u.MachineID, Model: u.Model,
+		}
+		day, known := days[key]
+		if !known {
+			day = key
+		}
+		day.Calls++
+		if u.Code == "" {
+			day.Served++
+		}
+		day.Duration += u.Duration
+		day.TokensIn += u.TokensIn
+		day.TokensOut += u.TokensOut
+		days[key] = day
+	}
+	return days
+}
+
+// sameDays checks that the sums the store kept are those of the records.
+func sameDays(t *testing.T, got []account.UsageDay, records []account.Usage) {
+	t.Helper()
+	want := sum(records)
+	same(t, len(got), len(want))
+	for _, day := range got {
+		key := day
+		key.Calls, key.Served, key.Duration, key.TokensIn, key.TokensOut = 0, 0, 0, 0, 0
+		same(t, day, want[key])
+	}
+	if !slices.IsSortedFunc(got, func(a, b account.UsageDay) int { return a.Day.Compare(b.Day) }) {
+		t.Fatal("the days are out of order")
+	}
+}
+
+func testUsage(t *testing.T, db *store.DB) {
+	ctx := t.Context()
+	full := aCall("call-1", 2)
+	refused := account.Usage{CallID: "call-2", Started: later(1), MemberID: "mem_caller", Model: "nothing", Endpoint: "/v1/embeddings", Status: 404, Code: "model_not_found"}
+	first := aCall("call-1", 1)
+	first.Code = ""
+	records := []account.Usage{refused, first, full}
+
+	ok(t, db.RecordUsage(ctx, []account.Usage{full, refused}))
+	ok(t, db.RecordUsage(ctx, []account.Usage{refused, full, first, first}))
+	ok(t, db.RecordUsage(ctx, []account.Usage{full}))
+	ok(t, db.RecordUsage(ctx, nil))
+	lie := full // the first record of a call's attempt stands
+	lie.TokensOut = 1000
+	ok(t, db.RecordUsage(ctx, []account.Usage{lie}))
+
+	same(t, must[[]account.Usage](t)(db.Usage(ctx, store.UsageFilter{})), records)
+	sameDays(t, must[[]account.UsageDay](t)(db.UsageDays(ctx, store.UsageFilter{})), records)
+}
+
+func testUsageFilter(t *testing.T, db *store.DB) {
+	ctx := t.Context()
+	var records []account.Usage // newest first
+	for i := range 12 {
+		u := aCall(fmt.Sprint("call-", i), 1)
+		u.Started = start.Add(time.Duration(-12*i) * time.Hour)
+		u.MemberID, u.OwnerID = fmt.Sprint("mem_", i%2), fmt.Sprint("mem_", i%3)
+		records = append(records, u)
+	}
+	ok(t, db.RecordUsage(ctx, records))
+	where := func(keep func(account.Usage) bool) []account.Usage {
+		return slices.DeleteFunc(slices.Clone(records), func(u account.Usage) bool { return !keep(u) })
+	}
+	list, days := must[[]account.Usage](t), must[[]account.UsageDay](t)
+	for name, test := range map[string]struct {
+		filter store.UsageFilter
+		want   []account.Usage
+	}{
+		"all":    {store.UsageFilter{}, records},
+		"member": {store.UsageFilter{Member: "mem_1"}, where(func(u account.Usage) bool { return u.MemberID == "mem_1" })},
+		"owner":  {store.UsageFilter{Owner: "mem_1"}, where(func(u account.Usage) bool { return u.OwnerID == "mem_1" })},
+		"time":   {store.UsageFilter{Since: records[7].Started, Until: records[3].Started}, records[4:8]},
+		"nobody": {store.UsageFilter{Member: "mem_nobody"}, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			same(t, list(db.Usage(ctx, test.filter)), test.want)
+			limited := test.filter
+			limited.Limit = 2
+			same(t, list(db.Usage(ctx, limited)), test.want[:min(2, len(test.want))])
+			if test.filter.Since.IsZero() {
+				sameDays(t, days(db.UsageDays(ctx, test.filter)), test.want)
+			}
+		})
+	}
+	noon := store.UsageFilter{Since: time.Date(2026, 11, 19, 12, 0, 0, 0, time.UTC), Until: time.Date(2026, 11, 21, 0, 0, 0, 0, time.UTC)}
+	want := where(func(u account.Usage) bool { return u.Started.Day() == 19 || u.Started.Day() == 20 })
+	sameDays(t, days(db.UsageDays(ctx, noon)), want)
+
+	_, err := db.Usage(ctx, store.UsageFilter{Member: "a", Owner: "b"})
+	fails(t, err, store.ErrInvalid)
+	_, err = db.UsageDays(ctx, store.UsageFilter{Member: "a", Owner: "b"})
+	fails(t, err, store.ErrInvalid)
+}
+
+// testUsageRefused: one record that cannot be right does not cost the others.
+func testUsageRefused(t *testing.T, db *store.DB) {
+	ctx := t.Context()
+	good := aCall("good", 1)
+	batch := []account.Usage{good}
+	for i, spoil := range []func(*account.Usage){
+		func(u *account.Usage) { u.TokensIn = -1 },
+		func(u *account.Usage) { u.TokensOut = -1 },
+		func(u *account.Usage) { u.TokensIn = 1 << 31 },
+		func(u *account.Usage) { u.TokensOut = 1<<63 - 1 },
+		func(u *account.Usage) { u.Waited = -1 },
+		func(u *account.Usage) { u.FirstByte = -time.Second },
+		func(u *account.Usage) { u.Duration = 25 * time.Hour },
+		func(u *account.Usage) { u.Started = time.Time{} },
+		func(u *account.Usage) { u.Attempt = -1 },
+		func(u *account.Usage) { u.Model = strings.Repeat("x", 257) },
+		func(u *account.Usage) { u.Model = "a\x00b" },
+		func(u *account.Usage) { u.Code = "\xff" },
+	} {
+		u := aCall(fmt.Sprint("spoilt-", i), 1)
+		spoil(&u)
+		fails(t, db.RecordUsage(ctx, []account.Usage{u}), store.ErrInvalid)
+		batch = append(batch, u)
+	}
+	last := aCall("last", 1)
+	fails(t, db.RecordUsage(ctx, append(batch, last, account.Usage{})), store.ErrInvalid)
+	same(t, must[[]account.Usage](t)(db.Usage(ctx, store.UsageFilter{})), []account.Usage{good, last})
+	sameDays(t, must[[]account.UsageDay](t)(db.UsageDays(ctx, store.UsageFilter{})), []account.Usage{good, last})
+}
+
+// testUsageConcurrency: hubs that write overlapping batches in different orders
+// neither lock each other up nor count a call twice.
+func testUsageConcurrency(t *testing.T, db *store.DB) {
+	var records []account.Usage
+	for i := range 60 {
+		u := aCall(fmt.Sprint("call-", i), 1)
+		u.MachineID = fmt.Sprint("mch_", i%7)
+		records = append(records, u)
+	}
+	together(8, func(i int) {
+		mine := slices.Clone(records)
+		rand.New(rand.NewPCG(1, uint64(i))).Shuffle(len(mine), func(a, b int) { mine[a], mine[b] = mine[b], mine[a] })
+		for batch := range slices.Chunk(mine, 20) {
+			if err := db.RecordUsage(t.Context(), batch); err != nil {
+				t.Error(err)
+			}
+		}
+	})
+	same(t, len(must[[]account.Usage](t)(db.Usage(t.Context(), store.UsageFilter{}))), len(records))
+	sameDays(t, must[[]account.UsageDay](t)(db.UsageDays(t.Context(), store.UsageFilter{})), records)
+}
+
+func testUsageMany(t *testing.T, db *store.DB) {
+	random := rand.New(rand.NewPCG(2, 3))
+	var records []account.Usage
+	for i := range 10_000 {
+		u := aCall(fmt.Sprint("call-", i), 1)
+		u.Started = start.Add(-time.Duration(random.IntN(40*24*3600)) * time.Second)
+		u.MemberID, u.OwnerID = fmt.Sprint("mem_", random.IntN(5)), fmt.Sprint("mem_", random.IntN(3))
+		u.Model = fmt.Sprint("model-", random.IntN(3))
+		u.TokensIn, u.TokensOut = random.Int64N(1<<31), random.Int64N(1<<31)
+		if random.IntN(4) > 0 {
+			u.Code = ""
+		}
+		records = append(records, u)
+	}
+	for batch := range slices.Chunk(records, 500) {
+		ok(t, db.RecordUsage(t.Context(), batch))
+	}
+	got := must[[]account.Usage](t)(db.Usage(t.Context(), store.UsageFilter{}))
+	same(t, len(got), len(records))
+	if !slices.IsSortedFunc(got, func(a, b account.Usage) int { return b.Started.Compare(a.Started) }) {
+		t.Fatal("the usage is out of order")
+	}
+	sameDays(t, must[[]account.UsageDay](t)(db.UsageDays(t.Context(), store.UsageFilter{})), records)
+}

@@ -1,0 +1,113 @@
+package tunnel
+
+import (
+	"context"
+	"io"
+	"net"
+	"net/http"
+	"runtime"
+	"strings"
+	"testing"
+)
+
+// BenchmarkUnary is one small call down a tunnel over TLS on loopback, hub's
+// and daemon's ends together.
+func BenchmarkUnary(b *testing.B) {
+	answer := strings.Repeat("a", 1024)
+	line := overTLS(b, func(w http.ResponseWriter, r *http.Request) {
+		io.Copy(io.Discard, r.Body)
+		io.WriteString(w, answer)
+	})
+	body := strings.Repeat("q", 600)
+	b.ReportAllocs()
+	b.RunParallel(func(pb *testing.PB) {
+		for pb.Next() {
+			if _, _, err := call(context.Background(), line, "/v1/chat/completions", body); err != nil {
+				b.Error(err)
+			}
+		}
+	})
+}
+
+// BenchmarkChunk is one flushed chunk of a stream, written as the one before
+// was read.
+func BenchmarkChunk(b *testing.B) {
+	next := make(chan struct{})
+	chunk := []byte(`data: {"choices":[{"delta":{"content":"word"}}]}` + "\n\n")
+	line := overTLS(b, func(w http.ResponseWriter, r *http.Request) {
+		flush := http.NewResponseController(w).Flush
+		flush()
+		for range next {
+			w.Write(chunk)
+			flush()
+		}
+	})
+	r, err := http.NewRequest(http.MethodPost, "http://machine/v1/chat/completions", nil)
+	if err != nil {
+		b.Fatal(err)
+	}
+	answer, err := line.RoundTrip(r)
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer answer.Body.Close()
+	defer close(next)
+	got := make([]byte, len(chunk))
+	b.ReportAllocs()
+	for b.Loop() {
+		next <- struct{}{}
+		if _, err := io.ReadFull(answer.Body, got); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
+
+// BenchmarkIdle reports what an idle tunnel holds in memory: both ends, with
+// GET /offers open, over plain loopback connections (TLS adds its own).
+func BenchmarkIdle(b *testing.B) {
+	const machines = 1000
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		b.Fatal(err)
+	}
+	out := make(chan *Line)
+	server := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if line, err := Upgrade(w, r, UpgradeConfig{Generation: 1}); err == nil {
+			out <- line
+			for range line.Offers(context.Background()) {
+				if line.Ack(context.Background()) == nil {
+					out <- line
+				}
+			}
+		}
+	})}
+	go server.Serve(listener)
+	defer server.Close()
+	for b.Loop() {
+		before := inUse()
+		ctx, cancel := context.WithCancel(context.Background())
+		ended := make(chan error)
+		for range machines {
+			m := newMachine(nil, echo)
+			m.states, m.OnState = nil, nil
+			m.HubURL = "http://" + listener.Addr().String()
+			go func() { ended <- m.Run(ctx) }()
+			<-out
+			defer (<-out).Close()
+		}
+		b.ReportMetric(float64(inUse()-before)/machines/1024, "KB/line")
+		cancel()
+		for range machines {
+			<-ended
+		}
+	}
+}
+
+// inUse is heap and stacks after a collection.
+func inUse() uint64 {
+	runtime.GC()
+	runtime.GC()
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return m.HeapAlloc + m.StackInuse
+}

@@ -1,0 +1,390 @@
+package tunnel
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"golang.org/x/net/http2"
+)
+
+// hostile upgrades a connection whose daemon is any HTTP/2 handler at all.
+func hostile(t *testing.T, h *http.HTTP2Config, handler http.HandlerFunc) *Line {
+	t.Helper()
+	ours, theirs := net.Pipe()
+	c := newConn(theirs, nil)
+	server := &http.Server{Handler: handler, Protocols: priorKnowledge(), HTTP2: h}
+	served := make(chan struct{})
+	go func() { defer close(served); server.Serve(&oneConn{conn: c}) }()
+	line, err := newLine(t.Context(), newConn(ours, nil), 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { line.Close(); c.Close(); <-served })
+	return line
+}
+
+// A daemon that sends nonsense for offers is an error, soon and in little memory.
+func TestHostileOffers(t *testing.T) {
+	write := func(text string) http.HandlerFunc {
+		return func(w http.ResponseWriter, r *http.Request) {
+			io.WriteString(w, text)
+			http.NewResponseController(w).Flush()
+			<-r.Context().Done()
+		}
+	}
+	for name, test := range map[string]struct {
+		handler http.HandlerFunc
+		want    string
+	}{
+		"silence":        {func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }, "sent no offers in 10s"},
+		"head, no line":  {write(""), "sent no offers in 10s"},
+		"half a line":    {write(`{"name":`), "sent no offers in 10s"},
+		"no JSON":        {write("hello\n"), "no advertisement"},
+		"empty line":     {write("\n"), "no advertisement"},
+		"wrong shape":    {write(`{"slots":"many"}` + "\n"), "no advertisement"},
+		"duplicate name": {write(`{"slots":1,"slots":2}` + "\n"), "no advertisement"},
+		"bad UTF-8":      {write("{\"name\":\"\xff\"}\n"), "no advertisement"},
+		"deep":           {write(strings.Repeat("[", 100000) + "\n"), "no advertisement"},
+		"number too big": {write(`{"slots":99999999999999999999999}` + "\n"), "no advertisement"},
+		"404":            {http.NotFound, "404"},
+		"the end":        {func(http.ResponseWriter, *http.Request) {}, "unexpected EOF"},
+		"endless line": {func(w http.ResponseWriter, _ *http.Request) {
+			for {
+				if _, err := io.WriteString(w, strings.Repeat("x", 64<<10)); err != nil {
+					return
+				}
+			}
+		}, "longer than"},
+		"huge header": {func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("X", strings.Repeat("x", 2*maxHead))
+		}, "offers"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				line := hostile(t, nil, test.handler)
+				start := time.Now()
+				_, err := first(t.Context(), line)
+				if err == nil || !strings.Contains(err.Error(), test.want) {
+					t.Errorf("error %v, want %q", err, test.want)
+				}
+				if took := time.Since(start); took > firstOffer {
+					t.Errorf("took %v", took)
+				}
+			})
+		})
+	}
+}
+
+// Lines as fast as they go are read at a pace the hub can bear.
+func TestOffersFlood(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		line := hostile(t, nil, func(w http.ResponseWriter, _ *http.Request) {
+			for {
+				if _, err := io.WriteString(w, `{"slots":1}`+"\n"); err != nil {
+					return
+				}
+			}
+		})
+		start, n := time.Now(), 0
+		for range line.Offers(t.Context()) {
+			if n++; n == 201 {
+				break
+			}
+		}
+		if took := time.Since(start); took < 200*offersPace {
+			t.Errorf("201 lines were taken in %v", took)
+		}
+	})
+}
+
+// A daemon that grants few streams makes nobody wait.
+func TestFull(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		line := hostile(t, &http.HTTP2Config{MaxConcurrentStreams: 1}, func(w http.ResponseWriter, r *http.Request) {
+			http.NewResponseController(w).Flush()
+			<-r.Context().Done()
+		})
+		synctest.Wait() // its settings have come
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		r, _ := http.NewRequestWithContext(ctx, http.MethodPost, "http://machine/v1/chat/completions", nil)
+		if _, err := line.RoundTrip(r); err != nil {
+			t.Fatal(err)
+		}
+		if _, _, err := call(ctx, line, "/v1/chat/completions", ""); !errors.Is(err, ErrFull) {
+			t.Errorf("second call: %v, want ErrFull", err)
+		}
+	})
+}
+
+// A daemon that writes and never reads is given up when a write stands still.
+func TestNeverReads(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ours, theirs := net.Pipe()
+		gone := make(chan struct{})
+		go func() { // the preface is taken, then nothing more; pings come for ever
+			defer close(gone)
+			io.ReadFull(theirs, make([]byte, len(http2.ClientPreface)))
+			io.ReadFull(theirs, make([]byte, 9+6*4+9+4))
+			f := http2.NewFramer(theirs, nil)
+			f.WriteSettings()
+			io.ReadFull(theirs, make([]byte, 9)) // their acknowledgement
+			for f.WritePing(true, [8]byte{}) == nil {
+				time.Sleep(time.Second) // in the bubble
+			}
+		}()
+		line, err := newLine(t.Context(), newConn(ours, nil), 1)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer line.Close()
+		// A goroutine that waits for a mutex stops the bubble's clock, so the
+		// settings are exchanged before the write stands still.
+		synctest.Wait()
+		start := time.Now()
+		if _, _, err := call(t.Context(), line, "/v1/chat/completions", "x"); err == nil {
+			t.Error("a call nobody read was answered")
+		}
+		<-line.Done()
+		if took := time.Since(start); took > pingEvery+pingWait {
+			t.Errorf("given up after %v", took)
+		}
+		<-gone
+	})
+}
+
+// What is no tunnel is answered and not hijacked.
+func TestUpgradeRefuses(t *testing.T) {
+	good := func() *http.Request {
+		r := httptest.NewRequest(http.MethodGet, "/tunnel", nil)
+		r.Header.Set("Connection", "keep-alive, Upgrade")
+		r.Header.Set("Upgrade", Protocol)
+		r.Header.Set(HeaderVersion, "1")
+		return r
+	}
+	if err := checkUpgrade(good()); err != nil {
+		t.Fatalf("the good one: %v", err)
+	}
+	for name, spoil := range map[string]func(*http.Request){
+		"POST":          func(r *http.Request) { r.Method = http.MethodPost },
+		"HTTP/2":        func(r *http.Request) { r.ProtoMajor = 2 },
+		"no connection": func(r *http.Request) { r.Header.Del("Connection") },
+		"no upgrade":    func(r *http.Request) { r.Header.Del("Upgrade") },
+		"other upgrade": func(r *http.Request) { r.Header.Set("Upgrade", "h2c") },
+		"no version":    func(r *http.Request) { r.Header.Del(HeaderVersion) },
+		"bad version":   func(r *http.Request) { r.Header.Set(HeaderVersion, "one") },
+		"version 0":     func(r *http.Request) { r.Header.Set(HeaderVersion, "0") },
+	} {
+		r, w := good(), httptest.NewRecorder()
+		spoil(r)
+		if _, err := Upgrade(w, r, UpgradeConfig{}); err == nil || w.Code != http.StatusUpgradeRequired || w.Header().Get("Upgrade") != Protocol {
+			t.Errorf("%s: %d, %v", name, w.Code, err)
+		}
+	}
+}
+
+// A hub that answers the upgrade oddly is an error that says so.
+func TestOddHub(t *testing.T) {
+	for name, test := range map[string]struct{ answer, want string }{
+		"other protocol": {"HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: h2c\r\n\r\n", "h2c"},
+		"no generation":  {"HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: " + Protocol + "\r\n\r\n", HeaderGeneration},
+		"200":            {"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n", "200 OK"},
+		"503, no hint":   {"HTTP/1.1 503 Service Unavailable\r\n\r\n", "503"},
+		"nonsense":       {"SSH-2.0-OpenSSH\r\n\r\n", "cannot read"},
+		"endless header": {"HTTP/1.1 101 Switching Protocols\r\nX: " + strings.Repeat("x", 2*maxHead), "cannot read"},
+		"silence":        {"", "cannot read"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				d := newMachine(nil, echo).Dialer
+				d.Dial = func(context.Context, string, string) (net.Conn, error) {
+					a, b := net.Pipe()
+					go func() {
+						http.ReadRequest(bufio.NewReader(b))
+						io.WriteString(b, test.answer)
+						io.Copy(io.Discard, b)
+					}()
+					return a, nil
+				}
+				target, err := parseHub(d.HubURL)
+				if err != nil {
+					t.Fatal(err)
+				}
+				_, _, err = d.upgrade(t.Context(), target)
+				if err == nil || !strings.Contains(err.Error(), test.want) {
+					t.Errorf("error %v, want %q", err, test.want)
+				}
+			})
+		})
+	}
+}
+
+// The windows stand on the wire as configured: the library takes a connection
+// window over 4 MiB as it is.
+func TestWindows(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a, b := net.Pipe()
+		c := newConn(b, nil)
+		m := newMachine(nil, echo)
+		ended := make(chan struct{})
+		go func() { defer close(ended); newSession(m.Dialer, c, 1).run(t.Context()) }()
+		go io.WriteString(a, http2.ClientPreface)
+		f := http2.NewFramer(io.Discard, a)
+		var stream, connection uint32
+		for connection == 0 {
+			frame, err := f.ReadFrame()
+			if err != nil {
+				t.Fatal(err)
+			}
+			switch frame := frame.(type) {
+			case *http2.SettingsFrame:
+				stream, _ = frame.Value(http2.SettingInitialWindowSize)
+			case *http2.WindowUpdateFrame:
+				connection = frame.Increment + 65535
+			}
+		}
+		a.Close()
+		<-ended
+		if stream != streamWindow || connection != connectionWindow {
+			t.Errorf("the daemon grants %d a stream and %d a connection", stream, connection)
+		}
+	})
+	synctest.Test(t, func(t *testing.T) {
+		a, b := net.Pipe()
+		defer b.Close()
+		go newLine(t.Context(), newConn(a, nil), 1)
+		io.ReadFull(b, make([]byte, len(http2.ClientPreface)))
+		frame, err := http2.NewFramer(io.Discard, b).ReadFrame()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got, _ := frame.(*http2.SettingsFrame).Value(http2.SettingInitialWindowSize); got != streamWindow {
+			t.Errorf("the hub grants %d a stream", got)
+		}
+		a.Close()
+	})
+}
+
+// Three stalled uploads of 8 MiB stop nobody else (performance: the daemon's
+// windows). On a real connection, over TLS.
+func TestStalledUploads(t *testing.T) {
+	release := make(chan struct{})
+	line := overTLS(t, func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/v1/stalled" {
+			w.WriteHeader(http.StatusOK)
+			http.NewResponseController(w).Flush()
+			select {
+			case <-release:
+			case <-r.Context().Done():
+			}
+			return
+		}
+		echo(w, r)
+	})
+	defer close(release)
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	const stalled = 3
+	for range stalled {
+		body, writer := io.Pipe()
+		wrote := make(chan struct{})
+		go func() {
+			defer close(wrote)
+			// It takes what the stream's window grants, then stands still.
+			writer.Write(make([]byte, streamWindow))
+			go writer.Write(make([]byte, 8<<20))
+		}()
+		r, _ := http.NewRequestWithContext(t.Context(), http.MethodPost, "http://machine/v1/stalled", body)
+		answer, err := line.RoundTrip(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer answer.Body.Close()
+		select {
+		case <-wrote:
+		case <-ctx.Done():
+			t.Fatal("a stalled upload holds up another")
+		}
+	}
+	payload := strings.Repeat("x", 1<<20)
+	for i := range 30 {
+		status, body, err := call(ctx, line, "/v1/chat/completions", payload)
+		if err != nil || status != 200 || len(body) != len(payload) {
+			t.Fatalf("call %d beside %d stalled uploads: %d, %d bytes, %v", i, stalled, status, len(body), err)
+		}
+	}
+}
+
+// A reader that stands still holds one stream's window, and the others go on.
+func TestStalledReader(t *testing.T) {
+	line := overTLS(t, func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/v1/endless" {
+			for {
+				if _, err := w.Write(make([]byte, 32<<10)); err != nil {
+					return
+				}
+			}
+		}
+		echo(w, r)
+	})
+	for range 20 {
+		r, _ := http.NewRequestWithContext(t.Context(), http.MethodPost, "http://machine/v1/endless", nil)
+		answer, err := line.RoundTrip(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer answer.Body.Close()
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	for range 10 {
+		if _, _, err := call(ctx, line, "/v1/chat/completions", "x"); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// TLS below 1.3 and a foreign certificate are refused.
+func TestTLSOnly13(t *testing.T) {
+	cert, pool := certificate(t)
+	for name, test := range map[string]struct {
+		server func() (net.Listener, error)
+		want   string
+	}{
+		"TLS 1.2": {func() (net.Listener, error) {
+			return listenTLS(cert, "1.2")
+		}, "version"},
+		"foreign": {func() (net.Listener, error) {
+			other, _ := certificate(t)
+			return listenTLS(other, "1.3")
+		}, "certificate"},
+	} {
+		listener, err := test.server()
+		if err != nil {
+			t.Fatal(err)
+		}
+		server := &http.Server{ErrorLog: quiet()}
+		go server.Serve(listener)
+		m := newMachine(nil, echo)
+		m.HubURL = fmt.Sprintf("https://%s", listener.Addr())
+		m.TLS = clientTLS(pool)
+		target, err := parseHub(m.HubURL)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, _, err := m.upgrade(t.Context(), target); err == nil || !strings.Contains(err.Error(), test.want) {
+			t.Errorf("%s: %v", name, err)
+		}
+		server.Close()
+	}
+}

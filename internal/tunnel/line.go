@@ -1,0 +1,280 @@
+package tunnel
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"iter"
+	"net"
+	"net/http"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/go-json-experiment/json"
+)
+
+// Bounds on what a machine may make the hub do.
+const (
+	maxOffersLine = 1 << 20          // bytes of one line of GET /offers
+	firstOffer    = 10 * time.Second // for the first line, after the upgrade
+	fenceWait     = 2 * time.Second  // for POST /fenced to be answered
+	maxRemark     = 512              // bytes kept of a daemon's text for an error
+)
+
+// ErrFull is a RoundTrip refused because the daemon grants no further stream.
+var ErrFull = errors.New("cannot send the call: the machine grants no further stream on its tunnel")
+
+// errFenced is the cause of a line's end after Fence.
+var errFenced = errors.New("a newer tunnel of the machine took over")
+
+// UpgradeConfig is what the hub says of a tunnel it accepts.
+type UpgradeConfig struct {
+	// Generation is the tunnel's number, larger than any this machine had.
+	Generation int64
+}
+
+// Line is the hub's end of one tunnel: an http.RoundTripper to one machine.
+// Requests need a URL with any host; the path is what counts. All methods may
+// be used at once.
+type Line struct {
+	conn       *conn
+	cc         *http.ClientConn
+	generation int64
+}
+
+// Upgrade answers GET /tunnel of an authenticated machine with 101 and takes
+// the connection over. If it returns an error the answer was already given and
+// the caller has nothing left to write. The line must be closed.
+func Upgrade(w http.ResponseWriter, r *http.Request, config UpgradeConfig) (*Line, error) {
+	if err := checkUpgrade(r); err != nil {
+		w.Header().Set("Upgrade", Protocol)
+		w.Header().Set("Connection", "Upgrade")
+		http.Error(w, err.Error(), http.StatusUpgradeRequired)
+		return nil, err
+	}
+	raw, buffered, err := http.NewResponseController(w).Hijack()
+	if err != nil {
+		http.Error(w, "cannot open a tunnel here", http.StatusInternalServerError)
+		return nil, fmt.Errorf("cannot take the connection of a tunnel over: %w", err)
+	}
+	// The server's deadlines were for one request; the tunnel stays.
+	if err := raw.SetDeadline(time.Time{}); err != nil {
+		raw.Close()
+		return nil, fmt.Errorf("cannot clear the deadlines of a tunnel: %w", err)
+	}
+	c := newConn(raw, buffered.Reader)
+	if _, err := fmt.Fprintf(c, "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: %s\r\n%s: %d\r\n%s: %d\r\n\r\n",
+		Protocol, HeaderVersion, Version, HeaderGeneration, config.Generation); err != nil {
+		c.Close()
+		return nil, fmt.Errorf("cannot answer the upgrade of a tunnel: %w", err)
+	}
+	return newLine(r.Context(), c, config.Generation)
+}
+
+// checkUpgrade says what is missing for a tunnel.
+func checkUpgrade(r *http.Request) error {
+	switch {
+	case r.Method != http.MethodGet, r.ProtoMajor != 1:
+		return errors.New("cannot open a tunnel: it begins with an HTTP/1.1 GET")
+	case !hasToken(r.Header, "Connection", "upgrade"), !hasToken(r.Header, "Upgrade", Protocol):
+		return fmt.Errorf("cannot open a tunnel: the request must ask for Upgrade: %s", Protocol)
+	}
+	if v, err := strconv.Atoi(r.Header.Get(HeaderVersion)); err != nil || v < 1 {
+		return fmt.Errorf("cannot open a tunnel: %s must be a version number", HeaderVersion)
+	}
+	return nil
+}
+
+// hasToken reports whether a comma-separated header holds the token, in any case.
+func hasToken(h http.Header, name, token string) bool {
+	for _, value := range h.Values(name) {
+		for part := range strings.SplitSeq(value, ",") {
+			if strings.EqualFold(strings.TrimSpace(part), token) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// newLine begins to speak HTTP/2 on an upgraded connection, which it owns.
+func newLine(ctx context.Context, c *conn, generation int64) (*Line, error) {
+	transport := &http.Transport{
+		DialContext:            func(context.Context, string, string) (net.Conn, error) { return c, nil },
+		Protocols:              priorKnowledge(),
+		HTTP2:                  http2Config(),
+		DisableCompression:     true, // bytes pass as they are
+		MaxResponseHeaderBytes: maxHead,
+	}
+	cc, err := transport.NewClientConn(ctx, "http", "machine:80")
+	if err != nil {
+		c.Close()
+		return nil, fmt.Errorf("cannot begin HTTP/2 on a tunnel: %w", err)
+	}
+	return &Line{conn: c, cc: cc, generation: generation}, nil
+}
+
+// Generation is the number given to Upgrade.
+func (l *Line) Generation() int64 { return l.generation }
+
+// RoundTrip sends one request down the tunnel. It never waits for a stream to
+// come free (ErrFull) and never repeats a request. Any other error means that
+// this attempt is over: the tunnel ended, the daemon cut the stream, or the
+// request's context did. The daemon's own refusals are answers (HeaderRefused).
+func (l *Line) RoundTrip(r *http.Request) (*http.Response, error) {
+	if err := l.Err(); err != nil {
+		return nil, fmt.Errorf("cannot send the call: the tunnel ended: %w", err)
+	}
+	if l.cc.Available() <= 0 {
+		return nil, ErrFull
+	}
+	return l.cc.RoundTrip(r)
+}
+
+// Offers asks for the machine's advertisements and yields each: the first soon
+// after the upgrade, then one at each change, until the line or ctx ends, which
+// it yields as an error, once. A line over 1 MiB or that is no JSON object of
+// the right shape is an error too. It reads about 1 MiB a second at most: who
+// sends more waits.
+func (l *Line) Offers(ctx context.Context) iter.Seq2[Advertisement, error] {
+	return func(yield func(Advertisement, error) bool) {
+		ctx, cancel := context.WithCancelCause(ctx)
+		defer cancel(nil)
+		late := time.AfterFunc(firstOffer, func() {
+			cancel(fmt.Errorf("the machine sent no offers in %v", firstOffer))
+		})
+		defer late.Stop()
+		fail := func(err error) {
+			if ctx.Err() != nil {
+				err = context.Cause(ctx)
+			}
+			yield(Advertisement{}, fmt.Errorf("cannot read a machine's offers: %w", err))
+		}
+		answer, err := l.ask(ctx, http.MethodGet, "/offers", nil)
+		if err != nil {
+			fail(err)
+			return
+		}
+		defer answer.Body.Close()
+		// Small, because it stays while the machine is idle.
+		lines := bufio.NewReaderSize(answer.Body, 512)
+		for {
+			line, err := readLine(lines)
+			if err != nil {
+				fail(err)
+				return
+			}
+			late.Stop()
+			var ad Advertisement
+			if err := json.Unmarshal(line, &ad); err != nil {
+				fail(fmt.Errorf("a line of %d bytes is no advertisement: %w", len(line), err))
+				return
+			}
+			if !yield(ad, nil) {
+				return
+			}
+			select {
+			case <-time.After(offersPace + time.Duration(len(line))*time.Microsecond):
+			case <-ctx.Done():
+				fail(ctx.Err())
+				return
+			}
+		}
+	}
+}
+
+// readLine is the next line without its end, at most maxOffersLine long.
+func readLine(r *bufio.Reader) ([]byte, error) {
+	var line []byte
+	for {
+		part, err := r.ReadSlice('\n')
+		line = append(line, part...)
+		switch {
+		case len(line) > maxOffersLine:
+			return nil, fmt.Errorf("a line is longer than %d bytes", maxOffersLine)
+		case err == nil:
+			return bytes.TrimSuffix(line, []byte{'\n'}), nil
+		case errors.Is(err, io.EOF):
+			return nil, io.ErrUnexpectedEOF // the answer never ends by itself
+		case !errors.Is(err, bufio.ErrBufferFull):
+			return nil, err
+		}
+	}
+}
+
+// Ack tells the daemon that its first offers were taken in: from here the
+// machine is routable (decisions 8).
+func (l *Line) Ack(ctx context.Context) error { return l.post(ctx, "/ack", nil) }
+
+// Control hands the daemon a change its owner made elsewhere. The error holds
+// the daemon's words if it refused.
+func (l *Line) Control(ctx context.Context, change Control) error {
+	body, err := json.Marshal(change)
+	if err != nil {
+		return fmt.Errorf("cannot write a control message: %w", err)
+	}
+	return l.post(ctx, "/control", body)
+}
+
+// Fence tells the daemon that this generation is over and closes the line. It
+// takes 2 s at most: a peer that is gone need not be told.
+func (l *Line) Fence(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, fenceWait)
+	defer cancel()
+	// The line ends either way, so what went wrong in telling changes nothing.
+	_ = l.post(ctx, "/fenced", nil)
+	l.end(errFenced)
+}
+
+// Done is closed when the line has ended; every running body read then fails.
+func (l *Line) Done() <-chan struct{} { return l.conn.done }
+
+// Err is why the line ended; nil while it lives.
+func (l *Line) Err() error {
+	select {
+	case <-l.conn.done:
+		return l.conn.cause()
+	default:
+		return nil
+	}
+}
+
+// Close ends the line and every request on it at once.
+func (l *Line) Close() { l.end(net.ErrClosed) }
+
+func (l *Line) end(reason error) {
+	l.conn.because(reason)
+	l.cc.Close()
+	l.conn.Close() // in case the HTTP/2 library had let go of it before
+}
+
+// post sends a message of the protocol and wants a 2xx.
+func (l *Line) post(ctx context.Context, path string, body []byte) error {
+	answer, err := l.ask(ctx, http.MethodPost, path, body)
+	if err != nil {
+		return err
+	}
+	return answer.Body.Close()
+}
+
+// ask sends a message of the protocol; an answer other than 2xx is an error.
+func (l *Line) ask(ctx context.Context, method, path string, body []byte) (*http.Response, error) {
+	r, err := http.NewRequestWithContext(ctx, method, "http://machine"+path, bytes.NewReader(body))
+	if err != nil {
+		return nil, err
+	}
+	answer, err := l.RoundTrip(r)
+	if err != nil {
+		return nil, fmt.Errorf("cannot send %s to a machine: %w", path, err)
+	}
+	if answer.StatusCode/100 == 2 {
+		return answer, nil
+	}
+	defer answer.Body.Close()
+	remark, _ := io.ReadAll(io.LimitReader(answer.Body, maxRemark))
+	return nil, fmt.Errorf("the machine answered %s with %d: %q", path, answer.StatusCode, remark)
+}

@@ -1,0 +1,442 @@
+package tunnel
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"net"
+	"net/http"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// first reads one advertisement.
+func first(ctx context.Context, line *Line) (Advertisement, error) {
+	for ad, err := range line.Offers(ctx) {
+		return ad, err
+	}
+	return Advertisement{}, errors.New("no offers and no error")
+}
+
+// call posts a body down a line and returns status and body.
+func call(ctx context.Context, line *Line, path, body string) (int, string, error) {
+	r, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://machine"+path, strings.NewReader(body))
+	if err != nil {
+		return 0, "", err
+	}
+	answer, err := line.RoundTrip(r)
+	if err != nil {
+		return 0, "", err
+	}
+	defer answer.Body.Close()
+	b, err := io.ReadAll(answer.Body)
+	return answer.StatusCode, string(b), err
+}
+
+func echo(w http.ResponseWriter, r *http.Request) {
+	w.Header().Set("X-Path", r.URL.Path)
+	io.Copy(w, r.Body)
+}
+
+// Offers come before the acknowledgement, the acknowledgement before calls.
+func TestFromDialToCall(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		out := make(chan *Line, 1)
+		var asked http.Header
+		h := serveHub(t, func(w http.ResponseWriter, r *http.Request) {
+			asked = r.Header.Clone()
+			lines(t, out)(w, r)
+		})
+		m := newMachine(h, echo)
+		m.run(t)
+		line := <-out
+		if got := asked.Get("Authorization"); got != "Bearer kithm_test" {
+			t.Errorf("Authorization = %q", got)
+		}
+		if got := asked.Get(HeaderVersion); got != strconv.Itoa(Version) {
+			t.Errorf("%s = %q", HeaderVersion, got)
+		}
+		ad, err := first(t.Context(), line)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if ad.Name != "laptop" || ad.Generation != line.Generation() || ad.Version != Version || len(ad.Models) != 1 {
+			t.Errorf("advertisement = %+v", ad)
+		}
+		synctest.Wait()
+		for _, want := range []Phase{Dialing, Connected} {
+			if s := <-m.states; s.Phase != want {
+				t.Errorf("phase = %q, want %q", s.Phase, want)
+			}
+		}
+		if len(m.states) != 0 {
+			t.Errorf("acknowledged before POST /ack: %+v", <-m.states)
+		}
+		if err := line.Ack(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		m.until(t, Acked)
+		status, body, err := call(t.Context(), line, "/v1/chat/completions", "hello")
+		if status != 200 || body != "hello" || err != nil {
+			t.Errorf("call = %d %q %v", status, body, err)
+		}
+	})
+}
+
+// Each change is told, whole; a burst of them in one line; free slots alone not
+// at all.
+func TestOffersFollowChanges(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		out := make(chan *Line, 1)
+		m := newMachine(serveHub(t, lines(t, out)), echo)
+		m.run(t)
+		line := <-out
+		got := make(chan Advertisement, 100)
+		go func() {
+			for ad, err := range line.Offers(t.Context()) {
+				if err == nil {
+					got <- ad
+				}
+			}
+			close(got)
+		}()
+		if err := line.Ack(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		<-got
+		m.change(func(a *Advertisement) { a.Paused = true })
+		if ad := <-got; !ad.Paused {
+			t.Errorf("paused is not told: %+v", ad)
+		}
+		for i := range 100 {
+			m.change(func(a *Advertisement) { a.Local = i })
+		}
+		synctest.Wait()
+		time.Sleep(time.Second) // in the bubble: lets every line come
+		synctest.Wait()
+		n, last := len(got), Advertisement{}
+		for range n {
+			last = <-got
+		}
+		if n > 2 || last.Local != 99 {
+			t.Errorf("100 changes at once came as %d lines, the last with local %d", n, last.Local)
+		}
+		m.change(func(a *Advertisement) { a.Free = 0; a.Models = []Model{{ID: "m", Families: []string{"chat"}, Free: 7}} })
+		time.Sleep(time.Second)
+		synctest.Wait()
+		if len(got) != 0 {
+			t.Errorf("free slots alone made a line: %+v", <-got)
+		}
+		line.Close()
+		if _, open := <-got; open {
+			t.Error("an advertisement after the line's end")
+		}
+	})
+}
+
+// Faults 31, 32: a link that swallows everything is found by both ends in 15 s.
+func TestBlackHoleIsFound(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		out := make(chan *Line, 1)
+		h := serveHub(t, lines(t, out))
+		m := newMachine(h, func(w http.ResponseWriter, r *http.Request) {
+			io.WriteString(w, "begun")
+			http.NewResponseController(w).Flush()
+			<-r.Context().Done()
+		})
+		m.run(t)
+		line := <-out
+		if err := line.Ack(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		m.until(t, Acked)
+		r, _ := http.NewRequestWithContext(t.Context(), http.MethodPost, "http://machine/v1/chat/completions", nil)
+		answer, err := line.RoundTrip(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		io.ReadFull(answer.Body, make([]byte, len("begun")))
+		time.Sleep(7 * time.Second)
+		h.blackHole()
+		start := time.Now()
+		if _, err := answer.Body.Read(make([]byte, 1)); err == nil {
+			t.Error("the body goes on in a black hole")
+		}
+		<-line.Done()
+		if took := time.Since(start); took > 15*time.Second || line.Err() == nil {
+			t.Errorf("hub: found after %v: %v", took, line.Err())
+		}
+		lost := m.until(t, Lost)
+		if took := time.Since(start); took > 15*time.Second || lost.Err == nil {
+			t.Errorf("daemon: found after %v: %v", took, lost.Err)
+		}
+		(<-out).Close() // it came back by itself
+	})
+}
+
+// An idle tunnel stays, however long.
+func TestIdleTunnelStays(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		out := make(chan *Line, 1)
+		m := newMachine(serveHub(t, lines(t, out)), echo)
+		m.run(t)
+		line := <-out
+		if err := line.Ack(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(24 * time.Hour)
+		if _, _, err := call(t.Context(), line, "/v1/embeddings", "x"); err != nil {
+			t.Errorf("after a day: %v", err)
+		}
+	})
+}
+
+// Row 13: the older daemon is told, says so and stops; its calls end.
+func TestFence(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		out := make(chan *Line, 1)
+		m := newMachine(serveHub(t, lines(t, out)), func(w http.ResponseWriter, r *http.Request) {
+			http.NewResponseController(w).Flush()
+			<-r.Context().Done()
+		})
+		m.run(t)
+		line := <-out
+		if err := line.Ack(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		r, _ := http.NewRequestWithContext(t.Context(), http.MethodPost, "http://machine/v1/chat/completions", nil)
+		answer, err := line.RoundTrip(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		start := time.Now()
+		line.Fence(t.Context())
+		if _, err := io.ReadAll(answer.Body); err == nil {
+			t.Error("the call of a fenced tunnel ended well")
+		}
+		<-line.Done()
+		if !errors.Is(line.Err(), errFenced) {
+			t.Errorf("Err = %v", line.Err())
+		}
+		if err := <-m.ended; !errors.Is(err, ErrFenced) {
+			t.Errorf("Run = %v, want ErrFenced", err)
+		}
+		if took := time.Since(start); took > time.Second {
+			t.Errorf("fencing took %v", took)
+		}
+		if _, _, err := call(t.Context(), line, "/v1/embeddings", ""); err == nil {
+			t.Error("a call on a fenced line went through")
+		}
+	})
+}
+
+// Fencing a machine that is gone takes 2 s and no longer.
+func TestFenceOfTheDead(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		out := make(chan *Line, 1)
+		h := serveHub(t, lines(t, out))
+		m := newMachine(h, echo)
+		m.run(t)
+		line := <-out
+		h.blackHole()
+		start := time.Now()
+		line.Fence(t.Context())
+		if took := time.Since(start); took > fenceWait {
+			t.Errorf("took %v", took)
+		}
+		<-line.Done()
+	})
+}
+
+// Fault 39: a daemon that is never acknowledged dials again.
+func TestNoAckRedials(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		out := make(chan *Line, 10)
+		m := newMachine(serveHub(t, lines(t, out)), echo)
+		m.run(t)
+		start := time.Now()
+		<-out
+		if s := m.until(t, Lost); !errors.Is(s.Err, errNoAck) || time.Since(start) != ackWithin {
+			t.Errorf("lost after %v: %v", time.Since(start), s.Err)
+		}
+		<-out
+	})
+}
+
+// A 401 ends Run (decisions 8).
+func TestRefused(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		asked := 0
+		h := serveHub(t, func(w http.ResponseWriter, _ *http.Request) { asked++; w.WriteHeader(http.StatusUnauthorized) })
+		m := newMachine(h, echo)
+		m.run(t)
+		if err := <-m.ended; !errors.Is(err, ErrRefused) {
+			t.Errorf("Run = %v, want ErrRefused", err)
+		}
+		if asked != 1 {
+			t.Errorf("asked %d times", asked)
+		}
+	})
+}
+
+// The admission gate is obeyed, with jitter and within reason.
+func TestAdmissionGate(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var retry atomic.Value
+		retry.Store("7")
+		h := serveHub(t, func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Retry-After", retry.Load().(string))
+			w.WriteHeader(http.StatusServiceUnavailable)
+		})
+		m := newMachine(h, echo)
+		m.run(t)
+		seen := make(map[time.Duration]bool)
+		for range 20 {
+			before := time.Now()
+			s := m.until(t, Lost)
+			seen[s.Retry] = true
+			if s.Retry < 7*time.Second || s.Retry > 10500*time.Millisecond {
+				t.Errorf("Retry-After: 7 gives a pause of %v", s.Retry)
+			}
+			m.until(t, Dialing)
+			if took := time.Since(before); took < s.Retry {
+				t.Errorf("dialled after %v, said %v", took, s.Retry)
+			}
+		}
+		if len(seen) < 10 {
+			t.Errorf("20 pauses, %d different: no jitter", len(seen))
+		}
+		retry.Store("99999999999")
+		m.until(t, Lost)
+		m.until(t, Dialing)
+		if s := m.until(t, Lost); s.Retry > maxRetryAfter*3/2 {
+			t.Errorf("an absurd Retry-After gives a pause of %v", s.Retry)
+		}
+	})
+}
+
+// Reconnecting is full jitter under a ceiling that doubles, and starts over
+// after a tunnel that was acknowledged.
+func TestBackoff(t *testing.T) {
+	d := new(Dialer)
+	for failures := range 40 {
+		ceiling := min(defaultMin<<min(failures, 20), defaultMax)
+		var largest, sum time.Duration
+		for range 2000 {
+			p := d.pause(failures, io.EOF)
+			largest, sum = max(largest, p), sum+p
+		}
+		if largest > ceiling || largest < ceiling*9/10 {
+			t.Errorf("after %d failures the largest pause is %v, ceiling %v", failures, largest, ceiling)
+		}
+		if mean := sum / 2000; mean < ceiling*4/10 || mean > ceiling*6/10 {
+			t.Errorf("after %d failures the mean pause is %v, ceiling %v", failures, mean, ceiling)
+		}
+	}
+	synctest.Test(t, func(t *testing.T) {
+		out := make(chan *Line, 1)
+		h := serveHub(t, lines(t, out))
+		m := newMachine(h, echo)
+		var broken atomic.Bool
+		broken.Store(true)
+		m.Dial = func(ctx context.Context, network, address string) (net.Conn, error) {
+			if broken.Load() {
+				return nil, io.ErrUnexpectedEOF
+			}
+			return h.Dial(ctx, network, address)
+		}
+		m.run(t)
+		for range 15 {
+			m.until(t, Lost)
+		}
+		broken.Store(false)
+		line := <-out
+		if err := line.Ack(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		m.until(t, Acked)
+		line.Close()
+		if s := m.until(t, Lost); s.Retry > defaultMin {
+			t.Errorf("after an acknowledged tunnel the pause is %v", s.Retry)
+		}
+		(<-out).Close()
+	})
+}
+
+// The credential never travels in the clear beyond this machine.
+func TestHubAddress(t *testing.T) {
+	for raw, want := range map[string]string{
+		"https://hub.example":         "hub.example:443",
+		"https://hub.example:8443/":   "hub.example:8443",
+		"http://localhost:8080":       "localhost:8080",
+		"http://127.0.0.1":            "127.0.0.1:80",
+		"http://[::1]:9":              "[::1]:9",
+		"http://hub.example":          "",
+		"http://192.168.1.5:8080":     "",
+		"http://127.0.0.1.evil.test":  "",
+		"http://0.0.0.0":              "",
+		"ws://localhost":              "",
+		"hub.example":                 "",
+		"https://":                    "",
+		"https://u:p@hub.example":     "",
+		"https://hub.example/?a=b":    "",
+		"https://hub.example/#a":      "",
+		"https://hub.example:8443/eu": "hub.example:8443",
+	} {
+		got, err := parseHub(raw)
+		if got.address != want || (err == nil) != (want != "") {
+			t.Errorf("parseHub(%q) = %q, %v; want %q", raw, got.address, err, want)
+		}
+	}
+	err := (&Dialer{HubURL: "http://hub.example"}).Run(t.Context())
+	if err == nil || !strings.Contains(err.Error(), "TLS") {
+		t.Errorf("Run without TLS = %v", err)
+	}
+}
+
+// Control reaches the daemon; its refusal comes back in its words.
+func TestControl(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		out := make(chan *Line, 1)
+		m := newMachine(serveHub(t, lines(t, out)), echo)
+		var got Control
+		m.Control = func(_ context.Context, c Control) error {
+			got = c
+			if c.Hours != nil {
+				return errors.New("hours cannot be read")
+			}
+			return nil
+		}
+		m.run(t)
+		line := <-out
+		yes, hours := true, "whenever"
+		if err := line.Control(t.Context(), Control{Paused: &yes}); err != nil || got.Paused == nil || !*got.Paused || got.Slots != nil {
+			t.Errorf("Control = %v, arrived %+v", err, got)
+		}
+		err := line.Control(t.Context(), Control{Hours: &hours})
+		if err == nil || !strings.Contains(err.Error(), "hours cannot be read") {
+			t.Errorf("Control = %v", err)
+		}
+		// A large one is no message of the hub's.
+		if status, _, _ := call(t.Context(), line, "/control", `{"hours":"`+strings.Repeat("x", maxControl)+`"}`); status/100 == 2 {
+			t.Errorf("a huge control message: %d", status)
+		}
+	})
+}
+
+// Bytes that came with the upgrade are not lost.
+func TestEarlyBytes(t *testing.T) {
+	a, b := net.Pipe()
+	defer a.Close()
+	go func() { b.Write([]byte("later")); b.Close() }()
+	early := bufioWith(t, "early ")
+	got, _ := io.ReadAll(newConn(a, early))
+	if !bytes.Equal(got, []byte("early later")) {
+		t.Errorf("read %q", got)
+	}
+}
