@@ -7,6 +7,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
+	"io"
 	"strconv"
 	"strings"
 
@@ -101,7 +102,7 @@ func (r *rebuild) run() error {
 	if err := r.token(); err != nil {
 		return err
 	}
-	if r.dec.PeekKind() != jsontext.KindInvalid {
+	if _, err := r.dec.ReadToken(); err != io.EOF {
 		return fault.New(fault.InvalidRequest, "the body holds more than one JSON value")
 	}
 	return nil

@@ -98,8 +98,11 @@ func (s *stream) feed(b []byte) {
 		done = from + n
 		from = done
 	}
+	if s.ended {
+		return
+	}
 	s.partial = s.partial[:copy(s.partial, s.partial[done:])]
-	if len(s.partial) > maxFrame && !s.ended {
+	if len(s.partial) > maxFrame {
 		s.stop(fault.New(fault.EngineError, "the engine sent a frame larger than %d KiB", maxFrame>>10))
 	}
 }

@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"maps"
 	"slices"
 	"strconv"
 
@@ -185,11 +186,10 @@ func (t *thinking) readThinking(value jsontext.Value, wrong error) error {
 
 func (t *thinking) readKwargs(value jsontext.Value, wrong error, r *rebuild) error {
 	var v struct {
-		Enable   *bool                     `json:"enable_thinking"`
-		Thinking *bool                     `json:"thinking"`
-		Effort   *string                   `json:"reasoning_effort"`
-		Budget   *int                      `json:"thinking_budget"`
-		Others   map[string]jsontext.Value `json:",inline"`
+		Enable   *bool   `json:"enable_thinking"`
+		Thinking *bool   `json:"thinking"`
+		Effort   *string `json:"reasoning_effort"`
+		Budget   *int    `json:"thinking_budget"`
 	}
 	if err := json.Unmarshal(value, &v); err != nil {
 		return wrong
@@ -207,9 +207,19 @@ func (t *thinking) readKwargs(value jsontext.Value, wrong error, r *rebuild) err
 			t.setEnabled(*enabled)
 		}
 	}
-	if r.req.Trusted { // the rest is the template's business, and the owner's
-		for name, value := range v.Others {
-			r.kwargs = append(r.kwargs, member{name, string(value)})
+	if !r.req.Trusted {
+		return nil
+	}
+	// The rest is the template's business, and the owner's.
+	var all map[string]jsontext.Value
+	if err := json.Unmarshal(value, &all); err != nil {
+		return wrong
+	}
+	for _, name := range slices.Sorted(maps.Keys(all)) {
+		switch name {
+		case "enable_thinking", "thinking", "reasoning_effort", "thinking_budget":
+		default:
+			r.kwargs = append(r.kwargs, member{name, string(all[name])})
 		}
 	}
 	return nil

@@ -37,7 +37,7 @@ type body struct {
 }
 
 func readCall(r *http.Request) (Call, error) {
-	c := Call{Path: r.URL.Path, Header: r.Header}
+	c := Call{Path: r.URL.Path, From: r.RemoteAddr, Header: r.Header}
 	var err error
 	if c.Body, err = io.ReadAll(r.Body); err != nil {
 		return c, err

@@ -92,6 +92,7 @@ type Behaviour struct {
 // Call is a chat or embeddings call as the double received it.
 type Call struct {
 	Path   string
+	From   string // the caller's address, one a connection
 	Header http.Header
 	Body   []byte
 	Model  string

@@ -29,13 +29,15 @@ func (t inMemory) RoundTrip(req *http.Request) (*http.Response, error) {
 		defer cancel()
 		defer func() {
 			// What a server does of this panic: break the connection.
-			if p := recover(); p != nil && p != http.ErrAbortHandler {
+			switch p := recover(); p {
+			case nil:
+				w.WriteHeader(http.StatusOK)
+				pipe.Close()
+			case http.ErrAbortHandler:
+				w.die()
+			default:
 				panic(p)
-			} else if p != nil {
-				pipe.CloseWithError(io.ErrUnexpectedEOF)
 			}
-			w.WriteHeader(http.StatusOK)
-			pipe.Close()
 		}()
 		t.handler.ServeHTTP(w, r)
 	}()
@@ -85,6 +87,12 @@ func (w *pipeWriter) WriteHeader(status int) {
 		w.status, w.sent = status, w.header.Clone()
 		close(w.begun)
 	})
+}
+
+// die breaks the answer off, before its first byte if none was written.
+func (w *pipeWriter) die() {
+	w.once.Do(func() { close(w.begun) })
+	w.pipe.CloseWithError(io.ErrUnexpectedEOF)
 }
 
 func (w *pipeWriter) Write(p []byte) (int, error) {

@@ -1,0 +1,344 @@
+package engine
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"testing/synctest"
+
+	"github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/kith/kith/internal/enginetest"
+	"github.com/kith/kith/internal/fault"
+	"github.com/kith/kith/internal/fleet"
+)
+
+// sent is what an engine of the kind is sent for body, or why nothing is.
+func sent(t *testing.T, kind enginetest.Kind, req Request) (string, error) {
+	t.Helper()
+	var got string
+	var failed error
+	synctest.Test(t, func(t *testing.T) {
+		double := enginetest.New(kind, enginetest.Options{
+			Models:    []enginetest.Model{{ID: "m", Thinking: true}, {ID: "e", Embeddings: true}},
+			Behaviour: enginetest.Behaviour{Text: "yes"},
+		})
+		f := finder(t, Config{Endpoints: []string{"http://127.0.0.1:1"}, Transport: double.Transport()})
+		e := f.Engines()[0]
+		if req.Model == "" {
+			req.Model = "m"
+		}
+		resp, err := e.Do(t.Context(), req)
+		if err != nil {
+			failed = err
+			return
+		}
+		resp.Body.Close()
+		got = string(double.Last().Body)
+	})
+	return got, failed
+}
+
+// value is JSON as Go sees it, for comparing without regard to order.
+func value(t *testing.T, text string) any {
+	t.Helper()
+	var v any
+	if err := json.Unmarshal([]byte(text), &v); err != nil {
+		t.Fatalf("%s: %v", text, err)
+	}
+	return v
+}
+
+func chatBody(members string) []byte {
+	if members != "" {
+		members = "," + members
+	}
+	return []byte(`{"model":"m","messages":[{"role":"user","content":"hi"}]` + members + `}`)
+}
+
+// killers are members that steer or break engines; none may reach one.
+var killers = []string{
+	`"n_predict":-1`, `"n_discard":-5`, `"n_keep":-1`, `"grammar":"root ::= ((((\"a\"))))"`, `"grammar_lazy":true`, `"json_schema":{"pattern":"(a+)+"}`,
+	`"id_slot":0`, `"slot_id":1`, `"cache_prompt":true`, `"session":"a"`, `"n_cache_reuse":256`, `"samplers":["x"]`, `"mirostat":2`,
+	`"lora":[{"id":0,"scale":9}]`, `"speculative.n_max":999999`, `"t_max_predict_ms":1`, `"return_tokens":true`, `"post_sampling_probs":true`,
+	`"chat_template":"{{ x }}"`, `"chat_template_kwargs":{"tools":"{{ x }}","chat_template":"y"}`, `"add_generation_prompt":false`, `"reasoning_format":"none"`,
+	`"guided_json":"{}"`, `"guided_regex":"(a+)+$"`, `"guided_grammar":"x"`, `"guided_decoding_backend":"x"`, `"structured_outputs":{"regex":"a"}`,
+	`"prompt_logprobs":100000`, `"logits_processors":["os.system"]`, `"mm_processor_kwargs":{"a":1}`, `"kv_transfer_params":{"remote_host":"10.0.0.1"}`,
+	`"documents":[{"title":"x"}]`, `"cache_salt":"mine"`, `"priority":-100`, `"request_id":"x"`, `"return_token_ids":true`, `"best_of":50`, `"use_beam_search":true`,
+	`"options":{"num_ctx":99999999}`, `"keep_alive":-1`, `"format":"json"`, `"template":"x"`, `"raw":true`, `"images":["/etc/passwd"]`, `"draft_model":"x"`, `"ttl":1`,
+	`"image_data":[{"data":"x"}]`, `"user":"somebody"`, `"metadata":{"a":"b"}`, `"store":true`, `"prediction":{"content":"x"}`, `"ignore_eos":true`, `"min_tokens":1000000`,
+	`"web_search_options":{}`, `"audio":{"voice":"x"}`, `"modalities":["audio"]`, `"continue_final_message":true`, `"input_suffix":"x"`, `"plugins":["x"]`,
+}
+
+func TestKillersNeverArrive(t *testing.T) {
+	for _, kind := range []enginetest.Kind{enginetest.LlamaCpp, enginetest.Ollama, enginetest.LMStudio, enginetest.VLLM, enginetest.Plain} {
+		got, err := sent(t, kind, Request{Body: chatBody(strings.Join(killers, ","))})
+		if err != nil {
+			t.Fatal(kind, err)
+		}
+		if diff := cmp.Diff(value(t, `{"model":"m","stream":false,"messages":[{"role":"user","content":"hi"}]}`), value(t, got)); diff != "" {
+			t.Errorf("%s: -want +got\n%s", kind, diff)
+		}
+	}
+	got, err := sent(t, enginetest.LlamaCpp, Request{Endpoint: fleet.EmbeddingsEndpoint, Model: "e", Body: []byte(`{"model":"e","input":"x","content":"y","embd_normalize":9,"user":"u"}`)})
+	if err != nil || got != `{"model":"e","input":"x"}` {
+		t.Errorf("embeddings: %s %v", got, err)
+	}
+}
+
+// What a stranger may say arrives, clamped.
+func TestAllowed(t *testing.T) {
+	png := `data:image/png;base64,iVBORw0KGgo=`
+	for name, test := range map[string]struct{ body, want string }{
+		"sampling":    {`"temperature":0.7,"top_p":0.9,"top_k":40,"min_p":0.05,"seed":7,"stop":["a","b"],"n":1`, `"temperature":0.7,"top_p":0.9,"top_k":40,"min_p":0.05,"seed":7,"stop":["a","b"],"n":1`},
+		"clamped":     {`"temperature":1e999,"top_p":-4,"n":1000,"max_tokens":1e30,"top_logprobs":99,"seed":1e40`, `"temperature":2,"top_p":0,"n":4,"max_tokens":4096,"top_logprobs":20,"seed":2147483647`},
+		"no limit":    {`"max_tokens":-1`, `"max_tokens":1`},
+		"null":        {`"temperature":null,"tools":null,"max_tokens":null,"stream_options":null`, ``},
+		"bias":        {`"logit_bias":{"17":-100,"4":1e9}`, `"logit_bias":{"17":-100,"4":100}`},
+		"tools":       {`"tools":[{"type":"function","function":{"name":"grep","parameters":{"$schema":"http://json-schema.org/draft-07/schema#","type":"object","properties":{"pattern":{"type":"string","pattern":"(a+)+"}},"required":["pattern"]},"x":1},"y":2}],"tool_choice":"auto"`, `"tools":[{"type":"function","function":{"name":"grep","parameters":{"type":"object","properties":{"pattern":{"type":"string"}},"required":["pattern"]}}}],"tool_choice":"auto"`},
+		"schema":      {`"response_format":{"type":"json_schema","json_schema":{"name":"s","strict":true,"schema":{"type":"array","maxItems":1000000000,"minItems":2,"items":{"$ref":"#/$defs/a"},"$defs":{"a":{"enum":[{"pattern":"x"}]}}}}}`, `"response_format":{"type":"json_schema","json_schema":{"name":"s","strict":true,"schema":{"type":"array","minItems":2,"items":{"$ref":"#/$defs/a"},"$defs":{"a":{"enum":[{"pattern":"x"}]}}}}}`},
+		"named tool":  {`"tool_choice":{"type":"function","function":{"name":"f","z":1},"y":2}`, `"tool_choice":{"type":"function","function":{"name":"f"}}`},
+		"both limits": {`"max_tokens":5,"max_completion_tokens":6`, `"max_tokens":5,"max_completion_tokens":6`},
+	} {
+		got, err := sent(t, enginetest.LlamaCpp, Request{Body: chatBody(test.body)})
+		if err != nil {
+			t.Errorf("%s: %v", name, err)
+			continue
+		}
+		if test.want != "" {
+			test.want = "," + test.want
+		}
+		want := `{"model":"m","stream":false,"messages":[{"role":"user","content":"hi"}]` + test.want + `}`
+		if diff := cmp.Diff(value(t, want), value(t, got)); diff != "" {
+			t.Errorf("%s: -want +got\n%s", name, diff)
+		}
+	}
+	messages := `[{"role":"system","content":"s","cache_control":{}},
+		{"role":"user","content":[{"type":"text","text":"a","x":1},{"type":"image_url","image_url":{"url":"` + png + `","detail":"low","y":2}},{"type":"image_url","image_url":"` + png + `"}],"images":["/etc/passwd"]},
+		{"role":"assistant","content":null,"reasoning_content":"r","tool_calls":[{"id":"c","type":"function","function":{"name":"f","arguments":"{}"}}]},
+		{"role":"tool","tool_call_id":"c","content":"t"}]`
+	want := `[{"role":"system","content":"s"},
+		{"role":"user","content":[{"type":"text","text":"a"},{"type":"image_url","image_url":{"url":"` + png + `","detail":"low"}},{"type":"image_url","image_url":{"url":"` + png + `"}}]},
+		{"role":"assistant","content":null,"reasoning_content":"r","tool_calls":[{"id":"c","type":"function","function":{"name":"f","arguments":"{}"}}]},
+		{"role":"tool","tool_call_id":"c","content":"t"}]`
+	got, err := sent(t, enginetest.VLLM, Request{Body: []byte(`{"model":"m","messages":` + messages + `}`)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(value(t, `{"model":"m","stream":false,"messages":`+want+`}`), value(t, got)); diff != "" {
+		t.Errorf("messages: -want +got\n%s", diff)
+	}
+}
+
+// What cannot be carried safely is 400, and names its place.
+func TestRefused(t *testing.T) {
+	part := func(p string) string { return `"messages":[{"role":"user","content":[` + p + `]}]` }
+	image := func(url string) string { return part(`{"type":"image_url","image_url":{"url":"` + url + `"}}`) }
+	const at = "messages.0.content.0"
+	tools := func(schema string) string {
+		return `"tools":[{"type":"function","function":{"name":"f","parameters":` + schema + `}}]`
+	}
+	for body, param := range map[string]string{
+		image("http://169.254.169.254/latest"):                                          at + ".image_url.url",
+		image("https://example.com/a.png"):                                              at + ".image_url.url",
+		image("file:///etc/passwd"):                                                     at + ".image_url.url",
+		image("/etc/passwd"):                                                            at + ".image_url.url",
+		image("data:image/svg+xml;base64,PHN2Zz4="):                                     at + ".image_url.url",
+		image("data:video/jpeg;base64,AAAA,AAAA"):                                       at + ".image_url.url",
+		image("data:image/png;base64,AAAA,AAAA"):                                        at + ".image_url.url",
+		image("data:image/png;base64,http://10.0.0.1/"):                                 at + ".image_url.url",
+		image("DATA:image/png;base64,AAAA"):                                             at + ".image_url.url",
+		part(`{"type":"image_url","image_url":"http:x"}`):                               at + ".image_url",
+		part(`{"type":"video_url","video_url":{"url":"http://x"}}`):                     at + ".type",
+		part(`{"type":"file","file":{"file_id":"x"}}`):                                  at + ".type",
+		part(`{"type":"input_audio","input_audio":{"data":"http://x","format":"wav"}}`): at + ".input_audio.data",
+		part(`{"type":"text","text":{"a":1}}`):                                          at + ".text",
+		part(strings.Repeat(`{"type":"image_url","image_url":{"url":"data:image/png;base64,AAAA"}},`, mostMedia) + `{"type":"image_url","image_url":{"url":"data:image/png;base64,AAAA"}}`): "messages.0.content.32.image_url.url",
+		`"messages":"hi"`: "messages",
+		`"messages":[{"role":"root","content":"x"}]`:                                 "messages.0.role",
+		`"temperature":"hot"`:                                                        "temperature",
+		`"stop":"` + strings.Repeat("x", longestStop+1) + `"`:                        "stop",
+		`"stop":[` + strings.Repeat(`"x",`, mostStops) + `"x"]`:                      "stop.15",
+		`"logit_bias":{"-1":1}`:                                                      "logit_bias.-1",
+		tools(`{"$ref":"http://10.0.0.1/schema"}`):                                   "tools.0.function.parameters.$ref",
+		tools(`{"$ref":"file:///etc/passwd"}`):                                       "tools.0.function.parameters.$ref",
+		tools(`{"const":` + strings.Repeat("[", 40) + strings.Repeat("]", 40) + `}`): "tools.0.function.parameters.const",
+		tools(`{"enum":["` + strings.Repeat("x", 1<<20) + `"]}`):                     "tools.0.function.parameters.enum",
+		`"max_tokens":"many"`:                                                        "max_tokens",
+		`"reasoning_effort":"enormous"`:                                              "reasoning_effort",
+		`"thinking":"yes"`:                                                           "thinking",
+		`"stream_options":{"include_usage":1}`:                                       "stream_options",
+	} {
+		if !strings.HasPrefix(body, `"messages"`) {
+			body = `"messages":[],` + body
+		}
+		_, err := sent(t, enginetest.VLLM, Request{Body: []byte(`{"model":"m",` + body + `}`)})
+		f, ok := errors.AsType[*fault.Fault](err)
+		if !ok || f.Code != fault.InvalidRequest || f.Param != param {
+			t.Errorf("%.120s: %v (param %q)", body, err, f.Param)
+		}
+	}
+	deep := strings.Repeat(`{"items":`, 40) + `{}` + strings.Repeat(`}`, 40)
+	wide := `{"anyOf":[` + strings.Repeat(`{},`, mostSchemaNodes) + `{}]}`
+	for _, body := range []string{
+		string(chatBody(tools(deep))), string(chatBody(tools(wide))), `[]`, `"x"`, `{`, ``, `{"model":"m"}{}`, `{"model":"m"} x`,
+		`{"model":"m","model":"n"}`, `{"model":"m","messages":[{"role":"user","role":"user"}]}`, "{\"model\":\"m\",\"messages\":[{\"role\":\"user\",\"content\":\"\xff\"}]}",
+		`{"model":"m","messages":[{"role":"user","content":"\ud800"}]}`,
+	} {
+		_, err := sent(t, enginetest.VLLM, Request{Body: []byte(body)})
+		if f, ok := errors.AsType[*fault.Fault](err); !ok || f.Code != fault.InvalidRequest {
+			t.Errorf("%.80s: %v", body, err)
+		}
+	}
+}
+
+// The owner's own call is carried whole, but for what the kind says otherwise.
+func TestTrusted(t *testing.T) {
+	for _, test := range []struct {
+		kind       enginetest.Kind
+		body, want string
+	}{
+		{enginetest.LlamaCpp, `"grammar":"root ::= \"a\"","n_predict":5,"cache_prompt":true,"max_completion_tokens":9`, `"grammar":"root ::= \"a\"","n_predict":5,"cache_prompt":true,"max_completion_tokens":9`},
+		{enginetest.Ollama, `"max_completion_tokens":9,"max_tokens":3,"temperature":9`, `"max_tokens":9,"temperature":9`},
+		{enginetest.LlamaCpp, `"chat_template_kwargs":{"enable_thinking":false,"mine":1}`, `"chat_template_kwargs":{"enable_thinking":false,"mine":1}`},
+		{enginetest.VLLM, `"thinking_token_budget":5,"max_tokens":-1`, `"thinking_token_budget":5,"max_tokens":-1,"chat_template_kwargs":{"enable_thinking":true,"thinking":true}`},
+	} {
+		got, err := sent(t, test.kind, Request{Body: chatBody(test.body), Trusted: true})
+		if err != nil {
+			t.Fatal(err)
+		}
+		want := `{"model":"m","stream":false,"messages":[{"role":"user","content":"hi"}],` + test.want + `}`
+		if diff := cmp.Diff(value(t, want), value(t, got)); diff != "" {
+			t.Errorf("%s %s: -want +got\n%s", test.kind, test.body, diff)
+		}
+	}
+}
+
+// Thinking controls in every form, to every kind (the wire's mapping table).
+func TestThinking(t *testing.T) {
+	on := func(more string) string { return `"chat_template_kwargs":{"enable_thinking":true` + more + `}` }
+	both := `"chat_template_kwargs":{"enable_thinking":true,"thinking":true}`
+	off := `"chat_template_kwargs":{"enable_thinking":false}`
+	offBoth := `"reasoning_effort":"none","chat_template_kwargs":{"enable_thinking":false,"thinking":false}`
+	effort := func(e string) string { return `"reasoning_effort":"` + e + `"` }
+	for _, test := range []struct{ said, llama, ollama, lmstudio, vllm string }{
+		{``, ``, ``, ``, ``},
+		{`"reasoning_effort":null`, ``, ``, ``, ``},
+		{effort("none"), off, effort("none"), effort("none"), offBoth},
+		{effort("high"), on(`,` + effort("high")), effort("high"), effort("high"), effort("high") + `,` + both},
+		{effort("xhigh"), on(`,` + effort("high")), effort("high"), effort("high"), effort("high") + `,` + both},
+		{effort("minimal"), on(`,` + effort("low")), effort("low"), effort("low"), effort("low") + `,` + both},
+		{`"reasoning":{"effort":"medium","summary":"auto"}`, on(`,` + effort("medium")), effort("medium"), effort("medium"), effort("medium") + `,` + both},
+		{`"reasoning":{"max_tokens":5000}`, on(``) + `,"thinking_budget_tokens":5000`, effort("medium"), effort("medium"), both + `,"thinking_token_budget":5000`},
+		{`"reasoning":{"enabled":false}`, off, effort("none"), effort("none"), offBoth},
+		{`"thinking":{"type":"enabled","budget_tokens":1024}`, on(``) + `,"thinking_budget_tokens":1024`, effort("low"), effort("low"), both + `,"thinking_token_budget":1024`},
+		{`"thinking":{"type":"disabled"}`, off, effort("none"), effort("none"), offBoth},
+		{`"thinking":{"type":"adaptive"}`, ``, ``, ``, ``},
+		{`"thinking":true`, on(``), ``, ``, both},
+		{`"chat_template_kwargs":{"enable_thinking":false,"evil":"{{x}}"}`, off, effort("none"), effort("none"), offBoth},
+		{`"think":false`, off, effort("none"), effort("none"), offBoth},
+		{`"thinking_budget":0`, off, effort("none"), effort("none"), offBoth},
+		{`"chat_template_kwargs":{"enable_thinking":false},` + effort("low"), on(`,` + effort("low")), effort("low"), effort("low"), effort("low") + `,` + both},
+		{`"thinking":true,` + effort("none"), off, effort("none"), effort("none"), offBoth},
+	} {
+		for kind, want := range map[enginetest.Kind]string{enginetest.LlamaCpp: test.llama, enginetest.Ollama: test.ollama, enginetest.LMStudio: test.lmstudio, enginetest.VLLM: test.vllm} {
+			got, err := sent(t, kind, Request{Body: chatBody(test.said)})
+			if err != nil {
+				t.Errorf("%s %s: %v", kind, test.said, err)
+				continue
+			}
+			if want != "" {
+				want = "," + want
+			}
+			if diff := cmp.Diff(value(t, `{"model":"m","stream":false,"messages":[{"role":"user","content":"hi"}]`+want+`}`), value(t, got)); diff != "" {
+				t.Errorf("%s %s: -want +got\n%s", kind, test.said, diff)
+			}
+		}
+	}
+}
+
+// Two callers never share a cache, and the owner's own is left alone.
+func TestCachesApart(t *testing.T) {
+	salt := func(caller string, trusted bool) string {
+		got, err := sent(t, enginetest.VLLM, Request{Body: chatBody(""), Caller: caller, Trusted: trusted})
+		if err != nil {
+			t.Fatal(err)
+		}
+		var b struct {
+			Salt string `json:"cache_salt"`
+		}
+		if err := json.Unmarshal([]byte(got), &b); err != nil {
+			t.Fatal(err)
+		}
+		return b.Salt
+	}
+	if a, again, b, own := salt("ann", false), salt("ann", false), salt("bob", false), salt("", false); a == "" || a != again || a == b || own != "" || strings.Contains(a, "ann") {
+		t.Errorf("salts %q %q %q %q", a, again, b, own)
+	}
+	got, err := sent(t, enginetest.LlamaCpp, Request{Body: chatBody(`"cache_prompt":true`), Caller: "ann"})
+	if err != nil || !strings.Contains(got, `"cache_prompt":false`) {
+		t.Errorf("llama.cpp: %s %v", got, err)
+	}
+}
+
+// A stream asks for the counts, whatever the caller said; a call that is not
+// streamed has no stream options.
+func TestStreamOptions(t *testing.T) {
+	got, err := sent(t, enginetest.VLLM, Request{Stream: true, Body: chatBody(`"stream":true,"stream_options":{"include_usage":false,"continuous_usage_stats":true}`)})
+	if err != nil || !strings.HasSuffix(got, `"stream_options":{"include_usage":true}}`) || !strings.Contains(got, `"stream":true`) {
+		t.Errorf("%s %v", got, err)
+	}
+	if got, err = sent(t, enginetest.VLLM, Request{Body: chatBody(`"stream":true,"stream_options":{"include_usage":true}`)}); err != nil || strings.Contains(got, "stream_options") || !strings.Contains(got, `"stream":false`) {
+		t.Errorf("%s %v", got, err)
+	}
+}
+
+// Whatever a stranger sends, what an engine is sent is one strict JSON object
+// of known members, without an address other than a picture.
+func FuzzRequest(f *testing.F) {
+	for _, k := range killers {
+		f.Add(chatBody(k))
+	}
+	f.Add([]byte(`{"model":"m","messages":[{"role":"user","content":[{"type":"image_url","image_url":{"url":"data:image/png;base64,AAAA"}}]}],"tools":[{"type":"function","function":{"parameters":{"items":[{"$ref":"#"}]}}}]}`))
+	e := &Engine{kind: kinds[0], models: []Model{chatModel("m", 100)}}
+	allowed := map[string]bool{"model": true, "stream": true, "max_tokens": true, "max_completion_tokens": true, "chat_template_kwargs": true, "thinking_budget_tokens": true}
+	for name := range chatMembers {
+		allowed[name] = true
+	}
+	f.Fuzz(func(t *testing.T, body []byte) {
+		out, _, err := e.request(&Request{Model: "m", Body: body}, &e.models[0])
+		if err != nil {
+			if _, ok := errors.AsType[*fault.Fault](err); !ok {
+				t.Fatalf("not a fault: %v", err)
+			}
+			return
+		}
+		var got map[string]jsontext.Value
+		if err := json.Unmarshal(out, &got); err != nil {
+			t.Fatalf("%s: %v", out, err)
+		}
+		for name := range got {
+			if !allowed[name] {
+				t.Fatalf("%s arrived", name)
+			}
+		}
+	})
+}
+
+func BenchmarkRequest(b *testing.B) {
+	e := &Engine{kind: kinds[0], models: []Model{chatModel("m", 4096)}}
+	body := chatBody(`"temperature":0.7,"max_tokens":100,"stop":["` + strings.Repeat("x", 400) + `"]`)
+	for _, trusted := range []bool{false, true} {
+		b.Run(fmt.Sprintf("trusted=%v", trusted), func(b *testing.B) {
+			b.ReportAllocs()
+			for b.Loop() {
+				if _, _, err := e.request(&Request{Model: "m", Stream: true, Body: body, Trusted: trusted}, &e.models[0]); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
+	}
+}

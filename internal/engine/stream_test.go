@@ -1,0 +1,404 @@
+package engine
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"path/filepath"
+	"strings"
+	"testing"
+	"testing/iotest"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/rogpeppe/go-internal/txtar"
+
+	"github.com/kith/kith/internal/enginetest"
+	"github.com/kith/kith/internal/fault"
+	"github.com/kith/kith/internal/fleet"
+)
+
+// chunked gives its parts one Read each.
+type chunked struct{ parts [][]byte }
+
+func (c *chunked) Read(p []byte) (int, error) {
+	if len(c.parts) == 0 {
+		return 0, io.EOF
+	}
+	n := copy(p, c.parts[0])
+	if c.parts[0] = c.parts[0][n:]; len(c.parts[0]) == 0 {
+		c.parts = c.parts[1:]
+	}
+	return n, nil
+}
+
+func streamOf(src io.Reader, want wants) *stream {
+	ctx, cancel := context.WithCancel(context.Background())
+	mend := newMender(&Request{Model: "m", Stream: true}, want)
+	return &stream{ctx: ctx, src: io.NopCloser(src), cancel: cancel, mend: mend, trailer: http.Header{}}
+}
+
+func golden(t testing.TB) map[string]map[string]string {
+	files, err := filepath.Glob("testdata/mend/*.txtar")
+	if err != nil || len(files) == 0 {
+		t.Fatal("no golden files", err)
+	}
+	out := map[string]map[string]string{}
+	for _, file := range files {
+		a, err := txtar.ParseFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		parts := map[string]string{}
+		for _, f := range a.Files {
+			parts[f.Name] = string(f.Data)
+		}
+		parts["in"] = strings.TrimSuffix(parts["in"], "\n") + "\n"
+		out[filepath.Base(file)] = parts
+	}
+	return out
+}
+
+// asked is what the caller wants by a golden file's "ask".
+func asked(t testing.TB, ask string) wants {
+	e := &Engine{kind: kinds[0], models: []Model{chatModel("m", 0)}}
+	_, want, err := e.request(&Request{Model: "m", Stream: true, Body: chatBody(strings.TrimSpace(ask))}, &e.models[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	return want
+}
+
+// Every golden stream comes out the same, cut at every byte, in one piece, in
+// single bytes, with other line ends.
+func TestMendedStreams(t *testing.T) {
+	for name, g := range golden(t) {
+		t.Run(name, func(t *testing.T) {
+			want, in := asked(t, g["ask"]), []byte(g["in"])
+			check := func(how string, src io.Reader, small bool) {
+				t.Helper()
+				s := streamOf(src, want)
+				var r io.Reader = s
+				if small {
+					r = iotest.OneByteReader(s)
+				}
+				got, err := io.ReadAll(r)
+				if err != nil {
+					t.Fatalf("%s: %v", how, err)
+				}
+				if diff := cmp.Diff(g["out"], string(got)); diff != "" {
+					t.Fatalf("%s: -want +got\n%s", how, diff)
+				}
+				if usage := s.trailer.Get(UsageTrailer); usage != strings.TrimSpace(g["usage"]) {
+					t.Fatalf("%s: usage %q", how, usage)
+				}
+				s.Close()
+			}
+			check("whole", bytes.NewReader(in), false)
+			check("single bytes", iotest.OneByteReader(bytes.NewReader(in)), true)
+			check("end with the bytes", iotest.DataErrReader(bytes.NewReader(in)), false)
+			for i := range in {
+				check(fmt.Sprintf("cut at %d", i), &chunked{[][]byte{in[:i:i], in[i:]}}, false)
+			}
+		})
+	}
+}
+
+func TestOtherLineEnds(t *testing.T) {
+	in := "data: {\"model\":\"m\",\"choices\":[{\"index\":0,\"delta\":{},\"finish_reason\":null}]}\r\n\r\ndata: [DONE]\r\n\r\n"
+	for i := range in {
+		got, err := io.ReadAll(streamOf(&chunked{[][]byte{[]byte(in[:i]), []byte(in[i:])}}, wants{}))
+		if want := strings.ReplaceAll(in, "\r", ""); err != nil || string(got) != want {
+			t.Fatalf("cut at %d: %q %v", i, got, err)
+		}
+	}
+}
+
+// However a stream is cut, what comes out is the same, in whole frames.
+func FuzzStream(f *testing.F) {
+	for _, g := range golden(f) {
+		f.Add([]byte(g["in"]), uint16(100), true)
+	}
+	f.Fuzz(func(t *testing.T, in []byte, cut uint16, usage bool) {
+		at := int(cut) % (len(in) + 1)
+		whole, err1 := io.ReadAll(streamOf(bytes.NewReader(in), wants{usage: usage}))
+		parts, err2 := io.ReadAll(streamOf(&chunked{[][]byte{in[:at:at], in[at:]}}, wants{usage: usage}))
+		if fmt.Sprint(err1) != fmt.Sprint(err2) || !bytes.Equal(whole, parts) {
+			t.Fatalf("cut at %d: %q %v, else %q %v", at, parts, err2, whole, err1)
+		}
+		if n := len(whole); n > 0 && frameEnd(whole[max(n-3, 0):]) == 0 {
+			t.Fatalf("ends in the middle of a frame: %q", whole)
+		}
+	})
+}
+
+func TestFrameTooLarge(t *testing.T) {
+	endless := io.MultiReader(strings.NewReader("data: {\""), &chunked{[][]byte{bytes.Repeat([]byte("x"), maxFrame)}})
+	_, err := io.ReadAll(streamOf(endless, wants{}))
+	if f, ok := errors.AsType[*fault.Fault](err); !ok || f.Code != fault.EngineError {
+		t.Error(err)
+	}
+}
+
+// do runs one call against a double that behaves so.
+func do(t *testing.T, ctx context.Context, double *enginetest.Engine, stream bool) (*http.Response, error) {
+	t.Helper()
+	f := finder(t, Config{Endpoints: []string{"http://127.0.0.1:1"}, Transport: double.Transport()})
+	return f.Engines()[0].Do(ctx, Request{Model: "test-model", Stream: stream, Body: []byte(`{"messages":[{"role":"user","content":"say it again"}]}`)})
+}
+
+func double(b enginetest.Behaviour) *enginetest.Engine {
+	return enginetest.New(enginetest.VLLM, enginetest.Options{Behaviour: b})
+}
+
+func TestAnswers(t *testing.T) {
+	const whole = `data: {"id":"chatcmpl-1","object":"chat.completion.chunk","created":1795219200,"model":"test-model","choices":[{"index":0,"delta":{"role":"assistant","content":""},"finish_reason":null}]}`
+	for name, test := range map[string]struct {
+		b      enginetest.Behaviour
+		stream bool
+		has    []string
+		hasNot string
+		err    fault.Code // of the body
+	}{
+		"unary":         {enginetest.Behaviour{}, false, []string{`"content":"say it again"`, `"prompt_tokens":3`}, "[DONE]", ""},
+		"stream":        {enginetest.Behaviour{}, true, []string{whole, `{"content":"again"}`, "data: [DONE]\n\n"}, "usage", ""},
+		"no end mark":   {enginetest.Behaviour{Fault: enginetest.Unmarked}, true, []string{`{"content":"again"}`, `"stop"`}, "[DONE]", ""},
+		"cut":           {enginetest.Behaviour{Fault: enginetest.Cut, After: 2}, true, []string{`{"content":"it "}`}, "again", ""},
+		"dies":          {enginetest.Behaviour{Fault: enginetest.Die, After: 2}, true, []string{`{"content":"it "}`}, "again", fault.EngineError},
+		"garbage":       {enginetest.Behaviour{Fault: enginetest.Garbage, After: 1}, true, []string{"data: {\"choices\":[{]}\n\n"}, "", ""},
+		"zipped":        {enginetest.Behaviour{Fault: enginetest.Zipped}, true, []string{`{"content":"again"}`, "[DONE]"}, "", ""},
+		"zipped unary":  {enginetest.Behaviour{Fault: enginetest.Zipped}, false, []string{`"content":"say it again"`}, "", ""},
+		"not streamed":  {enginetest.Behaviour{Fault: enginetest.Unstreamed, Reasoning: "hm"}, true, []string{`"delta":{"role":"assistant","content":"say it again","reasoning_content":"hm","reasoning":"hm"}`, `"finish_reason":"stop"`, "[DONE]"}, `"choices":[]`, ""},
+		"other model":   {enginetest.Behaviour{Answer: `{"id":"x","model":"/models/a.gguf","choices":[]}`}, false, []string{`"model":"test-model"`}, "gguf", ""},
+		"no model":      {enginetest.Behaviour{Answer: `{"id":"x","choices":[]}`}, false, []string{`"model":"test-model"`}, "", ""},
+		"tools, unary":  {enginetest.Behaviour{Answer: `{"model":"test-model","choices":[{"finish_reason":"stop","message":{"tool_calls":[{"id":"a","function":{"name":"f","arguments":{"a":1}}}]}}]}`}, false, []string{`"tool_calls":[{"id":"a","function":{"name":"f","arguments":"{\"a\":1}"},"type":"function"}]},"index":0,"finish_reason":"tool_calls"`}, `"stop"`, ""},
+		"not JSON":      {enginetest.Behaviour{Answer: `<html>`}, false, []string{`<html>`}, "", ""},
+		"its own error": {enginetest.Behaviour{Status: 429}, true, []string{`an error that was asked for`}, "", ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				resp, err := do(t, t.Context(), double(test.b), test.stream)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if want := max(test.b.Status, 200); resp.StatusCode != want {
+					t.Errorf("status %d, want %d", resp.StatusCode, want)
+				}
+				got, err := io.ReadAll(resp.Body)
+				if f, _ := errors.AsType[*fault.Fault](err); (f == nil) != (test.err == "") || f != nil && f.Code != test.err {
+					t.Errorf("body broke with %v", err)
+				}
+				for _, has := range test.has {
+					if !strings.Contains(string(got), has) {
+						t.Errorf("%s is not in\n%s", has, got)
+					}
+				}
+				if test.hasNot != "" && strings.Contains(string(got), test.hasNot) {
+					t.Errorf("%s is in\n%s", test.hasNot, got)
+				}
+				if test.stream && test.has[0] == whole && resp.Trailer.Get(UsageTrailer) != "3 3" {
+					t.Errorf("usage %q", resp.Trailer)
+				}
+				resp.Body.Close()
+			})
+		})
+	}
+}
+
+// Calls that get no answer, and who is to blame for each.
+func TestFailures(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		code := func(err error) fault.Code {
+			if f, ok := errors.AsType[*fault.Fault](err); ok {
+				return f.Code
+			}
+			return ""
+		}
+		for name, b := range map[string]enginetest.Behaviour{
+			"dies before the first byte": {Fault: enginetest.Die},
+			"status that is no answer":   {Status: http.StatusTemporaryRedirect},
+		} {
+			if _, err := do(t, t.Context(), double(b), true); code(err) != fault.EngineError {
+				t.Errorf("%s: %v", name, err)
+			}
+		}
+		if _, err := do(t, t.Context(), double(enginetest.Behaviour{Fault: enginetest.Garbage, After: 3}), false); err != nil {
+			t.Error(err)
+		}
+		for _, unary := range []string{`<html>`, `{"object":"chat.completion","choices":[]}`, `{"object":"chat.completion","choices":[{"message":null}]}`} {
+			if _, err := do(t, t.Context(), double(enginetest.Behaviour{Fault: enginetest.Unstreamed, Answer: unary}), true); code(err) != fault.EngineError {
+				t.Errorf("%s instead of a stream: %v", unary, err)
+			}
+		}
+		gone := Builtin("gone", atPorts{}, []Model{chatModel("m", 0)})
+		if _, err := gone.Do(t.Context(), Request{Model: "m", Body: chatBody("")}); !errors.Is(err, ErrUnreachable) {
+			t.Error(err)
+		}
+		for _, r := range []Request{{Model: "M"}, {Model: "m", Endpoint: fleet.EmbeddingsEndpoint}, {Model: "m", Endpoint: fleet.Messages}} {
+			if _, err := gone.Do(t.Context(), r); code(err) != fault.ModelNotFound {
+				t.Errorf("%v: %v", r, err)
+			}
+		}
+		ctx, cancel := context.WithTimeoutCause(t.Context(), time.Minute, errors.New("the wait is over"))
+		defer cancel()
+		if _, err := do(t, ctx, double(enginetest.Behaviour{Fault: enginetest.Hang}), true); err == nil || err.Error() != "the wait is over" {
+			t.Error(err)
+		}
+	})
+}
+
+// A frame is there to be read as soon as the engine sent it.
+func TestFramesComeAtOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		begun := time.Now()
+		resp, err := do(t, t.Context(), double(enginetest.Behaviour{Chunks: 10, First: time.Minute, Interval: time.Second}), true)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer resp.Body.Close()
+		buf := make([]byte, 4096)
+		for i := range 11 {
+			n, err := resp.Body.Read(buf)
+			if err != nil || bytes.Count(buf[:n], []byte("\n\n")) != 1 {
+				t.Fatalf("%q %v", buf[:n], err)
+			}
+			if took, want := time.Since(begun), time.Minute+time.Duration(max(i-1, 0))*time.Second; took != want {
+				t.Errorf("frame %d after %v, want %v", i, took, want)
+			}
+		}
+	})
+}
+
+// Over real sockets: a caller who leaves, in each way, ends the run at the
+// engine; an answer that was read whole does not cost its connection.
+func TestCancelReachesTheEngine(t *testing.T) {
+	ctx, stop := context.WithTimeout(t.Context(), 10*time.Second)
+	defer stop()
+	e := enginetest.New(enginetest.LlamaCpp, enginetest.Options{})
+	if err := e.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer e.Close()
+	f := finder(t, Config{Endpoints: []string{e.URL()}})
+	call := func(ctx context.Context, stream bool) (*http.Response, error) {
+		return f.Engines()[0].Do(ctx, Request{Model: "test-model", Stream: stream, Body: chatBody("")})
+	}
+	cancelled := func(n int) {
+		t.Helper()
+		if err := e.Wait(ctx, func(c enginetest.Counts) bool { return c.Cancelled == n && c.Running == 0 }); err != nil {
+			t.Fatal(err)
+		}
+	}
+	e.Set(enginetest.Behaviour{Fault: enginetest.Endless, Text: "on and on "})
+	resp, err := call(ctx, true)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := io.ReadFull(resp.Body, make([]byte, 1000)); err != nil {
+		t.Fatal(err)
+	}
+	resp.Body.Close()
+	cancelled(1)
+
+	leaving, leave := context.WithCancel(ctx)
+	if resp, err = call(leaving, true); err != nil {
+		t.Fatal(err)
+	}
+	leave()
+	if _, err := io.Copy(io.Discard, resp.Body); !errors.Is(err, context.Canceled) {
+		t.Error(err)
+	}
+	resp.Body.Close()
+	cancelled(2)
+
+	for i, stream := range []bool{false, true} {
+		e.Set(enginetest.Behaviour{Fault: enginetest.Hang})
+		leaving, leave = context.WithCancel(ctx)
+		ended := make(chan error)
+		go func() {
+			_, err := call(leaving, stream)
+			ended <- err
+		}()
+		if err := e.Wait(ctx, func(c enginetest.Counts) bool { return c.Running == 1 }); err != nil {
+			t.Fatal(err)
+		}
+		leave()
+		if err := <-ended; !errors.Is(err, context.Canceled) {
+			t.Error(err)
+		}
+		cancelled(3 + i)
+	}
+
+	e.Set(enginetest.Behaviour{Text: "short"})
+	var from string
+	for i := range 10 {
+		if resp, err = call(ctx, i%2 == 0); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := io.Copy(io.Discard, resp.Body); err != nil {
+			t.Fatal(err)
+		}
+		resp.Body.Close()
+		switch addr := e.Last().From; {
+		case from == "":
+			from = addr
+		case from != addr:
+			t.Errorf("call %d came from %s, not %s", i, addr, from)
+		}
+	}
+}
+
+// LM Studio knows no base64: it is done here.
+func TestBase64Embeddings(t *testing.T) {
+	var answers []string
+	for _, kind := range []enginetest.Kind{enginetest.LMStudio, enginetest.VLLM} {
+		synctest.Test(t, func(t *testing.T) {
+			double := enginetest.New(kind, enginetest.Options{Models: []enginetest.Model{{ID: "m", Embeddings: true}}})
+			f := finder(t, Config{Endpoints: []string{"http://127.0.0.1:1"}, Transport: double.Transport()})
+			resp, err := f.Engines()[0].Do(t.Context(), Request{Endpoint: fleet.EmbeddingsEndpoint, Model: "m", Body: []byte(`{"input":["a","b"],"encoding_format":"base64"}`)})
+			if err != nil {
+				t.Fatal(err)
+			}
+			got, err := io.ReadAll(resp.Body)
+			if err != nil {
+				t.Fatal(err)
+			}
+			answers = append(answers, string(got))
+		})
+	}
+	if diff := cmp.Diff(answers[0], answers[1]); diff != "" || strings.Count(answers[0], `"embedding":"`) != 2 {
+		t.Errorf("%s\n%s", diff, answers[0])
+	}
+}
+
+// One chunk of about 240 bytes at a time, as engines send them.
+func BenchmarkStream(b *testing.B) {
+	plain := `data: {"choices":[{"finish_reason":null,"index":0,"delta":{"content":" word"}}],"created":1795219200,"id":"chatcmpl-yFzPZ0kAyXlbw8ECPXBhkX8Z2s9aM9aK","model":"m","system_fingerprint":"b8681-3f3a4fb9c","object":"chat.completion.chunk"}` + "\n\n"
+	for name, frame := range map[string]string{
+		"untouched": plain,
+		"reasoning": strings.Replace(plain, `"content"`, `"reasoning_content"`, 1),
+		"model":     strings.Replace(plain, `"m"`, `"other"`, 1),
+	} {
+		b.Run(name, func(b *testing.B) {
+			src := &again{frame: []byte(frame)}
+			s := streamOf(src, wants{})
+			buf := make([]byte, 4096)
+			b.SetBytes(int64(len(frame)))
+			b.ReportAllocs()
+			for b.Loop() {
+				if _, err := s.Read(buf); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
+	}
+}
+
+// again is the same frame for ever, one a Read.
+type again struct{ frame []byte }
+
+func (a *again) Read(p []byte) (int, error) { return copy(p, a.frame), nil }
