@@ -1,7 +1,7 @@
 # Runs a throw-away PostgreSQL server in $DIR with the programs of $PROGRAMS until
 # standard input ends: the kernel closes it with the test process, even after
 # kill -9, so neither server nor folder is ever left behind.
-trap '' INT TERM HUP
+trap '' INT TERM HUP PIPE
 
 # PostgreSQL refuses to run as root.
 as_user() {
