@@ -217,15 +217,10 @@ func TestModels(t *testing.T) {
 	}
 }
 
-// onSocket serves a double on a unix socket in a short folder of its own: a
-// socket's path has room for about 100 bytes.
+// onSocket serves a double on a unix socket in a folder of its own.
 func onSocket(t *testing.T, name string, handler http.Handler) (dir string) {
 	t.Helper()
-	dir, err := os.MkdirTemp("", "kith")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { os.RemoveAll(dir) })
+	dir = shortDir(t)
 	listener, err := new(net.ListenConfig).Listen(context.Background(), "unix", filepath.Join(dir, name))
 	if err != nil {
 		t.Fatal(err)
