@@ -1,0 +1,173 @@
+package llama
+
+import (
+	"bytes"
+	"net/http"
+	"strings"
+
+	"github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
+)
+
+// answer is what every frame of one chat answer shares.
+type answer struct {
+	ID      string
+	Created int64
+	Model   string
+}
+
+// usage counts tokens; the prompt's were all computed, none came from a cache.
+type usage struct {
+	PromptTokens     int `json:"prompt_tokens"`
+	CompletionTokens int `json:"completion_tokens"`
+	TotalTokens      int `json:"total_tokens"`
+	PromptDetails    struct {
+		CachedTokens int `json:"cached_tokens"`
+	} `json:"prompt_tokens_details"`
+}
+
+func newUsage(j *job, tokens int) usage {
+	return usage{PromptTokens: len(j.prompt), CompletionTokens: tokens, TotalTokens: len(j.prompt) + tokens}
+}
+
+// unary gathers the whole answer and sends it.
+func (a answer) unary(w http.ResponseWriter, j *job) {
+	type message struct {
+		Role    string  `json:"role"`
+		Content string  `json:"content"`
+		Refusal *string `json:"refusal"`
+	}
+	type choice struct {
+		Index        int       `json:"index"`
+		Message      message   `json:"message"`
+		Logprobs     *struct{} `json:"logprobs"`
+		FinishReason string    `json:"finish_reason"`
+	}
+	type completion struct {
+		ID      string   `json:"id"`
+		Object  string   `json:"object"`
+		Created int64    `json:"created"`
+		Model   string   `json:"model"`
+		Choices []choice `json:"choices"`
+		Usage   usage    `json:"usage"`
+	}
+	var text strings.Builder
+	for {
+		p, err := j.out.take(j.ctx)
+		if err != nil {
+			refuse(w, err)
+			return
+		}
+		text.WriteString(p.text)
+		if p.ended {
+			reply(w, http.StatusOK, completion{
+				ID: a.ID, Object: "chat.completion", Created: a.Created, Model: a.Model,
+				Choices: []choice{{Message: message{Role: "assistant", Content: text.String()}, FinishReason: p.finish}},
+				Usage:   newUsage(j, p.tokens),
+			})
+			return
+		}
+	}
+}
+
+// chunk is one frame of a streamed answer.
+type chunk struct {
+	ID      string         `json:"id"`
+	Object  string         `json:"object"`
+	Created int64          `json:"created"`
+	Model   string         `json:"model"`
+	Choices []chunkChoice  `json:"choices"`
+	Usage   jsontext.Value `json:"usage,omitzero"` // null, or the counts, when asked for
+}
+
+type chunkChoice struct {
+	Index        int     `json:"index"`
+	Delta        delta   `json:"delta"`
+	FinishReason *string `json:"finish_reason"`
+}
+
+type delta struct {
+	Role    string  `json:"role,omitzero"`
+	Content *string `json:"content,omitzero"`
+}
+
+// stream sends the answer as it grows. The status waits for the first text, so
+// that a failure before it is still told as one.
+func (a answer) stream(w http.ResponseWriter, j *job, withUsage bool) {
+	var noUsage jsontext.Value
+	if withUsage {
+		noUsage = jsontext.Value("null")
+	}
+	f := &frames{w: w, out: http.NewResponseController(w)}
+	send := func(d delta, finish *string) {
+		f.send(chunk{a.ID, "chat.completion.chunk", a.Created, a.Model, []chunkChoice{{Delta: d, FinishReason: finish}}, noUsage})
+	}
+	for {
+		p, err := j.out.take(j.ctx)
+		if err != nil {
+			f.fail(err)
+			return
+		}
+		if !f.begun {
+			empty := ""
+			send(delta{Role: "assistant", Content: &empty}, nil)
+		}
+		if p.text != "" {
+			send(delta{Content: &p.text}, nil)
+		}
+		if !p.ended {
+			continue
+		}
+		send(delta{}, &p.finish)
+		if withUsage {
+			counts, err := json.Marshal(newUsage(j, p.tokens))
+			if err != nil {
+				f.fail(err)
+				return
+			}
+			f.send(chunk{a.ID, "chat.completion.chunk", a.Created, a.Model, []chunkChoice{}, counts})
+		}
+		f.write([]byte("data: [DONE]\n\n"))
+		return
+	}
+}
+
+// frames writes server-sent events, each in one write and flushed.
+type frames struct {
+	w     http.ResponseWriter
+	out   *http.ResponseController
+	begun bool
+}
+
+func (f *frames) send(v any) {
+	frame := bytes.NewBufferString("data: ")
+	if err := json.MarshalWrite(frame, v); err != nil {
+		panic(http.ErrAbortHandler) // not reached: chunks always marshal
+	}
+	frame.WriteString("\n\n")
+	f.write(frame.Bytes())
+}
+
+// write sends bytes; a client that left is noticed by its context.
+func (f *frames) write(b []byte) {
+	if !f.begun {
+		f.begun = true
+		f.w.Header().Set("Content-Type", "text/event-stream")
+		f.w.Header().Set("Cache-Control", "no-cache")
+	}
+	f.w.Write(b)
+	f.out.Flush()
+}
+
+// fail tells an error: as a status while nothing was sent, else as a last
+// frame after which the connection breaks, so that nobody takes half an answer
+// for a whole one.
+func (f *frames) fail(err error) {
+	if !f.begun {
+		refuse(f.w, err)
+		return
+	}
+	_, body := explain(err)
+	f.send(body)
+	panic(http.ErrAbortHandler)
+}

@@ -1,0 +1,388 @@
+package llama
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"net/http"
+	"strings"
+	"sync"
+	"testing"
+	"unicode/utf8"
+
+	"github.com/go-json-experiment/json"
+	"github.com/google/go-cmp/cmp"
+)
+
+// conversation is what the model answers at temperature 0 (data/README.md).
+var conversation = [][2]string{
+	{"Hello", "Hello. How can I help you?"},
+	{"What is 7+5?", "7 + 5 = 12."},
+	{"Count to 7.", "1, 2, 3, 4, 5, 6, 7."},
+	{"What is the capital of France?", "The capital of France is Paris."},
+	{"Give me JSON for Anna, who is 42.", `{"name": "Anna", "age": 42}`},
+}
+
+const tooSmall = "I am too small to know that. Ask me for a story, a verse or a poem."
+
+func TestAnswers(t *testing.T) {
+	e := startEngine(t, Config{})
+	for _, c := range conversation {
+		got := e.chat(ask(c[0]))
+		if text := got.Choices[0].Message.Content; text != c[1] {
+			t.Errorf("%s: got %q, want %q", c[0], text, c[1])
+		}
+		if got.Choices[0].FinishReason != "stop" || got.Object != "chat.completion" || got.Model != "tiny" || got.Choices[0].Message.Role != "assistant" {
+			t.Errorf("%s: answer is %+v", c[0], got)
+		}
+		if u := got.Usage; u.Prompt == 0 || u.Completion == 0 || u.Total != u.Prompt+u.Completion {
+			t.Errorf("%s: usage is %+v", c[0], u)
+		}
+	}
+	if got := e.say(ask("Who won the last election?")); got != tooSmall {
+		t.Errorf("unknown: got %q", got)
+	}
+	parts := ask("", object{"messages": []object{{"role": "user", "content": []object{{"type": "text", "text": "What is "}, {"type": "text", "text": "7+5?"}}}}})
+	if got := e.say(parts); got != "7 + 5 = 12." {
+		t.Errorf("parts: got %q", got)
+	}
+	long := e.chat(ask("Tell me a long story about an owl."))
+	if n := long.Usage.Completion; n < 100 || n > 250 {
+		t.Errorf("the long story has %d tokens", n)
+	}
+}
+
+// TestTogether runs every question at once on fewer slots than questions: each
+// answer must be what it is alone, whatever shares its batches.
+func TestTogether(t *testing.T) {
+	e := startEngine(t, Config{Slots: 4})
+	questions := []string{"Tell me a long story about an owl."}
+	for _, c := range conversation {
+		questions = append(questions, c[0])
+	}
+	alone := map[string]string{}
+	for _, q := range questions {
+		alone[q] = e.say(ask(q))
+	}
+	var wg sync.WaitGroup
+	for range 3 {
+		for _, q := range questions {
+			wg.Go(func() {
+				if got := e.say(ask(q)); got != alone[q] {
+					t.Errorf("%s: together %q, alone %q", q, got, alone[q])
+				}
+			})
+		}
+	}
+	wg.Wait()
+}
+
+func TestSeed(t *testing.T) {
+	e := startEngine(t, Config{})
+	hot := object{"temperature": 1.5, "top_p": 1, "top_k": 0, "min_p": 0, "max_tokens": 40}
+	q := func(seed int) string {
+		return e.say(ask("Tell me a long story about an owl.", hot, object{"seed": seed}))
+	}
+	first := q(7)
+	if again := q(7); again != first {
+		t.Errorf("seed 7 gave %q, then %q", first, again)
+	}
+	if q(8) == first && q(9) == first {
+		t.Errorf("three seeds gave the same %q", first)
+	}
+}
+
+func TestLimitsAndStops(t *testing.T) {
+	e := startEngine(t, Config{})
+	finish := func(c completion) string {
+		return c.Choices[0].Message.Content + "|" + c.Choices[0].FinishReason
+	}
+	for _, c := range []struct {
+		name string
+		more object
+		want string
+	}{
+		{"max_tokens", object{"max_tokens": 3}, "1, 2|length"},
+		{"the newer name goes first", object{"max_tokens": 1, "max_completion_tokens": 3}, "1, 2|length"},
+		{"a stop string", object{"stop": ", 5"}, "1, 2, 3, 4|stop"},
+		{"the earliest of several", object{"stop": []string{"6", "3, 4", "4, "}}, "1, 2, |stop"},
+		{"one that never comes", object{"stop": []string{", 8", "7.."}}, "1, 2, 3, 4, 5, 6, 7.|stop"},
+		{"no limit", object{"max_tokens": -1, "stop": nil}, "1, 2, 3, 4, 5, 6, 7.|stop"},
+	} {
+		if got := finish(e.chat(ask("Count to 7.", c.more))); got != c.want {
+			t.Errorf("%s: got %q, want %q", c.name, got, c.want)
+		}
+	}
+	story := "Tell me a long story about an owl."
+	free := e.say(ask(story, object{"max_tokens": 60}))
+	if got := e.say(ask(story, object{"max_tokens": 60, "frequency_penalty": 2, "presence_penalty": 2})); got == free {
+		t.Errorf("penalties change nothing: %q", got)
+	}
+}
+
+// frame is one event of a stream as a client reads it.
+type frame struct {
+	ID      string `json:"id"`
+	Object  string `json:"object"`
+	Created int64  `json:"created"`
+	Model   string `json:"model"`
+	Choices []struct {
+		Delta        map[string]string `json:"delta"`
+		FinishReason *string           `json:"finish_reason"`
+	} `json:"choices"`
+	Usage *struct {
+		Completion int `json:"completion_tokens"`
+	} `json:"usage"`
+	Error *errorDetail `json:"error"`
+}
+
+// readFrames reads a stream to its end: the frames, and whether [DONE] came.
+func readFrames(t *testing.T, res *http.Response) (frames []frame, done bool) {
+	t.Helper()
+	lines := bufio.NewScanner(res.Body)
+	for lines.Scan() {
+		line := lines.Text()
+		if !utf8.ValidString(line) {
+			t.Errorf("not UTF-8: %q", line)
+		}
+		data, ok := strings.CutPrefix(line, "data: ")
+		if !ok {
+			if line != "" {
+				t.Errorf("a line that is no data: %q", line)
+			}
+			continue
+		}
+		if data == "[DONE]" {
+			done = true
+			continue
+		}
+		if done {
+			t.Errorf("a frame after [DONE]: %s", data)
+		}
+		var f frame
+		if err := json.Unmarshal([]byte(data), &f); err != nil {
+			t.Fatalf("%v: %s", err, data)
+		}
+		frames = append(frames, f)
+	}
+	return frames, done
+}
+
+func TestStream(t *testing.T) {
+	e := startEngine(t, Config{})
+	for _, withUsage := range []bool{false, true} {
+		res := e.open(t.Context(), "/v1/chat/completions", ask("Count to 7.", object{"stream": true, "stream_options": object{"include_usage": withUsage}}))
+		if got := res.Header.Get("Content-Type"); got != "text/event-stream" {
+			t.Errorf("content type is %q", got)
+		}
+		frames, done := readFrames(t, res)
+		res.Body.Close()
+		if !done || len(frames) < 4 {
+			t.Fatalf("done %v after %d frames", done, len(frames))
+		}
+		first := frames[0]
+		if diff := cmp.Diff(map[string]string{"role": "assistant", "content": ""}, first.Choices[0].Delta); diff != "" {
+			t.Errorf("first delta: %s", diff)
+		}
+		text, finishes := "", []string{}
+		for i, f := range frames {
+			if f.ID != first.ID || f.Created != first.Created || f.Model != "tiny" || f.Object != "chat.completion.chunk" {
+				t.Errorf("frame %d is of another answer: %+v", i, f)
+			}
+			for _, c := range f.Choices {
+				text += c.Delta["content"]
+				if c.FinishReason != nil {
+					finishes = append(finishes, *c.FinishReason)
+				}
+			}
+		}
+		if text != "1, 2, 3, 4, 5, 6, 7." || !cmp.Equal(finishes, []string{"stop"}) {
+			t.Errorf("text %q, finishes %v", text, finishes)
+		}
+		last := frames[len(frames)-1]
+		if withUsage && (len(last.Choices) != 0 || last.Usage == nil || last.Usage.Completion == 0) {
+			t.Errorf("last frame with usage: %+v", last)
+		}
+		if !withUsage && last.Usage != nil {
+			t.Errorf("usage nobody asked for: %+v", last)
+		}
+	}
+}
+
+// TestNoiseIsUTF8 lets the random model write bytes at random.
+func TestNoiseIsUTF8(t *testing.T) {
+	e := startEngine(t, Config{})
+	for seed := range 5 {
+		res := e.open(t.Context(), "/v1/chat/completions", ask("x", object{"model": "random", "temperature": 2, "top_k": 0, "min_p": 0, "top_p": 1, "seed": seed, "max_tokens": 100, "stream": true}))
+		if _, done := readFrames(t, res); !done {
+			t.Error("no [DONE]")
+		}
+		res.Body.Close()
+	}
+}
+
+func TestJSONMode(t *testing.T) {
+	e := startEngine(t, Config{})
+	schema := object{
+		"type": "object",
+		"properties": object{
+			"name":  object{"type": "string", "maxLength": 12},
+			"age":   object{"type": "integer"},
+			"mood":  object{"enum": []string{"glad", "sad"}},
+			"likes": object{"type": "array", "items": object{"type": "string", "maxLength": 8}, "minItems": 1, "maxItems": 2},
+		},
+		"required": []string{"name", "age", "mood"},
+	}
+	for _, model := range []string{"tiny", "random"} {
+		for seed := range 4 {
+			q := ask("Give me JSON for Anna, who is 42.", object{
+				"model": model, "temperature": 1, "seed": seed, "max_tokens": 300,
+				"response_format": object{"type": "json_schema", "json_schema": object{"name": "person", "schema": schema}},
+			})
+			c := e.chat(q)
+			if c.Choices[0].FinishReason != "stop" {
+				continue // a number may go on for long: cut off, as asked
+			}
+			var got struct {
+				Name  *string  `json:"name"`
+				Age   *int     `json:"age"`
+				Mood  string   `json:"mood"`
+				Likes []string `json:"likes"`
+			}
+			text := c.Choices[0].Message.Content
+			if err := json.Unmarshal([]byte(text), &got); err != nil || got.Name == nil || got.Age == nil || (got.Mood != "glad" && got.Mood != "sad") || len(got.Likes) > 2 {
+				t.Errorf("%s, seed %d: %v: %s", model, seed, err, text)
+			}
+		}
+	}
+	if got, want := e.say(ask("Give me JSON for Anna, who is 42.", object{"response_format": object{"type": "json_object"}})), conversation[4][1]; got != want {
+		t.Errorf("json_object: got %q, want %q", got, want)
+	}
+}
+
+func TestRefusals(t *testing.T) {
+	e := startEngine(t, Config{Slots: 2, Context: 256})
+	for _, c := range []struct {
+		name   string
+		body   any
+		status int
+		code   string
+		says   string
+	}{
+		{"not JSON", `{"model":`, 400, "invalid_request_error", "not strict JSON"},
+		{"a name twice", `{"model":"tiny","model":"tiny","messages":[]}`, 400, "invalid_request_error", "not strict JSON"},
+		{"wrong type", ask("x", object{"max_tokens": "ten"}), 400, "invalid_request_error", "/max_tokens"},
+		{"no messages", ask("x", object{"messages": []object{}}), 400, "invalid_request_error", "messages"},
+		{"unknown model", ask("x", object{"model": "gpt-4"}), 404, "model_not_found", "no such model"},
+		{"an image", ask("x", object{"messages": []object{{"role": "user", "content": []object{{"type": "image_url", "image_url": object{"url": "data:,"}}}}}}), 400, "invalid_request_error", "does not see images"},
+		{"several answers", ask("x", object{"n": 2}), 400, "invalid_request_error", "n must be 1"},
+		{"a required tool", ask("x", object{"tool_choice": "required"}), 400, "invalid_request_error", "tool"},
+		{"a named tool", ask("x", object{"tool_choice": object{"type": "function", "function": object{"name": "f"}}}), 400, "invalid_request_error", "tool"},
+		{"too hot", ask("x", object{"temperature": 3}), 400, "invalid_request_error", "temperature"},
+		{"an empty stop", ask("x", object{"stop": ""}), 400, "invalid_request_error", "stop string"},
+		{"a schema that leads nowhere", ask("x", object{"response_format": object{"type": "json_schema", "json_schema": object{"schema": object{"$ref": "#"}}}}), 400, "invalid_request_error", "leads back to itself"},
+		{"over the context", ask(strings.Repeat("All that glitters is not gold. ", 200)), 400, "exceed_context_size_error", "context holds 256"},
+		{"far over the context", ask(strings.Repeat("All that glitters is not gold. ", 20000)), 400, "exceed_context_size_error", "context holds 256"},
+	} {
+		code, message := e.refused("/v1/chat/completions", c.body, c.status)
+		if code != c.code || !strings.Contains(message, c.says) {
+			t.Errorf("%s: %s: %s", c.name, code, message)
+		}
+	}
+	if got := e.say(ask("Hello", object{"tools": []object{{"type": "function"}}, "tool_choice": "auto", "anything": 1})); got != conversation[0][1] {
+		t.Errorf("tools with auto: %q", got)
+	}
+	full := e.chat(ask("Tell me a long story about an owl.", object{"model": "random", "temperature": 1, "seed": 1}))
+	if u := full.Usage; full.Choices[0].FinishReason == "length" && u.Total != 257 && u.Total != 256 {
+		t.Errorf("at the end of the context: %+v", u)
+	}
+}
+
+// TestLeaving cancels a running answer: its slot, the only one, must be free
+// for the next request at the next decode step.
+func TestLeaving(t *testing.T) {
+	e := startEngine(t, Config{Slots: 1})
+	endless := ask("x", object{"model": "random", "stream": true, "seed": 3, "temperature": 1, "response_format": object{"type": "json_object"}})
+	for range 3 {
+		ctx, leave := context.WithCancel(t.Context())
+		res := e.open(ctx, "/v1/chat/completions", endless)
+		if _, err := res.Body.Read(make([]byte, 1)); err != nil {
+			t.Fatal(err)
+		}
+		leave()
+		res.Body.Close()
+		if got := e.chat(ask("x", object{"model": "random", "max_tokens": 1})); got.Usage.Completion > 1 {
+			t.Errorf("after leaving: %+v", got)
+		}
+	}
+}
+
+// TestNothingShared asks the same long prompt twice and an unlike one between:
+// usage must show that every prompt was computed anew, and the text of a talk
+// must not depend on what the slot held before.
+func TestNothingShared(t *testing.T) {
+	e := startEngine(t, Config{Slots: 1})
+	secret := ask("What is the capital of France?")
+	plain := e.say(ask("Hello"))
+	for range 3 {
+		e.say(secret)
+		if got := e.say(ask("Hello")); got != plain {
+			t.Errorf("after another's talk: %q, before: %q", got, plain)
+		}
+	}
+}
+
+func TestTokenize(t *testing.T) {
+	e := startEngine(t, Config{})
+	count := func(body object) int {
+		t.Helper()
+		status, b := e.post("/tokenize", body)
+		var got struct {
+			Tokens []int `json:"tokens"`
+		}
+		if err := json.Unmarshal(b, &got); err != nil || status != 200 {
+			t.Fatalf("status %d: %v: %s", status, err, b)
+		}
+		return len(got.Tokens)
+	}
+	if n := count(object{"model": "tiny", "content": ""}); n > 1 {
+		t.Errorf("nothing has %d tokens", n)
+	}
+	talk := []object{{"role": "user", "content": "Count to 7."}}
+	if n, want := count(object{"model": "tiny", "messages": talk}), e.chat(ask("Count to 7.")).Usage.Prompt; n != want {
+		t.Errorf("counted %d tokens, used %d", n, want)
+	}
+	if text, talk := count(object{"model": "tiny", "content": "Count to 7."}), count(object{"model": "tiny", "messages": talk}); text == 0 || text >= talk {
+		t.Errorf("text has %d tokens, in its form %d", text, talk)
+	}
+}
+
+func TestListAndHealth(t *testing.T) {
+	e := startEngine(t, Config{Slots: 3, Models: append([]ModelFile{{ID: "gone", Path: "data/none.gguf"}, {ID: "text", Path: "data/README.md"}}, testModels...)})
+	want := []Model{
+		{ID: "tiny", ContextLength: 1024, Slots: 3, Chat: true, Embeddings: true, Dimensions: 128},
+		{ID: "random", ContextLength: 1024, Slots: 3, Chat: true, Embeddings: true, Dimensions: e.Models()[1].Dimensions},
+	}
+	if diff := cmp.Diff(want, e.Models()); diff != "" {
+		t.Error(diff)
+	}
+	if p := e.Problems(); len(p) != 2 || !strings.Contains(p["gone"], "cannot read") || !strings.Contains(p["text"], "GGUF") {
+		t.Errorf("problems: %v", p)
+	}
+	for path, says := range map[string]string{"/health": `"ok"`, "/v1/models": `"id":"tiny"`} {
+		res, err := e.client.Get("http://engine" + path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var b strings.Builder
+		fmt.Fprint(&b, res.StatusCode, " ")
+		lines := bufio.NewScanner(res.Body)
+		for lines.Scan() {
+			b.WriteString(lines.Text())
+		}
+		res.Body.Close()
+		if got := b.String(); !strings.HasPrefix(got, "200 ") || !strings.Contains(got, says) {
+			t.Errorf("%s: %s", path, got)
+		}
+	}
+}

@@ -1,0 +1,12 @@
+//go:build llama
+
+package llama
+
+import "embed"
+
+// embedded holds the libraries of this platform: NAME.gz and their SHA256SUMS.
+//
+//go:embed lib/linux-arm64
+var embedded embed.FS
+
+const embeddedDir = "lib/linux-arm64"

@@ -1,0 +1,461 @@
+package llama
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+
+	"github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
+)
+
+// A schema comes from a stranger and ends in llama.cpp's grammar parser, which
+// has been crashed by depth and by size: everything about it is bounded here.
+const (
+	maxSchemaBytes  = 64 << 10
+	maxSchemaDepth  = 32
+	maxGrammarRules = 1000
+	maxGrammarBytes = 256 << 10
+	maxRepeat       = 64 // minItems, maxItems, minLength, maxLength
+)
+
+// jsonRules are the terminals of every grammar made here. No rule takes text
+// of the schema but literal, which escapes it.
+const jsonRules = `value ::= object | array | string | number | ("true" | "false" | "null") ws
+object ::= "{" ws ( string ":" ws value ("," ws string ":" ws value)* )? "}" ws
+array ::= "[" ws ( value ("," ws value)* )? "]" ws
+string ::= "\"" char* "\"" ws
+char ::= [^"\\\x7F\x00-\x1F] | "\\" (["\\bfnrt/] | "u" [0-9a-fA-F]{4})
+number ::= "-"? ("0" | [1-9] [0-9]{0,15}) ("." [0-9]{1,15})? ([eE] [-+]? [0-9]{1,3})? ws
+integer ::= "-"? ("0" | [1-9] [0-9]{0,15}) ws
+boolean ::= ("true" | "false") ws
+null ::= "null" ws
+ws ::= | " " | "\n" [ \t]{0,20}
+`
+
+// objectGrammar is response_format json_object: any JSON object.
+const objectGrammar = "root ::= object\n" + jsonRules
+
+// errUnsupportedSchema is in the chain of every error about a schema.
+var errUnsupportedSchema = errors.New("unsupported JSON schema")
+
+// schemaGrammar turns a JSON schema into a GBNF grammar whose texts have the
+// schema's shape. Understood: type (also a list), properties, required, items,
+// minItems, maxItems, minLength, maxLength, enum, const, anyOf, oneOf, a lone
+// allOf, additionalProperties of a map, and $ref into $defs or definitions.
+// Properties come in the order the schema lists them, and no others.
+// Conditions on a value rather than a shape (pattern, format, minimum …) are
+// not enforced: a stranger's regular expression never reaches the engine.
+func schemaGrammar(schema jsontext.Value) (string, error) {
+	if len(schema) > maxSchemaBytes {
+		return "", fmt.Errorf("%w: larger than %d bytes", errUnsupportedSchema, maxSchemaBytes)
+	}
+	root, err := members(schema)
+	if err != nil {
+		return "", err
+	}
+	c := &schemaConverter{defs: map[string]jsontext.Value{}, refs: map[string]string{"#": "root"}}
+	for _, m := range root {
+		if m.name != "$defs" && m.name != "definitions" {
+			continue
+		}
+		defs, err := members(m.value)
+		if err != nil {
+			return "", err
+		}
+		for _, d := range defs {
+			c.defs["#/"+m.name+"/"+d.name] = d.value
+		}
+	}
+	body, err := c.convert(schema, 0)
+	if err != nil {
+		return "", err
+	}
+	if err := c.rule("root", body); err != nil {
+		return "", err
+	}
+	return c.out.String() + jsonRules, nil
+}
+
+// schemaConverter gathers the rules of one grammar.
+type schemaConverter struct {
+	out   strings.Builder
+	rules int
+	defs  map[string]jsontext.Value // by $ref
+	refs  map[string]string         // $ref to the rule that stands for it
+}
+
+// member is one name and value of a JSON object, in the order written.
+type member struct {
+	name  string
+	value jsontext.Value
+}
+
+// members reads a JSON object; true and {} are the schema of anything.
+func members(v jsontext.Value) ([]member, error) {
+	if string(bytes.TrimSpace(v)) == "true" {
+		return nil, nil
+	}
+	d := jsontext.NewDecoder(bytes.NewReader(v))
+	if t, err := d.ReadToken(); err != nil || t.Kind() != '{' {
+		return nil, fmt.Errorf("%w: a schema must be an object", errUnsupportedSchema)
+	}
+	var list []member
+	for d.PeekKind() != '}' {
+		name, err := d.ReadToken()
+		if err != nil {
+			return nil, fmt.Errorf("%w: not JSON", errUnsupportedSchema)
+		}
+		m := member{name: name.String()}
+		value, err := d.ReadValue()
+		if err != nil {
+			return nil, fmt.Errorf("%w: not JSON", errUnsupportedSchema)
+		}
+		m.value = value.Clone()
+		list = append(list, m)
+	}
+	return list, nil
+}
+
+// schemaNode is the members of one schema that are understood.
+type schemaNode struct {
+	types                []string
+	properties           []member
+	required             map[string]bool
+	items, additional    jsontext.Value
+	choices              []jsontext.Value // anyOf, oneOf, allOf of one
+	literals             []jsontext.Value // enum, const
+	ref                  string
+	minItems, maxItems   int
+	minLength, maxLength int
+}
+
+// unbounded is a maxItems or maxLength that was not given.
+const unbounded = -1
+
+func parseSchema(v jsontext.Value) (*schemaNode, error) {
+	list, err := members(v)
+	if err != nil {
+		return nil, err
+	}
+	n := &schemaNode{maxItems: unbounded, maxLength: unbounded, required: map[string]bool{}}
+	for _, m := range list {
+		if err := n.take(m); err != nil {
+			return nil, fmt.Errorf("%w: cannot use %q: %w", errUnsupportedSchema, m.name, err)
+		}
+	}
+	return n, nil
+}
+
+// take reads one member of a schema; what only narrows a value is passed over.
+func (n *schemaNode) take(m member) (err error) {
+	switch m.name {
+	case "type":
+		if m.value.Kind() == '"' {
+			n.types = make([]string, 1)
+			return json.Unmarshal(m.value, &n.types[0])
+		}
+		return json.Unmarshal(m.value, &n.types)
+	case "properties":
+		n.properties, err = members(m.value)
+		return err
+	case "required":
+		var names []string
+		err = json.Unmarshal(m.value, &names)
+		for _, name := range names {
+			n.required[name] = true
+		}
+		return err
+	case "items":
+		n.items = m.value
+	case "additionalProperties":
+		n.additional = m.value
+	case "enum":
+		if err = json.Unmarshal(m.value, &n.literals); err == nil && len(n.literals) == 0 {
+			return errors.New("it allows nothing")
+		}
+		return err
+	case "const":
+		n.literals = []jsontext.Value{m.value}
+	case "anyOf", "oneOf", "allOf":
+		if err = json.Unmarshal(m.value, &n.choices); err != nil {
+			return err
+		}
+		if len(n.choices) == 0 || m.name == "allOf" && len(n.choices) > 1 {
+			return errors.New("only a list of one is understood")
+		}
+	case "$ref":
+		return json.Unmarshal(m.value, &n.ref)
+	case "minItems":
+		n.minItems, err = bound(m.value)
+	case "maxItems":
+		n.maxItems, err = bound(m.value)
+	case "minLength":
+		n.minLength, err = bound(m.value)
+	case "maxLength":
+		if n.maxLength, err = bound(m.value); errors.Is(err, errBound) {
+			n.maxLength, err = unbounded, nil // a long limit is as good as none
+		}
+	case "not", "if", "then", "else", "patternProperties", "prefixItems", "contains", "dependentSchemas",
+		"unevaluatedProperties", "$dynamicRef", "$recursiveRef":
+		return errors.New("it is not understood; say the shape with properties, items and anyOf")
+	}
+	return err
+}
+
+var errBound = fmt.Errorf("it must be a whole number from 0 to %d", maxRepeat)
+
+// bound reads a repetition count.
+func bound(v jsontext.Value) (int, error) {
+	n, err := strconv.Atoi(string(bytes.TrimSpace(v)))
+	if err != nil || n < 0 || n > maxRepeat {
+		return 0, errBound
+	}
+	return n, nil
+}
+
+// rule writes one rule of the grammar.
+func (c *schemaConverter) rule(name, body string) error {
+	c.rules++
+	if c.rules > maxGrammarRules || c.out.Len()+len(body) > maxGrammarBytes {
+		return fmt.Errorf("%w: it is too large", errUnsupportedSchema)
+	}
+	c.out.WriteString(name + " ::= " + body + "\n")
+	return nil
+}
+
+// fresh writes body as a rule of its own and returns its name.
+func (c *schemaConverter) fresh(body string) (string, error) {
+	name := "r" + strconv.Itoa(c.rules)
+	return name, c.rule(name, body)
+}
+
+// convert is the body of the rule for a schema.
+func (c *schemaConverter) convert(v jsontext.Value, depth int) (string, error) {
+	if depth > maxSchemaDepth {
+		return "", fmt.Errorf("%w: deeper than %d", errUnsupportedSchema, maxSchemaDepth)
+	}
+	if len(v) == 0 {
+		return "value", nil
+	}
+	n, err := parseSchema(v)
+	if err != nil {
+		return "", err
+	}
+	switch {
+	case n.ref != "":
+		return c.reference(n.ref, depth)
+	case len(n.literals) > 0:
+		return literals(n.literals)
+	case len(n.choices) > 0:
+		return c.alternatives(n.choices, depth)
+	case len(n.types) == 0 && len(n.properties) > 0:
+		return c.object(n, depth)
+	case len(n.types) == 0:
+		return "value", nil
+	}
+	bodies := make([]string, len(n.types))
+	for i, t := range n.types {
+		if bodies[i], err = c.typed(n, t, depth); err != nil {
+			return "", err
+		}
+	}
+	if len(bodies) == 1 {
+		return bodies[0], nil
+	}
+	return "(" + strings.Join(bodies, " | ") + ")", nil
+}
+
+func (c *schemaConverter) typed(n *schemaNode, kind string, depth int) (string, error) {
+	switch kind {
+	case "object":
+		return c.object(n, depth)
+	case "array":
+		return c.array(n, depth)
+	case "string":
+		if n.minLength == 0 && n.maxLength == unbounded {
+			return "string", nil
+		}
+		return `"\"" char` + repeat(n.minLength, n.maxLength) + ` "\"" ws`, nil
+	case "number", "integer", "boolean", "null":
+		return kind, nil
+	}
+	return "", fmt.Errorf("%w: no such type as %q", errUnsupportedSchema, kind)
+}
+
+// reference is the rule of a $ref; it is made at its first use, its name being
+// known before its body, so that a schema may lead back to itself.
+func (c *schemaConverter) reference(ref string, depth int) (string, error) {
+	if name, ok := c.refs[ref]; ok {
+		return name, nil
+	}
+	schema, ok := c.defs[ref]
+	if !ok {
+		return "", fmt.Errorf("%w: $ref %q is not in $defs", errUnsupportedSchema, ref)
+	}
+	name := "d" + strconv.Itoa(len(c.refs))
+	c.refs[ref] = name
+	body, err := c.convert(schema, depth+1)
+	if err != nil {
+		return "", err
+	}
+	return name, c.rule(name, body)
+}
+
+func (c *schemaConverter) alternatives(choices []jsontext.Value, depth int) (string, error) {
+	names := make([]string, len(choices))
+	for i, choice := range choices {
+		body, err := c.convert(choice, depth+1)
+		if err != nil {
+			return "", err
+		}
+		if names[i], err = c.fresh(body); err != nil {
+			return "", err
+		}
+	}
+	return "(" + strings.Join(names, " | ") + ")", nil
+}
+
+func (c *schemaConverter) array(n *schemaNode, depth int) (string, error) {
+	if n.maxItems != unbounded && n.maxItems < n.minItems {
+		return "", fmt.Errorf("%w: maxItems is less than minItems", errUnsupportedSchema)
+	}
+	body, err := c.convert(n.items, depth+1)
+	if err != nil {
+		return "", err
+	}
+	item, err := c.fresh(body)
+	if err != nil {
+		return "", err
+	}
+	if n.maxItems == 0 {
+		return `"[" ws "]" ws`, nil
+	}
+	rest := n.maxItems
+	if rest != unbounded {
+		rest--
+	}
+	list := item + ` ("," ws ` + item + ")" + repeat(max(n.minItems-1, 0), rest)
+	if n.minItems == 0 {
+		list = "(" + list + ")?"
+	}
+	return `"[" ws ` + list + ` "]" ws`, nil
+}
+
+// repeat is GBNF for from to to times; to may be unbounded.
+func repeat(from, to int) string {
+	switch {
+	case to != unbounded:
+		return fmt.Sprintf("{%d,%d}", from, max(from, to))
+	case from == 0:
+		return "*"
+	}
+	return fmt.Sprintf("{%d,}", from)
+}
+
+// object lists its properties in order. Two rules stand for each: what may
+// come from it on while nothing was written yet, and after a member was; so
+// any choice of optional ones is possible and commas are right, in a grammar
+// that grows with the number of properties only.
+func (c *schemaConverter) object(n *schemaNode, depth int) (string, error) {
+	if len(n.properties) == 0 {
+		if len(n.additional) == 0 || n.additional.Kind() == 't' {
+			return "object", nil
+		}
+		if n.additional.Kind() == 'f' {
+			return `"{" ws "}" ws`, nil
+		}
+		body, err := c.convert(n.additional, depth+1)
+		if err != nil {
+			return "", err
+		}
+		value, err := c.fresh(body)
+		if err != nil {
+			return "", err
+		}
+		return `"{" ws ( string ":" ws ` + value + ` ("," ws string ":" ws ` + value + `)* )? "}" ws`, nil
+	}
+	first, after := "", "" // rules for the members after this one; "" is none
+	for i := len(n.properties) - 1; i >= 0; i-- {
+		p := n.properties[i]
+		body, err := c.convert(p.value, depth+1)
+		if err != nil {
+			return "", err
+		}
+		name, err := literal(jsontext.Value(quoted(p.name)))
+		if err != nil {
+			return "", err
+		}
+		pair, err := c.fresh(name + ` ws ":" ws ` + body)
+		if err != nil {
+			return "", err
+		}
+		begin, then := pair+" "+after, `"," ws `+pair+" "+after
+		if !n.required[p.name] {
+			begin, then = orElse(begin, first), orElse(then, after)
+		}
+		if first, err = c.fresh(begin); err != nil {
+			return "", err
+		}
+		if after, err = c.fresh(then); err != nil {
+			return "", err
+		}
+	}
+	return `"{" ws ` + first + ` "}" ws`, nil
+}
+
+// orElse is body, or the other rule instead, or nothing if there is none.
+func orElse(body, other string) string {
+	if other == "" {
+		return "(" + body + ")?"
+	}
+	return body + " | " + other
+}
+
+// literals is one of the JSON values, as text.
+func literals(values []jsontext.Value) (string, error) {
+	texts := make([]string, len(values))
+	for i, v := range values {
+		text, err := literal(v)
+		if err != nil {
+			return "", err
+		}
+		texts[i] = text
+	}
+	return "(" + strings.Join(texts, " | ") + ") ws", nil
+}
+
+// literal is a JSON value as a GBNF string. Every byte that GBNF could read as
+// anything else is written as an escape.
+func literal(v jsontext.Value) (string, error) {
+	v = v.Clone()
+	if err := v.Compact(); err != nil {
+		return "", fmt.Errorf("%w: not JSON", errUnsupportedSchema)
+	}
+	var b strings.Builder
+	b.WriteByte('"')
+	for _, r := range string(v) {
+		switch {
+		case r == '"' || r == '\\':
+			b.WriteByte('\\')
+			b.WriteRune(r)
+		case r < ' ' || r == 0x7f:
+			fmt.Fprintf(&b, `\x%02X`, r)
+		default:
+			b.WriteRune(r)
+		}
+	}
+	b.WriteByte('"')
+	return b.String(), nil
+}
+
+// quoted is s as JSON text.
+func quoted(s string) []byte {
+	b, err := jsontext.AppendQuote(nil, s)
+	if err != nil {
+		return []byte(`""`) // not reached: s was read from JSON, so it is UTF-8
+	}
+	return b
+}

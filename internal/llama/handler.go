@@ -1,0 +1,376 @@
+package llama
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/base64"
+	"encoding/binary"
+	"errors"
+	"io"
+	"math"
+	"net/http"
+	"time"
+
+	"github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
+)
+
+// maxTokenBytes bounds text before it is tokenised: no vocabulary packs more
+// bytes than this into the average token.
+const maxTokenBytes = 64
+
+// server is the worker's HTTP surface over its models.
+type server struct {
+	runners map[string]*runner
+	models  []Model // in the order configured
+	started time.Time
+}
+
+// handler routes what the worker speaks.
+func (s *server) handler() http.Handler {
+	mux := http.NewServeMux()
+	mux.HandleFunc("POST /v1/chat/completions", s.chat)
+	mux.HandleFunc("POST /v1/embeddings", s.embeddings)
+	mux.HandleFunc("GET /v1/models", s.list)
+	mux.HandleFunc("POST /tokenize", s.tokenize)
+	mux.HandleFunc("GET /health", func(w http.ResponseWriter, _ *http.Request) {
+		reply(w, http.StatusOK, map[string]string{"status": "ok"})
+	})
+	mux.HandleFunc("/", func(w http.ResponseWriter, _ *http.Request) {
+		refuse(w, &refusal{http.StatusNotFound, "not_found_error", "no such route"})
+	})
+	return mux
+}
+
+// reply writes v as JSON. An error means that the client left: there is nobody
+// to tell.
+func reply(w http.ResponseWriter, status int, v any) {
+	body, err := json.Marshal(v, json.Deterministic(true))
+	if err != nil {
+		status, body = http.StatusInternalServerError, []byte(`{"error":{"code":"server_error","message":"cannot write the answer","type":"server_error"}}`)
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(status)
+	w.Write(body)
+}
+
+// errorBody is the error object of both dialects.
+type errorBody struct {
+	Error errorDetail `json:"error"`
+}
+
+type errorDetail struct {
+	Code    string `json:"code"`
+	Message string `json:"message"`
+	Type    string `json:"type"`
+}
+
+// explain is any failure as status and body.
+func explain(err error) (int, errorBody) {
+	var r *refusal
+	var load *loadError
+	switch {
+	case errors.As(err, &r):
+	case errors.As(err, &load):
+		r = &refusal{http.StatusServiceUnavailable, "unavailable_error", err.Error()}
+	case errors.Is(err, errTooMany):
+		r = &refusal{http.StatusServiceUnavailable, "unavailable_error", err.Error()}
+	default:
+		r = &refusal{http.StatusInternalServerError, "server_error", err.Error()}
+	}
+	kind := "invalid_request_error"
+	if r.status >= 500 {
+		kind = "server_error"
+	}
+	return r.status, errorBody{errorDetail{Code: r.code, Message: r.message, Type: kind}}
+}
+
+func refuse(w http.ResponseWriter, err error) {
+	status, body := explain(err)
+	reply(w, status, body)
+}
+
+// body reads a request's body up to the limit of S8.
+func body(w http.ResponseWriter, r *http.Request) ([]byte, error) {
+	b, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxBody))
+	var large *http.MaxBytesError
+	if errors.As(err, &large) {
+		return nil, &refusal{http.StatusRequestEntityTooLarge, "invalid_request_error", "the request is larger than 32 MiB"}
+	}
+	if err != nil {
+		return nil, badRequest("cannot read the request to its end")
+	}
+	return b, nil
+}
+
+// model finds the runner for an id.
+func (s *server) model(id string) (*runner, error) {
+	if r, ok := s.runners[id]; ok {
+		return r, nil
+	}
+	return nil, &refusal{http.StatusNotFound, "model_not_found", "no such model here"}
+}
+
+// prompt is a talk in the model's form and tokens.
+func (r *runner) prompt(talk []turn, kwargs map[string]any) ([]token, error) {
+	text, err := r.template.render(talk, kwargs)
+	if err != nil {
+		return nil, badRequest("%v", err)
+	}
+	return r.tokens(text, r.ContextLength, true)
+}
+
+// tokens is text in tokens, refused early when it cannot fit in limit.
+func (r *runner) tokens(text string, limit int, special bool) ([]token, error) {
+	if len(text) > limit*maxTokenBytes {
+		return nil, tooLong(len(text)/maxTokenBytes, limit)
+	}
+	list, err := r.vocab.tokenize(text, special)
+	if err != nil {
+		return nil, badRequest("%v", err)
+	}
+	return list, nil
+}
+
+// start checks a chat request against the model and queues it.
+func (r *runner) start(ctx context.Context, c *chat) (*job, error) {
+	if !r.Chat {
+		return nil, badRequest("this model only makes embeddings; use /v1/embeddings")
+	}
+	prompt, err := r.prompt(c.talk, c.kwargs)
+	if err != nil {
+		return nil, err
+	}
+	if len(prompt) >= r.ContextLength {
+		return nil, tooLong(len(prompt), r.ContextLength)
+	}
+	if len(prompt) == 0 {
+		return nil, badRequest("the messages hold no text")
+	}
+	sampler, err := newSampler(r.vocab, c.sampling, int32(r.ContextLength))
+	if err != nil {
+		return nil, badRequest("response_format: %v", err)
+	}
+	limit := r.ContextLength
+	if c.limit > 0 {
+		limit = min(limit, c.limit)
+	}
+	j := &job{ctx: ctx, prompt: prompt, limit: limit, sampler: sampler, text: holder{stops: c.stops}, out: newOutbox()}
+	return j, r.submit(j)
+}
+
+func (s *server) chat(w http.ResponseWriter, r *http.Request) {
+	ctx, cancel := context.WithCancel(r.Context())
+	defer cancel() // whatever ends the handler frees the slot
+	b, err := body(w, r)
+	if err != nil {
+		refuse(w, err)
+		return
+	}
+	c, err := parseChat(b)
+	if err != nil {
+		refuse(w, err)
+		return
+	}
+	run, err := s.model(c.model)
+	if err != nil {
+		refuse(w, err)
+		return
+	}
+	j, err := run.start(ctx, c)
+	if err != nil {
+		refuse(w, err)
+		return
+	}
+	a := answer{ID: "chatcmpl-" + rand.Text(), Created: time.Now().Unix(), Model: c.model}
+	if c.stream {
+		a.stream(w, j, c.usage)
+		return
+	}
+	a.unary(w, j)
+}
+
+func (s *server) list(w http.ResponseWriter, _ *http.Request) {
+	type meta struct {
+		Context    int  `json:"n_ctx"`
+		Slots      int  `json:"n_slots"`
+		Dimensions int  `json:"n_embd"`
+		Chat       bool `json:"chat"`
+		Embeddings bool `json:"embeddings"`
+	}
+	type entry struct {
+		ID      string `json:"id"`
+		Object  string `json:"object"`
+		Created int64  `json:"created"`
+		OwnedBy string `json:"owned_by"`
+		Meta    meta   `json:"meta"`
+	}
+	data := []entry{}
+	for _, m := range s.models {
+		if m.Problem == "" {
+			data = append(data, entry{m.ID, "model", s.started.Unix(), "kith", meta{m.ContextLength, m.Slots, m.Dimensions, m.Chat, m.Embeddings}})
+		}
+	}
+	reply(w, http.StatusOK, map[string]any{"object": "list", "data": data})
+}
+
+// tokenize counts: {"model", "content"} or {"model", "messages"}, the latter
+// in the model's own form as a chat request would be.
+func (s *server) tokenize(w http.ResponseWriter, r *http.Request) {
+	tokens, err := func() ([]token, error) {
+		b, err := body(w, r)
+		if err != nil {
+			return nil, err
+		}
+		var q struct {
+			Model    string     `json:"model"`
+			Content  string     `json:"content"`
+			Messages []chatTurn `json:"messages"`
+		}
+		if err := decode(b, &q); err != nil {
+			return nil, err
+		}
+		run, err := s.model(q.Model)
+		if err != nil {
+			return nil, err
+		}
+		if len(q.Messages) == 0 {
+			return run.tokens(q.Content, max(run.ContextLength, maxBody/maxTokenBytes), false)
+		}
+		talk := make([]turn, len(q.Messages))
+		for i, m := range q.Messages {
+			if talk[i], err = m.turn(); err != nil {
+				return nil, badRequest("messages[%d]: %v", i, err)
+			}
+		}
+		return run.prompt(talk, nil)
+	}()
+	if err != nil {
+		refuse(w, err)
+		return
+	}
+	if tokens == nil {
+		tokens = []token{}
+	}
+	reply(w, http.StatusOK, map[string][]token{"tokens": tokens})
+}
+
+func (s *server) embeddings(w http.ResponseWriter, r *http.Request) {
+	type item struct {
+		Object    string         `json:"object"`
+		Index     int            `json:"index"`
+		Embedding jsontext.Value `json:"embedding"`
+	}
+	type counts struct {
+		PromptTokens int `json:"prompt_tokens"`
+		TotalTokens  int `json:"total_tokens"`
+	}
+	type list struct {
+		Object string `json:"object"`
+		Data   []item `json:"data"`
+		Model  string `json:"model"`
+		Usage  counts `json:"usage"`
+	}
+	out, err := func() (*list, error) {
+		b, err := body(w, r)
+		if err != nil {
+			return nil, err
+		}
+		var q embeddingsRequest
+		if err := decode(b, &q); err != nil {
+			return nil, err
+		}
+		run, err := s.model(q.Model)
+		if err != nil {
+			return nil, err
+		}
+		dimensions, err := run.checkEmbeddings(&q)
+		if err != nil {
+			return nil, err
+		}
+		inputs, total, err := run.embeddingInputs(q.Input)
+		if err != nil {
+			return nil, err
+		}
+		vectors, err := run.embed(r.Context(), inputs)
+		if err != nil {
+			return nil, err
+		}
+		l := &list{Object: "list", Model: q.Model, Data: make([]item, len(vectors)), Usage: counts{total, total}}
+		for i, v := range vectors {
+			coded, err := encodeVector(normalize(v, dimensions), q.EncodingFormat == "base64")
+			if err != nil {
+				return nil, err
+			}
+			l.Data[i] = item{"embedding", i, coded}
+		}
+		return l, nil
+	}()
+	if err != nil {
+		refuse(w, err)
+		return
+	}
+	reply(w, http.StatusOK, out)
+}
+
+// checkEmbeddings checks all of a request but its input, and returns how many
+// dimensions it wants.
+func (r *runner) checkEmbeddings(q *embeddingsRequest) (int, error) {
+	if !r.Embeddings {
+		return 0, badRequest("this model makes no embeddings")
+	}
+	switch q.EncodingFormat {
+	case "", "float", "base64":
+	default:
+		return 0, badRequest("encoding_format must be float or base64")
+	}
+	if q.Dimensions == nil {
+		return r.Dimensions, nil
+	}
+	if *q.Dimensions < 1 || *q.Dimensions > r.Dimensions {
+		return 0, badRequest("dimensions must be from 1 to %d for this model", r.Dimensions)
+	}
+	return *q.Dimensions, nil
+}
+
+// embeddingInputs is a request's input in tokens, and how many they are.
+func (r *runner) embeddingInputs(v jsontext.Value) (lists [][]token, total int, err error) {
+	inputs, err := parseInputs(v)
+	if err != nil {
+		return nil, 0, err
+	}
+	for _, in := range inputs {
+		list := in.tokens
+		if list == nil {
+			if list, err = r.tokens(in.text, r.embedContext, false); err != nil {
+				return nil, 0, err
+			}
+		}
+		for _, t := range list {
+			if t < 0 || int(t) >= r.vocab.size {
+				return nil, 0, badRequest("input holds a token that this model does not have; it knows 0 to %d", r.vocab.size-1)
+			}
+		}
+		if len(list) > r.embedContext {
+			return nil, 0, tooLong(len(list), r.embedContext)
+		}
+		if len(list) == 0 {
+			return nil, 0, badRequest("input holds no text")
+		}
+		lists, total = append(lists, list), total+len(list)
+	}
+	return lists, total, nil
+}
+
+// encodeVector is a vector as a JSON list, or as base64 of little-endian
+// float32, which official clients ask for.
+func encodeVector(v []float32, asBase64 bool) (jsontext.Value, error) {
+	if !asBase64 {
+		return json.Marshal(v)
+	}
+	raw := make([]byte, 0, 4*len(v))
+	for _, x := range v {
+		raw = binary.LittleEndian.AppendUint32(raw, math.Float32bits(x))
+	}
+	return json.Marshal(base64.StdEncoding.EncodeToString(raw))
+}

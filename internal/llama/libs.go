@@ -1,0 +1,167 @@
+package llama
+
+import (
+	"bufio"
+	"bytes"
+	"compress/gzip"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+)
+
+// libraryVersion is the llama.cpp release whose header abi.go mirrors.
+const libraryVersion = "v0.5.0"
+
+// libraryEnv names a folder that holds the libraries; it goes before all others.
+const libraryEnv = "KITH_LLAMA_LIB"
+
+// ErrNoBackend is Available's answer in a build that carries no libraries and
+// finds none beside itself. Its words are part of the contract (S7).
+var ErrNoBackend = errors.New("no inference backend compiled in")
+
+// libraryNames are the libraries to open, each before those that need it.
+var libraryNames = platformNames(runtime.GOOS)
+
+func platformNames(goos string) [3]string {
+	switch goos {
+	case "windows":
+		return [3]string{"ggml-base.dll", "ggml.dll", "llama.dll"}
+	case "darwin":
+		return [3]string{"libggml-base.dylib", "libggml." + libraryVersion + ".dylib", "libllama." + libraryVersion + ".dylib"}
+	default:
+		return [3]string{"libggml-base.so", "libggml." + libraryVersion + ".so", "libllama." + libraryVersion + ".so"}
+	}
+}
+
+// Available reports whether the libraries can be had at all: in the folder that
+// KITH_LLAMA_LIB names, in this binary, or beside it. It loads nothing; nil, or
+// ErrNoBackend, or what is wrong with the named folder.
+func Available() error {
+	dir, err := libraryFolder()
+	if err != nil || dir != "" {
+		return err
+	}
+	if _, err := embedded.ReadFile(embeddedDir + "/SHA256SUMS"); err != nil {
+		return ErrNoBackend
+	}
+	return nil
+}
+
+// libraryFolder is an existing folder of libraries, or "" if only the embedded
+// ones are left.
+func libraryFolder() (string, error) {
+	if dir := os.Getenv(libraryEnv); dir != "" {
+		if !holdsLibraries(dir) {
+			return "", fmt.Errorf("cannot find %s in %s, which %s names", libraryNames[2], dir, libraryEnv)
+		}
+		return dir, nil
+	}
+	if _, err := embedded.ReadFile(embeddedDir + "/SHA256SUMS"); err == nil {
+		return "", nil
+	}
+	exe, err := os.Executable()
+	if err != nil {
+		return "", nil
+	}
+	if dir := filepath.Join(filepath.Dir(exe), "llama-lib"); holdsLibraries(dir) {
+		return dir, nil
+	}
+	return "", nil
+}
+
+func holdsLibraries(dir string) bool {
+	for _, name := range libraryNames {
+		if _, err := os.Stat(filepath.Join(dir, name)); err != nil {
+			return false
+		}
+	}
+	return true
+}
+
+// libraries is the folder to load from; the embedded ones are unpacked under
+// data first. The folder is named by the hash of the sums, so that another
+// build's libraries never mix with these, and each file is checked against its
+// sum at every start: one that was cut short or changed is written anew.
+func libraries(data string) (string, error) {
+	dir, err := libraryFolder()
+	if err != nil || dir != "" {
+		return dir, err
+	}
+	sums, err := embedded.ReadFile(embeddedDir + "/SHA256SUMS")
+	if err != nil {
+		return "", ErrNoBackend
+	}
+	id := sha256.Sum256(sums)
+	dir = filepath.Join(data, "llama-"+hex.EncodeToString(id[:6]))
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return "", fmt.Errorf("cannot unpack the inference libraries: %w", err)
+	}
+	lines := bufio.NewScanner(bytes.NewReader(sums))
+	for lines.Scan() {
+		sum, name, ok := strings.Cut(lines.Text(), "  ")
+		if !ok || name != filepath.Base(name) {
+			return "", fmt.Errorf("cannot unpack the inference libraries: bad line in SHA256SUMS; build again after scripts/fetch-llama.sh")
+		}
+		if err := unpack(dir, name, sum); err != nil {
+			return "", fmt.Errorf("cannot unpack the inference library %s: %w", name, err)
+		}
+	}
+	return dir, nil
+}
+
+// unpack makes dir/name the embedded file with that sum, unless it is already.
+func unpack(dir, name, sum string) error {
+	path := filepath.Join(dir, name)
+	if have, err := fileSum(path); err == nil && have == sum {
+		return nil
+	}
+	packed, err := embedded.Open(embeddedDir + "/" + name + ".gz")
+	if err != nil {
+		return err
+	}
+	defer packed.Close()
+	r, err := gzip.NewReader(packed)
+	if err != nil {
+		return err
+	}
+	return writeWhole(path, sum, r)
+}
+
+// writeWhole writes r to path through a temporary name, so that a second
+// process never sees half a file, and refuses content that has another sum.
+func writeWhole(path, sum string, r io.Reader) error {
+	tmp, err := os.CreateTemp(filepath.Dir(path), ".new-*")
+	if err != nil {
+		return err
+	}
+	defer os.Remove(tmp.Name()) // fails once it was renamed, as it should
+	h := sha256.New()
+	_, err = io.Copy(io.MultiWriter(tmp, h), r)
+	if err = errors.Join(err, tmp.Close()); err != nil {
+		return err
+	}
+	if got := hex.EncodeToString(h.Sum(nil)); got != sum {
+		return fmt.Errorf("its sha256 is %s, not %s", got, sum)
+	}
+	return os.Rename(tmp.Name(), path)
+}
+
+// fileSum is the hexadecimal sha256 of a file.
+func fileSum(path string) (string, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return "", err
+	}
+	defer f.Close()
+	h := sha256.New()
+	if _, err := io.Copy(h, f); err != nil {
+		return "", err
+	}
+	return hex.EncodeToString(h.Sum(nil)), nil
+}

@@ -1,0 +1,197 @@
+package llama
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"runtime"
+	"strconv"
+	"strings"
+)
+
+const (
+	batchTokens     = 512 // tokens of one decode step, over all slots
+	embeddingTokens = 2048
+	embeddingInputs = 16 // inputs of one embedding step
+
+	// smallModel is the size of file below which starting threads for each
+	// step costs more than they save.
+	smallModel = 64 << 20
+)
+
+// modelSpec is what is known of a model without its weights; it never changes.
+type modelSpec struct {
+	Model
+	lib      *library
+	path     string
+	vocab    *vocab
+	template *chatTemplate
+	// embedContext is the longest input of an embedding in tokens.
+	embedContext int
+	ownPooling   bool   // the file says how to pool
+	needs        uint64 // bytes the weights and all slots' contexts take
+	threads      int32
+}
+
+// inspect reads a model's vocabulary and metadata, not its weights.
+func inspect(lib *library, file ModelFile, slots, context int) (*modelSpec, error) {
+	info, err := os.Stat(file.Path)
+	if err != nil {
+		return nil, fmt.Errorf("cannot read the model file: %w", err)
+	}
+	params := lib.llama_model_default_params()
+	params.vocabOnly = true
+	handle := lib.llama_model_load_from_file(file.Path, params)
+	if handle == 0 {
+		return nil, lib.failure("cannot read the model file; is it GGUF and whole?")
+	}
+	s := &modelSpec{
+		Model: Model{ID: file.ID, Slots: slots},
+		lib:   lib,
+		path:  file.Path,
+		vocab: newVocab(lib, lib.llama_model_get_vocab(handle)),
+	}
+	s.template = newChatTemplate(lib, lib.llama_model_chat_template(handle, 0), s.vocab)
+	arch := lib.meta(handle, "general.architecture") + "."
+	number := func(key string) uint64 {
+		n, _ := strconv.ParseUint(lib.meta(handle, arch+key), 10, 64)
+		return n
+	}
+	trained := int(number("context_length"))
+	if trained <= 0 {
+		return nil, errors.New("cannot use the model file: it does not say how long a context it takes")
+	}
+	s.ContextLength = min(context, trained)
+	s.embedContext = min(context, trained, embeddingTokens)
+	pooling := lib.meta(handle, arch+"pooling_type")
+	s.ownPooling = pooling != "" && pooling != strconv.Itoa(poolingNone)
+	s.Chat = !s.ownPooling && lib.llama_model_has_decoder(handle)
+	s.Embeddings = pooling != strconv.Itoa(poolingRank)
+	if s.Embeddings {
+		s.Dimensions = int(number("embedding_length"))
+	}
+	s.threads = int32(cores())
+	if info.Size() < smallModel {
+		s.threads = 1
+	}
+	s.needs = uint64(info.Size())
+	if s.Chat {
+		heads, kvHeads := max(number("attention.head_count"), 1), number("attention.head_count_kv")
+		if kvHeads == 0 {
+			kvHeads = heads
+		}
+		keyLength := number("attention.key_length")
+		if keyLength == 0 {
+			keyLength = number("embedding_length") / heads
+		}
+		const keyAndValue, halfFloat = 2, 2
+		s.needs += number("block_count") * kvHeads * keyLength * keyAndValue * halfFloat * uint64(s.ContextLength*slots)
+	}
+	return s, nil
+}
+
+// meta is a scalar of the model file's metadata as text, "" if it has none.
+func (lib *library) meta(m cModel, key string) string {
+	var buf [128]byte
+	n := lib.llama_model_meta_val_str(m, key, &buf[0], uintptr(len(buf)))
+	if n < 0 {
+		return ""
+	}
+	return string(buf[:min(int(n), len(buf)-1)])
+}
+
+// failure is an error with what llama.cpp said last.
+func (lib *library) failure(message string) error {
+	said := strings.Join(lib.complaints.take(), "; ")
+	if said = strings.TrimSpace(strings.ReplaceAll(said, "\n", "")); said == "" {
+		return errors.New(message)
+	}
+	return fmt.Errorf("%s (%s)", message, said)
+}
+
+// cores is how many threads computing is worth: physical cores, no more than
+// this process may use.
+func cores() int {
+	n := runtime.GOMAXPROCS(0)
+	if physical := physicalCores(); physical > 0 {
+		n = min(n, physical)
+	}
+	return n
+}
+
+// weights are a model's loaded weights with their contexts; the zero value is
+// none. They belong to the runner's goroutine.
+type weights struct {
+	lib   *library
+	model cModel
+	chat  cContext // one sequence a slot; 0 for a model that only embeds
+	embed cContext // made at the first embedding
+	batch batch    // chat's
+	multi batch    // embed's
+}
+
+// load brings the weights into memory if they fit.
+func (s *modelSpec) load() (*weights, error) {
+	if free, known := availableMemory(); known && s.needs > free {
+		return nil, fmt.Errorf("cannot load %s: it needs about %d MiB and %d MiB are free; use fewer slots, a shorter context or a smaller model", s.ID, s.needs>>20, free>>20)
+	}
+	w := &weights{lib: s.lib, model: s.lib.llama_model_load_from_file(s.path, s.lib.llama_model_default_params())}
+	if w.model == 0 {
+		return nil, s.lib.failure("cannot load " + s.ID)
+	}
+	if !s.Chat {
+		return w, nil
+	}
+	params := s.contextParams()
+	params.nCtx = uint32(s.ContextLength * s.Slots)
+	params.nBatch, params.nUbatch = batchTokens, batchTokens
+	params.nSeqMax = uint32(s.Slots)
+	if w.chat = s.lib.llama_init_from_model(w.model, params); w.chat == 0 {
+		w.free()
+		return nil, s.lib.failure("cannot make a context for " + s.ID)
+	}
+	w.batch = s.lib.llama_batch_init(batchTokens, 0, 1)
+	return w, nil
+}
+
+// loadEmbed makes the context for embeddings. Pooling wants an input in one
+// piece, so the batch is as long as the longest input.
+func (w *weights) loadEmbed(s *modelSpec) error {
+	if w.embed != 0 {
+		return nil
+	}
+	params := s.contextParams()
+	size := uint32(s.embedContext)
+	params.nCtx, params.nBatch, params.nUbatch = size, size, size
+	params.nSeqMax = embeddingInputs
+	params.kvUnified = true
+	params.embeddings = true
+	if !s.ownPooling {
+		params.pooling = poolingMean
+	}
+	if w.embed = s.lib.llama_init_from_model(w.model, params); w.embed == 0 {
+		return s.lib.failure("cannot make a context for the embeddings of " + s.ID)
+	}
+	w.multi = s.lib.llama_batch_init(int32(size), 0, 1)
+	return nil
+}
+
+func (s *modelSpec) contextParams() contextParams {
+	params := s.lib.llama_context_default_params()
+	params.threads, params.threadsBatch = s.threads, s.threads
+	params.noPerf = true
+	return params
+}
+
+// free gives everything back.
+func (w *weights) free() {
+	if w.embed != 0 {
+		w.lib.llama_batch_free(w.multi)
+		w.lib.llama_free(w.embed)
+	}
+	if w.chat != 0 {
+		w.lib.llama_batch_free(w.batch)
+		w.lib.llama_free(w.chat)
+	}
+	w.lib.llama_model_free(w.model)
+}

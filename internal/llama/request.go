@@ -1,0 +1,427 @@
+package llama
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"math"
+	"strings"
+
+	"github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
+)
+
+const (
+	maxBody        = 32 << 20
+	maxStops       = 16
+	maxStopBytes   = 256
+	maxInputs      = 2048
+	maxMessages    = 10_000
+	maxTemperature = 2
+)
+
+// refusal is a failure as the caller reads it.
+type refusal struct {
+	status  int
+	code    string
+	message string
+}
+
+// Error satisfies error.
+func (r *refusal) Error() string { return r.message }
+
+// badRequest is a 400 about what the caller sent.
+func badRequest(format string, args ...any) *refusal {
+	return &refusal{400, "invalid_request_error", fmt.Sprintf(format, args...)}
+}
+
+// tooLong is the 400 for a prompt over the slot's context. llama.cpp's own
+// server uses the same code.
+func tooLong(tokens, context int) *refusal {
+	return &refusal{400, "exceed_context_size_error",
+		fmt.Sprintf("the request has %d tokens and the context holds %d, the answer included; send less", tokens, context)}
+}
+
+// chatRequest is what is honoured of a chat completions body; the rest of it
+// is taken and ignored (decisions 6).
+type chatRequest struct {
+	Model               string         `json:"model"`
+	Messages            []chatTurn     `json:"messages"`
+	Stream              bool           `json:"stream"`
+	StreamOptions       streamOptions  `json:"stream_options"`
+	MaxTokens           *int           `json:"max_tokens"`
+	MaxCompletionTokens *int           `json:"max_completion_tokens"`
+	Temperature         *float64       `json:"temperature"`
+	TopP                *float64       `json:"top_p"`
+	TopK                *int           `json:"top_k"`
+	MinP                *float64       `json:"min_p"`
+	Seed                *int64         `json:"seed"`
+	PresencePenalty     float64        `json:"presence_penalty"`
+	FrequencyPenalty    float64        `json:"frequency_penalty"`
+	Stop                jsontext.Value `json:"stop"`
+	N                   *int           `json:"n"`
+	ResponseFormat      responseFormat `json:"response_format"`
+	ToolChoice          jsontext.Value `json:"tool_choice"`
+	TemplateKwargs      templateKwargs `json:"chat_template_kwargs"`
+}
+
+type streamOptions struct {
+	IncludeUsage bool `json:"include_usage"`
+}
+
+type responseFormat struct {
+	Type       string `json:"type"`
+	JSONSchema struct {
+		Schema jsontext.Value `json:"schema"`
+	} `json:"json_schema"`
+}
+
+// templateKwargs are the thinking controls a chat template may know.
+type templateKwargs struct {
+	EnableThinking  *bool   `json:"enable_thinking"`
+	Thinking        *bool   `json:"thinking"`
+	ReasoningEffort *string `json:"reasoning_effort"`
+	ThinkingBudget  *int    `json:"thinking_budget"`
+}
+
+func (k templateKwargs) values() map[string]any {
+	set := map[string]any{}
+	if k.EnableThinking != nil {
+		set["enable_thinking"] = *k.EnableThinking
+	}
+	if k.Thinking != nil {
+		set["thinking"] = *k.Thinking
+	}
+	if k.ReasoningEffort != nil {
+		set["reasoning_effort"] = *k.ReasoningEffort
+	}
+	if k.ThinkingBudget != nil {
+		set["thinking_budget"] = *k.ThinkingBudget
+	}
+	return set
+}
+
+// chatTurn is one message as sent.
+type chatTurn struct {
+	Role      string  `json:"role"`
+	Content   content `json:"content"`
+	ToolCalls []struct {
+		Function struct {
+			Name      string `json:"name"`
+			Arguments string `json:"arguments"`
+		} `json:"function"`
+	} `json:"tool_calls"`
+}
+
+// content is a message's content as text: a string, null, or a list of parts
+// that hold text.
+type content string
+
+// UnmarshalJSON satisfies json.Unmarshaler.
+func (c *content) UnmarshalJSON(raw []byte) error {
+	switch jsontext.Value(raw).Kind() {
+	case 'n':
+		*c = ""
+		return nil
+	case '"':
+		return json.Unmarshal(raw, (*string)(c))
+	case '[':
+	default:
+		return badRequest("content must be a string or a list of parts")
+	}
+	var parts []struct {
+		Type    string `json:"type"`
+		Text    string `json:"text"`
+		Refusal string `json:"refusal"`
+	}
+	if err := json.Unmarshal(raw, &parts); err != nil {
+		return err
+	}
+	var text strings.Builder
+	for _, p := range parts {
+		switch p.Type {
+		case "text", "input_text", "output_text":
+			text.WriteString(p.Text)
+		case "refusal":
+			text.WriteString(p.Refusal)
+		case "image_url", "input_image":
+			return badRequest("this model does not see images; send text parts")
+		default:
+			return badRequest("this model takes text parts only")
+		}
+	}
+	*c = content(text.String())
+	return nil
+}
+
+// decode reads a body strictly; members nobody asked for are passed over.
+func decode(body []byte, into any) error {
+	err := json.Unmarshal(body, into)
+	var told *refusal
+	if err == nil || errors.As(err, &told) {
+		if told != nil {
+			return told
+		}
+		return nil
+	}
+	var semantic *json.SemanticError
+	if errors.As(err, &semantic) && semantic.JSONPointer != "" {
+		return badRequest("cannot read the request: %s has the wrong type", semantic.JSONPointer)
+	}
+	return badRequest("cannot read the request: it is not strict JSON")
+}
+
+// chat is a checked chat request, ready for a model.
+type chat struct {
+	model    string
+	talk     []turn
+	kwargs   map[string]any
+	stream   bool
+	usage    bool // the stream ends with a usage frame
+	limit    int  // tokens of the answer; 0: what the context holds
+	stops    []string
+	sampling sampling
+}
+
+// parseChat reads and checks a chat completions body.
+func parseChat(body []byte) (*chat, error) {
+	var q chatRequest
+	if err := decode(body, &q); err != nil {
+		return nil, err
+	}
+	if len(q.Messages) == 0 || len(q.Messages) > maxMessages {
+		return nil, badRequest("messages must hold 1 to %d messages", maxMessages)
+	}
+	if q.N != nil && *q.N != 1 {
+		return nil, badRequest("n must be 1: this engine gives one answer a request")
+	}
+	if demandsTool(q.ToolChoice) {
+		return nil, badRequest("this engine cannot promise a tool call; use tool_choice auto or none, it then answers in text")
+	}
+	c := &chat{
+		model:  q.Model,
+		kwargs: q.TemplateKwargs.values(),
+		stream: q.Stream,
+		usage:  q.Stream && q.StreamOptions.IncludeUsage,
+	}
+	for i, m := range q.Messages {
+		t, err := m.turn()
+		if err != nil {
+			return nil, badRequest("messages[%d]: %v", i, err)
+		}
+		c.talk = append(c.talk, t)
+	}
+	var err error
+	if c.limit, err = q.answerLimit(); err != nil {
+		return nil, err
+	}
+	if c.stops, err = parseStops(q.Stop); err != nil {
+		return nil, err
+	}
+	if c.sampling, err = q.sampling(); err != nil {
+		return nil, err
+	}
+	return c, nil
+}
+
+// turn flattens a message; tool calls and their results become text.
+func (m *chatTurn) turn() (turn, error) {
+	t := turn{role: m.Role, content: string(m.Content)}
+	switch m.Role {
+	case "system", "user":
+	case "developer":
+		t.role = "system"
+	case "tool", "function":
+		t.role = "user"
+	case "assistant":
+		for _, call := range m.ToolCalls {
+			t.content = strings.TrimLeft(t.content+"\n"+call.Function.Name+" "+call.Function.Arguments, "\n")
+		}
+	default:
+		return t, errors.New("role must be system, developer, user, assistant or tool")
+	}
+	return t, nil
+}
+
+// demandsTool reports whether an answer without a tool call would be wrong.
+func demandsTool(choice jsontext.Value) bool {
+	switch choice.Kind() {
+	case '"':
+		var word string
+		return json.Unmarshal(choice, &word) == nil && word == "required"
+	case '{':
+		var named struct {
+			Type         string `json:"type"`
+			AllowedTools struct {
+				Mode string `json:"mode"`
+			} `json:"allowed_tools"`
+		}
+		if json.Unmarshal(choice, &named) != nil {
+			return true
+		}
+		return named.Type != "allowed_tools" || named.AllowedTools.Mode == "required"
+	}
+	return false
+}
+
+// answerLimit is the most tokens the answer may have; 0 for no limit but the
+// context. Below 0 is how llama.cpp's and LM Studio's users say none.
+func (q *chatRequest) answerLimit() (int, error) {
+	n := q.MaxCompletionTokens
+	if n == nil {
+		n = q.MaxTokens
+	}
+	switch {
+	case n == nil || *n < 0:
+		return 0, nil
+	case *n == 0:
+		return 0, badRequest("max_tokens must be at least 1")
+	}
+	return *n, nil
+}
+
+// parseStops reads stop: null, a string or a list of them.
+func parseStops(v jsontext.Value) ([]string, error) {
+	var stops []string
+	switch v.Kind() {
+	case 0, 'n':
+		return nil, nil
+	case '"':
+		stops = make([]string, 1)
+		if err := json.Unmarshal(v, &stops[0]); err != nil {
+			return nil, badRequest("stop must be a string or a list of strings")
+		}
+	default:
+		if err := json.Unmarshal(v, &stops); err != nil {
+			return nil, badRequest("stop must be a string or a list of strings")
+		}
+	}
+	if len(stops) > maxStops {
+		return nil, badRequest("stop must hold at most %d strings", maxStops)
+	}
+	for _, s := range stops {
+		if s == "" || len(s) > maxStopBytes {
+			return nil, badRequest("each stop string must have 1 to %d bytes", maxStopBytes)
+		}
+	}
+	return stops, nil
+}
+
+// sampling checks the numbers and makes the grammar.
+func (q *chatRequest) sampling() (sampling, error) {
+	s := defaultSampling()
+	for _, f := range []struct {
+		name     string
+		value    *float64
+		into     *float32
+		min, max float64
+	}{
+		{"temperature", q.Temperature, &s.temperature, 0, maxTemperature},
+		{"top_p", q.TopP, &s.topP, 0, 1},
+		{"min_p", q.MinP, &s.minP, 0, 1},
+		{"presence_penalty", &q.PresencePenalty, &s.presence, -2, 2},
+		{"frequency_penalty", &q.FrequencyPenalty, &s.frequency, -2, 2},
+	} {
+		if f.value == nil {
+			continue
+		}
+		if *f.value < f.min || *f.value > f.max {
+			return s, badRequest("%s must be from %g to %g", f.name, f.min, f.max)
+		}
+		*f.into = float32(*f.value)
+	}
+	if q.TopK != nil {
+		s.topK = int32(min(max(*q.TopK, 0), math.MaxInt32))
+	}
+	if q.Seed != nil && *q.Seed >= 0 { // below 0 is how llama.cpp's users ask for a fresh one
+		s.seed = uint32(*q.Seed) ^ uint32(*q.Seed>>32)
+		if s.seed == math.MaxUint32 {
+			s.seed-- // llama.cpp takes that one for a fresh seed too
+		}
+	}
+	switch q.ResponseFormat.Type {
+	case "", "text":
+	case "json_object":
+		s.grammar = objectGrammar
+	case "json_schema":
+		if q.ResponseFormat.JSONSchema.Schema.Kind() == 0 {
+			return s, badRequest("response_format.json_schema.schema is missing")
+		}
+		grammar, err := schemaGrammar(q.ResponseFormat.JSONSchema.Schema)
+		if err != nil {
+			return s, badRequest("response_format: %v", err)
+		}
+		s.grammar = grammar
+	default:
+		return s, badRequest("response_format.type must be text, json_object or json_schema")
+	}
+	return s, nil
+}
+
+// embeddingsRequest is what is honoured of an embeddings body.
+type embeddingsRequest struct {
+	Model          string         `json:"model"`
+	Input          jsontext.Value `json:"input"`
+	EncodingFormat string         `json:"encoding_format"`
+	Dimensions     *int           `json:"dimensions"`
+}
+
+// input is one thing to embed: text, or tokens the caller made.
+type input struct {
+	text   string
+	tokens []token
+}
+
+// parseInputs reads input: a string, a list of strings, a list of tokens or a
+// list of those.
+func parseInputs(v jsontext.Value) ([]input, error) {
+	bad := badRequest("input must be a string, a list of strings, a list of tokens or a list of lists of tokens, none empty, at most %d", maxInputs)
+	var texts []string
+	var tokens [][]token
+	switch kind := firstKind(v); {
+	case v.Kind() == '"':
+		texts = make([]string, 1)
+		if json.Unmarshal(v, &texts[0]) != nil {
+			return nil, bad
+		}
+	case kind == '"':
+		if json.Unmarshal(v, &texts) != nil {
+			return nil, bad
+		}
+	case kind == '0':
+		tokens = make([][]token, 1)
+		if json.Unmarshal(v, &tokens[0]) != nil {
+			return nil, bad
+		}
+	case kind == '[':
+		if json.Unmarshal(v, &tokens) != nil {
+			return nil, bad
+		}
+	}
+	var inputs []input
+	for _, t := range texts {
+		if t == "" {
+			return nil, bad
+		}
+		inputs = append(inputs, input{text: t})
+	}
+	for _, t := range tokens {
+		if len(t) == 0 {
+			return nil, bad
+		}
+		inputs = append(inputs, input{tokens: t})
+	}
+	if len(inputs) == 0 || len(inputs) > maxInputs {
+		return nil, bad
+	}
+	return inputs, nil
+}
+
+// firstKind is the kind of a list's first element, 0 if v is no such list.
+func firstKind(v jsontext.Value) jsontext.Kind {
+	d := jsontext.NewDecoder(bytes.NewReader(v))
+	if t, err := d.ReadToken(); err != nil || t.Kind() != '[' {
+		return 0
+	}
+	return d.PeekKind()
+}

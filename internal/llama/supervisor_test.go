@@ -1,0 +1,185 @@
+package llama
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// pids is a log that yields the process id of every worker that gets ready.
+type pids chan int
+
+var pidPattern = regexp.MustCompile(`ready.* pid=(\d+)`)
+
+// Write satisfies io.Writer.
+func (p pids) Write(line []byte) (int, error) {
+	if m := pidPattern.FindSubmatch(line); m != nil {
+		pid, err := strconv.Atoi(string(m[1]))
+		if err != nil {
+			return 0, err
+		}
+		p <- pid
+	}
+	return len(line), nil
+}
+
+// TestWorkerKilled kills the worker while it answers: the stream must break
+// without an end mark, calls meanwhile must be told why they fail, and a new
+// worker must answer again.
+func TestWorkerKilled(t *testing.T) {
+	needLibraries(t)
+	started := make(pids, 10)
+	s := NewSupervisor(Config{Models: testModels, Data: t.TempDir(), Log: slog.New(slog.NewTextHandler(started, nil))})
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- s.Run(ctx) }()
+	defer func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Errorf("Run: %v", err)
+		}
+	}()
+	pid := <-started
+	<-s.Ready()
+	e := &engine{Supervisor: s, t: t, client: &http.Client{Transport: s.Transport()}}
+	res := e.open(t.Context(), "/v1/chat/completions", ask("x", object{"model": "random", "stream": true, "temperature": 1, "seed": 3, "response_format": object{"type": "json_object"}}))
+	if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	b, err := io.ReadAll(res.Body)
+	if err == nil || strings.Contains(string(b), "[DONE]") {
+		t.Errorf("the stream of a killed worker ended well: %v", err)
+	}
+	res.Body.Close()
+	for {
+		res, err := e.try(t.Context(), "/v1/chat/completions", ask("Hello"))
+		if err == nil {
+			res.Body.Close()
+			break
+		}
+		if again := "starting again"; strings.Contains(err.Error(), again) {
+			break
+		}
+		// The supervisor has not noticed yet: the connection was refused.
+	}
+	if again := <-started; again == pid {
+		t.Errorf("the same process, %d", pid)
+	}
+	if got := e.say(ask("Hello")); got != conversation[0][1] {
+		t.Errorf("after the restart: %q", got)
+	}
+}
+
+const orphanArg = "llama-orphan-parent"
+
+// orphanParent is a process that supervises a worker until it is killed; it
+// prints the worker's process id.
+func orphanParent() int {
+	started := make(pids, 1)
+	s := NewSupervisor(Config{Models: testModels, Data: os.Args[2], Log: slog.New(slog.NewTextHandler(started, nil))})
+	go func() {
+		fmt.Println(<-started)
+	}()
+	if err := s.Run(context.Background()); err != nil {
+		fmt.Println(err)
+	}
+	return 1
+}
+
+// TestOrphan kills a supervisor without warning: its worker must end too.
+func TestOrphan(t *testing.T) {
+	needLibraries(t)
+	exe, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	parent := exec.Command(exe, orphanArg, t.TempDir())
+	parent.Stderr = os.Stderr
+	out, err := parent.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := parent.Start(); err != nil {
+		t.Fatal(err)
+	}
+	line, err := bufio.NewReader(out).ReadString('\n')
+	if err != nil {
+		t.Fatal(err)
+	}
+	pid, err := strconv.Atoi(strings.TrimSpace(line))
+	if err != nil {
+		t.Fatalf("the supervisor says %q", line)
+	}
+	if err := parent.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	if err := parent.Wait(); err == nil {
+		t.Error("a killed process ended well")
+	}
+	for end := time.Now().Add(10 * time.Second); !gone(pid); {
+		if time.Now().After(end) {
+			if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
+				t.Error(err)
+			}
+			t.Fatalf("the worker %d outlives its parent", pid)
+		}
+	}
+}
+
+// gone reports whether a process has ended; one nobody waited for yet has.
+func gone(pid int) bool {
+	if errors.Is(syscall.Kill(pid, 0), syscall.ESRCH) {
+		return true
+	}
+	stat, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(pid), "stat"))
+	return err == nil && strings.Contains(string(stat), ") Z ")
+}
+
+func TestWorkerCannotStart(t *testing.T) {
+	needLibraries(t)
+	dir := t.TempDir()
+	for _, name := range libraryNames {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte("no library"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	t.Setenv(libraryEnv, dir)
+	s := NewSupervisor(Config{Data: t.TempDir(), Log: slog.New(slog.NewTextHandler(io.Discard, nil))})
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- s.Run(ctx) }()
+	client := &http.Client{Transport: s.Transport()}
+	for {
+		_, err := client.Get("http://engine/health")
+		if err == nil {
+			t.Fatal("a worker without libraries answers")
+		}
+		if strings.Contains(err.Error(), libraryNames[0]) {
+			break
+		}
+	}
+	cancel()
+	if err := <-done; err != nil {
+		t.Errorf("Run: %v", err)
+	}
+	t.Setenv(libraryEnv, t.TempDir())
+	if err := Available(); err == nil || !strings.Contains(err.Error(), libraryEnv) {
+		t.Errorf("Available in an empty folder: %v", err)
+	}
+	if err := s.Run(t.Context()); err == nil {
+		t.Error("Run without libraries does not fail")
+	}
+}

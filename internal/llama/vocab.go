@@ -1,0 +1,80 @@
+package llama
+
+import (
+	"fmt"
+	"math"
+	"strings"
+	"unsafe"
+)
+
+// vocab is a model's vocabulary; llama.cpp allows any goroutine to read it.
+type vocab struct {
+	lib      *library
+	handle   cVocab
+	size     int // entries
+	bos, eos string
+	addBOS   bool
+}
+
+func newVocab(lib *library, handle cVocab) *vocab {
+	v := &vocab{
+		lib:    lib,
+		handle: handle,
+		size:   int(lib.llama_vocab_n_tokens(handle)),
+		addBOS: lib.llama_vocab_get_add_bos(handle),
+	}
+	v.bos = string(v.piece(lib.llama_vocab_bos(handle), true))
+	v.eos = string(v.piece(lib.llama_vocab_eos(handle), true))
+	return v
+}
+
+// tokenize is text in tokens; with special, the names of control tokens in it
+// are read as those tokens. Tokens the model wants before or after every text
+// are added.
+func (v *vocab) tokenize(text string, special bool) ([]token, error) {
+	if len(text) > math.MaxInt32/2 {
+		return nil, fmt.Errorf("cannot take %d bytes of text at once", len(text))
+	}
+	if special && v.addBOS && v.bos != "" {
+		text = strings.TrimPrefix(text, v.bos) // the template wrote what we add
+	}
+	tokens := make([]token, len(text)/2+8)
+	for range 2 {
+		n := v.lib.llama_tokenize(v.handle, stringBytes(text), int32(len(text)), &tokens[0], int32(len(tokens)), true, special)
+		if n >= 0 {
+			return tokens[:n], nil
+		}
+		if n == math.MinInt32 {
+			break
+		}
+		tokens = make([]token, -n)
+	}
+	return nil, fmt.Errorf("cannot split %d bytes of text into tokens", len(text))
+}
+
+// piece is the bytes of a token, perhaps part of a rune; control tokens have
+// none unless special asks for their names.
+func (v *vocab) piece(t token, special bool) []byte {
+	if t < 0 {
+		return nil
+	}
+	var buf [64]byte
+	n := v.lib.llama_token_to_piece(v.handle, t, &buf[0], int32(len(buf)), 0, special)
+	if n >= 0 {
+		return append([]byte(nil), buf[:n]...)
+	}
+	long := make([]byte, -n)
+	n = v.lib.llama_token_to_piece(v.handle, t, &long[0], int32(len(long)), 0, special)
+	return long[:max(n, 0)]
+}
+
+// ends reports whether the model ends its turn with this token.
+func (v *vocab) ends(t token) bool { return v.lib.llama_vocab_is_eog(v.handle, t) }
+
+// stringBytes is a pointer to s for C code that is told the length, never nil.
+func stringBytes(s string) *byte {
+	if s == "" {
+		return new(byte)
+	}
+	return unsafe.StringData(s)
+}
