@@ -1,0 +1,70 @@
+package cli
+
+import (
+	"errors"
+	"fmt"
+	"path/filepath"
+
+	"github.com/spf13/cobra"
+)
+
+func (a *app) config() *cobra.Command {
+	var hub bool
+	check := &cobra.Command{
+		Use: "check [FILE]", Short: "Check a configuration file and list what is wrong in it",
+		Long: "Check a configuration file with the very code that reads it at start.\n" +
+			"Without FILE it is the daemon's, config.toml in KITH_HOME; a file named hub.toml is a hub's.",
+		Args: cobra.MaximumNArgs(1),
+		RunE: func(_ *cobra.Command, args []string) error {
+			file := filepath.Join(a.home, "config.toml")
+			if len(args) == 1 {
+				file = args[0]
+			} else if hub {
+				file = filepath.Join(a.home, "hub.toml")
+			}
+			return a.checkConfig(file, len(args) == 1, hub || filepath.Base(file) == "hub.toml")
+		},
+	}
+	check.Flags().BoolVar(&hub, "hub", false, "FILE is a hub's, whatever its name")
+	return group("config", "Configuration files", check)
+}
+
+// checked is what `kith config check --json` prints.
+type checked struct {
+	File     string    `json:"file"`
+	OK       bool      `json:"ok"`
+	Problems []problem `json:"problems"`
+}
+
+func (a *app) checkConfig(file string, named, hub bool) error {
+	into := any(defaultDaemonFile(a.home))
+	if hub {
+		into = defaultHubFile(a.home)
+	}
+	err := readConfig(file, named, into)
+	var refused *configError
+	if err != nil && !errors.As(err, &refused) {
+		return err
+	}
+	report := checked{File: file, OK: err == nil, Problems: []problem{}}
+	if refused != nil {
+		report.Problems = refused.Problems
+	}
+	if a.json {
+		if err := a.printJSON(report); err != nil {
+			return err
+		}
+	} else {
+		for _, p := range report.Problems {
+			a.say("%s\n", refused.place(p))
+		}
+	}
+	if refused != nil {
+		return fmt.Errorf("cannot use %s: %d to correct in it, the first at line %d, column %d; correct it and check again",
+			file, len(report.Problems), report.Problems[0].Line, report.Problems[0].Column)
+	}
+	if !a.json {
+		a.say("%s is good\n", file)
+	}
+	return nil
+}

@@ -1,0 +1,190 @@
+// Package cli is the outside of kith: its commands, its configuration files
+// and the wiring of the packages into running programs. It decides nothing
+// that they decide. A command prints for people, or with --json one JSON
+// document (one a line for streams) and nothing else; an error is one line
+// `kith: cannot …` on standard error.
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"charm.land/lipgloss/v2"
+	"github.com/go-json-experiment/json"
+	"github.com/spf13/cobra"
+	"golang.org/x/term"
+)
+
+// The exit statuses, a contract with scripts.
+const (
+	exitDone        = 0
+	exitFailed      = 1
+	exitWrongUse    = 2
+	exitNotSignedIn = 3
+	exitNoCapacity  = 4 // nothing can serve the model just now
+)
+
+// failure is an error that deserves an exit status other than exitFailed.
+type failure struct {
+	exit int
+	error
+}
+
+func (f failure) Unwrap() error { return f.error }
+
+func wrongUse(format string, args ...any) error {
+	return failure{exitWrongUse, fmt.Errorf(format, args...)}
+}
+
+func notSignedIn(format string, args ...any) error {
+	return failure{exitNotSignedIn, fmt.Errorf(format, args...)}
+}
+
+// app is one run of the program: where it reads and writes, and what was said
+// on the command line for every command.
+type app struct {
+	in       io.Reader
+	out, err io.Writer
+	home     string // KITH_HOME
+	json     bool
+	// begun tells a command that failed from one that cobra never started
+	// because it was used wrongly.
+	begun bool
+}
+
+// Main runs one command and returns the exit status of the process. ctx ends
+// it: a command that serves then closes what it holds and returns.
+func Main(ctx context.Context, args []string, in io.Reader, out, errs io.Writer) int {
+	a := &app{in: in, out: out, err: errs}
+	root := a.root()
+	a.track(root)
+	root.SetArgs(args)
+	root.SetIn(in)
+	root.SetOut(out)
+	root.SetErr(errs)
+	ran, err := root.ExecuteContextC(ctx)
+	if err == nil {
+		return exitDone
+	}
+	status := exitFailed
+	var f failure
+	switch {
+	case ctx.Err() != nil && errors.Is(err, context.Canceled):
+		err = errors.New("cannot finish: interrupted")
+	case errors.As(err, &f):
+		status = f.exit
+	case !a.begun:
+		status = exitWrongUse
+		err = fmt.Errorf("cannot understand the command: %w; see `%s --help`", err, ran.CommandPath())
+	}
+	fmt.Fprintln(errs, "kith: "+oneLine(err.Error()))
+	return status
+}
+
+// oneLine folds a message into the one line an error is told in.
+func oneLine(text string) string {
+	text = strings.Join(strings.Fields(text), " ")
+	if !strings.HasPrefix(text, "cannot ") {
+		text = "cannot go on: " + text
+	}
+	return text
+}
+
+func (a *app) root() *cobra.Command {
+	root := &cobra.Command{
+		Use:           "kith",
+		Short:         "Run language models on your machines and on those of people who share with you",
+		SilenceErrors: true,
+		SilenceUsage:  true,
+		Args:          known,
+		RunE:          func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	root.PersistentFlags().BoolVar(&a.json, "json", false, "print JSON and nothing else on standard output")
+	root.AddCommand(a.dev(), a.hub(), a.serve(), a.login(), a.models(), a.run(), a.status(), a.admin(), a.config(), a.version())
+	return root
+}
+
+// group is a command that only holds others.
+func group(use, short string, commands ...*cobra.Command) *cobra.Command {
+	cmd := &cobra.Command{
+		Use: use, Short: short, Args: known,
+		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	cmd.AddCommand(commands...)
+	return cmd
+}
+
+// known refuses what is no command of a group, and names one spelled like it.
+func known(cmd *cobra.Command, args []string) error {
+	if len(args) == 0 {
+		return nil
+	}
+	cmd.SuggestionsMinimumDistance = 2
+	err := cobra.NoArgs(cmd, args)
+	if like := cmd.SuggestionsFor(args[0]); len(like) > 0 {
+		err = fmt.Errorf("%w, did you mean %q?", err, like[0])
+	}
+	return err
+}
+
+// track makes every command note that it was begun, once its flags and
+// arguments were found right.
+func (a *app) track(cmd *cobra.Command) {
+	run := cmd.RunE
+	cmd.RunE = func(cmd *cobra.Command, args []string) (err error) {
+		a.begun = true
+		if a.home, err = kithHome(); err != nil {
+			return err
+		}
+		return run(cmd, args)
+	}
+	for _, sub := range cmd.Commands() {
+		a.track(sub)
+	}
+}
+
+// kithHome is the folder of this member's files: KITH_HOME, else ~/.kith.
+func kithHome() (string, error) {
+	if home := os.Getenv("KITH_HOME"); home != "" {
+		return filepath.Abs(home)
+	}
+	home, err := os.UserHomeDir()
+	if err != nil {
+		return "", fmt.Errorf("cannot find your home folder: %w; set KITH_HOME", err)
+	}
+	return filepath.Join(home, ".kith"), nil
+}
+
+// printJSON writes v as one line.
+func (a *app) printJSON(v any) error {
+	line, err := json.Marshal(v, json.Deterministic(true))
+	if err != nil {
+		return fmt.Errorf("cannot write the answer as JSON: %w", err)
+	}
+	_, err = a.out.Write(append(line, '\n'))
+	return err
+}
+
+// say prints for a person. Styles reach a terminal only, and colours only
+// without NO_COLOR: lipgloss takes them out elsewhere.
+func (a *app) say(format string, args ...any) {
+	_, _ = lipgloss.Fprintf(a.out, format, args...)
+}
+
+// The styles of everything printed for a person.
+var (
+	strong = lipgloss.NewStyle().Bold(true).Render
+	faint  = lipgloss.NewStyle().Faint(true).Render
+	accent = lipgloss.NewStyle().Foreground(lipgloss.Cyan).Render
+)
+
+// terminal reports whether a stream of the program is one.
+func terminal(stream any) bool {
+	file, ok := stream.(*os.File)
+	return ok && term.IsTerminal(int(file.Fd()))
+}

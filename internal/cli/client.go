@@ -1,0 +1,181 @@
+package cli
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/url"
+	"strings"
+
+	"github.com/go-json-experiment/json"
+)
+
+// maxAnswer bounds an answer that is read whole, in bytes.
+const maxAnswer = 16 << 20
+
+// client speaks HTTP to one of kith's own surfaces: a hub, this machine's
+// daemon, or a hub's operator socket.
+type client struct {
+	base   string // without a slash at the end
+	bearer string // sent as Authorization: Bearer; empty: not sent
+	http   *http.Client
+	// unreachable is what to do when nobody answers, for the error.
+	unreachable string
+	// who is at the other end, for the error: "the hub at …".
+	who string
+}
+
+// overSocket makes a client to a program that listens on a unix socket in the
+// data folder of this machine.
+func overSocket(socket, who, unreachable string) *client {
+	dial := func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return new(net.Dialer).DialContext(ctx, "unix", socket)
+	}
+	return &client{
+		base: "http://localhost", who: who, unreachable: unreachable,
+		http: &http.Client{Transport: &http.Transport{DialContext: dial, DisableKeepAlives: true}},
+	}
+}
+
+// toHub makes a client to a hub's public address.
+func toHub(address, bearer string) *client {
+	return &client{
+		base: address, bearer: bearer, http: &http.Client{},
+		who: "the hub at " + address, unreachable: "check its address and the network",
+	}
+}
+
+// unreachable is the error of a request that nobody answered.
+type unreachable struct{ error }
+
+func (u unreachable) Unwrap() error { return u.error }
+
+// refusal is an answer that is not a success.
+type refusal struct {
+	status  int
+	code    string
+	message string
+}
+
+func (r *refusal) Error() string {
+	if r.message == "" {
+		return fmt.Sprintf("status %d", r.status)
+	}
+	return r.message
+}
+
+// exit is the status the program ends with when this answer ended it.
+func (r *refusal) exit() int {
+	switch r.code {
+	case "model_not_found", "NOT_IN_CIRCLE", "CASCADE_EXHAUSTED", "CAPACITY_FULL", "machine_offline",
+		"outside_sharing_hours", "no_inference_backend":
+		return exitNoCapacity
+	case "invalid_api_key":
+		return exitNotSignedIn
+	}
+	return exitFailed
+}
+
+// send makes a request with in as its JSON body (nil: none) and returns the
+// successful response, whose body the caller closes.
+func (c *client) send(ctx context.Context, method, path string, in any) (*http.Response, error) {
+	var body io.Reader
+	if in != nil {
+		text, err := json.Marshal(in, json.Deterministic(true))
+		if err != nil {
+			return nil, fmt.Errorf("cannot write the request: %w", err)
+		}
+		body = bytes.NewReader(text)
+	}
+	req, err := http.NewRequestWithContext(ctx, method, c.base+path, body)
+	if err != nil {
+		return nil, fmt.Errorf("cannot address %s: %w", c.who, err)
+	}
+	if in != nil {
+		req.Header.Set("Content-Type", "application/json")
+	}
+	if c.bearer != "" {
+		req.Header.Set("Authorization", "Bearer "+c.bearer)
+	}
+	res, err := c.http.Do(req)
+	if err != nil {
+		var wrapped *url.Error
+		if errors.As(err, &wrapped) {
+			err = wrapped.Err // the method and address are told already
+		}
+		if ctx.Err() != nil {
+			return nil, ctx.Err()
+		}
+		return nil, unreachable{fmt.Errorf("cannot reach %s: %w; %s", c.who, err, c.unreachable)}
+	}
+	if res.StatusCode < 300 {
+		return res, nil
+	}
+	defer res.Body.Close()
+	return nil, readRefusal(res)
+}
+
+// readRefusal reads the error of an answer in the chat dialect's envelope.
+func readRefusal(res *http.Response) *refusal {
+	refused := &refusal{status: res.StatusCode}
+	text, _ := io.ReadAll(io.LimitReader(res.Body, maxAnswer))
+	var envelope struct {
+		Error struct {
+			Code    string `json:"code"`
+			Message string `json:"message"`
+		} `json:"error"`
+	}
+	if json.Unmarshal(text, &envelope) == nil {
+		refused.code, refused.message = envelope.Error.Code, envelope.Error.Message
+	}
+	return refused
+}
+
+// call makes a request and reads its answer whole, also into out unless nil.
+// doing completes "cannot …" when it is refused.
+func (c *client) call(ctx context.Context, doing, method, path string, in, out any) ([]byte, error) {
+	res, err := c.send(ctx, method, path, in)
+	if err != nil {
+		return nil, told(doing, err)
+	}
+	defer res.Body.Close()
+	text, err := io.ReadAll(io.LimitReader(res.Body, maxAnswer))
+	if err == nil && out != nil {
+		err = json.Unmarshal(text, out)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("cannot %s: cannot understand the answer of %s: %w", doing, c.who, err)
+	}
+	return bytes.TrimSpace(text), nil
+}
+
+// told words a failure for a person, with the exit status it deserves.
+func told(doing string, err error) error {
+	var refused *refusal
+	if !errors.As(err, &refused) {
+		return err
+	}
+	err = fmt.Errorf("cannot %s: %w", doing, refused)
+	if refused.code == "invalid_api_key" {
+		return notSignedIn("%w", err)
+	}
+	return failure{refused.exit(), err}
+}
+
+// hubAddress reads a hub's address as people write it, with or without the /v1
+// of its base URL. A secret goes over plain HTTP to this machine only.
+func hubAddress(text string) (string, error) {
+	var address web
+	if err := address.UnmarshalText([]byte(text)); err != nil || text == "" {
+		return "", wrongUse("cannot use %q as a hub: it %w", text, errors.New("takes "+address.takes()))
+	}
+	u, _ := url.Parse(address.Text)
+	if ip := net.ParseIP(u.Hostname()); u.Scheme == "http" && u.Hostname() != "localhost" && (ip == nil || !ip.IsLoopback()) {
+		return "", wrongUse("cannot use %s: a secret never goes over plain http to another machine; use https", text)
+	}
+	return strings.TrimSuffix(strings.TrimSuffix(address.Text, "/v1"), "/"), nil
+}

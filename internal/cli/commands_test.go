@@ -1,0 +1,339 @@
+package cli
+
+import (
+	"bytes"
+	"context"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// said is what one command did.
+type said struct {
+	status   int
+	out, err string
+}
+
+// kith runs one command in this process, with KITH_HOME an own folder unless
+// the test set it, and none of the environment's other settings.
+func kith(t *testing.T, in string, args ...string) said {
+	t.Helper()
+	var out, errs bytes.Buffer
+	status := Main(t.Context(), args, strings.NewReader(in), &out, &errs)
+	return said{status, out.String(), errs.String()}
+}
+
+// asked is a request that a double of a server was sent.
+type asked struct{ method, path, bearer, body string }
+
+// double answers requests with the handler's words and keeps what it was asked.
+func double(t *testing.T, answer func(w http.ResponseWriter, path string)) (http.Handler, *[]asked) {
+	t.Helper()
+	var log []asked
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		body, err := io.ReadAll(r.Body)
+		if err != nil {
+			t.Error(err)
+		}
+		log = append(log, asked{r.Method, r.URL.String(), r.Header.Get("Authorization"), string(body)})
+		answer(w, r.URL.Path)
+	}), &log
+}
+
+func words(text string) func(http.ResponseWriter, string) {
+	return func(w http.ResponseWriter, _ string) { io.WriteString(w, text) }
+}
+
+func refuse(status int, code, message string) func(http.ResponseWriter, string) {
+	return func(w http.ResponseWriter, _ string) {
+		w.WriteHeader(status)
+		io.WriteString(w, `{"error":{"code":"`+code+`","message":"`+message+`"}}`)
+	}
+}
+
+const streamed = `: waiting 2 ahead, 41 s left
+
+data: {"choices":[{"delta":{"role":"assistant","reasoning_content":"hm"}}]}
+
+data: {"choices":[{"delta":{"content":"Hello"}}]}
+
+data: {"choices":[{"delta":{"content":" there"},"finish_reason":"stop"}]}
+
+data: [DONE]
+
+`
+
+func TestRun(t *testing.T) {
+	for _, test := range []struct {
+		name   string
+		answer func(http.ResponseWriter, string)
+		args   []string
+		in     string
+		want   said
+	}{
+		{"prompt", words(streamed), []string{"run", "tiny", "say", "hello"}, "", said{0, "Hello there\n", ""}},
+		{"prompt from standard input", words(streamed), []string{"run", "tiny"}, "say hello\n", said{0, "Hello there\n", ""}},
+		{"frames as JSON", words(streamed), []string{"run", "tiny", "say hello", "--json"}, "", said{0,
+			`{"choices":[{"delta":{"role":"assistant","reasoning_content":"hm"}}]}` + "\n" +
+				`{"choices":[{"delta":{"content":"Hello"}}]}` + "\n" +
+				`{"choices":[{"delta":{"content":" there"},"finish_reason":"stop"}]}` + "\n", ""}},
+		{"nothing to ask", words(streamed), []string{"run", "tiny"}, " ", said{2, "", "cannot ask nothing"}},
+		{"all busy", refuse(503, "CAPACITY_FULL", "all busy"), []string{"run", "tiny", "x"}, "", said{4, "", "cannot run tiny: all busy"}},
+		{"nobody serves it", refuse(404, "model_not_found", "no such"), []string{"run", "tiny", "x"}, "", said{4, "", "cannot run tiny: no such"}},
+		{"wrong address", refuse(404, "route_not_found", "no route"), []string{"run", "tiny", "x"}, "", said{1, "", "no route"}},
+		{"wrong key", refuse(401, "invalid_api_key", "wrong key"), []string{"run", "tiny", "x"}, "", said{3, "", "wrong key"}},
+		{"no words at all", refuse(500, "", ""), []string{"run", "tiny", "x"}, "", said{1, "", "status 500"}},
+		{"fails on the way", words("data: {\"choices\":[{\"delta\":{\"content\":\"Hel\"}}]}\n\n" +
+			"data: {\"error\":{\"code\":\"machine_offline\",\"message\":\"the machine went away\"}}\n\n"),
+			[]string{"run", "tiny", "x"}, "", said{4, "Hel", "the machine went away"}},
+		{"cut short", words("data: {\"choices\":[{\"delta\":{\"content\":\"Hel\"}}]}\n\n"),
+			[]string{"run", "tiny", "x"}, "", said{1, "Hel", "without its end mark"}},
+		{"not a frame", words("data: <html>\n\n"), []string{"run", "tiny", "x"}, "", said{1, "", "cannot understand a frame"}},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			handler, log := double(t, test.answer)
+			server := httptest.NewServer(handler)
+			defer server.Close()
+			t.Setenv("KITH_HOME", t.TempDir())
+			t.Setenv("KITH_HUB", server.URL+"/v1")
+			t.Setenv("KITH_API_KEY", "kith_home_secret")
+			check(t, kith(t, test.in, test.args...), test.want)
+			if test.want.status == 2 {
+				return
+			}
+			if want := (asked{"POST", "/v1/chat/completions", "Bearer kith_home_secret", ""}); len(*log) != 1 ||
+				(*log)[0].method+(*log)[0].path+(*log)[0].bearer != want.method+want.path+want.bearer {
+				t.Fatalf("asked %+v, want one %+v", *log, want)
+			}
+			if body := (*log)[0].body; !strings.HasPrefix(body, `{"model":"tiny","stream":true,"messages":[{"role":"user","content":`) {
+				t.Errorf("sent %s", body)
+			}
+		})
+	}
+}
+
+// check compares what a command did; an error only has to hold the words.
+func check(t *testing.T, got, want said) {
+	t.Helper()
+	if got.status != want.status || got.out != want.out || !strings.Contains(got.err, want.err) || want.err == "" && got.err != "" {
+		t.Errorf("got %+v\nwant %+v", got, want)
+	}
+	if got.err != "" && (!strings.HasPrefix(got.err, "kith: cannot ") || strings.Count(got.err, "\n") != 1) {
+		t.Errorf("not one line `kith: cannot …`: %q", got.err)
+	}
+}
+
+func TestChatKeepsWhatWasSaid(t *testing.T) {
+	handler, log := double(t, words(streamed))
+	server := httptest.NewServer(handler)
+	defer server.Close()
+	var out bytes.Buffer
+	c := &conversation{
+		app:     &app{in: strings.NewReader("one\n\n  two \n/bye\nthree\n"), out: &out, err: io.Discard},
+		surface: toHub(server.URL, ""), model: "tiny",
+	}
+	if err := c.chat(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if len(*log) != 2 {
+		t.Fatalf("asked %d times, want 2 (an empty line asks nothing, /bye ends)", len(*log))
+	}
+	want := `{"model":"tiny","stream":true,"messages":[{"role":"user","content":"one"},` +
+		`{"role":"assistant","content":"Hello there"},{"role":"user","content":"two"}]}`
+	if got := (*log)[1].body; got != want {
+		t.Errorf("second turn sent\n%s\nwant\n%s", got, want)
+	}
+}
+
+func TestChatGoesOnAfterAFailure(t *testing.T) {
+	fail := true
+	handler, log := double(t, func(w http.ResponseWriter, path string) {
+		if fail {
+			fail = false
+			refuse(503, "CAPACITY_FULL", "all busy")(w, path)
+			return
+		}
+		words(streamed)(w, path)
+	})
+	server := httptest.NewServer(handler)
+	defer server.Close()
+	var errs bytes.Buffer
+	c := &conversation{
+		app:     &app{in: strings.NewReader("one\ntwo\n"), out: io.Discard, err: &errs},
+		surface: toHub(server.URL, ""), model: "tiny",
+	}
+	if err := c.chat(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if !strings.Contains(errs.String(), "kith: cannot run tiny: all busy") {
+		t.Errorf("the failure was told as %q", errs.String())
+	}
+	if got := (*log)[1].body; strings.Contains(got, "one") {
+		t.Errorf("a turn that failed is still in the conversation: %s", got)
+	}
+}
+
+func TestInterruptStopsTheAnswerNotTheChat(t *testing.T) {
+	begun := make(chan struct{})
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		io.WriteString(w, "data: {\"choices\":[{\"delta\":{\"content\":\"Hel\"}}]}\n\n")
+		w.(http.Flusher).Flush()
+		close(begun)
+		<-r.Context().Done() // the answer that never ends, until the caller leaves
+	}))
+	defer server.Close()
+	interrupts := make(chan os.Signal, 1)
+	go func() {
+		<-begun
+		interrupts <- os.Interrupt
+	}()
+	c := &conversation{app: &app{out: io.Discard, err: io.Discard}, surface: toHub(server.URL, ""), model: "tiny"}
+	if err := c.turn(t.Context(), interrupts, "hello"); err != nil {
+		t.Fatalf("the interrupt ended the chat: %v", err)
+	}
+	if len(c.said) != 0 {
+		t.Errorf("the stopped turn is remembered: %+v", c.said)
+	}
+}
+
+func TestModels(t *testing.T) {
+	list := `{"object":"list","data":[{"id":"tiny","object":"model","context_length":512,"availability":"outside_hours","via":"shared","machines":2},{"id":"x/y"}]}`
+	handler, log := double(t, words(list))
+	server := httptest.NewServer(handler)
+	defer server.Close()
+	t.Setenv("KITH_HOME", t.TempDir())
+	t.Setenv("KITH_HUB", server.URL)
+	t.Setenv("KITH_API_KEY", "k")
+	check(t, kith(t, "", "models", "--account"), said{0, "MODEL   CONTEXT   AVAILABILITY    MACHINES   THROUGH\n" +
+		"tiny    512       outside hours   2          shared\nx/y     -                         -          \n", ""})
+	check(t, kith(t, "", "models", "--account", "--json"), said{0, list + "\n", ""})
+	if got := (*log)[0]; got.method+" "+got.path+" "+got.bearer != "GET /v1/models Bearer k" {
+		t.Errorf("asked %+v", got)
+	}
+}
+
+// onSocket serves a double on a unix socket in a folder of its own.
+func onSocket(t *testing.T, name string, handler http.Handler) (dir string) {
+	t.Helper()
+	dir = shortDir(t)
+	listener, err := new(net.ListenConfig).Listen(context.Background(), "unix", filepath.Join(dir, name))
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := &httptest.Server{Listener: listener, Config: &http.Server{Handler: handler}}
+	server.Start()
+	t.Cleanup(server.Close)
+	return dir
+}
+
+func TestAdmin(t *testing.T) {
+	for _, test := range []struct {
+		args   string
+		answer string
+		asked  string // method, path and body
+		out    string // a part of what a person reads
+	}{
+		{"member create ann --operator", `{"id":"mem_1","name":"ann"}`, `POST /members {"name":"ann","operator":true}`, "member ann added"},
+		{"member list", `[{"id":"mem_1","name":"ann","operator":true,"disabled":false,"created":"2026-11-21T08:00:00Z"}]`, "GET /members ", "operator"},
+		{"member list", `[]`, "GET /members ", "none"},
+		{"member disable ann/b", `{}`, "POST /members/ann%2Fb/disable ", "ann/b disabled"},
+		{"key create --member ann --name ci", `{"id":"key_1","secret":"kith_home_s","member":"ann","region":"home"}`,
+			`POST /keys {"member":"ann","name":"ci","reach":"all"}`, "kith_home_s\n"},
+		{"key list --member ann", `[{"id":"key_1","last_four":"wxyz","created":"2026-11-21T08:00:00Z","revoked":"2026-11-21T08:00:00Z"}]`,
+			"GET /keys?member=ann ", "revoked"},
+		{"key revoke key_1", `{}`, "POST /keys/key_1/revoke ", "key key_1 revoked"},
+		{"machine token --member ann", `{"token":"kitht_home_s"}`, `POST /machines/token {"member":"ann"}`, "kitht_home_s\n"},
+		{"machine list", `[{"id":"mch_1","name":"desk","owner":"ann","online":true}]`, "GET /machines ", "online"},
+		{"machine revoke mch_1", `{}`, "POST /machines/mch_1/revoke ", "machine mch_1 revoked"},
+		{"share add --owner ann --with bob", `{}`, `POST /shares {"owner":"ann","with":"bob"}`, "ann now shares with bob"},
+		{"share remove --owner ann --with bob", `{}`, "DELETE /shares?owner=ann&with=bob ", "no longer"},
+		{"group create team --kind org --admin ann", `{}`, `POST /groups {"admin":"ann","kind":"org","name":"team"}`, "group team made"},
+		{"group add team bob", `{}`, `POST /groups/team/members {"member":"bob"}`, "bob is now in group team"},
+		{"group remove team bob", `{}`, "DELETE /groups/team/members/bob ", "no longer in group team"},
+	} {
+		t.Run(test.args, func(t *testing.T) {
+			handler, log := double(t, words(test.answer))
+			dir := onSocket(t, "admin.sock", handler)
+			args := append([]string{"admin", "--data", dir}, strings.Fields(test.args)...)
+			got := kith(t, "", args...)
+			if got.status != 0 || !strings.Contains(got.out, test.out) || got.err != "" {
+				t.Errorf("got %+v, want it to say %q", got, test.out)
+			}
+			check(t, kith(t, "", append(args, "--json")...), said{0, test.answer + "\n", ""})
+			for _, ask := range *log {
+				if got := ask.method + " " + ask.path + " " + ask.body; got != test.asked {
+					t.Errorf("asked %s\nwant  %s", got, test.asked)
+				}
+			}
+		})
+	}
+}
+
+func TestAdminTellsTheHubsRefusal(t *testing.T) {
+	handler, _ := double(t, refuse(404, "route_not_found", "no member is named ann"))
+	dir := onSocket(t, "admin.sock", handler)
+	check(t, kith(t, "", "admin", "--data", dir, "member", "disable", "ann"),
+		said{1, "", "cannot disable the member: no member is named ann"})
+}
+
+func TestLoginKeepsTheCredential(t *testing.T) {
+	handler, log := double(t, words(`{"secret":"kithm_home_s","machine":"mch_1","name":"desk","member":"ann","region":"home"}`))
+	server := httptest.NewServer(handler)
+	defer server.Close()
+	home := filepath.Join(t.TempDir(), "new", "home")
+	t.Setenv("KITH_HOME", home)
+	t.Setenv("KITH_HUB", "")
+	check(t, kith(t, "kitht_home_s\n", "login", "--hub", server.URL+"/v1/", "--token", "-"),
+		said{0, "signed in to " + server.URL + " as a machine of ann; start its daemon with `kith serve`\n", ""})
+	if got := (*log)[0]; got.method+" "+got.path+" "+got.body != `POST /login {"token":"kitht_home_s"}` {
+		t.Errorf("asked %+v", got)
+	}
+	file := filepath.Join(home, "credential")
+	info, err := os.Stat(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if info.Mode().Perm() != 0o600 {
+		t.Errorf("%s has mode %o, want 600", file, info.Mode().Perm())
+	}
+	// What was saved is what later commands use.
+	t.Setenv("KITH_API_KEY", "")
+	kith(t, "", "models", "--account")
+	if got := (*log)[len(*log)-1]; got.bearer != "Bearer kithm_home_s" {
+		t.Errorf("the account's models were asked for with %q", got.bearer)
+	}
+}
+
+func TestLoginRefused(t *testing.T) {
+	handler, _ := double(t, refuse(401, "invalid_api_key", "the login token is wrong, used or expired"))
+	server := httptest.NewServer(handler)
+	defer server.Close()
+	home := t.TempDir()
+	t.Setenv("KITH_HOME", home)
+	check(t, kith(t, "", "login", "--hub", server.URL, "--token", "kitht_home_s"), said{3, "", "cannot sign in: the login token is wrong"})
+	if _, err := os.Stat(filepath.Join(home, "credential")); err == nil {
+		t.Error("a refused sign-in left a credential")
+	}
+}
+
+func TestStatusOfARunningDaemon(t *testing.T) {
+	handler, _ := double(t, words(`{"version":"v1","started":"2026-11-21T08:00:00Z","local":"http://127.0.0.1:8701/v1",`+
+		`"line":{"signed_in":true,"hub":"http://h","name":"desk","state":"acked","since":"2026-11-21T08:00:00Z"},`+
+		`"sharing":{"paused":true,"hours":"","timezone":"UTC","slots":0},"open":true,"slots":4,"routed":1,"own":2,"models":["tiny"],"engines":[]}`))
+	dir := onSocket(t, "daemon.sock", handler)
+	t.Setenv("KITH_HOME", dir)
+	got := kith(t, "", "status")
+	for _, part := range []string{"http://127.0.0.1:8701/v1", "machine desk: connected", "4, of which 1", "paused", "tiny"} {
+		if !strings.Contains(got.out, part) {
+			t.Errorf("status does not say %q:\n%s%s", part, got.out, got.err)
+		}
+	}
+	if got := kith(t, "", "status", "--json"); !strings.HasPrefix(got.out, `{"running":true,`) {
+		t.Errorf("got %+v", got)
+	}
+}

@@ -1,0 +1,258 @@
+package cli
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"reflect"
+	"slices"
+	"strings"
+
+	"github.com/pelletier/go-toml/v2"
+	"github.com/pelletier/go-toml/v2/unstable"
+)
+
+// problem is one thing wrong in a configuration file. Line and column count
+// from 1; 0 means the file as a whole.
+type problem struct {
+	Line    int    `json:"line"`
+	Column  int    `json:"column"`
+	Key     string `json:"key"` // dotted, as in "hub.listen"; empty where none is at fault
+	Message string `json:"message"`
+}
+
+// configError is a configuration file that cannot be used.
+type configError struct {
+	File     string
+	Problems []problem
+}
+
+// Error is one line: the first problem with its place, and how many follow.
+func (e *configError) Error() string {
+	text := "cannot use the configuration: " + e.place(e.Problems[0])
+	if more := len(e.Problems) - 1; more > 0 {
+		text += fmt.Sprintf(" (and %d more; `kith config check %s` lists all)", more, e.File)
+	}
+	return text
+}
+
+// place is a problem as editors and people find it: file:line:column: message.
+func (e *configError) place(p problem) string {
+	if p.Line == 0 {
+		return e.File + ": " + p.Message
+	}
+	return fmt.Sprintf("%s:%d:%d: %s", e.File, p.Line, p.Column, p.Message)
+}
+
+// readConfig decodes the TOML file strictly over what into, a pointer to a
+// struct, already holds as defaults. A file that does not exist leaves the
+// defaults, unless it was asked for by name. Every other failure is a
+// *configError.
+func readConfig(file string, named bool, into any) error {
+	text, err := os.ReadFile(file)
+	if errors.Is(err, fs.ErrNotExist) && !named {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("cannot read the configuration: %w; name another with --config", err)
+	}
+	return parseConfig(file, text, into)
+}
+
+// parseConfig is readConfig for text already read; file names it in errors.
+func parseConfig(file string, text []byte, into any) error {
+	err := toml.NewDecoder(strings.NewReader(string(text))).DisallowUnknownFields().Decode(into)
+	if err == nil {
+		return nil
+	}
+	refused := &configError{File: file}
+	shape := reflect.TypeOf(into).Elem()
+	var unknown *toml.StrictMissingError
+	var wrong *toml.DecodeError
+	switch {
+	case errors.As(err, &unknown):
+		known := keysOf(shape, "")
+		for i := range unknown.Errors {
+			line, column := unknown.Errors[i].Position()
+			key := strings.Join(unknown.Errors[i].Key(), ".")
+			refused.Problems = append(refused.Problems, problem{line, column, key, unknownKey(key, known)})
+		}
+	case errors.As(err, &wrong):
+		line, column := wrong.Position()
+		key := strings.Join(wrong.Key(), ".")
+		refused.Problems = []problem{{line, column, key, wrongValue(key, shape, wrong)}}
+	default:
+		refused.Problems = []problem{unquoted(text, shape, err)}
+	}
+	return refused
+}
+
+// unquoted finds the value that a text of ours refused although it was none: a
+// number or a switch, such as 60 for "60s". The decoder hands those over
+// without a word on where they stand.
+func unquoted(text []byte, shape reflect.Type, cause error) problem {
+	var parser unstable.Parser
+	parser.Reset(text)
+	var table []string
+	for parser.NextExpression() {
+		expression := parser.Expression()
+		var parts []string
+		for it := expression.Key(); it.Next(); {
+			parts = append(parts, string(it.Node().Data))
+		}
+		if expression.Kind != unstable.KeyValue {
+			table = parts
+			continue
+		}
+		parts = slices.Concat(table, parts)
+		field, value := fieldOf(shape, parts), expression.Value()
+		if field != nil && field.Kind() == reflect.Struct && !section(field) && value.Kind != unstable.String {
+			at, key := parser.Shape(value.Raw).Start, strings.Join(parts, ".")
+			return problem{at.Line, at.Column, key, key + " takes " + takes(field)}
+		}
+	}
+	return problem{Message: cause.Error()}
+}
+
+// wrongValue says in the words of the file, not of Go, what a key takes.
+func wrongValue(key string, shape reflect.Type, err *toml.DecodeError) string {
+	text := strings.TrimPrefix(err.Error(), "toml: ")
+	if key == "" {
+		return text
+	}
+	if !strings.HasPrefix(text, "cannot decode TOML ") && !strings.Contains(text, "cannot be stored") {
+		return key + " " + text
+	}
+	return fmt.Sprintf("%s takes %s", key, takes(fieldOf(shape, strings.Split(key, "."))))
+}
+
+// takes names the kind of value a field is written as.
+func takes(field reflect.Type) string {
+	if field == nil {
+		return "another kind of value"
+	}
+	if described, ok := reflect.New(field).Interface().(interface{ takes() string }); ok {
+		return described.takes()
+	}
+	switch field.Kind() {
+	case reflect.Bool:
+		return "true or false"
+	case reflect.Uint16, reflect.Uint32:
+		return fmt.Sprintf("a whole number from 0 to %d", uint64(1)<<field.Bits()-1)
+	case reflect.Float64:
+		return "a number"
+	case reflect.Slice:
+		return "a list of strings, such as [\"a\", \"b\"]"
+	case reflect.Struct:
+		return "a table, such as [section]"
+	default:
+		return "a string in quotes"
+	}
+}
+
+// section reports whether a field holds keys of its own rather than a value.
+func section(field reflect.Type) bool {
+	_, value := reflect.New(field).Interface().(interface{ UnmarshalText([]byte) error })
+	return field.Kind() == reflect.Struct && !value
+}
+
+// keysOf lists every key a file may hold, dotted, sections included.
+func keysOf(shape reflect.Type, prefix string) []string {
+	var keys []string
+	for field := range fields(shape) {
+		key := prefix + field.Tag.Get("toml")
+		keys = append(keys, key)
+		if section(field.Type) {
+			keys = append(keys, keysOf(field.Type, key+".")...)
+		}
+	}
+	return keys
+}
+
+func fields(shape reflect.Type) func(func(reflect.StructField) bool) {
+	return func(yield func(reflect.StructField) bool) {
+		for i := range shape.NumField() {
+			if !yield(shape.Field(i)) {
+				return
+			}
+		}
+	}
+}
+
+// fieldOf is the type behind a dotted key; nil if there is none.
+func fieldOf(shape reflect.Type, key []string) reflect.Type {
+	for field := range fields(shape) {
+		if field.Tag.Get("toml") != key[0] {
+			continue
+		}
+		if len(key) == 1 {
+			return field.Type
+		}
+		if section(field.Type) {
+			return fieldOf(field.Type, key[1:])
+		}
+	}
+	return nil
+}
+
+// unknownKey refuses a key and names the nearest right one: by spelling, or by
+// its last word where the section is what went wrong; else all there are beside it.
+func unknownKey(key string, known []string) string {
+	split := func(k string) (section, last string) {
+		dot := strings.LastIndex(k, ".") + 1
+		return k[:dot], k[dot:]
+	}
+	section, last := split(key)
+	nearest := slices.MinFunc(known, func(a, b string) int { return cmp.Compare(distance(key, a), distance(key, b)) })
+	if distance(key, nearest) > max(2, len(last)/2) {
+		var beside []string
+		for _, k := range known {
+			switch s, l := split(k); {
+			case l == last && s != section:
+				return fmt.Sprintf("unknown key %q; the nearest right key is %q", key, k)
+			case s == section:
+				beside = append(beside, k)
+			}
+		}
+		return fmt.Sprintf("unknown key %q; the right keys there are %s", key, strings.Join(beside, ", "))
+	}
+	return fmt.Sprintf("unknown key %q; the nearest right key is %q", key, nearest)
+}
+
+// distance is how many single-character edits turn a into b (Levenshtein).
+func distance(a, b string) int {
+	row := make([]int, len(b)+1)
+	for j := range row {
+		row[j] = j
+	}
+	for i := range len(a) {
+		diagonal := row[0]
+		row[0] = i + 1
+		for j := range len(b) {
+			edit := diagonal
+			if a[i] != b[j] {
+				edit++
+			}
+			diagonal = row[j+1]
+			row[j+1] = min(edit, diagonal+1, row[j]+1)
+		}
+	}
+	return row[len(b)]
+}
+
+// pathIn is a path of a configuration file: "~/" is the user's home, and a
+// relative one starts at the folder of the file.
+func pathIn(file, path string) string {
+	if rest, ok := strings.CutPrefix(path, "~/"); ok {
+		if home, err := os.UserHomeDir(); err == nil {
+			return filepath.Join(home, rest)
+		}
+	}
+	if path == "" || filepath.IsAbs(path) {
+		return path
+	}
+	return filepath.Join(filepath.Dir(file), path)
+}

@@ -1,0 +1,143 @@
+package cli
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+func TestConfigProblemsNamePlaceAndRemedy(t *testing.T) {
+	for _, test := range []struct {
+		name, text string
+		hub        bool
+		want       []string // whole lines of problems, without the file's name
+	}{
+		{name: "misspelled key", text: "[daemon]\nlisten = \"127.0.0.1:1\"\n[engine]\nslotz = 2\n",
+			want: []string{`:4:1: unknown key "engine.slotz"; the nearest right key is "engine.slots"`}},
+		{name: "two unknown keys", text: "[ratelimit]\n  rsp = 5\n  burts = 6\n",
+			want: []string{
+				`:2:3: unknown key "ratelimit.rsp"; the nearest right key is "ratelimit.rps"`,
+				`:3:3: unknown key "ratelimit.burts"; the nearest right key is "ratelimit.burst"`,
+			}},
+		{name: "right key, wrong section", text: "[daemon]\nurl = \"https://hub.example\"\n",
+			want: []string{`:2:1: unknown key "daemon.url"; the nearest right key is "hub.url"`}},
+		{name: "unknown section", text: "[enigne]\nslots = 1\n",
+			want: []string{`:1:2: unknown key "enigne"; the nearest right key is "engine"`}},
+		{name: "wrong type", text: "[engine]\nslots = \"two\"\n",
+			want: []string{":2:9: engine.slots takes a whole number from 0 to 65535"}},
+		{name: "a switch takes no number", text: "[engine]\nbuiltin = 1\n",
+			want: []string{":2:11: engine.builtin takes true or false"}},
+		{name: "a list takes no string", text: "[engine]\nmodels = \"a\"\n",
+			want: []string{`:2:10: engine.models takes a list of strings, such as ["a", "b"]`}},
+		{name: "negative number", text: "[engine]\nslots = -1\n",
+			want: []string{":2:9: engine.slots takes a whole number from 0 to 65535"}},
+		{name: "too large a number", text: "[engine]\nslots = 70000\n",
+			want: []string{":2:9: engine.slots takes a whole number from 0 to 65535"}},
+		{name: "address not loopback", text: "[daemon]\nlisten = \"0.0.0.0:8701\"\n",
+			want: []string{`:2:10: daemon.listen takes a loopback address such as "127.0.0.1:8701", in quotes: the local surface asks nobody for a key, so it is never opened to a network`}},
+		{name: "a name is no loopback literal", text: "[daemon]\nlisten = \"localhost:8701\"\n",
+			want: []string{`:2:10: daemon.listen takes a loopback address such as "127.0.0.1:8701", in quotes: the local surface asks nobody for a key, so it is never opened to a network`}},
+		{name: "not TOML", text: "[engine\nslots = 1\n", want: []string{":1:8: "}},
+		{name: "twice", text: "[engine]\nslots = 1\nslots = 2\n", want: []string{":3:1: "}},
+		{name: "zone", text: "[share]\ntimezone = \"Lisbon\"\n",
+			want: []string{`:2:12: share.timezone takes an IANA time zone such as "Europe/Lisbon", in quotes`}},
+		{name: "hours", text: "[share]\nhours = \"nights\"\n",
+			want: []string{`:2:9: share.hours takes hours such as "Mon-Fri 18:00-23:00; Sat,Sun 00:00-24:00", in quotes`}},
+		{name: "duration", hub: true, text: "[limits]\nwait = \"60 seconds\"\n",
+			want: []string{`:2:8: limits.wait takes a time such as "60s" or "10m", in quotes`}},
+		{name: "duration as a number", hub: true, text: "[limits]\nwait = 60\n",
+			want: []string{`:2:8: limits.wait takes a time such as "60s" or "10m", in quotes`}},
+		{name: "size", hub: true, text: "[limits]\nbody = \"32 megs\"\n",
+			want: []string{`:2:8: limits.body takes a size such as "32MiB" or "500KB", in quotes`}},
+		{name: "postgres is not built", hub: true, text: "[database]\nurl = \"postgres://db/kith\"\n",
+			want: []string{`:2:7: database.url takes "" (the embedded database in hub.data); other databases are not built yet`}},
+		{name: "later sections", hub: true, text: "[nats]\nurls = []\n", want: []string{`:1:2: unknown key "nats"`}},
+		{name: "region", hub: true, text: "[hub]\nregion = \"EU West\"\n",
+			want: []string{`:2:10: hub.region takes a region such as "eu-west": 1 to 16 of a-z, 0-9 and "-"`}},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			into := any(defaultDaemonFile("/home"))
+			if test.hub {
+				into = defaultHubFile("/home")
+			}
+			var refused *configError
+			if err := parseConfig("f", []byte(test.text), into); !errors.As(err, &refused) {
+				t.Fatalf("accepted, or refused without a place: %v", err)
+			}
+			if len(refused.Problems) != len(test.want) {
+				t.Fatalf("got problems %+v, want %d", refused.Problems, len(test.want))
+			}
+			for i, p := range refused.Problems {
+				if got := refused.place(p); !strings.HasPrefix(got, "f"+test.want[i]) {
+					t.Errorf("got  %s\nwant f%s", got, test.want[i])
+				}
+			}
+		})
+	}
+}
+
+// inside lets cmp look into the unexported fields of the configuration.
+var inside = cmp.Exporter(func(reflect.Type) bool { return true })
+
+func TestConfigZeroValuesAreTheDefaults(t *testing.T) {
+	for _, text := range []string{"", "[daemon]\n[hub]\n[ratelimit]\n[engine]\n[discovery]\n[share]\n"} {
+		got := defaultDaemonFile("/home")
+		if err := parseConfig("f", []byte(text), got); err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff(defaultDaemonFile("/home"), got, inside); diff != "" {
+			t.Errorf("%q changes the defaults:\n%s", text, diff)
+		}
+	}
+	hub := defaultHubFile("/home")
+	if err := parseConfig("f", []byte("[database]\nurl = \"\"\n[ratelimit]\nrps = 0\n[hub]\npublic_url = \"\"\n"), hub); err != nil {
+		t.Fatal(err)
+	}
+	if hub.RateLimit.RPS != 0 || hub.RateLimit.Burst != 100 {
+		t.Errorf("rate limit is %+v, want rps 0 (off) and the default burst", hub.RateLimit)
+	}
+}
+
+func TestConfigIsRead(t *testing.T) {
+	dir := t.TempDir()
+	file := filepath.Join(dir, "hub.toml")
+	text := "[hub]\nlisten = \"0.0.0.0:443\"\npublic_url = \"https://hub.example/\"\ndata = \"data\"\n" +
+		"[limits]\nbody = \"64KiB\"\nwait = \"90s\"\n[tls]\ncertificate = \"c.pem\"\nkey = \"/k.pem\"\n"
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	got, err := loadHubFile(dir, file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := defaultHubFile(dir)
+	want.Hub.Listen.Text = "0.0.0.0:443"
+	want.Hub.PublicURL.Text = "https://hub.example"
+	want.Hub.Data = filepath.Join(dir, "data")
+	want.Limits.Body.Bytes = 64 << 10
+	want.Limits.Wait.Duration = 90 * time.Second
+	want.TLS.Certificate, want.TLS.Key = filepath.Join(dir, "c.pem"), "/k.pem"
+	if diff := cmp.Diff(want, got, inside); diff != "" {
+		t.Errorf("read (-want +got):\n%s", diff)
+	}
+	if _, err := loadHubFile(dir, filepath.Join(dir, "absent.toml")); err == nil {
+		t.Error("a file asked for by name may be absent")
+	}
+}
+
+func TestDistance(t *testing.T) {
+	for _, test := range []struct {
+		a, b string
+		want int
+	}{{"", "", 0}, {"a", "", 1}, {"", "ab", 2}, {"kitten", "sitting", 3}, {"slots", "slotz", 1}} {
+		if got := distance(test.a, test.b); got != test.want {
+			t.Errorf("distance(%q, %q) = %d, want %d", test.a, test.b, got, test.want)
+		}
+	}
+}

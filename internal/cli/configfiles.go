@@ -1,0 +1,110 @@
+package cli
+
+// daemonFile is ~/.kith/config.toml: every key `kith serve` knows, with its
+// meaning and default. An absent file, section or key is its default.
+type daemonFile struct {
+	Daemon struct {
+		// Listen is the address of the local surface, a loopback literal;
+		// default "127.0.0.1:8701".
+		Listen loopback `toml:"listen"`
+		// Data is the folder of the daemon's own state; default KITH_HOME.
+		Data string `toml:"data"`
+	} `toml:"daemon"`
+	Hub struct {
+		// URL is the hub to sign in to when `kith login` is not told another;
+		// default none.
+		URL web `toml:"url"`
+	} `toml:"hub"`
+	// RateLimit bounds the local surface, all routes together (S8): it absorbs
+	// spikes and is no quota.
+	RateLimit struct {
+		// Enabled turns the limit on; default true.
+		Enabled bool `toml:"enabled"`
+		// RPS is requests a second; default 100.
+		RPS uint32 `toml:"rps"`
+		// Burst is how many may come at once; default 200.
+		Burst uint32 `toml:"burst"`
+	} `toml:"ratelimit"`
+	Engine struct {
+		// Builtin runs the engine that comes with kith; default true.
+		Builtin bool `toml:"builtin"`
+		// Models are GGUF files, or folders of them, that the built-in engine
+		// offers under their file names; default ["~/.kith/models"].
+		Models []string `toml:"models"`
+		// Slots is how many calls the built-in engine runs at once for each
+		// model; 0, the default, lets the engine choose.
+		Slots uint16 `toml:"slots"`
+		// Context is the context length in tokens of each slot; 0, the default,
+		// is the model's own.
+		Context uint32 `toml:"context"`
+	} `toml:"engine"`
+	Discovery struct {
+		// Enabled looks for engines at their usual ports on this machine;
+		// default true.
+		Enabled bool `toml:"enabled"`
+		// Endpoints are more places to look, as base addresses; default none.
+		Endpoints []web `toml:"endpoints"`
+	} `toml:"discovery"`
+	Share struct {
+		// Enabled lets calls from the hub run on this machine; default true.
+		Enabled bool `toml:"enabled"`
+		// Slots is how many calls this machine runs at once; 0, the default, is
+		// what its engines say.
+		Slots uint16 `toml:"slots"`
+		// Hours are when others may use this machine; default "", always.
+		Hours hours `toml:"hours"`
+		// Timezone is the IANA zone of Hours; default "", this computer's.
+		Timezone timezone `toml:"timezone"`
+	} `toml:"share"`
+}
+
+// hubFile is hub.toml: every key `kith hub` knows, with its meaning and default.
+type hubFile struct {
+	Hub struct {
+		// Listen is the public address; default "127.0.0.1:8700".
+		Listen address `toml:"listen"`
+		// PublicURL is the address members see; default http://LISTEN.
+		PublicURL web `toml:"public_url"`
+		// Region is the region this hub serves; default "local".
+		Region region `toml:"region"`
+		// Data is the folder of the database and the operator's socket; default
+		// KITH_HOME/hub.
+		Data string `toml:"data"`
+	} `toml:"hub"`
+	Database struct {
+		// URL is "", the embedded SQLite in Data.
+		URL database `toml:"url"`
+	} `toml:"database"`
+	// Limits bound one call (decisions 3).
+	Limits struct {
+		// Body is the largest request body; default "32MiB".
+		Body size `toml:"body"`
+		// Wait is how long a call waits for a machine; default "60s".
+		Wait duration `toml:"wait"`
+		// WaitStream is how long a streamed call waits; default "180s".
+		WaitStream duration `toml:"wait_stream"`
+		// FirstByte is how long a machine that took a call may stay silent before
+		// its first byte; default "10m".
+		FirstByte duration `toml:"first_byte"`
+		// Idle is how long an answer may fall silent after that; default "2m".
+		Idle duration `toml:"idle"`
+		// Total is how long a streamed call may take in all; default "30m".
+		Total duration `toml:"total"`
+	} `toml:"limits"`
+	// RateLimit bounds each key and machine credential; 0 is off (decisions 4).
+	RateLimit struct {
+		// RPS is requests a second; default 50.
+		RPS uint32 `toml:"rps"`
+		// Burst is how many may come at once; default 100.
+		Burst uint32 `toml:"burst"`
+		// Connections is how many connections one address may hold; default 200.
+		Connections uint32 `toml:"connections"`
+	} `toml:"ratelimit"`
+	TLS struct {
+		// Certificate is a PEM file with the certificate chain; default none:
+		// plain HTTP, for loopback or behind a proxy.
+		Certificate string `toml:"certificate"`
+		// Key is the PEM file of its private key, readable by its owner only.
+		Key string `toml:"key"`
+	} `toml:"tls"`
+}

@@ -1,0 +1,99 @@
+package cli
+
+import (
+	"os"
+	"path/filepath"
+	"time"
+)
+
+// The addresses everything listens on unless told otherwise.
+const (
+	defaultHub   = "127.0.0.1:8700"
+	defaultLocal = "127.0.0.1:8701"
+	defaultAdmin = "127.0.0.1:8702"
+)
+
+// loadDaemonFile reads config.toml over its defaults. file is "" for the one in
+// home, which need not exist.
+func loadDaemonFile(home, file string) (*daemonFile, error) {
+	named := file != ""
+	if !named {
+		file = filepath.Join(home, "config.toml")
+	}
+	c := defaultDaemonFile(home)
+	if err := readConfig(file, named, c); err != nil {
+		return nil, err
+	}
+	c.Daemon.Data = pathIn(file, c.Daemon.Data)
+	for i, path := range c.Engine.Models {
+		c.Engine.Models[i] = pathIn(file, path)
+	}
+	if c.Share.Timezone.Text == "" {
+		c.Share.Timezone.Text = localZone()
+	}
+	return c, nil
+}
+
+func defaultDaemonFile(home string) *daemonFile {
+	c := new(daemonFile)
+	c.Daemon.Listen.Text = defaultLocal
+	c.Daemon.Data = home
+	c.RateLimit.Enabled, c.RateLimit.RPS, c.RateLimit.Burst = true, 100, 200
+	c.Engine.Builtin = true
+	c.Engine.Models = []string{filepath.Join(home, "models")}
+	c.Discovery.Enabled = true
+	c.Share.Enabled = true
+	return c
+}
+
+// loadHubFile reads hub.toml over its defaults; file "" is the one in home,
+// which need not exist.
+func loadHubFile(home, file string) (*hubFile, error) {
+	named := file != ""
+	if !named {
+		file = filepath.Join(home, "hub.toml")
+	}
+	c := defaultHubFile(home)
+	if err := readConfig(file, named, c); err != nil {
+		return nil, err
+	}
+	c.Hub.Data = pathIn(file, c.Hub.Data)
+	c.TLS.Certificate = pathIn(file, c.TLS.Certificate)
+	c.TLS.Key = pathIn(file, c.TLS.Key)
+	return c, nil
+}
+
+func defaultHubFile(home string) *hubFile {
+	c := new(hubFile)
+	c.Hub.Listen.Text = defaultHub
+	c.Hub.Region.Text = "local"
+	c.Hub.Data = filepath.Join(home, "hub")
+	c.Limits.Body.Bytes = 32 << 20
+	c.Limits.Wait.Duration = 60 * time.Second
+	c.Limits.WaitStream.Duration = 180 * time.Second
+	c.Limits.FirstByte.Duration = 10 * time.Minute
+	c.Limits.Idle.Duration = 2 * time.Minute
+	c.Limits.Total.Duration = 30 * time.Minute
+	c.RateLimit.RPS, c.RateLimit.Burst, c.RateLimit.Connections = 50, 100, 200
+	return c
+}
+
+// localZone is the IANA name of this computer's time zone, "UTC" when the
+// system does not say.
+func localZone() string {
+	zone := time.Local.String()
+	if zone != "Local" {
+		return zone
+	}
+	// Unix systems keep the zone as a link into the zone database.
+	target, err := os.Readlink("/etc/localtime")
+	if err == nil {
+		dir := filepath.ToSlash(target)
+		for i := range dir {
+			if _, err := time.LoadLocation(dir[i:]); err == nil && dir[i] != '/' {
+				return dir[i:]
+			}
+		}
+	}
+	return "UTC"
+}

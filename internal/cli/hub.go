@@ -1,0 +1,235 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/http/pprof"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+	"github.com/spf13/cobra"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/kith/kith/internal/fleet"
+	"github.com/kith/kith/internal/gateway"
+	"github.com/kith/kith/internal/hub"
+	"github.com/kith/kith/internal/registry"
+	"github.com/kith/kith/internal/store"
+)
+
+func (a *app) hub() *cobra.Command {
+	var file, listen, data, admin string
+	cmd := &cobra.Command{
+		Use: "hub", Short: "Run a hub", Args: cobra.NoArgs,
+		Long: "Run a hub: the hosted API and the machines' tunnels on one address; metrics, health and\n" +
+			"profiles on a second; the operator's socket admin.sock in the data folder.",
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			config, err := loadHubFile(a.home, file)
+			if err != nil {
+				return err
+			}
+			if data != "" {
+				config.Hub.Data = data
+			}
+			if listen != "" {
+				if err := config.Hub.Listen.UnmarshalText([]byte(listen)); err != nil {
+					return wrongUse("cannot use --listen %s: it %w", listen, err)
+				}
+			}
+			return a.runHub(cmd.Context(), config, admin)
+		},
+	}
+	cmd.Flags().StringVar(&file, "config", "", "the configuration file (default: hub.toml in KITH_HOME)")
+	cmd.Flags().StringVar(&listen, "listen", "", "the public address (default "+defaultHub+")")
+	cmd.Flags().StringVar(&data, "data", "", "the data folder (default: hub in KITH_HOME)")
+	cmd.Flags().StringVar(&admin, "admin", defaultAdmin, "the address of metrics, health and profiles; empty: none")
+	return cmd
+}
+
+// runHub opens a hub, says where it is, and serves until ctx ends.
+func (a *app) runHub(ctx context.Context, config *hubFile, admin string) error {
+	p, err := openHub(ctx, config, logTo(os.Stderr, slog.LevelInfo))
+	if err != nil {
+		return err
+	}
+	defer p.close()
+	at := struct {
+		Hub   string `json:"hub"`
+		Admin string `json:"admin,omitempty"`
+	}{Hub: p.base}
+	if admin != "" {
+		watched, err := listenTCP(ctx, admin, "--admin")
+		if err != nil {
+			return err
+		}
+		at.Admin = "http://" + watched.Addr().String()
+		p.watched = watched
+	}
+	if a.json {
+		err = a.printJSON(at)
+	} else {
+		a.say("hub on %s; operator: kith admin --data %s\n", strong(at.Hub+"/v1"), config.Hub.Data)
+	}
+	return errors.Join(err, p.run(ctx))
+}
+
+// hubProcess is one hub with everything it holds open.
+type hubProcess struct {
+	config   *hubFile
+	log      *slog.Logger
+	base     string // its address as members see it, without /v1
+	records  *store.DB
+	live     *registry.Registry
+	hub      *hub.Hub
+	public   *http.Server
+	listener net.Listener
+	operator net.Listener
+	watched  net.Listener // metrics, health, profiles; nil: none
+}
+
+// openHub opens what a hub needs, in an order that blames the right thing: its
+// data before its address. Close it, also after run.
+func openHub(ctx context.Context, config *hubFile, log *slog.Logger) (p *hubProcess, err error) {
+	p = &hubProcess{config: config, log: log}
+	defer func() {
+		if err != nil {
+			p.close()
+		}
+	}()
+	certificate, err := certificates(config)
+	if err != nil {
+		return p, err
+	}
+	if err := os.MkdirAll(config.Hub.Data, 0o700); err != nil {
+		return p, fmt.Errorf("cannot make the hub's data folder: %w; choose another with --data", err)
+	}
+	if p.records, err = store.Open(ctx, store.Config{Path: filepath.Join(config.Hub.Data, "kith.db")}); err != nil {
+		return p, err
+	}
+	if p.listener, err = listenTCP(ctx, config.Hub.Listen.Text, "--listen"); err != nil {
+		return p, err
+	}
+	if p.operator, err = listenSocket(ctx, filepath.Join(config.Hub.Data, "admin.sock")); err != nil {
+		return p, err
+	}
+	p.base = config.Hub.PublicURL.Text
+	if p.base == "" {
+		p.base = "http://" + p.listener.Addr().String()
+		if certificate != nil {
+			p.base = "https://" + p.listener.Addr().String()
+		}
+	}
+	p.listener = gateway.LimitPerAddress(p.listener, int(config.RateLimit.Connections))
+	p.wire()
+	p.public = gateway.NewServer(p.hub.Handler(), log)
+	p.public.TLSConfig = certificate
+	return p, nil
+}
+
+// wire makes the hub and its registry, each of which tells the other.
+func (p *hubProcess) wire() {
+	limits := p.config.Limits
+	p.live = registry.New(registry.Config{
+		Node: "hub", Region: p.config.Hub.Region.Text, Facts: p.records, Log: p.log,
+		OnChange:  func(changes []fleet.Change) { p.hub.OnChange(changes) },
+		OnMachine: func(machine *fleet.Machine) { p.hub.OnMachine(machine) },
+	})
+	p.hub = hub.New(hub.Config{
+		Region: p.config.Hub.Region.Text,
+		Wait:   limits.Wait.Duration, WaitStream: limits.WaitStream.Duration, FirstByte: limits.FirstByte.Duration,
+		Edge: gateway.Config{
+			Rate: gateway.Rate{PerSecond: float64(p.config.RateLimit.RPS), Burst: int(p.config.RateLimit.Burst)},
+			Limits: gateway.Limits{
+				Body: limits.Body.Bytes, FirstByte: limits.FirstByte.Duration,
+				Idle: limits.Idle.Duration, Stream: limits.Total.Duration,
+			},
+		},
+		Log: p.log,
+	}, records{p.records}, p.live)
+}
+
+// records is the store as the hub asks for it, which knows no store.
+type records struct{ *store.DB }
+
+// IsNotFound reports whether the store has nothing by that name.
+func (records) IsNotFound(err error) bool { return errors.Is(err, store.ErrNotFound) }
+
+// IsTaken reports whether the store has something by that name already.
+func (records) IsTaken(err error) bool { return errors.Is(err, store.ErrExists) }
+
+// run serves until ctx ends (nil) or a part fails.
+func (p *hubProcess) run(ctx context.Context) error {
+	group, ctx := errgroup.WithContext(ctx)
+	group.Go(func() error { return p.live.Run(ctx) })
+	group.Go(func() error { return p.hub.Run(ctx) })
+	group.Go(func() error { return serveHTTP(ctx, p.public, p.listener) })
+	group.Go(func() error { return serveHTTP(ctx, gateway.NewServer(p.hub.Operator(), p.log), p.operator) })
+	if p.watched != nil {
+		group.Go(func() error { return serveHTTP(ctx, gateway.NewServer(p.watch(), p.log), p.watched) })
+	}
+	if err := group.Wait(); err != nil && !errors.Is(err, context.Canceled) {
+		return err
+	}
+	return nil
+}
+
+// close gives back what openHub opened; it may be called in any state.
+func (p *hubProcess) close() {
+	for _, listener := range []net.Listener{p.listener, p.operator, p.watched} {
+		if listener != nil {
+			_ = listener.Close() // closed already, after run
+		}
+	}
+	if p.records != nil {
+		if err := p.records.Close(); err != nil {
+			p.log.Error("cannot close the store cleanly; it recovers at the next start", "error", err)
+		}
+	}
+}
+
+// watch is the handler for the operator's tools: metrics, health, profiles.
+func (p *hubProcess) watch() http.Handler {
+	metrics := prometheus.NewRegistry()
+	metrics.MustRegister(
+		collectors.NewGoCollector(),
+		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
+		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+			Name: "kith_machines_online", Help: "Machines with a live tunnel to this hub.",
+		}, p.online),
+	)
+	mux := http.NewServeMux()
+	mux.Handle("GET /metrics", promhttp.HandlerFor(metrics, promhttp.HandlerOpts{}))
+	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) {
+		// A hub that cannot confirm who may reach what refuses calls (decisions 2),
+		// so a balancer should look elsewhere.
+		if !p.live.Confirmed(time.Now()) {
+			http.Error(w, "cannot read the database just now", http.StatusServiceUnavailable)
+			return
+		}
+		fmt.Fprintln(w, "ok")
+	})
+	mux.HandleFunc("GET /debug/pprof/", pprof.Index)
+	mux.HandleFunc("GET /debug/pprof/cmdline", pprof.Cmdline)
+	mux.HandleFunc("GET /debug/pprof/profile", pprof.Profile)
+	mux.HandleFunc("GET /debug/pprof/symbol", pprof.Symbol)
+	mux.HandleFunc("GET /debug/pprof/trace", pprof.Trace)
+	return mux
+}
+
+func (p *hubProcess) online() float64 {
+	n := 0
+	for machine := range p.live.Snapshot().Machines() {
+		if machine.Online {
+			n++
+		}
+	}
+	return float64(n)
+}

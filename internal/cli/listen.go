@@ -1,0 +1,117 @@
+package cli
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"syscall"
+	"time"
+)
+
+// grace is how long running answers may go on after the program was told to
+// end; what is left then is cut off. An interrupt ends everything in 2 s.
+const grace = time.Second
+
+// listenTCP opens an address that the given flag names.
+func listenTCP(ctx context.Context, address, flag string) (net.Listener, error) {
+	listener, err := new(net.ListenConfig).Listen(ctx, "tcp", address)
+	if errors.Is(err, syscall.EADDRINUSE) {
+		return nil, taken(address, flag)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("cannot listen on %s: %w; choose another address with %s", address, err, flag)
+	}
+	return listener, nil
+}
+
+func taken(address, flag string) error {
+	return fmt.Errorf("cannot listen on %s: another program does already; end it, or choose another address with %s", address, flag)
+}
+
+// listenSocket opens a unix socket that only this user can connect to. A
+// socket that a dead process left is replaced.
+func listenSocket(ctx context.Context, path string) (net.Listener, error) {
+	if conn, err := new(net.Dialer).DialContext(ctx, "unix", path); err == nil {
+		_ = conn.Close()
+		return nil, fmt.Errorf("cannot listen on %s: another kith does already; end it, or use another folder", path)
+	}
+	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+		return nil, fmt.Errorf("cannot make the folder of %s: %w", path, err)
+	}
+	_ = os.Remove(path) // if it stays, listening says why
+	listener, err := new(net.ListenConfig).Listen(ctx, "unix", path)
+	if err != nil {
+		return nil, fmt.Errorf("cannot listen on %s: %w; the path of a socket has about 100 bytes", path, err)
+	}
+	if err := os.Chmod(path, 0o600); err != nil {
+		return nil, errors.Join(fmt.Errorf("cannot close %s to others: %w", path, err), listener.Close())
+	}
+	return listener, nil
+}
+
+// serveHTTP serves until ctx ends, then lets running answers finish for the
+// grace and cuts off the rest.
+func serveHTTP(ctx context.Context, server *http.Server, listener net.Listener) error {
+	ended := make(chan error, 1)
+	go func() {
+		if server.TLSConfig != nil {
+			ended <- server.ServeTLS(listener, "", "")
+			return
+		}
+		ended <- server.Serve(listener)
+	}()
+	select {
+	case err := <-ended:
+		return fmt.Errorf("cannot serve %s any longer: %w", listener.Addr(), err)
+	case <-ctx.Done():
+	}
+	leaving, cancel := context.WithTimeout(context.WithoutCancel(ctx), grace)
+	defer cancel()
+	if server.Shutdown(leaving) != nil {
+		_ = server.Close() // its only errors are of connections that end anyway
+	}
+	<-ended
+	return nil
+}
+
+// certificates reads the certificate of a public listener; nil for plain HTTP.
+func certificates(config *hubFile) (*tls.Config, error) {
+	certificate, key := config.TLS.Certificate, config.TLS.Key
+	if certificate == "" && key == "" {
+		return nil, nil
+	}
+	if certificate == "" || key == "" {
+		return nil, errors.New("cannot serve TLS with half of it: set both certificate and key in [tls]")
+	}
+	if err := private(key); err != nil {
+		return nil, err
+	}
+	pair, err := tls.LoadX509KeyPair(certificate, key)
+	if err != nil {
+		return nil, fmt.Errorf("cannot use the certificate of [tls]: %w", err)
+	}
+	return &tls.Config{Certificates: []tls.Certificate{pair}, MinVersion: tls.VersionTLS12}, nil
+}
+
+// private refuses a file with a secret that other users can read.
+func private(file string) error {
+	info, err := os.Stat(file)
+	if err != nil {
+		return fmt.Errorf("cannot look at %s: %w", file, err)
+	}
+	if filepath.Separator == '/' && info.Mode().Perm()&0o077 != 0 {
+		return fmt.Errorf("cannot trust %s: other users can read it; run `chmod 600 %s`", file, file)
+	}
+	return nil
+}
+
+// logTo is the log of a program that serves: lines of key=value.
+func logTo(w *os.File, level slog.Level) *slog.Logger {
+	return slog.New(slog.NewTextHandler(w, &slog.HandlerOptions{Level: level}))
+}

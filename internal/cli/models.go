@@ -1,0 +1,135 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/kith/kith/internal/daemon"
+)
+
+// listing is GET /v1/models of either surface, as far as it is shown.
+type listing struct {
+	Data []struct {
+		ID            string `json:"id"`
+		ContextLength int    `json:"context_length"`
+		Availability  string `json:"availability"`
+		Via           string `json:"via"`
+		Machines      int    `json:"machines"`
+	} `json:"data"`
+}
+
+// toDaemon is a client to the local surface of this machine's daemon: over its
+// socket, or where the configuration puts it when no socket answers, as for a
+// `kith dev` with its data elsewhere.
+func (a *app) toDaemon() (*client, error) {
+	config, err := loadDaemonFile(a.home, "")
+	if err != nil {
+		return nil, err
+	}
+	socket, listen := filepath.Join(config.Daemon.Data, "daemon.sock"), config.Daemon.Listen.Text
+	dial := func(ctx context.Context, _, _ string) (net.Conn, error) {
+		var dialer net.Dialer
+		if conn, err := dialer.DialContext(ctx, "unix", socket); err == nil {
+			return conn, nil
+		}
+		return dialer.DialContext(ctx, "tcp", listen)
+	}
+	return &client{
+		base: "http://" + listen, who: "this machine's daemon", unreachable: "start it with `kith serve`",
+		http: &http.Client{Transport: &http.Transport{DialContext: dial}},
+	}, nil
+}
+
+// toAccount is a client to the hub as the member: by KITH_HUB and KITH_API_KEY,
+// else with this machine's credential. Without either the member is not signed in.
+func (a *app) toAccount() (*client, error) {
+	if hub, ok, err := hubOfEnvironment(); ok || err != nil {
+		return hub, err
+	}
+	config, err := loadDaemonFile(a.home, "")
+	if err != nil {
+		return nil, err
+	}
+	saved, err := daemon.LoadCredential(config.Daemon.Data)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, notSignedIn("cannot list the account's models: this machine is not signed in; run `kith login --hub URL --token TOKEN`, or set KITH_HUB and KITH_API_KEY")
+	}
+	if err != nil {
+		return nil, err
+	}
+	return toHub(saved.Hub, saved.Secret), nil
+}
+
+// hubOfEnvironment is a client by KITH_HUB and KITH_API_KEY, if both are set.
+func hubOfEnvironment() (*client, bool, error) {
+	hub, key := os.Getenv("KITH_HUB"), os.Getenv("KITH_API_KEY")
+	if hub == "" || key == "" {
+		return nil, false, nil
+	}
+	address, err := hubAddress(hub)
+	if err != nil {
+		return nil, false, err
+	}
+	return toHub(address, key), true, nil
+}
+
+func (a *app) models() *cobra.Command {
+	var account bool
+	cmd := &cobra.Command{
+		Use: "models", Short: "List the models this machine can serve, or with --account all you can reach", Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			from := a.toDaemon
+			if account {
+				from = a.toAccount
+			}
+			surface, err := from()
+			if err != nil {
+				return err
+			}
+			var list listing
+			text, err := surface.call(cmd.Context(), "list the models", http.MethodGet, "/v1/models", nil, &list)
+			if err != nil {
+				return err
+			}
+			if a.json {
+				_, err := a.out.Write(append(text, '\n'))
+				return err
+			}
+			a.showModels(list, account)
+			return nil
+		},
+	}
+	cmd.Flags().BoolVar(&account, "account", false, "what your account can reach through its hub")
+	return cmd
+}
+
+func (a *app) showModels(list listing, account bool) {
+	number := func(n int) string {
+		if n == 0 {
+			return "-"
+		}
+		return strconv.Itoa(n)
+	}
+	var rows [][]string
+	for _, m := range list.Data {
+		row := []string{m.ID, number(m.ContextLength)}
+		if account {
+			row = append(row, strings.ReplaceAll(m.Availability, "_", " "), number(m.Machines), m.Via)
+		}
+		rows = append(rows, row)
+	}
+	headings := "MODEL CONTEXT"
+	if account {
+		headings += " AVAILABILITY MACHINES THROUGH"
+	}
+	a.table(headings, rows)
+}

@@ -1,0 +1,210 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/kith/kith/internal/daemon"
+	"github.com/kith/kith/internal/engine"
+	"github.com/kith/kith/internal/fleet"
+	"github.com/kith/kith/internal/gateway"
+	"github.com/kith/kith/internal/llama"
+)
+
+// engineStart is how long the daemon waits for the built-in engine to say what
+// it serves before it starts without it.
+const engineStart = 20 * time.Second
+
+func (a *app) serve() *cobra.Command {
+	var file, listen string
+	cmd := &cobra.Command{
+		Use: "serve", Short: "Run this machine's daemon", Args: cobra.NoArgs,
+		Long: "Run this machine's daemon: the local API for programs here, the engines of this machine,\n" +
+			"and, when signed in, the line to the hub.",
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			config, err := loadDaemonFile(a.home, file)
+			if err != nil {
+				return err
+			}
+			if listen != "" {
+				if err := config.Daemon.Listen.UnmarshalText([]byte(listen)); err != nil {
+					return wrongUse("cannot use --listen %s: it %w", listen, err)
+				}
+			}
+			files, err := modelFiles(config.Engine.Models)
+			if err != nil {
+				return err
+			}
+			m := &machine{config: config, files: files, flag: "--listen", log: logTo(os.Stderr, slog.LevelInfo)}
+			m.ready = func(d *daemon.Daemon) error {
+				local := d.Status().Local
+				if a.json {
+					return a.printJSON(map[string]string{"local": local})
+				}
+				a.say("daemon on %s\n", strong(local))
+				return nil
+			}
+			return m.run(cmd.Context())
+		},
+	}
+	cmd.Flags().StringVar(&file, "config", "", "the configuration file (default: config.toml in KITH_HOME)")
+	cmd.Flags().StringVar(&listen, "listen", "", "the local address, on loopback (default "+defaultLocal+")")
+	return cmd
+}
+
+// modelFiles finds the GGUF files of the configured places. A file's name
+// without its ending is its model's id. A folder need not exist; a file must.
+func modelFiles(places []string) ([]llama.ModelFile, error) {
+	var files []llama.ModelFile
+	for _, place := range places {
+		info, err := os.Stat(place)
+		switch {
+		case errors.Is(err, fs.ErrNotExist) && filepath.Ext(place) != ".gguf":
+			continue
+		case err != nil:
+			return nil, fmt.Errorf("cannot use a place of [engine] models: %w", err)
+		case !info.IsDir():
+			files = append(files, modelFile(place))
+			continue
+		}
+		entries, err := os.ReadDir(place)
+		if err != nil {
+			return nil, fmt.Errorf("cannot look for models: %w", err)
+		}
+		for _, entry := range entries {
+			if filepath.Ext(entry.Name()) == ".gguf" {
+				files = append(files, modelFile(filepath.Join(place, entry.Name())))
+			}
+		}
+	}
+	return files, nil
+}
+
+func modelFile(path string) llama.ModelFile {
+	return llama.ModelFile{ID: strings.TrimSuffix(filepath.Base(path), ".gguf"), Path: path}
+}
+
+// machine is one daemon and the built-in engine under it.
+type machine struct {
+	config *daemonFile
+	files  []llama.ModelFile
+	flag   string // of the command line, which sets the local address
+	log    *slog.Logger
+	// ready is called once the local surface listens.
+	ready func(*daemon.Daemon) error
+}
+
+// run lives until ctx ends (nil) or a part fails. The built-in engine's failure
+// is not the daemon's: other engines may serve.
+func (m *machine) run(ctx context.Context) error {
+	group, ctx := errgroup.WithContext(ctx)
+	builtin := m.startEngine(ctx, group)
+	d, err := daemon.New(m.daemonConfig(builtin))
+	if err == nil {
+		group.Go(func() error { return d.Run(ctx) })
+		group.Go(func() error {
+			select {
+			case <-d.Ready():
+				return m.ready(d)
+			case <-ctx.Done():
+				return nil
+			}
+		})
+	} else {
+		group.Go(func() error { return err })
+	}
+	err = group.Wait()
+	switch {
+	case errors.Is(err, context.Canceled):
+		return nil
+	case errors.Is(err, syscall.EADDRINUSE):
+		return taken(m.config.Daemon.Listen.Text, m.flag)
+	}
+	return err
+}
+
+// startEngine runs the built-in engine in group and waits until it knows what
+// it serves; nil if there is none.
+func (m *machine) startEngine(ctx context.Context, group *errgroup.Group) *engine.Engine {
+	if !m.config.Engine.Builtin || len(m.files) == 0 {
+		return nil
+	}
+	supervisor := llama.NewSupervisor(llama.Config{
+		Models: m.files, Slots: int(m.config.Engine.Slots), Context: int(m.config.Engine.Context),
+		Data: filepath.Join(m.config.Daemon.Data, "engine"), Log: m.log,
+	})
+	failed := make(chan error, 1)
+	group.Go(func() error {
+		failed <- supervisor.Run(ctx)
+		return nil
+	})
+	late := time.NewTimer(engineStart)
+	defer late.Stop()
+	select {
+	case <-supervisor.Ready():
+	case err := <-failed:
+		m.log.Error("the built-in engine does not run; other engines serve", "error", err)
+		return nil
+	case <-late.C:
+		m.log.Error("the built-in engine is not ready; the daemon starts without it", "after", engineStart)
+		return nil
+	case <-ctx.Done():
+		return nil
+	}
+	for id, problem := range supervisor.Problems() {
+		m.log.Error("a model cannot be served", "model", id, "error", problem)
+	}
+	return engine.Builtin("kith", supervisor.Transport(), offered(supervisor.Models()))
+}
+
+// offered says in the daemon's words what the built-in engine serves.
+func offered(models []llama.Model) []engine.Model {
+	out := make([]engine.Model, 0, len(models))
+	for _, m := range models {
+		offer := engine.Model{ID: fleet.ModelID(m.ID), ContextLength: m.ContextLength, Slots: m.Slots}
+		if m.Chat {
+			offer.Families = append(offer.Families, fleet.Chat)
+			offer.Endpoints = append(offer.Endpoints, fleet.ChatCompletions)
+		}
+		if m.Embeddings {
+			offer.Families = append(offer.Families, fleet.Embeddings)
+			offer.Endpoints = append(offer.Endpoints, fleet.EmbeddingsEndpoint)
+		}
+		out = append(out, offer)
+	}
+	return out
+}
+
+func (m *machine) daemonConfig(builtin *engine.Engine) daemon.Config {
+	c := m.config
+	name, err := os.Hostname()
+	if err != nil {
+		name = "machine"
+	}
+	config := daemon.Config{
+		Home: c.Daemon.Data, Listen: c.Daemon.Listen.Text, Name: name, Version: thisBuild().Version,
+		Builtin:   builtin,
+		Discovery: engine.Config{Usual: c.Discovery.Enabled},
+		Sharing:   daemon.Sharing{Hours: c.Share.Hours.Text, Timezone: c.Share.Timezone.Text, Slots: int(c.Share.Slots)},
+		Unshared:  !c.Share.Enabled,
+		Log:       m.log,
+	}
+	if c.RateLimit.Enabled {
+		config.Rate = gateway.Rate{PerSecond: float64(c.RateLimit.RPS), Burst: int(c.RateLimit.Burst)}
+	}
+	for _, endpoint := range c.Discovery.Endpoints {
+		config.Discovery.Endpoints = append(config.Discovery.Endpoints, endpoint.Text)
+	}
+	return config
+}

@@ -1,0 +1,287 @@
+package cli
+
+import (
+	"bufio"
+	"context"
+	"crypto/x509"
+	"encoding/pem"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/go-json-experiment/json"
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/kith/kith/internal/llama"
+)
+
+func TestModelFiles(t *testing.T) {
+	dir := t.TempDir()
+	for _, name := range []string{"a.gguf", "notes.txt", "b.c.gguf"} {
+		if err := os.WriteFile(filepath.Join(dir, name), nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	got, err := modelFiles([]string{dir, filepath.Join(dir, "absent"), filepath.Join(dir, "a.gguf")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := []llama.ModelFile{
+		{ID: "a", Path: filepath.Join(dir, "a.gguf")},
+		{ID: "b.c", Path: filepath.Join(dir, "b.c.gguf")},
+		{ID: "a", Path: filepath.Join(dir, "a.gguf")},
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Error(diff)
+	}
+	if _, err := modelFiles([]string{filepath.Join(dir, "absent.gguf")}); err == nil {
+		t.Error("a model file that is not there is passed over in silence")
+	}
+}
+
+func TestSocketIsOursAlone(t *testing.T) {
+	dir := onSocket(t, "live.sock", http.NotFoundHandler())
+	if _, err := listenSocket(t.Context(), filepath.Join(dir, "live.sock")); err == nil || !strings.Contains(err.Error(), "another kith") {
+		t.Errorf("took a live socket over: %v", err)
+	}
+	dead := filepath.Join(dir, "new", "dead.sock")
+	first, err := listenSocket(t.Context(), dead)
+	if err != nil {
+		t.Fatal(err)
+	}
+	first.(*net.UnixListener).SetUnlinkOnClose(false) // as a killed process leaves it
+	first.Close()
+	second, err := listenSocket(t.Context(), dead)
+	if err != nil {
+		t.Fatalf("a dead socket is in the way: %v", err)
+	}
+	defer second.Close()
+	info, err := os.Stat(dead)
+	if err != nil || info.Mode().Perm() != 0o600 {
+		t.Errorf("the socket's mode is %v (%v), want 0600", info.Mode(), err)
+	}
+}
+
+func TestTLSKeyMustBePrivate(t *testing.T) {
+	double := httptest.NewTLSServer(http.NotFoundHandler())
+	defer double.Close()
+	pair := double.TLS.Certificates[0]
+	dir := t.TempDir()
+	config := defaultHubFile(dir)
+	config.TLS.Certificate, config.TLS.Key = filepath.Join(dir, "c.pem"), filepath.Join(dir, "k.pem")
+	if _, err := certificates(config); err == nil {
+		t.Error("files that are not there are accepted")
+	}
+	write := func(name, kind string, der []byte, mode os.FileMode) {
+		t.Helper()
+		text := pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der})
+		if err := os.WriteFile(name, text, mode); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write(config.TLS.Certificate, "CERTIFICATE", pair.Certificate[0], 0o644)
+	write(config.TLS.Key, "PRIVATE KEY", marshalKey(t, pair.PrivateKey), 0o600)
+	if got, err := certificates(config); err != nil || len(got.Certificates) != 1 {
+		t.Errorf("a good pair is refused: %v", err)
+	}
+	if err := os.Chmod(config.TLS.Key, 0o640); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := certificates(config); err == nil || !strings.Contains(err.Error(), "chmod 600") {
+		t.Errorf("a key that others can read: %v", err)
+	}
+	config.TLS.Key = ""
+	if _, err := certificates(config); err == nil {
+		t.Error("a certificate without a key is accepted")
+	}
+}
+
+func marshalKey(t *testing.T, key any) []byte {
+	t.Helper()
+	der, err := x509.MarshalPKCS8PrivateKey(key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return der
+}
+
+func TestDevStaysOnLoopback(t *testing.T) {
+	t.Setenv("KITH_HOME", t.TempDir())
+	check(t, kith(t, "", "dev", "--listen", "0.0.0.0:8700"), said{2, "", "cannot use --listen 0.0.0.0:8700"})
+	check(t, kith(t, "", "dev", "--local", "example.org:1"), said{2, "", "cannot use --local"})
+	check(t, kith(t, "", "serve", "--listen", "0.0.0.0:8701"), said{2, "", "never opened to a network"})
+}
+
+// process is a command that serves, in this process.
+type process struct {
+	first string // its first line
+	stop  func() said
+}
+
+// begin starts a command and waits for its first line; the command is ended
+// with the test at the latest.
+func begin(t *testing.T, args ...string) process {
+	t.Helper()
+	ctx, cancel := context.WithCancel(context.Background())
+	read, write := io.Pipe()
+	var errs strings.Builder
+	ended := make(chan said, 1)
+	go func() {
+		status := Main(ctx, args, strings.NewReader(""), write, &errs)
+		write.Close()
+		ended <- said{status: status, err: errs.String()}
+	}()
+	lines := bufio.NewReader(read)
+	first, err := lines.ReadString('\n')
+	if err != nil {
+		cancel()
+		t.Fatalf("kith %s printed nothing: %+v", strings.Join(args, " "), <-ended)
+	}
+	rest := make(chan struct{})
+	go func() {
+		io.Copy(io.Discard, lines)
+		close(rest)
+	}()
+	var end said
+	stopped := false
+	p := process{first: first, stop: func() said {
+		if !stopped {
+			stopped = true
+			cancel()
+			<-rest
+			end = <-ended
+		}
+		return end
+	}}
+	t.Cleanup(func() { p.stop() })
+	return p
+}
+
+// shortDir is a folder whose path leaves room for a socket's.
+func shortDir(t *testing.T) string {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "kith")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	return dir
+}
+
+// TestHubAndItsOperator runs a real hub and walks an operator's and a member's
+// first steps through the commands.
+func TestHubAndItsOperator(t *testing.T) {
+	dir := shortDir(t)
+	t.Setenv("KITH_HOME", filepath.Join(dir, "home"))
+	t.Setenv("KITH_HUB", "")
+	p := begin(t, "hub", "--data", dir, "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0", "--json")
+	var at struct{ Hub, Admin string }
+	if err := json.Unmarshal([]byte(p.first), &at, json.MatchCaseInsensitiveNames(true)); err != nil {
+		t.Fatalf("first line %q: %v", p.first, err)
+	}
+	admin := func(args string) string {
+		t.Helper()
+		got := kith(t, "", append([]string{"admin", "--data", dir, "--json"}, strings.Fields(args)...)...)
+		if got.status != 0 {
+			t.Fatalf("admin %s: %+v", args, got)
+		}
+		return got.out
+	}
+	field := func(text, name string) string {
+		t.Helper()
+		var members map[string]any
+		if err := json.Unmarshal([]byte(text), &members); err != nil {
+			t.Fatal(err)
+		}
+		value, _ := members[name].(string)
+		if value == "" {
+			t.Fatalf("%s has no %q", text, name)
+		}
+		return value
+	}
+	admin("member create ann")
+	key := admin("key create --member ann")
+	token := field(admin("machine token --member ann"), "token")
+
+	if got := kith(t, "", "login", "--hub", at.Hub, "--token", token); got.status != 0 {
+		t.Fatalf("login: %+v", got)
+	}
+	check(t, kith(t, "", "login", "--hub", at.Hub, "--token", token), said{3, "", "cannot sign in"})
+	check(t, kith(t, "", "models", "--account"), said{0, "none\n", ""})
+
+	t.Setenv("KITH_HUB", at.Hub)
+	t.Setenv("KITH_API_KEY", field(key, "secret"))
+	check(t, kith(t, "", "run", "tiny", "hello"), said{4, "", "cannot run tiny"})
+	admin("key revoke " + field(key, "id"))
+	// Within 5 s everywhere; on the hub that was told, the next call is refused.
+	check(t, kith(t, "", "models", "--account"), said{3, "", "cannot list the models"})
+
+	for path, want := range map[string]string{"/healthz": "ok", "/metrics": "kith_machines_online 0", "/debug/pprof/cmdline": ""} {
+		res, err := http.Get(at.Admin + path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		text, err := io.ReadAll(res.Body)
+		res.Body.Close()
+		if err != nil || res.StatusCode != 200 || !strings.Contains(string(text), want) {
+			t.Errorf("GET %s: %s %q %v", path, res.Status, text, err)
+		}
+	}
+	other := kith(t, "", "hub", "--data", dir, "--listen", "127.0.0.1:0", "--admin", "")
+	check(t, other, said{1, "", "another kith process has it open"})
+	check(t, kith(t, "", "hub", "--data", filepath.Join(dir, "b"), "--listen", strings.TrimPrefix(at.Hub, "http://"), "--admin", ""),
+		said{1, "", "choose another address with --listen"})
+	check(t, p.stop(), said{})
+}
+
+// TestDevKeepsTheMemberAndMintsTheKeyAnew starts `kith dev` twice on one
+// folder, in a build without the built-in engine.
+func TestDevKeepsTheMemberAndMintsTheKeyAnew(t *testing.T) {
+	dir := shortDir(t)
+	t.Setenv("KITH_HOME", dir)
+	args := []string{"dev", "--data", dir, "--listen", "127.0.0.1:0", "--local", "127.0.0.1:0", "--json"}
+	start := func() (process, network) {
+		t.Helper()
+		p := begin(t, args...)
+		var n network
+		if err := json.Unmarshal([]byte(p.first), &n, json.RejectUnknownMembers(true)); err != nil {
+			t.Fatalf("first line %q: %v", p.first, err)
+		}
+		return p, n
+	}
+	p, first := start()
+	if first.Hub != first.MessagesBase+"/v1" || first.Site != first.MessagesBase || !strings.HasSuffix(first.Local, "/v1") {
+		t.Errorf("addresses do not fit together: %+v", first)
+	}
+	check(t, kith(t, "", args...), said{1, "", "another kith process has it open"})
+	members := kith(t, "", "admin", "member", "list", "--data", dir, "--json").out
+	machines := kith(t, "", "admin", "machine", "list", "--data", dir, "--json").out
+	if !strings.Contains(members, `"name":"you"`) || strings.Count(machines, `"id"`) != 1 || !strings.Contains(machines, `"online":true`) {
+		t.Errorf("members %s machines %s", members, machines)
+	}
+	check(t, p.stop(), said{})
+
+	p, second := start()
+	if second.APIKey == first.APIKey {
+		t.Error("the key was not minted anew")
+	}
+	if got := kith(t, "", "admin", "member", "list", "--data", dir, "--json").out; got != members {
+		t.Errorf("another member: %s, was %s", got, members)
+	}
+	if got := kith(t, "", "admin", "machine", "list", "--data", dir, "--json").out; strings.Count(got, `"id"`) != 1 {
+		t.Errorf("another machine: %s", got)
+	}
+	t.Setenv("KITH_HUB", second.Hub)
+	t.Setenv("KITH_API_KEY", first.APIKey)
+	check(t, kith(t, "", "models", "--account"), said{3, "", "cannot list the models"})
+	t.Setenv("KITH_API_KEY", second.APIKey)
+	if got := kith(t, "", "models", "--account"); got.status != 0 {
+		t.Errorf("the new key: %+v", got)
+	}
+	check(t, p.stop(), said{})
+}

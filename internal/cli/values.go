@@ -1,0 +1,165 @@
+package cli
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"net"
+	"net/netip"
+	"net/url"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/kith/kith/internal/fleet"
+)
+
+// The kinds of value a configuration key takes beyond TOML's own. Each is a
+// struct, so that TOML can fill it through UnmarshalText only, which refuses an
+// impossible value where it stands; takes describes it to a reader.
+
+// duration is a span of time, written "60s" or "10m"; zero is 0s.
+type duration struct{ time.Duration }
+
+func (duration) takes() string { return `a time such as "60s" or "10m", in quotes` }
+
+// UnmarshalText satisfies encoding.TextUnmarshaler.
+func (d *duration) UnmarshalText(text []byte) (err error) {
+	d.Duration, err = time.ParseDuration(string(text))
+	if err != nil || d.Duration < 0 {
+		return errors.New("takes " + d.takes())
+	}
+	return nil
+}
+
+// size is a number of bytes, written "32MiB", "64KiB" or "25MB".
+type size struct{ Bytes int64 }
+
+func (size) takes() string { return `a size such as "32MiB" or "500KB", in quotes` }
+
+// UnmarshalText satisfies encoding.TextUnmarshaler.
+func (s *size) UnmarshalText(text []byte) error {
+	number := strings.TrimRight(string(text), "BKMGTi")
+	unit, known := map[string]int64{
+		"B": 1, "KB": 1e3, "MB": 1e6, "GB": 1e9, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30,
+	}[strings.TrimPrefix(string(text), number)]
+	n, err := strconv.ParseInt(strings.TrimSpace(number), 10, 64)
+	if err != nil || !known || n < 0 || n > math.MaxInt64/unit {
+		return errors.New("takes " + s.takes())
+	}
+	s.Bytes = n * unit
+	return nil
+}
+
+// address is where to listen, "HOST:PORT"; port 0 takes any free one.
+type address struct{ Text string }
+
+func (address) takes() string { return `an address such as "127.0.0.1:8700", in quotes` }
+
+// UnmarshalText satisfies encoding.TextUnmarshaler.
+func (a *address) UnmarshalText(text []byte) error {
+	a.Text = string(text)
+	_, port, err := net.SplitHostPort(a.Text)
+	if err == nil {
+		_, err = strconv.ParseUint(port, 10, 16)
+	}
+	if err != nil {
+		return errors.New("takes " + a.takes())
+	}
+	return nil
+}
+
+// loopback is an address that only this machine reaches: a literal of the
+// loopback network, because a name may mean something else tomorrow
+// (decisions 6).
+type loopback struct{ address }
+
+func (loopback) takes() string { return `a loopback address such as "127.0.0.1:8701", in quotes` }
+
+// UnmarshalText satisfies encoding.TextUnmarshaler.
+func (l *loopback) UnmarshalText(text []byte) error {
+	if err := l.address.UnmarshalText(text); err != nil {
+		return errors.New("takes " + l.takes())
+	}
+	at, err := netip.ParseAddrPort(l.Text)
+	if err != nil || !at.Addr().IsLoopback() {
+		return fmt.Errorf("takes %s: the local surface asks nobody for a key, so it is never opened to a network", l.takes())
+	}
+	return nil
+}
+
+// web is the address of a site or an API: http or https, with a host.
+type web struct{ Text string }
+
+func (web) takes() string { return `an address such as "https://hub.example.org", in quotes` }
+
+// UnmarshalText satisfies encoding.TextUnmarshaler. "" is none.
+func (w *web) UnmarshalText(text []byte) error {
+	if len(text) == 0 {
+		return nil
+	}
+	u, err := url.Parse(string(text))
+	if err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" || u.User != nil || u.RawQuery != "" {
+		return errors.New("takes " + w.takes())
+	}
+	w.Text = strings.TrimSuffix(string(text), "/")
+	return nil
+}
+
+// region is a hub's region as it stands in keys: 1 to 16 of a-z, 0-9 and "-".
+type region struct{ Text string }
+
+func (region) takes() string { return `a region such as "eu-west": 1 to 16 of a-z, 0-9 and "-"` }
+
+// UnmarshalText satisfies encoding.TextUnmarshaler.
+func (r *region) UnmarshalText(text []byte) error {
+	r.Text = string(text)
+	if r.Text == "" || len(r.Text) > 16 || strings.Trim(r.Text, "abcdefghijklmnopqrstuvwxyz0123456789-") != "" {
+		return errors.New("takes " + r.takes())
+	}
+	return nil
+}
+
+// hours are weekly sharing hours; "" is always.
+type hours struct{ Text string }
+
+func (hours) takes() string {
+	return `hours such as "Mon-Fri 18:00-23:00; Sat,Sun 00:00-24:00", in quotes`
+}
+
+// UnmarshalText satisfies encoding.TextUnmarshaler.
+func (h *hours) UnmarshalText(text []byte) error {
+	h.Text = string(text)
+	if _, err := fleet.ParseHours(h.Text, "UTC"); err != nil {
+		return fmt.Errorf("takes %s: %w", h.takes(), err)
+	}
+	return nil
+}
+
+// timezone is the IANA name of the zone that sharing hours are in; "" is the
+// zone of this computer.
+type timezone struct{ Text string }
+
+func (timezone) takes() string { return `an IANA time zone such as "Europe/Lisbon", in quotes` }
+
+// UnmarshalText satisfies encoding.TextUnmarshaler.
+func (z *timezone) UnmarshalText(text []byte) error {
+	z.Text = string(text)
+	if _, err := time.LoadLocation(z.Text); err != nil || z.Text == "Local" {
+		return errors.New("takes " + z.takes())
+	}
+	return nil
+}
+
+// database names the store; so far the embedded one only.
+type database struct{}
+
+func (database) takes() string { return `"" (the embedded database in hub.data)` }
+
+// UnmarshalText satisfies encoding.TextUnmarshaler.
+func (d *database) UnmarshalText(text []byte) error {
+	if len(text) > 0 {
+		return fmt.Errorf("takes %s; other databases are not built yet", d.takes())
+	}
+	return nil
+}

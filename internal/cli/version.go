@@ -1,0 +1,55 @@
+package cli
+
+import (
+	"cmp"
+	"runtime"
+	"runtime/debug"
+
+	"github.com/spf13/cobra"
+)
+
+// Version is the release, set by the linker (make build); empty in a plain
+// `go build`, which knows its version itself.
+var Version string
+
+// build is what this binary is, as `kith version --json` prints it.
+type build struct {
+	Version  string `json:"version"`
+	Revision string `json:"revision,omitzero"` // of the source
+	Modified bool   `json:"modified,omitzero"` // built from uncommitted changes
+	Go       string `json:"go"`
+	Platform string `json:"platform"`
+}
+
+// thisBuild reads what the toolchain wrote into the binary.
+func thisBuild() build {
+	b := build{Version: "(devel)", Go: runtime.Version(), Platform: runtime.GOOS + "/" + runtime.GOARCH}
+	info, ok := debug.ReadBuildInfo()
+	if !ok {
+		return b
+	}
+	b.Version = cmp.Or(Version, info.Main.Version, b.Version)
+	for _, setting := range info.Settings {
+		switch setting.Key {
+		case "vcs.revision":
+			b.Revision = setting.Value
+		case "vcs.modified":
+			b.Modified = setting.Value == "true"
+		}
+	}
+	return b
+}
+
+func (a *app) version() *cobra.Command {
+	return &cobra.Command{
+		Use: "version", Short: "Say which kith this is", Args: cobra.NoArgs,
+		RunE: func(*cobra.Command, []string) error {
+			b := thisBuild()
+			if a.json {
+				return a.printJSON(b)
+			}
+			a.say("kith %s %s\n", strong(b.Version), faint(b.Go+" "+b.Platform))
+			return nil
+		},
+	}
+}
