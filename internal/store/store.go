@@ -22,6 +22,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/kith/kith/internal/account"
+	"github.com/kith/kith/internal/fleet"
 	"github.com/kith/kith/internal/store/internal/query"
 )
 
@@ -36,7 +37,7 @@ var (
 	// ErrInvalid: a field is empty, negative, too long, or not text.
 	ErrInvalid = errors.New("invalid")
 	// ErrBehind: see DB.Changes.
-	ErrBehind = errors.New("too far behind to be told each change: read everything again")
+	ErrBehind = fleet.ErrBehind
 )
 
 // Config says where the data is: exactly one of its fields is set.
