@@ -1,0 +1,164 @@
+// Package credential mints and reads the service's secrets: API keys, machine
+// credentials and login tokens. All have one form (decisions 7):
+//
+//	PREFIX_REGION_ + 32 random base62 characters + 6 of checksum
+//
+// The checksum is the CRC-32 of everything before it, so a mistyped secret is
+// refused without asking a database. A Secret shows itself to nobody: every
+// way of printing it is redacted, and only Reveal gives the text.
+package credential
+
+import (
+	"crypto/rand"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"hash/crc32"
+	"io"
+	"log/slog"
+	"strings"
+)
+
+// Kind is what a secret opens; its text is the secret's prefix.
+type Kind string
+
+// The kinds of secret.
+const (
+	APIKey     Kind = "kith"  // a member's key on the hosted surface
+	MachineKey Kind = "kithm" // a machine's own credential
+	LoginToken Kind = "kitht" // makes one machine, once
+)
+
+const (
+	alphabet    = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
+	randomLen   = 32 // 190 bits
+	checksumLen = 6  // 62^6 > 2^32
+	maxRegion   = 16
+)
+
+// The reasons a text is no secret of ours. They never hold the text.
+var (
+	errForm     = errors.New("cannot read the secret: it does not have the form PREFIX_REGION_TEXT with a known prefix; copy it whole, as it was shown")
+	errChecksum = errors.New("cannot read the secret: its checksum is wrong; copy it again, as it was shown")
+)
+
+// Secret is one secret. The zero Secret is none: its text is empty.
+type Secret struct {
+	kind   Kind
+	region string
+	// text is behind a pointer because fmt prints the unexported fields of a
+	// struct around a Secret without asking the Secret's own methods.
+	text *string
+}
+
+// Mint makes a new secret of that kind for a region. It panics when the region
+// is not ValidRegion: a hub checks its own at start.
+func Mint(kind Kind, region string) Secret {
+	if !ValidRegion(region) {
+		panic(fmt.Sprintf("credential: %q cannot be a region", region))
+	}
+	head := string(kind) + "_" + region + "_" + random()
+	text := head + checksum(head)
+	return Secret{kind: kind, region: region, text: &text}
+}
+
+// Parse reads a secret, checking prefix, shape and checksum. It says nothing
+// about whether the secret opens anything. Its errors never hold the text.
+func Parse(text string) (Secret, error) {
+	prefix, rest, _ := strings.Cut(text, "_")
+	region, body, _ := strings.Cut(rest, "_")
+	kind := Kind(prefix)
+	switch kind {
+	case APIKey, MachineKey, LoginToken:
+	default:
+		return Secret{}, errForm
+	}
+	if !ValidRegion(region) || len(body) != randomLen+checksumLen || strings.Trim(body, alphabet) != "" {
+		return Secret{}, errForm
+	}
+	head, sum := text[:len(text)-checksumLen], text[len(text)-checksumLen:]
+	if checksum(head) != sum {
+		return Secret{}, errChecksum
+	}
+	text = strings.Clone(text) // not a piece of a whole request header
+	return Secret{kind: kind, region: text[len(kind)+1:][:len(region)], text: &text}, nil
+}
+
+// ValidRegion reports whether region may stand in a secret: [a-z0-9-]{1,16}.
+func ValidRegion(region string) bool {
+	return region != "" && len(region) <= maxRegion &&
+		strings.Trim(region, "abcdefghijklmnopqrstuvwxyz0123456789-") == ""
+}
+
+// Reveal is the secret's text. Show it once, to its owner; never log or keep it.
+func (s Secret) Reveal() string {
+	if s.text == nil {
+		return ""
+	}
+	return *s.text
+}
+
+// Kind is what the secret opens.
+func (s Secret) Kind() Kind { return s.kind }
+
+// Region is the region the secret was minted for.
+func (s Secret) Region() string { return s.region }
+
+// Hash is the SHA-256 of the whole text: what a store keeps in its place.
+func (s Secret) Hash() [32]byte { return sha256.Sum256([]byte(s.Reveal())) }
+
+// LastFour is the text's last four characters, by which its owner tells it from
+// others. They belong to the checksum and give nothing of the random part away.
+func (s Secret) LastFour() string {
+	text := s.Reveal()
+	return text[max(0, len(text)-4):]
+}
+
+// String is the secret without what is secret in it.
+func (s Secret) String() string {
+	if s.text == nil {
+		return "[no secret]"
+	}
+	return string(s.kind) + "_" + s.region + "_[redacted]"
+}
+
+// GoString is String.
+func (s Secret) GoString() string { return s.String() }
+
+// Format writes String, whatever the verb.
+func (s Secret) Format(f fmt.State, _ rune) { _, _ = io.WriteString(f, s.String()) }
+
+// LogValue is String.
+func (s Secret) LogValue() slog.Value { return slog.StringValue(s.String()) }
+
+// MarshalText is String, for JSON and every other encoding.
+func (s Secret) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
+
+// random is randomLen characters of the alphabet, each as likely as the others.
+func random() string {
+	const fair = 256 - 256%len(alphabet) // bytes from here on would favour some
+	out := make([]byte, 0, randomLen)
+	for {
+		var draw [2 * randomLen]byte
+		_, _ = rand.Read(draw[:]) // never fails: it would end the process
+		for _, b := range draw {
+			if int(b) < fair {
+				out = append(out, alphabet[int(b)%len(alphabet)])
+			}
+			if len(out) == randomLen {
+				return string(out)
+			}
+		}
+	}
+}
+
+// checksum is the CRC-32 (IEEE) of head in base62, most significant first.
+func checksum(head string) string {
+	sum := crc32.ChecksumIEEE([]byte(head))
+	var out [checksumLen]byte
+	for i := checksumLen - 1; i >= 0; i-- {
+		out[i] = alphabet[sum%uint32(len(alphabet))]
+		sum /= uint32(len(alphabet))
+	}
+	return string(out[:])
+}
