@@ -16,63 +16,52 @@ import (
 
 // Two nodes hear of each other's changes and not of their own; presence is said.
 func TestHints(t *testing.T) {
-	s, err := embed("hub-1")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { s.Shutdown(); s.WaitForShutdown() }()
-	ctx, cancel := context.WithCancel(t.Context())
-	var all sync.WaitGroup
-	defer all.Wait()
-	defer cancel()
-	var a, b hints
-	var own atomic.Int64
-	heard := make(chan struct{}, 10)
-	all.Go(func() { a.serve(ctx, s, "hub-1", "home", func() { own.Add(1) }) })
-	all.Go(func() { b.serve(ctx, s, "hub-2", "home", func() { heard <- struct{}{} }) })
-	other, err := nats.Connect("", nats.InProcessServer(s))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer other.Close()
-	said, err := other.SubscribeSync(subject("home", "presence"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	other.Flush()
-	for a.conn.Load() == nil || b.conn.Load() == nil {
-		time.Sleep(time.Millisecond)
-	}
-	b.conn.Load().Flush()
-	a.changed()
-	<-heard
-	a.presence("m", 7, true)
-	message, err := said.NextMsg(10 * time.Second)
-	if err != nil {
-		t.Fatal(err)
-	}
-	var p presence
-	if err := json.Unmarshal(message.Data, &p); err != nil || p != (presence{Node: "hub-1", Machine: "m", Generation: 7, Online: true}) {
-		t.Errorf("presence %s, %v", message.Data, err)
-	}
-	a.conn.Load().Flush()
-	if own.Load() != 0 {
-		t.Error("a node hears its own hints")
-	}
-	// Forged ones move polls in time and nothing else.
-	for range 1000 {
-		other.Publish(subject("home", "changed"), []byte{0xff, 0})
-	}
-	for range 10 {
-		<-heard
-	}
-	cancel()
-	go func() {
-		for range heard { // until every callback is through
+	synctest.Test(t, func(t *testing.T) {
+		s, err := embed("hub-1")
+		if err != nil {
+			t.Fatal(err)
 		}
-	}()
-	all.Wait()
-	close(heard)
+		defer func() { s.Shutdown(); s.WaitForShutdown() }()
+		ctx, cancel := context.WithCancel(t.Context())
+		var all sync.WaitGroup
+		defer all.Wait()
+		defer cancel()
+		var a, b hints
+		var own, heard atomic.Int64
+		all.Go(func() { a.serve(ctx, s, "hub-1", "home", func() { own.Add(1) }) })
+		all.Go(func() { b.serve(ctx, s, "hub-2", "home", func() { heard.Add(1) }) })
+		other, err := nats.Connect("", nats.InProcessServer(s))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer other.Close()
+		said, err := other.SubscribeSync(subject("home", "presence"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		other.Flush()
+		synctest.Wait()
+		a.changed()
+		a.presence("m", 7, true)
+		message, err := said.NextMsg(time.Minute)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var p presence
+		if err := json.Unmarshal(message.Data, &p); err != nil || p != (presence{Node: "hub-1", Machine: "m", Generation: 7, Online: true}) {
+			t.Errorf("presence %s, %v", message.Data, err)
+		}
+		synctest.Wait()
+		if own.Load() != 0 || heard.Load() != 1 {
+			t.Errorf("a node heard %d of its own hints, the other %d of 1", own.Load(), heard.Load())
+		}
+		other.Publish(subject("home", "changed"), []byte{0xff, 0}) // forged, garbage
+		other.Flush()
+		synctest.Wait()
+		if heard.Load() != 2 {
+			t.Error("a hint is looked into, not just heard")
+		}
+	})
 }
 
 // Faults 20, 21: a flood of hints costs 50 polls a second at most, and changes

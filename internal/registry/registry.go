@@ -37,10 +37,10 @@ const (
 	ackWithin        = 5 * time.Second
 )
 
-// A machine that connects more than 3 times in a minute flaps: it is held out
+// A machine that comes back more than 3 times in a minute flaps: it is held out
 // of every decision for a minute (fault 34).
 const (
-	flapCount  = 3
+	flapCount  = 4 // arrivals before the one that is too many
 	flapWindow = time.Minute
 )
 
