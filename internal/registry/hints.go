@@ -2,7 +2,6 @@ package registry
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"sync/atomic"
 	"time"
@@ -37,20 +36,35 @@ type presence struct {
 
 // run serves hints until ctx ends and calls poke for each "changed" of others.
 func (h *hints) run(ctx context.Context, node, region string, poke func()) error {
+	s, err := embed(node)
+	if err != nil {
+		return err
+	}
+	defer func() { s.Shutdown(); s.WaitForShutdown() }()
+	return h.serve(ctx, s, node, region, poke)
+}
+
+// embed starts a NATS server inside the process.
+func embed(node string) (*server.Server, error) {
 	s, err := server.NewServer(&server.Options{
 		ServerName: node,
-		DontListen: true, // one node; a cluster listens on loopback, else routes never form
+		DontListen: true, // one node; in a cluster it listens on loopback, else routes never form
 		NoSigs:     true,
 		NoLog:      true,
 	})
 	if err != nil {
-		return fmt.Errorf("cannot make the embedded NATS server: %w", err)
+		return nil, fmt.Errorf("cannot make the embedded NATS server: %w", err)
 	}
 	s.Start()
-	defer func() { s.Shutdown(); s.WaitForShutdown() }()
 	if !s.ReadyForConnections(natsWithin) {
-		return errors.New("cannot start the embedded NATS server in time")
+		s.Shutdown()
+		return nil, fmt.Errorf("cannot start the embedded NATS server in %v", natsWithin)
 	}
+	return s, nil
+}
+
+// serve takes part in the hints of a server until ctx ends.
+func (h *hints) serve(ctx context.Context, s nats.InProcessConnProvider, node, region string, poke func()) error {
 	closed := make(chan struct{})
 	conn, err := nats.Connect("", nats.InProcessServer(s), nats.NoEcho(), nats.MaxReconnects(-1),
 		nats.ClosedHandler(func(*nats.Conn) { close(closed) }))
