@@ -2,7 +2,6 @@ package llama
 
 import (
 	"bufio"
-	"context"
 	"fmt"
 	"net/http"
 	"strings"
@@ -295,25 +294,6 @@ func TestRefusals(t *testing.T) {
 	full := e.chat(ask("Tell me a long story about an owl.", object{"model": "random", "temperature": 1, "seed": 1}))
 	if u := full.Usage; full.Choices[0].FinishReason == "length" && u.Total != 257 && u.Total != 256 {
 		t.Errorf("at the end of the context: %+v", u)
-	}
-}
-
-// TestLeaving cancels a running answer: its slot, the only one, must be free
-// for the next request at the next decode step.
-func TestLeaving(t *testing.T) {
-	e := startEngine(t, Config{Slots: 1})
-	endless := ask("x", object{"model": "random", "stream": true, "seed": 3, "temperature": 1, "response_format": object{"type": "json_object"}})
-	for range 3 {
-		ctx, leave := context.WithCancel(t.Context())
-		res := e.open(ctx, "/v1/chat/completions", endless)
-		if _, err := res.Body.Read(make([]byte, 1)); err != nil {
-			t.Fatal(err)
-		}
-		leave()
-		res.Body.Close()
-		if got := e.chat(ask("x", object{"model": "random", "max_tokens": 1})); got.Usage.Completion > 1 {
-			t.Errorf("after leaving: %+v", got)
-		}
 	}
 }
 

@@ -21,8 +21,20 @@ func TestMain(m *testing.M) {
 	if len(os.Args) > 1 && os.Args[1] == orphanArg {
 		os.Exit(orphanParent())
 	}
-	os.Exit(m.Run())
+	dir, err := os.MkdirTemp("", "kith-llama-")
+	if err != nil {
+		panic(err)
+	}
+	testData = dir
+	status := m.Run()
+	if err := os.RemoveAll(dir); err != nil {
+		panic(err)
+	}
+	os.Exit(status)
 }
+
+// testData is where the libraries are unpacked, once for all tests.
+var testData string
 
 // needLibraries fails the test where the libraries are missing: what it proves
 // would otherwise go unproved without a word.
@@ -48,7 +60,7 @@ func startEngine(t testing.TB, c Config) *engine {
 	if c.Models == nil {
 		c.Models = testModels
 	}
-	c.Data = t.TempDir()
+	c.Data = testData
 	c.Log = slog.New(slog.NewTextHandler(io.Discard, nil))
 	s := NewSupervisor(c)
 	ctx, cancel := context.WithCancel(context.Background())

@@ -42,7 +42,7 @@ func (p pids) Write(line []byte) (int, error) {
 func TestWorkerKilled(t *testing.T) {
 	needLibraries(t)
 	started := make(pids, 10)
-	s := NewSupervisor(Config{Models: testModels, Data: t.TempDir(), Log: slog.New(slog.NewTextHandler(started, nil))})
+	s := NewSupervisor(Config{Models: testModels, Data: testData, Log: slog.New(slog.NewTextHandler(started, nil))})
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
 	go func() { done <- s.Run(ctx) }()
@@ -106,7 +106,7 @@ func TestOrphan(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	parent := exec.Command(exe, orphanArg, t.TempDir())
+	parent := exec.Command(exe, orphanArg, testData)
 	parent.Stderr = os.Stderr
 	out, err := parent.StdoutPipe()
 	if err != nil {
@@ -157,7 +157,7 @@ func TestWorkerCannotStart(t *testing.T) {
 		}
 	}
 	t.Setenv(libraryEnv, dir)
-	s := NewSupervisor(Config{Data: t.TempDir(), Log: slog.New(slog.NewTextHandler(io.Discard, nil))})
+	s := NewSupervisor(Config{Data: testData, Log: slog.New(slog.NewTextHandler(io.Discard, nil))})
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() { done <- s.Run(ctx) }()
@@ -175,7 +175,7 @@ func TestWorkerCannotStart(t *testing.T) {
 	if err := <-done; err != nil {
 		t.Errorf("Run: %v", err)
 	}
-	t.Setenv(libraryEnv, t.TempDir())
+	t.Setenv(libraryEnv, t.TempDir()) // holds none
 	if err := Available(); err == nil || !strings.Contains(err.Error(), libraryEnv) {
 		t.Errorf("Available in an empty folder: %v", err)
 	}

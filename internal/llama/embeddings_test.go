@@ -1,0 +1,148 @@
+package llama
+
+import (
+	"encoding/base64"
+	"encoding/binary"
+	"math"
+	"net/http"
+	"strings"
+	"testing"
+
+	"github.com/go-json-experiment/json"
+)
+
+// embed asks for embeddings and returns them with the tokens used.
+func (e *engine) embed(q object) ([][]float64, int) {
+	e.t.Helper()
+	q["model"] = "tiny"
+	status, b := e.post("/v1/embeddings", q)
+	if status != http.StatusOK {
+		e.t.Fatalf("status %d: %s", status, b)
+	}
+	var got struct {
+		Object string `json:"object"`
+		Data   []struct {
+			Object    string `json:"object"`
+			Index     int    `json:"index"`
+			Embedding any    `json:"embedding"`
+		} `json:"data"`
+		Usage struct {
+			Prompt int `json:"prompt_tokens"`
+			Total  int `json:"total_tokens"`
+		} `json:"usage"`
+	}
+	if err := json.Unmarshal(b, &got); err != nil {
+		e.t.Fatal(err)
+	}
+	var vectors [][]float64
+	for i, d := range got.Data {
+		if d.Index != i || d.Object != "embedding" || got.Object != "list" || got.Usage.Prompt != got.Usage.Total {
+			e.t.Errorf("item %d is %+v, usage %+v", i, d, got.Usage)
+		}
+		var v []float64
+		switch x := d.Embedding.(type) {
+		case []any:
+			for _, f := range x {
+				v = append(v, f.(float64))
+			}
+		case string:
+			raw, err := base64.StdEncoding.DecodeString(x)
+			if err != nil {
+				e.t.Fatal(err)
+			}
+			for ; len(raw) >= 4; raw = raw[4:] {
+				v = append(v, float64(math.Float32frombits(binary.LittleEndian.Uint32(raw))))
+			}
+		}
+		vectors = append(vectors, v)
+	}
+	return vectors, got.Usage.Total
+}
+
+func cosine(a, b []float64) float64 {
+	var ab, aa, bb float64
+	for i := range a {
+		ab, aa, bb = ab+a[i]*b[i], aa+a[i]*a[i], bb+b[i]*b[i]
+	}
+	return ab / math.Sqrt(aa*bb)
+}
+
+func TestEmbeddings(t *testing.T) {
+	e := startEngine(t, Config{})
+	texts := []string{"What is the capital of France?", "What is the capital of Spain?", "Once there was a fox who lived in a wood and had a friend."}
+	v, total := e.embed(object{"input": texts})
+	if len(v) != 3 || len(v[0]) != 128 || total == 0 {
+		t.Fatalf("%d vectors of %d, %d tokens", len(v), len(v[0]), total)
+	}
+	near, far := cosine(v[0], v[1]), cosine(v[0], v[2])
+	t.Logf("near %.3f, far %.3f", near, far)
+	if near < 0.9 || far > 0.6 {
+		t.Errorf("France and Spain are %.3f alike, France and a fox %.3f", near, far)
+	}
+	if n := cosine(v[0], v[0]); math.Abs(n-1) > 1e-6 || math.Abs(dot(v[0])-1) > 1e-5 {
+		t.Errorf("a vector's length is not 1: %v", dot(v[0]))
+	}
+	one, _ := e.embed(object{"input": texts[0]})
+	coded, _ := e.embed(object{"input": texts[0], "encoding_format": "base64"})
+	if c := cosine(one[0], v[0]); c < 0.99999 {
+		t.Errorf("alone and in a list: %v", c)
+	}
+	if c := cosine(one[0], coded[0]); c < 0.9999999 {
+		t.Errorf("as floats and as base64: %v", c)
+	}
+	short, _ := e.embed(object{"input": texts[0], "dimensions": 32})
+	if len(short[0]) != 32 || math.Abs(dot(short[0])-1) > 1e-5 || cosine(short[0], one[0][:32]) < 0.99999 {
+		t.Errorf("cut to %d dimensions of length %v", len(short[0]), dot(short[0]))
+	}
+	status, b := e.post("/tokenize", object{"model": "tiny", "content": texts[0]})
+	var tokens struct {
+		Tokens []int `json:"tokens"`
+	}
+	if err := json.Unmarshal(b, &tokens); err != nil || status != http.StatusOK {
+		t.Fatal(err)
+	}
+	byToken, _ := e.embed(object{"input": tokens.Tokens})
+	byTokens, _ := e.embed(object{"input": [][]int{tokens.Tokens, tokens.Tokens}})
+	if cosine(byToken[0], one[0]) < 0.99999 || len(byTokens) != 2 || cosine(byTokens[1], one[0]) < 0.99999 {
+		t.Error("tokens give another embedding than their text")
+	}
+	many := make([]string, 100)
+	for i := range many {
+		many[i] = texts[i%3] + strings.Repeat(" and", i)
+	}
+	if all, _ := e.embed(object{"input": many}); len(all) != 100 || cosine(all[0], one[0]) < 0.99999 {
+		t.Errorf("%d of 100", len(all))
+	}
+}
+
+func dot(v []float64) (sum float64) {
+	for _, x := range v {
+		sum += x * x
+	}
+	return sum
+}
+
+func TestEmbeddingRefusals(t *testing.T) {
+	e := startEngine(t, Config{Context: 256})
+	for _, c := range []struct {
+		q    object
+		code string
+		says string
+	}{
+		{object{"input": ""}, "invalid_request_error", "none empty"},
+		{object{"input": []string{}}, "invalid_request_error", "none empty"},
+		{object{"input": []any{"x", 1}}, "invalid_request_error", "none empty"},
+		{object{"input": 1}, "invalid_request_error", "none empty"},
+		{object{"input": []int{99999}}, "invalid_request_error", "does not have"},
+		{object{"input": []int{-1}}, "invalid_request_error", "does not have"},
+		{object{"input": "x", "dimensions": 129}, "invalid_request_error", "1 to 128"},
+		{object{"input": "x", "encoding_format": "hex"}, "invalid_request_error", "float or base64"},
+		{object{"input": strings.Repeat("All that glitters is not gold. ", 200)}, "exceed_context_size_error", "context holds 256"},
+	} {
+		c.q["model"] = "tiny"
+		code, message := e.refused("/v1/embeddings", c.q, http.StatusBadRequest)
+		if code != c.code || !strings.Contains(message, c.says) {
+			t.Errorf("%v: %s: %s", c.q["input"], code, message)
+		}
+	}
+}

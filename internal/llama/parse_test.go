@@ -1,0 +1,262 @@
+package llama
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"unicode/utf8"
+
+	"github.com/go-json-experiment/json/jsontext"
+)
+
+func TestHolder(t *testing.T) {
+	for _, c := range []struct {
+		name   string
+		stops  []string
+		pieces []string
+		want   []string // what each piece lets out; the last is the flush
+	}{
+		{"no stops", nil, []string{"a", "bc"}, []string{"a", "bc", ""}},
+		{"a stop over three pieces", []string{"END"}, []string{"abE", "N", "Dx"}, []string{"ab", "", "", ""}},
+		{"what looked like one", []string{"END"}, []string{"aE", "Nx", "y"}, []string{"a", "ENx", "y", ""}},
+		{"held to the end", []string{"END"}, []string{"aEN"}, []string{"a", "EN"}},
+		{"the earlier of two", []string{"cd", "b"}, []string{"abcd"}, []string{"a", ""}},
+		{"half a rune", nil, []string{"\xe2\x82", "\xac!"}, []string{"", "€!", ""}},
+		{"a rune that never ends", nil, []string{"a\xe2\x82"}, []string{"a", "\uFFFD"}},
+		{"half a rune and a stop", []string{"€€"}, []string{"x€\xe2", "\x82\xac"}, []string{"x", "", ""}},
+	} {
+		h := holder{stops: c.stops}
+		var got []string
+		for _, p := range c.pieces {
+			text, _ := h.write([]byte(p))
+			got = append(got, text)
+		}
+		got = append(got, h.flush())
+		if strings.Join(got, "|") != strings.Join(c.want, "|") {
+			t.Errorf("%s: got %q, want %q", c.name, got, c.want)
+		}
+	}
+}
+
+// FuzzHolder cuts a text anywhere: what comes out must not depend on the cut,
+// must be UTF-8 and must end before the first stop string.
+func FuzzHolder(f *testing.F) {
+	f.Add("1, 2, 3", ", 2", uint8(2))
+	f.Add("a€b", "€", uint8(1))
+	f.Fuzz(func(t *testing.T, text, stop string, cut uint8) {
+		if stop == "" || !utf8.ValidString(text) || !utf8.ValidString(stop) {
+			return
+		}
+		h := holder{stops: []string{stop}}
+		var out strings.Builder
+		for rest := text; rest != ""; {
+			n := min(int(cut)+1, len(rest))
+			part, _ := h.write([]byte(rest[:n]))
+			if !utf8.ValidString(part) {
+				t.Fatalf("%q is not UTF-8", part)
+			}
+			out.WriteString(part)
+			rest = rest[n:]
+		}
+		out.WriteString(h.flush())
+		want, _, _ := strings.Cut(text, stop)
+		if out.String() != want {
+			t.Fatalf("got %q, want %q", out.String(), want)
+		}
+	})
+}
+
+// FuzzParseChat feeds the request parser anything: it must refuse with words
+// or return what a model can run.
+func FuzzParseChat(f *testing.F) {
+	f.Add([]byte(`{"model":"m","messages":[{"role":"user","content":"x"}],"stop":["a"],"seed":1}`))
+	f.Add([]byte(`{"messages":[{"role":"tool","content":[{"type":"text","text":"x"}]}],"response_format":{"type":"json_schema","json_schema":{"schema":{"type":"object"}}}}`))
+	f.Fuzz(func(t *testing.T, body []byte) {
+		c, err := parseChat(body)
+		var r *refusal
+		if err != nil {
+			if !errors.As(err, &r) || r.status != 400 || r.message == "" {
+				t.Fatalf("refused with %v", err)
+			}
+			return
+		}
+		if len(c.talk) == 0 || c.limit < 0 || c.sampling.temperature < 0 || c.sampling.temperature > maxTemperature {
+			t.Fatalf("let through: %+v", c)
+		}
+		if _, err := parseInputs(jsontext.Value(body)); err != nil && !errors.As(err, &r) {
+			t.Fatalf("inputs: %v", err)
+		}
+	})
+}
+
+// FuzzSchema makes grammars of anything: each must stay in its bounds.
+func FuzzSchema(f *testing.F) {
+	for _, s := range schemas {
+		f.Add([]byte(s))
+	}
+	f.Fuzz(func(t *testing.T, schema []byte) {
+		v := jsontext.Value(schema)
+		if !v.IsValid() {
+			return
+		}
+		grammar, err := schemaGrammar(v)
+		if err == nil && len(grammar) > 2*maxGrammarBytes {
+			t.Fatalf("%d bytes of grammar", len(grammar))
+		}
+		if err != nil && !errors.Is(err, errUnsupportedSchema) {
+			t.Fatal(err)
+		}
+	})
+}
+
+// schemas are of every form that is understood.
+var schemas = []string{
+	`{}`, `true`, `{"type":"object"}`, `{"type":"object","additionalProperties":false}`,
+	`{"type":"object","additionalProperties":{"type":"integer"}}`,
+	`{"type":"object","properties":{"a":{"type":"string"},"b":{"type":"number"},"c":{"type":"null"}}}`,
+	`{"type":"object","properties":{"a \"quoted\" \\ name\n":{"const":"]] \" | root"}},"required":["a \"quoted\" \\ name\n"]}`,
+	`{"type":["string","null"],"minLength":2,"maxLength":3}`,
+	`{"type":"array","items":{"type":"boolean"},"minItems":2,"maxItems":3}`,
+	`{"type":"array","maxItems":0}`, `{"type":"array","maxItems":1}`, `{"type":"array","minItems":3}`,
+	`{"anyOf":[{"type":"integer"},{"enum":["a",1,null,{"b":[]}]}]}`,
+	`{"$defs":{"tree":{"type":"object","properties":{"kids":{"type":"array","items":{"$ref":"#/$defs/tree"}}},"required":["kids"]}},"$ref":"#/$defs/tree"}`,
+	`{"type":"object","properties":{"self":{"$ref":"#"}}}`,
+	`{"type":"string","pattern":"(((a+)+)+)$","format":"email"}`,
+}
+
+// TestSchemaGrammars has llama.cpp itself read every grammar.
+func TestSchemaGrammars(t *testing.T) {
+	spec := openModel(t, testModels[1], 1)
+	for _, s := range append(schemas, "json_object") {
+		grammar, err := objectGrammar, error(nil)
+		if s != "json_object" {
+			grammar, err = schemaGrammar(jsontext.Value(s))
+		}
+		if err != nil {
+			t.Errorf("%s: %v", s, err)
+			continue
+		}
+		sampler, err := newSampler(spec.vocab, sampling{grammar: grammar}, 64)
+		if err != nil {
+			t.Errorf("%s: llama.cpp refuses:\n%s", s, grammar)
+			continue
+		}
+		spec.lib.llama_sampler_free(sampler)
+	}
+}
+
+func TestSchemaRefusals(t *testing.T) {
+	deep := strings.Repeat(`{"type":"array","items":`, 60) + `{}` + strings.Repeat(`}`, 60)
+	for schema, says := range map[string]string{
+		`[]`:                                  "must be an object",
+		`false`:                               "must be an object",
+		`{"type":"date"}`:                     "no such type",
+		`{"enum":[]}`:                         "allows nothing",
+		`{"not":{}}`:                          "not understood",
+		`{"allOf":[{},{}]}`:                   "list of one",
+		`{"$ref":"http://elsewhere/schema"}`:  "not in $defs",
+		`{"type":"array","minItems":1000000}`: "whole number",
+		`{"type":"array","minItems":3,"maxItems":2}`: "less than",
+		deep: "deeper",
+		`{"enum":["` + strings.Repeat("x", maxSchemaBytes) + `"]}`:                                          "larger",
+		`{"type":"object","properties":{` + strings.TrimSuffix(manyProperties(maxGrammarRules), ",") + `}}`: "too large",
+	} {
+		if _, err := schemaGrammar(jsontext.Value(schema)); !errors.Is(err, errUnsupportedSchema) || !strings.Contains(err.Error(), says) {
+			t.Errorf("%.80s: %v", schema, err)
+		}
+	}
+}
+
+func manyProperties(n int) string {
+	var b strings.Builder
+	for i := range n {
+		b.WriteString(`"p` + strings.Repeat("a", i%7) + string(rune('a'+i%26)) + string(rune('a'+i/26%26)) + string(rune('a'+i/676)) + `":{},`)
+	}
+	return b.String()
+}
+
+// TestTemplates renders by the model's own template, by the strict form and by
+// llama.cpp's list, and tries what a hostile template might.
+func TestTemplates(t *testing.T) {
+	spec := openModel(t, testModels[0], 1)
+	talk := []turn{{"system", "Be kind."}, {"user", "Hi"}, {"user", "there"}}
+	render := func(source string, extra map[string]any) (string, error) {
+		return newChatTemplate(spec.lib, source, spec.vocab).render(talk, extra)
+	}
+	for _, c := range []struct{ name, source, want string }{
+		{"none", "", "<|im_start|>system\nBe kind.<|im_end|>\n<|im_start|>user\nHi<|im_end|>\n<|im_start|>user\nthere<|im_end|>\n<|im_start|>assistant\n"},
+		{"a simple one", "{{ bos_token }}{% for m in messages %}[{{ m.role }}] {{ m['content'] | trim }}{% endfor %}{% if add_generation_prompt %}>{% endif %}", "<|endoftext|>[system] Be kind.[user] Hi[user] there>"},
+		{"one that insists on taking turns", "{% for m in messages %}{% if (m.role == 'user') != (loop.index0 % 2 == 0) %}{{ raise_exception('roles must alternate') }}{% endif %}{{ m.content }}{% endfor %}", "Be kind.\n\nHi\n\nthere"},
+		{"a switch", "{% if enable_thinking is defined and not enable_thinking %}quiet{% endif %}", "quiet"},
+		{"a date", "{{ strftime_now('%%') }}", "%"},
+		{"counting", "{% for i in range(3) %}{{ i }}{% endfor %}{% for i in range(4, 0, -2) %}{{ i }}{% endfor %}", "01242"},
+	} {
+		got, err := render(c.source, map[string]any{"enable_thinking": false})
+		if err != nil || got != c.want {
+			t.Errorf("%s: got %q, %v, want %q", c.name, got, err, c.want)
+		}
+	}
+	file := filepath.Join(t.TempDir(), "secret")
+	if err := os.WriteFile(file, []byte("secret"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for name, source := range map[string]string{
+		"a file":      "{% include '" + file + "' %}",
+		"an import":   "{% from '" + file + "' import x %}",
+		"itself":      "{% include '/chat' %}",
+		"a base":      "{% extends '" + file + "' %}",
+		"counting on": "{% for i in range(10000000) %}{% endfor %}",
+		"without end": "{% for i in range(9999) %}{% for j in range(9999) %}" + strings.Repeat("x", 100) + "{% endfor %}{% endfor %}",
+		"its size":    strings.Repeat("x", maxTemplateBytes+1),
+		"refusing":    "{{ raise_exception('never') }}",
+		"broken":      "{% for %}",
+	} {
+		if got, err := render(source, nil); err == nil {
+			t.Errorf("%s: rendered %.80q", name, got)
+		}
+	}
+}
+
+func TestLibrariesAreChecked(t *testing.T) {
+	needLibraries(t)
+	if os.Getenv(libraryEnv) != "" {
+		return // nothing is unpacked
+	}
+	data := t.TempDir()
+	dir, err := libraries(data)
+	if err != nil {
+		t.Fatal(err)
+	}
+	changed := filepath.Join(dir, libraryNames[0])
+	if err := os.WriteFile(changed, []byte("something else"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	before, err := fileSum(changed)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if again, err := libraries(data); err != nil || again != dir {
+		t.Fatalf("%s, %v", again, err)
+	}
+	if after, err := fileSum(changed); err != nil || after == before {
+		t.Errorf("a changed library stays: %v", err)
+	}
+	if err := writeWhole(filepath.Join(data, "x"), tinySum, strings.NewReader("not that")); err == nil {
+		t.Error("content of another sum is written")
+	}
+}
+
+func TestTiny(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "models")
+	for range 2 {
+		file, err := Tiny(dir)
+		if err != nil || file.ID != TinyID {
+			t.Fatalf("%+v, %v", file, err)
+		}
+		if sum, err := fileSum(file.Path); err != nil || sum != tinySum {
+			t.Errorf("sum %s, %v", sum, err)
+		}
+	}
+}

@@ -1,0 +1,232 @@
+package llama
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+	"time"
+	"unsafe"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+// openModel loads llama.cpp into the test itself and reads a model.
+func openModel(t testing.TB, file ModelFile, slots int) *modelSpec {
+	t.Helper()
+	needLibraries(t)
+	dir, err := libraries(testData)
+	if err != nil {
+		t.Fatal(err)
+	}
+	lib, err := open(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	spec, err := inspect(lib, file, slots, defaultContext)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return spec
+}
+
+// TestLayout holds the structs to what sizeof and offsetof say of the header.
+func TestLayout(t *testing.T) {
+	var m modelParams
+	var c contextParams
+	got := map[string]uintptr{
+		"model": unsafe.Sizeof(m), "model.lazy_mode": unsafe.Offsetof(m.lazyMode), "model.vocab_only": unsafe.Offsetof(m.vocabOnly),
+		"context": unsafe.Sizeof(c), "context.cb_eval": unsafe.Offsetof(c.evalCallback), "context.type_k": unsafe.Offsetof(c.typeK),
+		"context.abort": unsafe.Offsetof(c.abortCallback), "context.embeddings": unsafe.Offsetof(c.embeddings), "context.samplers": unsafe.Offsetof(c.samplers),
+		"batch": unsafe.Sizeof(batch{}), "batch.token": unsafe.Offsetof(batch{}.token),
+	}
+	want := map[string]uintptr{
+		"model": 80, "model.lazy_mode": 28, "model.vocab_only": 72,
+		"context": 160, "context.cb_eval": 88, "context.type_k": 104,
+		"context.abort": 112, "context.embeddings": 128, "context.samplers": 136,
+		"batch": 56, "batch.token": 8,
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Error(diff)
+	}
+	spec := openModel(t, testModels[0], 1)
+	if v := spec.lib.llama_version(); !strings.Contains(libraryVersion, v) && !strings.Contains(v, strings.TrimPrefix(libraryVersion, "v")) {
+		t.Errorf("the library is %q, pinned is %s", v, libraryVersion)
+	}
+	spec.lib.llama_context_default_params = func() contextParams { return contextParams{nCtx: 2048, nBatch: 512, nUbatch: 512} }
+	if err := spec.lib.checkLayout(); err == nil || !strings.Contains(err.Error(), libraryVersion) {
+		t.Errorf("another layout: %v", err)
+	}
+}
+
+// endless is a job that writes until its limit.
+func endless(t *testing.T, ctx context.Context, r *runner) *job {
+	t.Helper()
+	c := &chat{talk: []turn{{"user", "x"}}, sampling: sampling{temperature: 1, seed: 3, grammar: "root ::= [a-z]* \"\\n\" [a-z]* root"}}
+	j, err := r.start(ctx, c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return j
+}
+
+// finishOf reads a job to its end.
+func finishOf(j *job) (tokens int, finish string, err error) {
+	for {
+		p, err := j.out.take(context.Background())
+		if err != nil || p.ended {
+			return p.tokens, p.finish, err
+		}
+	}
+}
+
+// TestLeaving cancels a running answer: it must end at the next decode step,
+// not at its limit, and give its slot, the only one, to the next.
+func TestLeaving(t *testing.T) {
+	r := newRunner(openModel(t, testModels[1], 1), 0)
+	go r.run()
+	ctx, leave := context.WithCancel(t.Context())
+	first := endless(t, ctx, r)
+	if _, err := first.out.take(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	second := endless(t, t.Context(), r)
+	gone, cancel := context.WithCancel(t.Context())
+	cancel()
+	third := endless(t, gone, r) // left before it had a slot
+	leave()
+	if _, finish, err := finishOf(first); !errors.Is(err, context.Canceled) {
+		t.Errorf("a cancelled answer ended with %q, %v", finish, err)
+	}
+	tokens, finish, err := finishOf(second)
+	if err != nil || finish != "length" || tokens != r.ContextLength-len(second.prompt)+1 {
+		t.Errorf("the next: %d tokens, %q, %v", tokens, finish, err)
+	}
+	if _, _, err := finishOf(third); !errors.Is(err, context.Canceled) {
+		t.Errorf("one that left in the queue: %v", err)
+	}
+}
+
+// TestQueueIsBounded fills the queue of a model that nobody serves.
+func TestQueueIsBounded(t *testing.T) {
+	r := newRunner(openModel(t, testModels[1], 1), 0)
+	for range maxWaiting {
+		endless(t, t.Context(), r)
+	}
+	c := &chat{talk: []turn{{"user", "x"}}}
+	if _, err := r.start(t.Context(), c); !errors.Is(err, errTooMany) {
+		t.Errorf("one more: %v", err)
+	}
+}
+
+// TestIdleUnload lets the weights leave memory and come back.
+func TestIdleUnload(t *testing.T) {
+	r := newRunner(openModel(t, testModels[0], 2), time.Nanosecond)
+	c := &chat{talk: []turn{{"user", "Hello"}}, limit: 1}
+	for range 3 {
+		j, err := r.start(t.Context(), c)
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.await()
+		for r.busy() {
+			r.admit()
+			r.step()
+		}
+		if _, finish, err := finishOf(j); finish != "length" || err != nil {
+			t.Fatalf("finish %q, %v", finish, err)
+		}
+		if r.loaded == nil {
+			t.Fatal("no weights after an answer")
+		}
+		r.await()
+		if r.loaded != nil {
+			t.Fatal("the weights stay in memory")
+		}
+	}
+}
+
+func TestTooLargeForMemory(t *testing.T) {
+	if _, known := availableMemory(); !known {
+		return // this system's loader says so itself
+	}
+	spec := openModel(t, testModels[0], 1)
+	spec.needs = 1 << 62
+	r := newRunner(spec, 0)
+	go r.run()
+	j, err := r.start(t.Context(), &chat{talk: []turn{{"user", "Hello"}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, _, err = finishOf(j)
+	if status, body := explain(err); status != 503 || !strings.Contains(body.Error.Message, "MiB are free") {
+		t.Errorf("status %d: %v", status, body)
+	}
+}
+
+// TestPromptInPieces answers prompts longer than a batch, several at once, as
+// if each were alone.
+func TestPromptInPieces(t *testing.T) {
+	spec := openModel(t, testModels[0], 3)
+	r := newRunner(spec, 0)
+	go r.run()
+	question := strings.Repeat("Tell me about the owl. ", 110)
+	ask := func() *job {
+		j, err := r.start(t.Context(), &chat{talk: []turn{{"user", question}}, limit: 20})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return j
+	}
+	text := func(j *job) string {
+		var b strings.Builder
+		for {
+			p, err := j.out.take(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			b.WriteString(p.text)
+			if p.ended {
+				return b.String()
+			}
+		}
+	}
+	first := ask()
+	if len(first.prompt) <= batchTokens {
+		t.Fatalf("the prompt has only %d tokens", len(first.prompt))
+	}
+	want := text(first)
+	three := []*job{ask(), ask(), ask()}
+	for i, j := range three {
+		if got := text(j); got != want {
+			t.Errorf("%d of three: %q, alone: %q", i, got, want)
+		}
+	}
+}
+
+func BenchmarkTokens(b *testing.B) {
+	for _, slots := range []int{1, 4} {
+		b.Run(map[int]string{1: "slots=1", 4: "slots=4"}[slots], func(b *testing.B) {
+			r := newRunner(openModel(b, testModels[0], slots), 0)
+			go r.run()
+			tokens := 0
+			for b.Loop() {
+				jobs := make([]*job, slots)
+				for i := range jobs {
+					var err error
+					if jobs[i], err = r.start(b.Context(), &chat{talk: []turn{{"user", "Tell me a long story about an owl."}}}); err != nil {
+						b.Fatal(err)
+					}
+				}
+				for _, j := range jobs {
+					n, _, err := finishOf(j)
+					if err != nil {
+						b.Fatal(err)
+					}
+					tokens += n
+				}
+			}
+			b.ReportMetric(float64(tokens)/b.Elapsed().Seconds(), "tokens/s")
+		})
+	}
+}
