@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"io"
 	"strings"
+	"sync"
 
 	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
@@ -14,7 +15,12 @@ import (
 // CheckUnary checks a whole answer: one strict JSON object that tells no error.
 // It returns the usage the engine reported; errors are *fault.Fault.
 func CheckUnary(body []byte) (Usage, error) {
-	var o object
+	o := objects.Get().(*object)
+	defer func() {
+		o.usage, o.source = Usage{}, bytes.Buffer{} // keep nothing of the answer
+		o.dec.Reset(&o.source)
+		objects.Put(o)
+	}()
 	if err := o.read(body); err != nil {
 		return Usage{}, err
 	}
@@ -23,6 +29,9 @@ func CheckUnary(body []byte) (Usage, error) {
 	}
 	return o.usage, nil
 }
+
+// objects are the checkers of unary answers, kept for their decoders.
+var objects = sync.Pool{New: func() any { return new(object) }}
 
 // object checks one JSON object of an answer and picks out what the edge needs
 // to know. It is reused from chunk to chunk and then allocates nothing.

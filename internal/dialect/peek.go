@@ -3,7 +3,6 @@ package dialect
 import (
 	"bytes"
 	"errors"
-	"io"
 	"strings"
 
 	"github.com/go-json-experiment/json"
@@ -32,6 +31,9 @@ type Head struct {
 // kept. Every error is a *fault.Fault invalid_request that names the member at
 // fault; what another parser could read differently never passes.
 func Peek(body []byte) (Head, error) {
+	if len(bytes.TrimLeft(body, " \t\r\n")) == 0 {
+		return Head{}, fault.New(fault.InvalidRequest, "the body is empty: send a JSON object")
+	}
 	if tooDeep(body) {
 		return Head{}, fault.New(fault.InvalidRequest, "cannot read the body: it nests deeper than %d levels", MaxDepth)
 	}
@@ -135,9 +137,6 @@ func refusal(err error) *fault.Fault {
 	var f *fault.Fault
 	if errors.As(err, &f) {
 		return f
-	}
-	if errors.Is(err, io.EOF) {
-		return fault.New(fault.InvalidRequest, "the body is empty: send a JSON object")
 	}
 	var syntactic *jsontext.SyntacticError
 	if !errors.As(err, &syntactic) {

@@ -17,7 +17,7 @@ const maxFrame = 256 << 10
 
 // linger is how long a whole stream's connection may take to end, so that it
 // can be used again.
-const linger = 50 * time.Millisecond
+const linger = 200 * time.Millisecond
 
 // stream is the body of a streamed answer, made canonical frame by frame as it
 // is read: a Read gives what one read of the engine's bytes completed, and

@@ -333,7 +333,8 @@ func TestCancelReachesTheEngine(t *testing.T) {
 		cancelled(3 + i)
 	}
 
-	e.Set(enginetest.Behaviour{Text: "short"})
+	// The connection's end comes a little after the answer's, and is waited for.
+	e.Set(enginetest.Behaviour{Raw: []string{"data: [DONE]\n\n", ": bye\n\n"}, Interval: time.Millisecond})
 	var from string
 	for i := range 10 {
 		if resp, err = call(ctx, i%2 == 0); err != nil {

@@ -25,7 +25,7 @@ type route struct {
 	// byVersion: faults have the messages envelope when the version header is
 	// there; otherwise the chat one, always.
 	byVersion bool
-	open    bool // hosted: no key is asked for
+	open      bool // hosted: no key is asked for
 	// serve answers; nil: the route is an inference route, and endpoint says
 	// which.
 	serve    func(*exchange) error

@@ -35,6 +35,7 @@ type stream struct {
 	heard   time.Time     // last sign of life of the machine; zero: none took it
 	silence time.Duration // longest time without one
 	until   time.Time     // end of the whole
+	frames  int           // with data, passed on
 	note    string        // a comment to write before the next frame
 }
 
@@ -141,13 +142,15 @@ func (s *stream) pass(frames []byte) error {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	now := time.Now()
-	if data := s.check.Frames() > 0; data && x.first == 0 {
+	fresh, first := s.check.Frames() > s.frames, s.frames == 0
+	s.frames = s.check.Frames()
+	if fresh || s.check.Trusted { // a machine's comments are no sign of its engine
+		s.heard = now
+	}
+	if fresh && first {
 		x.first = now.Sub(x.arrived)
 		s.silence = x.g.Limits.Idle
-		s.heard = now
-		defer func() { s.timer.Reset(s.next().Sub(time.Now())) }()
-	} else if data || s.check.Trusted {
-		s.heard = now
+		s.timer.Reset(s.next().Sub(now))
 	}
 	if !x.began {
 		x.tellRoute(x.w.Header())
