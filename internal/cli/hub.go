@@ -56,7 +56,7 @@ func (a *app) hub() *cobra.Command {
 
 // runHub opens a hub, says where it is, and serves until ctx ends.
 func (a *app) runHub(ctx context.Context, config *hubFile, admin string) error {
-	p, err := openHub(ctx, config, logTo(os.Stderr, slog.LevelInfo))
+	p, err := openHub(ctx, config, logTo(a.err, slog.LevelInfo))
 	if err != nil {
 		return err
 	}
@@ -153,17 +153,8 @@ func (p *hubProcess) wire() {
 			},
 		},
 		Log: p.log,
-	}, records{p.records}, p.live)
+	}, p.records, p.live)
 }
-
-// records is the store as the hub asks for it, which knows no store.
-type records struct{ *store.DB }
-
-// IsNotFound reports whether the store has nothing by that name.
-func (records) IsNotFound(err error) bool { return errors.Is(err, store.ErrNotFound) }
-
-// IsTaken reports whether the store has something by that name already.
-func (records) IsTaken(err error) bool { return errors.Is(err, store.ErrExists) }
 
 // run serves until ctx ends (nil) or a part fails.
 func (p *hubProcess) run(ctx context.Context) error {
