@@ -5,6 +5,7 @@
 package account
 
 import (
+	"errors"
 	"time"
 
 	"github.com/google/uuid"
@@ -13,6 +14,16 @@ import (
 // NewID makes a time-ordered id with a prefix that says what it names:
 // "mem_", "key_", "mch_", "shr_", "grp_", "tok_".
 func NewID(prefix string) string { return prefix + uuid.Must(uuid.NewV7()).String() }
+
+// What a store's refusal is, by errors.Is; anything else is a failure of the
+// database (docs/decisions/0002).
+var (
+	// ErrNotFound: nothing live is named so. A key or machine that was revoked,
+	// or whose member is disabled, is not found by its hash.
+	ErrNotFound = errors.New("not found")
+	// ErrExists: the id, the name, the secret or the pair is taken.
+	ErrExists = errors.New("exists already")
+)
 
 // Member is a person with an account on the hub.
 type Member struct {

@@ -138,9 +138,9 @@ func openHub(ctx context.Context, config *hubFile, log *slog.Logger) (p *hubProc
 func (p *hubProcess) wire() {
 	limits := p.config.Limits
 	p.live = registry.New(registry.Config{
-		Node: "hub", Region: p.config.Hub.Region.Text, Facts: p.records, Log: p.log,
-		OnChange:  func(changes []fleet.Change) { p.hub.OnChange(changes) },
-		OnMachine: func(machine *fleet.Machine) { p.hub.OnMachine(machine) },
+		Node: "hub", Region: p.config.Hub.Region.Text, Facts: p.records.Facts(p.config.Hub.Region.Text), Log: p.log,
+		OnChange: func(changes []fleet.Change) { p.hub.OnChange(changes) },
+		OnFree:   func(id fleet.MachineID) { p.hub.OnMachine(id) },
 	})
 	p.hub = hub.New(hub.Config{
 		Region: p.config.Hub.Region.Text,
@@ -161,6 +161,11 @@ func (p *hubProcess) run(ctx context.Context) error {
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return p.live.Run(ctx) })
 	group.Go(func() error { return p.hub.Run(ctx) })
+	select { // a refusal made before everything is known would be wrong
+	case <-p.live.Ready():
+	case <-ctx.Done():
+		return group.Wait()
+	}
 	group.Go(func() error { return serveHTTP(ctx, p.public, p.listener) })
 	group.Go(func() error { return serveHTTP(ctx, gateway.NewServer(p.hub.Operator(), p.log), p.operator) })
 	if p.watched != nil {

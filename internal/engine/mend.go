@@ -28,6 +28,7 @@ type mender struct {
 	stream bool // chunks, not an unary answer
 	want   wants
 
+	before, after      []byte // around the text of the last canonical frame
 	tools              []bool // by choice: a tool call was seen
 	calls              int    // tool calls begun, where the engine does not number them
 	counted            bool   // the engine told its counts
@@ -59,20 +60,50 @@ var (
 	errorName   = []byte(`"error"`)
 	toolCalls   = []byte(`"tool_calls"`)
 	reasoning   = []byte(`"reasoning`) // the start of two names
+	contentText = []byte(`"content":"`)
 )
 
 // canonical reports whether the whole frame may pass as it is: one line of
-// data that names the model rightly and holds nothing to mend.
+// data that names the model rightly and holds nothing to mend. The chunks of a
+// stream differ in little but their text: one that is like the last good one
+// around a plain text is as good.
 func (m *mender) canonical(frame []byte) bool {
-	return bytes.HasPrefix(frame, dataObject) &&
+	if len(m.tools) > 0 {
+		return false
+	}
+	if n := len(frame) - len(m.after); len(m.before) > 0 && n >= len(m.before) &&
+		bytes.HasPrefix(frame, m.before) && bytes.HasSuffix(frame, m.after) {
+		if text := frame[len(m.before):n]; bytes.IndexByte(text, '"') < 0 && bytes.IndexByte(text, '\n') < 0 {
+			return true
+		}
+	}
+	good := bytes.HasPrefix(frame, dataObject) &&
 		bytes.Index(frame, newline) == len(frame)-2 &&
-		len(m.tools) == 0 &&
 		bytes.Contains(frame, m.exact) &&
 		!bytes.Contains(frame, reasoning) &&
 		!bytes.Contains(frame, usageObject) &&
 		!bytes.Contains(frame, toolCalls) &&
 		!bytes.Contains(frame, noChoices) &&
 		!bytes.Contains(frame, errorName)
+	if good {
+		m.learn(frame)
+	}
+	return good
+}
+
+// learn remembers what stands around the text of a canonical frame.
+func (m *mender) learn(frame []byte) {
+	i := bytes.Index(frame, contentText)
+	if i < 0 {
+		return
+	}
+	i += len(contentText)
+	end := bytes.IndexByte(frame[i:], '"')
+	if end < 0 || bytes.IndexByte(frame[i:i+end], '\\') >= 0 {
+		return // an escape: where the text ends is not worth finding out
+	}
+	m.before = append(m.before[:0], frame[:i]...)
+	m.after = append(m.after[:0], frame[i+end:]...)
 }
 
 // frame appends the frame to dst as the caller gets it, if at all, and reports

@@ -21,6 +21,13 @@ const (
 	bodyStep = 64 << 10
 )
 
+// A body that was not read when the answer goes out may still be this long, and
+// has this long to come, for the connection to be kept.
+const (
+	settleBytes = 64 << 10
+	settleTime  = time.Second
+)
+
 // readBody reads the request's body, whole. It is not pooled: a transport may
 // still be reading it when the answer is already there.
 func (x *exchange) readBody() ([]byte, error) {
@@ -47,6 +54,7 @@ func (x *exchange) readBody() ([]byte, error) {
 		n, err := source.Read(buffer[len(buffer):cap(buffer)])
 		buffer = buffer[:len(buffer)+n]
 		if err == io.EOF {
+			x.settled = true
 			_ = x.control.SetReadDeadline(time.Time{}) // else it would cut the answer
 			return buffer, nil
 		}
@@ -72,6 +80,7 @@ func (x *exchange) bodyDeadline(received int) {
 }
 
 func (x *exchange) tooLarge() error {
+	x.tooMuch = true
 	return fault.New(fault.RequestTooLarge, "the body is larger than %d bytes: send less", x.g.Limits.Body)
 }
 
@@ -86,4 +95,21 @@ func (x *exchange) brokenBody(err error) error {
 	default: // malformed chunks and their like
 		return fault.New(fault.InvalidRequest, "cannot read the body: its transfer is malformed").Because(err)
 	}
+}
+
+// settle sees to a body that nobody read, before the answer goes out: net/http
+// would wait for the rest of it, first and without a limit. A small one is
+// taken in, so that the connection is kept; for any other the answer goes out
+// at once and the connection is closed behind it.
+func (x *exchange) settle() {
+	x.settled = true
+	_ = x.control.SetReadDeadline(time.Now().Add(settleTime))
+	if !x.tooMuch && x.r.ContentLength <= settleBytes && x.r.Header["Expect"] == nil {
+		if _, err := io.CopyN(io.Discard, x.r.Body, settleBytes+1); err == io.EOF {
+			_ = x.control.SetReadDeadline(time.Time{})
+			return
+		}
+	}
+	_ = x.control.EnableFullDuplex()
+	x.w.Header()["Connection"] = []string{"close"}
 }

@@ -35,6 +35,8 @@ type exchange struct {
 	shape   dialect.Dialect
 	caller  Caller
 	known   bool // caller was identified, or there is no need to
+	settled bool // the body was read, or seen to
+	tooMuch bool // the body is over the limit
 	call    *Call
 	routed  bool // the call was handed to the Backend
 
@@ -55,9 +57,15 @@ func newExchange(g *edge, w http.ResponseWriter, r *http.Request) *exchange {
 		arrived: time.Now(),
 	}
 	x.shape = shapeOf(r, nil)
+	x.settled = r.ContentLength == 0 || r.ProtoMajor > 1 // HTTP/2 resets a stream by itself
 	id := []string{x.id}
 	h := w.Header()
 	h["X-Correlation-Id"], h["Request-Id"], h["X-Request-Id"] = id, id, id
+	if r.ProtoMajor == 1 && r.TransferEncoding != nil {
+		// net/http has dropped a Content-Length that stood beside it; where the
+		// two differ, what follows must not be read as a request (trust 22).
+		h["Connection"] = []string{"close"}
+	}
 	return x
 }
 

@@ -29,6 +29,9 @@ const (
 
 // begin sends the status; the headers were set.
 func (x *exchange) begin(status int) {
+	if !x.settled {
+		x.settle()
+	}
 	x.began, x.status = true, status
 	x.w.WriteHeader(status)
 }

@@ -2,6 +2,7 @@ package hub
 
 import (
 	"context"
+	"errors"
 	"net/http"
 	"strings"
 	"time"
@@ -9,6 +10,7 @@ import (
 	"github.com/kith/kith/internal/account"
 	"github.com/kith/kith/internal/credential"
 	"github.com/kith/kith/internal/fault"
+	"github.com/kith/kith/internal/fleet"
 	"github.com/kith/kith/internal/tunnel"
 )
 
@@ -41,7 +43,7 @@ func (h *Hub) acceptTunnel(w http.ResponseWriter, r *http.Request) {
 		writeProblem(w, fault.New(fault.CascadeExhausted, "the service could not take the machine in just now").WithRetryAfter(5))
 		return
 	}
-	line, err := tunnel.Upgrade(w, r)
+	line, err := tunnel.Upgrade(w, r, tunnel.UpgradeConfig{Generation: generation})
 	if err != nil {
 		h.log.Info("tunnel refused", "machine", machine.ID, "error", err)
 		return
@@ -50,7 +52,10 @@ func (h *Hub) acceptTunnel(w http.ResponseWriter, r *http.Request) {
 	leave()
 	// The request's context ends with the hijack on some servers and not on
 	// others; the line itself says when the machine is gone.
-	err = h.live.Serve(context.WithoutCancel(r.Context()), h.kept(machine, owner), generation, line)
+	err = h.live.Serve(context.WithoutCancel(r.Context()), fleet.Kept{
+		ID: fleet.MachineID(machine.ID), Owner: fleet.MemberID(machine.OwnerID), OwnerName: owner.Name,
+		Name: machine.Name, Generation: generation, LastSeen: machine.LastSeen, Created: machine.Created,
+	}, generation, line)
 	h.log.Info("tunnel ended", "machine", machine.ID, "name", machine.Name, "owner", owner.Name, "generation", generation, "reason", err)
 }
 
@@ -66,12 +71,10 @@ func (h *Hub) machineOf(r *http.Request) (account.Machine, account.Member, error
 	}
 	machine, owner, err := h.records.MachineByHash(r.Context(), secret.Hash())
 	switch {
-	case err != nil && h.records.IsNotFound(err):
+	case err != nil && errors.Is(err, account.ErrNotFound):
 		return account.Machine{}, account.Member{}, badMachine()
 	case err != nil:
 		return account.Machine{}, account.Member{}, fault.New(fault.CascadeExhausted, "the service could not check the machine's credential just now").WithRetryAfter(5).Because(err)
-	case !machine.Revoked.IsZero() || owner.Disabled:
-		return account.Machine{}, account.Member{}, badMachine()
 	}
 	return machine, owner, nil
 }
@@ -102,15 +105,15 @@ func (h *Hub) login(w http.ResponseWriter, r *http.Request) {
 	}
 	secret := credential.Mint(credential.MachineKey, h.cfg.Region)
 	now := time.Now().UTC()
-	machine, err := h.records.RedeemLoginToken(r.Context(), token.Hash(), account.Machine{
+	machine, member, err := h.records.RedeemLoginToken(r.Context(), token.Hash(), account.Machine{
 		ID: account.NewID("mch_"), Name: ask.Name, Region: h.cfg.Region,
 		Hash: secret.Hash(), LastFour: secret.LastFour(), Created: now,
 	}, now)
 	switch {
-	case err != nil && h.records.IsNotFound(err):
+	case err != nil && errors.Is(err, account.ErrNotFound):
 		writeProblem(w, badToken())
 		return
-	case err != nil && h.records.IsTaken(err):
+	case err != nil && errors.Is(err, account.ErrExists):
 		writeProblem(w, fault.New(fault.InvalidRequest, "the member already has a machine named %q; choose another name", ask.Name).WithParam("name"))
 		return
 	case err != nil:
@@ -120,7 +123,7 @@ func (h *Hub) login(w http.ResponseWriter, r *http.Request) {
 	}
 	h.live.Nudge()
 	writeJSON(w, http.StatusOK, map[string]string{
-		"secret": secret.Reveal(), "machine": machine.ID, "name": machine.Name, "member": machine.OwnerID, "region": machine.Region,
+		"secret": secret.Reveal(), "machine": machine.ID, "name": machine.Name, "member": member.Name, "region": machine.Region,
 	})
 }
 

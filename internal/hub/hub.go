@@ -62,14 +62,8 @@ func (c Config) withDefaults() Config {
 }
 
 // Records is what the hub keeps: *store.DB. Times are UTC; a look-up that finds
-// nothing returns an error for which IsNotFound is true, a clash of names one
-// for which IsTaken is.
+// nothing is account.ErrNotFound, a clash account.ErrExists.
 type Records interface {
-	registry.Facts
-
-	IsNotFound(error) bool
-	IsTaken(error) bool
-
 	CreateMember(context.Context, account.Member) error
 	MemberByName(context.Context, string) (account.Member, error)
 	Members(context.Context) ([]account.Member, error)
@@ -86,13 +80,13 @@ type Records interface {
 	RevokeMachine(ctx context.Context, id string, now time.Time) error
 	NextGeneration(ctx context.Context, machineID string) (int64, error)
 	CreateLoginToken(context.Context, account.LoginToken) error
-	RedeemLoginToken(ctx context.Context, hash [32]byte, machine account.Machine, now time.Time) (account.Machine, error)
+	RedeemLoginToken(ctx context.Context, hash [32]byte, machine account.Machine, now time.Time) (account.Machine, account.Member, error)
 
 	AddShare(context.Context, account.Share) error
 	RemoveShare(ctx context.Context, ownerID, memberID string) error
 	CreateGroup(context.Context, account.Group) error
 	GroupByName(context.Context, string) (account.Group, error)
-	AddGroupMember(ctx context.Context, groupID string, member account.GroupMember) error
+	AddGroupMember(ctx context.Context, groupID, memberID string, admin bool) error
 	RemoveGroupMember(ctx context.Context, groupID, memberID string) error
 
 	RecordUsage(context.Context, []account.Usage) error
@@ -111,8 +105,8 @@ type Hub struct {
 	admitted chan struct{} // a place for each tunnel in its handshake
 }
 
-// New makes a hub over what it keeps and who is connected. Wire the registry's
-// OnChange and OnMachine to the hub's methods of those names.
+// New makes a hub over what it keeps and who is connected. The registry's
+// OnChange and OnFree are to call the hub's OnChange and OnMachine.
 func New(cfg Config, records Records, live *registry.Registry) *Hub {
 	cfg = cfg.withDefaults()
 	h := &Hub{
@@ -177,8 +171,19 @@ func (h *Hub) OnChange([]fleet.Change) {
 	h.room.recheck()
 }
 
-// OnMachine takes in that a machine came, went or changed.
-func (h *Hub) OnMachine(machine *fleet.Machine) { h.room.changed(machine) }
+// OnMachine takes in that a machine came, went or changed: those who wait for
+// what it offers decide anew.
+func (h *Hub) OnMachine(id fleet.MachineID) {
+	if machine := h.live.Snapshot().Machine(id); machine != nil {
+		h.room.changed(machine)
+	}
+}
+
+// online reports whether the machine is connected.
+func (h *Hub) online(id string) bool {
+	machine := h.live.Snapshot().Machine(fleet.MachineID(id))
+	return machine != nil && machine.Online
+}
 
 // Models lists what the caller reaches now: models on online machines, whatever
 // their state, sorted by id, each once, by its best machine (decisions 5).

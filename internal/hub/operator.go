@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/rand"
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"net/http"
 	"time"
@@ -359,7 +360,7 @@ func (h *Hub) addToGroup(ctx context.Context, r *http.Request) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := h.records.AddGroupMember(ctx, group.ID, account.GroupMember{MemberID: member.ID}); err != nil {
+	if err := h.records.AddGroupMember(ctx, group.ID, member.ID, false); err != nil {
 		return nil, h.taken(err, "%s is in %s already", member.Name, group.Name)
 	}
 	return map[string]string{"group": group.Name, "member": member.Name, "state": "added"}, nil
@@ -396,14 +397,14 @@ func (h *Hub) member(ctx context.Context, name string) (account.Member, error) {
 // missing and taken turn the store's two expected refusals into words for the
 // operator; other errors pass and become internal_error.
 func (h *Hub) missing(err error, format string, args ...any) error {
-	if h.records.IsNotFound(err) {
+	if errors.Is(err, account.ErrNotFound) {
 		return fault.New(fault.RouteNotFound, format, args...)
 	}
 	return err
 }
 
 func (h *Hub) taken(err error, format string, args ...any) error {
-	if h.records.IsTaken(err) {
+	if errors.Is(err, account.ErrExists) {
 		return fault.New(fault.InvalidRequest, format, args...)
 	}
 	return err

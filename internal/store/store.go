@@ -21,6 +21,8 @@ import (
 	"time"
 	"unicode/utf8"
 
+	"github.com/kith/kith/internal/account"
+	"github.com/kith/kith/internal/fleet"
 	"github.com/kith/kith/internal/store/internal/query"
 )
 
@@ -29,15 +31,13 @@ import (
 // What a method's error is, by errors.Is. Anything else is a failure of the
 // database, after which a write may be tried again.
 var (
-	// ErrNotFound: nothing live is named so. A key or machine that was revoked,
-	// or whose member is disabled, is not found by its hash.
-	ErrNotFound = errors.New("not found")
-	// ErrExists: the id, the name, the secret or the pair is taken.
-	ErrExists = errors.New("exists already")
+	// ErrNotFound and ErrExists are the account package's.
+	ErrNotFound = account.ErrNotFound
+	ErrExists   = account.ErrExists
 	// ErrInvalid: a field is empty, negative, too long, or not text.
 	ErrInvalid = errors.New("invalid")
 	// ErrBehind: see DB.Changes.
-	ErrBehind = errors.New("too far behind to be told each change: read everything again")
+	ErrBehind = fleet.ErrBehind
 )
 
 // Config says where the data is: exactly one of its fields is set.

@@ -63,10 +63,11 @@ const (
 )
 
 // Control is the body of POST /control: a change the owner made on the site or
-// with the CLI of another machine. Nil members stay as they are.
+// with the CLI of another machine. Nil members stay as they are, and only
+// those are left out: empty hours are a change too.
 type Control struct {
-	Paused   *bool   `json:"paused,omitempty"`
-	Hours    *string `json:"hours,omitempty"`
-	Timezone *string `json:"timezone,omitempty"`
-	Slots    *int    `json:"slots,omitempty"`
+	Paused   *bool   `json:"paused,omitzero"`
+	Hours    *string `json:"hours,omitzero"`
+	Timezone *string `json:"timezone,omitzero"`
+	Slots    *int    `json:"slots,omitzero"`
 }

@@ -1,0 +1,190 @@
+package daemon
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net/http"
+	"strings"
+
+	"github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
+
+	"github.com/kith/kith/internal/engine"
+	"github.com/kith/kith/internal/fault"
+	"github.com/kith/kith/internal/fleet"
+	"github.com/kith/kith/internal/gateway"
+)
+
+// Do serves one call of the local surface: an engine here, then the hub if this
+// machine is signed in, then model_not_found (decisions 6).
+func (d *Daemon) Do(ctx context.Context, call *gateway.Call) (*gateway.Answer, error) {
+	if call.Endpoint == fleet.Responses {
+		// Only a configured upstream serves these locally (S4).
+		return nil, d.nothing(call)
+	}
+	var here *fault.Fault // why the engine here did not take it
+	if e, _ := d.board.find(call.Model, call.Endpoint); e != nil {
+		answer, next, err := d.doHere(ctx, call, e)
+		if !next {
+			return answer, err
+		}
+		here = fault.Of(err)
+	}
+	up := d.up.Load()
+	switch {
+	case up == nil && here != nil:
+		return nil, here
+	case up == nil:
+		return nil, d.nothing(call)
+	}
+	call.Trace.Attempts++
+	answer, err := up.do(ctx, call)
+	if code := codeOf(err); here != nil && (code == fault.ModelNotFound || code == fault.NotInCircle) {
+		return nil, here // the hub knows no other machine; the cause is here
+	}
+	return answer, err
+}
+
+// codeOf is the code of err's fault; empty for nil.
+func codeOf(err error) fault.Code {
+	if f := fault.Of(err); f != nil {
+		return f.Code
+	}
+	return ""
+}
+
+// doHere gives the call to an engine of this machine; next says that it did not
+// start there and may go elsewhere. The owner's own calls are counted, never
+// refused: they wait in the engine's queue.
+func (d *Daemon) doHere(ctx context.Context, call *gateway.Call, e *engine.Engine) (answer *gateway.Answer, next bool, err error) {
+	release := d.desk.enter(call.Model)
+	defer func() {
+		if answer == nil {
+			release()
+		}
+	}()
+	call.Trace.Attempts++
+	resp, err := e.Do(ctx, engine.Request{
+		Endpoint: call.Endpoint, Model: call.Model, Stream: call.Stream, Body: call.Body, Trusted: true,
+	})
+	if err != nil {
+		if errors.Is(err, engine.ErrUnreachable) {
+			d.engineGone(e, err)
+			return nil, true, unavailable(call, "%s, which runs %q here, cannot be reached; `kith status` says more", e.Name(), call.Model).Because(err)
+		}
+		code := codeOf(err)
+		if code == fault.EngineError {
+			d.engineFailed(e, call.Model, err)
+		}
+		return nil, code == fault.ModelNotFound, err
+	}
+	d.engineRefused(e, call.Model, resp.StatusCode)
+	if resp.StatusCode == http.StatusOK {
+		resp.Body = &body{ReadCloser: resp.Body, closed: release, broken: func(err error) error {
+			if ctx.Err() == nil {
+				d.engineFailed(e, call.Model, err)
+			}
+			return err
+		}}
+		return &gateway.Answer{Response: resp, Endpoint: call.Endpoint}, false, nil
+	}
+	defer resp.Body.Close()
+	next, f := told(call, e, resp)
+	return nil, next, f
+}
+
+// told is what an engine's status other than 200 means to the caller
+// (decisions 2, the table of the engine's answers).
+func told(call *gateway.Call, e *engine.Engine, resp *http.Response) (next bool, f *fault.Fault) {
+	switch resp.StatusCode {
+	case http.StatusNotFound:
+		return true, fault.New(fault.ModelNotFound, "%s lists %q and does not have it loaded; load it there, or list the models again", e.Name(), call.Model)
+	case http.StatusTooManyRequests, http.StatusServiceUnavailable:
+		return true, unavailable(call, "%s, which runs %q here, is busy; try again", e.Name(), call.Model)
+	}
+	text, _ := io.ReadAll(io.LimitReader(resp.Body, maxError)) // what came before a break is enough
+	return false, engineFault(e, resp.StatusCode, text)
+}
+
+// maxEngineText is how much of an engine's own words a caller is shown, in bytes.
+const maxEngineText = 500
+
+// engineFault is the fault of an engine's error answer that goes nowhere else.
+// What was wrong with the request is the caller's to mend; all else is the
+// engine's failure, its 401 and 403 too, which would read as the caller's key.
+func engineFault(e *engine.Engine, status int, answer []byte) *fault.Fault {
+	code := fault.EngineError
+	if status == http.StatusBadRequest || status == http.StatusUnprocessableEntity {
+		code = fault.InvalidRequest
+	}
+	text := engineText(answer)
+	if text == "" {
+		return fault.New(code, "%s answered with status %d", e.Name(), status)
+	}
+	return fault.New(code, "%s answered with status %d: %s", e.Name(), status, text)
+}
+
+// engineText is the code and the words of an engine's error answer, in the
+// shapes engines use: an object, or a bare string.
+func engineText(answer []byte) string {
+	var body struct {
+		Error jsontext.Value `json:"error"`
+	}
+	if json.Unmarshal(answer, &body) != nil {
+		return ""
+	}
+	var told struct {
+		Code    any    `json:"code"`
+		Message string `json:"message"`
+	}
+	text := ""
+	if json.Unmarshal(body.Error, &told) == nil {
+		text = told.Message
+		if code, ok := told.Code.(string); ok && code != "" {
+			text = code + ": " + text
+		}
+	} else {
+		_ = json.Unmarshal(body.Error, &text) // anything else says nothing
+	}
+	if len(text) > maxEngineText {
+		text = strings.ToValidUTF8(text[:maxEngineText], "") + "…"
+	}
+	return text
+}
+
+// unavailable is row 11 of decisions 2 for a machine of the caller's own.
+func unavailable(call *gateway.Call, format string, args ...any) *fault.Fault {
+	if call.Endpoint.Family() == fleet.Chat {
+		return fault.New(fault.CapacityFull, format, args...)
+	}
+	return fault.New(fault.CascadeExhausted, format, args...)
+}
+
+// nothing is why a call that neither an engine here nor the hub takes is refused.
+func (d *Daemon) nothing(call *gateway.Call) *fault.Fault {
+	switch {
+	case call.Endpoint == fleet.Transcriptions:
+		return fault.New(fault.InvalidRequest, "no speech model is available here; configure an audio engine, or sign in with `kith login`").WithParam("model")
+	case d.up.Load() == nil && len(d.board.engines()) == 0:
+		return fault.New(fault.NoInferenceBackend, "no inference backend compiled in") // S7: exactly these words
+	case call.Endpoint == fleet.Responses:
+		return fault.New(fault.ModelNotFound, "nothing on this machine serves %q for /v1/responses; use /v1/chat/completions", call.Model).WithParam("model")
+	default:
+		return fault.New(fault.ModelNotFound, "nothing on this machine serves %q; GET /v1/models lists what does, `kith login` reaches more", call.Model).WithParam("model")
+	}
+}
+
+// Models lists what this daemon itself serves (S4): what the account reaches is
+// the hub's to tell.
+func (d *Daemon) Models(context.Context, gateway.Caller) ([]gateway.Model, error) {
+	offers := d.board.offers()
+	models := make([]gateway.Model, len(offers))
+	for i, o := range offers {
+		models[i] = gateway.Model{
+			ID: fleet.ModelID(o.ID), ContextLength: o.ContextLength, Capabilities: o.Capabilities,
+			Availability: gateway.Ready, Via: fleet.Own, Machines: 1, Created: d.started,
+		}
+	}
+	return models, nil
+}

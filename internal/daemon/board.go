@@ -1,0 +1,148 @@
+package daemon
+
+import (
+	"cmp"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/kith/kith/internal/engine"
+	"github.com/kith/kith/internal/fleet"
+	"github.com/kith/kith/internal/tunnel"
+)
+
+// heldOff is how long a model stays off the offers after its engine, which
+// lists it, denied having it.
+const heldOff = lookEvery
+
+// board is what this machine can serve just now: the engines and, on the way to
+// the hub, the offers made of them. A model that several engines offer for one
+// endpoint belongs to the first, the built-in engine before those found.
+type board struct {
+	builtin *engine.Engine // nil: none
+	finder  *engine.Finder
+
+	mu      sync.Mutex
+	held    map[holding]time.Time // models not offered, until when
+	changed chan struct{}         // closed at the next change
+}
+
+// holding names one model of one engine.
+type holding struct {
+	engine *engine.Engine
+	model  fleet.ModelID
+}
+
+func newBoard(builtin *engine.Engine, finder *engine.Finder) *board {
+	return &board{builtin: builtin, finder: finder, held: map[holding]time.Time{}, changed: make(chan struct{})}
+}
+
+// engines are all of this machine's, in order of preference.
+func (b *board) engines() []*engine.Engine {
+	found := b.finder.Engines()
+	if b.builtin == nil {
+		return found
+	}
+	return append([]*engine.Engine{b.builtin}, found...)
+}
+
+// find is the engine that serves the model at the endpoint and how many calls
+// of that model it runs at once; nil if none does. A model that is held off is
+// still found: the owner may try it.
+func (b *board) find(model fleet.ModelID, endpoint fleet.Endpoint) (e *engine.Engine, slots int) {
+	for _, e := range b.engines() {
+		for _, m := range e.Models() {
+			if m.ID == model && slices.Contains(m.Endpoints, endpoint) {
+				return e, m.Slots
+			}
+		}
+	}
+	return nil, 0
+}
+
+// slots is how many calls the engines run at once: of each what its roomiest
+// model takes, for models of one engine share its memory and its processors.
+func (b *board) slots() int {
+	n := 0
+	for _, e := range b.engines() {
+		roomiest := 0
+		for _, m := range e.Models() {
+			roomiest = max(roomiest, m.Slots)
+		}
+		n += roomiest
+	}
+	return max(n, 1)
+}
+
+// offers are the models to advertise, sorted by id, each once, without their
+// load. Those held off are left out.
+func (b *board) offers() []tunnel.Model {
+	merged := map[fleet.ModelID]*tunnel.Model{}
+	for _, e := range b.engines() {
+		for _, m := range e.Models() {
+			if b.isHeld(e, m.ID) {
+				continue
+			}
+			o := merged[m.ID]
+			if o == nil {
+				o = &tunnel.Model{ID: string(m.ID), ContextLength: m.ContextLength, Capabilities: m.Capabilities, Engine: e.Kind()}
+				merged[m.ID] = o
+			}
+			o.Slots = max(o.Slots, m.Slots)
+			for _, f := range m.Families {
+				o.Families = addOnce(o.Families, f.String())
+			}
+			for _, p := range m.Endpoints {
+				o.Endpoints = addOnce(o.Endpoints, p.Path())
+			}
+		}
+	}
+	out := make([]tunnel.Model, 0, len(merged))
+	for _, o := range merged {
+		out = append(out, *o)
+	}
+	slices.SortFunc(out, func(a, b tunnel.Model) int { return cmp.Compare(a.ID, b.ID) })
+	return out
+}
+
+func addOnce(list []string, word string) []string {
+	if slices.Contains(list, word) {
+		return list
+	}
+	return append(list, word)
+}
+
+// hold takes a model that its engine denied having off the offers for a while.
+func (b *board) hold(e *engine.Engine, model fleet.ModelID) {
+	b.mu.Lock()
+	b.held[holding{e, model}] = time.Now().Add(heldOff)
+	b.mu.Unlock()
+	b.touch()
+	time.AfterFunc(heldOff, b.touch)
+}
+
+func (b *board) isHeld(e *engine.Engine, model fleet.ModelID) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	until, ok := b.held[holding{e, model}]
+	if ok && !time.Now().Before(until) {
+		delete(b.held, holding{e, model})
+		return false
+	}
+	return ok
+}
+
+// touch says that what is to be advertised has changed.
+func (b *board) touch() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	close(b.changed)
+	b.changed = make(chan struct{})
+}
+
+// change is closed at the next touch.
+func (b *board) change() <-chan struct{} {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.changed
+}

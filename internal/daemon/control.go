@@ -1,0 +1,179 @@
+package daemon
+
+import (
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/go-json-experiment/json"
+
+	"github.com/kith/kith/internal/dialect"
+	"github.com/kith/kith/internal/fault"
+	"github.com/kith/kith/internal/fleet"
+	"github.com/kith/kith/internal/tunnel"
+)
+
+// Status is everything `kith status` shows.
+type Status struct {
+	Version string    `json:"version"`
+	Started time.Time `json:"started"`
+	Local   string    `json:"local"` // the local surface's base URL, with /v1
+
+	Line LineStatus `json:"line"`
+
+	Sharing Sharing `json:"sharing"`
+	Open    bool    `json:"open"`  // inside the sharing hours just now
+	Slots   int     `json:"slots"` // in force: the owner's, else the engines'
+	Routed  int     `json:"routed"`
+	Own     int     `json:"own"` // running calls of the local surface
+
+	Models  []fleet.ModelID `json:"models"`
+	Engines []EngineStatus  `json:"engines"` // the built-in one, and each place that was looked at
+	// Troubles are the last errors, oldest first.
+	Troubles []Trouble `json:"troubles,omitempty"`
+}
+
+// EngineStatus is one engine, or one place where there is none to use.
+type EngineStatus struct {
+	Place      string `json:"place"` // its address, without /v1
+	Configured bool   `json:"configured"`
+	Kind       string `json:"kind,omitempty"`
+	Name       string `json:"name,omitempty"`
+	Models     int    `json:"models"`
+	Why        string `json:"why,omitempty"` // why there is no engine to use
+}
+
+// LineStatus is the line to the hub.
+type LineStatus struct {
+	SignedIn bool      `json:"signed_in"`
+	Hub      string    `json:"hub,omitempty"`
+	Machine  string    `json:"machine,omitempty"`
+	Name     string    `json:"name,omitempty"`
+	State    string    `json:"state"` // a LineState's word
+	Since    time.Time `json:"since"`
+	// Trouble says why the line is not up, if that is known.
+	Trouble string `json:"trouble,omitempty"`
+}
+
+// Trouble is one error of the recent past; it holds nothing of a call's content.
+type Trouble struct {
+	At   time.Time `json:"at"`
+	What string    `json:"what"`
+}
+
+// maxControl bounds the body of a control request, in bytes.
+const maxControl = 64 << 10
+
+// socketSurface is the API of the daemon's socket for the owner's own programs:
+// whoever may open the socket (0600) may do everything here. Every other path
+// is the local surface, behind the same guard and rate as over TCP.
+func (d *Daemon) socketSurface(local http.Handler) http.Handler {
+	yes, no := true, false
+	_, own, _ := strings.Cut(strings.TrimSuffix(d.base, "/v1"), "//")
+	routes := map[string]http.HandlerFunc{
+		"GET /status":  func(w http.ResponseWriter, r *http.Request) { writeJSON(w, http.StatusOK, d.Status()) },
+		"POST /pause":  func(w http.ResponseWriter, r *http.Request) { d.answerChange(w, tunnel.Control{Paused: &yes}) },
+		"POST /resume": func(w http.ResponseWriter, r *http.Request) { d.answerChange(w, tunnel.Control{Paused: &no}) },
+		"POST /hours":  d.serveHours,
+		"POST /discover": func(w http.ResponseWriter, r *http.Request) {
+			d.finder.Look(r.Context())
+			writeJSON(w, http.StatusOK, d.Status())
+		},
+		"POST /signin": func(w http.ResponseWriter, r *http.Request) {
+			select {
+			case d.signedIn <- struct{}{}:
+			default: // one is due already
+			}
+			w.WriteHeader(http.StatusNoContent)
+		},
+	}
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if serve := routes[r.Method+" "+r.URL.Path]; serve != nil {
+			serve(w, r)
+			return
+		}
+		r.Host = own // a socket has no name of its own, and no browser reaches it
+		local.ServeHTTP(w, r)
+	})
+}
+
+// HoursChange is the body of POST /hours.
+type HoursChange struct {
+	Hours    string `json:"hours"`    // as fleet.ParseHours reads them; empty: always
+	Timezone string `json:"timezone"` // IANA name; empty: as it was
+}
+
+func (d *Daemon) serveHours(w http.ResponseWriter, r *http.Request) {
+	var asked HoursChange
+	if err := json.UnmarshalRead(http.MaxBytesReader(w, r.Body, maxControl), &asked); err != nil {
+		refuseChange(w, fmt.Errorf("cannot read the change: %w", err))
+		return
+	}
+	change := tunnel.Control{Hours: &asked.Hours}
+	if asked.Timezone != "" {
+		change.Timezone = &asked.Timezone
+	}
+	d.answerChange(w, change)
+}
+
+func (d *Daemon) answerChange(w http.ResponseWriter, change tunnel.Control) {
+	if err := d.change(change); err != nil {
+		refuseChange(w, err)
+		return
+	}
+	now, _ := d.settings.current()
+	writeJSON(w, http.StatusOK, now)
+}
+
+// change brings a change of the owner's into force, from the socket or from the
+// site down the tunnel, and tells the hub.
+func (d *Daemon) change(c tunnel.Control) error {
+	if err := d.settings.change(c); err != nil {
+		return err
+	}
+	d.board.touch()
+	now, _ := d.settings.current()
+	d.log.Info("sharing changed", "paused", now.Paused, "hours", now.Hours, "timezone", now.Timezone, "slots", now.Slots)
+	return nil
+}
+
+// Status is how the daemon is just now.
+func (d *Daemon) Status() Status {
+	sharing, hours := d.settings.current()
+	routed, own := d.desk.load("")
+	s := Status{
+		Version: d.config.Version, Started: d.started,
+		Sharing: sharing, Open: hours.Open(time.Now()), Slots: d.slots(sharing), Routed: routed, Own: own,
+		Models: []fleet.ModelID{}, Engines: []EngineStatus{},
+	}
+	if e := d.config.Builtin; e != nil {
+		s.Engines = append(s.Engines, EngineStatus{Place: e.Base(), Kind: e.Kind(), Name: e.Name(), Models: len(e.Models())})
+	}
+	for _, f := range d.finder.Report() {
+		s.Engines = append(s.Engines, EngineStatus(f))
+	}
+	for _, o := range d.board.offers() {
+		s.Models = append(s.Models, fleet.ModelID(o.ID))
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	s.Local, s.Line, s.Troubles = d.base, d.line, slices.Clone(d.troubles)
+	return s
+}
+
+// refuseChange tells the owner's program why not, in the envelope of the local
+// surface, so that one reader does for both.
+func refuseChange(w http.ResponseWriter, err error) {
+	f := fault.New(fault.InvalidRequest, "%v", err)
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(f.Status())
+	_, _ = w.Write(dialect.AppendFault(nil, dialect.Chat, f, "")) // the only error is a client that left
+}
+
+func writeJSON(w http.ResponseWriter, status int, v any) {
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(status)
+	_ = json.MarshalWrite(w, v) // the only error is a client that left
+}

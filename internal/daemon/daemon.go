@@ -1,0 +1,178 @@
+// Package daemon is kith on a member's own machine: the local surface for the
+// programs there, the machine's end of the tunnel for calls of the hub, and the
+// socket the commands speak to. It decides who may use this machine's engines
+// just now; it knows the hub only by its address.
+package daemon
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/kith/kith/internal/engine"
+	"github.com/kith/kith/internal/gateway"
+)
+
+// Config is what a daemon needs to know.
+type Config struct {
+	// Home is the folder of the credential, the saved state and the socket
+	// (KITH_HOME); it is made, 0700, if it is not there.
+	Home string
+	// Listen is the address of the local surface: a loopback literal with a
+	// port. Empty: 127.0.0.1:8701. Any other address is refused: nobody is asked
+	// for a key there (S5).
+	Listen string
+	// Origins are web pages that may call the local surface; empty: none may.
+	Origins []string
+	// Rate limits the local surface, all requests together (S8); zero: no limit.
+	Rate gateway.Rate
+	// Name is what this machine calls itself towards the hub.
+	Name string
+	// Version is the program's own, for status.
+	Version string
+	// Builtin is the engine compiled in; nil: none.
+	Builtin *engine.Engine
+	// Discovery says where to look for engines. Its Log may be left nil.
+	Discovery engine.Config
+	// Sharing holds the first values of what the owner may change later.
+	Sharing Sharing
+	// Unshared keeps the tunnel closed: nothing of the hub's runs here. Calls of
+	// this machine still go to the hub.
+	Unshared bool
+	// TLS adds to the client's side towards the hub (roots); nil: the system's.
+	TLS *tls.Config
+	// Log is the daemon's log; it never gets a prompt, an answer or a secret.
+	Log *slog.Logger
+
+	// Dial and ListenOn stand for the network; nil: the real one. The simulation
+	// brings one in memory. network is "tcp" or "unix".
+	Dial     func(ctx context.Context, network, address string) (net.Conn, error)
+	ListenOn func(network, address string) (net.Listener, error)
+}
+
+// defaultListen is where programs look for the local surface.
+const defaultListen = "127.0.0.1:8701"
+
+// Daemon is one machine's daemon. Make it with New; Run lives once.
+type Daemon struct {
+	config   Config
+	log      *slog.Logger
+	started  time.Time
+	address  netip.AddrPort // as configured; the port may be 0
+	settings *settings
+	finder   *engine.Finder
+	board    *board
+	desk     desk
+	hub      http.RoundTripper      // to whichever hub
+	up       atomic.Pointer[uplink] // nil: not signed in
+	signedIn chan struct{}          // the credential in Home is new
+	relook   chan struct{}          // an engine is not what it was: look now
+	ready    chan struct{}          // closed once the local surface listens
+
+	mu       sync.Mutex
+	surface  http.Handler // of the local surface, once its port is known
+	base     string       // its base URL
+	line     LineStatus
+	troubles []Trouble
+}
+
+// New reads the state and the credential in Home and checks the rest of the
+// configuration; it starts nothing.
+func New(c Config) (*Daemon, error) {
+	address, err := loopback(c.Listen)
+	if err != nil {
+		return nil, err
+	}
+	if err := os.MkdirAll(c.Home, 0o700); err != nil {
+		return nil, fmt.Errorf("cannot use the daemon's folder: %w", err)
+	}
+	if _, err := LoadCredential(c.Home); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, err
+	}
+	settings, err := openSettings(filepath.Join(c.Home, stateFile), c.Sharing)
+	if err != nil {
+		return nil, err
+	}
+	if c.Discovery.Log == nil {
+		c.Discovery.Log = c.Log
+	}
+	finder, err := engine.NewFinder(c.Discovery)
+	if err != nil {
+		return nil, err
+	}
+	d := &Daemon{
+		config: c, log: c.Log, started: time.Now(), address: address,
+		settings: settings, finder: finder, board: newBoard(c.Builtin, finder),
+		hub:      newHubTransport(c.Dial, c.TLS),
+		signedIn: make(chan struct{}, 1), relook: make(chan struct{}, 1), ready: make(chan struct{}),
+	}
+	d.desk.onLocal = d.board.touch
+	d.setLine(func(l *LineStatus) { l.State = LineOff })
+	return d, nil
+}
+
+// loopback reads the address of the local surface. Only a literal is taken: a
+// name may mean another address tomorrow (trust 2, 4).
+func loopback(listen string) (netip.AddrPort, error) {
+	if listen == "" {
+		listen = defaultListen
+	}
+	address, err := netip.ParseAddrPort(listen)
+	if err != nil {
+		return address, fmt.Errorf("cannot listen on %q: give a loopback address and a port, like %s", listen, defaultListen)
+	}
+	if a := address.Addr(); !a.IsLoopback() || a.Is4In6() || a.Zone() != "" {
+		return address, fmt.Errorf("cannot listen on %s: the local surface asks nobody for a key, so it may only be on a loopback address, like %s; to reach this machine from elsewhere, sign in with `kith login`", listen, defaultListen)
+	}
+	return address, nil
+}
+
+// Run is the daemon's life: it looks for engines, serves the local surface and
+// the socket, and keeps the line to the hub while signed in. It ends with ctx
+// (nil), after running answers had a few seconds to finish, or with the error
+// of what cannot work.
+func (d *Daemon) Run(ctx context.Context) error {
+	local, socket, err := d.listen()
+	if err != nil {
+		return err
+	}
+	g, ctx := errgroup.WithContext(ctx)
+	// Once before anything is served: a call that comes first thing must not be
+	// told that there is no engine.
+	d.finder.Look(ctx)
+	g.Go(func() error { return d.serve(ctx, local, d.Handler()) })
+	g.Go(func() error { return d.serve(ctx, socket, d.socketSurface(d.Handler())) })
+	g.Go(func() error { return d.watchEngines(ctx) })
+	g.Go(func() error { return d.keepLooking(ctx) })
+	g.Go(func() error { return d.keepLine(ctx) })
+	close(d.ready)
+	d.log.Info("the daemon listens", "address", d.base, "engines", len(d.board.engines()))
+	return g.Wait()
+}
+
+// Ready is closed once the local surface listens.
+func (d *Daemon) Ready() <-chan struct{} { return d.ready }
+
+// Handler is the local surface (S4). Before Run it answers to the configured
+// port.
+func (d *Daemon) Handler() http.Handler {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.surface == nil {
+		d.surface = d.newSurface(int(d.address.Port()))
+	}
+	return d.surface
+}

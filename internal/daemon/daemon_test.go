@@ -1,0 +1,398 @@
+package daemon
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/go-json-experiment/json"
+
+	"github.com/kith/kith/internal/engine"
+	"github.com/kith/kith/internal/enginetest"
+	"github.com/kith/kith/internal/fleet"
+	"github.com/kith/kith/internal/tunnel"
+)
+
+// socketClient reaches the daemon that runs on a home.
+func socketClient(home string) *http.Client {
+	return &http.Client{Transport: &http.Transport{
+		DisableKeepAlives: true,
+		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+			return new(net.Dialer).DialContext(ctx, "unix", filepath.Join(home, "daemon.sock"))
+		},
+	}}
+}
+
+// The local surface asks nobody for a key, so it is on loopback or nowhere (trust 4).
+func TestListenOnLoopbackOnly(t *testing.T) {
+	for _, address := range []string{
+		"0.0.0.0:8701", "[::]:8701", "192.168.1.4:8701", "172.17.0.1:8701", "[fe80::1]:8701", "8.8.8.8:1",
+		"localhost:8701", "example.com:8701", ":8701", "127.0.0.1", "127.1:8701", "[::ffff:127.0.0.1]:8701", "[::1%lo]:8701", "2130706433:8701",
+	} {
+		_, err := New(Config{Home: t.TempDir(), Listen: address, Log: slog.New(slog.DiscardHandler)})
+		if err == nil || !strings.Contains(err.Error(), "loopback") {
+			t.Errorf("%s: %v", address, err)
+		}
+	}
+	for _, address := range []string{"", "127.0.0.1:8701", "127.0.0.2:1", "[::1]:8701"} {
+		if _, err := New(Config{Home: t.TempDir(), Listen: address, Log: slog.New(slog.DiscardHandler)}); err != nil {
+			t.Errorf("%s: %v", address, err)
+		}
+	}
+}
+
+// The credential is its owner's alone, and never printed (trust 3).
+func TestCredential(t *testing.T) {
+	home := filepath.Join(t.TempDir(), "new")
+	if _, err := LoadCredential(home); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("not signed in: %v", err)
+	}
+	c := Credential{Hub: "https://hub.example/", Machine: "mch_1", Member: "ada", Region: "here", Secret: "kithm_secret"}
+	if err := SaveCredential(home, c); err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join(home, "credential")
+	if info, err := os.Stat(path); err != nil || info.Mode().Perm() != 0o600 {
+		t.Errorf("mode %v, %v", info.Mode(), err)
+	}
+	got, err := LoadCredential(home)
+	if c.Hub = "https://hub.example"; err != nil || got != c {
+		t.Errorf("got %+v, %v", got, err)
+	}
+	for _, text := range []string{fmt.Sprint(c), fmt.Sprintf("%v %+v %#v %s", c, c, c, c), c.LogValue().String()} {
+		if strings.Contains(text, "secret") {
+			t.Errorf("printed: %s", text)
+		}
+	}
+	for _, mode := range []fs.FileMode{0o644, 0o640, 0o604, 0o660, 0o606, 0o601} {
+		if err := os.Chmod(path, mode); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := LoadCredential(home); err == nil || !strings.Contains(err.Error(), "chmod 600") {
+			t.Errorf("mode %o: %v", mode, err)
+		}
+		if _, err := New(Config{Home: home, Log: slog.New(slog.DiscardHandler)}); err == nil {
+			t.Errorf("mode %o: a daemon starts on it", mode)
+		}
+	}
+	for _, text := range []string{`{}`, `{"hub":"https://h"}`, `{"secret":"s"}`, `nonsense`,
+		`{"hub":"http://hub.example","secret":"s"}`, `{"hub":"ftp://127.0.0.1","secret":"s"}`, `{"hub":"https://a:b@hub.example","secret":"s"}`} {
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Chmod(path, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := LoadCredential(home); err == nil {
+			t.Errorf("%s: %v", text, err)
+		}
+	}
+}
+
+// What the owner changed outlives the daemon; what was never changed follows
+// the configuration.
+func TestSettings(t *testing.T) {
+	path := filepath.Join(t.TempDir(), stateFile)
+	first := Sharing{Hours: "Mon-Fri 18:00-23:00", Timezone: "Europe/Lisbon", Slots: 2}
+	s, err := openSettings(path, first)
+	if err != nil {
+		t.Fatal(err)
+	}
+	yes, hours := true, "Sat 00:00-24:00"
+	for _, c := range []tunnel.Control{{Paused: &yes}, {Hours: &hours}} {
+		if err := s.change(c); err != nil {
+			t.Fatal(err)
+		}
+	}
+	bad, negative := "Someday", -1
+	for _, c := range []tunnel.Control{{Hours: &bad}, {Timezone: &bad}, {Slots: &negative}} {
+		if err := s.change(c); err == nil {
+			t.Errorf("%+v was taken", c)
+		}
+	}
+	if info, err := os.Stat(path); err != nil || info.Mode().Perm() != 0o600 {
+		t.Errorf("mode %v, %v", info.Mode(), err)
+	}
+	first.Slots, first.Hours = 5, "Sun 00:00-24:00" // the configuration was edited
+	s, err = openSettings(path, first)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := Sharing{Paused: true, Hours: hours, Timezone: "Europe/Lisbon", Slots: 5}
+	if got, open := s.current(); got != want || !open.Open(time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC)) {
+		t.Errorf("got %+v, want %+v", got, want)
+	}
+	no, none := false, ""
+	if err := s.change(tunnel.Control{Paused: &no, Hours: &none}); err != nil {
+		t.Fatal(err)
+	}
+	if s, err = openSettings(path, first); err != nil {
+		t.Fatal(err)
+	}
+	want.Paused, want.Hours = false, ""
+	if got, _ := s.current(); got != want {
+		t.Errorf("taken back: got %+v, want %+v", got, want)
+	}
+	if err := os.WriteFile(path, []byte(`{"paused":tr`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := openSettings(path, first); err == nil || !strings.Contains(err.Error(), path) {
+		t.Errorf("a broken state: %v", err)
+	}
+	if _, err := openSettings(filepath.Join(t.TempDir(), stateFile), Sharing{Hours: "x"}); err == nil {
+		t.Error("impossible hours in the configuration were taken")
+	}
+}
+
+// A change that cannot be saved does not happen.
+func TestSettingsUnsaved(t *testing.T) {
+	s, err := openSettings(filepath.Join(t.TempDir(), "gone", stateFile), Sharing{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	yes := true
+	if err := s.change(tunnel.Control{Paused: &yes}); err == nil {
+		t.Error("no error")
+	}
+	if now, _ := s.current(); now.Paused {
+		t.Error("paused, but not for long")
+	}
+}
+
+// The socket: what the commands ask for, for the owner alone, and the local
+// surface behind it.
+func TestSocket(t *testing.T) {
+	e := enginetest.New(enginetest.LlamaCpp, enginetest.Options{Slots: 3})
+	home := shortHome(t)
+	if err := os.WriteFile(filepath.Join(home, "daemon.sock"), nil, 0o600); err != nil { // of one that was killed
+		t.Fatal(err)
+	}
+	r := run(t, Config{Home: home}, e)
+	info, err := os.Stat(filepath.Join(home, "daemon.sock"))
+	if err != nil || info.Mode().Perm() != 0o600 || info.Mode().Type() != fs.ModeSocket {
+		t.Errorf("mode %v, %v", info.Mode(), err)
+	}
+	resp, err := r.socket().Get("http://localhost/status")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	var s Status
+	if err := json.UnmarshalRead(resp.Body, &s); err != nil {
+		t.Fatal(err)
+	}
+	if s.Version != "test" || s.Slots != 3 || len(s.Engines) != 1 || s.Engines[0].Kind != "llama.cpp" || s.Line.State != LineOff ||
+		!strings.HasPrefix(s.Local, "http://127.0.0.1:") || !strings.HasSuffix(s.Local, "/v1") || !s.Open || len(s.Models) != 1 {
+		t.Errorf("status %+v", s)
+	}
+	for _, step := range []struct {
+		path, body string
+		status     int
+		want       Sharing
+	}{
+		{"/pause", "", 200, Sharing{Paused: true}},
+		{"/hours", `{"hours":"Mon-Fri 18:00-23:00","timezone":"Europe/Lisbon"}`, 200, Sharing{Paused: true, Hours: "Mon-Fri 18:00-23:00", Timezone: "Europe/Lisbon"}},
+		{"/resume", "", 200, Sharing{Hours: "Mon-Fri 18:00-23:00", Timezone: "Europe/Lisbon"}},
+		{"/hours", `{"hours":"Funday"}`, 400, Sharing{Hours: "Mon-Fri 18:00-23:00", Timezone: "Europe/Lisbon"}},
+		{"/hours", `{"hours":"","timezone":""}`, 200, Sharing{Timezone: "Europe/Lisbon"}},
+		{"/signin", "", 204, Sharing{Timezone: "Europe/Lisbon"}},
+	} {
+		resp := post(t, r.socket(), "http://localhost"+step.path, step.body)
+		if got := r.Status().Sharing; resp.StatusCode != step.status || got != step.want {
+			t.Errorf("%s: status %d, now %+v, want %+v", step.path, resp.StatusCode, got, step.want)
+		}
+		if resp.StatusCode == 400 && faultIn(t, resp).Message == "" {
+			t.Error("a refusal without words")
+		}
+	}
+	if text := read(t, post(t, r.socket(), "http://localhost/v1/chat/completions", chat(true)).Body); !strings.HasSuffix(text, done) {
+		t.Errorf("the local surface over the socket: %s", text)
+	}
+	if got := faultIn(t, r.post("/pause", "")); got.Code != "route_not_found" {
+		t.Errorf("the control API over TCP: %+v", got)
+	}
+
+	second, err := New(Config{Home: home, Listen: "127.0.0.1:0", Log: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := second.Run(t.Context()); err == nil || !strings.Contains(err.Error(), "another daemon") {
+		t.Errorf("a second daemon: %v", err)
+	}
+	r.end()
+	if _, err := os.Stat(filepath.Join(home, "daemon.sock")); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("the socket stays: %v", err)
+	}
+}
+
+// A pause outlives the daemon and is told to the hub.
+func TestPauseOutlivesRestart(t *testing.T) {
+	e := enginetest.New(enginetest.Plain, enginetest.Options{})
+	r, h, l := joined(t, Config{}, e)
+	post(t, r.socket(), "http://localhost/pause", "")
+	l.until("paused", func(ad tunnel.Advertisement) bool { return ad.Paused })
+	r.end()
+	r = run(t, Config{Home: r.home}, e)
+	if l := h.connected(); !l.ad.Paused || l.ad.Generation != 2 {
+		t.Errorf("advertised %+v", l.ad)
+	}
+	// The owner's own programs are served all the same.
+	if resp := r.post("/v1/chat/completions", chat(false)); resp.StatusCode != 200 {
+		t.Errorf("a local call while paused: %d", resp.StatusCode)
+	}
+}
+
+// Signing in takes no restart; a refused credential ends the line and not the
+// daemon.
+func TestSignIn(t *testing.T) {
+	e := enginetest.New(enginetest.Plain, enginetest.Options{})
+	r := run(t, Config{}, e)
+	h := newHub(t)
+	h.refuse = http.StatusUnauthorized
+	h.signIn(r.home)
+	post(t, r.socket(), "http://localhost/signin", "")
+	r.await("refused", func(s Status) bool { return s.Line.State == LineRefused && s.Line.Trouble != "" })
+	if resp := r.post("/v1/chat/completions", chat(false)); resp.StatusCode != 200 {
+		t.Errorf("a local call: %d", resp.StatusCode)
+	}
+	h.mu.Lock()
+	h.refuse = 0
+	h.mu.Unlock()
+	post(t, r.socket(), "http://localhost/signin", "")
+	l := h.connected()
+	r.await("acknowledged", func(s Status) bool {
+		return s.Line.State == string(tunnel.Acked) && s.Line.Hub == h.URL && s.Line.Machine == "mch_1" && s.Line.Trouble == ""
+	})
+
+	// A newer tunnel of the same machine: this daemon says so and stops its line.
+	l.Fence(t.Context())
+	r.await("fenced", func(s Status) bool { return s.Line.State == LineFenced })
+
+	if err := os.Remove(filepath.Join(r.home, "credential")); err != nil {
+		t.Fatal(err)
+	}
+	post(t, r.socket(), "http://localhost/signin", "")
+	r.await("signed out", func(s Status) bool { return s.Line.State == LineOff && !s.Line.SignedIn })
+	if text := r.log.String(); strings.Contains(text, "kithm_") {
+		t.Errorf("the secret is in the log: %s", text)
+	}
+}
+
+// A machine that is not shared keeps no line, whoever is signed in.
+func TestUnshared(t *testing.T) {
+	r, h := away(t, nil)
+	r.await("not shared", func(s Status) bool { return s.Line.State == LineUnshared })
+	r.end()
+	if len(h.lines) != 0 {
+		t.Error("it dialled")
+	}
+}
+
+// pipes is a network in memory: one address, connections of net.Pipe.
+type pipes struct {
+	conns chan net.Conn
+	done  chan struct{}
+}
+
+func newPipes() *pipes { return &pipes{make(chan net.Conn), make(chan struct{})} }
+
+func (p *pipes) Accept() (net.Conn, error) {
+	select {
+	case c := <-p.conns:
+		return c, nil
+	case <-p.done:
+		return nil, net.ErrClosed
+	}
+}
+
+func (p *pipes) Close() error {
+	select {
+	case <-p.done:
+	default:
+		close(p.done)
+	}
+	return nil
+}
+
+func (p *pipes) Addr() net.Addr { return &net.UnixAddr{Name: "memory"} }
+
+func (p *pipes) dial(ctx context.Context, _, _ string) (net.Conn, error) {
+	here, there := net.Pipe()
+	select {
+	case p.conns <- there:
+		return here, nil
+	case <-p.done:
+		return nil, net.ErrClosed
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+}
+
+// A whole daemon under false time: the hour strikes, and strangers are refused
+// while the owner is served and what runs runs on.
+func TestHoursEnd(t *testing.T) {
+	home := t.TempDir()
+	if err := SaveCredential(home, Credential{Hub: "http://127.0.0.1:1", Machine: "m", Secret: "s"}); err != nil {
+		t.Fatal(err)
+	}
+	synctest.Test(t, func(t *testing.T) {
+		double := enginetest.New(enginetest.Plain, enginetest.Options{Behaviour: enginetest.Behaviour{Chunks: 12, Interval: time.Minute}})
+		model := engine.Model{ID: "test-model", Families: []fleet.Family{fleet.Chat}, Endpoints: []fleet.Endpoint{fleet.ChatCompletions}, Slots: 4}
+		hub := newPipes()
+		lines := make(chan *tunnel.Line, 1)
+		server := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			line, err := tunnel.Upgrade(w, r, tunnel.UpgradeConfig{Generation: 1})
+			if err != nil {
+				t.Errorf("Upgrade: %v", err)
+				return
+			}
+			lines <- line
+		})}
+		go server.Serve(hub)
+		// A bubble's clock starts on a Saturday at midnight, UTC.
+		d, err := New(Config{
+			Home: home, Log: slog.New(slog.DiscardHandler), Builtin: builtinOf(double, model),
+			Sharing: Sharing{Hours: "Sat 00:00-00:05"}, Dial: hub.dial,
+			ListenOn: func(string, string) (net.Listener, error) { return newPipes(), nil },
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan error, 1)
+		go func() { ended <- d.Run(ctx) }()
+		line := <-lines
+		if err := line.Ack(ctx); err != nil {
+			t.Fatal(err)
+		}
+		l := &link{Line: line, t: t}
+		running := l.served("/v1/chat/completions", chat(true))
+		time.Sleep(5 * time.Minute)
+		for caller, want := range map[string]string{"shared bob": string(tunnel.RefusedHours), "own ada": ""} {
+			resp := l.served("/v1/chat/completions", strings.Replace(chat(false), "three", "", 1), tunnel.HeaderCaller, caller)
+			if got := resp.Header.Get(tunnel.HeaderRefused); got != want {
+				t.Errorf("%s: refused %q, want %q", caller, got, want)
+			}
+		}
+		if text := read(t, running.Body); !strings.HasSuffix(text, done) {
+			t.Errorf("what ran when the hours ended: %s", text)
+		}
+		cancel()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+		line.Close()
+		server.Close()
+		hub.Close()
+	})
+}

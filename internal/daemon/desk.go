@@ -1,0 +1,77 @@
+package daemon
+
+import (
+	"sync"
+
+	"github.com/kith/kith/internal/fleet"
+)
+
+// desk counts the calls that run on this machine and admits one more from the
+// tunnel while there is room. The owner's own local calls are counted and never
+// refused: they may use the engine's own queue beyond the slots, and what they
+// hold is not free for others (decisions 6).
+type desk struct {
+	mu     sync.Mutex
+	routed tally
+	local  tally
+	// onLocal is called, outside the lock, after each change of the local load.
+	onLocal func()
+}
+
+// tally is a number of running calls, in all and by model.
+type tally struct {
+	all int
+	by  map[fleet.ModelID]int
+}
+
+// add counts n more (or, negative, fewer) calls of the model.
+func (t *tally) add(model fleet.ModelID, n int) {
+	if t.by == nil {
+		t.by = make(map[fleet.ModelID]int)
+	}
+	t.all += n
+	if t.by[model] += n; t.by[model] == 0 {
+		delete(t.by, model)
+	}
+}
+
+// admit takes a slot for a call from the tunnel, if one of the machine's slots
+// and one of the model's (0: the machine's alone count) is free. The caller
+// gives it back by release, once.
+func (k *desk) admit(model fleet.ModelID, slots, ofModel int) (release func(), ok bool) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.routed.all+k.local.all >= slots || ofModel > 0 && k.routed.by[model]+k.local.by[model] >= ofModel {
+		return nil, false
+	}
+	k.routed.add(model, 1)
+	return func() {
+		k.mu.Lock()
+		defer k.mu.Unlock()
+		k.routed.add(model, -1)
+	}, true
+}
+
+// enter counts a local call until release, which may be called more than once.
+func (k *desk) enter(model fleet.ModelID) (release func()) {
+	k.countLocal(model, 1)
+	return sync.OnceFunc(func() { k.countLocal(model, -1) })
+}
+
+func (k *desk) countLocal(model fleet.ModelID, n int) {
+	k.mu.Lock()
+	k.local.add(model, n)
+	k.mu.Unlock()
+	k.onLocal()
+}
+
+// load is how many calls run: from the tunnel and local; of one model, or of
+// all with an empty id.
+func (k *desk) load(model fleet.ModelID) (routed, local int) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if model == "" {
+		return k.routed.all, k.local.all
+	}
+	return k.routed.by[model], k.local.by[model]
+}

@@ -1,0 +1,140 @@
+package daemon
+
+import (
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"net/url"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+
+	"github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
+)
+
+// The names of the daemon's files in its home (KITH_HOME, default ~/.kith).
+const (
+	credentialFile = "credential"  // the machine's secret, 0600
+	stateFile      = "state.json"  // what the owner changed at run time, 0600
+	socketFile     = "daemon.sock" // the control API and the local surface, 0600
+)
+
+// Credential is what `kith login` leaves in KITH_HOME: which hub this machine
+// belongs to, as what, and the secret that proves it (decisions 7). Only the
+// file and the two requests that need it ever see Secret: printed or logged, a
+// Credential shows everything else.
+type Credential struct {
+	Hub     string `json:"hub"`     // the hub's base URL, without /v1
+	Machine string `json:"machine"` // the machine's id on that hub
+	Member  string `json:"member"`  // its owner's name there
+	Region  string `json:"region"`
+	Secret  string `json:"secret"` // kithm_…
+}
+
+// String is the credential without its secret.
+func (c Credential) String() string {
+	return fmt.Sprintf("machine %s of %s on %s", c.Machine, c.Member, c.Hub)
+}
+
+// GoString is String: %#v must not print the secret either.
+func (c Credential) GoString() string { return c.String() }
+
+// LogValue is String, for slog.
+func (c Credential) LogValue() slog.Value { return slog.StringValue(c.String()) }
+
+// LoadCredential reads the credential kept in home. A machine that is not
+// signed in has none: the error is then fs.ErrNotExist. A file that others may
+// read is refused (trust 3).
+func LoadCredential(home string) (Credential, error) {
+	var c Credential
+	path := filepath.Join(home, credentialFile)
+	if err := readPrivate(path, &c); err != nil {
+		return Credential{}, err
+	}
+	if c.Secret == "" {
+		return Credential{}, fmt.Errorf("cannot use %s: it holds no secret; run `kith login` again", path)
+	}
+	if err := checkHub(c.Hub); err != nil {
+		return Credential{}, fmt.Errorf("cannot use %s: %w; run `kith login` again", path, err)
+	}
+	c.Hub = strings.TrimSuffix(c.Hub, "/")
+	return c, nil
+}
+
+// checkHub refuses a hub's address to which the secret would travel in the
+// clear beyond this machine, or that is none.
+func checkHub(address string) error {
+	u, err := url.Parse(address)
+	if err != nil || u.Hostname() == "" || u.User != nil || u.RawQuery != "" || u.Fragment != "" {
+		return fmt.Errorf("%q is not the address of a hub, like https://HOST", address)
+	}
+	ip, err := netip.ParseAddr(u.Hostname())
+	here := u.Hostname() == "localhost" || err == nil && ip.IsLoopback()
+	if u.Scheme != "https" && (u.Scheme != "http" || !here) {
+		return fmt.Errorf("the hub's address %s is not https:// and not on this machine", address)
+	}
+	return nil
+}
+
+// SaveCredential keeps c in home, readable by its owner only, whole or not at all.
+func SaveCredential(home string, c Credential) error {
+	if err := os.MkdirAll(home, 0o700); err != nil {
+		return fmt.Errorf("cannot keep the credential: %w", err)
+	}
+	return writePrivate(filepath.Join(home, credentialFile), c)
+}
+
+// readPrivate decodes the JSON file at path into v, unless anybody but its
+// owner may read or change it.
+func readPrivate(path string, v any) error {
+	f, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	info, err := f.Stat()
+	if err != nil {
+		return err
+	}
+	// Windows keeps no mode bits; there the profile's own access list protects the file.
+	if mode := info.Mode().Perm(); mode&0o077 != 0 && runtime.GOOS != "windows" {
+		return fmt.Errorf("cannot use %s: its mode %04o lets others at it; run `chmod 600 %s`", path, mode, path)
+	}
+	if err := json.UnmarshalRead(f, v); err != nil {
+		return fmt.Errorf("cannot read %s: %w", path, err)
+	}
+	return nil
+}
+
+// writePrivate puts v at path as JSON, mode 0600, by way of a temporary file
+// that is synced and renamed: after a crash the old content or the new stands
+// there, never a part.
+func writePrivate(path string, v any) (err error) {
+	defer func() {
+		if err != nil {
+			err = fmt.Errorf("cannot write %s: %w", path, err)
+		}
+	}()
+	data, err := json.Marshal(v, jsontext.WithIndent("  "))
+	if err != nil {
+		return err
+	}
+	f, err := os.CreateTemp(filepath.Dir(path), filepath.Base(path)+".*") // made 0600
+	if err != nil {
+		return err
+	}
+	defer os.Remove(f.Name())
+	_, err = f.Write(append(data, '\n'))
+	if err == nil {
+		err = f.Sync()
+	}
+	if cerr := f.Close(); err == nil {
+		err = cerr
+	}
+	if err != nil {
+		return err
+	}
+	return os.Rename(f.Name(), path)
+}

@@ -1,0 +1,341 @@
+package daemon
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"io"
+	"iter"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/go-json-experiment/json"
+
+	"github.com/kith/kith/internal/engine"
+	"github.com/kith/kith/internal/enginetest"
+	"github.com/kith/kith/internal/gateway"
+	"github.com/kith/kith/internal/tunnel"
+)
+
+// patience bounds every wait of a test that uses real time.
+const patience = 10 * time.Second
+
+// rig is a daemon that runs on loopback, with its log.
+type rig struct {
+	*Daemon
+	t    *testing.T
+	home string
+	log  *logbook
+	end  func() // ends the daemon and waits for it
+}
+
+// logbook is a log that tests read.
+type logbook struct {
+	mu   sync.Mutex
+	text bytes.Buffer
+}
+
+func (l *logbook) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.Write(p)
+}
+
+func (l *logbook) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.String()
+}
+
+// shortHome is a folder whose path leaves room for a socket's name.
+func shortHome(t *testing.T) string {
+	t.Helper()
+	home, err := os.MkdirTemp("", "kith")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(home) })
+	return home
+}
+
+// run starts a daemon on a free port with the engines at these addresses.
+func run(t *testing.T, c Config, engines ...*enginetest.Engine) *rig {
+	t.Helper()
+	r := &rig{t: t, home: c.Home, log: new(logbook)}
+	if r.home == "" {
+		r.home = shortHome(t)
+	}
+	c.Home, c.Listen, c.Name, c.Version = r.home, "127.0.0.1:0", "laptop", "test"
+	c.Log = slog.New(slog.NewTextHandler(r.log, &slog.HandlerOptions{Level: slog.LevelDebug}))
+	for _, e := range engines {
+		if e.URL() == "" {
+			if err := e.Start(); err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() { e.Close() })
+		}
+		c.Discovery.Endpoints = append(c.Discovery.Endpoints, e.URL())
+	}
+	d, err := New(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.Daemon = d
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- d.Run(ctx) }()
+	r.end = sync.OnceFunc(func() {
+		cancel()
+		if err := <-ended; err != nil {
+			t.Errorf("Run: %v", err)
+		}
+	})
+	t.Cleanup(r.end)
+	select {
+	case <-d.Ready():
+	case err := <-ended:
+		t.Fatalf("Run ended at once: %v", err)
+	}
+	return r
+}
+
+// base is the local surface's base URL, without /v1.
+func (r *rig) base() string { return strings.TrimSuffix(r.Status().Local, "/v1") }
+
+// post makes a call of the local surface.
+func (r *rig) post(path, body string) *http.Response {
+	r.t.Helper()
+	return post(r.t, http.DefaultClient, r.base()+path, body)
+}
+
+func post(t *testing.T, client *http.Client, url, body string) *http.Response {
+	t.Helper()
+	resp, err := client.Post(url, "application/json", strings.NewReader(body))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { resp.Body.Close() })
+	return resp
+}
+
+// socket is a client of the daemon's socket.
+func (r *rig) socket() *http.Client { return socketClient(r.home) }
+
+// await returns once holds is true of the daemon's status.
+func (r *rig) await(what string, holds func(Status) bool) {
+	r.t.Helper()
+	for end := time.Now().Add(patience); !holds(r.Status()); <-time.After(time.Millisecond) {
+		if time.Now().After(end) {
+			r.t.Fatalf("never %s: %+v\n%s", what, r.Status(), r.log)
+		}
+	}
+}
+
+func read(t *testing.T, r io.Reader) string {
+	t.Helper()
+	text, err := io.ReadAll(r)
+	if err != nil {
+		t.Fatalf("after %q: %v", text, err)
+	}
+	return string(text)
+}
+
+// told is the error member of an answer.
+type toldFault struct {
+	Status  int
+	Code    string
+	Message string
+	Reason  string
+}
+
+func faultIn(t *testing.T, resp *http.Response) toldFault {
+	t.Helper()
+	var envelope struct {
+		Error struct{ Code, Message, Reason string } `json:"error"`
+	}
+	text := read(t, resp.Body)
+	if err := json.Unmarshal([]byte(text), &envelope, json.MatchCaseInsensitiveNames(true)); err != nil {
+		t.Fatalf("status %d, body %q: %v", resp.StatusCode, text, err)
+	}
+	return toldFault{resp.StatusCode, envelope.Error.Code, envelope.Error.Message, envelope.Error.Reason}
+}
+
+// chat is a chat body for the double's usual model.
+func chat(stream bool) string {
+	if stream {
+		return `{"model":"test-model","stream":true,"messages":[{"role":"user","content":"one two three"}]}`
+	}
+	return `{"model":"test-model","messages":[{"role":"user","content":"one two three"}]}`
+}
+
+// fakeHub is a hub's two ends that a daemon sees: the tunnel's, and the
+// surface.
+type fakeHub struct {
+	*httptest.Server
+	t      *testing.T
+	lines  chan *tunnel.Line
+	mu     sync.Mutex
+	refuse int // status of GET /tunnel; 0: 101
+	asked  []*http.Request
+	bodies []string
+	answer http.HandlerFunc
+}
+
+func newHub(t *testing.T) *fakeHub {
+	t.Helper()
+	h := &fakeHub{t: t, lines: make(chan *tunnel.Line, 10)}
+	var generation int64
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /tunnel", func(w http.ResponseWriter, r *http.Request) {
+		h.mu.Lock()
+		generation++
+		number, refuse := generation, h.refuse
+		h.mu.Unlock()
+		if refuse != 0 {
+			w.WriteHeader(refuse)
+			return
+		}
+		line, err := tunnel.Upgrade(w, r, tunnel.UpgradeConfig{Generation: number})
+		if err != nil {
+			t.Errorf("Upgrade: %v", err)
+			return
+		}
+		t.Cleanup(line.Close)
+		h.lines <- line
+	})
+	mux.HandleFunc("/v1/", func(w http.ResponseWriter, r *http.Request) {
+		body, _ := io.ReadAll(r.Body)
+		h.mu.Lock()
+		h.asked, h.bodies = append(h.asked, r), append(h.bodies, string(body))
+		answer := h.answer
+		h.mu.Unlock()
+		answer(w, r)
+	})
+	h.Server = httptest.NewServer(mux)
+	t.Cleanup(h.CloseClientConnections)
+	t.Cleanup(h.Close)
+	return h
+}
+
+// does makes the hub's surface answer so from now on.
+func (h *fakeHub) does(answer http.HandlerFunc) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.answer = answer
+}
+
+// signIn leaves a credential of the hub in a home.
+func (h *fakeHub) signIn(home string) {
+	h.t.Helper()
+	c := Credential{Hub: h.URL, Machine: "mch_1", Member: "ada", Region: "here", Secret: "kithm_here_secret"}
+	if err := SaveCredential(home, c); err != nil {
+		h.t.Fatal(err)
+	}
+}
+
+// link is a daemon's tunnel as the hub sees it.
+type link struct {
+	*tunnel.Line
+	t    *testing.T
+	next func() (tunnel.Advertisement, error, bool)
+	ad   tunnel.Advertisement // the newest read
+}
+
+// connected waits for a daemon's tunnel, reads its first offers and
+// acknowledges them.
+func (h *fakeHub) connected() *link {
+	h.t.Helper()
+	select {
+	case line := <-h.lines:
+		ctx, cancel := context.WithTimeout(h.t.Context(), patience)
+		h.t.Cleanup(cancel)
+		next, stop := iter.Pull2(line.Offers(ctx))
+		h.t.Cleanup(stop)
+		l := &link{Line: line, t: h.t, next: next}
+		l.until("there", func(tunnel.Advertisement) bool { return true })
+		if err := line.Ack(ctx); err != nil {
+			h.t.Fatal(err)
+		}
+		return l
+	case <-time.After(patience):
+		h.t.Fatal("no daemon came")
+		return nil
+	}
+}
+
+// until reads advertisements until holds is true of one.
+func (l *link) until(what string, holds func(tunnel.Advertisement) bool) {
+	l.t.Helper()
+	for {
+		ad, err, ok := l.next()
+		if !ok || err != nil {
+			l.t.Fatalf("waiting until %s: %v; last %+v", what, err, l.ad)
+		}
+		if l.ad = ad; holds(ad) {
+			return
+		}
+	}
+}
+
+// call sends a call down the tunnel as the hub does.
+func (l *link) call(ctx context.Context, path, body string, header ...string) (*http.Response, error) {
+	r, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://machine"+path, strings.NewReader(body))
+	if err != nil {
+		l.t.Fatal(err)
+	}
+	r.Header.Set(tunnel.HeaderCorrelation, "req_1")
+	r.Header.Set(tunnel.HeaderCaller, "shared bob")
+	for i := 0; i < len(header); i += 2 {
+		r.Header.Set(header[i], header[i+1])
+	}
+	return l.RoundTrip(r)
+}
+
+// served is call, with an answer.
+func (l *link) served(path, body string, header ...string) *http.Response {
+	l.t.Helper()
+	resp, err := l.call(l.t.Context(), path, body, header...)
+	if err != nil {
+		l.t.Fatal(err)
+	}
+	l.t.Cleanup(func() { resp.Body.Close() })
+	return resp
+}
+
+// joined is a daemon with these engines that has a tunnel to a hub.
+func joined(t *testing.T, c Config, engines ...*enginetest.Engine) (*rig, *fakeHub, *link) {
+	t.Helper()
+	h := newHub(t)
+	c.Home = shortHome(t)
+	h.signIn(c.Home)
+	r := run(t, c, engines...)
+	return r, h, h.connected()
+}
+
+// firstFrame reads a stream up to its first frame with content.
+func firstFrame(t *testing.T, body io.Reader) *bufio.Reader {
+	t.Helper()
+	lines := bufio.NewReader(body)
+	for {
+		line, err := lines.ReadString('\n')
+		if err != nil {
+			t.Fatal(err)
+		}
+		if strings.Contains(line, `"content":"`) && !strings.Contains(line, `"content":""`) {
+			return lines
+		}
+	}
+}
+
+// builtinOf is a built-in engine that is a double.
+func builtinOf(e *enginetest.Engine, models ...engine.Model) *engine.Engine {
+	return engine.Builtin("built-in", e.Transport(), models)
+}
+
+var _ gateway.Backend = (*Daemon)(nil)

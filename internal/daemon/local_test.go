@@ -1,0 +1,264 @@
+package daemon
+
+import (
+	"context"
+	"net/http"
+	"strings"
+	"testing"
+
+	"github.com/go-json-experiment/json"
+
+	"github.com/kith/kith/internal/engine"
+	"github.com/kith/kith/internal/enginetest"
+	"github.com/kith/kith/internal/fault"
+	"github.com/kith/kith/internal/fleet"
+	"github.com/kith/kith/internal/gateway"
+)
+
+// A local call is served by the engine here, its body carried whole.
+func TestLocalCall(t *testing.T) {
+	e := enginetest.New(enginetest.LlamaCpp, enginetest.Options{})
+	r := run(t, Config{}, e)
+
+	resp := r.post("/v1/chat/completions", strings.Replace(chat(false), "{", `{"n_probs":3,`, 1))
+	if text := read(t, resp.Body); resp.StatusCode != 200 || !strings.Contains(text, "one two three") {
+		t.Fatalf("status %d, body %s", resp.StatusCode, text)
+	}
+	if resp.Header.Get("X-Correlation-ID") == "" {
+		t.Error("no correlation id")
+	}
+	if body := string(e.Last().Body); !strings.Contains(body, `"n_probs":3`) {
+		t.Errorf("the owner's own field did not reach the engine: %s", body)
+	}
+
+	resp = r.post("/v1/chat/completions", chat(true))
+	if text := read(t, resp.Body); resp.StatusCode != 200 || !strings.HasSuffix(text, "data: [DONE]\n\n") {
+		t.Fatalf("status %d, body %s", resp.StatusCode, text)
+	}
+	if _, own := r.desk.load(""); own != 0 {
+		t.Errorf("%d local calls are still counted", own)
+	}
+}
+
+// Row by row what an engine's failure means to a local caller who is not
+// signed in (decisions 2).
+func TestLocalEngineFailures(t *testing.T) {
+	for name, c := range map[string]struct {
+		behaviour enginetest.Behaviour
+		status    int
+		code      fault.Code
+		says      string
+	}{
+		"400":      {enginetest.Behaviour{Status: 400}, 400, fault.InvalidRequest, "an error that was asked for"},
+		"422":      {enginetest.Behaviour{Status: 422}, 400, fault.InvalidRequest, "an_engine_code"},
+		"401":      {enginetest.Behaviour{Status: 401}, 502, fault.EngineError, "401"},
+		"403":      {enginetest.Behaviour{Status: 403}, 502, fault.EngineError, "403"},
+		"404":      {enginetest.Behaviour{Status: 404}, 404, fault.ModelNotFound, "does not have it loaded"},
+		"429":      {enginetest.Behaviour{Status: 429}, 503, fault.CapacityFull, "busy"},
+		"503":      {enginetest.Behaviour{Status: 503}, 503, fault.CapacityFull, "busy"},
+		"500":      {enginetest.Behaviour{Status: 500}, 502, fault.EngineError, "500"},
+		"dies":     {enginetest.Behaviour{Fault: enginetest.Die}, 502, fault.EngineError, "broke off"},
+		"nonsense": {enginetest.Behaviour{Answer: "<html>"}, 502, fault.EngineError, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := run(t, Config{}, enginetest.New(enginetest.Plain, enginetest.Options{Behaviour: c.behaviour}))
+			got := faultIn(t, r.post("/v1/chat/completions", chat(false)))
+			if got.Status != c.status || got.Code != string(c.code) || !strings.Contains(got.Message, c.says) {
+				t.Errorf("got %+v, want %d %s that says %q", got, c.status, c.code, c.says)
+			}
+			if _, own := r.desk.load(""); own != 0 {
+				t.Errorf("%d local calls are still counted", own)
+			}
+		})
+	}
+}
+
+// An engine that cannot be reached is told as row 11, by the family.
+func TestLocalEngineUnreachable(t *testing.T) {
+	models := []engine.Model{
+		{ID: "test-model", Families: []fleet.Family{fleet.Chat}, Endpoints: []fleet.Endpoint{fleet.ChatCompletions}, Slots: 1},
+		{ID: "vectors", Families: []fleet.Family{fleet.Embeddings}, Endpoints: []fleet.Endpoint{fleet.EmbeddingsEndpoint}, Slots: 1},
+	}
+	r := run(t, Config{Builtin: engine.Builtin("kith", noWay{}, models)})
+	if got := faultIn(t, r.post("/v1/chat/completions", chat(false))); got.Status != 503 || got.Code != string(fault.CapacityFull) {
+		t.Errorf("chat: %+v", got)
+	}
+	if got := faultIn(t, r.post("/v1/embeddings", `{"model":"vectors","input":"x"}`)); got.Status != 503 || got.Code != string(fault.CascadeExhausted) {
+		t.Errorf("embeddings: %+v", got)
+	}
+}
+
+// A stream that breaks ends in an error frame and without an end mark.
+func TestLocalStreamBreaks(t *testing.T) {
+	e := enginetest.New(enginetest.Plain, enginetest.Options{Behaviour: enginetest.Behaviour{Fault: enginetest.Die, After: 1}})
+	r := run(t, Config{}, e)
+	resp := r.post("/v1/chat/completions", chat(true))
+	text := make([]byte, 1<<16)
+	n := 0
+	for {
+		m, err := resp.Body.Read(text[n:])
+		if n += m; err != nil {
+			break // an unclean end is what HTTP itself says of it
+		}
+	}
+	if got := string(text[:n]); !strings.Contains(got, `"code":"engine_error"`) || strings.Contains(got, "[DONE]") {
+		t.Errorf("got %s", got)
+	}
+	r.await("idle", func(s Status) bool { return s.Own == 0 })
+}
+
+// Nothing at all: the words are part of the contract (S7).
+func TestNothingToServe(t *testing.T) {
+	r := run(t, Config{})
+	got := faultIn(t, r.post("/v1/chat/completions", chat(false)))
+	if want := (toldFault{503, "no_inference_backend", "no inference backend compiled in", ""}); got != want {
+		t.Errorf("got %+v, want %+v", got, want)
+	}
+	resp, err := http.Get(r.base() + "/v1/models")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	if text := read(t, resp.Body); resp.StatusCode != 200 || !strings.Contains(text, `"data":[]`) {
+		t.Errorf("models: %d %s", resp.StatusCode, text)
+	}
+}
+
+// What nothing here serves and no hub is asked for, by endpoint (S4, decisions 6).
+func TestNotFoundHere(t *testing.T) {
+	r := run(t, Config{}, enginetest.New(enginetest.Plain, enginetest.Options{}))
+	for endpoint, want := range map[fleet.Endpoint]fault.Code{
+		fleet.ChatCompletions:    fault.ModelNotFound,
+		fleet.EmbeddingsEndpoint: fault.ModelNotFound,
+		fleet.Responses:          fault.ModelNotFound,
+		fleet.Transcriptions:     fault.InvalidRequest,
+	} {
+		_, err := r.Do(t.Context(), &gateway.Call{Endpoint: endpoint, Model: "other"})
+		if got := fault.Of(err); got.Code != want {
+			t.Errorf("%s: got %v, want %s", endpoint, got, want)
+		}
+	}
+	// A local model is not served for responses either (S4).
+	if _, err := r.Do(t.Context(), &gateway.Call{Endpoint: fleet.Responses, Model: "test-model"}); fault.Of(err).Code != fault.ModelNotFound {
+		t.Errorf("responses for a local model: %v", err)
+	}
+}
+
+// The listing is what this daemon serves, ids verbatim, each once, whichever
+// engine has it; the built-in engine goes before those found.
+func TestLocalModels(t *testing.T) {
+	found := enginetest.New(enginetest.LlamaCpp, enginetest.Options{Models: []enginetest.Model{{ID: "org/Model:7b"}}})
+	inner := enginetest.New(enginetest.Plain, enginetest.Options{Models: []enginetest.Model{{ID: "tiny"}, {ID: "org/Model:7b"}}})
+	model := func(id fleet.ModelID) engine.Model {
+		return engine.Model{ID: id, Families: []fleet.Family{fleet.Chat}, Endpoints: []fleet.Endpoint{fleet.ChatCompletions}, ContextLength: 256, Slots: 1}
+	}
+	r := run(t, Config{Builtin: builtinOf(inner, model("tiny"), model("org/Model:7b"))}, found)
+	models, err := r.Models(t.Context(), gateway.Caller{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(models) != 2 || models[0].ID != "org/Model:7b" || models[1].ID != "tiny" || models[0].Via != fleet.Own {
+		t.Errorf("got %+v", models)
+	}
+	read(t, r.post("/v1/chat/completions", strings.Replace(chat(false), "test-model", "org/Model:7b", 1)).Body)
+	if inner.Counts().Runs != 1 || found.Counts().Runs != 0 {
+		t.Errorf("built-in ran %d, found ran %d", inner.Counts().Runs, found.Counts().Runs)
+	}
+	if s := r.Status(); len(s.Engines) != 2 || s.Engines[0].Kind != "builtin" && s.Engines[0].Name != "built-in" {
+		t.Errorf("status names %+v", s.Engines)
+	}
+}
+
+// The owner's calls go beyond the slots into the engine's own queue, are
+// counted as local load, and end at the engine within 2 s of the caller's leaving.
+func TestLocalLoadAndCancel(t *testing.T) {
+	e := enginetest.New(enginetest.LlamaCpp, enginetest.Options{Slots: 1, Behaviour: enginetest.Behaviour{Fault: enginetest.Hang, After: 1}})
+	r := run(t, Config{}, e)
+	ctx, leave := context.WithCancel(t.Context())
+	for range 3 {
+		req, err := http.NewRequestWithContext(ctx, http.MethodPost, r.base()+"/v1/chat/completions", strings.NewReader(chat(true)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		req.Header.Set("Content-Type", "application/json")
+		resp, err := http.DefaultClient.Do(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer resp.Body.Close()
+		firstFrame(t, resp.Body)
+	}
+	if s := r.Status(); s.Own != 3 || s.Slots != 1 {
+		t.Errorf("%d own calls of %d slots, want 3 of 1", s.Own, s.Slots)
+	}
+	if ad, _ := r.advertise(); ad.Local != 3 || ad.Free != 0 || ad.Models[0].Local != 3 || ad.Models[0].Free != 0 {
+		t.Errorf("advertised %+v", ad)
+	}
+	leave()
+	soon, cancel := context.WithTimeout(t.Context(), cancelWithin)
+	defer cancel()
+	if err := e.Wait(soon, func(c enginetest.Counts) bool { return c.Cancelled == 3 }); err != nil {
+		t.Errorf("the engine computes on: %+v", e.Counts())
+	}
+	r.await("idle", func(s Status) bool { return s.Own == 0 })
+}
+
+// Web pages are kept off every path (trust 1, 2).
+func TestGuard(t *testing.T) {
+	e := enginetest.New(enginetest.Plain, enginetest.Options{})
+	r := run(t, Config{}, e)
+	for name, set := range map[string]func(*http.Request){
+		"a foreign origin": func(r *http.Request) { r.Header.Set("Origin", "https://evil.example") },
+		"a rebound name":   func(r *http.Request) { r.Host = "evil.example" },
+		"another port":     func(r *http.Request) { r.Host = "127.0.0.1:1" },
+		"a page's image":   func(r *http.Request) { r.Header.Set("Sec-Fetch-Site", "cross-site") },
+	} {
+		req, err := http.NewRequest(http.MethodPost, r.base()+"/v1/chat/completions", strings.NewReader(chat(false)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		req.Header.Set("Content-Type", "application/json")
+		set(req)
+		resp, err := http.DefaultClient.Do(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := faultIn(t, resp); got.Code != string(fault.ForbiddenOrigin) {
+			t.Errorf("%s: %+v", name, got)
+		}
+		resp.Body.Close()
+	}
+	if runs := e.Counts().Runs; runs != 0 {
+		t.Errorf("the engine ran %d times", runs)
+	}
+}
+
+// One bucket for all routes (S8).
+func TestRate(t *testing.T) {
+	r := run(t, Config{Rate: gateway.Rate{PerSecond: 0.001, Burst: 2}})
+	for range 2 {
+		r.post("/v1/chat/completions", chat(false))
+	}
+	resp := r.post("/v1/completions", "{}")
+	if got := faultIn(t, resp); got.Status != 429 || resp.Header.Get("Retry-After") == "" {
+		t.Errorf("got %+v, Retry-After %q", got, resp.Header.Get("Retry-After"))
+	}
+}
+
+// Nothing of a prompt or an answer is in the log (trust 26).
+func TestLogHoldsNoContent(t *testing.T) {
+	e := enginetest.New(enginetest.Plain, enginetest.Options{})
+	r := run(t, Config{}, e)
+	for _, status := range []int{0, 400, 500, 503, 404} {
+		e.Set(enginetest.Behaviour{Status: status, Text: "canaryanswer"})
+		body, err := json.Marshal(map[string]any{"model": "test-model", "messages": []any{map[string]any{"role": "user", "content": "canaryprompt"}}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		read(t, r.post("/v1/chat/completions", string(body)).Body)
+	}
+	r.end()
+	if text := r.log.String(); strings.Contains(text, "canary") || !strings.Contains(text, "test-model") {
+		t.Errorf("the log: %s", text)
+	}
+}

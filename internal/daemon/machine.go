@@ -1,0 +1,202 @@
+package daemon
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"net/http"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/kith/kith/internal/dialect"
+	"github.com/kith/kith/internal/engine"
+	"github.com/kith/kith/internal/fault"
+	"github.com/kith/kith/internal/fleet"
+	"github.com/kith/kith/internal/tunnel"
+)
+
+// maxRequest bounds the body of a call from the tunnel, in bytes: what the hub
+// takes (S8), and room for what its translation to chat adds.
+const maxRequest = 40 << 20
+
+// machine answers the calls that come down the tunnel. Whatever it answers
+// without Kith-Refused came from the engine. Such a call is served here or not
+// at all: it is never sent up again (decisions 2).
+func (d *Daemon) machine() http.Handler {
+	mux := http.NewServeMux()
+	for _, endpoint := range []fleet.Endpoint{fleet.ChatCompletions, fleet.EmbeddingsEndpoint, fleet.Responses, fleet.Messages} {
+		mux.HandleFunc("POST "+endpoint.Path(), func(w http.ResponseWriter, r *http.Request) {
+			d.serveRouted(w, r, endpoint)
+		})
+	}
+	return mux
+}
+
+// serveRouted serves one call of the hub.
+func (d *Daemon) serveRouted(w http.ResponseWriter, r *http.Request, endpoint fleet.Endpoint) {
+	text, err := readRequest(w, r)
+	if err != nil {
+		if tooLarge := (*http.MaxBytesError)(nil); errors.As(err, &tooLarge) {
+			tellHub(w, r, fault.New(fault.RequestTooLarge, "the request is larger than %d MiB", maxRequest>>20))
+			return
+		}
+		panic(http.ErrAbortHandler) // the hub gave the call up
+	}
+	head, err := dialect.Peek(text)
+	if err != nil {
+		tellHub(w, r, fault.Of(err))
+		return
+	}
+	class, caller, _ := strings.Cut(r.Header.Get(tunnel.HeaderCaller), " ")
+	e, release, refusal := d.admit(head.Model, endpoint, class == fleet.Own.String(), time.Now())
+	if refusal != "" {
+		w.Header().Set(tunnel.HeaderRefused, string(refusal))
+		w.WriteHeader(http.StatusServiceUnavailable)
+		return
+	}
+	defer release()
+	ctx, cancel := withDeadline(r.Context(), r.Header.Get(tunnel.HeaderDeadline))
+	defer cancel()
+	// Not Trusted, whoever the caller is: no string that came over the network
+	// becomes a switch of the engine (decisions 5).
+	resp, err := e.Do(ctx, engine.Request{
+		Endpoint: endpoint, Model: head.Model, Stream: head.Stream, Body: text, Caller: caller,
+	})
+	if err != nil {
+		d.tellFailure(ctx, w, r, e, head.Model, err)
+		return
+	}
+	defer resp.Body.Close()
+	d.engineRefused(e, head.Model, resp.StatusCode)
+	if err := relay(w, resp, head.Stream); err != nil {
+		if ctx.Err() == nil {
+			d.engineFailed(e, head.Model, err)
+		}
+		// Never an orderly end: the hub sees a reset and tells its caller.
+		panic(http.ErrAbortHandler)
+	}
+}
+
+// readRequest reads a call's body, whole.
+func readRequest(w http.ResponseWriter, r *http.Request) ([]byte, error) {
+	// Some more than announced, so that the end is seen without growing.
+	body := bytes.NewBuffer(make([]byte, 0, min(max(r.ContentLength, 0), maxRequest)+bytes.MinRead))
+	_, err := body.ReadFrom(http.MaxBytesReader(w, r.Body, maxRequest))
+	return body.Bytes(), err
+}
+
+// admit finds the engine for a call from the tunnel and takes a slot of it, or
+// says why this machine does not take the call. Sharing hours bind others, not
+// the owner; a pause binds both (decisions 2).
+func (d *Daemon) admit(model fleet.ModelID, endpoint fleet.Endpoint, own bool, now time.Time) (*engine.Engine, func(), tunnel.Refusal) {
+	e, ofModel := d.board.find(model, endpoint)
+	sharing, hours := d.settings.current()
+	switch {
+	case e == nil || d.board.isHeld(e, model):
+		return nil, nil, tunnel.RefusedUnknownModel
+	case sharing.Paused:
+		return nil, nil, tunnel.RefusedPaused
+	case !own && !hours.Open(now):
+		return nil, nil, tunnel.RefusedHours
+	}
+	release, ok := d.desk.admit(model, d.slots(sharing), ofModel)
+	if !ok {
+		return nil, nil, tunnel.RefusedBusy
+	}
+	return e, release, ""
+}
+
+// withDeadline ends ctx when the hub gives the call up. The hub's clock rules
+// and it resets a call it gave up anyway: a deadline that seems past already
+// only says that this machine's clock is ahead, and is left aside (fault 38).
+func withDeadline(ctx context.Context, header string) (context.Context, context.CancelFunc) {
+	deadline, err := time.Parse(time.RFC3339, header)
+	if err != nil || !deadline.After(time.Now()) {
+		return ctx, func() {}
+	}
+	return context.WithDeadline(ctx, deadline)
+}
+
+// tellFailure answers a call that got no answer from its engine.
+func (d *Daemon) tellFailure(ctx context.Context, w http.ResponseWriter, r *http.Request, e *engine.Engine, model fleet.ModelID, err error) {
+	f := (*fault.Fault)(nil)
+	switch {
+	case ctx.Err() != nil:
+		panic(http.ErrAbortHandler) // nobody waits for words
+	case errors.Is(err, engine.ErrUnreachable):
+		// As an engine's own 503: the hub goes on to the next machine.
+		d.engineGone(e, err)
+		w.WriteHeader(http.StatusServiceUnavailable)
+	case errors.As(err, &f) && f.Code == fault.ModelNotFound:
+		// The engine was replaced between the look at it and the call.
+		w.Header().Set(tunnel.HeaderRefused, string(tunnel.RefusedUnknownModel))
+		w.WriteHeader(http.StatusServiceUnavailable)
+	default:
+		d.engineFailed(e, model, err)
+		tellHub(w, r, fault.Of(err))
+	}
+}
+
+// tellHub answers the hub with a fault as an engine would.
+func tellHub(w http.ResponseWriter, r *http.Request, f *fault.Fault) {
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(f.Status())
+	// The only error is a hub that went away.
+	_, _ = w.Write(dialect.AppendFault(nil, dialect.Chat, f, r.Header.Get(tunnel.HeaderCorrelation)))
+}
+
+// relay passes an engine's answer on: of its headers the content's own, a
+// stream flushed as it comes, an error's body bounded.
+func relay(w http.ResponseWriter, resp *http.Response, stream bool) error {
+	h := w.Header()
+	h.Set("Content-Type", resp.Header.Get("Content-Type"))
+	if after := resp.Header.Get("Retry-After"); after != "" {
+		h.Set("Retry-After", after)
+	}
+	if resp.ContentLength >= 0 {
+		h.Set("Content-Length", strconv.FormatInt(resp.ContentLength, 10))
+	}
+	for name := range resp.Trailer {
+		h.Add("Trailer", name)
+	}
+	if resp.StatusCode != http.StatusOK {
+		w.WriteHeader(resp.StatusCode)
+		_, err := io.Copy(w, io.LimitReader(resp.Body, maxError))
+		return err
+	}
+	w.WriteHeader(http.StatusOK)
+	if err := pour(w, resp.Body, stream); err != nil {
+		return err
+	}
+	for name := range resp.Trailer {
+		h.Set(name, resp.Trailer.Get(name))
+	}
+	return nil
+}
+
+// pour copies src to w, each read flushed if the answer is a stream.
+func pour(w http.ResponseWriter, src io.Reader, stream bool) error {
+	flush := http.NewResponseController(w).Flush
+	chunk := make([]byte, 8<<10)
+	for {
+		n, err := src.Read(chunk)
+		if n > 0 {
+			if _, err := w.Write(chunk[:n]); err != nil {
+				return err
+			}
+			if stream {
+				if err := flush(); err != nil {
+					return err
+				}
+			}
+		}
+		if err == io.EOF {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+	}
+}

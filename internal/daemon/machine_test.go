@@ -1,0 +1,344 @@
+package daemon
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net"
+	"net/http"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/kith/kith/internal/engine"
+	"github.com/kith/kith/internal/enginetest"
+	"github.com/kith/kith/internal/fleet"
+	"github.com/kith/kith/internal/tunnel"
+)
+
+// cancelWithin is how long an engine may compute for nobody (decisions 3).
+const cancelWithin = 2 * time.Second
+
+// A call down a real tunnel, unary and streamed; the engine gets an allow-list
+// of fields, even of a call that says it is the owner's.
+func TestRoutedCall(t *testing.T) {
+	e := enginetest.New(enginetest.LlamaCpp, enginetest.Options{})
+	_, _, l := joined(t, Config{}, e)
+	if want := []string{"test-model"}; len(l.ad.Models) != 1 || l.ad.Models[0].ID != want[0] || l.ad.Name != "laptop" || l.ad.Slots != 1 || l.ad.Free != 1 {
+		t.Fatalf("advertised %+v", l.ad)
+	}
+	for _, class := range []string{"own ada", "shared bob", "group eve", ""} {
+		body := strings.Replace(chat(false), "{", `{"n_probs":3,"temperature":0.5,`, 1)
+		resp := l.served("/v1/chat/completions", body, tunnel.HeaderCaller, class)
+		if text := read(t, resp.Body); resp.StatusCode != 200 || !strings.Contains(text, "one two three") {
+			t.Fatalf("%q: status %d, body %s", class, resp.StatusCode, text)
+		}
+		if sent := string(e.Last().Body); strings.Contains(sent, "n_probs") || !strings.Contains(sent, "temperature") {
+			t.Errorf("%q: the engine got %s", class, sent)
+		}
+	}
+	resp := l.served("/v1/chat/completions", chat(true))
+	if text := read(t, resp.Body); !strings.HasSuffix(text, done) || resp.Header.Get("Content-Type") != "text/event-stream" {
+		t.Errorf("%s %s", resp.Header.Get("Content-Type"), text)
+	}
+	if got := resp.Trailer.Get(engine.UsageTrailer); got != "3 3" {
+		t.Errorf("the engine's counts: %q", got)
+	}
+}
+
+// Each reason a machine does not take a call; whatever has no Kith-Refused came
+// from the engine (decisions 8).
+func TestRefusals(t *testing.T) {
+	e := enginetest.New(enginetest.Ollama, enginetest.Options{Models: []enginetest.Model{{ID: "test-model"}, {ID: "vectors", Embeddings: true}}})
+	r, _, l := joined(t, Config{Sharing: Sharing{Slots: 2}}, e)
+	yes, no, shut, always := true, false, closedNow(), ""
+	for _, step := range []struct {
+		name   string
+		change tunnel.Control
+		path   string
+		body   string
+		caller string
+		want   tunnel.Refusal // empty: taken
+	}{
+		{"open", tunnel.Control{}, "/v1/chat/completions", chat(false), "shared bob", ""},
+		{"another model", tunnel.Control{}, "/v1/chat/completions", `{"model":"nobody's","messages":[]}`, "own ada", tunnel.RefusedUnknownModel},
+		{"another endpoint", tunnel.Control{}, "/v1/embeddings", `{"model":"test-model","input":"x"}`, "own ada", tunnel.RefusedUnknownModel},
+		{"not native", tunnel.Control{}, "/v1/messages", `{"model":"test-model","messages":[]}`, "own ada", tunnel.RefusedUnknownModel},
+		{"paused, stranger", tunnel.Control{Paused: &yes}, "/v1/chat/completions", chat(false), "shared bob", tunnel.RefusedPaused},
+		{"paused, owner", tunnel.Control{}, "/v1/chat/completions", chat(false), "own ada", tunnel.RefusedPaused},
+		{"resumed, out of hours, stranger", tunnel.Control{Paused: &no, Hours: &shut}, "/v1/chat/completions", chat(false), "group eve", tunnel.RefusedHours},
+		{"out of hours, no caller named", tunnel.Control{}, "/v1/chat/completions", chat(false), "", tunnel.RefusedHours},
+		{"out of hours, owner", tunnel.Control{}, "/v1/chat/completions", chat(false), "own ada", ""},
+		{"always open", tunnel.Control{Hours: &always}, "/v1/embeddings", `{"model":"vectors","input":"x"}`, "shared bob", ""},
+	} {
+		if err := l.Control(t.Context(), step.change); err != nil {
+			t.Fatal(err)
+		}
+		resp := l.served(step.path, step.body, tunnel.HeaderCaller, step.caller)
+		read(t, resp.Body)
+		got := tunnel.Refusal(resp.Header.Get(tunnel.HeaderRefused))
+		if got != step.want || (got == "") != (resp.StatusCode == 200) || got != "" && resp.StatusCode != 503 {
+			t.Errorf("%s: status %d, refused %q, want %q", step.name, resp.StatusCode, got, step.want)
+		}
+	}
+	if ad, _ := r.advertise(); ad.Hours != "" || ad.Paused || ad.Slots != 2 {
+		t.Errorf("advertised %+v", ad)
+	}
+}
+
+// closedNow are hours that are not now, whatever the clock says.
+func closedNow() string {
+	return time.Now().UTC().AddDate(0, 0, 3).Weekday().String()[:3] + " 00:00-24:00"
+}
+
+// Slots: the machine's, the model's, and those that local calls hold.
+func TestBusy(t *testing.T) {
+	e := enginetest.New(enginetest.LlamaCpp, enginetest.Options{Slots: 2, Behaviour: enginetest.Behaviour{Fault: enginetest.Hang, After: 1}})
+	r, _, l := joined(t, Config{}, e)
+	first := l.served("/v1/chat/completions", chat(true))
+	firstFrame(t, first.Body)
+	local := r.post("/v1/chat/completions", chat(true))
+	firstFrame(t, local.Body)
+	l.until("told of the local call", func(ad tunnel.Advertisement) bool { return ad.Local == 1 && ad.Models[0].Local == 1 })
+	if s := r.Status(); s.Routed != 1 || s.Own != 1 || s.Slots != 2 {
+		t.Errorf("status %+v", s)
+	}
+	if got := l.served("/v1/chat/completions", chat(true)).Header.Get(tunnel.HeaderRefused); got != string(tunnel.RefusedBusy) {
+		t.Errorf("beyond the slots: refused %q", got)
+	}
+	local.Body.Close()
+	l.until("told of its end", func(ad tunnel.Advertisement) bool { return ad.Local == 0 })
+	if got := l.served("/v1/chat/completions", chat(true)); got.StatusCode != 200 {
+		t.Errorf("a slot came free: status %d, refused %q", got.StatusCode, got.Header.Get(tunnel.HeaderRefused))
+	}
+
+	// The owner's word on slots goes before the engine's; the model's own stands.
+	k := &desk{onLocal: func() {}}
+	if _, ok := k.admit("m", 4, 1); !ok {
+		t.Error("an empty desk is full")
+	}
+	if _, ok := k.admit("m", 4, 1); ok {
+		t.Error("a second call of a model with one slot")
+	}
+	if _, ok := k.admit("n", 4, 0); !ok {
+		t.Error("another model, with no limit of its own")
+	}
+}
+
+// Every status of the engine reaches the hub as it is, its body bounded, and
+// frees the slot.
+func TestRoutedEngineStatuses(t *testing.T) {
+	e := enginetest.New(enginetest.Plain, enginetest.Options{})
+	r, _, l := joined(t, Config{}, e)
+	for _, status := range []int{400, 401, 403, 422, 429, 500, 503, 404} {
+		e.Set(enginetest.Behaviour{Status: status})
+		resp := l.served("/v1/chat/completions", chat(false))
+		text := read(t, resp.Body)
+		if resp.StatusCode != status || resp.Header.Get(tunnel.HeaderRefused) != "" || !strings.Contains(text, "asked for") {
+			t.Errorf("engine's %d: got %d, refused %q, %s", status, resp.StatusCode, resp.Header.Get(tunnel.HeaderRefused), text)
+		}
+	}
+	// It said that it does not have the model: that is no offer any more.
+	l.until("withdrawn", func(ad tunnel.Advertisement) bool { return len(ad.Models) == 0 })
+	if got := l.served("/v1/chat/completions", chat(false)).Header.Get(tunnel.HeaderRefused); got != string(tunnel.RefusedUnknownModel) {
+		t.Errorf("withdrawn: refused %q", got)
+	}
+	r.await("idle", func(s Status) bool { return s.Routed == 0 })
+}
+
+// A model that its engine denied having comes back after a while.
+func TestHeldOff(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		finder, err := engine.NewFinder(engine.Config{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		model := engine.Model{ID: "m", Families: []fleet.Family{fleet.Chat}, Endpoints: []fleet.Endpoint{fleet.ChatCompletions}, Slots: 1}
+		e := builtinOf(enginetest.New(enginetest.Plain, enginetest.Options{}), model)
+		b := newBoard(e, finder)
+		b.hold(e, "m")
+		if offers := b.offers(); len(offers) != 0 {
+			t.Errorf("offered %+v", offers)
+		}
+		changed := b.change()
+		since := time.Now()
+		<-changed
+		if waited := time.Since(since); waited != heldOff || len(b.offers()) != 1 {
+			t.Errorf("after %v: %+v", waited, b.offers())
+		}
+	})
+}
+
+// An engine that cannot be reached is a 503 of its own, so that the hub goes on
+// to another machine.
+func TestRoutedEngineUnreachable(t *testing.T) {
+	model := engine.Model{ID: "test-model", Families: []fleet.Family{fleet.Chat}, Endpoints: []fleet.Endpoint{fleet.ChatCompletions}, Slots: 1}
+	r, _, l := joined(t, Config{Builtin: engine.Builtin("kith", noWay{}, []engine.Model{model})})
+	resp := l.served("/v1/chat/completions", chat(false))
+	if resp.StatusCode != 503 || resp.Header.Get(tunnel.HeaderRefused) != "" {
+		t.Errorf("status %d, refused %q", resp.StatusCode, resp.Header.Get(tunnel.HeaderRefused))
+	}
+	r.await("told", func(s Status) bool {
+		return len(s.Troubles) == 1 && strings.Contains(s.Troubles[0].What, "cannot be reached") && s.Routed == 0
+	})
+}
+
+// noWay is an engine that does not listen.
+type noWay struct{}
+
+func (noWay) RoundTrip(*http.Request) (*http.Response, error) {
+	return nil, &net.OpError{Op: "dial", Net: "unix", Err: errors.New("connection refused")}
+}
+
+// The models of an engine that went away are offered no more, long before the
+// next regular look; when it is back so are they.
+func TestRoutedEngineGone(t *testing.T) {
+	e := enginetest.New(enginetest.Plain, enginetest.Options{})
+	r, _, l := joined(t, Config{}, e)
+	address := strings.TrimPrefix(e.URL(), "http://")
+	e.Close()
+	// 503, or 502 on a connection that was open when it died.
+	if resp := l.served("/v1/chat/completions", chat(false)); resp.StatusCode < 502 || resp.Header.Get(tunnel.HeaderRefused) != "" {
+		t.Errorf("status %d, refused %q", resp.StatusCode, resp.Header.Get(tunnel.HeaderRefused))
+	}
+	l.until("without it", func(ad tunnel.Advertisement) bool { return len(ad.Models) == 0 })
+	if err := e.Listen(address); err != nil {
+		t.Fatal(err)
+	}
+	resp := post(t, r.socket(), "http://localhost/discover", "")
+	if text := read(t, resp.Body); !strings.Contains(text, `"test-model"`) {
+		t.Errorf("discover: %s", text)
+	}
+	l.until("with it", func(ad tunnel.Advertisement) bool { return len(ad.Models) == 1 })
+}
+
+// An engine that dies is never an orderly end (fault 44): the hub's read fails.
+func TestRoutedEngineDies(t *testing.T) {
+	e := enginetest.New(enginetest.Plain, enginetest.Options{Behaviour: enginetest.Behaviour{Fault: enginetest.Die, After: 2}})
+	r, _, l := joined(t, Config{}, e)
+	resp := l.served("/v1/chat/completions", chat(true))
+	text, err := io.ReadAll(resp.Body)
+	if err == nil || errors.Is(err, io.EOF) || !strings.Contains(string(text), "two") || strings.Contains(string(text), "[DONE]") {
+		t.Errorf("after %s: %v", text, err)
+	}
+	// Before its first byte it is the engine's failure on this very call: it
+	// must not walk on to the next machine.
+	e.Set(enginetest.Behaviour{Fault: enginetest.Die})
+	if resp := l.served("/v1/chat/completions", chat(false)); resp.StatusCode != 502 {
+		t.Errorf("died before the first byte: status %d", resp.StatusCode)
+	}
+	r.await("idle", func(s Status) bool { return s.Routed == 0 })
+	if s := r.Status(); len(s.Troubles) != 1 || !strings.Contains(s.Troubles[0].What, "failed on a call") { // twice the same
+		t.Errorf("troubles: %+v", s.Troubles)
+	}
+}
+
+// The hub gives a call up: the engine stops within 2 s (decisions 3).
+func TestRoutedCancel(t *testing.T) {
+	e := enginetest.New(enginetest.Plain, enginetest.Options{Behaviour: enginetest.Behaviour{Fault: enginetest.Endless, Interval: 5 * time.Millisecond}})
+	r, _, l := joined(t, Config{Sharing: Sharing{Slots: 2}}, e)
+	for _, stream := range []bool{true, false} {
+		e.Set(enginetest.Behaviour{Fault: enginetest.Hang, After: 1})
+		if !stream {
+			e.Set(enginetest.Behaviour{Fault: enginetest.Hang})
+		}
+		before := e.Counts()
+		ctx, giveUp := context.WithCancel(t.Context())
+		gone := make(chan struct{})
+		go func() {
+			defer close(gone)
+			if resp, err := l.call(ctx, "/v1/chat/completions", chat(stream)); err == nil {
+				<-ctx.Done()
+				resp.Body.Close()
+			}
+		}()
+		if err := e.Wait(t.Context(), func(c enginetest.Counts) bool { return c.Runs > before.Runs }); err != nil {
+			t.Fatal(err)
+		}
+		giveUp()
+		soon, cancel := context.WithTimeout(t.Context(), cancelWithin)
+		if err := e.Wait(soon, func(c enginetest.Counts) bool { return c.Cancelled > before.Cancelled }); err != nil {
+			t.Errorf("stream %v: the engine computes on: %+v", stream, e.Counts())
+		}
+		cancel()
+		<-gone
+	}
+	r.await("idle", func(s Status) bool { return s.Routed == 0 })
+}
+
+// The tunnel's end ends its calls at the engine (fault 30, seen from here).
+func TestTunnelEnds(t *testing.T) {
+	e := enginetest.New(enginetest.Plain, enginetest.Options{Behaviour: enginetest.Behaviour{Fault: enginetest.Hang, After: 1}})
+	_, h, l := joined(t, Config{}, e)
+	firstFrame(t, l.served("/v1/chat/completions", chat(true)).Body)
+	l.Close()
+	soon, cancel := context.WithTimeout(t.Context(), cancelWithin)
+	defer cancel()
+	if err := e.Wait(soon, func(c enginetest.Counts) bool { return c.Cancelled == 1 }); err != nil {
+		t.Errorf("the engine computes on: %+v", e.Counts())
+	}
+	// It comes back by itself and serves.
+	e.Set(enginetest.Behaviour{})
+	if resp := h.connected().served("/v1/chat/completions", chat(false)); resp.StatusCode != 200 {
+		t.Errorf("after the line came back: status %d", resp.StatusCode)
+	}
+}
+
+// The hub's deadline ends the call; one that is past already tells of a wrong
+// clock here, and the hub's rules (fault 38).
+func TestDeadline(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for offset, want := range map[time.Duration]bool{time.Minute: true, -time.Hour: false} {
+			ctx, cancel := withDeadline(t.Context(), time.Now().Add(offset).Format(time.RFC3339))
+			deadline, has := ctx.Deadline()
+			if has != want || has && deadline.Sub(time.Now()) != offset {
+				t.Errorf("%v from now: deadline %v, %v", offset, deadline, has)
+			}
+			cancel()
+		}
+		ctx, cancel := withDeadline(t.Context(), "soon")
+		defer cancel()
+		if _, has := ctx.Deadline(); has {
+			t.Error("a deadline of nonsense")
+		}
+	})
+	e := enginetest.New(enginetest.Plain, enginetest.Options{Behaviour: enginetest.Behaviour{Fault: enginetest.Hang}})
+	_, _, l := joined(t, Config{}, e)
+	soon := time.Now().Add(1100 * time.Millisecond).UTC().Format(time.RFC3339Nano)
+	if resp, err := l.call(t.Context(), "/v1/chat/completions", chat(false), tunnel.HeaderDeadline, soon); err == nil {
+		t.Errorf("status %d", resp.StatusCode)
+	}
+	if c := e.Counts(); c.Cancelled != 1 {
+		t.Errorf("the engine: %+v", c)
+	}
+}
+
+// What is no call of ours never reaches an engine.
+func TestRoutedNonsense(t *testing.T) {
+	e := enginetest.New(enginetest.Plain, enginetest.Options{})
+	_, _, l := joined(t, Config{}, e)
+	for _, c := range []struct {
+		path, body string
+		status     int
+	}{
+		{"/v1/chat/completions", `{"model":"test-model","model":"other"}`, 400},
+		{"/v1/chat/completions", `nonsense`, 400},
+		{"/v1/models", `{}`, 404},
+		{"/api/pull", `{"model":"x"}`, 404},
+	} {
+		if resp := l.served(c.path, c.body); resp.StatusCode != c.status || resp.Header.Get(tunnel.HeaderRefused) != "" {
+			t.Errorf("%s %s: status %d", c.path, c.body, resp.StatusCode)
+		}
+	}
+	r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://machine/v1/chat/completions", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if resp, err := l.RoundTrip(r); err != nil || resp.StatusCode != 405 {
+		t.Errorf("GET: %v %v", resp, err)
+	}
+	if runs := e.Counts().Runs; runs != 0 {
+		t.Errorf("the engine ran %d times", runs)
+	}
+}

@@ -1,0 +1,106 @@
+package daemon
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"sync"
+
+	"github.com/kith/kith/internal/fleet"
+	"github.com/kith/kith/internal/tunnel"
+)
+
+// Sharing is what the owner may change while the daemon runs. The
+// configuration gives the first values; what the site and the CLI changed since
+// is saved and stands over them, member by member (decisions 8).
+type Sharing struct {
+	// Paused refuses every call that comes down the tunnel, the owner's own too.
+	Paused bool `json:"paused"`
+	// Hours are the weekly windows in which this machine serves others, as
+	// fleet.ParseHours reads them; empty: always.
+	Hours string `json:"hours"`
+	// Timezone is the IANA zone Hours are in; empty: UTC.
+	Timezone string `json:"timezone"`
+	// Slots is how many calls may run here at once; 0: as many as the engines say.
+	Slots int `json:"slots"`
+}
+
+// settings is the Sharing in force and the file that outlives the process.
+type settings struct {
+	path  string
+	first Sharing // of the configuration
+
+	mu    sync.Mutex
+	saved tunnel.Control // what was changed since; the state file's content
+	now   Sharing        // first with saved over it
+	hours fleet.Hours    // now.Hours, read
+}
+
+// openSettings reads the state file at path over the first values. A state that
+// cannot be read is an error, not a fresh start: it may hold the owner's pause.
+func openSettings(path string, first Sharing) (*settings, error) {
+	s := &settings{path: path, first: first}
+	if err := readPrivate(path, &s.saved); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, err
+	}
+	var err error
+	if s.now, s.hours, err = settle(first, s.saved); err != nil {
+		return nil, err
+	}
+	return s, nil
+}
+
+// current is the Sharing in force and its hours.
+func (s *settings) current() (Sharing, fleet.Hours) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.now, s.hours
+}
+
+// change lays c over what is in force: checked, then saved, then in force. On
+// an error nothing has changed.
+func (s *settings) change(c tunnel.Control) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	saved := overlay(s.saved, c)
+	now, hours, err := settle(s.first, saved)
+	if err != nil {
+		return err
+	}
+	if err := writePrivate(s.path, saved); err != nil {
+		return err
+	}
+	s.saved, s.now, s.hours = saved, now, hours
+	return nil
+}
+
+// overlay is under with every member that over sets.
+func overlay(under, over tunnel.Control) tunnel.Control {
+	if over.Paused != nil {
+		under.Paused = over.Paused
+	}
+	if over.Hours != nil {
+		under.Hours = over.Hours
+	}
+	if over.Timezone != nil {
+		under.Timezone = over.Timezone
+	}
+	if over.Slots != nil {
+		under.Slots = over.Slots
+	}
+	return under
+}
+
+// settle is first with every member that saved sets, checked.
+func settle(first Sharing, saved tunnel.Control) (Sharing, fleet.Hours, error) {
+	c := overlay(tunnel.Control{Paused: &first.Paused, Hours: &first.Hours, Timezone: &first.Timezone, Slots: &first.Slots}, saved)
+	now := Sharing{Paused: *c.Paused, Hours: *c.Hours, Timezone: *c.Timezone, Slots: *c.Slots}
+	if now.Slots < 0 {
+		return Sharing{}, fleet.Hours{}, fmt.Errorf("cannot share %d slots: give a number of calls, or 0 for what the engines say", now.Slots)
+	}
+	hours, err := fleet.ParseHours(now.Hours, now.Timezone)
+	if err != nil {
+		return Sharing{}, fleet.Hours{}, err
+	}
+	return now, hours, nil
+}

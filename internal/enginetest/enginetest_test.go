@@ -1,0 +1,137 @@
+package enginetest
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net/http"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+const streamed = `{"model":"test-model","stream":true,"messages":[{"role":"user","content":"one two three"}]}`
+
+func post(t *testing.T, ctx context.Context, rt http.RoundTripper, url, body string) (*http.Response, error) {
+	t.Helper()
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, url+"/v1/chat/completions", strings.NewReader(body))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return rt.RoundTrip(req)
+}
+
+// The double does the same over a socket and without one.
+func TestBothWays(t *testing.T) {
+	for name, through := range map[string]func(*Engine) (http.RoundTripper, string){
+		"in memory": func(e *Engine) (http.RoundTripper, string) { return e.Transport(), "http://anywhere" },
+		"socket": func(e *Engine) (http.RoundTripper, string) {
+			if err := e.Start(); err != nil {
+				t.Fatal(err)
+			}
+			return &http.Transport{DisableKeepAlives: true}, e.URL()
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+			defer cancel()
+			e := New(LlamaCpp, Options{Limit: 1})
+			defer e.Close()
+			rt, url := through(e)
+			all := func(body string) (string, error) {
+				resp, err := post(t, ctx, rt, url, body)
+				if err != nil {
+					return "", err
+				}
+				defer resp.Body.Close()
+				got, err := io.ReadAll(resp.Body)
+				return string(got), err
+			}
+			if got, err := all(streamed); err != nil || strings.Count(got, "data: ") != 6 || !strings.HasSuffix(got, "data: [DONE]\n\n") {
+				t.Errorf("%v\n%s", err, got)
+			}
+			e.Set(Behaviour{Fault: Die})
+			if _, err := all(streamed); err == nil {
+				t.Error("it did not die before the first byte")
+			}
+			e.Set(Behaviour{Fault: Die, After: 2})
+			if got, err := all(streamed); !errors.Is(err, io.ErrUnexpectedEOF) || !strings.Contains(got, "two ") || strings.Contains(got, "three") {
+				t.Errorf("died in the middle: %v\n%s", err, got)
+			}
+			e.Set(Behaviour{Fault: Hang, After: 1})
+			resp, err := post(t, ctx, rt, url, streamed)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := e.Wait(ctx, func(c Counts) bool { return c.Running == 1 }); err != nil {
+				t.Fatal(err)
+			}
+			if busy, err := post(t, ctx, rt, url, streamed); err != nil || busy.StatusCode != http.StatusServiceUnavailable {
+				t.Errorf("over the limit: %v", err)
+			}
+			resp.Body.Close()
+			if err := e.Wait(ctx, func(c Counts) bool { return c.Cancelled == 1 }); err != nil {
+				t.Fatal(err)
+			}
+			got := e.Counts()
+			got.Chunks = 0
+			if want := (Counts{Runs: 4, Completed: 1, Cancelled: 1, Failed: 2, Refused: 1}); got != want {
+				t.Errorf("counts %+v, want %+v", got, want)
+			}
+			if last := e.Last(); string(last.Body) != streamed || last.Said != "one two three" || !last.Stream {
+				t.Errorf("last call %+v", last)
+			}
+		})
+	}
+}
+
+// Pace is virtual in a bubble, and each call may be answered its own way.
+func TestScriptAndPace(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := New(Ollama, Options{})
+		e.Script(func(c Call) Behaviour {
+			if c.Stream {
+				return Behaviour{Chunks: 50, First: time.Minute, Interval: 10 * time.Millisecond}
+			}
+			return Behaviour{Status: http.StatusTooManyRequests}
+		})
+		begun := time.Now()
+		resp, err := post(t, t.Context(), e.Transport(), "http://anywhere", streamed)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := io.Copy(io.Discard, resp.Body); err != nil {
+			t.Fatal(err)
+		}
+		if took, want := time.Since(begun), time.Minute+490*time.Millisecond; took != want {
+			t.Errorf("it took %v, want %v", took, want)
+		}
+		resp, err = post(t, t.Context(), e.Transport(), "http://anywhere", strings.Replace(streamed, "true", "false", 1))
+		if err != nil || resp.StatusCode != http.StatusTooManyRequests {
+			t.Errorf("%v", err)
+		}
+		resp.Body.Close()
+	})
+}
+
+func BenchmarkUnary(b *testing.B) {
+	e := New(LlamaCpp, Options{Behaviour: Behaviour{Text: strings.Repeat("word ", 200)}})
+	rt := e.Transport()
+	body := strings.Replace(streamed, "true", "false", 1)
+	b.ReportAllocs()
+	for b.Loop() {
+		req, err := http.NewRequest(http.MethodPost, "http://anywhere/v1/chat/completions", strings.NewReader(body))
+		if err != nil {
+			b.Fatal(err)
+		}
+		resp, err := rt.RoundTrip(req)
+		if err != nil {
+			b.Fatal(err)
+		}
+		if _, err := io.Copy(io.Discard, resp.Body); err != nil {
+			b.Fatal(err)
+		}
+		resp.Body.Close()
+	}
+}

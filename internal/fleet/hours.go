@@ -1,0 +1,218 @@
+package fleet
+
+import (
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// Hours are weekly windows on the wall clock of one zone (decisions 7). The
+// zero Hours are always open, in UTC.
+//
+// A window is a matter of what a clock on the wall shows: minutes that a spring
+// change leaves out never come, minutes that an autumn change repeats count
+// both times.
+type Hours struct {
+	windows []window
+	zone    *time.Location // nil: UTC
+}
+
+// window is open on its days from one minute of the day to another; when to is
+// before from, it ends on the day after.
+type window struct {
+	days     uint8 // bit 1<<time.Sunday … 1<<time.Saturday
+	from, to int   // minutes: 0 to 1439, 1 to 1440
+}
+
+// maxWindows bounds what a stranger's advertisement can make Route look at.
+const maxWindows = 64
+
+const minutesADay = 24 * 60
+
+// weekdays are the words of ParseHours, in its order: the week starts on Monday.
+var weekdays = [7]struct {
+	word string
+	day  time.Weekday
+}{
+	{"Mon", time.Monday},
+	{"Tue", time.Tuesday},
+	{"Wed", time.Wednesday},
+	{"Thu", time.Thursday},
+	{"Fri", time.Friday},
+	{"Sat", time.Saturday},
+	{"Sun", time.Sunday},
+}
+
+// ParseHours reads weekly windows as `kith hours set` takes them:
+//
+//	Mon-Fri 18:00-23:00; Sat,Sun 00:00-24:00
+//
+// Days, single or in ranges, separated by commas, then one window of 24-hour
+// times; windows separated by semicolons. A window that ends before its start ends
+// on the following day; an empty text is always open. The zone is an IANA name;
+// empty means UTC.
+func ParseHours(text, zone string) (Hours, error) {
+	if zone == "Local" {
+		return Hours{}, errors.New(`cannot use the time zone "Local": name one, like Europe/Lisbon`)
+	}
+	location, err := time.LoadLocation(zone)
+	if err != nil {
+		return Hours{}, fmt.Errorf("cannot use the time zone %.40q: name one, like Europe/Lisbon", zone)
+	}
+	h := Hours{zone: location}
+	if strings.TrimSpace(text) == "" {
+		return h, nil
+	}
+	for part := range strings.SplitSeq(text, ";") {
+		w, err := parseWindow(part)
+		if err != nil {
+			return Hours{}, err
+		}
+		if h.windows = append(h.windows, w); len(h.windows) > maxWindows {
+			return Hours{}, fmt.Errorf("cannot take more than %d windows of sharing hours", maxWindows)
+		}
+	}
+	return h, nil
+}
+
+func parseWindow(text string) (window, error) {
+	fields := strings.Fields(text)
+	// Spaces are free around commas: the times are the last field.
+	if len(fields) < 2 {
+		return window{}, fmt.Errorf(`cannot read the hours %.40q: write days and a window, like "Mon-Fri 18:00-23:00"`, text)
+	}
+	days, err := parseDays(strings.Join(fields[:len(fields)-1], ""))
+	if err != nil {
+		return window{}, err
+	}
+	times := fields[len(fields)-1]
+	start, end, ok := strings.Cut(times, "-")
+	from, ok1 := parseMinute(start)
+	to, ok2 := parseMinute(end)
+	if !ok || !ok1 || !ok2 || from == minutesADay {
+		return window{}, fmt.Errorf("cannot read the window %.40q: write it from 00:00 to 24:00, like 18:00-23:00", times)
+	}
+	if to == 0 {
+		to = minutesADay // both are midnight
+	}
+	if from == to {
+		return window{}, fmt.Errorf("cannot take the window %.40q: it is empty; a whole day is 00:00-24:00", times)
+	}
+	return window{days: days, from: from, to: to}, nil
+}
+
+func parseDays(text string) (uint8, error) {
+	var days uint8
+	for item := range strings.SplitSeq(text, ",") {
+		first, last, isRange := strings.Cut(item, "-")
+		if !isRange {
+			last = first
+		}
+		i, j := weekday(first), weekday(last)
+		if i < 0 || j < 0 {
+			return 0, fmt.Errorf("cannot read the days %.40q: write Mon, Tue, Wed, Thu, Fri, Sat or Sun, as in Mon-Fri or Sat,Sun", text)
+		}
+		for ; i != j; i = (i + 1) % 7 {
+			days |= 1 << weekdays[i].day
+		}
+		days |= 1 << weekdays[j].day
+	}
+	return days, nil
+}
+
+// weekday is the place of a word in weekdays, or -1.
+func weekday(word string) int {
+	for i := range weekdays {
+		if strings.EqualFold(weekdays[i].word, word) {
+			return i
+		}
+	}
+	return -1
+}
+
+// parseMinute reads HH:MM, 00:00 to 24:00, as minutes of the day.
+func parseMinute(text string) (int, bool) {
+	if len(text) != len("00:00") || text[2] != ':' {
+		return 0, false
+	}
+	hour, err1 := strconv.ParseUint(text[:2], 10, 8)
+	minute, err2 := strconv.ParseUint(text[3:], 10, 8)
+	at := int(hour*60 + minute)
+	return at, err1 == nil && err2 == nil && minute < 60 && at <= minutesADay
+}
+
+// Always reports whether the hours have no windows: they never close.
+func (h Hours) Always() bool { return len(h.windows) == 0 }
+
+// Open reports whether t is inside the hours.
+func (h Hours) Open(t time.Time) bool { return h.openIn(t, h.zone) }
+
+// openIn is Open on the wall clock of another zone.
+func (h Hours) openIn(t time.Time, zone *time.Location) bool {
+	if h.Always() {
+		return true
+	}
+	if zone == nil {
+		zone = time.UTC
+	}
+	t = t.In(zone)
+	today, minute := t.Weekday(), t.Hour()*60+t.Minute()
+	yesterday := (today + 6) % 7
+	for _, w := range h.windows {
+		switch {
+		case w.from < w.to:
+			if w.on(today) && w.from <= minute && minute < w.to {
+				return true
+			}
+		case w.on(today) && minute >= w.from, w.on(yesterday) && minute < w.to:
+			return true
+		}
+	}
+	return false
+}
+
+func (w window) on(day time.Weekday) bool { return w.days&(1<<day) != 0 }
+
+// Zone is the name of the zone on whose wall clock the windows are.
+func (h Hours) Zone() string {
+	if h.zone == nil {
+		return time.UTC.String()
+	}
+	return h.zone.String()
+}
+
+// String is the windows as ParseHours reads them: ParseHours(h.String(),
+// h.Zone()) is h again. Hours that are always open are the empty text.
+func (h Hours) String() string {
+	var b strings.Builder
+	for i, w := range h.windows {
+		if i > 0 {
+			b.WriteString("; ")
+		}
+		fmt.Fprintf(&b, "%s %02d:%02d-%02d:%02d", w.daysString(), w.from/60, w.from%60, w.to/60, w.to%60)
+	}
+	return b.String()
+}
+
+// daysString is the days, three and more in a row as a range: "Mon-Fri", "Sat,Sun".
+func (w window) daysString() string {
+	var items []string
+	for i := 0; i < len(weekdays); i++ {
+		if !w.on(weekdays[i].day) {
+			continue
+		}
+		last := i
+		for last+1 < len(weekdays) && w.on(weekdays[last+1].day) {
+			last++
+		}
+		if last-i >= 2 {
+			items = append(items, weekdays[i].word+"-"+weekdays[last].word)
+			i = last
+			continue
+		}
+		items = append(items, weekdays[i].word)
+	}
+	return strings.Join(items, ",")
+}

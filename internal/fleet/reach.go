@@ -1,0 +1,301 @@
+package fleet
+
+import (
+	"cmp"
+	"iter"
+	"slices"
+	"time"
+)
+
+// State is what one reachable machine that offers the model is to one caller
+// (decisions 2). Of two ways to reach a machine the one with the higher State is
+// the better one.
+type State uint8
+
+// The states, in the order in which the first that fits is the machine's.
+const (
+	Offline      State = iota // no live tunnel, or held out for flapping
+	Returning                 // its tunnel was lost just now; counts as busy
+	OutsideHours              // not the caller's own, and outside its hours or the share's
+	Paused                    // by its owner
+	Spent                     // the share's calls of the day are used up
+	Busy                      // no free slot for this call, or the share runs all it may
+	Ready
+	states // how many there are
+)
+
+// String is the state as a person reads it.
+func (s State) String() string {
+	return [...]string{"offline", "returning", "outside hours", "paused", "spent", "busy", "ready"}[s]
+}
+
+// Standing is why a caller reaches a machine: every way there is, since each
+// gives what it gives, whatever limits another carries.
+type Standing struct {
+	Class  Class    // the best of the ways
+	shares []naming // from the owner to the caller
+	group  *Group   // one they have in common that the machine is not kept out of
+}
+
+// Candidate is a machine a call may be sent to, and what allows it.
+type Candidate struct {
+	Machine *Machine
+	Offer   *Offer
+	Class   Class
+	Share   *Share // whose limits the call counts against; nil unless Class is Shared
+	Group   *Group // nil unless Class is Grouped
+}
+
+// Sighting is one reachable machine that offers a model, as a caller sees it.
+type Sighting struct {
+	Candidate
+	State State
+
+	free, total int // slots, of the machine or of the model: whichever is scarcer
+}
+
+// Sight is what the machine is to the caller for one of its offers at that time;
+// false if no way to the machine covers the model.
+func (st Standing) Sight(m *Machine, o *Offer, now time.Time) (Sighting, bool) {
+	var sighting Sighting
+	ok := st.sight(&sighting, m, o, now, nil)
+	return sighting, ok
+}
+
+// Owed is how many free slots of a machine, and how many of those it has for
+// the model, are owed to waiters who go before the call that asks.
+type Owed func(machine MachineID, model ModelID) (ofMachine, ofModel int)
+
+// sight writes into best, which it alone knows until it returns: this runs for
+// every machine of a decision, and copies of it would be half of the time.
+func (st *Standing) sight(best *Sighting, m *Machine, o *Offer, now time.Time, owed Owed) bool {
+	*best = Sighting{Candidate: Candidate{Machine: m, Offer: o, Class: st.Class}}
+	best.free, best.total = m.room(o, owed)
+	room := best.free > 0
+	if st.Class == Own {
+		best.State = m.state(Own, nil, now, room)
+		return true
+	}
+	found := false
+	for i := range st.shares {
+		share := st.shares[i].Share
+		if !share.covers(o.ID) {
+			continue
+		}
+		if state := m.state(Shared, share, now, room); !found || state > best.State {
+			found, best.State, best.Share = true, state, share
+		}
+	}
+	if st.group == nil || found && best.State == Ready {
+		return found
+	}
+	if state := m.state(Grouped, nil, now, room); !found || state > best.State {
+		best.State, best.Class, best.Share, best.Group = state, Grouped, nil, st.group
+	}
+	return true
+}
+
+// state is the table of decisions 2, row by row; room says that a slot is free
+// and owed to nobody.
+func (m *Machine) state(class Class, share *Share, now time.Time, room bool) State {
+	switch {
+	case !m.Online && now.Before(m.ReturningUntil):
+		return Returning
+	case !m.Online, m.Load.heldOut.Load() > now.UnixNano():
+		return Offline
+	case class != Own && !m.Hours.Open(now):
+		return OutsideHours
+	case share != nil && !share.Hours.openIn(now, m.Hours.zone):
+		return OutsideHours
+	case m.Paused:
+		return Paused
+	case share != nil && share.spent(now):
+		return Spent
+	case !room, share != nil && share.full():
+		return Busy
+	default:
+		return Ready
+	}
+}
+
+// room is how many slots are free for one more call of the offer, and of how
+// many: the machine's own or the model's, whichever has the smaller part free.
+func (m *Machine) room(o *Offer, owed Owed) (free, total int) {
+	var owedMachine, owedModel int
+	if owed != nil {
+		owedMachine, owedModel = owed(m.ID, o.ID)
+	}
+	free, total = m.Load.free(m.Slots)-owedMachine, m.Slots
+	if o.Slots == 0 {
+		return free, total
+	}
+	if f := o.Load.free(o.Slots) - owedModel; free > 0 && f*total < free*o.Slots {
+		return f, o.Slots
+	}
+	return free, total
+}
+
+// Reach yields every machine the caller reaches under the key's narrowing, each
+// once, own machines first, whatever it offers and whatever its state.
+func (s *Snapshot) Reach(caller MemberID, narrow Narrow) iter.Seq2[*Machine, Standing] {
+	return func(yield func(*Machine, Standing) bool) {
+		w := newWalk(s, caller, narrow)
+		w.all("", yield)
+	}
+}
+
+// walk goes through what one caller reaches.
+type walk struct {
+	s      *Snapshot
+	caller int // the caller's number
+	me     *person
+	narrow Narrow
+}
+
+func newWalk(s *Snapshot, caller MemberID, narrow Narrow) walk {
+	n, me := s.find(caller)
+	return walk{s: s, caller: n, me: me, narrow: narrow}
+}
+
+// all shows every machine in reach once, with the caller's standing; false
+// from see ends it. With a model it looks, in groups, only at those who offer
+// it; an empty model means whatever they offer.
+func (w *walk) all(model ModelID, see func(*Machine, Standing) bool) {
+	for _, m := range w.me.machines {
+		if !see(m, Standing{Class: Own}) {
+			return
+		}
+	}
+	if w.narrow == OwnOnly || !w.shared(see) || w.narrow == OwnAndShared {
+		return
+	}
+	for _, id := range w.me.groups {
+		if !w.grouped(id, model, see) {
+			return
+		}
+	}
+}
+
+// shared shows the machines of those who share with the caller.
+func (w *walk) shared(see func(*Machine, Standing) bool) bool {
+	shares := w.me.shares
+	for len(shares) > 0 {
+		n := 1
+		for n < len(shares) && shares[n].owner == shares[0].owner {
+			n++
+		}
+		owner := w.s.people.Get(shares[0].owner)
+		for _, m := range owner.machines {
+			if !see(m, Standing{Class: Shared, shares: shares[:n], group: w.common(owner, m)}) {
+				return false
+			}
+		}
+		shares = shares[n:]
+	}
+	return true
+}
+
+// grouped shows the machines of one group, but for those shown before: of
+// sharers, and of members of an earlier group.
+func (w *walk) grouped(id GroupID, model ModelID, see func(*Machine, Standing) bool) bool {
+	c, ok := w.s.groups.Get(id)
+	if !ok {
+		return true
+	}
+	if model == "" {
+		for _, member := range c.members {
+			if !w.member(c, member, see) {
+				return false
+			}
+		}
+		return true
+	}
+	of, ok := c.offering.Get(model)
+	if !ok {
+		return true
+	}
+	for it := of.Iterator(); !it.Done(); {
+		if member, _, _ := it.Next(); !w.member(c, member, see) {
+			return false
+		}
+	}
+	return true
+}
+
+func (w *walk) member(c *circle, n int, see func(*Machine, Standing) bool) bool {
+	if n == w.caller || w.sharer(n) {
+		return true
+	}
+	p := w.s.people.Get(n)
+	if first := w.me.groups[0]; c.ID != first {
+		if first, _ = firstCommon(w.me.groups, p.groups); c.ID != first {
+			return true
+		}
+	}
+	for _, m := range p.machines {
+		group := c.Group
+		if m.KeptOut || c.keepsOut(m.ID) {
+			group = w.common(p, m)
+		}
+		if group != nil && !see(m, Standing{Class: Grouped, group: group}) {
+			return false
+		}
+	}
+	return true
+}
+
+// sharer reports whether the member of that number shares with the caller.
+func (w *walk) sharer(n int) bool {
+	_, found := slices.BinarySearchFunc(w.me.shares, n, func(share naming, n int) int {
+		return cmp.Compare(share.owner, n)
+	})
+	return found
+}
+
+// common is a group that caller and owner have in common and that the machine
+// is not kept out of, or nil.
+func (w *walk) common(owner *person, m *Machine) *Group {
+	if m.KeptOut || w.narrow != Everything {
+		return nil
+	}
+	mine, theirs := w.me.groups, owner.groups
+	for {
+		id, at := firstCommon(mine, theirs)
+		if at < 0 {
+			return nil
+		}
+		if c, ok := w.s.groups.Get(id); ok && !c.keepsOut(m.ID) {
+			return c.Group
+		}
+		mine = mine[at+1:]
+	}
+}
+
+// firstCommon is the first that two ordered lists have in common and its place
+// in the first list; -1 if there is none.
+func firstCommon(a, b []GroupID) (GroupID, int) {
+	for i, j := 0, 0; i < len(a) && j < len(b); {
+		switch cmp.Compare(a[i], b[j]) {
+		case 0:
+			return a[i], i
+		case -1:
+			i++
+		default:
+			j++
+		}
+	}
+	return "", -1
+}
+
+// somebodyShares reports whether at least one share names the caller, or the
+// caller is in a group with another member (decisions 1). A narrow key does not
+// change who shares.
+func (w *walk) somebodyShares() bool {
+	if len(w.me.shares) > 0 {
+		return true
+	}
+	return slices.ContainsFunc(w.me.groups, func(id GroupID) bool {
+		c, ok := w.s.groups.Get(id)
+		return ok && len(c.members) > 1
+	})
+}

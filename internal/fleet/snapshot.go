@@ -1,0 +1,387 @@
+package fleet
+
+import (
+	"cmp"
+	"hash/maphash"
+	"iter"
+	"slices"
+	"time"
+
+	"github.com/benbjohnson/immutable"
+)
+
+// Snapshot is what is known of one region's machines and people at one moment.
+// It is immutable and persistent: every With method returns a new Snapshot that
+// shares what did not change, and costs what it touches. Any number of
+// goroutines may read one; the With methods are for the single writer.
+//
+// Reach is asked of it (owner, share, common group) and never expanded into
+// pairs. What a decision reads depends on the caller's own reach, not on what
+// exists out of it, but for two counts a model: that is how a refusal takes the
+// same time whatever others run (decisions 2).
+type Snapshot struct {
+	// Members are numbered in the order in which they were first seen, for good:
+	// a list is quicker to look into than a map, and a decision looks at hundreds.
+	numbers *immutable.Map[MemberID, int]
+	people  *immutable.List[*person]
+	owners  *immutable.Map[MachineID, int]
+	groups  *immutable.Map[GroupID, *circle]
+	models  *immutable.Map[ModelID, census]
+	zones   *immutable.Map[string, *time.Location] // one of each, not one a machine
+	seed    maphash.Seed
+}
+
+// person is what a member has: machines, shares that name them, groups.
+type person struct {
+	machines []*Machine // by ID
+	shares   []naming   // to this member, by the owner's number
+	groups   []GroupID  // in order
+}
+
+var nobody person // never written
+
+// naming is a share that names a member, with the number of its owner.
+type naming struct {
+	*Share
+	owner int
+}
+
+// circle is a group, with the index a decision needs: who in it offers a model.
+type circle struct {
+	*Group
+	ids      []MemberID  // Group.Members in order, each once
+	members  []int       // their numbers, in order
+	keptOut  []MachineID // Group.KeptOut in order
+	offering *immutable.Map[ModelID, *immutable.Map[int, struct{}]]
+}
+
+// census counts the region's machines that offer one model, by family.
+type census struct{ kept, online [families]int32 }
+
+// hasher hashes identifiers under a seed of the process: model ids are chosen
+// by strangers, who must not be able to make them collide.
+type hasher[K ~string] struct{ seed maphash.Seed }
+
+func (h hasher[K]) Hash(key K) uint32 {
+	sum := maphash.String(h.seed, string(key))
+	return uint32(sum ^ sum>>32)
+}
+
+func (h hasher[K]) Equal(a, b K) bool { return a == b }
+
+// numbered hashes members' numbers, which nobody chooses.
+type numbered struct{}
+
+func (numbered) Hash(n int) uint32   { return uint32(mix(uint64(n))) }
+func (numbered) Equal(a, b int) bool { return a == b }
+
+// NewSnapshot is a region with nobody in it.
+func NewSnapshot() *Snapshot {
+	seed := maphash.MakeSeed()
+	return &Snapshot{
+		numbers: immutable.NewMap[MemberID, int](hasher[MemberID]{seed}),
+		people:  immutable.NewList[*person](),
+		owners:  immutable.NewMap[MachineID, int](hasher[MachineID]{seed}),
+		groups:  immutable.NewMap[GroupID, *circle](hasher[GroupID]{seed}),
+		models:  immutable.NewMap[ModelID, census](hasher[ModelID]{seed}),
+		zones:   immutable.NewMap[string, *time.Location](hasher[string]{seed}),
+		seed:    seed,
+	}
+}
+
+// Machine is the machine of that id, or nil.
+func (s *Snapshot) Machine(id MachineID) *Machine {
+	owner, ok := s.owners.Get(id)
+	if !ok {
+		return nil
+	}
+	machines := s.people.Get(owner).machines
+	at, _ := slices.BinarySearchFunc(machines, id, compareID)
+	return machines[at]
+}
+
+// Machines yields every machine once.
+func (s *Snapshot) Machines() iter.Seq[*Machine] {
+	return func(yield func(*Machine) bool) {
+		for it := s.people.Iterator(); !it.Done(); {
+			_, p := it.Next()
+			for _, m := range p.machines {
+				if !yield(m) {
+					return
+				}
+			}
+		}
+	}
+}
+
+// WithMachine puts the machine in, or in the place of the version before it.
+// The machine belongs to the snapshot from here on. Loads that it lacks are
+// those of the version before it, model by model, or new.
+func (s *Snapshot) WithMachine(m *Machine) *Snapshot {
+	before := s.Machine(m.ID)
+	if before != nil && before.Owner != m.Owner {
+		s = s.WithoutMachine(m.ID)
+		before = nil
+	}
+	next := *s
+	m.settle(before)
+	if zone := next.zone(m.Hours.zone); m.Hours.zone != zone {
+		m.Hours.zone = zone
+	}
+	owner := next.number(m.Owner)
+	p := *next.people.Get(owner)
+	at, found := slices.BinarySearchFunc(p.machines, m.ID, compareID)
+	p.machines = slices.Clone(p.machines)
+	if found {
+		p.machines[at] = m
+	} else {
+		p.machines = slices.Insert(p.machines, at, m)
+		next.owners = next.owners.Set(m.ID, owner)
+	}
+	next.people = next.people.Set(owner, &p)
+	next.reindex(owner, before, m)
+	return &next
+}
+
+// WithoutMachine takes the machine out, and what is known of its load with it.
+func (s *Snapshot) WithoutMachine(id MachineID) *Snapshot {
+	before := s.Machine(id)
+	if before == nil {
+		return s
+	}
+	next := *s
+	owner := next.number(before.Owner)
+	p := *next.people.Get(owner)
+	p.machines = slices.DeleteFunc(slices.Clone(p.machines), func(m *Machine) bool { return m.ID == id })
+	next.owners = next.owners.Delete(id)
+	next.people = next.people.Set(owner, &p)
+	next.reindex(owner, before, nil)
+	return &next
+}
+
+// WithShares replaces all shares that name the member. The shares belong to the
+// snapshot from here on; a share that was there before keeps its Load.
+func (s *Snapshot) WithShares(member MemberID, shares []*Share) *Snapshot {
+	next := *s
+	n := next.number(member)
+	p := *next.people.Get(n)
+	before := p.shares
+	p.shares = nil
+	for _, share := range shares {
+		if share.Owner == member || share.Member != member {
+			continue // nobody needs a share of their own machines
+		}
+		if i := slices.IndexFunc(before, func(b naming) bool { return b.ID == share.ID }); share.Load == nil && i >= 0 {
+			share.Load = before[i].Load
+		}
+		if share.Load == nil {
+			share.Load = new(ShareLoad)
+		}
+		p.shares = append(p.shares, naming{share, next.number(share.Owner)})
+	}
+	slices.SortFunc(p.shares, func(a, b naming) int {
+		return cmp.Or(cmp.Compare(a.owner, b.owner), cmp.Compare(a.ID, b.ID))
+	})
+	next.people = next.people.Set(n, &p)
+	return &next
+}
+
+// WithGroup puts the group in, or in the place of the version before it. The
+// group belongs to the snapshot from here on. It costs one look at every
+// member's id, and work for those who joined or left.
+func (s *Snapshot) WithGroup(g *Group) *Snapshot {
+	next := *s
+	before, ok := next.groups.Get(g.ID)
+	if !ok {
+		before = &circle{offering: immutable.NewMap[ModelID, *immutable.Map[int, struct{}]](hasher[ModelID]{s.seed})}
+	}
+	c := &circle{Group: g, ids: sorted(g.Members), keptOut: sorted(g.KeptOut), offering: before.offering}
+	left := map[int]bool{}
+	for id, joined := range difference(before.ids, c.ids) {
+		member := next.number(id)
+		if joined {
+			c.members = append(c.members, member)
+		} else {
+			left[member] = true
+		}
+		for _, m := range next.enrol(member, g.ID, joined).machines {
+			for i := range m.Offers {
+				c.list(m.Offers[i].ID, member, joined)
+			}
+		}
+	}
+	for _, member := range before.members {
+		if !left[member] {
+			c.members = append(c.members, member)
+		}
+	}
+	slices.Sort(c.members)
+	next.groups = next.groups.Set(g.ID, c)
+	return &next
+}
+
+// WithoutGroup takes the group out.
+func (s *Snapshot) WithoutGroup(id GroupID) *Snapshot {
+	c, ok := s.groups.Get(id)
+	if !ok {
+		return s
+	}
+	next := *s
+	for _, member := range c.members {
+		next.enrol(member, id, false)
+	}
+	next.groups = next.groups.Delete(id)
+	return &next
+}
+
+// find is a member's number and what they have; somebody never seen has nothing.
+func (s *Snapshot) find(id MemberID) (int, *person) {
+	n, ok := s.numbers.Get(id)
+	if !ok {
+		return -1, &nobody
+	}
+	return n, s.people.Get(n)
+}
+
+// The methods below change the fields of a Snapshot that nobody else has yet.
+
+// number is a member's, who is given one at first sight.
+func (s *Snapshot) number(id MemberID) int {
+	if n, ok := s.numbers.Get(id); ok {
+		return n
+	}
+	n := s.people.Len()
+	s.numbers = s.numbers.Set(id, n)
+	s.people = s.people.Append(&nobody)
+	return n
+}
+
+// enrol writes a group into what a member has, or out of it.
+func (s *Snapshot) enrol(member int, group GroupID, joined bool) *person {
+	p := *s.people.Get(member)
+	p.groups = slices.DeleteFunc(slices.Clone(p.groups), func(g GroupID) bool { return g == group })
+	if joined {
+		p.groups = sorted(append(p.groups, group))
+	}
+	s.people = s.people.Set(member, &p)
+	return &p
+}
+
+// zone is the one Location of that name that all machines have.
+func (s *Snapshot) zone(loc *time.Location) *time.Location {
+	if loc == nil {
+		return nil
+	}
+	if known, ok := s.zones.Get(loc.String()); ok {
+		return known
+	}
+	s.zones = s.zones.Set(loc.String(), loc)
+	return loc
+}
+
+// reindex brings the indexes by model up to date after the owner's machine
+// changed from before to after, either of which may be nil.
+func (s *Snapshot) reindex(owner int, before, after *Machine) {
+	if before != nil && after != nil && before.Online == after.Online && sameOffers(before, after) {
+		return // by far the most common: a slot, a pause, an hour
+	}
+	for _, o := range before.offers() {
+		s.reindexModel(o.ID, owner, before, after)
+	}
+	for _, o := range after.offers() {
+		if before.Offer(o.ID) == nil {
+			s.reindexModel(o.ID, owner, before, after)
+		}
+	}
+}
+
+func (s *Snapshot) reindexModel(model ModelID, owner int, before, after *Machine) {
+	was, _ := s.models.Get(model)
+	switch now := was.add(before, model, -1).add(after, model, 1); now {
+	case was:
+	case census{}:
+		s.models = s.models.Delete(model)
+	default:
+		s.models = s.models.Set(model, now)
+	}
+	if (before.Offer(model) == nil) == (after.Offer(model) == nil) {
+		return
+	}
+	p := s.people.Get(owner)
+	offers := slices.ContainsFunc(p.machines, func(m *Machine) bool { return m.Offer(model) != nil })
+	for _, id := range p.groups {
+		was, _ := s.groups.Get(id)
+		c := *was
+		c.list(model, owner, offers)
+		s.groups = s.groups.Set(id, &c)
+	}
+}
+
+// list writes the member into the index of who offers the model, or out of it.
+func (c *circle) list(model ModelID, member int, offers bool) {
+	of, ok := c.offering.Get(model)
+	if !ok {
+		of = immutable.NewMap[int, struct{}](numbered{})
+	}
+	if offers {
+		of = of.Set(member, struct{}{})
+	} else {
+		of = of.Delete(member)
+	}
+	if of.Len() == 0 {
+		c.offering = c.offering.Delete(model)
+		return
+	}
+	c.offering = c.offering.Set(model, of)
+}
+
+func (c *circle) keepsOut(id MachineID) bool {
+	_, found := slices.BinarySearch(c.keptOut, id)
+	return found
+}
+
+// add is the census with the machine counted n more times, if it offers the model.
+func (c census) add(m *Machine, model ModelID, n int32) census {
+	o := m.Offer(model)
+	if o == nil {
+		return c
+	}
+	for f := range o.Families.All() {
+		c.kept[f] += n
+		if m.Online {
+			c.online[f] += n
+		}
+	}
+	return c
+}
+
+// sorted is a copy in order, each once.
+func sorted[S ~[]E, E cmp.Ordered](s S) S {
+	s = slices.Clone(s)
+	slices.Sort(s)
+	return slices.Compact(s)
+}
+
+// difference yields what is in only one of two ordered lists; true: in after.
+func difference[E cmp.Ordered](before, after []E) iter.Seq2[E, bool] {
+	return func(yield func(E, bool) bool) {
+		for len(before) > 0 || len(after) > 0 {
+			switch {
+			case len(before) > 0 && len(after) > 0 && before[0] == after[0]:
+				before, after = before[1:], after[1:]
+			case len(after) == 0 || len(before) > 0 && before[0] < after[0]:
+				if !yield(before[0], false) {
+					return
+				}
+				before = before[1:]
+			default:
+				if !yield(after[0], true) {
+					return
+				}
+				after = after[1:]
+			}
+		}
+	}
+}
+
+func compareID(m *Machine, id MachineID) int { return cmp.Compare(m.ID, id) }

@@ -1,0 +1,448 @@
+package gateway
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/go-json-experiment/json"
+
+	"github.com/kith/kith/internal/fault"
+	"github.com/kith/kith/internal/fleet"
+)
+
+const (
+	goodKey = "kith_test_good"
+	request = `{"model":"m","messages":[{"role":"user","content":"canary"}]}`
+	reply   = `{"object":"chat.completion","choices":[],"usage":{"prompt_tokens":2,"completion_tokens":3}}`
+)
+
+// backend is a Backend made of functions.
+type backend struct {
+	do     func(context.Context, *Call) (*Answer, error)
+	models []Model
+	fault  error // of Models
+}
+
+func (b *backend) Do(ctx context.Context, call *Call) (*Answer, error) { return b.do(ctx, call) }
+func (b *backend) Models(context.Context, Caller) ([]Model, error)     { return b.models, b.fault }
+
+// answers makes a Backend that answers every call with body.
+func answers(body string) *backend {
+	return &backend{do: func(context.Context, *Call) (*Answer, error) {
+		return answer(io.NopCloser(strings.NewReader(body))), nil
+	}}
+}
+
+// refuses makes a Backend that refuses every call.
+func refuses(err error) *backend {
+	return &backend{do: func(context.Context, *Call) (*Answer, error) { return nil, err }}
+}
+
+func answer(body io.ReadCloser) *Answer {
+	return &Answer{Response: &http.Response{StatusCode: 200, Body: body, ContentLength: -1}}
+}
+
+// keys is an Identify that knows one key.
+func keys(_ context.Context, secret string) (Caller, error) {
+	switch secret {
+	case goodKey:
+		return Caller{Member: "mem_1", Name: "ann", KeyID: "key_1"}, nil
+	case "kith_test_unsure":
+		return Caller{}, fault.New(fault.CascadeExhausted, "cannot confirm the key just now")
+	default:
+		return Caller{}, fault.New(fault.InvalidAPIKey, "revoked at noon: an inside nobody may see")
+	}
+}
+
+func hostedConfig(b Backend) Config {
+	return Config{Backend: b, Identify: keys, Log: slog.New(slog.DiscardHandler)}
+}
+
+func localConfig(b Backend) Config {
+	return Config{Backend: b, Guard: &Guard{Port: 8701}, Log: slog.New(slog.DiscardHandler)}
+}
+
+// ask makes a request with a good key and JSON content; headers come in pairs
+// and "" removes one.
+func ask(method, target, body string, headers ...string) *http.Request {
+	r := httptest.NewRequest(method, target, strings.NewReader(body))
+	r.Header.Set("Authorization", "Bearer "+goodKey)
+	r.Header.Set("Content-Type", "application/json")
+	for i := 0; i < len(headers); i += 2 {
+		if headers[i+1] == "" {
+			r.Header.Del(headers[i])
+		} else {
+			r.Header.Add(headers[i], headers[i+1])
+		}
+	}
+	return r
+}
+
+// do serves r and returns what was answered; an aborted answer is one too.
+func do(h http.Handler, r *http.Request) (w *httptest.ResponseRecorder, aborted bool) {
+	w = httptest.NewRecorder()
+	defer func() {
+		if v := recover(); v == http.ErrAbortHandler {
+			aborted = true
+		} else if v != nil {
+			panic(v)
+		}
+	}()
+	h.ServeHTTP(w, r)
+	return w, false
+}
+
+// told is a fault as a caller of the chat dialect reads it.
+type told struct {
+	Error struct {
+		Code          string  `json:"code"`
+		Message       string  `json:"message"`
+		Type          string  `json:"type"`
+		Param         *string `json:"param"`
+		CorrelationID string  `json:"correlation_id"`
+		Reason        string  `json:"reason"`
+		Details       struct {
+			Reason string `json:"reason"`
+		} `json:"details"`
+	} `json:"error"`
+}
+
+// checkFault checks everything that every refusal must have.
+func checkFault(t *testing.T, w *httptest.ResponseRecorder, status int, code fault.Code) told {
+	t.Helper()
+	var got told
+	if err := json.Unmarshal(w.Body.Bytes(), &got); err != nil {
+		t.Fatalf("body %q: %v", w.Body, err)
+	}
+	h := w.Result().Header
+	id := h.Get("X-Correlation-ID")
+	if w.Code != status || got.Error.Code != string(code) {
+		t.Errorf("%d %s, want %d %s (%s)", w.Code, got.Error.Code, status, code, w.Body)
+	}
+	if want := fault.New(code, "").Type(); got.Error.Type != want {
+		t.Errorf("type %s, want %s", got.Error.Type, want)
+	}
+	if id == "" || got.Error.CorrelationID != id || h.Get("Request-Id") != id || h.Get("X-Request-Id") != id {
+		t.Errorf("correlation ids differ: %v, body %q", h, got.Error.CorrelationID)
+	}
+	if h.Get("Content-Type") != "application/json" || got.Error.Message == "" {
+		t.Errorf("content type %q, message %q", h.Get("Content-Type"), got.Error.Message)
+	}
+	retry, err := strconv.Atoi(h.Get("Retry-After"))
+	if again := status == 429 || status == 503; again != (err == nil) || again && (retry < 1 || retry > 30) {
+		t.Errorf("Retry-After %q on %d", h.Get("Retry-After"), status)
+	}
+	return got
+}
+
+func TestRefusalsOfTheHostedEdge(t *testing.T) {
+	h := New(hostedConfig(answers(reply)))
+	for name, c := range map[string]struct {
+		r      *http.Request
+		status int
+		code   fault.Code
+		says   string
+	}{
+		"no path":            {ask("POST", "/v1/nothing", request), 404, fault.RouteNotFound, "base URL"},
+		"v1 missing":         {ask("POST", "/chat/completions", request), 404, fault.RouteNotFound, "/v1/chat/completions"},
+		"v1 doubled":         {ask("POST", "/v1/v1/chat/completions", request), 404, fault.RouteNotFound, "/v1/chat/completions"},
+		"trailing slash":     {ask("POST", "/v1/chat/completions/", request), 404, fault.RouteNotFound, "/v1/chat/completions"},
+		"doubled slash":      {ask("POST", "//v1/chat/completions", request), 404, fault.RouteNotFound, "/v1/chat/completions"},
+		"other case":         {ask("POST", "/V1/Chat/completions", request), 404, fault.RouteNotFound, "/v1/chat/completions"},
+		"prefix":             {ask("POST", "/openai/v1/embeddings", request), 404, fault.RouteNotFound, "/v1/embeddings"},
+		"models, v1 missing": {ask("GET", "/models", ""), 404, fault.RouteNotFound, "/v1/models"},
+		"model, v1 doubled":  {ask("GET", "/v1/v1/models/a/b", ""), 404, fault.RouteNotFound, "/v1/models/{id}"},
+		"models/":            {ask("GET", "/v1/models/", ""), 404, fault.RouteNotFound, "/v1/models;"},
+		"base":               {ask("GET", "/v1", ""), 404, fault.RouteNotFound, "base URL"},
+		"no path, no key":    {ask("POST", "/v2/x", request, "Authorization", ""), 404, fault.RouteNotFound, ""},
+		"method":             {ask("GET", "/v1/chat/completions", ""), 405, fault.MethodNotAllowed, "POST"},
+		"method, no key":     {ask("DELETE", "/v1/models", "", "Authorization", ""), 405, fault.MethodNotAllowed, "GET"},
+		"preflight":          {ask("OPTIONS", "/v1/chat/completions", ""), 405, fault.MethodNotAllowed, "POST"},
+		"no key":             {ask("POST", "/v1/chat/completions", request, "Authorization", ""), 401, fault.InvalidAPIKey, "/applications"},
+		"wrong key":          {ask("POST", "/v1/chat/completions", request, "Authorization", "", "Authorization", "Bearer kith_x"), 401, fault.InvalidAPIKey, "/applications"},
+		"two keys":           {ask("POST", "/v1/chat/completions", request, "X-Api-Key", "kith_x"), 401, fault.InvalidAPIKey, "/applications"},
+		"two bearers":        {ask("POST", "/v1/chat/completions", request, "Authorization", "Bearer kith_x"), 401, fault.InvalidAPIKey, "/applications"},
+		"basic":              {ask("POST", "/v1/chat/completions", request, "Authorization", "", "Authorization", "Basic abc"), 401, fault.InvalidAPIKey, ""},
+		"x-api-key on chat":  {ask("POST", "/v1/chat/completions", request, "Authorization", "", "X-Api-Key", goodKey), 401, fault.InvalidAPIKey, ""},
+		"unsure":             {ask("POST", "/v1/chat/completions", request, "Authorization", "", "Authorization", "Bearer kith_test_unsure"), 503, fault.CascadeExhausted, "confirm"},
+		"completions":        {ask("POST", "/v1/completions", request), 501, fault.NotImplemented, "/v1/chat/completions"},
+		"completions no key": {ask("POST", "/v1/completions", request, "Authorization", ""), 401, fault.InvalidAPIKey, ""},
+		"encoding":           {ask("POST", "/v1/chat/completions", request, "Content-Encoding", "gzip"), 415, fault.UnsupportedEncoding, "Content-Encoding"},
+		"broken JSON":        {ask("POST", "/v1/chat/completions", `{"model":`), 400, fault.InvalidRequest, "JSON"},
+		"empty":              {ask("POST", "/v1/chat/completions", ``), 400, fault.InvalidRequest, "empty"},
+		"duplicate model":    {ask("POST", "/v1/embeddings", `{"model":"a","model":"b"}`), 400, fault.InvalidRequest, "twice"},
+		"bad effort":         {ask("POST", "/v1/chat/completions", `{"model":"a","reasoning_effort":"x"}`), 400, fault.InvalidRequest, "reasoning_effort"},
+		"impossible model":   {ask("POST", "/v1/chat/completions", `{"model":"a\u0000b"}`), 404, fault.ModelNotFound, "/v1/models"},
+		"unknown model":      {ask("GET", "/v1/models/none", ""), 404, fault.ModelNotFound, "/v1/models"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w, _ := do(h, c.r)
+			if got := checkFault(t, w, c.status, c.code); !strings.Contains(got.Error.Message, c.says) {
+				t.Errorf("message %q lacks %q", got.Error.Message, c.says)
+			}
+			header := w.Result().Header
+			if (header.Get("Allow") != "") != (c.status == 405) || (header.Get("Www-Authenticate") != "") != (c.status == 401) ||
+				(header.Get("X-Should-Retry") == "false") != (c.status == 501) {
+				t.Errorf("headers %v", header)
+			}
+		})
+	}
+	one, _ := do(h, ask("POST", "/v1/chat/completions", request, "Authorization", ""))
+	two, _ := do(h, ask("POST", "/v1/chat/completions", request, "Authorization", "", "Authorization", "Bearer kith_x"))
+	hide := func(w *httptest.ResponseRecorder) string {
+		return strings.ReplaceAll(w.Body.String(), w.Header().Get("X-Correlation-ID"), "")
+	}
+	if hide(one) != hide(two) {
+		t.Errorf("a missing and a wrong key are told apart:\n%s\n%s", one.Body, two.Body)
+	}
+}
+
+// Every fault of the table comes out as its status and code, in both
+// envelopes' terms, whatever made it.
+func TestFaultsOfTheBackend(t *testing.T) {
+	for code, status := range fault.Codes() {
+		t.Run(string(code), func(t *testing.T) {
+			h := New(hostedConfig(refuses(errors.Join(errors.New("inside"), fault.New(code, "why, and what next")))))
+			w, aborted := do(h, ask("POST", "/v1/chat/completions", request))
+			got := checkFault(t, w, status, code)
+			if got.Error.Message != "why, and what next" || aborted {
+				t.Errorf("%s, aborted %v", w.Body, aborted)
+			}
+		})
+	}
+	t.Run("after a wait", func(t *testing.T) {
+		w, _ := do(New(hostedConfig(refuses(fault.New(fault.CapacityFull, "busy").AfterWait()))), ask("POST", "/v1/chat/completions", request))
+		if got := checkFault(t, w, 503, fault.CapacityFull); got.Error.Reason != fault.WaitElapsed {
+			t.Errorf("%s", w.Body)
+		}
+	})
+	t.Run("no retry", func(t *testing.T) {
+		w, _ := do(New(hostedConfig(refuses(fault.New(fault.CascadeExhausted, "no").WithNoRetry()))), ask("POST", "/v1/chat/completions", request))
+		if w.Header().Get("X-Should-Retry") != "false" {
+			t.Errorf("%v", w.Header())
+		}
+	})
+	t.Run("not a fault", func(t *testing.T) {
+		w, _ := do(New(hostedConfig(refuses(errors.New("the secret inside")))), ask("POST", "/v1/chat/completions", request))
+		checkFault(t, w, 500, fault.InternalError)
+		if strings.Contains(w.Body.String(), "secret") {
+			t.Errorf("%s", w.Body)
+		}
+	})
+	t.Run("panic", func(t *testing.T) {
+		b := &backend{do: func(context.Context, *Call) (*Answer, error) { panic("the secret inside") }}
+		var log bytes.Buffer
+		c := hostedConfig(b)
+		c.Log = slog.New(slog.NewJSONHandler(&log, nil))
+		w, aborted := do(New(c), ask("POST", "/v1/chat/completions", request))
+		checkFault(t, w, 500, fault.InternalError)
+		if aborted || strings.Contains(w.Body.String()+log.String(), "secret") || !strings.Contains(log.String(), "panic (string)") {
+			t.Errorf("%s\n%s", w.Body, log.String())
+		}
+	})
+	t.Run("retry after", func(t *testing.T) {
+		seen := map[string]bool{}
+		h := New(hostedConfig(refuses(fault.New(fault.CapacityFull, "busy"))))
+		for range 300 {
+			w, _ := do(h, ask("POST", "/v1/chat/completions", request))
+			seen[w.Header().Get("Retry-After")] = true
+		}
+		if len(seen) != 3 || !seen["4"] || !seen["5"] || !seen["6"] {
+			t.Errorf("back-offs %v, want 5 s give or take 20 %%", seen)
+		}
+	})
+}
+
+func TestEnvelopeFollowsRouteAndVersion(t *testing.T) {
+	h := New(hostedConfig(answers(reply)))
+	version := []string{"Anthropic-Version", "2023-06-01"}
+	for _, c := range []struct {
+		r        *http.Request
+		messages bool
+	}{
+		{ask("GET", "/v1/models/x", "", version...), true},
+		{ask("GET", "/v1/models/x", ""), false},
+		{ask("GET", "/nowhere", "", version...), true},
+		{ask("GET", "/nowhere", ""), false},
+		{ask("POST", "/v1/messages", request), true},
+		{ask("POST", "/v1/messages/count_tokens", request), true},
+		{ask("GET", "/v1/chat/completions", "", version...), false},
+	} {
+		w, _ := do(h, c.r)
+		if got := strings.HasPrefix(w.Body.String(), `{"type":"error","error":{"type":"`); got != c.messages {
+			t.Errorf("%s %s: %s", c.r.Method, c.r.URL, w.Body)
+		}
+		if !strings.Contains(w.Body.String(), w.Header().Get("X-Correlation-ID")) {
+			t.Errorf("no correlation id: %s", w.Body)
+		}
+	}
+}
+
+func TestUnary(t *testing.T) {
+	var call *Call
+	b := &backend{do: func(_ context.Context, c *Call) (*Answer, error) {
+		call = c
+		c.Trace = Trace{Machine: "mch_1", Attempts: 1, Route: "own; machine=box\r\nX: y; owner=ann"}
+		return answer(io.NopCloser(strings.NewReader(reply))), nil
+	}}
+	var log bytes.Buffer
+	var out Outcome
+	c := hostedConfig(b)
+	c.Log = slog.New(slog.NewJSONHandler(&log, nil))
+	c.Finished = func(_ *Call, o Outcome) { out = o }
+	h := New(c)
+	w, aborted := do(h, ask("POST", "/v1/chat/completions", request, "Prefer", "respond-async, wait=7", "X-Correlation-ID", "mine"))
+	if w.Code != 200 || w.Body.String() != reply || aborted {
+		t.Errorf("%d %q", w.Code, w.Body)
+	}
+	header := w.Header()
+	if header.Get("Content-Length") != strconv.Itoa(len(reply)) || header.Get("Content-Type") != "application/json" ||
+		header.Get("X-Kith-Route") != "own; machine=box  X: y; owner=ann" {
+		t.Errorf("%v", header)
+	}
+	if call.ID != header.Get("X-Correlation-ID") || call.ID == "mine" || string(call.Body) != request || call.Model != "m" || call.Stream ||
+		call.Caller.KeyID != "key_1" || call.Wait != 7*time.Second || call.Endpoint != fleet.ChatCompletions {
+		t.Errorf("%+v", call)
+	}
+	call.Waiting(1, time.Second) // never nil
+	if out.Status != 200 || out.Code != "" || out.TokensIn != 2 || out.TokensOut != 3 || !out.Reported || out.FirstByte <= 0 || out.Duration < out.FirstByte {
+		t.Errorf("%+v", out)
+	}
+	if lines := strings.Count(log.String(), "\n"); lines != 1 || strings.Contains(log.String(), "canary") ||
+		!strings.Contains(log.String(), `"endpoint":"/v1/chat/completions"`) || !strings.Contains(log.String(), `"machine":"mch_1"`) {
+		t.Errorf("log:\n%s", log.String())
+	}
+	if strings.Contains(log.String(), goodKey) {
+		t.Error("the log holds a key")
+	}
+
+	w, _ = do(h, ask("POST", "/v1/embeddings", `{"model":"m","stream":true}`))
+	if w.Code != 200 || call.Stream || call.Endpoint != fleet.EmbeddingsEndpoint || call.Wait >= 0 {
+		t.Errorf("%d %+v", w.Code, call)
+	}
+}
+
+func TestUnaryAnswersThatAreNone(t *testing.T) {
+	broken := func(err error) *backend {
+		return &backend{do: func(context.Context, *Call) (*Answer, error) {
+			return answer(io.NopCloser(io.MultiReader(strings.NewReader(reply[:20]), &failing{err}))), nil
+		}}
+	}
+	for name, c := range map[string]struct {
+		b    *backend
+		code fault.Code
+	}{
+		"nonsense": {answers("<html>"), fault.EngineError},
+		"error":    {answers(`{"error":{"message":"x"}}`), fault.EngineError},
+		"too long": {answers(`{"a":"` + strings.Repeat("x", 2000) + `"}`), fault.EngineError},
+		"cut":      {broken(io.ErrUnexpectedEOF), fault.EngineError},
+		"gone":     {broken(fault.New(fault.MachineOffline, "gone")), fault.MachineOffline},
+	} {
+		t.Run(name, func(t *testing.T) {
+			config := hostedConfig(c.b)
+			config.Limits.Answer = 1000
+			w, _ := do(New(config), ask("POST", "/v1/chat/completions", request))
+			checkFault(t, w, fault.New(c.code, "").Status(), c.code)
+		})
+	}
+}
+
+// failing is a reader that fails.
+type failing struct{ err error }
+
+func (f *failing) Read([]byte) (int, error) { return 0, f.err }
+
+func TestModels(t *testing.T) {
+	b := &backend{models: []Model{
+		{ID: "a", Availability: Ready, Via: fleet.Own, Machines: 2, Created: time.Unix(1_700_000_000, 0), ContextLength: 4096, Capabilities: []string{"tools"}},
+		{ID: "hf.co/org/b:Q4", Availability: Busy, Via: fleet.Shared},
+		{ID: "z", Availability: OutsideHours, Via: fleet.Grouped},
+	}}
+	h := New(hostedConfig(b))
+	const entry = `{"id":"a","object":"model","created":1700000000,"owned_by":"kith","context_length":4096,"capabilities":["tools"],"availability":"ready","via":"own","machines":2}`
+	w, _ := do(h, ask("GET", "/v1/models", ""))
+	if !strings.HasPrefix(w.Body.String(), `{"object":"list","data":[`+entry+`,{"id":"hf.co/org/b:Q4"`) || w.Code != 200 || w.Header().Get("X-Correlation-ID") == "" {
+		t.Errorf("%d %s", w.Code, w.Body)
+	}
+	for _, path := range []string{"/v1/models/hf.co/org/b:Q4", "/v1/models/hf.co%2Forg%2Fb%3AQ4"} {
+		if w, _ := do(h, ask("GET", path, "", "Authorization", "", "X-Api-Key", goodKey)); w.Code != 200 || !strings.Contains(w.Body.String(), `"id":"hf.co/org/b:Q4"`) {
+			t.Errorf("%s: %d %s", path, w.Code, w.Body)
+		}
+	}
+	if w, _ := do(h, ask("GET", "/v1/models", "", "X-Api-Key", goodKey)); w.Code != 200 {
+		t.Errorf("the same key twice: %d", w.Code)
+	}
+	for query, want := range map[string]string{
+		"":                                    "a hf.co/org/b:Q4 z false a z",
+		"limit=2":                             "a hf.co/org/b:Q4 true a hf.co/org/b:Q4",
+		"limit=2&after_id=":                   "a hf.co/org/b:Q4 true a hf.co/org/b:Q4",
+		"limit=2&after_id=hf.co%2Forg%2Fb:Q4": "z false z z",
+		"after_id=c":                          "hf.co/org/b:Q4 z false hf.co/org/b:Q4 z",
+		"after_id=z":                          "false  ",
+		"before_id=z&limit=1":                 "hf.co/org/b:Q4 true hf.co/org/b:Q4 hf.co/org/b:Q4",
+	} {
+		w, _ := do(h, ask("GET", "/v1/models?"+query, "", "Anthropic-Version", "2026-10-21"))
+		var page struct {
+			Data []struct {
+				Type, ID, DisplayName string
+				CreatedAt             time.Time `json:"created_at"`
+			} `json:"data"`
+			HasMore bool   `json:"has_more"`
+			First   string `json:"first_id"`
+			Last    string `json:"last_id"`
+		}
+		if err := json.Unmarshal(w.Body.Bytes(), &page, json.MatchCaseInsensitiveNames(true)); err != nil {
+			t.Fatal(err)
+		}
+		got := ""
+		for _, m := range page.Data {
+			got += m.ID + " "
+		}
+		if got += strconv.FormatBool(page.HasMore) + " " + page.First + " " + page.Last; got != want {
+			t.Errorf("%q: %s, want %s", query, got, want)
+		}
+	}
+	w, _ = do(h, ask("GET", "/v1/models?limit=0", "", "Anthropic-Version", "x"))
+	if w.Code != 400 {
+		t.Errorf("limit=0: %d", w.Code)
+	}
+	w, _ = do(New(hostedConfig(&backend{fault: fault.New(fault.CascadeExhausted, "x")})), ask("GET", "/v1/models", ""))
+	checkFault(t, w, 503, fault.CascadeExhausted)
+	w, _ = do(New(hostedConfig(&backend{})), ask("GET", "/v1/models", ""))
+	if w.Body.String() != `{"object":"list","data":[]}` {
+		t.Errorf("%s", w.Body)
+	}
+	w, _ = do(New(hostedConfig(&backend{})), ask("GET", "/v1/models", "", "Anthropic-Version", "x"))
+	if w.Body.String() != `{"data":[],"has_more":false,"first_id":null,"last_id":null}` {
+		t.Errorf("%s", w.Body)
+	}
+}
+
+func TestGreeting(t *testing.T) {
+	for _, c := range []Config{hostedConfig(nil), localConfig(nil)} {
+		w, _ := do(New(c), ask("HEAD", "http://localhost:8701/", "", "Authorization", ""))
+		if w.Code != 200 || w.Body.Len() != 0 || w.Header().Get("X-Correlation-ID") == "" {
+			t.Errorf("%d %v", w.Code, w.Header())
+		}
+	}
+}
+
+func TestPreferredWait(t *testing.T) {
+	for value, want := range map[string]time.Duration{
+		"": -1, "wait=0": 0, "wait=10": 10 * time.Second, "handling=lenient, WAIT = \"3\"": 3 * time.Second,
+		"wait=-1": -1, "wait=x": -1, "wait": -1, "wait=99999999999": -1,
+	} {
+		if got := preferredWait(http.Header{"Prefer": {value}}); got != want {
+			t.Errorf("%q: %v, want %v", value, got, want)
+		}
+	}
+}

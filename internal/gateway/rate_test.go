@@ -1,0 +1,164 @@
+package gateway
+
+import (
+	"context"
+	"fmt"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/kith/kith/internal/fault"
+	"github.com/kith/kith/internal/fleet"
+)
+
+// The local surface takes 200 requests at once and then 100 a second, whatever
+// they are (S8).
+func TestLocalRateIsExact(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := localConfig(answers(reply))
+		c.Rate = Rate{PerSecond: 100, Burst: 200}
+		h := New(c)
+		served := func(n int) (ok int) {
+			for i := range n {
+				r := ask("POST", "http://localhost:8701/v1/chat/completions", request)
+				if i%2 == 0 {
+					r = ask("HEAD", "http://localhost:8701/", "")
+				}
+				w, _ := do(h, r)
+				switch w.Code {
+				case 200:
+					ok++
+				case 429:
+					if r.Method == "POST" {
+						checkFault(t, w, 429, fault.RateLimitExceeded)
+					}
+					if w.Header().Get("Retry-After") != "1" {
+						t.Errorf("Retry-After %s", w.Header().Get("Retry-After"))
+					}
+				default:
+					t.Fatal(w.Code)
+				}
+			}
+			return ok
+		}
+		if got := served(250); got != 200 {
+			t.Errorf("%d of 250 at once served, want 200", got)
+		}
+		time.Sleep(100 * time.Millisecond)
+		if got := served(50); got != 10 {
+			t.Errorf("%d of 50 served after 100 ms, want 10", got)
+		}
+		time.Sleep(time.Minute)
+		if got := served(250); got != 200 {
+			t.Errorf("%d of 250 served after a minute, want 200", got)
+		}
+	})
+}
+
+func TestHostedRateIsPerKey(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := buckets{rate: Rate{PerSecond: 0.1, Burst: 1}}
+		now := time.Now()
+		one, two := bucketOf(Caller{KeyID: "a"}), bucketOf(Caller{Machine: "a"})
+		if b.take(one, now) != nil || b.take(two, now) != nil {
+			t.Error("the first request of a key was refused")
+		}
+		f := fault.Of(b.take(one, now.Add(2*time.Second)))
+		if f == nil || f.RetryAfter != 8 {
+			t.Errorf("%+v, want 8 s to the next token", f)
+		}
+		if b.take(one, now.Add(10*time.Second)) != nil {
+			t.Error("the next token was not there")
+		}
+	})
+}
+
+func TestUnknownKeysTakeNoTokens(t *testing.T) {
+	c := hostedConfig(answers(reply))
+	c.Rate = Rate{PerSecond: 0.001, Burst: 1}
+	h := New(c)
+	for range 5 {
+		if w, _ := do(h, ask("GET", "/v1/models", "", "Authorization", "")); w.Code != 401 {
+			t.Fatal(w.Code)
+		}
+	}
+	if w, _ := do(h, ask("GET", "/v1/models", "")); w.Code != 200 {
+		t.Error(w.Code)
+	}
+	if w, _ := do(h, ask("GET", "/v1/models", "")); w.Code != 429 {
+		t.Error(w.Code)
+	}
+}
+
+func TestBucketsAreBounded(t *testing.T) {
+	b := buckets{rate: Rate{PerSecond: 100, Burst: 1}}
+	now := time.Now()
+	for i := range 20 * minPrune {
+		_ = b.take(bucketKey{key: fmt.Sprint(i)}, now.Add(time.Duration(i)*time.Millisecond))
+	}
+	if len(b.by) > 2*minPrune {
+		t.Errorf("%d buckets kept", len(b.by))
+	}
+	var m misses
+	for i := range 20 * minPrune {
+		_ = m.add(bucketKey{key: fmt.Sprint(i)}, "x", now.Add(time.Duration(i)*time.Second))
+	}
+	if len(m.by) > 2*minPrune {
+		t.Errorf("%d windows kept", len(m.by))
+	}
+}
+
+// A key may miss 60 different models a minute; then it learns nothing more
+// (decisions 7).
+func TestMissesAreLimited(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var refusal error
+		h := New(hostedConfig(&backend{do: func(context.Context, *Call) (*Answer, error) { return nil, refusal }}))
+		miss := func(model string) int {
+			w, _ := do(h, ask("POST", "/v1/chat/completions", `{"model":"`+model+`"}`))
+			return w.Code
+		}
+		kinds := []*fault.Fault{
+			fault.New(fault.ModelNotFound, "x"), fault.New(fault.NotInCircle, "x"), fault.New(fault.CascadeExhausted, "x").WithNoRetry(),
+		}
+		for i := range maxMisses {
+			refusal = kinds[i%3]
+			if got := miss(fmt.Sprint("m", i)); got != kinds[i%3].Status() {
+				t.Fatalf("miss %d: %d", i, got)
+			}
+		}
+		if got := miss("m0"); got != 503 {
+			t.Errorf("a model asked for before: %d", got)
+		}
+		refusal = fault.New(fault.MachineOffline, "x")
+		if got := miss("other"); got != 503 {
+			t.Errorf("what is no miss: %d", got)
+		}
+		time.Sleep(45 * time.Second)
+		for _, refusal = range []error{kinds[0], kinds[1], kinds[2]} {
+			w, _ := do(h, ask("POST", "/v1/chat/completions", `{"model":"m60"}`))
+			checkFault(t, w, 429, fault.RateLimitExceeded)
+			if w.Header().Get("Retry-After") != "15" {
+				t.Errorf("Retry-After %s, want 15", w.Header().Get("Retry-After"))
+			}
+		}
+		time.Sleep(15 * time.Second)
+		refusal = kinds[1]
+		if got := miss("m60"); got != 403 {
+			t.Errorf("a minute later: %d", got)
+		}
+	})
+}
+
+func TestMissesArePerKey(t *testing.T) {
+	var m misses
+	now := time.Now()
+	for i := range maxMisses {
+		if m.add(bucketKey{key: "a"}, fleet.ModelID(fmt.Sprint(i)), now) != nil {
+			t.Fatal(i)
+		}
+	}
+	if m.add(bucketKey{key: "a"}, "x", now) == nil || m.add(bucketKey{key: "b"}, "x", now) != nil {
+		t.Error("not one window a key")
+	}
+}

@@ -1,0 +1,481 @@
+package gateway
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/kith/kith/internal/fault"
+)
+
+// listen runs the edge on loopback as the hub does, and returns its address.
+func listen(t testing.TB, h http.Handler) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := NewServer(h, slog.New(slog.DiscardHandler))
+	ended := make(chan error, 1)
+	go func() { ended <- server.Serve(l) }()
+	t.Cleanup(func() {
+		_ = server.Close()
+		<-ended
+	})
+	return l.Addr().String()
+}
+
+// raw sends text on a new connection and returns everything that comes back
+// until the server closes it, and how many seconds that took.
+func raw(t *testing.T, address, text string) (reply string, took time.Duration) {
+	t.Helper()
+	c, err := net.Dial("tcp", address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	_ = c.SetDeadline(time.Now().Add(20 * time.Second))
+	began := time.Now()
+	if _, err := io.WriteString(c, text); err != nil {
+		t.Fatal(err)
+	}
+	all, _ := io.ReadAll(c)
+	return string(all), time.Since(began)
+}
+
+const rawHead = "POST /v1/chat/completions HTTP/1.1\r\nHost: h\r\nAuthorization: Bearer " + goodKey + "\r\nContent-Type: application/json\r\n"
+
+func TestTooLargeAtTheByte(t *testing.T) {
+	c := hostedConfig(answers(reply))
+	c.Limits.Body = 1000
+	address := listen(t, New(c))
+	body := func(n int) string { return `{"model":"m","x":"` + strings.Repeat("y", n-20) + `"}` }
+	chunked := func(s string) string { return fmt.Sprintf("%x\r\n%s\r\n", len(s), s) }
+	for name, c := range map[string]struct {
+		text   string
+		status string
+	}{
+		"length at the limit":   {rawHead + "Connection: close\r\nContent-Length: 1000\r\n\r\n" + body(1000), "200"},
+		"length over it":        {rawHead + "Content-Length: 1001\r\n\r\n", "413"}, // before a byte of it came
+		"huge length":           {rawHead + "Content-Length: 99999999999\r\n\r\n", "413"},
+		"chunked at the limit":  {rawHead + "Connection: close\r\nTransfer-Encoding: chunked\r\n\r\n" + chunked(body(1000)) + "0\r\n\r\n", "200"},
+		"chunked one byte over": {rawHead + "Transfer-Encoding: chunked\r\n\r\n" + chunked(body(1000)) + "1\r\nz", "413"}, // its end never comes
+	} {
+		t.Run(name, func(t *testing.T) {
+			got, took := raw(t, address, c.text)
+			if !strings.HasPrefix(got, "HTTP/1.1 "+c.status) || !strings.Contains(got, "X-Correlation-Id: req_") {
+				t.Errorf("%q", got)
+			}
+			if c.status == "413" && (!strings.Contains(got, `"code":"request_too_large"`) || took > 5*time.Second) {
+				t.Errorf("after %v: %q", took, got)
+			}
+		})
+	}
+}
+
+func TestSmuggling(t *testing.T) {
+	var calls atomic.Int32
+	b := answers(reply)
+	served := b.do
+	b.do = func(ctx context.Context, call *Call) (*Answer, error) { calls.Add(1); return served(ctx, call) }
+	address := listen(t, New(hostedConfig(b)))
+	whole := fmt.Sprintf("Content-Length: %d\r\n", len(request))
+	second := "GET /v1/models HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n"
+	for name, text := range map[string]string{
+		"two lengths":         rawHead + whole + "Content-Length: 5\r\n\r\n" + request + second,
+		"length and chunked":  rawHead + "Content-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n" + second,
+		"odd coding":          rawHead + "Transfer-Encoding: xchunked\r\n\r\n0\r\n\r\n" + second,
+		"two codings":         rawHead + "Transfer-Encoding: gzip, chunked\r\n\r\n0\r\n\r\n" + second,
+		"signed length":       rawHead + "Content-Length: +57\r\n\r\n" + request + second,
+		"space before colon":  rawHead + "Content-Length : 5\r\n\r\n" + request + second,
+		"folded header":       rawHead + "X-A: b\r\n Content-Length: 5\r\nTransfer-Encoding : chunked\r\n\r\n" + request + second,
+		"bare LF in chunk":    rawHead + "Transfer-Encoding: chunked\r\n\r\n39\n" + request + "\r\n0\r\n\r\n" + second,
+		"two hosts":           "GET /v1/models HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n" + second,
+		"no host":             "GET /v1/models HTTP/1.1\r\n\r\n" + second,
+		"header with a NUL":   "GET /v1/models HTTP/1.1\r\nHost: h\r\nX: a\x00b\r\n\r\n" + second,
+		"headers over 16 KiB": "GET /v1/models HTTP/1.1\r\nHost: h\r\nX: " + strings.Repeat("a", 24<<10) + "\r\n\r\n",
+	} {
+		t.Run(name, func(t *testing.T) {
+			got, _ := raw(t, address, text)
+			if !strings.HasPrefix(got, "HTTP/1.1 4") && !strings.HasPrefix(got, "HTTP/1.1 501") || strings.Count(got, "HTTP/1.1 ") != 1 {
+				t.Errorf("%q", got)
+			}
+		})
+	}
+	if n := calls.Load(); n != 0 {
+		t.Errorf("%d calls ran", n)
+	}
+}
+
+// memory is a listener of connections in memory, so that limits in time can be
+// tested in virtual time. What is written blocks until the other side reads.
+type memory struct {
+	conns  chan net.Conn
+	closed chan struct{}
+}
+
+func (l *memory) Accept() (net.Conn, error) {
+	select {
+	case c := <-l.conns:
+		return c, nil
+	case <-l.closed:
+		return nil, net.ErrClosed
+	}
+}
+func (l *memory) Close() error   { close(l.closed); return nil }
+func (l *memory) Addr() net.Addr { return &net.TCPAddr{} }
+
+// virtually runs client against the edge in virtual time.
+func virtually(t *testing.T, h http.Handler, client func(t *testing.T, c net.Conn)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		l := &memory{conns: make(chan net.Conn), closed: make(chan struct{})}
+		server := NewServer(h, slog.New(slog.DiscardHandler))
+		ended := make(chan struct{})
+		go func() { _ = server.Serve(l); close(ended) }()
+		near, far := net.Pipe()
+		l.conns <- far
+		client(t, near)
+		_ = near.Close()
+		_ = server.Close()
+		<-ended
+	})
+}
+
+// Who is slow is cut off in time: headers after 5 s, a body after 30 s and what
+// 64 KiB a second allow, and nobody is told a 408.
+func TestSlowCallers(t *testing.T) {
+	trickle := func(size int, every time.Duration) func(net.Conn) {
+		return func(c net.Conn) {
+			for {
+				if _, err := c.Write(bytes.Repeat([]byte("y"), size)); err != nil {
+					return
+				}
+				time.Sleep(every)
+			}
+		}
+	}
+	text := func(s string) func(net.Conn) { return func(c net.Conn) { _, _ = io.WriteString(c, s) } }
+	for name, c := range map[string]struct {
+		sends    []func(net.Conn)
+		from, to float64 // seconds until the connection is closed
+		status   string
+	}{
+		"no headers":      {nil, 5, 5, ""},
+		"half a header":   {[]func(net.Conn){text(rawHead)}, 5, 5, ""},
+		"no body":         {[]func(net.Conn){text(rawHead + "Content-Length: 5000000\r\n\r\n")}, 30, 30, ""},
+		"no chunk":        {[]func(net.Conn){text(rawHead + "Transfer-Encoding: chunked\r\n\r\n")}, 30, 30, ""},
+		"trickled body":   {[]func(net.Conn){text(rawHead + "Content-Length: 5000000\r\n\r\n"), trickle(1000, time.Second)}, 30, 30, ""},
+		"below the floor": {[]func(net.Conn){text(rawHead + "Content-Length: 30000000\r\n\r\n"), trickle(32<<10, time.Second)}, 55, 62, ""},
+		"body never sent and not wanted": {[]func(net.Conn){
+			text("POST /v1/chat/completions HTTP/1.1\r\nHost: h\r\nContent-Length: 100\r\n\r\n")}, 1, 3, "401"},
+		"large body not wanted": {[]func(net.Conn){
+			text("POST /v1/chat/completions HTTP/1.1\r\nHost: h\r\nContent-Length: 1000000\r\n\r\n")}, 0, 3, "401"},
+		"body of a GET": {[]func(net.Conn){
+			text("GET /v1/models HTTP/1.1\r\nHost: h\r\nContent-Length: 100\r\nAuthorization: Bearer " + goodKey + "\r\n\r\n")}, 1, 3, "200"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			virtually(t, New(hostedConfig(answers(reply))), func(t *testing.T, conn net.Conn) {
+				began := time.Now()
+				var sending sync.WaitGroup
+				sending.Go(func() {
+					for _, send := range c.sends {
+						send(conn)
+					}
+				})
+				got, _ := io.ReadAll(conn)
+				if took := time.Since(began).Seconds(); took < c.from || took > c.to {
+					t.Errorf("closed after %g s, want %g to %g", took, c.from, c.to)
+				}
+				if c.status == "" && len(got) > 0 || !strings.HasPrefix(strings.TrimPrefix(string(got), "HTTP/1.1 "), c.status) {
+					t.Errorf("%q", got)
+				}
+				_ = conn.Close()
+				sending.Wait()
+			})
+		})
+	}
+}
+
+// Who takes nothing is cut off 20 s after the write that he did not take.
+func TestSlowReaders(t *testing.T) {
+	for name, body := range map[string]string{"unary": request, "streamed": streamRequest} {
+		t.Run(name, func(t *testing.T) {
+			ended := make(chan Outcome, 1)
+			c := hostedConfig(&backend{do: func(ctx context.Context, call *Call) (*Answer, error) {
+				if call.Stream {
+					return answer(&script{ctx: ctx, lines: []line{{0, frame, nil}, {0, done, nil}}}), nil
+				}
+				return answer(io.NopCloser(strings.NewReader(`{"x":"` + strings.Repeat("y", 1<<20) + `"}`))), nil
+			}})
+			c.Finished = func(_ *Call, o Outcome) { ended <- o }
+			virtually(t, New(c), func(t *testing.T, conn net.Conn) {
+				fmt.Fprintf(conn, "%sContent-Length: %d\r\n\r\n%s", rawHead, len(body), body)
+				if out := <-ended; out.Code != Cancelled || out.Duration.Seconds() != 20 {
+					t.Errorf("%+v", out)
+				}
+			})
+		})
+	}
+}
+
+// One frame is one flush: the caller has it before the next is made. When the
+// body breaks, the error frame comes whole, then HTTP itself reports the cut.
+func TestFramesArriveOneByOneThenTheCut(t *testing.T) {
+	next := make(chan string)
+	defer close(next)
+	closed := make(chan struct{})
+	b := &backend{do: func(context.Context, *Call) (*Answer, error) {
+		r, w := io.Pipe()
+		go func() {
+			for text := range next {
+				if text == "" {
+					_ = w.CloseWithError(fault.New(fault.MachineOffline, "the machine went away"))
+					continue
+				}
+				_, _ = io.WriteString(w, text)
+			}
+		}()
+		return answer(closing{r, func() { close(closed) }}), nil
+	}}
+	address := listen(t, New(hostedConfig(b)))
+	r, _ := http.NewRequest("POST", "http://"+address+"/v1/chat/completions", strings.NewReader(streamRequest))
+	r.Header.Set("Authorization", "Bearer "+goodKey)
+	go func() { next <- frame }()
+	response, err := http.DefaultClient.Do(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer response.Body.Close()
+	got := make([]byte, len(frame))
+	for i := range 5 {
+		if i > 0 {
+			next <- frame[:10]
+			next <- frame[10:]
+		}
+		if _, err := io.ReadFull(response.Body, got); err != nil || string(got) != frame {
+			t.Fatalf("%q, %v", got, err)
+		}
+	}
+	next <- ""
+	rest, err := io.ReadAll(response.Body)
+	if !errors.Is(err, io.ErrUnexpectedEOF) || !bytes.HasPrefix(rest, []byte(`data: {"error":{"code":"machine_offline"`)) || !bytes.HasSuffix(rest, []byte("\n\n")) {
+		t.Errorf("%q, %v", rest, err)
+	}
+	<-closed
+}
+
+// closing is a body that says when it is closed.
+type closing struct {
+	io.Reader
+	closed func()
+}
+
+func (c closing) Close() error { c.closed(); return nil }
+
+func TestCallerHangsUp(t *testing.T) {
+	left, closed := make(chan time.Time, 1), make(chan time.Time, 1)
+	b := &backend{do: func(ctx context.Context, _ *Call) (*Answer, error) {
+		r, w := io.Pipe()
+		context.AfterFunc(ctx, func() { _ = w.CloseWithError(ctx.Err()) })
+		go func() { _, _ = io.WriteString(w, frame) }()
+		return answer(closing{r, func() { closed <- time.Now() }}), nil
+	}}
+	address := listen(t, New(hostedConfig(b)))
+	c, err := net.Dial("tcp", address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	fmt.Fprintf(c, "%sContent-Length: %d\r\n\r\n%s", rawHead, len(streamRequest), streamRequest)
+	for reader := bufio.NewReader(c); ; {
+		text, err := reader.ReadString('\n')
+		if err != nil {
+			t.Fatal(err)
+		}
+		if strings.HasPrefix(text, "data:") {
+			break
+		}
+	}
+	left <- time.Now()
+	_ = c.Close()
+	if took := (<-closed).Sub(<-left); took > 2*time.Second {
+		t.Errorf("the body was closed %v after the caller left", took)
+	}
+}
+
+// The connection lives on after a good stream, a refusal and an unary answer.
+func TestConnectionIsKept(t *testing.T) {
+	address := listen(t, New(hostedConfig(&backend{do: func(_ context.Context, call *Call) (*Answer, error) {
+		if call.Stream {
+			return answer(io.NopCloser(strings.NewReader(frame + done))), nil
+		}
+		return nil, fault.New(fault.CapacityFull, "busy")
+	}})))
+	c, err := net.Dial("tcp", address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	reader := bufio.NewReader(c)
+	for i := range 6 {
+		body := request
+		if i%2 == 0 {
+			body = streamRequest
+		}
+		fmt.Fprintf(c, "%sContent-Length: %d\r\n\r\n%s", rawHead, len(body), body)
+		response, err := http.ReadResponse(reader, nil)
+		if err != nil {
+			t.Fatal(i, err)
+		}
+		text, err := io.ReadAll(response.Body)
+		if err != nil || (response.StatusCode == 200) != (i%2 == 0) || i%2 == 0 && string(text) != frame+done {
+			t.Errorf("%d: %d %q %v", i, response.StatusCode, text, err)
+		}
+	}
+}
+
+// HTTP/2 is spoken over TLS, and its cut is a reset.
+func TestHTTP2(t *testing.T) {
+	h := New(hostedConfig(&backend{do: func(context.Context, *Call) (*Answer, error) {
+		return answer(io.NopCloser(strings.NewReader(frame))), nil
+	}}))
+	server := httptest.NewUnstartedServer(nil)
+	server.Config = NewServer(h, slog.New(slog.DiscardHandler))
+	server.EnableHTTP2 = true
+	server.StartTLS()
+	defer server.Close()
+	r, _ := http.NewRequest("POST", server.URL+"/v1/chat/completions", strings.NewReader(streamRequest))
+	r.Header.Set("Authorization", "Bearer "+goodKey)
+	response, err := server.Client().Do(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer response.Body.Close()
+	text, err := io.ReadAll(response.Body)
+	if response.ProtoMajor != 2 || err == nil || !strings.HasPrefix(string(text), frame+`data: {"error":{"code":"engine_error"`) {
+		t.Errorf("%s %q %v", response.Proto, text, err)
+	}
+}
+
+func TestLimitPerAddress(t *testing.T) {
+	inner, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	l := LimitPerAddress(inner, 2)
+	defer l.Close()
+	accepted := make(chan net.Conn, 10)
+	go func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				close(accepted)
+				return
+			}
+			accepted <- c
+		}
+	}()
+	dial := func() net.Conn {
+		c, err := net.Dial("tcp", inner.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = c.Close() })
+		return c
+	}
+	dial()
+	first := <-accepted
+	dial()
+	<-accepted
+	refused := dial()
+	_ = refused.SetReadDeadline(time.Now().Add(10 * time.Second))
+	if _, err := refused.Read(make([]byte, 1)); err == nil || errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("the third connection: %v", err)
+	}
+	if _, ok := first.(interface{ CloseWrite() error }); !ok {
+		t.Error("an accepted connection cannot be half-closed")
+	}
+	_ = first.Close()
+	_ = first.Close() // its place is given back once
+	dial()
+	<-accepted
+	refused = dial()
+	_ = refused.SetReadDeadline(time.Now().Add(10 * time.Second))
+	if _, err := refused.Read(make([]byte, 1)); err == nil {
+		t.Error("a place was given back twice")
+	}
+	if same := LimitPerAddress(inner, 0); same != inner {
+		t.Error("0 is not off")
+	}
+}
+
+func BenchmarkUnary(b *testing.B) {
+	c := hostedConfig(answers(reply))
+	c.Rate = Rate{PerSecond: 1e9, Burst: 1 << 30}
+	c.Log = slog.New(slog.NewJSONHandler(io.Discard, nil))
+	h := New(c)
+	body := `{"model":"m","messages":[{"role":"user","content":"` + strings.Repeat("word ", 110) + `"}]}`
+	b.ReportAllocs()
+	for b.Loop() {
+		w := &sink{header: http.Header{}}
+		r := &http.Request{Method: "POST", URL: target.URL, Header: benchHeader, Body: io.NopCloser(strings.NewReader(body)), ContentLength: int64(len(body))}
+		h.ServeHTTP(w, r)
+		if w.status != 200 {
+			b.Fatal(w.status)
+		}
+	}
+}
+
+func BenchmarkChunk(b *testing.B) {
+	text := `data: {"id":"c","object":"chat.completion.chunk","created":1,"model":"m","choices":[{"index":0,"delta":{"content":"Hello"},"finish_reason":null}]}` + "\n\n"
+	n := 0
+	c := hostedConfig(&backend{do: func(context.Context, *Call) (*Answer, error) {
+		return answer(io.NopCloser(repeat(func(p []byte) (int, error) {
+			if n++; n > b.N {
+				return copy(p, done), io.EOF
+			}
+			return copy(p, text), nil
+		}))), nil
+	}})
+	h := New(c)
+	b.ReportAllocs()
+	w := &sink{header: http.Header{}}
+	r := ask("POST", "/v1/chat/completions", streamRequest)
+	b.ResetTimer()
+	defer func() { _ = recover() }() // a stream holds 65,536 frames
+	h.ServeHTTP(w, r)
+}
+
+var (
+	target, _   = http.NewRequest("POST", "http://h/v1/chat/completions", nil)
+	benchHeader = http.Header{"Authorization": {"Bearer " + goodKey}, "Content-Type": {"application/json"}}
+)
+
+// repeat is a Reader of one function.
+type repeat func([]byte) (int, error)
+
+func (f repeat) Read(p []byte) (int, error) { return f(p) }
+
+// sink is a ResponseWriter that keeps nothing.
+type sink struct {
+	header http.Header
+	status int
+}
+
+func (w *sink) Header() http.Header         { return w.header }
+func (w *sink) WriteHeader(status int)      { w.status = status }
+func (w *sink) Write(p []byte) (int, error) { return len(p), nil }
+func (w *sink) Flush()                      {}
