@@ -5,6 +5,7 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"net"
 	"net/http"
@@ -112,6 +113,6 @@ func private(file string) error {
 }
 
 // logTo is the log of a program that serves: lines of key=value.
-func logTo(w *os.File, level slog.Level) *slog.Logger {
+func logTo(w io.Writer, level slog.Level) *slog.Logger {
 	return slog.New(slog.NewTextHandler(w, &slog.HandlerOptions{Level: level}))
 }

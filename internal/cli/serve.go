@@ -46,7 +46,7 @@ func (a *app) serve() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			m := &machine{config: config, files: files, flag: "--listen", log: logTo(os.Stderr, slog.LevelInfo)}
+			m := &machine{config: config, files: files, flag: "--listen", log: logTo(a.err, slog.LevelInfo)}
 			m.ready = func(d *daemon.Daemon) error {
 				local := d.Status().Local
 				if a.json {
