@@ -37,7 +37,7 @@ var mayImport = map[string][]string{
 	"store":      {"account", "fleet", "credential"},
 	"hub":        {"gateway", "account", "fleet", "fault", "credential", "registry", "tunnel"},
 	"daemon":     {"gateway", "dialect", "fleet", "fault", "engine", "tunnel"},
-	"cli":        {"hub", "daemon", "store", "registry", "llama", "llama/tiny", "credential", "enginetest", "engine", "gateway"},
+	"cli":        {"hub", "daemon", "store", "registry", "llama", "llama/tiny", "credential", "enginetest", "engine", "gateway", "fleet"},
 	"enginetest": {},
 	"storetest":  {"account", "fleet", "credential", "store"},
 	"sim":        {"account", "credential", "daemon", "engine", "enginetest", "fault", "fleet", "gateway", "hub", "registry", "store", "tunnel"},

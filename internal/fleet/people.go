@@ -1,6 +1,7 @@
 package fleet
 
 import (
+	"errors"
 	"slices"
 	"sync/atomic"
 	"time"
@@ -130,6 +131,10 @@ type Group struct {
 	Members []MemberID
 	KeptOut []MachineID // out of this group; Machine.KeptOut is out of all
 }
+
+// ErrBehind is what a reader of changes is told when they are no longer known
+// one by one: everything has to be read again.
+var ErrBehind = errors.New("too far behind to be told each change: read everything again")
 
 // Change is one step of the store's epoch: what kind of fact moved and whose.
 // Applying one twice, or late, is harmless: readers re-read the fact it names.

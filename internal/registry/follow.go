@@ -54,7 +54,7 @@ func (r *Registry) poll(ctx context.Context) error {
 	defer cancel()
 	began := time.Now()
 	epoch, changes, err := r.config.Facts.Changes(ctx, r.epoch)
-	if errors.Is(err, ErrBehind) {
+	if errors.Is(err, fleet.ErrBehind) {
 		if err := r.load(ctx, time.Time{}); err != nil {
 			return err
 		}

@@ -135,7 +135,7 @@ func (f *facts) Changes(_ context.Context, after int64) (n int64, out []fleet.Ch
 		}
 	})
 	if behind {
-		err = ErrBehind
+		err = fleet.ErrBehind
 	}
 	return n, out, err
 }

@@ -51,9 +51,6 @@ var (
 	ErrRevoked = errors.New("the machine was revoked or its owner disabled")
 	// ErrNotHere is an operation on a machine without a live tunnel here.
 	ErrNotHere = errors.New("the machine is not connected")
-	// ErrBehind is what Facts.Changes returns, beside the present epoch, where it
-	// cannot tell every change since the one asked for.
-	ErrBehind = errors.New("the changes since then are no longer known one by one")
 )
 
 // Facts is what lasts, in the words of fleet, for one region. Its errors are of
@@ -74,7 +71,7 @@ type Facts interface {
 	// Epoch is the number of the newest change.
 	Epoch(ctx context.Context) (int64, error)
 	// Changes is every change after that epoch, in order, and the epoch reached
-	// with them; or ErrBehind, and everything has to be read again.
+	// with them; or fleet.ErrBehind, and everything has to be read again.
 	Changes(ctx context.Context, after int64) (epoch int64, changes []fleet.Change, err error)
 	// SaveOffers keeps a machine's last advertisement and when it was last seen.
 	SaveOffers(ctx context.Context, id fleet.MachineID, advertisement []byte, seen time.Time) error
@@ -87,7 +84,7 @@ type Config struct {
 	Facts  Facts
 	Log    *slog.Logger
 	// OnChange is told of the store's changes after the Snapshot holds them.
-	// After a gap (ErrBehind) it is told nil: everything may have changed.
+	// After a gap (fleet.ErrBehind) it is told nil: everything may have changed.
 	OnChange func([]fleet.Change)
 	// OnFree is told of a machine that may have gained room or whose waiters
 	// must be decided anew: it came, changed, left, or is no longer expected
