@@ -188,12 +188,8 @@ func offered(models []llama.Model) []engine.Model {
 
 func (m *machine) daemonConfig(builtin *engine.Engine) daemon.Config {
 	c := m.config
-	name, err := os.Hostname()
-	if err != nil {
-		name = "machine"
-	}
 	config := daemon.Config{
-		Home: c.Daemon.Data, Listen: c.Daemon.Listen.Text, Name: name, Version: thisBuild().Version,
+		Home: c.Daemon.Data, Listen: c.Daemon.Listen.Text, Name: hostName(), Version: thisBuild().Version,
 		Builtin:   builtin,
 		Discovery: engine.Config{Usual: c.Discovery.Enabled},
 		Sharing:   daemon.Sharing{Hours: c.Share.Hours.Text, Timezone: c.Share.Timezone.Text, Slots: int(c.Share.Slots)},
@@ -207,4 +203,13 @@ func (m *machine) daemonConfig(builtin *engine.Engine) daemon.Config {
 		config.Discovery.Endpoints = append(config.Discovery.Endpoints, endpoint.Text)
 	}
 	return config
+}
+
+// hostName is what this computer calls itself.
+func hostName() string {
+	name, err := os.Hostname()
+	if err != nil || name == "" {
+		return "machine"
+	}
+	return name
 }
