@@ -150,15 +150,26 @@ func table(rigs []*target, results map[string]map[string][]figure, rounds int) s
 		base = median(direct["open"], ms(func(f figure) time.Duration { return f.p50 }))
 	}
 	fmt.Fprintf(&s, "Medians of %d interleaved rounds, %s.\n\n", rounds, time.Now().UTC().Format("2006-01-02"))
-	s.WriteString("| | unary CPU µs | paced chunk CPU µs | batched chunk CPU µs | requests/s, c=16 | p50 / p99 ms, c=16 | added p50 at 250/s, µs |\n|---|---|---|---|---|---|---|\n")
+	s.WriteString("| | unary CPU µs | paced chunk CPU µs | batched chunk CPU µs | requests/s, c=16 | p50 / p99 ms, c=16 | added p50 at 250/s, µs | failed |\n|---|---|---|---|---|---|---|---|\n")
 	for _, rig := range rigs {
 		r := results[rig.name]
-		fmt.Fprintf(&s, "| %s | %.0f | %.1f | %.1f | %.0f | %.2f / %.2f | %.0f |\n", rig.name,
+		fmt.Fprintf(&s, "| %s | %.0f | %.1f | %.1f | %.0f | %.2f / %.2f | %.0f | %d |\n", rig.name,
 			median(r["unary"], cpuOf), median(r["paced"], cpuOf), median(r["batched"], cpuOf), median(r["unary"], rate),
 			median(r["unary"], ms(func(f figure) time.Duration { return f.p50 })), median(r["unary"], ms(func(f figure) time.Duration { return f.p99 })),
-			1000*(median(r["open"], ms(func(f figure) time.Duration { return f.p50 }))-base))
+			1000*(median(r["open"], ms(func(f figure) time.Duration { return f.p50 }))-base), broken(r))
 	}
 	return s.String()
+}
+
+// broken is how many operations failed in all rounds of a rig.
+func broken(loads map[string][]figure) int {
+	n := 0
+	for _, figures := range loads {
+		for _, f := range figures {
+			n += f.broken
+		}
+	}
+	return n
 }
 
 const beginMark, endMark = "<!-- bench:begin -->\n", "<!-- bench:end -->\n"
