@@ -91,7 +91,7 @@ type State struct {
 }
 
 // Run connects, serves the hub's calls and connects again until ctx ends
-// (ctx's error), the hub refuses the credential (ErrRefused) or another daemon
+// (nil), the hub refuses the credential (ErrRefused) or another daemon
 // took over (ErrFenced). Any other error is a Dialer that can never work.
 func (d *Dialer) Run(ctx context.Context) error {
 	target, err := parseHub(d.HubURL)
@@ -107,7 +107,7 @@ func (d *Dialer) Run(ctx context.Context) error {
 		switch {
 		case ctx.Err() != nil:
 			d.state(State{Phase: Lost, Err: ctx.Err()})
-			return ctx.Err()
+			return nil
 		case errors.Is(err, ErrRefused), errors.Is(err, ErrFenced):
 			d.state(State{Phase: Lost, Err: err})
 			return err
@@ -117,7 +117,7 @@ func (d *Dialer) Run(ctx context.Context) error {
 		select {
 		case <-time.After(pause):
 		case <-ctx.Done():
-			return ctx.Err()
+			return nil
 		}
 	}
 }

@@ -179,6 +179,9 @@ func (l *Line) Offers(ctx context.Context) iter.Seq2[Advertisement, error] {
 			}
 			select {
 			case <-time.After(offersPace + time.Duration(len(line))*time.Microsecond):
+			case <-l.conn.done:
+				fail(l.conn.cause())
+				return
 			case <-ctx.Done():
 				fail(ctx.Err())
 				return

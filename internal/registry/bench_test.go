@@ -1,0 +1,61 @@
+package registry
+
+import (
+	"fmt"
+	"log/slog"
+	"testing"
+
+	"github.com/kith/kith/internal/fleet"
+	"github.com/kith/kith/internal/tunnel"
+)
+
+// BenchmarkStateChange is one machine's new advertisement through the writer,
+// among 100,000 machines.
+func BenchmarkStateChange(b *testing.B) {
+	const machines = 100_000
+	r := New(Config{Node: "hub", Region: "home", Log: slog.New(slog.DiscardHandler)})
+	r.write(func(s *fleet.Snapshot) (*fleet.Snapshot, []fleet.MachineID) {
+		for i := range machines {
+			id := fleet.MachineID(fmt.Sprintf("m%06d", i))
+			m, err := read(offering("llama", fmt.Sprintf("own-%d", i%1000)))
+			if err != nil {
+				b.Fatal(err)
+			}
+			e := &entry{kept: fleet.Kept{ID: id, Owner: fleet.MemberID(fmt.Sprintf("p%05d", i/4))}}
+			e.name(m)
+			r.entries[id] = e
+			s = s.WithMachine(m)
+		}
+		return s, nil
+	})
+	line := new(tunnel.Line)
+	kept := fleet.Kept{ID: "m050000", Owner: "p12500"}
+	r.attach(kept, 1, line)
+	for name, change := range map[string]func(*tunnel.Advertisement, int){
+		"paused": func(ad *tunnel.Advertisement, i int) { ad.Paused = i%2 == 0 },
+		"models": func(ad *tunnel.Advertisement, i int) { ad.Models[1].ID = fmt.Sprintf("own-%d", i%2) },
+	} {
+		b.Run(name, func(b *testing.B) {
+			ad := offering("llama", "own-0")
+			b.ReportAllocs()
+			for i := 0; b.Loop(); i++ {
+				change(&ad, i)
+				m, err := read(ad)
+				if err != nil {
+					b.Fatal(err)
+				}
+				if !r.advertise(kept.ID, line, m, ad) {
+					b.Fatal("not the machine's line")
+				}
+			}
+		})
+	}
+	b.Run("slots", func(b *testing.B) {
+		ad := offering("llama", "own-0")
+		b.ReportAllocs()
+		for i := 0; b.Loop(); i++ {
+			ad.Local = i % 2
+			r.advertise(kept.ID, line, nil, ad)
+		}
+	})
+}

@@ -1,0 +1,316 @@
+package registry
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/kith/kith/internal/fleet"
+)
+
+// update is one step of following the store, prepared without the lock: it gets
+// the snapshot and returns the next.
+type update func(*fleet.Snapshot) *fleet.Snapshot
+
+// follow keeps the snapshot up with the store until ctx ends.
+func (r *Registry) follow(ctx context.Context) {
+	ticker := time.NewTicker(pollEvery)
+	defer ticker.Stop()
+	purge := time.NewTicker(purgeEvery)
+	defer purge.Stop()
+	failing := false
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-purge.C:
+			r.purge(time.Now())
+			continue
+		case <-ticker.C:
+		case <-r.nudged:
+		}
+		err := r.poll(ctx)
+		switch {
+		case ctx.Err() != nil:
+			return
+		case err != nil && !failing:
+			r.config.Log.Error("cannot follow the store; nothing is granted after 5 s of it", "error", err)
+		case err == nil && failing:
+			r.config.Log.Info("following the store again")
+		}
+		failing = err != nil
+		select {
+		case <-time.After(pollGap):
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// poll reads what changed in the store and publishes it.
+func (r *Registry) poll(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, pollWithin)
+	defer cancel()
+	began := time.Now()
+	epoch, changes, err := r.config.Facts.Changes(ctx, r.epoch)
+	if errors.Is(err, ErrBehind) {
+		if err := r.load(ctx, time.Time{}); err != nil {
+			return err
+		}
+		r.tell(nil)
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	updates, err := r.read(ctx, changes)
+	if err != nil {
+		return err
+	}
+	var freed []fleet.MachineID
+	if len(updates) > 0 {
+		r.write(func(s *fleet.Snapshot) (*fleet.Snapshot, []fleet.MachineID) {
+			for _, u := range updates {
+				s = u(s)
+			}
+			for _, c := range changes {
+				if c.Kind == fleet.MachineChanged {
+					freed = append(freed, fleet.MachineID(c.ID))
+				}
+			}
+			return s, freed
+		})
+	}
+	r.epoch = epoch
+	r.confirmed.Store(began.UnixNano())
+	if len(changes) > 0 {
+		r.tell(changes)
+	}
+	return nil
+}
+
+func (r *Registry) tell(changes []fleet.Change) {
+	if r.config.OnChange != nil {
+		r.config.OnChange(changes)
+	}
+}
+
+// read reads every fact that changed, each once. Members and keys are not the
+// snapshot's: a member's end comes with changes of all it touches.
+func (r *Registry) read(ctx context.Context, changes []fleet.Change) ([]update, error) {
+	var updates []update
+	seen := make(map[fleet.Change]bool, len(changes))
+	for _, c := range changes {
+		c.Epoch = 0
+		if seen[c] {
+			continue
+		}
+		seen[c] = true
+		var u update
+		var err error
+		switch c.Kind {
+		case fleet.MachineChanged:
+			u, err = r.readMachine(ctx, fleet.MachineID(c.ID))
+		case fleet.SharesChanged:
+			u, err = r.readShares(ctx, fleet.MemberID(c.ID))
+		case fleet.GroupChanged:
+			u, err = r.readGroup(ctx, fleet.GroupID(c.ID))
+		default:
+			continue
+		}
+		if err != nil {
+			return nil, fmt.Errorf("cannot read the %s that changed: %w", c.Kind, err)
+		}
+		updates = append(updates, u)
+	}
+	return updates, nil
+}
+
+func (r *Registry) readMachine(ctx context.Context, id fleet.MachineID) (update, error) {
+	kept, ok, err := r.config.Facts.KeptMachine(ctx, id)
+	if err != nil {
+		return nil, err
+	}
+	if !ok {
+		return func(s *fleet.Snapshot) *fleet.Snapshot { return r.forget(s, id) }, nil
+	}
+	return r.keptMachine(kept, time.Time{}), nil
+}
+
+func (r *Registry) readShares(ctx context.Context, member fleet.MemberID) (update, error) {
+	shares, err := r.config.Facts.SharesTo(ctx, member)
+	return func(s *fleet.Snapshot) *fleet.Snapshot {
+		if len(shares) == 0 {
+			delete(r.shared, member)
+		} else {
+			r.shared[member] = struct{}{}
+		}
+		return s.WithShares(member, shares)
+	}, err
+}
+
+func (r *Registry) readGroup(ctx context.Context, id fleet.GroupID) (update, error) {
+	group, err := r.config.Facts.Group(ctx, id)
+	return func(s *fleet.Snapshot) *fleet.Snapshot {
+		if group == nil {
+			delete(r.groups, id)
+			return s.WithoutGroup(id)
+		}
+		r.groups[id] = struct{}{}
+		return s.WithGroup(group)
+	}, err
+}
+
+// keptMachine takes in what the store says of a machine. One that is not known
+// yet is offline, or returning until then.
+func (r *Registry) keptMachine(kept fleet.Kept, returning time.Time) update {
+	state, err := readKept(kept)
+	if err != nil {
+		r.config.Log.Warn("left out a kept machine", "machine", kept.ID, "error", err)
+	}
+	return func(s *fleet.Snapshot) *fleet.Snapshot {
+		e, m := r.entries[kept.ID], s.Machine(kept.ID)
+		if e == nil {
+			e = new(entry)
+		}
+		e.kept, e.refreshed = withoutOffers(kept), true
+		switch {
+		case m != nil: // online or not, its state here is the newer one
+			named := *m
+			e.name(&named)
+			s = s.WithMachine(&named)
+		case state != nil:
+			state.ReturningUntil = returning
+			e.name(state)
+			s = s.WithMachine(state)
+		default:
+			return s // never advertised; an attached one is in entries already
+		}
+		r.entries[kept.ID] = e
+		return s
+	}
+}
+
+// forget takes a machine out that may no longer connect, and ends its tunnel.
+func (r *Registry) forget(s *fleet.Snapshot, id fleet.MachineID) *fleet.Snapshot {
+	if e := r.entries[id]; e != nil && e.line != nil {
+		e.line.Close()
+	}
+	delete(r.entries, id)
+	r.lines.Delete(id)
+	return s.WithoutMachine(id)
+}
+
+// load reads everything the store keeps and publishes it at once, over whatever
+// is known already. Machines not known yet are returning until then.
+func (r *Registry) load(ctx context.Context, returning time.Time) error {
+	began, facts := time.Now(), r.config.Facts
+	epoch, err := facts.Epoch(ctx)
+	if err != nil {
+		return err
+	}
+	kept, err := facts.Kept(ctx, began.Add(-keepFor))
+	if err != nil {
+		return err
+	}
+	shares, err := facts.Shares(ctx)
+	if err != nil {
+		return err
+	}
+	groups, err := facts.Groups(ctx)
+	if err != nil {
+		return err
+	}
+	strays, err := r.strays(ctx, kept)
+	if err != nil {
+		return err
+	}
+	r.write(func(s *fleet.Snapshot) (*fleet.Snapshot, []fleet.MachineID) {
+		var freed []fleet.MachineID
+		for _, id := range strays {
+			s = r.forget(s, id)
+			freed = append(freed, id)
+		}
+		for _, k := range kept {
+			s = r.keptMachine(k, returning)(s)
+			freed = append(freed, k.ID)
+		}
+		return r.withGroups(r.withShares(s, shares), groups), freed
+	})
+	r.epoch = epoch
+	r.confirmed.Store(began.UnixNano())
+	return nil
+}
+
+// strays is every machine known here that the store no longer has.
+func (r *Registry) strays(ctx context.Context, kept []fleet.Kept) ([]fleet.MachineID, error) {
+	known := make(map[fleet.MachineID]bool)
+	r.mu.Lock()
+	for id := range r.entries {
+		known[id] = true
+	}
+	r.mu.Unlock()
+	for _, k := range kept {
+		delete(known, k.ID)
+	}
+	var strays []fleet.MachineID
+	for id := range known { // new ones that never were seen, and revoked ones
+		_, ok, err := r.config.Facts.KeptMachine(ctx, id)
+		if err != nil {
+			return nil, err
+		}
+		if !ok {
+			strays = append(strays, id)
+		}
+	}
+	return strays, nil
+}
+
+// withShares replaces every share.
+func (r *Registry) withShares(s *fleet.Snapshot, shares []*fleet.Share) *fleet.Snapshot {
+	of := make(map[fleet.MemberID][]*fleet.Share)
+	for member := range r.shared {
+		of[member] = nil
+	}
+	for _, share := range shares {
+		of[share.Member] = append(of[share.Member], share)
+	}
+	clear(r.shared)
+	for member, list := range of {
+		s = s.WithShares(member, list)
+		if len(list) > 0 {
+			r.shared[member] = struct{}{}
+		}
+	}
+	return s
+}
+
+// withGroups replaces every group.
+func (r *Registry) withGroups(s *fleet.Snapshot, groups []*fleet.Group) *fleet.Snapshot {
+	gone := r.groups
+	r.groups = make(map[fleet.GroupID]struct{}, len(groups))
+	for _, g := range groups {
+		s = s.WithGroup(g)
+		r.groups[g.ID] = struct{}{}
+		delete(gone, g.ID)
+	}
+	for id := range gone {
+		s = s.WithoutGroup(id)
+	}
+	return s
+}
+
+// purge forgets machines that were not seen for 30 days.
+func (r *Registry) purge(now time.Time) {
+	r.write(func(s *fleet.Snapshot) (*fleet.Snapshot, []fleet.MachineID) {
+		var freed []fleet.MachineID
+		for id, e := range r.entries {
+			if e.line == nil && now.Sub(e.kept.LastSeen) >= keepFor {
+				s = r.forget(s, id)
+				freed = append(freed, id)
+			}
+		}
+		return s, freed
+	})
+}

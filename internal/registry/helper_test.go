@@ -1,0 +1,335 @@
+package registry
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"log/slog"
+	"net"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/kith/kith/internal/fleet"
+	"github.com/kith/kith/internal/tunnel"
+)
+
+// facts is a store in memory, with changes, that can be down.
+type facts struct {
+	mu          sync.Mutex
+	kept        map[fleet.MachineID]fleet.Kept
+	shares      []*fleet.Share
+	groups      map[fleet.GroupID]*fleet.Group
+	changes     []fleet.Change
+	generations map[fleet.MachineID]int64
+	saves       map[fleet.MachineID]int
+	polls       int
+	down        bool
+	behind      bool
+}
+
+func newFacts(ids ...fleet.MachineID) *facts {
+	f := &facts{
+		kept:        make(map[fleet.MachineID]fleet.Kept),
+		groups:      make(map[fleet.GroupID]*fleet.Group),
+		generations: make(map[fleet.MachineID]int64),
+		saves:       make(map[fleet.MachineID]int),
+	}
+	for _, id := range ids {
+		f.kept[id] = fleet.Kept{ID: id, Owner: "owner-" + fleet.MemberID(id), OwnerName: "ann", Name: "box-" + string(id)}
+	}
+	return f
+}
+
+var errDown = errors.New("the database is down")
+
+// locked runs f under the lock; every read goes through it.
+func (f *facts) locked(do func()) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.down {
+		return errDown
+	}
+	do()
+	return nil
+}
+
+// change writes something and notes what.
+func (f *facts) change(kind fleet.ChangeKind, id string, do func()) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	do()
+	f.changes = append(f.changes, fleet.Change{Epoch: int64(len(f.changes) + 1), Kind: kind, ID: id})
+}
+
+func (f *facts) revoke(id fleet.MachineID) {
+	f.change(fleet.MachineChanged, string(id), func() { delete(f.kept, id) })
+}
+
+func (f *facts) Kept(_ context.Context, since time.Time) (out []fleet.Kept, err error) {
+	err = f.locked(func() {
+		for _, k := range f.kept {
+			if !k.LastSeen.Before(since) {
+				out = append(out, k)
+			}
+		}
+	})
+	return out, err
+}
+
+func (f *facts) KeptMachine(_ context.Context, id fleet.MachineID) (k fleet.Kept, ok bool, err error) {
+	err = f.locked(func() { k, ok = f.kept[id] })
+	return k, ok, err
+}
+
+func (f *facts) Shares(context.Context) (out []*fleet.Share, err error) {
+	err = f.locked(func() {
+		for _, s := range f.shares {
+			c := *s
+			out = append(out, &c)
+		}
+	})
+	return out, err
+}
+
+func (f *facts) SharesTo(ctx context.Context, member fleet.MemberID) ([]*fleet.Share, error) {
+	all, err := f.Shares(ctx)
+	return slices.DeleteFunc(all, func(s *fleet.Share) bool { return s.Member != member }), err
+}
+
+func (f *facts) Groups(context.Context) (out []*fleet.Group, err error) {
+	err = f.locked(func() {
+		for _, g := range f.groups {
+			c := *g
+			out = append(out, &c)
+		}
+	})
+	return out, err
+}
+
+func (f *facts) Group(_ context.Context, id fleet.GroupID) (out *fleet.Group, err error) {
+	err = f.locked(func() {
+		if g := f.groups[id]; g != nil {
+			c := *g
+			out = &c
+		}
+	})
+	return out, err
+}
+
+func (f *facts) Epoch(context.Context) (n int64, err error) {
+	err = f.locked(func() { n = int64(len(f.changes)) })
+	return n, err
+}
+
+func (f *facts) Changes(_ context.Context, after int64) (n int64, out []fleet.Change, err error) {
+	behind := false
+	err = f.locked(func() {
+		f.polls++
+		n = int64(len(f.changes))
+		if behind, f.behind = f.behind || after > n, false; !behind {
+			out = slices.Clone(f.changes[after:])
+		}
+	})
+	if behind {
+		err = ErrBehind
+	}
+	return n, out, err
+}
+
+func (f *facts) SaveOffers(_ context.Context, id fleet.MachineID, ad []byte, seen time.Time) error {
+	return f.locked(func() {
+		k := f.kept[id]
+		k.Advertisement, k.LastSeen = ad, seen
+		f.kept[id] = k
+		f.saves[id]++
+	})
+}
+
+func (f *facts) saved(id fleet.MachineID) int {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.saves[id]
+}
+
+// node is a hub node: a Registry that runs, behind a server in memory that
+// takes a machine's id for its credential.
+type node struct {
+	*Registry
+	facts *facts
+	conns chan net.Conn
+	freed chan fleet.MachineID
+	told  chan []fleet.Change
+	ends  chan error // of Serve
+}
+
+func newNode(t *testing.T, f *facts) *node {
+	t.Helper()
+	n := &node{
+		facts: f, conns: make(chan net.Conn),
+		freed: make(chan fleet.MachineID, 100_000), told: make(chan []fleet.Change, 1000), ends: make(chan error, 100_000),
+	}
+	n.Registry = New(Config{
+		Node: "hub-1", Region: "home", Facts: f, Log: slog.New(slog.DiscardHandler),
+		OnFree:   func(id fleet.MachineID) { n.freed <- id },
+		OnChange: func(c []fleet.Change) { n.told <- c },
+	})
+	ctx, cancel := context.WithCancel(context.Background())
+	server := &http.Server{Handler: n, BaseContext: func(net.Listener) context.Context { return ctx }}
+	var all sync.WaitGroup
+	all.Go(func() { server.Serve(listener{n.conns, ctx}) })
+	all.Go(func() {
+		if err := n.Run(ctx); err != nil {
+			t.Errorf("Run: %v", err)
+		}
+	})
+	t.Cleanup(func() { cancel(); server.Close(); all.Wait() })
+	<-n.Ready()
+	return n
+}
+
+func (n *node) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	id := fleet.MachineID(strings.TrimPrefix(r.Header.Get("Authorization"), "Bearer "))
+	var generation int64
+	n.facts.locked(func() {
+		n.facts.generations[id]++
+		generation = n.facts.generations[id]
+	})
+	kept, ok, err := n.facts.KeptMachine(r.Context(), id)
+	if err != nil || !ok {
+		w.WriteHeader(http.StatusUnauthorized)
+		return
+	}
+	line, err := tunnel.Upgrade(w, r, tunnel.UpgradeConfig{Generation: generation})
+	if err != nil {
+		return
+	}
+	n.ends <- n.Serve(r.Context(), kept, generation, line)
+}
+
+// machine is the snapshot's, or a zero one.
+func (n *node) machine(id fleet.MachineID) fleet.Machine {
+	if m := n.Snapshot().Machine(id); m != nil {
+		return *m
+	}
+	return fleet.Machine{}
+}
+
+// listener accepts what dial brings.
+type listener struct {
+	conns chan net.Conn
+	ctx   context.Context
+}
+
+func (l listener) Accept() (net.Conn, error) {
+	select {
+	case c := <-l.conns:
+		return c, nil
+	case <-l.ctx.Done():
+		return nil, net.ErrClosed
+	}
+}
+
+func (l listener) Close() error   { return nil }
+func (l listener) Addr() net.Addr { return &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1)} }
+
+func (n *node) dial(ctx context.Context, _, _ string) (net.Conn, error) {
+	a, b := net.Pipe()
+	select {
+	case n.conns <- b:
+		return a, nil
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+}
+
+// daemon is a Dialer that runs, for one machine.
+type daemon struct {
+	ended chan error
+	stop  context.CancelFunc
+
+	mu      sync.Mutex
+	ad      tunnel.Advertisement
+	changed chan struct{}
+}
+
+func offering(ids ...string) tunnel.Advertisement {
+	ad := tunnel.Advertisement{Slots: 1, Free: 1}
+	for _, id := range ids {
+		ad.Models = append(ad.Models, tunnel.Model{ID: id, Families: []string{"chat"}, Endpoints: []string{"/v1/chat/completions"}})
+	}
+	return ad
+}
+
+// connect runs a machine's daemon until the test ends.
+func (n *node) connect(t *testing.T, id fleet.MachineID, ad tunnel.Advertisement) *daemon {
+	t.Helper()
+	d := &daemon{ended: make(chan error, 1), ad: ad, changed: make(chan struct{})}
+	dialer := &tunnel.Dialer{
+		HubURL:     "http://127.0.0.1",
+		Credential: func() string { return string(id) },
+		Handler:    http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.Write([]byte(id)) }),
+		Advertise: func() (tunnel.Advertisement, <-chan struct{}) {
+			d.mu.Lock()
+			defer d.mu.Unlock()
+			return d.ad, d.changed
+		},
+		Dial: n.dial,
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	d.stop = cancel
+	done := make(chan struct{})
+	go func() { defer close(done); d.ended <- dialer.Run(ctx) }()
+	t.Cleanup(func() { cancel(); <-done })
+	return d
+}
+
+func (d *daemon) change(f func(*tunnel.Advertisement)) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.ad.Models = slices.Clone(d.ad.Models)
+	f(&d.ad)
+	close(d.changed)
+	d.changed = make(chan struct{})
+}
+
+// cut ends a machine's tunnel as the network would.
+func (n *node) cut(id fleet.MachineID) {
+	if l, ok := n.lines.Load(id); ok {
+		l.(*tunnel.Line).Close()
+	}
+}
+
+// rawDaemon speaks the upgrade itself and serves any handler.
+func (n *node) rawDaemon(t *testing.T, id fleet.MachineID, handler http.HandlerFunc) {
+	t.Helper()
+	raw, err := n.dial(t.Context(), "", "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	go raw.Write([]byte("GET /tunnel HTTP/1.1\r\nHost: hub\r\nConnection: Upgrade\r\nUpgrade: " + tunnel.Protocol +
+		"\r\nAuthorization: Bearer " + string(id) + "\r\nKith-Version: 1\r\n\r\n"))
+	r := bufio.NewReader(raw)
+	if _, err := http.ReadResponse(r, nil); err != nil {
+		t.Fatal(err)
+	}
+	protocols := new(http.Protocols)
+	protocols.SetUnencryptedHTTP2(true)
+	server := &http.Server{Handler: handler, Protocols: protocols}
+	conns := make(chan net.Conn, 1)
+	conns <- readConn{raw, r}
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan struct{})
+	go func() { defer close(done); server.Serve(listener{conns, ctx}) }()
+	t.Cleanup(func() { cancel(); raw.Close(); server.Close(); <-done })
+}
+
+type readConn struct {
+	net.Conn
+	r *bufio.Reader
+}
+
+func (c readConn) Read(p []byte) (int, error) { return c.r.Read(p) }

@@ -1,0 +1,518 @@
+package registry
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/kith/kith/internal/fleet"
+	"github.com/kith/kith/internal/tunnel"
+)
+
+// Offers, then the acknowledgement, and only then calls.
+func TestRoutableAfterAck(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t, newFacts("m"))
+		var atAck bool
+		n.rawDaemon(t, "m", func(w http.ResponseWriter, r *http.Request) {
+			switch r.URL.Path {
+			case "/offers":
+				io.WriteString(w, `{"slots":1,"models":[{"id":"llama","families":["chat"]}]}`+"\n")
+				http.NewResponseController(w).Flush()
+				<-r.Context().Done()
+			case "/ack":
+				_, _, atAck = n.Line("m")
+				atAck = atAck || n.machine("m").Online
+			}
+		})
+		synctest.Wait()
+		if atAck {
+			t.Error("routable before the acknowledgement was answered")
+		}
+		line, done, ok := n.Line("m")
+		if m := n.machine("m"); !ok || !m.Online || m.Owner != "owner-m" || m.Name != "box-m" || m.OwnerName != "ann" || m.Generation != 1 {
+			t.Fatalf("not routable after it: %v, %+v", ok, m)
+		}
+		r, _ := http.NewRequest(http.MethodPost, "http://machine/v1/chat/completions", nil)
+		if answer, err := line.RoundTrip(r); err != nil || answer.StatusCode != 200 {
+			t.Errorf("call: %v", err)
+		}
+		n.cut("m")
+		<-done
+		synctest.Wait()
+		if _, _, ok := n.Line("m"); ok {
+			t.Error("the line is still there after its end")
+		}
+	})
+}
+
+// Decisions 2: lost means returning for 10 s, then offline; both are told.
+func TestLostIsReturningThenOffline(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t, newFacts("m"))
+		d := n.connect(t, "m", offering("llama"))
+		synctest.Wait()
+		drain(n.freed)
+		d.stop()
+		synctest.Wait()
+		lost := time.Now()
+		if m := n.machine("m"); m.Online || !m.ReturningUntil.Equal(lost.Add(10*time.Second)) || m.Offer("llama") == nil {
+			t.Errorf("after the loss: %+v", m)
+		}
+		if id := <-n.freed; id != "m" {
+			t.Errorf("told of %q", id)
+		}
+		if id := <-n.freed; id != "m" || time.Since(lost) != 10*time.Second {
+			t.Errorf("told of %q %v after the loss", id, time.Since(lost))
+		}
+	})
+}
+
+// A machine's load survives its tunnels: calls in flight keep their slots.
+func TestLoadSurvives(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t, newFacts("m"))
+		d := n.connect(t, "m", offering("llama"))
+		synctest.Wait()
+		m := n.Snapshot().Machine("m")
+		if !m.Reserve("llama") {
+			t.Fatal("no slot")
+		}
+		n.cut("m")
+		time.Sleep(5 * time.Second) // in the bubble: it comes back
+		again := n.Snapshot().Machine("m")
+		if !again.Online || again == m || again.Reserve("llama") {
+			t.Error("the slot of a running call was given twice")
+		}
+		m.Release("llama")
+		drain(n.freed)
+		d.change(func(ad *tunnel.Advertisement) { ad.Local = 1 })
+		if <-n.freed; again.Reserve("llama") {
+			t.Error("a slot that others hold was given")
+		}
+		if n.Snapshot().Machine("m") != again {
+			t.Error("held slots alone made a new version of the machine")
+		}
+		d.change(func(ad *tunnel.Advertisement) { ad.Local = 0 })
+		if <-n.freed; !again.Reserve("llama") {
+			t.Error("a slot that came free is not given")
+		}
+	})
+}
+
+// Row 13: one live generation a machine.
+func TestNewerTunnelFencesOlder(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t, newFacts("m"))
+		first := n.connect(t, "m", offering("llama"))
+		synctest.Wait()
+		second := n.connect(t, "m", offering("qwen"))
+		if err := <-first.ended; !errors.Is(err, tunnel.ErrFenced) {
+			t.Errorf("the older daemon ended with %v", err)
+		}
+		synctest.Wait()
+		if m := n.machine("m"); !m.Online || m.Generation != 2 || m.Offer("qwen") == nil {
+			t.Errorf("after fencing: %+v", m)
+		}
+		// A tunnel that was numbered before the live one, and came late.
+		n.facts.locked(func() { n.facts.generations["m"] = 0 })
+		late := n.connect(t, "m", offering("phi"))
+		if err := <-late.ended; !errors.Is(err, tunnel.ErrFenced) {
+			t.Errorf("the late tunnel ended with %v", err)
+		}
+		if len(second.ended) != 0 || !n.machine("m").Online {
+			t.Error("a late tunnel disturbed the live one")
+		}
+	})
+}
+
+// A revoked machine loses its tunnel: at once with a nudge, within the poll
+// without, and also if the revocation came between its key check and Serve.
+func TestRevoked(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t, newFacts("a", "b", "c"))
+		for _, id := range []fleet.MachineID{"a", "b"} {
+			n.connect(t, id, offering("llama"))
+		}
+		synctest.Wait()
+		start := time.Now()
+		n.facts.revoke("a")
+		n.Nudge()
+		synctest.Wait()
+		if n.Snapshot().Machine("a") != nil || time.Since(start) > 0 {
+			t.Error("still there after a nudge")
+		}
+		if _, _, ok := n.Line("a"); ok {
+			t.Error("its line is still there")
+		}
+		_, done, _ := n.Line("b")
+		n.facts.revoke("b")
+		<-done
+		if took := time.Since(start); took > 1100*time.Millisecond {
+			t.Errorf("without a hint it took %v", took)
+		}
+		kept, _, _ := n.facts.KeptMachine(t.Context(), "c")
+		n.facts.mu.Lock()
+		delete(n.facts.kept, "c") // its change was polled long ago
+		n.facts.mu.Unlock()
+		d := n.connectUnchecked(t, kept)
+		if err := <-d; !errors.Is(err, ErrRevoked) {
+			t.Errorf("Serve of a machine revoked before = %v", err)
+		}
+	})
+}
+
+// connectUnchecked opens a tunnel whose key check saw kept, and gives Serve's end.
+func (n *node) connectUnchecked(t *testing.T, kept fleet.Kept) <-chan error {
+	end := make(chan error, 1)
+	gate := &node{Registry: n.Registry, conns: make(chan net.Conn)}
+	ctx, cancel := context.WithCancel(context.Background())
+	server := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		line, err := tunnel.Upgrade(w, r, tunnel.UpgradeConfig{Generation: 1})
+		if err == nil {
+			err = n.Serve(r.Context(), kept, 1, line)
+		}
+		end <- err
+	})}
+	done := make(chan struct{})
+	go func() { defer close(done); server.Serve(listener{gate.conns, ctx}) }()
+	t.Cleanup(func() { cancel(); server.Close(); <-done })
+	d := gate.connect(t, kept.ID, offering("llama"))
+	t.Cleanup(d.stop)
+	return end
+}
+
+// A hub that starts expects its machines back for 30 s.
+func TestStart(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFacts("m", "never", "bad")
+		ctx := t.Context()
+		f.SaveOffers(ctx, "m", []byte(`{"slots":2,"hours":"Mon-Fri 18:00-23:00","models":[{"id":"llama","families":["chat"]}]}`), time.Now().Add(-29*24*time.Hour))
+		f.SaveOffers(ctx, "bad", []byte(`{"slots":`), time.Now())
+		f.shares = []*fleet.Share{{ID: "s", Owner: "owner-m", Member: "bob"}}
+		f.groups["g"] = &fleet.Group{ID: "g", Members: []fleet.MemberID{"owner-m", "cleo"}}
+		start := time.Now()
+		n := newNode(t, f)
+		m := n.machine("m")
+		if m.Online || !m.ReturningUntil.Equal(start.Add(30*time.Second)) || m.Slots != 2 || m.Hours.Always() || m.Offer("llama") == nil {
+			t.Errorf("kept machine = %+v", m)
+		}
+		if n.Snapshot().Machine("never") != nil || n.Snapshot().Machine("bad") != nil {
+			t.Error("a machine without readable offers is in the snapshot")
+		}
+		for _, member := range []fleet.MemberID{"bob", "cleo", "owner-m"} {
+			if reached(n, member) != 1 {
+				t.Errorf("%s reaches %d machines", member, reached(n, member))
+			}
+		}
+		drain(n.freed)
+		if id := <-n.freed; id != "m" || time.Since(start) != 30*time.Second {
+			t.Errorf("told of %q after %v", id, time.Since(start))
+		}
+		n.connect(t, "m", offering("qwen"))
+		synctest.Wait()
+		if m := n.machine("m"); !m.Online || m.Offer("qwen") == nil || m.Offer("llama") != nil {
+			t.Errorf("after it came back: %+v", m)
+		}
+	})
+}
+
+func reached(n *node, member fleet.MemberID) int {
+	count := 0
+	for range n.Snapshot().Reach(member, fleet.Everything) {
+		count++
+	}
+	return count
+}
+
+func drain[T any](c chan T) {
+	synctest.Wait()
+	for len(c) > 0 {
+		<-c
+	}
+}
+
+// Changes of the store are in the snapshot within the poll; doubled ones and
+// ones that name nothing do no harm.
+func TestFollowsChanges(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFacts("m")
+		n := newNode(t, f)
+		n.connect(t, "m", offering("llama"))
+		synctest.Wait()
+		step := func(want int, what string) {
+			t.Helper()
+			f.change(fleet.MemberChanged, "bob", func() {})
+			f.change("of a later version", "x", func() {})
+			time.Sleep(1100 * time.Millisecond)
+			if got := reached(n, "bob"); got != want {
+				t.Errorf("%s: bob reaches %d machines, want %d", what, got, want)
+			}
+		}
+		f.change(fleet.SharesChanged, "bob", func() { f.shares = []*fleet.Share{{ID: "s", Owner: "owner-m", Member: "bob"}} })
+		f.change(fleet.SharesChanged, "bob", func() {})
+		step(1, "shared")
+		f.change(fleet.SharesChanged, "bob", func() { f.shares = nil })
+		step(0, "share ended")
+		f.change(fleet.GroupChanged, "g", func() {
+			f.groups["g"] = &fleet.Group{ID: "g", Members: []fleet.MemberID{"bob", "owner-m"}}
+		})
+		step(1, "grouped")
+		f.change(fleet.GroupChanged, "g", func() { delete(f.groups, "g") })
+		step(0, "group ended")
+		f.change(fleet.MachineChanged, "m", func() { k := f.kept["m"]; k.Name = "renamed"; f.kept["m"] = k })
+		f.change(fleet.MachineChanged, "nobody's", func() {})
+		step(0, "renamed")
+		if m := n.machine("m"); m.Name != "renamed" || !m.Online {
+			t.Errorf("after the renaming: %+v", m)
+		}
+		told := 0
+		for len(n.told) > 0 {
+			told += len(<-n.told)
+		}
+		if told != len(f.changes) {
+			t.Errorf("told of %d changes, want %d", told, len(f.changes))
+		}
+		f.revoke("m")
+		time.Sleep(1100 * time.Millisecond)
+		f.change(fleet.MachineChanged, "m", func() { // its owner was disabled and enabled
+			f.kept["m"] = fleet.Kept{ID: "m", Owner: "owner-m", Advertisement: []byte(`{"models":[{"id":"llama","families":["chat"]}]}`)}
+		})
+		time.Sleep(1100 * time.Millisecond)
+		if m := n.machine("m"); m.ID != "m" || m.Online || m.ReturningUntil.After(time.Now()) {
+			t.Errorf("after it was enabled again: %+v", m)
+		}
+	})
+}
+
+// A gap in the changes: everything is read again, and what went is gone.
+func TestBehind(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFacts("m", "gone", "new")
+		f.SaveOffers(t.Context(), "gone", []byte(`{"models":[{"id":"llama","families":["chat"]}]}`), time.Now())
+		f.shares = []*fleet.Share{{ID: "s", Owner: "owner-m", Member: "bob"}}
+		f.groups["g"] = &fleet.Group{ID: "g", Members: []fleet.MemberID{"owner-m", "cleo"}}
+		n := newNode(t, f)
+		n.connect(t, "m", offering("llama"))
+		synctest.Wait()
+		drain(n.told)
+		f.mu.Lock()
+		delete(f.kept, "gone")
+		f.shares = []*fleet.Share{{ID: "s2", Owner: "owner-m", Member: "dora"}}
+		f.groups = map[fleet.GroupID]*fleet.Group{"g2": {ID: "g2", Members: []fleet.MemberID{"owner-m", "emil"}}}
+		f.behind = true
+		f.mu.Unlock()
+		if got := <-n.told; got != nil {
+			t.Errorf("told %v of a gap", got)
+		}
+		if n.Snapshot().Machine("gone") != nil || !n.machine("m").Online {
+			t.Error("the machines are not what the store has")
+		}
+		for member, want := range map[fleet.MemberID]int{"bob": 0, "cleo": 0, "dora": 1, "emil": 1} {
+			if got := reached(n, member); got != want {
+				t.Errorf("%s reaches %d, want %d", member, got, want)
+			}
+		}
+		if !n.Confirmed(time.Now()) {
+			t.Error("not confirmed after reading everything")
+		}
+	})
+}
+
+// Row 2: what cannot be confirmed for 5 s is not granted.
+func TestConfirmed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFacts()
+		n := newNode(t, f)
+		time.Sleep(time.Hour)
+		if !n.Confirmed(time.Now()) {
+			t.Error("not confirmed with a good store")
+		}
+		set := func(down bool) { f.mu.Lock(); f.down = down; f.mu.Unlock() }
+		set(true)
+		time.Sleep(3900 * time.Millisecond)
+		if !n.Confirmed(time.Now()) {
+			t.Error("not confirmed after 3.9 s")
+		}
+		time.Sleep(1200 * time.Millisecond)
+		if n.Confirmed(time.Now()) {
+			t.Error("confirmed after 5.1 s without the store")
+		}
+		set(false)
+		time.Sleep(1100 * time.Millisecond)
+		if !n.Confirmed(time.Now()) {
+			t.Error("not confirmed when the store is back")
+		}
+	})
+	if New(Config{}).Confirmed(time.Now()) {
+		t.Error("confirmed before anything was read")
+	}
+}
+
+// What is kept: offers when they change, not when slots do; when it was seen
+// last, now and then and at the end.
+func TestKeepsOffers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFacts("m")
+		n := newNode(t, f)
+		d := n.connect(t, "m", offering("llama"))
+		want := func(saves int, what string) {
+			t.Helper()
+			time.Sleep(time.Second)
+			synctest.Wait()
+			if got := f.saved("m"); got != saves {
+				t.Errorf("%s: saved %d times, want %d", what, got, saves)
+			}
+		}
+		want(1, "first offers")
+		d.change(func(ad *tunnel.Advertisement) { ad.Local = 1; ad.Models[0].Local = 1 })
+		want(1, "slots held")
+		d.change(func(ad *tunnel.Advertisement) { ad.Hours = "Mon-Fri 18:00-23:00" })
+		want(2, "hours")
+		n.cut("m")
+		want(2, "a new tunnel with the same offers")
+		time.Sleep(2 * time.Hour)
+		want(2+4, "two quiet hours")
+		time.Sleep(5 * time.Minute)
+		d.stop()
+		want(2+5, "the end")
+		k, _, _ := f.KeptMachine(t.Context(), "m")
+		if m, err := readKept(k); err != nil || m.Offer("llama") == nil || time.Since(k.LastSeen) > 2*time.Second {
+			t.Errorf("kept %s, %v", k.Advertisement, err)
+		}
+		n.purge(time.Now().Add(29 * 24 * time.Hour))
+		if n.Snapshot().Machine("m") == nil {
+			t.Error("forgotten after 29 days")
+		}
+		n.purge(time.Now().Add(30 * 24 * time.Hour))
+		if n.Snapshot().Machine("m") != nil {
+			t.Error("still known after 30 days")
+		}
+	})
+}
+
+// Fault 34: a machine that comes and goes is left alone for a minute.
+func TestFlapping(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t, newFacts("m"))
+		n.connect(t, "m", offering("llama"))
+		verdict := func() fleet.Verdict {
+			return fleet.Route(n.Snapshot(), fleet.Ask{Caller: "owner-m", Model: "llama", Now: time.Now()}).Verdict
+		}
+		for i := range 4 {
+			time.Sleep(10 * time.Second)
+			if got := verdict(); got != fleet.Try {
+				t.Fatalf("after %d losses: %v", i, got)
+			}
+			if i < 3 {
+				n.cut("m")
+			}
+		}
+		n.cut("m")
+		time.Sleep(10 * time.Second)
+		if got := verdict(); got == fleet.Try {
+			t.Error("tried a machine that flaps")
+		}
+		drain(n.freed)
+		for range n.freed {
+			if verdict() == fleet.Try {
+				break // told when it may be tried again
+			}
+		}
+	})
+}
+
+// 1,000 machines come, lose their tunnels all at once, and come back.
+func TestChurn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const machines = 1000
+		ids := make([]fleet.MachineID, machines)
+		for i := range ids {
+			ids[i] = fleet.MachineID(fmt.Sprintf("m%d", i))
+		}
+		n := newNode(t, newFacts(ids...))
+		for _, id := range ids {
+			n.connect(t, id, offering("llama"))
+		}
+		online := func() (count int) {
+			for m := range n.Snapshot().Machines() {
+				if _, _, ok := n.Line(m.ID); ok && m.Online {
+					count++
+				}
+			}
+			return count
+		}
+		synctest.Wait()
+		if got := online(); got != machines {
+			t.Fatalf("%d of %d machines came", got, machines)
+		}
+		for _, id := range ids {
+			n.cut(id)
+		}
+		time.Sleep(60 * time.Second)
+		synctest.Wait()
+		if got := online(); got != machines {
+			t.Errorf("%d of %d machines came back in 60 s", got, machines)
+		}
+	})
+}
+
+// Control goes to the machine that is here.
+func TestControl(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t, newFacts("m"))
+		yes := true
+		if err := n.Control(t.Context(), "m", tunnel.Control{Paused: &yes}); !errors.Is(err, ErrNotHere) {
+			t.Errorf("Control of an absent machine = %v", err)
+		}
+		n.connect(t, "m", offering("llama"))
+		synctest.Wait()
+		if err := n.Control(t.Context(), "m", tunnel.Control{Paused: &yes}); err == nil || errors.Is(err, ErrNotHere) {
+			t.Errorf("Control = %v, want the daemon's refusal", err)
+		}
+	})
+}
+
+// What a stranger advertises is bounded; only unreadable hours refuse it.
+func TestRead(t *testing.T) {
+	ad := offering(" bad ", "", "same", "same", "none")
+	ad.Models[4].Families = []string{"telepathy"}
+	ad.Slots = 1 << 30
+	for i := range 300 {
+		ad.Models = append(ad.Models, tunnel.Model{ID: fmt.Sprint(i), Families: []string{"chat", "telepathy"}, Slots: -1, ContextLength: -5})
+	}
+	m, err := read(ad)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(m.Offers) != maxModels || m.Offers[0].ID != "same" || m.Offers[1].ID != "0" || m.Slots != maxSlots {
+		t.Errorf("%d offers, the first %q and %q, %d slots", len(m.Offers), m.Offers[0].ID, m.Offers[1].ID, m.Slots)
+	}
+	if o := m.Offers[1]; o.Slots != 0 || o.ContextLength != 0 || o.Families != fleet.Families(fleet.Chat) {
+		t.Errorf("offer = %+v", o)
+	}
+	if _, err := read(tunnel.Advertisement{Hours: "whenever"}); err == nil {
+		t.Error("hours that cannot be read were taken")
+	}
+}
+
+// A machine whose hours cannot be read is refused and its tunnel ends.
+func TestUnreadableHours(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t, newFacts("m"))
+		d := n.connect(t, "m", tunnel.Advertisement{Hours: "whenever"})
+		if err := <-n.ends; err == nil {
+			t.Error("Serve ended well")
+		}
+		d.stop()
+		if n.Snapshot().Machine("m") != nil {
+			t.Error("the machine is in the snapshot")
+		}
+	})
+}

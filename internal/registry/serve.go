@@ -1,0 +1,209 @@
+package registry
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/kith/kith/internal/fleet"
+	"github.com/kith/kith/internal/tunnel"
+)
+
+// Serve keeps a machine in the fleet for as long as its tunnel lives, which it
+// owns: it reads the offers, acknowledges the first, and publishes each. The
+// generation is the tunnel's; an older one of the machine is fenced, and one
+// that is itself older than the live one ends at once (ErrFenced). The error is
+// why the tunnel ended.
+func (r *Registry) Serve(ctx context.Context, kept fleet.Kept, generation int64, line *tunnel.Line) error {
+	defer line.Close()
+	older, ok := r.attach(kept, generation, line)
+	if !ok {
+		line.Fence(ctx)
+		return ErrFenced
+	}
+	defer r.detach(kept.ID, line)
+	if older != nil {
+		fenced := make(chan struct{})
+		go func() { // a dead peer takes 2 s, which the new tunnel need not wait
+			defer close(fenced)
+			older.Fence(ctx)
+		}()
+		defer func() { <-fenced }()
+	}
+	// From here a revocation finds the line; one before is seen now.
+	kept, ok, err := r.config.Facts.KeptMachine(ctx, kept.ID)
+	switch {
+	case err != nil:
+		return fmt.Errorf("cannot check machine %s: %w", kept.ID, err)
+	case !ok:
+		return ErrRevoked
+	}
+	r.identify(kept, line)
+	keeper := newKeeper(r.config, kept)
+	defer keeper.close(ctx)
+	err = r.follows(ctx, line, kept.ID, keeper)
+	if reason := line.Err(); reason != nil {
+		return reason
+	}
+	return err
+}
+
+// follows takes the machine's advertisements in until they end.
+func (r *Registry) follows(ctx context.Context, line *tunnel.Line, id fleet.MachineID, keeper *keeper) error {
+	var before tunnel.Advertisement
+	acked := false
+	for ad, err := range line.Offers(ctx) {
+		if err != nil {
+			return err
+		}
+		state, err := read(ad)
+		if err != nil {
+			return fmt.Errorf("cannot use the advertisement of machine %s: %w", id, err)
+		}
+		if !acked {
+			within, cancel := context.WithTimeout(ctx, ackWithin)
+			err := line.Ack(within)
+			cancel()
+			if err != nil {
+				return err
+			}
+			acked = true
+		} else if sameButLoad(ad, before) {
+			state = nil // slots alone: nothing to publish
+		}
+		if !r.advertise(id, line, state, ad) {
+			return ErrFenced
+		}
+		keeper.keep(ctx, ad)
+		before = ad
+	}
+	return ctx.Err()
+}
+
+// attach makes the line the machine's, unless a newer one is; the line it takes
+// over from is returned and must be fenced.
+func (r *Registry) attach(kept fleet.Kept, generation int64, line *tunnel.Line) (older *tunnel.Line, ok bool) {
+	r.write(func(s *fleet.Snapshot) (*fleet.Snapshot, []fleet.MachineID) {
+		e := r.entries[kept.ID]
+		if e == nil {
+			e = new(entry)
+			r.entries[kept.ID] = e
+		}
+		if e.line != nil && e.generation >= generation {
+			return s, nil
+		}
+		older, ok = e.line, true
+		e.line, e.generation, e.refreshed = line, generation, false
+		e.kept = withoutOffers(kept)
+		if older == nil {
+			return s, nil
+		}
+		return r.lose(s, kept.ID)
+	})
+	return older, ok
+}
+
+// identify takes in what the store said of the machine after it was attached,
+// unless a change told newer things meanwhile.
+func (r *Registry) identify(kept fleet.Kept, line *tunnel.Line) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if e := r.entries[kept.ID]; e != nil && e.line == line && !e.refreshed {
+		e.kept = withoutOffers(kept)
+	}
+}
+
+// advertise publishes an advertisement of an acknowledged line: its state, or
+// with nil only its load. False: the line is no longer the machine's.
+func (r *Registry) advertise(id fleet.MachineID, line *tunnel.Line, state *fleet.Machine, ad tunnel.Advertisement) bool {
+	current, arrival := false, false
+	var generation int64
+	r.write(func(s *fleet.Snapshot) (*fleet.Snapshot, []fleet.MachineID) {
+		e := r.entries[id]
+		if e == nil || e.line != line {
+			return s, nil
+		}
+		current, generation = true, e.generation
+		m := s.Machine(id)
+		if state != nil {
+			arrival = m == nil || !m.Online
+			state.Online, state.Generation = true, generation
+			e.name(state)
+			s, m = s.WithMachine(state), state
+		}
+		setLocal(m, ad)
+		if arrival {
+			r.lines.Store(id, line)
+			if now := time.Now(); e.flaps(now) {
+				m.Load.HoldOut(now.Add(flapWindow))
+				r.later(id, flapWindow)
+			}
+		}
+		return s, []fleet.MachineID{id}
+	})
+	if arrival {
+		r.hints.presence(id, generation, true)
+	}
+	return current
+}
+
+// detach ends the line's time as the machine's.
+func (r *Registry) detach(id fleet.MachineID, line *tunnel.Line) {
+	var generation int64
+	lost := false
+	r.write(func(s *fleet.Snapshot) (*fleet.Snapshot, []fleet.MachineID) {
+		e := r.entries[id]
+		if e == nil || e.line != line {
+			return s, nil
+		}
+		e.line, e.kept.LastSeen = nil, time.Now()
+		lost, generation = true, e.generation
+		if s.Machine(id) == nil { // it never advertised
+			delete(r.entries, id)
+			return s, nil
+		}
+		return r.lose(s, id)
+	})
+	if lost {
+		r.hints.presence(id, generation, false)
+	}
+}
+
+// lose makes an online machine a returning one. The caller writes.
+func (r *Registry) lose(s *fleet.Snapshot, id fleet.MachineID) (*fleet.Snapshot, []fleet.MachineID) {
+	r.lines.Delete(id)
+	m := s.Machine(id)
+	if m == nil || !m.Online {
+		return s, nil
+	}
+	lost := *m
+	lost.Online = false
+	lost.ReturningUntil = time.Now().Add(returnAfterLoss)
+	r.later(id, returnAfterLoss)
+	return s.WithMachine(&lost), []fleet.MachineID{id}
+}
+
+// later has the machine's waiters decided anew after d.
+func (r *Registry) later(id fleet.MachineID, d time.Duration) {
+	time.AfterFunc(d, func() { r.free(id) })
+}
+
+// name gives a machine what the store says of it.
+func (e *entry) name(m *fleet.Machine) {
+	m.ID, m.Owner, m.OwnerName = e.kept.ID, e.kept.Owner, e.kept.OwnerName
+	m.Name, m.KeptOut, m.Created = e.kept.Name, e.kept.KeptOut, e.kept.Created
+}
+
+// flaps notes an arrival and reports whether there were too many of late.
+func (e *entry) flaps(now time.Time) bool {
+	oldest := &e.arrivals[e.arrived%flapCount]
+	e.arrived++
+	often := !oldest.IsZero() && now.Sub(*oldest) < flapWindow
+	*oldest = now
+	return often
+}
+
+func withoutOffers(kept fleet.Kept) fleet.Kept {
+	kept.Advertisement = nil
+	return kept
+}
