@@ -103,7 +103,7 @@ func told(call *gateway.Call, e *engine.Engine, resp *http.Response) (next bool,
 	case http.StatusTooManyRequests, http.StatusServiceUnavailable:
 		return true, unavailable(call, "%s, which runs %q here, is busy; try again", e.Name(), call.Model)
 	}
-	text, _ := io.ReadAll(io.LimitReader(resp.Body, maxError)) // what came before a break is enough
+	text, _ := io.ReadAll(resp.Body) // bounded by the engine package; what came before a break is enough
 	return false, engineFault(e, resp.StatusCode, text)
 }
 

@@ -148,7 +148,7 @@ func tellHub(w http.ResponseWriter, r *http.Request, f *fault.Fault) {
 }
 
 // relay passes an engine's answer on: of its headers the content's own, a
-// stream flushed as it comes, an error's body bounded.
+// stream flushed as it comes. The engine package bounds an error's body.
 func relay(w http.ResponseWriter, resp *http.Response, stream bool) error {
 	h := w.Header()
 	h.Set("Content-Type", resp.Header.Get("Content-Type"))
@@ -161,12 +161,7 @@ func relay(w http.ResponseWriter, resp *http.Response, stream bool) error {
 	for name := range resp.Trailer {
 		h.Add("Trailer", name)
 	}
-	if resp.StatusCode != http.StatusOK {
-		w.WriteHeader(resp.StatusCode)
-		_, err := io.Copy(w, io.LimitReader(resp.Body, maxError))
-		return err
-	}
-	w.WriteHeader(http.StatusOK)
+	w.WriteHeader(resp.StatusCode)
 	if err := pour(w, resp.Body, stream); err != nil {
 		return err
 	}

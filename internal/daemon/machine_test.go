@@ -112,17 +112,33 @@ func TestBusy(t *testing.T) {
 	if got := l.served("/v1/chat/completions", chat(true)); got.StatusCode != 200 {
 		t.Errorf("a slot came free: status %d, refused %q", got.StatusCode, got.Header.Get(tunnel.HeaderRefused))
 	}
+}
 
-	// The owner's word on slots goes before the engine's; the model's own stands.
+// What is free: the machine's slots less all that runs, and the model's own.
+func TestDesk(t *testing.T) {
 	k := &desk{onLocal: func() {}}
-	if _, ok := k.admit("m", 4, 1); !ok {
-		t.Error("an empty desk is full")
+	end, ok := k.admit("m", 3, 1)
+	if !ok {
+		t.Fatal("an empty desk is full")
 	}
-	if _, ok := k.admit("m", 4, 1); ok {
+	if _, ok := k.admit("m", 3, 1); ok {
 		t.Error("a second call of a model with one slot")
 	}
-	if _, ok := k.admit("n", 4, 0); !ok {
+	if _, ok := k.admit("n", 3, 0); !ok {
 		t.Error("another model, with no limit of its own")
+	}
+	leave := k.enter("o")
+	if _, ok := k.admit("n", 3, 0); ok {
+		t.Error("a slot that a local call holds was given away")
+	}
+	leave()
+	leave() // a body may be closed twice
+	end()
+	if routed, local := k.load(""); routed != 1 || local != 0 {
+		t.Errorf("%d routed and %d local calls run", routed, local)
+	}
+	if _, ok := k.admit("m", 3, 1); !ok {
+		t.Error("the model's slot did not come back")
 	}
 }
 
