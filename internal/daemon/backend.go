@@ -118,39 +118,11 @@ func engineFault(e *engine.Engine, status int, answer []byte) *fault.Fault {
 	if status == http.StatusBadRequest || status == http.StatusUnprocessableEntity {
 		code = fault.InvalidRequest
 	}
-	text := engineText(answer)
+	text := dialect.EngineText(answer)
 	if text == "" {
 		return fault.New(code, "%s answered with status %d", e.Name(), status)
 	}
 	return fault.New(code, "%s answered with status %d: %s", e.Name(), status, text)
-}
-
-// engineText is the code and the words of an engine's error answer, in the
-// shapes engines use: an object, or a bare string.
-func engineText(answer []byte) string {
-	var body struct {
-		Error jsontext.Value `json:"error"`
-	}
-	if json.Unmarshal(answer, &body) != nil {
-		return ""
-	}
-	var told struct {
-		Code    any    `json:"code"`
-		Message string `json:"message"`
-	}
-	text := ""
-	if json.Unmarshal(body.Error, &told) == nil {
-		text = told.Message
-		if code, ok := told.Code.(string); ok && code != "" {
-			text = code + ": " + text
-		}
-	} else {
-		_ = json.Unmarshal(body.Error, &text) // anything else says nothing
-	}
-	if len(text) > maxEngineText {
-		text = strings.ToValidUTF8(text[:maxEngineText], "") + "…"
-	}
-	return text
 }
 
 // unavailable is row 11 of decisions 2 for a machine of the caller's own.

@@ -73,25 +73,6 @@ func TestLocalEngineFailures(t *testing.T) {
 	}
 }
 
-// Engines put their words into different shapes; what is none of them says nothing.
-func TestEngineText(t *testing.T) {
-	for answer, want := range map[string]string{
-		`{"error":{"code":"too_long","message":"no room"}}`: "too_long: no room",
-		`{"error":{"code":400,"message":"no room"}}`:        "no room",
-		`{"error":{"code":null,"message":"no room"}}`:       "no room",
-		`{"error":"no room"}`:                               "no room",
-		`{"error":[1]}`:                                     "",
-		`{"detail":"other"}`:                                "",
-		`<html>`:                                            "",
-		``:                                                  "",
-		`{"error":"` + strings.Repeat("é", 400) + `"}`: strings.Repeat("é", 250) + "…",
-	} {
-		if got := engineText([]byte(answer)); got != want {
-			t.Errorf("%s: %q, want %q", answer, got, want)
-		}
-	}
-}
-
 // An engine that cannot be reached is told as row 11, by the family.
 func TestLocalEngineUnreachable(t *testing.T) {
 	models := []engine.Model{

@@ -5,6 +5,7 @@ import (
 	"io"
 	"strings"
 	"sync"
+	"unicode"
 
 	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
@@ -149,25 +150,43 @@ const maxEngineText = 300
 
 // engineSays is engine_error with the engine's own words from an error document.
 func engineSays(document []byte) *fault.Fault {
-	var body struct {
-		Error jsontext.Value `json:"error"`
-	}
-	var told struct {
-		Message string `json:"message"`
-	}
-	text := ""
-	if json.Unmarshal(document, &body) == nil {
-		if json.Unmarshal(body.Error, &told) == nil {
-			text = told.Message
-		} else {
-			_ = json.Unmarshal(body.Error, &text) // some engines send a bare string
-		}
-	}
+	text := EngineText(document)
 	if text == "" {
 		return fault.New(fault.EngineError, "the machine's engine failed on this request")
 	}
+	return fault.New(fault.EngineError, "the machine's engine failed on this request: %s", text)
+}
+
+// EngineText is what an engine wrote in an error document, its code before its
+// message, as one printable line of bounded length; empty if it says nothing.
+func EngineText(document []byte) string {
+	var body struct {
+		Error jsontext.Value `json:"error"`
+	}
+	if json.Unmarshal(document, &body) != nil {
+		return ""
+	}
+	var told struct {
+		Code    any    `json:"code"`
+		Message string `json:"message"`
+	}
+	text := ""
+	if json.Unmarshal(body.Error, &told) == nil {
+		text = told.Message
+		if code, ok := told.Code.(string); ok && code != "" {
+			text = code + ": " + text
+		}
+	} else {
+		_ = json.Unmarshal(body.Error, &text) // some engines send a bare string
+	}
+	text = strings.Map(func(r rune) rune {
+		if unicode.IsPrint(r) {
+			return r
+		}
+		return ' '
+	}, text)
 	if len(text) > maxEngineText {
 		text = strings.ToValidUTF8(text[:maxEngineText], "") + "…"
 	}
-	return fault.New(fault.EngineError, "the machine's engine failed on this request: %s", text)
+	return text
 }

@@ -106,7 +106,7 @@ func (t *toWorker) RoundTrip(r *http.Request) (*http.Response, error) {
 		if r.Body != nil {
 			r.Body.Close()
 		}
-		return nil, err
+		return nil, &net.OpError{Op: "dial", Net: socketNetwork(), Err: err} // nothing was sent: another may be asked
 	}
 	r = r.Clone(r.Context())
 	r.Header.Set(headerSecret, secret)
