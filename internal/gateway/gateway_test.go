@@ -170,6 +170,7 @@ func TestRefusalsOfTheHostedEdge(t *testing.T) {
 		"no key":             {ask("POST", "/v1/chat/completions", request, "Authorization", ""), 401, fault.InvalidAPIKey, "/applications"},
 		"wrong key":          {ask("POST", "/v1/chat/completions", request, "Authorization", "", "Authorization", "Bearer kith_x"), 401, fault.InvalidAPIKey, "/applications"},
 		"two keys":           {ask("POST", "/v1/chat/completions", request, "X-Api-Key", "kith_x"), 401, fault.InvalidAPIKey, "/applications"},
+		"two keys, one good": {ask("GET", "/v1/models", "", "Authorization", "", "Authorization", "Bearer kith_x", "X-Api-Key", goodKey), 401, fault.InvalidAPIKey, ""},
 		"two bearers":        {ask("POST", "/v1/chat/completions", request, "Authorization", "Bearer kith_x"), 401, fault.InvalidAPIKey, "/applications"},
 		"basic":              {ask("POST", "/v1/chat/completions", request, "Authorization", "", "Authorization", "Basic abc"), 401, fault.InvalidAPIKey, ""},
 		"x-api-key on chat":  {ask("POST", "/v1/chat/completions", request, "Authorization", "", "X-Api-Key", goodKey), 401, fault.InvalidAPIKey, ""},

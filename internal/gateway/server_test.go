@@ -152,6 +152,7 @@ func virtually(t *testing.T, h http.Handler, client func(t *testing.T, c net.Con
 		_ = near.Close()
 		_ = server.Close()
 		<-ended
+		time.Sleep(time.Second) // net/http lingers half of one on a connection it closes
 	})
 }
 
@@ -205,6 +206,28 @@ func TestSlowCallers(t *testing.T) {
 				}
 				_ = conn.Close()
 				sending.Wait()
+			})
+		})
+	}
+}
+
+// A body over the limit is refused at that byte, not when the rest has come or
+// its time is over.
+func TestTooLargeAtOnce(t *testing.T) {
+	c := hostedConfig(answers(reply))
+	c.Limits.Body = 10
+	for name, text := range map[string]string{
+		"length":  rawHead + "Content-Length: 11\r\n\r\n",
+		"chunked": rawHead + "Transfer-Encoding: chunked\r\n\r\nff\r\n01234567890",
+	} {
+		t.Run(name, func(t *testing.T) {
+			virtually(t, New(c), func(t *testing.T, conn net.Conn) {
+				began := time.Now()
+				_, _ = io.WriteString(conn, text)
+				status, err := bufio.NewReader(conn).ReadString('\n')
+				if took := time.Since(began); took != 0 || !strings.HasPrefix(status, "HTTP/1.1 413") {
+					t.Errorf("%q after %v, %v", status, took, err)
+				}
 			})
 		})
 	}
