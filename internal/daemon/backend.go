@@ -5,11 +5,8 @@ import (
 	"errors"
 	"io"
 	"net/http"
-	"strings"
 
-	"github.com/go-json-experiment/json"
-	"github.com/go-json-experiment/json/jsontext"
-
+	"github.com/kith/kith/internal/dialect"
 	"github.com/kith/kith/internal/engine"
 	"github.com/kith/kith/internal/fault"
 	"github.com/kith/kith/internal/fleet"

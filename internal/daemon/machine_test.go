@@ -11,6 +11,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/kith/kith/internal/dialect"
 	"github.com/kith/kith/internal/engine"
 	"github.com/kith/kith/internal/enginetest"
 	"github.com/kith/kith/internal/fleet"
@@ -42,7 +43,7 @@ func TestRoutedCall(t *testing.T) {
 	if text := read(t, resp.Body); !strings.HasSuffix(text, done) || resp.Header.Get("Content-Type") != "text/event-stream" {
 		t.Errorf("%s %s", resp.Header.Get("Content-Type"), text)
 	}
-	if got := resp.Trailer.Get(engine.UsageTrailer); got != "3 3" {
+	if got := resp.Trailer.Get(dialect.UsageTrailer); got != "3 3" {
 		t.Errorf("the engine's counts: %q", got)
 	}
 }

@@ -3,6 +3,7 @@ package dialect
 import (
 	"bytes"
 	"io"
+	"strconv"
 	"strings"
 	"sync"
 	"unicode"
@@ -126,6 +127,28 @@ func (o *object) delta(name []byte) error {
 		o.content = true
 	}
 	return err
+}
+
+// UsageTrailer is the trailer of a streamed answer that carries the engine's own
+// token counts, "PROMPT COMPLETION", when it told them. The machine asks its
+// engine for them on every stream and takes their chunk out again unless the
+// caller asked.
+const UsageTrailer = "Kith-Usage"
+
+// Trailer is the usage as a UsageTrailer's value.
+func (u Usage) Trailer() string {
+	return strconv.FormatInt(u.In, 10) + " " + strconv.FormatInt(u.Out, 10)
+}
+
+// ParseTrailer reads a UsageTrailer's value; false where there is none, or no
+// sense in it.
+func ParseTrailer(value string) (Usage, bool) {
+	in, out, ok := strings.Cut(value, " ")
+	u := Usage{Reported: true}
+	var errIn, errOut error
+	u.In, errIn = strconv.ParseInt(in, 10, 64)
+	u.Out, errOut = strconv.ParseInt(out, 10, 64)
+	return u, ok && errIn == nil && errOut == nil && u.In >= 0 && u.Out >= 0
 }
 
 // readUsage reads a usage object; counts below zero or of another type report nothing.

@@ -23,3 +23,15 @@ func TestEngineText(t *testing.T) {
 		}
 	}
 }
+
+func TestUsageTrailer(t *testing.T) {
+	u := Usage{In: 7, Out: 50, Reported: true}
+	if got, ok := ParseTrailer(u.Trailer()); !ok || got != u {
+		t.Errorf("%q read back as %+v, %v", u.Trailer(), got, ok)
+	}
+	for _, value := range []string{"", "7", "7 ", "-7 5", "7 x", "7 5 3"} {
+		if got, ok := ParseTrailer(value); ok {
+			t.Errorf("%q was read as %+v", value, got)
+		}
+	}
+}

@@ -21,14 +21,10 @@ import (
 	"strings"
 	"time"
 
+	"github.com/kith/kith/internal/dialect"
 	"github.com/kith/kith/internal/fault"
 	"github.com/kith/kith/internal/fleet"
 )
-
-// UsageTrailer is the trailer of a streamed answer that carries the engine's
-// own token counts, "PROMPT COMPLETION", when it told them. They are asked for
-// on every stream and their chunk is taken out again unless the caller asked.
-const UsageTrailer = "Kith-Usage"
 
 // ErrUnreachable says that no connection to the engine could be made: the call
 // did not start there and may go elsewhere.
@@ -190,7 +186,7 @@ func (e *Engine) respond(ctx context.Context, resp *http.Response, cancel contex
 	mend := newMender(req, want)
 	streamed := strings.HasPrefix(resp.Header.Get("Content-Type"), "text/event-stream")
 	if req.Stream && streamed {
-		out.Trailer = http.Header{UsageTrailer: nil}
+		out.Trailer = http.Header{dialect.UsageTrailer: nil}
 		out.Body = &stream{ctx: ctx, src: body, cancel: cancel, mend: mend, trailer: out.Trailer}
 		return out, nil
 	}
@@ -214,7 +210,7 @@ func (e *Engine) respond(ctx context.Context, resp *http.Response, cancel contex
 			return nil, fault.New(fault.EngineError, "the engine did not stream its answer, and what it sent cannot be read").Because(err)
 		}
 		out.Header.Set("Content-Type", "text/event-stream")
-		out.Trailer = http.Header{UsageTrailer: nil}
+		out.Trailer = http.Header{dialect.UsageTrailer: nil}
 		out.Body = &stream{ctx: ctx, src: io.NopCloser(bytes.NewReader(frames)), cancel: cancel, mend: mend, trailer: out.Trailer}
 		return out, nil
 	}

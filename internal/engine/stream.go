@@ -6,9 +6,9 @@ import (
 	"errors"
 	"io"
 	"net/http"
-	"strconv"
 	"time"
 
+	"github.com/kith/kith/internal/dialect"
 	"github.com/kith/kith/internal/fault"
 )
 
@@ -141,7 +141,7 @@ func (s *stream) stop(err error) {
 	}
 	s.ended, s.partial = true, nil
 	if s.mend.counted {
-		s.trailer.Set(UsageTrailer, strconv.FormatInt(s.mend.prompt, 10)+" "+strconv.FormatInt(s.mend.completion, 10))
+		s.trailer.Set(dialect.UsageTrailer, dialect.Usage{In: s.mend.prompt, Out: s.mend.completion}.Trailer())
 	}
 }
 

@@ -17,6 +17,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/rogpeppe/go-internal/txtar"
 
+	"github.com/kith/kith/internal/dialect"
 	"github.com/kith/kith/internal/enginetest"
 	"github.com/kith/kith/internal/fault"
 	"github.com/kith/kith/internal/fleet"
@@ -93,7 +94,7 @@ func TestMendedStreams(t *testing.T) {
 				if diff := cmp.Diff(g["out"], string(got)); diff != "" {
 					t.Fatalf("%s: -want +got\n%s", how, diff)
 				}
-				if usage := s.trailer.Get(UsageTrailer); usage != strings.TrimSpace(g["usage"]) {
+				if usage := s.trailer.Get(dialect.UsageTrailer); usage != strings.TrimSpace(g["usage"]) {
 					t.Fatalf("%s: usage %q", how, usage)
 				}
 				s.Close()
@@ -200,7 +201,7 @@ func TestAnswers(t *testing.T) {
 				if test.hasNot != "" && strings.Contains(string(got), test.hasNot) {
 					t.Errorf("%s is in\n%s", test.hasNot, got)
 				}
-				if test.stream && test.has[0] == whole && resp.Trailer.Get(UsageTrailer) != "3 3" {
+				if test.stream && test.has[0] == whole && resp.Trailer.Get(dialect.UsageTrailer) != "3 3" {
 					t.Errorf("usage %q", resp.Trailer)
 				}
 				resp.Body.Close()

@@ -27,6 +27,9 @@ type stream struct {
 	check  dialect.Stream
 	cancel context.CancelCauseFunc
 	queue  atomic.Pointer[place] // nil: not waiting
+	// trailer is the usage that came behind the answer, where its caller did not
+	// ask for it.
+	trailer string
 
 	timer *time.Timer
 
@@ -61,7 +64,9 @@ func (x *exchange) stream() error {
 	}
 	defer answer.Body.Close()
 	s.took(answer)
-	if err := s.copy(answer.Body); err != nil {
+	err = s.copy(answer.Body)
+	s.trailer = answer.Trailer.Get(dialect.UsageTrailer)
+	if err != nil {
 		return x.faultOf(ctx, err)
 	}
 	return nil
@@ -98,6 +103,9 @@ func (s *stream) stop() {
 	s.over = true
 	s.timer.Stop()
 	s.x.usage = s.check.Usage()
+	if told, ok := dialect.ParseTrailer(s.trailer); ok && !s.x.usage.Reported {
+		s.x.usage = told
+	}
 }
 
 // copy passes the answer on, frame by whole frame, one write and one flush a
