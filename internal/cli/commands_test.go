@@ -290,7 +290,7 @@ func TestLoginKeepsTheCredential(t *testing.T) {
 	t.Setenv("KITH_HUB", "")
 	check(t, kith(t, "kitht_home_s\n", "login", "--hub", server.URL+"/v1/", "--token", "-"),
 		said{0, "signed in to " + server.URL + " as a machine of ann; start its daemon with `kith serve`\n", ""})
-	if got := (*log)[0]; got.method+" "+got.path+" "+got.body != `POST /login {"token":"kitht_home_s"}` {
+	if got := (*log)[0]; !strings.HasPrefix(got.method+" "+got.path+" "+got.body, `POST /login {"name":"`) || !strings.HasSuffix(got.body, `"token":"kitht_home_s"}`) {
 		t.Errorf("asked %+v", got)
 	}
 	file := filepath.Join(home, "credential")

@@ -82,7 +82,7 @@ func (a *app) signIn(ctx context.Context, data, address, token string) error {
 // redeem turns a login token into a machine and its credential.
 func redeem(ctx context.Context, hub *client, token string) (daemon.Credential, error) {
 	var made daemon.Credential
-	in := map[string]string{"token": token}
+	in := map[string]string{"token": token, "name": machineName()}
 	if _, err := hub.call(ctx, "sign in", http.MethodPost, "/login", in, &made); err != nil {
 		return daemon.Credential{}, err
 	}

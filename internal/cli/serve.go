@@ -186,14 +186,19 @@ func offered(models []llama.Model) []engine.Model {
 	return out
 }
 
+// machineName is what this computer is called, unless its token says otherwise.
+func machineName() string {
+	name, err := os.Hostname()
+	if err != nil || name == "" {
+		return "machine"
+	}
+	return name
+}
+
 func (m *machine) daemonConfig(builtin *engine.Engine) daemon.Config {
 	c := m.config
-	name, err := os.Hostname()
-	if err != nil {
-		name = "machine"
-	}
 	config := daemon.Config{
-		Home: c.Daemon.Data, Listen: c.Daemon.Listen.Text, Name: name, Version: thisBuild().Version,
+		Home: c.Daemon.Data, Listen: c.Daemon.Listen.Text, Name: machineName(), Version: thisBuild().Version,
 		Builtin:   builtin,
 		Discovery: engine.Config{Usual: c.Discovery.Enabled},
 		Sharing:   daemon.Sharing{Hours: c.Share.Hours.Text, Timezone: c.Share.Timezone.Text, Slots: int(c.Share.Slots)},
