@@ -117,10 +117,16 @@ func request(ts *testscript.TestScript, ctx context.Context, args []string) *htt
 // three headers and, in an error, in the body. The body goes to the log.
 func call(ts *testscript.TestScript, neg bool, args []string) {
 	usage(ts, neg, len(args) >= 4, "call STATUS CODE METHOD URL [NAME:VALUE]... [@FILE]")
+	ts.Check(tryCall(ts, args))
+}
+
+func tryCall(ts *testscript.TestScript, args []string) error {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	response, err := http.DefaultTransport.RoundTrip(request(ts, ctx, args[2:]))
-	ts.Check(err)
+	if err != nil {
+		return err
+	}
 	defer response.Body.Close()
 	text, _ := io.ReadAll(response.Body)
 	fmt.Fprintf(ts.Stdout(), "%d\n", response.StatusCode)
@@ -131,14 +137,14 @@ func call(ts *testscript.TestScript, neg bool, args []string) {
 	}
 	fmt.Fprintf(ts.Stdout(), "%s\n", text)
 	if got := strconv.Itoa(response.StatusCode); got != args[0] {
-		ts.Fatalf("status %s, want %s: %s", got, args[0], text)
+		return fmt.Errorf("status %s, want %s: %s", got, args[0], text)
 	}
 	id := response.Header.Get("X-Correlation-Id")
 	if id == "" || id != response.Header.Get("Request-Id") || id != response.Header.Get("X-Request-Id") {
-		ts.Fatalf("the correlation id is not in all three headers: %v", response.Header)
+		return fmt.Errorf("the correlation id is not in all three headers: %v", response.Header)
 	}
 	if args[1] == "-" {
-		return
+		return nil
 	}
 	var told struct {
 		Error struct {
@@ -146,10 +152,13 @@ func call(ts *testscript.TestScript, neg bool, args []string) {
 			CorrelationID string `json:"correlation_id"`
 		} `json:"error"`
 	}
-	ts.Check(json.Unmarshal(text, &told))
-	if told.Error.Code != args[1] || told.Error.CorrelationID != id {
-		ts.Fatalf("code %q with id %q, want %q with %q: %s", told.Error.Code, told.Error.CorrelationID, args[1], id, text)
+	if err := json.Unmarshal(text, &told); err != nil {
+		return err
 	}
+	if told.Error.Code != args[1] || told.Error.CorrelationID != id {
+		return fmt.Errorf("code %q with id %q, want %q with %q: %s", told.Error.Code, told.Error.CorrelationID, args[1], id, text)
+	}
+	return nil
 }
 
 // streamed is a stream that a script listens to.

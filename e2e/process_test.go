@@ -222,12 +222,17 @@ func stop(ts *testscript.TestScript, neg bool, args []string) {
 	}
 }
 
-// until COMMAND... runs a command until it succeeds.
+// until call|exec ARGS... does that again and again until it succeeds.
 func until(ts *testscript.TestScript, neg bool, args []string) {
-	usage(ts, neg, len(args) > 0, "until COMMAND...")
+	usage(ts, neg, len(args) > 1 && (args[0] == "call" || args[0] == "exec"), "until call|exec ARGS...")
 	var err error
 	for limit := time.Now().Add(patience); time.Now().Before(limit); {
-		if err = ts.Exec(args[0], args[1:]...); err == nil {
+		if args[0] == "call" {
+			err = tryCall(ts, args[1:])
+		} else {
+			err = ts.Exec(args[1], args[2:]...)
+		}
+		if err == nil {
 			return
 		}
 		<-time.After(100 * time.Millisecond)

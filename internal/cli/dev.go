@@ -208,7 +208,7 @@ func signInOnce(ctx context.Context, operator *client, base, data string) error 
 		return err
 	}
 	var made machineToken
-	if _, err := operator.call(ctx, "make a machine", http.MethodPost, "/machines/token", newMachine{Member: devMember, Name: machineName()}, &made); err != nil {
+	if _, err := operator.call(ctx, "make a machine", http.MethodPost, "/machines/token", newMachine{Member: devMember}, &made); err != nil {
 		return err
 	}
 	if saved, err = redeem(ctx, toHub(base, ""), made.Token); err != nil {

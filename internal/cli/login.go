@@ -79,10 +79,11 @@ func (a *app) signIn(ctx context.Context, data, address, token string) error {
 	return nil
 }
 
-// redeem turns a login token into a machine and its credential.
+// redeem turns a login token into a machine, called as this computer is, and
+// its credential.
 func redeem(ctx context.Context, hub *client, token string) (daemon.Credential, error) {
 	var made daemon.Credential
-	in := map[string]string{"token": token, "name": machineName()}
+	in := map[string]string{"token": token, "name": hostName()}
 	if _, err := hub.call(ctx, "sign in", http.MethodPost, "/login", in, &made); err != nil {
 		return daemon.Credential{}, err
 	}

@@ -87,16 +87,16 @@ func (a *app) models() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "models", Short: "List the models this machine can serve, or with --account all you can reach", Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			from := a.toDaemon
+			from, path := a.toDaemon, "/v1/models"
 			if account {
-				from = a.toAccount
+				from, path = a.toAccount, "/api/models"
 			}
 			surface, err := from()
 			if err != nil {
 				return err
 			}
 			var list listing
-			text, err := surface.call(cmd.Context(), "list the models", http.MethodGet, "/v1/models", nil, &list)
+			text, err := surface.call(cmd.Context(), "list the models", http.MethodGet, path, nil, &list)
 			if err != nil {
 				return err
 			}

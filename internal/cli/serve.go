@@ -186,19 +186,10 @@ func offered(models []llama.Model) []engine.Model {
 	return out
 }
 
-// machineName is what this computer is called, unless its token says otherwise.
-func machineName() string {
-	name, err := os.Hostname()
-	if err != nil || name == "" {
-		return "machine"
-	}
-	return name
-}
-
 func (m *machine) daemonConfig(builtin *engine.Engine) daemon.Config {
 	c := m.config
 	config := daemon.Config{
-		Home: c.Daemon.Data, Listen: c.Daemon.Listen.Text, Name: machineName(), Version: thisBuild().Version,
+		Home: c.Daemon.Data, Listen: c.Daemon.Listen.Text, Name: hostName(), Version: thisBuild().Version,
 		Builtin:   builtin,
 		Discovery: engine.Config{Usual: c.Discovery.Enabled},
 		Sharing:   daemon.Sharing{Hours: c.Share.Hours.Text, Timezone: c.Share.Timezone.Text, Slots: int(c.Share.Slots)},
@@ -212,4 +203,13 @@ func (m *machine) daemonConfig(builtin *engine.Engine) daemon.Config {
 		config.Discovery.Endpoints = append(config.Discovery.Endpoints, endpoint.Text)
 	}
 	return config
+}
+
+// hostName is what this computer calls itself.
+func hostName() string {
+	name, err := os.Hostname()
+	if err != nil || name == "" {
+		return "machine"
+	}
+	return name
 }

@@ -214,7 +214,7 @@ func TestSlowCallers(t *testing.T) {
 func TestSlowReaders(t *testing.T) {
 	for name, body := range map[string]string{"unary": request, "streamed": streamRequest} {
 		t.Run(name, func(t *testing.T) {
-			ended := make(chan Outcome, 1)
+			var ended chan Outcome
 			c := hostedConfig(&backend{do: func(ctx context.Context, call *Call) (*Answer, error) {
 				if call.Stream {
 					return answer(&script{ctx: ctx, lines: []line{{0, frame, nil}, {0, done, nil}}}), nil
@@ -223,6 +223,7 @@ func TestSlowReaders(t *testing.T) {
 			}})
 			c.Finished = func(_ *Call, o Outcome) { ended <- o }
 			virtually(t, New(c), func(t *testing.T, conn net.Conn) {
+				ended = make(chan Outcome, 1) // of the bubble
 				fmt.Fprintf(conn, "%sContent-Length: %d\r\n\r\n%s", rawHead, len(body), body)
 				if out := <-ended; out.Code != Cancelled || out.Duration.Seconds() != 20 {
 					t.Errorf("%+v", out)

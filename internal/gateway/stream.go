@@ -28,8 +28,9 @@ type stream struct {
 	cancel context.CancelCauseFunc
 	queue  atomic.Pointer[place] // nil: not waiting
 
+	timer *time.Timer
+
 	// Under x.mu.
-	timer   *time.Timer
 	over    bool
 	wrote   time.Time     // when anything was last written; before that: arrival
 	heard   time.Time     // last sign of life of the machine; zero: none took it
@@ -51,9 +52,8 @@ func (x *exchange) stream() error {
 	defer cancel(nil)
 	s := &stream{x: x, cancel: cancel, wrote: x.arrived}
 	x.call.Waiting = s.waiting
-	x.mu.Lock()
-	s.timer = time.AfterFunc(firstBeat-time.Since(x.arrived), s.watch)
-	x.mu.Unlock()
+	s.timer = time.AfterFunc(time.Hour, s.watch) // it reads s.timer: set it first
+	s.timer.Reset(firstBeat - time.Since(x.arrived))
 	defer s.stop()
 	answer, err := x.g.Backend.Do(ctx, x.call)
 	if err != nil {
@@ -187,7 +187,10 @@ func (s *stream) write(p []byte, now time.Time) error {
 // is due, and sets the timer for what comes next.
 func (s *stream) watch() {
 	x := s.x
-	x.mu.Lock()
+	if !x.mu.TryLock() { // bytes are on their way: look again when they are out
+		s.timer.Reset(time.Second)
+		return
+	}
 	defer x.mu.Unlock()
 	if s.over {
 		return

@@ -84,7 +84,9 @@ func badMachine() *fault.Fault {
 }
 
 // login is POST /login {"token","name"}: a token made for a member becomes one
-// machine and its credential. The secret is in this answer only.
+// machine and its credential. The secret is in this answer only. The machine is
+// called as the token says, else as it calls itself, with a word behind it
+// where the member has one of that name already.
 func (h *Hub) login(w http.ResponseWriter, r *http.Request) {
 	var ask struct {
 		Token string `json:"token"`
@@ -99,22 +101,26 @@ func (h *Hub) login(w http.ResponseWriter, r *http.Request) {
 		writeProblem(w, badToken())
 		return
 	}
-	if f := validName(ask.Name); ask.Name != "" && f != nil {
-		writeProblem(w, f)
-		return
+	if validName(ask.Name) != nil {
+		ask.Name = "machine"
 	}
 	secret := credential.Mint(credential.MachineKey, h.cfg.Region)
 	now := time.Now().UTC()
-	machine, member, err := h.records.RedeemLoginToken(r.Context(), token.Hash(), account.Machine{
+	asked := account.Machine{
 		ID: account.NewID("mch_"), Name: ask.Name, Region: h.cfg.Region,
 		Hash: secret.Hash(), LastFour: secret.LastFour(), Created: now,
-	}, now)
+	}
+	machine, member, err := h.records.RedeemLoginToken(r.Context(), token.Hash(), asked, now)
+	if errors.Is(err, account.ErrExists) {
+		asked.Name += "-" + randomWord()
+		machine, member, err = h.records.RedeemLoginToken(r.Context(), token.Hash(), asked, now)
+	}
 	switch {
-	case err != nil && errors.Is(err, account.ErrNotFound):
+	case errors.Is(err, account.ErrNotFound):
 		writeProblem(w, badToken())
 		return
-	case err != nil && errors.Is(err, account.ErrExists):
-		writeProblem(w, fault.New(fault.InvalidRequest, "the member already has a machine named %q; choose another name", ask.Name).WithParam("name"))
+	case errors.Is(err, account.ErrExists):
+		writeProblem(w, fault.New(fault.InvalidRequest, "the token names the machine as the member has one already; ask the operator for a token with another name"))
 		return
 	case err != nil:
 		h.log.Error("cannot redeem a login token", "error", err)

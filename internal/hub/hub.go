@@ -132,6 +132,8 @@ func (h *Hub) Handler() http.Handler {
 			h.acceptTunnel(w, r)
 		case "POST /login":
 			h.login(w, r)
+		case "GET /api/models":
+			h.accountModels(w, r)
 		default:
 			h.edge.ServeHTTP(w, r)
 		}

@@ -213,10 +213,7 @@ func (h *Hub) createToken(ctx context.Context, r *http.Request) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	if ask.Name == "" {
-		ask.Name = "machine-" + randomWord()
-	}
-	if f := validName(ask.Name); f != nil {
+	if f := validName(ask.Name); ask.Name != "" && f != nil {
 		return nil, f
 	}
 	secret := credential.Mint(credential.LoginToken, h.cfg.Region)

@@ -297,9 +297,8 @@ func TestRefusals(t *testing.T) {
 	}
 }
 
-// TestNothingShared asks the same long prompt twice and an unlike one between:
-// usage must show that every prompt was computed anew, and the text of a talk
-// must not depend on what the slot held before.
+// TestNothingShared alternates two talks on one slot: the text of neither may
+// depend on what the slot held before.
 func TestNothingShared(t *testing.T) {
 	e := startEngine(t, Config{Slots: 1})
 	secret := ask("What is the capital of France?")

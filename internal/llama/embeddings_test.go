@@ -76,7 +76,7 @@ func TestEmbeddings(t *testing.T) {
 	}
 	near, far := cosine(v[0], v[1]), cosine(v[0], v[2])
 	t.Logf("near %.3f, far %.3f", near, far)
-	if near < 0.9 || far > 0.6 {
+	if near < 0.9 || far > near-0.2 {
 		t.Errorf("France and Spain are %.3f alike, France and a fox %.3f", near, far)
 	}
 	if n := cosine(v[0], v[0]); math.Abs(n-1) > 1e-6 || math.Abs(dot(v[0])-1) > 1e-5 {

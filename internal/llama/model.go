@@ -66,6 +66,11 @@ func inspect(lib *library, file ModelFile, slots, context int) (*modelSpec, erro
 	pooling := lib.meta(handle, arch+"pooling_type")
 	s.ownPooling = pooling != "" && pooling != strconv.Itoa(poolingNone)
 	s.Chat = !s.ownPooling && lib.llama_model_has_decoder(handle)
+	if s.Chat {
+		if _, err := s.template.render([]turn{{"user", "Hello"}}, nil); err != nil {
+			return nil, err // better not offered than refusing every request
+		}
+	}
 	s.Embeddings = pooling != strconv.Itoa(poolingRank)
 	if s.Embeddings {
 		s.Dimensions = int(number("embedding_length"))

@@ -3,7 +3,6 @@ package llama
 import (
 	"bufio"
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -56,9 +55,7 @@ func TestWorkerKilled(t *testing.T) {
 	<-s.Ready()
 	e := &engine{Supervisor: s, t: t, client: &http.Client{Transport: s.Transport()}}
 	res := e.open(t.Context(), "/v1/chat/completions", ask("x", object{"model": "random", "stream": true, "temperature": 1, "seed": 3, "response_format": object{"type": "json_object"}}))
-	if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
-		t.Fatal(err)
-	}
+	kill(t, pid)
 	b, err := io.ReadAll(res.Body)
 	if err == nil || strings.Contains(string(b), "[DONE]") {
 		t.Errorf("the stream of a killed worker ended well: %v", err)
@@ -131,17 +128,27 @@ func TestOrphan(t *testing.T) {
 	}
 	for end := time.Now().Add(10 * time.Second); !gone(pid); {
 		if time.Now().After(end) {
-			if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
-				t.Error(err)
-			}
+			kill(t, pid)
 			t.Fatalf("the worker %d outlives its parent", pid)
 		}
 	}
 }
 
+func kill(t *testing.T, pid int) {
+	t.Helper()
+	p, err := os.FindProcess(pid)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := p.Kill(); err != nil {
+		t.Fatal(err)
+	}
+}
+
 // gone reports whether a process has ended; one nobody waited for yet has.
 func gone(pid int) bool {
-	if errors.Is(syscall.Kill(pid, 0), syscall.ESRCH) {
+	p, err := os.FindProcess(pid)
+	if err != nil || p.Signal(syscall.Signal(0)) != nil {
 		return true
 	}
 	stat, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(pid), "stat"))

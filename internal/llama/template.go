@@ -63,7 +63,21 @@ func parseTemplate(source string) (t *exec.Template, err error) {
 	}
 	syntax := config.New() // as Hugging Face sets Jinja up for chat templates
 	syntax.TrimBlocks, syntax.LeftStripBlocks = true, true
-	return exec.NewTemplate(name, syntax, loader, sandbox())
+	if t, err = exec.NewTemplate(name, syntax, loader, sandbox()); err != nil {
+		return nil, fmt.Errorf("cannot read the model's chat template: %s", lastWords(err))
+	}
+	return t, nil
+}
+
+// lastWords is the end of an error of the template library: the cause stands
+// there, after the whole template's text.
+func lastWords(err error) string {
+	const enough = 200
+	text := err.Error()
+	if len(text) > enough {
+		text = "… " + strings.ToValidUTF8(text[len(text)-enough:], "")
+	}
+	return text
 }
 
 // sandbox is Jinja's environment without files, randomness or endless counting.
@@ -196,8 +210,11 @@ func (t *chatTemplate) renderJinja(talk []turn, extra map[string]any) (string, e
 				done <- result{err: fmt.Errorf("the chat template failed: %v", p)}
 			}
 		}()
-		err := t.jinja.Execute(out, exec.NewContext(data))
-		done <- result{err: err, text: out.text.String()}
+		if err := t.jinja.Execute(out, exec.NewContext(data)); err != nil {
+			done <- result{err: errors.New(lastWords(err))}
+			return
+		}
+		done <- result{text: out.text.String()}
 	}()
 	deadline := time.NewTimer(renderTime)
 	defer deadline.Stop()

@@ -1,0 +1,39 @@
+package fault
+
+import (
+	"flag"
+	"os"
+	"path/filepath"
+	"testing"
+)
+
+var update = flag.Bool("update", false, "write docs/errors.md")
+
+func TestErrorsPage(t *testing.T) {
+	for code := range statuses {
+		if code.When() == "" {
+			t.Errorf("%s: nothing says when it is told", code)
+		}
+	}
+	for code := range whens {
+		if !code.Known() {
+			t.Errorf("%s is no code", code)
+		}
+	}
+	path := filepath.Join("..", "..", "docs", "errors.md")
+	if *update {
+		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(path, []byte(Page()), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	page, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if string(page) != Page() {
+		t.Error("docs/errors.md is not what the table says: run go test ./internal/fault -update")
+	}
+}
