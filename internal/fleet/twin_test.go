@@ -282,12 +282,8 @@ func open(windows []wWindow, zone string, now time.Time) bool {
 	if len(windows) == 0 {
 		return true
 	}
-	loc, err := time.LoadLocation(zone)
-	if err != nil {
-		panic(err)
-	}
 	const day, week = 24 * 60, 7 * 24 * 60
-	local := now.In(loc)
+	local := now.In(zones[zone].zone)
 	minute := int(local.Weekday())*day + local.Hour()*60 + local.Minute()
 	for _, w := range windows {
 		length := w.to - w.from

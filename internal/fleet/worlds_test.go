@@ -317,7 +317,7 @@ func sharesOf(w *world, member string) []wShare {
 func (m wMachine) machine(t testing.TB, now time.Time) *Machine {
 	out := &Machine{
 		ID: MachineID(m.id), Owner: MemberID(m.owner), Online: m.online, Paused: m.paused, KeptOut: m.keptOut,
-		Hours: hours(t, text(m.hours), m.zone), Slots: m.slots,
+		Hours: knownHours(t, text(m.hours), m.zone), Slots: m.slots,
 	}
 	if m.backIn != 0 {
 		out.ReturningUntil = now.Add(m.backIn)
@@ -344,7 +344,7 @@ func (m wMachine) load(made *Machine, now time.Time) {
 func (s wShare) share(t testing.TB) *Share {
 	out := &Share{
 		ID: ShareID(s.id), Owner: MemberID(s.owner), Member: MemberID(s.member),
-		Hours: hours(t, text(s.hours), "Asia/Tokyo"), Concurrent: s.concurrent, PerDay: s.perDay,
+		Hours: knownHours(t, text(s.hours), "Asia/Tokyo"), Concurrent: s.concurrent, PerDay: s.perDay,
 	}
 	for _, model := range s.models {
 		out.Models = append(out.Models, ModelID(model))
