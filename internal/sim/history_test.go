@@ -199,8 +199,9 @@ func (w *world) somethingHappens() {
 		w.changeMember()
 		w.noted()
 	case 14:
-		if w.rng.IntN(3) == 0 {
+		if !m.revoked && w.rng.IntN(3) == 0 {
 			m.disturb()
+			m.revoked = true
 			w.must(w.db.RevokeMachine(w.t.Context(), m.id, time.Now()))
 			w.noted()
 		}
