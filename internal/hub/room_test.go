@@ -32,12 +32,12 @@ func newRoom(t *testing.T, slots int) *oneRoom {
 	return r
 }
 
-func askOf(member fleet.MemberID) fleet.Ask { return fleet.Ask{Caller: member, Model: "m"} }
+func asks(member fleet.MemberID) fleet.Ask { return fleet.Ask{Caller: member, Model: "m"} }
 
 // newcomer is a call that finds a machine ready and tries for it.
 func (r *oneRoom) newcomer(member fleet.MemberID) *held {
 	r.t.Helper()
-	a := askOf(member)
+	a := asks(member)
 	d := r.route(&a)
 	if d.Verdict != fleet.Try {
 		return nil
@@ -46,7 +46,7 @@ func (r *oneRoom) newcomer(member fleet.MemberID) *held {
 }
 
 func (r *oneRoom) wait(member fleet.MemberID, after time.Duration) *waiter {
-	return r.join(askOf(member), noon.Add(after))
+	return r.join(asks(member), noon.Add(after))
 }
 
 func (r *oneRoom) inFlight() int { return r.snapshot.Machine("box").Load.InFlight() }
