@@ -364,6 +364,11 @@ func TestOrderOfAttempts(t *testing.T) {
 			{id: "a", owner: "me", slots: 8, offers: offer(4, 3, 1)},
 			{id: "b", owner: "me", slots: 8, inFlight: 5, offers: offer(4, 0, 2)},
 		}, "b a"},
+		{"which is a matter of parts, not of numbers", []wMachine{
+			{id: "a", owner: "me", slots: 4, offers: offer(10, 5, 1)},              // 4 of 4, 5 of 10
+			{id: "b", owner: "me", slots: 10, inFlight: 4, offers: offer(0, 0, 2)}, // 6 of 10
+			{id: "c", owner: "me", slots: 4, inFlight: 1, offers: offer(2, 0, 3)},  // 3 of 4, 2 of 2
+		}, "c b a"},
 		{"then time to first token, not measured first", []wMachine{
 			{id: "a", owner: "me", slots: 1, offers: offer(0, 0, 30)},
 			{id: "b", owner: "me", slots: 4, offers: offer(0, 0, 20)},

@@ -83,21 +83,7 @@ type wSeen struct {
 }
 
 func (w *world) decide(a wAsk) wDecision {
-	var offered, offeredOnline int
-	var seen []wSeen
-	for _, m := range w.machines {
-		o := m.offerFor(a)
-		if o == nil || m.id == a.exclude {
-			continue
-		}
-		offered++
-		if m.online {
-			offeredOnline++
-		}
-		if s, ok := w.see(m, *o, a); ok {
-			seen = append(seen, s)
-		}
-	}
+	offered, offeredOnline, seen := w.survey(a)
 	d := wDecision{seen: seen}
 	count := func(keep func(wSeen) bool) (n int) {
 		for _, s := range seen {
@@ -186,6 +172,24 @@ func (w *world) decide(a wAsk) wDecision {
 		return is(12, "outside_sharing_hours", "outside_sharing_hours")
 	}
 	return is(12, "CASCADE_EXHAUSTED", "CASCADE_EXHAUSTED")
+}
+
+// survey counts who offers what is asked for, and shows what the caller sees of it.
+func (w *world) survey(a wAsk) (offered, online int, seen []wSeen) {
+	for _, m := range w.machines {
+		o := m.offerFor(a)
+		if o == nil || m.id == a.exclude {
+			continue
+		}
+		offered++
+		if m.online {
+			online++
+		}
+		if s, ok := w.see(m, *o, a); ok {
+			seen = append(seen, s)
+		}
+	}
+	return offered, online, seen
 }
 
 func (m wMachine) offerFor(a wAsk) *wOffer {
