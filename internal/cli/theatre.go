@@ -40,7 +40,7 @@ func openTheatre(ctx context.Context) (_ *theatre, err error) {
 			t.close()
 		}
 	}()
-	if t.dir, err = os.MkdirTemp("", "kith-rehearsal-"); err != nil {
+	if t.dir, err = os.MkdirTemp("", "kith-stage-"); err != nil {
 		return nil, fmt.Errorf("cannot make a folder for the rehearsal: %w; set TMPDIR", err)
 	}
 	config := defaultHubFile(t.dir)
