@@ -222,7 +222,7 @@ func (w *world) mayRefuse(a *answer) bool {
 				return true
 			}
 		case "machine_offline":
-			if reached > 0 && offline == reached || ran && unsettled > 0 {
+			if reached > 0 && offline == reached || (ran || !a.stream) && unsettled > 0 { // an unary call may have started
 				return true
 			}
 		case "outside_sharing_hours":
