@@ -125,7 +125,6 @@ func TestLogin(t *testing.T) {
 	}{
 		"no JSON":           {`{`, 400},
 		"an unknown member": {`{"token":"` + token + `","admin":true}`, 400},
-		"a bad name":        {`{"token":"` + token + `","name":"a/b"}`, 400},
 		"no token":          {`{}`, 401},
 		"mistyped":          {`{"token":"` + mistyped(token) + `"}`, 401},
 		"another region's":  {`{"token":"` + elsewhere(credential.LoginToken) + `"}`, 401},
