@@ -25,7 +25,7 @@ func ReasonOf(row int, family Family) Reason {
 	}
 	r := reasons[row]
 	if row == leastTold && family != Chat {
-		r.What = "no machine you can use offers this model for that"
+		r.What = "no machine you can use offers this model for this kind of call"
 	}
 	r.Row = row
 	return r
