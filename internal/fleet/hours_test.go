@@ -49,6 +49,9 @@ func TestParseHours(t *testing.T) {
 			t.Errorf("%q is %q in %s, want %q", c.text, h, h.Zone(), c.want)
 		}
 	}
+	if h := hours(t, strings.Repeat("Mon 18:00-19:00;", 63)+"Tue 18:00-19:00", ""); strings.Count(h.String(), ";") != 63 {
+		t.Errorf("64 windows are %q", h)
+	}
 	if h := hours(t, "", ""); h.Zone() != "UTC" || !h.Always() || (Hours{}).Zone() != "UTC" {
 		t.Errorf("no zone is %s", h.Zone())
 	}
@@ -116,6 +119,26 @@ func TestHoursOpen(t *testing.T) {
 		}
 		if got := hours(t, c.text, c.zone).Open(at); got != c.want {
 			t.Errorf("%q in %q at %s: open %v, want %v", c.text, c.zone, c.at, got, c.want)
+		}
+	}
+}
+
+// Every range of days is open on its days and no other, and prints as it reads.
+func TestEveryRangeOfDays(t *testing.T) {
+	days := []string{"Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun"}
+	for first := range 7 {
+		for length := 1; length <= 7; length++ {
+			text := days[first] + "-" + days[(first+length-1)%7] + " 12:00-12:01"
+			h := hours(t, text, "")
+			for day := range 7 {
+				at := time.Date(2026, 11, 16+day, 12, 0, 0, 0, time.UTC) // the 16th is a Monday
+				if want := (day-first+7)%7 < length; h.Open(at) != want {
+					t.Errorf("%q on a %s: open %v", text, days[day], !want)
+				}
+			}
+			if inWeek := first+length <= 7; inWeek && length >= 3 && h.String() != text {
+				t.Errorf("%q prints as %q", text, h)
+			}
 		}
 	}
 }
