@@ -64,11 +64,14 @@ func TestParseHoursRefuses(t *testing.T) {
 		{"Mon 18:00-23:00;", "", "write days and a window"},
 		{"Mo 18:00-23:00", "", "cannot read the days"},
 		{"Mon-Fri-Sun 18:00-23:00", "", "cannot read the days"},
+		{"Mo-Fri 18:00-23:00", "", "cannot read the days"},
 		{"Mon,,Tue 18:00-23:00", "", "cannot read the days"},
 		{"Mon- 18:00-23:00", "", "cannot read the days"},
 		{"Mon 18:00", "", "cannot read the window"},
 		{"Mon 18-23", "", "cannot read the window"},
 		{"Mon 8:00-23:00", "", "cannot read the window"},
+		{"Mon 18.00-23:00", "", "cannot read the window"},
+		{"Mon 18:xx-23:00", "", "cannot read the window"},
 		{"Mon 18:60-23:00", "", "cannot read the window"},
 		{"Mon 18:00-24:01", "", "cannot read the window"},
 		{"Mon 24:00-24:00", "", "cannot read the window"},
@@ -120,6 +123,14 @@ func TestHoursOpen(t *testing.T) {
 		if got := hours(t, c.text, c.zone).Open(at); got != c.want {
 			t.Errorf("%q in %q at %s: open %v, want %v", c.text, c.zone, c.at, got, c.want)
 		}
+	}
+}
+
+// A share's hours are read on the wall clock of a machine that may name no zone.
+func TestHoursWithoutAZoneAreInUTC(t *testing.T) {
+	h := hours(t, "Sat 12:00-13:00", "Asia/Tokyo")
+	if !h.openIn(noon, nil) || h.openIn(noon.Add(-time.Minute), nil) || h.Open(noon) {
+		t.Error("not on UTC's clock")
 	}
 }
 
