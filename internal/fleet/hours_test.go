@@ -42,6 +42,8 @@ func TestParseHours(t *testing.T) {
 		{"Mon,Tue,Wed 00:00-00:01", "Mon-Wed 00:00-00:01"},
 		{"Mon-Sun 18:00-00:00", "Mon-Sun 18:00-24:00"},
 		{"Wed 23:59-24:00", "Wed 23:59-24:00"},
+		{"Wed 22:59-23:59", "Wed 22:59-23:59"},
+		{"Mon-Wed,Fri-Sun 09:00-10:00", "Mon-Wed,Fri-Sun 09:00-10:00"},
 		{"Tue-Mon 00:00-24:00", "Mon-Sun 00:00-24:00"},
 	} {
 		h := hours(t, c.text, "Europe/Lisbon")

@@ -100,7 +100,7 @@ func run(pkg string, testFlags []string, only *regexp.Regexp, known string) erro
 	mutants = slices.DeleteFunc(mutants, func(m *mutant) bool {
 		return !only.MatchString(fmt.Sprintf("%s:%d", filepath.Base(m.in.name), m.line()))
 	})
-	b := builder{pkg: pkg, scratch: scratch, flags: testFlags}
+	b := &builder{pkg: pkg, scratch: scratch, flags: testFlags}
 	binary, err := b.together(sources, mutants)
 	if err != nil {
 		return err
@@ -171,13 +171,14 @@ func listing(known string, sources []*source) (map[string]int, error) {
 type builder struct {
 	pkg, scratch string
 	flags        []string
+	killer       string // the test that failed last
 }
 
 var errorIn = regexp.MustCompile(`mutant(\d+):\d+`)
 
 // together builds all mutants that have a host into one binary, leaving out
 // those that the compiler refuses.
-func (b builder) together(sources []*source, mutants []*mutant) (string, error) {
+func (b *builder) together(sources []*source, mutants []*mutant) (string, error) {
 	for {
 		files := map[string]string{"mutant_.go": fmt.Sprintf(
 			"package %s\n\nimport (\n\t\"os\"\n\t\"strconv\"\n)\n\nvar mutant_, _ = strconv.Atoi(os.Getenv(%q))\n", sources[0].ast.Name.Name, variable)}
@@ -204,13 +205,13 @@ func (b builder) together(sources []*source, mutants []*mutant) (string, error) 
 }
 
 // alone builds one mutant by itself.
-func (b builder) alone(m *mutant) (string, error) {
+func (b *builder) alone(m *mutant) (string, error) {
 	_, err := b.build("alone", map[string]string{filepath.Base(m.in.name): m.edited(0, len(m.in.text))})
 	return filepath.Join(b.scratch, "alone"), err
 }
 
 // build compiles the package's tests with these files over, or beside, its own.
-func (b builder) build(name string, files map[string]string) ([]byte, error) {
+func (b *builder) build(name string, files map[string]string) ([]byte, error) {
 	dir, err := filepath.Abs(b.pkg)
 	if err != nil {
 		return nil, err
@@ -233,15 +234,30 @@ func (b builder) build(name string, files map[string]string) ([]byte, error) {
 	return exec.Command("go", "test", "-c", "-vet=off", "-gcflags=-e", "-overlay", list, "-o", filepath.Join(b.scratch, name), b.pkg).CombinedOutput()
 }
 
-// kills reports whether the tests fail, or do not end, as that mutant.
-func (b builder) kills(binary string, id int, patience time.Duration) (bool, []byte) {
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
-	defer cancel()
-	cmd := exec.CommandContext(ctx, binary, append([]string{"-test.failfast"}, b.flags...)...)
-	cmd.Dir = b.pkg
-	cmd.Env = append(os.Environ(), variable+"="+strconv.Itoa(id))
-	out, err := cmd.CombinedOutput()
-	return err != nil, out
+var failed = regexp.MustCompile(`(?m)^--- FAIL: (\w+)`)
+
+// kills reports whether the tests fail, or do not end, as that mutant. The test
+// that killed the one before is tried first: it mostly kills its neighbours.
+func (b *builder) kills(binary string, id int, patience time.Duration) (bool, []byte) {
+	try := func(flags ...string) (bool, []byte) {
+		ctx, cancel := context.WithTimeout(context.Background(), patience)
+		defer cancel()
+		cmd := exec.CommandContext(ctx, binary, append([]string{"-test.failfast"}, flags...)...)
+		cmd.Dir = b.pkg
+		cmd.Env = append(os.Environ(), variable+"="+strconv.Itoa(id))
+		out, err := cmd.CombinedOutput()
+		return err != nil, out
+	}
+	if b.killer != "" {
+		if dead, out := try(append(slices.Clone(b.flags), "-test.run=^"+b.killer+"$")...); dead {
+			return true, out
+		}
+	}
+	dead, out := try(b.flags...)
+	if match := failed.FindSubmatch(out); match != nil {
+		b.killer = string(match[1])
+	}
+	return dead, out
 }
 
 // withAll is the source with every mutant in it: each body begins with a choice.
