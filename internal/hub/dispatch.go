@@ -97,10 +97,16 @@ func (h *Hub) patience(call *gateway.Call) time.Duration {
 
 // route decides on the newest snapshot, at this instant, with a fresh draw.
 func (h *Hub) route(ask *fleet.Ask) fleet.Decision {
+	s := h.now(ask)
+	return fleet.Route(s, *ask)
+}
+
+// now stamps the ask with this instant, and gives the newest snapshot.
+func (h *Hub) now(ask *fleet.Ask) *fleet.Snapshot {
 	ask.Now = time.Now()
 	ask.Draw = rand.Uint64()
 	ask.Unconfirmed = !h.live.Confirmed(ask.Now)
-	return fleet.Route(h.live.Snapshot(), *ask)
+	return h.live.Snapshot()
 }
 
 // dispatch is one call's way through the hub.

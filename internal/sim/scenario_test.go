@@ -180,13 +180,14 @@ func TestUnaryVanishes(t *testing.T) {
 
 func TestQueueIsFirstInFirstOut(t *testing.T) {
 	inBubble(t, func(w *world) {
-		ann, bob := w.addMember("ann"), w.addMember("bob")
+		ann, bob, cid := w.addMember("ann"), w.addMember("bob"), w.addMember("cid")
 		w.addMachine(ann, "box", 1, "m")
 		w.share(ann, bob)
+		w.share(ann, cid)
 		w.set(slow(10 * time.Second))
 		var all []*answer
 		for i := range 5 {
-			by := ann
+			by := cid
 			if i%2 == 1 {
 				by = bob
 			}
