@@ -161,14 +161,16 @@ func (h *Hub) Run(ctx context.Context) error {
 }
 
 // recheck lets waiting calls decide anew each second: sharing hours open and
-// close, and returning machines turn offline, without anybody telling.
+// close, and returning machines turn offline, without anybody telling. It also
+// sees to calls that run while the store cannot be read.
 func (h *Hub) recheck(ctx context.Context) error {
 	tick := time.NewTicker(time.Second)
 	defer tick.Stop()
 	for {
 		select {
-		case <-tick.C:
+		case now := <-tick.C:
 			h.room.recheck()
+			h.recallUnsure(now)
 		case <-ctx.Done():
 			return nil
 		}
