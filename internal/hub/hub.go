@@ -171,6 +171,7 @@ func (h *Hub) Run(ctx context.Context) error {
 
 // recheck lets waiting calls decide anew, looking each second whether time may
 // have changed something: sharing hours open and close without anybody telling.
+// It also sees to calls that run while the store cannot be read.
 func (h *Hub) recheck(ctx context.Context) error {
 	tick := time.NewTicker(time.Second)
 	defer tick.Stop()
@@ -178,6 +179,7 @@ func (h *Hub) recheck(ctx context.Context) error {
 		select {
 		case now := <-tick.C:
 			h.room.tick(now)
+			h.recallUnsure(now)
 		case <-ctx.Done():
 			return nil
 		}
