@@ -220,7 +220,7 @@ func TestOddHub(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				_, _, err = d.upgrade(t.Context(), target)
+				_, _, err = d.upgrade(t.Context(), target, false)
 				if err == nil || !strings.Contains(err.Error(), test.want) {
 					t.Errorf("error %v, want %q", err, test.want)
 				}
@@ -382,7 +382,7 @@ func TestTLSOnly13(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, _, err := m.upgrade(t.Context(), target); err == nil || !strings.Contains(err.Error(), test.want) {
+		if _, _, err := m.upgrade(t.Context(), target, false); err == nil || !strings.Contains(err.Error(), test.want) {
 			t.Errorf("%s: %v", name, err)
 		}
 		server.Close()

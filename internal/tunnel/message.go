@@ -4,9 +4,11 @@ package tunnel
 // one with each change; a reader ignores members and headers it does not know.
 //
 //	1  2026-11-21  first: offers, ack, control, calls, fenced
-const Version = 1
+//	2  2026-11-21  the same in a WebSocket, where a network passes nothing else
+const Version = 2
 
-// Protocol is the Upgrade token of GET /tunnel (decisions 8).
+// Protocol is the Upgrade token of GET /tunnel (decisions 8); the other one is
+// "websocket", with Sec-WebSocket-Protocol: kith-tunnel-1.
 const Protocol = "kith-tunnel/1"
 
 // Advertisement is a machine's whole state, one JSON line of GET /offers. Each
