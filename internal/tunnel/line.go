@@ -51,8 +51,9 @@ type Line struct {
 }
 
 // Upgrade answers GET /tunnel of an authenticated machine with 101 and takes
-// the connection over, in a WebSocket if the request asks for no better. If it returns an error the answer was already given and
-// the caller has nothing left to write. The line must be closed.
+// the connection over, in a WebSocket if the request asks for no better. If it
+// returns an error the answer was already given and the caller has nothing left
+// to write. The line must be closed.
 func Upgrade(w http.ResponseWriter, r *http.Request, config UpgradeConfig) (*Line, error) {
 	if len(r.Header.Values("Origin")) > 0 {
 		http.Error(w, errOrigin.Error(), http.StatusForbidden)
