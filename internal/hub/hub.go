@@ -8,6 +8,7 @@ import (
 	"errors"
 	"log/slog"
 	"net/http"
+	"strings"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -16,6 +17,7 @@ import (
 	"github.com/kith/kith/internal/fleet"
 	"github.com/kith/kith/internal/gateway"
 	"github.com/kith/kith/internal/registry"
+	"github.com/kith/kith/internal/web"
 )
 
 // Config is what an operator sets of the hub. The zero value of each member
@@ -52,6 +54,7 @@ func (c Config) withDefaults() Config {
 	orDuration(&c.Wait, 60*time.Second)
 	orDuration(&c.WaitStream, 180*time.Second)
 	orDuration(&c.FirstByte, 10*time.Minute)
+	orDuration(&c.Edge.Limits.Stream, 30*time.Minute)
 	if c.Admissions == 0 {
 		c.Admissions = 128
 	}
@@ -64,6 +67,8 @@ func (c Config) withDefaults() Config {
 // Records is what the hub keeps: *store.DB. Times are UTC; a look-up that finds
 // nothing is account.ErrNotFound, a clash account.ErrExists.
 type Records interface {
+	web.Accounts
+
 	CreateMember(context.Context, account.Member) error
 	MemberByName(context.Context, string) (account.Member, error)
 	Members(context.Context) ([]account.Member, error)
@@ -99,9 +104,11 @@ type Hub struct {
 	live     *registry.Registry
 	log      *slog.Logger
 	room     room
+	underway underway
 	keys     keyring
 	ledger   *ledger
 	edge     http.Handler
+	api      http.Handler  // of members, under /api/
 	admitted chan struct{} // a place for each tunnel in its handshake
 }
 
@@ -119,21 +126,23 @@ func New(cfg Config, records Records, live *registry.Registry) *Hub {
 	edge.Backend, edge.Identify, edge.Log = h, h.Identify, cfg.Log
 	edge.Finished = func(call *gateway.Call, out gateway.Outcome) { h.ledger.add(record(call, out)) }
 	h.edge = gateway.New(edge)
+	h.api = h.newAPI()
 	return h
 }
 
-// Handler is the hub's public address: the hosted routes, GET /tunnel for
-// machines and POST /login for a machine that has a token.
+// Handler is the hub's public address: the hosted routes, the members' API
+// under /api/, GET /tunnel for machines and POST /login for a machine that has a
+// token.
 func (h *Hub) Handler() http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		// No mux: it would clean paths, which the edge wants as they came.
-		switch r.Method + " " + r.URL.Path {
-		case "GET /tunnel":
+		switch path := r.Method + " " + r.URL.Path; {
+		case path == "GET /tunnel":
 			h.acceptTunnel(w, r)
-		case "POST /login":
+		case path == "POST /login":
 			h.login(w, r)
-		case "GET /api/models":
-			h.accountModels(w, r)
+		case strings.HasPrefix(r.URL.Path, "/api/"):
+			h.api.ServeHTTP(w, r)
 		default:
 			h.edge.ServeHTTP(w, r)
 		}
@@ -166,10 +175,12 @@ func (h *Hub) recheck(ctx context.Context) error {
 	}
 }
 
-// OnChange takes in that facts of the store moved: keys are looked up anew, and
-// waiting calls decide anew.
-func (h *Hub) OnChange([]fleet.Change) {
+// OnChange takes in that facts of the store moved (nil: any of them): keys are
+// looked up anew, waiting calls decide anew, and what runs by a key or a share
+// that ended ends.
+func (h *Hub) OnChange(changes []fleet.Change) {
 	h.keys.forget()
+	h.recall(changes)
 	h.room.recheck()
 }
 
