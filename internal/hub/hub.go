@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"net/http"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -110,6 +111,7 @@ type Hub struct {
 	edge     http.Handler
 	api      http.Handler  // of members, under /api/
 	admitted chan struct{} // a place for each tunnel in its handshake
+	crowded  atomic.Bool   // memory is nearly full: no new calls
 }
 
 // New makes a hub over what it keeps and who is connected. The registry's
@@ -123,7 +125,7 @@ func New(cfg Config, records Records, live *registry.Registry) *Hub {
 	}
 	h.room.route = h.route
 	edge := cfg.Edge
-	edge.Backend, edge.Identify, edge.Log = h, h.Identify, cfg.Log
+	edge.Backend, edge.Identify, edge.Crowded, edge.Log = h, h.Identify, h.crowded.Load, cfg.Log
 	edge.Finished = func(call *gateway.Call, out gateway.Outcome) { h.ledger.add(record(call, out)) }
 	h.edge = gateway.New(edge)
 	h.api = h.newAPI()
@@ -162,7 +164,7 @@ func (h *Hub) Run(ctx context.Context) error {
 
 // recheck lets waiting calls decide anew each second: sharing hours open and
 // close, and returning machines turn offline, without anybody telling. It also
-// sees to calls that run while the store cannot be read.
+// sees to calls that run while the store cannot be read, and to the memory.
 func (h *Hub) recheck(ctx context.Context) error {
 	tick := time.NewTicker(time.Second)
 	defer tick.Stop()
@@ -171,6 +173,7 @@ func (h *Hub) recheck(ctx context.Context) error {
 		case now := <-tick.C:
 			h.room.recheck()
 			h.recallUnsure(now)
+			h.crowded.Store(crowded())
 		case <-ctx.Done():
 			return nil
 		}
