@@ -379,7 +379,7 @@ func TestEngineFails(t *testing.T) {
 		"429":             {enginetest.Behaviour{Status: 429}, 0, "", false},
 		"404":             {enginetest.Behaviour{Status: 404}, 0, "", false},
 		"dies at once":    {enginetest.Behaviour{Fault: enginetest.Die}, 502, "engine_error", false},
-		"dies in between": {enginetest.Behaviour{Fault: enginetest.Die, After: 2, Interval: 700 * time.Millisecond}, 502, "engine_error", false},
+		"dies in between": {enginetest.Behaviour{Fault: enginetest.Die, After: 2, Interval: 600 * time.Millisecond}, 502, "engine_error", false},
 		"no end mark":     {enginetest.Behaviour{Fault: enginetest.Unmarked}, 502, "engine_error", true},
 		"no end":          {enginetest.Behaviour{Fault: enginetest.Cut, After: 2}, 502, "engine_error", false},
 		"nonsense":        {enginetest.Behaviour{Fault: enginetest.Garbage, After: 2}, 502, "engine_error", false},
