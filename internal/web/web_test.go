@@ -70,8 +70,17 @@ func newWorld(t *testing.T) *world {
 			w.controls = append(w.controls, c)
 			return w.refuse
 		},
-		Changed: func() { w.changed++ },
-		Log:     slog.New(slog.DiscardHandler),
+		Changed:   func() { w.changed++ },
+		Admit:     func(Caller) error { return nil },
+		Miss:      func(_ Caller, _ fleet.ModelID, f *fault.Fault) *fault.Fault { return f },
+		Confirmed: func(time.Time) bool { return true },
+		Story: func(_ context.Context, callID, memberID string) (account.Story, error) {
+			if callID != "req_adas" || memberID != w.members["ada"].ID {
+				return account.Story{}, account.ErrNotFound
+			}
+			return account.Story{CallID: callID, MemberID: memberID}, nil
+		},
+		Log: slog.New(slog.DiscardHandler),
 	}))
 	t.Cleanup(func() { w.server.Close(); check(t, db.Close()) })
 	return w
@@ -188,6 +197,8 @@ func TestWhatIsAdasIsNotEves(t *testing.T) {
 		"POST /api/groups/{group}/members":            {{"eve", "/api/groups/lab/members", `{"member":"eve"}`, 404}, {"bob", "/api/groups/lab/members", `{"member":"eve"}`, 403}, {"ada", "/api/groups/all/members", `{"member":"eve"}`, 400}},
 		"DELETE /api/groups/{group}/members/{member}": {{"eve", "/api/groups/lab/members/bob", "", 404}, {"bob", "/api/groups/lab/members/ada", "", 403}, {"ada", "/api/groups/lab/members/ada", "", 400}},
 		"POST /api/groups/{group}/admins":             {{"eve", "/api/groups/lab/admins", `{"member":"eve"}`, 404}, {"bob", "/api/groups/lab/admins", `{"member":"bob"}`, 403}, {"ada", "/api/groups/lab/admins", `{"member":"eve"}`, 404}},
+		"GET /api/why":                                {{"eve", "/api/why?model=secret-model", "", 200}, {"eve", "/api/why", "", 400}},
+		"GET /api/why/{call}":                         {{"eve", "/api/why/req_adas", "", 404}, {"bob", "/api/why/req_adas", "", 404}},
 		"GET /api/machines":                           {{"eve", "/api/machines", "", 200}, {"bob", "/api/machines", "", 200}},
 		"POST /api/machines/{machine}/control":        {{"eve", machine + "/control", `{"paused":true}`, 404}, {"bob", machine + "/control", `{"paused":true}`, 404}, {"eve", "/api/machines/none/control", `{"paused":true}`, 404}},
 		"POST /api/machines/{machine}/keep-out":       {{"eve", machine + "/keep-out", `{"all":true}`, 404}, {"bob", machine + "/keep-out", `{"group":"lab","undo":true}`, 404}, {"ada", machine + "/keep-out", `{"group":"none"}`, 404}},
