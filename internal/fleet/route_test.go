@@ -499,6 +499,27 @@ func TestEveryRowSaysItsOwn(t *testing.T) {
 	}
 }
 
+// A narrowed key is named as what cannot use the machine; a long id is cut.
+func TestARefusalNamesWhoAndWhat(t *testing.T) {
+	s := stateWorld([]State{Offline}, nil).snapshot(t, rand.New(rand.NewPCG(1, 1)))
+	for narrow, want := range map[Narrow]string{
+		Everything:   "every machine you can use that",
+		OwnAndShared: "every machine this key (narrowed to your own machines and those shared with you) can use that",
+		OwnOnly:      "every machine this key (narrowed to your own machines) can use that",
+	} {
+		if f := Route(s, Ask{Caller: "me", Narrow: narrow, Model: "m", Now: noon}).Fault; !strings.HasPrefix(f.Message, want) {
+			t.Errorf("the message is %q, want %q first", f.Message, want)
+		}
+	}
+	longest := strings.Repeat("x", MaxModelID)
+	if quote(ModelID(longest)) != `"`+longest+`"` || quote(ModelID(longest+"y")) != `"`+longest+`…"` {
+		t.Errorf("ids are quoted as %s and %s", quote(ModelID(longest)), quote(ModelID(longest+"y")))
+	}
+	if none := (Survey{}).String(); none != "none" {
+		t.Errorf("a survey of nothing is %q", none)
+	}
+}
+
 // A call that a daemon sent up never sees that daemon's machine, nor counts it.
 func TestTheExcludedMachineDoesNotExist(t *testing.T) {
 	w := &world{now: noon, machines: []wMachine{in(Ready, "here", "me"), in(Offline, "there", "me")}}
