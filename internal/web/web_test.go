@@ -35,6 +35,9 @@ type world struct {
 	changed  int
 	controls []Control
 	refuse   error // what Control answers
+	limit    error // what Admit answers
+	missed   []fleet.ModelID
+	blind    bool // nothing can be confirmed
 }
 
 func newWorld(t *testing.T) *world {
@@ -70,17 +73,17 @@ func newWorld(t *testing.T) *world {
 			w.controls = append(w.controls, c)
 			return w.refuse
 		},
-		Changed:   func() { w.changed++ },
-		Admit:     func(Caller) error { return nil },
-		Miss:      func(_ Caller, _ fleet.ModelID, f *fault.Fault) *fault.Fault { return f },
-		Confirmed: func(time.Time) bool { return true },
-		Story: func(_ context.Context, callID, memberID string) (account.Story, error) {
-			if callID != "req_adas" || memberID != w.members["ada"].ID {
-				return account.Story{}, account.ErrNotFound
+		Changed: func() { w.changed++ },
+		Admit:   func(Caller) error { return w.limit },
+		Miss: func(_ Caller, model fleet.ModelID, f *fault.Fault) *fault.Fault {
+			if w.missed = append(w.missed, model); len(w.missed) > 60 {
+				return fault.New(fault.RateLimitExceeded, "too many")
 			}
-			return account.Story{CallID: callID, MemberID: memberID}, nil
+			return f
 		},
-		Log: slog.New(slog.DiscardHandler),
+		Confirmed: func(time.Time) bool { return !w.blind },
+		Story:     db.Story,
+		Log:       slog.New(slog.DiscardHandler),
 	}))
 	t.Cleanup(func() { w.server.Close(); check(t, db.Close()) })
 	return w
@@ -153,7 +156,7 @@ type anything = map[string]any
 // adas is everything that ada sees of her account.
 func (w *world) adas() []told {
 	var all []told
-	for _, path := range []string{"/api/shares", "/api/invites", "/api/groups"} {
+	for _, path := range []string{"/api/shares", "/api/invites", "/api/groups", "/api/why/req_adas"} {
 		all = append(all, w.ask("ada", "GET", path, ""))
 	}
 	m, err := w.db.OwnMachine(w.t.Context(), w.members["ada"].ID, w.machine.ID)
@@ -197,12 +200,13 @@ func TestWhatIsAdasIsNotEves(t *testing.T) {
 		"POST /api/groups/{group}/members":            {{"eve", "/api/groups/lab/members", `{"member":"eve"}`, 404}, {"bob", "/api/groups/lab/members", `{"member":"eve"}`, 403}, {"ada", "/api/groups/all/members", `{"member":"eve"}`, 400}},
 		"DELETE /api/groups/{group}/members/{member}": {{"eve", "/api/groups/lab/members/bob", "", 404}, {"bob", "/api/groups/lab/members/ada", "", 403}, {"ada", "/api/groups/lab/members/ada", "", 400}},
 		"POST /api/groups/{group}/admins":             {{"eve", "/api/groups/lab/admins", `{"member":"eve"}`, 404}, {"bob", "/api/groups/lab/admins", `{"member":"bob"}`, 403}, {"ada", "/api/groups/lab/admins", `{"member":"eve"}`, 404}},
-		"GET /api/why":                                {{"eve", "/api/why?model=secret-model", "", 200}, {"eve", "/api/why", "", 400}},
-		"GET /api/why/{call}":                         {{"eve", "/api/why/req_adas", "", 404}, {"bob", "/api/why/req_adas", "", 404}},
 		"GET /api/machines":                           {{"eve", "/api/machines", "", 200}, {"bob", "/api/machines", "", 200}},
 		"POST /api/machines/{machine}/control":        {{"eve", machine + "/control", `{"paused":true}`, 404}, {"bob", machine + "/control", `{"paused":true}`, 404}, {"eve", "/api/machines/none/control", `{"paused":true}`, 404}},
 		"POST /api/machines/{machine}/keep-out":       {{"eve", machine + "/keep-out", `{"all":true}`, 404}, {"bob", machine + "/keep-out", `{"group":"lab","undo":true}`, 404}, {"ada", machine + "/keep-out", `{"group":"none"}`, 404}},
 	}
+	check(t, w.db.SaveStories(t.Context(), []account.Story{{CallID: "req_adas", MemberID: w.members["ada"].ID, Started: time.Now(), Model: "secret-model"}}, time.Now()))
+	attempts["GET /api/why"] = []attempt{{"eve", "/api/why?model=tiny", "", 200}}
+	attempts["GET /api/why/{call}"] = []attempt{{"eve", "/api/why/req_adas", "", 404}, {"bob", "/api/why/req_adas", "", 404}, {"eve", "/api/why/none", "", 404}}
 	before := w.adas()
 	for _, r := range routes {
 		name := r.method + " " + r.path
