@@ -70,13 +70,13 @@ func checkUsage(u account.Usage) error {
 type dayKey struct {
 	day                           int64
 	member, owner, machine, model string
+	code                          string
 }
 
 func (a dayKey) compare(b dayKey) int {
 	return cmp.Or(
-		cmp.Compare(a.day, b.day),
-		cmp.Compare(a.member, b.member), cmp.Compare(a.owner, b.owner),
-		cmp.Compare(a.machine, b.machine), cmp.Compare(a.model, b.model),
+		cmp.Compare(a.member, b.member), cmp.Compare(a.day, b.day), cmp.Compare(a.owner, b.owner),
+		cmp.Compare(a.machine, b.machine), cmp.Compare(a.model, b.model), cmp.Compare(a.code, b.code),
 	)
 }
 
@@ -91,12 +91,10 @@ func recordUsage(ctx context.Context, q *query.Queries, records []account.Usage)
 		if n == 0 {
 			continue
 		}
-		k := dayKey{millis(dayOf(u.Started)), u.MemberID, u.OwnerID, u.MachineID, u.Model}
+		k := dayKey{millis(dayOf(u.Started)), u.MemberID, u.OwnerID, u.MachineID, u.Model, u.Code}
 		sum := sums[k]
 		sum.Calls++
-		if u.Code == "" {
-			sum.Served++
-		}
+		sum.WaitedUs += u.Waited.Microseconds()
 		sum.DurationUs += u.Duration.Microseconds()
 		sum.TokensIn += u.TokensIn
 		sum.TokensOut += u.TokensOut
@@ -104,7 +102,7 @@ func recordUsage(ctx context.Context, q *query.Queries, records []account.Usage)
 	}
 	for _, k := range slices.SortedFunc(maps.Keys(sums), dayKey.compare) {
 		sum := sums[k]
-		sum.Day, sum.MemberID, sum.OwnerID, sum.MachineID, sum.Model = k.day, k.member, k.owner, k.machine, k.model
+		sum.Day, sum.MemberID, sum.OwnerID, sum.MachineID, sum.Model, sum.Code = k.day, k.member, k.owner, k.machine, k.model, k.code
 		if err := q.AddUsageDay(ctx, sum); err != nil {
 			return err
 		}
@@ -199,8 +197,8 @@ func usage(row query.Usage) account.Usage {
 func usageDay(row query.UsageDay) account.UsageDay {
 	return account.UsageDay{
 		Day:      moment(row.Day),
-		MemberID: row.MemberID, OwnerID: row.OwnerID, MachineID: row.MachineID, Model: row.Model,
-		Calls: row.Calls, Served: row.Served, Duration: micros(row.DurationUs),
+		MemberID: row.MemberID, OwnerID: row.OwnerID, MachineID: row.MachineID, Model: row.Model, Code: row.Code,
+		Calls: row.Calls, Waited: micros(row.WaitedUs), Duration: micros(row.DurationUs),
 		TokensIn: row.TokensIn, TokensOut: row.TokensOut,
 	}
 }
