@@ -11,6 +11,8 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"io"
+	"net/http"
 	"os"
 	"os/signal"
 	"path/filepath"
@@ -49,6 +51,7 @@ func measure() error {
 	kith := flag.String("kith", "bin/kith", "the binary under measurement")
 	out := flag.String("out", "", "a page whose part between the bench marks is replaced with the table")
 	only := flag.String("only", "", "measure only rigs whose name holds this")
+	profile := flag.String("profile", "", "write the hub's CPU profile of each kith round to files that begin so")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()
@@ -86,6 +89,9 @@ func measure() error {
 		for _, load := range loads {
 			for _, rig := range rigs {
 				fmt.Fprintf(os.Stderr, "round %d/%d  %-8s %s\n", round+1, *rounds, load.name, rig.name)
+				if *profile != "" && rig.admin != "" {
+					go saveProfile(rig.admin, fmt.Sprintf("%s-%s.pprof", *profile, load.name))
+				}
 				f, err := load.run(ctx, rig)
 				if err != nil {
 					return errors.Join(fmt.Errorf("%s on %s: %w", load.name, rig.name, err), ctx.Err())
@@ -170,6 +176,24 @@ func broken(loads map[string][]figure) int {
 		}
 	}
 	return n
+}
+
+// saveProfile writes two seconds of a process's CPU profile to a file.
+func saveProfile(admin, file string) {
+	response, err := http.Get("http://" + admin + "/debug/pprof/profile?seconds=2")
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "bench: cannot profile:", err)
+		return
+	}
+	defer response.Body.Close()
+	out, err := os.Create(file)
+	if err == nil {
+		_, err = io.Copy(out, response.Body)
+		err = errors.Join(err, out.Close())
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "bench: cannot write the profile:", err)
+	}
 }
 
 const beginMark, endMark = "<!-- bench:begin -->\n", "<!-- bench:end -->\n"

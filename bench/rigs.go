@@ -184,7 +184,7 @@ func (b *bench) kithRig(engine string) (*target, error) {
 	}
 	t := &target{
 		name: "kith, hub and daemon, TLS", base: "https://" + hubAddr + "/v1", key: minted.Secret, cas: pool,
-		pids: []int{hubPID, daemonPID},
+		pids: []int{hubPID, daemonPID}, admin: adminAddr,
 	}
 	if err := b.ready(t); err != nil {
 		return nil, fmt.Errorf("%w\nhub: %s\ndaemon: %s", err, b.log("hub"), b.log("daemon"))

@@ -56,6 +56,7 @@ func (a *app) hub() *cobra.Command {
 
 // runHub opens a hub, says where it is, and serves until ctx ends.
 func (a *app) runHub(ctx context.Context, config *hubFile, admin string) error {
+	tuneMemory()
 	p, err := openHub(ctx, config, logTo(a.err, slog.LevelInfo))
 	if err != nil {
 		return err

@@ -108,6 +108,7 @@ type machine struct {
 // run lives until ctx ends (nil) or a part fails. The built-in engine's failure
 // is not the daemon's: other engines may serve.
 func (m *machine) run(ctx context.Context) error {
+	tuneMemory()
 	group, ctx := errgroup.WithContext(ctx)
 	builtin := m.startEngine(ctx, group)
 	d, err := daemon.New(m.daemonConfig(builtin))

@@ -12,12 +12,14 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
 	"github.com/go-json-experiment/json"
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/kith/kith/internal/enginetest"
 	"github.com/kith/kith/internal/llama"
 )
 
@@ -124,16 +126,35 @@ type process struct {
 	stop  func() said
 }
 
+// shared is a buffer that may be written to while it is read: the line of a
+// machine may log its end after the command's own.
+type shared struct {
+	mu   sync.Mutex
+	text strings.Builder
+}
+
+func (s *shared) Write(p []byte) (int, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.text.Write(p)
+}
+
+func (s *shared) String() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.text.String()
+}
+
 // begin starts a command and waits for its first line; the command is ended
 // with the test at the latest.
 func begin(t *testing.T, args ...string) process {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
 	read, write := io.Pipe()
-	var errs strings.Builder
+	errs := new(shared)
 	ended := make(chan said, 1)
 	go func() {
-		status := Main(ctx, args, strings.NewReader(""), write, &errs)
+		status := Main(ctx, args, strings.NewReader(""), write, errs)
 		write.Close()
 		ended <- said{status: status, err: errs.String()}
 	}()
@@ -305,5 +326,77 @@ func TestDevKeepsTheMemberAndMintsTheKeyAnew(t *testing.T) {
 	}
 	if end := p.stop(); end.status != 0 {
 		t.Errorf("ended with %+v", end)
+	}
+}
+
+// TestAMachineJoins brings a real daemon, with an engine at a configured
+// place, to a real hub: sign-in while it runs, then calls over the hub and here.
+func TestAMachineJoins(t *testing.T) {
+	engine := httptest.NewServer(enginetest.New(enginetest.Ollama, enginetest.Options{
+		Models: []enginetest.Model{{ID: "llama3:8b"}}, Behaviour: enginetest.Behaviour{Text: "Hello from here"},
+	}))
+	defer engine.Close()
+	dir := shortDir(t)
+	home := filepath.Join(dir, "home")
+	t.Setenv("KITH_HOME", home)
+	t.Setenv("KITH_HUB", "")
+	if err := os.Mkdir(home, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	config := "[daemon]\nlisten = \"127.0.0.1:0\"\n[engine]\nbuiltin = false\n" +
+		"[discovery]\nenabled = false\nendpoints = [\"" + engine.URL + "/v1\"]\n"
+	if err := os.WriteFile(filepath.Join(home, "config.toml"), []byte(config), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	p := begin(t, "hub", "--data", dir, "--listen", "127.0.0.1:0", "--admin", "", "--json")
+	base := strings.TrimSuffix(strings.TrimPrefix(p.first, `{"hub":"`), "\"}\n")
+	daemon := begin(t, "serve", "--json")
+	if !strings.HasPrefix(daemon.first, `{"local":"http://127.0.0.1:`) {
+		t.Fatalf("serve printed %s", daemon.first)
+	}
+
+	// Not signed in yet, it serves what is here.
+	check(t, kith(t, "", "models"), said{0, "MODEL       CONTEXT\nllama3:8b   4096\n", ""})
+	check(t, kith(t, "", "run", "llama3:8b", "hi"), said{0, "Hello from here\n", ""})
+	check(t, kith(t, "", "run", "nope", "hi"), said{4, "", "cannot run nope"})
+	check(t, kith(t, "", "serve"), said{1, "", "another daemon runs on this folder"})
+
+	secret := func(args ...string) string {
+		t.Helper()
+		got := kith(t, "", append([]string{"admin", "--data", dir}, args...)...)
+		line, _, _ := strings.Cut(got.out, "\n")
+		if got.status != 0 || line == "" {
+			t.Fatalf("%v: %+v", args, got)
+		}
+		return line
+	}
+	secret("member", "create", "ann")
+	got := kith(t, "", "login", "--hub", base, "--token", secret("machine", "token", "--member", "ann", "--name", "desk"))
+	if got.status != 0 || !strings.Contains(got.out, "its daemon connects now") {
+		t.Fatalf("login: %+v", got)
+	}
+	t.Setenv("KITH_HUB", base)
+	t.Setenv("KITH_API_KEY", secret("key", "create", "--member", "ann"))
+	want := "MODEL       CONTEXT   AVAILABILITY   MACHINES   THROUGH\nllama3:8b   4096      ready          1          own\n"
+	for late := time.Now().Add(10 * time.Second); ; {
+		got := kith(t, "", "models", "--account")
+		if got.out == want {
+			break
+		}
+		if time.Now().After(late) {
+			t.Fatalf("the machine did not become reachable: %+v\n%s", got, kith(t, "", "status").out)
+		}
+	}
+	check(t, kith(t, "", "run", "llama3:8b", "hi"), said{0, "Hello from here\n", ""})
+	if got := kith(t, "", "admin", "--data", dir, "machine", "list"); !strings.Contains(got.out, "desk") || !strings.Contains(got.out, "online") {
+		t.Errorf("machine list: %+v", got)
+	}
+	if got := kith(t, "", "status"); !strings.Contains(got.out, ": connected") || !strings.Contains(got.out, "llama3:8b") {
+		t.Errorf("status: %+v", got)
+	}
+	for _, each := range []process{daemon, p} {
+		if end := each.stop(); end.status != 0 {
+			t.Errorf("ended with %+v", end)
+		}
 	}
 }

@@ -78,32 +78,30 @@ type Offer struct {
 // Machine is a member's computer as the hub knows it: online, or kept from its
 // last advertisement. Once WithMachine was given it, only the Loads change.
 type Machine struct {
-	// What every decision reads stands first, side by side in memory.
-
-	ID MachineID
-	// Online says that a tunnel is live and acknowledged.
-	Online bool
-	Paused bool
-	// KeptOut says that its owner keeps it out of every group.
-	KeptOut bool
-	// Slots is how many requests it runs at once in all.
-	Slots  int
-	Offers []Offer
-	Hours  Hours
-	// Load is the whole machine's; nil until the machine is in a Snapshot.
-	Load *Load
-	mark uint64 // a number of its own, made from ID, that breaks ties
-
+	ID        MachineID
 	Owner     MemberID
 	OwnerName string
 	Name      string
+	Created   time.Time
+	// Online says that a tunnel is live and acknowledged.
+	Online bool
 	// ReturningUntil is, while the machine is not online, the end of the time in
 	// which it is expected back: 10 s after its tunnel was lost, 30 s after the
 	// hub's start (decisions 2). The zero time: it is not expected.
 	ReturningUntil time.Time
 	// Generation numbers the machine's tunnels; a newer one fences the older.
 	Generation int64
-	Created    time.Time
+	Paused     bool
+	Hours      Hours
+	// KeptOut says that its owner keeps it out of every group.
+	KeptOut bool
+	// Slots is how many requests it runs at once in all.
+	Slots  int
+	Offers []Offer
+	// Load is the whole machine's; nil until the machine is in a Snapshot.
+	Load *Load
+
+	mark uint64 // a number of its own, made from ID, that breaks ties
 }
 
 // Offer is the machine's offer of exactly that id, or nil. A nil Machine offers

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"log/slog"
 	"net/http"
+	"strings"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -16,6 +17,7 @@ import (
 	"github.com/kith/kith/internal/fleet"
 	"github.com/kith/kith/internal/gateway"
 	"github.com/kith/kith/internal/registry"
+	"github.com/kith/kith/internal/web"
 )
 
 // Config is what an operator sets of the hub. The zero value of each member
@@ -64,6 +66,8 @@ func (c Config) withDefaults() Config {
 // Records is what the hub keeps: *store.DB. Times are UTC; a look-up that finds
 // nothing is account.ErrNotFound, a clash account.ErrExists.
 type Records interface {
+	web.Accounts
+
 	CreateMember(context.Context, account.Member) error
 	MemberByName(context.Context, string) (account.Member, error)
 	Members(context.Context) ([]account.Member, error)
@@ -102,6 +106,7 @@ type Hub struct {
 	keys     keyring
 	ledger   *ledger
 	edge     http.Handler
+	api      http.Handler  // of members, under /api/
 	admitted chan struct{} // a place for each tunnel in its handshake
 }
 
@@ -119,21 +124,23 @@ func New(cfg Config, records Records, live *registry.Registry) *Hub {
 	edge.Backend, edge.Identify, edge.Log = h, h.Identify, cfg.Log
 	edge.Finished = func(call *gateway.Call, out gateway.Outcome) { h.ledger.add(record(call, out)) }
 	h.edge = gateway.New(edge)
+	h.api = h.newAPI()
 	return h
 }
 
-// Handler is the hub's public address: the hosted routes, GET /tunnel for
-// machines and POST /login for a machine that has a token.
+// Handler is the hub's public address: the hosted routes, the members' API
+// under /api/, GET /tunnel for machines and POST /login for a machine that has a
+// token.
 func (h *Hub) Handler() http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		// No mux: it would clean paths, which the edge wants as they came.
-		switch r.Method + " " + r.URL.Path {
-		case "GET /tunnel":
+		switch path := r.Method + " " + r.URL.Path; {
+		case path == "GET /tunnel":
 			h.acceptTunnel(w, r)
-		case "POST /login":
+		case path == "POST /login":
 			h.login(w, r)
-		case "GET /api/models":
-			h.accountModels(w, r)
+		case strings.HasPrefix(r.URL.Path, "/api/"):
+			h.api.ServeHTTP(w, r)
 		default:
 			h.edge.ServeHTTP(w, r)
 		}

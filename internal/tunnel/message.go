@@ -1,10 +1,13 @@
 package tunnel
 
+import "time"
+
 // Version is what this build speaks on the tunnel (Kith-Version). It grows by
 // one with each change; a reader ignores members and headers it does not know.
 //
 //	1  2026-11-21  first: offers, ack, control, calls, fenced
-const Version = 1
+//	2  2026-11-21  control: until, the end of a pause
+const Version = 2
 
 // Protocol is the Upgrade token of GET /tunnel (decisions 8).
 const Protocol = "kith-tunnel/1"
@@ -66,8 +69,11 @@ const (
 // with the CLI of another machine. Nil members stay as they are, and only
 // those are left out: empty hours are a change too.
 type Control struct {
-	Paused   *bool   `json:"paused,omitzero"`
-	Hours    *string `json:"hours,omitzero"`
-	Timezone *string `json:"timezone,omitzero"`
-	Slots    *int    `json:"slots,omitzero"`
+	Paused *bool `json:"paused,omitzero"`
+	// Until is when a pause ends by itself; the zero time: never. It goes with
+	// Paused: a change that sets Paused alone leaves no end.
+	Until    *time.Time `json:"until,omitzero"`
+	Hours    *string    `json:"hours,omitzero"`
+	Timezone *string    `json:"timezone,omitzero"`
+	Slots    *int       `json:"slots,omitzero"`
 }

@@ -7,6 +7,7 @@ package query
 import (
 	"context"
 	"database/sql"
+	"fmt"
 )
 
 type DBTX interface {
@@ -20,12 +21,608 @@ func New(db DBTX) *Queries {
 	return &Queries{db: db}
 }
 
+func Prepare(ctx context.Context, db DBTX) (*Queries, error) {
+	q := Queries{db: db}
+	var err error
+	if q.addUsageDayStmt, err = db.PrepareContext(ctx, addUsageDay); err != nil {
+		return nil, fmt.Errorf("error preparing query AddUsageDay: %w", err)
+	}
+	if q.changesAfterStmt, err = db.PrepareContext(ctx, changesAfter); err != nil {
+		return nil, fmt.Errorf("error preparing query ChangesAfter: %w", err)
+	}
+	if q.deleteGroupMemberStmt, err = db.PrepareContext(ctx, deleteGroupMember); err != nil {
+		return nil, fmt.Errorf("error preparing query DeleteGroupMember: %w", err)
+	}
+	if q.deleteKeepOutStmt, err = db.PrepareContext(ctx, deleteKeepOut); err != nil {
+		return nil, fmt.Errorf("error preparing query DeleteKeepOut: %w", err)
+	}
+	if q.deleteShareStmt, err = db.PrepareContext(ctx, deleteShare); err != nil {
+		return nil, fmt.Errorf("error preparing query DeleteShare: %w", err)
+	}
+	if q.epochStmt, err = db.PrepareContext(ctx, epoch); err != nil {
+		return nil, fmt.Errorf("error preparing query Epoch: %w", err)
+	}
+	if q.groupByIDStmt, err = db.PrepareContext(ctx, groupByID); err != nil {
+		return nil, fmt.Errorf("error preparing query GroupByID: %w", err)
+	}
+	if q.groupByNameStmt, err = db.PrepareContext(ctx, groupByName); err != nil {
+		return nil, fmt.Errorf("error preparing query GroupByName: %w", err)
+	}
+	if q.groupMembersStmt, err = db.PrepareContext(ctx, groupMembers); err != nil {
+		return nil, fmt.Errorf("error preparing query GroupMembers: %w", err)
+	}
+	if q.groupMembersOfStmt, err = db.PrepareContext(ctx, groupMembersOf); err != nil {
+		return nil, fmt.Errorf("error preparing query GroupMembersOf: %w", err)
+	}
+	if q.groupsStmt, err = db.PrepareContext(ctx, groups); err != nil {
+		return nil, fmt.Errorf("error preparing query Groups: %w", err)
+	}
+	if q.insertChangeStmt, err = db.PrepareContext(ctx, insertChange); err != nil {
+		return nil, fmt.Errorf("error preparing query InsertChange: %w", err)
+	}
+	if q.insertGroupStmt, err = db.PrepareContext(ctx, insertGroup); err != nil {
+		return nil, fmt.Errorf("error preparing query InsertGroup: %w", err)
+	}
+	if q.insertGroupMemberStmt, err = db.PrepareContext(ctx, insertGroupMember); err != nil {
+		return nil, fmt.Errorf("error preparing query InsertGroupMember: %w", err)
+	}
+	if q.insertKeepOutStmt, err = db.PrepareContext(ctx, insertKeepOut); err != nil {
+		return nil, fmt.Errorf("error preparing query InsertKeepOut: %w", err)
+	}
+	if q.insertKeyStmt, err = db.PrepareContext(ctx, insertKey); err != nil {
+		return nil, fmt.Errorf("error preparing query InsertKey: %w", err)
+	}
+	if q.insertLoginTokenStmt, err = db.PrepareContext(ctx, insertLoginToken); err != nil {
+		return nil, fmt.Errorf("error preparing query InsertLoginToken: %w", err)
+	}
+	if q.insertMachineStmt, err = db.PrepareContext(ctx, insertMachine); err != nil {
+		return nil, fmt.Errorf("error preparing query InsertMachine: %w", err)
+	}
+	if q.insertMemberStmt, err = db.PrepareContext(ctx, insertMember); err != nil {
+		return nil, fmt.Errorf("error preparing query InsertMember: %w", err)
+	}
+	if q.insertShareStmt, err = db.PrepareContext(ctx, insertShare); err != nil {
+		return nil, fmt.Errorf("error preparing query InsertShare: %w", err)
+	}
+	if q.insertUsageStmt, err = db.PrepareContext(ctx, insertUsage); err != nil {
+		return nil, fmt.Errorf("error preparing query InsertUsage: %w", err)
+	}
+	if q.keepMetaStmt, err = db.PrepareContext(ctx, keepMeta); err != nil {
+		return nil, fmt.Errorf("error preparing query KeepMeta: %w", err)
+	}
+	if q.keepOutsStmt, err = db.PrepareContext(ctx, keepOuts); err != nil {
+		return nil, fmt.Errorf("error preparing query KeepOuts: %w", err)
+	}
+	if q.keepOutsOfStmt, err = db.PrepareContext(ctx, keepOutsOf); err != nil {
+		return nil, fmt.Errorf("error preparing query KeepOutsOf: %w", err)
+	}
+	if q.keptMachineStmt, err = db.PrepareContext(ctx, keptMachine); err != nil {
+		return nil, fmt.Errorf("error preparing query KeptMachine: %w", err)
+	}
+	if q.keptMachinesStmt, err = db.PrepareContext(ctx, keptMachines); err != nil {
+		return nil, fmt.Errorf("error preparing query KeptMachines: %w", err)
+	}
+	if q.keyByHashStmt, err = db.PrepareContext(ctx, keyByHash); err != nil {
+		return nil, fmt.Errorf("error preparing query KeyByHash: %w", err)
+	}
+	if q.keysStmt, err = db.PrepareContext(ctx, keys); err != nil {
+		return nil, fmt.Errorf("error preparing query Keys: %w", err)
+	}
+	if q.liveSharesStmt, err = db.PrepareContext(ctx, liveShares); err != nil {
+		return nil, fmt.Errorf("error preparing query LiveShares: %w", err)
+	}
+	if q.liveSharesToStmt, err = db.PrepareContext(ctx, liveSharesTo); err != nil {
+		return nil, fmt.Errorf("error preparing query LiveSharesTo: %w", err)
+	}
+	if q.machineByHashStmt, err = db.PrepareContext(ctx, machineByHash); err != nil {
+		return nil, fmt.Errorf("error preparing query MachineByHash: %w", err)
+	}
+	if q.machinesStmt, err = db.PrepareContext(ctx, machines); err != nil {
+		return nil, fmt.Errorf("error preparing query Machines: %w", err)
+	}
+	if q.machinesOfStmt, err = db.PrepareContext(ctx, machinesOf); err != nil {
+		return nil, fmt.Errorf("error preparing query MachinesOf: %w", err)
+	}
+	if q.memberByIDStmt, err = db.PrepareContext(ctx, memberByID); err != nil {
+		return nil, fmt.Errorf("error preparing query MemberByID: %w", err)
+	}
+	if q.memberByNameStmt, err = db.PrepareContext(ctx, memberByName); err != nil {
+		return nil, fmt.Errorf("error preparing query MemberByName: %w", err)
+	}
+	if q.memberFactsStmt, err = db.PrepareContext(ctx, memberFacts); err != nil {
+		return nil, fmt.Errorf("error preparing query MemberFacts: %w", err)
+	}
+	if q.membersStmt, err = db.PrepareContext(ctx, members); err != nil {
+		return nil, fmt.Errorf("error preparing query Members: %w", err)
+	}
+	if q.metaStmt, err = db.PrepareContext(ctx, meta); err != nil {
+		return nil, fmt.Errorf("error preparing query Meta: %w", err)
+	}
+	if q.moveEpochStmt, err = db.PrepareContext(ctx, moveEpoch); err != nil {
+		return nil, fmt.Errorf("error preparing query MoveEpoch: %w", err)
+	}
+	if q.nextGenerationStmt, err = db.PrepareContext(ctx, nextGeneration); err != nil {
+		return nil, fmt.Errorf("error preparing query NextGeneration: %w", err)
+	}
+	if q.pruneChangesStmt, err = db.PrepareContext(ctx, pruneChanges); err != nil {
+		return nil, fmt.Errorf("error preparing query PruneChanges: %w", err)
+	}
+	if q.redeemLoginTokenStmt, err = db.PrepareContext(ctx, redeemLoginToken); err != nil {
+		return nil, fmt.Errorf("error preparing query RedeemLoginToken: %w", err)
+	}
+	if q.revokeKeyStmt, err = db.PrepareContext(ctx, revokeKey); err != nil {
+		return nil, fmt.Errorf("error preparing query RevokeKey: %w", err)
+	}
+	if q.revokeMachineStmt, err = db.PrepareContext(ctx, revokeMachine); err != nil {
+		return nil, fmt.Errorf("error preparing query RevokeMachine: %w", err)
+	}
+	if q.saveOffersStmt, err = db.PrepareContext(ctx, saveOffers); err != nil {
+		return nil, fmt.Errorf("error preparing query SaveOffers: %w", err)
+	}
+	if q.setGroupAdminStmt, err = db.PrepareContext(ctx, setGroupAdmin); err != nil {
+		return nil, fmt.Errorf("error preparing query SetGroupAdmin: %w", err)
+	}
+	if q.setMemberDisabledStmt, err = db.PrepareContext(ctx, setMemberDisabled); err != nil {
+		return nil, fmt.Errorf("error preparing query SetMemberDisabled: %w", err)
+	}
+	if q.sharesOfStmt, err = db.PrepareContext(ctx, sharesOf); err != nil {
+		return nil, fmt.Errorf("error preparing query SharesOf: %w", err)
+	}
+	if q.touchKeyStmt, err = db.PrepareContext(ctx, touchKey); err != nil {
+		return nil, fmt.Errorf("error preparing query TouchKey: %w", err)
+	}
+	if q.usageStmt, err = db.PrepareContext(ctx, usage); err != nil {
+		return nil, fmt.Errorf("error preparing query Usage: %w", err)
+	}
+	if q.usageByMemberStmt, err = db.PrepareContext(ctx, usageByMember); err != nil {
+		return nil, fmt.Errorf("error preparing query UsageByMember: %w", err)
+	}
+	if q.usageByOwnerStmt, err = db.PrepareContext(ctx, usageByOwner); err != nil {
+		return nil, fmt.Errorf("error preparing query UsageByOwner: %w", err)
+	}
+	if q.usageDaysStmt, err = db.PrepareContext(ctx, usageDays); err != nil {
+		return nil, fmt.Errorf("error preparing query UsageDays: %w", err)
+	}
+	if q.usageDaysByMemberStmt, err = db.PrepareContext(ctx, usageDaysByMember); err != nil {
+		return nil, fmt.Errorf("error preparing query UsageDaysByMember: %w", err)
+	}
+	if q.usageDaysByOwnerStmt, err = db.PrepareContext(ctx, usageDaysByOwner); err != nil {
+		return nil, fmt.Errorf("error preparing query UsageDaysByOwner: %w", err)
+	}
+	return &q, nil
+}
+
+func (q *Queries) Close() error {
+	var err error
+	if q.addUsageDayStmt != nil {
+		if cerr := q.addUsageDayStmt.Close(); cerr != nil {
+			err = fmt.Errorf("error closing addUsageDayStmt: %w", cerr)
+		}
+	}
+	if q.changesAfterStmt != nil {
+		if cerr := q.changesAfterStmt.Close(); cerr != nil {
+			err = fmt.Errorf("error closing changesAfterStmt: %w", cerr)
+		}
+	}
+	if q.deleteGroupMemberStmt != nil {
+		if cerr := q.deleteGroupMemberStmt.Close(); cerr != nil {
+			err = fmt.Errorf("error closing deleteGroupMemberStmt: %w", cerr)
+		}
+	}
+	if q.deleteKeepOutStmt != nil {
+		if cerr := q.deleteKeepOutStmt.Close(); cerr != nil {
+			err = fmt.Errorf("error closing deleteKeepOutStmt: %w", cerr)
+		}
+	}
+	if q.deleteShareStmt != nil {
+		if cerr := q.deleteShareStmt.Close(); cerr != nil {
+			err = fmt.Errorf("error closing deleteShareStmt: %w", cerr)
+		}
+	}
+	if q.epochStmt != nil {
+		if cerr := q.epochStmt.Close(); cerr != nil {
+			err = fmt.Errorf("error closing epochStmt: %w", cerr)
+		}
+	}
+	if q.groupByIDStmt != nil {
+		if cerr := q.groupByIDStmt.Close(); cerr != nil {
+			err = fmt.Errorf("error closing groupByIDStmt: %w", cerr)
+		}
+	}
+	if q.groupByNameStmt != nil {
+		if cerr := q.groupByNameStmt.Close(); cerr != nil {
+			err = fmt.Errorf("error closing groupByNameStmt: %w", cerr)
+		}
+	}
+	if q.groupMembersStmt != nil {
+		if cerr := q.groupMembersStmt.Close(); cerr != nil {
+			err = fmt.Errorf("error closing groupMembersStmt: %w", cerr)
+		}
+	}
+	if q.groupMembersOfStmt != nil {
+		if cerr := q.groupMembersOfStmt.Close(); cerr != nil {
+			err = fmt.Errorf("error closing groupMembersOfStmt: %w", cerr)
+		}
+	}
+	if q.groupsStmt != nil {
+		if cerr := q.groupsStmt.Close(); cerr != nil {
+			err = fmt.Errorf("error closing groupsStmt: %w", cerr)
+		}
+	}
+	if q.insertChangeStmt != nil {
+		if cerr := q.insertChangeStmt.Close(); cerr != nil {
+			err = fmt.Errorf("error closing insertChangeStmt: %w", cerr)
+		}
+	}
+	if q.insertGroupStmt != nil {
+		if cerr := q.insertGroupStmt.Close(); cerr != nil {
+			err = fmt.Errorf("error closing insertGroupStmt: %w", cerr)
+		}
+	}
+	if q.insertGroupMemberStmt != nil {
+		if cerr := q.insertGroupMemberStmt.Close(); cerr != nil {
+			err = fmt.Errorf("error closing insertGroupMemberStmt: %w", cerr)
+		}
+	}
+	if q.insertKeepOutStmt != nil {
+		if cerr := q.insertKeepOutStmt.Close(); cerr != nil {
+			err = fmt.Errorf("error closing insertKeepOutStmt: %w", cerr)
+		}
+	}
+	if q.insertKeyStmt != nil {
+		if cerr := q.insertKeyStmt.Close(); cerr != nil {
+			err = fmt.Errorf("error closing insertKeyStmt: %w", cerr)
+		}
+	}
+	if q.insertLoginTokenStmt != nil {
+		if cerr := q.insertLoginTokenStmt.Close(); cerr != nil {
+			err = fmt.Errorf("error closing insertLoginTokenStmt: %w", cerr)
+		}
+	}
+	if q.insertMachineStmt != nil {
+		if cerr := q.insertMachineStmt.Close(); cerr != nil {
+			err = fmt.Errorf("error closing insertMachineStmt: %w", cerr)
+		}
+	}
+	if q.insertMemberStmt != nil {
+		if cerr := q.insertMemberStmt.Close(); cerr != nil {
+			err = fmt.Errorf("error closing insertMemberStmt: %w", cerr)
+		}
+	}
+	if q.insertShareStmt != nil {
+		if cerr := q.insertShareStmt.Close(); cerr != nil {
+			err = fmt.Errorf("error closing insertShareStmt: %w", cerr)
+		}
+	}
+	if q.insertUsageStmt != nil {
+		if cerr := q.insertUsageStmt.Close(); cerr != nil {
+			err = fmt.Errorf("error closing insertUsageStmt: %w", cerr)
+		}
+	}
+	if q.keepMetaStmt != nil {
+		if cerr := q.keepMetaStmt.Close(); cerr != nil {
+			err = fmt.Errorf("error closing keepMetaStmt: %w", cerr)
+		}
+	}
+	if q.keepOutsStmt != nil {
+		if cerr := q.keepOutsStmt.Close(); cerr != nil {
+			err = fmt.Errorf("error closing keepOutsStmt: %w", cerr)
+		}
+	}
+	if q.keepOutsOfStmt != nil {
+		if cerr := q.keepOutsOfStmt.Close(); cerr != nil {
+			err = fmt.Errorf("error closing keepOutsOfStmt: %w", cerr)
+		}
+	}
+	if q.keptMachineStmt != nil {
+		if cerr := q.keptMachineStmt.Close(); cerr != nil {
+			err = fmt.Errorf("error closing keptMachineStmt: %w", cerr)
+		}
+	}
+	if q.keptMachinesStmt != nil {
+		if cerr := q.keptMachinesStmt.Close(); cerr != nil {
+			err = fmt.Errorf("error closing keptMachinesStmt: %w", cerr)
+		}
+	}
+	if q.keyByHashStmt != nil {
+		if cerr := q.keyByHashStmt.Close(); cerr != nil {
+			err = fmt.Errorf("error closing keyByHashStmt: %w", cerr)
+		}
+	}
+	if q.keysStmt != nil {
+		if cerr := q.keysStmt.Close(); cerr != nil {
+			err = fmt.Errorf("error closing keysStmt: %w", cerr)
+		}
+	}
+	if q.liveSharesStmt != nil {
+		if cerr := q.liveSharesStmt.Close(); cerr != nil {
+			err = fmt.Errorf("error closing liveSharesStmt: %w", cerr)
+		}
+	}
+	if q.liveSharesToStmt != nil {
+		if cerr := q.liveSharesToStmt.Close(); cerr != nil {
+			err = fmt.Errorf("error closing liveSharesToStmt: %w", cerr)
+		}
+	}
+	if q.machineByHashStmt != nil {
+		if cerr := q.machineByHashStmt.Close(); cerr != nil {
+			err = fmt.Errorf("error closing machineByHashStmt: %w", cerr)
+		}
+	}
+	if q.machinesStmt != nil {
+		if cerr := q.machinesStmt.Close(); cerr != nil {
+			err = fmt.Errorf("error closing machinesStmt: %w", cerr)
+		}
+	}
+	if q.machinesOfStmt != nil {
+		if cerr := q.machinesOfStmt.Close(); cerr != nil {
+			err = fmt.Errorf("error closing machinesOfStmt: %w", cerr)
+		}
+	}
+	if q.memberByIDStmt != nil {
+		if cerr := q.memberByIDStmt.Close(); cerr != nil {
+			err = fmt.Errorf("error closing memberByIDStmt: %w", cerr)
+		}
+	}
+	if q.memberByNameStmt != nil {
+		if cerr := q.memberByNameStmt.Close(); cerr != nil {
+			err = fmt.Errorf("error closing memberByNameStmt: %w", cerr)
+		}
+	}
+	if q.memberFactsStmt != nil {
+		if cerr := q.memberFactsStmt.Close(); cerr != nil {
+			err = fmt.Errorf("error closing memberFactsStmt: %w", cerr)
+		}
+	}
+	if q.membersStmt != nil {
+		if cerr := q.membersStmt.Close(); cerr != nil {
+			err = fmt.Errorf("error closing membersStmt: %w", cerr)
+		}
+	}
+	if q.metaStmt != nil {
+		if cerr := q.metaStmt.Close(); cerr != nil {
+			err = fmt.Errorf("error closing metaStmt: %w", cerr)
+		}
+	}
+	if q.moveEpochStmt != nil {
+		if cerr := q.moveEpochStmt.Close(); cerr != nil {
+			err = fmt.Errorf("error closing moveEpochStmt: %w", cerr)
+		}
+	}
+	if q.nextGenerationStmt != nil {
+		if cerr := q.nextGenerationStmt.Close(); cerr != nil {
+			err = fmt.Errorf("error closing nextGenerationStmt: %w", cerr)
+		}
+	}
+	if q.pruneChangesStmt != nil {
+		if cerr := q.pruneChangesStmt.Close(); cerr != nil {
+			err = fmt.Errorf("error closing pruneChangesStmt: %w", cerr)
+		}
+	}
+	if q.redeemLoginTokenStmt != nil {
+		if cerr := q.redeemLoginTokenStmt.Close(); cerr != nil {
+			err = fmt.Errorf("error closing redeemLoginTokenStmt: %w", cerr)
+		}
+	}
+	if q.revokeKeyStmt != nil {
+		if cerr := q.revokeKeyStmt.Close(); cerr != nil {
+			err = fmt.Errorf("error closing revokeKeyStmt: %w", cerr)
+		}
+	}
+	if q.revokeMachineStmt != nil {
+		if cerr := q.revokeMachineStmt.Close(); cerr != nil {
+			err = fmt.Errorf("error closing revokeMachineStmt: %w", cerr)
+		}
+	}
+	if q.saveOffersStmt != nil {
+		if cerr := q.saveOffersStmt.Close(); cerr != nil {
+			err = fmt.Errorf("error closing saveOffersStmt: %w", cerr)
+		}
+	}
+	if q.setGroupAdminStmt != nil {
+		if cerr := q.setGroupAdminStmt.Close(); cerr != nil {
+			err = fmt.Errorf("error closing setGroupAdminStmt: %w", cerr)
+		}
+	}
+	if q.setMemberDisabledStmt != nil {
+		if cerr := q.setMemberDisabledStmt.Close(); cerr != nil {
+			err = fmt.Errorf("error closing setMemberDisabledStmt: %w", cerr)
+		}
+	}
+	if q.sharesOfStmt != nil {
+		if cerr := q.sharesOfStmt.Close(); cerr != nil {
+			err = fmt.Errorf("error closing sharesOfStmt: %w", cerr)
+		}
+	}
+	if q.touchKeyStmt != nil {
+		if cerr := q.touchKeyStmt.Close(); cerr != nil {
+			err = fmt.Errorf("error closing touchKeyStmt: %w", cerr)
+		}
+	}
+	if q.usageStmt != nil {
+		if cerr := q.usageStmt.Close(); cerr != nil {
+			err = fmt.Errorf("error closing usageStmt: %w", cerr)
+		}
+	}
+	if q.usageByMemberStmt != nil {
+		if cerr := q.usageByMemberStmt.Close(); cerr != nil {
+			err = fmt.Errorf("error closing usageByMemberStmt: %w", cerr)
+		}
+	}
+	if q.usageByOwnerStmt != nil {
+		if cerr := q.usageByOwnerStmt.Close(); cerr != nil {
+			err = fmt.Errorf("error closing usageByOwnerStmt: %w", cerr)
+		}
+	}
+	if q.usageDaysStmt != nil {
+		if cerr := q.usageDaysStmt.Close(); cerr != nil {
+			err = fmt.Errorf("error closing usageDaysStmt: %w", cerr)
+		}
+	}
+	if q.usageDaysByMemberStmt != nil {
+		if cerr := q.usageDaysByMemberStmt.Close(); cerr != nil {
+			err = fmt.Errorf("error closing usageDaysByMemberStmt: %w", cerr)
+		}
+	}
+	if q.usageDaysByOwnerStmt != nil {
+		if cerr := q.usageDaysByOwnerStmt.Close(); cerr != nil {
+			err = fmt.Errorf("error closing usageDaysByOwnerStmt: %w", cerr)
+		}
+	}
+	return err
+}
+
+func (q *Queries) exec(ctx context.Context, stmt *sql.Stmt, query string, args ...interface{}) (sql.Result, error) {
+	switch {
+	case stmt != nil && q.tx != nil:
+		return q.tx.StmtContext(ctx, stmt).ExecContext(ctx, args...)
+	case stmt != nil:
+		return stmt.ExecContext(ctx, args...)
+	default:
+		return q.db.ExecContext(ctx, query, args...)
+	}
+}
+
+func (q *Queries) query(ctx context.Context, stmt *sql.Stmt, query string, args ...interface{}) (*sql.Rows, error) {
+	switch {
+	case stmt != nil && q.tx != nil:
+		return q.tx.StmtContext(ctx, stmt).QueryContext(ctx, args...)
+	case stmt != nil:
+		return stmt.QueryContext(ctx, args...)
+	default:
+		return q.db.QueryContext(ctx, query, args...)
+	}
+}
+
+func (q *Queries) queryRow(ctx context.Context, stmt *sql.Stmt, query string, args ...interface{}) *sql.Row {
+	switch {
+	case stmt != nil && q.tx != nil:
+		return q.tx.StmtContext(ctx, stmt).QueryRowContext(ctx, args...)
+	case stmt != nil:
+		return stmt.QueryRowContext(ctx, args...)
+	default:
+		return q.db.QueryRowContext(ctx, query, args...)
+	}
+}
+
 type Queries struct {
-	db DBTX
+	db                    DBTX
+	tx                    *sql.Tx
+	addUsageDayStmt       *sql.Stmt
+	changesAfterStmt      *sql.Stmt
+	deleteGroupMemberStmt *sql.Stmt
+	deleteKeepOutStmt     *sql.Stmt
+	deleteShareStmt       *sql.Stmt
+	epochStmt             *sql.Stmt
+	groupByIDStmt         *sql.Stmt
+	groupByNameStmt       *sql.Stmt
+	groupMembersStmt      *sql.Stmt
+	groupMembersOfStmt    *sql.Stmt
+	groupsStmt            *sql.Stmt
+	insertChangeStmt      *sql.Stmt
+	insertGroupStmt       *sql.Stmt
+	insertGroupMemberStmt *sql.Stmt
+	insertKeepOutStmt     *sql.Stmt
+	insertKeyStmt         *sql.Stmt
+	insertLoginTokenStmt  *sql.Stmt
+	insertMachineStmt     *sql.Stmt
+	insertMemberStmt      *sql.Stmt
+	insertShareStmt       *sql.Stmt
+	insertUsageStmt       *sql.Stmt
+	keepMetaStmt          *sql.Stmt
+	keepOutsStmt          *sql.Stmt
+	keepOutsOfStmt        *sql.Stmt
+	keptMachineStmt       *sql.Stmt
+	keptMachinesStmt      *sql.Stmt
+	keyByHashStmt         *sql.Stmt
+	keysStmt              *sql.Stmt
+	liveSharesStmt        *sql.Stmt
+	liveSharesToStmt      *sql.Stmt
+	machineByHashStmt     *sql.Stmt
+	machinesStmt          *sql.Stmt
+	machinesOfStmt        *sql.Stmt
+	memberByIDStmt        *sql.Stmt
+	memberByNameStmt      *sql.Stmt
+	memberFactsStmt       *sql.Stmt
+	membersStmt           *sql.Stmt
+	metaStmt              *sql.Stmt
+	moveEpochStmt         *sql.Stmt
+	nextGenerationStmt    *sql.Stmt
+	pruneChangesStmt      *sql.Stmt
+	redeemLoginTokenStmt  *sql.Stmt
+	revokeKeyStmt         *sql.Stmt
+	revokeMachineStmt     *sql.Stmt
+	saveOffersStmt        *sql.Stmt
+	setGroupAdminStmt     *sql.Stmt
+	setMemberDisabledStmt *sql.Stmt
+	sharesOfStmt          *sql.Stmt
+	touchKeyStmt          *sql.Stmt
+	usageStmt             *sql.Stmt
+	usageByMemberStmt     *sql.Stmt
+	usageByOwnerStmt      *sql.Stmt
+	usageDaysStmt         *sql.Stmt
+	usageDaysByMemberStmt *sql.Stmt
+	usageDaysByOwnerStmt  *sql.Stmt
 }
 
 func (q *Queries) WithTx(tx *sql.Tx) *Queries {
 	return &Queries{
-		db: tx,
+		db:                    tx,
+		tx:                    tx,
+		addUsageDayStmt:       q.addUsageDayStmt,
+		changesAfterStmt:      q.changesAfterStmt,
+		deleteGroupMemberStmt: q.deleteGroupMemberStmt,
+		deleteKeepOutStmt:     q.deleteKeepOutStmt,
+		deleteShareStmt:       q.deleteShareStmt,
+		epochStmt:             q.epochStmt,
+		groupByIDStmt:         q.groupByIDStmt,
+		groupByNameStmt:       q.groupByNameStmt,
+		groupMembersStmt:      q.groupMembersStmt,
+		groupMembersOfStmt:    q.groupMembersOfStmt,
+		groupsStmt:            q.groupsStmt,
+		insertChangeStmt:      q.insertChangeStmt,
+		insertGroupStmt:       q.insertGroupStmt,
+		insertGroupMemberStmt: q.insertGroupMemberStmt,
+		insertKeepOutStmt:     q.insertKeepOutStmt,
+		insertKeyStmt:         q.insertKeyStmt,
+		insertLoginTokenStmt:  q.insertLoginTokenStmt,
+		insertMachineStmt:     q.insertMachineStmt,
+		insertMemberStmt:      q.insertMemberStmt,
+		insertShareStmt:       q.insertShareStmt,
+		insertUsageStmt:       q.insertUsageStmt,
+		keepMetaStmt:          q.keepMetaStmt,
+		keepOutsStmt:          q.keepOutsStmt,
+		keepOutsOfStmt:        q.keepOutsOfStmt,
+		keptMachineStmt:       q.keptMachineStmt,
+		keptMachinesStmt:      q.keptMachinesStmt,
+		keyByHashStmt:         q.keyByHashStmt,
+		keysStmt:              q.keysStmt,
+		liveSharesStmt:        q.liveSharesStmt,
+		liveSharesToStmt:      q.liveSharesToStmt,
+		machineByHashStmt:     q.machineByHashStmt,
+		machinesStmt:          q.machinesStmt,
+		machinesOfStmt:        q.machinesOfStmt,
+		memberByIDStmt:        q.memberByIDStmt,
+		memberByNameStmt:      q.memberByNameStmt,
+		memberFactsStmt:       q.memberFactsStmt,
+		membersStmt:           q.membersStmt,
+		metaStmt:              q.metaStmt,
+		moveEpochStmt:         q.moveEpochStmt,
+		nextGenerationStmt:    q.nextGenerationStmt,
+		pruneChangesStmt:      q.pruneChangesStmt,
+		redeemLoginTokenStmt:  q.redeemLoginTokenStmt,
+		revokeKeyStmt:         q.revokeKeyStmt,
+		revokeMachineStmt:     q.revokeMachineStmt,
+		saveOffersStmt:        q.saveOffersStmt,
+		setGroupAdminStmt:     q.setGroupAdminStmt,
+		setMemberDisabledStmt: q.setMemberDisabledStmt,
+		sharesOfStmt:          q.sharesOfStmt,
+		touchKeyStmt:          q.touchKeyStmt,
+		usageStmt:             q.usageStmt,
+		usageByMemberStmt:     q.usageByMemberStmt,
+		usageByOwnerStmt:      q.usageByOwnerStmt,
+		usageDaysStmt:         q.usageDaysStmt,
+		usageDaysByMemberStmt: q.usageDaysByMemberStmt,
+		usageDaysByOwnerStmt:  q.usageDaysByOwnerStmt,
 	}
 }

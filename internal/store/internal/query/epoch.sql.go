@@ -24,7 +24,7 @@ type ChangesAfterRow struct {
 
 // One statement, so that epoch and changes are of one moment.
 func (q *Queries) ChangesAfter(ctx context.Context, after int64) ([]ChangesAfterRow, error) {
-	rows, err := q.db.QueryContext(ctx, changesAfter, after)
+	rows, err := q.query(ctx, q.changesAfterStmt, changesAfter, after)
 	if err != nil {
 		return nil, err
 	}
@@ -56,7 +56,7 @@ SELECT n FROM epoch WHERE id = 1
 `
 
 func (q *Queries) Epoch(ctx context.Context) (int64, error) {
-	row := q.db.QueryRowContext(ctx, epoch)
+	row := q.queryRow(ctx, q.epochStmt, epoch)
 	var n int64
 	err := row.Scan(&n)
 	return n, err
@@ -74,7 +74,7 @@ type InsertChangeParams struct {
 }
 
 func (q *Queries) InsertChange(ctx context.Context, arg InsertChangeParams) error {
-	_, err := q.db.ExecContext(ctx, insertChange,
+	_, err := q.exec(ctx, q.insertChangeStmt, insertChange,
 		arg.Epoch,
 		arg.Kind,
 		arg.Subject,
@@ -88,7 +88,7 @@ UPDATE epoch SET n = n + $1 WHERE id = 1 RETURNING n
 `
 
 func (q *Queries) MoveEpoch(ctx context.Context, steps int64) (int64, error) {
-	row := q.db.QueryRowContext(ctx, moveEpoch, steps)
+	row := q.queryRow(ctx, q.moveEpochStmt, moveEpoch, steps)
 	var n int64
 	err := row.Scan(&n)
 	return n, err
@@ -99,6 +99,6 @@ DELETE FROM changes WHERE at < $1
 `
 
 func (q *Queries) PruneChanges(ctx context.Context, at int64) error {
-	_, err := q.db.ExecContext(ctx, pruneChanges, at)
+	_, err := q.exec(ctx, q.pruneChangesStmt, pruneChanges, at)
 	return err
 }

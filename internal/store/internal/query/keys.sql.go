@@ -28,7 +28,7 @@ type InsertKeyParams struct {
 }
 
 func (q *Queries) InsertKey(ctx context.Context, arg InsertKeyParams) error {
-	_, err := q.db.ExecContext(ctx, insertKey,
+	_, err := q.exec(ctx, q.insertKeyStmt, insertKey,
 		arg.ID,
 		arg.MemberID,
 		arg.Name,
@@ -55,7 +55,7 @@ type KeyByHashRow struct {
 
 // Only a key that works: live, of a member who is not disabled.
 func (q *Queries) KeyByHash(ctx context.Context, hash []byte) (KeyByHashRow, error) {
-	row := q.db.QueryRowContext(ctx, keyByHash, hash)
+	row := q.queryRow(ctx, q.keyByHashStmt, keyByHash, hash)
 	var i KeyByHashRow
 	err := row.Scan(
 		&i.Key.ID,
@@ -82,7 +82,7 @@ SELECT id, member_id, name, region, reach, hash, last_four, created, last_used, 
 `
 
 func (q *Queries) Keys(ctx context.Context, memberID string) ([]Key, error) {
-	rows, err := q.db.QueryContext(ctx, keys, memberID)
+	rows, err := q.query(ctx, q.keysStmt, keys, memberID)
 	if err != nil {
 		return nil, err
 	}
@@ -125,7 +125,7 @@ type RevokeKeyParams struct {
 }
 
 func (q *Queries) RevokeKey(ctx context.Context, arg RevokeKeyParams) (int64, error) {
-	result, err := q.db.ExecContext(ctx, revokeKey, arg.ID, arg.Revoked)
+	result, err := q.exec(ctx, q.revokeKeyStmt, revokeKey, arg.ID, arg.Revoked)
 	if err != nil {
 		return 0, err
 	}
@@ -142,6 +142,6 @@ type TouchKeyParams struct {
 }
 
 func (q *Queries) TouchKey(ctx context.Context, arg TouchKeyParams) error {
-	_, err := q.db.ExecContext(ctx, touchKey, arg.ID, arg.LastUsed)
+	_, err := q.exec(ctx, q.touchKeyStmt, touchKey, arg.ID, arg.LastUsed)
 	return err
 }

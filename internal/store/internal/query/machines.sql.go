@@ -24,7 +24,7 @@ type InsertLoginTokenParams struct {
 }
 
 func (q *Queries) InsertLoginToken(ctx context.Context, arg InsertLoginTokenParams) error {
-	_, err := q.db.ExecContext(ctx, insertLoginToken,
+	_, err := q.exec(ctx, q.insertLoginTokenStmt, insertLoginToken,
 		arg.ID,
 		arg.MemberID,
 		arg.Name,
@@ -56,7 +56,7 @@ type InsertMachineParams struct {
 }
 
 func (q *Queries) InsertMachine(ctx context.Context, arg InsertMachineParams) error {
-	_, err := q.db.ExecContext(ctx, insertMachine,
+	_, err := q.exec(ctx, q.insertMachineStmt, insertMachine,
 		arg.ID,
 		arg.OwnerID,
 		arg.Name,
@@ -83,7 +83,7 @@ type KeptMachineRow struct {
 }
 
 func (q *Queries) KeptMachine(ctx context.Context, id string) (KeptMachineRow, error) {
-	row := q.db.QueryRowContext(ctx, keptMachine, id)
+	row := q.queryRow(ctx, q.keptMachineStmt, keptMachine, id)
 	var i KeptMachineRow
 	err := row.Scan(
 		&i.Machine.ID,
@@ -119,7 +119,7 @@ type KeptMachinesRow struct {
 }
 
 func (q *Queries) KeptMachines(ctx context.Context, arg KeptMachinesParams) ([]KeptMachinesRow, error) {
-	rows, err := q.db.QueryContext(ctx, keptMachines, arg.Region, arg.LastSeen)
+	rows, err := q.query(ctx, q.keptMachinesStmt, keptMachines, arg.Region, arg.LastSeen)
 	if err != nil {
 		return nil, err
 	}
@@ -166,7 +166,7 @@ type MachineByHashRow struct {
 
 // Only a machine that may connect: live, of an owner who is not disabled.
 func (q *Queries) MachineByHash(ctx context.Context, hash []byte) (MachineByHashRow, error) {
-	row := q.db.QueryRowContext(ctx, machineByHash, hash)
+	row := q.queryRow(ctx, q.machineByHashStmt, machineByHash, hash)
 	var i MachineByHashRow
 	err := row.Scan(
 		&i.Machine.ID,
@@ -194,7 +194,7 @@ SELECT id, owner_id, name, region, hash, last_four, created, last_seen, offers, 
 `
 
 func (q *Queries) Machines(ctx context.Context) ([]Machine, error) {
-	rows, err := q.db.QueryContext(ctx, machines)
+	rows, err := q.query(ctx, q.machinesStmt, machines)
 	if err != nil {
 		return nil, err
 	}
@@ -233,7 +233,7 @@ SELECT id, owner_id, name, region, hash, last_four, created, last_seen, offers, 
 `
 
 func (q *Queries) MachinesOf(ctx context.Context, ownerID string) ([]Machine, error) {
-	rows, err := q.db.QueryContext(ctx, machinesOf, ownerID)
+	rows, err := q.query(ctx, q.machinesOfStmt, machinesOf, ownerID)
 	if err != nil {
 		return nil, err
 	}
@@ -274,7 +274,7 @@ RETURNING generation
 `
 
 func (q *Queries) NextGeneration(ctx context.Context, id string) (int64, error) {
-	row := q.db.QueryRowContext(ctx, nextGeneration, id)
+	row := q.queryRow(ctx, q.nextGenerationStmt, nextGeneration, id)
 	var generation int64
 	err := row.Scan(&generation)
 	return generation, err
@@ -292,7 +292,7 @@ type RedeemLoginTokenParams struct {
 }
 
 func (q *Queries) RedeemLoginToken(ctx context.Context, arg RedeemLoginTokenParams) (LoginToken, error) {
-	row := q.db.QueryRowContext(ctx, redeemLoginToken, arg.Hash, arg.Now)
+	row := q.queryRow(ctx, q.redeemLoginTokenStmt, redeemLoginToken, arg.Hash, arg.Now)
 	var i LoginToken
 	err := row.Scan(
 		&i.ID,
@@ -316,7 +316,7 @@ type RevokeMachineParams struct {
 }
 
 func (q *Queries) RevokeMachine(ctx context.Context, arg RevokeMachineParams) (int64, error) {
-	result, err := q.db.ExecContext(ctx, revokeMachine, arg.ID, arg.Revoked)
+	result, err := q.exec(ctx, q.revokeMachineStmt, revokeMachine, arg.ID, arg.Revoked)
 	if err != nil {
 		return 0, err
 	}
@@ -334,7 +334,7 @@ type SaveOffersParams struct {
 }
 
 func (q *Queries) SaveOffers(ctx context.Context, arg SaveOffersParams) (int64, error) {
-	result, err := q.db.ExecContext(ctx, saveOffers, arg.ID, arg.Offers, arg.LastSeen)
+	result, err := q.exec(ctx, q.saveOffersStmt, saveOffers, arg.ID, arg.Offers, arg.LastSeen)
 	if err != nil {
 		return 0, err
 	}

@@ -22,7 +22,7 @@ type InsertMemberParams struct {
 }
 
 func (q *Queries) InsertMember(ctx context.Context, arg InsertMemberParams) error {
-	_, err := q.db.ExecContext(ctx, insertMember,
+	_, err := q.exec(ctx, q.insertMemberStmt, insertMember,
 		arg.ID,
 		arg.Name,
 		arg.Operator,
@@ -42,7 +42,7 @@ type KeepMetaParams struct {
 }
 
 func (q *Queries) KeepMeta(ctx context.Context, arg KeepMetaParams) error {
-	_, err := q.db.ExecContext(ctx, keepMeta, arg.Name, arg.Value)
+	_, err := q.exec(ctx, q.keepMetaStmt, keepMeta, arg.Name, arg.Value)
 	return err
 }
 
@@ -51,7 +51,7 @@ SELECT id, name, operator, disabled, created FROM members WHERE id = $1
 `
 
 func (q *Queries) MemberByID(ctx context.Context, id string) (Member, error) {
-	row := q.db.QueryRowContext(ctx, memberByID, id)
+	row := q.queryRow(ctx, q.memberByIDStmt, memberByID, id)
 	var i Member
 	err := row.Scan(
 		&i.ID,
@@ -68,7 +68,7 @@ SELECT id, name, operator, disabled, created FROM members WHERE name = $1
 `
 
 func (q *Queries) MemberByName(ctx context.Context, name string) (Member, error) {
-	row := q.db.QueryRowContext(ctx, memberByName, name)
+	row := q.queryRow(ctx, q.memberByNameStmt, memberByName, name)
 	var i Member
 	err := row.Scan(
 		&i.ID,
@@ -97,7 +97,7 @@ type MemberFactsRow struct {
 
 // What appears or vanishes with a member, in the words of fleet.ChangeKind.
 func (q *Queries) MemberFacts(ctx context.Context, member string) ([]MemberFactsRow, error) {
-	rows, err := q.db.QueryContext(ctx, memberFacts, member)
+	rows, err := q.query(ctx, q.memberFactsStmt, memberFacts, member)
 	if err != nil {
 		return nil, err
 	}
@@ -124,7 +124,7 @@ SELECT id, name, operator, disabled, created FROM members ORDER BY created, id
 `
 
 func (q *Queries) Members(ctx context.Context) ([]Member, error) {
-	rows, err := q.db.QueryContext(ctx, members)
+	rows, err := q.query(ctx, q.membersStmt, members)
 	if err != nil {
 		return nil, err
 	}
@@ -157,7 +157,7 @@ SELECT value FROM meta WHERE name = $1
 `
 
 func (q *Queries) Meta(ctx context.Context, name string) (string, error) {
-	row := q.db.QueryRowContext(ctx, meta, name)
+	row := q.queryRow(ctx, q.metaStmt, meta, name)
 	var value string
 	err := row.Scan(&value)
 	return value, err
@@ -173,7 +173,7 @@ type SetMemberDisabledParams struct {
 }
 
 func (q *Queries) SetMemberDisabled(ctx context.Context, arg SetMemberDisabledParams) (int64, error) {
-	result, err := q.db.ExecContext(ctx, setMemberDisabled, arg.ID, arg.Disabled)
+	result, err := q.exec(ctx, q.setMemberDisabledStmt, setMemberDisabled, arg.ID, arg.Disabled)
 	if err != nil {
 		return 0, err
 	}

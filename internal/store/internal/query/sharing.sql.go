@@ -19,7 +19,7 @@ type DeleteGroupMemberParams struct {
 }
 
 func (q *Queries) DeleteGroupMember(ctx context.Context, arg DeleteGroupMemberParams) (int64, error) {
-	result, err := q.db.ExecContext(ctx, deleteGroupMember, arg.GroupID, arg.MemberID)
+	result, err := q.exec(ctx, q.deleteGroupMemberStmt, deleteGroupMember, arg.GroupID, arg.MemberID)
 	if err != nil {
 		return 0, err
 	}
@@ -36,7 +36,7 @@ type DeleteKeepOutParams struct {
 }
 
 func (q *Queries) DeleteKeepOut(ctx context.Context, arg DeleteKeepOutParams) error {
-	_, err := q.db.ExecContext(ctx, deleteKeepOut, arg.GroupID, arg.MachineID)
+	_, err := q.exec(ctx, q.deleteKeepOutStmt, deleteKeepOut, arg.GroupID, arg.MachineID)
 	return err
 }
 
@@ -50,7 +50,7 @@ type DeleteShareParams struct {
 }
 
 func (q *Queries) DeleteShare(ctx context.Context, arg DeleteShareParams) (int64, error) {
-	result, err := q.db.ExecContext(ctx, deleteShare, arg.OwnerID, arg.MemberID)
+	result, err := q.exec(ctx, q.deleteShareStmt, deleteShare, arg.OwnerID, arg.MemberID)
 	if err != nil {
 		return 0, err
 	}
@@ -62,7 +62,7 @@ SELECT id, name, kind, created FROM groups WHERE id = $1
 `
 
 func (q *Queries) GroupByID(ctx context.Context, id string) (Group, error) {
-	row := q.db.QueryRowContext(ctx, groupByID, id)
+	row := q.queryRow(ctx, q.groupByIDStmt, groupByID, id)
 	var i Group
 	err := row.Scan(
 		&i.ID,
@@ -78,7 +78,7 @@ SELECT id, name, kind, created FROM groups WHERE name = $1
 `
 
 func (q *Queries) GroupByName(ctx context.Context, name string) (Group, error) {
-	row := q.db.QueryRowContext(ctx, groupByName, name)
+	row := q.queryRow(ctx, q.groupByNameStmt, groupByName, name)
 	var i Group
 	err := row.Scan(
 		&i.ID,
@@ -95,7 +95,7 @@ WHERE NOT m.disabled OR cast($1 AS boolean) ORDER BY m.created, m.id
 `
 
 func (q *Queries) GroupMembers(ctx context.Context, disabledToo bool) ([]GroupMember, error) {
-	rows, err := q.db.QueryContext(ctx, groupMembers, disabledToo)
+	rows, err := q.query(ctx, q.groupMembersStmt, groupMembers, disabledToo)
 	if err != nil {
 		return nil, err
 	}
@@ -128,7 +128,7 @@ type GroupMembersOfParams struct {
 }
 
 func (q *Queries) GroupMembersOf(ctx context.Context, arg GroupMembersOfParams) ([]GroupMember, error) {
-	rows, err := q.db.QueryContext(ctx, groupMembersOf, arg.GroupID, arg.DisabledToo)
+	rows, err := q.query(ctx, q.groupMembersOfStmt, groupMembersOf, arg.GroupID, arg.DisabledToo)
 	if err != nil {
 		return nil, err
 	}
@@ -155,7 +155,7 @@ SELECT id, name, kind, created FROM groups ORDER BY created, id
 `
 
 func (q *Queries) Groups(ctx context.Context) ([]Group, error) {
-	rows, err := q.db.QueryContext(ctx, groups)
+	rows, err := q.query(ctx, q.groupsStmt, groups)
 	if err != nil {
 		return nil, err
 	}
@@ -194,7 +194,7 @@ type InsertGroupParams struct {
 }
 
 func (q *Queries) InsertGroup(ctx context.Context, arg InsertGroupParams) error {
-	_, err := q.db.ExecContext(ctx, insertGroup,
+	_, err := q.exec(ctx, q.insertGroupStmt, insertGroup,
 		arg.ID,
 		arg.Name,
 		arg.Kind,
@@ -214,7 +214,7 @@ type InsertGroupMemberParams struct {
 }
 
 func (q *Queries) InsertGroupMember(ctx context.Context, arg InsertGroupMemberParams) error {
-	_, err := q.db.ExecContext(ctx, insertGroupMember, arg.GroupID, arg.MemberID, arg.Admin)
+	_, err := q.exec(ctx, q.insertGroupMemberStmt, insertGroupMember, arg.GroupID, arg.MemberID, arg.Admin)
 	return err
 }
 
@@ -228,7 +228,7 @@ type InsertKeepOutParams struct {
 }
 
 func (q *Queries) InsertKeepOut(ctx context.Context, arg InsertKeepOutParams) error {
-	_, err := q.db.ExecContext(ctx, insertKeepOut, arg.GroupID, arg.MachineID)
+	_, err := q.exec(ctx, q.insertKeepOutStmt, insertKeepOut, arg.GroupID, arg.MachineID)
 	return err
 }
 
@@ -249,7 +249,7 @@ type InsertShareParams struct {
 }
 
 func (q *Queries) InsertShare(ctx context.Context, arg InsertShareParams) error {
-	_, err := q.db.ExecContext(ctx, insertShare,
+	_, err := q.exec(ctx, q.insertShareStmt, insertShare,
 		arg.ID,
 		arg.OwnerID,
 		arg.MemberID,
@@ -267,7 +267,7 @@ SELECT group_id, machine_id FROM keep_outs ORDER BY machine_id
 `
 
 func (q *Queries) KeepOuts(ctx context.Context) ([]KeepOut, error) {
-	rows, err := q.db.QueryContext(ctx, keepOuts)
+	rows, err := q.query(ctx, q.keepOutsStmt, keepOuts)
 	if err != nil {
 		return nil, err
 	}
@@ -294,7 +294,7 @@ SELECT group_id, machine_id FROM keep_outs WHERE group_id = $1 ORDER BY machine_
 `
 
 func (q *Queries) KeepOutsOf(ctx context.Context, groupID string) ([]KeepOut, error) {
-	rows, err := q.db.QueryContext(ctx, keepOutsOf, groupID)
+	rows, err := q.query(ctx, q.keepOutsOfStmt, keepOutsOf, groupID)
 	if err != nil {
 		return nil, err
 	}
@@ -322,7 +322,7 @@ WHERE NOT o.disabled AND NOT m.disabled ORDER BY s.created, s.id
 `
 
 func (q *Queries) LiveShares(ctx context.Context) ([]Share, error) {
-	rows, err := q.db.QueryContext(ctx, liveShares)
+	rows, err := q.query(ctx, q.liveSharesStmt, liveShares)
 	if err != nil {
 		return nil, err
 	}
@@ -359,7 +359,7 @@ WHERE s.member_id = $1 AND NOT o.disabled AND NOT m.disabled ORDER BY s.created,
 `
 
 func (q *Queries) LiveSharesTo(ctx context.Context, memberID string) ([]Share, error) {
-	rows, err := q.db.QueryContext(ctx, liveSharesTo, memberID)
+	rows, err := q.query(ctx, q.liveSharesToStmt, liveSharesTo, memberID)
 	if err != nil {
 		return nil, err
 	}
@@ -401,7 +401,7 @@ type SetGroupAdminParams struct {
 }
 
 func (q *Queries) SetGroupAdmin(ctx context.Context, arg SetGroupAdminParams) (int64, error) {
-	result, err := q.db.ExecContext(ctx, setGroupAdmin, arg.GroupID, arg.MemberID, arg.Admin)
+	result, err := q.exec(ctx, q.setGroupAdminStmt, setGroupAdmin, arg.GroupID, arg.MemberID, arg.Admin)
 	if err != nil {
 		return 0, err
 	}
@@ -413,7 +413,7 @@ SELECT id, owner_id, member_id, models, hours, concurrent, per_day, created FROM
 `
 
 func (q *Queries) SharesOf(ctx context.Context, member string) ([]Share, error) {
-	rows, err := q.db.QueryContext(ctx, sharesOf, member)
+	rows, err := q.query(ctx, q.sharesOfStmt, sharesOf, member)
 	if err != nil {
 		return nil, err
 	}

@@ -35,7 +35,7 @@ type AddUsageDayParams struct {
 }
 
 func (q *Queries) AddUsageDay(ctx context.Context, arg AddUsageDayParams) error {
-	_, err := q.db.ExecContext(ctx, addUsageDay,
+	_, err := q.exec(ctx, q.addUsageDayStmt, addUsageDay,
 		arg.Day,
 		arg.MemberID,
 		arg.OwnerID,
@@ -80,7 +80,7 @@ type InsertUsageParams struct {
 }
 
 func (q *Queries) InsertUsage(ctx context.Context, arg InsertUsageParams) (int64, error) {
-	result, err := q.db.ExecContext(ctx, insertUsage,
+	result, err := q.exec(ctx, q.insertUsageStmt, insertUsage,
 		arg.CallID,
 		arg.Attempt,
 		arg.Started,
@@ -118,7 +118,7 @@ type UsageParams struct {
 }
 
 func (q *Queries) Usage(ctx context.Context, arg UsageParams) ([]Usage, error) {
-	rows, err := q.db.QueryContext(ctx, usage, arg.Since, arg.Until, arg.Most)
+	rows, err := q.query(ctx, q.usageStmt, usage, arg.Since, arg.Until, arg.Most)
 	if err != nil {
 		return nil, err
 	}
@@ -172,7 +172,7 @@ type UsageByMemberParams struct {
 }
 
 func (q *Queries) UsageByMember(ctx context.Context, arg UsageByMemberParams) ([]Usage, error) {
-	rows, err := q.db.QueryContext(ctx, usageByMember,
+	rows, err := q.query(ctx, q.usageByMemberStmt, usageByMember,
 		arg.Member,
 		arg.Since,
 		arg.Until,
@@ -231,7 +231,7 @@ type UsageByOwnerParams struct {
 }
 
 func (q *Queries) UsageByOwner(ctx context.Context, arg UsageByOwnerParams) ([]Usage, error) {
-	rows, err := q.db.QueryContext(ctx, usageByOwner,
+	rows, err := q.query(ctx, q.usageByOwnerStmt, usageByOwner,
 		arg.Owner,
 		arg.Since,
 		arg.Until,
@@ -288,7 +288,7 @@ type UsageDaysParams struct {
 }
 
 func (q *Queries) UsageDays(ctx context.Context, arg UsageDaysParams) ([]UsageDay, error) {
-	rows, err := q.db.QueryContext(ctx, usageDays, arg.Since, arg.Until)
+	rows, err := q.query(ctx, q.usageDaysStmt, usageDays, arg.Since, arg.Until)
 	if err != nil {
 		return nil, err
 	}
@@ -334,7 +334,7 @@ type UsageDaysByMemberParams struct {
 }
 
 func (q *Queries) UsageDaysByMember(ctx context.Context, arg UsageDaysByMemberParams) ([]UsageDay, error) {
-	rows, err := q.db.QueryContext(ctx, usageDaysByMember, arg.Member, arg.Since, arg.Until)
+	rows, err := q.query(ctx, q.usageDaysByMemberStmt, usageDaysByMember, arg.Member, arg.Since, arg.Until)
 	if err != nil {
 		return nil, err
 	}
@@ -380,7 +380,7 @@ type UsageDaysByOwnerParams struct {
 }
 
 func (q *Queries) UsageDaysByOwner(ctx context.Context, arg UsageDaysByOwnerParams) ([]UsageDay, error) {
-	rows, err := q.db.QueryContext(ctx, usageDaysByOwner, arg.Owner, arg.Since, arg.Until)
+	rows, err := q.query(ctx, q.usageDaysByOwnerStmt, usageDaysByOwner, arg.Owner, arg.Since, arg.Until)
 	if err != nil {
 		return nil, err
 	}

@@ -1,0 +1,218 @@
+package fleet
+
+import (
+	"strings"
+	"testing"
+	"time"
+	_ "time/tzdata" // so that the zones are the same wherever the tests run
+)
+
+func hours(t testing.TB, text, zone string) Hours {
+	t.Helper()
+	h, err := ParseHours(text, zone)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return h
+}
+
+// zones reads each zone once: the random worlds ask for three a million times.
+var zones = map[string]Hours{}
+
+func knownHours(t testing.TB, text, zone string) Hours {
+	t.Helper()
+	if _, ok := zones[zone]; !ok {
+		zones[zone] = hours(t, "", zone)
+	}
+	h := zones[zone]
+	if text != "" {
+		h.windows = hours(t, text, "UTC").windows
+	}
+	return h
+}
+
+func TestParseHours(t *testing.T) {
+	for _, c := range []struct{ text, want string }{
+		{"", ""},
+		{"  ", ""},
+		{"Mon-Fri 18:00-23:00; Sat,Sun 00:00-24:00", "Mon-Fri 18:00-23:00; Sat,Sun 00:00-24:00"},
+		{"mon-fri 18:00-23:00;sat , sun 00:00-24:00", "Mon-Fri 18:00-23:00; Sat,Sun 00:00-24:00"},
+		{"Sun,Sat,Sat 09:30-10:00", "Sat,Sun 09:30-10:00"},
+		{"Fri-Mon 22:00-06:00", "Mon,Fri-Sun 22:00-06:00"},
+		{"Mon,Tue,Wed 00:00-00:01", "Mon-Wed 00:00-00:01"},
+		{"Mon-Sun 18:00-00:00", "Mon-Sun 18:00-24:00"},
+		{"Wed 23:59-24:00", "Wed 23:59-24:00"},
+		{"Tue-Mon 00:00-24:00", "Mon-Sun 00:00-24:00"},
+	} {
+		h := hours(t, c.text, "Europe/Lisbon")
+		if h.String() != c.want || h.Zone() != "Europe/Lisbon" {
+			t.Errorf("%q is %q in %s, want %q", c.text, h, h.Zone(), c.want)
+		}
+	}
+	if h := hours(t, "", ""); h.Zone() != "UTC" || !h.Always() || (Hours{}).Zone() != "UTC" {
+		t.Errorf("no zone is %s", h.Zone())
+	}
+}
+
+func TestParseHoursRefuses(t *testing.T) {
+	for _, c := range []struct{ text, zone, says string }{
+		{"Mon-Fri", "", "write days and a window"},
+		{"18:00-23:00", "", "write days and a window"},
+		{"Mon 18:00-23:00;", "", "write days and a window"},
+		{"Mo 18:00-23:00", "", "cannot read the days"},
+		{"Mon-Fri-Sun 18:00-23:00", "", "cannot read the days"},
+		{"Mon,,Tue 18:00-23:00", "", "cannot read the days"},
+		{"Mon- 18:00-23:00", "", "cannot read the days"},
+		{"Mon 18:00", "", "cannot read the window"},
+		{"Mon 18-23", "", "cannot read the window"},
+		{"Mon 8:00-23:00", "", "cannot read the window"},
+		{"Mon 18:60-23:00", "", "cannot read the window"},
+		{"Mon 18:00-24:01", "", "cannot read the window"},
+		{"Mon 24:00-24:00", "", "cannot read the window"},
+		{"Mon +8:00-23:00", "", "cannot read the window"},
+		{"Mon 18:00-23:00-24:00", "", "cannot read the window"},
+		{"Mon 18:00-18:00", "", "is empty"},
+		{strings.Repeat("Mon 18:00-19:00;", 64) + "Tue 18:00-19:00", "", "more than 64"},
+		{"", "Local", "time zone"},
+		{"", "Europe/Lisboa", "time zone"},
+		{"", "../etc/passwd", "time zone"},
+		{"", "/etc/localtime", "time zone"},
+	} {
+		h, err := ParseHours(c.text, c.zone)
+		if err == nil || !strings.Contains(err.Error(), c.says) || !strings.HasPrefix(err.Error(), "cannot ") {
+			t.Errorf("%q in %q is %v, error %v; want one that says %q", c.text, c.zone, h, err, c.says)
+		}
+	}
+}
+
+func TestHoursOpen(t *testing.T) {
+	const office = "Mon-Fri 18:00-23:00; Sat,Sun 00:00-24:00"
+	const night = "Fri 22:00-02:30"
+	for _, c := range []struct {
+		text, zone, at string
+		want           bool
+	}{
+		{"", "", "2026-11-21T12:00:00Z", true},
+		{office, "Europe/Berlin", "2026-11-20T16:59:59Z", false}, // Friday 17:59 there
+		{office, "Europe/Berlin", "2026-11-20T17:00:00Z", true},
+		{office, "Europe/Berlin", "2026-11-20T21:59:59Z", true},
+		{office, "Europe/Berlin", "2026-11-20T22:00:00Z", false},
+		{office, "Europe/Berlin", "2026-11-20T23:00:00Z", true}, // Saturday there
+		{office, "Europe/Berlin", "2026-11-22T22:59:59Z", true},
+		{office, "Europe/Berlin", "2026-11-22T23:00:00Z", false},     // Monday there
+		{office, "Pacific/Kiritimati", "2026-11-20T10:00:00Z", true}, // Saturday, 14 h ahead
+		{night, "", "2026-11-20T21:59:59Z", false},
+		{night, "", "2026-11-20T22:00:00Z", true},
+		{night, "", "2026-11-21T00:00:00Z", true}, // Saturday belongs to Friday's window
+		{night, "", "2026-11-21T02:29:59Z", true},
+		{night, "", "2026-11-21T02:30:00Z", false},
+		{night, "", "2026-11-20T01:00:00Z", false}, // Friday morning is Thursday's
+		{"Sun 23:00-01:00", "", "2026-11-23T00:30:00Z", true},
+		{"Sat 23:00-01:00", "", "2026-11-22T00:30:00Z", true},
+	} {
+		at, err := time.Parse(time.RFC3339, c.at)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := hours(t, c.text, c.zone).Open(at); got != c.want {
+			t.Errorf("%q in %q at %s: open %v, want %v", c.text, c.zone, c.at, got, c.want)
+		}
+	}
+}
+
+// minutesOpen counts, minute by minute, how long the hours are open from start on.
+func minutesOpen(h Hours, start time.Time, days int) int {
+	n := 0
+	for i := range days * 24 * 60 {
+		if h.Open(start.Add(time.Duration(i) * time.Minute)) {
+			n++
+		}
+	}
+	return n
+}
+
+// Berlin: 02:00–03:00 does not exist on 29 March 2026 and comes twice on 25 October.
+func TestHoursWhenClocksChange(t *testing.T) {
+	const zone = "Europe/Berlin"
+	for _, c := range []struct {
+		text           string
+		spring, autumn int // minutes open on the Sunday itself, by the wall clock
+	}{
+		{"Sun 02:00-03:00", 0, 120},
+		{"Sun 01:30-03:30", 60, 180},
+		{"Sun 02:30-02:45", 0, 30},
+		{"Sun 00:00-24:00", 23 * 60, 25 * 60},
+		{"Sat 23:00-02:30", 120, 180},
+		{"Sun 03:00-04:00", 60, 60},
+	} {
+		h := hours(t, c.text, zone)
+		loc := h.zone
+		for _, day := range []struct {
+			name string
+			day  time.Time
+			want int
+		}{
+			{"spring", time.Date(2026, 3, 29, 0, 0, 0, 0, loc), c.spring},
+			{"autumn", time.Date(2026, 10, 25, 0, 0, 0, 0, loc), c.autumn},
+		} {
+			next := day.day.AddDate(0, 0, 1)
+			got := 0
+			for at := day.day; at.Before(next); at = at.Add(time.Minute) {
+				if h.Open(at) {
+					got++
+				}
+			}
+			if got != day.want {
+				t.Errorf("%s, %s: open %d min, want %d", c.text, day.name, got, day.want)
+			}
+		}
+	}
+	// A week without a change, for comparison.
+	if got := minutesOpen(hours(t, "Sun 02:00-03:00", zone), time.Date(2026, 6, 1, 0, 0, 0, 0, time.UTC), 7); got != 60 {
+		t.Errorf("open %d min in an ordinary week, want 60", got)
+	}
+}
+
+// Where the clock changes at midnight, a day begins at 01:00.
+func TestHoursWhenMidnightDoesNotExist(t *testing.T) {
+	h := hours(t, "Sun 00:00-01:00", "Asia/Beirut") // 29 March 2026: 00:00 → 01:00
+	if got := minutesOpen(h, time.Date(2026, 3, 28, 12, 0, 0, 0, time.UTC), 1); got != 0 {
+		t.Errorf("open %d min in an hour that never came", got)
+	}
+}
+
+func FuzzParseHours(f *testing.F) {
+	f.Add("Mon-Fri 18:00-23:00; Sat,Sun 00:00-24:00", "Europe/Lisbon", int64(1_800_000_000))
+	f.Add("Fri-Mon 22:00-06:00", "Asia/Beirut", int64(0))
+	f.Add("", "UTC", int64(-1))
+	f.Fuzz(func(t *testing.T, text, zone string, unix int64) {
+		h, err := ParseHours(text, zone)
+		if err != nil {
+			return
+		}
+		again, err := ParseHours(h.String(), h.Zone())
+		if err != nil {
+			t.Fatalf("%q prints as %q, which does not parse: %v", text, h, err)
+		}
+		at := time.Unix(unix%(1<<35), 0)
+		if again.String() != h.String() || again.Open(at) != h.Open(at) || h.Always() != (strings.TrimSpace(text) == "") {
+			t.Fatalf("%q is %q and then %q", text, h, again)
+		}
+	})
+}
+
+func FuzzModelID(f *testing.F) {
+	for _, id := range []string{"", "qwen3:8b", " x", "x\u0085", "a\u202eb", "\xff", "org/模型-7B", strings.Repeat("a", 257)} {
+		f.Add(id)
+	}
+	f.Fuzz(func(t *testing.T, id string) {
+		valid := ModelID(id).Valid()
+		if valid && (len(id) == 0 || len(id) > MaxModelID || strings.ContainsAny(id, "\x00\r\n\t\u202e\u2028") || id != strings.ToValidUTF8(id, "") || strings.TrimSpace(id) != id) {
+			t.Fatalf("%q passes", id)
+		}
+		quoted := quote(ModelID(id))
+		if strings.ContainsAny(quoted, "\x00\r\n\t\u202e\u2028") || len(quoted) > 12*MaxModelID {
+			t.Fatalf("%q is quoted as %s", id, quoted)
+		}
+	})
+}

@@ -1,0 +1,496 @@
+package fleet
+
+import (
+	"flag"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+var update = flag.Bool("update", false, "write testdata/verdicts.txt anew, for a person to review")
+
+var noon = time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC) // a Saturday
+
+// in is a machine of that owner which is in that state for a caller it is
+// shared with; a spent one by the share that spent makes.
+func in(state State, id, owner string) wMachine {
+	m := wMachine{id: id, owner: owner, online: true, slots: 1, offers: []wOffer{{model: "m", families: []Family{Chat, Embeddings, Audio}}}}
+	switch state {
+	case Offline:
+		m.online = false
+	case Returning:
+		m.online, m.backIn = false, time.Second
+	case OutsideHours:
+		m.hours, m.zone = []wWindow{{days: []time.Weekday{time.Sunday}, from: 60, to: 120}}, "UTC"
+	case Paused:
+		m.paused = true
+	case Busy:
+		m.inFlight = 1
+	}
+	return m
+}
+
+func sharing(state State, owner string) wShare {
+	s := wShare{id: "shr-" + owner, owner: owner, member: "me"}
+	if state == Spent {
+		s.perDay, s.today = 1, 1
+	}
+	return s
+}
+
+// each of the states that a machine of the caller's own, or of a sharer, can have.
+var (
+	ownStates    = []State{Offline, Returning, Paused, Busy, Ready}
+	sharedStates = []State{Offline, Returning, OutsideHours, Paused, Spent, Busy, Ready}
+)
+
+// stateWorld has one machine of the caller's own in each of those states, and one
+// shared with the caller, each by another member, in each of those.
+func stateWorld(own, shared []State) *world {
+	w := &world{now: noon}
+	for i, state := range own {
+		w.machines = append(w.machines, in(state, fmt.Sprint("own", i), "me"))
+	}
+	for i, state := range shared {
+		owner := fmt.Sprint("friend", i)
+		w.machines = append(w.machines, in(state, fmt.Sprint("shared", i), owner))
+		w.shares = append(w.shares, sharing(state, owner))
+	}
+	return w
+}
+
+// Every set of states of own and shared machines, in every phase of a call and
+// both families' columns: 2^5 × 2^7 worlds, 12 asks each.
+func TestRouteAgreesWithItsTwinOnEverySetOfStates(t *testing.T) {
+	subset := func(of []State, bits int) (out []State) {
+		for i, state := range of {
+			if bits&(1<<i) != 0 {
+				out = append(out, state)
+			}
+		}
+		return out
+	}
+	rng := rand.New(rand.NewPCG(1, 1))
+	for own := range 1 << len(ownStates) {
+		for shared := range 1 << len(sharedStates) {
+			w := stateWorld(subset(ownStates, own), subset(sharedStates, shared))
+			s := w.snapshot(t, rng)
+			for _, a := range phases(w) {
+				for _, a.family = range []Family{Chat, Embeddings} {
+					if diff := w.disagrees(Route(s, a.ask(w, 7)), a); diff != "" {
+						t.Fatalf("own %v, shared %v, %+v: %s", subset(ownStates, own), subset(sharedStates, shared), a, diff)
+					}
+				}
+			}
+		}
+	}
+}
+
+// phases are the moments of a call: first, with one candidate tried, with all
+// that are alive tried and gone, each before and after its wait.
+func phases(w *world) []wAsk {
+	first := wAsk{caller: "me", model: "m"}
+	one, all := first, first
+	one.gone, all.gone = true, true
+	for _, m := range w.machines {
+		if alive := m.online && !m.paused && m.hours == nil || m.backIn > 0; alive {
+			all.avoid = append(all.avoid, m.id)
+		}
+	}
+	one.avoid = all.avoid[:min(1, len(all.avoid))]
+	out := []wAsk{first, one, all}
+	for _, a := range slices.Clone(out) {
+		a.waited = true
+		out = append(out, a)
+	}
+	return out
+}
+
+// TestVerdicts holds every verdict a call can meet with up to three machines in
+// testdata/verdicts.txt, for a person to read beside decisions 2.
+func TestVerdicts(t *testing.T) {
+	var b strings.Builder
+	b.WriteString(`# What fleet.Route decides. Written by: go test ./internal/fleet -run TestVerdicts -update
+# A verdict: row of decisions 2, what the call gets. A|B: chat, responses, messages | embeddings, audio.
+# +wait: wait_elapsed. !: x-should-retry: false. A try names the machines' classes in their order.
+`)
+	writeReachable(t, &b)
+	writeOutOfReach(t, &b)
+	writeTwoWays(t, &b)
+
+	const file = "testdata/verdicts.txt"
+	if *update {
+		if err := os.WriteFile(file, []byte(b.String()), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(strings.Split(string(want), "\n"), strings.Split(b.String(), "\n")); diff != "" {
+		t.Errorf("%s is not what Route decides (-file +Route); if Route is right, run with -update and read the change:\n%s", file, diff)
+	}
+}
+
+// cell is both families' answers to one ask.
+func cell(t *testing.T, s *Snapshot, w *world, a wAsk) string {
+	one := func(family Family) string {
+		a.family = family
+		d := Route(s, a.ask(w, 7))
+		if diff := w.disagrees(d, a); diff != "" {
+			t.Errorf("%+v: %s", a, diff)
+		}
+		out := fmt.Sprintf("%d ", d.Row)
+		switch d.Verdict {
+		case Refuse:
+			out += string(d.Fault.Code)
+			if d.Fault.NoRetry {
+				out += "!"
+			}
+			if d.Fault.Reason != "" {
+				out += "+wait"
+			}
+			return out
+		case Try:
+			var ways []string
+			for _, c := range d.Candidates {
+				ways = append(ways, c.Class.String())
+			}
+			return out + "try " + strings.Join(ways, ", ")
+		default:
+			return out + "wait"
+		}
+	}
+	chat, rest := one(Chat), one(Embeddings)
+	if audio := one(Audio); audio != rest {
+		t.Errorf("audio is %s, embeddings %s", audio, rest)
+	}
+	if chat == rest {
+		return chat
+	}
+	return chat + "|" + rest[strings.Index(rest, " ")+1:]
+}
+
+// writeReachable groups the sets of machines by what happens with them.
+func writeReachable(t *testing.T, b *strings.Builder) {
+	rng := rand.New(rand.NewPCG(1, 1))
+	b.WriteString(`
+## Machines in reach: every set of up to two of the caller's own and two shared with them
+# first: as the call comes. tried: every machine that would run it was tried and found gone.
+# waited: the time to wait is over. Below, with what it happens: any of these own, with any of these shared.
+`)
+	var outcomes []string
+	type block struct{ own, shared []string } // each of these own sets with each of these shared
+	blocks := map[string][]block{}            // by outcome
+	for _, own := range upToTwo(ownStates) {
+		shared := map[string][]string{} // by outcome
+		for _, others := range upToTwo(sharedStates) {
+			if len(own)+len(others) == 0 {
+				continue
+			}
+			w := stateWorld(own, others)
+			s, p := w.snapshot(t, rng), phases(w)
+			outcome := fmt.Sprintf("\nfirst %s; tried %s; waited %s; waited and tried %s\n",
+				cell(t, s, w, p[0]), cell(t, s, w, p[2]), cell(t, s, w, p[3]), cell(t, s, w, p[5]))
+			if !slices.Contains(outcomes, outcome) {
+				outcomes = append(outcomes, outcome)
+			}
+			shared[outcome] = append(shared[outcome], join(others))
+		}
+		for outcome, with := range shared {
+			at := slices.IndexFunc(blocks[outcome], func(b block) bool { return slices.Equal(b.shared, with) })
+			if at < 0 {
+				blocks[outcome] = append(blocks[outcome], block{nil, with})
+				at = len(blocks[outcome]) - 1
+			}
+			blocks[outcome][at].own = append(blocks[outcome][at].own, join(own))
+		}
+	}
+	for _, outcome := range outcomes {
+		b.WriteString(outcome)
+		for _, block := range blocks[outcome] {
+			b.WriteString(fold("    own    ", block.own) + fold("    shared ", block.shared))
+		}
+	}
+}
+
+// upToTwo is every set of at most two machines by their states.
+func upToTwo(of []State) [][]State {
+	sets := [][]State{nil}
+	for i, one := range of {
+		sets = append(sets, []State{one})
+		for _, two := range of[i:] {
+			sets = append(sets, []State{one, two})
+		}
+	}
+	return sets
+}
+
+// join names a set of states in words of one piece.
+func join(of []State) string {
+	if len(of) == 0 {
+		return "none"
+	}
+	var words []string
+	for _, state := range of {
+		words = append(words, strings.TrimSuffix(state.String(), " hours"))
+	}
+	return strings.Join(words, "+")
+}
+
+// fold writes the words after the head, in lines of some 120 columns.
+func fold(head string, words []string) string {
+	var b strings.Builder
+	line := head
+	for _, word := range words {
+		if len(line)+len(word) > 120 {
+			b.WriteString(strings.TrimRight(line, " ") + "\n")
+			line = strings.Repeat(" ", len(head))
+		}
+		line += word + "  "
+	}
+	return b.String() + strings.TrimRight(line, " ") + "\n"
+}
+
+func writeOutOfReach(t *testing.T, b *strings.Builder) {
+	rng := rand.New(rand.NewPCG(1, 1))
+	fmt.Fprintf(b, `
+## Nothing in reach, by what is out of it and who shares with the caller
+# other models: a share that does not cover this one. alone: in a group without another member.
+# narrowed: a friend's machine has it, and the key reaches the caller's own only.
+
+`)
+	const line = "%-12s %-14s  %-48s  %s\n"
+	fmt.Fprintf(b, line, "elsewhere", "who shares", "reach confirmed", "reach not confirmed")
+	for _, elsewhere := range []string{"nothing", "offline", "online"} {
+		for _, who := range []string{"nobody", "alone", "other models", "group", "narrowed"} {
+			w := &world{now: noon}
+			a := wAsk{caller: "me", model: "m"}
+			if elsewhere != "nothing" {
+				state := Ready
+				if elsewhere == "offline" {
+					state = Offline
+				}
+				w.machines = append(w.machines, in(state, "theirs", "friend"))
+			}
+			switch who {
+			case "alone":
+				w.groups = []wGroup{{id: "g", members: []string{"me"}}}
+			case "other models":
+				w.shares = []wShare{{id: "s", owner: "friend", member: "me", models: []string{"another"}}}
+			case "group":
+				w.groups = []wGroup{{id: "g", members: []string{"me", "friend"}, keptOut: []string{"theirs"}}}
+			case "narrowed":
+				w.shares = []wShare{{id: "s", owner: "friend", member: "me"}}
+				a.narrow = OwnOnly
+			}
+			s := w.snapshot(t, rng)
+			confirmed := cell(t, s, w, a)
+			a.unconfirmed = true
+			fmt.Fprintf(b, line, elsewhere, who, confirmed, cell(t, s, w, a))
+		}
+	}
+}
+
+func writeTwoWays(t *testing.T, b *strings.Builder) {
+	rng := rand.New(rand.NewPCG(1, 1))
+	fmt.Fprintf(b, `
+## One machine, reached by a share with limits and by a group: each way gives what it gives
+
+`)
+	const line = "%-22s %-28s  %s\n"
+	fmt.Fprintf(b, line, "the share", "the group", "the call")
+	for _, share := range []string{"none", "no limits", "another model", "outside hours", "spent", "concurrent met"} {
+		for _, group := range []string{"none", "member", "member, kept out of it", "member, kept out of all"} {
+			w := &world{now: noon, machines: []wMachine{in(Ready, "theirs", "friend")}}
+			sh := wShare{id: "s", owner: "friend", member: "me"}
+			switch share {
+			case "another model":
+				sh.models = []string{"another"}
+			case "outside hours":
+				sh.hours = []wWindow{{days: []time.Weekday{time.Sunday}, from: 60, to: 120}}
+				w.machines[0].zone = "UTC"
+			case "spent":
+				sh.perDay, sh.today = 2, 2
+			case "concurrent met":
+				sh.concurrent, sh.running = 1, 1
+			}
+			if share != "none" {
+				w.shares = []wShare{sh}
+			}
+			g := wGroup{id: "g", members: []string{"me", "friend"}}
+			switch group {
+			case "member, kept out of it":
+				g.keptOut = []string{"theirs"}
+			case "member, kept out of all":
+				w.machines[0].keptOut = true
+			}
+			if group != "none" {
+				w.groups = []wGroup{g}
+			}
+			s := w.snapshot(t, rng)
+			fmt.Fprintf(b, line, share, group, cell(t, s, w, wAsk{caller: "me", model: "m"}))
+		}
+	}
+}
+
+func TestOrderOfAttempts(t *testing.T) {
+	offer := func(slots, inFlight int, ttft time.Duration) []wOffer {
+		return []wOffer{{model: "m", families: []Family{Chat}, slots: slots, inFlight: inFlight, ttft: ttft}}
+	}
+	for _, c := range []struct {
+		name     string
+		machines []wMachine
+		want     string
+	}{
+		{"class before all else", []wMachine{
+			{id: "g", owner: "member", slots: 9, offers: offer(0, 0, 1)},
+			{id: "s", owner: "friend", slots: 9, inFlight: 4, offers: offer(0, 0, 2)},
+			{id: "o", owner: "me", slots: 9, inFlight: 8, offers: offer(0, 0, 3)},
+		}, "o s g"},
+		{"free slots relative to total", []wMachine{
+			{id: "a", owner: "friend", slots: 8, inFlight: 5, offers: offer(0, 0, 1)},
+			{id: "b", owner: "friend", slots: 2, inFlight: 1, offers: offer(0, 0, 2)},
+			{id: "c", owner: "friend", slots: 3, local: 1, offers: offer(0, 0, 3)},
+		}, "c b a"},
+		{"the model's own slots where they are scarcer", []wMachine{
+			{id: "a", owner: "me", slots: 8, offers: offer(4, 3, 1)},
+			{id: "b", owner: "me", slots: 8, inFlight: 5, offers: offer(4, 0, 2)},
+		}, "b a"},
+		{"which is a matter of parts, not of numbers", []wMachine{
+			{id: "a", owner: "me", slots: 4, offers: offer(10, 5, 1)},              // 4 of 4, 5 of 10
+			{id: "b", owner: "me", slots: 10, inFlight: 4, offers: offer(0, 0, 2)}, // 6 of 10
+			{id: "c", owner: "me", slots: 4, inFlight: 1, offers: offer(2, 0, 3)},  // 3 of 4, 2 of 2
+		}, "c b a"},
+		{"then time to first token, not measured first", []wMachine{
+			{id: "a", owner: "me", slots: 1, offers: offer(0, 0, 30)},
+			{id: "b", owner: "me", slots: 4, offers: offer(0, 0, 20)},
+			{id: "c", owner: "me", slots: 2, offers: offer(0, 0, 0)},
+		}, "c b a"},
+		{"three at most", []wMachine{
+			{id: "a", owner: "me", slots: 10, inFlight: 4, offers: offer(0, 0, 0)},
+			{id: "b", owner: "me", slots: 10, inFlight: 3, offers: offer(0, 0, 0)},
+			{id: "c", owner: "me", slots: 10, inFlight: 2, offers: offer(0, 0, 0)},
+			{id: "d", owner: "me", slots: 10, inFlight: 1, offers: offer(0, 0, 0)},
+			{id: "e", owner: "me", slots: 10, inFlight: 0, offers: offer(0, 0, 0)},
+		}, "e d c"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			w := &world{now: noon, machines: c.machines}
+			for i := range w.machines {
+				w.machines[i].online = true
+			}
+			w.shares = []wShare{{id: "s", owner: "friend", member: "me"}}
+			w.groups = []wGroup{{id: "g", members: []string{"me", "member"}}}
+			for seed := range uint64(20) {
+				s := w.snapshot(t, rand.New(rand.NewPCG(seed, 0)))
+				var got []string
+				for _, m := range Route(s, Ask{Caller: "me", Model: "m", Now: noon, Draw: seed}).Candidates {
+					got = append(got, string(m.Machine.ID))
+				}
+				if strings.Join(got, " ") != c.want {
+					t.Fatalf("tried in the order %v, want %s", got, c.want)
+				}
+			}
+		})
+	}
+}
+
+// The draw breaks ties evenly, and the same draw breaks them the same way.
+func TestTheDrawBreaksTies(t *testing.T) {
+	s := NewSnapshot()
+	const machines, draws = 10, 20_000
+	for i := range machines {
+		s = s.WithMachine(&Machine{ID: MachineID(fmt.Sprint("mch", i)), Owner: "me", Online: true, Slots: 1, Offers: []Offer{{ID: "m", Families: Families(Chat)}}})
+	}
+	first := map[MachineID]int{}
+	for draw := range uint64(draws) {
+		a := Ask{Caller: "me", Model: "m", Draw: draw, Now: noon}
+		d, again := Route(s, a), Route(s, a)
+		if !slices.Equal(d.Candidates, again.Candidates) {
+			t.Fatal("the same draw gave another order")
+		}
+		first[d.Candidates[0].Machine.ID]++
+	}
+	for id, n := range first {
+		if want := draws / machines; n < want*8/10 || n > want*12/10 {
+			t.Errorf("%s was first %d times of %d, expected about %d", id, n, draws, want)
+		}
+	}
+	if len(first) != machines {
+		t.Errorf("%d of %d machines were ever first", len(first), machines)
+	}
+}
+
+// What a refusal says: the model, safely quoted, and a next step; nothing of
+// what is out of reach.
+func TestWhatARefusalSays(t *testing.T) {
+	evil := ModelID("a\"b\r\nX-Evil: 1\u202e{states}%s")
+	w := &world{now: noon, machines: []wMachine{in(Offline, "secret-machine", "mallory"), in(Ready, "secret-two", "oscar")}}
+	s := w.snapshot(t, rand.New(rand.NewPCG(1, 1)))
+	for _, model := range []ModelID{evil, "m", ModelID(strings.Repeat("x", 100_000))} {
+		for _, family := range []Family{Chat, Embeddings} {
+			for _, narrow := range []Narrow{Everything, OwnAndShared, OwnOnly} {
+				for _, unconfirmed := range []bool{false, true} {
+					f := Route(s, Ask{Caller: "me", Model: model, Family: family, Narrow: narrow, Unconfirmed: unconfirmed, Now: noon}).Fault
+					if strings.ContainsAny(f.Message, "\r\n\u202e") || len(f.Message) > 1000 || strings.Contains(f.Message, "secret") ||
+						strings.Contains(f.Message, "mallory") || strings.Contains(f.Message, "%!") {
+						t.Errorf("the message is %q", f.Message)
+					}
+					if !strings.Contains(f.Message, "model \"") || strings.Contains(f.Message, "{you}") || strings.Contains(f.Message, "{model}") {
+						t.Errorf("the message is %q", f.Message)
+					}
+				}
+			}
+		}
+	}
+	w = stateWorld([]State{Paused}, []State{OutsideHours, Offline})
+	f := Route(w.snapshot(t, rand.New(rand.NewPCG(1, 1))), Ask{Caller: "me", Model: "m", Now: noon}).Fault
+	if want := `every machine shared with you that serves model "m" and is online is outside its sharing hours (1 paused, 1 outside hours, 1 offline); retry within them`; f.Message != want {
+		t.Errorf("the message is %q, want %q", f.Message, want)
+	}
+}
+
+// A call that a daemon sent up never sees that daemon's machine, nor counts it.
+func TestTheExcludedMachineDoesNotExist(t *testing.T) {
+	w := &world{now: noon, machines: []wMachine{in(Ready, "here", "me"), in(Offline, "there", "me")}}
+	s := w.snapshot(t, rand.New(rand.NewPCG(1, 1)))
+	if d := Route(s, Ask{Caller: "me", Model: "m", Exclude: "here", Now: noon}); d.Row != 8 || d.Survey.Reachable() != 1 {
+		t.Errorf("row %d, %s", d.Row, d.Survey)
+	}
+	s = s.WithoutMachine("there")
+	if d := Route(s, Ask{Caller: "me", Model: "m", Exclude: "here", Now: noon}); d.Row != 1 {
+		t.Errorf("row %d, %s", d.Row, d.Survey)
+	}
+	if d := Route(s, Ask{Caller: "me", Model: "m", Exclude: "unknown", Now: noon}); d.Row != 3 {
+		t.Errorf("row %d, %s", d.Row, d.Survey)
+	}
+}
+
+func TestASlotOwedToAWaiterIsNotFree(t *testing.T) {
+	m := in(Ready, "here", "me")
+	m.slots, m.offers[0].slots = 3, 2
+	w := &world{now: noon, machines: []wMachine{m}}
+	s := w.snapshot(t, rand.New(rand.NewPCG(1, 1)))
+	for _, c := range []struct {
+		ofMachine, ofModel int
+		want               Verdict
+	}{{0, 0, Try}, {1, 1, Try}, {2, 2, Wait}, {2, 0, Try}, {3, 0, Wait}} {
+		d := Route(s, Ask{Caller: "me", Model: "m", Now: noon, Owed: func(id MachineID, model ModelID) (int, int) {
+			if id != "here" || model != "m" {
+				t.Errorf("asked what %s owes for %s", id, model)
+			}
+			return c.ofMachine, c.ofModel
+		}})
+		if d.Verdict != c.want {
+			t.Errorf("%d and %d owed: %s, want %s", c.ofMachine, c.ofModel, d.Verdict, c.want)
+		}
+	}
+}

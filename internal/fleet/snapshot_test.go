@@ -1,0 +1,292 @@
+package fleet
+
+import (
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+)
+
+// facts are all that a snapshot can be asked, as text.
+func facts(s *Snapshot) map[string]string {
+	out := map[string]string{}
+	for m := range s.Machines() {
+		out["machine "+string(m.ID)] = fmt.Sprint(m.Owner, m.Online, m.Paused, m.Offers, m.Hours, s.Machine(m.ID) == m)
+	}
+	for _, caller := range wMembers {
+		reach := ""
+		for m, standing := range s.Reach(MemberID(caller), Everything) {
+			reach += fmt.Sprint(m.ID, standing.Class, len(standing.shares), standing.group != nil, " ")
+		}
+		out["reach of "+caller] = reach
+		for _, model := range wModels {
+			d := Route(s, Ask{Caller: MemberID(caller), Model: ModelID(model), Now: noon})
+			out["route "+caller+" "+model] = fmt.Sprint(d.Row, d.Survey, len(d.Candidates), d.Survey.kept, d.Survey.online)
+		}
+	}
+	return out
+}
+
+// A snapshot never changes, whatever is made of it; and after any history it
+// knows the same as one built straight from what is true at the end.
+func TestSnapshotsPersist(t *testing.T) {
+	for seed := range uint64(100) {
+		rng := rand.New(rand.NewPCG(seed, 3))
+		s := NewSnapshot()
+		type version struct {
+			s     *Snapshot
+			knows map[string]string
+		}
+		var history []version
+		machines := map[string]*Machine{}
+		shares := map[string][]*Share{}
+		groups := map[string]*Group{}
+		for range 40 {
+			switch id := fmt.Sprint(rng.IntN(6)); rng.IntN(6) {
+			case 0, 1, 2:
+				m := randomMachine(rng, id, pick(rng, wMembers)).machine(t, noon)
+				s, machines[id] = s.WithMachine(m), m
+			case 3:
+				s = s.WithoutMachine(MachineID(id))
+				delete(machines, id)
+			case 4:
+				member := pick(rng, wMembers)
+				shares[member] = nil
+				for _, owner := range some(rng, wMembers, 1, 3) {
+					shares[member] = append(shares[member], &Share{ID: ShareID(owner + member), Owner: MemberID(owner), Member: MemberID(member)})
+				}
+				s = s.WithShares(MemberID(member), shares[member])
+			case 5:
+				if chance(rng, 1, 3) {
+					s = s.WithoutGroup(GroupID(id))
+					delete(groups, id)
+					break
+				}
+				g := wGroup{id: id, members: some(rng, wMembers, 1, 2), keptOut: some(rng, []string{"0", "1", "2"}, 1, 4)}.group()
+				s, groups[id] = s.WithGroup(g), g
+			}
+			history = append(history, version{s, facts(s)})
+		}
+		for i, v := range history {
+			if now := facts(v.s); !maps.Equal(now, v.knows) {
+				t.Fatalf("seed %d: version %d of 40 changed from\n%v to\n%v", seed, i, v.knows, now)
+			}
+		}
+		rebuilt := NewSnapshot()
+		for i := range s.numbers.Len() { // in the same order, which Reach shows
+			for it := s.numbers.Iterator(); !it.Done(); {
+				if member, n, _ := it.Next(); n == i {
+					rebuilt.number(member)
+				}
+			}
+		}
+		for _, m := range machines {
+			rebuilt = rebuilt.WithMachine(m)
+		}
+		for member, of := range shares {
+			rebuilt = rebuilt.WithShares(MemberID(member), of)
+		}
+		for _, g := range groups {
+			rebuilt = rebuilt.WithGroup(g)
+		}
+		if got, want := facts(s), facts(rebuilt); !maps.Equal(got, want) {
+			t.Fatalf("seed %d: after its history the snapshot knows\n%v, straight\n%v", seed, got, want)
+		}
+		for _, m := range machines {
+			s = s.WithoutMachine(m.ID)
+		}
+		for id := range groups {
+			s = s.WithoutGroup(GroupID(id))
+		}
+		if s.models.Len() != 0 || s.owners.Len() != 0 || s.groups.Len() != 0 {
+			t.Fatalf("seed %d: with all taken out there are still %d models, %d machines, %d groups", seed, s.models.Len(), s.owners.Len(), s.groups.Len())
+		}
+	}
+}
+
+func offering(models ...ModelID) (offers []Offer) {
+	for _, model := range models {
+		offers = append(offers, Offer{ID: model, Families: Families(Chat), Slots: 1})
+	}
+	return offers
+}
+
+func TestLoadsSurviveTheMachinesVersions(t *testing.T) {
+	s := NewSnapshot().WithMachine(&Machine{ID: "a", Owner: "me", Online: true, Slots: 2, Offers: offering("x", "y")})
+	first := s.Machine("a")
+	if !first.Reserve("x") || first.Reserve("x") || !first.Reserve("y") || first.Reserve("z") {
+		t.Fatal("wrong slots reserved")
+	}
+	s = s.WithMachine(&Machine{ID: "a", Owner: "me", Online: true, Slots: 2, Offers: offering("w", "x")})
+	second := s.Machine("a")
+	if second.Load != first.Load || second.Offer("x").Load != first.Offer("x").Load {
+		t.Error("the new version lost the loads")
+	}
+	if second.Load.InFlight() != 2 || second.Reserve("w") {
+		t.Errorf("%d in flight", second.Load.InFlight())
+	}
+	first.Release("y")
+	if !second.Reserve("w") || second.Reserve("x") {
+		t.Error("a slot given back through the old version is not free in the new one")
+	}
+
+	s = s.WithShares("me", []*Share{{ID: "s", Owner: "you", Member: "me", Concurrent: 1}})
+	_, me := s.find("me")
+	old := me.shares[0]
+	if !old.Reserve(noon) {
+		t.Fatal("cannot reserve of an idle share")
+	}
+	s = s.WithShares("me", []*Share{{ID: "s", Owner: "you", Member: "me", Concurrent: 1, PerDay: 9}})
+	_, me = s.find("me")
+	if me.shares[0].Load != old.Load || me.shares[0].Reserve(noon) {
+		t.Error("the new version of the share lost its load")
+	}
+}
+
+func TestReserveIsExactUnderConcurrency(t *testing.T) {
+	const slots, callers = 7, 64
+	s := NewSnapshot().WithMachine(&Machine{ID: "a", Owner: "me", Online: true, Slots: 10, Offers: []Offer{{ID: "x", Slots: slots}, {ID: "y"}}})
+	m := s.Machine("a")
+	m.Offer("x").Load.SetLocal(2)
+	share := &Share{Concurrent: 4, PerDay: 50, Load: new(ShareLoad)}
+	var wg sync.WaitGroup
+	var mu sync.Mutex
+	took := map[string]int{}
+	for range callers {
+		wg.Go(func() {
+			n := map[string]int{}
+			for range 100 {
+				if m.Reserve("x") {
+					if n := m.Offer("x").Load.InFlight(); n > slots-2 {
+						t.Errorf("%d calls on %d slots", n, slots-2)
+					}
+					m.Release("x")
+				}
+				if share.Reserve(noon) {
+					if n := share.Load.running.Load(); n > 4 {
+						t.Errorf("%d calls at once of 4", n)
+					}
+					share.Release(true, noon)
+					n["share"]++
+				}
+			}
+			mu.Lock()
+			took["share"] += n["share"]
+			mu.Unlock()
+		})
+	}
+	wg.Wait()
+	if m.Load.InFlight() != 0 || m.Offer("x").Load.InFlight() != 0 || took["share"] != 50 {
+		t.Errorf("%d and %d still in flight, %d calls of the day's 50", m.Load.InFlight(), m.Offer("x").Load.InFlight(), took["share"])
+	}
+}
+
+func TestAShareCountsItsDay(t *testing.T) {
+	share := &Share{PerDay: 2, Load: new(ShareLoad)}
+	late := time.Date(2026, 11, 21, 23, 59, 59, 0, time.UTC)
+	tomorrow := late.Add(time.Second)
+	if !share.Reserve(late) || !share.Reserve(late) || share.Reserve(late) || !share.spent(late) {
+		t.Fatal("not two a day")
+	}
+	share.Release(false, late) // no machine started it: it does not count
+	if share.spent(late) || !share.Reserve(late) {
+		t.Error("a call that never started is counted")
+	}
+	if share.spent(tomorrow) || !share.Reserve(tomorrow) {
+		t.Error("yesterday's calls are counted")
+	}
+	share.Release(false, late) // of yesterday: no business of today's count
+	if share.Load.started(tomorrow) != 1 {
+		t.Errorf("%d calls today, want 1", share.Load.started(tomorrow))
+	}
+}
+
+func TestTTFTIsARunningMean(t *testing.T) {
+	var l Load
+	l.ObserveTTFT(800 * time.Millisecond)
+	if l.TTFT() != 800*time.Millisecond {
+		t.Errorf("the first is %v", l.TTFT())
+	}
+	l.ObserveTTFT(1600 * time.Millisecond)
+	if l.TTFT() != 900*time.Millisecond {
+		t.Errorf("the second makes %v", l.TTFT())
+	}
+}
+
+// Readers of old and new snapshots run beside the writer; for the race detector.
+func TestReadersBesideTheWriter(t *testing.T) {
+	s := NewSnapshot()
+	for i := range 20 {
+		owner := MemberID(fmt.Sprint("m", i%5))
+		s = s.WithMachine(&Machine{ID: MachineID(fmt.Sprint(i)), Owner: owner, Online: true, Slots: 2, Hours: hours(t, "Sat 00:00-24:00", "Europe/Berlin"), Offers: offering("x", "y")})
+	}
+	s = s.WithGroup(&Group{ID: "g", Members: []MemberID{"m0", "m1", "m2", "m3"}})
+	snapshots := make(chan *Snapshot, 200)
+	snapshots <- s
+	var wg sync.WaitGroup
+	for range 4 {
+		wg.Go(func() {
+			for s := range snapshots {
+				for d := range uint64(10) {
+					for _, c := range Route(s, Ask{Caller: "m0", Model: "x", Now: noon, Draw: d}).Candidates {
+						if c.Machine.Reserve("x") {
+							c.Offer.Load.ObserveTTFT(time.Millisecond)
+							c.Machine.Release("x")
+						}
+					}
+				}
+			}
+		})
+	}
+	for i := range 150 {
+		m := *s.Machine(MachineID(fmt.Sprint(i % 20))) // shares its offers with the version before
+		m.Paused = !m.Paused
+		m.Online = i%3 != 0
+		s = s.WithMachine(&m).WithMachine(&m)
+		if i%10 == 0 {
+			s = s.WithGroup(&Group{ID: "g", Members: []MemberID{"m0", "m1", MemberID(fmt.Sprint("m", i%5))}})
+		}
+		snapshots <- s
+	}
+	close(snapshots)
+	wg.Wait()
+}
+
+// One zone is kept once, however many machines stand in it.
+func TestZonesAreKeptOnce(t *testing.T) {
+	s := NewSnapshot()
+	for i := range 3 {
+		s = s.WithMachine(&Machine{ID: MachineID(fmt.Sprint(i)), Owner: "me", Hours: hours(t, "Mon 10:00-11:00", "Europe/Lisbon")})
+	}
+	a, b := s.Machine("0").Hours.zone, s.Machine("2").Hours.zone
+	if a != b || a.String() != "Europe/Lisbon" {
+		t.Errorf("zones %p and %p", a, b)
+	}
+}
+
+func TestWireWords(t *testing.T) {
+	set := Families(Chat, Audio)
+	if !set.Has(Chat) || set.Has(Embeddings) || !slices.Equal(slices.Collect(set.All()), []Family{Chat, Audio}) {
+		t.Error("wrong families")
+	}
+	at := Endpoints(Messages, ChatCompletions)
+	if !at.Has(Messages) || at.Has(Responses) || !slices.Equal(slices.Collect(at.All()), []Endpoint{ChatCompletions, Messages}) {
+		t.Error("wrong endpoints")
+	}
+	for f := range families {
+		if got, ok := ParseFamily(f.String()); !ok || got != f {
+			t.Errorf("family %d is %s", f, f)
+		}
+	}
+	for e := range endpoints {
+		if got, ok := ParseEndpoint(e.Path()); !ok || got != e {
+			t.Errorf("endpoint %d is %s", e, e)
+		}
+	}
+	if _, ok := ParseFamily("video"); ok {
+		t.Error("a family nobody knows parses")
+	}
+}

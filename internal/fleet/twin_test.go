@@ -1,0 +1,321 @@
+package fleet
+
+import (
+	"fmt"
+	"slices"
+	"sort"
+	"time"
+)
+
+// The naive twin: decisions 2 once more, over plain lists, with nothing of the
+// package's own code but its names for ids, states and codes. It is slow and
+// written to be read beside the page.
+
+type world struct {
+	now      time.Time
+	machines []wMachine
+	shares   []wShare
+	groups   []wGroup
+}
+
+type wMachine struct {
+	id, owner               string
+	online, paused, keptOut bool
+	backIn, outFor          time.Duration // from now; 0: none
+	hours                   []wWindow
+	zone                    string
+	slots, inFlight, local  int
+	offers                  []wOffer
+}
+
+type wOffer struct {
+	model                  string
+	families               []Family
+	slots, inFlight, local int
+	ttft                   time.Duration
+}
+
+type wWindow struct {
+	days     []time.Weekday
+	from, to int // minutes of the day
+}
+
+type wShare struct {
+	id, owner, member        string
+	models                   []string
+	hours                    []wWindow
+	concurrent, running      int
+	perDay, today, yesterday int
+}
+
+type wGroup struct {
+	id      string
+	members []string
+	keptOut []string
+}
+
+type wAsk struct {
+	caller, exclude, model    string
+	narrow                    Narrow
+	family                    Family
+	avoid                     []string
+	unconfirmed, waited, gone bool
+	owed                      map[string][2]int
+}
+
+// wDecision is what decisions 2 says; ready lists the ready machines by rank.
+type wDecision struct {
+	verdict string // "try", "wait" or a code
+	row     int
+	waited  bool // wait_elapsed
+	noRetry bool
+	ready   []wSeen
+	seen    []wSeen
+}
+
+type wSeen struct {
+	machine string
+	class   Class
+	share   string
+	state   State
+	ratio   float64
+	ttft    time.Duration
+}
+
+func (w *world) decide(a wAsk) wDecision {
+	offered, offeredOnline, seen := w.survey(a)
+	d := wDecision{seen: seen}
+	count := func(keep func(wSeen) bool) (n int) {
+		for _, s := range seen {
+			if keep(s) {
+				n++
+			}
+		}
+		return n
+	}
+	in := func(states ...State) int {
+		return count(func(s wSeen) bool { return slices.Contains(states, s.state) })
+	}
+	usable := func(states ...State) int {
+		return count(func(s wSeen) bool {
+			return slices.Contains(states, s.state) && !slices.Contains(a.avoid, s.machine)
+		})
+	}
+	foreignOnline := count(func(s wSeen) bool { return s.class != Own && s.state != Offline && s.state != Returning })
+	foreignOutside := count(func(s wSeen) bool { return s.class != Own && s.state == OutsideHours })
+	allOutside := foreignOnline > 0 && foreignOutside == foreignOnline
+	own := count(func(s wSeen) bool { return s.class == Own })
+	is := func(row int, verdict, forOthers string) wDecision {
+		d.row, d.verdict = row, verdict
+		if a.family != Chat {
+			d.verdict = forOthers
+		}
+		d.waited = a.waited && row >= 8
+		d.noRetry = row == 7 && d.verdict == "CASCADE_EXHAUSTED" || d.verdict == "outside_sharing_hours" && own == 0
+		return d
+	}
+
+	if offered == 0 {
+		return is(1, "model_not_found", "model_not_found")
+	}
+	if a.unconfirmed {
+		return is(2, "CASCADE_EXHAUSTED", "CASCADE_EXHAUSTED")
+	}
+	if usable(Ready) > 0 {
+		for _, s := range seen {
+			if s.state == Ready && !slices.Contains(a.avoid, s.machine) {
+				d.ready = append(d.ready, s)
+			}
+		}
+		sort.SliceStable(d.ready, func(i, j int) bool {
+			x, y := d.ready[i], d.ready[j]
+			if x.class != y.class {
+				return x.class < y.class
+			}
+			if x.ratio != y.ratio {
+				return x.ratio > y.ratio
+			}
+			return x.ttft < y.ttft
+		})
+		return is(3, "try", "try")
+	}
+	if usable(Busy, Returning) > 0 && !a.waited {
+		return is(4, "wait", "wait")
+	}
+	if len(seen) == 0 {
+		switch {
+		case offeredOnline == 0:
+			return is(5, "model_not_found", "model_not_found")
+		case !w.somebodyShares(a.caller):
+			return is(6, "NOT_IN_CIRCLE", "model_not_found")
+		default:
+			return is(7, "CASCADE_EXHAUSTED", "model_not_found")
+		}
+	}
+	// A machine that would run the call, if the wait had not ended or the
+	// attempt at it had not failed, belongs to rows 11 and 12.
+	ended := in(Ready, Busy, Returning) > 0 && (a.waited || a.gone)
+	if !ended {
+		switch {
+		case in(Offline) == len(seen):
+			return is(8, "machine_offline", "machine_offline")
+		case allOutside && in(Ready, Busy, Returning) == 0:
+			return is(9, "outside_sharing_hours", "outside_sharing_hours")
+		default:
+			return is(10, "CASCADE_EXHAUSTED", "CASCADE_EXHAUSTED")
+		}
+	}
+	if a.gone || in(Paused, Spent) == 0 {
+		return is(11, "CAPACITY_FULL", "CASCADE_EXHAUSTED")
+	}
+	if allOutside {
+		return is(12, "outside_sharing_hours", "outside_sharing_hours")
+	}
+	return is(12, "CASCADE_EXHAUSTED", "CASCADE_EXHAUSTED")
+}
+
+// survey counts who offers what is asked for, and shows what the caller sees of it.
+func (w *world) survey(a wAsk) (offered, online int, seen []wSeen) {
+	for _, m := range w.machines {
+		o := m.offerFor(a)
+		if o == nil || m.id == a.exclude {
+			continue
+		}
+		offered++
+		if m.online {
+			online++
+		}
+		if s, ok := w.see(m, *o, a); ok {
+			seen = append(seen, s)
+		}
+	}
+	return offered, online, seen
+}
+
+func (m wMachine) offerFor(a wAsk) *wOffer {
+	for i, o := range m.offers {
+		if o.model == a.model && slices.Contains(o.families, a.family) {
+			return &m.offers[i]
+		}
+	}
+	return nil
+}
+
+func (w *world) somebodyShares(caller string) bool {
+	for _, s := range w.shares {
+		if s.member == caller && s.owner != caller {
+			return true
+		}
+	}
+	for _, g := range w.groups {
+		if slices.Contains(g.members, caller) && slices.ContainsFunc(g.members, func(m string) bool { return m != caller }) {
+			return true
+		}
+	}
+	return false
+}
+
+// see is the best of the caller's ways to the machine; false: it has none.
+func (w *world) see(m wMachine, o wOffer, a wAsk) (wSeen, bool) {
+	var ways []wSeen
+	add := func(class Class, share *wShare) {
+		s := wSeen{machine: m.id, class: class, ttft: o.ttft}
+		if share != nil {
+			s.share = share.id
+		}
+		s.state, s.ratio = w.state(m, o, class, share, a)
+		ways = append(ways, s)
+	}
+	if m.owner == a.caller {
+		add(Own, nil)
+	}
+	for i, s := range w.shares {
+		covered := len(s.models) == 0 || slices.Contains(s.models, a.model)
+		if m.owner != a.caller && s.owner == m.owner && s.member == a.caller && covered && a.narrow != OwnOnly {
+			add(Shared, &w.shares[i])
+		}
+	}
+	for _, g := range w.groups {
+		both := slices.Contains(g.members, a.caller) && slices.Contains(g.members, m.owner)
+		if both && m.owner != a.caller && a.narrow == Everything && !m.keptOut && !slices.Contains(g.keptOut, m.id) {
+			add(Grouped, nil)
+		}
+	}
+	if len(ways) == 0 {
+		return wSeen{}, false
+	}
+	best := ways[0]
+	for _, s := range ways[1:] {
+		if s.state > best.state {
+			best = s
+		}
+	}
+	return best, true
+}
+
+func (w *world) state(m wMachine, o wOffer, class Class, share *wShare, a wAsk) (State, float64) {
+	owed := a.owed[m.id]
+	free := m.slots - m.inFlight - m.local - owed[0]
+	ratio := float64(free) / float64(m.slots)
+	if o.slots > 0 {
+		ofModel := o.slots - o.inFlight - o.local - owed[1]
+		free = min(free, ofModel)
+		ratio = min(ratio, float64(ofModel)/float64(o.slots))
+	}
+	switch {
+	case !m.online && m.backIn > 0:
+		return Returning, 0
+	case !m.online, m.outFor > 0:
+		return Offline, 0
+	case class != Own && !open(m.hours, m.zone, w.now):
+		return OutsideHours, 0
+	case share != nil && !open(share.hours, m.zone, w.now):
+		return OutsideHours, 0
+	case m.paused:
+		return Paused, 0
+	case share != nil && share.perDay > 0 && share.today >= share.perDay:
+		return Spent, 0
+	case free <= 0, share != nil && share.concurrent > 0 && share.running >= share.concurrent:
+		return Busy, 0
+	}
+	return Ready, ratio
+}
+
+// open counts minutes of the week from each window's start.
+func open(windows []wWindow, zone string, now time.Time) bool {
+	if len(windows) == 0 {
+		return true
+	}
+	const day, week = 24 * 60, 7 * 24 * 60
+	local := now.In(zones[zone].zone)
+	minute := int(local.Weekday())*day + local.Hour()*60 + local.Minute()
+	for _, w := range windows {
+		length := w.to - w.from
+		if length < 0 {
+			length += day
+		}
+		for _, d := range w.days {
+			if since := (minute - int(d)*day - w.from + 2*week) % week; since < length {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+func text(windows []wWindow) string {
+	out := ""
+	for i, w := range windows {
+		if i > 0 {
+			out += "; "
+		}
+		for j, d := range w.days {
+			if j > 0 {
+				out += ","
+			}
+			out += d.String()[:3]
+		}
+		out += fmt.Sprintf(" %02d:%02d-%02d:%02d", w.from/60, w.from%60, w.to/60, w.to%60)
+	}
+	return out
+}

@@ -1,0 +1,466 @@
+package fleet
+
+import (
+	"flag"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+)
+
+var (
+	worldsFlag = flag.Int("worlds", 100_000, "how many random worlds Route and its naive twin must agree on")
+	seedFlag   = flag.Uint64("seed", 1, "seed of the first random world; each next one has the next seed")
+)
+
+// Route and the naive twin must agree on every random world. 10 million:
+//
+//	go test ./internal/fleet -run TestRouteAgreesWithItsTwin -worlds 10000000 -timeout 0
+func TestRouteAgreesWithItsTwin(t *testing.T) {
+	rows := map[int]int{}
+	for i := range *worldsFlag {
+		seed := *seedFlag + uint64(i)
+		rng := rand.New(rand.NewPCG(seed, 0))
+		w := randomWorld(rng)
+		s := w.snapshot(t, rng)
+		for range 3 {
+			a := randomAsk(rng, w)
+			got := Route(s, a.ask(w, rng.Uint64()))
+			rows[got.Row]++
+			if diff := w.disagrees(got, a); diff != "" {
+				t.Fatalf("world %d: %s\nask %+v\nworld %+v\nreplay: go test ./internal/fleet -run %s -seed %d -worlds 1",
+					seed, diff, a, w, t.Name(), seed)
+			}
+		}
+	}
+	for row := 1; row <= 12; row++ {
+		if rows[row] == 0 && *worldsFlag >= 100_000 {
+			t.Errorf("no world came to row %d", row)
+		}
+	}
+	t.Logf("decisions by row: %v", rows)
+}
+
+// disagrees says in what a decision differs from the twin's, or nothing.
+func (w *world) disagrees(got Decision, a wAsk) string {
+	want := w.decide(a)
+	verdict := got.Verdict.String()
+	waited, noRetry := false, false
+	if got.Verdict == Refuse {
+		if got.Fault == nil {
+			return "refused without a fault"
+		}
+		verdict = string(got.Fault.Code)
+		waited, noRetry = got.Fault.Reason == "wait_elapsed", got.Fault.NoRetry
+	}
+	if verdict != want.verdict || got.Row != want.row || waited != want.waited || noRetry != want.noRetry {
+		return fmt.Sprintf("Route says row %d %s waited=%v noRetry=%v, the twin %+v", got.Row, verdict, waited, noRetry, want)
+	}
+	var counts [classes][states]int32
+	for _, s := range want.seen {
+		counts[s.class][s.state]++
+	}
+	if counts != got.Survey.Counts {
+		return fmt.Sprintf("the survey counts %v, the twin's %v", got.Survey.Counts, counts)
+	}
+	if len(got.Candidates) != min(len(want.ready), 3) {
+		return fmt.Sprintf("%d candidates of %d ready machines", len(got.Candidates), len(want.ready))
+	}
+	used := map[MachineID]bool{}
+	for i, c := range got.Candidates {
+		at := slices.IndexFunc(want.ready, func(s wSeen) bool { return s.machine == string(c.Machine.ID) })
+		if at < 0 || used[c.Machine.ID] {
+			return fmt.Sprintf("candidate %s is not ready, or there twice", c.Machine.ID)
+		}
+		used[c.Machine.ID] = true
+		share := ""
+		if c.Share != nil {
+			share = string(c.Share.ID)
+		}
+		// Equals may stand in any order, so compare what they are ranked by.
+		g, r := want.ready[at], want.ready[i]
+		if c.Class != g.class || share != g.share || (c.Group != nil) != (c.Class == Grouped) {
+			return fmt.Sprintf("candidate %s by %v %q, the twin %v %q", c.Machine.ID, c.Class, share, g.class, g.share)
+		}
+		if g.class != r.class || g.ratio != r.ratio || g.ttft != r.ttft {
+			return fmt.Sprintf("candidate %d is %+v, the twin has %+v there", i, g, r)
+		}
+	}
+	return ""
+}
+
+var (
+	wMembers = []string{"ann", "bob", "cat", "dan", "eve"}
+	wModels  = []string{"m1", "m2"}
+	wZones   = []string{"UTC", "Europe/Berlin", "America/New_York"}
+)
+
+func pick[E any](rng *rand.Rand, of []E) E    { return of[rng.IntN(len(of))] }
+func chance(rng *rand.Rand, one, in int) bool { return rng.IntN(in) < one }
+
+func some[E any](rng *rand.Rand, of []E, one, in int) []E {
+	var out []E
+	for _, e := range of {
+		if chance(rng, one, in) {
+			out = append(out, e)
+		}
+	}
+	return out
+}
+
+func randomWorld(rng *rand.Rand) *world {
+	// Near a change of the clocks as often as not.
+	w := &world{now: time.Date(2026, time.Month(1+rng.IntN(12)), 1+rng.IntN(28), rng.IntN(24), rng.IntN(60), rng.IntN(60), 0, time.UTC)}
+	if chance(rng, 1, 2) {
+		w.now = pick(rng, []time.Time{time.Unix(1774745999, 0), time.Unix(1792889999, 0)}).Add(time.Duration(rng.IntN(7200)-3600) * time.Second)
+	}
+	for i := range rng.IntN(6) {
+		w.machines = append(w.machines, randomMachine(rng, fmt.Sprint("mch", i), pick(rng, wMembers)))
+	}
+	for i := range rng.IntN(5) {
+		s := wShare{id: fmt.Sprint("shr", i), owner: pick(rng, wMembers), member: pick(rng, wMembers[:2]), hours: randomWindows(rng)}
+		if chance(rng, 1, 3) {
+			s.models = some(rng, append(wModels, "other"), 1, 2)
+		}
+		if chance(rng, 1, 3) {
+			s.perDay, s.today, s.yesterday = 1+rng.IntN(2), rng.IntN(3), rng.IntN(3)
+			s.today = min(s.today, s.perDay)
+		}
+		if chance(rng, 1, 3) {
+			s.concurrent, s.running = 1+rng.IntN(2), rng.IntN(3)
+			s.running = min(s.running, s.concurrent)
+		}
+		w.shares = append(w.shares, s)
+	}
+	for i := range rng.IntN(3) {
+		g := wGroup{id: fmt.Sprint("grp", i), members: some(rng, wMembers, 1, 2)}
+		for _, m := range w.machines {
+			if chance(rng, 1, 6) {
+				g.keptOut = append(g.keptOut, m.id)
+			}
+		}
+		w.groups = append(w.groups, g)
+	}
+	return w
+}
+
+func randomMachine(rng *rand.Rand, id, owner string) wMachine {
+	m := wMachine{
+		id: id, owner: owner,
+		online: chance(rng, 3, 4), paused: chance(rng, 1, 6), keptOut: chance(rng, 1, 8),
+		hours: randomWindows(rng), zone: pick(rng, wZones),
+		slots: 1 + rng.IntN(4),
+	}
+	m.inFlight, m.local = rng.IntN(m.slots+1), rng.IntN(2)
+	if chance(rng, 1, 2) {
+		m.inFlight, m.local = 0, 0
+	}
+	if chance(rng, 1, 4) {
+		m.backIn = time.Duration(rng.IntN(3)-1) * time.Second
+	}
+	if chance(rng, 1, 10) {
+		m.outFor = time.Duration(rng.IntN(3)-1) * time.Second
+	}
+	for _, model := range some(rng, wModels, 3, 5) {
+		o := wOffer{model: model, families: some(rng, []Family{Chat, Embeddings, Audio}, 2, 3), ttft: time.Duration(rng.IntN(3)) * time.Millisecond}
+		if chance(rng, 1, 2) {
+			o.slots = 1 + rng.IntN(3)
+			o.inFlight = rng.IntN(o.slots + 1)
+			o.local = rng.IntN(2)
+		}
+		m.offers = append(m.offers, o)
+	}
+	return m
+}
+
+func randomWindows(rng *rand.Rand) []wWindow {
+	var out []wWindow
+	if chance(rng, 2, 3) {
+		return nil
+	}
+	for range 1 + rng.IntN(2) {
+		w := wWindow{from: rng.IntN(24 * 60), to: 1 + rng.IntN(24*60)}
+		for d := range time.Weekday(7) {
+			if chance(rng, 1, 2) {
+				w.days = append(w.days, d)
+			}
+		}
+		if len(w.days) > 0 && w.from != w.to {
+			out = append(out, w)
+		}
+	}
+	return out
+}
+
+func randomAsk(rng *rand.Rand, w *world) wAsk {
+	a := wAsk{
+		caller: pick(rng, wMembers[:2]), model: pick(rng, wModels), family: pick(rng, []Family{Chat, Chat, Embeddings, Audio}),
+		narrow:      pick(rng, []Narrow{Everything, Everything, OwnAndShared, OwnOnly}),
+		unconfirmed: chance(rng, 1, 20), waited: chance(rng, 1, 4),
+	}
+	if chance(rng, 1, 20) {
+		a.caller = "zoe" // whom nobody knows
+	}
+	for _, m := range w.machines {
+		if chance(rng, 1, 5) {
+			a.avoid = append(a.avoid, m.id)
+		}
+		if chance(rng, 1, 10) {
+			a.exclude = m.id
+		}
+		if chance(rng, 1, 5) {
+			if a.owed == nil {
+				a.owed = map[string][2]int{}
+			}
+			n := rng.IntN(3)
+			a.owed[m.id] = [2]int{n, rng.IntN(n + 1)}
+		}
+	}
+	a.gone = len(a.avoid) > 0 && chance(rng, 1, 2)
+	return a
+}
+
+func (a wAsk) ask(w *world, draw uint64) Ask {
+	out := Ask{
+		Caller: MemberID(a.caller), Narrow: a.narrow, Exclude: MachineID(a.exclude), Model: ModelID(a.model), Family: a.family,
+		Unconfirmed: a.unconfirmed, Waited: a.waited, Gone: a.gone, Now: w.now, Draw: draw,
+	}
+	for _, id := range a.avoid {
+		out.Avoid = append(out.Avoid, MachineID(id))
+	}
+	if a.owed != nil {
+		out.Owed = func(id MachineID, model ModelID) (int, int) {
+			if model != out.Model {
+				panic("asked what is owed for another model")
+			}
+			owed := a.owed[string(id)]
+			return owed[0], owed[1]
+		}
+	}
+	return out
+}
+
+// snapshot builds the world in a random order and on a detour: some machines,
+// shares and groups are first something else, or are taken out again.
+func (w *world) snapshot(t testing.TB, rng *rand.Rand) *Snapshot {
+	s := NewSnapshot()
+	var steps []func()
+	for _, m := range w.machines {
+		steps = append(steps, func() {
+			for range rng.IntN(3) {
+				before := randomMachine(rng, m.id, pick(rng, []string{m.owner, pick(rng, wMembers)}))
+				s = s.WithMachine(before.machine(t, w.now))
+				if chance(rng, 1, 4) {
+					s = s.WithoutMachine(MachineID(m.id))
+				}
+			}
+			made := m.machine(t, w.now)
+			s = s.WithMachine(made)
+			m.load(made, w.now)
+		})
+	}
+	members := slices.Clone(wMembers)
+	for _, sh := range w.shares {
+		if !slices.Contains(members, sh.member) {
+			members = append(members, sh.member)
+		}
+	}
+	for _, member := range members {
+		steps = append(steps, func() {
+			var shares []*Share
+			for _, sh := range w.shares {
+				if sh.member == member {
+					shares = append(shares, sh.share(t))
+				}
+			}
+			if chance(rng, 1, 4) {
+				s = s.WithShares(MemberID(member), []*Share{{ID: "before", Owner: "eve", Member: MemberID(member)}})
+			}
+			s = s.WithShares(MemberID(member), shares)
+			for i, sh := range sharesOf(w, member) {
+				sh.load(shares[i], w.now)
+			}
+		})
+	}
+	for _, g := range w.groups {
+		steps = append(steps, func() {
+			if chance(rng, 1, 3) {
+				s = s.WithGroup(wGroup{id: g.id, members: some(rng, wMembers, 1, 2)}.group())
+				if chance(rng, 1, 3) {
+					s = s.WithoutGroup(GroupID(g.id))
+				}
+			}
+			s = s.WithGroup(g.group())
+		})
+	}
+	if chance(rng, 1, 4) {
+		steps = append(steps, func() {
+			s = s.WithGroup(&Group{ID: "over", Members: []MemberID{"ann", "bob", "cat", "dan", "eve"}})
+			extra := randomMachine(rng, "extra", pick(rng, wMembers))
+			s = s.WithMachine(extra.machine(t, w.now))
+			s = s.WithoutGroup("over").WithoutMachine("extra")
+		})
+	}
+	rng.Shuffle(len(steps), func(i, j int) { steps[i], steps[j] = steps[j], steps[i] })
+	for _, step := range steps {
+		step()
+	}
+	return s
+}
+
+func sharesOf(w *world, member string) []wShare {
+	return slices.DeleteFunc(slices.Clone(w.shares), func(s wShare) bool { return s.member != member })
+}
+
+func (m wMachine) machine(t testing.TB, now time.Time) *Machine {
+	out := &Machine{
+		ID: MachineID(m.id), Owner: MemberID(m.owner), Online: m.online, Paused: m.paused, KeptOut: m.keptOut,
+		Hours: knownHours(t, text(m.hours), m.zone), Slots: m.slots,
+	}
+	if m.backIn != 0 {
+		out.ReturningUntil = now.Add(m.backIn)
+	}
+	for _, o := range m.offers {
+		out.Offers = append(out.Offers, Offer{ID: ModelID(o.model), Families: Families(o.families...), Slots: o.slots})
+	}
+	return out
+}
+
+// load puts the machine's use into the Loads it shares with its earlier versions.
+func (m wMachine) load(made *Machine, now time.Time) {
+	made.Load.inFlight.Store(int64(m.inFlight))
+	made.Load.SetLocal(m.local)
+	made.Load.HoldOut(now.Add(m.outFor))
+	for i, o := range m.offers {
+		l := made.Offers[i].Load
+		l.inFlight.Store(int64(o.inFlight))
+		l.SetLocal(o.local)
+		l.ttft.Store(int64(o.ttft))
+	}
+}
+
+func (s wShare) share(t testing.TB) *Share {
+	out := &Share{
+		ID: ShareID(s.id), Owner: MemberID(s.owner), Member: MemberID(s.member),
+		Hours: knownHours(t, text(s.hours), "Asia/Tokyo"), Concurrent: s.concurrent, PerDay: s.perDay,
+	}
+	for _, model := range s.models {
+		out.Models = append(out.Models, ModelID(model))
+	}
+	return out
+}
+
+func (s wShare) load(made *Share, now time.Time) {
+	if made.Load == nil {
+		return // a share of one's own machines, which the snapshot does not take
+	}
+	for range s.yesterday {
+		made.Reserve(now.Add(-24 * time.Hour))
+	}
+	for range s.yesterday {
+		made.Release(true, now)
+	}
+	for i := range s.today {
+		if !made.Reserve(now) {
+			panic(fmt.Sprint("the day's call ", i, " was refused"))
+		}
+		made.Release(true, now)
+	}
+	made.Load.running.Store(int64(s.running))
+}
+
+func (g wGroup) group() *Group {
+	out := &Group{ID: GroupID(g.id), Name: g.id}
+	for _, m := range g.members {
+		out.Members = append(out.Members, MemberID(m))
+	}
+	for _, m := range g.keptOut {
+		out.KeptOut = append(out.KeptOut, MachineID(m))
+	}
+	return out
+}
+
+// What is out of the caller's reach changes nothing in a decision but what rows
+// 1 and 5 to 7 tell; in embeddings and audio, not one byte (S7.2).
+func TestOutOfReachChangesNothing(t *testing.T) {
+	for seed := range uint64(20_000) {
+		rng := rand.New(rand.NewPCG(seed, 1))
+		w := randomWorld(rng)
+		s := w.snapshot(t, rng)
+		a := randomAsk(rng, w).ask(w, rng.Uint64())
+		before := Route(s, a)
+		for _, c := range before.Candidates {
+			if !reachable(w, a, c.Machine) {
+				t.Fatalf("world %d: %s is a candidate and out of reach", seed, c.Machine.ID)
+			}
+		}
+		stranger := randomMachine(rng, "stranger", "mallory").machine(t, w.now)
+		after := Route(s.WithMachine(stranger).WithGroup(&Group{ID: "theirs", Members: []MemberID{"mallory", "oscar"}}), a)
+
+		same := before.Verdict == after.Verdict && slices.Equal(before.Candidates, after.Candidates) && before.Survey.Counts == after.Survey.Counts
+		if same && before.Verdict == Refuse {
+			same = *before.Fault == *after.Fault
+		}
+		oracle := a.Family == Chat && (before.Row == 1 || before.Row == 5) && after.Row >= 5 && after.Row <= 7
+		unknown := before.Row == 1 && after.Row == 2 // the id is known now, reach is not
+		if !same && !oracle && !unknown {
+			t.Fatalf("world %d: a machine out of reach changed row %d %v to row %d %v", seed, before.Row, before.Fault, after.Row, after.Fault)
+		}
+	}
+}
+
+// reachable asks the snapshot's plain facts, one by one.
+func reachable(w *world, a Ask, m *Machine) bool {
+	if m.Owner == a.Caller {
+		return true
+	}
+	for _, s := range w.shares {
+		if s.owner == string(m.Owner) && s.member == string(a.Caller) && a.Narrow != OwnOnly {
+			return true
+		}
+	}
+	for _, g := range w.groups {
+		if a.Narrow == Everything && slices.Contains(g.members, string(a.Caller)) && slices.Contains(g.members, string(m.Owner)) {
+			return true
+		}
+	}
+	return false
+}
+
+// Reach and Look must show exactly what the twin sees.
+func TestReachIsWhatTheTwinSees(t *testing.T) {
+	for seed := range uint64(10_000) {
+		rng := rand.New(rand.NewPCG(seed, 2))
+		w := randomWorld(rng)
+		s := w.snapshot(t, rng)
+		a := randomAsk(rng, w)
+		a.owed, a.exclude = nil, ""
+		line := func(m string, class Class, state State) string { return fmt.Sprint(m, " ", class, " ", state) }
+
+		var want, looked, reached []string
+		for _, seen := range w.decide(a).seen {
+			want = append(want, line(seen.machine, seen.class, seen.state))
+		}
+		ask := a.ask(w, 0)
+		for m := range Look(s, ask) {
+			looked = append(looked, line(string(m.Machine.ID), m.Class, m.State))
+		}
+		var order []Class
+		for m, standing := range s.Reach(ask.Caller, ask.Narrow) {
+			order = append(order, standing.Class)
+			if o := m.Offer(ask.Model); o != nil && o.Families.Has(ask.Family) {
+				if seen, ok := standing.Sight(m, o, w.now); ok {
+					reached = append(reached, line(string(m.ID), seen.Class, seen.State))
+				}
+			}
+		}
+		slices.Sort(want)
+		slices.Sort(looked)
+		slices.Sort(reached)
+		if !slices.Equal(want, looked) || !slices.Equal(want, reached) || !slices.IsSorted(order) {
+			t.Fatalf("world %d: the twin sees\n%s\nLook\n%s\nReach\n%s", seed, strings.Join(want, "\n"), strings.Join(looked, "\n"), strings.Join(reached, "\n"))
+		}
+	}
+}

@@ -1,0 +1,226 @@
+// Package web is what a member does with an account beside making calls:
+// sharing, groups, machines, usage. It is a JSON API for the commands and the
+// site's pages; every object is looked up together with whose it is, and what
+// is not the caller's cannot be told from what does not exist.
+package web
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"net/http"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/kith/kith/internal/account"
+	"github.com/kith/kith/internal/fault"
+	"github.com/kith/kith/internal/fleet"
+)
+
+// Config is what the API works with; all of it is needed.
+type Config struct {
+	Accounts Accounts
+	// Region is the hub's, for the secrets minted here.
+	Region string
+	// Identify says who presents a secret; its errors are faults.
+	Identify func(ctx context.Context, secret string) (Caller, error)
+	// Snapshot is who is connected and who reaches whom just now.
+	Snapshot func() *fleet.Snapshot
+	// Models is what the caller reaches now.
+	Models func(ctx context.Context, caller Caller) ([]Model, error)
+	// Control hands a connected machine a change of its owner's. The error is
+	// ErrNotConnected, or says why the machine refused.
+	Control func(ctx context.Context, machine fleet.MachineID, change Control) error
+	// Changed is told after each write, so that it takes effect now.
+	Changed func()
+	Log     *slog.Logger
+}
+
+// ErrNotConnected is Config.Control's for a machine without a live tunnel.
+var ErrNotConnected = errors.New("the machine is not connected")
+
+// Accounts is what the API keeps and reads: *store.DB, whose methods say more.
+// A look-up that finds nothing of the caller's is account.ErrNotFound, a clash
+// account.ErrExists.
+type Accounts interface {
+	MemberByName(ctx context.Context, name string) (account.Member, error)
+}
+
+// Caller is who asks: the member whose API key or machine credential was sent
+// (decisions 5).
+type Caller struct {
+	Member  fleet.MemberID
+	Name    string
+	KeyID   string          // empty: a machine credential
+	Narrow  fleet.Narrow    // of the key
+	Machine fleet.MachineID // the one whose credential it is, else empty
+}
+
+// route is one line of the API: what is asked, who may, and what answers.
+type route struct {
+	method, path string
+	may          func(*API, *request) error // nil: every member
+	serve        func(*API, *request) (any, error)
+}
+
+// routes is the whole API. A segment in braces is any one segment; may finds
+// the object that it names.
+var routes = []route{
+	{"GET", "/api/models", nil, (*API).models},
+}
+
+// Bounds of a request's body: in bytes, and for how long it may come.
+const (
+	maxBody  = 64 << 10
+	bodyTime = 10 * time.Second
+)
+
+// API serves the paths under /api/. Make it with New.
+type API struct{ Config }
+
+// New makes the API.
+func New(c Config) *API { return &API{c} }
+
+// request is one request on its way through a route.
+type request struct {
+	*http.Request
+	caller Caller
+	me     string // the caller's member id, as the store knows it
+	body   []byte
+	values map[string]string // of the path's segments in braces
+}
+
+// ServeHTTP answers a request in the order of decisions 4: path, method, key,
+// size, body.
+func (a *API) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	id := "req_" + uuid.Must(uuid.NewV7()).String()
+	h := w.Header()
+	h["X-Correlation-Id"], h["Request-Id"], h["X-Request-Id"] = []string{id}, []string{id}, []string{id}
+	h.Set("Cache-Control", "no-store")
+	body, late := readBody(w, r) // first: net/http would wait for it after the answer
+	answer, err := a.answer(&request{Request: r, body: body}, h, late)
+	if err == nil {
+		writeJSON(w, http.StatusOK, answer)
+		return
+	}
+	f := fault.Of(err)
+	if f.Code == fault.InternalError {
+		a.Log.Error("member request failed", "id", id, "method", r.Method, "error", err)
+	}
+	writeFault(w, f, id)
+}
+
+// answer finds the route, checks who asks, and asks it.
+func (a *API) answer(r *request, h http.Header, late error) (any, error) {
+	var found *route
+	var methods []string
+	for i := range routes {
+		values, ok := match(routes[i].path, r.URL)
+		if !ok {
+			continue
+		}
+		methods = append(methods, routes[i].method)
+		if routes[i].method == r.Method {
+			found, r.values = &routes[i], values
+		}
+	}
+	switch {
+	case methods == nil:
+		return nil, fault.New(fault.RouteNotFound, "there is no such path under /api/")
+	case found == nil:
+		allow := strings.Join(slices.Compact(methods), ", ")
+		h.Set("Allow", allow)
+		return nil, fault.New(fault.MethodNotAllowed, "this path takes %s", allow)
+	}
+	secret, ok := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
+	if !ok {
+		return nil, fault.New(fault.InvalidAPIKey, "no valid API key: send Authorization: Bearer with an API key or a machine's credential")
+	}
+	var err error
+	if r.caller, err = a.Identify(r.Context(), secret); err != nil {
+		return nil, err
+	}
+	r.me = string(r.caller.Member)
+	if late != nil {
+		return nil, late
+	}
+	if found.may != nil {
+		if err := found.may(a, r); err != nil {
+			return nil, err
+		}
+	}
+	answer, err := found.serve(a, r)
+	if err == nil && r.Method != http.MethodGet {
+		a.Log.Info("member act", "member", r.me, "method", found.method, "path", found.path)
+		a.Changed()
+	}
+	return answer, err
+}
+
+// match reads a path against a route's, segment by segment as they were
+// escaped: a name may hold any byte, and none of them makes another path.
+func match(pattern string, u *url.URL) (map[string]string, bool) {
+	want, got := strings.Split(pattern, "/"), strings.Split(u.EscapedPath(), "/")
+	if len(want) != len(got) {
+		return nil, false
+	}
+	values := map[string]string{}
+	for i := range want {
+		name, open := strings.CutPrefix(want[i], "{")
+		if !open {
+			if want[i] != got[i] {
+				return nil, false
+			}
+			continue
+		}
+		value, err := url.PathUnescape(got[i])
+		if err != nil || value == "" {
+			return nil, false
+		}
+		values[strings.TrimSuffix(name, "}")] = value
+	}
+	return values, true
+}
+
+// notFound and taken turn the store's two expected refusals into words for the
+// caller; other errors pass.
+func notFound(err error, format string, args ...any) error {
+	if errors.Is(err, account.ErrNotFound) {
+		return fault.New(fault.NotFound, format, args...).Because(err)
+	}
+	return err
+}
+
+func taken(err error, format string, args ...any) error {
+	if errors.Is(err, account.ErrExists) {
+		return fault.New(fault.InvalidRequest, format, args...).Because(err)
+	}
+	return err
+}
+
+// member is the member of that name.
+func (a *API) member(ctx context.Context, name string) (account.Member, error) {
+	m, err := a.Accounts.MemberByName(ctx, name)
+	if err == nil && m.Disabled {
+		err = account.ErrNotFound
+	}
+	return m, notFound(err, "no member is named %q: names are exact, in upper and lower case too", name)
+}
+
+// number reads a whole number of the query; or, where there is none, the other.
+func (r *request) number(name string, or int) (int, error) {
+	text := r.URL.Query().Get(name)
+	if text == "" {
+		return or, nil
+	}
+	n, err := strconv.Atoi(text)
+	if err != nil || n < 0 {
+		return 0, fault.New(fault.InvalidRequest, "%s is a whole number, not %.40q", name, text).WithParam(name)
+	}
+	return n, nil
+}
