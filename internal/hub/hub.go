@@ -54,6 +54,7 @@ func (c Config) withDefaults() Config {
 	orDuration(&c.Wait, 60*time.Second)
 	orDuration(&c.WaitStream, 180*time.Second)
 	orDuration(&c.FirstByte, 10*time.Minute)
+	orDuration(&c.Edge.Limits.Stream, 30*time.Minute)
 	if c.Admissions == 0 {
 		c.Admissions = 128
 	}

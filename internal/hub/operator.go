@@ -441,10 +441,15 @@ func writeJSON(w http.ResponseWriter, status int, answer any) {
 	_ = json.MarshalWrite(w, answer) // the client is gone: nothing to add
 }
 
-// writeProblem tells a refusal outside the inference routes.
+// writeProblem tells a refusal outside the inference routes, with a correlation
+// id as everywhere (S7.5).
 func writeProblem(w http.ResponseWriter, f *fault.Fault) {
+	id := account.NewID("req_")
+	w.Header().Set("X-Correlation-ID", id)
 	if f.RetryAfter > 0 {
 		w.Header().Set("Retry-After", fmt.Sprint(f.RetryAfter))
 	}
-	writeJSON(w, f.Status(), map[string]any{"error": map[string]any{"code": f.Code, "message": f.Message, "type": f.Type()}})
+	writeJSON(w, f.Status(), map[string]any{"error": map[string]any{
+		"code": f.Code, "message": f.Message, "type": f.Type(), "correlation_id": id,
+	}})
 }

@@ -10,6 +10,10 @@ import (
 	"github.com/kith/kith/internal/fleet"
 )
 
+// unconfirmed is the row of decisions 2 that says only that the law cannot be
+// told just now; of those that refuse, it alone does not end a wait (decisions 3).
+const unconfirmed = 2
+
 // room is where calls wait for a machine: one queue a model, oldest first
 // (decisions 3). A slot that comes free while calls wait is handed over under
 // mu, so no newcomer takes what is owed to a waiter.
@@ -61,11 +65,21 @@ func hold(c fleet.Candidate, model fleet.ModelID) *held {
 	return &held{Candidate: c, model: model, since: now}
 }
 
-// take holds the first candidate that has room, for a call that does not wait.
+// giveBack undoes hold; ran says that the machine took the call.
+func (h *held) giveBack(ran bool) {
+	h.Machine.Release(h.model)
+	if h.Share != nil {
+		h.Share.Release(ran, h.since)
+	}
+}
+
+// take holds the first candidate that has room, for a call that does not wait;
+// those who wait for the model already go first.
 func (r *room) take(candidates []fleet.Candidate, model fleet.ModelID) *held {
 	if r.waiting.Load() > 0 {
 		r.mu.Lock()
 		defer r.mu.Unlock()
+		r.serve(model, "")
 	}
 	for _, c := range candidates {
 		if h := hold(c, model); h != nil {
@@ -83,10 +97,7 @@ func (r *room) release(h *held, ran bool) {
 			r.mu.Lock()
 			defer r.mu.Unlock()
 		}
-		h.Machine.Release(h.model)
-		if h.Share != nil {
-			h.Share.Release(ran, h.since)
-		}
+		h.giveBack(ran)
 		if r.waiting.Load() == 0 {
 			return
 		}
@@ -96,6 +107,12 @@ func (r *room) release(h *held, ran bool) {
 			}
 		}
 	})
+}
+
+// refused gives back a slot that its machine did not grant: nobody is woken for
+// what is not there.
+func (r *room) refused(h *held) {
+	h.once.Do(func() { h.giveBack(false) })
 }
 
 // changed lets every waiter for what the machine offers, or offered, decide
@@ -155,6 +172,9 @@ func (r *room) decide(w *waiter) fleet.MachineID {
 			}
 		}
 	case fleet.Refuse:
+		if d.Row == unconfirmed { // who waits, waits on: it ends within the wait or does not
+			return ""
+		}
 		r.remove(w)
 		w.granted <- grant{refusal: d.Fault}
 	}
