@@ -90,8 +90,19 @@ type dispatch struct {
 func (d *dispatch) attempt(ctx context.Context, c *held) (_ *gateway.Answer, _ error, done bool) {
 	trace := &d.call.Trace
 	trace.Attempts++
+	noted, err := d.hub.ledger.begin(d.call, c.Machine)
+	if err != nil {
+		d.hub.room.release(c, false)
+		return nil, err, true
+	}
 	trace.Machine, trace.Owner, trace.Route = c.Machine.ID, c.Machine.Owner, routeHeader(c.Candidate)
 	answer, outcome, err := d.hub.try(ctx, d.call, c)
+	if outcome == served {
+		if err = d.hub.ledger.await(ctx, noted); err != nil {
+			answer.Body.Close()
+			return nil, err, true
+		}
+	}
 	if outcome == served || outcome == failed {
 		return answer, err, true
 	}

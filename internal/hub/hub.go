@@ -16,6 +16,7 @@ import (
 	"github.com/kith/kith/internal/account"
 	"github.com/kith/kith/internal/fleet"
 	"github.com/kith/kith/internal/gateway"
+	"github.com/kith/kith/internal/hub/journal"
 	"github.com/kith/kith/internal/registry"
 	"github.com/kith/kith/internal/web"
 )
@@ -35,6 +36,10 @@ type Config struct {
 	// Admissions is how many tunnels may be in their handshake at once; more are
 	// told to come back (decisions 8). Default 128.
 	Admissions int
+	// Journal keeps what the ledger knows until the database has it, so that no
+	// death of the hub loses a call. Without one, as in a simulation, records wait
+	// in memory. The hub closes it no more than the database.
+	Journal *journal.Journal
 	// Edge configures the HTTP edge: limits and rates. Its Backend, Identify and
 	// Finished are set here.
 	Edge gateway.Config
@@ -117,13 +122,13 @@ func New(cfg Config, records Records, live *registry.Registry) *Hub {
 	cfg = cfg.withDefaults()
 	h := &Hub{
 		cfg: cfg, records: records, live: live, log: cfg.Log,
-		ledger:   newLedger(records, cfg.Log),
+		ledger:   newLedger(records, cfg.Journal, cfg.Log),
 		admitted: make(chan struct{}, cfg.Admissions),
 	}
 	h.room.route = h.route
 	edge := cfg.Edge
 	edge.Backend, edge.Identify, edge.Log = h, h.Identify, cfg.Log
-	edge.Finished = func(call *gateway.Call, out gateway.Outcome) { h.ledger.add(record(call, out)) }
+	edge.Finished = func(call *gateway.Call, out gateway.Outcome) { h.ledger.end(record(call, out)) }
 	h.edge = gateway.New(edge)
 	h.api = h.newAPI()
 	return h
@@ -152,6 +157,7 @@ func (h *Hub) Handler() http.Handler {
 func (h *Hub) Run(ctx context.Context) error {
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return h.ledger.run(ctx) })
+	group.Go(func() error { return h.ledger.keepFirm(ctx) })
 	group.Go(func() error { return h.recheck(ctx) })
 	if err := group.Wait(); err != nil && !errors.Is(err, context.Canceled) {
 		return err

@@ -54,18 +54,18 @@ type Journal struct {
 	// firm says that all which the active slot began with is on the disk. Until
 	// then the other slot is needed, and Restart leaves it alone.
 	firm  bool
+	found [][]byte
 	frame []byte // for Append, which so makes one write
 }
 
 // Open opens the journal at path, or makes it: two files, path and "a" or "b".
-// It returns what the slots hold, the oldest first, some of it perhaps twice.
 // Nothing may be appended before the first Restart. One process at a time may
 // have a journal open; its users see to that, too.
-func Open(path string) (*Journal, [][]byte, error) {
+func Open(path string) (*Journal, error) {
 	return open(path, slotSize)
 }
 
-func open(path string, size int64) (_ *Journal, _ [][]byte, err error) {
+func open(path string, size int64) (_ *Journal, err error) {
 	j := &Journal{size: size, torn: true}
 	defer func() {
 		if err != nil {
@@ -75,13 +75,13 @@ func open(path string, size int64) (_ *Journal, _ [][]byte, err error) {
 	var found [2]content
 	for i, name := range []string{path + "a", path + "b"} {
 		if j.slots[i], err = os.OpenFile(name, os.O_CREATE|os.O_RDWR, 0o600); err != nil {
-			return nil, nil, err
+			return nil, err
 		}
 		if err := reserve(j.slots[i], size); err != nil {
-			return nil, nil, fmt.Errorf("cannot reserve %d MiB for it: %w", size>>20, err)
+			return nil, fmt.Errorf("cannot reserve %d MiB for it: %w", size>>20, err)
 		}
 		if found[i], err = read(j.slots[i]); err != nil {
-			return nil, nil, err
+			return nil, err
 		}
 	}
 	if found[1].generation > found[0].generation {
@@ -89,7 +89,16 @@ func open(path string, size int64) (_ *Journal, _ [][]byte, err error) {
 	}
 	newest, older := found[j.active], found[1-j.active]
 	j.generation, j.firm = newest.generation, newest.whole
-	return j, append(older.records, newest.records...), nil
+	j.found = append(older.records, newest.records...)
+	return j, nil
+}
+
+// Found gives, once, the records that Open found, the oldest first, some of them
+// perhaps twice.
+func (j *Journal) Found() [][]byte {
+	found := j.found
+	j.found = nil
+	return found
 }
 
 // content is what a slot holds.

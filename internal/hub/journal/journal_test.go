@@ -30,12 +30,12 @@ func bytesOf(texts []string) [][]byte {
 
 func reopen(t *testing.T, path string, size int64) (*Journal, []string) {
 	t.Helper()
-	j, records, err := open(path, size)
+	j, err := open(path, size)
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { j.Close() })
-	return j, texts(records)
+	return j, texts(j.Found())
 }
 
 func ok(t *testing.T, errs ...error) {
@@ -147,7 +147,7 @@ func TestAnyMoment(t *testing.T) {
 	for seed := range uint64(300) {
 		random := rand.New(rand.NewPCG(seed, 1))
 		path := filepath.Join(t.TempDir(), "j-")
-		j, _, err := open(path, size)
+		j, err := open(path, size)
 		ok(t, err)
 		var live, firm []string // live since the last Sync, and at it
 		ok(t, j.Restart(nil), j.Sync())
@@ -177,11 +177,11 @@ func TestAnyMoment(t *testing.T) {
 			cut := random.IntN(size)
 			ok(t, os.WriteFile(name, slices.Concat(now[slot][:cut], disk[slot][cut:]), 0o600))
 		}
-		j, records, err := open(path, size)
+		j, err = open(path, size)
 		if err != nil {
 			t.Fatalf("seed %d: %v", seed, err)
 		}
-		found := texts(records)
+		found := texts(j.Found())
 		for _, s := range firm {
 			if !slices.Contains(found, s) {
 				t.Fatalf("seed %d: %s was firm and is lost; found %q", seed, s, found)
@@ -202,7 +202,7 @@ func snapshot(t *testing.T, path string) (slots [2][]byte) {
 }
 
 func TestOpenFails(t *testing.T) {
-	if _, _, err := Open(filepath.Join(t.TempDir(), "no folder", "j-")); err == nil {
+	if _, err := Open(filepath.Join(t.TempDir(), "no folder", "j-")); err == nil {
 		t.Fatal("it opened")
 	}
 	// What is no journal is an empty one; a length that lies is no record.
@@ -215,7 +215,7 @@ func TestOpenFails(t *testing.T) {
 
 // BenchmarkAppend writes a record of 250 bytes, not yet firm.
 func BenchmarkAppend(b *testing.B) {
-	j, _, err := Open(filepath.Join(b.TempDir(), "j-"))
+	j, err := Open(filepath.Join(b.TempDir(), "j-"))
 	if err != nil {
 		b.Fatal(err)
 	}
