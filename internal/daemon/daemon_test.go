@@ -129,7 +129,7 @@ func TestSettings(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := Sharing{Paused: true, Hours: hours, Timezone: "Europe/Lisbon", Slots: 5}
-	if got, open := s.current(); got != want || !open.Open(time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC)) {
+	if got, open := s.current(time.Now()); got != want || !open.Open(time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC)) {
 		t.Errorf("got %+v, want %+v", got, want)
 	}
 	no, none := false, ""
@@ -140,7 +140,7 @@ func TestSettings(t *testing.T) {
 		t.Fatal(err)
 	}
 	want.Paused, want.Hours = false, ""
-	if got, _ := s.current(); got != want {
+	if got, _ := s.current(time.Now()); got != want {
 		t.Errorf("taken back: got %+v, want %+v", got, want)
 	}
 	if err := os.WriteFile(path, []byte(`{"paused":tr`), 0o600); err != nil {
@@ -164,7 +164,7 @@ func TestSettingsUnsaved(t *testing.T) {
 	if err := s.change(tunnel.Control{Paused: &yes}); err == nil {
 		t.Error("no error")
 	}
-	if now, _ := s.current(); now.Paused {
+	if now, _ := s.current(time.Now()); now.Paused {
 		t.Error("paused, but not for long")
 	}
 }

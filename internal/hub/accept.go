@@ -13,6 +13,7 @@ import (
 	"github.com/kith/kith/internal/fault"
 	"github.com/kith/kith/internal/fleet"
 	"github.com/kith/kith/internal/tunnel"
+	"github.com/kith/kith/internal/web"
 )
 
 // acceptTunnel is GET /tunnel: a machine that dialled out becomes reachable
@@ -108,7 +109,7 @@ func (h *Hub) login(w http.ResponseWriter, r *http.Request) {
 		writeProblem(w, badToken())
 		return
 	}
-	if validName(ask.Name) != nil {
+	if web.CheckName(ask.Name) != nil {
 		ask.Name = "machine"
 	}
 	secret := credential.Mint(credential.MachineKey, h.cfg.Region)

@@ -174,6 +174,29 @@ func (db *DB) UsageDays(ctx context.Context, f UsageFilter) ([]account.UsageDay,
 	return each(rows, usageDay), db.told(err, "read the daily usage")
 }
 
+// DaysOfCaller is the daily sums of a member's calls, from since's day on, in
+// order of day: a read along one index.
+func (db *DB) DaysOfCaller(ctx context.Context, memberID string, since time.Time) ([]account.UsageDay, error) {
+	return db.UsageDays(ctx, UsageFilter{Member: memberID, Since: since})
+}
+
+// DaysOfOwner is the daily sums of what ran on a member's machines, likewise. A
+// sum's MemberID is the owner's for own calls, and empty for all others': whose
+// they were is not told.
+func (db *DB) DaysOfOwner(ctx context.Context, ownerID string, since time.Time) ([]account.UsageDay, error) {
+	if ownerID == "" { // whatever no machine took has no owner
+		return nil, nil
+	}
+	rows, err := db.query.UsageDaysOn(ctx, query.UsageDaysOnParams{Owner: ownerID, Since: millis(dayOf(since))})
+	return each(rows, func(row query.UsageDaysOnRow) account.UsageDay {
+		return account.UsageDay{
+			Day: moment(row.Day), MemberID: row.Caller, OwnerID: ownerID, MachineID: row.MachineID, Model: row.Model, Code: row.Code,
+			Calls: row.Calls, Waited: micros(row.WaitedUs), Duration: micros(row.DurationUs),
+			TokensIn: row.TokensIn, TokensOut: row.TokensOut,
+		}
+	}), db.told(err, "read the daily usage")
+}
+
 func usageRow(u account.Usage) query.InsertUsageParams {
 	return query.InsertUsageParams{
 		CallID: u.CallID, Attempt: int64(u.Attempt), Started: millis(u.Started),

@@ -11,7 +11,6 @@ import (
 	"net/http"
 	"net/url"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -49,6 +48,31 @@ var ErrNotConnected = errors.New("the machine is not connected")
 // account.ErrExists.
 type Accounts interface {
 	MemberByName(ctx context.Context, name string) (account.Member, error)
+
+	NamedShares(ctx context.Context, memberID string) ([]account.NamedShare, error)
+	PutShare(context.Context, account.Share) (account.Share, error)
+	RemoveShare(ctx context.Context, ownerID, memberID string) error
+	CreateInvite(context.Context, account.Invite) error
+	Invites(ctx context.Context, ownerID string) ([]account.Invite, error)
+	RevokeInvite(ctx context.Context, ownerID, id string, now time.Time) error
+	AcceptInvite(ctx context.Context, hash [32]byte, share account.Share, now time.Time) (account.Share, account.Member, error)
+
+	SeenGroups(ctx context.Context, viewerID, name string) ([]account.SeenGroup, error)
+	CreateGroup(context.Context, account.Group) error
+	EndGroup(ctx context.Context, adminID, groupID string) error
+	JoinGroup(ctx context.Context, groupID, memberID string) error
+	LeaveGroup(ctx context.Context, groupID, memberID string) error
+	AdmitToGroup(ctx context.Context, adminID, groupID, memberID string) error
+	ExpelFromGroup(ctx context.Context, adminID, groupID, memberID string) error
+	MakeAdmin(ctx context.Context, adminID, groupID, memberID string) error
+
+	Machines(ctx context.Context, ownerID string) ([]account.Machine, error)
+	OwnMachine(ctx context.Context, ownerID, id string) (account.Machine, error)
+	KeepOutOwn(ctx context.Context, ownerID, groupID, machineID string, out bool) error
+	KeepOutOfAll(ctx context.Context, ownerID, machineID string, out bool) error
+
+	DaysOfCaller(ctx context.Context, memberID string, since time.Time) ([]account.UsageDay, error)
+	DaysOfOwner(ctx context.Context, ownerID string, since time.Time) ([]account.UsageDay, error)
 }
 
 // Caller is who asks: the member whose API key or machine credential was sent
@@ -72,6 +96,29 @@ type route struct {
 // the object that it names.
 var routes = []route{
 	{"GET", "/api/models", nil, (*API).models},
+
+	{"GET", "/api/shares", nil, (*API).listShares},
+	{"POST", "/api/shares", nil, (*API).putShare},
+	{"DELETE", "/api/shares/{member}", nil, (*API).removeShare},
+	{"GET", "/api/invites", nil, (*API).listInvites},
+	{"POST", "/api/invites", nil, (*API).createInvite},
+	{"POST", "/api/invites/accept", nil, (*API).acceptInvite},
+	{"DELETE", "/api/invites/{invite}", nil, (*API).revokeInvite},
+
+	{"GET", "/api/groups", nil, (*API).listGroups},
+	{"POST", "/api/groups", nil, (*API).createGroup},
+	{"DELETE", "/api/groups/{group}", (*API).isAdmin, (*API).endGroup},
+	{"POST", "/api/groups/{group}/join", (*API).sees, (*API).joinGroup},
+	{"POST", "/api/groups/{group}/leave", (*API).isIn, (*API).leaveGroup},
+	{"POST", "/api/groups/{group}/members", (*API).runsOrg, (*API).addToGroup},
+	{"DELETE", "/api/groups/{group}/members/{member}", (*API).runsOrg, (*API).removeFromGroup},
+	{"POST", "/api/groups/{group}/admins", (*API).runsOrg, (*API).makeAdmin},
+
+	{"GET", "/api/machines", nil, (*API).listMachines},
+	{"POST", "/api/machines/{machine}/control", (*API).owns, (*API).controlMachine},
+	{"POST", "/api/machines/{machine}/keep-out", (*API).owns, (*API).keepOut},
+
+	{"GET", "/api/usage", nil, (*API).usage},
 }
 
 // Bounds of a request's body: in bytes, and for how long it may come.
@@ -93,6 +140,10 @@ type request struct {
 	me     string // the caller's member id, as the store knows it
 	body   []byte
 	values map[string]string // of the path's segments in braces
+
+	// What the route's may found.
+	group   account.SeenGroup
+	machine account.Machine
 }
 
 // ServeHTTP answers a request in the order of decisions 4: path, method, key,
@@ -210,17 +261,4 @@ func (a *API) member(ctx context.Context, name string) (account.Member, error) {
 		err = account.ErrNotFound
 	}
 	return m, notFound(err, "no member is named %q: names are exact, in upper and lower case too", name)
-}
-
-// number reads a whole number of the query; or, where there is none, the other.
-func (r *request) number(name string, or int) (int, error) {
-	text := r.URL.Query().Get(name)
-	if text == "" {
-		return or, nil
-	}
-	n, err := strconv.Atoi(text)
-	if err != nil || n < 0 {
-		return 0, fault.New(fault.InvalidRequest, "%s is a whole number, not %.40q", name, text).WithParam(name)
-	}
-	return n, nil
 }

@@ -37,3 +37,11 @@ ORDER BY day, member_id, owner_id, machine_id, model, code;
 -- name: UsageDaysByOwner :many
 SELECT * FROM usage_days WHERE owner_id = sqlc.arg(owner) AND day >= sqlc.arg(since) AND day < sqlc.arg(until)
 ORDER BY day, member_id, owner_id, machine_id, model, code;
+
+-- What ran on an owner's machines; of who called it only says whether it was the owner.
+-- name: UsageDaysOn :many
+SELECT day, cast(CASE WHEN member_id = owner_id THEN owner_id ELSE '' END AS text) AS caller, machine_id, model, code,
+    cast(sum(calls) AS bigint) AS calls, cast(sum(waited_us) AS bigint) AS waited_us, cast(sum(duration_us) AS bigint) AS duration_us,
+    cast(sum(tokens_in) AS bigint) AS tokens_in, cast(sum(tokens_out) AS bigint) AS tokens_out
+FROM usage_days WHERE owner_id = sqlc.arg(owner) AND day >= sqlc.arg(since)
+GROUP BY 1, 2, 3, 4, 5 ORDER BY 1, 2, 3, 4, 5;

@@ -413,3 +413,64 @@ func (q *Queries) UsageDaysByOwner(ctx context.Context, arg UsageDaysByOwnerPara
 	}
 	return items, nil
 }
+
+const usageDaysOn = `-- name: UsageDaysOn :many
+SELECT day, cast(CASE WHEN member_id = owner_id THEN owner_id ELSE '' END AS text) AS caller, machine_id, model, code,
+    cast(sum(calls) AS bigint) AS calls, cast(sum(waited_us) AS bigint) AS waited_us, cast(sum(duration_us) AS bigint) AS duration_us,
+    cast(sum(tokens_in) AS bigint) AS tokens_in, cast(sum(tokens_out) AS bigint) AS tokens_out
+FROM usage_days WHERE owner_id = $1 AND day >= $2
+GROUP BY 1, 2, 3, 4, 5 ORDER BY 1, 2, 3, 4, 5
+`
+
+type UsageDaysOnParams struct {
+	Owner string
+	Since int64
+}
+
+type UsageDaysOnRow struct {
+	Day        int64
+	Caller     string
+	MachineID  string
+	Model      string
+	Code       string
+	Calls      int64
+	WaitedUs   int64
+	DurationUs int64
+	TokensIn   int64
+	TokensOut  int64
+}
+
+// What ran on an owner's machines; of who called it only says whether it was the owner.
+func (q *Queries) UsageDaysOn(ctx context.Context, arg UsageDaysOnParams) ([]UsageDaysOnRow, error) {
+	rows, err := q.query(ctx, q.usageDaysOnStmt, usageDaysOn, arg.Owner, arg.Since)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []UsageDaysOnRow
+	for rows.Next() {
+		var i UsageDaysOnRow
+		if err := rows.Scan(
+			&i.Day,
+			&i.Caller,
+			&i.MachineID,
+			&i.Model,
+			&i.Code,
+			&i.Calls,
+			&i.WaitedUs,
+			&i.DurationUs,
+			&i.TokensIn,
+			&i.TokensOut,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Close(); err != nil {
+		return nil, err
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
