@@ -280,19 +280,24 @@ func (l *ledger) firm() {
 // tidy begins the journal anew, with the calls that are not in the database, if
 // it is broken or mostly holds others.
 func (l *ledger) tidy() error {
-	live := len(l.open) + len(l.pending)
-	if l.broken == nil && (l.journal.Used() < journalStale || 2*live > l.written) {
+	if l.broken == nil && !l.stale() {
 		return nil
 	}
-	entries := make([][]byte, 0, live)
+	entries := make([][]byte, 0, len(l.open)+len(l.pending))
 	for _, text := range l.open {
 		entries = append(entries, text)
 	}
 	for _, u := range l.pending {
 		entries = append(entries, entry{true, u}.encode())
 	}
-	l.written = live
+	l.written = len(entries)
 	return l.journal.Restart(entries)
+}
+
+// stale reports whether the journal is worth beginning anew: a good part of it
+// is taken, most of that by calls that the database has.
+func (l *ledger) stale() bool {
+	return l.journal != nil && l.journal.Used() > journalStale && 2*(len(l.open)+len(l.pending)) < l.written
 }
 
 // run writes the records that come to the database until ctx ends, then what is
@@ -353,7 +358,11 @@ func (l *ledger) flush(ctx context.Context) error {
 		}
 		l.mu.Lock()
 		l.pending = l.pending[len(batch):]
+		stale := l.stale()
 		l.mu.Unlock()
+		if stale {
+			nudge(l.sync)
+		}
 	}
 }
 
