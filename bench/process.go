@@ -37,18 +37,6 @@ func cpu(pids []int) time.Duration {
 	return sum
 }
 
-// rss is the resident memory of a process, in MB.
-func rss(pid int) float64 {
-	status, _ := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
-	for line := range strings.Lines(string(status)) {
-		if value, ok := strings.CutPrefix(line, "VmRSS:"); ok {
-			kb, _ := strconv.Atoi(strings.TrimSuffix(strings.TrimSpace(value), " kB"))
-			return float64(kb) / 1024
-		}
-	}
-	return 0
-}
-
 // bench holds what a run started, so that all of it ends with the run.
 type bench struct {
 	dir   string

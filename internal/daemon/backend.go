@@ -104,9 +104,6 @@ func told(call *gateway.Call, e *engine.Engine, resp *http.Response) (next bool,
 	return false, engineFault(e, resp.StatusCode, text)
 }
 
-// maxEngineText is how much of an engine's own words a caller is shown, in bytes.
-const maxEngineText = 500
-
 // engineFault is the fault of an engine's error answer that goes nowhere else.
 // What was wrong with the request is the caller's to mend; all else is the
 // engine's failure, its 401 and 403 too, which would read as the caller's key.

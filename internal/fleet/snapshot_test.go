@@ -188,8 +188,13 @@ func TestAShareCountsItsDay(t *testing.T) {
 	share := &Share{PerDay: 2, Load: new(ShareLoad)}
 	late := time.Date(2026, 11, 21, 23, 59, 59, 0, time.UTC)
 	tomorrow := late.Add(time.Second)
-	if !share.Reserve(late) || !share.Reserve(late) || share.Reserve(late) || !share.spent(late) {
-		t.Fatal("not two a day")
+	for i, want := range []bool{true, true, false} {
+		if got := share.Reserve(late); got != want {
+			t.Fatalf("call %d of a day with two: reserved %v", i+1, got)
+		}
+	}
+	if !share.spent(late) {
+		t.Fatal("two of two calls, and the day is not spent")
 	}
 	share.Release(false, late) // no machine started it: it does not count
 	if share.spent(late) || !share.Reserve(late) {

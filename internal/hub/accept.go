@@ -128,7 +128,7 @@ func (h *Hub) login(w http.ResponseWriter, r *http.Request) {
 		writeProblem(w, badToken())
 		return
 	case errors.Is(err, account.ErrExists):
-		writeProblem(w, fault.New(fault.InvalidRequest, "the token names the machine as the member has one already; ask the operator for a token with another name"))
+		writeProblem(w, fault.New(fault.InvalidRequest, "the member already has a machine of this token's name; revoke that one, or ask for a token with another name"))
 		return
 	case err != nil:
 		h.log.Error("cannot redeem a login token", "error", err)

@@ -63,7 +63,7 @@ func (h *Hub) try(ctx context.Context, call *gateway.Call, c *held) (*gateway.An
 
 	response, err := line.RoundTrip(h.request(ctx, call, c))
 	if err != nil {
-		out, f := broken(ctx, call, gone, err, false)
+		out, f := broken(ctx, call, gone, err)
 		end(out)
 		return nil, out, f
 	}
@@ -80,7 +80,7 @@ func (h *Hub) try(ctx context.Context, call *gateway.Call, c *held) (*gateway.An
 		err = answer.hold()
 	}
 	if err != nil {
-		out, f := broken(ctx, call, gone, err, true)
+		out, f := broken(ctx, call, gone, err)
 		answer.Close()
 		return nil, out, f
 	}
@@ -117,9 +117,9 @@ func (h *Hub) request(ctx context.Context, call *gateway.Call, c *held) *http.Re
 }
 
 // broken says what a failed exchange means: the caller left or a limit passed,
-// the machine went away, or its engine gave the call up; full is a machine that
-// grants no further stream.
-func broken(ctx context.Context, call *gateway.Call, gone <-chan struct{}, err error, begun bool) (outcome, error) {
+// the machine went away or grants no further stream, or its engine gave the
+// call up.
+func broken(ctx context.Context, call *gateway.Call, gone <-chan struct{}, err error) (outcome, error) {
 	var told *fault.Fault
 	switch {
 	case ctx.Err() != nil:

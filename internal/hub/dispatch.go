@@ -2,9 +2,11 @@ package hub
 
 import (
 	"context"
+	"io"
 	"math"
 	"math/rand/v2"
 	"slices"
+	"sync/atomic"
 	"time"
 
 	"github.com/kith/kith/internal/fault"
@@ -26,11 +28,39 @@ const (
 // Do serves a call on a machine in the caller's reach, or says which refusal
 // it is (decisions 2, 3): decide, try, wait, give up.
 func (h *Hub) Do(ctx context.Context, call *gateway.Call) (*gateway.Answer, error) {
-	d := &dispatch{hub: h, call: call, ask: fleet.Ask{
+	d := &dispatch{hub: h, call: call, ask: askOf(call), deadline: call.Arrived.Add(h.patience(call))}
+	ctx, end := h.underway.begin(ctx, d)
+	answer, err := d.run(ctx)
+	if err != nil {
+		end()
+		return nil, err
+	}
+	answer.Body = &lasting{answer.Body, end}
+	return answer, nil
+}
+
+// lasting is an answer's body whose close ends the call.
+type lasting struct {
+	io.ReadCloser
+	end func()
+}
+
+// Close satisfies io.Closer.
+func (b *lasting) Close() error {
+	defer b.end()
+	return b.ReadCloser.Close()
+}
+
+func askOf(call *gateway.Call) fleet.Ask {
+	return fleet.Ask{
 		Caller: call.Caller.Member, Narrow: call.Caller.Narrow, Exclude: call.Caller.Machine,
 		Model: call.Model, Family: call.Endpoint.Family(),
-	}}
-	d.deadline = call.Arrived.Add(h.patience(call))
+	}
+}
+
+// run is the call's way to an answer or its fault.
+func (d *dispatch) run(ctx context.Context) (*gateway.Answer, error) {
+	h, call := d.hub, d.call
 	for {
 		decision := h.route(&d.ask)
 		switch decision.Verdict {
@@ -83,6 +113,8 @@ type dispatch struct {
 	full []fleet.MachineID
 	// vanished says that a unary call lost its machine after it had started.
 	vanished bool
+	// on is the machine that runs the call now; nil: none.
+	on atomic.Pointer[held]
 }
 
 // attempt tries the machine on which a slot is held. done is false when another
@@ -96,6 +128,7 @@ func (d *dispatch) attempt(ctx context.Context, c *held) (_ *gateway.Answer, _ e
 		return nil, err, true
 	}
 	trace.Machine, trace.Owner, trace.Route = c.Machine.ID, c.Machine.Owner, routeHeader(c.Candidate)
+	d.on.Store(c)
 	answer, outcome, err := d.hub.try(ctx, d.call, c)
 	if outcome == served {
 		if err = d.hub.ledger.await(ctx, noted); err != nil {
@@ -106,6 +139,7 @@ func (d *dispatch) attempt(ctx context.Context, c *held) (_ *gateway.Answer, _ e
 	if outcome == served || outcome == failed {
 		return answer, err, true
 	}
+	d.on.Store(nil)
 	trace.Route = "" // whatever answers, it is not this machine
 	if outcome != vanished {
 		trace.Machine, trace.Owner = "", "" // it never ran the call

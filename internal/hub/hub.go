@@ -109,6 +109,7 @@ type Hub struct {
 	live     *registry.Registry
 	log      *slog.Logger
 	room     room
+	underway underway
 	keys     keyring
 	ledger   *ledger
 	edge     http.Handler
@@ -180,10 +181,12 @@ func (h *Hub) recheck(ctx context.Context) error {
 	}
 }
 
-// OnChange takes in that facts of the store moved: keys are looked up anew, and
-// waiting calls decide anew.
-func (h *Hub) OnChange([]fleet.Change) {
+// OnChange takes in that facts of the store moved (nil: any of them): keys are
+// looked up anew, waiting calls decide anew, and what runs by a key or a share
+// that ended ends.
+func (h *Hub) OnChange(changes []fleet.Change) {
 	h.keys.forget()
+	h.recall(changes)
 	h.room.recheck()
 }
 

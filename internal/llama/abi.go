@@ -1,5 +1,7 @@
 package llama
 
+//lint:file-ignore U1000 the structs are llama.cpp's layouts: every member is there for its place
+
 import (
 	"fmt"
 	"path/filepath"

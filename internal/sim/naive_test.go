@@ -87,7 +87,7 @@ func (v *truth) way(by *member, key string, m *machine) string {
 
 // shared says whether somebody shares with the member.
 func (v *truth) shared(w *world, by *member) bool {
-	return slices.ContainsFunc(w.people, func(other *member) bool {
+	return !v.disabled[by.ID] && slices.ContainsFunc(w.people, func(other *member) bool {
 		return other != by && !v.disabled[other.ID] && (v.shares[[2]string{other.ID, by.ID}] || v.together(other.ID, by.ID))
 	})
 }
@@ -222,7 +222,7 @@ func (w *world) mayRefuse(a *answer) bool {
 				return true
 			}
 		case "machine_offline":
-			if reached > 0 && offline == reached || ran && unsettled > 0 {
+			if reached > 0 && offline == reached || (ran || !a.stream) && unsettled > 0 { // an unary call may have started
 				return true
 			}
 		case "outside_sharing_hours":

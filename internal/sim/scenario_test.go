@@ -469,6 +469,62 @@ func TestKeyRevoked(t *testing.T) {
 	})
 }
 
+// The end of a key ends what runs by it and what waits with it.
+func TestKeyRevokedUnderway(t *testing.T) {
+	both(t, func(w *world, stream bool) {
+		ann := w.addMember("ann")
+		w.addMachine(ann, "box", 1, "m")
+		w.set(paced(2 * time.Second))
+		runs := w.begin(ask{by: ann, model: "m", stream: stream, words: 100})
+		w.begun(runs)
+		waits := w.begin(ask{by: ann, model: "m", stream: stream})
+		time.Sleep(10 * time.Second)
+		old := ann.key.ID
+		w.addKey(ann, "all") // another key of the same member goes on
+		other := w.begin(ask{by: ann, model: "m", stream: stream, words: 2})
+		time.Sleep(10 * time.Second)
+		w.must(w.db.RevokeKey(w.t.Context(), old, time.Now()))
+		<-runs.over
+		<-waits.over
+		for _, a := range []*answer{runs, waits} {
+			w.wantCode(a, "invalid_api_key", "")
+			if a.took() > 25*time.Second {
+				w.t.Error(a)
+			}
+		}
+		<-other.over
+		w.wantServed(other, 1)
+		w.settled()
+	})
+}
+
+// The end of a share ends what runs by it.
+func TestShareEndedUnderway(t *testing.T) {
+	for elsewhere, code := range map[bool]string{false: "NOT_IN_CIRCLE", true: "CASCADE_EXHAUSTED"} {
+		inBubble(t, func(w *world) {
+			ann, bob := w.addMember("ann"), w.addMember("bob")
+			w.addMachine(ann, "box", 2, "m")
+			w.share(ann, bob)
+			w.set(paced(2 * time.Second))
+			a := w.begin(ask{by: bob, model: "m", stream: true, words: 100})
+			own := w.begin(ask{by: ann, model: "m", stream: true, words: 10})
+			time.Sleep(11 * time.Second)
+			if elsewhere {
+				w.addMachine(bob, "bobs", 1, "m")
+			}
+			w.must(w.db.RemoveShare(w.t.Context(), ann.ID, bob.ID))
+			<-a.over
+			w.wantCode(a, code, "")
+			if !a.framed || a.text == "" || a.took() > 16*time.Second {
+				w.t.Error(a)
+			}
+			<-own.over
+			w.wantServed(own, 1)
+			w.settled()
+		})
+	}
+}
+
 func TestShareEnded(t *testing.T) {
 	inBubble(t, func(w *world) {
 		ann, bob := w.addMember("ann"), w.addMember("bob")

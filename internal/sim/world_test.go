@@ -234,6 +234,7 @@ type machine struct {
 	// Its sharing hours, minutes of the day; 0: always open.
 	from, until int
 	faulty      atomic.Bool // its engine was told to fail, once
+	revoked     bool
 
 	mu         sync.Mutex
 	down       bool  // the engine refuses connections
