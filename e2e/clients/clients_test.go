@@ -28,8 +28,8 @@ type network struct {
 	Models []string `json:"models"`
 }
 
-// dev starts the whole network and ends it with the test.
-func dev(t *testing.T) network {
+// kithBinary is the binary under test.
+func kithBinary(t *testing.T) string {
 	t.Helper()
 	binary := os.Getenv("KITH_BIN")
 	if binary == "" {
@@ -38,7 +38,13 @@ func dev(t *testing.T) network {
 	if _, err := os.Stat(binary); err != nil {
 		t.Fatalf("cannot find the binary under test: %v; run make build, or make test", err)
 	}
-	cmd := exec.Command(binary, "dev", "--json", "--data", t.TempDir(), "--listen", "127.0.0.1:0", "--local", "127.0.0.1:0")
+	return binary
+}
+
+// dev starts the whole network and ends it with the test.
+func dev(t *testing.T) network {
+	t.Helper()
+	cmd := exec.Command(kithBinary(t), "dev", "--json", "--data", t.TempDir(), "--listen", "127.0.0.1:0", "--local", "127.0.0.1:0")
 	cmd.Env = append(os.Environ(), "KITH_HOME="+t.TempDir())
 	cmd.Stderr = os.Stderr
 	out, err := cmd.StdoutPipe()

@@ -29,7 +29,7 @@ func (a *app) groups() *cobra.Command {
 	list := &cobra.Command{
 		Use: "list", Short: "List your groups, and those open to anyone", Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			var answer struct{ Data []groupRow }
+			var answer rowsOf[groupRow]
 			return a.askAccount(cmd.Context(), "list the groups", http.MethodGet, api("groups"), nil, &answer, func() {
 				a.showGroups(answer.Data)
 			})

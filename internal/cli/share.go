@@ -42,6 +42,11 @@ func (a *app) ask(ctx context.Context, at *client, doing, method, path string, i
 // api is a path of the members' API below a collection.
 func api(parts ...string) string { return "/api" + under(parts...) }
 
+// rowsOf is a listing of the members' API.
+type rowsOf[T any] struct {
+	Data []T `json:"data"`
+}
+
 // limits are what a share may be limited to; empty and zero are none.
 type limits struct {
 	Models     []string `json:"models,omitempty"`
@@ -83,7 +88,7 @@ func (a *app) share() *cobra.Command {
 	list := &cobra.Command{
 		Use: "list", Short: "List who may use your machines, and whose you may use", Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			var answer struct{ Data []shareRow }
+			var answer rowsOf[shareRow]
 			return a.askAccount(cmd.Context(), "list the shares", http.MethodGet, api("shares"), nil, &answer, func() {
 				var rows [][]string
 				for _, s := range answer.Data {
@@ -147,9 +152,9 @@ func (a *app) invite() *cobra.Command {
 		Use: "invite", Short: "Make a code that shares your machines with whoever accepts it", Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			var made struct {
-				Code    string
-				Uses    int
-				Expires time.Time
+				Code    string    `json:"code"`
+				Uses    int       `json:"uses"`
+				Expires time.Time `json:"expires"`
 			}
 			return a.askAccount(cmd.Context(), "make the invite", http.MethodPost, api("invites"), in, &made, func() {
 				a.say("%s\n", strong(made.Code))
@@ -170,7 +175,9 @@ func (a *app) accept() *cobra.Command {
 	return &cobra.Command{
 		Use: "accept CODE", Short: "Accept an invite: use the machines of who made it", Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			var made struct{ Owner string }
+			var made struct {
+				Owner string `json:"owner"`
+			}
 			return a.askAccount(cmd.Context(), "accept the invite", http.MethodPost, api("invites", "accept"), map[string]string{"code": args[0]}, &made, func() {
 				a.say("%s shares with you; `kith models --account` lists what you can use\n", strong(made.Owner))
 			})

@@ -25,7 +25,7 @@ var errGone = errors.New("the caller is gone")
 
 // exchange is one request and its answer.
 type exchange struct {
-	g       *edge
+	g       *Edge
 	w       http.ResponseWriter
 	r       *http.Request
 	control *http.ResponseController
@@ -49,7 +49,7 @@ type exchange struct {
 	usage    dialect.Usage
 }
 
-func newExchange(g *edge, w http.ResponseWriter, r *http.Request) *exchange {
+func newExchange(g *Edge, w http.ResponseWriter, r *http.Request) *exchange {
 	x := &exchange{
 		g: g, w: w, r: r,
 		control: http.NewResponseController(w),

@@ -68,6 +68,7 @@ func (h *Hub) try(ctx context.Context, call *gateway.Call, c *held) (*gateway.An
 		return nil, out, f
 	}
 	if response.StatusCode != http.StatusOK {
+		c.refused = tunnel.Refusal(response.Header.Get(tunnel.HeaderRefused))
 		out, f := refused(response)
 		response.Body.Close()
 		end(out)

@@ -63,6 +63,7 @@ func (d *dispatch) run(ctx context.Context) (*gateway.Answer, error) {
 	h, call := d.hub, d.call
 	for {
 		decision := h.route(&d.ask)
+		d.judged(judgement(decision))
 		switch decision.Verdict {
 		case fleet.Refuse:
 			return nil, d.refusal(decision)
@@ -129,13 +130,15 @@ func (d *dispatch) attempt(ctx context.Context, c *held) (_ *gateway.Answer, _ e
 	}
 	trace.Machine, trace.Owner, trace.Route = c.Machine.ID, c.Machine.Owner, routeHeader(c.Candidate)
 	d.on.Store(c)
+	began := time.Now()
 	answer, outcome, err := d.hub.try(ctx, d.call, c)
 	if outcome == served {
 		if err = d.hub.ledger.await(ctx, noted); err != nil {
 			answer.Body.Close()
-			return nil, err, true
+			answer, outcome = nil, failed
 		}
 	}
+	d.tried(c, began, outcome)
 	if outcome == served || outcome == failed {
 		return answer, err, true
 	}
@@ -190,8 +193,11 @@ func vanishedTwice() *fault.Fault {
 func (d *dispatch) giveUp() *fault.Fault {
 	decision := d.hub.route(&d.ask)
 	if decision.Verdict == fleet.Refuse {
+		d.judged(judgement(decision))
 		return d.refusal(decision)
 	}
+	decision.Verdict, decision.Row = fleet.Refuse, 11
+	d.judged(judgement(decision))
 	code := fault.CapacityFull
 	if d.ask.Family != fleet.Chat {
 		code = fault.CascadeExhausted
@@ -212,10 +218,11 @@ func (d *dispatch) wait(ctx context.Context) (_ *gateway.Answer, _ error, done b
 	g, err := d.sit(ctx, w)
 	d.call.Trace.Waited += time.Since(began)
 	d.call.Waiting(-1, 0)
-	switch {
-	case err != nil:
+	if err != nil {
 		return nil, err, true
-	case g.held == nil:
+	}
+	d.judged(g.judged)
+	if g.held == nil {
 		return nil, g.refusal, true
 	}
 	return d.attempt(ctx, g.held)

@@ -100,6 +100,9 @@ type Records interface {
 	RemoveGroupMember(ctx context.Context, groupID, memberID string) error
 
 	RecordUsage(context.Context, []account.Usage) error
+
+	SaveStories(ctx context.Context, stories []account.Story, now time.Time) error
+	Story(ctx context.Context, callID, memberID string) (account.Story, error)
 }
 
 // Hub is one node of the hosted surface. Make it with New, then Run it.
@@ -112,7 +115,8 @@ type Hub struct {
 	underway underway
 	keys     keyring
 	ledger   *ledger
-	edge     http.Handler
+	stories  *stories
+	edge     *gateway.Edge
 	api      http.Handler  // of members, under /api/
 	admitted chan struct{} // a place for each tunnel in its handshake
 }
@@ -124,12 +128,16 @@ func New(cfg Config, records Records, live *registry.Registry) *Hub {
 	h := &Hub{
 		cfg: cfg, records: records, live: live, log: cfg.Log,
 		ledger:   newLedger(records, cfg.Journal, cfg.Log),
+		stories:  &stories{records: records, log: cfg.Log},
 		admitted: make(chan struct{}, cfg.Admissions),
 	}
 	h.room.route = h.route
 	edge := cfg.Edge
 	edge.Backend, edge.Identify, edge.Log = h, h.Identify, cfg.Log
-	edge.Finished = func(call *gateway.Call, out gateway.Outcome) { h.ledger.end(record(call, out)) }
+	edge.Finished = func(call *gateway.Call, out gateway.Outcome) {
+		h.ledger.end(record(call, out))
+		h.stories.add(storiesOf(call, out))
+	}
 	h.edge = gateway.New(edge)
 	h.api = h.newAPI()
 	return h
@@ -159,6 +167,7 @@ func (h *Hub) Run(ctx context.Context) error {
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return h.ledger.run(ctx) })
 	group.Go(func() error { return h.ledger.keepFirm(ctx) })
+	group.Go(func() error { return h.stories.run(ctx) })
 	group.Go(func() error { return h.recheck(ctx) })
 	if err := group.Wait(); err != nil && !errors.Is(err, context.Canceled) {
 		return err

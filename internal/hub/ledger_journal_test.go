@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"path/filepath"
 	"reflect"
+	"strings"
 	"sync"
 	"syscall"
 	"testing"
@@ -87,6 +88,13 @@ func begin(t testing.TB, path string, b *books) life {
 	}}
 }
 
+// aLong makes a call whose records take 4 KiB, so that few of them fill a journal.
+func aLong(id string) *gateway.Call {
+	call := aCall(id)
+	call.Caller.KeyID = strings.Repeat("k", 4<<10)
+	return call
+}
+
 func aCall(id string) *gateway.Call {
 	return &gateway.Call{ID: id, Model: "m", Endpoint: fleet.ChatCompletions, Arrived: time.Now(), Caller: gateway.Caller{Member: "mem_1", KeyID: "key_1"}}
 }
@@ -152,6 +160,42 @@ func TestLedgerTakesUp(t *testing.T) {
 	})
 }
 
+// TestLedgerAwaitsTheDisk: an answer waits for its call's intent to be on the
+// disk, and is not told where that fails.
+func TestLedgerAwaitsTheDisk(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		j, err := journal.Open(filepath.Join(t.TempDir(), "ledger-"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		l := newLedger(forgetful{}, j, slog.New(slog.DiscardHandler)) // nobody syncs
+		wait := func() error {
+			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+			defer cancel()
+			n, err := l.begin(aCall("one"), aMachine)
+			if err != nil {
+				return err
+			}
+			return l.await(ctx, n)
+		}
+		if err := wait(); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("before the sync: %v", err)
+		}
+		time.AfterFunc(time.Second, l.firm)
+		if err := wait(); err != nil {
+			t.Errorf("after the sync: %v", err)
+		}
+		j.Close() // the disk is gone
+		time.AfterFunc(time.Second, l.firm)
+		if f := fault.Of(wait()); f == nil || f.Code != fault.CascadeExhausted {
+			t.Errorf("without a disk: %v", f)
+		}
+		if _, err := l.begin(aCall("two"), aMachine); fault.Of(err).Code != fault.CascadeExhausted {
+			t.Errorf("without a disk: %v", err)
+		}
+	})
+}
+
 // TestLedgerDatabaseDown: calls go on while the journal has room for them, then
 // are refused, and those that run are recorded all the same; once the database
 // is back all of it is there and calls go on (faults 16 to 18, 27).
@@ -164,13 +208,13 @@ func TestLedgerDatabaseDown(t *testing.T) {
 		n := 0 // the last of them is refused
 		var err error
 		for ; err == nil; n++ {
-			call := aCall(fmt.Sprint("call-", n))
+			call := aLong(fmt.Sprint("call-", n))
 			call.Trace.Attempts = 1
 			if _, err = l.begin(call, aMachine); err == nil {
 				l.finish(call, "")
 			}
 		}
-		if f := fault.Of(err); f.Code != fault.CascadeExhausted || !errors.Is(err, journal.ErrFull) || n < 10_000 {
+		if f := fault.Of(err); f.Code != fault.CascadeExhausted || !errors.Is(err, journal.ErrFull) || n < 1_000 {
 			t.Fatalf("after %d calls: %v", n, err)
 		}
 		l.finish(aCall("runs"), "") // into what is reserved
@@ -199,12 +243,12 @@ func TestLedgerTurnsOver(t *testing.T) {
 	b := &books{calls: map[string]account.Usage{}}
 	l := begin(t, path, b)
 	l.send(aCall("long"))
-	const workers, each = 8, 12_000
+	const workers, each = 8, 1_500
 	var load sync.WaitGroup
 	for w := range workers {
 		load.Go(func() {
 			for i := range each {
-				call := aCall(fmt.Sprint("call-", w, "-", i))
+				call := aLong(fmt.Sprint("call-", w, "-", i))
 				call.Trace.Attempts = 1
 				noted, err := l.begin(call, aMachine)
 				if err == nil && i%100 == 0 { // as if the engines were that quick

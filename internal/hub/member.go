@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 
+	"github.com/kith/kith/internal/fault"
 	"github.com/kith/kith/internal/fleet"
 	"github.com/kith/kith/internal/gateway"
 	"github.com/kith/kith/internal/registry"
@@ -21,7 +22,13 @@ func (h *Hub) newAPI() *web.API {
 		Models:   h.accountModels,
 		Control:  h.control,
 		Changed:  h.live.Nudge,
-		Log:      h.log,
+		Admit:    func(c web.Caller) error { return h.edge.Admit(gateway.Caller(c)) },
+		Miss: func(c web.Caller, model fleet.ModelID, f *fault.Fault) *fault.Fault {
+			return h.edge.Miss(gateway.Caller(c), model, f)
+		},
+		Confirmed: h.live.Confirmed,
+		Story:     h.stories.story,
+		Log:       h.log,
 	})
 }
 

@@ -8,6 +8,8 @@ import (
 
 	"github.com/kith/kith/internal/fault"
 	"github.com/kith/kith/internal/fleet"
+	"github.com/kith/kith/internal/gateway"
+	"github.com/kith/kith/internal/tunnel"
 )
 
 // unconfirmed is the row of decisions 2 that says only that the law cannot be
@@ -41,6 +43,7 @@ type waiter struct {
 type grant struct {
 	held    *held
 	refusal *fault.Fault
+	judged  gateway.Judged // the decision that ended it
 }
 
 // held is a slot of a machine, and a place in the share it is reached by, that
@@ -50,6 +53,8 @@ type held struct {
 	model fleet.ModelID
 	since time.Time
 	once  sync.Once
+	// refused is why its daemon did not take the call, if it said so.
+	refused tunnel.Refusal
 }
 
 // hold reserves what a call needs of a candidate; nil if someone was quicker.
@@ -167,7 +172,7 @@ func (r *room) decide(w *waiter) fleet.MachineID {
 		for _, c := range d.Candidates {
 			if h := hold(c, w.ask.Model); h != nil {
 				r.remove(w)
-				w.granted <- grant{held: h}
+				w.granted <- grant{held: h, judged: judgement(d)}
 				return c.Machine.ID
 			}
 		}
@@ -176,7 +181,7 @@ func (r *room) decide(w *waiter) fleet.MachineID {
 			return ""
 		}
 		r.remove(w)
-		w.granted <- grant{refusal: d.Fault}
+		w.granted <- grant{refusal: d.Fault, judged: judgement(d)}
 	}
 	return ""
 }

@@ -1,9 +1,11 @@
 package web
 
 import (
+	"cmp"
 	"errors"
 	"io"
 	"net/http"
+	"strconv"
 	"time"
 
 	"github.com/go-json-experiment/json"
@@ -65,8 +67,9 @@ type problem struct {
 	CorrelationID string     `json:"correlation_id"`
 }
 
-// retryAfter is the standard back-off where a fault names none (decisions 4).
-const retryAfter = "5"
+// retryAfter is the standard back-off in seconds where a fault names none
+// (decisions 4).
+const retryAfter = 5
 
 func writeFault(w http.ResponseWriter, f *fault.Fault, id string) {
 	p := problem{Code: f.Code, Message: f.Message, Type: f.Type(), CorrelationID: id}
@@ -74,7 +77,7 @@ func writeFault(w http.ResponseWriter, f *fault.Fault, id string) {
 		p.Param = &f.Param
 	}
 	if status := f.Status(); status == http.StatusTooManyRequests || status == http.StatusServiceUnavailable {
-		w.Header().Set("Retry-After", retryAfter)
+		w.Header().Set("Retry-After", strconv.Itoa(cmp.Or(f.RetryAfter, retryAfter)))
 	}
 	writeJSON(w, f.Status(), map[string]problem{"error": p})
 }

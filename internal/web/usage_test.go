@@ -25,7 +25,7 @@ import (
 func usageOf(t *testing.T, db *store.DB, member, query string) (page UsagePage, status int) {
 	t.Helper()
 	api := New(Config{
-		Accounts: db, Log: slog.New(slog.DiscardHandler),
+		Accounts: db, Log: slog.New(slog.DiscardHandler), Admit: func(Caller) error { return nil },
 		Identify: func(_ context.Context, secret string) (Caller, error) {
 			if secret != member {
 				return Caller{}, fault.New(fault.InvalidAPIKey, "no")
@@ -153,7 +153,7 @@ func BenchmarkUsagePage(b *testing.B) {
 		}
 	}
 	api := New(Config{
-		Accounts: db, Log: slog.New(slog.DiscardHandler), Snapshot: fleet.NewSnapshot,
+		Accounts: db, Log: slog.New(slog.DiscardHandler), Admit: func(Caller) error { return nil }, Snapshot: fleet.NewSnapshot,
 		Identify: func(_ context.Context, secret string) (Caller, error) {
 			return Caller{Member: fleet.MemberID(secret)}, nil
 		},

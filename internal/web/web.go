@@ -37,7 +37,18 @@ type Config struct {
 	Control func(ctx context.Context, machine fleet.MachineID, change Control) error
 	// Changed is told after each write, so that it takes effect now.
 	Changed func()
-	Log     *slog.Logger
+	// Admit takes a token of the caller's rate, or says when there is one: the
+	// API and the inference routes have one rate together (decisions 4).
+	Admit func(Caller) error
+	// Miss is what the caller is told where the truth is f, which may say that a
+	// model is out of reach: too many of those and it is another fault.
+	Miss func(caller Caller, model fleet.ModelID, f *fault.Fault) *fault.Fault
+	// Confirmed says that who shares with whom is known as it is now.
+	Confirmed func(now time.Time) bool
+	// Story is what the member may know of a past call; account.ErrNotFound
+	// where that is nothing.
+	Story func(ctx context.Context, callID, memberID string) (account.Story, error)
+	Log   *slog.Logger
 }
 
 // ErrNotConnected is Config.Control's for a machine without a live tunnel.
@@ -118,6 +129,8 @@ var routes = []route{
 	{"POST", "/api/machines/{machine}/control", (*API).owns, (*API).controlMachine},
 	{"POST", "/api/machines/{machine}/keep-out", (*API).owns, (*API).keepOut},
 
+	{"GET", "/api/why", nil, (*API).why},
+	{"GET", "/api/why/{call}", nil, (*API).story},
 	{"GET", "/api/usage", nil, (*API).usage},
 }
 
@@ -147,7 +160,7 @@ type request struct {
 }
 
 // ServeHTTP answers a request in the order of decisions 4: path, method, key,
-// size, body.
+// rate, size, body.
 func (a *API) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	id := "req_" + uuid.Must(uuid.NewV7()).String()
 	h := w.Header()
@@ -197,6 +210,9 @@ func (a *API) answer(r *request, h http.Header, late error) (any, error) {
 		return nil, err
 	}
 	r.me = string(r.caller.Member)
+	if err := a.Admit(r.caller); err != nil {
+		return nil, err
+	}
 	if late != nil {
 		return nil, late
 	}

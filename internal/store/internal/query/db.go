@@ -105,6 +105,9 @@ func Prepare(ctx context.Context, db DBTX) (*Queries, error) {
 	if q.insertShareStmt, err = db.PrepareContext(ctx, insertShare); err != nil {
 		return nil, fmt.Errorf("error preparing query InsertShare: %w", err)
 	}
+	if q.insertStoryStmt, err = db.PrepareContext(ctx, insertStory); err != nil {
+		return nil, fmt.Errorf("error preparing query InsertStory: %w", err)
+	}
 	if q.insertUsageStmt, err = db.PrepareContext(ctx, insertUsage); err != nil {
 		return nil, fmt.Errorf("error preparing query InsertUsage: %w", err)
 	}
@@ -186,6 +189,9 @@ func Prepare(ctx context.Context, db DBTX) (*Queries, error) {
 	if q.pruneChangesStmt, err = db.PrepareContext(ctx, pruneChanges); err != nil {
 		return nil, fmt.Errorf("error preparing query PruneChanges: %w", err)
 	}
+	if q.pruneStoriesStmt, err = db.PrepareContext(ctx, pruneStories); err != nil {
+		return nil, fmt.Errorf("error preparing query PruneStories: %w", err)
+	}
 	if q.putShareStmt, err = db.PrepareContext(ctx, putShare); err != nil {
 		return nil, fmt.Errorf("error preparing query PutShare: %w", err)
 	}
@@ -218,6 +224,9 @@ func Prepare(ctx context.Context, db DBTX) (*Queries, error) {
 	}
 	if q.sharesOfStmt, err = db.PrepareContext(ctx, sharesOf); err != nil {
 		return nil, fmt.Errorf("error preparing query SharesOf: %w", err)
+	}
+	if q.storyStmt, err = db.PrepareContext(ctx, story); err != nil {
+		return nil, fmt.Errorf("error preparing query Story: %w", err)
 	}
 	if q.touchKeyStmt, err = db.PrepareContext(ctx, touchKey); err != nil {
 		return nil, fmt.Errorf("error preparing query TouchKey: %w", err)
@@ -386,6 +395,11 @@ func (q *Queries) Close() error {
 			err = fmt.Errorf("error closing insertShareStmt: %w", cerr)
 		}
 	}
+	if q.insertStoryStmt != nil {
+		if cerr := q.insertStoryStmt.Close(); cerr != nil {
+			err = fmt.Errorf("error closing insertStoryStmt: %w", cerr)
+		}
+	}
 	if q.insertUsageStmt != nil {
 		if cerr := q.insertUsageStmt.Close(); cerr != nil {
 			err = fmt.Errorf("error closing insertUsageStmt: %w", cerr)
@@ -521,6 +535,11 @@ func (q *Queries) Close() error {
 			err = fmt.Errorf("error closing pruneChangesStmt: %w", cerr)
 		}
 	}
+	if q.pruneStoriesStmt != nil {
+		if cerr := q.pruneStoriesStmt.Close(); cerr != nil {
+			err = fmt.Errorf("error closing pruneStoriesStmt: %w", cerr)
+		}
+	}
 	if q.putShareStmt != nil {
 		if cerr := q.putShareStmt.Close(); cerr != nil {
 			err = fmt.Errorf("error closing putShareStmt: %w", cerr)
@@ -574,6 +593,11 @@ func (q *Queries) Close() error {
 	if q.sharesOfStmt != nil {
 		if cerr := q.sharesOfStmt.Close(); cerr != nil {
 			err = fmt.Errorf("error closing sharesOfStmt: %w", cerr)
+		}
+	}
+	if q.storyStmt != nil {
+		if cerr := q.storyStmt.Close(); cerr != nil {
+			err = fmt.Errorf("error closing storyStmt: %w", cerr)
 		}
 	}
 	if q.touchKeyStmt != nil {
@@ -687,6 +711,7 @@ type Queries struct {
 	insertMachineStmt      *sql.Stmt
 	insertMemberStmt       *sql.Stmt
 	insertShareStmt        *sql.Stmt
+	insertStoryStmt        *sql.Stmt
 	insertUsageStmt        *sql.Stmt
 	invitesOfStmt          *sql.Stmt
 	joinGroupStmt          *sql.Stmt
@@ -714,6 +739,7 @@ type Queries struct {
 	otherAdminsStmt        *sql.Stmt
 	ownMachineStmt         *sql.Stmt
 	pruneChangesStmt       *sql.Stmt
+	pruneStoriesStmt       *sql.Stmt
 	putShareStmt           *sql.Stmt
 	redeemLoginTokenStmt   *sql.Stmt
 	revokeInviteStmt       *sql.Stmt
@@ -725,6 +751,7 @@ type Queries struct {
 	setKeptOutStmt         *sql.Stmt
 	setMemberDisabledStmt  *sql.Stmt
 	sharesOfStmt           *sql.Stmt
+	storyStmt              *sql.Stmt
 	touchKeyStmt           *sql.Stmt
 	usageStmt              *sql.Stmt
 	usageByMemberStmt      *sql.Stmt
@@ -767,6 +794,7 @@ func (q *Queries) WithTx(tx *sql.Tx) *Queries {
 		insertMachineStmt:      q.insertMachineStmt,
 		insertMemberStmt:       q.insertMemberStmt,
 		insertShareStmt:        q.insertShareStmt,
+		insertStoryStmt:        q.insertStoryStmt,
 		insertUsageStmt:        q.insertUsageStmt,
 		invitesOfStmt:          q.invitesOfStmt,
 		joinGroupStmt:          q.joinGroupStmt,
@@ -794,6 +822,7 @@ func (q *Queries) WithTx(tx *sql.Tx) *Queries {
 		otherAdminsStmt:        q.otherAdminsStmt,
 		ownMachineStmt:         q.ownMachineStmt,
 		pruneChangesStmt:       q.pruneChangesStmt,
+		pruneStoriesStmt:       q.pruneStoriesStmt,
 		putShareStmt:           q.putShareStmt,
 		redeemLoginTokenStmt:   q.redeemLoginTokenStmt,
 		revokeInviteStmt:       q.revokeInviteStmt,
@@ -805,6 +834,7 @@ func (q *Queries) WithTx(tx *sql.Tx) *Queries {
 		setKeptOutStmt:         q.setKeptOutStmt,
 		setMemberDisabledStmt:  q.setMemberDisabledStmt,
 		sharesOfStmt:           q.sharesOfStmt,
+		storyStmt:              q.storyStmt,
 		touchKeyStmt:           q.touchKeyStmt,
 		usageStmt:              q.usageStmt,
 		usageByMemberStmt:      q.usageByMemberStmt,

@@ -108,6 +108,13 @@ type Share struct {
 	Created    int64
 }
 
+type Story struct {
+	CallID   string
+	MemberID string
+	Started  int64
+	Story    string
+}
+
 type Usage struct {
 	CallID      string
 	Attempt     int64
