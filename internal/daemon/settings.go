@@ -118,10 +118,7 @@ func ChangeSaved(home string, first Sharing, c Change) (Sharing, error) {
 // overlay is under with every member that over sets.
 func overlay(under, over Change) Change {
 	if over.Paused != nil {
-		under.Paused, under.Until = over.Paused, nil
-		if *over.Paused {
-			under.Until = over.Until
-		}
+		under.Paused, under.Until = over.Paused, over.Until
 	}
 	if over.Hours != nil {
 		under.Hours = over.Hours
@@ -139,7 +136,7 @@ func overlay(under, over Change) Change {
 func settle(first Sharing, saved Change) (Sharing, fleet.Hours, error) {
 	c := overlay(Change{Paused: &first.Paused, Hours: &first.Hours, Timezone: &first.Timezone, Slots: &first.Slots}, saved)
 	now := Sharing{Paused: *c.Paused, Hours: *c.Hours, Timezone: *c.Timezone, Slots: *c.Slots}
-	if c.Until != nil {
+	if c.Until != nil && now.Paused {
 		now.Until = *c.Until
 	}
 	if now.Slots < 0 {

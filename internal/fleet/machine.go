@@ -143,6 +143,10 @@ func (m *Machine) Release(model ModelID) {
 	m.Load.release()
 }
 
+// Takes reports whether the machine would take calls of others at that time, if
+// it had a slot free: online, within its hours, not paused, not held out.
+func (m *Machine) Takes(now time.Time) bool { return m.state(Grouped, nil, now, true) == Ready }
+
 // limit is how many requests the offer runs at once.
 func (o *Offer) limit() int {
 	if o.Slots == 0 {

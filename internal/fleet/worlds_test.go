@@ -429,6 +429,36 @@ func reachable(w *world, a Ask, m *Machine) bool {
 	return false
 }
 
+// Spot must show of one machine what Look shows of it among all, and its
+// machines that are ready are those that Route counts.
+func TestSpotIsLookAtOneMachine(t *testing.T) {
+	for seed := range uint64(10_000) {
+		rng := rand.New(rand.NewPCG(seed, 3))
+		w := randomWorld(rng)
+		s := w.snapshot(t, rng)
+		ask := randomAsk(rng, w).ask(w, 0)
+		looked := map[MachineID]Sighting{}
+		for m := range Look(s, ask) {
+			if !slices.Contains(ask.Avoid, m.Machine.ID) {
+				looked[m.Machine.ID] = m
+			}
+		}
+		ready := int32(0)
+		for m := range s.Machines() {
+			got, ok := Spot(s, &ask, m)
+			if want, in := looked[m.ID]; ok != in || ok && got != want {
+				t.Fatalf("world %d: %s: %+v %t, Look %+v %t", seed, m.ID, got, ok, want, in)
+			}
+			if ok && got.State == Ready {
+				ready++
+			}
+		}
+		if d := Route(s, ask); d.Survey.Ready != ready {
+			t.Fatalf("world %d: %d ready, Route counts %d", seed, ready, d.Survey.Ready)
+		}
+	}
+}
+
 // Reach and Look must show exactly what the twin sees.
 func TestReachIsWhatTheTwinSees(t *testing.T) {
 	for seed := range uint64(min(10_000, *worldsFlag)) {

@@ -97,10 +97,16 @@ func (h *Hub) patience(call *gateway.Call) time.Duration {
 
 // route decides on the newest snapshot, at this instant, with a fresh draw.
 func (h *Hub) route(ask *fleet.Ask) fleet.Decision {
+	s := h.now(ask)
+	return fleet.Route(s, *ask)
+}
+
+// now stamps the ask with this instant, and gives the newest snapshot.
+func (h *Hub) now(ask *fleet.Ask) *fleet.Snapshot {
 	ask.Now = time.Now()
 	ask.Draw = rand.Uint64()
 	ask.Unconfirmed = !h.live.Confirmed(ask.Now)
-	return fleet.Route(h.live.Snapshot(), *ask)
+	return h.live.Snapshot()
 }
 
 // dispatch is one call's way through the hub.
@@ -114,8 +120,14 @@ type dispatch struct {
 	full []fleet.MachineID
 	// vanished says that a unary call lost its machine after it had started.
 	vanished bool
-	// on is the machine that runs the call now; nil: none.
-	on atomic.Pointer[held]
+	// on is the attempt that runs now; nil: none.
+	on atomic.Pointer[running]
+}
+
+// running is a call on a machine; end ends this attempt and not the call.
+type running struct {
+	*held
+	end context.CancelCauseFunc
 }
 
 // attempt tries the machine on which a slot is held. done is false when another
@@ -129,20 +141,25 @@ func (d *dispatch) attempt(ctx context.Context, c *held) (_ *gateway.Answer, _ e
 		return nil, err, true
 	}
 	trace.Machine, trace.Owner, trace.Route = c.Machine.ID, c.Machine.Owner, routeHeader(c.Candidate)
-	d.on.Store(c)
 	began := time.Now()
-	answer, outcome, err := d.hub.try(ctx, d.call, c)
+	here, end := context.WithCancelCause(ctx)
+	d.on.Store(&running{c, end})
+	answer, outcome, err := d.hub.try(here, d.call, c)
 	if outcome == served {
-		if err = d.hub.ledger.await(ctx, noted); err != nil {
+		if err = d.hub.ledger.await(here, noted); err != nil {
 			answer.Body.Close()
 			answer, outcome = nil, failed
 		}
+	}
+	if outcome == failed && here.Err() != nil && ctx.Err() == nil {
+		outcome = movedOn // out of the caller's reach before the answer began
 	}
 	d.tried(c, began, outcome)
 	if outcome == served || outcome == failed {
 		return answer, err, true
 	}
 	d.on.Store(nil)
+	end(nil)
 	trace.Route = "" // whatever answers, it is not this machine
 	if outcome != vanished {
 		trace.Machine, trace.Owner = "", "" // it never ran the call

@@ -131,7 +131,7 @@ func New(cfg Config, records Records, live *registry.Registry) *Hub {
 		stories:  &stories{records: records, log: cfg.Log},
 		admitted: make(chan struct{}, cfg.Admissions),
 	}
-	h.room.route = h.route
+	h.room.now = h.now
 	edge := cfg.Edge
 	edge.Backend, edge.Identify, edge.Log = h, h.Identify, cfg.Log
 	edge.Finished = func(call *gateway.Call, out gateway.Outcome) {
@@ -175,15 +175,17 @@ func (h *Hub) Run(ctx context.Context) error {
 	return nil
 }
 
-// recheck lets waiting calls decide anew each second: sharing hours open and
-// close, and returning machines turn offline, without anybody telling.
+// recheck lets waiting calls decide anew, looking each second whether time may
+// have changed something: sharing hours open and close without anybody telling.
+// It also sees to calls that run while the store cannot be read.
 func (h *Hub) recheck(ctx context.Context) error {
 	tick := time.NewTicker(time.Second)
 	defer tick.Stop()
 	for {
 		select {
-		case <-tick.C:
-			h.room.recheck()
+		case now := <-tick.C:
+			h.room.tick(now)
+			h.recallUnsure(now)
 		case <-ctx.Done():
 			return nil
 		}

@@ -12,8 +12,13 @@ import (
 	"github.com/kith/kith/internal/gateway"
 )
 
-// recallWithin bounds the look-ups after a change.
-const recallWithin = 2 * time.Second
+const (
+	// recallWithin bounds the look-ups after a change.
+	recallWithin = 2 * time.Second
+	// blindFor is how long what runs goes on, after nothing new is granted any
+	// more, while no change of the store can be seen: 30 s in all.
+	blindFor = 25 * time.Second
+)
 
 // underway is the calls from Do to the end of their answers, so that the end of
 // a key, a member or a share is the end of what runs by it (decisions 4, 7).
@@ -72,8 +77,21 @@ func (h *Hub) recall(changes []fleet.Change) {
 		switch c := d.on.Load(); {
 		case !good[caller]:
 			h.underway.recall(d, badKey())
-		case c != nil && !h.reaches(caller, c):
-			h.underway.recall(d, h.outOfReach(d.call))
+		case c != nil && !h.reaches(caller, c.held):
+			c.end(h.outOfReach(d.call))
+		}
+	}
+}
+
+// recallUnsure ends every call that a machine runs once it can no longer be
+// told whether it still may. Who waits, waits on (decisions 3).
+func (h *Hub) recallUnsure(now time.Time) {
+	if h.live.Confirmed(now.Add(-blindFor)) {
+		return
+	}
+	for _, d := range h.underway.all() {
+		if d.on.Load() != nil {
+			h.underway.recall(d, fault.New(fault.CascadeExhausted, "cannot confirm any more that this may go on; try again shortly"))
 		}
 	}
 }

@@ -11,7 +11,7 @@ import (
 var noon = time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC)
 
 // oneRoom is a room in front of ann's one machine with so many slots, shared
-// with bob.
+// with bob and cid.
 type oneRoom struct {
 	room
 	t           *testing.T
@@ -24,10 +24,11 @@ func newRoom(t *testing.T, slots int) *oneRoom {
 		ID: "box", Owner: "ann", Online: true, Slots: slots,
 		Offers: []fleet.Offer{{ID: "m", Families: fleet.Families(fleet.Chat)}, {ID: "n", Families: fleet.Families(fleet.Chat)}},
 	})
-	r := &oneRoom{t: t, snapshot: s.WithShares("bob", []*fleet.Share{{ID: "s", Owner: "ann", Member: "bob"}})}
-	r.route = func(a *fleet.Ask) fleet.Decision {
+	s = s.WithShares("bob", []*fleet.Share{{ID: "s", Owner: "ann", Member: "bob"}})
+	r := &oneRoom{t: t, snapshot: s.WithShares("cid", []*fleet.Share{{ID: "t", Owner: "ann", Member: "cid"}})}
+	r.now = func(a *fleet.Ask) *fleet.Snapshot {
 		a.Now, a.Unconfirmed = noon, r.unconfirmed
-		return fleet.Route(r.snapshot, *a)
+		return r.snapshot
 	}
 	return r
 }
@@ -38,7 +39,8 @@ func asks(member fleet.MemberID) fleet.Ask { return fleet.Ask{Caller: member, Mo
 func (r *oneRoom) newcomer(member fleet.MemberID) *held {
 	r.t.Helper()
 	a := asks(member)
-	d := r.route(&a)
+	known := r.now(&a)
+	d := fleet.Route(known, a)
 	if d.Verdict != fleet.Try {
 		return nil
 	}
@@ -64,7 +66,7 @@ func got(w *waiter) grant {
 func TestRoomIsFirstInFirstOut(t *testing.T) {
 	r := newRoom(t, 1)
 	first := r.newcomer("ann")
-	late, early := r.wait("ann", 2*time.Second), r.wait("bob", time.Second)
+	late, early := r.wait("cid", 2*time.Second), r.wait("bob", time.Second)
 	if r.ahead(late) != 1 || r.ahead(early) != 0 {
 		t.Errorf("ahead: %d, %d", r.ahead(late), r.ahead(early))
 	}
@@ -152,7 +154,7 @@ func TestRoomDecidesAnew(t *testing.T) {
 	}
 	r.unconfirmed = false
 	r.snapshot = r.snapshot.WithShares("bob", nil)
-	r.changed(r.snapshot.Machine("box"))
+	r.recheck()
 	if g := got(w); g.refusal == nil || g.refusal.Code != fault.NotInCircle || r.waiting.Load() != 0 {
 		t.Errorf("%+v", g)
 	}

@@ -35,6 +35,7 @@ type answer struct {
 	status       int
 	header       http.Header
 	code, reason string
+	message      string // of the error
 	text         string // what was said
 	done         bool   // [DONE] or a whole unary answer
 	framed       bool   // the code came in a frame
@@ -138,7 +139,7 @@ func (a *answer) read(client *http.Client, r *http.Request) error {
 	}
 	switch {
 	case told.Error != nil:
-		a.code, a.reason = told.Error.Code, told.Error.Reason
+		a.code, a.reason, a.message = told.Error.Code, told.Error.Reason, told.Error.Message
 		if told.Error.ID == "" || told.Error.ID != response.Header.Get("X-Correlation-ID") {
 			return fmt.Errorf("the correlation id is %q, in the header %q", told.Error.ID, response.Header.Get("X-Correlation-ID"))
 		}
@@ -153,6 +154,7 @@ func (a *answer) read(client *http.Client, r *http.Request) error {
 // told is an error as a client reads it.
 type told struct {
 	Code    string `json:"code"`
+	Message string `json:"message"`
 	Reason  string `json:"reason"`
 	ID      string `json:"correlation_id"`
 	Details struct {
@@ -200,7 +202,8 @@ func (a *answer) readStream(body io.Reader) error {
 			return fmt.Errorf("a strange frame %q: %w", data, err)
 		}
 		if chunk.Error != nil {
-			a.code, a.reason, a.framed = chunk.Error.Code, chunk.Error.Details.Reason, true
+			a.code, a.reason, a.message = chunk.Error.Code, chunk.Error.Details.Reason, chunk.Error.Message
+			a.framed = true
 			continue
 		}
 		for _, c := range chunk.Choices {

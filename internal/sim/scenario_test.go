@@ -147,6 +147,9 @@ func TestMachineDiesAfterFirstByte(t *testing.T) {
 				if a.took() > limit {
 					w.t.Fatalf("found after %s", a.took())
 				}
+				if u := w.wantRecord(a, "machine_offline", w.on(a)); u.TokensOut != 2 {
+					w.t.Fatalf("%+v", u)
+				}
 			})
 		})
 	}
@@ -180,13 +183,14 @@ func TestUnaryVanishes(t *testing.T) {
 
 func TestQueueIsFirstInFirstOut(t *testing.T) {
 	inBubble(t, func(w *world) {
-		ann, bob := w.addMember("ann"), w.addMember("bob")
+		ann, bob, cid := w.addMember("ann"), w.addMember("bob"), w.addMember("cid")
 		w.addMachine(ann, "box", 1, "m")
 		w.share(ann, bob)
+		w.share(ann, cid)
 		w.set(slow(10 * time.Second))
 		var all []*answer
 		for i := range 5 {
-			by := ann
+			by := cid
 			if i%2 == 1 {
 				by = bob
 			}
@@ -362,37 +366,54 @@ func TestClientLeaves(t *testing.T) {
 func TestEngineFails(t *testing.T) {
 	for name, c := range map[string]struct {
 		behaviour enginetest.Behaviour
+		status    int    // before the first byte
 		code      string // empty: served by the other machine
+		streamed  bool   // there is no such thing of unary answers
 	}{
-		"500":             {enginetest.Behaviour{Status: 500}, "engine_error"},
-		"400":             {enginetest.Behaviour{Status: 400}, "invalid_request"},
-		"401":             {enginetest.Behaviour{Status: 401}, "engine_error"},
-		"503":             {enginetest.Behaviour{Status: 503}, ""},
-		"429":             {enginetest.Behaviour{Status: 429}, ""},
-		"404":             {enginetest.Behaviour{Status: 404}, ""},
-		"dies at once":    {enginetest.Behaviour{Fault: enginetest.Die}, "engine_error"},
-		"dies in between": {enginetest.Behaviour{Fault: enginetest.Die, After: 2, Interval: time.Second}, "engine_error"},
-		"no end mark":     {enginetest.Behaviour{Fault: enginetest.Unmarked}, "engine_error"},
+		"500":             {enginetest.Behaviour{Status: 500}, 502, "engine_error", false},
+		"400":             {enginetest.Behaviour{Status: 400}, 400, "invalid_request", false},
+		"422":             {enginetest.Behaviour{Status: 422}, 400, "invalid_request", false},
+		"401":             {enginetest.Behaviour{Status: 401}, 502, "engine_error", false},
+		"403":             {enginetest.Behaviour{Status: 403}, 502, "engine_error", false},
+		"503":             {enginetest.Behaviour{Status: 503}, 0, "", false},
+		"429":             {enginetest.Behaviour{Status: 429}, 0, "", false},
+		"404":             {enginetest.Behaviour{Status: 404}, 0, "", false},
+		"dies at once":    {enginetest.Behaviour{Fault: enginetest.Die}, 502, "engine_error", false},
+		"dies in between": {enginetest.Behaviour{Fault: enginetest.Die, After: 2, Interval: 700 * time.Millisecond}, 502, "engine_error", false},
+		"no end mark":     {enginetest.Behaviour{Fault: enginetest.Unmarked}, 502, "engine_error", true},
+		"no end":          {enginetest.Behaviour{Fault: enginetest.Cut, After: 2}, 502, "engine_error", false},
+		"nonsense":        {enginetest.Behaviour{Fault: enginetest.Garbage, After: 2}, 502, "engine_error", false},
+		"HTML":            {enginetest.Behaviour{Raw: []string{"<html>busy</html>\n\n"}, Answer: "<html>busy</html>"}, 502, "engine_error", false},
 	} {
 		t.Run(name, func(t *testing.T) {
-			inBubble(t, func(w *world) {
+			both(t, func(w *world, stream bool) {
+				if c.streamed && !stream {
+					return
+				}
 				ann, bob := w.addMember("ann"), w.addMember("bob")
 				own := w.addMachine(ann, "own", 1, "m")
 				w.addMachine(bob, "other", 1, "m")
 				w.share(bob, ann)
 				own.engine.Set(c.behaviour)
-				a := w.do(ask{by: ann, model: "m", stream: true})
+				a := w.do(ask{by: ann, model: "m", stream: stream})
 				if c.code == "" {
 					w.wantServed(a, 2)
 					if route := a.header.Get("X-Kith-Route"); route != "shared; machine=other; owner=bob" {
 						w.t.Errorf("route %q", route)
 					}
+					if u := w.wantRecord(a, "", w.on(a)); u.Attempt != 2 {
+						w.t.Errorf("%+v", u)
+					}
 					return
 				}
 				w.wantCode(a, c.code, "")
-				if len(w.runs.of(a.tag)) != 1 || a.took() > 2*time.Second {
+				if !a.framed && a.status != c.status || a.framed != (stream && a.text != "") || len(w.runs.of(a.tag)) != 1 || a.took() > 2*time.Second {
 					w.t.Error(a)
 				}
+				if c.code == "invalid_request" && !strings.Contains(a.message, "an error that was asked for") {
+					w.t.Errorf("the engine's words are lost: %q", a.message)
+				}
+				w.wantRecord(a, c.code, own)
 				w.settled()
 			})
 		})
@@ -492,6 +513,13 @@ func TestKeyRevokedUnderway(t *testing.T) {
 				w.t.Error(a)
 			}
 		}
+		if runs.framed != stream || !stream && runs.status != 401 {
+			w.t.Error(runs)
+		}
+		u := w.wantRecord(runs, "invalid_api_key", w.on(runs))
+		if w.wantRecord(waits, "invalid_api_key", nil); stream && u.TokensOut < 9 {
+			w.t.Errorf("%+v", u)
+		}
 		<-other.over
 		w.wantServed(other, 1)
 		w.settled()
@@ -517,6 +545,9 @@ func TestShareEndedUnderway(t *testing.T) {
 			w.wantCode(a, code, "")
 			if !a.framed || a.text == "" || a.took() > 16*time.Second {
 				w.t.Error(a)
+			}
+			if u := w.wantRecord(a, code, w.on(a)); u.TokensOut < 5 {
+				w.t.Errorf("%+v", u)
 			}
 			<-own.over
 			w.wantServed(own, 1)

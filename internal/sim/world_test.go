@@ -115,7 +115,7 @@ func (w *world) logger(who string) *slog.Logger {
 type node struct {
 	net      *network
 	db       *store.DB
-	down     atomic.Bool // the hub cannot reach db
+	trouble  // of the hub with db
 	live     *registry.Registry
 	hub      *hub.Hub
 	server   *http.Server
@@ -134,11 +134,11 @@ func (w *world) startHub() {
 		w.t.Fatal(err)
 	}
 	n.live = registry.New(registry.Config{
-		Node: "hub", Region: region, Facts: facts{n.db.Facts(region), &n.down}, Log: log,
+		Node: "hub", Region: region, Facts: facts{n.db.Facts(region), &n.trouble}, Log: log,
 		OnChange: func(changes []fleet.Change) { n.hub.OnChange(changes) },
 		OnFree:   func(id fleet.MachineID) { n.hub.OnMachine(id) },
 	})
-	n.hub = hub.New(hub.Config{Region: region, Log: log}, records{n.db, &n.down}, n.live)
+	n.hub = hub.New(hub.Config{Region: region, Log: log}, records{n.db, &n.trouble}, n.live)
 	handler := n.hub.Handler()
 	n.server = gateway.NewServer(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
 		n.handlers.Add(1)

@@ -7,9 +7,11 @@ import "time"
 //
 //	1  2026-11-21  first: offers, ack, control, calls, fenced
 //	2  2026-11-21  control: until, the end of a pause
-const Version = 2
+//	3  2026-11-21  the same in a WebSocket, where a network passes nothing else
+const Version = 3
 
-// Protocol is the Upgrade token of GET /tunnel (decisions 8).
+// Protocol is the Upgrade token of GET /tunnel (decisions 8); the other one is
+// "websocket", with Sec-WebSocket-Protocol: kith-tunnel-1.
 const Protocol = "kith-tunnel/1"
 
 // Advertisement is a machine's whole state, one JSON line of GET /offers. Each

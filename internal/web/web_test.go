@@ -70,7 +70,12 @@ func newWorld(t *testing.T) *world {
 			w.controls = append(w.controls, c)
 			return w.refuse
 		},
-		Admit:   func(Caller) error { return nil },
+		Admit:     func(Caller) error { return nil },
+		Miss:      func(_ Caller, _ fleet.ModelID, f *fault.Fault) *fault.Fault { return f },
+		Confirmed: func(time.Time) bool { return true },
+		Story: func(context.Context, string, string) (account.Story, error) {
+			return account.Story{}, account.ErrNotFound
+		},
 		Changed: func() { w.changed++ },
 		Log:     slog.New(slog.DiscardHandler),
 	}))
@@ -191,6 +196,8 @@ func TestWhatIsAdasIsNotEves(t *testing.T) {
 		"POST /api/groups/{group}/admins":             {{"eve", "/api/groups/lab/admins", `{"member":"eve"}`, 404}, {"bob", "/api/groups/lab/admins", `{"member":"bob"}`, 403}, {"ada", "/api/groups/lab/admins", `{"member":"eve"}`, 404}},
 		"GET /api/machines":                           {{"eve", "/api/machines", "", 200}, {"bob", "/api/machines", "", 200}},
 		"POST /api/machines/{machine}/control":        {{"eve", machine + "/control", `{"paused":true}`, 404}, {"bob", machine + "/control", `{"paused":true}`, 404}, {"eve", "/api/machines/none/control", `{"paused":true}`, 404}},
+		"GET /api/why":                                {{"eve", "/api/why", "", 400}, {"eve", "/api/why?model=secret-model", "", 200}},
+		"GET /api/why/{call}":                         {{"eve", "/api/why/req_1", "", 404}},
 		"GET /api/usage":                              {{"eve", "/api/usage", "", 200}},
 		"POST /api/machines/{machine}/keep-out":       {{"eve", machine + "/keep-out", `{"all":true}`, 404}, {"bob", machine + "/keep-out", `{"group":"lab","undo":true}`, 404}, {"ada", machine + "/keep-out", `{"group":"none"}`, 404}},
 	}
