@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"strings"
+	"sync"
 
 	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
@@ -41,10 +42,26 @@ func Peek(body []byte) (Head, error) {
 // space is what JSON allows between its tokens.
 const space = " \t\r\n"
 
+// readers are kept for their decoders.
+var readers = sync.Pool{New: func() any { return new(reader) }}
+
+// reader reads one body.
+type reader struct {
+	dec    jsontext.Decoder
+	source bytes.Buffer
+}
+
+// release keeps the reader and nothing of the body.
+func (r *reader) release() {
+	r.source = bytes.Buffer{}
+	r.dec.Reset(&r.source)
+	readers.Put(r)
+}
+
 // head reads a Head out of a body.
 type head struct {
 	Head
-	dec *jsontext.Decoder
+	dec *jsontext.Decoder // while read runs
 }
 
 // read reads the body, one strict object that names a model; member reads each
@@ -56,7 +73,11 @@ func (h *head) read(body []byte, member func(name []byte) error) error {
 	if tooDeep(body) {
 		return fault.New(fault.InvalidRequest, "cannot read the body: it nests deeper than %d levels", MaxDepth)
 	}
-	h.dec = jsontext.NewDecoder(bytes.NewBuffer(body)) // read in place
+	r := readers.Get().(*reader)
+	defer r.release()
+	r.source = *bytes.NewBuffer(body) // read in place
+	r.dec.Reset(&r.source)
+	h.dec = &r.dec
 	if kind := h.dec.PeekKind(); kind != '{' && kind != 0 {
 		if _, err := h.dec.ReadValue(); err != nil {
 			return refusal(err)
