@@ -1,6 +1,6 @@
-// Package clients_test drives kith with the official client library, given
-// nothing but the base URL and the key that `kith dev --json` prints. A module
-// of its own, so that the library's dependencies stay out of kith's.
+// Package clients_test drives kith with the official client libraries, given
+// nothing but a base URL and a key. A module of its own, so that the libraries'
+// dependencies stay out of kith's.
 package clients_test
 
 import (
@@ -23,22 +23,29 @@ import (
 // network is what `kith dev --json` says about itself.
 type network struct {
 	Hub    string   `json:"hub"`
+	Base   string   `json:"messages_base"`
 	Local  string   `json:"local"`
 	APIKey string   `json:"api_key"`
 	Models []string `json:"models"`
 }
 
+// binary is the binary under test.
+func binary(t *testing.T) string {
+	t.Helper()
+	path := os.Getenv("KITH_BIN")
+	if path == "" {
+		path, _ = filepath.Abs("../../bin/kith")
+	}
+	if _, err := os.Stat(path); err != nil {
+		t.Fatalf("cannot find the binary under test: %v; run make build, or make test", err)
+	}
+	return path
+}
+
 // dev starts the whole network and ends it with the test.
 func dev(t *testing.T) network {
 	t.Helper()
-	binary := os.Getenv("KITH_BIN")
-	if binary == "" {
-		binary, _ = filepath.Abs("../../bin/kith")
-	}
-	if _, err := os.Stat(binary); err != nil {
-		t.Fatalf("cannot find the binary under test: %v; run make build, or make test", err)
-	}
-	cmd := exec.Command(binary, "dev", "--json", "--data", t.TempDir(), "--listen", "127.0.0.1:0", "--local", "127.0.0.1:0")
+	cmd := exec.Command(binary(t), "dev", "--json", "--data", t.TempDir(), "--listen", "127.0.0.1:0", "--local", "127.0.0.1:0")
 	cmd.Env = append(os.Environ(), "KITH_HOME="+t.TempDir())
 	cmd.Stderr = os.Stderr
 	out, err := cmd.StdoutPipe()
