@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+	"time"
 
 	"github.com/rogpeppe/go-internal/testscript"
 )
@@ -33,6 +34,7 @@ func TestScripts(t *testing.T) {
 			env.Setenv("HOME", home)
 			env.Setenv("KITH_HOME", filepath.Join(home, ".kith"))
 			env.Setenv("NO_COLOR", "1")
+			env.Setenv("OTHERDAY", time.Now().UTC().AddDate(0, 0, 3).Format("Mon"))
 			env.Values[storyKey{}] = &story{procs: map[string]*process{}, streams: map[string]*streamed{}, doubles: map[string]double{}}
 			env.Defer(env.Values[storyKey{}].(*story).end)
 			return os.MkdirAll(filepath.Join(home, ".kith"), 0o700)

@@ -134,9 +134,10 @@ func hub(ts *testscript.TestScript, neg bool, args []string) {
 }
 
 // member NAME makes a member with a key, in $KEY_NAME; with "machine" behind it
-// also signs this KITH_HOME in as a machine of the member's.
+// also signs this KITH_HOME in as a machine of the member's, with "machine HOME"
+// the home of that name (see daemon).
 func member(ts *testscript.TestScript, neg bool, args []string) {
-	usage(ts, neg, len(args) == 1 || len(args) == 2 && args[1] == "machine", "member NAME [machine]")
+	usage(ts, neg, len(args) == 1 || len(args) <= 3 && args[1] == "machine", "member NAME [machine [HOME]]")
 	name := args[0]
 	run := func(into any, args ...string) {
 		ts.Check(ts.Exec("kith", args...))
@@ -152,24 +153,43 @@ func member(ts *testscript.TestScript, neg bool, args []string) {
 		run(&key, "admin", "key", "create", "--member", name, "--data", ts.MkAbs("hub"), "--json")
 		ts.Setenv("KEY_"+name, key.Secret)
 	}
-	if len(args) == 2 {
-		var token struct {
+	if len(args) >= 2 {
+		token := []string{"admin", "machine", "token", "--member", name, "--data", ts.MkAbs("hub"), "--json"}
+		if len(args) == 3 {
+			token = append(token, "--name", args[2])
+			defer inHome(ts, args[2])()
+		}
+		var made struct {
 			Token string `json:"token"`
 		}
-		run(&token, "admin", "machine", "token", "--member", name, "--data", ts.MkAbs("hub"), "--json")
-		run(nil, "login", "--hub", ts.Getenv("SITE"), "--token", token.Token)
+		run(&made, token...)
+		run(nil, "login", "--hub", ts.Getenv("SITE"), "--token", made.Token)
 	}
 }
 
-// daemon [FLAGS...] runs kith serve under the script's KITH_HOME, at $LOCAL.
+// inHome makes the home NAME, $WORK/NAME, the KITH_HOME of what follows, until
+// the function it returns is called.
+func inHome(ts *testscript.TestScript, name string) (leave func()) {
+	before := ts.Getenv("KITH_HOME")
+	ts.Setenv("KITH_HOME", ts.MkAbs(name))
+	return func() { ts.Setenv("KITH_HOME", before) }
+}
+
+// daemon [HOME] [FLAGS...] runs kith serve under the script's KITH_HOME, at
+// $LOCAL; with a HOME under $WORK/HOME, at $LOCAL_HOME, as the process HOME.
 func daemon(ts *testscript.TestScript, neg bool, args []string) {
-	usage(ts, neg, true, "daemon [FLAGS...]")
-	addr := strings.TrimSuffix(strings.TrimPrefix(ts.Getenv("LOCAL"), "http://"), "/v1")
+	usage(ts, neg, true, "daemon [HOME] [FLAGS...]")
+	name, local := "daemon", "LOCAL"
+	if len(args) > 0 && !strings.HasPrefix(args[0], "-") {
+		name, local, args = args[0], "LOCAL_"+args[0], args[1:]
+		defer inHome(ts, name)()
+	}
+	addr := strings.TrimSuffix(strings.TrimPrefix(ts.Getenv(local), "http://"), "/v1")
 	if addr == "" {
 		addr = freeAddr(ts)
-		ts.Setenv("LOCAL", "http://"+addr+"/v1")
+		ts.Setenv(local, "http://"+addr+"/v1")
 	}
-	p, _ := start(ts, "daemon", append([]string{"serve", "--listen", addr}, args...)...)
+	p, _ := start(ts, name, append([]string{"serve", "--listen", addr}, args...)...)
 	await(ts, p, "the daemon", func() bool {
 		c, err := net.Dial("tcp", addr)
 		if err != nil {
@@ -183,7 +203,7 @@ func daemon(ts *testscript.TestScript, neg bool, args []string) {
 // kill9 NAME kills a process of the script's, or "engine": the built-in
 // engine's worker under dev or daemon.
 func kill9(ts *testscript.TestScript, neg bool, args []string) {
-	usage(ts, neg, len(args) == 1, "kill9 dev|hub|daemon|engine")
+	usage(ts, neg, len(args) == 1, "kill9 dev|hub|daemon|HOME|engine")
 	if args[0] != "engine" {
 		of(ts).procs[args[0]].kill()
 		return
@@ -209,7 +229,7 @@ func kill9(ts *testscript.TestScript, neg bool, args []string) {
 
 // stop NAME interrupts a process, which must end well and soon.
 func stop(ts *testscript.TestScript, neg bool, args []string) {
-	usage(ts, neg, len(args) == 1, "stop dev|hub|daemon")
+	usage(ts, neg, len(args) == 1, "stop dev|hub|daemon|HOME")
 	p := of(ts).procs[args[0]]
 	ts.Check(p.cmd.Process.Signal(os.Interrupt))
 	select {

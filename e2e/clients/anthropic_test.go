@@ -159,11 +159,18 @@ data: [DONE]
 // A round trip with a tool, streamed and not, over a machine whose engine
 // speaks only chat.
 func TestAnthropicGoTools(t *testing.T) {
-	f := double(t)
+	engine := enginetest.New(enginetest.VLLM, enginetest.Options{Slots: 4})
+	if err := engine.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { engine.Close() })
+	n := startNetwork(t)
+	n.daemon("box", engine.URL(), "")
+	n.eventually("ada", "test-model", "")
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
-	client := messagesClient(f.base, f.key)
-	f.engine.Script(func(c enginetest.Call) enginetest.Behaviour {
+	client := messagesClient(n.hub, n.keys["ada"])
+	engine.Script(func(c enginetest.Call) enginetest.Behaviour {
 		switch {
 		case strings.Contains(string(c.Body), `"role":"tool"`):
 			return enginetest.Behaviour{Text: "The file says hello."}
@@ -205,7 +212,7 @@ func TestAnthropicGoTools(t *testing.T) {
 			if second.Content[0].Text != "The file says hello." || second.StopReason != anthropic.StopReasonEndTurn {
 				t.Errorf("%+v", second)
 			}
-			asked := string(f.engine.Last().Body)
+			asked := string(engine.Last().Body)
 			for _, part := range []string{
 				`"reasoning_content":"A file."`, `"tool_calls":[{"id":"call_1","type":"function","function":{"name":"read","arguments":"{\"path\":\"a b.txt\"}"}}]`,
 				`{"role":"tool","tool_call_id":"call_1","content":"hello"}`, `"max_tokens":4096`, `"enable_thinking":true`, `"thinking_token_budget":1024`,

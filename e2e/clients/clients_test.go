@@ -29,23 +29,23 @@ type network struct {
 	Models []string `json:"models"`
 }
 
-// binary is the binary under test.
-func binary(t *testing.T) string {
+// kithBinary is the binary under test.
+func kithBinary(t *testing.T) string {
 	t.Helper()
-	path := os.Getenv("KITH_BIN")
-	if path == "" {
-		path, _ = filepath.Abs("../../bin/kith")
+	binary := os.Getenv("KITH_BIN")
+	if binary == "" {
+		binary, _ = filepath.Abs("../../bin/kith")
 	}
-	if _, err := os.Stat(path); err != nil {
+	if _, err := os.Stat(binary); err != nil {
 		t.Fatalf("cannot find the binary under test: %v; run make build, or make test", err)
 	}
-	return path
+	return binary
 }
 
 // dev starts the whole network and ends it with the test.
 func dev(t *testing.T) network {
 	t.Helper()
-	cmd := exec.Command(binary(t), "dev", "--json", "--data", t.TempDir(), "--listen", "127.0.0.1:0", "--local", "127.0.0.1:0")
+	cmd := exec.Command(kithBinary(t), "dev", "--json", "--data", t.TempDir(), "--listen", "127.0.0.1:0", "--local", "127.0.0.1:0")
 	cmd.Env = append(os.Environ(), "KITH_HOME="+t.TempDir())
 	cmd.Stderr = os.Stderr
 	out, err := cmd.StdoutPipe()

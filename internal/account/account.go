@@ -12,7 +12,7 @@ import (
 )
 
 // NewID makes a time-ordered id with a prefix that says what it names:
-// "mem_", "key_", "mch_", "shr_", "grp_", "tok_".
+// "mem_", "key_", "mch_", "shr_", "grp_", "tok_", "inv_".
 func NewID(prefix string) string { return prefix + uuid.Must(uuid.NewV7()).String() }
 
 // What a store's refusal is, by errors.Is; anything else is a failure of the
@@ -23,6 +23,10 @@ var (
 	ErrNotFound = errors.New("not found")
 	// ErrExists: the id, the name, the secret or the pair is taken.
 	ErrExists = errors.New("exists already")
+	// ErrLastAdmin: an org would be left without an admin.
+	ErrLastAdmin = errors.New("the last admin of an org")
+	// ErrOwn: an invite cannot be accepted by who made it.
+	ErrOwn = errors.New("one's own")
 )
 
 // Member is a person with an account on the hub.
@@ -71,6 +75,7 @@ type Machine struct {
 	Offers     []byte    // its last advertisement, as JSON; nil: never connected
 	Generation int64     // of its newest tunnel; grows by one with each
 	Revoked    time.Time // zero: live
+	KeptOut    bool      // its owner keeps it out of every group
 }
 
 // LoginToken lets `kith login --token` make one machine; single use.
@@ -94,6 +99,25 @@ type Share struct {
 	Concurrent int      // 0: no limit
 	PerDay     int      // requests a day; 0: no limit
 	Created    time.Time
+}
+
+// NamedShare is a share with its members' names.
+type NamedShare struct {
+	Share
+	Owner, Member string
+}
+
+// Invite makes a share of its owner's machines with whoever accepts its code.
+type Invite struct {
+	ID       string
+	OwnerID  string
+	Hash     [32]byte // SHA-256 of the code
+	LastFour string
+	Uses     int // how many may accept it
+	Used     int // how many did
+	Created  time.Time
+	Expires  time.Time
+	Revoked  time.Time // zero: live
 }
 
 // GroupKind says who may join a group.
@@ -120,6 +144,30 @@ type GroupMember struct {
 	MemberID string
 	Admin    bool
 }
+
+// SeenGroup is a group as one member may see it: an open one, or one the member
+// is in.
+type SeenGroup struct {
+	ID      string
+	Name    string
+	Kind    GroupKind
+	Created time.Time
+	In      bool // the member is in it
+	Admin   bool // and one of its admins
+	Size    int  // how many members it has
+	// What only those in it see; empty for others.
+	Members []Fellow
+	KeptOut []Named // the member's own machines that are kept out of it
+}
+
+// Fellow is one member of a group, by name.
+type Fellow struct {
+	Name  string
+	Admin bool
+}
+
+// Named is the id and name of something.
+type Named struct{ ID, Name string }
 
 // Usage is the record of one call; it holds nothing of its content.
 type Usage struct {

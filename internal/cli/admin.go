@@ -51,19 +51,7 @@ func (o *operator) ask(ctx context.Context, doing, method, path string, in, out 
 	if err != nil {
 		return err
 	}
-	text, err := hub.call(ctx, doing, method, path, in, out)
-	if err != nil {
-		return err
-	}
-	if !o.json {
-		show()
-		return nil
-	}
-	if len(text) == 0 {
-		text = []byte("{}")
-	}
-	_, err = o.out.Write(append(text, '\n'))
-	return err
+	return o.app.ask(ctx, hub, doing, method, path, in, out, show)
 }
 
 // under is a path of the operator's API below a collection.

@@ -51,6 +51,9 @@ type daemonFile struct {
 		// Slots is how many calls this machine runs at once; 0, the default, is
 		// what its engines say.
 		Slots uint16 `toml:"slots"`
+		// Models are the only ones that calls from the hub may use, your own from
+		// elsewhere too; default all that this machine serves.
+		Models []string `toml:"models"`
 		// Hours are when others may use this machine; default "", always.
 		Hours hours `toml:"hours"`
 		// Timezone is the IANA zone of Hours; default "", this computer's.

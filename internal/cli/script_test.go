@@ -6,9 +6,14 @@ import (
 	"testing"
 
 	"github.com/rogpeppe/go-internal/testscript"
+
+	"github.com/kith/kith/internal/llama"
 )
 
 func TestMain(m *testing.M) {
+	if len(os.Args) > 1 && os.Args[1] == llama.WorkerArg {
+		os.Exit(llama.Worker()) // the supervisor starts its own program again
+	}
 	testscript.Main(m, map[string]func(){
 		"kith": func() { os.Exit(Main(context.Background(), os.Args[1:], os.Stdin, os.Stdout, os.Stderr)) },
 	})

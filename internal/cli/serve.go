@@ -193,17 +193,25 @@ func (m *machine) daemonConfig(builtin *engine.Engine) daemon.Config {
 		Home: c.Daemon.Data, Listen: c.Daemon.Listen.Text, Name: hostName(), Version: thisBuild().Version,
 		Builtin:   builtin,
 		Discovery: engine.Config{Usual: c.Discovery.Enabled},
-		Sharing:   daemon.Sharing{Hours: c.Share.Hours.Text, Timezone: c.Share.Timezone.Text, Slots: int(c.Share.Slots)},
+		Sharing:   c.sharing(),
 		Unshared:  !c.Share.Enabled,
 		Log:       m.log,
 	}
 	if c.RateLimit.Enabled {
 		config.Rate = gateway.Rate{PerSecond: float64(c.RateLimit.RPS), Burst: int(c.RateLimit.Burst)}
 	}
+	for _, id := range c.Share.Models {
+		config.Models = append(config.Models, fleet.ModelID(id))
+	}
 	for _, endpoint := range c.Discovery.Endpoints {
 		config.Discovery.Endpoints = append(config.Discovery.Endpoints, endpoint.Text)
 	}
 	return config
+}
+
+// sharing is what the configuration says of what the owner may change later.
+func (c *daemonFile) sharing() daemon.Sharing {
+	return daemon.Sharing{Hours: c.Share.Hours.Text, Timezone: c.Share.Timezone.Text, Slots: int(c.Share.Slots)}
 }
 
 // hostName is what this computer calls itself.

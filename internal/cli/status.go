@@ -139,6 +139,9 @@ func sharing(now daemon.Status) string {
 	}
 	switch {
 	case now.Sharing.Paused:
+		if !now.Sharing.Until.IsZero() {
+			return "paused until " + day(now.Sharing.Until) + "; hours: " + when
+		}
 		return "paused; hours: " + when
 	case !now.Open:
 		return "outside its hours: " + when

@@ -1,5 +1,5 @@
 // Package credential mints and reads the service's secrets: API keys, machine
-// credentials and login tokens. All have one form (decisions 7):
+// credentials, login tokens and invites. All have one form (decisions 7):
 //
 //	PREFIX_REGION_ + 32 random base62 characters + 6 of checksum
 //
@@ -27,6 +27,7 @@ const (
 	APIKey     Kind = "kith"  // a member's key on the hosted surface
 	MachineKey Kind = "kithm" // a machine's own credential
 	LoginToken Kind = "kitht" // makes one machine, once
+	InviteCode Kind = "kithi" // makes a share with whoever accepts it
 )
 
 const (
@@ -69,7 +70,7 @@ func Parse(text string) (Secret, error) {
 	region, body, _ := strings.Cut(rest, "_")
 	kind := Kind(prefix)
 	switch kind {
-	case APIKey, MachineKey, LoginToken:
+	case APIKey, MachineKey, LoginToken, InviteCode:
 	default:
 		return Secret{}, errForm
 	}

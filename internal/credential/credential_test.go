@@ -14,9 +14,9 @@ import (
 )
 
 func TestMintAndParse(t *testing.T) {
-	form := regexp.MustCompile(`^(kith|kithm|kitht)_[a-z0-9-]{1,16}_[0-9A-Za-z]{38}$`)
+	form := regexp.MustCompile(`^(kith|kithm|kitht|kithi)_[a-z0-9-]{1,16}_[0-9A-Za-z]{38}$`)
 	seen := map[string]bool{}
-	for _, kind := range []Kind{APIKey, MachineKey, LoginToken} {
+	for _, kind := range []Kind{APIKey, MachineKey, LoginToken, InviteCode} {
 		for _, region := range []string{"eu", "us-east-1", "0", "a-region-of-16ch"} {
 			s := Mint(kind, region)
 			text := s.Reveal()
@@ -78,8 +78,8 @@ func TestMintRefusesAnImpossibleRegion(t *testing.T) {
 		}
 		func() {
 			defer func() {
-				if recover() == nil {
-					t.Errorf("minted for region %q", region)
+				if why, want := fmt.Sprint(recover()), fmt.Sprintf("credential: %q cannot be a region", region); why != want {
+					t.Errorf("minting for the region %q: %s", region, why)
 				}
 			}()
 			Mint(APIKey, region)
@@ -88,7 +88,7 @@ func TestMintRefusesAnImpossibleRegion(t *testing.T) {
 }
 
 func TestEverySingleCharacterChangeIsRefused(t *testing.T) {
-	for _, kind := range []Kind{APIKey, MachineKey, LoginToken} {
+	for _, kind := range []Kind{APIKey, MachineKey, LoginToken, InviteCode} {
 		text := Mint(kind, "eu-1").Reveal()
 		for i := range text {
 			for c := range 256 {
@@ -135,6 +135,23 @@ func TestGarbageNeverParses(t *testing.T) {
 	}
 	if text := Mint(APIKey, "eu").Reveal(); parses(" "+text) || parses(text+" ") || parses(text+"\n") {
 		t.Error("a secret with space around it parses")
+	}
+}
+
+// A right checksum alone makes no secret: each of these is wrong in one thing.
+func TestTheChecksumDoesNotMakeTheForm(t *testing.T) {
+	random := strings.Repeat("0", randomLen)
+	if head := "kith_eu_" + random; !parses(head + checksum(head)) {
+		t.Fatal("the right form does not parse")
+	}
+	for _, head := range []string{
+		"kithx_eu_" + random, "Kith_eu_" + random, "_eu_" + random,
+		"kith__" + random, "kith_EU_" + random, "kith_a-region-of-17-ch_" + random,
+		"kith_eu_" + random[1:], "kith_eu_0" + random, "kith_eu_-" + random[1:], "kith_eu_" + random[1:] + "-",
+	} {
+		if _, err := Parse(head + checksum(head)); err != errForm {
+			t.Errorf("%s: %v", head, err)
+		}
 	}
 }
 

@@ -1,6 +1,8 @@
 package daemon
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"net/http"
 	"slices"
@@ -12,7 +14,6 @@ import (
 	"github.com/kith/kith/internal/dialect"
 	"github.com/kith/kith/internal/fault"
 	"github.com/kith/kith/internal/fleet"
-	"github.com/kith/kith/internal/tunnel"
 )
 
 // Status is everything `kith status` shows.
@@ -70,12 +71,13 @@ const maxControl = 64 << 10
 // whoever may open the socket (0600) may do everything here. Every other path
 // is the local surface, behind the same guard and rate as over TCP.
 func (d *Daemon) socketSurface(local http.Handler) http.Handler {
-	yes, no := true, false
+	no := false
 	_, own, _ := strings.Cut(strings.TrimSuffix(d.base, "/v1"), "//")
 	routes := map[string]http.HandlerFunc{
 		"GET /status":  func(w http.ResponseWriter, r *http.Request) { writeJSON(w, http.StatusOK, d.Status()) },
-		"POST /pause":  func(w http.ResponseWriter, r *http.Request) { d.answerChange(w, tunnel.Control{Paused: &yes}) },
-		"POST /resume": func(w http.ResponseWriter, r *http.Request) { d.answerChange(w, tunnel.Control{Paused: &no}) },
+		"POST /pause":  d.servePause,
+		"POST /resume": func(w http.ResponseWriter, r *http.Request) { d.answerChange(w, Change{Paused: &no}) },
+		"POST /drain":  d.serveDrain,
 		"POST /hours":  d.serveHours,
 		"POST /discover": func(w http.ResponseWriter, r *http.Request) {
 			d.finder.Look(r.Context())
@@ -107,41 +109,118 @@ type HoursChange struct {
 
 func (d *Daemon) serveHours(w http.ResponseWriter, r *http.Request) {
 	var asked HoursChange
-	if err := json.UnmarshalRead(http.MaxBytesReader(w, r.Body, maxControl), &asked); err != nil {
-		refuseChange(w, fmt.Errorf("cannot read the change: %w", err))
+	if !readChange(w, r, &asked) {
 		return
 	}
-	change := tunnel.Control{Hours: &asked.Hours}
+	change := Change{Hours: &asked.Hours}
 	if asked.Timezone != "" {
 		change.Timezone = &asked.Timezone
 	}
 	d.answerChange(w, change)
 }
 
-func (d *Daemon) answerChange(w http.ResponseWriter, change tunnel.Control) {
+// PauseChange is the body of POST /pause, which may have none.
+type PauseChange struct {
+	Until time.Time `json:"until,omitzero"` // when the pause ends by itself; zero: when it is told to
+}
+
+func (d *Daemon) servePause(w http.ResponseWriter, r *http.Request) {
+	var asked PauseChange
+	if r.ContentLength != 0 && !readChange(w, r, &asked) {
+		return
+	}
+	yes := true
+	d.answerChange(w, Change{Paused: &yes, Until: &asked.Until})
+}
+
+// serveDrain answers once no call from the hub runs any more: in a pause none
+// begins. It fails where this machine is not paused, or no longer.
+func (d *Daemon) serveDrain(w http.ResponseWriter, r *http.Request) {
+	for {
+		changed := d.board.change() // first: a change while the rest is read counts
+		now, _ := d.settings.current(time.Now())
+		if !now.Paused {
+			refuseChange(w, errors.New("cannot drain this machine: it is not paused (any more), and goes on taking calls"))
+			return
+		}
+		drained := d.desk.drained()
+		select {
+		case <-drained:
+			writeJSON(w, http.StatusOK, now)
+			return
+		case <-changed:
+		case <-r.Context().Done():
+			return
+		}
+	}
+}
+
+// readChange reads a change's strict JSON, or answers that it cannot.
+func readChange(w http.ResponseWriter, r *http.Request, into any) bool {
+	err := json.UnmarshalRead(http.MaxBytesReader(w, r.Body, maxControl), into, json.RejectUnknownMembers(true))
+	if err != nil {
+		refuseChange(w, fmt.Errorf("cannot read the change: %w", err))
+	}
+	return err == nil
+}
+
+func (d *Daemon) answerChange(w http.ResponseWriter, change Change) {
 	if err := d.change(change); err != nil {
 		refuseChange(w, err)
 		return
 	}
-	now, _ := d.settings.current()
+	now, _ := d.settings.current(time.Now())
 	writeJSON(w, http.StatusOK, now)
 }
 
 // change brings a change of the owner's into force, from the socket or from the
 // site down the tunnel, and tells the hub.
-func (d *Daemon) change(c tunnel.Control) error {
+func (d *Daemon) change(c Change) error {
 	if err := d.settings.change(c); err != nil {
 		return err
 	}
 	d.board.touch()
-	now, _ := d.settings.current()
-	d.log.Info("sharing changed", "paused", now.Paused, "hours", now.Hours, "timezone", now.Timezone, "slots", now.Slots)
+	now, _ := d.settings.current(time.Now())
+	d.log.Info("sharing changed", "paused", now.Paused, "until", now.Until, "hours", now.Hours, "timezone", now.Timezone, "slots", now.Slots)
 	return nil
+}
+
+// pauseLook is how often a timed pause is looked at: a timer stands still while
+// a laptop sleeps, and the pause does not.
+const pauseLook = 30 * time.Second
+
+// keepPause ends a timed pause when its time is over, also one that began
+// before this daemon did.
+func (d *Daemon) keepPause(ctx context.Context) error {
+	for {
+		changed := d.board.change()
+		var over <-chan time.Time
+		if paused, until := d.settings.pause(); paused && !until.IsZero() {
+			left := time.Until(until)
+			if left <= 0 {
+				no := false
+				if err := d.change(Change{Paused: &no}); err != nil {
+					d.trouble("the pause is over, and that cannot be saved: %v", err)
+					d.board.touch() // it is over all the same
+					over = time.After(pauseLook)
+				}
+				changed = d.board.change()
+			} else {
+				over = time.After(min(left, pauseLook))
+			}
+		}
+		select {
+		case <-over:
+		case <-changed:
+		case <-ctx.Done():
+			return nil
+		}
+	}
 }
 
 // Status is how the daemon is just now.
 func (d *Daemon) Status() Status {
-	sharing, hours := d.settings.current()
+	sharing, hours := d.settings.current(time.Now())
 	routed, own := d.desk.load("")
 	s := Status{
 		Version: d.config.Version, Started: d.started,

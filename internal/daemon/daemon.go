@@ -23,6 +23,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/kith/kith/internal/engine"
+	"github.com/kith/kith/internal/fleet"
 	"github.com/kith/kith/internal/gateway"
 )
 
@@ -49,6 +50,9 @@ type Config struct {
 	Discovery engine.Config
 	// Sharing holds the first values of what the owner may change later.
 	Sharing Sharing
+	// Models are the only ones offered to the hub, for the owner's own calls from
+	// elsewhere, too; empty: all.
+	Models []fleet.ModelID
 	// Unshared keeps the tunnel closed: nothing of the hub's runs here. Calls of
 	// this machine still go to the hub.
 	Unshared bool
@@ -158,6 +162,7 @@ func (d *Daemon) Run(ctx context.Context) error {
 	g.Go(func() error { return d.watchEngines(ctx) })
 	g.Go(func() error { return d.keepLooking(ctx) })
 	g.Go(func() error { return d.keepLine(ctx) })
+	g.Go(func() error { return d.keepPause(ctx) })
 	close(d.ready)
 	d.log.Info("the daemon listens", "address", d.base, "engines", len(d.board.engines()))
 	return g.Wait()

@@ -5,12 +5,14 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"iter"
 	"log/slog"
 	"net"
 	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -129,7 +131,7 @@ func TestSettings(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := Sharing{Paused: true, Hours: hours, Timezone: "Europe/Lisbon", Slots: 5}
-	if got, open := s.current(); got != want || !open.Open(time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC)) {
+	if got, open := s.current(time.Now()); got != want || !open.Open(time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC)) {
 		t.Errorf("got %+v, want %+v", got, want)
 	}
 	no, none := false, ""
@@ -140,7 +142,7 @@ func TestSettings(t *testing.T) {
 		t.Fatal(err)
 	}
 	want.Paused, want.Hours = false, ""
-	if got, _ := s.current(); got != want {
+	if got, _ := s.current(time.Now()); got != want {
 		t.Errorf("taken back: got %+v, want %+v", got, want)
 	}
 	if err := os.WriteFile(path, []byte(`{"paused":tr`), 0o600); err != nil {
@@ -164,7 +166,7 @@ func TestSettingsUnsaved(t *testing.T) {
 	if err := s.change(tunnel.Control{Paused: &yes}); err == nil {
 		t.Error("no error")
 	}
-	if now, _ := s.current(); now.Paused {
+	if now, _ := s.current(time.Now()); now.Paused {
 		t.Error("paused, but not for long")
 	}
 }
@@ -342,40 +344,10 @@ func (p *pipes) dial(ctx context.Context, _, _ string) (net.Conn, error) {
 // while the owner is served and what runs runs on.
 func TestHoursEnd(t *testing.T) {
 	home := t.TempDir()
-	if err := SaveCredential(home, Credential{Hub: "http://127.0.0.1:1", Machine: "m", Secret: "s"}); err != nil {
-		t.Fatal(err)
-	}
 	synctest.Test(t, func(t *testing.T) {
 		double := enginetest.New(enginetest.Plain, enginetest.Options{Behaviour: enginetest.Behaviour{Chunks: 12, Interval: time.Minute}})
-		model := engine.Model{ID: "test-model", Families: []fleet.Family{fleet.Chat}, Endpoints: []fleet.Endpoint{fleet.ChatCompletions}, Slots: 4}
-		hub := newPipes()
-		lines := make(chan *tunnel.Line, 1)
-		server := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-			line, err := tunnel.Upgrade(w, r, tunnel.UpgradeConfig{Generation: 1})
-			if err != nil {
-				t.Errorf("Upgrade: %v", err)
-				return
-			}
-			lines <- line
-		})}
-		go server.Serve(hub)
 		// A bubble's clock starts on a Saturday at midnight, UTC.
-		d, err := New(Config{
-			Home: home, Log: slog.New(slog.DiscardHandler), Builtin: builtinOf(double, model),
-			Sharing: Sharing{Hours: "Sat 00:00-00:05"}, Dial: hub.dial,
-			ListenOn: func(string, string) (net.Listener, error) { return newPipes(), nil },
-		})
-		if err != nil {
-			t.Fatal(err)
-		}
-		ctx, cancel := context.WithCancel(t.Context())
-		ended := make(chan error, 1)
-		go func() { ended <- d.Run(ctx) }()
-		line := <-lines
-		if err := line.Ack(ctx); err != nil {
-			t.Fatal(err)
-		}
-		l := &link{Line: line, t: t}
+		_, l := falseTime(t, Config{Home: home, Sharing: Sharing{Hours: "Sat 00:00-00:05"}}, double)
 		running := l.served("/v1/chat/completions", chat(true))
 		time.Sleep(5 * time.Minute)
 		for caller, want := range map[string]string{"shared bob": string(tunnel.RefusedHours), "own ada": ""} {
@@ -387,12 +359,55 @@ func TestHoursEnd(t *testing.T) {
 		if text := read(t, running.Body); !strings.HasSuffix(text, done) {
 			t.Errorf("what ran when the hours ended: %s", text)
 		}
+	})
+}
+
+// falseTime runs a daemon inside a synctest bubble with that engine built in,
+// connected to a hub that only holds the line. Both end with the test, or when
+// the link's leave is called.
+func falseTime(t *testing.T, c Config, double *enginetest.Engine) (*Daemon, *link) {
+	t.Helper()
+	if err := SaveCredential(c.Home, Credential{Hub: "http://127.0.0.1:1", Machine: "m", Secret: "s"}); err != nil {
+		t.Fatal(err)
+	}
+	model := engine.Model{ID: "test-model", Families: []fleet.Family{fleet.Chat}, Endpoints: []fleet.Endpoint{fleet.ChatCompletions}, Slots: 4}
+	hub := newPipes()
+	lines := make(chan *tunnel.Line, 1)
+	server := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		line, err := tunnel.Upgrade(w, r, tunnel.UpgradeConfig{Generation: 1})
+		if err != nil {
+			t.Errorf("Upgrade: %v", err)
+			return
+		}
+		lines <- line
+	})}
+	go server.Serve(hub)
+	c.Log, c.Builtin, c.Dial = slog.New(slog.DiscardHandler), builtinOf(double, model), hub.dial
+	c.ListenOn = func(string, string) (net.Listener, error) { return newPipes(), nil }
+	d, err := New(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- d.Run(ctx) }()
+	line := <-lines
+	next, stop := iter.Pull2(line.Offers(ctx))
+	l := &link{Line: line, t: t, next: next}
+	l.leave = sync.OnceFunc(func() {
 		cancel()
 		if err := <-ended; err != nil {
 			t.Error(err)
 		}
+		stop()
 		line.Close()
 		server.Close()
 		hub.Close()
 	})
+	t.Cleanup(l.leave)
+	l.until("there", func(tunnel.Advertisement) bool { return true })
+	if err := line.Ack(ctx); err != nil {
+		t.Fatal(err)
+	}
+	return d, l
 }

@@ -14,6 +14,8 @@ type desk struct {
 	mu     sync.Mutex
 	routed tally
 	local  tally
+	// idle is closed once no routed call runs; nil while nobody asks.
+	idle chan struct{}
 	// onLocal is called, outside the lock, after each change of the local load.
 	onLocal func()
 }
@@ -49,7 +51,26 @@ func (k *desk) admit(model fleet.ModelID, slots, ofModel int) (release func(), o
 		k.mu.Lock()
 		defer k.mu.Unlock()
 		k.routed.add(model, -1)
+		if k.routed.all == 0 && k.idle != nil {
+			close(k.idle)
+			k.idle = nil
+		}
 	}, true
+}
+
+// drained is closed once no call from the tunnel runs.
+func (k *desk) drained() <-chan struct{} {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.idle == nil {
+		k.idle = make(chan struct{})
+	}
+	idle := k.idle
+	if k.routed.all == 0 {
+		close(k.idle)
+		k.idle = nil
+	}
+	return idle
 }
 
 // enter counts a local call until release, which may be called more than once.

@@ -242,9 +242,10 @@ func (h *fakeHub) signIn(home string) {
 // link is a daemon's tunnel as the hub sees it.
 type link struct {
 	*tunnel.Line
-	t    *testing.T
-	next func() (tunnel.Advertisement, error, bool)
-	ad   tunnel.Advertisement // the newest read
+	t     *testing.T
+	next  func() (tunnel.Advertisement, error, bool)
+	ad    tunnel.Advertisement // the newest read
+	leave func()               // of falseTime: ends daemon and hub
 }
 
 // connected waits for a daemon's tunnel, reads its first offers and

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"io/fs"
+	"slices"
 	"time"
 
 	"github.com/kith/kith/internal/fleet"
@@ -122,12 +123,17 @@ func (d *Daemon) setLine(set func(*LineStatus)) {
 // the free slots, which it counts for itself.
 func (d *Daemon) advertise() (tunnel.Advertisement, <-chan struct{}) {
 	changed := d.board.change() // first: a change while the rest is read counts
-	sharing, _ := d.settings.current()
+	sharing, _ := d.settings.current(time.Now())
 	routed, local := d.desk.load("")
 	slots := d.slots(sharing)
 	ad := tunnel.Advertisement{
 		Name: d.config.Name, Paused: sharing.Paused, Hours: sharing.Hours, Timezone: sharing.Timezone,
-		Slots: slots, Free: max(0, slots-routed-local), Local: local, Models: d.board.offers(),
+		Slots: slots, Free: max(0, slots-routed-local), Local: local,
+	}
+	for _, m := range d.board.offers() {
+		if d.shares(fleet.ModelID(m.ID)) {
+			ad.Models = append(ad.Models, m)
+		}
 	}
 	for i := range ad.Models {
 		m := &ad.Models[i]
@@ -135,6 +141,11 @@ func (d *Daemon) advertise() (tunnel.Advertisement, <-chan struct{}) {
 		m.Local, m.Free = local, min(ad.Free, max(0, m.Slots-routed-local))
 	}
 	return ad, changed
+}
+
+// shares reports whether the model is for calls of the hub.
+func (d *Daemon) shares(model fleet.ModelID) bool {
+	return len(d.config.Models) == 0 || slices.Contains(d.config.Models, model)
 }
 
 // slots is how many calls may run here at once: the owner's word, else the

@@ -92,9 +92,9 @@ func readRequest(w http.ResponseWriter, r *http.Request) ([]byte, error) {
 // the owner; a pause binds both (decisions 2).
 func (d *Daemon) admit(model fleet.ModelID, endpoint fleet.Endpoint, own bool, now time.Time) (*engine.Engine, func(), tunnel.Refusal) {
 	e, ofModel := d.board.find(model, endpoint)
-	sharing, hours := d.settings.current()
+	sharing, hours := d.settings.current(now)
 	switch {
-	case e == nil || d.board.isHeld(e, model):
+	case e == nil || d.board.isHeld(e, model) || !d.shares(model):
 		return nil, nil, tunnel.RefusedUnknownModel
 	case sharing.Paused:
 		return nil, nil, tunnel.RefusedPaused

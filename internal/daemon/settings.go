@@ -4,7 +4,10 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"os"
+	"path/filepath"
 	"sync"
+	"time"
 
 	"github.com/kith/kith/internal/fleet"
 	"github.com/kith/kith/internal/tunnel"
@@ -16,6 +19,8 @@ import (
 type Sharing struct {
 	// Paused refuses every call that comes down the tunnel, the owner's own too.
 	Paused bool `json:"paused"`
+	// Until is when the pause ends by itself; zero: when it is told to.
+	Until time.Time `json:"until,omitzero"`
 	// Hours are the weekly windows in which this machine serves others, as
 	// fleet.ParseHours reads them; empty: always.
 	Hours string `json:"hours"`
@@ -25,15 +30,19 @@ type Sharing struct {
 	Slots int `json:"slots"`
 }
 
+// Change is a change of the owner's to Sharing: what is nil stays as it is. A
+// change of Paused takes Until with it.
+type Change = tunnel.Control
+
 // settings is the Sharing in force and the file that outlives the process.
 type settings struct {
 	path  string
 	first Sharing // of the configuration
 
 	mu    sync.Mutex
-	saved tunnel.Control // what was changed since; the state file's content
-	now   Sharing        // first with saved over it
-	hours fleet.Hours    // now.Hours, read
+	saved Change      // what was changed since; the state file's content
+	now   Sharing     // first with saved over it
+	hours fleet.Hours // now.Hours, read
 }
 
 // openSettings reads the state file at path over the first values. A state that
@@ -50,16 +59,31 @@ func openSettings(path string, first Sharing) (*settings, error) {
 	return s, nil
 }
 
-// current is the Sharing in force and its hours.
-func (s *settings) current() (Sharing, fleet.Hours) {
+// current is the Sharing in force at that time and its hours.
+func (s *settings) current(now time.Time) (Sharing, fleet.Hours) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.now, s.hours
+	return s.now.at(now), s.hours
+}
+
+// pause is the pause as it was asked for, over or not.
+func (s *settings) pause() (paused bool, until time.Time) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.now.Paused, s.now.Until
+}
+
+// at is the Sharing without a pause that is over by then.
+func (s Sharing) at(now time.Time) Sharing {
+	if s.Paused && !s.Until.IsZero() && !now.Before(s.Until) {
+		s.Paused, s.Until = false, time.Time{}
+	}
+	return s
 }
 
 // change lays c over what is in force: checked, then saved, then in force. On
 // an error nothing has changed.
-func (s *settings) change(c tunnel.Control) error {
+func (s *settings) change(c Change) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	saved := overlay(s.saved, c)
@@ -74,10 +98,27 @@ func (s *settings) change(c tunnel.Control) error {
 	return nil
 }
 
+// ChangeSaved is change for a daemon that does not run: it lays c over the state
+// saved in home, which the daemon takes up when it starts. first is what its
+// configuration says.
+func ChangeSaved(home string, first Sharing, c Change) (Sharing, error) {
+	s, err := openSettings(filepath.Join(home, stateFile), first)
+	if err == nil && c != (Change{}) {
+		if err = os.MkdirAll(home, 0o700); err == nil {
+			err = s.change(c)
+		}
+	}
+	if err != nil {
+		return Sharing{}, err
+	}
+	now, _ := s.current(time.Now())
+	return now, nil
+}
+
 // overlay is under with every member that over sets.
-func overlay(under, over tunnel.Control) tunnel.Control {
+func overlay(under, over Change) Change {
 	if over.Paused != nil {
-		under.Paused = over.Paused
+		under.Paused, under.Until = over.Paused, over.Until
 	}
 	if over.Hours != nil {
 		under.Hours = over.Hours
@@ -92,9 +133,12 @@ func overlay(under, over tunnel.Control) tunnel.Control {
 }
 
 // settle is first with every member that saved sets, checked.
-func settle(first Sharing, saved tunnel.Control) (Sharing, fleet.Hours, error) {
-	c := overlay(tunnel.Control{Paused: &first.Paused, Hours: &first.Hours, Timezone: &first.Timezone, Slots: &first.Slots}, saved)
+func settle(first Sharing, saved Change) (Sharing, fleet.Hours, error) {
+	c := overlay(Change{Paused: &first.Paused, Hours: &first.Hours, Timezone: &first.Timezone, Slots: &first.Slots}, saved)
 	now := Sharing{Paused: *c.Paused, Hours: *c.Hours, Timezone: *c.Timezone, Slots: *c.Slots}
+	if c.Until != nil && now.Paused {
+		now.Until = *c.Until
+	}
 	if now.Slots < 0 {
 		return Sharing{}, fleet.Hours{}, fmt.Errorf("cannot share %d slots: give a number of calls, or 0 for what the engines say", now.Slots)
 	}

@@ -37,6 +37,11 @@ const (
 	EngineError              Code = "engine_error"
 	NoInferenceBackend       Code = "no_inference_backend"
 	EngineTimeout            Code = "engine_timeout"
+
+	// Of the member's JSON API alone.
+
+	NotFound   Code = "not_found"
+	NotAllowed Code = "not_allowed"
 )
 
 // WaitElapsed is the reason beside a 503 whose cause is a wait that ended (S7.1).
@@ -64,6 +69,9 @@ var statuses = map[Code]int{
 	EngineError:              502,
 	NoInferenceBackend:       503,
 	EngineTimeout:            504,
+
+	NotFound:   404,
+	NotAllowed: 403,
 }
 
 // Codes lists every code with its status, for the table in docs/errors.md.

@@ -29,6 +29,8 @@ var whens = map[Code]string{
 	EngineError:              "The engine of the machine failed on this very request, or what it sent is not an answer.",
 	NoInferenceBackend:       "This daemon was built without an engine and knows nothing else that could serve. Local only.",
 	EngineTimeout:            "A machine took the request and its engine did not answer in time.",
+	NotFound:                 "Under `/api/` only: nothing that is yours, or that you may see, is named so.",
+	NotAllowed:               "Under `/api/` only: you may see it, and changing it is for others; `message` says for whom.",
 }
 
 // When says in which circumstances a caller is told the code, and what helps.

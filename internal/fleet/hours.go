@@ -176,12 +176,7 @@ func (h Hours) openIn(t time.Time, zone *time.Location) bool {
 func (w window) on(day time.Weekday) bool { return w.days&(1<<day) != 0 }
 
 // Zone is the name of the zone on whose wall clock the windows are.
-func (h Hours) Zone() string {
-	if h.zone == nil {
-		return time.UTC.String()
-	}
-	return h.zone.String()
-}
+func (h Hours) Zone() string { return h.zone.String() } // of nil: UTC
 
 // String is the windows as ParseHours reads them: ParseHours(h.String(),
 // h.Zone()) is h again. Hours that are always open are the empty text.

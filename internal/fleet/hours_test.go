@@ -42,12 +42,17 @@ func TestParseHours(t *testing.T) {
 		{"Mon,Tue,Wed 00:00-00:01", "Mon-Wed 00:00-00:01"},
 		{"Mon-Sun 18:00-00:00", "Mon-Sun 18:00-24:00"},
 		{"Wed 23:59-24:00", "Wed 23:59-24:00"},
+		{"Wed 22:59-23:59", "Wed 22:59-23:59"},
+		{"Mon-Wed,Fri-Sun 09:00-10:00", "Mon-Wed,Fri-Sun 09:00-10:00"},
 		{"Tue-Mon 00:00-24:00", "Mon-Sun 00:00-24:00"},
 	} {
 		h := hours(t, c.text, "Europe/Lisbon")
 		if h.String() != c.want || h.Zone() != "Europe/Lisbon" {
 			t.Errorf("%q is %q in %s, want %q", c.text, h, h.Zone(), c.want)
 		}
+	}
+	if h := hours(t, strings.Repeat("Mon 18:00-19:00;", 63)+"Tue 18:00-19:00", ""); strings.Count(h.String(), ";") != 63 {
+		t.Errorf("64 windows are %q", h)
 	}
 	if h := hours(t, "", ""); h.Zone() != "UTC" || !h.Always() || (Hours{}).Zone() != "UTC" {
 		t.Errorf("no zone is %s", h.Zone())
@@ -61,11 +66,14 @@ func TestParseHoursRefuses(t *testing.T) {
 		{"Mon 18:00-23:00;", "", "write days and a window"},
 		{"Mo 18:00-23:00", "", "cannot read the days"},
 		{"Mon-Fri-Sun 18:00-23:00", "", "cannot read the days"},
+		{"Mo-Fri 18:00-23:00", "", "cannot read the days"},
 		{"Mon,,Tue 18:00-23:00", "", "cannot read the days"},
 		{"Mon- 18:00-23:00", "", "cannot read the days"},
 		{"Mon 18:00", "", "cannot read the window"},
 		{"Mon 18-23", "", "cannot read the window"},
 		{"Mon 8:00-23:00", "", "cannot read the window"},
+		{"Mon 18.00-23:00", "", "cannot read the window"},
+		{"Mon 18:xx-23:00", "", "cannot read the window"},
 		{"Mon 18:60-23:00", "", "cannot read the window"},
 		{"Mon 18:00-24:01", "", "cannot read the window"},
 		{"Mon 24:00-24:00", "", "cannot read the window"},
@@ -116,6 +124,34 @@ func TestHoursOpen(t *testing.T) {
 		}
 		if got := hours(t, c.text, c.zone).Open(at); got != c.want {
 			t.Errorf("%q in %q at %s: open %v, want %v", c.text, c.zone, c.at, got, c.want)
+		}
+	}
+}
+
+// A share's hours are read on the wall clock of a machine that may name no zone.
+func TestHoursWithoutAZoneAreInUTC(t *testing.T) {
+	h := hours(t, "Sat 12:00-13:00", "Asia/Tokyo")
+	if !h.openIn(noon, nil) || h.openIn(noon.Add(-time.Minute), nil) || h.Open(noon) {
+		t.Error("not on UTC's clock")
+	}
+}
+
+// Every range of days is open on its days and no other, and prints as it reads.
+func TestEveryRangeOfDays(t *testing.T) {
+	days := []string{"Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun"}
+	for first := range 7 {
+		for length := 1; length <= 7; length++ {
+			text := days[first] + "-" + days[(first+length-1)%7] + " 12:00-12:01"
+			h := hours(t, text, "")
+			for day := range 7 {
+				at := time.Date(2026, 11, 16+day, 12, 0, 0, 0, time.UTC) // the 16th is a Monday
+				if want := (day-first+7)%7 < length; h.Open(at) != want {
+					t.Errorf("%q on a %s: open %v", text, days[day], !want)
+				}
+			}
+			if inWeek := first+length <= 7; inWeek && length >= 3 && h.String() != text {
+				t.Errorf("%q prints as %q", text, h)
+			}
 		}
 	}
 }

@@ -244,13 +244,41 @@ func (w *walk) member(c *circle, n int, see func(*Machine, Standing) bool) bool 
 	return true
 }
 
-// sharer reports whether the member of that number shares with the caller.
-func (w *walk) sharer(n int) bool {
-	_, found := slices.BinarySearchFunc(w.me.shares, n, func(share naming, n int) int {
+// standing is the caller's with one machine; false if it is out of reach.
+func (w *walk) standing(m *Machine) (Standing, bool) {
+	if w.me == &nobody {
+		return Standing{}, false
+	}
+	n, known := w.s.owners.Get(m.ID)
+	switch {
+	case !known:
+		return Standing{}, false
+	case n == w.caller:
+		return Standing{Class: Own}, true
+	case w.narrow == OwnOnly:
+		return Standing{}, false
+	}
+	group := w.common(w.s.people.Get(n), m)
+	if shares := w.sharesOf(n); len(shares) > 0 {
+		return Standing{Class: Shared, shares: shares, group: group}, true
+	}
+	return Standing{Class: Grouped, group: group}, group != nil
+}
+
+// sharesOf is the shares from the member of that number to the caller.
+func (w *walk) sharesOf(n int) []naming {
+	from, _ := slices.BinarySearchFunc(w.me.shares, n, func(share naming, n int) int {
 		return cmp.Compare(share.owner, n)
 	})
-	return found
+	to := from
+	for to < len(w.me.shares) && w.me.shares[to].owner == n {
+		to++
+	}
+	return w.me.shares[from:to]
 }
+
+// sharer reports whether the member of that number shares with the caller.
+func (w *walk) sharer(n int) bool { return len(w.sharesOf(n)) > 0 }
 
 // common is a group that caller and owner have in common and that the machine
 // is not kept out of, or nil.

@@ -100,6 +100,17 @@ func (s *Snapshot) Machine(id MachineID) *Machine {
 	return machines[at]
 }
 
+// Offers is how many offers of the model there are in the region, online or
+// kept, in reach or not: for waiting calls to notice one that went, not to tell.
+func (s *Snapshot) Offers(model ModelID) int {
+	c, _ := s.models.Get(model)
+	n := int32(0)
+	for _, kept := range c.kept {
+		n += kept
+	}
+	return int(n)
+}
+
 // Machines yields every machine once.
 func (s *Snapshot) Machines() iter.Seq[*Machine] {
 	return func(yield func(*Machine) bool) {

@@ -146,6 +146,36 @@ func TestLoadsSurviveTheMachinesVersions(t *testing.T) {
 	}
 }
 
+// What a machine runs is bounded by its own slots, by the model's where it has
+// any, and by what others hold of either.
+func TestReserveKeepsToEveryBound(t *testing.T) {
+	s := NewSnapshot().WithMachine(&Machine{ID: "a", Owner: "me", Online: true, Slots: 6, Offers: []Offer{{ID: "two", Slots: 2}, {ID: "any"}}})
+	m := s.Machine("a")
+	take := func(model ModelID, want int) {
+		t.Helper()
+		n := 0
+		for m.Reserve(model) {
+			n++
+		}
+		if n != want || m.Load.InFlight() != want {
+			t.Errorf("%d calls of %s reserved, %d in flight, want %d", n, model, m.Load.InFlight(), want)
+		}
+		for range n {
+			m.Release(model)
+		}
+	}
+	take("unknown", 0)
+	take("two", 2)
+	take("any", 6)
+	m.Load.SetLocal(2)
+	take("any", 4)
+	m.Offer("two").Load.SetLocal(1)
+	take("two", 1)
+	if m.Load.InFlight() != 0 {
+		t.Errorf("%d in flight after all was given back", m.Load.InFlight())
+	}
+}
+
 func TestReserveIsExactUnderConcurrency(t *testing.T) {
 	const slots, callers = 7, 64
 	s := NewSnapshot().WithMachine(&Machine{ID: "a", Owner: "me", Online: true, Slots: 10, Offers: []Offer{{ID: "x", Slots: slots}, {ID: "y"}}})
@@ -158,7 +188,7 @@ func TestReserveIsExactUnderConcurrency(t *testing.T) {
 	for range callers {
 		wg.Go(func() {
 			n := map[string]int{}
-			for range 100 {
+			for range 20_000 {
 				if m.Reserve("x") {
 					if n := m.Offer("x").Load.InFlight(); n > slots-2 {
 						t.Errorf("%d calls on %d slots", n, slots-2)
@@ -200,12 +230,24 @@ func TestAShareCountsItsDay(t *testing.T) {
 	if share.spent(late) || !share.Reserve(late) {
 		t.Error("a call that never started is counted")
 	}
+	if n := share.Load.running.Load(); share.Reserve(late) || share.Load.running.Load() != n || n != 2 {
+		t.Errorf("a third call of two was taken, or left a trace: %d run", share.Load.running.Load())
+	}
 	if share.spent(tomorrow) || !share.Reserve(tomorrow) {
 		t.Error("yesterday's calls are counted")
 	}
 	share.Release(false, late) // of yesterday: no business of today's count
 	if share.Load.started(tomorrow) != 1 {
 		t.Errorf("%d calls today, want 1", share.Load.started(tomorrow))
+	}
+}
+
+func TestAShareOfOneCall(t *testing.T) {
+	for _, share := range []*Share{{PerDay: 1}, {Concurrent: 1}} {
+		share.Load = new(ShareLoad)
+		if !share.Reserve(noon) || share.Reserve(noon) || share.Load.running.Load() != 1 {
+			t.Errorf("with %d a day, %d at once: %d run", share.PerDay, share.Concurrent, share.Load.running.Load())
+		}
 	}
 }
 
@@ -291,7 +333,10 @@ func TestWireWords(t *testing.T) {
 			t.Errorf("endpoint %d is %s", e, e)
 		}
 	}
-	if _, ok := ParseFamily("video"); ok {
-		t.Error("a family nobody knows parses")
+	for range set.All() {
+		break // must be the end of it
+	}
+	for range at.All() {
+		break
 	}
 }

@@ -3,6 +3,7 @@ package fleet
 import (
 	"fmt"
 	"iter"
+	"slices"
 	"strings"
 	"time"
 )
@@ -100,6 +101,19 @@ func Look(s *Snapshot, a Ask) iter.Seq[Sighting] {
 			return !st.sight(&sighting, m, o, a.Now, a.Owed) || yield(sighting)
 		})
 	}
+}
+
+// Spot is Look at one machine alone, at the cost of that one: false if the
+// caller does not reach it, it does not offer what is asked for, or the call is
+// to avoid it. A machine that is Ready here is one that Route may try.
+func Spot(s *Snapshot, a *Ask, m *Machine) (sighting Sighting, ok bool) {
+	o := m.Offer(a.Model)
+	if o == nil || !o.Families.Has(a.Family) || m.ID == a.Exclude || slices.Contains(a.Avoid, m.ID) {
+		return sighting, false
+	}
+	w := newWalk(s, a.Caller, a.Narrow)
+	st, ok := w.standing(m)
+	return sighting, ok && st.sight(&sighting, m, o, a.Now, a.Owed)
 }
 
 // offering shows every machine in reach that offers what is asked for.

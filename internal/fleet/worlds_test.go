@@ -11,7 +11,7 @@ import (
 )
 
 var (
-	worldsFlag = flag.Int("worlds", 100_000, "how many random worlds Route and its naive twin must agree on")
+	worldsFlag = flag.Int("worlds", 100_000, "how many random worlds Route and its naive twin must agree on; the other random tests stay below it")
 	seedFlag   = flag.Uint64("seed", 1, "seed of the first random world; each next one has the next seed")
 )
 
@@ -385,7 +385,7 @@ func (g wGroup) group() *Group {
 // What is out of the caller's reach changes nothing in a decision but what rows
 // 1 and 5 to 7 tell; in embeddings and audio, not one byte (S7.2).
 func TestOutOfReachChangesNothing(t *testing.T) {
-	for seed := range uint64(20_000) {
+	for seed := range uint64(min(20_000, *worldsFlag)) {
 		rng := rand.New(rand.NewPCG(seed, 1))
 		w := randomWorld(rng)
 		s := w.snapshot(t, rng)
@@ -429,9 +429,39 @@ func reachable(w *world, a Ask, m *Machine) bool {
 	return false
 }
 
+// Spot must show of one machine what Look shows of it among all, and its
+// machines that are ready are those that Route counts.
+func TestSpotIsLookAtOneMachine(t *testing.T) {
+	for seed := range uint64(10_000) {
+		rng := rand.New(rand.NewPCG(seed, 3))
+		w := randomWorld(rng)
+		s := w.snapshot(t, rng)
+		ask := randomAsk(rng, w).ask(w, 0)
+		looked := map[MachineID]Sighting{}
+		for m := range Look(s, ask) {
+			if !slices.Contains(ask.Avoid, m.Machine.ID) {
+				looked[m.Machine.ID] = m
+			}
+		}
+		ready := int32(0)
+		for m := range s.Machines() {
+			got, ok := Spot(s, &ask, m)
+			if want, in := looked[m.ID]; ok != in || ok && got != want {
+				t.Fatalf("world %d: %s: %+v %t, Look %+v %t", seed, m.ID, got, ok, want, in)
+			}
+			if ok && got.State == Ready {
+				ready++
+			}
+		}
+		if d := Route(s, ask); d.Survey.Ready != ready {
+			t.Fatalf("world %d: %d ready, Route counts %d", seed, ready, d.Survey.Ready)
+		}
+	}
+}
+
 // Reach and Look must show exactly what the twin sees.
 func TestReachIsWhatTheTwinSees(t *testing.T) {
-	for seed := range uint64(10_000) {
+	for seed := range uint64(min(10_000, *worldsFlag)) {
 		rng := rand.New(rand.NewPCG(seed, 2))
 		w := randomWorld(rng)
 		s := w.snapshot(t, rng)
@@ -450,6 +480,9 @@ func TestReachIsWhatTheTwinSees(t *testing.T) {
 		var order []Class
 		for m, standing := range s.Reach(ask.Caller, ask.Narrow) {
 			order = append(order, standing.Class)
+			if standing.Class != Own && len(standing.shares) == 0 && standing.group == nil {
+				t.Errorf("world %d: Reach shows %s, to which there is no way", seed, m.ID)
+			}
 			if o := m.Offer(ask.Model); o != nil && o.Families.Has(ask.Family) {
 				if seen, ok := standing.Sight(m, o, w.now); ok {
 					reached = append(reached, line(string(m.ID), seen.Class, seen.State))
@@ -461,6 +494,56 @@ func TestReachIsWhatTheTwinSees(t *testing.T) {
 		slices.Sort(reached)
 		if !slices.Equal(want, looked) || !slices.Equal(want, reached) || !slices.IsSorted(order) {
 			t.Fatalf("world %d: the twin sees\n%s\nLook\n%s\nReach\n%s", seed, strings.Join(want, "\n"), strings.Join(looked, "\n"), strings.Join(reached, "\n"))
+		}
+	}
+}
+
+// Whoever stops looking has seen what comes first, and is shown no more: the
+// language panics where an iterator goes on.
+func TestReachAndLookEndWhereTheyAreLeft(t *testing.T) {
+	for seed := range uint64(min(2_000, *worldsFlag)) {
+		rng := rand.New(rand.NewPCG(seed, 4))
+		w := randomWorld(rng)
+		s, ask := w.snapshot(t, rng), randomAsk(rng, w).ask(w, 0)
+		var reached, looked, all []MachineID
+		for m := range s.Reach(ask.Caller, ask.Narrow) {
+			reached = append(reached, m.ID)
+		}
+		for m := range Look(s, ask) {
+			looked = append(looked, m.Machine.ID)
+		}
+		for m := range s.Machines() {
+			all = append(all, m.ID)
+		}
+		for at := range reached {
+			var seen []MachineID
+			for m := range s.Reach(ask.Caller, ask.Narrow) {
+				if seen = append(seen, m.ID); len(seen) > at {
+					break
+				}
+			}
+			if !slices.Equal(seen, reached[:at+1]) {
+				t.Fatalf("world %d: left after %d, Reach showed %v of %v", seed, at+1, seen, reached)
+			}
+		}
+		for at := range looked {
+			var seen []MachineID
+			for m := range Look(s, ask) {
+				if seen = append(seen, m.Machine.ID); len(seen) > at {
+					break
+				}
+			}
+			if !slices.Equal(seen, looked[:at+1]) {
+				t.Fatalf("world %d: left after %d, Look showed %v of %v", seed, at+1, seen, looked)
+			}
+		}
+		for at := range all {
+			n := 0
+			for range s.Machines() {
+				if n++; n > at {
+					break
+				}
+			}
 		}
 	}
 }

@@ -74,6 +74,27 @@ type Trace struct {
 	Route    string         // X-Kith-Route's value; empty: not sent
 	Attempts int
 	Waited   time.Duration
+	// First and Last are the first and the newest decision about the call, Tries
+	// the attempts at it, for the record that answers `kith why`.
+	First, Last Judged
+	Tries       []Try
+}
+
+// Judged is one decision about a call. The zero Judged is none.
+type Judged struct {
+	After   time.Duration // since the call arrived
+	Row     int           // of decisions 2
+	Verdict fleet.Verdict
+	Survey  fleet.Survey
+}
+
+// Try is one attempt at a call on a machine.
+type Try struct {
+	Machine *fleet.Machine
+	Class   fleet.Class
+	After   time.Duration // since the call arrived
+	Took    time.Duration // to its outcome
+	Outcome string        // in words; nothing of the call's content
 }
 
 // Answer is a served call: the response, and the endpoint whose dialect its

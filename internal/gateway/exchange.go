@@ -26,7 +26,7 @@ var errGone = errors.New("the caller is gone")
 
 // exchange is one request and its answer.
 type exchange struct {
-	g       *edge
+	g       *Edge
 	w       http.ResponseWriter
 	r       *http.Request
 	control *http.ResponseController
@@ -50,7 +50,7 @@ type exchange struct {
 	usage    dialect.Usage
 }
 
-func newExchange(g *edge, w http.ResponseWriter, r *http.Request) *exchange {
+func newExchange(g *Edge, w http.ResponseWriter, r *http.Request) *exchange {
 	x := &exchange{
 		g: g, w: w, r: r,
 		control: http.NewResponseController(w),
@@ -149,6 +149,9 @@ func (x *exchange) notImplemented() error {
 
 // infer serves an inference route.
 func (x *exchange) infer() error {
+	if x.g.Crowded != nil && x.g.Crowded() { // before its body takes more
+		return fault.New(fault.CapacityFull, "the service has no memory for one more call just now; try again shortly")
+	}
 	body, err := x.readBody()
 	if err != nil {
 		return err

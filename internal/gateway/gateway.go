@@ -14,6 +14,9 @@ import (
 	"log/slog"
 	"net/http"
 	"time"
+
+	"github.com/kith/kith/internal/fault"
+	"github.com/kith/kith/internal/fleet"
 )
 
 // Config is what an edge needs to know. Zero values of limits mean the default.
@@ -31,6 +34,8 @@ type Config struct {
 	// surface all requests together. The zero Rate is off.
 	Rate   Rate
 	Limits Limits
+	// Crowded says that there is no memory for one more call now; nil: never.
+	Crowded func() bool
 	// Finished is told how each Call that reached the Backend ended, after its
 	// last byte was written. May be nil.
 	Finished func(*Call, Outcome)
@@ -75,17 +80,18 @@ func (l Limits) withDefaults() Limits {
 
 // New makes the edge of one surface. The handler wants the request's path as
 // it came: a mux in front of it must not clean or redirect.
-func New(c Config) http.Handler {
+func New(c Config) *Edge {
 	c.Limits = c.Limits.withDefaults()
-	g := &edge{Config: c, on: hosted, buckets: buckets{rate: c.Rate}}
+	g := &Edge{Config: c, on: hosted, buckets: buckets{rate: c.Rate}}
 	if c.Identify == nil {
 		g.on = local
 	}
 	return g
 }
 
-// edge is the handler of one surface.
-type edge struct {
+// Edge is the handler of one surface. Other handlers of its address count what
+// they answer against the same limits, with Admit and Miss.
+type Edge struct {
 	Config
 	on      surface
 	buckets buckets
@@ -94,7 +100,24 @@ type edge struct {
 
 // ServeHTTP serves one request, its end included: the answer or the fault, the
 // log event, and Finished.
-func (g *edge) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+func (g *Edge) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	x := newExchange(g, w, r)
 	x.finish(x.run())
+}
+
+// Admit takes a token of the caller's Rate, or returns the fault that says when
+// there is one.
+func (g *Edge) Admit(c Caller) error { return g.buckets.take(bucketOf(c), time.Now()) }
+
+// Miss is what a caller whom f tells about a model is told in truth: f, unless
+// it says that the model is out of reach and the caller has asked for too many
+// such models already (decisions 7).
+func (g *Edge) Miss(c Caller, model fleet.ModelID, f *fault.Fault) *fault.Fault {
+	if !isMiss(f) {
+		return f
+	}
+	if limited := g.misses.add(bucketOf(c), model, time.Now()); limited != nil {
+		return fault.Of(limited)
+	}
+	return f
 }

@@ -96,10 +96,8 @@ func (x *exchange) finish(err error) {
 	case errors.Is(err, errGone):
 		unclean = true
 	default:
-		if f = fault.Of(err); x.routed && x.g.on == hosted && isMiss(f) {
-			if limited := x.g.misses.add(bucketOf(x.caller), x.call.Model, time.Now()); limited != nil {
-				f = fault.Of(limited)
-			}
+		if f = fault.Of(err); x.routed && x.g.on == hosted {
+			f = x.g.Miss(x.caller, x.call.Model, f)
 		}
 		unclean = x.began
 		x.tell(f)

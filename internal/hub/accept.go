@@ -3,6 +3,7 @@ package hub
 import (
 	"context"
 	"errors"
+	"math/rand/v2"
 	"net/http"
 	"strings"
 	"time"
@@ -12,6 +13,7 @@ import (
 	"github.com/kith/kith/internal/fault"
 	"github.com/kith/kith/internal/fleet"
 	"github.com/kith/kith/internal/tunnel"
+	"github.com/kith/kith/internal/web"
 )
 
 // acceptTunnel is GET /tunnel: a machine that dialled out becomes reachable
@@ -20,7 +22,7 @@ func (h *Hub) acceptTunnel(w http.ResponseWriter, r *http.Request) {
 	select {
 	case h.admitted <- struct{}{}:
 	default:
-		writeProblem(w, fault.New(fault.CapacityFull, "too many machines are connecting at once; come back shortly").WithRetryAfter(2))
+		writeProblem(w, comeBack(fault.CapacityFull, "too many machines are connecting at once; come back shortly"))
 		return
 	}
 	admitted := true
@@ -40,7 +42,7 @@ func (h *Hub) acceptTunnel(w http.ResponseWriter, r *http.Request) {
 	generation, err := h.records.NextGeneration(r.Context(), machine.ID)
 	if err != nil {
 		h.log.Error("cannot number a tunnel", "machine", machine.ID, "error", err)
-		writeProblem(w, fault.New(fault.CascadeExhausted, "the service could not take the machine in just now").WithRetryAfter(5))
+		writeProblem(w, comeBack(fault.CascadeExhausted, "the service could not take the machine in just now"))
 		return
 	}
 	line, err := tunnel.Upgrade(w, r, tunnel.UpgradeConfig{Generation: generation})
@@ -74,9 +76,15 @@ func (h *Hub) machineOf(r *http.Request) (account.Machine, account.Member, error
 	case err != nil && errors.Is(err, account.ErrNotFound):
 		return account.Machine{}, account.Member{}, badMachine()
 	case err != nil:
-		return account.Machine{}, account.Member{}, fault.New(fault.CascadeExhausted, "the service could not check the machine's credential just now").WithRetryAfter(5).Because(err)
+		return account.Machine{}, account.Member{}, comeBack(fault.CascadeExhausted, "the service could not check the machine's credential just now").Because(err)
 	}
 	return machine, owner, nil
+}
+
+// comeBack is a 503 for a machine, spread so that those turned away together do
+// not come back together.
+func comeBack(code fault.Code, text string) *fault.Fault {
+	return fault.New(code, "%s", text).WithRetryAfter(2 + rand.IntN(4))
 }
 
 func badMachine() *fault.Fault {
@@ -97,11 +105,11 @@ func (h *Hub) login(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	token, err := credential.Parse(ask.Token)
-	if err != nil || token.Kind() != credential.LoginToken {
+	if err != nil || token.Kind() != credential.LoginToken || token.Region() != h.cfg.Region {
 		writeProblem(w, badToken())
 		return
 	}
-	if validName(ask.Name) != nil {
+	if web.CheckName(ask.Name) != nil {
 		ask.Name = "machine"
 	}
 	secret := credential.Mint(credential.MachineKey, h.cfg.Region)
@@ -120,7 +128,7 @@ func (h *Hub) login(w http.ResponseWriter, r *http.Request) {
 		writeProblem(w, badToken())
 		return
 	case errors.Is(err, account.ErrExists):
-		writeProblem(w, fault.New(fault.InvalidRequest, "the token names the machine as the member has one already; ask the operator for a token with another name"))
+		writeProblem(w, fault.New(fault.InvalidRequest, "the member already has a machine of this token's name; revoke that one, or ask for a token with another name"))
 		return
 	case err != nil:
 		h.log.Error("cannot redeem a login token", "error", err)

@@ -3,6 +3,7 @@ package hub
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -17,6 +18,11 @@ import (
 
 // maxAnswer bounds a unary answer that the hub holds until it is whole.
 const maxAnswer = 64 << 20
+
+// parting is how long a broken exchange waits to learn whether its whole line
+// has ended: HTTP/2 tells the streams of a connection's end, and a daemon that
+// stops resets them, a moment before the line is closed.
+const parting = 250 * time.Millisecond
 
 // maxRefusal bounds what is read of an engine's own words.
 const maxRefusal = 64 << 10
@@ -36,7 +42,7 @@ const (
 // every outcome but served the slot was given back.
 func (h *Hub) try(ctx context.Context, call *gateway.Call, c *held) (*gateway.Answer, outcome, error) {
 	line, gone, ok := h.live.Line(c.Machine.ID)
-	if !ok {
+	if !ok || isClosed(gone) {
 		h.room.release(c, false)
 		return nil, movedOn, nil
 	}
@@ -45,39 +51,48 @@ func (h *Hub) try(ctx context.Context, call *gateway.Call, c *held) (*gateway.An
 		cancel(fault.New(fault.EngineTimeout, "the machine took the call but its engine gave no answer for %s", h.cfg.FirstByte))
 	})
 	began := time.Now()
-	end := func(ran bool) {
+	end := func(out outcome) {
 		late.Stop()
 		cancel(nil)
-		h.room.release(c, ran)
+		if out == refusedBusy {
+			h.room.refused(c)
+			time.AfterFunc(busyAgain, func() { h.OnMachine(c.Machine.ID) })
+			return
+		}
+		h.room.release(c, out != movedOn)
 	}
 
 	endpoint, asked := call.RequestFor(c.Offer.Endpoints)
 	response, err := line.RoundTrip(h.request(ctx, call, c, endpoint, asked))
 	if err != nil {
-		out, f := broken(ctx, call, gone, false)
-		end(out == failed)
+		out, f := broken(ctx, call, gone, err)
+		end(out)
 		return nil, out, f
 	}
 	if response.StatusCode != http.StatusOK {
+		c.refused = tunnel.Refusal(response.Header.Get(tunnel.HeaderRefused))
 		out, f := refused(response)
 		response.Body.Close()
-		end(out == failed)
+		end(out)
 		return nil, out, f
 	}
-	answer := &body{ReadCloser: response.Body, ctx: ctx, gone: gone, end: func() { end(true) }}
+	answer := &body{ReadCloser: response.Body, ctx: ctx, gone: gone, end: func() { end(served) }}
 	if call.Stream {
 		err = answer.peek()
 	} else {
 		err = answer.hold()
 	}
 	if err != nil {
-		out, f := broken(ctx, call, gone, true)
+		out, f := broken(ctx, call, gone, err)
 		answer.Close()
 		return nil, out, f
 	}
 	late.Stop()
 	c.Offer.Load.ObserveTTFT(time.Since(began))
 	response.Body = answer
+	if !call.Stream { // the machine is done: its slot need not wait for the caller to read
+		answer.Close()
+	}
 	return &gateway.Answer{Response: response, Endpoint: endpoint}, served, nil
 }
 
@@ -95,25 +110,47 @@ func (h *Hub) request(ctx context.Context, call *gateway.Call, c *held, endpoint
 		tunnel.HeaderCaller:      {c.Class.String() + " " + headerText(call.Caller.Name)},
 		"User-Agent":             {""},
 	}
-	if deadline, ok := ctx.Deadline(); ok {
-		r.Header.Set(tunnel.HeaderDeadline, deadline.UTC().Format(time.RFC3339))
+	deadline, ok := ctx.Deadline()
+	if !ok { // a streamed call's limits begin when a machine took it
+		deadline = time.Now().Add(h.cfg.FirstByte + h.cfg.Edge.Limits.Stream)
 	}
+	// In whole seconds, rounded up: the hub is the first to give up.
+	r.Header.Set(tunnel.HeaderDeadline, deadline.Add(time.Second).UTC().Format(time.RFC3339))
 	return r
 }
 
 // broken says what a failed exchange means: the caller left or a limit passed,
-// the machine went away, or, once the answer had begun, its engine gave it up.
-func broken(ctx context.Context, call *gateway.Call, gone <-chan struct{}, begun bool) (outcome, error) {
+// the machine went away or grants no further stream, or its engine gave the
+// call up.
+func broken(ctx context.Context, call *gateway.Call, gone <-chan struct{}, err error) (outcome, error) {
+	var told *fault.Fault
 	switch {
 	case ctx.Err() != nil:
 		return failed, context.Cause(ctx)
-	case isClosed(gone) && !call.Stream:
-		return vanished, nil
-	case isClosed(gone) || !begun:
+	case errors.As(err, &told):
+		return failed, told
+	case errors.Is(err, tunnel.ErrFull):
+		return refusedBusy, nil
+	case !ends(ctx, gone):
+		return failed, fault.New(fault.EngineError, "the engine on the machine broke off before it answered").Because(err)
+	case call.Stream:
 		return movedOn, nil
 	default:
-		return failed, fault.New(fault.EngineError, "the engine on the machine broke off before it answered")
+		return vanished, nil
 	}
+}
+
+// ends reports whether the line ends now.
+func ends(ctx context.Context, gone <-chan struct{}) bool {
+	late := time.NewTimer(parting)
+	defer late.Stop()
+	select {
+	case <-gone:
+		return true
+	case <-late.C:
+	case <-ctx.Done():
+	}
+	return isClosed(gone)
 }
 
 func isClosed(gone <-chan struct{}) bool {
@@ -148,6 +185,7 @@ type body struct {
 	ctx   context.Context
 	gone  <-chan struct{}
 	first []byte
+	whole bool // first is all there is
 	end   func()
 }
 
@@ -174,9 +212,9 @@ func (b *body) hold() error {
 		return err
 	}
 	if len(whole) > maxAnswer {
-		return io.ErrShortBuffer
+		return fault.New(fault.EngineError, "the answer is longer than %d bytes: ask for less in one request", maxAnswer)
 	}
-	b.first = whole
+	b.first, b.whole = whole, true
 	return nil
 }
 
@@ -188,23 +226,28 @@ func (b *body) Read(p []byte) (int, error) {
 		b.first = b.first[n:]
 		return n, nil
 	}
+	if b.whole {
+		return 0, io.EOF
+	}
 	n, err := b.ReadCloser.Read(p)
 	switch {
 	case err == nil || err == io.EOF:
 		return n, err
 	case b.ctx.Err() != nil:
 		return n, context.Cause(b.ctx)
-	case isClosed(b.gone):
+	case ends(b.ctx, b.gone):
 		return n, fault.New(fault.MachineOffline, "the machine went away in the middle of the answer").Because(err)
 	default:
 		return n, fault.New(fault.EngineError, "the engine broke off in the middle of the answer").Because(err)
 	}
 }
 
-// Close ends the call at the machine and gives its slot back.
+// Close ends the call at the machine and then gives its slot back, in this
+// order, so that the machine hears of the end before it hears of the next call.
 func (b *body) Close() error {
+	err := b.ReadCloser.Close()
 	b.end()
-	return b.ReadCloser.Close()
+	return err
 }
 
 // headerText makes a name safe inside a header: a quoted ASCII string where it

@@ -2,9 +2,11 @@ package hub
 
 import (
 	"context"
+	"io"
 	"math"
 	"math/rand/v2"
 	"slices"
+	"sync/atomic"
 	"time"
 
 	"github.com/kith/kith/internal/fault"
@@ -17,21 +19,54 @@ const (
 	maxAttempts = 3
 	// reportWaiting is how often a waiting call is told its position anew.
 	reportWaiting = 2 * time.Second
+	// busyAgain is how soon those who wait for a machine that refused as busy
+	// look at it again: what the hub knew of it was behind, and what mends that
+	// (a call that ends there, an advertisement) may come without a word.
+	busyAgain = 200 * time.Millisecond
 )
 
 // Do serves a call on a machine in the caller's reach, or says which refusal
 // it is (decisions 2, 3): decide, try, wait, give up.
 func (h *Hub) Do(ctx context.Context, call *gateway.Call) (*gateway.Answer, error) {
-	d := &dispatch{hub: h, call: call, ask: fleet.Ask{
+	d := &dispatch{hub: h, call: call, ask: askOf(call), deadline: call.Arrived.Add(h.patience(call))}
+	ctx, end := h.underway.begin(ctx, d)
+	answer, err := d.run(ctx)
+	if err != nil {
+		end()
+		return nil, err
+	}
+	answer.Body = &lasting{answer.Body, end}
+	return answer, nil
+}
+
+// lasting is an answer's body whose close ends the call.
+type lasting struct {
+	io.ReadCloser
+	end func()
+}
+
+// Close satisfies io.Closer.
+func (b *lasting) Close() error {
+	defer b.end()
+	return b.ReadCloser.Close()
+}
+
+func askOf(call *gateway.Call) fleet.Ask {
+	return fleet.Ask{
 		Caller: call.Caller.Member, Narrow: call.Caller.Narrow, Exclude: call.Caller.Machine,
 		Model: call.Model, Family: call.Endpoint.Family(),
-	}}
-	d.deadline = call.Arrived.Add(h.patience(call))
+	}
+}
+
+// run is the call's way to an answer or its fault.
+func (d *dispatch) run(ctx context.Context) (*gateway.Answer, error) {
+	h, call := d.hub, d.call
 	for {
 		decision := h.route(&d.ask)
+		d.judged(judgement(decision))
 		switch decision.Verdict {
 		case fleet.Refuse:
-			return nil, decision.Fault
+			return nil, d.refusal(decision)
 		case fleet.Try:
 			if held := h.room.take(decision.Candidates, call.Model); held != nil {
 				if answer, err, done := d.attempt(ctx, held); done {
@@ -62,10 +97,16 @@ func (h *Hub) patience(call *gateway.Call) time.Duration {
 
 // route decides on the newest snapshot, at this instant, with a fresh draw.
 func (h *Hub) route(ask *fleet.Ask) fleet.Decision {
+	s := h.now(ask)
+	return fleet.Route(s, *ask)
+}
+
+// now stamps the ask with this instant, and gives the newest snapshot.
+func (h *Hub) now(ask *fleet.Ask) *fleet.Snapshot {
 	ask.Now = time.Now()
 	ask.Draw = rand.Uint64()
 	ask.Unconfirmed = !h.live.Confirmed(ask.Now)
-	return fleet.Route(h.live.Snapshot(), *ask)
+	return h.live.Snapshot()
 }
 
 // dispatch is one call's way through the hub.
@@ -74,40 +115,56 @@ type dispatch struct {
 	call     *gateway.Call
 	ask      fleet.Ask
 	deadline time.Time
-	// full holds machines that refused as busy although they seemed free: the
-	// hub's picture was behind, so they count as busy until they say more.
+	// full holds machines that refused as busy although they seemed free: they
+	// count as busy until the call has waited.
 	full []fleet.MachineID
-	// vanished says that a unary call already lost its machine once.
+	// vanished says that a unary call lost its machine after it had started.
 	vanished bool
+	// on is the attempt that runs now; nil: none.
+	on atomic.Pointer[running]
+}
+
+// running is a call on a machine; end ends this attempt and not the call.
+type running struct {
+	*held
+	end context.CancelCauseFunc
 }
 
 // attempt tries the machine on which a slot is held. done is false when another
 // machine may be tried.
 func (d *dispatch) attempt(ctx context.Context, c *held) (_ *gateway.Answer, _ error, done bool) {
-	d.call.Trace.Attempts++
-	d.call.Trace.Machine = c.Machine.ID
-	d.call.Trace.Owner = c.Machine.Owner
-	d.call.Trace.Route = routeHeader(c.Candidate)
-	answer, outcome, err := d.hub.try(ctx, d.call, c)
-	switch outcome {
-	case served, failed:
+	trace := &d.call.Trace
+	trace.Attempts++
+	trace.Machine, trace.Owner, trace.Route = c.Machine.ID, c.Machine.Owner, routeHeader(c.Candidate)
+	began := time.Now()
+	here, end := context.WithCancelCause(ctx)
+	d.on.Store(&running{c, end})
+	answer, outcome, err := d.hub.try(here, d.call, c)
+	if outcome == failed && here.Err() != nil && ctx.Err() == nil {
+		outcome = movedOn // out of the caller's reach before the answer began
+	}
+	d.tried(c, began, outcome)
+	if outcome == served || outcome == failed {
 		return answer, err, true
-	case refusedBusy:
+	}
+	d.on.Store(nil)
+	end(nil)
+	trace.Route = "" // whatever answers, it is not this machine
+	if outcome != vanished {
+		trace.Machine, trace.Owner = "", "" // it never ran the call
+	}
+	switch {
+	case ctx.Err() != nil:
+		return nil, context.Cause(ctx), true
+	case outcome == refusedBusy:
 		d.full = append(d.full, c.Machine.ID)
 		d.ask.Owed = d.refusing
-	case vanished:
-		if d.vanished {
-			return nil, fault.New(fault.MachineOffline, "two machines went away in the middle of the answer; try again shortly"), true
-		}
-		d.vanished = true
-		d.ask.Avoid = append(d.ask.Avoid, c.Machine.ID)
-	case movedOn:
-		d.ask.Avoid = append(d.ask.Avoid, c.Machine.ID)
+		return nil, nil, false
+	case outcome == vanished && d.vanished:
+		return nil, vanishedTwice(), true
 	}
-	if ctx.Err() != nil {
-		return nil, context.Cause(ctx), true
-	}
-	d.ask.Gone = len(d.ask.Avoid) > 0
+	d.vanished = d.vanished || outcome == vanished
+	d.ask.Avoid, d.ask.Gone = append(d.ask.Avoid, c.Machine.ID), true
 	if len(d.ask.Avoid) == maxAttempts {
 		return nil, d.giveUp(), true
 	}
@@ -115,7 +172,7 @@ func (d *dispatch) attempt(ctx context.Context, c *held) (_ *gateway.Answer, _ e
 }
 
 // refusing is fleet.Owed: a machine that refused as busy has nothing free for
-// this call until it advertises anew.
+// this call.
 func (d *dispatch) refusing(machine fleet.MachineID, _ fleet.ModelID) (ofMachine, ofModel int) {
 	if slices.Contains(d.full, machine) {
 		return math.MaxInt32, math.MaxInt32
@@ -123,13 +180,39 @@ func (d *dispatch) refusing(machine fleet.MachineID, _ fleet.ModelID) (ofMachine
 	return 0, 0
 }
 
-// giveUp is the refusal that holds after attempts or a wait (rows 8 to 12).
-func (d *dispatch) giveUp() error {
+// refusal is the fault of a decision to refuse. Where no machine is left for a
+// call that had started on one, that one's end is the cause.
+func (d *dispatch) refusal(decision fleet.Decision) *fault.Fault {
+	if d.vanished && decision.Row == 11 {
+		return fault.New(fault.MachineOffline, "the machine went away in the middle of the answer and no other one is free; try again shortly")
+	}
+	return decision.Fault
+}
+
+func vanishedTwice() *fault.Fault {
+	return fault.New(fault.MachineOffline, "two machines went away in the middle of the answer; try again shortly")
+}
+
+// giveUp is the refusal that holds after all attempts or the wait (rows 8 to
+// 12). Where the law would still try or wait, the attempts or the time for it
+// are used up: row 11.
+func (d *dispatch) giveUp() *fault.Fault {
 	decision := d.hub.route(&d.ask)
 	if decision.Verdict == fleet.Refuse {
-		return decision.Fault
+		d.judged(judgement(decision))
+		return d.refusal(decision)
 	}
-	return fault.New(fault.CapacityFull, "every machine that was tried for this model was busy or went away before it started; try again shortly")
+	decision.Verdict, decision.Row = fleet.Refuse, 11
+	d.judged(judgement(decision))
+	code := fault.CapacityFull
+	if d.ask.Family != fleet.Chat {
+		code = fault.CascadeExhausted
+	}
+	f := fault.New(code, "every machine that was tried for this model was busy or went away before it started; try again shortly")
+	if d.ask.Waited {
+		f = f.AfterWait()
+	}
+	return f
 }
 
 // wait holds the call in its model's queue until a machine has room for it, the
@@ -138,8 +221,21 @@ func (d *dispatch) wait(ctx context.Context) (_ *gateway.Answer, _ error, done b
 	began := time.Now()
 	w := d.hub.room.join(d.ask, d.call.Arrived)
 	d.full, d.ask.Owed = nil, nil
-	defer func() { d.call.Trace.Waited += time.Since(began) }()
+	g, err := d.sit(ctx, w)
+	d.call.Trace.Waited += time.Since(began)
+	d.call.Waiting(-1, 0)
+	if err != nil {
+		return nil, err, true
+	}
+	d.judged(g.judged)
+	if g.held == nil {
+		return nil, g.refusal, true
+	}
+	return d.attempt(ctx, g.held)
+}
 
+// sit is the wait itself: what ended it, or the error it ended with.
+func (d *dispatch) sit(ctx context.Context, w *waiter) (grant, error) {
 	deadline := time.NewTimer(time.Until(d.deadline))
 	defer deadline.Stop()
 	report := time.NewTicker(reportWaiting)
@@ -148,36 +244,26 @@ func (d *dispatch) wait(ctx context.Context) (_ *gateway.Answer, _ error, done b
 	for {
 		select {
 		case g := <-w.granted:
-			return d.granted(ctx, g)
+			return g, nil
 		case <-report.C:
 			d.report(w)
 		case <-deadline.C:
 			if g, ok := d.hub.room.leave(w); ok {
-				return d.granted(ctx, g)
+				return g, nil
 			}
 			d.ask.Waited = true
-			return nil, d.giveUp(), true
+			return grant{}, d.giveUp()
 		case <-ctx.Done():
 			if g, ok := d.hub.room.leave(w); ok && g.held != nil {
 				d.hub.room.release(g.held, false)
 			}
-			return nil, context.Cause(ctx), true
+			return grant{}, context.Cause(ctx)
 		}
 	}
 }
 
 func (d *dispatch) report(w *waiter) {
-	if d.call.Waiting != nil {
-		d.call.Waiting(d.hub.room.ahead(w), max(0, time.Until(d.deadline)))
-	}
-}
-
-// granted goes on with what ended the wait.
-func (d *dispatch) granted(ctx context.Context, g grant) (*gateway.Answer, error, bool) {
-	if g.held == nil {
-		return nil, g.refusal, true
-	}
-	return d.attempt(ctx, g.held)
+	d.call.Waiting(d.hub.room.ahead(w), max(0, time.Until(d.deadline)))
 }
 
 // routeHeader says whose machine answers: X-Kith-Route (decisions 5).

@@ -8,6 +8,8 @@ import (
 	"errors"
 	"log/slog"
 	"net/http"
+	"strings"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -16,6 +18,7 @@ import (
 	"github.com/kith/kith/internal/fleet"
 	"github.com/kith/kith/internal/gateway"
 	"github.com/kith/kith/internal/registry"
+	"github.com/kith/kith/internal/web"
 )
 
 // Config is what an operator sets of the hub. The zero value of each member
@@ -52,6 +55,7 @@ func (c Config) withDefaults() Config {
 	orDuration(&c.Wait, 60*time.Second)
 	orDuration(&c.WaitStream, 180*time.Second)
 	orDuration(&c.FirstByte, 10*time.Minute)
+	orDuration(&c.Edge.Limits.Stream, 30*time.Minute)
 	if c.Admissions == 0 {
 		c.Admissions = 128
 	}
@@ -64,6 +68,8 @@ func (c Config) withDefaults() Config {
 // Records is what the hub keeps: *store.DB. Times are UTC; a look-up that finds
 // nothing is account.ErrNotFound, a clash account.ErrExists.
 type Records interface {
+	web.Accounts
+
 	CreateMember(context.Context, account.Member) error
 	MemberByName(context.Context, string) (account.Member, error)
 	Members(context.Context) ([]account.Member, error)
@@ -90,6 +96,9 @@ type Records interface {
 	RemoveGroupMember(ctx context.Context, groupID, memberID string) error
 
 	RecordUsage(context.Context, []account.Usage) error
+
+	SaveStories(ctx context.Context, stories []account.Story, now time.Time) error
+	Story(ctx context.Context, callID, memberID string) (account.Story, error)
 }
 
 // Hub is one node of the hosted surface. Make it with New, then Run it.
@@ -99,10 +108,14 @@ type Hub struct {
 	live     *registry.Registry
 	log      *slog.Logger
 	room     room
+	underway underway
 	keys     keyring
 	ledger   *ledger
-	edge     http.Handler
+	stories  *stories
+	edge     *gateway.Edge
+	api      http.Handler  // of members, under /api/
 	admitted chan struct{} // a place for each tunnel in its handshake
+	crowded  atomic.Bool   // memory is nearly full: no new calls
 }
 
 // New makes a hub over what it keeps and who is connected. The registry's
@@ -112,28 +125,34 @@ func New(cfg Config, records Records, live *registry.Registry) *Hub {
 	h := &Hub{
 		cfg: cfg, records: records, live: live, log: cfg.Log,
 		ledger:   newLedger(records, cfg.Log),
+		stories:  &stories{records: records, log: cfg.Log},
 		admitted: make(chan struct{}, cfg.Admissions),
 	}
-	h.room.route = h.route
+	h.room.now = h.now
 	edge := cfg.Edge
-	edge.Backend, edge.Identify, edge.Log = h, h.Identify, cfg.Log
-	edge.Finished = func(call *gateway.Call, out gateway.Outcome) { h.ledger.add(record(call, out)) }
+	edge.Backend, edge.Identify, edge.Crowded, edge.Log = h, h.Identify, h.crowded.Load, cfg.Log
+	edge.Finished = func(call *gateway.Call, out gateway.Outcome) {
+		h.ledger.add(record(call, out))
+		h.stories.add(storiesOf(call, out))
+	}
 	h.edge = gateway.New(edge)
+	h.api = h.newAPI()
 	return h
 }
 
-// Handler is the hub's public address: the hosted routes, GET /tunnel for
-// machines and POST /login for a machine that has a token.
+// Handler is the hub's public address: the hosted routes, the members' API
+// under /api/, GET /tunnel for machines and POST /login for a machine that has a
+// token.
 func (h *Hub) Handler() http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		// No mux: it would clean paths, which the edge wants as they came.
-		switch r.Method + " " + r.URL.Path {
-		case "GET /tunnel":
+		switch path := r.Method + " " + r.URL.Path; {
+		case path == "GET /tunnel":
 			h.acceptTunnel(w, r)
-		case "POST /login":
+		case path == "POST /login":
 			h.login(w, r)
-		case "GET /api/models":
-			h.accountModels(w, r)
+		case strings.HasPrefix(r.URL.Path, "/api/"):
+			h.api.ServeHTTP(w, r)
 		default:
 			h.edge.ServeHTTP(w, r)
 		}
@@ -144,6 +163,7 @@ func (h *Hub) Handler() http.Handler {
 func (h *Hub) Run(ctx context.Context) error {
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return h.ledger.run(ctx) })
+	group.Go(func() error { return h.stories.run(ctx) })
 	group.Go(func() error { return h.recheck(ctx) })
 	if err := group.Wait(); err != nil && !errors.Is(err, context.Canceled) {
 		return err
@@ -151,25 +171,31 @@ func (h *Hub) Run(ctx context.Context) error {
 	return nil
 }
 
-// recheck lets waiting calls decide anew each second: sharing hours open and
-// close, and returning machines turn offline, without anybody telling.
+// recheck lets waiting calls decide anew, looking each second whether time may
+// have changed something: sharing hours open and close without anybody telling.
+// It also sees to calls that run while the store cannot be read, and to the
+// memory.
 func (h *Hub) recheck(ctx context.Context) error {
 	tick := time.NewTicker(time.Second)
 	defer tick.Stop()
 	for {
 		select {
-		case <-tick.C:
-			h.room.recheck()
+		case now := <-tick.C:
+			h.room.tick(now)
+			h.recallUnsure(now)
+			h.crowded.Store(crowded())
 		case <-ctx.Done():
 			return nil
 		}
 	}
 }
 
-// OnChange takes in that facts of the store moved: keys are looked up anew, and
-// waiting calls decide anew.
-func (h *Hub) OnChange([]fleet.Change) {
+// OnChange takes in that facts of the store moved (nil: any of them): keys are
+// looked up anew, waiting calls decide anew, and what runs by a key or a share
+// that ended ends.
+func (h *Hub) OnChange(changes []fleet.Change) {
 	h.keys.forget()
+	h.recall(changes)
 	h.room.recheck()
 }
 

@@ -18,6 +18,10 @@ import (
 // (decisions 7).
 const keyFresh = 5 * time.Second
 
+// lookUpWithin is how long a look-up may take: nothing is granted from what the
+// database said longer ago (decisions 2, row 2).
+const lookUpWithin = 5 * time.Second
+
 // maxCachedKeys bounds the cache; past it the cache starts afresh.
 const maxCachedKeys = 100_000
 
@@ -86,6 +90,8 @@ func (h *Hub) Identify(ctx context.Context, secret string) (gateway.Caller, erro
 }
 
 func (h *Hub) lookUp(ctx context.Context, secret credential.Secret) (gateway.Caller, error) {
+	ctx, cancel := context.WithTimeout(ctx, lookUpWithin)
+	defer cancel()
 	switch secret.Kind() {
 	case credential.APIKey:
 		key, member, err := h.records.KeyByHash(ctx, secret.Hash())

@@ -3,6 +3,8 @@ package hub
 import (
 	"context"
 	"log/slog"
+	"math"
+	"slices"
 	"sync"
 	"time"
 
@@ -16,12 +18,15 @@ const (
 	// ledgerBacklog is how many records wait while the database cannot be
 	// written; past it the oldest are dropped, and the log says how many.
 	ledgerBacklog = 100_000
+	// ledgerFarewell is how long the hub's end may wait for the last records.
+	ledgerFarewell = 5 * time.Second
 	// ledgerPause gathers records of busy times into one transaction.
 	ledgerPause = 50 * time.Millisecond
 )
 
-// ledger writes usage records behind the calls, many to a transaction. Calls
-// only append to pending under mu; Run alone writes.
+// ledger writes usage records behind the calls, many to a transaction: calls
+// only append to pending under mu, run writes. Once run has ended, the last
+// calls of a hub that shuts down write their own.
 type ledger struct {
 	records Records
 	log     *slog.Logger
@@ -30,6 +35,7 @@ type ledger struct {
 	pending []account.Usage
 	used    map[string]time.Time // key id: last use, not yet written
 	dropped int
+	ended   bool // run is over
 	wake    chan struct{}
 }
 
@@ -37,9 +43,12 @@ func newLedger(records Records, log *slog.Logger) *ledger {
 	return &ledger{records: records, log: log, used: map[string]time.Time{}, wake: make(chan struct{}, 1)}
 }
 
-// add takes a record in; it never blocks on the database.
+// add takes a record in; while run lives it never blocks on the database.
 func (l *ledger) add(u account.Usage) {
 	l.mu.Lock()
+	if l.ended {
+		defer func() { _ = l.writeRest(context.Background()) }() // it says itself what it could not write
+	}
 	if len(l.pending) >= ledgerBacklog {
 		l.pending = l.pending[1:]
 		l.dropped++
@@ -77,9 +86,21 @@ func (l *ledger) run(ctx context.Context) error {
 		}
 		pause(ctx, ledgerPause)
 	}
-	rest, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
+	l.mu.Lock()
+	l.ended = true
+	l.mu.Unlock()
+	return l.writeRest(context.WithoutCancel(ctx))
+}
+
+// writeRest writes what is pending at the hub's end.
+func (l *ledger) writeRest(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, ledgerFarewell)
 	defer cancel()
-	return l.flush(rest)
+	err := l.flush(ctx)
+	if err != nil {
+		l.log.Error("cannot write the last usage records", "error", err)
+	}
+	return err
 }
 
 // flush writes everything pending, a batch a transaction. What a failed
@@ -104,7 +125,7 @@ func (l *ledger) flush(ctx context.Context) error {
 		}
 		if err != nil {
 			l.mu.Lock()
-			l.pending = append(batch, l.pending...)
+			l.pending = slices.Concat(batch, l.pending)
 			l.mu.Unlock()
 			return err
 		}
@@ -136,8 +157,17 @@ func record(call *gateway.Call, out gateway.Outcome) account.Usage {
 		MemberID: string(call.Caller.Member), KeyID: call.Caller.KeyID,
 		MachineID: string(call.Trace.Machine), OwnerID: string(call.Trace.Owner),
 		Model: string(call.Model), Endpoint: call.Endpoint.Path(), Stream: call.Stream,
-		Status: out.Status, Code: out.Code, Waited: call.Trace.Waited,
-		FirstByte: out.FirstByte, Duration: out.Duration,
-		TokensIn: out.TokensIn, TokensOut: out.TokensOut, TokensHow: how,
+		Status: out.Status, Code: out.Code, Waited: within(call.Trace.Waited, maxDuration),
+		FirstByte: within(out.FirstByte, maxDuration), Duration: within(out.Duration, maxDuration),
+		TokensIn: within(out.TokensIn, maxTokens), TokensOut: within(out.TokensOut, maxTokens), TokensHow: how,
 	}
 }
+
+// What a record may hold: an engine may claim any number of tokens, and a clock
+// may jump. Within these the store takes every record.
+const (
+	maxTokens   = math.MaxInt32
+	maxDuration = 24 * time.Hour
+)
+
+func within[N int64 | time.Duration](n, most N) N { return min(max(n, 0), most) }

@@ -1,52 +1,62 @@
 package hub
 
 import (
-	"net/http"
-	"strings"
+	"context"
+	"errors"
 
 	"github.com/kith/kith/internal/fault"
 	"github.com/kith/kith/internal/fleet"
 	"github.com/kith/kith/internal/gateway"
+	"github.com/kith/kith/internal/registry"
+	"github.com/kith/kith/internal/tunnel"
+	"github.com/kith/kith/internal/web"
 )
 
-// ModelView is a model as the member's JSON API tells it.
-type ModelView struct {
-	ID            fleet.ModelID        `json:"id"`
-	ContextLength int                  `json:"context_length,omitzero"`
-	Capabilities  []string             `json:"capabilities"`
-	Availability  gateway.Availability `json:"availability"`
-	Via           string               `json:"via"`
-	Machines      int                  `json:"machines"`
+// newAPI is the members' JSON API over this hub's store and registry.
+func (h *Hub) newAPI() *web.API {
+	return web.New(web.Config{
+		Accounts: h.records,
+		Region:   h.cfg.Region,
+		Identify: h.memberOf,
+		Snapshot: h.live.Snapshot,
+		Models:   h.accountModels,
+		Control:  h.control,
+		Changed:  h.live.Nudge,
+		Admit:    func(c web.Caller) error { return h.edge.Admit(gateway.Caller(c)) },
+		Miss: func(c web.Caller, model fleet.ModelID, f *fault.Fault) *fault.Fault {
+			return h.edge.Miss(gateway.Caller(c), model, f)
+		},
+		Confirmed: h.live.Confirmed,
+		Story:     h.stories.story,
+		Log:       h.log,
+	})
 }
 
-// accountModels is GET /api/models: what the account reaches. Unlike the
-// inference routes, it does not leave out the machine whose credential asks:
-// that one cannot be called from itself, but it is the account's.
-func (h *Hub) accountModels(w http.ResponseWriter, r *http.Request) {
-	caller, err := h.memberOf(r)
-	if err != nil {
-		writeProblem(w, fault.Of(err))
-		return
-	}
-	caller.Machine = ""
-	models, err := h.Models(r.Context(), caller)
-	if err != nil {
-		writeProblem(w, fault.Of(err))
-		return
-	}
-	views := make([]ModelView, len(models))
-	for i, m := range models {
-		views[i] = ModelView{m.ID, m.ContextLength, m.Capabilities, m.Availability, m.Via.String(), m.Machines}
-	}
-	writeJSON(w, http.StatusOK, map[string]any{"object": "list", "data": views})
-}
-
-// memberOf is who asks on the member's JSON API: the holder of an API key or a
+// memberOf is who asks on the members' API: the holder of an API key or a
 // machine credential (decisions 5).
-func (h *Hub) memberOf(r *http.Request) (gateway.Caller, error) {
-	secret, ok := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
-	if !ok {
-		return gateway.Caller{}, badKey()
+func (h *Hub) memberOf(ctx context.Context, secret string) (web.Caller, error) {
+	c, err := h.Identify(ctx, secret)
+	return web.Caller{Member: c.Member, Name: c.Name, KeyID: c.KeyID, Narrow: c.Narrow, Machine: c.Machine}, err
+}
+
+// accountModels is what the account reaches, the machine that asks included.
+func (h *Hub) accountModels(ctx context.Context, c web.Caller) ([]web.Model, error) {
+	models, err := h.Models(ctx, gateway.Caller{Member: c.Member, Name: c.Name, KeyID: c.KeyID, Narrow: c.Narrow})
+	out := make([]web.Model, len(models))
+	for i, m := range models {
+		out[i] = web.Model{
+			ID: m.ID, ContextLength: m.ContextLength, Capabilities: m.Capabilities,
+			Availability: string(m.Availability), Via: m.Via.String(), Machines: m.Machines,
+		}
 	}
-	return h.Identify(r.Context(), secret)
+	return out, err
+}
+
+// control hands a connected machine its owner's change.
+func (h *Hub) control(ctx context.Context, id fleet.MachineID, change web.Control) error {
+	err := h.live.Control(ctx, id, tunnel.Control(change))
+	if errors.Is(err, registry.ErrNotHere) {
+		return web.ErrNotConnected
+	}
+	return err
 }

@@ -8,14 +8,13 @@ import (
 	"fmt"
 	"net/http"
 	"time"
-	"unicode"
-	"unicode/utf8"
 
 	"github.com/go-json-experiment/json"
 
 	"github.com/kith/kith/internal/account"
 	"github.com/kith/kith/internal/credential"
 	"github.com/kith/kith/internal/fault"
+	"github.com/kith/kith/internal/web"
 )
 
 // tokenLife is how long a login token may be redeemed.
@@ -82,7 +81,7 @@ func (h *Hub) createMember(ctx context.Context, r *http.Request) (any, error) {
 	if f := readJSON(nil, r, &ask); f != nil {
 		return nil, f
 	}
-	if f := validName(ask.Name); f != nil {
+	if f := web.CheckName(ask.Name); f != nil {
 		return nil, f
 	}
 	member := account.Member{ID: account.NewID("mem_"), Name: ask.Name, Operator: ask.Operator, Created: time.Now().UTC()}
@@ -213,7 +212,7 @@ func (h *Hub) createToken(ctx context.Context, r *http.Request) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	if f := validName(ask.Name); ask.Name != "" && f != nil {
+	if f := web.CheckName(ask.Name); ask.Name != "" && f != nil {
 		return nil, f
 	}
 	secret := credential.Mint(credential.LoginToken, h.cfg.Region)
@@ -325,7 +324,7 @@ func (h *Hub) createGroup(ctx context.Context, r *http.Request) (any, error) {
 	if f := readJSON(nil, r, &ask); f != nil {
 		return nil, f
 	}
-	if f := validName(ask.Name); f != nil {
+	if f := web.CheckName(ask.Name); f != nil {
 		return nil, f
 	}
 	kind := account.GroupKind(ask.Kind)
@@ -407,19 +406,6 @@ func (h *Hub) taken(err error, format string, args ...any) error {
 	return err
 }
 
-// validName holds what a member, machine or group may be called: 1 to 64
-// letters, digits or any of "-_. ", no space at an end.
-func validName(name string) *fault.Fault {
-	ok := name != "" && len(name) <= 64 && utf8.ValidString(name) && name[0] != ' ' && name[len(name)-1] != ' '
-	for _, c := range name {
-		ok = ok && (unicode.IsLetter(c) || unicode.IsDigit(c) || c == '-' || c == '_' || c == '.' || c == ' ')
-	}
-	if !ok {
-		return fault.New(fault.InvalidRequest, "a name is 1 to 64 bytes of letters, digits, spaces inside, or any of - _ .; this is not: %s", fmt.Sprintf("%.80q", name)).WithParam("name")
-	}
-	return nil
-}
-
 func randomWord() string {
 	var b [3]byte
 	rand.Read(b[:]) // never fails
@@ -441,10 +427,15 @@ func writeJSON(w http.ResponseWriter, status int, answer any) {
 	_ = json.MarshalWrite(w, answer) // the client is gone: nothing to add
 }
 
-// writeProblem tells a refusal outside the inference routes.
+// writeProblem tells a refusal outside the inference routes, with a correlation
+// id as everywhere (S7.5).
 func writeProblem(w http.ResponseWriter, f *fault.Fault) {
+	id := account.NewID("req_")
+	w.Header().Set("X-Correlation-ID", id)
 	if f.RetryAfter > 0 {
 		w.Header().Set("Retry-After", fmt.Sprint(f.RetryAfter))
 	}
-	writeJSON(w, f.Status(), map[string]any{"error": map[string]any{"code": f.Code, "message": f.Message, "type": f.Type()}})
+	writeJSON(w, f.Status(), map[string]any{"error": map[string]any{
+		"code": f.Code, "message": f.Message, "type": f.Type(), "correlation_id": id,
+	}})
 }

@@ -1,42 +1,34 @@
 package hub
 
 import (
-	"container/list"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
 
-	"github.com/kith/kith/internal/fault"
 	"github.com/kith/kith/internal/fleet"
+	"github.com/kith/kith/internal/tunnel"
 )
 
+// unconfirmed is the row of decisions 2 that says only that the law cannot be
+// told just now; of those that refuse, it alone does not end a wait (decisions 3).
+const unconfirmed = 2
+
 // room is where calls wait for a machine: one queue a model, oldest first
-// (decisions 3). A slot that comes free while calls wait is handed over under
-// mu, so no newcomer takes what is owed to a waiter.
+// (decisions 3). Every slot that a waiter gets is given out by hand, under mu:
+// to the machine's owner, else to whoever waits longest of those who may use it.
+// A call that does not wait takes a slot only after hand found no waiter for it.
 type room struct {
-	// route decides for a waiter on what is known now.
-	route func(*fleet.Ask) fleet.Decision
+	// now stamps an ask with what is known at this instant beside the snapshot.
+	now func(*fleet.Ask) *fleet.Snapshot
 
 	waiting atomic.Int64 // how many wait in all; lets a quiet hub skip mu
 
 	mu     sync.Mutex
-	queues map[fleet.ModelID]*list.List // of *waiter, by arrival
-}
-
-// waiter is one call in its model's queue. granted is written at most once, by
-// whoever takes the waiter out of the queue to serve or refuse it.
-type waiter struct {
-	ask     fleet.Ask
-	arrived time.Time
-	granted chan grant
-	place   *list.Element // guarded by room.mu; nil once out of the queue
-}
-
-// grant is what ends a wait: a machine with a slot held for the waiter, or the
-// refusal that holds now.
-type grant struct {
-	held    *held
-	refusal *fault.Fault
+	queues map[fleet.ModelID]*queue
+	joined int64     // how many joined so far
+	unsure bool      // something was put off because reach could not be confirmed
+	minute time.Time // of the last recheck
 }
 
 // held is a slot of a machine, and a place in the share it is reached by, that
@@ -46,14 +38,15 @@ type held struct {
 	model fleet.ModelID
 	since time.Time
 	once  sync.Once
+	// refused is why its daemon did not take the call, if it said so.
+	refused tunnel.Refusal
 }
 
 // hold reserves what a call needs of a candidate; nil if someone was quicker.
-func hold(c fleet.Candidate, model fleet.ModelID) *held {
+func hold(c fleet.Candidate, model fleet.ModelID, now time.Time) *held {
 	if !c.Machine.Reserve(model) {
 		return nil
 	}
-	now := time.Now()
 	if c.Share != nil && !c.Share.Reserve(now) {
 		c.Machine.Release(model)
 		return nil
@@ -61,132 +54,242 @@ func hold(c fleet.Candidate, model fleet.ModelID) *held {
 	return &held{Candidate: c, model: model, since: now}
 }
 
-// take holds the first candidate that has room, for a call that does not wait.
+// giveBack undoes hold; ran says that the machine took the call.
+func (h *held) giveBack(ran bool) {
+	h.Machine.Release(h.model)
+	if h.Share != nil {
+		h.Share.Release(ran, h.since)
+	}
+}
+
+// take holds the first candidate that has room, for a call that does not wait;
+// those who wait for the machine already go first.
 func (r *room) take(candidates []fleet.Candidate, model fleet.ModelID) *held {
-	if r.waiting.Load() > 0 {
+	crowded := r.waiting.Load() > 0
+	if crowded {
 		r.mu.Lock()
 		defer r.mu.Unlock()
 	}
 	for _, c := range candidates {
-		if h := hold(c, model); h != nil {
+		if crowded {
+			r.hand(c.Machine.ID)
+		}
+		if h := hold(c, model, time.Now()); h != nil {
 			return h
 		}
 	}
 	return nil
 }
 
-// release gives a slot back, once, to the oldest waiter that may use it if one
-// waits; ran says that the machine took the call.
+// release gives a slot back, once, to a waiter that may use it if one waits; ran
+// says that the machine took the call.
 func (r *room) release(h *held, ran bool) {
 	h.once.Do(func() {
-		if r.waiting.Load() > 0 {
-			r.mu.Lock()
-			defer r.mu.Unlock()
-		}
-		h.Machine.Release(h.model)
-		if h.Share != nil {
-			h.Share.Release(ran, h.since)
-		}
+		h.giveBack(ran)
 		if r.waiting.Load() == 0 {
 			return
 		}
-		for i := range h.Machine.Offers {
-			if r.serve(h.Machine.Offers[i].ID, h.Machine.ID) {
-				return
+		r.mu.Lock()
+		r.hand(h.Machine.ID)
+		var lines []*line
+		if h.Share != nil && (h.Share.Concurrent > 0 || h.Share.PerDay > 0) { // its place there may be used on another machine
+			for _, q := range r.queues {
+				lines = append(lines, q.of[h.Share.Member]...)
 			}
 		}
+		r.mu.Unlock()
+		r.decide(lines)
 	})
 }
 
-// changed lets every waiter for what the machine offers, or offered, decide
-// anew: it may be served now, or refused.
+// refused gives back a slot that its machine did not grant: nobody is woken for
+// what is not there.
+func (r *room) refused(h *held) {
+	h.once.Do(func() { h.giveBack(false) })
+}
+
+// changed gives out what a machine that came, went or changed has free. If it
+// takes no calls now, those who wait for what it offers may have to be refused.
 func (r *room) changed(machine *fleet.Machine) {
 	if r.waiting.Load() == 0 {
 		return
 	}
 	r.mu.Lock()
-	defer r.mu.Unlock()
-	for i := range machine.Offers {
-		r.serve(machine.Offers[i].ID, "")
+	r.hand(machine.ID)
+	var lines []*line
+	if !machine.Takes(time.Now()) {
+		for i := range machine.Offers {
+			if q := r.queues[machine.Offers[i].ID]; q != nil {
+				lines = append(lines, q.lines...)
+			}
+		}
 	}
+	r.mu.Unlock()
+	r.decide(lines)
 }
 
-// recheck lets every waiter decide anew: shares, groups or the clock moved.
+// recheck decides anew for all who wait: shares or groups moved.
 func (r *room) recheck() {
+	r.recheckIf(func(*queue) bool { return true })
+}
+
+// tick decides anew for those for whom time may have changed something. Sharing
+// hours and the shares' days begin and end with a minute, and of all else there
+// is word, but of two: that reach can be confirmed again, and that a machine no
+// longer offers a model.
+func (r *room) tick(now time.Time) {
 	if r.waiting.Load() == 0 {
 		return
 	}
 	r.mu.Lock()
-	defer r.mu.Unlock()
-	for model := range r.queues {
-		r.serve(model, "")
-	}
+	minute := now.Truncate(time.Minute)
+	all := r.unsure || !minute.Equal(r.minute)
+	r.unsure, r.minute = false, minute
+	r.mu.Unlock()
+	s := r.now(new(fleet.Ask))
+	r.recheckIf(func(q *queue) bool {
+		was := q.offers
+		q.offers = s.Offers(q.model)
+		return all || q.offers != was
+	})
 }
 
-// serve walks a model's queue, oldest first, and grants what can be granted.
-// With a machine, it ends when that machine's one freed slot is given away, and
-// says so. Needs mu, and waiters.
-func (r *room) serve(model fleet.ModelID, freed fleet.MachineID) bool {
-	queue := r.queues[model]
-	if queue == nil {
-		return false
+func (r *room) recheckIf(due func(*queue) bool) {
+	if r.waiting.Load() == 0 {
+		return
 	}
-	for e := queue.Front(); e != nil; {
-		next := e.Next()
-		if on := r.decide(e.Value.(*waiter)); on != "" && on == freed {
-			return true
+	var lines []*line
+	r.mu.Lock()
+	for _, q := range r.queues {
+		if due(q) {
+			lines = append(lines, q.lines...)
 		}
-		e = next
 	}
-	return false
+	r.mu.Unlock()
+	r.decide(lines)
 }
 
-// decide grants w if it can be served, on which machine it then says, or must
-// be refused now. Needs mu.
-func (r *room) decide(w *waiter) fleet.MachineID {
-	d := r.route(&w.ask)
-	switch d.Verdict {
-	case fleet.Try:
-		for _, c := range d.Candidates {
-			if h := hold(c, w.ask.Model); h != nil {
-				r.remove(w)
-				w.granted <- grant{held: h}
-				return c.Machine.ID
+// decide asks the law for each line whether its waiters are to be refused now,
+// or may be served. It takes mu for each alone: a slot goes to whom hand says,
+// in whatever order the lines are looked at.
+func (r *room) decide(lines []*line) {
+	for _, l := range lines {
+		r.mu.Lock()
+		r.decideFor(l, nil)
+		r.mu.Unlock()
+	}
+}
+
+// decideFor is decide for one line, where so much is owed. Needs mu.
+func (r *room) decideFor(l *line, owed fleet.Owed) {
+	for len(l.waiters) > 0 {
+		ask := l.ask
+		ask.Owed = owed
+		known := r.now(&ask)
+		d := fleet.Route(known, ask)
+		given := false
+		switch {
+		case d.Row == unconfirmed: // who waits, waits on: it ends within the wait or does not
+			r.unsure = true
+		case d.Verdict == fleet.Try:
+			for _, c := range d.Candidates {
+				given = r.hand(c.Machine.ID) || given
+			}
+		case d.Verdict == fleet.Refuse:
+			for len(l.waiters) > 0 {
+				r.end(l.waiters[len(l.waiters)-1], grant{refusal: d.Fault, judged: judgement(d)})
 			}
 		}
-	case fleet.Refuse:
-		r.remove(w)
-		w.granted <- grant{refusal: d.Fault}
+		if !given {
+			return
+		}
 	}
-	return ""
+}
+
+// ready is the decision for a waiter whose turn has come: a machine is ready.
+var ready = fleet.Decision{Verdict: fleet.Try, Row: 3}
+
+// hand gives out the machine's free slots, each to the first in line for it,
+// and reports whether it gave any. Needs mu.
+func (r *room) hand(id fleet.MachineID) (given bool) {
+	var at fleet.Ask
+	s := r.now(&at)
+	machine := s.Machine(id)
+	if machine == nil {
+		return false
+	}
+	if at.Unconfirmed {
+		r.unsure = true
+		return false
+	}
+	for machine.Free() > 0 {
+		w, c := r.first(s, machine, at.Now)
+		if w == nil {
+			break
+		}
+		if h := hold(c, w.line.ask.Model, at.Now); h != nil {
+			r.end(w, grant{held: h, judged: judgement(ready)})
+			given = true
+		}
+	}
+	return given
+}
+
+// first is who goes first of those who wait for any model of the machine and
+// may use it now: the owner, then the oldest. Needs mu.
+func (r *room) first(s *fleet.Snapshot, machine *fleet.Machine, now time.Time) (*waiter, fleet.Candidate) {
+	var best *waiter
+	var by fleet.Candidate
+	look := func(lines []*line) {
+		for _, l := range lines {
+			w := l.waiters[0]
+			if best != nil && best.before(w) {
+				return
+			}
+			ask := l.ask
+			ask.Now = now
+			if seen, ok := fleet.Spot(s, &ask, machine); ok && seen.State == fleet.Ready {
+				best, by = w, seen.Candidate
+				return
+			}
+		}
+	}
+	each := func(lines func(*queue) []*line) {
+		for i := range machine.Offers {
+			if q := r.queues[machine.Offers[i].ID]; q != nil {
+				look(lines(q))
+			}
+		}
+	}
+	if each(func(q *queue) []*line { return q.of[machine.Owner] }); best == nil {
+		each(func(q *queue) []*line { return q.lines })
+	}
+	return best, by
 }
 
 // join puts a call in its model's queue, by its arrival, and decides for it
-// once: what came free since it last looked is not missed.
+// once: what came free since it last looked is not missed. Behind one like it
+// there is nothing to decide.
 func (r *room) join(ask fleet.Ask, arrived time.Time) *waiter {
-	w := &waiter{ask: ask, arrived: arrived, granted: make(chan grant, 1)}
+	owed := ask.Owed
+	ask.Owed = nil // what a machine refused with just now is old by the next event
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.queues == nil {
-		r.queues = make(map[fleet.ModelID]*list.List)
+	q := r.queues[ask.Model]
+	if q == nil {
+		if r.queues == nil {
+			r.queues = make(map[fleet.ModelID]*queue)
+		}
+		q = newQueue(ask.Model, r.now(new(fleet.Ask)).Offers(ask.Model))
+		r.queues[ask.Model] = q
 	}
-	queue := r.queues[ask.Model]
-	if queue == nil {
-		queue = list.New()
-		r.queues[ask.Model] = queue
-	}
-	e := queue.Back()
-	for e != nil && e.Value.(*waiter).arrived.After(arrived) {
-		e = e.Prev()
-	}
-	if e == nil {
-		w.place = queue.PushFront(w)
-	} else {
-		w.place = queue.InsertAfter(w, e)
-	}
+	r.joined++
+	w := &waiter{arrived: arrived, number: r.joined, granted: make(chan grant, 1), line: q.line(ask)}
+	q.insert(w)
 	r.waiting.Add(1)
-	r.decide(w)
-	w.ask.Owed = nil // what a machine refused with just now is old by the next event
+	if w.line.waiters[0] == w {
+		r.decideFor(w.line, owed)
+	}
 	return w
 }
 
@@ -195,7 +298,7 @@ func (r *room) join(ask fleet.Ask, arrived time.Time) *waiter {
 func (r *room) leave(w *waiter) (grant, bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if w.place != nil {
+	if !w.out {
 		r.remove(w)
 		return grant{}, false
 	}
@@ -203,27 +306,31 @@ func (r *room) leave(w *waiter) (grant, bool) {
 	return g, true
 }
 
-// ahead is how many wait before w.
+// ahead is how many of those who came before w still wait for its model. On a
+// machine of its own a call may yet go ahead of them.
 func (r *room) ahead(w *waiter) int {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	n := 0
-	if w.place == nil {
-		return n
+	if w.out {
+		return 0
 	}
-	for e := w.place.Prev(); e != nil; e = e.Prev() {
-		n++
-	}
-	return n
+	at, _ := slices.BinarySearchFunc(w.line.queue.waiters, w, byArrival)
+	return at
+}
+
+// end takes w out of its queue and tells it why. Needs mu.
+func (r *room) end(w *waiter, g grant) {
+	r.remove(w)
+	w.granted <- g
 }
 
 // remove takes w out of its queue. Needs mu.
 func (r *room) remove(w *waiter) {
-	queue := r.queues[w.ask.Model]
-	queue.Remove(w.place)
-	w.place = nil
-	if queue.Len() == 0 {
-		delete(r.queues, w.ask.Model)
+	q := w.line.queue
+	q.remove(w)
+	if len(q.waiters) == 0 {
+		delete(r.queues, q.model)
 	}
+	w.out = true
 	r.waiting.Add(-1)
 }

@@ -46,7 +46,7 @@ func (f *Facts) KeptMachine(ctx context.Context, id fleet.MachineID) (fleet.Kept
 func keptOf(m account.Kept) fleet.Kept {
 	return fleet.Kept{
 		ID: fleet.MachineID(m.Machine.ID), Owner: fleet.MemberID(m.Machine.OwnerID), OwnerName: m.OwnerName,
-		Name: m.Machine.Name, Generation: m.Machine.Generation, Advertisement: m.Machine.Offers,
+		Name: m.Machine.Name, Generation: m.Machine.Generation, Advertisement: m.Machine.Offers, KeptOut: m.Machine.KeptOut,
 		LastSeen: m.Machine.LastSeen, Created: m.Machine.Created,
 	}
 }

@@ -149,7 +149,7 @@ func insertMachine(ctx context.Context, q *query.Queries, m account.Machine) err
 		ID: m.ID, OwnerID: m.OwnerID, Name: m.Name, Region: m.Region,
 		Hash: m.Hash[:], LastFour: m.LastFour,
 		Created: millis(m.Created), LastSeen: millis(m.LastSeen),
-		Offers: m.Offers, Generation: m.Generation, Revoked: millis(m.Revoked),
+		Offers: m.Offers, Generation: m.Generation, Revoked: millis(m.Revoked), KeptOut: m.KeptOut,
 	})
 	if err != nil {
 		return fmt.Errorf("machine %q: %w", m.Name, err)
@@ -162,6 +162,6 @@ func machine(row query.Machine) account.Machine {
 		ID: row.ID, OwnerID: row.OwnerID, Name: row.Name, Region: row.Region,
 		Hash: [32]byte(row.Hash), LastFour: row.LastFour,
 		Created: moment(row.Created), LastSeen: moment(row.LastSeen),
-		Offers: row.Offers, Generation: row.Generation, Revoked: moment(row.Revoked),
+		Offers: row.Offers, Generation: row.Generation, Revoked: moment(row.Revoked), KeptOut: row.KeptOut,
 	}
 }

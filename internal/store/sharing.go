@@ -31,6 +31,32 @@ func (db *DB) AddShare(ctx context.Context, s account.Share) error {
 	return db.told(err, "share %q's machines with member %q", s.OwnerID, s.MemberID)
 }
 
+// PutShare makes a share, or gives the one of that pair those limits; the share
+// as it is then. ErrNotFound if one of the two is no member, ErrInvalid if they
+// are the same.
+func (db *DB) PutShare(ctx context.Context, s account.Share) (account.Share, error) {
+	err := db.change(ctx, func(q *query.Queries) ([]fleet.Change, error) {
+		if err := text(append([]string{s.ID, s.Hours}, s.Models...)...); err != nil {
+			return nil, err
+		}
+		models, err := json.Marshal(s.Models)
+		if err != nil {
+			return nil, err
+		}
+		row, err := q.PutShare(ctx, query.PutShareParams{
+			ID: s.ID, OwnerID: s.OwnerID, MemberID: s.MemberID,
+			Models: string(models), Hours: s.Hours,
+			Concurrent: int64(s.Concurrent), PerDay: int64(s.PerDay), Created: millis(s.Created),
+		})
+		if err != nil {
+			return nil, err
+		}
+		s, err = share(row)
+		return changed(fleet.SharesChanged, s.MemberID), err
+	})
+	return s, db.told(err, "share %q's machines with member %q", s.OwnerID, s.MemberID)
+}
+
 // RemoveShare ends the share of that pair; ErrNotFound if there is none.
 func (db *DB) RemoveShare(ctx context.Context, ownerID, memberID string) error {
 	err := db.change(ctx, func(q *query.Queries) ([]fleet.Change, error) {
@@ -56,19 +82,41 @@ func (db *DB) SharesTo(ctx context.Context, memberID string) ([]account.Share, e
 	return db.shares(db.query.LiveSharesTo(ctx, memberID))
 }
 
+// NamedShares is every share from or to the member with both names, the first
+// first, whoever of the two is disabled.
+func (db *DB) NamedShares(ctx context.Context, memberID string) ([]account.NamedShare, error) {
+	rows, err := db.query.NamedShares(ctx, memberID)
+	out := make([]account.NamedShare, len(rows))
+	for i, row := range rows {
+		s, unread := share(row.Share)
+		if unread != nil {
+			return nil, unread
+		}
+		out[i] = account.NamedShare{Share: s, Owner: row.Owner, Member: row.Member}
+	}
+	return out, db.told(err, "list the shares of member %q", memberID)
+}
+
 func (db *DB) shares(rows []query.Share, err error) ([]account.Share, error) {
-	out := make([]account.Share, 0, len(rows))
-	for _, row := range rows {
-		s := account.Share{
-			ID: row.ID, OwnerID: row.OwnerID, MemberID: row.MemberID, Hours: row.Hours,
-			Concurrent: int(row.Concurrent), PerDay: int(row.PerDay), Created: moment(row.Created),
+	out := make([]account.Share, len(rows))
+	for i, row := range rows {
+		var unread error
+		if out[i], unread = share(row); unread != nil {
+			return nil, unread
 		}
-		if jsonErr := json.Unmarshal([]byte(row.Models), &s.Models); jsonErr != nil {
-			return nil, fmt.Errorf("cannot read the models of share %q: %w", row.ID, jsonErr)
-		}
-		out = append(out, s)
 	}
 	return out, db.told(err, "list shares")
+}
+
+func share(row query.Share) (account.Share, error) {
+	s := account.Share{
+		ID: row.ID, OwnerID: row.OwnerID, MemberID: row.MemberID, Hours: row.Hours,
+		Concurrent: int(row.Concurrent), PerDay: int(row.PerDay), Created: moment(row.Created),
+	}
+	if err := json.Unmarshal([]byte(row.Models), &s.Models); err != nil {
+		return s, fmt.Errorf("cannot read the models of share %q: %w", row.ID, err)
+	}
+	return s, nil
 }
 
 // CreateGroup adds a group with the members and keep-outs it comes with;
@@ -218,12 +266,14 @@ func (db *DB) SetGroupAdmin(ctx context.Context, groupID, memberID string, admin
 // twice is the same as once.
 func (db *DB) KeepOut(ctx context.Context, groupID, machineID string, out bool) error {
 	err := db.change(ctx, func(q *query.Queries) ([]fleet.Change, error) {
-		if out {
-			row := query.InsertKeepOutParams{GroupID: groupID, MachineID: machineID}
-			return changed(fleet.GroupChanged, groupID), q.InsertKeepOut(ctx, row)
-		}
-		row := query.DeleteKeepOutParams{GroupID: groupID, MachineID: machineID}
-		return changed(fleet.GroupChanged, groupID), q.DeleteKeepOut(ctx, row)
+		return changed(fleet.GroupChanged, groupID), keepOut(ctx, q, groupID, machineID, out)
 	})
 	return db.told(err, "change what machine %q is to group %q", machineID, groupID)
+}
+
+func keepOut(ctx context.Context, q *query.Queries, groupID, machineID string, out bool) error {
+	if out {
+		return q.InsertKeepOut(ctx, query.InsertKeepOutParams{GroupID: groupID, MachineID: machineID})
+	}
+	return q.DeleteKeepOut(ctx, query.DeleteKeepOutParams{GroupID: groupID, MachineID: machineID})
 }

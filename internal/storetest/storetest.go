@@ -37,7 +37,14 @@ func Run(t *testing.T, open func(t *testing.T) *store.DB) {
 		{"login tokens", testLoginTokens},
 		{"login token race", testLoginTokenRace},
 		{"shares", testShares},
+		{"put share", testPutShare},
+		{"invites", testInvites},
+		{"invite race", testInviteRace},
 		{"groups", testGroups},
+		{"seen groups", testSeenGroups},
+		{"running groups", testRunningGroups},
+		{"last admin race", testLastAdminRace},
+		{"kept out of all", testKeptOutOfAll},
 		{"disabled member", testDisabledMember},
 		{"epoch", testEpoch},
 		{"epoch under concurrency", testEpochConcurrency},
@@ -47,6 +54,7 @@ func Run(t *testing.T, open func(t *testing.T) *store.DB) {
 		{"usage refused", testUsageRefused},
 		{"usage concurrency", testUsageConcurrency},
 		{"usage 10,000", testUsageMany},
+		{"stories", testStories},
 	} {
 		t.Run(promise.name, func(t *testing.T) { promise.test(t, open(t)) })
 	}

@@ -13,8 +13,13 @@ import (
 // BenchmarkUnary is one small call down a tunnel over TLS on loopback, hub's
 // and daemon's ends together.
 func BenchmarkUnary(b *testing.B) {
+	b.Run("plain", func(b *testing.B) { benchUnary(b, everything) })
+	b.Run("WebSocket", func(b *testing.B) { benchUnary(b, onlyWebSocket) })
+}
+
+func benchUnary(b *testing.B, pass passage) {
 	answer := strings.Repeat("a", 1024)
-	line := overTLS(b, func(w http.ResponseWriter, r *http.Request) {
+	line := overTLS(b, pass, func(w http.ResponseWriter, r *http.Request) {
 		io.Copy(io.Discard, r.Body)
 		io.WriteString(w, answer)
 	})
@@ -32,9 +37,14 @@ func BenchmarkUnary(b *testing.B) {
 // BenchmarkChunk is one flushed chunk of a stream, written as the one before
 // was read.
 func BenchmarkChunk(b *testing.B) {
+	b.Run("plain", func(b *testing.B) { benchChunk(b, everything) })
+	b.Run("WebSocket", func(b *testing.B) { benchChunk(b, onlyWebSocket) })
+}
+
+func benchChunk(b *testing.B, pass passage) {
 	next := make(chan struct{})
 	chunk := []byte(`data: {"choices":[{"delta":{"content":"word"}}]}` + "\n\n")
-	line := overTLS(b, func(w http.ResponseWriter, r *http.Request) {
+	line := overTLS(b, pass, func(w http.ResponseWriter, r *http.Request) {
 		flush := http.NewResponseController(w).Flush
 		flush()
 		for range next {

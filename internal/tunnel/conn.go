@@ -2,7 +2,6 @@ package tunnel
 
 import (
 	"bufio"
-	"crypto/tls"
 	"errors"
 	"net"
 	"os"
@@ -75,8 +74,9 @@ func (c *conn) cause() error {
 	return c.err
 }
 
-// Close ends the connection at once. TLS's parting alert is left out: it can
-// block for seconds on a dead peer, and HTTP/2 has its own ends of streams.
+// Close ends the connection at once. The partings of TLS and WebSocket are left
+// out: they can block for seconds on a dead peer, and HTTP/2 has its own ends of
+// streams.
 func (c *conn) Close() error {
 	c.because(errSilent)
 	c.mu.Lock()
@@ -86,8 +86,8 @@ func (c *conn) Close() error {
 		close(c.done)
 	}
 	c.mu.Unlock()
-	if t, ok := c.Conn.(*tls.Conn); ok {
-		return t.NetConn().Close()
+	if over, ok := c.Conn.(interface{ NetConn() net.Conn }); ok { // tls.Conn, frames
+		return over.NetConn().Close()
 	}
 	return c.Conn.Close()
 }

@@ -25,6 +25,9 @@ const (
 	defaultMin    = 200 * time.Millisecond
 	defaultMax    = 30 * time.Second
 	maxRetryAfter = 5 * time.Minute // no hub may send a machine away for longer
+	// plainAgain is how long redials stay with a WebSocket before they try the
+	// plain upgrade again: the machine or the network may have moved.
+	plainAgain = time.Hour
 )
 
 var (
@@ -55,7 +58,8 @@ type Dialer struct {
 	Control func(context.Context, Control) error
 	// OnState is told of each step, one at a time, and must not block.
 	OnState func(State)
-	// Log gets what the HTTP/2 server has to say, at debug level.
+	// Log gets what the HTTP/2 server has to say, and which way the tunnel is
+	// asked for, at debug level.
 	Log *slog.Logger
 
 	// TLS adds to the client's configuration (roots); versions and protocols
@@ -98,9 +102,10 @@ func (d *Dialer) Run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	var way way
 	for failures := 0; ; failures++ {
 		d.state(State{Phase: Dialing})
-		acked, err := d.attempt(ctx, target)
+		acked, err := d.attempt(ctx, target, way.at(time.Now()))
 		if acked {
 			failures = 0
 		}
@@ -112,6 +117,10 @@ func (d *Dialer) Run(ctx context.Context) error {
 			d.state(State{Phase: Lost, Err: err})
 			return err
 		}
+		if blocked := (*blockedError)(nil); errors.As(err, &blocked) {
+			way.turn(time.Now())
+			d.logger().Debug("cannot open the tunnel this way, trying the other", "websocket", way.webSocket, "error", err)
+		}
 		pause := d.pause(failures, err)
 		d.state(State{Phase: Lost, Err: err, Retry: pause})
 		select {
@@ -120,6 +129,37 @@ func (d *Dialer) Run(ctx context.Context) error {
 			return nil
 		}
 	}
+}
+
+// way is how to ask for the tunnel: plainly at first, then in a WebSocket and
+// so on by turns, for as long as neither comes through.
+type way struct {
+	webSocket bool
+	since     time.Time // of the last turn
+}
+
+// at says whether to ask for a WebSocket now.
+func (w *way) at(now time.Time) (webSocket bool) {
+	if w.webSocket && now.Sub(w.since) >= plainAgain {
+		w.turn(now)
+	}
+	return w.webSocket
+}
+
+func (w *way) turn(now time.Time) { *w = way{webSocket: !w.webSocket, since: now} }
+
+// blockedError is a hub that was reached and a tunnel that was not, as it is
+// behind a proxy that does not pass the way it was asked for. A hub that said
+// so itself (401, 503, a fence) is none.
+type blockedError struct{ error }
+
+func (e *blockedError) Unwrap() error { return e.error }
+
+func (d *Dialer) logger() *slog.Logger {
+	if d.Log == nil {
+		return slog.New(slog.DiscardHandler)
+	}
+	return d.Log
 }
 
 func (d *Dialer) state(s State) {
@@ -205,17 +245,21 @@ func isLoopback(host string) bool {
 
 // attempt is one connection from dial to loss; acked says whether it got as far
 // as to be routable.
-func (d *Dialer) attempt(ctx context.Context, target hubTarget) (acked bool, err error) {
-	c, generation, err := d.upgrade(ctx, target)
+func (d *Dialer) attempt(ctx context.Context, target hubTarget, inWebSocket bool) (acked bool, err error) {
+	c, generation, err := d.upgrade(ctx, target, inWebSocket)
 	if err != nil {
 		return false, err
 	}
 	d.state(State{Phase: Connected})
-	return newSession(d, c, generation).run(ctx)
+	acked, err = newSession(d, c, generation).run(ctx)
+	if !acked && !errors.Is(err, ErrFenced) {
+		err = &blockedError{err}
+	}
+	return acked, err
 }
 
 // upgrade dials the hub and asks for the tunnel.
-func (d *Dialer) upgrade(ctx context.Context, target hubTarget) (*conn, int64, error) {
+func (d *Dialer) upgrade(ctx context.Context, target hubTarget, inWebSocket bool) (*conn, int64, error) {
 	ctx, cancel := context.WithTimeout(ctx, upgradeWithin)
 	defer cancel()
 	raw, err := d.dial(ctx, target)
@@ -223,7 +267,7 @@ func (d *Dialer) upgrade(ctx context.Context, target hubTarget) (*conn, int64, e
 		return nil, 0, fmt.Errorf("cannot reach the hub at %s: %w", target.address, err)
 	}
 	stop := context.AfterFunc(ctx, func() { raw.Close() })
-	early, generation, err := d.ask(raw, target)
+	early, generation, err := d.ask(raw, target, inWebSocket)
 	if !stop() && err == nil {
 		err = ctx.Err()
 	}
@@ -231,7 +275,11 @@ func (d *Dialer) upgrade(ctx context.Context, target hubTarget) (*conn, int64, e
 		raw.Close()
 		return nil, 0, err
 	}
-	return newConn(raw, early), generation, nil
+	c := newConn(raw, early)
+	if inWebSocket {
+		c = newConn(newFrames(c, true), nil)
+	}
+	return c, generation, nil
 }
 
 func (d *Dialer) dial(ctx context.Context, target hubTarget) (net.Conn, error) {
@@ -262,38 +310,47 @@ func (d *Dialer) dial(ctx context.Context, target hubTarget) (net.Conn, error) {
 
 // ask sends GET /tunnel and reads the answer; the reader may hold bytes that
 // came right behind it.
-func (d *Dialer) ask(raw net.Conn, target hubTarget) (*bufio.Reader, int64, error) {
+func (d *Dialer) ask(raw net.Conn, target hubTarget, inWebSocket bool) (*bufio.Reader, int64, error) {
 	r := &http.Request{Method: http.MethodGet, URL: target.url, Host: target.url.Host, Header: http.Header{
 		"Connection":    {"Upgrade"},
 		"Upgrade":       {Protocol},
 		"Authorization": {"Bearer " + d.Credential()},
 		HeaderVersion:   {strconv.Itoa(Version)},
 	}}
+	if inWebSocket {
+		offerWebSocket(r.Header)
+	}
 	if err := r.Write(raw); err != nil {
-		return nil, 0, fmt.Errorf("cannot ask the hub for a tunnel: %w", err)
+		return nil, 0, &blockedError{fmt.Errorf("cannot ask the hub for a tunnel: %w", err)}
 	}
 	head := &io.LimitedReader{R: raw, N: maxHead}
 	early := bufio.NewReader(head)
 	answer, err := http.ReadResponse(early, r)
 	if err != nil {
-		return nil, 0, fmt.Errorf("cannot read the hub's answer to the upgrade: %w", err)
+		return nil, 0, &blockedError{fmt.Errorf("cannot read the hub's answer to the upgrade: %w", err)}
 	}
-	if err := checkAnswer(answer); err != nil {
+	if err := checkAnswer(r, answer); err != nil {
 		return nil, 0, err
 	}
 	generation, err := strconv.ParseInt(answer.Header.Get(HeaderGeneration), 10, 64)
 	if err != nil {
-		return nil, 0, fmt.Errorf("cannot use the hub's tunnel: its answer has no %s", HeaderGeneration)
+		return nil, 0, &blockedError{fmt.Errorf("cannot use the hub's tunnel: its answer has no %s", HeaderGeneration)}
 	}
 	return early, generation, nil
 }
 
 // checkAnswer turns everything but a good 101 into an error.
-func checkAnswer(answer *http.Response) error {
+func checkAnswer(asked *http.Request, answer *http.Response) error {
 	switch answer.StatusCode {
 	case http.StatusSwitchingProtocols:
-		if !hasToken(answer.Header, "Upgrade", Protocol) {
-			return fmt.Errorf("the hub switched to %q, not to %s", answer.Header.Get("Upgrade"), Protocol)
+		want := asked.Header.Get("Upgrade")
+		if !hasToken(answer.Header, "Upgrade", want) {
+			return &blockedError{fmt.Errorf("the hub switched to %q, not to %s", answer.Header.Get("Upgrade"), want)}
+		}
+		if want == webSocket {
+			if err := checkAccepted(answer.Header, asked.Header.Get("Sec-WebSocket-Key")); err != nil {
+				return &blockedError{err}
+			}
 		}
 		return nil
 	case http.StatusUnauthorized:
@@ -305,5 +362,9 @@ func checkAnswer(answer *http.Response) error {
 			return &gateError{status: answer.StatusCode, after: after}
 		}
 	}
-	return fmt.Errorf("the hub answered the upgrade with %s", answer.Status)
+	err := fmt.Errorf("the hub answered the upgrade with %s", answer.Status)
+	if answer.StatusCode == http.StatusServiceUnavailable {
+		return err
+	}
+	return &blockedError{err}
 }

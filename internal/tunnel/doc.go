@@ -9,6 +9,9 @@
 // other windows: a stalled upload holds 512 KiB of one stream and nothing of
 // the others, which the usual 1 MiB a connection would not grant.
 //
+// Where a network refuses the upgrade, the Dialer asks for the same in a
+// WebSocket at its next attempt.
+//
 // The package knows nothing of who may use what.
 package tunnel
 

@@ -208,7 +208,7 @@ func certificate(t testing.TB) (tls.Certificate, *x509.CertPool) {
 
 // overTLS connects a machine to a hub over TLS on loopback and returns the line
 // once it is acknowledged.
-func overTLS(t testing.TB, handler http.HandlerFunc) *Line {
+func overTLS(t testing.TB, pass passage, handler http.HandlerFunc) *Line {
 	t.Helper()
 	cert, pool := certificate(t)
 	listener, err := tls.Listen("tcp", "127.0.0.1:0", &tls.Config{Certificates: []tls.Certificate{cert}})
@@ -216,7 +216,7 @@ func overTLS(t testing.TB, handler http.HandlerFunc) *Line {
 		t.Fatal(err)
 	}
 	out := make(chan *Line, 1)
-	server := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	server := &http.Server{Handler: pass(func(w http.ResponseWriter, r *http.Request) {
 		line, err := Upgrade(w, r, UpgradeConfig{Generation: 1})
 		if err != nil {
 			t.Errorf("Upgrade: %v", err)

@@ -220,7 +220,7 @@ func TestOddHub(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				_, _, err = d.upgrade(t.Context(), target)
+				_, _, err = d.upgrade(t.Context(), target, false)
 				if err == nil || !strings.Contains(err.Error(), test.want) {
 					t.Errorf("error %v, want %q", err, test.want)
 				}
@@ -278,80 +278,84 @@ func TestWindows(t *testing.T) {
 // Three stalled uploads of 8 MiB stop nobody else (performance: the daemon's
 // windows). On a real connection, over TLS.
 func TestStalledUploads(t *testing.T) {
-	release := make(chan struct{})
-	line := overTLS(t, func(w http.ResponseWriter, r *http.Request) {
-		if r.URL.Path == "/v1/stalled" {
-			w.WriteHeader(http.StatusOK)
-			http.NewResponseController(w).Flush()
-			select {
-			case <-release:
-			case <-r.Context().Done():
+	eitherWay(t, func(t *testing.T, pass passage) {
+		release := make(chan struct{})
+		line := overTLS(t, pass, func(w http.ResponseWriter, r *http.Request) {
+			if r.URL.Path == "/v1/stalled" {
+				w.WriteHeader(http.StatusOK)
+				http.NewResponseController(w).Flush()
+				select {
+				case <-release:
+				case <-r.Context().Done():
+				}
+				return
 			}
-			return
+			echo(w, r)
+		})
+		defer close(release)
+		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+		defer cancel()
+		const stalled = 3
+		for range stalled {
+			body, writer := io.Pipe()
+			wrote := make(chan struct{})
+			go func() {
+				defer close(wrote)
+				// It takes what the stream's window grants, then stands still.
+				writer.Write(make([]byte, streamWindow))
+				go writer.Write(make([]byte, 8<<20))
+			}()
+			r, _ := http.NewRequestWithContext(t.Context(), http.MethodPost, "http://machine/v1/stalled", body)
+			answer, err := line.RoundTrip(r)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer answer.Body.Close()
+			select {
+			case <-wrote:
+			case <-ctx.Done():
+				t.Fatal("a stalled upload holds up another")
+			}
 		}
-		echo(w, r)
+		payload := strings.Repeat("x", 1<<20)
+		for i := range 30 {
+			status, body, err := call(ctx, line, "/v1/chat/completions", payload)
+			if err != nil || status != 200 || len(body) != len(payload) {
+				t.Fatalf("call %d beside %d stalled uploads: %d, %d bytes, %v", i, stalled, status, len(body), err)
+			}
+		}
 	})
-	defer close(release)
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
-	defer cancel()
-	const stalled = 3
-	for range stalled {
-		body, writer := io.Pipe()
-		wrote := make(chan struct{})
-		go func() {
-			defer close(wrote)
-			// It takes what the stream's window grants, then stands still.
-			writer.Write(make([]byte, streamWindow))
-			go writer.Write(make([]byte, 8<<20))
-		}()
-		r, _ := http.NewRequestWithContext(t.Context(), http.MethodPost, "http://machine/v1/stalled", body)
-		answer, err := line.RoundTrip(r)
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer answer.Body.Close()
-		select {
-		case <-wrote:
-		case <-ctx.Done():
-			t.Fatal("a stalled upload holds up another")
-		}
-	}
-	payload := strings.Repeat("x", 1<<20)
-	for i := range 30 {
-		status, body, err := call(ctx, line, "/v1/chat/completions", payload)
-		if err != nil || status != 200 || len(body) != len(payload) {
-			t.Fatalf("call %d beside %d stalled uploads: %d, %d bytes, %v", i, stalled, status, len(body), err)
-		}
-	}
 }
 
 // A reader that stands still holds one stream's window, and the others go on.
 func TestStalledReader(t *testing.T) {
-	line := overTLS(t, func(w http.ResponseWriter, r *http.Request) {
-		if r.URL.Path == "/v1/endless" {
-			for {
-				if _, err := w.Write(make([]byte, 32<<10)); err != nil {
-					return
+	eitherWay(t, func(t *testing.T, pass passage) {
+		line := overTLS(t, pass, func(w http.ResponseWriter, r *http.Request) {
+			if r.URL.Path == "/v1/endless" {
+				for {
+					if _, err := w.Write(make([]byte, 32<<10)); err != nil {
+						return
+					}
 				}
 			}
+			echo(w, r)
+		})
+		for range 20 {
+			r, _ := http.NewRequestWithContext(t.Context(), http.MethodPost, "http://machine/v1/endless", nil)
+			answer, err := line.RoundTrip(r)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer answer.Body.Close()
 		}
-		echo(w, r)
+		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+		defer cancel()
+		for range 10 {
+			if _, _, err := call(ctx, line, "/v1/chat/completions", "x"); err != nil {
+				t.Fatal(err)
+			}
+		}
 	})
-	for range 20 {
-		r, _ := http.NewRequestWithContext(t.Context(), http.MethodPost, "http://machine/v1/endless", nil)
-		answer, err := line.RoundTrip(r)
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer answer.Body.Close()
-	}
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
-	defer cancel()
-	for range 10 {
-		if _, _, err := call(ctx, line, "/v1/chat/completions", "x"); err != nil {
-			t.Fatal(err)
-		}
-	}
 }
 
 // TLS below 1.3 and a foreign certificate are refused.
@@ -382,7 +386,7 @@ func TestTLSOnly13(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, _, err := m.upgrade(t.Context(), target); err == nil || !strings.Contains(err.Error(), test.want) {
+		if _, _, err := m.upgrade(t.Context(), target, false); err == nil || !strings.Contains(err.Error(), test.want) {
 			t.Errorf("%s: %v", name, err)
 		}
 		server.Close()

@@ -28,8 +28,12 @@ const (
 // ErrFull is a RoundTrip refused because the daemon grants no further stream.
 var ErrFull = errors.New("cannot send the call: the machine grants no further stream on its tunnel")
 
-// errFenced is the cause of a line's end after Fence.
-var errFenced = errors.New("a newer tunnel of the machine took over")
+var (
+	// errFenced is the cause of a line's end after Fence.
+	errFenced = errors.New("a newer tunnel of the machine took over")
+	// errOrigin keeps the pages of browsers out, whatever they know.
+	errOrigin = errors.New("cannot open a tunnel: no page in a browser may, and only one sends an Origin")
+)
 
 // UpgradeConfig is what the hub says of a tunnel it accepts.
 type UpgradeConfig struct {
@@ -47,9 +51,14 @@ type Line struct {
 }
 
 // Upgrade answers GET /tunnel of an authenticated machine with 101 and takes
-// the connection over. If it returns an error the answer was already given and
-// the caller has nothing left to write. The line must be closed.
+// the connection over, in a WebSocket if the request asks for no better. If it
+// returns an error the answer was already given and the caller has nothing left
+// to write. The line must be closed.
 func Upgrade(w http.ResponseWriter, r *http.Request, config UpgradeConfig) (*Line, error) {
+	if len(r.Header.Values("Origin")) > 0 {
+		http.Error(w, errOrigin.Error(), http.StatusForbidden)
+		return nil, errOrigin
+	}
 	if err := checkUpgrade(r); err != nil {
 		w.Header().Set("Upgrade", Protocol)
 		w.Header().Set("Connection", "Upgrade")
@@ -67,10 +76,18 @@ func Upgrade(w http.ResponseWriter, r *http.Request, config UpgradeConfig) (*Lin
 		return nil, fmt.Errorf("cannot clear the deadlines of a tunnel: %w", err)
 	}
 	c := newConn(raw, buffered.Reader)
-	if _, err := fmt.Fprintf(c, "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: %s\r\n%s: %d\r\n%s: %d\r\n\r\n",
-		Protocol, HeaderVersion, Version, HeaderGeneration, config.Generation); err != nil {
+	plain, agreed := hasToken(r.Header, "Upgrade", Protocol), "Upgrade: "+Protocol
+	if !plain {
+		agreed = fmt.Sprintf("Upgrade: %s\r\nSec-WebSocket-Protocol: %s\r\nSec-WebSocket-Accept: %s",
+			webSocket, webSocketProtocol, acceptance(r.Header.Get("Sec-WebSocket-Key")))
+	}
+	if _, err := fmt.Fprintf(c, "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\n%s\r\n%s: %d\r\n%s: %d\r\n\r\n",
+		agreed, HeaderVersion, Version, HeaderGeneration, config.Generation); err != nil {
 		c.Close()
 		return nil, fmt.Errorf("cannot answer the upgrade of a tunnel: %w", err)
+	}
+	if !plain {
+		c = newConn(newFrames(c, false), nil)
 	}
 	return newLine(r.Context(), c, config.Generation)
 }
@@ -80,8 +97,13 @@ func checkUpgrade(r *http.Request) error {
 	switch {
 	case r.Method != http.MethodGet, r.ProtoMajor != 1:
 		return errors.New("cannot open a tunnel: it begins with an HTTP/1.1 GET")
-	case !hasToken(r.Header, "Connection", "upgrade"), !hasToken(r.Header, "Upgrade", Protocol):
+	case !hasToken(r.Header, "Connection", "upgrade"),
+		!hasToken(r.Header, "Upgrade", Protocol) && !hasToken(r.Header, "Upgrade", webSocket):
 		return fmt.Errorf("cannot open a tunnel: the request must ask for Upgrade: %s", Protocol)
+	case !hasToken(r.Header, "Upgrade", Protocol):
+		if err := checkWebSocket(r.Header); err != nil {
+			return err
+		}
 	}
 	if v, err := strconv.Atoi(r.Header.Get(HeaderVersion)); err != nil || v < 1 {
 		return fmt.Errorf("cannot open a tunnel: %s must be a version number", HeaderVersion)

@@ -1,12 +1,17 @@
 package tunnel
 
+import "time"
+
 // Version is what this build speaks on the tunnel (Kith-Version). It grows by
 // one with each change; a reader ignores members and headers it does not know.
 //
 //	1  2026-11-21  first: offers, ack, control, calls, fenced
-const Version = 1
+//	2  2026-11-21  control: until, the end of a pause
+//	3  2026-11-21  the same in a WebSocket, where a network passes nothing else
+const Version = 3
 
-// Protocol is the Upgrade token of GET /tunnel (decisions 8).
+// Protocol is the Upgrade token of GET /tunnel (decisions 8); the other one is
+// "websocket", with Sec-WebSocket-Protocol: kith-tunnel-1.
 const Protocol = "kith-tunnel/1"
 
 // Advertisement is a machine's whole state, one JSON line of GET /offers. Each
@@ -66,8 +71,11 @@ const (
 // with the CLI of another machine. Nil members stay as they are, and only
 // those are left out: empty hours are a change too.
 type Control struct {
-	Paused   *bool   `json:"paused,omitzero"`
-	Hours    *string `json:"hours,omitzero"`
-	Timezone *string `json:"timezone,omitzero"`
-	Slots    *int    `json:"slots,omitzero"`
+	Paused *bool `json:"paused,omitzero"`
+	// Until is when a pause ends by itself; the zero time: never. It goes with
+	// Paused: a change that sets Paused alone leaves no end.
+	Until    *time.Time `json:"until,omitzero"`
+	Hours    *string    `json:"hours,omitzero"`
+	Timezone *string    `json:"timezone,omitzero"`
+	Slots    *int       `json:"slots,omitzero"`
 }

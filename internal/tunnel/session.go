@@ -65,7 +65,7 @@ func (s *session) run(ctx context.Context) (acked bool, err error) {
 		HTTP2:          http2Config(),
 		MaxHeaderBytes: maxHead,
 		BaseContext:    func(net.Listener) context.Context { return ctx },
-		ErrorLog:       slog.NewLogLogger(s.logger().Handler(), slog.LevelDebug),
+		ErrorLog:       slog.NewLogLogger(s.dialer.logger().Handler(), slog.LevelDebug),
 	}
 	served := make(chan struct{})
 	go func() {
@@ -83,13 +83,6 @@ func (s *session) run(ctx context.Context) (acked bool, err error) {
 		err = ErrFenced
 	}
 	return s.acked.happened(), err
-}
-
-func (s *session) logger() *slog.Logger {
-	if s.dialer.Log == nil {
-		return slog.New(slog.DiscardHandler)
-	}
-	return s.dialer.Log
 }
 
 // watch waits for what ends the session.

@@ -141,97 +141,103 @@ func TestOffersFollowChanges(t *testing.T) {
 
 // Faults 31, 32: a link that swallows everything is found by both ends in 15 s.
 func TestBlackHoleIsFound(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		out := make(chan *Line, 1)
-		h := serveHub(t, lines(t, out))
-		m := newMachine(h, func(w http.ResponseWriter, r *http.Request) {
-			io.WriteString(w, "begun")
-			http.NewResponseController(w).Flush()
-			<-r.Context().Done()
+	eitherWay(t, func(t *testing.T, pass passage) {
+		synctest.Test(t, func(t *testing.T) {
+			out := make(chan *Line, 1)
+			h := serveHub(t, pass(lines(t, out)))
+			m := newMachine(h, func(w http.ResponseWriter, r *http.Request) {
+				io.WriteString(w, "begun")
+				http.NewResponseController(w).Flush()
+				<-r.Context().Done()
+			})
+			m.run(t)
+			line := <-out
+			if err := line.Ack(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			m.until(t, Acked)
+			r, _ := http.NewRequestWithContext(t.Context(), http.MethodPost, "http://machine/v1/chat/completions", nil)
+			answer, err := line.RoundTrip(r)
+			if err != nil {
+				t.Fatal(err)
+			}
+			io.ReadFull(answer.Body, make([]byte, len("begun")))
+			time.Sleep(7 * time.Second)
+			h.blackHole()
+			start := time.Now()
+			if _, err := answer.Body.Read(make([]byte, 1)); err == nil {
+				t.Error("the body goes on in a black hole")
+			}
+			<-line.Done()
+			if took := time.Since(start); took > 15*time.Second || line.Err() == nil {
+				t.Errorf("hub: found after %v: %v", took, line.Err())
+			}
+			lost := m.until(t, Lost)
+			if took := time.Since(start); took > 15*time.Second || lost.Err == nil {
+				t.Errorf("daemon: found after %v: %v", took, lost.Err)
+			}
+			(<-out).Close() // it came back by itself
 		})
-		m.run(t)
-		line := <-out
-		if err := line.Ack(t.Context()); err != nil {
-			t.Fatal(err)
-		}
-		m.until(t, Acked)
-		r, _ := http.NewRequestWithContext(t.Context(), http.MethodPost, "http://machine/v1/chat/completions", nil)
-		answer, err := line.RoundTrip(r)
-		if err != nil {
-			t.Fatal(err)
-		}
-		io.ReadFull(answer.Body, make([]byte, len("begun")))
-		time.Sleep(7 * time.Second)
-		h.blackHole()
-		start := time.Now()
-		if _, err := answer.Body.Read(make([]byte, 1)); err == nil {
-			t.Error("the body goes on in a black hole")
-		}
-		<-line.Done()
-		if took := time.Since(start); took > 15*time.Second || line.Err() == nil {
-			t.Errorf("hub: found after %v: %v", took, line.Err())
-		}
-		lost := m.until(t, Lost)
-		if took := time.Since(start); took > 15*time.Second || lost.Err == nil {
-			t.Errorf("daemon: found after %v: %v", took, lost.Err)
-		}
-		(<-out).Close() // it came back by itself
 	})
 }
 
 // An idle tunnel stays, however long.
 func TestIdleTunnelStays(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		out := make(chan *Line, 1)
-		m := newMachine(serveHub(t, lines(t, out)), echo)
-		m.run(t)
-		line := <-out
-		if err := line.Ack(t.Context()); err != nil {
-			t.Fatal(err)
-		}
-		time.Sleep(24 * time.Hour)
-		if _, _, err := call(t.Context(), line, "/v1/embeddings", "x"); err != nil {
-			t.Errorf("after a day: %v", err)
-		}
+	eitherWay(t, func(t *testing.T, pass passage) {
+		synctest.Test(t, func(t *testing.T) {
+			out := make(chan *Line, 1)
+			m := newMachine(serveHub(t, pass(lines(t, out))), echo)
+			m.run(t)
+			line := <-out
+			if err := line.Ack(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			time.Sleep(24 * time.Hour)
+			if _, _, err := call(t.Context(), line, "/v1/embeddings", "x"); err != nil {
+				t.Errorf("after a day: %v", err)
+			}
+		})
 	})
 }
 
 // Row 13: the older daemon is told, says so and stops; its calls end.
 func TestFence(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		out := make(chan *Line, 1)
-		m := newMachine(serveHub(t, lines(t, out)), func(w http.ResponseWriter, r *http.Request) {
-			http.NewResponseController(w).Flush()
-			<-r.Context().Done()
+	eitherWay(t, func(t *testing.T, pass passage) {
+		synctest.Test(t, func(t *testing.T) {
+			out := make(chan *Line, 1)
+			m := newMachine(serveHub(t, pass(lines(t, out))), func(w http.ResponseWriter, r *http.Request) {
+				http.NewResponseController(w).Flush()
+				<-r.Context().Done()
+			})
+			m.run(t)
+			line := <-out
+			if err := line.Ack(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			r, _ := http.NewRequestWithContext(t.Context(), http.MethodPost, "http://machine/v1/chat/completions", nil)
+			answer, err := line.RoundTrip(r)
+			if err != nil {
+				t.Fatal(err)
+			}
+			start := time.Now()
+			line.Fence(t.Context())
+			if _, err := io.ReadAll(answer.Body); err == nil {
+				t.Error("the call of a fenced tunnel ended well")
+			}
+			<-line.Done()
+			if !errors.Is(line.Err(), errFenced) {
+				t.Errorf("Err = %v", line.Err())
+			}
+			if err := <-m.ended; !errors.Is(err, ErrFenced) {
+				t.Errorf("Run = %v, want ErrFenced", err)
+			}
+			if took := time.Since(start); took > time.Second {
+				t.Errorf("fencing took %v", took)
+			}
+			if _, _, err := call(t.Context(), line, "/v1/embeddings", ""); err == nil {
+				t.Error("a call on a fenced line went through")
+			}
 		})
-		m.run(t)
-		line := <-out
-		if err := line.Ack(t.Context()); err != nil {
-			t.Fatal(err)
-		}
-		r, _ := http.NewRequestWithContext(t.Context(), http.MethodPost, "http://machine/v1/chat/completions", nil)
-		answer, err := line.RoundTrip(r)
-		if err != nil {
-			t.Fatal(err)
-		}
-		start := time.Now()
-		line.Fence(t.Context())
-		if _, err := io.ReadAll(answer.Body); err == nil {
-			t.Error("the call of a fenced tunnel ended well")
-		}
-		<-line.Done()
-		if !errors.Is(line.Err(), errFenced) {
-			t.Errorf("Err = %v", line.Err())
-		}
-		if err := <-m.ended; !errors.Is(err, ErrFenced) {
-			t.Errorf("Run = %v, want ErrFenced", err)
-		}
-		if took := time.Since(start); took > time.Second {
-			t.Errorf("fencing took %v", took)
-		}
-		if _, _, err := call(t.Context(), line, "/v1/embeddings", ""); err == nil {
-			t.Error("a call on a fenced line went through")
-		}
 	})
 }
 

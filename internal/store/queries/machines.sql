@@ -1,6 +1,6 @@
 -- name: InsertMachine :exec
-INSERT INTO machines (id, owner_id, name, region, hash, last_four, created, last_seen, offers, generation, revoked)
-VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11);
+INSERT INTO machines (id, owner_id, name, region, hash, last_four, created, last_seen, offers, generation, revoked, kept_out)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12);
 
 -- Only a machine that may connect: live, of an owner who is not disabled.
 -- name: MachineByHash :one

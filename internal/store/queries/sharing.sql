@@ -2,11 +2,23 @@
 INSERT INTO shares (id, owner_id, member_id, models, hours, concurrent, per_day, created)
 VALUES ($1, $2, $3, $4, $5, $6, $7, $8);
 
+-- name: PutShare :one
+INSERT INTO shares (id, owner_id, member_id, models, hours, concurrent, per_day, created)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8)
+ON CONFLICT (owner_id, member_id) DO UPDATE SET
+    models = excluded.models, hours = excluded.hours, concurrent = excluded.concurrent, per_day = excluded.per_day
+RETURNING *;
+
 -- name: DeleteShare :execrows
 DELETE FROM shares WHERE owner_id = $1 AND member_id = $2;
 
 -- name: SharesOf :many
 SELECT * FROM shares WHERE owner_id = sqlc.arg(member) OR member_id = sqlc.arg(member) ORDER BY created, id;
+
+-- name: NamedShares :many
+SELECT sqlc.embed(s), o.name AS owner, m.name AS member
+FROM shares s JOIN members o ON o.id = s.owner_id JOIN members m ON m.id = s.member_id
+WHERE s.owner_id = sqlc.arg(viewer) OR s.member_id = sqlc.arg(viewer) ORDER BY s.created, s.id;
 
 -- name: LiveShares :many
 SELECT s.* FROM shares s JOIN members o ON o.id = s.owner_id JOIN members m ON m.id = s.member_id

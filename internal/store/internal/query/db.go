@@ -27,20 +27,35 @@ func Prepare(ctx context.Context, db DBTX) (*Queries, error) {
 	if q.addUsageDayStmt, err = db.PrepareContext(ctx, addUsageDay); err != nil {
 		return nil, fmt.Errorf("error preparing query AddUsageDay: %w", err)
 	}
+	if q.adminKindStmt, err = db.PrepareContext(ctx, adminKind); err != nil {
+		return nil, fmt.Errorf("error preparing query AdminKind: %w", err)
+	}
 	if q.changesAfterStmt, err = db.PrepareContext(ctx, changesAfter); err != nil {
 		return nil, fmt.Errorf("error preparing query ChangesAfter: %w", err)
+	}
+	if q.deleteGroupStmt, err = db.PrepareContext(ctx, deleteGroup); err != nil {
+		return nil, fmt.Errorf("error preparing query DeleteGroup: %w", err)
 	}
 	if q.deleteGroupMemberStmt, err = db.PrepareContext(ctx, deleteGroupMember); err != nil {
 		return nil, fmt.Errorf("error preparing query DeleteGroupMember: %w", err)
 	}
+	if q.deleteGroupMembersStmt, err = db.PrepareContext(ctx, deleteGroupMembers); err != nil {
+		return nil, fmt.Errorf("error preparing query DeleteGroupMembers: %w", err)
+	}
 	if q.deleteKeepOutStmt, err = db.PrepareContext(ctx, deleteKeepOut); err != nil {
 		return nil, fmt.Errorf("error preparing query DeleteKeepOut: %w", err)
+	}
+	if q.deleteKeepOutsStmt, err = db.PrepareContext(ctx, deleteKeepOuts); err != nil {
+		return nil, fmt.Errorf("error preparing query DeleteKeepOuts: %w", err)
 	}
 	if q.deleteShareStmt, err = db.PrepareContext(ctx, deleteShare); err != nil {
 		return nil, fmt.Errorf("error preparing query DeleteShare: %w", err)
 	}
 	if q.epochStmt, err = db.PrepareContext(ctx, epoch); err != nil {
 		return nil, fmt.Errorf("error preparing query Epoch: %w", err)
+	}
+	if q.fellowsStmt, err = db.PrepareContext(ctx, fellows); err != nil {
+		return nil, fmt.Errorf("error preparing query Fellows: %w", err)
 	}
 	if q.groupByIDStmt, err = db.PrepareContext(ctx, groupByID); err != nil {
 		return nil, fmt.Errorf("error preparing query GroupByID: %w", err)
@@ -54,6 +69,9 @@ func Prepare(ctx context.Context, db DBTX) (*Queries, error) {
 	if q.groupMembersOfStmt, err = db.PrepareContext(ctx, groupMembersOf); err != nil {
 		return nil, fmt.Errorf("error preparing query GroupMembersOf: %w", err)
 	}
+	if q.groupSizeStmt, err = db.PrepareContext(ctx, groupSize); err != nil {
+		return nil, fmt.Errorf("error preparing query GroupSize: %w", err)
+	}
 	if q.groupsStmt, err = db.PrepareContext(ctx, groups); err != nil {
 		return nil, fmt.Errorf("error preparing query Groups: %w", err)
 	}
@@ -65,6 +83,9 @@ func Prepare(ctx context.Context, db DBTX) (*Queries, error) {
 	}
 	if q.insertGroupMemberStmt, err = db.PrepareContext(ctx, insertGroupMember); err != nil {
 		return nil, fmt.Errorf("error preparing query InsertGroupMember: %w", err)
+	}
+	if q.insertInviteStmt, err = db.PrepareContext(ctx, insertInvite); err != nil {
+		return nil, fmt.Errorf("error preparing query InsertInvite: %w", err)
 	}
 	if q.insertKeepOutStmt, err = db.PrepareContext(ctx, insertKeepOut); err != nil {
 		return nil, fmt.Errorf("error preparing query InsertKeepOut: %w", err)
@@ -84,14 +105,26 @@ func Prepare(ctx context.Context, db DBTX) (*Queries, error) {
 	if q.insertShareStmt, err = db.PrepareContext(ctx, insertShare); err != nil {
 		return nil, fmt.Errorf("error preparing query InsertShare: %w", err)
 	}
+	if q.insertStoryStmt, err = db.PrepareContext(ctx, insertStory); err != nil {
+		return nil, fmt.Errorf("error preparing query InsertStory: %w", err)
+	}
 	if q.insertUsageStmt, err = db.PrepareContext(ctx, insertUsage); err != nil {
 		return nil, fmt.Errorf("error preparing query InsertUsage: %w", err)
+	}
+	if q.invitesOfStmt, err = db.PrepareContext(ctx, invitesOf); err != nil {
+		return nil, fmt.Errorf("error preparing query InvitesOf: %w", err)
+	}
+	if q.joinGroupStmt, err = db.PrepareContext(ctx, joinGroup); err != nil {
+		return nil, fmt.Errorf("error preparing query JoinGroup: %w", err)
 	}
 	if q.keepMetaStmt, err = db.PrepareContext(ctx, keepMeta); err != nil {
 		return nil, fmt.Errorf("error preparing query KeepMeta: %w", err)
 	}
 	if q.keepOutsStmt, err = db.PrepareContext(ctx, keepOuts); err != nil {
 		return nil, fmt.Errorf("error preparing query KeepOuts: %w", err)
+	}
+	if q.keepOutsByStmt, err = db.PrepareContext(ctx, keepOutsBy); err != nil {
+		return nil, fmt.Errorf("error preparing query KeepOutsBy: %w", err)
 	}
 	if q.keepOutsOfStmt, err = db.PrepareContext(ctx, keepOutsOf); err != nil {
 		return nil, fmt.Errorf("error preparing query KeepOutsOf: %w", err)
@@ -141,14 +174,32 @@ func Prepare(ctx context.Context, db DBTX) (*Queries, error) {
 	if q.moveEpochStmt, err = db.PrepareContext(ctx, moveEpoch); err != nil {
 		return nil, fmt.Errorf("error preparing query MoveEpoch: %w", err)
 	}
+	if q.namedSharesStmt, err = db.PrepareContext(ctx, namedShares); err != nil {
+		return nil, fmt.Errorf("error preparing query NamedShares: %w", err)
+	}
 	if q.nextGenerationStmt, err = db.PrepareContext(ctx, nextGeneration); err != nil {
 		return nil, fmt.Errorf("error preparing query NextGeneration: %w", err)
+	}
+	if q.otherAdminsStmt, err = db.PrepareContext(ctx, otherAdmins); err != nil {
+		return nil, fmt.Errorf("error preparing query OtherAdmins: %w", err)
+	}
+	if q.ownMachineStmt, err = db.PrepareContext(ctx, ownMachine); err != nil {
+		return nil, fmt.Errorf("error preparing query OwnMachine: %w", err)
 	}
 	if q.pruneChangesStmt, err = db.PrepareContext(ctx, pruneChanges); err != nil {
 		return nil, fmt.Errorf("error preparing query PruneChanges: %w", err)
 	}
+	if q.pruneStoriesStmt, err = db.PrepareContext(ctx, pruneStories); err != nil {
+		return nil, fmt.Errorf("error preparing query PruneStories: %w", err)
+	}
+	if q.putShareStmt, err = db.PrepareContext(ctx, putShare); err != nil {
+		return nil, fmt.Errorf("error preparing query PutShare: %w", err)
+	}
 	if q.redeemLoginTokenStmt, err = db.PrepareContext(ctx, redeemLoginToken); err != nil {
 		return nil, fmt.Errorf("error preparing query RedeemLoginToken: %w", err)
+	}
+	if q.revokeInviteStmt, err = db.PrepareContext(ctx, revokeInvite); err != nil {
+		return nil, fmt.Errorf("error preparing query RevokeInvite: %w", err)
 	}
 	if q.revokeKeyStmt, err = db.PrepareContext(ctx, revokeKey); err != nil {
 		return nil, fmt.Errorf("error preparing query RevokeKey: %w", err)
@@ -159,14 +210,23 @@ func Prepare(ctx context.Context, db DBTX) (*Queries, error) {
 	if q.saveOffersStmt, err = db.PrepareContext(ctx, saveOffers); err != nil {
 		return nil, fmt.Errorf("error preparing query SaveOffers: %w", err)
 	}
+	if q.seenGroupsStmt, err = db.PrepareContext(ctx, seenGroups); err != nil {
+		return nil, fmt.Errorf("error preparing query SeenGroups: %w", err)
+	}
 	if q.setGroupAdminStmt, err = db.PrepareContext(ctx, setGroupAdmin); err != nil {
 		return nil, fmt.Errorf("error preparing query SetGroupAdmin: %w", err)
+	}
+	if q.setKeptOutStmt, err = db.PrepareContext(ctx, setKeptOut); err != nil {
+		return nil, fmt.Errorf("error preparing query SetKeptOut: %w", err)
 	}
 	if q.setMemberDisabledStmt, err = db.PrepareContext(ctx, setMemberDisabled); err != nil {
 		return nil, fmt.Errorf("error preparing query SetMemberDisabled: %w", err)
 	}
 	if q.sharesOfStmt, err = db.PrepareContext(ctx, sharesOf); err != nil {
 		return nil, fmt.Errorf("error preparing query SharesOf: %w", err)
+	}
+	if q.storyStmt, err = db.PrepareContext(ctx, story); err != nil {
+		return nil, fmt.Errorf("error preparing query Story: %w", err)
 	}
 	if q.touchKeyStmt, err = db.PrepareContext(ctx, touchKey); err != nil {
 		return nil, fmt.Errorf("error preparing query TouchKey: %w", err)
@@ -189,6 +249,9 @@ func Prepare(ctx context.Context, db DBTX) (*Queries, error) {
 	if q.usageDaysByOwnerStmt, err = db.PrepareContext(ctx, usageDaysByOwner); err != nil {
 		return nil, fmt.Errorf("error preparing query UsageDaysByOwner: %w", err)
 	}
+	if q.useInviteStmt, err = db.PrepareContext(ctx, useInvite); err != nil {
+		return nil, fmt.Errorf("error preparing query UseInvite: %w", err)
+	}
 	return &q, nil
 }
 
@@ -199,9 +262,19 @@ func (q *Queries) Close() error {
 			err = fmt.Errorf("error closing addUsageDayStmt: %w", cerr)
 		}
 	}
+	if q.adminKindStmt != nil {
+		if cerr := q.adminKindStmt.Close(); cerr != nil {
+			err = fmt.Errorf("error closing adminKindStmt: %w", cerr)
+		}
+	}
 	if q.changesAfterStmt != nil {
 		if cerr := q.changesAfterStmt.Close(); cerr != nil {
 			err = fmt.Errorf("error closing changesAfterStmt: %w", cerr)
+		}
+	}
+	if q.deleteGroupStmt != nil {
+		if cerr := q.deleteGroupStmt.Close(); cerr != nil {
+			err = fmt.Errorf("error closing deleteGroupStmt: %w", cerr)
 		}
 	}
 	if q.deleteGroupMemberStmt != nil {
@@ -209,9 +282,19 @@ func (q *Queries) Close() error {
 			err = fmt.Errorf("error closing deleteGroupMemberStmt: %w", cerr)
 		}
 	}
+	if q.deleteGroupMembersStmt != nil {
+		if cerr := q.deleteGroupMembersStmt.Close(); cerr != nil {
+			err = fmt.Errorf("error closing deleteGroupMembersStmt: %w", cerr)
+		}
+	}
 	if q.deleteKeepOutStmt != nil {
 		if cerr := q.deleteKeepOutStmt.Close(); cerr != nil {
 			err = fmt.Errorf("error closing deleteKeepOutStmt: %w", cerr)
+		}
+	}
+	if q.deleteKeepOutsStmt != nil {
+		if cerr := q.deleteKeepOutsStmt.Close(); cerr != nil {
+			err = fmt.Errorf("error closing deleteKeepOutsStmt: %w", cerr)
 		}
 	}
 	if q.deleteShareStmt != nil {
@@ -222,6 +305,11 @@ func (q *Queries) Close() error {
 	if q.epochStmt != nil {
 		if cerr := q.epochStmt.Close(); cerr != nil {
 			err = fmt.Errorf("error closing epochStmt: %w", cerr)
+		}
+	}
+	if q.fellowsStmt != nil {
+		if cerr := q.fellowsStmt.Close(); cerr != nil {
+			err = fmt.Errorf("error closing fellowsStmt: %w", cerr)
 		}
 	}
 	if q.groupByIDStmt != nil {
@@ -244,6 +332,11 @@ func (q *Queries) Close() error {
 			err = fmt.Errorf("error closing groupMembersOfStmt: %w", cerr)
 		}
 	}
+	if q.groupSizeStmt != nil {
+		if cerr := q.groupSizeStmt.Close(); cerr != nil {
+			err = fmt.Errorf("error closing groupSizeStmt: %w", cerr)
+		}
+	}
 	if q.groupsStmt != nil {
 		if cerr := q.groupsStmt.Close(); cerr != nil {
 			err = fmt.Errorf("error closing groupsStmt: %w", cerr)
@@ -262,6 +355,11 @@ func (q *Queries) Close() error {
 	if q.insertGroupMemberStmt != nil {
 		if cerr := q.insertGroupMemberStmt.Close(); cerr != nil {
 			err = fmt.Errorf("error closing insertGroupMemberStmt: %w", cerr)
+		}
+	}
+	if q.insertInviteStmt != nil {
+		if cerr := q.insertInviteStmt.Close(); cerr != nil {
+			err = fmt.Errorf("error closing insertInviteStmt: %w", cerr)
 		}
 	}
 	if q.insertKeepOutStmt != nil {
@@ -294,9 +392,24 @@ func (q *Queries) Close() error {
 			err = fmt.Errorf("error closing insertShareStmt: %w", cerr)
 		}
 	}
+	if q.insertStoryStmt != nil {
+		if cerr := q.insertStoryStmt.Close(); cerr != nil {
+			err = fmt.Errorf("error closing insertStoryStmt: %w", cerr)
+		}
+	}
 	if q.insertUsageStmt != nil {
 		if cerr := q.insertUsageStmt.Close(); cerr != nil {
 			err = fmt.Errorf("error closing insertUsageStmt: %w", cerr)
+		}
+	}
+	if q.invitesOfStmt != nil {
+		if cerr := q.invitesOfStmt.Close(); cerr != nil {
+			err = fmt.Errorf("error closing invitesOfStmt: %w", cerr)
+		}
+	}
+	if q.joinGroupStmt != nil {
+		if cerr := q.joinGroupStmt.Close(); cerr != nil {
+			err = fmt.Errorf("error closing joinGroupStmt: %w", cerr)
 		}
 	}
 	if q.keepMetaStmt != nil {
@@ -307,6 +420,11 @@ func (q *Queries) Close() error {
 	if q.keepOutsStmt != nil {
 		if cerr := q.keepOutsStmt.Close(); cerr != nil {
 			err = fmt.Errorf("error closing keepOutsStmt: %w", cerr)
+		}
+	}
+	if q.keepOutsByStmt != nil {
+		if cerr := q.keepOutsByStmt.Close(); cerr != nil {
+			err = fmt.Errorf("error closing keepOutsByStmt: %w", cerr)
 		}
 	}
 	if q.keepOutsOfStmt != nil {
@@ -389,9 +507,24 @@ func (q *Queries) Close() error {
 			err = fmt.Errorf("error closing moveEpochStmt: %w", cerr)
 		}
 	}
+	if q.namedSharesStmt != nil {
+		if cerr := q.namedSharesStmt.Close(); cerr != nil {
+			err = fmt.Errorf("error closing namedSharesStmt: %w", cerr)
+		}
+	}
 	if q.nextGenerationStmt != nil {
 		if cerr := q.nextGenerationStmt.Close(); cerr != nil {
 			err = fmt.Errorf("error closing nextGenerationStmt: %w", cerr)
+		}
+	}
+	if q.otherAdminsStmt != nil {
+		if cerr := q.otherAdminsStmt.Close(); cerr != nil {
+			err = fmt.Errorf("error closing otherAdminsStmt: %w", cerr)
+		}
+	}
+	if q.ownMachineStmt != nil {
+		if cerr := q.ownMachineStmt.Close(); cerr != nil {
+			err = fmt.Errorf("error closing ownMachineStmt: %w", cerr)
 		}
 	}
 	if q.pruneChangesStmt != nil {
@@ -399,9 +532,24 @@ func (q *Queries) Close() error {
 			err = fmt.Errorf("error closing pruneChangesStmt: %w", cerr)
 		}
 	}
+	if q.pruneStoriesStmt != nil {
+		if cerr := q.pruneStoriesStmt.Close(); cerr != nil {
+			err = fmt.Errorf("error closing pruneStoriesStmt: %w", cerr)
+		}
+	}
+	if q.putShareStmt != nil {
+		if cerr := q.putShareStmt.Close(); cerr != nil {
+			err = fmt.Errorf("error closing putShareStmt: %w", cerr)
+		}
+	}
 	if q.redeemLoginTokenStmt != nil {
 		if cerr := q.redeemLoginTokenStmt.Close(); cerr != nil {
 			err = fmt.Errorf("error closing redeemLoginTokenStmt: %w", cerr)
+		}
+	}
+	if q.revokeInviteStmt != nil {
+		if cerr := q.revokeInviteStmt.Close(); cerr != nil {
+			err = fmt.Errorf("error closing revokeInviteStmt: %w", cerr)
 		}
 	}
 	if q.revokeKeyStmt != nil {
@@ -419,9 +567,19 @@ func (q *Queries) Close() error {
 			err = fmt.Errorf("error closing saveOffersStmt: %w", cerr)
 		}
 	}
+	if q.seenGroupsStmt != nil {
+		if cerr := q.seenGroupsStmt.Close(); cerr != nil {
+			err = fmt.Errorf("error closing seenGroupsStmt: %w", cerr)
+		}
+	}
 	if q.setGroupAdminStmt != nil {
 		if cerr := q.setGroupAdminStmt.Close(); cerr != nil {
 			err = fmt.Errorf("error closing setGroupAdminStmt: %w", cerr)
+		}
+	}
+	if q.setKeptOutStmt != nil {
+		if cerr := q.setKeptOutStmt.Close(); cerr != nil {
+			err = fmt.Errorf("error closing setKeptOutStmt: %w", cerr)
 		}
 	}
 	if q.setMemberDisabledStmt != nil {
@@ -432,6 +590,11 @@ func (q *Queries) Close() error {
 	if q.sharesOfStmt != nil {
 		if cerr := q.sharesOfStmt.Close(); cerr != nil {
 			err = fmt.Errorf("error closing sharesOfStmt: %w", cerr)
+		}
+	}
+	if q.storyStmt != nil {
+		if cerr := q.storyStmt.Close(); cerr != nil {
+			err = fmt.Errorf("error closing storyStmt: %w", cerr)
 		}
 	}
 	if q.touchKeyStmt != nil {
@@ -467,6 +630,11 @@ func (q *Queries) Close() error {
 	if q.usageDaysByOwnerStmt != nil {
 		if cerr := q.usageDaysByOwnerStmt.Close(); cerr != nil {
 			err = fmt.Errorf("error closing usageDaysByOwnerStmt: %w", cerr)
+		}
+	}
+	if q.useInviteStmt != nil {
+		if cerr := q.useInviteStmt.Close(); cerr != nil {
+			err = fmt.Errorf("error closing useInviteStmt: %w", cerr)
 		}
 	}
 	return err
@@ -506,123 +674,165 @@ func (q *Queries) queryRow(ctx context.Context, stmt *sql.Stmt, query string, ar
 }
 
 type Queries struct {
-	db                    DBTX
-	tx                    *sql.Tx
-	addUsageDayStmt       *sql.Stmt
-	changesAfterStmt      *sql.Stmt
-	deleteGroupMemberStmt *sql.Stmt
-	deleteKeepOutStmt     *sql.Stmt
-	deleteShareStmt       *sql.Stmt
-	epochStmt             *sql.Stmt
-	groupByIDStmt         *sql.Stmt
-	groupByNameStmt       *sql.Stmt
-	groupMembersStmt      *sql.Stmt
-	groupMembersOfStmt    *sql.Stmt
-	groupsStmt            *sql.Stmt
-	insertChangeStmt      *sql.Stmt
-	insertGroupStmt       *sql.Stmt
-	insertGroupMemberStmt *sql.Stmt
-	insertKeepOutStmt     *sql.Stmt
-	insertKeyStmt         *sql.Stmt
-	insertLoginTokenStmt  *sql.Stmt
-	insertMachineStmt     *sql.Stmt
-	insertMemberStmt      *sql.Stmt
-	insertShareStmt       *sql.Stmt
-	insertUsageStmt       *sql.Stmt
-	keepMetaStmt          *sql.Stmt
-	keepOutsStmt          *sql.Stmt
-	keepOutsOfStmt        *sql.Stmt
-	keptMachineStmt       *sql.Stmt
-	keptMachinesStmt      *sql.Stmt
-	keyByHashStmt         *sql.Stmt
-	keysStmt              *sql.Stmt
-	liveSharesStmt        *sql.Stmt
-	liveSharesToStmt      *sql.Stmt
-	machineByHashStmt     *sql.Stmt
-	machinesStmt          *sql.Stmt
-	machinesOfStmt        *sql.Stmt
-	memberByIDStmt        *sql.Stmt
-	memberByNameStmt      *sql.Stmt
-	memberFactsStmt       *sql.Stmt
-	membersStmt           *sql.Stmt
-	metaStmt              *sql.Stmt
-	moveEpochStmt         *sql.Stmt
-	nextGenerationStmt    *sql.Stmt
-	pruneChangesStmt      *sql.Stmt
-	redeemLoginTokenStmt  *sql.Stmt
-	revokeKeyStmt         *sql.Stmt
-	revokeMachineStmt     *sql.Stmt
-	saveOffersStmt        *sql.Stmt
-	setGroupAdminStmt     *sql.Stmt
-	setMemberDisabledStmt *sql.Stmt
-	sharesOfStmt          *sql.Stmt
-	touchKeyStmt          *sql.Stmt
-	usageStmt             *sql.Stmt
-	usageByMemberStmt     *sql.Stmt
-	usageByOwnerStmt      *sql.Stmt
-	usageDaysStmt         *sql.Stmt
-	usageDaysByMemberStmt *sql.Stmt
-	usageDaysByOwnerStmt  *sql.Stmt
+	db                     DBTX
+	tx                     *sql.Tx
+	addUsageDayStmt        *sql.Stmt
+	adminKindStmt          *sql.Stmt
+	changesAfterStmt       *sql.Stmt
+	deleteGroupStmt        *sql.Stmt
+	deleteGroupMemberStmt  *sql.Stmt
+	deleteGroupMembersStmt *sql.Stmt
+	deleteKeepOutStmt      *sql.Stmt
+	deleteKeepOutsStmt     *sql.Stmt
+	deleteShareStmt        *sql.Stmt
+	epochStmt              *sql.Stmt
+	fellowsStmt            *sql.Stmt
+	groupByIDStmt          *sql.Stmt
+	groupByNameStmt        *sql.Stmt
+	groupMembersStmt       *sql.Stmt
+	groupMembersOfStmt     *sql.Stmt
+	groupSizeStmt          *sql.Stmt
+	groupsStmt             *sql.Stmt
+	insertChangeStmt       *sql.Stmt
+	insertGroupStmt        *sql.Stmt
+	insertGroupMemberStmt  *sql.Stmt
+	insertInviteStmt       *sql.Stmt
+	insertKeepOutStmt      *sql.Stmt
+	insertKeyStmt          *sql.Stmt
+	insertLoginTokenStmt   *sql.Stmt
+	insertMachineStmt      *sql.Stmt
+	insertMemberStmt       *sql.Stmt
+	insertShareStmt        *sql.Stmt
+	insertStoryStmt        *sql.Stmt
+	insertUsageStmt        *sql.Stmt
+	invitesOfStmt          *sql.Stmt
+	joinGroupStmt          *sql.Stmt
+	keepMetaStmt           *sql.Stmt
+	keepOutsStmt           *sql.Stmt
+	keepOutsByStmt         *sql.Stmt
+	keepOutsOfStmt         *sql.Stmt
+	keptMachineStmt        *sql.Stmt
+	keptMachinesStmt       *sql.Stmt
+	keyByHashStmt          *sql.Stmt
+	keysStmt               *sql.Stmt
+	liveSharesStmt         *sql.Stmt
+	liveSharesToStmt       *sql.Stmt
+	machineByHashStmt      *sql.Stmt
+	machinesStmt           *sql.Stmt
+	machinesOfStmt         *sql.Stmt
+	memberByIDStmt         *sql.Stmt
+	memberByNameStmt       *sql.Stmt
+	memberFactsStmt        *sql.Stmt
+	membersStmt            *sql.Stmt
+	metaStmt               *sql.Stmt
+	moveEpochStmt          *sql.Stmt
+	namedSharesStmt        *sql.Stmt
+	nextGenerationStmt     *sql.Stmt
+	otherAdminsStmt        *sql.Stmt
+	ownMachineStmt         *sql.Stmt
+	pruneChangesStmt       *sql.Stmt
+	pruneStoriesStmt       *sql.Stmt
+	putShareStmt           *sql.Stmt
+	redeemLoginTokenStmt   *sql.Stmt
+	revokeInviteStmt       *sql.Stmt
+	revokeKeyStmt          *sql.Stmt
+	revokeMachineStmt      *sql.Stmt
+	saveOffersStmt         *sql.Stmt
+	seenGroupsStmt         *sql.Stmt
+	setGroupAdminStmt      *sql.Stmt
+	setKeptOutStmt         *sql.Stmt
+	setMemberDisabledStmt  *sql.Stmt
+	sharesOfStmt           *sql.Stmt
+	storyStmt              *sql.Stmt
+	touchKeyStmt           *sql.Stmt
+	usageStmt              *sql.Stmt
+	usageByMemberStmt      *sql.Stmt
+	usageByOwnerStmt       *sql.Stmt
+	usageDaysStmt          *sql.Stmt
+	usageDaysByMemberStmt  *sql.Stmt
+	usageDaysByOwnerStmt   *sql.Stmt
+	useInviteStmt          *sql.Stmt
 }
 
 func (q *Queries) WithTx(tx *sql.Tx) *Queries {
 	return &Queries{
-		db:                    tx,
-		tx:                    tx,
-		addUsageDayStmt:       q.addUsageDayStmt,
-		changesAfterStmt:      q.changesAfterStmt,
-		deleteGroupMemberStmt: q.deleteGroupMemberStmt,
-		deleteKeepOutStmt:     q.deleteKeepOutStmt,
-		deleteShareStmt:       q.deleteShareStmt,
-		epochStmt:             q.epochStmt,
-		groupByIDStmt:         q.groupByIDStmt,
-		groupByNameStmt:       q.groupByNameStmt,
-		groupMembersStmt:      q.groupMembersStmt,
-		groupMembersOfStmt:    q.groupMembersOfStmt,
-		groupsStmt:            q.groupsStmt,
-		insertChangeStmt:      q.insertChangeStmt,
-		insertGroupStmt:       q.insertGroupStmt,
-		insertGroupMemberStmt: q.insertGroupMemberStmt,
-		insertKeepOutStmt:     q.insertKeepOutStmt,
-		insertKeyStmt:         q.insertKeyStmt,
-		insertLoginTokenStmt:  q.insertLoginTokenStmt,
-		insertMachineStmt:     q.insertMachineStmt,
-		insertMemberStmt:      q.insertMemberStmt,
-		insertShareStmt:       q.insertShareStmt,
-		insertUsageStmt:       q.insertUsageStmt,
-		keepMetaStmt:          q.keepMetaStmt,
-		keepOutsStmt:          q.keepOutsStmt,
-		keepOutsOfStmt:        q.keepOutsOfStmt,
-		keptMachineStmt:       q.keptMachineStmt,
-		keptMachinesStmt:      q.keptMachinesStmt,
-		keyByHashStmt:         q.keyByHashStmt,
-		keysStmt:              q.keysStmt,
-		liveSharesStmt:        q.liveSharesStmt,
-		liveSharesToStmt:      q.liveSharesToStmt,
-		machineByHashStmt:     q.machineByHashStmt,
-		machinesStmt:          q.machinesStmt,
-		machinesOfStmt:        q.machinesOfStmt,
-		memberByIDStmt:        q.memberByIDStmt,
-		memberByNameStmt:      q.memberByNameStmt,
-		memberFactsStmt:       q.memberFactsStmt,
-		membersStmt:           q.membersStmt,
-		metaStmt:              q.metaStmt,
-		moveEpochStmt:         q.moveEpochStmt,
-		nextGenerationStmt:    q.nextGenerationStmt,
-		pruneChangesStmt:      q.pruneChangesStmt,
-		redeemLoginTokenStmt:  q.redeemLoginTokenStmt,
-		revokeKeyStmt:         q.revokeKeyStmt,
-		revokeMachineStmt:     q.revokeMachineStmt,
-		saveOffersStmt:        q.saveOffersStmt,
-		setGroupAdminStmt:     q.setGroupAdminStmt,
-		setMemberDisabledStmt: q.setMemberDisabledStmt,
-		sharesOfStmt:          q.sharesOfStmt,
-		touchKeyStmt:          q.touchKeyStmt,
-		usageStmt:             q.usageStmt,
-		usageByMemberStmt:     q.usageByMemberStmt,
-		usageByOwnerStmt:      q.usageByOwnerStmt,
-		usageDaysStmt:         q.usageDaysStmt,
-		usageDaysByMemberStmt: q.usageDaysByMemberStmt,
-		usageDaysByOwnerStmt:  q.usageDaysByOwnerStmt,
+		db:                     tx,
+		tx:                     tx,
+		addUsageDayStmt:        q.addUsageDayStmt,
+		adminKindStmt:          q.adminKindStmt,
+		changesAfterStmt:       q.changesAfterStmt,
+		deleteGroupStmt:        q.deleteGroupStmt,
+		deleteGroupMemberStmt:  q.deleteGroupMemberStmt,
+		deleteGroupMembersStmt: q.deleteGroupMembersStmt,
+		deleteKeepOutStmt:      q.deleteKeepOutStmt,
+		deleteKeepOutsStmt:     q.deleteKeepOutsStmt,
+		deleteShareStmt:        q.deleteShareStmt,
+		epochStmt:              q.epochStmt,
+		fellowsStmt:            q.fellowsStmt,
+		groupByIDStmt:          q.groupByIDStmt,
+		groupByNameStmt:        q.groupByNameStmt,
+		groupMembersStmt:       q.groupMembersStmt,
+		groupMembersOfStmt:     q.groupMembersOfStmt,
+		groupSizeStmt:          q.groupSizeStmt,
+		groupsStmt:             q.groupsStmt,
+		insertChangeStmt:       q.insertChangeStmt,
+		insertGroupStmt:        q.insertGroupStmt,
+		insertGroupMemberStmt:  q.insertGroupMemberStmt,
+		insertInviteStmt:       q.insertInviteStmt,
+		insertKeepOutStmt:      q.insertKeepOutStmt,
+		insertKeyStmt:          q.insertKeyStmt,
+		insertLoginTokenStmt:   q.insertLoginTokenStmt,
+		insertMachineStmt:      q.insertMachineStmt,
+		insertMemberStmt:       q.insertMemberStmt,
+		insertShareStmt:        q.insertShareStmt,
+		insertStoryStmt:        q.insertStoryStmt,
+		insertUsageStmt:        q.insertUsageStmt,
+		invitesOfStmt:          q.invitesOfStmt,
+		joinGroupStmt:          q.joinGroupStmt,
+		keepMetaStmt:           q.keepMetaStmt,
+		keepOutsStmt:           q.keepOutsStmt,
+		keepOutsByStmt:         q.keepOutsByStmt,
+		keepOutsOfStmt:         q.keepOutsOfStmt,
+		keptMachineStmt:        q.keptMachineStmt,
+		keptMachinesStmt:       q.keptMachinesStmt,
+		keyByHashStmt:          q.keyByHashStmt,
+		keysStmt:               q.keysStmt,
+		liveSharesStmt:         q.liveSharesStmt,
+		liveSharesToStmt:       q.liveSharesToStmt,
+		machineByHashStmt:      q.machineByHashStmt,
+		machinesStmt:           q.machinesStmt,
+		machinesOfStmt:         q.machinesOfStmt,
+		memberByIDStmt:         q.memberByIDStmt,
+		memberByNameStmt:       q.memberByNameStmt,
+		memberFactsStmt:        q.memberFactsStmt,
+		membersStmt:            q.membersStmt,
+		metaStmt:               q.metaStmt,
+		moveEpochStmt:          q.moveEpochStmt,
+		namedSharesStmt:        q.namedSharesStmt,
+		nextGenerationStmt:     q.nextGenerationStmt,
+		otherAdminsStmt:        q.otherAdminsStmt,
+		ownMachineStmt:         q.ownMachineStmt,
+		pruneChangesStmt:       q.pruneChangesStmt,
+		pruneStoriesStmt:       q.pruneStoriesStmt,
+		putShareStmt:           q.putShareStmt,
+		redeemLoginTokenStmt:   q.redeemLoginTokenStmt,
+		revokeInviteStmt:       q.revokeInviteStmt,
+		revokeKeyStmt:          q.revokeKeyStmt,
+		revokeMachineStmt:      q.revokeMachineStmt,
+		saveOffersStmt:         q.saveOffersStmt,
+		seenGroupsStmt:         q.seenGroupsStmt,
+		setGroupAdminStmt:      q.setGroupAdminStmt,
+		setKeptOutStmt:         q.setKeptOutStmt,
+		setMemberDisabledStmt:  q.setMemberDisabledStmt,
+		sharesOfStmt:           q.sharesOfStmt,
+		storyStmt:              q.storyStmt,
+		touchKeyStmt:           q.touchKeyStmt,
+		usageStmt:              q.usageStmt,
+		usageByMemberStmt:      q.usageByMemberStmt,
+		usageByOwnerStmt:       q.usageByOwnerStmt,
+		usageDaysStmt:          q.usageDaysStmt,
+		usageDaysByMemberStmt:  q.usageDaysByMemberStmt,
+		usageDaysByOwnerStmt:   q.usageDaysByOwnerStmt,
+		useInviteStmt:          q.useInviteStmt,
 	}
 }

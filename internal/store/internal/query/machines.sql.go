@@ -37,8 +37,8 @@ func (q *Queries) InsertLoginToken(ctx context.Context, arg InsertLoginTokenPara
 }
 
 const insertMachine = `-- name: InsertMachine :exec
-INSERT INTO machines (id, owner_id, name, region, hash, last_four, created, last_seen, offers, generation, revoked)
-VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)
+INSERT INTO machines (id, owner_id, name, region, hash, last_four, created, last_seen, offers, generation, revoked, kept_out)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)
 `
 
 type InsertMachineParams struct {
@@ -53,6 +53,7 @@ type InsertMachineParams struct {
 	Offers     []byte
 	Generation int64
 	Revoked    int64
+	KeptOut    bool
 }
 
 func (q *Queries) InsertMachine(ctx context.Context, arg InsertMachineParams) error {
@@ -68,12 +69,13 @@ func (q *Queries) InsertMachine(ctx context.Context, arg InsertMachineParams) er
 		arg.Offers,
 		arg.Generation,
 		arg.Revoked,
+		arg.KeptOut,
 	)
 	return err
 }
 
 const keptMachine = `-- name: KeptMachine :one
-SELECT x.id, x.owner_id, x.name, x.region, x.hash, x.last_four, x.created, x.last_seen, x.offers, x.generation, x.revoked, m.name AS owner_name FROM machines x JOIN members m ON m.id = x.owner_id
+SELECT x.id, x.owner_id, x.name, x.region, x.hash, x.last_four, x.created, x.last_seen, x.offers, x.generation, x.revoked, x.kept_out, m.name AS owner_name FROM machines x JOIN members m ON m.id = x.owner_id
 WHERE x.id = $1 AND x.revoked = 0 AND NOT m.disabled
 `
 
@@ -97,13 +99,14 @@ func (q *Queries) KeptMachine(ctx context.Context, id string) (KeptMachineRow, e
 		&i.Machine.Offers,
 		&i.Machine.Generation,
 		&i.Machine.Revoked,
+		&i.Machine.KeptOut,
 		&i.OwnerName,
 	)
 	return i, err
 }
 
 const keptMachines = `-- name: KeptMachines :many
-SELECT x.id, x.owner_id, x.name, x.region, x.hash, x.last_four, x.created, x.last_seen, x.offers, x.generation, x.revoked, m.name AS owner_name FROM machines x JOIN members m ON m.id = x.owner_id
+SELECT x.id, x.owner_id, x.name, x.region, x.hash, x.last_four, x.created, x.last_seen, x.offers, x.generation, x.revoked, x.kept_out, m.name AS owner_name FROM machines x JOIN members m ON m.id = x.owner_id
 WHERE x.region = $1 AND x.last_seen >= $2 AND x.revoked = 0 AND NOT m.disabled
 ORDER BY x.created, x.id
 `
@@ -139,6 +142,7 @@ func (q *Queries) KeptMachines(ctx context.Context, arg KeptMachinesParams) ([]K
 			&i.Machine.Offers,
 			&i.Machine.Generation,
 			&i.Machine.Revoked,
+			&i.Machine.KeptOut,
 			&i.OwnerName,
 		); err != nil {
 			return nil, err
@@ -155,7 +159,7 @@ func (q *Queries) KeptMachines(ctx context.Context, arg KeptMachinesParams) ([]K
 }
 
 const machineByHash = `-- name: MachineByHash :one
-SELECT x.id, x.owner_id, x.name, x.region, x.hash, x.last_four, x.created, x.last_seen, x.offers, x.generation, x.revoked, m.id, m.name, m.operator, m.disabled, m.created FROM machines x JOIN members m ON m.id = x.owner_id
+SELECT x.id, x.owner_id, x.name, x.region, x.hash, x.last_four, x.created, x.last_seen, x.offers, x.generation, x.revoked, x.kept_out, m.id, m.name, m.operator, m.disabled, m.created FROM machines x JOIN members m ON m.id = x.owner_id
 WHERE x.hash = $1 AND x.revoked = 0 AND NOT m.disabled
 `
 
@@ -180,6 +184,7 @@ func (q *Queries) MachineByHash(ctx context.Context, hash []byte) (MachineByHash
 		&i.Machine.Offers,
 		&i.Machine.Generation,
 		&i.Machine.Revoked,
+		&i.Machine.KeptOut,
 		&i.Member.ID,
 		&i.Member.Name,
 		&i.Member.Operator,
@@ -190,7 +195,7 @@ func (q *Queries) MachineByHash(ctx context.Context, hash []byte) (MachineByHash
 }
 
 const machines = `-- name: Machines :many
-SELECT id, owner_id, name, region, hash, last_four, created, last_seen, offers, generation, revoked FROM machines ORDER BY created, id
+SELECT id, owner_id, name, region, hash, last_four, created, last_seen, offers, generation, revoked, kept_out FROM machines ORDER BY created, id
 `
 
 func (q *Queries) Machines(ctx context.Context) ([]Machine, error) {
@@ -214,6 +219,7 @@ func (q *Queries) Machines(ctx context.Context) ([]Machine, error) {
 			&i.Offers,
 			&i.Generation,
 			&i.Revoked,
+			&i.KeptOut,
 		); err != nil {
 			return nil, err
 		}
@@ -229,7 +235,7 @@ func (q *Queries) Machines(ctx context.Context) ([]Machine, error) {
 }
 
 const machinesOf = `-- name: MachinesOf :many
-SELECT id, owner_id, name, region, hash, last_four, created, last_seen, offers, generation, revoked FROM machines WHERE owner_id = $1 ORDER BY created, id
+SELECT id, owner_id, name, region, hash, last_four, created, last_seen, offers, generation, revoked, kept_out FROM machines WHERE owner_id = $1 ORDER BY created, id
 `
 
 func (q *Queries) MachinesOf(ctx context.Context, ownerID string) ([]Machine, error) {
@@ -253,6 +259,7 @@ func (q *Queries) MachinesOf(ctx context.Context, ownerID string) ([]Machine, er
 			&i.Offers,
 			&i.Generation,
 			&i.Revoked,
+			&i.KeptOut,
 		); err != nil {
 			return nil, err
 		}

@@ -29,6 +29,18 @@ type GroupMember struct {
 	Admin    bool
 }
 
+type Invite struct {
+	ID       string
+	OwnerID  string
+	Hash     []byte
+	LastFour string
+	Uses     int64
+	Used     int64
+	Created  int64
+	Expires  int64
+	Revoked  int64
+}
+
 type KeepOut struct {
 	GroupID   string
 	MachineID string
@@ -69,6 +81,7 @@ type Machine struct {
 	Offers     []byte
 	Generation int64
 	Revoked    int64
+	KeptOut    bool
 }
 
 type Member struct {
@@ -93,6 +106,13 @@ type Share struct {
 	Concurrent int64
 	PerDay     int64
 	Created    int64
+}
+
+type Story struct {
+	CallID   string
+	MemberID string
+	Started  int64
+	Story    string
 }
 
 type Usage struct {

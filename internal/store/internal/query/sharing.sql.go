@@ -390,6 +390,96 @@ func (q *Queries) LiveSharesTo(ctx context.Context, memberID string) ([]Share, e
 	return items, nil
 }
 
+const namedShares = `-- name: NamedShares :many
+SELECT s.id, s.owner_id, s.member_id, s.models, s.hours, s.concurrent, s.per_day, s.created, o.name AS owner, m.name AS member
+FROM shares s JOIN members o ON o.id = s.owner_id JOIN members m ON m.id = s.member_id
+WHERE s.owner_id = $1 OR s.member_id = $1 ORDER BY s.created, s.id
+`
+
+type NamedSharesRow struct {
+	Share  Share
+	Owner  string
+	Member string
+}
+
+func (q *Queries) NamedShares(ctx context.Context, viewer string) ([]NamedSharesRow, error) {
+	rows, err := q.query(ctx, q.namedSharesStmt, namedShares, viewer)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []NamedSharesRow
+	for rows.Next() {
+		var i NamedSharesRow
+		if err := rows.Scan(
+			&i.Share.ID,
+			&i.Share.OwnerID,
+			&i.Share.MemberID,
+			&i.Share.Models,
+			&i.Share.Hours,
+			&i.Share.Concurrent,
+			&i.Share.PerDay,
+			&i.Share.Created,
+			&i.Owner,
+			&i.Member,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Close(); err != nil {
+		return nil, err
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
+const putShare = `-- name: PutShare :one
+INSERT INTO shares (id, owner_id, member_id, models, hours, concurrent, per_day, created)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8)
+ON CONFLICT (owner_id, member_id) DO UPDATE SET
+    models = excluded.models, hours = excluded.hours, concurrent = excluded.concurrent, per_day = excluded.per_day
+RETURNING id, owner_id, member_id, models, hours, concurrent, per_day, created
+`
+
+type PutShareParams struct {
+	ID         string
+	OwnerID    string
+	MemberID   string
+	Models     string
+	Hours      string
+	Concurrent int64
+	PerDay     int64
+	Created    int64
+}
+
+func (q *Queries) PutShare(ctx context.Context, arg PutShareParams) (Share, error) {
+	row := q.queryRow(ctx, q.putShareStmt, putShare,
+		arg.ID,
+		arg.OwnerID,
+		arg.MemberID,
+		arg.Models,
+		arg.Hours,
+		arg.Concurrent,
+		arg.PerDay,
+		arg.Created,
+	)
+	var i Share
+	err := row.Scan(
+		&i.ID,
+		&i.OwnerID,
+		&i.MemberID,
+		&i.Models,
+		&i.Hours,
+		&i.Concurrent,
+		&i.PerDay,
+		&i.Created,
+	)
+	return i, err
+}
+
 const setGroupAdmin = `-- name: SetGroupAdmin :execrows
 UPDATE group_members SET admin = $3 WHERE group_id = $1 AND member_id = $2
 `

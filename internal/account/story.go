@@ -1,0 +1,57 @@
+package account
+
+import "time"
+
+// Story is what one member may know of one past call (`kith why ID`): the one
+// who made it, or an owner of machines it was tried on. It holds nothing of the
+// call's content. Kept for StoryLife.
+type Story struct {
+	CallID   string    `json:"call"`
+	MemberID string    `json:"-"` // whose story it is
+	Started  time.Time `json:"started"`
+	// Mine says that its reader made the call; else they own a machine of Tries.
+	Mine     bool   `json:"mine"`
+	Caller   string `json:"caller"` // by name
+	Model    string `json:"model"`
+	Endpoint string `json:"endpoint"`
+	Stream   bool   `json:"stream"`
+	// How the call ended and how long it waited and took. An owner knows that
+	// only of a call that ended on the owner's machine: else Status is 0.
+	Status   int    `json:"status,omitzero"`
+	Code     string `json:"code,omitempty"` // empty: served whole
+	WaitedMS int64  `json:"waited_ms,omitzero"`
+	TookMS   int64  `json:"took_ms,omitzero"`
+	// Judgements are the first and the last decision about the call; its caller's
+	// only.
+	Judgements []Judgement `json:"decisions,omitempty"`
+	// Tries are the machines that it was sent to; for an owner, of the owner's.
+	Tries []StoryTry `json:"tries"`
+}
+
+// StoryLife is how long a Story is kept.
+const StoryLife = 7 * 24 * time.Hour
+
+// Judgement is one decision about a call, as its caller may be told it.
+type Judgement struct {
+	AfterMS int64   `json:"after_ms"` // since the call arrived
+	Verdict string  `json:"verdict"`
+	Row     int     `json:"row"` // of decisions 2
+	Seen    []Sight `json:"seen,omitempty"`
+}
+
+// Sight is how many of the machines in the caller's reach were in one state.
+type Sight struct {
+	Via      string `json:"via"`
+	State    string `json:"state"`
+	Machines int    `json:"machines"`
+}
+
+// StoryTry is one attempt at a call on one machine.
+type StoryTry struct {
+	Machine string `json:"machine"`
+	Owner   string `json:"owner"`
+	Via     string `json:"via"`
+	AfterMS int64  `json:"after_ms"` // since the call arrived
+	TookMS  int64  `json:"took_ms"`  // to its outcome
+	Outcome string `json:"outcome"`  // for a person
+}

@@ -1,0 +1,216 @@
+package cli
+
+import (
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+)
+
+// TestAccountCommands: what each command about the account asks of the hub, and
+// the heart of what a person reads; with --json it prints the answer as it came.
+func TestAccountCommands(t *testing.T) {
+	for _, test := range []struct {
+		args   []string
+		answer string
+		asked  string // method, path and body
+		out    string // a part of what a person reads
+	}{
+		{[]string{"share", "list"}, `{"object":"list","data":[{"owner":"ann","with":"bob","direction":"given","models":["tiny"],"hours":"Sat 10:00-12:00","concurrent":2,"per_day":9},` +
+			`{"owner":"eve","with":"ann","direction":"received","models":[],"hours":"","concurrent":0,"per_day":0}]}`,
+			"GET /api/shares ", "bob      you share with    models tiny; hours Sat 10:00-12:00; 2 at once; 9 a day"},
+		{[]string{"share", "list"}, `{"object":"list","data":[]}`, "GET /api/shares ", "none"},
+		{[]string{"share", "add", "bob"}, `{"with":"bob","models":[]}`, `POST /api/shares {"with":"bob"}`, "bob may use your machines: no limits"},
+		{[]string{"share", "add", "bob", "--models", "a,b/c", "--hours", "Sat 10:00-12:00", "--concurrent", "2", "--per-day", "9"}, `{"with":"bob","per_day":9}`,
+			`POST /api/shares {"with":"bob","models":["a","b/c"],"hours":"Sat 10:00-12:00","concurrent":2,"per_day":9}`, "9 a day"},
+		{[]string{"share", "remove", "bob x"}, `{}`, "DELETE /api/shares/bob%20x ", "bob x can no longer"},
+		{[]string{"share", "invite"}, `{"code":"kithi_x","uses":1,"expires":"2026-12-01T00:00:00Z"}`, `POST /api/invites {"uses":1,"expires":"7d"}`, "kithi_x\n"},
+		{[]string{"share", "invite", "--uses", "3", "--expires", "12h"}, `{"code":"kithi_x","uses":3}`, `POST /api/invites {"uses":3,"expires":"12h"}`, "3 times"},
+		{[]string{"accept", "kithi_x"}, `{"owner":"ann","state":"accepted"}`, `POST /api/invites/accept {"code":"kithi_x"}`, "ann shares with you"},
+		{[]string{"group", "list"}, `{"object":"list","data":[{"name":"lab","kind":"org","in":true,"admin":true,"size":2,"members":[{"name":"ann","admin":true},{"name":"bob","admin":false}],"kept_out":["box"]},` +
+			`{"name":"all","kind":"open","in":false,"admin":false,"size":7,"members":[],"kept_out":[]}]}`,
+			"GET /api/groups ", "lab     org    admin   box        ann (admin), bob\nall     open   -       -          7"},
+		{[]string{"group", "create", "lab", "--kind", "org"}, `{}`, `POST /api/groups {"kind":"org","name":"lab"}`, "group lab made"},
+		{[]string{"group", "join", "all"}, `{}`, "POST /api/groups/all/join ", "you are in group all"},
+		{[]string{"group", "leave", "a/b"}, `{}`, "POST /api/groups/a%2Fb/leave ", "no longer in group a/b"},
+		{[]string{"group", "add", "lab", "bob"}, `{}`, `POST /api/groups/lab/members {"member":"bob"}`, "bob is now in group lab"},
+		{[]string{"group", "remove", "lab", "bob"}, `{}`, "DELETE /api/groups/lab/members/bob ", "bob is no longer in group lab"},
+		{[]string{"group", "admin", "lab", "bob"}, `{}`, `POST /api/groups/lab/admins {"member":"bob"}`, "bob is now an admin of group lab"},
+		{[]string{"group", "keep-out", "lab"}, `{}`, `POST /api/machines/mch_1/keep-out {"group":"lab"}`, "kept out of group lab"},
+		{[]string{"group", "keep-out", "--all"}, `{}`, `POST /api/machines/mch_1/keep-out {"all":true}`, "kept out of every group"},
+		{[]string{"group", "keep-out", "lab", "--undo"}, `{}`, `POST /api/machines/mch_1/keep-out {"group":"lab","undo":true}`, "no longer kept out of group lab"},
+	} {
+		t.Run(strings.Join(test.args, " "), func(t *testing.T) {
+			handler, log := double(t, words(test.answer))
+			server := httptest.NewServer(handler)
+			defer server.Close()
+			home := t.TempDir()
+			credential := `{"hub":"` + server.URL + `","machine":"mch_1","member":"ann","region":"home","secret":"kithm_x"}`
+			if err := os.WriteFile(filepath.Join(home, "credential"), []byte(credential), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			t.Setenv("KITH_HOME", home)
+			t.Setenv("KITH_HUB", "")
+			got := kith(t, "", test.args...)
+			if got.status != 0 || !strings.Contains(got.out, test.out) || got.err != "" {
+				t.Errorf("got %+v, want it to say %q", got, test.out)
+			}
+			check(t, kith(t, "", append(test.args, "--json")...), said{0, test.answer + "\n", ""})
+			for _, ask := range *log {
+				if got := ask.method + " " + ask.path + " " + ask.body; got != test.asked || ask.bearer != "Bearer kithm_x" {
+					t.Errorf("asked %s with %s\nwant  %s", got, ask.bearer, test.asked)
+				}
+			}
+		})
+	}
+}
+
+func TestAccountRefusals(t *testing.T) {
+	handler, _ := double(t, refuse(404, "not_found", "no member is named bob"))
+	server := httptest.NewServer(handler)
+	defer server.Close()
+	t.Setenv("KITH_HOME", t.TempDir())
+	t.Setenv("KITH_HUB", server.URL)
+	t.Setenv("KITH_API_KEY", "k")
+	check(t, kith(t, "", "share", "add", "bob"), said{1, "", "cannot share: no member is named bob"})
+	check(t, kith(t, "", "group", "keep-out", "--all"), said{3, "", "not signed in"})
+	t.Setenv("KITH_API_KEY", "")
+	check(t, kith(t, "", "share", "list"), said{3, "", "not signed in"})
+}
+
+// TestMachineCommands: what each asks of the daemon over its socket.
+func TestMachineCommands(t *testing.T) {
+	const status = `{"sharing":{"paused":true,"hours":"Sat 10:00-12:00","timezone":"UTC","slots":0},"open":false}`
+	for _, test := range []struct {
+		args   string
+		answer string
+		asked  string // all of it; UNTIL stands for a time
+		out    string
+	}{
+		{"pause", `{"paused":true,"hours":"","timezone":"UTC","slots":0}`, "POST /pause {}", "paused, until `kith resume`"},
+		{"pause --for 2h", `{"paused":true,"until":"2026-11-21T20:00:00Z","hours":"","timezone":"UTC","slots":0}`, `POST /pause {"until":"UNTIL"}`, "paused until 2026-11-2"},
+		{"pause --until 18:30", `{"paused":true,"until":"2026-11-21T20:00:00Z","hours":"","timezone":"UTC","slots":0}`, `POST /pause {"until":"UNTIL"}`, "paused until 2026-11-2"},
+		{"pause --drain", `{"paused":true,"hours":"","timezone":"UTC","slots":0}`, "POST /pause {} POST /drain ", "drained: no call"},
+		{"resume", `{"paused":false,"hours":"","timezone":"UTC","slots":0}`, "POST /resume ", "taking calls"},
+		{"hours", status, "GET /status ", "others may use this machine Sat 10:00-12:00, in UTC: closed just now"},
+		{"hours show", status, "GET /status ", "Sat 10:00-12:00"},
+		{"hours set sat,sun|00:00-24:00 --tz Europe/Lisbon", `{"paused":false,"hours":"Sat,Sun 00:00-24:00","timezone":"Europe/Lisbon","slots":0}`,
+			`POST /hours {"hours":"Sat,Sun 00:00-24:00","timezone":"Europe/Lisbon"}`, "in Europe/Lisbon"},
+		{"hours clear", `{"paused":false,"hours":"","timezone":"UTC","slots":0}`, `POST /hours {"hours":"","timezone":""}`, "at any time"},
+	} {
+		t.Run(test.args, func(t *testing.T) {
+			handler, log := double(t, words(test.answer))
+			t.Setenv("KITH_HOME", onSocket(t, "daemon.sock", handler))
+			args := strings.Fields(test.args)
+			for i := range args {
+				args[i] = strings.ReplaceAll(args[i], "|", " ")
+			}
+			got := kith(t, "", args...)
+			if got.status != 0 || !strings.Contains(got.out, test.out) || got.err != "" {
+				t.Errorf("got %+v, want it to say %q", got, test.out)
+			}
+			var asked []string
+			for _, ask := range *log {
+				body := ask.body
+				if at := strings.Index(body, `"until":"`); at >= 0 {
+					body = body[:at] + `"until":"UNTIL"}`
+				}
+				asked = append(asked, ask.method+" "+ask.path+" "+body)
+			}
+			if got := strings.Join(asked, " "); got != test.asked {
+				t.Errorf("asked %s\nwant  %s", got, test.asked)
+			}
+			if got := kith(t, "", append(args, "--json")...); got.status != 0 || !strings.HasPrefix(got.out, `{"running":true,"paused":`) || strings.Count(got.out, "\n") != 1 {
+				t.Errorf("as JSON: %+v", got)
+			}
+		})
+	}
+}
+
+func TestDrainRefused(t *testing.T) {
+	handler, _ := double(t, func(w http.ResponseWriter, path string) {
+		if path == "/drain" {
+			refuse(400, "invalid_request", "it was resumed")(w, path)
+			return
+		}
+		words(`{"paused":true,"hours":"","timezone":"UTC","slots":0}`)(w, path)
+	})
+	t.Setenv("KITH_HOME", onSocket(t, "daemon.sock", handler))
+	check(t, kith(t, "", "pause", "--drain", "--json"), said{1, "", "cannot drain this machine: it was resumed"})
+}
+
+// Where no daemon runs, the commands change and show what it starts with.
+func TestMachineCommandsWithoutADaemon(t *testing.T) {
+	home := t.TempDir()
+	t.Setenv("KITH_HOME", home)
+	config := "[share]\nhours = \"Sun 10:00-11:00\"\ntimezone = \"UTC\"\nslots = 2\n"
+	if err := os.WriteFile(filepath.Join(home, "config.toml"), []byte(config), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if got := kith(t, "", "hours"); got.status != 0 || !strings.Contains(got.out, "Sun 10:00-11:00") || !strings.Contains(got.out, "not running") {
+		t.Errorf("got %+v", got)
+	}
+	if _, err := os.Stat(filepath.Join(home, "state.json")); err == nil {
+		t.Error("showing the hours saved a state")
+	}
+	for _, step := range []struct{ args, want string }{
+		{"pause --json", `{"running":false,"paused":true,"hours":"Sun 10:00-11:00","timezone":"UTC","slots":2,`},
+		{"hours set Mon|09:00-17:00 --tz Europe/Lisbon --json", `{"running":false,"paused":true,"hours":"Mon 09:00-17:00","timezone":"Europe/Lisbon","slots":2,`},
+		{"pause --drain --json", `{"running":false,"paused":true,"hours":"Mon 09:00-17:00","timezone":"Europe/Lisbon","slots":2,`},
+		{"resume --json", `{"running":false,"paused":false,`},
+		{"hours clear --json", `{"running":false,"paused":false,"hours":"","timezone":"Europe/Lisbon","slots":2,"open":true}`},
+		{"pause --for 1h --json", `{"running":false,"paused":true,"until":"20`},
+	} {
+		args := strings.Fields(step.args)
+		for i := range args {
+			args[i] = strings.ReplaceAll(args[i], "|", " ")
+		}
+		if got := kith(t, "", args...); got.status != 0 || !strings.HasPrefix(got.out, step.want) {
+			t.Errorf("%s: got %+v, want %s", step.args, got, step.want)
+		}
+	}
+	for args, words := range map[string]string{
+		"pause --for 2h --until 18:30": "none of the others can be", "pause --for -2h": "a time to come", "pause --for 0s": "a time to come",
+		"pause --until teatime": "time of the day", "hours set Funday": "cannot read the hours",
+		"hours set Mon|09:00-17:00 --tz Mars": "time zone", "share add bob --hours x": "cannot read the hours", "share add bob --per-day -1": "negative",
+		"group create lab --kind club": `kind "club"`, "group keep-out": "name one, or give --all", "group keep-out lab --all": "name one, or give --all",
+	} {
+		args := strings.Fields(args)
+		for i := range args {
+			args[i] = strings.ReplaceAll(args[i], "|", " ")
+		}
+		check(t, kith(t, "", args...), said{2, "", words})
+	}
+}
+
+func TestPauseEnd(t *testing.T) {
+	lisbon, err := time.LoadLocation("Europe/Lisbon")
+	if err != nil {
+		t.Fatal(err)
+	}
+	at := func(text string) time.Time {
+		t.Helper()
+		moment, err := time.ParseInLocation("2006-01-02 15:04", text, lisbon)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return moment
+	}
+	for _, test := range []struct{ now, until, want string }{
+		{"2026-11-21 18:29", "18:30", "2026-11-21 18:30"},
+		{"2026-11-21 18:30", "18:30", "2026-11-22 18:30"},
+		{"2026-12-31 23:00", "07:00", "2027-01-01 07:00"},
+		{"2027-03-27 12:00", "07:00", "2027-03-28 07:00"}, // a day of 23 hours
+	} {
+		got, err := pauseEnd(at(test.now), 0, false, test.until)
+		if err != nil || !got.Equal(at(test.want)) {
+			t.Errorf("at %s until %s: %v %v, want %s", test.now, test.until, got, err, test.want)
+		}
+	}
+	if got, err := pauseEnd(at("2026-11-21 18:29"), 0, false, ""); err != nil || !got.IsZero() {
+		t.Errorf("without an end: %v %v", got, err)
+	}
+}

@@ -1,0 +1,165 @@
+package cli
+
+import (
+	"errors"
+	"io/fs"
+	"net/http"
+	"strconv"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/kith/kith/internal/daemon"
+)
+
+type groupRow struct {
+	Name    string   `json:"name"`
+	Kind    string   `json:"kind"`
+	In      bool     `json:"in"`
+	Admin   bool     `json:"admin"`
+	Size    int      `json:"size"`
+	KeptOut []string `json:"kept_out"`
+	Members []struct {
+		Name  string `json:"name"`
+		Admin bool   `json:"admin"`
+	} `json:"members"`
+}
+
+func (a *app) groups() *cobra.Command {
+	list := &cobra.Command{
+		Use: "list", Short: "List your groups, and those open to anyone", Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			var answer rowsOf[groupRow]
+			return a.askAccount(cmd.Context(), "list the groups", http.MethodGet, api("groups"), nil, &answer, func() {
+				a.showGroups(answer.Data)
+			})
+		},
+	}
+	var kind string
+	create := &cobra.Command{
+		Use: "create NAME --kind org|open", Short: "Make a group, with you as its admin", Args: cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if kind != "org" && kind != "open" {
+				return wrongUse("cannot make a group of kind %q; use --kind org (its admins run it) or --kind open (anyone can join)", kind)
+			}
+			in := map[string]string{"name": args[0], "kind": kind}
+			return a.askAccount(cmd.Context(), "make the group", http.MethodPost, api("groups"), in, nil, func() {
+				a.say("group %s made; you are its admin\n", strong(args[0]))
+			})
+		},
+	}
+	create.Flags().StringVar(&kind, "kind", "", "org (its admins run it) or open (anyone can join)")
+	_ = create.MarkFlagRequired("kind")
+	mine := func(use, short, doing, act, done string) *cobra.Command {
+		return &cobra.Command{
+			Use: use + " NAME", Short: short, Args: cobra.ExactArgs(1),
+			RunE: func(cmd *cobra.Command, args []string) error {
+				return a.askAccount(cmd.Context(), doing, http.MethodPost, api("groups", args[0], act), nil, nil, func() {
+					a.say(done+"\n", strong(args[0]))
+				})
+			},
+		}
+	}
+	members := func(use, short, doing, collection, done string) *cobra.Command {
+		return &cobra.Command{
+			Use: use + " NAME MEMBER", Short: short, Args: cobra.ExactArgs(2),
+			RunE: func(cmd *cobra.Command, args []string) error {
+				in := map[string]string{"member": args[1]}
+				return a.askAccount(cmd.Context(), doing, http.MethodPost, api("groups", args[0], collection), in, nil, func() {
+					a.say(done+"\n", strong(args[1]), strong(args[0]))
+				})
+			},
+		}
+	}
+	remove := &cobra.Command{
+		Use: "remove NAME MEMBER", Short: "Take a member out of an org, within 5 s", Args: cobra.ExactArgs(2),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			path := api("groups", args[0], "members", args[1])
+			return a.askAccount(cmd.Context(), "take out of the group", http.MethodDelete, path, nil, nil, func() {
+				a.say("%s is no longer in group %s\n", strong(args[1]), strong(args[0]))
+			})
+		},
+	}
+	return group("group", "Groups of members who reach each other's machines", list, create,
+		mine("join", "Join an open group", "join the group", "join", "you are in group %s: its members reach your machines, and you theirs"),
+		mine("leave", "Leave a group", "leave the group", "leave", "you are no longer in group %s"),
+		members("add", "Add a member to an org that you run", "add to the group", "members", "%s is now in group %s"),
+		remove,
+		members("admin", "Make a member of an org that you run an admin", "make an admin", "admins", "%s is now an admin of group %s"),
+		a.keepOut())
+}
+
+func (a *app) showGroups(groups []groupRow) {
+	var rows [][]string
+	for _, g := range groups {
+		you := "-"
+		switch {
+		case g.Admin:
+			you = "admin"
+		case g.In:
+			you = "member"
+		}
+		var names []string
+		for _, m := range g.Members {
+			name := m.Name
+			if m.Admin {
+				name += " (admin)"
+			}
+			names = append(names, name)
+		}
+		members := strings.Join(names, ", ")
+		if members == "" {
+			members = strconv.Itoa(g.Size)
+		}
+		kept := strings.Join(g.KeptOut, ", ")
+		if kept == "" {
+			kept = "-"
+		}
+		rows = append(rows, []string{g.Name, g.Kind, you, kept, members})
+	}
+	a.table("GROUP KIND YOU KEPT-OUT MEMBERS", rows)
+}
+
+// keepOut speaks with this machine's own credential, whatever the environment
+// says: it is about this machine.
+func (a *app) keepOut() *cobra.Command {
+	in := struct {
+		Group string `json:"group,omitempty"`
+		All   bool   `json:"all,omitzero"`
+		Undo  bool   `json:"undo,omitzero"`
+	}{}
+	cmd := &cobra.Command{
+		Use: "keep-out NAME|--all [--undo]", Short: "Keep this machine out of a group, or out of all", Args: cobra.MaximumNArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if (len(args) == 1) == in.All {
+				return wrongUse("cannot tell which groups: name one, or give --all")
+			}
+			where := "every group"
+			if len(args) == 1 {
+				in.Group, where = args[0], "group "+args[0]
+			}
+			config, err := loadDaemonFile(a.home, "")
+			if err != nil {
+				return err
+			}
+			saved, err := daemon.LoadCredential(config.Daemon.Data)
+			if errors.Is(err, fs.ErrNotExist) {
+				return notSignedIn("cannot keep this machine out of groups: it is not signed in; run `kith login --hub URL --token TOKEN`")
+			}
+			if err != nil {
+				return err
+			}
+			path := api("machines", saved.Machine, "keep-out")
+			return a.ask(cmd.Context(), toHub(saved.Hub, saved.Secret), "keep the machine out", http.MethodPost, path, in, nil, func() {
+				if in.Undo {
+					a.say("this machine is no longer kept out of %s\n", strong(where))
+					return
+				}
+				a.say("this machine is kept out of %s\n", strong(where))
+			})
+		},
+	}
+	cmd.Flags().BoolVar(&in.All, "all", false, "every group, those joined later too")
+	cmd.Flags().BoolVar(&in.Undo, "undo", false, "let it in again")
+	return cmd
+}

@@ -1,0 +1,233 @@
+package cli
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"net/http"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/kith/kith/internal/daemon"
+	"github.com/kith/kith/internal/fleet"
+)
+
+// sharingNow is what the commands about this machine's sharing print with --json.
+type sharingNow struct {
+	Running bool `json:"running"` // the daemon
+	daemon.Sharing
+	Open    bool `json:"open"`             // inside the sharing hours just now
+	Drained bool `json:"drained,omitzero"` // no call from the hub runs any more
+}
+
+// onMachine asks this machine's daemon with in, or, where it does not run,
+// makes the same change to what it has saved.
+func (a *app) onMachine(ctx context.Context, doing, path string, in any, change daemon.Change) (sharingNow, error) {
+	config, err := loadDaemonFile(a.home, "")
+	if err != nil {
+		return sharingNow{}, err
+	}
+	now := sharingNow{Running: true}
+	ask := func() error {
+		_, err := control(config.Daemon.Data).call(ctx, doing, http.MethodPost, path, in, &now.Sharing)
+		return err
+	}
+	err = ask()
+	if _, off := errors.AsType[unreachable](err); off {
+		if now.Sharing, err = daemon.ChangeSaved(config.Daemon.Data, config.sharing(), change); err != nil {
+			return sharingNow{}, err
+		}
+		now.Running = ask() == nil // one that started meanwhile has read what was saved before
+	}
+	if err != nil {
+		return sharingNow{}, err
+	}
+	hours, err := fleet.ParseHours(now.Hours, now.Timezone)
+	now.Open = hours.Open(time.Now())
+	return now, err
+}
+
+// tell prints what holds now: as JSON, or in the words of say.
+func (a *app) tell(now sharingNow, say func()) error {
+	if a.json {
+		return a.printJSON(now)
+	}
+	say()
+	if !now.Running {
+		a.say("%s\n", faint("The daemon is not running; it goes by this from its next start."))
+	}
+	return nil
+}
+
+func (a *app) pause() *cobra.Command {
+	var length time.Duration
+	var until string
+	var drain bool
+	cmd := &cobra.Command{
+		Use: "pause [--for 2h | --until 18:30] [--drain]", Short: "Take no more calls from the hub; those that run finish", Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			end, err := pauseEnd(time.Now(), length, cmd.Flags().Changed("for"), until)
+			if err != nil {
+				return err
+			}
+			yes := true
+			now, err := a.onMachine(cmd.Context(), "pause this machine", "/pause",
+				daemon.PauseChange{Until: end}, daemon.Change{Paused: &yes, Until: &end})
+			if err != nil {
+				return err
+			}
+			if drain {
+				return a.drain(cmd.Context(), now)
+			}
+			return a.tell(now, func() { a.sayPaused(now) })
+		},
+	}
+	cmd.Flags().DurationVar(&length, "for", 0, "end the pause after this time, like 2h or 45m")
+	cmd.Flags().StringVar(&until, "until", "", "end the pause at this time of today or tomorrow, like 18:30")
+	cmd.Flags().BoolVar(&drain, "drain", false, "wait until every call from the hub has ended")
+	cmd.MarkFlagsMutuallyExclusive("for", "until")
+	return cmd
+}
+
+func (a *app) sayPaused(now sharingNow) {
+	if now.Until.IsZero() {
+		a.say("paused, until `kith resume`; calls that run finish\n")
+		return
+	}
+	a.say("paused until %s; calls that run finish\n", strong(day(now.Until)))
+}
+
+// pauseEnd is when a pause that begins now ends; the zero time for never.
+func pauseEnd(now time.Time, length time.Duration, limited bool, until string) (time.Time, error) {
+	switch {
+	case limited && length <= 0:
+		return time.Time{}, wrongUse("cannot pause for %s: give a time to come, like --for 2h", length)
+	case limited:
+		return now.Add(length).Round(time.Second), nil
+	case until == "":
+		return time.Time{}, nil
+	}
+	clock, err := time.Parse("15:04", until)
+	if err != nil {
+		return time.Time{}, wrongUse("cannot pause until %q: give a time of the day, like --until 18:30", until)
+	}
+	at := func(days int) time.Time {
+		return time.Date(now.Year(), now.Month(), now.Day()+days, clock.Hour(), clock.Minute(), 0, 0, now.Location())
+	}
+	if today := at(0); today.After(now) {
+		return today, nil
+	}
+	return at(1), nil
+}
+
+// drain waits until the calls that ran when the pause began have ended.
+func (a *app) drain(ctx context.Context, now sharingNow) error {
+	if now.Running {
+		config, err := loadDaemonFile(a.home, "")
+		if err != nil {
+			return err
+		}
+		if !a.json {
+			a.sayPaused(now)
+		}
+		a.progress("waiting for the calls that run to end")
+		_, err = control(config.Daemon.Data).call(ctx, "drain this machine", http.MethodPost, "/drain", nil, &now.Sharing)
+		a.progress("")
+		if err != nil {
+			return err
+		}
+	}
+	now.Drained = true
+	return a.tell(now, func() { a.say("drained: no call from the hub runs here any more\n") })
+}
+
+func (a *app) resume() *cobra.Command {
+	return &cobra.Command{
+		Use: "resume", Short: "End a pause", Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			no := false
+			now, err := a.onMachine(cmd.Context(), "resume", "/resume", nil, daemon.Change{Paused: &no})
+			if err != nil {
+				return err
+			}
+			return a.tell(now, func() { a.say("taking calls from the hub again\n") })
+		},
+	}
+}
+
+func (a *app) hours() *cobra.Command {
+	show := &cobra.Command{
+		Use: "show", Short: "Show when others may use this machine", Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error { return a.showHours(cmd.Context()) },
+	}
+	var zone string
+	set := &cobra.Command{
+		Use: `set "Mon-Fri 18:00-23:00; Sat,Sun 00:00-24:00" [--tz Europe/Lisbon]`, Short: "Let others use this machine in these hours only",
+		Long: "Let others use this machine in these weekly hours only. A window that ends before it begins ends on the\n" +
+			"next day. The hours are on the wall clock of --tz; without it the zone stays as it is, at first this\n" +
+			"computer's. Your own calls are not bound by them.",
+		Args: cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			read, err := fleet.ParseHours(args[0], zone)
+			if err != nil {
+				return failure{exitWrongUse, err}
+			}
+			return a.setHours(cmd.Context(), read.String(), zone)
+		},
+	}
+	set.Flags().StringVar(&zone, "tz", "", "the IANA time zone of the hours, like Europe/Lisbon")
+	always := &cobra.Command{
+		Use: "clear", Short: "Let others use this machine at any time", Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error { return a.setHours(cmd.Context(), "", "") },
+	}
+	cmd := group("hours", "Sharing hours of this machine", show, set, always)
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error { return a.showHours(cmd.Context()) }
+	return cmd
+}
+
+func (a *app) setHours(ctx context.Context, hours, zone string) error {
+	change := daemon.Change{Hours: &hours}
+	if zone != "" {
+		change.Timezone = &zone
+	}
+	now, err := a.onMachine(ctx, "set the hours", "/hours", daemon.HoursChange{Hours: hours, Timezone: zone}, change)
+	if err != nil {
+		return err
+	}
+	return a.tell(now, func() { a.sayHours(now) })
+}
+
+func (a *app) showHours(ctx context.Context) error {
+	config, err := loadDaemonFile(a.home, "")
+	if err != nil {
+		return err
+	}
+	var status daemon.Status
+	_, err = control(config.Daemon.Data).call(ctx, "ask for the hours", http.MethodGet, "/status", nil, &status)
+	now := sharingNow{Running: err == nil, Sharing: status.Sharing, Open: status.Open}
+	if _, off := errors.AsType[unreachable](err); off {
+		if now.Sharing, err = daemon.ChangeSaved(config.Daemon.Data, config.sharing(), daemon.Change{}); err != nil {
+			return err
+		}
+		var hours fleet.Hours
+		hours, err = fleet.ParseHours(now.Hours, now.Timezone)
+		now.Open = hours.Open(time.Now())
+	}
+	if err != nil {
+		return err
+	}
+	return a.tell(now, func() { a.sayHours(now) })
+}
+
+func (a *app) sayHours(now sharingNow) {
+	if now.Hours == "" {
+		a.say("others may use this machine at %s\n", strong("any time"))
+		return
+	}
+	state := "closed just now"
+	if now.Open {
+		state = "open just now"
+	}
+	a.say("others may use this machine %s, in %s: %s\n", strong(now.Hours), cmp.Or(now.Timezone, "UTC"), state)
+}

@@ -1,0 +1,186 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/kith/kith/internal/fleet"
+)
+
+// askAccount makes one request of the hub as the member; with --json its answer
+// is printed as it came, otherwise show says it for a person from out.
+func (a *app) askAccount(ctx context.Context, doing, method, path string, in, out any, show func()) error {
+	hub, err := a.toAccount()
+	if err != nil {
+		return err
+	}
+	return a.ask(ctx, hub, doing, method, path, in, out, show)
+}
+
+// ask is askAccount for any surface.
+func (a *app) ask(ctx context.Context, at *client, doing, method, path string, in, out any, show func()) error {
+	text, err := at.call(ctx, doing, method, path, in, out)
+	if err != nil {
+		return err
+	}
+	if !a.json {
+		show()
+		return nil
+	}
+	if len(text) == 0 {
+		text = []byte("{}")
+	}
+	_, err = a.out.Write(append(text, '\n'))
+	return err
+}
+
+// api is a path of the members' API below a collection.
+func api(parts ...string) string { return "/api" + under(parts...) }
+
+// rowsOf is a listing of the members' API.
+type rowsOf[T any] struct {
+	Data []T `json:"data"`
+}
+
+// limits are what a share may be limited to; empty and zero are none.
+type limits struct {
+	Models     []string `json:"models,omitempty"`
+	Hours      string   `json:"hours,omitempty"`
+	Concurrent int      `json:"concurrent,omitzero"`
+	PerDay     int      `json:"per_day,omitzero"`
+}
+
+// String is the limits as a person reads them.
+func (l limits) String() string {
+	var words []string
+	if len(l.Models) > 0 {
+		words = append(words, "models "+strings.Join(l.Models, ", "))
+	}
+	if l.Hours != "" {
+		words = append(words, "hours "+l.Hours)
+	}
+	if l.Concurrent > 0 {
+		words = append(words, fmt.Sprintf("%d at once", l.Concurrent))
+	}
+	if l.PerDay > 0 {
+		words = append(words, fmt.Sprintf("%d a day", l.PerDay))
+	}
+	if words == nil {
+		return "no limits"
+	}
+	return strings.Join(words, "; ")
+}
+
+type shareRow struct {
+	Owner     string    `json:"owner"`
+	With      string    `json:"with"`
+	Direction string    `json:"direction"`
+	Created   time.Time `json:"created"`
+	limits
+}
+
+func (a *app) share() *cobra.Command {
+	list := &cobra.Command{
+		Use: "list", Short: "List who may use your machines, and whose you may use", Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			var answer rowsOf[shareRow]
+			return a.askAccount(cmd.Context(), "list the shares", http.MethodGet, api("shares"), nil, &answer, func() {
+				var rows [][]string
+				for _, s := range answer.Data {
+					way, who := "you share with", s.With
+					if s.Direction == "received" {
+						way, who = "shares with you", s.Owner
+					}
+					rows = append(rows, []string{who, way, s.limits.String(), day(s.Created)})
+				}
+				a.table("MEMBER SHARE LIMITS SINCE", rows)
+			})
+		},
+	}
+	remove := &cobra.Command{
+		Use: "remove MEMBER", Short: "Stop sharing with a member, within 5 s", Args: cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return a.askAccount(cmd.Context(), "end the share", http.MethodDelete, api("shares", args[0]), nil, nil, func() {
+				a.say("%s can no longer use your machines\n", strong(args[0]))
+			})
+		},
+	}
+	return group("share", "Who may use your machines", list, a.addShare(), remove, a.invite())
+}
+
+func (a *app) addShare() *cobra.Command {
+	var in struct {
+		With string `json:"with"`
+		limits
+	}
+	cmd := &cobra.Command{
+		Use: "add MEMBER", Short: "Let a member use your machines, or change the limits", Args: cobra.ExactArgs(1),
+		Long: "Let a member use your machines, within the limits given. Of a member you share with already, the limits\n" +
+			"given here replace those before.",
+		RunE: func(cmd *cobra.Command, args []string) error {
+			in.With = args[0]
+			if _, err := fleet.ParseHours(in.Hours, ""); err != nil {
+				return failure{exitWrongUse, err}
+			}
+			if in.Concurrent < 0 || in.PerDay < 0 {
+				return wrongUse("cannot share with a negative limit; 0 is no limit")
+			}
+			var made shareRow
+			return a.askAccount(cmd.Context(), "share", http.MethodPost, api("shares"), in, &made, func() {
+				a.say("%s may use your machines: %s\n", strong(made.With), made.limits)
+			})
+		},
+	}
+	cmd.Flags().StringSliceVar(&in.Models, "models", nil, "only these models, by their exact ids, separated by commas")
+	cmd.Flags().StringVar(&in.Hours, "hours", "", `only in these hours of each machine's zone, like "Mon-Fri 18:00-23:00"`)
+	cmd.Flags().IntVar(&in.Concurrent, "concurrent", 0, "at most so many calls at once")
+	cmd.Flags().IntVar(&in.PerDay, "per-day", 0, "at most so many calls a day (UTC)")
+	return cmd
+}
+
+func (a *app) invite() *cobra.Command {
+	in := struct {
+		Uses    int    `json:"uses"`
+		Expires string `json:"expires"`
+	}{}
+	cmd := &cobra.Command{
+		Use: "invite", Short: "Make a code that shares your machines with whoever accepts it", Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			var made struct {
+				Code    string    `json:"code"`
+				Uses    int       `json:"uses"`
+				Expires time.Time `json:"expires"`
+			}
+			return a.askAccount(cmd.Context(), "make the invite", http.MethodPost, api("invites"), in, &made, func() {
+				a.say("%s\n", strong(made.Code))
+				times := "once"
+				if made.Uses > 1 {
+					times = fmt.Sprintf("%d times", made.Uses)
+				}
+				a.say("%s\n", faint(fmt.Sprintf("Whoever runs `kith accept CODE` may use your machines. It works %s, until %s, and is shown this once.", times, day(made.Expires))))
+			})
+		},
+	}
+	cmd.Flags().IntVar(&in.Uses, "uses", 1, "how many may accept it")
+	cmd.Flags().StringVar(&in.Expires, "expires", "7d", "how long it works, like 7d or 12h")
+	return cmd
+}
+
+func (a *app) accept() *cobra.Command {
+	return &cobra.Command{
+		Use: "accept CODE", Short: "Accept an invite: use the machines of who made it", Args: cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			var made struct {
+				Owner string `json:"owner"`
+			}
+			return a.askAccount(cmd.Context(), "accept the invite", http.MethodPost, api("invites", "accept"), map[string]string{"code": args[0]}, &made, func() {
+				a.say("%s shares with you; `kith models --account` lists what you can use\n", strong(made.Owner))
+			})
+		},
+	}
+}

@@ -1,0 +1,177 @@
+package cli
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
+)
+
+const chatPath = "/v1/chat/completions"
+
+// question is a rehearsal's request.
+type question struct {
+	Model    string    `json:"model"`
+	Stream   bool      `json:"stream,omitzero"`
+	Messages []message `json:"messages"`
+}
+
+func (s *scene) question(stream bool) question {
+	return question{s.model, stream, []message{{"user", "Hello"}}}
+}
+
+// take is one answer to a rehearsed call, as `kith rehearse --json` prints it.
+type take struct {
+	Code   string `json:"code"`   // what was to come
+	Staged string `json:"staged"` // the circumstances, for a person
+	// The call: who made it, where, for how long it would wait, and its body.
+	Caller  string         `json:"caller"`
+	Path    string         `json:"path"`
+	Prefer  string         `json:"prefer,omitempty"`
+	Request jsontext.Value `json:"request"`
+	// The answer, as it came; its headers are those that a client acts on.
+	Status  int               `json:"status"`
+	Headers map[string]string `json:"headers"`
+	Answer  string            `json:"answer"` // the body, or the stream
+	Error   jsontext.Value    `json:"error"`  // the error in it; null: none
+	// Wrong says how the answer differs from the one wanted; empty: it is right.
+	Wrong string `json:"wrong"`
+}
+
+// telling are the headers of an answer that a client acts on.
+var telling = []string{"Content-Type", "Retry-After", "X-Should-Retry", "X-Correlation-Id"}
+
+// toldError is the error of an answer, in a body or a frame.
+type toldError struct {
+	Code          string `json:"code"`
+	Message       string `json:"message"`
+	Type          string `json:"type"`
+	CorrelationID string `json:"correlation_id"`
+	Reason        string `json:"reason"` // in a body
+	Details       *struct {
+		Reason string `json:"reason"`
+	} `json:"details"` // in a frame
+}
+
+// ask makes the scene's call as any client would.
+func (s *stage) ask(ctx context.Context, stream bool) (take, error) {
+	caller := s.members[s.caller]
+	body, err := json.Marshal(s.question(stream))
+	if err != nil {
+		return take{}, err
+	}
+	t := take{Code: s.code, Staged: s.staged, Caller: s.caller, Path: chatPath, Request: body, Headers: map[string]string{}}
+	r, err := http.NewRequestWithContext(ctx, http.MethodPost, caller.base+chatPath, bytes.NewReader(body))
+	if err != nil {
+		return take{}, err
+	}
+	r.Header.Set("Authorization", "Bearer "+caller.bearer)
+	r.Header.Set("Content-Type", "application/json")
+	wait := s.wait[0]
+	if stream {
+		wait = s.wait[1]
+	}
+	if wait > 0 {
+		t.Prefer = "wait=" + strconv.Itoa(wait)
+		r.Header.Set("Prefer", t.Prefer)
+	}
+	response, err := caller.http.Do(r)
+	if err != nil {
+		return take{}, err
+	}
+	defer response.Body.Close()
+	// After a frame with an error the connection ends without HTTP's own mark.
+	text, _ := io.ReadAll(io.LimitReader(response.Body, maxAnswer))
+	t.Status, t.Answer = response.StatusCode, string(text)
+	for _, name := range telling {
+		if value := response.Header.Get(name); value != "" {
+			t.Headers[name] = value
+		}
+	}
+	t.Wrong = t.judge(s.scene, stream && s.waits)
+	return t, nil
+}
+
+// judge compares the answer with what the scene must give, as a status or as a
+// frame of a stream that has begun; empty: it is right.
+func (t *take) judge(s *scene, frame bool) string {
+	var told toldError
+	var problems []string
+	want := func(ok bool, format string, args ...any) {
+		if !ok {
+			problems = append(problems, fmt.Sprintf(format, args...))
+		}
+	}
+	status, kind := s.status, "application/json"
+	if frame {
+		status, kind = http.StatusOK, "text/event-stream"
+	}
+	want(t.Status == status, "status %d, not %d", t.Status, status)
+	want(t.Headers["Content-Type"] == kind, "a body of type %q, not %s", t.Headers["Content-Type"], kind)
+	text := t.Answer
+	if frame {
+		want(strings.HasPrefix(text, ":"), "no comment while the call waited")
+		want(!strings.Contains(text, "[DONE]"), "an end mark after the error")
+		text = lastFrame(text)
+	}
+	var envelope struct {
+		Error jsontext.Value `json:"error"`
+	}
+	if json.Unmarshal([]byte(text), &envelope) != nil || json.Unmarshal(envelope.Error, &told) != nil {
+		return strings.Join(append(problems, "no error in the answer"), "; ")
+	}
+	t.Error = envelope.Error
+	want(told.Code == s.code, "code %s, not %s", told.Code, s.code)
+	want(told.CorrelationID != "" && told.CorrelationID == t.Headers["X-Correlation-Id"], "the correlation id is not the header's")
+	reason := told.Reason
+	if frame {
+		want(told.Details != nil, "no details in the frame")
+		if told.Details != nil {
+			reason = told.Details.Reason
+		}
+	} else {
+		retry := t.Headers["Retry-After"] != ""
+		want(retry == (s.status == http.StatusServiceUnavailable), "Retry-After %q with a %d", t.Headers["Retry-After"], t.Status)
+		want((t.Headers["X-Should-Retry"] == "false") == s.noRetry, "x-should-retry %q", t.Headers["X-Should-Retry"])
+	}
+	want(reason == s.reason, "reason %q, not %q", reason, s.reason)
+	return strings.Join(problems, "; ")
+}
+
+// lastFrame is the data of a stream's last frame.
+func lastFrame(stream string) string {
+	last := ""
+	for line := range strings.Lines(stream) {
+		if data, ok := strings.CutPrefix(line, "data:"); ok {
+			last = data
+		}
+	}
+	return last
+}
+
+// lines is the call and its answer as a person reads them: what went over the
+// wire, but for the headers that say nothing here.
+func (t *take) lines() []string {
+	lines := []string{fmt.Sprintf("> POST %s  %s", t.Path, t.Request)}
+	if t.Prefer != "" {
+		lines = append(lines, "> Prefer: "+t.Prefer)
+	}
+	lines = append(lines, fmt.Sprintf("< %d %s", t.Status, http.StatusText(t.Status)))
+	for _, name := range telling {
+		if value := t.Headers[name]; value != "" {
+			lines = append(lines, "< "+name+": "+value)
+		}
+	}
+	body := slices.DeleteFunc(strings.Split(t.Answer, "\n"), func(line string) bool { return line == "" })
+	for _, line := range body {
+		lines = append(lines, "< "+line)
+	}
+	return lines
+}

@@ -1,0 +1,204 @@
+package daemon
+
+import (
+	"net/http"
+	"net/http/httptest"
+	"path/filepath"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/kith/kith/internal/enginetest"
+	"github.com/kith/kith/internal/fleet"
+	"github.com/kith/kith/internal/tunnel"
+)
+
+// refusedAs is how the daemon refuses that caller's call; empty: it is taken.
+func (l *link) refusedAs(caller string) tunnel.Refusal {
+	l.t.Helper()
+	resp := l.served("/v1/chat/completions", chat(false), tunnel.HeaderCaller, caller)
+	read(l.t, resp.Body)
+	return tunnel.Refusal(resp.Header.Get(tunnel.HeaderRefused))
+}
+
+// A timed pause is told to the hub at once, binds the owner too, outlives the
+// daemon, and ends by itself at its time, which the hub is told at once as well.
+func TestTimedPause(t *testing.T) {
+	home := t.TempDir()
+	synctest.Test(t, func(t *testing.T) {
+		double := enginetest.New(enginetest.Plain, enginetest.Options{})
+		_, l := falseTime(t, Config{Home: home}, double)
+		began, yes := time.Now(), true
+		until := began.Add(2 * time.Hour)
+		if err := l.Control(t.Context(), tunnel.Control{Paused: &yes, Until: &until}); err != nil {
+			t.Fatal(err)
+		}
+		l.until("paused", func(ad tunnel.Advertisement) bool { return ad.Paused })
+		if took := time.Since(began); took > time.Second {
+			t.Errorf("told of the pause after %v", took)
+		}
+		for _, caller := range []string{"own ada", "shared bob"} {
+			if got := l.refusedAs(caller); got != tunnel.RefusedPaused {
+				t.Errorf("%s in the pause: refused %q", caller, got)
+			}
+		}
+		time.Sleep(time.Hour)
+		l.leave()
+
+		time.Sleep(30 * time.Minute)
+		d, l := falseTime(t, Config{Home: home}, double)
+		if now := d.Status().Sharing; !now.Paused || !now.Until.Equal(until) || l.refusedAs("shared bob") != tunnel.RefusedPaused {
+			t.Errorf("the restarted daemon shares %+v", now)
+		}
+		l.until("resumed", func(ad tunnel.Advertisement) bool { return !ad.Paused })
+		if late := time.Since(until); late < 0 || late > time.Second {
+			t.Errorf("told of the end %v after it", late)
+		}
+		if now := d.Status().Sharing; now.Paused || !now.Until.IsZero() || l.refusedAs("shared bob") != "" {
+			t.Errorf("after its end the daemon shares %+v", now)
+		}
+
+		// One that ended while the daemon did not run is over when it starts.
+		until = time.Now().Add(time.Minute)
+		if err := l.Control(t.Context(), tunnel.Control{Paused: &yes, Until: &until}); err != nil {
+			t.Fatal(err)
+		}
+		l.leave()
+		time.Sleep(time.Hour)
+		_, l = falseTime(t, Config{Home: home}, double)
+		if got := l.refusedAs("shared bob"); got != "" {
+			t.Errorf("refused %q long after the pause", got)
+		}
+		l.leave()
+		if s, err := openSettings(filepath.Join(home, stateFile), Sharing{}); err != nil || *s.saved.Paused {
+			t.Errorf("saved %+v, %v", s.saved, err)
+		}
+	})
+}
+
+// A pause without an end takes the place of one with an end.
+func TestPauseForGood(t *testing.T) {
+	yes, soon := true, time.Now().Add(time.Hour)
+	home := t.TempDir()
+	for _, change := range []Change{{Paused: &yes, Until: &soon}, {Paused: &yes}} {
+		if _, err := ChangeSaved(home, Sharing{}, change); err != nil {
+			t.Fatal(err)
+		}
+	}
+	slots := 3
+	if now, err := ChangeSaved(home, Sharing{Hours: "Sat 10:00-12:00"}, Change{Slots: &slots}); err != nil ||
+		now != (Sharing{Paused: true, Slots: 3, Hours: "Sat 10:00-12:00"}) {
+		t.Errorf("saved %+v, %v", now, err)
+	}
+}
+
+// Drain is answered when the last call from the hub has ended; a pause lets
+// none begin. Without a pause, or when it ends meanwhile, it says so.
+func TestDrain(t *testing.T) {
+	home := t.TempDir()
+	synctest.Test(t, func(t *testing.T) {
+		double := enginetest.New(enginetest.Plain, enginetest.Options{Behaviour: enginetest.Behaviour{Chunks: 12, Interval: time.Minute}})
+		d, l := falseTime(t, Config{Home: home}, double)
+		socket := d.socketSurface(d.Handler())
+		ask := func(path string) <-chan *httptest.ResponseRecorder {
+			answered := make(chan *httptest.ResponseRecorder, 1)
+			go func() {
+				w := httptest.NewRecorder()
+				socket.ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), http.MethodPost, path, nil))
+				answered <- w
+			}()
+			return answered
+		}
+		if w := <-ask("/drain"); w.Code != 400 || !strings.Contains(w.Body.String(), "not paused") {
+			t.Errorf("drain without a pause: %d %s", w.Code, w.Body)
+		}
+		running := l.served("/v1/chat/completions", chat(true))
+		<-ask("/pause")
+		draining := ask("/drain")
+		resumed := ask("/drain")
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		if len(draining) > 0 {
+			t.Fatalf("drained while a call runs: %s", (<-draining).Body)
+		}
+		if got := l.refusedAs("own ada"); got != tunnel.RefusedPaused {
+			t.Errorf("a new call while draining: refused %q", got)
+		}
+		<-ask("/resume")
+		for _, answer := range []<-chan *httptest.ResponseRecorder{draining, resumed} {
+			if w := <-answer; w.Code != 400 {
+				t.Errorf("drain of a machine that was resumed: %d %s", w.Code, w.Body)
+			}
+		}
+		<-ask("/pause")
+		draining = ask("/drain")
+		if text := read(t, running.Body); !strings.HasSuffix(text, done) {
+			t.Errorf("what ran when the pause began: %s", text)
+		}
+		if w := <-draining; w.Code != 200 || d.Status().Routed != 0 {
+			t.Errorf("drain: %d %s, %d calls run", w.Code, w.Body, d.Status().Routed)
+		}
+		if w := <-ask("/drain"); w.Code != 200 {
+			t.Errorf("drain with nothing to wait for: %d %s", w.Code, w.Body)
+		}
+	})
+}
+
+// The daemon holds sharing hours itself, on the wall clock of its zone: minutes
+// that spring leaves out never come, those that autumn repeats count twice.
+func TestHoursAcrossClockChanges(t *testing.T) {
+	e := enginetest.New(enginetest.Plain, enginetest.Options{})
+	r := run(t, Config{Sharing: Sharing{Hours: "Sat 23:00-00:30; Sun 01:30-02:30", Timezone: "Europe/Lisbon"}}, e)
+	for at, open := range map[string]bool{
+		"2027-03-27T22:59:00Z": false, // Saturday, winter time
+		"2027-03-27T23:00:00Z": true,
+		"2027-03-28T00:29:00Z": true, // over midnight
+		"2027-03-28T00:30:00Z": false,
+		"2027-03-28T00:59:00Z": false, // 00:59; the next minute is 02:00
+		"2027-03-28T01:00:00Z": true,
+		"2027-03-28T01:29:00Z": true,
+		"2027-03-28T01:30:00Z": false,
+		"2027-10-31T00:29:00Z": false, // Sunday, 01:29 in summer time
+		"2027-10-31T00:30:00Z": true,  // 01:30 for the first time
+		"2027-10-31T01:00:00Z": false, // 01:00 again
+		"2027-10-31T01:30:00Z": true,  // 01:30 again
+		"2027-10-31T02:29:00Z": true,
+		"2027-10-31T02:30:00Z": false,
+	} {
+		now, err := time.Parse(time.RFC3339, at)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, own := range []bool{false, true} {
+			want := tunnel.RefusedHours
+			if open || own {
+				want = ""
+			}
+			_, release, got := r.admit("test-model", fleet.ChatCompletions, own, now)
+			if got != want {
+				t.Errorf("%s, own %v: refused %q, want %q", at, own, got, want)
+			}
+			if got == "" {
+				release()
+			}
+		}
+	}
+}
+
+// [share] models: the hub is offered those alone, and gets no others; programs
+// here are served all.
+func TestModelsForTheHub(t *testing.T) {
+	e := enginetest.New(enginetest.Ollama, enginetest.Options{Models: []enginetest.Model{{ID: "test-model"}, {ID: "private"}}})
+	r, _, l := joined(t, Config{Models: []fleet.ModelID{"test-model", "absent"}}, e)
+	if len(l.ad.Models) != 1 || l.ad.Models[0].ID != "test-model" {
+		t.Errorf("offered %+v", l.ad.Models)
+	}
+	private := strings.Replace(chat(false), "test-model", "private", 1)
+	if got := l.served("/v1/chat/completions", private, tunnel.HeaderCaller, "own ada").Header.Get(tunnel.HeaderRefused); got != string(tunnel.RefusedUnknownModel) {
+		t.Errorf("a model that is not shared: refused %q", got)
+	}
+	if resp := r.post("/v1/chat/completions", private); resp.StatusCode != http.StatusOK {
+		t.Errorf("the same for a program here: status %d", resp.StatusCode)
+	}
+}

@@ -1,0 +1,87 @@
+package fleet
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/kith/kith/internal/fault"
+)
+
+func TestEveryRowHasItsReason(t *testing.T) {
+	for _, r := range rows {
+		for _, family := range []Family{Chat, Embeddings, Audio} {
+			reason := ReasonOf(r.number, family)
+			if reason.What == "" || reason.Mend == "" || reason.Row == 0 {
+				t.Errorf("row %d for %s has the reason %+v", r.number, family, reason)
+			}
+			answer := r.chat
+			if family != Chat {
+				answer = r.rest
+			}
+			// model_not_found is one answer, whichever row gives it.
+			if notFound := answer.code == fault.ModelNotFound; notFound != (reason.Row == leastTold) {
+				t.Errorf("row %d for %s is told as row %d with the code %q", r.number, family, reason.Row, answer.code)
+			}
+		}
+	}
+	if ReasonOf(1, Chat) != ReasonOf(5, Chat) || ReasonOf(7, Audio) != ReasonOf(1, Embeddings) {
+		t.Error("rows with one answer have more than one reason")
+	}
+	for _, none := range []int{-1, 0, 13} {
+		if got := ReasonOf(none, Chat); got != (Reason{}) {
+			t.Errorf("row %d has the reason %+v", none, got)
+		}
+	}
+}
+
+// What a caller can be told about a decision does not change with a machine out
+// of the caller's reach, whatever its state, but where the table says that it
+// does: chat for a model that nothing in reach offers.
+func TestAReasonSaysNothingOfWhatIsOutOfReach(t *testing.T) {
+	tellable := func(s *Snapshot, a wAsk, w *world) (said, seen string) {
+		ask := a.ask(w, 1)
+		d := Route(s, ask)
+		r := ReasonOf(d.Row, a.family)
+		said = fmt.Sprintf("%s %+v", d.Verdict, r)
+		if d.Fault != nil {
+			said += fmt.Sprintf(" %s %s %v", d.Fault.Code, d.Fault.Message, d.Fault.NoRetry)
+		}
+		var lines []string
+		for m := range Look(s, ask) {
+			lines = append(lines, fmt.Sprint(m.Machine.ID, m.Class, m.State))
+		}
+		slices.Sort(lines) // what yields them promises no order
+		return said, strings.Join(lines, "\n")
+	}
+	changed := 0
+	for seed := range uint64(20_000) {
+		rng := rand.New(rand.NewPCG(seed, 1))
+		w := randomWorld(rng)
+		stranger := randomMachine(rng, "mch_stranger", "mem_stranger")
+		beyond := *w
+		beyond.machines = append(append([]wMachine(nil), w.machines...), stranger)
+		a := randomAsk(rng, w)
+		without, with := w.snapshot(t, rand.New(rand.NewPCG(seed, 2))), beyond.snapshot(t, rand.New(rand.NewPCG(seed, 2)))
+		said, seen := tellable(without, a, w)
+		saidToo, seenToo := tellable(with, a, &beyond)
+		if seen != seenToo {
+			t.Fatalf("seed %d: a stranger's machine shows in what the caller sees:\n%s\nwithout it\n%s", seed, seenToo, seen)
+		}
+		if said == saidToo {
+			continue
+		}
+		changed++
+		before, after := Route(without, a.ask(w, 1)), Route(with, a.ask(&beyond, 1))
+		mayChange := before.Survey.Reachable() == 0 && (a.family == Chat && before.Row <= leastTold && after.Row >= 6 && after.Row <= 7 ||
+			before.Row == 1 && after.Row == 2) // told later that nothing can be confirmed
+		if !mayChange {
+			t.Fatalf("seed %d: a stranger's machine changes what the caller is told, row %d to %d:\n%s\nwithout it\n%s", seed, before.Row, after.Row, saidToo, said)
+		}
+	}
+	if changed == 0 {
+		t.Error("no stranger's machine changed anything: the worlds are too tame to trust")
+	}
+}

@@ -1,0 +1,168 @@
+package hub
+
+import (
+	"bufio"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"strconv"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/kith/kith/internal/credential"
+	"github.com/kith/kith/internal/tunnel"
+)
+
+// knock asks for a tunnel with that Authorization, without taking it over.
+func (r *rig) knock(authorization string) told {
+	r.t.Helper()
+	return send(r.t, http.HandlerFunc(func(w http.ResponseWriter, q *http.Request) {
+		if authorization != "" {
+			q.Header.Set("Authorization", authorization)
+		}
+		r.Handler().ServeHTTP(w, q)
+	}), "GET", "/tunnel", "")
+}
+
+func TestTunnelRefused(t *testing.T) {
+	r := newRig(t, Config{Admissions: 1})
+	_, key := r.member("ann")
+	machineID, good := r.machine("ann", "box")
+	before := r.kept.lookups.Load()
+	for name, authorization := range map[string]string{
+		"nothing":             "",
+		"another scheme":      "Basic " + good,
+		"mistyped":            "Bearer " + mistyped(good),
+		"an API key":          "Bearer " + key,
+		"of another region":   "Bearer " + elsewhere(credential.MachineKey),
+		"nobody's (looks up)": "Bearer " + credential.Mint(credential.MachineKey, "home").Reveal(),
+	} {
+		a := r.knock(authorization)
+		if a.Status != 401 || a.code() != "invalid_api_key" || a.Header.Get("X-Correlation-ID") == "" {
+			t.Errorf("%s: %d %v", name, a.Status, a.Body)
+		}
+	}
+	if n := r.kept.lookups.Load() - before; n != 1 {
+		t.Errorf("%d look-ups", n)
+	}
+
+	soon := func(name string, a told, code string) {
+		t.Helper()
+		if after, err := strconv.Atoi(a.Header.Get("Retry-After")); a.Status != 503 || a.code() != code || err != nil || after < 1 || after > 30 {
+			t.Errorf("%s: %d %v, %v", name, a.Status, a.Body, a.Header)
+		}
+	}
+	r.kept.down.Store(true)
+	soon("database down", r.knock("Bearer "+good), "CASCADE_EXHAUSTED")
+	r.kept.down.Store(false)
+	r.admitted <- struct{}{} // another one is at the gate
+	soon("the gate", r.knock("Bearer "+good), "CAPACITY_FULL")
+	<-r.admitted
+
+	r.ok("POST", "/machines/"+machineID+"/revoke", "")
+	if a := r.knock("Bearer " + good); a.Status != 401 {
+		t.Errorf("revoked: %d", a.Status)
+	}
+	select {
+	case r.admitted <- struct{}{}:
+	default:
+		t.Error("a place at the gate is lost")
+	}
+}
+
+// Each tunnel of a machine has the next number, and gives its place at the gate
+// back as soon as it stands.
+func TestTunnelGenerations(t *testing.T) {
+	r := newRig(t, Config{Admissions: 1})
+	r.member("ann")
+	_, secret := r.machine("ann", "box")
+	var handlers sync.WaitGroup
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, q *http.Request) {
+		handlers.Add(1)
+		defer handlers.Done()
+		r.Handler().ServeHTTP(w, q)
+	}))
+	defer handlers.Wait()
+	defer server.Close()
+	for want := 1; want <= 3; want++ {
+		c, err := net.Dial("tcp", server.Listener.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		q, _ := http.NewRequest("GET", server.URL+"/tunnel", nil)
+		q.Header = http.Header{
+			"Connection": {"Upgrade"}, "Upgrade": {tunnel.Protocol}, "Authorization": {"Bearer " + secret}, tunnel.HeaderVersion: {"1"},
+		}
+		if err := q.Write(c); err != nil {
+			t.Fatal(err)
+		}
+		answer, err := http.ReadResponse(bufio.NewReader(c), q)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := answer.Header.Get(tunnel.HeaderGeneration); answer.StatusCode != 101 || got != strconv.Itoa(want) {
+			t.Errorf("%d, generation %q, want %d", answer.StatusCode, got, want)
+		}
+		r.admitted <- struct{}{} // comes through once the place is free
+		<-r.admitted
+	}
+}
+
+func TestLogin(t *testing.T) {
+	r := newRig(t, Config{})
+	r.member("ann")
+	token := r.ok("POST", "/machines/token", `{"member":"ann","name":"box"}`).Body["token"].(string)
+	login := func(body string) told {
+		t.Helper()
+		return send(t, r.Handler(), "POST", "/login", body)
+	}
+	for name, c := range map[string]struct {
+		body   string
+		status int
+	}{
+		"no JSON":           {`{`, 400},
+		"an unknown member": {`{"token":"` + token + `","admin":true}`, 400},
+		"no token":          {`{}`, 401},
+		"mistyped":          {`{"token":"` + mistyped(token) + `"}`, 401},
+		"another region's":  {`{"token":"` + elsewhere(credential.LoginToken) + `"}`, 401},
+		"nobody's":          {`{"token":"` + credential.Mint(credential.LoginToken, "home").Reveal() + `"}`, 401},
+	} {
+		if a := login(c.body); a.Status != c.status || a.Header.Get("X-Correlation-ID") == "" {
+			t.Errorf("%s: %d %v", name, a.Status, a.Body)
+		}
+	}
+	r.kept.down.Store(true)
+	if a := login(`{"token":"` + token + `"}`); a.Status != 500 || a.code() != "internal_error" {
+		t.Errorf("database down: %d %v", a.Status, a.Body)
+	}
+	r.kept.down.Store(false)
+
+	a := login(`{"token":"` + token + `"}`)
+	secret, _ := a.Body["secret"].(string)
+	if s, err := credential.Parse(secret); a.Status != 200 || err != nil || s.Kind() != credential.MachineKey || a.Body["name"] != "box" || a.Body["member"] != "ann" || a.Body["region"] != "home" {
+		t.Fatalf("%d %v", a.Status, a.Body)
+	}
+	if a := login(`{"token":"` + token + `"}`); a.Status != 401 {
+		t.Errorf("used: %d", a.Status)
+	}
+	// A name that is taken leaves the token good for when it is not.
+	again := r.ok("POST", "/machines/token", `{"member":"ann","name":"box"}`).Body["token"].(string)
+	if b := login(`{"token":"` + again + `"}`); b.Status != 400 || b.code() != "invalid_request" {
+		t.Errorf("taken: %d %v", b.Status, b.Body)
+	}
+	r.ok("POST", "/machines/"+a.Body["machine"].(string)+"/revoke", "")
+	if b := login(`{"token":"` + again + `"}`); b.Status != 200 {
+		t.Errorf("free again: %d %v", b.Status, b.Body)
+	}
+	// After a day it is over.
+	synctest.Test(t, func(t *testing.T) {
+		old := r.ok("POST", "/machines/token", `{"member":"ann"}`).Body["token"].(string)
+		time.Sleep(tokenLife + time.Second)
+		if b := login(`{"token":"` + old + `"}`); b.Status != 401 {
+			t.Errorf("expired: %d", b.Status)
+		}
+	})
+}

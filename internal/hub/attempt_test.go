@@ -1,0 +1,70 @@
+package hub
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net/http"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/kith/kith/internal/fault"
+	"github.com/kith/kith/internal/gateway"
+	"github.com/kith/kith/internal/tunnel"
+)
+
+// A line that ends a moment after its streams broke is a machine that went
+// away; one that lives on has an engine that broke off.
+func TestBroken(t *testing.T) {
+	left := errors.New("the caller left")
+	for name, c := range map[string]struct {
+		stream bool
+		err    error
+		ends   time.Duration // of the line; 0: never
+		leaves bool
+		want   outcome
+		told   error
+	}{
+		"machine gone, unary":    {false, io.ErrUnexpectedEOF, 100 * time.Millisecond, false, vanished, nil},
+		"machine gone, streamed": {true, io.ErrUnexpectedEOF, 100 * time.Millisecond, false, movedOn, nil},
+		"engine broke off":       {true, io.ErrUnexpectedEOF, 0, false, failed, fault.New(fault.EngineError, "")},
+		"too late to be one":     {false, io.ErrUnexpectedEOF, time.Second, false, failed, fault.New(fault.EngineError, "")},
+		"no stream left":         {false, tunnel.ErrFull, 0, false, refusedBusy, nil},
+		"a fault":                {false, fault.New(fault.InvalidRequest, ""), 0, false, failed, fault.New(fault.InvalidRequest, "")},
+		"caller left":            {true, context.Canceled, 100 * time.Millisecond, true, failed, left},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				ctx, cancel := context.WithCancelCause(t.Context())
+				if c.leaves {
+					cancel(left)
+				}
+				gone := make(chan struct{})
+				if c.ends > 0 {
+					time.AfterFunc(c.ends, func() { close(gone) })
+				}
+				got, err := broken(ctx, &gateway.Call{Stream: c.stream}, gone, c.err)
+				if got != c.want || (err == nil) != (c.told == nil) || err != nil && fault.Of(err).Code != fault.Of(c.told).Code {
+					t.Errorf("%d, %v", got, err)
+				}
+				cancel(nil)
+				time.Sleep(2 * time.Second)
+			})
+		})
+	}
+}
+
+// Fault 38: the hub's clock rules, but a machine whose own clock says that its
+// hours are over may decline; the call goes to the next.
+func TestFault38MachineDeclines(t *testing.T) {
+	for _, reason := range []tunnel.Refusal{tunnel.RefusedHours, tunnel.RefusedPaused, tunnel.RefusedUnknownModel} {
+		response := &http.Response{
+			StatusCode: http.StatusServiceUnavailable, Body: http.NoBody,
+			Header: http.Header{tunnel.HeaderRefused: {string(reason)}},
+		}
+		if got, err := refused(response); got != movedOn || err != nil {
+			t.Errorf("%s: %d, %v", reason, got, err)
+		}
+	}
+}

@@ -1,0 +1,214 @@
+package hub
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"path/filepath"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/go-json-experiment/json"
+
+	"github.com/kith/kith/internal/account"
+	"github.com/kith/kith/internal/credential"
+	"github.com/kith/kith/internal/fleet"
+	"github.com/kith/kith/internal/registry"
+	"github.com/kith/kith/internal/store"
+)
+
+var errDown = errors.New("the database is down")
+
+// kept is the real store, with look-ups counted, and down on demand.
+type kept struct {
+	*store.DB
+	down    atomic.Bool
+	lookups atomic.Int64
+}
+
+func (k *kept) look() error {
+	k.lookups.Add(1)
+	if k.down.Load() {
+		return errDown
+	}
+	return nil
+}
+
+func (k *kept) KeyByHash(ctx context.Context, hash [32]byte) (account.Key, account.Member, error) {
+	if err := k.look(); err != nil {
+		return account.Key{}, account.Member{}, err
+	}
+	return k.DB.KeyByHash(ctx, hash)
+}
+
+func (k *kept) MachineByHash(ctx context.Context, hash [32]byte) (account.Machine, account.Member, error) {
+	if err := k.look(); err != nil {
+		return account.Machine{}, account.Member{}, err
+	}
+	return k.DB.MachineByHash(ctx, hash)
+}
+
+func (k *kept) RedeemLoginToken(ctx context.Context, hash [32]byte, m account.Machine, now time.Time) (account.Machine, account.Member, error) {
+	if err := k.look(); err != nil {
+		return account.Machine{}, account.Member{}, err
+	}
+	return k.DB.RedeemLoginToken(ctx, hash, m, now)
+}
+
+// rig is a hub over a real store, with nobody connected.
+type rig struct {
+	*Hub
+	t        *testing.T
+	kept     *kept
+	operator http.Handler
+}
+
+func newRig(t *testing.T, cfg Config) *rig {
+	t.Helper()
+	db, err := store.Open(t.Context(), store.Config{Path: filepath.Join(t.TempDir(), "kith.db")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { db.Close() })
+	k := &kept{DB: db}
+	cfg.Log = slog.New(slog.DiscardHandler)
+	var h *Hub
+	live := registry.New(registry.Config{
+		Node: "hub", Region: "home", Facts: db.Facts("home"), Log: cfg.Log,
+		OnChange: func(c []fleet.Change) { h.OnChange(c) },
+	})
+	h = New(cfg, k, live)
+	return &rig{Hub: h, t: t, kept: k, operator: h.Operator()}
+}
+
+// told is an answer of the operator's API or of POST /login.
+type told struct {
+	Status int
+	Header http.Header
+	Body   map[string]any
+	List   []map[string]any
+}
+
+// code is the code of an error answer.
+func (a told) code() string {
+	e, _ := a.Body["error"].(map[string]any)
+	code, _ := e["code"].(string)
+	return code
+}
+
+func send(t *testing.T, handler http.Handler, method, path, body string) told {
+	t.Helper()
+	recorder := httptest.NewRecorder()
+	handler.ServeHTTP(recorder, httptest.NewRequest(method, path, strings.NewReader(body)))
+	a := told{Status: recorder.Code, Header: recorder.Header()}
+	if text := recorder.Body.Bytes(); strings.HasPrefix(string(text), "[") {
+		if err := json.Unmarshal(text, &a.List); err != nil {
+			t.Fatalf("%s %s: %s: %v", method, path, text, err)
+		}
+	} else if err := json.Unmarshal(text, &a.Body); err != nil {
+		t.Fatalf("%s %s: %d %q: %v", method, path, recorder.Code, text, err)
+	}
+	return a
+}
+
+// admin asks the operator's API.
+func (r *rig) admin(method, path, body string) told {
+	r.t.Helper()
+	return send(r.t, r.operator, method, path, body)
+}
+
+// ok asks the operator's API for something that works.
+func (r *rig) ok(method, path, body string) told {
+	r.t.Helper()
+	a := r.admin(method, path, body)
+	if a.Status != 200 {
+		r.t.Fatalf("%s %s %s: %d %v", method, path, body, a.Status, a.Body)
+	}
+	return a
+}
+
+// member makes a member and an API key of theirs: its id and its secret.
+func (r *rig) member(name string) (id, secret string) {
+	r.t.Helper()
+	r.ok("POST", "/members", `{"name":"`+name+`"}`)
+	key := r.ok("POST", "/keys", `{"member":"`+name+`"}`).Body
+	return key["id"].(string), key["secret"].(string)
+}
+
+// machine makes a machine of the member: its id and its credential.
+func (r *rig) machine(member, name string) (id, secret string) {
+	r.t.Helper()
+	token := r.ok("POST", "/machines/token", `{"member":"`+member+`","name":"`+name+`"}`).Body["token"].(string)
+	a := send(r.t, r.Handler(), "POST", "/login", `{"token":"`+token+`"}`)
+	if a.Status != 200 {
+		r.t.Fatalf("login: %d %v", a.Status, a.Body)
+	}
+	return a.Body["machine"].(string), a.Body["secret"].(string)
+}
+
+// mistyped is a secret with one character wrong.
+func mistyped(secret string) string {
+	last := "a"
+	if strings.HasSuffix(secret, "a") {
+		last = "b"
+	}
+	return secret[:len(secret)-1] + last
+}
+
+// elsewhere is a well-formed secret of another region.
+func elsewhere(kind credential.Kind) string { return credential.Mint(kind, "moon").Reveal() }
+
+// recorder is Records that only keep a ledger.
+type recorder struct {
+	Records
+	mu      sync.Mutex
+	down    bool
+	batches [][]account.Usage
+	touched map[string]time.Time
+}
+
+func (r *recorder) RecordUsage(_ context.Context, batch []account.Usage) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.down {
+		return errDown
+	}
+	if len(batch) > 0 {
+		r.batches = append(r.batches, batch)
+	}
+	return nil
+}
+
+func (r *recorder) TouchKeys(_ context.Context, used map[string]time.Time) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.down {
+		return errDown
+	}
+	r.touched = used
+	return nil
+}
+
+func (r *recorder) set(down bool) {
+	r.mu.Lock()
+	r.down = down
+	r.mu.Unlock()
+}
+
+// ids is the calls recorded so far, in order.
+func (r *recorder) ids() []string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	var ids []string
+	for _, batch := range r.batches {
+		for _, u := range batch {
+			ids = append(ids, u.CallID)
+		}
+	}
+	return ids
+}

@@ -1,0 +1,136 @@
+package hub
+
+import (
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/kith/kith/internal/credential"
+	"github.com/kith/kith/internal/fault"
+	"github.com/kith/kith/internal/fleet"
+)
+
+// code is the fault's code that Identify gives for the secret; empty: none.
+func (r *rig) code(secret string) fault.Code {
+	r.t.Helper()
+	_, err := r.Identify(r.t.Context(), secret)
+	if err == nil {
+		return ""
+	}
+	return fault.Of(err).Code
+}
+
+func TestIdentify(t *testing.T) {
+	r := newRig(t, Config{})
+	keyID, key := r.member("ann")
+	machineID, machine := r.machine("ann", "box")
+	caller, err := r.Identify(t.Context(), key)
+	if err != nil || caller.Name != "ann" || caller.KeyID != keyID || caller.Machine != "" || caller.Narrow != fleet.Everything {
+		t.Errorf("%+v, %v", caller, err)
+	}
+	caller, err = r.Identify(t.Context(), machine)
+	if err != nil || caller.Name != "ann" || caller.KeyID != "" || caller.Machine != fleet.MachineID(machineID) {
+		t.Errorf("%+v, %v", caller, err)
+	}
+	for reach, want := range map[string]fleet.Narrow{"own": fleet.OwnOnly, "shared": fleet.OwnAndShared} {
+		secret := r.ok("POST", "/keys", `{"member":"ann","reach":"`+reach+`"}`).Body["secret"].(string)
+		if caller, err := r.Identify(t.Context(), secret); err != nil || caller.Narrow != want {
+			t.Errorf("%s: %+v, %v", reach, caller, err)
+		}
+	}
+}
+
+// What cannot be a key of this hub never reaches the records.
+func TestIdentifyAsksOnlyForWhatMayBe(t *testing.T) {
+	r := newRig(t, Config{})
+	_, key := r.member("ann")
+	before := r.kept.lookups.Load()
+	for name, secret := range map[string]string{
+		"empty":          "",
+		"a word":         "secret",
+		"another prefix": "sk-" + key,
+		"mistyped":       mistyped(key),
+		"cut":            key[:len(key)-1],
+		"another region": elsewhere(credential.APIKey),
+		"a login token":  credential.Mint(credential.LoginToken, "home").Reveal(),
+	} {
+		if code := r.code(secret); code != fault.InvalidAPIKey {
+			t.Errorf("%s: %q", name, code)
+		}
+	}
+	if n := r.kept.lookups.Load() - before; n != 0 {
+		t.Errorf("%d look-ups", n)
+	}
+	if code := r.code(credential.Mint(credential.APIKey, "home").Reveal()); code != fault.InvalidAPIKey {
+		t.Errorf("a key nobody has: %q", code)
+	}
+	if n := r.kept.lookups.Load() - before; n != 1 {
+		t.Errorf("%d look-ups for a key nobody has", n)
+	}
+}
+
+// A key is believed for 5 s and no longer; what changed is looked up at once.
+func TestIdentifyForgets(t *testing.T) {
+	r := newRig(t, Config{})
+	keyID, key := r.member("ann")
+	lookups := func() int64 { return r.kept.lookups.Load() }
+	synctest.Test(t, func(t *testing.T) {
+		before := lookups()
+		good := func(want fault.Code, looks int64) {
+			t.Helper()
+			if code := r.code(key); code != want || lookups()-before != looks {
+				t.Errorf("%q after %d look-ups", code, lookups()-before)
+			}
+		}
+		good("", 1)
+		time.Sleep(keyFresh - 1)
+		good("", 1)
+		time.Sleep(time.Nanosecond)
+		good("", 2)
+		r.OnChange(nil)
+		good("", 3)
+		if err := r.kept.RevokeKey(t.Context(), keyID, time.Now()); err != nil {
+			t.Fatal(err)
+		}
+		good("", 3)
+		time.Sleep(keyFresh)
+		good(fault.InvalidAPIKey, 4)
+	})
+}
+
+// While the database is down nobody new is let in, and nobody is called wrong.
+func TestIdentifyWithoutDatabase(t *testing.T) {
+	r := newRig(t, Config{})
+	_, known := r.member("ann")
+	_, other := r.member("bob")
+	_, machine := r.machine("ann", "box")
+	if code := r.code(known); code != "" {
+		t.Fatal(code)
+	}
+	r.kept.down.Store(true)
+	if code := r.code(known); code != "" {
+		t.Errorf("a key just seen: %q", code)
+	}
+	for _, secret := range []string{other, machine} {
+		if code := r.code(secret); code != fault.CascadeExhausted {
+			t.Errorf("%q", code)
+		}
+	}
+	if code := r.code(mistyped(other)); code != fault.InvalidAPIKey {
+		t.Errorf("mistyped: %q", code)
+	}
+	r.kept.down.Store(false)
+	if code := r.code(other); code != "" {
+		t.Errorf("a failed look-up was kept: %q", code)
+	}
+}
+
+func TestKeyringIsBounded(t *testing.T) {
+	var k keyring
+	for i := range maxCachedKeys + 1 {
+		k.put([32]byte{byte(i), byte(i >> 8), byte(i >> 16)}, callerOf("ann"), time.Unix(1, 0))
+	}
+	if n := len(k.byHash); n != 1 {
+		t.Errorf("%d keys", n)
+	}
+}

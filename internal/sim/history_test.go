@@ -1,0 +1,473 @@
+package sim
+
+import (
+	"errors"
+	"flag"
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/kith/kith/internal/account"
+	"github.com/kith/kith/internal/daemon"
+	"github.com/kith/kith/internal/enginetest"
+	"github.com/kith/kith/internal/store"
+)
+
+var (
+	seedFlag  = flag.Uint64("seed", 0, "play this history alone")
+	seedsFlag = flag.Int("seeds", 60, "how many histories to play")
+	firstFlag = flag.Uint64("first", 1, "the first of the seeds")
+)
+
+// TestSeeds plays random histories. What holds in each, always:
+//
+//   - no call runs on a machine that its key could not reach in the last 5 s, nor
+//     on one that is paused, closed or full;
+//   - no call runs twice at once, unless the first one's line is dead;
+//   - what ends with [DONE] is whole, what is not whole ends without, with an
+//     error frame or a broken connection;
+//   - each refusal is a row that the records allow;
+//
+// and once it is quiet: nothing is held anywhere, every machine is back, each
+// call is in the ledger once, and each member gets of each model exactly what
+// the table says.
+func TestSeeds(t *testing.T) {
+	first, n := *firstFlag, *seedsFlag
+	if *seedFlag != 0 {
+		first, n = *seedFlag, 1
+	}
+	for seed := first; seed < first+uint64(n); seed++ {
+		t.Run(fmt.Sprint(seed), func(t *testing.T) {
+			t.Parallel()
+			defer func() {
+				if t.Failed() {
+					t.Logf("play it again: go test ./internal/sim -race -run TestSeeds -seed %d -count 5", seed)
+				}
+			}()
+			inBubble(t, func(w *world) { w.play(rand.New(rand.NewPCG(seed, 1))) })
+		})
+	}
+}
+
+// play makes a world, lets things happen in it, and looks at what came of it.
+func (w *world) play(rng *rand.Rand) {
+	w.rng = rng
+	w.populate()
+	w.runs.check = w.checkRun
+	var answers []*answer
+	for range 60 + rng.IntN(60) {
+		if rng.IntN(3) > 0 {
+			answers = append(answers, w.someCall())
+		} else {
+			w.somethingHappens()
+		}
+		time.Sleep(time.Duration(rng.ExpFloat64() * float64(700*time.Millisecond)))
+	}
+	w.calm()
+	for _, a := range answers {
+		<-a.over
+		w.checkAnswer(a)
+	}
+	w.settled()
+	w.checkQuiet()
+	w.checkLedger(answers)
+}
+
+var modelNames = []string{"m1", "m2", "m3", "emb"}
+
+// populate makes members, machines, shares and groups.
+func (w *world) populate() {
+	for i := range 3 + w.rng.IntN(3) {
+		m := w.addMember(fmt.Sprintf("member%d", i))
+		if reach := pick(w.rng, account.ReachAll, account.ReachAll, account.ReachShared, account.ReachOwn); reach != account.ReachAll {
+			w.addKey(m, reach)
+		}
+		w.people = append(w.people, m)
+	}
+	for i := range 2 + w.rng.IntN(4) {
+		var models []string
+		for _, name := range modelNames {
+			if w.rng.IntN(2) == 0 {
+				models = append(models, name)
+			}
+		}
+		if models == nil {
+			models = modelNames[:1]
+		}
+		m := w.addMachine(pick(w.rng, w.people...), fmt.Sprintf("box%d", i), 1+w.rng.IntN(2), models...)
+		if w.rng.IntN(3) == 0 {
+			m.from, m.until = w.rng.IntN(2), 2+w.rng.IntN(2)
+			m.post("/hours", fmt.Sprintf(`{"hours":"Mon-Sun 00:%02d-00:%02d","timezone":""}`, m.from, m.until))
+		}
+	}
+	for range w.rng.IntN(2 * len(w.people)) {
+		w.changeShare()
+	}
+	for i := range w.rng.IntN(3) {
+		admin := pick(w.rng, w.people...)
+		g := account.Group{
+			ID: account.NewID("grp_"), Name: fmt.Sprintf("group%d", i), Kind: account.GroupOrg, Created: time.Now().UTC(),
+			Members: []account.GroupMember{{MemberID: admin.ID, Admin: true}},
+		}
+		w.must(w.db.CreateGroup(w.t.Context(), g))
+		w.groups = append(w.groups, g.ID)
+		for range w.rng.IntN(3) {
+			w.changeGroup()
+		}
+	}
+	w.noted()
+	time.Sleep(2 * time.Second)
+}
+
+func pick[T any](rng *rand.Rand, from ...T) T { return from[rng.IntN(len(from))] }
+
+// noted keeps what the records say now, and sometimes tells the hub that they
+// moved; it would find out by itself.
+func (w *world) noted() {
+	v := w.readTruth()
+	w.mu.Lock()
+	w.history = append(w.history, v)
+	w.mu.Unlock()
+	if w.rng.IntN(2) == 0 {
+		w.live.Nudge()
+	}
+}
+
+func (w *world) someCall() *answer {
+	by := pick(w.rng, w.people...)
+	q := ask{
+		by: by, model: pick(w.rng, append(modelNames, "nobody's")...),
+		stream: w.rng.IntN(2) == 0, words: 1 + w.rng.IntN(6),
+	}
+	q.stream = q.stream && q.model != "emb"
+	if w.rng.IntN(3) == 0 {
+		q.prefer = fmt.Sprintf("wait=%d", w.rng.IntN(20))
+	}
+	if w.rng.IntN(8) == 0 {
+		q.leave = time.Duration(1 + w.rng.Int64N(int64(8*time.Second)))
+	}
+	return w.begin(q)
+}
+
+// somethingHappens does one thing to the world.
+func (w *world) somethingHappens() {
+	m := pick(w.rng, w.machines...)
+	switch w.rng.IntN(16) {
+	case 0, 1:
+		m.disturb()
+		m.cut()
+	case 2:
+		m.disturb()
+		m.blackhole()
+	case 3:
+		m.disturb()
+		m.stop()
+	case 4:
+		m.disturb()
+		m.setAway(true)
+	case 5, 6:
+		w.mend(m)
+	case 7:
+		m.disturb()
+		m.setDown(!m.down)
+	case 8, 9:
+		b := enginetest.Behaviour{First: time.Duration(w.rng.Int64N(int64(3 * time.Second))), Interval: time.Duration(w.rng.Int64N(int64(3 * time.Second)))}
+		if w.rng.IntN(3) == 0 {
+			b.Fault, b.After = pick(w.rng, enginetest.Die, enginetest.Cut, enginetest.Unmarked, enginetest.Garbage, enginetest.Hang), w.rng.IntN(4)
+		}
+		b.Status = pick(w.rng, 0, 0, 0, 0, 500, 503, 404)
+		if b.Fault != enginetest.None || b.Status != 0 {
+			m.faulty.Store(true)
+		}
+		if b.Status == 404 || b.Status == 503 {
+			m.disturb()
+		}
+		m.engine.Set(b)
+	case 10:
+		w.pause(m, !m.paused)
+	case 11:
+		w.changeShare()
+		w.noted()
+	case 12:
+		if len(w.groups) > 0 {
+			w.changeGroup()
+			w.noted()
+		}
+	case 13:
+		w.changeMember()
+		w.noted()
+	case 14:
+		if !m.revoked && w.rng.IntN(3) == 0 {
+			m.disturb()
+			m.revoked = true
+			w.must(w.db.RevokeMachine(w.t.Context(), m.id, time.Now()))
+			w.noted()
+		}
+	case 15:
+		if w.rng.IntN(3) == 0 {
+			w.restart()
+		}
+	}
+}
+
+// restart ends the hub and begins it anew, some time later.
+func (w *world) restart() {
+	w.restarts = append(w.restarts, time.Now())
+	for _, m := range w.machines {
+		m.disturb()
+	}
+	w.stopHub()
+	time.Sleep(time.Duration(w.rng.Int64N(int64(3 * time.Second))))
+	w.startHub()
+	w.restarts = append(w.restarts, time.Now())
+	for _, m := range w.machines {
+		m.disturb()
+	}
+}
+
+// mend brings a machine back.
+func (w *world) mend(m *machine) {
+	m.disturb()
+	m.setAway(false)
+	m.setDown(false)
+	m.start()
+}
+
+func (w *world) pause(m *machine, paused bool) {
+	if m.end == nil {
+		return
+	}
+	path := "/resume"
+	if paused {
+		path = "/pause"
+	}
+	m.post(path, "")
+	m.mu.Lock()
+	m.paused, m.everPaused, m.pausedAt = paused, true, time.Now()
+	m.mu.Unlock()
+}
+
+func (w *world) changeShare() {
+	owner, with := pick(w.rng, w.people...), pick(w.rng, w.people...)
+	if owner == with {
+		return
+	}
+	err := w.db.AddShare(w.t.Context(), account.Share{ID: account.NewID("shr_"), OwnerID: owner.ID, MemberID: with.ID, Created: time.Now().UTC()})
+	if errors.Is(err, account.ErrExists) {
+		err = w.db.RemoveShare(w.t.Context(), owner.ID, with.ID)
+	}
+	w.must(err)
+}
+
+func (w *world) changeGroup() {
+	group, who := pick(w.rng, w.groups...), pick(w.rng, w.people...)
+	err := w.db.AddGroupMember(w.t.Context(), group, who.ID, false)
+	if errors.Is(err, account.ErrExists) {
+		err = w.db.RemoveGroupMember(w.t.Context(), group, who.ID)
+	}
+	if err != nil && !errors.Is(err, store.ErrInvalid) { // the last admin stays
+		w.t.Fatal(err)
+	}
+}
+
+// changeMember revokes a key and makes another, or disables or enables a member.
+func (w *world) changeMember() {
+	who := pick(w.rng, w.people...)
+	if w.rng.IntN(2) == 0 {
+		w.must(w.db.RevokeKey(w.t.Context(), who.key.ID, time.Now()))
+		w.addKey(who, pick(w.rng, account.ReachAll, account.ReachShared, account.ReachOwn))
+		return
+	}
+	who.Disabled = !who.Disabled
+	w.must(w.db.SetMemberDisabled(w.t.Context(), who.ID, who.Disabled))
+	for _, m := range w.machines {
+		if m.owner == who {
+			m.disturb()
+		}
+	}
+}
+
+// calm ends the storm: engines and machines are well, until all are back; then
+// some go away for good. A daemon that a hub refused is started again.
+func (w *world) calm() {
+	for _, m := range w.machines {
+		m.engine.Set(enginetest.Behaviour{})
+		m.stop()
+		w.mend(m)
+	}
+	time.Sleep(unrest) // redials, hours of a flapping machine, waits
+	for _, m := range w.machines {
+		if w.rng.IntN(5) == 0 {
+			m.disturb()
+			m.stop()
+		}
+	}
+	time.Sleep(time.Minute)
+}
+
+// disturb notes that what is known of the machine may be behind for a while.
+func (m *machine) disturb() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.disturbed = append(m.disturbed, time.Now())
+}
+
+// unrest is how long after a disturbance a machine may be thought offline or
+// empty: found out in 15 s, redialled within 30 s, held out for flapping 60 s.
+const unrest = 110 * time.Second
+
+// unsettled says whether a machine may have been thought so during a call.
+func (w *world) unsettled(m *machine, from, to time.Time) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.end == nil || m.away || m.down {
+		return true
+	}
+	for _, at := range m.disturbed {
+		if !at.After(to) && at.Add(unrest).After(from) {
+			return true
+		}
+	}
+	return false
+}
+
+// steady says whether the machine was surely online then.
+func (m *machine) steady(time.Time) bool { return m.end != nil }
+
+// checkRun looks at a run as it begins.
+func (w *world) checkRun(r *run, earlier []*run) {
+	a := w.asked(r.call)
+	now := time.Now()
+	reached, own := false, false
+	for _, v := range w.truths(now, 5*time.Second) {
+		way := v.way(a.by, a.key, r.machine)
+		reached, own = reached || way != "", own || way == "own"
+	}
+	m := r.machine
+	if !reached {
+		w.t.Errorf("call %s of %s ran on %s, out of its reach", r.call, a.by.Name, m.name)
+	}
+	m.mu.Lock()
+	paused := m.paused && m.pausedAt.Before(now)
+	m.mu.Unlock()
+	if paused {
+		w.t.Errorf("call %s ran on %s, which is paused", r.call, m.name)
+	}
+	if !own && !m.open(now) {
+		w.t.Errorf("call %s of %s ran on %s outside its hours", r.call, a.by.Name, m.name)
+	}
+	running := 1
+	for _, e := range earlier {
+		if !e.live {
+			continue
+		}
+		if e.machine == m {
+			running++
+		}
+		if e.call == r.call && !e.link.dead() {
+			w.t.Errorf("call %s ran on %s while it still ran on %s", r.call, m.name, e.machine.name)
+		}
+	}
+	if running > m.config.Sharing.Slots {
+		w.t.Errorf("%s ran %d calls in %d slots", m.name, running, m.config.Sharing.Slots)
+	}
+}
+
+// checkAnswer looks at what a client got.
+func (w *world) checkAnswer(a *answer) {
+	cut := false
+	for _, at := range w.restarts {
+		cut = cut || !at.Before(a.began) && !at.After(a.ended)
+	}
+	if len(w.restarts)%2 == 0 {
+		for i := 0; i < len(w.restarts); i += 2 {
+			cut = cut || !a.began.Before(w.restarts[i]) && !a.began.After(w.restarts[i+1])
+		}
+	}
+	left := a.leave > 0 && a.took() >= a.leave
+	whole := a.text == a.said
+	switch {
+	case a.done && (!whole || a.framed || a.err != nil):
+		w.t.Errorf("not whole, and yet ended: %s", a)
+	case !strings.HasPrefix(a.said, a.text):
+		w.t.Errorf("not what was said: %s", a)
+	case a.err != nil && !cut && !left:
+		w.t.Errorf("the connection broke: %s", a)
+	case a.done || a.err != nil:
+	case a.code == "":
+		w.t.Errorf("neither answer nor error: %s", a)
+	case cut: // a hub that has just begun knows little
+	case a.code == "engine_error":
+		faulty := false
+		for _, r := range w.runs.of(a.tag) {
+			faulty = faulty || r.machine.faulty.Load()
+		}
+		if !faulty {
+			w.t.Errorf("no engine failed: %s; it ran on %s", a, w.runs.where(a.tag))
+		}
+	case a.code == "CASCADE_EXHAUSTED" && a.framed && a.text != "": // another machine would serve it
+	case a.code == "machine_offline" && len(w.runs.of(a.tag)) > 0:
+	case !w.mayRefuse(a):
+		w.t.Errorf("no row says so: %s; it ran on %s", a, w.runs.where(a.tag))
+	}
+	limit := 60 * time.Second
+	if a.stream {
+		limit = 180 * time.Second
+	}
+	if a.reason == "wait_elapsed" && a.took() > limit+500*time.Millisecond && len(w.runs.of(a.tag)) == 0 {
+		w.t.Errorf("waited too long: %s", a)
+	}
+}
+
+// checkQuiet asks for everything as everybody, now that nothing moves.
+func (w *world) checkQuiet() {
+	v := w.readTruth()
+	for _, m := range w.machines {
+		up := m.end != nil && v.there(m)
+		if w.machineNow(m) != up {
+			w.t.Errorf("%s: routable %v, should be %v: %+v", m.name, !up, up, m.Status().Line)
+		}
+		if m.end != nil && !v.there(m) && m.Status().Line.State != daemon.LineRefused {
+			w.t.Errorf("%s may not connect and is %+v", m.name, m.Status().Line)
+		}
+	}
+	for _, by := range w.people {
+		for _, model := range append(modelNames, "nobody's") {
+			want := v.verdict(w, by, model, time.Now())
+			a := w.do(ask{by: by, model: model, stream: model != "emb" && w.rng.IntN(2) == 0})
+			if a.err != nil || a.code != want || a.served() != (want == "") {
+				w.t.Errorf("the table says %q: %s", want, a)
+			}
+		}
+	}
+}
+
+// checkLedger compares the ledger with what clients got.
+func (w *world) checkLedger(answers []*answer) {
+	time.Sleep(2 * time.Second)
+	records, err := w.db.Usage(w.t.Context(), store.UsageFilter{})
+	w.must(err)
+	byID := map[string][]account.Usage{}
+	for _, u := range records {
+		byID[u.CallID] = append(byID[u.CallID], u)
+	}
+	for _, a := range answers {
+		id := a.header.Get("X-Correlation-ID")
+		found := byID[id]
+		switch {
+		case id == "" || a.code == "invalid_api_key" && len(found) == 0:
+		case a.err != nil && len(found) <= 1:
+		case a.framed && a.code == "" || len(found) != 1:
+			w.t.Errorf("%d records: %s", len(found), a)
+		case found[0].Code != a.code || found[0].MemberID != a.by.ID:
+			w.t.Errorf("record %+v: %s", found[0], a)
+		case a.served():
+			runs := w.runs.of(a.tag)
+			if last := runs[len(runs)-1].machine; found[0].MachineID != last.id || found[0].OwnerID != last.owner.ID {
+				w.t.Errorf("record %+v, it ran on %s: %s", found[0], last.name, a)
+			}
+		}
+	}
+}

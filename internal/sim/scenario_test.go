@@ -1,0 +1,726 @@
+package sim
+
+import (
+	"net/http/httptest"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/kith/kith/internal/daemon"
+	"github.com/kith/kith/internal/enginetest"
+	"github.com/kith/kith/internal/store"
+)
+
+// slow makes every call take that long before its first byte.
+func slow(d time.Duration) enginetest.Behaviour { return enginetest.Behaviour{First: d} }
+
+// paced makes every call say a word each d.
+func paced(d time.Duration) enginetest.Behaviour { return enginetest.Behaviour{Interval: d} }
+
+// set makes all machines' engines behave so.
+func (w *world) set(b enginetest.Behaviour) {
+	for _, m := range w.machines {
+		m.engine.Set(b)
+	}
+}
+
+// on is the machine on which a call ran last.
+func (w *world) on(a *answer) *machine {
+	w.t.Helper()
+	w.begun(a)
+	runs := w.runs.of(a.tag)
+	return runs[len(runs)-1].machine
+}
+
+// wantServed fails the test unless the call was served whole, by so many runs.
+func (w *world) wantServed(a *answer, runs int) {
+	w.t.Helper()
+	if a.err != nil || !a.served() || a.text != a.said {
+		w.t.Fatal(a)
+	}
+	if n := len(w.runs.of(a.tag)); n != runs {
+		w.t.Fatalf("%d runs, not %d: %s", n, runs, a)
+	}
+}
+
+// wantCode fails the test unless the call ended with that code and reason.
+func (w *world) wantCode(a *answer, code, reason string) {
+	w.t.Helper()
+	if a.err != nil || a.code != code || a.reason != reason || a.done {
+		w.t.Fatalf("want %s %s: %s", code, reason, a)
+	}
+	if retry := a.header.Get("Retry-After"); a.status == 503 && retry == "" {
+		w.t.Fatalf("no Retry-After: %s", a)
+	}
+}
+
+// within fails the test unless d is what is wanted, give or take half a second.
+func (w *world) within(what string, d, want time.Duration) {
+	w.t.Helper()
+	if d < want-500*time.Millisecond || d > want+500*time.Millisecond {
+		w.t.Fatalf("%s after %s, not %s", what, d, want)
+	}
+}
+
+func (a *answer) took() time.Duration { return a.ended.Sub(a.began) }
+
+// both runs a test for unary and streamed calls.
+func both(t *testing.T, test func(w *world, stream bool)) {
+	for name, stream := range map[string]bool{"unary": false, "stream": true} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(w *world) { test(w, stream) })
+		})
+	}
+}
+
+func TestServed(t *testing.T) {
+	both(t, func(w *world, stream bool) {
+		ann := w.addMember("ann")
+		w.addMachine(ann, "box", 2, "m", "emb")
+		a := w.do(ask{by: ann, model: "m", stream: stream})
+		w.wantServed(a, 1)
+		if route := a.header.Get("X-Kith-Route"); route != "own; machine=box; owner=ann" {
+			w.t.Errorf("route %q", route)
+		}
+		w.wantServed(w.do(ask{by: ann, model: "emb"}), 1)
+		w.settled()
+	})
+}
+
+func TestMachineDiesBeforeFirstByte(t *testing.T) {
+	both(t, func(w *world, stream bool) {
+		ann := w.addMember("ann")
+		w.addMachine(ann, "one", 1, "m")
+		w.addMachine(ann, "two", 1, "m")
+		w.set(slow(3 * time.Second))
+		a := w.begin(ask{by: ann, model: "m", stream: stream})
+		w.on(a).stop()
+		<-a.over
+		w.wantServed(a, 2)
+		w.within("served", a.took(), 3*time.Second)
+	})
+}
+
+// The only machine is gone before it started: full for a streamed call, for
+// nothing says that a unary one had not started: offline.
+func TestOnlyMachineDiesBeforeFirstByte(t *testing.T) {
+	for stream, code := range map[bool]string{true: "CAPACITY_FULL", false: "machine_offline"} {
+		inBubble(t, func(w *world) {
+			ann := w.addMember("ann")
+			box := w.addMachine(ann, "box", 1, "m")
+			w.set(slow(time.Second))
+			a := w.begin(ask{by: ann, model: "m", stream: stream})
+			w.begun(a)
+			box.stop()
+			<-a.over
+			w.wantCode(a, code, "")
+		})
+	}
+}
+
+func TestMachineDiesAfterFirstByte(t *testing.T) {
+	for name, die := range map[string]func(*machine){
+		"reset":       (*machine).cut,
+		"stopped":     (*machine).stop,
+		"black-holed": (*machine).blackhole,
+	} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(w *world) {
+				ann := w.addMember("ann")
+				w.addMachine(ann, "one", 1, "m")
+				w.addMachine(ann, "two", 1, "m")
+				w.set(paced(20 * time.Second))
+				a := w.begin(ask{by: ann, model: "m", stream: true})
+				time.Sleep(21 * time.Second)
+				die(w.on(a))
+				<-a.over
+				w.wantCode(a, "machine_offline", "")
+				if !a.framed || a.text == "" || !strings.HasPrefix(a.said, a.text) || len(w.runs.of(a.tag)) != 1 {
+					w.t.Fatal(a)
+				}
+				limit := 22 * time.Second
+				if name == "black-holed" {
+					limit = 36*time.Second + 100*time.Millisecond
+				}
+				if a.took() > limit {
+					w.t.Fatalf("found after %s", a.took())
+				}
+				if u := w.wantRecord(a, "machine_offline", w.on(a)); u.TokensOut != 2 {
+					w.t.Fatalf("%+v", u)
+				}
+			})
+		})
+	}
+}
+
+func TestUnaryVanishes(t *testing.T) {
+	inBubble(t, func(w *world) {
+		ann := w.addMember("ann")
+		for _, name := range []string{"one", "two", "three"} {
+			w.addMachine(ann, name, 1, "m")
+		}
+		w.set(paced(10 * time.Second)) // 30 s in all
+		a := w.begin(ask{by: ann, model: "m", words: 3})
+		time.Sleep(5 * time.Second)
+		w.on(a).blackhole()
+		<-a.over
+		w.wantServed(a, 2)
+
+		time.Sleep(time.Minute)
+		a = w.begin(ask{by: ann, model: "m"})
+		w.on(a).cut()
+		time.Sleep(time.Second)
+		w.on(a).cut()
+		<-a.over
+		w.wantCode(a, "machine_offline", "")
+		if a.status != 503 || len(w.runs.of(a.tag)) != 2 {
+			w.t.Fatal(a)
+		}
+	})
+}
+
+func TestQueueIsFirstInFirstOut(t *testing.T) {
+	inBubble(t, func(w *world) {
+		ann, bob, cid := w.addMember("ann"), w.addMember("bob"), w.addMember("cid")
+		w.addMachine(ann, "box", 1, "m")
+		w.share(ann, bob)
+		w.share(ann, cid)
+		time.Sleep(5 * time.Second)
+		w.set(slow(10 * time.Second))
+		var all []*answer
+		for i := range 5 {
+			by := cid
+			if i%2 == 1 {
+				by = bob
+			}
+			all = append(all, w.begin(ask{by: by, model: "m", stream: true}))
+			time.Sleep(time.Second)
+		}
+		// A newcomer each 100 ms, also at the instants at which a slot comes free,
+		// passes none of them.
+		for range 70 {
+			all = append(all, w.begin(ask{by: bob, model: "m", prefer: "wait=2"}))
+			time.Sleep(100 * time.Millisecond)
+		}
+		var order []string
+		for i, a := range all {
+			<-a.over
+			if i < 5 {
+				w.wantServed(a, 1)
+				order = append(order, a.tag)
+			} else {
+				w.wantCode(a, "CAPACITY_FULL", "wait_elapsed")
+			}
+		}
+		var ran []string
+		for _, r := range w.runs.all {
+			ran = append(ran, r.call)
+		}
+		if !slices.Equal(ran, order) {
+			w.t.Fatalf("ran %v, asked %v", ran, order)
+		}
+		if got := all[4].comments[:4]; !slices.Equal(got, []string{
+			"waiting 3 ahead, 175 s left", "waiting 2 ahead, 165 s left", "waiting 1 ahead, 155 s left", "waiting 0 ahead, 145 s left",
+		}) {
+			w.t.Fatalf("%q", got)
+		}
+	})
+}
+
+// A machine's owner goes ahead of others on that machine, and nowhere else.
+func TestOwnerGoesAheadInTheQueue(t *testing.T) {
+	both(t, func(w *world, stream bool) {
+		ann, bob := w.addMember("ann"), w.addMember("bob")
+		w.addMachine(ann, "box", 1, "m")
+		w.addMachine(bob, "tower", 1, "n")
+		w.share(ann, bob)
+		w.share(bob, ann)
+		time.Sleep(5 * time.Second)
+		w.set(slow(10 * time.Second))
+		w.begun(w.begin(ask{by: bob, model: "m"}))
+		w.begun(w.begin(ask{by: bob, model: "n"}))
+		begin := func(by *member, model string) *answer {
+			time.Sleep(time.Second)
+			return w.begin(ask{by: by, model: model, stream: stream})
+		}
+		theirs, owners := begin(bob, "m"), begin(ann, "m")
+		earlier, later := begin(bob, "n"), begin(ann, "n")
+		for _, a := range []*answer{theirs, owners, earlier, later} {
+			<-a.over
+			w.wantServed(a, 1)
+		}
+		if !owners.ended.Before(theirs.ended) || !earlier.ended.Before(later.ended) {
+			w.t.Fatal(theirs, owners, earlier, later)
+		}
+	})
+}
+
+func TestWaitElapses(t *testing.T) {
+	for name, c := range map[string]struct {
+		ask
+		want time.Duration
+		code string
+	}{
+		"unary":      {ask{model: "m"}, 60 * time.Second, "CAPACITY_FULL"},
+		"stream":     {ask{model: "m", stream: true}, 180 * time.Second, "CAPACITY_FULL"},
+		"embeddings": {ask{model: "emb"}, 60 * time.Second, "CASCADE_EXHAUSTED"},
+		"prefer":     {ask{model: "m", prefer: "wait=3"}, 3 * time.Second, "CAPACITY_FULL"},
+		"not at all": {ask{model: "m", stream: true, prefer: "wait=0"}, 0, "CAPACITY_FULL"},
+		"no longer":  {ask{model: "m", prefer: "wait=1000"}, 60 * time.Second, "CAPACITY_FULL"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(w *world) {
+				ann := w.addMember("ann")
+				w.addMachine(ann, "box", 1, "m", "emb")
+				w.set(slow(5 * time.Minute))
+				first := w.begin(ask{by: ann, model: "m", stream: true})
+				w.begun(first)
+				c.by = ann
+				a := w.do(c.ask)
+				w.wantCode(a, c.code, "wait_elapsed")
+				w.within("refused", a.took(), c.want)
+				if a.framed != (a.stream && c.want > 5*time.Second) {
+					w.t.Fatal(a)
+				}
+				if name == "stream" {
+					for i, at := range a.beats {
+						w.within("heartbeat", at, 5*time.Second+time.Duration(i)*10*time.Second)
+					}
+					if len(a.beats) != 18 || a.comments[1] != "waiting 0 ahead, 165 s left" {
+						w.t.Fatalf("%v %q", a.beats, a.comments)
+					}
+				}
+				first.quit()
+				<-first.over
+				w.settled()
+			})
+		})
+	}
+}
+
+// A call that waited says so no longer once a machine took it.
+func TestHeartbeatAfterTheWait(t *testing.T) {
+	inBubble(t, func(w *world) {
+		ann := w.addMember("ann")
+		w.addMachine(ann, "box", 1, "m")
+		w.set(slow(30 * time.Second))
+		w.begin(ask{by: ann, model: "m"})
+		time.Sleep(time.Second)
+		a := w.do(ask{by: ann, model: "m", stream: true})
+		w.wantServed(a, 1)
+		want := []string{"waiting 0 ahead, 175 s left", "waiting 0 ahead, 165 s left", "waiting 0 ahead, 155 s left", "working", "working", "working", "own; machine=box; owner=ann"}
+		if !slices.Equal(a.comments, want) {
+			w.t.Fatalf("%q", a.comments)
+		}
+	})
+}
+
+func TestHubRestarts(t *testing.T) {
+	inBubble(t, func(w *world) {
+		ann := w.addMember("ann")
+		box := w.addMachine(ann, "box", 1, "m")
+		w.set(paced(time.Second))
+		cut := w.begin(ask{by: ann, model: "m", stream: true, words: 60})
+		w.begun(cut)
+		box.setAway(true)
+		w.stopHub()
+		<-cut.over
+		if cut.done {
+			w.t.Fatal(cut)
+		}
+		w.startHub()
+		// Until 30 s after its start the hub expects the machine back.
+		a := w.begin(ask{by: ann, model: "m"})
+		time.Sleep(20 * time.Second)
+		late := w.begin(ask{by: ann, model: "m"})
+		<-a.over
+		w.wantCode(a, "machine_offline", "")
+		w.within("refused", a.took(), 30*time.Second)
+		<-late.over
+		w.wantCode(late, "machine_offline", "")
+		w.within("refused", late.took(), 10*time.Second)
+		a = w.do(ask{by: ann, model: "m", stream: true})
+		w.wantCode(a, "machine_offline", "")
+		w.within("refused", a.took(), 0)
+		w.wantCode(w.do(ask{by: ann, model: "nobody's"}), "model_not_found", "")
+
+		box.setAway(false)
+		w.routable(box)
+		w.wantServed(w.do(ask{by: ann, model: "m"}), 1)
+
+		w.stopHub()
+		w.startHub()
+		a = w.do(ask{by: ann, model: "m", stream: true})
+		w.wantServed(a, 1)
+		w.settled()
+	})
+}
+
+func TestBlackHoleBeforeFirstByte(t *testing.T) {
+	both(t, func(w *world, stream bool) {
+		ann := w.addMember("ann")
+		w.addMachine(ann, "one", 1, "m")
+		w.addMachine(ann, "two", 1, "m")
+		w.set(slow(20 * time.Second))
+		a := w.begin(ask{by: ann, model: "m", stream: stream})
+		w.on(a).blackhole()
+		<-a.over
+		w.wantServed(a, 2)
+		if a.took() > 35*time.Second+100*time.Millisecond {
+			w.t.Fatalf("served after %s", a.took())
+		}
+	})
+}
+
+func TestClientLeaves(t *testing.T) {
+	both(t, func(w *world, stream bool) {
+		ann := w.addMember("ann")
+		box := w.addMachine(ann, "box", 1, "m")
+		w.set(paced(time.Second))
+		a := w.begin(ask{by: ann, model: "m", stream: stream, words: 100})
+		w.begun(a)
+		waits := w.begin(ask{by: ann, model: "m", words: 1})
+		time.Sleep(5 * time.Second)
+		a.quit()
+		<-a.over
+		time.Sleep(2 * time.Second)
+		synctest.Wait()
+		if c := box.engine.Counts(); c.Cancelled != 1 {
+			w.t.Fatalf("%+v", c)
+		}
+		<-waits.over
+		w.wantServed(waits, 1)
+		w.within("served", waits.took(), 6*time.Second) // two words
+		w.settled()
+	})
+}
+
+func TestEngineFails(t *testing.T) {
+	for name, c := range map[string]struct {
+		behaviour enginetest.Behaviour
+		status    int    // before the first byte
+		code      string // empty: served by the other machine
+		streamed  bool   // there is no such thing of unary answers
+	}{
+		"500":             {enginetest.Behaviour{Status: 500}, 502, "engine_error", false},
+		"400":             {enginetest.Behaviour{Status: 400}, 400, "invalid_request", false},
+		"422":             {enginetest.Behaviour{Status: 422}, 400, "invalid_request", false},
+		"401":             {enginetest.Behaviour{Status: 401}, 502, "engine_error", false},
+		"403":             {enginetest.Behaviour{Status: 403}, 502, "engine_error", false},
+		"503":             {enginetest.Behaviour{Status: 503}, 0, "", false},
+		"429":             {enginetest.Behaviour{Status: 429}, 0, "", false},
+		"404":             {enginetest.Behaviour{Status: 404}, 0, "", false},
+		"dies at once":    {enginetest.Behaviour{Fault: enginetest.Die}, 502, "engine_error", false},
+		"dies in between": {enginetest.Behaviour{Fault: enginetest.Die, After: 2, Interval: 600 * time.Millisecond}, 502, "engine_error", false},
+		"no end mark":     {enginetest.Behaviour{Fault: enginetest.Unmarked}, 502, "engine_error", true},
+		"no end":          {enginetest.Behaviour{Fault: enginetest.Cut, After: 2}, 502, "engine_error", false},
+		"nonsense":        {enginetest.Behaviour{Fault: enginetest.Garbage, After: 2}, 502, "engine_error", false},
+		"HTML":            {enginetest.Behaviour{Raw: []string{"<html>busy</html>\n\n"}, Answer: "<html>busy</html>"}, 502, "engine_error", false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			both(t, func(w *world, stream bool) {
+				if c.streamed && !stream {
+					return
+				}
+				ann, bob := w.addMember("ann"), w.addMember("bob")
+				own := w.addMachine(ann, "own", 1, "m")
+				w.addMachine(bob, "other", 1, "m")
+				w.share(bob, ann)
+				own.engine.Set(c.behaviour)
+				a := w.do(ask{by: ann, model: "m", stream: stream})
+				if c.code == "" {
+					w.wantServed(a, 2)
+					if route := a.header.Get("X-Kith-Route"); route != "shared; machine=other; owner=bob" {
+						w.t.Errorf("route %q", route)
+					}
+					if u := w.wantRecord(a, "", w.on(a)); u.Attempt != 2 {
+						w.t.Errorf("%+v", u)
+					}
+					return
+				}
+				w.wantCode(a, c.code, "")
+				if !a.framed && a.status != c.status || a.framed != (stream && a.text != "") || len(w.runs.of(a.tag)) != 1 || a.took() > 2*time.Second {
+					w.t.Error(a)
+				}
+				if c.code == "invalid_request" && !strings.Contains(a.message, "an error that was asked for") {
+					w.t.Errorf("the engine's words are lost: %q", a.message)
+				}
+				w.wantRecord(a, c.code, own)
+				w.settled()
+			})
+		})
+	}
+}
+
+// An engine that is down is no engine error: the call goes elsewhere, and else
+// it is row 11.
+func TestEngineDown(t *testing.T) {
+	inBubble(t, func(w *world) {
+		ann := w.addMember("ann")
+		one := w.addMachine(ann, "one", 1, "m")
+		one.setDown(true)
+		a := w.do(ask{by: ann, model: "m"})
+		w.wantCode(a, "CAPACITY_FULL", "")
+		time.Sleep(time.Minute) // the daemon has seen that it is gone
+		w.wantCode(w.do(ask{by: ann, model: "m"}), "model_not_found", "")
+		one.setDown(false)
+		time.Sleep(time.Minute)
+		w.wantServed(w.do(ask{by: ann, model: "m"}), 1)
+	})
+}
+
+// A machine that its owner's own call fills before the hub knows it refuses;
+// the call waits and is served soon after the slot is free, and those who wait
+// with it are not sent there in circles.
+func TestBusyWithoutTheHubKnowing(t *testing.T) {
+	inBubble(t, func(w *world) {
+		ann := w.addMember("ann")
+		box := w.addMachine(ann, "box", 1, "m")
+		w.set(slow(10 * time.Second))
+		local := make(chan int)
+		go func() {
+			r := httptest.NewRequest("POST", "http://127.0.0.1:80/v1/chat/completions",
+				strings.NewReader(`{"model":"m","messages":[{"role":"user","content":"tag-local one"}]}`))
+			r.Header.Set("Content-Type", "application/json")
+			recorder := httptest.NewRecorder()
+			box.Handler().ServeHTTP(recorder, r)
+			local <- recorder.Code
+		}()
+		synctest.Wait()
+		var all []*answer
+		for range 3 {
+			all = append(all, w.begin(ask{by: ann, model: "m", stream: true}))
+		}
+		if code := <-local; code != 200 {
+			w.t.Fatalf("the owner's own call: %d", code)
+		}
+		w.set(enginetest.Behaviour{})
+		for _, a := range all {
+			<-a.over
+			w.wantServed(a, 1)
+			w.within("served", a.took(), 10*time.Second)
+		}
+		records, err := w.db.Usage(w.t.Context(), store.UsageFilter{})
+		w.must(err)
+		for _, u := range records {
+			if u.Attempt > 5 {
+				w.t.Errorf("%d attempts", u.Attempt)
+			}
+		}
+		w.settled()
+	})
+}
+
+func TestKeyRevoked(t *testing.T) {
+	inBubble(t, func(w *world) {
+		ann := w.addMember("ann")
+		w.addMachine(ann, "box", 1, "m")
+		w.wantServed(w.do(ask{by: ann, model: "m"}), 1)
+		w.must(w.db.RevokeKey(w.t.Context(), ann.key.ID, time.Now())) // and nobody says so
+		time.Sleep(5 * time.Second)
+		w.wantCode(w.do(ask{by: ann, model: "m"}), "invalid_api_key", "")
+	})
+}
+
+// The end of a key ends what runs by it and what waits with it.
+func TestKeyRevokedUnderway(t *testing.T) {
+	both(t, func(w *world, stream bool) {
+		ann := w.addMember("ann")
+		w.addMachine(ann, "box", 1, "m")
+		w.set(paced(2 * time.Second))
+		runs := w.begin(ask{by: ann, model: "m", stream: stream, words: 100})
+		w.begun(runs)
+		waits := w.begin(ask{by: ann, model: "m", stream: stream})
+		time.Sleep(10 * time.Second)
+		old := ann.key.ID
+		w.addKey(ann, "all") // another key of the same member goes on
+		other := w.begin(ask{by: ann, model: "m", stream: stream, words: 2})
+		time.Sleep(10 * time.Second)
+		w.must(w.db.RevokeKey(w.t.Context(), old, time.Now()))
+		<-runs.over
+		<-waits.over
+		for _, a := range []*answer{runs, waits} {
+			w.wantCode(a, "invalid_api_key", "")
+			if a.took() > 25*time.Second {
+				w.t.Error(a)
+			}
+		}
+		if runs.framed != stream || !stream && runs.status != 401 {
+			w.t.Error(runs)
+		}
+		u := w.wantRecord(runs, "invalid_api_key", w.on(runs))
+		if w.wantRecord(waits, "invalid_api_key", nil); stream && u.TokensOut < 9 {
+			w.t.Errorf("%+v", u)
+		}
+		<-other.over
+		w.wantServed(other, 1)
+		w.settled()
+	})
+}
+
+// The end of a share ends what runs by it.
+func TestShareEndedUnderway(t *testing.T) {
+	for elsewhere, code := range map[bool]string{false: "NOT_IN_CIRCLE", true: "CASCADE_EXHAUSTED"} {
+		inBubble(t, func(w *world) {
+			ann, bob := w.addMember("ann"), w.addMember("bob")
+			w.addMachine(ann, "box", 2, "m")
+			w.share(ann, bob)
+			w.set(paced(2 * time.Second))
+			a := w.begin(ask{by: bob, model: "m", stream: true, words: 100})
+			own := w.begin(ask{by: ann, model: "m", stream: true, words: 10})
+			time.Sleep(11 * time.Second)
+			if elsewhere {
+				w.addMachine(bob, "bobs", 1, "m")
+			}
+			w.must(w.db.RemoveShare(w.t.Context(), ann.ID, bob.ID))
+			<-a.over
+			w.wantCode(a, code, "")
+			if !a.framed || a.text == "" || a.took() > 16*time.Second {
+				w.t.Error(a)
+			}
+			if u := w.wantRecord(a, code, w.on(a)); u.TokensOut < 5 {
+				w.t.Errorf("%+v", u)
+			}
+			<-own.over
+			w.wantServed(own, 1)
+			w.settled()
+		})
+	}
+}
+
+func TestShareEnded(t *testing.T) {
+	inBubble(t, func(w *world) {
+		ann, bob := w.addMember("ann"), w.addMember("bob")
+		w.addMachine(ann, "box", 1, "m")
+		w.wantCode(w.do(ask{by: bob, model: "m"}), "NOT_IN_CIRCLE", "")
+		w.wantCode(w.do(ask{by: bob, model: "n"}), "model_not_found", "")
+		w.share(ann, bob)
+		w.set(slow(10 * time.Second))
+		a := w.begin(ask{by: ann, model: "m"})
+		w.begun(a)
+		waits := w.begin(ask{by: bob, model: "m"})
+		time.Sleep(time.Second)
+		w.must(w.db.RemoveShare(w.t.Context(), ann.ID, bob.ID))
+		<-waits.over
+		w.wantCode(waits, "NOT_IN_CIRCLE", "")
+		if waits.took() > 6*time.Second {
+			w.t.Error(waits)
+		}
+		w.wantCode(w.do(ask{by: bob, model: "m", stream: true}), "NOT_IN_CIRCLE", "")
+		<-a.over
+		w.wantServed(a, 1)
+	})
+}
+
+func TestMemberDisabled(t *testing.T) {
+	inBubble(t, func(w *world) {
+		ann, bob := w.addMember("ann"), w.addMember("bob")
+		box := w.addMachine(ann, "box", 1, "m")
+		w.addMachine(bob, "bobs", 1, "n")
+		w.share(ann, bob)
+		w.must(w.db.SetMemberDisabled(w.t.Context(), ann.ID, true))
+		time.Sleep(5 * time.Second)
+		w.wantCode(w.do(ask{by: ann, model: "m"}), "invalid_api_key", "")
+		w.wantCode(w.do(ask{by: bob, model: "m"}), "model_not_found", "")
+		if s := box.Status().Line; s.State != daemon.LineRefused || !strings.Contains(s.Trouble, "sign in again") {
+			w.t.Errorf("%+v", s)
+		}
+		w.must(w.db.SetMemberDisabled(w.t.Context(), ann.ID, false))
+		box.stop()
+		box.start()
+		time.Sleep(2 * time.Second)
+		w.wantServed(w.do(ask{by: bob, model: "m"}), 1)
+	})
+}
+
+func TestMachineRevoked(t *testing.T) {
+	inBubble(t, func(w *world) {
+		ann := w.addMember("ann")
+		box := w.addMachine(ann, "box", 1, "m")
+		w.set(paced(time.Second))
+		a := w.begin(ask{by: ann, model: "m", stream: true, words: 60})
+		time.Sleep(3 * time.Second)
+		w.must(w.db.RevokeMachine(w.t.Context(), box.id, time.Now()))
+		<-a.over
+		w.wantCode(a, "machine_offline", "")
+		if a.took() > 8*time.Second {
+			w.t.Error(a)
+		}
+		time.Sleep(time.Second)
+		if s := box.Status().Line; s.State != daemon.LineRefused || !strings.Contains(s.Trouble, "sign in again") {
+			w.t.Errorf("%+v", s)
+		}
+		if !box.newest().dead() {
+			w.t.Error("the tunnel lives")
+		}
+		w.wantCode(w.do(ask{by: ann, model: "m"}), "model_not_found", "")
+	})
+}
+
+// While the database cannot be read the hub serves for 5 s from what it knows
+// and then refuses; who waits, waits on.
+func TestDatabaseDown(t *testing.T) {
+	inBubble(t, func(w *world) {
+		ann := w.addMember("ann")
+		w.addMachine(ann, "box", 1, "m")
+		w.set(slow(20 * time.Second))
+		a := w.begin(ask{by: ann, model: "m"})
+		w.begun(a)
+		waits := w.begin(ask{by: ann, model: "m", stream: true})
+		synctest.Wait()
+		w.down.Store(true)
+		w.set(enginetest.Behaviour{})
+		time.Sleep(10 * time.Second)
+		for _, stream := range []bool{false, true} {
+			w.wantCode(w.do(ask{by: ann, model: "m", stream: stream}), "CASCADE_EXHAUSTED", "")
+		}
+		<-a.over
+		w.wantServed(a, 1)
+		<-waits.over
+		w.wantCode(waits, "CASCADE_EXHAUSTED", "")
+		w.within("refused", waits.took(), 180*time.Second)
+		w.down.Store(false)
+		time.Sleep(2 * time.Second)
+		w.wantServed(w.do(ask{by: ann, model: "m"}), 1)
+		time.Sleep(2 * time.Second)
+		records, err := w.db.Usage(w.t.Context(), store.UsageFilter{})
+		w.must(err)
+		if len(records) != 3 { // where the key could not be checked there was no call
+			w.t.Errorf("%d records", len(records))
+		}
+	})
+}
+
+// settled fails the test unless, soon after everything ended, nothing is held.
+func (w *world) settled() {
+	w.t.Helper()
+	time.Sleep(3 * time.Second)
+	synctest.Wait()
+	for m := range w.live.Snapshot().Machines() {
+		if n := m.Load.InFlight(); n != 0 {
+			w.t.Errorf("the hub holds %d slots of %s", n, m.Name)
+		}
+	}
+	for _, m := range w.machines {
+		if c := m.engine.Counts(); c.Running != 0 {
+			w.t.Errorf("the engine of %s still runs %d", m.name, c.Running)
+		}
+		if m.end != nil && m.Status().Routed != 0 {
+			w.t.Errorf("the daemon of %s holds %d slots", m.name, m.Status().Routed)
+		}
+	}
+}
+
+// routable waits until the machine is in the fleet.
+func (w *world) routable(m *machine) {
+	w.t.Helper()
+	for range 120 {
+		if found := w.machineNow(m); found {
+			return
+		}
+		time.Sleep(time.Second)
+	}
+	w.t.Fatalf("%s is not back: %+v", m.name, m.Status().Line)
+}

@@ -1,0 +1,91 @@
+package sim
+
+import (
+	"context"
+	"errors"
+	"sync/atomic"
+	"time"
+
+	"github.com/kith/kith/internal/account"
+	"github.com/kith/kith/internal/fleet"
+	"github.com/kith/kith/internal/store"
+)
+
+var errDown = errors.New("the database is down")
+
+// trouble is what the hub has with its database.
+type trouble struct {
+	down atomic.Bool  // it cannot be reached
+	slow atomic.Int64 // how long it takes to answer, a time.Duration
+}
+
+// meet is a question to the database: it takes its time or fails.
+func (d *trouble) meet(ctx context.Context) error {
+	took := time.Duration(d.slow.Load())
+	switch {
+	case d.down.Load():
+		return errDown
+	case took == 0:
+		return nil
+	}
+	select {
+	case <-time.After(took):
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// records is the store as the hub has it.
+type records struct {
+	*store.DB
+	*trouble
+}
+
+func (r records) KeyByHash(ctx context.Context, hash [32]byte) (account.Key, account.Member, error) {
+	if err := r.meet(ctx); err != nil {
+		return account.Key{}, account.Member{}, err
+	}
+	return r.DB.KeyByHash(ctx, hash)
+}
+
+func (r records) MachineByHash(ctx context.Context, hash [32]byte) (account.Machine, account.Member, error) {
+	if err := r.meet(ctx); err != nil {
+		return account.Machine{}, account.Member{}, err
+	}
+	return r.DB.MachineByHash(ctx, hash)
+}
+
+func (r records) RecordUsage(ctx context.Context, batch []account.Usage) error {
+	if err := r.meet(ctx); err != nil {
+		return err
+	}
+	return r.DB.RecordUsage(ctx, batch)
+}
+
+func (r records) TouchKeys(ctx context.Context, used map[string]time.Time) error {
+	if err := r.meet(ctx); err != nil {
+		return err
+	}
+	return r.DB.TouchKeys(ctx, used)
+}
+
+// facts is the store as the registry has it.
+type facts struct {
+	*store.Facts
+	*trouble
+}
+
+func (f facts) Changes(ctx context.Context, after int64) (int64, []fleet.Change, error) {
+	if err := f.meet(ctx); err != nil {
+		return 0, nil, err
+	}
+	return f.Facts.Changes(ctx, after)
+}
+
+func (f facts) KeptMachine(ctx context.Context, id fleet.MachineID) (fleet.Kept, bool, error) {
+	if err := f.meet(ctx); err != nil {
+		return fleet.Kept{}, false, err
+	}
+	return f.Facts.KeptMachine(ctx, id)
+}

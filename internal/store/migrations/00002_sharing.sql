@@ -1,0 +1,18 @@
+-- +goose Up
+
+-- Kept out of every group, whichever its owner is in or joins later.
+ALTER TABLE machines ADD COLUMN kept_out boolean NOT NULL DEFAULT false;
+
+-- Codes that make a share of their owner's machines with whoever accepts one.
+CREATE TABLE invites (
+    id        text   PRIMARY KEY CHECK (id <> ''),
+    owner_id  text   NOT NULL REFERENCES members (id),
+    hash      bytea  NOT NULL UNIQUE CHECK (length(hash) = 32),
+    last_four text   NOT NULL,
+    uses      bigint NOT NULL CHECK (uses > 0),
+    used      bigint NOT NULL CHECK (used >= 0 AND used <= uses),
+    created   bigint NOT NULL,
+    expires   bigint NOT NULL,
+    revoked   bigint NOT NULL
+);
+CREATE INDEX invites_of_owner ON invites (owner_id, created);

@@ -1,0 +1,45 @@
+package store
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/go-json-experiment/json"
+
+	"github.com/kith/kith/internal/account"
+	"github.com/kith/kith/internal/store/internal/query"
+)
+
+// SaveStories keeps the stories in one transaction, and drops those older than
+// account.StoryLife. A story that is there already stays as it was.
+func (db *DB) SaveStories(ctx context.Context, stories []account.Story, now time.Time) error {
+	rows := make([]query.InsertStoryParams, len(stories))
+	for i, s := range stories {
+		text, err := json.Marshal(s)
+		if err != nil {
+			return db.told(fmt.Errorf("%w: %w", ErrInvalid, err), "keep the story of call %q", s.CallID)
+		}
+		rows[i] = query.InsertStoryParams{CallID: s.CallID, MemberID: s.MemberID, Started: millis(s.Started), Story: string(text)}
+	}
+	err := db.transact(ctx, func(q *query.Queries) error {
+		for _, row := range rows {
+			if err := q.InsertStory(ctx, row); err != nil {
+				return err
+			}
+		}
+		return q.PruneStories(ctx, millis(now.Add(-account.StoryLife)))
+	})
+	return db.told(err, "keep %d stories", len(stories))
+}
+
+// Story is what the member may know of the call; ErrNotFound where that is
+// nothing, whether there was such a call or not.
+func (db *DB) Story(ctx context.Context, callID, memberID string) (account.Story, error) {
+	s := account.Story{MemberID: memberID}
+	row, err := db.query.Story(ctx, query.StoryParams{CallID: callID, MemberID: memberID})
+	if err == nil {
+		err = json.Unmarshal([]byte(row), &s)
+	}
+	return s, db.told(err, "read the story of call %q", callID)
+}

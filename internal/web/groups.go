@@ -1,0 +1,237 @@
+package web
+
+import (
+	"errors"
+	"time"
+	"unicode"
+	"unicode/utf8"
+
+	"github.com/kith/kith/internal/account"
+	"github.com/kith/kith/internal/fault"
+)
+
+// Group is a group as a member sees it: those who are not in it are not told
+// who is.
+type Group struct {
+	Name    string            `json:"name"`
+	Kind    account.GroupKind `json:"kind"`
+	In      bool              `json:"in"`
+	Admin   bool              `json:"admin"`
+	Size    int               `json:"size"`
+	Members []GroupMember     `json:"members"`
+	KeptOut []string          `json:"kept_out"` // names of the caller's machines that are kept out of it
+	Created time.Time         `json:"created"`
+}
+
+// GroupMember is a member of a group.
+type GroupMember struct {
+	Name  string `json:"name"`
+	Admin bool   `json:"admin"`
+}
+
+func viewGroup(g account.SeenGroup) Group {
+	v := Group{
+		Name: g.Name, Kind: g.Kind, In: g.In, Admin: g.Admin, Size: g.Size, Created: g.Created,
+		Members: []GroupMember{}, KeptOut: []string{},
+	}
+	for _, m := range g.Members {
+		v.Members = append(v.Members, GroupMember(m))
+	}
+	for _, m := range g.KeptOut {
+		v.KeptOut = append(v.KeptOut, m.Name)
+	}
+	return v
+}
+
+// group finds the group of that name among those the caller may see.
+func (a *API) group(r *request, name string) (account.SeenGroup, error) {
+	if name != "" {
+		groups, err := a.Accounts.SeenGroups(r.Context(), r.me, name)
+		if err != nil && !errors.Is(err, account.ErrNotFound) {
+			return account.SeenGroup{}, err
+		}
+		if len(groups) == 1 {
+			return groups[0], nil
+		}
+	}
+	return account.SeenGroup{}, fault.New(fault.NotFound, "no group named %.80q is open, and you are in none of that name", name)
+}
+
+// sees lets those pass who may see the group in the path.
+func (a *API) sees(r *request) (err error) {
+	r.group, err = a.group(r, r.values["group"])
+	return err
+}
+
+// isIn lets the group's members pass.
+func (a *API) isIn(r *request) error {
+	err := a.sees(r)
+	if err == nil && !r.group.In {
+		err = fault.New(fault.NotAllowed, "you are not in group %q; anyone can join it", r.group.Name)
+	}
+	return err
+}
+
+// isAdmin lets the group's admins pass.
+func (a *API) isAdmin(r *request) error {
+	err := a.isIn(r)
+	if err == nil && !r.group.Admin {
+		err = fault.New(fault.NotAllowed, "only an admin of group %q may do this", r.group.Name)
+	}
+	return err
+}
+
+// runsOrg lets an org's admins pass: who is in an open group is nobody's
+// decision but each member's own.
+func (a *API) runsOrg(r *request) error {
+	err := a.isAdmin(r)
+	if err == nil && r.group.Kind != account.GroupOrg {
+		err = fault.New(fault.InvalidRequest, "group %q is open: members join and leave it by themselves", r.group.Name)
+	}
+	return err
+}
+
+// listGroups is GET /api/groups: those the caller is in, and all open ones.
+func (a *API) listGroups(r *request) (any, error) {
+	groups, err := a.Accounts.SeenGroups(r.Context(), r.me, "")
+	if err != nil {
+		return nil, err
+	}
+	views := make([]Group, len(groups))
+	for i, g := range groups {
+		views[i] = viewGroup(g)
+	}
+	return listOf(views), nil
+}
+
+// createGroup is POST /api/groups {"name","kind"}; the caller is its first
+// member and admin.
+func (a *API) createGroup(r *request) (any, error) {
+	ask, err := read[struct {
+		Name string            `json:"name"`
+		Kind account.GroupKind `json:"kind"`
+	}](r)
+	if err != nil {
+		return nil, err
+	}
+	if f := CheckName(ask.Name); f != nil {
+		return nil, f
+	}
+	if ask.Kind != account.GroupOrg && ask.Kind != account.GroupOpen {
+		return nil, fault.New(fault.InvalidRequest, "a group's kind is org or open, not %.40q", ask.Kind).WithParam("kind")
+	}
+	group := account.Group{
+		ID: account.NewID("grp_"), Name: ask.Name, Kind: ask.Kind, Created: time.Now().UTC(),
+		Members: []account.GroupMember{{MemberID: r.me, Admin: true}},
+	}
+	if err := a.Accounts.CreateGroup(r.Context(), group); err != nil {
+		return nil, taken(err, "a group named %q is there already", ask.Name)
+	}
+	made, err := a.group(r, ask.Name)
+	return viewGroup(made), err
+}
+
+// endGroup is DELETE /api/groups/{group}.
+func (a *API) endGroup(r *request) (any, error) {
+	return r.did("ended", a.Accounts.EndGroup(r.Context(), r.me, r.group.ID))
+}
+
+// joinGroup is POST /api/groups/{group}/join.
+func (a *API) joinGroup(r *request) (any, error) {
+	switch {
+	case r.group.In:
+		return r.did("joined", nil)
+	case r.group.Kind != account.GroupOpen: // not reached: such a group is not seen
+		return nil, fault.New(fault.NotAllowed, "an admin of group %q has to add you", r.group.Name)
+	}
+	err := a.Accounts.JoinGroup(r.Context(), r.group.ID, r.me)
+	if errors.Is(err, account.ErrExists) {
+		err = nil // by another request, just now
+	}
+	return r.did("joined", err)
+}
+
+// leaveGroup is POST /api/groups/{group}/leave.
+func (a *API) leaveGroup(r *request) (any, error) {
+	return r.did("left", a.Accounts.LeaveGroup(r.Context(), r.group.ID, r.me))
+}
+
+// addToGroup is POST /api/groups/{group}/members {"member"}.
+func (a *API) addToGroup(r *request) (any, error) {
+	ask, err := read[memberName](r)
+	if err != nil {
+		return nil, err
+	}
+	member, err := a.member(r.Context(), ask.Member)
+	if err != nil {
+		return nil, err
+	}
+	err = a.Accounts.AdmitToGroup(r.Context(), r.me, r.group.ID, member.ID)
+	if errors.Is(err, account.ErrExists) {
+		err = nil
+	}
+	return r.didTo(member.Name, "added", err)
+}
+
+// memberName is the body of what is done to one member.
+type memberName struct {
+	Member string `json:"member"`
+}
+
+// removeFromGroup is DELETE /api/groups/{group}/members/{member}.
+func (a *API) removeFromGroup(r *request) (any, error) {
+	name := r.values["member"]
+	member, err := a.Accounts.MemberByName(r.Context(), name)
+	if err == nil {
+		err = a.Accounts.ExpelFromGroup(r.Context(), r.me, r.group.ID, member.ID)
+	}
+	return r.didTo(name, "removed", err)
+}
+
+// makeAdmin is POST /api/groups/{group}/admins {"member"}.
+func (a *API) makeAdmin(r *request) (any, error) {
+	ask, err := read[memberName](r)
+	if err != nil {
+		return nil, err
+	}
+	member, err := a.Accounts.MemberByName(r.Context(), ask.Member)
+	if err == nil {
+		err = a.Accounts.MakeAdmin(r.Context(), r.me, r.group.ID, member.ID)
+	}
+	return r.didTo(ask.Member, "admin", err)
+}
+
+// groupAct says what was done to a group, and to whom.
+type groupAct struct {
+	Group  string `json:"group"`
+	Member string `json:"member"`
+	State  string `json:"state"`
+}
+
+// did answers what the caller did about itself and the group.
+func (r *request) did(state string, err error) (any, error) {
+	return r.didTo(r.caller.Name, state, err)
+}
+
+func (r *request) didTo(member, state string, err error) (any, error) {
+	if errors.Is(err, account.ErrLastAdmin) {
+		return nil, fault.New(fault.InvalidRequest, "%q would be left without an admin: make another member one first", r.group.Name).Because(err)
+	}
+	if err != nil {
+		return nil, notFound(err, "%.80q is not in group %q", member, r.group.Name)
+	}
+	return groupAct{r.group.Name, member, state}, nil
+}
+
+// CheckName holds what a member, machine or group may be called: 1 to 64
+// letters, digits or any of "-_. ", no space at an end; nil if it may.
+func CheckName(name string) *fault.Fault {
+	ok := name != "" && len(name) <= 64 && utf8.ValidString(name) && name[0] != ' ' && name[len(name)-1] != ' '
+	for _, c := range name {
+		ok = ok && (unicode.IsLetter(c) || unicode.IsDigit(c) || c == '-' || c == '_' || c == '.' || c == ' ')
+	}
+	if !ok {
+		return fault.New(fault.InvalidRequest, "a name is 1 to 64 bytes of letters, digits, spaces inside, or any of - _ .; this is not: %.80q", name).WithParam("name")
+	}
+	return nil
+}

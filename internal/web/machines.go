@@ -1,0 +1,172 @@
+package web
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/kith/kith/internal/account"
+	"github.com/kith/kith/internal/fault"
+	"github.com/kith/kith/internal/fleet"
+)
+
+// controlTime is how long a machine may take to bring a change into force.
+const controlTime = 10 * time.Second
+
+// maxSlots is the most slots a machine can be told to have.
+const maxSlots = 1024
+
+// Machine is a machine as its owner is told of it. What it says of itself is
+// its newest advertisement; of one that never connected there is none.
+type Machine struct {
+	ID       string         `json:"id"`
+	Name     string         `json:"name"`
+	Online   bool           `json:"online"`
+	Paused   bool           `json:"paused"`
+	Hours    string         `json:"hours"` // empty: always
+	Timezone string         `json:"timezone"`
+	Open     bool           `json:"open"` // inside its hours now
+	Slots    int            `json:"slots"`
+	Running  int            `json:"running"` // calls that this hub sent it
+	Models   []MachineModel `json:"models"`
+	KeptOut  bool           `json:"kept_out"` // of every group
+	Created  time.Time      `json:"created"`
+	LastSeen time.Time      `json:"last_seen,omitzero"`
+}
+
+// MachineModel is one model that a machine offers.
+type MachineModel struct {
+	ID            fleet.ModelID `json:"id"`
+	ContextLength int           `json:"context_length,omitzero"`
+	Slots         int           `json:"slots,omitzero"` // 0: only the machine's count
+}
+
+func viewMachine(record account.Machine, live *fleet.Machine, now time.Time) Machine {
+	v := Machine{
+		ID: record.ID, Name: record.Name, KeptOut: record.KeptOut, Created: record.Created, LastSeen: record.LastSeen,
+		Models: []MachineModel{},
+	}
+	if live == nil {
+		return v
+	}
+	v.Online, v.Paused, v.Hours, v.Timezone = live.Online, live.Paused, live.Hours.String(), live.Hours.Zone()
+	v.Open, v.Slots, v.Running = live.Hours.Open(now), live.Slots, live.Load.InFlight()
+	if live.Online {
+		v.LastSeen = now.UTC()
+	}
+	for _, o := range live.Offers {
+		v.Models = append(v.Models, MachineModel{o.ID, o.ContextLength, o.Slots})
+	}
+	return v
+}
+
+// listMachines is GET /api/machines: the caller's own that may connect.
+func (a *API) listMachines(r *request) (any, error) {
+	records, err := a.Accounts.Machines(r.Context(), r.me)
+	if err != nil {
+		return nil, err
+	}
+	var views []Machine
+	snapshot, now := a.Snapshot(), time.Now()
+	for _, record := range records {
+		if record.Revoked.IsZero() {
+			views = append(views, viewMachine(record, snapshot.Machine(fleet.MachineID(record.ID)), now))
+		}
+	}
+	return listOf(views), nil
+}
+
+// owns lets the owner of the machine in the path pass.
+func (a *API) owns(r *request) (err error) {
+	id := r.values["machine"]
+	r.machine, err = a.Accounts.OwnMachine(r.Context(), r.me, id)
+	return notFound(err, "you have no machine with the id %.80q", id)
+}
+
+// Control is a change of the owner's to a machine: what is nil stays as it is.
+type Control struct {
+	// Paused stops, or begins again, to take calls; those that run finish.
+	Paused *bool `json:"paused,omitzero"`
+	// Until ends a pause by itself.
+	Until *time.Time `json:"until,omitzero"`
+	// Hours are weekly windows as ParseHours reads them, in Timezone, an IANA
+	// name; empty: always.
+	Hours    *string `json:"hours,omitzero"`
+	Timezone *string `json:"timezone,omitzero"`
+	// Slots is how many calls may run at once; 0: as many as the engines say.
+	Slots *int `json:"slots,omitzero"`
+}
+
+// check refuses what a machine would refuse, in words that name the member.
+func (c *Control) check(now time.Time) error {
+	switch {
+	case *c == Control{}:
+		return fault.New(fault.InvalidRequest, "nothing is to be changed: give paused, hours, timezone or slots")
+	case c.Until != nil && (c.Paused == nil || !*c.Paused):
+		return fault.New(fault.InvalidRequest, "until ends a pause: it goes with paused = true").WithParam("until")
+	case c.Until != nil && !c.Until.After(now):
+		return fault.New(fault.InvalidRequest, "the end of the pause is past already").WithParam("until")
+	case c.Slots != nil && (*c.Slots < 0 || *c.Slots > maxSlots):
+		return fault.New(fault.InvalidRequest, "slots is how many calls may run at once, up to %d; 0 is what the engines say", maxSlots).WithParam("slots")
+	}
+	if c.Timezone != nil {
+		if _, err := fleet.ParseHours("", *c.Timezone); err != nil {
+			return fault.New(fault.InvalidRequest, "%v", err).WithParam("timezone")
+		}
+	}
+	if c.Hours != nil {
+		if _, err := fleet.ParseHours(*c.Hours, ""); err != nil {
+			return fault.New(fault.InvalidRequest, "%v", err).WithParam("hours")
+		}
+	}
+	return nil
+}
+
+// controlMachine is POST /api/machines/{machine}/control: the machine keeps the
+// change, and is asked for it now.
+func (a *API) controlMachine(r *request) (any, error) {
+	change, err := read[Control](r)
+	if err != nil {
+		return nil, err
+	}
+	if err := change.check(time.Now()); err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithTimeout(r.Context(), controlTime)
+	defer cancel()
+	err = a.Control(ctx, fleet.MachineID(r.machine.ID), change)
+	switch {
+	case errors.Is(err, ErrNotConnected):
+		return nil, fault.New(fault.MachineOffline, "machine %q is not connected: change it there, or once it is", r.machine.Name)
+	case err != nil:
+		return nil, fault.New(fault.MachineOffline, "machine %q did not take the change; try again", r.machine.Name).Because(err)
+	}
+	return map[string]string{"id": r.machine.ID, "name": r.machine.Name, "state": "changed"}, nil
+}
+
+// keepOut is POST /api/machines/{machine}/keep-out {"group"} or {"all":true},
+// with {"undo":true} to let it in again.
+func (a *API) keepOut(r *request) (any, error) {
+	ask, err := read[struct {
+		Group string `json:"group"`
+		All   bool   `json:"all"`
+		Undo  bool   `json:"undo"`
+	}](r)
+	switch {
+	case err != nil:
+		return nil, err
+	case (ask.Group == "") != ask.All:
+		return nil, fault.New(fault.InvalidRequest, "name the group that the machine is kept out of, or give all = true").WithParam("group")
+	}
+	answer := map[string]any{"machine": r.machine.Name, "kept_out": !ask.Undo}
+	if ask.All {
+		answer["all"] = true
+		return answer, a.Accounts.KeepOutOfAll(r.Context(), r.me, r.machine.ID, !ask.Undo)
+	}
+	group, err := a.group(r, ask.Group)
+	if err != nil {
+		return nil, err
+	}
+	answer["group"] = group.Name
+	return answer, a.Accounts.KeepOutOwn(r.Context(), r.me, group.ID, r.machine.ID, !ask.Undo)
+}

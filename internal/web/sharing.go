@@ -1,0 +1,276 @@
+package web
+
+import (
+	"errors"
+	"strings"
+	"time"
+
+	"github.com/kith/kith/internal/account"
+	"github.com/kith/kith/internal/credential"
+	"github.com/kith/kith/internal/fault"
+	"github.com/kith/kith/internal/fleet"
+)
+
+// Bounds of what a share and an invite may say.
+const (
+	maxModels  = 64
+	maxLimit   = 1_000_000
+	maxUses    = 1000
+	maxLife    = 365 * 24 * time.Hour
+	aDay       = 24 * time.Hour
+	inviteLife = 7 * aDay
+)
+
+// Share is a share as either side is told of it. Its limits are the owner's
+// (decisions 1); an empty or zero one is none.
+type Share struct {
+	ID    string `json:"id"`
+	Owner string `json:"owner"`
+	With  string `json:"with"`
+	// Direction is "given" to its owner, "received" to the other.
+	Direction string `json:"direction"`
+	Limits
+	Created time.Time `json:"created"`
+}
+
+// Limits are what an owner may limit a share to.
+type Limits struct {
+	Models []string `json:"models"`
+	// Hours are weekly windows as ParseHours reads them, on the wall clock of
+	// each machine's zone; they narrow the machine's own.
+	Hours      string `json:"hours"`
+	Concurrent int    `json:"concurrent"` // calls at once
+	PerDay     int    `json:"per_day"`    // calls started in one UTC day
+}
+
+func (r *request) share(s account.NamedShare) Share {
+	view := Share{
+		ID: s.ID, Owner: s.Owner, With: s.Member, Direction: "received", Created: s.Created,
+		Limits: Limits{Models: s.Models, Hours: s.Hours, Concurrent: s.Concurrent, PerDay: s.PerDay},
+	}
+	if s.OwnerID == r.me {
+		view.Direction = "given"
+	}
+	if view.Models == nil {
+		view.Models = []string{}
+	}
+	return view
+}
+
+// listShares is GET /api/shares: those of the caller's machines, and those with
+// the caller.
+func (a *API) listShares(r *request) (any, error) {
+	shares, err := a.Accounts.NamedShares(r.Context(), r.me)
+	if err != nil {
+		return nil, err
+	}
+	views := make([]Share, len(shares))
+	for i, s := range shares {
+		views[i] = r.share(s)
+	}
+	return listOf(views), nil
+}
+
+// putShare is POST /api/shares: the caller's machines, for a member, within the
+// limits given. Of a share that is there already it changes the limits.
+func (a *API) putShare(r *request) (any, error) {
+	type asked struct {
+		With string `json:"with"`
+		Limits
+	}
+	ask, err := read[asked](r)
+	if err != nil {
+		return nil, err
+	}
+	if err := ask.check(); err != nil {
+		return nil, err
+	}
+	with, err := a.member(r.Context(), ask.With)
+	if err != nil {
+		return nil, err
+	}
+	if with.ID == r.me {
+		return nil, fault.New(fault.InvalidRequest, "your own machines are yours already: share them with somebody else").WithParam("with")
+	}
+	made, err := a.Accounts.PutShare(r.Context(), account.Share{
+		ID: account.NewID("shr_"), OwnerID: r.me, MemberID: with.ID, Created: time.Now().UTC(),
+		Models: ask.Models, Hours: ask.Hours, Concurrent: ask.Concurrent, PerDay: ask.PerDay,
+	})
+	if err != nil {
+		return nil, err
+	}
+	return r.share(account.NamedShare{Share: made, Owner: r.caller.Name, Member: with.Name}), nil
+}
+
+// check refuses limits that mean nothing, and writes the hours in their one form.
+func (l *Limits) check() error {
+	if len(l.Models) > maxModels {
+		return fault.New(fault.InvalidRequest, "a share names at most %d models; name none to share all", maxModels).WithParam("models")
+	}
+	for _, id := range l.Models {
+		if !fleet.ModelID(id).Valid() {
+			return fault.New(fault.InvalidRequest, "%.80q is no model's id: write it exactly as GET /v1/models lists it", id).WithParam("models")
+		}
+	}
+	hours, err := fleet.ParseHours(l.Hours, "")
+	if err != nil {
+		return fault.New(fault.InvalidRequest, "%v", err).WithParam("hours")
+	}
+	l.Hours = hours.String()
+	if l.Concurrent < 0 || l.Concurrent > maxLimit {
+		return fault.New(fault.InvalidRequest, "concurrent is how many calls may run at once, 0 for no limit").WithParam("concurrent")
+	}
+	if l.PerDay < 0 || l.PerDay > maxLimit {
+		return fault.New(fault.InvalidRequest, "per_day is how many calls a day may start, 0 for no limit").WithParam("per_day")
+	}
+	return nil
+}
+
+// removeShare is DELETE /api/shares/{member}: the caller no longer shares with
+// that member, disabled or not.
+func (a *API) removeShare(r *request) (any, error) {
+	name := r.values["member"]
+	with, err := a.Accounts.MemberByName(r.Context(), name)
+	if err == nil {
+		err = a.Accounts.RemoveShare(r.Context(), r.me, with.ID)
+	}
+	if err != nil {
+		return nil, notFound(err, "you do not share with %q", name)
+	}
+	return map[string]string{"owner": r.caller.Name, "with": with.Name, "state": "ended"}, nil
+}
+
+// Invite is an invite as its owner is told of it.
+type Invite struct {
+	ID string `json:"id"`
+	// Code is told once, when the invite is made.
+	Code     string    `json:"code,omitzero"`
+	LastFour string    `json:"last_four"`
+	State    string    `json:"state"` // "open", "used up", "expired" or "revoked"
+	Uses     int       `json:"uses"`
+	Used     int       `json:"used"`
+	Created  time.Time `json:"created"`
+	Expires  time.Time `json:"expires"`
+}
+
+func viewInvite(i account.Invite, code string, now time.Time) Invite {
+	v := Invite{ID: i.ID, Code: code, LastFour: i.LastFour, State: "open", Uses: i.Uses, Used: i.Used, Created: i.Created, Expires: i.Expires}
+	switch {
+	case !i.Revoked.IsZero():
+		v.State = "revoked"
+	case i.Used >= i.Uses:
+		v.State = "used up"
+	case !i.Expires.After(now):
+		v.State = "expired"
+	}
+	return v
+}
+
+// createInvite is POST /api/invites {"uses","expires"}: a code that shares the
+// caller's machines with whoever accepts it. expires is a time from now, like
+// "7d" or "12h".
+func (a *API) createInvite(r *request) (any, error) {
+	type asked struct {
+		Uses    int    `json:"uses"`
+		Expires string `json:"expires"`
+	}
+	ask := asked{Uses: 1}
+	if len(r.body) > 0 {
+		given, err := read[asked](r)
+		if err != nil {
+			return nil, err
+		}
+		if ask.Expires = given.Expires; given.Uses != 0 {
+			ask.Uses = given.Uses
+		}
+	}
+	if ask.Uses < 1 || ask.Uses > maxUses {
+		return nil, fault.New(fault.InvalidRequest, "an invite has 1 to %d uses", maxUses).WithParam("uses")
+	}
+	life, err := parseLife(ask.Expires)
+	if err != nil {
+		return nil, err
+	}
+	code, now := credential.Mint(credential.InviteCode, a.Region), time.Now().UTC().Truncate(time.Millisecond)
+	made := account.Invite{
+		ID: account.NewID("inv_"), OwnerID: r.me, Hash: code.Hash(), LastFour: code.LastFour(),
+		Uses: ask.Uses, Created: now, Expires: now.Add(life),
+	}
+	if err := a.Accounts.CreateInvite(r.Context(), made); err != nil {
+		return nil, err
+	}
+	return viewInvite(made, code.Reveal(), now), nil
+}
+
+// parseLife reads how long an invite lives; days are written as in "7d".
+func parseLife(text string) (time.Duration, error) {
+	if text == "" {
+		return inviteLife, nil
+	}
+	unit := text
+	days, whole := strings.CutSuffix(text, "d")
+	if whole {
+		unit = days + "h"
+	}
+	life, err := time.ParseDuration(unit)
+	if whole {
+		life *= 24
+	}
+	if err != nil || life < time.Minute || life > maxLife {
+		return 0, fault.New(fault.InvalidRequest, "expires is a time from a minute to 365 days, like 7d or 12h, not %.40q", text).WithParam("expires")
+	}
+	return life, nil
+}
+
+// listInvites is GET /api/invites: the caller's own.
+func (a *API) listInvites(r *request) (any, error) {
+	invites, err := a.Accounts.Invites(r.Context(), r.me)
+	if err != nil {
+		return nil, err
+	}
+	views, now := make([]Invite, len(invites)), time.Now()
+	for i, invite := range invites {
+		views[i] = viewInvite(invite, "", now)
+	}
+	return listOf(views), nil
+}
+
+// revokeInvite is DELETE /api/invites/{invite}. Shares that it made stay.
+func (a *API) revokeInvite(r *request) (any, error) {
+	id := r.values["invite"]
+	if err := a.Accounts.RevokeInvite(r.Context(), r.me, id, time.Now().UTC()); err != nil {
+		return nil, notFound(err, "you have no open invite with the id %.80q", id)
+	}
+	return map[string]string{"id": id, "state": "revoked"}, nil
+}
+
+// acceptInvite is POST /api/invites/accept {"code"}: whoever made the code
+// shares with the caller from here on. A code accepted before by the caller is
+// accepted again, at no use: an answer may have been lost.
+func (a *API) acceptInvite(r *request) (any, error) {
+	ask, err := read[struct {
+		Code string `json:"code"`
+	}](r)
+	if err != nil {
+		return nil, err
+	}
+	dead := fault.New(fault.NotFound, "the invite is wrong, used up, expired or revoked; ask for another").WithParam("code")
+	code, err := credential.Parse(strings.TrimSpace(ask.Code))
+	if err != nil || code.Kind() != credential.InviteCode || code.Region() != a.Region {
+		return nil, dead
+	}
+	now := time.Now().UTC().Truncate(time.Millisecond)
+	share := account.Share{ID: account.NewID("shr_"), MemberID: r.me, Created: now}
+	share, owner, err := a.Accounts.AcceptInvite(r.Context(), code.Hash(), share, now)
+	switch {
+	case errors.Is(err, account.ErrNotFound):
+		return nil, dead
+	case errors.Is(err, account.ErrOwn):
+		return nil, fault.New(fault.InvalidRequest, "the invite is your own: give its code to who is to use your machines").WithParam("code")
+	case errors.Is(err, account.ErrExists):
+		return map[string]string{"owner": owner.Name, "with": r.caller.Name, "state": "shared already"}, nil
+	case err != nil:
+		return nil, err
+	}
+	return map[string]string{"id": share.ID, "owner": owner.Name, "with": r.caller.Name, "state": "accepted"}, nil
+}

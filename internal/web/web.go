@@ -1,0 +1,276 @@
+// Package web is what a member does with an account beside making calls:
+// sharing, groups, machines, usage. It is a JSON API for the commands and the
+// site's pages; every object is looked up together with whose it is, and what
+// is not the caller's cannot be told from what does not exist.
+package web
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"net/http"
+	"net/url"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/kith/kith/internal/account"
+	"github.com/kith/kith/internal/fault"
+	"github.com/kith/kith/internal/fleet"
+)
+
+// Config is what the API works with; all of it is needed.
+type Config struct {
+	Accounts Accounts
+	// Region is the hub's, for the secrets minted here.
+	Region string
+	// Identify says who presents a secret; its errors are faults.
+	Identify func(ctx context.Context, secret string) (Caller, error)
+	// Snapshot is who is connected and who reaches whom just now.
+	Snapshot func() *fleet.Snapshot
+	// Models is what the caller reaches now.
+	Models func(ctx context.Context, caller Caller) ([]Model, error)
+	// Control hands a connected machine a change of its owner's. The error is
+	// ErrNotConnected, or says why the machine refused.
+	Control func(ctx context.Context, machine fleet.MachineID, change Control) error
+	// Changed is told after each write, so that it takes effect now.
+	Changed func()
+	// Admit takes a token of the caller's rate, or says when there is one: the
+	// API and the inference routes have one rate together (decisions 4).
+	Admit func(Caller) error
+	// Miss is what the caller is told where the truth is f, which may say that a
+	// model is out of reach: too many of those and it is another fault.
+	Miss func(caller Caller, model fleet.ModelID, f *fault.Fault) *fault.Fault
+	// Confirmed says that who shares with whom is known as it is now.
+	Confirmed func(now time.Time) bool
+	// Story is what the member may know of a past call; account.ErrNotFound
+	// where that is nothing.
+	Story func(ctx context.Context, callID, memberID string) (account.Story, error)
+	Log   *slog.Logger
+}
+
+// ErrNotConnected is Config.Control's for a machine without a live tunnel.
+var ErrNotConnected = errors.New("the machine is not connected")
+
+// Accounts is what the API keeps and reads: *store.DB, whose methods say more.
+// A look-up that finds nothing of the caller's is account.ErrNotFound, a clash
+// account.ErrExists.
+type Accounts interface {
+	MemberByName(ctx context.Context, name string) (account.Member, error)
+
+	NamedShares(ctx context.Context, memberID string) ([]account.NamedShare, error)
+	PutShare(context.Context, account.Share) (account.Share, error)
+	RemoveShare(ctx context.Context, ownerID, memberID string) error
+	CreateInvite(context.Context, account.Invite) error
+	Invites(ctx context.Context, ownerID string) ([]account.Invite, error)
+	RevokeInvite(ctx context.Context, ownerID, id string, now time.Time) error
+	AcceptInvite(ctx context.Context, hash [32]byte, share account.Share, now time.Time) (account.Share, account.Member, error)
+
+	SeenGroups(ctx context.Context, viewerID, name string) ([]account.SeenGroup, error)
+	CreateGroup(context.Context, account.Group) error
+	EndGroup(ctx context.Context, adminID, groupID string) error
+	JoinGroup(ctx context.Context, groupID, memberID string) error
+	LeaveGroup(ctx context.Context, groupID, memberID string) error
+	AdmitToGroup(ctx context.Context, adminID, groupID, memberID string) error
+	ExpelFromGroup(ctx context.Context, adminID, groupID, memberID string) error
+	MakeAdmin(ctx context.Context, adminID, groupID, memberID string) error
+
+	Machines(ctx context.Context, ownerID string) ([]account.Machine, error)
+	OwnMachine(ctx context.Context, ownerID, id string) (account.Machine, error)
+	KeepOutOwn(ctx context.Context, ownerID, groupID, machineID string, out bool) error
+	KeepOutOfAll(ctx context.Context, ownerID, machineID string, out bool) error
+}
+
+// Caller is who asks: the member whose API key or machine credential was sent
+// (decisions 5).
+type Caller struct {
+	Member  fleet.MemberID
+	Name    string
+	KeyID   string          // empty: a machine credential
+	Narrow  fleet.Narrow    // of the key
+	Machine fleet.MachineID // the one whose credential it is, else empty
+}
+
+// route is one line of the API: what is asked, who may, and what answers.
+type route struct {
+	method, path string
+	may          func(*API, *request) error // nil: every member
+	serve        func(*API, *request) (any, error)
+}
+
+// routes is the whole API. A segment in braces is any one segment; may finds
+// the object that it names.
+var routes = []route{
+	{"GET", "/api/models", nil, (*API).models},
+
+	{"GET", "/api/shares", nil, (*API).listShares},
+	{"POST", "/api/shares", nil, (*API).putShare},
+	{"DELETE", "/api/shares/{member}", nil, (*API).removeShare},
+	{"GET", "/api/invites", nil, (*API).listInvites},
+	{"POST", "/api/invites", nil, (*API).createInvite},
+	{"POST", "/api/invites/accept", nil, (*API).acceptInvite},
+	{"DELETE", "/api/invites/{invite}", nil, (*API).revokeInvite},
+
+	{"GET", "/api/groups", nil, (*API).listGroups},
+	{"POST", "/api/groups", nil, (*API).createGroup},
+	{"DELETE", "/api/groups/{group}", (*API).isAdmin, (*API).endGroup},
+	{"POST", "/api/groups/{group}/join", (*API).sees, (*API).joinGroup},
+	{"POST", "/api/groups/{group}/leave", (*API).isIn, (*API).leaveGroup},
+	{"POST", "/api/groups/{group}/members", (*API).runsOrg, (*API).addToGroup},
+	{"DELETE", "/api/groups/{group}/members/{member}", (*API).runsOrg, (*API).removeFromGroup},
+	{"POST", "/api/groups/{group}/admins", (*API).runsOrg, (*API).makeAdmin},
+
+	{"GET", "/api/machines", nil, (*API).listMachines},
+	{"POST", "/api/machines/{machine}/control", (*API).owns, (*API).controlMachine},
+	{"POST", "/api/machines/{machine}/keep-out", (*API).owns, (*API).keepOut},
+
+	{"GET", "/api/why", nil, (*API).why},
+	{"GET", "/api/why/{call}", nil, (*API).story},
+}
+
+// Bounds of a request's body: in bytes, and for how long it may come.
+const (
+	maxBody  = 64 << 10
+	bodyTime = 10 * time.Second
+)
+
+// API serves the paths under /api/. Make it with New.
+type API struct{ Config }
+
+// New makes the API.
+func New(c Config) *API { return &API{c} }
+
+// request is one request on its way through a route.
+type request struct {
+	*http.Request
+	caller Caller
+	me     string // the caller's member id, as the store knows it
+	body   []byte
+	values map[string]string // of the path's segments in braces
+
+	// What the route's may found.
+	group   account.SeenGroup
+	machine account.Machine
+}
+
+// ServeHTTP answers a request in the order of decisions 4: path, method, key,
+// rate, size, body.
+func (a *API) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	id := "req_" + uuid.Must(uuid.NewV7()).String()
+	h := w.Header()
+	h["X-Correlation-Id"], h["Request-Id"], h["X-Request-Id"] = []string{id}, []string{id}, []string{id}
+	h.Set("Cache-Control", "no-store")
+	body, late := readBody(w, r) // first: net/http would wait for it after the answer
+	answer, err := a.answer(&request{Request: r, body: body}, h, late)
+	if err == nil {
+		writeJSON(w, http.StatusOK, answer)
+		return
+	}
+	f := fault.Of(err)
+	if f.Code == fault.InternalError {
+		a.Log.Error("member request failed", "id", id, "method", r.Method, "error", err)
+	}
+	writeFault(w, f, id)
+}
+
+// answer finds the route, checks who asks, and asks it.
+func (a *API) answer(r *request, h http.Header, late error) (any, error) {
+	var found *route
+	var methods []string
+	for i := range routes {
+		values, ok := match(routes[i].path, r.URL)
+		if !ok {
+			continue
+		}
+		methods = append(methods, routes[i].method)
+		if routes[i].method == r.Method {
+			found, r.values = &routes[i], values
+		}
+	}
+	switch {
+	case methods == nil:
+		return nil, fault.New(fault.RouteNotFound, "there is no such path under /api/")
+	case found == nil:
+		allow := strings.Join(slices.Compact(methods), ", ")
+		h.Set("Allow", allow)
+		return nil, fault.New(fault.MethodNotAllowed, "this path takes %s", allow)
+	}
+	secret, ok := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
+	if !ok {
+		return nil, fault.New(fault.InvalidAPIKey, "no valid API key: send Authorization: Bearer with an API key or a machine's credential")
+	}
+	var err error
+	if r.caller, err = a.Identify(r.Context(), secret); err != nil {
+		return nil, err
+	}
+	r.me = string(r.caller.Member)
+	if err := a.Admit(r.caller); err != nil {
+		return nil, err
+	}
+	if late != nil {
+		return nil, late
+	}
+	if found.may != nil {
+		if err := found.may(a, r); err != nil {
+			return nil, err
+		}
+	}
+	answer, err := found.serve(a, r)
+	if err == nil && r.Method != http.MethodGet {
+		a.Log.Info("member act", "member", r.me, "method", found.method, "path", found.path)
+		a.Changed()
+	}
+	return answer, err
+}
+
+// match reads a path against a route's, segment by segment as they were
+// escaped: a name may hold any byte, and none of them makes another path.
+func match(pattern string, u *url.URL) (map[string]string, bool) {
+	want, got := strings.Split(pattern, "/"), strings.Split(u.EscapedPath(), "/")
+	if len(want) != len(got) {
+		return nil, false
+	}
+	values := map[string]string{}
+	for i := range want {
+		name, open := strings.CutPrefix(want[i], "{")
+		if !open {
+			if want[i] != got[i] {
+				return nil, false
+			}
+			continue
+		}
+		value, err := url.PathUnescape(got[i])
+		if err != nil || value == "" {
+			return nil, false
+		}
+		values[strings.TrimSuffix(name, "}")] = value
+	}
+	return values, true
+}
+
+// notFound and taken turn the store's two expected refusals into words for the
+// caller; other errors pass.
+func notFound(err error, format string, args ...any) error {
+	if errors.Is(err, account.ErrNotFound) {
+		return fault.New(fault.NotFound, format, args...).Because(err)
+	}
+	return err
+}
+
+func taken(err error, format string, args ...any) error {
+	if errors.Is(err, account.ErrExists) {
+		return fault.New(fault.InvalidRequest, format, args...).Because(err)
+	}
+	return err
+}
+
+// member is the member of that name.
+func (a *API) member(ctx context.Context, name string) (account.Member, error) {
+	m, err := a.Accounts.MemberByName(ctx, name)
+	if err == nil && m.Disabled {
+		err = account.ErrNotFound
+	}
+	return m, notFound(err, "no member is named %q: names are exact, in upper and lower case too", name)
+}
