@@ -1,6 +1,6 @@
-// Package clients_test drives kith with the official client library, given
-// nothing but the base URL and the key that `kith dev --json` prints. A module
-// of its own, so that the library's dependencies stay out of kith's.
+// Package clients_test drives kith with the official client libraries, given
+// nothing but a base URL and a key. A module of its own, so that the libraries'
+// dependencies stay out of kith's.
 package clients_test
 
 import (
@@ -23,6 +23,7 @@ import (
 // network is what `kith dev --json` says about itself.
 type network struct {
 	Hub    string   `json:"hub"`
+	Base   string   `json:"messages_base"`
 	Local  string   `json:"local"`
 	APIKey string   `json:"api_key"`
 	Models []string `json:"models"`

@@ -194,26 +194,32 @@ func (n *staged) machine(model, hours string) *machine {
 	m := &machine{home: filepath.Join(n.dir, model), running: make(chan struct{})}
 	engine := httptest.NewServer(m.engine(model))
 	n.t.Cleanup(engine.Close)
-	config := fmt.Sprintf("[engine]\nbuiltin = false\n[discovery]\nenabled = false\nendpoints = [%q]\n[share]\nslots = 1\nhours = %q\ntimezone = \"UTC\"\n", engine.URL, hours)
-	if err := os.MkdirAll(m.home, 0o700); err != nil {
+	m.kill = n.daemon(model, engine.URL, hours)
+	return m
+}
+
+// daemon signs a machine of ada's in and serves the engine there on it.
+func (n *staged) daemon(name, engine, hours string) (kill func()) {
+	home := filepath.Join(n.dir, name)
+	config := fmt.Sprintf("[engine]\nbuiltin = false\n[discovery]\nenabled = false\nendpoints = [%q]\n[share]\nslots = 1\nhours = %q\ntimezone = \"UTC\"\n", engine, hours)
+	if err := os.MkdirAll(home, 0o700); err != nil {
 		n.t.Fatal(err)
 	}
-	if err := os.WriteFile(filepath.Join(m.home, "config.toml"), []byte(config), 0o600); err != nil {
+	if err := os.WriteFile(filepath.Join(home, "config.toml"), []byte(config), 0o600); err != nil {
 		n.t.Fatal(err)
 	}
 	var made struct {
 		Token string `json:"token"`
 	}
-	if err := json.Unmarshal(n.kith("admin", "machine", "token", "--member", "ada", "--name", model, "--data", n.data, "--json"), &made); err != nil {
+	if err := json.Unmarshal(n.kith("admin", "machine", "token", "--member", "ada", "--name", name, "--data", n.data, "--json"), &made); err != nil {
 		n.t.Fatal(err)
 	}
 	login := exec.Command(n.binary, "login", "--hub", n.hub, "--token", made.Token)
-	login.Env = append(os.Environ(), "KITH_HOME="+m.home)
+	login.Env = append(os.Environ(), "KITH_HOME="+home)
 	if out, err := login.CombinedOutput(); err != nil {
 		n.t.Fatalf("login: %v: %s", err, out)
 	}
-	m.kill = n.start(model, "serve", "--listen", "127.0.0.1:0")
-	return m
+	return n.start(name, "serve", "--listen", "127.0.0.1:0")
 }
 
 // engine is as little of an engine as a daemon takes for one. It never answers

@@ -266,7 +266,7 @@ func (a *app) announce(n network, data string) error {
 	a.say("%s\n\n", strong("kith is up: a hub, a member, a key and this machine, all on loopback"))
 	line := func(label, value, note string) { a.say("  %-9s %s  %s\n", label, accent(value), faint(note)) }
 	line("hub", n.Hub, "chat dialect; needs the key")
-	line("messages", n.MessagesBase, "base of the messages dialect, which is not built yet")
+	line("messages", n.MessagesBase, "base of the messages dialect; needs the key")
 	line("local", n.Local, "this machine's daemon; needs no key")
 	line("key", n.APIKey, "new at each start")
 	if len(n.Models) == 0 {

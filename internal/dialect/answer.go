@@ -44,12 +44,15 @@ type object struct {
 	usage   Usage
 	failed  bool // the object has an error member that is not null
 	content bool // a choice's delta carries text, reasoning or a tool call
+
+	into *piece // is told what a chunk says; nil: nobody asks
 }
 
 // read checks document. usage stays from document to document; failed and
 // content are of this one.
 func (o *object) read(document []byte) error {
 	o.failed, o.content = false, false
+	o.into.reset(document)
 	o.source = *bytes.NewBuffer(document) // parsed in place
 	o.dec.Reset(&o.source)
 	if o.dec.PeekKind() != '{' {
@@ -97,6 +100,7 @@ func (o *object) choices() error {
 		var err error
 		if o.dec.PeekKind() == '{' {
 			err = members(&o.dec, o.choice)
+			o.into.closeChoice()
 		} else {
 			_, err = o.dec.ReadValue()
 		}
@@ -112,8 +116,18 @@ func (o *object) choice(name []byte) error {
 	if string(name) == "delta" && o.dec.PeekKind() == '{' {
 		return members(&o.dec, o.delta)
 	}
-	_, err := o.dec.ReadValue()
+	value, err := o.dec.ReadValue()
+	if o.into != nil && err == nil {
+		o.into.choice(name, o.keep(value))
+	}
 	return err
+}
+
+// keep is the value that was just read as a piece of the document, which
+// outlives the next read.
+func (o *object) keep(value jsontext.Value) jsontext.Value {
+	end := o.dec.InputOffset()
+	return o.into.document[end-int64(len(value)) : end]
 }
 
 func (o *object) delta(name []byte) error {
@@ -122,7 +136,15 @@ func (o *object) delta(name []byte) error {
 	case "content", "reasoning_content", "reasoning", "refusal", "tool_calls":
 		carries = true
 	}
+	if o.into != nil && string(name) == "tool_calls" && o.dec.PeekKind() == '[' {
+		calls, err := o.into.toolCalls(&o.dec)
+		o.content = o.content || calls
+		return err
+	}
 	value, err := o.dec.ReadValue()
+	if o.into != nil && err == nil {
+		o.into.delta(name, o.keep(value))
+	}
 	if carries && err == nil && len(value) > len(`""`) && value.Kind() != 'n' {
 		o.content = true
 	}
@@ -156,11 +178,17 @@ func readUsage(value jsontext.Value) Usage {
 	var usage struct {
 		PromptTokens     int64 `json:"prompt_tokens"`
 		CompletionTokens int64 `json:"completion_tokens"`
+		PromptDetails    struct {
+			CachedTokens int64 `json:"cached_tokens"`
+		} `json:"prompt_tokens_details"`
 	}
 	if json.Unmarshal(value, &usage) != nil || usage.PromptTokens < 0 || usage.CompletionTokens < 0 {
 		return Usage{}
 	}
-	return Usage{In: usage.PromptTokens, Out: usage.CompletionTokens, Reported: true}
+	return Usage{
+		In: usage.PromptTokens, Out: usage.CompletionTokens, Reported: true,
+		Cached: min(max(usage.PromptDetails.CachedTokens, 0), usage.PromptTokens),
+	}
 }
 
 // nonsense is the fault of an answer that is not what its dialect allows.

@@ -28,6 +28,8 @@ type Usage struct {
 	In, Out int64 // tokens
 	// Reported is false while the engine has said nothing, or nonsense.
 	Reported bool
+	// Cached is how many of In the engine had read before.
+	Cached int64
 }
 
 // members reads the JSON object that comes next in dec and hands each member's

@@ -33,6 +33,9 @@ func appendFault(dst []byte, d Dialect, f *fault.Fault, id string, frame bool) [
 		dst = appendString(dst, messagesType(f))
 		dst = appendMember(dst, "code", string(f.Code))
 		dst = appendMember(dst, "message", f.Message)
+		if f.Param != "" {
+			dst = appendMember(dst, "param", f.Param)
+		}
 	} else {
 		dst = append(dst, `{"error":{"code":`...)
 		dst = appendString(dst, string(f.Code))

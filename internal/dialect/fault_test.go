@@ -23,7 +23,7 @@ func TestFaultForms(t *testing.T) {
 		{"chat frame after a wait", AppendFaultFrame(nil, Chat, full, "id"),
 			"data: " + `{"error":{"code":"CAPACITY_FULL","message":"all \"busy\"\n","type":"server_error","param":null,"correlation_id":"id","details":{"reason":"wait_elapsed"}}}` + "\n\n"},
 		{"messages", AppendFault(nil, Messages, plain, "id"),
-			`{"type":"error","error":{"type":"invalid_request_error","code":"invalid_request","message":"no","correlation_id":"id","details":{"error_code":"invalid_request"}},"request_id":"id"}`},
+			`{"type":"error","error":{"type":"invalid_request_error","code":"invalid_request","message":"no","param":"model","correlation_id":"id","details":{"error_code":"invalid_request"}},"request_id":"id"}`},
 		{"messages after a wait", AppendFault(nil, Messages, full, "id"),
 			`{"type":"error","error":{"type":"overloaded_error","code":"CAPACITY_FULL","message":"all \"busy\"\n","correlation_id":"id","reason":"wait_elapsed","details":{"error_code":"CAPACITY_FULL","reason":"wait_elapsed"}},"request_id":"id"}`},
 		{"messages frame", AppendFaultFrame(nil, Messages, full, "id"),

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"strings"
+	"sync"
 
 	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
@@ -31,35 +32,68 @@ type Head struct {
 // kept. Every error is a *fault.Fault invalid_request that names the member at
 // fault; what another parser could read differently never passes.
 func Peek(body []byte) (Head, error) {
-	if len(bytes.TrimLeft(body, " \t\r\n")) == 0 {
-		return Head{}, fault.New(fault.InvalidRequest, "the body is empty: send a JSON object")
-	}
-	if tooDeep(body) {
-		return Head{}, fault.New(fault.InvalidRequest, "cannot read the body: it nests deeper than %d levels", MaxDepth)
-	}
 	var h head
-	if err := json.Unmarshal(body, &h); err != nil {
-		return Head{}, refusal(err)
-	}
-	if h.Model == "" {
-		return Head{}, fault.New(fault.InvalidRequest, "the body names no model: set model to an id that GET /v1/models lists").WithParam("model")
+	if err := h.read(body, h.member); err != nil {
+		return Head{}, err
 	}
 	return h.Head, nil
 }
 
-// head reads a Head; a type of its own keeps the method out of the API.
-type head struct {
-	Head
-	dec *jsontext.Decoder
+// space is what JSON allows between its tokens.
+const space = " \t\r\n"
+
+// readers are kept for their decoders.
+var readers = sync.Pool{New: func() any { return new(reader) }}
+
+// reader reads one body.
+type reader struct {
+	dec    jsontext.Decoder
+	source bytes.Buffer
 }
 
-// UnmarshalJSONFrom satisfies json.UnmarshalerFrom.
-func (h *head) UnmarshalJSONFrom(dec *jsontext.Decoder) error {
-	if kind := dec.PeekKind(); kind != '{' && kind != 0 {
+// release keeps the reader and nothing of the body.
+func (r *reader) release() {
+	r.source = bytes.Buffer{}
+	r.dec.Reset(&r.source)
+	readers.Put(r)
+}
+
+// head reads a Head out of a body.
+type head struct {
+	Head
+	dec *jsontext.Decoder // while read runs
+}
+
+// read reads the body, one strict object that names a model; member reads each
+// of its members from h.dec. Every error is a *fault.Fault.
+func (h *head) read(body []byte, member func(name []byte) error) error {
+	if len(bytes.TrimLeft(body, space)) == 0 {
+		return fault.New(fault.InvalidRequest, "the body is empty: send a JSON object")
+	}
+	if tooDeep(body) {
+		return fault.New(fault.InvalidRequest, "cannot read the body: it nests deeper than %d levels", MaxDepth)
+	}
+	r := readers.Get().(*reader)
+	defer r.release()
+	r.source = *bytes.NewBuffer(body) // read in place
+	r.dec.Reset(&r.source)
+	h.dec = &r.dec
+	if kind := h.dec.PeekKind(); kind != '{' && kind != 0 {
+		if _, err := h.dec.ReadValue(); err != nil {
+			return refusal(err)
+		}
 		return fault.New(fault.InvalidRequest, "the body must be a JSON object")
 	}
-	h.dec = dec
-	return members(dec, h.member)
+	if err := members(h.dec, member); err != nil {
+		return refusal(err)
+	}
+	if rest := bytes.TrimLeft(body[h.dec.InputOffset():], space); len(rest) > 0 {
+		return fault.New(fault.InvalidRequest, "the body is not strict JSON: something follows the object, near byte %d", len(body)-len(rest))
+	}
+	if h.Model == "" {
+		return fault.New(fault.InvalidRequest, "the body names no model: set model to an id that GET /v1/models lists").WithParam("model")
+	}
+	return nil
 }
 
 // member reads one member of the body.
@@ -78,7 +112,14 @@ func (h *head) member(name []byte) error {
 			return err
 		}
 		return control(value)
+	default:
+		return h.other(name)
 	}
+}
+
+// other passes over a member nobody asked for, unless it could be taken for one
+// that somebody did.
+func (h *head) other(name []byte) error {
 	for _, known := range [...]string{"model", "stream"} {
 		if bytes.EqualFold(name, []byte(known)) {
 			return fault.New(fault.InvalidRequest, "the body spells %s as %q: names are case-sensitive", known, name).WithParam(string(name))
@@ -152,8 +193,6 @@ func refusal(err error) *fault.Fault {
 		reason = "it is not valid UTF-8"
 	case strings.Contains(text, "surrogate"), strings.Contains(text, "escape sequence"):
 		reason = "a string holds an invalid escape"
-	case strings.Contains(text, "after top-level value"):
-		reason = "something follows the object"
 	}
 	return fault.New(fault.InvalidRequest, "the body is not strict JSON: %s, near byte %d", reason, syntactic.ByteOffset)
 }

@@ -20,6 +20,9 @@ type Stream struct {
 	// member's machine: its comments stay as they are and its faults keep their
 	// codes.
 	Trusted bool
+	// Events, if set, turns what is taken into events of the messages dialect,
+	// which are then passed on in its place. Set it before the first Take.
+	Events *Events
 
 	object  object
 	scanned int  // bytes of the pending ones that were looked at
@@ -106,6 +109,7 @@ func (s *Stream) close(size int) error {
 		s.content++
 	}
 	s.ended = s.ended || s.mark
+	s.Events.commit()
 	s.filled, s.mark, s.object.content = false, false, false
 	return nil
 }
@@ -139,7 +143,10 @@ func (s *Stream) read(line []byte) (blank bool, err error) {
 	data := bytes.TrimPrefix(line[len(dataField):], []byte{' '})
 	if bytes.Equal(data, endMark) {
 		s.mark = true
-		return false, nil
+		return false, s.Events.end(s.Usage())
+	}
+	if s.Events != nil {
+		s.object.into = &s.Events.piece
 	}
 	if err := s.object.read(data); err != nil {
 		return false, err
@@ -147,7 +154,7 @@ func (s *Stream) read(line []byte) (blank bool, err error) {
 	if s.object.failed {
 		return false, s.failure(data)
 	}
-	return false, nil
+	return false, s.Events.chunk()
 }
 
 // failure is the fault that an error frame tells.

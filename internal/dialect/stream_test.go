@@ -41,7 +41,7 @@ func TestStreamPassesWholeFramesUntouched(t *testing.T) {
 			if err != nil || passed != text || !s.Ended() {
 				t.Fatalf("in pieces of %d: passed %q, %v, ended %v", size, passed, err, s.Ended())
 			}
-			if got := s.Usage(); got != (Usage{7, 3, true}) || s.Frames() != 5 {
+			if got := s.Usage(); got != (Usage{In: 7, Out: 3, Reported: true}) || s.Frames() != 5 {
 				t.Fatalf("in pieces of %d: usage %+v, %d frames", size, got, s.Frames())
 			}
 		}

@@ -43,6 +43,28 @@ type Call struct {
 	Waiting func(ahead int, left time.Duration)
 	// Trace is what the Backend found out, for the log and the usage record.
 	Trace Trace
+
+	chat []byte // Body as that of a chat call; nil where it is one, or can be none
+}
+
+// asTheyStand are the endpoints whose answers the edge can check as they come
+// from a machine. Until it can check those of the messages dialect, a machine
+// that speaks it is asked in the chat dialect like any other.
+var asTheyStand = fleet.Endpoints(fleet.ChatCompletions, fleet.EmbeddingsEndpoint)
+
+// RequestFor is the endpoint and the body by which the call is asked of a
+// machine whose offer speaks those endpoints: its own bytes where the offer
+// speaks its endpoint, else its translation to chat. The Answer tells which.
+func (c *Call) RequestFor(speaks fleet.EndpointSet) (fleet.Endpoint, []byte) {
+	if c.chat == nil || speaks.Has(c.Endpoint) && asTheyStand.Has(c.Endpoint) {
+		return c.Endpoint, c.Body
+	}
+	return fleet.ChatCompletions, c.chat
+}
+
+// translated reports whether the answer has to be translated back.
+func (c *Call) translated(a *Answer) bool {
+	return c.chat != nil && a.Endpoint == fleet.ChatCompletions
 }
 
 // Trace is what a Backend learned on the way of one call.

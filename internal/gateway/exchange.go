@@ -17,6 +17,7 @@ import (
 
 	"github.com/kith/kith/internal/dialect"
 	"github.com/kith/kith/internal/fault"
+	"github.com/kith/kith/internal/fleet"
 )
 
 // errGone ends an exchange whose caller left, or is too slow to be served:
@@ -118,6 +119,11 @@ func (x *exchange) serve() error {
 			return err
 		}
 	}
+	if matched.messages {
+		if err := checkVersion(x.r.Header); err != nil {
+			return err
+		}
+	}
 	if matched.infers() {
 		return x.infer()
 	}
@@ -150,14 +156,20 @@ func (x *exchange) infer() error {
 	if err != nil {
 		return err
 	}
-	head, err := dialect.Peek(body)
+	var head dialect.Head
+	var chat []byte
+	if x.route.endpoint == fleet.Messages {
+		head, chat, err = x.translate(body)
+	} else {
+		head, err = dialect.Peek(body)
+	}
 	if err != nil {
 		return err
 	}
 	x.call = &Call{
 		ID: x.id, Endpoint: x.route.endpoint, Model: head.Model, Caller: x.caller,
 		Stream: head.Stream && x.route.streams(),
-		Body:   body, ContentType: x.r.Header.Get("Content-Type"),
+		Body:   body, chat: chat, ContentType: x.r.Header.Get("Content-Type"),
 		Arrived: x.arrived, Wait: preferredWait(x.r.Header), Waiting: func(int, time.Duration) {},
 	}
 	if !head.Model.Valid() { // nothing can advertise it

@@ -17,7 +17,7 @@ func refusedKey() *fault.Fault {
 // reads a key (S5.1). x-api-key alone counts only where the route takes it,
 // but wherever both headers stand they must say the same.
 func (x *exchange) identify() error {
-	secret, ok := secretOf(x.r.Header, x.route.byVersion)
+	secret, ok := secretOf(x.r.Header, x.route.takesAPIKey())
 	if !ok {
 		return refusedKey()
 	}

@@ -25,7 +25,10 @@ type route struct {
 	// byVersion: faults have the messages envelope when the version header is
 	// there; otherwise the chat one, always.
 	byVersion bool
-	open      bool // hosted: no key is asked for
+	// messages: the route is of the messages dialect, with its envelope and its
+	// version header.
+	messages bool
+	open     bool // hosted: no key is asked for
 	// serve answers; nil: the route is an inference route, and endpoint says
 	// which.
 	serve    func(*exchange) error
@@ -40,6 +43,8 @@ var routes = []route{
 	{path: "/v1/models/", methods: "GET, HEAD", on: both, byVersion: true, serve: (*exchange).oneModel},
 	{path: "/v1/chat/completions", methods: "POST", on: both, endpoint: fleet.ChatCompletions},
 	{path: "/v1/embeddings", methods: "POST", on: both, endpoint: fleet.EmbeddingsEndpoint},
+	{path: "/v1/messages", methods: "POST", on: hosted, messages: true, endpoint: fleet.Messages},
+	{path: "/v1/messages/count_tokens", methods: "POST", on: hosted, messages: true, serve: (*exchange).countTokens},
 	{path: "/v1/completions", methods: "POST", on: both, serve: (*exchange).notImplemented},
 }
 
@@ -65,6 +70,9 @@ func (r *route) matches(path string) bool {
 // infers reports whether the route is an inference route.
 func (r *route) infers() bool { return r != nil && r.serve == nil }
 
+// takesAPIKey reports whether a key in x-api-key alone will do (decisions 5).
+func (r *route) takesAPIKey() bool { return r.byVersion || r.messages }
+
 // streams reports whether stream: true means anything there.
 func (r *route) streams() bool { return r.endpoint != fleet.EmbeddingsEndpoint }
 
@@ -82,6 +90,8 @@ func (r *route) allows(method string) bool {
 // leaves it open, or where no route is, the version header's.
 func shapeOf(r *http.Request, matched *route) dialect.Dialect {
 	switch {
+	case matched != nil && matched.messages:
+		return dialect.Messages
 	case matched != nil && !matched.byVersion:
 		return dialect.Chat
 	case r.URL.Path == "/v1/messages", strings.HasPrefix(r.URL.Path, "/v1/messages/"):

@@ -84,6 +84,9 @@ func (s *stream) waiting(ahead int, left time.Duration) {
 // took notes that a machine took the call: from now its limits count.
 func (s *stream) took(answer *Answer) {
 	s.check.Trusted = answer.FromHub
+	if s.x.call.translated(answer) {
+		s.check.Events = &dialect.Events{ID: s.x.messageID(), Model: s.x.call.Model}
+	}
 	s.queue.Store(nil)
 	x := s.x
 	x.mu.Lock()
@@ -123,7 +126,11 @@ func (s *stream) copy(body io.Reader) error {
 		held += n
 		whole, err := s.check.Take(buffer[:held])
 		if whole > 0 {
-			if err := s.pass(buffer[:whole]); err != nil {
+			frames := buffer[:whole]
+			if s.check.Events != nil {
+				frames = s.check.Events.Next()
+			}
+			if err := s.pass(frames); err != nil {
 				return err
 			}
 			held = copy(buffer, buffer[whole:held])
@@ -144,7 +151,7 @@ func (s *stream) copy(body io.Reader) error {
 	}
 }
 
-// pass writes whole frames and flushes them.
+// pass writes whole frames, or the events they came to, and flushes them.
 func (s *stream) pass(frames []byte) error {
 	x := s.x
 	x.mu.Lock()
@@ -159,6 +166,9 @@ func (s *stream) pass(frames []byte) error {
 		x.first = now.Sub(x.arrived)
 		s.silence = x.g.Limits.Idle
 		s.timer.Reset(s.next().Sub(now))
+	}
+	if len(frames) == 0 { // what was said is nothing in the caller's dialect
+		return nil
 	}
 	if !x.began {
 		x.tellRoute(x.w.Header())
@@ -244,8 +254,12 @@ func (s *stream) next() time.Time {
 	return next
 }
 
-// heartbeat is a comment that says where the call stands.
+// heartbeat is a comment that says where the call stands; in the messages
+// dialect an event, which also sets back the watchdogs of its clients.
 func (s *stream) heartbeat(now time.Time) []byte {
+	if s.x.shape == dialect.Messages {
+		return []byte(dialect.PingEvent)
+	}
 	at := s.queue.Load()
 	if at == nil {
 		return []byte(": working\n\n")

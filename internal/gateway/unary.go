@@ -44,16 +44,22 @@ func (x *exchange) unary() error {
 	if err := readAnswer(pooled, answer, x.g.Limits.Answer); err != nil {
 		return x.faultOf(ctx, err)
 	}
-	if x.usage, err = dialect.CheckUnary(*pooled); err != nil {
+	body := *pooled
+	if x.call.translated(answer) {
+		body, x.usage, err = dialect.AppendMessage(nil, body, x.messageID(), x.call.Model)
+	} else {
+		x.usage, err = dialect.CheckUnary(body)
+	}
+	if err != nil {
 		return err
 	}
 	x.first = time.Since(x.arrived)
 	h := x.w.Header()
 	h["Content-Type"] = []string{"application/json"}
-	h["Content-Length"] = []string{strconv.Itoa(len(*pooled))}
+	h["Content-Length"] = []string{strconv.Itoa(len(body))}
 	x.tellRoute(h)
 	x.begin(http.StatusOK)
-	return x.writeAll(*pooled)
+	return x.writeAll(body)
 }
 
 // readAnswer reads the answer's body into buffer, at most limit bytes.

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/kith/kith/internal/fault"
+	"github.com/kith/kith/internal/fleet"
 	"github.com/kith/kith/internal/gateway"
 	"github.com/kith/kith/internal/tunnel"
 )
@@ -61,7 +62,8 @@ func (h *Hub) try(ctx context.Context, call *gateway.Call, c *held) (*gateway.An
 		h.room.release(c, out != movedOn)
 	}
 
-	response, err := line.RoundTrip(h.request(ctx, call, c))
+	endpoint, asked := call.RequestFor(c.Offer.Endpoints)
+	response, err := line.RoundTrip(h.request(ctx, call, c, endpoint, asked))
 	if err != nil {
 		out, f := broken(ctx, call, gone, err)
 		end(out)
@@ -91,13 +93,13 @@ func (h *Hub) try(ctx context.Context, call *gateway.Call, c *held) (*gateway.An
 	if !call.Stream { // the machine is done: its slot need not wait for the caller to read
 		answer.Close()
 	}
-	return &gateway.Answer{Response: response, Endpoint: call.Endpoint}, served, nil
+	return &gateway.Answer{Response: response, Endpoint: endpoint}, served, nil
 }
 
-// request is the call as the machine gets it: the same path and bytes, and the
-// headers of decisions 8. Nothing of the caller's own headers passes.
-func (h *Hub) request(ctx context.Context, call *gateway.Call, c *held) *http.Request {
-	r, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://machine"+call.Endpoint.Path(), bytes.NewReader(call.Body))
+// request is the call as the machine gets it, at an endpoint that it speaks,
+// and the headers of decisions 8. Nothing of the caller's own headers passes.
+func (h *Hub) request(ctx context.Context, call *gateway.Call, c *held, endpoint fleet.Endpoint, asked []byte) *http.Request {
+	r, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://machine"+endpoint.Path(), bytes.NewReader(asked))
 	if err != nil {
 		panic(err) // the URL is ours and constant
 	}

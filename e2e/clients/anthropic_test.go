@@ -1,0 +1,240 @@
+package clients_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/anthropics/anthropic-sdk-go"
+	"github.com/anthropics/anthropic-sdk-go/option"
+
+	"github.com/kith/kith/internal/enginetest"
+)
+
+// messagesClient is a client that has nothing but the base and the key.
+func messagesClient(base, key string) anthropic.Client {
+	return anthropic.NewClient(option.WithoutEnvironmentDefaults(), option.WithBaseURL(base), option.WithAPIKey(key), option.WithMaxRetries(0))
+}
+
+func askAnthropic(model, text string) anthropic.MessageNewParams {
+	return anthropic.MessageNewParams{
+		Model: anthropic.Model(model), MaxTokens: 200, Temperature: anthropic.Float(0),
+		Messages: []anthropic.MessageParam{anthropic.NewUserMessage(anthropic.NewTextBlock(text))},
+	}
+}
+
+// The network that a newcomer starts, with its small model.
+func TestAnthropicGo(t *testing.T) {
+	n := dev(t)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	client := messagesClient(n.Base, n.APIKey)
+	t.Run("list", func(t *testing.T) {
+		page, err := client.Models.List(ctx, anthropic.ModelListParams{})
+		if err != nil || len(page.Data) != 1 || page.Data[0].ID != "tiny" || page.HasMore {
+			t.Fatalf("%+v, %v", page, err)
+		}
+		if one, err := client.Models.Get(ctx, "tiny", anthropic.ModelGetParams{}); err != nil || one.ID != "tiny" {
+			t.Fatalf("%+v, %v", one, err)
+		}
+	})
+	t.Run("message", func(t *testing.T) {
+		answer, err := client.Messages.New(ctx, askAnthropic("tiny", "What is the capital of France?"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if answer.Content[0].Text != "The capital of France is Paris." || answer.StopReason != anthropic.StopReasonEndTurn || answer.Model != "tiny" ||
+			answer.Usage.InputTokens == 0 || answer.Usage.OutputTokens == 0 || !strings.HasPrefix(answer.ID, "msg_") {
+			t.Errorf("%s", answer.RawJSON())
+		}
+	})
+	t.Run("stream", func(t *testing.T) {
+		whole, events := accumulate(ctx, t, &client, askAnthropic("tiny", "Tell me a long story about an owl."))
+		if events < 20 || !strings.Contains(whole.Content[0].Text, "owl") || whole.StopReason != anthropic.StopReasonEndTurn || whole.Usage.OutputTokens < 20 || whole.Usage.InputTokens == 0 {
+			t.Errorf("%d events: %+v", events, whole)
+		}
+	})
+	t.Run("limit", func(t *testing.T) {
+		params := askAnthropic("tiny", "Tell me a long story about an owl.")
+		params.MaxTokens = 3
+		if answer, err := client.Messages.New(ctx, params); err != nil || answer.StopReason != anthropic.StopReasonMaxTokens {
+			t.Errorf("%+v, %v", answer, err)
+		}
+	})
+	t.Run("count", func(t *testing.T) {
+		count, err := client.Messages.CountTokens(ctx, anthropic.MessageCountTokensParams{
+			Model: "tiny", Messages: askAnthropic("tiny", "What is the capital of France?").Messages,
+		})
+		if err != nil || count.InputTokens < 5 || count.InputTokens > 50 {
+			t.Errorf("%+v, %v", count, err)
+		}
+	})
+	t.Run("bearer", func(t *testing.T) {
+		client := anthropic.NewClient(option.WithoutEnvironmentDefaults(), option.WithBaseURL(n.Base), option.WithAuthToken(n.APIKey), option.WithMaxRetries(0))
+		if _, err := client.Messages.New(ctx, askAnthropic("tiny", "hi")); err != nil {
+			t.Error(err)
+		}
+	})
+	wrong := messagesClient(n.Base, "kith_wrong")
+	nothing := askAnthropic("tiny", "")
+	nothing.Messages = nil
+	for name, c := range map[string]struct {
+		client *anthropic.Client
+		params anthropic.MessageNewParams
+		status int
+		kind   string
+		code   string
+	}{
+		"wrong key":     {&wrong, askAnthropic("tiny", "hi"), 401, "authentication_error", "invalid_api_key"},
+		"unknown model": {&client, askAnthropic("claude-opus-5", "hi"), 404, "not_found_error", "model_not_found"},
+		"no messages":   {&client, nothing, 400, "invalid_request_error", "invalid_request"},
+		"too large":     {&client, askAnthropic("tiny", strings.Repeat("x", 33<<20)), 413, "request_too_large", "request_too_large"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, err := c.client.Messages.New(ctx, c.params)
+			checkAnthropic(t, err, c.status, c.kind, c.code)
+		})
+	}
+}
+
+// checkAnthropic checks an error as the library tells it.
+func checkAnthropic(t *testing.T, err error, status int, kind, code string) {
+	t.Helper()
+	var api *anthropic.Error
+	var told struct {
+		Error struct {
+			Code          string `json:"code"`
+			CorrelationID string `json:"correlation_id"`
+		} `json:"error"`
+	}
+	if !errors.As(err, &api) || json.Unmarshal([]byte(api.RawJSON()), &told) != nil {
+		t.Fatalf("%v, want %d %s", err, status, code)
+	}
+	if api.StatusCode != status || string(api.Type()) != kind || told.Error.Code != code || told.Error.CorrelationID == "" || api.RequestID != told.Error.CorrelationID {
+		t.Errorf("%v: type %q, request id %q; want %d %s %s", err, api.Type(), api.RequestID, status, kind, code)
+	}
+}
+
+// accumulate streams the answer through the library's own accumulator.
+func accumulate(ctx context.Context, t *testing.T, client *anthropic.Client, params anthropic.MessageNewParams) (whole anthropic.Message, events int) {
+	t.Helper()
+	stream := client.Messages.NewStreaming(ctx, params)
+	defer stream.Close()
+	for ; stream.Next(); events++ {
+		if err := whole.Accumulate(stream.Current()); err != nil {
+			t.Fatalf("event %d: %v", events, err)
+		}
+	}
+	if err := stream.Err(); err != nil {
+		t.Fatal(err)
+	}
+	return whole, events
+}
+
+// What the double answers to a prompt and to a tool's result.
+const (
+	toolChunks = `data: {"choices":[{"index":0,"delta":{"role":"assistant","reasoning":"A file."},"finish_reason":null}]}
+
+data: {"choices":[{"index":0,"delta":{"content":"I look."},"finish_reason":null}]}
+
+data: {"choices":[{"index":0,"delta":{"tool_calls":[{"index":0,"id":"call_1","type":"function","function":{"name":"read","arguments":""}}]},"finish_reason":null}]}
+
+data: {"choices":[{"index":0,"delta":{"tool_calls":[{"index":0,"function":{"arguments":"{\"path\":\"a b.txt\"}"}}]},"finish_reason":null}]}
+
+data: {"choices":[{"index":0,"delta":{},"finish_reason":"tool_calls"}]}
+
+data: {"choices":[],"usage":{"prompt_tokens":11,"completion_tokens":7,"total_tokens":18}}
+
+data: [DONE]
+
+`
+	toolAnswer = `{"choices":[{"index":0,"message":{"role":"assistant","reasoning":"A file.","content":"I look.",
+		"tool_calls":[{"id":"call_1","type":"function","function":{"name":"read","arguments":"{\"path\":\"a b.txt\"}"}}]},"finish_reason":"tool_calls"}],
+		"usage":{"prompt_tokens":11,"completion_tokens":7,"total_tokens":18}}`
+)
+
+// A round trip with a tool, streamed and not, over a machine whose engine
+// speaks only chat.
+func TestAnthropicGoTools(t *testing.T) {
+	engine := enginetest.New(enginetest.VLLM, enginetest.Options{Slots: 4})
+	if err := engine.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { engine.Close() })
+	n := startNetwork(t)
+	n.daemon("box", engine.URL(), "")
+	n.eventually("ada", "test-model", "")
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	client := messagesClient(n.hub, n.keys["ada"])
+	engine.Script(func(c enginetest.Call) enginetest.Behaviour {
+		switch {
+		case strings.Contains(string(c.Body), `"role":"tool"`):
+			return enginetest.Behaviour{Text: "The file says hello."}
+		case strings.Contains(c.Said, "break"):
+			return enginetest.Behaviour{Text: "one two three four", Fault: enginetest.Die, After: 2}
+		default:
+			return enginetest.Behaviour{Raw: []string{toolChunks}, Answer: toolAnswer}
+		}
+	})
+	params := askAnthropic("test-model", "What does the file say?")
+	params.Tools = []anthropic.ToolUnionParam{anthropic.ToolUnionParamOfTool(anthropic.ToolInputSchemaParam{
+		Properties: map[string]any{"path": map[string]any{"type": "string"}}, Required: []string{"path"},
+	}, "read")}
+	params.Thinking = anthropic.ThinkingConfigParamOfEnabled(1024)
+	params.MaxTokens, params.Temperature = 4096, anthropic.Float(1)
+	for _, streamed := range []bool{false, true} {
+		t.Run(map[bool]string{false: "unary", true: "streamed"}[streamed], func(t *testing.T) {
+			ask := func(params anthropic.MessageNewParams) *anthropic.Message {
+				if streamed {
+					answer, _ := accumulate(ctx, t, &client, params)
+					return &answer
+				}
+				answer, err := client.Messages.New(ctx, params)
+				if err != nil {
+					t.Fatal(err)
+				}
+				return answer
+			}
+			first := ask(params)
+			if len(first.Content) != 3 || first.Content[0].Thinking != "A file." || first.Content[0].Signature == "" || first.Content[1].Text != "I look." ||
+				first.Content[2].Name != "read" || first.Content[2].ID != "call_1" || string(first.Content[2].Input) != `{"path":"a b.txt"}` ||
+				first.StopReason != anthropic.StopReasonToolUse || first.Usage.InputTokens != 11 || first.Usage.OutputTokens != 7 {
+				t.Fatalf("%+v", first)
+			}
+			again := params
+			again.Messages = append(append([]anthropic.MessageParam{}, params.Messages...), first.ToParam(),
+				anthropic.NewUserMessage(anthropic.NewToolResultBlock("call_1", "hello", false)))
+			second := ask(again)
+			if second.Content[0].Text != "The file says hello." || second.StopReason != anthropic.StopReasonEndTurn {
+				t.Errorf("%+v", second)
+			}
+			asked := string(engine.Last().Body)
+			for _, part := range []string{
+				`"reasoning_content":"A file."`, `"tool_calls":[{"id":"call_1","type":"function","function":{"name":"read","arguments":"{\"path\":\"a b.txt\"}"}}]`,
+				`{"role":"tool","tool_call_id":"call_1","content":"hello"}`, `"max_tokens":4096`, `"enable_thinking":true`, `"thinking_token_budget":1024`,
+			} {
+				if !strings.Contains(asked, part) {
+					t.Errorf("the engine was not told %s:\n%s", part, asked)
+				}
+			}
+		})
+	}
+	t.Run("a stream that breaks", func(t *testing.T) {
+		stream := client.Messages.NewStreaming(ctx, askAnthropic("test-model", "break"))
+		defer stream.Close()
+		said := ""
+		for stream.Next() {
+			said += stream.Current().Delta.Text
+		}
+		if stream.Err() == nil || said != "one two " {
+			t.Errorf("said %q, then %v", said, stream.Err())
+		}
+		if !strings.Contains(stream.Err().Error(), "engine_error") {
+			t.Errorf("the code is lost: %v", stream.Err())
+		}
+	})
+}

@@ -1,0 +1,512 @@
+package dialect
+
+import (
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/go-json-experiment/json/jsontext"
+
+	"github.com/kith/kith/internal/fault"
+)
+
+// mostBlocks bounds the messages, content blocks and tools of one body all
+// together: what is kept of each is larger than the shortest of them.
+const mostBlocks = 16 << 10
+
+// messagesRequest is a body of the messages dialect as it was read, in one pass
+// and in pieces of the body itself: nothing is copied or unescaped. A nil piece
+// was not there, or was null.
+type messagesRequest struct {
+	head
+	body    []byte
+	counted int // towards mostBlocks
+
+	maxTokens, temperature, topP, topK, stops jsontext.Value
+
+	system []block
+	turns  []turn
+	tools  []tool
+	choice toolChoice
+
+	thinking struct {
+		kind   string
+		budget jsontext.Value
+		hidden bool
+	}
+	effort jsontext.Value
+	schema jsontext.Value // of output_config.format
+}
+
+// turn is one message.
+type turn struct {
+	role   string // user, assistant or system
+	blocks []block
+}
+
+// tool is a tool that the caller runs itself.
+type tool struct{ name, description, schema, strict jsontext.Value }
+
+// toolChoice is the tool_choice; kind is empty where there was none.
+type toolChoice struct {
+	kind   string
+	name   jsontext.Value
+	serial bool // disable_parallel_tool_use
+}
+
+// blockKind is what a content block is.
+type blockKind uint8
+
+const (
+	otherBlock blockKind = iota // of a type nobody here knows
+	textBlock
+	imageBlock
+	documentBlock
+	searchBlock
+	toolUseBlock
+	toolResultBlock
+	thinkingBlock
+	// vendorBlock is one whose meaning only its maker's servers know: sealed
+	// thinking, the calls and results of tools that ran there.
+	vendorBlock
+)
+
+// block is one content block.
+type block struct {
+	kind    blockKind
+	word    string         // its type, where that is otherBlock's
+	text    jsontext.Value // of text and thinking blocks, and a document's own
+	title   jsontext.Value
+	id      jsontext.Value // of a tool's use, or the use that a result answers
+	name    jsontext.Value
+	input   jsontext.Value
+	source  source
+	content []block // of a tool's result, a search result, a document
+	failed  bool    // is_error
+}
+
+// source says where the content of an image or document is.
+type source struct{ kind, media, data, url jsontext.Value }
+
+// readMessages reads a body of the messages dialect, as strictly as Peek reads
+// one of the chat dialect. Every error is a *fault.Fault.
+func readMessages(body []byte) (*messagesRequest, error) {
+	q := &messagesRequest{body: body}
+	if err := q.read(body, q.member); err != nil {
+		return nil, err
+	}
+	if len(q.turns) == 0 {
+		return nil, fault.New(fault.InvalidRequest, "the body holds no messages: send at least one of the user").WithParam("messages")
+	}
+	return q, nil
+}
+
+// member reads one member of the body; those without a meaning here are passed
+// over.
+func (q *messagesRequest) member(name []byte) (err error) {
+	switch string(name) {
+	case "model":
+		return q.model()
+	case "stream":
+		return q.stream()
+	case "max_tokens":
+		q.maxTokens, err = q.count(1)
+	case "temperature":
+		q.temperature, err = q.optional()
+	case "top_p":
+		q.topP, err = q.optional()
+	case "top_k":
+		q.topK, err = q.optional()
+	case "stop_sequences":
+		q.stops, err = q.optional()
+	case "system":
+		q.system, err = q.content()
+		for i := range q.system {
+			if q.system[i].kind != textBlock && err == nil {
+				err = q.refuse("the system prompt is a string or a list of text blocks")
+			}
+		}
+	case "messages":
+		return q.each(q.turn)
+	case "tools":
+		return q.each(q.tool)
+	case "tool_choice":
+		return q.object(q.toolChoice)
+	case "thinking":
+		return q.object(q.think)
+	case "output_config":
+		return q.object(func(name []byte) error {
+			switch string(name) {
+			case "effort":
+				return q.readEffort()
+			case "format":
+				return q.object(q.format)
+			}
+			return q.dec.SkipValue()
+		})
+	case "output_format": // its name before output_config
+		return q.object(q.format)
+	default:
+		return q.other(name)
+	}
+	return err
+}
+
+// value is the next value.
+func (q *messagesRequest) value() (jsontext.Value, error) {
+	value, err := q.dec.ReadValue()
+	if err != nil {
+		return nil, err
+	}
+	end := q.dec.InputOffset()
+	return q.body[end-int64(len(value)) : end], nil
+}
+
+// optional is the next value, nil for null.
+func (q *messagesRequest) optional() (jsontext.Value, error) {
+	value, err := q.value()
+	if err != nil || value.Kind() == 'n' {
+		return nil, err
+	}
+	return value, nil
+}
+
+// word is the text of the next value, which must be a string.
+func (q *messagesRequest) word() (string, error) {
+	value, err := q.value()
+	if err != nil {
+		return "", err
+	}
+	if value.Kind() != '"' {
+		return "", q.refuse("must be a string")
+	}
+	return string(unquote(value)), nil
+}
+
+// truth is the next value, which must be a boolean; null is false.
+func (q *messagesRequest) truth() (bool, error) {
+	value, err := q.optional()
+	if err == nil && value != nil && value.Kind() != 't' && value.Kind() != 'f' {
+		err = q.refuse("must be true or false")
+	}
+	return value.Kind() == 't', err
+}
+
+// count is the next value, a whole number of at least that; nil for null.
+func (q *messagesRequest) count(least int64) (jsontext.Value, error) {
+	value, err := q.optional()
+	if err != nil || value == nil {
+		return nil, err
+	}
+	if n, err := strconv.ParseInt(string(value), 10, 64); err != nil || n < least {
+		return nil, q.refuse("must be a whole number of at least %d", least)
+	}
+	return value, nil
+}
+
+// object reads the object that comes next; null is an empty one.
+func (q *messagesRequest) object(member func(name []byte) error) error {
+	if q.dec.PeekKind() == '{' {
+		return members(q.dec, member)
+	}
+	if value, err := q.optional(); err != nil || value == nil {
+		return err
+	}
+	return q.refuse("must be an object")
+}
+
+// each reads the list that comes next, each of its elements by one; null is an
+// empty one.
+func (q *messagesRequest) each(one func() error) error {
+	if q.dec.PeekKind() != '[' {
+		if value, err := q.optional(); err != nil || value == nil {
+			return err
+		}
+		return q.refuse("must be a list")
+	}
+	if _, err := q.dec.ReadToken(); err != nil {
+		return err
+	}
+	for q.dec.PeekKind() != ']' {
+		if q.counted++; q.counted > mostBlocks {
+			return q.refuse("more than %d messages, content blocks and tools are not taken in one request", mostBlocks)
+		}
+		if err := one(); err != nil {
+			return err
+		}
+	}
+	_, err := q.dec.ReadToken()
+	return err
+}
+
+// refuse is the fault of the value that was read last.
+func (q *messagesRequest) refuse(format string, args ...any) error {
+	where := strings.ReplaceAll(strings.TrimPrefix(string(q.dec.StackPointer()), "/"), "/", ".")
+	return fault.New(fault.InvalidRequest, "%s: "+format, append([]any{where}, args...)...).WithParam(where)
+}
+
+// turn reads one message.
+func (q *messagesRequest) turn() error {
+	var t turn
+	told := false
+	err := q.object(func(name []byte) (err error) {
+		switch string(name) {
+		case "role":
+			if t.role, err = q.word(); err == nil && t.role != "user" && t.role != "assistant" && t.role != "system" {
+				err = q.refuse("must be user, assistant or system")
+			}
+		case "content":
+			kind := q.dec.PeekKind()
+			told = kind == '"' || kind == '['
+			t.blocks, err = q.content()
+		default:
+			err = q.dec.SkipValue()
+		}
+		return err
+	})
+	switch {
+	case err != nil:
+		return err
+	case t.role == "" || !told:
+		return q.refuse("a message has a role and a content")
+	}
+	for i := range t.blocks {
+		if b := &t.blocks[i]; b.kind == otherBlock {
+			return q.refuse("content blocks of the type %q are not known here; send text, image, document, tool_use or tool_result", b.word)
+		}
+	}
+	q.turns = append(q.turns, t)
+	return nil
+}
+
+// content reads a string, or a list of content blocks. What else tools of the
+// vendor put into that place means nothing here.
+func (q *messagesRequest) content() ([]block, error) {
+	switch q.dec.PeekKind() {
+	case '"':
+		text, err := q.value()
+		return []block{{kind: textBlock, text: text}}, err
+	case '[':
+		var blocks []block
+		err := q.each(func() error {
+			b, err := q.block()
+			blocks = append(blocks, b)
+			return err
+		})
+		return blocks, err
+	case '{', 'n':
+		return nil, q.dec.SkipValue()
+	default:
+		if _, err := q.value(); err != nil {
+			return nil, err
+		}
+		return nil, q.refuse("must be a string or a list of content blocks")
+	}
+}
+
+// block reads one content block.
+func (q *messagesRequest) block() (b block, err error) {
+	err = q.object(func(name []byte) (err error) {
+		switch string(name) {
+		case "type":
+			if b.word, err = q.word(); err == nil {
+				b.kind = kindOf(b.word)
+			}
+		case "text", "thinking":
+			b.text, err = q.optional()
+		case "title":
+			b.title, err = q.optional()
+		case "id", "tool_use_id":
+			b.id, err = q.optional()
+		case "name":
+			b.name, err = q.optional()
+		case "input":
+			b.input, err = q.optional()
+		case "is_error":
+			b.failed, err = q.truth()
+		case "content":
+			b.content, err = q.content()
+		case "source":
+			if q.dec.PeekKind() == '"' { // of a search result
+				b.source.url, err = q.value()
+				return err
+			}
+			err = q.object(func(name []byte) error { return q.source(name, &b) })
+		default:
+			err = q.dec.SkipValue()
+		}
+		return err
+	})
+	if err == nil {
+		err = q.checkBlock(&b)
+	}
+	return b, err
+}
+
+// kindOf is the kind of a content block's type.
+func kindOf(word string) blockKind {
+	switch word {
+	case "text":
+		return textBlock
+	case "image":
+		return imageBlock
+	case "document":
+		return documentBlock
+	case "search_result":
+		return searchBlock
+	case "tool_use":
+		return toolUseBlock
+	case "tool_result":
+		return toolResultBlock
+	case "thinking":
+		return thinkingBlock
+	case "redacted_thinking", "server_tool_use", "mcp_tool_use", "container_upload", "compaction", "tool_reference":
+		return vendorBlock
+	}
+	if strings.HasSuffix(word, "_tool_result") {
+		return vendorBlock
+	}
+	return otherBlock
+}
+
+// source reads one member of an image's or document's source.
+func (q *messagesRequest) source(name []byte, b *block) (err error) {
+	switch string(name) {
+	case "type":
+		b.source.kind, err = q.optional()
+	case "media_type":
+		b.source.media, err = q.optional()
+	case "data":
+		b.source.data, err = q.optional()
+	case "url":
+		b.source.url, err = q.optional()
+	case "content":
+		b.content, err = q.content()
+	default:
+		err = q.dec.SkipValue()
+	}
+	return err
+}
+
+// checkBlock refuses a block that lacks what its type needs. A document is
+// taken as the text it holds: no engine here reads the files.
+func (q *messagesRequest) checkBlock(b *block) error {
+	s := &b.source
+	switch kind := string(s.kind); {
+	case (b.kind == textBlock || b.kind == thinkingBlock) && b.text.Kind() != '"':
+		return q.refuse("a block of the type %s has its text as a string", b.word)
+	case b.kind == imageBlock && kind == `"base64"` && s.media.Kind() == '"' && s.data.Kind() == '"':
+	case b.kind == imageBlock && kind == `"url"` && s.url.Kind() == '"':
+		s.data = nil
+	case b.kind == imageBlock:
+		return q.refuse("an image has a source of the type base64, with media_type and data, or url, with url")
+	case b.kind == documentBlock && kind == `"text"` && s.data.Kind() == '"':
+		b.text = s.data
+	case b.kind == documentBlock && kind == `"content"` && b.content != nil:
+	case b.kind == documentBlock:
+		return q.refuse("documents are taken as text only: a source of the type text, with data, or content, with content")
+	case b.kind == toolUseBlock && (b.id.Kind() != '"' || b.name.Kind() != '"' || b.input != nil && b.input.Kind() != '{'):
+		return q.refuse("a tool_use has an id and a name, which are strings, and an input, which is an object")
+	case b.kind == toolResultBlock && b.id.Kind() != '"':
+		return q.refuse("a tool_result names the tool_use that it answers in tool_use_id")
+	}
+	return nil
+}
+
+// tool reads one tool. Those that the vendor's servers or models bring along
+// have a type of their own and no schema: no model here knows them.
+func (q *messagesRequest) tool() error {
+	var t tool
+	kind := "custom"
+	err := q.object(func(name []byte) (err error) {
+		switch string(name) {
+		case "type":
+			if q.dec.PeekKind() == 'n' {
+				return q.dec.SkipValue()
+			}
+			kind, err = q.word()
+		case "name":
+			t.name, err = q.optional()
+		case "description":
+			t.description, err = q.optional()
+		case "input_schema":
+			t.schema, err = q.optional()
+		case "strict":
+			t.strict, err = q.optional()
+		default:
+			err = q.dec.SkipValue()
+		}
+		return err
+	})
+	switch {
+	case err != nil || kind != "custom":
+		return err
+	case t.name.Kind() != '"':
+		return q.refuse("a tool has a name, which is a string")
+	}
+	q.tools = append(q.tools, t)
+	return nil
+}
+
+// toolChoice reads one member of tool_choice.
+func (q *messagesRequest) toolChoice(name []byte) (err error) {
+	switch string(name) {
+	case "type":
+		if q.choice.kind, err = q.word(); err == nil && !slices.Contains([]string{"auto", "any", "tool", "none"}, q.choice.kind) {
+			err = q.refuse("must be auto, any, tool or none")
+		}
+	case "name":
+		if q.choice.name, err = q.optional(); err == nil && q.choice.name != nil && q.choice.name.Kind() != '"' {
+			err = q.refuse("must be a string")
+		}
+	case "disable_parallel_tool_use":
+		q.choice.serial, err = q.truth()
+	default:
+		err = q.dec.SkipValue()
+	}
+	return err
+}
+
+// messagesThinking are the words of this dialect's thinking.type.
+var messagesThinking = []string{"enabled", "disabled", "adaptive", "between_tools", "auto"}
+
+// think reads one member of the thinking control.
+func (q *messagesRequest) think(name []byte) (err error) {
+	switch string(name) {
+	case "type":
+		if q.thinking.kind, err = q.word(); err == nil && !slices.Contains(messagesThinking, q.thinking.kind) {
+			err = q.refuse("must be one of %s", strings.Join(messagesThinking, ", "))
+		}
+	case "budget_tokens":
+		q.thinking.budget, err = q.count(1)
+	case "display":
+		var display jsontext.Value
+		display, err = q.optional()
+		q.thinking.hidden = string(display) == `"omitted"`
+	default:
+		err = q.dec.SkipValue()
+	}
+	return err
+}
+
+// readEffort reads output_config.effort.
+func (q *messagesRequest) readEffort() (err error) {
+	if q.effort, err = q.optional(); err != nil || q.effort == nil {
+		return err
+	}
+	if q.effort.Kind() != '"' || !slices.Contains(efforts, string(unquote(q.effort))) {
+		return q.refuse("must be one of %s", strings.Join(efforts, ", "))
+	}
+	return nil
+}
+
+// format reads one member of output_config.format.
+func (q *messagesRequest) format(name []byte) (err error) {
+	if string(name) != "schema" {
+		return q.dec.SkipValue()
+	}
+	if q.schema, err = q.optional(); err == nil && q.schema != nil && q.schema.Kind() != '{' {
+		err = q.refuse("must be an object")
+	}
+	return err
+}

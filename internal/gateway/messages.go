@@ -1,0 +1,55 @@
+package gateway
+
+import (
+	"net/http"
+	"strings"
+	"time"
+
+	"github.com/kith/kith/internal/dialect"
+	"github.com/kith/kith/internal/fault"
+)
+
+// translationRoom is by how many bytes a translation to chat may be over the
+// limit of a body: machines take no more than the two together.
+const translationRoom = 8 << 20
+
+// checkVersion wants the version header of the messages dialect: any date, once
+// (S9.2, decisions 5).
+func checkVersion(h http.Header) error {
+	values := h[dialect.VersionHeader]
+	if len(values) == 1 {
+		if _, err := time.Parse(time.DateOnly, values[0]); err == nil {
+			return nil
+		}
+	}
+	return fault.New(fault.InvalidRequest, "send the header anthropic-version with a date, as in 2023-06-01").WithParam("anthropic-version")
+}
+
+// translate is the body of a messages call as that of a chat call.
+func (x *exchange) translate(body []byte) (dialect.Head, []byte, error) {
+	head, chat, err := dialect.MessagesToChat(body)
+	if err == nil && int64(len(chat)) > x.g.Limits.Body+translationRoom {
+		err = fault.New(fault.RequestTooLarge, "the body is too large for the machines behind this service: send less")
+	}
+	return head, chat, err
+}
+
+// messageID is the id of the message that answers the call.
+func (x *exchange) messageID() string { return "msg_" + strings.TrimPrefix(x.id, "req_") }
+
+// countTokens serves POST /v1/messages/count_tokens. No machine is asked and
+// nothing waited for: the count is an estimate, and says so (decisions 5).
+func (x *exchange) countTokens() error {
+	body, err := x.readBody()
+	if err != nil {
+		return err
+	}
+	tokens, err := dialect.CountMessages(body)
+	if err != nil {
+		return err
+	}
+	x.w.Header()["X-Kith-Estimate"] = []string{"true"}
+	return x.writeJSON(struct {
+		InputTokens int64 `json:"input_tokens"`
+	}{tokens})
+}

@@ -1,0 +1,286 @@
+package gateway
+
+import (
+	"context"
+	"io"
+	"net/http"
+	"strconv"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/go-json-experiment/json"
+
+	"github.com/kith/kith/internal/dialect"
+	"github.com/kith/kith/internal/fault"
+	"github.com/kith/kith/internal/fleet"
+)
+
+const (
+	messagesRequest = `{"model":"m","max_tokens":9,"messages":[{"role":"user","content":"canary"}]}`
+	messagesStream  = `{"model":"m","max_tokens":9,"stream":true,"messages":[{"role":"user","content":"canary"}]}`
+	chatReply       = `{"choices":[{"message":{"content":"Hello"},"finish_reason":"stop"}],"usage":{"prompt_tokens":2,"completion_tokens":3}}`
+)
+
+// askMessages is a request in the messages dialect with a good key.
+func askMessages(body string, headers ...string) *http.Request {
+	return ask("POST", "/v1/messages", body, append([]string{"Authorization", "", "X-Api-Key", goodKey, "Anthropic-Version", "2023-06-01"}, headers...)...)
+}
+
+// envelope is a fault as a caller of the messages dialect reads it.
+type envelope struct {
+	Type  string `json:"type"`
+	Error struct {
+		Type          string `json:"type"`
+		Code          string `json:"code"`
+		Message       string `json:"message"`
+		Param         string `json:"param"`
+		CorrelationID string `json:"correlation_id"`
+		Reason        string `json:"reason"`
+		Details       struct {
+			Code   string `json:"error_code"`
+			Reason string `json:"reason"`
+		} `json:"details"`
+	} `json:"error"`
+	RequestID string `json:"request_id"`
+}
+
+// checkEnvelope checks everything that every refusal of the dialect must have.
+func checkEnvelope(t *testing.T, h http.Header, body string, kind string, code fault.Code) envelope {
+	t.Helper()
+	var got envelope
+	if err := json.Unmarshal([]byte(body), &got); err != nil {
+		t.Fatalf("%q: %v", body, err)
+	}
+	id := h.Get("X-Correlation-ID")
+	if got.Type != "error" || got.Error.Type != kind || got.Error.Code != string(code) || got.Error.Details.Code != string(code) || got.Error.Message == "" {
+		t.Errorf("want %s %s: %s", kind, code, body)
+	}
+	if id == "" || got.RequestID != id || got.Error.CorrelationID != id || h.Get("Request-Id") != id || h.Get("X-Request-Id") != id {
+		t.Errorf("ids differ: %v, %s", h, body)
+	}
+	return got
+}
+
+func TestMessagesRefusals(t *testing.T) {
+	c := hostedConfig(answers(chatReply))
+	c.Limits.Body = 200
+	h := New(c)
+	long := `{"model":"m","x":"` + strings.Repeat("x", 300) + `"}`
+	for name, c := range map[string]struct {
+		r      *http.Request
+		status int
+		kind   string
+		code   fault.Code
+		param  string
+	}{
+		"no key":            {askMessages(messagesRequest, "X-Api-Key", ""), 401, "authentication_error", fault.InvalidAPIKey, ""},
+		"wrong key":         {askMessages(messagesRequest, "X-Api-Key", "", "X-Api-Key", "kith_x"), 401, "authentication_error", fault.InvalidAPIKey, ""},
+		"two keys":          {askMessages(messagesRequest, "Authorization", "Bearer kith_x"), 401, "authentication_error", fault.InvalidAPIKey, ""},
+		"no version":        {askMessages(messagesRequest, "Anthropic-Version", ""), 400, "invalid_request_error", fault.InvalidRequest, "anthropic-version"},
+		"malformed version": {askMessages(messagesRequest, "Anthropic-Version", "", "Anthropic-Version", "2023-6-1"), 400, "invalid_request_error", fault.InvalidRequest, "anthropic-version"},
+		"two versions":      {askMessages(messagesRequest, "Anthropic-Version", "2026-10-21"), 400, "invalid_request_error", fault.InvalidRequest, "anthropic-version"},
+		"no version, count": {ask("POST", "/v1/messages/count_tokens", messagesRequest), 400, "invalid_request_error", fault.InvalidRequest, "anthropic-version"},
+		"key comes first":   {askMessages(messagesRequest, "X-Api-Key", "", "Anthropic-Version", ""), 401, "authentication_error", fault.InvalidAPIKey, ""},
+		"method":            {ask("GET", "/v1/messages", ""), 405, "invalid_request_error", fault.MethodNotAllowed, ""},
+		"no path":           {ask("POST", "/v1/messages/batches", messagesRequest), 404, "not_found_error", fault.RouteNotFound, ""},
+		"v1 doubled":        {ask("POST", "/v1/v1/messages", messagesRequest, "Anthropic-Version", "2023-06-01"), 404, "not_found_error", fault.RouteNotFound, ""},
+		"too large":         {askMessages(long), 413, "request_too_large", fault.RequestTooLarge, ""},
+		"encoding":          {askMessages(messagesRequest, "Content-Encoding", "gzip"), 415, "invalid_request_error", fault.UnsupportedEncoding, ""},
+		"broken JSON":       {askMessages(`{"model":`), 400, "invalid_request_error", fault.InvalidRequest, ""},
+		"no max_tokens":     {askMessages(request), 400, "invalid_request_error", fault.InvalidRequest, "max_tokens"},
+		"bad block":         {askMessages(`{"model":"m","max_tokens":9,"messages":[{"role":"user","content":[{"type":"text"}]}]}`), 400, "invalid_request_error", fault.InvalidRequest, "messages.0.content.0"},
+		"impossible model":  {askMessages(strings.Replace(messagesRequest, `"m"`, `"a\u0000b"`, 1)), 404, "not_found_error", fault.ModelNotFound, ""},
+		"count: no body":    {ask("POST", "/v1/messages/count_tokens", "", "Anthropic-Version", "2023-06-01"), 400, "invalid_request_error", fault.InvalidRequest, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w, _ := do(h, c.r)
+			got := checkEnvelope(t, w.Result().Header, w.Body.String(), c.kind, c.code)
+			if w.Code != c.status || got.Error.Param != c.param {
+				t.Errorf("%d, param %q: %s", w.Code, got.Error.Param, w.Body)
+			}
+		})
+	}
+	t.Run("not on the local surface", func(t *testing.T) {
+		r := ask("POST", "http://localhost:8701/v1/messages", messagesRequest, "Anthropic-Version", "2023-06-01")
+		w, _ := do(New(localConfig(answers(chatReply))), r)
+		checkEnvelope(t, w.Result().Header, w.Body.String(), "not_found_error", fault.RouteNotFound)
+	})
+}
+
+// Every fault has the dialect's word for its status.
+func TestMessagesFaultsOfTheBackend(t *testing.T) {
+	kinds := map[int]string{
+		400: "invalid_request_error", 401: "authentication_error", 403: "permission_error", 404: "not_found_error", 405: "invalid_request_error",
+		413: "request_too_large", 415: "invalid_request_error", 429: "rate_limit_error", 500: "api_error", 501: "api_error", 502: "api_error", 503: "api_error", 504: "timeout_error",
+	}
+	for code, status := range fault.Codes() {
+		kind := kinds[status]
+		if code == fault.CapacityFull {
+			kind = "overloaded_error"
+		}
+		w, _ := do(New(hostedConfig(refuses(fault.New(code, "why").AfterWait()))), askMessages(messagesRequest))
+		got := checkEnvelope(t, w.Result().Header, w.Body.String(), kind, code)
+		_, err := strconv.Atoi(w.Header().Get("Retry-After"))
+		if w.Code != status || (status == 429 || status == 503) != (err == nil) || got.Error.Reason != fault.WaitElapsed || got.Error.Details.Reason != fault.WaitElapsed {
+			t.Errorf("%d %v %s", w.Code, w.Header(), w.Body)
+		}
+	}
+}
+
+func TestMessagesUnary(t *testing.T) {
+	var call *Call
+	var out Outcome
+	c := hostedConfig(&backend{do: func(_ context.Context, asked *Call) (*Answer, error) {
+		call = asked
+		asked.Trace.Route = "own; machine=box; owner=ann"
+		return answer(io.NopCloser(strings.NewReader(chatReply))), nil
+	}})
+	c.Finished = func(_ *Call, o Outcome) { out = o }
+	h := New(c)
+	for _, r := range []*http.Request{
+		askMessages(messagesRequest),
+		ask("POST", "/v1/messages?beta=true", messagesRequest, "Anthropic-Version", "2026-10-21", "Anthropic-Beta", "unknown-2030-01-01,b", "X-Api-Key", goodKey),
+	} {
+		w, aborted := do(h, r)
+		id := strings.TrimPrefix(w.Header().Get("Request-Id"), "req_")
+		want := `{"id":"msg_` + id + `","type":"message","role":"assistant","model":"m","content":[{"type":"text","text":"Hello"}],"stop_reason":"end_turn","stop_sequence":null,` +
+			`"usage":{"input_tokens":2,"cache_creation_input_tokens":0,"cache_read_input_tokens":0,"output_tokens":3}}`
+		if w.Code != 200 || w.Body.String() != want || aborted || w.Header().Get("Content-Length") != strconv.Itoa(len(want)) ||
+			w.Header().Get("Content-Type") != "application/json" || w.Header().Get("X-Kith-Route") == "" {
+			t.Errorf("%d %v\n%s\n%s", w.Code, w.Header(), w.Body, want)
+		}
+	}
+	if call.Endpoint != fleet.Messages || string(call.Body) != messagesRequest || call.Model != "m" {
+		t.Errorf("%+v", call)
+	}
+	if out.TokensIn != 2 || out.TokensOut != 3 || !out.Reported || out.Status != 200 || out.Code != "" {
+		t.Errorf("%+v", out)
+	}
+	// A machine is asked in chat, whatever else it says it speaks.
+	for _, speaks := range []fleet.EndpointSet{0, fleet.Endpoints(fleet.ChatCompletions), fleet.Endpoints(fleet.ChatCompletions, fleet.Messages)} {
+		endpoint, body := call.RequestFor(speaks)
+		if _, err := dialect.Peek(body); endpoint != fleet.ChatCompletions || err != nil || !strings.Contains(string(body), `"messages":[{"role":"user","content":"canary"}]`) {
+			t.Errorf("%s %s %v", endpoint, body, err)
+		}
+	}
+	if endpoint, body := (&Call{Endpoint: fleet.EmbeddingsEndpoint, Body: []byte("x")}).RequestFor(0); endpoint != fleet.EmbeddingsEndpoint || string(body) != "x" {
+		t.Errorf("%s %s", endpoint, body)
+	}
+	w, _ := do(New(hostedConfig(answers("<html>"))), askMessages(messagesRequest))
+	checkEnvelope(t, w.Result().Header, w.Body.String(), "api_error", fault.EngineError)
+}
+
+// A translation may be longer than the limit, but not by any length.
+func TestMessagesTranslationTooLong(t *testing.T) {
+	c := hostedConfig(answers(chatReply))
+	c.Limits.Body = 20 << 20
+	input := strings.Repeat(`"",`, 6<<20)
+	body := `{"model":"m","max_tokens":9,"messages":[{"role":"assistant","content":[{"type":"tool_use","id":"a","name":"f","input":{"x":[` + input + `1]}}]}]}`
+	w, _ := do(New(c), askMessages(body))
+	checkEnvelope(t, w.Result().Header, w.Body.String(), "request_too_large", fault.RequestTooLarge)
+}
+
+func TestCountTokens(t *testing.T) {
+	called := false
+	h := New(hostedConfig(&backend{do: func(context.Context, *Call) (*Answer, error) { called = true; return nil, nil }}))
+	w, _ := do(h, ask("POST", "/v1/messages/count_tokens", `{"model":"m","messages":[{"role":"user","content":"How long is this?"}]}`, "Anthropic-Version", "2023-06-01"))
+	var count struct {
+		InputTokens int `json:"input_tokens"`
+	}
+	if err := json.Unmarshal(w.Body.Bytes(), &count); err != nil || w.Code != 200 || count.InputTokens < 4 || count.InputTokens > 20 || called || w.Header().Get("X-Kith-Estimate") != "true" {
+		t.Errorf("%d %v %s", w.Code, w.Header(), w.Body)
+	}
+}
+
+// playMessages serves a streamed messages call and returns the tape.
+func playMessages(c Config) (w *tape, aborted bool) {
+	w = newTape()
+	defer func() {
+		if v := recover(); v == http.ErrAbortHandler {
+			aborted = true
+		} else if v != nil {
+			panic(v)
+		}
+	}()
+	New(c).ServeHTTP(w, askMessages(messagesStream))
+	return w, false
+}
+
+// While a call waits, and while what its machine says is nothing in this
+// dialect, pings are sent; what came is translated as it comes.
+func TestMessagesStream(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		hidden := `data: {"choices":[{"index":0,"delta":{}}]}` + "\n\n"
+		lines := []line{{time.Second, frame, nil}, {time.Second, hidden, nil}, {8 * time.Second, hidden, nil}, {8 * time.Second, frame[:20], nil}, {time.Second, frame[20:] + done, io.EOF}}
+		var out Outcome
+		c := hostedConfig(tells(7*time.Second, lines...))
+		c.Finished = func(_ *Call, o Outcome) { out = o }
+		w, aborted := playMessages(c)
+		var got []string
+		for _, note := range w.notes {
+			at, what, _ := strings.Cut(note, " ")
+			for part := range strings.SplitSeq(strings.TrimSpace(what), "\n\n") {
+				name, _, _ := strings.Cut(part, "\n")
+				got = append(got, at+" "+name)
+			}
+		}
+		want := []string{
+			"5 status 200", "5 event: ping", "5 flush",
+			"8 : shared; machine=box; owner=ann", "8 event: message_start", "8 event: content_block_start", "8 event: content_block_delta", "8 flush",
+			"18 event: ping", "18 flush",
+			"26 event: content_block_delta", "26 event: content_block_stop", "26 event: message_delta", "26 event: message_stop", "26 flush",
+		}
+		if aborted || strings.Join(got, "|") != strings.Join(want, "|") {
+			t.Errorf("aborted %v\n%q\n%q", aborted, got, want)
+		}
+		if w.header.Get("Content-Type") != "text/event-stream" || strings.Contains(w.text.String(), "[DONE]") || strings.Contains(w.text.String(), "choices") {
+			t.Errorf("%v %s", w.header, w.text.String())
+		}
+		if out.Code != "" || out.TokensOut != 2 || out.FirstByte != 8*time.Second {
+			t.Errorf("%+v", out)
+		}
+	})
+}
+
+// A stream that fails ends in an error event, without a message_stop.
+func TestMessagesStreamFails(t *testing.T) {
+	gone := fault.New(fault.MachineOffline, "the machine went away")
+	for name, c := range map[string]struct {
+		b    *backend
+		kind string
+		code fault.Code
+	}{
+		"machine gone": {tells(0, line{0, frame, nil}, line{time.Second, "", gone}), "api_error", fault.MachineOffline},
+		"no end mark":  {tells(0, line{0, frame, io.EOF}), "api_error", fault.EngineError},
+		"error frame":  {tells(0, line{0, frame + `data: {"error":{"message":"boom"}}` + "\n\n", nil}), "api_error", fault.EngineError},
+		"nonsense":     {tells(0, line{0, frame + "data: {\n\n", nil}), "api_error", fault.EngineError},
+		"silence":      {tells(0, line{0, frame, nil}, line{time.Hour, "", nil}), "timeout_error", fault.EngineTimeout},
+		"refused, late": {&backend{do: func(context.Context, *Call) (*Answer, error) {
+			time.Sleep(9 * time.Second)
+			return nil, fault.New(fault.CapacityFull, "busy").AfterWait()
+		}}, "overloaded_error", fault.CapacityFull},
+		"broken tool": {tells(0, line{0, `data: {"choices":[{"delta":{"tool_calls":[{"index":0,"function":{"arguments":"x"}}]}}]}` + "\n\n" + done, nil}), "api_error", fault.EngineError},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w, aborted := playMessages(hostedConfig(c.b))
+				text := w.text.String()
+				if w.status != 200 { // nothing had been sent: a true status
+					checkEnvelope(t, w.header, text, c.kind, c.code)
+					return
+				}
+				last := strings.Split(strings.TrimSuffix(text, "\n\n"), "\n\n")
+				data, ok := strings.CutPrefix(last[len(last)-1], "event: error\ndata: ")
+				if !ok || !aborted || strings.Contains(text, "message_stop") || strings.Contains(text, "[DONE]") {
+					t.Errorf("aborted %v: %s", aborted, text)
+				}
+				got := checkEnvelope(t, w.header, data, c.kind, c.code)
+				if (got.Error.Details.Reason == fault.WaitElapsed) != (c.code == fault.CapacityFull) {
+					t.Error(data)
+				}
+			})
+		})
+	}
+}
