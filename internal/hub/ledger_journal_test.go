@@ -251,7 +251,7 @@ func TestLedgerTurnsOver(t *testing.T) {
 				call := aLong(fmt.Sprint("call-", w, "-", i))
 				call.Trace.Attempts = 1
 				noted, err := l.begin(call, aMachine)
-				if err == nil && i%100 == 0 { // as if the engines were that quick
+				if err == nil && i%10 == 0 { // as if the engines were that quick
 					err = l.await(t.Context(), noted)
 				}
 				if err != nil {
