@@ -143,6 +143,10 @@ func (m *Machine) Release(model ModelID) {
 	m.Load.release()
 }
 
+// Free is how many slots the machine has free now, whatever for; none or fewer
+// when it runs all it may.
+func (m *Machine) Free() int { return m.Load.free(m.Slots) }
+
 // Takes reports whether the machine would take calls of others at that time, if
 // it had a slot free: online, within its hours, not paused, not held out.
 func (m *Machine) Takes(now time.Time) bool { return m.state(Grouped, nil, now, true) == Ready }

@@ -85,4 +85,3 @@ func TestAReasonSaysNothingOfWhatIsOutOfReach(t *testing.T) {
 		t.Error("no stranger's machine changed anything: the worlds are too tame to trust")
 	}
 }
-

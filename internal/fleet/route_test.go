@@ -458,6 +458,68 @@ func TestWhatARefusalSays(t *testing.T) {
 	}
 }
 
+// Each row says its own, to either kind of caller.
+func TestEveryRowSaysItsOwn(t *testing.T) {
+	const notFound, exhausted = "send the id exactly as GET /v1/models lists it", `takes a call of model "m" just now`
+	mallory := func(state State) *world {
+		return &world{now: noon, machines: []wMachine{in(state, "theirs", "mallory")}}
+	}
+	circle := mallory(Ready)
+	circle.shares = []wShare{{id: "s", owner: "friend", member: "me"}}
+	own := func(states ...State) *world { return stateWorld(states, nil) }
+	mixed := stateWorld([]State{Busy, Paused}, []State{OutsideHours})
+	for _, c := range []struct {
+		w          *world
+		ask        wAsk
+		row        int
+		chat, rest string
+	}{
+		{&world{now: noon}, wAsk{}, 1, notFound, notFound},
+		{own(Ready), wAsk{unconfirmed: true}, 2, "who shares with you, so model", "who shares with you, so model"},
+		{mallory(Offline), wAsk{}, 5, notFound, notFound},
+		{mallory(Ready), wAsk{}, 6, "nobody shares with you", notFound},
+		{circle, wAsk{}, 7, "and waiting does not help", notFound},
+		{own(Offline), wAsk{}, 8, "is offline; it is back when one of them is", "is offline; it is back when one of them is"},
+		{stateWorld(nil, []State{OutsideHours}), wAsk{}, 9, "outside its sharing hours (1 outside hours)", "outside its sharing hours (1 outside hours)"},
+		{own(Paused, Offline), wAsk{}, 10, exhausted + " (1 paused, 1 offline)", exhausted + " (1 paused, 1 offline)"},
+		{own(Ready), wAsk{avoid: []string{"own0"}, gone: true}, 11, "before it started (1 ready)", "before it started (1 ready)"},
+		{own(Busy), wAsk{waited: true}, 11, "before the wait was over (1 busy)", "before the wait was over (1 busy)"},
+		{mixed, wAsk{waited: true}, 12, "outside its sharing hours (1 busy, 1 paused, 1 outside hours)", "outside its sharing hours (1 busy, 1 paused, 1 outside hours)"},
+		{own(Busy, Paused), wAsk{waited: true}, 12, exhausted + " (1 busy, 1 paused)", exhausted + " (1 busy, 1 paused)"},
+	} {
+		c.ask.caller, c.ask.model = "me", "m"
+		s := c.w.snapshot(t, rand.New(rand.NewPCG(1, 1)))
+		for family, want := range map[Family]string{Chat: c.chat, Embeddings: c.rest} {
+			c.ask.family = family
+			d := Route(s, c.ask.ask(c.w, 7))
+			if d.Row != c.row || d.Fault == nil || !strings.Contains(d.Fault.Message, want) {
+				t.Errorf("%+v is row %d, %v; want row %d and %q", c.ask, d.Row, d.Fault, c.row, want)
+			}
+		}
+	}
+}
+
+// A narrowed key is named as what cannot use the machine; a long id is cut.
+func TestARefusalNamesWhoAndWhat(t *testing.T) {
+	s := stateWorld([]State{Offline}, nil).snapshot(t, rand.New(rand.NewPCG(1, 1)))
+	for narrow, want := range map[Narrow]string{
+		Everything:   "every machine you can use that",
+		OwnAndShared: "every machine this key (narrowed to your own machines and those shared with you) can use that",
+		OwnOnly:      "every machine this key (narrowed to your own machines) can use that",
+	} {
+		if f := Route(s, Ask{Caller: "me", Narrow: narrow, Model: "m", Now: noon}).Fault; !strings.HasPrefix(f.Message, want) {
+			t.Errorf("the message is %q, want %q first", f.Message, want)
+		}
+	}
+	longest := strings.Repeat("x", MaxModelID)
+	if quote(ModelID(longest)) != `"`+longest+`"` || quote(ModelID(longest+"y")) != `"`+longest+`…"` {
+		t.Errorf("ids are quoted as %s and %s", quote(ModelID(longest)), quote(ModelID(longest+"y")))
+	}
+	if none := (Survey{}).String(); none != "none" {
+		t.Errorf("a survey of nothing is %q", none)
+	}
+}
+
 // A call that a daemon sent up never sees that daemon's machine, nor counts it.
 func TestTheExcludedMachineDoesNotExist(t *testing.T) {
 	w := &world{now: noon, machines: []wMachine{in(Ready, "here", "me"), in(Offline, "there", "me")}}

@@ -480,6 +480,9 @@ func TestReachIsWhatTheTwinSees(t *testing.T) {
 		var order []Class
 		for m, standing := range s.Reach(ask.Caller, ask.Narrow) {
 			order = append(order, standing.Class)
+			if standing.Class != Own && len(standing.shares) == 0 && standing.group == nil {
+				t.Errorf("world %d: Reach shows %s, to which there is no way", seed, m.ID)
+			}
 			if o := m.Offer(ask.Model); o != nil && o.Families.Has(ask.Family) {
 				if seen, ok := standing.Sight(m, o, w.now); ok {
 					reached = append(reached, line(string(m.ID), seen.Class, seen.State))
@@ -491,6 +494,56 @@ func TestReachIsWhatTheTwinSees(t *testing.T) {
 		slices.Sort(reached)
 		if !slices.Equal(want, looked) || !slices.Equal(want, reached) || !slices.IsSorted(order) {
 			t.Fatalf("world %d: the twin sees\n%s\nLook\n%s\nReach\n%s", seed, strings.Join(want, "\n"), strings.Join(looked, "\n"), strings.Join(reached, "\n"))
+		}
+	}
+}
+
+// Whoever stops looking has seen what comes first, and is shown no more: the
+// language panics where an iterator goes on.
+func TestReachAndLookEndWhereTheyAreLeft(t *testing.T) {
+	for seed := range uint64(min(2_000, *worldsFlag)) {
+		rng := rand.New(rand.NewPCG(seed, 4))
+		w := randomWorld(rng)
+		s, ask := w.snapshot(t, rng), randomAsk(rng, w).ask(w, 0)
+		var reached, looked, all []MachineID
+		for m := range s.Reach(ask.Caller, ask.Narrow) {
+			reached = append(reached, m.ID)
+		}
+		for m := range Look(s, ask) {
+			looked = append(looked, m.Machine.ID)
+		}
+		for m := range s.Machines() {
+			all = append(all, m.ID)
+		}
+		for at := range reached {
+			var seen []MachineID
+			for m := range s.Reach(ask.Caller, ask.Narrow) {
+				if seen = append(seen, m.ID); len(seen) > at {
+					break
+				}
+			}
+			if !slices.Equal(seen, reached[:at+1]) {
+				t.Fatalf("world %d: left after %d, Reach showed %v of %v", seed, at+1, seen, reached)
+			}
+		}
+		for at := range looked {
+			var seen []MachineID
+			for m := range Look(s, ask) {
+				if seen = append(seen, m.Machine.ID); len(seen) > at {
+					break
+				}
+			}
+			if !slices.Equal(seen, looked[:at+1]) {
+				t.Fatalf("world %d: left after %d, Look showed %v of %v", seed, at+1, seen, looked)
+			}
+		}
+		for at := range all {
+			n := 0
+			for range s.Machines() {
+				if n++; n > at {
+					break
+				}
+			}
 		}
 	}
 }

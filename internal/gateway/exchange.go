@@ -143,6 +143,9 @@ func (x *exchange) notImplemented() error {
 
 // infer serves an inference route.
 func (x *exchange) infer() error {
+	if x.g.Crowded != nil && x.g.Crowded() { // before its body takes more
+		return fault.New(fault.CapacityFull, "the service has no memory for one more call just now; try again shortly")
+	}
 	body, err := x.readBody()
 	if err != nil {
 		return err

@@ -34,6 +34,8 @@ type Config struct {
 	// surface all requests together. The zero Rate is off.
 	Rate   Rate
 	Limits Limits
+	// Crowded says that there is no memory for one more call now; nil: never.
+	Crowded func() bool
 	// Finished is told how each Call that reached the Backend ended, after its
 	// last byte was written. May be nil.
 	Finished func(*Call, Outcome)

@@ -233,6 +233,32 @@ func TestTooLargeAtOnce(t *testing.T) {
 	}
 }
 
+// Fault 5: the limit is 32 MiB, and the byte after them is one too many.
+func TestFault05OneByteTooMany(t *testing.T) {
+	const limit = 32 << 20
+	for name, request := range map[string]string{"unary": request, "streamed": streamRequest} {
+		for length, status := range map[int]string{limit: "HTTP/1.1 200", limit + 1: "HTTP/1.1 413"} {
+			t.Run(fmt.Sprint(name, length), func(t *testing.T) {
+				b := tells(0, line{0, frame, nil}, line{0, done, nil})
+				if name == "unary" {
+					b = answers(reply)
+				}
+				virtually(t, New(hostedConfig(b)), func(t *testing.T, conn net.Conn) {
+					go func() {
+						fmt.Fprintf(conn, "%sTransfer-Encoding: chunked\r\n\r\n%x\r\n%s", rawHead, length, request)
+						_, _ = io.WriteString(conn, strings.Repeat(" ", length-len(request)))
+						_, _ = io.WriteString(conn, "\r\n0\r\n\r\n")
+					}()
+					got, err := bufio.NewReader(conn).ReadString('\n')
+					if !strings.HasPrefix(got, status) {
+						t.Errorf("%q, %v", got, err)
+					}
+				})
+			})
+		}
+	}
+}
+
 // Who takes nothing is cut off 20 s after the write that he did not take.
 func TestSlowReaders(t *testing.T) {
 	for name, body := range map[string]string{"unary": request, "streamed": streamRequest} {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"net/http"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -51,5 +52,19 @@ func TestBroken(t *testing.T) {
 				time.Sleep(2 * time.Second)
 			})
 		})
+	}
+}
+
+// Fault 38: the hub's clock rules, but a machine whose own clock says that its
+// hours are over may decline; the call goes to the next.
+func TestFault38MachineDeclines(t *testing.T) {
+	for _, reason := range []tunnel.Refusal{tunnel.RefusedHours, tunnel.RefusedPaused, tunnel.RefusedUnknownModel} {
+		response := &http.Response{
+			StatusCode: http.StatusServiceUnavailable, Body: http.NoBody,
+			Header: http.Header{tunnel.HeaderRefused: {string(reason)}},
+		}
+		if got, err := refused(response); got != movedOn || err != nil {
+			t.Errorf("%s: %d, %v", reason, got, err)
+		}
 	}
 }

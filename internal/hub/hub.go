@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"net/http"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -119,6 +120,7 @@ type Hub struct {
 	edge     *gateway.Edge
 	api      http.Handler  // of members, under /api/
 	admitted chan struct{} // a place for each tunnel in its handshake
+	crowded  atomic.Bool   // memory is nearly full: no new calls
 }
 
 // New makes a hub over what it keeps and who is connected. The registry's
@@ -133,7 +135,7 @@ func New(cfg Config, records Records, live *registry.Registry) *Hub {
 	}
 	h.room.now = h.now
 	edge := cfg.Edge
-	edge.Backend, edge.Identify, edge.Log = h, h.Identify, cfg.Log
+	edge.Backend, edge.Identify, edge.Crowded, edge.Log = h, h.Identify, h.crowded.Load, cfg.Log
 	edge.Finished = func(call *gateway.Call, out gateway.Outcome) {
 		h.ledger.end(record(call, out))
 		h.stories.add(storiesOf(call, out))
@@ -177,7 +179,8 @@ func (h *Hub) Run(ctx context.Context) error {
 
 // recheck lets waiting calls decide anew, looking each second whether time may
 // have changed something: sharing hours open and close without anybody telling.
-// It also sees to calls that run while the store cannot be read.
+// It also sees to calls that run while the store cannot be read, and to the
+// memory.
 func (h *Hub) recheck(ctx context.Context) error {
 	tick := time.NewTicker(time.Second)
 	defer tick.Stop()
@@ -186,6 +189,7 @@ func (h *Hub) recheck(ctx context.Context) error {
 		case now := <-tick.C:
 			h.room.tick(now)
 			h.recallUnsure(now)
+			h.crowded.Store(crowded())
 		case <-ctx.Done():
 			return nil
 		}

@@ -222,16 +222,17 @@ func (r *room) hand(id fleet.MachineID) (given bool) {
 		r.unsure = true
 		return false
 	}
-	for {
+	for machine.Free() > 0 {
 		w, c := r.first(s, machine, at.Now)
 		if w == nil {
-			return given
+			break
 		}
 		if h := hold(c, w.line.ask.Model, at.Now); h != nil {
 			r.end(w, grant{held: h, judged: judgement(ready)})
 			given = true
 		}
 	}
+	return given
 }
 
 // first is who goes first of those who wait for any model of the machine and

@@ -178,7 +178,7 @@ func TestFault48EngineNeverEnds(t *testing.T) {
 	inBubble(t, func(w *world) {
 		ann := w.addMember("ann")
 		box := w.addMachine(ann, "box", 1, "m")
-		w.set(enginetest.Behaviour{Fault: enginetest.Endless, Interval: 10 * time.Second})
+		w.set(enginetest.Behaviour{Fault: enginetest.Endless, Interval: 7 * time.Second})
 		a := w.do(ask{by: ann, model: "m", stream: true})
 		w.wantCode(a, "engine_timeout", "")
 		w.within("given up", a.took(), 30*time.Minute)
@@ -186,7 +186,7 @@ func TestFault48EngineNeverEnds(t *testing.T) {
 			w.t.Fatal(a)
 		}
 		w.stopped(box)
-		if u := w.wantRecord(a, "engine_timeout", box); u.TokensOut < 179 || u.TokensOut > 181 {
+		if u := w.wantRecord(a, "engine_timeout", box); u.TokensOut < 257 || u.TokensOut > 259 {
 			w.t.Fatalf("%+v", u)
 		}
 		w.settled()

@@ -3,6 +3,8 @@ package sim
 import (
 	"bufio"
 	"fmt"
+	"runtime"
+	"runtime/debug"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -405,4 +407,28 @@ func TestFault24HubDies(t *testing.T) {
 			})
 		})
 	}
+}
+
+// A hub whose memory is nearly full turns new calls away; those it has go on.
+func TestFault28MemoryHigh(t *testing.T) {
+	both(t, func(w *world, stream bool) {
+		ann := w.addMember("ann")
+		w.addMachine(ann, "box", 2, "m")
+		w.set(paced(2 * time.Second))
+		a := w.begin(ask{by: ann, model: "m", stream: stream, words: 10})
+		w.begun(a)
+		limit := debug.SetMemoryLimit(1 << 20)
+		defer debug.SetMemoryLimit(limit)
+		runtime.GC()
+		time.Sleep(1100 * time.Millisecond)
+		turned := w.do(ask{by: ann, model: "m", stream: stream})
+		w.wantCode(turned, "CAPACITY_FULL", "")
+		if turned.status != 503 || turned.took() != 0 || len(w.runs.of(turned.tag)) != 0 {
+			w.t.Error(turned)
+		}
+		debug.SetMemoryLimit(limit)
+		<-a.over
+		w.wantServed(a, 1)
+		w.wantServed(w.do(ask{by: ann, model: "m", stream: stream}), 1)
+	})
 }

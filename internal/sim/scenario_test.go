@@ -187,6 +187,7 @@ func TestQueueIsFirstInFirstOut(t *testing.T) {
 		w.addMachine(ann, "box", 1, "m")
 		w.share(ann, bob)
 		w.share(ann, cid)
+		time.Sleep(5 * time.Second)
 		w.set(slow(10 * time.Second))
 		var all []*answer
 		for i := range 5 {
@@ -219,6 +220,39 @@ func TestQueueIsFirstInFirstOut(t *testing.T) {
 		}
 		if !slices.Equal(ran, order) {
 			w.t.Fatalf("ran %v, asked %v", ran, order)
+		}
+		if got := all[4].comments[:4]; !slices.Equal(got, []string{
+			"waiting 3 ahead, 175 s left", "waiting 2 ahead, 165 s left", "waiting 1 ahead, 155 s left", "waiting 0 ahead, 145 s left",
+		}) {
+			w.t.Fatalf("%q", got)
+		}
+	})
+}
+
+// A machine's owner goes ahead of others on that machine, and nowhere else.
+func TestOwnerGoesAheadInTheQueue(t *testing.T) {
+	both(t, func(w *world, stream bool) {
+		ann, bob := w.addMember("ann"), w.addMember("bob")
+		w.addMachine(ann, "box", 1, "m")
+		w.addMachine(bob, "tower", 1, "n")
+		w.share(ann, bob)
+		w.share(bob, ann)
+		time.Sleep(5 * time.Second)
+		w.set(slow(10 * time.Second))
+		w.begun(w.begin(ask{by: bob, model: "m"}))
+		w.begun(w.begin(ask{by: bob, model: "n"}))
+		begin := func(by *member, model string) *answer {
+			time.Sleep(time.Second)
+			return w.begin(ask{by: by, model: model, stream: stream})
+		}
+		theirs, owners := begin(bob, "m"), begin(ann, "m")
+		earlier, later := begin(bob, "n"), begin(ann, "n")
+		for _, a := range []*answer{theirs, owners, earlier, later} {
+			<-a.over
+			w.wantServed(a, 1)
+		}
+		if !owners.ended.Before(theirs.ended) || !earlier.ended.Before(later.ended) {
+			w.t.Fatal(theirs, owners, earlier, later)
 		}
 	})
 }
@@ -379,7 +413,7 @@ func TestEngineFails(t *testing.T) {
 		"429":             {enginetest.Behaviour{Status: 429}, 0, "", false},
 		"404":             {enginetest.Behaviour{Status: 404}, 0, "", false},
 		"dies at once":    {enginetest.Behaviour{Fault: enginetest.Die}, 502, "engine_error", false},
-		"dies in between": {enginetest.Behaviour{Fault: enginetest.Die, After: 2, Interval: 700 * time.Millisecond}, 502, "engine_error", false},
+		"dies in between": {enginetest.Behaviour{Fault: enginetest.Die, After: 2, Interval: 600 * time.Millisecond}, 502, "engine_error", false},
 		"no end mark":     {enginetest.Behaviour{Fault: enginetest.Unmarked}, 502, "engine_error", true},
 		"no end":          {enginetest.Behaviour{Fault: enginetest.Cut, After: 2}, 502, "engine_error", false},
 		"nonsense":        {enginetest.Behaviour{Fault: enginetest.Garbage, After: 2}, 502, "engine_error", false},

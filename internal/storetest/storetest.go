@@ -54,6 +54,7 @@ func Run(t *testing.T, open func(t *testing.T) *store.DB) {
 		{"usage refused", testUsageRefused},
 		{"usage concurrency", testUsageConcurrency},
 		{"usage 10,000", testUsageMany},
+		{"stories", testStories},
 	} {
 		t.Run(promise.name, func(t *testing.T) { promise.test(t, open(t)) })
 	}

@@ -35,6 +35,9 @@ type world struct {
 	changed  int
 	controls []Control
 	refuse   error // what Control answers
+	limit    error // what Admit answers
+	missed   []fleet.ModelID
+	blind    bool // nothing can be confirmed
 }
 
 func newWorld(t *testing.T) *world {
@@ -70,14 +73,17 @@ func newWorld(t *testing.T) *world {
 			w.controls = append(w.controls, c)
 			return w.refuse
 		},
-		Admit:     func(Caller) error { return nil },
-		Miss:      func(_ Caller, _ fleet.ModelID, f *fault.Fault) *fault.Fault { return f },
-		Confirmed: func(time.Time) bool { return true },
-		Story: func(context.Context, string, string) (account.Story, error) {
-			return account.Story{}, account.ErrNotFound
-		},
 		Changed: func() { w.changed++ },
-		Log:     slog.New(slog.DiscardHandler),
+		Admit:   func(Caller) error { return w.limit },
+		Miss: func(_ Caller, model fleet.ModelID, f *fault.Fault) *fault.Fault {
+			if w.missed = append(w.missed, model); len(w.missed) > 60 {
+				return fault.New(fault.RateLimitExceeded, "too many")
+			}
+			return f
+		},
+		Confirmed: func(time.Time) bool { return !w.blind },
+		Story:     db.Story,
+		Log:       slog.New(slog.DiscardHandler),
 	}))
 	t.Cleanup(func() { w.server.Close(); check(t, db.Close()) })
 	return w
@@ -150,7 +156,7 @@ type anything = map[string]any
 // adas is everything that ada sees of her account.
 func (w *world) adas() []told {
 	var all []told
-	for _, path := range []string{"/api/shares", "/api/invites", "/api/groups"} {
+	for _, path := range []string{"/api/shares", "/api/invites", "/api/groups", "/api/why/req_adas"} {
 		all = append(all, w.ask("ada", "GET", path, ""))
 	}
 	m, err := w.db.OwnMachine(w.t.Context(), w.members["ada"].ID, w.machine.ID)
@@ -201,6 +207,9 @@ func TestWhatIsAdasIsNotEves(t *testing.T) {
 		"GET /api/usage":                              {{"eve", "/api/usage", "", 200}},
 		"POST /api/machines/{machine}/keep-out":       {{"eve", machine + "/keep-out", `{"all":true}`, 404}, {"bob", machine + "/keep-out", `{"group":"lab","undo":true}`, 404}, {"ada", machine + "/keep-out", `{"group":"none"}`, 404}},
 	}
+	check(t, w.db.SaveStories(t.Context(), []account.Story{{CallID: "req_adas", MemberID: w.members["ada"].ID, Started: time.Now(), Model: "secret-model"}}, time.Now()))
+	attempts["GET /api/why"] = []attempt{{"eve", "/api/why?model=tiny", "", 200}}
+	attempts["GET /api/why/{call}"] = []attempt{{"eve", "/api/why/req_adas", "", 404}, {"bob", "/api/why/req_adas", "", 404}, {"eve", "/api/why/none", "", 404}}
 	before := w.adas()
 	for _, r := range routes {
 		name := r.method + " " + r.path

@@ -11,13 +11,12 @@
 package main
 
 import (
-	"bytes"
-	"cmp"
 	"context"
 	"errors"
 	"flag"
 	"fmt"
 	"go/ast"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -174,14 +173,32 @@ type builder struct {
 	killer       string // the test that failed last
 }
 
+// chooser is the file that stands beside the broken ones.
+const chooser = `package %s
+
+import (
+	"os"
+	"slices"
+	"strconv"
+)
+
+var mutant_, _ = strconv.Atoi(os.Getenv(%q))
+
+func choose_[T any](ids []int, of ...T) T { // the last one is whole
+	if i := slices.Index(ids, mutant_); i >= 0 {
+		return of[i]
+	}
+	return of[len(ids)]
+}
+`
+
 var errorIn = regexp.MustCompile(`mutant(\d+):\d+`)
 
 // together builds all mutants that have a host into one binary, leaving out
 // those that the compiler refuses.
 func (b *builder) together(sources []*source, mutants []*mutant) (string, error) {
 	for {
-		files := map[string]string{"mutant_.go": fmt.Sprintf(
-			"package %s\n\nimport (\n\t\"os\"\n\t\"strconv\"\n)\n\nvar mutant_, _ = strconv.Atoi(os.Getenv(%q))\n", sources[0].ast.Name.Name, variable)}
+		files := map[string]string{"mutant_.go": fmt.Sprintf(chooser, sources[0].ast.Name.Name, variable)}
 		for _, s := range sources {
 			files[filepath.Base(s.name)] = s.withAll(slices.DeleteFunc(slices.Clone(mutants), func(m *mutant) bool {
 				return m.in != s || m.host == nil || m.unbuilt
@@ -260,33 +277,40 @@ func (b *builder) kills(binary string, id int, patience time.Duration) (bool, []
 	return dead, out
 }
 
-// withAll is the source with every mutant in it: each body begins with a choice.
+// withAll is the source with every mutant in it. Each body begins with a choice
+// of its broken copies; a variable is the choice of its values.
 func (s *source) withAll(mutants []*mutant) string {
-	slices.SortStableFunc(mutants, func(a, b *mutant) int { return cmp.Compare(s.offset(a.host.Pos()), s.offset(b.host.Pos())) })
-	var out, tail bytes.Buffer
-	done := 0
-	for len(mutants) > 0 {
-		host := mutants[0].host
-		n := slices.IndexFunc(append(slices.Clone(mutants), &mutant{}), func(m *mutant) bool { return m.host != host })
-		var choice bytes.Buffer
-		fmt.Fprintf(&choice, "\nswitch mutant_ {\n")
-		for _, m := range mutants[:n] {
-			fmt.Fprintf(&choice, "case %d:\n//line mutant%d:1\n", m.id, m.id)
-			if spec, ok := host.(*ast.ValueSpec); ok {
-				fmt.Fprintf(&choice, "%s = %s\n", spec.Names[0].Name, m.edited(s.offset(spec.Values[0].Pos()), s.offset(spec.Values[0].End())))
-			} else {
-				fmt.Fprintf(&choice, "%s\n%s\n", m.edited(s.offset(host.Pos())+1, s.offset(host.End())-1), s.leave[host])
-			}
-		}
-		choice.WriteString("}\n")
-		mutants = mutants[n:]
-		if _, ok := host.(*ast.ValueSpec); ok {
-			fmt.Fprintf(&tail, "\nfunc init() {%s}\n", choice.String())
+	choices := map[ast.Node]string{}
+	numbers := map[ast.Node]string{}
+	for _, m := range mutants {
+		head := fmt.Sprintf("\n//line mutant%d:1\n", m.id)
+		if spec, ok := m.host.(*ast.ValueSpec); ok {
+			numbers[spec] += strconv.Itoa(m.id) + ", "
+			choices[spec] += head + m.edited(s.offset(spec.Values[0].Pos()), s.offset(spec.Values[0].End())) + ","
 			continue
 		}
-		brace := s.offset(host.Pos()) + 1
-		fmt.Fprintf(&out, "%s%s//line %s:%d\n", s.text[done:brace], choice.String(), filepath.Base(s.name), 1+strings.Count(s.text[:brace], "\n"))
-		done = brace
+		broken := m.edited(s.offset(m.host.Pos())+1, s.offset(m.host.End())-1)
+		choices[m.host] += fmt.Sprintf("\ncase %d:%s%s\n%s", m.id, head, broken, s.leave[m.host])
 	}
-	return out.String() + s.text[done:] + tail.String()
+	insert := map[int]string{}
+	for host, choice := range choices {
+		if spec, ok := host.(*ast.ValueSpec); ok {
+			at := s.offset(spec.Values[0].Pos())
+			insert[at] = fmt.Sprintf("choose_([]int{%s}, %s%s", numbers[spec], choice, s.back(at))
+			insert[s.offset(spec.Values[0].End())] = ")"
+		} else {
+			at := s.offset(host.Pos()) + 1
+			insert[at] = "\nswitch mutant_ {" + choice + "\n}" + s.back(at)
+		}
+	}
+	out, done := "", 0
+	for _, at := range slices.Sorted(maps.Keys(insert)) {
+		out, done = out+s.text[done:at]+insert[at], at
+	}
+	return out + s.text[done:]
+}
+
+// back leads the compiler's messages back to that offset of the source.
+func (s *source) back(at int) string {
+	return fmt.Sprintf("\n//line %s:%d\n", filepath.Base(s.name), 1+strings.Count(s.text[:at], "\n"))
 }

@@ -1,0 +1,95 @@
+package internal_test
+
+import (
+	"os"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"testing"
+)
+
+// faults is how many rows docs/faults.md has.
+const faults = 50
+
+var (
+	testName = regexp.MustCompile("`(\\w+)\\.(Test\\w+)`")
+	script   = regexp.MustCompile("`(e2e/testdata/[\\w-]+\\.txtar)`")
+	function = regexp.MustCompile(`(?m)^func (Test\w+)\(`)
+	numbered = regexp.MustCompile(`^TestFault(\d\d)`)
+)
+
+// TestFaultsHaveTheirTests: every row of docs/faults.md is there, every test it
+// names exists, and every test that bears a row's number stands in that row.
+func TestFaultsHaveTheirTests(t *testing.T) {
+	text, err := os.ReadFile("../docs/faults.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	exists := testsByPackage(t)
+	rows := map[int]string{}
+	for line := range strings.Lines(string(text)) {
+		cells := strings.Split(line, "|")
+		if len(cells) < 2 {
+			continue
+		}
+		row, err := strconv.Atoi(strings.TrimSpace(cells[1]))
+		if err != nil {
+			continue
+		}
+		if len(cells) != 8 || rows[row] != "" || row != len(rows)+1 {
+			t.Errorf("row %d has %d cells, stands twice or out of order", row, len(cells)-2)
+			continue
+		}
+		rows[row] = line
+		proof := strings.TrimSpace(cells[5])
+		if proof == "cannot occur on one hub" || strings.HasPrefix(proof, "open: ") {
+			continue
+		}
+		if !testName.MatchString(proof) && !script.MatchString(proof) {
+			t.Errorf("row %d names no test", row)
+		}
+	}
+	if len(rows) != faults {
+		t.Errorf("%d rows, not %d", len(rows), faults)
+	}
+	for _, name := range testName.FindAllStringSubmatch(string(text), -1) {
+		if !exists[name[1]+"."+name[2]] {
+			t.Errorf("docs/faults.md names %s, which does not exist", name[0])
+		}
+	}
+	for _, name := range script.FindAllStringSubmatch(string(text), -1) {
+		if _, err := os.Stat(filepath.Join("..", name[1])); err != nil {
+			t.Errorf("docs/faults.md names a script that is not there: %v", err)
+		}
+	}
+	for name := range exists {
+		_, test, _ := strings.Cut(name, ".")
+		if number := numbered.FindStringSubmatch(test); number != nil {
+			row, _ := strconv.Atoi(number[1])
+			if !strings.Contains(rows[row], "`"+name+"`") {
+				t.Errorf("%s is not in row %d of docs/faults.md", name, row)
+			}
+		}
+	}
+}
+
+// testsByPackage is every test function below internal/, as package.Test.
+func testsByPackage(t *testing.T) map[string]bool {
+	t.Helper()
+	files, err := filepath.Glob("*/*_test.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	out := map[string]bool{}
+	for _, file := range files {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, name := range function.FindAllStringSubmatch(string(text), -1) {
+			out[filepath.Base(filepath.Dir(file))+"."+name[1]] = true
+		}
+	}
+	return out
+}
