@@ -86,7 +86,7 @@ func TestNotFirm(t *testing.T) {
 	for range 3 {
 		ok(t, j.Restart([][]byte{[]byte("again")}))
 	}
-	j, found := reopen(t, path, 4<<10)
+	_, found := reopen(t, path, 4<<10)
 	same(t, found, []string{"kept", "again"})
 
 	// A power cut tore what the newest slot began with.
