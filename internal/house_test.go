@@ -38,10 +38,12 @@ var mayImport = map[string][]string{
 	"web":        {"account", "fleet", "credential", "fault"},
 	"hub":        {"gateway", "account", "fleet", "fault", "credential", "registry", "tunnel", "web"},
 	"daemon":     {"gateway", "dialect", "fleet", "fault", "engine", "tunnel"},
-	"cli":        {"hub", "daemon", "store", "registry", "llama", "llama/tiny", "credential", "enginetest", "engine", "gateway", "fleet"},
+	"cli":        {"hub", "hub/journal", "daemon", "store", "registry", "llama", "llama/tiny", "credential", "enginetest", "engine", "gateway", "fleet"},
 	"enginetest": {},
 	"storetest":  {"account", "fleet", "credential", "store"},
 	"sim":        {"account", "credential", "daemon", "engine", "enginetest", "fault", "fleet", "gateway", "hub", "registry", "store", "tunnel"},
+
+	"hub/journal": {},
 }
 
 // only says which packages alone may import a module (by prefix), and why.

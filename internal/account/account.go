@@ -23,6 +23,8 @@ var (
 	ErrNotFound = errors.New("not found")
 	// ErrExists: the id, the name, the secret or the pair is taken.
 	ErrExists = errors.New("exists already")
+	// ErrInvalid: a field is empty, negative, too long, or not text.
+	ErrInvalid = errors.New("invalid")
 	// ErrLastAdmin: an org would be left without an admin.
 	ErrLastAdmin = errors.New("the last admin of an org")
 	// ErrOwn: an invite cannot be accepted by who made it.
@@ -182,7 +184,7 @@ type Usage struct {
 	Endpoint  string // its path
 	Stream    bool
 	Status    int
-	Code      string        // empty: served
+	Code      string        // empty: served whole; Interrupted; or what ended it
 	Waited    time.Duration // in the queue
 	FirstByte time.Duration // from arrival to the first byte of the answer; 0: none
 	Duration  time.Duration
@@ -190,6 +192,11 @@ type Usage struct {
 	TokensOut int64
 	TokensHow TokensHow
 }
+
+// Interrupted is the Code of a call that a hub had sent to a machine when that
+// hub itself died. Its caller may have heard all of the answer, some or none:
+// nobody is left who knows. Its Status is 0, its tokens are unknown.
+const Interrupted = "interrupted"
 
 // TokensHow says where token counts came from.
 type TokensHow string
@@ -199,17 +206,20 @@ const (
 	TokensNone     TokensHow = ""
 	TokensReported TokensHow = "reported" // by the engine
 	TokensCounted  TokensHow = "counted"  // by the hub, from the frames
+	TokensUnknown  TokensHow = "unknown"  // see Interrupted
 )
 
-// UsageDay sums the usage of one day for one caller, owner, machine and model.
+// UsageDay sums the usage of one day for one caller, owner, machine, model and
+// way to end.
 type UsageDay struct {
 	Day       time.Time // midnight UTC
 	MemberID  string
 	OwnerID   string
 	MachineID string
 	Model     string
+	Code      string // of each of these calls; empty: they were served whole
 	Calls     int64
-	Served    int64 // of these calls, those without a code
+	Waited    time.Duration
 	Duration  time.Duration
 	TokensIn  int64
 	TokensOut int64

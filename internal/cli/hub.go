@@ -21,6 +21,7 @@ import (
 	"github.com/kith/kith/internal/fleet"
 	"github.com/kith/kith/internal/gateway"
 	"github.com/kith/kith/internal/hub"
+	"github.com/kith/kith/internal/hub/journal"
 	"github.com/kith/kith/internal/registry"
 	"github.com/kith/kith/internal/store"
 )
@@ -88,6 +89,7 @@ type hubProcess struct {
 	log      *slog.Logger
 	base     string // its address as members see it, without /v1
 	records  *store.DB
+	journal  *journal.Journal
 	live     *registry.Registry
 	hub      *hub.Hub
 	public   *http.Server
@@ -113,6 +115,9 @@ func openHub(ctx context.Context, config *hubFile, log *slog.Logger) (p *hubProc
 		return p, fmt.Errorf("cannot make the hub's data folder: %w; choose another with --data", err)
 	}
 	if p.records, err = store.Open(ctx, store.Config{Path: filepath.Join(config.Hub.Data, "kith.db")}); err != nil {
+		return p, err
+	}
+	if p.journal, err = journal.Open(filepath.Join(config.Hub.Data, "ledger-")); err != nil {
 		return p, err
 	}
 	if p.listener, err = listenTCP(ctx, config.Hub.Listen.Text, "--listen"); err != nil {
@@ -153,7 +158,8 @@ func (p *hubProcess) wire() {
 				Idle: limits.Idle.Duration, Stream: limits.Total.Duration,
 			},
 		},
-		Log: p.log,
+		Journal: p.journal,
+		Log:     p.log,
 	}, p.records, p.live)
 }
 
@@ -184,6 +190,9 @@ func (p *hubProcess) close() {
 		if listener != nil {
 			_ = listener.Close() // closed already, after run
 		}
+	}
+	if p.journal != nil {
+		_ = p.journal.Close() // what is needed of it was synced
 	}
 	if p.records != nil {
 		if err := p.records.Close(); err != nil {

@@ -3,6 +3,7 @@ package cli
 import (
 	"context"
 	"os"
+	"os/signal"
 	"testing"
 
 	"github.com/rogpeppe/go-internal/testscript"
@@ -15,7 +16,11 @@ func TestMain(m *testing.M) {
 		os.Exit(llama.Worker()) // the supervisor starts its own program again
 	}
 	testscript.Main(m, map[string]func(){
-		"kith": func() { os.Exit(Main(context.Background(), os.Args[1:], os.Stdin, os.Stdout, os.Stderr)) },
+		"kith": func() {
+			ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+			defer stop()
+			os.Exit(Main(ctx, os.Args[1:], os.Stdin, os.Stdout, os.Stderr))
+		},
 	})
 }
 

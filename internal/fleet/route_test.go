@@ -527,6 +527,9 @@ func TestTheExcludedMachineDoesNotExist(t *testing.T) {
 	if d := Route(s, Ask{Caller: "me", Model: "m", Exclude: "here", Now: noon}); d.Row != 8 || d.Survey.Reachable() != 1 {
 		t.Errorf("row %d, %s", d.Row, d.Survey)
 	}
+	if v := Route(s, Ask{Caller: "me", Model: "m", Now: noon}).Survey; v.kept != 2 || v.online != 1 {
+		t.Errorf("%d machines, %d online; want 2 and 1", v.kept, v.online)
+	}
 	s = s.WithoutMachine("there")
 	if d := Route(s, Ask{Caller: "me", Model: "m", Exclude: "here", Now: noon}); d.Row != 1 {
 		t.Errorf("row %d, %s", d.Row, d.Survey)

@@ -5,6 +5,7 @@ import (
 	"maps"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -25,6 +26,19 @@ func facts(s *Snapshot) map[string]string {
 		for _, model := range wModels {
 			d := Route(s, Ask{Caller: MemberID(caller), Model: ModelID(model), Now: noon})
 			out["route "+caller+" "+model] = fmt.Sprint(d.Row, d.Survey, len(d.Candidates), d.Survey.kept, d.Survey.online)
+		}
+	}
+	for groups := s.groups.Iterator(); !groups.Done(); {
+		id, c, _ := groups.Next()
+		for models := c.offering.Iterator(); !models.Done(); {
+			model, of, _ := models.Next()
+			var who []int
+			for members := of.Iterator(); !members.Done(); {
+				n, _, _ := members.Next()
+				who = append(who, n)
+			}
+			slices.Sort(who)
+			out[fmt.Sprint("who of ", id, " offers ", model)] = fmt.Sprint(who)
 		}
 	}
 	return out
@@ -143,6 +157,47 @@ func TestLoadsSurviveTheMachinesVersions(t *testing.T) {
 	_, me = s.find("me")
 	if me.shares[0].Load != old.Load || me.shares[0].Reserve(noon) {
 		t.Error("the new version of the share lost its load")
+	}
+}
+
+func TestDifference(t *testing.T) {
+	for _, c := range []struct{ before, after, want string }{
+		{"", "", ""}, {"ab", "", "-a-b"}, {"", "ab", "+a+b"}, {"ab", "ab", ""},
+		{"bc", "ac", "+a-b"}, {"c", "ac", "+a"}, {"a", "b", "-a+b"}, {"ad", "bcd", "-a+b+c"},
+	} {
+		var steps []string
+		each := difference([]byte(c.before), []byte(c.after))
+		for e, joined := range each {
+			steps = append(steps, map[bool]string{true: "+", false: "-"}[joined]+string(e))
+		}
+		if got := strings.Join(steps, ""); got != c.want {
+			t.Errorf("from %q to %q is %q, want %q", c.before, c.after, got, c.want)
+		}
+		for at := range steps {
+			n := 0
+			for range each { // the language panics where this goes on
+				if n++; n > at {
+					break
+				}
+			}
+		}
+	}
+}
+
+// A group is kept as it was given, in whatever order.
+func TestAGroupsMembersStayInTheirOrder(t *testing.T) {
+	g := &Group{ID: "g", Members: []MemberID{"b", "a"}, KeptOut: []MachineID{"2", "1"}}
+	NewSnapshot().WithGroup(g)
+	if g.Members[0] != "b" || g.KeptOut[0] != "2" {
+		t.Errorf("now %v without %v", g.Members, g.KeptOut)
+	}
+}
+
+// A share that names somebody else, or its own owner, is nobody's reach.
+func TestOnlySharesThatNameTheMemberCount(t *testing.T) {
+	s := NewSnapshot().WithShares("me", []*Share{{ID: "a", Owner: "you", Member: "her"}, {ID: "b", Owner: "me", Member: "me"}})
+	if _, me := s.find("me"); len(me.shares) != 0 {
+		t.Errorf("%d shares", len(me.shares))
 	}
 }
 

@@ -515,6 +515,9 @@ func TestReachAndLookEndWhereTheyAreLeft(t *testing.T) {
 		for m := range s.Machines() {
 			all = append(all, m.ID)
 		}
+		if slices.Sort(all); len(all) != len(w.machines) || len(slices.Compact(all)) != len(w.machines) {
+			t.Fatalf("world %d: of %d machines, Machines shows %v", seed, len(w.machines), all)
+		}
 		for at := range reached {
 			var seen []MachineID
 			for m := range s.Reach(ask.Caller, ask.Narrow) {

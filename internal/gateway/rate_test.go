@@ -162,3 +162,36 @@ func TestMissesArePerKey(t *testing.T) {
 		t.Error("not one window a key")
 	}
 }
+
+// What another handler of the address answers counts against the same limits.
+func TestLimitsHoldBesideTheEdge(t *testing.T) {
+	c := hostedConfig(refuses(fault.New(fault.ModelNotFound, "no")))
+	c.Rate = Rate{PerSecond: 1, Burst: 61 + 1}
+	g := New(c)
+	ann := Caller{Member: "ann", KeyID: "key_ann"}
+	out := fault.New(fault.NotInCircle, "not yours")
+	for i := range maxMisses {
+		if f := g.Miss(ann, fleet.ModelID(fmt.Sprint(i)), out); f != out {
+			t.Fatalf("miss %d: %v", i, f)
+		}
+	}
+	if f := g.Miss(ann, "one more", out); f.Code != fault.RateLimitExceeded {
+		t.Errorf("one miss too many: %v", f)
+	}
+	if f := g.Miss(ann, "0", out); f != out {
+		t.Errorf("one missed before: %v", f)
+	}
+	if f := fault.New(fault.CapacityFull, "busy"); g.Miss(ann, "busy", f) != f {
+		t.Error("a refusal within reach is a miss")
+	}
+	if f := g.Miss(Caller{Member: "bob", KeyID: "key_bob"}, "x", out); f != out {
+		t.Errorf("another's: %v", f)
+	}
+	admitted := 0
+	for g.Admit(ann) == nil {
+		admitted++
+	}
+	if admitted < 62 || admitted > 64 {
+		t.Errorf("%d admitted with a burst of 62", admitted)
+	}
+}

@@ -135,11 +135,22 @@ type running struct {
 func (d *dispatch) attempt(ctx context.Context, c *held) (_ *gateway.Answer, _ error, done bool) {
 	trace := &d.call.Trace
 	trace.Attempts++
+	noted, err := d.hub.ledger.begin(d.call, c.Machine)
+	if err != nil {
+		d.hub.room.release(c, false)
+		return nil, err, true
+	}
 	trace.Machine, trace.Owner, trace.Route = c.Machine.ID, c.Machine.Owner, routeHeader(c.Candidate)
 	began := time.Now()
 	here, end := context.WithCancelCause(ctx)
 	d.on.Store(&running{c, end})
 	answer, outcome, err := d.hub.try(here, d.call, c)
+	if outcome == served {
+		if err = d.hub.ledger.await(here, noted); err != nil {
+			answer.Body.Close()
+			answer, outcome = nil, failed
+		}
+	}
 	if outcome == failed && here.Err() != nil && ctx.Err() == nil {
 		outcome = movedOn // out of the caller's reach before the answer began
 	}

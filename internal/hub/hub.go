@@ -17,6 +17,7 @@ import (
 	"github.com/kith/kith/internal/account"
 	"github.com/kith/kith/internal/fleet"
 	"github.com/kith/kith/internal/gateway"
+	"github.com/kith/kith/internal/hub/journal"
 	"github.com/kith/kith/internal/registry"
 	"github.com/kith/kith/internal/web"
 )
@@ -36,6 +37,10 @@ type Config struct {
 	// Admissions is how many tunnels may be in their handshake at once; more are
 	// told to come back (decisions 8). Default 128.
 	Admissions int
+	// Journal keeps what the ledger knows until the database has it, so that no
+	// death of the hub loses a call. Without one, as in a simulation, records wait
+	// in memory. The hub closes it no more than the database.
+	Journal *journal.Journal
 	// Edge configures the HTTP edge: limits and rates. Its Backend, Identify and
 	// Finished are set here.
 	Edge gateway.Config
@@ -124,7 +129,7 @@ func New(cfg Config, records Records, live *registry.Registry) *Hub {
 	cfg = cfg.withDefaults()
 	h := &Hub{
 		cfg: cfg, records: records, live: live, log: cfg.Log,
-		ledger:   newLedger(records, cfg.Log),
+		ledger:   newLedger(records, cfg.Journal, cfg.Log),
 		stories:  &stories{records: records, log: cfg.Log},
 		admitted: make(chan struct{}, cfg.Admissions),
 	}
@@ -132,7 +137,7 @@ func New(cfg Config, records Records, live *registry.Registry) *Hub {
 	edge := cfg.Edge
 	edge.Backend, edge.Identify, edge.Crowded, edge.Log = h, h.Identify, h.crowded.Load, cfg.Log
 	edge.Finished = func(call *gateway.Call, out gateway.Outcome) {
-		h.ledger.add(record(call, out))
+		h.ledger.end(record(call, out))
 		h.stories.add(storiesOf(call, out))
 	}
 	h.edge = gateway.New(edge)
@@ -163,6 +168,7 @@ func (h *Hub) Handler() http.Handler {
 func (h *Hub) Run(ctx context.Context) error {
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return h.ledger.run(ctx) })
+	group.Go(func() error { return h.ledger.keepFirm(ctx) })
 	group.Go(func() error { return h.stories.run(ctx) })
 	group.Go(func() error { return h.recheck(ctx) })
 	if err := group.Wait(); err != nil && !errors.Is(err, context.Canceled) {

@@ -2,6 +2,7 @@ package hub
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"math"
 	"slices"
@@ -9,56 +10,208 @@ import (
 	"time"
 
 	"github.com/kith/kith/internal/account"
+	"github.com/kith/kith/internal/fault"
+	"github.com/kith/kith/internal/fleet"
 	"github.com/kith/kith/internal/gateway"
+	"github.com/kith/kith/internal/hub/journal"
 )
 
 const (
 	// ledgerBatch is how many records one transaction takes at most.
 	ledgerBatch = 512
-	// ledgerBacklog is how many records wait while the database cannot be
-	// written; past it the oldest are dropped, and the log says how many.
+	// ledgerBacklog is how many records wait at most while the database cannot
+	// be written. Then calls are refused, and refusals are not recorded.
 	ledgerBacklog = 100_000
 	// ledgerFarewell is how long the hub's end may wait for the last records.
 	ledgerFarewell = 5 * time.Second
 	// ledgerPause gathers records of busy times into one transaction.
 	ledgerPause = 50 * time.Millisecond
+	// ledgerAgain is how soon what failed is tried again.
+	ledgerAgain = time.Second
+	// syncPause is the shortest time between two syncs of the journal: at many
+	// calls a second they share one, and most engines take far longer to their
+	// first byte than all of it.
+	syncPause = 2 * time.Millisecond
+	// journalShare is how much of the journal's slot calls may fill. The rest is
+	// for their ends: those that run when a disk is full end well.
+	journalShare = 0.5
+	// journalStale is from when on a slot is worth beginning anew.
+	journalStale = 0.25
 )
 
-// ledger writes usage records behind the calls, many to a transaction: calls
-// only append to pending under mu, run writes. Once run has ended, the last
-// calls of a hub that shuts down write their own.
+// ledger is the hub's account of its calls (decisions 7, docs/decisions/0003).
+// An intent is in the journal before a call goes to a machine, on the disk before
+// the first byte of its answer goes to its caller; how the call ended is in the
+// journal when it is over, and behind it, many to a transaction, in the database.
+// What a hub that died left open, the next start closes as Interrupted.
 type ledger struct {
 	records Records
+	journal *journal.Journal // nil: nothing outlives the process but by the database
 	log     *slog.Logger
 
+	syncing sync.Mutex // keeps the journal's Sync and Restart apart
+	storing sync.Mutex // held by the one who takes from pending
+
 	mu      sync.Mutex
-	pending []account.Usage
+	open    map[string][]byte    // call id: its newest intent, as the journal has it
+	pending []account.Usage      // calls that are over and not in the database yet
 	used    map[string]time.Time // key id: last use, not yet written
-	dropped int
-	ended   bool // run is over
-	wake    chan struct{}
+	note    *note                // of the intents that are not on the disk
+	written int                  // entries in the journal's slot
+	broken  error                // the journal takes nothing until it was begun anew
+	dropped int                  // refusals that were not recorded
+	ended   bool                 // run is over: calls write for themselves
+
+	wake chan struct{} // there are records for the database
+	sync chan struct{} // there are intents for the disk
 }
 
-func newLedger(records Records, log *slog.Logger) *ledger {
-	return &ledger{records: records, log: log, used: map[string]time.Time{}, wake: make(chan struct{}, 1)}
+// errNotBegun is why a new ledger takes nothing.
+var errNotBegun = errors.New("the journal was not begun yet")
+
+// note is the receipt for intents that one sync brings to the disk.
+type note struct {
+	done chan struct{} // closed when it is over
+	err  error         // after done
 }
 
-// add takes a record in; while run lives it never blocks on the database.
-func (l *ledger) add(u account.Usage) {
+// newLedger takes up what the journal of an earlier start holds. j may be nil:
+// then a crash loses what the database was not given yet.
+func newLedger(records Records, j *journal.Journal, log *slog.Logger) *ledger {
+	l := &ledger{
+		records: records, journal: j, log: log,
+		open: map[string][]byte{}, used: map[string]time.Time{},
+		note: &note{done: make(chan struct{})},
+		wake: make(chan struct{}, 1), sync: make(chan struct{}, 1),
+	}
+	if j != nil {
+		l.takeUp(j.Found())
+		l.broken = errNotBegun
+		l.firm()
+	}
+	return l
+}
+
+// takeUp makes records of what an earlier start left in the journal: calls that
+// were over, some of which the database knows already, and calls whose end
+// nobody recorded.
+func (l *ledger) takeUp(left [][]byte) {
+	intents := map[string]account.Usage{}
+	over := map[string]bool{}
+	for _, text := range left {
+		e, err := decodeEntry(text)
+		switch {
+		case err != nil:
+			l.log.Error("cannot take up a record of the ledger", "error", err)
+		case !e.ended:
+			if intents[e.usage.CallID].Attempt <= e.usage.Attempt {
+				intents[e.usage.CallID] = e.usage
+			}
+		case !over[e.usage.CallID]:
+			over[e.usage.CallID] = true
+			l.pending = append(l.pending, e.usage)
+		}
+	}
+	interrupted := 0
+	for id, u := range intents {
+		if !over[id] {
+			u.Code, u.TokensHow = account.Interrupted, account.TokensUnknown
+			l.pending = append(l.pending, u)
+			interrupted++
+		}
+	}
+	if len(l.pending) > 0 {
+		nudge(l.wake)
+	}
+	if interrupted > 0 {
+		l.log.Warn("the hub died while calls ran; they are in the ledger as interrupted, their tokens unknown", "calls", interrupted)
+	}
+}
+
+// begin notes the intent to send the call to the machine, as the attempt of its
+// Trace. When it returns, the death of this process does not lose the call; the
+// note says when a power cut does not. While the ledger cannot be written the
+// error is CASCADE_EXHAUSTED (fault 27 of the trust page).
+func (l *ledger) begin(call *gateway.Call, machine *fleet.Machine) (*note, error) {
+	u := usageOf(call)
+	u.MachineID, u.OwnerID = string(machine.ID), string(machine.Owner)
+	text := entry{usage: u}.encode()
 	l.mu.Lock()
-	if l.ended {
-		defer func() { _ = l.writeRest(context.Background()) }() // it says itself what it could not write
+	if err := l.admit(text); err != nil {
+		l.mu.Unlock()
+		nudge(l.sync) // which tidies the journal
+		return nil, fault.New(fault.CascadeExhausted, "the service could not write its ledger just now; try again shortly").Because(err)
 	}
-	if len(l.pending) >= ledgerBacklog {
-		l.pending = l.pending[1:]
-		l.dropped++
-	}
-	l.pending = append(l.pending, u)
+	l.open[call.ID] = text
+	n, ended := l.note, l.ended
 	l.mu.Unlock()
-	select {
-	case l.wake <- struct{}{}:
-	default:
+	if ended {
+		l.firm()
 	}
+	nudge(l.sync)
+	return n, nil
+}
+
+// admit writes an intent, unless there is no room for its end.
+func (l *ledger) admit(text []byte) error {
+	switch {
+	case len(l.pending) >= ledgerBacklog:
+		return errors.New("the database could not be written for too long")
+	case l.journal == nil:
+		return nil
+	case l.broken != nil:
+		return l.broken
+	case l.journal.Used() > journalShare:
+		return journal.ErrFull
+	}
+	if err := l.journal.Append(text); err != nil {
+		return err
+	}
+	l.written++
+	return nil
+}
+
+// await returns when the intent of the note is on the disk, or with the fault
+// that says it could not be brought there. It ends with ctx.
+func (l *ledger) await(ctx context.Context, n *note) error {
+	if l.journal == nil {
+		return nil
+	}
+	select {
+	case <-n.done:
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+	if n.err != nil {
+		return fault.New(fault.CascadeExhausted, "the service could not write its ledger just now; try again shortly").Because(n.err)
+	}
+	return nil
+}
+
+// end records how a call ended, whether or not it began. It does not wait.
+func (l *ledger) end(u account.Usage) {
+	l.mu.Lock()
+	_, began := l.open[u.CallID]
+	if !began && len(l.pending) >= ledgerBacklog {
+		l.dropped++
+		l.mu.Unlock()
+		return
+	}
+	delete(l.open, u.CallID)
+	l.pending = append(l.pending, u)
+	if l.journal != nil && l.broken == nil {
+		// What cannot be written waits in memory for the database; should the hub
+		// die before, the intent still tells of the call.
+		if err := l.journal.Append(entry{true, u}.encode()); err == nil {
+			l.written++
+		}
+	}
+	ended := l.ended
+	l.mu.Unlock()
+	if ended {
+		_ = l.writeRest(context.Background()) // it says itself what it could not write
+	}
+	nudge(l.wake)
 }
 
 // touch notes that a key was used now.
@@ -68,7 +221,87 @@ func (l *ledger) touch(keyID string) {
 	l.mu.Unlock()
 }
 
-// run writes what comes until ctx ends, then what is left.
+// keepFirm brings intents to the disk, many at once, until ctx ends.
+func (l *ledger) keepFirm(ctx context.Context) error {
+	if l.journal == nil {
+		return nil
+	}
+	for ctx.Err() == nil {
+		var again <-chan time.Time
+		l.mu.Lock()
+		if l.broken != nil {
+			again = time.After(ledgerAgain)
+		}
+		l.mu.Unlock()
+		select {
+		case <-l.sync:
+		case <-again:
+		case <-ctx.Done():
+		}
+		l.firm()
+		pause(ctx, syncPause)
+	}
+	l.mu.Lock()
+	l.ended = true
+	l.mu.Unlock()
+	l.firm()
+	return nil
+}
+
+// firm brings what is in the journal to the disk and tells those who wait for
+// it. It begins the journal anew where that is due.
+func (l *ledger) firm() {
+	if l.journal == nil {
+		return
+	}
+	l.syncing.Lock()
+	defer l.syncing.Unlock()
+	l.mu.Lock()
+	n, news := l.note, l.broken == nil || l.broken == errNotBegun
+	l.note = &note{done: make(chan struct{})}
+	err := l.tidy()
+	l.mu.Unlock()
+	if err == nil {
+		err = l.journal.Sync()
+	}
+	n.err = err
+	close(n.done)
+	l.mu.Lock()
+	l.broken = err
+	l.mu.Unlock()
+	switch {
+	case err != nil && news:
+		l.log.Error("cannot write the ledger; calls are refused until it can be written", "error", err)
+	case err == nil && !news:
+		l.log.Info("the ledger is written")
+	}
+}
+
+// tidy begins the journal anew, with the calls that are not in the database, if
+// it is broken or mostly holds others.
+func (l *ledger) tidy() error {
+	if l.broken == nil && !l.stale() {
+		return nil
+	}
+	entries := make([][]byte, 0, len(l.open)+len(l.pending))
+	for _, text := range l.open {
+		entries = append(entries, text)
+	}
+	for _, u := range l.pending {
+		entries = append(entries, entry{true, u}.encode())
+	}
+	l.written = len(entries)
+	return l.journal.Restart(entries)
+}
+
+// stale reports whether the journal is worth beginning anew: a good part of it
+// is taken, most of that by calls that the database has.
+func (l *ledger) stale() bool {
+	return l.journal != nil && l.journal.Used() > journalStale && 2*(len(l.open)+len(l.pending)) < l.written
+}
+
+// run writes the records that come to the database until ctx ends, then what is
+// left.
 func (l *ledger) run(ctx context.Context) error {
 	for ctx.Err() == nil {
 		select {
@@ -82,7 +315,7 @@ func (l *ledger) run(ctx context.Context) error {
 				break
 			}
 			l.log.Error("cannot write usage records; they are kept and tried again", "error", err)
-			pause(ctx, time.Second)
+			pause(ctx, ledgerAgain)
 		}
 		pause(ctx, ledgerPause)
 	}
@@ -103,32 +336,56 @@ func (l *ledger) writeRest(ctx context.Context) error {
 	return err
 }
 
-// flush writes everything pending, a batch a transaction. What a failed
-// transaction held goes back to the front.
+// flush writes everything pending, a batch a transaction. A record stays pending
+// until it is written; one that is written twice counts once.
 func (l *ledger) flush(ctx context.Context) error {
+	l.storing.Lock()
+	defer l.storing.Unlock()
 	for {
 		l.mu.Lock()
-		batch := l.pending[:min(ledgerBatch, len(l.pending))]
-		l.pending = l.pending[len(batch):]
-		used, dropped := l.used, l.dropped
-		l.used, l.dropped = map[string]time.Time{}, 0
+		batch := slices.Clone(l.pending[:min(ledgerBatch, len(l.pending))])
 		l.mu.Unlock()
-		if dropped > 0 {
-			l.log.Error("usage records were dropped: the database could not be written for too long", "records", dropped)
-		}
-		if len(batch) == 0 && len(used) == 0 {
-			return nil
+		if len(batch) == 0 {
+			return l.flushRest(ctx)
 		}
 		err := l.records.RecordUsage(ctx, batch)
-		if err == nil && len(used) > 0 {
-			err = l.records.TouchKeys(ctx, used)
+		if errors.Is(err, account.ErrInvalid) { // all others are written
+			l.log.Error("a usage record was left out", "error", err)
+			err = nil
 		}
 		if err != nil {
-			l.mu.Lock()
-			l.pending = slices.Concat(batch, l.pending)
-			l.mu.Unlock()
 			return err
 		}
+		l.mu.Lock()
+		l.pending = l.pending[len(batch):]
+		stale := l.stale()
+		l.mu.Unlock()
+		if stale {
+			nudge(l.sync)
+		}
+	}
+}
+
+// flushRest writes the last uses of keys, and says what was dropped.
+func (l *ledger) flushRest(ctx context.Context) error {
+	l.mu.Lock()
+	used, dropped := l.used, l.dropped
+	l.used, l.dropped = map[string]time.Time{}, 0
+	l.mu.Unlock()
+	if dropped > 0 {
+		l.log.Error("refusals were not recorded: the database could not be written for too long", "calls", dropped)
+	}
+	if len(used) == 0 {
+		return nil
+	}
+	return l.records.TouchKeys(ctx, used)
+}
+
+// nudge wakes whoever listens, once.
+func nudge(c chan<- struct{}) {
+	select {
+	case c <- struct{}{}:
+	default:
 	}
 }
 
@@ -142,25 +399,31 @@ func pause(ctx context.Context, d time.Duration) {
 	}
 }
 
-// record turns a finished call into its usage record (decisions 7): who, what,
-// how it ended; nothing of its content.
-func record(call *gateway.Call, out gateway.Outcome) account.Usage {
-	how := account.TokensNone
-	switch {
-	case out.Reported:
-		how = account.TokensReported
-	case out.TokensOut > 0:
-		how = account.TokensCounted
-	}
+// usageOf is what is known of a call while it runs.
+func usageOf(call *gateway.Call) account.Usage {
 	return account.Usage{
 		CallID: call.ID, Attempt: max(1, call.Trace.Attempts), Started: call.Arrived.UTC(),
 		MemberID: string(call.Caller.Member), KeyID: call.Caller.KeyID,
 		MachineID: string(call.Trace.Machine), OwnerID: string(call.Trace.Owner),
 		Model: string(call.Model), Endpoint: call.Endpoint.Path(), Stream: call.Stream,
-		Status: out.Status, Code: out.Code, Waited: within(call.Trace.Waited, maxDuration),
-		FirstByte: within(out.FirstByte, maxDuration), Duration: within(out.Duration, maxDuration),
-		TokensIn: within(out.TokensIn, maxTokens), TokensOut: within(out.TokensOut, maxTokens), TokensHow: how,
+		Waited: within(call.Trace.Waited, maxDuration),
 	}
+}
+
+// record turns a finished call into its usage record (decisions 7): who, what,
+// how it ended; nothing of its content.
+func record(call *gateway.Call, out gateway.Outcome) account.Usage {
+	u := usageOf(call)
+	switch {
+	case out.Reported:
+		u.TokensHow = account.TokensReported
+	case out.TokensOut > 0:
+		u.TokensHow = account.TokensCounted
+	}
+	u.Status, u.Code = out.Status, out.Code
+	u.FirstByte, u.Duration = within(out.FirstByte, maxDuration), within(out.Duration, maxDuration)
+	u.TokensIn, u.TokensOut = within(out.TokensIn, maxTokens), within(out.TokensOut, maxTokens)
+	return u
 }
 
 // What a record may hold: an engine may claim any number of tokens, and a clock

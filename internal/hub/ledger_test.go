@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/kith/kith/internal/account"
+	"github.com/kith/kith/internal/fault"
 	"github.com/kith/kith/internal/fleet"
 	"github.com/kith/kith/internal/gateway"
 	"github.com/kith/kith/internal/store"
@@ -36,7 +37,7 @@ func numbered(from, to int) []string {
 func keepLedger(t *testing.T, test func(*ledger, *recorder, func() error)) {
 	synctest.Test(t, func(t *testing.T) {
 		r := new(recorder)
-		l := newLedger(r, slog.New(slog.DiscardHandler))
+		l := newLedger(r, nil, slog.New(slog.DiscardHandler))
 		ctx, cancel := context.WithCancel(t.Context())
 		ended := make(chan error, 1)
 		go func() { ended <- l.run(ctx) }()
@@ -50,7 +51,7 @@ func TestLedgerWritesInBatches(t *testing.T) {
 		const n = 2*ledgerBatch + 10
 		r.set(true) // so that all of them wait
 		for i := range n {
-			l.add(usage(i))
+			l.end(usage(i))
 		}
 		r.set(false)
 		if err := end(); err != nil {
@@ -66,7 +67,7 @@ func TestLedgerTriesAgain(t *testing.T) {
 	keepLedger(t, func(l *ledger, r *recorder, end func() error) {
 		r.set(true)
 		for i := range 600 {
-			l.add(usage(i))
+			l.end(usage(i))
 			time.Sleep(10 * time.Millisecond)
 		}
 		if got := r.ids(); got != nil {
@@ -87,7 +88,7 @@ func TestLedgerTriesAgain(t *testing.T) {
 // from calls that end after it.
 func TestLedgerAtTheEnd(t *testing.T) {
 	keepLedger(t, func(l *ledger, r *recorder, end func() error) {
-		l.add(usage(0))
+		l.end(usage(0))
 		l.touch("key_1")
 		if err := end(); err != nil {
 			t.Error(err)
@@ -95,32 +96,37 @@ func TestLedgerAtTheEnd(t *testing.T) {
 		if got := r.ids(); !slices.Equal(got, numbered(0, 1)) || r.touched["key_1"].IsZero() {
 			t.Errorf("%v %v", got, r.touched)
 		}
-		l.add(usage(1))
+		l.end(usage(1))
 		if got := r.ids(); !slices.Equal(got, numbered(0, 2)) {
 			t.Errorf("%v", got)
 		}
 	})
 	keepLedger(t, func(l *ledger, r *recorder, end func() error) {
 		r.set(true)
-		l.add(usage(0))
+		l.end(usage(0))
 		if err := end(); err == nil {
 			t.Error("the records are lost without a word")
 		}
 	})
 }
 
+// A database that is away for long costs the records of refusals; calls that
+// would run are refused before any of theirs could be lost.
 func TestLedgerIsBounded(t *testing.T) {
 	keepLedger(t, func(l *ledger, r *recorder, end func() error) {
 		r.set(true)
 		const over = 10
 		for i := range ledgerBacklog + over {
-			l.add(usage(i))
+			l.end(usage(i))
+		}
+		if _, err := l.begin(aCall("one more"), aMachine); fault.Of(err).Code != fault.CascadeExhausted {
+			t.Errorf("a call begins all the same: %v", err)
 		}
 		r.set(false)
 		if err := end(); err != nil {
 			t.Error(err)
 		}
-		if got := r.ids(); !slices.Equal(got, numbered(over, ledgerBacklog+over)) {
+		if got := r.ids(); !slices.Equal(got, numbered(0, ledgerBacklog)) {
 			t.Errorf("%d records, the first %v", len(got), got[:1])
 		}
 	})

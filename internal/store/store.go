@@ -31,11 +31,10 @@ import (
 // What a method's error is, by errors.Is. Anything else is a failure of the
 // database, after which a write may be tried again.
 var (
-	// ErrNotFound and ErrExists are the account package's.
+	// ErrNotFound, ErrExists and ErrInvalid are the account package's.
 	ErrNotFound = account.ErrNotFound
 	ErrExists   = account.ErrExists
-	// ErrInvalid: a field is empty, negative, too long, or not text.
-	ErrInvalid = errors.New("invalid")
+	ErrInvalid  = account.ErrInvalid
 	// ErrBehind: see DB.Changes.
 	ErrBehind = fleet.ErrBehind
 )

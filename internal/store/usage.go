@@ -70,13 +70,13 @@ func checkUsage(u account.Usage) error {
 type dayKey struct {
 	day                           int64
 	member, owner, machine, model string
+	code                          string
 }
 
 func (a dayKey) compare(b dayKey) int {
 	return cmp.Or(
-		cmp.Compare(a.day, b.day),
-		cmp.Compare(a.member, b.member), cmp.Compare(a.owner, b.owner),
-		cmp.Compare(a.machine, b.machine), cmp.Compare(a.model, b.model),
+		cmp.Compare(a.member, b.member), cmp.Compare(a.day, b.day), cmp.Compare(a.owner, b.owner),
+		cmp.Compare(a.machine, b.machine), cmp.Compare(a.model, b.model), cmp.Compare(a.code, b.code),
 	)
 }
 
@@ -91,12 +91,10 @@ func recordUsage(ctx context.Context, q *query.Queries, records []account.Usage)
 		if n == 0 {
 			continue
 		}
-		k := dayKey{millis(dayOf(u.Started)), u.MemberID, u.OwnerID, u.MachineID, u.Model}
+		k := dayKey{millis(dayOf(u.Started)), u.MemberID, u.OwnerID, u.MachineID, u.Model, u.Code}
 		sum := sums[k]
 		sum.Calls++
-		if u.Code == "" {
-			sum.Served++
-		}
+		sum.WaitedUs += u.Waited.Microseconds()
 		sum.DurationUs += u.Duration.Microseconds()
 		sum.TokensIn += u.TokensIn
 		sum.TokensOut += u.TokensOut
@@ -104,7 +102,7 @@ func recordUsage(ctx context.Context, q *query.Queries, records []account.Usage)
 	}
 	for _, k := range slices.SortedFunc(maps.Keys(sums), dayKey.compare) {
 		sum := sums[k]
-		sum.Day, sum.MemberID, sum.OwnerID, sum.MachineID, sum.Model = k.day, k.member, k.owner, k.machine, k.model
+		sum.Day, sum.MemberID, sum.OwnerID, sum.MachineID, sum.Model, sum.Code = k.day, k.member, k.owner, k.machine, k.model, k.code
 		if err := q.AddUsageDay(ctx, sum); err != nil {
 			return err
 		}
@@ -176,6 +174,29 @@ func (db *DB) UsageDays(ctx context.Context, f UsageFilter) ([]account.UsageDay,
 	return each(rows, usageDay), db.told(err, "read the daily usage")
 }
 
+// DaysOfCaller is the daily sums of a member's calls, from since's day on, in
+// order of day: a read along one index.
+func (db *DB) DaysOfCaller(ctx context.Context, memberID string, since time.Time) ([]account.UsageDay, error) {
+	return db.UsageDays(ctx, UsageFilter{Member: memberID, Since: since})
+}
+
+// DaysOfOwner is the daily sums of what ran on a member's machines, likewise. A
+// sum's MemberID is the owner's for own calls, and empty for all others': whose
+// they were is not told.
+func (db *DB) DaysOfOwner(ctx context.Context, ownerID string, since time.Time) ([]account.UsageDay, error) {
+	if ownerID == "" { // whatever no machine took has no owner
+		return nil, nil
+	}
+	rows, err := db.query.UsageDaysOn(ctx, query.UsageDaysOnParams{Owner: ownerID, Since: millis(dayOf(since))})
+	return each(rows, func(row query.UsageDaysOnRow) account.UsageDay {
+		return account.UsageDay{
+			Day: moment(row.Day), MemberID: row.Caller, OwnerID: ownerID, MachineID: row.MachineID, Model: row.Model, Code: row.Code,
+			Calls: row.Calls, Waited: micros(row.WaitedUs), Duration: micros(row.DurationUs),
+			TokensIn: row.TokensIn, TokensOut: row.TokensOut,
+		}
+	}), db.told(err, "read the daily usage")
+}
+
 func usageRow(u account.Usage) query.InsertUsageParams {
 	return query.InsertUsageParams{
 		CallID: u.CallID, Attempt: int64(u.Attempt), Started: millis(u.Started),
@@ -199,8 +220,8 @@ func usage(row query.Usage) account.Usage {
 func usageDay(row query.UsageDay) account.UsageDay {
 	return account.UsageDay{
 		Day:      moment(row.Day),
-		MemberID: row.MemberID, OwnerID: row.OwnerID, MachineID: row.MachineID, Model: row.Model,
-		Calls: row.Calls, Served: row.Served, Duration: micros(row.DurationUs),
+		MemberID: row.MemberID, OwnerID: row.OwnerID, MachineID: row.MachineID, Model: row.Model, Code: row.Code,
+		Calls: row.Calls, Waited: micros(row.WaitedUs), Duration: micros(row.DurationUs),
 		TokensIn: row.TokensIn, TokensOut: row.TokensOut,
 	}
 }

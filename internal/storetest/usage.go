@@ -29,16 +29,14 @@ func sum(records []account.Usage) map[account.UsageDay]account.UsageDay {
 	for _, u := range records {
 		key := account.UsageDay{
 			Day:      time.Date(u.Started.Year(), u.Started.Month(), u.Started.Day(), 0, 0, 0, 0, time.UTC),
-			MemberID: u.MemberID, OwnerID: u.OwnerID, MachineID: u.MachineID, Model: u.Model,
+			MemberID: u.MemberID, OwnerID: u.OwnerID, MachineID: u.MachineID, Model: u.Model, Code: u.Code,
 		}
 		day, known := days[key]
 		if !known {
 			day = key
 		}
 		day.Calls++
-		if u.Code == "" {
-			day.Served++
-		}
+		day.Waited += u.Waited
 		day.Duration += u.Duration
 		day.TokensIn += u.TokensIn
 		day.TokensOut += u.TokensOut
@@ -54,7 +52,7 @@ func sameDays(t *testing.T, got []account.UsageDay, records []account.Usage) {
 	same(t, len(got), len(want))
 	for _, day := range got {
 		key := day
-		key.Calls, key.Served, key.Duration, key.TokensIn, key.TokensOut = 0, 0, 0, 0, 0
+		key.Calls, key.Waited, key.Duration, key.TokensIn, key.TokensOut = 0, 0, 0, 0, 0
 		same(t, day, want[key])
 	}
 	if !slices.IsSortedFunc(got, func(a, b account.UsageDay) int { return a.Day.Compare(b.Day) }) {

@@ -81,6 +81,9 @@ type Accounts interface {
 	OwnMachine(ctx context.Context, ownerID, id string) (account.Machine, error)
 	KeepOutOwn(ctx context.Context, ownerID, groupID, machineID string, out bool) error
 	KeepOutOfAll(ctx context.Context, ownerID, machineID string, out bool) error
+
+	DaysOfCaller(ctx context.Context, memberID string, since time.Time) ([]account.UsageDay, error)
+	DaysOfOwner(ctx context.Context, ownerID string, since time.Time) ([]account.UsageDay, error)
 }
 
 // Caller is who asks: the member whose API key or machine credential was sent
@@ -128,6 +131,7 @@ var routes = []route{
 
 	{"GET", "/api/why", nil, (*API).why},
 	{"GET", "/api/why/{call}", nil, (*API).story},
+	{"GET", "/api/usage", nil, (*API).usage},
 }
 
 // Bounds of a request's body: in bytes, and for how long it may come.

@@ -202,6 +202,9 @@ func TestWhatIsAdasIsNotEves(t *testing.T) {
 		"POST /api/groups/{group}/admins":             {{"eve", "/api/groups/lab/admins", `{"member":"eve"}`, 404}, {"bob", "/api/groups/lab/admins", `{"member":"bob"}`, 403}, {"ada", "/api/groups/lab/admins", `{"member":"eve"}`, 404}},
 		"GET /api/machines":                           {{"eve", "/api/machines", "", 200}, {"bob", "/api/machines", "", 200}},
 		"POST /api/machines/{machine}/control":        {{"eve", machine + "/control", `{"paused":true}`, 404}, {"bob", machine + "/control", `{"paused":true}`, 404}, {"eve", "/api/machines/none/control", `{"paused":true}`, 404}},
+		"GET /api/why":                                {{"eve", "/api/why", "", 400}, {"eve", "/api/why?model=secret-model", "", 200}},
+		"GET /api/why/{call}":                         {{"eve", "/api/why/req_1", "", 404}},
+		"GET /api/usage":                              {{"eve", "/api/usage", "", 200}},
 		"POST /api/machines/{machine}/keep-out":       {{"eve", machine + "/keep-out", `{"all":true}`, 404}, {"bob", machine + "/keep-out", `{"group":"lab","undo":true}`, 404}, {"ada", machine + "/keep-out", `{"group":"none"}`, 404}},
 	}
 	check(t, w.db.SaveStories(t.Context(), []account.Story{{CallID: "req_adas", MemberID: w.members["ada"].ID, Started: time.Now(), Model: "secret-model"}}, time.Now()))

@@ -40,12 +40,17 @@ type mutant struct {
 	host       ast.Node // the outermost body around it, or the variable's ValueSpec; nil: built alone
 	start, end int      // offsets of what is replaced
 	text       string
+	nth        int // of those with the same name
 	unbuilt    bool
 }
 
 // String names the mutant without its line, so that a list of them keeps.
 func (m *mutant) String() string {
-	return fmt.Sprintf("%s %s: %s → %s", filepath.Base(m.in.name), m.function, short(m.in.text[m.start:m.end]), short(m.text))
+	name := fmt.Sprintf("%s %s: %s → %s", filepath.Base(m.in.name), m.function, short(m.in.text[m.start:m.end]), short(m.text))
+	if m.nth > 0 {
+		name += fmt.Sprintf(" #%d", m.nth+1)
+	}
+	return name
 }
 
 func (m *mutant) line() int { return 1 + strings.Count(m.in.text[:m.start], "\n") }
@@ -93,8 +98,11 @@ func run(pkg string, testFlags []string, only *regexp.Regexp, known string) erro
 	if err != nil {
 		return err
 	}
+	same := map[string]int{}
 	for i, m := range mutants {
-		m.id = i + 1
+		name := m.String()
+		m.id, m.nth = i+1, same[name]
+		same[name]++
 	}
 	mutants = slices.DeleteFunc(mutants, func(m *mutant) bool {
 		return !only.MatchString(fmt.Sprintf("%s:%d", filepath.Base(m.in.name), m.line()))
@@ -115,36 +123,33 @@ func run(pkg string, testFlags []string, only *regexp.Regexp, known string) erro
 	}
 	unbuilt, killed, equivalent, survived := 0, 0, 0, 0
 	for _, m := range mutants {
-		dead := false
-		if m.host != nil {
-			if !m.unbuilt {
-				dead, _ = b.kills(binary, m.id, patience)
-			}
-		} else if alone, err := b.alone(m); err != nil {
-			m.unbuilt = true
-		} else {
-			dead, _ = b.kills(alone, m.id, patience)
-		}
-		switch name := m.String(); {
-		case m.unbuilt:
-			unbuilt++
-		case dead:
-			killed++
-		case listed[name] > 0:
-			listed[name]--
+		name := m.String()
+		if listed[name] {
+			delete(listed, name)
 			equivalent++
-		default:
+			continue
+		}
+		from := binary
+		if m.host == nil && !m.unbuilt {
+			from, err = b.alone(m)
+			m.unbuilt = err != nil
+		}
+		if m.unbuilt {
+			unbuilt++
+		} else if dead, _ := b.kills(from, m.id, patience); dead {
+			killed++
+		} else {
 			survived++
 			fmt.Printf("%s:%d survives:\n    %s\n", m.in.name, m.line(), name)
 		}
 	}
-	fmt.Printf("%s: %d mutants, %d killed, %d survived, %d equivalent; %d more do not compile; score %.1f %%; %v\n",
-		pkg, killed+survived+equivalent, killed, survived, equivalent, unbuilt,
+	fmt.Printf("%s: %d mutants: %d killed, %d survived, %d listed, %d do not compile; score %.1f %%; %v\n",
+		pkg, len(mutants), killed, survived, equivalent, unbuilt,
 		100*float64(killed)/float64(max(1, killed+survived)), time.Since(began).Round(time.Second))
-	for name, n := range listed {
-		if n > 0 && only.String() == "" {
+	for name := range listed {
+		if only.String() == "" {
 			survived++
-			fmt.Printf("%s lists this one as equivalent, but it is killed or gone:\n    %s\n", known, name)
+			fmt.Printf("%s lists one that is gone:\n    %s\n", known, name)
 		}
 	}
 	if survived > 0 {
@@ -153,14 +158,14 @@ func run(pkg string, testFlags []string, only *regexp.Regexp, known string) erro
 	return nil
 }
 
-// listing is how many mutants of each name are listed for these sources.
-func listing(known string, sources []*source) (map[string]int, error) {
+// listing is the mutants of these sources that are listed.
+func listing(known string, sources []*source) (map[string]bool, error) {
 	text, err := os.ReadFile(known)
-	listed := map[string]int{}
+	listed := map[string]bool{}
 	for line := range strings.Lines(string(text)) {
 		file, _, _ := strings.Cut(strings.TrimSpace(line), " ")
 		if strings.HasPrefix(line, "    ") && slices.ContainsFunc(sources, func(s *source) bool { return filepath.Base(s.name) == file }) {
-			listed[strings.TrimSpace(line)]++
+			listed[strings.TrimSpace(line)] = true
 		}
 	}
 	return listed, err

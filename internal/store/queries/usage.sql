@@ -5,11 +5,11 @@ VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $
 ON CONFLICT (call_id, attempt) DO NOTHING;
 
 -- name: AddUsageDay :exec
-INSERT INTO usage_days (day, member_id, owner_id, machine_id, model, calls, served, duration_us, tokens_in, tokens_out)
-VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)
-ON CONFLICT (day, member_id, owner_id, machine_id, model) DO UPDATE SET
+INSERT INTO usage_days (day, member_id, owner_id, machine_id, model, code, calls, waited_us, duration_us, tokens_in, tokens_out)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)
+ON CONFLICT (member_id, day, owner_id, machine_id, model, code) DO UPDATE SET
     calls = usage_days.calls + excluded.calls,
-    served = usage_days.served + excluded.served,
+    waited_us = usage_days.waited_us + excluded.waited_us,
     duration_us = usage_days.duration_us + excluded.duration_us,
     tokens_in = usage_days.tokens_in + excluded.tokens_in,
     tokens_out = usage_days.tokens_out + excluded.tokens_out;
@@ -28,12 +28,20 @@ ORDER BY started DESC, call_id, attempt LIMIT cast(sqlc.arg(most) AS bigint);
 
 -- name: UsageDays :many
 SELECT * FROM usage_days WHERE day >= sqlc.arg(since) AND day < sqlc.arg(until)
-ORDER BY day, member_id, owner_id, machine_id, model;
+ORDER BY day, member_id, owner_id, machine_id, model, code;
 
 -- name: UsageDaysByMember :many
 SELECT * FROM usage_days WHERE member_id = sqlc.arg(member) AND day >= sqlc.arg(since) AND day < sqlc.arg(until)
-ORDER BY day, member_id, owner_id, machine_id, model;
+ORDER BY day, member_id, owner_id, machine_id, model, code;
 
 -- name: UsageDaysByOwner :many
 SELECT * FROM usage_days WHERE owner_id = sqlc.arg(owner) AND day >= sqlc.arg(since) AND day < sqlc.arg(until)
-ORDER BY day, member_id, owner_id, machine_id, model;
+ORDER BY day, member_id, owner_id, machine_id, model, code;
+
+-- What ran on an owner's machines; of who called it only says whether it was the owner.
+-- name: UsageDaysOn :many
+SELECT day, cast(CASE WHEN member_id = owner_id THEN owner_id ELSE '' END AS text) AS caller, machine_id, model, code,
+    cast(sum(calls) AS bigint) AS calls, cast(sum(waited_us) AS bigint) AS waited_us, cast(sum(duration_us) AS bigint) AS duration_us,
+    cast(sum(tokens_in) AS bigint) AS tokens_in, cast(sum(tokens_out) AS bigint) AS tokens_out
+FROM usage_days WHERE owner_id = sqlc.arg(owner) AND day >= sqlc.arg(since)
+GROUP BY 1, 2, 3, 4, 5 ORDER BY 1, 2, 3, 4, 5;

@@ -249,6 +249,9 @@ func Prepare(ctx context.Context, db DBTX) (*Queries, error) {
 	if q.usageDaysByOwnerStmt, err = db.PrepareContext(ctx, usageDaysByOwner); err != nil {
 		return nil, fmt.Errorf("error preparing query UsageDaysByOwner: %w", err)
 	}
+	if q.usageDaysOnStmt, err = db.PrepareContext(ctx, usageDaysOn); err != nil {
+		return nil, fmt.Errorf("error preparing query UsageDaysOn: %w", err)
+	}
 	if q.useInviteStmt, err = db.PrepareContext(ctx, useInvite); err != nil {
 		return nil, fmt.Errorf("error preparing query UseInvite: %w", err)
 	}
@@ -632,6 +635,11 @@ func (q *Queries) Close() error {
 			err = fmt.Errorf("error closing usageDaysByOwnerStmt: %w", cerr)
 		}
 	}
+	if q.usageDaysOnStmt != nil {
+		if cerr := q.usageDaysOnStmt.Close(); cerr != nil {
+			err = fmt.Errorf("error closing usageDaysOnStmt: %w", cerr)
+		}
+	}
 	if q.useInviteStmt != nil {
 		if cerr := q.useInviteStmt.Close(); cerr != nil {
 			err = fmt.Errorf("error closing useInviteStmt: %w", cerr)
@@ -751,6 +759,7 @@ type Queries struct {
 	usageDaysStmt          *sql.Stmt
 	usageDaysByMemberStmt  *sql.Stmt
 	usageDaysByOwnerStmt   *sql.Stmt
+	usageDaysOnStmt        *sql.Stmt
 	useInviteStmt          *sql.Stmt
 }
 
@@ -833,6 +842,7 @@ func (q *Queries) WithTx(tx *sql.Tx) *Queries {
 		usageDaysStmt:          q.usageDaysStmt,
 		usageDaysByMemberStmt:  q.usageDaysByMemberStmt,
 		usageDaysByOwnerStmt:   q.usageDaysByOwnerStmt,
+		usageDaysOnStmt:        q.usageDaysOnStmt,
 		useInviteStmt:          q.useInviteStmt,
 	}
 }

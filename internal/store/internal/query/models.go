@@ -142,8 +142,9 @@ type UsageDay struct {
 	OwnerID    string
 	MachineID  string
 	Model      string
+	Code       string
 	Calls      int64
-	Served     int64
+	WaitedUs   int64
 	DurationUs int64
 	TokensIn   int64
 	TokensOut  int64

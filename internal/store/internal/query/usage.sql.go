@@ -10,11 +10,11 @@ import (
 )
 
 const addUsageDay = `-- name: AddUsageDay :exec
-INSERT INTO usage_days (day, member_id, owner_id, machine_id, model, calls, served, duration_us, tokens_in, tokens_out)
-VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)
-ON CONFLICT (day, member_id, owner_id, machine_id, model) DO UPDATE SET
+INSERT INTO usage_days (day, member_id, owner_id, machine_id, model, code, calls, waited_us, duration_us, tokens_in, tokens_out)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)
+ON CONFLICT (member_id, day, owner_id, machine_id, model, code) DO UPDATE SET
     calls = usage_days.calls + excluded.calls,
-    served = usage_days.served + excluded.served,
+    waited_us = usage_days.waited_us + excluded.waited_us,
     duration_us = usage_days.duration_us + excluded.duration_us,
     tokens_in = usage_days.tokens_in + excluded.tokens_in,
     tokens_out = usage_days.tokens_out + excluded.tokens_out
@@ -26,8 +26,9 @@ type AddUsageDayParams struct {
 	OwnerID    string
 	MachineID  string
 	Model      string
+	Code       string
 	Calls      int64
-	Served     int64
+	WaitedUs   int64
 	DurationUs int64
 	TokensIn   int64
 	TokensOut  int64
@@ -40,8 +41,9 @@ func (q *Queries) AddUsageDay(ctx context.Context, arg AddUsageDayParams) error 
 		arg.OwnerID,
 		arg.MachineID,
 		arg.Model,
+		arg.Code,
 		arg.Calls,
-		arg.Served,
+		arg.WaitedUs,
 		arg.DurationUs,
 		arg.TokensIn,
 		arg.TokensOut,
@@ -276,8 +278,8 @@ func (q *Queries) UsageByOwner(ctx context.Context, arg UsageByOwnerParams) ([]U
 }
 
 const usageDays = `-- name: UsageDays :many
-SELECT day, member_id, owner_id, machine_id, model, calls, served, duration_us, tokens_in, tokens_out FROM usage_days WHERE day >= $1 AND day < $2
-ORDER BY day, member_id, owner_id, machine_id, model
+SELECT day, member_id, owner_id, machine_id, model, code, calls, waited_us, duration_us, tokens_in, tokens_out FROM usage_days WHERE day >= $1 AND day < $2
+ORDER BY day, member_id, owner_id, machine_id, model, code
 `
 
 type UsageDaysParams struct {
@@ -300,8 +302,9 @@ func (q *Queries) UsageDays(ctx context.Context, arg UsageDaysParams) ([]UsageDa
 			&i.OwnerID,
 			&i.MachineID,
 			&i.Model,
+			&i.Code,
 			&i.Calls,
-			&i.Served,
+			&i.WaitedUs,
 			&i.DurationUs,
 			&i.TokensIn,
 			&i.TokensOut,
@@ -320,8 +323,8 @@ func (q *Queries) UsageDays(ctx context.Context, arg UsageDaysParams) ([]UsageDa
 }
 
 const usageDaysByMember = `-- name: UsageDaysByMember :many
-SELECT day, member_id, owner_id, machine_id, model, calls, served, duration_us, tokens_in, tokens_out FROM usage_days WHERE member_id = $1 AND day >= $2 AND day < $3
-ORDER BY day, member_id, owner_id, machine_id, model
+SELECT day, member_id, owner_id, machine_id, model, code, calls, waited_us, duration_us, tokens_in, tokens_out FROM usage_days WHERE member_id = $1 AND day >= $2 AND day < $3
+ORDER BY day, member_id, owner_id, machine_id, model, code
 `
 
 type UsageDaysByMemberParams struct {
@@ -345,8 +348,9 @@ func (q *Queries) UsageDaysByMember(ctx context.Context, arg UsageDaysByMemberPa
 			&i.OwnerID,
 			&i.MachineID,
 			&i.Model,
+			&i.Code,
 			&i.Calls,
-			&i.Served,
+			&i.WaitedUs,
 			&i.DurationUs,
 			&i.TokensIn,
 			&i.TokensOut,
@@ -365,8 +369,8 @@ func (q *Queries) UsageDaysByMember(ctx context.Context, arg UsageDaysByMemberPa
 }
 
 const usageDaysByOwner = `-- name: UsageDaysByOwner :many
-SELECT day, member_id, owner_id, machine_id, model, calls, served, duration_us, tokens_in, tokens_out FROM usage_days WHERE owner_id = $1 AND day >= $2 AND day < $3
-ORDER BY day, member_id, owner_id, machine_id, model
+SELECT day, member_id, owner_id, machine_id, model, code, calls, waited_us, duration_us, tokens_in, tokens_out FROM usage_days WHERE owner_id = $1 AND day >= $2 AND day < $3
+ORDER BY day, member_id, owner_id, machine_id, model, code
 `
 
 type UsageDaysByOwnerParams struct {
@@ -390,8 +394,70 @@ func (q *Queries) UsageDaysByOwner(ctx context.Context, arg UsageDaysByOwnerPara
 			&i.OwnerID,
 			&i.MachineID,
 			&i.Model,
+			&i.Code,
 			&i.Calls,
-			&i.Served,
+			&i.WaitedUs,
+			&i.DurationUs,
+			&i.TokensIn,
+			&i.TokensOut,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Close(); err != nil {
+		return nil, err
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
+const usageDaysOn = `-- name: UsageDaysOn :many
+SELECT day, cast(CASE WHEN member_id = owner_id THEN owner_id ELSE '' END AS text) AS caller, machine_id, model, code,
+    cast(sum(calls) AS bigint) AS calls, cast(sum(waited_us) AS bigint) AS waited_us, cast(sum(duration_us) AS bigint) AS duration_us,
+    cast(sum(tokens_in) AS bigint) AS tokens_in, cast(sum(tokens_out) AS bigint) AS tokens_out
+FROM usage_days WHERE owner_id = $1 AND day >= $2
+GROUP BY 1, 2, 3, 4, 5 ORDER BY 1, 2, 3, 4, 5
+`
+
+type UsageDaysOnParams struct {
+	Owner string
+	Since int64
+}
+
+type UsageDaysOnRow struct {
+	Day        int64
+	Caller     string
+	MachineID  string
+	Model      string
+	Code       string
+	Calls      int64
+	WaitedUs   int64
+	DurationUs int64
+	TokensIn   int64
+	TokensOut  int64
+}
+
+// What ran on an owner's machines; of who called it only says whether it was the owner.
+func (q *Queries) UsageDaysOn(ctx context.Context, arg UsageDaysOnParams) ([]UsageDaysOnRow, error) {
+	rows, err := q.query(ctx, q.usageDaysOnStmt, usageDaysOn, arg.Owner, arg.Since)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []UsageDaysOnRow
+	for rows.Next() {
+		var i UsageDaysOnRow
+		if err := rows.Scan(
+			&i.Day,
+			&i.Caller,
+			&i.MachineID,
+			&i.Model,
+			&i.Code,
+			&i.Calls,
+			&i.WaitedUs,
 			&i.DurationUs,
 			&i.TokensIn,
 			&i.TokensOut,

@@ -1,0 +1,71 @@
+package cli
+
+import (
+	"math"
+	"net/http"
+	"path/filepath"
+	"syscall"
+	"testing"
+	"time"
+	"unsafe"
+
+	"github.com/kith/kith/internal/enginetest"
+)
+
+// TestLedgerFullDisk: when nothing can be written any more no call is sent to a
+// machine, those that run end well, and all goes on once there is room, without
+// hands (fault 27). A limit on the size of the hub's files stands for the disk.
+func TestLedgerFullDisk(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	r.engine.Set(enginetest.Behaviour{Chunks: 20, Interval: 50 * time.Millisecond})
+	res, err := r.begin(true)
+	if err != nil || res.StatusCode != http.StatusOK {
+		t.Fatal(res, err)
+	}
+	r.hub.limitFiles(t, 1)
+	runs := r.engine.Counts().Runs
+
+	var refused []string
+	for range 3 {
+		res, err := r.begin(false)
+		if err != nil {
+			t.Fatal(err)
+		}
+		told := readRefusal(res)
+		res.Body.Close()
+		if told.status != http.StatusServiceUnavailable || told.code != "CASCADE_EXHAUSTED" || res.Header.Get("Retry-After") == "" {
+			t.Fatalf("with a full disk: %+v, %v", told, res.Header)
+		}
+		refused = append(refused, res.Header.Get("X-Correlation-Id"))
+	}
+	ran, err := whole(res, true)
+	if err != nil {
+		t.Fatalf("the stream that ran when the disk was full: %v", err)
+	}
+	if now := r.engine.Counts().Runs; now != runs {
+		t.Fatalf("%d calls were sent to a machine while the ledger could not be written", now-runs)
+	}
+
+	r.engine.Set(enginetest.Behaviour{})
+	r.hub.limitFiles(t, math.MaxUint64)
+	var after string
+	r.until("a call is served again", func() (err error) { after, err = r.ask(false); return err })
+	r.hub.stop(t)
+	calls := checkLedger(t, filepath.Join(r.dir, "kith.db"), []string{ran, after})
+	for _, id := range refused {
+		if u := calls[id]; u.Code != "CASCADE_EXHAUSTED" || u.MachineID != "" || u.Status != http.StatusServiceUnavailable {
+			t.Errorf("the ledger says of a refused call: %+v", u)
+		}
+	}
+}
+
+// limitFiles bounds the files that the process writes, in bytes.
+func (c *child) limitFiles(t *testing.T, size uint64) {
+	t.Helper()
+	limit := syscall.Rlimit{Cur: size, Max: math.MaxUint64}
+	_, _, errno := syscall.RawSyscall6(syscall.SYS_PRLIMIT64, uintptr(c.cmd.Process.Pid), syscall.RLIMIT_FSIZE, uintptr(unsafe.Pointer(&limit)), 0, 0, 0)
+	if errno != 0 {
+		t.Fatal(errno)
+	}
+}

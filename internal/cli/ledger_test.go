@@ -1,0 +1,322 @@
+package cli
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/kith/kith/internal/account"
+	"github.com/kith/kith/internal/daemon"
+	"github.com/kith/kith/internal/enginetest"
+	"github.com/kith/kith/internal/store"
+)
+
+var kills = flag.Int("kills", 20, "how often TestLedgerOutlivesKills kills")
+
+// soon is how long anything of these tests may take.
+const soon = 30 * time.Second
+
+// rig is a hub and a daemon as processes of their own, and an engine double.
+type rig struct {
+	t      *testing.T
+	dir    string // the hub's data
+	home   string // the daemon's
+	base   string // the hub's address
+	key    string
+	engine *enginetest.Engine
+
+	hub, daemon *child
+}
+
+// child is a process of the rig's.
+type child struct {
+	cmd  *exec.Cmd
+	errs bytes.Buffer
+}
+
+// start runs kith, as this test's binary.
+func (r *rig) start(args ...string) *child {
+	r.t.Helper()
+	c := &child{cmd: exec.Command("kith", args...)}
+	c.cmd.Env = append(os.Environ(), "KITH_HOME="+r.home)
+	c.cmd.Stderr = &c.errs
+	if err := c.cmd.Start(); err != nil {
+		r.t.Fatal(err)
+	}
+	return c
+}
+
+// kill is kill -9.
+func (c *child) kill() {
+	_ = c.cmd.Process.Kill()
+	_ = c.cmd.Wait()
+}
+
+// stop is an interrupt, after which the process has to end well.
+func (c *child) stop(t *testing.T) {
+	t.Helper()
+	late := time.AfterFunc(soon, func() { _ = c.cmd.Process.Kill() })
+	defer late.Stop()
+	if err := c.cmd.Process.Signal(os.Interrupt); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.cmd.Wait(); err != nil {
+		t.Fatalf("%v\n%s", err, c.errs.Bytes())
+	}
+}
+
+func (r *rig) startHub() {
+	r.hub = r.start("hub", "--listen", strings.TrimPrefix(r.base, "http://"), "--data", r.dir, "--admin", "", "--config", filepath.Join(r.home, "hub.toml"))
+}
+
+func (r *rig) startDaemon() { r.daemon = r.start("serve", "--listen", "127.0.0.1:0") }
+
+// newRig brings everything up: a call is served.
+func newRig(t *testing.T) *rig {
+	t.Helper()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := &rig{t: t, dir: shortDir(t), home: shortDir(t), base: "http://" + listener.Addr().String()}
+	listener.Close()
+	r.engine = enginetest.New(enginetest.LlamaCpp, enginetest.Options{Slots: 16, Behaviour: enginetest.Behaviour{Chunks: 4, Interval: time.Millisecond}})
+	if err := r.engine.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { r.engine.Close() })
+	for name, text := range map[string]string{
+		"hub.toml":    "[ratelimit]\nrps = 0\nconnections = 0\n",
+		"config.toml": "[engine]\nbuiltin = false\n[discovery]\nenabled = false\nendpoints = [\"" + r.engine.URL() + "\"]\n",
+	} {
+		if err := os.WriteFile(filepath.Join(r.home, name), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	r.startHub()
+	t.Cleanup(func() { r.hub.kill() })
+	r.until("the hub's socket answers", func() error {
+		_, err := overSocket(filepath.Join(r.dir, "admin.sock"), "", "").call(t.Context(), "look", http.MethodGet, "/members", nil, nil)
+		return err
+	})
+	r.signIn()
+	r.startDaemon()
+	t.Cleanup(func() { r.daemon.kill() })
+	r.until("a call is served", func() error { _, err := r.ask(false); return err })
+	return r
+}
+
+// signIn makes the member, the key and the machine.
+func (r *rig) signIn() {
+	r.t.Helper()
+	ctx := r.t.Context()
+	operator := overSocket(filepath.Join(r.dir, "admin.sock"), "", "")
+	var key mintedKey
+	var token machineToken
+	_, err1 := operator.call(ctx, "make a member", http.MethodPost, "/members", map[string]string{"name": "ada"}, nil)
+	_, err2 := operator.call(ctx, "make a key", http.MethodPost, "/keys", newKey{Member: "ada", Name: "k"}, &key)
+	_, err3 := operator.call(ctx, "make a token", http.MethodPost, "/machines/token", newMachine{Member: "ada"}, &token)
+	if err := errors.Join(err1, err2, err3); err != nil {
+		r.t.Fatal(err)
+	}
+	saved, err := redeem(ctx, toHub(r.base, ""), token.Token)
+	if err == nil {
+		err = daemon.SaveCredential(r.home, saved)
+	}
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	r.key = key.Secret
+}
+
+// until tries again and again until it works.
+func (r *rig) until(what string, try func() error) {
+	r.t.Helper()
+	again := time.NewTicker(10 * time.Millisecond)
+	defer again.Stop()
+	late := time.After(soon)
+	for {
+		err := try()
+		if err == nil {
+			return
+		}
+		select {
+		case <-again.C:
+		case <-late:
+			r.t.Fatalf("%s: not within %s: %v\nhub: %s\ndaemon: %s", what, soon, err, r.hub.errs.Bytes(), r.daemonSaid())
+		}
+	}
+}
+
+func (r *rig) daemonSaid() string {
+	if r.daemon == nil {
+		return ""
+	}
+	return r.daemon.errs.String()
+}
+
+// begin makes a call; the answer's body is to be read and closed.
+func (r *rig) begin(stream bool) (*http.Response, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), soon)
+	body := fmt.Sprintf(`{"model":"test-model","stream":%v,"messages":[{"role":"user","content":"hi"}]}`, stream)
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, r.base+"/v1/chat/completions", strings.NewReader(body))
+	if err != nil {
+		panic(err)
+	}
+	req.Header.Set("Content-Type", "application/json")
+	req.Header.Set("Authorization", "Bearer "+r.key)
+	req.Header.Set("Prefer", "wait=1")
+	res, err := http.DefaultClient.Do(req)
+	if err != nil {
+		cancel()
+		return nil, err
+	}
+	context.AfterFunc(r.t.Context(), cancel)
+	return res, nil
+}
+
+// ask makes a call and reads its answer; the id is that of a whole one.
+func (r *rig) ask(stream bool) (id string, err error) {
+	res, err := r.begin(stream)
+	if err != nil {
+		return "", err
+	}
+	return whole(res, stream)
+}
+
+// whole reads an answer to its end, which must be its own.
+func whole(res *http.Response, stream bool) (string, error) {
+	defer res.Body.Close()
+	text, err := io.ReadAll(res.Body)
+	switch {
+	case err != nil:
+		return "", err
+	case res.StatusCode != http.StatusOK:
+		return "", fmt.Errorf("status %d: %s", res.StatusCode, text)
+	case stream && !bytes.HasSuffix(text, []byte("data: [DONE]\n\n")):
+		return "", fmt.Errorf("no end mark: %s", text)
+	}
+	return res.Header.Get("X-Correlation-Id"), nil
+}
+
+// TestLedgerOutlivesKills: under load the hub, and now and then the daemon, is
+// killed at any moment, again and again. Each call that a client got a whole
+// answer to is in the ledger once, none is there twice, and the daily sums are
+// those of the records (decisions 7; faults 24, 35, 36).
+func TestLedgerOutlivesKills(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	var mu sync.Mutex
+	var answered []string
+	gained := make(chan struct{}, 1)
+	ctx, stop := context.WithCancel(t.Context())
+	var load sync.WaitGroup
+	for i := range 8 {
+		load.Go(func() {
+			for n := i; ctx.Err() == nil; n++ {
+				id, err := r.ask(n%2 == 0)
+				if err != nil { // the hub or the daemon is away
+					select {
+					case <-time.After(5 * time.Millisecond):
+					case <-ctx.Done():
+					}
+					continue
+				}
+				mu.Lock()
+				answered = append(answered, id)
+				mu.Unlock()
+				select {
+				case gained <- struct{}{}:
+				default:
+				}
+			}
+		})
+	}
+	for kill := range *kills {
+		// A few answers, then any moment of the next ones.
+		for range 1 + rand.IntN(30) {
+			select {
+			case <-gained:
+			case <-time.After(soon):
+				t.Fatalf("no answer for %s after kill %d\nhub: %s\ndaemon: %s", soon, kill, r.hub.errs.Bytes(), r.daemonSaid())
+			}
+		}
+		<-time.After(time.Duration(rand.IntN(3000)) * time.Microsecond)
+		r.hub.kill()
+		if kill%5 == 4 {
+			r.daemon.kill()
+			r.startDaemon()
+		}
+		r.startHub()
+	}
+	r.until("a call is served", func() error { _, err := r.ask(false); return err })
+	stop()
+	load.Wait()
+	r.hub.stop(t)
+	checkLedger(t, filepath.Join(r.dir, "kith.db"), answered)
+}
+
+// checkLedger reads the ledger of a hub that has ended.
+func checkLedger(t *testing.T, path string, answered []string) (calls map[string]account.Usage) {
+	t.Helper()
+	db, err := store.Open(t.Context(), store.Config{Path: path}) // which checks the file
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer db.Close()
+	records, err := db.Usage(t.Context(), store.UsageFilter{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	calls = map[string]account.Usage{}
+	ends := map[string]int{}
+	var sum account.UsageDay
+	for _, u := range records {
+		if _, twice := calls[u.CallID]; twice {
+			t.Errorf("call %s is in the ledger twice", u.CallID)
+		}
+		calls[u.CallID] = u
+		ends[u.Code]++
+		sum.Calls, sum.Waited, sum.Duration = sum.Calls+1, sum.Waited+u.Waited.Truncate(time.Microsecond), sum.Duration+u.Duration.Truncate(time.Microsecond)
+		sum.TokensIn, sum.TokensOut = sum.TokensIn+u.TokensIn, sum.TokensOut+u.TokensOut
+	}
+	unknown := 0
+	for _, id := range answered {
+		u, there := calls[id]
+		switch {
+		case !there:
+			t.Errorf("call %s was answered and is not in the ledger", id)
+		case u.Code == account.Interrupted && u.TokensHow == account.TokensUnknown && u.MachineID != "":
+			unknown++
+		case u.Code != "" || u.TokensHow != account.TokensReported || u.MachineID == "":
+			t.Errorf("call %s was answered; the ledger says %+v", id, u)
+		}
+	}
+	days, err := db.UsageDays(t.Context(), store.UsageFilter{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var kept account.UsageDay
+	for _, d := range days {
+		kept.Calls, kept.Waited, kept.Duration = kept.Calls+d.Calls, kept.Waited+d.Waited, kept.Duration+d.Duration
+		kept.TokensIn, kept.TokensOut = kept.TokensIn+d.TokensIn, kept.TokensOut+d.TokensOut
+	}
+	if kept != sum {
+		t.Errorf("the days sum up to %+v, the records to %+v", kept, sum)
+	}
+	t.Logf("%d answered, %d of them by a hub that died before it recorded the end; %d records by code: %v", len(answered), unknown, len(records), ends)
+	return calls
+}

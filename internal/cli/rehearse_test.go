@@ -1,0 +1,88 @@
+package cli
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/kith/kith/internal/fleet"
+)
+
+// A rehearsal that finds every answer right proves nothing: it must find each
+// way to be wrong.
+func TestAJudgeFindsWhatIsWrong(t *testing.T) {
+	full := scene{code: "CAPACITY_FULL", status: 503, reason: "wait_elapsed", waits: true}
+	closed := scene{code: "outside_sharing_hours", status: 503, noRetry: true}
+	unknown := scene{code: "model_not_found", status: 404}
+	right := func(s *scene, frame bool) *take {
+		a := &take{Status: s.status, Headers: map[string]string{"Content-Type": "application/json", "X-Correlation-Id": "req_1"}}
+		if s.status == 503 {
+			a.Headers["Retry-After"] = "5"
+		}
+		if s.noRetry {
+			a.Headers["X-Should-Retry"] = "false"
+		}
+		a.Answer = `{"error":{"code":"` + s.code + `","correlation_id":"req_1","reason":"` + s.reason + `"}}`
+		if frame {
+			a.Status, a.Headers["Content-Type"] = 200, "text/event-stream"
+			a.Answer = ": waiting 0 ahead, 1 s left\n\ndata: " + `{"error":{"code":"` + s.code + `","correlation_id":"req_1","details":{"reason":"` + s.reason + `"}}}` + "\n\n"
+		}
+		return a
+	}
+	replace := func(old, fresh string) func(*take) {
+		return func(a *take) { a.Answer = strings.ReplaceAll(a.Answer, old, fresh) }
+	}
+	for name, c := range map[string]struct {
+		scene *scene
+		frame bool
+		spoil func(*take)
+		wrong string
+	}{
+		"right":                 {scene: &full},
+		"right, in a frame":     {scene: &full, frame: true},
+		"right, without retry":  {scene: &closed},
+		"right, 404":            {scene: &unknown},
+		"status":                {&full, false, func(a *take) { a.Status = 500 }, "status 500"},
+		"a status for a frame":  {&full, true, func(a *take) { a.Status = 503 }, "status 503"},
+		"type":                  {&full, false, func(a *take) { a.Headers["Content-Type"] = "text/html" }, "text/html"},
+		"code":                  {&full, false, replace("CAPACITY_FULL", "capacity_full"), "code capacity_full"},
+		"code in a frame":       {&full, true, replace("CAPACITY_FULL", "machine_offline"), "code machine_offline"},
+		"reason missing":        {&full, false, replace("wait_elapsed", ""), "reason"},
+		"reason too many":       {&closed, false, replace(`"reason":""`, `"reason":"wait_elapsed"`), "reason"},
+		"reason beside details": {&full, true, replace(`"details":{"reason":"wait_elapsed"}`, `"reason":"wait_elapsed"`), "no details"},
+		"another's id":          {&full, false, replace("req_1", "req_2"), "correlation id"},
+		"no Retry-After":        {&full, false, func(a *take) { delete(a.Headers, "Retry-After") }, "Retry-After"},
+		"Retry-After on 404":    {&unknown, false, func(a *take) { a.Headers["Retry-After"] = "5" }, "Retry-After"},
+		"to be retried":         {&closed, false, func(a *take) { delete(a.Headers, "X-Should-Retry") }, "x-should-retry"},
+		"end mark":              {&full, true, func(a *take) { a.Answer += "data: [DONE]\n\n" }, "end mark"},
+		"silence":               {&full, true, replace(": waiting", "data: {}\n\n: waiting"), "no comment"},
+		"no error":              {&full, false, func(a *take) { a.Answer = `{"choices":[]}` }, "no error"},
+		"nothing":               {&full, true, func(a *take) { a.Answer = "" }, "no error"},
+	} {
+		a := right(c.scene, c.frame)
+		if c.spoil != nil {
+			c.spoil(a)
+		}
+		if got := a.judge(c.scene, c.frame); (got == "") != (c.wrong == "") || !strings.Contains(got, c.wrong) {
+			t.Errorf("%s: judged %q, not %q", name, got, c.wrong)
+		}
+	}
+}
+
+func TestClosedTodayIsClosedNow(t *testing.T) {
+	start := time.Date(2026, 10, 1, 0, 0, 0, 0, time.FixedZone("far east", 14*60*60))
+	for now := start; now.Before(start.AddDate(0, 0, 8)); now = now.Add(29 * time.Minute) {
+		hours, err := fleet.ParseHours(closedToday(now), "UTC")
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, soon := range []time.Duration{0, time.Hour, 24 * time.Hour} {
+			if hours.Open(now.Add(soon)) {
+				t.Fatalf("%s is open %s after %s", hours, soon, now)
+			}
+		}
+		if !hours.Open(now.AddDate(0, 0, 3)) {
+			t.Fatalf("%s never opens", hours)
+		}
+	}
+}

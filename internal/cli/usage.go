@@ -1,0 +1,189 @@
+package cli
+
+import (
+	"fmt"
+	"net/http"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+)
+
+// usageSum and the types below are GET /api/usage, as far as it is shown.
+type usageSum struct {
+	Calls     int64 `json:"calls"`
+	Refused   int64 `json:"refused"`
+	Others    int64 `json:"others"`
+	WaitedMS  int64 `json:"waited_ms"`
+	TokensIn  int64 `json:"tokens_in"`
+	TokensOut int64 `json:"tokens_out"`
+}
+
+type usageSide struct {
+	Total usageSum `json:"total"`
+	Days  []struct {
+		Day string `json:"day"`
+		usageSum
+	} `json:"days"`
+	Models []struct {
+		Model string `json:"model"`
+		usageSum
+	} `json:"models"`
+	Machines []struct {
+		Machine string `json:"machine"`
+		Name    string `json:"name"`
+		Owner   string `json:"owner"`
+		usageSum
+	} `json:"machines"`
+	Codes []struct {
+		Code  string `json:"code"`
+		Calls int64  `json:"calls"`
+	} `json:"codes"`
+}
+
+type usagePage struct {
+	Days  int       `json:"days"`
+	Since string    `json:"since"`
+	As    usageSide `json:"as_caller"`
+	On    usageSide `json:"as_owner"`
+}
+
+func (a *app) usage() *cobra.Command {
+	var days int
+	cmd := &cobra.Command{
+		Use: "usage", Short: "Show what you used, and what ran on your machines", Args: cobra.NoArgs,
+		Long: "Show your calls by day, model and machine, and what ran on your machines for you and for others.\n" +
+			"Days are UTC. Nothing of any prompt or answer is kept, so none is shown.",
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			hub, err := a.toAccount()
+			if err != nil {
+				return err
+			}
+			var page usagePage
+			text, err := hub.call(cmd.Context(), "show your usage", http.MethodGet, "/api/usage?days="+strconv.Itoa(days), nil, &page)
+			if err != nil {
+				return err
+			}
+			if a.json {
+				_, err := a.out.Write(append(text, '\n'))
+				return err
+			}
+			a.showUsage("Your calls", page, page.As)
+			a.say("\n")
+			a.showUsage("On your machines", page, page.On)
+			return nil
+		},
+	}
+	cmd.Flags().IntVar(&days, "days", 30, "how many days back, today included")
+	return cmd
+}
+
+// showUsage prints one side: a line in all, a bar a day on a terminal, a table
+// each by model and by machine.
+func (a *app) showUsage(title string, page usagePage, side usageSide) {
+	total := side.Total
+	a.say("%s  %s\n", strong(title), faint(fmt.Sprintf("%d days, since %s", page.Days, page.Since)))
+	if total.Calls == 0 {
+		a.say("%s\n", faint("none"))
+		return
+	}
+	a.say("%s calls, %s tokens in, %s out; %s with others\n", short(total.Calls), short(total.TokensIn), short(total.TokensOut), short(total.Others))
+	if terminal(a.out) {
+		a.chart(page, side)
+	}
+	var rows [][]string
+	row := func(name string, s usageSum) {
+		rows = append(rows, []string{name, short(s.Calls), short(s.Refused), short(s.TokensIn), short(s.TokensOut), waited(s)})
+	}
+	const columns = " CALLS FAILED TOKENS-IN TOKENS-OUT WAITED"
+	for _, m := range side.Models {
+		row(m.Model, m.usageSum)
+	}
+	a.table("MODEL"+columns, rows)
+	rows = nil
+	for _, m := range side.Machines {
+		name := m.Machine
+		if m.Name != "" {
+			name = m.Owner + "/" + m.Name
+		}
+		row(name, m.usageSum)
+	}
+	if len(rows) > 0 {
+		a.table("MACHINE"+columns, rows)
+	}
+	rows = nil
+	for _, c := range side.Codes {
+		rows = append(rows, []string{c.Code, short(c.Calls)})
+	}
+	if len(rows) > 0 {
+		a.table("CODE CALLS", rows)
+	}
+}
+
+// chartWidth is the longest bar, in characters.
+const chartWidth = 40
+
+// chart prints a bar for each day, of its tokens in and out; days without calls
+// between the first and the last have none.
+func (a *app) chart(page usagePage, side usageSide) {
+	tokens := map[string]int64{}
+	var most int64
+	for _, d := range side.Days {
+		tokens[d.Day] = d.TokensIn + d.TokensOut
+		most = max(most, tokens[d.Day])
+	}
+	first, err1 := time.Parse(time.DateOnly, side.Days[0].Day)
+	last, err2 := time.Parse(time.DateOnly, side.Days[len(side.Days)-1].Day)
+	if err1 != nil || err2 != nil || most == 0 {
+		return
+	}
+	for day := first; !day.After(last); day = day.AddDate(0, 0, 1) {
+		n := tokens[day.Format(time.DateOnly)]
+		a.say("%s %s %s\n", faint(day.Format("Jan 02")), accent(bar(n, most)), short(n))
+	}
+}
+
+// bar is n of most as a bar, in eighths of a character.
+func bar(n, most int64) string {
+	eighths := int(float64(n) / float64(most) * chartWidth * 8)
+	if n > 0 {
+		eighths = max(eighths, 1)
+	}
+	text := strings.Repeat("█", eighths/8)
+	if rest := eighths % 8; rest > 0 {
+		text += string([]rune("▏▎▍▌▋▊▉")[rest-1])
+	}
+	return text
+}
+
+// short is a number in at most five characters: 999, 12.3k, 4.0M.
+func short(n int64) string {
+	value, unit := float64(n), ""
+	for _, next := range []string{"k", "M", "G", "T"} {
+		if value < 999.5 {
+			break
+		}
+		value, unit = value/1000, next
+	}
+	switch {
+	case unit == "":
+		return strconv.FormatInt(n, 10)
+	case value < 99.95:
+		return strconv.FormatFloat(value, 'f', 1, 64) + unit
+	default:
+		return strconv.FormatFloat(value, 'f', 0, 64) + unit
+	}
+}
+
+// waited is how long a call waited for a machine on average.
+func waited(s usageSum) string {
+	if s.WaitedMS == 0 {
+		return "-"
+	}
+	mean := time.Duration(s.WaitedMS/s.Calls) * time.Millisecond
+	if mean < time.Second {
+		return "<1s"
+	}
+	return mean.Round(time.Second).String()
+}

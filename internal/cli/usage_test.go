@@ -1,0 +1,69 @@
+package cli
+
+import (
+	"net/http/httptest"
+	"strings"
+	"testing"
+)
+
+const aPage = `{"days":7,"since":"2026-11-15",
+"as_caller":{"total":{"calls":1200,"refused":3,"others":7,"waited_ms":2400000,"tokens_in":1234567,"tokens_out":999},
+ "days":[{"day":"2026-11-16","calls":1199,"tokens_in":1234567,"tokens_out":999},{"day":"2026-11-18","calls":1}],
+ "models":[{"model":"tiny","calls":1200,"refused":3,"waited_ms":2400000,"tokens_in":1234567,"tokens_out":999}],
+ "machines":[{"machine":"mch_1","name":"desk","owner":"bob","calls":1197,"tokens_in":5,"tokens_out":6},{"machine":"mch_2","calls":1}],
+ "codes":[{"code":"CAPACITY_FULL","calls":3}]},
+"as_owner":{"total":{"calls":0},"days":[],"models":[],"machines":[],"codes":[]}}`
+
+func TestUsage(t *testing.T) {
+	handler, log := double(t, words(aPage))
+	server := httptest.NewServer(handler)
+	defer server.Close()
+	t.Setenv("KITH_HOME", t.TempDir())
+	t.Setenv("KITH_HUB", server.URL+"/v1")
+	t.Setenv("KITH_API_KEY", "kith_home_secret")
+	got := kith(t, "", "usage", "--days", "7")
+	want := `Your calls  7 days, since 2026-11-15
+1.2k calls, 1.2M tokens in, 999 out; 7 with others
+MODEL   CALLS   FAILED   TOKENS-IN   TOKENS-OUT   WAITED
+tiny    1.2k    3        1.2M        999          2s
+MACHINE    CALLS   FAILED   TOKENS-IN   TOKENS-OUT   WAITED
+bob/desk   1.2k    0        5           6            -
+mch_2      1       0        0           0            -
+CODE            CALLS
+CAPACITY_FULL   3
+
+On your machines  7 days, since 2026-11-15
+none
+`
+	if got.status != 0 || got.out != want {
+		t.Errorf("%d %s\n%s", got.status, got.err, got.out)
+	}
+	if asked := (*log)[0]; asked.path != "/api/usage?days=7" || asked.bearer != "Bearer kith_home_secret" {
+		t.Errorf("%+v", asked)
+	}
+	if got := kith(t, "", "usage", "--json"); got.status != 0 || strings.TrimSpace(got.out) != aPage {
+		t.Errorf("%+v", got)
+	}
+}
+
+func TestUsageNotSignedIn(t *testing.T) {
+	t.Setenv("KITH_HOME", t.TempDir())
+	t.Setenv("KITH_HUB", "")
+	check(t, kith(t, "", "usage"), said{exitNotSignedIn, "", "is not signed in"})
+}
+
+func TestShort(t *testing.T) {
+	for n, want := range map[int64]string{0: "0", 999: "999", 1000: "1.0k", 12_345: "12.3k", 99_949: "99.9k", 123_456: "123k", 999_499: "999k", 999_500: "1.0M", 4_000_000_000: "4.0G", 5e15: "5000T"} {
+		if got := short(n); got != want {
+			t.Errorf("%d: %s, want %s", n, got, want)
+		}
+	}
+}
+
+func TestBar(t *testing.T) {
+	for n, want := range map[int64]string{0: "", 1: "▏", 500: strings.Repeat("█", 20), 1000: strings.Repeat("█", 40), 512: strings.Repeat("█", 20) + "▍"} {
+		if got := bar(n, 1000); got != want {
+			t.Errorf("%d: %q, want %q", n, got, want)
+		}
+	}
+}

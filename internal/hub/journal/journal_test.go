@@ -1,0 +1,231 @@
+package journal
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"slices"
+	"testing"
+)
+
+// texts are records as text.
+func texts(records [][]byte) []string {
+	out := make([]string, len(records))
+	for i, r := range records {
+		out[i] = string(r)
+	}
+	return out
+}
+
+func bytesOf(texts []string) [][]byte {
+	out := make([][]byte, len(texts))
+	for i, r := range texts {
+		out[i] = []byte(r)
+	}
+	return out
+}
+
+func reopen(t *testing.T, path string, size int64) (*Journal, []string) {
+	t.Helper()
+	j, err := open(path, size)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { j.Close() })
+	return j, texts(j.Found())
+}
+
+func ok(t *testing.T, errs ...error) {
+	t.Helper()
+	if err := errors.Join(errs...); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func same(t *testing.T, got, want []string) {
+	t.Helper()
+	if !slices.Equal(got, want) {
+		t.Fatalf("got %q, want %q", got, want)
+	}
+}
+
+// TestKept: what was appended is there after the process is gone, with what the
+// Restart before the last let go; the one before that is gone.
+func TestKept(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "j-")
+	j, found := reopen(t, path, 4<<10)
+	same(t, found, nil)
+	if err := j.Append([]byte("early")); err == nil {
+		t.Fatal("a record was taken before the first Restart")
+	}
+	if err := j.Sync(); err == nil {
+		t.Fatal("nothing was begun and yet it is firm")
+	}
+	ok(t, j.Restart(nil), j.Append([]byte("one")), j.Append([]byte("two")), j.Sync())
+	_, found = reopen(t, path, 4<<10)
+	same(t, found, []string{"one", "two"})
+
+	ok(t, j.Restart([][]byte{[]byte("two")}), j.Append([]byte("three")), j.Sync())
+	_, found = reopen(t, path, 4<<10)
+	same(t, found, []string{"one", "two", "two", "three"})
+
+	ok(t, j.Restart([][]byte{[]byte("three")}), j.Sync())
+	_, found = reopen(t, path, 4<<10)
+	same(t, found, []string{"two", "three", "three"})
+}
+
+// TestNotFirm: while the last Restart is not on the disk, another leaves the
+// slot before it alone, also across a restart of the process.
+func TestNotFirm(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "j-")
+	j, _ := reopen(t, path, 4<<10)
+	ok(t, j.Restart(nil), j.Append([]byte("kept")), j.Sync())
+	for range 3 {
+		ok(t, j.Restart([][]byte{[]byte("again")}))
+	}
+	_, found := reopen(t, path, 4<<10)
+	same(t, found, []string{"kept", "again"})
+
+	// A power cut tore what the newest slot began with.
+	spoil(t, path+"b", int64(headerSize+frameSize))
+	j, found = reopen(t, path, 4<<10)
+	same(t, found, []string{"kept"})
+	ok(t, j.Restart([][]byte{[]byte("kept")}))
+	spoil(t, path+"b", int64(headerSize+frameSize))
+	_, found = reopen(t, path, 4<<10)
+	same(t, found, []string{"kept"})
+}
+
+// spoil changes one byte of a file.
+func spoil(t *testing.T, path string, at int64) {
+	t.Helper()
+	file, err := os.OpenFile(path, os.O_RDWR, 0)
+	ok(t, err)
+	defer file.Close()
+	var b [1]byte
+	_, err = file.ReadAt(b[:], at)
+	ok(t, err)
+	b[0] ^= 0x40
+	_, err = file.WriteAt(b[:], at)
+	ok(t, err)
+}
+
+func TestFull(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "j-")
+	j, _ := reopen(t, path, 1<<10)
+	ok(t, j.Restart(nil))
+	record := make([]byte, 100)
+	n := 0
+	for ; ; n++ {
+		if err := j.Append(record); err != nil {
+			if !errors.Is(err, ErrFull) {
+				t.Fatal(err)
+			}
+			break
+		}
+	}
+	if n != (1<<10-headerSize)/(100+frameSize) || j.Used() < 0.9 {
+		t.Fatalf("%d records of 100 bytes in 1 KiB, %.2f of it", n, j.Used())
+	}
+	ok(t, j.Append([]byte("a small one")))
+	if err := j.Restart([][]byte{make([]byte, 1<<10)}); !errors.Is(err, ErrFull) {
+		t.Fatal(err)
+	}
+	ok(t, j.Sync(), j.Restart([][]byte{record}), j.Append(record), j.Sync())
+	if _, found := reopen(t, path, 1<<10); len(found) != n+3 {
+		t.Fatalf("%d records, want %d", len(found), n+3)
+	}
+}
+
+// TestAnyMoment: whatever prefix of the writes since the last Sync reached the
+// disk, and whatever stood there before, the records that were firm are there.
+func TestAnyMoment(t *testing.T) {
+	const size = 2 << 10
+	for seed := range uint64(300) {
+		random := rand.New(rand.NewPCG(seed, 1))
+		path := filepath.Join(t.TempDir(), "j-")
+		j, err := open(path, size)
+		ok(t, err)
+		var live, firm []string // live since the last Sync, and at it
+		ok(t, j.Restart(nil), j.Sync())
+		disk := snapshot(t, path)
+		for i := range 60 {
+			switch random.IntN(8) {
+			case 0:
+				live = live[random.IntN(len(live)+1):]
+				ok(t, j.Restart(bytesOf(live)))
+			case 1:
+				ok(t, j.Sync())
+				firm, disk = slices.Clone(live), snapshot(t, path)
+			default:
+				text := fmt.Sprint(seed, "/", i)
+				if err := j.Append([]byte(text)); err == nil {
+					live = append(live, text)
+				} else if !errors.Is(err, ErrFull) {
+					t.Fatal(err)
+				}
+			}
+		}
+		// Let go since: what is not live needs not be there.
+		firm = slices.DeleteFunc(firm, func(s string) bool { return !slices.Contains(live, s) })
+		now := snapshot(t, path)
+		ok(t, j.Close())
+		for slot, name := range []string{path + "a", path + "b"} {
+			cut := random.IntN(size)
+			ok(t, os.WriteFile(name, slices.Concat(now[slot][:cut], disk[slot][cut:]), 0o600))
+		}
+		j, err = open(path, size)
+		if err != nil {
+			t.Fatalf("seed %d: %v", seed, err)
+		}
+		found := texts(j.Found())
+		for _, s := range firm {
+			if !slices.Contains(found, s) {
+				t.Fatalf("seed %d: %s was firm and is lost; found %q", seed, s, found)
+			}
+		}
+		ok(t, j.Close())
+	}
+}
+
+func snapshot(t *testing.T, path string) (slots [2][]byte) {
+	t.Helper()
+	for i, name := range []string{path + "a", path + "b"} {
+		text, err := os.ReadFile(name)
+		ok(t, err)
+		slots[i] = text
+	}
+	return slots
+}
+
+func TestOpenFails(t *testing.T) {
+	if _, err := Open(filepath.Join(t.TempDir(), "no folder", "j-")); err == nil {
+		t.Fatal("it opened")
+	}
+	// What is no journal is an empty one; a length that lies is no record.
+	path := filepath.Join(t.TempDir(), "j-")
+	text := binary.BigEndian.AppendUint64([]byte(magic), 1)
+	ok(t, os.WriteFile(path+"a", text, 0o600))
+	_, found := reopen(t, path, 1<<10)
+	same(t, found, nil)
+}
+
+// BenchmarkAppend writes a record of 250 bytes, not yet firm.
+func BenchmarkAppend(b *testing.B) {
+	j, err := Open(filepath.Join(b.TempDir(), "j-"))
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer j.Close()
+	record := make([]byte, 250)
+	for b.Loop() {
+		if j.Append(record) != nil {
+			if err := j.Restart(nil); err != nil {
+				b.Fatal(err)
+			}
+		}
+	}
+}

@@ -1,0 +1,148 @@
+package hub
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/kith/kith/internal/account"
+	"github.com/kith/kith/internal/fleet"
+	"github.com/kith/kith/internal/gateway"
+)
+
+// shelf is Records that only keep stories.
+type shelf struct {
+	Records
+	down atomic.Bool
+	mu   sync.Mutex
+	kept []string
+}
+
+func (s *shelf) SaveStories(_ context.Context, stories []account.Story, _ time.Time) error {
+	if s.down.Load() {
+		return errDown
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, story := range stories {
+		s.kept = append(s.kept, story.CallID)
+	}
+	return nil
+}
+
+func (s *shelf) Story(_ context.Context, callID, _ string) (account.Story, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if slices.Contains(s.kept, callID) {
+		return account.Story{CallID: callID}, nil
+	}
+	return account.Story{}, account.ErrNotFound
+}
+
+func TestStoriesAreReadBeforeAndAfterTheyAreWritten(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		records := new(shelf)
+		records.down.Store(true)
+		s := &stories{records: records, log: slog.New(slog.DiscardHandler)}
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan error, 1)
+		go func() { ended <- s.run(ctx) }()
+		readable := func(when string, ids ...string) {
+			t.Helper()
+			for _, id := range ids {
+				if _, err := s.story(ctx, id, "mem_ann"); err != nil {
+					t.Errorf("%s: call %s: %v", when, id, err)
+				}
+			}
+			if _, err := s.story(ctx, "1", "mem_eve"); when == "pending" && !errors.Is(err, account.ErrNotFound) {
+				t.Errorf("eve reads ann's: %v", err)
+			}
+		}
+		tell := func(id string) { s.add([]account.Story{{CallID: id, MemberID: "mem_ann"}}) }
+		tell("1")
+		tell("2")
+		readable("pending", "1", "2")
+		time.Sleep(2 * storyPause)
+		readable("while it cannot be written", "1", "2")
+		records.down.Store(false)
+		time.Sleep(storyAgain + storyPause)
+		readable("written", "1", "2")
+		tell("3")
+		cancel()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+		if !slices.Equal(records.kept, []string{"1", "2", "3"}) {
+			t.Errorf("kept %v", records.kept)
+		}
+		if len(s.pending) != 0 {
+			t.Errorf("still pending: %v", s.pending)
+		}
+	})
+}
+
+func TestStoriesAreBounded(t *testing.T) {
+	s := &stories{records: new(shelf)}
+	for i := range storyBacklog + 10 {
+		s.add([]account.Story{{CallID: fmt.Sprint(i)}})
+	}
+	if n := len(s.pending); n != storyBacklog || s.pending[0].CallID != "10" {
+		t.Errorf("%d pending, the first %s", n, s.pending[0].CallID)
+	}
+}
+
+// An owner learns what happened on the owner's machines and no more: not where
+// else the call was, how long it waited, or how it ended elsewhere.
+func TestStoriesOf(t *testing.T) {
+	arrived := time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC)
+	machine := func(owner, name string) *fleet.Machine {
+		return &fleet.Machine{ID: fleet.MachineID(name), Owner: fleet.MemberID("mem_" + owner), OwnerName: owner, Name: name}
+	}
+	try := func(m *fleet.Machine, class fleet.Class, outcome string) gateway.Try {
+		return gateway.Try{Machine: m, Class: class, After: time.Second, Took: time.Millisecond, Outcome: outcome}
+	}
+	own, anns, also, dans := machine("bob", "own"), machine("ann", "a1"), machine("ann", "a2"), machine("dan", "d1")
+	call := &gateway.Call{ID: "req_1", Caller: callerOf("bob"), Model: "m", Endpoint: fleet.EmbeddingsEndpoint, Arrived: arrived}
+	call.Trace.Waited = time.Minute
+	call.Trace.First, call.Trace.Last = gateway.Judged{Row: 4, Verdict: fleet.Wait}, gateway.Judged{Row: 7, Verdict: fleet.Refuse}
+	call.Trace.Tries = []gateway.Try{
+		try(own, fleet.Own, "x"), try(anns, fleet.Shared, "y"), try(dans, fleet.Grouped, "z"), try(also, fleet.Shared, "answered"),
+	}
+	call.Trace.Machine, call.Trace.Owner = also.ID, also.Owner
+	all := storiesOf(call, gateway.Outcome{Status: 200, Duration: 3 * time.Second})
+
+	byMember := map[string]account.Story{}
+	for _, s := range all {
+		byMember[s.MemberID] = s
+	}
+	bob, ann, dan := byMember["mem_bob"], byMember["mem_ann"], byMember["mem_dan"]
+	if len(all) != 3 || len(bob.Tries) != 4 || len(ann.Tries) != 2 || len(dan.Tries) != 1 {
+		t.Fatalf("told %+v", all)
+	}
+	if !bob.Mine || bob.WaitedMS != 60_000 || bob.TookMS != 3000 || len(bob.Judgements) != 2 {
+		t.Errorf("the caller is told %+v", bob)
+	}
+	if row := bob.Judgements[1].Row; row != 5 {
+		t.Errorf("row %d of an embeddings call tells what is out of reach", row)
+	}
+	if ann.Mine || ann.WaitedMS != 0 || ann.Judgements != nil || ann.Status != 200 || ann.TookMS != 2000 || ann.Tries[0].Machine != "a1" {
+		t.Errorf("who served it is told %+v", ann)
+	}
+	if dan.Status != 0 || dan.Code != "" || dan.TookMS != 0 || dan.Tries[0].Outcome != "z" {
+		t.Errorf("who did not is told %+v", dan)
+	}
+
+	refused := &gateway.Call{ID: "req_2", Caller: callerOf("bob"), Model: "m", Arrived: arrived}
+	refused.Trace.First = gateway.Judged{Row: 1}
+	refused.Trace.Last = refused.Trace.First
+	if all := storiesOf(refused, gateway.Outcome{Status: 404, Code: "model_not_found"}); len(all) != 1 || len(all[0].Judgements) != 1 || all[0].Judgements[0].Row != 5 {
+		t.Errorf("told %+v", all)
+	}
+}
