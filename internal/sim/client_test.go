@@ -31,7 +31,7 @@ type answer struct {
 	key          string // id of the key it was made with
 	said         string // what was asked to be said back
 	began, ended time.Time
-	first        time.Time // the first byte of the body
+	first, last  time.Time // the first and the last byte of a stream's content
 	status       int
 	header       http.Header
 	code, reason string
@@ -54,6 +54,19 @@ func (a *answer) String() string {
 }
 
 func (a *answer) served() bool { return a.done && a.code == "" }
+
+// patience is how long the call may wait for a machine.
+func (a *answer) patience() time.Duration {
+	limit := 60 * time.Second
+	if a.stream {
+		limit = 180 * time.Second
+	}
+	var own int
+	if n, _ := fmt.Sscanf(a.prefer, "wait=%d", &own); n == 1 {
+		limit = min(limit, time.Duration(own)*time.Second)
+	}
+	return limit
+}
 
 // begin makes the call; over is closed at its end.
 func (w *world) begin(q ask) *answer {
@@ -206,6 +219,7 @@ func (a *answer) readStream(body io.Reader) error {
 			a.framed = true
 			continue
 		}
+		a.last = time.Now()
 		for _, c := range chunk.Choices {
 			a.text += c.Delta.Content
 		}

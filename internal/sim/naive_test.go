@@ -163,6 +163,14 @@ func (w *world) truths(at time.Time, d time.Duration) []truth {
 	return out
 }
 
+// untold is how long a hub may not have heard of a pause: until then it sends
+// calls to the machine, which declines them.
+const untold = time.Second
+
+func (m *machine) pausedWithin(from, to time.Time) bool {
+	return slices.ContainsFunc(m.pauses, func(at time.Time) bool { return !at.Before(from) && !at.After(to) })
+}
+
 // mayRefuse says whether a call that ended in the storm may have ended with its
 // code: whether records of the last 5 s, with machines as they may have been
 // known, have that row. unsettled machines may be thought offline or without
@@ -180,7 +188,7 @@ func (w *world) mayRefuse(a *answer) bool {
 			}
 			continue
 		}
-		var reached, offline, elsewhere, outside, unready, unsettled int
+		var reached, offline, elsewhere, outside, unready, unsettled, declined int
 		for _, m := range w.machines {
 			if !v.there(m) || !slices.Contains(m.models, a.model) {
 				continue
@@ -202,7 +210,10 @@ func (w *world) mayRefuse(a *answer) bool {
 				if way != "own" && m.until != 0 {
 					outside++
 				}
-				if m.everPaused || way != "own" && m.until != 0 {
+				if m.pausedWithin(a.began.Add(-untold), a.ended) {
+					declined++
+				}
+				if len(m.pauses) > 0 || way != "own" && m.until != 0 {
 					unready++
 				}
 			}
@@ -230,7 +241,7 @@ func (w *world) mayRefuse(a *answer) bool {
 				return true
 			}
 		case "CAPACITY_FULL":
-			if reached > 0 && !embeds && (a.reason == "wait_elapsed" || unsettled > 0) {
+			if reached > 0 && !embeds && (a.reason == "wait_elapsed" || unsettled > 0 || declined > 0) {
 				return true
 			}
 		}
