@@ -128,7 +128,7 @@ func (w *world) populate() {
 			w.changeGroup()
 		}
 	}
-	w.noted("")
+	w.changed("")
 	time.Sleep(2 * time.Second)
 }
 
@@ -188,20 +188,20 @@ func (w *world) somethingHappens() {
 		w.pause(m, !m.paused)
 	case 11:
 		w.changeShare()
-		w.noted("share ended")
+		w.changed("share ended")
 	case 12:
 		if len(w.groups) > 0 {
 			w.changeGroup()
-			w.noted("group left")
+			w.changed("group left")
 		}
 	case 13:
-		w.noted(w.changeMember())
+		w.changed(w.changeMember())
 	case 14:
 		if !m.revoked && w.rng.IntN(3) == 0 {
 			m.disturb()
 			m.revoked = true
 			w.must(w.db.RevokeMachine(w.t.Context(), m.id, time.Now()))
-			w.noted("machine revoked")
+			w.changed("machine revoked")
 		}
 	case 15:
 		if w.rng.IntN(3) == 0 {
