@@ -36,7 +36,7 @@ test: setup-test ## every test, with the race detector
 check: ## the quick form, before a commit
 	@scripts/check.sh
 
-soak: setup-test ## the long runs: ten million worlds, thousands of seeds
+soak: setup-test ## the long runs: ten million worlds, ten thousand seeds, a thousand kills
 	@scripts/soak.sh
 
 bench: build ## CPU a request and a chunk, beside a plain proxy and nginx
