@@ -27,8 +27,10 @@ type Status struct {
 	Sharing Sharing `json:"sharing"`
 	Open    bool    `json:"open"`  // inside the sharing hours just now
 	Slots   int     `json:"slots"` // in force: the owner's, else the engines'
-	Routed  int     `json:"routed"`
-	Own     int     `json:"own"` // running calls of the local surface
+	// Groups are the only ones that this machine serves; absent: every one.
+	Groups []string `json:"groups,omitzero"`
+	Routed int      `json:"routed"`
+	Own    int      `json:"own"` // running calls of the local surface
 
 	Models  []fleet.ModelID `json:"models"`
 	Engines []EngineStatus  `json:"engines"` // the built-in one, and each place that was looked at
@@ -224,7 +226,7 @@ func (d *Daemon) Status() Status {
 	routed, own := d.desk.load("")
 	s := Status{
 		Version: d.config.Version, Started: d.started,
-		Sharing: sharing, Open: hours.Open(time.Now()), Slots: d.slots(sharing), Routed: routed, Own: own,
+		Sharing: sharing, Open: hours.Open(time.Now()), Slots: d.slots(sharing), Groups: d.config.Groups, Routed: routed, Own: own,
 		Models: []fleet.ModelID{}, Engines: []EngineStatus{},
 	}
 	if e := d.config.Builtin; e != nil {

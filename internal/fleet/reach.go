@@ -234,7 +234,7 @@ func (w *walk) member(c *circle, n int, see func(*Machine, Standing) bool) bool 
 	}
 	for _, m := range p.machines {
 		group := c.Group
-		if m.KeptOut || c.keepsOut(m.ID) {
+		if !c.admits(m) {
 			group = w.common(p, m)
 		}
 		if group != nil && !see(m, Standing{Class: Grouped, group: group}) {
@@ -292,7 +292,7 @@ func (w *walk) common(owner *person, m *Machine) *Group {
 		if at < 0 {
 			return nil
 		}
-		if c, ok := w.s.groups.Get(id); ok && !c.keepsOut(m.ID) {
+		if c, ok := w.s.groups.Get(id); ok && c.admits(m) {
 			return c.Group
 		}
 		mine = mine[at+1:]

@@ -57,7 +57,7 @@ func newWorld(t *testing.T) *world {
 	hours, err := fleet.ParseHours("Mon-Sun 00:00-24:00", "Europe/Lisbon")
 	check(t, err)
 	w.snapshot = w.snapshot.WithMachine(&fleet.Machine{
-		ID: fleet.MachineID(w.machine.ID), Owner: fleet.MemberID(w.machine.OwnerID), Name: "box", Online: true, Slots: 3, Hours: hours,
+		ID: fleet.MachineID(w.machine.ID), Owner: fleet.MemberID(w.machine.OwnerID), Name: "box", Online: true, Slots: 3, Hours: hours, Groups: []string{"lab"},
 		Offers: []fleet.Offer{{ID: "tiny", Families: fleet.Families(fleet.Chat), ContextLength: 512, Slots: 2}},
 	})
 	w.server = httptest.NewServer(New(Config{
@@ -315,6 +315,16 @@ func TestInvites(t *testing.T) {
 	if got := good[anything](w, "eve", "POST", "/api/invites/accept", `{"code":"`+twice.Code+`"}`); got["state"] != "accepted" || got["owner"] != "ada" {
 		t.Errorf("accepted: %v", got)
 	}
+	limits := Limits{Models: []string{"tiny"}, Hours: "Sat,Sun 00:00-24:00", Concurrent: 2, PerDay: 9}
+	limited := good[Invite](w, "ada", "POST", "/api/invites", `{"models":["tiny"],"hours":"sat,sun 00:00-24:00","concurrent":2,"per_day":9}`)
+	check(t, w.db.RemoveShare(t.Context(), w.members["ada"].ID, w.members["eve"].ID))
+	accepted := good[Share](w, "eve", "POST", "/api/invites/accept", `{"code":"`+limited.Code+`"}`)
+	received := good[list[Share]](w, "eve", "GET", "/api/shares", "").Data[0]
+	for what, got := range map[string]Limits{"made": limited.Limits, "accepted": accepted.Limits, "in force": received.Limits} {
+		if diff := cmp.Diff(limits, got); diff != "" {
+			t.Errorf("%s with\n%s", what, diff)
+		}
+	}
 	good[anything](w, "ada", "DELETE", "/api/invites/"+twice.ID, "")
 	foreign := credential.Mint(credential.InviteCode, "mars").Reveal()
 	unknown := credential.Mint(credential.InviteCode, "home").Reveal()
@@ -331,10 +341,10 @@ func TestInvites(t *testing.T) {
 		}
 		states = append(states, i.State)
 	}
-	if diff := cmp.Diff([]string{"used up", "revoked"}, states); diff != "" {
+	if diff := cmp.Diff([]string{"used up", "revoked", "used up"}, states); diff != "" {
 		t.Error(diff)
 	}
-	for _, body := range []string{`{"uses":-1}`, `{"uses":1001}`, `{"expires":"0d"}`, `{"expires":"-7d"}`, `{"expires":"400d"}`, `{"expires":"soon"}`, `{"expires":"d"}`, `{"expires":"99999999999999d"}`} {
+	for _, body := range []string{`{"uses":-1}`, `{"uses":1001}`, `{"expires":"0d"}`, `{"expires":"-7d"}`, `{"expires":"400d"}`, `{"expires":"soon"}`, `{"expires":"d"}`, `{"expires":"99999999999999d"}`, `{"hours":"never"}`, `{"per_day":-1}`, `{"models":[""]}`} {
 		if got := w.ask("ada", "POST", "/api/invites", body); got.status != 400 {
 			t.Errorf("%s: %+v", body, got)
 		}
@@ -382,7 +392,7 @@ func TestMachines(t *testing.T) {
 	got := good[list[Machine]](w, "ada", "GET", "/api/machines", "").Data
 	want := []Machine{{
 		ID: w.machine.ID, Name: "box", Online: true, Hours: "Mon-Sun 00:00-24:00", Timezone: "Europe/Lisbon", Open: true, Slots: 3,
-		Models: []MachineModel{{"tiny", 512, 2}}, KeptOut: true, Created: got[0].Created, LastSeen: got[0].LastSeen,
+		Models: []MachineModel{{"tiny", 512, 2}}, KeptOut: true, Groups: []string{"lab"}, Created: got[0].Created, LastSeen: got[0].LastSeen,
 	}}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Error(diff)
