@@ -2,9 +2,9 @@ package daemon
 
 import (
 	"net/http"
-	"slices"
 	"net/http/httptest"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
