@@ -165,6 +165,9 @@ func (p *hubProcess) wire() {
 
 // run serves until ctx ends (nil) or a part fails.
 func (p *hubProcess) run(ctx context.Context) error {
+	if err := p.hub.TakeUp(ctx); err != nil {
+		return fmt.Errorf("cannot take up the ledger of the last start: %w", err)
+	}
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return p.live.Run(ctx) })
 	group.Go(func() error { return p.hub.Run(ctx) })

@@ -164,6 +164,11 @@ func (h *Hub) Handler() http.Handler {
 	})
 }
 
+// TakeUp brings what an earlier start left in the journal to the database. It
+// comes before the registry's first look there, which counts the day's calls of
+// each share.
+func (h *Hub) TakeUp(ctx context.Context) error { return h.ledger.flush(ctx) }
+
 // Run keeps the hub's books until ctx ends; what is pending is written first.
 func (h *Hub) Run(ctx context.Context) error {
 	group, ctx := errgroup.WithContext(ctx)
