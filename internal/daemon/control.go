@@ -95,6 +95,13 @@ func (d *Daemon) socketSurface(local http.Handler) http.Handler {
 	}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if serve := routes[r.Method+" "+r.URL.Path]; serve != nil {
+			defer func() { // a defect of this request only
+				if v := recover(); v != nil {
+					err := fault.Defect(v)
+					d.log.Error("a request of the owner's failed", "request", r.Method+" "+r.URL.Path, "error", err)
+					refuse(w, fault.Of(err))
+				}
+			}()
 			serve(w, r)
 			return
 		}
@@ -247,7 +254,10 @@ func (d *Daemon) Status() Status {
 // refuseChange tells the owner's program why not, in the envelope of the local
 // surface, so that one reader does for both.
 func refuseChange(w http.ResponseWriter, err error) {
-	f := fault.New(fault.InvalidRequest, "%v", err)
+	refuse(w, fault.New(fault.InvalidRequest, "%v", err))
+}
+
+func refuse(w http.ResponseWriter, f *fault.Fault) {
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(f.Status())
 	_, _ = w.Write(dialect.AppendFault(nil, dialect.Chat, f, "")) // the only error is a client that left

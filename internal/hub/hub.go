@@ -149,13 +149,14 @@ func New(cfg Config, records Records, live *registry.Registry) *Hub {
 // under /api/, GET /tunnel for machines and POST /login for a machine that has a
 // token.
 func (h *Hub) Handler() http.Handler {
+	tunnel, login := h.guarded(h.acceptTunnel), h.guarded(h.login)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		// No mux: it would clean paths, which the edge wants as they came.
 		switch path := r.Method + " " + r.URL.Path; {
 		case path == "GET /tunnel":
-			h.acceptTunnel(w, r)
+			tunnel(w, r)
 		case path == "POST /login":
-			h.login(w, r)
+			login(w, r)
 		case strings.HasPrefix(r.URL.Path, "/api/"):
 			h.api.ServeHTTP(w, r)
 		default:

@@ -1,6 +1,7 @@
 package web
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"io"
@@ -38,6 +39,8 @@ type world struct {
 	limit    error // what Admit answers
 	missed   []fleet.ModelID
 	blind    bool // nothing can be confirmed
+	crash    bool // Admit panics
+	log      bytes.Buffer
 }
 
 func newWorld(t *testing.T) *world {
@@ -74,7 +77,12 @@ func newWorld(t *testing.T) *world {
 			return w.refuse
 		},
 		Changed: func() { w.changed++ },
-		Admit:   func(Caller) error { return w.limit },
+		Admit: func(Caller) error {
+			if w.crash {
+				panic("the secret inside")
+			}
+			return w.limit
+		},
 		Miss: func(_ Caller, model fleet.ModelID, f *fault.Fault) *fault.Fault {
 			if w.missed = append(w.missed, model); len(w.missed) > 60 {
 				return fault.New(fault.RateLimitExceeded, "too many")
@@ -83,7 +91,7 @@ func newWorld(t *testing.T) *world {
 		},
 		Confirmed: func(time.Time) bool { return !w.blind },
 		Story:     db.Story,
-		Log:       slog.New(slog.DiscardHandler),
+		Log:       slog.New(slog.NewTextHandler(&w.log, nil)),
 	}))
 	t.Cleanup(func() { w.server.Close(); check(t, db.Close()) })
 	return w
@@ -254,6 +262,20 @@ func message(t *testing.T, answer told) string {
 	}
 	check(t, json.Unmarshal([]byte(answer.body), &envelope, json.MatchCaseInsensitiveNames(true)))
 	return envelope.Error.Message
+}
+
+// A defect is told as one, is in the log under its id, and is this request's only.
+func TestPanic(t *testing.T) {
+	w := newWorld(t)
+	w.crash = true
+	if got := w.ask("ada", "GET", "/api/shares", ""); got.status != 500 || got.code != "internal_error" || strings.Contains(got.body, "secret") {
+		t.Errorf("%+v", got)
+	}
+	if log := w.log.String(); strings.Contains(log, "secret") || !strings.Contains(log, "panic (string)") || !strings.Contains(log, "web_test.go") || !strings.Contains(log, "id=req_") {
+		t.Errorf("logged %s", log)
+	}
+	w.crash = false
+	good[list[Share]](w, "ada", "GET", "/api/shares", "")
 }
 
 func TestShares(t *testing.T) {
