@@ -87,6 +87,16 @@ func (a *API) owns(r *request) (err error) {
 	return notFound(err, "you have no machine with the id %.80q", id)
 }
 
+// revokeMachine is DELETE /api/machines/{machine}: its credential is good for
+// nothing from here on, and its tunnel ends. What the ledger has of it stays.
+func (a *API) revokeMachine(r *request) (any, error) {
+	err := a.Accounts.RevokeMachine(r.Context(), r.machine.ID, time.Now().UTC())
+	if err != nil {
+		return nil, notFound(err, "machine %q was revoked already", r.machine.Name)
+	}
+	return map[string]string{"id": r.machine.ID, "name": r.machine.Name, "state": "revoked"}, nil
+}
+
 // Control is a change of the owner's to a machine: what is nil stays as it is.
 type Control struct {
 	// Paused stops, or begins again, to take calls; those that run finish.

@@ -79,6 +79,7 @@ type Accounts interface {
 
 	Machines(ctx context.Context, ownerID string) ([]account.Machine, error)
 	OwnMachine(ctx context.Context, ownerID, id string) (account.Machine, error)
+	RevokeMachine(ctx context.Context, id string, now time.Time) error
 	KeepOutOwn(ctx context.Context, ownerID, groupID, machineID string, out bool) error
 	KeepOutOfAll(ctx context.Context, ownerID, machineID string, out bool) error
 
@@ -126,6 +127,7 @@ var routes = []route{
 	{"POST", "/api/groups/{group}/admins", (*API).runsOrg, (*API).makeAdmin},
 
 	{"GET", "/api/machines", nil, (*API).listMachines},
+	{"DELETE", "/api/machines/{machine}", (*API).owns, (*API).revokeMachine},
 	{"POST", "/api/machines/{machine}/control", (*API).owns, (*API).controlMachine},
 	{"POST", "/api/machines/{machine}/keep-out", (*API).owns, (*API).keepOut},
 

@@ -407,6 +407,24 @@ func TestGroups(t *testing.T) {
 	}
 }
 
+// An owner revokes a machine, once, and nobody else does.
+func TestRevokeMachine(t *testing.T) {
+	w := newWorld(t)
+	path := "/api/machines/" + w.machine.ID
+	if got := w.ask("bob", "DELETE", path, ""); got.status != 404 || got.code != "not_found" {
+		t.Errorf("by another: %+v", got)
+	}
+	if got := good[anything](w, "ada", "DELETE", path, ""); got["state"] != "revoked" || got["name"] != "box" {
+		t.Errorf("revoked: %v", got)
+	}
+	if got := good[list[Machine]](w, "ada", "GET", "/api/machines", "").Data; len(got) != 0 {
+		t.Errorf("still listed: %+v", got)
+	}
+	if got := w.ask("ada", "DELETE", path, ""); got.status != 404 {
+		t.Errorf("twice: %+v", got)
+	}
+}
+
 func TestMachines(t *testing.T) {
 	w := newWorld(t)
 	path := "/api/machines/" + w.machine.ID
