@@ -203,12 +203,12 @@ func (h *Hub) recheck(ctx context.Context) error {
 }
 
 // OnChange takes in that facts of the store moved (nil: any of them): keys are
-// looked up anew, waiting calls decide anew, and what runs by a key or a share
-// that ended ends.
-func (h *Hub) OnChange(changes []fleet.Change) {
+// looked up anew, calls decide anew that wait for what the changes may concern,
+// and what runs by a key or a share that ended ends.
+func (h *Hub) OnChange(changes []fleet.Change, whom fleet.Concern) {
 	h.keys.forget()
 	h.recall(changes)
-	h.room.recheck()
+	h.room.recheck(whom)
 }
 
 // OnMachine takes in that a machine came, went or changed: those who wait for
