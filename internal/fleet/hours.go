@@ -83,15 +83,16 @@ func parseWindow(text string) (window, error) {
 	if len(fields) < 2 {
 		return window{}, fmt.Errorf(`cannot read the hours %.40q: write days and a window, like "Mon-Fri 18:00-23:00"`, text)
 	}
-	days, err := parseDays(strings.Join(fields[:len(fields)-1], ""))
-	if err != nil {
-		return window{}, err
+	words := strings.Join(fields[:len(fields)-1], "")
+	days := parseDays(words)
+	if days == 0 {
+		return window{}, fmt.Errorf("cannot read the days %.40q: write Mon, Tue, Wed, Thu, Fri, Sat or Sun, as in Mon-Fri or Sat,Sun", words)
 	}
 	times := fields[len(fields)-1]
-	start, end, ok := strings.Cut(times, "-")
+	start, end, _ := strings.Cut(times, "-")
 	from, ok1 := parseMinute(start)
 	to, ok2 := parseMinute(end)
-	if !ok || !ok1 || !ok2 || from == minutesADay {
+	if !ok1 || !ok2 || from == minutesADay {
 		return window{}, fmt.Errorf("cannot read the window %.40q: write it from 00:00 to 24:00, like 18:00-23:00", times)
 	}
 	if to == 0 {
@@ -103,8 +104,8 @@ func parseWindow(text string) (window, error) {
 	return window{days: days, from: from, to: to}, nil
 }
 
-func parseDays(text string) (uint8, error) {
-	var days uint8
+// parseDays reads the days of a window; none if it cannot.
+func parseDays(text string) (days uint8) {
 	for item := range strings.SplitSeq(text, ",") {
 		first, last, isRange := strings.Cut(item, "-")
 		if !isRange {
@@ -112,14 +113,14 @@ func parseDays(text string) (uint8, error) {
 		}
 		i, j := weekday(first), weekday(last)
 		if i < 0 || j < 0 {
-			return 0, fmt.Errorf("cannot read the days %.40q: write Mon, Tue, Wed, Thu, Fri, Sat or Sun, as in Mon-Fri or Sat,Sun", text)
+			return 0
 		}
 		for ; i != j; i = (i + 1) % 7 {
 			days |= 1 << weekdays[i].day
 		}
 		days |= 1 << weekdays[j].day
 	}
-	return days, nil
+	return days
 }
 
 // weekday is the place of a word in weekdays, or -1.

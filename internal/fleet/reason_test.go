@@ -57,7 +57,7 @@ func TestAReasonSaysNothingOfWhatIsOutOfReach(t *testing.T) {
 		return said, strings.Join(lines, "\n")
 	}
 	changed := 0
-	for seed := range uint64(20_000) {
+	for seed := range uint64(min(20_000, *worldsFlag)) {
 		rng := rand.New(rand.NewPCG(seed, 1))
 		w := randomWorld(rng)
 		stranger := randomMachine(rng, "mch_stranger", "mem_stranger")

@@ -432,7 +432,7 @@ func reachable(w *world, a Ask, m *Machine) bool {
 // Spot must show of one machine what Look shows of it among all, and its
 // machines that are ready are those that Route counts.
 func TestSpotIsLookAtOneMachine(t *testing.T) {
-	for seed := range uint64(10_000) {
+	for seed := range uint64(min(10_000, *worldsFlag)) {
 		rng := rand.New(rand.NewPCG(seed, 3))
 		w := randomWorld(rng)
 		s := w.snapshot(t, rng)
