@@ -3,7 +3,7 @@ package fleet
 import (
 	"errors"
 	"fmt"
-	"strconv"
+	"slices"
 	"strings"
 	"time"
 )
@@ -31,19 +31,13 @@ const maxWindows = 64
 
 const minutesADay = 24 * 60
 
-// weekdays are the words of ParseHours, in its order: the week starts on Monday.
-var weekdays = [7]struct {
-	word string
-	day  time.Weekday
-}{
-	{"Mon", time.Monday},
-	{"Tue", time.Tuesday},
-	{"Wed", time.Wednesday},
-	{"Thu", time.Thursday},
-	{"Fri", time.Friday},
-	{"Sat", time.Saturday},
-	{"Sun", time.Sunday},
+// weekdays are in the order of ParseHours: the week starts on Monday.
+var weekdays = []time.Weekday{
+	time.Monday, time.Tuesday, time.Wednesday, time.Thursday, time.Friday, time.Saturday, time.Sunday,
 }
+
+// word is the day's in ParseHours: Mon, Tue, …
+func word(day time.Weekday) string { return day.String()[:3] }
 
 // ParseHours reads weekly windows as `kith hours set` takes them:
 //
@@ -116,32 +110,26 @@ func parseDays(text string) (days uint8) {
 			return 0
 		}
 		for ; i != j; i = (i + 1) % 7 {
-			days |= 1 << weekdays[i].day
+			days |= 1 << weekdays[i]
 		}
-		days |= 1 << weekdays[j].day
+		days |= 1 << weekdays[j]
 	}
 	return days
 }
 
-// weekday is the place of a word in weekdays, or -1.
-func weekday(word string) int {
-	for i := range weekdays {
-		if strings.EqualFold(weekdays[i].word, word) {
-			return i
-		}
-	}
-	return -1
+// weekday is the place in weekdays of the day of that word; negative: none.
+func weekday(text string) int {
+	return slices.IndexFunc(weekdays, func(day time.Weekday) bool { return strings.EqualFold(word(day), text) })
 }
 
 // parseMinute reads HH:MM, 00:00 to 24:00, as minutes of the day.
 func parseMinute(text string) (int, bool) {
-	if len(text) != len("00:00") || text[2] != ':' {
-		return 0, false
+	if text == "24:00" {
+		return minutesADay, true
 	}
-	hour, err1 := strconv.ParseUint(text[:2], 10, 8)
-	minute, err2 := strconv.ParseUint(text[3:], 10, 8)
-	at := int(hour*60 + minute)
-	return at, err1 == nil && err2 == nil && minute < 60 && at <= minutesADay
+	const layout = "15:04"
+	t, err := time.Parse(layout, text)
+	return t.Hour()*60 + t.Minute(), err == nil && len(text) == len(layout)
 }
 
 // Always reports whether the hours have no windows: they never close.
@@ -196,19 +184,19 @@ func (h Hours) String() string {
 func (w window) daysString() string {
 	var items []string
 	for i := 0; i < len(weekdays); i++ {
-		if !w.on(weekdays[i].day) {
+		if !w.on(weekdays[i]) {
 			continue
 		}
 		last := i
-		for last+1 < len(weekdays) && w.on(weekdays[last+1].day) {
+		for last+1 < len(weekdays) && w.on(weekdays[last+1]) {
 			last++
 		}
 		if last-i >= 2 {
-			items = append(items, weekdays[i].word+"-"+weekdays[last].word)
+			items = append(items, word(weekdays[i])+"-"+word(weekdays[last]))
 			i = last
 			continue
 		}
-		items = append(items, weekdays[i].word)
+		items = append(items, word(weekdays[i]))
 	}
 	return strings.Join(items, ",")
 }

@@ -185,18 +185,14 @@ func (l *Load) HoldOut(until time.Time) { l.heldOut.Store(until.UnixNano()) }
 func (l *Load) TTFT() time.Duration { return time.Duration(l.ttft.Load()) }
 
 // ObserveTTFT takes one measured time to first token into the running mean, in
-// which each weighs an eighth. An offer's Load is what Route looks at.
+// which each weighs an eighth; of two at one instant only one may count. An
+// offer's Load is what Route looks at.
 func (l *Load) ObserveTTFT(d time.Duration) {
-	for {
-		old := l.ttft.Load()
-		mean := old + (int64(d)-old)/8
-		if old == 0 {
-			mean = int64(d)
-		}
-		if l.ttft.CompareAndSwap(old, mean) {
-			return
-		}
+	mean := d
+	if old := l.TTFT(); old != 0 {
+		mean = old + (d-old)/8
 	}
+	l.ttft.Store(int64(mean))
 }
 
 // free is what is left of so many slots; negative when they were made fewer.

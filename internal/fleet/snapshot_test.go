@@ -160,6 +160,17 @@ func TestLoadsSurviveTheMachinesVersions(t *testing.T) {
 	}
 }
 
+// A copy of a machine that others read already may come back: nothing that it
+// has is written.
+func TestWhatAMachineHasIsNotWrittenAgain(t *testing.T) {
+	s := NewSnapshot().WithMachine(&Machine{ID: "a", Owner: "me", Offers: offering("x")})
+	load, ofModel := new(Load), new(Load)
+	m := &Machine{ID: "a", Owner: "me", Load: load, Offers: []Offer{{ID: "x", Load: ofModel}}, mark: 7}
+	if s.WithMachine(m); m.Load != load || m.Offers[0].Load != ofModel || m.mark != 7 {
+		t.Errorf("now %+v", m)
+	}
+}
+
 func TestDifference(t *testing.T) {
 	for _, c := range []struct{ before, after, want string }{
 		{"", "", ""}, {"ab", "", "-a-b"}, {"", "ab", "+a+b"}, {"ab", "ab", ""},
@@ -231,6 +242,22 @@ func TestReserveKeepsToEveryBound(t *testing.T) {
 	}
 }
 
+// Whether a machine takes others' calls is a matter of its state, not of its slots.
+func TestAMachineTakesCalls(t *testing.T) {
+	var m *Machine
+	for _, state := range []State{Offline, Returning, OutsideHours, Paused, Busy, Ready} {
+		w := in(state, "a", "me")
+		m = NewSnapshot().WithMachine(w.machine(t, noon)).Machine("a")
+		w.load(m, noon)
+		if m.Takes(noon) != (state >= Busy) {
+			t.Errorf("a machine that is %s takes calls: %t", state, m.Takes(noon))
+		}
+	}
+	if m.Load.HoldOut(noon.Add(time.Second)); m.Takes(noon) || !m.Takes(noon.Add(time.Second)) {
+		t.Error("a machine that is held out takes calls until then")
+	}
+}
+
 func TestReserveIsExactUnderConcurrency(t *testing.T) {
 	const slots, callers = 7, 64
 	s := NewSnapshot().WithMachine(&Machine{ID: "a", Owner: "me", Online: true, Slots: 10, Offers: []Offer{{ID: "x", Slots: slots}, {ID: "y"}}})
@@ -266,6 +293,32 @@ func TestReserveIsExactUnderConcurrency(t *testing.T) {
 	wg.Wait()
 	if m.Load.InFlight() != 0 || m.Offer("x").Load.InFlight() != 0 || took["share"] != 50 {
 		t.Errorf("%d and %d still in flight, %d calls of the day's 50", m.Load.InFlight(), m.Offer("x").Load.InFlight(), took["share"])
+	}
+}
+
+// Of the calls that many count and take back at once, not one is lost.
+func TestAShareIsExactUnderConcurrency(t *testing.T) {
+	const callers, each = 4, 20_000
+	share := &Share{Concurrent: callers * each, PerDay: callers * each, Load: new(ShareLoad)}
+	for _, step := range []struct {
+		do   func()
+		want int
+	}{
+		{func() { share.Reserve(noon) }, callers * each},
+		{func() { share.Release(false, noon) }, 0},
+	} {
+		var wg sync.WaitGroup
+		for range callers {
+			wg.Go(func() {
+				for range each {
+					step.do()
+				}
+			})
+		}
+		wg.Wait()
+		if running, started := share.Load.running.Load(), share.Load.started(noon); int(running) != step.want || started != step.want {
+			t.Errorf("%d run, %d started, want %d of each", running, started, step.want)
+		}
 	}
 }
 

@@ -112,8 +112,9 @@ func Spot(s *Snapshot, a *Ask, m *Machine) (sighting Sighting, ok bool) {
 		return sighting, false
 	}
 	w := newWalk(s, a.Caller, a.Narrow)
-	st, ok := w.standing(m)
-	return sighting, ok && st.sight(&sighting, m, o, a.Now, a.Owed)
+	st := w.standing(m)
+	ok = st.sight(&sighting, m, o, a.Now, a.Owed)
+	return sighting, ok
 }
 
 // offering shows every machine in reach that offers what is asked for.
