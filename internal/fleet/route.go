@@ -203,9 +203,7 @@ func survey(s *Snapshot, a *Ask) (Survey, podium) {
 		Gone:           a.Gone,
 	}
 	c, _ := s.models.Get(a.Model)
-	if a.Exclude != "" {
-		c = c.add(s.Machine(a.Exclude), a.Model, -1)
-	}
+	c = c.add(s.Machine(a.Exclude), a.Model, -1)
 	v.kept, v.online = c.kept[a.Family], c.online[a.Family]
 
 	best := podium{draw: a.Draw}
@@ -215,12 +213,14 @@ func survey(s *Snapshot, a *Ask) (Survey, podium) {
 			return true
 		}
 		v.Counts[m.Class][m.State]++
-		switch {
-		case slices.Contains(a.Avoid, machine.ID):
-		case m.State == Ready:
+		if slices.Contains(a.Avoid, machine.ID) {
+			return true
+		}
+		switch m.State {
+		case Ready:
 			v.Ready++
 			best.enter(&m)
-		case m.State == Busy, m.State == Returning:
+		case Busy, Returning:
 			v.Busy++
 		}
 		return true

@@ -160,14 +160,55 @@ func TestLoadsSurviveTheMachinesVersions(t *testing.T) {
 	}
 }
 
-// A copy of a machine that others read already may come back: nothing that it
-// has is written.
-func TestWhatAMachineHasIsNotWrittenAgain(t *testing.T) {
+// Loads that come with a machine or a share stay, whatever there was before.
+func TestLoadsThatAreThereStay(t *testing.T) {
 	s := NewSnapshot().WithMachine(&Machine{ID: "a", Owner: "me", Offers: offering("x")})
-	load, ofModel := new(Load), new(Load)
-	m := &Machine{ID: "a", Owner: "me", Load: load, Offers: []Offer{{ID: "x", Load: ofModel}}, mark: 7}
-	if s.WithMachine(m); m.Load != load || m.Offers[0].Load != ofModel || m.mark != 7 {
-		t.Errorf("now %+v", m)
+	s = s.WithShares("me", []*Share{{ID: "s", Owner: "you", Member: "me"}})
+	load, ofModel, ofShare := new(Load), new(Load), new(ShareLoad)
+	m := &Machine{ID: "a", Owner: "me", Load: load, Offers: []Offer{{ID: "x", Load: ofModel}}}
+	share := &Share{ID: "s", Owner: "you", Member: "me", Load: ofShare}
+	if s.WithMachine(m).WithShares("me", []*Share{share}); m.Load != load || m.Offers[0].Load != ofModel || share.Load != ofShare {
+		t.Errorf("now %+v, %+v", m, share)
+	}
+}
+
+// The indexes are as they were, not like what they were, where nothing of them
+// changed: at 100,000 machines a copy costs.
+func TestWhatDoesNotChangeIsShared(t *testing.T) {
+	s := NewSnapshot().WithMachine(&Machine{ID: "a", Owner: "me", Offers: offering("x")})
+	s = s.WithGroup(&Group{ID: "g", Members: []MemberID{"me"}})
+	next := s.WithMachine(&Machine{ID: "a", Owner: "me", Online: true, Offers: offering("x")})
+	if s.groups != next.groups || s.owners != next.owners || s.zones != next.zones {
+		t.Error("a machine that came online made other indexes than that of models")
+	}
+	if again := next.WithMachine(&Machine{ID: "a", Owner: "me", Online: true, Paused: true, Offers: offering("x")}); again.models != next.models {
+		t.Error("a pause made another index of models")
+	}
+}
+
+// A member's machines are shown by their ids, in whatever order they came.
+func TestMachinesAreInOrder(t *testing.T) {
+	s := NewSnapshot()
+	for _, id := range []MachineID{"b", "c", "a"} {
+		s = s.WithMachine(&Machine{ID: id, Owner: "me"})
+	}
+	shown := ""
+	for m := range s.Machines() {
+		shown += string(m.ID)
+	}
+	if shown != "abc" {
+		t.Errorf("shows %s", shown)
+	}
+}
+
+// Offers counts what is there, online or not.
+func TestOffersCountsTheRegion(t *testing.T) {
+	s := NewSnapshot()
+	for i, want := range []int{1, 2, 3} {
+		s = s.WithMachine(&Machine{ID: MachineID(fmt.Sprint(i)), Owner: "me", Online: i > 0, Offers: offering("x")})
+		if s.Offers("x") != want || s.Offers("y") != 0 {
+			t.Errorf("%d offers of x, want %d; %d of y", s.Offers("x"), want, s.Offers("y"))
+		}
 	}
 }
 
@@ -177,8 +218,7 @@ func TestDifference(t *testing.T) {
 		{"bc", "ac", "+a-b"}, {"c", "ac", "+a"}, {"a", "b", "-a+b"}, {"ad", "bcd", "-a+b+c"},
 	} {
 		var steps []string
-		each := difference([]byte(c.before), []byte(c.after))
-		for e, joined := range each {
+		for e, joined := range difference([]byte(c.before), []byte(c.after)) {
 			steps = append(steps, map[bool]string{true: "+", false: "-"}[joined]+string(e))
 		}
 		if got := strings.Join(steps, ""); got != c.want {
@@ -186,7 +226,7 @@ func TestDifference(t *testing.T) {
 		}
 		for at := range steps {
 			n := 0
-			for range each { // the language panics where this goes on
+			for range difference([]byte(c.before), []byte(c.after)) { // the language panics where this goes on
 				if n++; n > at {
 					break
 				}

@@ -79,7 +79,8 @@ func (v Survey) Reachable() int { return v.Of(Own) + v.Of(Shared) + v.Of(Grouped
 // String is the counts by state: "2 busy, 1 offline"; "none" if there are none.
 func (v Survey) String() string {
 	var words []string
-	for state := Ready; state < states; state-- { // wraps around below Offline
+	for below := range states {
+		state := Ready - below
 		if n := v.In(state); n > 0 {
 			words = append(words, fmt.Sprintf("%d %s", n, state))
 		}
