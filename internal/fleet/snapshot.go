@@ -176,7 +176,7 @@ func (s *Snapshot) WithShares(member MemberID, shares []*Share) *Snapshot {
 		if share.Owner == member || share.Member != member {
 			continue // nobody needs a share of their own machines
 		}
-		if i := slices.IndexFunc(before, func(b naming) bool { return b.ID == share.ID }); share.Load == nil && i >= 0 {
+		if i := slices.IndexFunc(before, func(b naming) bool { return b.ID == share.ID }); i >= 0 {
 			share.Load = before[i].Load
 		}
 		if share.Load == nil {

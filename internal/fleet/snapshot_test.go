@@ -160,15 +160,13 @@ func TestLoadsSurviveTheMachinesVersions(t *testing.T) {
 	}
 }
 
-// Loads that come with a machine or a share stay, whatever there was before.
+// Loads that come with a machine stay, whatever there was before.
 func TestLoadsThatAreThereStay(t *testing.T) {
 	s := NewSnapshot().WithMachine(&Machine{ID: "a", Owner: "me", Offers: offering("x")})
-	s = s.WithShares("me", []*Share{{ID: "s", Owner: "you", Member: "me"}})
-	load, ofModel, ofShare := new(Load), new(Load), new(ShareLoad)
+	load, ofModel := new(Load), new(Load)
 	m := &Machine{ID: "a", Owner: "me", Load: load, Offers: []Offer{{ID: "x", Load: ofModel}}}
-	share := &Share{ID: "s", Owner: "you", Member: "me", Load: ofShare}
-	if s.WithMachine(m).WithShares("me", []*Share{share}); m.Load != load || m.Offers[0].Load != ofModel || share.Load != ofShare {
-		t.Errorf("now %+v, %+v", m, share)
+	if s.WithMachine(m); m.Load != load || m.Offers[0].Load != ofModel {
+		t.Errorf("now %+v", m)
 	}
 }
 
