@@ -42,7 +42,7 @@ soak: setup-test ## the long runs: ten million worlds, thousands of seeds
 mutate: ## break the law, credentials and the queues, one way at a time: a test must notice
 	@$(GO) run ./scripts/mutate ./internal/fleet -worlds=1000
 	@$(GO) run ./scripts/mutate ./internal/credential
-	@$(GO) run ./scripts/mutate -at '^(room|queue)\.go:' ./internal/hub
+	@$(GO) run ./scripts/mutate -at '^(room|queue)\.go:' ./internal/hub '-test.run=^TestRoom|^TestTenThousandWait'
 
 bench: build ## CPU a request and a chunk, beside a plain proxy and nginx
 	@cd bench && $(GO) run . 
