@@ -24,8 +24,9 @@ const (
 	ledgerBacklog = 100_000
 	// ledgerFarewell is how long the hub's end may wait for the last records.
 	ledgerFarewell = 5 * time.Second
-	// ledgerPause gathers records of busy times into one transaction.
-	ledgerPause = 50 * time.Millisecond
+	// ledgerPause gathers records of busy times into one transaction, whose sync
+	// costs as much as some fifty records.
+	ledgerPause = 250 * time.Millisecond
 	// ledgerAgain is how soon what failed is tried again.
 	ledgerAgain = time.Second
 	// syncPause is the shortest time between two syncs of the journal: at many
