@@ -438,7 +438,7 @@ func reachable(w *world, a Ask, m *Machine) bool {
 // Spot must show of one machine what Look shows of it among all, and its
 // machines that are ready are those that Route counts.
 func TestSpotIsLookAtOneMachine(t *testing.T) {
-	for seed := range uint64(10_000) {
+	for seed := range uint64(min(10_000, *worldsFlag)) {
 		rng := rand.New(rand.NewPCG(seed, 3))
 		w := randomWorld(rng)
 		s := w.snapshot(t, rng)
@@ -461,6 +461,37 @@ func TestSpotIsLookAtOneMachine(t *testing.T) {
 		}
 		if d := Route(s, ask); d.Survey.Ready != ready {
 			t.Fatalf("world %d: %d ready, Route counts %d", seed, ready, d.Survey.Ready)
+		}
+	}
+}
+
+// A machine that the snapshot does not hold is in nobody's reach, whoever is
+// the first it knows.
+func TestSpotKnowsItsMachinesOnly(t *testing.T) {
+	s := NewSnapshot().WithMachine(in(Ready, "a", "first").machine(t, noon))
+	s = s.WithShares("friend", []*Share{{ID: "s", Owner: "first", Member: "friend"}})
+	gone := s.Machine("a")
+	s = s.WithoutMachine("a")
+	for _, caller := range []MemberID{"first", "friend", "nobody"} {
+		if m, ok := Spot(s, &Ask{Caller: caller, Model: "m", Now: noon}, gone); ok {
+			t.Errorf("%s sees %+v", caller, m)
+		}
+	}
+}
+
+// With a model, a walk shows of a group only the members who offer it.
+func TestAWalkLooksOnlyAtWhoOffers(t *testing.T) {
+	s := NewSnapshot().WithGroup(&Group{ID: "g", Members: []MemberID{"me", "has", "lacks"}})
+	s = s.WithMachine(&Machine{ID: "a", Owner: "has", Offers: offering("x")}).WithMachine(&Machine{ID: "b", Owner: "lacks", Offers: offering("y")})
+	for model, want := range map[ModelID]string{"": "ab", "x": "a", "y": "b", "z": ""} {
+		seen := ""
+		w := newWalk(s, "me", Everything)
+		w.all(model, func(m *Machine, _ Standing) bool {
+			seen += string(m.ID)
+			return true
+		})
+		if seen != want {
+			t.Errorf("for %q shows %q, want %q", model, seen, want)
 		}
 	}
 }
