@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"github.com/go-json-experiment/json"
+
+	"github.com/kith/kith/internal/account"
 )
 
 // ask is a call as a client makes it.
@@ -28,8 +30,8 @@ type ask struct {
 type answer struct {
 	ask
 	tag          string
-	key          string // id of the key it was made with
-	said         string // what was asked to be said back
+	key          account.Key // it was made with
+	said         string      // what was asked to be said back
 	began, ended time.Time
 	first, last  time.Time // the first and the last byte of a stream's content
 	status       int
@@ -73,7 +75,7 @@ func (w *world) begin(q ask) *answer {
 	if q.words == 0 {
 		q.words = 3
 	}
-	a := &answer{ask: q, key: q.by.key.ID, began: time.Now(), over: make(chan struct{})}
+	a := &answer{ask: q, key: q.by.key, began: time.Now(), over: make(chan struct{})}
 	a.tag = w.tag(a)
 	a.said = "tag-" + a.tag + " " + strings.TrimSpace(strings.Repeat("word ", q.words))
 	body := fmt.Sprintf(`{"model":%q,"stream":%v,"messages":[{"role":"user","content":%q}]}`, q.model, q.stream, a.said)

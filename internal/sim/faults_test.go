@@ -423,16 +423,16 @@ func TestFault28MemoryHigh(t *testing.T) {
 		w.begun(runs)
 		first := w.begin(ask{by: ann, model: "m", stream: stream})
 		room := live() + most*prompt
-		before := debug.SetMemoryLimit(int64(room / 4 * 5))
+		before := debug.SetMemoryLimit(-1)
 		defer debug.SetMemoryLimit(before)
 		defer debug.SetGCPercent(debug.SetGCPercent(-1)) // garbage stays up to the limit
-		var waiting []*answer
-		taken := func() bool {
+		full := func() bool {                            // to one more call, which then leaves
+			debug.SetMemoryLimit(before)
 			filled := live()
 			garbage(room + room/8 - min(filled, room))
+			debug.SetMemoryLimit(int64(room / 4 * 5))
 			time.Sleep(1100 * time.Millisecond)
-			a := w.begin(ask{by: ann, model: "m", stream: stream, words: prompt / len("word ")})
-			waiting = append(waiting, a)
+			a := w.begin(ask{by: ann, model: "m", stream: stream})
 			synctest.Wait()
 			select {
 			case <-a.over:
@@ -440,29 +440,31 @@ func TestFault28MemoryHigh(t *testing.T) {
 				if a.status != 503 || a.took() != 0 || filled < room-room/16 {
 					w.t.Errorf("turned away at %d of %d bytes: %s", filled, room, a)
 				}
-				return false
+				return true
 			default:
 				if filled > room+room/16 {
-					w.t.Errorf("taken at %d of %d bytes: %s", filled, room, a)
+					w.t.Errorf("taken at %d of %d bytes", filled, room)
 				}
-				return true
+				a.quit()
+				<-a.over
+				return false
 			}
 		}
-		for taken() {
-			if len(waiting) > most {
-				w.t.Fatalf("%d calls wait with %d bytes each, and all were taken", most, prompt)
+		var waiting []*answer
+		for !full() {
+			if len(waiting) == most {
+				w.t.Fatalf("%d calls wait with %d bytes each, and one more is taken", most, prompt)
 			}
+			waiting = append(waiting, w.begin(ask{by: ann, model: "m", stream: stream, words: prompt / len("word ")}))
 		}
 		for _, a := range waiting {
 			a.quit()
 			<-a.over
 			a.said = ""
 		}
-		waiting = nil
-		if !taken() {
+		if full() {
 			w.t.Error("turned away, and there is room again")
 		}
-		waiting[0].quit()
 		for _, a := range []*answer{runs, first} {
 			<-a.over
 			w.wantServed(a, 1)

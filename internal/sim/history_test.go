@@ -340,13 +340,14 @@ func (m *machine) steady(time.Time) bool { return m.end != nil }
 func (w *world) checkRun(r *run, earlier []*run) {
 	a := w.asked(r.call)
 	now := time.Now()
-	reached, own := false, false
-	for _, v := range w.truths(now, 5*time.Second) {
-		way := v.way(a.by, a.key, r.machine)
-		reached, own = reached || way != "", own || way == "own"
+	good, reached, own := false, false, false
+	for _, v := range w.truths(now, bound) {
+		_, known := v.keys[a.key.ID]
+		way := v.way(a.by, a.key.Reach, r.machine)
+		good, reached, own = good || known, reached || way != "", own || way == "own"
 	}
 	m := r.machine
-	if !reached {
+	if !good || !reached {
 		w.t.Errorf("call %s of %s ran on %s, out of its reach", r.call, a.by.Name, m.name)
 	}
 	m.mu.Lock()

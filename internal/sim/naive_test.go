@@ -69,11 +69,12 @@ func (v *truth) together(a, b string) bool {
 	}) && !v.disabled[a] && !v.disabled[b]
 }
 
-// way is how the key's member reaches the machine: own, shared, group, or not.
-func (v *truth) way(by *member, key string, m *machine) string {
-	reach, ok := v.keys[key]
+// way is how a key of that reach gets its member to the machine: own, shared,
+// group, or not. Whether the key is any good is another matter: a hub may have
+// asked for the one a moment ago and know of the other what was so before.
+func (v *truth) way(by *member, reach account.Reach, m *machine) string {
 	switch {
-	case !ok || !v.there(m):
+	case !v.there(m):
 		return ""
 	case m.owner.ID == by.ID:
 		return "own"
@@ -83,6 +84,12 @@ func (v *truth) way(by *member, key string, m *machine) string {
 		return "group"
 	}
 	return ""
+}
+
+// allows says whether the call may run on the machine.
+func (v *truth) allows(a *answer, m *machine) bool {
+	_, good := v.keys[a.key.ID]
+	return good && v.way(a.by, a.key.Reach, m) != ""
 }
 
 // shared says whether somebody shares with the member.
@@ -112,7 +119,7 @@ func (v *truth) verdict(w *world, by *member, model string, now time.Time) strin
 		}
 		known++
 		up := m.end != nil
-		way := v.way(by, by.key.ID, m)
+		way := v.way(by, by.key.Reach, m)
 		switch {
 		case way == "" && up:
 			elsewhere++
@@ -181,7 +188,7 @@ func (w *world) mayRefuse(a *answer) bool {
 	ran := len(w.runs.of(a.tag)) > 0
 	window := stale + a.ended.Sub(a.began)
 	for _, v := range w.truths(a.ended, window) {
-		_, key := v.keys[a.key]
+		_, key := v.keys[a.key.ID]
 		if a.code == "invalid_api_key" {
 			if !key {
 				return true
@@ -194,7 +201,7 @@ func (w *world) mayRefuse(a *answer) bool {
 				continue
 			}
 			shaky := w.unsettled(m, a.began, a.ended)
-			switch way := v.way(a.by, a.key, m); {
+			switch way := v.way(a.by, a.key.Reach, m); {
 			case way == "":
 				if m.steady(a.ended) || shaky {
 					elsewhere++

@@ -52,11 +52,11 @@ func (w *world) noted(kind string) {
 			continue
 		}
 		a := w.asked(r.call)
-		allowed := v.way(a.by, a.key, r.machine) != ""
+		allowed := v.allows(a, r.machine)
 		for _, l := range w.lost {
 			l.back = l.back || l.run == r && allowed
 		}
-		if !allowed && before.way(a.by, a.key, r.machine) != "" {
+		if !allowed && before.allows(a, r.machine) {
 			w.lost = append(w.lost, &loss{kind: kind, at: v.from, run: r})
 		}
 	}
