@@ -27,6 +27,7 @@ type mender struct {
 	chat   bool
 	stream bool // chunks, not an unary answer
 	want   wants
+	speech *speech // of a transcript; nil: it is chat or embeddings
 
 	before, after      []byte // around the text of the last canonical frame
 	tools              []bool // by choice: a tool call was seen
@@ -41,13 +42,17 @@ type mender struct {
 
 func newMender(req *Request, want wants) *mender {
 	model := []byte(quoted(string(req.Model)))
-	return &mender{
+	m := &mender{
 		model:  model,
 		exact:  append([]byte(`"model":`), model...),
 		chat:   req.Endpoint == fleet.ChatCompletions,
 		stream: req.Stream,
 		want:   want,
 	}
+	if req.Form != nil {
+		m.speech = new(speech)
+	}
+	return m
 }
 
 // What a frame may hold that has to be looked at. In good JSON none of these
@@ -68,7 +73,7 @@ var (
 // stream differ in little but their text: one that is like the last good one
 // around a plain text is as good.
 func (m *mender) canonical(frame []byte) bool {
-	if len(m.tools) > 0 {
+	if len(m.tools) > 0 || m.speech != nil {
 		return false
 	}
 	if n := len(frame) - len(m.after); len(m.before) > 0 && n >= len(m.before) &&
@@ -118,6 +123,8 @@ func (m *mender) frame(dst, frame []byte) ([]byte, bool) {
 		return append(dst, frame...), false
 	case data == nil: // an event without data would break readers
 		return dst, false
+	case m.speech != nil:
+		return m.speech.frame(dst, data)
 	case string(data) == "[DONE]":
 		return append(dst, "data: [DONE]\n\n"...), true
 	}
