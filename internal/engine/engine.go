@@ -228,7 +228,9 @@ func (e *Engine) respond(ctx context.Context, resp *http.Response, cancel contex
 		return out, nil
 	}
 	if req.Form == nil { // a transcript is made anew at the edge
-		whole = mend.unary(whole)
+		if whole, err = mend.unary(whole); err != nil {
+			return nil, err
+		}
 	}
 	cancel()
 	out.ContentLength = int64(len(whole))

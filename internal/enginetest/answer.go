@@ -363,6 +363,11 @@ func (r *run) flush(p []byte) error {
 
 // embeddings answers /v1/embeddings with vectors that depend on the input.
 func (r *run) embeddings() error {
+	r.w.Header().Set("Content-Type", "application/json")
+	if r.b.Answer != "" {
+		_, err := io.WriteString(r.w, r.b.Answer)
+		return err
+	}
 	var inputs []jsontext.Value
 	if json.Unmarshal([]byte(r.call.Said), &inputs) != nil {
 		inputs = []jsontext.Value{jsontext.Value(r.call.Said)}
@@ -377,7 +382,6 @@ func (r *run) embeddings() error {
 	}
 	out = quote(append(out, `],"model":`...), r.call.Model)
 	out = fmt.Appendf(out, `,"usage":{"prompt_tokens":%d,"total_tokens":%[1]d}}`, r.tokensIn())
-	r.w.Header().Set("Content-Type", "application/json")
 	_, err := r.w.Write(out)
 	return err
 }
