@@ -203,6 +203,9 @@ func (m *machine) daemonConfig(builtin *engine.Engine) daemon.Config {
 	for _, id := range c.Share.Models {
 		config.Models = append(config.Models, fleet.ModelID(id))
 	}
+	config.Audio = engine.AudioConfig{
+		Engine: c.Audio.Engine.Text, MaxUpload: c.Audio.MaxUpload.Bytes, Model: fleet.ModelID(c.Audio.Model),
+	}
 	for _, endpoint := range c.Discovery.Endpoints {
 		config.Discovery.Endpoints = append(config.Discovery.Endpoints, endpoint.Text)
 	}

@@ -31,10 +31,11 @@ func (d *Daemon) machine() http.Handler {
 			d.serveRouted(w, r, endpoint)
 		})
 	}
+	mux.HandleFunc("POST "+fleet.Transcriptions.Path(), d.serveSpeech)
 	return mux
 }
 
-// serveRouted serves one call of the hub.
+// serveRouted serves one call of the hub whose body is JSON.
 func (d *Daemon) serveRouted(w http.ResponseWriter, r *http.Request, endpoint fleet.Endpoint) {
 	text, err := readRequest(w, r)
 	if err != nil {
@@ -49,8 +50,13 @@ func (d *Daemon) serveRouted(w http.ResponseWriter, r *http.Request, endpoint fl
 		tellHub(w, r, fault.Of(err))
 		return
 	}
+	d.serveCall(w, r, engine.Request{Endpoint: endpoint, Model: head.Model, Stream: head.Stream, Body: text})
+}
+
+// serveCall gives a call of the hub to the engine that serves it.
+func (d *Daemon) serveCall(w http.ResponseWriter, r *http.Request, call engine.Request) {
 	class, caller, _ := strings.Cut(r.Header.Get(tunnel.HeaderCaller), " ")
-	e, release, refusal := d.admit(head.Model, endpoint, class == fleet.Own.String(), time.Now())
+	e, release, refusal := d.admit(call.Model, call.Endpoint, class == fleet.Own.String(), time.Now())
 	if refusal != "" {
 		w.Header().Set(tunnel.HeaderRefused, string(refusal))
 		w.WriteHeader(http.StatusServiceUnavailable)
@@ -61,18 +67,17 @@ func (d *Daemon) serveRouted(w http.ResponseWriter, r *http.Request, endpoint fl
 	defer cancel()
 	// Not Trusted, whoever the caller is: no string that came over the network
 	// becomes a switch of the engine (decisions 5).
-	resp, err := e.Do(ctx, engine.Request{
-		Endpoint: endpoint, Model: head.Model, Stream: head.Stream, Body: text, Caller: caller,
-	})
+	call.Caller = caller
+	resp, err := e.Do(ctx, call)
 	if err != nil {
-		d.tellFailure(ctx, w, r, e, head.Model, err)
+		d.tellFailure(ctx, w, r, e, call.Model, err)
 		return
 	}
 	defer resp.Body.Close()
-	d.engineRefused(e, head.Model, resp.StatusCode)
-	if err := relay(w, resp, head.Stream); err != nil {
+	d.engineRefused(e, call.Model, resp.StatusCode)
+	if err := relay(w, resp, call.Stream); err != nil {
 		if ctx.Err() == nil {
-			d.engineFailed(e, head.Model, err)
+			d.engineFailed(e, call.Model, err)
 		}
 		// Never an orderly end: the hub sees a reset and tells its caller.
 		panic(http.ErrAbortHandler)

@@ -24,6 +24,8 @@ type kind struct {
 	list func(p *place) ([]Model, error)
 	// oneLimit: it knows max_tokens only, not max_completion_tokens.
 	oneLimit bool
+	// textOnly: its embeddings are of text, not of token numbers.
+	textOnly bool
 	// think says a thinking control in the kind's own words; nil: it has none.
 	think func(t thinking, m *Model) controls
 	// apart are the members that keep one caller's prompt cache from another.
@@ -39,11 +41,11 @@ var kinds = []*kind{
 	},
 	{
 		word: "ollama", name: "Ollama", ports: []int{11434},
-		sign: ollamaSign, list: ollamaList, think: ollamaThinking, oneLimit: true,
+		sign: ollamaSign, list: ollamaList, think: ollamaThinking, oneLimit: true, textOnly: true,
 	},
 	{
 		word: "lmstudio", name: "LM Studio", ports: []int{1234},
-		sign: lmStudioSign, list: lmStudioList, think: lmStudioThinking, oneLimit: true,
+		sign: lmStudioSign, list: lmStudioList, think: lmStudioThinking, oneLimit: true, textOnly: true,
 	},
 	{
 		word: "vllm", name: "vLLM", ports: []int{8000},

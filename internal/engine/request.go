@@ -24,6 +24,7 @@ type wants struct {
 	usage  bool // the chunk with the token counts
 	hide   bool // no reasoning
 	base64 bool // embeddings as base64
+	inputs int  // to embed
 }
 
 // A member of a JSON object, its value as raw JSON.
@@ -98,6 +99,9 @@ func (r *rebuild) run() error {
 			return err
 		}
 	}
+	if r.tokens && r.kind.textOnly {
+		return fault.New(fault.InvalidRequest, "input: %s reads text only, not token numbers; send the texts", r.kind.name).WithParam("input")
+	}
 	r.ours()
 	if err := r.token(); err != nil {
 		return err
@@ -121,6 +125,8 @@ func (r *rebuild) member(name string) error {
 			return err
 		}
 		return r.control(name, bytes.Clone(value))
+	case name == "input" && !chat: // counted, whoever sent it
+		return embeddingMembers.one(&r.copier, name)
 	case name == "encoding_format" && !chat:
 		value, err := r.dec.ReadValue()
 		if err != nil {
@@ -210,6 +216,7 @@ func (r *rebuild) clampLimit(value jsontext.Value) jsontext.Value {
 // ours writes the members that we answer for.
 func (r *rebuild) ours() {
 	if r.req.Endpoint != fleet.ChatCompletions {
+		r.want.inputs = r.inputs
 		return
 	}
 	if r.kind.oneLimit && r.completionMax != nil {

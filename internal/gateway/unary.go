@@ -43,10 +43,13 @@ func (x *exchange) unary() error {
 	if err := readAnswer(pooled, answer, x.g.Limits.Answer); err != nil {
 		return x.faultOf(ctx, err)
 	}
-	body := *pooled
-	if x.call.translated(answer) {
+	body, contentType := *pooled, "application/json"
+	switch {
+	case x.call.translated(answer):
 		body, x.usage, err = dialect.AppendMessage(nil, body, x.messageID(), x.call.Model)
-	} else {
+	case x.call.Form != nil:
+		body, contentType, x.usage, err = x.call.Form.Answer(body)
+	default:
 		x.usage, err = dialect.CheckUnary(body)
 	}
 	if err != nil {
@@ -54,7 +57,7 @@ func (x *exchange) unary() error {
 	}
 	x.first = time.Since(x.arrived)
 	h := x.w.Header()
-	h["Content-Type"] = []string{"application/json"}
+	h["Content-Type"] = []string{contentType}
 	h["Content-Length"] = []string{strconv.Itoa(len(body))}
 	x.tellRoute(h)
 	x.begin(http.StatusOK)
