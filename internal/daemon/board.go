@@ -80,6 +80,15 @@ func (b *board) slots() int {
 	return max(n, 1)
 }
 
+// others is how many calls of other programs the engines run.
+func (b *board) others() int {
+	n := 0
+	for _, e := range b.engines() {
+		n += e.Others()
+	}
+	return n
+}
+
 // offers are the models to advertise, sorted by id, each once, without their
 // load. Those held off are left out.
 func (b *board) offers() []tunnel.Model {

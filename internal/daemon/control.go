@@ -43,6 +43,7 @@ type EngineStatus struct {
 	Kind       string `json:"kind,omitempty"`
 	Name       string `json:"name,omitempty"`
 	Models     int    `json:"models"`
+	Others     int    `json:"others,omitzero"` // calls of other programs that it runs, where it tells
 	Why        string `json:"why,omitempty"` // why there is no engine to use
 }
 

@@ -128,7 +128,7 @@ func (d *Daemon) advertise() (tunnel.Advertisement, <-chan struct{}) {
 	slots := d.slots(sharing)
 	ad := tunnel.Advertisement{
 		Name: d.config.Name, Paused: sharing.Paused, Hours: sharing.Hours, Timezone: sharing.Timezone,
-		Slots: slots, Free: max(0, slots-routed-local), Local: local,
+		Slots: slots, Free: max(0, d.open(sharing)-routed-local), Local: local,
 	}
 	for _, m := range d.board.offers() {
 		if d.shares(fleet.ModelID(m.ID)) {
@@ -138,7 +138,7 @@ func (d *Daemon) advertise() (tunnel.Advertisement, <-chan struct{}) {
 	for i := range ad.Models {
 		m := &ad.Models[i]
 		routed, local := d.desk.load(fleet.ModelID(m.ID))
-		m.Local, m.Free = local, min(ad.Free, max(0, m.Slots-routed-local))
+		m.Local, m.Free = local, min(ad.Free, max(0, m.Slots-d.board.othersAt(fleet.ModelID(m.ID))-routed-local))
 	}
 	return ad, changed
 }
@@ -155,4 +155,14 @@ func (d *Daemon) slots(s Sharing) int {
 		return s.Slots
 	}
 	return d.board.slots()
+}
+
+// open is how many of the slots other programs leave: what they take of an
+// engine is not there, unless the owner's own number leaves it aside anyway.
+func (d *Daemon) open(s Sharing) int {
+	room := max(0, d.board.slots()-d.board.others())
+	if s.Slots > 0 {
+		return min(s.Slots, room+max(0, s.Slots-d.board.slots()))
+	}
+	return room
 }

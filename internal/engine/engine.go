@@ -19,6 +19,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/kith/kith/internal/dialect"
@@ -52,7 +54,7 @@ type Model struct {
 // Can reports whether the model is known to have the capability.
 func (m *Model) Can(capability string) bool { return slices.Contains(m.Capabilities, capability) }
 
-func (m *Model) equal(o *Model) bool {
+func sameModel(m, o Model) bool {
 	return m.ID == o.ID && m.ContextLength == o.ContextLength && m.Slots == o.Slots &&
 		slices.Equal(m.Families, o.Families) && slices.Equal(m.Endpoints, o.Endpoints) &&
 		slices.Equal(m.Capabilities, o.Capabilities) && slices.Equal(m.efforts, o.efforts)
@@ -66,11 +68,12 @@ type Engine struct {
 	base   string // no slash at the end, without the /v1
 	rt     http.RoundTripper
 	models []Model
+	load   *load
 }
 
 // Builtin is the engine that kith brings itself, reached through rt.
 func Builtin(name string, rt http.RoundTripper, models []Model) *Engine {
-	return &Engine{kind: &builtin, name: name, base: "http://" + builtin.word, rt: rt, models: models}
+	return &Engine{kind: &builtin, name: name, base: "http://" + builtin.word, rt: rt, models: models, load: new(load)}
 }
 
 // Kind is the word of the engine's kind, as it stands in an offer.
@@ -81,6 +84,29 @@ func (e *Engine) Name() string { return e.name }
 
 // Base is the engine's address without /v1.
 func (e *Engine) Base() string { return e.base }
+
+// Others is how many calls of other programs the engine ran when it was last
+// looked at; 0 where it does not tell.
+func (e *Engine) Others() int { return int(e.load.others.Load()) }
+
+// load counts the calls that an engine runs.
+type load struct {
+	ours   atomic.Int64 // begun by Do and not over
+	others atomic.Int64
+}
+
+// told asks the engine what it runs and takes what is not ours for others'.
+func (l *load) told(p *place, k *kind) int {
+	others := int64(0)
+	if k.running != nil {
+		ours := l.ours.Load() // first: a call that begins meanwhile is none of others'
+		if calls, known := k.running(p); known {
+			others = max(0, int64(calls)-max(ours, l.ours.Load()))
+		}
+	}
+	l.others.Store(others)
+	return int(others)
+}
 
 // Models are what the engine offers, in its own order; not to be changed.
 func (e *Engine) Models() []Model { return e.models }
@@ -119,7 +145,12 @@ func (e *Engine) Do(ctx context.Context, req Request) (*http.Response, error) {
 			return nil, err
 		}
 	}
-	ctx, cancel := context.WithCancel(ctx)
+	ctx, stop := context.WithCancel(ctx)
+	e.load.ours.Add(1)
+	cancel := sync.OnceFunc(func() { // however the call ends
+		e.load.ours.Add(-1)
+		stop()
+	})
 	hr, err := http.NewRequestWithContext(ctx, http.MethodPost, e.base+req.Endpoint.Path(), bytes.NewReader(body))
 	if err != nil {
 		cancel()
