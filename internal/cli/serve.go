@@ -174,6 +174,9 @@ func offered(models []llama.Model) []engine.Model {
 	out := make([]engine.Model, 0, len(models))
 	for _, m := range models {
 		offer := engine.Model{ID: fleet.ModelID(m.ID), ContextLength: m.ContextLength, Slots: m.Slots}
+		if m.Thinking {
+			offer.Capabilities = append(offer.Capabilities, "thinking")
+		}
 		if m.Chat {
 			offer.Families = append(offer.Families, fleet.Chat)
 			offer.Endpoints = append(offer.Endpoints, fleet.ChatCompletions)
