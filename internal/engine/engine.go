@@ -100,6 +100,8 @@ type Request struct {
 	// prompts must not speed up another's, which would tell of them: engines
 	// that can are told to keep their caches apart.
 	Caller string
+
+	plainly bool // without words that an older engine may refuse
 }
 
 // Do runs the call and gives the engine's own status with its canonical body;
@@ -119,6 +121,7 @@ func (e *Engine) Do(ctx context.Context, req Request) (*http.Response, error) {
 			return nil, err
 		}
 	}
+	parent := ctx
 	ctx, cancel := context.WithCancel(ctx)
 	hr, err := http.NewRequestWithContext(ctx, http.MethodPost, e.base+req.Endpoint.Path(), bytes.NewReader(body))
 	if err != nil {
@@ -135,6 +138,13 @@ func (e *Engine) Do(ctx context.Context, req Request) (*http.Response, error) {
 	if err != nil {
 		defer cancel()
 		return nil, e.failed(ctx, err)
+	}
+	if resp.StatusCode == http.StatusBadRequest && want.effort {
+		// Perhaps for the word: nothing was computed, and the template was told, too.
+		resp.Body.Close()
+		cancel()
+		req.plainly = true
+		return e.Do(parent, req)
 	}
 	out, err := e.respond(ctx, resp, cancel, &req, want)
 	if err != nil {
