@@ -42,6 +42,7 @@ func defaultDaemonFile(home string) *daemonFile {
 	c.Daemon.Data = home
 	c.RateLimit.Enabled, c.RateLimit.RPS, c.RateLimit.Burst = true, 100, 200
 	c.Engine.Builtin = true
+	c.Engine.IdleUnload.Duration = 10 * time.Minute
 	c.Engine.Models = []string{filepath.Join(home, "models")}
 	c.Discovery.Enabled = true
 	c.Audio.MaxUpload.Bytes = daemon.DefaultUpload

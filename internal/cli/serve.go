@@ -174,6 +174,9 @@ func offered(models []llama.Model) []engine.Model {
 	out := make([]engine.Model, 0, len(models))
 	for _, m := range models {
 		offer := engine.Model{ID: fleet.ModelID(m.ID), ContextLength: m.ContextLength, Slots: m.Slots}
+		if m.Thinking {
+			offer.Capabilities = append(offer.Capabilities, "thinking")
+		}
 		if m.Chat {
 			offer.Families = append(offer.Families, fleet.Chat)
 			offer.Endpoints = append(offer.Endpoints, fleet.ChatCompletions)
@@ -206,6 +209,7 @@ func (m *machine) daemonConfig(builtin *engine.Engine) daemon.Config {
 	config.Audio = engine.AudioConfig{
 		Engine: c.Audio.Engine.Text, MaxUpload: c.Audio.MaxUpload.Bytes, Model: fleet.ModelID(c.Audio.Model),
 	}
+	config.Upstreams = c.upstreams()
 	for _, endpoint := range c.Discovery.Endpoints {
 		config.Discovery.Endpoints = append(config.Discovery.Endpoints, endpoint.Text)
 	}

@@ -44,7 +44,7 @@ type EngineStatus struct {
 	Name       string `json:"name,omitempty"`
 	Models     int    `json:"models"`
 	Others     int    `json:"others,omitzero"` // calls of other programs that it runs, where it tells
-	Why        string `json:"why,omitempty"` // why there is no engine to use
+	Why        string `json:"why,omitempty"`   // why there is no engine to use
 }
 
 // LineStatus is the line to the hub.
@@ -82,6 +82,7 @@ func (d *Daemon) socketSurface(local http.Handler) http.Handler {
 		"POST /hours":  d.serveHours,
 		"POST /discover": func(w http.ResponseWriter, r *http.Request) {
 			d.askCheck()
+			d.checkUpstreams(r.Context())
 			d.finder.Look(r.Context())
 			writeJSON(w, http.StatusOK, d.Status())
 		},
@@ -238,7 +239,10 @@ func (d *Daemon) Status() Status {
 	if d.audio != nil {
 		s.Engines = append(s.Engines, EngineStatus(d.audio.Finding()))
 	}
-	for _, o := range d.board.offers() {
+	for _, u := range d.board.upstreams {
+		s.Engines = append(s.Engines, EngineStatus(u.Finding()))
+	}
+	for _, o := range d.board.offers(d.board.own()) {
 		s.Models = append(s.Models, fleet.ModelID(o.ID))
 	}
 	d.mu.Lock()

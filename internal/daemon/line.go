@@ -130,7 +130,7 @@ func (d *Daemon) advertise() (tunnel.Advertisement, <-chan struct{}) {
 		Name: d.config.Name, Paused: sharing.Paused, Hours: sharing.Hours, Timezone: sharing.Timezone,
 		Slots: slots, Free: max(0, d.open(sharing)-routed-local), Local: local,
 	}
-	for _, m := range d.board.offers() {
+	for _, m := range d.board.offers(d.board.shared()) {
 		if d.shares(fleet.ModelID(m.ID)) {
 			ad.Models = append(ad.Models, m)
 		}
@@ -157,12 +157,11 @@ func (d *Daemon) slots(s Sharing) int {
 	return d.board.slots()
 }
 
-// open is how many of the slots other programs leave: what they take of an
-// engine is not there, unless the owner's own number leaves it aside anyway.
+// open is how many of the slots other programs leave. The owner's own number
+// stands whatever they do: each engine's is bound by its own.
 func (d *Daemon) open(s Sharing) int {
-	room := max(0, d.board.slots()-d.board.others())
 	if s.Slots > 0 {
-		return min(s.Slots, room+max(0, s.Slots-d.board.slots()))
+		return s.Slots
 	}
-	return room
+	return max(0, d.board.slots()-d.board.others())
 }

@@ -173,16 +173,16 @@ func TestHeldOff(t *testing.T) {
 		}
 		model := engine.Model{ID: "m", Families: []fleet.Family{fleet.Chat}, Endpoints: []fleet.Endpoint{fleet.ChatCompletions}, Slots: 1}
 		e := builtinOf(enginetest.New(enginetest.Plain, enginetest.Options{}), model)
-		b := newBoard(e, finder, nil)
+		b := newBoard(e, finder, nil, nil)
 		b.hold(e, "m")
-		if offers := b.offers(); len(offers) != 0 {
+		if offers := b.offers(b.shared()); len(offers) != 0 {
 			t.Errorf("offered %+v", offers)
 		}
 		changed := b.change()
 		since := time.Now()
 		<-changed
-		if waited := time.Since(since); waited != heldOff || len(b.offers()) != 1 {
-			t.Errorf("after %v: %+v", waited, b.offers())
+		if waited := time.Since(since); waited != heldOff || len(b.offers(b.shared())) != 1 {
+			t.Errorf("after %v: %+v", waited, b.offers(b.shared()))
 		}
 	})
 }

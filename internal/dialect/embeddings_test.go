@@ -4,6 +4,9 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
+
 	"github.com/kith/kith/internal/fault"
 )
 
@@ -33,4 +36,27 @@ func TestPeekEmbeddings(t *testing.T) {
 			t.Errorf("%q: %v", body, err)
 		}
 	}
+}
+
+// Whatever the body, it is refused as a fault or it is what PeekEmbeddings says
+// and Peek says the same of its head.
+func FuzzPeekEmbeddings(f *testing.F) {
+	for _, body := range []string{`{"model":"m","input":"a"}`, `{"model":"m","input":["a","b"],"dimensions":8}`, `{"model":"m","input":[[1],[2,3]],"encoding_format":"base64"}`, `{"model":"m","input":[1,""]}`} {
+		f.Add([]byte(body))
+	}
+	f.Fuzz(func(t *testing.T, body []byte) {
+		head, err := PeekEmbeddings(body)
+		if err != nil {
+			if f := fault.Of(err); f.Code != fault.InvalidRequest {
+				t.Fatal(err)
+			}
+			return
+		}
+		var told struct {
+			Input jsontext.Value `json:"input"`
+		}
+		if err := json.Unmarshal(body, &told); err != nil || told.Input == nil || head.Model == "" {
+			t.Fatalf("%q: %+v, input %s, %v", body, head, told.Input, err)
+		}
+	})
 }

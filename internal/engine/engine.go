@@ -10,6 +10,7 @@ import (
 	"bytes"
 	"compress/gzip"
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
@@ -69,6 +70,8 @@ type Engine struct {
 	rt     http.RoundTripper
 	models []Model
 	load   *load
+	// elsewhere: it is an upstream, whose base has the /v1.
+	elsewhere bool
 }
 
 // Builtin is the engine that kith brings itself, reached through rt.
@@ -81,6 +84,9 @@ func (e *Engine) Kind() string { return e.kind.word }
 
 // Name is what a person calls the engine.
 func (e *Engine) Name() string { return e.name }
+
+// Elsewhere reports whether it is an upstream and runs on no machine of ours.
+func (e *Engine) Elsewhere() bool { return e.elsewhere }
 
 // Base is the engine's address without /v1.
 func (e *Engine) Base() string { return e.base }
@@ -126,6 +132,10 @@ type Request struct {
 	// prompts must not speed up another's, which would tell of them: engines
 	// that can are told to keep their caches apart.
 	Caller string
+	// Header holds headers of the dialect itself; they go to an upstream alone.
+	Header http.Header
+
+	plainly bool // without words that an older engine may refuse
 }
 
 // Do runs the call and gives the engine's own status with its canonical body;
@@ -139,22 +149,30 @@ func (e *Engine) Do(ctx context.Context, req Request) (*http.Response, error) {
 	}
 	var body []byte
 	var want wants
-	if req.Form == nil {
+	switch {
+	case req.Form != nil:
+	case dialect.Native(req.Endpoint): // its bytes pass as they are
+		body = req.Body
+	default:
 		var err error
 		if body, want, err = e.request(&req, &e.models[i]); err != nil {
 			return nil, err
 		}
 	}
+	parent := ctx
 	ctx, stop := context.WithCancel(ctx)
 	e.load.ours.Add(1)
 	cancel := sync.OnceFunc(func() { // however the call ends
 		e.load.ours.Add(-1)
 		stop()
 	})
-	hr, err := http.NewRequestWithContext(ctx, http.MethodPost, e.base+req.Endpoint.Path(), bytes.NewReader(body))
+	hr, err := http.NewRequestWithContext(ctx, http.MethodPost, e.target(req.Endpoint), bytes.NewReader(body))
 	if err != nil {
 		cancel()
 		return nil, fmt.Errorf("cannot make the request for %s: %w", e.name, err)
+	}
+	if e.elsewhere && req.Header != nil {
+		hr.Header = req.Header.Clone()
 	}
 	hr.Header.Set("Content-Type", "application/json")
 	hr.Header.Set("User-Agent", "kith")
@@ -167,6 +185,13 @@ func (e *Engine) Do(ctx context.Context, req Request) (*http.Response, error) {
 		defer cancel()
 		return nil, e.failed(ctx, err)
 	}
+	if resp.StatusCode == http.StatusBadRequest && want.effort {
+		// Perhaps for the word: nothing was computed, and the template was told, too.
+		resp.Body.Close()
+		cancel()
+		req.plainly = true
+		return e.Do(parent, req)
+	}
 	out, err := e.respond(ctx, resp, cancel, &req, want)
 	if err != nil {
 		resp.Body.Close()
@@ -176,6 +201,14 @@ func (e *Engine) Do(ctx context.Context, req Request) (*http.Response, error) {
 	return out, nil
 }
 
+// target is where the engine has the endpoint.
+func (e *Engine) target(endpoint fleet.Endpoint) string {
+	if e.elsewhere {
+		return e.base + strings.TrimPrefix(endpoint.Path(), "/v1")
+	}
+	return e.base + endpoint.Path()
+}
+
 // failed says what became of a call that got no answer. An engine that broke
 // off has had the prompt and may have died of it: that is its failure on this
 // call, and it must not walk on to the next machine (decisions 2).
@@ -183,7 +216,9 @@ func (e *Engine) failed(ctx context.Context, err error) error {
 	if cause := context.Cause(ctx); cause != nil {
 		return cause
 	}
-	if op, ok := errors.AsType[*net.OpError](err); ok && op.Op == "dial" {
+	op, dialled := errors.AsType[*net.OpError](err)
+	_, uncertain := errors.AsType[*tls.CertificateVerificationError](err)
+	if dialled && op.Op == "dial" || uncertain {
 		return fmt.Errorf("%w: %s at %s: %w", ErrUnreachable, e.name, e.base, err)
 	}
 	return brokeOff(err)
@@ -221,6 +256,10 @@ func (e *Engine) respond(ctx context.Context, resp *http.Response, cancel contex
 	}
 	if resp.StatusCode != http.StatusOK {
 		out.Body = &limited{Reader: io.LimitReader(body, maxRefusal), src: body, cancel: cancel}
+		return out, nil
+	}
+	if dialect.Native(req.Endpoint) {
+		out.Body = native(body, req.Stream, cancel)
 		return out, nil
 	}
 	mend := newMender(req, want)

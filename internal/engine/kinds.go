@@ -30,6 +30,11 @@ type kind struct {
 	textOnly bool
 	// think says a thinking control in the kind's own words; nil: it has none.
 	think func(t thinking, m *Model) controls
+	// begins: it does not think where the caller began the answer, and refuses a
+	// call for both.
+	begins bool
+	// effortLate: older ones refuse some words of reasoning_effort, or all.
+	effortLate bool
 	// apart are the members that keep one caller's prompt cache from another.
 	apart func(caller string) []member
 }
@@ -40,7 +45,7 @@ type kind struct {
 var kinds = []*kind{
 	{
 		word: "llama.cpp", name: "llama.cpp server", ports: []int{8080},
-		sign: llamaSign, list: llamaList, running: llamaRunning, think: templateThinking, apart: noPromptCache,
+		sign: llamaSign, list: llamaList, running: llamaRunning, think: templateThinking, begins: true, apart: noPromptCache,
 	},
 	{
 		word: "localai", name: "LocalAI", ports: []int{8080},
@@ -56,19 +61,19 @@ var kinds = []*kind{
 	},
 	{
 		word: "vllm", name: "vLLM", ports: []int{8000},
-		sign: vllmSign, list: vllmList, running: vllmRunning, think: vllmThinking, apart: cacheSalt,
+		sign: vllmSign, list: vllmList, running: vllmRunning, think: vllmThinking, effortLate: true, apart: cacheSalt,
 	},
 	{
 		word: "sglang", name: "SGLang", ports: []int{30000},
-		sign: sglangSign, list: sglangList, running: sglangRunning, think: vllmThinking,
+		sign: sglangSign, list: sglangList, running: sglangRunning, think: vllmThinking, effortLate: true,
 	},
 	{
 		word: "dmr", name: "Docker Model Runner", ports: []int{12434}, under: "/engines",
-		sign: dockerSign, list: dockerList, running: dockerRunning, think: templateThinking,
+		sign: dockerSign, list: dockerList, running: dockerRunning, think: templateThinking, begins: true,
 	},
 	{
 		word: "llama-swap", name: "llama-swap", ports: []int{8080},
-		sign: swapSign, list: swapList, think: templateThinking, apart: noPromptCache,
+		sign: swapSign, list: swapList, think: templateThinking, begins: true, apart: noPromptCache,
 	},
 	{
 		word: "koboldcpp", name: "KoboldCpp", ports: []int{5001},
@@ -84,7 +89,7 @@ var kinds = []*kind{
 	},
 	{
 		word: "jan", name: "Jan", ports: []int{1337},
-		sign: janSign, list: janList, think: templateThinking, oneLimit: true,
+		sign: janSign, list: janList, think: templateThinking, begins: true, oneLimit: true,
 	},
 }
 
@@ -92,7 +97,7 @@ var kinds = []*kind{
 var plain = kind{word: "openai", name: "chat-completions server", list: plainList, think: effortThinking}
 
 // builtin speaks as llama.cpp's server does.
-var builtin = kind{word: "builtin", name: "built-in engine", think: templateThinking, apart: noPromptCache}
+var builtin = kind{word: "builtin", name: "built-in engine", think: templateThinking, begins: true, apart: noPromptCache}
 
 // chatModel is a model for chat; capabilities may be refined by the caller.
 func chatModel(id string, context int) Model {

@@ -27,7 +27,7 @@ type mender struct {
 	speech *speech // of a transcript; nil: it is chat or embeddings
 
 	before, after      []byte        // around the text of the last canonical frame
-	calls              [][]toolState  // by choice: the tool calls so far, of a stream
+	calls              [][]toolState // by choice: the tool calls so far, of a stream
 	indexes            []int         // of this chunk's choices, where it holds tool calls
 	ids                func() string // of calls without one; nil: random
 	counted            bool          // the engine told its counts

@@ -25,6 +25,7 @@ type wants struct {
 	hide   bool // no reasoning
 	base64 bool // embeddings as base64
 	inputs int  // to embed
+	effort bool // the engine was told one, in a word that it may not know
 }
 
 // A member of a JSON object, its value as raw JSON.
@@ -238,16 +239,40 @@ func (r *rebuild) ours() {
 	}
 	thinking := r.think.merged()
 	r.want.hide = thinking.hide
+	if thinking.mode == thinkOn && r.kind.begins && begun(r.req.Body) {
+		thinking = thinking.off()
+	}
 	say := controls{}
 	if r.kind.think != nil {
 		say = r.kind.think(thinking, r.model)
 	}
 	for _, m := range say.members {
+		if m.name == "reasoning_effort" && r.kind.effortLate {
+			if r.req.plainly {
+				continue
+			}
+			r.want.effort = true
+		}
 		r.write(m.name, m.value)
 	}
 	if say.kwargs = append(say.kwargs, r.kwargs...); len(say.kwargs) > 0 {
 		r.write("chat_template_kwargs", joined(say.kwargs))
 	}
+}
+
+// begun reports whether the body of a chat call ends with the beginning of its
+// answer.
+func begun(body []byte) bool {
+	var talk struct {
+		Messages []struct {
+			Role string `json:"role"`
+		} `json:"messages"`
+	}
+	n := 0
+	if json.Unmarshal(body, &talk) == nil {
+		n = len(talk.Messages)
+	}
+	return n > 0 && talk.Messages[n-1].Role == "assistant"
 }
 
 // write adds a member whose value is ours and therefore good JSON; the encoder

@@ -188,6 +188,10 @@ func (x *exchange) read(call *Call) (head dialect.Head, err error) {
 	}
 	switch call.Endpoint {
 	case fleet.Messages:
+		if x.g.on == local { // only who speaks it serves it there
+			call.Header = ownHeaders(x.r.Header)
+			return dialect.Peek(call.Body)
+		}
 		head, call.chat, err = x.translate(call.Body)
 	case fleet.EmbeddingsEndpoint:
 		head, err = dialect.PeekEmbeddings(call.Body)

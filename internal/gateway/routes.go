@@ -44,8 +44,9 @@ var routes = []route{
 	{path: "/v1/chat/completions", methods: "POST", on: both, endpoint: fleet.ChatCompletions},
 	{path: "/v1/embeddings", methods: "POST", on: both, endpoint: fleet.EmbeddingsEndpoint},
 	{path: "/v1/audio/transcriptions", methods: "POST", on: both, endpoint: fleet.Transcriptions},
-	{path: "/v1/messages", methods: "POST", on: hosted, messages: true, endpoint: fleet.Messages},
-	{path: "/v1/messages/count_tokens", methods: "POST", on: hosted, messages: true, serve: (*exchange).countTokens},
+	{path: "/v1/responses", methods: "POST", on: local, endpoint: fleet.Responses},
+	{path: "/v1/messages", methods: "POST", on: both, messages: true, endpoint: fleet.Messages},
+	{path: "/v1/messages/count_tokens", methods: "POST", on: both, messages: true, serve: (*exchange).countTokens},
 	{path: "/v1/completions", methods: "POST", on: both, serve: (*exchange).notImplemented},
 }
 

@@ -49,6 +49,8 @@ func (x *exchange) unary() error {
 		body, x.usage, err = dialect.AppendMessage(nil, body, x.messageID(), x.call.Model)
 	case x.call.Form != nil:
 		body, contentType, x.usage, err = x.call.Form.Answer(body)
+	case dialect.Native(answer.Endpoint):
+		x.usage, err = dialect.CheckNative(body)
 	default:
 		x.usage, err = dialect.CheckUnary(body)
 	}
