@@ -17,11 +17,13 @@ const heldOff = lookEvery
 
 // board is what this machine can serve just now: the engines and, on the way to
 // the hub, the offers made of them. A model that several engines offer for one
-// endpoint belongs to the first, the built-in engine before those found.
+// endpoint belongs to the first: what kith runs itself before what was found.
 type board struct {
 	builtin *engine.Engine // nil: none
 	finder  *engine.Finder
 	audio   *engine.Audio // nil: none
+	// servers are processes that kith runs, each for a model.
+	servers []*engine.Engine
 	// upstreams are services elsewhere, after all engines here.
 	upstreams []*engine.Upstream
 
@@ -42,10 +44,16 @@ func newBoard(builtin *engine.Engine, finder *engine.Finder, audio *engine.Audio
 
 // engines are all of this machine's, in order of preference.
 func (b *board) engines() []*engine.Engine {
-	all := b.finder.Engines()
+	var all []*engine.Engine
 	if b.builtin != nil {
-		all = slices.Insert(all, 0, b.builtin)
+		all = append(all, b.builtin)
 	}
+	for _, e := range b.servers {
+		if e.Why() == "" {
+			all = append(all, e)
+		}
+	}
+	all = append(all, b.finder.Engines()...)
 	if b.audio != nil {
 		if e := b.audio.Engine(); e != nil {
 			all = append(all, e)

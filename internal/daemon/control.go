@@ -233,6 +233,13 @@ func (d *Daemon) Status() Status {
 	if e := d.config.Builtin; e != nil {
 		s.Engines = append(s.Engines, EngineStatus{Place: e.Base(), Kind: e.Kind(), Name: e.Name(), Models: len(e.Models())})
 	}
+	for _, e := range d.board.servers {
+		found := EngineStatus{Place: e.Base(), Kind: e.Kind(), Name: e.Name() + " for " + string(e.Models()[0].ID), Models: len(e.Models()), Why: e.Why()}
+		if found.Why != "" {
+			found.Models = 0
+		}
+		s.Engines = append(s.Engines, found)
+	}
 	for _, f := range d.finder.Report() {
 		s.Engines = append(s.Engines, EngineStatus(f))
 	}

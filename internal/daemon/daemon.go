@@ -46,6 +46,8 @@ type Config struct {
 	Version string
 	// Builtin is the engine compiled in; nil: none.
 	Builtin *engine.Engine
+	// Servers are processes that kith runs, each for one model; nil: none.
+	Servers []*engine.Engine
 	// Discovery says where to look for engines. Its Log may be left nil.
 	Discovery engine.Config
 	// Audio is the owner's engine for speech, if its address is set. Its Log may be
@@ -142,6 +144,7 @@ func New(c Config) (*Daemon, error) {
 		hub:      newHubTransport(c.Dial, c.TLS),
 		signedIn: make(chan struct{}, 1), relook: make(chan struct{}, 1), recheck: make(chan struct{}, 1), ready: make(chan struct{}),
 	}
+	d.board.servers = c.Servers
 	d.desk.onLocal = d.board.touch
 	d.setLine(func(l *LineStatus) { l.State = LineOff })
 	return d, nil

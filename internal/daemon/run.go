@@ -141,7 +141,11 @@ func (d *Daemon) keepLooking(ctx context.Context) error {
 		case <-ctx.Done():
 			return nil
 		}
+		usable := len(d.board.engines())
 		d.finder.LookAgain(ctx)
+		if len(d.board.engines()) != usable { // a server that kith runs came or went
+			d.board.touch()
+		}
 		select {
 		case <-time.After(lookPace):
 		case <-ctx.Done():

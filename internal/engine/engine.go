@@ -70,6 +70,8 @@ type Engine struct {
 	rt     http.RoundTripper
 	models []Model
 	load   *load
+	// why says why it cannot be used just now; nil, or an empty answer: it can.
+	why func() string
 	// elsewhere: it is an upstream, whose base has the /v1.
 	elsewhere bool
 }
@@ -77,6 +79,28 @@ type Engine struct {
 // Builtin is the engine that kith brings itself, reached through rt.
 func Builtin(name string, rt http.RoundTripper, models []Model) *Engine {
 	return &Engine{kind: &builtin, name: name, base: "http://" + builtin.word, rt: rt, models: models, load: new(load)}
+}
+
+// Server is the llama-server of this machine that kith runs for a model,
+// reached through rt; why says why it cannot be used just now, if so.
+func Server(rt http.RoundTripper, model Model, why func() string) *Engine {
+	for _, f := range model.Families {
+		if f == fleet.Chat {
+			model.Endpoints = append(model.Endpoints, fleet.ChatCompletions)
+		} else {
+			model.Endpoints = append(model.Endpoints, fleet.EmbeddingsEndpoint)
+		}
+	}
+	return &Engine{kind: kinds[0], name: "llama-server", base: "http://llama-server", rt: rt, models: []Model{model}, load: new(load), why: why}
+}
+
+// Why says why an engine that kith runs itself cannot be used just now; empty:
+// it can.
+func (e *Engine) Why() string {
+	if e.why == nil {
+		return ""
+	}
+	return e.why()
 }
 
 // Kind is the word of the engine's kind, as it stands in an offer.
