@@ -14,7 +14,7 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	testscript.Main(m, nil)
+	testscript.Main(m, map[string]func(){"llama-server": llamaServer})
 }
 
 func TestScripts(t *testing.T) {
@@ -56,6 +56,7 @@ func TestScripts(t *testing.T) {
 			"stop":    stop,
 			"until":   until,
 			"body":    body,
+			"gguf":    gguf,
 		},
 		RequireExplicitExec: true,
 	})

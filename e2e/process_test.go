@@ -227,9 +227,13 @@ func kill9(ts *testscript.TestScript, neg bool, args []string) {
 	ts.Fatalf("no engine worker runs under the script's processes")
 }
 
-// stop NAME interrupts a process, which must end well and soon.
+// stop NAME interrupts a process, which must end well and soon, or ends a double.
 func stop(ts *testscript.TestScript, neg bool, args []string) {
-	usage(ts, neg, len(args) == 1, "stop dev|hub|daemon|HOME")
+	usage(ts, neg, len(args) == 1, "stop dev|hub|daemon|HOME|DOUBLE")
+	if d, ok := of(ts).doubles[args[0]]; ok {
+		ts.Check(d.engine.Close())
+		return
+	}
 	p := of(ts).procs[args[0]]
 	ts.Check(p.cmd.Process.Signal(os.Interrupt))
 	select {
@@ -242,9 +246,13 @@ func stop(ts *testscript.TestScript, neg bool, args []string) {
 	}
 }
 
-// until call|exec ARGS... does that again and again until it succeeds.
+// until [TIME] call|exec ARGS... does that again and again until it succeeds.
 func until(ts *testscript.TestScript, neg bool, args []string) {
-	usage(ts, neg, len(args) > 1 && (args[0] == "call" || args[0] == "exec"), "until call|exec ARGS...")
+	patience := patience
+	if d, err := time.ParseDuration(args[0]); err == nil {
+		patience, args = d, args[1:]
+	}
+	usage(ts, neg, len(args) > 1 && (args[0] == "call" || args[0] == "exec"), "until [TIME] call|exec ARGS...")
 	var err error
 	for limit := time.Now().Add(patience); time.Now().Before(limit); {
 		if args[0] == "call" {

@@ -44,6 +44,10 @@ func (e *Engine) routes() *http.ServeMux {
 		mux.HandleFunc("POST "+under+"/v1/chat/completions", e.inference((*run).chat))
 		mux.HandleFunc("POST "+under+"/v1/embeddings", e.inference((*run).embeddings))
 	}
+	if e.kind == Service {
+		mux.HandleFunc("POST /v1/messages", e.inference((*run).messages))
+		mux.HandleFunc("POST /v1/responses", e.inference((*run).responses))
+	}
 	tell("GET "+under+"/v1/models", e.list)
 	mux.HandleFunc("/", e.unknown)
 	switch e.kind {
