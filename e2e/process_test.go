@@ -227,9 +227,10 @@ func kill9(ts *testscript.TestScript, neg bool, args []string) {
 	ts.Fatalf("no engine worker runs under the script's processes")
 }
 
-// stop NAME interrupts a process, which must end well and soon, or ends a double.
-func stop(ts *testscript.TestScript, neg bool, args []string) {
-	usage(ts, neg, len(args) == 1, "stop dev|hub|daemon|HOME|DOUBLE")
+// end NAME interrupts a process, which must end well and soon, or ends a double.
+// (testscript has a stop of its own, which ends the script, and well.)
+func end(ts *testscript.TestScript, neg bool, args []string) {
+	usage(ts, neg, len(args) == 1, "end dev|hub|daemon|HOME|DOUBLE")
 	if d, ok := of(ts).doubles[args[0]]; ok {
 		ts.Check(d.engine.Close())
 		return
