@@ -94,6 +94,9 @@ type Machine struct {
 	Hours      Hours
 	// KeptOut says that its owner keeps it out of every group.
 	KeptOut bool
+	// Groups are the names of the only groups that it serves; nil: every one of
+	// its owner's.
+	Groups []string
 	// Slots is how many requests it runs at once in all.
 	Slots  int
 	Offers []Offer

@@ -229,7 +229,7 @@ func (w *walk) member(c *circle, n int, see func(*Machine, Standing) bool) bool 
 	}
 	for _, m := range p.machines {
 		group := c.Group
-		if m.KeptOut || c.keepsOut(m.ID) {
+		if !c.admits(m) {
 			group = w.common(p, m)
 		}
 		if group != nil && !see(m, Standing{Class: Grouped, group: group}) {
@@ -280,7 +280,7 @@ func (w *walk) common(owner *person, m *Machine) *Group {
 		if id == "" {
 			return nil
 		}
-		if c, _ := w.s.groups.Get(id); !c.keepsOut(m.ID) {
+		if c, _ := w.s.groups.Get(id); c.admits(m) {
 			return c.Group
 		}
 		mine = rest

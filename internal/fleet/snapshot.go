@@ -339,9 +339,14 @@ func (c *circle) list(model ModelID, member int, offers bool) {
 	c.offering = c.offering.Set(model, of)
 }
 
-func (c *circle) keepsOut(id MachineID) bool {
-	_, found := slices.BinarySearch(c.keptOut, id)
-	return found
+// admits reports whether the machine serves the group: its owner keeps it out
+// neither of this one nor of all, and of those it is limited to this is one.
+func (c *circle) admits(m *Machine) bool {
+	if m.KeptOut || m.Groups != nil && !slices.Contains(m.Groups, c.Name) {
+		return false
+	}
+	_, out := slices.BinarySearch(c.keptOut, m.ID)
+	return !out
 }
 
 // add is the census with the machine counted n more times, if it offers the model.

@@ -153,7 +153,7 @@ func TestLoadsSurviveTheMachinesVersions(t *testing.T) {
 	if !old.Reserve(noon) {
 		t.Fatal("cannot reserve of an idle share")
 	}
-	s = s.WithShares("me", []*Share{{ID: "s", Owner: "you", Member: "me", Concurrent: 1, PerDay: 9}})
+	s = s.WithShares("me", []*Share{{ID: "s", Owner: "you", Member: "me", Concurrent: 1, PerDay: 9, Load: NewShareLoad(time.Now(), 9)}})
 	_, me = s.find("me")
 	if me.shares[0].Load != old.Load || me.shares[0].Reserve(noon) {
 		t.Error("the new version of the share lost its load")

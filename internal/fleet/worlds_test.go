@@ -153,6 +153,9 @@ func randomMachine(rng *rand.Rand, id, owner string) wMachine {
 		hours: randomWindows(rng), zone: pick(rng, wZones),
 		slots: 1 + rng.IntN(4),
 	}
+	if m.limited = chance(rng, 1, 8); m.limited {
+		m.only = some(rng, []string{"grp0", "grp1"}, 1, 2)
+	}
 	m.inFlight, m.local = rng.IntN(m.slots+1), rng.IntN(2)
 	if chance(rng, 1, 2) {
 		m.inFlight, m.local = 0, 0
@@ -318,6 +321,9 @@ func (m wMachine) machine(t testing.TB, now time.Time) *Machine {
 	out := &Machine{
 		ID: MachineID(m.id), Owner: MemberID(m.owner), Online: m.online, Paused: m.paused, KeptOut: m.keptOut,
 		Hours: knownHours(t, text(m.hours), m.zone), Slots: m.slots,
+	}
+	if m.limited {
+		out.Groups = append([]string{}, m.only...)
 	}
 	if m.backIn != 0 {
 		out.ReturningUntil = now.Add(m.backIn)

@@ -8,6 +8,9 @@ import (
 	"github.com/kith/kith/internal/fleet"
 )
 
+// everybody is whom changes concern of which nothing more is known.
+var everybody = fleet.Concerned(nil, nil, nil)
+
 var noon = time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC)
 
 // oneRoom is a room in front of ann's one machine with so many slots, shared
@@ -176,16 +179,25 @@ func TestRoomDecidesAnew(t *testing.T) {
 	r := newRoom(t, 1)
 	first := r.newcomer("ann")
 	w := r.wait("bob", 0)
-	r.recheck()
+	r.recheck(everybody)
 	r.unconfirmed = true
-	r.recheck()
+	r.recheck(everybody)
 	r.release(first, true)
 	if g := got(w); g != (grant{}) {
 		t.Fatalf("%+v", g)
 	}
 	r.unconfirmed = false
+	before := r.snapshot
 	r.snapshot = r.snapshot.WithShares("bob", nil)
-	r.recheck()
+	concerns := func(kind fleet.ChangeKind, id string) fleet.Concern {
+		return fleet.Concerned(before, r.snapshot, []fleet.Change{{Kind: kind, ID: id}})
+	}
+	r.recheck(concerns(fleet.KeyChanged, "bob's"))
+	r.recheck(concerns(fleet.SharesChanged, "cid"))
+	if g := got(w); g != (grant{}) {
+		t.Fatalf("looked at for nothing: %+v", g)
+	}
+	r.recheck(concerns(fleet.SharesChanged, "bob"))
 	if g := got(w); g.refusal == nil || g.refusal.Code != fault.NotInCircle || r.waiting.Load() != 0 {
 		t.Errorf("%+v", g)
 	}
