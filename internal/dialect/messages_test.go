@@ -108,7 +108,7 @@ func TestMessagesGoldens(t *testing.T) {
 
 // translate feeds a chat stream in pieces of that size and returns the events.
 func translate(stream string, size int) (string, error) {
-	s := Stream{Events: &Events{ID: "msg_1", Model: "m"}}
+	s := Stream{Events: NewMessageEvents("msg_1", "m")}
 	var pending []byte
 	var out strings.Builder
 	for len(stream) > 0 {
@@ -399,7 +399,7 @@ func FuzzEvents(f *testing.F) {
 
 // A translated chunk beside BenchmarkStreamChunk, the untouched one.
 func BenchmarkEventsChunk(b *testing.B) {
-	s := Stream{Events: &Events{ID: "msg_1", Model: "m"}}
+	s := Stream{Events: NewMessageEvents("msg_1", "m")}
 	frame := []byte(chunk)
 	b.SetBytes(int64(len(frame)))
 	b.ReportAllocs()

@@ -85,7 +85,7 @@ func (s *stream) waiting(ahead int, left time.Duration) {
 func (s *stream) took(answer *Answer) {
 	s.check.Trusted = answer.FromHub
 	if s.x.call.translated(answer) {
-		s.check.Events = &dialect.Events{ID: s.x.messageID(), Model: s.x.call.Model}
+		s.check.Events = dialect.NewMessageEvents(s.x.messageID(), s.x.call.Model)
 	}
 	s.queue.Store(nil)
 	x := s.x
