@@ -28,6 +28,7 @@ type asked struct {
 	tools        []tool
 	choice       toolChoice
 	answerFormat jsontext.Value // the response_format of the chat dialect
+	talk         string         // the member that holds what was said
 
 	controls    []control // of thinking
 	thoughtless bool      // thinking is switched off, whatever controls say
@@ -46,7 +47,12 @@ type turn struct {
 }
 
 // tool is a tool that the caller runs itself.
-type tool struct{ name, description, schema, strict jsontext.Value }
+type tool struct {
+	name, description, schema, strict jsontext.Value
+	// Where its caller knows it by another name than machines do: that name, and
+	// its namespace.
+	own, space jsontext.Value
+}
 
 // toolChoice is the tool_choice; kind is empty where there was none.
 type toolChoice struct {
@@ -87,7 +93,7 @@ type block struct {
 }
 
 // source says where the content of an image or document is.
-type source struct{ kind, media, data, url jsontext.Value }
+type source struct{ kind, media, data, url, detail jsontext.Value }
 
 // value is the next value.
 func (q *asked) value() (jsontext.Value, error) {
@@ -122,11 +128,35 @@ func (q *asked) word() (string, error) {
 
 // truth is the next value, which must be a boolean; null is false.
 func (q *asked) truth() (bool, error) {
+	value, err := q.flag()
+	return value.Kind() == 't', err
+}
+
+// number is the next value, which must be a number; nil for null.
+func (q *asked) number() (jsontext.Value, error) {
+	value, err := q.optional()
+	if err == nil && value != nil && value.Kind() != '0' {
+		return nil, q.refuse("must be a number")
+	}
+	return value, err
+}
+
+// text is the next value, which must be a string; nil for null.
+func (q *asked) text() (jsontext.Value, error) {
+	value, err := q.optional()
+	if err == nil && value != nil && value.Kind() != '"' {
+		return nil, q.refuse("must be a string")
+	}
+	return value, err
+}
+
+// flag is the next value, which must be a boolean; nil for null.
+func (q *asked) flag() (jsontext.Value, error) {
 	value, err := q.optional()
 	if err == nil && value != nil && value.Kind() != 't' && value.Kind() != 'f' {
-		err = q.refuse("must be true or false")
+		return nil, q.refuse("must be true or false")
 	}
-	return value.Kind() == 't', err
+	return value, err
 }
 
 // count is the next value, a whole number of at least that; nil for null.

@@ -35,6 +35,14 @@ func (c *chatBody) comma() {
 	}
 }
 
+// put writes a value between two texts, and returns all that was written.
+func (c *chatBody) put(before string, value jsontext.Value, after string) jsontext.Value {
+	c.raw(before)
+	c.dst = append(c.dst, value...)
+	c.raw(after)
+	return c.dst
+}
+
 // member writes a member if there is a value; name ends in a colon.
 func (c *chatBody) member(name string, value jsontext.Value) {
 	if value != nil {
@@ -67,7 +75,7 @@ func (c *chatBody) write(q *asked) error {
 	said := len(c.dst)
 	prefilled := c.talk(q.turns[lead:])
 	if len(c.dst) == said {
-		return fault.New(fault.InvalidRequest, "the messages hold nothing to answer: send at least one of the user").WithParam("messages")
+		return fault.New(fault.InvalidRequest, "the %s holds nothing to answer: send something of the user's", q.talk).WithParam(q.talk)
 	}
 	c.raw(`]`)
 	c.thinking(q, prefilled)
@@ -219,9 +227,12 @@ func (c *chatBody) call(b *block, first bool) {
 	c.member(`{"id":`, b.id)
 	c.member(`,"type":"function","function":{"name":`, b.name)
 	c.raw(`,"arguments":`)
-	if b.input == nil {
+	switch {
+	case len(b.input) <= len(`""`):
 		c.raw(`"{}"`)
-	} else {
+	case b.input.Kind() == '"':
+		c.dst = append(c.dst, b.input...)
+	default:
 		c.dst = appendString(c.dst, string(b.input))
 	}
 	c.raw(`}}`)
@@ -385,7 +396,12 @@ func (p *prose) image(s *source) {
 	} else {
 		p.dst = append(p.dst, s.url[1:len(s.url)-1]...)
 	}
-	p.raw(`"}}`)
+	p.raw(`"`)
+	switch string(s.detail) {
+	case `"auto"`, `"low"`, `"high"`:
+		p.member(`,"detail":`, s.detail)
+	}
+	p.raw(`}}`)
 	p.wrote = true
 }
 

@@ -32,6 +32,8 @@ type Usage struct {
 	Reported bool
 	// Cached is how many of In the engine had read before.
 	Cached int64
+	// Thought is how many of Out were reasoning.
+	Thought int64
 }
 
 // members reads the JSON object that comes next in dec and hands each member's

@@ -43,7 +43,7 @@ func MessagesToChat(body []byte) (Head, []byte, error) {
 // readMessages reads a body of the messages dialect, as strictly as Peek reads
 // one of the chat dialect. Every error is a *fault.Fault.
 func readMessages(body []byte) (*messagesRequest, error) {
-	q := &messagesRequest{asked: asked{body: body}}
+	q := &messagesRequest{asked: asked{body: body, talk: "messages"}}
 	if err := q.read(body, q.member); err != nil {
 		return nil, err
 	}
