@@ -125,6 +125,7 @@ func (r *Response) Finish(now time.Time, stored bool) []byte {
 // both camps of clients read it, then the response that failed. id is the
 // correlation id.
 func (r *Response) Fail(f *fault.Fault, id string) []byte {
+	r.streamed = true
 	r.revert()
 	r.compact()
 	r.begin()
