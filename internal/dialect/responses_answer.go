@@ -43,7 +43,7 @@ type Response struct {
 // can be.
 func (q *ResponsesRequest) Answer(own string, created time.Time, stores bool) *Response {
 	return &Response{
-		request: q, own: own, model: q.Model, created: created.Unix(), stores: stores, echo: q.appendEcho(nil),
+		request: q, own: own, model: q.Model, created: created.Unix(), stores: stores, echo: q.repeat(),
 	}
 }
 
@@ -221,11 +221,12 @@ func appendResponseUsage(dst []byte, u Usage) []byte {
 	return append(dst, '}')
 }
 
-// appendEcho appends the members of the response object that repeat the request
-// or never change; every one of them is there, as Open Responses wants it.
-func (q *ResponsesRequest) appendEcho(dst []byte) []byte {
+// repeat is the members of the response object that repeat the request or never
+// change, each behind a comma; every one of them is there, as Open Responses wants
+// it.
+func (q *ResponsesRequest) repeat() []byte {
 	e := &q.echo
-	c := chatBody{dst}
+	c := chatBody{}
 	set := func(name string, value jsontext.Value, none string) { c.put(`,"`+name+`":`, or(value, none), ``) }
 	set("instructions", e.instructions, "null")
 	if c.raw(`,"previous_response_id":`); q.previous != "" {
@@ -272,6 +273,13 @@ func (q *ResponsesRequest) appendEcho(dst []byte) []byte {
 	set("safety_identifier", e.safety, "null")
 	set("prompt_cache_key", e.cacheKey, "null")
 	c.raw(`,"service_tier":"default","background":false`)
+	if bytes.ContainsAny(c.dst, "\r\n") { // the caller's own; they would break an event
+		c.dst[0] = '{'
+		object := jsontext.Value(append(c.dst, '}'))
+		_ = object.Compact() // it was read before
+		c.dst = object[:len(object)-1]
+		c.dst[0] = ','
+	}
 	return c.dst
 }
 
