@@ -27,14 +27,14 @@ type Response struct {
 	stores  bool
 	echo    []byte // the members that never change, each behind its comma
 
-	begun, streamed bool
-	output          []byte // the items that are whole, between commas
-	items           int    // how many those are
-	size            int    // bytes of text so far
-	item            openItem
-	finish          []byte // the finish reason, quoted
-	usage           Usage
-	completed       time.Time
+	streamed  bool
+	output    []byte // the items that are whole, between commas
+	items     int    // how many those are
+	size      int    // bytes of text so far
+	item      openItem
+	finish    []byte // the finish reason, quoted
+	usage     Usage
+	completed time.Time
 }
 
 // Answer begins the answer to the request, made at that time. own is the part
@@ -354,10 +354,9 @@ func (r *Response) end(u Usage) error {
 
 // begin writes the first events, once.
 func (r *Response) begin() {
-	if r.begun || !r.streamed {
+	if r.sequence > 0 || !r.streamed {
 		return
 	}
-	r.begun = true
 	for _, name := range [...]string{"response.created", "response.in_progress"} {
 		r.event(name)
 		r.raw(`,"response":`)

@@ -664,3 +664,75 @@ func BenchmarkResponsesToChat(b *testing.B) {
 		})
 	}
 }
+
+// hostileEndings are what a machine may send after a good beginning; none of it
+// may pass for a good answer, or make the events invalid.
+var hostileEndings = []string{
+	"", "data: {\n\n", "data: {}{}\n\n", "data: 1\n\n", "data: null\n\n", "data: []\n\n", "data:\n\n", "<html>\n\n", "event: x\ndata: {}\n\n", "data: {\ndata: }\n\n",
+	"data: {\"a\":\"\xff\"}\n\n", `data: {"a":"\ud800"}` + "\n\n", `data: {"a":1,"a":1}` + "\n\n", "data: {\"a\":\r1}\n\n", "data: " + strings.Repeat("y", MaxFrame),
+	`data: {"choices":[{"delta":{"content":"` + strings.Repeat("y", MaxFrame) + `"}}]}` + "\n\n", `data: {"error":{"message":"boom"}}` + "\n\n",
+	`data: {"error":"boom"}` + "\n\n", `data: {"choices":[{"delta":{"tool_calls":[{}]}}]}` + "\n\n", `data: {"choices":[{"delta":{"tool_calls":[{"index":9,"function":{"arguments":"x"}}]}}]}` + "\n\n",
+	`data: {"choices":[{"delta":{"tool_calls":[7,null,"x",[]]}}]}` + "\n\n", `data: {"choices":[{"delta":{"tool_calls":{}}}]}` + "\n\n", `data: {"choices":{}}` + "\n\n", `data: {"choices":[null,1,"x"]}` + "\n\n",
+	`data: {"choices":[{"delta":{"content":{"a":1},"reasoning":[],"refusal":7}}]}` + "\n\n", `data: {"choices":[{"delta":null,"finish_reason":7}]}` + "\n\n", `data: {"usage":{"prompt_tokens":-1}}` + "\n\n",
+	`data: {"choices":[{"delta":{"tool_calls":[{"index":1e99,"id":7,"function":{"name":"f","arguments":{}}}]}}]}` + "\n\n", "[DONE]\n\n", "data: [DONE]", "data:[DONE] \n\n", ": [DONE]\n\n", "data: \"[DONE]\"\n\n",
+}
+
+// Whatever a machine sends, and wherever it stops, the caller reads events in
+// order that end in a failure.
+func TestResponsesHostileStreams(t *testing.T) {
+	cases := 0
+	goldens(t, "responses", func(t *testing.T, files map[string]string) map[string]string {
+		stream, _, whole := strings.Cut(files["stream.txt"], done)
+		if !whole {
+			return nil
+		}
+		request, ok := files["request.json"]
+		if !ok {
+			request = `{"model":"m","input":"x"}`
+		}
+		for _, ending := range hostileEndings {
+			events, err := translateResponse(answerTo(t, request, loader(files)), stream+ending, 1000)
+			if err == nil {
+				t.Errorf("%q passes for an end", ending)
+			}
+			checkResponseEvents(t, events, false)
+			cases++
+		}
+		for cut := 0; cut < len(stream); cut += 3 {
+			events, err := translateResponse(answerTo(t, request, loader(files)), stream[:cut], max(cut, 1))
+			if err == nil {
+				t.Errorf("cut after %d bytes it passes for an end", cut)
+			}
+			checkResponseEvents(t, events, false)
+			cases++
+		}
+		return nil
+	})
+	if cases < 250 {
+		t.Errorf("%d cases", cases)
+	}
+}
+
+// An answer that grows without an end is cut, and what it took stays bounded.
+func TestResponseStreamBounds(t *testing.T) {
+	r := answerTo(t, `{"model":"m","input":"x"}`, loader(nil))
+	s := Stream{Events: r.Events()}
+	frame := []byte(`data: {"choices":[{"delta":{"content":"` + strings.Repeat("y", 100_000) + `"}}]}` + "\n\n")
+	sent := 0
+	for {
+		n, err := s.Take(frame)
+		s.Events.Next()
+		if err != nil {
+			if fault.Of(err).Code != fault.EngineError || n != 0 {
+				t.Error(n, err)
+			}
+			break
+		}
+		if sent += n; sent > 2*maxAnswerText {
+			t.Fatal("no end to it")
+		}
+	}
+	if size := cap(r.out) + cap(r.output) + cap(r.item.text); size > 4*maxAnswerText {
+		t.Errorf("it holds %d bytes", size)
+	}
+}
