@@ -450,6 +450,20 @@ func (q *ResponsesRequest) toolNamed(name, space jsontext.Value) jsontext.Value 
 	return name
 }
 
+// called is the tool that a machine calls so, as its caller knows it; ok is false
+// where the caller allows no such call.
+func (q *ResponsesRequest) called(name jsontext.Value) (own, space jsontext.Value, ok bool) {
+	plain := unquote(name)
+	own = name
+	for i := range q.known {
+		if t := &q.known[i]; bytes.Equal(unquote(t.name), plain) {
+			own, space = t.own, t.space
+			break
+		}
+	}
+	return own, space, q.allows(unquote(own))
+}
+
 // responseOf is the id of the response that an item of ours belongs to; empty
 // for an id that is not of our making. Items are named after their response, so
 // that a reference to one is enough to find it.
