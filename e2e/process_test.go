@@ -227,10 +227,10 @@ func kill9(ts *testscript.TestScript, neg bool, args []string) {
 	ts.Fatalf("no engine worker runs under the script's processes")
 }
 
-// interrupt NAME interrupts a process, which must end well and soon. (A command
-// called stop is testscript's own: it ends the script.)
-func interrupt(ts *testscript.TestScript, neg bool, args []string) {
-	usage(ts, neg, len(args) == 1, "interrupt dev|hub|daemon|HOME")
+// halt NAME interrupts a process, which must end well and soon. (stop is
+// testscript's own: it ends the script there, as passed.)
+func halt(ts *testscript.TestScript, neg bool, args []string) {
+	usage(ts, neg, len(args) == 1, "halt dev|hub|daemon|HOME")
 	p := of(ts).procs[args[0]]
 	ts.Check(p.cmd.Process.Signal(os.Interrupt))
 	select {
