@@ -53,7 +53,7 @@ func TestScripts(t *testing.T) {
 			"ended":   ended,
 			"hangup":  hangup,
 			"kill9":   kill9,
-			"stop":    stop,
+			"halt":    halt,
 			"until":   until,
 			"body":    body,
 		},
