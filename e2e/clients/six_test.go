@@ -200,8 +200,12 @@ func (n *staged) machine(model, hours string) *machine {
 
 // daemon signs a machine of ada's in and serves the engine there on it.
 func (n *staged) daemon(name, engine, hours string) (kill func()) {
+	return n.serve(name, fmt.Sprintf("[engine]\nbuiltin = false\n[discovery]\nenabled = false\nendpoints = [%q]\n[share]\nslots = 1\nhours = %q\ntimezone = \"UTC\"\n", engine, hours))
+}
+
+// serve signs a machine of ada's in and runs its daemon as configured.
+func (n *staged) serve(name, config string) (kill func()) {
 	home := filepath.Join(n.dir, name)
-	config := fmt.Sprintf("[engine]\nbuiltin = false\n[discovery]\nenabled = false\nendpoints = [%q]\n[share]\nslots = 1\nhours = %q\ntimezone = \"UTC\"\n", engine, hours)
 	if err := os.MkdirAll(home, 0o700); err != nil {
 		n.t.Fatal(err)
 	}

@@ -45,6 +45,18 @@ type daemonFile struct {
 		// Endpoints are more places to look, as base addresses; default none.
 		Endpoints []web `toml:"endpoints"`
 	} `toml:"discovery"`
+	// Audio is an engine for speech. It is offered only while it refuses a clip one
+	// byte over MaxUpload with 413 (S4); kith status says why it is not.
+	Audio struct {
+		// Engine is its base address; default none: no speech.
+		Engine web `toml:"engine"`
+		// MaxUpload is the largest clip, here and on the local surface; default
+		// "25MiB".
+		MaxUpload size `toml:"max_upload"`
+		// Model is the id it is asked for and offered under; default the one that
+		// it lists, if that is one.
+		Model string `toml:"model"`
+	} `toml:"audio"`
 	Share struct {
 		// Enabled lets calls from the hub run on this machine; default true.
 		Enabled bool `toml:"enabled"`

@@ -4,6 +4,8 @@ import (
 	"os"
 	"path/filepath"
 	"time"
+
+	"github.com/kith/kith/internal/daemon"
 )
 
 // The addresses everything listens on unless told otherwise.
@@ -42,6 +44,7 @@ func defaultDaemonFile(home string) *daemonFile {
 	c.Engine.Builtin = true
 	c.Engine.Models = []string{filepath.Join(home, "models")}
 	c.Discovery.Enabled = true
+	c.Audio.MaxUpload.Bytes = daemon.DefaultUpload
 	c.Share.Enabled = true
 	return c
 }

@@ -84,6 +84,7 @@ func (s *stream) waiting(ahead int, left time.Duration) {
 // took notes that a machine took the call: from now its limits count.
 func (s *stream) took(answer *Answer) {
 	s.check.Trusted = answer.FromHub
+	s.check.Speech = s.x.call.Form != nil
 	if s.x.call.translated(answer) {
 		s.check.Events = s.x.events()
 	}

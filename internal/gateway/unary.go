@@ -43,8 +43,10 @@ func (x *exchange) unary() error {
 	if err := readAnswer(pooled, answer, x.g.Limits.Answer); err != nil {
 		return x.faultOf(ctx, err)
 	}
-	body := *pooled
+	body, contentType := *pooled, "application/json"
 	switch {
+	case x.call.Form != nil:
+		body, contentType, x.usage, err = x.call.Form.Answer(body)
 	case !x.call.translated(answer):
 		x.usage, err = dialect.CheckUnary(body)
 	case x.response != nil:
@@ -59,7 +61,7 @@ func (x *exchange) unary() error {
 	}
 	x.first = time.Since(x.arrived)
 	h := x.w.Header()
-	h["Content-Type"] = []string{"application/json"}
+	h["Content-Type"] = []string{contentType}
 	h["Content-Length"] = []string{strconv.Itoa(len(body))}
 	x.tellRoute(h)
 	x.begin(http.StatusOK)
