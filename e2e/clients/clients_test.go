@@ -204,12 +204,15 @@ func (n *libraries) openAI(t *testing.T) {
 		}
 		_, err := accumulateChat(ctx, &client, params)
 		return err
-	}, func(t *testing.T, r refusal, err error) {
-		var api *openai.Error
-		if !errors.As(err, &api) || api.StatusCode != r.status || api.Code != r.code {
-			t.Errorf("gave %v, not %d %s", err, r.status, r.code)
-		}
-	})
+	}, checkOpenAI)
+}
+
+// checkOpenAI checks a refusal as the library tells it.
+func checkOpenAI(t *testing.T, r refusal, err error) {
+	var api *openai.Error
+	if !errors.As(err, &api) || api.StatusCode != r.status || api.Code != r.code {
+		t.Errorf("gave %v, not %d %s", err, r.status, r.code)
+	}
 }
 
 // toolsRoundTrip lets the model call a tool, answers it, and asks again.

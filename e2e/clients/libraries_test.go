@@ -129,6 +129,7 @@ func (n *libraries) refused(t *testing.T, ask func(r refusal, streamed bool) err
 func TestLibraries(t *testing.T) {
 	n := startLibraries(t)
 	t.Run("openai-go", n.openAI)
+	t.Run("openai-go, responses", n.openAIResponses)
 	t.Run("anthropic-sdk-go", n.anthropic)
 	t.Run("javascript", n.javaScript)
 }

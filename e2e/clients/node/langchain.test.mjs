@@ -41,12 +41,19 @@ const chat = (name, model, finish, more) => {
   });
 };
 
-chat('@langchain/openai', ({ v1, key }, model) => new ChatOpenAI({ model, apiKey: key, temperature: 0, maxRetries: 0, configuration: { baseURL: v1 } }), 'finish_reason', {
-  finish: 'stop',
+const openai = (more) => ({ v1, key }, model) => new ChatOpenAI({
+  model, apiKey: key, temperature: 0, maxRetries: 0, configuration: { baseURL: v1 }, ...more,
+});
+const openaiErrors = {
   told: (error) => ({ status: error.status, code: error.code, name: error.constructor.name }),
   broken: (error) => error.code === 'engine_error',
+};
+chat('@langchain/openai', openai(), 'finish_reason', {
+  ...openaiErrors,
+  finish: 'stop',
   embed: ({ v1, key }, model, texts) => new OpenAIEmbeddings({ model, apiKey: key, maxRetries: 0, configuration: { baseURL: v1 } }).embedDocuments(texts),
 });
+chat('@langchain/openai, responses', openai({ useResponsesApi: true }), 'status', { ...openaiErrors, finish: 'completed' });
 const code = (error) => error.error?.error?.code; // the library keeps the whole body
 chat('@langchain/anthropic', ({ base, key }, model) => new ChatAnthropic({ model, apiKey: key, maxTokens: 500, maxRetries: 0, anthropicApiUrl: base }), 'stop_reason', {
   finish: 'end_turn', blind: true,

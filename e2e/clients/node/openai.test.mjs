@@ -1,21 +1,24 @@
-// openai-node: chat and embeddings.
+// openai-node: chat, embeddings and responses.
 import OpenAI from 'openai';
 import { suite } from './suite.mjs';
 
 const client = ({ v1, key }) => new OpenAI({ baseURL: v1, apiKey: key, maxRetries: 0 });
 const asked = (model, text) => ({ model, temperature: 0, messages: [{ role: 'user', content: text }] });
-const told = ({ choices: [{ message, finish_reason }], usage }) => ({
-  text: message.content, finish: finish_reason, input: usage.prompt_tokens, output: usage.completion_tokens,
-});
-
-suite('openai-node', {
-  finish: 'stop',
+const errors = {
   names: {
     401: 'AuthenticationError', 403: 'PermissionDeniedError', 404: 'NotFoundError', 413: 'APIError',
     429: 'RateLimitError', 503: 'InternalServerError',
   },
   told: (error) => ({ status: error.status, code: error.code, name: error.constructor.name }),
   broken: (error) => error instanceof OpenAI.APIError && error.code === 'engine_error',
+};
+const told = ({ choices: [{ message, finish_reason }], usage }) => ({
+  text: message.content, finish: finish_reason, input: usage.prompt_tokens, output: usage.completion_tokens,
+});
+
+suite('openai-node', {
+  ...errors,
+  finish: 'stop',
   async list(at) {
     const ids = [];
     for await (const model of client(at).models.list()) ids.push(model.id);
@@ -45,5 +48,34 @@ suite('openai-node', {
   async embed(at, model, input) {
     const { data } = await client(at).embeddings.create({ model, input });
     return data.map(({ embedding }) => embedding);
+  },
+});
+
+const response = ({ output_text, status, usage }) => ({
+  text: output_text, finish: status, input: usage.input_tokens, output: usage.output_tokens,
+});
+const streamed = (at, request, heard) => {
+  const stream = client(at).responses.stream(request);
+  stream.on('response.output_text.delta', ({ delta }) => heard(delta));
+  return stream.finalResponse();
+};
+
+suite('openai-node, responses', {
+  ...errors,
+  finish: 'completed',
+  ask: async (at, model, input) => response(await client(at).responses.create({ model, input, temperature: 0 })),
+  stream: async (at, model, input, heard) => response(await streamed(at, { model, input, temperature: 0 }, heard)),
+  async tools(at, model, input, read, stream) {
+    const ask = (request) => (stream ? streamed(at, request, () => {}) : client(at).responses.create(request));
+    const tools = [{
+      type: 'function', name: 'read', description: 'Reads a file.', strict: false,
+      parameters: { type: 'object', properties: { path: { type: 'string' } }, required: ['path'] },
+    }];
+    const first = await ask({ model, input, tools });
+    const results = first.output.filter(({ type }) => type === 'function_call').map(({ call_id, arguments: args }) => ({
+      type: 'function_call_output', call_id, output: read(JSON.parse(args)),
+    }));
+    const second = await ask({ model, input: results, tools, previous_response_id: first.id });
+    return { text: second.output_text, input: first.usage.input_tokens };
   },
 });
