@@ -5,6 +5,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"math/rand/v2"
 	"net"
 	"os"
 	"os/exec"
@@ -274,9 +275,16 @@ func await(ts *testscript.TestScript, p *process, what string, ready func() bool
 	ts.Fatalf("%s was not ready within %v\n%s", what, patience, p.said())
 }
 
+// freeAddr is an address that nothing listens at, with a port that no outgoing
+// connection is given before the process that is told it has it.
 func freeAddr(ts *testscript.TestScript) string {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	ts.Check(err)
-	defer l.Close()
-	return l.Addr().String()
+	for range 100 {
+		l, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", 10_000+rand.IntN(20_000)))
+		if err == nil {
+			defer l.Close()
+			return l.Addr().String()
+		}
+	}
+	ts.Fatalf("no port is free")
+	return ""
 }

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -37,12 +38,7 @@ func startNetwork(t *testing.T, config string) *staged {
 	}
 	t.Cleanup(func() { os.RemoveAll(dir) })
 	n := &staged{t: t, binary: kithBinary(t), dir: dir, data: filepath.Join(dir, "hub"), keys: map[string]string{}, clients: map[string]openai.Client{}}
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	addr := l.Addr().String()
-	l.Close()
+	addr := freeAddr(t)
 	n.hub = "http://" + addr
 	file := filepath.Join(dir, "hub.toml")
 	if err := os.WriteFile(file, []byte(config), 0o600); err != nil {
@@ -55,6 +51,20 @@ func startNetwork(t *testing.T, config string) *staged {
 	})
 	n.member("ada")
 	return n
+}
+
+// freeAddr is an address that nothing listens at, with a port that no outgoing
+// connection is given before the process that is told it has it.
+func freeAddr(t *testing.T) string {
+	for range 100 {
+		l, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", 10_000+rand.IntN(20_000)))
+		if err == nil {
+			defer l.Close()
+			return l.Addr().String()
+		}
+	}
+	t.Fatal("no port is free")
+	return ""
 }
 
 // start runs kith with a home of its own until it is killed, or the test ends.
