@@ -30,6 +30,7 @@ func TestScripts(t *testing.T) {
 		t.Fatalf("cannot find the binary under test: %v; run make build, or make test", err)
 	}
 	agents, _ := filepath.Abs("agents/node_modules/.bin")
+	members, _ := filepath.Abs("../docs/clients.md")
 	testscript.Run(t, testscript.Params{
 		Dir: *scripts,
 		Setup: func(env *testscript.Env) error {
@@ -40,6 +41,7 @@ func TestScripts(t *testing.T) {
 			env.Setenv("KITH_HOME", filepath.Join(home, ".kith"))
 			env.Setenv("NO_COLOR", "1")
 			env.Setenv("AGENTS", agents)
+			env.Setenv("PAGE", members)
 			env.Setenv("OTHERDAY", time.Now().UTC().AddDate(0, 0, 3).Format("Mon"))
 			env.Values[storyKey{}] = &story{procs: map[string]*process{}, streams: map[string]*streamed{}, doubles: map[string]double{}}
 			env.Defer(env.Values[storyKey{}].(*story).end)
@@ -52,6 +54,7 @@ func TestScripts(t *testing.T) {
 			"member":  member,
 			"double":  startDouble,
 			"reader":  reader,
+			"page":    page,
 			"behave":  behave,
 			"counts":  counts,
 			"call":    call,

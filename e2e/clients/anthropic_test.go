@@ -26,6 +26,7 @@ func askAnthropic(model, text string) anthropic.MessageNewParams {
 
 // The network that a newcomer starts, with its small model.
 func TestAnthropicGo(t *testing.T) {
+	t.Parallel()
 	n := dev(t)
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()

@@ -74,6 +74,7 @@ func dev(t *testing.T) network {
 }
 
 func TestOpenAIGo(t *testing.T) {
+	t.Parallel()
 	n := dev(t)
 	for _, surface := range []struct{ name, base, key string }{{"hub", n.Hub, n.APIKey}, {"local", n.Local, "anything"}} {
 		t.Run(surface.name, func(t *testing.T) {

@@ -127,11 +127,13 @@ func (n *libraries) refused(t *testing.T, ask func(r refusal, streamed bool) err
 // models, unary, stream, tools, usage, embeddings, what each refusal becomes,
 // and a stream that breaks.
 func TestLibraries(t *testing.T) {
+	t.Parallel()
 	n := startLibraries(t)
 	t.Run("openai-go", n.openAI)
 	t.Run("openai-go, responses", n.openAIResponses)
 	t.Run("anthropic-sdk-go", n.anthropic)
 	t.Run("javascript", n.javaScript)
+	t.Run("page", n.page)
 }
 
 // javaScript runs node's own tests, one file a library; what they say is what

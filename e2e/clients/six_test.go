@@ -16,6 +16,7 @@ import (
 // TestSix stages the six refusals with separate processes and asks through the
 // official library: what it makes of each is what programs branch on.
 func TestSix(t *testing.T) {
+	t.Parallel()
 	n := startNetwork(t, "")
 	n.member("ben")
 	n.member("eve")
