@@ -43,8 +43,16 @@ func TestScripts(t *testing.T) {
 			env.Setenv("AGENTS", agents)
 			env.Setenv("PAGE", members)
 			env.Setenv("OTHERDAY", time.Now().UTC().AddDate(0, 0, 3).Format("Mon"))
-			env.Values[storyKey{}] = &story{procs: map[string]*process{}, streams: map[string]*streamed{}, doubles: map[string]double{}}
-			env.Defer(env.Values[storyKey{}].(*story).end)
+			s := &story{procs: map[string]*process{}, streams: map[string]*streamed{}, doubles: map[string]double{}}
+			env.Values[storyKey{}] = s
+			env.Defer(func() {
+				s.end()
+				if t, ok := env.T().(interface{ Failed() bool }); ok && t.Failed() {
+					for name, p := range s.procs {
+						env.T().Log(name, "said:\n", p.said())
+					}
+				}
+			})
 			return os.MkdirAll(filepath.Join(home, ".kith"), 0o700)
 		},
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){

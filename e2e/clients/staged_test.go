@@ -53,15 +53,17 @@ func startNetwork(t *testing.T, config string) *staged {
 	return n
 }
 
-// freeAddr is an address that nothing listens at, with a port that no outgoing
-// connection is given before the process that is told it has it.
+// freeAddr is an address that nothing answers at. No outgoing connection is
+// given its port; and it is not tried by listening there, because a process that
+// begins just then would hold the listener until it has become its program.
 func freeAddr(t *testing.T) string {
 	for range 100 {
-		l, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", 10_000+rand.IntN(20_000)))
-		if err == nil {
-			defer l.Close()
-			return l.Addr().String()
+		addr := fmt.Sprintf("127.0.0.1:%d", 10_000+rand.IntN(20_000))
+		c, err := net.Dial("tcp", addr)
+		if err != nil {
+			return addr
 		}
+		c.Close()
 	}
 	t.Fatal("no port is free")
 	return ""
