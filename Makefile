@@ -9,7 +9,7 @@ GO      := go
 STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
 SQLC        := github.com/sqlc-dev/sqlc/cmd/sqlc@v1.31.1
 
-.PHONY: help run build build-slim llama test test-all check soak bench generate fmt setup-test clean
+.PHONY: help run build build-slim llama test test-all check soak mutate bench generate fmt setup-test clean
 
 help: ## this list
 	@awk -F':.*## ' '/^[a-z0-9-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -41,6 +41,11 @@ check: ## the quick form, before a commit
 
 soak: setup-test ## the long runs: ten million worlds, thousands of seeds
 	@scripts/soak.sh
+
+mutate: ## break the law, credentials and the queues, one way at a time: a test must notice
+	@$(GO) run ./scripts/mutate ./internal/fleet -worlds=1000
+	@$(GO) run ./scripts/mutate ./internal/credential
+	@$(GO) run ./scripts/mutate -at '^(room|queue)\.go:' ./internal/hub '-test.run=^TestRoom|^TestTenThousandWait'
 
 bench: build ## CPU a request and a chunk, beside a plain proxy and nginx
 	@cd bench && $(GO) run . 

@@ -64,6 +64,7 @@ func (t *target) post(ctx context.Context, c *http.Client, payload []byte) (*htt
 // figure is what one round of one workload on one target gave.
 type figure struct {
 	cpu   float64 // µs of the target's processes, an operation
+	first float64 // of these, its first process's: kith's hub
 	rate  float64 // operations a second
 	p50   time.Duration
 	p99   time.Duration
@@ -112,7 +113,7 @@ func unary(ctx context.Context, t *target, connections int, d time.Duration) (fi
 	if len(times) < 20*broken {
 		return figure{}, fmt.Errorf("%d of %d failed, the last with %w", broken, broken+len(times), last)
 	}
-	f := summarize(len(times), times, cpu(t.pids)-before, time.Since(began))
+	f := summarize(len(times), times, t.pids, before, time.Since(began))
 	f.broken = broken
 	return f, nil
 }
@@ -161,7 +162,7 @@ func open(ctx context.Context, t *target, rate int, d time.Duration) (figure, er
 	if len(all) < 20*broken {
 		return figure{}, fmt.Errorf("%d of %d failed, the last with %w", broken, broken+len(all), last)
 	}
-	f := summarize(len(all), all, cpu(t.pids)-before, time.Since(began))
+	f := summarize(len(all), all, t.pids, before, time.Since(began))
 	f.broken = broken
 	return f, nil
 }
@@ -188,7 +189,7 @@ func streams(ctx context.Context, t *target, payload []byte, n, rounds int) (fig
 	if int(broken.Load())*20 > n*rounds {
 		return figure{}, fmt.Errorf("%d of %d streams broke", broken.Load(), n*rounds)
 	}
-	f := summarize(int(chunks.Load()), nil, cpu(t.pids)-before, time.Since(began))
+	f := summarize(int(chunks.Load()), nil, t.pids, before, time.Since(began))
 	f.broken = int(broken.Load())
 	return f, ctx.Err()
 }
@@ -214,12 +215,19 @@ func stream(ctx context.Context, t *target, c *http.Client, payload []byte) (int
 	return n, lines.Err()
 }
 
-func summarize(n int, times []time.Duration, used, wall time.Duration) figure {
+// summarize tells what n operations cost since the processes had used before.
+func summarize(n int, times []time.Duration, pids []int, before []time.Duration, wall time.Duration) figure {
 	f := figure{count: n}
 	if n == 0 {
 		return f
 	}
-	f.cpu = float64(used.Microseconds()) / float64(n)
+	for i, used := range cpu(pids) {
+		each := float64((used - before[i]).Microseconds()) / float64(n)
+		if i == 0 {
+			f.first = each
+		}
+		f.cpu += each
+	}
 	f.rate = float64(n) / wall.Seconds()
 	if len(times) > 0 {
 		slices.Sort(times)

@@ -51,6 +51,7 @@ func measure() error {
 	kith := flag.String("kith", "bin/kith", "the binary under measurement")
 	out := flag.String("out", "", "a page whose part between the bench marks is replaced with the table")
 	only := flag.String("only", "", "measure only rigs whose name holds this")
+	alone := flag.String("load", "", "run only this workload: unary, paced, batched or open")
 	profile := flag.String("profile", "", "write the hub's CPU profile of each kith round to files that begin so")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
@@ -83,6 +84,9 @@ func measure() error {
 		{"paced", func(ctx context.Context, t *target) (figure, error) { return streams(ctx, t, paced(), 64, 4) }},
 		{"batched", func(ctx context.Context, t *target) (figure, error) { return streams(ctx, t, body(true), 16, 40) }},
 		{"open", func(ctx context.Context, t *target) (figure, error) { return open(ctx, t, 250, 2*time.Second) }},
+	}
+	if *alone != "" {
+		loads = slices.DeleteFunc(loads, func(l workload) bool { return l.name != *alone })
 	}
 	results := map[string]map[string][]figure{}
 	for round := range *rounds {
@@ -140,13 +144,22 @@ func median(figures []figure, read func(figure) float64) float64 {
 	for i, f := range figures {
 		values[i] = read(f)
 	}
+	if len(values) == 0 {
+		return 0
+	}
 	slices.Sort(values)
 	return values[len(values)/2]
 }
 
 func table(rigs []*target, results map[string]map[string][]figure, rounds int) string {
 	var s strings.Builder
-	cpuOf := func(f figure) float64 { return f.cpu }
+	cost := func(format string, rig *target, figures []figure) string {
+		text := fmt.Sprintf(format, median(figures, func(f figure) float64 { return f.cpu }))
+		if rig.admin != "" {
+			text += " (hub " + fmt.Sprintf(format, median(figures, func(f figure) float64 { return f.first })) + ")"
+		}
+		return text
+	}
 	rate := func(f figure) float64 { return f.rate }
 	ms := func(read func(figure) time.Duration) func(figure) float64 {
 		return func(f figure) float64 { return float64(read(f).Microseconds()) / 1000 }
@@ -159,8 +172,8 @@ func table(rigs []*target, results map[string]map[string][]figure, rounds int) s
 	s.WriteString("| | unary CPU µs | paced chunk CPU µs | batched chunk CPU µs | requests/s, c=16 | p50 / p99 ms, c=16 | added p50 at 250/s, µs | failed |\n|---|---|---|---|---|---|---|---|\n")
 	for _, rig := range rigs {
 		r := results[rig.name]
-		fmt.Fprintf(&s, "| %s | %.0f | %.1f | %.1f | %.0f | %.2f / %.2f | %.0f | %d |\n", rig.name,
-			median(r["unary"], cpuOf), median(r["paced"], cpuOf), median(r["batched"], cpuOf), median(r["unary"], rate),
+		fmt.Fprintf(&s, "| %s | %s | %s | %s | %.0f | %.2f / %.2f | %.0f | %d |\n", rig.name,
+			cost("%.0f", rig, r["unary"]), cost("%.1f", rig, r["paced"]), cost("%.1f", rig, r["batched"]), median(r["unary"], rate),
 			median(r["unary"], ms(func(f figure) time.Duration { return f.p50 })), median(r["unary"], ms(func(f figure) time.Duration { return f.p99 })),
 			1000*(median(r["open"], ms(func(f figure) time.Duration { return f.p50 }))-base), broken(r))
 	}

@@ -19,11 +19,10 @@ import (
 // Go runs on.
 const tick = 10 * time.Millisecond
 
-// cpu is the user and system time that processes and their children in pids
-// have used so far.
-func cpu(pids []int) time.Duration {
-	var sum time.Duration
-	for _, pid := range pids {
+// cpu is the user and system time that each of the processes has used so far.
+func cpu(pids []int) []time.Duration {
+	used := make([]time.Duration, len(pids))
+	for i, pid := range pids {
 		stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 		if err != nil {
 			continue
@@ -32,9 +31,9 @@ func cpu(pids []int) time.Duration {
 		fields := strings.Fields(string(rest))
 		user, _ := strconv.Atoi(fields[11])
 		system, _ := strconv.Atoi(fields[12])
-		sum += time.Duration(user+system) * tick
+		used[i] = time.Duration(user+system) * tick
 	}
-	return sum
+	return used
 }
 
 // bench holds what a run started, so that all of it ends with the run.

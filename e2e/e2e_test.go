@@ -71,7 +71,7 @@ func TestScripts(t *testing.T) {
 			"ended":   ended,
 			"hangup":  hangup,
 			"kill9":   kill9,
-			"stop":    stop,
+			"halt":    halt,
 			"until":   until,
 			"body":    body,
 		},

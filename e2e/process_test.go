@@ -229,9 +229,10 @@ func kill9(ts *testscript.TestScript, neg bool, args []string) {
 	ts.Fatalf("no engine worker runs under the script's processes")
 }
 
-// stop NAME interrupts a process, which must end well and soon.
-func stop(ts *testscript.TestScript, neg bool, args []string) {
-	usage(ts, neg, len(args) == 1, "stop dev|hub|daemon|HOME")
+// halt NAME interrupts a process, which must end well and soon. (stop is
+// testscript's own: it ends the script there, as passed.)
+func halt(ts *testscript.TestScript, neg bool, args []string) {
+	usage(ts, neg, len(args) == 1, "halt dev|hub|daemon|HOME")
 	p := of(ts).procs[args[0]]
 	ts.Check(p.cmd.Process.Signal(os.Interrupt))
 	select {

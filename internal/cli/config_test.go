@@ -85,6 +85,19 @@ func TestConfigProblemsNamePlaceAndRemedy(t *testing.T) {
 // inside lets cmp look into the unexported fields of the configuration.
 var inside = cmp.Exporter(func(reflect.Type) bool { return true })
 
+// No group is not the same as no word about groups.
+func TestConfigOfNoGroup(t *testing.T) {
+	for text, want := range map[string][]string{"": nil, "[share]\ngroups = []\n": {}, "[share]\ngroups = [\"lab\"]\n": {"lab"}} {
+		got := defaultDaemonFile("/home")
+		if err := parseConfig("f", []byte(text), got); err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff(want, got.Share.Groups); diff != "" {
+			t.Errorf("%q:\n%s", text, diff)
+		}
+	}
+}
+
 func TestConfigZeroValuesAreTheDefaults(t *testing.T) {
 	for _, text := range []string{"", "[daemon]\n[hub]\n[ratelimit]\n[engine]\n[discovery]\n[share]\n"} {
 		got := defaultDaemonFile("/home")

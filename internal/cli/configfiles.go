@@ -54,6 +54,10 @@ type daemonFile struct {
 		// Models are the only ones that calls from the hub may use, your own from
 		// elsewhere too; default all that this machine serves.
 		Models []string `toml:"models"`
+		// Groups are the names of the only groups whose members may use this
+		// machine; default all that you are in, and with [] none. It bars no one
+		// whom you share with yourself.
+		Groups []string `toml:"groups"`
 		// Hours are when others may use this machine; default "", always.
 		Hours hours `toml:"hours"`
 		// Timezone is the IANA zone of Hours; default "", this computer's.

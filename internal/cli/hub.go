@@ -145,7 +145,7 @@ func (p *hubProcess) wire() {
 	limits := p.config.Limits
 	p.live = registry.New(registry.Config{
 		Node: "hub", Region: p.config.Hub.Region.Text, Facts: p.records.Facts(p.config.Hub.Region.Text), Log: p.log,
-		OnChange: func(changes []fleet.Change) { p.hub.OnChange(changes) },
+		OnChange: func(changes []fleet.Change, whom fleet.Concern) { p.hub.OnChange(changes, whom) },
 		OnFree:   func(id fleet.MachineID) { p.hub.OnMachine(id) },
 	})
 	p.hub = hub.New(hub.Config{
@@ -165,6 +165,9 @@ func (p *hubProcess) wire() {
 
 // run serves until ctx ends (nil) or a part fails.
 func (p *hubProcess) run(ctx context.Context) error {
+	if err := p.hub.TakeUp(ctx); err != nil {
+		return fmt.Errorf("cannot take up the ledger of the last start: %w", err)
+	}
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return p.live.Run(ctx) })
 	group.Go(func() error { return p.hub.Run(ctx) })

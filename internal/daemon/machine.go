@@ -36,6 +36,21 @@ func (d *Daemon) machine() http.Handler {
 
 // serveRouted serves one call of the hub.
 func (d *Daemon) serveRouted(w http.ResponseWriter, r *http.Request, endpoint fleet.Endpoint) {
+	began := false
+	defer func() {
+		switch v := recover(); {
+		case v == nil:
+		case v == http.ErrAbortHandler: // a break meant for the hub, not a defect
+			panic(v)
+		default: // a defect of this call only
+			err := fault.Defect(v)
+			d.log.Error("a call from the hub failed", "id", r.Header.Get(tunnel.HeaderCorrelation), "error", err)
+			if began {
+				panic(http.ErrAbortHandler)
+			}
+			tellHub(w, r, fault.Of(err))
+		}
+	}()
 	text, err := readRequest(w, r)
 	if err != nil {
 		if tooLarge := (*http.MaxBytesError)(nil); errors.As(err, &tooLarge) {
@@ -70,6 +85,7 @@ func (d *Daemon) serveRouted(w http.ResponseWriter, r *http.Request, endpoint fl
 	}
 	defer resp.Body.Close()
 	d.engineRefused(e, head.Model, resp.StatusCode)
+	began = true
 	if err := relay(w, resp, head.Stream); err != nil {
 		if ctx.Err() == nil {
 			d.engineFailed(e, head.Model, err)

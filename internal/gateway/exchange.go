@@ -3,11 +3,8 @@ package gateway
 import (
 	"context"
 	"errors"
-	"fmt"
 	"mime"
 	"net/http"
-	"runtime"
-	"runtime/debug"
 	"strconv"
 	"strings"
 	"sync"
@@ -75,21 +72,10 @@ func newExchange(g *Edge, w http.ResponseWriter, r *http.Request) *exchange {
 func (x *exchange) run() (err error) {
 	defer func() {
 		if v := recover(); v != nil {
-			err = defect(v)
+			err = fault.Defect(v)
 		}
 	}()
 	return x.serve()
-}
-
-// defect is the error of a panic: its kind and stack for the log. The value's
-// own text is kept only when the runtime wrote it, since it could hold
-// anything else.
-func defect(v any) error {
-	text := fmt.Sprintf("panic (%T)", v)
-	if e, ok := v.(runtime.Error); ok {
-		text = e.Error()
-	}
-	return fmt.Errorf("%s\n%s", text, debug.Stack())
 }
 
 // serve makes the checks in their order: path, method, key, rate, size, body,

@@ -82,7 +82,10 @@ func (l Limits) withDefaults() Limits {
 // it came: a mux in front of it must not clean or redirect.
 func New(c Config) *Edge {
 	c.Limits = c.Limits.withDefaults()
-	g := &Edge{Config: c, on: hosted, buckets: buckets{rate: c.Rate}}
+	g := &Edge{
+		Config: c, on: hosted, buckets: buckets{rate: c.Rate},
+		late: fault.New(fault.EngineTimeout, "the answer took longer than %s: ask for less, or stream it", c.Limits.Unary),
+	}
 	if c.Identify == nil {
 		g.on = local
 	}
@@ -96,6 +99,7 @@ type Edge struct {
 	on      surface
 	buckets buckets
 	misses  misses
+	late    *fault.Fault // of a unary call past its limit
 }
 
 // ServeHTTP serves one request, its end included: the answer or the fault, the

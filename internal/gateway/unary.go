@@ -31,8 +31,7 @@ func release(buffer *[]byte) {
 // unary serves a call whose answer is told whole: it is read to its end and
 // checked before the first byte goes out.
 func (x *exchange) unary() error {
-	late := fault.New(fault.EngineTimeout, "the answer took longer than %s: ask for less, or stream it", x.g.Limits.Unary)
-	ctx, cancel := context.WithDeadlineCause(x.r.Context(), x.arrived.Add(x.g.Limits.Unary), late)
+	ctx, cancel := context.WithDeadlineCause(x.r.Context(), x.arrived.Add(x.g.Limits.Unary), x.g.late)
 	defer cancel()
 	answer, err := x.g.Backend.Do(ctx, x.call)
 	if err != nil {

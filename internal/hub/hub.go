@@ -149,13 +149,14 @@ func New(cfg Config, records Records, live *registry.Registry) *Hub {
 // under /api/, GET /tunnel for machines and POST /login for a machine that has a
 // token.
 func (h *Hub) Handler() http.Handler {
+	tunnel, login := h.guarded(h.acceptTunnel), h.guarded(h.login)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		// No mux: it would clean paths, which the edge wants as they came.
 		switch path := r.Method + " " + r.URL.Path; {
 		case path == "GET /tunnel":
-			h.acceptTunnel(w, r)
+			tunnel(w, r)
 		case path == "POST /login":
-			h.login(w, r)
+			login(w, r)
 		case strings.HasPrefix(r.URL.Path, "/api/"):
 			h.api.ServeHTTP(w, r)
 		default:
@@ -163,6 +164,11 @@ func (h *Hub) Handler() http.Handler {
 		}
 	})
 }
+
+// TakeUp brings what an earlier start left in the journal to the database. It
+// comes before the registry's first look there, which counts the day's calls of
+// each share.
+func (h *Hub) TakeUp(ctx context.Context) error { return h.ledger.flush(ctx) }
 
 // Run keeps the hub's books until ctx ends; what is pending is written first.
 func (h *Hub) Run(ctx context.Context) error {
@@ -197,12 +203,12 @@ func (h *Hub) recheck(ctx context.Context) error {
 }
 
 // OnChange takes in that facts of the store moved (nil: any of them): keys are
-// looked up anew, waiting calls decide anew, and what runs by a key or a share
-// that ended ends.
-func (h *Hub) OnChange(changes []fleet.Change) {
+// looked up anew, calls decide anew that wait for what the changes may concern,
+// and what runs by a key or a share that ended ends.
+func (h *Hub) OnChange(changes []fleet.Change, whom fleet.Concern) {
 	h.keys.forget()
 	h.recall(changes)
-	h.room.recheck()
+	h.room.recheck(whom)
 }
 
 // OnMachine takes in that a machine came, went or changed: those who wait for

@@ -143,14 +143,15 @@ func newCrowd(t *testing.T, seed uint64) *crowd {
 
 func (c *crowd) member() fleet.MemberID { return fleet.MemberID(rune('a' + c.rng.IntN(crowdMembers))) }
 
-func (c *crowd) reshare() {
-	member := c.member()
+func (c *crowd) reshare() (member fleet.MemberID) {
+	member = c.member()
 	var shares []*fleet.Share
 	for range c.rng.IntN(3) {
 		owner := c.member()
 		shares = append(shares, &fleet.Share{ID: fleet.ShareID(owner + member), Owner: owner, Member: member})
 	}
 	c.snapshot = c.snapshot.WithShares(member, shares)
+	return member
 }
 
 func (c *crowd) ask() fleet.Ask {
@@ -197,8 +198,9 @@ func (c *crowd) step() string {
 		c.waiters = slices.Delete(c.waiters, i, i+1)
 		return "leave"
 	case n < 18:
-		c.reshare()
-		c.recheck()
+		before := c.snapshot
+		member := c.reshare()
+		c.recheck(fleet.Concerned(before, c.snapshot, []fleet.Change{{Kind: fleet.SharesChanged, ID: string(member)}}))
 		return "reshare"
 	default:
 		m := *c.snapshot.Machine(fleet.MachineID(fmt.Sprint("box", c.rng.IntN(crowdMachines))))

@@ -51,6 +51,7 @@ func Run(t *testing.T, open func(t *testing.T) *store.DB) {
 		{"behind", testBehind},
 		{"usage", testUsage},
 		{"usage filter", testUsageFilter},
+		{"calls of shares", testCallsOfShares},
 		{"usage refused", testUsageRefused},
 		{"usage concurrency", testUsageConcurrency},
 		{"usage 10,000", testUsageMany},

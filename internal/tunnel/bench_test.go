@@ -2,11 +2,13 @@ package tunnel
 
 import (
 	"context"
+	"fmt"
 	"io"
 	"net"
 	"net/http"
 	"runtime"
 	"strings"
+	"sync/atomic"
 	"testing"
 )
 
@@ -24,10 +26,29 @@ func benchUnary(b *testing.B, pass passage) {
 		io.WriteString(w, answer)
 	})
 	body := strings.Repeat("q", 600)
+	var calls atomic.Int64
+	once := func() error {
+		r, err := http.NewRequest(http.MethodPost, "http://machine/v1/chat/completions", strings.NewReader(body))
+		if err != nil {
+			return err
+		}
+		r.Header.Set("Content-Type", "application/json")
+		r.Header.Set(HeaderCorrelation, fmt.Sprintf("req_01932f5e-7c1b-7000-8000-%012d", calls.Add(1)))
+		r.Header.Set(HeaderAttempt, "1 7")
+		r.Header.Set(HeaderCaller, "shared anna")
+		r.Header.Set(HeaderDeadline, "2026-11-21T12:00:00Z")
+		response, err := line.RoundTrip(r)
+		if err != nil {
+			return err
+		}
+		defer response.Body.Close()
+		_, err = io.Copy(io.Discard, response.Body)
+		return err
+	}
 	b.ReportAllocs()
 	b.RunParallel(func(pb *testing.PB) {
 		for pb.Next() {
-			if _, _, err := call(context.Background(), line, "/v1/chat/completions", body); err != nil {
+			if err := once(); err != nil {
 				b.Error(err)
 			}
 		}

@@ -275,11 +275,11 @@ func (d *Dialer) upgrade(ctx context.Context, target hubTarget, inWebSocket bool
 		raw.Close()
 		return nil, 0, err
 	}
-	c := newConn(raw, early)
+	below := withEarly(raw, early)
 	if inWebSocket {
-		c = newConn(newFrames(c, true), nil)
+		below = newFrames(below, true)
 	}
-	return c, generation, nil
+	return newConn(below), generation, nil
 }
 
 func (d *Dialer) dial(ctx context.Context, target hubTarget) (net.Conn, error) {

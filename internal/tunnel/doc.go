@@ -49,9 +49,6 @@ func http2Config() *http.HTTP2Config {
 		MaxReceiveBufferPerStream:     streamWindow,
 		SendPingTimeout:               pingEvery,
 		PingTimeout:                   pingWait,
-		// A peer that sends but never reads answers no ping either, and is
-		// never asked for one; a write that makes no progress ends it.
-		WriteByteTimeout: pingEvery + pingWait,
 	}
 }
 

@@ -21,11 +21,12 @@ import (
 func hostile(t *testing.T, h *http.HTTP2Config, handler http.HandlerFunc) *Line {
 	t.Helper()
 	ours, theirs := net.Pipe()
-	c := newConn(theirs, nil)
+	c := newConn(theirs)
+	go c.send()
 	server := &http.Server{Handler: handler, Protocols: priorKnowledge(), HTTP2: h}
 	served := make(chan struct{})
 	go func() { defer close(served); server.Serve(&oneConn{conn: c}) }()
-	line, err := newLine(t.Context(), newConn(ours, nil), 1)
+	line, err := newLine(t.Context(), newConn(ours), 1)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -143,7 +144,7 @@ func TestNeverReads(t *testing.T) {
 				time.Sleep(time.Second) // in the bubble
 			}
 		}()
-		line, err := newLine(t.Context(), newConn(ours, nil), 1)
+		line, err := newLine(t.Context(), newConn(ours), 1)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -234,7 +235,7 @@ func TestOddHub(t *testing.T) {
 func TestWindows(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a, b := net.Pipe()
-		c := newConn(b, nil)
+		c := newConn(b)
 		m := newMachine(nil, echo)
 		ended := make(chan struct{})
 		go func() { defer close(ended); newSession(m.Dialer, c, 1).run(t.Context()) }()
@@ -262,7 +263,7 @@ func TestWindows(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a, b := net.Pipe()
 		defer b.Close()
-		go newLine(t.Context(), newConn(a, nil), 1)
+		go newLine(t.Context(), newConn(a), 1)
 		io.ReadFull(b, make([]byte, len(http2.ClientPreface)))
 		frame, err := http2.NewFramer(io.Discard, b).ReadFrame()
 		if err != nil {

@@ -75,21 +75,21 @@ func Upgrade(w http.ResponseWriter, r *http.Request, config UpgradeConfig) (*Lin
 		raw.Close()
 		return nil, fmt.Errorf("cannot clear the deadlines of a tunnel: %w", err)
 	}
-	c := newConn(raw, buffered.Reader)
 	plain, agreed := hasToken(r.Header, "Upgrade", Protocol), "Upgrade: "+Protocol
 	if !plain {
 		agreed = fmt.Sprintf("Upgrade: %s\r\nSec-WebSocket-Protocol: %s\r\nSec-WebSocket-Accept: %s",
 			webSocket, webSocketProtocol, acceptance(r.Header.Get("Sec-WebSocket-Key")))
 	}
-	if _, err := fmt.Fprintf(c, "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\n%s\r\n%s: %d\r\n%s: %d\r\n\r\n",
+	if _, err := fmt.Fprintf(raw, "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\n%s\r\n%s: %d\r\n%s: %d\r\n\r\n",
 		agreed, HeaderVersion, Version, HeaderGeneration, config.Generation); err != nil {
-		c.Close()
+		raw.Close()
 		return nil, fmt.Errorf("cannot answer the upgrade of a tunnel: %w", err)
 	}
+	below := withEarly(raw, buffered.Reader)
 	if !plain {
-		c = newConn(newFrames(c, false), nil)
+		below = newFrames(below, false)
 	}
-	return newLine(r.Context(), c, config.Generation)
+	return newLine(r.Context(), newConn(below), config.Generation)
 }
 
 // checkUpgrade says what is missing for a tunnel.
@@ -125,6 +125,7 @@ func hasToken(h http.Header, name, token string) bool {
 
 // newLine begins to speak HTTP/2 on an upgraded connection, which it owns.
 func newLine(ctx context.Context, c *conn, generation int64) (*Line, error) {
+	go c.send()
 	transport := &http.Transport{
 		DialContext:            func(context.Context, string, string) (net.Conn, error) { return c, nil },
 		Protocols:              priorKnowledge(),

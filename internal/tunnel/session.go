@@ -67,7 +67,11 @@ func (s *session) run(ctx context.Context) (acked bool, err error) {
 		BaseContext:    func(net.Listener) context.Context { return ctx },
 		ErrorLog:       slog.NewLogLogger(s.dialer.logger().Handler(), slog.LevelDebug),
 	}
-	served := make(chan struct{})
+	sent, served := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(sent)
+		s.conn.send()
+	}()
 	go func() {
 		defer close(served)
 		// It returns when the connection, its only one, has ended.
@@ -75,6 +79,7 @@ func (s *session) run(ctx context.Context) (acked bool, err error) {
 	}()
 	defer func() {
 		s.conn.Close()
+		<-sent
 		<-served
 	}()
 	err = s.watch(ctx)

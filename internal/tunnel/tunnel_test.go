@@ -441,7 +441,7 @@ func TestEarlyBytes(t *testing.T) {
 	defer a.Close()
 	go func() { b.Write([]byte("later")); b.Close() }()
 	early := bufioWith(t, "early ")
-	got, _ := io.ReadAll(newConn(a, early))
+	got, _ := io.ReadAll(withEarly(a, early))
 	if !bytes.Equal(got, []byte("early later")) {
 		t.Errorf("read %q", got)
 	}

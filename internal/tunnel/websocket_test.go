@@ -250,7 +250,7 @@ func TestForeignEnds(t *testing.T) {
 		ended := make(chan struct{})
 		go func() {
 			defer close(ended)
-			newSession(newMachine(nil, echo).Dialer, newConn(ws, nil), 1).run(t.Context())
+			newSession(newMachine(nil, echo).Dialer, newConn(ws), 1).run(t.Context())
 		}()
 		line := <-out
 		if _, body, err := call(t.Context(), line, "/v1/x", payload); err != nil || body != payload {
@@ -270,7 +270,7 @@ func TestForeignEnds(t *testing.T) {
 			},
 			Handler: func(ws *websocket.Conn) {
 				ws.PayloadType = websocket.BinaryFrame
-				line, err := newLine(context.Background(), newConn(ws, nil), 7)
+				line, err := newLine(context.Background(), newConn(ws), 7)
 				if err != nil {
 					t.Error(err)
 					return

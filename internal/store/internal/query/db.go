@@ -30,6 +30,12 @@ func Prepare(ctx context.Context, db DBTX) (*Queries, error) {
 	if q.adminKindStmt, err = db.PrepareContext(ctx, adminKind); err != nil {
 		return nil, fmt.Errorf("error preparing query AdminKind: %w", err)
 	}
+	if q.callsOfSharesStmt, err = db.PrepareContext(ctx, callsOfShares); err != nil {
+		return nil, fmt.Errorf("error preparing query CallsOfShares: %w", err)
+	}
+	if q.callsOfSharesToStmt, err = db.PrepareContext(ctx, callsOfSharesTo); err != nil {
+		return nil, fmt.Errorf("error preparing query CallsOfSharesTo: %w", err)
+	}
 	if q.changesAfterStmt, err = db.PrepareContext(ctx, changesAfter); err != nil {
 		return nil, fmt.Errorf("error preparing query ChangesAfter: %w", err)
 	}
@@ -268,6 +274,16 @@ func (q *Queries) Close() error {
 	if q.adminKindStmt != nil {
 		if cerr := q.adminKindStmt.Close(); cerr != nil {
 			err = fmt.Errorf("error closing adminKindStmt: %w", cerr)
+		}
+	}
+	if q.callsOfSharesStmt != nil {
+		if cerr := q.callsOfSharesStmt.Close(); cerr != nil {
+			err = fmt.Errorf("error closing callsOfSharesStmt: %w", cerr)
+		}
+	}
+	if q.callsOfSharesToStmt != nil {
+		if cerr := q.callsOfSharesToStmt.Close(); cerr != nil {
+			err = fmt.Errorf("error closing callsOfSharesToStmt: %w", cerr)
 		}
 	}
 	if q.changesAfterStmt != nil {
@@ -686,6 +702,8 @@ type Queries struct {
 	tx                     *sql.Tx
 	addUsageDayStmt        *sql.Stmt
 	adminKindStmt          *sql.Stmt
+	callsOfSharesStmt      *sql.Stmt
+	callsOfSharesToStmt    *sql.Stmt
 	changesAfterStmt       *sql.Stmt
 	deleteGroupStmt        *sql.Stmt
 	deleteGroupMemberStmt  *sql.Stmt
@@ -769,6 +787,8 @@ func (q *Queries) WithTx(tx *sql.Tx) *Queries {
 		tx:                     tx,
 		addUsageDayStmt:        q.addUsageDayStmt,
 		adminKindStmt:          q.adminKindStmt,
+		callsOfSharesStmt:      q.callsOfSharesStmt,
+		callsOfSharesToStmt:    q.callsOfSharesToStmt,
 		changesAfterStmt:       q.changesAfterStmt,
 		deleteGroupStmt:        q.deleteGroupStmt,
 		deleteGroupMemberStmt:  q.deleteGroupMemberStmt,
