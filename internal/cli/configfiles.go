@@ -98,6 +98,12 @@ type hubFile struct {
 		// Total is how long a streamed call may take in all; default "30m".
 		Total duration `toml:"total"`
 	} `toml:"limits"`
+	Responses struct {
+		// Keep is how long a turn of /v1/responses can be referred to by its id,
+		// sealed so that nobody without the id can read it; "0s" is never, default
+		// "24h".
+		Keep duration `toml:"keep"`
+	} `toml:"responses"`
 	// RateLimit bounds each key and machine credential; 0 is off (decisions 4).
 	RateLimit struct {
 		// RPS is requests a second; default 50.

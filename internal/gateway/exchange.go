@@ -36,7 +36,9 @@ type exchange struct {
 	settled bool // the body was read, or seen to
 	tooMuch bool // the body is over the limit
 	call    *Call
-	routed  bool // the call was handed to the Backend
+	// response is the answer to a call of the responses dialect that is translated.
+	response *dialect.Response
+	routed   bool // the call was handed to the Backend
 
 	// mu orders what the handler and the heartbeat write.
 	mu       sync.Mutex
@@ -144,9 +146,12 @@ func (x *exchange) infer() error {
 	}
 	var head dialect.Head
 	var chat []byte
-	if x.route.endpoint == fleet.Messages {
+	switch {
+	case x.route.endpoint == fleet.Messages:
 		head, chat, err = x.translate(body)
-	} else {
+	case x.route.endpoint == fleet.Responses && x.g.on == hosted:
+		head, chat, err = x.respond(body)
+	default:
 		head, err = dialect.Peek(body)
 	}
 	if err != nil {

@@ -44,10 +44,15 @@ func (x *exchange) unary() error {
 		return x.faultOf(ctx, err)
 	}
 	body := *pooled
-	if x.call.translated(answer) {
-		body, x.usage, err = dialect.AppendMessage(nil, body, x.messageID(), x.call.Model)
-	} else {
+	switch {
+	case !x.call.translated(answer):
 		x.usage, err = dialect.CheckUnary(body)
+	case x.response != nil:
+		if x.usage, err = x.response.Whole(body); err == nil {
+			body = x.conclude()
+		}
+	default:
+		body, x.usage, err = dialect.AppendMessage(nil, body, x.messageID(), x.call.Model)
 	}
 	if err != nil {
 		return err
