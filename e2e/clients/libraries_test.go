@@ -114,7 +114,7 @@ func (n *libraries) refused(t *testing.T, ask func(r refusal, streamed bool) err
 		for _, streamed := range []bool{false, true} {
 			t.Run(fmt.Sprintf("%d %s/streamed=%t", r.status, r.code, streamed), func(t *testing.T) {
 				err := ask(r, streamed)
-				for tries := 0; r.status == 429 && tries < 5 && strings.Contains(err.Error(), "404"); tries++ {
+				for tries := 0; r.status == 429 && tries < 5 && err != nil && strings.Contains(err.Error(), "404"); tries++ {
 					err = ask(r, streamed) // the bucket was full
 				}
 				check(t, r, err)

@@ -1,11 +1,10 @@
 // What every official client library for JavaScript must see of kith, given
-// nothing but a base URL and a key. clients_test.go starts the network and says
-// in KITH_E2E where it is; each library's file says how it is asked.
+// nothing but a base URL and a key. libraries_test.go starts the network, says in
+// KITH_E2E where it is, and runs these files; each says how its library is asked.
 import { test, describe } from 'node:test';
 import assert from 'node:assert/strict';
 
-/** The network: base URLs, keys, and which model shows what. */
-export const network = JSON.parse(process.env.KITH_E2E ?? '{}');
+const network = JSON.parse(process.env.KITH_E2E);
 
 const here = { v1: `${network.base}/v1`, base: network.base, key: network.keys.ada };
 const limited = { v1: `${network.limited.base}/v1`, base: network.limited.base, key: network.limited.key };
