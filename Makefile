@@ -42,10 +42,9 @@ check: ## the quick form, before a commit
 soak: setup-test ## the long runs: ten million worlds, thousands of seeds
 	@scripts/soak.sh
 
-mutate: ## break the law, credentials and the queues, one way at a time: a test must notice
+mutate: ## break the law and the credentials, one way at a time: a test must notice
 	@$(GO) run ./scripts/mutate ./internal/fleet -worlds=1000
 	@$(GO) run ./scripts/mutate ./internal/credential
-	@$(GO) run ./scripts/mutate -at '^(room|queue)\.go:' ./internal/hub '-test.run=^TestRoom|^TestTenThousandWait'
 
 bench: build ## CPU a request and a chunk, beside a plain proxy and nginx
 	@cd bench && $(GO) run . 
