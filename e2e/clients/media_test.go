@@ -75,11 +75,11 @@ func speechEngine() http.Handler {
 // TestAudio is the official library against both surfaces: five formats, the
 // stream, and the refusals that a program branches on.
 func TestAudio(t *testing.T) {
-	n := startNetwork(t)
+	n := startNetwork(t, "")
 	n.member("eve")
 	engine := httptest.NewServer(speechEngine())
 	t.Cleanup(engine.Close)
-	n.serve("box", fmt.Sprintf("[engine]\nbuiltin = false\n[discovery]\nenabled = false\n[audio]\nengine = %q\nmax_upload = \"1MiB\"\n", engine.URL))
+	n.daemon("box", fmt.Sprintf("[engine]\nbuiltin = false\n[discovery]\nenabled = false\n[audio]\nengine = %q\nmax_upload = \"1MiB\"\n", engine.URL))
 	var status struct{ Local string }
 	n.until("the daemon tells where it is", func() error {
 		out, err := exec.Command("env", "KITH_HOME="+filepath.Join(n.dir, "box"), n.binary, "status", "--json").Output()
