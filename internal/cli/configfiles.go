@@ -74,6 +74,10 @@ type daemonFile struct {
 		// Models are the only ones that calls from the hub may use, your own from
 		// elsewhere too; default all that this machine serves.
 		Models []string `toml:"models"`
+		// Groups are the names of the only groups whose members may use this
+		// machine; default all that you are in, and with [] none. It bars no one
+		// whom you share with yourself.
+		Groups []string `toml:"groups"`
 		// Hours are when others may use this machine; default "", always.
 		Hours hours `toml:"hours"`
 		// Timezone is the IANA zone of Hours; default "", this computer's.
@@ -133,6 +137,12 @@ type hubFile struct {
 		// Total is how long a streamed call may take in all; default "30m".
 		Total duration `toml:"total"`
 	} `toml:"limits"`
+	Responses struct {
+		// Keep is how long a turn of /v1/responses can be referred to by its id,
+		// sealed so that nobody without the id can read it; "0s" is never, default
+		// "24h".
+		Keep duration `toml:"keep"`
+	} `toml:"responses"`
 	// RateLimit bounds each key and machine credential; 0 is off (decisions 4).
 	RateLimit struct {
 		// RPS is requests a second; default 50.

@@ -78,6 +78,7 @@ func defaultHubFile(home string) *hubFile {
 	c.Limits.FirstByte.Duration = 10 * time.Minute
 	c.Limits.Idle.Duration = 2 * time.Minute
 	c.Limits.Total.Duration = 30 * time.Minute
+	c.Responses.Keep.Duration = 24 * time.Hour
 	c.RateLimit.RPS, c.RateLimit.Burst, c.RateLimit.Connections = 50, 100, 200
 	return c
 }

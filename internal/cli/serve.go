@@ -248,6 +248,7 @@ func (m *machine) daemonConfig(builtin *engine.Engine) daemon.Config {
 		Builtin:   builtin,
 		Discovery: engine.Config{Usual: c.Discovery.Enabled},
 		Sharing:   c.sharing(),
+		Groups:    c.Share.Groups,
 		Unshared:  !c.Share.Enabled,
 		Log:       m.log,
 	}

@@ -68,7 +68,7 @@ func (d *Daemon) askCheck() {
 }
 
 // serveSpeech serves one transcription of the hub.
-func (d *Daemon) serveSpeech(w http.ResponseWriter, r *http.Request) {
+func (d *Daemon) serveSpeech(w http.ResponseWriter, r *http.Request, began *bool) {
 	limit := d.config.Audio.MaxUpload
 	form, err := gateway.ReadTranscription(r.Header.Get("Content-Type"), http.MaxBytesReader(w, r.Body, limit+dialect.FormRoom), limit)
 	f := (*fault.Fault)(nil)
@@ -83,5 +83,5 @@ func (d *Daemon) serveSpeech(w http.ResponseWriter, r *http.Request) {
 		panic(http.ErrAbortHandler) // the hub gave the call up, or there is no room to keep it
 	}
 	defer form.Close()
-	d.serveCall(w, r, engine.Request{Endpoint: fleet.Transcriptions, Model: form.Model, Stream: form.Stream, Form: form})
+	d.serveCall(w, r, began, engine.Request{Endpoint: fleet.Transcriptions, Model: form.Model, Stream: form.Stream, Form: form})
 }

@@ -60,6 +60,9 @@ type Config struct {
 	// Models are the only ones offered to the hub, for the owner's own calls from
 	// elsewhere, too; empty: all.
 	Models []fleet.ModelID
+	// Groups are the names of the only groups whose members may use this machine;
+	// nil: all that its owner is in.
+	Groups []string
 	// Unshared keeps the tunnel closed: nothing of the hub's runs here. Calls of
 	// this machine still go to the hub.
 	Unshared bool

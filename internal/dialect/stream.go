@@ -23,7 +23,7 @@ type Stream struct {
 	// member's machine: its comments stay as they are and its faults keep their
 	// codes.
 	Trusted bool
-	// Events, if set, turns what is taken into events of the messages dialect,
+	// Events, if set, turns what is taken into events of another dialect,
 	// which are then passed on in its place. Set it before the first Take.
 	Events *Events
 	// Speech says that the stream is a transcript and not a chat: its events have

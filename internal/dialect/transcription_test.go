@@ -295,9 +295,18 @@ func FuzzTranscription(f *testing.F) {
 	f.Add(form("file:a.wav=sound", "model=m"), "B")
 	f.Add(form("model=m", "prompt=a\"b\r\nc", "x\"y=z", "file:a.b=s"), "B")
 	f.Add("--B\r\n\r\n\r\n--B--", "B")
+	spool, err := os.Create(filepath.Join(f.TempDir(), "spool"))
+	if err != nil {
+		f.Fatal(err)
+	}
+	read := func(t *testing.T, contentType string, body io.Reader) (*Transcription, error) {
+		if _, err := spool.Seek(0, io.SeekStart); err != nil {
+			t.Fatal(err)
+		}
+		return ReadTranscription(contentType, body, spool, 1<<10)
+	}
 	f.Fuzz(func(t *testing.T, body, boundary string) {
-		kind := mime.FormatMediaType("multipart/form-data", map[string]string{"boundary": boundary})
-		got, err := readForm(t, kind, body, 1<<10)
+		got, err := read(t, mime.FormatMediaType("multipart/form-data", map[string]string{"boundary": boundary}), strings.NewReader(body))
 		if err != nil {
 			if _, ok := errors.AsType[*fault.Fault](err); !ok {
 				t.Fatalf("%v is no fault", err)
@@ -309,7 +318,7 @@ func FuzzTranscription(f *testing.F) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		again, err := readForm(t, contentType, string(text), 1<<10)
+		again, err := read(t, contentType, bytes.NewReader(text))
 		if err != nil {
 			t.Fatalf("what was read is refused when it is encoded: %v", err)
 		}

@@ -3,11 +3,8 @@ package gateway
 import (
 	"context"
 	"errors"
-	"fmt"
 	"mime"
 	"net/http"
-	"runtime"
-	"runtime/debug"
 	"strconv"
 	"strings"
 	"sync"
@@ -39,7 +36,9 @@ type exchange struct {
 	settled bool // the body was read, or seen to
 	tooMuch bool // the body is over the limit
 	call    *Call
-	routed  bool // the call was handed to the Backend
+	// response is the answer to a call of the responses dialect that is translated.
+	response *dialect.Response
+	routed   bool // the call was handed to the Backend
 
 	// mu orders what the handler and the heartbeat write.
 	mu       sync.Mutex
@@ -75,21 +74,10 @@ func newExchange(g *Edge, w http.ResponseWriter, r *http.Request) *exchange {
 func (x *exchange) run() (err error) {
 	defer func() {
 		if v := recover(); v != nil {
-			err = defect(v)
+			err = fault.Defect(v)
 		}
 	}()
 	return x.serve()
-}
-
-// defect is the error of a panic: its kind and stack for the log. The value's
-// own text is kept only when the runtime wrote it, since it could hold
-// anything else.
-func defect(v any) error {
-	text := fmt.Sprintf("panic (%T)", v)
-	if e, ok := v.(runtime.Error); ok {
-		text = e.Error()
-	}
-	return fmt.Errorf("%s\n%s", text, debug.Stack())
 }
 
 // serve makes the checks in their order: path, method, key, rate, size, body,
@@ -186,14 +174,15 @@ func (x *exchange) read(call *Call) (head dialect.Head, err error) {
 	if call.Body, err = x.readBody(); err != nil {
 		return head, err
 	}
-	switch call.Endpoint {
-	case fleet.Messages:
-		if x.g.on == local { // only who speaks it serves it there
-			call.Header = ownHeaders(x.r.Header)
-			return dialect.Peek(call.Body)
-		}
+	switch {
+	case call.Endpoint == fleet.Messages && x.g.on == local: // only who speaks it serves it there
+		call.Header = ownHeaders(x.r.Header)
+		return dialect.Peek(call.Body)
+	case call.Endpoint == fleet.Messages:
 		head, call.chat, err = x.translate(call.Body)
-	case fleet.EmbeddingsEndpoint:
+	case call.Endpoint == fleet.Responses && x.g.on == hosted:
+		head, call.chat, err = x.respond(call.Body)
+	case call.Endpoint == fleet.EmbeddingsEndpoint:
 		head, err = dialect.PeekEmbeddings(call.Body)
 	default:
 		head, err = dialect.Peek(call.Body)

@@ -39,7 +39,9 @@ type Config struct {
 	// Finished is told how each Call that reached the Backend ended, after its
 	// last byte was written. May be nil.
 	Finished func(*Call, Outcome)
-	Log      *slog.Logger
+	// Turns keeps the turns of the responses dialect; nil: none are kept.
+	Turns *Turns
+	Log   *slog.Logger
 }
 
 // Limits bound one call (decisions 3, 4; S8). Zero is the default in brackets.

@@ -115,7 +115,7 @@ func (x *exchange) tell(f *fault.Fault) {
 	x.arm(time.Now())
 	if x.began {
 		if x.call != nil && x.call.Stream {
-			_, _ = x.w.Write(x.lastFrame(f))
+			_, _ = x.w.Write(x.lastFrames(f))
 			_ = x.control.Flush()
 		}
 		return
@@ -140,9 +140,12 @@ func (x *exchange) tell(f *fault.Fault) {
 	_, _ = x.w.Write(body)
 }
 
-// lastFrame is what tells the fault in a stream that has begun.
-func (x *exchange) lastFrame(f *fault.Fault) []byte {
-	if x.call.Endpoint == fleet.Responses {
+// lastFrames are what tells the fault in a stream that has begun.
+func (x *exchange) lastFrames(f *fault.Fault) []byte {
+	switch {
+	case x.response != nil:
+		return x.response.Fail(f, x.id)
+	case x.call.Endpoint == fleet.Responses: // an upstream's own, which nobody here follows
 		return dialect.AppendResponsesFault(nil, f, x.id)
 	}
 	return dialect.AppendFaultFrame(nil, x.shape, f, x.id)

@@ -45,14 +45,18 @@ func (x *exchange) unary() error {
 	}
 	body, contentType := *pooled, "application/json"
 	switch {
-	case x.call.translated(answer):
-		body, x.usage, err = dialect.AppendMessage(nil, body, x.messageID(), x.call.Model)
 	case x.call.Form != nil:
 		body, contentType, x.usage, err = x.call.Form.Answer(body)
 	case dialect.Native(answer.Endpoint):
 		x.usage, err = dialect.CheckNative(body)
-	default:
+	case !x.call.translated(answer):
 		x.usage, err = dialect.CheckUnary(body)
+	case x.response != nil:
+		if x.usage, err = x.response.Whole(body); err == nil {
+			body = x.conclude()
+		}
+	default:
+		body, x.usage, err = dialect.AppendMessage(nil, body, x.messageID(), x.call.Model)
 	}
 	if err != nil {
 		return err

@@ -51,10 +51,13 @@ func Run(t *testing.T, open func(t *testing.T) *store.DB) {
 		{"behind", testBehind},
 		{"usage", testUsage},
 		{"usage filter", testUsageFilter},
+		{"calls of shares", testCallsOfShares},
 		{"usage refused", testUsageRefused},
 		{"usage concurrency", testUsageConcurrency},
 		{"usage 10,000", testUsageMany},
 		{"stories", testStories},
+		{"turns", testTurns},
+		{"turn bounds", testTurnBounds},
 	} {
 		t.Run(promise.name, func(t *testing.T) { promise.test(t, open(t)) })
 	}

@@ -79,6 +79,7 @@ type Accounts interface {
 
 	Machines(ctx context.Context, ownerID string) ([]account.Machine, error)
 	OwnMachine(ctx context.Context, ownerID, id string) (account.Machine, error)
+	RevokeMachine(ctx context.Context, id string, now time.Time) error
 	KeepOutOwn(ctx context.Context, ownerID, groupID, machineID string, out bool) error
 	KeepOutOfAll(ctx context.Context, ownerID, machineID string, out bool) error
 
@@ -126,6 +127,7 @@ var routes = []route{
 	{"POST", "/api/groups/{group}/admins", (*API).runsOrg, (*API).makeAdmin},
 
 	{"GET", "/api/machines", nil, (*API).listMachines},
+	{"DELETE", "/api/machines/{machine}", (*API).owns, (*API).revokeMachine},
 	{"POST", "/api/machines/{machine}/control", (*API).owns, (*API).controlMachine},
 	{"POST", "/api/machines/{machine}/keep-out", (*API).owns, (*API).keepOut},
 
@@ -179,8 +181,14 @@ func (a *API) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	writeFault(w, f, id)
 }
 
-// answer finds the route, checks who asks, and asks it.
-func (a *API) answer(r *request, h http.Header, late error) (any, error) {
+// answer finds the route, checks who asks, and asks it. A panic is a defect of
+// this request only.
+func (a *API) answer(r *request, h http.Header, late error) (answer any, err error) {
+	defer func() {
+		if v := recover(); v != nil {
+			answer, err = nil, fault.Defect(v)
+		}
+	}()
 	var found *route
 	var methods []string
 	for i := range routes {
@@ -205,7 +213,6 @@ func (a *API) answer(r *request, h http.Header, late error) (any, error) {
 	if !ok {
 		return nil, fault.New(fault.InvalidAPIKey, "no valid API key: send Authorization: Bearer with an API key or a machine's credential")
 	}
-	var err error
 	if r.caller, err = a.Identify(r.Context(), secret); err != nil {
 		return nil, err
 	}
@@ -221,7 +228,7 @@ func (a *API) answer(r *request, h http.Header, late error) (any, error) {
 			return nil, err
 		}
 	}
-	answer, err := found.serve(a, r)
+	answer, err = found.serve(a, r)
 	if err == nil && r.Method != http.MethodGet {
 		a.Log.Info("member act", "member", r.me, "method", found.method, "path", found.path)
 		a.Changed()
