@@ -399,3 +399,39 @@ func TestRoutedPanic(t *testing.T) {
 		}
 	}
 }
+
+// What other programs run at an engine is not free for calls of the hub.
+func TestOthersAtTheEngine(t *testing.T) {
+	e := enginetest.New(enginetest.LlamaCpp, enginetest.Options{Slots: 2, Behaviour: enginetest.Behaviour{Fault: enginetest.Hang}})
+	r := run(t, Config{}, e)
+	free := func(want int) {
+		t.Helper()
+		r.finder.Look(t.Context())
+		ad, _ := r.advertise()
+		if ad.Free != want || ad.Models[0].Free != want || ad.Slots != 2 {
+			t.Errorf("%d of %d slots free, %d of the model's; want %d", ad.Free, ad.Slots, ad.Models[0].Free, want)
+		}
+		_, release, refusal := r.admit("test-model", fleet.ChatCompletions, false, time.Now())
+		if (refusal == "") != (want > 0) {
+			t.Errorf("with %d free: refused %q", want, refusal)
+		}
+		if release != nil {
+			release()
+		}
+	}
+	free(2)
+	for n := 1; n <= 2; n++ {
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		go func() {
+			req, _ := http.NewRequestWithContext(ctx, http.MethodPost, e.URL()+"/v1/chat/completions", strings.NewReader(chat(false)))
+			if resp, err := http.DefaultClient.Do(req); err == nil {
+				resp.Body.Close()
+			}
+		}()
+		if err := e.Wait(t.Context(), func(c enginetest.Counts) bool { return c.Running == n }); err != nil {
+			t.Fatal(err)
+		}
+		free(2 - n)
+	}
+}

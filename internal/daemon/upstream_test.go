@@ -260,7 +260,9 @@ func TestUpstreamGoesWrong(t *testing.T) {
 		status int
 		code   fault.Code
 	}{
-		"redirect":    {func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, other.URL+r.URL.Path, 307) }, 502, fault.EngineError},
+		"redirect": {func(w http.ResponseWriter, r *http.Request) {
+			http.Redirect(w, r, other.URL+r.URL.Path, http.StatusTemporaryRedirect)
+		}, 502, fault.EngineError},
 		"400 quoting": {quotes(400), 400, fault.InvalidRequest},
 		"401 quoting": {quotes(401), 502, fault.EngineError},
 		"403 quoting": {quotes(403), 502, fault.EngineError},

@@ -98,6 +98,9 @@ func (p *place) ask(method, path, body string) page {
 	return page{status: resp.StatusCode, header: resp.Header, body: text}
 }
 
+// NothingListens is why there is no engine where nobody is at home.
+const NothingListens = "nothing listens there"
+
 // errSlow marks a place that is there and did not answer in time.
 var errSlow = errors.New("it did not answer")
 
@@ -107,7 +110,7 @@ func (p *place) why(err error) error {
 	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, os.ErrDeadlineExceeded):
 		return fmt.Errorf("%w within %v", errSlow, p.wait)
 	case errors.Is(err, syscall.ECONNREFUSED):
-		return errors.New("nothing listens there")
+		return errors.New(NothingListens)
 	default:
 		return fmt.Errorf("it cannot be asked: %w", err)
 	}
