@@ -266,6 +266,10 @@ func TestUpstreamGoesWrong(t *testing.T) {
 		"400 quoting": {quotes(400), 400, fault.InvalidRequest},
 		"401 quoting": {quotes(401), 502, fault.EngineError},
 		"403 quoting": {quotes(403), 502, fault.EngineError},
+		"401 in part": {func(w http.ResponseWriter, r *http.Request) {
+			w.WriteHeader(401)
+			_, _ = io.WriteString(w, `{"error":{"message":"wrong key: sk-canary-0123******cdef"}}`)
+		}, 502, fault.EngineError},
 		"404":         {quotes(404), 404, fault.ModelNotFound},
 		"429":         {quotes(429), 503, fault.CapacityFull},
 		"500 quoting": {quotes(500), 502, fault.EngineError},

@@ -54,11 +54,11 @@ func TestNoKindIsTakenForAnother(t *testing.T) {
 // found and told apart; one that listens at both is one.
 func TestOnePortTwoAddresses(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		doubles := oneOfEach()
-		ollama := doubles[enginetest.Ollama].Transport()
+		same := enginetest.Options{Models: []enginetest.Model{{ID: "m"}}}
+		ollama := enginetest.New(enginetest.Ollama, same).Transport()
 		f := finder(t, Config{Usual: true, Transport: atPorts{
-			"127.0.0.1:8080":  doubles[enginetest.LlamaCpp].Transport(),
-			"[::1]:8080":      doubles[enginetest.MLX].Transport(),
+			"127.0.0.1:8080":  enginetest.New(enginetest.LlamaCpp, same).Transport(),
+			"[::1]:8080":      enginetest.New(enginetest.MLX, same).Transport(),
 			"127.0.0.1:11434": ollama,
 			"[::1]:11434":     ollama,
 		}})

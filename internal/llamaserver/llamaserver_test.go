@@ -337,6 +337,9 @@ func TestMemory(t *testing.T) {
 
 	r.fit(1000, 200)
 	r.says("one", "hello")
+	if m, _ := r.memory(); m.free != 200<<20-r.server("one").facts.size {
+		t.Errorf("%d bytes are free beside what is mapped", m.free)
+	}
 	r.fit(1000, 70) // as the system sees it now
 	if why := r.Why("other"); why != "" {
 		t.Errorf("the idle one can make room, but: %q", why)
