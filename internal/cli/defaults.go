@@ -75,6 +75,7 @@ func defaultHubFile(home string) *hubFile {
 	c.Limits.Idle.Duration = 2 * time.Minute
 	c.Limits.Total.Duration = 30 * time.Minute
 	c.RateLimit.RPS, c.RateLimit.Burst, c.RateLimit.Connections = 50, 100, 200
+	c.Site.SignUp.Text = "invite"
 	return c
 }
 

@@ -83,6 +83,33 @@ func (a *API) owns(r *request) (err error) {
 	return notFound(err, "you have no machine with the id %.80q", id)
 }
 
+// revokeMachine is DELETE /api/machines/{machine}: its credential is good for
+// nothing from here on, and its tunnel ends. What the ledger has of it stays.
+func (a *API) revokeMachine(r *request) (any, error) {
+	err := a.Accounts.RevokeMachine(r.Context(), r.machine.ID, time.Now().UTC())
+	if err != nil {
+		return nil, notFound(err, "machine %q was revoked already", r.machine.Name)
+	}
+	return map[string]string{"id": r.machine.ID, "name": r.machine.Name, "state": "revoked"}, nil
+}
+
+// renameMachine is POST /api/machines/{machine}/name {"name"}.
+func (a *API) renameMachine(r *request) (any, error) {
+	ask, err := read[struct {
+		Name string `json:"name"`
+	}](r)
+	if err != nil {
+		return nil, err
+	}
+	if f := CheckName(ask.Name); f != nil {
+		return nil, f
+	}
+	if err := a.Accounts.RenameMachine(r.Context(), r.me, r.machine.ID, ask.Name); err != nil {
+		return nil, taken(notFound(err, "machine %q was revoked", r.machine.Name), "you have a machine named %q already", ask.Name)
+	}
+	return map[string]string{"id": r.machine.ID, "name": ask.Name, "state": "renamed"}, nil
+}
+
 // Control is a change of the owner's to a machine: what is nil stays as it is.
 type Control struct {
 	// Paused stops, or begins again, to take calls; those that run finish.
