@@ -266,6 +266,9 @@ func (s *Site) secureHeaders(h http.Header) {
 // serves it. A refused POST is told on the page that it came from.
 func (s *Site) visit(v *visit, h http.Header, body []byte, late error) (out reply, err error) {
 	found, methods, values := s.findPage(v.Method, v.URL)
+	if v.me, err = s.whoIs(v.Context()); err != nil {
+		return reply{}, err
+	}
 	switch {
 	case methods == nil:
 		return reply{}, fault.New(fault.RouteNotFound, "there is no such page")
@@ -282,9 +285,6 @@ func (s *Site) visit(v *visit, h http.Header, body []byte, late error) (out repl
 		return reply{}, late
 	}
 	if v.form, err = formOf(v.Request, body); err != nil {
-		return reply{}, err
-	}
-	if v.me, err = s.whoIs(v.Context()); err != nil {
 		return reply{}, err
 	}
 	if found.may == members && v.me.ID == "" {

@@ -38,7 +38,8 @@ type world struct {
 	refuse   error // what Control answers
 	limit    error // what Admit answers
 	missed   []fleet.ModelID
-	blind    bool // nothing can be confirmed
+	blind    bool              // nothing can be confirmed
+	keys     map[string]string // secrets of API keys, and whose they are
 }
 
 func newWorld(t *testing.T) *world {
@@ -99,6 +100,9 @@ func check(t *testing.T, err error) {
 }
 
 func (w *world) identify(_ context.Context, secret string) (Caller, error) {
+	if whose, ok := w.keys[secret]; ok {
+		return Caller{Member: fleet.MemberID(w.members[whose].ID), Name: whose, KeyID: "key_of_" + whose}, nil
+	}
 	m, ok := w.members[secret]
 	if !ok {
 		return Caller{}, fault.New(fault.InvalidAPIKey, "who is that?")

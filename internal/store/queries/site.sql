@@ -27,7 +27,7 @@ INSERT INTO sessions (id, member_id, data, created, seen, expires) VALUES ($1, $
 -- with nothing new to keep is not written.
 -- name: TouchSession :exec
 UPDATE sessions SET data = $2, seen = $3, expires = $4
-WHERE id = $1 AND (data <> $2 OR seen < $3 - 60000);
+WHERE id = $1 AND (data <> $2 OR seen < cast($3 AS bigint) - 60000);
 
 -- name: Session :one
 SELECT * FROM sessions WHERE id = $1 AND expires > sqlc.arg(now);

@@ -480,7 +480,7 @@ func (q *Queries) StoriesOf(ctx context.Context, arg StoriesOfParams) ([]string,
 
 const touchSession = `-- name: TouchSession :exec
 UPDATE sessions SET data = $2, seen = $3, expires = $4
-WHERE id = $1 AND (data <> $2 OR seen < $3 - 60000)
+WHERE id = $1 AND (data <> $2 OR seen < cast($3 AS bigint) - 60000)
 `
 
 type TouchSessionParams struct {
