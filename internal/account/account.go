@@ -93,14 +93,19 @@ type LoginToken struct {
 
 // Share says that the owner's machines are candidates for one member.
 type Share struct {
-	ID         string
-	OwnerID    string
-	MemberID   string
+	ID       string
+	OwnerID  string
+	MemberID string
+	Limits
+	Created time.Time
+}
+
+// Limits are what a share may carry. The zero Limits are none.
+type Limits struct {
 	Models     []string // empty: every model
 	Hours      string   // as `kith hours set` writes them; empty: the machine's own
 	Concurrent int      // 0: no limit
 	PerDay     int      // requests a day; 0: no limit
-	Created    time.Time
 }
 
 // NamedShare is a share with its members' names.
@@ -117,6 +122,7 @@ type Invite struct {
 	LastFour string
 	Uses     int // how many may accept it
 	Used     int // how many did
+	Limits       // of the shares it makes
 	Created  time.Time
 	Expires  time.Time
 	Revoked  time.Time // zero: live

@@ -11,6 +11,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/kith/kith/internal/daemon"
 )
 
 // said is what one command did.
@@ -319,6 +321,54 @@ func TestLoginRefused(t *testing.T) {
 	check(t, kith(t, "", "login", "--hub", server.URL, "--token", "kitht_home_s"), said{3, "", "cannot sign in: the login token is wrong"})
 	if _, err := os.Stat(filepath.Join(home, "credential")); err == nil {
 		t.Error("a refused sign-in left a credential")
+	}
+}
+
+// The credential is gone after each way in which a sign-out can go; whether the
+// hub still knows it is told.
+func TestLogout(t *testing.T) {
+	handler := http.Handler(nil)
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { handler.ServeHTTP(w, r) }))
+	defer server.Close()
+	for what, c := range map[string]struct {
+		answer func(http.ResponseWriter, string)
+		out    []string
+		json   string
+	}{
+		"revoked":         {words(`{"state":"revoked"}`), []string{"signed out of HUB", "revoked there and removed here"}, `"revoked":true}`},
+		"revoked already": {refuse(401, "invalid_api_key", "wrong"), []string{"signed out of HUB"}, `"revoked":true}`},
+		"no hub":          {nil, []string{"removed here\n", "HUB still knows it: cannot", "kith admin machine revoke mch_1"}, `"revoked":false,"trouble":"cannot `},
+		"a hub in need":   {refuse(500, "internal_error", "sorry"), []string{"HUB still knows it: cannot revoke the credential: sorry"}, `"revoked":false`},
+	} {
+		for _, flags := range [][]string{nil, {"--json"}} {
+			home, hub := t.TempDir(), server.URL
+			t.Setenv("KITH_HOME", home)
+			t.Setenv("KITH_HUB", "http://127.0.0.1:1") // another hub than this machine's
+			log := new([]asked)
+			if c.answer == nil {
+				hub = "http://127.0.0.1:1"
+			} else {
+				handler, log = double(t, c.answer)
+			}
+			if err := daemon.SaveCredential(home, daemon.Credential{Hub: hub, Machine: "mch_1", Secret: "kithm_home_s"}); err != nil {
+				t.Fatal(err)
+			}
+			got := kith(t, "", append([]string{"logout"}, flags...)...)
+			words := strings.ReplaceAll(got.out, hub, "HUB")
+			want := c.out
+			if flags != nil {
+				want = []string{`{"hub":"HUB","machine":"mch_1",` + c.json}
+			}
+			for _, part := range want {
+				if got.status != 0 || got.err != "" || !strings.Contains(words, part) {
+					t.Errorf("%s: %+v does not say %q", what, got, part)
+				}
+			}
+			if c.answer != nil && (len(*log) != 1 || (*log)[0] != asked{"DELETE", "/api/machines/mch_1", "Bearer kithm_home_s", ""}) {
+				t.Errorf("%s: asked %+v", what, *log)
+			}
+			check(t, kith(t, "", "logout"), said{3, "", "cannot sign out: this machine is not signed in"})
+		}
 	}
 }
 

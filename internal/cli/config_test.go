@@ -85,6 +85,19 @@ func TestConfigProblemsNamePlaceAndRemedy(t *testing.T) {
 // inside lets cmp look into the unexported fields of the configuration.
 var inside = cmp.Exporter(func(reflect.Type) bool { return true })
 
+// No group is not the same as no word about groups.
+func TestConfigOfNoGroup(t *testing.T) {
+	for text, want := range map[string][]string{"": nil, "[share]\ngroups = []\n": {}, "[share]\ngroups = [\"lab\"]\n": {"lab"}} {
+		got := defaultDaemonFile("/home")
+		if err := parseConfig("f", []byte(text), got); err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff(want, got.Share.Groups); diff != "" {
+			t.Errorf("%q:\n%s", text, diff)
+		}
+	}
+}
+
 func TestConfigZeroValuesAreTheDefaults(t *testing.T) {
 	for _, text := range []string{"", "[daemon]\n[hub]\n[ratelimit]\n[engine]\n[discovery]\n[share]\n"} {
 		got := defaultDaemonFile("/home")
@@ -108,7 +121,7 @@ func TestConfigIsRead(t *testing.T) {
 	dir := t.TempDir()
 	file := filepath.Join(dir, "hub.toml")
 	text := "[hub]\nlisten = \"0.0.0.0:443\"\npublic_url = \"https://hub.example/\"\ndata = \"data\"\n" +
-		"[limits]\nbody = \"64KiB\"\nwait = \"90s\"\n[tls]\ncertificate = \"c.pem\"\nkey = \"/k.pem\"\n"
+		"[limits]\nbody = \"64KiB\"\nwait = \"90s\"\n[responses]\nkeep = \"1h\"\n[tls]\ncertificate = \"c.pem\"\nkey = \"/k.pem\"\n"
 	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -122,6 +135,7 @@ func TestConfigIsRead(t *testing.T) {
 	want.Hub.Data = filepath.Join(dir, "data")
 	want.Limits.Body.Bytes = 64 << 10
 	want.Limits.Wait.Duration = 90 * time.Second
+	want.Responses.Keep.Duration = time.Hour
 	want.TLS.Certificate, want.TLS.Key = filepath.Join(dir, "c.pem"), "/k.pem"
 	if diff := cmp.Diff(want, got, inside); diff != "" {
 		t.Errorf("read (-want +got):\n%s", diff)

@@ -151,14 +151,19 @@ func openHub(ctx context.Context, config *hubFile, log *slog.Logger) (p *hubProc
 // wire makes the hub and its registry, each of which tells the other.
 func (p *hubProcess) wire() {
 	limits := p.config.Limits
+	keep := p.config.Responses.Keep.Duration
+	if keep == 0 {
+		keep = -1 // never
+	}
 	p.live = registry.New(registry.Config{
 		Node: "hub", Region: p.config.Hub.Region.Text, Facts: p.records.Facts(p.config.Hub.Region.Text), Log: p.log,
-		OnChange: func(changes []fleet.Change) { p.hub.OnChange(changes) },
+		OnChange: func(changes []fleet.Change, whom fleet.Concern) { p.hub.OnChange(changes, whom) },
 		OnFree:   func(id fleet.MachineID) { p.hub.OnMachine(id) },
 	})
 	p.hub = hub.New(hub.Config{
 		Region: p.config.Hub.Region.Text,
 		Wait:   limits.Wait.Duration, WaitStream: limits.WaitStream.Duration, FirstByte: limits.FirstByte.Duration,
+		KeepResponses: keep,
 		Edge: gateway.Config{
 			Rate: gateway.Rate{PerSecond: float64(p.config.RateLimit.RPS), Burst: int(p.config.RateLimit.Burst)},
 			Limits: gateway.Limits{
@@ -174,6 +179,9 @@ func (p *hubProcess) wire() {
 
 // run serves until ctx ends (nil) or a part fails.
 func (p *hubProcess) run(ctx context.Context) error {
+	if err := p.hub.TakeUp(ctx); err != nil {
+		return fmt.Errorf("cannot take up the ledger of the last start: %w", err)
+	}
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return p.live.Run(ctx) })
 	group.Go(func() error { return p.hub.Run(ctx) })

@@ -5,9 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"net/http"
 	"net/url"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -59,10 +61,11 @@ func (a *app) signIn(ctx context.Context, data, address, token string) error {
 		return err
 	}
 	next := "its daemon connects now"
-	if _, err := control(data).call(ctx, "tell the daemon of the sign-in", http.MethodPost, "/signin", nil, nil); err != nil {
-		if _, off := errors.AsType[unreachable](err); !off {
-			return err
-		}
+	runs, err := readAgain(ctx, data)
+	if err != nil {
+		return err
+	}
+	if !runs {
 		next = "start its daemon with `kith serve`"
 	}
 	if a.json {
@@ -92,6 +95,15 @@ func signedInTo(data string) string {
 	return saved.Hub
 }
 
+// readAgain has a daemon that runs on data read the credential again.
+func readAgain(ctx context.Context, data string) (runs bool, err error) {
+	_, err = control(data).call(ctx, "tell the daemon", http.MethodPost, "/signin", nil, nil)
+	if _, off := errors.AsType[unreachable](err); off {
+		return false, nil
+	}
+	return err == nil, err
+}
+
 // redeem turns a login token into a machine, called as this computer is, and
 // its credential.
 func redeem(ctx context.Context, hub *client, token string) (daemon.Credential, error) {
@@ -102,4 +114,74 @@ func redeem(ctx context.Context, hub *client, token string) (daemon.Credential, 
 	}
 	made.Hub = hub.base
 	return made, nil
+}
+
+// hubPatience is how long a hub may take to revoke a credential before this
+// machine forgets it all the same.
+const hubPatience = 15 * time.Second
+
+func (a *app) logout() *cobra.Command {
+	return &cobra.Command{
+		Use: "logout", Short: "Revoke this machine's credential at its hub, and forget it", Args: cobra.NoArgs,
+		Long: "Revoke this machine's credential at its hub, and forget it. Its calls from the hub end. Where the hub\n" +
+			"cannot be reached, the credential is forgotten here, and you are told how to revoke it there.",
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			config, err := loadDaemonFile(a.home, "")
+			if err != nil {
+				return err
+			}
+			return a.signOut(cmd.Context(), config.Daemon.Data)
+		},
+	}
+}
+
+// signOut revokes the credential kept in data at its hub, if that answers, and
+// removes it in any case.
+func (a *app) signOut(ctx context.Context, data string) error {
+	saved, err := daemon.LoadCredential(data)
+	if errors.Is(err, fs.ErrNotExist) {
+		return notSignedIn("cannot sign out: this machine is not signed in")
+	}
+	if err != nil {
+		return err
+	}
+	trouble := revoke(ctx, saved)
+	if err := daemon.RemoveCredential(data); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("cannot remove the credential: %w", err)
+	}
+	if _, err := readAgain(ctx, data); err != nil {
+		return err
+	}
+	if a.json {
+		out := struct {
+			Hub     string `json:"hub"`
+			Machine string `json:"machine"`
+			Revoked bool   `json:"revoked"` // at the hub
+			Trouble string `json:"trouble,omitzero"`
+		}{Hub: saved.Hub, Machine: saved.Machine, Revoked: trouble == nil}
+		if trouble != nil {
+			out.Trouble = oneLine(trouble.Error())
+		}
+		return a.printJSON(out)
+	}
+	if trouble == nil {
+		a.say("signed out of %s: the credential of this machine is revoked there and removed here\n", saved.Hub)
+		return nil
+	}
+	a.say("the credential of this machine is removed here\n")
+	a.say("%s still knows it: %s. Have its operator run `kith admin machine revoke %s`, or send it DELETE /api/machines/%s with an API key of yours.\n",
+		saved.Hub, oneLine(trouble.Error()), saved.Machine, saved.Machine)
+	return nil
+}
+
+// revoke ends a credential at its hub; one that is no longer good there has
+// ended already.
+func revoke(ctx context.Context, c daemon.Credential) error {
+	ctx, cancel := context.WithTimeout(ctx, hubPatience)
+	defer cancel()
+	_, err := toHub(c.Hub, c.Secret).call(ctx, "revoke the credential", http.MethodDelete, api("machines", c.Machine), nil, nil)
+	if refused := (*refusal)(nil); errors.As(err, &refused) && refused.code == "invalid_api_key" {
+		return nil
+	}
+	return err
 }

@@ -76,6 +76,25 @@ func (l limits) String() string {
 	return strings.Join(words, "; ")
 }
 
+// flags lets a command take the limits.
+func (l *limits) flags(cmd *cobra.Command) {
+	cmd.Flags().StringSliceVar(&l.Models, "models", nil, "only these models, by their exact ids, separated by commas")
+	cmd.Flags().StringVar(&l.Hours, "hours", "", `only in these hours of each machine's zone, like "Mon-Fri 18:00-23:00"`)
+	cmd.Flags().IntVar(&l.Concurrent, "concurrent", 0, "at most so many calls at once")
+	cmd.Flags().IntVar(&l.PerDay, "per-day", 0, "at most so many calls a day (UTC)")
+}
+
+// check refuses what the hub would refuse, before it is asked.
+func (l *limits) check() error {
+	if _, err := fleet.ParseHours(l.Hours, ""); err != nil {
+		return failure{exitWrongUse, err}
+	}
+	if l.Concurrent < 0 || l.PerDay < 0 {
+		return wrongUse("cannot share with a negative limit; 0 is no limit")
+	}
+	return nil
+}
+
 type shareRow struct {
 	Owner     string    `json:"owner"`
 	With      string    `json:"with"`
@@ -124,11 +143,8 @@ func (a *app) addShare() *cobra.Command {
 			"given here replace those before.",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			in.With = args[0]
-			if _, err := fleet.ParseHours(in.Hours, ""); err != nil {
-				return failure{exitWrongUse, err}
-			}
-			if in.Concurrent < 0 || in.PerDay < 0 {
-				return wrongUse("cannot share with a negative limit; 0 is no limit")
+			if err := in.check(); err != nil {
+				return err
 			}
 			var made shareRow
 			return a.askAccount(cmd.Context(), "share", http.MethodPost, api("shares"), in, &made, func() {
@@ -136,10 +152,7 @@ func (a *app) addShare() *cobra.Command {
 			})
 		},
 	}
-	cmd.Flags().StringSliceVar(&in.Models, "models", nil, "only these models, by their exact ids, separated by commas")
-	cmd.Flags().StringVar(&in.Hours, "hours", "", `only in these hours of each machine's zone, like "Mon-Fri 18:00-23:00"`)
-	cmd.Flags().IntVar(&in.Concurrent, "concurrent", 0, "at most so many calls at once")
-	cmd.Flags().IntVar(&in.PerDay, "per-day", 0, "at most so many calls a day (UTC)")
+	in.flags(cmd)
 	return cmd
 }
 
@@ -147,14 +160,20 @@ func (a *app) invite() *cobra.Command {
 	in := struct {
 		Uses    int    `json:"uses"`
 		Expires string `json:"expires"`
+		limits
 	}{}
 	cmd := &cobra.Command{
 		Use: "invite", Short: "Make a code that shares your machines with whoever accepts it", Args: cobra.NoArgs,
+		Long: "Make a code that shares your machines with whoever accepts it, within the limits given.",
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := in.check(); err != nil {
+				return err
+			}
 			var made struct {
 				Code    string    `json:"code"`
 				Uses    int       `json:"uses"`
 				Expires time.Time `json:"expires"`
+				limits
 			}
 			return a.askAccount(cmd.Context(), "make the invite", http.MethodPost, api("invites"), in, &made, func() {
 				a.say("%s\n", strong(made.Code))
@@ -162,12 +181,13 @@ func (a *app) invite() *cobra.Command {
 				if made.Uses > 1 {
 					times = fmt.Sprintf("%d times", made.Uses)
 				}
-				a.say("%s\n", faint(fmt.Sprintf("Whoever runs `kith accept CODE` may use your machines. It works %s, until %s, and is shown this once.", times, day(made.Expires))))
+				a.say("%s\n", faint(fmt.Sprintf("Whoever runs `kith accept CODE` may use your machines: %s. It works %s, until %s, and is shown this once.", made.limits, times, day(made.Expires))))
 			})
 		},
 	}
 	cmd.Flags().IntVar(&in.Uses, "uses", 1, "how many may accept it")
 	cmd.Flags().StringVar(&in.Expires, "expires", "7d", "how long it works, like 7d or 12h")
+	in.flags(cmd)
 	return cmd
 }
 
@@ -177,9 +197,15 @@ func (a *app) accept() *cobra.Command {
 		RunE: func(cmd *cobra.Command, args []string) error {
 			var made struct {
 				Owner string `json:"owner"`
+				State string `json:"state"`
+				limits
 			}
 			return a.askAccount(cmd.Context(), "accept the invite", http.MethodPost, api("invites", "accept"), map[string]string{"code": args[0]}, &made, func() {
-				a.say("%s shares with you; `kith models --account` lists what you can use\n", strong(made.Owner))
+				if made.State != "accepted" { // before, within limits that stay as they were
+					a.say("%s shares with you already; `kith share list` says within which limits\n", strong(made.Owner))
+					return
+				}
+				a.say("%s shares with you: %s; `kith models --account` lists what you can use\n", strong(made.Owner), made.limits)
 			})
 		},
 	}

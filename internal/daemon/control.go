@@ -27,8 +27,10 @@ type Status struct {
 	Sharing Sharing `json:"sharing"`
 	Open    bool    `json:"open"`  // inside the sharing hours just now
 	Slots   int     `json:"slots"` // in force: the owner's, else the engines'
-	Routed  int     `json:"routed"`
-	Own     int     `json:"own"` // running calls of the local surface
+	// Groups are the only ones that this machine serves; absent: every one.
+	Groups []string `json:"groups,omitzero"`
+	Routed int      `json:"routed"`
+	Own    int      `json:"own"` // running calls of the local surface
 
 	Models  []fleet.ModelID `json:"models"`
 	Engines []EngineStatus  `json:"engines"` // the built-in one, and each place that was looked at
@@ -80,6 +82,7 @@ func (d *Daemon) socketSurface(local http.Handler) http.Handler {
 		"POST /drain":  d.serveDrain,
 		"POST /hours":  d.serveHours,
 		"POST /discover": func(w http.ResponseWriter, r *http.Request) {
+			d.askCheck()
 			d.finder.Look(r.Context())
 			writeJSON(w, http.StatusOK, d.Status())
 		},
@@ -93,6 +96,13 @@ func (d *Daemon) socketSurface(local http.Handler) http.Handler {
 	}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if serve := routes[r.Method+" "+r.URL.Path]; serve != nil {
+			defer func() { // a defect of this request only
+				if v := recover(); v != nil {
+					err := fault.Defect(v)
+					d.log.Error("a request of the owner's failed", "request", r.Method+" "+r.URL.Path, "error", err)
+					refuse(w, fault.Of(err))
+				}
+			}()
 			serve(w, r)
 			return
 		}
@@ -224,7 +234,7 @@ func (d *Daemon) Status() Status {
 	routed, own := d.desk.load("")
 	s := Status{
 		Version: d.config.Version, Started: d.started,
-		Sharing: sharing, Open: hours.Open(time.Now()), Slots: d.slots(sharing), Routed: routed, Own: own,
+		Sharing: sharing, Open: hours.Open(time.Now()), Slots: d.slots(sharing), Groups: d.config.Groups, Routed: routed, Own: own,
 		Models: []fleet.ModelID{}, Engines: []EngineStatus{},
 	}
 	if e := d.config.Builtin; e != nil {
@@ -232,6 +242,9 @@ func (d *Daemon) Status() Status {
 	}
 	for _, f := range d.finder.Report() {
 		s.Engines = append(s.Engines, EngineStatus(f))
+	}
+	if d.audio != nil {
+		s.Engines = append(s.Engines, EngineStatus(d.audio.Finding()))
 	}
 	for _, o := range d.board.offers() {
 		s.Models = append(s.Models, fleet.ModelID(o.ID))
@@ -245,7 +258,10 @@ func (d *Daemon) Status() Status {
 // refuseChange tells the owner's program why not, in the envelope of the local
 // surface, so that one reader does for both.
 func refuseChange(w http.ResponseWriter, err error) {
-	f := fault.New(fault.InvalidRequest, "%v", err)
+	refuse(w, fault.New(fault.InvalidRequest, "%v", err))
+}
+
+func refuse(w http.ResponseWriter, f *fault.Fault) {
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(f.Status())
 	_, _ = w.Write(dialect.AppendFault(nil, dialect.Chat, f, "")) // the only error is a client that left

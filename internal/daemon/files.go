@@ -86,6 +86,12 @@ func SaveCredential(home string, c Credential) error {
 	return writePrivate(filepath.Join(home, credentialFile), c)
 }
 
+// RemoveCredential forgets the credential kept in home; where there is none it
+// is fs.ErrNotExist.
+func RemoveCredential(home string) error {
+	return os.Remove(filepath.Join(home, credentialFile))
+}
+
 // readPrivate decodes the JSON file at path into v, unless anybody but its
 // owner may read or change it.
 func readPrivate(path string, v any) error {

@@ -128,7 +128,7 @@ func (d *Daemon) advertise() (tunnel.Advertisement, <-chan struct{}) {
 	slots := d.slots(sharing)
 	ad := tunnel.Advertisement{
 		Name: d.config.Name, Paused: sharing.Paused, Hours: sharing.Hours, Timezone: sharing.Timezone,
-		Slots: slots, Free: max(0, slots-routed-local), Local: local,
+		Slots: slots, Free: max(0, slots-routed-local), Local: local, Groups: d.config.Groups,
 	}
 	for _, m := range d.board.offers() {
 		if d.shares(fleet.ModelID(m.ID)) {

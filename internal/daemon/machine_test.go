@@ -173,7 +173,7 @@ func TestHeldOff(t *testing.T) {
 		}
 		model := engine.Model{ID: "m", Families: []fleet.Family{fleet.Chat}, Endpoints: []fleet.Endpoint{fleet.ChatCompletions}, Slots: 1}
 		e := builtinOf(enginetest.New(enginetest.Plain, enginetest.Options{}), model)
-		b := newBoard(e, finder)
+		b := newBoard(e, finder, nil)
 		b.hold(e, "m")
 		if offers := b.offers(); len(offers) != 0 {
 			t.Errorf("offered %+v", offers)
@@ -359,5 +359,43 @@ func TestRoutedNonsense(t *testing.T) {
 	}
 	if runs := e.Counts().Runs; runs != 0 {
 		t.Errorf("the engine ran %d times", runs)
+	}
+}
+
+// crashes is an engine's way that panics: at once, or with "late" after the
+// first bytes of its answer.
+type crashes struct{ late bool }
+
+func (c crashes) RoundTrip(*http.Request) (*http.Response, error) {
+	if !c.late {
+		panic("the secret inside")
+	}
+	return &http.Response{
+		StatusCode: 200, Header: http.Header{"Content-Type": {"text/event-stream"}}, ContentLength: -1,
+		Body: io.NopCloser(io.MultiReader(strings.NewReader("data: {\"choices\":[{\"delta\":{\"content\":\"one\"}}]}\n\n"), crashes{})),
+	}, nil
+}
+
+func (crashes) Read([]byte) (int, error) { panic("the secret inside") }
+
+// A defect in the daemon is one call's only: the hub is told, or sees the answer
+// break, the stack is in the log under the call's id, and the next call is served.
+func TestRoutedPanic(t *testing.T) {
+	for _, late := range []bool{false, true} {
+		crashing := engine.Builtin("crashing", crashes{late}, []engine.Model{{
+			ID: "crashing", Families: []fleet.Family{fleet.Chat}, Endpoints: []fleet.Endpoint{fleet.ChatCompletions}, Slots: 1,
+		}})
+		r, _, l := joined(t, Config{Builtin: crashing}, enginetest.New(enginetest.Plain, enginetest.Options{}))
+		resp := l.served("/v1/chat/completions", strings.Replace(chat(late), "test-model", "crashing", 1), tunnel.HeaderCorrelation, "req_crash")
+		text, err := io.ReadAll(resp.Body)
+		if late != (err != nil) || !late && (resp.StatusCode != 500 || !strings.Contains(string(text), `"internal_error"`)) {
+			t.Errorf("late %t: status %d, body %s, then %v", late, resp.StatusCode, text, err)
+		}
+		if said := r.log.String() + string(text); strings.Contains(said, "secret") || !strings.Contains(said, "panic (string)") || !strings.Contains(said, "id=req_crash") {
+			t.Errorf("late %t: said %s", late, said)
+		}
+		if resp := l.served("/v1/chat/completions", chat(false)); resp.StatusCode != 200 {
+			t.Errorf("late %t: the next call: status %d", late, resp.StatusCode)
+		}
 	}
 }

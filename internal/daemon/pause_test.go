@@ -4,6 +4,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -187,10 +188,13 @@ func TestHoursAcrossClockChanges(t *testing.T) {
 }
 
 // [share] models: the hub is offered those alone, and gets no others; programs
-// here are served all.
+// here are served all. [share] groups: the hub is told.
 func TestModelsForTheHub(t *testing.T) {
 	e := enginetest.New(enginetest.Ollama, enginetest.Options{Models: []enginetest.Model{{ID: "test-model"}, {ID: "private"}}})
-	r, _, l := joined(t, Config{Models: []fleet.ModelID{"test-model", "absent"}}, e)
+	r, _, l := joined(t, Config{Models: []fleet.ModelID{"test-model", "absent"}, Groups: []string{"lab"}}, e)
+	if !slices.Equal(l.ad.Groups, []string{"lab"}) || !slices.Equal(r.Status().Groups, []string{"lab"}) {
+		t.Errorf("limited to %q, in the status %q", l.ad.Groups, r.Status().Groups)
+	}
 	if len(l.ad.Models) != 1 || l.ad.Models[0].ID != "test-model" {
 		t.Errorf("offered %+v", l.ad.Models)
 	}

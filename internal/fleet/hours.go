@@ -3,7 +3,7 @@ package fleet
 import (
 	"errors"
 	"fmt"
-	"strconv"
+	"slices"
 	"strings"
 	"time"
 )
@@ -31,19 +31,13 @@ const maxWindows = 64
 
 const minutesADay = 24 * 60
 
-// weekdays are the words of ParseHours, in its order: the week starts on Monday.
-var weekdays = [7]struct {
-	word string
-	day  time.Weekday
-}{
-	{"Mon", time.Monday},
-	{"Tue", time.Tuesday},
-	{"Wed", time.Wednesday},
-	{"Thu", time.Thursday},
-	{"Fri", time.Friday},
-	{"Sat", time.Saturday},
-	{"Sun", time.Sunday},
+// weekdays are in the order of ParseHours: the week starts on Monday.
+var weekdays = []time.Weekday{
+	time.Monday, time.Tuesday, time.Wednesday, time.Thursday, time.Friday, time.Saturday, time.Sunday,
 }
+
+// word is the day's in ParseHours: Mon, Tue, …
+func word(day time.Weekday) string { return day.String()[:3] }
 
 // ParseHours reads weekly windows as `kith hours set` takes them:
 //
@@ -83,15 +77,16 @@ func parseWindow(text string) (window, error) {
 	if len(fields) < 2 {
 		return window{}, fmt.Errorf(`cannot read the hours %.40q: write days and a window, like "Mon-Fri 18:00-23:00"`, text)
 	}
-	days, err := parseDays(strings.Join(fields[:len(fields)-1], ""))
-	if err != nil {
-		return window{}, err
+	words := strings.Join(fields[:len(fields)-1], "")
+	days := parseDays(words)
+	if days == 0 {
+		return window{}, fmt.Errorf("cannot read the days %.40q: write Mon, Tue, Wed, Thu, Fri, Sat or Sun, as in Mon-Fri or Sat,Sun", words)
 	}
 	times := fields[len(fields)-1]
-	start, end, ok := strings.Cut(times, "-")
+	start, end, _ := strings.Cut(times, "-")
 	from, ok1 := parseMinute(start)
 	to, ok2 := parseMinute(end)
-	if !ok || !ok1 || !ok2 || from == minutesADay {
+	if !ok1 || !ok2 || from == minutesADay {
 		return window{}, fmt.Errorf("cannot read the window %.40q: write it from 00:00 to 24:00, like 18:00-23:00", times)
 	}
 	if to == 0 {
@@ -103,8 +98,8 @@ func parseWindow(text string) (window, error) {
 	return window{days: days, from: from, to: to}, nil
 }
 
-func parseDays(text string) (uint8, error) {
-	var days uint8
+// parseDays reads the days of a window; none if it cannot.
+func parseDays(text string) (days uint8) {
 	for item := range strings.SplitSeq(text, ",") {
 		first, last, isRange := strings.Cut(item, "-")
 		if !isRange {
@@ -112,35 +107,29 @@ func parseDays(text string) (uint8, error) {
 		}
 		i, j := weekday(first), weekday(last)
 		if i < 0 || j < 0 {
-			return 0, fmt.Errorf("cannot read the days %.40q: write Mon, Tue, Wed, Thu, Fri, Sat or Sun, as in Mon-Fri or Sat,Sun", text)
+			return 0
 		}
 		for ; i != j; i = (i + 1) % 7 {
-			days |= 1 << weekdays[i].day
+			days |= 1 << weekdays[i]
 		}
-		days |= 1 << weekdays[j].day
+		days |= 1 << weekdays[j]
 	}
-	return days, nil
+	return days
 }
 
-// weekday is the place of a word in weekdays, or -1.
-func weekday(word string) int {
-	for i := range weekdays {
-		if strings.EqualFold(weekdays[i].word, word) {
-			return i
-		}
-	}
-	return -1
+// weekday is the place in weekdays of the day of that word; negative: none.
+func weekday(text string) int {
+	return slices.IndexFunc(weekdays, func(day time.Weekday) bool { return strings.EqualFold(word(day), text) })
 }
 
 // parseMinute reads HH:MM, 00:00 to 24:00, as minutes of the day.
 func parseMinute(text string) (int, bool) {
-	if len(text) != len("00:00") || text[2] != ':' {
-		return 0, false
+	if text == "24:00" {
+		return minutesADay, true
 	}
-	hour, err1 := strconv.ParseUint(text[:2], 10, 8)
-	minute, err2 := strconv.ParseUint(text[3:], 10, 8)
-	at := int(hour*60 + minute)
-	return at, err1 == nil && err2 == nil && minute < 60 && at <= minutesADay
+	const layout = "15:04"
+	t, err := time.Parse(layout, text)
+	return t.Hour()*60 + t.Minute(), err == nil && len(text) == len(layout)
 }
 
 // Always reports whether the hours have no windows: they never close.
@@ -195,19 +184,19 @@ func (h Hours) String() string {
 func (w window) daysString() string {
 	var items []string
 	for i := 0; i < len(weekdays); i++ {
-		if !w.on(weekdays[i].day) {
+		if !w.on(weekdays[i]) {
 			continue
 		}
 		last := i
-		for last+1 < len(weekdays) && w.on(weekdays[last+1].day) {
+		for last+1 < len(weekdays) && w.on(weekdays[last+1]) {
 			last++
 		}
 		if last-i >= 2 {
-			items = append(items, weekdays[i].word+"-"+weekdays[last].word)
+			items = append(items, word(weekdays[i])+"-"+word(weekdays[last]))
 			i = last
 			continue
 		}
-		items = append(items, weekdays[i].word)
+		items = append(items, word(weekdays[i]))
 	}
 	return strings.Join(items, ",")
 }

@@ -3,7 +3,6 @@ package fleet
 import (
 	"iter"
 	"math"
-	"slices"
 	"sync/atomic"
 	"time"
 )
@@ -95,6 +94,9 @@ type Machine struct {
 	Hours      Hours
 	// KeptOut says that its owner keeps it out of every group.
 	KeptOut bool
+	// Groups are the names of the only groups that it serves; nil: every one of
+	// its owner's.
+	Groups []string
 	// Slots is how many requests it runs at once in all.
 	Slots  int
 	Offers []Offer
@@ -185,18 +187,14 @@ func (l *Load) HoldOut(until time.Time) { l.heldOut.Store(until.UnixNano()) }
 func (l *Load) TTFT() time.Duration { return time.Duration(l.ttft.Load()) }
 
 // ObserveTTFT takes one measured time to first token into the running mean, in
-// which each weighs an eighth. An offer's Load is what Route looks at.
+// which each weighs an eighth; of two at one instant only one may count. An
+// offer's Load is what Route looks at.
 func (l *Load) ObserveTTFT(d time.Duration) {
-	for {
-		old := l.ttft.Load()
-		mean := old + (int64(d)-old)/8
-		if old == 0 {
-			mean = int64(d)
-		}
-		if l.ttft.CompareAndSwap(old, mean) {
-			return
-		}
+	mean := d
+	if old := l.TTFT(); old != 0 {
+		mean = old + (d-old)/8
 	}
+	l.ttft.Store(int64(mean))
 }
 
 // free is what is left of so many slots; negative when they were made fewer.
@@ -219,12 +217,10 @@ func (l *Load) reserve(slots int) bool {
 func (l *Load) release() { l.inFlight.Add(-1) }
 
 // settle gives the machine what it needs in a Snapshot: the Loads of the
-// version before it, or new ones, and its mark. It writes only what is missing,
-// because a copy of a machine that is already shared may come back here.
+// version before it, or new ones, and its mark. Of its offers it writes only what
+// is missing, because a copy of a machine has those of one that is shared already.
 func (m *Machine) settle(before *Machine) {
-	if m.mark == 0 {
-		m.mark = fnv1a(string(m.ID))
-	}
+	m.mark = fnv1a(string(m.ID))
 	if m.Load == nil && before != nil {
 		m.Load = before.Load
 	}
@@ -250,13 +246,6 @@ func fnv1a(s string) uint64 {
 		h = (h ^ uint64(s[i])) * 1099511628211
 	}
 	return h
-}
-
-// sameOffers reports whether both versions offer the same ids for the same families.
-func sameOffers(a, b *Machine) bool {
-	return slices.EqualFunc(a.Offers, b.Offers, func(x, y Offer) bool {
-		return x.ID == y.ID && x.Families == y.Families
-	})
 }
 
 // Kept is a machine as the store keeps it over a restart of the hub: whose it

@@ -46,7 +46,8 @@ type Share struct {
 	Hours      Hours
 	Concurrent int // calls at once; 0: no limit
 	PerDay     int // calls started in one UTC day; 0: no limit
-	// Load is nil until the share is in a Snapshot.
+	// Load is the one of the version before it from when it is in a Snapshot; of a
+	// share that is new there the one it came with, or else an unused one.
 	Load *ShareLoad
 }
 
@@ -55,6 +56,14 @@ type Share struct {
 type ShareLoad struct {
 	running atomic.Int64
 	today   atomic.Uint64 // the UTC day, in days since 1970, << 32 | calls started in it
+}
+
+// NewShareLoad is the use of a share of which so many calls were started on the
+// UTC day of now, and none runs.
+func NewShareLoad(now time.Time, started int) *ShareLoad {
+	l := new(ShareLoad)
+	l.today.Store(day(now)<<32 | uint64(uint32(started)))
+	return l
 }
 
 // covers reports whether the model is within the share.

@@ -86,7 +86,7 @@ func (st *Standing) sight(best *Sighting, m *Machine, o *Offer, now time.Time, o
 			found, best.State, best.Share = true, state, share
 		}
 	}
-	if st.group == nil || found && best.State == Ready {
+	if st.group == nil {
 		return found
 	}
 	if state := m.state(Grouped, nil, now, room); !found || state > best.State {
@@ -103,9 +103,7 @@ func (m *Machine) state(class Class, share *Share, now time.Time, room bool) Sta
 		return Returning
 	case !m.Online, m.Load.heldOut.Load() > now.UnixNano():
 		return Offline
-	case class != Own && !m.Hours.Open(now):
-		return OutsideHours
-	case share != nil && !share.Hours.openIn(now, m.Hours.zone):
+	case class != Own && !m.Hours.Open(now), share != nil && !share.Hours.openIn(now, m.Hours.zone):
 		return OutsideHours
 	case m.Paused:
 		return Paused
@@ -129,7 +127,7 @@ func (m *Machine) room(o *Offer, owed Owed) (free, total int) {
 	if o.Slots == 0 {
 		return free, total
 	}
-	if f := o.Load.free(o.Slots) - owedModel; free > 0 && f*total < free*o.Slots {
+	if f := o.Load.free(o.Slots) - owedModel; f*total < free*o.Slots {
 		return f, o.Slots
 	}
 	return free, total
@@ -198,10 +196,7 @@ func (w *walk) shared(see func(*Machine, Standing) bool) bool {
 // grouped shows the machines of one group, but for those shown before: of
 // sharers, and of members of an earlier group.
 func (w *walk) grouped(id GroupID, model ModelID, see func(*Machine, Standing) bool) bool {
-	c, ok := w.s.groups.Get(id)
-	if !ok {
-		return true
-	}
+	c, _ := w.s.groups.Get(id)
 	if model == "" {
 		for _, member := range c.members {
 			if !w.member(c, member, see) {
@@ -234,7 +229,7 @@ func (w *walk) member(c *circle, n int, see func(*Machine, Standing) bool) bool 
 	}
 	for _, m := range p.machines {
 		group := c.Group
-		if m.KeptOut || c.keepsOut(m.ID) {
+		if !c.admits(m) {
 			group = w.common(p, m)
 		}
 		if group != nil && !see(m, Standing{Class: Grouped, group: group}) {
@@ -244,25 +239,18 @@ func (w *walk) member(c *circle, n int, see func(*Machine, Standing) bool) bool 
 	return true
 }
 
-// standing is the caller's with one machine; false if it is out of reach.
-func (w *walk) standing(m *Machine) (Standing, bool) {
-	if w.me == &nobody {
-		return Standing{}, false
-	}
+// standing is the caller's with one machine. To one out of reach there is no
+// way in it, and so no sight of it.
+func (w *walk) standing(m *Machine) Standing {
 	n, known := w.s.owners.Get(m.ID)
 	switch {
-	case !known:
-		return Standing{}, false
-	case n == w.caller:
-		return Standing{Class: Own}, true
-	case w.narrow == OwnOnly:
-		return Standing{}, false
+	case known && n == w.caller:
+		return Standing{Class: Own}
+	case known && w.narrow != OwnOnly:
+		return Standing{Class: Shared, shares: w.sharesOf(n), group: w.common(w.s.people.Get(n), m)}
+	default:
+		return Standing{Class: Grouped}
 	}
-	group := w.common(w.s.people.Get(n), m)
-	if shares := w.sharesOf(n); len(shares) > 0 {
-		return Standing{Class: Shared, shares: shares, group: group}, true
-	}
-	return Standing{Class: Grouped, group: group}, group != nil
 }
 
 // sharesOf is the shares from the member of that number to the caller.
@@ -288,31 +276,31 @@ func (w *walk) common(owner *person, m *Machine) *Group {
 	}
 	mine, theirs := w.me.groups, owner.groups
 	for {
-		id, at := firstCommon(mine, theirs)
-		if at < 0 {
+		id, rest := firstCommon(mine, theirs)
+		if id == "" {
 			return nil
 		}
-		if c, ok := w.s.groups.Get(id); ok && !c.keepsOut(m.ID) {
+		if c, _ := w.s.groups.Get(id); c.admits(m) {
 			return c.Group
 		}
-		mine = mine[at+1:]
+		mine = rest
 	}
 }
 
-// firstCommon is the first that two ordered lists have in common and its place
-// in the first list; -1 if there is none.
-func firstCommon(a, b []GroupID) (GroupID, int) {
+// firstCommon is the first that two ordered lists have in common, and what
+// follows it in the first list; empty if there is none.
+func firstCommon(a, b []GroupID) (first GroupID, rest []GroupID) {
 	for i, j := 0, 0; i < len(a) && j < len(b); {
 		switch cmp.Compare(a[i], b[j]) {
 		case 0:
-			return a[i], i
+			return a[i], a[i+1:]
 		case -1:
 			i++
 		default:
 			j++
 		}
 	}
-	return "", -1
+	return "", nil
 }
 
 // somebodyShares reports whether at least one share names the caller, or the
@@ -323,7 +311,7 @@ func (w *walk) somebodyShares() bool {
 		return true
 	}
 	return slices.ContainsFunc(w.me.groups, func(id GroupID) bool {
-		c, ok := w.s.groups.Get(id)
-		return ok && len(c.members) > 1
+		c, _ := w.s.groups.Get(id)
+		return len(c.members) > 1
 	})
 }

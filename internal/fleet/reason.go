@@ -20,10 +20,10 @@ func ReasonOf(row int, family Family) Reason {
 	if row == 1 || family != Chat && (row == 6 || row == 7) {
 		row = leastTold
 	}
-	if row < 1 || row >= len(reasons) {
+	r, known := reasons[row]
+	if !known {
 		return Reason{}
 	}
-	r := reasons[row]
 	if row == leastTold && family != Chat {
 		r.What = "no machine you can use offers this model for this kind of call"
 	}
@@ -37,8 +37,8 @@ const leastTold = 5
 const getReach = "ask someone who runs it to share a machine with you (`kith share add`, on their side), join a group of theirs, " +
 	"or connect a machine of your own that runs it (`kith login`, `kith serve`)"
 
-// reasons stand by number of row; those that share another's are empty.
-var reasons = [...]Reason{
+// reasons stand by number of row, but for those that share another's.
+var reasons = map[int]Reason{
 	2: {
 		What: "it could not be confirmed just now who shares with you, so nothing was tried",
 		Mend: "nothing of yours: the hub reads its database again within seconds; retry",

@@ -38,25 +38,23 @@ type Decision struct {
 // and the ask, and nothing else.
 func Route(s *Snapshot, a Ask) Decision {
 	v, best := survey(s, &a)
-	for i := range rows {
-		r := &rows[i]
-		if !r.when(v) {
-			continue
-		}
-		answer := r.chat
-		if a.Family != Chat {
-			answer = r.rest
-		}
-		d := Decision{Verdict: answer.verdict, Row: r.number, Survey: v}
-		switch answer.verdict {
-		case Try:
-			d.Candidates = best.candidates()
-		case Refuse:
-			d.Fault = answer.fault(r.number, v, &a)
-		}
-		return d
+	i := 0
+	for !rows[i].when(v) { // the last one's holds always
+		i++
 	}
-	panic("fleet: the last row holds always")
+	r := &rows[i]
+	answer := r.chat
+	if a.Family != Chat {
+		answer = r.rest
+	}
+	d := Decision{Verdict: answer.verdict, Row: r.number, Survey: v}
+	switch answer.verdict {
+	case Try:
+		d.Candidates = best.candidates()
+	case Refuse:
+		d.Fault = answer.fault(r.number, v, &a)
+	}
+	return d
 }
 
 // row is one row of decisions 2: the first whose condition holds decides.
@@ -99,11 +97,11 @@ func (v Survey) alive() bool { return v.In(Ready, Busy, Returning) > 0 }
 // group, is online and every such one is outside its hours.
 func (v Survey) closed() bool {
 	online, outside := int32(0), int32(0)
-	for _, class := range [...]Class{Shared, Grouped} {
-		for state := OutsideHours; state < states; state++ {
-			online += v.Counts[class][state]
+	for _, counts := range v.Counts[Shared:] {
+		for _, n := range counts[OutsideHours:] {
+			online += n
 		}
-		outside += v.Counts[class][OutsideHours]
+		outside += counts[OutsideHours]
 	}
 	return online > 0 && online == outside
 }
@@ -205,9 +203,7 @@ func survey(s *Snapshot, a *Ask) (Survey, podium) {
 		Gone:           a.Gone,
 	}
 	c, _ := s.models.Get(a.Model)
-	if a.Exclude != "" {
-		c = c.add(s.Machine(a.Exclude), a.Model, -1)
-	}
+	c = c.add(s.Machine(a.Exclude), a.Model, -1)
 	v.kept, v.online = c.kept[a.Family], c.online[a.Family]
 
 	best := podium{draw: a.Draw}
@@ -217,12 +213,14 @@ func survey(s *Snapshot, a *Ask) (Survey, podium) {
 			return true
 		}
 		v.Counts[m.Class][m.State]++
-		switch {
-		case slices.Contains(a.Avoid, machine.ID):
-		case m.State == Ready:
+		if slices.Contains(a.Avoid, machine.ID) {
+			return true
+		}
+		switch m.State {
+		case Ready:
 			v.Ready++
 			best.enter(&m)
-		case m.State == Busy, m.State == Returning:
+		case Busy, Returning:
 			v.Busy++
 		}
 		return true

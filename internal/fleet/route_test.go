@@ -308,7 +308,7 @@ func writeTwoWays(t *testing.T, b *strings.Builder) {
 	const line = "%-22s %-28s  %s\n"
 	fmt.Fprintf(b, line, "the share", "the group", "the call")
 	for _, share := range []string{"none", "no limits", "another model", "outside hours", "spent", "concurrent met"} {
-		for _, group := range []string{"none", "member", "member, kept out of it", "member, kept out of all"} {
+		for _, group := range []string{"none", "member", "member, kept out of it", "member, kept out of all", "member, of others alone"} {
 			w := &world{now: noon, machines: []wMachine{in(Ready, "theirs", "friend")}}
 			sh := wShare{id: "s", owner: "friend", member: "me"}
 			switch share {
@@ -331,6 +331,8 @@ func writeTwoWays(t *testing.T, b *strings.Builder) {
 				g.keptOut = []string{"theirs"}
 			case "member, kept out of all":
 				w.machines[0].keptOut = true
+			case "member, of others alone":
+				w.machines[0].limited, w.machines[0].only = true, []string{"another"}
 			}
 			if group != "none" {
 				w.groups = []wGroup{g}

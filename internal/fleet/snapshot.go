@@ -62,11 +62,7 @@ type census struct{ kept, online [families]int32 }
 // by strangers, who must not be able to make them collide.
 type hasher[K ~string] struct{ seed maphash.Seed }
 
-func (h hasher[K]) Hash(key K) uint32 {
-	sum := maphash.String(h.seed, string(key))
-	return uint32(sum ^ sum>>32)
-}
-
+func (h hasher[K]) Hash(key K) uint32 { return uint32(maphash.String(h.seed, string(key))) }
 func (h hasher[K]) Equal(a, b K) bool { return a == b }
 
 // numbered hashes members' numbers, which nobody chooses.
@@ -136,9 +132,7 @@ func (s *Snapshot) WithMachine(m *Machine) *Snapshot {
 	}
 	next := *s
 	m.settle(before)
-	if zone := next.zone(m.Hours.zone); m.Hours.zone != zone {
-		m.Hours.zone = zone
-	}
+	m.Hours.zone = next.zone(m.Hours.zone)
 	owner := next.number(m.Owner)
 	p := *next.people.Get(owner)
 	at, found := slices.BinarySearchFunc(p.machines, m.ID, compareID)
@@ -182,7 +176,7 @@ func (s *Snapshot) WithShares(member MemberID, shares []*Share) *Snapshot {
 		if share.Owner == member || share.Member != member {
 			continue // nobody needs a share of their own machines
 		}
-		if i := slices.IndexFunc(before, func(b naming) bool { return b.ID == share.ID }); share.Load == nil && i >= 0 {
+		if i := slices.IndexFunc(before, func(b naming) bool { return b.ID == share.ID }); i >= 0 {
 			share.Load = before[i].Load
 		}
 		if share.Load == nil {
@@ -245,11 +239,12 @@ func (s *Snapshot) WithoutGroup(id GroupID) *Snapshot {
 	return &next
 }
 
-// find is a member's number and what they have; somebody never seen has nothing.
+// find is a member's number and what they have; somebody never seen has nothing,
+// and a number that nobody has.
 func (s *Snapshot) find(id MemberID) (int, *person) {
 	n, ok := s.numbers.Get(id)
 	if !ok {
-		return -1, &nobody
+		return s.people.Len(), &nobody
 	}
 	return n, s.people.Get(n)
 }
@@ -280,9 +275,6 @@ func (s *Snapshot) enrol(member int, group GroupID, joined bool) *person {
 
 // zone is the one Location of that name that all machines have.
 func (s *Snapshot) zone(loc *time.Location) *time.Location {
-	if loc == nil {
-		return nil
-	}
 	if known, ok := s.zones.Get(loc.String()); ok {
 		return known
 	}
@@ -293,7 +285,8 @@ func (s *Snapshot) zone(loc *time.Location) *time.Location {
 // reindex brings the indexes by model up to date after the owner's machine
 // changed from before to after, either of which may be nil.
 func (s *Snapshot) reindex(owner int, before, after *Machine) {
-	if before != nil && after != nil && before.Online == after.Online && sameOffers(before, after) {
+	same := func(a, b Offer) bool { return a.ID == b.ID && a.Families == b.Families }
+	if before != nil && after != nil && before.Online == after.Online && slices.EqualFunc(before.Offers, after.Offers, same) {
 		return // by far the most common: a slot, a pause, an hour
 	}
 	for _, o := range before.offers() {
@@ -346,9 +339,14 @@ func (c *circle) list(model ModelID, member int, offers bool) {
 	c.offering = c.offering.Set(model, of)
 }
 
-func (c *circle) keepsOut(id MachineID) bool {
-	_, found := slices.BinarySearch(c.keptOut, id)
-	return found
+// admits reports whether the machine serves the group: its owner keeps it out
+// neither of this one nor of all, and of those it is limited to this is one.
+func (c *circle) admits(m *Machine) bool {
+	if m.KeptOut || m.Groups != nil && !slices.Contains(m.Groups, c.Name) {
+		return false
+	}
+	_, out := slices.BinarySearch(c.keptOut, m.ID)
+	return !out
 }
 
 // add is the census with the machine counted n more times, if it offers the model.
@@ -378,18 +376,18 @@ func difference[E cmp.Ordered](before, after []E) iter.Seq2[E, bool] {
 	return func(yield func(E, bool) bool) {
 		for len(before) > 0 || len(after) > 0 {
 			switch {
-			case len(before) > 0 && len(after) > 0 && before[0] == after[0]:
-				before, after = before[1:], after[1:]
 			case len(after) == 0 || len(before) > 0 && before[0] < after[0]:
 				if !yield(before[0], false) {
 					return
 				}
 				before = before[1:]
-			default:
+			case len(before) == 0 || after[0] < before[0]:
 				if !yield(after[0], true) {
 					return
 				}
 				after = after[1:]
+			default:
+				before, after = before[1:], after[1:]
 			}
 		}
 	}

@@ -153,10 +153,60 @@ func TestLoadsSurviveTheMachinesVersions(t *testing.T) {
 	if !old.Reserve(noon) {
 		t.Fatal("cannot reserve of an idle share")
 	}
-	s = s.WithShares("me", []*Share{{ID: "s", Owner: "you", Member: "me", Concurrent: 1, PerDay: 9}})
+	s = s.WithShares("me", []*Share{{ID: "s", Owner: "you", Member: "me", Concurrent: 1, PerDay: 9, Load: NewShareLoad(time.Now(), 9)}})
 	_, me = s.find("me")
 	if me.shares[0].Load != old.Load || me.shares[0].Reserve(noon) {
 		t.Error("the new version of the share lost its load")
+	}
+}
+
+// Loads that come with a machine stay, whatever there was before.
+func TestLoadsThatAreThereStay(t *testing.T) {
+	s := NewSnapshot().WithMachine(&Machine{ID: "a", Owner: "me", Offers: offering("x")})
+	load, ofModel := new(Load), new(Load)
+	m := &Machine{ID: "a", Owner: "me", Load: load, Offers: []Offer{{ID: "x", Load: ofModel}}}
+	if s.WithMachine(m); m.Load != load || m.Offers[0].Load != ofModel {
+		t.Errorf("now %+v", m)
+	}
+}
+
+// The indexes are as they were, not like what they were, where nothing of them
+// changed: at 100,000 machines a copy costs.
+func TestWhatDoesNotChangeIsShared(t *testing.T) {
+	s := NewSnapshot().WithMachine(&Machine{ID: "a", Owner: "me", Offers: offering("x")})
+	s = s.WithGroup(&Group{ID: "g", Members: []MemberID{"me"}})
+	next := s.WithMachine(&Machine{ID: "a", Owner: "me", Online: true, Offers: offering("x")})
+	if s.groups != next.groups || s.owners != next.owners || s.zones != next.zones {
+		t.Error("a machine that came online made other indexes than that of models")
+	}
+	if again := next.WithMachine(&Machine{ID: "a", Owner: "me", Online: true, Paused: true, Offers: offering("x")}); again.models != next.models {
+		t.Error("a pause made another index of models")
+	}
+}
+
+// A member's machines are shown by their ids, in whatever order they came.
+func TestMachinesAreInOrder(t *testing.T) {
+	s := NewSnapshot()
+	for _, id := range []MachineID{"b", "c", "a"} {
+		s = s.WithMachine(&Machine{ID: id, Owner: "me"})
+	}
+	shown := ""
+	for m := range s.Machines() {
+		shown += string(m.ID)
+	}
+	if shown != "abc" {
+		t.Errorf("shows %s", shown)
+	}
+}
+
+// Offers counts what is there, online or not.
+func TestOffersCountsTheRegion(t *testing.T) {
+	s := NewSnapshot()
+	for i, want := range []int{1, 2, 3} {
+		s = s.WithMachine(&Machine{ID: MachineID(fmt.Sprint(i)), Owner: "me", Online: i > 0, Offers: offering("x")})
+		if s.Offers("x") != want || s.Offers("y") != 0 {
+			t.Errorf("%d offers of x, want %d; %d of y", s.Offers("x"), want, s.Offers("y"))
+		}
 	}
 }
 
@@ -166,8 +216,7 @@ func TestDifference(t *testing.T) {
 		{"bc", "ac", "+a-b"}, {"c", "ac", "+a"}, {"a", "b", "-a+b"}, {"ad", "bcd", "-a+b+c"},
 	} {
 		var steps []string
-		each := difference([]byte(c.before), []byte(c.after))
-		for e, joined := range each {
+		for e, joined := range difference([]byte(c.before), []byte(c.after)) {
 			steps = append(steps, map[bool]string{true: "+", false: "-"}[joined]+string(e))
 		}
 		if got := strings.Join(steps, ""); got != c.want {
@@ -175,7 +224,7 @@ func TestDifference(t *testing.T) {
 		}
 		for at := range steps {
 			n := 0
-			for range each { // the language panics where this goes on
+			for range difference([]byte(c.before), []byte(c.after)) { // the language panics where this goes on
 				if n++; n > at {
 					break
 				}
@@ -231,6 +280,22 @@ func TestReserveKeepsToEveryBound(t *testing.T) {
 	}
 }
 
+// Whether a machine takes others' calls is a matter of its state, not of its slots.
+func TestAMachineTakesCalls(t *testing.T) {
+	var m *Machine
+	for _, state := range []State{Offline, Returning, OutsideHours, Paused, Busy, Ready} {
+		w := in(state, "a", "me")
+		m = NewSnapshot().WithMachine(w.machine(t, noon)).Machine("a")
+		w.load(m, noon)
+		if m.Takes(noon) != (state >= Busy) {
+			t.Errorf("a machine that is %s takes calls: %t", state, m.Takes(noon))
+		}
+	}
+	if m.Load.HoldOut(noon.Add(time.Second)); m.Takes(noon) || !m.Takes(noon.Add(time.Second)) {
+		t.Error("a machine that is held out takes calls until then")
+	}
+}
+
 func TestReserveIsExactUnderConcurrency(t *testing.T) {
 	const slots, callers = 7, 64
 	s := NewSnapshot().WithMachine(&Machine{ID: "a", Owner: "me", Online: true, Slots: 10, Offers: []Offer{{ID: "x", Slots: slots}, {ID: "y"}}})
@@ -269,6 +334,36 @@ func TestReserveIsExactUnderConcurrency(t *testing.T) {
 	}
 }
 
+// Of what many reserve and give back at once, not one is lost. It takes so many
+// because they must come between each other's look and its writing.
+func TestNoReservationIsLost(t *testing.T) {
+	const callers, each = 4, 200_000
+	const all = callers * each
+	m := NewSnapshot().WithMachine(&Machine{ID: "a", Owner: "me", Slots: all, Offers: []Offer{{ID: "x"}}}).Machine("a")
+	share := &Share{Concurrent: all, PerDay: all, Load: new(ShareLoad)}
+	for _, step := range []struct {
+		do   func()
+		want int
+	}{
+		{func() { m.Reserve("x"); share.Reserve(noon) }, all},
+		{func() { m.Release("x"); share.Release(false, noon) }, 0},
+	} {
+		var wg sync.WaitGroup
+		for range callers {
+			wg.Go(func() {
+				for range each {
+					step.do()
+				}
+			})
+		}
+		wg.Wait()
+		held, running, started := m.Load.InFlight(), int(share.Load.running.Load()), share.Load.started(noon)
+		if held != step.want || running != step.want || started != step.want {
+			t.Errorf("%d slots are held, %d calls run, %d started; want %d of each", held, running, started, step.want)
+		}
+	}
+}
+
 func TestAShareCountsItsDay(t *testing.T) {
 	share := &Share{PerDay: 2, Load: new(ShareLoad)}
 	late := time.Date(2026, 11, 21, 23, 59, 59, 0, time.UTC)
@@ -294,6 +389,9 @@ func TestAShareCountsItsDay(t *testing.T) {
 	share.Release(false, late) // of yesterday: no business of today's count
 	if share.Load.started(tomorrow) != 1 {
 		t.Errorf("%d calls today, want 1", share.Load.started(tomorrow))
+	}
+	if share.Load = NewShareLoad(late, 2); share.Load.started(late) != 2 || !share.spent(late) || share.spent(tomorrow) {
+		t.Errorf("after a restart %d calls of two are counted on their day, %d on the next", share.Load.started(late), share.Load.started(tomorrow))
 	}
 }
 

@@ -79,7 +79,8 @@ func (v Survey) Reachable() int { return v.Of(Own) + v.Of(Shared) + v.Of(Grouped
 // String is the counts by state: "2 busy, 1 offline"; "none" if there are none.
 func (v Survey) String() string {
 	var words []string
-	for state := Ready; state < states; state-- { // wraps around below Offline
+	for below := range states {
+		state := Ready - below
 		if n := v.In(state); n > 0 {
 			words = append(words, fmt.Sprintf("%d %s", n, state))
 		}
@@ -112,8 +113,9 @@ func Spot(s *Snapshot, a *Ask, m *Machine) (sighting Sighting, ok bool) {
 		return sighting, false
 	}
 	w := newWalk(s, a.Caller, a.Narrow)
-	st, ok := w.standing(m)
-	return sighting, ok && st.sight(&sighting, m, o, a.Now, a.Owed)
+	st := w.standing(m)
+	ok = st.sight(&sighting, m, o, a.Now, a.Owed)
+	return sighting, ok
 }
 
 // offering shows every machine in reach that offers what is asked for.

@@ -21,6 +21,8 @@ type world struct {
 type wMachine struct {
 	id, owner               string
 	online, paused, keptOut bool
+	limited                 bool          // to the groups of only
+	only                    []string      // ids, which are the names, too
 	backIn, outFor          time.Duration // from now; 0: none
 	hours                   []wWindow
 	zone                    string
@@ -237,7 +239,8 @@ func (w *world) see(m wMachine, o wOffer, a wAsk) (wSeen, bool) {
 	}
 	for _, g := range w.groups {
 		both := slices.Contains(g.members, a.caller) && slices.Contains(g.members, m.owner)
-		if both && m.owner != a.caller && a.narrow == Everything && !m.keptOut && !slices.Contains(g.keptOut, m.id) {
+		in := !m.keptOut && !slices.Contains(g.keptOut, m.id) && (!m.limited || slices.Contains(m.only, g.id))
+		if both && m.owner != a.caller && a.narrow == Everything && in {
 			add(Grouped, nil)
 		}
 	}

@@ -153,6 +153,9 @@ func randomMachine(rng *rand.Rand, id, owner string) wMachine {
 		hours: randomWindows(rng), zone: pick(rng, wZones),
 		slots: 1 + rng.IntN(4),
 	}
+	if m.limited = chance(rng, 1, 8); m.limited {
+		m.only = some(rng, []string{"grp0", "grp1"}, 1, 2)
+	}
 	m.inFlight, m.local = rng.IntN(m.slots+1), rng.IntN(2)
 	if chance(rng, 1, 2) {
 		m.inFlight, m.local = 0, 0
@@ -319,6 +322,9 @@ func (m wMachine) machine(t testing.TB, now time.Time) *Machine {
 		ID: MachineID(m.id), Owner: MemberID(m.owner), Online: m.online, Paused: m.paused, KeptOut: m.keptOut,
 		Hours: knownHours(t, text(m.hours), m.zone), Slots: m.slots,
 	}
+	if m.limited {
+		out.Groups = append([]string{}, m.only...)
+	}
 	if m.backIn != 0 {
 		out.ReturningUntil = now.Add(m.backIn)
 	}
@@ -432,7 +438,7 @@ func reachable(w *world, a Ask, m *Machine) bool {
 // Spot must show of one machine what Look shows of it among all, and its
 // machines that are ready are those that Route counts.
 func TestSpotIsLookAtOneMachine(t *testing.T) {
-	for seed := range uint64(10_000) {
+	for seed := range uint64(min(10_000, *worldsFlag)) {
 		rng := rand.New(rand.NewPCG(seed, 3))
 		w := randomWorld(rng)
 		s := w.snapshot(t, rng)
@@ -455,6 +461,37 @@ func TestSpotIsLookAtOneMachine(t *testing.T) {
 		}
 		if d := Route(s, ask); d.Survey.Ready != ready {
 			t.Fatalf("world %d: %d ready, Route counts %d", seed, ready, d.Survey.Ready)
+		}
+	}
+}
+
+// A machine that the snapshot does not hold is in nobody's reach, whoever is
+// the first it knows.
+func TestSpotKnowsItsMachinesOnly(t *testing.T) {
+	s := NewSnapshot().WithMachine(in(Ready, "a", "first").machine(t, noon))
+	s = s.WithShares("friend", []*Share{{ID: "s", Owner: "first", Member: "friend"}})
+	gone := s.Machine("a")
+	s = s.WithoutMachine("a")
+	for _, caller := range []MemberID{"first", "friend", "nobody"} {
+		if m, ok := Spot(s, &Ask{Caller: caller, Model: "m", Now: noon}, gone); ok {
+			t.Errorf("%s sees %+v", caller, m)
+		}
+	}
+}
+
+// With a model, a walk shows of a group only the members who offer it.
+func TestAWalkLooksOnlyAtWhoOffers(t *testing.T) {
+	s := NewSnapshot().WithGroup(&Group{ID: "g", Members: []MemberID{"me", "has", "lacks"}})
+	s = s.WithMachine(&Machine{ID: "a", Owner: "has", Offers: offering("x")}).WithMachine(&Machine{ID: "b", Owner: "lacks", Offers: offering("y")})
+	for model, want := range map[ModelID]string{"": "ab", "x": "a", "y": "b", "z": ""} {
+		seen := ""
+		w := newWalk(s, "me", Everything)
+		w.all(model, func(m *Machine, _ Standing) bool {
+			seen += string(m.ID)
+			return true
+		})
+		if seen != want {
+			t.Errorf("for %q shows %q, want %q", model, seen, want)
 		}
 	}
 }

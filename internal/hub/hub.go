@@ -41,8 +41,11 @@ type Config struct {
 	// death of the hub loses a call. Without one, as in a simulation, records wait
 	// in memory. The hub closes it no more than the database.
 	Journal *journal.Journal
-	// Edge configures the HTTP edge: limits and rates. Its Backend, Identify and
-	// Finished are set here.
+	// KeepResponses is how long a turn of the responses dialect can be referred to.
+	// Default 24 h; negative: none is kept.
+	KeepResponses time.Duration
+	// Edge configures the HTTP edge: limits and rates. Its Backend, Identify,
+	// Finished and Turns are set here.
 	Edge gateway.Config
 	// Site configures the members' pages.
 	Site SiteConfig
@@ -62,6 +65,7 @@ func (c Config) withDefaults() Config {
 	orDuration(&c.Wait, 60*time.Second)
 	orDuration(&c.WaitStream, 180*time.Second)
 	orDuration(&c.FirstByte, 10*time.Minute)
+	orDuration(&c.KeepResponses, 24*time.Hour)
 	orDuration(&c.Edge.Limits.Stream, 30*time.Minute)
 	if c.Admissions == 0 {
 		c.Admissions = 128
@@ -108,6 +112,11 @@ type Records interface {
 
 	SaveStories(ctx context.Context, stories []account.Story, now time.Time) error
 	Story(ctx context.Context, callID, memberID string) (account.Story, error)
+
+	KeepTurn(ctx context.Context, turn account.Turn, most int, mostBytes int64) error
+	Turn(ctx context.Context, hash [32]byte, memberID string, now time.Time) (account.Turn, error)
+	ForgetTurn(ctx context.Context, hash [32]byte, memberID string, now time.Time) error
+	PruneTurns(ctx context.Context, now time.Time) error
 }
 
 // Hub is one node of the hosted surface. Make it with New, then Run it.
@@ -121,6 +130,7 @@ type Hub struct {
 	keys     keyring
 	ledger   *ledger
 	stories  *stories
+	turns    *turns
 	edge     *gateway.Edge
 	api      http.Handler  // of members, under /api/
 	site     *web.Site     // their pages
@@ -136,11 +146,13 @@ func New(cfg Config, records Records, live *registry.Registry) *Hub {
 		cfg: cfg, records: records, live: live, log: cfg.Log,
 		ledger:   newLedger(records, cfg.Journal, cfg.Log),
 		stories:  &stories{records: records, log: cfg.Log},
+		turns:    &turns{records: records, life: cfg.KeepResponses, log: cfg.Log},
 		admitted: make(chan struct{}, cfg.Admissions),
 	}
 	h.room.now = h.now
 	edge := cfg.Edge
 	edge.Backend, edge.Identify, edge.Crowded, edge.Log = h, h.Identify, h.crowded.Load, cfg.Log
+	edge.Turns = h.turns.kept()
 	edge.Finished = func(call *gateway.Call, out gateway.Outcome) {
 		h.ledger.end(record(call, out))
 		h.stories.add(storiesOf(call, out))
@@ -155,13 +167,14 @@ func New(cfg Config, records Records, live *registry.Registry) *Hub {
 // their API under /api/, GET /tunnel for machines and POST /login for a machine
 // that has a token.
 func (h *Hub) Handler() http.Handler {
+	tunnel, login := h.guarded(h.acceptTunnel), h.guarded(h.login)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		// No mux: it would clean paths, which the edge wants as they came.
 		switch path := r.Method + " " + r.URL.Path; {
 		case path == "GET /tunnel":
-			h.acceptTunnel(w, r)
+			tunnel(w, r)
 		case path == "POST /login":
-			h.login(w, r)
+			login(w, r)
 		case strings.HasPrefix(r.URL.Path, "/api/"):
 			h.api.ServeHTTP(w, r)
 		case h.site.Serves(r):
@@ -172,12 +185,18 @@ func (h *Hub) Handler() http.Handler {
 	})
 }
 
+// TakeUp brings what an earlier start left in the journal to the database. It
+// comes before the registry's first look there, which counts the day's calls of
+// each share.
+func (h *Hub) TakeUp(ctx context.Context) error { return h.ledger.flush(ctx) }
+
 // Run keeps the hub's books until ctx ends; what is pending is written first.
 func (h *Hub) Run(ctx context.Context) error {
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return h.ledger.run(ctx) })
 	group.Go(func() error { return h.ledger.keepFirm(ctx) })
 	group.Go(func() error { return h.stories.run(ctx) })
+	group.Go(func() error { return h.turns.run(ctx) })
 	group.Go(func() error { return h.recheck(ctx) })
 	if err := group.Wait(); err != nil && !errors.Is(err, context.Canceled) {
 		return err
@@ -205,12 +224,12 @@ func (h *Hub) recheck(ctx context.Context) error {
 }
 
 // OnChange takes in that facts of the store moved (nil: any of them): keys are
-// looked up anew, waiting calls decide anew, and what runs by a key or a share
-// that ended ends.
-func (h *Hub) OnChange(changes []fleet.Change) {
+// looked up anew, calls decide anew that wait for what the changes may concern,
+// and what runs by a key or a share that ended ends.
+func (h *Hub) OnChange(changes []fleet.Change, whom fleet.Concern) {
 	h.keys.forget()
 	h.recall(changes)
-	h.room.recheck()
+	h.room.recheck(whom)
 }
 
 // OnMachine takes in that a machine came, went or changed: those who wait for

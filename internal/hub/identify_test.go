@@ -87,7 +87,7 @@ func TestIdentifyForgets(t *testing.T) {
 		good("", 1)
 		time.Sleep(time.Nanosecond)
 		good("", 2)
-		r.OnChange(nil)
+		r.OnChange(nil, everybody)
 		good("", 3)
 		if err := r.kept.RevokeKey(t.Context(), keyID, time.Now()); err != nil {
 			t.Fatal(err)

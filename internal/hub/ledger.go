@@ -24,8 +24,8 @@ const (
 	ledgerBacklog = 100_000
 	// ledgerFarewell is how long the hub's end may wait for the last records.
 	ledgerFarewell = 5 * time.Second
-	// ledgerPause gathers records of busy times into one transaction, whose sync
-	// costs as much as some fifty records.
+	// ledgerPause gathers records of busy times, up to a batch, into one
+	// transaction: its sync costs as much as some fifty records.
 	ledgerPause = 250 * time.Millisecond
 	// ledgerAgain is how soon what failed is tried again.
 	ledgerAgain = time.Second
@@ -64,6 +64,7 @@ type ledger struct {
 	ended   bool                 // run is over: calls write for themselves
 
 	wake chan struct{} // there are records for the database
+	full chan struct{} // there are as many as a transaction takes
 	sync chan struct{} // there are intents for the disk
 }
 
@@ -83,7 +84,7 @@ func newLedger(records Records, j *journal.Journal, log *slog.Logger) *ledger {
 		records: records, journal: j, log: log,
 		open: map[string][]byte{}, used: map[string]time.Time{},
 		note: &note{done: make(chan struct{})},
-		wake: make(chan struct{}, 1), sync: make(chan struct{}, 1),
+		wake: make(chan struct{}, 1), full: make(chan struct{}, 1), sync: make(chan struct{}, 1),
 	}
 	if j != nil {
 		l.takeUp(j.Found())
@@ -207,12 +208,15 @@ func (l *ledger) end(u account.Usage) {
 			l.written++
 		}
 	}
-	ended := l.ended
+	ended, full := l.ended, len(l.pending) >= ledgerBatch
 	l.mu.Unlock()
 	if ended {
 		_ = l.writeRest(context.Background()) // it says itself what it could not write
 	}
 	nudge(l.wake)
+	if full {
+		nudge(l.full)
+	}
 }
 
 // touch notes that a key was used now.
@@ -318,7 +322,11 @@ func (l *ledger) run(ctx context.Context) error {
 			l.log.Error("cannot write usage records; they are kept and tried again", "error", err)
 			pause(ctx, ledgerAgain)
 		}
-		pause(ctx, ledgerPause)
+		select {
+		case <-l.full:
+		case <-time.After(ledgerPause):
+		case <-ctx.Done():
+		}
 	}
 	l.mu.Lock()
 	l.ended = true

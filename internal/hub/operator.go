@@ -47,10 +47,10 @@ func (h *Hub) Operator() http.Handler {
 			answer, err := act(r.Context(), r)
 			if err != nil {
 				f := fault.Of(err)
+				id := writeProblem(w, f)
 				if f.Code == fault.InternalError {
-					h.log.Error("operator request failed", "request", pattern, "error", err)
+					h.log.Error("operator request failed", "id", id, "request", pattern, "error", err)
 				}
-				writeProblem(w, f)
 				return
 			}
 			if r.Method != http.MethodGet {
@@ -60,7 +60,21 @@ func (h *Hub) Operator() http.Handler {
 			writeJSON(w, http.StatusOK, answer)
 		})
 	}
-	return mux
+	return h.guarded(mux.ServeHTTP)
+}
+
+// guarded answers a panic of the handler: it is a defect of this request only.
+func (h *Hub) guarded(handler http.HandlerFunc) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		defer func() {
+			if v := recover(); v != nil {
+				err := fault.Defect(v)
+				id := writeProblem(w, fault.Of(err)) // in vain where an answer has begun
+				h.log.Error("request failed", "id", id, "method", r.Method, "error", err)
+			}
+		}()
+		handler(w, r)
+	}
 }
 
 // MemberView is a member as the operator's API tells it.
@@ -441,9 +455,9 @@ func writeJSON(w http.ResponseWriter, status int, answer any) {
 }
 
 // writeProblem tells a refusal outside the inference routes, with a correlation
-// id as everywhere (S7.5).
-func writeProblem(w http.ResponseWriter, f *fault.Fault) {
-	id := account.NewID("req_")
+// id as everywhere (S7.5), which it returns.
+func writeProblem(w http.ResponseWriter, f *fault.Fault) (id string) {
+	id = account.NewID("req_")
 	w.Header().Set("X-Correlation-ID", id)
 	if f.RetryAfter > 0 {
 		w.Header().Set("Retry-After", fmt.Sprint(f.RetryAfter))
@@ -451,4 +465,5 @@ func writeProblem(w http.ResponseWriter, f *fault.Fault) {
 	writeJSON(w, f.Status(), map[string]any{"error": map[string]any{
 		"code": f.Code, "message": f.Message, "type": f.Type(), "correlation_id": id,
 	}})
+	return id
 }

@@ -1,6 +1,10 @@
 package hub
 
 import (
+	"bytes"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
 	"strings"
 	"testing"
 
@@ -111,5 +115,37 @@ func TestOperatorShowsASecretOnce(t *testing.T) {
 	members := r.ok("GET", "/members", "").List
 	if len(members) != 1 || members[0]["disabled"] != false {
 		t.Errorf("%v", members)
+	}
+}
+
+// A defect behind the operator's socket, in a sign-in or in front of a tunnel is
+// told as one, with the id under which its stack is in the log.
+func TestPanic(t *testing.T) {
+	r := newRig(t, Config{})
+	r.member("ann")
+	_, secret := r.machine("ann", "box")
+	token := r.ok("POST", "/machines/token", `{"member":"ann"}`).Body["token"].(string)
+	var log bytes.Buffer
+	r.records, r.log = nil, slog.New(slog.NewTextHandler(&log, nil))
+	dial := httptest.NewRequest("GET", "/tunnel", nil)
+	dial.Header.Set("Authorization", "Bearer "+secret)
+	for what, ask := range map[string]struct {
+		handler http.Handler
+		request *http.Request
+	}{
+		"operator": {r.operator, httptest.NewRequest("GET", "/members", nil)},
+		"login":    {r.Handler(), httptest.NewRequest("POST", "/login", strings.NewReader(`{"token":"`+token+`"}`))},
+		"tunnel":   {r.Handler(), dial},
+	} {
+		log.Reset()
+		w := httptest.NewRecorder()
+		ask.handler.ServeHTTP(w, ask.request)
+		id := w.Header().Get("X-Correlation-ID")
+		if w.Code != 500 || !strings.Contains(w.Body.String(), `"internal_error"`) || id == "" || !strings.Contains(w.Body.String(), id) {
+			t.Errorf("%s: %d %s", what, w.Code, w.Body)
+		}
+		if !strings.Contains(log.String(), "id="+id) || !strings.Contains(log.String(), "nil pointer") || !strings.Contains(log.String(), "operator.go") {
+			t.Errorf("%s: logged %s", what, &log)
+		}
 	}
 }

@@ -128,9 +128,23 @@ func (r *room) changed(machine *fleet.Machine) {
 	r.decide(lines)
 }
 
-// recheck decides anew for all who wait: shares or groups moved.
-func (r *room) recheck() {
-	r.recheckIf(func(*queue) bool { return true })
+// recheck decides anew for those who wait and whom a change of the store
+// concerns. To find them costs far less than to decide for all.
+func (r *room) recheck(whom fleet.Concern) {
+	if r.waiting.Load() == 0 || !whom.Anybody() {
+		return
+	}
+	var lines []*line
+	r.mu.Lock()
+	for _, q := range r.queues {
+		for _, l := range q.lines {
+			if whom.With(&l.ask) {
+				lines = append(lines, l)
+			}
+		}
+	}
+	r.mu.Unlock()
+	r.decide(lines)
 }
 
 // tick decides anew for those for whom time may have changed something. Sharing
@@ -147,21 +161,12 @@ func (r *room) tick(now time.Time) {
 	r.unsure, r.minute = false, minute
 	r.mu.Unlock()
 	s := r.now(new(fleet.Ask))
-	r.recheckIf(func(q *queue) bool {
-		was := q.offers
-		q.offers = s.Offers(q.model)
-		return all || q.offers != was
-	})
-}
-
-func (r *room) recheckIf(due func(*queue) bool) {
-	if r.waiting.Load() == 0 {
-		return
-	}
 	var lines []*line
 	r.mu.Lock()
 	for _, q := range r.queues {
-		if due(q) {
+		was := q.offers
+		q.offers = s.Offers(q.model)
+		if all || q.offers != was {
 			lines = append(lines, q.lines...)
 		}
 	}

@@ -8,6 +8,9 @@ import (
 	"github.com/kith/kith/internal/fleet"
 )
 
+// everybody is whom changes concern of which nothing more is known.
+var everybody = fleet.Concerned(nil, nil, nil)
+
 var noon = time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC)
 
 // oneRoom is a room in front of ann's one machine with so many slots, shared
@@ -140,21 +143,61 @@ func TestRoomLeaving(t *testing.T) {
 	}
 }
 
+// One line is for whom the law cannot tell apart, whenever and with whatever luck
+// they ask; whoever differs in what it looks at has another.
+func TestRoomLines(t *testing.T) {
+	q := newQueue("m", 1)
+	w := &waiter{line: q.line(asks("bob"))}
+	q.insert(w)
+	for _, c := range []struct {
+		what   string
+		change func(*fleet.Ask)
+		alike  bool
+	}{
+		{"nothing", func(*fleet.Ask) {}, true},
+		{"time and draw", func(a *fleet.Ask) { a.Now, a.Draw = noon, 7 }, true},
+		{"caller", func(a *fleet.Ask) { a.Caller = "cid" }, false},
+		{"narrowing", func(a *fleet.Ask) { a.Narrow = fleet.OwnAndShared }, false},
+		{"exclusion", func(a *fleet.Ask) { a.Exclude = "box" }, false},
+		{"family", func(a *fleet.Ask) { a.Family = fleet.Embeddings }, false},
+		{"what was tried", func(a *fleet.Ask) { a.Avoid = []fleet.MachineID{"box"} }, false},
+		{"how it ended", func(a *fleet.Ask) { a.Gone = true }, false},
+	} {
+		ask := asks("bob")
+		c.change(&ask)
+		if one := q.line(ask) == w.line; one != c.alike {
+			t.Errorf("with another %s: in one line: %t", c.what, one)
+		}
+	}
+	if q.remove(w); len(q.waiters)+len(q.lines)+len(q.of) != 0 {
+		t.Errorf("left over: %d waiters, %d lines, of %d callers", len(q.waiters), len(q.lines), len(q.of))
+	}
+}
+
 // What ends a wait: a share's end at once; that reach cannot be confirmed, not.
 func TestRoomDecidesAnew(t *testing.T) {
 	r := newRoom(t, 1)
 	first := r.newcomer("ann")
 	w := r.wait("bob", 0)
-	r.recheck()
+	r.recheck(everybody)
 	r.unconfirmed = true
-	r.recheck()
+	r.recheck(everybody)
 	r.release(first, true)
 	if g := got(w); g != (grant{}) {
 		t.Fatalf("%+v", g)
 	}
 	r.unconfirmed = false
+	before := r.snapshot
 	r.snapshot = r.snapshot.WithShares("bob", nil)
-	r.recheck()
+	concerns := func(kind fleet.ChangeKind, id string) fleet.Concern {
+		return fleet.Concerned(before, r.snapshot, []fleet.Change{{Kind: kind, ID: id}})
+	}
+	r.recheck(concerns(fleet.KeyChanged, "bob's"))
+	r.recheck(concerns(fleet.SharesChanged, "cid"))
+	if g := got(w); g != (grant{}) {
+		t.Fatalf("looked at for nothing: %+v", g)
+	}
+	r.recheck(concerns(fleet.SharesChanged, "bob"))
 	if g := got(w); g.refusal == nil || g.refusal.Code != fault.NotInCircle || r.waiting.Load() != 0 {
 		t.Errorf("%+v", g)
 	}
@@ -164,6 +207,9 @@ func TestRoomDecidesAnew(t *testing.T) {
 func TestRoomHoldsTheShare(t *testing.T) {
 	r := newRoom(t, 2)
 	r.snapshot = r.snapshot.WithShares("bob", []*fleet.Share{{ID: "s", Owner: "ann", Member: "bob", Concurrent: 1, PerDay: 2}})
+	for range 3 { // refused by the machine: it does not count for the day, either
+		r.refused(r.newcomer("bob"))
+	}
 	first := r.newcomer("bob")
 	if first == nil || r.newcomer("bob") != nil {
 		t.Fatal("the share's limit does not hold")
@@ -178,6 +224,26 @@ func TestRoomHoldsTheShare(t *testing.T) {
 	}
 	if r.newcomer("bob") != nil {
 		t.Error("a third call of two a day")
+	}
+}
+
+// Of two calls that were told to try the same, the slower one holds nothing of
+// what is full, and goes on to what is not.
+func TestRoomTakesWhatIsLeft(t *testing.T) {
+	r := newRoom(t, 2)
+	r.snapshot = r.snapshot.WithMachine(&fleet.Machine{
+		ID: "mine", Owner: "bob", Online: true, Slots: 1, Offers: []fleet.Offer{{ID: "m", Families: fleet.Families(fleet.Chat)}},
+	}).WithShares("bob", []*fleet.Share{{ID: "s", Owner: "ann", Member: "bob", Concurrent: 1}})
+	told := asks("bob")
+	s := r.now(&told)
+	candidates := fleet.Route(s, told).Candidates
+	for _, want := range []fleet.MachineID{"mine", "box"} {
+		if h := r.take(candidates, "m"); h == nil || h.Machine.ID != want {
+			t.Fatalf("took %+v, not %s", h, want)
+		}
+	}
+	if r.take(candidates, "m") != nil || r.inFlight() != 1 {
+		t.Errorf("%d slots held of a share of one", r.inFlight())
 	}
 }
 

@@ -97,8 +97,20 @@ func BenchmarkWaiters10000(b *testing.B) {
 		})
 		each("recheck", func(b *testing.B, r *room, _ []*waiter, _ *held) {
 			for b.Loop() {
-				r.recheck()
+				r.recheck(everybody)
 			}
+		})
+		concerns := func(name string, change func(w *waiter) fleet.Change) {
+			each(name, func(b *testing.B, r *room, all []*waiter, _ *held) {
+				s := r.now(new(fleet.Ask))
+				for i := 0; b.Loop(); i++ {
+					r.recheck(fleet.Concerned(s, s, []fleet.Change{change(all[i*7919%waiters])}))
+				}
+			})
+		}
+		concerns("a key", func(w *waiter) fleet.Change { return fleet.Change{Kind: fleet.KeyChanged, ID: "key"} })
+		concerns("a member's shares", func(w *waiter) fleet.Change {
+			return fleet.Change{Kind: fleet.SharesChanged, ID: string(w.line.ask.Caller)}
 		})
 		each("join and leave", func(b *testing.B, r *room, all []*waiter, _ *held) {
 			for i := 0; b.Loop(); i++ {

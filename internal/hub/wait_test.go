@@ -68,6 +68,26 @@ func TestRoomSharesPlaceElsewhere(t *testing.T) {
 	}
 }
 
+// So does a place in a share's day, which a call that no machine took gives back.
+func TestRoomSharesDayElsewhere(t *testing.T) {
+	r := newRoom(t, 1)
+	offers := []fleet.Offer{{ID: "x", Families: fleet.Families(fleet.Chat)}}
+	mine := &fleet.Machine{ID: "mine", Owner: "bob", Online: true, Slots: 1, Offers: offers}
+	r.snapshot = r.snapshot.WithMachine(mine).WithMachine(&fleet.Machine{
+		ID: "more", Owner: "ann", Online: true, Slots: 1, Offers: slices.Clone(offers),
+	}).WithShares("bob", []*fleet.Share{{ID: "s", Owner: "ann", Member: "bob", PerDay: 1}})
+	h := r.newcomer("bob")
+	mine.Reserve("x") // busy: something to wait for
+	w := r.join(fleet.Ask{Caller: "bob", Model: "x"}, noon)
+	if got(w) != (grant{}) {
+		t.Fatal("does not wait")
+	}
+	r.release(h, false)
+	if g := got(w); g.held == nil || g.held.Machine.ID != "more" {
+		t.Error("waits on")
+	}
+}
+
 // What only time, or nothing at all, tells of: a new minute, that reach can be
 // confirmed again, that a machine no longer offers the model.
 func TestRoomTicks(t *testing.T) {
@@ -143,14 +163,15 @@ func newCrowd(t *testing.T, seed uint64) *crowd {
 
 func (c *crowd) member() fleet.MemberID { return fleet.MemberID(rune('a' + c.rng.IntN(crowdMembers))) }
 
-func (c *crowd) reshare() {
-	member := c.member()
+func (c *crowd) reshare() (member fleet.MemberID) {
+	member = c.member()
 	var shares []*fleet.Share
 	for range c.rng.IntN(3) {
 		owner := c.member()
 		shares = append(shares, &fleet.Share{ID: fleet.ShareID(owner + member), Owner: owner, Member: member})
 	}
 	c.snapshot = c.snapshot.WithShares(member, shares)
+	return member
 }
 
 func (c *crowd) ask() fleet.Ask {
@@ -197,8 +218,9 @@ func (c *crowd) step() string {
 		c.waiters = slices.Delete(c.waiters, i, i+1)
 		return "leave"
 	case n < 18:
-		c.reshare()
-		c.recheck()
+		before := c.snapshot
+		member := c.reshare()
+		c.recheck(fleet.Concerned(before, c.snapshot, []fleet.Change{{Kind: fleet.SharesChanged, ID: string(member)}}))
 		return "reshare"
 	default:
 		m := *c.snapshot.Machine(fleet.MachineID(fmt.Sprint("box", c.rng.IntN(crowdMachines))))

@@ -21,6 +21,7 @@ import (
 const (
 	maxModels       = 256
 	maxSlots        = 1024
+	maxGroups       = 64
 	maxCapabilities = 32
 	maxWord         = 64 // bytes of a capability's or an engine's name
 )
@@ -32,7 +33,10 @@ func read(ad tunnel.Advertisement) (*fleet.Machine, error) {
 	if err != nil {
 		return nil, err
 	}
-	m := &fleet.Machine{Paused: ad.Paused, Hours: hours, Slots: min(max(ad.Slots, 1), maxSlots)}
+	m := &fleet.Machine{Paused: ad.Paused, Hours: hours, Slots: min(max(ad.Slots, 1), maxSlots), Groups: ad.Groups}
+	if len(m.Groups) > maxGroups {
+		m.Groups = m.Groups[:maxGroups]
+	}
 	seen := make(map[fleet.ModelID]bool, len(ad.Models))
 	for i := range ad.Models {
 		offer := readModel(&ad.Models[i])

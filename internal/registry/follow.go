@@ -58,7 +58,7 @@ func (r *Registry) poll(ctx context.Context) error {
 		if err := r.load(ctx, time.Time{}); err != nil {
 			return err
 		}
-		r.tell(nil)
+		r.tell(nil, nil, nil)
 		return nil
 	}
 	if err != nil {
@@ -68,12 +68,15 @@ func (r *Registry) poll(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	var before, after *fleet.Snapshot
 	var freed []fleet.MachineID
-	if len(updates) > 0 {
+	if len(changes) > 0 {
 		r.write(func(s *fleet.Snapshot) (*fleet.Snapshot, []fleet.MachineID) {
+			before = s
 			for _, u := range updates {
 				s = u(s)
 			}
+			after = s
 			for _, c := range changes {
 				if c.Kind == fleet.MachineChanged {
 					freed = append(freed, fleet.MachineID(c.ID))
@@ -85,14 +88,14 @@ func (r *Registry) poll(ctx context.Context) error {
 	r.epoch = epoch
 	r.confirmed.Store(began.UnixNano())
 	if len(changes) > 0 {
-		r.tell(changes)
+		r.tell(before, after, changes)
 	}
 	return nil
 }
 
-func (r *Registry) tell(changes []fleet.Change) {
+func (r *Registry) tell(before, after *fleet.Snapshot, changes []fleet.Change) {
 	if r.config.OnChange != nil {
-		r.config.OnChange(changes)
+		r.config.OnChange(changes, fleet.Concerned(before, after, changes))
 	}
 }
 

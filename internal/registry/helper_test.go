@@ -175,7 +175,7 @@ func newNode(t *testing.T, f *facts) *node {
 	n.Registry = New(Config{
 		Node: "hub-1", Region: "home", Facts: f, Log: slog.New(slog.DiscardHandler),
 		OnFree:   func(id fleet.MachineID) { n.freed <- id },
-		OnChange: func(c []fleet.Change) { n.told <- c },
+		OnChange: func(c []fleet.Change, _ fleet.Concern) { n.told <- c },
 	})
 	ctx, cancel := context.WithCancel(context.Background())
 	server := &http.Server{Handler: n, BaseContext: func(net.Listener) context.Context { return ctx }}

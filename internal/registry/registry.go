@@ -83,9 +83,10 @@ type Config struct {
 	Region string
 	Facts  Facts
 	Log    *slog.Logger
-	// OnChange is told of the store's changes after the Snapshot holds them.
-	// After a gap (fleet.ErrBehind) it is told nil: everything may have changed.
-	OnChange func([]fleet.Change)
+	// OnChange is told of the store's changes after the Snapshot holds them, and
+	// whom they concern. After a gap (fleet.ErrBehind) it is told nil: everything
+	// may have changed, for everybody.
+	OnChange func([]fleet.Change, fleet.Concern)
 	// OnFree is told of a machine that may have gained room or whose waiters
 	// must be decided anew: it came, changed, left, or is no longer expected
 	// back. The Snapshot holds it already. May be called by several goroutines

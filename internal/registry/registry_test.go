@@ -361,7 +361,9 @@ func TestKeepsOffers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFacts("m")
 		n := newNode(t, f)
-		d := n.connect(t, "m", offering("llama"))
+		first := offering("llama")
+		first.Groups = []string{} // an empty list is not none given
+		d := n.connect(t, "m", first)
 		want := func(saves int, what string) {
 			t.Helper()
 			time.Sleep(time.Second)
@@ -383,7 +385,7 @@ func TestKeepsOffers(t *testing.T) {
 		d.stop()
 		want(2+5, "the end")
 		k, _, _ := f.KeptMachine(t.Context(), "m")
-		if m, err := readKept(k); err != nil || m.Offer("llama") == nil || time.Since(k.LastSeen) > 2*time.Second {
+		if m, err := readKept(k); err != nil || m.Offer("llama") == nil || m.Groups == nil || time.Since(k.LastSeen) > 2*time.Second {
 			t.Errorf("kept %s, %v", k.Advertisement, err)
 		}
 		n.purge(time.Now().Add(29 * 24 * time.Hour))
@@ -496,6 +498,12 @@ func TestRead(t *testing.T) {
 	}
 	if o := m.Offers[1]; o.Slots != 0 || o.ContextLength != 0 || o.Families != fleet.Families(fleet.Chat) {
 		t.Errorf("offer = %+v", o)
+	}
+	for _, groups := range [][]string{nil, {}, {"lab"}, make([]string, 1000)} {
+		m, err := read(tunnel.Advertisement{Groups: groups})
+		if err != nil || (m.Groups == nil) != (groups == nil) || len(m.Groups) != min(len(groups), maxGroups) {
+			t.Errorf("of %d groups (%v) read %d: %v", len(groups), groups == nil, len(m.Groups), err)
+		}
 	}
 	if _, err := read(tunnel.Advertisement{Hours: "whenever"}); err == nil {
 		t.Error("hours that cannot be read were taken")

@@ -135,7 +135,7 @@ func (w *world) startHub() {
 	}
 	n.live = registry.New(registry.Config{
 		Node: "hub", Region: region, Facts: facts{n.db.Facts(region), &n.trouble}, Log: log,
-		OnChange: func(changes []fleet.Change) { n.hub.OnChange(changes) },
+		OnChange: func(changes []fleet.Change, whom fleet.Concern) { n.hub.OnChange(changes, whom) },
 		OnFree:   func(id fleet.MachineID) { n.hub.OnMachine(id) },
 	})
 	n.hub = hub.New(hub.Config{Region: region, Log: log}, records{n.db, &n.trouble}, n.live)

@@ -4,10 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/kith/kith/internal/account"
 	"github.com/kith/kith/internal/fleet"
+	"github.com/kith/kith/internal/store/internal/query"
 )
 
 // Facts is the store in the law's terms, for one region: what the registry
@@ -51,19 +53,49 @@ func keptOf(m account.Kept) fleet.Kept {
 	}
 }
 
-// Shares is every share in force.
+// Shares is every share in force, each with what the ledger has of its calls of
+// the day (UTC), so that a restart forgets none.
 func (f *Facts) Shares(ctx context.Context) ([]*fleet.Share, error) {
-	return sharesOf(f.db.ShareList(ctx))
-}
-
-// SharesTo is every share in force to one member.
-func (f *Facts) SharesTo(ctx context.Context, member fleet.MemberID) ([]*fleet.Share, error) {
-	return sharesOf(f.db.SharesTo(ctx, string(member)))
-}
-
-func sharesOf(records []account.Share, err error) ([]*fleet.Share, error) {
+	today := time.Now()
+	records, err := f.db.ShareList(ctx)
 	if err != nil {
 		return nil, err
+	}
+	calls, err := f.db.query.CallsOfShares(ctx, millis(dayOf(today)))
+	if err != nil {
+		return nil, f.db.told(err, "count the day's calls of the shares")
+	}
+	return sharesOf(records, calls, today)
+}
+
+// SharesTo is every share in force to one member, likewise.
+func (f *Facts) SharesTo(ctx context.Context, member fleet.MemberID) ([]*fleet.Share, error) {
+	today := time.Now()
+	records, err := f.db.SharesTo(ctx, string(member))
+	if err != nil {
+		return nil, err
+	}
+	calls, err := f.db.query.CallsOfSharesTo(ctx, query.CallsOfSharesToParams{Member: string(member), Day: millis(dayOf(today))})
+	if err != nil {
+		return nil, f.db.told(err, "count the day's calls of the shares to member %q", member)
+	}
+	same := func(row query.CallsOfSharesToRow) query.CallsOfSharesRow { return query.CallsOfSharesRow(row) }
+	return sharesOf(records, each(calls, same), today)
+}
+
+// sharesOf is the shares in the law's terms, each with what was called today.
+// The ledger does not say by which way a call reached a machine: those by a
+// group count, too, where the share covers their model.
+func sharesOf(records []account.Share, calls []query.CallsOfSharesRow, today time.Time) ([]*fleet.Share, error) {
+	models := make(map[string][]string, len(records))
+	for _, r := range records {
+		models[r.ID] = r.Models
+	}
+	started := make(map[string]int, len(calls))
+	for _, row := range calls {
+		if only := models[row.ID]; len(only) == 0 || slices.Contains(only, row.Model) {
+			started[row.ID] += int(row.Calls)
+		}
 	}
 	shares := make([]*fleet.Share, len(records))
 	for i, r := range records {
@@ -71,13 +103,14 @@ func sharesOf(records []account.Share, err error) ([]*fleet.Share, error) {
 		if err != nil {
 			return nil, fmt.Errorf("cannot read the hours of share %s: %w", r.ID, err)
 		}
-		models := make([]fleet.ModelID, len(r.Models))
+		only := make([]fleet.ModelID, len(r.Models))
 		for j, id := range r.Models {
-			models[j] = fleet.ModelID(id)
+			only[j] = fleet.ModelID(id)
 		}
 		shares[i] = &fleet.Share{
 			ID: fleet.ShareID(r.ID), Owner: fleet.MemberID(r.OwnerID), Member: fleet.MemberID(r.MemberID),
-			Models: models, Hours: hours, Concurrent: r.Concurrent, PerDay: r.PerDay,
+			Models: only, Hours: hours, Concurrent: r.Concurrent, PerDay: r.PerDay,
+			Load: fleet.NewShareLoad(today, started[r.ID]),
 		}
 	}
 	return shares, nil

@@ -13,12 +13,17 @@ import (
 // CreateInvite adds an invite; ErrNotFound if there is no such owner.
 func (db *DB) CreateInvite(ctx context.Context, i account.Invite) error {
 	err := db.transact(ctx, func(q *query.Queries) error {
-		if err := text(i.ID, i.LastFour); err != nil {
+		models, err := limits(i.ID, i.Limits)
+		if err == nil {
+			err = text(i.LastFour)
+		}
+		if err != nil {
 			return err
 		}
 		return q.InsertInvite(ctx, query.InsertInviteParams{
 			ID: i.ID, OwnerID: i.OwnerID, Hash: i.Hash[:], LastFour: i.LastFour, Uses: int64(i.Uses), Used: int64(i.Used),
 			Created: millis(i.Created), Expires: millis(i.Expires), Revoked: millis(i.Revoked),
+			Models: models, Hours: i.Hours, Concurrent: int64(i.Concurrent), PerDay: int64(i.PerDay),
 		})
 	})
 	return db.told(err, "create an invite")
@@ -28,7 +33,14 @@ func (db *DB) CreateInvite(ctx context.Context, i account.Invite) error {
 // the first first.
 func (db *DB) Invites(ctx context.Context, ownerID string) ([]account.Invite, error) {
 	rows, err := db.query.InvitesOf(ctx, ownerID)
-	return each(rows, invite), db.told(err, "list the invites of member %q", ownerID)
+	invites := make([]account.Invite, len(rows))
+	for n, row := range rows {
+		var unread error
+		if invites[n], unread = invite(row); unread != nil {
+			return nil, unread
+		}
+	}
+	return invites, db.told(err, "list the invites of member %q", ownerID)
 }
 
 // RevokeInvite ends an invite of the owner's; ErrNotFound if there is no live one.
@@ -40,7 +52,7 @@ func (db *DB) RevokeInvite(ctx context.Context, ownerID, id string, now time.Tim
 }
 
 // AcceptInvite shares the machines of whoever made the invite, whose code has
-// that SHA-256, with the share's member. One use is taken in the transaction
+// that SHA-256, with the share's member, within the invite's limits. One use is taken in the transaction
 // that makes the share: of any number who accept at once, no more succeed than
 // it has uses, and one that fails leaves them as they were. A wrong code and one
 // that is used up, expired, revoked or of a disabled member are ErrNotFound
@@ -71,15 +83,22 @@ func useInvite(ctx context.Context, q *query.Queries, hash [32]byte, s account.S
 	if row.ID == s.MemberID {
 		return s, account.Member{}, account.ErrOwn
 	}
-	s.OwnerID = row.ID
+	i, err := invite(used)
+	if err != nil {
+		return s, account.Member{}, err
+	}
+	s.OwnerID, s.Limits = row.ID, i.Limits
 	return s, member(row), q.InsertShare(ctx, query.InsertShareParams{
-		ID: s.ID, OwnerID: s.OwnerID, MemberID: s.MemberID, Models: "[]", Created: millis(s.Created),
+		ID: s.ID, OwnerID: s.OwnerID, MemberID: s.MemberID, Created: millis(s.Created),
+		Models: used.Models, Hours: used.Hours, Concurrent: used.Concurrent, PerDay: used.PerDay,
 	})
 }
 
-func invite(row query.Invite) account.Invite {
-	return account.Invite{
+func invite(row query.Invite) (i account.Invite, err error) {
+	i = account.Invite{
 		ID: row.ID, OwnerID: row.OwnerID, Hash: [32]byte(row.Hash), LastFour: row.LastFour, Uses: int(row.Uses), Used: int(row.Used),
 		Created: moment(row.Created), Expires: moment(row.Expires), Revoked: moment(row.Revoked),
 	}
+	i.Limits, err = limited(row.ID, row.Models, row.Hours, row.Concurrent, row.PerDay)
+	return i, err
 }

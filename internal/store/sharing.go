@@ -15,16 +15,13 @@ import (
 // ErrNotFound if one of them is no member, ErrInvalid if they are the same.
 func (db *DB) AddShare(ctx context.Context, s account.Share) error {
 	err := db.change(ctx, func(q *query.Queries) ([]fleet.Change, error) {
-		if err := text(append([]string{s.ID, s.Hours}, s.Models...)...); err != nil {
-			return nil, err
-		}
-		models, err := json.Marshal(s.Models)
+		models, err := limits(s.ID, s.Limits)
 		if err != nil {
 			return nil, err
 		}
 		return changed(fleet.SharesChanged, s.MemberID), q.InsertShare(ctx, query.InsertShareParams{
 			ID: s.ID, OwnerID: s.OwnerID, MemberID: s.MemberID,
-			Models: string(models), Hours: s.Hours,
+			Models: models, Hours: s.Hours,
 			Concurrent: int64(s.Concurrent), PerDay: int64(s.PerDay), Created: millis(s.Created),
 		})
 	})
@@ -36,16 +33,13 @@ func (db *DB) AddShare(ctx context.Context, s account.Share) error {
 // are the same.
 func (db *DB) PutShare(ctx context.Context, s account.Share) (account.Share, error) {
 	err := db.change(ctx, func(q *query.Queries) ([]fleet.Change, error) {
-		if err := text(append([]string{s.ID, s.Hours}, s.Models...)...); err != nil {
-			return nil, err
-		}
-		models, err := json.Marshal(s.Models)
+		models, err := limits(s.ID, s.Limits)
 		if err != nil {
 			return nil, err
 		}
 		row, err := q.PutShare(ctx, query.PutShareParams{
 			ID: s.ID, OwnerID: s.OwnerID, MemberID: s.MemberID,
-			Models: string(models), Hours: s.Hours,
+			Models: models, Hours: s.Hours,
 			Concurrent: int64(s.Concurrent), PerDay: int64(s.PerDay), Created: millis(s.Created),
 		})
 		if err != nil {
@@ -108,15 +102,28 @@ func (db *DB) shares(rows []query.Share, err error) ([]account.Share, error) {
 	return out, db.told(err, "list shares")
 }
 
-func share(row query.Share) (account.Share, error) {
-	s := account.Share{
-		ID: row.ID, OwnerID: row.OwnerID, MemberID: row.MemberID, Hours: row.Hours,
-		Concurrent: int(row.Concurrent), PerDay: int(row.PerDay), Created: moment(row.Created),
+func share(row query.Share) (s account.Share, err error) {
+	s = account.Share{ID: row.ID, OwnerID: row.OwnerID, MemberID: row.MemberID, Created: moment(row.Created)}
+	s.Limits, err = limited(row.ID, row.Models, row.Hours, row.Concurrent, row.PerDay)
+	return s, err
+}
+
+// limits checks what whoever has that id is limited to, and is the models as
+// they are kept; limited reads it back.
+func limits(id string, l account.Limits) (models string, err error) {
+	if err := text(append([]string{id, l.Hours}, l.Models...)...); err != nil {
+		return "", err
 	}
-	if err := json.Unmarshal([]byte(row.Models), &s.Models); err != nil {
-		return s, fmt.Errorf("cannot read the models of share %q: %w", row.ID, err)
+	list, err := json.Marshal(l.Models)
+	return string(list), err
+}
+
+func limited(id, models, hours string, concurrent, perDay int64) (account.Limits, error) {
+	l := account.Limits{Hours: hours, Concurrent: int(concurrent), PerDay: int(perDay)}
+	if err := json.Unmarshal([]byte(models), &l.Models); err != nil {
+		return l, fmt.Errorf("cannot read the models of %q: %w", id, err)
 	}
-	return s, nil
+	return l, nil
 }
 
 // CreateGroup adds a group with the members and keep-outs it comes with;

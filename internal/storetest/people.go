@@ -109,7 +109,8 @@ func testShares(t *testing.T, db *store.DB) {
 	ada, bob, eve := newMember(t, db, "ada"), newMember(t, db, "bob"), newMember(t, db, "eve")
 	limited := account.Share{
 		ID: account.NewID("shr_"), OwnerID: ada.ID, MemberID: bob.ID,
-		Models: []string{`a "b"`, "llama3:8b"}, Hours: "Mon-Fri 18:00-23:00", Concurrent: 2, PerDay: 100, Created: later(1),
+		Limits:  account.Limits{Models: []string{`a "b"`, "llama3:8b"}, Hours: "Mon-Fri 18:00-23:00", Concurrent: 2, PerDay: 100},
+		Created: later(1),
 	}
 	ok(t, db.AddShare(ctx, limited))
 	back := account.Share{ID: account.NewID("shr_"), OwnerID: bob.ID, MemberID: ada.ID, Created: later(2)}

@@ -3,6 +3,8 @@ package storetest
 import (
 	"crypto/sha256"
 	"errors"
+	"slices"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -18,12 +20,12 @@ func testPutShare(t *testing.T, db *store.DB) {
 	ctx := t.Context()
 	ada, bob, eve := newMember(t, db, "ada"), newMember(t, db, "bob"), newMember(t, db, "eve")
 	changes := watch(t, db)
-	first := account.Share{ID: account.NewID("shr_"), OwnerID: ada.ID, MemberID: bob.ID, Created: start, PerDay: 3}
+	first := account.Share{ID: account.NewID("shr_"), OwnerID: ada.ID, MemberID: bob.ID, Created: start, Limits: account.Limits{PerDay: 3}}
 	put := must[account.Share](t)
 	same(t, put(db.PutShare(ctx, first)), first)
 	changed := account.Share{
 		ID: account.NewID("shr_"), OwnerID: ada.ID, MemberID: bob.ID, Created: later(60),
-		Models: []string{"tiny"}, Hours: "Sat 10:00-12:00", Concurrent: 2,
+		Limits: account.Limits{Models: []string{"tiny"}, Hours: "Sat 10:00-12:00", Concurrent: 2},
 	}
 	want := changed
 	want.ID, want.Created = first.ID, first.Created
@@ -61,8 +63,9 @@ func accept(t *testing.T, db *store.DB, i account.Invite, m account.Member, now 
 	return db.AcceptInvite(t.Context(), i.Hash, account.Share{ID: account.NewID("shr_"), MemberID: m.ID, Created: start}, now)
 }
 
-// testInvites: a code makes a share with its maker, as often as it says, until
-// it expires or is revoked, and what fails uses nothing up.
+// testInvites: a code makes a share with its maker, with the limits it carries,
+// as often as it says, until it expires or is revoked, and what fails uses
+// nothing up.
 func testInvites(t *testing.T, db *store.DB) {
 	ctx := t.Context()
 	ada, bob, eve, dan := newMember(t, db, "ada"), newMember(t, db, "bob"), newMember(t, db, "eve"), newMember(t, db, "dan")
@@ -96,6 +99,18 @@ func testInvites(t *testing.T, db *store.DB) {
 	_, _, err = accept(t, db, code, dan, start)
 	fails(t, err, store.ErrNotFound)
 
+	limited := account.Invite{
+		ID: account.NewID("inv_"), OwnerID: ada.ID, Hash: sha256.Sum256([]byte("limited")), LastFour: "wxyz", Uses: 1,
+		Limits:  account.Limits{Models: []string{`a "b"`, "tiny"}, Hours: "Sat 10:00-12:00", Concurrent: 2, PerDay: 9},
+		Created: start, Expires: later(3600),
+	}
+	ok(t, db.CreateInvite(ctx, limited))
+	share, _, err = accept(t, db, limited, dan, start)
+	ok(t, err)
+	same(t, share.Limits, limited.Limits)
+	same(t, must[[]account.Share](t)(db.SharesTo(ctx, dan.ID)), []account.Share{share})
+	limited.Used = 1
+
 	other := newInvite(t, db, ada, "two", 1)
 	fails(t, db.RevokeInvite(ctx, bob.ID, other.ID, later(5)), store.ErrNotFound)
 	ok(t, db.RevokeInvite(ctx, ada.ID, other.ID, later(5)))
@@ -103,13 +118,22 @@ func testInvites(t *testing.T, db *store.DB) {
 	_, _, err = accept(t, db, other, dan, start)
 	fails(t, err, store.ErrNotFound)
 	code.Used, other.Revoked = 2, later(5)
-	same(t, must[[]account.Invite](t)(db.Invites(ctx, ada.ID)), []account.Invite{code, other})
+	same(t, must[[]account.Invite](t)(db.Invites(ctx, ada.ID)), byID(code, limited, other))
 	same(t, must[[]account.Invite](t)(db.Invites(ctx, bob.ID)), []account.Invite{})
 
 	other.ID, other.Uses = account.NewID("inv_"), 0
+	negative := other
+	negative.Uses, negative.PerDay = 1, -1
+	fails(t, db.CreateInvite(ctx, negative), store.ErrInvalid)
 	fails(t, db.CreateInvite(ctx, other), store.ErrInvalid)
 	other.Uses = 1
 	fails(t, db.CreateInvite(ctx, other), store.ErrExists)
+}
+
+// byID is invites made at the same time in the order in which they are listed.
+func byID(invites ...account.Invite) []account.Invite {
+	slices.SortFunc(invites, func(a, b account.Invite) int { return strings.Compare(a.ID, b.ID) })
+	return invites
 }
 
 // testInviteRace: of many who accept at once, as many succeed as the invite has

@@ -51,6 +51,7 @@ func Run(t *testing.T, open func(t *testing.T) *store.DB) {
 		{"behind", testBehind},
 		{"usage", testUsage},
 		{"usage filter", testUsageFilter},
+		{"calls of shares", testCallsOfShares},
 		{"usage refused", testUsageRefused},
 		{"usage concurrency", testUsageConcurrency},
 		{"usage 10,000", testUsageMany},
@@ -61,6 +62,8 @@ func Run(t *testing.T, open func(t *testing.T) *store.DB) {
 		{"recovery", testRecovery},
 		{"grants", testGrants},
 		{"own keys, machines and calls", testOwnThings},
+		{"turns", testTurns},
+		{"turn bounds", testTurnBounds},
 	} {
 		t.Run(promise.name, func(t *testing.T) { promise.test(t, open(t)) })
 	}

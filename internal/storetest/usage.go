@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/kith/kith/internal/account"
+	"github.com/kith/kith/internal/fleet"
 	"github.com/kith/kith/internal/store"
 )
 
@@ -78,6 +79,56 @@ func testUsage(t *testing.T, db *store.DB) {
 
 	same(t, must[[]account.Usage](t)(db.Usage(ctx, store.UsageFilter{})), records)
 	sameDays(t, must[[]account.UsageDay](t)(db.UsageDays(ctx, store.UsageFilter{})), records)
+}
+
+// testCallsOfShares: a share comes to routing with the calls that its member made
+// today on its owner's machines, of the models that it covers, whoever reads it.
+func testCallsOfShares(t *testing.T, db *store.DB) {
+	ctx := t.Context()
+	ada, bob, eve := newMember(t, db, "ada"), newMember(t, db, "bob"), newMember(t, db, "eve")
+	first := account.Share{ID: account.NewID("shr_"), OwnerID: ada.ID, MemberID: bob.ID, Created: start, Limits: account.Limits{PerDay: 10}}
+	ok(t, db.AddShare(ctx, first))
+	ok(t, db.AddShare(ctx, account.Share{
+		ID: account.NewID("shr_"), OwnerID: eve.ID, MemberID: bob.ID, Created: later(1), Limits: account.Limits{Models: []string{"tiny"}, PerDay: 10},
+	}))
+	ok(t, db.AddShare(ctx, account.Share{ID: account.NewID("shr_"), OwnerID: ada.ID, MemberID: eve.ID, Created: later(2), Limits: account.Limits{PerDay: 10}}))
+	now := time.Now()
+	var records []account.Usage
+	call := func(n int, caller, owner account.Member, model string, when time.Time) {
+		for range n {
+			u := aCall(fmt.Sprint("call-", len(records)), 1)
+			u.MemberID, u.OwnerID, u.Model, u.Started = caller.ID, owner.ID, model, when
+			records = append(records, u)
+		}
+	}
+	call(2, bob, ada, "tiny", now)
+	call(1, bob, ada, "large", now)
+	call(9, bob, ada, "tiny", now.Add(-24*time.Hour))
+	call(4, bob, eve, "tiny", now)
+	call(9, bob, eve, "large", now) // not by the share, which does not cover it
+	call(9, ada, bob, "tiny", now)  // the other way round
+	call(9, bob, bob, "tiny", now)  // own
+	ok(t, db.RecordUsage(ctx, records))
+
+	left := func(s *fleet.Share) (n int) {
+		for s.Reserve(now) {
+			n++
+		}
+		return n
+	}
+	facts := db.Facts("home")
+	for what, shares := range map[string][]*fleet.Share{
+		"all": must[[]*fleet.Share](t)(facts.Shares(ctx)), "bob's": must[[]*fleet.Share](t)(facts.SharesTo(ctx, fleet.MemberID(bob.ID))),
+	} {
+		want := []int{10 - 3, 10 - 4, 10}[:len(shares)]
+		var got []int
+		for _, s := range shares {
+			got = append(got, left(s))
+		}
+		if !slices.Equal(got, want) || len(shares) < 2 {
+			t.Errorf("%s: %v calls left today, want %v", what, got, want)
+		}
+	}
 }
 
 func testUsageFilter(t *testing.T, db *store.DB) {

@@ -8,7 +8,8 @@ import "time"
 //	1  2026-11-21  first: offers, ack, control, calls, fenced
 //	2  2026-11-21  control: until, the end of a pause
 //	3  2026-11-21  the same in a WebSocket, where a network passes nothing else
-const Version = 3
+//	4  2026-11-21  offers: groups, those that the machine serves
+const Version = 4
 
 // Protocol is the Upgrade token of GET /tunnel (decisions 8); the other one is
 // "websocket", with Sec-WebSocket-Protocol: kith-tunnel-1.
@@ -17,16 +18,19 @@ const Protocol = "kith-tunnel/1"
 // Advertisement is a machine's whole state, one JSON line of GET /offers. Each
 // replaces the one before; a lost one costs nothing.
 type Advertisement struct {
-	Version    int     `json:"version"`
-	Generation int64   `json:"generation"`
-	Name       string  `json:"name"`
-	Paused     bool    `json:"paused"`
-	Hours      string  `json:"hours"`    // as fleet.ParseHours reads; empty: always
-	Timezone   string  `json:"timezone"` // IANA name; empty: UTC
-	Slots      int     `json:"slots"`
-	Free       int     `json:"free"`  // slots nothing holds, as the daemon sees it
-	Local      int     `json:"local"` // slots held by other than calls of this tunnel
-	Models     []Model `json:"models"`
+	Version    int    `json:"version"`
+	Generation int64  `json:"generation"`
+	Name       string `json:"name"`
+	Paused     bool   `json:"paused"`
+	Hours      string `json:"hours"`    // as fleet.ParseHours reads; empty: always
+	Timezone   string `json:"timezone"` // IANA name; empty: UTC
+	Slots      int    `json:"slots"`
+	Free       int    `json:"free"`  // slots nothing holds, as the daemon sees it
+	Local      int    `json:"local"` // slots held by other than calls of this tunnel
+	// Groups are the names of the only groups that it serves; absent: every one
+	// of its owner's.
+	Groups []string `json:"groups,omitzero"`
+	Models []Model  `json:"models"`
 }
 
 // Model is one offer in an Advertisement.

@@ -30,8 +30,11 @@ type Machine struct {
 	Running  int            `json:"running"` // calls that this hub sent it
 	Models   []MachineModel `json:"models"`
 	KeptOut  bool           `json:"kept_out"` // of every group
-	Created  time.Time      `json:"created"`
-	LastSeen time.Time      `json:"last_seen,omitzero"`
+	// Groups are the only ones it serves, by its own configuration; absent: every
+	// one of its owner's.
+	Groups   []string  `json:"groups,omitzero"`
+	Created  time.Time `json:"created"`
+	LastSeen time.Time `json:"last_seen,omitzero"`
 }
 
 // MachineModel is one model that a machine offers.
@@ -50,6 +53,7 @@ func viewMachine(record account.Machine, live *fleet.Machine, now time.Time) Mac
 		return v
 	}
 	v.Online, v.Paused, v.Hours, v.Timezone = live.Online, live.Paused, live.Hours.String(), live.Hours.Zone()
+	v.Groups = live.Groups
 	v.Open, v.Slots, v.Running = live.Hours.Open(now), live.Slots, live.Load.InFlight()
 	if live.Online {
 		v.LastSeen = now.UTC()

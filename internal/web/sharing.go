@@ -46,15 +46,19 @@ type Limits struct {
 func (r *request) share(s account.NamedShare) Share {
 	view := Share{
 		ID: s.ID, Owner: s.Owner, With: s.Member, Direction: "received", Created: s.Created,
-		Limits: Limits{Models: s.Models, Hours: s.Hours, Concurrent: s.Concurrent, PerDay: s.PerDay},
+		Limits: viewLimits(s.Limits),
 	}
 	if s.OwnerID == r.me {
 		view.Direction = "given"
 	}
-	if view.Models == nil {
-		view.Models = []string{}
-	}
 	return view
+}
+
+func viewLimits(l account.Limits) Limits {
+	if l.Models == nil {
+		l.Models = []string{}
+	}
+	return Limits(l)
 }
 
 // listShares is GET /api/shares: those of the caller's machines, and those with
@@ -94,7 +98,7 @@ func (a *API) putShare(r *request) (any, error) {
 	}
 	made, err := a.Accounts.PutShare(r.Context(), account.Share{
 		ID: account.NewID("shr_"), OwnerID: r.me, MemberID: with.ID, Created: time.Now().UTC(),
-		Models: ask.Models, Hours: ask.Hours, Concurrent: ask.Concurrent, PerDay: ask.PerDay,
+		Limits: account.Limits(ask.Limits),
 	})
 	if err != nil {
 		return nil, err
@@ -149,12 +153,13 @@ type Invite struct {
 	State    string    `json:"state"` // "open", "used up", "expired" or "revoked"
 	Uses     int       `json:"uses"`
 	Used     int       `json:"used"`
+	Limits             // of the shares it makes
 	Created  time.Time `json:"created"`
 	Expires  time.Time `json:"expires"`
 }
 
 func viewInvite(i account.Invite, code string, now time.Time) Invite {
-	v := Invite{ID: i.ID, Code: code, LastFour: i.LastFour, State: "open", Uses: i.Uses, Used: i.Used, Created: i.Created, Expires: i.Expires}
+	v := Invite{ID: i.ID, Code: code, LastFour: i.LastFour, State: "open", Uses: i.Uses, Used: i.Used, Limits: viewLimits(i.Limits), Created: i.Created, Expires: i.Expires}
 	switch {
 	case !i.Revoked.IsZero():
 		v.State = "revoked"
@@ -166,13 +171,14 @@ func viewInvite(i account.Invite, code string, now time.Time) Invite {
 	return v
 }
 
-// createInvite is POST /api/invites {"uses","expires"}: a code that shares the
-// caller's machines with whoever accepts it. expires is a time from now, like
-// "7d" or "12h".
+// createInvite is POST /api/invites {"uses","expires"} and the limits of a share:
+// a code that shares the caller's machines with whoever accepts it. expires is a
+// time from now, like "7d" or "12h".
 func (a *API) createInvite(r *request) (any, error) {
 	type asked struct {
 		Uses    int    `json:"uses"`
 		Expires string `json:"expires"`
+		Limits
 	}
 	ask := asked{Uses: 1}
 	if len(r.body) > 0 {
@@ -180,9 +186,13 @@ func (a *API) createInvite(r *request) (any, error) {
 		if err != nil {
 			return nil, err
 		}
-		if ask.Expires = given.Expires; given.Uses != 0 {
-			ask.Uses = given.Uses
+		if given.Uses == 0 {
+			given.Uses = ask.Uses
 		}
+		ask = given
+	}
+	if err := ask.check(); err != nil {
+		return nil, err
 	}
 	if ask.Uses < 1 || ask.Uses > maxUses {
 		return nil, fault.New(fault.InvalidRequest, "an invite has 1 to %d uses", maxUses).WithParam("uses")
@@ -194,7 +204,7 @@ func (a *API) createInvite(r *request) (any, error) {
 	code, now := credential.Mint(credential.InviteCode, a.Region), time.Now().UTC().Truncate(time.Millisecond)
 	made := account.Invite{
 		ID: account.NewID("inv_"), OwnerID: r.me, Hash: code.Hash(), LastFour: code.LastFour(),
-		Uses: ask.Uses, Created: now, Expires: now.Add(life),
+		Uses: ask.Uses, Limits: account.Limits(ask.Limits), Created: now, Expires: now.Add(life),
 	}
 	if err := a.Accounts.CreateInvite(r.Context(), made); err != nil {
 		return nil, err
@@ -272,5 +282,11 @@ func (a *API) acceptInvite(r *request) (any, error) {
 	case err != nil:
 		return nil, err
 	}
-	return map[string]string{"id": share.ID, "owner": owner.Name, "with": r.caller.Name, "state": "accepted"}, nil
+	return struct {
+		ID    string `json:"id"`
+		Owner string `json:"owner"`
+		With  string `json:"with"`
+		State string `json:"state"`
+		Limits
+	}{share.ID, owner.Name, r.caller.Name, "accepted", viewLimits(share.Limits)}, nil
 }

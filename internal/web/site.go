@@ -263,8 +263,14 @@ func (s *Site) secureHeaders(h http.Header) {
 }
 
 // visit finds the page, checks who asks and that it was this site that did, and
-// serves it. A refused POST is told on the page that it came from.
+// serves it. A refused POST is told on the page that it came from, and a panic is
+// a defect of this request only.
 func (s *Site) visit(v *visit, h http.Header, body []byte, late error) (out reply, err error) {
+	defer func() {
+		if panicked := recover(); panicked != nil {
+			out, err = reply{}, fault.Defect(panicked)
+		}
+	}()
 	found, methods, values := s.findPage(v.Method, v.URL)
 	if v.me, err = s.whoIs(v.Context()); err != nil {
 		return reply{}, err

@@ -220,8 +220,14 @@ func (a *API) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	writeFault(w, f, id)
 }
 
-// answer finds the route, checks who asks, and asks it.
-func (a *API) answer(r *request, h http.Header, late error) (any, error) {
+// answer finds the route, checks who asks, and asks it. A panic is a defect of
+// this request only.
+func (a *API) answer(r *request, h http.Header, late error) (answer any, err error) {
+	defer func() {
+		if v := recover(); v != nil {
+			answer, err = nil, fault.Defect(v)
+		}
+	}()
 	var found *route
 	var methods []string
 	for i := range routes {
@@ -246,7 +252,6 @@ func (a *API) answer(r *request, h http.Header, late error) (any, error) {
 	if !ok {
 		return nil, fault.New(fault.InvalidAPIKey, "no valid API key: send Authorization: Bearer with an API key or a machine's credential")
 	}
-	var err error
 	if r.caller, err = a.Identify(r.Context(), secret); err != nil {
 		return nil, err
 	}

@@ -1,6 +1,7 @@
 package web
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"io"
@@ -40,6 +41,8 @@ type world struct {
 	missed   []fleet.ModelID
 	blind    bool              // nothing can be confirmed
 	keys     map[string]string // secrets of API keys, and whose they are
+	crash    bool              // Admit panics
+	log      bytes.Buffer
 }
 
 func newWorld(t *testing.T) *world {
@@ -59,7 +62,7 @@ func newWorld(t *testing.T) *world {
 	hours, err := fleet.ParseHours("Mon-Sun 00:00-24:00", "Europe/Lisbon")
 	check(t, err)
 	w.snapshot = w.snapshot.WithMachine(&fleet.Machine{
-		ID: fleet.MachineID(w.machine.ID), Owner: fleet.MemberID(w.machine.OwnerID), Name: "box", Online: true, Slots: 3, Hours: hours,
+		ID: fleet.MachineID(w.machine.ID), Owner: fleet.MemberID(w.machine.OwnerID), Name: "box", Online: true, Slots: 3, Hours: hours, Groups: []string{"lab"},
 		Offers: []fleet.Offer{{ID: "tiny", Families: fleet.Families(fleet.Chat), ContextLength: 512, Slots: 2}},
 	})
 	w.api = New(Config{
@@ -76,7 +79,12 @@ func newWorld(t *testing.T) *world {
 			return w.refuse
 		},
 		Changed: func() { w.changed++ },
-		Admit:   func(Caller) error { return w.limit },
+		Admit: func(Caller) error {
+			if w.crash {
+				panic("the secret inside")
+			}
+			return w.limit
+		},
 		Miss: func(_ Caller, model fleet.ModelID, f *fault.Fault) *fault.Fault {
 			if w.missed = append(w.missed, model); len(w.missed) > 60 {
 				return fault.New(fault.RateLimitExceeded, "too many")
@@ -85,7 +93,7 @@ func newWorld(t *testing.T) *world {
 		},
 		Confirmed: func(time.Time) bool { return !w.blind },
 		Story:     db.Story,
-		Log:       slog.New(slog.DiscardHandler),
+		Log:       slog.New(slog.NewTextHandler(&w.log, nil)),
 	})
 	w.server = httptest.NewServer(w.api)
 	t.Cleanup(func() { w.server.Close(); check(t, db.Close()) })
@@ -270,6 +278,20 @@ func message(t *testing.T, answer told) string {
 	return envelope.Error.Message
 }
 
+// A defect is told as one, is in the log under its id, and is this request's only.
+func TestPanic(t *testing.T) {
+	w := newWorld(t)
+	w.crash = true
+	if got := w.ask("ada", "GET", "/api/shares", ""); got.status != 500 || got.code != "internal_error" || strings.Contains(got.body, "secret") {
+		t.Errorf("%+v", got)
+	}
+	if log := w.log.String(); strings.Contains(log, "secret") || !strings.Contains(log, "panic (string)") || !strings.Contains(log, "web_test.go") || !strings.Contains(log, "id=req_") {
+		t.Errorf("logged %s", log)
+	}
+	w.crash = false
+	good[list[Share]](w, "ada", "GET", "/api/shares", "")
+}
+
 func TestShares(t *testing.T) {
 	w := newWorld(t)
 	made := good[Share](w, "ada", "POST", "/api/shares", `{"with":"bob","models":["tiny"],"hours":"sat,sun 00:00-24:00","concurrent":2,"per_day":9}`)
@@ -329,6 +351,16 @@ func TestInvites(t *testing.T) {
 	if got := good[anything](w, "eve", "POST", "/api/invites/accept", `{"code":"`+twice.Code+`"}`); got["state"] != "accepted" || got["owner"] != "ada" {
 		t.Errorf("accepted: %v", got)
 	}
+	limits := Limits{Models: []string{"tiny"}, Hours: "Sat,Sun 00:00-24:00", Concurrent: 2, PerDay: 9}
+	limited := good[Invite](w, "ada", "POST", "/api/invites", `{"models":["tiny"],"hours":"sat,sun 00:00-24:00","concurrent":2,"per_day":9}`)
+	check(t, w.db.RemoveShare(t.Context(), w.members["ada"].ID, w.members["eve"].ID))
+	accepted := good[Share](w, "eve", "POST", "/api/invites/accept", `{"code":"`+limited.Code+`"}`)
+	received := good[list[Share]](w, "eve", "GET", "/api/shares", "").Data[0]
+	for what, got := range map[string]Limits{"made": limited.Limits, "accepted": accepted.Limits, "in force": received.Limits} {
+		if diff := cmp.Diff(limits, got); diff != "" {
+			t.Errorf("%s with\n%s", what, diff)
+		}
+	}
 	good[anything](w, "ada", "DELETE", "/api/invites/"+twice.ID, "")
 	foreign := credential.Mint(credential.InviteCode, "mars").Reveal()
 	unknown := credential.Mint(credential.InviteCode, "home").Reveal()
@@ -345,10 +377,10 @@ func TestInvites(t *testing.T) {
 		}
 		states = append(states, i.State)
 	}
-	if diff := cmp.Diff([]string{"used up", "revoked"}, states); diff != "" {
+	if diff := cmp.Diff([]string{"used up", "revoked", "used up"}, states); diff != "" {
 		t.Error(diff)
 	}
-	for _, body := range []string{`{"uses":-1}`, `{"uses":1001}`, `{"expires":"0d"}`, `{"expires":"-7d"}`, `{"expires":"400d"}`, `{"expires":"soon"}`, `{"expires":"d"}`, `{"expires":"99999999999999d"}`} {
+	for _, body := range []string{`{"uses":-1}`, `{"uses":1001}`, `{"expires":"0d"}`, `{"expires":"-7d"}`, `{"expires":"400d"}`, `{"expires":"soon"}`, `{"expires":"d"}`, `{"expires":"99999999999999d"}`, `{"hours":"never"}`, `{"per_day":-1}`, `{"models":[""]}`} {
 		if got := w.ask("ada", "POST", "/api/invites", body); got.status != 400 {
 			t.Errorf("%s: %+v", body, got)
 		}
@@ -389,6 +421,24 @@ func TestGroups(t *testing.T) {
 	}
 }
 
+// An owner revokes a machine, once, and nobody else does.
+func TestRevokeMachine(t *testing.T) {
+	w := newWorld(t)
+	path := "/api/machines/" + w.machine.ID
+	if got := w.ask("bob", "DELETE", path, ""); got.status != 404 || got.code != "not_found" {
+		t.Errorf("by another: %+v", got)
+	}
+	if got := good[anything](w, "ada", "DELETE", path, ""); got["state"] != "revoked" || got["name"] != "box" {
+		t.Errorf("revoked: %v", got)
+	}
+	if got := good[list[Machine]](w, "ada", "GET", "/api/machines", "").Data; len(got) != 0 {
+		t.Errorf("still listed: %+v", got)
+	}
+	if got := w.ask("ada", "DELETE", path, ""); got.status != 404 {
+		t.Errorf("twice: %+v", got)
+	}
+}
+
 func TestMachines(t *testing.T) {
 	w := newWorld(t)
 	path := "/api/machines/" + w.machine.ID
@@ -396,7 +446,7 @@ func TestMachines(t *testing.T) {
 	got := good[list[Machine]](w, "ada", "GET", "/api/machines", "").Data
 	want := []Machine{{
 		ID: w.machine.ID, Name: "box", Online: true, Hours: "Mon-Sun 00:00-24:00", Timezone: "Europe/Lisbon", Open: true, Slots: 3,
-		Models: []MachineModel{{"tiny", 512, 2}}, KeptOut: true, Created: got[0].Created, LastSeen: got[0].LastSeen,
+		Models: []MachineModel{{"tiny", 512, 2}}, KeptOut: true, Groups: []string{"lab"}, Created: got[0].Created, LastSeen: got[0].LastSeen,
 	}}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Error(diff)

@@ -1,5 +1,7 @@
 // Command mutate breaks one package in every small way it knows, one at a time,
-// and says which breaks no test notices:
+// says which breaks no test notices, and gives the score: the part of them that
+// a test noticed. It fails for each that is not listed as changing nothing, and
+// below 95 % of all, listed or not:
 //
 //	go run ./scripts/mutate [-at hours.go] ./internal/fleet [flags for the tests]
 //
@@ -7,7 +9,7 @@
 // breaks, and an environment variable says which copy runs. So a mutant costs a
 // run of the tests, not a build. A constant cannot be chosen at run time: its
 // mutants are built one by one. A mutant that does not compile is left out of
-// the score; one that hangs is killed.
+// the score. One that does not end is noticed; it and what it started is killed.
 package main
 
 import (
@@ -19,11 +21,15 @@ import (
 	"maps"
 	"os"
 	"os/exec"
+	"os/signal"
 	"path/filepath"
 	"regexp"
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
 	"time"
 
 	"github.com/go-json-experiment/json"
@@ -41,7 +47,7 @@ type mutant struct {
 	start, end int      // offsets of what is replaced
 	text       string
 	nth        int // of those with the same name
-	unbuilt    bool
+	became     fate
 }
 
 // String names the mutant without its line, so that a list of them keeps.
@@ -72,14 +78,17 @@ func short(text string) string {
 func main() {
 	at := flag.String("at", "", "only mutants whose file:line matches this regular expression")
 	known := flag.String("equivalent", "docs/mutants.md", "where mutants that change nothing are listed, indented, with the reason")
+	abreast := flag.Int("n", 2, "how many to run at a time")
 	flag.Parse()
 	if flag.NArg() == 0 {
 		flag.Usage()
 		os.Exit(2)
 	}
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
 	only, err := regexp.Compile(*at)
 	if err == nil {
-		err = run(flag.Arg(0), flag.Args()[1:], only, *known)
+		err = run(ctx, flag.Arg(0), flag.Args()[1:], only, *known, *abreast)
 	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "mutate:", err)
@@ -87,7 +96,20 @@ func main() {
 	}
 }
 
-func run(pkg string, testFlags []string, only *regexp.Regexp, known string) error {
+// floor is the least part of all mutants, in percent, that tests must notice.
+const floor = 95
+
+// fate is what became of a mutant.
+type fate int
+
+const (
+	survived fate = iota
+	killed
+	hung // and so killed as well
+	unbuilt
+)
+
+func run(ctx context.Context, pkg string, testFlags []string, only *regexp.Regexp, known string, abreast int) error {
 	began := time.Now()
 	scratch, err := os.MkdirTemp("", "mutate")
 	if err != nil {
@@ -107,56 +129,93 @@ func run(pkg string, testFlags []string, only *regexp.Regexp, known string) erro
 	mutants = slices.DeleteFunc(mutants, func(m *mutant) bool {
 		return !only.MatchString(fmt.Sprintf("%s:%d", filepath.Base(m.in.name), m.line()))
 	})
-	b := &builder{pkg: pkg, scratch: scratch, flags: testFlags}
-	binary, err := b.together(sources, mutants)
-	if err != nil {
-		return err
-	}
-	start := time.Now()
-	if killed, out := b.kills(binary, 0, time.Hour); killed {
-		return fmt.Errorf("the tests fail with nothing broken:\n%s", out)
-	}
-	patience := max(10*time.Second, 5*time.Since(start))
 	listed, err := listing(known, sources)
 	if err != nil {
 		return err
 	}
-	unbuilt, killed, equivalent, survived := 0, 0, 0, 0
-	for _, m := range mutants {
-		name := m.String()
-		if listed[name] {
-			delete(listed, name)
-			equivalent++
-			continue
-		}
-		from := binary
-		if m.host == nil && !m.unbuilt {
-			from, err = b.alone(m)
-			m.unbuilt = err != nil
-		}
-		if m.unbuilt {
-			unbuilt++
-		} else if dead, _ := b.kills(from, m.id, patience); dead {
-			killed++
-		} else {
-			survived++
-			fmt.Printf("%s:%d survives:\n    %s\n", m.in.name, m.line(), name)
-		}
+	b := &builder{pkg: pkg, scratch: scratch}
+	binary, err := b.together(ctx, sources, mutants)
+	if err != nil {
+		return err
 	}
-	fmt.Printf("%s: %d mutants: %d killed, %d survived, %d listed, %d do not compile; score %.1f %%; %v\n",
-		pkg, len(mutants), killed, survived, equivalent, unbuilt,
-		100*float64(killed)/float64(max(1, killed+survived)), time.Since(began).Round(time.Second))
+	clean, out := (&runner{dir: pkg, flags: testFlags, computing: time.Hour, waiting: time.Hour}).run(ctx, binary, 0)
+	if clean.fate != survived {
+		return fmt.Errorf("the tests fail with nothing broken:\n%s", out)
+	}
+
+	todo := make(chan *mutant, len(mutants))
+	for _, m := range mutants {
+		todo <- m
+	}
+	close(todo)
+	var all sync.WaitGroup
+	var done atomic.Int64
+	for range abreast {
+		all.Go(func() {
+			r := &runner{
+				dir: pkg, flags: testFlags,
+				computing: max(5*time.Second, 4*clean.computed), waiting: max(time.Minute, 20*clean.took),
+			}
+			for m := range todo {
+				m.became = b.try(ctx, r, binary, m)
+				for again := 0; again < 2 && m.became == survived && !listed[m.String()]; again++ {
+					m.became = b.try(ctx, r, binary, m) // a race is lost now and then
+				}
+				if m.became == survived && !listed[m.String()] && ctx.Err() == nil {
+					fmt.Printf("%s:%d survives:\n    %s\n", m.in.name, m.line(), m)
+				}
+				if n := done.Add(1); n%100 == 0 {
+					fmt.Fprintf(os.Stderr, "mutate: %d of %d, %v\n", n, len(mutants), time.Since(began).Round(time.Second))
+				}
+			}
+		})
+	}
+	if all.Wait(); ctx.Err() != nil {
+		return ctx.Err()
+	}
+	return report(pkg, mutants, listed, known, only.String() == "", time.Since(began))
+}
+
+// report says what became of the mutants; an error if that is not good enough.
+func report(pkg string, mutants []*mutant, listed map[string]bool, known string, whole bool, took time.Duration) error {
+	number := map[fate]int{}
+	equivalent, wrong := 0, 0
+	for _, m := range mutants {
+		number[m.became]++
+		switch name := m.String(); {
+		case listed[name] && m.became != survived:
+			wrong++
+			fmt.Printf("%s lists one that a test notices:\n    %s\n", known, name)
+		case listed[name]:
+			equivalent++
+		case m.became == survived:
+			wrong++
+		}
+		delete(listed, m.String())
+	}
 	for name := range listed {
-		if only.String() == "" {
-			survived++
+		if whole {
+			wrong++
 			fmt.Printf("%s lists one that is gone:\n    %s\n", known, name)
 		}
 	}
-	if survived > 0 {
+	noticed := number[killed] + number[hung]
+	compiled := noticed + number[survived]
+	ofAll := percent(noticed, compiled)
+	fmt.Printf("%s: %d mutants compile and %d do not; %d killed (%d of them did not end), %d survived, of which %d change nothing\n"+
+		"%s: score %.1f %% of all, %.1f %% of those that change something; %v\n",
+		pkg, compiled, number[unbuilt], noticed, number[hung], number[survived], equivalent,
+		pkg, ofAll, percent(noticed, compiled-equivalent), took.Round(time.Second))
+	if ofAll < floor {
+		return fmt.Errorf("the score is below %d %%", floor)
+	}
+	if wrong > 0 {
 		return errors.New("write a test that kills each survivor, or list it with the reason why it changes nothing")
 	}
 	return nil
 }
+
+func percent(part, of int) float64 { return 100 * float64(part) / float64(max(1, of)) }
 
 // listing is the mutants of these sources that are listed.
 func listing(known string, sources []*source) (map[string]bool, error) {
@@ -171,12 +230,8 @@ func listing(known string, sources []*source) (map[string]bool, error) {
 	return listed, err
 }
 
-// builder makes test binaries and runs them.
-type builder struct {
-	pkg, scratch string
-	flags        []string
-	killer       string // the test that failed last
-}
+// builder makes test binaries of a package.
+type builder struct{ pkg, scratch string }
 
 // chooser is the file that stands beside the broken ones.
 const chooser = `package %s
@@ -201,17 +256,17 @@ var errorIn = regexp.MustCompile(`mutant(\d+):\d+`)
 
 // together builds all mutants that have a host into one binary, leaving out
 // those that the compiler refuses.
-func (b *builder) together(sources []*source, mutants []*mutant) (string, error) {
+func (b *builder) together(ctx context.Context, sources []*source, mutants []*mutant) (string, error) {
 	for {
 		files := map[string]string{"mutant_.go": fmt.Sprintf(chooser, sources[0].ast.Name.Name, variable)}
 		for _, s := range sources {
 			files[filepath.Base(s.name)] = s.withAll(slices.DeleteFunc(slices.Clone(mutants), func(m *mutant) bool {
-				return m.in != s || m.host == nil || m.unbuilt
+				return m.in != s || m.host == nil || m.became == unbuilt
 			}))
 		}
-		out, err := b.build("together", files)
+		binary, out, err := b.build(ctx, "together", files)
 		if err == nil {
-			return filepath.Join(b.scratch, "together"), nil
+			return binary, nil
 		}
 		refused := map[string]bool{}
 		for _, match := range errorIn.FindAllSubmatch(out, -1) {
@@ -221,65 +276,124 @@ func (b *builder) together(sources []*source, mutants []*mutant) (string, error)
 			return "", fmt.Errorf("%w:\n%s", err, out)
 		}
 		for _, m := range mutants {
-			m.unbuilt = m.unbuilt || refused[strconv.Itoa(m.id)]
+			if refused[strconv.Itoa(m.id)] {
+				m.became = unbuilt
+			}
 		}
 	}
 }
 
-// alone builds one mutant by itself.
-func (b *builder) alone(m *mutant) (string, error) {
-	_, err := b.build("alone", map[string]string{filepath.Base(m.in.name): m.edited(0, len(m.in.text))})
-	return filepath.Join(b.scratch, "alone"), err
+// try runs the tests as that mutant, in that binary or, where it is not in
+// there, in one of its own.
+func (b *builder) try(ctx context.Context, r *runner, binary string, m *mutant) fate {
+	if m.became == unbuilt {
+		return unbuilt
+	}
+	if m.host == nil {
+		alone, _, err := b.build(ctx, strconv.Itoa(m.id), map[string]string{filepath.Base(m.in.name): m.edited(0, len(m.in.text))})
+		if err != nil {
+			return unbuilt
+		}
+		defer os.RemoveAll(filepath.Dir(alone))
+		binary = alone
+	}
+	end, _ := r.run(ctx, binary, m.id)
+	return end.fate
 }
 
 // build compiles the package's tests with these files over, or beside, its own.
-func (b *builder) build(name string, files map[string]string) ([]byte, error) {
-	dir, err := filepath.Abs(b.pkg)
+func (b *builder) build(ctx context.Context, name string, files map[string]string) (binary string, out []byte, err error) {
+	pkg, err := filepath.Abs(b.pkg)
 	if err != nil {
-		return nil, err
+		return "", nil, err
+	}
+	dir := filepath.Join(b.scratch, name)
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return "", nil, err
 	}
 	over := map[string]string{}
 	for file, text := range files {
-		over[filepath.Join(dir, file)] = filepath.Join(b.scratch, file)
-		if err := os.WriteFile(over[filepath.Join(dir, file)], []byte(text), 0o600); err != nil {
-			return nil, err
+		over[filepath.Join(pkg, file)] = filepath.Join(dir, file)
+		if err := os.WriteFile(filepath.Join(dir, file), []byte(text), 0o600); err != nil {
+			return "", nil, err
 		}
 	}
 	overlay, err := json.Marshal(map[string]any{"Replace": over})
 	if err != nil {
-		return nil, err
+		return "", nil, err
 	}
-	list := filepath.Join(b.scratch, "overlay.json")
+	list := filepath.Join(dir, "overlay.json")
 	if err := os.WriteFile(list, overlay, 0o600); err != nil {
-		return nil, err
+		return "", nil, err
 	}
-	return exec.Command("go", "test", "-c", "-vet=off", "-gcflags=-e", "-overlay", list, "-o", filepath.Join(b.scratch, name), b.pkg).CombinedOutput()
+	binary = filepath.Join(dir, "tests")
+	out, err = exec.CommandContext(ctx, "go", "test", "-c", "-vet=off", "-gcflags=-e", "-overlay", list, "-o", binary, b.pkg).CombinedOutput()
+	return binary, out, err
+}
+
+// runner runs test binaries, one after the other. What one may take is for the
+// most part processor time, which does not depend on what else the machine does.
+type runner struct {
+	dir                string
+	flags              []string
+	computing, waiting time.Duration // at most: processor time, and the wall's
+	killer             string        // the test that failed last
+}
+
+// end is how one run ended.
+type end struct {
+	fate           fate
+	computed, took time.Duration
 }
 
 var failed = regexp.MustCompile(`(?m)^--- FAIL: (\w+)`)
 
-// kills reports whether the tests fail, or do not end, as that mutant. The test
-// that killed the one before is tried first: it mostly kills its neighbours.
-func (b *builder) kills(binary string, id int, patience time.Duration) (bool, []byte) {
-	try := func(flags ...string) (bool, []byte) {
-		ctx, cancel := context.WithTimeout(context.Background(), patience)
-		defer cancel()
-		cmd := exec.CommandContext(ctx, binary, append([]string{"-test.failfast"}, flags...)...)
-		cmd.Dir = b.pkg
-		cmd.Env = append(os.Environ(), variable+"="+strconv.Itoa(id))
-		out, err := cmd.CombinedOutput()
-		return err != nil, out
-	}
-	if b.killer != "" {
-		if dead, out := try(append(slices.Clone(b.flags), "-test.run=^"+b.killer+"$")...); dead {
-			return true, out
+// run says what becomes of that mutant. The test that killed the one before is
+// tried first: it mostly kills its neighbours.
+func (r *runner) run(ctx context.Context, binary string, id int) (end, []byte) {
+	if r.killer != "" {
+		if end, out := r.tests(ctx, binary, id, "-test.run=^"+r.killer+"$"); end.fate != survived {
+			return end, out
 		}
 	}
-	dead, out := try(b.flags...)
+	end, out := r.tests(ctx, binary, id)
 	if match := failed.FindSubmatch(out); match != nil {
-		b.killer = string(match[1])
+		r.killer = string(match[1])
 	}
-	return dead, out
+	return end, out
+}
+
+// limits bounds what a mutant may take: 8 GiB, since what it repeats may be what
+// allocates, and that many seconds of processor time.
+const limits = `ulimit -v 8388608 2>/dev/null; ulimit -t %d; exec "$0" "$@"`
+
+// tests runs them in a group of processes of their own, of which nothing is left.
+func (r *runner) tests(ctx context.Context, binary string, id int, more ...string) (end, []byte) {
+	ctx, cancel := context.WithTimeout(ctx, r.waiting)
+	defer cancel()
+	began := time.Now()
+	args := append([]string{"-c", fmt.Sprintf(limits, int(r.computing.Seconds())), binary, "-test.failfast"}, r.flags...)
+	cmd := exec.CommandContext(ctx, "sh", append(args, more...)...)
+	cmd.Dir = r.dir
+	cmd.Env = append(os.Environ(), variable+"="+strconv.Itoa(id))
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
+	cmd.WaitDelay = time.Second
+	out, err := cmd.CombinedOutput()
+	if cmd.Process == nil {
+		return end{fate: unbuilt}, []byte(err.Error())
+	}
+	_ = cmd.Cancel() // what it left running, if anything
+	how := end{computed: cmd.ProcessState.UserTime() + cmd.ProcessState.SystemTime(), took: time.Since(began)}
+	switch {
+	case err == nil:
+		how.fate = survived
+	case ctx.Err() != nil, how.computed >= r.computing-time.Second:
+		how.fate = hung
+	default:
+		how.fate = killed
+	}
+	return how, out
 }
 
 // withAll is the source with every mutant in it. Each body begins with a choice

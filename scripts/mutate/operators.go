@@ -183,8 +183,9 @@ func (b *breaker) expr(n ast.Expr) {
 			b.replace(n, other)
 		}
 	case *ast.CallExpr:
-		if name := b.s.of(n.Fun); name == "min" || name == "max" {
-			break // where the order is nothing
+		switch b.s.of(n.Fun) {
+		case "min", "max", "strings.EqualFold", "slices.Equal", "slices.EqualFunc", "v.In":
+			return // where the order is nothing
 		}
 		for i := range len(n.Args) - 1 {
 			b.exchange(n.Args[i], n.Args[i+1])

@@ -1,6 +1,6 @@
 -- name: InsertInvite :exec
-INSERT INTO invites (id, owner_id, hash, last_four, uses, used, created, expires, revoked)
-VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9);
+INSERT INTO invites (id, owner_id, hash, last_four, uses, used, created, expires, revoked, models, hours, concurrent, per_day)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13);
 
 -- name: InvitesOf :many
 SELECT * FROM invites WHERE owner_id = $1 ORDER BY created, id;

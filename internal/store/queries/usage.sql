@@ -38,6 +38,17 @@ ORDER BY day, member_id, owner_id, machine_id, model, code;
 SELECT * FROM usage_days WHERE owner_id = sqlc.arg(owner) AND day >= sqlc.arg(since) AND day < sqlc.arg(until)
 ORDER BY day, member_id, owner_id, machine_id, model, code;
 
+-- What the members of shares called on the machines of those shares' owners that day.
+-- name: CallsOfShares :many
+SELECT s.id, d.model, cast(sum(d.calls) AS bigint) AS calls
+FROM usage_days d JOIN shares s ON s.member_id = d.member_id AND s.owner_id = d.owner_id
+WHERE d.day = sqlc.arg(day) GROUP BY s.id, d.model;
+
+-- name: CallsOfSharesTo :many
+SELECT s.id, d.model, cast(sum(d.calls) AS bigint) AS calls
+FROM usage_days d JOIN shares s ON s.member_id = d.member_id AND s.owner_id = d.owner_id
+WHERE d.member_id = sqlc.arg(member) AND d.day = sqlc.arg(day) GROUP BY s.id, d.model;
+
 -- What ran on an owner's machines; of who called it only says whether it was the owner.
 -- name: UsageDaysOn :many
 SELECT day, cast(CASE WHEN member_id = owner_id THEN owner_id ELSE '' END AS text) AS caller, machine_id, model, code,

@@ -30,6 +30,12 @@ func Prepare(ctx context.Context, db DBTX) (*Queries, error) {
 	if q.adminKindStmt, err = db.PrepareContext(ctx, adminKind); err != nil {
 		return nil, fmt.Errorf("error preparing query AdminKind: %w", err)
 	}
+	if q.callsOfSharesStmt, err = db.PrepareContext(ctx, callsOfShares); err != nil {
+		return nil, fmt.Errorf("error preparing query CallsOfShares: %w", err)
+	}
+	if q.callsOfSharesToStmt, err = db.PrepareContext(ctx, callsOfSharesTo); err != nil {
+		return nil, fmt.Errorf("error preparing query CallsOfSharesTo: %w", err)
+	}
 	if q.changesAfterStmt, err = db.PrepareContext(ctx, changesAfter); err != nil {
 		return nil, fmt.Errorf("error preparing query ChangesAfter: %w", err)
 	}
@@ -53,6 +59,9 @@ func Prepare(ctx context.Context, db DBTX) (*Queries, error) {
 	}
 	if q.deleteShareStmt, err = db.PrepareContext(ctx, deleteShare); err != nil {
 		return nil, fmt.Errorf("error preparing query DeleteShare: %w", err)
+	}
+	if q.deleteTurnStmt, err = db.PrepareContext(ctx, deleteTurn); err != nil {
+		return nil, fmt.Errorf("error preparing query DeleteTurn: %w", err)
 	}
 	if q.dropLinksStmt, err = db.PrepareContext(ctx, dropLinks); err != nil {
 		return nil, fmt.Errorf("error preparing query DropLinks: %w", err)
@@ -143,6 +152,9 @@ func Prepare(ctx context.Context, db DBTX) (*Queries, error) {
 	}
 	if q.insertStoryStmt, err = db.PrepareContext(ctx, insertStory); err != nil {
 		return nil, fmt.Errorf("error preparing query InsertStory: %w", err)
+	}
+	if q.insertTurnStmt, err = db.PrepareContext(ctx, insertTurn); err != nil {
+		return nil, fmt.Errorf("error preparing query InsertTurn: %w", err)
 	}
 	if q.insertUsageStmt, err = db.PrepareContext(ctx, insertUsage); err != nil {
 		return nil, fmt.Errorf("error preparing query InsertUsage: %w", err)
@@ -243,6 +255,9 @@ func Prepare(ctx context.Context, db DBTX) (*Queries, error) {
 	if q.pruneStoriesStmt, err = db.PrepareContext(ctx, pruneStories); err != nil {
 		return nil, fmt.Errorf("error preparing query PruneStories: %w", err)
 	}
+	if q.pruneTurnsStmt, err = db.PrepareContext(ctx, pruneTurns); err != nil {
+		return nil, fmt.Errorf("error preparing query PruneTurns: %w", err)
+	}
 	if q.putPasswordStmt, err = db.PrepareContext(ctx, putPassword); err != nil {
 		return nil, fmt.Errorf("error preparing query PutPassword: %w", err)
 	}
@@ -306,6 +321,12 @@ func Prepare(ctx context.Context, db DBTX) (*Queries, error) {
 	if q.touchSessionStmt, err = db.PrepareContext(ctx, touchSession); err != nil {
 		return nil, fmt.Errorf("error preparing query TouchSession: %w", err)
 	}
+	if q.trimTurnsStmt, err = db.PrepareContext(ctx, trimTurns); err != nil {
+		return nil, fmt.Errorf("error preparing query TrimTurns: %w", err)
+	}
+	if q.turnStmt, err = db.PrepareContext(ctx, turn); err != nil {
+		return nil, fmt.Errorf("error preparing query Turn: %w", err)
+	}
 	if q.usageStmt, err = db.PrepareContext(ctx, usage); err != nil {
 		return nil, fmt.Errorf("error preparing query Usage: %w", err)
 	}
@@ -357,6 +378,16 @@ func (q *Queries) Close() error {
 			err = fmt.Errorf("error closing adminKindStmt: %w", cerr)
 		}
 	}
+	if q.callsOfSharesStmt != nil {
+		if cerr := q.callsOfSharesStmt.Close(); cerr != nil {
+			err = fmt.Errorf("error closing callsOfSharesStmt: %w", cerr)
+		}
+	}
+	if q.callsOfSharesToStmt != nil {
+		if cerr := q.callsOfSharesToStmt.Close(); cerr != nil {
+			err = fmt.Errorf("error closing callsOfSharesToStmt: %w", cerr)
+		}
+	}
 	if q.changesAfterStmt != nil {
 		if cerr := q.changesAfterStmt.Close(); cerr != nil {
 			err = fmt.Errorf("error closing changesAfterStmt: %w", cerr)
@@ -395,6 +426,11 @@ func (q *Queries) Close() error {
 	if q.deleteShareStmt != nil {
 		if cerr := q.deleteShareStmt.Close(); cerr != nil {
 			err = fmt.Errorf("error closing deleteShareStmt: %w", cerr)
+		}
+	}
+	if q.deleteTurnStmt != nil {
+		if cerr := q.deleteTurnStmt.Close(); cerr != nil {
+			err = fmt.Errorf("error closing deleteTurnStmt: %w", cerr)
 		}
 	}
 	if q.dropLinksStmt != nil {
@@ -545,6 +581,11 @@ func (q *Queries) Close() error {
 	if q.insertStoryStmt != nil {
 		if cerr := q.insertStoryStmt.Close(); cerr != nil {
 			err = fmt.Errorf("error closing insertStoryStmt: %w", cerr)
+		}
+	}
+	if q.insertTurnStmt != nil {
+		if cerr := q.insertTurnStmt.Close(); cerr != nil {
+			err = fmt.Errorf("error closing insertTurnStmt: %w", cerr)
 		}
 	}
 	if q.insertUsageStmt != nil {
@@ -712,6 +753,11 @@ func (q *Queries) Close() error {
 			err = fmt.Errorf("error closing pruneStoriesStmt: %w", cerr)
 		}
 	}
+	if q.pruneTurnsStmt != nil {
+		if cerr := q.pruneTurnsStmt.Close(); cerr != nil {
+			err = fmt.Errorf("error closing pruneTurnsStmt: %w", cerr)
+		}
+	}
 	if q.putPasswordStmt != nil {
 		if cerr := q.putPasswordStmt.Close(); cerr != nil {
 			err = fmt.Errorf("error closing putPasswordStmt: %w", cerr)
@@ -817,6 +863,16 @@ func (q *Queries) Close() error {
 			err = fmt.Errorf("error closing touchSessionStmt: %w", cerr)
 		}
 	}
+	if q.trimTurnsStmt != nil {
+		if cerr := q.trimTurnsStmt.Close(); cerr != nil {
+			err = fmt.Errorf("error closing trimTurnsStmt: %w", cerr)
+		}
+	}
+	if q.turnStmt != nil {
+		if cerr := q.turnStmt.Close(); cerr != nil {
+			err = fmt.Errorf("error closing turnStmt: %w", cerr)
+		}
+	}
 	if q.usageStmt != nil {
 		if cerr := q.usageStmt.Close(); cerr != nil {
 			err = fmt.Errorf("error closing usageStmt: %w", cerr)
@@ -918,6 +974,8 @@ type Queries struct {
 	tx                        *sql.Tx
 	addUsageDayStmt           *sql.Stmt
 	adminKindStmt             *sql.Stmt
+	callsOfSharesStmt         *sql.Stmt
+	callsOfSharesToStmt       *sql.Stmt
 	changesAfterStmt          *sql.Stmt
 	decideGrantStmt           *sql.Stmt
 	deleteGroupStmt           *sql.Stmt
@@ -926,6 +984,7 @@ type Queries struct {
 	deleteKeepOutStmt         *sql.Stmt
 	deleteKeepOutsStmt        *sql.Stmt
 	deleteShareStmt           *sql.Stmt
+	deleteTurnStmt            *sql.Stmt
 	dropLinksStmt             *sql.Stmt
 	dropRecoveryCodesStmt     *sql.Stmt
 	endSessionStmt            *sql.Stmt
@@ -956,6 +1015,7 @@ type Queries struct {
 	insertSessionStmt         *sql.Stmt
 	insertShareStmt           *sql.Stmt
 	insertStoryStmt           *sql.Stmt
+	insertTurnStmt            *sql.Stmt
 	insertUsageStmt           *sql.Stmt
 	invitesOfStmt             *sql.Stmt
 	joinGroupStmt             *sql.Stmt
@@ -989,6 +1049,7 @@ type Queries struct {
 	pruneGrantsStmt           *sql.Stmt
 	pruneSessionsStmt         *sql.Stmt
 	pruneStoriesStmt          *sql.Stmt
+	pruneTurnsStmt            *sql.Stmt
 	putPasswordStmt           *sql.Stmt
 	putShareStmt              *sql.Stmt
 	recoveryCodesStmt         *sql.Stmt
@@ -1010,6 +1071,8 @@ type Queries struct {
 	storyStmt                 *sql.Stmt
 	touchKeyStmt              *sql.Stmt
 	touchSessionStmt          *sql.Stmt
+	trimTurnsStmt             *sql.Stmt
+	turnStmt                  *sql.Stmt
 	usageStmt                 *sql.Stmt
 	usageByMemberStmt         *sql.Stmt
 	usageByOwnerStmt          *sql.Stmt
@@ -1030,6 +1093,8 @@ func (q *Queries) WithTx(tx *sql.Tx) *Queries {
 		tx:                        tx,
 		addUsageDayStmt:           q.addUsageDayStmt,
 		adminKindStmt:             q.adminKindStmt,
+		callsOfSharesStmt:         q.callsOfSharesStmt,
+		callsOfSharesToStmt:       q.callsOfSharesToStmt,
 		changesAfterStmt:          q.changesAfterStmt,
 		decideGrantStmt:           q.decideGrantStmt,
 		deleteGroupStmt:           q.deleteGroupStmt,
@@ -1038,6 +1103,7 @@ func (q *Queries) WithTx(tx *sql.Tx) *Queries {
 		deleteKeepOutStmt:         q.deleteKeepOutStmt,
 		deleteKeepOutsStmt:        q.deleteKeepOutsStmt,
 		deleteShareStmt:           q.deleteShareStmt,
+		deleteTurnStmt:            q.deleteTurnStmt,
 		dropLinksStmt:             q.dropLinksStmt,
 		dropRecoveryCodesStmt:     q.dropRecoveryCodesStmt,
 		endSessionStmt:            q.endSessionStmt,
@@ -1068,6 +1134,7 @@ func (q *Queries) WithTx(tx *sql.Tx) *Queries {
 		insertSessionStmt:         q.insertSessionStmt,
 		insertShareStmt:           q.insertShareStmt,
 		insertStoryStmt:           q.insertStoryStmt,
+		insertTurnStmt:            q.insertTurnStmt,
 		insertUsageStmt:           q.insertUsageStmt,
 		invitesOfStmt:             q.invitesOfStmt,
 		joinGroupStmt:             q.joinGroupStmt,
@@ -1101,6 +1168,7 @@ func (q *Queries) WithTx(tx *sql.Tx) *Queries {
 		pruneGrantsStmt:           q.pruneGrantsStmt,
 		pruneSessionsStmt:         q.pruneSessionsStmt,
 		pruneStoriesStmt:          q.pruneStoriesStmt,
+		pruneTurnsStmt:            q.pruneTurnsStmt,
 		putPasswordStmt:           q.putPasswordStmt,
 		putShareStmt:              q.putShareStmt,
 		recoveryCodesStmt:         q.recoveryCodesStmt,
@@ -1122,6 +1190,8 @@ func (q *Queries) WithTx(tx *sql.Tx) *Queries {
 		storyStmt:                 q.storyStmt,
 		touchKeyStmt:              q.touchKeyStmt,
 		touchSessionStmt:          q.touchSessionStmt,
+		trimTurnsStmt:             q.trimTurnsStmt,
+		turnStmt:                  q.turnStmt,
 		usageStmt:                 q.usageStmt,
 		usageByMemberStmt:         q.usageByMemberStmt,
 		usageByOwnerStmt:          q.usageByOwnerStmt,

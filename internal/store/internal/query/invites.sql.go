@@ -10,20 +10,24 @@ import (
 )
 
 const insertInvite = `-- name: InsertInvite :exec
-INSERT INTO invites (id, owner_id, hash, last_four, uses, used, created, expires, revoked)
-VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9)
+INSERT INTO invites (id, owner_id, hash, last_four, uses, used, created, expires, revoked, models, hours, concurrent, per_day)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13)
 `
 
 type InsertInviteParams struct {
-	ID       string
-	OwnerID  string
-	Hash     []byte
-	LastFour string
-	Uses     int64
-	Used     int64
-	Created  int64
-	Expires  int64
-	Revoked  int64
+	ID         string
+	OwnerID    string
+	Hash       []byte
+	LastFour   string
+	Uses       int64
+	Used       int64
+	Created    int64
+	Expires    int64
+	Revoked    int64
+	Models     string
+	Hours      string
+	Concurrent int64
+	PerDay     int64
 }
 
 func (q *Queries) InsertInvite(ctx context.Context, arg InsertInviteParams) error {
@@ -37,12 +41,16 @@ func (q *Queries) InsertInvite(ctx context.Context, arg InsertInviteParams) erro
 		arg.Created,
 		arg.Expires,
 		arg.Revoked,
+		arg.Models,
+		arg.Hours,
+		arg.Concurrent,
+		arg.PerDay,
 	)
 	return err
 }
 
 const invitesOf = `-- name: InvitesOf :many
-SELECT id, owner_id, hash, last_four, uses, used, created, expires, revoked FROM invites WHERE owner_id = $1 ORDER BY created, id
+SELECT id, owner_id, hash, last_four, uses, used, created, expires, revoked, models, hours, concurrent, per_day FROM invites WHERE owner_id = $1 ORDER BY created, id
 `
 
 func (q *Queries) InvitesOf(ctx context.Context, ownerID string) ([]Invite, error) {
@@ -64,6 +72,10 @@ func (q *Queries) InvitesOf(ctx context.Context, ownerID string) ([]Invite, erro
 			&i.Created,
 			&i.Expires,
 			&i.Revoked,
+			&i.Models,
+			&i.Hours,
+			&i.Concurrent,
+			&i.PerDay,
 		); err != nil {
 			return nil, err
 		}
@@ -99,7 +111,7 @@ func (q *Queries) RevokeInvite(ctx context.Context, arg RevokeInviteParams) (int
 const useInvite = `-- name: UseInvite :one
 UPDATE invites SET used = used + 1
 WHERE hash = $1 AND used < uses AND revoked = 0 AND expires > $2
-RETURNING id, owner_id, hash, last_four, uses, used, created, expires, revoked
+RETURNING id, owner_id, hash, last_four, uses, used, created, expires, revoked, models, hours, concurrent, per_day
 `
 
 type UseInviteParams struct {
@@ -120,6 +132,10 @@ func (q *Queries) UseInvite(ctx context.Context, arg UseInviteParams) (Invite, e
 		&i.Created,
 		&i.Expires,
 		&i.Revoked,
+		&i.Models,
+		&i.Hours,
+		&i.Concurrent,
+		&i.PerDay,
 	)
 	return i, err
 }

@@ -45,15 +45,19 @@ type GroupMember struct {
 }
 
 type Invite struct {
-	ID       string
-	OwnerID  string
-	Hash     []byte
-	LastFour string
-	Uses     int64
-	Used     int64
-	Created  int64
-	Expires  int64
-	Revoked  int64
+	ID         string
+	OwnerID    string
+	Hash       []byte
+	LastFour   string
+	Uses       int64
+	Used       int64
+	Created    int64
+	Expires    int64
+	Revoked    int64
+	Models     string
+	Hours      string
+	Concurrent int64
+	PerDay     int64
 }
 
 type KeepOut struct {
@@ -156,6 +160,15 @@ type Story struct {
 	MemberID string
 	Started  int64
 	Story    string
+}
+
+type Turn struct {
+	Hash     []byte
+	MemberID string
+	Created  int64
+	Expires  int64
+	Size     int64
+	Sealed   []byte
 }
 
 type Usage struct {

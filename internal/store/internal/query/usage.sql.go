@@ -51,6 +51,82 @@ func (q *Queries) AddUsageDay(ctx context.Context, arg AddUsageDayParams) error 
 	return err
 }
 
+const callsOfShares = `-- name: CallsOfShares :many
+SELECT s.id, d.model, cast(sum(d.calls) AS bigint) AS calls
+FROM usage_days d JOIN shares s ON s.member_id = d.member_id AND s.owner_id = d.owner_id
+WHERE d.day = $1 GROUP BY s.id, d.model
+`
+
+type CallsOfSharesRow struct {
+	ID    string
+	Model string
+	Calls int64
+}
+
+// What the members of shares called on the machines of those shares' owners that day.
+func (q *Queries) CallsOfShares(ctx context.Context, day int64) ([]CallsOfSharesRow, error) {
+	rows, err := q.query(ctx, q.callsOfSharesStmt, callsOfShares, day)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []CallsOfSharesRow
+	for rows.Next() {
+		var i CallsOfSharesRow
+		if err := rows.Scan(&i.ID, &i.Model, &i.Calls); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Close(); err != nil {
+		return nil, err
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
+const callsOfSharesTo = `-- name: CallsOfSharesTo :many
+SELECT s.id, d.model, cast(sum(d.calls) AS bigint) AS calls
+FROM usage_days d JOIN shares s ON s.member_id = d.member_id AND s.owner_id = d.owner_id
+WHERE d.member_id = $1 AND d.day = $2 GROUP BY s.id, d.model
+`
+
+type CallsOfSharesToParams struct {
+	Member string
+	Day    int64
+}
+
+type CallsOfSharesToRow struct {
+	ID    string
+	Model string
+	Calls int64
+}
+
+func (q *Queries) CallsOfSharesTo(ctx context.Context, arg CallsOfSharesToParams) ([]CallsOfSharesToRow, error) {
+	rows, err := q.query(ctx, q.callsOfSharesToStmt, callsOfSharesTo, arg.Member, arg.Day)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []CallsOfSharesToRow
+	for rows.Next() {
+		var i CallsOfSharesToRow
+		if err := rows.Scan(&i.ID, &i.Model, &i.Calls); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Close(); err != nil {
+		return nil, err
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
 const insertUsage = `-- name: InsertUsage :execrows
 INSERT INTO usage (call_id, attempt, started, member_id, key_id, machine_id, owner_id, model, endpoint, stream,
     status, code, waited_us, first_byte_us, duration_us, tokens_in, tokens_out, tokens_how)

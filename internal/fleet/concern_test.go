@@ -1,0 +1,147 @@
+package fleet
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"testing"
+)
+
+// In random worlds, whatever the store changed, whoever is not concerned gets the
+// decision that they got before.
+func TestWhoIsNotConcernedGetsTheSame(t *testing.T) {
+	spared, moved := 0, 0
+	for seed := range uint64(min(20_000, *worldsFlag)) {
+		rng := rand.New(rand.NewPCG(seed, 5))
+		w := randomWorld(rng)
+		before := w.snapshot(t, rng)
+		after, changes := before, []Change{}
+		for range 1 + rng.IntN(2) {
+			var c Change
+			after, c = randomChange(t, rng, w, after)
+			changes = append(changes, c)
+		}
+		whom := Concerned(before, after, changes)
+		for range 8 {
+			a := randomAsk(rng, w).ask(w, rng.Uint64())
+			a.Caller = MemberID(pick(rng, wMembers))
+			got, want := outcome(Route(after, a)), outcome(Route(before, a))
+			switch {
+			case !whom.With(&a) && got != want:
+				t.Fatalf("world %d: %+v do not concern %s who asks for %s, and yet:\n%s\nwas\n%s", seed, changes, a.Caller, a.Model, got, want)
+			case !whom.With(&a):
+				spared++
+			case got != want:
+				moved++
+			}
+			if whom.With(&a) && !whom.Anybody() {
+				t.Fatalf("world %d: nobody is concerned, but for %s", seed, a.Caller)
+			}
+		}
+	}
+	if moved == 0 || spared == 0 {
+		t.Errorf("%d decisions moved, %d were spared: this tested nothing", moved, spared)
+	}
+}
+
+func outcome(d Decision) string {
+	text := fmt.Sprint(d.Verdict, d.Row, d.Fault)
+	for _, c := range d.Candidates {
+		text += fmt.Sprint(" ", c.Machine.ID, c.Class)
+		if c.Share != nil {
+			text += string(c.Share.ID)
+		}
+	}
+	return text
+}
+
+// randomChange is one step of the store, and what it is told as.
+func randomChange(t *testing.T, rng *rand.Rand, w *world, s *Snapshot) (*Snapshot, Change) {
+	member := pick(rng, wMembers)
+	group := fmt.Sprint("grp", rng.IntN(3))
+	machine := MachineID("none")
+	if len(w.machines) > 0 {
+		machine = MachineID(pick(rng, w.machines).id)
+	}
+	switch rng.IntN(8) {
+	case 0:
+		return s, Change{Kind: KeyChanged, ID: "key"}
+	case 1:
+		return s, Change{Kind: MemberChanged, ID: member}
+	case 2:
+		var shares []*Share
+		for _, owner := range some(rng, wMembers, 1, 3) {
+			shares = append(shares, &Share{ID: ShareID(owner + member), Owner: MemberID(owner), Member: MemberID(member), PerDay: rng.IntN(2)})
+		}
+		return s.WithShares(MemberID(member), shares), Change{Kind: SharesChanged, ID: member}
+	case 3:
+		return s.WithoutGroup(GroupID(group)), Change{Kind: GroupChanged, ID: group}
+	case 4, 5:
+		g := wGroup{id: group, members: some(rng, wMembers, 1, 2)}
+		for _, m := range w.machines {
+			if chance(rng, 1, 6) {
+				g.keptOut = append(g.keptOut, m.id)
+			}
+		}
+		if c, ok := s.groups.Get(GroupID(group)); ok && chance(rng, 1, 2) { // one joins, or only what is kept out moves
+			g.members = nil
+			for _, id := range c.ids {
+				g.members = append(g.members, string(id))
+			}
+			g.members = append(g.members, some(rng, []string{member}, 1, 2)...)
+		}
+		return s.WithGroup(g.group()), Change{Kind: GroupChanged, ID: group}
+	case 6:
+		return s.WithoutMachine(machine), Change{Kind: MachineChanged, ID: string(machine)}
+	default:
+		if m := s.Machine(machine); m != nil {
+			next := *m
+			next.KeptOut = chance(rng, 1, 2)
+			next.Name = "renamed"
+			return s.WithMachine(&next), Change{Kind: MachineChanged, ID: string(machine)}
+		}
+		return s.WithMachine(randomMachine(rng, "new", member).machine(t, w.now)), Change{Kind: MachineChanged, ID: "new"}
+	}
+}
+
+// What touches one member concerns that one alone.
+func TestConcernIsSmall(t *testing.T) {
+	members := []MemberID{"bob", "cid", "dan"}
+	start := NewSnapshot().WithGroup(&Group{ID: "g", Members: members}).
+		WithMachine(&Machine{ID: "box", Owner: "dan", Online: true, Slots: 1, Offers: offering("m", "n")})
+	named := *start.Machine("box")
+	named.Name = "other"
+	kept := *start.Machine("box")
+	kept.KeptOut = true
+	for _, c := range []struct {
+		name   string
+		after  *Snapshot
+		change Change
+		want   string // who of bob, cid, eve and fay is concerned if they ask for m, for x
+	}{
+		{"a key", start, Change{Kind: KeyChanged, ID: "k"}, ""},
+		{"a member", start, Change{Kind: MemberChanged, ID: "bob"}, ""},
+		{"a share", start.WithShares("bob", nil), Change{Kind: SharesChanged, ID: "bob"}, "bob:m bob:x "},
+		{"joins without a machine", start.WithGroup(&Group{ID: "g", Members: append(members, "eve")}), Change{Kind: GroupChanged, ID: "g"}, "eve:m eve:x "},
+		{"leaves with one", start.WithGroup(&Group{ID: "g", Members: members[:2]}), Change{Kind: GroupChanged, ID: "g"}, "bob:m cid:m eve:m fay:m "},
+		{"the last but one leaves", start.WithGroup(&Group{ID: "g", Members: members[1:2]}), Change{Kind: GroupChanged, ID: "g"}, "bob:m bob:x cid:m cid:x eve:m fay:m "},
+		{"a name", start.WithMachine(&named), Change{Kind: MachineChanged, ID: "box"}, ""},
+		{"a machine kept out", start.WithMachine(&kept), Change{Kind: MachineChanged, ID: "box"}, "bob:m cid:m eve:m fay:m "},
+		{"a machine revoked", start.WithoutMachine("box"), Change{Kind: MachineChanged, ID: "box"}, "bob:m cid:m eve:m fay:m "},
+		{"what this hub does not know", start, Change{Kind: "weather"}, "bob:m bob:x cid:m cid:x eve:m eve:x fay:m fay:x "},
+	} {
+		whom, got := Concerned(start, c.after, []Change{c.change}), ""
+		for _, member := range []MemberID{"bob", "cid", "eve", "fay"} {
+			for _, model := range []ModelID{"m", "x"} {
+				if whom.With(&Ask{Caller: member, Model: model}) {
+					got += fmt.Sprint(member, ":", model, " ")
+				}
+			}
+		}
+		if got != c.want || whom.Anybody() != (c.want != "") {
+			t.Errorf("%s concerns %q, want %q", c.name, got, c.want)
+		}
+	}
+	if !Concerned(start, start, nil).With(&Ask{}) {
+		t.Error("no word on what changed concerns nobody")
+	}
+}
