@@ -19,8 +19,9 @@ import (
 
 // TestPagesOfOthers walks every page as a stranger who is signed in, naming what
 // is ada's: nothing of hers is told, and nothing changes.
-func TestPagesOfOthers(t *testing.T) {
-	tn := newTown(t, nil)
+func TestPagesOfOthers(t *testing.T) { onEachStore(t, testPagesOfOthers) }
+
+func testPagesOfOthers(t *testing.T, tn *town) {
 	tn.history()
 	ctx := t.Context()
 	good[anything](tn.world, "ada", "POST", "/api/shares", `{"with":"bob","models":["secret-model"]}`)

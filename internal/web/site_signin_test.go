@@ -121,8 +121,9 @@ func TestSignUpRules(t *testing.T) {
 	open.browser().post("/signup", "name", "xia", "password", aPassword).want(t, 400, "somebody is called")
 }
 
-func TestSessionsEnd(t *testing.T) {
-	tn := newTown(t, nil)
+func TestSessionsEnd(t *testing.T) { onEachStore(t, testSessionsEnd) }
+
+func testSessionsEnd(t *testing.T, tn *town) {
 	one := tn.as("ada")
 	one.post("/account/password", "password", aPassword).goes(t, "/account")
 	two, three := tn.browser(), tn.browser()
@@ -200,8 +201,9 @@ func TestSessionsAge(t *testing.T) {
 	})
 }
 
-func TestRecovery(t *testing.T) {
-	tn := newTown(t, nil)
+func TestRecovery(t *testing.T) { onEachStore(t, testRecovery) }
+
+func testRecovery(t *testing.T, tn *town) {
 	ada := tn.as("ada")
 	ada.post("/account/password", "password", aPassword).goes(t, "/account")
 	ada.post("/account/codes").want(t, 403)
@@ -278,8 +280,9 @@ func (d *device) want(code string) granted {
 	return answer
 }
 
-func TestDeviceSignIn(t *testing.T) {
-	tn := newTown(t, nil)
+func TestDeviceSignIn(t *testing.T) { onEachStore(t, testDeviceSignIn) }
+
+func testDeviceSignIn(t *testing.T, tn *town) {
 	ada, bob := tn.as("ada"), tn.as("bob")
 	d := tn.ask4("scope", "machine", "name", "laptop")
 	d.want("authorization_pending")

@@ -16,6 +16,8 @@ import (
 	"github.com/kith/kith/internal/account"
 
 	"github.com/kith/kith/internal/fleet"
+	"github.com/kith/kith/internal/store"
+	"github.com/kith/kith/internal/storetest"
 )
 
 // town is a world with the pages over it. A browser of it keeps its cookies and
@@ -55,6 +57,12 @@ func townOf(t *testing.T, w *world, change func(*SiteConfig)) *town {
 	}
 	tn.site = NewSite(w.api, c)
 	return tn
+}
+
+// onEachStore runs a test on both databases.
+func onEachStore(t *testing.T, test func(*testing.T, *town)) {
+	t.Run("SQLite", func(t *testing.T) { test(t, newTown(t, nil)) })
+	t.Run("PostgreSQL", func(t *testing.T) { test(t, townOf(t, worldOn(t, store.Config{URL: storetest.Postgres(t)}), nil)) })
 }
 
 // browser is one member's, or a visitor's.

@@ -47,7 +47,12 @@ type world struct {
 
 func newWorld(t *testing.T) *world {
 	t.Helper()
-	db, err := store.Open(t.Context(), store.Config{Path: filepath.Join(t.TempDir(), "kith.db")})
+	return worldOn(t, store.Config{Path: filepath.Join(t.TempDir(), "kith.db")})
+}
+
+func worldOn(t *testing.T, config store.Config) *world {
+	t.Helper()
+	db, err := store.Open(t.Context(), config)
 	check(t, err)
 	w := &world{t: t, db: db, members: map[string]account.Member{}, snapshot: fleet.NewSnapshot()}
 	for _, name := range []string{"ada", "bob", "eve"} {
