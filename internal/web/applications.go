@@ -37,14 +37,18 @@ func (s *Site) applicationsData(v *visit) (applicationsData, error) {
 	data := applicationsData{Keys: keys.Data, Region: s.Region, Model: exampleModel}
 	for _, m := range models.Data {
 		data.Models = append(data.Models, m.ID)
-		if data.Model == exampleModel && m.Availability == "ready" {
+		if data.Model == exampleModel && m.Availability == "ready" && pastes(m.ID) {
 			data.Model = m.ID
 		}
 	}
-	if data.Model == exampleModel && len(data.Models) > 0 {
-		data.Model = data.Models[0]
-	}
 	return data, err
+}
+
+// pastes reports whether an id may stand in lines that people paste into a
+// shell: whoever shares a machine names its models, and a name can hold a quote
+// and a command.
+func pastes(id fleet.ModelID) bool {
+	return id != "" && strings.Trim(string(id), "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._:/@+-") == ""
 }
 
 func (s *Site) applications(v *visit) (reply, error) {
@@ -95,7 +99,7 @@ func (s *Site) testKey(v *visit) (reply, error) {
 	}
 	trial := s.Try(v.Context(), secret, model)
 	data.Trial, data.Secret = &trial, secret
-	if trial.Model != "" {
+	if pastes(trial.Model) {
 		data.Model = trial.Model
 	}
 	return reply{page: "key", title: "Test a key", data: data}, nil

