@@ -75,11 +75,8 @@ func TestScripts(t *testing.T) {
 			"halt":    halt,
 			"until":   until,
 			"body":    body,
-<<<<<<< HEAD
 			"gguf":    gguf,
-=======
 			"value":   value,
->>>>>>> main
 		},
 		RequireExplicitExec: true,
 	})
