@@ -92,7 +92,7 @@ func TestAudio(t *testing.T) {
 		return err
 	})
 	for name, client := range map[string]openai.Client{
-		"hub":   n.client("ada"),
+		"hub":   n.clients["ada"],
 		"local": openai.NewClient(option.WithBaseURL(status.Local), option.WithAPIKey("anything"), option.WithMaxRetries(0)),
 	} {
 		n.until(name+" serves it", func() error {
@@ -108,7 +108,7 @@ func TestAudio(t *testing.T) {
 			t.Errorf("%s: %v, not %d %s", what, err, status, code)
 		}
 	}
-	ada, eve := n.client("ada"), n.client("eve")
+	ada, eve := n.clients["ada"], n.clients["eve"]
 	_, err := transcribe(t.Context(), &eve, 3, openai.AudioResponseFormatJSON)
 	wrong("a stranger's clip", err, 404, "model_not_found")
 	_, err = transcribe(t.Context(), &ada, mostSound+1, openai.AudioResponseFormatJSON)

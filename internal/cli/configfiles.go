@@ -125,6 +125,12 @@ type hubFile struct {
 		// Connections is how many connections one address may hold; default 200.
 		Connections uint32 `toml:"connections"`
 	} `toml:"ratelimit"`
+	// Site is the members' pages.
+	Site struct {
+		// SignUp says who may make an account: "open" for anybody, "invite", the
+		// default, for who has a member's invite, "closed" for nobody.
+		SignUp signUp `toml:"signup"`
+	} `toml:"site"`
 	TLS struct {
 		// Certificate is a PEM file with the certificate chain; default none:
 		// plain HTTP, for loopback or behind a proxy.

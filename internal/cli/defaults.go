@@ -79,6 +79,7 @@ func defaultHubFile(home string) *hubFile {
 	c.Limits.Total.Duration = 30 * time.Minute
 	c.Responses.Keep.Duration = 24 * time.Hour
 	c.RateLimit.RPS, c.RateLimit.Burst, c.RateLimit.Connections = 50, 100, 200
+	c.Site.SignUp.Text = "invite"
 	return c
 }
 
