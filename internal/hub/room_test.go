@@ -209,6 +209,27 @@ func TestRoomDecidesAnew(t *testing.T) {
 	}
 }
 
+// What came free between a call's look and its joining is its own at once.
+func TestRoomJoiningWhereOneIsFree(t *testing.T) {
+	r := newRoom(t, 1)
+	first, second := r.wait("bob", 0), r.wait("bob", 1)
+	if got(first).held == nil || got(second) != (grant{}) || r.inFlight() != 1 {
+		t.Errorf("%d slots given out", r.inFlight())
+	}
+}
+
+// The slot of a machine that is no longer is nobody's.
+func TestRoomAfterAMachineIsRevoked(t *testing.T) {
+	r := newRoom(t, 1)
+	h := r.newcomer("ann")
+	w := r.wait("bob", 0)
+	r.snapshot = r.snapshot.WithoutMachine("box")
+	r.release(h, true)
+	if got(w) != (grant{}) {
+		t.Error("a slot of no machine was given out")
+	}
+}
+
 // What is owed to others when a call begins to wait is not given to it; from the
 // next event on it is a waiter like any.
 func TestRoomJoiningWhereAllIsOwed(t *testing.T) {
@@ -232,7 +253,7 @@ func TestRoomJoiningWhereAllIsOwed(t *testing.T) {
 // A call that begins to wait while reach cannot be confirmed is served when it can.
 func TestRoomJoiningUnconfirmed(t *testing.T) {
 	r := newRoom(t, 1)
-	r.tick(noon)
+	r.minute = noon // so that no tick below is the first of its minute
 	r.unconfirmed = true
 	w := r.wait("bob", 0)
 	r.unconfirmed = false
