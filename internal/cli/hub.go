@@ -66,7 +66,12 @@ func (a *app) runHub(ctx context.Context, config *hubFile, admin string) error {
 	at := struct {
 		Hub   string `json:"hub"`
 		Admin string `json:"admin,omitempty"`
+		// FirstLink makes the account of the hub's first operator, once.
+		FirstLink string `json:"first_link,omitempty"`
 	}{Hub: p.base}
+	if at.FirstLink, err = p.hub.FirstLink(ctx); err != nil {
+		return err
+	}
 	if admin != "" {
 		watched, err := listenTCP(ctx, admin, "--admin")
 		if err != nil {
@@ -79,6 +84,9 @@ func (a *app) runHub(ctx context.Context, config *hubFile, admin string) error {
 		err = a.printJSON(at)
 	} else {
 		a.say("hub on %s; operator: kith admin --data %s\n", strong(at.Hub+"/v1"), config.Hub.Data)
+		if at.FirstLink != "" {
+			a.say("no operator can sign in yet: make the first account, with this link, once, within a day:\n  %s\n", strong(at.FirstLink))
+		}
 	}
 	return errors.Join(err, p.run(ctx))
 }
@@ -143,6 +151,10 @@ func openHub(ctx context.Context, config *hubFile, log *slog.Logger) (p *hubProc
 // wire makes the hub and its registry, each of which tells the other.
 func (p *hubProcess) wire() {
 	limits := p.config.Limits
+	keep := p.config.Responses.Keep.Duration
+	if keep == 0 {
+		keep = -1 // never
+	}
 	p.live = registry.New(registry.Config{
 		Node: "hub", Region: p.config.Hub.Region.Text, Facts: p.records.Facts(p.config.Hub.Region.Text), Log: p.log,
 		OnChange: func(changes []fleet.Change, whom fleet.Concern) { p.hub.OnChange(changes, whom) },
@@ -151,6 +163,7 @@ func (p *hubProcess) wire() {
 	p.hub = hub.New(hub.Config{
 		Region: p.config.Hub.Region.Text,
 		Wait:   limits.Wait.Duration, WaitStream: limits.WaitStream.Duration, FirstByte: limits.FirstByte.Duration,
+		KeepResponses: keep,
 		Edge: gateway.Config{
 			Rate: gateway.Rate{PerSecond: float64(p.config.RateLimit.RPS), Burst: int(p.config.RateLimit.Burst)},
 			Limits: gateway.Limits{
@@ -159,6 +172,7 @@ func (p *hubProcess) wire() {
 			},
 		},
 		Journal: p.journal,
+		Site:    hub.SiteConfig{Base: p.base, SignUp: p.config.Site.SignUp.Text},
 		Log:     p.log,
 	}, p.records, p.live)
 }

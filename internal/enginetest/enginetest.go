@@ -1,6 +1,6 @@
-// Package enginetest is an engine double: an http.Handler that speaks as
-// llama.cpp's server, Ollama, LM Studio, vLLM or a plain server do, and fails
-// on demand in every way an engine can. Tests, the benchmark and `kith
+// Package enginetest is an engine double: an http.Handler that speaks as one of
+// the engines that kith knows does, or a plain server, or a service elsewhere,
+// and fails on demand in every way an engine can. Tests, the benchmark and `kith
 // rehearse` use it, over a real loopback port or, in a synctest bubble,
 // through a Transport without sockets.
 package enginetest
@@ -20,12 +20,23 @@ type Kind string
 
 // The kinds, by the words the engine package has for them.
 const (
-	LlamaCpp Kind = "llama.cpp"
-	Ollama   Kind = "ollama"
-	LMStudio Kind = "lmstudio"
-	VLLM     Kind = "vllm"
-	Plain    Kind = "openai"
+	LlamaCpp  Kind = "llama.cpp"
+	Ollama    Kind = "ollama"
+	LMStudio  Kind = "lmstudio"
+	VLLM      Kind = "vllm"
+	SGLang    Kind = "sglang"
+	Docker    Kind = "dmr"
+	LocalAI   Kind = "localai"
+	LlamaSwap Kind = "llama-swap"
+	KoboldCpp Kind = "koboldcpp"
+	TabbyAPI  Kind = "tabbyapi"
+	MLX       Kind = "mlx"
+	Jan       Kind = "jan"
+	Plain     Kind = "openai"
 )
+
+// Kinds are those that can be told apart by what they answer.
+var Kinds = []Kind{LlamaCpp, Ollama, LMStudio, VLLM, SGLang, Docker, LocalAI, LlamaSwap, KoboldCpp, TabbyAPI, MLX, Jan}
 
 // Model is one model the double offers.
 type Model struct {
@@ -45,6 +56,11 @@ type Options struct {
 	Slots int
 	// Limit is how many calls it runs at once before it answers 503; 0: any.
 	Limit int
+	// MaxUpload is the largest clip that a Speech double takes, in bytes; beyond it
+	// answers 413. 0: any.
+	MaxUpload int64
+	// Key, if not empty, is asked for as a bearer token, or in x-api-key.
+	Key string
 	// Behaviour is how it answers until Set or Script say otherwise.
 	Behaviour Behaviour
 }
@@ -89,7 +105,7 @@ type Behaviour struct {
 	Answer string
 }
 
-// Call is a chat or embeddings call as the double received it.
+// Call is a chat or embeddings call, or one to transcribe, as the double received it.
 type Call struct {
 	Path   string
 	From   string // the caller's address, one a connection
@@ -100,6 +116,7 @@ type Call struct {
 	Said   string // the last user message, or the input
 	Usage  bool   // include_usage
 	Base64 bool   // encoding_format
+	Clip   *Clip  // what was to be transcribed; nil: another call
 }
 
 // Counts are what happened so far.
@@ -110,6 +127,7 @@ type Counts struct {
 	Cancelled int // the caller left first
 	Failed    int // ended by a Fault or a Status
 	Refused   int // over the limit
+	TooLarge  int // clips over MaxUpload
 	Chunks    int // of content sent, all calls together
 }
 
@@ -119,7 +137,10 @@ type Engine struct {
 	models []Model
 	slots  int
 	limit  int
+	key    string
 	mux    *http.ServeMux
+
+	maxUpload int64
 
 	mu      sync.Mutex
 	script  func(Call) Behaviour
@@ -134,7 +155,7 @@ type Engine struct {
 // New makes a double of the kind; it serves once it is started or asked
 // through its Transport.
 func New(kind Kind, o Options) *Engine {
-	e := &Engine{kind: kind, models: o.Models, slots: max(o.Slots, 1), limit: o.Limit}
+	e := &Engine{kind: kind, models: o.Models, slots: max(o.Slots, 1), limit: o.Limit, key: o.Key, maxUpload: o.MaxUpload}
 	if e.models == nil {
 		e.models = []Model{{ID: "test-model"}}
 	}

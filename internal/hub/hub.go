@@ -41,9 +41,14 @@ type Config struct {
 	// death of the hub loses a call. Without one, as in a simulation, records wait
 	// in memory. The hub closes it no more than the database.
 	Journal *journal.Journal
-	// Edge configures the HTTP edge: limits and rates. Its Backend, Identify and
-	// Finished are set here.
+	// KeepResponses is how long a turn of the responses dialect can be referred to.
+	// Default 24 h; negative: none is kept.
+	KeepResponses time.Duration
+	// Edge configures the HTTP edge: limits and rates. Its Backend, Identify,
+	// Finished and Turns are set here.
 	Edge gateway.Config
+	// Site configures the members' pages.
+	Site SiteConfig
 	// Log takes the hub's events. Default slog.Default.
 	Log *slog.Logger
 }
@@ -60,6 +65,7 @@ func (c Config) withDefaults() Config {
 	orDuration(&c.Wait, 60*time.Second)
 	orDuration(&c.WaitStream, 180*time.Second)
 	orDuration(&c.FirstByte, 10*time.Minute)
+	orDuration(&c.KeepResponses, 24*time.Hour)
 	orDuration(&c.Edge.Limits.Stream, 30*time.Minute)
 	if c.Admissions == 0 {
 		c.Admissions = 128
@@ -93,6 +99,8 @@ type Records interface {
 	CreateLoginToken(context.Context, account.LoginToken) error
 	RedeemLoginToken(ctx context.Context, hash [32]byte, machine account.Machine, now time.Time) (account.Machine, account.Member, error)
 
+	WaitingGrants(ctx context.Context, now time.Time) ([]account.Grant, error)
+
 	AddShare(context.Context, account.Share) error
 	RemoveShare(ctx context.Context, ownerID, memberID string) error
 	CreateGroup(context.Context, account.Group) error
@@ -104,6 +112,11 @@ type Records interface {
 
 	SaveStories(ctx context.Context, stories []account.Story, now time.Time) error
 	Story(ctx context.Context, callID, memberID string) (account.Story, error)
+
+	KeepTurn(ctx context.Context, turn account.Turn, most int, mostBytes int64) error
+	Turn(ctx context.Context, hash [32]byte, memberID string, now time.Time) (account.Turn, error)
+	ForgetTurn(ctx context.Context, hash [32]byte, memberID string, now time.Time) error
+	PruneTurns(ctx context.Context, now time.Time) error
 }
 
 // Hub is one node of the hosted surface. Make it with New, then Run it.
@@ -117,8 +130,10 @@ type Hub struct {
 	keys     keyring
 	ledger   *ledger
 	stories  *stories
+	turns    *turns
 	edge     *gateway.Edge
 	api      http.Handler  // of members, under /api/
+	site     *web.Site     // their pages
 	admitted chan struct{} // a place for each tunnel in its handshake
 	crowded  atomic.Bool   // memory is nearly full: no new calls
 }
@@ -131,23 +146,26 @@ func New(cfg Config, records Records, live *registry.Registry) *Hub {
 		cfg: cfg, records: records, live: live, log: cfg.Log,
 		ledger:   newLedger(records, cfg.Journal, cfg.Log),
 		stories:  &stories{records: records, log: cfg.Log},
+		turns:    &turns{records: records, life: cfg.KeepResponses, log: cfg.Log},
 		admitted: make(chan struct{}, cfg.Admissions),
 	}
 	h.room.now = h.now
 	edge := cfg.Edge
 	edge.Backend, edge.Identify, edge.Crowded, edge.Log = h, h.Identify, h.crowded.Load, cfg.Log
+	edge.Turns = h.turns.kept()
 	edge.Finished = func(call *gateway.Call, out gateway.Outcome) {
 		h.ledger.end(record(call, out))
 		h.stories.add(storiesOf(call, out))
 	}
 	h.edge = gateway.New(edge)
-	h.api = h.newAPI()
+	api := h.newAPI()
+	h.api, h.site = api, h.newSite(api)
 	return h
 }
 
-// Handler is the hub's public address: the hosted routes, the members' API
-// under /api/, GET /tunnel for machines and POST /login for a machine that has a
-// token.
+// Handler is the hub's public address: the hosted routes, the members' pages and
+// their API under /api/, GET /tunnel for machines and POST /login for a machine
+// that has a token.
 func (h *Hub) Handler() http.Handler {
 	tunnel, login := h.guarded(h.acceptTunnel), h.guarded(h.login)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -159,6 +177,8 @@ func (h *Hub) Handler() http.Handler {
 			login(w, r)
 		case strings.HasPrefix(r.URL.Path, "/api/"):
 			h.api.ServeHTTP(w, r)
+		case h.site.Serves(r):
+			h.site.ServeHTTP(w, r)
 		default:
 			h.edge.ServeHTTP(w, r)
 		}
@@ -176,6 +196,7 @@ func (h *Hub) Run(ctx context.Context) error {
 	group.Go(func() error { return h.ledger.run(ctx) })
 	group.Go(func() error { return h.ledger.keepFirm(ctx) })
 	group.Go(func() error { return h.stories.run(ctx) })
+	group.Go(func() error { return h.turns.run(ctx) })
 	group.Go(func() error { return h.recheck(ctx) })
 	if err := group.Wait(); err != nil && !errors.Is(err, context.Canceled) {
 		return err

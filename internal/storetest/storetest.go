@@ -56,6 +56,14 @@ func Run(t *testing.T, open func(t *testing.T) *store.DB) {
 		{"usage concurrency", testUsageConcurrency},
 		{"usage 10,000", testUsageMany},
 		{"stories", testStories},
+		{"sign-up", testSignUp},
+		{"links", testLinks},
+		{"sessions", testSessions},
+		{"recovery", testRecovery},
+		{"grants", testGrants},
+		{"own keys, machines and calls", testOwnThings},
+		{"turns", testTurns},
+		{"turn bounds", testTurnBounds},
 	} {
 		t.Run(promise.name, func(t *testing.T) { promise.test(t, open(t)) })
 	}
