@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Installs what the tests need and this machine lacks: a C compiler (the race
-# detector wants one), PostgreSQL's server, nginx for the bench's smoke run.
+# detector wants one), PostgreSQL's server, nginx for the bench's smoke run,
+# Chromium for the pages that attack.
 set -euo pipefail
 
 postgres() { command -v initdb || ls /usr/lib/postgresql/*/bin/initdb 2>/dev/null | tail -n 1; }
@@ -10,6 +11,7 @@ command -v gcc >/dev/null || missing+=(gcc libc6-dev)
 [ -n "$(postgres)" ] || missing+=(postgresql)
 command -v nginx >/dev/null || missing+=(nginx-light)
 command -v curl >/dev/null || missing+=(curl)
+command -v chromium >/dev/null || command -v chromium-browser >/dev/null || command -v google-chrome >/dev/null || missing+=(chromium)
 [ ${#missing[@]} -eq 0 ] && exit 0
 
 echo "installing ${missing[*]}"
