@@ -17,14 +17,21 @@ func TestMain(m *testing.M) {
 	testscript.Main(m, nil)
 }
 
-func TestScripts(t *testing.T) {
-	binary := os.Getenv("KITH_BIN")
-	if binary == "" {
-		binary, _ = filepath.Abs("../bin/kith")
+// binary is the one under test.
+func binary(t *testing.T) string {
+	t.Helper()
+	path := os.Getenv("KITH_BIN")
+	if path == "" {
+		path, _ = filepath.Abs("../bin/kith")
 	}
-	if _, err := os.Stat(binary); err != nil {
+	if _, err := os.Stat(path); err != nil {
 		t.Fatalf("cannot find the binary under test: %v; run make build, or make test", err)
 	}
+	return path
+}
+
+func TestScripts(t *testing.T) {
+	binary := binary(t)
 	testscript.Run(t, testscript.Params{
 		Dir: "testdata",
 		Setup: func(env *testscript.Env) error {
@@ -34,6 +41,7 @@ func TestScripts(t *testing.T) {
 			env.Setenv("HOME", home)
 			env.Setenv("KITH_HOME", filepath.Join(home, ".kith"))
 			env.Setenv("NO_COLOR", "1")
+			env.Setenv("KITH_SYSTEM_ROOT", filepath.Join(env.WorkDir, "system"))
 			env.Setenv("OTHERDAY", time.Now().UTC().AddDate(0, 0, 3).Format("Mon"))
 			env.Values[storyKey{}] = &story{procs: map[string]*process{}, streams: map[string]*streamed{}, doubles: map[string]double{}}
 			env.Defer(env.Values[storyKey{}].(*story).end)

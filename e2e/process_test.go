@@ -23,6 +23,7 @@ const patience = time.Minute
 // process is one that a script started.
 type process struct {
 	cmd  *exec.Cmd
+	out  *os.File // of its standard output; collected, it would break the pipe
 	done chan struct{}
 	err  error // after done
 
@@ -58,12 +59,12 @@ func start(ts *testscript.TestScript, name string, args ...string) (*process, *b
 	p.cmd.Dir = ts.MkAbs(".")
 	p.cmd.Env = []string{
 		"PATH=" + ts.Getenv("PATH"), "HOME=" + ts.Getenv("HOME"), "KITH_HOME=" + ts.Getenv("KITH_HOME"),
-		"NO_COLOR=1", "TMPDIR=" + ts.Getenv("TMPDIR"),
+		"KITH_SYSTEM_ROOT=" + ts.Getenv("KITH_SYSTEM_ROOT"), "NO_COLOR=1", "TMPDIR=" + ts.Getenv("TMPDIR"),
 	}
 	p.cmd.Stderr = p
 	read, write, err := os.Pipe()
 	ts.Check(err)
-	p.cmd.Stdout = write
+	p.cmd.Stdout, p.out = write, read
 	ts.Check(p.cmd.Start())
 	write.Close()
 	go func() {
