@@ -4,9 +4,11 @@
 package e2e_test
 
 import (
+	"flag"
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -14,8 +16,11 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	testscript.Main(m, nil)
+	testscript.Main(m, map[string]func(){"llama-server": llamaServer})
 }
+
+// scripts is where the stories are; make test-all also runs those in agents.
+var scripts = flag.String("scripts", "testdata", "the folder of the scripts to run")
 
 // binary is the one under test.
 func binary(t *testing.T) string {
@@ -32,8 +37,10 @@ func binary(t *testing.T) string {
 
 func TestScripts(t *testing.T) {
 	binary := binary(t)
+	agents, _ := filepath.Abs("agents/node_modules/.bin")
+	members, _ := filepath.Abs("../docs/clients.md")
 	testscript.Run(t, testscript.Params{
-		Dir: "testdata",
+		Dir: *scripts,
 		Setup: func(env *testscript.Env) error {
 			path := filepath.Dir(binary) + string(os.PathListSeparator) + env.Getenv("PATH")
 			env.Setenv("PATH", path)
@@ -42,9 +49,19 @@ func TestScripts(t *testing.T) {
 			env.Setenv("KITH_HOME", filepath.Join(home, ".kith"))
 			env.Setenv("NO_COLOR", "1")
 			env.Setenv("KITH_SYSTEM_ROOT", filepath.Join(env.WorkDir, "system"))
+			env.Setenv("AGENTS", agents)
+			env.Setenv("PAGE", members)
 			env.Setenv("OTHERDAY", time.Now().UTC().AddDate(0, 0, 3).Format("Mon"))
-			env.Values[storyKey{}] = &story{procs: map[string]*process{}, streams: map[string]*streamed{}, doubles: map[string]double{}}
-			env.Defer(env.Values[storyKey{}].(*story).end)
+			s := &story{procs: map[string]*process{}, streams: map[string]*streamed{}, doubles: map[string]double{}}
+			env.Values[storyKey{}] = s
+			env.Defer(func() {
+				s.end()
+				if t, ok := env.T().(interface{ Failed() bool }); ok && t.Failed() {
+					for name, p := range s.procs {
+						env.T().Log(name, "said:\n", p.said())
+					}
+				}
+			})
 			return os.MkdirAll(filepath.Join(home, ".kith"), 0o700)
 		},
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
@@ -53,6 +70,8 @@ func TestScripts(t *testing.T) {
 			"daemon":  daemon,
 			"member":  member,
 			"double":  startDouble,
+			"reader":  reader,
+			"page":    page,
 			"behave":  behave,
 			"counts":  counts,
 			"call":    call,
@@ -64,6 +83,8 @@ func TestScripts(t *testing.T) {
 			"halt":    halt,
 			"until":   until,
 			"body":    body,
+			"gguf":    gguf,
+			"value":   value,
 		},
 		RequireExplicitExec: true,
 	})
@@ -99,6 +120,12 @@ func usage(ts *testscript.TestScript, neg bool, ok bool, text string) {
 	if neg || !ok {
 		ts.Fatalf("usage: %s", text)
 	}
+}
+
+// value NAME FILE sets $NAME to what the file holds.
+func value(ts *testscript.TestScript, neg bool, args []string) {
+	usage(ts, neg, len(args) == 2, "value NAME FILE")
+	ts.Setenv(args[0], strings.TrimSpace(ts.ReadFile(args[1])))
 }
 
 // body FILE SIZE writes a chat request of exactly SIZE bytes.

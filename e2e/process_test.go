@@ -5,6 +5,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"math/rand/v2"
 	"net"
 	"os"
 	"os/exec"
@@ -23,7 +24,7 @@ const patience = time.Minute
 // process is one that a script started.
 type process struct {
 	cmd  *exec.Cmd
-	out  *os.File // of its standard output; collected, it would break the pipe
+	out  *os.File // held: once it is collected, a line on standard output kills the process
 	done chan struct{}
 	err  error // after done
 
@@ -228,10 +229,14 @@ func kill9(ts *testscript.TestScript, neg bool, args []string) {
 	ts.Fatalf("no engine worker runs under the script's processes")
 }
 
-// halt NAME interrupts a process, which must end well and soon. (stop is
-// testscript's own: it ends the script there, as passed.)
+// halt NAME interrupts a process, which must end well and soon, or ends a double.
+// (stop is testscript's own: it ends the script there, as passed.)
 func halt(ts *testscript.TestScript, neg bool, args []string) {
-	usage(ts, neg, len(args) == 1, "halt dev|hub|daemon|HOME")
+	usage(ts, neg, len(args) == 1, "halt dev|hub|daemon|HOME|DOUBLE")
+	if d, ok := of(ts).doubles[args[0]]; ok {
+		ts.Check(d.engine.Close())
+		return
+	}
 	p := of(ts).procs[args[0]]
 	ts.Check(p.cmd.Process.Signal(os.Interrupt))
 	select {
@@ -244,9 +249,13 @@ func halt(ts *testscript.TestScript, neg bool, args []string) {
 	}
 }
 
-// until call|exec ARGS... does that again and again until it succeeds.
+// until [TIME] call|exec ARGS... does that again and again until it succeeds.
 func until(ts *testscript.TestScript, neg bool, args []string) {
-	usage(ts, neg, len(args) > 1 && (args[0] == "call" || args[0] == "exec"), "until call|exec ARGS...")
+	patience := patience
+	if d, err := time.ParseDuration(args[0]); err == nil {
+		patience, args = d, args[1:]
+	}
+	usage(ts, neg, len(args) > 1 && (args[0] == "call" || args[0] == "exec"), "until [TIME] call|exec ARGS...")
 	var err error
 	for limit := time.Now().Add(patience); time.Now().Before(limit); {
 		if args[0] == "call" {
@@ -276,9 +285,18 @@ func await(ts *testscript.TestScript, p *process, what string, ready func() bool
 	ts.Fatalf("%s was not ready within %v\n%s", what, patience, p.said())
 }
 
+// freeAddr is an address that nothing answers at. No outgoing connection is
+// given its port; and it is not tried by listening there, because a process that
+// begins just then would hold the listener until it has become its program.
 func freeAddr(ts *testscript.TestScript) string {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	ts.Check(err)
-	defer l.Close()
-	return l.Addr().String()
+	for range 100 {
+		addr := fmt.Sprintf("127.0.0.1:%d", 10_000+rand.IntN(20_000))
+		c, err := net.Dial("tcp", addr)
+		if err != nil {
+			return addr
+		}
+		c.Close()
+	}
+	ts.Fatalf("no port is free")
+	return ""
 }

@@ -75,11 +75,11 @@ func speechEngine() http.Handler {
 // TestAudio is the official library against both surfaces: five formats, the
 // stream, and the refusals that a program branches on.
 func TestAudio(t *testing.T) {
-	n := startNetwork(t)
+	n := startNetwork(t, "")
 	n.member("eve")
 	engine := httptest.NewServer(speechEngine())
 	t.Cleanup(engine.Close)
-	n.serve("box", fmt.Sprintf("[engine]\nbuiltin = false\n[discovery]\nenabled = false\n[audio]\nengine = %q\nmax_upload = \"1MiB\"\n", engine.URL))
+	n.daemon("box", fmt.Sprintf("[engine]\nbuiltin = false\n[discovery]\nenabled = false\n[audio]\nengine = %q\nmax_upload = \"1MiB\"\n", engine.URL))
 	var status struct{ Local string }
 	n.until("the daemon tells where it is", func() error {
 		out, err := exec.Command("env", "KITH_HOME="+filepath.Join(n.dir, "box"), n.binary, "status", "--json").Output()
@@ -92,7 +92,7 @@ func TestAudio(t *testing.T) {
 		return err
 	})
 	for name, client := range map[string]openai.Client{
-		"hub":   n.client("ada"),
+		"hub":   n.clients["ada"],
 		"local": openai.NewClient(option.WithBaseURL(status.Local), option.WithAPIKey("anything"), option.WithMaxRetries(0)),
 	} {
 		n.until(name+" serves it", func() error {
@@ -108,7 +108,7 @@ func TestAudio(t *testing.T) {
 			t.Errorf("%s: %v, not %d %s", what, err, status, code)
 		}
 	}
-	ada, eve := n.client("ada"), n.client("eve")
+	ada, eve := n.clients["ada"], n.clients["eve"]
 	_, err := transcribe(t.Context(), &eve, 3, openai.AudioResponseFormatJSON)
 	wrong("a stranger's clip", err, 404, "model_not_found")
 	_, err = transcribe(t.Context(), &ada, mostSound+1, openai.AudioResponseFormatJSON)

@@ -11,8 +11,6 @@ import (
 	"github.com/openai/openai-go/v3/option"
 	"github.com/openai/openai-go/v3/packages/param"
 	"github.com/openai/openai-go/v3/responses"
-
-	"github.com/kith/kith/internal/enginetest"
 )
 
 func askResponse(model, text string) responses.ResponseNewParams {
@@ -66,6 +64,7 @@ func streamResponse(ctx context.Context, t *testing.T, client *openai.Client, pa
 
 // The network that a newcomer starts, with its small model.
 func TestResponsesGo(t *testing.T) {
+	t.Parallel()
 	n := dev(t)
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
@@ -89,7 +88,7 @@ func TestResponsesGo(t *testing.T) {
 	})
 	t.Run("stream", func(t *testing.T) {
 		whole, events := streamResponse(ctx, t, &client, askResponse("tiny", "Tell me a long story about an owl."))
-		if events < 20 || !strings.Contains(whole.OutputText(), "owl") || whole.Status != responses.ResponseStatusCompleted || whole.Usage.OutputTokens < 20 {
+		if events < 10 || !strings.Contains(whole.OutputText(), "owl") || whole.Status != responses.ResponseStatusCompleted || whole.Usage.OutputTokens < 20 {
 			t.Errorf("%d events: %s", events, whole.RawJSON())
 		}
 	})
@@ -162,31 +161,13 @@ func TestResponsesGo(t *testing.T) {
 	}
 }
 
-// A round trip with a tool, streamed and not, resent, gone on from, and by
-// reference, over a machine whose engine speaks only chat.
-func TestResponsesGoTools(t *testing.T) {
-	engine := enginetest.New(enginetest.VLLM, enginetest.Options{Slots: 4})
-	if err := engine.Start(); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { engine.Close() })
-	n := startNetwork(t)
-	n.daemon("box", engine.URL(), "")
-	n.eventually("ada", "test-model", "")
+// openAIResponses makes a round trip with a tool, streamed and not, resent, gone
+// on from, and by reference, over a machine whose engine speaks only chat.
+func (n *libraries) openAIResponses(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
-	client := n.client("ada")
-	engine.Script(func(c enginetest.Call) enginetest.Behaviour {
-		switch {
-		case strings.Contains(string(c.Body), `"role":"tool"`):
-			return enginetest.Behaviour{Text: "The file says hello."}
-		case strings.Contains(c.Said, "break"):
-			return enginetest.Behaviour{Text: "one two three four", Fault: enginetest.Die, After: 2}
-		default:
-			return enginetest.Behaviour{Raw: []string{toolChunks}, Answer: toolAnswer}
-		}
-	})
-	params := askResponse("test-model", "What does the file say?")
+	client := n.clients["ada"]
+	params := askResponse("test-model", askTool)
 	params.Tools = []responses.ToolUnionParam{responses.ToolParamOfFunction("read", map[string]any{
 		"type": "object", "properties": map[string]any{"path": map[string]any{"type": "string"}}, "required": []string{"path"},
 	}, true)}
@@ -234,7 +215,7 @@ func TestResponsesGoTools(t *testing.T) {
 				if second.OutputText() != "The file says hello." || second.Status != responses.ResponseStatusCompleted {
 					t.Errorf("%s: %s", way, second.RawJSON())
 				}
-				asked := string(engine.Last().Body)
+				asked := string(n.engine.Last().Body)
 				for _, part := range []string{
 					`{"role":"user","content":"What does the file say?"}`, `"content":"I look.","reasoning_content":"A file."`,
 					`"tool_calls":[{"id":"call_1","type":"function","function":{"name":"read","arguments":"{\"path\":\"a b.txt\"}"}}]`,
@@ -253,7 +234,7 @@ func TestResponsesGoTools(t *testing.T) {
 			t.Fatal(err)
 		}
 		n.member("ben")
-		ben := n.client("ben")
+		ben := n.clients["ben"]
 		_, err = ben.Responses.Get(ctx, first.ID, responses.ResponseGetParams{})
 		checkResponseError(t, err, 400, "previous_response_not_found", "response_id")
 		on := params
@@ -265,7 +246,7 @@ func TestResponsesGoTools(t *testing.T) {
 		}
 	})
 	t.Run("a stream that breaks", func(t *testing.T) {
-		stream := client.Responses.NewStreaming(ctx, askResponse("test-model", "break"))
+		stream := client.Responses.NewStreaming(ctx, askResponse("test-model", askBroken))
 		defer stream.Close()
 		said := ""
 		for stream.Next() {
@@ -275,4 +256,16 @@ func TestResponsesGoTools(t *testing.T) {
 			t.Errorf("said %q, then %v", said, stream.Err())
 		}
 	})
+	n.refused(t, func(r refusal, streamed bool) error {
+		client := openai.NewClient(option.WithBaseURL(r.hub+"/v1"), option.WithAPIKey(r.key), option.WithMaxRetries(0))
+		if !streamed {
+			_, err := client.Responses.New(ctx, askResponse(r.model, r.text))
+			return err
+		}
+		stream := client.Responses.NewStreaming(ctx, askResponse(r.model, r.text))
+		defer stream.Close()
+		for stream.Next() {
+		}
+		return stream.Err()
+	}, checkOpenAI)
 }

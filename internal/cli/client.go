@@ -101,16 +101,9 @@ func (c *client) send(ctx context.Context, method, path string, in any) (*http.R
 	if c.bearer != "" {
 		req.Header.Set("Authorization", "Bearer "+c.bearer)
 	}
-	res, err := c.http.Do(req)
+	res, err := c.do(req)
 	if err != nil {
-		var wrapped *url.Error
-		if errors.As(err, &wrapped) {
-			err = wrapped.Err // the method and address are told already
-		}
-		if ctx.Err() != nil {
-			return nil, ctx.Err()
-		}
-		return nil, unreachable{fmt.Errorf("cannot reach %s: %w; %s", c.who, err, c.unreachable)}
+		return nil, err
 	}
 	if res.StatusCode < 300 {
 		return res, nil
@@ -119,10 +112,30 @@ func (c *client) send(ctx context.Context, method, path string, in any) (*http.R
 	return nil, readRefusal(res)
 }
 
+// do makes the request; an error says who could not be reached.
+func (c *client) do(req *http.Request) (*http.Response, error) {
+	res, err := c.http.Do(req)
+	if err == nil {
+		return res, nil
+	}
+	var wrapped *url.Error
+	if errors.As(err, &wrapped) {
+		err = wrapped.Err // the method and address are told already
+	}
+	if ctx := req.Context(); ctx.Err() != nil {
+		return nil, ctx.Err()
+	}
+	return nil, unreachable{fmt.Errorf("cannot reach %s: %w; %s", c.who, err, c.unreachable)}
+}
+
 // readRefusal reads the error of an answer in the chat dialect's envelope.
 func readRefusal(res *http.Response) *refusal {
-	refused := &refusal{status: res.StatusCode}
 	text, _ := io.ReadAll(io.LimitReader(res.Body, maxAnswer))
+	return refusalIn(res.StatusCode, text)
+}
+
+func refusalIn(status int, text []byte) *refusal {
+	refused := &refusal{status: status}
 	var envelope struct {
 		Error struct {
 			Code    string `json:"code"`

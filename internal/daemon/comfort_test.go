@@ -176,6 +176,23 @@ func TestYieldsToLocal(t *testing.T) {
 	})
 }
 
+// A call that an upstream serves does not use this machine: nothing yields to it.
+func TestDoesNotYieldToUpstream(t *testing.T) {
+	k := &desk{yields: true, onLocal: func() {}}
+	release := k.enter("gpt", false)
+	if k.owners() {
+		t.Error("yields while an upstream serves")
+	}
+	release()
+	if k.owners() {
+		t.Error("yields after an upstream served")
+	}
+	release = k.enter("llama", true)
+	if release(); !k.owners() {
+		t.Error("does not yield in the lull after an engine here served")
+	}
+}
+
 // Without the setting the owner's calls hold their slots and no more.
 func TestDoesNotYieldUnasked(t *testing.T) {
 	home := t.TempDir()

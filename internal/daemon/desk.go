@@ -22,6 +22,7 @@ type desk struct {
 	// yields says that no routed call begins while local ones run, and until the
 	// lull after them is over.
 	yields bool
+	here   int // local calls that use the engines of this machine, and no upstream
 	lulled time.Time
 }
 
@@ -78,18 +79,21 @@ func (k *desk) drained() <-chan struct{} {
 	return idle
 }
 
-// enter counts a local call until release, which may be called more than once.
-func (k *desk) enter(model fleet.ModelID) (release func()) {
-	k.countLocal(model, 1)
-	return sync.OnceFunc(func() { k.countLocal(model, -1) })
+// enter counts a local call until release, which may be called more than once;
+// here says that an engine of this machine serves it.
+func (k *desk) enter(model fleet.ModelID, here bool) (release func()) {
+	k.countLocal(model, here, 1)
+	return sync.OnceFunc(func() { k.countLocal(model, here, -1) })
 }
 
-func (k *desk) countLocal(model fleet.ModelID, n int) {
+func (k *desk) countLocal(model fleet.ModelID, here bool, n int) {
 	k.mu.Lock()
 	k.local.add(model, n)
-	if k.yields && k.local.all == 0 {
-		k.lulled = time.Now().Add(lull)
-		time.AfterFunc(lull, k.onLocal)
+	if k.yields && here {
+		if k.here += n; k.here == 0 {
+			k.lulled = time.Now().Add(lull)
+			time.AfterFunc(lull, k.onLocal)
+		}
 	}
 	k.mu.Unlock()
 	k.onLocal()
@@ -114,5 +118,5 @@ func (k *desk) owners() bool {
 }
 
 func (k *desk) ownersLocked() bool {
-	return k.yields && (k.local.all > 0 || time.Now().Before(k.lulled))
+	return k.yields && (k.here > 0 || time.Now().Before(k.lulled))
 }
