@@ -99,6 +99,7 @@ func (a *app) showStatus(now daemon.Status) {
 	a.fact("hub", "%s", hub)
 	a.fact("slots", "%d, of which %d run calls from the hub and %d your own", now.Slots, now.Routed, now.Own)
 	a.fact("sharing", "%s", sharing(now))
+	a.showComfort(now)
 	if now.Groups != nil {
 		a.fact("groups", "%s", cmp.Or(strings.Join(now.Groups, ", "), "none")+" ([share] groups of config.toml)")
 	}

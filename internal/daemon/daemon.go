@@ -25,6 +25,7 @@ import (
 	"github.com/kith/kith/internal/engine"
 	"github.com/kith/kith/internal/fleet"
 	"github.com/kith/kith/internal/gateway"
+	"github.com/kith/kith/internal/host"
 )
 
 // Config is what a daemon needs to know.
@@ -66,6 +67,8 @@ type Config struct {
 	// Unshared keeps the tunnel closed: nothing of the hub's runs here. Calls of
 	// this machine still go to the hub.
 	Unshared bool
+	// Comfort is what this machine does for its owner of itself.
+	Comfort Comfort
 	// TLS adds to the client's side towards the hub (roots); nil: the system's.
 	TLS *tls.Config
 	// Log is the daemon's log; it never gets a prompt, an answer or a secret.
@@ -95,6 +98,7 @@ type Daemon struct {
 	audio    *engine.Audio // nil: none is configured
 	board    *board
 	desk     desk
+	comfort  comfort
 	hub      http.RoundTripper      // to whichever hub
 	up       atomic.Pointer[uplink] // nil: not signed in
 	signedIn chan struct{}          // the credential in Home is new
@@ -148,7 +152,10 @@ func New(c Config) (*Daemon, error) {
 		signedIn: make(chan struct{}, 1), relook: make(chan struct{}, 1), recheck: make(chan struct{}, 1), ready: make(chan struct{}),
 	}
 	d.board.servers = c.Servers
-	d.desk.onLocal = d.board.touch
+	d.desk.onLocal, d.desk.yields = d.board.touch, c.Comfort.Yield
+	d.comfort.vigil = host.Vigil{
+		Command: c.Comfort.Awake, Trouble: func(err error) { d.trouble("%v", err) },
+	}
 	d.setLine(func(l *LineStatus) { l.State = LineOff })
 	return d, nil
 }
@@ -190,6 +197,8 @@ func (d *Daemon) Run(ctx context.Context) error {
 	g.Go(func() error { return d.keepUpstreams(ctx) })
 	g.Go(func() error { return d.keepLine(ctx) })
 	g.Go(func() error { return d.keepPause(ctx) })
+	g.Go(func() error { return d.keepComfort(ctx) })
+	g.Go(func() error { return d.comfort.vigil.Run(ctx) })
 	close(d.ready)
 	d.log.Info("the daemon listens", "address", d.base, "engines", len(d.board.engines()))
 	return g.Wait()

@@ -127,7 +127,7 @@ func (d *Daemon) advertise() (tunnel.Advertisement, <-chan struct{}) {
 	routed, local := d.desk.load("")
 	slots := d.slots(sharing)
 	ad := tunnel.Advertisement{
-		Name: d.config.Name, Paused: sharing.Paused, Hours: sharing.Hours, Timezone: sharing.Timezone,
+		Name: d.config.Name, Paused: d.isPaused(sharing), Hours: sharing.Hours, Timezone: sharing.Timezone,
 		Slots: slots, Free: max(0, d.open(sharing)-routed-local), Local: local, Groups: d.config.Groups,
 	}
 	for _, m := range d.board.offers(d.board.shared()) {
@@ -139,6 +139,9 @@ func (d *Daemon) advertise() (tunnel.Advertisement, <-chan struct{}) {
 		m := &ad.Models[i]
 		routed, local := d.desk.load(fleet.ModelID(m.ID))
 		m.Local, m.Free = local, min(ad.Free, max(0, m.Slots-d.board.othersAt(fleet.ModelID(m.ID))-routed-local))
+	}
+	if d.desk.owners() {
+		yield(&ad)
 	}
 	return ad, changed
 }

@@ -86,7 +86,7 @@ func listenOn(network, address string) (net.Listener, error) {
 // newSurface makes the local surface for the port it listens on.
 func (d *Daemon) newSurface(port int) http.Handler {
 	return gateway.New(gateway.Config{
-		Backend: d,
+		Backend: wakeful{d},
 		Guard:   &gateway.Guard{Port: port, Origins: d.config.Origins},
 		Rate:    d.config.Rate,
 		Limits:  gateway.Limits{Upload: d.config.Audio.MaxUpload},
