@@ -1,15 +1,15 @@
 package cli
 
 import (
+	"cmp"
 	"errors"
 	"io/fs"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 
 	"github.com/spf13/cobra"
-
-	"github.com/kith/kith/internal/daemon"
 )
 
 type groupRow struct {
@@ -19,6 +19,10 @@ type groupRow struct {
 	Admin   bool     `json:"admin"`
 	Size    int      `json:"size"`
 	KeptOut []string `json:"kept_out"`
+	Closed  []struct {
+		Machine string `json:"machine"`
+		By      string `json:"by"`
+	} `json:"closed"`
 	Members []struct {
 		Name  string `json:"name"`
 		Admin bool   `json:"admin"`
@@ -111,11 +115,15 @@ func (a *app) showGroups(groups []groupRow) {
 		if members == "" {
 			members = strconv.Itoa(g.Size)
 		}
-		kept := strings.Join(g.KeptOut, ", ")
-		if kept == "" {
-			kept = "-"
+		kept := slices.Clone(g.KeptOut)
+		for _, m := range g.Closed {
+			why := "out of all"
+			if m.By == "configuration" {
+				why = "[share] groups"
+			}
+			kept = append(kept, m.Machine+" ("+why+")")
 		}
-		rows = append(rows, []string{g.Name, g.Kind, you, kept, members})
+		rows = append(rows, []string{g.Name, g.Kind, you, cmp.Or(strings.Join(kept, ", "), "-"), members})
 	}
 	a.table("GROUP KIND YOU KEPT-OUT MEMBERS", rows)
 }
@@ -138,11 +146,7 @@ func (a *app) keepOut() *cobra.Command {
 			if len(args) == 1 {
 				in.Group, where = args[0], "group "+args[0]
 			}
-			config, err := loadDaemonFile(a.home, "")
-			if err != nil {
-				return err
-			}
-			saved, err := daemon.LoadCredential(config.Daemon.Data)
+			_, saved, err := a.credential()
 			if errors.Is(err, fs.ErrNotExist) {
 				return notSignedIn("cannot keep this machine out of groups: it is not signed in; run `kith login --hub URL --token TOKEN`")
 			}

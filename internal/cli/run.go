@@ -53,7 +53,7 @@ func (a *app) run() *cobra.Command {
 			"Calls go to the hub of KITH_HUB with KITH_API_KEY if both are set, else to this machine's daemon.",
 		Args: cobra.MinimumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			surface, ok, err := hubOfEnvironment()
+			surface, ok, err := a.byKey()
 			if err == nil && !ok {
 				surface, err = a.toDaemon()
 			}
