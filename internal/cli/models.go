@@ -19,13 +19,17 @@ import (
 
 // listing is GET /v1/models of either surface, as far as it is shown.
 type listing struct {
-	Data []struct {
-		ID            string `json:"id"`
-		ContextLength int    `json:"context_length"`
-		Availability  string `json:"availability"`
-		Via           string `json:"via"`
-		Machines      int    `json:"machines"`
-	} `json:"data"`
+	Data []listed `json:"data"`
+}
+
+// listed is one model of a listing.
+type listed struct {
+	ID            string   `json:"id"`
+	ContextLength int      `json:"context_length"`
+	Capabilities  []string `json:"capabilities"`
+	Availability  string   `json:"availability"`
+	Via           string   `json:"via"`
+	Machines      int      `json:"machines"`
 }
 
 // toDaemon is a client to the local surface of this machine's daemon: over its

@@ -127,7 +127,7 @@ func (a *app) share() *cobra.Command {
 		RunE: func(cmd *cobra.Command, _ []string) error { return a.listShares(cmd.Context()) },
 	}
 	remove := &cobra.Command{
-		Use: "remove MEMBER|INVITE", Short: "Stop sharing with a member, within 5 s, or end an invite", Args: cobra.ExactArgs(1),
+		Use: "remove MEMBER|INVITE", Short: "Stop sharing with a member, within 5 s, or end an invite", Args: cobra.ExactArgs(1), ValidArgsFunction: a.completeGivenShares,
 		Long: "Stop sharing with a member, within 5 s, or end an invite by its id in `kith share list`. Shares that\n" +
 			"were made by the invite stay.",
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -200,7 +200,7 @@ func (a *app) addShare() *cobra.Command {
 		limits
 	}
 	cmd := &cobra.Command{
-		Use: "add MEMBER", Short: "Let a member use your machines, or change the limits", Args: cobra.ExactArgs(1),
+		Use: "add MEMBER", Short: "Let a member use your machines, or change the limits", Args: cobra.ExactArgs(1), ValidArgsFunction: a.completeMembers,
 		Long: "Let a member use your machines, within the limits given. Of a member you share with already, the limits\n" +
 			"given here replace those before.",
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -215,6 +215,7 @@ func (a *app) addShare() *cobra.Command {
 		},
 	}
 	in.flags(cmd)
+	_ = cmd.RegisterFlagCompletionFunc("models", a.completeModels)
 	return cmd
 }
 
@@ -250,6 +251,7 @@ func (a *app) invite() *cobra.Command {
 	cmd.Flags().IntVar(&in.Uses, "uses", 1, "how many may accept it")
 	cmd.Flags().StringVar(&in.Expires, "expires", "7d", "how long it works, like 7d or 12h")
 	in.flags(cmd)
+	_ = cmd.RegisterFlagCompletionFunc("models", a.completeModels)
 	return cmd
 }
 
