@@ -67,11 +67,16 @@ func quietly(ctx context.Context, surface func() (*client, error), path string, 
 	return err == nil
 }
 
-// completeModels offers the models of this machine and of the account.
+// completeModels offers models as a command's first argument.
 func (a *app) completeModels(cmd *cobra.Command, args []string, typed string) ([]string, cobra.ShellCompDirective) {
 	if len(args) > 0 {
 		return nil, cobra.ShellCompDirectiveNoFileComp
 	}
+	return a.completeModelFlag(cmd, nil, typed)
+}
+
+// completeModelFlag offers the models of this machine and of the account.
+func (a *app) completeModelFlag(cmd *cobra.Command, _ []string, typed string) ([]string, cobra.ShellCompDirective) {
 	return a.complete(cmd.Context(), typed, modelsOf(a.toDaemon, "/v1/models"), modelsOf(a.toAccount, api("models")))
 }
 

@@ -102,7 +102,7 @@ func (a *app) launch() *cobra.Command {
 		},
 	}
 	cmd.Flags().StringVar(&model, "model", "", "the model, by its exact id")
-	_ = cmd.RegisterFlagCompletionFunc("model", a.completeModels)
+	_ = cmd.RegisterFlagCompletionFunc("model", a.completeModelFlag)
 	return cmd
 }
 

@@ -215,7 +215,7 @@ func (a *app) addShare() *cobra.Command {
 		},
 	}
 	in.flags(cmd)
-	_ = cmd.RegisterFlagCompletionFunc("models", a.completeModels)
+	_ = cmd.RegisterFlagCompletionFunc("models", a.completeModelFlag)
 	return cmd
 }
 
@@ -251,7 +251,7 @@ func (a *app) invite() *cobra.Command {
 	cmd.Flags().IntVar(&in.Uses, "uses", 1, "how many may accept it")
 	cmd.Flags().StringVar(&in.Expires, "expires", "7d", "how long it works, like 7d or 12h")
 	in.flags(cmd)
-	_ = cmd.RegisterFlagCompletionFunc("models", a.completeModels)
+	_ = cmd.RegisterFlagCompletionFunc("models", a.completeModelFlag)
 	return cmd
 }
 
