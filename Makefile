@@ -9,7 +9,7 @@ GO      := go
 STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
 SQLC        := github.com/sqlc-dev/sqlc/cmd/sqlc@v1.31.1
 
-.PHONY: help run build build-slim llama test test-e2e check soak mutate bench generate fmt setup-test clean
+.PHONY: help run build build-slim llama test test-all check soak mutate bench generate fmt setup-test clean
 
 help: ## this list
 	@awk -F':.*## ' '/^[a-z0-9-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -27,11 +27,14 @@ build-slim: ## bin/kith-slim, without the built-in engine
 llama: ## fetch the built-in engine's libraries (npm), once
 	@scripts/fetch-llama.sh
 
-setup-test: llama ## install what the tests need: gcc, PostgreSQL, nginx
+setup-test: llama ## install what the tests need: client libraries, gcc, PostgreSQL, nginx
 	@scripts/setup-test.sh
 
 test: setup-test ## every test, with the race detector
 	@scripts/test.sh
+
+test-all: test ## every test, and the coding agents that npm ships
+	@scripts/test-agents.sh
 
 check: ## the quick form, before a commit
 	@scripts/check.sh
@@ -39,10 +42,9 @@ check: ## the quick form, before a commit
 soak: setup-test ## the long runs: ten million worlds, thousands of seeds
 	@scripts/soak.sh
 
-mutate: ## break the law, credentials and the queues, one way at a time: a test must notice
+mutate: ## break the law and the credentials, one way at a time: a test must notice
 	@$(GO) run ./scripts/mutate ./internal/fleet -worlds=1000
 	@$(GO) run ./scripts/mutate ./internal/credential
-	@$(GO) run ./scripts/mutate -at '^(room|queue)\.go:' ./internal/hub '-test.run=^TestRoom|^TestTenThousandWait'
 
 bench: build ## CPU a request and a chunk, beside a plain proxy and nginx
 	@cd bench && $(GO) run . 

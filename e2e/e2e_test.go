@@ -4,6 +4,7 @@
 package e2e_test
 
 import (
+	"flag"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -17,6 +18,9 @@ func TestMain(m *testing.M) {
 	testscript.Main(m, nil)
 }
 
+// scripts is where the stories are; make test-all also runs those in agents.
+var scripts = flag.String("scripts", "testdata", "the folder of the scripts to run")
+
 func TestScripts(t *testing.T) {
 	binary := os.Getenv("KITH_BIN")
 	if binary == "" {
@@ -25,8 +29,10 @@ func TestScripts(t *testing.T) {
 	if _, err := os.Stat(binary); err != nil {
 		t.Fatalf("cannot find the binary under test: %v; run make build, or make test", err)
 	}
+	agents, _ := filepath.Abs("agents/node_modules/.bin")
+	members, _ := filepath.Abs("../docs/clients.md")
 	testscript.Run(t, testscript.Params{
-		Dir: "testdata",
+		Dir: *scripts,
 		Setup: func(env *testscript.Env) error {
 			path := filepath.Dir(binary) + string(os.PathListSeparator) + env.Getenv("PATH")
 			env.Setenv("PATH", path)
@@ -34,9 +40,19 @@ func TestScripts(t *testing.T) {
 			env.Setenv("HOME", home)
 			env.Setenv("KITH_HOME", filepath.Join(home, ".kith"))
 			env.Setenv("NO_COLOR", "1")
+			env.Setenv("AGENTS", agents)
+			env.Setenv("PAGE", members)
 			env.Setenv("OTHERDAY", time.Now().UTC().AddDate(0, 0, 3).Format("Mon"))
-			env.Values[storyKey{}] = &story{procs: map[string]*process{}, streams: map[string]*streamed{}, doubles: map[string]double{}}
-			env.Defer(env.Values[storyKey{}].(*story).end)
+			s := &story{procs: map[string]*process{}, streams: map[string]*streamed{}, doubles: map[string]double{}}
+			env.Values[storyKey{}] = s
+			env.Defer(func() {
+				s.end()
+				if t, ok := env.T().(interface{ Failed() bool }); ok && t.Failed() {
+					for name, p := range s.procs {
+						env.T().Log(name, "said:\n", p.said())
+					}
+				}
+			})
 			return os.MkdirAll(filepath.Join(home, ".kith"), 0o700)
 		},
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
@@ -45,6 +61,8 @@ func TestScripts(t *testing.T) {
 			"daemon":  daemon,
 			"member":  member,
 			"double":  startDouble,
+			"reader":  reader,
+			"page":    page,
 			"behave":  behave,
 			"counts":  counts,
 			"call":    call,

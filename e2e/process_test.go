@@ -5,6 +5,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"math/rand/v2"
 	"net"
 	"os"
 	"os/exec"
@@ -23,6 +24,7 @@ const patience = time.Minute
 // process is one that a script started.
 type process struct {
 	cmd  *exec.Cmd
+	out  *os.File // held: once it is collected, a line on standard output kills the process
 	done chan struct{}
 	err  error // after done
 
@@ -63,7 +65,7 @@ func start(ts *testscript.TestScript, name string, args ...string) (*process, *b
 	p.cmd.Stderr = p
 	read, write, err := os.Pipe()
 	ts.Check(err)
-	p.cmd.Stdout = write
+	p.cmd.Stdout, p.out = write, read
 	ts.Check(p.cmd.Start())
 	write.Close()
 	go func() {
@@ -275,9 +277,18 @@ func await(ts *testscript.TestScript, p *process, what string, ready func() bool
 	ts.Fatalf("%s was not ready within %v\n%s", what, patience, p.said())
 }
 
+// freeAddr is an address that nothing answers at. No outgoing connection is
+// given its port; and it is not tried by listening there, because a process that
+// begins just then would hold the listener until it has become its program.
 func freeAddr(ts *testscript.TestScript) string {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	ts.Check(err)
-	defer l.Close()
-	return l.Addr().String()
+	for range 100 {
+		addr := fmt.Sprintf("127.0.0.1:%d", 10_000+rand.IntN(20_000))
+		c, err := net.Dial("tcp", addr)
+		if err != nil {
+			return addr
+		}
+		c.Close()
+	}
+	ts.Fatalf("no port is free")
+	return ""
 }

@@ -1,7 +1,10 @@
 #!/usr/bin/env bash
-# Installs what the tests need and this machine lacks: a C compiler (the race
-# detector wants one), PostgreSQL's server, nginx for the bench's smoke run.
+# Installs what the tests need and this machine lacks: the official client
+# libraries for JavaScript, a C compiler (the race detector wants one),
+# PostgreSQL's server, nginx for the bench's smoke run.
 set -euo pipefail
+
+"$(dirname "$0")/npm-ci.sh" e2e/clients "the client libraries for JavaScript"
 
 postgres() { command -v initdb || ls /usr/lib/postgresql/*/bin/initdb 2>/dev/null | tail -n 1; }
 

@@ -14,5 +14,5 @@ step "the binaries, as members get them"
 make --no-print-directory build build-slim
 step "end to end, separate processes"
 go test -tags llama -count=1 -timeout 20m ./e2e/...
-step "the official client library"
+step "the official client libraries"
 (cd e2e/clients && KITH_BIN="$PWD/../../bin/kith" go test -count=1 -timeout 10m ./...)

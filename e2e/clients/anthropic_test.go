@@ -10,8 +10,6 @@ import (
 
 	"github.com/anthropics/anthropic-sdk-go"
 	"github.com/anthropics/anthropic-sdk-go/option"
-
-	"github.com/kith/kith/internal/enginetest"
 )
 
 // messagesClient is a client that has nothing but the base and the key.
@@ -28,6 +26,7 @@ func askAnthropic(model, text string) anthropic.MessageNewParams {
 
 // The network that a newcomer starts, with its small model.
 func TestAnthropicGo(t *testing.T) {
+	t.Parallel()
 	n := dev(t)
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
@@ -134,53 +133,12 @@ func accumulate(ctx context.Context, t *testing.T, client *anthropic.Client, par
 	return whole, events
 }
 
-// What the double answers to a prompt and to a tool's result.
-const (
-	toolChunks = `data: {"choices":[{"index":0,"delta":{"role":"assistant","reasoning":"A file."},"finish_reason":null}]}
-
-data: {"choices":[{"index":0,"delta":{"content":"I look."},"finish_reason":null}]}
-
-data: {"choices":[{"index":0,"delta":{"tool_calls":[{"index":0,"id":"call_1","type":"function","function":{"name":"read","arguments":""}}]},"finish_reason":null}]}
-
-data: {"choices":[{"index":0,"delta":{"tool_calls":[{"index":0,"function":{"arguments":"{\"path\":\"a b.txt\"}"}}]},"finish_reason":null}]}
-
-data: {"choices":[{"index":0,"delta":{},"finish_reason":"tool_calls"}]}
-
-data: {"choices":[],"usage":{"prompt_tokens":11,"completion_tokens":7,"total_tokens":18}}
-
-data: [DONE]
-
-`
-	toolAnswer = `{"choices":[{"index":0,"message":{"role":"assistant","reasoning":"A file.","content":"I look.",
-		"tool_calls":[{"id":"call_1","type":"function","function":{"name":"read","arguments":"{\"path\":\"a b.txt\"}"}}]},"finish_reason":"tool_calls"}],
-		"usage":{"prompt_tokens":11,"completion_tokens":7,"total_tokens":18}}`
-)
-
-// A round trip with a tool, streamed and not, over a machine whose engine
-// speaks only chat.
-func TestAnthropicGoTools(t *testing.T) {
-	engine := enginetest.New(enginetest.VLLM, enginetest.Options{Slots: 4})
-	if err := engine.Start(); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { engine.Close() })
-	n := startNetwork(t)
-	n.daemon("box", engine.URL(), "")
-	n.eventually("ada", "test-model", "")
+// anthropic asks over a machine whose engine speaks only chat.
+func (n *libraries) anthropic(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	client := messagesClient(n.hub, n.keys["ada"])
-	engine.Script(func(c enginetest.Call) enginetest.Behaviour {
-		switch {
-		case strings.Contains(string(c.Body), `"role":"tool"`):
-			return enginetest.Behaviour{Text: "The file says hello."}
-		case strings.Contains(c.Said, "break"):
-			return enginetest.Behaviour{Text: "one two three four", Fault: enginetest.Die, After: 2}
-		default:
-			return enginetest.Behaviour{Raw: []string{toolChunks}, Answer: toolAnswer}
-		}
-	})
-	params := askAnthropic("test-model", "What does the file say?")
+	params := askAnthropic("test-model", askTool)
 	params.Tools = []anthropic.ToolUnionParam{anthropic.ToolUnionParamOfTool(anthropic.ToolInputSchemaParam{
 		Properties: map[string]any{"path": map[string]any{"type": "string"}}, Required: []string{"path"},
 	}, "read")}
@@ -212,7 +170,7 @@ func TestAnthropicGoTools(t *testing.T) {
 			if second.Content[0].Text != "The file says hello." || second.StopReason != anthropic.StopReasonEndTurn {
 				t.Errorf("%+v", second)
 			}
-			asked := string(engine.Last().Body)
+			asked := string(n.engine.Last().Body)
 			for _, part := range []string{
 				`"reasoning_content":"A file."`, `"tool_calls":[{"id":"call_1","type":"function","function":{"name":"read","arguments":"{\"path\":\"a b.txt\"}"}}]`,
 				`{"role":"tool","tool_call_id":"call_1","content":"hello"}`, `"max_tokens":4096`, `"enable_thinking":true`, `"thinking_token_budget":1024`,
@@ -224,7 +182,7 @@ func TestAnthropicGoTools(t *testing.T) {
 		})
 	}
 	t.Run("a stream that breaks", func(t *testing.T) {
-		stream := client.Messages.NewStreaming(ctx, askAnthropic("test-model", "break"))
+		stream := client.Messages.NewStreaming(ctx, askAnthropic("test-model", askBroken))
 		defer stream.Close()
 		said := ""
 		for stream.Next() {
@@ -237,4 +195,16 @@ func TestAnthropicGoTools(t *testing.T) {
 			t.Errorf("the code is lost: %v", stream.Err())
 		}
 	})
+	n.refused(t, func(r refusal, streamed bool) error {
+		client := messagesClient(r.hub, r.key)
+		if !streamed {
+			_, err := client.Messages.New(ctx, askAnthropic(r.model, r.text))
+			return err
+		}
+		stream := client.Messages.NewStreaming(ctx, askAnthropic(r.model, r.text))
+		defer stream.Close()
+		for stream.Next() {
+		}
+		return stream.Err()
+	}, func(t *testing.T, r refusal, err error) { checkAnthropic(t, err, r.status, r.kind, r.code) })
 }

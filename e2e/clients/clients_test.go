@@ -8,6 +8,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -73,6 +74,7 @@ func dev(t *testing.T) network {
 }
 
 func TestOpenAIGo(t *testing.T) {
+	t.Parallel()
 	n := dev(t)
 	for _, surface := range []struct{ name, base, key string }{{"hub", n.Hub, n.APIKey}, {"local", n.Local, "anything"}} {
 		t.Run(surface.name, func(t *testing.T) {
@@ -173,4 +175,92 @@ func unknownModel(ctx context.Context, t *testing.T, client *openai.Client) {
 	if !errors.As(err, &api) || api.StatusCode != 404 || api.Code != "model_not_found" {
 		t.Fatalf("an unknown model gave %v, not 404 model_not_found", err)
 	}
+}
+
+// openAI asks over a machine that calls tools and breaks streams.
+func (n *libraries) openAI(t *testing.T) {
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	client := n.clients["ada"]
+	for _, streamed := range []bool{false, true} {
+		t.Run(map[bool]string{false: "tools", true: "tools, streamed"}[streamed], func(t *testing.T) {
+			toolsRoundTrip(ctx, t, &client, streamed)
+		})
+	}
+	t.Run("a stream that breaks", func(t *testing.T) {
+		params := ask(askBroken)
+		params.Model = "test-model"
+		whole, err := accumulateChat(ctx, &client, params)
+		if len(whole.Choices) == 0 || whole.Choices[0].Message.Content != "one two " || err == nil || !strings.Contains(err.Error(), "engine_error") {
+			t.Errorf("said %+v, then %v", whole.Choices, err)
+		}
+	})
+	n.refused(t, func(r refusal, streamed bool) error {
+		client := openai.NewClient(option.WithBaseURL(r.hub+"/v1"), option.WithAPIKey(r.key), option.WithMaxRetries(0))
+		params := ask(r.text)
+		params.Model = r.model
+		if !streamed {
+			_, err := client.Chat.Completions.New(ctx, params)
+			return err
+		}
+		_, err := accumulateChat(ctx, &client, params)
+		return err
+	}, checkOpenAI)
+}
+
+// checkOpenAI checks a refusal as the library tells it.
+func checkOpenAI(t *testing.T, r refusal, err error) {
+	var api *openai.Error
+	if !errors.As(err, &api) || api.StatusCode != r.status || api.Code != r.code {
+		t.Errorf("gave %v, not %d %s", err, r.status, r.code)
+	}
+}
+
+// toolsRoundTrip lets the model call a tool, answers it, and asks again.
+func toolsRoundTrip(ctx context.Context, t *testing.T, client *openai.Client, streamed bool) {
+	params := ask(askTool)
+	params.Model = "test-model"
+	params.Tools = []openai.ChatCompletionToolUnionParam{openai.ChatCompletionFunctionTool(openai.FunctionDefinitionParam{
+		Name: "read", Parameters: openai.FunctionParameters{"type": "object", "properties": map[string]any{"path": map[string]any{"type": "string"}}},
+	})}
+	once := func() *openai.ChatCompletion {
+		if streamed {
+			params.StreamOptions.IncludeUsage = openai.Bool(true)
+			whole, err := accumulateChat(ctx, client, params)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return &whole.ChatCompletion
+		}
+		answer, err := client.Chat.Completions.New(ctx, params)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return answer
+	}
+	first := once()
+	choice := first.Choices[0]
+	if len(choice.Message.ToolCalls) != 1 || choice.FinishReason != "tool_calls" || first.Usage.PromptTokens != 11 || first.Usage.CompletionTokens != 7 {
+		t.Fatalf("%+v", first)
+	}
+	call := choice.Message.ToolCalls[0]
+	if call.ID != "call_1" || call.Function.Name != "read" || call.Function.Arguments != `{"path":"a b.txt"}` {
+		t.Fatalf("%+v", call)
+	}
+	params.Messages = append(params.Messages, choice.Message.ToParam(), openai.ToolMessage("hello", call.ID))
+	if second := once(); second.Choices[0].Message.Content != "The file says hello." || second.Choices[0].FinishReason != "stop" {
+		t.Errorf("%+v", second)
+	}
+}
+
+// accumulateChat streams the answer through the library's own accumulator.
+func accumulateChat(ctx context.Context, client *openai.Client, params openai.ChatCompletionNewParams) (whole openai.ChatCompletionAccumulator, err error) {
+	events := client.Chat.Completions.NewStreaming(ctx, params)
+	defer events.Close()
+	for events.Next() {
+		if chunk := events.Current(); !whole.AddChunk(chunk) {
+			return whole, fmt.Errorf("the accumulator refused %s", chunk.RawJSON())
+		}
+	}
+	return whole, events.Err()
 }

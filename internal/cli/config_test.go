@@ -121,7 +121,7 @@ func TestConfigIsRead(t *testing.T) {
 	dir := t.TempDir()
 	file := filepath.Join(dir, "hub.toml")
 	text := "[hub]\nlisten = \"0.0.0.0:443\"\npublic_url = \"https://hub.example/\"\ndata = \"data\"\n" +
-		"[limits]\nbody = \"64KiB\"\nwait = \"90s\"\n[tls]\ncertificate = \"c.pem\"\nkey = \"/k.pem\"\n"
+		"[limits]\nbody = \"64KiB\"\nwait = \"90s\"\n[responses]\nkeep = \"1h\"\n[tls]\ncertificate = \"c.pem\"\nkey = \"/k.pem\"\n"
 	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -135,6 +135,7 @@ func TestConfigIsRead(t *testing.T) {
 	want.Hub.Data = filepath.Join(dir, "data")
 	want.Limits.Body.Bytes = 64 << 10
 	want.Limits.Wait.Duration = 90 * time.Second
+	want.Responses.Keep.Duration = time.Hour
 	want.TLS.Certificate, want.TLS.Key = filepath.Join(dir, "c.pem"), "/k.pem"
 	if diff := cmp.Diff(want, got, inside); diff != "" {
 		t.Errorf("read (-want +got):\n%s", diff)

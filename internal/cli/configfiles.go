@@ -45,6 +45,18 @@ type daemonFile struct {
 		// Endpoints are more places to look, as base addresses; default none.
 		Endpoints []web `toml:"endpoints"`
 	} `toml:"discovery"`
+	// Audio is an engine for speech. It is offered only while it refuses a clip one
+	// byte over MaxUpload with 413 (S4); kith status says why it is not.
+	Audio struct {
+		// Engine is its base address; default none: no speech.
+		Engine web `toml:"engine"`
+		// MaxUpload is the largest clip, here and on the local surface; default
+		// "25MiB".
+		MaxUpload size `toml:"max_upload"`
+		// Model is the id it is asked for and offered under; default the one that
+		// it lists, if that is one.
+		Model string `toml:"model"`
+	} `toml:"audio"`
 	Share struct {
 		// Enabled lets calls from the hub run on this machine; default true.
 		Enabled bool `toml:"enabled"`
@@ -98,6 +110,12 @@ type hubFile struct {
 		// Total is how long a streamed call may take in all; default "30m".
 		Total duration `toml:"total"`
 	} `toml:"limits"`
+	Responses struct {
+		// Keep is how long a turn of /v1/responses can be referred to by its id,
+		// sealed so that nobody without the id can read it; "0s" is never, default
+		// "24h".
+		Keep duration `toml:"keep"`
+	} `toml:"responses"`
 	// RateLimit bounds each key and machine credential; 0 is off (decisions 4).
 	RateLimit struct {
 		// RPS is requests a second; default 50.

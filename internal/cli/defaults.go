@@ -4,6 +4,8 @@ import (
 	"os"
 	"path/filepath"
 	"time"
+
+	"github.com/kith/kith/internal/daemon"
 )
 
 // The addresses everything listens on unless told otherwise.
@@ -42,6 +44,7 @@ func defaultDaemonFile(home string) *daemonFile {
 	c.Engine.Builtin = true
 	c.Engine.Models = []string{filepath.Join(home, "models")}
 	c.Discovery.Enabled = true
+	c.Audio.MaxUpload.Bytes = daemon.DefaultUpload
 	c.Share.Enabled = true
 	return c
 }
@@ -74,6 +77,7 @@ func defaultHubFile(home string) *hubFile {
 	c.Limits.FirstByte.Duration = 10 * time.Minute
 	c.Limits.Idle.Duration = 2 * time.Minute
 	c.Limits.Total.Duration = 30 * time.Minute
+	c.Responses.Keep.Duration = 24 * time.Hour
 	c.RateLimit.RPS, c.RateLimit.Burst, c.RateLimit.Connections = 50, 100, 200
 	return c
 }

@@ -143,6 +143,10 @@ func openHub(ctx context.Context, config *hubFile, log *slog.Logger) (p *hubProc
 // wire makes the hub and its registry, each of which tells the other.
 func (p *hubProcess) wire() {
 	limits := p.config.Limits
+	keep := p.config.Responses.Keep.Duration
+	if keep == 0 {
+		keep = -1 // never
+	}
 	p.live = registry.New(registry.Config{
 		Node: "hub", Region: p.config.Hub.Region.Text, Facts: p.records.Facts(p.config.Hub.Region.Text), Log: p.log,
 		OnChange: func(changes []fleet.Change, whom fleet.Concern) { p.hub.OnChange(changes, whom) },
@@ -151,6 +155,7 @@ func (p *hubProcess) wire() {
 	p.hub = hub.New(hub.Config{
 		Region: p.config.Hub.Region.Text,
 		Wait:   limits.Wait.Duration, WaitStream: limits.WaitStream.Duration, FirstByte: limits.FirstByte.Duration,
+		KeepResponses: keep,
 		Edge: gateway.Config{
 			Rate: gateway.Rate{PerSecond: float64(p.config.RateLimit.RPS), Burst: int(p.config.RateLimit.Burst)},
 			Limits: gateway.Limits{

@@ -174,6 +174,9 @@ func offered(models []llama.Model) []engine.Model {
 	out := make([]engine.Model, 0, len(models))
 	for _, m := range models {
 		offer := engine.Model{ID: fleet.ModelID(m.ID), ContextLength: m.ContextLength, Slots: m.Slots}
+		if m.Thinking {
+			offer.Capabilities = append(offer.Capabilities, "thinking")
+		}
 		if m.Chat {
 			offer.Families = append(offer.Families, fleet.Chat)
 			offer.Endpoints = append(offer.Endpoints, fleet.ChatCompletions)
@@ -203,6 +206,9 @@ func (m *machine) daemonConfig(builtin *engine.Engine) daemon.Config {
 	}
 	for _, id := range c.Share.Models {
 		config.Models = append(config.Models, fleet.ModelID(id))
+	}
+	config.Audio = engine.AudioConfig{
+		Engine: c.Audio.Engine.Text, MaxUpload: c.Audio.MaxUpload.Bytes, Model: fleet.ModelID(c.Audio.Model),
 	}
 	for _, endpoint := range c.Discovery.Endpoints {
 		config.Discovery.Endpoints = append(config.Discovery.Endpoints, endpoint.Text)

@@ -63,7 +63,7 @@ func (d *Daemon) doHere(ctx context.Context, call *gateway.Call, e *engine.Engin
 	}()
 	call.Trace.Attempts++
 	resp, err := e.Do(ctx, engine.Request{
-		Endpoint: call.Endpoint, Model: call.Model, Stream: call.Stream, Body: call.Body, Trusted: true,
+		Endpoint: call.Endpoint, Model: call.Model, Stream: call.Stream, Body: call.Body, Form: call.Form, Trusted: true,
 	})
 	if err != nil {
 		if errors.Is(err, engine.ErrUnreachable) {
@@ -109,8 +109,11 @@ func told(call *gateway.Call, e *engine.Engine, resp *http.Response) (next bool,
 // engine's failure, its 401 and 403 too, which would read as the caller's key.
 func engineFault(e *engine.Engine, status int, answer []byte) *fault.Fault {
 	code := fault.EngineError
-	if status == http.StatusBadRequest || status == http.StatusUnprocessableEntity {
+	switch status {
+	case http.StatusBadRequest, http.StatusUnprocessableEntity:
 		code = fault.InvalidRequest
+	case http.StatusRequestEntityTooLarge:
+		code = fault.RequestTooLarge
 	}
 	text := dialect.EngineText(answer)
 	if text == "" {

@@ -21,6 +21,7 @@ const heldOff = lookEvery
 type board struct {
 	builtin *engine.Engine // nil: none
 	finder  *engine.Finder
+	audio   *engine.Audio // nil: none
 
 	mu      sync.Mutex
 	held    map[holding]time.Time // models not offered, until when
@@ -33,17 +34,22 @@ type holding struct {
 	model  fleet.ModelID
 }
 
-func newBoard(builtin *engine.Engine, finder *engine.Finder) *board {
-	return &board{builtin: builtin, finder: finder, held: map[holding]time.Time{}, changed: make(chan struct{})}
+func newBoard(builtin *engine.Engine, finder *engine.Finder, audio *engine.Audio) *board {
+	return &board{builtin: builtin, finder: finder, audio: audio, held: map[holding]time.Time{}, changed: make(chan struct{})}
 }
 
 // engines are all of this machine's, in order of preference.
 func (b *board) engines() []*engine.Engine {
-	found := b.finder.Engines()
-	if b.builtin == nil {
-		return found
+	all := b.finder.Engines()
+	if b.builtin != nil {
+		all = slices.Insert(all, 0, b.builtin)
 	}
-	return append([]*engine.Engine{b.builtin}, found...)
+	if b.audio != nil {
+		if e := b.audio.Engine(); e != nil {
+			all = append(all, e)
+		}
+	}
+	return all
 }
 
 // find is the engine that serves the model at the endpoint and how many calls

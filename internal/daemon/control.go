@@ -82,6 +82,7 @@ func (d *Daemon) socketSurface(local http.Handler) http.Handler {
 		"POST /drain":  d.serveDrain,
 		"POST /hours":  d.serveHours,
 		"POST /discover": func(w http.ResponseWriter, r *http.Request) {
+			d.askCheck()
 			d.finder.Look(r.Context())
 			writeJSON(w, http.StatusOK, d.Status())
 		},
@@ -241,6 +242,9 @@ func (d *Daemon) Status() Status {
 	}
 	for _, f := range d.finder.Report() {
 		s.Engines = append(s.Engines, EngineStatus(f))
+	}
+	if d.audio != nil {
+		s.Engines = append(s.Engines, EngineStatus(d.audio.Finding()))
 	}
 	for _, o := range d.board.offers() {
 		s.Models = append(s.Models, fleet.ModelID(o.ID))

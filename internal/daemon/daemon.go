@@ -48,6 +48,9 @@ type Config struct {
 	Builtin *engine.Engine
 	// Discovery says where to look for engines. Its Log may be left nil.
 	Discovery engine.Config
+	// Audio is the owner's engine for speech, if its address is set. Its Log may be
+	// left nil; no MaxUpload is DefaultUpload.
+	Audio engine.AudioConfig
 	// Sharing holds the first values of what the owner may change later.
 	Sharing Sharing
 	// Models are the only ones offered to the hub, for the owner's own calls from
@@ -70,6 +73,10 @@ type Config struct {
 	ListenOn func(network, address string) (net.Listener, error)
 }
 
+// DefaultUpload is the largest clip that is taken for transcription, in bytes,
+// where the configuration does not say (decisions 5).
+const DefaultUpload = 25 << 20
+
 // defaultListen is where programs look for the local surface.
 const defaultListen = "127.0.0.1:8701"
 
@@ -81,12 +88,14 @@ type Daemon struct {
 	address  netip.AddrPort // as configured; the port may be 0
 	settings *settings
 	finder   *engine.Finder
+	audio    *engine.Audio // nil: none is configured
 	board    *board
 	desk     desk
 	hub      http.RoundTripper      // to whichever hub
 	up       atomic.Pointer[uplink] // nil: not signed in
 	signedIn chan struct{}          // the credential in Home is new
 	relook   chan struct{}          // an engine is not what it was: look now
+	recheck  chan struct{}          // the same of the audio engine
 	ready    chan struct{}          // closed once the local surface listens
 
 	mu       sync.Mutex
@@ -120,11 +129,15 @@ func New(c Config) (*Daemon, error) {
 	if err != nil {
 		return nil, err
 	}
+	audio, err := newAudio(&c)
+	if err != nil {
+		return nil, err
+	}
 	d := &Daemon{
 		config: c, log: c.Log, started: time.Now(), address: address,
-		settings: settings, finder: finder, board: newBoard(c.Builtin, finder),
+		settings: settings, finder: finder, audio: audio, board: newBoard(c.Builtin, finder, audio),
 		hub:      newHubTransport(c.Dial, c.TLS),
-		signedIn: make(chan struct{}, 1), relook: make(chan struct{}, 1), ready: make(chan struct{}),
+		signedIn: make(chan struct{}, 1), relook: make(chan struct{}, 1), recheck: make(chan struct{}, 1), ready: make(chan struct{}),
 	}
 	d.desk.onLocal = d.board.touch
 	d.setLine(func(l *LineStatus) { l.State = LineOff })
@@ -164,6 +177,7 @@ func (d *Daemon) Run(ctx context.Context) error {
 	g.Go(func() error { return d.serve(ctx, socket, d.socketSurface(d.Handler())) })
 	g.Go(func() error { return d.watchEngines(ctx) })
 	g.Go(func() error { return d.keepLooking(ctx) })
+	g.Go(func() error { return d.keepAudio(ctx) })
 	g.Go(func() error { return d.keepLine(ctx) })
 	g.Go(func() error { return d.keepPause(ctx) })
 	close(d.ready)

@@ -27,30 +27,38 @@ const maxRequest = 40 << 20
 func (d *Daemon) machine() http.Handler {
 	mux := http.NewServeMux()
 	for _, endpoint := range []fleet.Endpoint{fleet.ChatCompletions, fleet.EmbeddingsEndpoint, fleet.Responses, fleet.Messages} {
-		mux.HandleFunc("POST "+endpoint.Path(), func(w http.ResponseWriter, r *http.Request) {
-			d.serveRouted(w, r, endpoint)
-		})
+		mux.HandleFunc("POST "+endpoint.Path(), d.apart(func(w http.ResponseWriter, r *http.Request, began *bool) {
+			d.serveRouted(w, r, began, endpoint)
+		}))
 	}
+	mux.HandleFunc("POST "+fleet.Transcriptions.Path(), d.apart(d.serveSpeech))
 	return mux
 }
 
-// serveRouted serves one call of the hub.
-func (d *Daemon) serveRouted(w http.ResponseWriter, r *http.Request, endpoint fleet.Endpoint) {
-	began := false
-	defer func() {
-		switch v := recover(); {
-		case v == nil:
-		case v == http.ErrAbortHandler: // a break meant for the hub, not a defect
-			panic(v)
-		default: // a defect of this call only
-			err := fault.Defect(v)
-			d.log.Error("a call from the hub failed", "id", r.Header.Get(tunnel.HeaderCorrelation), "error", err)
-			if began {
-				panic(http.ErrAbortHandler)
+// apart serves one call so that a defect in it is that call's alone.
+func (d *Daemon) apart(serve func(w http.ResponseWriter, r *http.Request, began *bool)) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		began := false
+		defer func() {
+			switch v := recover(); {
+			case v == nil:
+			case v == http.ErrAbortHandler: // a break meant for the hub, not a defect
+				panic(v)
+			default: // a defect of this call only
+				err := fault.Defect(v)
+				d.log.Error("a call from the hub failed", "id", r.Header.Get(tunnel.HeaderCorrelation), "error", err)
+				if began {
+					panic(http.ErrAbortHandler)
+				}
+				tellHub(w, r, fault.Of(err))
 			}
-			tellHub(w, r, fault.Of(err))
-		}
-	}()
+		}()
+		serve(w, r, &began)
+	}
+}
+
+// serveRouted serves one call of the hub whose body is JSON.
+func (d *Daemon) serveRouted(w http.ResponseWriter, r *http.Request, began *bool, endpoint fleet.Endpoint) {
 	text, err := readRequest(w, r)
 	if err != nil {
 		if tooLarge := (*http.MaxBytesError)(nil); errors.As(err, &tooLarge) {
@@ -64,8 +72,14 @@ func (d *Daemon) serveRouted(w http.ResponseWriter, r *http.Request, endpoint fl
 		tellHub(w, r, fault.Of(err))
 		return
 	}
+	d.serveCall(w, r, began, engine.Request{Endpoint: endpoint, Model: head.Model, Stream: head.Stream, Body: text})
+}
+
+// serveCall gives a call of the hub to the engine that serves it; *began is true
+// from the answer's first byte on.
+func (d *Daemon) serveCall(w http.ResponseWriter, r *http.Request, began *bool, call engine.Request) {
 	class, caller, _ := strings.Cut(r.Header.Get(tunnel.HeaderCaller), " ")
-	e, release, refusal := d.admit(head.Model, endpoint, class == fleet.Own.String(), time.Now())
+	e, release, refusal := d.admit(call.Model, call.Endpoint, class == fleet.Own.String(), time.Now())
 	if refusal != "" {
 		w.Header().Set(tunnel.HeaderRefused, string(refusal))
 		w.WriteHeader(http.StatusServiceUnavailable)
@@ -76,19 +90,18 @@ func (d *Daemon) serveRouted(w http.ResponseWriter, r *http.Request, endpoint fl
 	defer cancel()
 	// Not Trusted, whoever the caller is: no string that came over the network
 	// becomes a switch of the engine (decisions 5).
-	resp, err := e.Do(ctx, engine.Request{
-		Endpoint: endpoint, Model: head.Model, Stream: head.Stream, Body: text, Caller: caller,
-	})
+	call.Caller = caller
+	resp, err := e.Do(ctx, call)
 	if err != nil {
-		d.tellFailure(ctx, w, r, e, head.Model, err)
+		d.tellFailure(ctx, w, r, e, call.Model, err)
 		return
 	}
 	defer resp.Body.Close()
-	d.engineRefused(e, head.Model, resp.StatusCode)
-	began = true
-	if err := relay(w, resp, head.Stream); err != nil {
+	d.engineRefused(e, call.Model, resp.StatusCode)
+	*began = true
+	if err := relay(w, resp, call.Stream); err != nil {
 		if ctx.Err() == nil {
-			d.engineFailed(e, head.Model, err)
+			d.engineFailed(e, call.Model, err)
 		}
 		// Never an orderly end: the hub sees a reset and tells its caller.
 		panic(http.ErrAbortHandler)

@@ -173,7 +173,7 @@ func TestHeldOff(t *testing.T) {
 		}
 		model := engine.Model{ID: "m", Families: []fleet.Family{fleet.Chat}, Endpoints: []fleet.Endpoint{fleet.ChatCompletions}, Slots: 1}
 		e := builtinOf(enginetest.New(enginetest.Plain, enginetest.Options{}), model)
-		b := newBoard(e, finder)
+		b := newBoard(e, finder, nil)
 		b.hold(e, "m")
 		if offers := b.offers(); len(offers) != 0 {
 			t.Errorf("offered %+v", offers)

@@ -87,6 +87,7 @@ func (d *Daemon) newSurface(port int) http.Handler {
 		Backend: d,
 		Guard:   &gateway.Guard{Port: port, Origins: d.config.Origins},
 		Rate:    d.config.Rate,
+		Limits:  gateway.Limits{Upload: d.config.Audio.MaxUpload},
 		Log:     d.log,
 	})
 }
@@ -147,6 +148,7 @@ func (d *Daemon) keepLooking(ctx context.Context) error {
 func (d *Daemon) engineGone(e *engine.Engine, err error) {
 	d.trouble("%s at %s cannot be reached: %v", e.Name(), e.Base(), err)
 	d.askLook()
+	d.askCheck()
 }
 
 // engineFailed notes an engine that failed on a call: perhaps it died.

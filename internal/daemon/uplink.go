@@ -58,6 +58,7 @@ func (u *uplink) do(ctx context.Context, call *gateway.Call) (*gateway.Answer, e
 	}
 	req.Header.Set("Authorization", "Bearer "+u.credential.Secret)
 	req.Header.Set("Content-Type", call.ContentType)
+	call.AttachForm(req)
 	if call.Wait >= 0 {
 		req.Header.Set("Prefer", "wait="+strconv.FormatInt(int64(call.Wait/time.Second), 10))
 	}

@@ -181,13 +181,17 @@ func readUsage(value jsontext.Value) Usage {
 		PromptDetails    struct {
 			CachedTokens int64 `json:"cached_tokens"`
 		} `json:"prompt_tokens_details"`
+		CompletionDetails struct {
+			ReasoningTokens int64 `json:"reasoning_tokens"`
+		} `json:"completion_tokens_details"`
 	}
 	if json.Unmarshal(value, &usage) != nil || usage.PromptTokens < 0 || usage.CompletionTokens < 0 {
 		return Usage{}
 	}
 	return Usage{
 		In: usage.PromptTokens, Out: usage.CompletionTokens, Reported: true,
-		Cached: min(max(usage.PromptDetails.CachedTokens, 0), usage.PromptTokens),
+		Cached:  min(max(usage.PromptDetails.CachedTokens, 0), usage.PromptTokens),
+		Thought: min(max(usage.CompletionDetails.ReasoningTokens, 0), usage.CompletionTokens),
 	}
 }
 

@@ -1,8 +1,8 @@
 // Package dialect knows what requests and answers look like on the wire: it
 // peeks into a request body, checks answers on their way to the caller, frame
 // by frame, renders faults as the caller's dialect writes them, and translates
-// between messages and chat where a machine speaks only that
-// (docs/dialects.md). It knows no connection, member or machine, and where
+// between chat, in which machines are asked, and the messages and responses
+// dialects (docs/dialects.md). It knows no connection, member or machine, and where
 // nothing is to be translated it never changes a byte that it passes on, except
 // the text of a stranger's SSE comments.
 package dialect
@@ -32,6 +32,8 @@ type Usage struct {
 	Reported bool
 	// Cached is how many of In the engine had read before.
 	Cached int64
+	// Thought is how many of Out were reasoning.
+	Thought int64
 }
 
 // members reads the JSON object that comes next in dec and hands each member's

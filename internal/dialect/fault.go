@@ -28,38 +28,41 @@ func AppendFaultFrame(dst []byte, d Dialect, f *fault.Fault, id string) []byte {
 // body, error.details.reason to a frame; the messages envelope has details in
 // both, because SDKs read details.error_code.
 func appendFault(dst []byte, d Dialect, f *fault.Fault, id string, frame bool) []byte {
-	if d == Messages {
-		dst = append(dst, `{"type":"error","error":{"type":`...)
-		dst = appendString(dst, messagesType(f))
-		dst = appendMember(dst, "code", string(f.Code))
-		dst = appendMember(dst, "message", f.Message)
-		if f.Param != "" {
-			dst = appendMember(dst, "param", f.Param)
-		}
-	} else {
-		dst = append(dst, `{"error":{"code":`...)
-		dst = appendString(dst, string(f.Code))
-		dst = appendMember(dst, "message", f.Message)
-		dst = appendMember(dst, "type", f.Type())
-		if f.Param == "" {
-			dst = append(dst, `,"param":null`...)
-		} else {
-			dst = appendMember(dst, "param", f.Param)
-		}
+	if d != Messages {
+		dst = append(dst, `{"error":`...)
+		return append(appendChatError(dst, f, id, frame), '}')
+	}
+	dst = append(dst, `{"type":"error","error":{"type":`...)
+	dst = appendString(dst, messagesType(f))
+	dst = appendMember(dst, "code", string(f.Code))
+	dst = appendMember(dst, "message", f.Message)
+	if f.Param != "" {
+		dst = appendMember(dst, "param", f.Param)
 	}
 	dst = appendMember(dst, "correlation_id", id)
 	if f.Reason != "" && !frame {
 		dst = appendMember(dst, "reason", f.Reason)
 	}
-	if d == Messages {
-		dst = append(dst, `,"details":{"error_code":`...)
-		dst = appendString(dst, string(f.Code))
-		if f.Reason != "" {
-			dst = appendMember(dst, "reason", f.Reason)
-		}
-		dst = append(dst, `}},"request_id":`...)
-		dst = appendString(dst, id)
-		return append(dst, '}')
+	dst = append(dst, `,"details":{"error_code":`...)
+	dst = appendString(dst, string(f.Code))
+	if f.Reason != "" {
+		dst = appendMember(dst, "reason", f.Reason)
+	}
+	dst = append(dst, `}},"request_id":`...)
+	dst = appendString(dst, id)
+	return append(dst, '}')
+}
+
+// appendChatError appends the error object of the chat dialect.
+func appendChatError(dst []byte, f *fault.Fault, id string, frame bool) []byte {
+	dst = append(dst, `{"code":`...)
+	dst = appendString(dst, string(f.Code))
+	dst = appendMember(dst, "message", f.Message)
+	dst = appendMember(dst, "type", f.Type())
+	dst = appendOptional(dst, "param", f.Param)
+	dst = appendMember(dst, "correlation_id", id)
+	if f.Reason != "" && !frame {
+		dst = appendMember(dst, "reason", f.Reason)
 	}
 	if frame {
 		dst = append(dst, `,"details":{`...)
@@ -69,7 +72,7 @@ func appendFault(dst []byte, d Dialect, f *fault.Fault, id string, frame bool) [
 		}
 		dst = append(dst, '}')
 	}
-	return append(dst, "}}"...)
+	return append(dst, '}')
 }
 
 // messagesType is error.type of the messages envelope.
@@ -131,6 +134,15 @@ func appendMember(dst []byte, name, value string) []byte {
 	dst = append(dst, name...)
 	dst = append(dst, '"', ':')
 	return appendString(dst, value)
+}
+
+// appendOptional is appendMember, with null for an empty value.
+func appendOptional(dst []byte, name, value string) []byte {
+	if value == "" {
+		dst = append(append(dst, `,"`...), name...)
+		return append(dst, `":null`...)
+	}
+	return appendMember(dst, name, value)
 }
 
 // appendString appends value as a JSON string; invalid UTF-8 becomes U+FFFD.

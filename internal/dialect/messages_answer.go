@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"strconv"
 
-	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
 
 	"github.com/kith/kith/internal/fleet"
@@ -20,37 +19,9 @@ const PingEvent = "event: ping\ndata: {\"type\":\"ping\"}\n\n"
 // AppendMessage appends a whole chat answer as a message of that id to dst. It
 // checks the answer as CheckUnary does; errors are *fault.Fault.
 func AppendMessage(dst, answer []byte, id string, model fleet.ModelID) ([]byte, Usage, error) {
-	var chat struct {
-		Error   jsontext.Value `json:"error"`
-		Choices []struct {
-			Message struct {
-				Content          *string `json:"content"`
-				Refusal          *string `json:"refusal"`
-				ReasoningContent *string `json:"reasoning_content"`
-				Reasoning        *string `json:"reasoning"`
-				ToolCalls        []struct {
-					ID       string `json:"id"`
-					Function struct {
-						Name      string `json:"name"`
-						Arguments string `json:"arguments"`
-					} `json:"function"`
-				} `json:"tool_calls"`
-			} `json:"message"`
-			Finish *string        `json:"finish_reason"`
-			Stop   jsontext.Value `json:"stop_reason"`
-		} `json:"choices"`
-		Usage jsontext.Value `json:"usage"`
-	}
-	err := json.Unmarshal(answer, &chat)
-	switch {
-	case chat.Error != nil && chat.Error.Kind() != 'n':
-		return dst, Usage{}, engineSays(answer)
-	case err != nil || len(chat.Choices) == 0:
-		return dst, Usage{}, nonsense("something that is not a chat answer")
-	}
-	var usage Usage
-	if chat.Usage.Kind() == '{' {
-		usage = readUsage(chat.Usage)
+	chat, usage, err := readChatAnswer(answer)
+	if err != nil {
+		return dst, Usage{}, err
 	}
 	choice := &chat.Choices[0]
 	finish := jsontext.Value(nil)
@@ -66,12 +37,9 @@ func AppendMessage(dst, answer []byte, id string, model fleet.ModelID) ([]byte, 
 		dst = append(dst, start...)
 	}
 	said := &choice.Message
-	for _, thought := range []*string{said.ReasoningContent, said.Reasoning} {
-		if thought != nil && *thought != "" {
-			block(`{"type":"thinking","thinking":`)
-			dst = append(appendString(dst, *thought), `,"signature":`+signature+`}`...)
-			break
-		}
+	if thought := said.thought(); thought != "" {
+		block(`{"type":"thinking","thinking":`)
+		dst = append(appendString(dst, thought), `,"signature":`+signature+`}`...)
 	}
 	for _, text := range []*string{said.Content, said.Refusal} {
 		if text != nil && *text != "" {
@@ -90,7 +58,7 @@ func AppendMessage(dst, answer []byte, id string, model fleet.ModelID) ([]byte, 
 		}
 		called = true
 		block(`{"type":"tool_use","id":`)
-		dst = appendCallID(dst, appendString(nil, call.ID), id, i)
+		dst = appendCallID(dst, appendString(nil, call.ID), "toolu_"+id, i)
 		dst = appendMember(dst, "name", call.Function.Name)
 		dst = append(dst, `,"input":`...)
 		if len(input) == 0 {
@@ -111,15 +79,6 @@ func appendMessageHead(dst []byte, id string, model fleet.ModelID) []byte {
 	dst = append(dst, `,"type":"message","role":"assistant"`...)
 	dst = appendMember(dst, "model", string(model))
 	return append(dst, `,"content":[`...)
-}
-
-// appendCallID appends a tool call's id, or one made for the call of that
-// number where its engine gave none.
-func appendCallID(dst []byte, id jsontext.Value, message string, number int) []byte {
-	if len(id) > len(`""`) {
-		return append(dst, id...)
-	}
-	return appendString(dst, "toolu_"+message+"_"+strconv.Itoa(number))
 }
 
 // isArguments reports whether text is the arguments of a tool call: one strict
@@ -164,73 +123,47 @@ func appendUsage(dst []byte, u Usage) []byte {
 	return append(dst, '}')
 }
 
-// Events turns the chunks of a chat stream into the events of the messages
-// dialect, in one pass and as they come. It is the Events of a Stream, which
-// drives it. Its events are whole and in order: one message_start, blocks that
-// never overlap, and only where the end mark was seen a message_delta and
-// message_stop.
-type Events struct {
-	ID    string // of the message
-	Model fleet.ModelID
-
-	piece piece
-	out   []byte // events
-	whole int    // of out: events whose frame was taken
-	taken int    // of out: events that Next gave
+// messageEvents writes the events of the messages dialect: one message_start,
+// blocks that never overlap, and only where the end mark was seen a
+// message_delta and message_stop.
+type messageEvents struct {
+	*outbox
+	id    string
+	model fleet.ModelID
 
 	begun bool
 	kind  blockKind // of the block that is open; otherBlock: none is
 	index int       // of the block that is open, or comes next
 
-	call          int64 // the open tool call's index
-	callID        []byte
+	call          openCall
 	arguments     []byte // of the open tool call so far
 	called        bool
 	finish, reach []byte // the finish reason and the stop sequence, quoted
 }
 
-// Next is the events of what was taken since the last Next; they are good until
-// the next Take.
-func (e *Events) Next() []byte {
-	events := e.out[e.taken:e.whole]
-	e.taken = e.whole
-	return events
+// NewMessageEvents makes the events of a message of that id.
+func NewMessageEvents(id string, model fleet.ModelID) *Events {
+	out := new(outbox)
+	return &Events{outbox: out, writer: &messageEvents{outbox: out, id: id, model: model}}
 }
 
-// commit makes the events of a frame good: its blank line was seen.
-func (e *Events) commit() {
-	if e != nil {
-		e.whole = len(e.out)
-	}
-}
-
-// compact forgets the events that were given.
-func (e *Events) compact() {
-	if e.taken > 0 {
-		e.out = append(e.out[:0], e.out[e.taken:]...)
-		e.whole, e.taken = e.whole-e.taken, 0
-	}
-}
-
-// chunk turns the chunk that was just read into events.
-func (e *Events) chunk() error {
-	if e == nil {
-		return nil
-	}
-	e.compact()
+// chunk satisfies eventWriter. A refusal is text like any other here.
+func (e *messageEvents) chunk(p *piece) error {
 	e.begin()
-	p := &e.piece
 	if p.thought != nil {
 		if err := e.open(thinkingBlock); err != nil {
 			return err
 		}
 		e.delta(`thinking_delta","thinking":`, p.thought)
 	}
-	if p.text != nil {
+	for _, text := range [...]jsontext.Value{p.text, p.refusal} {
+		if text == nil {
+			continue
+		}
 		if err := e.open(textBlock); err != nil {
 			return err
 		}
-		e.delta(`text_delta","text":`, p.text)
+		e.delta(`text_delta","text":`, text)
 	}
 	for i := range p.calls {
 		if err := e.toolCall(&p.calls[i]); err != nil {
@@ -246,13 +179,9 @@ func (e *Events) chunk() error {
 	return nil
 }
 
-// end turns the end mark into the last events. The input's tokens are told only
-// here: no engine tells them sooner.
-func (e *Events) end(u Usage) error {
-	if e == nil {
-		return nil
-	}
-	e.compact()
+// end satisfies eventWriter. The input's tokens are told only here: no engine
+// tells them sooner.
+func (e *messageEvents) end(u Usage) error {
 	e.begin()
 	if err := e.close(); err != nil {
 		return err
@@ -268,10 +197,8 @@ func (e *Events) end(u Usage) error {
 	return nil
 }
 
-func (e *Events) raw(text string) { e.out = append(e.out, text...) }
-
 // event begins an event, up to the first member after its type.
-func (e *Events) event(name string) {
+func (e *messageEvents) event(name string) {
 	e.raw("event: ")
 	e.raw(name)
 	e.raw("\ndata: {\"type\":\"")
@@ -280,28 +207,28 @@ func (e *Events) event(name string) {
 }
 
 // numbered begins an event of the block that is open.
-func (e *Events) numbered(name string) {
+func (e *messageEvents) numbered(name string) {
 	e.event(name)
 	e.raw(`,"index":`)
 	e.out = strconv.AppendInt(e.out, int64(e.index), 10)
 }
 
 // begin writes message_start, once.
-func (e *Events) begin() {
+func (e *messageEvents) begin() {
 	if e.begun {
 		return
 	}
 	e.begun = true
 	e.event("message_start")
 	e.raw(`,"message":`)
-	e.out = appendMessageHead(e.out, e.ID, e.Model)
+	e.out = appendMessageHead(e.out, e.id, e.model)
 	e.raw(`],"stop_reason":null,"stop_sequence":null,"usage":`)
 	e.out = appendUsage(e.out, Usage{})
 	e.raw("}}\n\n")
 }
 
 // delta writes content_block_delta with a value as it came.
-func (e *Events) delta(kind string, value jsontext.Value) {
+func (e *messageEvents) delta(kind string, value jsontext.Value) {
 	e.numbered("content_block_delta")
 	e.raw(`,"delta":{"type":"`)
 	e.raw(kind)
@@ -310,7 +237,7 @@ func (e *Events) delta(kind string, value jsontext.Value) {
 }
 
 // open opens a block of text or thinking unless one is open.
-func (e *Events) open(kind blockKind) error {
+func (e *messageEvents) open(kind blockKind) error {
 	if e.kind == kind {
 		return nil
 	}
@@ -329,7 +256,7 @@ func (e *Events) open(kind blockKind) error {
 
 // close closes the block that is open, if one is. A tool call has to be whole
 // by then, unless the answer was cut off at its limit.
-func (e *Events) close() error {
+func (e *messageEvents) close() error {
 	switch e.kind {
 	case otherBlock:
 		return nil
@@ -350,8 +277,8 @@ func (e *Events) close() error {
 // toolCall takes a part of a tool call. A name begins a call, unless it is the
 // name of the call that is open; parts of a call that is over have no place in
 // this dialect.
-func (e *Events) toolCall(c *callPiece) error {
-	open := e.kind == toolUseBlock && c.index == e.call && (c.id == nil || bytes.Equal(c.id, e.callID))
+func (e *messageEvents) toolCall(c *callPiece) error {
+	open := e.kind == toolUseBlock && e.call.continues(c)
 	switch {
 	case !open && c.name == nil:
 		return nonsense("parts of tool calls out of order")
@@ -359,12 +286,12 @@ func (e *Events) toolCall(c *callPiece) error {
 		if err := e.close(); err != nil {
 			return err
 		}
-		e.kind, e.call, e.called = toolUseBlock, c.index, true
-		e.callID = append(e.callID[:0], c.id...)
+		e.kind, e.called = toolUseBlock, true
+		e.call.begin(c)
 		e.arguments = e.arguments[:0]
 		e.numbered("content_block_start")
 		e.raw(`,"content_block":{"type":"tool_use","id":`)
-		e.out = appendCallID(e.out, c.id, e.ID, e.index)
+		e.out = appendCallID(e.out, c.id, "toolu_"+e.id, e.index)
 		e.raw(`,"name":`)
 		e.out = append(e.out, c.name...)
 		e.raw(`,"input":{}}}` + "\n\n")

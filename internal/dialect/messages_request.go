@@ -2,7 +2,6 @@ package dialect
 
 import (
 	"slices"
-	"strconv"
 	"strings"
 
 	"github.com/go-json-experiment/json/jsontext"
@@ -10,25 +9,9 @@ import (
 	"github.com/kith/kith/internal/fault"
 )
 
-// mostBlocks bounds the messages, content blocks and tools of one body all
-// together: what is kept of each is larger than the shortest of them.
-const mostBlocks = 16 << 10
-
-// messagesRequest is a body of the messages dialect as it was read, in one pass
-// and in pieces of the body itself: nothing is copied or unescaped. A nil piece
-// was not there, or was null.
+// messagesRequest is a body of the messages dialect as it was read.
 type messagesRequest struct {
-	head
-	body    []byte
-	counted int // towards mostBlocks
-
-	maxTokens, temperature, topP, topK, stops jsontext.Value
-
-	system []block
-	turns  []turn
-	tools  []tool
-	choice toolChoice
-
+	asked
 	thinking struct {
 		kind   string
 		budget jsontext.Value
@@ -38,67 +21,60 @@ type messagesRequest struct {
 	schema jsontext.Value // of output_config.format
 }
 
-// turn is one message.
-type turn struct {
-	role   string // user, assistant or system
-	blocks []block
+// MessagesToChat reads the body of a call in the messages dialect, as strictly
+// as Peek, and writes it as the body of a chat call: the pivot for engines that
+// speak only that. docs/dialects.md says what becomes of each member. Every error
+// is a *fault.Fault.
+func MessagesToChat(body []byte) (Head, []byte, error) {
+	q, err := readMessages(body)
+	if err != nil {
+		return Head{}, nil, err
+	}
+	if q.maxTokens == nil {
+		return Head{}, nil, fault.New(fault.InvalidRequest, "the body has no max_tokens: say how long the answer may become").WithParam("max_tokens")
+	}
+	chat, err := writeChat(&q.asked, len(body))
+	if err != nil {
+		return Head{}, nil, err
+	}
+	return q.Head, chat, nil
 }
-
-// tool is a tool that the caller runs itself.
-type tool struct{ name, description, schema, strict jsontext.Value }
-
-// toolChoice is the tool_choice; kind is empty where there was none.
-type toolChoice struct {
-	kind   string
-	name   jsontext.Value
-	serial bool // disable_parallel_tool_use
-}
-
-// blockKind is what a content block is.
-type blockKind uint8
-
-const (
-	otherBlock blockKind = iota // of a type nobody here knows
-	textBlock
-	imageBlock
-	documentBlock
-	searchBlock
-	toolUseBlock
-	toolResultBlock
-	thinkingBlock
-	// vendorBlock is one whose meaning only its maker's servers know: sealed
-	// thinking, the calls and results of tools that ran there.
-	vendorBlock
-)
-
-// block is one content block.
-type block struct {
-	kind    blockKind
-	word    string         // its type, where that is otherBlock's
-	text    jsontext.Value // of text and thinking blocks, and a document's own
-	title   jsontext.Value
-	id      jsontext.Value // of a tool's use, or the use that a result answers
-	name    jsontext.Value
-	input   jsontext.Value
-	source  source
-	content []block // of a tool's result, a search result, a document
-	failed  bool    // is_error
-}
-
-// source says where the content of an image or document is.
-type source struct{ kind, media, data, url jsontext.Value }
 
 // readMessages reads a body of the messages dialect, as strictly as Peek reads
 // one of the chat dialect. Every error is a *fault.Fault.
 func readMessages(body []byte) (*messagesRequest, error) {
-	q := &messagesRequest{body: body}
+	q := &messagesRequest{asked: asked{body: body, talk: "messages"}}
 	if err := q.read(body, q.member); err != nil {
 		return nil, err
 	}
 	if len(q.turns) == 0 {
 		return nil, fault.New(fault.InvalidRequest, "the body holds no messages: send at least one of the user").WithParam("messages")
 	}
+	q.conclude()
 	return q, nil
+}
+
+// conclude says the thinking controls and the format of the answer in the words
+// of the chat dialect, which every machine's adapters read.
+func (q *messagesRequest) conclude() {
+	q.thoughtless = q.thinking.kind == "disabled"
+	if q.thinking.kind == "enabled" {
+		value := []byte(`{"type":"enabled"`)
+		if q.thinking.budget != nil {
+			value = append(append(value, `,"budget_tokens":`...), q.thinking.budget...)
+		}
+		q.controls = append(q.controls, control{"thinking", append(value, '}')})
+	}
+	if q.effort != nil {
+		q.controls = append(q.controls, control{"reasoning_effort", q.effort})
+	}
+	if q.thinking.hidden {
+		q.controls = append(q.controls, control{"reasoning", jsontext.Value(`{"exclude":true}`)})
+	}
+	if q.schema != nil {
+		format := []byte(`{"type":"json_schema","json_schema":{"name":"answer","strict":true,"schema":`)
+		q.answerFormat = append(append(format, q.schema...), `}}`...)
+	}
 }
 
 // member reads one member of the body; those without a meaning here are passed
@@ -150,99 +126,6 @@ func (q *messagesRequest) member(name []byte) (err error) {
 		return q.other(name)
 	}
 	return err
-}
-
-// value is the next value.
-func (q *messagesRequest) value() (jsontext.Value, error) {
-	value, err := q.dec.ReadValue()
-	if err != nil {
-		return nil, err
-	}
-	end := q.dec.InputOffset()
-	return q.body[end-int64(len(value)) : end], nil
-}
-
-// optional is the next value, nil for null.
-func (q *messagesRequest) optional() (jsontext.Value, error) {
-	value, err := q.value()
-	if err != nil || value.Kind() == 'n' {
-		return nil, err
-	}
-	return value, nil
-}
-
-// word is the text of the next value, which must be a string.
-func (q *messagesRequest) word() (string, error) {
-	value, err := q.value()
-	if err != nil {
-		return "", err
-	}
-	if value.Kind() != '"' {
-		return "", q.refuse("must be a string")
-	}
-	return string(unquote(value)), nil
-}
-
-// truth is the next value, which must be a boolean; null is false.
-func (q *messagesRequest) truth() (bool, error) {
-	value, err := q.optional()
-	if err == nil && value != nil && value.Kind() != 't' && value.Kind() != 'f' {
-		err = q.refuse("must be true or false")
-	}
-	return value.Kind() == 't', err
-}
-
-// count is the next value, a whole number of at least that; nil for null.
-func (q *messagesRequest) count(least int64) (jsontext.Value, error) {
-	value, err := q.optional()
-	if err != nil || value == nil {
-		return nil, err
-	}
-	if n, err := strconv.ParseInt(string(value), 10, 64); err != nil || n < least {
-		return nil, q.refuse("must be a whole number of at least %d", least)
-	}
-	return value, nil
-}
-
-// object reads the object that comes next; null is an empty one.
-func (q *messagesRequest) object(member func(name []byte) error) error {
-	if q.dec.PeekKind() == '{' {
-		return members(q.dec, member)
-	}
-	if value, err := q.optional(); err != nil || value == nil {
-		return err
-	}
-	return q.refuse("must be an object")
-}
-
-// each reads the list that comes next, each of its elements by one; null is an
-// empty one.
-func (q *messagesRequest) each(one func() error) error {
-	if q.dec.PeekKind() != '[' {
-		if value, err := q.optional(); err != nil || value == nil {
-			return err
-		}
-		return q.refuse("must be a list")
-	}
-	if _, err := q.dec.ReadToken(); err != nil {
-		return err
-	}
-	for q.dec.PeekKind() != ']' {
-		if q.counted++; q.counted > mostBlocks {
-			return q.refuse("more than %d messages, content blocks and tools are not taken in one request", mostBlocks)
-		}
-		if err := one(); err != nil {
-			return err
-		}
-	}
-	_, err := q.dec.ReadToken()
-	return err
-}
-
-// refuse is the fault of the value that was read last.
-func (q *messagesRequest) refuse(format string, args ...any) error {
-	where := strings.ReplaceAll(strings.TrimPrefix(string(q.dec.StackPointer()), "/"), "/", ".")
-	return fault.New(fault.InvalidRequest, "%s: "+format, append([]any{where}, args...)...).WithParam(where)
 }
 
 // turn reads one message.

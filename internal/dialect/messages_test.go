@@ -3,72 +3,18 @@ package dialect
 import (
 	"bytes"
 	"errors"
-	"flag"
 	"fmt"
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 
 	"github.com/go-json-experiment/json"
-	"github.com/go-json-experiment/json/jsontext"
-	"github.com/google/go-cmp/cmp"
 	"github.com/rogpeppe/go-internal/txtar"
 
 	"github.com/kith/kith/internal/fault"
 )
 
-var update = flag.Bool("update", false, "write the golden files anew")
-
-// goldens calls each with every story in testdata/messages; what it returns
-// under a file's name must be what stands there.
-func goldens(t *testing.T, each func(t *testing.T, files map[string]string) map[string]string) {
-	names, err := filepath.Glob("testdata/messages/*.txtar")
-	if err != nil || len(names) == 0 {
-		t.Fatal(names, err)
-	}
-	for _, name := range names {
-		t.Run(strings.TrimSuffix(filepath.Base(name), ".txtar"), func(t *testing.T) {
-			archive, err := txtar.ParseFile(name)
-			if err != nil {
-				t.Fatal(err)
-			}
-			files := map[string]string{}
-			for _, f := range archive.Files {
-				files[f.Name] = string(f.Data)
-			}
-			got := each(t, files)
-			for i, f := range archive.Files {
-				text, ok := got[f.Name]
-				if !ok {
-					continue
-				}
-				if diff := cmp.Diff(string(f.Data), text); diff != "" && !*update {
-					t.Errorf("%s (-want +got):\n%s", f.Name, diff)
-				}
-				archive.Files[i].Data = []byte(text)
-			}
-			if *update {
-				if err := os.WriteFile(name, txtar.Format(archive), 0o644); err != nil {
-					t.Fatal(err)
-				}
-			}
-		})
-	}
-}
-
-// indented is a JSON document for people.
-func indented(t *testing.T, document []byte) string {
-	t.Helper()
-	value := jsontext.Value(bytes.Clone(document))
-	if err := value.Indent(jsontext.WithIndent("  ")); err != nil {
-		t.Fatalf("%v: %s", err, document)
-	}
-	return string(value) + "\n"
-}
-
 func TestMessagesGoldens(t *testing.T) {
-	goldens(t, func(t *testing.T, files map[string]string) map[string]string {
+	goldens(t, "messages", func(t *testing.T, files map[string]string) map[string]string {
 		got := map[string]string{}
 		if request, ok := files["request.json"]; ok {
 			_, chat, err := MessagesToChat([]byte(request))
@@ -108,7 +54,7 @@ func TestMessagesGoldens(t *testing.T) {
 
 // translate feeds a chat stream in pieces of that size and returns the events.
 func translate(stream string, size int) (string, error) {
-	s := Stream{Events: &Events{ID: "msg_1", Model: "m"}}
+	s := Stream{Events: NewMessageEvents("msg_1", "m")}
 	var pending []byte
 	var out strings.Builder
 	for len(stream) > 0 {
@@ -333,17 +279,8 @@ func TestAppendMessageRefuses(t *testing.T) {
 // FuzzMessagesToChat holds that whatever is taken comes out as a body that is
 // as strict, with the same head.
 func FuzzMessagesToChat(f *testing.F) {
-	names, _ := filepath.Glob("testdata/messages/*.txtar")
-	for _, name := range names {
-		archive, err := txtar.ParseFile(name)
-		if err != nil {
-			f.Fatal(err)
-		}
-		for _, file := range archive.Files {
-			if file.Name == "request.json" {
-				f.Add(file.Data)
-			}
-		}
+	for _, text := range storied(f, "messages", "request.json") {
+		f.Add([]byte(text))
 	}
 	f.Fuzz(func(t *testing.T, body []byte) {
 		head, chat, err := MessagesToChat(body)
@@ -369,17 +306,8 @@ func FuzzMessagesToChat(f *testing.F) {
 // FuzzEvents holds that any bytes come out as events in order, the same
 // wherever they are cut, and end well only behind an end mark.
 func FuzzEvents(f *testing.F) {
-	names, _ := filepath.Glob("testdata/messages/*.txtar")
-	for _, name := range names {
-		archive, err := txtar.ParseFile(name)
-		if err != nil {
-			f.Fatal(err)
-		}
-		for _, file := range archive.Files {
-			if file.Name == "stream.txt" {
-				f.Add(string(file.Data), byte(7))
-			}
-		}
+	for _, text := range storied(f, "messages", "stream.txt") {
+		f.Add(text, byte(7))
 	}
 	f.Fuzz(func(t *testing.T, stream string, size byte) {
 		whole, err := translate(stream, max(len(stream), 1))
@@ -399,7 +327,7 @@ func FuzzEvents(f *testing.F) {
 
 // A translated chunk beside BenchmarkStreamChunk, the untouched one.
 func BenchmarkEventsChunk(b *testing.B) {
-	s := Stream{Events: &Events{ID: "msg_1", Model: "m"}}
+	s := Stream{Events: NewMessageEvents("msg_1", "m")}
 	frame := []byte(chunk)
 	b.SetBytes(int64(len(frame)))
 	b.ReportAllocs()

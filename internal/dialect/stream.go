@@ -20,9 +20,12 @@ type Stream struct {
 	// member's machine: its comments stay as they are and its faults keep their
 	// codes.
 	Trusted bool
-	// Events, if set, turns what is taken into events of the messages dialect,
+	// Events, if set, turns what is taken into events of another dialect,
 	// which are then passed on in its place. Set it before the first Take.
 	Events *Events
+	// Speech says that the stream is a transcript and not a chat: its events have
+	// types, and the last of them is its end mark.
+	Speech bool
 
 	object  object
 	scanned int  // bytes of the pending ones that were looked at
@@ -141,6 +144,10 @@ func (s *Stream) read(line []byte) (blank bool, err error) {
 	}
 	s.filled = true
 	data := bytes.TrimPrefix(line[len(dataField):], []byte{' '})
+	if s.Speech {
+		s.mark, err = s.speech(data)
+		return false, err
+	}
 	if bytes.Equal(data, endMark) {
 		s.mark = true
 		return false, s.Events.end(s.Usage())

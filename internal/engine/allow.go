@@ -64,8 +64,7 @@ var chatMembers = members{
 }
 
 var embeddingMembers = members{
-	"input": either(text(0), list(mostInputs,
-		either(either(text(0), whole(0, math.MaxInt32)), list(mostInputTokens, whole(0, math.MaxInt32))))),
+	"input":      {`"[`, (*copier).input},
 	"dimensions": whole(1, 64<<10),
 }
 
@@ -127,6 +126,9 @@ type copier struct {
 	enc   *jsontext.Encoder
 	media int // pictures and sounds so far
 	nodes int // of schemas so far
+
+	inputs int  // to embed
+	tokens bool // in numbers
 }
 
 // token copies one token.

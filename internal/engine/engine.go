@@ -1,9 +1,9 @@
 // Package engine finds the engines of this machine, learns what they offer and
 // speaks to each of them: the built-in one, llama.cpp's server, Ollama,
 // LM Studio, vLLM. What differs between kinds is data in one table (kinds.go);
-// a call goes in as a chat or embeddings body and comes back canonical:
-// advertised model id, both names of the reasoning, mended tool calls
-// (decisions 5). It knows nothing of hubs, members or sharing.
+// a call goes in as a chat or embeddings body, or as the form of a clip to
+// transcribe, and comes back canonical: advertised model id, both names of the
+// reasoning, mended tool calls (decisions 5). It knows nothing of hubs, members or sharing.
 package engine
 
 import (
@@ -91,6 +91,8 @@ type Request struct {
 	Model    fleet.ModelID
 	Stream   bool
 	Body     []byte // JSON as the caller sent it
+	// Form is the request of a transcription, which has no Body.
+	Form *dialect.Transcription
 	// Trusted says that the owner of this machine made the call here: every
 	// field is carried. Otherwise only an allow-list is, clamped (decisions 5).
 	Trusted bool
@@ -98,6 +100,8 @@ type Request struct {
 	// prompts must not speed up another's, which would tell of them: engines
 	// that can are told to keep their caches apart.
 	Caller string
+
+	plainly bool // without words that an older engine may refuse
 }
 
 // Do runs the call and gives the engine's own status with its canonical body;
@@ -109,10 +113,15 @@ func (e *Engine) Do(ctx context.Context, req Request) (*http.Response, error) {
 	if i < 0 || !slices.Contains(e.models[i].Endpoints, req.Endpoint) {
 		return nil, fault.New(fault.ModelNotFound, "%s does not offer %q for %s now; list the models again", e.name, req.Model, req.Endpoint.Path())
 	}
-	body, want, err := e.request(&req, &e.models[i])
-	if err != nil {
-		return nil, err
+	var body []byte
+	var want wants
+	if req.Form == nil {
+		var err error
+		if body, want, err = e.request(&req, &e.models[i]); err != nil {
+			return nil, err
+		}
 	}
+	parent := ctx
 	ctx, cancel := context.WithCancel(ctx)
 	hr, err := http.NewRequestWithContext(ctx, http.MethodPost, e.base+req.Endpoint.Path(), bytes.NewReader(body))
 	if err != nil {
@@ -121,11 +130,21 @@ func (e *Engine) Do(ctx context.Context, req Request) (*http.Response, error) {
 	}
 	hr.Header.Set("Content-Type", "application/json")
 	hr.Header.Set("User-Agent", "kith")
+	if req.Form != nil {
+		attach(hr, &req)
+	}
 	// The round tripper itself: no redirects are followed, none is needed.
 	resp, err := e.rt.RoundTrip(hr)
 	if err != nil {
 		defer cancel()
 		return nil, e.failed(ctx, err)
+	}
+	if resp.StatusCode == http.StatusBadRequest && want.effort {
+		// Perhaps for the word: nothing was computed, and the template was told, too.
+		resp.Body.Close()
+		cancel()
+		req.plainly = true
+		return e.Do(parent, req)
 	}
 	out, err := e.respond(ctx, resp, cancel, &req, want)
 	if err != nil {
@@ -205,7 +224,11 @@ func (e *Engine) respond(ctx context.Context, resp *http.Response, cancel contex
 	}
 	body.Close()
 	if req.Stream {
-		frames, err := framesOf(whole)
+		split := framesOf
+		if req.Form != nil {
+			split = speechOf
+		}
+		frames, err := split(whole)
 		if err != nil {
 			return nil, fault.New(fault.EngineError, "the engine did not stream its answer, and what it sent cannot be read").Because(err)
 		}
@@ -214,7 +237,11 @@ func (e *Engine) respond(ctx context.Context, resp *http.Response, cancel contex
 		out.Body = &stream{ctx: ctx, src: io.NopCloser(bytes.NewReader(frames)), cancel: cancel, mend: mend, trailer: out.Trailer}
 		return out, nil
 	}
-	whole = mend.unary(whole)
+	if req.Form == nil { // a transcript is made anew at the edge
+		if whole, err = mend.unary(whole); err != nil {
+			return nil, err
+		}
+	}
 	cancel()
 	out.ContentLength = int64(len(whole))
 	out.Header.Set("Content-Length", strconv.Itoa(len(whole)))
@@ -263,12 +290,14 @@ func newTransport() *http.Transport {
 	return &http.Transport{
 		DialContext:         (&net.Dialer{Timeout: 5 * time.Second}).DialContext,
 		TLSHandshakeTimeout: 5 * time.Second,
-		MaxIdleConns:        256,
-		MaxIdleConnsPerHost: 64,
-		IdleConnTimeout:     4 * time.Second,
-		DisableCompression:  true,
-		WriteBufferSize:     16 << 10,
-		ReadBufferSize:      16 << 10,
+		// How long one who asks first waits for the word to go on.
+		ExpectContinueTimeout: time.Second,
+		MaxIdleConns:          256,
+		MaxIdleConnsPerHost:   64,
+		IdleConnTimeout:       4 * time.Second,
+		DisableCompression:    true,
+		WriteBufferSize:       16 << 10,
+		ReadBufferSize:        16 << 10,
 	}
 }
 

@@ -24,8 +24,15 @@ type kind struct {
 	list func(p *place) ([]Model, error)
 	// oneLimit: it knows max_tokens only, not max_completion_tokens.
 	oneLimit bool
+	// textOnly: its embeddings are of text, not of token numbers.
+	textOnly bool
 	// think says a thinking control in the kind's own words; nil: it has none.
 	think func(t thinking, m *Model) controls
+	// begins: it does not think where the caller began the answer, and refuses a
+	// call for both.
+	begins bool
+	// effortLate: older ones refuse some words of reasoning_effort, or all.
+	effortLate bool
 	// apart are the members that keep one caller's prompt cache from another.
 	apart func(caller string) []member
 }
@@ -35,19 +42,19 @@ type kind struct {
 var kinds = []*kind{
 	{
 		word: "llama.cpp", name: "llama.cpp server", ports: []int{8080},
-		sign: llamaSign, list: llamaList, think: templateThinking, apart: noPromptCache,
+		sign: llamaSign, list: llamaList, think: templateThinking, begins: true, apart: noPromptCache,
 	},
 	{
 		word: "ollama", name: "Ollama", ports: []int{11434},
-		sign: ollamaSign, list: ollamaList, think: ollamaThinking, oneLimit: true,
+		sign: ollamaSign, list: ollamaList, think: ollamaThinking, oneLimit: true, textOnly: true,
 	},
 	{
 		word: "lmstudio", name: "LM Studio", ports: []int{1234},
-		sign: lmStudioSign, list: lmStudioList, think: lmStudioThinking, oneLimit: true,
+		sign: lmStudioSign, list: lmStudioList, think: lmStudioThinking, oneLimit: true, textOnly: true,
 	},
 	{
 		word: "vllm", name: "vLLM", ports: []int{8000},
-		sign: vllmSign, list: vllmList, think: vllmThinking, apart: cacheSalt,
+		sign: vllmSign, list: vllmList, think: vllmThinking, effortLate: true, apart: cacheSalt,
 	},
 }
 
@@ -55,7 +62,7 @@ var kinds = []*kind{
 var plain = kind{word: "openai", name: "chat-completions server", list: plainList, think: effortThinking}
 
 // builtin speaks as llama.cpp's server does.
-var builtin = kind{word: "builtin", name: "built-in engine", think: templateThinking, apart: noPromptCache}
+var builtin = kind{word: "builtin", name: "built-in engine", think: templateThinking, begins: true, apart: noPromptCache}
 
 // chatModel is a model for chat; capabilities may be refined by the caller.
 func chatModel(id string, context int) Model {

@@ -2,9 +2,6 @@ package engine
 
 import (
 	"bytes"
-	"encoding/base64"
-	"encoding/binary"
-	"math"
 	"strconv"
 
 	"github.com/go-json-experiment/json"
@@ -27,11 +24,13 @@ type mender struct {
 	chat   bool
 	stream bool // chunks, not an unary answer
 	want   wants
+	speech *speech // of a transcript; nil: it is chat or embeddings
 
-	before, after      []byte // around the text of the last canonical frame
-	tools              []bool // by choice: a tool call was seen
-	calls              int    // tool calls begun, where the engine does not number them
-	counted            bool   // the engine told its counts
+	before, after      []byte        // around the text of the last canonical frame
+	calls              [][]toolState // by choice: the tool calls so far, of a stream
+	indexes            []int         // of this chunk's choices, where it holds tool calls
+	ids                func() string // of calls without one; nil: random
+	counted            bool          // the engine told its counts
 	prompt, completion int64
 
 	in  bytes.Buffer
@@ -41,13 +40,17 @@ type mender struct {
 
 func newMender(req *Request, want wants) *mender {
 	model := []byte(quoted(string(req.Model)))
-	return &mender{
+	m := &mender{
 		model:  model,
 		exact:  append([]byte(`"model":`), model...),
 		chat:   req.Endpoint == fleet.ChatCompletions,
 		stream: req.Stream,
 		want:   want,
 	}
+	if req.Form != nil {
+		m.speech = new(speech)
+	}
+	return m
 }
 
 // What a frame may hold that has to be looked at. In good JSON none of these
@@ -61,6 +64,8 @@ var (
 	toolCalls   = []byte(`"tool_calls"`)
 	reasoning   = []byte(`"reasoning`) // the start of two names
 	contentText = []byte(`"content":"`)
+	finishText  = []byte(`"finish_reason":"`)
+	finishStop  = []byte(`stop"`)
 )
 
 // canonical reports whether the whole frame may pass as it is: one line of
@@ -68,7 +73,7 @@ var (
 // stream differ in little but their text: one that is like the last good one
 // around a plain text is as good.
 func (m *mender) canonical(frame []byte) bool {
-	if len(m.tools) > 0 {
+	if len(m.calls) > 0 || m.speech != nil {
 		return false
 	}
 	if n := len(frame) - len(m.after); len(m.before) > 0 && n >= len(m.before) &&
@@ -85,6 +90,9 @@ func (m *mender) canonical(frame []byte) bool {
 		!bytes.Contains(frame, toolCalls) &&
 		!bytes.Contains(frame, noChoices) &&
 		!bytes.Contains(frame, errorName)
+	if i := bytes.Index(frame, finishText); good && i >= 0 && !bytes.HasPrefix(frame[i+len(finishText):], finishStop) {
+		return false // few frames: most of a stream have none
+	}
 	if good {
 		m.learn(frame)
 	}
@@ -118,6 +126,8 @@ func (m *mender) frame(dst, frame []byte) ([]byte, bool) {
 		return append(dst, frame...), false
 	case data == nil: // an event without data would break readers
 		return dst, false
+	case m.speech != nil:
+		return m.speech.frame(dst, data)
 	case string(data) == "[DONE]":
 		return append(dst, "data: [DONE]\n\n"...), true
 	}
@@ -166,16 +176,18 @@ func (m *mender) chunk(data []byte) (mended []byte, keep, failed bool) {
 	return m.out, true, false
 }
 
-// unary mends a whole answer.
-func (m *mender) unary(body []byte) []byte {
-	clean := bytes.Contains(body, m.exact) && !bytes.Contains(body, reasoning) && !bytes.Contains(body, toolCalls)
-	if clean && (m.chat || !m.want.base64) {
-		return body
+// unary mends a whole answer. Errors are *fault.Fault.
+func (m *mender) unary(body []byte) ([]byte, error) {
+	if !m.chat {
+		return m.vectors(body)
+	}
+	if bytes.Contains(body, m.exact) && !bytes.Contains(body, reasoning) && !bytes.Contains(body, toolCalls) {
+		return body, nil
 	}
 	if _, err := m.answer(body); err != nil {
-		return body
+		return body, nil
 	}
-	return m.out
+	return m.out, nil
 }
 
 // seen is what an answer was found to hold.
@@ -186,6 +198,7 @@ func (m *mender) answer(src []byte) (a seen, err error) {
 	m.in = *bytes.NewBuffer(src)
 	m.dec.Reset(&m.in)
 	m.out = m.out[:0]
+	m.number(src)
 	named := false
 	err = m.object(func(name []byte) error {
 		switch string(name) {
@@ -202,15 +215,17 @@ func (m *mender) answer(src []byte) (a seen, err error) {
 				a.choices = true
 				return m.choice(i)
 			})
-		case "data":
-			if !m.chat && m.want.base64 {
-				m.name(name)
-				return m.array(func(int) error { return m.object(m.embedding, nil) })
-			}
 		case "error":
 			a.failed = m.dec.PeekKind() != 'n'
 		case "usage":
 			a.counts = m.dec.PeekKind() == '{'
+			if a.counts && m.stream && !m.want.usage {
+				value, err := m.dec.ReadValue()
+				if err != nil {
+					return err
+				}
+				return m.count(value)
+			}
 			value, err := m.copy(name)
 			if err != nil || !a.counts {
 				return err
@@ -243,23 +258,27 @@ func (m *mender) count(value jsontext.Value) error {
 // choice mends one choice of an answer or chunk. The finish reason is written
 // last, when it is known whether tools were called.
 func (m *mender) choice(at int) error {
-	var finish []byte
+	var reason []byte
 	index, numbered, called := at, false, false
+	if at < len(m.indexes) {
+		index = m.indexes[at]
+	}
 	return m.object(func(name []byte) error {
 		switch string(name) {
 		case "finish_reason":
 			value, err := m.dec.ReadValue()
-			finish = bytes.Clone(value)
+			reason = bytes.Clone(value)
 			return err
 		case "index":
-			value, err := m.copy(name)
-			index, numbered = atoi(value), true
-			return err
+			if m.dec.PeekKind() != '0' {
+				return m.dec.SkipValue()
+			}
+			numbered = true
 		case "delta", "message":
 			if m.dec.PeekKind() == '{' {
 				m.name(name)
 				var err error
-				called, err = m.message()
+				called, err = m.message(index)
 				return err
 			}
 		}
@@ -269,36 +288,37 @@ func (m *mender) choice(at int) error {
 		if !numbered {
 			m.put([]byte("index"), strconv.AppendInt(nil, int64(at), 10))
 		}
-		if m.called(index, called) && string(finish) == `"stop"` {
-			finish = []byte(`"tool_calls"`)
-		}
-		if finish == nil {
-			finish = []byte("null")
-		}
-		m.put([]byte("finish_reason"), finish)
+		called = called || m.stream && index < len(m.calls) && len(m.calls[index]) > 0
+		m.put([]byte("finish_reason"), finish(reason, called))
 	})
 }
 
-// maxChoices bounds the choices whose tool calls are remembered.
-const maxChoices = 64
-
-// called notes and tells whether the choice has called a tool.
-func (m *mender) called(choice int, now bool) bool {
-	if choice < 0 || choice >= maxChoices {
-		return now
+// number finds the indexes of a chunk's choices before it is walked, where tool
+// calls have to be put to their choice. A choice without one is where it stands.
+func (m *mender) number(chunk []byte) {
+	m.indexes = m.indexes[:0]
+	if !bytes.Contains(chunk, toolCalls) && len(m.calls) == 0 {
+		return
 	}
-	for now && len(m.tools) <= choice {
-		m.tools = append(m.tools, false)
+	var told struct {
+		Choices []struct {
+			Index *int `json:"index"`
+		} `json:"choices"`
 	}
-	if now {
-		m.tools[choice] = true
+	if json.Unmarshal(chunk, &told) != nil {
+		return // the walk will find out
 	}
-	return choice < len(m.tools) && m.tools[choice]
+	for i, c := range told.Choices {
+		if c.Index != nil {
+			i = *c.Index
+		}
+		m.indexes = append(m.indexes, min(max(i, 0), maxChoices-1))
+	}
 }
 
-// message mends a message or delta: both names of the reasoning or none, no
+// message mends a message or delta of that choice: both names of the reasoning or none, no
 // empty tool calls.
-func (m *mender) message() (called bool, err error) {
+func (m *mender) message(choice int) (called bool, err error) {
 	var thought []byte
 	err = m.object(func(name []byte) error {
 		switch string(name) {
@@ -309,7 +329,8 @@ func (m *mender) message() (called bool, err error) {
 			}
 			return err
 		case "tool_calls":
-			return m.toolCalls(name, &called)
+			called, err = m.toolCalls(name, choice)
+			return err
 		}
 		_, err := m.copy(name)
 		return err
@@ -320,107 +341,6 @@ func (m *mender) message() (called bool, err error) {
 		}
 	})
 	return called, err
-}
-
-func (m *mender) toolCalls(name []byte, called *bool) error {
-	start := len(m.out)
-	if m.dec.PeekKind() != '[' {
-		return m.dec.SkipValue()
-	}
-	m.name(name)
-	if err := m.array(func(int) error {
-		*called = true
-		return m.toolCall()
-	}); err != nil {
-		return err
-	}
-	if !*called {
-		m.out = m.out[:start]
-	}
-	return nil
-}
-
-// toolCall mends one call or a part of one. Readers put parts together by
-// index and fail without it.
-func (m *mender) toolCall() error {
-	indexed, typed, begins := false, false, false
-	return m.object(func(name []byte) error {
-		switch string(name) {
-		case "index":
-			indexed = m.dec.PeekKind() == '0'
-			if !indexed {
-				return m.dec.SkipValue()
-			}
-		case "type":
-			typed = m.dec.PeekKind() == '"'
-			if !typed {
-				return m.dec.SkipValue()
-			}
-		case "id":
-			value, err := m.copy(name)
-			begins = value.Kind() == '"' && len(value) > 2
-			return err
-		case "function":
-			if m.dec.PeekKind() == '{' {
-				m.name(name)
-				return m.object(m.function, nil)
-			}
-		}
-		_, err := m.copy(name)
-		return err
-	}, func() {
-		if begins && !typed {
-			m.put([]byte("type"), []byte(`"function"`))
-		}
-		if m.stream && !indexed {
-			if begins {
-				m.calls++
-			}
-			m.put([]byte("index"), strconv.AppendInt(nil, int64(max(m.calls-1, 0)), 10))
-		}
-	})
-}
-
-// function writes a member of a call's function; arguments are text that holds
-// JSON, never the JSON itself.
-func (m *mender) function(name []byte) error {
-	if string(name) != "arguments" || m.dec.PeekKind() != '{' {
-		_, err := m.copy(name)
-		return err
-	}
-	value, err := m.dec.ReadValue()
-	if err != nil {
-		return err
-	}
-	m.name(name)
-	m.out, err = jsontext.AppendQuote(m.out, value)
-	return err
-}
-
-// embedding writes a member of one embedding; a vector of numbers becomes the
-// base64 of its little-endian 32-bit floats, for engines that do not do it.
-func (m *mender) embedding(name []byte) error {
-	if string(name) != "embedding" || m.dec.PeekKind() != '[' {
-		_, err := m.copy(name)
-		return err
-	}
-	value, err := m.dec.ReadValue()
-	if err != nil {
-		return err
-	}
-	var vector []float64
-	if err := json.Unmarshal(value, &vector); err != nil {
-		return err
-	}
-	raw := make([]byte, 0, 4*len(vector))
-	for _, x := range vector {
-		raw = binary.LittleEndian.AppendUint32(raw, math.Float32bits(float32(x)))
-	}
-	m.name(name)
-	m.out = append(m.out, '"')
-	m.out = base64.StdEncoding.AppendEncode(m.out, raw)
-	m.out = append(m.out, '"')
-	return nil
 }
 
 // object writes the next object anew: each is called with every member's name

@@ -24,6 +24,8 @@ type wants struct {
 	usage  bool // the chunk with the token counts
 	hide   bool // no reasoning
 	base64 bool // embeddings as base64
+	inputs int  // to embed
+	effort bool // the engine was told one, in a word that it may not know
 }
 
 // A member of a JSON object, its value as raw JSON.
@@ -98,6 +100,9 @@ func (r *rebuild) run() error {
 			return err
 		}
 	}
+	if r.tokens && r.kind.textOnly {
+		return fault.New(fault.InvalidRequest, "input: %s reads text only, not token numbers; send the texts", r.kind.name).WithParam("input")
+	}
 	r.ours()
 	if err := r.token(); err != nil {
 		return err
@@ -121,6 +126,8 @@ func (r *rebuild) member(name string) error {
 			return err
 		}
 		return r.control(name, bytes.Clone(value))
+	case name == "input" && !chat: // counted, whoever sent it
+		return embeddingMembers.one(&r.copier, name)
 	case name == "encoding_format" && !chat:
 		value, err := r.dec.ReadValue()
 		if err != nil {
@@ -210,6 +217,7 @@ func (r *rebuild) clampLimit(value jsontext.Value) jsontext.Value {
 // ours writes the members that we answer for.
 func (r *rebuild) ours() {
 	if r.req.Endpoint != fleet.ChatCompletions {
+		r.want.inputs = r.inputs
 		return
 	}
 	if r.kind.oneLimit && r.completionMax != nil {
@@ -231,16 +239,40 @@ func (r *rebuild) ours() {
 	}
 	thinking := r.think.merged()
 	r.want.hide = thinking.hide
+	if thinking.mode == thinkOn && r.kind.begins && begun(r.req.Body) {
+		thinking = thinking.off()
+	}
 	say := controls{}
 	if r.kind.think != nil {
 		say = r.kind.think(thinking, r.model)
 	}
 	for _, m := range say.members {
+		if m.name == "reasoning_effort" && r.kind.effortLate {
+			if r.req.plainly {
+				continue
+			}
+			r.want.effort = true
+		}
 		r.write(m.name, m.value)
 	}
 	if say.kwargs = append(say.kwargs, r.kwargs...); len(say.kwargs) > 0 {
 		r.write("chat_template_kwargs", joined(say.kwargs))
 	}
+}
+
+// begun reports whether the body of a chat call ends with the beginning of its
+// answer.
+func begun(body []byte) bool {
+	var talk struct {
+		Messages []struct {
+			Role string `json:"role"`
+		} `json:"messages"`
+	}
+	n := 0
+	if json.Unmarshal(body, &talk) == nil {
+		n = len(talk.Messages)
+	}
+	return n > 0 && talk.Messages[n-1].Role == "assistant"
 }
 
 // write adds a member whose value is ours and therefore good JSON; the encoder

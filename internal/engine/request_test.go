@@ -203,7 +203,7 @@ func TestTrusted(t *testing.T) {
 	}{
 		{enginetest.LlamaCpp, `"grammar":"root ::= \"a\"","n_predict":5,"cache_prompt":true,"max_completion_tokens":9`, `"grammar":"root ::= \"a\"","n_predict":5,"cache_prompt":true,"max_completion_tokens":9`},
 		{enginetest.Ollama, `"max_completion_tokens":9,"max_tokens":3,"temperature":9`, `"max_tokens":9,"temperature":9`},
-		{enginetest.LlamaCpp, `"chat_template_kwargs":{"enable_thinking":false,"mine":1}`, `"chat_template_kwargs":{"enable_thinking":false,"mine":1}`},
+		{enginetest.LlamaCpp, `"chat_template_kwargs":{"enable_thinking":false,"mine":1}`, `"thinking_budget_tokens":0,"chat_template_kwargs":{"enable_thinking":false,"mine":1}`},
 		{enginetest.VLLM, `"thinking_token_budget":5,"max_tokens":-1`, `"thinking_token_budget":5,"max_tokens":-1,"chat_template_kwargs":{"enable_thinking":true,"thinking":true}`},
 	} {
 		got, err := sent(t, test.kind, Request{Body: chatBody(test.body), Trusted: true})
@@ -221,7 +221,7 @@ func TestTrusted(t *testing.T) {
 func TestThinking(t *testing.T) {
 	on := func(more string) string { return `"chat_template_kwargs":{"enable_thinking":true` + more + `}` }
 	both := `"chat_template_kwargs":{"enable_thinking":true,"thinking":true}`
-	off := `"chat_template_kwargs":{"enable_thinking":false}`
+	off := `"thinking_budget_tokens":0,"chat_template_kwargs":{"enable_thinking":false}`
 	offBoth := `"reasoning_effort":"none","chat_template_kwargs":{"enable_thinking":false,"thinking":false}`
 	effort := func(e string) string { return `"reasoning_effort":"` + e + `"` }
 	for _, test := range []struct{ said, llama, ollama, lmstudio, vllm string }{
@@ -237,6 +237,14 @@ func TestThinking(t *testing.T) {
 		{`"thinking":{"type":"enabled","budget_tokens":1024}`, on(``) + `,"thinking_budget_tokens":1024`, effort("low"), effort("low"), both + `,"thinking_token_budget":1024`},
 		{`"thinking":{"type":"disabled"}`, off, effort("none"), effort("none"), offBoth},
 		{`"thinking":{"type":"adaptive"}`, ``, ``, ``, ``},
+		{`"thinking":{"budget_tokens":1024}`, on(``) + `,"thinking_budget_tokens":1024`, effort("low"), effort("low"), both + `,"thinking_token_budget":1024`},
+		{`"thinking":{}`, ``, ``, ``, ``},
+		{effort("max"), on(`,` + effort("high")), effort("high"), effort("high"), effort("high") + `,` + both},
+		{`"reasoning":{"exclude":true}`, ``, ``, ``, ``},
+		{`"reasoning":{"effort":null,"max_tokens":null,"enabled":null},"thinking":null,"chat_template_kwargs":null`, ``, ``, ``, ``},
+		{`"chat_template_kwargs":{"thinking":true,"reasoning_effort":"low","thinking_budget":100}`, on(`,`+effort("low")) + `,"thinking_budget_tokens":100`, effort("low"), effort("low"), effort("low") + `,` + both + `,"thinking_token_budget":100`},
+		{`"thinking_budget_tokens":-1`, ``, ``, ``, ``},
+		{`"include_reasoning":false`, ``, ``, ``, ``},
 		{`"thinking":true`, on(``), ``, ``, both},
 		{`"chat_template_kwargs":{"enable_thinking":false,"evil":"{{x}}"}`, off, effort("none"), effort("none"), offBoth},
 		{`"think":false`, off, effort("none"), effort("none"), offBoth},
@@ -338,6 +346,68 @@ func BenchmarkRequest(b *testing.B) {
 				if _, _, err := e.request(&Request{Model: "m", Stream: true, Body: body, Trusted: trusted}, &e.models[0]); err != nil {
 					b.Fatal(err)
 				}
+			}
+		})
+	}
+}
+
+// A model that is not known to think is told nothing, not even off: some engines
+// refuse that.
+func TestThinkingOfModelsThatDoNot(t *testing.T) {
+	for _, said := range []string{`"reasoning_effort":"high"`, `"reasoning_effort":"none"`, `"thinking":true`} {
+		for _, kind := range []enginetest.Kind{enginetest.Ollama, enginetest.LMStudio} {
+			synctest.Test(t, func(t *testing.T) {
+				double := enginetest.New(kind, enginetest.Options{Models: []enginetest.Model{{ID: "m"}}})
+				f := finder(t, Config{Endpoints: []string{"http://127.0.0.1:1"}, Transport: double.Transport()})
+				resp, err := f.Engines()[0].Do(t.Context(), Request{Model: "m", Body: chatBody(said)})
+				if err != nil {
+					t.Fatal(err)
+				}
+				resp.Body.Close()
+				if body := string(double.Last().Body); strings.Contains(body, "think") || strings.Contains(body, "reason") {
+					t.Errorf("%s %s: %s", kind, said, body)
+				}
+			})
+		}
+	}
+}
+
+// Where the caller began the answer, llama.cpp is not asked to think: it refuses
+// to do both.
+func TestNoThinkingBehindABegunAnswer(t *testing.T) {
+	begun := []byte(`{"model":"m","messages":[{"role":"user","content":"hi"},{"role":"assistant","content":"Well,"}],"reasoning_effort":"high"}`)
+	got, err := sent(t, enginetest.LlamaCpp, Request{Body: begun})
+	if err != nil || !strings.Contains(got, `"enable_thinking":false`) {
+		t.Errorf("%s %v", got, err)
+	}
+	if got, err = sent(t, enginetest.VLLM, Request{Body: begun}); err != nil || !strings.Contains(got, `"enable_thinking":true`) {
+		t.Errorf("%s %v", got, err)
+	}
+}
+
+// An older vLLM that does not know the word is asked again without it, once.
+func TestOlderVLLM(t *testing.T) {
+	for refusals, status := range map[int]int{0: 200, 1: 200, 2: 400} {
+		synctest.Test(t, func(t *testing.T) {
+			double := enginetest.New(enginetest.VLLM, enginetest.Options{Models: []enginetest.Model{{ID: "m"}}})
+			f := finder(t, Config{Endpoints: []string{"http://127.0.0.1:1"}, Transport: double.Transport()})
+			left := refusals
+			double.Script(func(c enginetest.Call) enginetest.Behaviour {
+				if told := strings.Contains(string(c.Body), `"reasoning_effort":"none"`); told != (double.Counts().Runs == 1) {
+					t.Errorf("run %d: %s", double.Counts().Runs, c.Body)
+				}
+				if left--; left >= 0 {
+					return enginetest.Behaviour{Status: 400}
+				}
+				return enginetest.Behaviour{}
+			})
+			resp, err := f.Engines()[0].Do(t.Context(), Request{Model: "m", Body: chatBody(`"reasoning_effort":"none"`)})
+			if err != nil {
+				t.Fatal(err)
+			}
+			resp.Body.Close()
+			if resp.StatusCode != status || double.Counts().Runs != min(refusals, 1)+1 {
+				t.Errorf("%d refusals: status %d after %d runs", refusals, resp.StatusCode, double.Counts().Runs)
 			}
 		})
 	}

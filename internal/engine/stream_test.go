@@ -40,6 +40,8 @@ func (c *chunked) Read(p []byte) (int, error) {
 func streamOf(src io.Reader, want wants) *stream {
 	ctx, cancel := context.WithCancel(context.Background())
 	mend := newMender(&Request{Model: "m", Stream: true}, want)
+	made := 0
+	mend.ids = func() string { made++; return fmt.Sprint("call_ours", made) }
 	return &stream{ctx: ctx, src: io.NopCloser(src), cancel: cancel, mend: mend, trailer: http.Header{}}
 }
 
@@ -176,7 +178,7 @@ func TestAnswers(t *testing.T) {
 		"not streamed":  {enginetest.Behaviour{Fault: enginetest.Unstreamed, Reasoning: "hm"}, true, []string{`"delta":{"role":"assistant","content":"say it again","reasoning_content":"hm","reasoning":"hm"}`, `"finish_reason":"stop"`, "[DONE]"}, `"choices":[]`, ""},
 		"other model":   {enginetest.Behaviour{Answer: `{"id":"x","model":"/models/a.gguf","choices":[]}`}, false, []string{`"model":"test-model"`}, "gguf", ""},
 		"no model":      {enginetest.Behaviour{Answer: `{"id":"x","choices":[]}`}, false, []string{`"model":"test-model"`}, "", ""},
-		"tools, unary":  {enginetest.Behaviour{Answer: `{"model":"test-model","choices":[{"finish_reason":"stop","message":{"tool_calls":[{"id":"a","function":{"name":"f","arguments":{"a":1}}}]}}]}`}, false, []string{`"tool_calls":[{"id":"a","function":{"name":"f","arguments":"{\"a\":1}"},"type":"function"}]},"index":0,"finish_reason":"tool_calls"`}, `"stop"`, ""},
+		"tools, unary":  {enginetest.Behaviour{Answer: `{"model":"test-model","choices":[{"finish_reason":"stop","message":{"tool_calls":[{"id":"a","function":{"name":"f","arguments":{"a":1}}}]}}]}`}, false, []string{`"tool_calls":[{"id":"a","type":"function","function":{"name":"f","arguments":"{\"a\":1}"}}]},"index":0,"finish_reason":"tool_calls"`}, `"stop"`, ""},
 		"not JSON":      {enginetest.Behaviour{Answer: `<html>`}, false, []string{`<html>`}, "", ""},
 		"its own error": {enginetest.Behaviour{Status: 429}, true, []string{`an error that was asked for`}, "", ""},
 	} {

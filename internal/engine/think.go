@@ -76,6 +76,9 @@ func (s *thinkingSources) merged() thinking {
 	return t
 }
 
+// off is t for a call that must not think.
+func (t thinking) off() thinking { return thinking{mode: thinkOff, hide: t.hide} }
+
 var efforts = []string{"minimal", "low", "medium", "high", "xhigh", "max"}
 
 func (t *thinking) setEffort(param, effort string) error {
@@ -175,6 +178,10 @@ func (t *thinking) readThinking(value jsontext.Value, wrong error) error {
 		if v.Budget != nil {
 			t.setBudget(*v.Budget)
 		}
+	case "":
+		if v.Budget != nil {
+			t.setBudget(*v.Budget)
+		}
 	case "disabled":
 		t.mode = thinkOff
 	case "adaptive", "auto", "between_tools":
@@ -269,8 +276,11 @@ func effortThinking(t thinking, _ *Model) controls {
 // templateThinking is llama.cpp's: its chat template decides.
 func templateThinking(t thinking, _ *Model) controls {
 	switch t.mode {
-	case thinkOff:
-		return controls{kwargs: []member{{"enable_thinking", "false"}}}
+	case thinkOff: // templates without that switch are held by the budget
+		return controls{
+			members: []member{{"thinking_budget_tokens", "0"}},
+			kwargs:  []member{{"enable_thinking", "false"}},
+		}
 	case thinkOn:
 		c := controls{kwargs: []member{{"enable_thinking", "true"}}}
 		if t.effort != "" {

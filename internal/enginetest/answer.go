@@ -85,10 +85,23 @@ type run struct {
 	out  []byte
 }
 
-// inference answers a chat or embeddings call; the counts follow.
+// inference answers a chat or embeddings call, or one to transcribe; the counts
+// follow.
 func (e *Engine) inference(answer func(*run) error) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
-		call, err := readCall(r)
+		var call Call
+		var over bool
+		var err error
+		if e.kind == Speech {
+			call, over, err = readClip(r, e.maxUpload)
+		} else {
+			call, err = readCall(r)
+		}
+		if over {
+			e.count(func(c *Counts) { c.TooLarge++ })
+			e.refuse(w, http.StatusRequestEntityTooLarge, "Maximum content size limit exceeded")
+			return
+		}
 		if err != nil {
 			e.refuse(w, http.StatusBadRequest, "the body cannot be read")
 			return
@@ -97,10 +110,10 @@ func (e *Engine) inference(answer func(*run) error) http.HandlerFunc {
 			e.refuse(w, status, text)
 			return
 		}
-		over := false
+		full := false
 		var script func(Call) Behaviour
 		e.count(func(c *Counts) {
-			if over = e.limit > 0 && c.Running >= e.limit; over {
+			if full = e.limit > 0 && c.Running >= e.limit; full {
 				c.Refused++
 				return
 			}
@@ -108,7 +121,7 @@ func (e *Engine) inference(answer func(*run) error) http.HandlerFunc {
 			c.Running++
 			e.last, script = call, e.script
 		})
-		if over {
+		if full {
 			e.refuse(w, http.StatusServiceUnavailable, "server busy, please try again")
 			return
 		}
@@ -272,17 +285,7 @@ func (r *run) usage(out []byte, completion int) []byte {
 func (r *run) stream(words []string) error {
 	r.w.Header().Set("Content-Type", "text/event-stream")
 	if r.b.Raw != nil {
-		for i, raw := range r.b.Raw {
-			if i > 0 {
-				if err := r.pause(r.b.Interval); err != nil {
-					return err
-				}
-			}
-			if err := r.flush([]byte(raw)); err != nil {
-				return err
-			}
-		}
-		return nil
+		return r.raw()
 	}
 	prefix := append([]byte("data: "), r.head("chat.completion.chunk")...)
 	prefix = append(prefix, `,"choices":[{"index":0,"delta":`...)
@@ -336,6 +339,21 @@ func (r *run) stream(words []string) error {
 	return r.flush([]byte("data: [DONE]\n\n"))
 }
 
+// raw writes the Behaviour's own bytes.
+func (r *run) raw() error {
+	for i, raw := range r.b.Raw {
+		if i > 0 {
+			if err := r.pause(r.b.Interval); err != nil {
+				return err
+			}
+		}
+		if err := r.flush([]byte(raw)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 func (r *run) flush(p []byte) error {
 	if _, err := r.w.Write(p); err != nil {
 		return err
@@ -345,6 +363,11 @@ func (r *run) flush(p []byte) error {
 
 // embeddings answers /v1/embeddings with vectors that depend on the input.
 func (r *run) embeddings() error {
+	r.w.Header().Set("Content-Type", "application/json")
+	if r.b.Answer != "" {
+		_, err := io.WriteString(r.w, r.b.Answer)
+		return err
+	}
 	var inputs []jsontext.Value
 	if json.Unmarshal([]byte(r.call.Said), &inputs) != nil {
 		inputs = []jsontext.Value{jsontext.Value(r.call.Said)}
@@ -359,7 +382,6 @@ func (r *run) embeddings() error {
 	}
 	out = quote(append(out, `],"model":`...), r.call.Model)
 	out = fmt.Appendf(out, `,"usage":{"prompt_tokens":%d,"total_tokens":%[1]d}}`, r.tokensIn())
-	r.w.Header().Set("Content-Type", "application/json")
 	_, err := r.w.Write(out)
 	return err
 }

@@ -45,6 +45,9 @@ type Options struct {
 	Slots int
 	// Limit is how many calls it runs at once before it answers 503; 0: any.
 	Limit int
+	// MaxUpload is the largest clip that a Speech double takes, in bytes; beyond it
+	// answers 413. 0: any.
+	MaxUpload int64
 	// Behaviour is how it answers until Set or Script say otherwise.
 	Behaviour Behaviour
 }
@@ -89,7 +92,7 @@ type Behaviour struct {
 	Answer string
 }
 
-// Call is a chat or embeddings call as the double received it.
+// Call is a chat or embeddings call, or one to transcribe, as the double received it.
 type Call struct {
 	Path   string
 	From   string // the caller's address, one a connection
@@ -100,6 +103,7 @@ type Call struct {
 	Said   string // the last user message, or the input
 	Usage  bool   // include_usage
 	Base64 bool   // encoding_format
+	Clip   *Clip  // what was to be transcribed; nil: another call
 }
 
 // Counts are what happened so far.
@@ -110,6 +114,7 @@ type Counts struct {
 	Cancelled int // the caller left first
 	Failed    int // ended by a Fault or a Status
 	Refused   int // over the limit
+	TooLarge  int // clips over MaxUpload
 	Chunks    int // of content sent, all calls together
 }
 
@@ -120,6 +125,8 @@ type Engine struct {
 	slots  int
 	limit  int
 	mux    *http.ServeMux
+
+	maxUpload int64
 
 	mu      sync.Mutex
 	script  func(Call) Behaviour
@@ -134,7 +141,7 @@ type Engine struct {
 // New makes a double of the kind; it serves once it is started or asked
 // through its Transport.
 func New(kind Kind, o Options) *Engine {
-	e := &Engine{kind: kind, models: o.Models, slots: max(o.Slots, 1), limit: o.Limit}
+	e := &Engine{kind: kind, models: o.Models, slots: max(o.Slots, 1), limit: o.Limit, maxUpload: o.MaxUpload}
 	if e.models == nil {
 		e.models = []Model{{ID: "test-model"}}
 	}

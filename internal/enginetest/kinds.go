@@ -25,8 +25,12 @@ func (e *Engine) routes() *http.ServeMux {
 	tell := func(pattern string, what func() any) {
 		mux.HandleFunc(pattern, func(w http.ResponseWriter, _ *http.Request) { say(w, http.StatusOK, what()) })
 	}
-	mux.HandleFunc("POST /v1/chat/completions", e.inference((*run).chat))
-	mux.HandleFunc("POST /v1/embeddings", e.inference((*run).embeddings))
+	if e.kind == Speech {
+		mux.HandleFunc("POST /v1/audio/transcriptions", e.inference((*run).transcribe))
+	} else {
+		mux.HandleFunc("POST /v1/chat/completions", e.inference((*run).chat))
+		mux.HandleFunc("POST /v1/embeddings", e.inference((*run).embeddings))
+	}
 	tell("GET /v1/models", e.list)
 	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
 		if e.kind == LMStudio { // it answers so to every path it does not know

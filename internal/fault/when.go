@@ -16,7 +16,7 @@ var whens = map[Code]string{
 	MachineOffline:           "A machine that you can use runs this model and is offline. Your access is intact; it returns when the machine does.",
 	OutsideSharingHours:      "Machines shared with you run the model, and every one online is outside its sharing hours.",
 	InvalidRequest:           "The request cannot be understood: `message` says why and `param` names the member. Sending it again does not help.",
-	PreviousResponseNotFound: "The previous response is unknown, expired, or was not stored.",
+	PreviousResponseNotFound: "The response that is referred to, or named in the path, is unknown, has expired, was deleted, was not stored, or is another member's.",
 	InvalidAPIKey:            "The key is missing, wrong or revoked, or two headers carry different ones. Hosted only.",
 	ForbiddenOrigin:          "A web page, or a request under a foreign Host, reached the local surface. Local only.",
 	RouteNotFound:            "No such path; `message` names the nearest right one. Check whether the base URL should include `/v1`.",

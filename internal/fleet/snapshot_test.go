@@ -390,6 +390,9 @@ func TestAShareCountsItsDay(t *testing.T) {
 	if share.Load.started(tomorrow) != 1 {
 		t.Errorf("%d calls today, want 1", share.Load.started(tomorrow))
 	}
+	if share.Load = NewShareLoad(late, 2); share.Load.started(late) != 2 || !share.spent(late) || share.spent(tomorrow) {
+		t.Errorf("after a restart %d calls of two are counted on their day, %d on the next", share.Load.started(late), share.Load.started(tomorrow))
+	}
 }
 
 func TestAShareOfOneCall(t *testing.T) {

@@ -5,6 +5,7 @@ import (
 	"net/http"
 	"time"
 
+	"github.com/kith/kith/internal/dialect"
 	"github.com/kith/kith/internal/fleet"
 )
 
@@ -33,7 +34,9 @@ type Call struct {
 	// Body is the request's bytes as received; never logged, never changed.
 	Body        []byte
 	ContentType string
-	Arrived     time.Time
+	// Form is the request of a transcription, which has no Body.
+	Form    *dialect.Transcription
+	Arrived time.Time
 	// Wait is the caller's own limit on waiting for a machine (Prefer: wait=N);
 	// negative when the caller said nothing.
 	Wait time.Duration

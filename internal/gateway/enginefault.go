@@ -17,6 +17,8 @@ func EngineFault(status int, body []byte) *fault.Fault {
 			text = "it gave no reason"
 		}
 		return fault.New(fault.InvalidRequest, "the engine refused the request: %s", text)
+	case status == 413: // its owner takes less than this service does
+		return fault.New(fault.RequestTooLarge, "the request is too large for the machine's engine: send less")
 	case status == 404 || status == 429 || status == 503:
 		return nil
 	case status == 401 || status == 403:

@@ -36,7 +36,9 @@ type exchange struct {
 	settled bool // the body was read, or seen to
 	tooMuch bool // the body is over the limit
 	call    *Call
-	routed  bool // the call was handed to the Backend
+	// response is the answer to a call of the responses dialect that is translated.
+	response *dialect.Response
+	routed   bool // the call was handed to the Backend
 
 	// mu orders what the handler and the heartbeat write.
 	mu       sync.Mutex
@@ -138,26 +140,19 @@ func (x *exchange) infer() error {
 	if x.g.Crowded != nil && x.g.Crowded() { // before its body takes more
 		return fault.New(fault.CapacityFull, "the service has no memory for one more call just now; try again shortly")
 	}
-	body, err := x.readBody()
-	if err != nil {
-		return err
-	}
-	var head dialect.Head
-	var chat []byte
-	if x.route.endpoint == fleet.Messages {
-		head, chat, err = x.translate(body)
-	} else {
-		head, err = dialect.Peek(body)
-	}
-	if err != nil {
-		return err
-	}
-	x.call = &Call{
-		ID: x.id, Endpoint: x.route.endpoint, Model: head.Model, Caller: x.caller,
-		Stream: head.Stream && x.route.streams(),
-		Body:   body, chat: chat, ContentType: x.r.Header.Get("Content-Type"),
+	call := &Call{
+		ID: x.id, Endpoint: x.route.endpoint, Caller: x.caller, ContentType: x.r.Header.Get("Content-Type"),
 		Arrived: x.arrived, Wait: preferredWait(x.r.Header), Waiting: func(int, time.Duration) {},
 	}
+	head, err := x.read(call)
+	if err != nil {
+		return err
+	}
+	if call.Form != nil {
+		defer call.Form.Close()
+	}
+	call.Model, call.Stream = head.Model, head.Stream && x.route.streams()
+	x.call = call
 	if !head.Model.Valid() { // nothing can advertise it
 		return fault.New(fault.ModelNotFound, "no machine serves a model of that name: GET /v1/models lists what there is")
 	}
@@ -166,6 +161,30 @@ func (x *exchange) infer() error {
 		return x.stream()
 	}
 	return x.unary()
+}
+
+// read reads and checks the request, and gives its call what it asks for.
+func (x *exchange) read(call *Call) (head dialect.Head, err error) {
+	if call.Endpoint == fleet.Transcriptions {
+		if call.Form, err = x.readForm(); err != nil {
+			return head, err
+		}
+		return call.Form.Head(), nil
+	}
+	if call.Body, err = x.readBody(); err != nil {
+		return head, err
+	}
+	switch {
+	case call.Endpoint == fleet.Messages:
+		head, call.chat, err = x.translate(call.Body)
+	case call.Endpoint == fleet.Responses && x.g.on == hosted:
+		head, call.chat, err = x.respond(call.Body)
+	case call.Endpoint == fleet.EmbeddingsEndpoint:
+		head, err = dialect.PeekEmbeddings(call.Body)
+	default:
+		head, err = dialect.Peek(call.Body)
+	}
+	return head, err
 }
 
 // preferredWait is the caller's own limit on waiting (RFC 7240); negative when

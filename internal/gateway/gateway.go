@@ -39,12 +39,15 @@ type Config struct {
 	// Finished is told how each Call that reached the Backend ended, after its
 	// last byte was written. May be nil.
 	Finished func(*Call, Outcome)
-	Log      *slog.Logger
+	// Turns keeps the turns of the responses dialect; nil: none are kept.
+	Turns *Turns
+	Log   *slog.Logger
 }
 
 // Limits bound one call (decisions 3, 4; S8). Zero is the default in brackets.
 type Limits struct {
 	Body   int64 // bytes of a request body [32 MiB]
+	Upload int64 // bytes of a clip to transcribe [25 MiB]
 	Answer int64 // bytes of an unary answer [32 MiB]
 	// FirstByte, once a machine took a streamed call, is how long it may take
 	// to its first frame [10 min]; Idle is the longest silence after that
@@ -71,6 +74,9 @@ func (l Limits) withDefaults() Limits {
 	or(&l.RetryAfter, 5*time.Second)
 	if l.Body == 0 {
 		l.Body = 32 << 20
+	}
+	if l.Upload == 0 {
+		l.Upload = 25 << 20
 	}
 	if l.Answer == 0 {
 		l.Answer = 32 << 20

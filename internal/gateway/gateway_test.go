@@ -326,7 +326,7 @@ func TestUnary(t *testing.T) {
 		t.Error("the log holds a key")
 	}
 
-	w, _ = do(h, ask("POST", "/v1/embeddings", `{"model":"m","stream":true}`))
+	w, _ = do(h, ask("POST", "/v1/embeddings", `{"model":"m","stream":true,"input":"x"}`))
 	if w.Code != 200 || call.Stream || call.Endpoint != fleet.EmbeddingsEndpoint || call.Wait >= 0 {
 		t.Errorf("%d %+v", w.Code, call)
 	}

@@ -29,9 +29,13 @@ func checkVersion(h http.Header) error {
 func (x *exchange) translate(body []byte) (dialect.Head, []byte, error) {
 	head, chat, err := dialect.MessagesToChat(body)
 	if err == nil && int64(len(chat)) > x.g.Limits.Body+translationRoom {
-		err = fault.New(fault.RequestTooLarge, "the body is too large for the machines behind this service: send less")
+		err = tooLargeForMachines()
 	}
 	return head, chat, err
+}
+
+func tooLargeForMachines() error {
+	return fault.New(fault.RequestTooLarge, "the body is too large for the machines behind this service: send less")
 }
 
 // messageID is the id of the message that answers the call.

@@ -145,6 +145,11 @@ func (x *exchange) writeJSON(document any) error {
 	if err != nil {
 		return err
 	}
+	return x.writeDocument(body)
+}
+
+// writeDocument answers 200 with a document of ours, as JSON.
+func (x *exchange) writeDocument(body []byte) error {
 	h := x.w.Header()
 	h["Content-Type"] = []string{"application/json"}
 	h["Content-Length"] = []string{strconv.Itoa(len(body))}

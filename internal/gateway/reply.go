@@ -114,7 +114,7 @@ func (x *exchange) tell(f *fault.Fault) {
 	x.arm(time.Now())
 	if x.began {
 		if x.call != nil && x.call.Stream {
-			_, _ = x.w.Write(dialect.AppendFaultFrame(nil, x.shape, f, x.id))
+			_, _ = x.w.Write(x.lastFrames(f))
 			_ = x.control.Flush()
 		}
 		return
@@ -137,6 +137,14 @@ func (x *exchange) tell(f *fault.Fault) {
 	}
 	x.begin(f.Status())
 	_, _ = x.w.Write(body)
+}
+
+// lastFrames are what tells the fault in a stream that has begun.
+func (x *exchange) lastFrames(f *fault.Fault) []byte {
+	if x.response != nil {
+		return x.response.Fail(f, x.id)
+	}
+	return dialect.AppendFaultFrame(nil, x.shape, f, x.id)
 }
 
 // retryAfter is the seconds of a Retry-After header: the fault's own, or the

@@ -20,6 +20,8 @@ const (
 // route is one row of the table: everything the edge needs to know of a path.
 type route struct {
 	path    string // exact, or with a trailing slash: the rest is the argument
+	tail    string // … and this behind it
+	segment bool   // the argument holds no slash
 	methods string // as the Allow header writes them
 	on      surface
 	// byVersion: faults have the messages envelope when the version header is
@@ -43,6 +45,10 @@ var routes = []route{
 	{path: "/v1/models/", methods: "GET, HEAD", on: both, byVersion: true, serve: (*exchange).oneModel},
 	{path: "/v1/chat/completions", methods: "POST", on: both, endpoint: fleet.ChatCompletions},
 	{path: "/v1/embeddings", methods: "POST", on: both, endpoint: fleet.EmbeddingsEndpoint},
+	{path: "/v1/responses", methods: "POST", on: both, endpoint: fleet.Responses},
+	{path: "/v1/responses/", methods: "GET, DELETE", on: hosted, segment: true, serve: (*exchange).oneResponse},
+	{path: "/v1/responses/", tail: "/input_items", methods: "GET", on: hosted, segment: true, serve: (*exchange).inputItems},
+	{path: "/v1/audio/transcriptions", methods: "POST", on: both, endpoint: fleet.Transcriptions},
 	{path: "/v1/messages", methods: "POST", on: hosted, messages: true, endpoint: fleet.Messages},
 	{path: "/v1/messages/count_tokens", methods: "POST", on: hosted, messages: true, serve: (*exchange).countTokens},
 	{path: "/v1/completions", methods: "POST", on: both, serve: (*exchange).notImplemented},
@@ -61,10 +67,13 @@ func find(path string, on surface) *route {
 }
 
 func (r *route) matches(path string) bool {
-	if len(r.path) > 1 && strings.HasSuffix(r.path, "/") {
-		return len(path) > len(r.path) && strings.HasPrefix(path, r.path)
+	if len(r.path) == 1 || !strings.HasSuffix(r.path, "/") {
+		return path == r.path
 	}
-	return path == r.path
+	if !strings.HasPrefix(path, r.path) || !strings.HasSuffix(path, r.tail) || len(path) <= len(r.path)+len(r.tail) {
+		return false
+	}
+	return !r.segment || !strings.Contains(r.argument(path), "/")
 }
 
 // infers reports whether the route is an inference route.
@@ -116,7 +125,7 @@ func nearest(path string, on surface) string {
 		candidate := "/v1/" + strings.Join(parts, "/")
 		if r := find(candidate, on); r != nil {
 			if strings.HasSuffix(r.path, "/") {
-				return r.path + "{id}" // ids are case-sensitive: never guess one
+				return r.path + "{id}" + r.tail // ids are case-sensitive: never guess one
 			}
 			return r.path
 		}

@@ -84,8 +84,9 @@ func (s *stream) waiting(ahead int, left time.Duration) {
 // took notes that a machine took the call: from now its limits count.
 func (s *stream) took(answer *Answer) {
 	s.check.Trusted = answer.FromHub
+	s.check.Speech = s.x.call.Form != nil
 	if s.x.call.translated(answer) {
-		s.check.Events = &dialect.Events{ID: s.x.messageID(), Model: s.x.call.Model}
+		s.check.Events = s.x.events()
 	}
 	s.queue.Store(nil)
 	x := s.x
@@ -97,6 +98,14 @@ func (s *stream) took(answer *Answer) {
 		s.note = ": " + oneLine(x.call.Trace.Route) + "\n\n"
 	}
 	s.timer.Reset(s.next().Sub(now))
+}
+
+// events are those that a chat stream is turned into.
+func (x *exchange) events() *dialect.Events {
+	if x.response != nil {
+		return x.response.Events()
+	}
+	return dialect.NewMessageEvents(x.messageID(), x.call.Model)
 }
 
 // stop ends the watch; whatever is written after it comes from the handler.
@@ -141,6 +150,9 @@ func (s *stream) copy(body io.Reader) error {
 		case s.check.Ended(): // what comes after it is nobody's
 			if readErr == nil {
 				_, _ = body.Read(buffer) // the body's own end, so that closing cancels nothing
+			}
+			if s.x.response != nil {
+				return s.pass(s.x.conclude())
 			}
 			return nil
 		case readErr == io.EOF:

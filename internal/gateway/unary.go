@@ -43,18 +43,25 @@ func (x *exchange) unary() error {
 	if err := readAnswer(pooled, answer, x.g.Limits.Answer); err != nil {
 		return x.faultOf(ctx, err)
 	}
-	body := *pooled
-	if x.call.translated(answer) {
-		body, x.usage, err = dialect.AppendMessage(nil, body, x.messageID(), x.call.Model)
-	} else {
+	body, contentType := *pooled, "application/json"
+	switch {
+	case x.call.Form != nil:
+		body, contentType, x.usage, err = x.call.Form.Answer(body)
+	case !x.call.translated(answer):
 		x.usage, err = dialect.CheckUnary(body)
+	case x.response != nil:
+		if x.usage, err = x.response.Whole(body); err == nil {
+			body = x.conclude()
+		}
+	default:
+		body, x.usage, err = dialect.AppendMessage(nil, body, x.messageID(), x.call.Model)
 	}
 	if err != nil {
 		return err
 	}
 	x.first = time.Since(x.arrived)
 	h := x.w.Header()
-	h["Content-Type"] = []string{"application/json"}
+	h["Content-Type"] = []string{contentType}
 	h["Content-Length"] = []string{strconv.Itoa(len(body))}
 	x.tellRoute(h)
 	x.begin(http.StatusOK)

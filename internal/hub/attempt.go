@@ -110,6 +110,7 @@ func (h *Hub) request(ctx context.Context, call *gateway.Call, c *held, endpoint
 		tunnel.HeaderCaller:      {c.Class.String() + " " + headerText(call.Caller.Name)},
 		"User-Agent":             {""},
 	}
+	call.AttachForm(r)
 	deadline, ok := ctx.Deadline()
 	if !ok { // a streamed call's limits begin when a machine took it
 		deadline = time.Now().Add(h.cfg.FirstByte + h.cfg.Edge.Limits.Stream)

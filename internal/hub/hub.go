@@ -41,8 +41,11 @@ type Config struct {
 	// death of the hub loses a call. Without one, as in a simulation, records wait
 	// in memory. The hub closes it no more than the database.
 	Journal *journal.Journal
-	// Edge configures the HTTP edge: limits and rates. Its Backend, Identify and
-	// Finished are set here.
+	// KeepResponses is how long a turn of the responses dialect can be referred to.
+	// Default 24 h; negative: none is kept.
+	KeepResponses time.Duration
+	// Edge configures the HTTP edge: limits and rates. Its Backend, Identify,
+	// Finished and Turns are set here.
 	Edge gateway.Config
 	// Log takes the hub's events. Default slog.Default.
 	Log *slog.Logger
@@ -60,6 +63,7 @@ func (c Config) withDefaults() Config {
 	orDuration(&c.Wait, 60*time.Second)
 	orDuration(&c.WaitStream, 180*time.Second)
 	orDuration(&c.FirstByte, 10*time.Minute)
+	orDuration(&c.KeepResponses, 24*time.Hour)
 	orDuration(&c.Edge.Limits.Stream, 30*time.Minute)
 	if c.Admissions == 0 {
 		c.Admissions = 128
@@ -104,6 +108,11 @@ type Records interface {
 
 	SaveStories(ctx context.Context, stories []account.Story, now time.Time) error
 	Story(ctx context.Context, callID, memberID string) (account.Story, error)
+
+	KeepTurn(ctx context.Context, turn account.Turn, most int, mostBytes int64) error
+	Turn(ctx context.Context, hash [32]byte, memberID string, now time.Time) (account.Turn, error)
+	ForgetTurn(ctx context.Context, hash [32]byte, memberID string, now time.Time) error
+	PruneTurns(ctx context.Context, now time.Time) error
 }
 
 // Hub is one node of the hosted surface. Make it with New, then Run it.
@@ -117,6 +126,7 @@ type Hub struct {
 	keys     keyring
 	ledger   *ledger
 	stories  *stories
+	turns    *turns
 	edge     *gateway.Edge
 	api      http.Handler  // of members, under /api/
 	admitted chan struct{} // a place for each tunnel in its handshake
@@ -131,11 +141,13 @@ func New(cfg Config, records Records, live *registry.Registry) *Hub {
 		cfg: cfg, records: records, live: live, log: cfg.Log,
 		ledger:   newLedger(records, cfg.Journal, cfg.Log),
 		stories:  &stories{records: records, log: cfg.Log},
+		turns:    &turns{records: records, life: cfg.KeepResponses, log: cfg.Log},
 		admitted: make(chan struct{}, cfg.Admissions),
 	}
 	h.room.now = h.now
 	edge := cfg.Edge
 	edge.Backend, edge.Identify, edge.Crowded, edge.Log = h, h.Identify, h.crowded.Load, cfg.Log
+	edge.Turns = h.turns.kept()
 	edge.Finished = func(call *gateway.Call, out gateway.Outcome) {
 		h.ledger.end(record(call, out))
 		h.stories.add(storiesOf(call, out))
@@ -176,6 +188,7 @@ func (h *Hub) Run(ctx context.Context) error {
 	group.Go(func() error { return h.ledger.run(ctx) })
 	group.Go(func() error { return h.ledger.keepFirm(ctx) })
 	group.Go(func() error { return h.stories.run(ctx) })
+	group.Go(func() error { return h.turns.run(ctx) })
 	group.Go(func() error { return h.recheck(ctx) })
 	if err := group.Wait(); err != nil && !errors.Is(err, context.Canceled) {
 		return err

@@ -207,6 +207,9 @@ func TestRoomDecidesAnew(t *testing.T) {
 func TestRoomHoldsTheShare(t *testing.T) {
 	r := newRoom(t, 2)
 	r.snapshot = r.snapshot.WithShares("bob", []*fleet.Share{{ID: "s", Owner: "ann", Member: "bob", Concurrent: 1, PerDay: 2}})
+	for range 3 { // refused by the machine: it does not count for the day, either
+		r.refused(r.newcomer("bob"))
+	}
 	first := r.newcomer("bob")
 	if first == nil || r.newcomer("bob") != nil {
 		t.Fatal("the share's limit does not hold")
@@ -221,6 +224,26 @@ func TestRoomHoldsTheShare(t *testing.T) {
 	}
 	if r.newcomer("bob") != nil {
 		t.Error("a third call of two a day")
+	}
+}
+
+// Of two calls that were told to try the same, the slower one holds nothing of
+// what is full, and goes on to what is not.
+func TestRoomTakesWhatIsLeft(t *testing.T) {
+	r := newRoom(t, 2)
+	r.snapshot = r.snapshot.WithMachine(&fleet.Machine{
+		ID: "mine", Owner: "bob", Online: true, Slots: 1, Offers: []fleet.Offer{{ID: "m", Families: fleet.Families(fleet.Chat)}},
+	}).WithShares("bob", []*fleet.Share{{ID: "s", Owner: "ann", Member: "bob", Concurrent: 1}})
+	told := asks("bob")
+	s := r.now(&told)
+	candidates := fleet.Route(s, told).Candidates
+	for _, want := range []fleet.MachineID{"mine", "box"} {
+		if h := r.take(candidates, "m"); h == nil || h.Machine.ID != want {
+			t.Fatalf("took %+v, not %s", h, want)
+		}
+	}
+	if r.take(candidates, "m") != nil || r.inFlight() != 1 {
+		t.Errorf("%d slots held of a share of one", r.inFlight())
 	}
 }
 

@@ -68,6 +68,26 @@ func TestRoomSharesPlaceElsewhere(t *testing.T) {
 	}
 }
 
+// So does a place in a share's day, which a call that no machine took gives back.
+func TestRoomSharesDayElsewhere(t *testing.T) {
+	r := newRoom(t, 1)
+	offers := []fleet.Offer{{ID: "x", Families: fleet.Families(fleet.Chat)}}
+	mine := &fleet.Machine{ID: "mine", Owner: "bob", Online: true, Slots: 1, Offers: offers}
+	r.snapshot = r.snapshot.WithMachine(mine).WithMachine(&fleet.Machine{
+		ID: "more", Owner: "ann", Online: true, Slots: 1, Offers: slices.Clone(offers),
+	}).WithShares("bob", []*fleet.Share{{ID: "s", Owner: "ann", Member: "bob", PerDay: 1}})
+	h := r.newcomer("bob")
+	mine.Reserve("x") // busy: something to wait for
+	w := r.join(fleet.Ask{Caller: "bob", Model: "x"}, noon)
+	if got(w) != (grant{}) {
+		t.Fatal("does not wait")
+	}
+	r.release(h, false)
+	if g := got(w); g.held == nil || g.held.Machine.ID != "more" {
+		t.Error("waits on")
+	}
+}
+
 // What only time, or nothing at all, tells of: a new minute, that reach can be
 // confirmed again, that a machine no longer offers the model.
 func TestRoomTicks(t *testing.T) {

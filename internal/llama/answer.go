@@ -35,6 +35,7 @@ func (a answer) unary(w http.ResponseWriter, j *job) {
 	type message struct {
 		Role    string  `json:"role"`
 		Content string  `json:"content"`
+		Thought string  `json:"reasoning_content,omitzero"`
 		Refusal *string `json:"refusal"`
 	}
 	type choice struct {
@@ -51,18 +52,20 @@ func (a answer) unary(w http.ResponseWriter, j *job) {
 		Choices []choice `json:"choices"`
 		Usage   usage    `json:"usage"`
 	}
-	var text strings.Builder
+	var text, thought strings.Builder
 	for {
 		p, err := j.out.take(j.ctx)
 		if err != nil {
 			refuse(w, err)
 			return
 		}
-		text.WriteString(p.text)
+		thinks, says := j.thinks.tell(p.text, p.ended)
+		thought.WriteString(thinks)
+		text.WriteString(says)
 		if p.ended {
 			reply(w, http.StatusOK, completion{
 				ID: a.ID, Object: "chat.completion", Created: a.Created, Model: a.Model,
-				Choices: []choice{{Message: message{Role: "assistant", Content: text.String()}, FinishReason: p.finish}},
+				Choices: []choice{{Message: message{Role: "assistant", Content: text.String(), Thought: thought.String()}, FinishReason: p.finish}},
 				Usage:   newUsage(j, p.tokens),
 			})
 			return
@@ -89,6 +92,7 @@ type chunkChoice struct {
 type delta struct {
 	Role    string  `json:"role,omitzero"`
 	Content *string `json:"content,omitzero"`
+	Thought string  `json:"reasoning_content,omitzero"`
 }
 
 // stream sends the answer as it grows. The status waits for the first text, so
@@ -112,8 +116,12 @@ func (a answer) stream(w http.ResponseWriter, j *job, withUsage bool) {
 			empty := ""
 			send(delta{Role: "assistant", Content: &empty}, nil)
 		}
-		if p.text != "" {
-			send(delta{Content: &p.text}, nil)
+		thinks, says := j.thinks.tell(p.text, p.ended)
+		if thinks != "" {
+			send(delta{Thought: thinks}, nil)
+		}
+		if says != "" {
+			send(delta{Content: &says}, nil)
 		}
 		if !p.ended {
 			continue

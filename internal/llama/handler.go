@@ -111,13 +111,14 @@ func (s *server) model(id string) (*runner, error) {
 	return nil, &refusal{http.StatusNotFound, "model_not_found", "no such model here"}
 }
 
-// prompt is a talk in the model's form and tokens.
-func (r *runner) prompt(talk []turn, kwargs map[string]any) ([]token, error) {
+// prompt is a talk in the model's form, as text and in tokens.
+func (r *runner) prompt(talk []turn, kwargs map[string]any) (string, []token, error) {
 	text, err := r.template.render(talk, kwargs)
 	if err != nil {
-		return nil, badRequest("%v", err)
+		return "", nil, badRequest("%v", err)
 	}
-	return r.tokens(text, r.ContextLength, true)
+	tokens, err := r.tokens(text, r.ContextLength, true)
+	return text, tokens, err
 }
 
 // tokens is text in tokens, refused early when it cannot fit in limit.
@@ -137,7 +138,7 @@ func (r *runner) start(ctx context.Context, c *chat) (*job, error) {
 	if !r.Chat {
 		return nil, badRequest("this model only makes embeddings; use /v1/embeddings")
 	}
-	prompt, err := r.prompt(c.talk, c.kwargs)
+	text, prompt, err := r.prompt(c.talk, c.kwargs)
 	if err != nil {
 		return nil, err
 	}
@@ -156,6 +157,9 @@ func (r *runner) start(ctx context.Context, c *chat) (*job, error) {
 		limit = min(limit, c.limit)
 	}
 	j := &job{ctx: ctx, prompt: prompt, limit: limit, sampler: sampler, text: holder{stops: c.stops}, out: newOutbox()}
+	if r.Thinking && c.sampling.grammar == "" { // a grammar leaves no room for thoughts
+		j.thinks = thoughtsAfter(text)
+	}
 	return j, r.submit(j)
 }
 
@@ -243,7 +247,8 @@ func (s *server) tokenize(w http.ResponseWriter, r *http.Request) {
 				return nil, badRequest("messages[%d]: %v", i, err)
 			}
 		}
-		return run.prompt(talk, nil)
+		_, tokens, err := run.prompt(talk, nil)
+		return tokens, err
 	}()
 	if err != nil {
 		refuse(w, err)

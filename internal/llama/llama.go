@@ -66,6 +66,8 @@ type Model struct {
 	// Chat and Embeddings say which routes serve it.
 	Chat       bool `json:"chat"`
 	Embeddings bool `json:"embeddings"`
+	// Thinking says that its chat template is of a model that thinks first.
+	Thinking bool `json:"thinking"`
 	// Dimensions is the length of its embeddings, 0 without.
 	Dimensions int `json:"dimensions"`
 	// Problem is why it cannot be served; then the rest is zero.

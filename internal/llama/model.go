@@ -71,6 +71,7 @@ func inspect(lib *library, file ModelFile, slots, context int) (*modelSpec, erro
 			return nil, err // better not offered than refusing every request
 		}
 	}
+	s.Thinking = s.Chat && s.template.thinking()
 	s.Embeddings = pooling != strconv.Itoa(poolingRank)
 	if s.Embeddings {
 		s.Dimensions = int(number("embedding_length"))

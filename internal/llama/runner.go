@@ -22,6 +22,7 @@ type job struct {
 	limit   int // tokens of the answer at most, at least 1
 	sampler cSampler
 	text    holder
+	thinks  thoughts // the handler's
 	out     *outbox
 }
 

@@ -56,6 +56,8 @@ func Run(t *testing.T, open func(t *testing.T) *store.DB) {
 		{"usage concurrency", testUsageConcurrency},
 		{"usage 10,000", testUsageMany},
 		{"stories", testStories},
+		{"turns", testTurns},
+		{"turn bounds", testTurnBounds},
 	} {
 		t.Run(promise.name, func(t *testing.T) { promise.test(t, open(t)) })
 	}

@@ -57,6 +57,9 @@ func Prepare(ctx context.Context, db DBTX) (*Queries, error) {
 	if q.deleteShareStmt, err = db.PrepareContext(ctx, deleteShare); err != nil {
 		return nil, fmt.Errorf("error preparing query DeleteShare: %w", err)
 	}
+	if q.deleteTurnStmt, err = db.PrepareContext(ctx, deleteTurn); err != nil {
+		return nil, fmt.Errorf("error preparing query DeleteTurn: %w", err)
+	}
 	if q.epochStmt, err = db.PrepareContext(ctx, epoch); err != nil {
 		return nil, fmt.Errorf("error preparing query Epoch: %w", err)
 	}
@@ -113,6 +116,9 @@ func Prepare(ctx context.Context, db DBTX) (*Queries, error) {
 	}
 	if q.insertStoryStmt, err = db.PrepareContext(ctx, insertStory); err != nil {
 		return nil, fmt.Errorf("error preparing query InsertStory: %w", err)
+	}
+	if q.insertTurnStmt, err = db.PrepareContext(ctx, insertTurn); err != nil {
+		return nil, fmt.Errorf("error preparing query InsertTurn: %w", err)
 	}
 	if q.insertUsageStmt, err = db.PrepareContext(ctx, insertUsage); err != nil {
 		return nil, fmt.Errorf("error preparing query InsertUsage: %w", err)
@@ -198,6 +204,9 @@ func Prepare(ctx context.Context, db DBTX) (*Queries, error) {
 	if q.pruneStoriesStmt, err = db.PrepareContext(ctx, pruneStories); err != nil {
 		return nil, fmt.Errorf("error preparing query PruneStories: %w", err)
 	}
+	if q.pruneTurnsStmt, err = db.PrepareContext(ctx, pruneTurns); err != nil {
+		return nil, fmt.Errorf("error preparing query PruneTurns: %w", err)
+	}
 	if q.putShareStmt, err = db.PrepareContext(ctx, putShare); err != nil {
 		return nil, fmt.Errorf("error preparing query PutShare: %w", err)
 	}
@@ -236,6 +245,12 @@ func Prepare(ctx context.Context, db DBTX) (*Queries, error) {
 	}
 	if q.touchKeyStmt, err = db.PrepareContext(ctx, touchKey); err != nil {
 		return nil, fmt.Errorf("error preparing query TouchKey: %w", err)
+	}
+	if q.trimTurnsStmt, err = db.PrepareContext(ctx, trimTurns); err != nil {
+		return nil, fmt.Errorf("error preparing query TrimTurns: %w", err)
+	}
+	if q.turnStmt, err = db.PrepareContext(ctx, turn); err != nil {
+		return nil, fmt.Errorf("error preparing query Turn: %w", err)
 	}
 	if q.usageStmt, err = db.PrepareContext(ctx, usage); err != nil {
 		return nil, fmt.Errorf("error preparing query Usage: %w", err)
@@ -319,6 +334,11 @@ func (q *Queries) Close() error {
 	if q.deleteShareStmt != nil {
 		if cerr := q.deleteShareStmt.Close(); cerr != nil {
 			err = fmt.Errorf("error closing deleteShareStmt: %w", cerr)
+		}
+	}
+	if q.deleteTurnStmt != nil {
+		if cerr := q.deleteTurnStmt.Close(); cerr != nil {
+			err = fmt.Errorf("error closing deleteTurnStmt: %w", cerr)
 		}
 	}
 	if q.epochStmt != nil {
@@ -414,6 +434,11 @@ func (q *Queries) Close() error {
 	if q.insertStoryStmt != nil {
 		if cerr := q.insertStoryStmt.Close(); cerr != nil {
 			err = fmt.Errorf("error closing insertStoryStmt: %w", cerr)
+		}
+	}
+	if q.insertTurnStmt != nil {
+		if cerr := q.insertTurnStmt.Close(); cerr != nil {
+			err = fmt.Errorf("error closing insertTurnStmt: %w", cerr)
 		}
 	}
 	if q.insertUsageStmt != nil {
@@ -556,6 +581,11 @@ func (q *Queries) Close() error {
 			err = fmt.Errorf("error closing pruneStoriesStmt: %w", cerr)
 		}
 	}
+	if q.pruneTurnsStmt != nil {
+		if cerr := q.pruneTurnsStmt.Close(); cerr != nil {
+			err = fmt.Errorf("error closing pruneTurnsStmt: %w", cerr)
+		}
+	}
 	if q.putShareStmt != nil {
 		if cerr := q.putShareStmt.Close(); cerr != nil {
 			err = fmt.Errorf("error closing putShareStmt: %w", cerr)
@@ -619,6 +649,16 @@ func (q *Queries) Close() error {
 	if q.touchKeyStmt != nil {
 		if cerr := q.touchKeyStmt.Close(); cerr != nil {
 			err = fmt.Errorf("error closing touchKeyStmt: %w", cerr)
+		}
+	}
+	if q.trimTurnsStmt != nil {
+		if cerr := q.trimTurnsStmt.Close(); cerr != nil {
+			err = fmt.Errorf("error closing trimTurnsStmt: %w", cerr)
+		}
+	}
+	if q.turnStmt != nil {
+		if cerr := q.turnStmt.Close(); cerr != nil {
+			err = fmt.Errorf("error closing turnStmt: %w", cerr)
 		}
 	}
 	if q.usageStmt != nil {
@@ -711,6 +751,7 @@ type Queries struct {
 	deleteKeepOutStmt      *sql.Stmt
 	deleteKeepOutsStmt     *sql.Stmt
 	deleteShareStmt        *sql.Stmt
+	deleteTurnStmt         *sql.Stmt
 	epochStmt              *sql.Stmt
 	fellowsStmt            *sql.Stmt
 	groupByIDStmt          *sql.Stmt
@@ -730,6 +771,7 @@ type Queries struct {
 	insertMemberStmt       *sql.Stmt
 	insertShareStmt        *sql.Stmt
 	insertStoryStmt        *sql.Stmt
+	insertTurnStmt         *sql.Stmt
 	insertUsageStmt        *sql.Stmt
 	invitesOfStmt          *sql.Stmt
 	joinGroupStmt          *sql.Stmt
@@ -758,6 +800,7 @@ type Queries struct {
 	ownMachineStmt         *sql.Stmt
 	pruneChangesStmt       *sql.Stmt
 	pruneStoriesStmt       *sql.Stmt
+	pruneTurnsStmt         *sql.Stmt
 	putShareStmt           *sql.Stmt
 	redeemLoginTokenStmt   *sql.Stmt
 	revokeInviteStmt       *sql.Stmt
@@ -771,6 +814,8 @@ type Queries struct {
 	sharesOfStmt           *sql.Stmt
 	storyStmt              *sql.Stmt
 	touchKeyStmt           *sql.Stmt
+	trimTurnsStmt          *sql.Stmt
+	turnStmt               *sql.Stmt
 	usageStmt              *sql.Stmt
 	usageByMemberStmt      *sql.Stmt
 	usageByOwnerStmt       *sql.Stmt
@@ -796,6 +841,7 @@ func (q *Queries) WithTx(tx *sql.Tx) *Queries {
 		deleteKeepOutStmt:      q.deleteKeepOutStmt,
 		deleteKeepOutsStmt:     q.deleteKeepOutsStmt,
 		deleteShareStmt:        q.deleteShareStmt,
+		deleteTurnStmt:         q.deleteTurnStmt,
 		epochStmt:              q.epochStmt,
 		fellowsStmt:            q.fellowsStmt,
 		groupByIDStmt:          q.groupByIDStmt,
@@ -815,6 +861,7 @@ func (q *Queries) WithTx(tx *sql.Tx) *Queries {
 		insertMemberStmt:       q.insertMemberStmt,
 		insertShareStmt:        q.insertShareStmt,
 		insertStoryStmt:        q.insertStoryStmt,
+		insertTurnStmt:         q.insertTurnStmt,
 		insertUsageStmt:        q.insertUsageStmt,
 		invitesOfStmt:          q.invitesOfStmt,
 		joinGroupStmt:          q.joinGroupStmt,
@@ -843,6 +890,7 @@ func (q *Queries) WithTx(tx *sql.Tx) *Queries {
 		ownMachineStmt:         q.ownMachineStmt,
 		pruneChangesStmt:       q.pruneChangesStmt,
 		pruneStoriesStmt:       q.pruneStoriesStmt,
+		pruneTurnsStmt:         q.pruneTurnsStmt,
 		putShareStmt:           q.putShareStmt,
 		redeemLoginTokenStmt:   q.redeemLoginTokenStmt,
 		revokeInviteStmt:       q.revokeInviteStmt,
@@ -856,6 +904,8 @@ func (q *Queries) WithTx(tx *sql.Tx) *Queries {
 		sharesOfStmt:           q.sharesOfStmt,
 		storyStmt:              q.storyStmt,
 		touchKeyStmt:           q.touchKeyStmt,
+		trimTurnsStmt:          q.trimTurnsStmt,
+		turnStmt:               q.turnStmt,
 		usageStmt:              q.usageStmt,
 		usageByMemberStmt:      q.usageByMemberStmt,
 		usageByOwnerStmt:       q.usageByOwnerStmt,

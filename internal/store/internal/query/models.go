@@ -119,6 +119,15 @@ type Story struct {
 	Story    string
 }
 
+type Turn struct {
+	Hash     []byte
+	MemberID string
+	Created  int64
+	Expires  int64
+	Size     int64
+	Sealed   []byte
+}
+
 type Usage struct {
 	CallID      string
 	Attempt     int64

@@ -9,24 +9,16 @@ import (
 	"github.com/kith/kith/internal/fault"
 )
 
-// MessagesToChat reads the body of a call in the messages dialect, as strictly
-// as Peek, and writes it as the body of a chat call: the pivot for engines that
-// speak only that. docs/dialects.md says what becomes of each member. Pictures
-// that are addresses stay addresses: whether one may be fetched is for the
-// machine to say (decisions 5). Every error is a *fault.Fault.
-func MessagesToChat(body []byte) (Head, []byte, error) {
-	q, err := readMessages(body)
-	if err != nil {
-		return Head{}, nil, err
+// writeChat is what was asked as the body of a chat call: the pivot for engines
+// that speak only that. size is about how long it becomes. Pictures that are
+// addresses stay addresses: whether one may be fetched is for the machine to say
+// (decisions 5). Every error is a *fault.Fault.
+func writeChat(q *asked, size int) ([]byte, error) {
+	c := chatBody{dst: make([]byte, 0, size+size/8+512)}
+	if err := c.write(q); err != nil {
+		return nil, err
 	}
-	if q.maxTokens == nil {
-		return Head{}, nil, fault.New(fault.InvalidRequest, "the body has no max_tokens: say how long the answer may become").WithParam("max_tokens")
-	}
-	chat := chatBody{dst: make([]byte, 0, len(body)+len(body)/8+512)}
-	if err := chat.write(q); err != nil {
-		return Head{}, nil, err
-	}
-	return q.Head, chat.dst, nil
+	return c.dst, nil
 }
 
 // chatBody is the body of a chat call while it is written. Text is never
@@ -43,6 +35,14 @@ func (c *chatBody) comma() {
 	}
 }
 
+// put writes a value between two texts, and returns all that was written.
+func (c *chatBody) put(before string, value jsontext.Value, after string) jsontext.Value {
+	c.raw(before)
+	c.dst = append(c.dst, value...)
+	c.raw(after)
+	return c.dst
+}
+
 // member writes a member if there is a value; name ends in a colon.
 func (c *chatBody) member(name string, value jsontext.Value) {
 	if value != nil {
@@ -51,7 +51,7 @@ func (c *chatBody) member(name string, value jsontext.Value) {
 	}
 }
 
-func (c *chatBody) write(q *messagesRequest) error {
+func (c *chatBody) write(q *asked) error {
 	c.raw(`{"model":`)
 	c.dst = appendString(c.dst, string(q.Model))
 	if q.Stream {
@@ -61,12 +61,11 @@ func (c *chatBody) write(q *messagesRequest) error {
 	c.member(`,"temperature":`, q.temperature)
 	c.member(`,"top_p":`, q.topP)
 	c.member(`,"top_k":`, q.topK)
+	c.member(`,"presence_penalty":`, q.presence)
+	c.member(`,"frequency_penalty":`, q.frequency)
 	c.member(`,"stop":`, q.stops)
 	c.tools(q)
-	if q.schema != nil {
-		c.member(`,"response_format":{"type":"json_schema","json_schema":{"name":"answer","strict":true,"schema":`, q.schema)
-		c.raw(`}}`)
-	}
+	c.member(`,"response_format":`, q.answerFormat)
 	c.raw(`,"messages":[`)
 	lead := 0
 	for lead < len(q.turns) && q.turns[lead].role == "system" {
@@ -76,7 +75,7 @@ func (c *chatBody) write(q *messagesRequest) error {
 	said := len(c.dst)
 	prefilled := c.talk(q.turns[lead:])
 	if len(c.dst) == said {
-		return fault.New(fault.InvalidRequest, "the messages hold nothing to answer: send at least one of the user").WithParam("messages")
+		return fault.New(fault.InvalidRequest, "the %s holds nothing to answer: send something of the user's", q.talk).WithParam(q.talk)
 	}
 	c.raw(`]`)
 	c.thinking(q, prefilled)
@@ -84,27 +83,21 @@ func (c *chatBody) write(q *messagesRequest) error {
 	return nil
 }
 
-// thinking says the thinking controls in words that every machine's adapters
-// read. An answer whose beginning is given cannot be thought about first: some
-// engines refuse to try.
-func (c *chatBody) thinking(q *messagesRequest, prefilled bool) {
-	switch kind := q.thinking.kind; {
-	case prefilled || kind == "disabled":
+// thinking says the thinking controls. An answer whose beginning is given cannot
+// be thought about first: some engines refuse to try.
+func (c *chatBody) thinking(q *asked, prefilled bool) {
+	if prefilled || q.thoughtless {
 		c.raw(`,"thinking":{"type":"disabled"},"reasoning":{"exclude":true}`)
 		return
-	case kind == "enabled":
-		c.raw(`,"thinking":{"type":"enabled"`)
-		c.member(`,"budget_tokens":`, q.thinking.budget)
-		c.raw(`}`)
 	}
-	c.member(`,"reasoning_effort":`, q.effort)
-	if q.thinking.hidden {
-		c.raw(`,"reasoning":{"exclude":true}`)
+	for _, control := range q.controls {
+		c.raw(`,"` + control.name + `":`)
+		c.dst = append(c.dst, control.value...)
 	}
 }
 
 // tools writes the tools, and the choice of them if there are any.
-func (c *chatBody) tools(q *messagesRequest) {
+func (c *chatBody) tools(q *asked) {
 	if len(q.tools) == 0 {
 		return
 	}
@@ -142,7 +135,7 @@ var attribution = []byte(`"x-anthropic-billing-header:`)
 
 // system writes the system prompt, with what the first turns add to it, as one
 // message: many templates take only one, and only at the beginning.
-func (c *chatBody) system(q *messagesRequest, turns []turn) {
+func (c *chatBody) system(q *asked, turns []turn) {
 	mark := len(c.dst)
 	c.raw(`{"role":"system","content":"`)
 	p := prose{chatBody: c}
@@ -234,9 +227,12 @@ func (c *chatBody) call(b *block, first bool) {
 	c.member(`{"id":`, b.id)
 	c.member(`,"type":"function","function":{"name":`, b.name)
 	c.raw(`,"arguments":`)
-	if b.input == nil {
+	switch {
+	case len(b.input) <= len(`""`):
 		c.raw(`"{}"`)
-	} else {
+	case b.input.Kind() == '"':
+		c.dst = append(c.dst, b.input...)
+	default:
 		c.dst = appendString(c.dst, string(b.input))
 	}
 	c.raw(`}}`)
@@ -400,7 +396,12 @@ func (p *prose) image(s *source) {
 	} else {
 		p.dst = append(p.dst, s.url[1:len(s.url)-1]...)
 	}
-	p.raw(`"}}`)
+	p.raw(`"`)
+	switch string(s.detail) {
+	case `"auto"`, `"low"`, `"high"`:
+		p.member(`,"detail":`, s.detail)
+	}
+	p.raw(`}}`)
 	p.wrote = true
 }
 

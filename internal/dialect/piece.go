@@ -1,8 +1,10 @@
 package dialect
 
 import (
+	"bytes"
 	"strconv"
 
+	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
 )
 
@@ -12,9 +14,10 @@ type piece struct {
 	document []byte
 	done     bool // with the first choice: there is no second in this dialect
 
-	text, thought, finish jsontext.Value
-	stop                  jsontext.Value // the stop sequence, where the engine tells which
-	calls                 []callPiece
+	text, refusal, thought, finish jsontext.Value
+
+	stop  jsontext.Value // the stop sequence, where the engine tells which
+	calls []callPiece
 }
 
 // callPiece is a part of a tool call.
@@ -50,15 +53,17 @@ func (p *piece) choice(name []byte, value jsontext.Value) {
 	}
 }
 
-// delta takes a member of a choice's delta. A refusal is text like any other
-// here; the reasoning has two names and is the same under both.
+// delta takes a member of a choice's delta. The reasoning has two names and is
+// the same under both.
 func (p *piece) delta(name []byte, value jsontext.Value) {
 	if p.done || value.Kind() != '"' || len(value) == len(`""`) {
 		return
 	}
 	switch string(name) {
-	case "content", "refusal":
+	case "content":
 		p.text = value
+	case "refusal":
+		p.refusal = value
 	case "reasoning_content", "reasoning":
 		p.thought = value
 	}
@@ -130,4 +135,82 @@ func (p *piece) toolCall(dec *jsontext.Decoder) (call callPiece, err error) {
 		return dec.SkipValue()
 	})
 	return call, err
+}
+
+// openCall is the tool call whose parts are coming in.
+type openCall struct {
+	index int64
+	id    []byte // quoted; empty: its engine gave none
+}
+
+// begin opens the call of which c is the first part.
+func (o *openCall) begin(c *callPiece) { o.index, o.id = c.index, append(o.id[:0], c.id...) }
+
+// continues reports whether c is a part of the call. A name alone begins no new
+// one: some engines repeat it.
+func (o *openCall) continues(c *callPiece) bool {
+	return c.index == o.index && (c.id == nil || bytes.Equal(c.id, o.id))
+}
+
+// appendCallID appends a tool call's id, or one made of stem and number where
+// its engine gave none.
+func appendCallID(dst []byte, id jsontext.Value, stem string, number int) []byte {
+	if len(id) > len(`""`) {
+		return append(dst, id...)
+	}
+	return appendString(dst, stem+"_"+strconv.Itoa(number))
+}
+
+// chatAnswer is a whole chat answer, as far as it is translated.
+type chatAnswer struct {
+	Error   jsontext.Value `json:"error"`
+	Choices []struct {
+		Message chatMessage    `json:"message"`
+		Finish  *string        `json:"finish_reason"`
+		Stop    jsontext.Value `json:"stop_reason"`
+	} `json:"choices"`
+	Usage jsontext.Value `json:"usage"`
+}
+
+// chatMessage is what the model said.
+type chatMessage struct {
+	Content          *string `json:"content"`
+	Refusal          *string `json:"refusal"`
+	ReasoningContent *string `json:"reasoning_content"`
+	Reasoning        *string `json:"reasoning"`
+	ToolCalls        []struct {
+		ID       string `json:"id"`
+		Function struct {
+			Name      string `json:"name"`
+			Arguments string `json:"arguments"`
+		} `json:"function"`
+	} `json:"tool_calls"`
+}
+
+// thought is the reasoning under whichever of its names it stands.
+func (m *chatMessage) thought() string {
+	for _, thought := range []*string{m.ReasoningContent, m.Reasoning} {
+		if thought != nil && *thought != "" {
+			return *thought
+		}
+	}
+	return ""
+}
+
+// readChatAnswer reads and checks a whole chat answer, which has a choice; errors
+// are *fault.Fault.
+func readChatAnswer(answer []byte) (*chatAnswer, Usage, error) {
+	var chat chatAnswer
+	err := json.Unmarshal(answer, &chat)
+	switch {
+	case chat.Error != nil && chat.Error.Kind() != 'n':
+		return nil, Usage{}, engineSays(answer)
+	case err != nil || len(chat.Choices) == 0:
+		return nil, Usage{}, nonsense("something that is not a chat answer")
+	}
+	var usage Usage
+	if chat.Usage.Kind() == '{' {
+		usage = readUsage(chat.Usage)
+	}
+	return &chat, usage, nil
 }

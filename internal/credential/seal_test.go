@@ -1,0 +1,56 @@
+package credential
+
+import (
+	"bytes"
+	"testing"
+)
+
+func TestSeal(t *testing.T) {
+	text := []byte("what only the name opens")
+	sealed := Seal("resp_1", "mem_ann", text)
+	if bytes.Contains(sealed, text[:8]) || len(sealed) < len(text)+28 {
+		t.Errorf("%q", sealed)
+	}
+	if again := Seal("resp_1", "mem_ann", text); bytes.Equal(again, sealed) {
+		t.Error("two seals are the same")
+	}
+	got, err := Unseal("resp_1", "mem_ann", sealed)
+	if err != nil || !bytes.Equal(got, text) {
+		t.Errorf("%q, %v", got, err)
+	}
+	if got, err := Unseal("resp_1", "mem_ann", Seal("resp_1", "mem_ann", nil)); err != nil || len(got) != 0 {
+		t.Errorf("%q, %v", got, err)
+	}
+	damaged := func(i int) []byte {
+		d := bytes.Clone(sealed)
+		d[i] ^= 1
+		return d
+	}
+	for name, c := range map[string]struct {
+		id, owner string
+		sealed    []byte
+	}{
+		"another name":  {"resp_2", "mem_ann", sealed},
+		"another owner": {"resp_1", "mem_bob", sealed},
+		"nonce":         {"resp_1", "mem_ann", damaged(0)},
+		"text":          {"resp_1", "mem_ann", damaged(len(sealed) / 2)},
+		"tag":           {"resp_1", "mem_ann", damaged(len(sealed) - 1)},
+		"cut":           {"resp_1", "mem_ann", sealed[:len(sealed)-1]},
+		"nothing":       {"resp_1", "mem_ann", nil},
+	} {
+		if got, err := Unseal(c.id, c.owner, c.sealed); err == nil || got != nil {
+			t.Errorf("%s: %q", name, got)
+		}
+	}
+	if SealName("resp_1") == SealName("resp_2") {
+		t.Error("two names are found as one")
+	}
+}
+
+// The key of a seal is not the hash by which it is found, nor made of it.
+func TestSealNameOpensNothing(t *testing.T) {
+	name := SealName("resp_1")
+	if _, err := Unseal(string(name[:]), "mem_ann", Seal("resp_1", "mem_ann", []byte("x"))); err == nil {
+		t.Error("the hash opens it")
+	}
+}

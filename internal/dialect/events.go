@@ -1,0 +1,77 @@
+package dialect
+
+// Events turns the chunks of a chat stream into the events of another dialect,
+// in one pass and as they come. It is the Events of a Stream, which drives it.
+// Its events are whole and in order, and good ones end them only where the end
+// mark was seen.
+type Events struct {
+	*outbox
+	writer eventWriter
+	piece  piece
+}
+
+// eventWriter writes the events of one dialect to its outbox: those that a chunk
+// comes to, and those of the end mark.
+type eventWriter interface {
+	chunk(*piece) error
+	end(Usage) error
+}
+
+// commit makes the events of a frame good: its blank line was seen.
+func (e *Events) commit() {
+	if e != nil {
+		e.outbox.commit()
+	}
+}
+
+// chunk turns the chunk that was just read into events.
+func (e *Events) chunk() error {
+	if e == nil {
+		return nil
+	}
+	e.compact()
+	return e.writer.chunk(&e.piece)
+}
+
+// end turns the end mark into events.
+func (e *Events) end(u Usage) error {
+	if e == nil {
+		return nil
+	}
+	e.compact()
+	return e.writer.end(u)
+}
+
+// outbox is events on their way out.
+type outbox struct {
+	out   []byte
+	whole int // of out: events whose frame was taken
+	taken int // of out: events that Next gave
+	// sequence numbers the event that comes next, where a dialect does that;
+	// numbered is what it was for the first that is not good yet.
+	sequence, numbered int
+}
+
+// Next is the events of what was taken since the last Next; they are good until
+// the next Take.
+func (o *outbox) Next() []byte {
+	events := o.out[o.taken:o.whole]
+	o.taken = o.whole
+	return events
+}
+
+func (o *outbox) raw(text string) { o.out = append(o.out, text...) }
+
+// commit makes what was written good.
+func (o *outbox) commit() { o.whole, o.numbered = len(o.out), o.sequence }
+
+// revert forgets what is not good.
+func (o *outbox) revert() { o.out, o.sequence = o.out[:o.whole], o.numbered }
+
+// compact forgets the events that were given.
+func (o *outbox) compact() {
+	if o.taken > 0 {
+		o.out = append(o.out[:0], o.out[o.taken:]...)
+		o.whole, o.taken = o.whole-o.taken, 0
+	}
+}

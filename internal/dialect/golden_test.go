@@ -1,0 +1,84 @@
+package dialect
+
+import (
+	"bytes"
+	"flag"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/go-json-experiment/json/jsontext"
+	"github.com/google/go-cmp/cmp"
+	"github.com/rogpeppe/go-internal/txtar"
+)
+
+var update = flag.Bool("update", false, "write the golden files anew")
+
+// goldens calls each with every story in that folder of testdata; what it returns
+// under a file's name must be what stands there.
+func goldens(t *testing.T, folder string, each func(t *testing.T, files map[string]string) map[string]string) {
+	names, err := filepath.Glob("testdata/" + folder + "/*.txtar")
+	if err != nil || len(names) == 0 {
+		t.Fatal(names, err)
+	}
+	for _, name := range names {
+		t.Run(strings.TrimSuffix(filepath.Base(name), ".txtar"), func(t *testing.T) {
+			archive, err := txtar.ParseFile(name)
+			if err != nil {
+				t.Fatal(err)
+			}
+			files := map[string]string{}
+			for _, f := range archive.Files {
+				files[f.Name] = string(f.Data)
+			}
+			got := each(t, files)
+			for i, f := range archive.Files {
+				text, ok := got[f.Name]
+				if !ok {
+					continue
+				}
+				if diff := cmp.Diff(string(f.Data), text); diff != "" && !*update {
+					t.Errorf("%s (-want +got):\n%s", f.Name, diff)
+				}
+				archive.Files[i].Data = []byte(text)
+			}
+			if *update {
+				if err := os.WriteFile(name, txtar.Format(archive), 0o644); err != nil {
+					t.Fatal(err)
+				}
+			}
+		})
+	}
+}
+
+// storied are the files of that name in the stories of a folder of testdata.
+func storied(f *testing.F, folder, file string) []string {
+	names, err := filepath.Glob("testdata/" + folder + "/*.txtar")
+	if err != nil || len(names) == 0 {
+		f.Fatal(names, err)
+	}
+	var texts []string
+	for _, name := range names {
+		archive, err := txtar.ParseFile(name)
+		if err != nil {
+			f.Fatal(err)
+		}
+		for _, one := range archive.Files {
+			if one.Name == file {
+				texts = append(texts, string(one.Data))
+			}
+		}
+	}
+	return texts
+}
+
+// indented is a JSON document for people.
+func indented(t *testing.T, document []byte) string {
+	t.Helper()
+	value := jsontext.Value(bytes.Clone(document))
+	if err := value.Indent(jsontext.WithIndent("  ")); err != nil {
+		t.Fatalf("%v: %s", err, document)
+	}
+	return string(value) + "\n"
+}

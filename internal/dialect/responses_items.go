@@ -1,0 +1,509 @@
+package dialect
+
+import (
+	"bytes"
+	"strconv"
+
+	"github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
+
+	"github.com/kith/kith/internal/fault"
+)
+
+// itemKind is what an item of an input is.
+type itemKind uint8
+
+const (
+	vendorItem itemKind = iota // what only its maker's servers know
+	messageItem
+	callItem
+	outputItem // of a call
+	reasoningItem
+	referenceItem
+)
+
+// itemPrefixes begin the ids that items are given.
+var itemPrefixes = [...]string{vendorItem: "item_", messageItem: "msg_", callItem: "fc_", outputItem: "fco_", reasoningItem: "rs_", referenceItem: "ref_"}
+
+// inputItem is one item of an input or a kept turn.
+type inputItem struct {
+	raw  jsontext.Value // as it was sent
+	kind itemKind
+	id   string // empty: none
+
+	role                          string
+	callID, name, space, argument jsontext.Value
+	content, summary              []block
+	text                          bool // the content is a string
+}
+
+// input reads the input: one text, or a list of items.
+func (q *ResponsesRequest) input() error {
+	if q.dec.PeekKind() == '"' {
+		text, err := q.value()
+		q.inputs = []inputItem{{raw: text, kind: messageItem, role: "user", text: true, content: []block{{kind: textBlock, text: text}}}}
+		return err
+	}
+	var err error
+	q.inputs, err = q.items()
+	return err
+}
+
+// items reads a list of items.
+func (q *ResponsesRequest) items() (items []inputItem, err error) {
+	err = q.each(func() error {
+		item, err := q.item()
+		items = append(items, item)
+		return err
+	})
+	return items, err
+}
+
+// item reads one item. Only what its type needs is asked for, since the items of
+// vendors have members of the same names.
+func (q *ResponsesRequest) item() (item inputItem, err error) {
+	var word string
+	start := q.dec.InputOffset()
+	err = q.object(func(name []byte) (err error) {
+		switch string(name) {
+		case "type":
+			if q.dec.PeekKind() == 'n' {
+				return q.dec.SkipValue()
+			}
+			word, err = q.word()
+		case "role":
+			if q.dec.PeekKind() == 'n' {
+				return q.dec.SkipValue()
+			}
+			item.role, err = q.word()
+		case "id":
+			var id jsontext.Value
+			if id, err = q.text(); id != nil {
+				item.id = string(unquote(id))
+			}
+		case "call_id":
+			item.callID, err = q.optional()
+		case "name":
+			item.name, err = q.optional()
+		case "namespace":
+			item.space, err = q.optional()
+		case "arguments":
+			item.argument, err = q.optional()
+		case "content", "output":
+			item.text = q.dec.PeekKind() == '"'
+			item.content, err = q.parts()
+		case "summary":
+			item.summary, err = q.parts()
+		default:
+			err = q.dec.SkipValue()
+		}
+		return err
+	})
+	if err != nil {
+		return item, err
+	}
+	item.raw = bytes.TrimLeft(q.body[start:q.dec.InputOffset()], space+",[:")
+	return item, q.checkItem(&item, word)
+}
+
+// checkItem finds out what the item is, and refuses one that lacks what that
+// needs.
+func (q *ResponsesRequest) checkItem(item *inputItem, word string) error {
+	switch {
+	case word == "message", word == "" && item.role != "":
+		item.kind = messageItem
+		return q.checkMessage(item)
+	case word == "function_call":
+		item.kind = callItem
+		if item.callID.Kind() != '"' || item.name.Kind() != '"' || item.argument != nil && item.argument.Kind() != '"' {
+			return q.refuse("a function_call has a call_id, a name and arguments, which are strings")
+		}
+	case word == "function_call_output":
+		item.kind = outputItem
+		if item.callID.Kind() != '"' {
+			return q.refuse("a function_call_output names the call that it answers in call_id")
+		}
+	case word == "reasoning":
+		item.kind = reasoningItem
+	case word == "item_reference", word == "" && item.id != "":
+		item.kind = referenceItem
+		if item.id == "" {
+			return q.refuse("an item_reference has the id of an item")
+		}
+	case word == "":
+		return q.refuse("an item has a type, or a role and a content")
+	}
+	return nil
+}
+
+// checkMessage refuses a message that no model here can be told whole.
+func (q *ResponsesRequest) checkMessage(item *inputItem) error {
+	switch item.role {
+	case "developer":
+		item.role = "system"
+	case "user", "assistant", "system":
+	default:
+		return q.refuse("the role must be user, assistant, system or developer")
+	}
+	for i := range item.content {
+		b := &item.content[i]
+		switch {
+		case b.kind == otherBlock:
+			return q.refuse("content of the type %q is not taken here; send input_text or input_image", b.word)
+		case b.kind == imageBlock && b.source.url == nil:
+			return q.refuse("a picture is sent as image_url: files are not kept here")
+		case b.kind == textBlock && b.text == nil:
+			return q.refuse("content of the type %s has its text as a string", b.word)
+		}
+	}
+	return nil
+}
+
+// parts reads content: a string, or a list of parts. What else vendors' items
+// have in that place means nothing here.
+func (q *ResponsesRequest) parts() ([]block, error) {
+	switch q.dec.PeekKind() {
+	case '"':
+		text, err := q.value()
+		return []block{{kind: textBlock, text: text}}, err
+	case '[':
+		var blocks []block
+		err := q.each(func() error {
+			if q.dec.PeekKind() != '{' {
+				blocks = append(blocks, block{})
+				return q.dec.SkipValue()
+			}
+			b, err := q.part()
+			blocks = append(blocks, b)
+			return err
+		})
+		return blocks, err
+	default:
+		return nil, q.dec.SkipValue()
+	}
+}
+
+// part reads one part of a content.
+func (q *ResponsesRequest) part() (b block, err error) {
+	err = members(q.dec, func(name []byte) (err error) {
+		switch string(name) {
+		case "type":
+			var word jsontext.Value
+			if word, err = q.value(); err == nil && word.Kind() == '"' {
+				b.word = string(unquote(word))
+			}
+		case "text", "refusal":
+			var text jsontext.Value
+			if text, err = q.value(); text.Kind() == '"' {
+				b.text = text
+			}
+		case "image_url":
+			if q.dec.PeekKind() == '{' { // as the chat dialect has it
+				return members(q.dec, func(name []byte) error { return q.picture(name, &b.source) })
+			}
+			return q.picture([]byte("url"), &b.source)
+		case "detail":
+			return q.picture(name, &b.source)
+		default:
+			err = q.dec.SkipValue()
+		}
+		return err
+	})
+	switch b.word {
+	case "input_text", "output_text", "text", "summary_text", "reasoning_text", "refusal":
+		b.kind = textBlock
+	case "input_image", "image_url":
+		b.kind = imageBlock
+	}
+	return b, err
+}
+
+// picture reads one member of a picture's address.
+func (q *ResponsesRequest) picture(name []byte, s *source) error {
+	value, err := q.value()
+	if err != nil || value.Kind() != '"' {
+		return err
+	}
+	switch string(name) {
+	case "url":
+		s.url = value
+	case "detail":
+		s.detail = value
+	}
+	return nil
+}
+
+// spoken is what the item says to a model. A tool that its caller answers for
+// another of the same name goes by the name that machines know.
+func (q *ResponsesRequest) spoken(item *inputItem) turn {
+	switch item.kind {
+	case messageItem:
+		return turn{role: item.role, blocks: item.content}
+	case callItem:
+		return turn{role: "assistant", blocks: []block{{
+			kind: toolUseBlock, id: item.callID, name: q.toolNamed(item.name, item.space), input: item.argument,
+		}}}
+	case outputItem:
+		shown := item.content[:0:0]
+		for _, b := range item.content {
+			if b.kind == textBlock && b.text != nil || b.kind == imageBlock && b.source.url != nil {
+				shown = append(shown, b)
+			}
+		}
+		return turn{role: "user", blocks: []block{{kind: toolResultBlock, id: item.callID, content: shown}}}
+	case reasoningItem:
+		thoughts := item.content
+		if len(thoughts) == 0 {
+			thoughts = item.summary
+		}
+		blocks := make([]block, 0, len(thoughts))
+		for _, b := range thoughts {
+			if b.kind == textBlock && b.text != nil {
+				blocks = append(blocks, block{kind: thinkingBlock, text: b.text})
+			}
+		}
+		return turn{role: "assistant", blocks: blocks}
+	}
+	return turn{role: "user"}
+}
+
+// mostTurns is how many kept turns one request may need: its previous response,
+// and those that its references name. A turn holds all that came before it, so
+// that the newest is mostly enough.
+const mostTurns = 16
+
+// Resolve finds what the request refers to: its previous response, and the items
+// that it names instead of repeating them. load gives the kept turn of a response,
+// nil where there is none for this caller; its errors are passed on, all others
+// are *fault.Fault.
+func (q *ResponsesRequest) Resolve(load func(response string) ([]byte, error)) error {
+	loads := 0
+	turn := func(id, param string) ([]inputItem, error) {
+		if loads++; loads > mostTurns {
+			return nil, notKept(param)
+		}
+		kept, err := load(id)
+		if err != nil {
+			return nil, err
+		}
+		if kept == nil {
+			return nil, notKept(param)
+		}
+		return q.readTurn(kept)
+	}
+	if q.previous != "" {
+		var err error
+		if q.context, err = turn(q.previous, "previous_response_id"); err != nil {
+			return err
+		}
+	}
+	var known map[string]inputItem
+	for i := len(q.inputs) - 1; i >= 0; i-- { // the newest first: it may hold the others
+		item := &q.inputs[i]
+		if item.kind != referenceItem {
+			continue
+		}
+		if known == nil {
+			known = make(map[string]inputItem)
+			for _, old := range q.context {
+				known[old.id] = inputItem{} // it is told already
+			}
+		}
+		found, ok := known[item.id]
+		if !ok {
+			param := "input." + strconv.Itoa(i) + ".id"
+			response := responseOf(item.id)
+			if response == "" {
+				return notKept(param)
+			}
+			items, err := turn(response, param)
+			if err != nil {
+				return err
+			}
+			for _, one := range items {
+				if _, there := known[one.id]; !there {
+					known[one.id] = one
+				}
+			}
+			if found, ok = known[item.id]; !ok {
+				return notKept(param)
+			}
+		}
+		*item = found
+	}
+	return nil
+}
+
+// notKept is the fault of a response, or an item of one, that is not kept for
+// this caller.
+func notKept(param string) error {
+	return fault.New(fault.PreviousResponseNotFound, "no such response is kept for you: it is unknown, has expired, was not stored or was deleted; send the whole input").WithParam(param)
+}
+
+// readTurn reads the items of a kept turn: its input, then its output.
+func (q *ResponsesRequest) readTurn(kept []byte) ([]inputItem, error) {
+	var items []inputItem
+	r := ResponsesRequest{asked: asked{body: kept, counted: q.counted}}
+	r.dec = jsontext.NewDecoder(bytes.NewBuffer(kept))
+	err := r.object(func(name []byte) (err error) {
+		switch string(name) {
+		case "input":
+			items, err = r.items()
+		case "response":
+			err = r.object(func(name []byte) error {
+				if string(name) != "output" {
+					return r.dec.SkipValue()
+				}
+				output, err := r.items()
+				items = append(items, output...)
+				return err
+			})
+		default:
+			err = r.dec.SkipValue()
+		}
+		return err
+	})
+	q.counted = r.counted
+	return items, err
+}
+
+// appendItems appends the items as a kept turn tells them, between commas: each
+// with a type, an id, and a content that is a list. own is the id's part of the
+// response that they belong to.
+func (q *ResponsesRequest) appendItems(dst []byte, own string) []byte {
+	for _, item := range q.context {
+		dst = append(append(dst, item.raw...), ',')
+	}
+	for i := range q.inputs {
+		if item := &q.inputs[i]; item.raw != nil {
+			dst = append(item.appendTo(dst, own, i), ',')
+		}
+	}
+	return bytes.TrimSuffix(dst, []byte{','})
+}
+
+// appendTo appends the item as a kept turn tells it.
+func (item *inputItem) appendTo(dst []byte, own string, number int) []byte {
+	id := item.id
+	if id == "" {
+		id = itemPrefixes[item.kind] + own + "_i" + strconv.Itoa(number)
+	}
+	dst = append(dst, `{"id":`...)
+	dst = appendString(dst, id)
+	if item.raw.Kind() == '"' {
+		dst = append(dst, `,"type":"message","role":"user","status":"completed","content":`...)
+		return append(appendContent(dst, item.raw, "user"), '}')
+	}
+	typed, stated := false, false
+	dec := jsontext.NewDecoder(bytes.NewBuffer(item.raw))
+	_ = members(dec, func(name []byte) error { // it was read before
+		name = bytes.Clone(name)
+		value, err := dec.ReadValue()
+		switch string(name) {
+		case "id":
+			return err
+		case "type":
+			typed = value.Kind() == '"'
+		case "status":
+			stated = value.Kind() == '"'
+		}
+		if value.Kind() == 'n' {
+			return err
+		}
+		dst = append(dst, ',')
+		dst = append(appendString(dst, string(name)), ':')
+		if item.kind == messageItem && string(name) == "content" && value.Kind() == '"' {
+			dst = appendContent(dst, value, item.role)
+			return err
+		}
+		dst = append(dst, value...)
+		return err
+	})
+	if !typed {
+		dst = append(dst, `,"type":"message"`...)
+	}
+	if !stated {
+		dst = append(dst, `,"status":"completed"`...)
+	}
+	return append(dst, '}')
+}
+
+// appendContent appends a text as the list of parts that it stands for.
+func appendContent(dst []byte, text jsontext.Value, role string) []byte {
+	if role == "assistant" {
+		return (&chatBody{dst}).put(`[{"type":"output_text","annotations":[],"text":`, text, `}]`)
+	}
+	return (&chatBody{dst}).put(`[{"type":"input_text","text":`, text, `}]`)
+}
+
+// KeptResponse is the response object of a kept turn.
+func KeptResponse(turn []byte) ([]byte, error) {
+	var kept struct {
+		Response jsontext.Value `json:"response"`
+	}
+	err := json.Unmarshal(turn, &kept)
+	return kept.Response, err
+}
+
+// InputPage says which input items of a kept turn to list.
+type InputPage struct {
+	After     string // the id of the item before the first
+	Limit     int
+	Ascending bool
+}
+
+// AppendInputs appends the list of a kept turn's input items, newest first unless
+// the page says otherwise. An After that is not there begins nothing.
+func AppendInputs(dst, turn []byte, page InputPage) ([]byte, error) {
+	var kept struct {
+		Input []jsontext.Value `json:"input"`
+	}
+	if err := json.Unmarshal(turn, &kept); err != nil {
+		return dst, err
+	}
+	type named struct {
+		ID string `json:"id"`
+	}
+	at := func(i int) (item jsontext.Value, id string) {
+		if !page.Ascending {
+			i = len(kept.Input) - 1 - i
+		}
+		var n named
+		_ = json.Unmarshal(kept.Input[i], &n) // items were written with one
+		return kept.Input[i], n.ID
+	}
+	first := 0
+	if page.After != "" {
+		for first < len(kept.Input) {
+			_, id := at(first)
+			if first++; id == page.After {
+				break
+			}
+		}
+	}
+	last := min(first+page.Limit, len(kept.Input))
+	dst = append(dst, `{"object":"list","data":[`...)
+	var ids [2]string
+	for i := first; i < last; i++ {
+		item, id := at(i)
+		if i > first {
+			dst = append(dst, ',')
+		} else {
+			ids[0] = id
+		}
+		ids[1] = id
+		dst = append(dst, item...)
+	}
+	dst = append(dst, ']')
+	for i, name := range [...]string{"first_id", "last_id"} {
+		if ids[i] == "" {
+			dst = append(dst, `,"`+name+`":null`...)
+			continue
+		}
+		dst = appendMember(dst, name, ids[i])
+	}
+	if last < len(kept.Input) {
+		return append(dst, `,"has_more":true}`...), nil
+	}
+	return append(dst, `,"has_more":false}`...), nil
+}

@@ -1,0 +1,478 @@
+package dialect
+
+import (
+	"bytes"
+	"strconv"
+	"strings"
+
+	"github.com/go-json-experiment/json/jsontext"
+
+	"github.com/kith/kith/internal/fault"
+)
+
+// ResponsesRequest is a body of the responses dialect as it was read. Resolve
+// gives it what it refers to; then Chat is what a machine is asked and Answer
+// begins what its caller is told.
+type ResponsesRequest struct {
+	asked
+	inputs []inputItem // as they were sent
+
+	previous string      // previous_response_id; empty: none
+	context  []inputItem // of the previous response: its input, then its output
+
+	known   []tool            // all of them, by either name
+	allowed *[]jsontext.Value // names, of allowed_tools; nil: all tools are
+	echo    echo
+}
+
+// echo is what of a request its response repeats, as pieces of the body.
+type echo struct {
+	instructions, temperature, topP, presence, frequency, topLogprobs jsontext.Value
+	maxOutput, maxToolCalls, parallel, metadata, choice               jsontext.Value
+	user, safety, cacheKey, truncation                                jsontext.Value
+	effort, summary                                                   jsontext.Value
+	format, verbosity                                                 jsontext.Value
+	unstored                                                          bool // store is false
+}
+
+// ReadResponses reads a body of the responses dialect, as strictly as Peek reads
+// one of the chat dialect. Every error is a *fault.Fault.
+func ReadResponses(body []byte) (*ResponsesRequest, error) {
+	q := &ResponsesRequest{asked: asked{body: body, talk: "input"}}
+	if err := q.read(body, q.member); err != nil {
+		return nil, err
+	}
+	if len(q.inputs) == 0 && q.previous == "" {
+		return nil, fault.New(fault.InvalidRequest, "the body holds no input: send a text or a list of items").WithParam("input")
+	}
+	return q, nil
+}
+
+// Stores reports whether the turn is to be kept.
+func (q *ResponsesRequest) Stores() bool { return !q.echo.unstored }
+
+// Chat is what was asked as the body of a chat call. Every error is a
+// *fault.Fault.
+func (q *ResponsesRequest) Chat() ([]byte, error) {
+	q.nameTools()
+	size := len(q.body)
+	for _, items := range [...][]inputItem{q.context, q.inputs} {
+		for i := range items {
+			if items[i].kind != referenceItem {
+				q.turns = append(q.turns, q.spoken(&items[i]))
+			}
+		}
+	}
+	for i := range q.context {
+		size += len(q.context[i].raw)
+	}
+	a := q.asked
+	if a.choice.kind == "none" { // not every engine knows the word
+		a.tools = nil
+	}
+	return writeChat(&a, size)
+}
+
+// member reads one member of the body; those without a meaning here are passed
+// over.
+func (q *ResponsesRequest) member(name []byte) (err error) {
+	e := &q.echo
+	switch string(name) {
+	case "model":
+		return q.model()
+	case "stream":
+		return q.stream()
+	case "input":
+		return q.input()
+	case "instructions":
+		if e.instructions, err = q.text(); e.instructions != nil {
+			q.system = []block{{kind: textBlock, text: e.instructions}}
+		}
+	case "previous_response_id":
+		var id jsontext.Value
+		if id, err = q.text(); id != nil {
+			q.previous = string(unquote(id))
+		}
+	case "store":
+		var store jsontext.Value
+		store, err = q.flag()
+		e.unstored = store.Kind() == 'f'
+	case "tools":
+		return q.each(func() error { return q.tool(nil) })
+	case "tool_choice":
+		return q.toolChoice()
+	case "parallel_tool_calls":
+		e.parallel, err = q.flag()
+		q.choice.serial = e.parallel.Kind() == 'f'
+	case "reasoning", "reasoning_effort", "thinking", "chat_template_kwargs":
+		return q.control(string(name))
+	case "text":
+		return q.object(q.textMember)
+	case "conversation", "prompt":
+		var value jsontext.Value
+		if value, err = q.optional(); value != nil {
+			return q.refuse("nothing of that kind is kept here; send the input itself, or previous_response_id")
+		}
+	default:
+		return q.setting(name)
+	}
+	return err
+}
+
+// setting reads a member that is carried or repeated as it is.
+func (q *ResponsesRequest) setting(name []byte) (err error) {
+	e := &q.echo
+	switch string(name) {
+	case "max_output_tokens":
+		e.maxOutput, err = q.count(1)
+		q.maxTokens = e.maxOutput
+	case "max_tool_calls":
+		e.maxToolCalls, err = q.count(1)
+	case "temperature":
+		e.temperature, err = q.number()
+		q.temperature = e.temperature
+	case "top_p":
+		e.topP, err = q.number()
+		q.topP = e.topP
+	case "presence_penalty":
+		e.presence, err = q.number()
+		q.presence = e.presence
+	case "frequency_penalty":
+		e.frequency, err = q.number()
+		q.frequency = e.frequency
+	case "top_logprobs":
+		e.topLogprobs, err = q.count(0)
+	case "metadata":
+		if e.metadata, err = q.optional(); err == nil && e.metadata != nil && e.metadata.Kind() != '{' {
+			err = q.refuse("must be an object")
+		}
+	case "user":
+		e.user, err = q.text()
+	case "safety_identifier":
+		e.safety, err = q.text()
+	case "prompt_cache_key":
+		e.cacheKey, err = q.text()
+	case "truncation":
+		e.truncation, err = q.text()
+	default:
+		err = q.other(name)
+	}
+	return err
+}
+
+// control reads one of the thinking controls, which are those of the chat
+// dialect.
+func (q *ResponsesRequest) control(name string) error {
+	value, err := q.optional()
+	if err != nil || value == nil {
+		return err
+	}
+	if err := thinkingControls[name](value); err != nil {
+		return err
+	}
+	q.controls = append(q.controls, control{name, value})
+	if name != "reasoning" {
+		return nil
+	}
+	dec := jsontext.NewDecoder(bytes.NewBuffer(value))
+	return members(dec, func(name []byte) error {
+		value, err := dec.ReadValue()
+		if err != nil || value.Kind() != '"' {
+			return err
+		}
+		switch string(name) {
+		case "effort":
+			q.echo.effort = bytes.Clone(value)
+		case "summary":
+			q.echo.summary = bytes.Clone(value)
+		}
+		return nil
+	})
+}
+
+// textMember reads one member of text.
+func (q *ResponsesRequest) textMember(name []byte) (err error) {
+	switch string(name) {
+	case "format":
+		return q.format()
+	case "verbosity":
+		q.echo.verbosity, err = q.text()
+	default:
+		err = q.dec.SkipValue()
+	}
+	return err
+}
+
+// format reads text.format, which is flat in this dialect.
+func (q *ResponsesRequest) format() error {
+	kind := "text"
+	var name, description, schema, strict jsontext.Value
+	err := q.object(func(member []byte) (err error) {
+		switch string(member) {
+		case "type":
+			kind, err = q.word()
+		case "name":
+			name, err = q.text()
+		case "description":
+			description, err = q.text()
+		case "strict":
+			strict, err = q.optional()
+		case "schema":
+			if schema, err = q.optional(); err == nil && schema != nil && schema.Kind() != '{' {
+				err = q.refuse("must be an object")
+			}
+		default:
+			err = q.dec.SkipValue()
+		}
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	chat, told := chatBody{}, chatBody{}
+	switch kind {
+	case "text":
+		return nil
+	case "json_object":
+		q.answerFormat = jsontext.Value(`{"type":"json_object"}`)
+		q.echo.format = q.answerFormat
+		return nil
+	case "json_schema":
+	default:
+		return q.refuse("the type must be text, json_object or json_schema")
+	}
+	if schema == nil {
+		return q.refuse("a format of the type json_schema has a schema")
+	}
+	if name == nil {
+		name = jsontext.Value(`"answer"`)
+	}
+	chat.member(`{"type":"json_schema","json_schema":{"name":`, name)
+	chat.member(`,"description":`, description)
+	chat.member(`,"strict":`, strict)
+	chat.member(`,"schema":`, schema)
+	chat.raw(`}}`)
+	told.member(`{"type":"json_schema","name":`, name)
+	told.member(`,"description":`, or(description, "null"))
+	told.member(`,"schema":`, schema)
+	told.member(`,"strict":`, or(strict, "false"))
+	told.raw(`}`)
+	q.answerFormat, q.echo.format = chat.dst, told.dst
+	return nil
+}
+
+// or is the value, or what stands for none.
+func or(value jsontext.Value, none string) jsontext.Value {
+	if value == nil {
+		return jsontext.Value(none)
+	}
+	return value
+}
+
+// tool reads one tool. A namespace holds more of them; what else is not a
+// function is the vendor's own, and no model here knows it.
+func (q *ResponsesRequest) tool(space jsontext.Value) error {
+	var t tool
+	var inner []tool
+	kind := ""
+	before := q.tools
+	err := q.object(func(name []byte) (err error) {
+		switch string(name) {
+		case "type":
+			kind, err = q.word()
+		case "name":
+			t.name, err = q.optional()
+		case "description":
+			t.description, err = q.optional()
+		case "parameters":
+			t.schema, err = q.optional()
+		case "strict":
+			t.strict, err = q.optional()
+		case "tools":
+			if space != nil || q.dec.PeekKind() != '[' {
+				return q.dec.SkipValue()
+			}
+			q.tools = nil
+			err = q.each(func() error { return q.tool(jsontext.Value(`""`)) }) // its name may come later
+			inner, q.tools = q.tools, before
+		default:
+			err = q.dec.SkipValue()
+		}
+		return err
+	})
+	switch {
+	case err != nil:
+		return err
+	case kind == "namespace" && t.name.Kind() == '"':
+		for i := range inner {
+			inner[i].space = t.name
+		}
+		q.tools = append(q.tools, inner...)
+		return nil
+	case kind != "function":
+		return nil
+	case t.name.Kind() != '"':
+		return q.refuse("a tool has a name, which is a string")
+	case t.schema != nil && t.schema.Kind() != '{':
+		return q.refuse("a tool's parameters are an object")
+	}
+	t.space = space
+	q.tools = append(q.tools, t)
+	return nil
+}
+
+// toolChoice reads tool_choice: a word, a function, or which tools are allowed.
+// A tool of the vendor's cannot be chosen, since there are none.
+func (q *ResponsesRequest) toolChoice() error {
+	switch q.dec.PeekKind() {
+	case 'n':
+		return q.dec.SkipValue()
+	case '"':
+		kind, err := q.word()
+		if err != nil {
+			return err
+		}
+		return q.choose(kind)
+	}
+	var kind, mode string
+	var name jsontext.Value
+	names := []jsontext.Value{}
+	err := q.object(func(member []byte) (err error) {
+		switch string(member) {
+		case "type":
+			kind, err = q.word()
+		case "mode":
+			mode, err = q.word()
+		case "name":
+			name, err = q.text()
+		case "tools":
+			err = q.each(func() error {
+				return q.object(func(member []byte) error {
+					if string(member) != "name" {
+						return q.dec.SkipValue()
+					}
+					name, err := q.text()
+					names = append(names, name)
+					return err
+				})
+			})
+		default:
+			err = q.dec.SkipValue()
+		}
+		return err
+	})
+	switch {
+	case err != nil:
+		return err
+	case kind == "function" && name == nil:
+		return q.refuse("a choice of the type function names it")
+	case kind == "function":
+		q.choice.kind, q.choice.name = "tool", name
+		q.allowed = &[]jsontext.Value{name}
+		q.echo.choice = (&chatBody{}).put(`{"type":"function","name":`, name, `}`)
+	case kind == "allowed_tools":
+		if mode == "" {
+			mode = "auto"
+		}
+		if err := q.choose(mode); err != nil {
+			return err
+		}
+		q.allowed = &names
+		c := chatBody{}
+		c.raw(`{"type":"allowed_tools","mode":"` + mode + `","tools":[`)
+		for _, name := range names {
+			c.comma()
+			c.put(`{"type":"function","name":`, name, `}`)
+		}
+		q.echo.choice = c.put(`]`, nil, `}`)
+	}
+	return nil
+}
+
+// choose takes a word of tool_choice.
+func (q *ResponsesRequest) choose(kind string) error {
+	switch kind {
+	case "auto", "none":
+		q.choice.kind = kind
+	case "required":
+		q.choice.kind = "any"
+	default:
+		return q.refuse("must be auto, none, required or an object")
+	}
+	if kind == "none" {
+		q.allowed = &[]jsontext.Value{}
+	}
+	q.echo.choice = jsontext.Value(`"` + kind + `"`)
+	return nil
+}
+
+// allows reports whether the model may call the tool.
+func (q *ResponsesRequest) allows(name []byte) bool {
+	if q.allowed == nil {
+		return true
+	}
+	for _, one := range *q.allowed {
+		if one.Kind() == '"' && bytes.Equal(unquote(one), name) {
+			return true
+		}
+	}
+	return false
+}
+
+// nameTools gives each function the name that machines know it by: its own, with
+// its namespace in front where that name is taken. What is not allowed the model
+// is not shown: few engines know a way to forbid it.
+func (q *ResponsesRequest) nameTools() {
+	shown := q.tools[:0:0]
+	taken := make(map[string]bool, len(q.tools))
+	for i := range q.tools {
+		t := &q.tools[i]
+		name := string(unquote(t.name))
+		if t.space != nil && taken[name] {
+			name = string(unquote(t.space)) + "__" + name
+		}
+		taken[name] = true
+		t.own, t.name = t.name, appendString(nil, name)
+		if q.allows(unquote(t.own)) {
+			shown = append(shown, *t)
+		}
+	}
+	q.known, q.tools = q.tools, shown
+}
+
+// toolNamed is the name by which machines know the tool that its caller calls so.
+func (q *ResponsesRequest) toolNamed(name, space jsontext.Value) jsontext.Value {
+	for i := range q.known {
+		if t := &q.known[i]; bytes.Equal(t.own, name) && bytes.Equal(t.space, space) {
+			return t.name
+		}
+	}
+	return name
+}
+
+// called is the tool that a machine calls so, as its caller knows it; ok is false
+// where the caller allows no such call.
+func (q *ResponsesRequest) called(name jsontext.Value) (own, space jsontext.Value, ok bool) {
+	plain := unquote(name)
+	own = name
+	for i := range q.known {
+		if t := &q.known[i]; bytes.Equal(unquote(t.name), plain) {
+			own, space = t.own, t.space
+			break
+		}
+	}
+	return own, space, q.allows(unquote(own))
+}
+
+// responseOf is the id of the response that an item of ours belongs to; empty
+// for an id that is not of our making. Items are named after their response, so
+// that a reference to one is enough to find it.
+func responseOf(item string) string {
+	_, own, ok := strings.Cut(item, "_")
+	own, number, numbered := strings.Cut(own, "_")
+	number = strings.TrimPrefix(number, "i")
+	if _, err := strconv.ParseUint(number, 10, 31); !ok || !numbered || err != nil || own == "" {
+		return ""
+	}
+	return "resp_" + own
+}

@@ -1,0 +1,313 @@
+package dialect
+
+import (
+	"bytes"
+	"crypto/rand"
+	"errors"
+	"io"
+	"mime"
+	"mime/multipart"
+	"net/textproto"
+	"os"
+	"path"
+	"slices"
+	"strconv"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/kith/kith/internal/fault"
+	"github.com/kith/kith/internal/fleet"
+)
+
+// Bounds of a transcription form beside its sound.
+const (
+	// FormRoom is how many bytes a form may be longer than its sound.
+	FormRoom = 1 << 20
+
+	maxFormParts  = 64
+	maxFormHeader = 16 << 10 // bytes of one part's header
+	maxFormValue  = 64 << 10 // bytes of one part that is not the sound
+)
+
+// transcriptFormats are the words of response_format (decisions 5).
+var transcriptFormats = []string{"json", "text", "srt", "verbose_json", "vtt"}
+
+// soundTypes are the kinds of file that engines tell apart by their names, and
+// the media type each is sent as.
+var soundTypes = map[string]string{
+	".flac": "audio/flac", ".m4a": "audio/mp4", ".mp3": "audio/mpeg", ".mp4": "audio/mp4", ".mpeg": "audio/mpeg",
+	".mpga": "audio/mpeg", ".oga": "audio/ogg", ".ogg": "audio/ogg", ".opus": "audio/ogg", ".wav": "audio/wav", ".webm": "audio/webm",
+}
+
+// Field is one part of a form that is not its sound.
+type Field struct{ Name, Value string }
+
+// Transcription is the form of a transcription call: what it asks for in
+// memory, its sound in a file. Every hop writes the form anew (Encode), so that
+// nothing of the caller's own framing, file name or media type passes.
+type Transcription struct {
+	Model       fleet.ModelID // never empty; perhaps not Valid
+	Language    string        // empty: the engine finds out
+	Prompt      string
+	Format      string   // of the answer: a word of decisions 5
+	Temperature string   // a number from 0 to 1; empty: not said
+	Granularity []string // of word and segment
+	Stream      bool
+	Others      []Field // what else was sent, in its order
+
+	extension string // with its dot, a key of soundTypes; empty: not told
+	sound     *os.File
+	size      int64
+}
+
+// ReadTranscription reads a form, its parts in any order, and writes its sound
+// to spool, an empty file that the form owns from then on, also when an error
+// is returned: Close closes it. A sound longer than limit bytes is
+// request_too_large as soon as that byte came; every other error is
+// invalid_request, where it is not one of reading body or writing spool.
+func ReadTranscription(contentType string, body io.Reader, spool *os.File, limit int64) (*Transcription, error) {
+	t := &Transcription{Format: transcriptFormats[0], sound: spool}
+	media, params, err := mime.ParseMediaType(contentType)
+	if err != nil || media != "multipart/form-data" || params["boundary"] == "" {
+		return t, fault.New(fault.InvalidRequest, "send the request as multipart/form-data with a boundary, the sound in the part named file")
+	}
+	from := &gauge{src: body}
+	parts := multipart.NewReader(from, params["boundary"])
+	seen := map[string]bool{}
+	for n := 0; ; n++ {
+		from.left = maxFormHeader
+		part, err := parts.NextRawPart()
+		if err == io.EOF && n > 0 {
+			break
+		}
+		if err != nil {
+			return t, from.told(malformed("cannot find the end of a part"))
+		}
+		name := part.FormName()
+		switch {
+		case n == maxFormParts:
+			return t, malformed("it has more than %d parts", maxFormParts)
+		case name == "":
+			return t, malformed("a part has no name")
+		case encoded(part.Header):
+			return t, malformed("the part %q is in a transfer encoding; send it as it is", name)
+		case single(name) && seen[name]:
+			return t, malformed("the part %q comes twice", name).WithParam(name)
+		}
+		seen[name] = true
+		if name == "file" {
+			from.left = limit + maxFormHeader
+			err = t.readSound(part, limit)
+		} else {
+			from.left = maxFormValue + maxFormHeader
+			err = t.readField(name, part)
+		}
+		if err != nil {
+			return t, from.told(err)
+		}
+	}
+	return t, t.check()
+}
+
+// malformed is the fault of a form that cannot be read.
+func malformed(format string, args ...any) *fault.Fault {
+	return fault.New(fault.InvalidRequest, "the multipart form is malformed: "+format, args...)
+}
+
+// encoded reports whether a part is not as it is: nobody sends that, and
+// readers differ on it.
+func encoded(h textproto.MIMEHeader) bool {
+	switch strings.ToLower(h.Get("Content-Transfer-Encoding")) {
+	case "", "binary", "8bit", "7bit":
+		return false
+	}
+	return true
+}
+
+// single reports whether a part may come only once: readers differ on which of
+// two would count.
+func single(name string) bool {
+	switch name {
+	case "file", "model", "language", "prompt", "response_format", "temperature", "stream":
+		return true
+	}
+	return false
+}
+
+// gauge lets only so many bytes through to the multipart reader, which holds a
+// part's header in memory, and remembers why its source ended.
+type gauge struct {
+	src  io.Reader
+	left int64
+	err  error // of src, other than its end
+}
+
+var errGauge = errors.New("more than a part may have")
+
+func (g *gauge) Read(p []byte) (int, error) {
+	if g.left <= 0 {
+		return 0, errGauge
+	}
+	n, err := g.src.Read(p[:min(int64(len(p)), g.left)])
+	g.left -= int64(n)
+	if err != nil && err != io.EOF {
+		g.err = err
+	}
+	return n, err
+}
+
+// told is err, unless the source broke: then that.
+func (g *gauge) told(err error) error {
+	if g.err != nil {
+		return g.err
+	}
+	return err
+}
+
+func (t *Transcription) readSound(part *multipart.Part, limit int64) error {
+	t.extension = strings.ToLower(path.Ext(part.FileName()))
+	if _, known := soundTypes[t.extension]; !known {
+		t.extension = ""
+	}
+	size, err := io.Copy(t.sound, io.LimitReader(part, limit+1))
+	switch {
+	case size > limit:
+		return fault.New(fault.RequestTooLarge, "the sound is larger than %d bytes: send less", limit).WithParam("file")
+	case err != nil && errors.As(err, new(*os.PathError)): // the spool's, not the form's
+		return err
+	case err != nil:
+		return malformed("its sound is cut short").WithParam("file")
+	case size == 0:
+		return fault.New(fault.InvalidRequest, "the part file holds no sound").WithParam("file")
+	}
+	t.size = size
+	return nil
+}
+
+func (t *Transcription) readField(name string, part *multipart.Part) error {
+	raw, err := io.ReadAll(io.LimitReader(part, maxFormValue+1))
+	value := string(raw)
+	switch {
+	case len(raw) > maxFormValue:
+		return malformed("the part %q is longer than %d bytes", name, maxFormValue)
+	case err != nil:
+		return malformed("the part %q is cut short", name)
+	case !utf8.ValidString(value):
+		return malformed("the part %q is not UTF-8", name)
+	}
+	switch name {
+	case "model":
+		t.Model = fleet.ModelID(value)
+	case "language":
+		t.Language = value
+	case "prompt":
+		t.Prompt = value
+	case "response_format":
+		t.Format = value
+	case "temperature":
+		t.Temperature = value
+	case "timestamp_granularities[]", "timestamp_granularities":
+		t.Granularity = append(t.Granularity, value)
+	case "stream":
+		switch strings.ToLower(value) {
+		case "true", "1":
+			t.Stream = true
+		case "false", "0", "":
+		default:
+			return fault.New(fault.InvalidRequest, "stream must be true or false").WithParam("stream")
+		}
+	default:
+		t.Others = append(t.Others, Field{name, value})
+	}
+	return nil
+}
+
+// check refuses values that no engine takes; it quotes none of them.
+func (t *Transcription) check() error {
+	wrong := func(param, rule string) error {
+		return fault.New(fault.InvalidRequest, "%s %s", param, rule).WithParam(param)
+	}
+	switch {
+	case t.size == 0:
+		return wrong("file", "is missing: send the sound as the part named file")
+	case t.Model == "":
+		return wrong("model", "is missing: set it to an id that GET /v1/models lists")
+	case !slices.Contains(transcriptFormats, t.Format):
+		return wrong("response_format", "must be one of "+strings.Join(transcriptFormats, ", "))
+	case len(t.Language) > 32 || strings.ContainsFunc(t.Language, func(r rune) bool {
+		return !(r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r == '-')
+	}):
+		return wrong("language", "must be the code of a language, as in en")
+	}
+	for _, g := range t.Granularity {
+		if g != "word" && g != "segment" {
+			return wrong("timestamp_granularities", "must be word or segment")
+		}
+	}
+	if t.Temperature == "" {
+		return nil
+	}
+	n, err := strconv.ParseFloat(t.Temperature, 64)
+	if err != nil || !(n >= 0 && n <= 1) {
+		return wrong("temperature", "must be a number from 0 to 1")
+	}
+	t.Temperature = strconv.FormatFloat(n, 'f', -1, 64)
+	return nil
+}
+
+// Head is what the edge knows every call by.
+func (t *Transcription) Head() Head { return Head{Model: t.Model, Stream: t.Stream} }
+
+// Close gives the sound's file back; whoever still reads it gets an error.
+func (t *Transcription) Close() error { return t.sound.Close() }
+
+// asked is the format that machines and engines are asked for: one that all of
+// the caller's can be made of. Most engines know no other.
+func (t *Transcription) asked() string {
+	if t.Stream || t.Format == "json" || t.Format == "text" {
+		return "json"
+	}
+	return "verbose_json"
+}
+
+// Encode is the form as the next hop gets it: its media type and length, and a
+// function that makes its bytes, from the beginning at each call. With others
+// the parts nobody here knows are in it; an engine gets those of its owner only.
+func (t *Transcription) Encode(others bool) (contentType string, length int64, body func() io.ReadCloser) {
+	var head bytes.Buffer
+	w := multipart.NewWriter(&head)
+	_ = w.SetBoundary("kith-" + rand.Text()) // it is a valid one; and nothing fails to be written to a Buffer
+	field := func(name, value string) {
+		if value != "" {
+			_ = w.WriteField(name, value)
+		}
+	}
+	field("model", string(t.Model))
+	field("response_format", t.asked())
+	field("language", t.Language)
+	field("prompt", t.Prompt)
+	field("temperature", t.Temperature)
+	for _, g := range t.Granularity {
+		field("timestamp_granularities[]", g)
+	}
+	if t.Stream {
+		field("stream", "true")
+	}
+	if others {
+		for _, f := range t.Others {
+			field(f.Name, f.Value)
+		}
+	}
+	media := soundTypes[t.extension]
+	if media == "" {
+		media = "application/octet-stream"
+	}
+	_, _ = w.CreatePart(textproto.MIMEHeader{
+		"Content-Disposition": {`form-data; name="file"; filename="audio` + t.extension + `"`},
+		"Content-Type":        {media},
+	})
+	tail := "\r\n--" + w.Boundary() + "--\r\n"
+	return w.FormDataContentType(), int64(head.Len()) + t.size + int64(len(tail)), func() io.ReadCloser {
+		return io.NopCloser(io.MultiReader(bytes.NewReader(head.Bytes()), io.NewSectionReader(t.sound, 0, t.size), strings.NewReader(tail)))
+	}
+}

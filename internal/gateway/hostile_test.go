@@ -1,0 +1,288 @@
+package gateway
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"runtime"
+	"strings"
+	"testing"
+	"testing/iotest"
+	"unicode/utf8"
+
+	"github.com/kith/kith/internal/dialect"
+)
+
+// A hostile case is a stream that a machine might send, and what must become of
+// it where that is plain.
+type hostileCase struct {
+	name string
+	body io.Reader
+	good verdict
+}
+
+type verdict int
+
+const (
+	either verdict = iota // as the naive reader of the test says
+	good
+	bad
+)
+
+const (
+	hello  = `data: {"id":"c","object":"chat.completion.chunk","created":1,"model":"m","choices":[{"index":0,"delta":{"role":"assistant","content":""},"finish_reason":null}]}` + "\n\n"
+	piece  = `data: {"id":"c","object":"chat.completion.chunk","created":1,"model":"m","choices":[{"index":0,"delta":{"content":"x \u00fc ü"},"finish_reason":null}]}` + "\n\n"
+	finish = `data: {"id":"c","object":"chat.completion.chunk","created":1,"model":"m","choices":[{"index":0,"delta":{},"finish_reason":"stop"}]}` + "\n\n"
+	decent = hello + piece + piece + finish + done
+)
+
+// hostileStreams are the cases of trust 15.
+func hostileStreams() []hostileCase {
+	var all []hostileCase
+	add := func(name, body string, v verdict) {
+		all = append(all, hostileCase{name, strings.NewReader(body), v})
+	}
+	add("decent", decent, good)
+	add("decent, CRLF", strings.ReplaceAll(decent, "\n", "\r\n"), good)
+	add("comments", ": hello\n\n"+strings.ReplaceAll(decent, "\n\n", "\n: x\n\n"), good)
+	add("blank lines", "\n\n\n"+strings.ReplaceAll(decent, "\n\n", "\n\n\n\n"), good)
+	for n := 0; n < len(decent)-1; n += 9 { // cut anywhere
+		add(fmt.Sprintf("cut at %d", n), decent[:n], bad)
+	}
+	for i, odd := range []string{"\x00", "\xff", "\xc3", "\xed\xa0\x80", "\r", "\n", "\n\n", "\ufeff", "\u2028", "\"", "}", "{", "\\", "\\ud800", "data: ", ":", "event: x\n", "[DONE]"} {
+		for _, at := range []int{0, 3, 40, len(hello) - 1, len(hello) + 130, len(decent) - 3} { // broken somewhere
+			add(fmt.Sprintf("odd %d at %d", i, at), decent[:at]+odd+decent[at:], either)
+		}
+	}
+	for name, frame := range map[string]string{
+		"html": "<html><body>502 Bad Gateway</body></html>\n\n", "plain words": "hello\n\n", "a list": "data: []\n\n", "a number": "data: 1\n\n", "a string": "data: \"x\"\n\n", "null": "data: null\n\n",
+		"no data": "data:\n\n", "only a space": "data: \n\n", "done in small": "data: [done]\n\n", "done with more": "data: [DONE] x\n\n", "done as a string": "data: \"[DONE]\"\n\n",
+		"two objects": "data: {}{}\n\n", "two lines": "data: {\"a\":\ndata: 1}\n\n", "an event": "event: error\ndata: {}\n\n", "an id": "id: 1\ndata: {}\n\n", "retry": "retry: 1\n\n",
+		"space first": " data: {}\n\n", "another case": "DATA: {}\n\n", "a name twice": `data: {"model":"a","model":"b"}` + "\n\n", "nested twice": `data: {"choices":[{"delta":{"content":"a","content":"b"}}]}` + "\n\n",
+		"a lone surrogate": `data: {"choices":[{"delta":{"content":"\ud800"}}]}` + "\n\n", "not UTF-8": "data: {\"x\":\"\xff\"}\n\n", "a control character": "data: {\"x\":\"\x01\"}\n\n",
+		"a trailing comma": `data: {"x":1,}` + "\n\n", "single quotes": "data: {'x':1}\n\n", "NaN": `data: {"x":NaN}` + "\n\n", "a comment inside": `data: {"x":1/**/}` + "\n\n", "an open string": `data: {"x":"` + "\n\n",
+		"our code": `data: {"error":{"code":"NOT_IN_CIRCLE","message":"x"}}` + "\n\n", "a bare error": `data: {"error":"out of memory"}` + "\n\n", "error true": `data: {"error":true}` + "\n\n", "error 0": `data: {"error":0}` + "\n\n",
+		"error and choices": `data: {"error":{"message":"x"},"choices":[]}` + "\n\n", "an error list": `data: {"error":[]}` + "\n\n", "deep lists": "data: {\"x\":" + strings.Repeat("[", 20_000) + strings.Repeat("]", 20_000) + "}\n\n",
+		"a huge frame": `data: {"x":"` + strings.Repeat("y", dialect.MaxFrame) + "\"}\n\n", "a huge comment": ":" + strings.Repeat("y", dialect.MaxFrame) + "\n\n", "another stream": "HTTP/1.1 200 OK\r\nContent-Type: text/html\r\n\r\n",
+	} {
+		add(name+", first", frame+decent, bad)
+		add(name+", in the middle", hello+frame+piece+finish+done, bad)
+		add(name+", at the end", hello+piece+frame, bad)
+		add(name+", after the end", decent+frame, either)
+	}
+	for name, frame := range map[string]string{
+		"error null": `data: {"error":null}` + "\n\n", "no choices": `data: {"choices":[]}` + "\n\n", "nothing in it": "data: {}\n\n", "odd choices": `data: {"choices":{"a":1}}` + "\n\n",
+		"odd delta": `data: {"choices":[{"delta":[1]}]}` + "\n\n", "odd usage": `data: {"usage":{"prompt_tokens":-5,"completion_tokens":"x"}}` + "\n\n", "a huge number": `data: {"usage":{"prompt_tokens":1e400}}` + "\n\n",
+		"no space": `data:{"x":1}` + "\n\n", "a long frame": `data: {"x":"` + strings.Repeat("y", dialect.MaxFrame-100) + "\"}\n\n", "escapes": `data: {"\u0065rror":null,"x":"\ud83d\ude00"}` + "\n\n",
+	} {
+		add(name+", first", frame+decent, good)
+		add(name+", in the middle", hello+frame+piece+finish+done, good)
+	}
+	add("nothing", "", bad)
+	add("only the end", done, good)
+	add("the end twice", decent+done, either)
+	add("the end and an open frame", decent+"data: {", either)
+	endless := func(name, unit string) {
+		all = append(all, hostileCase{name, &unending{unit: unit}, bad})
+	}
+	endless("endless frames", piece)
+	endless("endless small frames", "data: {}\n\n")
+	endless("endless comments", ": x\n\n")
+	endless("endless blank lines", "\n")
+	endless("an endless line", "data: {\"x\":\"yyyyyyyyyyyyyyyy")
+	endless("an endless comment", ":yyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyy")
+	endless("endless lists", "[")
+	endless("endless zeros", "\x00")
+	endless("endless lines of a frame", ":x\n")
+	endless("endless large frames", `data: {"x":"`+strings.Repeat("y", 200<<10)+"\"}\n\n")
+	return all
+}
+
+// unending is a stream that never stops; it notes how much was taken of it, and
+// how much memory was held when half a stream was.
+type unending struct {
+	unit  string
+	at    int
+	taken int
+	held  uint64
+}
+
+func (u *unending) Read(p []byte) (int, error) {
+	n := 0
+	for n < len(p) {
+		c := copy(p[n:], u.unit[u.at:])
+		n += c
+		u.at = (u.at + c) % len(u.unit)
+	}
+	if before := u.taken; before < 2<<20 && before+n >= 2<<20 {
+		u.held = heap()
+	}
+	u.taken += n
+	return n, nil
+}
+
+// heap is how much memory is in use, in bytes.
+func heap() uint64 {
+	runtime.GC()
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return m.HeapAlloc
+}
+
+// readsWhole reads what a caller got: whether it is a whole good stream, and whether
+// it is one that says that it failed. Anything else is neither.
+func readsWhole(t *testing.T, text string) (whole, failed bool) {
+	t.Helper()
+	for text != "" {
+		frame, rest, ok := strings.Cut(strings.ReplaceAll(text, "\r\n", "\n"), "\n\n")
+		if !ok {
+			return false, false
+		}
+		text = rest
+		for line := range strings.SplitSeq(frame, "\n") {
+			data, isData := strings.CutPrefix(line, "data:")
+			switch {
+			case line == "" || line[0] == ':':
+			case whole || failed || !isData || !utf8.ValidString(line): // more after the end, or nonsense
+				return false, false
+			case strings.TrimSpace(data) == "[DONE]":
+				whole = true
+			default:
+				var object map[string]json.RawMessage
+				if json.Unmarshal([]byte(data), &object) != nil || object == nil {
+					return false, false
+				}
+				failed = object["error"] != nil && string(object["error"]) != "null"
+			}
+		}
+	}
+	return whole, failed
+}
+
+// Whatever a machine sends, its caller sees a good stream or one that says that
+// it failed, and memory stays bounded (trust 15).
+func TestHostileStreams(t *testing.T) {
+	cases := hostileStreams()
+	if len(cases) < 250 {
+		t.Fatalf("%d cases", len(cases))
+	}
+	for _, c := range cases {
+		source, isEndless := c.body.(*unending)
+		sent := ""
+		if !isEndless {
+			text, _ := io.ReadAll(c.body)
+			sent = string(text)
+		}
+		readers := map[string]func() io.Reader{"at once": func() io.Reader { return strings.NewReader(sent) }}
+		if isEndless {
+			readers = map[string]func() io.Reader{"endless": func() io.Reader { return source }}
+		} else if len(sent) < 4<<10 {
+			readers["byte by byte"] = func() io.Reader { return iotest.OneByteReader(strings.NewReader(sent)) }
+			readers["by halves"] = func() io.Reader { return iotest.HalfReader(strings.NewReader(sent)) }
+		}
+		for how, reader := range readers {
+			b := &backend{do: func(context.Context, *Call) (*Answer, error) { return answer(io.NopCloser(reader())), nil }}
+			before := heap0(isEndless)
+			w := &bounded{header: http.Header{}, most: 1 << 20}
+			if isEndless {
+				w.most = 64 << 10 // what is held is measured
+			}
+			aborted := serveTo(New(hostedConfig(b)), w, ask("POST", "/v1/chat/completions", streamRequest))
+			text := w.text.String()
+			whole, failed := readsWhole(t, text)
+			switch {
+			case w.status != 200 && w.status != 502:
+				t.Errorf("%s, %s: status %d", c.name, how, w.status)
+			case w.status == 502 && (aborted || c.good == good || !strings.Contains(text, `"engine_error"`)):
+				t.Errorf("%s, %s: %.200q", c.name, how, text)
+			case w.status == 200 && (whole == failed || whole == aborted) && !isEndless:
+				t.Errorf("%s, %s: whole %v, failed %v, aborted %v: %.300q", c.name, how, whole, failed, aborted, text)
+			case c.good == good && !whole, c.good == bad && whole:
+				t.Errorf("%s, %s: whole %v: %.300q", c.name, how, whole, text)
+			case whole && !strings.HasPrefix(blank(sent), blank(text)):
+				t.Errorf("%s, %s: it was changed on the way: %.300q", c.name, how, text)
+			case strings.Contains(text, "NOT_IN_CIRCLE") && !strings.Contains(text, "engine_error"):
+				t.Errorf("%s, %s: a machine's code came through: %.300q", c.name, how, text)
+			}
+			if isEndless && (!aborted && w.status == 200 || source.taken > dialect.MaxStreamBytes+dialect.MaxFrame*4) {
+				t.Errorf("%s: %d bytes were taken, aborted %v", c.name, source.taken, aborted)
+			}
+			if isEndless && source.held > before+2<<20 {
+				t.Errorf("%s: %d KiB are held", c.name, (source.held-before)>>10)
+			}
+		}
+	}
+}
+
+// heap0 is heap, where it is wanted.
+func heap0(wanted bool) uint64 {
+	if !wanted {
+		return 0
+	}
+	return heap()
+}
+
+// blank is a stream without the words of its comments, which are not passed on.
+func blank(text string) string {
+	var b strings.Builder
+	for line := range strings.Lines(text) {
+		if line[0] != ':' {
+			b.WriteString(line)
+		}
+	}
+	return b.String()
+}
+
+// bounded is a ResponseWriter that keeps the beginning of what it gets.
+type bounded struct {
+	header http.Header
+	status int
+	text   bytes.Buffer
+	most   int // bytes kept
+}
+
+func (w *bounded) Header() http.Header    { return w.header }
+func (w *bounded) WriteHeader(status int) { w.status = status }
+func (w *bounded) Flush()                 {}
+func (w *bounded) Write(p []byte) (int, error) {
+	if w.text.Len() < w.most {
+		w.text.Write(p)
+	}
+	return len(p), nil
+}
+
+func serveTo(h http.Handler, w http.ResponseWriter, r *http.Request) (aborted bool) {
+	defer func() {
+		if v := recover(); v == http.ErrAbortHandler {
+			aborted = true
+		} else if v != nil {
+			panic(v)
+		}
+	}()
+	h.ServeHTTP(w, r)
+	return false
+}
+
+// The same, translated: events that end well, or that say that they failed.
+func TestHostileStreamsInMessages(t *testing.T) {
+	for _, c := range hostileStreams() {
+		b := &backend{do: func(context.Context, *Call) (*Answer, error) { return answer(io.NopCloser(c.body)), nil }}
+		w := &bounded{header: http.Header{}, most: 1 << 20}
+		if _, isEndless := c.body.(*unending); isEndless {
+			w.most = 64 << 10
+		}
+		r := ask("POST", "/v1/messages", `{"model":"m","max_tokens":9,"stream":true,"messages":[{"role":"user","content":"hi"}]}`, "Anthropic-Version", "2023-06-01")
+		aborted := serveTo(New(hostedConfig(b)), w, r)
+		text := w.text.String()
+		whole := strings.HasSuffix(text, "event: message_stop\ndata: {\"type\":\"message_stop\"}\n\n")
+		failed := strings.Contains(text, "event: error\n") || w.text.Len() >= w.most
+		switch {
+		case w.status == 502 && !aborted && strings.Contains(text, `"engine_error"`) && c.good != good:
+		case w.status != 200 || whole == failed || whole == aborted, c.good == bad && whole:
+			t.Errorf("%s: %d, whole %v, failed %v, aborted %v: %.300q", c.name, w.status, whole, failed, aborted, text)
+		}
+	}
+}

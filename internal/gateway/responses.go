@@ -1,0 +1,163 @@
+package gateway
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"net/http"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/kith/kith/internal/dialect"
+	"github.com/kith/kith/internal/fault"
+	"github.com/kith/kith/internal/fleet"
+)
+
+// Turns is where the turns of the responses dialect are kept, each for its member
+// alone and under its response's id, which is all that opens it (decisions 5).
+type Turns struct {
+	// Keep keeps a turn; an error means that it is not kept.
+	Keep func(ctx context.Context, member fleet.MemberID, response string, turn []byte) error
+	// Load is a kept turn, nil where there is none of that id for the member. Its
+	// errors are *fault.Fault.
+	Load func(ctx context.Context, member fleet.MemberID, response string) ([]byte, error)
+	// Forget drops a kept turn and reports whether there was one. Its errors are
+	// *fault.Fault.
+	Forget func(ctx context.Context, member fleet.MemberID, response string) (bool, error)
+}
+
+// keepLimit is how long keeping a turn may hold up the end of an answer.
+const keepLimit = 2 * time.Second
+
+// respond reads the body of a call in the responses dialect: as that of a chat
+// call, and as the beginning of its answer.
+func (x *exchange) respond(body []byte) (dialect.Head, []byte, error) {
+	q, err := dialect.ReadResponses(body)
+	if err != nil {
+		return dialect.Head{}, nil, err
+	}
+	if err := q.Resolve(x.loadTurn); err != nil {
+		return dialect.Head{}, nil, err
+	}
+	chat, err := q.Chat()
+	if err == nil && int64(len(chat)) > x.g.Limits.Body+translationRoom {
+		err = tooLargeForMachines()
+	}
+	if err != nil {
+		return dialect.Head{}, nil, err
+	}
+	// Not of the correlation id: that stands in logs, and who knows a response's id
+	// can open its turn.
+	x.response = q.Answer(rand.Text(), x.arrived, q.Stores() && x.g.Turns != nil)
+	return q.Head, chat, nil
+}
+
+// loadTurn is a turn of the caller's, or nil.
+func (x *exchange) loadTurn(response string) ([]byte, error) {
+	if x.g.Turns == nil {
+		return nil, nil
+	}
+	return x.g.Turns.Load(x.r.Context(), x.caller.Member, response)
+}
+
+// conclude keeps the turn and is the end of the answer, which says whether it
+// was kept: an answer never fails because it could not be.
+func (x *exchange) conclude() []byte {
+	now := time.Now()
+	turn := x.response.Turn(now)
+	if turn == nil {
+		return x.response.Finish(now, false)
+	}
+	ctx, cancel := context.WithTimeout(x.r.Context(), keepLimit)
+	defer cancel()
+	err := x.g.Turns.Keep(ctx, x.caller.Member, x.response.ID(), turn)
+	if err != nil && !errors.Is(err, context.Canceled) {
+		x.g.Log.Warn("cannot keep a turn; its caller is told that it was not stored", "id", x.id, "error", err)
+	}
+	return x.response.Finish(now, err == nil)
+}
+
+// turnNamed is the kept turn that the path names, with its response's id.
+func (x *exchange) turnNamed() (id string, turn []byte, err error) {
+	id = x.route.argument(x.r.URL.Path)
+	if turn, err = x.loadTurn(id); err == nil && turn == nil {
+		err = noSuchResponse()
+	}
+	return id, turn, err
+}
+
+func noSuchResponse() error {
+	return fault.New(fault.PreviousResponseNotFound, "no such response is kept for you: it is unknown, has expired, was not stored or was deleted").WithParam("response_id")
+}
+
+// oneResponse serves GET and DELETE of /v1/responses/{id}.
+func (x *exchange) oneResponse() error {
+	if x.r.Method == http.MethodDelete {
+		return x.deleteResponse()
+	}
+	if x.r.URL.Query().Get("stream") == "true" {
+		return fault.New(fault.InvalidRequest, "a kept response is not streamed again: leave stream away").WithParam("stream")
+	}
+	_, turn, err := x.turnNamed()
+	if err != nil {
+		return err
+	}
+	object, err := dialect.KeptResponse(turn)
+	if err != nil {
+		return err
+	}
+	return x.writeDocument(object)
+}
+
+func (x *exchange) deleteResponse() error {
+	id, there := x.route.argument(x.r.URL.Path), false
+	if x.g.Turns != nil {
+		var err error
+		if there, err = x.g.Turns.Forget(x.r.Context(), x.caller.Member, id); err != nil {
+			return err
+		}
+	}
+	if !there {
+		return noSuchResponse()
+	}
+	return x.writeJSON(struct {
+		ID      string `json:"id"`
+		Object  string `json:"object"`
+		Deleted bool   `json:"deleted"`
+	}{id, "response", true})
+}
+
+// inputItems serves GET /v1/responses/{id}/input_items.
+func (x *exchange) inputItems() error {
+	query := x.r.URL.Query()
+	page := dialect.InputPage{After: query.Get("after"), Limit: 20}
+	if text := query.Get("limit"); text != "" {
+		n, err := strconv.Atoi(text)
+		if err != nil || n < 1 || n > 100 {
+			return fault.New(fault.InvalidRequest, "limit must be a whole number from 1 to 100").WithParam("limit")
+		}
+		page.Limit = n
+	}
+	switch order := query.Get("order"); order {
+	case "", "desc":
+	case "asc":
+		page.Ascending = true
+	default:
+		return fault.New(fault.InvalidRequest, "order must be asc or desc").WithParam("order")
+	}
+	_, turn, err := x.turnNamed()
+	if err != nil {
+		return err
+	}
+	list, err := dialect.AppendInputs(nil, turn, page)
+	if err != nil {
+		return err
+	}
+	return x.writeDocument(list)
+}
+
+// argument is the part of the path that the route leaves open.
+func (r *route) argument(path string) string {
+	return strings.TrimSuffix(strings.TrimPrefix(path, r.path), r.tail)
+}

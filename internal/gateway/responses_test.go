@@ -1,0 +1,422 @@
+package gateway
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"log/slog"
+	"net/http"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/go-json-experiment/json"
+
+	"github.com/kith/kith/internal/dialect"
+	"github.com/kith/kith/internal/fault"
+	"github.com/kith/kith/internal/fleet"
+)
+
+const (
+	responsesRequest = `{"model":"m","input":"canary"}`
+	responsesStream  = `{"model":"m","stream":true,"input":"canary"}`
+)
+
+// shelf keeps turns in memory, as Turns.
+type shelf struct {
+	turns map[string]string // by member and response
+	err   error             // of everything
+}
+
+func newShelf() *shelf { return &shelf{turns: map[string]string{}} }
+
+func (s *shelf) kept() *Turns {
+	return &Turns{
+		Keep: func(_ context.Context, member fleet.MemberID, id string, turn []byte) error {
+			if s.err == nil {
+				s.turns[string(member)+id] = string(turn)
+			}
+			return s.err
+		},
+		Load: func(_ context.Context, member fleet.MemberID, id string) ([]byte, error) {
+			turn, ok := s.turns[string(member)+id]
+			if s.err != nil || !ok {
+				return nil, s.err
+			}
+			return []byte(turn), nil
+		},
+		Forget: func(_ context.Context, member fleet.MemberID, id string) (bool, error) {
+			_, ok := s.turns[string(member)+id]
+			delete(s.turns, string(member)+id)
+			return ok && s.err == nil, s.err
+		},
+	}
+}
+
+// stateful is a hosted configuration that keeps turns, for two members.
+func stateful(b Backend, s *shelf) Config {
+	c := hostedConfig(b)
+	c.Turns = s.kept()
+	c.Identify = func(ctx context.Context, secret string) (Caller, error) {
+		if secret == "kith_test_eve" {
+			return Caller{Member: "mem_eve", Name: "eve", KeyID: "key_eve"}, nil
+		}
+		return keys(ctx, secret)
+	}
+	return c
+}
+
+// object is a response object as these tests read it.
+type object struct {
+	ID       string  `json:"id"`
+	Status   string  `json:"status"`
+	Store    bool    `json:"store"`
+	Previous *string `json:"previous_response_id"`
+	Output   []struct {
+		ID      string `json:"id"`
+		Content []struct {
+			Text string `json:"text"`
+		} `json:"content"`
+	} `json:"output"`
+}
+
+// readObject reads a response object.
+func readObject(t *testing.T, text string) object {
+	t.Helper()
+	var o object
+	if err := json.Unmarshal([]byte(text), &o); err != nil {
+		t.Fatalf("%v: %s", err, text)
+	}
+	return o
+}
+
+func TestResponsesRefusals(t *testing.T) {
+	c := stateful(answers(chatReply), newShelf())
+	c.Limits.Body = 200
+	h := New(c)
+	for name, c := range map[string]struct {
+		r      *http.Request
+		status int
+		code   fault.Code
+		param  string
+	}{
+		"no key":           {ask("POST", "/v1/responses", responsesRequest, "Authorization", ""), 401, fault.InvalidAPIKey, ""},
+		"x-api-key":        {ask("POST", "/v1/responses", responsesRequest, "Authorization", "", "X-Api-Key", goodKey), 401, fault.InvalidAPIKey, ""},
+		"no key to get":    {ask("GET", "/v1/responses/resp_1", "", "Authorization", ""), 401, fault.InvalidAPIKey, ""},
+		"method":           {ask("GET", "/v1/responses", ""), 405, fault.MethodNotAllowed, ""},
+		"method of one":    {ask("POST", "/v1/responses/resp_1", "{}"), 405, fault.MethodNotAllowed, ""},
+		"method of items":  {ask("DELETE", "/v1/responses/resp_1/input_items", ""), 405, fault.MethodNotAllowed, ""},
+		"no such part":     {ask("GET", "/v1/responses/resp_1/output", ""), 404, fault.RouteNotFound, ""},
+		"no id":            {ask("GET", "/v1/responses/", ""), 404, fault.RouteNotFound, ""},
+		"no id for items":  {ask("GET", "/v1/responses//input_items", ""), 404, fault.RouteNotFound, ""},
+		"v1 missing":       {ask("POST", "/responses", responsesRequest), 404, fault.RouteNotFound, ""},
+		"too large":        {ask("POST", "/v1/responses", `{"model":"m","input":"`+strings.Repeat("x", 300)+`"}`), 413, fault.RequestTooLarge, ""},
+		"broken JSON":      {ask("POST", "/v1/responses", `{"model":`), 400, fault.InvalidRequest, ""},
+		"no input":         {ask("POST", "/v1/responses", request), 400, fault.InvalidRequest, "input"},
+		"bad part":         {ask("POST", "/v1/responses", `{"model":"m","input":[{"role":"user","content":[{"type":"input_file"}]}]}`), 400, fault.InvalidRequest, "input.0"},
+		"impossible model": {ask("POST", "/v1/responses", strings.Replace(responsesRequest, `"m"`, `"a\u0000b"`, 1)), 404, fault.ModelNotFound, ""},
+		"unknown previous": {ask("POST", "/v1/responses", `{"model":"m","input":"x","previous_response_id":"resp_1"}`), 400, fault.PreviousResponseNotFound, "previous_response_id"},
+		"unknown item":     {ask("POST", "/v1/responses", `{"model":"m","input":[{"type":"item_reference","id":"msg_1_0"}]}`), 400, fault.PreviousResponseNotFound, "input.0.id"},
+		"unknown":          {ask("GET", "/v1/responses/resp_1", ""), 400, fault.PreviousResponseNotFound, "response_id"},
+		"unknown items":    {ask("GET", "/v1/responses/resp_1/input_items", ""), 400, fault.PreviousResponseNotFound, "response_id"},
+		"unknown to drop":  {ask("DELETE", "/v1/responses/resp_1", ""), 400, fault.PreviousResponseNotFound, "response_id"},
+		"streamed again":   {ask("GET", "/v1/responses/resp_1?stream=true", ""), 400, fault.InvalidRequest, "stream"},
+		"limit":            {ask("GET", "/v1/responses/resp_1/input_items?limit=101", ""), 400, fault.InvalidRequest, "limit"},
+		"order":            {ask("GET", "/v1/responses/resp_1/input_items?order=up", ""), 400, fault.InvalidRequest, "order"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w, _ := do(h, c.r)
+			got := checkFault(t, w, c.status, c.code)
+			if param := got.Error.Param; (param == nil) != (c.param == "") || param != nil && *param != c.param {
+				t.Errorf("%s", w.Body)
+			}
+		})
+	}
+	for code, status := range fault.Codes() {
+		w, _ := do(New(hostedConfig(refuses(fault.New(code, "why").AfterWait()))), ask("POST", "/v1/responses", responsesRequest))
+		if got := checkFault(t, w, status, code); got.Error.Reason != fault.WaitElapsed {
+			t.Errorf("%s", w.Body)
+		}
+	}
+}
+
+// Locally only an upstream may serve the dialect: its bytes are not translated,
+// and nothing is kept (S4).
+func TestResponsesOnTheLocalSurface(t *testing.T) {
+	var call *Call
+	h := New(localConfig(&backend{do: func(_ context.Context, asked *Call) (*Answer, error) {
+		call = asked
+		return nil, fault.New(fault.ModelNotFound, "nothing here serves it")
+	}}))
+	w, _ := do(h, ask("POST", "http://localhost:8701/v1/responses", responsesRequest))
+	checkFault(t, w, 404, fault.ModelNotFound)
+	endpoint, body := call.RequestFor(fleet.Endpoints(fleet.ChatCompletions))
+	if endpoint != fleet.Responses || string(body) != responsesRequest {
+		t.Errorf("%s %s", endpoint, body)
+	}
+	w, _ = do(h, ask("GET", "http://localhost:8701/v1/responses/resp_1", ""))
+	checkFault(t, w, 404, fault.RouteNotFound)
+}
+
+// A machine is asked in chat, whatever else it says it speaks: the state is the
+// hub's and no engine's.
+func TestResponsesUnary(t *testing.T) {
+	var call *Call
+	var out Outcome
+	s := newShelf()
+	c := stateful(&backend{do: func(_ context.Context, asked *Call) (*Answer, error) {
+		call = asked
+		asked.Trace.Route = "own; machine=box; owner=ann"
+		return answer(io.NopCloser(strings.NewReader(chatReply))), nil
+	}}, s)
+	c.Finished = func(_ *Call, o Outcome) { out = o }
+	w, aborted := do(New(c), ask("POST", "/v1/responses", responsesRequest))
+	got := readObject(t, w.Body.String())
+	if w.Code != 200 || aborted || w.Header().Get("Content-Type") != "application/json" || w.Header().Get("X-Kith-Route") == "" ||
+		got.Status != "completed" || !got.Store || got.Output[0].Content[0].Text != "Hello" || len(s.turns) != 1 {
+		t.Errorf("%d %v %s", w.Code, w.Header(), w.Body)
+	}
+	own := strings.TrimPrefix(got.ID, "resp_")
+	if len(own) < 26 || got.Output[0].ID != "msg_"+own+"_0" || strings.Contains(w.Header().Get("X-Correlation-Id"), own) {
+		t.Errorf("ids %s, %s", got.ID, got.Output[0].ID)
+	}
+	if out.TokensIn != 2 || out.TokensOut != 3 || !out.Reported || out.Status != 200 || out.Code != "" {
+		t.Errorf("%+v", out)
+	}
+	for _, speaks := range []fleet.EndpointSet{0, fleet.Endpoints(fleet.ChatCompletions), fleet.Endpoints(fleet.ChatCompletions, fleet.Responses)} {
+		endpoint, body := call.RequestFor(speaks)
+		if endpoint != fleet.ChatCompletions || string(body) != `{"model":"m","messages":[{"role":"user","content":"canary"}]}` {
+			t.Errorf("%s %s", endpoint, body)
+		}
+	}
+	again, _ := do(New(c), ask("POST", "/v1/responses", responsesRequest))
+	if readObject(t, again.Body.String()).ID == got.ID {
+		t.Error("two responses have one id")
+	}
+	w, _ = do(New(hostedConfig(answers("<html>"))), ask("POST", "/v1/responses", responsesRequest))
+	checkFault(t, w, 502, fault.EngineError)
+}
+
+func TestResponsesState(t *testing.T) {
+	s := newShelf()
+	var asked string
+	var log bytes.Buffer
+	c := stateful(&backend{do: func(_ context.Context, call *Call) (*Answer, error) {
+		_, body := call.RequestFor(0)
+		asked = string(body)
+		return answer(io.NopCloser(strings.NewReader(chatReply))), nil
+	}}, s)
+	c.Log = slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug}))
+	h := New(c)
+	as := func(key string) []string { return []string{"Authorization", "", "Authorization", "Bearer " + key} }
+	w, _ := do(h, ask("POST", "/v1/responses", responsesRequest))
+	first := readObject(t, w.Body.String())
+	told := w.Body.String()
+
+	w, _ = do(h, ask("GET", "/v1/responses/"+first.ID, ""))
+	if w.Code != 200 || w.Body.String() != told {
+		t.Errorf("%d %s", w.Code, w.Body)
+	}
+	w, _ = do(h, ask("GET", "/v1/responses/"+first.ID+"/input_items?order=asc&limit=1", ""))
+	if w.Code != 200 || !strings.Contains(w.Body.String(), `"data":[{"id":"msg_`) || !strings.Contains(w.Body.String(), `"content":[{"type":"input_text","text":"canary"}]`) {
+		t.Errorf("%d %s", w.Code, w.Body)
+	}
+	w, _ = do(h, ask("POST", "/v1/responses", `{"model":"m","instructions":"Be kind.","input":"again","previous_response_id":"`+first.ID+`"}`))
+	second := readObject(t, w.Body.String())
+	if second.Previous == nil || *second.Previous != first.ID ||
+		asked != `{"model":"m","messages":[{"role":"system","content":"Be kind."},{"role":"user","content":"canary"},{"role":"assistant","content":"Hello"},{"role":"user","content":"again"}]}` {
+		t.Errorf("%s\n%s", w.Body, asked)
+	}
+	w, _ = do(h, ask("POST", "/v1/responses", `{"model":"m","input":[{"type":"item_reference","id":"`+second.Output[0].ID+`"},{"role":"user","content":"so"}]}`))
+	if w.Code != 200 || asked != `{"model":"m","messages":[{"role":"assistant","content":"Hello"},{"role":"user","content":"so"}]}` {
+		t.Errorf("%s\n%s", w.Body, asked)
+	}
+
+	// To another member nothing of it exists.
+	for _, r := range []*http.Request{
+		ask("GET", "/v1/responses/"+first.ID, "", as("kith_test_eve")...),
+		ask("GET", "/v1/responses/"+first.ID+"/input_items", "", as("kith_test_eve")...),
+		ask("DELETE", "/v1/responses/"+first.ID, "", as("kith_test_eve")...),
+		ask("POST", "/v1/responses", `{"model":"m","input":"x","previous_response_id":"`+first.ID+`"}`, as("kith_test_eve")...),
+		ask("POST", "/v1/responses", `{"model":"m","input":[{"type":"item_reference","id":"`+first.Output[0].ID+`"}]}`, as("kith_test_eve")...),
+	} {
+		w, _ := do(h, r)
+		checkFault(t, w, 400, fault.PreviousResponseNotFound)
+	}
+
+	w, _ = do(h, ask("DELETE", "/v1/responses/"+first.ID, ""))
+	if w.Code != 200 || w.Body.String() != `{"id":"`+first.ID+`","object":"response","deleted":true}` {
+		t.Errorf("%d %s", w.Code, w.Body)
+	}
+	w, _ = do(h, ask("GET", "/v1/responses/"+first.ID, ""))
+	checkFault(t, w, 400, fault.PreviousResponseNotFound)
+	w, _ = do(h, ask("POST", "/v1/responses", `{"model":"m","input":"x","previous_response_id":"`+second.ID+`"}`))
+	if w.Code != 200 || !strings.Contains(asked, "canary") {
+		t.Errorf("a turn does not stand for itself: %d %s %s", w.Code, w.Body, asked)
+	}
+
+	// Neither ids nor content are in the log.
+	do(h, ask("GET", "/responses/"+first.ID, ""))
+	for _, secret := range []string{strings.TrimPrefix(first.ID, "resp_"), strings.TrimPrefix(second.ID, "resp_"), "canary", "again"} {
+		if strings.Contains(log.String(), secret) {
+			t.Errorf("%s is in the log:\n%s", secret, log.String())
+		}
+	}
+	if !strings.Contains(log.String(), "/v1/responses/") {
+		t.Errorf("the log says nothing: %s", log.String())
+	}
+}
+
+// An answer is told whether or not its turn could be kept, and says which.
+func TestResponsesNotStored(t *testing.T) {
+	broken := newShelf()
+	broken.err = errors.New("the disk is full")
+	unkept := stateful(answers(chatReply), newShelf())
+	unkept.Turns = nil
+	for name, c := range map[string]struct {
+		config  Config
+		request string
+	}{
+		"store false":   {stateful(answers(chatReply), newShelf()), `{"model":"m","store":false,"input":"x"}`},
+		"cannot keep":   {stateful(answers(chatReply), broken), responsesRequest},
+		"nothing kept":  {unkept, responsesRequest},
+		"too much kept": {stateful(answers(chatReply), newShelf()), `{"model":"m","input":"` + strings.Repeat("x", 17<<20) + `"}`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w, _ := do(New(c.config), ask("POST", "/v1/responses", c.request))
+			got := readObject(t, w.Body.String())
+			if w.Code != 200 || got.Status != "completed" || got.Store {
+				t.Errorf("%d %.300s", w.Code, w.Body)
+			}
+			if name == "cannot keep" {
+				broken.err = nil
+			}
+			w, _ = do(New(c.config), ask("GET", "/v1/responses/"+got.ID, ""))
+			checkFault(t, w, 400, fault.PreviousResponseNotFound)
+		})
+	}
+	away := newShelf()
+	away.err = fault.New(fault.CascadeExhausted, "cannot look")
+	w, _ := do(New(stateful(answers(chatReply), away)), ask("POST", "/v1/responses", `{"model":"m","input":"x","previous_response_id":"resp_1"}`))
+	checkFault(t, w, 503, fault.CascadeExhausted)
+}
+
+// playResponses serves a streamed call of the dialect and returns the tape.
+func playResponses(c Config) (w *tape, aborted bool) {
+	w = newTape()
+	defer func() {
+		if v := recover(); v == http.ErrAbortHandler {
+			aborted = true
+		} else if v != nil {
+			panic(v)
+		}
+	}()
+	New(c).ServeHTTP(w, ask("POST", "/v1/responses", responsesStream))
+	return w, false
+}
+
+// While a call waits, comments are sent; what came is translated as it comes, and
+// the turn is kept before its caller is told the end.
+func TestResponsesStream(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		lines := []line{{time.Second, frame, nil}, {11 * time.Second, frame[:20], nil}, {time.Second, frame[20:] + done, io.EOF}}
+		var out Outcome
+		s := newShelf()
+		c := stateful(tells(7*time.Second, lines...), s)
+		c.Finished = func(_ *Call, o Outcome) { out = o }
+		w, aborted := playResponses(c)
+		var got []string
+		for _, note := range w.notes {
+			at, what, _ := strings.Cut(note, " ")
+			for part := range strings.SplitSeq(strings.TrimSpace(what), "\n\n") {
+				name, _, _ := strings.Cut(part, "\n")
+				got = append(got, at+" "+strings.TrimPrefix(name, "event: response."))
+			}
+		}
+		want := []string{
+			"5 status 200", "5 : working", "5 flush",
+			"8 : shared; machine=box; owner=ann", "8 created", "8 in_progress", "8 output_item.added", "8 content_part.added", "8 output_text.delta", "8 flush",
+			"18 : working", "18 flush",
+			"20 output_text.delta", "20 output_text.done", "20 content_part.done", "20 output_item.done", "20 flush", "20 completed", "20 data: [DONE]", "20 flush",
+		}
+		if aborted || strings.Join(got, "|") != strings.Join(want, "|") {
+			t.Errorf("aborted %v\n%q\n%q", aborted, got, want)
+		}
+		if w.header.Get("Content-Type") != "text/event-stream" || strings.Contains(w.text.String(), "choices") || len(s.turns) != 1 || !strings.Contains(w.text.String(), `"store":true`) {
+			t.Errorf("%v %s", w.header, w.text.String())
+		}
+		for _, turn := range s.turns {
+			object, err := dialect.KeptResponse([]byte(turn))
+			if err != nil || !strings.Contains(w.text.String(), `,"response":`+string(object)+"}\n\ndata: [DONE]\n\n") {
+				t.Errorf("another response is kept than was told: %v %s", err, turn)
+			}
+		}
+		if out.Code != "" || out.TokensOut != 2 || out.FirstByte != 8*time.Second {
+			t.Errorf("%+v", out)
+		}
+	})
+}
+
+// A store that hangs holds an answer up for a moment only.
+func TestResponsesStoreHangs(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := stateful(tells(0, line{0, frame + done, io.EOF}), newShelf())
+		c.Turns.Keep = func(ctx context.Context, _ fleet.MemberID, _ string, _ []byte) error {
+			<-ctx.Done()
+			return ctx.Err()
+		}
+		began := time.Now()
+		w, aborted := playResponses(c)
+		if took := time.Since(began); aborted || took != keepLimit || !strings.HasSuffix(w.text.String(), done) || !strings.Contains(w.text.String(), `"store":false`) {
+			t.Errorf("%s, aborted %v: %s", took, aborted, w.text.String())
+		}
+	})
+}
+
+// A stream that fails ends in the error and the response that failed, without an
+// end mark, and nothing is kept of it.
+func TestResponsesStreamFails(t *testing.T) {
+	gone := fault.New(fault.MachineOffline, "the machine went away")
+	for name, c := range map[string]struct {
+		b    *backend
+		code fault.Code
+	}{
+		"machine gone": {tells(0, line{0, frame, nil}, line{time.Second, "", gone}), fault.MachineOffline},
+		"no end mark":  {tells(0, line{0, frame, io.EOF}), fault.EngineError},
+		"error frame":  {tells(0, line{0, frame + `data: {"error":{"message":"boom"}}` + "\n\n", nil}), fault.EngineError},
+		"nonsense":     {tells(0, line{0, frame + "data: {\n\n", nil}), fault.EngineError},
+		"silence":      {tells(0, line{0, frame, nil}, line{time.Hour, "", nil}), fault.EngineTimeout},
+		"refused, late": {&backend{do: func(context.Context, *Call) (*Answer, error) {
+			time.Sleep(9 * time.Second)
+			return nil, fault.New(fault.CapacityFull, "busy").AfterWait()
+		}}, fault.CapacityFull},
+		"broken tool": {tells(0, line{0, frame + `data: {"choices":[{"delta":{"tool_calls":[{"index":0,"function":{"arguments":"x"}}]}}]}` + "\n\n" + done, nil}), fault.EngineError},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := newShelf()
+				w, aborted := playResponses(stateful(c.b, s))
+				text := w.text.String()
+				frames := strings.Split(strings.TrimSuffix(text, "\n\n"), "\n\n")
+				if w.status != 200 || !aborted || len(frames) < 4 || strings.Contains(text, "[DONE]") || strings.Contains(text, "response.completed") || len(s.turns) > 0 {
+					t.Fatalf("aborted %v, %d kept: %s", aborted, len(s.turns), text)
+				}
+				data, ok := strings.CutPrefix(frames[len(frames)-2], "event: error\ndata: ")
+				var got struct {
+					Code    string `json:"code"`
+					Message string `json:"message"`
+					told
+				}
+				if err := json.Unmarshal([]byte(data), &got); !ok || err != nil || got.Code != string(c.code) || got.Error.Code != got.Code || got.Error.Message != got.Message ||
+					got.Error.CorrelationID != w.header.Get("X-Correlation-Id") || (got.Error.Details.Reason == fault.WaitElapsed) != (c.code == fault.CapacityFull) {
+					t.Errorf("%v %s", err, data)
+				}
+				if last := frames[len(frames)-1]; !strings.HasPrefix(last, "event: response.failed\ndata: ") || !strings.Contains(last, `"status":"failed","completed_at":null,"error":{"code":"`+string(c.code)+`"`) {
+					t.Errorf("%s", last)
+				}
+			})
+		})
+	}
+}
