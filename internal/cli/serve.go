@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
 
@@ -33,20 +34,25 @@ func (a *app) serve() *cobra.Command {
 		Long: "Run this machine's daemon: the local API for programs here, the engines of this machine,\n" +
 			"and, when signed in, the line to the hub.",
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			config, err := loadDaemonFile(a.home, file)
+			read := func() (*daemonFile, error) {
+				config, err := loadDaemonFile(a.home, file)
+				if err != nil || listen == "" {
+					return config, err
+				}
+				if err := config.Daemon.Listen.UnmarshalText([]byte(listen)); err != nil {
+					return nil, wrongUse("cannot use --listen %s: it %w", listen, err)
+				}
+				return config, nil
+			}
+			config, err := read()
 			if err != nil {
 				return err
-			}
-			if listen != "" {
-				if err := config.Daemon.Listen.UnmarshalText([]byte(listen)); err != nil {
-					return wrongUse("cannot use --listen %s: it %w", listen, err)
-				}
 			}
 			files, err := modelFiles(config.Engine.Models)
 			if err != nil {
 				return err
 			}
-			m := &machine{config: config, files: files, flag: "--listen", log: logTo(a.err, slog.LevelInfo)}
+			m := &machine{config: config, files: files, flag: "--listen", read: read, log: logTo(a.err, slog.LevelInfo)}
 			m.ready = func(d *daemon.Daemon) error {
 				local := d.Status().Local
 				if a.json {
@@ -100,7 +106,12 @@ type machine struct {
 	config *daemonFile
 	files  []llama.ModelFile
 	flag   string // of the command line, which sets the local address
+	// read reads the configuration anew; nil: there is no file.
+	read   func() (*daemonFile, error)
 	log    *slog.Logger
+	daemon *daemon.Daemon // once it is made
+	// rereading is held while the configuration is read anew: one at a time.
+	rereading sync.Mutex
 	// ready is called once the local surface listens.
 	ready func(*daemon.Daemon) error
 }
@@ -111,8 +122,14 @@ func (m *machine) run(ctx context.Context) error {
 	tuneMemory()
 	group, ctx := errgroup.WithContext(ctx)
 	builtin := m.startEngine(ctx, group)
-	d, err := daemon.New(m.daemonConfig(builtin))
+	config := m.daemonConfig(builtin)
+	if m.read != nil {
+		config.Reread = m.reload
+	}
+	d, err := daemon.New(config)
 	if err == nil {
+		m.daemon = d
+		group.Go(func() error { return m.heed(ctx) })
 		group.Go(func() error { return d.Run(ctx) })
 		group.Go(func() error {
 			select {

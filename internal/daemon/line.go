@@ -58,7 +58,7 @@ func (d *Daemon) runLine(ctx context.Context) {
 	d.setLine(func(l *LineStatus) {
 		*l = LineStatus{SignedIn: true, Hub: c.Hub, Machine: c.Machine, Name: d.config.Name, State: LineUnshared}
 	})
-	if d.config.Unshared {
+	if d.policy.Load().unshared {
 		return
 	}
 	dialer := &tunnel.Dialer{
@@ -125,10 +125,10 @@ func (d *Daemon) advertise() (tunnel.Advertisement, <-chan struct{}) {
 	changed := d.board.change() // first: a change while the rest is read counts
 	sharing, _ := d.settings.current(time.Now())
 	routed, local := d.desk.load("")
-	slots := d.slots(sharing)
+	slots, policy := d.slots(sharing), d.policy.Load()
 	ad := tunnel.Advertisement{
-		Name: d.config.Name, Paused: sharing.Paused, Hours: sharing.Hours, Timezone: sharing.Timezone,
-		Slots: slots, Free: max(0, slots-routed-local), Local: local, Groups: d.config.Groups,
+		Name: d.config.Name, Paused: sharing.Paused || policy.unshared, Hours: sharing.Hours, Timezone: sharing.Timezone,
+		Slots: slots, Free: max(0, slots-routed-local), Local: local, Groups: policy.groups,
 	}
 	for _, m := range d.board.offers() {
 		if d.shares(fleet.ModelID(m.ID)) {
@@ -145,7 +145,8 @@ func (d *Daemon) advertise() (tunnel.Advertisement, <-chan struct{}) {
 
 // shares reports whether the model is for calls of the hub.
 func (d *Daemon) shares(model fleet.ModelID) bool {
-	return len(d.config.Models) == 0 || slices.Contains(d.config.Models, model)
+	only := d.policy.Load().models
+	return len(only) == 0 || slices.Contains(only, model)
 }
 
 // slots is how many calls may run here at once: the owner's word, else the

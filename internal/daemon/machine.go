@@ -125,7 +125,7 @@ func (d *Daemon) admit(model fleet.ModelID, endpoint fleet.Endpoint, own bool, n
 	switch {
 	case e == nil || d.board.isHeld(e, model) || !d.shares(model):
 		return nil, nil, tunnel.RefusedUnknownModel
-	case sharing.Paused:
+	case sharing.Paused || d.policy.Load().unshared:
 		return nil, nil, tunnel.RefusedPaused
 	case !own && !hours.Open(now):
 		return nil, nil, tunnel.RefusedHours
