@@ -194,3 +194,6 @@ func terminal(stream any) bool {
 	file, ok := stream.(*os.File)
 	return ok && term.IsTerminal(int(file.Fd()))
 }
+
+// Commands is the tree of all commands, for their manual; it runs none.
+func Commands() *cobra.Command { return new(app).root() }

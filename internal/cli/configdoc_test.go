@@ -8,6 +8,7 @@ import (
 	"go/token"
 	"os"
 	"reflect"
+	"regexp"
 	"strings"
 	"testing"
 )
@@ -69,7 +70,7 @@ func (p *configPage) sections(name string, shape reflect.Type) {
 			kind, heading = kind.Elem(), "[[%s]]"
 		}
 		p.print("\n### `"+heading+"`\n", key)
-		if text := p.about(field, key, true); text != "" {
+		if text := p.about(field, p.structOf(field.Type), kind, key, true); text != "" {
 			p.print("\n%s\n", text)
 		}
 		p.print("\n| Key | Takes | |\n|---|---|---|\n")
@@ -95,13 +96,13 @@ func (p *configPage) keys(s *ast.StructType, shape reflect.Type) {
 	for i, field := range s.Fields.List {
 		inner := shape.Field(i)
 		key := inner.Tag.Get("toml")
-		p.print("| `%s` | %s | %s |\n", key, strings.ReplaceAll(strings.TrimSuffix(takes(inner.Type), ", in quotes"), "|", "\\|"), p.about(field, key, false))
+		p.print("| `%s` | %s | %s |\n", key, strings.ReplaceAll(strings.TrimSuffix(takes(inner.Type), ", in quotes"), "|", "\\|"), p.about(field, s, shape, key, false))
 	}
 }
 
-// about is the comment on a key, which begins with the field's name. A section
-// may do without one.
-func (p *configPage) about(field *ast.Field, key string, section bool) string {
+// about is the comment on a key, which begins with the field's name, with the
+// keys of its section for the fields' names. A section may do without one.
+func (p *configPage) about(field *ast.Field, s *ast.StructType, shape reflect.Type, key string, section bool) string {
 	text := strings.Join(strings.Fields(field.Doc.Text()), " ")
 	if text == "" && section {
 		return ""
@@ -109,6 +110,10 @@ func (p *configPage) about(field *ast.Field, key string, section bool) string {
 	rest, named := strings.CutPrefix(text, field.Names[0].Name)
 	if !named {
 		p.t.Errorf("the comment on %s does not begin with its name: %q", key, text)
+	}
+	for i, other := range s.Fields.List {
+		name := regexp.MustCompile(`\b` + other.Names[0].Name + `\b`)
+		rest = name.ReplaceAllString(rest, "`"+shape.Field(i).Tag.Get("toml")+"`")
 	}
 	return strings.ReplaceAll("`"+key+"`"+rest, "|", "\\|")
 }
