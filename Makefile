@@ -39,7 +39,7 @@ test-all: test ## every test, and the coding agents that npm ships
 check: ## the quick form, before a commit
 	@scripts/check.sh
 
-soak: setup-test ## the long runs: ten million worlds, thousands of seeds
+soak: setup-test ## the long runs: ten million worlds, ten thousand seeds, a thousand kills
 	@scripts/soak.sh
 
 mutate: ## break the law and the credentials, one way at a time: a test must notice

@@ -42,12 +42,31 @@ func body(stream bool) []byte {
 	return fmt.Appendf(nil, `{"model":%q,"stream":%t,"messages":[{"role":"user","content":%q}],"max_tokens":200}`, model, stream, text)
 }
 
-func (t *target) post(ctx context.Context, c *http.Client, payload []byte) (*http.Response, error) {
-	r, err := http.NewRequestWithContext(ctx, http.MethodPost, t.base+"/chat/completions", bytes.NewReader(payload))
+// ask is one kind of request: where it goes, its body, and what ends its stream.
+type ask struct {
+	path string
+	body []byte
+	done string
+}
+
+// chat is a request in the dialect that engines speak themselves.
+func chat(payload []byte) ask { return ask{"/chat/completions", payload, "[DONE]"} }
+
+// messages and responses ask for what chat(paced()) does, in other dialects.
+func messages() ask { return ask{"/messages", paced(), `{"type":"message_stop"}`} }
+
+func responses() ask {
+	asked := bytes.Replace(paced(), []byte(`"messages"`), []byte(`"store":false,"input"`), 1)
+	return ask{"/responses", bytes.Replace(asked, []byte(`"max_tokens"`), []byte(`"max_output_tokens"`), 1), "[DONE]"}
+}
+
+func (t *target) post(ctx context.Context, c *http.Client, a ask) (*http.Response, error) {
+	r, err := http.NewRequestWithContext(ctx, http.MethodPost, t.base+a.path, bytes.NewReader(a.body))
 	if err != nil {
 		return nil, err
 	}
 	r.Header.Set("Content-Type", "application/json")
+	r.Header.Set("Anthropic-Version", "2023-06-01") // only messages reads it
 	r.Header.Set("Authorization", "Bearer "+t.key)
 	response, err := c.Do(r)
 	if err != nil {
@@ -78,7 +97,7 @@ type figure struct {
 func unary(ctx context.Context, t *target, connections int, d time.Duration) (figure, error) {
 	c := t.client(connections)
 	defer c.CloseIdleConnections()
-	payload := body(false)
+	payload := chat(body(false))
 	run := func(d time.Duration) (times []time.Duration, broken int, last error) {
 		ctx, cancel := context.WithTimeout(ctx, d)
 		defer cancel()
@@ -118,7 +137,7 @@ func unary(ctx context.Context, t *target, connections int, d time.Duration) (fi
 	return f, nil
 }
 
-func once(ctx context.Context, t *target, c *http.Client, payload []byte) error {
+func once(ctx context.Context, t *target, c *http.Client, payload ask) error {
 	response, err := t.post(ctx, c, payload)
 	if err != nil {
 		return err
@@ -132,7 +151,7 @@ func once(ctx context.Context, t *target, c *http.Client, payload []byte) error 
 func open(ctx context.Context, t *target, rate int, d time.Duration) (figure, error) {
 	c := t.client(64)
 	defer c.CloseIdleConnections()
-	payload := body(false)
+	payload := chat(body(false))
 	if err := once(ctx, t, c, payload); err != nil {
 		return figure{}, err
 	}
@@ -168,7 +187,7 @@ func open(ctx context.Context, t *target, rate int, d time.Duration) (figure, er
 }
 
 // streams runs n streams at once, rounds times, and counts their chunks.
-func streams(ctx context.Context, t *target, payload []byte, n, rounds int) (figure, error) {
+func streams(ctx context.Context, t *target, payload ask, n, rounds int) (figure, error) {
 	c := t.client(n)
 	defer c.CloseIdleConnections()
 	var chunks, broken atomic.Int64
@@ -195,7 +214,7 @@ func streams(ctx context.Context, t *target, payload []byte, n, rounds int) (fig
 }
 
 // stream reads one stream to its end mark and counts its frames.
-func stream(ctx context.Context, t *target, c *http.Client, payload []byte) (int, error) {
+func stream(ctx context.Context, t *target, c *http.Client, payload ask) (int, error) {
 	response, err := t.post(ctx, c, payload)
 	if err != nil {
 		return 0, err
@@ -205,7 +224,7 @@ func stream(ctx context.Context, t *target, c *http.Client, payload []byte) (int
 	lines := bufio.NewScanner(response.Body)
 	for lines.Scan() {
 		if data, ok := bytes.CutPrefix(lines.Bytes(), []byte("data: ")); ok {
-			done = string(data) == "[DONE]"
+			done = string(data) == payload.done
 			n++
 		}
 	}

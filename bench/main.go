@@ -42,8 +42,9 @@ func main() {
 
 // workload is one way to load a target.
 type workload struct {
-	name string
-	run  func(context.Context, *target) (figure, error)
+	name  string
+	run   func(context.Context, *target) (figure, error)
+	alone bool // only kith can serve it
 }
 
 func measure() error {
@@ -51,7 +52,7 @@ func measure() error {
 	kith := flag.String("kith", "bin/kith", "the binary under measurement")
 	out := flag.String("out", "", "a page whose part between the bench marks is replaced with the table")
 	only := flag.String("only", "", "measure only rigs whose name holds this")
-	alone := flag.String("load", "", "run only this workload: unary, paced, batched or open")
+	alone := flag.String("load", "", "run only this workload: unary, paced, messages, responses, batched or open")
 	profile := flag.String("profile", "", "write the hub's CPU profile of each kith round to files that begin so")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
@@ -79,11 +80,16 @@ func measure() error {
 	if err != nil {
 		return err
 	}
+	several := func(a ask, n, rounds int) func(context.Context, *target) (figure, error) {
+		return func(ctx context.Context, t *target) (figure, error) { return streams(ctx, t, a, n, rounds) }
+	}
 	loads := []workload{
-		{"unary", func(ctx context.Context, t *target) (figure, error) { return unary(ctx, t, 16, 2*time.Second) }},
-		{"paced", func(ctx context.Context, t *target) (figure, error) { return streams(ctx, t, paced(), 64, 4) }},
-		{"batched", func(ctx context.Context, t *target) (figure, error) { return streams(ctx, t, body(true), 16, 40) }},
-		{"open", func(ctx context.Context, t *target) (figure, error) { return open(ctx, t, 250, 2*time.Second) }},
+		{name: "unary", run: func(ctx context.Context, t *target) (figure, error) { return unary(ctx, t, 16, 2*time.Second) }},
+		{name: "paced", run: several(chat(paced()), 64, 4)},
+		{name: "messages", run: several(messages(), 64, 4), alone: true},
+		{name: "responses", run: several(responses(), 64, 4), alone: true},
+		{name: "batched", run: several(chat(body(true)), 16, 40)},
+		{name: "open", run: func(ctx context.Context, t *target) (figure, error) { return open(ctx, t, 250, 2*time.Second) }},
 	}
 	if *alone != "" {
 		loads = slices.DeleteFunc(loads, func(l workload) bool { return l.name != *alone })
@@ -92,6 +98,9 @@ func measure() error {
 	for round := range *rounds {
 		for _, load := range loads {
 			for _, rig := range rigs {
+				if load.alone && rig.admin == "" {
+					continue
+				}
 				fmt.Fprintf(os.Stderr, "round %d/%d  %-8s %s\n", round+1, *rounds, load.name, rig.name)
 				if *profile != "" && rig.admin != "" {
 					go saveProfile(rig.admin, fmt.Sprintf("%s-%s.pprof", *profile, load.name))
@@ -154,6 +163,9 @@ func median(figures []figure, read func(figure) float64) float64 {
 func table(rigs []*target, results map[string]map[string][]figure, rounds int) string {
 	var s strings.Builder
 	cost := func(format string, rig *target, figures []figure) string {
+		if len(figures) == 0 {
+			return "–"
+		}
 		text := fmt.Sprintf(format, median(figures, func(f figure) float64 { return f.cpu }))
 		if rig.admin != "" {
 			text += " (hub " + fmt.Sprintf(format, median(figures, func(f figure) float64 { return f.first })) + ")"
@@ -169,11 +181,11 @@ func table(rigs []*target, results map[string]map[string][]figure, rounds int) s
 		base = median(direct["open"], ms(func(f figure) time.Duration { return f.p50 }))
 	}
 	fmt.Fprintf(&s, "Medians of %d interleaved rounds, %s.\n\n", rounds, time.Now().UTC().Format("2006-01-02"))
-	s.WriteString("| | unary CPU µs | paced chunk CPU µs | batched chunk CPU µs | requests/s, c=16 | p50 / p99 ms, c=16 | added p50 at 250/s, µs | failed |\n|---|---|---|---|---|---|---|---|\n")
+	s.WriteString("| | unary CPU µs | paced chunk CPU µs | to messages | to responses | batched chunk CPU µs | requests/s, c=16 | p50 / p99 ms, c=16 | added p50 at 250/s, µs | failed |\n|---|---|---|---|---|---|---|---|---|---|\n")
 	for _, rig := range rigs {
 		r := results[rig.name]
-		fmt.Fprintf(&s, "| %s | %s | %s | %s | %.0f | %.2f / %.2f | %.0f | %d |\n", rig.name,
-			cost("%.0f", rig, r["unary"]), cost("%.1f", rig, r["paced"]), cost("%.1f", rig, r["batched"]), median(r["unary"], rate),
+		fmt.Fprintf(&s, "| %s | %s | %s | %s | %s | %s | %.0f | %.2f / %.2f | %.0f | %d |\n", rig.name,
+			cost("%.0f", rig, r["unary"]), cost("%.1f", rig, r["paced"]), cost("%.1f", rig, r["messages"]), cost("%.1f", rig, r["responses"]), cost("%.1f", rig, r["batched"]), median(r["unary"], rate),
 			median(r["unary"], ms(func(f figure) time.Duration { return f.p50 })), median(r["unary"], ms(func(f figure) time.Duration { return f.p99 })),
 			1000*(median(r["open"], ms(func(f figure) time.Duration { return f.p50 }))-base), broken(r))
 	}

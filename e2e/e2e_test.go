@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -15,7 +16,7 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	testscript.Main(m, nil)
+	testscript.Main(m, map[string]func(){"llama-server": llamaServer})
 }
 
 // scripts is where the stories are; make test-all also runs those in agents.
@@ -74,6 +75,11 @@ func TestScripts(t *testing.T) {
 			"halt":    halt,
 			"until":   until,
 			"body":    body,
+<<<<<<< HEAD
+			"gguf":    gguf,
+=======
+			"value":   value,
+>>>>>>> main
 		},
 		RequireExplicitExec: true,
 	})
@@ -109,6 +115,12 @@ func usage(ts *testscript.TestScript, neg bool, ok bool, text string) {
 	if neg || !ok {
 		ts.Fatalf("usage: %s", text)
 	}
+}
+
+// value NAME FILE sets $NAME to what the file holds.
+func value(ts *testscript.TestScript, neg bool, args []string) {
+	usage(ts, neg, len(args) == 2, "value NAME FILE")
+	ts.Setenv(args[0], strings.TrimSpace(ts.ReadFile(args[1])))
 }
 
 // body FILE SIZE writes a chat request of exactly SIZE bytes.

@@ -1,8 +1,18 @@
 #!/usr/bin/env bash
 # The long runs: Route against its naive twin on ten million worlds, ten
-# thousand seeds of the whole hub under false time, a hub killed a thousand times.
+# thousand seeds of the whole hub under false time, ten thousand revocations, a
+# hub killed a thousand times.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-go test ./internal/fleet -run TestRouteAgreesWithItsTwin -timeout 0 -worlds "${WORLDS:-10000000}"
-go test -tags llama ./internal/sim -run TestSeeds -timeout 0 -seeds "${SEEDS:-10000}"
-go test ./internal/cli -run TestLedgerOutlivesKills -v -timeout 0 -kills "${KILLS:-1000}"
+step() { printf '\n== %s\n' "$*"; }
+# long runs a test that tells what it found, without a line for each part of it.
+long() { time go test "$@" -v -count=1 -timeout 0 | grep -v '^=== \|^ *--- PASS: .*/'; }
+
+step "worlds"
+long ./internal/fleet -run TestRouteAgreesWithItsTwin -worlds "${WORLDS:-10000000}"
+step "seeds"
+long -tags llama ./internal/sim -run TestSeeds -seeds "${SEEDS:-10000}"
+step "revocations"
+long -tags llama ./internal/sim -run TestRevocations -rounds "${ROUNDS:-420}"
+step "kills"
+long ./internal/cli -run TestLedgerOutlivesKills -kills "${KILLS:-1000}"

@@ -1,8 +1,11 @@
 package cli
 
 import (
+	"bufio"
+	"cmp"
 	"context"
 	"fmt"
+	"io"
 	"net/http"
 	"net/url"
 	"path/filepath"
@@ -23,7 +26,7 @@ type operator struct {
 func (a *app) admin() *cobra.Command {
 	o := &operator{app: a}
 	cmd := group("admin", "For a hub's operator: members, keys, machines, shares and groups",
-		o.members(), o.keys(), o.machines(), o.shares(), o.groups())
+		o.members(), o.keys(), o.machines(), o.devices(), o.shares(), o.groups())
 	cmd.PersistentFlags().StringVar(&o.data, "data", "", "the hub's data folder")
 	cmd.PersistentFlags().StringVar(&o.file, "config", "", "the hub's configuration file, which names its data folder")
 	return cmd
@@ -91,6 +94,12 @@ func yes(b bool, word string) string {
 	return "-"
 }
 
+// signInLink is the answer to a request for a one-time link.
+type signInLink struct {
+	Member string `json:"member"`
+	Link   string `json:"link"`
+}
+
 type memberRow struct {
 	ID       string    `json:"id"`
 	Name     string    `json:"name"`
@@ -100,14 +109,21 @@ type memberRow struct {
 }
 
 func (o *operator) members() *cobra.Command {
-	var asOperator bool
+	var asOperator, withPassword bool
 	create := &cobra.Command{
 		Use: "create NAME", Short: "Add a member", Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			in := struct {
 				Name     string `json:"name"`
 				Operator bool   `json:"operator"`
-			}{args[0], asOperator}
+				Password string `json:"password,omitempty"`
+			}{args[0], asOperator, ""}
+			if withPassword {
+				line, err := bufio.NewReader(io.LimitReader(o.in, 4<<10)).ReadString('\n')
+				if in.Password = strings.TrimRight(line, "\r\n"); in.Password == "" {
+					return fmt.Errorf("cannot read a password from standard input: %w", cmp.Or(err, io.ErrUnexpectedEOF))
+				}
+			}
 			var made memberRow
 			return o.ask(cmd.Context(), "add the member", http.MethodPost, "/members", in, &made, func() {
 				o.say("member %s added\n", strong(made.Name))
@@ -115,6 +131,16 @@ func (o *operator) members() *cobra.Command {
 		},
 	}
 	create.Flags().BoolVar(&asOperator, "operator", false, "may run the hub's site as its operator")
+	create.Flags().BoolVar(&withPassword, "password-stdin", false, "read the member's password, one line, from standard input")
+	link := &cobra.Command{
+		Use: "link NAME", Short: "Make a link that signs a member in on the site, once, within a day", Args: cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			var made signInLink
+			return o.ask(cmd.Context(), "make the link", http.MethodPost, under("members", args[0], "link"), nil, &made, func() {
+				o.say("%s\n%s\n", strong(made.Link), faint("Give it to "+made.Member+" alone: whoever opens it is signed in as them, and can set a new password."))
+			})
+		},
+	}
 	list := &cobra.Command{
 		Use: "list", Short: "List the members", Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -136,7 +162,7 @@ func (o *operator) members() *cobra.Command {
 			})
 		},
 	}
-	return group("member", "Members of the hub", create, list, disable)
+	return group("member", "Members of the hub", create, list, link, disable)
 }
 
 type keyRow struct {
@@ -191,15 +217,7 @@ func (o *operator) keys() *cobra.Command {
 			var answer []keyRow
 			path := "/keys?" + url.Values{"member": {member}}.Encode()
 			return o.ask(cmd.Context(), "list the keys", http.MethodGet, path, nil, &answer, func() {
-				var rows [][]string
-				for _, k := range answer {
-					state := "live"
-					if !k.Revoked.IsZero() {
-						state = "revoked"
-					}
-					rows = append(rows, []string{k.ID, k.Name, "…" + k.LastFour, k.Region, k.Reach, state, day(k.LastUsed)})
-				}
-				o.table("KEY NAME ENDS REGION REACH STATE USED", rows)
+				o.keyTable(answer)
 			})
 		},
 	}

@@ -116,23 +116,33 @@ func (c *client) try(ctx context.Context, method, path string, in any) (*http.Re
 	if c.bearer != "" {
 		req.Header.Set("Authorization", "Bearer "+c.bearer)
 	}
+	return c.do(req)
+}
+
+// do makes the request; an error says who could not be reached.
+func (c *client) do(req *http.Request) (*http.Response, error) {
 	res, err := c.http.Do(req)
 	if err == nil {
 		return res, nil
 	}
-	if wrapped := (*url.Error)(nil); errors.As(err, &wrapped) {
+	var wrapped *url.Error
+	if errors.As(err, &wrapped) {
 		err = wrapped.Err // the method and address are told already
 	}
-	if errors.Is(ctx.Err(), context.Canceled) {
-		return nil, ctx.Err()
+	if err := req.Context().Err(); errors.Is(err, context.Canceled) {
+		return nil, err
 	}
 	return nil, unreachable{fmt.Errorf("cannot reach %s: %w; %s", c.who, err, c.unreachable)}
 }
 
 // readRefusal reads the error of an answer in the chat dialect's envelope.
 func readRefusal(res *http.Response) *refusal {
-	refused := &refusal{status: res.StatusCode}
 	text, _ := io.ReadAll(io.LimitReader(res.Body, maxAnswer))
+	return refusalIn(res.StatusCode, text)
+}
+
+func refusalIn(status int, text []byte) *refusal {
+	refused := &refusal{status: status}
 	var envelope struct {
 		Error struct {
 			Code    string `json:"code"`

@@ -42,6 +42,7 @@ func defaultDaemonFile(home string) *daemonFile {
 	c.Daemon.Data = home
 	c.RateLimit.Enabled, c.RateLimit.RPS, c.RateLimit.Burst = true, 100, 200
 	c.Engine.Builtin = true
+	c.Engine.IdleUnload.Duration = 10 * time.Minute
 	c.Engine.Models = []string{filepath.Join(home, "models")}
 	c.Discovery.Enabled = true
 	c.Audio.MaxUpload.Bytes = daemon.DefaultUpload
@@ -79,6 +80,7 @@ func defaultHubFile(home string) *hubFile {
 	c.Limits.Total.Duration = 30 * time.Minute
 	c.Responses.Keep.Duration = 24 * time.Hour
 	c.RateLimit.RPS, c.RateLimit.Burst, c.RateLimit.Connections = 50, 100, 200
+	c.Site.SignUp.Text = "invite"
 	return c
 }
 

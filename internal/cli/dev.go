@@ -39,6 +39,8 @@ type network struct {
 	Site         string   `json:"site"`
 	APIKey       string   `json:"api_key"`
 	Models       []string `json:"models"`
+	// SignIn is a link to the site that signs the member in, once.
+	SignIn string `json:"sign_in"`
 }
 
 func (a *app) dev() *cobra.Command {
@@ -101,10 +103,14 @@ func (a *app) runDev(ctx context.Context, flags devFlags) error {
 			if err != nil {
 				return err
 			}
+			link, err := newSignIn(ctx, flags.data)
+			if err != nil {
+				return err
+			}
 			a.progress("")
 			return a.announce(network{
 				Hub: p.base + "/v1", MessagesBase: p.base, Local: d.Status().Local, Site: p.base,
-				APIKey: key.Secret, Models: models,
+				APIKey: key.Secret, Models: models, SignIn: link,
 			}, flags.data)
 		}
 		return m.run(ctx)
@@ -152,7 +158,7 @@ func devLog(data string) (*slog.Logger, func(), error) {
 // if it is not yet, all as an operator and a member would: over the hub's own
 // socket and address.
 func (a *app) settle(ctx context.Context, base, data string) (mintedKey, error) {
-	operator := overSocket(filepath.Join(data, "admin.sock"), "the hub just started", "see "+filepath.Join(data, "log"))
+	operator := devOperator(data)
 	var members []memberRow
 	if _, err := operator.call(ctx, "look for the member", http.MethodGet, "/members", nil, &members); err != nil {
 		return mintedKey{}, err
@@ -162,7 +168,7 @@ func (a *app) settle(ctx context.Context, base, data string) (mintedKey, error) 
 		found = found || m.Name == devMember
 	}
 	if !found {
-		if _, err := operator.call(ctx, "make the member", http.MethodPost, "/members", map[string]string{"name": devMember}, nil); err != nil {
+		if _, err := operator.call(ctx, "make the member", http.MethodPost, "/members", map[string]any{"name": devMember, "operator": true}, nil); err != nil {
 			return mintedKey{}, err
 		}
 	}
@@ -171,6 +177,18 @@ func (a *app) settle(ctx context.Context, base, data string) (mintedKey, error) 
 		return mintedKey{}, err
 	}
 	return key, signInOnce(ctx, operator, base, data)
+}
+
+// devOperator is the operator of the hub that this process runs.
+func devOperator(data string) *client {
+	return overSocket(filepath.Join(data, "admin.sock"), "the hub just started", "see "+filepath.Join(data, "log"))
+}
+
+// newSignIn makes the link that signs the member in on the site.
+func newSignIn(ctx context.Context, data string) (string, error) {
+	var made signInLink
+	_, err := devOperator(data).call(ctx, "make the link to the site", http.MethodPost, under("members", devMember, "link"), nil, &made)
+	return made.Link, err
 }
 
 // mintAnew makes the key of this start and ends those of starts before.
@@ -270,6 +288,7 @@ func (a *app) announce(n network, data string) error {
 	line("messages", n.MessagesBase, "base of the messages dialect; needs the key")
 	line("local", n.Local, "this machine's daemon; needs no key")
 	line("key", n.APIKey, "new at each start")
+	line("site", n.SignIn, "signs you in, once")
 	if len(n.Models) == 0 {
 		a.say("\n%s\n", "No model to serve: this build has no engine and none was found on this machine.")
 		a.say("%s\n", faint("Start Ollama, llama.cpp's server, LM Studio or vLLM here; it is found within 15 s. Ctrl-C ends."))

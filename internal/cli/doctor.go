@@ -23,6 +23,7 @@ import (
 	"github.com/kith/kith/internal/daemon"
 	"github.com/kith/kith/internal/engine"
 	"github.com/kith/kith/internal/llama"
+	"github.com/kith/kith/internal/llamaserver"
 )
 
 // Bounds of what kith doctor calls sound.
@@ -235,7 +236,7 @@ func (d *doctor) engines(ctx context.Context, config *daemonFile, status daemon.
 	found, models := status.Engines, len(status.Models)
 	if !running {
 		files, _ := modelFiles(config.Engine.Models) // a place that cannot be read was told of
-		if llama.Available() == nil && config.Engine.Builtin {
+		if llama.Available() == nil && config.Engine.Builtin || llamaserver.Find(ctx) != "" {
 			models = len(files)
 		}
 		m := &machine{config: config, log: slog.New(slog.DiscardHandler)}

@@ -152,7 +152,7 @@ func (a *app) keepOut() *cobra.Command {
 			}
 			_, saved, err := a.credential()
 			if errors.Is(err, fs.ErrNotExist) {
-				return notSignedIn("cannot keep this machine out of groups: it is not signed in; run `kith login --hub URL --token TOKEN`")
+				return notSignedIn("cannot keep this machine out of groups: it is not signed in; run `kith login --hub URL`")
 			}
 			if err != nil {
 				return err

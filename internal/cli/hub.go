@@ -66,7 +66,12 @@ func (a *app) runHub(ctx context.Context, config *hubFile, admin string) error {
 	at := struct {
 		Hub   string `json:"hub"`
 		Admin string `json:"admin,omitempty"`
+		// FirstLink makes the account of the hub's first operator, once.
+		FirstLink string `json:"first_link,omitempty"`
 	}{Hub: p.base}
+	if at.FirstLink, err = p.hub.FirstLink(ctx); err != nil {
+		return err
+	}
 	if admin != "" {
 		watched, err := listenTCP(ctx, admin, "--admin")
 		if err != nil {
@@ -79,6 +84,9 @@ func (a *app) runHub(ctx context.Context, config *hubFile, admin string) error {
 		err = a.printJSON(at)
 	} else {
 		a.say("hub on %s; operator: kith admin --data %s\n", strong(at.Hub+"/v1"), config.Hub.Data)
+		if at.FirstLink != "" {
+			a.say("no operator can sign in yet: make the first account, with this link, once, within a day:\n  %s\n", strong(at.FirstLink))
+		}
 	}
 	return errors.Join(err, p.run(ctx))
 }
@@ -164,6 +172,7 @@ func (p *hubProcess) wire() {
 			},
 		},
 		Journal: p.journal,
+		Site:    hub.SiteConfig{Base: p.base, SignUp: p.config.Site.SignUp.Text},
 		Log:     p.log,
 	}, p.records, p.live)
 }

@@ -1,14 +1,13 @@
 package cli
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io"
 	"io/fs"
 	"net/http"
-	"os"
+	"net/url"
 	"strings"
 	"time"
 
@@ -20,11 +19,10 @@ import (
 func (a *app) login() *cobra.Command {
 	var hub, token string
 	cmd := &cobra.Command{
-		Use: "login --token TOKEN [--hub URL]", Short: "Sign this machine in to a hub", Args: cobra.NoArgs,
+		Use: "login [--hub URL] [--token TOKEN]", Short: "Sign this machine in to a hub", Args: cobra.NoArgs,
+		Long: "Sign this machine in to a hub: it prints a code and an address, and waits until you approve it in the\n" +
+			"browser there. Where there is no browser, --token takes a token from the hub's operator.",
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if token == "" {
-				return wrongUse("cannot sign in through the browser yet; ask the hub's operator for a token (`kith admin machine token --member NAME`) and run `kith login --hub URL --token TOKEN`")
-			}
 			if token == "-" {
 				text, err := io.ReadAll(io.LimitReader(a.in, 4<<10))
 				if err != nil {
@@ -32,15 +30,11 @@ func (a *app) login() *cobra.Command {
 				}
 				token = strings.TrimSpace(string(text))
 			}
-			config, err := loadDaemonFile(a.home, "")
+			address, err := a.hubToAsk(hub)
 			if err != nil {
 				return err
 			}
-			named := cmp.Or(hub, os.Getenv("KITH_HUB"), config.Hub.URL.Text)
-			if named == "" {
-				return wrongUse("cannot tell which hub to sign in to; name it with --hub URL, KITH_HUB, or [hub] url in config.toml")
-			}
-			address, err := hubAddress(named)
+			config, err := loadDaemonFile(a.home, "")
 			if err != nil {
 				return err
 			}
@@ -52,10 +46,14 @@ func (a *app) login() *cobra.Command {
 	return cmd
 }
 
-// signIn redeems the token, keeps the credential in data, and tells a daemon
-// that runs there.
+// signIn becomes a machine of the hub, by the token or else by approval in the
+// browser, keeps the credential in data, and tells a daemon that runs there.
 func (a *app) signIn(ctx context.Context, data, address, token string) error {
-	saved, err := redeem(ctx, toHub(address, ""), token)
+	become := a.askToJoin
+	if token != "" {
+		become = func(ctx context.Context, hub *client) (daemon.Credential, error) { return redeem(ctx, hub, token) }
+	}
+	saved, err := become(ctx, toHub(address, ""))
 	if err != nil {
 		return err
 	}
@@ -80,6 +78,21 @@ func (a *app) signIn(ctx context.Context, data, address, token string) error {
 	}
 	a.say("signed in to %s as a machine of %s; %s\n", saved.Hub, strong(saved.Member), next)
 	return nil
+}
+
+// askToJoin waits for a member to approve this computer as a machine.
+func (a *app) askToJoin(ctx context.Context, hub *client) (daemon.Credential, error) {
+	made, err := a.approved(ctx, hub, "sign in", url.Values{"scope": {"machine"}, "name": {hostName()}})
+	return daemon.Credential{Hub: hub.base, Secret: made.Secret, Machine: made.ID, Member: made.Member, Region: made.Region}, err
+}
+
+// signedInTo is the hub of the credential in data; empty: there is none.
+func signedInTo(data string) string {
+	saved, err := daemon.LoadCredential(data)
+	if err != nil {
+		return ""
+	}
+	return saved.Hub
 }
 
 // readAgain has a daemon that runs on data read the credential again.

@@ -64,7 +64,7 @@ func (a *app) toAccount() (*client, error) {
 	}
 	_, saved, err := a.credential()
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil, notSignedIn("cannot use your account: this machine is not signed in; run `kith login --hub URL --token TOKEN`, or set KITH_HUB and KITH_API_KEY")
+		return nil, notSignedIn("cannot use your account: this machine is not signed in; run `kith login --hub URL`, or set KITH_HUB and KITH_API_KEY")
 	}
 	if err != nil {
 		return nil, err

@@ -67,7 +67,7 @@ func (m *machine) reload(ctx context.Context) (daemon.Reloaded, error) {
 			done.Restart = append(done.Restart, key)
 		}
 	}
-	if !slices.Equal(files, m.files) && !slices.Contains(done.Restart, "engine.models") && m.config.Engine.Builtin {
+	if !slices.Equal(files, m.files) && !slices.Contains(done.Restart, "engine.models") && (m.config.Engine.Builtin || m.program != "") {
 		done.Restart = append(done.Restart, "engine.models (the files there)")
 	}
 	after := *m.config

@@ -349,7 +349,7 @@ func TestAMachineJoins(t *testing.T) {
 		t.Fatal(err)
 	}
 	p := begin(t, "hub", "--data", dir, "--listen", "127.0.0.1:0", "--admin", "", "--json")
-	base := strings.TrimSuffix(strings.TrimPrefix(p.first, `{"hub":"`), "\"}\n")
+	base, _, _ := strings.Cut(strings.TrimPrefix(p.first, `{"hub":"`), `"`)
 	daemon := begin(t, "serve", "--json")
 	if !strings.HasPrefix(daemon.first, `{"local":"http://127.0.0.1:`) {
 		t.Fatalf("serve printed %s", daemon.first)

@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/kith/kith/internal/daemon"
+	"github.com/kith/kith/internal/engine"
 	"github.com/kith/kith/internal/fleet"
 )
 
@@ -72,7 +73,7 @@ func (a *app) fact(label, format string, args ...any) {
 	a.say("%s  %s\n", strong(fmt.Sprintf("%-8s", label)), fmt.Sprintf(format, args...))
 }
 
-const signedOut = "not signed in; `kith login --hub URL --token TOKEN` connects this machine to a hub"
+const signedOut = "not signed in; `kith login --hub URL` connects this machine to a hub"
 
 // showSaved prints what is known of a daemon that does not run: what it starts
 // with.
@@ -123,17 +124,7 @@ func (a *app) showStatus(now daemon.Status) {
 	a.fact("slots", "%d, of which %d run calls from the hub and %d your own", now.Slots, now.Routed, now.Own)
 	a.fact("sharing", "%s", sharing(now.Sharing, now.Open))
 	a.showServed(now.Groups)
-	for i, found := range now.Engines {
-		label := ""
-		if i == 0 {
-			label = "engines"
-		}
-		if found.Why != "" {
-			a.fact(label, "%s: %s", found.Place, faint(found.Why))
-			continue
-		}
-		a.fact(label, "%s at %s: %d models", cmp.Or(found.Name, found.Kind), found.Place, found.Models)
-	}
+	a.showEngines(now.Engines)
 	models := "none; start an engine, or put a GGUF file into a folder of [engine] models"
 	if len(now.Models) > 0 {
 		models = strings.Trim(fmt.Sprint(now.Models), "[]")
@@ -141,6 +132,28 @@ func (a *app) showStatus(now daemon.Status) {
 	a.fact("models", "%s", models)
 	for _, trouble := range now.Troubles {
 		a.fact("trouble", "%s %s", day(trouble.At), trouble.What)
+	}
+}
+
+// showEngines prints what was found and what was not; the usual ports where
+// nothing listens are not worth a line each.
+func (a *app) showEngines(engines []daemon.EngineStatus) {
+	label := "engines"
+	for _, found := range engines {
+		switch {
+		case !found.Configured && found.Why == engine.NothingListens:
+			continue
+		case found.Why != "":
+			a.fact(label, "%s: %s", strings.TrimSpace(found.Name+" "+found.Place), faint(found.Why))
+		case found.Others > 0:
+			a.fact(label, "%s at %s: %d models; %d calls of other programs", cmp.Or(found.Name, found.Kind), found.Place, found.Models, found.Others)
+		default:
+			a.fact(label, "%s at %s: %d models", cmp.Or(found.Name, found.Kind), found.Place, found.Models)
+		}
+		label = ""
+	}
+	if label != "" {
+		a.fact(label, "none found; start one, or name its place in [discovery] endpoints")
 	}
 }
 

@@ -120,6 +120,20 @@ func (r *region) UnmarshalText(text []byte) error {
 	return nil
 }
 
+// signUp says who may make an account on a hub's site.
+type signUp struct{ Text string }
+
+func (signUp) takes() string { return `"open", "invite" or "closed"` }
+
+// UnmarshalText satisfies encoding.TextUnmarshaler.
+func (s *signUp) UnmarshalText(text []byte) error {
+	switch s.Text = string(text); s.Text {
+	case "open", "invite", "closed":
+		return nil
+	}
+	return errors.New("takes " + s.takes())
+}
+
 // hours are weekly sharing hours; "" is always.
 type hours struct{ Text string }
 

@@ -1,5 +1,5 @@
 // Package credential mints and reads the service's secrets: API keys, machine
-// credentials, login tokens and invites. All have one form (decisions 7):
+// credentials, login tokens, invites, links. All have one form (decisions 7):
 //
 //	PREFIX_REGION_ + 32 random base62 characters + 6 of checksum
 //
@@ -28,6 +28,8 @@ const (
 	MachineKey Kind = "kithm" // a machine's own credential
 	LoginToken Kind = "kitht" // makes one machine, once
 	InviteCode Kind = "kithi" // makes a share with whoever accepts it
+	LinkCode   Kind = "kithl" // signs a member in on the site, once
+	DeviceCode Kind = "kithd" // fetches what a member approved (RFC 8628)
 )
 
 const (
@@ -70,7 +72,7 @@ func Parse(text string) (Secret, error) {
 	region, body, _ := strings.Cut(rest, "_")
 	kind := Kind(prefix)
 	switch kind {
-	case APIKey, MachineKey, LoginToken, InviteCode:
+	case APIKey, MachineKey, LoginToken, InviteCode, LinkCode, DeviceCode:
 	default:
 		return Secret{}, errForm
 	}
@@ -136,17 +138,20 @@ func (s Secret) LogValue() slog.Value { return slog.StringValue(s.String()) }
 func (s Secret) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
 
 // random is randomLen characters of the alphabet, each as likely as the others.
-func random() string {
-	const fair = 256 - 256%len(alphabet) // bytes from here on would favour some
-	out := make([]byte, 0, randomLen)
+func random() string { return randomOf(alphabet, randomLen) }
+
+// randomOf is n characters of the letters, each as likely as the others.
+func randomOf(letters string, n int) string {
+	fair := 256 - 256%len(letters) // bytes from here on would favour some
+	out := make([]byte, 0, n)
 	for {
 		var draw [2 * randomLen]byte
 		_, _ = rand.Read(draw[:]) // never fails: it would end the process
 		for _, b := range draw {
 			if int(b) < fair {
-				out = append(out, alphabet[int(b)%len(alphabet)])
+				out = append(out, letters[int(b)%len(letters)])
 			}
-			if len(out) == randomLen {
+			if len(out) == n {
 				return string(out)
 			}
 		}

@@ -45,7 +45,8 @@ type EngineStatus struct {
 	Kind       string `json:"kind,omitempty"`
 	Name       string `json:"name,omitempty"`
 	Models     int    `json:"models"`
-	Why        string `json:"why,omitempty"` // why there is no engine to use
+	Others     int    `json:"others,omitzero"` // calls of other programs that it runs, where it tells
+	Why        string `json:"why,omitempty"`   // why there is no engine to use
 }
 
 // LineStatus is the line to the hub.
@@ -84,6 +85,7 @@ func (d *Daemon) socketSurface(local http.Handler) http.Handler {
 		"POST /reload": d.serveReload,
 		"POST /discover": func(w http.ResponseWriter, r *http.Request) {
 			d.askCheck()
+			d.checkUpstreams(r.Context())
 			d.finder.Look(r.Context())
 			writeJSON(w, http.StatusOK, d.Status())
 		},
@@ -238,13 +240,23 @@ func (d *Daemon) Status() Status {
 	if e := d.config.Builtin; e != nil {
 		s.Engines = append(s.Engines, EngineStatus{Place: e.Base(), Kind: e.Kind(), Name: e.Name(), Models: len(e.Models())})
 	}
+	for _, e := range d.board.servers {
+		found := EngineStatus{Place: e.Base(), Kind: e.Kind(), Name: e.Name() + " for " + string(e.Models()[0].ID), Models: len(e.Models()), Why: e.Why()}
+		if found.Why != "" {
+			found.Models = 0
+		}
+		s.Engines = append(s.Engines, found)
+	}
 	for _, f := range d.finder.Report() {
 		s.Engines = append(s.Engines, EngineStatus(f))
 	}
 	if d.audio != nil {
 		s.Engines = append(s.Engines, EngineStatus(d.audio.Finding()))
 	}
-	for _, o := range d.board.offers() {
+	for _, u := range d.board.upstreams {
+		s.Engines = append(s.Engines, EngineStatus(u.Finding()))
+	}
+	for _, o := range d.board.offers(d.board.own()) {
 		s.Models = append(s.Models, fleet.ModelID(o.ID))
 	}
 	d.mu.Lock()

@@ -46,11 +46,15 @@ type Config struct {
 	Version string
 	// Builtin is the engine compiled in; nil: none.
 	Builtin *engine.Engine
+	// Servers are processes that kith runs, each for one model; nil: none.
+	Servers []*engine.Engine
 	// Discovery says where to look for engines. Its Log may be left nil.
 	Discovery engine.Config
 	// Audio is the owner's engine for speech, if its address is set. Its Log may be
 	// left nil; no MaxUpload is DefaultUpload.
 	Audio engine.AudioConfig
+	// Upstreams are services elsewhere that the owner has an account with.
+	Upstreams []engine.UpstreamConfig
 	// Sharing holds the first values of what the owner may change later.
 	Sharing Sharing
 	// Models are the only ones offered to the hub, for the owner's own calls from
@@ -137,15 +141,20 @@ func New(c Config) (*Daemon, error) {
 	if err != nil {
 		return nil, err
 	}
+	upstreams, err := newUpstreams(&c)
+	if err != nil {
+		return nil, err
+	}
 	d := &Daemon{
 		config: c, log: c.Log, started: time.Now(), address: address,
-		settings: settings, finder: finder, audio: audio, board: newBoard(c.Builtin, finder, audio),
+		settings: settings, finder: finder, audio: audio, board: newBoard(c.Builtin, finder, audio, upstreams),
 		hub:      newHubTransport(c.Dial, c.TLS),
 		signedIn: make(chan struct{}, 1), relook: make(chan struct{}, 1), recheck: make(chan struct{}, 1), ready: make(chan struct{}),
 	}
 	d.port = int(address.Port())
 	d.surface = d.newSurface(d.port)
 	d.policy.Store(c.policy())
+	d.board.servers = c.Servers
 	d.desk.onLocal = d.board.touch
 	d.setLine(func(l *LineStatus) { l.State = LineOff })
 	return d, nil
@@ -185,6 +194,7 @@ func (d *Daemon) Run(ctx context.Context) error {
 	g.Go(func() error { return d.watchEngines(ctx) })
 	g.Go(func() error { return d.keepLooking(ctx) })
 	g.Go(func() error { return d.keepAudio(ctx) })
+	g.Go(func() error { return d.keepUpstreams(ctx) })
 	g.Go(func() error { return d.keepLine(ctx) })
 	g.Go(func() error { return d.keepPause(ctx) })
 	close(d.ready)

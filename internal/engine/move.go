@@ -17,7 +17,7 @@ func (f *Finder) Move(c Config) error {
 	for _, s := range next.spots {
 		if i := slices.IndexFunc(f.spots, func(old *spot) bool { return old.base == s.base }); i >= 0 {
 			old := f.spots[i]
-			s.known, s.engine, s.missed, s.finding = old.known, old.engine, old.missed, old.finding
+			s.known, s.engine, s.load, s.missed, s.finding = old.known, old.engine, old.load, old.missed, old.finding
 		}
 	}
 	f.spots = next.spots

@@ -47,6 +47,8 @@ type Config struct {
 	// Edge configures the HTTP edge: limits and rates. Its Backend, Identify,
 	// Finished and Turns are set here.
 	Edge gateway.Config
+	// Site configures the members' pages.
+	Site SiteConfig
 	// Log takes the hub's events. Default slog.Default.
 	Log *slog.Logger
 }
@@ -97,6 +99,8 @@ type Records interface {
 	CreateLoginToken(context.Context, account.LoginToken) error
 	RedeemLoginToken(ctx context.Context, hash [32]byte, machine account.Machine, now time.Time) (account.Machine, account.Member, error)
 
+	WaitingGrants(ctx context.Context, now time.Time) ([]account.Grant, error)
+
 	AddShare(context.Context, account.Share) error
 	RemoveShare(ctx context.Context, ownerID, memberID string) error
 	CreateGroup(context.Context, account.Group) error
@@ -129,6 +133,7 @@ type Hub struct {
 	turns    *turns
 	edge     *gateway.Edge
 	api      http.Handler  // of members, under /api/
+	site     *web.Site     // their pages
 	admitted chan struct{} // a place for each tunnel in its handshake
 	crowded  atomic.Bool   // memory is nearly full: no new calls
 }
@@ -153,13 +158,14 @@ func New(cfg Config, records Records, live *registry.Registry) *Hub {
 		h.stories.add(storiesOf(call, out))
 	}
 	h.edge = gateway.New(edge)
-	h.api = h.newAPI()
+	api := h.newAPI()
+	h.api, h.site = api, h.newSite(api)
 	return h
 }
 
-// Handler is the hub's public address: the hosted routes, the members' API
-// under /api/, GET /tunnel for machines and POST /login for a machine that has a
-// token.
+// Handler is the hub's public address: the hosted routes, the members' pages and
+// their API under /api/, GET /tunnel for machines and POST /login for a machine
+// that has a token.
 func (h *Hub) Handler() http.Handler {
 	tunnel, login := h.guarded(h.acceptTunnel), h.guarded(h.login)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -171,6 +177,8 @@ func (h *Hub) Handler() http.Handler {
 			login(w, r)
 		case strings.HasPrefix(r.URL.Path, "/api/"):
 			h.api.ServeHTTP(w, r)
+		case h.site.Serves(r):
+			h.site.ServeHTTP(w, r)
 		default:
 			h.edge.ServeHTTP(w, r)
 		}

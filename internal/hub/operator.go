@@ -28,6 +28,9 @@ func (h *Hub) Operator() http.Handler {
 		"POST /members":                          h.createMember,
 		"GET /members":                           h.listMembers,
 		"POST /members/{name}/disable":           h.disableMember,
+		"POST /members/{name}/link":              h.createLink,
+		"GET /devices":                           h.listGrants,
+		"POST /devices/{code}/approve":           h.approveGrant,
 		"POST /keys":                             h.createKey,
 		"GET /keys":                              h.listKeys,
 		"POST /keys/{id}/revoke":                 h.revokeKey,
@@ -91,6 +94,7 @@ func (h *Hub) createMember(ctx context.Context, r *http.Request) (any, error) {
 	var ask struct {
 		Name     string `json:"name"`
 		Operator bool   `json:"operator"`
+		Password string `json:"password"` // empty: the member cannot sign in with one
 	}
 	if f := readJSON(nil, r, &ask); f != nil {
 		return nil, f
@@ -98,8 +102,17 @@ func (h *Hub) createMember(ctx context.Context, r *http.Request) (any, error) {
 	if f := web.CheckName(ask.Name); f != nil {
 		return nil, f
 	}
-	member := account.Member{ID: account.NewID("mem_"), Name: ask.Name, Operator: ask.Operator, Created: time.Now().UTC()}
-	if err := h.records.CreateMember(ctx, member); err != nil {
+	now := time.Now().UTC()
+	member := account.Member{ID: account.NewID("mem_"), Name: ask.Name, Operator: ask.Operator, Created: now}
+	add := func() error { return h.records.CreateMember(ctx, member) }
+	if ask.Password != "" {
+		hash, err := h.site.HashPassword(ctx, ask.Name, ask.Password)
+		if err != nil {
+			return nil, err
+		}
+		add = func() error { return h.records.SignUp(ctx, account.SignUp{Member: member, Password: hash}, now) }
+	}
+	if err := add(); err != nil {
 		return nil, h.taken(err, "a member named %q is there already", ask.Name)
 	}
 	return viewMember(member), nil

@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"github.com/go-json-experiment/json"
+
+	"github.com/kith/kith/internal/account"
 )
 
 // ask is a call as a client makes it.
@@ -28,10 +30,10 @@ type ask struct {
 type answer struct {
 	ask
 	tag          string
-	key          string // id of the key it was made with
-	said         string // what was asked to be said back
+	key          account.Key // it was made with
+	said         string      // what was asked to be said back
 	began, ended time.Time
-	first        time.Time // the first byte of the body
+	first, last  time.Time // the first and the last byte of a stream's content
 	status       int
 	header       http.Header
 	code, reason string
@@ -55,12 +57,25 @@ func (a *answer) String() string {
 
 func (a *answer) served() bool { return a.done && a.code == "" }
 
+// patience is how long the call may wait for a machine.
+func (a *answer) patience() time.Duration {
+	limit := 60 * time.Second
+	if a.stream {
+		limit = 180 * time.Second
+	}
+	var own int
+	if n, _ := fmt.Sscanf(a.prefer, "wait=%d", &own); n == 1 {
+		limit = min(limit, time.Duration(own)*time.Second)
+	}
+	return limit
+}
+
 // begin makes the call; over is closed at its end.
 func (w *world) begin(q ask) *answer {
 	if q.words == 0 {
 		q.words = 3
 	}
-	a := &answer{ask: q, key: q.by.key.ID, began: time.Now(), over: make(chan struct{})}
+	a := &answer{ask: q, key: q.by.key, began: time.Now(), over: make(chan struct{})}
 	a.tag = w.tag(a)
 	a.said = "tag-" + a.tag + " " + strings.TrimSpace(strings.Repeat("word ", q.words))
 	body := fmt.Sprintf(`{"model":%q,"stream":%v,"messages":[{"role":"user","content":%q}]}`, q.model, q.stream, a.said)
@@ -206,6 +221,7 @@ func (a *answer) readStream(body io.Reader) error {
 			a.framed = true
 			continue
 		}
+		a.last = time.Now()
 		for _, c := range chunk.Choices {
 			a.text += c.Delta.Content
 		}

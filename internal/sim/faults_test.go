@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"runtime"
 	"runtime/debug"
+	"runtime/metrics"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -409,26 +410,81 @@ func TestFault24HubDies(t *testing.T) {
 	}
 }
 
-// A hub whose memory is nearly full turns new calls away; those it has go on.
+// Calls that wait with long prompts fill the memory: from four fifths on the
+// newest is turned away, those that the hub has go on, and when the memory is
+// free again a new one is taken. Garbage does not count.
 func TestFault28MemoryHigh(t *testing.T) {
 	both(t, func(w *world, stream bool) {
+		const prompt, most = 256 << 10, 80 // bytes, calls
 		ann := w.addMember("ann")
-		w.addMachine(ann, "box", 2, "m")
-		w.set(paced(2 * time.Second))
-		a := w.begin(ask{by: ann, model: "m", stream: stream, words: 10})
-		w.begun(a)
-		limit := debug.SetMemoryLimit(1 << 20)
-		defer debug.SetMemoryLimit(limit)
-		runtime.GC()
-		time.Sleep(1100 * time.Millisecond)
-		turned := w.do(ask{by: ann, model: "m", stream: stream})
-		w.wantCode(turned, "CAPACITY_FULL", "")
-		if turned.status != 503 || turned.took() != 0 || len(w.runs.of(turned.tag)) != 0 {
-			w.t.Error(turned)
+		w.addMachine(ann, "box", 1, "m")
+		w.set(paced(5 * time.Second))
+		runs := w.begin(ask{by: ann, model: "m", stream: stream, words: 10})
+		w.begun(runs)
+		first := w.begin(ask{by: ann, model: "m", stream: stream})
+		room := live() + most*prompt
+		before := debug.SetMemoryLimit(-1)
+		defer debug.SetMemoryLimit(before)
+		defer debug.SetGCPercent(debug.SetGCPercent(-1)) // garbage stays up to the limit
+		full := func() bool {                            // to one more call, which then leaves
+			debug.SetMemoryLimit(before)
+			filled := live()
+			garbage(room + room/8 - min(filled, room))
+			debug.SetMemoryLimit(int64(room / 4 * 5))
+			time.Sleep(1100 * time.Millisecond)
+			a := w.begin(ask{by: ann, model: "m", stream: stream})
+			synctest.Wait()
+			select {
+			case <-a.over:
+				w.wantCode(a, "CAPACITY_FULL", "")
+				if a.status != 503 || a.took() != 0 || filled < room-room/16 {
+					w.t.Errorf("turned away at %d of %d bytes: %s", filled, room, a)
+				}
+				return true
+			default:
+				if filled > room+room/16 {
+					w.t.Errorf("taken at %d of %d bytes", filled, room)
+				}
+				a.quit()
+				<-a.over
+				return false
+			}
 		}
-		debug.SetMemoryLimit(limit)
-		<-a.over
-		w.wantServed(a, 1)
-		w.wantServed(w.do(ask{by: ann, model: "m", stream: stream}), 1)
+		var waiting []*answer
+		for !full() {
+			if len(waiting) == most {
+				w.t.Fatalf("%d calls wait with %d bytes each, and one more is taken", most, prompt)
+			}
+			waiting = append(waiting, w.begin(ask{by: ann, model: "m", stream: stream, words: prompt / len("word ")}))
+		}
+		for _, a := range waiting {
+			a.quit()
+			<-a.over
+			a.said = ""
+		}
+		if full() {
+			w.t.Error("turned away, and there is room again")
+		}
+		for _, a := range []*answer{runs, first} {
+			<-a.over
+			w.wantServed(a, 1)
+		}
 	})
+}
+
+// live is how many bytes live.
+func live() uint64 {
+	runtime.GC()
+	found := []metrics.Sample{{Name: "/gc/heap/live:bytes"}, {Name: "/memory/classes/heap/stacks:bytes"}}
+	metrics.Read(found)
+	return found[0].Value.Uint64() + found[1].Value.Uint64()
+}
+
+// garbage makes n bytes of it.
+func garbage(n uint64) {
+	var last []byte
+	for range n >> 20 {
+		last = make([]byte, 1<<20)
+	}
+	runtime.KeepAlive(last)
 }

@@ -69,11 +69,12 @@ func (v *truth) together(a, b string) bool {
 	}) && !v.disabled[a] && !v.disabled[b]
 }
 
-// way is how the key's member reaches the machine: own, shared, group, or not.
-func (v *truth) way(by *member, key string, m *machine) string {
-	reach, ok := v.keys[key]
+// way is how a key of that reach gets its member to the machine: own, shared,
+// group, or not. Whether the key is any good is another matter: a hub may have
+// asked for the one a moment ago and know of the other what was so before.
+func (v *truth) way(by *member, reach account.Reach, m *machine) string {
 	switch {
-	case !ok || !v.there(m):
+	case !v.there(m):
 		return ""
 	case m.owner.ID == by.ID:
 		return "own"
@@ -83,6 +84,12 @@ func (v *truth) way(by *member, key string, m *machine) string {
 		return "group"
 	}
 	return ""
+}
+
+// allows says whether the call may run on the machine.
+func (v *truth) allows(a *answer, m *machine) bool {
+	_, good := v.keys[a.key.ID]
+	return good && v.way(a.by, a.key.Reach, m) != ""
 }
 
 // shared says whether somebody shares with the member.
@@ -112,7 +119,7 @@ func (v *truth) verdict(w *world, by *member, model string, now time.Time) strin
 		}
 		known++
 		up := m.end != nil
-		way := v.way(by, by.key.ID, m)
+		way := v.way(by, by.key.Reach, m)
 		switch {
 		case way == "" && up:
 			elsewhere++
@@ -163,6 +170,14 @@ func (w *world) truths(at time.Time, d time.Duration) []truth {
 	return out
 }
 
+// untold is how long a hub may not have heard of a pause: until then it sends
+// calls to the machine, which declines them.
+const untold = time.Second
+
+func (m *machine) pausedWithin(from, to time.Time) bool {
+	return slices.ContainsFunc(m.pauses, func(at time.Time) bool { return !at.Before(from) && !at.After(to) })
+}
+
 // mayRefuse says whether a call that ended in the storm may have ended with its
 // code: whether records of the last 5 s, with machines as they may have been
 // known, have that row. unsettled machines may be thought offline or without
@@ -173,20 +188,20 @@ func (w *world) mayRefuse(a *answer) bool {
 	ran := len(w.runs.of(a.tag)) > 0
 	window := stale + a.ended.Sub(a.began)
 	for _, v := range w.truths(a.ended, window) {
-		_, key := v.keys[a.key]
+		_, key := v.keys[a.key.ID]
 		if a.code == "invalid_api_key" {
 			if !key {
 				return true
 			}
 			continue
 		}
-		var reached, offline, elsewhere, outside, unready, unsettled int
+		var reached, offline, elsewhere, outside, unready, unsettled, declined int
 		for _, m := range w.machines {
 			if !v.there(m) || !slices.Contains(m.models, a.model) {
 				continue
 			}
 			shaky := w.unsettled(m, a.began, a.ended)
-			switch way := v.way(a.by, a.key, m); {
+			switch way := v.way(a.by, a.key.Reach, m); {
 			case way == "":
 				if m.steady(a.ended) || shaky {
 					elsewhere++
@@ -202,7 +217,10 @@ func (w *world) mayRefuse(a *answer) bool {
 				if way != "own" && m.until != 0 {
 					outside++
 				}
-				if m.everPaused || way != "own" && m.until != 0 {
+				if m.pausedWithin(a.began.Add(-untold), a.ended) {
+					declined++
+				}
+				if len(m.pauses) > 0 || way != "own" && m.until != 0 {
 					unready++
 				}
 			}
@@ -230,7 +248,7 @@ func (w *world) mayRefuse(a *answer) bool {
 				return true
 			}
 		case "CAPACITY_FULL":
-			if reached > 0 && !embeds && (a.reason == "wait_elapsed" || unsettled > 0) {
+			if reached > 0 && !embeds && (a.reason == "wait_elapsed" || unsettled > 0 || declined > 0) {
 				return true
 			}
 		}

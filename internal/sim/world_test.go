@@ -56,12 +56,13 @@ type world struct {
 
 	mu      sync.Mutex
 	history []truth
+	lost    []*loss
 	asks    []*answer // by tag, from 1
 }
 
 // inBubble runs a test in a world of its own and ends what is left of it.
 func inBubble(t *testing.T, test func(*world)) {
-	dir := t.TempDir()
+	dir := newDir(t)
 	synctest.Test(t, func(t *testing.T) {
 		w := &world{t: t, dir: dir, log: new(logbook)}
 		w.client = &http.Client{Transport: &http.Transport{
@@ -236,14 +237,13 @@ type machine struct {
 	faulty      atomic.Bool // its engine was told to fail, once
 	revoked     bool
 
-	mu         sync.Mutex
-	down       bool  // the engine refuses connections
-	link       *link // the newest connection to the hub
-	away       bool  // the daemon reaches no hub
-	paused     bool
-	everPaused bool
-	pausedAt   time.Time
-	disturbed  []time.Time
+	mu        sync.Mutex
+	down      bool  // the engine refuses connections
+	link      *link // the newest connection to the hub
+	away      bool  // the daemon reaches no hub
+	paused    bool
+	pauses    []time.Time // when it was paused or resumed
+	disturbed []time.Time
 }
 
 // addMachine registers a machine and starts its daemon; it is routable on return.
@@ -423,6 +423,7 @@ type run struct {
 	link    *link
 	at      time.Time
 	live    bool
+	left    time.Time // once it is not live
 }
 
 // runs is everything engines ever ran.
@@ -447,7 +448,7 @@ func (s *runs) begin(m *machine, l *link, body []byte) (end func()) {
 	return func() {
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		r.live = false
+		r.live, r.left = false, time.Now()
 	}
 }
 

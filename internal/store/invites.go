@@ -60,32 +60,38 @@ func (db *DB) RevokeInvite(ctx context.Context, ownerID, id string, now time.Tim
 // then too, shares with the member already.
 func (db *DB) AcceptInvite(ctx context.Context, hash [32]byte, s account.Share, now time.Time) (account.Share, account.Member, error) {
 	var owner account.Member
-	err := db.change(ctx, func(q *query.Queries) ([]fleet.Change, error) {
-		used, err := q.UseInvite(ctx, query.UseInviteParams{Hash: hash[:], Now: millis(now)})
-		if err != nil {
-			return nil, err
-		}
-		row, err := q.MemberByID(ctx, used.OwnerID)
-		if err != nil {
-			return nil, err
-		}
-		if row.Disabled || !sameHash(used.Hash, hash) {
-			return nil, sql.ErrNoRows
-		}
-		if row.ID == s.MemberID {
-			return nil, account.ErrOwn
-		}
-		i, err := invite(used)
-		if err != nil {
-			return nil, err
-		}
-		owner, s.OwnerID, s.Limits = member(row), row.ID, i.Limits
-		return changed(fleet.SharesChanged, s.MemberID), q.InsertShare(ctx, query.InsertShareParams{
-			ID: s.ID, OwnerID: s.OwnerID, MemberID: s.MemberID, Created: millis(s.Created),
-			Models: used.Models, Hours: used.Hours, Concurrent: used.Concurrent, PerDay: used.PerDay,
-		})
+	err := db.change(ctx, func(q *query.Queries) (_ []fleet.Change, err error) {
+		s, owner, err = useInvite(ctx, q, hash, s, now)
+		return changed(fleet.SharesChanged, s.MemberID), err
 	})
 	return s, owner, db.told(err, "accept the invite")
+}
+
+// useInvite takes one use of the invite and makes the share that it stands for.
+func useInvite(ctx context.Context, q *query.Queries, hash [32]byte, s account.Share, now time.Time) (account.Share, account.Member, error) {
+	used, err := q.UseInvite(ctx, query.UseInviteParams{Hash: hash[:], Now: millis(now)})
+	if err != nil {
+		return s, account.Member{}, err
+	}
+	row, err := q.MemberByID(ctx, used.OwnerID)
+	if err != nil {
+		return s, account.Member{}, err
+	}
+	if row.Disabled || !sameHash(used.Hash, hash) {
+		return s, account.Member{}, sql.ErrNoRows
+	}
+	if row.ID == s.MemberID {
+		return s, account.Member{}, account.ErrOwn
+	}
+	i, err := invite(used)
+	if err != nil {
+		return s, account.Member{}, err
+	}
+	s.OwnerID, s.Limits = row.ID, i.Limits
+	return s, member(row), q.InsertShare(ctx, query.InsertShareParams{
+		ID: s.ID, OwnerID: s.OwnerID, MemberID: s.MemberID, Created: millis(s.Created),
+		Models: used.Models, Hours: used.Hours, Concurrent: used.Concurrent, PerDay: used.PerDay,
+	})
 }
 
 func invite(row query.Invite) (i account.Invite, err error) {

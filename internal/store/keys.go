@@ -15,14 +15,7 @@ import (
 // CreateKey adds an API key; ErrNotFound if there is no such member.
 func (db *DB) CreateKey(ctx context.Context, k account.Key) error {
 	err := db.change(ctx, func(q *query.Queries) ([]fleet.Change, error) {
-		if err := text(k.ID, k.Name, k.Region, k.LastFour); err != nil {
-			return nil, err
-		}
-		return changed(fleet.KeyChanged, k.ID), q.InsertKey(ctx, query.InsertKeyParams{
-			ID: k.ID, MemberID: k.MemberID, Name: k.Name, Region: k.Region, Reach: string(k.Reach),
-			Hash: k.Hash[:], LastFour: k.LastFour,
-			Created: millis(k.Created), LastUsed: millis(k.LastUsed), Revoked: millis(k.Revoked),
-		})
+		return changed(fleet.KeyChanged, k.ID), insertKey(ctx, q, k)
 	})
 	return db.told(err, "create key %q", k.Name)
 }
@@ -67,6 +60,17 @@ func (db *DB) TouchKeys(ctx context.Context, used map[string]time.Time) error {
 		return nil
 	})
 	return db.told(err, "note the use of %d keys", len(used))
+}
+
+func insertKey(ctx context.Context, q *query.Queries, k account.Key) error {
+	if err := text(k.ID, k.Name, k.Region, k.LastFour); err != nil {
+		return err
+	}
+	return q.InsertKey(ctx, query.InsertKeyParams{
+		ID: k.ID, MemberID: k.MemberID, Name: k.Name, Region: k.Region, Reach: string(k.Reach),
+		Hash: k.Hash[:], LastFour: k.LastFour,
+		Created: millis(k.Created), LastUsed: millis(k.LastUsed), Revoked: millis(k.Revoked),
+	})
 }
 
 func key(row query.Key) account.Key {

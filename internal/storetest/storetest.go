@@ -56,6 +56,12 @@ func Run(t *testing.T, open func(t *testing.T) *store.DB) {
 		{"usage concurrency", testUsageConcurrency},
 		{"usage 10,000", testUsageMany},
 		{"stories", testStories},
+		{"sign-up", testSignUp},
+		{"links", testLinks},
+		{"sessions", testSessions},
+		{"recovery", testRecovery},
+		{"grants", testGrants},
+		{"own keys, machines and calls", testOwnThings},
 		{"turns", testTurns},
 		{"turn bounds", testTurnBounds},
 	} {

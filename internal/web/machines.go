@@ -97,6 +97,23 @@ func (a *API) revokeMachine(r *request) (any, error) {
 	return map[string]string{"id": r.machine.ID, "name": r.machine.Name, "state": "revoked"}, nil
 }
 
+// renameMachine is POST /api/machines/{machine}/name {"name"}.
+func (a *API) renameMachine(r *request) (any, error) {
+	ask, err := read[struct {
+		Name string `json:"name"`
+	}](r)
+	if err != nil {
+		return nil, err
+	}
+	if f := CheckName(ask.Name); f != nil {
+		return nil, f
+	}
+	if err := a.Accounts.RenameMachine(r.Context(), r.me, r.machine.ID, ask.Name); err != nil {
+		return nil, taken(notFound(err, "machine %q was revoked", r.machine.Name), "you have a machine named %q already", ask.Name)
+	}
+	return map[string]string{"id": r.machine.ID, "name": ask.Name, "state": "renamed"}, nil
+}
+
 // Control is a change of the owner's to a machine: what is nil stays as it is.
 type Control struct {
 	// Paused stops, or begins again, to take calls; those that run finish.

@@ -1,7 +1,8 @@
-// Package web is what a member does with an account beside making calls:
-// sharing, groups, machines, usage. It is a JSON API for the commands and the
-// site's pages; every object is looked up together with whose it is, and what
-// is not the caller's cannot be told from what does not exist.
+// Package web is what a member does with an account beside making calls: keys,
+// sharing, groups, machines, usage. It is a JSON API, for the commands, and the
+// site's pages, which ask the API's own handlers. Every object is looked up
+// together with whose it is, and what is not the caller's cannot be told from
+// what does not exist.
 package web
 
 import (
@@ -58,7 +59,39 @@ var ErrNotConnected = errors.New("the machine is not connected")
 // A look-up that finds nothing of the caller's is account.ErrNotFound, a clash
 // account.ErrExists.
 type Accounts interface {
+	Member(ctx context.Context, id string) (account.Member, error)
 	MemberByName(ctx context.Context, name string) (account.Member, error)
+
+	SignUp(ctx context.Context, s account.SignUp, now time.Time) error
+	Password(ctx context.Context, memberID string) (string, error)
+	SetPassword(ctx context.Context, memberID, hash, keep string, now time.Time) error
+	OperatorCanSignIn(ctx context.Context) (bool, error)
+	PutRecoveryCodes(ctx context.Context, memberID string, hashes [][32]byte) error
+	RecoveryCodes(ctx context.Context, memberID string) (int, error)
+	Recover(ctx context.Context, memberID string, code [32]byte, hash string, now time.Time) error
+	CreateLink(context.Context, account.Link) error
+	Link(ctx context.Context, hash [32]byte, now time.Time) (account.Link, error)
+	UseLink(ctx context.Context, hash [32]byte, now time.Time) (account.Member, error)
+
+	CreateSession(context.Context, account.Session) error
+	TouchSession(context.Context, account.Session) error
+	Session(ctx context.Context, id string, now time.Time) (account.Session, error)
+	SessionsOf(ctx context.Context, memberID string, now time.Time) ([]account.Session, error)
+	EndSession(ctx context.Context, id string) error
+	EndSessionOf(ctx context.Context, memberID, id string) error
+	EndSessionsOf(ctx context.Context, memberID, keep string) error
+
+	Keys(ctx context.Context, memberID string) ([]account.Key, error)
+	CreateKey(context.Context, account.Key) error
+	RevokeOwnKey(ctx context.Context, memberID, id string, now time.Time) error
+
+	CreateGrant(context.Context, account.Grant) error
+	WaitingGrant(ctx context.Context, userCode string, now time.Time) (account.Grant, error)
+	DecideGrant(ctx context.Context, userCode string, state account.GrantState, memberID string, now time.Time) (account.Grant, error)
+	Grant(ctx context.Context, hash [32]byte) (account.Grant, error)
+	RedeemGrant(ctx context.Context, hash [32]byte, m account.Machine, k account.Key, now time.Time) (account.Member, error)
+
+	StoriesOf(ctx context.Context, memberID string, before time.Time, most int) ([]account.Story, error)
 
 	NamedShares(ctx context.Context, memberID string) ([]account.NamedShare, error)
 	PutShare(context.Context, account.Share) (account.Share, error)
@@ -80,6 +113,7 @@ type Accounts interface {
 	Machines(ctx context.Context, ownerID string) ([]account.Machine, error)
 	OwnMachine(ctx context.Context, ownerID, id string) (account.Machine, error)
 	RevokeMachine(ctx context.Context, id string, now time.Time) error
+	RenameMachine(ctx context.Context, ownerID, id, name string) error
 	KeepOutOwn(ctx context.Context, ownerID, groupID, machineID string, out bool) error
 	KeepOutOfAll(ctx context.Context, ownerID, machineID string, out bool) error
 
@@ -126,11 +160,16 @@ var routes = []route{
 	{"DELETE", "/api/groups/{group}/members/{member}", (*API).runsOrg, (*API).removeFromGroup},
 	{"POST", "/api/groups/{group}/admins", (*API).runsOrg, (*API).makeAdmin},
 
+	{"GET", "/api/keys", nil, (*API).listKeys},
+	{"DELETE", "/api/keys/{key}", nil, (*API).revokeKey},
+
 	{"GET", "/api/machines", nil, (*API).listMachines},
 	{"DELETE", "/api/machines/{machine}", (*API).owns, (*API).revokeMachine},
+	{"POST", "/api/machines/{machine}/name", (*API).owns, (*API).renameMachine},
 	{"POST", "/api/machines/{machine}/control", (*API).owns, (*API).controlMachine},
 	{"POST", "/api/machines/{machine}/keep-out", (*API).owns, (*API).keepOut},
 
+	{"GET", "/api/requests", nil, (*API).listStories},
 	{"GET", "/api/why", nil, (*API).why},
 	{"GET", "/api/why/{call}", nil, (*API).story},
 	{"GET", "/api/usage", nil, (*API).usage},
@@ -223,13 +262,18 @@ func (a *API) answer(r *request, h http.Header, late error) (answer any, err err
 	if late != nil {
 		return nil, late
 	}
+	return a.perform(found, r)
+}
+
+// perform serves a route for a caller who is known, if the caller may.
+func (a *API) perform(found *route, r *request) (any, error) {
 	if found.may != nil {
 		if err := found.may(a, r); err != nil {
 			return nil, err
 		}
 	}
-	answer, err = found.serve(a, r)
-	if err == nil && r.Method != http.MethodGet {
+	answer, err := found.serve(a, r)
+	if err == nil && found.method != http.MethodGet {
 		a.Log.Info("member act", "member", r.me, "method", found.method, "path", found.path)
 		a.Changed()
 	}

@@ -29,6 +29,7 @@ import (
 type world struct {
 	t        *testing.T
 	db       *store.DB
+	api      *API
 	server   *httptest.Server
 	members  map[string]account.Member
 	machine  account.Machine // ada's
@@ -38,14 +39,20 @@ type world struct {
 	refuse   error // what Control answers
 	limit    error // what Admit answers
 	missed   []fleet.ModelID
-	blind    bool // nothing can be confirmed
-	crash    bool // Admit panics
+	blind    bool              // nothing can be confirmed
+	keys     map[string]string // secrets of API keys, and whose they are
+	crash    bool              // Admit panics
 	log      bytes.Buffer
 }
 
 func newWorld(t *testing.T) *world {
 	t.Helper()
-	db, err := store.Open(t.Context(), store.Config{Path: filepath.Join(t.TempDir(), "kith.db")})
+	return worldOn(t, store.Config{Path: filepath.Join(t.TempDir(), "kith.db")})
+}
+
+func worldOn(t *testing.T, config store.Config) *world {
+	t.Helper()
+	db, err := store.Open(t.Context(), config)
 	check(t, err)
 	w := &world{t: t, db: db, members: map[string]account.Member{}, snapshot: fleet.NewSnapshot()}
 	for _, name := range []string{"ada", "bob", "eve"} {
@@ -63,7 +70,7 @@ func newWorld(t *testing.T) *world {
 		ID: fleet.MachineID(w.machine.ID), Owner: fleet.MemberID(w.machine.OwnerID), Name: "box", Online: true, Slots: 3, Hours: hours, Groups: []string{"lab"},
 		Offers: []fleet.Offer{{ID: "tiny", Families: fleet.Families(fleet.Chat), ContextLength: 512, Slots: 2}},
 	})
-	w.server = httptest.NewServer(New(Config{
+	w.api = New(Config{
 		Accounts: db, Region: "home", Identify: w.identify,
 		Snapshot: func() *fleet.Snapshot { return w.snapshot },
 		Models: func(_ context.Context, c Caller) ([]Model, error) {
@@ -92,7 +99,8 @@ func newWorld(t *testing.T) *world {
 		Confirmed: func(time.Time) bool { return !w.blind },
 		Story:     db.Story,
 		Log:       slog.New(slog.NewTextHandler(&w.log, nil)),
-	}))
+	})
+	w.server = httptest.NewServer(w.api)
 	t.Cleanup(func() { w.server.Close(); check(t, db.Close()) })
 	return w
 }
@@ -105,6 +113,9 @@ func check(t *testing.T, err error) {
 }
 
 func (w *world) identify(_ context.Context, secret string) (Caller, error) {
+	if whose, ok := w.keys[secret]; ok {
+		return Caller{Member: fleet.MemberID(w.members[whose].ID), Name: whose, KeyID: "key_of_" + whose}, nil
+	}
 	m, ok := w.members[secret]
 	if !ok {
 		return Caller{}, fault.New(fault.InvalidAPIKey, "who is that?")
@@ -164,7 +175,7 @@ type anything = map[string]any
 // adas is everything that ada sees of her account.
 func (w *world) adas() []told {
 	var all []told
-	for _, path := range []string{"/api/shares", "/api/invites", "/api/groups", "/api/why/req_adas"} {
+	for _, path := range []string{"/api/shares", "/api/invites", "/api/groups", "/api/keys", "/api/requests", "/api/why/req_adas"} {
 		all = append(all, w.ask("ada", "GET", path, ""))
 	}
 	m, err := w.db.OwnMachine(w.t.Context(), w.members["ada"].ID, w.machine.ID)
@@ -185,6 +196,9 @@ func TestWhatIsAdasIsNotEves(t *testing.T) {
 	good[anything](w, "ada", "POST", "/api/groups/lab/members", `{"member":"bob"}`)
 	good[anything](w, "ada", "POST", "/api/groups", `{"name":"all","kind":"open"}`)
 	good[anything](w, "ada", "POST", "/api/machines/"+w.machine.ID+"/keep-out", `{"group":"lab"}`)
+
+	key := account.Key{ID: account.NewID("key_"), MemberID: w.members["ada"].ID, Name: "adas", Region: "home", Reach: account.ReachAll, Hash: [32]byte{2}, Created: time.Now()}
+	check(t, w.db.CreateKey(t.Context(), key))
 
 	type attempt struct {
 		who, path, body string
@@ -208,8 +222,12 @@ func TestWhatIsAdasIsNotEves(t *testing.T) {
 		"POST /api/groups/{group}/members":            {{"eve", "/api/groups/lab/members", `{"member":"eve"}`, 404}, {"bob", "/api/groups/lab/members", `{"member":"eve"}`, 403}, {"ada", "/api/groups/all/members", `{"member":"eve"}`, 400}},
 		"DELETE /api/groups/{group}/members/{member}": {{"eve", "/api/groups/lab/members/bob", "", 404}, {"bob", "/api/groups/lab/members/ada", "", 403}, {"ada", "/api/groups/lab/members/ada", "", 400}},
 		"POST /api/groups/{group}/admins":             {{"eve", "/api/groups/lab/admins", `{"member":"eve"}`, 404}, {"bob", "/api/groups/lab/admins", `{"member":"bob"}`, 403}, {"ada", "/api/groups/lab/admins", `{"member":"eve"}`, 404}},
+		"GET /api/keys":                               {{"eve", "/api/keys", "", 200}},
+		"DELETE /api/keys/{key}":                      {{"eve", "/api/keys/" + key.ID, "", 404}, {"bob", "/api/keys/none", "", 404}},
 		"GET /api/machines":                           {{"eve", "/api/machines", "", 200}, {"bob", "/api/machines", "", 200}},
 		"DELETE /api/machines/{machine}":              {{"eve", machine, "", 404}, {"bob", machine, "", 404}, {"eve", "/api/machines/none", "", 404}},
+		"POST /api/machines/{machine}/name":           {{"eve", machine + "/name", `{"name":"mine"}`, 404}, {"bob", machine + "/name", `{"name":"mine"}`, 404}, {"ada", machine + "/name", `{"name":"a/b"}`, 400}},
+		"GET /api/requests":                           {{"eve", "/api/requests", "", 200}, {"eve", "/api/requests?before=x", "", 400}},
 		"POST /api/machines/{machine}/control":        {{"eve", machine + "/control", `{"paused":true}`, 404}, {"bob", machine + "/control", `{"paused":true}`, 404}, {"eve", "/api/machines/none/control", `{"paused":true}`, 404}},
 		"GET /api/why":                                {{"eve", "/api/why", "", 400}, {"eve", "/api/why?model=secret-model", "", 200}},
 		"GET /api/why/{call}":                         {{"eve", "/api/why/req_1", "", 404}},
@@ -236,7 +254,7 @@ func TestWhatIsAdasIsNotEves(t *testing.T) {
 			if got.status != a.want {
 				t.Errorf("%s as %s: %+v, want %d", name, a.who, got, a.want)
 			}
-			for _, secret := range []string{"secret-model", w.machine.ID, invite.Code, invite.ID} {
+			for _, secret := range []string{"secret-model", w.machine.ID, invite.Code, invite.ID, key.ID} {
 				if a.who == "eve" && strings.Contains(got.body, secret) && !strings.Contains(a.path, secret) {
 					t.Errorf("%s tells eve of ada's %s: %s", name, secret, got.body)
 				}

@@ -123,6 +123,10 @@ func (a *API) story(r *request) (any, error) {
 		return nil, notFound(err, "nothing is known of a call %.80q of yours or on your machines: what happened to calls that reached "+
 			"the routing is kept for %d days", r.values["call"], int(account.StoryLife.Hours()/24))
 	}
+	return tell(s), nil
+}
+
+func tell(s account.Story) Told {
 	family := fleet.Chat
 	if endpoint, ok := fleet.ParseEndpoint(s.Endpoint); ok {
 		family = endpoint.Family()
@@ -132,5 +136,26 @@ func (a *API) story(r *request) (any, error) {
 		reason := fleet.ReasonOf(j.Row, family)
 		told.Decisions = append(told.Decisions, ToldDecision{j, reason.What, reason.Mend})
 	}
-	return told, nil
+	return told
+}
+
+// mostStories is how many calls one listing tells.
+const mostStories = 100
+
+// listStories is GET /api/requests[?before=TIME]: the caller's newest calls, and
+// those on the caller's machines, without what was decided about them. The next
+// ones started before the last one told.
+func (a *API) listStories(r *request) (any, error) {
+	before := time.Now().Add(time.Hour) // a hub's clock may be ahead
+	if text := r.URL.Query().Get("before"); text != "" {
+		var err error
+		if before, err = time.Parse(time.RFC3339Nano, text); err != nil {
+			return nil, fault.New(fault.InvalidRequest, "before is a time like 2026-11-21T10:30:00Z, not %.40q", text).WithParam("before")
+		}
+	}
+	stories, err := a.Accounts.StoriesOf(r.Context(), r.me, before, mostStories)
+	for i := range stories {
+		stories[i].Judgements = nil
+	}
+	return listOf(stories), err
 }

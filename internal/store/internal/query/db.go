@@ -39,6 +39,9 @@ func Prepare(ctx context.Context, db DBTX) (*Queries, error) {
 	if q.changesAfterStmt, err = db.PrepareContext(ctx, changesAfter); err != nil {
 		return nil, fmt.Errorf("error preparing query ChangesAfter: %w", err)
 	}
+	if q.decideGrantStmt, err = db.PrepareContext(ctx, decideGrant); err != nil {
+		return nil, fmt.Errorf("error preparing query DecideGrant: %w", err)
+	}
 	if q.deleteGroupStmt, err = db.PrepareContext(ctx, deleteGroup); err != nil {
 		return nil, fmt.Errorf("error preparing query DeleteGroup: %w", err)
 	}
@@ -60,11 +63,32 @@ func Prepare(ctx context.Context, db DBTX) (*Queries, error) {
 	if q.deleteTurnStmt, err = db.PrepareContext(ctx, deleteTurn); err != nil {
 		return nil, fmt.Errorf("error preparing query DeleteTurn: %w", err)
 	}
+	if q.dropLinksStmt, err = db.PrepareContext(ctx, dropLinks); err != nil {
+		return nil, fmt.Errorf("error preparing query DropLinks: %w", err)
+	}
+	if q.dropRecoveryCodesStmt, err = db.PrepareContext(ctx, dropRecoveryCodes); err != nil {
+		return nil, fmt.Errorf("error preparing query DropRecoveryCodes: %w", err)
+	}
+	if q.endSessionStmt, err = db.PrepareContext(ctx, endSession); err != nil {
+		return nil, fmt.Errorf("error preparing query EndSession: %w", err)
+	}
+	if q.endSessionOfStmt, err = db.PrepareContext(ctx, endSessionOf); err != nil {
+		return nil, fmt.Errorf("error preparing query EndSessionOf: %w", err)
+	}
+	if q.endSessionsOfStmt, err = db.PrepareContext(ctx, endSessionsOf); err != nil {
+		return nil, fmt.Errorf("error preparing query EndSessionsOf: %w", err)
+	}
 	if q.epochStmt, err = db.PrepareContext(ctx, epoch); err != nil {
 		return nil, fmt.Errorf("error preparing query Epoch: %w", err)
 	}
 	if q.fellowsStmt, err = db.PrepareContext(ctx, fellows); err != nil {
 		return nil, fmt.Errorf("error preparing query Fellows: %w", err)
+	}
+	if q.grantByHashStmt, err = db.PrepareContext(ctx, grantByHash); err != nil {
+		return nil, fmt.Errorf("error preparing query GrantByHash: %w", err)
+	}
+	if q.grantByUserCodeStmt, err = db.PrepareContext(ctx, grantByUserCode); err != nil {
+		return nil, fmt.Errorf("error preparing query GrantByUserCode: %w", err)
 	}
 	if q.groupByIDStmt, err = db.PrepareContext(ctx, groupByID); err != nil {
 		return nil, fmt.Errorf("error preparing query GroupByID: %w", err)
@@ -87,6 +111,9 @@ func Prepare(ctx context.Context, db DBTX) (*Queries, error) {
 	if q.insertChangeStmt, err = db.PrepareContext(ctx, insertChange); err != nil {
 		return nil, fmt.Errorf("error preparing query InsertChange: %w", err)
 	}
+	if q.insertGrantStmt, err = db.PrepareContext(ctx, insertGrant); err != nil {
+		return nil, fmt.Errorf("error preparing query InsertGrant: %w", err)
+	}
 	if q.insertGroupStmt, err = db.PrepareContext(ctx, insertGroup); err != nil {
 		return nil, fmt.Errorf("error preparing query InsertGroup: %w", err)
 	}
@@ -102,6 +129,9 @@ func Prepare(ctx context.Context, db DBTX) (*Queries, error) {
 	if q.insertKeyStmt, err = db.PrepareContext(ctx, insertKey); err != nil {
 		return nil, fmt.Errorf("error preparing query InsertKey: %w", err)
 	}
+	if q.insertLinkStmt, err = db.PrepareContext(ctx, insertLink); err != nil {
+		return nil, fmt.Errorf("error preparing query InsertLink: %w", err)
+	}
 	if q.insertLoginTokenStmt, err = db.PrepareContext(ctx, insertLoginToken); err != nil {
 		return nil, fmt.Errorf("error preparing query InsertLoginToken: %w", err)
 	}
@@ -110,6 +140,12 @@ func Prepare(ctx context.Context, db DBTX) (*Queries, error) {
 	}
 	if q.insertMemberStmt, err = db.PrepareContext(ctx, insertMember); err != nil {
 		return nil, fmt.Errorf("error preparing query InsertMember: %w", err)
+	}
+	if q.insertRecoveryCodeStmt, err = db.PrepareContext(ctx, insertRecoveryCode); err != nil {
+		return nil, fmt.Errorf("error preparing query InsertRecoveryCode: %w", err)
+	}
+	if q.insertSessionStmt, err = db.PrepareContext(ctx, insertSession); err != nil {
+		return nil, fmt.Errorf("error preparing query InsertSession: %w", err)
 	}
 	if q.insertShareStmt, err = db.PrepareContext(ctx, insertShare); err != nil {
 		return nil, fmt.Errorf("error preparing query InsertShare: %w", err)
@@ -153,6 +189,9 @@ func Prepare(ctx context.Context, db DBTX) (*Queries, error) {
 	if q.keysStmt, err = db.PrepareContext(ctx, keys); err != nil {
 		return nil, fmt.Errorf("error preparing query Keys: %w", err)
 	}
+	if q.linkStmt, err = db.PrepareContext(ctx, link); err != nil {
+		return nil, fmt.Errorf("error preparing query Link: %w", err)
+	}
 	if q.liveSharesStmt, err = db.PrepareContext(ctx, liveShares); err != nil {
 		return nil, fmt.Errorf("error preparing query LiveShares: %w", err)
 	}
@@ -192,14 +231,26 @@ func Prepare(ctx context.Context, db DBTX) (*Queries, error) {
 	if q.nextGenerationStmt, err = db.PrepareContext(ctx, nextGeneration); err != nil {
 		return nil, fmt.Errorf("error preparing query NextGeneration: %w", err)
 	}
+	if q.operatorsWithPasswordStmt, err = db.PrepareContext(ctx, operatorsWithPassword); err != nil {
+		return nil, fmt.Errorf("error preparing query OperatorsWithPassword: %w", err)
+	}
 	if q.otherAdminsStmt, err = db.PrepareContext(ctx, otherAdmins); err != nil {
 		return nil, fmt.Errorf("error preparing query OtherAdmins: %w", err)
 	}
 	if q.ownMachineStmt, err = db.PrepareContext(ctx, ownMachine); err != nil {
 		return nil, fmt.Errorf("error preparing query OwnMachine: %w", err)
 	}
+	if q.passwordStmt, err = db.PrepareContext(ctx, password); err != nil {
+		return nil, fmt.Errorf("error preparing query Password: %w", err)
+	}
 	if q.pruneChangesStmt, err = db.PrepareContext(ctx, pruneChanges); err != nil {
 		return nil, fmt.Errorf("error preparing query PruneChanges: %w", err)
+	}
+	if q.pruneGrantsStmt, err = db.PrepareContext(ctx, pruneGrants); err != nil {
+		return nil, fmt.Errorf("error preparing query PruneGrants: %w", err)
+	}
+	if q.pruneSessionsStmt, err = db.PrepareContext(ctx, pruneSessions); err != nil {
+		return nil, fmt.Errorf("error preparing query PruneSessions: %w", err)
 	}
 	if q.pruneStoriesStmt, err = db.PrepareContext(ctx, pruneStories); err != nil {
 		return nil, fmt.Errorf("error preparing query PruneStories: %w", err)
@@ -207,11 +258,20 @@ func Prepare(ctx context.Context, db DBTX) (*Queries, error) {
 	if q.pruneTurnsStmt, err = db.PrepareContext(ctx, pruneTurns); err != nil {
 		return nil, fmt.Errorf("error preparing query PruneTurns: %w", err)
 	}
+	if q.putPasswordStmt, err = db.PrepareContext(ctx, putPassword); err != nil {
+		return nil, fmt.Errorf("error preparing query PutPassword: %w", err)
+	}
 	if q.putShareStmt, err = db.PrepareContext(ctx, putShare); err != nil {
 		return nil, fmt.Errorf("error preparing query PutShare: %w", err)
 	}
+	if q.recoveryCodesStmt, err = db.PrepareContext(ctx, recoveryCodes); err != nil {
+		return nil, fmt.Errorf("error preparing query RecoveryCodes: %w", err)
+	}
 	if q.redeemLoginTokenStmt, err = db.PrepareContext(ctx, redeemLoginToken); err != nil {
 		return nil, fmt.Errorf("error preparing query RedeemLoginToken: %w", err)
+	}
+	if q.renameMachineStmt, err = db.PrepareContext(ctx, renameMachine); err != nil {
+		return nil, fmt.Errorf("error preparing query RenameMachine: %w", err)
 	}
 	if q.revokeInviteStmt, err = db.PrepareContext(ctx, revokeInvite); err != nil {
 		return nil, fmt.Errorf("error preparing query RevokeInvite: %w", err)
@@ -222,11 +282,20 @@ func Prepare(ctx context.Context, db DBTX) (*Queries, error) {
 	if q.revokeMachineStmt, err = db.PrepareContext(ctx, revokeMachine); err != nil {
 		return nil, fmt.Errorf("error preparing query RevokeMachine: %w", err)
 	}
+	if q.revokeOwnKeyStmt, err = db.PrepareContext(ctx, revokeOwnKey); err != nil {
+		return nil, fmt.Errorf("error preparing query RevokeOwnKey: %w", err)
+	}
 	if q.saveOffersStmt, err = db.PrepareContext(ctx, saveOffers); err != nil {
 		return nil, fmt.Errorf("error preparing query SaveOffers: %w", err)
 	}
 	if q.seenGroupsStmt, err = db.PrepareContext(ctx, seenGroups); err != nil {
 		return nil, fmt.Errorf("error preparing query SeenGroups: %w", err)
+	}
+	if q.sessionStmt, err = db.PrepareContext(ctx, session); err != nil {
+		return nil, fmt.Errorf("error preparing query Session: %w", err)
+	}
+	if q.sessionsOfStmt, err = db.PrepareContext(ctx, sessionsOf); err != nil {
+		return nil, fmt.Errorf("error preparing query SessionsOf: %w", err)
 	}
 	if q.setGroupAdminStmt, err = db.PrepareContext(ctx, setGroupAdmin); err != nil {
 		return nil, fmt.Errorf("error preparing query SetGroupAdmin: %w", err)
@@ -240,11 +309,17 @@ func Prepare(ctx context.Context, db DBTX) (*Queries, error) {
 	if q.sharesOfStmt, err = db.PrepareContext(ctx, sharesOf); err != nil {
 		return nil, fmt.Errorf("error preparing query SharesOf: %w", err)
 	}
+	if q.storiesOfStmt, err = db.PrepareContext(ctx, storiesOf); err != nil {
+		return nil, fmt.Errorf("error preparing query StoriesOf: %w", err)
+	}
 	if q.storyStmt, err = db.PrepareContext(ctx, story); err != nil {
 		return nil, fmt.Errorf("error preparing query Story: %w", err)
 	}
 	if q.touchKeyStmt, err = db.PrepareContext(ctx, touchKey); err != nil {
 		return nil, fmt.Errorf("error preparing query TouchKey: %w", err)
+	}
+	if q.touchSessionStmt, err = db.PrepareContext(ctx, touchSession); err != nil {
+		return nil, fmt.Errorf("error preparing query TouchSession: %w", err)
 	}
 	if q.trimTurnsStmt, err = db.PrepareContext(ctx, trimTurns); err != nil {
 		return nil, fmt.Errorf("error preparing query TrimTurns: %w", err)
@@ -273,8 +348,20 @@ func Prepare(ctx context.Context, db DBTX) (*Queries, error) {
 	if q.usageDaysOnStmt, err = db.PrepareContext(ctx, usageDaysOn); err != nil {
 		return nil, fmt.Errorf("error preparing query UsageDaysOn: %w", err)
 	}
+	if q.useGrantStmt, err = db.PrepareContext(ctx, useGrant); err != nil {
+		return nil, fmt.Errorf("error preparing query UseGrant: %w", err)
+	}
 	if q.useInviteStmt, err = db.PrepareContext(ctx, useInvite); err != nil {
 		return nil, fmt.Errorf("error preparing query UseInvite: %w", err)
+	}
+	if q.useLinkStmt, err = db.PrepareContext(ctx, useLink); err != nil {
+		return nil, fmt.Errorf("error preparing query UseLink: %w", err)
+	}
+	if q.useRecoveryCodeStmt, err = db.PrepareContext(ctx, useRecoveryCode); err != nil {
+		return nil, fmt.Errorf("error preparing query UseRecoveryCode: %w", err)
+	}
+	if q.waitingGrantsStmt, err = db.PrepareContext(ctx, waitingGrants); err != nil {
+		return nil, fmt.Errorf("error preparing query WaitingGrants: %w", err)
 	}
 	return &q, nil
 }
@@ -304,6 +391,11 @@ func (q *Queries) Close() error {
 	if q.changesAfterStmt != nil {
 		if cerr := q.changesAfterStmt.Close(); cerr != nil {
 			err = fmt.Errorf("error closing changesAfterStmt: %w", cerr)
+		}
+	}
+	if q.decideGrantStmt != nil {
+		if cerr := q.decideGrantStmt.Close(); cerr != nil {
+			err = fmt.Errorf("error closing decideGrantStmt: %w", cerr)
 		}
 	}
 	if q.deleteGroupStmt != nil {
@@ -341,6 +433,31 @@ func (q *Queries) Close() error {
 			err = fmt.Errorf("error closing deleteTurnStmt: %w", cerr)
 		}
 	}
+	if q.dropLinksStmt != nil {
+		if cerr := q.dropLinksStmt.Close(); cerr != nil {
+			err = fmt.Errorf("error closing dropLinksStmt: %w", cerr)
+		}
+	}
+	if q.dropRecoveryCodesStmt != nil {
+		if cerr := q.dropRecoveryCodesStmt.Close(); cerr != nil {
+			err = fmt.Errorf("error closing dropRecoveryCodesStmt: %w", cerr)
+		}
+	}
+	if q.endSessionStmt != nil {
+		if cerr := q.endSessionStmt.Close(); cerr != nil {
+			err = fmt.Errorf("error closing endSessionStmt: %w", cerr)
+		}
+	}
+	if q.endSessionOfStmt != nil {
+		if cerr := q.endSessionOfStmt.Close(); cerr != nil {
+			err = fmt.Errorf("error closing endSessionOfStmt: %w", cerr)
+		}
+	}
+	if q.endSessionsOfStmt != nil {
+		if cerr := q.endSessionsOfStmt.Close(); cerr != nil {
+			err = fmt.Errorf("error closing endSessionsOfStmt: %w", cerr)
+		}
+	}
 	if q.epochStmt != nil {
 		if cerr := q.epochStmt.Close(); cerr != nil {
 			err = fmt.Errorf("error closing epochStmt: %w", cerr)
@@ -349,6 +466,16 @@ func (q *Queries) Close() error {
 	if q.fellowsStmt != nil {
 		if cerr := q.fellowsStmt.Close(); cerr != nil {
 			err = fmt.Errorf("error closing fellowsStmt: %w", cerr)
+		}
+	}
+	if q.grantByHashStmt != nil {
+		if cerr := q.grantByHashStmt.Close(); cerr != nil {
+			err = fmt.Errorf("error closing grantByHashStmt: %w", cerr)
+		}
+	}
+	if q.grantByUserCodeStmt != nil {
+		if cerr := q.grantByUserCodeStmt.Close(); cerr != nil {
+			err = fmt.Errorf("error closing grantByUserCodeStmt: %w", cerr)
 		}
 	}
 	if q.groupByIDStmt != nil {
@@ -386,6 +513,11 @@ func (q *Queries) Close() error {
 			err = fmt.Errorf("error closing insertChangeStmt: %w", cerr)
 		}
 	}
+	if q.insertGrantStmt != nil {
+		if cerr := q.insertGrantStmt.Close(); cerr != nil {
+			err = fmt.Errorf("error closing insertGrantStmt: %w", cerr)
+		}
+	}
 	if q.insertGroupStmt != nil {
 		if cerr := q.insertGroupStmt.Close(); cerr != nil {
 			err = fmt.Errorf("error closing insertGroupStmt: %w", cerr)
@@ -411,6 +543,11 @@ func (q *Queries) Close() error {
 			err = fmt.Errorf("error closing insertKeyStmt: %w", cerr)
 		}
 	}
+	if q.insertLinkStmt != nil {
+		if cerr := q.insertLinkStmt.Close(); cerr != nil {
+			err = fmt.Errorf("error closing insertLinkStmt: %w", cerr)
+		}
+	}
 	if q.insertLoginTokenStmt != nil {
 		if cerr := q.insertLoginTokenStmt.Close(); cerr != nil {
 			err = fmt.Errorf("error closing insertLoginTokenStmt: %w", cerr)
@@ -424,6 +561,16 @@ func (q *Queries) Close() error {
 	if q.insertMemberStmt != nil {
 		if cerr := q.insertMemberStmt.Close(); cerr != nil {
 			err = fmt.Errorf("error closing insertMemberStmt: %w", cerr)
+		}
+	}
+	if q.insertRecoveryCodeStmt != nil {
+		if cerr := q.insertRecoveryCodeStmt.Close(); cerr != nil {
+			err = fmt.Errorf("error closing insertRecoveryCodeStmt: %w", cerr)
+		}
+	}
+	if q.insertSessionStmt != nil {
+		if cerr := q.insertSessionStmt.Close(); cerr != nil {
+			err = fmt.Errorf("error closing insertSessionStmt: %w", cerr)
 		}
 	}
 	if q.insertShareStmt != nil {
@@ -496,6 +643,11 @@ func (q *Queries) Close() error {
 			err = fmt.Errorf("error closing keysStmt: %w", cerr)
 		}
 	}
+	if q.linkStmt != nil {
+		if cerr := q.linkStmt.Close(); cerr != nil {
+			err = fmt.Errorf("error closing linkStmt: %w", cerr)
+		}
+	}
 	if q.liveSharesStmt != nil {
 		if cerr := q.liveSharesStmt.Close(); cerr != nil {
 			err = fmt.Errorf("error closing liveSharesStmt: %w", cerr)
@@ -561,6 +713,11 @@ func (q *Queries) Close() error {
 			err = fmt.Errorf("error closing nextGenerationStmt: %w", cerr)
 		}
 	}
+	if q.operatorsWithPasswordStmt != nil {
+		if cerr := q.operatorsWithPasswordStmt.Close(); cerr != nil {
+			err = fmt.Errorf("error closing operatorsWithPasswordStmt: %w", cerr)
+		}
+	}
 	if q.otherAdminsStmt != nil {
 		if cerr := q.otherAdminsStmt.Close(); cerr != nil {
 			err = fmt.Errorf("error closing otherAdminsStmt: %w", cerr)
@@ -571,9 +728,24 @@ func (q *Queries) Close() error {
 			err = fmt.Errorf("error closing ownMachineStmt: %w", cerr)
 		}
 	}
+	if q.passwordStmt != nil {
+		if cerr := q.passwordStmt.Close(); cerr != nil {
+			err = fmt.Errorf("error closing passwordStmt: %w", cerr)
+		}
+	}
 	if q.pruneChangesStmt != nil {
 		if cerr := q.pruneChangesStmt.Close(); cerr != nil {
 			err = fmt.Errorf("error closing pruneChangesStmt: %w", cerr)
+		}
+	}
+	if q.pruneGrantsStmt != nil {
+		if cerr := q.pruneGrantsStmt.Close(); cerr != nil {
+			err = fmt.Errorf("error closing pruneGrantsStmt: %w", cerr)
+		}
+	}
+	if q.pruneSessionsStmt != nil {
+		if cerr := q.pruneSessionsStmt.Close(); cerr != nil {
+			err = fmt.Errorf("error closing pruneSessionsStmt: %w", cerr)
 		}
 	}
 	if q.pruneStoriesStmt != nil {
@@ -586,14 +758,29 @@ func (q *Queries) Close() error {
 			err = fmt.Errorf("error closing pruneTurnsStmt: %w", cerr)
 		}
 	}
+	if q.putPasswordStmt != nil {
+		if cerr := q.putPasswordStmt.Close(); cerr != nil {
+			err = fmt.Errorf("error closing putPasswordStmt: %w", cerr)
+		}
+	}
 	if q.putShareStmt != nil {
 		if cerr := q.putShareStmt.Close(); cerr != nil {
 			err = fmt.Errorf("error closing putShareStmt: %w", cerr)
 		}
 	}
+	if q.recoveryCodesStmt != nil {
+		if cerr := q.recoveryCodesStmt.Close(); cerr != nil {
+			err = fmt.Errorf("error closing recoveryCodesStmt: %w", cerr)
+		}
+	}
 	if q.redeemLoginTokenStmt != nil {
 		if cerr := q.redeemLoginTokenStmt.Close(); cerr != nil {
 			err = fmt.Errorf("error closing redeemLoginTokenStmt: %w", cerr)
+		}
+	}
+	if q.renameMachineStmt != nil {
+		if cerr := q.renameMachineStmt.Close(); cerr != nil {
+			err = fmt.Errorf("error closing renameMachineStmt: %w", cerr)
 		}
 	}
 	if q.revokeInviteStmt != nil {
@@ -611,6 +798,11 @@ func (q *Queries) Close() error {
 			err = fmt.Errorf("error closing revokeMachineStmt: %w", cerr)
 		}
 	}
+	if q.revokeOwnKeyStmt != nil {
+		if cerr := q.revokeOwnKeyStmt.Close(); cerr != nil {
+			err = fmt.Errorf("error closing revokeOwnKeyStmt: %w", cerr)
+		}
+	}
 	if q.saveOffersStmt != nil {
 		if cerr := q.saveOffersStmt.Close(); cerr != nil {
 			err = fmt.Errorf("error closing saveOffersStmt: %w", cerr)
@@ -619,6 +811,16 @@ func (q *Queries) Close() error {
 	if q.seenGroupsStmt != nil {
 		if cerr := q.seenGroupsStmt.Close(); cerr != nil {
 			err = fmt.Errorf("error closing seenGroupsStmt: %w", cerr)
+		}
+	}
+	if q.sessionStmt != nil {
+		if cerr := q.sessionStmt.Close(); cerr != nil {
+			err = fmt.Errorf("error closing sessionStmt: %w", cerr)
+		}
+	}
+	if q.sessionsOfStmt != nil {
+		if cerr := q.sessionsOfStmt.Close(); cerr != nil {
+			err = fmt.Errorf("error closing sessionsOfStmt: %w", cerr)
 		}
 	}
 	if q.setGroupAdminStmt != nil {
@@ -641,6 +843,11 @@ func (q *Queries) Close() error {
 			err = fmt.Errorf("error closing sharesOfStmt: %w", cerr)
 		}
 	}
+	if q.storiesOfStmt != nil {
+		if cerr := q.storiesOfStmt.Close(); cerr != nil {
+			err = fmt.Errorf("error closing storiesOfStmt: %w", cerr)
+		}
+	}
 	if q.storyStmt != nil {
 		if cerr := q.storyStmt.Close(); cerr != nil {
 			err = fmt.Errorf("error closing storyStmt: %w", cerr)
@@ -649,6 +856,11 @@ func (q *Queries) Close() error {
 	if q.touchKeyStmt != nil {
 		if cerr := q.touchKeyStmt.Close(); cerr != nil {
 			err = fmt.Errorf("error closing touchKeyStmt: %w", cerr)
+		}
+	}
+	if q.touchSessionStmt != nil {
+		if cerr := q.touchSessionStmt.Close(); cerr != nil {
+			err = fmt.Errorf("error closing touchSessionStmt: %w", cerr)
 		}
 	}
 	if q.trimTurnsStmt != nil {
@@ -696,9 +908,29 @@ func (q *Queries) Close() error {
 			err = fmt.Errorf("error closing usageDaysOnStmt: %w", cerr)
 		}
 	}
+	if q.useGrantStmt != nil {
+		if cerr := q.useGrantStmt.Close(); cerr != nil {
+			err = fmt.Errorf("error closing useGrantStmt: %w", cerr)
+		}
+	}
 	if q.useInviteStmt != nil {
 		if cerr := q.useInviteStmt.Close(); cerr != nil {
 			err = fmt.Errorf("error closing useInviteStmt: %w", cerr)
+		}
+	}
+	if q.useLinkStmt != nil {
+		if cerr := q.useLinkStmt.Close(); cerr != nil {
+			err = fmt.Errorf("error closing useLinkStmt: %w", cerr)
+		}
+	}
+	if q.useRecoveryCodeStmt != nil {
+		if cerr := q.useRecoveryCodeStmt.Close(); cerr != nil {
+			err = fmt.Errorf("error closing useRecoveryCodeStmt: %w", cerr)
+		}
+	}
+	if q.waitingGrantsStmt != nil {
+		if cerr := q.waitingGrantsStmt.Close(); cerr != nil {
+			err = fmt.Errorf("error closing waitingGrantsStmt: %w", cerr)
 		}
 	}
 	return err
@@ -738,181 +970,239 @@ func (q *Queries) queryRow(ctx context.Context, stmt *sql.Stmt, query string, ar
 }
 
 type Queries struct {
-	db                     DBTX
-	tx                     *sql.Tx
-	addUsageDayStmt        *sql.Stmt
-	adminKindStmt          *sql.Stmt
-	callsOfSharesStmt      *sql.Stmt
-	callsOfSharesToStmt    *sql.Stmt
-	changesAfterStmt       *sql.Stmt
-	deleteGroupStmt        *sql.Stmt
-	deleteGroupMemberStmt  *sql.Stmt
-	deleteGroupMembersStmt *sql.Stmt
-	deleteKeepOutStmt      *sql.Stmt
-	deleteKeepOutsStmt     *sql.Stmt
-	deleteShareStmt        *sql.Stmt
-	deleteTurnStmt         *sql.Stmt
-	epochStmt              *sql.Stmt
-	fellowsStmt            *sql.Stmt
-	groupByIDStmt          *sql.Stmt
-	groupByNameStmt        *sql.Stmt
-	groupMembersStmt       *sql.Stmt
-	groupMembersOfStmt     *sql.Stmt
-	groupSizeStmt          *sql.Stmt
-	groupsStmt             *sql.Stmt
-	insertChangeStmt       *sql.Stmt
-	insertGroupStmt        *sql.Stmt
-	insertGroupMemberStmt  *sql.Stmt
-	insertInviteStmt       *sql.Stmt
-	insertKeepOutStmt      *sql.Stmt
-	insertKeyStmt          *sql.Stmt
-	insertLoginTokenStmt   *sql.Stmt
-	insertMachineStmt      *sql.Stmt
-	insertMemberStmt       *sql.Stmt
-	insertShareStmt        *sql.Stmt
-	insertStoryStmt        *sql.Stmt
-	insertTurnStmt         *sql.Stmt
-	insertUsageStmt        *sql.Stmt
-	invitesOfStmt          *sql.Stmt
-	joinGroupStmt          *sql.Stmt
-	keepMetaStmt           *sql.Stmt
-	keepOutsStmt           *sql.Stmt
-	keepOutsByStmt         *sql.Stmt
-	keepOutsOfStmt         *sql.Stmt
-	keptMachineStmt        *sql.Stmt
-	keptMachinesStmt       *sql.Stmt
-	keyByHashStmt          *sql.Stmt
-	keysStmt               *sql.Stmt
-	liveSharesStmt         *sql.Stmt
-	liveSharesToStmt       *sql.Stmt
-	machineByHashStmt      *sql.Stmt
-	machinesStmt           *sql.Stmt
-	machinesOfStmt         *sql.Stmt
-	memberByIDStmt         *sql.Stmt
-	memberByNameStmt       *sql.Stmt
-	memberFactsStmt        *sql.Stmt
-	membersStmt            *sql.Stmt
-	metaStmt               *sql.Stmt
-	moveEpochStmt          *sql.Stmt
-	namedSharesStmt        *sql.Stmt
-	nextGenerationStmt     *sql.Stmt
-	otherAdminsStmt        *sql.Stmt
-	ownMachineStmt         *sql.Stmt
-	pruneChangesStmt       *sql.Stmt
-	pruneStoriesStmt       *sql.Stmt
-	pruneTurnsStmt         *sql.Stmt
-	putShareStmt           *sql.Stmt
-	redeemLoginTokenStmt   *sql.Stmt
-	revokeInviteStmt       *sql.Stmt
-	revokeKeyStmt          *sql.Stmt
-	revokeMachineStmt      *sql.Stmt
-	saveOffersStmt         *sql.Stmt
-	seenGroupsStmt         *sql.Stmt
-	setGroupAdminStmt      *sql.Stmt
-	setKeptOutStmt         *sql.Stmt
-	setMemberDisabledStmt  *sql.Stmt
-	sharesOfStmt           *sql.Stmt
-	storyStmt              *sql.Stmt
-	touchKeyStmt           *sql.Stmt
-	trimTurnsStmt          *sql.Stmt
-	turnStmt               *sql.Stmt
-	usageStmt              *sql.Stmt
-	usageByMemberStmt      *sql.Stmt
-	usageByOwnerStmt       *sql.Stmt
-	usageDaysStmt          *sql.Stmt
-	usageDaysByMemberStmt  *sql.Stmt
-	usageDaysByOwnerStmt   *sql.Stmt
-	usageDaysOnStmt        *sql.Stmt
-	useInviteStmt          *sql.Stmt
+	db                        DBTX
+	tx                        *sql.Tx
+	addUsageDayStmt           *sql.Stmt
+	adminKindStmt             *sql.Stmt
+	callsOfSharesStmt         *sql.Stmt
+	callsOfSharesToStmt       *sql.Stmt
+	changesAfterStmt          *sql.Stmt
+	decideGrantStmt           *sql.Stmt
+	deleteGroupStmt           *sql.Stmt
+	deleteGroupMemberStmt     *sql.Stmt
+	deleteGroupMembersStmt    *sql.Stmt
+	deleteKeepOutStmt         *sql.Stmt
+	deleteKeepOutsStmt        *sql.Stmt
+	deleteShareStmt           *sql.Stmt
+	deleteTurnStmt            *sql.Stmt
+	dropLinksStmt             *sql.Stmt
+	dropRecoveryCodesStmt     *sql.Stmt
+	endSessionStmt            *sql.Stmt
+	endSessionOfStmt          *sql.Stmt
+	endSessionsOfStmt         *sql.Stmt
+	epochStmt                 *sql.Stmt
+	fellowsStmt               *sql.Stmt
+	grantByHashStmt           *sql.Stmt
+	grantByUserCodeStmt       *sql.Stmt
+	groupByIDStmt             *sql.Stmt
+	groupByNameStmt           *sql.Stmt
+	groupMembersStmt          *sql.Stmt
+	groupMembersOfStmt        *sql.Stmt
+	groupSizeStmt             *sql.Stmt
+	groupsStmt                *sql.Stmt
+	insertChangeStmt          *sql.Stmt
+	insertGrantStmt           *sql.Stmt
+	insertGroupStmt           *sql.Stmt
+	insertGroupMemberStmt     *sql.Stmt
+	insertInviteStmt          *sql.Stmt
+	insertKeepOutStmt         *sql.Stmt
+	insertKeyStmt             *sql.Stmt
+	insertLinkStmt            *sql.Stmt
+	insertLoginTokenStmt      *sql.Stmt
+	insertMachineStmt         *sql.Stmt
+	insertMemberStmt          *sql.Stmt
+	insertRecoveryCodeStmt    *sql.Stmt
+	insertSessionStmt         *sql.Stmt
+	insertShareStmt           *sql.Stmt
+	insertStoryStmt           *sql.Stmt
+	insertTurnStmt            *sql.Stmt
+	insertUsageStmt           *sql.Stmt
+	invitesOfStmt             *sql.Stmt
+	joinGroupStmt             *sql.Stmt
+	keepMetaStmt              *sql.Stmt
+	keepOutsStmt              *sql.Stmt
+	keepOutsByStmt            *sql.Stmt
+	keepOutsOfStmt            *sql.Stmt
+	keptMachineStmt           *sql.Stmt
+	keptMachinesStmt          *sql.Stmt
+	keyByHashStmt             *sql.Stmt
+	keysStmt                  *sql.Stmt
+	linkStmt                  *sql.Stmt
+	liveSharesStmt            *sql.Stmt
+	liveSharesToStmt          *sql.Stmt
+	machineByHashStmt         *sql.Stmt
+	machinesStmt              *sql.Stmt
+	machinesOfStmt            *sql.Stmt
+	memberByIDStmt            *sql.Stmt
+	memberByNameStmt          *sql.Stmt
+	memberFactsStmt           *sql.Stmt
+	membersStmt               *sql.Stmt
+	metaStmt                  *sql.Stmt
+	moveEpochStmt             *sql.Stmt
+	namedSharesStmt           *sql.Stmt
+	nextGenerationStmt        *sql.Stmt
+	operatorsWithPasswordStmt *sql.Stmt
+	otherAdminsStmt           *sql.Stmt
+	ownMachineStmt            *sql.Stmt
+	passwordStmt              *sql.Stmt
+	pruneChangesStmt          *sql.Stmt
+	pruneGrantsStmt           *sql.Stmt
+	pruneSessionsStmt         *sql.Stmt
+	pruneStoriesStmt          *sql.Stmt
+	pruneTurnsStmt            *sql.Stmt
+	putPasswordStmt           *sql.Stmt
+	putShareStmt              *sql.Stmt
+	recoveryCodesStmt         *sql.Stmt
+	redeemLoginTokenStmt      *sql.Stmt
+	renameMachineStmt         *sql.Stmt
+	revokeInviteStmt          *sql.Stmt
+	revokeKeyStmt             *sql.Stmt
+	revokeMachineStmt         *sql.Stmt
+	revokeOwnKeyStmt          *sql.Stmt
+	saveOffersStmt            *sql.Stmt
+	seenGroupsStmt            *sql.Stmt
+	sessionStmt               *sql.Stmt
+	sessionsOfStmt            *sql.Stmt
+	setGroupAdminStmt         *sql.Stmt
+	setKeptOutStmt            *sql.Stmt
+	setMemberDisabledStmt     *sql.Stmt
+	sharesOfStmt              *sql.Stmt
+	storiesOfStmt             *sql.Stmt
+	storyStmt                 *sql.Stmt
+	touchKeyStmt              *sql.Stmt
+	touchSessionStmt          *sql.Stmt
+	trimTurnsStmt             *sql.Stmt
+	turnStmt                  *sql.Stmt
+	usageStmt                 *sql.Stmt
+	usageByMemberStmt         *sql.Stmt
+	usageByOwnerStmt          *sql.Stmt
+	usageDaysStmt             *sql.Stmt
+	usageDaysByMemberStmt     *sql.Stmt
+	usageDaysByOwnerStmt      *sql.Stmt
+	usageDaysOnStmt           *sql.Stmt
+	useGrantStmt              *sql.Stmt
+	useInviteStmt             *sql.Stmt
+	useLinkStmt               *sql.Stmt
+	useRecoveryCodeStmt       *sql.Stmt
+	waitingGrantsStmt         *sql.Stmt
 }
 
 func (q *Queries) WithTx(tx *sql.Tx) *Queries {
 	return &Queries{
-		db:                     tx,
-		tx:                     tx,
-		addUsageDayStmt:        q.addUsageDayStmt,
-		adminKindStmt:          q.adminKindStmt,
-		callsOfSharesStmt:      q.callsOfSharesStmt,
-		callsOfSharesToStmt:    q.callsOfSharesToStmt,
-		changesAfterStmt:       q.changesAfterStmt,
-		deleteGroupStmt:        q.deleteGroupStmt,
-		deleteGroupMemberStmt:  q.deleteGroupMemberStmt,
-		deleteGroupMembersStmt: q.deleteGroupMembersStmt,
-		deleteKeepOutStmt:      q.deleteKeepOutStmt,
-		deleteKeepOutsStmt:     q.deleteKeepOutsStmt,
-		deleteShareStmt:        q.deleteShareStmt,
-		deleteTurnStmt:         q.deleteTurnStmt,
-		epochStmt:              q.epochStmt,
-		fellowsStmt:            q.fellowsStmt,
-		groupByIDStmt:          q.groupByIDStmt,
-		groupByNameStmt:        q.groupByNameStmt,
-		groupMembersStmt:       q.groupMembersStmt,
-		groupMembersOfStmt:     q.groupMembersOfStmt,
-		groupSizeStmt:          q.groupSizeStmt,
-		groupsStmt:             q.groupsStmt,
-		insertChangeStmt:       q.insertChangeStmt,
-		insertGroupStmt:        q.insertGroupStmt,
-		insertGroupMemberStmt:  q.insertGroupMemberStmt,
-		insertInviteStmt:       q.insertInviteStmt,
-		insertKeepOutStmt:      q.insertKeepOutStmt,
-		insertKeyStmt:          q.insertKeyStmt,
-		insertLoginTokenStmt:   q.insertLoginTokenStmt,
-		insertMachineStmt:      q.insertMachineStmt,
-		insertMemberStmt:       q.insertMemberStmt,
-		insertShareStmt:        q.insertShareStmt,
-		insertStoryStmt:        q.insertStoryStmt,
-		insertTurnStmt:         q.insertTurnStmt,
-		insertUsageStmt:        q.insertUsageStmt,
-		invitesOfStmt:          q.invitesOfStmt,
-		joinGroupStmt:          q.joinGroupStmt,
-		keepMetaStmt:           q.keepMetaStmt,
-		keepOutsStmt:           q.keepOutsStmt,
-		keepOutsByStmt:         q.keepOutsByStmt,
-		keepOutsOfStmt:         q.keepOutsOfStmt,
-		keptMachineStmt:        q.keptMachineStmt,
-		keptMachinesStmt:       q.keptMachinesStmt,
-		keyByHashStmt:          q.keyByHashStmt,
-		keysStmt:               q.keysStmt,
-		liveSharesStmt:         q.liveSharesStmt,
-		liveSharesToStmt:       q.liveSharesToStmt,
-		machineByHashStmt:      q.machineByHashStmt,
-		machinesStmt:           q.machinesStmt,
-		machinesOfStmt:         q.machinesOfStmt,
-		memberByIDStmt:         q.memberByIDStmt,
-		memberByNameStmt:       q.memberByNameStmt,
-		memberFactsStmt:        q.memberFactsStmt,
-		membersStmt:            q.membersStmt,
-		metaStmt:               q.metaStmt,
-		moveEpochStmt:          q.moveEpochStmt,
-		namedSharesStmt:        q.namedSharesStmt,
-		nextGenerationStmt:     q.nextGenerationStmt,
-		otherAdminsStmt:        q.otherAdminsStmt,
-		ownMachineStmt:         q.ownMachineStmt,
-		pruneChangesStmt:       q.pruneChangesStmt,
-		pruneStoriesStmt:       q.pruneStoriesStmt,
-		pruneTurnsStmt:         q.pruneTurnsStmt,
-		putShareStmt:           q.putShareStmt,
-		redeemLoginTokenStmt:   q.redeemLoginTokenStmt,
-		revokeInviteStmt:       q.revokeInviteStmt,
-		revokeKeyStmt:          q.revokeKeyStmt,
-		revokeMachineStmt:      q.revokeMachineStmt,
-		saveOffersStmt:         q.saveOffersStmt,
-		seenGroupsStmt:         q.seenGroupsStmt,
-		setGroupAdminStmt:      q.setGroupAdminStmt,
-		setKeptOutStmt:         q.setKeptOutStmt,
-		setMemberDisabledStmt:  q.setMemberDisabledStmt,
-		sharesOfStmt:           q.sharesOfStmt,
-		storyStmt:              q.storyStmt,
-		touchKeyStmt:           q.touchKeyStmt,
-		trimTurnsStmt:          q.trimTurnsStmt,
-		turnStmt:               q.turnStmt,
-		usageStmt:              q.usageStmt,
-		usageByMemberStmt:      q.usageByMemberStmt,
-		usageByOwnerStmt:       q.usageByOwnerStmt,
-		usageDaysStmt:          q.usageDaysStmt,
-		usageDaysByMemberStmt:  q.usageDaysByMemberStmt,
-		usageDaysByOwnerStmt:   q.usageDaysByOwnerStmt,
-		usageDaysOnStmt:        q.usageDaysOnStmt,
-		useInviteStmt:          q.useInviteStmt,
+		db:                        tx,
+		tx:                        tx,
+		addUsageDayStmt:           q.addUsageDayStmt,
+		adminKindStmt:             q.adminKindStmt,
+		callsOfSharesStmt:         q.callsOfSharesStmt,
+		callsOfSharesToStmt:       q.callsOfSharesToStmt,
+		changesAfterStmt:          q.changesAfterStmt,
+		decideGrantStmt:           q.decideGrantStmt,
+		deleteGroupStmt:           q.deleteGroupStmt,
+		deleteGroupMemberStmt:     q.deleteGroupMemberStmt,
+		deleteGroupMembersStmt:    q.deleteGroupMembersStmt,
+		deleteKeepOutStmt:         q.deleteKeepOutStmt,
+		deleteKeepOutsStmt:        q.deleteKeepOutsStmt,
+		deleteShareStmt:           q.deleteShareStmt,
+		deleteTurnStmt:            q.deleteTurnStmt,
+		dropLinksStmt:             q.dropLinksStmt,
+		dropRecoveryCodesStmt:     q.dropRecoveryCodesStmt,
+		endSessionStmt:            q.endSessionStmt,
+		endSessionOfStmt:          q.endSessionOfStmt,
+		endSessionsOfStmt:         q.endSessionsOfStmt,
+		epochStmt:                 q.epochStmt,
+		fellowsStmt:               q.fellowsStmt,
+		grantByHashStmt:           q.grantByHashStmt,
+		grantByUserCodeStmt:       q.grantByUserCodeStmt,
+		groupByIDStmt:             q.groupByIDStmt,
+		groupByNameStmt:           q.groupByNameStmt,
+		groupMembersStmt:          q.groupMembersStmt,
+		groupMembersOfStmt:        q.groupMembersOfStmt,
+		groupSizeStmt:             q.groupSizeStmt,
+		groupsStmt:                q.groupsStmt,
+		insertChangeStmt:          q.insertChangeStmt,
+		insertGrantStmt:           q.insertGrantStmt,
+		insertGroupStmt:           q.insertGroupStmt,
+		insertGroupMemberStmt:     q.insertGroupMemberStmt,
+		insertInviteStmt:          q.insertInviteStmt,
+		insertKeepOutStmt:         q.insertKeepOutStmt,
+		insertKeyStmt:             q.insertKeyStmt,
+		insertLinkStmt:            q.insertLinkStmt,
+		insertLoginTokenStmt:      q.insertLoginTokenStmt,
+		insertMachineStmt:         q.insertMachineStmt,
+		insertMemberStmt:          q.insertMemberStmt,
+		insertRecoveryCodeStmt:    q.insertRecoveryCodeStmt,
+		insertSessionStmt:         q.insertSessionStmt,
+		insertShareStmt:           q.insertShareStmt,
+		insertStoryStmt:           q.insertStoryStmt,
+		insertTurnStmt:            q.insertTurnStmt,
+		insertUsageStmt:           q.insertUsageStmt,
+		invitesOfStmt:             q.invitesOfStmt,
+		joinGroupStmt:             q.joinGroupStmt,
+		keepMetaStmt:              q.keepMetaStmt,
+		keepOutsStmt:              q.keepOutsStmt,
+		keepOutsByStmt:            q.keepOutsByStmt,
+		keepOutsOfStmt:            q.keepOutsOfStmt,
+		keptMachineStmt:           q.keptMachineStmt,
+		keptMachinesStmt:          q.keptMachinesStmt,
+		keyByHashStmt:             q.keyByHashStmt,
+		keysStmt:                  q.keysStmt,
+		linkStmt:                  q.linkStmt,
+		liveSharesStmt:            q.liveSharesStmt,
+		liveSharesToStmt:          q.liveSharesToStmt,
+		machineByHashStmt:         q.machineByHashStmt,
+		machinesStmt:              q.machinesStmt,
+		machinesOfStmt:            q.machinesOfStmt,
+		memberByIDStmt:            q.memberByIDStmt,
+		memberByNameStmt:          q.memberByNameStmt,
+		memberFactsStmt:           q.memberFactsStmt,
+		membersStmt:               q.membersStmt,
+		metaStmt:                  q.metaStmt,
+		moveEpochStmt:             q.moveEpochStmt,
+		namedSharesStmt:           q.namedSharesStmt,
+		nextGenerationStmt:        q.nextGenerationStmt,
+		operatorsWithPasswordStmt: q.operatorsWithPasswordStmt,
+		otherAdminsStmt:           q.otherAdminsStmt,
+		ownMachineStmt:            q.ownMachineStmt,
+		passwordStmt:              q.passwordStmt,
+		pruneChangesStmt:          q.pruneChangesStmt,
+		pruneGrantsStmt:           q.pruneGrantsStmt,
+		pruneSessionsStmt:         q.pruneSessionsStmt,
+		pruneStoriesStmt:          q.pruneStoriesStmt,
+		pruneTurnsStmt:            q.pruneTurnsStmt,
+		putPasswordStmt:           q.putPasswordStmt,
+		putShareStmt:              q.putShareStmt,
+		recoveryCodesStmt:         q.recoveryCodesStmt,
+		redeemLoginTokenStmt:      q.redeemLoginTokenStmt,
+		renameMachineStmt:         q.renameMachineStmt,
+		revokeInviteStmt:          q.revokeInviteStmt,
+		revokeKeyStmt:             q.revokeKeyStmt,
+		revokeMachineStmt:         q.revokeMachineStmt,
+		revokeOwnKeyStmt:          q.revokeOwnKeyStmt,
+		saveOffersStmt:            q.saveOffersStmt,
+		seenGroupsStmt:            q.seenGroupsStmt,
+		sessionStmt:               q.sessionStmt,
+		sessionsOfStmt:            q.sessionsOfStmt,
+		setGroupAdminStmt:         q.setGroupAdminStmt,
+		setKeptOutStmt:            q.setKeptOutStmt,
+		setMemberDisabledStmt:     q.setMemberDisabledStmt,
+		sharesOfStmt:              q.sharesOfStmt,
+		storiesOfStmt:             q.storiesOfStmt,
+		storyStmt:                 q.storyStmt,
+		touchKeyStmt:              q.touchKeyStmt,
+		touchSessionStmt:          q.touchSessionStmt,
+		trimTurnsStmt:             q.trimTurnsStmt,
+		turnStmt:                  q.turnStmt,
+		usageStmt:                 q.usageStmt,
+		usageByMemberStmt:         q.usageByMemberStmt,
+		usageByOwnerStmt:          q.usageByOwnerStmt,
+		usageDaysStmt:             q.usageDaysStmt,
+		usageDaysByMemberStmt:     q.usageDaysByMemberStmt,
+		usageDaysByOwnerStmt:      q.usageDaysByOwnerStmt,
+		usageDaysOnStmt:           q.usageDaysOnStmt,
+		useGrantStmt:              q.useGrantStmt,
+		useInviteStmt:             q.useInviteStmt,
+		useLinkStmt:               q.useLinkStmt,
+		useRecoveryCodeStmt:       q.useRecoveryCodeStmt,
+		waitingGrantsStmt:         q.waitingGrantsStmt,
 	}
 }

@@ -11,6 +11,21 @@ type Change struct {
 	At      int64
 }
 
+type DeviceGrant struct {
+	ID       string
+	Hash     []byte
+	UserCode string
+	Kind     string
+	Name     string
+	Reach    string
+	Client   string
+	Address  string
+	State    string
+	MemberID string
+	Created  int64
+	Expires  int64
+}
+
 type Epoch struct {
 	ID int64
 	N  int64
@@ -63,6 +78,14 @@ type Key struct {
 	Revoked  int64
 }
 
+type Link struct {
+	Hash     []byte
+	MemberID string
+	Created  int64
+	Expires  int64
+	Used     int64
+}
+
 type LoginToken struct {
 	ID       string
 	MemberID string
@@ -99,6 +122,26 @@ type Member struct {
 type Meta struct {
 	Name  string
 	Value string
+}
+
+type Password struct {
+	MemberID string
+	Hash     string
+	Changed  int64
+}
+
+type RecoveryCode struct {
+	MemberID string
+	Hash     []byte
+}
+
+type Session struct {
+	ID       string
+	MemberID string
+	Data     []byte
+	Created  int64
+	Seen     int64
+	Expires  int64
 }
 
 type Share struct {

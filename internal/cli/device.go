@@ -1,0 +1,235 @@
+package cli
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"os"
+	"runtime"
+	"strings"
+	"time"
+
+	"github.com/go-json-experiment/json"
+	"github.com/spf13/cobra"
+)
+
+// deviceCode is a request that waits for a member's approval in the browser
+// (RFC 8628), as the hub tells it.
+type deviceCode struct {
+	DeviceCode string `json:"device_code"`
+	UserCode   string `json:"user_code"`
+	Address    string `json:"verification_uri"`
+	ExpiresIn  int    `json:"expires_in"` // seconds
+	Interval   int    `json:"interval"`   // seconds
+}
+
+// granted is what was approved; Secret is told this once.
+type granted struct {
+	Secret string `json:"access_token"`
+	ID     string `json:"id"`
+	Name   string `json:"name"`
+	Member string `json:"member"`
+	Region string `json:"region"`
+}
+
+// grantRefusal is an error in the form of RFC 6749 5.2.
+type grantRefusal struct {
+	Code string `json:"error"`
+	Text string `json:"error_description"`
+}
+
+// approved asks the hub for what form describes, shows the code and the address
+// where a member approves it, and waits until that is decided or ctx ends.
+func (a *app) approved(ctx context.Context, hub *client, doing string, form url.Values) (granted, error) {
+	form.Set("client_id", "kith")
+	var ask deviceCode
+	if refused, err := hub.postForm(ctx, "/device/code", form, &ask); err != nil || refused != nil {
+		return granted{}, wordsOf(doing, refused, err)
+	}
+	// On standard error, so that what the command is for can be piped.
+	fmt.Fprintf(a.err, "Open   %s\nType   %s\nwithin %s, signed in as yourself. Waiting …\n", ask.Address, ask.UserCode, time.Duration(ask.ExpiresIn)*time.Second)
+	poll := url.Values{"client_id": {"kith"}, "grant_type": {"urn:ietf:params:oauth:grant-type:device_code"}, "device_code": {ask.DeviceCode}}
+	every := time.Duration(max(1, ask.Interval)) * time.Second
+	for {
+		select {
+		case <-time.After(every):
+		case <-ctx.Done():
+			return granted{}, ctx.Err()
+		}
+		var got granted
+		refused, err := hub.postForm(ctx, "/device/token", poll, &got)
+		switch {
+		case err == nil && refused == nil:
+			return got, nil
+		case refused != nil && refused.Code == "authorization_pending", refused != nil && refused.Code == "temporarily_unavailable":
+		case refused != nil && refused.Code == "slow_down":
+			every += 5 * time.Second // RFC 8628 3.5
+		case refused == nil && retryable(err):
+		default:
+			return granted{}, wordsOf(doing, refused, err)
+		}
+	}
+}
+
+// retryable: a hub that was not reached may be starting anew.
+func retryable(err error) bool {
+	_, off := errors.AsType[unreachable](err)
+	return off
+}
+
+func wordsOf(doing string, refused *grantRefusal, err error) error {
+	if refused == nil {
+		return told(doing, err)
+	}
+	switch refused.Code {
+	case "access_denied":
+		return fmt.Errorf("cannot %s: it was denied in the browser", doing)
+	case "expired_token":
+		return fmt.Errorf("cannot %s: nobody approved it in time; run the command again", doing)
+	}
+	return fmt.Errorf("cannot %s: %s", doing, refused.Text)
+}
+
+// postForm posts a form and reads the answer into out. A refusal in the form of
+// RFC 6749 is told apart from failures.
+func (c *client) postForm(ctx context.Context, path string, form url.Values, out any) (*grantRefusal, error) {
+	r, err := http.NewRequestWithContext(ctx, http.MethodPost, c.base+path, strings.NewReader(form.Encode()))
+	if err != nil {
+		return nil, fmt.Errorf("cannot address %s: %w", c.who, err)
+	}
+	r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+	r.Header.Set("User-Agent", "kith/"+Version+" ("+runtime.GOOS+"; "+runtime.GOARCH+")")
+	res, err := c.do(r)
+	if err != nil {
+		return nil, err
+	}
+	defer res.Body.Close()
+	text, err := io.ReadAll(io.LimitReader(res.Body, maxAnswer))
+	if err != nil {
+		return nil, unreachable{fmt.Errorf("cannot read the answer of %s: %w", c.who, err)}
+	}
+	if res.StatusCode == http.StatusOK {
+		if err := json.Unmarshal(text, out); err != nil {
+			return nil, fmt.Errorf("cannot understand the answer of %s: %w", c.who, err)
+		}
+		return nil, nil
+	}
+	var refused grantRefusal
+	if json.Unmarshal(text, &refused) == nil && refused.Code != "" {
+		return &refused, nil
+	}
+	return nil, refusalIn(res.StatusCode, text)
+}
+
+// keys is `kith keys`: the account's own API keys.
+func (a *app) keys() *cobra.Command {
+	var name, reach, hub string
+	create := &cobra.Command{
+		Use: "create", Short: "Make an API key, approved in the browser, and print its secret, this once", Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			address, err := a.hubToAsk(hub)
+			if err != nil {
+				return err
+			}
+			form := url.Values{"scope": {"key"}, "name": {cmp.Or(name, "kith keys")}, "reach": {reach}}
+			made, err := a.approved(cmd.Context(), toHub(address, ""), "make the key", form)
+			if err != nil {
+				return err
+			}
+			if a.json {
+				return a.printJSON(mintedKey{ID: made.ID, Secret: made.Secret, Member: made.Member, Region: made.Region})
+			}
+			a.say("%s\n", made.Secret)
+			fmt.Fprintf(a.err, "A key of %s. It is shown this once; revoke it with `kith keys revoke %s`.\n", made.Member, made.ID)
+			return nil
+		},
+	}
+	create.Flags().StringVar(&name, "name", "", "what the key is for (default \"kith keys\")")
+	create.Flags().StringVar(&reach, "reach", "all", "what it reaches: all, shared (own and shared) or own")
+	create.Flags().StringVar(&hub, "hub", "", "the hub's address (default: the one this machine is signed in to)")
+	list := &cobra.Command{
+		Use: "list", Short: "List my API keys", Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			var answer rowsOf[keyRow]
+			return a.askAccount(cmd.Context(), "list the keys", http.MethodGet, api("keys"), nil, &answer, func() { a.keyTable(answer.Data) })
+		},
+	}
+	revoke := &cobra.Command{
+		Use: "revoke ID", Short: "End an API key of mine, within 5 s", Args: cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return a.askAccount(cmd.Context(), "revoke the key", http.MethodDelete, api("keys", args[0]), nil, nil, func() {
+				a.say("key %s revoked: it is refused everywhere within 5 s\n", strong(args[0]))
+			})
+		},
+	}
+	return group("keys", "My API keys", create, list, revoke)
+}
+
+// keyTable prints keys for a person.
+func (a *app) keyTable(keys []keyRow) {
+	var rows [][]string
+	for _, k := range keys {
+		state := "live"
+		if !k.Revoked.IsZero() {
+			state = "revoked"
+		}
+		rows = append(rows, []string{k.ID, k.Name, "…" + k.LastFour, k.Region, k.Reach, state, day(k.LastUsed)})
+	}
+	a.table("KEY NAME ENDS REGION REACH STATE USED", rows)
+}
+
+// hubToAsk is the hub to ask for something new: the one named, else that of the
+// environment, of the configuration, or of this machine's credential.
+func (a *app) hubToAsk(flag string) (string, error) {
+	config, err := loadDaemonFile(a.home, "")
+	if err != nil {
+		return "", err
+	}
+	named := cmp.Or(flag, os.Getenv("KITH_HUB"), config.Hub.URL.Text, signedInTo(config.Daemon.Data))
+	if named == "" {
+		return "", wrongUse("cannot tell which hub is meant; name it with --hub URL, KITH_HUB, or [hub] url in config.toml")
+	}
+	return hubAddress(named)
+}
+
+// devices is `kith admin device`: what waits for approval.
+func (o *operator) devices() *cobra.Command {
+	type row struct {
+		Code    string    `json:"code"`
+		Kind    string    `json:"kind"`
+		Name    string    `json:"name"`
+		Client  string    `json:"client"`
+		Address string    `json:"address"`
+		Created time.Time `json:"created"`
+	}
+	list := &cobra.Command{
+		Use: "list", Short: "List the sign-ins and key requests that wait", Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			var answer []row
+			return o.ask(cmd.Context(), "list what waits", http.MethodGet, "/devices", nil, &answer, func() {
+				var rows [][]string
+				for _, g := range answer {
+					rows = append(rows, []string{g.Code, g.Kind, g.Name, g.Address, day(g.Created), g.Client})
+				}
+				o.table("CODE FOR NAME FROM SINCE PROGRAM", rows)
+			})
+		},
+	}
+	var member string
+	approve := &cobra.Command{
+		Use: "approve CODE --member NAME", Short: "Approve one in a member's name, without the site", Args: cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			in := map[string]string{"member": member}
+			return o.ask(cmd.Context(), "approve it", http.MethodPost, under("devices", args[0], "approve"), in, nil, func() {
+				o.say("approved in the name of %s\n", strong(member))
+			})
+		},
+	}
+	approve.Flags().StringVar(&member, "member", "", "in whose name")
+	_ = approve.MarkFlagRequired("member")
+	return group("device", "Sign-ins and key requests that wait for approval", list, approve)
+}

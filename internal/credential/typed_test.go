@@ -1,0 +1,33 @@
+package credential
+
+import (
+	"strings"
+	"testing"
+)
+
+func TestTypedCodes(t *testing.T) {
+	seen := map[string]bool{}
+	for range 1000 {
+		code, recovery := UserCode(), RecoveryCode()
+		if seen[code] || seen[recovery] {
+			t.Fatalf("%s or %s came twice", code, recovery)
+		}
+		seen[code], seen[recovery] = true, true
+		if len(code) != 9 || code[4] != '-' || strings.ContainsAny(code, "AEIOUY01") {
+			t.Fatalf("made %s", code)
+		}
+		for _, typed := range []string{code, strings.ToLower(code), strings.ReplaceAll(code, "-", " "), " " + strings.ReplaceAll(code, "-", "") + " "} {
+			if got := ReadUserCode(typed); got != code {
+				t.Fatalf("%q was read as %q", typed, got)
+			}
+		}
+		if RecoveryHash(recovery) != RecoveryHash(" "+strings.ToUpper(strings.ReplaceAll(recovery, "-", ""))) {
+			t.Fatalf("%s has two hashes", recovery)
+		}
+	}
+	for _, typed := range []string{"", "BCDF", "BCDF-GHJA", "BCDF-GHJK-L", "BCDF_GHJK", "ＢCDFGHJ", strings.Repeat("B", 1<<20)} {
+		if got := ReadUserCode(typed); got != "" {
+			t.Errorf("%.20q was read as %q", typed, got)
+		}
+	}
+}

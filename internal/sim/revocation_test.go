@@ -1,0 +1,224 @@
+package sim
+
+import (
+	"flag"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/kith/kith/internal/account"
+)
+
+var roundsFlag = flag.Int("rounds", 10, "how often TestRevocations ends each kind of right")
+
+// bound is how long after the commit of a change anything may be served that it
+// ended (decisions 4).
+const bound = 5 * time.Second
+
+// loss is a run that the records allow no more.
+type loss struct {
+	kind string // of the change
+	at   time.Time
+	run  *run
+	back bool // allowed again, before it ended
+}
+
+// changed notes a change and sometimes tells the hub of it, which would find out
+// by itself.
+func (w *world) changed(kind string) {
+	w.noted(kind)
+	if w.rng.IntN(2) == 0 {
+		w.live.Nudge()
+	}
+}
+
+// noted keeps what the records say now, after a change of that kind, and what
+// runs that they no longer allow.
+func (w *world) noted(kind string) {
+	v := w.readTruth()
+	w.mu.Lock()
+	w.history = append(w.history, v)
+	before := w.history[max(0, len(w.history)-2)]
+	w.mu.Unlock()
+	w.runs.mu.Lock()
+	for _, r := range w.runs.all {
+		if !r.live {
+			continue
+		}
+		a := w.asked(r.call)
+		allowed := v.allows(a, r.machine)
+		for _, l := range w.lost {
+			l.back = l.back || l.run == r && allowed
+		}
+		if !allowed && before.allows(a, r.machine) {
+			w.lost = append(w.lost, &loss{kind: kind, at: v.from, run: r})
+		}
+	}
+	w.runs.mu.Unlock()
+}
+
+// checkLosses looks at how long what was no longer allowed went on, now that all
+// calls are over. Those that the law ended count in all.
+func (w *world) checkLosses(all *delays) {
+	for _, l := range w.lost {
+		a, end := w.asked(l.run.call), l.run.left
+		if l.run.link.lost.Load() {
+			if a.text == "" { // nobody hears of that run
+				continue
+			}
+			end = a.ended
+		}
+		switch took := end.Sub(l.at); {
+		case l.back:
+		case took > bound:
+			w.t.Errorf("%s, and it ran on for %s: %s", l.kind, took, a)
+		case !a.done || w.runs.again(l.run):
+			all.add(l.kind, took)
+		}
+	}
+}
+
+// again says whether the run's call ran elsewhere later.
+func (s *runs) again(r *run) bool {
+	runs := s.of(r.call)
+	return runs[len(runs)-1].at.After(r.at)
+}
+
+// delays is how long things took, by kind.
+type delays struct {
+	mu  sync.Mutex
+	all map[string][]time.Duration
+}
+
+func (d *delays) add(kind string, took time.Duration) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.all == nil {
+		d.all = map[string][]time.Duration{}
+	}
+	d.all[kind] = append(d.all[kind], took)
+}
+
+// String is their distribution.
+func (d *delays) String() string {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	var out strings.Builder
+	line := func(kind string, cells ...any) {
+		fmt.Fprintf(&out, "%-46s"+strings.Repeat("%9v", len(cells))+"\n", append([]any{kind}, cells...)...)
+	}
+	line("", "count", "p50", "p90", "p99", "max")
+	for _, kind := range slices.Sorted(maps.Keys(d.all)) {
+		took := slices.Sorted(slices.Values(d.all[kind]))
+		at := func(q int) time.Duration { return took[(len(took)-1)*q/100].Round(time.Millisecond) }
+		line(kind, len(took), at(50), at(90), at(99), at(100))
+	}
+	return out.String()
+}
+
+// hearing is how a hub comes to know of a change.
+type hearing struct {
+	name string
+	// begins is before the commit, tells after it.
+	begins, tells func(w *world)
+}
+
+var hearings = []hearing{
+	{"told", func(*world) {}, func(w *world) { w.live.Nudge() }},
+	{"polling", func(*world) {}, func(*world) {}},
+	{"polling, database slow", func(w *world) {
+		w.slow.Store(w.rng.Int64N(int64(1500 * time.Millisecond)))
+	}, func(*world) {}},
+	{"polling, database away", func(w *world) {
+		w.down.Store(true)
+		time.AfterFunc(time.Duration(w.rng.Int64N(int64(3*time.Second))), func() { w.down.Store(false) })
+	}, func(*world) {}},
+}
+
+// revocations end the right of bob to run on box, which is ann's.
+var revocations = map[string]func(w *world, ann, bob *member) error{
+	"key revoked": func(w *world, _, bob *member) error { return w.db.RevokeKey(w.t.Context(), bob.key.ID, time.Now()) },
+	"share ended": func(w *world, ann, bob *member) error { return w.db.RemoveShare(w.t.Context(), ann.ID, bob.ID) },
+	"group left": func(w *world, _, bob *member) error {
+		return w.db.RemoveGroupMember(w.t.Context(), w.groups[0], bob.ID)
+	},
+	"caller disabled": func(w *world, _, bob *member) error { return w.db.SetMemberDisabled(w.t.Context(), bob.ID, true) },
+	"owner disabled":  func(w *world, ann, _ *member) error { return w.db.SetMemberDisabled(w.t.Context(), ann.ID, true) },
+	"machine revoked": func(w *world, _, _ *member) error {
+		return w.db.RevokeMachine(w.t.Context(), w.machines[0].id, time.Now())
+	},
+}
+
+// TestRevocations ends rights at random instants, again and again, while calls
+// run by them: nothing is served later than 5 s after the commit. It prints how
+// late, in false time.
+//
+//	go test ./internal/sim -run TestRevocations -v -rounds 1000
+func TestRevocations(t *testing.T) {
+	all := new(delays)
+	t.Cleanup(func() { t.Logf("from the commit to the end of what it ended, in false time:\n%s", all) })
+	for i, kind := range slices.Sorted(maps.Keys(revocations)) {
+		for j, how := range hearings {
+			t.Run(kind+", "+how.name, func(t *testing.T) {
+				t.Parallel()
+				for seed := range uint64(*roundsFlag) {
+					inBubble(t, func(w *world) {
+						w.rng = rand.New(rand.NewPCG(seed, uint64(len(hearings)*i+j)))
+						w.revoke(kind, how, all)
+					})
+				}
+			})
+		}
+	}
+}
+
+// revoke ends, at a random instant, the right by which four calls run.
+func (w *world) revoke(kind string, how hearing, all *delays) {
+	ann, bob := w.addMember("ann"), w.addMember("bob")
+	w.people = []*member{ann, bob}
+	w.addMachine(ann, "box", 4, "m")
+	if kind == "group left" {
+		g := account.Group{
+			ID: account.NewID("grp_"), Name: "g", Kind: account.GroupOrg, Created: time.Now().UTC(),
+			Members: []account.GroupMember{{MemberID: ann.ID, Admin: true}, {MemberID: bob.ID}},
+		}
+		w.must(w.db.CreateGroup(w.t.Context(), g))
+		w.groups = []string{g.ID}
+	} else {
+		w.must(w.db.AddShare(w.t.Context(), account.Share{ID: account.NewID("shr_"), OwnerID: ann.ID, MemberID: bob.ID, Created: time.Now().UTC()}))
+	}
+	w.noted("")
+	time.Sleep(2 * time.Second)
+	w.runs.check = w.checkRun
+	w.set(paced(time.Duration(20+w.rng.IntN(1000)) * time.Millisecond))
+	var calls []*answer
+	for i := range 4 {
+		calls = append(calls, w.begin(ask{by: bob, model: "m", stream: i > 0, words: 1000}))
+		w.begun(calls[i])
+	}
+	time.Sleep(time.Duration(w.rng.Int64N(int64(3 * time.Second))))
+	how.begins(w)
+	w.must(revocations[kind](w, ann, bob))
+	w.noted(kind + ", " + how.name)
+	how.tells(w)
+	if len(w.lost) != len(calls) {
+		w.t.Errorf("%d calls lost their right, not %d", len(w.lost), len(calls))
+	}
+	for _, a := range calls {
+		<-a.over
+		if a.done || a.err != nil || a.code == "" {
+			w.t.Error(a)
+		}
+	}
+	synctest.Wait()
+	w.checkLosses(all)
+	w.down.Store(false)
+	w.slow.Store(0)
+	w.settled()
+}

@@ -1,0 +1,181 @@
+package tunnel
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net"
+	"net/http"
+	"slices"
+	"strconv"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// uplink is a machine's end of a line whose way to the hub has a rate and a lag,
+// as that of a home: Write returns when the last byte is sent, and what it wrote
+// arrives a lag later.
+type uplink struct {
+	net.Conn
+	way    chan parcel
+	closed chan struct{}
+	once   sync.Once
+}
+
+const (
+	uplinkRate = 5 << 20 // bytes a second
+	uplinkLag  = 10 * time.Millisecond
+)
+
+type parcel struct {
+	due  time.Time
+	data []byte
+}
+
+func newUplink(c net.Conn) *uplink {
+	l := &uplink{Conn: c, way: make(chan parcel, 1000), closed: make(chan struct{})}
+	go func() {
+		for {
+			select {
+			case p := <-l.way:
+				l.pause(time.Until(p.due))
+				if _, err := l.Conn.Write(p.data); err != nil {
+					return
+				}
+			case <-l.closed:
+				return
+			}
+		}
+	}()
+	return l
+}
+
+func (l *uplink) pause(d time.Duration) {
+	select {
+	case <-time.After(d):
+	case <-l.closed:
+	}
+}
+
+func (l *uplink) Write(p []byte) (int, error) {
+	l.pause(time.Duration(len(p)) * time.Second / uplinkRate)
+	select {
+	case l.way <- parcel{time.Now().Add(uplinkLag), bytes.Clone(p)}:
+		return len(p), nil
+	case <-l.closed:
+		return 0, net.ErrClosed
+	}
+}
+
+func (l *uplink) SetWriteDeadline(time.Time) error { return nil }
+
+func (l *uplink) Close() error {
+	l.once.Do(func() { close(l.closed) })
+	return l.Conn.Close()
+}
+
+// TestFault33OneSlowStream: of the streams of one tunnel one stands still, is
+// read slowly, or takes all it can get. The p99 of the others' chunks, in false
+// time, is at most twice what it is without: each waits at most for one frame.
+func TestFault33OneSlowStream(t *testing.T) {
+	alone := chunks(t, nil)
+	t.Logf("alone: p50 %s, p99 %s", alone[len(alone)/2], p99(alone))
+	for name, read := range map[string]func(io.Reader){
+		"stands still": func(io.Reader) {},
+		"is read slowly": func(r io.Reader) {
+			for {
+				if _, err := io.ReadFull(r, make([]byte, 10<<10)); err != nil {
+					return
+				}
+				time.Sleep(100 * time.Millisecond)
+			}
+		},
+		"takes all": func(r io.Reader) { io.Copy(io.Discard, r) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			beside := chunks(t, read)
+			t.Logf("p50 %s, p99 %s", beside[len(beside)/2], p99(beside))
+			if p99(beside) > 2*p99(alone) {
+				t.Errorf("p99 %s, alone %s", p99(beside), p99(alone))
+			}
+		})
+	}
+}
+
+func p99(sorted []time.Duration) time.Duration { return sorted[len(sorted)*99/100] }
+
+// chunks is how long the chunks of ten answers took from the machine to the hub,
+// sorted, beside an endless answer that is read so, if at all.
+func chunks(t *testing.T, read func(io.Reader)) (took []time.Duration) {
+	const streams, each = 10, 200
+	synctest.Test(t, func(t *testing.T) {
+		out := make(chan *Line, 1)
+		h := serveHub(t, lines(t, out))
+		m := newMachine(h, func(w http.ResponseWriter, r *http.Request) {
+			if r.URL.Path == "/v1/endless" {
+				for {
+					if _, err := w.Write(make([]byte, 32<<10)); err != nil {
+						return
+					}
+				}
+			}
+			flush := http.NewResponseController(w).Flush
+			for range each {
+				fmt.Fprintf(w, "%0200d\n", time.Now().UnixNano())
+				flush()
+				time.Sleep(time.Duration(20+rand.IntN(60)) * time.Millisecond) // in step with no frame
+			}
+		})
+		m.Dial = func(ctx context.Context, network, address string) (net.Conn, error) {
+			c, err := h.Dial(ctx, network, address)
+			return newUplink(c), err
+		}
+		m.run(t)
+		line := <-out
+		defer line.Close()
+		if err := line.Ack(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		open := func(path string) io.ReadCloser {
+			r, _ := http.NewRequestWithContext(t.Context(), http.MethodPost, "http://machine"+path, nil)
+			answer, err := line.RoundTrip(r)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return answer.Body
+		}
+		if read != nil {
+			endless := open("/v1/endless")
+			var reader sync.WaitGroup
+			reader.Go(func() { read(endless) })
+			defer reader.Wait()
+			defer endless.Close()
+		}
+		var mu sync.Mutex
+		var reading sync.WaitGroup
+		for range streams {
+			body := open("/v1/chat/completions")
+			reading.Go(func() {
+				defer body.Close()
+				chunks := bufio.NewScanner(body)
+				for chunks.Scan() {
+					sent, _ := strconv.ParseInt(chunks.Text(), 10, 64)
+					mu.Lock()
+					took = append(took, time.Since(time.Unix(0, sent)))
+					mu.Unlock()
+				}
+			})
+		}
+		reading.Wait()
+		if len(took) != streams*each {
+			t.Errorf("%d chunks, not %d", len(took), streams*each)
+		}
+	})
+	slices.Sort(took)
+	return took
+}

@@ -1,0 +1,254 @@
+package web
+
+import (
+	"bytes"
+	"cmp"
+	"compress/gzip"
+	"crypto/sha256"
+	"embed"
+	"encoding/hex"
+	"fmt"
+	"html/template"
+	"io/fs"
+	"mime"
+	"net/http"
+	"net/url"
+	"path"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/kith/kith/internal/account"
+	"github.com/kith/kith/internal/fault"
+)
+
+// What the pages are made of. static/LICENSES.md says whose the libraries are.
+//
+//go:embed static templates
+var files embed.FS
+
+// staticPath begins the path of every static file; what follows is a hash of its
+// content, then its name, so that browsers keep it for good.
+const staticPath = "/static/"
+
+// look is the templates and the static files, made when first asked for.
+type look struct {
+	templates func() map[string]*template.Template
+	assets    func() map[string]asset // by what follows staticPath
+	paths     func() map[string]string
+}
+
+// asset is one static file.
+type asset struct {
+	kind         string
+	body, zipped []byte
+}
+
+func newLook() look {
+	var l look
+	l.assets = sync.OnceValue(readAssets)
+	l.paths = sync.OnceValue(func() map[string]string {
+		paths := map[string]string{}
+		for hashed := range l.assets() {
+			paths[path.Base(hashed)] = staticPath + hashed
+		}
+		return paths
+	})
+	l.templates = sync.OnceValue(l.parse)
+	return l
+}
+
+func readAssets() map[string]asset {
+	assets := map[string]asset{}
+	names, err := fs.Glob(files, "static/*")
+	must(err)
+	for _, name := range names {
+		body, err := files.ReadFile(name)
+		must(err)
+		sum := sha256.Sum256(body)
+		a := asset{kind: mime.TypeByExtension(path.Ext(name)), body: body}
+		var zipped bytes.Buffer
+		zip := gzip.NewWriter(&zipped)
+		_, err = zip.Write(body)
+		must(cmp.Or(err, zip.Close()))
+		a.zipped = zipped.Bytes()
+		switch path.Ext(name) { // not what this computer's tables say
+		case ".css":
+			a.kind = "text/css; charset=utf-8"
+		case ".js":
+			a.kind = "text/javascript; charset=utf-8"
+		case ".svg":
+			a.kind = "image/svg+xml"
+		default:
+			continue
+		}
+		assets[hex.EncodeToString(sum[:8])+"/"+path.Base(name)] = a
+	}
+	return assets
+}
+
+// must is for what is compiled in: it fails in the first test, or never.
+func must(err error) {
+	if err != nil {
+		panic(err)
+	}
+}
+
+func (l look) serveStatic(w http.ResponseWriter, r *http.Request, name string) {
+	a, ok := l.assets()[name]
+	if !ok || r.Method != http.MethodGet && r.Method != http.MethodHead {
+		http.Error(w, "there is no such file", http.StatusNotFound)
+		return
+	}
+	h := w.Header()
+	h.Set("Content-Type", a.kind)
+	h.Set("Cache-Control", "public, max-age=31536000, immutable")
+	h.Set("Vary", "Accept-Encoding")
+	body := a.body
+	if strings.Contains(r.Header.Get("Accept-Encoding"), "gzip") {
+		body = a.zipped
+		h.Set("Content-Encoding", "gzip")
+	}
+	h.Set("Content-Length", strconv.Itoa(len(body)))
+	if r.Method == http.MethodGet {
+		_, _ = w.Write(body) // the browser is gone: nothing to add
+	}
+}
+
+// parse reads every template of a page with the layout around it.
+func (l look) parse() map[string]*template.Template {
+	base := template.Must(template.New("layout").Funcs(template.FuncMap{
+		"asset":  func(name string) string { return l.paths()[name] },
+		"moment": func(t time.Time) string { return t.UTC().Format(time.RFC3339) },
+		"when":   when,
+		"number": func(n any) (string, error) {
+			switch n := n.(type) {
+			case int:
+				return number(int64(n)), nil
+			case int64:
+				return number(n), nil
+			}
+			return "", fmt.Errorf("%T is no number", n)
+		},
+		"millis": func(d time.Duration) int64 { return d.Milliseconds() },
+		"link": func(v view, href, text string) navLink {
+			return navLink{href, text, v.Path == href || strings.HasPrefix(v.Path, href+"/")}
+		},
+		"side":  func(title, id string, side UsageSide) usageSide { return usageSide{title, id, side} },
+		"list":  func(values []string) string { return strings.Join(values, ", ") },
+		"reach": reachWords,
+	}).ParseFS(files, "templates/layout.html", "templates/parts.html"))
+	names, err := fs.Glob(files, "templates/*.html")
+	must(err)
+	parsed := map[string]*template.Template{}
+	for _, name := range names {
+		page := strings.TrimSuffix(path.Base(name), ".html")
+		if page != "layout" && page != "parts" {
+			parsed[page] = template.Must(template.Must(base.Clone()).ParseFS(files, name))
+		}
+	}
+	return parsed
+}
+
+// navLink is one link at the top of every page.
+type navLink struct {
+	Href, Text string
+	Here       bool
+}
+
+// usageSide is one side of /usage under its title; ID begins the ids in it.
+type usageSide struct {
+	Title, ID string
+	Side      UsageSide
+}
+
+// when is a time as a page shows it before its script puts it into the reader's
+// own zone.
+func when(t time.Time) string {
+	if t.IsZero() {
+		return "never"
+	}
+	return t.UTC().Format("2 Jan 2006, 15:04 UTC")
+}
+
+// number is n with its thousands apart.
+func number(n int64) string {
+	text := strconv.FormatInt(n, 10)
+	for i := len(text) - 3; i > 0 && text[i-1] != '-'; i -= 3 {
+		text = text[:i] + "\u202f" + text[i:]
+	}
+	return text
+}
+
+func reachWords(r account.Reach) string {
+	switch r {
+	case account.ReachOwn:
+		return "my machines"
+	case account.ReachShared:
+		return "my machines and those shared with me"
+	default:
+		return "everything I reach"
+	}
+}
+
+// view is what every template is given.
+type view struct {
+	Title   string
+	Path    string
+	Me      account.Member
+	SignUp  SignUp
+	Base    string
+	Problem *fault.Fault
+	Done    string     // what the act before this page did
+	Form    url.Values // what was typed, where it was refused
+	ID      string
+	Data    any
+}
+
+// answerWith writes what a handler decided, or why it did not.
+func (s *Site) answerWith(w http.ResponseWriter, v *visit, out reply, err error) {
+	h := w.Header()
+	if err == nil && out.to != "" {
+		if out.done != "" && v.me.ID != "" {
+			s.sessions.Put(v.Context(), sessionDone, out.done)
+		}
+		h.Set("Location", out.to)
+		w.WriteHeader(http.StatusSeeOther)
+		return
+	}
+	if err == nil && out.file != nil {
+		h.Set("Content-Type", out.file.kind)
+		h.Set("Content-Disposition", fmt.Sprintf("attachment; filename=%q", out.file.name))
+		_, _ = w.Write(out.file.body)
+		return
+	}
+	seen := view{
+		Title: out.title, Path: v.URL.Path, Me: v.me, SignUp: s.SignUp, Base: s.Base, ID: v.id, Data: out.data, Form: v.form,
+	}
+	status := http.StatusOK
+	if err != nil {
+		seen.Problem = fault.Of(err)
+		status = seen.Problem.Status()
+		if seen.Problem.Code == fault.InternalError {
+			s.Log.Error("page failed", "id", v.id, "method", v.Method, "error", err)
+		}
+		if status == http.StatusTooManyRequests || status == http.StatusServiceUnavailable {
+			h.Set("Retry-After", strconv.Itoa(cmp.Or(seen.Problem.RetryAfter, retryAfter)))
+		}
+	} else if v.me.ID != "" {
+		seen.Done = s.sessions.PopString(v.Context(), sessionDone)
+	}
+	if out.page == "" {
+		out.page, seen.Title = "problem", "Not done"
+	}
+	var text bytes.Buffer
+	if err := s.look.templates()[out.page].ExecuteTemplate(&text, "layout", seen); err != nil {
+		s.Log.Error("cannot write a page", "id", v.id, "page", out.page, "error", err)
+		http.Error(w, "something went wrong on our side; the id "+v.id+" finds it in the log", http.StatusInternalServerError)
+		return
+	}
+	h.Set("Content-Type", "text/html; charset=utf-8")
+	w.WriteHeader(status)
+	_, _ = w.Write(text.Bytes())
+}

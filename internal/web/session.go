@@ -1,0 +1,268 @@
+package web
+
+import (
+	"context"
+	"crypto/sha256"
+	"errors"
+	"net"
+	"net/http"
+	"net/netip"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/alexedwards/scs/v2"
+	"github.com/go-json-experiment/json"
+
+	"github.com/kith/kith/internal/account"
+	"github.com/kith/kith/internal/credential"
+)
+
+// How long a session lives unseen, and at most (trust 10).
+const (
+	sessionIdle = 12 * time.Hour
+	sessionLife = 14 * 24 * time.Hour
+)
+
+// What a session holds.
+const (
+	sessionMember = "member" // who is signed in
+	sessionFrom   = "from"   // the address of the sign-in
+	sessionAgent  = "agent"  // the browser, as it says
+	sessionHow    = "how"    // by password, recovery, link or sign-up
+	sessionDone   = "done"   // what the last act did, for the next page
+	sessionKept   = "kept"   // it was read from the store
+)
+
+func newSessions(kept sessionStore, secure bool) *scs.SessionManager {
+	cookie := scs.SessionCookie{Name: "kith", Path: "/", HttpOnly: true, SameSite: http.SameSiteLaxMode, Secure: secure, Persist: true}
+	if secure {
+		cookie.Name = "__Host-kith"
+	}
+	// Not scs.New, which begins a goroutine for a store that is not used.
+	return &scs.SessionManager{
+		IdleTimeout: sessionIdle, Lifetime: sessionLife, Store: kept, Codec: sessionCodec{}, Cookie: cookie, HashTokenInStore: true,
+	}
+}
+
+// sessionCodec writes a session, whose values are all strings, as JSON.
+type sessionCodec struct{}
+
+type sessionData struct {
+	Deadline time.Time
+	Values   map[string]string
+}
+
+// Encode satisfies scs.Codec.
+func (sessionCodec) Encode(deadline time.Time, values map[string]any) ([]byte, error) {
+	data := sessionData{Deadline: deadline, Values: map[string]string{}}
+	for name, value := range values {
+		data.Values[name], _ = value.(string)
+	}
+	return json.Marshal(data, json.Deterministic(true))
+}
+
+// Decode satisfies scs.Codec.
+func (sessionCodec) Decode(text []byte) (time.Time, map[string]any, error) {
+	var data sessionData
+	if err := json.Unmarshal(text, &data); err != nil {
+		return time.Time{}, nil, err
+	}
+	values := map[string]any{sessionKept: "yes"}
+	for name, value := range data.Values {
+		values[name] = value
+	}
+	return data.Deadline, values, nil
+}
+
+// sessionStore lets scs keep its sessions in the hub's store. Their ids are
+// hashes of what browsers hold.
+type sessionStore struct{ accounts Accounts }
+
+// FindCtx satisfies scs.CtxStore.
+func (k sessionStore) FindCtx(ctx context.Context, id string) ([]byte, bool, error) {
+	session, err := k.accounts.Session(ctx, id, time.Now())
+	if errors.Is(err, account.ErrNotFound) {
+		return nil, false, nil
+	}
+	return session.Data, err == nil, err
+}
+
+// CommitCtx satisfies scs.CtxStore. A session that was read from the store is
+// not made anew: it may have been ended since.
+func (k sessionStore) CommitCtx(ctx context.Context, id string, text []byte, expires time.Time) error {
+	_, values, err := sessionCodec{}.Decode(text)
+	if err != nil {
+		return err
+	}
+	var data sessionData
+	if err := json.Unmarshal(text, &data); err != nil {
+		return err
+	}
+	now := time.Now().UTC()
+	session := account.Session{ID: id, Data: text, Created: now, Seen: now, Expires: expires}
+	session.MemberID, _ = values[sessionMember].(string)
+	if data.Values[sessionKept] != "" {
+		return k.accounts.TouchSession(ctx, session)
+	}
+	return k.accounts.CreateSession(ctx, session)
+}
+
+// DeleteCtx satisfies scs.CtxStore.
+func (k sessionStore) DeleteCtx(ctx context.Context, id string) error {
+	return k.accounts.EndSession(ctx, id)
+}
+
+// Find, Commit and Delete satisfy scs.Store, which scs never calls where there
+// is a context.
+func (k sessionStore) Find(id string) ([]byte, bool, error) {
+	return k.FindCtx(context.Background(), id)
+}
+
+// Commit is CommitCtx.
+func (k sessionStore) Commit(id string, text []byte, expires time.Time) error {
+	return k.CommitCtx(context.Background(), id, text, expires)
+}
+
+// Delete is DeleteCtx.
+func (k sessionStore) Delete(id string) error { return k.DeleteCtx(context.Background(), id) }
+
+// begin signs the member in: the browser gets a new token, whatever it held.
+func (s *Site) begin(v *visit, member account.Member, how string) error {
+	ctx := v.Context()
+	if err := s.sessions.RenewToken(ctx); err != nil {
+		return err
+	}
+	s.sessions.Remove(ctx, sessionKept)
+	s.sessions.Put(ctx, sessionMember, member.ID)
+	s.sessions.Put(ctx, sessionFrom, v.from)
+	s.sessions.Put(ctx, sessionAgent, plain(v.UserAgent(), 200))
+	s.sessions.Put(ctx, sessionHow, how)
+	v.me = member
+	s.Log.Info("member signed in", "member", member.ID, "how", how, "from", v.from)
+	return nil
+}
+
+func hashOf(token string) [32]byte { return sha256.Sum256([]byte(token)) }
+
+func mintLink(region string) credential.Secret { return credential.Mint(credential.LinkCode, region) }
+
+// plain is text that somebody's program sent, fit to be kept and shown: valid,
+// without control characters, and not long.
+func plain(text string, most int) string {
+	text = strings.Map(func(r rune) rune {
+		if r < ' ' || r == 0x7f || r == 0xfffd {
+			return ' '
+		}
+		return r
+	}, strings.ToValidUTF8(text, " "))
+	if len(text) > most {
+		text = strings.ToValidUTF8(text[:most], "")
+	}
+	return strings.TrimSpace(text)
+}
+
+// addressOf is where a request comes from. Only a proxy on this very computer is
+// believed about it, and only the last that it says, which it added itself.
+func addressOf(r *http.Request) string {
+	host, _, err := net.SplitHostPort(r.RemoteAddr)
+	if err != nil {
+		return "unknown"
+	}
+	from, err := netip.ParseAddr(host)
+	if err != nil {
+		return "unknown"
+	}
+	if said := r.Header.Values("X-Forwarded-For"); from.Unmap().IsLoopback() && len(said) > 0 {
+		all := strings.Split(said[len(said)-1], ",")
+		if behind, err := netip.ParseAddr(strings.TrimSpace(all[len(all)-1])); err == nil {
+			from = behind
+		}
+	}
+	return from.Unmap().WithZone("").String()
+}
+
+// network is whose an address counts as: of IPv6, the /64 that a customer has.
+func network(address string) string {
+	from, err := netip.ParseAddr(address)
+	if err != nil || from.Is4() {
+		return address
+	}
+	prefix, _ := from.Prefix(64) // an IPv6 address has one
+	return prefix.String()
+}
+
+// throttle lets each key through burst times, and then once every so often.
+type throttle struct {
+	every time.Duration
+	burst int
+
+	mu   sync.Mutex
+	full map[string]time.Time // when all of burst is there again; absent: now
+}
+
+// maxThrottled bounds the keys remembered; past it they are forgotten, which
+// costs an attacker who can bring as many more than it gives.
+const maxThrottled = 100_000
+
+// take lets one through, or says how long to wait until the next may.
+func (t *throttle) take(key string, now time.Time) (wait time.Duration) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if len(t.full) >= maxThrottled {
+		for k, full := range t.full {
+			if !full.After(now) {
+				delete(t.full, k)
+			}
+		}
+		if len(t.full) >= maxThrottled {
+			clear(t.full)
+		}
+	}
+	full := t.full[key]
+	if full.Before(now) {
+		full = now
+	}
+	full = full.Add(t.every)
+	if over := full.Sub(now) - time.Duration(t.burst)*t.every; over > 0 {
+		return over
+	}
+	if t.full == nil {
+		t.full = map[string]time.Time{}
+	}
+	t.full[key] = full
+	return 0
+}
+
+// give takes back what a take counted.
+func (t *throttle) give(key string) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if full, ok := t.full[key]; ok {
+		t.full[key] = full.Add(-t.every)
+	}
+}
+
+// limits bound what can be guessed at (trust 10, 12).
+type limits struct {
+	fromAddress *throttle // sign-ins, sign-ups and recoveries, by address
+	ofName      *throttle // the same, by the account's name
+	devices     *throttle // requests for approval, by address
+	polls       *throttle // by request
+	userCodes   *throttle // codes typed, by member
+	codesFrom   *throttle // and by address
+}
+
+// pollEvery is how often a device may ask whether it was approved.
+const pollEvery = 2 * time.Second
+
+func newLimits() limits {
+	return limits{
+		fromAddress: &throttle{every: 6 * time.Second, burst: 20},
+		ofName:      &throttle{every: 30 * time.Second, burst: 10},
+		devices:     &throttle{every: 2 * time.Minute, burst: 30},
+		polls:       &throttle{every: pollEvery - 200*time.Millisecond, burst: 1},
+		userCodes:   &throttle{every: 2 * time.Minute, burst: 5},
+		codesFrom:   &throttle{every: 2 * time.Minute, burst: 30},
+	}
+}

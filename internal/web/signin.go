@@ -1,0 +1,478 @@
+package web
+
+import (
+	"context"
+	"errors"
+	"math"
+	"net/url"
+	"runtime"
+	"strings"
+	"time"
+
+	"github.com/alexedwards/argon2id"
+
+	"github.com/kith/kith/internal/account"
+	"github.com/kith/kith/internal/credential"
+	"github.com/kith/kith/internal/fault"
+)
+
+// Bounds of a password, in bytes.
+const (
+	minPassword = 10
+	maxPassword = 1000
+)
+
+// hasher hashes passwords, a bounded number at a time: each takes 19 MiB and a
+// core for some 30 ms.
+type hasher struct{ places chan struct{} }
+
+func newHasher() hasher { return hasher{make(chan struct{}, max(1, runtime.NumCPU()/2))} }
+
+// hashWait is how long a sign-in waits for its turn.
+const hashWait = 10 * time.Second
+
+// noPassword is the hash of a password that nobody knows: a sign-in to an account
+// that is not there takes as long as any.
+const noPassword = "$argon2id$v=19$m=19456,t=2,p=1$iI41OARy0DJpW6f8iPxIaw$PZE77HdW5uPvsmCUiWOYXc1k6+viDGt+AHgqbZhEuv8"
+
+func (h hasher) turn(ctx context.Context) (done func(), err error) {
+	ctx, cancel := context.WithTimeout(ctx, hashWait)
+	defer cancel()
+	select {
+	case h.places <- struct{}{}:
+		return func() { <-h.places }, nil
+	case <-ctx.Done():
+		return nil, fault.New(fault.CapacityFull, "too many people are signing in at once; try again shortly")
+	}
+}
+
+// hash is what is kept of a password.
+func (h hasher) hash(ctx context.Context, password string) (string, error) {
+	done, err := h.turn(ctx)
+	if err != nil {
+		return "", err
+	}
+	defer done()
+	return argon2id.CreateHash(password, &argon2id.Params{Memory: 19 << 10, Iterations: 2, Parallelism: 1, SaltLength: 16, KeyLength: 32})
+}
+
+// fits reports whether the password is the one that was hashed.
+func (h hasher) fits(ctx context.Context, password, hash string) (bool, error) {
+	done, err := h.turn(ctx)
+	if err != nil {
+		return false, err
+	}
+	defer done()
+	return argon2id.ComparePasswordAndHash(password, hash)
+}
+
+// checkPassword refuses a password that is easy to guess for its length alone, or
+// is the name.
+func checkPassword(name, password string) error {
+	switch {
+	case len(password) < minPassword:
+		return fault.New(fault.InvalidRequest, "a password has at least %d characters: a few words in a row are good", minPassword).WithParam("password")
+	case len(password) > maxPassword:
+		return fault.New(fault.InvalidRequest, "a password has at most %d bytes", maxPassword).WithParam("password")
+	case strings.Trim(password, password[:1]) == "" || name != "" && strings.Contains(strings.ToLower(password), strings.ToLower(name)) && len(password) < len(name)+6:
+		return fault.New(fault.InvalidRequest, "this password is easy to guess: choose one without your name, of more than one letter").WithParam("password")
+	}
+	return nil
+}
+
+// HashPassword is what is kept of a member's new password; a fault if it will not
+// do.
+func (s *Site) HashPassword(ctx context.Context, name, password string) (string, error) {
+	if err := checkPassword(name, password); err != nil {
+		return "", err
+	}
+	return s.hashes.hash(ctx, password)
+}
+
+// slowDown refuses where a sign-in, sign-up or recovery comes too soon after others.
+func (s *Site) slowDown(v *visit, name string) error {
+	now := time.Now()
+	wait := s.limits.fromAddress.take(network(v.from), now)
+	if name != "" && len(name) <= 64 {
+		wait = max(wait, s.limits.ofName.take(name, now))
+	}
+	return tooSoon(wait)
+}
+
+func tooSoon(wait time.Duration) error {
+	if wait <= 0 {
+		return nil
+	}
+	seconds := int(math.Ceil(wait.Seconds()))
+	return fault.New(fault.RateLimitExceeded, "that was tried too often; try again in %d s", seconds).WithRetryAfter(seconds)
+}
+
+// signInData is what the sign-in form shows.
+type signInData struct{ Next string }
+
+func (s *Site) signInPage(v *visit) (reply, error) {
+	next := v.URL.Query().Get("next")
+	if next == "" {
+		next = v.form.Get("next")
+	}
+	return reply{page: "signin", title: "Sign in", data: signInData{s.localPath(next)}}, nil
+}
+
+// signIn is POST /signin. One message, and one amount of work, for a name that
+// is not there and a password that is wrong.
+func (s *Site) signIn(v *visit) (reply, error) {
+	name, password := strings.TrimSpace(v.form.Get("name")), v.form.Get("password")
+	if err := s.slowDown(v, name); err != nil {
+		return reply{}, err
+	}
+	wrong := fault.New(fault.NotAllowed, "the name or the password is wrong")
+	if len(password) > maxPassword {
+		return reply{}, wrong
+	}
+	member, err := s.Accounts.MemberByName(v.Context(), name)
+	hash := ""
+	if err == nil && !member.Disabled {
+		hash, err = s.Accounts.Password(v.Context(), member.ID)
+	}
+	if err != nil && !errors.Is(err, account.ErrNotFound) && !errors.Is(err, account.ErrInvalid) {
+		return reply{}, err
+	}
+	known := hash != ""
+	if !known {
+		hash = noPassword
+	}
+	fits, err := s.hashes.fits(v.Context(), password, hash)
+	if err != nil {
+		return reply{}, err
+	}
+	if !fits || !known {
+		s.Log.Info("sign-in refused", "from", v.from)
+		return reply{}, wrong
+	}
+	if err := s.begin(v, member, "password"); err != nil {
+		return reply{}, err
+	}
+	return reply{to: s.localPath(v.form.Get("next"))}, nil
+}
+
+func (s *Site) signOut(v *visit) (reply, error) {
+	if err := s.sessions.Destroy(v.Context()); err != nil {
+		return reply{}, err
+	}
+	v.me = account.Member{}
+	return reply{to: "/signin"}, nil
+}
+
+// signUpData is what the sign-up form shows.
+type signUpData struct {
+	Invite string // its code, where the visitor came by one
+	Link   string // the same of a link to the first operator's account
+}
+
+func (s *Site) signUpPage(v *visit) (reply, error) {
+	return reply{page: "signup", title: "Sign up", data: signUpData{v.form.Get("invite"), v.form.Get("link")}}, nil
+}
+
+// signUp is POST /signup: a new member with a password, who is then signed in.
+func (s *Site) signUp(v *visit) (reply, error) {
+	name := strings.TrimSpace(v.form.Get("name"))
+	if err := s.slowDown(v, ""); err != nil {
+		return reply{}, err
+	}
+	if f := CheckName(name); f != nil {
+		return reply{}, f
+	}
+	now := time.Now().UTC().Truncate(time.Millisecond)
+	made := account.SignUp{Member: account.Member{ID: account.NewID("mem_"), Name: name, Created: now}}
+	if err := s.letIn(v, &made, now); err != nil {
+		return reply{}, err
+	}
+	var err error
+	if made.Password, err = s.HashPassword(v.Context(), name, v.form.Get("password")); err != nil {
+		return reply{}, err
+	}
+	err = s.Accounts.SignUp(v.Context(), made, now)
+	switch {
+	case errors.Is(err, account.ErrExists):
+		return reply{}, fault.New(fault.InvalidRequest, "somebody is called %q already: choose another name", name).WithParam("name")
+	case errors.Is(err, account.ErrNotFound):
+		return reply{}, fault.New(fault.NotFound, "the invite or link is wrong, used up, expired or revoked; ask for another")
+	case err != nil:
+		return reply{}, err
+	}
+	s.Log.Info("member signed up", "member", made.Member.ID, "operator", made.Member.Operator, "invited", made.Invite != nil)
+	s.Changed()
+	if err := s.begin(v, made.Member, "sign-up"); err != nil {
+		return reply{}, err
+	}
+	return reply{to: "/"}, nil
+}
+
+// letIn finds what lets a visitor sign up (decisions 7): a link, an invite, or
+// that anybody may.
+func (s *Site) letIn(v *visit, made *account.SignUp, now time.Time) error {
+	if text := v.form.Get("link"); text != "" {
+		hash, ok := s.codeOf(text, credential.LinkCode)
+		there, err := s.Accounts.OperatorCanSignIn(v.Context())
+		switch {
+		case err != nil:
+			return err
+		case !ok || there:
+			return deadLink()
+		}
+		made.Link, made.Member.Operator = &hash, true
+		return nil
+	}
+	text := strings.TrimSpace(v.form.Get("invite"))
+	switch {
+	case s.SignUp == SignUpClosed:
+		return fault.New(fault.NotAllowed, "nobody can sign up here; ask who runs this hub for an account")
+	case text != "":
+		hash, ok := s.codeOf(inviteIn(text), credential.InviteCode)
+		if !ok {
+			return fault.New(fault.NotFound, "the invite is wrong; copy it whole").WithParam("invite")
+		}
+		made.Invite = &hash
+	case s.SignUp == SignUpInvite:
+		return fault.New(fault.NotAllowed, "an invite is needed to sign up here; ask a member for one").WithParam("invite")
+	}
+	return nil
+}
+
+// codeOf is the hash of a code of that kind and of this region.
+func (s *Site) codeOf(text string, kind credential.Kind) ([32]byte, bool) {
+	code, err := credential.Parse(strings.TrimSpace(text))
+	if err != nil || code.Kind() != kind || code.Region() != s.Region {
+		return [32]byte{}, false
+	}
+	return code.Hash(), true
+}
+
+// inviteIn is the code of an invite that was pasted as its link or as itself.
+func inviteIn(text string) string {
+	text = strings.TrimSpace(text)
+	return text[strings.LastIndex(text, "/")+1:]
+}
+
+func deadLink() *fault.Fault {
+	return fault.New(fault.NotFound, "the link was used, is too old, or is not whole; ask for another")
+}
+
+// welcomePage is GET /welcome/{code}: what a one-time link leads to. Only the
+// form on it uses the link up, so that no preview of it does.
+func (s *Site) welcomePage(v *visit) (reply, error) {
+	text := v.values["code"]
+	hash, ok := s.codeOf(text, credential.LinkCode)
+	if !ok {
+		return reply{}, deadLink()
+	}
+	link, err := s.Accounts.Link(v.Context(), hash, time.Now())
+	if err != nil {
+		return reply{}, notFound(err, "%s", deadLink().Message)
+	}
+	if link.MemberID == "" {
+		return reply{page: "signup", title: "The first account", data: signUpData{Link: text}}, nil
+	}
+	member, err := s.Accounts.Member(v.Context(), link.MemberID)
+	if err != nil {
+		return reply{}, err
+	}
+	return reply{page: "welcome", title: "Welcome", data: map[string]string{"Name": member.Name, "Link": text}}, nil
+}
+
+// welcome is POST /welcome: the link signs its member in, once.
+func (s *Site) welcome(v *visit) (reply, error) {
+	if err := s.slowDown(v, ""); err != nil {
+		return reply{}, err
+	}
+	hash, ok := s.codeOf(v.form.Get("link"), credential.LinkCode)
+	if !ok {
+		return reply{}, deadLink()
+	}
+	member, err := s.Accounts.UseLink(v.Context(), hash, time.Now())
+	if err != nil {
+		return reply{}, notFound(err, "%s", deadLink().Message)
+	}
+	if err := s.begin(v, member, "link"); err != nil {
+		return reply{}, err
+	}
+	return reply{to: "/"}, nil
+}
+
+// invitePage is GET /invite/{code}: who is signed in accepts it there, who is not
+// signs up with it.
+func (s *Site) invitePage(v *visit) (reply, error) {
+	code := v.values["code"]
+	if _, ok := s.codeOf(code, credential.InviteCode); !ok {
+		return reply{}, fault.New(fault.NotFound, "the invite is wrong, used up, expired or revoked; ask for another")
+	}
+	if v.me.ID != "" {
+		return reply{page: "invite", title: "An invite", data: map[string]string{"Code": code}}, nil
+	}
+	return reply{page: "signup", title: "You are invited", data: signUpData{Invite: code}}, nil
+}
+
+func (s *Site) recoverPage(*visit) (reply, error) {
+	return reply{page: "recover", title: "Recover an account"}, nil
+}
+
+// recover is POST /recover: a recovery code, in place of the password, sets
+// another one.
+func (s *Site) recover(v *visit) (reply, error) {
+	name, password := strings.TrimSpace(v.form.Get("name")), v.form.Get("password")
+	if err := s.slowDown(v, name); err != nil {
+		return reply{}, err
+	}
+	hash, err := s.HashPassword(v.Context(), name, password) // before the look-up: one amount of work
+	if err != nil {
+		return reply{}, err
+	}
+	wrong := fault.New(fault.NotAllowed, "the name or the recovery code is wrong; a code works once")
+	member, err := s.Accounts.MemberByName(v.Context(), name)
+	if errors.Is(err, account.ErrNotFound) || errors.Is(err, account.ErrInvalid) || err == nil && member.Disabled {
+		return reply{}, wrong
+	}
+	if err != nil {
+		return reply{}, err
+	}
+	err = s.Accounts.Recover(v.Context(), member.ID, credential.RecoveryHash(v.form.Get("code")), hash, time.Now())
+	if errors.Is(err, account.ErrNotFound) {
+		return reply{}, wrong
+	}
+	if err != nil {
+		return reply{}, err
+	}
+	if err := s.begin(v, member, "recovery"); err != nil {
+		return reply{}, err
+	}
+	return reply{to: "/account", done: "The password is changed, and every other session ended."}, nil
+}
+
+// accountData is what /account shows.
+type accountData struct {
+	HasPassword bool
+	NeedsOld    bool // the password of now has to be given to change it
+	CodesLeft   int
+	Codes       []string // just made; shown this once
+}
+
+func (s *Site) accountPage(v *visit) (reply, error) {
+	data, err := s.accountData(v)
+	return reply{page: "account", title: "Account", data: data}, err
+}
+
+func (s *Site) accountData(v *visit) (accountData, error) {
+	_, err := s.Accounts.Password(v.Context(), v.me.ID)
+	if err != nil && !errors.Is(err, account.ErrNotFound) {
+		return accountData{}, err
+	}
+	left, failed := s.Accounts.RecoveryCodes(v.Context(), v.me.ID)
+	how := s.sessions.GetString(v.Context(), sessionHow)
+	return accountData{HasPassword: err == nil, NeedsOld: err == nil && how != "link", CodesLeft: left}, failed
+}
+
+// checkOld asks for the password again before what it guards. Who came by a link
+// may have forgotten it.
+func (s *Site) checkOld(v *visit) error {
+	if s.sessions.GetString(v.Context(), sessionHow) == "link" {
+		return nil
+	}
+	if err := s.slowDown(v, v.me.Name); err != nil {
+		return err
+	}
+	hash, err := s.Accounts.Password(v.Context(), v.me.ID)
+	if errors.Is(err, account.ErrNotFound) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	fits, err := s.hashes.fits(v.Context(), v.form.Get("old"), hash)
+	if err == nil && !fits {
+		return fault.New(fault.NotAllowed, "the password of now is wrong").WithParam("old")
+	}
+	return err
+}
+
+// changePassword is POST /account/password: it ends the member's other sessions.
+func (s *Site) changePassword(v *visit) (reply, error) {
+	if err := s.checkOld(v); err != nil {
+		return reply{}, err
+	}
+	hash, err := s.HashPassword(v.Context(), v.me.Name, v.form.Get("password"))
+	if err != nil {
+		return reply{}, err
+	}
+	if err := s.Accounts.SetPassword(v.Context(), v.me.ID, hash, s.sessionID(v.Context()), time.Now()); err != nil {
+		return reply{}, err
+	}
+	s.sessions.Put(v.Context(), sessionHow, "password")
+	s.Log.Info("password changed", "member", v.me.ID)
+	return reply{to: "/account", done: "The password is changed, and every other session ended."}, nil
+}
+
+// recoveryCodes is how many are made at once.
+const recoveryCodes = 8
+
+// makeCodes is POST /account/codes: new recovery codes, shown once, in place of
+// the old.
+func (s *Site) makeCodes(v *visit) (reply, error) {
+	if err := s.checkOld(v); err != nil {
+		return reply{}, err
+	}
+	codes, hashes := make([]string, recoveryCodes), make([][32]byte, recoveryCodes)
+	for i := range codes {
+		codes[i] = credential.RecoveryCode()
+		hashes[i] = credential.RecoveryHash(codes[i])
+	}
+	if err := s.Accounts.PutRecoveryCodes(v.Context(), v.me.ID, hashes); err != nil {
+		return reply{}, err
+	}
+	s.Log.Info("recovery codes made", "member", v.me.ID)
+	data, err := s.accountData(v)
+	data.Codes = codes
+	return reply{page: "account", title: "Account", data: data}, err
+}
+
+// sessionView is one session as its member is told of it.
+type sessionView struct {
+	ID            string
+	This          bool
+	From, Agent   string
+	How           string
+	Created, Seen time.Time
+}
+
+func (s *Site) sessionsPage(v *visit) (reply, error) {
+	kept, err := s.Accounts.SessionsOf(v.Context(), v.me.ID, time.Now())
+	if err != nil {
+		return reply{}, err
+	}
+	this := s.sessionID(v.Context())
+	views := make([]sessionView, len(kept))
+	for i, k := range kept {
+		_, values, _ := sessionCodec{}.Decode(k.Data) // one that cannot be read can still be ended
+		text := func(name string) string { t, _ := values[name].(string); return t }
+		views[i] = sessionView{k.ID, k.ID == this, text(sessionFrom), text(sessionAgent), text(sessionHow), k.Created, k.Seen}
+	}
+	return reply{page: "sessions", title: "Sessions", data: views}, nil
+}
+
+// endSession is POST /sessions/end: one of the member's, or all others.
+func (s *Site) endSession(v *visit) (reply, error) {
+	if v.form.Get("all") != "" {
+		err := s.Accounts.EndSessionsOf(v.Context(), v.me.ID, s.sessionID(v.Context()))
+		return reply{to: "/sessions", done: "Every other session ended."}, err
+	}
+	id := v.form.Get("session")
+	if id == s.sessionID(v.Context()) {
+		return s.signOut(v)
+	}
+	if err := s.Accounts.EndSessionOf(v.Context(), v.me.ID, id); err != nil {
+		return reply{}, notFound(err, "that session has ended already")
+	}
+	return reply{to: "/sessions", done: "The session ended."}, nil
+}
+
+// inviteLink is where an invite's code leads.
+func (s *Site) inviteLink(code string) string { return s.Base + "/invite/" + url.PathEscape(code) }

@@ -1,0 +1,430 @@
+package web
+
+import (
+	"context"
+	"encoding/base64"
+	"errors"
+	"net/http"
+	"net/url"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/alexedwards/scs/v2"
+	"github.com/go-json-experiment/json"
+	"github.com/google/uuid"
+
+	"github.com/kith/kith/internal/account"
+	"github.com/kith/kith/internal/fault"
+	"github.com/kith/kith/internal/fleet"
+)
+
+// SignUp says who may make an account (decisions 7).
+type SignUp string
+
+// Who may make an account: anybody, who has a member's invite, nobody. Whoever
+// has the link to a fresh hub's first account may in any case.
+const (
+	SignUpOpen   SignUp = "open"
+	SignUpInvite SignUp = "invite"
+	SignUpClosed SignUp = "closed"
+)
+
+// SiteConfig is what the pages work with beside the API.
+type SiteConfig struct {
+	// Base is the address members see, without a slash at the end. Where it
+	// begins with https, cookies and browsers are held to it.
+	Base string
+	// SignUp is the operator's rule; empty: SignUpInvite.
+	SignUp SignUp
+	// Try makes a short live call with an API key, as a client would; where model
+	// is empty it takes the first that would be served.
+	Try func(ctx context.Context, secret string, model fleet.ModelID) Trial
+}
+
+// Trial is what a live call came to.
+type Trial struct {
+	Model   fleet.ModelID
+	Status  int    // HTTP
+	Code    string // of a refusal
+	Message string // of a refusal, or the beginning of the answer
+	Route   string // X-Kith-Route: whose machine answered
+	Took    time.Duration
+}
+
+// Site serves the members' pages. Make it with NewSite.
+type Site struct {
+	*API
+	SiteConfig
+	pages    []page
+	secure   bool
+	sessions *scs.SessionManager
+	cross    *http.CrossOriginProtection
+	look     look
+	hashes   hasher
+	limits   limits
+}
+
+// NewSite makes the pages over an API.
+func NewSite(api *API, c SiteConfig) *Site {
+	if c.SignUp == "" {
+		c.SignUp = SignUpInvite
+	}
+	s := &Site{API: api, SiteConfig: c, pages: sitePages(), secure: strings.HasPrefix(c.Base, "https://"), cross: http.NewCrossOriginProtection()}
+	s.sessions = newSessions(sessionStore{api.Accounts}, s.secure)
+	s.sessions.ErrorFunc = func(w http.ResponseWriter, _ *http.Request, err error) {
+		s.Log.Error("cannot keep a session", "error", err)
+		http.Error(w, "the service could not read its database just now; try again shortly", http.StatusServiceUnavailable)
+	}
+	s.look, s.hashes, s.limits = newLook(), newHasher(), newLimits()
+	return s
+}
+
+// access says who may see a page.
+type access uint8
+
+const (
+	anyone access = iota
+	members
+)
+
+// page is one line of the site: what is asked, who may, and what answers.
+type page struct {
+	method, path string
+	may          access
+	serve        func(*Site, *visit) (reply, error)
+	// again is the page that shows what was wrong with a POST; empty: an error
+	// page of its own.
+	again string
+}
+
+// sitePages is the whole site. Nothing that a person named stands in a path.
+func sitePages() []page {
+	return []page{
+		{"GET", "/", anyone, (*Site).home, ""},
+
+		{"GET", "/signin", anyone, (*Site).signInPage, ""},
+		{"POST", "/signin", anyone, (*Site).signIn, "/signin"},
+		{"POST", "/signout", anyone, (*Site).signOut, ""},
+		{"GET", "/signup", anyone, (*Site).signUpPage, ""},
+		{"POST", "/signup", anyone, (*Site).signUp, "/signup"},
+		{"GET", "/recover", anyone, (*Site).recoverPage, ""},
+		{"POST", "/recover", anyone, (*Site).recover, "/recover"},
+		{"GET", "/welcome/{code}", anyone, (*Site).welcomePage, ""},
+		{"POST", "/welcome", anyone, (*Site).welcome, ""},
+		{"GET", "/invite/{code}", anyone, (*Site).invitePage, ""},
+
+		{"GET", "/account", members, (*Site).accountPage, ""},
+		{"POST", "/account/password", members, (*Site).changePassword, "/account"},
+		{"POST", "/account/codes", members, (*Site).makeCodes, "/account"},
+		{"GET", "/sessions", members, (*Site).sessionsPage, ""},
+		{"POST", "/sessions/end", members, (*Site).endSession, "/sessions"},
+
+		{"GET", "/applications", members, (*Site).applications, ""},
+		{"POST", "/applications", members, (*Site).createKey, "/applications"},
+		{"POST", "/applications/test", members, (*Site).testKey, "/applications"},
+		{"POST", "/applications/revoke", members, (*Site).endKey, "/applications"},
+
+		{"GET", "/device", members, (*Site).devicePage, ""},
+		{"POST", "/device", members, (*Site).showDevice, "/device"},
+		{"POST", "/device/decide", members, (*Site).decideDevice, "/device"},
+
+		{"GET", "/machines", members, (*Site).machinesPage, ""},
+		{"POST", "/machines/pause", members, (*Site).pauseMachine, "/machines"},
+		{"POST", "/machines/resume", members, (*Site).resumeMachine, "/machines"},
+		{"POST", "/machines/hours", members, (*Site).setHours, "/machines"},
+		{"POST", "/machines/rename", members, (*Site).rename, "/machines"},
+		{"POST", "/machines/revoke", members, (*Site).endMachine, "/machines"},
+		{"POST", "/machines/keep-out", members, (*Site).keepMachineOut, "/machines"},
+
+		{"GET", "/sharing", members, (*Site).sharingPage, ""},
+		{"POST", "/sharing/share", members, (*Site).share, "/sharing"},
+		{"POST", "/sharing/end", members, (*Site).endShare, "/sharing"},
+		{"POST", "/sharing/invite", members, (*Site).makeInvite, "/sharing"},
+		{"POST", "/sharing/revoke", members, (*Site).endInvite, "/sharing"},
+		{"POST", "/sharing/accept", members, (*Site).accept, "/sharing"},
+
+		{"GET", "/groups", members, (*Site).groupsPage, ""},
+		{"POST", "/groups/create", members, (*Site).makeGroup, "/groups"},
+		{"POST", "/groups/join", members, (*Site).join, "/groups"},
+		{"POST", "/groups/leave", members, (*Site).leave, "/groups"},
+		{"POST", "/groups/end", members, (*Site).dissolve, "/groups"},
+		{"POST", "/groups/add", members, (*Site).addMember, "/groups"},
+		{"POST", "/groups/remove", members, (*Site).removeMember, "/groups"},
+		{"POST", "/groups/admin", members, (*Site).promote, "/groups"},
+
+		{"GET", "/models", members, (*Site).modelsPage, ""},
+		{"GET", "/usage", members, (*Site).usagePage, ""},
+		{"GET", "/usage.csv", members, (*Site).usageCSV, ""},
+		{"GET", "/requests", members, (*Site).requestsPage, ""},
+		{"GET", "/requests/{call}", members, (*Site).requestPage, ""},
+	}
+}
+
+// Serves reports whether a request is the site's to answer: it is for a page or
+// its parts, or it is a browser's for nothing that there is. A HEAD of / is for
+// the hosted routes, and so is whatever begins as they do.
+func (s *Site) Serves(r *http.Request) bool {
+	path := r.URL.Path
+	browser := r.Method == http.MethodGet && strings.Contains(r.Header.Get("Accept"), "text/html")
+	if path == "/" {
+		return browser
+	}
+	if strings.HasPrefix(path, staticPath) || path == devicePath+"/code" || path == devicePath+"/token" {
+		return true
+	}
+	found, methods, _ := s.findPage(r.Method, r.URL)
+	return found != nil || methods != nil || browser && path != "/v1" && !strings.HasPrefix(path, "/v1/")
+}
+
+func (s *Site) findPage(method string, u *url.URL) (found *page, methods []string, values map[string]string) {
+	for i := range s.pages {
+		v, ok := match(s.pages[i].path, u)
+		if !ok {
+			continue
+		}
+		methods = append(methods, s.pages[i].method)
+		if s.pages[i].method == method {
+			found, values = &s.pages[i], v
+		}
+	}
+	return found, methods, values
+}
+
+// visit is one request of a browser on its way through a page.
+type visit struct {
+	*http.Request
+	id     string // correlation
+	from   string // the visitor's address
+	values map[string]string
+	form   url.Values
+	me     account.Member // ID empty: nobody is signed in
+}
+
+// caller is the member as the API knows those who ask. All of a member's
+// browsers have one rate together.
+func (v *visit) caller() Caller {
+	return Caller{Member: fleet.MemberID(v.me.ID), Name: v.me.Name, KeyID: "site of " + v.me.ID}
+}
+
+// reply is what a page's handler decided: a page, or where to go next.
+type reply struct {
+	page  string // the template's name
+	title string
+	data  any
+	to    string // a path of this site, instead of a page
+	done  string // with to: what was done, told on the page that follows
+	file  *download
+}
+
+// download is a reply that is no page.
+type download struct {
+	name, kind string
+	body       []byte
+}
+
+// ServeHTTP answers a request that Serves said is the site's.
+func (s *Site) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	id := "req_" + uuid.Must(uuid.NewV7()).String()
+	h := w.Header()
+	h.Set("X-Correlation-ID", id)
+	s.secureHeaders(h)
+	if rest, ok := strings.CutPrefix(r.URL.Path, staticPath); ok {
+		s.look.serveStatic(w, r, rest)
+		return
+	}
+	h.Set("Cache-Control", "no-store")
+	body, late := readBody(w, r)
+	switch r.URL.Path {
+	case devicePath + "/code", devicePath + "/token":
+		s.serveGrant(w, r, body, late)
+		return
+	}
+	s.sessions.LoadAndSave(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		v := &visit{Request: r, id: id, from: addressOf(r)}
+		out, err := s.visit(v, h, body, late)
+		s.answerWith(w, v, out, err)
+	})).ServeHTTP(w, r)
+}
+
+// secureHeaders are on every answer of the site (trust 11).
+func (s *Site) secureHeaders(h http.Header) {
+	h.Set("Content-Security-Policy", "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "+
+		"form-action 'self'; base-uri 'none'; frame-ancestors 'none'")
+	h.Set("X-Content-Type-Options", "nosniff")
+	h.Set("X-Frame-Options", "DENY")
+	h.Set("Referrer-Policy", "same-origin")
+	h.Set("Cross-Origin-Opener-Policy", "same-origin")
+	h.Set("Cross-Origin-Resource-Policy", "same-origin")
+	h.Set("Permissions-Policy", "camera=(), microphone=(), geolocation=(), payment=()")
+	if s.secure {
+		h.Set("Strict-Transport-Security", "max-age=31536000")
+	}
+}
+
+// visit finds the page, checks who asks and that it was this site that did, and
+// serves it. A refused POST is told on the page that it came from, and a panic is
+// a defect of this request only.
+func (s *Site) visit(v *visit, h http.Header, body []byte, late error) (out reply, err error) {
+	defer func() {
+		if panicked := recover(); panicked != nil {
+			out, err = reply{}, fault.Defect(panicked)
+		}
+	}()
+	found, methods, values := s.findPage(v.Method, v.URL)
+	if v.me, err = s.whoIs(v.Context()); err != nil {
+		return reply{}, err
+	}
+	switch {
+	case methods == nil:
+		return reply{}, fault.New(fault.RouteNotFound, "there is no such page")
+	case found == nil:
+		allow := strings.Join(slices.Compact(methods), ", ")
+		h.Set("Allow", allow)
+		return reply{}, fault.New(fault.MethodNotAllowed, "this page takes %s", allow)
+	}
+	v.values = values
+	if err := s.cross.Check(v.Request); err != nil {
+		return reply{}, fault.New(fault.ForbiddenOrigin, "another site sent this request, so nothing was done; do it from the page here").Because(err)
+	}
+	if late != nil {
+		return reply{}, late
+	}
+	if v.form, err = formOf(v.Request, body); err != nil {
+		return reply{}, err
+	}
+	if found.may == members && v.me.ID == "" {
+		return reply{to: "/signin?" + url.Values{"next": {nextOf(v.URL, found)}}.Encode()}, nil
+	}
+	if v.me.ID != "" {
+		if err := s.Admit(v.caller()); err != nil {
+			return reply{}, err
+		}
+	}
+	out, err = found.serve(s, v)
+	if err != nil && found.again != "" {
+		return s.showAgain(v, found.again, err)
+	}
+	return out, err
+}
+
+// showAgain is the page that a refused POST came from, with the refusal on it.
+func (s *Site) showAgain(v *visit, path string, refused error) (reply, error) {
+	if fault.Of(refused).Code == fault.InternalError {
+		return reply{}, refused
+	}
+	from, _, _ := s.findPage(http.MethodGet, &url.URL{Path: path})
+	out, err := from.serve(s, v)
+	if err != nil {
+		return reply{}, refused
+	}
+	return out, refused
+}
+
+// formOf is the form that was posted; a GET has none.
+func formOf(r *http.Request, body []byte) (url.Values, error) {
+	if r.Method == http.MethodGet {
+		return url.Values{}, nil
+	}
+	kind, _, _ := strings.Cut(r.Header.Get("Content-Type"), ";")
+	if len(body) > 0 && !strings.EqualFold(strings.TrimSpace(kind), "application/x-www-form-urlencoded") {
+		return nil, fault.New(fault.InvalidRequest, "a page's form comes as application/x-www-form-urlencoded")
+	}
+	form, err := url.ParseQuery(string(body))
+	if err != nil {
+		return nil, fault.New(fault.InvalidRequest, "cannot read the form").Because(err)
+	}
+	return form, nil
+}
+
+// nextOf is where a visitor who has to sign in first wanted to go.
+func nextOf(u *url.URL, found *page) string {
+	if found.method == http.MethodGet {
+		return u.RequestURI()
+	}
+	return found.again
+}
+
+// localPath is a page of this site as sign-in may go on to, else "/": nothing
+// that a link says leads off the site.
+func (s *Site) localPath(next string) string {
+	u, err := url.Parse(next)
+	if err != nil || u.Host != "" || u.Scheme != "" || u.Opaque != "" || !strings.HasPrefix(next, "/") || strings.ContainsAny(next, "\\\r\n\t") {
+		return "/"
+	}
+	if found, _, _ := s.findPage(http.MethodGet, u); found == nil {
+		return "/"
+	}
+	return u.RequestURI()
+}
+
+// ask has a route of the API answer for the member who is signed in. values are
+// those of the path's segments in braces; body is written as JSON, nil is none.
+func ask[T any](s *Site, v *visit, method, path string, values map[string]string, body any) (T, error) {
+	var none T
+	r := &request{Request: v.Request, caller: v.caller(), me: v.me.ID, values: values}
+	if body != nil {
+		var err error
+		if r.body, err = json.Marshal(body); err != nil {
+			return none, fault.New(fault.InvalidRequest, "the form holds text that is not UTF-8").Because(err)
+		}
+	}
+	i := slices.IndexFunc(routes, func(r route) bool { return r.method == method && r.path == path })
+	answer, err := s.perform(&routes[i], r)
+	if err != nil {
+		return none, err
+	}
+	return answer.(T), nil
+}
+
+// did is ask where the answer does not matter: the browser goes back to the
+// page, which says what was done.
+func (s *Site) did(v *visit, done, back, method, path string, values map[string]string, body any) (reply, error) {
+	if _, err := ask[any](s, v, method, path, values, body); err != nil {
+		return reply{}, err
+	}
+	return reply{to: back, done: done}, nil
+}
+
+// FirstLink is the path of a new one-time link to the account of this hub's
+// first operator; empty where an operator can sign in already.
+func (s *Site) FirstLink(ctx context.Context) (string, error) {
+	there, err := s.Accounts.OperatorCanSignIn(ctx)
+	if there || err != nil {
+		return "", err
+	}
+	return s.NewLink(ctx, "")
+}
+
+// NewLink is the path of a new one-time link that signs the member in.
+func (s *Site) NewLink(ctx context.Context, memberID string) (string, error) {
+	secret, now := mintLink(s.Region), time.Now().UTC()
+	err := s.Accounts.CreateLink(ctx, account.Link{Hash: secret.Hash(), MemberID: memberID, Created: now, Expires: now.Add(linkLife)})
+	return "/welcome/" + secret.Reveal(), err
+}
+
+// linkLife is how long a one-time link works.
+const linkLife = 24 * time.Hour
+
+// whoIs is the member whose browser asks; none where nobody is signed in, or the
+// member may not be any more.
+func (s *Site) whoIs(ctx context.Context) (account.Member, error) {
+	id := s.sessions.GetString(ctx, sessionMember)
+	if id == "" {
+		return account.Member{}, nil
+	}
+	member, err := s.Accounts.Member(ctx, id)
+	switch {
+	case errors.Is(err, account.ErrNotFound) || err == nil && member.Disabled:
+		return account.Member{}, nil
+	case err != nil:
+		return account.Member{}, fault.New(fault.CascadeExhausted, "the service could not read its database just now; try again shortly").Because(err)
+	}
+	return member, nil
+}
+
+// sessionID is the id under which this browser's session is kept.
+func (s *Site) sessionID(ctx context.Context) string {
+	hash := hashOf(s.sessions.Token(ctx))
+	return base64.RawURLEncoding.EncodeToString(hash[:])
+}
