@@ -266,6 +266,7 @@ func (m *machine) daemonConfig(builtin *engine.Engine) daemon.Config {
 		Sharing:   c.sharing(),
 		Groups:    c.Share.Groups,
 		Unshared:  !c.Share.Enabled,
+		Comfort:   c.comfort(),
 		Log:       m.log,
 	}
 	if c.RateLimit.Enabled {

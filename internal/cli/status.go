@@ -123,6 +123,7 @@ func (a *app) showStatus(now daemon.Status) {
 	a.fact("hub", "%s", hub)
 	a.fact("slots", "%d, of which %d run calls from the hub and %d your own", now.Slots, now.Routed, now.Own)
 	a.fact("sharing", "%s", sharing(now.Sharing, now.Open))
+	a.showComfort(now)
 	a.showServed(now.Groups)
 	a.showEngines(now.Engines)
 	models := "none; start an engine, or put a GGUF file into a folder of [engine] models"

@@ -25,8 +25,12 @@ type Status struct {
 	Line LineStatus `json:"line"`
 
 	Sharing Sharing `json:"sharing"`
-	Open    bool    `json:"open"`  // inside the sharing hours just now
-	Slots   int     `json:"slots"` // in force: the owner's, else the engines'
+	Open    bool    `json:"open"` // inside the sharing hours just now
+	// PausedBy says why this machine has paused by itself; absent: it has not.
+	PausedBy []string `json:"paused_by,omitempty"`
+	// Yielding says that no call from the hub begins now, for the owner's own.
+	Yielding bool `json:"yielding"`
+	Slots    int  `json:"slots"` // in force: the owner's, else the engines'
 	// Groups are the only ones that this machine serves; absent: every one.
 	Groups []string `json:"groups,omitzero"`
 	Routed int      `json:"routed"`
@@ -235,7 +239,8 @@ func (d *Daemon) Status() Status {
 	s := Status{
 		Version: d.config.Version, Started: d.started,
 		Sharing: sharing, Open: hours.Open(time.Now()), Slots: d.slots(sharing), Groups: d.policy.Load().groups, Routed: routed, Own: own,
-		Models: []fleet.ModelID{}, Engines: []EngineStatus{},
+		Yielding: d.desk.owners(),
+		Models:   []fleet.ModelID{}, Engines: []EngineStatus{},
 	}
 	if e := d.config.Builtin; e != nil {
 		s.Engines = append(s.Engines, EngineStatus{Place: e.Base(), Kind: e.Kind(), Name: e.Name(), Models: len(e.Models())})
@@ -261,6 +266,7 @@ func (d *Daemon) Status() Status {
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	s.PausedBy = slices.Clone(d.comfort.pausedBy)
 	s.Local, s.Line, s.Troubles = d.base, d.line, slices.Clone(d.troubles)
 	return s
 }

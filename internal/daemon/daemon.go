@@ -25,6 +25,7 @@ import (
 	"github.com/kith/kith/internal/engine"
 	"github.com/kith/kith/internal/fleet"
 	"github.com/kith/kith/internal/gateway"
+	"github.com/kith/kith/internal/host"
 )
 
 // Config is what a daemon needs to know.
@@ -68,6 +69,8 @@ type Config struct {
 	Unshared bool
 	// Reread reads the configuration anew and calls Reload; nil: it cannot be.
 	Reread func(context.Context) (Reloaded, error)
+	// Comfort is what this machine does for its owner of itself.
+	Comfort Comfort
 	// TLS adds to the client's side towards the hub (roots); nil: the system's.
 	TLS *tls.Config
 	// Log is the daemon's log; it never gets a prompt, an answer or a secret.
@@ -97,6 +100,7 @@ type Daemon struct {
 	audio    *engine.Audio // nil: none is configured
 	board    *board
 	desk     desk
+	comfort  comfort
 	hub      http.RoundTripper      // to whichever hub
 	up       atomic.Pointer[uplink] // nil: not signed in
 	policy   atomic.Pointer[policy]
@@ -155,7 +159,10 @@ func New(c Config) (*Daemon, error) {
 	d.surface = d.newSurface(d.port)
 	d.policy.Store(c.policy())
 	d.board.servers = c.Servers
-	d.desk.onLocal = d.board.touch
+	d.desk.onLocal, d.desk.yields = d.board.touch, c.Comfort.Yield
+	d.comfort.vigil = host.Vigil{
+		Command: c.Comfort.Awake, Trouble: func(err error) { d.trouble("%v", err) },
+	}
 	d.setLine(func(l *LineStatus) { l.State = LineOff })
 	return d, nil
 }
@@ -197,6 +204,8 @@ func (d *Daemon) Run(ctx context.Context) error {
 	g.Go(func() error { return d.keepUpstreams(ctx) })
 	g.Go(func() error { return d.keepLine(ctx) })
 	g.Go(func() error { return d.keepPause(ctx) })
+	g.Go(func() error { return d.keepComfort(ctx) })
+	g.Go(func() error { return d.comfort.vigil.Run(ctx) })
 	close(d.ready)
 	d.log.Info("the daemon listens", "address", d.base, "engines", len(d.board.engines()))
 	return g.Wait()

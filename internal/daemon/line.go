@@ -125,10 +125,10 @@ func (d *Daemon) advertise() (tunnel.Advertisement, <-chan struct{}) {
 	changed := d.board.change() // first: a change while the rest is read counts
 	sharing, _ := d.settings.current(time.Now())
 	routed, local := d.desk.load("")
-	slots, policy := d.slots(sharing), d.policy.Load()
+	slots := d.slots(sharing)
 	ad := tunnel.Advertisement{
-		Name: d.config.Name, Paused: sharing.Paused || policy.unshared, Hours: sharing.Hours, Timezone: sharing.Timezone,
-		Slots: slots, Free: max(0, d.open(sharing)-routed-local), Local: local, Groups: policy.groups,
+		Name: d.config.Name, Paused: d.isPaused(sharing), Hours: sharing.Hours, Timezone: sharing.Timezone,
+		Slots: slots, Free: max(0, d.open(sharing)-routed-local), Local: local, Groups: d.policy.Load().groups,
 	}
 	for _, m := range d.board.offers(d.board.shared()) {
 		if d.shares(fleet.ModelID(m.ID)) {
@@ -139,6 +139,9 @@ func (d *Daemon) advertise() (tunnel.Advertisement, <-chan struct{}) {
 		m := &ad.Models[i]
 		routed, local := d.desk.load(fleet.ModelID(m.ID))
 		m.Local, m.Free = local, min(ad.Free, max(0, m.Slots-d.board.othersAt(fleet.ModelID(m.ID))-routed-local))
+	}
+	if d.desk.owners() {
+		yield(&ad)
 	}
 	return ad, changed
 }

@@ -128,7 +128,7 @@ func TestDesk(t *testing.T) {
 	if _, ok := k.admit("n", 3, 0); !ok {
 		t.Error("another model, with no limit of its own")
 	}
-	leave := k.enter("o")
+	leave := k.enter("o", true)
 	if _, ok := k.admit("n", 3, 0); ok {
 		t.Error("a slot that a local call holds was given away")
 	}

@@ -9,14 +9,15 @@ import (
 	"github.com/kith/kith/internal/gateway"
 )
 
-// policy is what the configuration says of others' calls.
+// policy is what the configuration says of others' calls and the owner's ease.
 type policy struct {
 	models   []fleet.ModelID
 	groups   []string
 	unshared bool
+	comfort  Comfort
 }
 
-func (c *Config) policy() *policy { return &policy{c.Models, c.Groups, c.Unshared} }
+func (c *Config) policy() *policy { return &policy{c.Models, c.Groups, c.Unshared, c.Comfort} }
 
 // Reloaded says what came of a configuration that was read anew.
 type Reloaded struct {
@@ -25,8 +26,8 @@ type Reloaded struct {
 }
 
 // Reload brings into force what of c can change while calls run: Rate,
-// Discovery, Sharing's first values, Models, Groups and Unshared; the rest is
-// left aside. No call is dropped: those of the hub that run when Unshared is set
+// Discovery, Sharing's first values, Models, Groups, Unshared and
+// Comfort without Awake; the rest is left aside. No call is dropped: those of the hub that run when Unshared is set
 // run on, and none begins. On an error nothing has changed.
 func (d *Daemon) Reload(ctx context.Context, c Config) error {
 	if err := d.settings.begin(c.Sharing); err != nil {
@@ -45,6 +46,7 @@ func (d *Daemon) Reload(ctx context.Context, c Config) error {
 	if before := d.policy.Swap(c.policy()); before.unshared && !c.Unshared {
 		d.reconnect() // to open the line that was kept closed
 	}
+	d.desk.yield(c.Comfort.Yield)
 	d.askCheck()
 	d.finder.Look(ctx)
 	d.board.touch()
@@ -84,7 +86,7 @@ func (d *Daemon) current(w http.ResponseWriter, r *http.Request) {
 // newSurface makes the local surface for the port it listens on.
 func (d *Daemon) newSurface(port int) http.Handler {
 	return gateway.New(gateway.Config{
-		Backend: d,
+		Backend: wakeful{d},
 		Guard:   &gateway.Guard{Port: port, Origins: d.config.Origins},
 		Rate:    d.config.Rate,
 		Limits:  gateway.Limits{Upload: d.config.Audio.MaxUpload},
