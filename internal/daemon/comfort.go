@@ -49,12 +49,9 @@ type comfort struct {
 
 // keepComfort pauses this machine by itself and lets it go on.
 func (d *Daemon) keepComfort(ctx context.Context) error {
-	c := d.config.Comfort
-	if !c.OnBattery && !c.OnBusyGPU && !c.OnHotCPU {
-		return nil
-	}
 	hot := false
 	for {
+		c := d.policy.Load().comfort
 		var why []string
 		if c.OnBattery && c.Computer.OnBattery(ctx) {
 			why = append(why, "it runs on its battery")
@@ -97,8 +94,11 @@ func (d *Daemon) pausedBy() []string {
 	return d.comfort.pausedBy
 }
 
-// isPaused reports whether the owner has paused this machine, or it itself.
-func (d *Daemon) isPaused(s Sharing) bool { return s.Paused || len(d.pausedBy()) > 0 }
+// isPaused reports whether the owner has paused this machine, or it itself, or
+// the configuration has since the line was opened.
+func (d *Daemon) isPaused(s Sharing) bool {
+	return s.Paused || d.policy.Load().unshared || len(d.pausedBy()) > 0
+}
 
 // enginePorts are those that the engines found here listen on.
 func (d *Daemon) enginePorts() (ports []uint16) {

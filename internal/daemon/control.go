@@ -86,6 +86,7 @@ func (d *Daemon) socketSurface(local http.Handler) http.Handler {
 		"POST /resume": func(w http.ResponseWriter, r *http.Request) { d.answerChange(w, Change{Paused: &no}) },
 		"POST /drain":  d.serveDrain,
 		"POST /hours":  d.serveHours,
+		"POST /reload": d.serveReload,
 		"POST /discover": func(w http.ResponseWriter, r *http.Request) {
 			d.askCheck()
 			d.checkUpstreams(r.Context())
@@ -93,10 +94,7 @@ func (d *Daemon) socketSurface(local http.Handler) http.Handler {
 			writeJSON(w, http.StatusOK, d.Status())
 		},
 		"POST /signin": func(w http.ResponseWriter, r *http.Request) {
-			select {
-			case d.signedIn <- struct{}{}:
-			default: // one is due already
-			}
+			d.reconnect()
 			w.WriteHeader(http.StatusNoContent)
 		},
 	}
@@ -240,7 +238,7 @@ func (d *Daemon) Status() Status {
 	routed, own := d.desk.load("")
 	s := Status{
 		Version: d.config.Version, Started: d.started,
-		Sharing: sharing, Open: hours.Open(time.Now()), Slots: d.slots(sharing), Groups: d.config.Groups, Routed: routed, Own: own,
+		Sharing: sharing, Open: hours.Open(time.Now()), Slots: d.slots(sharing), Groups: d.policy.Load().groups, Routed: routed, Own: own,
 		Yielding: d.desk.owners(),
 		Models:   []fleet.ModelID{}, Engines: []EngineStatus{},
 	}

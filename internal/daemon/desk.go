@@ -89,14 +89,21 @@ func (k *desk) enter(model fleet.ModelID, here bool) (release func()) {
 func (k *desk) countLocal(model fleet.ModelID, here bool, n int) {
 	k.mu.Lock()
 	k.local.add(model, n)
-	if k.yields && here {
-		if k.here += n; k.here == 0 {
+	if here {
+		if k.here += n; k.here == 0 && k.yields {
 			k.lulled = time.Now().Add(lull)
 			time.AfterFunc(lull, k.onLocal)
 		}
 	}
 	k.mu.Unlock()
 	k.onLocal()
+}
+
+// yield sets yields.
+func (k *desk) yield(yields bool) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.yields = yields
 }
 
 // load is how many calls run: from the tunnel and local; of one model, or of
