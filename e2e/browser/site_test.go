@@ -9,9 +9,11 @@ import (
 // Two members' way through the whole site, as docs/site.md tells it: with
 // scripts, where every page on the way is looked at closely; and without.
 func TestSite(t *testing.T) {
+	t.Parallel()
 	browser := chromium(t, nil)
 	for name, scripts := range map[string]bool{"scripts": true, "no scripts": false} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			w := &walk{stage: newStage(t, "llama3", "llama3:latest", "qwen2.5-coder"), scripts: scripts}
 			w.op, w.ben = newTab(t, browser, w.base, scripts), newTab(t, browser, w.base, scripts)
 			w.signUp()
