@@ -46,7 +46,7 @@ func newStage(t *testing.T, models ...string) *stage {
 	s.write("hub.toml", "[site]\nsignup = \"invite\"\n[ratelimit]\nrps = 0\n")
 	s.write("config.toml", fmt.Sprintf("[daemon]\nlisten = \"127.0.0.1:0\"\n[engine]\nbuiltin = false\n[discovery]\nenabled = false\nendpoints = [%q]\n", engine.URL()+"/v1"))
 
-	s.start("hub", "--json", "--config", filepath.Join(s.home, "hub.toml"), "--listen", "127.0.0.1:0", "--data", filepath.Join(s.home, "hub"))
+	s.start("hub", "--json", "--config", filepath.Join(s.home, "hub.toml"), "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0", "--data", filepath.Join(s.home, "hub"))
 	var told struct {
 		Hub   string `json:"hub"`
 		First string `json:"first_link"`
