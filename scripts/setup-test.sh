@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Installs what the tests need and this machine lacks: the official client
 # libraries for JavaScript, a C compiler (the race detector wants one),
-# PostgreSQL's server, nginx for the bench's smoke run, Chromium.
+# PostgreSQL's server, nginx for the bench's smoke run, Chromium for the pages
+# that attack.
 set -euo pipefail
 
 "$(dirname "$0")/npm-ci.sh" e2e/clients "the client libraries for JavaScript"

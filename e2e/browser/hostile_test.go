@@ -14,7 +14,7 @@ import (
 	"testing"
 
 	"github.com/chromedp/cdproto/network"
-	"github.com/chromedp/cdproto/page"
+	cdppage "github.com/chromedp/cdproto/page"
 	"github.com/chromedp/chromedp"
 )
 
@@ -43,7 +43,7 @@ func TestHostileNames(t *testing.T) {
 	browser, names := chromium(t, nil), hostileNames()
 	w := &walk{stage: newStage(t, names...)}
 	w.op, w.ben = newTab(t, browser, w.base, true), newTab(t, browser, w.base, true)
-	if _, err := chromedp.Call(w.op.ctx, page.SetBypassCSP, page.SetBypassCSPParams{Enabled: true}); err != nil {
+	if _, err := chromedp.Call(w.op.ctx, cdppage.SetBypassCSP, cdppage.SetBypassCSPParams{Enabled: true}); err != nil {
 		t.Fatal(err)
 	}
 	w.signUp()

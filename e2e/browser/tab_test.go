@@ -11,7 +11,7 @@ import (
 	"github.com/chromedp/cdproto/emulation"
 	"github.com/chromedp/cdproto/log"
 	"github.com/chromedp/cdproto/network"
-	"github.com/chromedp/cdproto/page"
+	cdppage "github.com/chromedp/cdproto/page"
 	"github.com/chromedp/cdproto/runtime"
 	"github.com/chromedp/chromedp"
 )
@@ -46,9 +46,9 @@ func newTab(t *testing.T, browser context.Context, base string, scripts bool) *t
 // hear notes what must not happen on any page.
 func (b *tab) hear(event any) {
 	switch e := event.(type) {
-	case *page.EventJavascriptDialogOpening:
+	case *cdppage.EventJavascriptDialogOpening:
 		go func() {
-			_, _ = chromedp.Call(b.ctx, page.HandleJavaScriptDialog, page.HandleJavaScriptDialogParams{Accept: true})
+			_, _ = chromedp.Call(b.ctx, cdppage.HandleJavaScriptDialog, cdppage.HandleJavaScriptDialogParams{Accept: true})
 		}()
 	case *runtime.EventConsoleAPICalled:
 		b.note("console: %s", e.Type)
