@@ -28,7 +28,10 @@ type SiteConfig struct {
 
 // newSite is the members' pages over their API.
 func (h *Hub) newSite(api *web.API) *web.Site {
-	return web.NewSite(api, web.SiteConfig{Base: h.cfg.Site.Base, SignUp: web.SignUp(h.cfg.Site.SignUp), Try: h.callOnce})
+	return web.NewSite(api, web.SiteConfig{
+		Base: h.cfg.Site.Base, SignUp: web.SignUp(h.cfg.Site.SignUp), Try: h.callOnce,
+		Call: func(w http.ResponseWriter, r *http.Request, c web.Caller) { h.edge.ServeAs(w, r, gateway.Caller(c)) },
+	})
 }
 
 // FirstLink is the address of a new one-time link to the account of this hub's

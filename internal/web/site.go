@@ -40,6 +40,9 @@ type SiteConfig struct {
 	// Try makes a short live call with an API key, as a client would; where model
 	// is empty it takes the first that would be served.
 	Try func(ctx context.Context, secret string, model fleet.ModelID) Trial
+	// Call serves a request to a hosted route, as a client's, in the name of a
+	// caller who is known by a session.
+	Call func(w http.ResponseWriter, r *http.Request, caller Caller)
 }
 
 // Trial is what a live call came to.
@@ -153,6 +156,10 @@ func sitePages() []page {
 		{"POST", "/groups/remove", members, (*Site).removeMember, "/groups"},
 		{"POST", "/groups/admin", members, (*Site).promote, "/groups"},
 
+		{"GET", "/try", members, (*Site).tryPage, ""},
+		{"POST", "/try", members, (*Site).tryOnce, "/try"},
+		{"POST", "/try/stream", members, (*Site).tryLive, ""},
+
 		{"GET", "/models", members, (*Site).modelsPage, ""},
 		{"GET", "/usage", members, (*Site).usagePage, ""},
 		{"GET", "/usage.csv", members, (*Site).usageCSV, ""},
@@ -201,10 +208,14 @@ type visit struct {
 	me     account.Member // ID empty: nobody is signed in
 }
 
+// SiteKey begins the KeyID of a caller who is known by a session; the member's id
+// follows. No key's id begins so.
+const SiteKey = "site of "
+
 // caller is the member as the API knows those who ask. All of a member's
 // browsers have one rate together.
 func (v *visit) caller() Caller {
-	return Caller{Member: fleet.MemberID(v.me.ID), Name: v.me.Name, KeyID: "site of " + v.me.ID}
+	return Caller{Member: fleet.MemberID(v.me.ID), Name: v.me.Name, KeyID: SiteKey + v.me.ID}
 }
 
 // reply is what a page's handler decided: a page, or where to go next.
@@ -215,6 +226,8 @@ type reply struct {
 	to    string // a path of this site, instead of a page
 	done  string // with to: what was done, told on the page that follows
 	file  *download
+	// write answers in the page's place, whatever else the reply says.
+	write func(http.ResponseWriter)
 }
 
 // download is a reply that is no page.
@@ -267,7 +280,11 @@ func (s *Site) secureHeaders(h http.Header) {
 // a defect of this request only.
 func (s *Site) visit(v *visit, h http.Header, body []byte, late error) (out reply, err error) {
 	defer func() {
-		if panicked := recover(); panicked != nil {
+		switch panicked := recover(); panicked {
+		case nil:
+		case http.ErrAbortHandler: // the browser left in the middle of a call
+			panic(panicked)
+		default:
 			out, err = reply{}, fault.Defect(panicked)
 		}
 	}()

@@ -61,7 +61,8 @@ func testPagesOfOthers(t *testing.T, tn *town) {
 		"/machines/pause": {"machine", tn.machine.ID}, "/machines/resume": {"machine", tn.machine.ID}, "/machines/hours": {"machine", tn.machine.ID},
 		"/machines/rename": {"machine", tn.machine.ID, "name", "mine"}, "/machines/revoke": {"machine", tn.machine.ID},
 		"/machines/keep-out": {"machine", tn.machine.ID},
-		"/sharing/share":     {"with", "eve"}, "/sharing/end": {"with", "ada"}, "/sharing/invite": {"uses", "x"}, "/sharing/revoke": {"invite", invite.ID},
+		"/try":               {"ask", "hello"}, "/try/stream": {"ask", "hello"}, // no model: a call of eve's own would be no secret
+		"/sharing/share": {"with", "eve"}, "/sharing/end": {"with", "ada"}, "/sharing/invite": {"uses", "x"}, "/sharing/revoke": {"invite", invite.ID},
 		"/sharing/accept": {"code", invite.ID},
 		"/groups/create":  {"name", "lab", "kind", "org"}, "/groups/join": {"group", "lab"}, "/groups/leave": {"group", "lab"}, "/groups/end": {"group", "lab"},
 		"/groups/add": {"group", "lab", "member", "eve"}, "/groups/remove": {"group", "lab", "member", "bob"}, "/groups/admin": {"group", "lab", "member", "eve"},
@@ -264,6 +265,7 @@ func TestHostileNames(t *testing.T) {
 			ada.get("/machines"), ada.get("/models?model=" + q), ada.get("/usage?days=" + q), ada.get("/requests/" + call),
 			ada.get("/requests/" + url.PathEscape(name)), ada.get("/requests?before=" + q), tn.browser().get("/signin?next=" + q), tn.browser().get("/invite/" + url.PathEscape(name)),
 			ada.post("/sharing/share", "with", name, "models", name, "hours", name, "concurrent", name),
+			ada.post("/try", "model", name, "said", name, "said", name, "ask", name), ada.get("/try?model=" + q),
 			ada.post("/groups/leave", "group", name), ada.post("/applications", "name", name, "reach", name), ada.post("/device", "code", name),
 		} {
 			inert(t, name, page)

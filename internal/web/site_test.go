@@ -26,6 +26,8 @@ type town struct {
 	*world
 	site *Site
 	web  *httptest.Server
+	// call is the hosted routes to whoever is signed in.
+	call func(http.ResponseWriter, *http.Request, Caller)
 }
 
 const aPassword = "correct horse battery"
@@ -37,7 +39,7 @@ func newTown(t *testing.T, change func(*SiteConfig)) *town {
 
 func townOf(t *testing.T, w *world, change func(*SiteConfig)) *town {
 	t.Helper()
-	tn := &town{world: w}
+	tn := &town{world: w, call: parrot}
 	tn.web = httptest.NewServer(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
 		if !tn.site.Serves(r) {
 			http.Error(rw, "not of the site", http.StatusTeapot)
@@ -52,6 +54,7 @@ func townOf(t *testing.T, w *world, change func(*SiteConfig)) *town {
 			return Trial{Model: model, Status: 200, Message: "Hello there."}
 		},
 	}
+	c.Call = func(rw http.ResponseWriter, r *http.Request, who Caller) { tn.call(rw, r, who) }
 	if change != nil {
 		change(&c)
 	}
