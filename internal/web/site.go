@@ -43,7 +43,21 @@ type SiteConfig struct {
 	// Call serves a request to a hosted route, as a client's, in the name of a
 	// caller who is known by a session.
 	Call func(w http.ResponseWriter, r *http.Request, caller Caller)
+	// Health is how the hub's parts are, for its operator.
+	Health func(context.Context) []Part
+	// Limits are those in force, for its operator.
+	Limits []Limit
 }
+
+// Part is one part of a hub, and how it is.
+type Part struct {
+	Name string
+	Good bool
+	Told string // in words
+}
+
+// Limit is one limit of a hub.
+type Limit struct{ Name, Value string }
 
 // Trial is what a live call came to.
 type Trial struct {
@@ -89,6 +103,7 @@ type access uint8
 const (
 	anyone access = iota
 	members
+	operators // to everybody else there is no such page
 )
 
 // page is one line of the site: what is asked, who may, and what answers.
@@ -159,6 +174,14 @@ func sitePages() []page {
 		{"GET", "/try", members, (*Site).tryPage, ""},
 		{"POST", "/try", members, (*Site).tryOnce, "/try"},
 		{"POST", "/try/stream", members, (*Site).tryLive, ""},
+
+		{"GET", operatorPath, operators, (*Site).operatorPage, ""},
+		{"GET", operatorPath + "/members", operators, (*Site).membersPage, ""},
+		{"POST", operatorPath + "/members/disable", operators, (*Site).disableMember, operatorPath + "/members"},
+		{"POST", operatorPath + "/members/enable", operators, (*Site).enableMember, operatorPath + "/members"},
+		{"POST", operatorPath + "/members/link", operators, (*Site).linkMember, operatorPath + "/members"},
+		{"GET", operatorPath + "/machines", operators, (*Site).allMachines, ""},
+		{"GET", operatorPath + "/audit", operators, (*Site).auditPage, ""},
 
 		{"GET", "/models", members, (*Site).modelsPage, ""},
 		{"GET", "/usage", members, (*Site).usagePage, ""},
@@ -293,7 +316,7 @@ func (s *Site) visit(v *visit, h http.Header, body []byte, late error) (out repl
 		return reply{}, err
 	}
 	switch {
-	case methods == nil:
+	case methods == nil, strings.HasPrefix(v.URL.Path, operatorPath) && !v.me.Operator:
 		return reply{}, fault.New(fault.RouteNotFound, "there is no such page")
 	case found == nil:
 		allow := strings.Join(slices.Compact(methods), ", ")

@@ -71,6 +71,9 @@ func testPagesOfOthers(t *testing.T, tn *town) {
 		"/welcome/{code}": "/welcome/" + credential.Mint(credential.LinkCode, "home").Reveal(), "/invite/{code}": "/invite/" + invite.ID,
 		"/requests/{call}": "/requests/req_1",
 	}
+	for _, act := range []string{"disable", "enable", "link"} {
+		forms["/operator/members/"+act] = []string{"member", tn.members["ada"].ID}
+	}
 	welcome := map[string]bool{"/applications": true} // what eve may do
 	for _, p := range sitePages() {
 		if p.path == "/signout" {
@@ -116,6 +119,14 @@ func TestWhoMay(t *testing.T) {
 	visitor.header.Set("Authorization", "Bearer ada")
 	visitor.header.Set("X-Api-Key", "ada")
 	for _, p := range sitePages() {
+		if p.may == operators {
+			for _, b := range []*browser{visitor, ada} {
+				if got := b.do(p.method, p.path, url.Values{"member": {tn.members["bob"].ID}}); got.status != 404 || !strings.Contains(got.body, "no such page") {
+					t.Errorf("%s %s of no operator: %d", p.method, p.path, got.status)
+				}
+			}
+			continue
+		}
 		if p.may == members {
 			got := visitor.do(p.method, p.path, url.Values{"machine": {tn.machine.ID}})
 			if got.status != 303 || !strings.HasPrefix(got.header.Get("Location"), "/signin?next=") {
