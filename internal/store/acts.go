@@ -23,7 +23,9 @@ func keepAct(ctx context.Context, q *query.Queries) error {
 
 // clean is text as both databases take it: what an act failed to name is no
 // reason not to tell of it.
-func clean(s string) string { return strings.ReplaceAll(strings.ToValidUTF8(s, "\ufffd"), "\x00", "\ufffd") }
+func clean(s string) string {
+	return strings.ReplaceAll(strings.ToValidUTF8(s, "\ufffd"), "\x00", "\ufffd")
+}
 
 // Acts is what operators did before that time, the newest first, at most so many.
 func (db *DB) Acts(ctx context.Context, before time.Time, most int) ([]account.Act, error) {
