@@ -22,14 +22,18 @@ import (
 // double is an engine double of a script's.
 type double struct{ engine *enginetest.Engine }
 
-// double NAME KIND [MODEL...] starts an engine double; $NAME is its URL.
+// double NAME KIND [key=KEY] [MODEL...] starts an engine double; $NAME is its URL.
 func startDouble(ts *testscript.TestScript, neg bool, args []string) {
-	usage(ts, neg, len(args) >= 2, "double NAME KIND [MODEL...]")
-	var models []enginetest.Model
-	for _, id := range args[2:] {
-		models = append(models, enginetest.Model{ID: id})
+	usage(ts, neg, len(args) >= 2, "double NAME KIND [key=KEY] [MODEL...]")
+	var o enginetest.Options
+	for _, arg := range args[2:] {
+		if key, ok := strings.CutPrefix(arg, "key="); ok {
+			o.Key = key
+			continue
+		}
+		o.Models = append(o.Models, enginetest.Model{ID: arg})
 	}
-	e := enginetest.New(enginetest.Kind(args[1]), enginetest.Options{Models: models})
+	e := enginetest.New(enginetest.Kind(args[1]), o)
 	ts.Check(e.Start())
 	of(ts).doubles[args[0]] = double{e}
 	ts.Setenv(args[0], e.URL())

@@ -60,7 +60,7 @@ func start(ts *testscript.TestScript, name string, args ...string) (*process, *b
 	p.cmd.Dir = ts.MkAbs(".")
 	p.cmd.Env = []string{
 		"PATH=" + ts.Getenv("PATH"), "HOME=" + ts.Getenv("HOME"), "KITH_HOME=" + ts.Getenv("KITH_HOME"),
-		"NO_COLOR=1", "TMPDIR=" + ts.Getenv("TMPDIR"),
+		"KITH_SYSTEM_ROOT=" + ts.Getenv("KITH_SYSTEM_ROOT"), "NO_COLOR=1", "TMPDIR=" + ts.Getenv("TMPDIR"),
 	}
 	p.cmd.Stderr = p
 	read, write, err := os.Pipe()
@@ -229,10 +229,14 @@ func kill9(ts *testscript.TestScript, neg bool, args []string) {
 	ts.Fatalf("no engine worker runs under the script's processes")
 }
 
-// halt NAME interrupts a process, which must end well and soon. (stop is
-// testscript's own: it ends the script there, as passed.)
+// halt NAME interrupts a process, which must end well and soon, or ends a double.
+// (stop is testscript's own: it ends the script there, as passed.)
 func halt(ts *testscript.TestScript, neg bool, args []string) {
-	usage(ts, neg, len(args) == 1, "halt dev|hub|daemon|HOME")
+	usage(ts, neg, len(args) == 1, "halt dev|hub|daemon|HOME|DOUBLE")
+	if d, ok := of(ts).doubles[args[0]]; ok {
+		ts.Check(d.engine.Close())
+		return
+	}
 	p := of(ts).procs[args[0]]
 	ts.Check(p.cmd.Process.Signal(os.Interrupt))
 	select {
@@ -245,9 +249,13 @@ func halt(ts *testscript.TestScript, neg bool, args []string) {
 	}
 }
 
-// until call|exec ARGS... does that again and again until it succeeds.
+// until [TIME] call|exec ARGS... does that again and again until it succeeds.
 func until(ts *testscript.TestScript, neg bool, args []string) {
-	usage(ts, neg, len(args) > 1 && (args[0] == "call" || args[0] == "exec"), "until call|exec ARGS...")
+	patience := patience
+	if d, err := time.ParseDuration(args[0]); err == nil {
+		patience, args = d, args[1:]
+	}
+	usage(ts, neg, len(args) > 1 && (args[0] == "call" || args[0] == "exec"), "until [TIME] call|exec ARGS...")
 	var err error
 	for limit := time.Now().Add(patience); time.Now().Before(limit); {
 		if args[0] == "call" {

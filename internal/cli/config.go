@@ -65,10 +65,16 @@ func readConfig(file string, named bool, into any) error {
 // parseConfig is readConfig for text already read; file names it in errors.
 func parseConfig(file string, text []byte, into any) error {
 	err := toml.NewDecoder(strings.NewReader(string(text))).DisallowUnknownFields().Decode(into)
-	if err == nil {
-		return nil
-	}
 	refused := &configError{File: file}
+	if err == nil {
+		if c, ok := into.(*daemonFile); ok {
+			refused.Problems = c.resolveUpstreams(file, text)
+		}
+		if refused.Problems == nil {
+			return nil
+		}
+		return refused
+	}
 	shape := reflect.TypeOf(into).Elem()
 	var unknown *toml.StrictMissingError
 	var wrong *toml.DecodeError
@@ -145,6 +151,9 @@ func takes(field reflect.Type) string {
 	case reflect.Float64:
 		return "a number"
 	case reflect.Slice:
+		if section(field) {
+			return "tables, such as [[section]]"
+		}
 		return "a list of strings, such as [\"a\", \"b\"]"
 	case reflect.Struct:
 		return "a table, such as [section]"
@@ -153,10 +162,20 @@ func takes(field reflect.Type) string {
 	}
 }
 
-// section reports whether a field holds keys of its own rather than a value.
+// section reports whether a field holds keys of its own rather than a value; a
+// list of tables does.
 func section(field reflect.Type) bool {
+	field = tableOf(field)
 	_, value := reflect.New(field).Interface().(interface{ UnmarshalText([]byte) error })
 	return field.Kind() == reflect.Struct && !value
+}
+
+// tableOf is the table behind a field, which may hold it many times.
+func tableOf(field reflect.Type) reflect.Type {
+	if field.Kind() == reflect.Slice {
+		return field.Elem()
+	}
+	return field
 }
 
 // keysOf lists every key a file may hold, dotted, sections included.
@@ -166,7 +185,7 @@ func keysOf(shape reflect.Type, prefix string) []string {
 		key := prefix + field.Tag.Get("toml")
 		keys = append(keys, key)
 		if section(field.Type) {
-			keys = append(keys, keysOf(field.Type, key+".")...)
+			keys = append(keys, keysOf(tableOf(field.Type), key+".")...)
 		}
 	}
 	return keys
@@ -192,7 +211,7 @@ func fieldOf(shape reflect.Type, key []string) reflect.Type {
 			return field.Type
 		}
 		if section(field.Type) {
-			return fieldOf(field.Type, key[1:])
+			return fieldOf(tableOf(field.Type), key[1:])
 		}
 	}
 	return nil

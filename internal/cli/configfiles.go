@@ -28,15 +28,19 @@ type daemonFile struct {
 	Engine struct {
 		// Builtin runs the engine that comes with kith; default true.
 		Builtin bool `toml:"builtin"`
-		// Models are GGUF files, or folders of them, that the built-in engine
-		// offers under their file names; default ["~/.kith/models"].
+		// Models are GGUF files, or folders of them, that are offered under their
+		// file names; default ["~/.kith/models"]. Where this machine has a
+		// llama-server on its PATH that runs them, else the built-in engine.
 		Models []string `toml:"models"`
-		// Slots is how many calls the built-in engine runs at once for each
-		// model; 0, the default, lets the engine choose.
+		// Slots is how many calls are run at once for each model; 0, the default,
+		// lets the engine choose.
 		Slots uint16 `toml:"slots"`
 		// Context is the context length in tokens of each slot; 0, the default,
 		// is the model's own.
 		Context uint32 `toml:"context"`
+		// IdleUnload is how long after its last call a model leaves memory; "0s"
+		// is never, default "10m".
+		IdleUnload duration `toml:"idle_unload"`
 	} `toml:"engine"`
 	Discovery struct {
 		// Enabled looks for engines at their usual ports on this machine;
@@ -45,6 +49,10 @@ type daemonFile struct {
 		// Endpoints are more places to look, as base addresses; default none.
 		Endpoints []web `toml:"endpoints"`
 	} `toml:"discovery"`
+	// Upstream, as often as you like, is a service elsewhere that you have an
+	// account with; default none. Your own calls reach its models after those of
+	// this machine.
+	Upstream []upstreamTable `toml:"upstream"`
 	// Audio is an engine for speech. It is offered only while it refuses a clip one
 	// byte over MaxUpload with 413 (S4); kith status says why it is not.
 	Audio struct {
@@ -74,7 +82,39 @@ type daemonFile struct {
 		Hours hours `toml:"hours"`
 		// Timezone is the IANA zone of Hours; default "", this computer's.
 		Timezone timezone `toml:"timezone"`
+		// YieldToLocal lets no call from the hub begin, your own from elsewhere
+		// neither, while calls of programs here use the engines, and for 5 s after;
+		// what runs already runs on. Default true.
+		YieldToLocal bool `toml:"yield_to_local"`
+		// PauseOnBattery pauses this machine while it runs on its battery; default
+		// true on a laptop or a desktop, false on a server and a virtual machine.
+		PauseOnBattery bool `toml:"pause_on_battery"`
+		// PauseOnBusyGPU pauses it while a program that is no engine holds 1 GiB or
+		// more of its GPU's memory; default as for PauseOnBattery.
+		PauseOnBusyGPU bool `toml:"pause_on_busy_gpu"`
+		// PauseOnHotCPU pauses it while its processor is hot: 90 °C, or 5 under the
+		// processor's own limit; default as for PauseOnBattery.
+		PauseOnHotCPU bool `toml:"pause_on_hot_cpu"`
 	} `toml:"share"`
+}
+
+// upstreamTable is one [[upstream]].
+type upstreamTable struct {
+	// Name is what you call it; each its own.
+	Name string `toml:"name"`
+	// URL is its base with the /v1. Off this machine it is https.
+	URL serviceURL `toml:"url"`
+	// Dialect is what it speaks: "chat", the default (chat, embeddings and
+	// responses), "embeddings" or "responses" for one of them alone, or "messages".
+	Dialect dialectWord `toml:"dialect"`
+	// Key is its key, or "env:NAME" or "file:PATH" where that stands; default
+	// none. It is sent to URL and nowhere else.
+	Key secret `toml:"key"`
+	// Models are those to offer; default all that it lists.
+	Models []string `toml:"models"`
+	// Share offers them to others, too, at your expense; default false. For the
+	// dialects chat and embeddings.
+	Share bool `toml:"share"`
 }
 
 // hubFile is hub.toml: every key `kith hub` knows, with its meaning and default.

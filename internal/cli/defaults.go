@@ -23,6 +23,7 @@ func loadDaemonFile(home, file string) (*daemonFile, error) {
 		file = filepath.Join(home, "config.toml")
 	}
 	c := defaultDaemonFile(home)
+	c.comfortable(thisComputer())
 	if err := readConfig(file, named, c); err != nil {
 		return nil, err
 	}
@@ -42,6 +43,7 @@ func defaultDaemonFile(home string) *daemonFile {
 	c.Daemon.Data = home
 	c.RateLimit.Enabled, c.RateLimit.RPS, c.RateLimit.Burst = true, 100, 200
 	c.Engine.Builtin = true
+	c.Engine.IdleUnload.Duration = 10 * time.Minute
 	c.Engine.Models = []string{filepath.Join(home, "models")}
 	c.Discovery.Enabled = true
 	c.Audio.MaxUpload.Bytes = daemon.DefaultUpload

@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"syscall"
 	"time"
@@ -20,6 +21,7 @@ import (
 	"github.com/kith/kith/internal/fleet"
 	"github.com/kith/kith/internal/gateway"
 	"github.com/kith/kith/internal/llama"
+	"github.com/kith/kith/internal/llamaserver"
 )
 
 // engineStart is how long the daemon waits for the built-in engine to say what
@@ -47,6 +49,9 @@ func (a *app) serve() *cobra.Command {
 				return err
 			}
 			m := &machine{config: config, files: files, flag: "--listen", log: logTo(a.err, slog.LevelInfo)}
+			if len(files) > 0 {
+				m.program = llamaserver.Find(cmd.Context())
+			}
 			m.ready = func(d *daemon.Daemon) error {
 				local := d.Status().Local
 				if a.json {
@@ -83,13 +88,22 @@ func modelFiles(places []string) ([]llama.ModelFile, error) {
 			return nil, fmt.Errorf("cannot look for models: %w", err)
 		}
 		for _, entry := range entries {
-			if filepath.Ext(entry.Name()) == ".gguf" {
+			if filepath.Ext(entry.Name()) == ".gguf" && !laterPart(entry.Name()) {
 				files = append(files, modelFile(filepath.Join(place, entry.Name())))
 			}
 		}
 	}
 	return files, nil
 }
+
+// laterPart reports whether the file is a part of a model that begins in
+// another file.
+func laterPart(name string) bool {
+	return partName.MatchString(name) && !strings.Contains(name, "-00001-of-")
+}
+
+// partName is how the parts of one model are called.
+var partName = regexp.MustCompile(`-[0-9]{5}-of-[0-9]{5}\.gguf$`)
 
 func modelFile(path string) llama.ModelFile {
 	return llama.ModelFile{ID: strings.TrimSuffix(filepath.Base(path), ".gguf"), Path: path}
@@ -99,8 +113,10 @@ func modelFile(path string) llama.ModelFile {
 type machine struct {
 	config *daemonFile
 	files  []llama.ModelFile
-	flag   string // of the command line, which sets the local address
-	log    *slog.Logger
+	// program is the llama-server that runs the files; empty: the built-in engine.
+	program string
+	flag    string // of the command line, which sets the local address
+	log     *slog.Logger
 	// ready is called once the local surface listens.
 	ready func(*daemon.Daemon) error
 }
@@ -110,8 +126,9 @@ type machine struct {
 func (m *machine) run(ctx context.Context) error {
 	tuneMemory()
 	group, ctx := errgroup.WithContext(ctx)
-	builtin := m.startEngine(ctx, group)
-	d, err := daemon.New(m.daemonConfig(builtin))
+	config := m.daemonConfig(m.startEngine(ctx, group))
+	config.Servers = m.startServers(ctx, group)
+	d, err := daemon.New(config)
 	if err == nil {
 		group.Go(func() error { return d.Run(ctx) })
 		group.Go(func() error {
@@ -138,12 +155,13 @@ func (m *machine) run(ctx context.Context) error {
 // startEngine runs the built-in engine in group and waits until it knows what
 // it serves; nil if there is none.
 func (m *machine) startEngine(ctx context.Context, group *errgroup.Group) *engine.Engine {
-	if !m.config.Engine.Builtin || len(m.files) == 0 {
+	if !m.config.Engine.Builtin || len(m.files) == 0 || m.program != "" {
 		return nil
 	}
 	supervisor := llama.NewSupervisor(llama.Config{
 		Models: m.files, Slots: int(m.config.Engine.Slots), Context: int(m.config.Engine.Context),
-		Data: filepath.Join(m.config.Daemon.Data, "engine"), Log: m.log,
+		IdleUnload: m.config.Engine.IdleUnload.Duration,
+		Data:       filepath.Join(m.config.Daemon.Data, "engine"), Log: m.log,
 	})
 	failed := make(chan error, 1)
 	group.Go(func() error {
@@ -167,6 +185,39 @@ func (m *machine) startEngine(ctx context.Context, group *errgroup.Group) *engin
 		m.log.Error("a model cannot be served", "model", id, "error", problem)
 	}
 	return engine.Builtin("kith", supervisor.Transport(), offered(supervisor.Models()))
+}
+
+// startServers runs this machine's own llama-server for the files, in group, if
+// it has one.
+func (m *machine) startServers(ctx context.Context, group *errgroup.Group) []*engine.Engine {
+	if m.program == "" {
+		return nil
+	}
+	files := make([]llamaserver.File, len(m.files))
+	for i, f := range m.files {
+		files[i] = llamaserver.File{ID: f.ID, Path: f.Path}
+	}
+	pool := llamaserver.New(llamaserver.Config{
+		Program: m.program, Models: files, Slots: int(m.config.Engine.Slots), Context: int(m.config.Engine.Context),
+		IdleUnload: m.config.Engine.IdleUnload.Duration, Log: m.log,
+	})
+	group.Go(func() error { return pool.Run(ctx) })
+	var servers []*engine.Engine
+	for _, id := range pool.IDs() {
+		model := pool.Model(id)
+		offer := engine.Model{ID: fleet.ModelID(id), ContextLength: model.ContextLength, Slots: max(model.Slots, 1), Families: []fleet.Family{fleet.Chat}}
+		if model.Embeddings {
+			offer.Families = []fleet.Family{fleet.Embeddings}
+		}
+		if model.Tools {
+			offer.Capabilities = []string{"tools"}
+		}
+		servers = append(servers, engine.Server(pool.Transport(id), offer, func() string { return pool.Why(id) }))
+		if why := pool.Why(id); why != "" {
+			m.log.Error("a model cannot be served", "model", id, "error", why)
+		}
+	}
+	return servers
 }
 
 // offered says in the daemon's words what the built-in engine serves.
@@ -199,6 +250,7 @@ func (m *machine) daemonConfig(builtin *engine.Engine) daemon.Config {
 		Sharing:   c.sharing(),
 		Groups:    c.Share.Groups,
 		Unshared:  !c.Share.Enabled,
+		Comfort:   c.comfort(),
 		Log:       m.log,
 	}
 	if c.RateLimit.Enabled {
@@ -210,6 +262,7 @@ func (m *machine) daemonConfig(builtin *engine.Engine) daemon.Config {
 	config.Audio = engine.AudioConfig{
 		Engine: c.Audio.Engine.Text, MaxUpload: c.Audio.MaxUpload.Bytes, Model: fleet.ModelID(c.Audio.Model),
 	}
+	config.Upstreams = c.upstreams()
 	for _, endpoint := range c.Discovery.Endpoints {
 		config.Discovery.Endpoints = append(config.Discovery.Endpoints, endpoint.Text)
 	}

@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/kith/kith/internal/daemon"
+	"github.com/kith/kith/internal/engine"
 )
 
 // control is a client to the control API of the daemon on data, over its
@@ -98,20 +99,11 @@ func (a *app) showStatus(now daemon.Status) {
 	a.fact("hub", "%s", hub)
 	a.fact("slots", "%d, of which %d run calls from the hub and %d your own", now.Slots, now.Routed, now.Own)
 	a.fact("sharing", "%s", sharing(now))
+	a.showComfort(now)
 	if now.Groups != nil {
 		a.fact("groups", "%s", cmp.Or(strings.Join(now.Groups, ", "), "none")+" ([share] groups of config.toml)")
 	}
-	for i, found := range now.Engines {
-		label := ""
-		if i == 0 {
-			label = "engines"
-		}
-		if found.Why != "" {
-			a.fact(label, "%s: %s", found.Place, faint(found.Why))
-			continue
-		}
-		a.fact(label, "%s at %s: %d models", cmp.Or(found.Name, found.Kind), found.Place, found.Models)
-	}
+	a.showEngines(now.Engines)
 	models := "none; start an engine, or put a GGUF file into a folder of [engine] models"
 	if len(now.Models) > 0 {
 		models = strings.Trim(fmt.Sprint(now.Models), "[]")
@@ -119,6 +111,28 @@ func (a *app) showStatus(now daemon.Status) {
 	a.fact("models", "%s", models)
 	for _, trouble := range now.Troubles {
 		a.fact("trouble", "%s %s", day(trouble.At), trouble.What)
+	}
+}
+
+// showEngines prints what was found and what was not; the usual ports where
+// nothing listens are not worth a line each.
+func (a *app) showEngines(engines []daemon.EngineStatus) {
+	label := "engines"
+	for _, found := range engines {
+		switch {
+		case !found.Configured && found.Why == engine.NothingListens:
+			continue
+		case found.Why != "":
+			a.fact(label, "%s: %s", strings.TrimSpace(found.Name+" "+found.Place), faint(found.Why))
+		case found.Others > 0:
+			a.fact(label, "%s at %s: %d models; %d calls of other programs", cmp.Or(found.Name, found.Kind), found.Place, found.Models, found.Others)
+		default:
+			a.fact(label, "%s at %s: %d models", cmp.Or(found.Name, found.Kind), found.Place, found.Models)
+		}
+		label = ""
+	}
+	if label != "" {
+		a.fact(label, "none found; start one, or name its place in [discovery] endpoints")
 	}
 }
 

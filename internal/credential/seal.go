@@ -35,17 +35,15 @@ func SealName(name string) [32]byte { return sha256.Sum256([]byte(name)) }
 
 // sealer is the cipher of a name. It makes its nonces itself.
 func sealer(name string) cipher.AEAD {
-	key, err := hkdf.Key(sha256.New, []byte(name), nil, sealUse, 32)
+	key := must(hkdf.Key(sha256.New, []byte(name), nil, sealUse, 32)) // so few bytes are never too many
+	block := must(aes.NewCipher(key))                                 // so many are a key
+	return must(cipher.NewGCMWithRandomNonce(block))                  // blocks of AES have the right size
+}
+
+// must is v, where an error would be a mistake in this file.
+func must[T any](v T, err error) T {
 	if err != nil {
-		panic(err) // 32 bytes are never too many
+		panic(err)
 	}
-	block, err := aes.NewCipher(key)
-	if err != nil {
-		panic(err) // 32 bytes are a key
-	}
-	aead, err := cipher.NewGCMWithRandomNonce(block)
-	if err != nil {
-		panic(err) // AES has blocks of the right size
-	}
-	return aead
+	return v
 }

@@ -2,6 +2,8 @@ package credential
 
 import (
 	"bytes"
+	"encoding/hex"
+	"errors"
 	"testing"
 )
 
@@ -53,4 +55,26 @@ func TestSealNameOpensNothing(t *testing.T) {
 	if _, err := Unseal(string(name[:]), "mem_ann", Seal("resp_1", "mem_ann", []byte("x"))); err == nil {
 		t.Error("the hash opens it")
 	}
+}
+
+// What was sealed once opens for as long as it is kept, whatever kith is newer.
+func TestUnsealWhatWasSealedBefore(t *testing.T) {
+	sealed, err := hex.DecodeString("3f6a94f4239b984891249f0fc3d4442db4f2a94d5574774e9a66e8c4183be77c97eb947f4640a4112277b7caf71851ede707a6e4")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, err := Unseal("resp_1", "mem_ann", sealed); err != nil || string(got) != "what only the name opens" {
+		t.Errorf("%q, %v", got, err)
+	}
+}
+
+// Nothing is sealed by a cipher that could not be made.
+func TestMust(t *testing.T) {
+	wrong := errors.New("wrong")
+	defer func() {
+		if got := recover(); got != wrong {
+			t.Errorf("it stopped at %v", got)
+		}
+	}()
+	must(1, wrong)
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io"
 	"net/http"
+	"slices"
 
 	"github.com/kith/kith/internal/dialect"
 	"github.com/kith/kith/internal/engine"
@@ -13,26 +14,26 @@ import (
 	"github.com/kith/kith/internal/gateway"
 )
 
-// Do serves one call of the local surface: an engine here, then the hub if this
-// machine is signed in, then model_not_found (decisions 6).
+// Do serves one call of the local surface: an engine here, then a configured
+// upstream, then the hub if this machine is signed in, then model_not_found
+// (decisions 6). The responses and messages dialects only an upstream serves
+// (S4).
 func (d *Daemon) Do(ctx context.Context, call *gateway.Call) (*gateway.Answer, error) {
-	if call.Endpoint == fleet.Responses {
-		// Only a configured upstream serves these locally (S4).
-		return nil, d.nothing(call)
-	}
-	var here *fault.Fault // why the engine here did not take it
-	if e, _ := d.board.find(call.Model, call.Endpoint); e != nil {
+	var here *fault.Fault // why nothing here took it, in the words of the first
+	for _, e := range firsts(serving(d.board.own(), call.Model, call.Endpoint)) {
 		answer, next, err := d.doHere(ctx, call, e)
 		if !next {
 			return answer, err
 		}
-		here = fault.Of(err)
+		if here == nil {
+			here = fault.Of(err)
+		}
 	}
 	up := d.up.Load()
 	switch {
-	case up == nil && here != nil:
+	case here != nil && (up == nil || dialect.Native(call.Endpoint)):
 		return nil, here
-	case up == nil:
+	case up == nil || dialect.Native(call.Endpoint):
 		return nil, d.nothing(call)
 	}
 	call.Trace.Attempts++
@@ -41,6 +42,18 @@ func (d *Daemon) Do(ctx context.Context, call *gateway.Call) (*gateway.Answer, e
 		return nil, here // the hub knows no other machine; the cause is here
 	}
 	return answer, err
+}
+
+// firsts are the first engine and the first upstream: a call that one engine
+// cannot take now is not tried at all others.
+func firsts(able []*engine.Engine) []*engine.Engine {
+	var out []*engine.Engine
+	for _, e := range able {
+		if !slices.ContainsFunc(out, func(o *engine.Engine) bool { return o.Elsewhere() == e.Elsewhere() }) {
+			out = append(out, e)
+		}
+	}
+	return out
 }
 
 // codeOf is the code of err's fault; empty for nil.
@@ -55,7 +68,7 @@ func codeOf(err error) fault.Code {
 // start there and may go elsewhere. The owner's own calls are counted, never
 // refused: they wait in the engine's queue.
 func (d *Daemon) doHere(ctx context.Context, call *gateway.Call, e *engine.Engine) (answer *gateway.Answer, next bool, err error) {
-	release := d.desk.enter(call.Model)
+	release := d.desk.enter(call.Model, !e.Elsewhere())
 	defer func() {
 		if answer == nil {
 			release()
@@ -63,7 +76,7 @@ func (d *Daemon) doHere(ctx context.Context, call *gateway.Call, e *engine.Engin
 	}()
 	call.Trace.Attempts++
 	resp, err := e.Do(ctx, engine.Request{
-		Endpoint: call.Endpoint, Model: call.Model, Stream: call.Stream, Body: call.Body, Form: call.Form, Trusted: true,
+		Endpoint: call.Endpoint, Model: call.Model, Stream: call.Stream, Body: call.Body, Form: call.Form, Header: call.Header, Trusted: true,
 	})
 	if err != nil {
 		if errors.Is(err, engine.ErrUnreachable) {
@@ -135,10 +148,10 @@ func (d *Daemon) nothing(call *gateway.Call) *fault.Fault {
 	switch {
 	case call.Endpoint == fleet.Transcriptions:
 		return fault.New(fault.InvalidRequest, "no speech model is available here; configure an audio engine, or sign in with `kith login`").WithParam("model")
-	case d.up.Load() == nil && len(d.board.engines()) == 0:
+	case d.up.Load() == nil && len(d.board.own()) == 0:
 		return fault.New(fault.NoInferenceBackend, "no inference backend compiled in") // S7: exactly these words
-	case call.Endpoint == fleet.Responses:
-		return fault.New(fault.ModelNotFound, "nothing on this machine serves %q for /v1/responses; use /v1/chat/completions", call.Model).WithParam("model")
+	case dialect.Native(call.Endpoint):
+		return fault.New(fault.ModelNotFound, "no configured upstream serves %q for %s; use /v1/chat/completions", call.Model, call.Endpoint.Path()).WithParam("model")
 	default:
 		return fault.New(fault.ModelNotFound, "nothing on this machine serves %q; GET /v1/models lists what does, `kith login` reaches more", call.Model).WithParam("model")
 	}
@@ -147,7 +160,7 @@ func (d *Daemon) nothing(call *gateway.Call) *fault.Fault {
 // Models lists what this daemon itself serves (S4): what the account reaches is
 // the hub's to tell.
 func (d *Daemon) Models(context.Context, gateway.Caller) ([]gateway.Model, error) {
-	offers := d.board.offers()
+	offers := d.board.offers(d.board.own())
 	models := make([]gateway.Model, len(offers))
 	for i, o := range offers {
 		models[i] = gateway.Model{

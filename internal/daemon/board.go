@@ -17,11 +17,15 @@ const heldOff = lookEvery
 
 // board is what this machine can serve just now: the engines and, on the way to
 // the hub, the offers made of them. A model that several engines offer for one
-// endpoint belongs to the first, the built-in engine before those found.
+// endpoint belongs to the first: what kith runs itself before what was found.
 type board struct {
 	builtin *engine.Engine // nil: none
 	finder  *engine.Finder
 	audio   *engine.Audio // nil: none
+	// servers are processes that kith runs, each for a model.
+	servers []*engine.Engine
+	// upstreams are services elsewhere, after all engines here.
+	upstreams []*engine.Upstream
 
 	mu      sync.Mutex
 	held    map[holding]time.Time // models not offered, until when
@@ -34,16 +38,22 @@ type holding struct {
 	model  fleet.ModelID
 }
 
-func newBoard(builtin *engine.Engine, finder *engine.Finder, audio *engine.Audio) *board {
-	return &board{builtin: builtin, finder: finder, audio: audio, held: map[holding]time.Time{}, changed: make(chan struct{})}
+func newBoard(builtin *engine.Engine, finder *engine.Finder, audio *engine.Audio, upstreams []*engine.Upstream) *board {
+	return &board{builtin: builtin, finder: finder, audio: audio, upstreams: upstreams, held: map[holding]time.Time{}, changed: make(chan struct{})}
 }
 
 // engines are all of this machine's, in order of preference.
 func (b *board) engines() []*engine.Engine {
-	all := b.finder.Engines()
+	var all []*engine.Engine
 	if b.builtin != nil {
-		all = slices.Insert(all, 0, b.builtin)
+		all = append(all, b.builtin)
 	}
+	for _, e := range b.servers {
+		if e.Why() == "" {
+			all = append(all, e)
+		}
+	}
+	all = append(all, b.finder.Engines()...)
 	if b.audio != nil {
 		if e := b.audio.Engine(); e != nil {
 			all = append(all, e)
@@ -52,25 +62,50 @@ func (b *board) engines() []*engine.Engine {
 	return all
 }
 
-// find is the engine that serves the model at the endpoint and how many calls
-// of that model it runs at once; nil if none does. A model that is held off is
-// still found: the owner may try it.
-func (b *board) find(model fleet.ModelID, endpoint fleet.Endpoint) (e *engine.Engine, slots int) {
-	for _, e := range b.engines() {
-		for _, m := range e.Models() {
-			if m.ID == model && slices.Contains(m.Endpoints, endpoint) {
-				return e, m.Slots
-			}
+// own are the engines and upstreams that serve the calls made here.
+func (b *board) own() []*engine.Engine {
+	all := b.engines()
+	for _, u := range b.upstreams {
+		if e := u.Engine(); e != nil {
+			all = append(all, e)
 		}
 	}
-	return nil, 0
+	return all
+}
+
+// shared are the engines, and the upstreams whose owner shares them, that serve
+// calls of the hub.
+func (b *board) shared() []*engine.Engine {
+	all := b.engines()
+	for _, u := range b.upstreams {
+		if e := u.Shared(); e != nil {
+			all = append(all, e)
+		}
+	}
+	return all
+}
+
+// serving are those of the engines that serve the model at the endpoint, in
+// order. A model that is held off is among them: the owner may try it.
+func serving(engines []*engine.Engine, model fleet.ModelID, endpoint fleet.Endpoint) []*engine.Engine {
+	return slices.DeleteFunc(engines, func(e *engine.Engine) bool { return modelOf(e, model, endpoint) == nil })
+}
+
+// modelOf is the engine's model of that id for the endpoint; nil: it has none.
+func modelOf(e *engine.Engine, model fleet.ModelID, endpoint fleet.Endpoint) *engine.Model {
+	models := e.Models()
+	i := slices.IndexFunc(models, func(m engine.Model) bool { return m.ID == model && slices.Contains(m.Endpoints, endpoint) })
+	if i < 0 {
+		return nil
+	}
+	return &models[i]
 }
 
 // slots is how many calls the engines run at once: of each what its roomiest
 // model takes, for models of one engine share its memory and its processors.
 func (b *board) slots() int {
 	n := 0
-	for _, e := range b.engines() {
+	for _, e := range b.shared() {
 		roomiest := 0
 		for _, m := range e.Models() {
 			roomiest = max(roomiest, m.Slots)
@@ -80,11 +115,31 @@ func (b *board) slots() int {
 	return max(n, 1)
 }
 
-// offers are the models to advertise, sorted by id, each once, without their
-// load. Those held off are left out.
-func (b *board) offers() []tunnel.Model {
-	merged := map[fleet.ModelID]*tunnel.Model{}
+// others is how many calls of other programs the engines run.
+func (b *board) others() int {
+	n := 0
 	for _, e := range b.engines() {
+		n += e.Others()
+	}
+	return n
+}
+
+// othersAt is how many calls of other programs the engine runs that would take
+// a call for the model.
+func (b *board) othersAt(model fleet.ModelID) int {
+	for _, e := range b.shared() {
+		if slices.ContainsFunc(e.Models(), func(m engine.Model) bool { return m.ID == model }) {
+			return e.Others()
+		}
+	}
+	return 0
+}
+
+// offers are the models of the engines, sorted by id, each once, without their
+// load. Those held off are left out.
+func (b *board) offers(engines []*engine.Engine) []tunnel.Model {
+	merged := map[fleet.ModelID]*tunnel.Model{}
+	for _, e := range engines {
 		for _, m := range e.Models() {
 			if b.isHeld(e, m.ID) {
 				continue

@@ -25,8 +25,12 @@ type Status struct {
 	Line LineStatus `json:"line"`
 
 	Sharing Sharing `json:"sharing"`
-	Open    bool    `json:"open"`  // inside the sharing hours just now
-	Slots   int     `json:"slots"` // in force: the owner's, else the engines'
+	Open    bool    `json:"open"` // inside the sharing hours just now
+	// PausedBy says why this machine has paused by itself; absent: it has not.
+	PausedBy []string `json:"paused_by,omitempty"`
+	// Yielding says that no call from the hub begins now, for the owner's own.
+	Yielding bool `json:"yielding"`
+	Slots    int  `json:"slots"` // in force: the owner's, else the engines'
 	// Groups are the only ones that this machine serves; absent: every one.
 	Groups []string `json:"groups,omitzero"`
 	Routed int      `json:"routed"`
@@ -45,7 +49,8 @@ type EngineStatus struct {
 	Kind       string `json:"kind,omitempty"`
 	Name       string `json:"name,omitempty"`
 	Models     int    `json:"models"`
-	Why        string `json:"why,omitempty"` // why there is no engine to use
+	Others     int    `json:"others,omitzero"` // calls of other programs that it runs, where it tells
+	Why        string `json:"why,omitempty"`   // why there is no engine to use
 }
 
 // LineStatus is the line to the hub.
@@ -83,6 +88,7 @@ func (d *Daemon) socketSurface(local http.Handler) http.Handler {
 		"POST /hours":  d.serveHours,
 		"POST /discover": func(w http.ResponseWriter, r *http.Request) {
 			d.askCheck()
+			d.checkUpstreams(r.Context())
 			d.finder.Look(r.Context())
 			writeJSON(w, http.StatusOK, d.Status())
 		},
@@ -235,10 +241,18 @@ func (d *Daemon) Status() Status {
 	s := Status{
 		Version: d.config.Version, Started: d.started,
 		Sharing: sharing, Open: hours.Open(time.Now()), Slots: d.slots(sharing), Groups: d.config.Groups, Routed: routed, Own: own,
-		Models: []fleet.ModelID{}, Engines: []EngineStatus{},
+		Yielding: d.desk.owners(),
+		Models:   []fleet.ModelID{}, Engines: []EngineStatus{},
 	}
 	if e := d.config.Builtin; e != nil {
 		s.Engines = append(s.Engines, EngineStatus{Place: e.Base(), Kind: e.Kind(), Name: e.Name(), Models: len(e.Models())})
+	}
+	for _, e := range d.board.servers {
+		found := EngineStatus{Place: e.Base(), Kind: e.Kind(), Name: e.Name() + " for " + string(e.Models()[0].ID), Models: len(e.Models()), Why: e.Why()}
+		if found.Why != "" {
+			found.Models = 0
+		}
+		s.Engines = append(s.Engines, found)
 	}
 	for _, f := range d.finder.Report() {
 		s.Engines = append(s.Engines, EngineStatus(f))
@@ -246,11 +260,15 @@ func (d *Daemon) Status() Status {
 	if d.audio != nil {
 		s.Engines = append(s.Engines, EngineStatus(d.audio.Finding()))
 	}
-	for _, o := range d.board.offers() {
+	for _, u := range d.board.upstreams {
+		s.Engines = append(s.Engines, EngineStatus(u.Finding()))
+	}
+	for _, o := range d.board.offers(d.board.own()) {
 		s.Models = append(s.Models, fleet.ModelID(o.ID))
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	s.PausedBy = slices.Clone(d.comfort.pausedBy)
 	s.Local, s.Line, s.Troubles = d.base, d.line, slices.Clone(d.troubles)
 	return s
 }

@@ -25,6 +25,7 @@ import (
 	"github.com/kith/kith/internal/engine"
 	"github.com/kith/kith/internal/fleet"
 	"github.com/kith/kith/internal/gateway"
+	"github.com/kith/kith/internal/host"
 )
 
 // Config is what a daemon needs to know.
@@ -46,11 +47,15 @@ type Config struct {
 	Version string
 	// Builtin is the engine compiled in; nil: none.
 	Builtin *engine.Engine
+	// Servers are processes that kith runs, each for one model; nil: none.
+	Servers []*engine.Engine
 	// Discovery says where to look for engines. Its Log may be left nil.
 	Discovery engine.Config
 	// Audio is the owner's engine for speech, if its address is set. Its Log may be
 	// left nil; no MaxUpload is DefaultUpload.
 	Audio engine.AudioConfig
+	// Upstreams are services elsewhere that the owner has an account with.
+	Upstreams []engine.UpstreamConfig
 	// Sharing holds the first values of what the owner may change later.
 	Sharing Sharing
 	// Models are the only ones offered to the hub, for the owner's own calls from
@@ -62,6 +67,8 @@ type Config struct {
 	// Unshared keeps the tunnel closed: nothing of the hub's runs here. Calls of
 	// this machine still go to the hub.
 	Unshared bool
+	// Comfort is what this machine does for its owner of itself.
+	Comfort Comfort
 	// TLS adds to the client's side towards the hub (roots); nil: the system's.
 	TLS *tls.Config
 	// Log is the daemon's log; it never gets a prompt, an answer or a secret.
@@ -91,6 +98,7 @@ type Daemon struct {
 	audio    *engine.Audio // nil: none is configured
 	board    *board
 	desk     desk
+	comfort  comfort
 	hub      http.RoundTripper      // to whichever hub
 	up       atomic.Pointer[uplink] // nil: not signed in
 	signedIn chan struct{}          // the credential in Home is new
@@ -133,13 +141,21 @@ func New(c Config) (*Daemon, error) {
 	if err != nil {
 		return nil, err
 	}
+	upstreams, err := newUpstreams(&c)
+	if err != nil {
+		return nil, err
+	}
 	d := &Daemon{
 		config: c, log: c.Log, started: time.Now(), address: address,
-		settings: settings, finder: finder, audio: audio, board: newBoard(c.Builtin, finder, audio),
+		settings: settings, finder: finder, audio: audio, board: newBoard(c.Builtin, finder, audio, upstreams),
 		hub:      newHubTransport(c.Dial, c.TLS),
 		signedIn: make(chan struct{}, 1), relook: make(chan struct{}, 1), recheck: make(chan struct{}, 1), ready: make(chan struct{}),
 	}
-	d.desk.onLocal = d.board.touch
+	d.board.servers = c.Servers
+	d.desk.onLocal, d.desk.yields = d.board.touch, c.Comfort.Yield
+	d.comfort.vigil = host.Vigil{
+		Command: c.Comfort.Awake, Trouble: func(err error) { d.trouble("%v", err) },
+	}
 	d.setLine(func(l *LineStatus) { l.State = LineOff })
 	return d, nil
 }
@@ -178,8 +194,11 @@ func (d *Daemon) Run(ctx context.Context) error {
 	g.Go(func() error { return d.watchEngines(ctx) })
 	g.Go(func() error { return d.keepLooking(ctx) })
 	g.Go(func() error { return d.keepAudio(ctx) })
+	g.Go(func() error { return d.keepUpstreams(ctx) })
 	g.Go(func() error { return d.keepLine(ctx) })
 	g.Go(func() error { return d.keepPause(ctx) })
+	g.Go(func() error { return d.keepComfort(ctx) })
+	g.Go(func() error { return d.comfort.vigil.Run(ctx) })
 	close(d.ready)
 	d.log.Info("the daemon listens", "address", d.base, "engines", len(d.board.engines()))
 	return g.Wait()

@@ -127,10 +127,10 @@ func (d *Daemon) advertise() (tunnel.Advertisement, <-chan struct{}) {
 	routed, local := d.desk.load("")
 	slots := d.slots(sharing)
 	ad := tunnel.Advertisement{
-		Name: d.config.Name, Paused: sharing.Paused, Hours: sharing.Hours, Timezone: sharing.Timezone,
-		Slots: slots, Free: max(0, slots-routed-local), Local: local, Groups: d.config.Groups,
+		Name: d.config.Name, Paused: d.isPaused(sharing), Hours: sharing.Hours, Timezone: sharing.Timezone,
+		Slots: slots, Free: max(0, d.open(sharing)-routed-local), Local: local, Groups: d.config.Groups,
 	}
-	for _, m := range d.board.offers() {
+	for _, m := range d.board.offers(d.board.shared()) {
 		if d.shares(fleet.ModelID(m.ID)) {
 			ad.Models = append(ad.Models, m)
 		}
@@ -138,7 +138,10 @@ func (d *Daemon) advertise() (tunnel.Advertisement, <-chan struct{}) {
 	for i := range ad.Models {
 		m := &ad.Models[i]
 		routed, local := d.desk.load(fleet.ModelID(m.ID))
-		m.Local, m.Free = local, min(ad.Free, max(0, m.Slots-routed-local))
+		m.Local, m.Free = local, min(ad.Free, max(0, m.Slots-d.board.othersAt(fleet.ModelID(m.ID))-routed-local))
+	}
+	if d.desk.owners() {
+		yield(&ad)
 	}
 	return ad, changed
 }
@@ -155,4 +158,13 @@ func (d *Daemon) slots(s Sharing) int {
 		return s.Slots
 	}
 	return d.board.slots()
+}
+
+// open is how many of the slots other programs leave. The owner's own number
+// stands whatever they do: each engine's is bound by its own.
+func (d *Daemon) open(s Sharing) int {
+	if s.Slots > 0 {
+		return s.Slots
+	}
+	return max(0, d.board.slots()-d.board.others())
 }

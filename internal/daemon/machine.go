@@ -86,6 +86,7 @@ func (d *Daemon) serveCall(w http.ResponseWriter, r *http.Request, began *bool, 
 		return
 	}
 	defer release()
+	defer d.comfort.vigil.Hold()()
 	ctx, cancel := withDeadline(r.Context(), r.Header.Get(tunnel.HeaderDeadline))
 	defer cancel()
 	// Not Trusted, whoever the caller is: no string that came over the network
@@ -120,17 +121,22 @@ func readRequest(w http.ResponseWriter, r *http.Request) ([]byte, error) {
 // says why this machine does not take the call. Sharing hours bind others, not
 // the owner; a pause binds both (decisions 2).
 func (d *Daemon) admit(model fleet.ModelID, endpoint fleet.Endpoint, own bool, now time.Time) (*engine.Engine, func(), tunnel.Refusal) {
-	e, ofModel := d.board.find(model, endpoint)
 	sharing, hours := d.settings.current(now)
+	able := serving(d.board.shared(), model, endpoint)
 	switch {
-	case e == nil || d.board.isHeld(e, model) || !d.shares(model):
+	case len(able) == 0 || d.board.isHeld(able[0], model) || !d.shares(model):
 		return nil, nil, tunnel.RefusedUnknownModel
-	case sharing.Paused:
+	case d.isPaused(sharing):
 		return nil, nil, tunnel.RefusedPaused
 	case !own && !hours.Open(now):
 		return nil, nil, tunnel.RefusedHours
 	}
-	release, ok := d.desk.admit(model, d.slots(sharing), ofModel)
+	e := able[0]
+	free := modelOf(e, model, endpoint).Slots - e.Others()
+	release, ok := (func())(nil), false
+	if free > 0 {
+		release, ok = d.desk.admit(model, d.open(sharing), free)
+	}
 	if !ok {
 		return nil, nil, tunnel.RefusedBusy
 	}

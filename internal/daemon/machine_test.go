@@ -128,7 +128,7 @@ func TestDesk(t *testing.T) {
 	if _, ok := k.admit("n", 3, 0); !ok {
 		t.Error("another model, with no limit of its own")
 	}
-	leave := k.enter("o")
+	leave := k.enter("o", true)
 	if _, ok := k.admit("n", 3, 0); ok {
 		t.Error("a slot that a local call holds was given away")
 	}
@@ -173,16 +173,16 @@ func TestHeldOff(t *testing.T) {
 		}
 		model := engine.Model{ID: "m", Families: []fleet.Family{fleet.Chat}, Endpoints: []fleet.Endpoint{fleet.ChatCompletions}, Slots: 1}
 		e := builtinOf(enginetest.New(enginetest.Plain, enginetest.Options{}), model)
-		b := newBoard(e, finder, nil)
+		b := newBoard(e, finder, nil, nil)
 		b.hold(e, "m")
-		if offers := b.offers(); len(offers) != 0 {
+		if offers := b.offers(b.shared()); len(offers) != 0 {
 			t.Errorf("offered %+v", offers)
 		}
 		changed := b.change()
 		since := time.Now()
 		<-changed
-		if waited := time.Since(since); waited != heldOff || len(b.offers()) != 1 {
-			t.Errorf("after %v: %+v", waited, b.offers())
+		if waited := time.Since(since); waited != heldOff || len(b.offers(b.shared())) != 1 {
+			t.Errorf("after %v: %+v", waited, b.offers(b.shared()))
 		}
 	})
 }
@@ -397,5 +397,41 @@ func TestRoutedPanic(t *testing.T) {
 		if resp := l.served("/v1/chat/completions", chat(false)); resp.StatusCode != 200 {
 			t.Errorf("late %t: the next call: status %d", late, resp.StatusCode)
 		}
+	}
+}
+
+// What other programs run at an engine is not free for calls of the hub.
+func TestOthersAtTheEngine(t *testing.T) {
+	e := enginetest.New(enginetest.LlamaCpp, enginetest.Options{Slots: 2, Behaviour: enginetest.Behaviour{Fault: enginetest.Hang}})
+	r := run(t, Config{}, e)
+	free := func(want int) {
+		t.Helper()
+		r.finder.Look(t.Context())
+		ad, _ := r.advertise()
+		if ad.Free != want || ad.Models[0].Free != want || ad.Slots != 2 {
+			t.Errorf("%d of %d slots free, %d of the model's; want %d", ad.Free, ad.Slots, ad.Models[0].Free, want)
+		}
+		_, release, refusal := r.admit("test-model", fleet.ChatCompletions, false, time.Now())
+		if (refusal == "") != (want > 0) {
+			t.Errorf("with %d free: refused %q", want, refusal)
+		}
+		if release != nil {
+			release()
+		}
+	}
+	free(2)
+	for n := 1; n <= 2; n++ {
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		go func() {
+			req, _ := http.NewRequestWithContext(ctx, http.MethodPost, e.URL()+"/v1/chat/completions", strings.NewReader(chat(false)))
+			if resp, err := http.DefaultClient.Do(req); err == nil {
+				resp.Body.Close()
+			}
+		}()
+		if err := e.Wait(t.Context(), func(c enginetest.Counts) bool { return c.Running == n }); err != nil {
+			t.Fatal(err)
+		}
+		free(2 - n)
 	}
 }

@@ -21,6 +21,8 @@ import (
 const (
 	// lookEvery is how often the engines are looked at.
 	lookEvery = 15 * time.Second
+	// othersEvery is how often while other programs use them.
+	othersEvery = 3 * time.Second
 	// lookPace is the least time between two looks that a failing engine asks for.
 	lookPace = time.Second
 	// farewell is how long running answers may go on once the daemon is to end.
@@ -84,7 +86,7 @@ func listenOn(network, address string) (net.Listener, error) {
 // newSurface makes the local surface for the port it listens on.
 func (d *Daemon) newSurface(port int) http.Handler {
 	return gateway.New(gateway.Config{
-		Backend: d,
+		Backend: wakeful{d},
 		Guard:   &gateway.Guard{Port: port, Origins: d.config.Origins},
 		Rate:    d.config.Rate,
 		Limits:  gateway.Limits{Upload: d.config.Audio.MaxUpload},
@@ -125,17 +127,25 @@ func (d *Daemon) watchEngines(ctx context.Context) error {
 	}
 }
 
-// keepLooking looks at the engines every lookEvery, and sooner when a call found
-// one changed. Run has looked once before.
+// keepLooking looks at the engines every lookEvery, sooner while other programs
+// use them or when a call found one changed. Run has looked once before.
 func (d *Daemon) keepLooking(ctx context.Context) error {
 	for {
+		wait := lookEvery
+		if d.board.others() > 0 {
+			wait = othersEvery // what they hold is free again soon
+		}
 		select {
-		case <-time.After(lookEvery):
+		case <-time.After(wait):
 		case <-d.relook:
 		case <-ctx.Done():
 			return nil
 		}
-		d.finder.Look(ctx)
+		usable := len(d.board.engines())
+		d.finder.LookAgain(ctx)
+		if len(d.board.engines()) != usable { // a server that kith runs came or went
+			d.board.touch()
+		}
 		select {
 		case <-time.After(lookPace):
 		case <-ctx.Done():

@@ -1,6 +1,9 @@
 package dialect
 
-import "bytes"
+import (
+	"bytes"
+	"strconv"
+)
 
 // What one stream may hold (decisions 5, trust's fault 48). A frame of a long
 // answer is one token, and models write answers of 64 k tokens.
@@ -26,6 +29,10 @@ type Stream struct {
 	// Speech says that the stream is a transcript and not a chat: its events have
 	// types, and the last of them is its end mark.
 	Speech bool
+	// Native says that the stream is of the messages or the responses dialect and
+	// passes as it is, comments too: its events have names and types, and one of
+	// them is the last.
+	Native bool
 
 	object  object
 	scanned int  // bytes of the pending ones that were looked at
@@ -65,8 +72,8 @@ func (s *Stream) Take(pending []byte) (n int, err error) {
 		i := bytes.IndexByte(pending[s.scanned:], '\n')
 		if i < 0 {
 			s.scanned = len(pending)
-			if len(pending)-n > MaxFrame {
-				err = nonsense("a frame of more than 256 KiB")
+			if len(pending)-n > s.longest() {
+				err = s.tooLong()
 			}
 			break
 		}
@@ -101,8 +108,8 @@ func (s *Stream) close(size int) error {
 		s.frames++
 	}
 	switch {
-	case size > MaxFrame:
-		return nonsense("a frame of more than 256 KiB")
+	case size > s.longest():
+		return s.tooLong()
 	case s.bytes > MaxStreamBytes:
 		return nonsense("an answer of more than 16 MiB")
 	case s.frames > MaxStreamFrames:
@@ -117,9 +124,22 @@ func (s *Stream) close(size int) error {
 	return nil
 }
 
+// longest is how long a frame may be.
+func (s *Stream) longest() int {
+	if s.Native {
+		return maxNativeFrame
+	}
+	return MaxFrame
+}
+
+func (s *Stream) tooLong() error {
+	return nonsense("a frame of more than " + strconv.Itoa(s.longest()>>10) + " KiB")
+}
+
 var (
-	dataField = []byte("data:")
-	endMark   = []byte("[DONE]")
+	eventField = []byte("event:")
+	dataField  = []byte("data:")
+	endMark    = []byte("[DONE]")
 )
 
 // read checks one line, its LF cut off; blank means that the frame is over.
@@ -131,7 +151,7 @@ func (s *Stream) read(line []byte) (blank bool, err error) {
 	case bytes.IndexByte(line, '\r') >= 0: // readers differ on a bare CR
 		return false, nonsense("a bare carriage return")
 	case line[0] == ':':
-		if !s.Trusted {
+		if !s.Trusted && !s.Native {
 			for i := range line[1:] {
 				line[1+i] = ' '
 			}
@@ -139,6 +159,8 @@ func (s *Stream) read(line []byte) (blank bool, err error) {
 		return false, nil
 	case s.ended:
 		return false, nonsense("more after the end of its answer")
+	case s.Native && !s.filled && bytes.HasPrefix(line, eventField):
+		return false, nil
 	case s.filled || !bytes.HasPrefix(line, dataField):
 		return false, nonsense("a frame that is not one data line")
 	}
@@ -146,6 +168,10 @@ func (s *Stream) read(line []byte) (blank bool, err error) {
 	data := bytes.TrimPrefix(line[len(dataField):], []byte{' '})
 	if s.Speech {
 		s.mark, err = s.speech(data)
+		return false, err
+	}
+	if s.Native {
+		s.mark, err = s.native(data)
 		return false, err
 	}
 	if bytes.Equal(data, endMark) {

@@ -117,7 +117,7 @@ func (a *Audio) Check(ctx context.Context) (reached bool) {
 	case err != nil:
 		a.engine, a.finding = nil, a.found(err.Error())
 	case a.engine == nil || a.engine.models[0].ID != model:
-		a.engine = &Engine{kind: &speechEngine, name: speechEngine.name, base: a.base, rt: a.rt, models: []Model{{
+		a.engine = &Engine{kind: &speechEngine, name: speechEngine.name, base: a.base, rt: a.rt, load: new(load), models: []Model{{
 			ID: model, Families: []fleet.Family{fleet.Audio}, Endpoints: []fleet.Endpoint{fleet.Transcriptions}, Slots: 1,
 		}}}
 		a.finding = a.found("")

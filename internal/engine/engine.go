@@ -10,6 +10,7 @@ import (
 	"bytes"
 	"compress/gzip"
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
@@ -19,6 +20,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/kith/kith/internal/dialect"
@@ -52,7 +55,7 @@ type Model struct {
 // Can reports whether the model is known to have the capability.
 func (m *Model) Can(capability string) bool { return slices.Contains(m.Capabilities, capability) }
 
-func (m *Model) equal(o *Model) bool {
+func sameModel(m, o Model) bool {
 	return m.ID == o.ID && m.ContextLength == o.ContextLength && m.Slots == o.Slots &&
 		slices.Equal(m.Families, o.Families) && slices.Equal(m.Endpoints, o.Endpoints) &&
 		slices.Equal(m.Capabilities, o.Capabilities) && slices.Equal(m.efforts, o.efforts)
@@ -66,11 +69,38 @@ type Engine struct {
 	base   string // no slash at the end, without the /v1
 	rt     http.RoundTripper
 	models []Model
+	load   *load
+	// why says why it cannot be used just now; nil, or an empty answer: it can.
+	why func() string
+	// elsewhere: it is an upstream, whose base has the /v1.
+	elsewhere bool
 }
 
 // Builtin is the engine that kith brings itself, reached through rt.
 func Builtin(name string, rt http.RoundTripper, models []Model) *Engine {
-	return &Engine{kind: &builtin, name: name, base: "http://" + builtin.word, rt: rt, models: models}
+	return &Engine{kind: &builtin, name: name, base: "http://" + builtin.word, rt: rt, models: models, load: new(load)}
+}
+
+// Server is the llama-server of this machine that kith runs for a model,
+// reached through rt; why says why it cannot be used just now, if so.
+func Server(rt http.RoundTripper, model Model, why func() string) *Engine {
+	for _, f := range model.Families {
+		if f == fleet.Chat {
+			model.Endpoints = append(model.Endpoints, fleet.ChatCompletions)
+		} else {
+			model.Endpoints = append(model.Endpoints, fleet.EmbeddingsEndpoint)
+		}
+	}
+	return &Engine{kind: kinds[0], name: "llama-server", base: "http://llama-server", rt: rt, models: []Model{model}, load: new(load), why: why}
+}
+
+// Why says why an engine that kith runs itself cannot be used just now; empty:
+// it can.
+func (e *Engine) Why() string {
+	if e.why == nil {
+		return ""
+	}
+	return e.why()
 }
 
 // Kind is the word of the engine's kind, as it stands in an offer.
@@ -79,8 +109,34 @@ func (e *Engine) Kind() string { return e.kind.word }
 // Name is what a person calls the engine.
 func (e *Engine) Name() string { return e.name }
 
+// Elsewhere reports whether it is an upstream and runs on no machine of ours.
+func (e *Engine) Elsewhere() bool { return e.elsewhere }
+
 // Base is the engine's address without /v1.
 func (e *Engine) Base() string { return e.base }
+
+// Others is how many calls of other programs the engine ran when it was last
+// looked at; 0 where it does not tell.
+func (e *Engine) Others() int { return int(e.load.others.Load()) }
+
+// load counts the calls that an engine runs.
+type load struct {
+	ours   atomic.Int64 // begun by Do and not over
+	others atomic.Int64
+}
+
+// told asks the engine what it runs and takes what is not ours for others'.
+func (l *load) told(p *place, k *kind) int {
+	others := int64(0)
+	if k.running != nil {
+		ours := l.ours.Load() // first: a call that begins meanwhile is none of others'
+		if calls, known := k.running(p); known {
+			others = max(0, int64(calls)-max(ours, l.ours.Load()))
+		}
+	}
+	l.others.Store(others)
+	return int(others)
+}
 
 // Models are what the engine offers, in its own order; not to be changed.
 func (e *Engine) Models() []Model { return e.models }
@@ -100,6 +156,8 @@ type Request struct {
 	// prompts must not speed up another's, which would tell of them: engines
 	// that can are told to keep their caches apart.
 	Caller string
+	// Header holds headers of the dialect itself; they go to an upstream alone.
+	Header http.Header
 
 	plainly bool // without words that an older engine may refuse
 }
@@ -115,18 +173,30 @@ func (e *Engine) Do(ctx context.Context, req Request) (*http.Response, error) {
 	}
 	var body []byte
 	var want wants
-	if req.Form == nil {
+	switch {
+	case req.Form != nil:
+	case dialect.Native(req.Endpoint): // its bytes pass as they are
+		body = req.Body
+	default:
 		var err error
 		if body, want, err = e.request(&req, &e.models[i]); err != nil {
 			return nil, err
 		}
 	}
 	parent := ctx
-	ctx, cancel := context.WithCancel(ctx)
-	hr, err := http.NewRequestWithContext(ctx, http.MethodPost, e.base+req.Endpoint.Path(), bytes.NewReader(body))
+	ctx, stop := context.WithCancel(ctx)
+	e.load.ours.Add(1)
+	cancel := sync.OnceFunc(func() { // however the call ends
+		e.load.ours.Add(-1)
+		stop()
+	})
+	hr, err := http.NewRequestWithContext(ctx, http.MethodPost, e.target(req.Endpoint), bytes.NewReader(body))
 	if err != nil {
 		cancel()
 		return nil, fmt.Errorf("cannot make the request for %s: %w", e.name, err)
+	}
+	if e.elsewhere && req.Header != nil {
+		hr.Header = req.Header.Clone()
 	}
 	hr.Header.Set("Content-Type", "application/json")
 	hr.Header.Set("User-Agent", "kith")
@@ -155,6 +225,14 @@ func (e *Engine) Do(ctx context.Context, req Request) (*http.Response, error) {
 	return out, nil
 }
 
+// target is where the engine has the endpoint.
+func (e *Engine) target(endpoint fleet.Endpoint) string {
+	if e.elsewhere {
+		return e.base + strings.TrimPrefix(endpoint.Path(), "/v1")
+	}
+	return e.base + endpoint.Path()
+}
+
 // failed says what became of a call that got no answer. An engine that broke
 // off has had the prompt and may have died of it: that is its failure on this
 // call, and it must not walk on to the next machine (decisions 2).
@@ -162,7 +240,9 @@ func (e *Engine) failed(ctx context.Context, err error) error {
 	if cause := context.Cause(ctx); cause != nil {
 		return cause
 	}
-	if op, ok := errors.AsType[*net.OpError](err); ok && op.Op == "dial" {
+	op, dialled := errors.AsType[*net.OpError](err)
+	_, uncertain := errors.AsType[*tls.CertificateVerificationError](err)
+	if dialled && op.Op == "dial" || uncertain {
 		return fmt.Errorf("%w: %s at %s: %w", ErrUnreachable, e.name, e.base, err)
 	}
 	return brokeOff(err)
@@ -200,6 +280,10 @@ func (e *Engine) respond(ctx context.Context, resp *http.Response, cancel contex
 	}
 	if resp.StatusCode != http.StatusOK {
 		out.Body = &limited{Reader: io.LimitReader(body, maxRefusal), src: body, cancel: cancel}
+		return out, nil
+	}
+	if dialect.Native(req.Endpoint) {
+		out.Body = native(body, req.Stream, cancel)
 		return out, nil
 	}
 	mend := newMender(req, want)

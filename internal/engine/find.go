@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -37,6 +38,7 @@ type Finding struct {
 	Kind       string // of the engine; empty: none
 	Name       string // of the engine, for people; empty: none
 	Models     int    // how many it offers
+	Others     int    // calls of other programs that it runs, where it tells
 	Why        string // why there is no engine to use; empty: there is one
 }
 
@@ -50,6 +52,7 @@ type Finder struct {
 
 	mu      sync.RWMutex
 	engines []*Engine
+	others  int // calls of other programs that they run
 	report  []Finding
 	changed chan struct{}
 }
@@ -61,9 +64,23 @@ type spot struct {
 	configured bool
 	known      map[string]Model
 	engine     *Engine // nil: none
+	load       *load   // of the engine there, from look to look
 	missed     bool    // it did not answer in time when last looked at
 	finding    Finding
+
+	// twin is the same port of 127.0.0.1, for one of ::1: an engine at both is
+	// one engine.
+	twin *spot
+	// stranger is the first page of what is there and no engine, seen last at
+	// met; nil: something else, or nothing, is there.
+	stranger []byte
+	met      time.Time
 }
+
+// acquaintance is how long a server that turned out to be no engine is not
+// asked all the questions again, unless its first answer changes: it may write
+// a line in a log for each.
+const acquaintance = 10 * time.Minute
 
 // NewFinder is a Finder that has not looked yet. It refuses an endpoint that
 // is no http or https address.
@@ -72,10 +89,13 @@ func NewFinder(c Config) (*Finder, error) {
 	if f.rt == nil {
 		f.rt = newTransport()
 	}
-	add := func(base string, configured bool) {
-		if !slices.ContainsFunc(f.spots, func(s *spot) bool { return s.base == base }) {
-			f.spots = append(f.spots, &spot{base: base, configured: configured, known: map[string]Model{}})
+	add := func(base string, configured bool) *spot {
+		i := slices.IndexFunc(f.spots, func(s *spot) bool { return s.base == base })
+		if i < 0 {
+			i = len(f.spots)
+			f.spots = append(f.spots, &spot{base: base, configured: configured, known: map[string]Model{}, load: new(load)})
 		}
+		return f.spots[i]
 	}
 	for _, endpoint := range c.Endpoints {
 		base, err := parseBase(endpoint)
@@ -85,10 +105,15 @@ func NewFinder(c Config) (*Finder, error) {
 		add(strings.Replace(base, "://localhost:", "://127.0.0.1:", 1), true)
 	}
 	if c.Usual {
+		var ports []int
 		for _, k := range kinds {
-			for _, port := range k.ports {
-				add(fmt.Sprintf("http://127.0.0.1:%d", port), false)
-			}
+			ports = append(ports, k.ports...)
+		}
+		for _, port := range ports {
+			add(fmt.Sprintf("http://127.0.0.1:%d", port), false)
+		}
+		for _, port := range ports { // those whose "localhost" is that
+			add(fmt.Sprintf("http://[::1]:%d", port), false).twin = add(fmt.Sprintf("http://127.0.0.1:%d", port), false)
 		}
 	}
 	return f, nil
@@ -99,7 +124,7 @@ func (f *Finder) Run(ctx context.Context) error {
 	tick := time.NewTicker(every)
 	defer tick.Stop()
 	for {
-		f.Look(ctx)
+		f.LookAgain(ctx)
 		select {
 		case <-ctx.Done():
 			return nil
@@ -110,12 +135,17 @@ func (f *Finder) Run(ctx context.Context) error {
 
 // Look looks at every place now, all at once, and returns when all have
 // answered or run out of time.
-func (f *Finder) Look(ctx context.Context) {
+func (f *Finder) Look(ctx context.Context) { f.lookAll(ctx, true) }
+
+// LookAgain is Look that leaves those alone who were no engine a moment ago.
+func (f *Finder) LookAgain(ctx context.Context) { f.lookAll(ctx, false) }
+
+func (f *Finder) lookAll(ctx context.Context, thorough bool) {
 	f.looking.Lock()
 	defer f.looking.Unlock()
 	var all sync.WaitGroup
 	for _, s := range f.spots {
-		all.Go(func() { f.look(ctx, s) })
+		all.Go(func() { f.look(ctx, s, thorough) })
 	}
 	all.Wait()
 	if ctx.Err() != nil {
@@ -123,31 +153,58 @@ func (f *Finder) Look(ctx context.Context) {
 	}
 	var engines []*Engine
 	var report []Finding
+	others := 0
 	for _, s := range f.spots {
+		if s.double() {
+			continue
+		}
 		report = append(report, s.finding)
 		if s.engine != nil {
 			engines = append(engines, s.engine)
+			others += s.finding.Others
 		}
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.report = report
-	if !slices.Equal(f.engines, engines) {
-		f.engines = engines
+	if !slices.Equal(f.engines, engines) || f.others != others {
+		f.engines, f.others = engines, others
 		close(f.changed)
 		f.changed = make(chan struct{})
 	}
 }
 
+// double reports whether the spot of ::1 has nothing to say beside its twin.
+func (s *spot) double() bool {
+	if s.twin == nil {
+		return false
+	}
+	if s.engine == nil || s.twin.engine == nil {
+		return s.engine == nil && s.finding.Kind == ""
+	}
+	return s.engine.kind == s.twin.engine.kind && slices.EqualFunc(s.engine.models, s.twin.engine.models, sameModel)
+}
+
 // look brings one spot up to date.
-func (f *Finder) look(ctx context.Context, s *spot) {
-	p := &place{ctx: ctx, rt: f.rt, base: s.base, wait: nearWait, pages: map[string]page{}, known: s.known}
+func (f *Finder) look(ctx context.Context, s *spot, thorough bool) {
+	p := &place{rt: f.rt, base: s.base, wait: nearWait, pages: map[string]page{}, known: s.known}
+	limit := nearLook
 	if !loopback(s.base) {
-		p.wait = farWait
+		p.wait, limit = farWait, farLook
+	}
+	within, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	p.ctx = within
+	if first := p.get("/v1/models"); !thorough && s.stranger != nil && first.err == nil &&
+		bytes.Equal(first.body, s.stranger) && time.Since(s.met) < acquaintance {
+		return
 	}
 	k, models, err := p.identify(s.configured)
 	if ctx.Err() != nil {
 		return
+	}
+	if s.stranger = nil; err == errStranger {
+		s.stranger, s.met = append([]byte{}, p.get("/v1/models").body...), time.Now()
 	}
 	// A machine that computes hard is slow to answer: one look without an
 	// answer in time is no absence yet.
@@ -166,6 +223,8 @@ func (f *Finder) look(ctx context.Context, s *spot) {
 		s.finding.Why = err.Error()
 	case len(models) == 0:
 		s.finding.Why = "it offers no model yet; load one there"
+	default:
+		s.finding.Others = s.load.told(p, k)
 	}
 	f.settle(s, k, models)
 }
@@ -181,11 +240,10 @@ func (f *Finder) settle(s *spot, k *kind, models []Model) {
 		return
 	}
 	s.finding.Models = len(models)
-	same := func(a, b Model) bool { return a.equal(&b) }
-	if s.engine != nil && s.engine.kind == k && slices.EqualFunc(s.engine.models, models, same) {
+	if s.engine != nil && s.engine.kind == k && slices.EqualFunc(s.engine.models, models, sameModel) {
 		return
 	}
-	s.engine = &Engine{kind: k, name: k.name, base: s.base, rt: f.rt, models: models}
+	s.engine = &Engine{kind: k, name: k.name, base: s.base + k.under, rt: f.rt, models: models, load: s.load}
 	f.log.Info("engine found", "engine", k.name, "place", s.base, "models", len(models))
 }
 

@@ -180,7 +180,7 @@ func TestSlowPlaces(t *testing.T) {
 			"127.0.0.1:8080":  waits(301*time.Millisecond, llama),
 			"127.0.0.1:11434": waits(time.Hour, llama),
 			"127.0.0.1:1234":  waits(time.Hour, llama),
-			"127.0.0.1:8000":  waits(90*time.Millisecond, llama),
+			"127.0.0.1:8000":  waits(60*time.Millisecond, llama),
 		}})
 		if took := time.Since(begun); took > 400*time.Millisecond {
 			t.Errorf("the look took %v", took)
@@ -259,14 +259,18 @@ func TestAppearAndDisappear(t *testing.T) {
 // without end.
 func TestRealPlaces(t *testing.T) {
 	var endpoints, want []string
-	for _, k := range []enginetest.Kind{enginetest.LlamaCpp, enginetest.Ollama, enginetest.LMStudio, enginetest.VLLM, enginetest.Plain} {
+	for _, k := range append(slices.Clone(enginetest.Kinds), enginetest.Plain) {
 		e := enginetest.New(k, enginetest.Options{Slots: 3, Models: []enginetest.Model{{ID: "m", Tools: true}}})
 		if err := e.Start(); err != nil {
 			t.Fatal(err)
 		}
 		defer e.Close()
 		endpoints = append(endpoints, e.URL())
-		want = append(want, e.URL()+" "+string(k))
+		base := e.URL()
+		if k == enginetest.Docker {
+			base += "/engines"
+		}
+		want = append(want, base+" "+string(k))
 	}
 	dead := httptest.NewServer(nil)
 	dead.Close()

@@ -1,8 +1,6 @@
 package engine
 
 import (
-	"errors"
-	"fmt"
 	"net/http"
 	"slices"
 	"strings"
@@ -18,10 +16,14 @@ type kind struct {
 	word  string // in offers and reports
 	name  string // for people
 	ports []int  // where it usually listens; a hint, never a proof
+	under string // its /v1 stands below this path; mostly ""
 	// sign reports whether the place is this kind, for sure.
 	sign func(p *place) bool
 	// list asks the place for its models.
 	list func(p *place) ([]Model, error)
+	// running asks how many calls the engine runs or has waiting; nil, or not
+	// known: it does not tell.
+	running func(p *place) (calls int, known bool)
 	// oneLimit: it knows max_tokens only, not max_completion_tokens.
 	oneLimit bool
 	// textOnly: its embeddings are of text, not of token numbers.
@@ -38,11 +40,16 @@ type kind struct {
 }
 
 // kinds is the table, in the order in which signs are tried: many engines also
-// answer the routes of others, so the one who copies nobody comes first.
+// answer the routes of others. LocalAI may say that it is Ollama, so it is asked
+// first.
 var kinds = []*kind{
 	{
 		word: "llama.cpp", name: "llama.cpp server", ports: []int{8080},
-		sign: llamaSign, list: llamaList, think: templateThinking, begins: true, apart: noPromptCache,
+		sign: llamaSign, list: llamaList, running: llamaRunning, think: templateThinking, begins: true, apart: noPromptCache,
+	},
+	{
+		word: "localai", name: "LocalAI", ports: []int{8080},
+		sign: localAISign, list: plainList, think: effortThinking, oneLimit: true,
 	},
 	{
 		word: "ollama", name: "Ollama", ports: []int{11434},
@@ -54,7 +61,35 @@ var kinds = []*kind{
 	},
 	{
 		word: "vllm", name: "vLLM", ports: []int{8000},
-		sign: vllmSign, list: vllmList, think: vllmThinking, effortLate: true, apart: cacheSalt,
+		sign: vllmSign, list: vllmList, running: vllmRunning, think: vllmThinking, effortLate: true, apart: cacheSalt,
+	},
+	{
+		word: "sglang", name: "SGLang", ports: []int{30000},
+		sign: sglangSign, list: sglangList, running: sglangRunning, think: vllmThinking, effortLate: true,
+	},
+	{
+		word: "dmr", name: "Docker Model Runner", ports: []int{12434}, under: "/engines",
+		sign: dockerSign, list: dockerList, running: dockerRunning, think: templateThinking, begins: true,
+	},
+	{
+		word: "llama-swap", name: "llama-swap", ports: []int{8080},
+		sign: swapSign, list: swapList, think: templateThinking, begins: true, apart: noPromptCache,
+	},
+	{
+		word: "koboldcpp", name: "KoboldCpp", ports: []int{5001},
+		sign: koboldSign, list: koboldList, running: koboldRunning, oneLimit: true, textOnly: true,
+	},
+	{
+		word: "tabbyapi", name: "TabbyAPI", ports: []int{5000},
+		sign: tabbySign, list: tabbyList, think: templateThinking, oneLimit: true,
+	},
+	{
+		word: "mlx", name: "mlx_lm.server", ports: []int{8080},
+		sign: mlxSign, list: plainList, think: templateThinking,
+	},
+	{
+		word: "jan", name: "Jan", ports: []int{1337},
+		sign: janSign, list: janList, think: templateThinking, begins: true, oneLimit: true,
 	},
 }
 
@@ -94,17 +129,24 @@ func (m *Model) able(capability string, is bool) {
 
 // A modelList is the answer of GET /v1/models, with what kinds add to it.
 type modelList struct {
-	Data []struct {
+	Object string `json:"object"`
+	Data   []struct {
 		ID          string `json:"id"`
 		OwnedBy     string `json:"owned_by"`
 		MaxModelLen int    `json:"max_model_len"` // vLLM
 		Meta        *struct {
 			Ctx      int `json:"n_ctx"`
 			CtxTrain int `json:"n_ctx_train"`
-		} `json:"meta"` // llama.cpp
+			Swap     struct {
+				Peer string `json:"peerID"`
+			} `json:"llamaswap"`
+		} `json:"meta"` // llama.cpp, llama-swap
 		Status struct {
 			Value string `json:"value"`
 		} `json:"status"` // llama.cpp as a router
+		Docker struct {
+			Context int `json:"context_window"`
+		} `json:"dmr"` // Docker Model Runner
 	} `json:"data"`
 }
 
@@ -195,7 +237,10 @@ func ollamaList(p *place) ([]Model, error) {
 		if t.RemoteHost != "" {
 			continue // runs in Ollama's cloud, not on this machine
 		}
-		m := p.recall(t.Name+"@"+t.Digest, func() (Model, bool) { return ollamaShow(p, t.Name) })
+		m, err := p.recall(t.Name+"@"+t.Digest, func() (Model, error) { return ollamaShow(p, t.Name) })
+		if err != nil {
+			continue // what it can do is not known yet; the next look asks again
+		}
 		for _, l := range loaded.Models {
 			if l.Name == t.Name && l.Context > 0 {
 				m.ContextLength = l.Context
@@ -206,20 +251,20 @@ func ollamaList(p *place) ([]Model, error) {
 	return out, nil
 }
 
-// ollamaShow asks for one model's details. Without them it is taken for a chat
-// model, and asked for again next time.
-func ollamaShow(p *place, name string) (Model, bool) {
+// ollamaShow asks for one model's details: without them nobody knows whether it
+// chats or embeds.
+func ollamaShow(p *place, name string) (Model, error) {
 	m := chatModel(name, 0)
 	asked, err := jsontext.AppendQuote([]byte(`{"model":`), name)
 	if err != nil {
-		return m, false
+		return m, err
 	}
 	var show struct {
 		Capabilities []string                  `json:"capabilities"`
 		Info         map[string]jsontext.Value `json:"model_info"`
 	}
 	if err := p.post("/api/show", string(append(asked, '}'))).into(&show); err != nil {
-		return m, false
+		return m, err
 	}
 	for name, value := range show.Info {
 		if strings.HasSuffix(name, ".context_length") {
@@ -236,7 +281,7 @@ func ollamaShow(p *place, name string) (Model, bool) {
 	for _, word := range []string{"tools", "vision", "audio", "thinking"} {
 		m.able(word, slices.Contains(show.Capabilities, word))
 	}
-	return m, true
+	return m, nil
 }
 
 // lmStudioModels is GET /api/v1/models of LM Studio 0.4 and later, and with
@@ -270,11 +315,11 @@ type lmStudioModels struct {
 }
 
 func lmStudioSign(p *place) bool {
-	var l lmStudioModels
 	// It answers 200 with an error to paths it does not know: only what a list
-	// holds is a sign.
-	if p.get("/api/v1/models").into(&l) == nil && len(l.Models) > 0 && l.Models[0].Key != "" {
-		return true
+	// holds is a sign, or that it is one and empty.
+	var l lmStudioModels
+	if p.get("/api/v1/models").into(&l) == nil && l.Models != nil {
+		return len(l.Models) == 0 || l.Models[0].Key != ""
 	}
 	return p.get("/api/v0/models").into(&l) == nil && len(l.Data) > 0 && l.Data[0].ID != "" && l.Data[0].State != ""
 }
@@ -295,7 +340,7 @@ func lmStudioList(p *place) ([]Model, error) {
 		return false
 	}
 	var l lmStudioModels
-	if err := p.get("/api/v1/models").into(&l); err != nil || len(l.Models) == 0 {
+	if err := p.get("/api/v1/models").into(&l); err != nil || l.Models == nil {
 		if err := p.get("/api/v0/models").into(&l); err != nil {
 			return nil, err
 		}
@@ -368,46 +413,4 @@ func vllmList(p *place) ([]Model, error) {
 		out = append(out, m)
 	}
 	return out, nil
-}
-
-func plainList(p *place) ([]Model, error) {
-	l, err := p.models()
-	if err != nil {
-		return nil, err
-	}
-	var out []Model
-	for _, d := range l.Data {
-		m := chatModel(d.ID, d.MaxModelLen)
-		if strings.Contains(strings.ToLower(d.ID), "embed") { // nothing else tells
-			m.embedding()
-		}
-		out = append(out, m)
-	}
-	return out, nil
-}
-
-// identify finds out what listens at the place, configured or not, and what it
-// offers. The kind is known even where its models could not be had.
-func (p *place) identify(configured bool) (*kind, []Model, error) {
-	first := p.get("/v1/models")
-	if first.err != nil {
-		return nil, nil, first.err
-	}
-	for _, k := range kinds {
-		if k.sign(p) {
-			models, err := k.list(p)
-			return k, models, err
-		}
-	}
-	if !configured {
-		return nil, nil, errors.New("what answers there is no engine kith knows; if it serves /v1/models, add the place to endpoints")
-	}
-	if s := first.status; s == http.StatusUnauthorized || s == http.StatusForbidden {
-		return nil, nil, fmt.Errorf("it asks for a key (status %d); name it as an upstream instead", s)
-	}
-	models, err := plainList(p)
-	if err != nil {
-		return nil, nil, err
-	}
-	return &plain, models, nil
 }

@@ -25,6 +25,12 @@ const (
 	farWait  = 2 * time.Second        // a configured place elsewhere
 )
 
+// How long a look at one place may take in all.
+const (
+	nearLook = 2 * time.Second
+	farLook  = 10 * time.Second
+)
+
 // maxPage bounds what is read of one answer to a probe.
 const maxPage = 2 << 20
 
@@ -79,6 +85,9 @@ func (p *place) ask(method, path, body string) page {
 		return page{err: p.why(err)}
 	}
 	defer resp.Body.Close()
+	if e := resp.Header.Get("Content-Encoding"); e != "" && e != "identity" { // nobody asked for it: nothing is unpacked
+		return page{err: fmt.Errorf("its answer at %s is compressed, unasked", path)}
+	}
 	text, err := io.ReadAll(io.LimitReader(resp.Body, maxPage+1))
 	switch {
 	case err != nil:
@@ -89,6 +98,9 @@ func (p *place) ask(method, path, body string) page {
 	return page{status: resp.StatusCode, header: resp.Header, body: text}
 }
 
+// NothingListens is why there is no engine where nobody is at home.
+const NothingListens = "nothing listens there"
+
 // errSlow marks a place that is there and did not answer in time.
 var errSlow = errors.New("it did not answer")
 
@@ -98,7 +110,7 @@ func (p *place) why(err error) error {
 	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, os.ErrDeadlineExceeded):
 		return fmt.Errorf("%w within %v", errSlow, p.wait)
 	case errors.Is(err, syscall.ECONNREFUSED):
-		return errors.New("nothing listens there")
+		return errors.New(NothingListens)
 	default:
 		return fmt.Errorf("it cannot be asked: %w", err)
 	}
@@ -109,6 +121,8 @@ func (g page) into(v any) error {
 	switch {
 	case g.err != nil:
 		return g.err
+	case g.status == http.StatusUnauthorized, g.status == http.StatusForbidden:
+		return errLocked
 	case g.status == http.StatusServiceUnavailable:
 		return errors.New("it is not ready yet (status 503), perhaps still loading its model")
 	case g.status != http.StatusOK:
@@ -121,16 +135,16 @@ func (g page) into(v any) error {
 }
 
 // recall is what find said of a model, asked once while key stays the same and
-// find was sure.
-func (p *place) recall(key string, find func() (Model, bool)) Model {
+// find succeeded.
+func (p *place) recall(key string, find func() (Model, error)) (Model, error) {
 	if m, ok := p.known[key]; ok {
-		return m
+		return m, nil
 	}
-	m, sure := find()
-	if sure {
+	m, err := find()
+	if err == nil {
 		p.known[key] = m
 	}
-	return m
+	return m, err
 }
 
 // loopback reports whether the address is on this machine by its own words.

@@ -1,6 +1,6 @@
-// Package enginetest is an engine double: an http.Handler that speaks as
-// llama.cpp's server, Ollama, LM Studio, vLLM or a plain server do, and fails
-// on demand in every way an engine can. Tests, the benchmark and `kith
+// Package enginetest is an engine double: an http.Handler that speaks as one of
+// the engines that kith knows does, or a plain server, or a service elsewhere,
+// and fails on demand in every way an engine can. Tests, the benchmark and `kith
 // rehearse` use it, over a real loopback port or, in a synctest bubble,
 // through a Transport without sockets.
 package enginetest
@@ -20,12 +20,23 @@ type Kind string
 
 // The kinds, by the words the engine package has for them.
 const (
-	LlamaCpp Kind = "llama.cpp"
-	Ollama   Kind = "ollama"
-	LMStudio Kind = "lmstudio"
-	VLLM     Kind = "vllm"
-	Plain    Kind = "openai"
+	LlamaCpp  Kind = "llama.cpp"
+	Ollama    Kind = "ollama"
+	LMStudio  Kind = "lmstudio"
+	VLLM      Kind = "vllm"
+	SGLang    Kind = "sglang"
+	Docker    Kind = "dmr"
+	LocalAI   Kind = "localai"
+	LlamaSwap Kind = "llama-swap"
+	KoboldCpp Kind = "koboldcpp"
+	TabbyAPI  Kind = "tabbyapi"
+	MLX       Kind = "mlx"
+	Jan       Kind = "jan"
+	Plain     Kind = "openai"
 )
+
+// Kinds are those that can be told apart by what they answer.
+var Kinds = []Kind{LlamaCpp, Ollama, LMStudio, VLLM, SGLang, Docker, LocalAI, LlamaSwap, KoboldCpp, TabbyAPI, MLX, Jan}
 
 // Model is one model the double offers.
 type Model struct {
@@ -48,6 +59,8 @@ type Options struct {
 	// MaxUpload is the largest clip that a Speech double takes, in bytes; beyond it
 	// answers 413. 0: any.
 	MaxUpload int64
+	// Key, if not empty, is asked for as a bearer token, or in x-api-key.
+	Key string
 	// Behaviour is how it answers until Set or Script say otherwise.
 	Behaviour Behaviour
 }
@@ -124,6 +137,7 @@ type Engine struct {
 	models []Model
 	slots  int
 	limit  int
+	key    string
 	mux    *http.ServeMux
 
 	maxUpload int64
@@ -141,7 +155,7 @@ type Engine struct {
 // New makes a double of the kind; it serves once it is started or asked
 // through its Transport.
 func New(kind Kind, o Options) *Engine {
-	e := &Engine{kind: kind, models: o.Models, slots: max(o.Slots, 1), limit: o.Limit, maxUpload: o.MaxUpload}
+	e := &Engine{kind: kind, models: o.Models, slots: max(o.Slots, 1), limit: o.Limit, key: o.Key, maxUpload: o.MaxUpload}
 	if e.models == nil {
 		e.models = []Model{{ID: "test-model"}}
 	}

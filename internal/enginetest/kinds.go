@@ -4,6 +4,7 @@ import (
 	"net/http"
 	"slices"
 	"strconv"
+	"strings"
 
 	"github.com/go-json-experiment/json"
 )
@@ -13,8 +14,16 @@ type object = map[string]any
 
 // ServeHTTP satisfies http.Handler.
 func (e *Engine) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	if e.kind == LlamaCpp {
+	switch e.kind {
+	case LlamaCpp:
 		w.Header().Set("Server", "llama.cpp")
+	case MLX:
+		w.Header().Set("Server", "BaseHTTP/0.6 Python/3.12.4")
+	}
+	open := r.URL.Path == "/openapi.json" || r.URL.Path == "/health"
+	if e.key != "" && !open && r.Header.Get("Authorization") != "Bearer "+e.key && r.Header.Get("X-Api-Key") != e.key {
+		e.refuse(w, http.StatusUnauthorized, "a key is wanted, and it is not "+r.Header.Get("Authorization")+r.Header.Get("X-Api-Key"))
+		return
 	}
 	e.mux.ServeHTTP(w, r)
 }
@@ -25,24 +34,27 @@ func (e *Engine) routes() *http.ServeMux {
 	tell := func(pattern string, what func() any) {
 		mux.HandleFunc(pattern, func(w http.ResponseWriter, _ *http.Request) { say(w, http.StatusOK, what()) })
 	}
+	under := ""
+	if e.kind == Docker {
+		under = "/engines"
+	}
 	if e.kind == Speech {
 		mux.HandleFunc("POST /v1/audio/transcriptions", e.inference((*run).transcribe))
 	} else {
-		mux.HandleFunc("POST /v1/chat/completions", e.inference((*run).chat))
-		mux.HandleFunc("POST /v1/embeddings", e.inference((*run).embeddings))
+		mux.HandleFunc("POST "+under+"/v1/chat/completions", e.inference((*run).chat))
+		mux.HandleFunc("POST "+under+"/v1/embeddings", e.inference((*run).embeddings))
 	}
-	tell("GET /v1/models", e.list)
-	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
-		if e.kind == LMStudio { // it answers so to every path it does not know
-			say(w, http.StatusOK, object{"error": "Unexpected endpoint or method. (" + r.Method + " " + r.URL.Path + ")"})
-			return
-		}
-		e.refuse(w, http.StatusNotFound, "File Not Found")
-	})
+	if e.kind == Service {
+		mux.HandleFunc("POST /v1/messages", e.inference((*run).messages))
+		mux.HandleFunc("POST /v1/responses", e.inference((*run).responses))
+	}
+	tell("GET "+under+"/v1/models", e.list)
+	mux.HandleFunc("/", e.unknown)
 	switch e.kind {
 	case LlamaCpp:
 		tell("GET /health", func() any { return object{"status": "ok"} })
 		tell("GET /props", e.props)
+		tell("GET /slots", e.slotList)
 	case Ollama:
 		mux.HandleFunc("GET /{$}", func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("Ollama is running")) })
 		tell("GET /api/version", func() any { return object{"version": "0.32.9"} })
@@ -55,6 +67,11 @@ func (e *Engine) routes() *http.ServeMux {
 		tell("GET /version", func() any { return object{"version": "0.15.1"} })
 		mux.HandleFunc("GET /health", func(http.ResponseWriter, *http.Request) {})
 		tell("GET /openapi.json", e.openAPI)
+		mux.HandleFunc("GET /metrics", func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write(e.metrics()) })
+	default:
+		for path, what := range e.pages() {
+			tell("GET "+path, what)
+		}
 	}
 	return mux
 }
@@ -76,8 +93,20 @@ func (e *Engine) list() any {
 			d["meta"] = object{"n_ctx": m.ContextLength, "n_ctx_train": 2 * m.ContextLength, "n_vocab": 32000}
 		case Ollama:
 			d["owned_by"] = "library"
-		case VLLM:
-			d["owned_by"], d["root"], d["max_model_len"] = "vllm", m.ID, m.ContextLength
+		case VLLM, SGLang:
+			d["owned_by"], d["root"], d["max_model_len"] = string(e.kind), m.ID, m.ContextLength
+		case Docker:
+			d["owned_by"], d["dmr"] = "docker", object{"context_window": m.ContextLength}
+		case LocalAI, MLX:
+			delete(d, "owned_by")
+		case LlamaSwap:
+			d["owned_by"], d["meta"] = "llama-swap", object{"llamaswap": object{"type": "model"}}
+		case KoboldCpp:
+			d["owned_by"] = "koboldcpp"
+		case TabbyAPI:
+			d["owned_by"] = "tabbyAPI"
+		case Jan:
+			d["owned_by"] = "user"
 		}
 		data = append(data, d)
 	}
@@ -164,7 +193,7 @@ func (e *Engine) openAPI() any {
 // check is the status and text of a refusal that the kind itself would give;
 // 0: it would run the call.
 func (e *Engine) check(c Call) (int, string) {
-	embeds := c.Path == "/v1/embeddings"
+	embeds := strings.HasSuffix(c.Path, "/v1/embeddings")
 	i := slices.IndexFunc(e.models, func(m Model) bool { return m.ID == c.Model })
 	switch {
 	case e.kind == LlamaCpp && embeds && !e.any(func(m Model) bool { return m.Embeddings }):

@@ -61,28 +61,23 @@ func (c Concern) offersOf(m *Machine) {
 
 // group adds those who joined or left, and who ask for what their machines
 // offer, or what machines do that are now kept out or no longer; and all who are
-// in it where it is no longer, or only now, more than one.
+// in it where it is no longer, or only now, more than one. A machine that came or
+// went as well has a change of its own: those of after are enough.
 func (c Concern) group(before, after *Snapshot, id GroupID) {
 	was, is := before.circle(id), after.circle(id)
-	alone := min(len(was.ids), len(is.ids)) < 2
-	for member, joined := range difference(was.ids, is.ids) {
+	for member := range difference(was.ids, is.ids) {
 		c.members[member] = struct{}{}
-		s := before
-		if joined {
-			s = after
-		}
-		_, p := s.find(member)
+		_, p := after.find(member)
 		for _, m := range p.machines {
 			c.offersOf(m)
 		}
 	}
-	if alone {
+	if min(len(was.ids), len(is.ids)) < 2 {
 		for _, member := range slices.Concat(was.ids, is.ids) {
 			c.members[member] = struct{}{}
 		}
 	}
 	for machine := range difference(was.keptOut, is.keptOut) {
-		c.offersOf(before.Machine(machine))
 		c.offersOf(after.Machine(machine))
 	}
 }
@@ -92,5 +87,5 @@ func (s *Snapshot) circle(id GroupID) *circle {
 	if c, ok := s.groups.Get(id); ok {
 		return c
 	}
-	return &circle{Group: &Group{ID: id}}
+	return new(circle)
 }

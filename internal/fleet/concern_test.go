@@ -112,6 +112,8 @@ func TestConcernIsSmall(t *testing.T) {
 	named.Name = "other"
 	kept := *start.Machine("box")
 	kept.KeptOut = true
+	given := *start.Machine("box")
+	given.Owner = "cid"
 	for _, c := range []struct {
 		name   string
 		after  *Snapshot
@@ -126,6 +128,8 @@ func TestConcernIsSmall(t *testing.T) {
 		{"the last but one leaves", start.WithGroup(&Group{ID: "g", Members: members[1:2]}), Change{Kind: GroupChanged, ID: "g"}, "bob:m bob:x cid:m cid:x eve:m fay:m "},
 		{"a name", start.WithMachine(&named), Change{Kind: MachineChanged, ID: "box"}, ""},
 		{"a machine kept out", start.WithMachine(&kept), Change{Kind: MachineChanged, ID: "box"}, "bob:m cid:m eve:m fay:m "},
+		{"one kept out of the group", start.WithGroup(&Group{ID: "g", Members: members, KeptOut: []MachineID{"box"}}), Change{Kind: GroupChanged, ID: "g"}, "bob:m cid:m eve:m fay:m "},
+		{"a machine of another owner", start.WithMachine(&given), Change{Kind: MachineChanged, ID: "box"}, "bob:m cid:m eve:m fay:m "},
 		{"a machine revoked", start.WithoutMachine("box"), Change{Kind: MachineChanged, ID: "box"}, "bob:m cid:m eve:m fay:m "},
 		{"what this hub does not know", start, Change{Kind: "weather"}, "bob:m bob:x cid:m cid:x eve:m eve:x fay:m fay:x "},
 	} {
@@ -140,6 +144,10 @@ func TestConcernIsSmall(t *testing.T) {
 		if got != c.want || whom.Anybody() != (c.want != "") {
 			t.Errorf("%s concerns %q, want %q", c.name, got, c.want)
 		}
+	}
+	whom := Concerned(start.WithGroup(&Group{ID: "g", Members: members[:2]}), start, []Change{{Kind: GroupChanged, ID: "g"}})
+	if !whom.With(&Ask{Caller: "fay", Model: "m"}) || whom.With(&Ask{Caller: "fay", Model: "x"}) {
+		t.Error("one joins with a machine: not those who ask for what it offers")
 	}
 	if !Concerned(start, start, nil).With(&Ask{}) {
 		t.Error("no word on what changed concerns nobody")

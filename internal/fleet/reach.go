@@ -271,7 +271,7 @@ func (w *walk) sharer(n int) bool { return len(w.sharesOf(n)) > 0 }
 // common is a group that caller and owner have in common and that the machine
 // is not kept out of, or nil.
 func (w *walk) common(owner *person, m *Machine) *Group {
-	if m.KeptOut || w.narrow != Everything {
+	if w.narrow != Everything {
 		return nil
 	}
 	mine, theirs := w.me.groups, owner.groups

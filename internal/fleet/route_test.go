@@ -371,6 +371,10 @@ func TestOrderOfAttempts(t *testing.T) {
 			{id: "b", owner: "me", slots: 10, inFlight: 4, offers: offer(0, 0, 2)}, // 6 of 10
 			{id: "c", owner: "me", slots: 4, inFlight: 1, offers: offer(2, 0, 3)},  // 3 of 4, 2 of 2
 		}, "c b a"},
+		{"nor of the model's where the machine's are scarcer", []wMachine{
+			{id: "a", owner: "me", slots: 4, inFlight: 2, offers: offer(4, 1, 1)},  // 2 of 4, 3 of 4
+			{id: "b", owner: "me", slots: 10, inFlight: 4, offers: offer(0, 0, 2)}, // 6 of 10
+		}, "b a"},
 		{"then time to first token, not measured first", []wMachine{
 			{id: "a", owner: "me", slots: 1, offers: offer(0, 0, 30)},
 			{id: "b", owner: "me", slots: 4, offers: offer(0, 0, 20)},

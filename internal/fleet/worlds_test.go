@@ -479,11 +479,12 @@ func TestSpotKnowsItsMachinesOnly(t *testing.T) {
 	}
 }
 
-// With a model, a walk shows of a group only the members who offer it.
+// With a model, a walk shows of every group only the members who offer it.
 func TestAWalkLooksOnlyAtWhoOffers(t *testing.T) {
-	s := NewSnapshot().WithGroup(&Group{ID: "g", Members: []MemberID{"me", "has", "lacks"}})
+	s := NewSnapshot().WithGroup(&Group{ID: "g", Members: []MemberID{"me", "has", "lacks"}}).WithGroup(&Group{ID: "h", Members: []MemberID{"me", "other"}})
 	s = s.WithMachine(&Machine{ID: "a", Owner: "has", Offers: offering("x")}).WithMachine(&Machine{ID: "b", Owner: "lacks", Offers: offering("y")})
-	for model, want := range map[ModelID]string{"": "ab", "x": "a", "y": "b", "z": ""} {
+	s = s.WithMachine(&Machine{ID: "c", Owner: "other", Offers: offering("x")})
+	for model, want := range map[ModelID]string{"": "abc", "x": "ac", "y": "b", "z": ""} {
 		seen := ""
 		w := newWalk(s, "me", Everything)
 		w.all(model, func(m *Machine, _ Standing) bool {

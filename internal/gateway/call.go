@@ -34,6 +34,9 @@ type Call struct {
 	// Body is the request's bytes as received; never logged, never changed.
 	Body        []byte
 	ContentType string
+	// Header holds the messages dialect's own headers, for a service elsewhere
+	// that speaks it; nil on the hosted surface and in other dialects.
+	Header http.Header
 	// Form is the request of a transcription, which has no Body.
 	Form    *dialect.Transcription
 	Arrived time.Time

@@ -175,6 +175,9 @@ func (x *exchange) read(call *Call) (head dialect.Head, err error) {
 		return head, err
 	}
 	switch {
+	case call.Endpoint == fleet.Messages && x.g.on == local: // only who speaks it serves it there
+		call.Header = ownHeaders(x.r.Header)
+		return dialect.Peek(call.Body)
 	case call.Endpoint == fleet.Messages:
 		head, call.chat, err = x.translate(call.Body)
 	case call.Endpoint == fleet.Responses && x.g.on == hosted:

@@ -25,6 +25,17 @@ func checkVersion(h http.Header) error {
 	return fault.New(fault.InvalidRequest, "send the header anthropic-version with a date, as in 2023-06-01").WithParam("anthropic-version")
 }
 
+// ownHeaders are the headers of the messages dialect.
+func ownHeaders(h http.Header) http.Header {
+	own := http.Header{}
+	for _, name := range []string{dialect.VersionHeader, "Anthropic-Beta"} {
+		if values := h[name]; values != nil {
+			own[name] = values
+		}
+	}
+	return own
+}
+
 // translate is the body of a messages call as that of a chat call.
 func (x *exchange) translate(body []byte) (dialect.Head, []byte, error) {
 	head, chat, err := dialect.MessagesToChat(body)

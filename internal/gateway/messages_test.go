@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/go-json-experiment/json"
+	"github.com/google/go-cmp/cmp"
 
 	"github.com/kith/kith/internal/dialect"
 	"github.com/kith/kith/internal/fault"
@@ -102,11 +103,28 @@ func TestMessagesRefusals(t *testing.T) {
 			}
 		})
 	}
-	t.Run("not on the local surface", func(t *testing.T) {
-		r := ask("POST", "http://localhost:8701/v1/messages", messagesRequest, "Anthropic-Version", "2023-06-01")
-		w, _ := do(New(localConfig(answers(chatReply))), r)
-		checkEnvelope(t, w.Result().Header, w.Body.String(), "not_found_error", fault.RouteNotFound)
-	})
+}
+
+// On the local surface nothing is translated: the backend gets the bytes and the
+// dialect's own headers, and what it answers passes as it is.
+func TestMessagesOnTheLocalSurface(t *testing.T) {
+	var got *Call
+	backend := &backend{do: func(_ context.Context, call *Call) (*Answer, error) {
+		got = call
+		a := answer(io.NopCloser(strings.NewReader(`{"type":"message",  "usage":{"input_tokens":2,"output_tokens":3}}`)))
+		a.Endpoint = fleet.Messages
+		return a, nil
+	}}
+	w, _ := do(New(localConfig(backend)), ask("POST", "http://localhost:8701/v1/messages", messagesRequest, "Anthropic-Version", "2023-06-01", "Anthropic-Beta", "b", "X-Api-Key", "k"))
+	if w.Code != 200 || w.Body.String() != `{"type":"message",  "usage":{"input_tokens":2,"output_tokens":3}}` {
+		t.Errorf("%d %s", w.Code, w.Body)
+	}
+	want := http.Header{"Anthropic-Version": {"2023-06-01"}, "Anthropic-Beta": {"b"}}
+	if diff := cmp.Diff(want, got.Header); diff != "" || string(got.Body) != messagesRequest {
+		t.Errorf("%s\n%s", diff, got.Body)
+	}
+	w, _ = do(New(localConfig(backend)), ask("POST", "http://localhost:8701/v1/messages", messagesRequest))
+	checkEnvelope(t, w.Result().Header, w.Body.String(), "invalid_request_error", fault.InvalidRequest)
 }
 
 // Every fault has the dialect's word for its status.

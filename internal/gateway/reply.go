@@ -12,6 +12,7 @@ import (
 
 	"github.com/kith/kith/internal/dialect"
 	"github.com/kith/kith/internal/fault"
+	"github.com/kith/kith/internal/fleet"
 )
 
 const (
@@ -141,8 +142,11 @@ func (x *exchange) tell(f *fault.Fault) {
 
 // lastFrames are what tells the fault in a stream that has begun.
 func (x *exchange) lastFrames(f *fault.Fault) []byte {
-	if x.response != nil {
+	switch {
+	case x.response != nil:
 		return x.response.Fail(f, x.id)
+	case x.call.Endpoint == fleet.Responses: // an upstream's own, which nobody here follows
+		return dialect.AppendResponsesFault(nil, f, x.id)
 	}
 	return dialect.AppendFaultFrame(nil, x.shape, f, x.id)
 }

@@ -49,8 +49,8 @@ var routes = []route{
 	{path: "/v1/responses/", methods: "GET, DELETE", on: hosted, segment: true, serve: (*exchange).oneResponse},
 	{path: "/v1/responses/", tail: "/input_items", methods: "GET", on: hosted, segment: true, serve: (*exchange).inputItems},
 	{path: "/v1/audio/transcriptions", methods: "POST", on: both, endpoint: fleet.Transcriptions},
-	{path: "/v1/messages", methods: "POST", on: hosted, messages: true, endpoint: fleet.Messages},
-	{path: "/v1/messages/count_tokens", methods: "POST", on: hosted, messages: true, serve: (*exchange).countTokens},
+	{path: "/v1/messages", methods: "POST", on: both, messages: true, endpoint: fleet.Messages},
+	{path: "/v1/messages/count_tokens", methods: "POST", on: both, messages: true, serve: (*exchange).countTokens},
 	{path: "/v1/completions", methods: "POST", on: both, serve: (*exchange).notImplemented},
 }
 

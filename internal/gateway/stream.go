@@ -85,6 +85,7 @@ func (s *stream) waiting(ahead int, left time.Duration) {
 func (s *stream) took(answer *Answer) {
 	s.check.Trusted = answer.FromHub
 	s.check.Speech = s.x.call.Form != nil
+	s.check.Native = dialect.Native(answer.Endpoint)
 	if s.x.call.translated(answer) {
 		s.check.Events = s.x.events()
 	}

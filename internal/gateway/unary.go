@@ -47,6 +47,8 @@ func (x *exchange) unary() error {
 	switch {
 	case x.call.Form != nil:
 		body, contentType, x.usage, err = x.call.Form.Answer(body)
+	case dialect.Native(answer.Endpoint):
+		x.usage, err = dialect.CheckNative(body)
 	case !x.call.translated(answer):
 		x.usage, err = dialect.CheckUnary(body)
 	case x.response != nil:

@@ -1,6 +1,8 @@
 package hub
 
 import (
+	"fmt"
+	"slices"
 	"testing"
 	"time"
 
@@ -198,8 +200,99 @@ func TestRoomDecidesAnew(t *testing.T) {
 		t.Fatalf("looked at for nothing: %+v", g)
 	}
 	r.recheck(concerns(fleet.SharesChanged, "bob"))
-	if g := got(w); g.refusal == nil || g.refusal.Code != fault.NotInCircle || r.waiting.Load() != 0 {
+	g := got(w)
+	if g.refusal == nil || g.refusal.Code != fault.NotInCircle || r.waiting.Load() != 0 {
 		t.Errorf("%+v", g)
+	}
+	if j := g.judged; j.Verdict != fleet.Refuse || j.Row != 6 {
+		t.Errorf("told as decided: %s, row %d", j.Verdict, j.Row)
+	}
+}
+
+// What came free between a call's look and its joining is its own at once.
+func TestRoomJoiningWhereOneIsFree(t *testing.T) {
+	r := newRoom(t, 1)
+	first, second := r.wait("bob", 0), r.wait("bob", 1)
+	if got(first).held == nil || got(second) != (grant{}) || r.inFlight() != 1 {
+		t.Errorf("%d slots given out", r.inFlight())
+	}
+}
+
+// The slot of a machine that is no longer is nobody's.
+func TestRoomAfterAMachineIsRevoked(t *testing.T) {
+	r := newRoom(t, 1)
+	h := r.newcomer("ann")
+	w := r.wait("bob", 0)
+	r.snapshot = r.snapshot.WithoutMachine("box")
+	r.release(h, true)
+	if got(w) != (grant{}) {
+		t.Error("a slot of no machine was given out")
+	}
+}
+
+// What is owed to others when a call begins to wait is not given to it; from the
+// next event on it is a waiter like any.
+func TestRoomJoiningWhereAllIsOwed(t *testing.T) {
+	r := newRoom(t, 1)
+	ask := asks("bob")
+	ask.Owed = func(fleet.MachineID, fleet.ModelID) (ofMachine, ofModel int) { return 1, 1 }
+	w := r.join(ask, noon)
+	if got(w) != (grant{}) {
+		t.Fatal("was sent back to the machine that had just refused it")
+	}
+	r.recheck(everybody)
+	g := got(w)
+	if g.held == nil {
+		t.Fatal("waits on")
+	}
+	if j := g.judged; j.Verdict != fleet.Try || j.Row != 3 {
+		t.Errorf("told as decided: %s, row %d", j.Verdict, j.Row)
+	}
+}
+
+// A call that begins to wait while reach cannot be confirmed is served when it can.
+func TestRoomJoiningUnconfirmed(t *testing.T) {
+	r := newRoom(t, 1)
+	r.minute = noon // so that no tick below is the first of its minute
+	r.unconfirmed = true
+	w := r.wait("bob", 0)
+	r.unconfirmed = false
+	if got(w) != (grant{}) {
+		t.Fatal("reach was not confirmed")
+	}
+	if r.tick(noon); got(w).held == nil {
+		t.Error("waits on")
+	}
+}
+
+// However many machines come into reach at once, and although the share to some
+// is used up by the first calls, every slot finds its waiter.
+func TestRoomGivesAllThatCameIntoReach(t *testing.T) {
+	offers := []fleet.Offer{{ID: "m", Families: fleet.Families(fleet.Chat)}}
+	r := newRoom(t, 1)
+	add := func(id fleet.MachineID, owner fleet.MemberID) *fleet.Machine {
+		m := &fleet.Machine{ID: id, Owner: owner, Online: true, Slots: 1, Offers: slices.Clone(offers)}
+		r.snapshot = r.snapshot.WithMachine(m)
+		return m
+	}
+	add("bob's", "bob").Reserve("m") // what all wait for
+	for i := range 2 {
+		add(fleet.MachineID(fmt.Sprint("ann's", i)), "ann")
+		add(fleet.MachineID(fmt.Sprint("dan's", i)), "dan")
+	}
+	r.snapshot = r.snapshot.WithShares("bob", nil)
+	var all []*waiter
+	for i := range 5 {
+		all = append(all, r.wait("bob", time.Duration(i)))
+	}
+	r.snapshot = r.snapshot.
+		WithShares("bob", []*fleet.Share{{ID: "s", Owner: "ann", Member: "bob", Concurrent: 2}}).
+		WithGroup(&fleet.Group{ID: "g", Members: []fleet.MemberID{"bob", "dan"}})
+	r.recheck(everybody)
+	for i, w := range all {
+		if served := got(w).held != nil; served != (i < 4) {
+			t.Errorf("waiter %d was served: %t", i, served)
+		}
 	}
 }
 

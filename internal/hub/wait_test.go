@@ -28,6 +28,9 @@ func TestRoomOwnerGoesFirst(t *testing.T) {
 		if h = got(w).held; h == nil {
 			t.Fatalf("waiter %d was passed over", i)
 		}
+		if n := r.ahead(w); n != 0 {
+			t.Errorf("waiter %d was served and has %d ahead", i, n)
+		}
 	}
 }
 
@@ -94,11 +97,11 @@ func TestRoomTicks(t *testing.T) {
 	r := newRoom(t, 1)
 	now := noon
 	next := func(d time.Duration) { now = now.Add(d); r.tick(now) }
-	next(0)
 	box := *r.snapshot.Machine("box")
 
 	h := r.newcomer("ann")
 	w := r.wait("bob", 0)
+	next(0)
 	r.unconfirmed = true
 	r.release(h, true)
 	next(time.Second)

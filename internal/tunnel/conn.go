@@ -13,6 +13,10 @@ const (
 	// mostUnsent bounds the bytes that wait for a connection's writer; past it
 	// whoever writes waits too.
 	mostUnsent = 64 << 10
+	// bulk is a write that waits until it is sent: the streams of a tunnel take
+	// turns by the frame, and what one hands over in advance the others wait for
+	// (fault 33).
+	bulk = 16 << 10
 	// keepUnsent is how large a buffer may be to be kept while nothing is sent.
 	keepUnsent = 4 << 10
 	// writeWithin is how long a write may make no progress. A peer that sends but
@@ -39,7 +43,9 @@ type conn struct {
 	mu     sync.Mutex
 	err    error      // the first reason
 	unsent []byte     // waits for the writer
-	moved  *sync.Cond // unsent was filled or taken, or the connection ended
+	taken  int64      // bytes that were ever in unsent
+	sent   int64      // of these
+	moved  *sync.Cond // unsent was filled, taken or sent, or the connection ended
 	over   bool       // Close was called
 }
 
@@ -58,8 +64,8 @@ func (c *conn) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// Write hands p to the writer. It waits while much is unsent, and fails once
-// the connection has ended.
+// Write hands p to the writer. It waits while much is unsent and, with much,
+// until it is sent; it fails once the connection has ended.
 func (c *conn) Write(p []byte) (int, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -70,7 +76,16 @@ func (c *conn) Write(p []byte) (int, error) {
 		return 0, c.err
 	}
 	c.unsent = append(c.unsent, p...)
+	c.taken += int64(len(p))
 	c.moved.Broadcast()
+	if len(p) < bulk {
+		return len(p), nil
+	}
+	for mine := c.taken; c.sent < mine; c.moved.Wait() {
+		if c.over {
+			return 0, c.err
+		}
+	}
 	return len(p), nil
 }
 
@@ -98,6 +113,10 @@ func (c *conn) send() {
 			c.Close()
 			return
 		}
+		c.mu.Lock()
+		c.sent += int64(len(batch))
+		c.moved.Broadcast()
+		c.mu.Unlock()
 	}
 }
 

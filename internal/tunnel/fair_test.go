@@ -28,8 +28,9 @@ type uplink struct {
 }
 
 const (
-	uplinkRate = 5 << 20 // bytes a second
-	uplinkLag  = 10 * time.Millisecond
+	uplinkRate  = 5 << 20 // bytes a second
+	uplinkLag   = 10 * time.Millisecond
+	uplinkPiece = 2 << 10 // bytes arrive together
 )
 
 type parcel struct {
@@ -63,13 +64,15 @@ func (l *uplink) pause(d time.Duration) {
 }
 
 func (l *uplink) Write(p []byte) (int, error) {
-	l.pause(time.Duration(len(p)) * time.Second / uplinkRate)
-	select {
-	case l.way <- parcel{time.Now().Add(uplinkLag), bytes.Clone(p)}:
-		return len(p), nil
-	case <-l.closed:
-		return 0, net.ErrClosed
+	for piece := range slices.Chunk(p, uplinkPiece) {
+		l.pause(time.Duration(len(piece)) * time.Second / uplinkRate)
+		select {
+		case l.way <- parcel{time.Now().Add(uplinkLag), bytes.Clone(piece)}:
+		case <-l.closed:
+			return 0, net.ErrClosed
+		}
 	}
+	return len(p), nil
 }
 
 func (l *uplink) SetWriteDeadline(time.Time) error { return nil }

@@ -1,0 +1,66 @@
+package enginetest
+
+import (
+	"io"
+	"strings"
+)
+
+// Service is the kind of a service elsewhere: beside chat and embeddings it
+// speaks the responses and the messages dialect, each answer as written here.
+const Service Kind = "service"
+
+// The whole answers of a Service, and its streams, an event each.
+const (
+	Message = `{"type":"message", "id":"msg_1","role":"assistant","model":"theirs","content":[{"type":"text","text":"Hello"}],` +
+		`"stop_reason":"end_turn","stop_sequence":null,"usage":{"input_tokens":7,"cache_read_input_tokens":4,"output_tokens":3}}`
+	Response = `{"id":"resp_1", "object":"response","status":"completed","error":null,"model":"theirs",` +
+		`"output":[{"type":"message","id":"msg_1","role":"assistant","status":"completed","content":[{"type":"output_text","text":"Hello","annotations":[]}]}],` +
+		`"usage":{"input_tokens":11,"output_tokens":3,"total_tokens":14}}`
+)
+
+// MessageStream are the events of a streamed message.
+var MessageStream = []string{
+	"event: message_start\ndata: {\"type\":\"message_start\",\"message\":{\"id\":\"msg_1\",\"type\":\"message\",\"role\":\"assistant\",\"content\":[],\"model\":\"theirs\",\"usage\":{\"input_tokens\":7,\"cache_read_input_tokens\":4,\"output_tokens\":1}}}\n\n",
+	"event: content_block_start\ndata: {\"type\":\"content_block_start\",\"index\":0,\"content_block\":{\"type\":\"text\",\"text\":\"\"}}\n\n",
+	"event: ping\ndata: {\"type\": \"ping\"}\n\n",
+	"event: content_block_delta\ndata: {\"type\":\"content_block_delta\",\"index\":0,\"delta\":{\"type\":\"text_delta\",\"text\":\"Hello\"}}\n\n",
+	"event: content_block_stop\ndata: {\"type\":\"content_block_stop\",\"index\":0}\n\n",
+	"event: message_delta\ndata: {\"type\":\"message_delta\",\"delta\":{\"stop_reason\":\"end_turn\",\"stop_sequence\":null},\"usage\":{\"output_tokens\":3}}\n\n",
+	"event: message_stop\ndata: {\"type\":\"message_stop\"}\n\n",
+}
+
+// ResponseStream are the events of a streamed response.
+var ResponseStream = []string{
+	"event: response.created\ndata: {\"type\":\"response.created\",\"sequence_number\":0,\"response\":{\"id\":\"resp_1\",\"object\":\"response\",\"status\":\"in_progress\",\"output\":[],\"usage\":null}}\n\n",
+	"event: response.output_text.delta\ndata: {\"type\":\"response.output_text.delta\",\"sequence_number\":1,\"item_id\":\"msg_1\",\"output_index\":0,\"content_index\":0,\"delta\":\"Hello\"}\n\n",
+	"event: response.completed\ndata: {\"type\":\"response.completed\",\"sequence_number\":2,\"response\":" + Response + "}\n\n",
+}
+
+func (r *run) messages() error { return r.native(Message, MessageStream) }
+
+func (r *run) responses() error { return r.native(Response, ResponseStream) }
+
+// native answers with what is written down, unless the Behaviour has its own.
+func (r *run) native(whole string, events []string) error {
+	if r.call.Stream {
+		r.w.Header().Set("Content-Type", "text/event-stream; charset=utf-8")
+		if r.b.Raw != nil {
+			events = r.b.Raw
+		}
+		for i, event := range events {
+			if r.b.Fault == Cut && i == r.b.After {
+				return errFault
+			}
+			if err := r.flush([]byte(event)); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	r.w.Header().Set("Content-Type", "application/json")
+	if r.b.Answer != "" {
+		whole = r.b.Answer
+	}
+	_, err := io.Copy(r.w, strings.NewReader(whole))
+	return err
+}

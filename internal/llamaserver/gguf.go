@@ -1,0 +1,256 @@
+package llamaserver
+
+import (
+	"bufio"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"os"
+	"path/filepath"
+	"strings"
+)
+
+// What a header may hold: it comes from a file that somebody else made.
+const (
+	maxHeaderBytes = 256 << 20
+	maxHeaderKeys  = 1 << 16
+	maxText        = 4 << 20 // bytes of one string that is kept or skipped
+	maxArray       = 1 << 24
+)
+
+// The types of a GGUF value.
+const (
+	ggufUint8 = iota
+	ggufInt8
+	ggufUint16
+	ggufInt16
+	ggufUint32
+	ggufInt32
+	ggufFloat32
+	ggufBool
+	ggufString
+	ggufArray
+	ggufUint64
+	ggufInt64
+	ggufFloat64
+)
+
+// widths are the bytes of the types that have a fixed number.
+var widths = map[uint32]int{
+	ggufUint8: 1, ggufInt8: 1, ggufUint16: 2, ggufInt16: 2, ggufUint32: 4, ggufInt32: 4,
+	ggufFloat32: 4, ggufBool: 1, ggufUint64: 8, ggufInt64: 8, ggufFloat64: 8,
+}
+
+// header is what a GGUF file says of its model: its whole numbers (of a list
+// the largest) and its texts, by key.
+type header struct {
+	numbers map[string]uint64
+	texts   map[string]string
+}
+
+// readHeader reads the header of the file at path.
+func readHeader(path string) (*header, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	h, err := parseHeader(io.LimitReader(f, maxHeaderBytes))
+	if err != nil {
+		return nil, fmt.Errorf("it is not GGUF, or not whole: %w", err)
+	}
+	return h, nil
+}
+
+func parseHeader(src io.Reader) (*header, error) {
+	r := &ggufReader{src: bufio.NewReaderSize(src, 64<<10)}
+	if magic := r.bytes(4); string(magic) != "GGUF" {
+		return nil, errors.New("it does not begin with GGUF")
+	}
+	if version := r.uint(4); version < 2 || version > 3 {
+		return nil, fmt.Errorf("version %d of the format is not known here", version)
+	}
+	r.uint(8) // how many tensors
+	keys := r.uint(8)
+	if keys > maxHeaderKeys {
+		return nil, errors.New("it has too many keys")
+	}
+	h := &header{numbers: map[string]uint64{}, texts: map[string]string{}}
+	for range keys {
+		key := r.text()
+		r.value(h, key, uint32(r.uint(4)), true)
+		if r.err != nil {
+			return nil, r.err
+		}
+	}
+	return h, nil
+}
+
+// ggufReader reads on until its first error.
+type ggufReader struct {
+	src *bufio.Reader
+	err error
+	buf [8]byte
+}
+
+func (r *ggufReader) bytes(n int) []byte {
+	b := r.buf[:min(n, len(r.buf))]
+	if r.err == nil {
+		_, r.err = io.ReadFull(r.src, b)
+	}
+	if r.err != nil {
+		clear(b)
+	}
+	return b
+}
+
+// uint is a little-endian number of that many bytes.
+func (r *ggufReader) uint(width int) uint64 {
+	clear(r.buf[:])
+	r.bytes(width)
+	return binary.LittleEndian.Uint64(r.buf[:])
+}
+
+func (r *ggufReader) text() string {
+	n := r.uint(8)
+	if n > maxText {
+		r.fail("a text is too long")
+	}
+	if r.err != nil {
+		return ""
+	}
+	text := make([]byte, n)
+	_, r.err = io.ReadFull(r.src, text)
+	return string(text)
+}
+
+func (r *ggufReader) skip(n uint64) {
+	if r.err == nil {
+		_, r.err = io.CopyN(io.Discard, r.src, int64(n))
+	}
+}
+
+func (r *ggufReader) fail(why string) {
+	if r.err == nil {
+		r.err = errors.New(why)
+	}
+}
+
+// value reads the key's value into h; a list's numbers count by their largest.
+func (r *ggufReader) value(h *header, key string, kind uint32, lists bool) {
+	switch width, fixed := widths[kind]; {
+	case kind == ggufFloat32 || kind == ggufFloat64:
+		r.skip(uint64(width))
+	case fixed:
+		n := r.uint(width)
+		if signed := kind == ggufInt8 || kind == ggufInt16 || kind == ggufInt32 || kind == ggufInt64; signed && n>>(8*width-1) != 0 {
+			return // below zero: none of those that are asked for
+		}
+		h.numbers[key] = max(h.numbers[key], n)
+	case kind == ggufString:
+		h.texts[key] = r.text()
+	case kind == ggufArray && lists:
+		inner, n := uint32(r.uint(4)), r.uint(8)
+		if n > maxArray {
+			r.fail("a list is too long")
+			return
+		}
+		width, fixed := widths[inner]
+		switch {
+		case fixed && n > 4096: // of every token: nothing that is asked for
+			r.skip(n * uint64(width))
+		case inner == ggufString:
+			for ; n > 0 && r.err == nil; n-- {
+				size := r.uint(8)
+				if size > maxText {
+					r.fail("a text is too long")
+				}
+				r.skip(size)
+			}
+		default:
+			for ; n > 0 && r.err == nil; n-- {
+				r.value(h, key, inner, false)
+			}
+		}
+	default:
+		r.fail("a value is of a type that is not known here")
+	}
+}
+
+// facts are what has to be known of a model before it is loaded.
+type facts struct {
+	context int    // tokens it was trained on
+	size    uint64 // bytes of all its files
+	perSlot uint64 // bytes of one token of one slot's context
+	embeds  bool   // it embeds and does not chat
+	pooled  bool   // the file says how to pool
+	tools   bool   // its template writes tools
+}
+
+// inspect reads what there is to know of the model file at path.
+func inspect(path string) (*facts, error) {
+	h, err := readHeader(path)
+	if err != nil {
+		return nil, err
+	}
+	arch := h.texts["general.architecture"] + "."
+	number := func(key string) uint64 { return h.numbers[arch+key] }
+	f := &facts{context: int(min(number("context_length"), math.MaxInt32))}
+	if f.context == 0 {
+		return nil, errors.New("it does not say how long a context it takes")
+	}
+	heads := max(number("attention.head_count"), 1)
+	kvHeads := number("attention.head_count_kv")
+	if kvHeads == 0 {
+		kvHeads = heads
+	}
+	keys, values := number("attention.key_length"), number("attention.value_length")
+	if keys == 0 {
+		keys = number("embedding_length") / heads
+	}
+	if values == 0 {
+		values = keys
+	}
+	const halfFloat, sane = 2, 1 << 32
+	f.perSlot = min(number("block_count"), 4096) * min(kvHeads, 4096) * (min(keys, 1<<16) + min(values, 1<<16)) * halfFloat
+	if f.perSlot >= sane {
+		return nil, errors.New("what it says of its layers cannot be")
+	}
+	_, f.pooled = h.numbers[arch+"pooling_type"]
+	template, chats := h.texts["tokenizer.chat_template"]
+	f.embeds = f.pooled && h.numbers[arch+"pooling_type"] != 0 || !chats && strings.Contains(arch, "bert")
+	f.tools = strings.Contains(template, "tools")
+	f.size, err = sizeOf(path, h.numbers["split.count"])
+	return f, err
+}
+
+// sizeOf is the size of all parts of a model; parts is 0 for one that is whole.
+func sizeOf(path string, parts uint64) (uint64, error) {
+	if parts > 999 {
+		return 0, errors.New("it is in too many parts")
+	}
+	paths := []string{path}
+	if head, ok := strings.CutSuffix(path, fmt.Sprintf("-00001-of-%05d.gguf", parts)); ok && parts > 1 {
+		for i := uint64(2); i <= parts; i++ {
+			paths = append(paths, fmt.Sprintf("%s-%05d-of-%05d.gguf", head, i, parts))
+		}
+	}
+	total := uint64(0)
+	for _, part := range paths {
+		info, err := os.Stat(part)
+		if err != nil {
+			return 0, fmt.Errorf("its part %s is missing: %w", filepath.Base(part), err)
+		}
+		total += uint64(info.Size())
+	}
+	return total, nil
+}
+
+// needs is how many bytes the model takes once it is loaded: weights, contexts,
+// and what computing takes beside them.
+func (f *facts) needs(slots, context int) uint64 {
+	const beside = 128 << 20
+	return f.size + f.size/20 + f.perSlot*uint64(slots*context) + beside
+}

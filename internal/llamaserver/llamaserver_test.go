@@ -1,0 +1,480 @@
+//go:build unix
+
+package llamaserver
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/kith/kith/internal/enginetest"
+)
+
+// TestMain makes this program a llama-server too, for the tests to start.
+func TestMain(m *testing.M) {
+	if filepath.Base(os.Args[0]) == "llama-server" {
+		fakeServer(os.Args[1:])
+		return
+	}
+	os.Exit(m.Run())
+}
+
+// fakeServer is a llama-server of which the model file's name says how it
+// behaves.
+func fakeServer(args []string) {
+	flags := map[string]string{}
+	for i := 0; i < len(args); i++ {
+		if i+1 < len(args) && !strings.HasPrefix(args[i+1], "-") {
+			flags[args[i]] = args[i+1]
+			i++
+		} else {
+			flags[args[i]] = "yes"
+		}
+	}
+	model := flags["-m"]
+	record, err := os.OpenFile(filepath.Join(filepath.Dir(model), "starts"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	if err != nil {
+		os.Exit(3)
+	}
+	fmt.Fprintln(record, os.Getpid(), strings.Join(args, " "))
+	record.Close()
+	if strings.Contains(model, "broken") {
+		fmt.Fprintln(os.Stderr, "error: unknown model architecture")
+		os.Exit(1)
+	}
+	l, err := net.Listen("unix", flags["--host"])
+	if err != nil {
+		os.Exit(3)
+	}
+	double := enginetest.New(enginetest.LlamaCpp, enginetest.Options{Models: []enginetest.Model{{ID: flags["--alias"]}}})
+	double.Script(func(c enginetest.Call) enginetest.Behaviour {
+		switch c.Said {
+		case "die":
+			os.Exit(139)
+		case "hang":
+			return enginetest.Behaviour{Fault: enginetest.Hang}
+		}
+		return enginetest.Behaviour{}
+	})
+	interrupted := make(chan os.Signal, 1)
+	signal.Notify(interrupted, syscall.SIGTERM)
+	go func() {
+		<-interrupted
+		os.Exit(0)
+	}()
+	_ = (&http.Server{Handler: double, ReadHeaderTimeout: time.Second}).Serve(l)
+}
+
+// entry is one key of a GGUF header: a uint32, a string, or a list of uint32.
+type entry struct {
+	key   string
+	value any
+}
+
+// gguf is a file with that header and that many bytes behind it.
+func gguf(entries []entry, behind int) []byte {
+	var b bytes.Buffer
+	put := func(v any) { _ = binary.Write(&b, binary.LittleEndian, v) }
+	text := func(s string) { put(uint64(len(s))); b.WriteString(s) }
+	b.WriteString("GGUF")
+	put(uint32(3))
+	put(uint64(0))
+	put(uint64(len(entries)))
+	for _, e := range entries {
+		text(e.key)
+		switch v := e.value.(type) {
+		case uint32:
+			put(uint32(ggufUint32))
+			put(v)
+		case string:
+			put(uint32(ggufString))
+			text(v)
+		case []uint32:
+			put(uint32(ggufArray))
+			put(uint32(ggufUint32))
+			put(uint64(len(v)))
+			put(v)
+		case []string:
+			put(uint32(ggufArray))
+			put(uint32(ggufString))
+			put(uint64(len(v)))
+			for _, s := range v {
+				text(s)
+			}
+		}
+	}
+	b.Write(make([]byte, behind))
+	return b.Bytes()
+}
+
+// chats is the header of a small chat model: 2 layers, 2 heads of 64, trained on
+// 4096 tokens; a token of context takes 2*2*(64+64)*2 = 1024 bytes.
+func chats() []entry {
+	return []entry{
+		{"general.architecture", "llama"}, {"llama.context_length", uint32(4096)}, {"llama.block_count", uint32(2)},
+		{"llama.embedding_length", uint32(128)}, {"llama.attention.head_count", uint32(2)},
+		{"llama.attention.head_count_kv", []uint32{1, 2}},
+		{"tokenizer.ggml.tokens", []string{"<s>", "a", ""}},
+		{"tokenizer.chat_template", "{% if tools %}{{ tools }}{% endif %}"},
+	}
+}
+
+// rig is a pool that runs, over models in a folder of its own.
+type rig struct {
+	*Pool
+	t      *testing.T
+	dir    string
+	system string
+}
+
+// fit is the memory of a machine, in MiB.
+func (r *rig) fit(total, free int) {
+	r.t.Helper()
+	writeMemory(r.t, r.system, total, free)
+	r.mu.Lock()
+	r.read = time.Time{}
+	r.mu.Unlock()
+}
+
+func writeMemory(t *testing.T, root string, total, free int) {
+	t.Helper()
+	if err := os.MkdirAll(filepath.Join(root, "proc"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	text := fmt.Sprintf("MemTotal: %d kB\nMemFree: 1 kB\nMemAvailable: %d kB\n", total<<10, free<<10)
+	if err := os.WriteFile(filepath.Join(root, "proc/meminfo"), []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func newRig(t *testing.T, idle time.Duration, free int, names ...string) *rig {
+	t.Helper()
+	r := &rig{t: t, dir: t.TempDir(), system: t.TempDir()}
+	exe, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	program := filepath.Join(r.dir, "llama-server")
+	if err := os.Symlink(exe, program); err != nil {
+		t.Fatal(err)
+	}
+	writeMemory(t, r.system, 1000, free)
+	c := Config{Program: program, System: r.system, IdleUnload: idle, Slots: 2, Log: slog.New(slog.DiscardHandler)}
+	for _, name := range names {
+		path := filepath.Join(r.dir, name+".gguf")
+		if err := os.WriteFile(path, gguf(chats(), 1<<20), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		c.Models = append(c.Models, File{name, path})
+	}
+	r.Pool = New(c)
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		_ = r.Run(ctx)
+	}()
+	t.Cleanup(func() {
+		cancel()
+		<-ended
+		for _, line := range r.starts() {
+			pid, _ := strconv.Atoi(strings.Fields(line)[0])
+			if err := syscall.Kill(pid, 0); err == nil {
+				t.Errorf("llama-server %d outlives the pool", pid)
+			}
+		}
+	})
+	return r
+}
+
+func (r *rig) starts() []string {
+	text, err := os.ReadFile(filepath.Join(r.dir, "starts"))
+	if err != nil {
+		return nil
+	}
+	return strings.Split(strings.TrimSpace(string(text)), "\n")
+}
+
+func (r *rig) ask(ctx context.Context, model, said string) (string, error) {
+	body := fmt.Sprintf(`{"model":%q,"messages":[{"role":"user","content":%q}]}`, model, said)
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://any/v1/chat/completions", strings.NewReader(body))
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	resp, err := r.Transport(model).RoundTrip(req)
+	if err != nil {
+		return "", err
+	}
+	defer resp.Body.Close()
+	answer, err := io.ReadAll(resp.Body)
+	return string(answer), err
+}
+
+func (r *rig) says(model, said string) {
+	r.t.Helper()
+	answer, err := r.ask(r.t.Context(), model, said)
+	if err != nil || !strings.Contains(answer, said) {
+		r.t.Fatalf("%s answered %q, %v", model, answer, err)
+	}
+}
+
+// until waits for what has to come by itself.
+func (r *rig) until(what string, holds func() bool) {
+	r.t.Helper()
+	for end := time.Now().Add(10 * time.Second); !holds(); <-time.After(2 * time.Millisecond) {
+		if time.Now().After(end) {
+			r.t.Fatalf("never: %s", what)
+		}
+	}
+}
+
+func TestStartedOnceByTheFirstCall(t *testing.T) {
+	r := newRig(t, 0, 900, "one", "other")
+	if len(r.starts()) != 0 || r.Why("one") != "" {
+		t.Fatalf("before any call: %v, %q", r.starts(), r.Why("one"))
+	}
+	var all sync.WaitGroup
+	for range 8 {
+		all.Go(func() {
+			if answer, err := r.ask(t.Context(), "one", "hello"); err != nil || !strings.Contains(answer, "hello") {
+				t.Errorf("%q, %v", answer, err)
+			}
+		})
+	}
+	all.Wait()
+	starts := r.starts()
+	if len(starts) != 1 {
+		t.Fatalf("started %d times: %v", len(starts), starts)
+	}
+	for _, want := range []string{"--alias one", "-np 2", "-c 8192", "--offline", "--metrics", ".sock", filepath.Join(r.dir, "one.gguf")} {
+		if !strings.Contains(starts[0], want) {
+			t.Errorf("started without %s: %s", want, starts[0])
+		}
+	}
+	if m := r.Model("one"); m.ContextLength != 4096 || m.Slots != 2 || !m.Tools || m.Embeddings {
+		t.Errorf("%+v", m)
+	}
+}
+
+func TestIdleUnload(t *testing.T) {
+	r := newRig(t, 50*time.Millisecond, 900, "one")
+	r.says("one", "hello")
+	r.until("it ends when idle", func() bool { _, idle := r.server("one").idle(); return !idle })
+	r.says("one", "again")
+	if n := len(r.starts()); n != 2 {
+		t.Errorf("started %d times", n)
+	}
+}
+
+// A crash is told, is not repeated at once, and a later call starts it again.
+func TestCrash(t *testing.T) {
+	r := newRig(t, 0, 900, "one")
+	if _, err := r.ask(t.Context(), "one", "die"); err == nil {
+		t.Fatal("a call in which the server died was answered")
+	}
+	r.until("the crash is seen", func() bool {
+		s := r.server("one")
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		return s.failures == 1 && s.address == ""
+	})
+	s := r.server("one")
+	s.mu.Lock()
+	s.coolUntil = time.Now().Add(time.Hour)
+	s.mu.Unlock()
+	_, err := r.ask(t.Context(), "one", "hello")
+	if op, ok := errors.AsType[*net.OpError](err); !ok || op.Op != "dial" || !strings.Contains(err.Error(), "exit status 139") {
+		t.Errorf("while it cools: %v", err)
+	}
+	if why := r.Why("one"); !strings.Contains(why, "exit status 139") {
+		t.Errorf("why: %q", why)
+	}
+	s.mu.Lock()
+	s.coolUntil = time.Time{}
+	s.mu.Unlock()
+	r.says("one", "hello")
+}
+
+func TestBrokenModelSaysWhy(t *testing.T) {
+	r := newRig(t, 0, 900, "broken")
+	_, err := r.ask(t.Context(), "broken", "hello")
+	if err == nil || !strings.Contains(err.Error(), "unknown model architecture") {
+		t.Errorf("%v", err)
+	}
+	if why := r.Why("broken"); why != "" && !strings.Contains(why, "unknown model architecture") {
+		t.Errorf("why: %q", why)
+	}
+}
+
+// Each model needs 128 MiB beside its 9 MiB: 200 MiB hold one.
+func TestMemory(t *testing.T) {
+	r := newRig(t, 0, 100, "one", "other")
+	_, err := r.ask(t.Context(), "one", "hello")
+	if op, ok := errors.AsType[*net.OpError](err); !ok || op.Op != "dial" || !strings.Contains(err.Error(), "137 MiB of memory and 100 MiB are free") {
+		t.Errorf("no room: %v", err)
+	}
+	if why := r.Why("one"); !strings.Contains(why, "137 MiB") {
+		t.Errorf("why: %q", why)
+	}
+	if len(r.starts()) != 0 {
+		t.Fatalf("started all the same: %v", r.starts())
+	}
+
+	r.fit(1000, 200)
+	r.says("one", "hello")
+	if m, _ := r.memory(); m.free != 200<<20-r.server("one").facts.size {
+		t.Errorf("%d bytes are free beside what is mapped", m.free)
+	}
+	r.fit(1000, 70) // as the system sees it now
+	if why := r.Why("other"); why != "" {
+		t.Errorf("the idle one can make room, but: %q", why)
+	}
+	hang, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	over := make(chan struct{})
+	go func() {
+		defer close(over)
+		_, _ = r.ask(hang, "one", "hang")
+	}()
+	r.until("the call runs", func() bool { _, idle := r.server("one").idle(); return !idle })
+	if _, err := r.ask(t.Context(), "other", "hello"); err == nil || r.Why("other") == "" {
+		t.Errorf("a server in use was ended, or memory was overdrawn: %v", err)
+	}
+	cancel()
+	<-over
+	r.until("the call is over", func() bool { _, idle := r.server("one").idle(); return idle })
+	go func() { // the memory comes back with the end of the process
+		gone := func() chan struct{} {
+			r.server("one").mu.Lock()
+			defer r.server("one").mu.Unlock()
+			return r.server("one").gone
+		}()
+		<-gone
+		writeMemory(t, r.system, 1000, 200)
+	}()
+	r.until("the idle one gives way", func() bool {
+		answer, err := r.ask(t.Context(), "other", "hello")
+		return err == nil && strings.Contains(answer, "hello")
+	})
+	if _, idle := r.server("one").idle(); idle {
+		t.Error("both run")
+	}
+}
+
+func TestTooLargeForThisMachine(t *testing.T) {
+	dir, system := t.TempDir(), t.TempDir()
+	writeMemory(t, system, 100, 90)
+	path := filepath.Join(dir, "m.gguf")
+	if err := os.WriteFile(path, gguf(chats(), 0), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	p := New(Config{Models: []File{{"m", path}, {"none", filepath.Join(dir, "none")}}, System: system, Slots: 1, Log: slog.New(slog.DiscardHandler)})
+	if why := p.Why("m"); why != "it needs about 132 MiB of memory and this machine has 100 MiB; use fewer slots, a shorter context or a smaller model" {
+		t.Errorf("why: %q", why)
+	}
+	if why := p.Why("none"); !strings.Contains(why, "no such file") {
+		t.Errorf("why: %q", why)
+	}
+}
+
+func TestControlGroupBoundsMemory(t *testing.T) {
+	root := t.TempDir()
+	writeMemory(t, root, 8000, 6000)
+	put := func(path, text string) {
+		path = filepath.Join(root, path)
+		if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	put("proc/self/cgroup", "0::/a/b\n")
+	for _, c := range []struct {
+		max, used, cache string
+		total, free      uint64
+	}{
+		{"max\n", "1048576\n", "0", 8000, 6000},
+		{"1048576000\n", "524288000\n", "0", 1000, 500},
+		{"1048576000\n", "1048576000\n", "104857600", 1000, 100},
+		{"1048576\n", "9048576000\n", "0", 1, 0},
+		{"nonsense", "9", "x", 8000, 6000},
+	} {
+		put("sys/fs/cgroup/a/b/memory.max", c.max)
+		put("sys/fs/cgroup/a/b/memory.current", c.used)
+		put("sys/fs/cgroup/a/b/memory.stat", "anon 5\ninactive_file "+c.cache+"\n")
+		m, known := readMemory(root)
+		if !known || m.total>>20 != c.total || m.free>>20 != c.free {
+			t.Errorf("max %q used %q: %d MiB, %d free, %v", c.max, c.used, m.total>>20, m.free>>20, known)
+		}
+	}
+	if _, known := readMemory(t.TempDir()); known {
+		t.Error("a system without such files is known")
+	}
+}
+
+func TestHeader(t *testing.T) {
+	dir := t.TempDir()
+	inspected := func(entries []entry, name string) (*facts, error) {
+		path := filepath.Join(dir, name)
+		if err := os.WriteFile(path, gguf(entries, 1000), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return inspect(path)
+	}
+	f, err := inspected(chats(), "m.gguf")
+	if err != nil || f.context != 4096 || f.perSlot != 1024 || f.embeds || !f.tools {
+		t.Errorf("%+v, %v", f, err)
+	}
+	f, err = inspected([]entry{{"general.architecture", "nomic-bert"}, {"nomic-bert.context_length", uint32(2048)}, {"nomic-bert.pooling_type", uint32(1)}}, "e.gguf")
+	if err != nil || !f.embeds || !f.pooled {
+		t.Errorf("%+v, %v", f, err)
+	}
+	if _, err := inspected([]entry{{"general.architecture", "llama"}}, "c.gguf"); err == nil {
+		t.Error("a model without a context was taken")
+	}
+	if _, err := inspected(append(chats(), entry{"split.count", uint32(2)}), "p-00001-of-00002.gguf"); err == nil || !strings.Contains(err.Error(), "p-00002-of-00002.gguf is missing") {
+		t.Errorf("a part is missing: %v", err)
+	}
+	second, _ := inspected(chats(), "p-00002-of-00002.gguf")
+	if f, err := inspected(append(chats(), entry{"split.count", uint32(2)}), "p-00001-of-00002.gguf"); err != nil || f.size <= second.size {
+		t.Errorf("both parts: %+v, %v", f, err)
+	}
+}
+
+// What cannot be a header is refused, whatever it claims, and costs no memory.
+func FuzzHeader(f *testing.F) {
+	whole := gguf(chats(), 0)
+	f.Add(whole)
+	for i := range whole {
+		if i%16 == 0 {
+			f.Add(whole[:i])
+		}
+	}
+	huge := bytes.Clone(whole)
+	for i := 24; i < 32; i++ { // the length of the first key
+		huge[i] = 0xff
+	}
+	f.Add(huge)
+	f.Fuzz(func(t *testing.T, data []byte) {
+		h, err := parseHeader(bytes.NewReader(data))
+		if err == nil && h == nil {
+			t.Error("neither a header nor why not")
+		}
+	})
+}
