@@ -22,8 +22,8 @@ func TestMain(m *testing.M) {
 // scripts is where the stories are; make test-all also runs those in agents.
 var scripts = flag.String("scripts", "testdata", "the folder of the scripts to run")
 
-// binary is the one under test.
-func binary(t *testing.T) string {
+// builtBinary is the one under test.
+func builtBinary(t *testing.T) string {
 	t.Helper()
 	path := os.Getenv("KITH_BIN")
 	if path == "" {
@@ -36,7 +36,7 @@ func binary(t *testing.T) string {
 }
 
 func TestScripts(t *testing.T) {
-	binary := binary(t)
+	binary := builtBinary(t)
 	agents, _ := filepath.Abs("agents/node_modules/.bin")
 	members, _ := filepath.Abs("../docs/clients.md")
 	testscript.Run(t, testscript.Params{

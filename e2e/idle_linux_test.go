@@ -51,7 +51,7 @@ func idleDaemon(t *testing.T) (took time.Duration, kb int) {
 	}
 	address := free.Addr().String()
 	free.Close()
-	cmd := exec.Command(binary(t), "serve", "--listen", address)
+	cmd := exec.Command(builtBinary(t), "serve", "--listen", address)
 	cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "HOME=" + home, "KITH_HOME=" + home}
 	began := time.Now()
 	if err := cmd.Start(); err != nil {
