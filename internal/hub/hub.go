@@ -82,9 +82,6 @@ type Records interface {
 	web.Accounts
 
 	CreateMember(context.Context, account.Member) error
-	MemberByName(context.Context, string) (account.Member, error)
-	Members(context.Context) ([]account.Member, error)
-	SetMemberDisabled(ctx context.Context, id string, disabled bool) error
 
 	CreateKey(context.Context, account.Key) error
 	KeyByHash(context.Context, [32]byte) (account.Key, account.Member, error)
