@@ -270,9 +270,11 @@ func TestRoutedCancel(t *testing.T) {
 				resp.Body.Close()
 			}
 		}()
-		if err := e.Wait(t.Context(), func(c enginetest.Counts) bool { return c.Runs > before.Runs }); err != nil {
-			t.Fatal(err)
+		began, late := context.WithTimeout(t.Context(), 20*time.Second)
+		if err := e.Wait(began, func(c enginetest.Counts) bool { return c.Runs > before.Runs }); err != nil {
+			t.Fatalf("stream %v: the engine was not asked: %v; %+v", stream, err, r.Status())
 		}
+		late()
 		giveUp()
 		soon, cancel := context.WithTimeout(t.Context(), cancelWithin)
 		if err := e.Wait(soon, func(c enginetest.Counts) bool { return c.Cancelled > before.Cancelled }); err != nil {
