@@ -282,8 +282,8 @@ func TestRoutedCancel(t *testing.T) {
 		}
 		cancel()
 		<-gone
+		r.await("idle", func(s Status) bool { return s.Routed == 0 })
 	}
-	r.await("idle", func(s Status) bool { return s.Routed == 0 })
 }
 
 // The tunnel's end ends its calls at the engine (fault 30, seen from here).
