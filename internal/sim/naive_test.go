@@ -78,7 +78,7 @@ func (v *truth) way(by *member, reach account.Reach, m *machine) string {
 		return ""
 	case m.owner.ID == by.ID:
 		return "own"
-	case reach != account.ReachOwn && v.shares[[2]string{m.owner.ID, by.ID}]:
+	case reach != account.ReachOwn && v.shares[[2]string{m.owner.ID, by.ID}] && !v.disabled[by.ID]:
 		return "shared"
 	case reach == account.ReachAll && v.together(m.owner.ID, by.ID):
 		return "group"
