@@ -9,7 +9,7 @@ GO      := go
 STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
 SQLC        := github.com/sqlc-dev/sqlc/cmd/sqlc@v1.31.1
 
-.PHONY: help run build build-slim llama test test-all check soak mutate bench generate fmt setup-test clean
+.PHONY: help run build build-slim llama test test-all check soak mutate bench generate man fmt setup-test clean
 
 help: ## this list
 	@awk -F':.*## ' '/^[a-z0-9-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -27,7 +27,7 @@ build-slim: ## bin/kith-slim, without the built-in engine
 llama: ## fetch the built-in engine's libraries (npm), once
 	@scripts/fetch-llama.sh
 
-setup-test: llama ## install what the tests need: client libraries, gcc, PostgreSQL, nginx
+setup-test: llama ## install what the tests need: client libraries, gcc, PostgreSQL, nginx, Chromium
 	@scripts/setup-test.sh
 
 test: setup-test ## every test, with the race detector
@@ -52,6 +52,9 @@ bench: build ## CPU a request and a chunk, beside a plain proxy and nginx
 generate: ## SQL to Go, code to docs
 	@cd internal/store && $(GO) run $(SQLC) generate
 	@$(GO) generate ./...
+
+man: ## the man pages, to build/man
+	@$(GO) run ./scripts/man build/man
 
 fmt: ## gofmt everything
 	@gofmt -w cmd internal

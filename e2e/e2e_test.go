@@ -22,14 +22,21 @@ func TestMain(m *testing.M) {
 // scripts is where the stories are; make test-all also runs those in agents.
 var scripts = flag.String("scripts", "testdata", "the folder of the scripts to run")
 
-func TestScripts(t *testing.T) {
-	binary := os.Getenv("KITH_BIN")
-	if binary == "" {
-		binary, _ = filepath.Abs("../bin/kith")
+// builtBinary is the one under test.
+func builtBinary(t *testing.T) string {
+	t.Helper()
+	path := os.Getenv("KITH_BIN")
+	if path == "" {
+		path, _ = filepath.Abs("../bin/kith")
 	}
-	if _, err := os.Stat(binary); err != nil {
+	if _, err := os.Stat(path); err != nil {
 		t.Fatalf("cannot find the binary under test: %v; run make build, or make test", err)
 	}
+	return path
+}
+
+func TestScripts(t *testing.T) {
+	binary := builtBinary(t)
 	agents, _ := filepath.Abs("agents/node_modules/.bin")
 	members, _ := filepath.Abs("../docs/clients.md")
 	testscript.Run(t, testscript.Params{
@@ -41,6 +48,7 @@ func TestScripts(t *testing.T) {
 			env.Setenv("HOME", home)
 			env.Setenv("KITH_HOME", filepath.Join(home, ".kith"))
 			env.Setenv("NO_COLOR", "1")
+			env.Setenv("KITH_SYSTEM_ROOT", filepath.Join(env.WorkDir, "system"))
 			env.Setenv("AGENTS", agents)
 			env.Setenv("PAGE", members)
 			env.Setenv("OTHERDAY", time.Now().UTC().AddDate(0, 0, 3).Format("Mon"))

@@ -60,7 +60,7 @@ func start(ts *testscript.TestScript, name string, args ...string) (*process, *b
 	p.cmd.Dir = ts.MkAbs(".")
 	p.cmd.Env = []string{
 		"PATH=" + ts.Getenv("PATH"), "HOME=" + ts.Getenv("HOME"), "KITH_HOME=" + ts.Getenv("KITH_HOME"),
-		"NO_COLOR=1", "TMPDIR=" + ts.Getenv("TMPDIR"),
+		"KITH_SYSTEM_ROOT=" + ts.Getenv("KITH_SYSTEM_ROOT"), "NO_COLOR=1", "TMPDIR=" + ts.Getenv("TMPDIR"),
 	}
 	p.cmd.Stderr = p
 	read, write, err := os.Pipe()

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Installs what the tests need and this machine lacks: the official client
 # libraries for JavaScript, a C compiler (the race detector wants one),
-# PostgreSQL's server, nginx for the bench's smoke run.
+# PostgreSQL's server, nginx for the bench's smoke run, Chromium for the pages
+# that attack, tmux for what a person sees in a terminal.
 set -euo pipefail
 
 "$(dirname "$0")/npm-ci.sh" e2e/clients "the client libraries for JavaScript"
@@ -13,6 +14,8 @@ command -v gcc >/dev/null || missing+=(gcc libc6-dev)
 [ -n "$(postgres)" ] || missing+=(postgresql)
 command -v nginx >/dev/null || missing+=(nginx-light)
 command -v curl >/dev/null || missing+=(curl)
+command -v tmux >/dev/null || missing+=(tmux)
+command -v chromium >/dev/null || command -v chromium-browser >/dev/null || command -v google-chrome >/dev/null || missing+=(chromium)
 [ ${#missing[@]} -eq 0 ] && exit 0
 
 echo "installing ${missing[*]}"

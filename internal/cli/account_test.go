@@ -19,20 +19,19 @@ func TestAccountCommands(t *testing.T) {
 		asked  string // method, path and body
 		out    string // a part of what a person reads
 	}{
-		{[]string{"share", "list"}, `{"object":"list","data":[{"owner":"ann","with":"bob","direction":"given","models":["tiny"],"hours":"Sat 10:00-12:00","concurrent":2,"per_day":9},` +
-			`{"owner":"eve","with":"ann","direction":"received","models":[],"hours":"","concurrent":0,"per_day":0}]}`,
-			"GET /api/shares ", "bob      you share with    models tiny; hours Sat 10:00-12:00; 2 at once; 9 a day"},
-		{[]string{"share", "list"}, `{"object":"list","data":[]}`, "GET /api/shares ", "none"},
 		{[]string{"share", "add", "bob"}, `{"with":"bob","models":[]}`, `POST /api/shares {"with":"bob"}`, "bob may use your machines: no limits"},
 		{[]string{"share", "add", "bob", "--models", "a,b/c", "--hours", "Sat 10:00-12:00", "--concurrent", "2", "--per-day", "9"}, `{"with":"bob","per_day":9}`,
 			`POST /api/shares {"with":"bob","models":["a","b/c"],"hours":"Sat 10:00-12:00","concurrent":2,"per_day":9}`, "9 a day"},
 		{[]string{"share", "remove", "bob x"}, `{}`, "DELETE /api/shares/bob%20x ", "bob x can no longer"},
+		{[]string{"share", "remove", "inv_0f"}, `{}`, "DELETE /api/shares/inv_0f ", "inv_0f can no longer"},
+		{[]string{"share", "remove", "inv_01234567-89ab-7cde-8f01-23456789abcd"}, `{}`,
+			"DELETE /api/invites/inv_01234567-89ab-7cde-8f01-23456789abcd ", "nobody can accept invite inv_01234567"},
 		{[]string{"share", "invite"}, `{"code":"kithi_x","uses":1,"expires":"2026-12-01T00:00:00Z"}`, `POST /api/invites {"uses":1,"expires":"7d"}`, "kithi_x\n"},
 		{[]string{"share", "invite", "--uses", "3", "--expires", "12h"}, `{"code":"kithi_x","uses":3}`, `POST /api/invites {"uses":3,"expires":"12h"}`, "3 times"},
 		{[]string{"accept", "kithi_x"}, `{"owner":"ann","state":"accepted"}`, `POST /api/invites/accept {"code":"kithi_x"}`, "ann shares with you"},
-		{[]string{"group", "list"}, `{"object":"list","data":[{"name":"lab","kind":"org","in":true,"admin":true,"size":2,"members":[{"name":"ann","admin":true},{"name":"bob","admin":false}],"kept_out":["box"]},` +
+		{[]string{"group", "list"}, `{"object":"list","data":[{"name":"lab","kind":"org","in":true,"admin":true,"size":2,"members":[{"name":"ann","admin":true},{"name":"bob","admin":false}],"kept_out":["box"],"closed":[{"machine":"den","by":"all"},{"machine":"car","by":"configuration"}]},` +
 			`{"name":"all","kind":"open","in":false,"admin":false,"size":7,"members":[],"kept_out":[]}]}`,
-			"GET /api/groups ", "lab     org    admin   box        ann (admin), bob\nall     open   -       -          7"},
+			"GET /api/groups ", "lab     org    admin   box, den (out of all), car ([share] groups)   ann (admin), bob\nall     open   -       -                                             7"},
 		{[]string{"group", "create", "lab", "--kind", "org"}, `{}`, `POST /api/groups {"kind":"org","name":"lab"}`, "group lab made"},
 		{[]string{"group", "join", "all"}, `{}`, "POST /api/groups/all/join ", "you are in group all"},
 		{[]string{"group", "leave", "a/b"}, `{}`, "POST /api/groups/a%2Fb/leave ", "no longer in group a/b"},
@@ -65,6 +64,88 @@ func TestAccountCommands(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// TestShareList: shares and open invites for a person, all of both as JSON.
+func TestShareList(t *testing.T) {
+	const (
+		shares = `[{"owner":"ann","with":"bob","direction":"given","models":["tiny"],"hours":"Sat 10:00-12:00","concurrent":2,"per_day":9},` +
+			`{"owner":"eve","with":"ann","direction":"received","models":[],"hours":"","concurrent":0,"per_day":0}]`
+		invites = `[{"id":"inv_1","last_four":"wxyz","state":"open","uses":3,"used":1,"models":["tiny"],"expires":"2026-12-01T12:00:00Z"},` +
+			`{"id":"inv_2","last_four":"abcd","state":"revoked","uses":1,"used":0}]`
+	)
+	handler, log := double(t, func(w http.ResponseWriter, path string) {
+		data := shares
+		if path == "/api/invites" {
+			data = invites
+		}
+		words(`{"object":"list","data":`+data+`}`)(w, path)
+	})
+	server := httptest.NewServer(handler)
+	defer server.Close()
+	t.Setenv("KITH_HOME", t.TempDir())
+	t.Setenv("KITH_HUB", server.URL)
+	t.Setenv("KITH_API_KEY", "k")
+	got := kith(t, "", "share", "list")
+	for _, part := range []string{
+		"bob      you share with    models tiny; hours Sat 10:00-12:00; 2 at once; 9 a day", "eve      shares with you   no limits",
+		"\n\nINVITE", "inv_1    …wxyz   1 of 3   models tiny   2026-12-01",
+	} {
+		if !strings.Contains(got.out, part) || strings.Contains(got.out, "inv_2") {
+			t.Errorf("got %+v, want it to say %q and nothing of inv_2", got, part)
+		}
+	}
+	check(t, kith(t, "", "share", "list", "--json"), said{0, `{"object":"list","data":` + shares + `,"invites":` + invites + "}\n", ""})
+	if len(*log) != 4 {
+		t.Errorf("asked %+v", *log)
+	}
+}
+
+// TestWhoseAccount: which hub is asked with which secret, by what is set.
+func TestWhoseAccount(t *testing.T) {
+	handler, log := double(t, words(`{"object":"list","data":[]}`))
+	server := httptest.NewServer(handler)
+	defer server.Close()
+	saved, configured := t.TempDir(), t.TempDir()
+	write(t, filepath.Join(saved, "credential"), `{"hub":"`+server.URL+`","machine":"mch_1","member":"ann","region":"home","secret":"kithm_x"}`)
+	write(t, filepath.Join(configured, "config.toml"), "[hub]\nurl = \""+server.URL+"/v1\"\n")
+	for _, test := range []struct {
+		name, home, hub, key string
+		bearer               string // of the request to the double; empty: none is made
+		want                 said
+	}{
+		{"machine", saved, "", "", "kithm_x", said{out: "none\n"}},
+		{"key with the saved hub", saved, "", "k", "k", said{out: "none\n"}},
+		{"key with the configured hub", configured, "", "k", "k", said{out: "none\n"}},
+		{"key and hub", t.TempDir(), server.URL + "/v1", "k", "k", said{out: "none\n"}},
+		{"the saved hub by name", saved, server.URL + "/v1/", "", "kithm_x", said{out: "none\n"}},
+		{"another hub without a key", saved, "https://other.example", "", "", said{3, "", "this machine is signed in to " + server.URL}},
+		{"key without a hub", t.TempDir(), "", "k", "", said{2, "", "cannot tell which hub KITH_API_KEY is for: set KITH_HUB"}},
+		{"nothing", t.TempDir(), "", "", "", said{3, "", "not signed in"}},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			*log = nil
+			t.Setenv("KITH_HOME", test.home)
+			t.Setenv("KITH_HUB", test.hub)
+			t.Setenv("KITH_API_KEY", test.key)
+			check(t, kith(t, "", "models", "--account"), test.want)
+			bearer := ""
+			for _, ask := range *log {
+				bearer += strings.TrimPrefix(ask.bearer, "Bearer ")
+			}
+			if bearer != test.bearer {
+				t.Errorf("asked %+v, want it with %q", *log, test.bearer)
+			}
+		})
+	}
+}
+
+// write puts a private file of a test in place.
+func write(t *testing.T, path, text string) {
+	t.Helper()
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
 	}
 }
 

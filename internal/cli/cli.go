@@ -54,7 +54,8 @@ type app struct {
 	json     bool
 	// begun tells a command that failed from one that cobra never started
 	// because it was used wrongly.
-	begun bool
+	begun   bool
+	waiting bool // a progress stands on the terminal
 }
 
 // Main runs one command and returns the exit status of the process. ctx ends
@@ -73,6 +74,9 @@ func Main(ctx context.Context, args []string, in io.Reader, out, errs io.Writer)
 	}
 	status := exitFailed
 	var f failure
+	if e, ok := errors.AsType[ended](err); ok {
+		return e.status
+	}
 	switch {
 	case ctx.Err() != nil && errors.Is(err, context.Canceled):
 		err = errors.New("cannot finish: interrupted")
@@ -82,6 +86,7 @@ func Main(ctx context.Context, args []string, in io.Reader, out, errs io.Writer)
 		status = exitWrongUse
 		err = fmt.Errorf("cannot understand the command: %w; see `%s --help`", err, ran.CommandPath())
 	}
+	a.progress("")
 	fmt.Fprintln(errs, "kith: "+oneLine(err.Error()))
 	return status
 }
@@ -105,8 +110,9 @@ func (a *app) root() *cobra.Command {
 		RunE:          func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	root.PersistentFlags().BoolVar(&a.json, "json", false, "print JSON and nothing else on standard output")
-	root.AddCommand(a.dev(), a.rehearse(), a.hub(), a.serve(), a.login(), a.logout(), a.models(), a.run(), a.status(),
-		a.why(), a.usage(), a.keys(), a.pause(), a.resume(), a.hours(), a.share(), a.accept(), a.groups(), a.admin(), a.config(), a.version())
+	root.AddCommand(a.dev(), a.rehearse(), a.hub(), a.serve(), a.login(), a.logout(), a.models(), a.run(), a.env(), a.launch(), a.status(),
+		a.why(), a.usage(), a.keys(), a.pause(), a.resume(), a.hours(), a.share(), a.accept(), a.groups(), a.admin(), a.doctor(),
+		a.config(), a.reload(), a.service(), a.version())
 	return root
 }
 
@@ -189,3 +195,6 @@ func terminal(stream any) bool {
 	file, ok := stream.(*os.File)
 	return ok && term.IsTerminal(int(file.Fd()))
 }
+
+// Commands is the tree of all commands, for their manual; it runs none.
+func Commands() *cobra.Command { return new(app).root() }

@@ -44,9 +44,14 @@ func overSocket(socket, who, unreachable string) *client {
 // toHub makes a client to a hub's public address.
 func toHub(address, bearer string) *client {
 	return &client{
-		base: address, bearer: bearer, http: &http.Client{},
+		base: address, bearer: bearer, http: &http.Client{CheckRedirect: noRedirect},
 		who: "the hub at " + address, unreachable: "check its address and the network",
 	}
+}
+
+// noRedirect keeps a secret from travelling to where an answer points.
+func noRedirect(to *http.Request, _ []*http.Request) error {
+	return fmt.Errorf("it points to %s://%s, and a secret is sent only where it was meant to go: use that address if it is right", to.URL.Scheme, to.URL.Host)
 }
 
 // unreachable is the error of a request that nobody answered.
@@ -83,6 +88,16 @@ func (r *refusal) exit() int {
 // send makes a request with in as its JSON body (nil: none) and returns the
 // successful response, whose body the caller closes.
 func (c *client) send(ctx context.Context, method, path string, in any) (*http.Response, error) {
+	res, err := c.try(ctx, method, path, in)
+	if err != nil || res.StatusCode < 300 {
+		return res, err
+	}
+	defer res.Body.Close()
+	return nil, readRefusal(res)
+}
+
+// try is send for any answer.
+func (c *client) try(ctx context.Context, method, path string, in any) (*http.Response, error) {
 	var body io.Reader
 	if in != nil {
 		text, err := json.Marshal(in, json.Deterministic(true))
@@ -101,15 +116,7 @@ func (c *client) send(ctx context.Context, method, path string, in any) (*http.R
 	if c.bearer != "" {
 		req.Header.Set("Authorization", "Bearer "+c.bearer)
 	}
-	res, err := c.do(req)
-	if err != nil {
-		return nil, err
-	}
-	if res.StatusCode < 300 {
-		return res, nil
-	}
-	defer res.Body.Close()
-	return nil, readRefusal(res)
+	return c.do(req)
 }
 
 // do makes the request; an error says who could not be reached.
@@ -122,8 +129,8 @@ func (c *client) do(req *http.Request) (*http.Response, error) {
 	if errors.As(err, &wrapped) {
 		err = wrapped.Err // the method and address are told already
 	}
-	if ctx := req.Context(); ctx.Err() != nil {
-		return nil, ctx.Err()
+	if err := req.Context().Err(); errors.Is(err, context.Canceled) {
+		return nil, err
 	}
 	return nil, unreachable{fmt.Errorf("cannot reach %s: %w; %s", c.who, err, c.unreachable)}
 }

@@ -70,6 +70,9 @@ func parseConfig(file string, text []byte, into any) error {
 		if c, ok := into.(*daemonFile); ok {
 			refused.Problems = c.resolveUpstreams(file, text)
 		}
+		if c, ok := into.(interface{ contradictions() []problem }); ok {
+			refused.Problems = append(refused.Problems, placed(text, c.contradictions())...)
+		}
 		if refused.Problems == nil {
 			return nil
 		}
@@ -96,10 +99,45 @@ func parseConfig(file string, text []byte, into any) error {
 	return refused
 }
 
-// unquoted finds the value that a text of ours refused although it was none: a
-// number or a switch, such as 60 for "60s". The decoder hands those over
-// without a word on where they stand.
-func unquoted(text []byte, shape reflect.Type, cause error) problem {
+// contradictions are keys whose values are good alone and not together.
+func (c *daemonFile) contradictions() (problems []problem) {
+	if c.RateLimit.Enabled && c.RateLimit.RPS > 0 && c.RateLimit.Burst == 0 {
+		problems = append(problems, problem{Key: "ratelimit.burst", Message: "ratelimit.burst takes 1 or more where there is a rate: with 0 every request would be refused; enabled = false is no limit"})
+	}
+	return problems
+}
+
+func (c *hubFile) contradictions() (problems []problem) {
+	if c.RateLimit.RPS > 0 && c.RateLimit.Burst == 0 {
+		problems = append(problems, problem{Key: "ratelimit.burst", Message: "ratelimit.burst takes 1 or more where there is a rate: with 0 every request would be refused; rps = 0 is no limit"})
+	}
+	switch {
+	case c.TLS.Certificate != "" && c.TLS.Key == "":
+		problems = append(problems, problem{Key: "tls.certificate", Message: "tls.certificate is of no use without tls.key: set both"})
+	case c.TLS.Certificate == "" && c.TLS.Key != "":
+		problems = append(problems, problem{Key: "tls.key", Message: "tls.key is of no use without tls.certificate: set both"})
+	}
+	return problems
+}
+
+// placed puts to each problem the place of its key's value, if the text holds it.
+func placed(text []byte, problems []problem) []problem {
+	if problems == nil {
+		return nil
+	}
+	values(text, func(key []string, value *unstable.Node, at unstable.Position) {
+		for i := range problems {
+			if problems[i].Key == strings.Join(key, ".") {
+				problems[i].Line, problems[i].Column = at.Line, at.Column
+			}
+		}
+	})
+	return problems
+}
+
+// values calls each with every key of a text, in full, its value and where that
+// begins.
+func values(text []byte, each func(key []string, value *unstable.Node, at unstable.Position)) {
 	var parser unstable.Parser
 	parser.Reset(text)
 	var table []string
@@ -113,14 +151,24 @@ func unquoted(text []byte, shape reflect.Type, cause error) problem {
 			table = parts
 			continue
 		}
-		parts = slices.Concat(table, parts)
-		field, value := fieldOf(shape, parts), expression.Value()
-		if field != nil && field.Kind() == reflect.Struct && !section(field) && value.Kind != unstable.String {
-			at, key := parser.Shape(value.Raw).Start, strings.Join(parts, ".")
-			return problem{at.Line, at.Column, key, key + " takes " + takes(field)}
-		}
+		value := expression.Value()
+		each(slices.Concat(table, parts), value, parser.Shape(value.Raw).Start)
 	}
-	return problem{Message: cause.Error()}
+}
+
+// unquoted finds the value that a text of ours refused although it was none: a
+// number or a switch, such as 60 for "60s". The decoder hands those over
+// without a word on where they stand.
+func unquoted(text []byte, shape reflect.Type, cause error) problem {
+	found := problem{Message: cause.Error()}
+	values(text, func(parts []string, value *unstable.Node, at unstable.Position) {
+		field := fieldOf(shape, parts)
+		if found.Key == "" && field != nil && field.Kind() == reflect.Struct && !section(field) && value.Kind != unstable.String {
+			key := strings.Join(parts, ".")
+			found = problem{at.Line, at.Column, key, key + " takes " + takes(field)}
+		}
+	})
+	return found
 }
 
 // wrongValue says in the words of the file, not of Go, what a key takes.

@@ -82,6 +82,19 @@ type daemonFile struct {
 		Hours hours `toml:"hours"`
 		// Timezone is the IANA zone of Hours; default "", this computer's.
 		Timezone timezone `toml:"timezone"`
+		// YieldToLocal lets no call from the hub begin, your own from elsewhere
+		// neither, while calls of programs here use the engines, and for 5 s after;
+		// what runs already runs on. Default true.
+		YieldToLocal bool `toml:"yield_to_local"`
+		// PauseOnBattery pauses this machine while it runs on its battery; default
+		// true on a laptop or a desktop, false on a server and a virtual machine.
+		PauseOnBattery bool `toml:"pause_on_battery"`
+		// PauseOnBusyGPU pauses it while a program that is no engine holds 1 GiB or
+		// more of its GPU's memory; default as for PauseOnBattery.
+		PauseOnBusyGPU bool `toml:"pause_on_busy_gpu"`
+		// PauseOnHotCPU pauses it while its processor is hot: 90 °C, or 5 under the
+		// processor's own limit; default as for PauseOnBattery.
+		PauseOnHotCPU bool `toml:"pause_on_hot_cpu"`
 	} `toml:"share"`
 }
 

@@ -23,6 +23,7 @@ func loadDaemonFile(home, file string) (*daemonFile, error) {
 		file = filepath.Join(home, "config.toml")
 	}
 	c := defaultDaemonFile(home)
+	c.comfortable(thisComputer())
 	if err := readConfig(file, named, c); err != nil {
 		return nil, err
 	}

@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"time"
 
+	"charm.land/lipgloss/v2"
 	"github.com/spf13/cobra"
 	"golang.org/x/sync/errgroup"
 
@@ -267,13 +268,13 @@ func awaitModels(ctx context.Context, d *daemon.Daemon, hub *client, expected bo
 
 // progress says on a terminal what is being waited for; "" wipes it away.
 func (a *app) progress(what string) {
-	if !terminal(a.err) {
+	if !terminal(a.err) || what == "" && !a.waiting {
 		return
 	}
-	if what != "" {
+	if a.waiting = what != ""; a.waiting {
 		what = faint(what + " …")
 	}
-	fmt.Fprintf(a.err, "\r\x1b[K%s", what)
+	_, _ = lipgloss.Fprint(a.err, "\r\x1b[K"+what)
 }
 
 // announce prints the network: one JSON line, or what a newcomer pastes.

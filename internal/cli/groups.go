@@ -1,15 +1,15 @@
 package cli
 
 import (
+	"cmp"
 	"errors"
 	"io/fs"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 
 	"github.com/spf13/cobra"
-
-	"github.com/kith/kith/internal/daemon"
 )
 
 type groupRow struct {
@@ -19,6 +19,10 @@ type groupRow struct {
 	Admin   bool     `json:"admin"`
 	Size    int      `json:"size"`
 	KeptOut []string `json:"kept_out"`
+	Closed  []struct {
+		Machine string `json:"machine"`
+		By      string `json:"by"`
+	} `json:"closed"`
 	Members []struct {
 		Name  string `json:"name"`
 		Admin bool   `json:"admin"`
@@ -50,9 +54,12 @@ func (a *app) groups() *cobra.Command {
 	}
 	create.Flags().StringVar(&kind, "kind", "", "org (its admins run it) or open (anyone can join)")
 	_ = create.MarkFlagRequired("kind")
-	mine := func(use, short, doing, act, done string) *cobra.Command {
+	inside := func(g groupRow) bool { return g.In }
+	outside := func(g groupRow) bool { return !g.In }
+	runs := func(g groupRow) bool { return g.Admin }
+	mine := func(use, short, doing, act, done string, passes func(groupRow) bool) *cobra.Command {
 		return &cobra.Command{
-			Use: use + " NAME", Short: short, Args: cobra.ExactArgs(1),
+			Use: use + " NAME", Short: short, Args: cobra.ExactArgs(1), ValidArgsFunction: a.completeGroups(passes, false),
 			RunE: func(cmd *cobra.Command, args []string) error {
 				return a.askAccount(cmd.Context(), doing, http.MethodPost, api("groups", args[0], act), nil, nil, func() {
 					a.say(done+"\n", strong(args[0]))
@@ -62,7 +69,7 @@ func (a *app) groups() *cobra.Command {
 	}
 	members := func(use, short, doing, collection, done string) *cobra.Command {
 		return &cobra.Command{
-			Use: use + " NAME MEMBER", Short: short, Args: cobra.ExactArgs(2),
+			Use: use + " NAME MEMBER", Short: short, Args: cobra.ExactArgs(2), ValidArgsFunction: a.completeGroups(runs, true),
 			RunE: func(cmd *cobra.Command, args []string) error {
 				in := map[string]string{"member": args[1]}
 				return a.askAccount(cmd.Context(), doing, http.MethodPost, api("groups", args[0], collection), in, nil, func() {
@@ -72,7 +79,7 @@ func (a *app) groups() *cobra.Command {
 		}
 	}
 	remove := &cobra.Command{
-		Use: "remove NAME MEMBER", Short: "Take a member out of an org, within 5 s", Args: cobra.ExactArgs(2),
+		Use: "remove NAME MEMBER", Short: "Take a member out of an org, within 5 s", Args: cobra.ExactArgs(2), ValidArgsFunction: a.completeGroups(runs, true),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			path := api("groups", args[0], "members", args[1])
 			return a.askAccount(cmd.Context(), "take out of the group", http.MethodDelete, path, nil, nil, func() {
@@ -81,8 +88,8 @@ func (a *app) groups() *cobra.Command {
 		},
 	}
 	return group("group", "Groups of members who reach each other's machines", list, create,
-		mine("join", "Join an open group", "join the group", "join", "you are in group %s: its members reach your machines, and you theirs"),
-		mine("leave", "Leave a group", "leave the group", "leave", "you are no longer in group %s"),
+		mine("join", "Join an open group", "join the group", "join", "you are in group %s: its members reach your machines, and you theirs", outside),
+		mine("leave", "Leave a group", "leave the group", "leave", "you are no longer in group %s", inside),
 		members("add", "Add a member to an org that you run", "add to the group", "members", "%s is now in group %s"),
 		remove,
 		members("admin", "Make a member of an org that you run an admin", "make an admin", "admins", "%s is now an admin of group %s"),
@@ -111,11 +118,15 @@ func (a *app) showGroups(groups []groupRow) {
 		if members == "" {
 			members = strconv.Itoa(g.Size)
 		}
-		kept := strings.Join(g.KeptOut, ", ")
-		if kept == "" {
-			kept = "-"
+		kept := slices.Clone(g.KeptOut)
+		for _, m := range g.Closed {
+			why := "out of all"
+			if m.By == "configuration" {
+				why = "[share] groups"
+			}
+			kept = append(kept, m.Machine+" ("+why+")")
 		}
-		rows = append(rows, []string{g.Name, g.Kind, you, kept, members})
+		rows = append(rows, []string{g.Name, g.Kind, you, cmp.Or(strings.Join(kept, ", "), "-"), members})
 	}
 	a.table("GROUP KIND YOU KEPT-OUT MEMBERS", rows)
 }
@@ -130,6 +141,7 @@ func (a *app) keepOut() *cobra.Command {
 	}{}
 	cmd := &cobra.Command{
 		Use: "keep-out NAME|--all [--undo]", Short: "Keep this machine out of a group, or out of all", Args: cobra.MaximumNArgs(1),
+		ValidArgsFunction: a.completeGroups(func(g groupRow) bool { return g.In }, false),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if (len(args) == 1) == in.All {
 				return wrongUse("cannot tell which groups: name one, or give --all")
@@ -138,13 +150,9 @@ func (a *app) keepOut() *cobra.Command {
 			if len(args) == 1 {
 				in.Group, where = args[0], "group "+args[0]
 			}
-			config, err := loadDaemonFile(a.home, "")
-			if err != nil {
-				return err
-			}
-			saved, err := daemon.LoadCredential(config.Daemon.Data)
+			_, saved, err := a.credential()
 			if errors.Is(err, fs.ErrNotExist) {
-				return notSignedIn("cannot keep this machine out of groups: it is not signed in; run `kith login --hub URL --token TOKEN`")
+				return notSignedIn("cannot keep this machine out of groups: it is not signed in; run `kith login --hub URL`")
 			}
 			if err != nil {
 				return err

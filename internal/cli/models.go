@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"io/fs"
@@ -18,13 +19,17 @@ import (
 
 // listing is GET /v1/models of either surface, as far as it is shown.
 type listing struct {
-	Data []struct {
-		ID            string `json:"id"`
-		ContextLength int    `json:"context_length"`
-		Availability  string `json:"availability"`
-		Via           string `json:"via"`
-		Machines      int    `json:"machines"`
-	} `json:"data"`
+	Data []listed `json:"data"`
+}
+
+// listed is one model of a listing.
+type listed struct {
+	ID            string   `json:"id"`
+	ContextLength int      `json:"context_length"`
+	Capabilities  []string `json:"capabilities"`
+	Availability  string   `json:"availability"`
+	Via           string   `json:"via"`
+	Machines      int      `json:"machines"`
 }
 
 // toDaemon is a client to the local surface of this machine's daemon: over its
@@ -49,37 +54,66 @@ func (a *app) toDaemon() (*client, error) {
 	}, nil
 }
 
-// toAccount is a client to the hub as the member: by KITH_HUB and KITH_API_KEY,
-// else with this machine's credential. Without either the member is not signed in.
+// toAccount is a client to the hub as the member: with KITH_API_KEY if that is
+// set, else with this machine's credential. Without either the member is not
+// signed in.
 func (a *app) toAccount() (*client, error) {
-	if hub, ok, err := hubOfEnvironment(); ok || err != nil {
+	hub, found, err := a.byKey()
+	if found || err != nil {
 		return hub, err
 	}
-	config, err := loadDaemonFile(a.home, "")
-	if err != nil {
-		return nil, err
-	}
-	saved, err := daemon.LoadCredential(config.Daemon.Data)
+	_, saved, err := a.credential()
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, notSignedIn("cannot use your account: this machine is not signed in; run `kith login --hub URL`, or set KITH_HUB and KITH_API_KEY")
 	}
 	if err != nil {
 		return nil, err
 	}
+	if named := os.Getenv("KITH_HUB"); named != "" {
+		if named, err = hubAddress(named); err != nil {
+			return nil, err
+		}
+		if named != saved.Hub {
+			return nil, notSignedIn("cannot use your account at %s, which KITH_HUB names: this machine is signed in to %s; set KITH_API_KEY to a key of that hub, or unset KITH_HUB", named, saved.Hub)
+		}
+	}
 	return toHub(saved.Hub, saved.Secret), nil
 }
 
-// hubOfEnvironment is a client by KITH_HUB and KITH_API_KEY, if both are set.
-func hubOfEnvironment() (*client, bool, error) {
-	hub, key := os.Getenv("KITH_HUB"), os.Getenv("KITH_API_KEY")
-	if hub == "" || key == "" {
+// byKey is a client with KITH_API_KEY, if that is set: to the hub of KITH_HUB,
+// else to the one this machine is signed in to, else to that of config.toml.
+func (a *app) byKey() (hub *client, found bool, err error) {
+	key := os.Getenv("KITH_API_KEY")
+	if key == "" {
 		return nil, false, nil
 	}
-	address, err := hubAddress(hub)
+	named := os.Getenv("KITH_HUB")
+	if named == "" {
+		config, saved, err := a.credential()
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return nil, false, err
+		}
+		named = cmp.Or(saved.Hub, config.Hub.URL.Text)
+	}
+	if named == "" {
+		return nil, false, wrongUse("cannot tell which hub KITH_API_KEY is for: set KITH_HUB, or [hub] url in config.toml")
+	}
+	address, err := hubAddress(named)
 	if err != nil {
 		return nil, false, err
 	}
 	return toHub(address, key), true, nil
+}
+
+// credential reads this machine's configuration and, where it is signed in, its
+// credential; fs.ErrNotExist where it is not.
+func (a *app) credential() (*daemonFile, daemon.Credential, error) {
+	config, err := loadDaemonFile(a.home, "")
+	if err != nil {
+		return nil, daemon.Credential{}, err
+	}
+	saved, err := daemon.LoadCredential(config.Daemon.Data)
+	return config, saved, err
 }
 
 func (a *app) models() *cobra.Command {

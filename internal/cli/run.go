@@ -7,8 +7,6 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"os"
-	"os/signal"
 	"strings"
 
 	"github.com/go-json-experiment/json"
@@ -46,14 +44,34 @@ type conversation struct {
 	said    []message
 }
 
+// The progress of a call whose answer has not begun, on a terminal.
+const atWork = "waiting for the model"
+
+// waitingFor says in words what a comment of the stream tells; "" if it tells
+// nothing.
+func waitingFor(comment string) string {
+	var ahead, left int
+	switch _, err := fmt.Sscanf(comment, ": waiting %d ahead, %d s left", &ahead, &left); {
+	case comment == ": working":
+		return atWork
+	case err != nil:
+		return ""
+	case ahead == 0:
+		return fmt.Sprintf("waiting for a machine: next in line, %d s left", left)
+	default:
+		return fmt.Sprintf("waiting for a machine: %d ahead, %d s left", ahead, left)
+	}
+}
+
 func (a *app) run() *cobra.Command {
 	return &cobra.Command{
 		Use: "run MODEL [PROMPT…]", Short: "Chat with a model in the terminal",
 		Long: "Chat with a model. With a prompt, or text on standard input, one answer is printed.\n" +
-			"Calls go to the hub of KITH_HUB with KITH_API_KEY if both are set, else to this machine's daemon.",
-		Args: cobra.MinimumNArgs(1),
+			"Calls go to the hub with KITH_API_KEY if that is set, else to this machine's daemon.",
+		Args:              cobra.MinimumNArgs(1),
+		ValidArgsFunction: a.completeModels,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			surface, ok, err := hubOfEnvironment()
+			surface, ok, err := a.byKey()
 			if err == nil && !ok {
 				surface, err = a.toDaemon()
 			}
@@ -80,81 +98,6 @@ func (a *app) run() *cobra.Command {
 	}
 }
 
-// chat takes turns until /bye, the end of input, or ctx. An interrupt ends the
-// answer that is being written, not the chat.
-func (c *conversation) chat(ctx context.Context) error {
-	signal.Reset(os.Interrupt) // from here on it is ours alone
-	interrupts := make(chan os.Signal, 1)
-	signal.Notify(interrupts, os.Interrupt)
-	defer signal.Stop(interrupts)
-
-	lines, failed := readLines(c.in)
-	c.say("%s\n", faint("Chatting with "+c.model+". Ctrl-C stops an answer; /bye ends."))
-	for {
-		c.say("%s ", accent(">"))
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-interrupts:
-			c.say("\n%s\n", faint("/bye or Ctrl-D ends the chat."))
-		case line, ok := <-lines:
-			if !ok {
-				c.say("\n")
-				return <-failed
-			}
-			if line = strings.TrimSpace(line); line == "/bye" {
-				return nil
-			} else if line != "" {
-				if err := c.turn(ctx, interrupts, line); err != nil {
-					return err
-				}
-			}
-		}
-	}
-}
-
-// turn is one question and its answer. A failure is told and the chat goes on,
-// except where the member is not signed in.
-func (c *conversation) turn(ctx context.Context, interrupts <-chan os.Signal, line string) error {
-	answering, stop := context.WithCancel(ctx)
-	defer stop()
-	done := make(chan error, 1)
-	go func() { done <- c.answer(answering, line) }()
-	var err error
-	select {
-	case err = <-done:
-	case <-interrupts:
-		stop()
-		<-done
-		c.say("\n%s\n", faint("stopped"))
-		return nil
-	}
-	var f failure
-	if errors.As(err, &f) && f.exit == exitNotSignedIn {
-		return err
-	}
-	if err != nil {
-		fmt.Fprintln(c.err, "kith: "+oneLine(err.Error()))
-	}
-	return nil
-}
-
-// readLines reads lines in the background, so that a signal is heard while the
-// program waits for one. The error channel answers once lines is closed.
-func readLines(in io.Reader) (<-chan string, <-chan error) {
-	lines, failed := make(chan string), make(chan error, 1)
-	go func() {
-		scanner := bufio.NewScanner(in)
-		scanner.Buffer(nil, maxAnswer)
-		for scanner.Scan() {
-			lines <- scanner.Text()
-		}
-		failed <- scanner.Err()
-		close(lines)
-	}()
-	return lines, failed
-}
-
 // answer asks for and prints one answer, and remembers both sides of the turn.
 // What was printed before a failure is forgotten: the model never finished it.
 func (c *conversation) answer(ctx context.Context, prompt string) error {
@@ -165,6 +108,7 @@ func (c *conversation) answer(ctx context.Context, prompt string) error {
 		Messages []message `json:"messages"`
 	}{c.model, true, turns}
 	doing := fmt.Sprintf("run %s", c.model)
+	c.progress(atWork)
 	res, err := c.surface.send(ctx, http.MethodPost, "/v1/chat/completions", in)
 	if err != nil {
 		return told(doing, err)
@@ -182,16 +126,20 @@ func (c *conversation) answer(ctx context.Context, prompt string) error {
 // frames one a line, and returns the text. The stream's own end mark must come.
 func (c *conversation) print(stream io.Reader) (string, error) {
 	var text strings.Builder
-	var thinking bool
+	var begun, thinking bool
 	scanner := bufio.NewScanner(stream)
 	scanner.Buffer(nil, maxFrame+16)
 	for scanner.Scan() {
 		data, ok := strings.CutPrefix(scanner.Text(), "data:")
 		if !ok {
-			continue // comments while it waits, and the blank lines between frames
+			if what := waitingFor(scanner.Text()); what != "" && !begun {
+				c.progress(what)
+			}
+			continue // comments, and the blank lines between frames
 		}
 		data = strings.TrimSpace(data)
 		if data == "[DONE]" {
+			c.progress("")
 			if !c.json {
 				fmt.Fprintln(c.out)
 			}
@@ -209,6 +157,10 @@ func (c *conversation) print(stream io.Reader) (string, error) {
 			continue
 		}
 		for _, choice := range frame.Choices {
+			if d := choice.Delta; !begun && d.Content+d.Reasoning != "" {
+				begun = true
+				c.progress("")
+			}
 			// Thoughts are for a person who watches, not for what reads the output.
 			if thought := choice.Delta.Reasoning; thought != "" && terminal(c.out) {
 				thinking = true

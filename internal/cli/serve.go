@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
 
@@ -35,20 +36,25 @@ func (a *app) serve() *cobra.Command {
 		Long: "Run this machine's daemon: the local API for programs here, the engines of this machine,\n" +
 			"and, when signed in, the line to the hub.",
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			config, err := loadDaemonFile(a.home, file)
+			read := func() (*daemonFile, error) {
+				config, err := loadDaemonFile(a.home, file)
+				if err != nil || listen == "" {
+					return config, err
+				}
+				if err := config.Daemon.Listen.UnmarshalText([]byte(listen)); err != nil {
+					return nil, wrongUse("cannot use --listen %s: it %w", listen, err)
+				}
+				return config, nil
+			}
+			config, err := read()
 			if err != nil {
 				return err
-			}
-			if listen != "" {
-				if err := config.Daemon.Listen.UnmarshalText([]byte(listen)); err != nil {
-					return wrongUse("cannot use --listen %s: it %w", listen, err)
-				}
 			}
 			files, err := modelFiles(config.Engine.Models)
 			if err != nil {
 				return err
 			}
-			m := &machine{config: config, files: files, flag: "--listen", log: logTo(a.err, slog.LevelInfo)}
+			m := &machine{config: config, files: files, flag: "--listen", read: read, log: logTo(a.err, slog.LevelInfo)}
 			if len(files) > 0 {
 				m.program = llamaserver.Find(cmd.Context())
 			}
@@ -116,7 +122,12 @@ type machine struct {
 	// program is the llama-server that runs the files; empty: the built-in engine.
 	program string
 	flag    string // of the command line, which sets the local address
-	log     *slog.Logger
+	// read reads the configuration anew; nil: there is no file.
+	read   func() (*daemonFile, error)
+	log    *slog.Logger
+	daemon *daemon.Daemon // once it is made
+	// rereading is held while the configuration is read anew: one at a time.
+	rereading sync.Mutex
 	// ready is called once the local surface listens.
 	ready func(*daemon.Daemon) error
 }
@@ -128,8 +139,13 @@ func (m *machine) run(ctx context.Context) error {
 	group, ctx := errgroup.WithContext(ctx)
 	config := m.daemonConfig(m.startEngine(ctx, group))
 	config.Servers = m.startServers(ctx, group)
+	if m.read != nil {
+		config.Reread = m.reload
+	}
 	d, err := daemon.New(config)
 	if err == nil {
+		m.daemon = d
+		group.Go(func() error { return m.heed(ctx) })
 		group.Go(func() error { return d.Run(ctx) })
 		group.Go(func() error {
 			select {
@@ -250,6 +266,7 @@ func (m *machine) daemonConfig(builtin *engine.Engine) daemon.Config {
 		Sharing:   c.sharing(),
 		Groups:    c.Share.Groups,
 		Unshared:  !c.Share.Enabled,
+		Comfort:   c.comfort(),
 		Log:       m.log,
 	}
 	if c.RateLimit.Enabled {

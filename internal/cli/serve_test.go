@@ -378,7 +378,7 @@ func TestAMachineJoins(t *testing.T) {
 	t.Setenv("KITH_HUB", base)
 	t.Setenv("KITH_API_KEY", secret("key", "create", "--member", "ann"))
 	want := "MODEL       CONTEXT   AVAILABILITY   MACHINES   THROUGH\nllama3:8b   4096      ready          1          own\n"
-	for late := time.Now().Add(10 * time.Second); ; <-time.After(50 * time.Millisecond) { // below the hub's rate
+	for late := time.Now().Add(10 * time.Second); ; <-time.After(50 * time.Millisecond) { // it is its owner's for a while yet; and the key has a rate
 		got := kith(t, "", "models", "--account")
 		if got.out == want {
 			break

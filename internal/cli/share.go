@@ -4,9 +4,12 @@ import (
 	"context"
 	"fmt"
 	"net/http"
+	"regexp"
 	"strings"
 	"time"
 
+	"github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
 	"github.com/spf13/cobra"
 
 	"github.com/kith/kith/internal/fleet"
@@ -103,27 +106,36 @@ type shareRow struct {
 	limits
 }
 
+// inviteRow is an invite as its owner is told of it.
+type inviteRow struct {
+	ID       string    `json:"id"`
+	LastFour string    `json:"last_four"`
+	State    string    `json:"state"`
+	Uses     int       `json:"uses"`
+	Used     int       `json:"used"`
+	Expires  time.Time `json:"expires"`
+	limits
+}
+
+// inviteID is what an invite's id looks like, which no command takes for a
+// member's name.
+var inviteID = regexp.MustCompile(`^inv_[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$`)
+
 func (a *app) share() *cobra.Command {
 	list := &cobra.Command{
-		Use: "list", Short: "List who may use your machines, and whose you may use", Args: cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			var answer rowsOf[shareRow]
-			return a.askAccount(cmd.Context(), "list the shares", http.MethodGet, api("shares"), nil, &answer, func() {
-				var rows [][]string
-				for _, s := range answer.Data {
-					way, who := "you share with", s.With
-					if s.Direction == "received" {
-						way, who = "shares with you", s.Owner
-					}
-					rows = append(rows, []string{who, way, s.limits.String(), day(s.Created)})
-				}
-				a.table("MEMBER SHARE LIMITS SINCE", rows)
-			})
-		},
+		Use: "list", Short: "List who may use your machines, whose you may use, and your open invites", Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error { return a.listShares(cmd.Context()) },
 	}
 	remove := &cobra.Command{
-		Use: "remove MEMBER", Short: "Stop sharing with a member, within 5 s", Args: cobra.ExactArgs(1),
+		Use: "remove MEMBER|INVITE", Short: "Stop sharing with a member, within 5 s, or end an invite", Args: cobra.ExactArgs(1), ValidArgsFunction: a.completeGivenShares,
+		Long: "Stop sharing with a member, within 5 s, or end an invite by its id in `kith share list`. Shares that\n" +
+			"were made by the invite stay.",
 		RunE: func(cmd *cobra.Command, args []string) error {
+			if inviteID.MatchString(args[0]) {
+				return a.askAccount(cmd.Context(), "end the invite", http.MethodDelete, api("invites", args[0]), nil, nil, func() {
+					a.say("nobody can accept invite %s any more\n", strong(args[0]))
+				})
+			}
 			return a.askAccount(cmd.Context(), "end the share", http.MethodDelete, api("shares", args[0]), nil, nil, func() {
 				a.say("%s can no longer use your machines\n", strong(args[0]))
 			})
@@ -132,13 +144,63 @@ func (a *app) share() *cobra.Command {
 	return group("share", "Who may use your machines", list, a.addShare(), remove, a.invite())
 }
 
+// listShares prints the shares and, of the invites, those that can still be
+// accepted; with --json all of them.
+func (a *app) listShares(ctx context.Context) error {
+	hub, err := a.toAccount()
+	if err != nil {
+		return err
+	}
+	var shares, invites rowsOf[jsontext.Value]
+	if _, err := hub.call(ctx, "list the shares", http.MethodGet, api("shares"), nil, &shares); err != nil {
+		return err
+	}
+	if _, err := hub.call(ctx, "list the invites", http.MethodGet, api("invites"), nil, &invites); err != nil {
+		return err
+	}
+	if a.json {
+		return a.printJSON(struct {
+			Object  string           `json:"object"`
+			Data    []jsontext.Value `json:"data"`
+			Invites []jsontext.Value `json:"invites"`
+		}{"list", shares.Data, invites.Data})
+	}
+	var rows, open [][]string
+	for _, text := range shares.Data {
+		var s shareRow
+		if err := json.Unmarshal(text, &s); err != nil {
+			return fmt.Errorf("cannot list the shares: cannot understand the answer of %s: %w", hub.who, err)
+		}
+		way, who := "you share with", s.With
+		if s.Direction == "received" {
+			way, who = "shares with you", s.Owner
+		}
+		rows = append(rows, []string{who, way, s.limits.String(), day(s.Created)})
+	}
+	for _, text := range invites.Data {
+		var i inviteRow
+		if err := json.Unmarshal(text, &i); err != nil {
+			return fmt.Errorf("cannot list the invites: cannot understand the answer of %s: %w", hub.who, err)
+		}
+		if i.State == "open" {
+			open = append(open, []string{i.ID, "…" + i.LastFour, fmt.Sprintf("%d of %d", i.Used, i.Uses), i.limits.String(), day(i.Expires)})
+		}
+	}
+	a.table("MEMBER SHARE LIMITS SINCE", rows)
+	if len(open) > 0 {
+		a.say("\n")
+		a.table("INVITE CODE USED LIMITS UNTIL", open)
+	}
+	return nil
+}
+
 func (a *app) addShare() *cobra.Command {
 	var in struct {
 		With string `json:"with"`
 		limits
 	}
 	cmd := &cobra.Command{
-		Use: "add MEMBER", Short: "Let a member use your machines, or change the limits", Args: cobra.ExactArgs(1),
+		Use: "add MEMBER", Short: "Let a member use your machines, or change the limits", Args: cobra.ExactArgs(1), ValidArgsFunction: a.completeMembers,
 		Long: "Let a member use your machines, within the limits given. Of a member you share with already, the limits\n" +
 			"given here replace those before.",
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -153,6 +215,7 @@ func (a *app) addShare() *cobra.Command {
 		},
 	}
 	in.flags(cmd)
+	_ = cmd.RegisterFlagCompletionFunc("models", a.completeModelFlag)
 	return cmd
 }
 
@@ -181,13 +244,14 @@ func (a *app) invite() *cobra.Command {
 				if made.Uses > 1 {
 					times = fmt.Sprintf("%d times", made.Uses)
 				}
-				a.say("%s\n", faint(fmt.Sprintf("Whoever runs `kith accept CODE` may use your machines: %s. It works %s, until %s, and is shown this once.", made.limits, times, day(made.Expires))))
+				a.say("%s\n", faint(fmt.Sprintf("Whoever runs `kith accept CODE` may use your machines: %s. It works %s, until %s, and is shown this once; `kith share list` and `kith share remove` end it sooner.", made.limits, times, day(made.Expires))))
 			})
 		},
 	}
 	cmd.Flags().IntVar(&in.Uses, "uses", 1, "how many may accept it")
 	cmd.Flags().StringVar(&in.Expires, "expires", "7d", "how long it works, like 7d or 12h")
 	in.flags(cmd)
+	_ = cmd.RegisterFlagCompletionFunc("models", a.completeModelFlag)
 	return cmd
 }
 

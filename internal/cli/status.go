@@ -8,11 +8,13 @@ import (
 	"net/http"
 	"path/filepath"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/kith/kith/internal/daemon"
 	"github.com/kith/kith/internal/engine"
+	"github.com/kith/kith/internal/fleet"
 )
 
 // control is a client to the control API of the daemon on data, over its
@@ -36,6 +38,9 @@ type resting struct {
 		Hub      string `json:"hub,omitempty"`
 		Machine  string `json:"machine,omitempty"`
 	} `json:"line"`
+	Sharing daemon.Sharing `json:"sharing"`
+	Open    bool           `json:"open"` // inside the sharing hours just now
+	Groups  []string       `json:"groups,omitzero"`
 }
 
 func (a *app) status() *cobra.Command {
@@ -49,7 +54,7 @@ func (a *app) status() *cobra.Command {
 			now := running{Running: true}
 			_, err = control(config.Daemon.Data).call(cmd.Context(), "ask for the status", http.MethodGet, "/status", nil, &now.Status)
 			if _, off := errors.AsType[unreachable](err); off {
-				return a.showSaved(config.Daemon.Data)
+				return a.showSaved(config)
 			}
 			if err != nil {
 				return err
@@ -68,26 +73,45 @@ func (a *app) fact(label, format string, args ...any) {
 	a.say("%s  %s\n", strong(fmt.Sprintf("%-8s", label)), fmt.Sprintf(format, args...))
 }
 
-const signedOut = "not signed in; `kith login --hub URL --token TOKEN` connects this machine to a hub"
+const signedOut = "not signed in; `kith login --hub URL` connects this machine to a hub"
 
-// showSaved prints what is known of a daemon that does not run.
-func (a *app) showSaved(data string) error {
-	saved, err := daemon.LoadCredential(data)
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+// showSaved prints what is known of a daemon that does not run: what it starts
+// with.
+func (a *app) showSaved(config *daemonFile) error {
+	saved, missing := daemon.LoadCredential(config.Daemon.Data)
+	if missing != nil && !errors.Is(missing, fs.ErrNotExist) {
+		return missing
+	}
+	now := resting{Groups: config.Share.Groups}
+	now.Line.SignedIn, now.Line.Hub, now.Line.Machine = missing == nil, saved.Hub, saved.Machine
+	var err error
+	if now.Sharing, err = daemon.ChangeSaved(config.Daemon.Data, config.sharing(), daemon.Change{}); err != nil {
 		return err
 	}
+	hours, err := fleet.ParseHours(now.Sharing.Hours, now.Sharing.Timezone)
+	if err != nil {
+		return err
+	}
+	now.Open = hours.Open(time.Now())
 	if a.json {
-		var now resting
-		now.Line.SignedIn, now.Line.Hub, now.Line.Machine = err == nil, saved.Hub, saved.Machine
 		return a.printJSON(now)
 	}
 	a.fact("daemon", "not running; start it with `kith serve`")
-	if err != nil {
-		a.fact("hub", signedOut)
-		return nil
+	hub := signedOut
+	if now.Line.SignedIn {
+		hub = fmt.Sprintf("%s, as machine %s of %s", saved.Hub, saved.Machine, saved.Member)
 	}
-	a.fact("hub", "%s, as machine %s of %s", saved.Hub, saved.Machine, saved.Member)
+	a.fact("hub", "%s", hub)
+	a.fact("sharing", "%s, once it runs", sharing(now.Sharing, now.Open))
+	a.showServed(now.Groups)
 	return nil
+}
+
+// showServed prints the groups that the configuration names, if it does.
+func (a *app) showServed(groups []string) {
+	if groups != nil {
+		a.fact("groups", "%s", cmp.Or(strings.Join(groups, ", "), "none")+" ([share] groups of config.toml)")
+	}
 }
 
 func (a *app) showStatus(now daemon.Status) {
@@ -98,10 +122,9 @@ func (a *app) showStatus(now daemon.Status) {
 	}
 	a.fact("hub", "%s", hub)
 	a.fact("slots", "%d, of which %d run calls from the hub and %d your own", now.Slots, now.Routed, now.Own)
-	a.fact("sharing", "%s", sharing(now))
-	if now.Groups != nil {
-		a.fact("groups", "%s", cmp.Or(strings.Join(now.Groups, ", "), "none")+" ([share] groups of config.toml)")
-	}
+	a.fact("sharing", "%s", sharing(now.Sharing, now.Open))
+	a.showComfort(now)
+	a.showServed(now.Groups)
 	a.showEngines(now.Engines)
 	models := "none; start an engine, or put a GGUF file into a folder of [engine] models"
 	if len(now.Models) > 0 {
@@ -148,18 +171,17 @@ func lineWords(line daemon.LineStatus) string {
 }
 
 // sharing says whether others' calls run here now, and why not.
-func sharing(now daemon.Status) string {
+func sharing(now daemon.Sharing, open bool) string {
 	when := "always"
-	if now.Sharing.Hours != "" {
-		when = now.Sharing.Hours + " " + now.Sharing.Timezone
+	if now.Hours != "" {
+		when = now.Hours + " " + now.Timezone
 	}
 	switch {
-	case now.Sharing.Paused:
-		if !now.Sharing.Until.IsZero() {
-			return "paused until " + day(now.Sharing.Until) + "; hours: " + when
-		}
+	case now.Paused && !now.Until.IsZero():
+		return "paused until " + day(now.Until) + "; hours: " + when
+	case now.Paused:
 		return "paused; hours: " + when
-	case !now.Open:
+	case !open:
 		return "outside its hours: " + when
 	}
 	return "open; hours: " + when

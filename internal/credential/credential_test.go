@@ -14,9 +14,9 @@ import (
 )
 
 func TestMintAndParse(t *testing.T) {
-	form := regexp.MustCompile(`^(kith|kithm|kitht|kithi)_[a-z0-9-]{1,16}_[0-9A-Za-z]{38}$`)
+	form := regexp.MustCompile(`^(kith|kithm|kitht|kithi|kithl|kithd)_[a-z0-9-]{1,16}_[0-9A-Za-z]{38}$`)
 	seen := map[string]bool{}
-	for _, kind := range []Kind{APIKey, MachineKey, LoginToken, InviteCode} {
+	for _, kind := range []Kind{APIKey, MachineKey, LoginToken, InviteCode, LinkCode, DeviceCode} {
 		for _, region := range []string{"eu", "us-east-1", "0", "a-region-of-16ch"} {
 			s := Mint(kind, region)
 			text := s.Reveal()
@@ -88,7 +88,7 @@ func TestMintRefusesAnImpossibleRegion(t *testing.T) {
 }
 
 func TestEverySingleCharacterChangeIsRefused(t *testing.T) {
-	for _, kind := range []Kind{APIKey, MachineKey, LoginToken, InviteCode} {
+	for _, kind := range []Kind{APIKey, MachineKey, LoginToken, InviteCode, LinkCode, DeviceCode} {
 		text := Mint(kind, "eu-1").Reveal()
 		for i := range text {
 			for c := range 256 {

@@ -1,11 +1,13 @@
 package credential
 
 import (
+	"regexp"
 	"strings"
 	"testing"
 )
 
 func TestTypedCodes(t *testing.T) {
+	form := regexp.MustCompile(`^[0-9a-hjkmnp-tv-z]{4}(-[0-9a-hjkmnp-tv-z]{4}){3}$`)
 	seen := map[string]bool{}
 	for range 1000 {
 		code, recovery := UserCode(), RecoveryCode()
@@ -16,7 +18,10 @@ func TestTypedCodes(t *testing.T) {
 		if len(code) != 9 || code[4] != '-' || strings.ContainsAny(code, "AEIOUY01") {
 			t.Fatalf("made %s", code)
 		}
-		for _, typed := range []string{code, strings.ToLower(code), strings.ReplaceAll(code, "-", " "), " " + strings.ReplaceAll(code, "-", "") + " "} {
+		if !form.MatchString(recovery) {
+			t.Fatalf("made %s", recovery)
+		}
+		for _, typed := range []string{code, strings.ToLower(code), strings.ReplaceAll(code, "-", " "), "\t" + strings.ReplaceAll(code, "-", "") + " "} {
 			if got := ReadUserCode(typed); got != code {
 				t.Fatalf("%q was read as %q", typed, got)
 			}

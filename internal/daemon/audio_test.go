@@ -103,7 +103,13 @@ func TestLocalAudio(t *testing.T) {
 		}
 	}
 	e.Close()
-	if got := faultIn(t, r.transcribe(speech("x"))); got.Code != string(fault.CascadeExhausted) {
+	// A connection that was kept may not have told of its end yet: one call may be
+	// written to it and break off, and is then the engine's failure.
+	got := faultIn(t, r.transcribe(speech("x")))
+	if got.Code == string(fault.EngineError) {
+		got = faultIn(t, r.transcribe(speech("x")))
+	}
+	if got.Code != string(fault.CascadeExhausted) {
 		t.Errorf("gone: %+v", got)
 	}
 	r.await("withdrawn", func(s Status) bool {

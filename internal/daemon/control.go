@@ -25,8 +25,12 @@ type Status struct {
 	Line LineStatus `json:"line"`
 
 	Sharing Sharing `json:"sharing"`
-	Open    bool    `json:"open"`  // inside the sharing hours just now
-	Slots   int     `json:"slots"` // in force: the owner's, else the engines'
+	Open    bool    `json:"open"` // inside the sharing hours just now
+	// PausedBy says why this machine has paused by itself; absent: it has not.
+	PausedBy []string `json:"paused_by,omitempty"`
+	// Yielding says that no call from the hub begins now, for the owner's own.
+	Yielding bool `json:"yielding"`
+	Slots    int  `json:"slots"` // in force: the owner's, else the engines'
 	// Groups are the only ones that this machine serves; absent: every one.
 	Groups []string `json:"groups,omitzero"`
 	Routed int      `json:"routed"`
@@ -82,6 +86,7 @@ func (d *Daemon) socketSurface(local http.Handler) http.Handler {
 		"POST /resume": func(w http.ResponseWriter, r *http.Request) { d.answerChange(w, Change{Paused: &no}) },
 		"POST /drain":  d.serveDrain,
 		"POST /hours":  d.serveHours,
+		"POST /reload": d.serveReload,
 		"POST /discover": func(w http.ResponseWriter, r *http.Request) {
 			d.askCheck()
 			d.checkUpstreams(r.Context())
@@ -89,10 +94,7 @@ func (d *Daemon) socketSurface(local http.Handler) http.Handler {
 			writeJSON(w, http.StatusOK, d.Status())
 		},
 		"POST /signin": func(w http.ResponseWriter, r *http.Request) {
-			select {
-			case d.signedIn <- struct{}{}:
-			default: // one is due already
-			}
+			d.reconnect()
 			w.WriteHeader(http.StatusNoContent)
 		},
 	}
@@ -236,8 +238,9 @@ func (d *Daemon) Status() Status {
 	routed, own := d.desk.load("")
 	s := Status{
 		Version: d.config.Version, Started: d.started,
-		Sharing: sharing, Open: hours.Open(time.Now()), Slots: d.slots(sharing), Groups: d.config.Groups, Routed: routed, Own: own,
-		Models: []fleet.ModelID{}, Engines: []EngineStatus{},
+		Sharing: sharing, Open: hours.Open(time.Now()), Slots: d.slots(sharing), Groups: d.policy.Load().groups, Routed: routed, Own: own,
+		Yielding: d.desk.owners(),
+		Models:   []fleet.ModelID{}, Engines: []EngineStatus{},
 	}
 	if e := d.config.Builtin; e != nil {
 		s.Engines = append(s.Engines, EngineStatus{Place: e.Base(), Kind: e.Kind(), Name: e.Name(), Models: len(e.Models())})
@@ -263,6 +266,7 @@ func (d *Daemon) Status() Status {
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	s.PausedBy = slices.Clone(d.comfort.pausedBy)
 	s.Local, s.Line, s.Troubles = d.base, d.line, slices.Clone(d.troubles)
 	return s
 }

@@ -25,6 +25,7 @@ import (
 	"github.com/kith/kith/internal/engine"
 	"github.com/kith/kith/internal/fleet"
 	"github.com/kith/kith/internal/gateway"
+	"github.com/kith/kith/internal/host"
 )
 
 // Config is what a daemon needs to know.
@@ -66,6 +67,10 @@ type Config struct {
 	// Unshared keeps the tunnel closed: nothing of the hub's runs here. Calls of
 	// this machine still go to the hub.
 	Unshared bool
+	// Reread reads the configuration anew and calls Reload; nil: it cannot be.
+	Reread func(context.Context) (Reloaded, error)
+	// Comfort is what this machine does for its owner of itself.
+	Comfort Comfort
 	// TLS adds to the client's side towards the hub (roots); nil: the system's.
 	TLS *tls.Config
 	// Log is the daemon's log; it never gets a prompt, an answer or a secret.
@@ -95,15 +100,18 @@ type Daemon struct {
 	audio    *engine.Audio // nil: none is configured
 	board    *board
 	desk     desk
+	comfort  comfort
 	hub      http.RoundTripper      // to whichever hub
 	up       atomic.Pointer[uplink] // nil: not signed in
-	signedIn chan struct{}          // the credential in Home is new
-	relook   chan struct{}          // an engine is not what it was: look now
-	recheck  chan struct{}          // the same of the audio engine
-	ready    chan struct{}          // closed once the local surface listens
+	policy   atomic.Pointer[policy]
+	signedIn chan struct{} // the credential in Home is new
+	relook   chan struct{} // an engine is not what it was: look now
+	recheck  chan struct{} // the same of the audio engine
+	ready    chan struct{} // closed once the local surface listens
 
 	mu       sync.Mutex
-	surface  http.Handler // of the local surface, once its port is known
+	surface  http.Handler // the local one in force
+	port     int          // it is for
 	base     string       // its base URL
 	line     LineStatus
 	troubles []Trouble
@@ -147,8 +155,14 @@ func New(c Config) (*Daemon, error) {
 		hub:      newHubTransport(c.Dial, c.TLS),
 		signedIn: make(chan struct{}, 1), relook: make(chan struct{}, 1), recheck: make(chan struct{}, 1), ready: make(chan struct{}),
 	}
+	d.port = int(address.Port())
+	d.surface = d.newSurface(d.port)
+	d.policy.Store(c.policy())
 	d.board.servers = c.Servers
-	d.desk.onLocal = d.board.touch
+	d.desk.onLocal, d.desk.yields = d.board.touch, c.Comfort.Yield
+	d.comfort.vigil = host.Vigil{
+		Command: c.Comfort.Awake, Trouble: func(err error) { d.trouble("%v", err) },
+	}
 	d.setLine(func(l *LineStatus) { l.State = LineOff })
 	return d, nil
 }
@@ -190,6 +204,8 @@ func (d *Daemon) Run(ctx context.Context) error {
 	g.Go(func() error { return d.keepUpstreams(ctx) })
 	g.Go(func() error { return d.keepLine(ctx) })
 	g.Go(func() error { return d.keepPause(ctx) })
+	g.Go(func() error { return d.keepComfort(ctx) })
+	g.Go(func() error { return d.comfort.vigil.Run(ctx) })
 	close(d.ready)
 	d.log.Info("the daemon listens", "address", d.base, "engines", len(d.board.engines()))
 	return g.Wait()
@@ -200,11 +216,4 @@ func (d *Daemon) Ready() <-chan struct{} { return d.ready }
 
 // Handler is the local surface (S4). Before Run it answers to the configured
 // port.
-func (d *Daemon) Handler() http.Handler {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if d.surface == nil {
-		d.surface = d.newSurface(int(d.address.Port()))
-	}
-	return d.surface
-}
+func (d *Daemon) Handler() http.Handler { return http.HandlerFunc(d.current) }

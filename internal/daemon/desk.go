@@ -2,6 +2,7 @@ package daemon
 
 import (
 	"sync"
+	"time"
 
 	"github.com/kith/kith/internal/fleet"
 )
@@ -18,6 +19,11 @@ type desk struct {
 	idle chan struct{}
 	// onLocal is called, outside the lock, after each change of the local load.
 	onLocal func()
+	// yields says that no routed call begins while local ones run, and until the
+	// lull after them is over.
+	yields bool
+	here   int // local calls that use the engines of this machine, and no upstream
+	lulled time.Time
 }
 
 // tally is a number of running calls, in all and by model.
@@ -43,7 +49,7 @@ func (t *tally) add(model fleet.ModelID, n int) {
 func (k *desk) admit(model fleet.ModelID, slots, ofModel int) (release func(), ok bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if k.routed.all+k.local.all >= slots || ofModel > 0 && k.routed.by[model]+k.local.by[model] >= ofModel {
+	if k.ownersLocked() || k.routed.all+k.local.all >= slots || ofModel > 0 && k.routed.by[model]+k.local.by[model] >= ofModel {
 		return nil, false
 	}
 	k.routed.add(model, 1)
@@ -73,17 +79,31 @@ func (k *desk) drained() <-chan struct{} {
 	return idle
 }
 
-// enter counts a local call until release, which may be called more than once.
-func (k *desk) enter(model fleet.ModelID) (release func()) {
-	k.countLocal(model, 1)
-	return sync.OnceFunc(func() { k.countLocal(model, -1) })
+// enter counts a local call until release, which may be called more than once;
+// here says that an engine of this machine serves it.
+func (k *desk) enter(model fleet.ModelID, here bool) (release func()) {
+	k.countLocal(model, here, 1)
+	return sync.OnceFunc(func() { k.countLocal(model, here, -1) })
 }
 
-func (k *desk) countLocal(model fleet.ModelID, n int) {
+func (k *desk) countLocal(model fleet.ModelID, here bool, n int) {
 	k.mu.Lock()
 	k.local.add(model, n)
+	if here {
+		if k.here += n; k.here == 0 && k.yields {
+			k.lulled = time.Now().Add(lull)
+			time.AfterFunc(lull, k.onLocal)
+		}
+	}
 	k.mu.Unlock()
 	k.onLocal()
+}
+
+// yield sets yields.
+func (k *desk) yield(yields bool) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.yields = yields
 }
 
 // load is how many calls run: from the tunnel and local; of one model, or of
@@ -95,4 +115,15 @@ func (k *desk) load(model fleet.ModelID) (routed, local int) {
 		return k.routed.all, k.local.all
 	}
 	return k.routed.by[model], k.local.by[model]
+}
+
+// owners reports whether the engines are the owner's alone just now.
+func (k *desk) owners() bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.ownersLocked()
+}
+
+func (k *desk) ownersLocked() bool {
+	return k.yields && (k.here > 0 || time.Now().Before(k.lulled))
 }

@@ -58,7 +58,7 @@ func (d *Daemon) runLine(ctx context.Context) {
 	d.setLine(func(l *LineStatus) {
 		*l = LineStatus{SignedIn: true, Hub: c.Hub, Machine: c.Machine, Name: d.config.Name, State: LineUnshared}
 	})
-	if d.config.Unshared {
+	if d.policy.Load().unshared {
 		return
 	}
 	dialer := &tunnel.Dialer{
@@ -127,8 +127,8 @@ func (d *Daemon) advertise() (tunnel.Advertisement, <-chan struct{}) {
 	routed, local := d.desk.load("")
 	slots := d.slots(sharing)
 	ad := tunnel.Advertisement{
-		Name: d.config.Name, Paused: sharing.Paused, Hours: sharing.Hours, Timezone: sharing.Timezone,
-		Slots: slots, Free: max(0, d.open(sharing)-routed-local), Local: local, Groups: d.config.Groups,
+		Name: d.config.Name, Paused: d.isPaused(sharing), Hours: sharing.Hours, Timezone: sharing.Timezone,
+		Slots: slots, Free: max(0, d.open(sharing)-routed-local), Local: local, Groups: d.policy.Load().groups,
 	}
 	for _, m := range d.board.offers(d.board.shared()) {
 		if d.shares(fleet.ModelID(m.ID)) {
@@ -140,12 +140,16 @@ func (d *Daemon) advertise() (tunnel.Advertisement, <-chan struct{}) {
 		routed, local := d.desk.load(fleet.ModelID(m.ID))
 		m.Local, m.Free = local, min(ad.Free, max(0, m.Slots-d.board.othersAt(fleet.ModelID(m.ID))-routed-local))
 	}
+	if d.desk.owners() {
+		yield(&ad)
+	}
 	return ad, changed
 }
 
 // shares reports whether the model is for calls of the hub.
 func (d *Daemon) shares(model fleet.ModelID) bool {
-	return len(d.config.Models) == 0 || slices.Contains(d.config.Models, model)
+	only := d.policy.Load().models
+	return len(only) == 0 || slices.Contains(only, model)
 }
 
 // slots is how many calls may run here at once: the owner's word, else the

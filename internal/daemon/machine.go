@@ -86,6 +86,7 @@ func (d *Daemon) serveCall(w http.ResponseWriter, r *http.Request, began *bool, 
 		return
 	}
 	defer release()
+	defer d.comfort.vigil.Hold()()
 	ctx, cancel := withDeadline(r.Context(), r.Header.Get(tunnel.HeaderDeadline))
 	defer cancel()
 	// Not Trusted, whoever the caller is: no string that came over the network
@@ -125,7 +126,7 @@ func (d *Daemon) admit(model fleet.ModelID, endpoint fleet.Endpoint, own bool, n
 	switch {
 	case len(able) == 0 || d.board.isHeld(able[0], model) || !d.shares(model):
 		return nil, nil, tunnel.RefusedUnknownModel
-	case sharing.Paused:
+	case d.isPaused(sharing):
 		return nil, nil, tunnel.RefusedPaused
 	case !own && !hours.Open(now):
 		return nil, nil, tunnel.RefusedHours

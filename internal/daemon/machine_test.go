@@ -128,7 +128,7 @@ func TestDesk(t *testing.T) {
 	if _, ok := k.admit("n", 3, 0); !ok {
 		t.Error("another model, with no limit of its own")
 	}
-	leave := k.enter("o")
+	leave := k.enter("o", true)
 	if _, ok := k.admit("n", 3, 0); ok {
 		t.Error("a slot that a local call holds was given away")
 	}
@@ -270,9 +270,11 @@ func TestRoutedCancel(t *testing.T) {
 				resp.Body.Close()
 			}
 		}()
-		if err := e.Wait(t.Context(), func(c enginetest.Counts) bool { return c.Runs > before.Runs }); err != nil {
-			t.Fatal(err)
+		began, late := context.WithTimeout(t.Context(), 20*time.Second)
+		if err := e.Wait(began, func(c enginetest.Counts) bool { return c.Runs > before.Runs }); err != nil {
+			t.Fatalf("stream %v: the engine was not asked: %v; %+v", stream, err, r.Status())
 		}
+		late()
 		giveUp()
 		soon, cancel := context.WithTimeout(t.Context(), cancelWithin)
 		if err := e.Wait(soon, func(c enginetest.Counts) bool { return c.Cancelled > before.Cancelled }); err != nil {
@@ -280,8 +282,8 @@ func TestRoutedCancel(t *testing.T) {
 		}
 		cancel()
 		<-gone
+		r.await("idle", func(s Status) bool { return s.Routed == 0 })
 	}
-	r.await("idle", func(s Status) bool { return s.Routed == 0 })
 }
 
 // The tunnel's end ends its calls at the engine (fault 30, seen from here).

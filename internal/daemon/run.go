@@ -53,7 +53,7 @@ func (d *Daemon) listen() (local, socket net.Listener, err error) {
 	defer d.mu.Unlock()
 	host := net.JoinHostPort(d.address.Addr().String(), strconv.Itoa(port))
 	d.base = "http://" + host + "/v1"
-	d.surface = d.newSurface(port)
+	d.port, d.surface = port, d.newSurface(port)
 	return local, socket, nil
 }
 
@@ -81,17 +81,6 @@ func listenOn(network, address string) (net.Listener, error) {
 		return nil, fmt.Errorf("cannot keep the daemon's socket private: %w", err)
 	}
 	return l, nil
-}
-
-// newSurface makes the local surface for the port it listens on.
-func (d *Daemon) newSurface(port int) http.Handler {
-	return gateway.New(gateway.Config{
-		Backend: d,
-		Guard:   &gateway.Guard{Port: port, Origins: d.config.Origins},
-		Rate:    d.config.Rate,
-		Limits:  gateway.Limits{Upload: d.config.Audio.MaxUpload},
-		Log:     d.log,
-	})
 }
 
 // serve serves one listener until ctx ends.

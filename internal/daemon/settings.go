@@ -59,6 +59,18 @@ func openSettings(path string, first Sharing) (*settings, error) {
 	return s, nil
 }
 
+// begin puts other first values under what was changed since. On an error
+// nothing has changed.
+func (s *settings) begin(first Sharing) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	now, hours, err := settle(first, s.saved)
+	if err == nil {
+		s.first, s.now, s.hours = first, now, hours
+	}
+	return err
+}
+
 // current is the Sharing in force at that time and its hours.
 func (s *settings) current(now time.Time) (Sharing, fleet.Hours) {
 	s.mu.Lock()

@@ -96,7 +96,7 @@ func (x *exchange) serve() error {
 	if !matched.allows(x.r.Method) {
 		return fault.New(fault.MethodNotAllowed, "%s takes %s", matched.path, matched.methods)
 	}
-	if x.g.on == hosted && !matched.open {
+	if x.g.on == hosted && !matched.open && !x.known {
 		if err := x.identify(); err != nil {
 			return err
 		}

@@ -115,6 +115,14 @@ func (g *Edge) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	x.finish(x.run())
 }
 
+// ServeAs serves one request as ServeHTTP does, for a caller who is known otherwise
+// than by a key: the request's own, if it has any, is not looked at.
+func (g *Edge) ServeAs(w http.ResponseWriter, r *http.Request, caller Caller) {
+	x := newExchange(g, w, r)
+	x.caller, x.known = caller, true
+	x.finish(x.run())
+}
+
 // Admit takes a token of the caller's Rate, or returns the fault that says when
 // there is one.
 func (g *Edge) Admit(c Caller) error { return g.buckets.take(bucketOf(c), time.Now()) }

@@ -82,9 +82,6 @@ type Records interface {
 	web.Accounts
 
 	CreateMember(context.Context, account.Member) error
-	MemberByName(context.Context, string) (account.Member, error)
-	Members(context.Context) ([]account.Member, error)
-	SetMemberDisabled(ctx context.Context, id string, disabled bool) error
 
 	CreateKey(context.Context, account.Key) error
 	KeyByHash(context.Context, [32]byte) (account.Key, account.Member, error)
@@ -170,12 +167,14 @@ func (h *Hub) Handler() http.Handler {
 	tunnel, login := h.guarded(h.acceptTunnel), h.guarded(h.login)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		// No mux: it would clean paths, which the edge wants as they came.
-		switch path := r.Method + " " + r.URL.Path; {
-		case path == "GET /tunnel":
+		switch path := r.URL.Path; {
+		case strings.HasPrefix(path, "/v1/"): // first: it is nearly all there is
+			h.edge.ServeHTTP(w, r)
+		case r.Method == http.MethodGet && path == "/tunnel":
 			tunnel(w, r)
-		case path == "POST /login":
+		case r.Method == http.MethodPost && path == "/login":
 			login(w, r)
-		case strings.HasPrefix(r.URL.Path, "/api/"):
+		case strings.HasPrefix(path, "/api/"):
 			h.api.ServeHTTP(w, r)
 		case h.site.Serves(r):
 			h.site.ServeHTTP(w, r)

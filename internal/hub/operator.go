@@ -7,6 +7,8 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/go-json-experiment/json"
@@ -24,27 +26,34 @@ const tokenLife = 24 * time.Hour
 // directory and nowhere else: whoever may open the socket is the operator.
 func (h *Hub) Operator() http.Handler {
 	mux := http.NewServeMux()
-	for pattern, act := range map[string]func(context.Context, *http.Request) (any, error){
-		"POST /members":                          h.createMember,
-		"GET /members":                           h.listMembers,
-		"POST /members/{name}/disable":           h.disableMember,
-		"POST /members/{name}/link":              h.createLink,
-		"GET /devices":                           h.listGrants,
-		"POST /devices/{code}/approve":           h.approveGrant,
-		"POST /keys":                             h.createKey,
-		"GET /keys":                              h.listKeys,
-		"POST /keys/{id}/revoke":                 h.revokeKey,
-		"POST /machines/token":                   h.createToken,
-		"GET /machines":                          h.listMachines,
-		"POST /machines/{id}/revoke":             h.revokeMachine,
-		"POST /shares":                           h.addShare,
-		"DELETE /shares":                         h.removeShare,
-		"POST /groups":                           h.createGroup,
-		"POST /groups/{name}/members":            h.addToGroup,
-		"DELETE /groups/{name}/members/{member}": h.removeFromGroup,
+	for pattern, route := range map[string]struct {
+		act   string // in the audit log; empty: it only reads
+		serve func(context.Context, *http.Request) (any, error)
+	}{
+		"POST /members":                          {"create a member", h.createMember},
+		"GET /members":                           {"", h.listMembers},
+		"POST /members/{name}/disable":           {"disable a member", h.disableMember},
+		"POST /members/{name}/link":              {"make a sign-in link", h.createLink},
+		"GET /devices":                           {"", h.listGrants},
+		"POST /devices/{code}/approve":           {"approve a device", h.approveGrant},
+		"POST /keys":                             {"create a key", h.createKey},
+		"GET /keys":                              {"", h.listKeys},
+		"POST /keys/{id}/revoke":                 {"revoke a key", h.revokeKey},
+		"POST /machines/token":                   {"make a login token", h.createToken},
+		"GET /machines":                          {"", h.listMachines},
+		"POST /machines/{id}/revoke":             {"revoke a machine", h.revokeMachine},
+		"POST /shares":                           {"add a share", h.addShare},
+		"DELETE /shares":                         {"end a share", h.removeShare},
+		"POST /groups":                           {"create a group", h.createGroup},
+		"POST /groups/{name}/members":            {"add to a group", h.addToGroup},
+		"DELETE /groups/{name}/members/{member}": {"remove from a group", h.removeFromGroup},
 	} {
 		mux.HandleFunc(pattern, func(w http.ResponseWriter, r *http.Request) {
-			answer, err := act(r.Context(), r)
+			ctx := r.Context()
+			if route.act != "" {
+				ctx = account.Acting(ctx, &account.Act{ID: account.NewID("act_"), At: time.Now().UTC(), What: route.act, Subject: subjectOf(r)})
+			}
+			answer, err := route.serve(ctx, r)
 			if err != nil {
 				f := fault.Of(err)
 				id := writeProblem(w, f)
@@ -61,6 +70,21 @@ func (h *Hub) Operator() http.Handler {
 		})
 	}
 	return h.guarded(mux.ServeHTTP)
+}
+
+// subjectOf is whom or what a request's path and query name; a body says more
+// to the handler, which names it with about.
+func subjectOf(r *http.Request) string {
+	query := r.URL.Query()
+	names := []string{r.PathValue("name"), r.PathValue("member"), r.PathValue("id"), r.PathValue("code"), query.Get("owner"), query.Get("with")}
+	return strings.Join(slices.DeleteFunc(names, func(s string) bool { return s == "" }), ", ")
+}
+
+// about says whom or what the operator's act concerns.
+func about(ctx context.Context, names ...string) {
+	if act := account.ActOf(ctx); act != nil {
+		act.Subject = strings.Join(names, ", ")
+	}
 }
 
 // guarded answers a panic of the handler: it is a defect of this request only.
@@ -102,6 +126,7 @@ func (h *Hub) createMember(ctx context.Context, r *http.Request) (any, error) {
 	if f := web.CheckName(ask.Name); f != nil {
 		return nil, f
 	}
+	about(ctx, ask.Name)
 	now := time.Now().UTC()
 	member := account.Member{ID: account.NewID("mem_"), Name: ask.Name, Operator: ask.Operator, Created: now}
 	add := func() error { return h.records.CreateMember(ctx, member) }
@@ -192,6 +217,7 @@ func (h *Hub) createKey(ctx context.Context, r *http.Request) (any, error) {
 	if err != nil {
 		return nil, err
 	}
+	about(ctx, member.Name, ask.Name)
 	secret := credential.Mint(credential.APIKey, h.cfg.Region)
 	key := account.Key{
 		ID: account.NewID("key_"), MemberID: member.ID, Name: ask.Name, Region: h.cfg.Region, Reach: reach,
@@ -242,6 +268,7 @@ func (h *Hub) createToken(ctx context.Context, r *http.Request) (any, error) {
 	if f := web.CheckName(ask.Name); ask.Name != "" && f != nil {
 		return nil, f
 	}
+	about(ctx, member.Name, ask.Name)
 	secret := credential.Mint(credential.LoginToken, h.cfg.Region)
 	now := time.Now().UTC()
 	token := account.LoginToken{
@@ -320,6 +347,7 @@ func (h *Hub) addShare(ctx context.Context, r *http.Request) (any, error) {
 	if owner.ID == with.ID {
 		return nil, fault.New(fault.InvalidRequest, "a member's own machines need no share")
 	}
+	about(ctx, owner.Name, with.Name)
 	share := account.Share{ID: account.NewID("shr_"), OwnerID: owner.ID, MemberID: with.ID, Created: time.Now().UTC()}
 	if err := h.records.AddShare(ctx, share); err != nil {
 		return nil, h.taken(err, "%s shares with %s already", owner.Name, with.Name)
@@ -362,6 +390,7 @@ func (h *Hub) createGroup(ctx context.Context, r *http.Request) (any, error) {
 	if err != nil {
 		return nil, err
 	}
+	about(ctx, ask.Name, admin.Name)
 	group := account.Group{
 		ID: account.NewID("grp_"), Name: ask.Name, Kind: kind, Created: time.Now().UTC(),
 		Members: []account.GroupMember{{MemberID: admin.ID, Admin: true}},
@@ -383,6 +412,7 @@ func (h *Hub) addToGroup(ctx context.Context, r *http.Request) (any, error) {
 	if err != nil {
 		return nil, err
 	}
+	about(ctx, group.Name, member.Name)
 	if err := h.records.AddGroupMember(ctx, group.ID, member.ID, false); err != nil {
 		return nil, h.taken(err, "%s is in %s already", member.Name, group.Name)
 	}

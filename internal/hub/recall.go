@@ -3,6 +3,7 @@ package hub
 import (
 	"context"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -10,6 +11,7 @@ import (
 	"github.com/kith/kith/internal/fault"
 	"github.com/kith/kith/internal/fleet"
 	"github.com/kith/kith/internal/gateway"
+	"github.com/kith/kith/internal/web"
 )
 
 const (
@@ -109,6 +111,9 @@ func (h *Hub) stands(ctx context.Context, caller gateway.Caller) bool {
 	member, err := h.records.MemberByName(ctx, caller.Name)
 	if err != nil || member.Disabled {
 		return err != nil
+	}
+	if strings.HasPrefix(caller.KeyID, web.SiteKey) {
+		return true
 	}
 	if caller.KeyID == "" {
 		machines, err := h.records.Machines(ctx, member.ID)

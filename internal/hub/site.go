@@ -28,7 +28,11 @@ type SiteConfig struct {
 
 // newSite is the members' pages over their API.
 func (h *Hub) newSite(api *web.API) *web.Site {
-	return web.NewSite(api, web.SiteConfig{Base: h.cfg.Site.Base, SignUp: web.SignUp(h.cfg.Site.SignUp), Try: h.callOnce})
+	return web.NewSite(api, web.SiteConfig{
+		Base: h.cfg.Site.Base, SignUp: web.SignUp(h.cfg.Site.SignUp), Try: h.callOnce,
+		Health: h.health, Limits: h.limits(),
+		Call: func(w http.ResponseWriter, r *http.Request, c web.Caller) { h.edge.ServeAs(w, r, gateway.Caller(c)) },
+	})
 }
 
 // FirstLink is the address of a new one-time link to the account of this hub's
@@ -183,6 +187,7 @@ func (h *Hub) approveGrant(ctx context.Context, r *http.Request) (any, error) {
 		return nil, err
 	}
 	code := credential.ReadUserCode(r.PathValue("code"))
+	about(ctx, r.PathValue("code"), member.Name)
 	g, err := h.records.DecideGrant(ctx, code, account.GrantApproved, member.ID, time.Now())
 	if err != nil {
 		return nil, h.missing(err, "nothing waits under the code %.20q; kith admin device list shows what does", r.PathValue("code"))

@@ -167,6 +167,12 @@ func (r *Registry) Confirmed(now time.Time) bool {
 	return at != 0 && now.Sub(time.Unix(0, at)) <= confirmedFor
 }
 
+// Hinted reports whether this node takes part in the hints of NATS just now.
+func (r *Registry) Hinted() bool {
+	conn := r.hints.conn.Load()
+	return conn != nil && conn.IsConnected()
+}
+
 // Nudge says that this node changed the store: it is read now, and other nodes
 // are told to read it, too.
 func (r *Registry) Nudge() {

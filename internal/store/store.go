@@ -101,14 +101,19 @@ func (db *DB) Close() error {
 	return errors.Join(err, db.write.Close(), db.flavor.release())
 }
 
-// transact runs do in one write transaction: all of it happens or nothing.
+// transact runs do in one write transaction, and keeps the act that it is part of:
+// all of it happens or nothing.
 func (db *DB) transact(ctx context.Context, do func(*query.Queries) error) error {
 	tx, err := db.write.BeginTx(ctx, nil)
 	if err != nil {
 		return err
 	}
 	defer func() { _ = tx.Rollback() }() // does nothing after Commit
-	if err := do(db.writes.WithTx(tx)); err != nil {
+	q := db.writes.WithTx(tx)
+	if err := do(q); err != nil {
+		return err
+	}
+	if err := keepAct(ctx, q); err != nil {
 		return err
 	}
 	return tx.Commit()

@@ -2,12 +2,14 @@ package web
 
 import (
 	"errors"
+	"slices"
 	"time"
 	"unicode"
 	"unicode/utf8"
 
 	"github.com/kith/kith/internal/account"
 	"github.com/kith/kith/internal/fault"
+	"github.com/kith/kith/internal/fleet"
 )
 
 // Group is a group as a member sees it: those who are not in it are not told
@@ -19,8 +21,18 @@ type Group struct {
 	Admin   bool              `json:"admin"`
 	Size    int               `json:"size"`
 	Members []GroupMember     `json:"members"`
-	KeptOut []string          `json:"kept_out"` // names of the caller's machines that are kept out of it
-	Created time.Time         `json:"created"`
+	KeptOut []string          `json:"kept_out"` // names of the caller's machines that are kept out of this one
+	// Closed are those of the caller's other machines that its members do not
+	// reach either.
+	Closed  []Closed  `json:"closed"`
+	Created time.Time `json:"created"`
+}
+
+// Closed is a machine that a group's members do not reach for a reason beyond
+// that group.
+type Closed struct {
+	Machine string `json:"machine"` // its name
+	By      string `json:"by"`      // "all": kept out of every group; "configuration": its [share] groups leave this one out
 }
 
 // GroupMember is a member of a group.
@@ -32,7 +44,7 @@ type GroupMember struct {
 func viewGroup(g account.SeenGroup) Group {
 	v := Group{
 		Name: g.Name, Kind: g.Kind, In: g.In, Admin: g.Admin, Size: g.Size, Created: g.Created,
-		Members: []GroupMember{}, KeptOut: []string{},
+		Members: []GroupMember{}, KeptOut: []string{}, Closed: []Closed{},
 	}
 	for _, m := range g.Members {
 		v.Members = append(v.Members, GroupMember(m))
@@ -97,11 +109,37 @@ func (a *API) listGroups(r *request) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	views := make([]Group, len(groups))
+	machines, err := a.Accounts.Machines(r.Context(), r.me)
+	if err != nil {
+		return nil, err
+	}
+	views, snapshot := make([]Group, len(groups)), a.Snapshot()
 	for i, g := range groups {
 		views[i] = viewGroup(g)
+		if g.In {
+			views[i].Closed = closed(g, machines, snapshot)
+		}
 	}
 	return listOf(views), nil
+}
+
+// closed lists the machines that are not kept out of the group and that its
+// members do not reach all the same.
+func closed(g account.SeenGroup, machines []account.Machine, snapshot *fleet.Snapshot) []Closed {
+	out := []Closed{}
+	for _, m := range machines {
+		if !m.Revoked.IsZero() || slices.ContainsFunc(g.KeptOut, func(k account.Named) bool { return k.ID == m.ID }) {
+			continue
+		}
+		live := snapshot.Machine(fleet.MachineID(m.ID))
+		switch {
+		case m.KeptOut:
+			out = append(out, Closed{m.Name, "all"})
+		case live != nil && live.Groups != nil && !slices.Contains(live.Groups, g.Name):
+			out = append(out, Closed{m.Name, "configuration"})
+		}
+	}
+	return out
 }
 
 // createGroup is POST /api/groups {"name","kind"}; the caller is its first

@@ -209,6 +209,10 @@ type view struct {
 // answerWith writes what a handler decided, or why it did not.
 func (s *Site) answerWith(w http.ResponseWriter, v *visit, out reply, err error) {
 	h := w.Header()
+	if err == nil && out.write != nil {
+		out.write(w)
+		return
+	}
 	if err == nil && out.to != "" {
 		if out.done != "" && v.me.ID != "" {
 			s.sessions.Put(v.Context(), sessionDone, out.done)

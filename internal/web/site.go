@@ -40,7 +40,24 @@ type SiteConfig struct {
 	// Try makes a short live call with an API key, as a client would; where model
 	// is empty it takes the first that would be served.
 	Try func(ctx context.Context, secret string, model fleet.ModelID) Trial
+	// Call serves a request to a hosted route, as a client's, in the name of a
+	// caller who is known by a session.
+	Call func(w http.ResponseWriter, r *http.Request, caller Caller)
+	// Health is how the hub's parts are, for its operator.
+	Health func(context.Context) []Part
+	// Limits are those in force, for its operator.
+	Limits []Limit
 }
+
+// Part is one part of a hub, and how it is.
+type Part struct {
+	Name string
+	Good bool
+	Told string // in words
+}
+
+// Limit is one limit of a hub.
+type Limit struct{ Name, Value string }
 
 // Trial is what a live call came to.
 type Trial struct {
@@ -86,6 +103,7 @@ type access uint8
 const (
 	anyone access = iota
 	members
+	operators // to everybody else there is no such page
 )
 
 // page is one line of the site: what is asked, who may, and what answers.
@@ -153,6 +171,18 @@ func sitePages() []page {
 		{"POST", "/groups/remove", members, (*Site).removeMember, "/groups"},
 		{"POST", "/groups/admin", members, (*Site).promote, "/groups"},
 
+		{"GET", "/try", members, (*Site).tryPage, ""},
+		{"POST", "/try", members, (*Site).tryOnce, "/try"},
+		{"POST", "/try/stream", members, (*Site).tryLive, ""},
+
+		{"GET", operatorPath, operators, (*Site).operatorPage, ""},
+		{"GET", operatorPath + "/members", operators, (*Site).membersPage, ""},
+		{"POST", operatorPath + "/members/disable", operators, (*Site).disableMember, operatorPath + "/members"},
+		{"POST", operatorPath + "/members/enable", operators, (*Site).enableMember, operatorPath + "/members"},
+		{"POST", operatorPath + "/members/link", operators, (*Site).linkMember, operatorPath + "/members"},
+		{"GET", operatorPath + "/machines", operators, (*Site).allMachines, ""},
+		{"GET", operatorPath + "/audit", operators, (*Site).auditPage, ""},
+
 		{"GET", "/models", members, (*Site).modelsPage, ""},
 		{"GET", "/usage", members, (*Site).usagePage, ""},
 		{"GET", "/usage.csv", members, (*Site).usageCSV, ""},
@@ -201,10 +231,14 @@ type visit struct {
 	me     account.Member // ID empty: nobody is signed in
 }
 
+// SiteKey begins the KeyID of a caller who is known by a session; the member's id
+// follows. No key's id begins so.
+const SiteKey = "site of "
+
 // caller is the member as the API knows those who ask. All of a member's
 // browsers have one rate together.
 func (v *visit) caller() Caller {
-	return Caller{Member: fleet.MemberID(v.me.ID), Name: v.me.Name, KeyID: "site of " + v.me.ID}
+	return Caller{Member: fleet.MemberID(v.me.ID), Name: v.me.Name, KeyID: SiteKey + v.me.ID}
 }
 
 // reply is what a page's handler decided: a page, or where to go next.
@@ -215,6 +249,8 @@ type reply struct {
 	to    string // a path of this site, instead of a page
 	done  string // with to: what was done, told on the page that follows
 	file  *download
+	// write answers in the page's place, whatever else the reply says.
+	write func(http.ResponseWriter)
 }
 
 // download is a reply that is no page.
@@ -267,7 +303,11 @@ func (s *Site) secureHeaders(h http.Header) {
 // a defect of this request only.
 func (s *Site) visit(v *visit, h http.Header, body []byte, late error) (out reply, err error) {
 	defer func() {
-		if panicked := recover(); panicked != nil {
+		switch panicked := recover(); panicked {
+		case nil:
+		case http.ErrAbortHandler: // the browser left in the middle of a call
+			panic(panicked)
+		default:
 			out, err = reply{}, fault.Defect(panicked)
 		}
 	}()
@@ -276,7 +316,7 @@ func (s *Site) visit(v *visit, h http.Header, body []byte, late error) (out repl
 		return reply{}, err
 	}
 	switch {
-	case methods == nil:
+	case methods == nil, strings.HasPrefix(v.URL.Path, operatorPath) && !v.me.Operator:
 		return reply{}, fault.New(fault.RouteNotFound, "there is no such page")
 	case found == nil:
 		allow := strings.Join(slices.Compact(methods), ", ")

@@ -61,7 +61,8 @@ func testPagesOfOthers(t *testing.T, tn *town) {
 		"/machines/pause": {"machine", tn.machine.ID}, "/machines/resume": {"machine", tn.machine.ID}, "/machines/hours": {"machine", tn.machine.ID},
 		"/machines/rename": {"machine", tn.machine.ID, "name", "mine"}, "/machines/revoke": {"machine", tn.machine.ID},
 		"/machines/keep-out": {"machine", tn.machine.ID},
-		"/sharing/share":     {"with", "eve"}, "/sharing/end": {"with", "ada"}, "/sharing/invite": {"uses", "x"}, "/sharing/revoke": {"invite", invite.ID},
+		"/try":               {"ask", "hello"}, "/try/stream": {"ask", "hello"}, // no model: a call of eve's own would be no secret
+		"/sharing/share": {"with", "eve"}, "/sharing/end": {"with", "ada"}, "/sharing/invite": {"uses", "x"}, "/sharing/revoke": {"invite", invite.ID},
 		"/sharing/accept": {"code", invite.ID},
 		"/groups/create":  {"name", "lab", "kind", "org"}, "/groups/join": {"group", "lab"}, "/groups/leave": {"group", "lab"}, "/groups/end": {"group", "lab"},
 		"/groups/add": {"group", "lab", "member", "eve"}, "/groups/remove": {"group", "lab", "member", "bob"}, "/groups/admin": {"group", "lab", "member", "eve"},
@@ -69,6 +70,9 @@ func testPagesOfOthers(t *testing.T, tn *town) {
 	paths := map[string]string{
 		"/welcome/{code}": "/welcome/" + credential.Mint(credential.LinkCode, "home").Reveal(), "/invite/{code}": "/invite/" + invite.ID,
 		"/requests/{call}": "/requests/req_1",
+	}
+	for _, act := range []string{"disable", "enable", "link"} {
+		forms["/operator/members/"+act] = []string{"member", tn.members["ada"].ID}
 	}
 	welcome := map[string]bool{"/applications": true} // what eve may do
 	for _, p := range sitePages() {
@@ -115,6 +119,14 @@ func TestWhoMay(t *testing.T) {
 	visitor.header.Set("Authorization", "Bearer ada")
 	visitor.header.Set("X-Api-Key", "ada")
 	for _, p := range sitePages() {
+		if p.may == operators {
+			for _, b := range []*browser{visitor, ada} {
+				if got := b.do(p.method, p.path, url.Values{"member": {tn.members["bob"].ID}}); got.status != 404 || !strings.Contains(got.body, "no such page") {
+					t.Errorf("%s %s of no operator: %d", p.method, p.path, got.status)
+				}
+			}
+			continue
+		}
 		if p.may == members {
 			got := visitor.do(p.method, p.path, url.Values{"machine": {tn.machine.ID}})
 			if got.status != 303 || !strings.HasPrefix(got.header.Get("Location"), "/signin?next=") {
@@ -264,6 +276,7 @@ func TestHostileNames(t *testing.T) {
 			ada.get("/machines"), ada.get("/models?model=" + q), ada.get("/usage?days=" + q), ada.get("/requests/" + call),
 			ada.get("/requests/" + url.PathEscape(name)), ada.get("/requests?before=" + q), tn.browser().get("/signin?next=" + q), tn.browser().get("/invite/" + url.PathEscape(name)),
 			ada.post("/sharing/share", "with", name, "models", name, "hours", name, "concurrent", name),
+			ada.post("/try", "model", name, "said", name, "said", name, "ask", name), ada.get("/try?model=" + q),
 			ada.post("/groups/leave", "group", name), ada.post("/applications", "name", name, "reach", name), ada.post("/device", "code", name),
 		} {
 			inert(t, name, page)

@@ -61,6 +61,9 @@ var ErrNotConnected = errors.New("the machine is not connected")
 type Accounts interface {
 	Member(ctx context.Context, id string) (account.Member, error)
 	MemberByName(ctx context.Context, name string) (account.Member, error)
+	Members(context.Context) ([]account.Member, error)
+	SetMemberDisabled(ctx context.Context, id string, disabled bool) error
+	Acts(ctx context.Context, before time.Time, most int) ([]account.Act, error)
 
 	SignUp(ctx context.Context, s account.SignUp, now time.Time) error
 	Password(ctx context.Context, memberID string) (string, error)

@@ -409,12 +409,25 @@ func TestGroups(t *testing.T) {
 	got := good[list[Group]](w, "ada", "GET", "/api/groups", "").Data
 	want := []Group{{
 		Name: "all", Kind: account.GroupOpen, In: true, Admin: true, Size: 2, Created: got[0].Created,
-		Members: []GroupMember{{"ada", true}, {"bob", false}}, KeptOut: []string{"box"},
+		Members: []GroupMember{{"ada", true}, {"bob", false}}, KeptOut: []string{"box"}, Closed: []Closed{},
 	}}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Error(diff)
 	}
-	good[anything](w, "ada", "POST", "/api/machines/"+w.machine.ID+"/keep-out", `{"group":"all","undo":true}`)
+	for _, step := range []struct {
+		change string
+		closed []Closed
+	}{
+		{`{"group":"all","undo":true}`, []Closed{{"box", "configuration"}}},
+		{`{"all":true}`, []Closed{{"box", "all"}}},
+		{`{"all":true,"undo":true}`, []Closed{{"box", "configuration"}}},
+	} {
+		good[anything](w, "ada", "POST", "/api/machines/"+w.machine.ID+"/keep-out", step.change)
+		got := good[list[Group]](w, "ada", "GET", "/api/groups", "").Data[0]
+		if diff := cmp.Diff(step.closed, got.Closed); diff != "" || len(got.KeptOut) != 0 {
+			t.Errorf("after %s: %s kept out %v", step.change, diff, got.KeptOut)
+		}
+	}
 	good[anything](w, "bob", "DELETE", "/api/groups/..", "")
 	if got := good[list[Group]](w, "bob", "GET", "/api/groups", "").Data; len(got) != 1 || len(got[0].KeptOut) != 0 {
 		t.Errorf("bob sees %+v", got)

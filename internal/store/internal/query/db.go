@@ -24,6 +24,9 @@ func New(db DBTX) *Queries {
 func Prepare(ctx context.Context, db DBTX) (*Queries, error) {
 	q := Queries{db: db}
 	var err error
+	if q.actsStmt, err = db.PrepareContext(ctx, acts); err != nil {
+		return nil, fmt.Errorf("error preparing query Acts: %w", err)
+	}
 	if q.addUsageDayStmt, err = db.PrepareContext(ctx, addUsageDay); err != nil {
 		return nil, fmt.Errorf("error preparing query AddUsageDay: %w", err)
 	}
@@ -107,6 +110,9 @@ func Prepare(ctx context.Context, db DBTX) (*Queries, error) {
 	}
 	if q.groupsStmt, err = db.PrepareContext(ctx, groups); err != nil {
 		return nil, fmt.Errorf("error preparing query Groups: %w", err)
+	}
+	if q.insertActStmt, err = db.PrepareContext(ctx, insertAct); err != nil {
+		return nil, fmt.Errorf("error preparing query InsertAct: %w", err)
 	}
 	if q.insertChangeStmt, err = db.PrepareContext(ctx, insertChange); err != nil {
 		return nil, fmt.Errorf("error preparing query InsertChange: %w", err)
@@ -368,6 +374,11 @@ func Prepare(ctx context.Context, db DBTX) (*Queries, error) {
 
 func (q *Queries) Close() error {
 	var err error
+	if q.actsStmt != nil {
+		if cerr := q.actsStmt.Close(); cerr != nil {
+			err = fmt.Errorf("error closing actsStmt: %w", cerr)
+		}
+	}
 	if q.addUsageDayStmt != nil {
 		if cerr := q.addUsageDayStmt.Close(); cerr != nil {
 			err = fmt.Errorf("error closing addUsageDayStmt: %w", cerr)
@@ -506,6 +517,11 @@ func (q *Queries) Close() error {
 	if q.groupsStmt != nil {
 		if cerr := q.groupsStmt.Close(); cerr != nil {
 			err = fmt.Errorf("error closing groupsStmt: %w", cerr)
+		}
+	}
+	if q.insertActStmt != nil {
+		if cerr := q.insertActStmt.Close(); cerr != nil {
+			err = fmt.Errorf("error closing insertActStmt: %w", cerr)
 		}
 	}
 	if q.insertChangeStmt != nil {
@@ -972,6 +988,7 @@ func (q *Queries) queryRow(ctx context.Context, stmt *sql.Stmt, query string, ar
 type Queries struct {
 	db                        DBTX
 	tx                        *sql.Tx
+	actsStmt                  *sql.Stmt
 	addUsageDayStmt           *sql.Stmt
 	adminKindStmt             *sql.Stmt
 	callsOfSharesStmt         *sql.Stmt
@@ -1000,6 +1017,7 @@ type Queries struct {
 	groupMembersOfStmt        *sql.Stmt
 	groupSizeStmt             *sql.Stmt
 	groupsStmt                *sql.Stmt
+	insertActStmt             *sql.Stmt
 	insertChangeStmt          *sql.Stmt
 	insertGrantStmt           *sql.Stmt
 	insertGroupStmt           *sql.Stmt
@@ -1091,6 +1109,7 @@ func (q *Queries) WithTx(tx *sql.Tx) *Queries {
 	return &Queries{
 		db:                        tx,
 		tx:                        tx,
+		actsStmt:                  q.actsStmt,
 		addUsageDayStmt:           q.addUsageDayStmt,
 		adminKindStmt:             q.adminKindStmt,
 		callsOfSharesStmt:         q.callsOfSharesStmt,
@@ -1119,6 +1138,7 @@ func (q *Queries) WithTx(tx *sql.Tx) *Queries {
 		groupMembersOfStmt:        q.groupMembersOfStmt,
 		groupSizeStmt:             q.groupSizeStmt,
 		groupsStmt:                q.groupsStmt,
+		insertActStmt:             q.insertActStmt,
 		insertChangeStmt:          q.insertChangeStmt,
 		insertGrantStmt:           q.insertGrantStmt,
 		insertGroupStmt:           q.insertGroupStmt,

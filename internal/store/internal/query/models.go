@@ -4,6 +4,15 @@
 
 package query
 
+type Act struct {
+	ID      string
+	At      int64
+	ByID    string
+	ByName  string
+	What    string
+	Subject string
+}
+
 type Change struct {
 	Epoch   int64
 	Kind    string

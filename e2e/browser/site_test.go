@@ -1,0 +1,188 @@
+package browser_test
+
+import (
+	"net/http"
+	"testing"
+	"time"
+)
+
+// Two members' way through the whole site, as docs/site.md tells it: with
+// scripts, where every page on the way is looked at closely; and without.
+func TestSite(t *testing.T) {
+	t.Parallel()
+	browser := chromium(t, nil)
+	for name, scripts := range map[string]bool{"scripts": true, "no scripts": false} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := &walk{stage: newStage(t, "llama3", "llama3:latest", "qwen2.5-coder"), scripts: scripts}
+			w.op, w.ben = newTab(t, browser, w.base, scripts), newTab(t, browser, w.base, scripts)
+			w.signUp()
+			w.machine()
+			w.calls()
+			w.hours()
+			w.ends()
+			w.op.quiet()
+			w.ben.quiet()
+		})
+	}
+}
+
+// walk is the members' way through one stage.
+type walk struct {
+	*stage
+	scripts       bool
+	op, ben       *tab
+	opKey, benKey string
+}
+
+// look looks at the page that a tab shows: what it is for, as the pictures of it
+// are called.
+func (w *walk) look(b *tab, name string) {
+	w.t.Helper()
+	if w.scripts {
+		b.axe(name)
+		b.picture(name)
+	}
+}
+
+// signUp makes the first account by the operator's link, the second by an invite.
+func (w *walk) signUp() {
+	op, ben := w.op, w.ben
+	for path, name := range map[string]string{"/": "start", "/signin": "signin", "/signup": "signup", "/recover": "recover"} {
+		op.open(path)
+		w.look(op, name)
+	}
+	op.openTo("/nothing", http.StatusNotFound)
+	w.look(op, "problem")
+	op.openTo("/invite/none", http.StatusNotFound)
+	op.open(w.first)
+	w.look(op, "first")
+	op.send("#sign-up", "#name", "op", "#password", "correct horse battery")
+	op.see("Hello, op")
+	w.look(op, "home-empty")
+	for path, name := range map[string]string{"/applications": "applications-empty", "/machines": "machines-empty", "/groups": "groups-empty"} {
+		op.open(path)
+		w.look(op, name)
+	}
+	op.open("/sharing")
+	op.send("#make-invite")
+	w.look(op, "invite-made")
+	link := op.text("#link")
+	ben.open(link)
+	w.look(ben, "invited")
+	ben.send("#sign-up", "#name", "ben", "#password", "battery horse correct")
+	ben.see("Hello, ben")
+}
+
+// machine approves a machine of op's by its code.
+func (w *walk) machine() {
+	op := w.op
+	w.start("login", "--hub", w.base)
+	op.open("/device")
+	w.look(op, "device")
+	op.send("#show", "#code", w.code())
+	op.see("being a machine of yours")
+	w.look(op, "device-asks")
+	op.send("#approve", "#code", w.code())
+	op.see("Approved")
+	w.look(op, "device-approved")
+	w.until("the machine has its credential", func() bool { return w.read("credential") != "" })
+	w.start("serve")
+}
+
+// makeKey makes a key that reaches everything, and returns its secret.
+func (w *walk) makeKey(b *tab, name string) string {
+	b.open("/applications")
+	b.send("#create-key", "#name", name, "#reach", "all")
+	return b.text("#secret")
+}
+
+// calls are made with keys of both, and explained.
+func (w *walk) calls() {
+	op, ben := w.op, w.ben
+	w.opKey = w.makeKey(op, "editor")
+	w.look(op, "key")
+	w.until("a call of op's is served", func() bool { status, _, _ := w.call(w.opKey, "llama3"); return status == 200 })
+	op.send("#test-key")
+	op.see("It works.")
+	w.look(op, "key-tested")
+	op.open("/applications")
+	w.look(op, "applications")
+
+	w.benKey = w.makeKey(ben, "phone")
+	w.until("a call of ben's is served", func() bool { status, _, route := w.call(w.benKey, "llama3"); return status == 200 && route != "" })
+	op.open("/sharing")
+	run(op, clickOn("details summary"))
+	op.send("#share", "#with", "ben", "#models", "llama3", "#per-day", "50")
+	op.see("50 a day")
+	w.look(op, "sharing")
+	w.until("ben no longer reaches the other model", func() bool { status, _, _ := w.call(w.benKey, "qwen2.5-coder"); return status != 200 })
+	ben.open("/models")
+	w.look(ben, "models")
+	ben.send("#ask-why", "#model", "qwen2.5-coder")
+	ben.see("A call would be refused")
+	w.look(ben, "models-why")
+}
+
+// hours closes the machine to ben, and the refusal is explained.
+func (w *walk) hours() {
+	op, ben := w.op, w.ben
+	op.open("/machines")
+	run(op, clickOn("#machines details summary"))
+	w.look(op, "machines")
+	day := time.Now().UTC().AddDate(0, 0, 3).Format("Mon")
+	op.send("form[action='/machines/hours'] button", "input[name=hours]", day+" 00:00-24:00", "input[name=timezone]", "UTC")
+	w.until("ben is outside the sharing hours", func() bool { _, code, _ := w.call(w.benKey, "llama3"); return code == "outside_sharing_hours" })
+	w.until("the refusal is told", func() bool {
+		ben.open("/requests")
+		return ben.text("#requests .state.bad") == "outside_sharing_hours"
+	})
+	w.look(ben, "requests")
+	ben.leads(200, clickOn("#requests tbody a"))
+	ben.see("What was decided")
+	ben.see("hours")
+	w.look(ben, "request")
+	op.open("/requests")
+	w.look(op, "requests-owner")
+	for _, b := range []*tab{op, ben} {
+		b.open("/usage")
+	}
+	w.look(op, "usage")
+}
+
+// ends revokes a key, ends a share, a group and a session.
+func (w *walk) ends() {
+	op, ben := w.op, w.ben
+	op.open("/groups")
+	op.send("#make-group", "#name", "lab", "#kind", "org")
+	op.send("form[action='/groups/add'] button", "input[name=member]", "ben")
+	op.see("ben")
+	w.look(op, "groups")
+	op.open("/account")
+	op.send("#make-codes", "#old-codes", "correct horse battery")
+	op.see("Your recovery codes")
+	w.look(op, "account")
+	op.open("/sessions")
+	w.look(op, "sessions")
+	op.open("/")
+	w.look(op, "home")
+
+	ben.open("/applications")
+	revoked := time.Now()
+	ben.send("form[action='/applications/revoke'] button")
+	ben.see("revoked")
+	w.until("the key is refused", func() bool { status, _, _ := w.call(w.benKey, "llama3"); return status == http.StatusUnauthorized })
+	if took := time.Since(revoked); took > 5*time.Second {
+		w.t.Errorf("the revoked key worked for %v, want 5 s at most", took)
+	}
+	op.open("/sharing")
+	op.send("form[action='/sharing/end'] button")
+	op.see("Nobody but you.")
+	op.open("/groups")
+	op.send("form[action='/groups/end'] button")
+	op.open("/")
+	op.send("form[action='/signout'] button")
+	op.open("/signin")
+	op.send("#sign-in", "#name", "op", "#password", "correct horse battery")
+	op.see("Hello, op")
+}

@@ -1,0 +1,140 @@
+package browser_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/kith/kith/internal/enginetest"
+)
+
+// stage is a hub of its own process, and what a machine needs to sign in to it.
+type stage struct {
+	t      *testing.T
+	binary string
+	home   string // of the machine, with everything else in it
+	base   string // the site
+	first  string // the one-time link of the first account
+}
+
+// newStage starts a fresh hub. Its machine will offer the models.
+func newStage(t *testing.T, models ...string) *stage {
+	t.Helper()
+	s := &stage{t: t, binary: os.Getenv("KITH_BIN"), home: shortDir(t)}
+	if s.binary == "" {
+		s.binary, _ = filepath.Abs("../../bin/kith")
+	}
+	if _, err := os.Stat(s.binary); err != nil {
+		t.Fatalf("cannot find the binary under test: %v; run make build, or make test", err)
+	}
+	var offered []enginetest.Model
+	for i, id := range models {
+		offered = append(offered, enginetest.Model{ID: id, ContextLength: 4096 << (i % 4), Tools: i == 0})
+	}
+	engine := enginetest.New(enginetest.Ollama, enginetest.Options{Models: offered, Behaviour: enginetest.Behaviour{Text: "Hello from the attic"}})
+	if err := engine.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { engine.Close() })
+	s.write("hub.toml", "[site]\nsignup = \"invite\"\n[ratelimit]\nrps = 0\n")
+	s.write("config.toml", fmt.Sprintf("[daemon]\nlisten = \"127.0.0.1:0\"\n[engine]\nbuiltin = false\n[discovery]\nenabled = false\nendpoints = [%q]\n", engine.URL()+"/v1"))
+
+	s.start("hub", "--json", "--config", filepath.Join(s.home, "hub.toml"), "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0", "--data", filepath.Join(s.home, "hub"))
+	var told struct {
+		Hub   string `json:"hub"`
+		First string `json:"first_link"`
+	}
+	s.until("the hub listens", func() bool { return json.Unmarshal([]byte(s.read("hub.out")), &told) == nil })
+	s.base, s.first = told.Hub, told.First
+	return s
+}
+
+func (s *stage) write(name, text string) {
+	s.t.Helper()
+	if err := os.WriteFile(filepath.Join(s.home, name), []byte(text), 0o600); err != nil {
+		s.t.Fatal(err)
+	}
+}
+
+// read is what a file of the stage holds by now: "hub.err" is what the hub said
+// on standard error.
+func (s *stage) read(name string) string {
+	text, _ := os.ReadFile(filepath.Join(s.home, name))
+	return string(text)
+}
+
+// start runs kith, to the test's end at most.
+func (s *stage) start(args ...string) {
+	s.t.Helper()
+	cmd := exec.Command(s.binary, args...)
+	cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "HOME=" + s.home, "KITH_HOME=" + s.home, "KITH_SYSTEM_ROOT=" + s.home, "NO_COLOR=1"}
+	for ending, to := range map[string]*io.Writer{".out": &cmd.Stdout, ".err": &cmd.Stderr} {
+		file, err := os.Create(filepath.Join(s.home, args[0]+ending))
+		if err != nil {
+			s.t.Fatal(err)
+		}
+		defer file.Close() // the process has its own
+		*to = file
+	}
+	if err := cmd.Start(); err != nil {
+		s.t.Fatal(err)
+	}
+	s.t.Cleanup(func() {
+		cmd.Process.Signal(os.Interrupt) // it may have ended by itself
+		if err := cmd.Wait(); err != nil || s.t.Failed() {
+			s.t.Logf("kith %s ended (%v) and said:\n%s", args[0], err, s.read(args[0]+".err"))
+		}
+	})
+}
+
+// until waits until something holds.
+func (s *stage) until(what string, holds func() bool) {
+	s.t.Helper()
+	for late := time.After(patience); !holds(); {
+		select {
+		case <-time.After(20 * time.Millisecond):
+		case <-late:
+			s.t.Fatalf("it never happened that %s", what)
+		}
+	}
+}
+
+// code is the code that `kith login` shows.
+func (s *stage) code() (code string) {
+	s.t.Helper()
+	s.until("kith login shows a code", func() bool {
+		_, after, _ := strings.Cut(s.read("login.err"), "\nType ")
+		code, _, _ = strings.Cut(strings.TrimSpace(after), "\n")
+		return code != ""
+	})
+	return code
+}
+
+// call makes a call as any client would, and returns the answer's status, its
+// code if it was refused, and through what it came.
+func (s *stage) call(key, model string) (status int, code, route string) {
+	s.t.Helper()
+	body, _ := json.Marshal(map[string]any{"model": model, "messages": []any{map[string]string{"role": "user", "content": "Hello"}}})
+	req, _ := http.NewRequest("POST", s.base+"/v1/chat/completions", strings.NewReader(string(body)))
+	req.Header.Set("Authorization", "Bearer "+key)
+	req.Header.Set("Content-Type", "application/json")
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	var answer struct {
+		Error struct{ Code string }
+	}
+	if err := json.NewDecoder(resp.Body).Decode(&answer); err != nil {
+		s.t.Fatal(err)
+	}
+	return resp.StatusCode, answer.Error.Code, resp.Header.Get("X-Kith-Route")
+}

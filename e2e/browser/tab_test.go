@@ -1,0 +1,155 @@
+package browser_test
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/chromedp/cdproto/emulation"
+	"github.com/chromedp/cdproto/log"
+	"github.com/chromedp/cdproto/network"
+	cdppage "github.com/chromedp/cdproto/page"
+	"github.com/chromedp/cdproto/runtime"
+	"github.com/chromedp/chromedp"
+)
+
+// tab is one member's browser at the site. It answers every question with yes.
+type tab struct {
+	t    *testing.T
+	ctx  context.Context
+	base string
+
+	mu    sync.Mutex
+	wrong []string            // what the pages complained of or loaded from elsewhere
+	forms map[string]struct{} // where the forms seen so far lead
+}
+
+// newTab opens a tab with cookies of its own in the browser.
+func newTab(t *testing.T, browser context.Context, base string, scripts bool) *tab {
+	t.Helper()
+	ctx, leave := chromedp.NewContext(browser, chromedp.WithNewBrowserContext())
+	t.Cleanup(leave)
+	b := &tab{t: t, ctx: ctx, base: base, forms: map[string]struct{}{}}
+	err := chromedp.Listen(ctx, b.hear)
+	if err == nil && !scripts {
+		_, err = chromedp.Call(ctx, emulation.SetScriptExecutionDisabled, emulation.SetScriptExecutionDisabledParams{Value: true})
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return b
+}
+
+// hear notes what must not happen on any page.
+func (b *tab) hear(event any) {
+	switch e := event.(type) {
+	case *cdppage.EventJavascriptDialogOpening:
+		go func() {
+			_, _ = chromedp.Call(b.ctx, cdppage.HandleJavaScriptDialog, cdppage.HandleJavaScriptDialogParams{Accept: true})
+		}()
+	case *runtime.EventConsoleAPICalled:
+		b.note("console: %s", e.Type)
+	case *runtime.EventExceptionThrown:
+		b.note("exception: %s at %s:%d", e.ExceptionDetails.Text, e.ExceptionDetails.URL, e.ExceptionDetails.LineNumber)
+	case *log.EventEntryAdded:
+		if e.Entry.Source != log.EntrySourceNetwork { // those tell of the refusals that tests provoke
+			b.note("%s: %s", e.Entry.Source, e.Entry.Text)
+		}
+	case *network.EventRequestWillBeSent:
+		if u := e.Request.URL; !strings.HasPrefix(u, b.base+"/") && !strings.HasPrefix(u, "data:") {
+			b.note("it loads %s", u)
+		}
+	case *network.EventResponseReceived:
+		if e.Type != network.ResourceTypeDocument && e.Response.Status >= 400 {
+			b.note("%d for %s", e.Response.Status, e.Response.URL)
+		}
+	}
+}
+
+func (b *tab) note(format string, args ...any) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.wrong = append(b.wrong, fmt.Sprintf(format, args...))
+}
+
+// quiet fails the test with what was noted.
+func (b *tab) quiet() {
+	b.t.Helper()
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if len(b.wrong) > 0 {
+		b.t.Errorf("the pages complain: %s", strings.Join(b.wrong, "\n"))
+	}
+}
+
+// leads does what leads to another page, and wants its status.
+func (b *tab) leads(want int64, steps ...chromedp.Action[chromedp.Void]) {
+	b.t.Helper()
+	ctx, cancel := context.WithTimeout(b.ctx, patience)
+	defer cancel()
+	got, err := chromedp.RunResponse(ctx, steps...)
+	if err != nil {
+		b.t.Fatalf("no page follows: %v", err)
+	}
+	if int64(got.Status) != want {
+		b.t.Fatalf("status %d, want %d: %s says %q", got.Status, want, got.URL, b.text("main"))
+	}
+	for _, action := range run(b, chromedp.Evaluate[[]string](`[...document.querySelectorAll("form[method=post]")].map(f => f.getAttribute("action"))`)) {
+		b.forms[action] = struct{}{}
+	}
+}
+
+// run does one thing on the page.
+func run[T any](b *tab, action chromedp.Action[T]) T {
+	b.t.Helper()
+	ctx, cancel := context.WithTimeout(b.ctx, patience)
+	defer cancel()
+	got, err := chromedp.Run(ctx, action)
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	return got
+}
+
+// open goes to a path of the site, or to a link.
+func (b *tab) open(path string) {
+	b.t.Helper()
+	b.openTo(path, 200)
+}
+
+func (b *tab) openTo(path string, status int64) {
+	b.t.Helper()
+	b.leads(status, chromedp.Navigate(b.base+strings.TrimPrefix(path, b.base)))
+}
+
+// send fills fields (each a selector and its value in turn), presses a button and
+// waits for the page that follows.
+func (b *tab) send(button string, fields ...string) {
+	b.t.Helper()
+	for pair := range slices.Chunk(fields, 2) {
+		run(b, chromedp.SetValue(chromedp.CSS(pair[0]), pair[1]))
+	}
+	b.leads(200, clickOn(button))
+}
+
+// text is what an element shows.
+func (b *tab) text(selector string) string {
+	b.t.Helper()
+	return strings.TrimSpace(run(b, chromedp.Evaluate[string](fmt.Sprintf(`document.querySelector(%q)?.textContent ?? ""`, selector))))
+}
+
+// see fails the test if the page does not say something.
+func (b *tab) see(want string) {
+	b.t.Helper()
+	if got := b.text("main"); !strings.Contains(got, want) {
+		b.t.Fatalf("%s does not say %q but %q", run(b, chromedp.Location()), want, got)
+	}
+}
+
+// clickOn clicks the first element that a selector finds.
+func clickOn(selector string) chromedp.Action[chromedp.Void] {
+	return chromedp.Click(chromedp.CSS(selector))
+}

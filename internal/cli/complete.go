@@ -1,0 +1,176 @@
+package cli
+
+import (
+	"context"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/spf13/cobra"
+)
+
+// completePatience is how long the shell waits for live names at most; what has
+// not answered by then is left out, without a word.
+const completePatience = 700 * time.Millisecond
+
+// source is one listing that names are taken from.
+type source func(ctx context.Context) []string
+
+// complete offers the names of several sources, each asked at once, that begin
+// with what was typed.
+func (a *app) complete(ctx context.Context, typed string, sources ...source) ([]string, cobra.ShellCompDirective) {
+	const directive = cobra.ShellCompDirectiveNoFileComp
+	var err error
+	if a.home, err = kithHome(); err != nil {
+		return nil, directive
+	}
+	if ctx == nil {
+		ctx = context.Background()
+	}
+	ctx, cancel := context.WithTimeout(ctx, completePatience)
+	defer cancel()
+	found := make([][]string, len(sources))
+	var group sync.WaitGroup
+	for i, ask := range sources {
+		group.Go(func() { found[i] = ask(ctx) })
+	}
+	group.Wait()
+	names := slices.DeleteFunc(slices.Concat(found...), func(name string) bool { return !strings.HasPrefix(name, typed) })
+	slices.Sort(names)
+	return slices.Compact(names), directive
+}
+
+// modelsOf lists the models of a surface.
+func modelsOf(surface func() (*client, error), path string) source {
+	return func(ctx context.Context) []string {
+		var list listing
+		if !quietly(ctx, surface, path, &list) {
+			return nil
+		}
+		var ids []string
+		for _, m := range list.Data {
+			ids = append(ids, m.ID)
+		}
+		return ids
+	}
+}
+
+// quietly reads a listing, and says whether it could.
+func quietly(ctx context.Context, surface func() (*client, error), path string, into any) bool {
+	at, err := surface()
+	if err != nil {
+		return false
+	}
+	_, err = at.call(ctx, "complete", http.MethodGet, path, nil, into)
+	return err == nil
+}
+
+// completeModels offers models as a command's first argument.
+func (a *app) completeModels(cmd *cobra.Command, args []string, typed string) ([]string, cobra.ShellCompDirective) {
+	if len(args) > 0 {
+		return nil, cobra.ShellCompDirectiveNoFileComp
+	}
+	return a.completeModelFlag(cmd, nil, typed)
+}
+
+// completeModelFlag offers the models of this machine and of the account.
+func (a *app) completeModelFlag(cmd *cobra.Command, _ []string, typed string) ([]string, cobra.ShellCompDirective) {
+	return a.complete(cmd.Context(), typed, modelsOf(a.toDaemon, "/v1/models"), modelsOf(a.toAccount, api("models")))
+}
+
+// shared are the members of the account's shares that pass.
+func (a *app) shared(passes func(shareRow) (name string, ok bool)) source {
+	return func(ctx context.Context) []string {
+		var answer rowsOf[shareRow]
+		if !quietly(ctx, a.toAccount, api("shares"), &answer) {
+			return nil
+		}
+		var names []string
+		for _, row := range answer.Data {
+			if name, ok := passes(row); ok {
+				names = append(names, name)
+			}
+		}
+		return names
+	}
+}
+
+// grouped are the names that a group of the account's has for a completion.
+func (a *app) grouped(of func(groupRow) []string) source {
+	return func(ctx context.Context) []string {
+		var answer rowsOf[groupRow]
+		if !quietly(ctx, a.toAccount, api("groups"), &answer) {
+			return nil
+		}
+		var names []string
+		for _, row := range answer.Data {
+			names = append(names, of(row)...)
+		}
+		return names
+	}
+}
+
+// fellows are the members of a group.
+func fellows(g groupRow) []string {
+	var names []string
+	for _, m := range g.Members {
+		names = append(names, m.Name)
+	}
+	return names
+}
+
+// completeMembers offers those the account shares with, and its groups' members.
+func (a *app) completeMembers(cmd *cobra.Command, args []string, typed string) ([]string, cobra.ShellCompDirective) {
+	if len(args) > 0 {
+		return nil, cobra.ShellCompDirectiveNoFileComp
+	}
+	known := a.shared(func(row shareRow) (string, bool) {
+		if row.Direction == "received" {
+			return row.Owner, true
+		}
+		return row.With, true
+	})
+	return a.complete(cmd.Context(), typed, known, a.grouped(fellows))
+}
+
+// completeGivenShares offers what `kith share remove` takes.
+func (a *app) completeGivenShares(cmd *cobra.Command, args []string, typed string) ([]string, cobra.ShellCompDirective) {
+	if len(args) > 0 {
+		return nil, cobra.ShellCompDirectiveNoFileComp
+	}
+	given := a.shared(func(row shareRow) (string, bool) { return row.With, row.Direction != "received" })
+	return a.complete(cmd.Context(), typed, given, func(ctx context.Context) []string {
+		var answer rowsOf[inviteRow]
+		if !quietly(ctx, a.toAccount, api("invites"), &answer) {
+			return nil
+		}
+		var ids []string
+		for _, row := range answer.Data {
+			if row.State == "open" {
+				ids = append(ids, row.ID)
+			}
+		}
+		return ids
+	})
+}
+
+// completeGroups offers the groups that pass and, for a second argument, the
+// members that there are for it.
+func (a *app) completeGroups(passes func(groupRow) bool, members bool) cobra.CompletionFunc {
+	return func(cmd *cobra.Command, args []string, typed string) ([]string, cobra.ShellCompDirective) {
+		if len(args) == 0 {
+			return a.complete(cmd.Context(), typed, a.grouped(func(g groupRow) []string {
+				if !passes(g) {
+					return nil
+				}
+				return []string{g.Name}
+			}))
+		}
+		if !members || len(args) > 1 {
+			return nil, cobra.ShellCompDirectiveNoFileComp
+		}
+		return a.completeMembers(cmd, nil, typed)
+	}
+}

@@ -1,0 +1,119 @@
+package cli
+
+import (
+	"flag"
+	"fmt"
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"os"
+	"reflect"
+	"regexp"
+	"strings"
+	"testing"
+)
+
+var update = flag.Bool("update", false, "write docs/configuration.md")
+
+// TestConfigurationPage: docs/configuration.md is what the comments on the
+// configuration's structs say, key by key.
+func TestConfigurationPage(t *testing.T) {
+	file, err := parser.ParseFile(token.NewFileSet(), "configfiles.go", nil, parser.ParseComments)
+	if err != nil {
+		t.Fatal(err)
+	}
+	page := &configPage{t: t, types: map[string]*ast.StructType{}}
+	ast.Inspect(file, func(n ast.Node) bool {
+		if spec, ok := n.(*ast.TypeSpec); ok {
+			if s, ok := spec.Type.(*ast.StructType); ok {
+				page.types[spec.Name.Name] = s
+			}
+		}
+		return true
+	})
+	page.print("# Configuration\n\n" +
+		"TOML, and strict: an unknown key, a wrong type or an impossible value is refused with file, line, column and the nearest right\n" +
+		"key; `kith config check [FILE]` runs the very code that reads it at start. Without a file, or a key, the default holds. A path may\n" +
+		"begin with `~/`; a relative one begins at the file's folder.\n\n" +
+		"This page is made from the comments where the keys are declared (`internal/cli/configfiles.go`).\n")
+	page.print("\n## The daemon: `config.toml` in `KITH_HOME`\n\n`kith reload`, or SIGHUP, brings changes of `%s` into force while calls run on; the rest waits for the next start, and is named.\n",
+		strings.Join(live, "`, `"))
+	page.sections("daemonFile", reflect.TypeFor[daemonFile]())
+	page.print("\n## A hub: `hub.toml` in `KITH_HOME`\n")
+	page.sections("hubFile", reflect.TypeFor[hubFile]())
+
+	const path = "../../docs/configuration.md"
+	if *update {
+		if err := os.WriteFile(path, []byte(page.text.String()), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if got, err := os.ReadFile(path); err != nil || string(got) != page.text.String() {
+		t.Errorf("docs/configuration.md is not what the comments say (%v): run go test ./internal/cli -run ConfigurationPage -update", err)
+	}
+}
+
+type configPage struct {
+	t     *testing.T
+	types map[string]*ast.StructType
+	text  strings.Builder
+}
+
+func (p *configPage) print(format string, args ...any) { fmt.Fprintf(&p.text, format, args...) }
+
+// sections prints each section of a file.
+func (p *configPage) sections(name string, shape reflect.Type) {
+	for i, field := range p.types[name].Fields.List {
+		inner := shape.Field(i)
+		key, kind, heading := inner.Tag.Get("toml"), inner.Type, "[%s]"
+		if kind.Kind() == reflect.Slice {
+			kind, heading = kind.Elem(), "[[%s]]"
+		}
+		p.print("\n### `"+heading+"`\n", key)
+		if text := p.about(field, p.structOf(field.Type), kind, key, true); text != "" {
+			p.print("\n%s\n", text)
+		}
+		p.print("\n| Key | Takes | |\n|---|---|---|\n")
+		p.keys(p.structOf(field.Type), kind)
+	}
+}
+
+// structOf is the struct behind a section: written there, or by its name.
+func (p *configPage) structOf(e ast.Expr) *ast.StructType {
+	switch e := e.(type) {
+	case *ast.StructType:
+		return e
+	case *ast.ArrayType:
+		return p.structOf(e.Elt)
+	case *ast.Ident:
+		return p.types[e.Name]
+	}
+	p.t.Fatalf("a section of another shape: %T", e)
+	return nil
+}
+
+func (p *configPage) keys(s *ast.StructType, shape reflect.Type) {
+	for i, field := range s.Fields.List {
+		inner := shape.Field(i)
+		key := inner.Tag.Get("toml")
+		p.print("| `%s` | %s | %s |\n", key, strings.ReplaceAll(strings.TrimSuffix(takes(inner.Type), ", in quotes"), "|", "\\|"), p.about(field, s, shape, key, false))
+	}
+}
+
+// about is the comment on a key, which begins with the field's name, with the
+// keys of its section for the fields' names. A section may do without one.
+func (p *configPage) about(field *ast.Field, s *ast.StructType, shape reflect.Type, key string, section bool) string {
+	text := strings.Join(strings.Fields(field.Doc.Text()), " ")
+	if text == "" && section {
+		return ""
+	}
+	rest, named := strings.CutPrefix(text, field.Names[0].Name)
+	if !named {
+		p.t.Errorf("the comment on %s does not begin with its name: %q", key, text)
+	}
+	for i, other := range s.Fields.List {
+		name := regexp.MustCompile(`\b` + other.Names[0].Name + `\b`)
+		rest = name.ReplaceAllString(rest, "`"+shape.Field(i).Tag.Get("toml")+"`")
+	}
+	return strings.ReplaceAll("`"+key+"`"+rest, "|", "\\|")
+}

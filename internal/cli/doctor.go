@@ -1,0 +1,365 @@
+package cli
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/url"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"time"
+
+	"github.com/go-json-experiment/json"
+	"github.com/spf13/cobra"
+
+	"github.com/kith/kith/internal/daemon"
+	"github.com/kith/kith/internal/engine"
+	"github.com/kith/kith/internal/llama"
+	"github.com/kith/kith/internal/llamaserver"
+)
+
+// Bounds of what kith doctor calls sound.
+const (
+	patience     = 5 * time.Second  // for each question to somebody else
+	clockSkew    = 30 * time.Second // from the hub's clock
+	diskNeeded   = 64 << 20         // bytes: state, log
+	diskForModel = 2 << 30          // bytes: a small model
+	socketPath   = 100              // bytes of a socket's path
+)
+
+// finding is what one check of kith doctor found.
+type finding struct {
+	Check string `json:"check"`
+	State string `json:"state"` // "ok", "note" or "fail"
+	Found string `json:"found"`
+	Do    string `json:"do,omitzero"` // what to do about it
+}
+
+// doctor looks at one machine.
+type doctor struct {
+	*app
+	findings []finding
+	// free is how many bytes may still be written to the disk under a folder, and
+	// lookup finds a host: readings of the system, which tests stage.
+	free   func(folder string) (uint64, error)
+	lookup func(ctx context.Context, host string) ([]string, error)
+}
+
+func (a *app) doctor() *cobra.Command {
+	return &cobra.Command{
+		Use: "doctor", Short: "Check this machine and say what to do", Args: cobra.NoArgs,
+		Long: "Check the configuration, folders and disk, the credential, the daemon and its port, engines and models,\n" +
+			"the hub, the clock and the line to it. What is wrong is named with its cause and what to do, and the\n" +
+			"command then ends with status 1.",
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			d := &doctor{app: a, free: freeSpace, lookup: net.DefaultResolver.LookupHost}
+			d.examine(cmd.Context())
+			return d.report()
+		},
+	}
+}
+
+func (d *doctor) ok(check, format string, args ...any) {
+	d.findings = append(d.findings, finding{check, "ok", fmt.Sprintf(format, args...), ""})
+}
+
+func (d *doctor) note(check, do, format string, args ...any) {
+	d.findings = append(d.findings, finding{check, "note", fmt.Sprintf(format, args...), do})
+}
+
+func (d *doctor) fail(check, do, format string, args ...any) {
+	d.findings = append(d.findings, finding{check, "fail", strings.TrimPrefix(fmt.Sprintf(format, args...), "cannot go on: "), do})
+}
+
+// report prints the findings; an error if any is a failure.
+func (d *doctor) report() error {
+	var failed []string
+	for _, f := range d.findings {
+		if f.State == "fail" {
+			failed = append(failed, f.Check)
+		}
+	}
+	if d.json {
+		err := d.printJSON(struct {
+			OK     bool      `json:"ok"`
+			Checks []finding `json:"checks"`
+		}{failed == nil, d.findings})
+		if err != nil {
+			return err
+		}
+	} else {
+		for _, f := range d.findings {
+			mark := map[string]string{"ok": faint("ok  "), "note": accent("note"), "fail": strong("FAIL")}[f.State]
+			d.say("%s  %-13s  %s\n", mark, f.Check, f.Found)
+			if f.Do != "" {
+				d.say("      %-13s  %s\n", "", "→ "+f.Do)
+			}
+		}
+	}
+	if failed == nil {
+		return nil
+	}
+	return fmt.Errorf("cannot call this machine sound: %s; do what is said there, then run `kith doctor` again", strings.Join(failed, ", "))
+}
+
+// examine makes every check, each with what those before it found.
+func (d *doctor) examine(ctx context.Context) {
+	config, err := loadDaemonFile(d.home, "")
+	if err != nil {
+		d.fail("configuration", "correct it; `kith config check` lists all that is wrong, docs/configuration.md all that may stand there", "%v", err)
+		config = defaultDaemonFile(d.home) // the rest is looked at as if it were not there
+	} else {
+		d.ok("configuration", "%s is good", filepath.Join(d.home, "config.toml"))
+	}
+	d.folders(config)
+	saved, err := daemon.LoadCredential(config.Daemon.Data)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		d.note("credential", "to use and serve a hub: `kith login --hub URL`", "this machine is not signed in; it serves its own programs only")
+	case err != nil:
+		d.fail("credential", "do as it says, or sign in anew with `kith login`", "%v", err)
+	default:
+		d.ok("credential", "%s, for its owner only", saved)
+	}
+	status, running := d.daemon(ctx, config)
+	d.engines(ctx, config, status, running)
+	if err == nil {
+		d.hub(ctx, "hub", toHub(saved.Hub, saved.Secret), "sign in again: `kith login --hub "+saved.Hub+"`")
+		if running {
+			d.line(status.Line)
+		}
+	}
+	d.key(ctx)
+}
+
+// folders checks the daemon's folder and those of the models.
+func (d *doctor) folders(config *daemonFile) {
+	data := config.Daemon.Data
+	if n := len(filepath.Join(data, "daemon.sock")); n > socketPath {
+		d.fail("folder", "set KITH_HOME, or [daemon] data, to a shorter path", "the path of the daemon's socket under %s has %d bytes; systems take about %d", data, n, socketPath)
+	}
+	info, err := os.Stat(data)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		d.note("folder", "", "%s is not there yet; `kith serve` and `kith login` make it", data)
+		return
+	case err != nil:
+		d.fail("folder", "give yourself access to it, or set KITH_HOME", "cannot look at %s: %v", data, err)
+		return
+	case info.Mode().Perm()&0o022 != 0 && runtime.GOOS != "windows":
+		d.fail("folder", "run `chmod 700 "+data+"`", "other users can change %s: its mode is %04o", data, info.Mode().Perm())
+	}
+	if err := tryWrite(data); err != nil {
+		d.fail("folder", "free the disk, or make the folder yours: `chown -R $USER "+data+"`", "nothing can be written in %s: %v", data, err)
+	} else {
+		d.ok("folder", "%s can be written", data)
+	}
+	d.space("disk", data, diskNeeded, "free some: the daemon keeps its state there", true)
+	for _, place := range config.Engine.Models {
+		switch info, err := os.Stat(place); {
+		case errors.Is(err, fs.ErrNotExist) && filepath.Ext(place) != ".gguf":
+		case err != nil:
+			d.fail("models folder", "correct [engine] models, or give yourself access to it", "cannot look at %s: %v", place, err)
+		case info.IsDir():
+			if _, err := os.ReadDir(place); err != nil {
+				d.fail("models folder", "give yourself access to it", "cannot look into %s: %v", place, err)
+				continue
+			}
+			d.space("models folder", place, diskForModel, "free some before you add a model", false)
+		}
+	}
+}
+
+// tryWrite writes some bytes to a file in the folder, for good, and removes it.
+func tryWrite(folder string) error {
+	f, err := os.CreateTemp(folder, "doctor.*")
+	if err != nil {
+		return err
+	}
+	defer os.Remove(f.Name())
+	_, err = f.Write(make([]byte, 64<<10))
+	return errors.Join(err, f.Sync(), f.Close())
+}
+
+// space checks how much room there is under a folder; too little fails the
+// check where the program needs it, and is a note where only its owner might.
+func (d *doctor) space(check, folder string, need uint64, do string, vital bool) {
+	free, err := d.free(folder)
+	switch {
+	case err != nil:
+		d.note(check, "", "the free space of %s is not known: %v", folder, err)
+	case free >= need:
+		d.ok(check, "%s free under %s", short(int64(free)), folder)
+	case vital || free < diskNeeded:
+		d.fail(check, do, "the disk under %s is full: %s bytes are free", folder, short(int64(free)))
+	default:
+		d.note(check, do, "the disk under %s has room for no model: %s bytes are free", folder, short(int64(free)))
+	}
+}
+
+// daemon checks that this machine's daemon runs, or could.
+func (d *doctor) daemon(ctx context.Context, config *daemonFile) (status daemon.Status, running bool) {
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	_, err := control(config.Daemon.Data).call(ctx, "ask the daemon", http.MethodGet, "/status", nil, &status)
+	if err == nil {
+		d.ok("daemon", "listens on %s, version %s", status.Local, status.Version)
+		if !status.Open || status.Sharing.Paused {
+			d.note("sharing", "`kith resume`, `kith hours`", "%s", sharing(status.Sharing, status.Open))
+		}
+		return status, true
+	}
+	listen := config.Daemon.Listen.Text
+	if _, off := errors.AsType[unreachable](err); !off {
+		d.fail("daemon", "end it and start it again: `kith serve`", "the daemon does not answer in order: %v", err)
+	} else if listener, err := new(net.ListenConfig).Listen(ctx, "tcp", listen); err != nil {
+		d.fail("port", "end the other program, or set [daemon] listen to another port; then `kith serve`",
+			"the daemon does not run, and could not: %v", err)
+	} else {
+		_ = listener.Close() // it was opened to see that it can be
+		d.fail("daemon", "start it with `kith serve`, or for good with `kith service install`", "the daemon does not run; %s is free for it", listen)
+	}
+	return status, false
+}
+
+// engines checks that there is an engine and a model. A daemon that runs has
+// looked; otherwise it is looked now.
+func (d *doctor) engines(ctx context.Context, config *daemonFile, status daemon.Status, running bool) {
+	found, models := status.Engines, len(status.Models)
+	if !running {
+		files, _ := modelFiles(config.Engine.Models) // a place that cannot be read was told of
+		if llama.Available() == nil && config.Engine.Builtin || llamaserver.Find(ctx) != "" {
+			models = len(files)
+		}
+		m := &machine{config: config, log: slog.New(slog.DiscardHandler)}
+		look := m.daemonConfig(nil)
+		look.Discovery.Log = look.Log
+		finder, err := engine.NewFinder(look.Discovery)
+		if err != nil {
+			d.fail("engines", "correct [discovery] endpoints", "%v", err)
+			return
+		}
+		ctx, cancel := context.WithTimeout(ctx, patience)
+		defer cancel()
+		finder.Look(ctx)
+		for _, f := range finder.Report() {
+			found = append(found, daemon.EngineStatus(f))
+			models += f.Models
+		}
+	}
+	for _, e := range found {
+		switch {
+		case e.Why == "":
+			d.ok("engines", "%s at %s: %d models", cmp.Or(e.Name, e.Kind), e.Place, e.Models)
+		case e.Configured:
+			d.fail("engines", "start the engine there, or correct the configuration", "no engine can be used at %s: %s", e.Place, e.Why)
+		case e.Kind != "":
+			d.note("engines", "", "the engine at %s cannot be used: %s", e.Place, e.Why)
+		}
+	}
+	if config.Engine.Builtin && llama.Available() != nil {
+		d.note("engines", "", "this build has no engine of its own")
+	}
+	if models == 0 {
+		d.fail("models", "start an engine with a model, or put a GGUF file into "+strings.Join(config.Engine.Models, " or "), "there is no model on this machine")
+		return
+	}
+	d.ok("models", "%d", models)
+}
+
+// hub checks that a hub is there, is one, and takes the secret, and compares
+// clocks. again is what to do where the secret is no longer good.
+func (d *doctor) hub(ctx context.Context, check string, hub *client, again string) {
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	address, err := url.Parse(hub.base)
+	if err != nil {
+		d.fail(check, again, "%v", err)
+		return
+	}
+	if _, err := d.lookup(ctx, address.Hostname()); err != nil {
+		d.fail(check, "check the address and this machine's network and name servers", "the name %s cannot be found: %v", address.Hostname(), err)
+		return
+	}
+	asked := time.Now()
+	res, err := hub.try(ctx, http.MethodGet, "/v1/models", nil)
+	if err != nil {
+		d.fail(check, "check the network; if others reach it, the hub's address: "+again, "%v", err)
+		return
+	}
+	defer res.Body.Close()
+	var list struct {
+		Object string `json:"object"`
+	}
+	text, _ := io.ReadAll(io.LimitReader(res.Body, maxAnswer))
+	kith := res.Header.Get("X-Correlation-Id") != "" && json.Unmarshal(text, &list) == nil
+	switch {
+	case !kith:
+		d.fail(check, "correct the address: "+again, "what answers at %s is no kith hub (status %d)", hub.base, res.StatusCode)
+		return
+	case res.StatusCode == http.StatusUnauthorized:
+		d.fail(check, again, "%s does not know the secret, or no longer: it was revoked, or made for another hub", hub.base)
+	case res.StatusCode != http.StatusOK:
+		d.fail(check, "try again in a while; then ask its operator", "%s answers %d", hub.base, res.StatusCode)
+	default:
+		d.ok(check, "%s answers and knows us", hub.base)
+	}
+	if check == "hub" {
+		d.clock(res.Header.Get("Date"), asked)
+	}
+}
+
+// clock compares this machine's clock with the time the hub answered at.
+func (d *doctor) clock(date string, asked time.Time) {
+	theirs, err := http.ParseTime(date)
+	if err != nil {
+		d.note("clock", "", "the hub does not say what time it is")
+		return
+	}
+	if ahead := asked.Sub(theirs); ahead.Abs() > clockSkew {
+		word := "behind"
+		if ahead > 0 {
+			word = "ahead of"
+		}
+		d.fail("clock", "set it by the network (on Linux: `timedatectl set-ntp true`): hours, pauses and certificates go by it",
+			"this machine's clock is %s %s the hub's", ahead.Abs().Round(5*time.Second), word)
+		return
+	}
+	d.ok("clock", "as the hub's")
+}
+
+// line checks the daemon's line to the hub.
+func (d *doctor) line(line daemon.LineStatus) {
+	switch line.State {
+	case lineUp:
+		d.ok("line", "connected since %s", day(line.Since))
+	case daemon.LineUnshared:
+		d.note("line", "set [share] enabled = true to open it", "closed by the configuration")
+	case daemon.LineRefused:
+		d.fail("line", "sign in again: `kith login`", "the hub refused this machine: %s", line.Trouble)
+	case daemon.LineFenced:
+		d.fail("line", "give each its own: `kith login` on one of them", "another daemon uses this machine's credential")
+	default:
+		d.fail("line", "check the network, and what stands between this machine and the hub", "%s", lineWords(line))
+	}
+}
+
+// key checks the API key of the environment.
+func (d *doctor) key(ctx context.Context) {
+	hub, found, err := d.byKey()
+	if err != nil {
+		d.fail("API key", "set KITH_HUB to the address of the key's hub, or unset KITH_API_KEY", "%v", err)
+		return
+	}
+	if found {
+		d.hub(ctx, "API key", hub, "set KITH_API_KEY to a key of that hub, or unset it")
+	}
+}

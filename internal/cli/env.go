@@ -1,0 +1,210 @@
+package cli
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+)
+
+// setting is one variable of the environment of a client.
+type setting struct{ name, value string }
+
+// environment is what points OpenAI- and Anthropic-style clients at a surface.
+type environment struct {
+	set []setting
+	// unset are variables that would make a client send a second secret, which
+	// the hub refuses.
+	unset []string
+	// proof is the model that answered a call; empty: none was ready to.
+	proof string
+}
+
+// shell is a way to write the lines: formats of one that sets and one that
+// unsets, what stands for a single quote within single quotes, and how the
+// lines are taken up.
+type shell struct{ set, unset, quote, use string }
+
+var shells = map[string]shell{
+	"sh":         {"export %s='%s'\n", "unset %s\n", `'\''`, `eval "$(kith env%s)"`},
+	"fish":       {"set -gx %s '%s'\n", "set -e %s\n", `\'`, "kith env%s | source"},
+	"powershell": {"$env:%s = '%s'\n", "Remove-Item Env:%s -ErrorAction SilentlyContinue\n", "''", "kith env%s | Out-String | Invoke-Expression"},
+}
+
+// usualShell is the shell that the lines are for when none is named.
+func usualShell() string {
+	if runtime.GOOS == "windows" {
+		return "powershell"
+	}
+	if filepath.Base(os.Getenv("SHELL")) == "fish" {
+		return "fish"
+	}
+	return "sh"
+}
+
+func (a *app) env() *cobra.Command {
+	var name string
+	var local bool
+	cmd := &cobra.Command{
+		Use: "env [--shell sh|fish|powershell] [--local]", Short: "Print the lines that point clients at your hub, once a call proved them", Args: cobra.NoArgs,
+		Long: "Print the lines that point OpenAI- and Anthropic-style clients at your hub, with the key in KITH_API_KEY,\n" +
+			"after calls with just these values went well. With --local they point OpenAI-style clients at this\n" +
+			"machine's daemon, which wants no key. Use them with: " + fmt.Sprintf(shells["sh"].use, ""),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			style, ok := shells[name]
+			if !ok {
+				return wrongUse("cannot write lines for the shell %q; use --shell sh, fish or powershell", name)
+			}
+			prove := a.hubEnvironment
+			if local {
+				prove = a.localEnvironment
+			}
+			env, err := prove(cmd.Context())
+			if err != nil {
+				return err
+			}
+			if a.json {
+				return a.printJSON(env.json())
+			}
+			a.write(env, style, strings.TrimSuffix(" --shell "+name, " --shell "+usualShell())+map[bool]string{true: " --local"}[local])
+			return nil
+		},
+	}
+	cmd.Flags().StringVar(&name, "shell", usualShell(), "sh, fish or powershell")
+	cmd.Flags().BoolVar(&local, "local", false, "this machine's daemon instead of the hub")
+	_ = cmd.RegisterFlagCompletionFunc("shell", cobra.FixedCompletions([]string{"sh", "fish", "powershell"}, cobra.ShellCompDirectiveNoFileComp))
+	return cmd
+}
+
+func (a *app) write(env environment, style shell, flags string) {
+	// Raw: a shell reads this, and a value never holds a style.
+	print := func(format string, args ...any) { fmt.Fprintf(a.out, format, args...) }
+	for _, s := range env.set {
+		print(style.set, s.name, strings.ReplaceAll(s.value, "'", style.quote))
+	}
+	for _, name := range env.unset {
+		print(style.unset, name)
+	}
+	if env.proof != "" {
+		print("# A call to %s with these went well. Use them with:\n", env.proof)
+	} else {
+		print("# The address and the key are good; no model is ready for a call just now. Use them with:\n")
+	}
+	print("#   "+style.use+"\n", flags)
+}
+
+// json is the environment as `kith env --json` prints it.
+func (e environment) json() any {
+	values := map[string]string{}
+	for _, s := range e.set {
+		values[s.name] = s.value
+	}
+	return struct {
+		Set      map[string]string `json:"set"`
+		Unset    []string          `json:"unset"`
+		ProvedBy string            `json:"proved_by,omitzero"`
+	}{values, append([]string{}, e.unset...), e.proof}
+}
+
+// hubEnvironment points clients at the hub, with an API key: the machine's own
+// credential is not for programs that run what a model says.
+func (a *app) hubEnvironment(ctx context.Context) (environment, error) {
+	hub, found, err := a.byKey()
+	if err != nil {
+		return environment{}, err
+	}
+	if !found {
+		return environment{}, notSignedIn("cannot point clients at a hub without an API key: make one with `kith keys create` or on the hub's site, and set KITH_API_KEY; `kith env --local` needs none")
+	}
+	env := environment{
+		set: []setting{
+			{"OPENAI_BASE_URL", hub.base + "/v1"}, {"OPENAI_API_KEY", hub.bearer},
+			{"ANTHROPIC_BASE_URL", hub.base}, {"ANTHROPIC_AUTH_TOKEN", hub.bearer},
+		},
+		unset: []string{"ANTHROPIC_API_KEY"},
+	}
+	env.proof, err = proof(ctx, hub, "/v1/chat/completions", "/v1/messages")
+	return env, err
+}
+
+// localEnvironment points clients at this machine's daemon, which speaks the
+// OpenAI-style dialect alone and takes any key.
+func (a *app) localEnvironment(ctx context.Context) (environment, error) {
+	surface, err := a.toDaemon()
+	if err != nil {
+		return environment{}, err
+	}
+	// Over TCP as the client will, not over the socket.
+	surface.http = &http.Client{}
+	env := environment{set: []setting{{"OPENAI_BASE_URL", surface.base + "/v1"}, {"OPENAI_API_KEY", "kith"}}}
+	env.proof, err = proof(ctx, surface, "/v1/chat/completions")
+	return env, err
+}
+
+// proof makes the shortest call there is at each path, to the first model that
+// is ready for it, and returns that model; empty where none is just now, and
+// the address and the key alone are proved.
+func proof(ctx context.Context, surface *client, paths ...string) (string, error) {
+	const doing = "prove the address and the key"
+	var list listing
+	if _, err := surface.call(ctx, doing, http.MethodGet, "/v1/models", nil, &list); err != nil {
+		return "", err
+	}
+	in := struct {
+		Model     string    `json:"model"`
+		MaxTokens int       `json:"max_tokens"`
+		Messages  []message `json:"messages"`
+	}{MaxTokens: 1, Messages: []message{{"user", "Hello"}}}
+	for _, m := range list.Data {
+		if cmp.Or(m.Availability, "ready") != "ready" {
+			continue
+		}
+		in.Model = m.ID
+		served, err := all(paths, func(path string) (bool, error) {
+			res, err := surface.send(ctx, http.MethodPost, path, in)
+			if refused := (*refusal)(nil); errors.As(err, &refused) && refused.exit() == exitNoCapacity {
+				return false, nil // no chat model, or taken meanwhile
+			}
+			if err != nil {
+				return false, told("prove the lines by a call to "+m.ID, err)
+			}
+			_, err = io.Copy(io.Discard, io.LimitReader(res.Body, maxAnswer))
+			return err == nil, errors.Join(err, res.Body.Close())
+		})
+		if served || err != nil {
+			return m.ID, err
+		}
+	}
+	return "", nil
+}
+
+// all reports whether every item passes; the first that does not ends it.
+func all[T any](items []T, passes func(T) (bool, error)) (bool, error) {
+	for _, item := range items {
+		if ok, err := passes(item); !ok || err != nil {
+			return false, err
+		}
+	}
+	return true, nil
+}
+
+// over is the environment of a process with e laid over it.
+func (e environment) over(process []string) []string {
+	process = slices.DeleteFunc(slices.Clone(process), func(entry string) bool {
+		name, _, _ := strings.Cut(entry, "=")
+		return slices.Contains(e.unset, name) || slices.ContainsFunc(e.set, func(s setting) bool { return s.name == name })
+	})
+	for _, s := range e.set {
+		process = append(process, s.name+"="+s.value)
+	}
+	return process
+}

@@ -1,0 +1,117 @@
+package cli
+
+import (
+	"context"
+	"net/http"
+	"os"
+	"os/signal"
+	"reflect"
+	"slices"
+	"strings"
+	"syscall"
+
+	"github.com/spf13/cobra"
+
+	"github.com/kith/kith/internal/daemon"
+)
+
+// live are the sections of config.toml that a running daemon takes up; the rest
+// waits for its next start.
+var live = []string{"ratelimit", "discovery", "share"}
+
+func (a *app) reload() *cobra.Command {
+	return &cobra.Command{
+		Use: "reload", Short: "Have the daemon read its configuration again, with its calls running on", Args: cobra.NoArgs,
+		Long: "Have the daemon read its configuration again; SIGHUP does the same. No call is dropped. What cannot\n" +
+			"change while it runs is named, and waits for its next start.",
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			config, err := loadDaemonFile(a.home, "")
+			if err != nil {
+				return err
+			}
+			var done daemon.Reloaded
+			return a.ask(cmd.Context(), control(config.Daemon.Data), "reload", http.MethodPost, "/reload", nil, &done, func() {
+				if len(done.Applied)+len(done.Restart) == 0 {
+					a.say("nothing has changed\n")
+				}
+				if len(done.Applied) > 0 {
+					a.say("in force now: %s\n", strong(strings.Join(done.Applied, ", ")))
+				}
+				if len(done.Restart) > 0 {
+					a.say("from the next start of the daemon: %s\n", strong(strings.Join(done.Restart, ", ")))
+				}
+			})
+		},
+	}
+}
+
+// reload reads the configuration anew and brings into force what can be. On an
+// error all stays as it was.
+func (m *machine) reload(ctx context.Context) (daemon.Reloaded, error) {
+	m.rereading.Lock()
+	defer m.rereading.Unlock()
+	done := daemon.Reloaded{Applied: []string{}, Restart: []string{}}
+	next, err := m.read()
+	if err != nil {
+		return done, err
+	}
+	files, err := modelFiles(next.Engine.Models)
+	if err != nil {
+		return done, err
+	}
+	for _, key := range changed(reflect.ValueOf(*m.config), reflect.ValueOf(*next), "") {
+		section, _, _ := strings.Cut(key, ".")
+		if slices.Contains(live, section) {
+			done.Applied = append(done.Applied, key)
+		} else {
+			done.Restart = append(done.Restart, key)
+		}
+	}
+	if !slices.Equal(files, m.files) && !slices.Contains(done.Restart, "engine.models") && (m.config.Engine.Builtin || m.program != "") {
+		done.Restart = append(done.Restart, "engine.models (the files there)")
+	}
+	after := *m.config
+	after.RateLimit, after.Discovery, after.Share = next.RateLimit, next.Discovery, next.Share
+	if err := m.daemon.Reload(ctx, (&machine{config: &after, log: m.log}).daemonConfig(nil)); err != nil {
+		return done, err
+	}
+	m.config = &after
+	m.log.Info("the configuration was read again", "applied", done.Applied, "restart", done.Restart)
+	return done, nil
+}
+
+// changed lists the keys whose values differ, dotted.
+func changed(before, after reflect.Value, prefix string) []string {
+	var keys []string
+	for field := range fields(before.Type()) {
+		x, y := before.FieldByIndex(field.Index), after.FieldByIndex(field.Index)
+		key := prefix + field.Tag.Get("toml")
+		switch {
+		case field.Type.Kind() == reflect.Struct && section(field.Type):
+			keys = append(keys, changed(x, y, key+".")...)
+		case !reflect.DeepEqual(x.Interface(), y.Interface()):
+			keys = append(keys, key)
+		}
+	}
+	return keys
+}
+
+// heed reads the configuration again at each SIGHUP until ctx ends.
+func (m *machine) heed(ctx context.Context) error {
+	if m.read == nil {
+		return nil
+	}
+	hangups := make(chan os.Signal, 1)
+	signal.Notify(hangups, syscall.SIGHUP)
+	defer signal.Stop(hangups)
+	for {
+		select {
+		case <-hangups:
+			if _, err := m.reload(ctx); err != nil {
+				m.log.Error("cannot take up the configuration; all stays as it was", "error", err)
+			}
+		case <-ctx.Done():
+			return nil
+		}
+	}
+}

@@ -1,0 +1,200 @@
+package cli
+
+import (
+	"bytes"
+	"context"
+	"embed"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strconv"
+	"strings"
+
+	"github.com/spf13/cobra"
+)
+
+//go:embed service
+var serviceTemplates embed.FS
+
+// manager is what starts a user's own services on a kind of system.
+type manager struct {
+	template string // below service/
+	file     string // below the user's home
+	escape   *strings.Replacer
+	// The programs run to bring an installed file into force, to end it before it
+	// is removed, to tidy up after, and to ask whether it runs: FILE and UID stand
+	// for the file and the user's id.
+	start, stop, tidy [][]string
+	runs              []string
+	boot              string // how it starts before the user signs in
+}
+
+var managers = map[string]manager{
+	"linux": {
+		template: "kith.service", file: ".config/systemd/user/kith.service",
+		escape: strings.NewReplacer(`\`, `\\`, `"`, `\"`, `%`, `%%`, `$`, `$$`),
+		start:  [][]string{{"systemctl", "--user", "daemon-reload"}, {"systemctl", "--user", "enable", "--now", "kith.service"}},
+		stop:   [][]string{{"systemctl", "--user", "disable", "--now", "kith.service"}},
+		tidy:   [][]string{{"systemctl", "--user", "daemon-reload"}},
+		runs:   []string{"systemctl", "--user", "is-active", "--quiet", "kith.service"},
+		boot:   "it starts when you sign in to this computer; `loginctl enable-linger` has it start with the computer",
+	},
+	"darwin": {
+		template: "org.kith.daemon.plist", file: "Library/LaunchAgents/org.kith.daemon.plist",
+		escape: strings.NewReplacer("&", "&amp;", "<", "&lt;", ">", "&gt;", `"`, "&quot;"),
+		start:  [][]string{{"launchctl", "bootstrap", "gui/UID", "FILE"}},
+		stop:   [][]string{{"launchctl", "bootout", "gui/UID/org.kith.daemon"}},
+		runs:   []string{"launchctl", "print", "gui/UID/org.kith.daemon"},
+		boot:   "it starts when you sign in to this computer",
+	},
+}
+
+func (a *app) service() *cobra.Command {
+	on := func(use, short string, act func(context.Context, *service) error) *cobra.Command {
+		return &cobra.Command{
+			Use: use, Short: short, Args: cobra.NoArgs,
+			RunE: func(cmd *cobra.Command, _ []string) error {
+				s, err := a.newService(runtime.GOOS)
+				if err != nil {
+					return err
+				}
+				return act(cmd.Context(), s)
+			},
+		}
+	}
+	return group("service", "The daemon as a service of yours, started by the system",
+		on("install", "Have the system start the daemon, now and from now on", a.installService),
+		on("uninstall", "End that", a.uninstallService),
+		on("status", "Say whether it is installed and runs", a.serviceStatus))
+}
+
+// service is the daemon as this user's service.
+type service struct {
+	manager
+	path string
+	home string
+}
+
+func (a *app) newService(system string) (*service, error) {
+	m, ok := managers[system]
+	if !ok {
+		return nil, fmt.Errorf("cannot install a service on %s; have its task scheduler run `kith serve` when you sign in", system)
+	}
+	home, err := os.UserHomeDir()
+	if err != nil {
+		return nil, fmt.Errorf("cannot find your home folder: %w; set HOME", err)
+	}
+	s := &service{m, filepath.Join(home, filepath.FromSlash(m.file)), a.home}
+	if config := os.Getenv("XDG_CONFIG_HOME"); system == "linux" && filepath.IsAbs(config) {
+		s.path = filepath.Join(config, "systemd", "user", "kith.service")
+	}
+	return s, nil
+}
+
+// text is the service's file for this program.
+func (s *service) text(program string) ([]byte, error) {
+	text, err := serviceTemplates.ReadFile("service/" + s.template)
+	if err != nil {
+		return nil, err
+	}
+	for name, value := range map[string]string{"{{program}}": program, "{{home}}": s.home} {
+		text = bytes.ReplaceAll(text, []byte(name), []byte(s.escape.Replace(value)))
+	}
+	return text, nil
+}
+
+func (a *app) installService(ctx context.Context, s *service) error {
+	program, err := os.Executable()
+	if err == nil {
+		program, err = filepath.EvalSymlinks(program)
+	}
+	if err != nil {
+		return fmt.Errorf("cannot find this program: %w; start kith by its full path", err)
+	}
+	text, err := s.text(program)
+	if err == nil {
+		err = os.MkdirAll(filepath.Dir(s.path), 0o700)
+	}
+	if err == nil {
+		err = os.MkdirAll(filepath.Join(s.home, "log"), 0o700)
+	}
+	if err == nil {
+		err = os.WriteFile(s.path, text, 0o600)
+	}
+	if err != nil {
+		return fmt.Errorf("cannot install the service: %w", err)
+	}
+	_ = s.all(ctx, s.stop) // one installed before, perhaps another program
+	if err := s.all(ctx, s.start); err != nil {
+		return err
+	}
+	return a.tellService(s, true, true, "installed and started: "+strong(s.path)+"\n"+faint(s.boot))
+}
+
+func (a *app) uninstallService(ctx context.Context, s *service) error {
+	if _, err := os.Stat(s.path); errors.Is(err, fs.ErrNotExist) {
+		return a.tellService(s, false, false, "not installed")
+	}
+	if err := s.all(ctx, s.stop); err != nil {
+		return err
+	}
+	if err := os.Remove(s.path); err != nil {
+		return fmt.Errorf("cannot remove the service: %w", err)
+	}
+	if err := s.all(ctx, s.tidy); err != nil {
+		return err
+	}
+	return a.tellService(s, false, false, "ended and removed")
+}
+
+func (a *app) serviceStatus(ctx context.Context, s *service) error {
+	_, err := os.Stat(s.path)
+	installed := err == nil
+	running := installed && s.run(ctx, s.runs) == nil
+	words := "not installed; `kith service install` does it"
+	switch {
+	case running:
+		words = "runs, by " + s.path
+	case installed:
+		words = "installed in " + s.path + " and does not run; its log says why"
+	}
+	return a.tellService(s, installed, running, words)
+}
+
+func (a *app) tellService(s *service, installed, running bool, words string) error {
+	if a.json {
+		return a.printJSON(struct {
+			Installed bool   `json:"installed"`
+			Running   bool   `json:"running"`
+			File      string `json:"file"`
+		}{installed, running, s.path})
+	}
+	a.say("%s\n", words)
+	return nil
+}
+
+func (s *service) all(ctx context.Context, commands [][]string) error {
+	for _, command := range commands {
+		if err := s.run(ctx, command); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// run runs one program of the system; its words are the error's.
+func (s *service) run(ctx context.Context, command []string) error {
+	args := make([]string, len(command))
+	for i, arg := range command {
+		args[i] = strings.NewReplacer("FILE", s.path, "UID", strconv.Itoa(os.Getuid())).Replace(arg)
+	}
+	out, err := exec.CommandContext(ctx, args[0], args[1:]...).CombinedOutput()
+	if err != nil {
+		return fmt.Errorf("cannot run `%s`: %w: %s; run it by hand to see more", strings.Join(args, " "), err, bytes.TrimSpace(out))
+	}
+	return nil
+}

@@ -1,0 +1,82 @@
+package hub
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/kith/kith/internal/account"
+	"github.com/kith/kith/internal/web"
+)
+
+// healthWithin is how long the database may take to be called well.
+const healthWithin = 2 * time.Second
+
+// health is how the parts of this hub are, for its operator.
+func (h *Hub) health(ctx context.Context) []web.Part {
+	parts := []web.Part{h.databaseHealth(ctx), {Name: "NATS", Good: h.live.Hinted(), Told: "takes part in hints between hubs"}, h.ledger.health()}
+	if !parts[1].Good {
+		parts[1].Told = "not connected: changes are found by looking, up to a second later"
+	}
+	memory := web.Part{Name: "Memory", Good: !h.crowded.Load(), Told: "there is room for calls"}
+	if !memory.Good {
+		memory.Told = "nearly full: new calls are refused"
+	}
+	return append(parts, memory)
+}
+
+func (h *Hub) databaseHealth(ctx context.Context) web.Part {
+	ctx, cancel := context.WithTimeout(ctx, healthWithin)
+	defer cancel()
+	began := time.Now()
+	_, err := h.records.Grant(ctx, [32]byte{}) // of nobody
+	took := time.Since(began).Round(time.Microsecond)
+	if err != nil && !errors.Is(err, account.ErrNotFound) {
+		return web.Part{Name: "Database", Told: "does not answer; the log says why"}
+	}
+	if !h.live.Confirmed(time.Now()) {
+		return web.Part{Name: "Database", Told: "changes cannot be followed: calls are refused until they can"}
+	}
+	return web.Part{Name: "Database", Good: true, Told: fmt.Sprintf("answered in %s", took)}
+}
+
+// health is how the journal is.
+func (l *ledger) health() web.Part {
+	part := web.Part{Name: "Journal", Good: true, Told: "none: records wait in memory"}
+	if l.journal == nil {
+		return part
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.broken != nil {
+		return web.Part{Name: "Journal", Told: "takes nothing until it is begun anew: calls are refused meanwhile; the log says why"}
+	}
+	part.Told = fmt.Sprintf("%.0f %% full, %d calls open, %d records on their way to the database", 100*l.journal.Used(), len(l.open), len(l.pending))
+	return part
+}
+
+// limits are those in force, for the operator.
+func (h *Hub) limits() []web.Limit {
+	edge := h.edge.Limits
+	limits := []web.Limit{
+		{Name: "Requests of one key", Value: "not limited"},
+		{Name: "Wait for a machine", Value: h.cfg.Wait.String()},
+		{Name: "Wait for a machine, streamed", Value: h.cfg.WaitStream.String()},
+		{Name: "First byte of a machine", Value: h.cfg.FirstByte.String()},
+		{Name: "Silence within an answer", Value: edge.Idle.String()},
+		{Name: "A streamed call", Value: edge.Stream.String()},
+		{Name: "Any other call", Value: edge.Unary.String()},
+		{Name: "A request's body", Value: fmt.Sprintf("%d MiB", edge.Body>>20)},
+		{Name: "A clip to transcribe", Value: fmt.Sprintf("%d MiB", edge.Upload>>20)},
+		{Name: "Machines in their handshake", Value: fmt.Sprint(h.cfg.Admissions)},
+		{Name: "Keeping of turns", Value: max(0, h.cfg.KeepResponses).String()},
+		{Name: "Keeping of what happened to calls", Value: account.StoryLife.String()},
+		{Name: "Who may sign up", Value: cmp.Or(h.cfg.Site.SignUp, string(web.SignUpInvite))},
+	}
+	if rate := h.edge.Rate; rate.PerSecond > 0 {
+		limits[0].Value = fmt.Sprintf("%g a second, %d at once", rate.PerSecond, rate.Burst)
+	}
+	return limits
+}

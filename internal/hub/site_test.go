@@ -1,0 +1,108 @@
+package hub
+
+import (
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/kith/kith/internal/fleet"
+	"github.com/kith/kith/internal/gateway"
+	"github.com/kith/kith/internal/web"
+)
+
+// TestAuditLog: what is done on the operator's socket is in the log, whom it
+// concerned with it; what only reads, or was refused, is not.
+func TestAuditLog(t *testing.T) {
+	r := newRig(t, Config{})
+	r.member("ada")
+	r.member("bob")
+	r.ok("GET", "/members", "")
+	r.ok("POST", "/shares", `{"owner":"ada","with":"bob"}`)
+	if a := r.admin("POST", "/shares", `{"owner":"ada","with":"bob"}`); a.Status == 200 {
+		t.Fatal("shared twice")
+	}
+	r.ok("DELETE", "/shares?owner=ada&with=bob", "")
+	r.ok("POST", "/groups", `{"name":"lab","kind":"org","admin":"ada"}`)
+	r.ok("POST", "/groups/lab/members", `{"member":"bob"}`)
+	r.ok("DELETE", "/groups/lab/members/bob", "")
+	r.ok("POST", "/machines/token", `{"member":"ada","name":"box"}`)
+	r.ok("POST", "/members/bob/link", "")
+	r.ok("POST", "/members/bob/disable", "")
+	acts, err := r.kept.Acts(t.Context(), time.Now().Add(time.Minute), 100)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	for i := range acts {
+		a := acts[len(acts)-1-i]
+		if a.By != "" || a.At.IsZero() {
+			t.Errorf("the log tells %+v", a)
+		}
+		got = append(got, a.What+": "+a.Subject)
+	}
+	want := []string{
+		"create a member: ada", "create a key: ada, ", "create a member: bob", "create a key: bob, ",
+		"add a share: ada, bob", "end a share: ada, bob", "create a group: lab, ada", "add to a group: lab, bob", "remove from a group: lab, bob",
+		"make a login token: ada, box", "make a sign-in link: bob", "disable a member: bob",
+	}
+	sorted := cmp.Transformer("set", func(all []string) map[string]int { // two may fall into one millisecond
+		n := map[string]int{}
+		for _, s := range all {
+			n[s]++
+		}
+		return n
+	})
+	if diff := cmp.Diff(want, got, sorted); diff != "" {
+		t.Error(diff)
+	}
+}
+
+// TestSessionStands: a call by a session goes on until its member may not any
+// more; it is no key that could be looked up.
+func TestSessionStands(t *testing.T) {
+	r := newRig(t, Config{})
+	id, _ := r.member("ada")
+	ada, err := r.kept.MemberByName(t.Context(), "ada")
+	if err != nil {
+		t.Fatal(err)
+	}
+	caller := gateway.Caller{Member: fleet.MemberID(ada.ID), Name: "ada", KeyID: web.SiteKey + ada.ID}
+	if !r.stands(t.Context(), caller) {
+		t.Error("a session does not stand")
+	}
+	r.ok("POST", "/keys/"+id+"/revoke", "")
+	if !r.stands(t.Context(), caller) {
+		t.Error("a session ended with a key")
+	}
+	r.ok("POST", "/members/ada/disable", "")
+	if r.stands(t.Context(), caller) {
+		t.Error("a session outlives its member")
+	}
+}
+
+// TestHealth: the operator is told how the parts are, and of a database that does
+// not answer.
+func TestHealth(t *testing.T) {
+	r := newRig(t, Config{})
+	states := func() map[string]bool {
+		all := map[string]bool{}
+		for _, p := range r.health(t.Context()) {
+			if all[p.Name] = p.Good; p.Told == "" {
+				t.Errorf("nothing is told of %s", p.Name)
+			}
+		}
+		return all
+	}
+	// The registry does not run here: nothing follows the database, or hints.
+	if diff := cmp.Diff(map[string]bool{"Database": false, "NATS": false, "Journal": true, "Memory": true}, states()); diff != "" {
+		t.Error(diff)
+	}
+	r.crowded.Store(true)
+	if got := states(); got["Memory"] {
+		t.Error("a full memory is called well")
+	}
+	if len(r.limits()) < 10 || r.limits()[0].Value != "not limited" {
+		t.Errorf("limits: %+v", r.limits())
+	}
+}
