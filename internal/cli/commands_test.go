@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/kith/kith/internal/daemon"
@@ -36,13 +37,16 @@ type asked struct{ method, path, bearer, body string }
 // double answers requests with the handler's words and keeps what it was asked.
 func double(t *testing.T, answer func(w http.ResponseWriter, path string)) (http.Handler, *[]asked) {
 	t.Helper()
+	var mu sync.Mutex // a completion asks for several lists at once
 	var log []asked
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		body, err := io.ReadAll(r.Body)
 		if err != nil {
 			t.Error(err)
 		}
+		mu.Lock()
 		log = append(log, asked{r.Method, r.URL.String(), r.Header.Get("Authorization"), string(body)})
+		mu.Unlock()
 		answer(w, r.URL.Path)
 	}), &log
 }
