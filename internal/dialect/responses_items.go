@@ -38,15 +38,21 @@ type inputItem struct {
 }
 
 // input reads the input: one text, or a list of items.
-func (q *ResponsesRequest) input() error {
-	if q.dec.PeekKind() == '"' {
+func (q *ResponsesRequest) input() (err error) {
+	switch q.dec.PeekKind() {
+	case '"':
 		text, err := q.value()
 		q.inputs = []inputItem{{raw: text, kind: messageItem, role: "user", text: true, content: []block{{kind: textBlock, text: text}}}}
 		return err
+	case '[', 'n':
+		q.inputs, err = q.items()
+		return err
+	default:
+		if _, err := q.value(); err != nil {
+			return err
+		}
+		return q.refuse("must be a text or a list of items")
 	}
-	var err error
-	q.inputs, err = q.items()
-	return err
 }
 
 // items reads a list of items.
