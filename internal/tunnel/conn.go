@@ -17,7 +17,8 @@ const (
 	// turns by the frame, and what one hands over in advance the others wait for
 	// (fault 33).
 	bulk = 16 << 10
-	// keepUnsent is how large a buffer may be to be kept while nothing is sent.
+	// keepUnsent is how large each of the two buffers may be to be kept while there
+	// is nothing to send.
 	keepUnsent = 4 << 10
 	// writeWithin is how long a write may make no progress. A peer that sends but
 	// never reads answers no ping either, and is never asked for one.
@@ -97,10 +98,13 @@ func (c *conn) send() {
 	for {
 		c.mu.Lock()
 		for len(c.unsent) == 0 && !c.over {
+			if cap(batch) > keepUnsent {
+				batch = nil
+			}
+			if cap(c.unsent) > keepUnsent {
+				c.unsent = nil
+			}
 			c.moved.Wait()
-		}
-		if cap(batch) > keepUnsent {
-			batch = nil
 		}
 		batch, c.unsent = c.unsent, batch[:0]
 		c.moved.Broadcast()
