@@ -104,8 +104,9 @@ func (d *Daemon) doHere(ctx context.Context, call *gateway.Call, e *engine.Engin
 	return nil, next, f
 }
 
-// told is what an engine's status other than 200 means to the caller
-// (decisions 2, the table of the engine's answers).
+// told is what an engine's status other than 200 means to the caller: the code
+// that gateway.EngineFault has for it, in words for the engine's owner, who may
+// know which engine it is and all that it says.
 func told(call *gateway.Call, e *engine.Engine, resp *http.Response) (next bool, f *fault.Fault) {
 	switch resp.StatusCode {
 	case http.StatusNotFound:
@@ -113,26 +114,13 @@ func told(call *gateway.Call, e *engine.Engine, resp *http.Response) (next bool,
 	case http.StatusTooManyRequests, http.StatusServiceUnavailable:
 		return true, unavailable(call, "%s, which runs %q here, is busy; try again", e.Name(), call.Model)
 	}
-	text, _ := io.ReadAll(resp.Body) // bounded by the engine package; what came before a break is enough
-	return false, engineFault(e, resp.StatusCode, text)
-}
-
-// engineFault is the fault of an engine's error answer that goes nowhere else.
-// What was wrong with the request is the caller's to mend; all else is the
-// engine's failure, its 401 and 403 too, which would read as the caller's key.
-func engineFault(e *engine.Engine, status int, answer []byte) *fault.Fault {
-	code := fault.EngineError
-	switch status {
-	case http.StatusBadRequest, http.StatusUnprocessableEntity:
-		code = fault.InvalidRequest
-	case http.StatusRequestEntityTooLarge:
-		code = fault.RequestTooLarge
-	}
+	answer, _ := io.ReadAll(resp.Body) // bounded by the engine package; what came before a break is enough
+	code := gateway.EngineFault(resp.StatusCode, answer).Code
 	text := dialect.EngineText(answer)
 	if text == "" {
-		return fault.New(code, "%s answered with status %d", e.Name(), status)
+		return false, fault.New(code, "%s answered with status %d", e.Name(), resp.StatusCode)
 	}
-	return fault.New(code, "%s answered with status %d: %s", e.Name(), status, text)
+	return false, fault.New(code, "%s answered with status %d: %s", e.Name(), resp.StatusCode, text)
 }
 
 // unavailable is row 11 of decisions 2 for a machine of the caller's own.

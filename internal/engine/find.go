@@ -13,9 +13,6 @@ import (
 	"time"
 )
 
-// every is how often the places are looked at.
-const every = 15 * time.Second
-
 // maxModels is how many models one engine may offer; the rest is left out.
 const maxModels = 256
 
@@ -42,7 +39,7 @@ type Finding struct {
 	Why        string // why there is no engine to use; empty: there is one
 }
 
-// Finder looks for engines, again and again, and holds what it found.
+// Finder looks for engines whenever it is told to, and holds what it found.
 type Finder struct {
 	log   *slog.Logger
 	rt    http.RoundTripper
@@ -117,20 +114,6 @@ func NewFinder(c Config) (*Finder, error) {
 		}
 	}
 	return f, nil
-}
-
-// Run looks at once and then every 15 s until ctx ends; it returns nil.
-func (f *Finder) Run(ctx context.Context) error {
-	tick := time.NewTicker(every)
-	defer tick.Stop()
-	for {
-		f.LookAgain(ctx)
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-tick.C:
-		}
-	}
 }
 
 // Look looks at every place now, all at once, and returns when all have

@@ -194,7 +194,7 @@ func TestSlowPlaces(t *testing.T) {
 	})
 }
 
-// Coming, staying, changing, missing one look, and going, as Run sees them.
+// Coming, staying, changing, missing one look, and going, look by look.
 func TestAppearAndDisappear(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var there atomic.Pointer[http.RoundTripper]
@@ -209,15 +209,10 @@ func TestAppearAndDisappear(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		ctx, cancel := context.WithCancel(t.Context())
-		ended := make(chan error)
-		go func() { ended <- f.Run(ctx) }()
-		synctest.Wait()
-
 		changes := func(want bool) {
 			t.Helper()
 			changed := f.Changed()
-			time.Sleep(every + time.Second)
+			f.LookAgain(t.Context())
 			select {
 			case <-changed:
 				if !want {
@@ -247,10 +242,6 @@ func TestAppearAndDisappear(t *testing.T) {
 		changes(true)  // gone
 		if len(f.Engines()) != 0 {
 			t.Error("it is still there")
-		}
-		cancel()
-		if err := <-ended; err != nil {
-			t.Error(err)
 		}
 	})
 }

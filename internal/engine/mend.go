@@ -11,9 +11,9 @@ import (
 )
 
 // mender makes an engine's answer canonical (decisions 5): the advertised id
-// as `model`, reasoning under both its names or none, tool calls with index
-// and type and arguments as text, the finish reason that goes with them, the
-// token counts only for those who asked. It is the one place where answers are
+// as `model`, one id in every chunk, reasoning under both its names or none,
+// tool calls with index and type and arguments as text, the finish reason that
+// goes with them, the token counts only for those who asked. It is the one place where answers are
 // rewritten: objects are walked once and written anew member by member, what
 // needs no mending as raw bytes.
 //
@@ -26,10 +26,11 @@ type mender struct {
 	want   wants
 	speech *speech // of a transcript; nil: it is chat or embeddings
 
+	id, exactID        []byte        // of the answer, quoted, and with `"id":` before it; nil: not known yet
 	before, after      []byte        // around the text of the last canonical frame
 	calls              [][]toolState // by choice: the tool calls so far, of a stream
 	indexes            []int         // of this chunk's choices, where it holds tool calls
-	ids                func() string // of calls without one; nil: random
+	ids                func() string // what makes an id of ours unlike others; nil: chance
 	counted            bool          // the engine told its counts
 	prompt, completion int64
 
@@ -61,6 +62,7 @@ var (
 	noChoices   = []byte(`"choices":[]`)
 	usageObject = []byte(`"usage":{`)
 	errorName   = []byte(`"error"`)
+	idText      = []byte(`"id":"`)
 	toolCalls   = []byte(`"tool_calls"`)
 	reasoning   = []byte(`"reasoning`) // the start of two names
 	contentText = []byte(`"content":"`)
@@ -69,11 +71,12 @@ var (
 )
 
 // canonical reports whether the whole frame may pass as it is: one line of
-// data that names the model rightly and holds nothing to mend. The chunks of a
+// data that has the model's and the answer's ids and holds nothing to mend; the
+// first of a stream, whose id is not known, is none. The chunks of a
 // stream differ in little but their text: one that is like the last good one
 // around a plain text is as good.
 func (m *mender) canonical(frame []byte) bool {
-	if len(m.calls) > 0 || m.speech != nil {
+	if len(m.calls) > 0 || m.speech != nil || m.id == nil {
 		return false
 	}
 	if n := len(frame) - len(m.after); len(m.before) > 0 && n >= len(m.before) &&
@@ -85,6 +88,7 @@ func (m *mender) canonical(frame []byte) bool {
 	good := bytes.HasPrefix(frame, dataObject) &&
 		bytes.Index(frame, newline) == len(frame)-2 &&
 		bytes.Contains(frame, m.exact) &&
+		bytes.Contains(frame, m.exactID) &&
 		!bytes.Contains(frame, reasoning) &&
 		!bytes.Contains(frame, usageObject) &&
 		!bytes.Contains(frame, toolCalls) &&
@@ -181,7 +185,7 @@ func (m *mender) unary(body []byte) ([]byte, error) {
 	if !m.chat {
 		return m.vectors(body)
 	}
-	if bytes.Contains(body, m.exact) && !bytes.Contains(body, reasoning) && !bytes.Contains(body, toolCalls) {
+	if bytes.Contains(body, m.exact) && bytes.Contains(body, idText) && !bytes.Contains(body, reasoning) && !bytes.Contains(body, toolCalls) {
 		return body, nil
 	}
 	if _, err := m.answer(body); err != nil {
@@ -199,9 +203,17 @@ func (m *mender) answer(src []byte) (a seen, err error) {
 	m.dec.Reset(&m.in)
 	m.out = m.out[:0]
 	m.number(src)
-	named := false
+	named, identified := false, false
 	err = m.object(func(name []byte) error {
 		switch string(name) {
+		case "id":
+			identified = true
+			value, err := m.dec.ReadValue()
+			if err != nil {
+				return err
+			}
+			m.put(name, m.identify(value))
+			return nil
 		case "model":
 			named = true
 			if err := m.dec.SkipValue(); err != nil {
@@ -235,11 +247,27 @@ func (m *mender) answer(src []byte) (a seen, err error) {
 		_, err := m.copy(name)
 		return err
 	}, func() {
+		if !identified {
+			m.put([]byte("id"), m.identify(nil))
+		}
 		if !named {
-			m.put([]byte(`model`), m.model)
+			m.put([]byte("model"), m.model)
 		}
 	})
 	return a, err
+}
+
+// identify is the answer's id, where told is the one in the object that is
+// walked: the first that the engine told, or ours where it began without.
+// Readers drop a chunk of another id, and with it the token counts.
+func (m *mender) identify(told jsontext.Value) []byte {
+	if m.id == nil {
+		if m.id = bytes.Clone(told); told.Kind() != '"' || len(told) == len(`""`) || len(told) > longestName {
+			m.id = []byte(quoted(m.newID("chatcmpl-")))
+		}
+		m.exactID = append([]byte(`"id":`), m.id...)
+	}
+	return m.id
 }
 
 // count takes the engine's own token counts.

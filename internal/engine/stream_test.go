@@ -41,7 +41,7 @@ func streamOf(src io.Reader, want wants) *stream {
 	ctx, cancel := context.WithCancel(context.Background())
 	mend := newMender(&Request{Model: "m", Stream: true}, want)
 	made := 0
-	mend.ids = func() string { made++; return fmt.Sprint("call_ours", made) }
+	mend.ids = func() string { made++; return fmt.Sprint("ours", made) }
 	return &stream{ctx: ctx, src: io.NopCloser(src), cancel: cancel, mend: mend, trailer: http.Header{}}
 }
 
@@ -112,7 +112,7 @@ func TestMendedStreams(t *testing.T) {
 }
 
 func TestOtherLineEnds(t *testing.T) {
-	in := "data: {\"model\":\"m\",\"choices\":[{\"index\":0,\"delta\":{},\"finish_reason\":null}]}\r\n\r\ndata: [DONE]\r\n\r\n"
+	in := "data: {\"id\":\"c\",\"model\":\"m\",\"choices\":[{\"index\":0,\"delta\":{},\"finish_reason\":null}]}\r\n\r\ndata: [DONE]\r\n\r\n"
 	for i := range in {
 		got, err := io.ReadAll(streamOf(&chunked{[][]byte{[]byte(in[:i]), []byte(in[i:])}}, wants{}))
 		if want := strings.ReplaceAll(in, "\r", ""); err != nil || string(got) != want {
@@ -178,6 +178,7 @@ func TestAnswers(t *testing.T) {
 		"not streamed":  {enginetest.Behaviour{Fault: enginetest.Unstreamed, Reasoning: "hm"}, true, []string{`"delta":{"role":"assistant","content":"say it again","reasoning_content":"hm","reasoning":"hm"}`, `"finish_reason":"stop"`, "[DONE]"}, `"choices":[]`, ""},
 		"other model":   {enginetest.Behaviour{Answer: `{"id":"x","model":"/models/a.gguf","choices":[]}`}, false, []string{`"model":"test-model"`}, "gguf", ""},
 		"no model":      {enginetest.Behaviour{Answer: `{"id":"x","choices":[]}`}, false, []string{`"model":"test-model"`}, "", ""},
+		"no id":         {enginetest.Behaviour{Answer: `{"model":"test-model","choices":[]}`}, false, []string{`"id":"chatcmpl-`}, "", ""},
 		"tools, unary":  {enginetest.Behaviour{Answer: `{"model":"test-model","choices":[{"finish_reason":"stop","message":{"tool_calls":[{"id":"a","function":{"name":"f","arguments":{"a":1}}}]}}]}`}, false, []string{`"tool_calls":[{"id":"a","type":"function","function":{"name":"f","arguments":"{\"a\":1}"}}]},"index":0,"finish_reason":"tool_calls"`}, `"stop"`, ""},
 		"not JSON":      {enginetest.Behaviour{Answer: `<html>`}, false, []string{`<html>`}, "", ""},
 		"its own error": {enginetest.Behaviour{Status: 429}, true, []string{`an error that was asked for`}, "", ""},

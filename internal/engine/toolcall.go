@@ -69,7 +69,7 @@ func (m *mender) toolCall(value jsontext.Value, choice int) error {
 		part = &m.calls[choice][at]
 	}
 	if part.id == "" {
-		part.id = m.newID()
+		part.id = m.newID("call_")
 	}
 	m.out = append(m.out, '{')
 	if m.stream {
@@ -159,12 +159,12 @@ func (m *mender) locate(choice int, id string, number int, named bool) (at int, 
 	return len(calls), true
 }
 
-// newID is an id for a call that its engine gave none: callers answer by it.
-func (m *mender) newID() string {
+// newID is an id for what its engine gave none; callers answer a tool call by it.
+func (m *mender) newID(prefix string) string {
 	if m.ids != nil {
-		return m.ids()
+		return prefix + m.ids()
 	}
-	return "call_" + rand.Text()
+	return prefix + rand.Text()
 }
 
 // textIn is the text of a JSON string; empty for anything else.

@@ -88,7 +88,7 @@ func TestStrangersAreLeftAlone(t *testing.T) {
 		f := finder(t, Config{Usual: true, Transport: at})
 		first := asked
 		for range 10 {
-			time.Sleep(every)
+			time.Sleep(acquaintance / 20)
 			f.LookAgain(t.Context())
 		}
 		if asked != first+10 {
