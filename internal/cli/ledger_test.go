@@ -277,7 +277,7 @@ func checkLedger(t *testing.T, path string, answered []string) (calls map[string
 		t.Fatal(err)
 	}
 	defer db.Close()
-	records, err := db.Usage(t.Context(), store.UsageFilter{})
+	records, err := db.Usage(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -305,7 +305,7 @@ func checkLedger(t *testing.T, path string, answered []string) (calls map[string
 			t.Errorf("call %s was answered; the ledger says %+v", id, u)
 		}
 	}
-	days, err := db.UsageDays(t.Context(), store.UsageFilter{})
+	days, err := db.UsageDays(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -15,7 +15,6 @@ import (
 	"github.com/kith/kith/internal/fault"
 	"github.com/kith/kith/internal/fleet"
 	"github.com/kith/kith/internal/gateway"
-	"github.com/kith/kith/internal/store"
 )
 
 func callerOf(name string) gateway.Caller {
@@ -145,7 +144,7 @@ func TestRecordIsAlwaysTaken(t *testing.T) {
 	if err := r.kept.RecordUsage(t.Context(), []account.Usage{u}); err != nil {
 		t.Fatal(err)
 	}
-	got, err := r.kept.Usage(t.Context(), store.UsageFilter{})
+	got, err := r.kept.Usage(t.Context())
 	if err != nil || len(got) != 1 {
 		t.Fatal(got, err)
 	}

@@ -13,7 +13,6 @@ import (
 
 	"github.com/kith/kith/internal/account"
 	"github.com/kith/kith/internal/enginetest"
-	"github.com/kith/kith/internal/store"
 )
 
 // The faults of docs/faults.md that take several parts to play, by their
@@ -23,7 +22,7 @@ import (
 func (w *world) record(a *answer) account.Usage {
 	w.t.Helper()
 	time.Sleep(2 * time.Second)
-	all, err := w.db.Usage(w.t.Context(), store.UsageFilter{})
+	all, err := w.db.Usage(w.t.Context())
 	w.must(err)
 	var found []account.Usage
 	for _, u := range all {

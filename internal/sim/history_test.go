@@ -445,7 +445,7 @@ func (w *world) checkQuiet() {
 // checkLedger compares the ledger with what clients got.
 func (w *world) checkLedger(answers []*answer) {
 	time.Sleep(2 * time.Second)
-	records, err := w.db.Usage(w.t.Context(), store.UsageFilter{})
+	records, err := w.db.Usage(w.t.Context())
 	w.must(err)
 	byID := map[string][]account.Usage{}
 	for _, u := range records {

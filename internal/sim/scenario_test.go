@@ -10,7 +10,6 @@ import (
 
 	"github.com/kith/kith/internal/daemon"
 	"github.com/kith/kith/internal/enginetest"
-	"github.com/kith/kith/internal/store"
 )
 
 // slow makes every call take that long before its first byte.
@@ -502,7 +501,7 @@ func TestBusyWithoutTheHubKnowing(t *testing.T) {
 			w.wantServed(a, 1)
 			w.within("served", a.took(), 10*time.Second)
 		}
-		records, err := w.db.Usage(w.t.Context(), store.UsageFilter{})
+		records, err := w.db.Usage(w.t.Context())
 		w.must(err)
 		for _, u := range records {
 			if u.Attempt > 5 {
@@ -685,7 +684,7 @@ func TestDatabaseDown(t *testing.T) {
 		time.Sleep(2 * time.Second)
 		w.wantServed(w.do(ask{by: ann, model: "m"}), 1)
 		time.Sleep(2 * time.Second)
-		records, err := w.db.Usage(w.t.Context(), store.UsageFilter{})
+		records, err := w.db.Usage(w.t.Context())
 		w.must(err)
 		if len(records) != 3 { // where the key could not be checked there was no call
 			w.t.Errorf("%d records", len(records))

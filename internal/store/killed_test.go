@@ -106,7 +106,7 @@ func checkLedger(t *testing.T, path string, told []string) {
 		t.Fatal(err)
 	}
 	defer db.Close()
-	records, err := db.Usage(t.Context(), store.UsageFilter{})
+	records, err := db.Usage(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -119,7 +119,7 @@ func checkLedger(t *testing.T, path string, told []string) {
 			t.Fatalf("call %s, said to be written, is lost (%d told, %d kept)", id, len(told), len(kept))
 		}
 	}
-	days, err := db.UsageDays(t.Context(), store.UsageFilter{})
+	days, err := db.UsageDays(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}

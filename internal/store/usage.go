@@ -113,71 +113,25 @@ func recordUsage(ctx context.Context, q *query.Queries, records []account.Usage)
 // dayOf is the midnight, UTC, before or at t.
 func dayOf(t time.Time) time.Time { return t.UTC().Truncate(24 * time.Hour) }
 
-// UsageFilter says which calls are meant. Its zero value means all of them.
-type UsageFilter struct {
-	Member string    // who called; empty: anyone
-	Owner  string    // whose machine served; empty: anyone's. Not together with Member
-	Since  time.Time // started then or later; for days, that day or later
-	Until  time.Time // started before; for days, days that began before; zero: no end
-	Limit  int       // at most so many, the newest; for Usage only; 0: no limit
-}
-
-var errBoth = fmt.Errorf("%w: ask by member or by owner, not by both", ErrInvalid)
-
-// bounds is the filter's time as it is kept, but from since on.
-func (f UsageFilter) bounds(since time.Time) (from, until int64) {
-	if f.Until.IsZero() {
-		return millis(since), math.MaxInt64
-	}
-	return millis(since), millis(f.Until)
-}
-
-// Usage is the records of the calls that the filter means, the newest first.
-func (db *DB) Usage(ctx context.Context, f UsageFilter) ([]account.Usage, error) {
-	since, until := f.bounds(f.Since)
-	most := int64(f.Limit)
-	if most <= 0 {
-		most = math.MaxInt64
-	}
-	var rows []query.Usage
-	var err error
-	switch {
-	case f.Member != "" && f.Owner != "":
-		err = errBoth
-	case f.Member != "":
-		rows, err = db.query.UsageByMember(ctx, query.UsageByMemberParams{Member: f.Member, Since: since, Until: until, Most: most})
-	case f.Owner != "":
-		rows, err = db.query.UsageByOwner(ctx, query.UsageByOwnerParams{Owner: f.Owner, Since: since, Until: until, Most: most})
-	default:
-		rows, err = db.query.Usage(ctx, query.UsageParams{Since: since, Until: until, Most: most})
-	}
+// Usage is every record, the newest first. No page reads the records: UsageDays
+// and its like cost the same however many calls there were.
+func (db *DB) Usage(ctx context.Context) ([]account.Usage, error) {
+	rows, err := db.query.Usage(ctx)
 	return each(rows, usage), db.told(err, "read the usage")
 }
 
-// UsageDays is the sums of the calls that the filter means, in order of day. They
-// are kept as records are written and so cost the same however many calls there
-// were.
-func (db *DB) UsageDays(ctx context.Context, f UsageFilter) ([]account.UsageDay, error) {
-	since, until := f.bounds(dayOf(f.Since))
-	var rows []query.UsageDay
-	var err error
-	switch {
-	case f.Member != "" && f.Owner != "":
-		err = errBoth
-	case f.Member != "":
-		rows, err = db.query.UsageDaysByMember(ctx, query.UsageDaysByMemberParams{Member: f.Member, Since: since, Until: until})
-	case f.Owner != "":
-		rows, err = db.query.UsageDaysByOwner(ctx, query.UsageDaysByOwnerParams{Owner: f.Owner, Since: since, Until: until})
-	default:
-		rows, err = db.query.UsageDays(ctx, query.UsageDaysParams{Since: since, Until: until})
-	}
+// UsageDays is the sums of every day, in order of day. They are kept as records
+// are written.
+func (db *DB) UsageDays(ctx context.Context) ([]account.UsageDay, error) {
+	rows, err := db.query.UsageDays(ctx)
 	return each(rows, usageDay), db.told(err, "read the daily usage")
 }
 
 // DaysOfCaller is the daily sums of a member's calls, from since's day on, in
 // order of day: a read along one index.
 func (db *DB) DaysOfCaller(ctx context.Context, memberID string, since time.Time) ([]account.UsageDay, error) {
-	return db.UsageDays(ctx, UsageFilter{Member: memberID, Since: since})
+	rows, err := db.query.UsageDaysOf(ctx, query.UsageDaysOfParams{Member: memberID, Since: millis(dayOf(since))})
+	return each(rows, usageDay), db.told(err, "read the daily usage")
 }
 
 // DaysOfOwner is the daily sums of what ran on a member's machines, likewise. A

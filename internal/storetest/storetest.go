@@ -50,7 +50,7 @@ func Run(t *testing.T, open func(t *testing.T) *store.DB) {
 		{"epoch under concurrency", testEpochConcurrency},
 		{"behind", testBehind},
 		{"usage", testUsage},
-		{"usage filter", testUsageFilter},
+		{"usage of a caller", testUsageOfCaller},
 		{"calls of shares", testCallsOfShares},
 		{"usage refused", testUsageRefused},
 		{"usage concurrency", testUsageConcurrency},

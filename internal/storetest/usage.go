@@ -77,8 +77,8 @@ func testUsage(t *testing.T, db *store.DB) {
 	lie.TokensOut = 1000
 	ok(t, db.RecordUsage(ctx, []account.Usage{lie}))
 
-	same(t, must[[]account.Usage](t)(db.Usage(ctx, store.UsageFilter{})), records)
-	sameDays(t, must[[]account.UsageDay](t)(db.UsageDays(ctx, store.UsageFilter{})), records)
+	same(t, must[[]account.Usage](t)(db.Usage(ctx)), records)
+	sameDays(t, must[[]account.UsageDay](t)(db.UsageDays(ctx)), records)
 }
 
 // testCallsOfShares: a share comes to routing with the calls that its member made
@@ -131,9 +131,10 @@ func testCallsOfShares(t *testing.T, db *store.DB) {
 	}
 }
 
-func testUsageFilter(t *testing.T, db *store.DB) {
+// testUsageOfCaller: a member's own days alone, from the one on that is asked for.
+func testUsageOfCaller(t *testing.T, db *store.DB) {
 	ctx := t.Context()
-	var records []account.Usage // newest first
+	var records []account.Usage
 	for i := range 12 {
 		u := aCall(fmt.Sprint("call-", i), 1)
 		u.Started = start.Add(time.Duration(-12*i) * time.Hour)
@@ -141,38 +142,19 @@ func testUsageFilter(t *testing.T, db *store.DB) {
 		records = append(records, u)
 	}
 	ok(t, db.RecordUsage(ctx, records))
-	where := func(keep func(account.Usage) bool) []account.Usage {
-		return slices.DeleteFunc(slices.Clone(records), func(u account.Usage) bool { return !keep(u) })
-	}
-	list, days := must[[]account.Usage](t), must[[]account.UsageDay](t)
-	for name, test := range map[string]struct {
-		filter store.UsageFilter
-		want   []account.Usage
-	}{
-		"all":    {store.UsageFilter{}, records},
-		"member": {store.UsageFilter{Member: "mem_1"}, where(func(u account.Usage) bool { return u.MemberID == "mem_1" })},
-		"owner":  {store.UsageFilter{Owner: "mem_1"}, where(func(u account.Usage) bool { return u.OwnerID == "mem_1" })},
-		"time":   {store.UsageFilter{Since: records[7].Started, Until: records[3].Started}, records[4:8]},
-		"nobody": {store.UsageFilter{Member: "mem_nobody"}, nil},
-	} {
-		t.Run(name, func(t *testing.T) {
-			same(t, list(db.Usage(ctx, test.filter)), test.want)
-			limited := test.filter
-			limited.Limit = 2
-			same(t, list(db.Usage(ctx, limited)), test.want[:min(2, len(test.want))])
-			if test.filter.Since.IsZero() {
-				sameDays(t, days(db.UsageDays(ctx, test.filter)), test.want)
+	of := func(member string, since time.Time) (mine []account.Usage) {
+		for _, u := range records {
+			if u.MemberID == member && !u.Started.Before(since) {
+				mine = append(mine, u)
 			}
-		})
+		}
+		return mine
 	}
-	noon := store.UsageFilter{Since: time.Date(2026, 11, 19, 12, 0, 0, 0, time.UTC), Until: time.Date(2026, 11, 21, 0, 0, 0, 0, time.UTC)}
-	want := where(func(u account.Usage) bool { return u.Started.Day() == 19 || u.Started.Day() == 20 })
-	sameDays(t, days(db.UsageDays(ctx, noon)), want)
-
-	_, err := db.Usage(ctx, store.UsageFilter{Member: "a", Owner: "b"})
-	fails(t, err, store.ErrInvalid)
-	_, err = db.UsageDays(ctx, store.UsageFilter{Member: "a", Owner: "b"})
-	fails(t, err, store.ErrInvalid)
+	days := must[[]account.UsageDay](t)
+	sameDays(t, days(db.DaysOfCaller(ctx, "mem_1", time.Time{})), of("mem_1", time.Time{}))
+	noon := time.Date(2026, 11, 19, 12, 0, 0, 0, time.UTC)
+	sameDays(t, days(db.DaysOfCaller(ctx, "mem_1", noon)), of("mem_1", noon.Truncate(24*time.Hour)))
+	same(t, len(days(db.DaysOfCaller(ctx, "mem_nobody", time.Time{}))), 0)
 }
 
 // testUsageRefused: one record that cannot be right does not cost the others.
@@ -201,8 +183,8 @@ func testUsageRefused(t *testing.T, db *store.DB) {
 	}
 	last := aCall("last", 1)
 	fails(t, db.RecordUsage(ctx, append(batch, last, account.Usage{})), store.ErrInvalid)
-	same(t, must[[]account.Usage](t)(db.Usage(ctx, store.UsageFilter{})), []account.Usage{good, last})
-	sameDays(t, must[[]account.UsageDay](t)(db.UsageDays(ctx, store.UsageFilter{})), []account.Usage{good, last})
+	same(t, must[[]account.Usage](t)(db.Usage(ctx)), []account.Usage{good, last})
+	sameDays(t, must[[]account.UsageDay](t)(db.UsageDays(ctx)), []account.Usage{good, last})
 }
 
 // testUsageConcurrency: hubs that write overlapping batches in different orders
@@ -223,8 +205,8 @@ func testUsageConcurrency(t *testing.T, db *store.DB) {
 			}
 		}
 	})
-	same(t, len(must[[]account.Usage](t)(db.Usage(t.Context(), store.UsageFilter{}))), len(records))
-	sameDays(t, must[[]account.UsageDay](t)(db.UsageDays(t.Context(), store.UsageFilter{})), records)
+	same(t, len(must[[]account.Usage](t)(db.Usage(t.Context()))), len(records))
+	sameDays(t, must[[]account.UsageDay](t)(db.UsageDays(t.Context())), records)
 }
 
 func testUsageMany(t *testing.T, db *store.DB) {
@@ -244,10 +226,10 @@ func testUsageMany(t *testing.T, db *store.DB) {
 	for batch := range slices.Chunk(records, 500) {
 		ok(t, db.RecordUsage(t.Context(), batch))
 	}
-	got := must[[]account.Usage](t)(db.Usage(t.Context(), store.UsageFilter{}))
+	got := must[[]account.Usage](t)(db.Usage(t.Context()))
 	same(t, len(got), len(records))
 	if !slices.IsSortedFunc(got, func(a, b account.Usage) int { return b.Started.Compare(a.Started) }) {
 		t.Fatal("the usage is out of order")
 	}
-	sameDays(t, must[[]account.UsageDay](t)(db.UsageDays(t.Context(), store.UsageFilter{})), records)
+	sameDays(t, must[[]account.UsageDay](t)(db.UsageDays(t.Context())), records)
 }

@@ -48,6 +48,7 @@ type conn struct {
 	sent   int64      // of these
 	moved  *sync.Cond // unsent was filled, taken or sent, or the connection ended
 	over   bool       // Close was called
+	last   time.Time  // once over: until when what is unsent may go
 }
 
 // newConn speaks over c. Its send must run.
@@ -141,15 +142,16 @@ func (c *conn) put(p []byte) error {
 	}
 }
 
-// limit says until when the next write must have made progress.
+// limit says until when the next write must have made progress; once the
+// connection is over, until when all of them are to be done.
 func (c *conn) limit() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	within := writeWithin
-	if c.over {
-		within = lastWrite
+	until := c.last
+	if !c.over {
+		until = time.Now().Add(writeWithin)
 	}
-	return c.Conn.SetWriteDeadline(time.Now().Add(within))
+	return c.Conn.SetWriteDeadline(until)
 }
 
 // because keeps the first reason why the connection ended.
@@ -176,7 +178,9 @@ func (c *conn) Close() error {
 	c.because(errSilent)
 	c.mu.Lock()
 	over := c.over
-	c.over = true
+	if !over {
+		c.over, c.last = true, time.Now().Add(lastWrite)
+	}
 	c.moved.Broadcast()
 	c.mu.Unlock()
 	if over {

@@ -14,6 +14,7 @@ import (
 	"net/http"
 	"sync"
 	"sync/atomic"
+	"time"
 )
 
 // A network that passes no upgrade but WebSocket's gets the tunnel in one
@@ -233,7 +234,13 @@ func (f *frames) answer() error {
 	if len(out) == 0 { // it went with a frame
 		return nil
 	}
-	if _, err := f.Conn.Write(out); err != nil {
+	// The last write's deadline may be long over: whoever only reads sends
+	// nothing but this.
+	err := f.Conn.SetWriteDeadline(time.Now().Add(writeWithin))
+	if err == nil {
+		_, err = f.Conn.Write(out)
+	}
+	if err != nil {
 		f.Conn.Close()
 		return fmt.Errorf("cannot answer a ping in a WebSocket: %w", err)
 	}

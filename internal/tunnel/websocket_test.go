@@ -497,8 +497,9 @@ type cutting struct {
 	closed   bool
 }
 
-func (c *cutting) Read(p []byte) (int, error) { return c.Buffer.Read(p) }
-func (c *cutting) Close() error               { c.closed = true; return nil }
+func (c *cutting) Read(p []byte) (int, error)       { return c.Buffer.Read(p) }
+func (c *cutting) Close() error                     { c.closed = true; return nil }
+func (c *cutting) SetWriteDeadline(time.Time) error { return nil }
 func (c *cutting) Write(p []byte) (int, error) {
 	if len(p) == 0 {
 		return 0, errors.New("a write of nothing")

@@ -15,28 +15,14 @@ ON CONFLICT (member_id, day, owner_id, machine_id, model, code) DO UPDATE SET
     tokens_out = usage_days.tokens_out + excluded.tokens_out;
 
 -- name: Usage :many
-SELECT * FROM usage WHERE started >= sqlc.arg(since) AND started < sqlc.arg(until)
-ORDER BY started DESC, call_id, attempt LIMIT cast(sqlc.arg(most) AS bigint);
-
--- name: UsageByMember :many
-SELECT * FROM usage WHERE member_id = sqlc.arg(member) AND started >= sqlc.arg(since) AND started < sqlc.arg(until)
-ORDER BY started DESC, call_id, attempt LIMIT cast(sqlc.arg(most) AS bigint);
-
--- name: UsageByOwner :many
-SELECT * FROM usage WHERE owner_id = sqlc.arg(owner) AND started >= sqlc.arg(since) AND started < sqlc.arg(until)
-ORDER BY started DESC, call_id, attempt LIMIT cast(sqlc.arg(most) AS bigint);
+SELECT * FROM usage ORDER BY started DESC, call_id, attempt;
 
 -- name: UsageDays :many
-SELECT * FROM usage_days WHERE day >= sqlc.arg(since) AND day < sqlc.arg(until)
-ORDER BY day, member_id, owner_id, machine_id, model, code;
+SELECT * FROM usage_days ORDER BY day, member_id, owner_id, machine_id, model, code;
 
--- name: UsageDaysByMember :many
-SELECT * FROM usage_days WHERE member_id = sqlc.arg(member) AND day >= sqlc.arg(since) AND day < sqlc.arg(until)
-ORDER BY day, member_id, owner_id, machine_id, model, code;
-
--- name: UsageDaysByOwner :many
-SELECT * FROM usage_days WHERE owner_id = sqlc.arg(owner) AND day >= sqlc.arg(since) AND day < sqlc.arg(until)
-ORDER BY day, member_id, owner_id, machine_id, model, code;
+-- name: UsageDaysOf :many
+SELECT * FROM usage_days WHERE member_id = sqlc.arg(member) AND day >= sqlc.arg(since)
+ORDER BY day, owner_id, machine_id, model, code;
 
 -- What the members of shares called on the machines of those shares' owners that day.
 -- name: CallsOfShares :many

@@ -336,20 +336,11 @@ func Prepare(ctx context.Context, db DBTX) (*Queries, error) {
 	if q.usageStmt, err = db.PrepareContext(ctx, usage); err != nil {
 		return nil, fmt.Errorf("error preparing query Usage: %w", err)
 	}
-	if q.usageByMemberStmt, err = db.PrepareContext(ctx, usageByMember); err != nil {
-		return nil, fmt.Errorf("error preparing query UsageByMember: %w", err)
-	}
-	if q.usageByOwnerStmt, err = db.PrepareContext(ctx, usageByOwner); err != nil {
-		return nil, fmt.Errorf("error preparing query UsageByOwner: %w", err)
-	}
 	if q.usageDaysStmt, err = db.PrepareContext(ctx, usageDays); err != nil {
 		return nil, fmt.Errorf("error preparing query UsageDays: %w", err)
 	}
-	if q.usageDaysByMemberStmt, err = db.PrepareContext(ctx, usageDaysByMember); err != nil {
-		return nil, fmt.Errorf("error preparing query UsageDaysByMember: %w", err)
-	}
-	if q.usageDaysByOwnerStmt, err = db.PrepareContext(ctx, usageDaysByOwner); err != nil {
-		return nil, fmt.Errorf("error preparing query UsageDaysByOwner: %w", err)
+	if q.usageDaysOfStmt, err = db.PrepareContext(ctx, usageDaysOf); err != nil {
+		return nil, fmt.Errorf("error preparing query UsageDaysOf: %w", err)
 	}
 	if q.usageDaysOnStmt, err = db.PrepareContext(ctx, usageDaysOn); err != nil {
 		return nil, fmt.Errorf("error preparing query UsageDaysOn: %w", err)
@@ -894,29 +885,14 @@ func (q *Queries) Close() error {
 			err = fmt.Errorf("error closing usageStmt: %w", cerr)
 		}
 	}
-	if q.usageByMemberStmt != nil {
-		if cerr := q.usageByMemberStmt.Close(); cerr != nil {
-			err = fmt.Errorf("error closing usageByMemberStmt: %w", cerr)
-		}
-	}
-	if q.usageByOwnerStmt != nil {
-		if cerr := q.usageByOwnerStmt.Close(); cerr != nil {
-			err = fmt.Errorf("error closing usageByOwnerStmt: %w", cerr)
-		}
-	}
 	if q.usageDaysStmt != nil {
 		if cerr := q.usageDaysStmt.Close(); cerr != nil {
 			err = fmt.Errorf("error closing usageDaysStmt: %w", cerr)
 		}
 	}
-	if q.usageDaysByMemberStmt != nil {
-		if cerr := q.usageDaysByMemberStmt.Close(); cerr != nil {
-			err = fmt.Errorf("error closing usageDaysByMemberStmt: %w", cerr)
-		}
-	}
-	if q.usageDaysByOwnerStmt != nil {
-		if cerr := q.usageDaysByOwnerStmt.Close(); cerr != nil {
-			err = fmt.Errorf("error closing usageDaysByOwnerStmt: %w", cerr)
+	if q.usageDaysOfStmt != nil {
+		if cerr := q.usageDaysOfStmt.Close(); cerr != nil {
+			err = fmt.Errorf("error closing usageDaysOfStmt: %w", cerr)
 		}
 	}
 	if q.usageDaysOnStmt != nil {
@@ -1092,11 +1068,8 @@ type Queries struct {
 	trimTurnsStmt             *sql.Stmt
 	turnStmt                  *sql.Stmt
 	usageStmt                 *sql.Stmt
-	usageByMemberStmt         *sql.Stmt
-	usageByOwnerStmt          *sql.Stmt
 	usageDaysStmt             *sql.Stmt
-	usageDaysByMemberStmt     *sql.Stmt
-	usageDaysByOwnerStmt      *sql.Stmt
+	usageDaysOfStmt           *sql.Stmt
 	usageDaysOnStmt           *sql.Stmt
 	useGrantStmt              *sql.Stmt
 	useInviteStmt             *sql.Stmt
@@ -1213,11 +1186,8 @@ func (q *Queries) WithTx(tx *sql.Tx) *Queries {
 		trimTurnsStmt:             q.trimTurnsStmt,
 		turnStmt:                  q.turnStmt,
 		usageStmt:                 q.usageStmt,
-		usageByMemberStmt:         q.usageByMemberStmt,
-		usageByOwnerStmt:          q.usageByOwnerStmt,
 		usageDaysStmt:             q.usageDaysStmt,
-		usageDaysByMemberStmt:     q.usageDaysByMemberStmt,
-		usageDaysByOwnerStmt:      q.usageDaysByOwnerStmt,
+		usageDaysOfStmt:           q.usageDaysOfStmt,
 		usageDaysOnStmt:           q.usageDaysOnStmt,
 		useGrantStmt:              q.useGrantStmt,
 		useInviteStmt:             q.useInviteStmt,

@@ -183,136 +183,11 @@ func (q *Queries) InsertUsage(ctx context.Context, arg InsertUsageParams) (int64
 }
 
 const usage = `-- name: Usage :many
-SELECT call_id, attempt, started, member_id, key_id, machine_id, owner_id, model, endpoint, stream, status, code, waited_us, first_byte_us, duration_us, tokens_in, tokens_out, tokens_how FROM usage WHERE started >= $1 AND started < $2
-ORDER BY started DESC, call_id, attempt LIMIT cast($3 AS bigint)
+SELECT call_id, attempt, started, member_id, key_id, machine_id, owner_id, model, endpoint, stream, status, code, waited_us, first_byte_us, duration_us, tokens_in, tokens_out, tokens_how FROM usage ORDER BY started DESC, call_id, attempt
 `
 
-type UsageParams struct {
-	Since int64
-	Until int64
-	Most  int64
-}
-
-func (q *Queries) Usage(ctx context.Context, arg UsageParams) ([]Usage, error) {
-	rows, err := q.query(ctx, q.usageStmt, usage, arg.Since, arg.Until, arg.Most)
-	if err != nil {
-		return nil, err
-	}
-	defer rows.Close()
-	var items []Usage
-	for rows.Next() {
-		var i Usage
-		if err := rows.Scan(
-			&i.CallID,
-			&i.Attempt,
-			&i.Started,
-			&i.MemberID,
-			&i.KeyID,
-			&i.MachineID,
-			&i.OwnerID,
-			&i.Model,
-			&i.Endpoint,
-			&i.Stream,
-			&i.Status,
-			&i.Code,
-			&i.WaitedUs,
-			&i.FirstByteUs,
-			&i.DurationUs,
-			&i.TokensIn,
-			&i.TokensOut,
-			&i.TokensHow,
-		); err != nil {
-			return nil, err
-		}
-		items = append(items, i)
-	}
-	if err := rows.Close(); err != nil {
-		return nil, err
-	}
-	if err := rows.Err(); err != nil {
-		return nil, err
-	}
-	return items, nil
-}
-
-const usageByMember = `-- name: UsageByMember :many
-SELECT call_id, attempt, started, member_id, key_id, machine_id, owner_id, model, endpoint, stream, status, code, waited_us, first_byte_us, duration_us, tokens_in, tokens_out, tokens_how FROM usage WHERE member_id = $1 AND started >= $2 AND started < $3
-ORDER BY started DESC, call_id, attempt LIMIT cast($4 AS bigint)
-`
-
-type UsageByMemberParams struct {
-	Member string
-	Since  int64
-	Until  int64
-	Most   int64
-}
-
-func (q *Queries) UsageByMember(ctx context.Context, arg UsageByMemberParams) ([]Usage, error) {
-	rows, err := q.query(ctx, q.usageByMemberStmt, usageByMember,
-		arg.Member,
-		arg.Since,
-		arg.Until,
-		arg.Most,
-	)
-	if err != nil {
-		return nil, err
-	}
-	defer rows.Close()
-	var items []Usage
-	for rows.Next() {
-		var i Usage
-		if err := rows.Scan(
-			&i.CallID,
-			&i.Attempt,
-			&i.Started,
-			&i.MemberID,
-			&i.KeyID,
-			&i.MachineID,
-			&i.OwnerID,
-			&i.Model,
-			&i.Endpoint,
-			&i.Stream,
-			&i.Status,
-			&i.Code,
-			&i.WaitedUs,
-			&i.FirstByteUs,
-			&i.DurationUs,
-			&i.TokensIn,
-			&i.TokensOut,
-			&i.TokensHow,
-		); err != nil {
-			return nil, err
-		}
-		items = append(items, i)
-	}
-	if err := rows.Close(); err != nil {
-		return nil, err
-	}
-	if err := rows.Err(); err != nil {
-		return nil, err
-	}
-	return items, nil
-}
-
-const usageByOwner = `-- name: UsageByOwner :many
-SELECT call_id, attempt, started, member_id, key_id, machine_id, owner_id, model, endpoint, stream, status, code, waited_us, first_byte_us, duration_us, tokens_in, tokens_out, tokens_how FROM usage WHERE owner_id = $1 AND started >= $2 AND started < $3
-ORDER BY started DESC, call_id, attempt LIMIT cast($4 AS bigint)
-`
-
-type UsageByOwnerParams struct {
-	Owner string
-	Since int64
-	Until int64
-	Most  int64
-}
-
-func (q *Queries) UsageByOwner(ctx context.Context, arg UsageByOwnerParams) ([]Usage, error) {
-	rows, err := q.query(ctx, q.usageByOwnerStmt, usageByOwner,
-		arg.Owner,
-		arg.Since,
-		arg.Until,
-		arg.Most,
-	)
+func (q *Queries) Usage(ctx context.Context) ([]Usage, error) {
+	rows, err := q.query(ctx, q.usageStmt, usage)
 	if err != nil {
 		return nil, err
 	}
@@ -354,17 +229,11 @@ func (q *Queries) UsageByOwner(ctx context.Context, arg UsageByOwnerParams) ([]U
 }
 
 const usageDays = `-- name: UsageDays :many
-SELECT day, member_id, owner_id, machine_id, model, code, calls, waited_us, duration_us, tokens_in, tokens_out FROM usage_days WHERE day >= $1 AND day < $2
-ORDER BY day, member_id, owner_id, machine_id, model, code
+SELECT day, member_id, owner_id, machine_id, model, code, calls, waited_us, duration_us, tokens_in, tokens_out FROM usage_days ORDER BY day, member_id, owner_id, machine_id, model, code
 `
 
-type UsageDaysParams struct {
-	Since int64
-	Until int64
-}
-
-func (q *Queries) UsageDays(ctx context.Context, arg UsageDaysParams) ([]UsageDay, error) {
-	rows, err := q.query(ctx, q.usageDaysStmt, usageDays, arg.Since, arg.Until)
+func (q *Queries) UsageDays(ctx context.Context) ([]UsageDay, error) {
+	rows, err := q.query(ctx, q.usageDaysStmt, usageDays)
 	if err != nil {
 		return nil, err
 	}
@@ -398,65 +267,18 @@ func (q *Queries) UsageDays(ctx context.Context, arg UsageDaysParams) ([]UsageDa
 	return items, nil
 }
 
-const usageDaysByMember = `-- name: UsageDaysByMember :many
-SELECT day, member_id, owner_id, machine_id, model, code, calls, waited_us, duration_us, tokens_in, tokens_out FROM usage_days WHERE member_id = $1 AND day >= $2 AND day < $3
-ORDER BY day, member_id, owner_id, machine_id, model, code
+const usageDaysOf = `-- name: UsageDaysOf :many
+SELECT day, member_id, owner_id, machine_id, model, code, calls, waited_us, duration_us, tokens_in, tokens_out FROM usage_days WHERE member_id = $1 AND day >= $2
+ORDER BY day, owner_id, machine_id, model, code
 `
 
-type UsageDaysByMemberParams struct {
+type UsageDaysOfParams struct {
 	Member string
 	Since  int64
-	Until  int64
 }
 
-func (q *Queries) UsageDaysByMember(ctx context.Context, arg UsageDaysByMemberParams) ([]UsageDay, error) {
-	rows, err := q.query(ctx, q.usageDaysByMemberStmt, usageDaysByMember, arg.Member, arg.Since, arg.Until)
-	if err != nil {
-		return nil, err
-	}
-	defer rows.Close()
-	var items []UsageDay
-	for rows.Next() {
-		var i UsageDay
-		if err := rows.Scan(
-			&i.Day,
-			&i.MemberID,
-			&i.OwnerID,
-			&i.MachineID,
-			&i.Model,
-			&i.Code,
-			&i.Calls,
-			&i.WaitedUs,
-			&i.DurationUs,
-			&i.TokensIn,
-			&i.TokensOut,
-		); err != nil {
-			return nil, err
-		}
-		items = append(items, i)
-	}
-	if err := rows.Close(); err != nil {
-		return nil, err
-	}
-	if err := rows.Err(); err != nil {
-		return nil, err
-	}
-	return items, nil
-}
-
-const usageDaysByOwner = `-- name: UsageDaysByOwner :many
-SELECT day, member_id, owner_id, machine_id, model, code, calls, waited_us, duration_us, tokens_in, tokens_out FROM usage_days WHERE owner_id = $1 AND day >= $2 AND day < $3
-ORDER BY day, member_id, owner_id, machine_id, model, code
-`
-
-type UsageDaysByOwnerParams struct {
-	Owner string
-	Since int64
-	Until int64
-}
-
-func (q *Queries) UsageDaysByOwner(ctx context.Context, arg UsageDaysByOwnerParams) ([]UsageDay, error) {
-	rows, err := q.query(ctx, q.usageDaysByOwnerStmt, usageDaysByOwner, arg.Owner, arg.Since, arg.Until)
+func (q *Queries) UsageDaysOf(ctx context.Context, arg UsageDaysOfParams) ([]UsageDay, error) {
+	rows, err := q.query(ctx, q.usageDaysOfStmt, usageDaysOf, arg.Member, arg.Since)
 	if err != nil {
 		return nil, err
 	}
