@@ -85,6 +85,13 @@ func (r *refusal) exit() int {
 	return exitFailed
 }
 
+// messagesPath is the route of the messages dialect, whose clients name the
+// version they speak in every call (decisions 5).
+const (
+	messagesPath    = "/v1/messages"
+	messagesVersion = "2023-06-01"
+)
+
 // send makes a request with in as its JSON body (nil: none) and returns the
 // successful response, whose body the caller closes.
 func (c *client) send(ctx context.Context, method, path string, in any) (*http.Response, error) {
@@ -112,6 +119,9 @@ func (c *client) try(ctx context.Context, method, path string, in any) (*http.Re
 	}
 	if in != nil {
 		req.Header.Set("Content-Type", "application/json")
+	}
+	if path == messagesPath {
+		req.Header.Set("Anthropic-Version", messagesVersion)
 	}
 	if c.bearer != "" {
 		req.Header.Set("Authorization", "Bearer "+c.bearer)

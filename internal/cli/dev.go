@@ -300,6 +300,9 @@ func (a *app) announce(n network, data string) error {
 	a.say("\nPaste into another terminal:\n\n")
 	a.say("  curl -N %s/chat/completions \\\n    -H 'Authorization: Bearer %s' \\\n    -H 'Content-Type: application/json' \\\n"+
 		"    -d '{\"model\":\"%s\",\"stream\":true,\"messages\":[{\"role\":\"user\",\"content\":\"Tell me a story.\"}]}'\n\n", n.Hub, n.APIKey, n.Models[0])
+	a.say("  curl %s%s \\\n    -H 'Authorization: Bearer %s' -H 'anthropic-version: %s' \\\n    -H 'Content-Type: application/json' \\\n"+
+		"    -d '{\"model\":\"%s\",\"max_tokens\":100,\"messages\":[{\"role\":\"user\",\"content\":\"What is the capital of France?\"}]}'\n\n",
+		n.MessagesBase, messagesPath, n.APIKey, messagesVersion, n.Models[0])
 	a.say("  curl %s/chat/completions \\\n    -H 'Content-Type: application/json' \\\n"+
 		"    -d '{\"model\":\"%s\",\"messages\":[{\"role\":\"user\",\"content\":\"What is the capital of France?\"}]}'\n\n", n.Local, n.Models[0])
 	a.say("%s\n", faint("Data, and the log, in "+data+". Ctrl-C ends."))

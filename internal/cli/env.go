@@ -132,7 +132,7 @@ func (a *app) hubEnvironment(ctx context.Context) (environment, error) {
 		},
 		unset: []string{"ANTHROPIC_API_KEY"},
 	}
-	env.proof, err = proof(ctx, hub, "/v1/chat/completions", "/v1/messages")
+	env.proof, err = proof(ctx, hub, "/v1/chat/completions", messagesPath)
 	return env, err
 }
 

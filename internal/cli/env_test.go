@@ -20,6 +20,8 @@ func clientsHub(t *testing.T) (*httptest.Server, *[]string) {
 		switch {
 		case r.Header.Get("Authorization") != "Bearer it's":
 			refuse(401, "invalid_api_key", "the key is wrong")(w, "")
+		case (r.URL.Path == "/v1/messages") != (r.Header.Get("Anthropic-Version") != ""):
+			refuse(400, "invalid_request", "the version of the messages dialect is missing, or out of place")(w, "")
 		case r.Method == http.MethodGet:
 			io.WriteString(w, `{"data":[{"id":"busy","availability":"busy","context_length":9,"capabilities":["tools"]},{"id":"vectors","availability":"ready"},`+
 				`{"id":"small","availability":"ready","context_length":4,"capabilities":["tools"]},{"id":"large","availability":"ready","context_length":8,"capabilities":["tools"]}]}`)
