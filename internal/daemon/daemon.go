@@ -101,6 +101,7 @@ type Daemon struct {
 	board    *board
 	desk     desk
 	comfort  comfort
+	counters counters
 	hub      http.RoundTripper      // to whichever hub
 	up       atomic.Pointer[uplink] // nil: not signed in
 	policy   atomic.Pointer[policy]
@@ -152,6 +153,7 @@ func New(c Config) (*Daemon, error) {
 	d := &Daemon{
 		config: c, log: c.Log, started: time.Now(), address: address,
 		settings: settings, finder: finder, audio: audio, board: newBoard(c.Builtin, finder, audio, upstreams),
+		counters: make(counters, countersAtOnce),
 		hub:      newHubTransport(c.Dial, c.TLS),
 		signedIn: make(chan struct{}, 1), relook: make(chan struct{}, 1), recheck: make(chan struct{}, 1), ready: make(chan struct{}),
 	}

@@ -32,6 +32,7 @@ func (d *Daemon) machine() http.Handler {
 		}))
 	}
 	mux.HandleFunc("POST "+fleet.Transcriptions.Path(), d.apart(d.serveSpeech))
+	mux.HandleFunc("POST "+tunnel.PathTokenize, d.apart(d.serveTokenize))
 	return mux
 }
 
@@ -59,20 +60,9 @@ func (d *Daemon) apart(serve func(w http.ResponseWriter, r *http.Request, began 
 
 // serveRouted serves one call of the hub whose body is JSON.
 func (d *Daemon) serveRouted(w http.ResponseWriter, r *http.Request, began *bool, endpoint fleet.Endpoint) {
-	text, err := readRequest(w, r)
-	if err != nil {
-		if tooLarge := (*http.MaxBytesError)(nil); errors.As(err, &tooLarge) {
-			tellHub(w, r, fault.New(fault.RequestTooLarge, "the request is larger than %d MiB", maxRequest>>20))
-			return
-		}
-		panic(http.ErrAbortHandler) // the hub gave the call up
+	if head, text, ok := readRequest(w, r, maxRequest); ok {
+		d.serveCall(w, r, began, engine.Request{Endpoint: endpoint, Model: head.Model, Stream: head.Stream, Body: text})
 	}
-	head, err := dialect.Peek(text)
-	if err != nil {
-		tellHub(w, r, fault.Of(err))
-		return
-	}
-	d.serveCall(w, r, began, engine.Request{Endpoint: endpoint, Model: head.Model, Stream: head.Stream, Body: text})
 }
 
 // serveCall gives a call of the hub to the engine that serves it; *began is true
@@ -81,8 +71,7 @@ func (d *Daemon) serveCall(w http.ResponseWriter, r *http.Request, began *bool, 
 	class, caller, _ := strings.Cut(r.Header.Get(tunnel.HeaderCaller), " ")
 	e, release, refusal := d.admit(call.Model, call.Endpoint, class == fleet.Own.String(), time.Now())
 	if refusal != "" {
-		w.Header().Set(tunnel.HeaderRefused, string(refusal))
-		w.WriteHeader(http.StatusServiceUnavailable)
+		turnAway(w, refusal)
 		return
 	}
 	defer release()
@@ -109,29 +98,56 @@ func (d *Daemon) serveCall(w http.ResponseWriter, r *http.Request, began *bool, 
 	}
 }
 
-// readRequest reads a call's body, whole.
-func readRequest(w http.ResponseWriter, r *http.Request) ([]byte, error) {
+// readRequest reads a call's body, whole, and its head. It answers the hub itself
+// where there is nothing to serve: ok is false.
+func readRequest(w http.ResponseWriter, r *http.Request, most int64) (head dialect.Head, text []byte, ok bool) {
 	// Some more than announced, so that the end is seen without growing.
-	body := bytes.NewBuffer(make([]byte, 0, min(max(r.ContentLength, 0), maxRequest)+bytes.MinRead))
-	_, err := body.ReadFrom(http.MaxBytesReader(w, r.Body, maxRequest))
-	return body.Bytes(), err
+	body := bytes.NewBuffer(make([]byte, 0, min(max(r.ContentLength, 0), most)+bytes.MinRead))
+	if _, err := body.ReadFrom(http.MaxBytesReader(w, r.Body, most)); err != nil {
+		if tooLarge := (*http.MaxBytesError)(nil); errors.As(err, &tooLarge) {
+			tellHub(w, r, fault.New(fault.RequestTooLarge, "the request is larger than %d MiB", most>>20))
+			return head, nil, false
+		}
+		panic(http.ErrAbortHandler) // the hub gave the call up
+	}
+	head, err := dialect.Peek(body.Bytes())
+	if err != nil {
+		tellHub(w, r, fault.Of(err))
+		return head, nil, false
+	}
+	return head, body.Bytes(), true
 }
 
-// admit finds the engine for a call from the tunnel and takes a slot of it, or
-// says why this machine does not take the call. Sharing hours bind others, not
-// the owner; a pause binds both (decisions 2).
-func (d *Daemon) admit(model fleet.ModelID, endpoint fleet.Endpoint, own bool, now time.Time) (*engine.Engine, func(), tunnel.Refusal) {
+// turnAway tells the hub why this machine does not take a call.
+func turnAway(w http.ResponseWriter, reason tunnel.Refusal) {
+	w.Header().Set(tunnel.HeaderRefused, string(reason))
+	w.WriteHeader(http.StatusServiceUnavailable)
+}
+
+// engineFor is the engine for a call from the tunnel, or why this machine does
+// not take the call, slots aside. Sharing hours bind others, not the owner; a
+// pause binds both (decisions 2).
+func (d *Daemon) engineFor(model fleet.ModelID, endpoint fleet.Endpoint, own bool, now time.Time) (*engine.Engine, Sharing, tunnel.Refusal) {
 	sharing, hours := d.settings.current(now)
 	able := serving(d.board.shared(), model, endpoint)
 	switch {
 	case len(able) == 0 || d.board.isHeld(able[0], model) || !d.shares(model):
-		return nil, nil, tunnel.RefusedUnknownModel
+		return nil, sharing, tunnel.RefusedUnknownModel
 	case d.isPaused(sharing):
-		return nil, nil, tunnel.RefusedPaused
+		return nil, sharing, tunnel.RefusedPaused
 	case !own && !hours.Open(now):
-		return nil, nil, tunnel.RefusedHours
+		return nil, sharing, tunnel.RefusedHours
 	}
-	e := able[0]
+	return able[0], sharing, ""
+}
+
+// admit finds the engine for a call from the tunnel and takes a slot of it, or
+// says why this machine does not take the call.
+func (d *Daemon) admit(model fleet.ModelID, endpoint fleet.Endpoint, own bool, now time.Time) (*engine.Engine, func(), tunnel.Refusal) {
+	e, sharing, refusal := d.engineFor(model, endpoint, own, now)
+	if refusal != "" {
+		return nil, nil, refusal
+	}
 	free := modelOf(e, model, endpoint).Slots - e.Others()
 	release, ok := (func())(nil), false
 	if free > 0 {

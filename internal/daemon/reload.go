@@ -90,6 +90,7 @@ func (d *Daemon) newSurface(port int) http.Handler {
 		Guard:   &gateway.Guard{Port: port, Origins: d.config.Origins},
 		Rate:    d.config.Rate,
 		Limits:  gateway.Limits{Upload: d.config.Audio.MaxUpload},
+		Count:   d.count,
 		Log:     d.log,
 	})
 }

@@ -11,13 +11,25 @@ const (
 	tokensOfMessage = 4    // what a chat template puts around each
 )
 
-// CountMessages estimates the tokens of the input of a body of the messages
-// dialect, which may lack max_tokens. No tokenizer is asked: it may be wrong by
-// a third either way. Every error is a *fault.Fault.
-func CountMessages(body []byte) (tokens int64, err error) {
+// Count is the input of a body of the messages dialect whose tokens are to be
+// counted.
+type Count struct {
+	Head
+	// Chat is the input as the body of a chat call, for a tokenizer; nil where
+	// none could tell: of pictures, which each model counts in its own way and
+	// tokenizers not at all, or of what no engine would take.
+	Chat []byte
+	// Estimate is the number of tokens as this package sees it, without any
+	// tokenizer. It may be wrong by a third either way.
+	Estimate int64
+}
+
+// CountMessages reads a body of the messages dialect, which may lack max_tokens,
+// for the tokens of its input. Every error is a *fault.Fault.
+func CountMessages(body []byte) (Count, error) {
 	q, err := readMessages(body)
 	if err != nil {
-		return 0, err
+		return Count{}, err
 	}
 	w := weight{}
 	w.blocks(q.system)
@@ -32,11 +44,21 @@ func CountMessages(body []byte) (tokens int64, err error) {
 		w.text(t.schema)
 	}
 	w.text(q.schema)
-	return w.tokens + (w.quarters+3)/4, nil
+	count := Count{Head: q.Head, Estimate: w.tokens + (w.quarters+3)/4}
+	if !w.pictures {
+		q.Stream = false
+		if count.Chat, err = writeChat(&q.asked, len(body)); err != nil {
+			count.Chat = nil // of nothing; the estimate stands
+		}
+	}
+	return count, nil
 }
 
 // weight adds up the tokens of text, in quarters, and of what is no text.
-type weight struct{ tokens, quarters int64 }
+type weight struct {
+	tokens, quarters int64
+	pictures         bool
+}
 
 func (w *weight) text(text []byte) {
 	for _, b := range text {
@@ -53,6 +75,7 @@ func (w *weight) blocks(blocks []block) {
 		b := &blocks[i]
 		if b.kind == imageBlock {
 			w.tokens += tokensOfPicture
+			w.pictures = true
 		}
 		for _, text := range [...][]byte{b.text, b.title, b.name, b.input} {
 			w.text(text)

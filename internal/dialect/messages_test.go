@@ -243,7 +243,10 @@ func TestCountMessages(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		return n
+		if head, err := Peek(n.Chat); n.Model != "m" || n.Chat != nil && (err != nil || head.Model != "m" || head.Stream) {
+			t.Errorf("%+v %s: %v", n.Head, n.Chat, err)
+		}
+		return n.Estimate
 	}
 	short := count(`{"model":"m","messages":[{"role":"user","content":"Hello there"}]}`)
 	long := count(`{"model":"m","messages":[{"role":"user","content":"` + strings.Repeat("Hello there ", 100) + `"}]}`)
@@ -253,6 +256,16 @@ func TestCountMessages(t *testing.T) {
 	picture := count(`{"model":"m","messages":[{"role":"user","content":[{"type":"image","source":{"type":"base64","media_type":"image/png","data":"` + strings.Repeat("A", 100_000) + `"}}]}]}`)
 	if picture < 500 || picture > 2000 {
 		t.Errorf("picture %d", picture)
+	}
+	for body, whole := range map[string]bool{
+		`{"model":"m","stream":true,"messages":[{"role":"user","content":"Hello"}],"tools":[{"name":"f","input_schema":{}}]}`:                                                 true,
+		`{"model":"m","messages":[{"role":"user","content":""}]}`:                                                                                                             false, // of nothing
+		`{"model":"m","messages":[{"role":"user","content":[{"type":"tool_result","tool_use_id":"t","content":[{"type":"image","source":{"type":"url","url":"data:,"}}]}]}]}`: false, // a picture
+	} {
+		if n, err := CountMessages([]byte(body)); err != nil || (n.Chat != nil) != whole {
+			t.Errorf("%s: %s, %v", body, n.Chat, err)
+		}
+		count(body)
 	}
 	if _, err := CountMessages([]byte(`{"model":"m"}`)); fault.Of(err).Code != fault.InvalidRequest {
 		t.Error(err)

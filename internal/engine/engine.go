@@ -175,6 +175,8 @@ func (e *Engine) Do(ctx context.Context, req Request) (*http.Response, error) {
 	var want wants
 	switch {
 	case req.Form != nil:
+	case dialect.Native(req.Endpoint) && !req.Trusted: // there is no list of what a stranger may say in it
+		return nil, fault.New(fault.ModelNotFound, "%s serves %q to others in the chat dialect only", e.name, req.Model)
 	case dialect.Native(req.Endpoint): // its bytes pass as they are
 		body = req.Body
 	default:

@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"context"
 	"net/http"
 	"slices"
 	"strings"
@@ -35,6 +36,9 @@ type kind struct {
 	begins bool
 	// effortLate: older ones refuse some words of reasoning_effort, or all.
 	effortLate bool
+	// count asks the engine for the number of tokens of a rebuilt chat body; nil:
+	// its tokenizer cannot be asked.
+	count func(ctx context.Context, e *Engine, body []byte) (int64, error)
 	// apart are the members that keep one caller's prompt cache from another.
 	apart func(caller string) []member
 }
@@ -46,6 +50,7 @@ var kinds = []*kind{
 	{
 		word: "llama.cpp", name: "llama.cpp server", ports: []int{8080},
 		sign: llamaSign, list: llamaList, running: llamaRunning, think: templateThinking, begins: true, apart: noPromptCache,
+		count: countTemplated,
 	},
 	{
 		word: "localai", name: "LocalAI", ports: []int{8080},
@@ -62,6 +67,7 @@ var kinds = []*kind{
 	{
 		word: "vllm", name: "vLLM", ports: []int{8000},
 		sign: vllmSign, list: vllmList, running: vllmRunning, think: vllmThinking, effortLate: true, apart: cacheSalt,
+		count: countWhole,
 	},
 	{
 		word: "sglang", name: "SGLang", ports: []int{30000},
@@ -97,7 +103,7 @@ var kinds = []*kind{
 var plain = kind{word: "openai", name: "chat-completions server", list: plainList, think: effortThinking}
 
 // builtin speaks as llama.cpp's server does.
-var builtin = kind{word: "builtin", name: "built-in engine", think: templateThinking, begins: true, apart: noPromptCache}
+var builtin = kind{word: "builtin", name: "built-in engine", think: templateThinking, begins: true, apart: noPromptCache, count: countWhole}
 
 // chatModel is a model for chat; capabilities may be refined by the caller.
 func chatModel(id string, context int) Model {

@@ -45,6 +45,7 @@ func (e *Engine) routes() *http.ServeMux {
 		mux.HandleFunc("POST "+under+"/v1/embeddings", e.inference((*run).embeddings))
 	}
 	if e.kind == Service {
+		mux.HandleFunc("POST /v1/messages/count_tokens", e.counting(countInput))
 		mux.HandleFunc("POST /v1/messages", e.inference((*run).messages))
 		mux.HandleFunc("POST /v1/responses", e.inference((*run).responses))
 	}
@@ -55,6 +56,8 @@ func (e *Engine) routes() *http.ServeMux {
 		tell("GET /health", func() any { return object{"status": "ok"} })
 		tell("GET /props", e.props)
 		tell("GET /slots", e.slotList)
+		mux.HandleFunc("POST /apply-template", e.counting(applyTemplate))
+		mux.HandleFunc("POST /tokenize", e.counting(tokenizeText))
 	case Ollama:
 		mux.HandleFunc("GET /{$}", func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("Ollama is running")) })
 		tell("GET /api/version", func() any { return object{"version": "0.32.9"} })
@@ -67,6 +70,7 @@ func (e *Engine) routes() *http.ServeMux {
 		tell("GET /version", func() any { return object{"version": "0.15.1"} })
 		mux.HandleFunc("GET /health", func(http.ResponseWriter, *http.Request) {})
 		tell("GET /openapi.json", e.openAPI)
+		mux.HandleFunc("POST /tokenize", e.counting(tokenizeTalk))
 		mux.HandleFunc("GET /metrics", func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write(e.metrics()) })
 	default:
 		for path, what := range e.pages() {

@@ -39,6 +39,9 @@ type Config struct {
 	// Finished is told how each Call that reached the Backend ended, after its
 	// last byte was written. May be nil.
 	Finished func(*Call, Outcome)
+	// Count asks a tokenizer for the number of tokens of a call's prompt, without
+	// serving the call; false: none can tell before ctx ends. nil: none is asked.
+	Count func(ctx context.Context, call *Call) (tokens int64, told bool)
 	// Turns keeps the turns of the responses dialect; nil: none are kept.
 	Turns *Turns
 	Log   *slog.Logger

@@ -1,12 +1,14 @@
 package gateway
 
 import (
+	"context"
 	"net/http"
 	"strings"
 	"time"
 
 	"github.com/kith/kith/internal/dialect"
 	"github.com/kith/kith/internal/fault"
+	"github.com/kith/kith/internal/fleet"
 )
 
 // translationRoom is by how many bytes a translation to chat may be over the
@@ -52,19 +54,42 @@ func tooLargeForMachines() error {
 // messageID is the id of the message that answers the call.
 func (x *exchange) messageID() string { return "msg_" + strings.TrimPrefix(x.id, "req_") }
 
-// countTokens serves POST /v1/messages/count_tokens. No machine is asked and
-// nothing waited for: the count is an estimate, and says so (decisions 5).
+// countLimit is how long a tokenizer may take to count.
+const countLimit = 3 * time.Second
+
+// countTokens serves POST /v1/messages/count_tokens: the number that a tokenizer
+// tells, and where none does an estimate, which says so (decisions 5).
 func (x *exchange) countTokens() error {
 	body, err := x.readBody()
 	if err != nil {
 		return err
 	}
-	tokens, err := dialect.CountMessages(body)
+	count, err := dialect.CountMessages(body)
 	if err != nil {
 		return err
 	}
-	x.w.Header()["X-Kith-Estimate"] = []string{"true"}
+	tokens, told := x.tokenize(body, &count)
+	if !told {
+		tokens = count.Estimate
+		x.w.Header()["X-Kith-Estimate"] = []string{"true"}
+	}
 	return x.writeJSON(struct {
 		InputTokens int64 `json:"input_tokens"`
 	}{tokens})
+}
+
+// tokenize asks for the number of tokens of the body's input; false: nobody
+// could tell. It is asked for as a call, and is none: nothing waits for it, and
+// no record is kept of it.
+func (x *exchange) tokenize(body []byte, count *dialect.Count) (tokens int64, told bool) {
+	if x.g.Count == nil || !count.Model.Valid() || x.g.Crowded != nil && x.g.Crowded() {
+		return 0, false
+	}
+	ctx, cancel := context.WithTimeout(x.r.Context(), countLimit)
+	defer cancel()
+	return x.g.Count(ctx, &Call{
+		ID: x.id, Endpoint: fleet.Messages, Model: count.Model, Caller: x.caller, Arrived: x.arrived,
+		Body: body, chat: count.Chat, ContentType: "application/json", Header: ownHeaders(x.r.Header),
+		Waiting: func(int, time.Duration) {},
+	})
 }

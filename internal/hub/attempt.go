@@ -63,7 +63,7 @@ func (h *Hub) try(ctx context.Context, call *gateway.Call, c *held) (*gateway.An
 	}
 
 	endpoint, asked := call.RequestFor(c.Offer.Endpoints)
-	response, err := line.RoundTrip(h.request(ctx, call, c, endpoint, asked))
+	response, err := line.RoundTrip(h.request(ctx, call, c.Candidate, endpoint.Path(), asked))
 	if err != nil {
 		out, f := broken(ctx, call, gone, err)
 		end(out)
@@ -96,10 +96,11 @@ func (h *Hub) try(ctx context.Context, call *gateway.Call, c *held) (*gateway.An
 	return &gateway.Answer{Response: response, Endpoint: endpoint}, served, nil
 }
 
-// request is the call as the machine gets it, at an endpoint that it speaks,
-// and the headers of decisions 8. Nothing of the caller's own headers passes.
-func (h *Hub) request(ctx context.Context, call *gateway.Call, c *held, endpoint fleet.Endpoint, asked []byte) *http.Request {
-	r, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://machine"+endpoint.Path(), bytes.NewReader(asked))
+// request is the call as the machine gets it, at the path of an endpoint that it
+// speaks, and the headers of decisions 8. Nothing of the caller's own headers
+// passes.
+func (h *Hub) request(ctx context.Context, call *gateway.Call, c fleet.Candidate, path string, asked []byte) *http.Request {
+	r, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://machine"+path, bytes.NewReader(asked))
 	if err != nil {
 		panic(err) // the URL is ours and constant
 	}

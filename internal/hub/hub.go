@@ -45,7 +45,7 @@ type Config struct {
 	// Default 24 h; negative: none is kept.
 	KeepResponses time.Duration
 	// Edge configures the HTTP edge: limits and rates. Its Backend, Identify,
-	// Finished and Turns are set here.
+	// Finished, Turns and Count are set here.
 	Edge gateway.Config
 	// Site configures the members' pages.
 	Site SiteConfig
@@ -149,7 +149,7 @@ func New(cfg Config, records Records, live *registry.Registry) *Hub {
 	h.room.now = h.now
 	edge := cfg.Edge
 	edge.Backend, edge.Identify, edge.Crowded, edge.Log = h, h.Identify, h.crowded.Load, cfg.Log
-	edge.Turns = h.turns.kept()
+	edge.Turns, edge.Count = h.turns.kept(), h.count
 	edge.Finished = func(call *gateway.Call, out gateway.Outcome) {
 		h.ledger.end(record(call, out))
 		h.stories.add(storiesOf(call, out))

@@ -331,6 +331,11 @@ func TestTokenize(t *testing.T) {
 	if n, want := count(object{"model": "tiny", "messages": talk}), e.chat(ask("Count to 7.")).Usage.Prompt; n != want {
 		t.Errorf("counted %d tokens, used %d", n, want)
 	}
+	more := object{"chat_template_kwargs": object{"enable_thinking": true}, "tools": []object{}, "max_tokens": 3, "stream": false}
+	asked := ask("Count to 7.", more)
+	if n, want := count(asked), e.chat(asked).Usage.Prompt; n != want {
+		t.Errorf("with switches counted %d tokens, used %d", n, want)
+	}
 	if text, talk := count(object{"model": "tiny", "content": "Count to 7."}), count(object{"model": "tiny", "messages": talk}); text == 0 || text >= talk {
 		t.Errorf("text has %d tokens, in its form %d", text, talk)
 	}

@@ -218,8 +218,8 @@ func (s *server) list(w http.ResponseWriter, _ *http.Request) {
 	reply(w, http.StatusOK, map[string]any{"object": "list", "data": data})
 }
 
-// tokenize counts: {"model", "content"} or {"model", "messages"}, the latter
-// in the model's own form as a chat request would be.
+// tokenize counts: {"model", "content"} or {"model", "messages"} with what else
+// a chat request may hold, the latter in the model's own form as that would be.
 func (s *server) tokenize(w http.ResponseWriter, r *http.Request) {
 	tokens, err := func() ([]token, error) {
 		b, err := body(w, r)
@@ -227,9 +227,10 @@ func (s *server) tokenize(w http.ResponseWriter, r *http.Request) {
 			return nil, err
 		}
 		var q struct {
-			Model    string     `json:"model"`
-			Content  string     `json:"content"`
-			Messages []chatTurn `json:"messages"`
+			Model    string         `json:"model"`
+			Content  string         `json:"content"`
+			Messages []chatTurn     `json:"messages"`
+			Kwargs   templateKwargs `json:"chat_template_kwargs"`
 		}
 		if err := decode(b, &q); err != nil {
 			return nil, err
@@ -247,7 +248,7 @@ func (s *server) tokenize(w http.ResponseWriter, r *http.Request) {
 				return nil, badRequest("messages[%d]: %v", i, err)
 			}
 		}
-		_, tokens, err := run.prompt(talk, nil)
+		_, tokens, err := run.prompt(talk, q.Kwargs.values())
 		return tokens, err
 	}()
 	if err != nil {

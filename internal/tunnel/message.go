@@ -9,7 +9,8 @@ import "time"
 //	2  2026-11-21  control: until, the end of a pause
 //	3  2026-11-21  the same in a WebSocket, where a network passes nothing else
 //	4  2026-11-21  offers: groups, those that the machine serves
-const Version = 4
+//	5  2026-11-21  tokenize, which daemons before do not have
+const Version = 5
 
 // Protocol is the Upgrade token of GET /tunnel (decisions 8); the other one is
 // "websocket", with Sec-WebSocket-Protocol: kith-tunnel-1.
@@ -44,6 +45,19 @@ type Model struct {
 	Free          int      `json:"free"`
 	Local         int      `json:"local"` // held by other than calls of this tunnel
 	Engine        string   `json:"engine,omitempty"`
+}
+
+// PathTokenize is where a daemon counts the tokens of a chat call's body, of at
+// most MaxTokenize bytes, with Tokens. It runs nothing and takes no slot. 501:
+// the model's engine has no tokenizer to ask.
+const (
+	PathTokenize = "/tokenize"
+	MaxTokenize  = 8 << 20
+)
+
+// Tokens is the answer of POST /tokenize.
+type Tokens struct {
+	Tokens int64 `json:"tokens"`
 }
 
 // Headers of a call on the tunnel.

@@ -1,0 +1,98 @@
+package daemon
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"strings"
+	"time"
+
+	"github.com/go-json-experiment/json"
+
+	"github.com/kith/kith/internal/engine"
+	"github.com/kith/kith/internal/fault"
+	"github.com/kith/kith/internal/fleet"
+	"github.com/kith/kith/internal/gateway"
+	"github.com/kith/kith/internal/tunnel"
+)
+
+const (
+	// countersAtOnce is how many prompts are counted at the same time: no slot of
+	// the engines is held for it, and they run their calls meanwhile.
+	countersAtOnce = 2
+	// countLimit is how long an engine may count one.
+	countLimit = 3 * time.Second
+)
+
+// counters are the places of those who count, as many as its room.
+type counters chan struct{}
+
+// enter takes a place, given back by leave; false: none is free.
+func (c counters) enter() (leave func(), ok bool) {
+	select {
+	case c <- struct{}{}:
+		return func() { <-c }, true
+	default:
+		return nil, false
+	}
+}
+
+// serveTokenize counts the tokens of a chat call's body for the hub (decisions
+// 8), for whom the machine would serve that call, and at once or not at all.
+func (d *Daemon) serveTokenize(w http.ResponseWriter, r *http.Request, _ *bool) {
+	leave, ok := d.counters.enter()
+	if !ok {
+		turnAway(w, tunnel.RefusedBusy)
+		return
+	}
+	defer leave()
+	head, text, ok := readRequest(w, r, tunnel.MaxTokenize)
+	if !ok {
+		return
+	}
+	class, caller, _ := strings.Cut(r.Header.Get(tunnel.HeaderCaller), " ")
+	e, _, refusal := d.engineFor(head.Model, fleet.ChatCompletions, class == fleet.Own.String(), time.Now())
+	if refusal == "" && d.desk.owners() {
+		refusal = tunnel.RefusedBusy
+	}
+	if refusal != "" {
+		turnAway(w, refusal)
+		return
+	}
+	ctx, cancel := context.WithTimeout(r.Context(), countLimit)
+	defer cancel()
+	tokens, err := e.Count(ctx, engine.Request{Endpoint: fleet.ChatCompletions, Model: head.Model, Body: text, Caller: caller})
+	switch {
+	case err == nil:
+		w.Header().Set("Content-Type", "application/json")
+		_ = json.MarshalWrite(w, tunnel.Tokens{Tokens: tokens}) // the hub left: nobody to tell
+	case errors.Is(err, engine.ErrNoTokenizer):
+		w.WriteHeader(http.StatusNotImplemented)
+	case errors.As(err, new(*fault.Fault)):
+		tellHub(w, r, fault.Of(err))
+	default: // it is not known what the engine lacks just now; calls will find out
+		w.WriteHeader(http.StatusServiceUnavailable)
+	}
+}
+
+// count is gateway.Config's, of the local surface: an engine here counts, or an
+// upstream that speaks the messages dialect.
+func (d *Daemon) count(ctx context.Context, call *gateway.Call) (tokens int64, told bool) {
+	leave, ok := d.counters.enter()
+	if !ok {
+		return 0, false
+	}
+	defer leave()
+	request := engine.Request{Model: call.Model, Header: call.Header, Trusted: true}
+	request.Endpoint, request.Body = call.RequestFor(0)
+	able := serving(d.board.own(), call.Model, request.Endpoint)
+	if len(able) == 0 {
+		request.Endpoint, request.Body = fleet.Messages, call.Body
+		able = serving(d.board.own(), call.Model, fleet.Messages)
+	}
+	if len(able) == 0 {
+		return 0, false
+	}
+	tokens, err := able[0].Count(ctx, request)
+	return tokens, err == nil
+}

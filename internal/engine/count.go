@@ -1,0 +1,159 @@
+package engine
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"slices"
+	"strconv"
+
+	"github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
+
+	"github.com/kith/kith/internal/fault"
+	"github.com/kith/kith/internal/fleet"
+)
+
+// ErrNoTokenizer says that the engine has no tokenizer that could be asked.
+var ErrNoTokenizer = errors.New("the engine has no tokenizer to ask")
+
+// mostCounted bounds an engine's list of a prompt's tokens, or the prompt itself
+// in the model's form, in bytes.
+const mostCounted = 64 << 20
+
+// Count is the number of tokens of a call's prompt, as the engine's own
+// tokenizer tells it: of a chat call in the model's own form, with its tools
+// and thinking switches. Nothing is run. A stranger's call is rebuilt as Do
+// rebuilds it; one of the messages dialect is an upstream's to count. Errors are
+// ErrNoTokenizer, a *fault.Fault where the call itself is at fault, or what else
+// kept the engine from telling.
+func (e *Engine) Count(ctx context.Context, req Request) (tokens int64, err error) {
+	i := slices.IndexFunc(e.models, func(m Model) bool { return m.ID == req.Model })
+	switch {
+	case i < 0 || !slices.Contains(e.models[i].Endpoints, req.Endpoint):
+		return 0, fault.New(fault.ModelNotFound, "%s does not offer %q for %s now; list the models again", e.name, req.Model, req.Endpoint.Path())
+	case req.Endpoint == fleet.Messages && e.elsewhere && req.Trusted:
+		return e.countAt(ctx, e.target(req.Endpoint)+"/count_tokens", req.Header, req.Body)
+	case req.Endpoint != fleet.ChatCompletions || e.kind.count == nil:
+		return 0, ErrNoTokenizer
+	}
+	req.Stream = false
+	body, _, err := e.request(&req, &e.models[i])
+	if err != nil {
+		return 0, err
+	}
+	return e.kind.count(ctx, e, body)
+}
+
+// countWhole asks an engine that takes the call as it is: vLLM, and the built-in one.
+func countWhole(ctx context.Context, e *Engine, body []byte) (int64, error) {
+	return e.countAt(ctx, e.base+"/tokenize", nil, body)
+}
+
+// countTemplated asks llama.cpp's server, which brings a call into the model's
+// form and takes text apart, each for itself.
+func countTemplated(ctx context.Context, e *Engine, body []byte) (tokens int64, err error) {
+	var form struct {
+		Prompt string `json:"prompt"`
+	}
+	err = e.told(ctx, e.base+"/apply-template", nil, body, func(answer io.Reader) error {
+		return json.UnmarshalRead(answer, &form)
+	})
+	if err != nil {
+		return 0, err
+	}
+	var call struct {
+		Model string `json:"model"`
+	}
+	if err := json.Unmarshal(body, &call); err != nil {
+		return 0, err
+	}
+	// As it reads the prompt of a chat call: with the tokens that begin every
+	// text, and the names of control tokens as those.
+	text := []byte(`{"model":` + quoted(call.Model) + `,"add_special":true,"parse_special":true,"content":`)
+	if text, err = jsontext.AppendQuote(text, form.Prompt); err != nil {
+		return 0, err
+	}
+	return e.countAt(ctx, e.base+"/tokenize", nil, append(text, '}'))
+}
+
+// countAt posts to the engine what it is to count.
+func (e *Engine) countAt(ctx context.Context, url string, header http.Header, body []byte) (tokens int64, err error) {
+	err = e.told(ctx, url, header, body, func(answer io.Reader) error {
+		tokens, err = readCount(answer)
+		return err
+	})
+	return tokens, err
+}
+
+// told posts to the engine and reads its answer.
+func (e *Engine) told(ctx context.Context, url string, header http.Header, body []byte, read func(io.Reader) error) error {
+	r, err := http.NewRequestWithContext(ctx, http.MethodPost, url, bytes.NewReader(body))
+	if err != nil {
+		return fmt.Errorf("cannot make the request for %s: %w", e.name, err)
+	}
+	if header != nil {
+		r.Header = header.Clone()
+	}
+	r.Header.Set("Content-Type", "application/json")
+	r.Header.Set("User-Agent", "kith")
+	resp, err := e.rt.RoundTrip(r)
+	if err != nil {
+		return fmt.Errorf("cannot ask %s to count: %w", e.name, err)
+	}
+	defer resp.Body.Close()
+	switch resp.StatusCode {
+	case http.StatusOK:
+		return read(io.LimitReader(resp.Body, mostCounted))
+	case http.StatusNotFound, http.StatusMethodNotAllowed, http.StatusNotImplemented:
+		return ErrNoTokenizer // an older one
+	default:
+		return fmt.Errorf("%s answered a count with status %d", e.name, resp.StatusCode)
+	}
+}
+
+// errNoCount marks an answer that tells no count.
+var errNoCount = errors.New("the engine's answer tells no count")
+
+// readCount is the number that an answer tells, or of the tokens that it lists.
+func readCount(answer io.Reader) (tokens int64, err error) {
+	dec := jsontext.NewDecoder(answer, jsontext.AllowDuplicateNames(true))
+	if start, err := dec.ReadToken(); err != nil || start.Kind() != '{' {
+		return 0, errNoCount
+	}
+	for dec.PeekKind() == '"' {
+		name, err := dec.ReadToken()
+		if err != nil {
+			return 0, err
+		}
+		switch name.String() {
+		case "count", "input_tokens":
+			value, err := dec.ReadValue()
+			if err != nil {
+				return 0, err
+			}
+			if tokens, err = strconv.ParseInt(string(value), 10, 32); err != nil || tokens < 0 {
+				return 0, errNoCount
+			}
+			return tokens, nil
+		case "tokens":
+			if dec.PeekKind() != '[' {
+				return 0, errNoCount
+			}
+			_, _ = dec.ReadToken()
+			for ; dec.PeekKind() != ']'; tokens++ {
+				if err := dec.SkipValue(); err != nil {
+					return 0, err
+				}
+			}
+			return tokens, nil
+		}
+		if err := dec.SkipValue(); err != nil {
+			return 0, err
+		}
+	}
+	return 0, errNoCount
+}

@@ -1,0 +1,52 @@
+package hub
+
+import (
+	"context"
+	"io"
+	"math"
+	"net/http"
+
+	"github.com/go-json-experiment/json"
+
+	"github.com/kith/kith/internal/fleet"
+	"github.com/kith/kith/internal/gateway"
+	"github.com/kith/kith/internal/tunnel"
+)
+
+// count is the number of tokens of the call's prompt, as a machine's tokenizer
+// tells it; false: none does (decisions 5). Only machines are asked that the law
+// would try the call on now, best first: what a caller may not use for a chat
+// counts nothing for it. No slot is taken, nothing waited for, and no machine is
+// asked twice.
+func (h *Hub) count(ctx context.Context, call *gateway.Call) (tokens int64, told bool) {
+	ask := askOf(call)
+	for _, c := range h.route(&ask).Candidates {
+		if tokens, told = h.countOn(ctx, call, c); told || ctx.Err() != nil {
+			return tokens, told
+		}
+	}
+	return 0, false
+}
+
+// countOn asks one machine. Daemons before version 5 of the tunnel do not have
+// the route.
+func (h *Hub) countOn(ctx context.Context, call *gateway.Call, c fleet.Candidate) (tokens int64, told bool) {
+	endpoint, asked := call.RequestFor(c.Offer.Endpoints)
+	line, _, ok := h.live.Line(c.Machine.ID)
+	if !ok || endpoint != fleet.ChatCompletions || len(asked) > tunnel.MaxTokenize {
+		return 0, false
+	}
+	response, err := line.RoundTrip(h.request(ctx, call, c, tunnel.PathTokenize, asked))
+	if err != nil {
+		return 0, false
+	}
+	defer response.Body.Close()
+	var answer tunnel.Tokens
+	if response.StatusCode != http.StatusOK || json.UnmarshalRead(io.LimitReader(response.Body, maxCount), &answer) != nil {
+		return 0, false
+	}
+	return answer.Tokens, answer.Tokens > 0 && answer.Tokens <= math.MaxInt32
+}
+
+// maxCount bounds a machine's answer to a count, in bytes.
+const maxCount = 1 << 10
