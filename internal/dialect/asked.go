@@ -23,6 +23,9 @@ type asked struct {
 
 	maxTokens, temperature, topP, topK, presence, frequency, stops jsontext.Value
 
+	logprobs     bool // are asked for
+	alternatives int  // … with so many other tokens at each place
+
 	system       []block
 	turns        []turn
 	tools        []tool

@@ -3,6 +3,7 @@ package dialect
 import (
 	"bytes"
 	"slices"
+	"strconv"
 
 	"github.com/go-json-experiment/json/jsontext"
 
@@ -64,6 +65,12 @@ func (c *chatBody) write(q *asked) error {
 	c.member(`,"presence_penalty":`, q.presence)
 	c.member(`,"frequency_penalty":`, q.frequency)
 	c.member(`,"stop":`, q.stops)
+	if q.logprobs {
+		c.raw(`,"logprobs":true`)
+		if q.alternatives > 0 { // some engines take 0 for none at all
+			c.raw(`,"top_logprobs":` + strconv.Itoa(q.alternatives))
+		}
+	}
 	c.tools(q)
 	c.member(`,"response_format":`, q.answerFormat)
 	c.raw(`,"messages":[`)

@@ -16,8 +16,9 @@ type piece struct {
 
 	text, refusal, thought, finish jsontext.Value
 
-	stop  jsontext.Value // the stop sequence, where the engine tells which
-	calls []callPiece
+	stop     jsontext.Value // the stop sequence, where the engine tells which
+	logprobs jsontext.Value // of the choice, an object
+	calls    []callPiece
 }
 
 // callPiece is a part of a tool call.
@@ -42,7 +43,12 @@ func (p *piece) closeChoice() {
 
 // choice takes a member of a choice.
 func (p *piece) choice(name []byte, value jsontext.Value) {
-	if p.done || value.Kind() != '"' {
+	switch {
+	case p.done:
+		return
+	case value.Kind() == '{' && string(name) == "logprobs":
+		p.logprobs = value
+	case value.Kind() != '"':
 		return
 	}
 	switch string(name) {
@@ -165,9 +171,10 @@ func appendCallID(dst []byte, id jsontext.Value, stem string, number int) []byte
 type chatAnswer struct {
 	Error   jsontext.Value `json:"error"`
 	Choices []struct {
-		Message chatMessage    `json:"message"`
-		Finish  *string        `json:"finish_reason"`
-		Stop    jsontext.Value `json:"stop_reason"`
+		Message  chatMessage    `json:"message"`
+		Logprobs jsontext.Value `json:"logprobs"`
+		Finish   *string        `json:"finish_reason"`
+		Stop     jsontext.Value `json:"stop_reason"`
 	} `json:"choices"`
 	Usage jsontext.Value `json:"usage"`
 }

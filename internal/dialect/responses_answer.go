@@ -32,6 +32,7 @@ type Response struct {
 	items     int    // how many those are
 	size      int    // bytes of text so far
 	item      openItem
+	logprobs  []byte // of what was not told yet, between commas
 	finish    []byte // the finish reason, quoted
 	usage     Usage
 	completed time.Time
@@ -74,6 +75,7 @@ func (r *Response) Whole(answer []byte) (Usage, error) {
 		return appendString(nil, *text)
 	}
 	thought := said.thought()
+	p.logprobs = choice.Logprobs
 	p.thought, p.text, p.refusal, p.finish = quoted(&thought), quoted(said.Content), quoted(said.Refusal), quoted(choice.Finish)
 	for i := range said.ToolCalls {
 		call := &said.ToolCalls[i]

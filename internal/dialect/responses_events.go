@@ -16,7 +16,9 @@ type openItem struct {
 	refusal bool     // the open part is one
 	open    bool     // a part is open
 	text    []byte   // of the open part, or a call's arguments: the inside of a string
-	call    openCall
+	// logprobs are the open part's, between commas.
+	logprobs []byte
+	call     openCall
 }
 
 // maxAnswerText bounds the text of an answer, which is told four times at its
@@ -35,6 +37,7 @@ func (r *Response) grow(value jsontext.Value) error {
 // chunk satisfies eventWriter.
 func (r *Response) chunk(p *piece) error {
 	r.begin()
+	r.likely(p)
 	if p.thought != nil {
 		if err := r.say(reasoningItem, false, "response.reasoning_summary_text.delta", p.thought); err != nil {
 			return err
@@ -59,6 +62,19 @@ func (r *Response) chunk(p *piece) error {
 		r.finish = append(r.finish[:0], p.finish...)
 	}
 	return nil
+}
+
+// likely takes the logprobs of a chunk, if the caller wants them: they go with the
+// text that comes with them, or, where a token is only a part of a letter, next.
+// Those of thoughts and of tool calls have no place in this dialect.
+func (r *Response) likely(p *piece) {
+	if p.text == nil && (p.thought != nil || p.refusal != nil || len(p.calls) > 0) {
+		r.logprobs = r.logprobs[:0]
+		return
+	}
+	if p.logprobs != nil && r.request.logprobs && len(r.item.logprobs)+len(r.logprobs) < maxLogprobs {
+		r.logprobs = appendLogprobs(r.logprobs, p.logprobs, r.request.alternatives)
+	}
 }
 
 // end satisfies eventWriter. What the last event tells is not all known yet: it
@@ -167,7 +183,8 @@ func (o *openItem) appendPart(dst []byte) []byte {
 		return append(dst, `"}`...)
 	default:
 		dst = append(append(dst, `{"type":"output_text","text":"`...), o.text...)
-		return append(dst, `","annotations":[],"logprobs":[]}`...)
+		dst = append(append(dst, `","annotations":[],"logprobs":[`...), o.logprobs...)
+		return append(dst, `]}`...)
 	}
 }
 
@@ -186,7 +203,13 @@ func (r *Response) say(kind itemKind, refusal bool, event string, text jsontext.
 	r.raw(`,"delta":`)
 	r.out = append(r.out, text...)
 	if kind == messageItem && !refusal {
-		r.raw(`,"logprobs":[]`)
+		r.raw(`,"logprobs":[`)
+		r.out = append(r.out, r.logprobs...)
+		r.raw(`]`)
+		if len(o.logprobs) > 0 && len(r.logprobs) > 0 {
+			o.logprobs = append(o.logprobs, ',')
+		}
+		o.logprobs, r.logprobs = append(o.logprobs, r.logprobs...), r.logprobs[:0]
 	}
 	r.raw("}\n\n")
 	return r.grow(text)
@@ -209,7 +232,7 @@ func (r *Response) open(kind itemKind, head []byte) {
 // openPart opens a part of the open item.
 func (r *Response) openPart(refusal bool) {
 	o := &r.item
-	o.open, o.refusal, o.text = true, refusal, o.text[:0]
+	o.open, o.refusal, o.text, o.logprobs = true, refusal, o.text[:0], o.logprobs[:0]
 	r.aboutPart("added")
 }
 
@@ -240,7 +263,7 @@ func (r *Response) closePart() {
 		r.tell(`,"refusal":"`, `"}`)
 	default:
 		r.spot("response.output_text.done")
-		r.tell(`,"text":"`, `","logprobs":[]}`)
+		r.tell(`,"text":"`, `","logprobs":[`+string(o.logprobs)+`]}`)
 	}
 	r.aboutPart("done")
 	if len(o.parts) > 0 {

@@ -141,7 +141,13 @@ func (q *ResponsesRequest) setting(name []byte) (err error) {
 		e.frequency, err = q.number()
 		q.frequency = e.frequency
 	case "top_logprobs":
-		e.topLogprobs, err = q.count(0)
+		if e.topLogprobs, err = q.count(0); e.topLogprobs != nil {
+			n, _ := strconv.ParseInt(string(e.topLogprobs), 10, 64) // it was just read
+			q.alternatives = int(min(n, mostAlternatives))
+			q.logprobs = q.logprobs || n > 0
+		}
+	case "include":
+		return q.include()
 	case "metadata":
 		if e.metadata, err = q.optional(); err == nil && e.metadata != nil && e.metadata.Kind() != '{' {
 			err = q.refuse("must be an object")
@@ -201,6 +207,19 @@ func (q *ResponsesRequest) textMember(name []byte) (err error) {
 		err = q.dec.SkipValue()
 	}
 	return err
+}
+
+// include reads what the caller wants to be told beside the rest. Of that only
+// logprobs are known here.
+func (q *ResponsesRequest) include() error {
+	if q.dec.PeekKind() != '[' {
+		return q.dec.SkipValue()
+	}
+	return q.each(func() error {
+		value, err := q.value()
+		q.logprobs = q.logprobs || string(value) == `"message.output_text.logprobs"`
+		return err
+	})
 }
 
 // format reads text.format, which is flat in this dialect.

@@ -445,9 +445,12 @@ func TestResponsesControls(t *testing.T) {
 		`"text":{"format":{"type":"json_object"},"verbosity":"low"}`:                                                                             {`"response_format":{"type":"json_object"}`, `"text":{"format":{"type":"json_object"},"verbosity":"low"}`},
 		`"text":{"format":{"type":"text"},"verbosity":"odd"}`:                                                                                    {`{"model":"m","messages":`, `"text":{"format":{"type":"text"}}`},
 		`"text":{"format":{"type":"json_schema","name":"n","schema":{"type":"object"},"strict":true}}`:                                           {`"response_format":{"type":"json_schema","json_schema":{"name":"n","strict":true,"schema":{"type":"object"}}}`, `"text":{"format":{"type":"json_schema","name":"n","description":null,"schema":{"type":"object"},"strict":true}}`},
-		`"metadata":{"a":"b"},"user":"u","safety_identifier":"s","prompt_cache_key":"k","truncation":"auto","max_tool_calls":3,"top_logprobs":2`: {`{"model":"m","messages":`, `"truncation":"auto","metadata":{"a":"b"},"user":"u","safety_identifier":"s","prompt_cache_key":"k"`},
+		`"metadata":{"a":"b"},"user":"u","safety_identifier":"s","prompt_cache_key":"k","truncation":"auto","max_tool_calls":3,"top_logprobs":0`: {`{"model":"m","messages":`, `"truncation":"auto","metadata":{"a":"b"},"user":"u","safety_identifier":"s","prompt_cache_key":"k"`},
 		`"background":true,"service_tier":"priority","include":["reasoning.encrypted_content"],"client_metadata":{},"stop":"x","grammar":"y"`:    {`{"model":"m","messages":`, `"service_tier":"default","background":false`},
 		`"conversation":null,"prompt":null,"previous_response_id":null,"store":null`:                                                             {`{"model":"m","messages":`, `"store":true`},
+		`"top_logprobs":99,"include":["x",7]`:                                                                                                    {`"logprobs":true,"top_logprobs":20,"messages"`, `"top_logprobs":99`},
+		`"include":["message.output_text.logprobs"]`:                                                                                             {`"logprobs":true,"messages"`, `"top_logprobs":0`},
+		`"include":"message.output_text.logprobs"`:                                                                                               {`{"model":"m","messages":`, `"top_logprobs":0`},
 		`"store":false`: {`{"model":"m","messages":`, `"store":false`},
 	} {
 		q, chat, err := asks(`{"model":"m",`+members+`,"input":"x"}`, loader(nil))
@@ -609,7 +612,7 @@ func FuzzResponseEvents(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, stream string, size byte) {
 		begin := func() *Response {
-			return answerTo(t, `{"model":"m","input":"x","tools":[{"type":"namespace","name":"n","tools":[{"type":"function","name":"f"}]}]}`, loader(nil))
+			return answerTo(t, `{"model":"m","input":"x","top_logprobs":1,"tools":[{"type":"namespace","name":"n","tools":[{"type":"function","name":"f"}]}]}`, loader(nil))
 		}
 		whole, err := translateResponse(begin(), stream, max(len(stream), 1))
 		checkResponseEvents(t, whole, err == nil)
