@@ -200,21 +200,24 @@ func (f *Finder) look(ctx context.Context, s *spot, thorough bool) {
 	if k != nil {
 		s.finding.Kind, s.finding.Name = k.word, k.name
 	}
+	listed := len(models)
 	models = usable(models)
 	switch {
 	case err != nil:
 		s.finding.Why = err.Error()
+	case len(models) == 0 && listed > 0:
+		s.finding.Why = "it lists no model whose id can be offered: " + idRule
 	case len(models) == 0:
 		s.finding.Why = "it offers no model yet; load one there"
 	default:
 		s.finding.Others = s.load.told(p, k)
 	}
-	f.settle(s, k, models)
+	f.settle(s, k, models, listed-len(models))
 }
 
-// settle makes the spot's engine what the look found; one that stayed the same
-// stays the same Engine.
-func (f *Finder) settle(s *spot, k *kind, models []Model) {
+// settle makes the spot's engine what the look found, that many models left out;
+// one that stayed the same stays the same Engine.
+func (f *Finder) settle(s *spot, k *kind, models []Model, left int) {
 	if s.finding.Why != "" {
 		if s.engine != nil {
 			f.log.Info("engine gone", "engine", s.engine.name, "place", s.base, "why", s.finding.Why)
@@ -228,7 +231,14 @@ func (f *Finder) settle(s *spot, k *kind, models []Model) {
 	}
 	s.engine = &Engine{kind: k, name: k.name, base: s.base + k.under, rt: f.rt, models: models, load: s.load}
 	f.log.Info("engine found", "engine", k.name, "place", s.base, "models", len(models))
+	if left > 0 {
+		f.log.Warn("models left out", "engine", k.name, "place", s.base, "models", left, "why", idRule)
+	}
 }
+
+// idRule is what fleet.ModelID.Valid holds, for owners. An id is never changed to
+// fit: it would be another model's name for whoever reads it (S1.5).
+const idRule = "an id is 1 to 256 printable bytes without a space at either end, and each is offered once; rename the others there"
 
 // usable leaves out what cannot be advertised: odd ids, repeated ones, too many.
 func usable(models []Model) []Model {

@@ -304,4 +304,13 @@ func TestOddModelIDsAreLeftOut(t *testing.T) {
 			t.Errorf("offered: %v", got)
 		}
 	})
+	for _, id := range []string{" m", "m ", "\u00a0m"} { // never offered as "m"
+		synctest.Test(t, func(t *testing.T) {
+			double := enginetest.New(enginetest.VLLM, enginetest.Options{Models: []enginetest.Model{{ID: id}}})
+			f := finder(t, Config{Endpoints: []string{"http://127.0.0.1:1"}, Transport: double.Transport()})
+			if text := told(f); len(f.Engines()) != 0 || !strings.Contains(text, "without a space at either end") {
+				t.Errorf("%q: %s", id, text)
+			}
+		})
+	}
 }

@@ -226,7 +226,7 @@ func (u *Upstream) offer(ids []fleet.ModelID) {
 	}
 	u.finding = u.found(len(models), "")
 	if len(models) == 0 {
-		u.engine, u.shared, u.finding = nil, nil, u.found(0, "it lists no model whose id can be offered")
+		u.engine, u.shared, u.finding = nil, nil, u.found(0, "it lists no model whose id can be offered: "+idRule)
 	}
 }
 

@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -444,6 +445,40 @@ func TestPreferredWait(t *testing.T) {
 	} {
 		if got := preferredWait(http.Header{"Prefer": {value}}); got != want {
 			t.Errorf("%q: %v, want %v", value, got, want)
+		}
+	}
+}
+
+// The id of a model is compared byte for byte, and never trimmed, folded or
+// completed on its way to the machines (S1.5).
+func TestModelIDsAreExact(t *testing.T) {
+	var asked []fleet.ModelID
+	h := New(hostedConfig(&backend{models: []Model{{ID: "m"}, {ID: "org/a b:8b"}}, do: func(_ context.Context, call *Call) (*Answer, error) {
+		asked = append(asked, call.Model)
+		return nil, fault.New(fault.ModelNotFound, "nobody has it")
+	}}))
+	for id, reaches := range map[string]bool{
+		"m": true, "M": true, "m:latest": true, "org/a b:8b": true, "org/a  b:8b": true, "/m": true, "m/": true, "\u00e9": true, "e\u0301": true,
+		" m": false, "m ": false, "\u00a0m": false, "m\u2003": false, "m\t": false, " ": false,
+	} {
+		asked = nil
+		body, err := json.Marshal(map[string]any{"model": id, "input": "x", "max_tokens": 1, "messages": []map[string]string{{"role": "user", "content": "x"}}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, path := range []string{"/v1/chat/completions", "/v1/embeddings", "/v1/messages", "/v1/responses"} {
+			w, _ := do(h, ask("POST", path, string(body), "Anthropic-Version", "2023-06-01"))
+			if w.Code != 404 || !strings.Contains(w.Body.String(), "model_not_found") || !reaches && !strings.Contains(w.Body.String(), "no space at either end") {
+				t.Errorf("%s %q: %d %s", path, id, w.Code, w.Body)
+			}
+		}
+		if reaches && (len(asked) != 4 || slices.ContainsFunc(asked, func(got fleet.ModelID) bool { return string(got) != id })) || !reaches && len(asked) > 0 {
+			t.Errorf("%q: the machines were asked for %q", id, asked)
+		}
+	}
+	for path, status := range map[string]int{"m": 200, "org%2Fa%20b:8b": 200, "m%20": 404, "%20m": 404, "M": 404} {
+		if w, _ := do(h, ask("GET", "/v1/models/"+path, "")); w.Code != status {
+			t.Errorf("%s: %d %s", path, w.Code, w.Body)
 		}
 	}
 }

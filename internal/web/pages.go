@@ -160,7 +160,8 @@ func (s *Site) share(v *visit) (reply, error) {
 	}{With: strings.TrimSpace(v.form.Get("with"))}
 	body.Hours, body.Models = strings.TrimSpace(v.form.Get("hours")), []string{}
 	for line := range strings.Lines(v.form.Get("models")) { // ids hold commas and spaces, but no line ends
-		if id := strings.TrimSpace(line); id != "" {
+		// As it was written: what is no id is refused, never made into one.
+		if id := strings.TrimRight(line, "\r\n"); id != "" {
 			body.Models = append(body.Models, id)
 		}
 	}
