@@ -53,9 +53,10 @@ type Call struct {
 	chat []byte // Body as that of a chat call; nil where it is one, or can be none
 }
 
-// asTheyStand are the endpoints whose answers the edge can check as they come
-// from a machine. Until it can check those of the messages dialect, a machine
-// that speaks it is asked in the chat dialect like any other.
+// asTheyStand are the endpoints at which machines are asked in the caller's own
+// dialect. A machine that says it speaks messages or responses is asked in the
+// chat dialect like any other: what holds for every call holds only there
+// (docs/decisions/0004).
 var asTheyStand = fleet.Endpoints(fleet.ChatCompletions, fleet.EmbeddingsEndpoint)
 
 // RequestFor is the endpoint and the body by which the call is asked of a

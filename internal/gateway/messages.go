@@ -87,9 +87,13 @@ func (x *exchange) tokenize(body []byte, count *dialect.Count) (tokens int64, to
 	}
 	ctx, cancel := context.WithTimeout(x.r.Context(), countLimit)
 	defer cancel()
-	return x.g.Count(ctx, &Call{
+	call := &Call{
 		ID: x.id, Endpoint: fleet.Messages, Model: count.Model, Caller: x.caller, Arrived: x.arrived,
 		Body: body, chat: count.Chat, ContentType: "application/json", Header: ownHeaders(x.r.Header),
 		Waiting: func(int, time.Duration) {},
-	})
+	}
+	if tokens, told = x.g.Count(ctx, call); told {
+		tellRoute(x.w.Header(), call)
+	}
+	return tokens, told
 }

@@ -58,9 +58,9 @@ func (x *exchange) writeAll(body []byte) error {
 	return nil
 }
 
-// tellRoute says whose machine answered (decisions 5).
-func (x *exchange) tellRoute(h http.Header) {
-	if route := x.call.Trace.Route; route != "" {
+// tellRoute says whose machine answered, and so has seen the prompt (decisions 5).
+func tellRoute(h http.Header, call *Call) {
+	if route := call.Trace.Route; route != "" {
 		h["X-Kith-Route"] = []string{oneLine(route)}
 	}
 }

@@ -184,7 +184,7 @@ func (s *stream) pass(frames []byte) error {
 		return nil
 	}
 	if !x.began {
-		x.tellRoute(x.w.Header())
+		tellRoute(x.w.Header(), x.call)
 	}
 	if s.note != "" {
 		frames = append([]byte(s.note), frames...)

@@ -65,7 +65,7 @@ func (x *exchange) unary() error {
 	h := x.w.Header()
 	h["Content-Type"] = []string{contentType}
 	h["Content-Length"] = []string{strconv.Itoa(len(body))}
-	x.tellRoute(h)
+	tellRoute(h, x.call)
 	x.begin(http.StatusOK)
 	return x.writeAll(body)
 }

@@ -21,8 +21,12 @@ import (
 func (h *Hub) count(ctx context.Context, call *gateway.Call) (tokens int64, told bool) {
 	ask := askOf(call)
 	for _, c := range h.route(&ask).Candidates {
-		if tokens, told = h.countOn(ctx, call, c); told || ctx.Err() != nil {
-			return tokens, told
+		if tokens, told = h.countOn(ctx, call, c); told {
+			call.Trace.Route = routeHeader(c)
+			return tokens, true
+		}
+		if ctx.Err() != nil {
+			break
 		}
 	}
 	return 0, false

@@ -28,7 +28,12 @@ func (w *world) tokens(by *member, model string) (text string, estimate bool) {
 	if response.StatusCode != http.StatusOK {
 		w.t.Fatalf("%d %s", response.StatusCode, answer)
 	}
-	return string(answer), response.Header.Get("X-Kith-Estimate") == "true"
+	// Whose machine has seen the prompt is told, if one has.
+	estimate = response.Header.Get("X-Kith-Estimate") == "true"
+	if route := response.Header.Get("X-Kith-Route"); (route == "") != estimate || !estimate && !strings.HasSuffix(route, "; machine=box; owner=ann") {
+		w.t.Errorf("route %q, estimate %v", route, estimate)
+	}
+	return string(answer), estimate
 }
 
 // A prompt is counted by a machine that its caller could use for it now, at
