@@ -267,22 +267,26 @@ func serveTo(h http.Handler, w http.ResponseWriter, r *http.Request) (aborted bo
 }
 
 // The same, translated: events that end well, or that say that they failed.
-func TestHostileStreamsInMessages(t *testing.T) {
-	for _, c := range hostileStreams() {
-		b := &backend{do: func(context.Context, *Call) (*Answer, error) { return answer(io.NopCloser(c.body)), nil }}
-		w := &bounded{header: http.Header{}, most: 1 << 20}
-		if _, isEndless := c.body.(*unending); isEndless {
-			w.most = 64 << 10
-		}
-		r := ask("POST", "/v1/messages", `{"model":"m","max_tokens":9,"stream":true,"messages":[{"role":"user","content":"hi"}]}`, "Anthropic-Version", "2023-06-01")
-		aborted := serveTo(New(hostedConfig(b)), w, r)
-		text := w.text.String()
-		whole := strings.HasSuffix(text, "event: message_stop\ndata: {\"type\":\"message_stop\"}\n\n")
-		failed := strings.Contains(text, "event: error\n") || w.text.Len() >= w.most
-		switch {
-		case w.status == 502 && !aborted && strings.Contains(text, `"engine_error"`) && c.good != good:
-		case w.status != 200 || whole == failed || whole == aborted, c.good == bad && whole:
-			t.Errorf("%s: %d, whole %v, failed %v, aborted %v: %.300q", c.name, w.status, whole, failed, aborted, text)
+func TestHostileStreamsTranslated(t *testing.T) {
+	for path, d := range map[string]struct{ body, end string }{
+		"/v1/messages":  {`{"model":"m","max_tokens":9,"stream":true,"messages":[{"role":"user","content":"hi"}]}`, "event: message_stop\ndata: {\"type\":\"message_stop\"}\n\n"},
+		"/v1/responses": {`{"model":"m","stream":true,"top_logprobs":2,"input":"hi"}`, "\n\ndata: [DONE]\n\n"},
+	} {
+		for _, c := range hostileStreams() {
+			b := &backend{do: func(context.Context, *Call) (*Answer, error) { return answer(io.NopCloser(c.body)), nil }}
+			w := &bounded{header: http.Header{}, most: 1 << 20}
+			if _, isEndless := c.body.(*unending); isEndless {
+				w.most = 64 << 10
+			}
+			aborted := serveTo(New(hostedConfig(b)), w, ask("POST", path, d.body, "Anthropic-Version", "2023-06-01"))
+			text := w.text.String()
+			whole := strings.HasSuffix(text, d.end)
+			failed := strings.Contains(text, "event: error\n") || w.text.Len() >= w.most
+			switch {
+			case w.status == 502 && !aborted && strings.Contains(text, `"engine_error"`) && c.good != good:
+			case w.status != 200 || whole == failed || whole == aborted, c.good == bad && whole:
+				t.Errorf("%s, %s: %d, whole %v, failed %v, aborted %v: %.300q", path, c.name, w.status, whole, failed, aborted, text)
+			}
 		}
 	}
 }
