@@ -14,7 +14,7 @@ import (
 func TestCount(t *testing.T) {
 	body := []byte(`{"model":"m","stream":true,"messages":[{"role":"system","content":"be brief"},{"role":"user","content":"one two three"}],` +
 		`"reasoning_effort":"high","guided_json":{},"grammar":"x","prompt":"another","content":"another","chat_template":"another"}`)
-	count := func(t *testing.T, kind enginetest.Kind, b enginetest.Behaviour, req Request) (tokens int64, err error, last string) {
+	count := func(t *testing.T, kind enginetest.Kind, b enginetest.Behaviour, req Request) (tokens int64, last string, err error) {
 		synctest.Test(t, func(t *testing.T) {
 			double := enginetest.New(kind, enginetest.Options{Models: []enginetest.Model{{ID: "m"}}, Behaviour: b})
 			e := finder(t, Config{Endpoints: []string{"http://127.0.0.1:1"}, Transport: double.Transport()}).Engines()[0]
@@ -24,12 +24,12 @@ func TestCount(t *testing.T) {
 				t.Errorf("%d calls ran", runs)
 			}
 		})
-		return tokens, err, last
+		return tokens, last, err
 	}
 	chat := Request{Endpoint: fleet.ChatCompletions, Model: "m", Body: body, Caller: "bob"}
 	for _, kind := range enginetest.Kinds {
 		t.Run(string(kind), func(t *testing.T) {
-			tokens, err, last := count(t, kind, enginetest.Behaviour{}, chat)
+			tokens, last, err := count(t, kind, enginetest.Behaviour{}, chat)
 			if kind != enginetest.LlamaCpp && kind != enginetest.VLLM {
 				if !errors.Is(err, ErrNoTokenizer) {
 					t.Errorf("%d, %v", tokens, err)
@@ -68,7 +68,7 @@ func TestCount(t *testing.T) {
 		}, nil},
 	} {
 		t.Run(name, func(t *testing.T) {
-			tokens, err, _ := count(t, c.kind, c.b, c.req)
+			tokens, _, err := count(t, c.kind, c.b, c.req)
 			if err == nil || tokens != 0 || c.wants != nil && !errors.Is(err, c.wants) {
 				t.Errorf("%d, %v", tokens, err)
 			}
