@@ -271,6 +271,30 @@ func TestStartedOnceByTheFirstCall(t *testing.T) {
 	}
 }
 
+// To count tokens a model that runs is asked; none is loaded for it.
+func TestOnlyCallsStart(t *testing.T) {
+	r := newRig(t, 0, 900, "one")
+	count := func() (int, error) {
+		req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "http://llama-server/tokenize", strings.NewReader(`{"content":"one two"}`))
+		if err != nil {
+			t.Fatal(err)
+		}
+		resp, err := r.Transport("one").RoundTrip(req)
+		if err != nil {
+			return 0, err
+		}
+		defer resp.Body.Close()
+		return resp.StatusCode, nil
+	}
+	if status, err := count(); err == nil || len(r.starts()) != 0 || r.server("one").users != 0 {
+		t.Errorf("status %d, %v, started %v", status, err, r.starts())
+	}
+	r.says("one", "hello")
+	if status, err := count(); err != nil || status != http.StatusOK || len(r.starts()) != 1 {
+		t.Errorf("status %d, %v", status, err)
+	}
+}
+
 func TestIdleUnload(t *testing.T) {
 	r := newRig(t, 50*time.Millisecond, 900, "one")
 	r.says("one", "hello")

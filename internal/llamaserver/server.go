@@ -14,6 +14,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"strconv"
+	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -336,9 +337,12 @@ func (s *server) evict(ctx context.Context) bool {
 	}
 }
 
+// errAsleep is why what is no call is not served now.
+var errAsleep = errors.New("its llama-server is started by the next call, and by nothing else")
+
 // enter counts a call and waits until the server runs; a nil error is to be
-// followed by leave.
-func (s *server) enter(ctx context.Context) error {
+// followed by leave. What is no call runs no model: for it nothing is started.
+func (s *server) enter(ctx context.Context, call bool) error {
 	s.mu.Lock()
 	if s.problem != "" {
 		s.mu.Unlock()
@@ -353,6 +357,10 @@ func (s *server) enter(ctx context.Context) error {
 		cause := s.cause
 		s.mu.Unlock()
 		return fmt.Errorf("its llama-server ended (%w) and is not started again for %v", cause, left.Round(time.Millisecond))
+	}
+	if !call {
+		s.mu.Unlock()
+		return errAsleep
 	}
 	want := s.starting
 	if want == nil {
@@ -407,7 +415,7 @@ type toServer server
 // RoundTrip satisfies http.RoundTripper.
 func (t *toServer) RoundTrip(r *http.Request) (*http.Response, error) {
 	s := (*server)(t)
-	if err := s.enter(r.Context()); err != nil {
+	if err := s.enter(r.Context(), strings.HasPrefix(r.URL.Path, "/v1/")); err != nil {
 		if r.Body != nil {
 			r.Body.Close()
 		}
