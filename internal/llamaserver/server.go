@@ -67,6 +67,7 @@ type start struct {
 func newServer(p *Pool, file File) *server {
 	s := &server{pool: p, file: file, wanted: make(chan *start, 1), evicting: make(chan chan bool)}
 	s.transport = &http.Transport{DialContext: s.dial, DisableCompression: true, MaxIdleConnsPerHost: 16, IdleConnTimeout: 4 * time.Second}
+	s.model.ID = file.ID
 	f, err := inspect(file.Path)
 	if err != nil {
 		s.problem = err.Error()
