@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/binary"
 	"flag"
+	"fmt"
 	"net"
 	"net/http"
 	"os"
@@ -20,7 +21,7 @@ func llamaServer() {
 	for _, name := range []string{"m", "np", "c", "pooling"} {
 		flag.String(name, "", "")
 	}
-	for _, name := range []string{"version", "metrics", "offline", "embeddings"} {
+	for _, name := range []string{"version", "list-devices", "metrics", "offline", "embeddings"} {
 		flag.Bool(name, false, "")
 	}
 	alias, host := flag.String("alias", "", ""), flag.String("host", "", "")
@@ -28,11 +29,15 @@ func llamaServer() {
 	if flag.Lookup("version").Value.String() == "true" {
 		return
 	}
+	if flag.Lookup("list-devices").Value.String() == "true" {
+		fmt.Print("Available devices:\n  ROCm0: AMD Radeon RX 7800 XT (16368 MiB, 16342 MiB free)\n")
+		return
+	}
 	l, err := net.Listen("unix", *host)
 	if err != nil {
 		os.Exit(1)
 	}
-	e := enginetest.New(enginetest.LlamaCpp, enginetest.Options{Models: []enginetest.Model{{ID: *alias}}})
+	e := enginetest.New(enginetest.LlamaCpp, enginetest.Options{Models: []enginetest.Model{{ID: *alias, Tools: true}}})
 	_ = (&http.Server{Handler: e, ReadHeaderTimeout: 10 * time.Second}).Serve(l)
 }
 

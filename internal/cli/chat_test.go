@@ -184,6 +184,53 @@ func TestRunInATerminal(t *testing.T) {
 	}
 }
 
+// TestProgressInATerminal: every command that takes its time says what it waits
+// for, and leaves nothing of that.
+func TestProgressInATerminal(t *testing.T) {
+	handler, _ := double(t, words(`{"paused":true,"hours":"","timezone":"UTC","slots":0}`))
+	home := onSocket(t, "daemon.sock", handler)
+	for _, test := range []struct {
+		command string
+		tells   []string // one after the other
+		serves  string   // what stays of one that then serves until Ctrl-C
+	}{
+		{"kith pause --drain", []string{"waiting for the calls that run to end …"}, ""},
+		{"kith rehearse model_not_found", []string{"raising the curtain …", "staging model_not_found …"}, ""},
+		{"kith dev --data dev --listen 127.0.0.1:0 --local 127.0.0.1:0", []string{
+			"starting the hub …", "starting the engine and the daemon …", "connecting the daemon to the hub …"}, "Ctrl-C ends."},
+	} {
+		record := filepath.Join(t.TempDir(), "record")
+		p := inTerminal(t, "read begin; cd "+t.TempDir()+"; "+test.command, "KITH_HOME="+home, "NO_COLOR=1")
+		p.tmux("resize-window", "-x", "200")
+		p.tmux("pipe-pane", "cat >"+record)
+		p.keys("Enter")
+		if test.serves != "" {
+			p.shows(test.serves)
+			p.keys("C-c")
+		}
+		screen := p.shows("[status 0]")
+		written, err := os.ReadFile(record)
+		if err != nil {
+			t.Fatal(err)
+		}
+		rest := string(written)
+		for _, tells := range test.tells {
+			_, after, told := strings.Cut(rest, "\r\x1b[K\x1b[2m"+tells)
+			if !told {
+				t.Errorf("%s never said %q:\n%q", test.command, tells, written)
+				continue
+			}
+			rest = after
+			if strings.Contains(screen, tells) {
+				t.Errorf("%s left %q:\n%s", test.command, tells, screen)
+			}
+		}
+		if !strings.Contains(rest, "\r\x1b[K") {
+			t.Errorf("%s never wiped its last word:\n%q", test.command, rest)
+		}
+	}
+}
+
 // TestColours: styles reach a terminal only, and none with NO_COLOR; a chart
 // neither a file nor a pipe.
 func TestColours(t *testing.T) {

@@ -12,6 +12,8 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
+	"strconv"
 	"strings"
 
 	"charm.land/lipgloss/v2"
@@ -64,6 +66,7 @@ func Main(ctx context.Context, args []string, in io.Reader, out, errs io.Writer)
 	a := &app{in: in, out: out, err: errs}
 	root := a.root()
 	a.track(root)
+	strictCompletion(root)
 	root.SetArgs(args)
 	root.SetIn(in)
 	root.SetOut(out)
@@ -84,11 +87,23 @@ func Main(ctx context.Context, args []string, in io.Reader, out, errs io.Writer)
 		status = f.exit
 	case !a.begun:
 		status = exitWrongUse
-		err = fmt.Errorf("cannot understand the command: %w; see `%s --help`", err, ran.CommandPath())
+		err = misused(ran, err)
 	}
 	a.progress("")
 	fmt.Fprintln(errs, "kith: "+oneLine(err.Error()))
 	return status
+}
+
+// misused words an error of cobra's, of a command that it did not begin.
+func misused(cmd *cobra.Command, err error) error {
+	if number, ok := errors.AsType[*strconv.NumError](err); ok {
+		err = fmt.Errorf("%q is no whole number that it takes", number.Num)
+	}
+	usage := ""
+	if strings.Contains(cmd.Use, " ") { // it takes arguments
+		usage = "write `" + strings.TrimSuffix(cmd.UseLine(), " [flags]") + "`, "
+	}
+	return fmt.Errorf("cannot understand the command: %w; %ssee `%s --help`", err, usage, cmd.CommandPath())
 }
 
 // oneLine folds a message into the one line an error is told in.
@@ -144,6 +159,13 @@ func known(cmd *cobra.Command, args []string) error {
 func (a *app) track(cmd *cobra.Command) {
 	run := cmd.RunE
 	cmd.RunE = func(cmd *cobra.Command, args []string) (err error) {
+		own := args
+		if dash := cmd.ArgsLenAtDash(); dash >= 0 { // what follows is another program's
+			own = args[:dash]
+		}
+		if slices.Contains(own, "") {
+			return errors.New("an argument is empty")
+		}
 		a.begun = true
 		if a.home, err = kithHome(); err != nil {
 			return err

@@ -68,7 +68,7 @@ type refusal struct {
 
 func (r *refusal) Error() string {
 	if r.message == "" {
-		return fmt.Sprintf("status %d", r.status)
+		return fmt.Sprintf("what answers there does not speak as kith does (status %d); check the address, and what stands between", r.status)
 	}
 	return r.message
 }
@@ -170,7 +170,11 @@ func refusalIn(status int, text []byte) *refusal {
 func (c *client) call(ctx context.Context, doing, method, path string, in, out any) ([]byte, error) {
 	res, err := c.send(ctx, method, path, in)
 	if err != nil {
-		return nil, told(doing, err)
+		err = told(doing, err)
+		if f, ok := errors.AsType[failure](err); ok && isBad(err) && strings.HasPrefix(path, "/api/") {
+			err = failure{exitWrongUse, f.error} // what was given to the command
+		}
+		return nil, err
 	}
 	defer res.Body.Close()
 	text, err := io.ReadAll(io.LimitReader(res.Body, maxAnswer))
@@ -181,6 +185,12 @@ func (c *client) call(ctx context.Context, doing, method, path string, in, out a
 		return nil, fmt.Errorf("cannot %s: cannot understand the answer of %s: %w", doing, c.who, err)
 	}
 	return bytes.TrimSpace(text), nil
+}
+
+// isBad reports whether the request itself was at fault.
+func isBad(err error) bool {
+	refused, ok := errors.AsType[*refusal](err)
+	return ok && refused.status == http.StatusBadRequest
 }
 
 // told words a failure for a person, with the exit status it deserves.

@@ -383,7 +383,7 @@ func TestStatusOfARunningDaemon(t *testing.T) {
 	dir := onSocket(t, "daemon.sock", handler)
 	t.Setenv("KITH_HOME", dir)
 	got := kith(t, "", "status")
-	for _, part := range []string{"http://127.0.0.1:8701/v1", "machine desk: connected", "4, of which 1", "paused", "tiny"} {
+	for _, part := range []string{"http://127.0.0.1:8701/v1", "machine desk: connected", "4; calls from the hub take 1, your own 2", "paused", "tiny"} {
 		if !strings.Contains(got.out, part) {
 			t.Errorf("status does not say %q:\n%s%s", part, got.out, got.err)
 		}

@@ -15,6 +15,17 @@ import (
 // not answered by then is left out, without a word.
 const completePatience = 700 * time.Millisecond
 
+// strictCompletion makes cobra's command for the shells' scripts refuse a shell
+// that it does not know, as any group refuses a command.
+func strictCompletion(root *cobra.Command) {
+	root.InitDefaultCompletionCmd()
+	for _, cmd := range root.Commands() {
+		if cmd.Name() == "completion" {
+			cmd.Args, cmd.RunE = known, func(cmd *cobra.Command, _ []string) error { return cmd.Help() }
+		}
+	}
+}
+
 // source is one listing that names are taken from.
 type source func(ctx context.Context) []string
 

@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
+	"runtime"
 	"slices"
 	"strings"
 
@@ -57,7 +58,11 @@ func readConfig(file string, named bool, into any) error {
 		return nil
 	}
 	if err != nil {
-		return fmt.Errorf("cannot read the configuration: %w; name another with --config", err)
+		return fmt.Errorf("cannot read the configuration: %w; name a file that you can read", err)
+	}
+	// What it says decides who may use this machine, and where prompts go.
+	if info, err := os.Stat(file); err == nil && info.Mode().Perm()&0o002 != 0 && runtime.GOOS != "windows" {
+		return fmt.Errorf("cannot trust %s: every user can change it; run `chmod 600 %s`", file, file)
 	}
 	return parseConfig(file, text, into)
 }

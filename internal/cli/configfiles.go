@@ -33,10 +33,10 @@ type daemonFile struct {
 		// llama-server on its PATH that runs them, else the built-in engine.
 		Models []string `toml:"models"`
 		// Slots is how many calls are run at once for each model; 0, the default,
-		// lets the engine choose.
+		// is 4.
 		Slots uint16 `toml:"slots"`
 		// Context is the context length in tokens of each slot; 0, the default,
-		// is the model's own.
+		// is 8192. A model made for less has its own.
 		Context uint32 `toml:"context"`
 		// IdleUnload is how long after its last call a model leaves memory; "0s"
 		// is never, default "10m".

@@ -258,7 +258,7 @@ func (d *doctor) engines(ctx context.Context, config *daemonFile, status daemon.
 	for _, e := range found {
 		switch {
 		case e.Why == "":
-			d.ok("engines", "%s at %s: %d models", cmp.Or(e.Name, e.Kind), e.Place, e.Models)
+			d.ok("engines", "%s at %s: %s", cmp.Or(e.Name, e.Kind), e.Place, count(e.Models, "model"))
 		case e.Configured:
 			d.fail("engines", "start the engine there, or correct the configuration", "no engine can be used at %s: %s", e.Place, e.Why)
 		case e.Kind != "":

@@ -140,7 +140,7 @@ func (a *app) logout() *cobra.Command {
 func (a *app) signOut(ctx context.Context, data string) error {
 	saved, err := daemon.LoadCredential(data)
 	if errors.Is(err, fs.ErrNotExist) {
-		return notSignedIn("cannot sign out: this machine is not signed in")
+		return notSignedIn("cannot sign out: this machine is not signed in; nothing of it is left here")
 	}
 	if err != nil {
 		return err

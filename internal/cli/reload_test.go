@@ -30,7 +30,7 @@ func TestReload(t *testing.T) {
 	write(t, file, changed)
 	check(t, kith(t, "", "reload"), said{out: "in force now: ratelimit.rps, share.slots, share.groups\nfrom the next start of the daemon: engine.slots\n"})
 	check(t, kith(t, "", "reload", "--json"), said{out: `{"applied":[],"restart":["engine.slots"]}` + "\n"})
-	if got := kith(t, "", "status"); !strings.Contains(got.out, "slots     3,") || !strings.Contains(got.out, "groups    lab") {
+	if got := kith(t, "", "status"); !strings.Contains(got.out, "slots     3;") || !strings.Contains(got.out, "groups    lab") {
 		t.Errorf("status says %+v", got)
 	}
 
@@ -44,7 +44,7 @@ func TestReload(t *testing.T) {
 	}
 	again := time.NewTicker(10 * time.Millisecond)
 	defer again.Stop()
-	for late := time.Now().Add(10 * time.Second); !strings.Contains(kith(t, "", "status").out, "slots     4,"); <-again.C {
+	for late := time.Now().Add(10 * time.Second); !strings.Contains(kith(t, "", "status").out, "slots     4;"); <-again.C {
 		if time.Now().After(late) {
 			t.Fatal("SIGHUP changed nothing")
 		}

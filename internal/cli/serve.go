@@ -213,27 +213,45 @@ func (m *machine) startServers(ctx context.Context, group *errgroup.Group) []*en
 	for i, f := range m.files {
 		files[i] = llamaserver.File{ID: f.ID, Path: f.Path}
 	}
-	pool := llamaserver.New(llamaserver.Config{
+	computer := thisComputer()
+	pool := llamaserver.New(ctx, llamaserver.Config{
 		Program: m.program, Models: files, Slots: int(m.config.Engine.Slots), Context: int(m.config.Engine.Context),
 		IdleUnload: m.config.Engine.IdleUnload.Duration, Log: m.log,
+		RAM: func() llamaserver.Memory { return llamaserver.Memory(computer.RAM(ctx)) },
+		GPUs: func(ctx context.Context) (cards []llamaserver.Memory) {
+			for _, card := range computer.GPUs(ctx) {
+				cards = append(cards, llamaserver.Memory(card))
+			}
+			return cards
+		},
 	})
 	group.Go(func() error { return pool.Run(ctx) })
 	var servers []*engine.Engine
 	for _, id := range pool.IDs() {
-		model := pool.Model(id)
-		offer := engine.Model{ID: fleet.ModelID(id), ContextLength: model.ContextLength, Slots: max(model.Slots, 1), Families: []fleet.Family{fleet.Chat}}
-		if model.Embeddings {
-			offer.Families = []fleet.Family{fleet.Embeddings}
-		}
-		if model.Tools {
-			offer.Capabilities = []string{"tools"}
-		}
+		offer := func() engine.Model { return served(pool.Model(id)) }
 		servers = append(servers, engine.Server(pool.Transport(id), offer, func() string { return pool.Why(id) }))
 		if why := pool.Why(id); why != "" {
 			m.log.Error("a model cannot be served", "model", id, "error", why)
 		}
 	}
 	return servers
+}
+
+// served says in the daemon's words what a llama-server serves.
+func served(m llamaserver.Model) engine.Model {
+	offer := engine.Model{ID: fleet.ModelID(m.ID), ContextLength: m.ContextLength, Slots: max(m.Slots, 1), Families: []fleet.Family{fleet.Chat}}
+	if m.Embeddings {
+		offer.Families = []fleet.Family{fleet.Embeddings}
+	}
+	for _, ability := range []struct { // sorted
+		name string
+		has  bool
+	}{{"audio", m.Audio}, {"tools", m.Tools}, {"vision", m.Vision}} {
+		if ability.has {
+			offer.Capabilities = append(offer.Capabilities, ability.name)
+		}
+	}
+	return offer
 }
 
 // offered says in the daemon's words what the built-in engine serves.

@@ -232,6 +232,9 @@ func (a *app) invite() *cobra.Command {
 			if err := in.check(); err != nil {
 				return err
 			}
+			if in.Uses < 1 {
+				return wrongUse("cannot make an invite for %d; give --uses 1 or more", in.Uses)
+			}
 			var made struct {
 				Code    string    `json:"code"`
 				Uses    int       `json:"uses"`

@@ -121,7 +121,7 @@ func (a *app) showStatus(now daemon.Status) {
 		hub = fmt.Sprintf("%s as machine %s: %s", now.Line.Hub, cmp.Or(now.Line.Name, now.Line.Machine), lineWords(now.Line))
 	}
 	a.fact("hub", "%s", hub)
-	a.fact("slots", "%d, of which %d run calls from the hub and %d your own", now.Slots, now.Routed, now.Own)
+	a.fact("slots", "%d; calls from the hub take %d, your own %d", now.Slots, now.Routed, now.Own)
 	a.fact("sharing", "%s", sharing(now.Sharing, now.Open))
 	a.showComfort(now)
 	a.showServed(now.Groups)
@@ -147,9 +147,9 @@ func (a *app) showEngines(engines []daemon.EngineStatus) {
 		case found.Why != "":
 			a.fact(label, "%s: %s", strings.TrimSpace(found.Name+" "+found.Place), faint(found.Why))
 		case found.Others > 0:
-			a.fact(label, "%s at %s: %d models; %d calls of other programs", cmp.Or(found.Name, found.Kind), found.Place, found.Models, found.Others)
+			a.fact(label, "%s at %s: %s; %s of other programs", cmp.Or(found.Name, found.Kind), found.Place, count(found.Models, "model"), count(found.Others, "call"))
 		default:
-			a.fact(label, "%s at %s: %d models", cmp.Or(found.Name, found.Kind), found.Place, found.Models)
+			a.fact(label, "%s at %s: %s", cmp.Or(found.Name, found.Kind), found.Place, count(found.Models, "model"))
 		}
 		label = ""
 	}

@@ -83,12 +83,12 @@ func (a *app) usage() *cobra.Command {
 // each by model and by machine.
 func (a *app) showUsage(title string, page usagePage, side usageSide) {
 	total := side.Total
-	a.say("%s  %s\n", strong(title), faint(fmt.Sprintf("%d days, since %s", page.Days, page.Since)))
+	a.say("%s  %s\n", strong(title), faint(fmt.Sprintf("%s, since %s", count(page.Days, "day"), page.Since)))
 	if total.Calls == 0 {
 		a.say("%s\n", faint("none"))
 		return
 	}
-	a.say("%s calls, %s tokens in, %s out; %s with others\n", short(total.Calls), short(total.TokensIn), short(total.TokensOut), short(total.Others))
+	a.say("%s, %s in, %s out; %s with others\n", count(total.Calls, "call"), count(total.TokensIn, "token"), short(total.TokensOut), short(total.Others))
 	if terminal(a.out) {
 		a.chart(page, side)
 	}
@@ -155,6 +155,14 @@ func bar(n, most int64) string {
 		text += string([]rune("▏▎▍▌▋▊▉")[rest-1])
 	}
 	return text
+}
+
+// count is a number of things for a person: 1 model, 12.3k calls.
+func count[N int | int64](n N, thing string) string {
+	if n != 1 {
+		thing += "s"
+	}
+	return short(int64(n)) + " " + thing
 }
 
 // short is a number in at most five characters: 999, 12.3k, 4.0M.

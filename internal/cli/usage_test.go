@@ -52,6 +52,14 @@ func TestUsageNotSignedIn(t *testing.T) {
 	check(t, kith(t, "", "usage"), said{exitNotSignedIn, "", "is not signed in"})
 }
 
+func TestCount(t *testing.T) {
+	for n, want := range map[int]string{0: "0 models", 1: "1 model", 2: "2 models", 1200: "1.2k models"} {
+		if got := count(n, "model"); got != want {
+			t.Errorf("%d: %s, want %s", n, got, want)
+		}
+	}
+}
+
 func TestShort(t *testing.T) {
 	for n, want := range map[int64]string{0: "0", 999: "999", 1000: "1.0k", 12_345: "12.3k", 99_949: "99.9k", 123_456: "123k", 999_499: "999k", 999_500: "1.0M", 4_000_000_000: "4.0G", 5e15: "5000T"} {
 		if got := short(n); got != want {

@@ -29,6 +29,9 @@ func (d *Daemon) Do(ctx context.Context, call *gateway.Call) (*gateway.Answer, e
 			here = fault.Of(err)
 		}
 	}
+	if why := d.board.whyNot(call.Model); here == nil && why != "" {
+		here = fault.New(fault.ModelNotFound, "this machine cannot serve %q just now: %s", call.Model, why).WithParam("model")
+	}
 	up := d.up.Load()
 	switch {
 	case here != nil && (up == nil || dialect.Native(call.Endpoint)):
@@ -136,7 +139,7 @@ func (d *Daemon) nothing(call *gateway.Call) *fault.Fault {
 	switch {
 	case call.Endpoint == fleet.Transcriptions:
 		return fault.New(fault.InvalidRequest, "no speech model is available here; configure an audio engine, or sign in with `kith login`").WithParam("model")
-	case d.up.Load() == nil && len(d.board.own()) == 0:
+	case d.up.Load() == nil && len(d.board.own()) == 0 && d.board.servers == nil:
 		return fault.New(fault.NoInferenceBackend, "no inference backend compiled in") // S7: exactly these words
 	case dialect.Native(call.Endpoint):
 		return fault.New(fault.ModelNotFound, "no configured upstream serves %q for %s; use /v1/chat/completions", call.Model, call.Endpoint.Path()).WithParam("model")

@@ -62,6 +62,17 @@ func (b *board) engines() []*engine.Engine {
 	return all
 }
 
+// whyNot says why a server that kith runs for the model cannot serve it now;
+// empty: it can, or there is none.
+func (b *board) whyNot(model fleet.ModelID) string {
+	for _, e := range b.servers {
+		if e.Models()[0].ID == model {
+			return e.Why()
+		}
+	}
+	return ""
+}
+
 // own are the engines and upstreams that serve the calls made here.
 func (b *board) own() []*engine.Engine {
 	all := b.engines()

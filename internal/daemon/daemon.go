@@ -126,7 +126,7 @@ func New(c Config) (*Daemon, error) {
 		return nil, err
 	}
 	if err := os.MkdirAll(c.Home, 0o700); err != nil {
-		return nil, fmt.Errorf("cannot use the daemon's folder: %w", err)
+		return nil, fmt.Errorf("cannot use the daemon's folder: %w; set KITH_HOME, or [daemon] data, to one that you can write", err)
 	}
 	if _, err := LoadCredential(c.Home); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, err

@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"reflect"
 	"slices"
 	"strconv"
 	"time"
@@ -119,6 +120,7 @@ func (d *Daemon) watchEngines(ctx context.Context) error {
 // keepLooking looks at the engines every lookEvery, sooner while other programs
 // use them or when a call found one changed. Run has looked once before.
 func (d *Daemon) keepLooking(ctx context.Context) error {
+	offered := d.board.offers(d.board.engines())
 	for {
 		wait := lookEvery
 		if d.board.others() > 0 {
@@ -130,9 +132,10 @@ func (d *Daemon) keepLooking(ctx context.Context) error {
 		case <-ctx.Done():
 			return nil
 		}
-		usable := len(d.board.engines())
 		d.finder.LookAgain(ctx)
-		if len(d.board.engines()) != usable { // a server that kith runs came or went
+		// A server that kith runs comes, goes and learns without a word.
+		if now := d.board.offers(d.board.engines()); !reflect.DeepEqual(now, offered) {
+			offered = now
 			d.board.touch()
 		}
 		select {

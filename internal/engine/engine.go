@@ -61,15 +61,18 @@ func sameModel(m, o Model) bool {
 		slices.Equal(m.Capabilities, o.Capabilities) && slices.Equal(m.efforts, o.efforts)
 }
 
-// Engine is one engine as it was when last looked at. It never changes: one
-// that offers other models is another Engine. It is safe for concurrent use.
+// Engine is one engine as it was when last looked at. It never changes, but for
+// a Server: one that offers other models is another Engine. It is safe for
+// concurrent use.
 type Engine struct {
 	kind   *kind
 	name   string
 	base   string // no slash at the end, without the /v1
 	rt     http.RoundTripper
 	models []Model
-	load   *load
+	// model is a Server's only one, instead of models.
+	model func() Model
+	load  *load
 	// why says why it cannot be used just now; nil, or an empty answer: it can.
 	why func() string
 	// elsewhere: it is an upstream, whose base has the /v1.
@@ -82,16 +85,10 @@ func Builtin(name string, rt http.RoundTripper, models []Model) *Engine {
 }
 
 // Server is the llama-server of this machine that kith runs for a model,
-// reached through rt; why says why it cannot be used just now, if so.
-func Server(rt http.RoundTripper, model Model, why func() string) *Engine {
-	for _, f := range model.Families {
-		if f == fleet.Chat {
-			model.Endpoints = append(model.Endpoints, fleet.ChatCompletions)
-		} else {
-			model.Endpoints = append(model.Endpoints, fleet.EmbeddingsEndpoint)
-		}
-	}
-	return &Engine{kind: kinds[0], name: "llama-server", base: "http://llama-server", rt: rt, models: []Model{model}, load: new(load), why: why}
+// reached through rt. model is what it offers just now, of which more is known
+// once it is loaded; why says why it cannot be used just now, if so.
+func Server(rt http.RoundTripper, model func() Model, why func() string) *Engine {
+	return &Engine{kind: kinds[0], name: "llama-server", base: "http://llama-server", rt: rt, model: model, load: new(load), why: why}
 }
 
 // Why says why an engine that kith runs itself cannot be used just now; empty:
@@ -139,7 +136,20 @@ func (l *load) told(p *place, k *kind) int {
 }
 
 // Models are what the engine offers, in its own order; not to be changed.
-func (e *Engine) Models() []Model { return e.models }
+func (e *Engine) Models() []Model {
+	if e.model == nil {
+		return e.models
+	}
+	m := e.model()
+	for _, f := range m.Families {
+		if f == fleet.Chat {
+			m.Endpoints = append(m.Endpoints, fleet.ChatCompletions)
+		} else {
+			m.Endpoints = append(m.Endpoints, fleet.EmbeddingsEndpoint)
+		}
+	}
+	return []Model{m}
+}
 
 // Request is one call for an engine.
 type Request struct {
@@ -167,8 +177,9 @@ type Request struct {
 // a *fault.Fault where the call itself was at fault or the engine failed on
 // it, one that is ErrUnreachable where it did not start, and ctx's own.
 func (e *Engine) Do(ctx context.Context, req Request) (*http.Response, error) {
-	i := slices.IndexFunc(e.models, func(m Model) bool { return m.ID == req.Model })
-	if i < 0 || !slices.Contains(e.models[i].Endpoints, req.Endpoint) {
+	models := e.Models()
+	i := slices.IndexFunc(models, func(m Model) bool { return m.ID == req.Model })
+	if i < 0 || !slices.Contains(models[i].Endpoints, req.Endpoint) {
 		return nil, fault.New(fault.ModelNotFound, "%s does not offer %q for %s now; list the models again", e.name, req.Model, req.Endpoint.Path())
 	}
 	var body []byte
@@ -181,7 +192,7 @@ func (e *Engine) Do(ctx context.Context, req Request) (*http.Response, error) {
 		body = req.Body
 	default:
 		var err error
-		if body, want, err = e.request(&req, &e.models[i]); err != nil {
+		if body, want, err = e.request(&req, &models[i]); err != nil {
 			return nil, err
 		}
 	}

@@ -54,7 +54,7 @@ var kinds = []*kind{
 	},
 	{
 		word: "localai", name: "LocalAI", ports: []int{8080},
-		sign: localAISign, list: plainList, think: effortThinking, oneLimit: true,
+		sign: localAISign, list: localAIList, think: effortThinking, oneLimit: true,
 	},
 	{
 		word: "ollama", name: "Ollama", ports: []int{11434},
@@ -151,7 +151,8 @@ type modelList struct {
 			Value string `json:"value"`
 		} `json:"status"` // llama.cpp as a router
 		Docker struct {
-			Context int `json:"context_window"`
+			Context      int    `json:"context_window"`
+			Architecture string `json:"architecture"`
 		} `json:"dmr"` // Docker Model Runner
 	} `json:"data"`
 }

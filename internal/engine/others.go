@@ -4,8 +4,11 @@ import (
 	"bytes"
 	"errors"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/kith/kith/internal/fleet"
 )
 
 // The kinds that tell less of themselves than the four that kinds.go reads.
@@ -89,7 +92,13 @@ func dockerList(p *place) ([]Model, error) {
 	}
 	var out []Model
 	for _, d := range l.Data {
-		out = append(out, byName(d.ID, d.Docker.Context))
+		if strings.Contains(d.Docker.Architecture, "bert") { // such weights embed and do nothing else
+			m := chatModel(d.ID, d.Docker.Context)
+			m.embedding()
+			out = append(out, m)
+			continue
+		}
+		out = p.appendSilent(out, "/engines"+embeddingsPath, d.ID, d.Docker.Context)
 	}
 	return out, nil
 }
@@ -123,6 +132,48 @@ func localAISign(p *place) bool {
 		p.get("/system").into(&system) == nil && (system.Backends != nil || system.Loaded != nil)
 }
 
+// localAIList is what LocalAI lists. Newer ones say what each model is for: what
+// only speaks, listens or draws is left out. Of older ones only the names tell:
+// a call without a model, asked to learn more, would load one.
+func localAIList(p *place) ([]Model, error) {
+	l, err := p.models()
+	if err != nil {
+		return nil, err
+	}
+	var told struct {
+		Data []struct {
+			ID  string   `json:"id"`
+			Can []string `json:"capabilities"`
+		} `json:"data"`
+	}
+	_ = p.get("/v1/models/capabilities").into(&told)
+	can := map[string][]string{}
+	for _, d := range told.Data {
+		can[d.ID] = d.Can
+	}
+	var out []Model
+	for _, d := range l.Data {
+		words := can[d.ID]
+		if words == nil {
+			out = append(out, byName(d.ID, 0))
+			continue
+		}
+		m := chatModel(d.ID, 0)
+		embeds, chats := slices.Contains(words, "embeddings"), slices.Contains(words, "chat") || slices.Contains(words, "completion")
+		switch {
+		case embeds && chats:
+			m.alsoEmbeds()
+		case embeds:
+			m.embedding()
+		case !chats:
+			continue
+		}
+		m.able("vision", slices.Contains(words, "vision"))
+		out = append(out, m)
+	}
+	return out, nil
+}
+
 func swapSign(p *place) bool {
 	var l struct {
 		Running *[]struct {
@@ -144,11 +195,11 @@ func swapList(p *place) ([]Model, error) {
 		if d.Meta != nil && d.Meta.Swap.Peer != "" {
 			continue
 		}
-		m := byName(d.ID, 0)
+		context := 0
 		if d.Meta != nil {
-			m.ContextLength = max(d.Meta.Ctx, 0)
+			context = d.Meta.Ctx
 		}
-		out = append(out, m)
+		out = p.appendSilent(out, embeddingsPath, d.ID, context)
 	}
 	return out, nil
 }
@@ -270,7 +321,7 @@ func janList(p *place) ([]Model, error) {
 	var out []Model
 	for _, d := range l.Data {
 		if d.OwnedBy != "remote" {
-			out = append(out, byName(d.ID, 0))
+			out = p.appendSilent(out, embeddingsPath, d.ID, 0)
 		}
 	}
 	return out, nil
@@ -287,6 +338,8 @@ func (p *place) titled(title string) bool {
 	return p.get("/openapi.json").into(&described) == nil && strings.HasPrefix(described.Info.Title, title)
 }
 
+const embeddingsPath = "/v1/embeddings"
+
 // byName is a model of which its engine tells no more than the id: what has
 // "embed" in its name is for embeddings, all else for chat.
 func byName(id string, context int) Model {
@@ -297,6 +350,20 @@ func byName(id string, context int) Model {
 	return m
 }
 
+// appendSilent adds a model by its name. One for embeddings is left out where
+// the engine has no such route: a call that names no model can only be refused,
+// and nothing is loaded or computed for it.
+func (p *place) appendSilent(models []Model, embeddings, id string, context int) []Model {
+	m := byName(id, context)
+	if slices.Contains(m.Families, fleet.Embeddings) {
+		switch told := p.post(embeddings, `{}`); {
+		case told.err != nil, told.status == http.StatusNotFound, told.status == http.StatusMethodNotAllowed, told.status == http.StatusNotImplemented:
+			return models
+		}
+	}
+	return append(models, m)
+}
+
 func plainList(p *place) ([]Model, error) {
 	l, err := p.models()
 	if err != nil {
@@ -304,7 +371,7 @@ func plainList(p *place) ([]Model, error) {
 	}
 	var out []Model
 	for _, d := range l.Data {
-		out = append(out, byName(d.ID, d.MaxModelLen))
+		out = p.appendSilent(out, embeddingsPath, d.ID, d.MaxModelLen)
 	}
 	return out, nil
 }

@@ -42,7 +42,9 @@ func (e *Engine) routes() *http.ServeMux {
 		mux.HandleFunc("POST /v1/audio/transcriptions", e.inference((*run).transcribe))
 	} else {
 		mux.HandleFunc("POST "+under+"/v1/chat/completions", e.inference((*run).chat))
-		mux.HandleFunc("POST "+under+"/v1/embeddings", e.inference((*run).embeddings))
+		if e.kind != MLX {
+			mux.HandleFunc("POST "+under+"/v1/embeddings", e.inference((*run).embeddings))
+		}
 	}
 	if e.kind == Service {
 		mux.HandleFunc("POST /v1/messages/count_tokens", e.counting(countInput))

@@ -1,6 +1,7 @@
 // Package host reads how this computer is, as its system tells it: whose it
-// looks, whether it runs on its battery, whether its processor is hot, which
-// other program holds its GPU; and it keeps the computer awake. What follows
+// looks, how much memory it and its GPU have left, whether it runs on its
+// battery, whether its processor is hot, which other program holds its GPU; and
+// it keeps the computer awake. What follows
 // from a reading is not decided here.
 //
 // What cannot be read counts as in order: a reading exists to spare the owner,

@@ -168,12 +168,19 @@ func TestGPUHolderAMD(t *testing.T) {
 	}
 }
 
-// nvidiaSMI puts a program on PATH that answers as nvidia-smi does.
+// nvidiaSMI puts a program on PATH that answers as `nvidia-smi pmon` does.
 func nvidiaSMI(t *testing.T, rows string) {
 	t.Helper()
+	nvidiaSays(t, "pmon -c 1 -s m",
+		"# gpu         pid   type     fb   ccpm    command\n# Idx           #    C/G     MB     MB    name\n"+rows)
+}
+
+// nvidiaSays puts an nvidia-smi on PATH that says that to those arguments and
+// fails with others.
+func nvidiaSays(t *testing.T, args, says string) {
+	t.Helper()
 	dir := t.TempDir()
-	script := "#!/bin/sh\n[ \"$*\" = 'pmon -c 1 -s m' ] || exit 1\ncat <<'END'\n" +
-		"# gpu         pid   type     fb   ccpm    command\n# Idx           #    C/G     MB     MB    name\n" + rows + "END\n"
+	script := "#!/bin/sh\n[ \"$*\" = '" + args + "' ] || exit 1\ncat <<'END'\n" + says + "END\n"
 	if err := os.WriteFile(filepath.Join(dir, "nvidia-smi"), []byte(script), 0o700); err != nil {
 		t.Fatal(err)
 	}

@@ -31,3 +31,30 @@ func pmsetHot(told string) bool {
 	}
 	return false
 }
+
+// vmStat reads `sysctl -n hw.memsize` and `vm_stat` of macOS: free is what holds
+// nothing, or what the system can drop or has a copy of.
+func vmStat(size, pages string) Memory {
+	total, err := strconv.ParseUint(strings.TrimSpace(size), 10, 64)
+	if err != nil {
+		return Memory{}
+	}
+	page, free := uint64(0), uint64(0)
+	for line := range strings.Lines(pages) {
+		if _, after, found := strings.Cut(line, "(page size of "); found {
+			bytes, _, _ := strings.Cut(after, " ")
+			page, _ = strconv.ParseUint(bytes, 10, 32)
+			continue
+		}
+		name, value, _ := strings.Cut(line, ":")
+		switch name {
+		case "Pages free", "Pages inactive", "Pages speculative", "Pages purgeable":
+			n, _ := strconv.ParseUint(strings.Trim(value, " .\n"), 10, 40)
+			free += n * page
+		}
+	}
+	if free == 0 {
+		return Memory{}
+	}
+	return Memory{total, min(total, free)}
+}

@@ -27,3 +27,17 @@ func pmset(ctx context.Context, what string) (string, error) {
 
 // AwakeCommand is the command by which a Vigil keeps this computer awake.
 func (Computer) AwakeCommand() []string { return onPath("caffeinate", "-i", "cat") }
+
+func systemRAM(ctx context.Context) (m Memory, known bool) {
+	ctx, cancel := context.WithTimeout(ctx, asking)
+	defer cancel()
+	size, err := exec.CommandContext(ctx, "/usr/sbin/sysctl", "-n", "hw.memsize").Output()
+	if err != nil {
+		return Memory{}, true
+	}
+	pages, err := exec.CommandContext(ctx, "/usr/bin/vm_stat").Output()
+	if err != nil {
+		return Memory{}, true
+	}
+	return vmStat(string(size), string(pages)), true
+}

@@ -12,6 +12,8 @@ func systemOnBattery(context.Context) (on, known bool) { return false, false }
 
 func systemHot(context.Context) (hot, known bool) { return false, false }
 
+func systemRAM(context.Context) (m Memory, known bool) { return Memory{}, false }
+
 // AwakeCommand is the command by which a Vigil keeps this computer awake; nil:
 // its system offers none. logind's lock falls when cat sees its input end.
 func (c Computer) AwakeCommand() []string {

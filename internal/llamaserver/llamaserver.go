@@ -38,18 +38,23 @@ type Config struct {
 	// IdleUnload is how long after its last call a model's server ends; 0 means
 	// never.
 	IdleUnload time.Duration
-	// System is the root below which /proc and /sys are read; empty: "/".
-	System string
-	Log    *slog.Logger
+	// RAM reads this machine's main memory; a Total of 0: the system does not
+	// tell, and nothing is refused for it.
+	RAM func() Memory
+	// GPUs reads the memory of each graphics card that has its own.
+	GPUs func(context.Context) []Memory
+	Log  *slog.Logger
 }
 
-// Model is one model as it can be offered.
+// Model is one model as it can be offered: as its file has it, and once it has
+// been loaded as its server has it.
 type Model struct {
 	ID            string
 	ContextLength int // tokens of each slot
 	Slots         int
 	Embeddings    bool // it embeds, else it chats
 	Tools         bool // its template writes tools
+	Vision, Audio bool // it takes pictures, sounds
 }
 
 // Find looks for a llama-server on the PATH that starts; empty: there is none.
@@ -68,32 +73,33 @@ func Find(ctx context.Context) string {
 
 // Pool is the servers of all models. Make it with New; Run lives once.
 type Pool struct {
-	config  Config
-	servers []*server
-	loading chan struct{} // holds the one who loads: two at once could both find room
+	config   Config
+	servers  []*server
+	loading  chan struct{} // holds the one who loads: two at once could both find room
+	offloads bool          // the program can use the GPUs
 
-	mu   sync.Mutex
-	read time.Time // when free was
-	free memory
-	told bool // free is known
+	mu      sync.Mutex
+	ram     Memory
+	ramRead time.Time
+	gpu     Memory // of all, without what is spared
 }
 
-// New reads the headers of the model files and starts nothing.
-func New(c Config) *Pool {
+// New reads the headers of the model files, asks the program whether it uses a
+// GPU if there is one, and starts nothing.
+func New(ctx context.Context, c Config) *Pool {
 	if c.Slots <= 0 {
 		c.Slots = defaultSlots
 	}
 	if c.Context <= 0 {
 		c.Context = defaultContext
 	}
-	if c.System == "" {
-		c.System = "/"
-	}
 	c.Slots = min(c.Slots, maxSlots)
 	p := &Pool{config: c, loading: make(chan struct{}, 1)}
 	for _, file := range c.Models {
 		p.servers = append(p.servers, newServer(p, file))
 	}
+	p.offloads = c.GPUs(ctx) != nil && offloads(ctx, c.Program)
+	p.readGPUs(ctx)
 	return p
 }
 
@@ -103,6 +109,9 @@ func (p *Pool) Run(ctx context.Context) error {
 	var all sync.WaitGroup
 	for _, s := range p.servers {
 		all.Go(func() { s.run(ctx) })
+	}
+	if p.offloads {
+		all.Go(func() { p.watchGPUs(ctx) })
 	}
 	all.Wait()
 	return nil
@@ -122,7 +131,12 @@ func (p *Pool) server(id string) *server {
 }
 
 // Model is what one of IDs offers.
-func (p *Pool) Model(id string) Model { return p.server(id).model }
+func (p *Pool) Model(id string) Model {
+	s := p.server(id)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.model
+}
 
 // Transport reaches the server of one of IDs, whatever host the request names,
 // and starts it if it does not run. Where it cannot run now, the error is a
@@ -143,65 +157,5 @@ func (p *Pool) Why(id string) string {
 	case cooling > 0:
 		return fmt.Sprintf("its llama-server ended (%v) and is started again at a call after %v", cause, cooling.Round(time.Millisecond))
 	}
-	free, known := p.memory()
-	if known && s.needs > free.free+p.reclaimable(s) {
-		return fmt.Sprintf("it needs about %s of memory and %s are free; use fewer slots, a shorter context or a smaller model", size(s.needs), size(free.free))
-	}
-	return ""
-}
-
-// memory is what the machine has left beside what loaded models keep mapped: the
-// system counts that as free, and it is not.
-func (p *Pool) memory() (memory, bool) {
-	p.mu.Lock()
-	if time.Since(p.read) > time.Second {
-		p.free, p.told = readMemory(p.config.System)
-		p.read = time.Now()
-	}
-	m, known := p.free, p.told
-	p.mu.Unlock()
-	for _, s := range p.servers {
-		s.mu.Lock()
-		if s.address != "" {
-			m.free -= min(m.free, s.facts.size)
-		}
-		s.mu.Unlock()
-	}
-	return m, known
-}
-
-// reclaimable is what ending all idle servers but that one would give back.
-func (p *Pool) reclaimable(but *server) uint64 {
-	total := uint64(0)
-	for _, s := range p.servers {
-		s.mu.Lock()
-		if s != but && s.address != "" && s.users == 0 {
-			total += s.needs
-		}
-		s.mu.Unlock()
-	}
-	return total
-}
-
-// makeRoom ends idle servers, the one idle longest first, until the model fits;
-// the caller holds p.loading.
-func (p *Pool) makeRoom(ctx context.Context, s *server) error {
-	for {
-		p.mu.Lock()
-		p.read = time.Time{}
-		p.mu.Unlock()
-		m, known := p.memory()
-		if !known || s.needs <= m.free {
-			return nil
-		}
-		idlest := (*server)(nil)
-		for _, o := range p.servers {
-			if since, idle := o.idle(); o != s && idle && (idlest == nil || since.Before(idlest.idleFrom())) {
-				idlest = o
-			}
-		}
-		if idlest == nil || !idlest.evict(ctx) {
-			return fmt.Errorf("cannot load %s: it needs about %s of memory and %s are free; use fewer slots, a shorter context or a smaller model", s.file.ID, size(s.needs), size(m.free))
-		}
-	}
+	return p.room().lacks(s.needs, p.reclaimable(s))
 }

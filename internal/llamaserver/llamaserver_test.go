@@ -46,6 +46,14 @@ func fakeServer(args []string) {
 			flags[args[i]] = "yes"
 		}
 	}
+	if flags["--list-devices"] != "" {
+		says, err := os.ReadFile(filepath.Join(filepath.Dir(os.Args[0]), "devices"))
+		if err != nil {
+			os.Exit(1) // an old one
+		}
+		os.Stdout.Write(says)
+		return
+	}
 	model := flags["-m"]
 	record, err := os.OpenFile(filepath.Join(filepath.Dir(model), "starts"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {
@@ -61,7 +69,11 @@ func fakeServer(args []string) {
 	if err != nil {
 		os.Exit(3)
 	}
-	double := enginetest.New(enginetest.LlamaCpp, enginetest.Options{Models: []enginetest.Model{{ID: flags["--alias"]}}})
+	double := enginetest.New(enginetest.LlamaCpp, enginetest.Options{
+		Slots: 2,
+		Models: []enginetest.Model{{ID: flags["--alias"], Vision: strings.Contains(model, "sees"), Tools: !strings.Contains(model, "plain"),
+			ContextLength: map[bool]int{true: 2048}[strings.Contains(model, "short")]}},
+	})
 	double.Script(func(c enginetest.Call) enginetest.Behaviour {
 		switch c.Said {
 		case "die":
@@ -134,37 +146,63 @@ func chats() []entry {
 	}
 }
 
+// computer is the memory that a rig's machine has.
+type computer struct {
+	mu  sync.Mutex
+	ram Memory
+	gpu func() []Memory // nil: no card
+}
+
+// has sets its main memory, in MiB.
+func (c *computer) has(total, free uint64) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.ram = Memory{total << 20, free << 20}
+}
+
+// hasCard sets the memory of its one card, in MiB.
+func (c *computer) hasCard(total, free uint64) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.gpu = func() []Memory { return []Memory{{total << 20, free << 20}} }
+}
+
+func (c *computer) RAM() Memory {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.ram
+}
+
+func (c *computer) GPUs(context.Context) []Memory {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.gpu == nil {
+		return nil
+	}
+	return c.gpu()
+}
+
 // rig is a pool that runs, over models in a folder of its own.
 type rig struct {
 	*Pool
-	t      *testing.T
-	dir    string
-	system string
+	*computer
+	t   *testing.T
+	dir string
 }
 
-// fit is the memory of a machine, in MiB.
-func (r *rig) fit(total, free int) {
-	r.t.Helper()
-	writeMemory(r.t, r.system, total, free)
-	r.mu.Lock()
-	r.read = time.Time{}
-	r.mu.Unlock()
+// fit is the main memory of a machine, in MiB, as it is seen at once.
+func (r *rig) fit(total, free uint64) {
+	r.has(total, free)
+	r.Pool.mu.Lock()
+	r.ramRead = time.Time{}
+	r.Pool.mu.Unlock()
 }
 
-func writeMemory(t *testing.T, root string, total, free int) {
+// newRig is one on a machine of 1000 MiB, that many free. devices is what its
+// llama-server lists; empty: it is too old to.
+func newRig(t *testing.T, idle time.Duration, devices string, c *computer, names ...string) *rig {
 	t.Helper()
-	if err := os.MkdirAll(filepath.Join(root, "proc"), 0o700); err != nil {
-		t.Fatal(err)
-	}
-	text := fmt.Sprintf("MemTotal: %d kB\nMemFree: 1 kB\nMemAvailable: %d kB\n", total<<10, free<<10)
-	if err := os.WriteFile(filepath.Join(root, "proc/meminfo"), []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
-}
-
-func newRig(t *testing.T, idle time.Duration, free int, names ...string) *rig {
-	t.Helper()
-	r := &rig{t: t, dir: t.TempDir(), system: t.TempDir()}
+	r := &rig{computer: c, t: t, dir: t.TempDir()}
 	exe, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)
@@ -173,16 +211,20 @@ func newRig(t *testing.T, idle time.Duration, free int, names ...string) *rig {
 	if err := os.Symlink(exe, program); err != nil {
 		t.Fatal(err)
 	}
-	writeMemory(t, r.system, 1000, free)
-	c := Config{Program: program, System: r.system, IdleUnload: idle, Slots: 2, Log: slog.New(slog.DiscardHandler)}
+	if devices != "" {
+		if err := os.WriteFile(filepath.Join(r.dir, "devices"), []byte(devices), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	config := Config{Program: program, RAM: c.RAM, GPUs: c.GPUs, IdleUnload: idle, Slots: 2, Log: slog.New(slog.DiscardHandler)}
 	for _, name := range names {
 		path := filepath.Join(r.dir, name+".gguf")
 		if err := os.WriteFile(path, gguf(chats(), 1<<20), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		c.Models = append(c.Models, File{name, path})
+		config.Models = append(config.Models, File{name, path})
 	}
-	r.Pool = New(c)
+	r.Pool = New(t.Context(), config)
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan struct{})
 	go func() {
@@ -201,6 +243,9 @@ func newRig(t *testing.T, idle time.Duration, free int, names ...string) *rig {
 	})
 	return r
 }
+
+// free is a computer of 1000 MiB with so many free, and no card.
+func free(mib uint64) *computer { return &computer{ram: Memory{1000 << 20, mib << 20}} }
 
 func (r *rig) starts() []string {
 	text, err := os.ReadFile(filepath.Join(r.dir, "starts"))
@@ -244,7 +289,7 @@ func (r *rig) until(what string, holds func() bool) {
 }
 
 func TestStartedOnceByTheFirstCall(t *testing.T) {
-	r := newRig(t, 0, 900, "one", "other")
+	r := newRig(t, 0, "", free(900), "one", "other")
 	if len(r.starts()) != 0 || r.Why("one") != "" {
 		t.Fatalf("before any call: %v, %q", r.starts(), r.Why("one"))
 	}
@@ -273,7 +318,7 @@ func TestStartedOnceByTheFirstCall(t *testing.T) {
 
 // To count tokens a model that runs is asked; none is loaded for it.
 func TestOnlyCallsStart(t *testing.T) {
-	r := newRig(t, 0, 900, "one")
+	r := newRig(t, 0, "", free(900), "one")
 	count := func() (int, error) {
 		req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "http://llama-server/tokenize", strings.NewReader(`{"content":"one two"}`))
 		if err != nil {
@@ -296,7 +341,7 @@ func TestOnlyCallsStart(t *testing.T) {
 }
 
 func TestIdleUnload(t *testing.T) {
-	r := newRig(t, 50*time.Millisecond, 900, "one")
+	r := newRig(t, 50*time.Millisecond, "", free(900), "one")
 	r.says("one", "hello")
 	r.until("it ends when idle", func() bool { _, idle := r.server("one").idle(); return !idle })
 	r.says("one", "again")
@@ -307,7 +352,7 @@ func TestIdleUnload(t *testing.T) {
 
 // A crash is told, is not repeated at once, and a later call starts it again.
 func TestCrash(t *testing.T) {
-	r := newRig(t, 0, 900, "one")
+	r := newRig(t, 0, "", free(900), "one")
 	if _, err := r.ask(t.Context(), "one", "die"); err == nil {
 		t.Fatal("a call in which the server died was answered")
 	}
@@ -335,7 +380,7 @@ func TestCrash(t *testing.T) {
 }
 
 func TestBrokenModelSaysWhy(t *testing.T) {
-	r := newRig(t, 0, 900, "broken")
+	r := newRig(t, 0, "", free(900), "broken")
 	_, err := r.ask(t.Context(), "broken", "hello")
 	if err == nil || !strings.Contains(err.Error(), "unknown model architecture") {
 		t.Errorf("%v", err)
@@ -347,7 +392,7 @@ func TestBrokenModelSaysWhy(t *testing.T) {
 
 // Each model needs 128 MiB beside its 9 MiB: 200 MiB hold one.
 func TestMemory(t *testing.T) {
-	r := newRig(t, 0, 100, "one", "other")
+	r := newRig(t, 0, "", free(100), "one", "other")
 	_, err := r.ask(t.Context(), "one", "hello")
 	if op, ok := errors.AsType[*net.OpError](err); !ok || op.Op != "dial" || !strings.Contains(err.Error(), "137 MiB of memory and 100 MiB are free") {
 		t.Errorf("no room: %v", err)
@@ -361,8 +406,8 @@ func TestMemory(t *testing.T) {
 
 	r.fit(1000, 200)
 	r.says("one", "hello")
-	if m, _ := r.memory(); m.free != 200<<20-r.server("one").facts.size {
-		t.Errorf("%d bytes are free beside what is mapped", m.free)
+	if m := r.room(); m.ram.Free != 200<<20-r.server("one").facts.size {
+		t.Errorf("%d bytes are free beside what is mapped", m.ram.Free)
 	}
 	r.fit(1000, 70) // as the system sees it now
 	if why := r.Why("other"); why != "" {
@@ -389,7 +434,7 @@ func TestMemory(t *testing.T) {
 			return r.server("one").gone
 		}()
 		<-gone
-		writeMemory(t, r.system, 1000, 200)
+		r.has(1000, 200)
 	}()
 	r.until("the idle one gives way", func() bool {
 		answer, err := r.ask(t.Context(), "other", "hello")
@@ -401,13 +446,14 @@ func TestMemory(t *testing.T) {
 }
 
 func TestTooLargeForThisMachine(t *testing.T) {
-	dir, system := t.TempDir(), t.TempDir()
-	writeMemory(t, system, 100, 90)
+	dir, c := t.TempDir(), &computer{ram: Memory{100 << 20, 90 << 20}}
 	path := filepath.Join(dir, "m.gguf")
 	if err := os.WriteFile(path, gguf(chats(), 0), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	p := New(Config{Models: []File{{"m", path}, {"none", filepath.Join(dir, "none")}}, System: system, Slots: 1, Log: slog.New(slog.DiscardHandler)})
+	p := New(t.Context(), Config{
+		Models: []File{{"m", path}, {"none", filepath.Join(dir, "none")}}, RAM: c.RAM, GPUs: c.GPUs, Slots: 1, Log: slog.New(slog.DiscardHandler),
+	})
 	if why := p.Why("m"); why != "it needs about 132 MiB of memory and this machine has 100 MiB; use fewer slots, a shorter context or a smaller model" {
 		t.Errorf("why: %q", why)
 	}
@@ -416,39 +462,89 @@ func TestTooLargeForThisMachine(t *testing.T) {
 	}
 }
 
-func TestControlGroupBoundsMemory(t *testing.T) {
-	root := t.TempDir()
-	writeMemory(t, root, 8000, 6000)
-	put := func(path, text string) {
-		path = filepath.Join(root, path)
-		if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+// What fits nowhere ends nobody.
+func TestNobodyIsEndedInVain(t *testing.T) {
+	r := newRig(t, 0, "", free(200), "one", "other")
+	r.says("one", "hello")
+	r.fit(130, 100)
+	if _, err := r.ask(t.Context(), "other", "hello"); err == nil || !strings.Contains(err.Error(), "this machine has 130 MiB") {
+		t.Errorf("%v", err)
 	}
-	put("proc/self/cgroup", "0::/a/b\n")
+	if _, idle := r.server("one").idle(); !idle {
+		t.Error("the idle one was ended")
+	}
+}
+
+// What a GPU holds counts, but for what llama-server leaves free there, and only
+// where the llama-server was built for one.
+func TestMemoryOfTheGPU(t *testing.T) {
+	const cuda = "Available devices:\n  CUDA0: NVIDIA GeForce RTX 3060 (12044 MiB, 11802 MiB free)\n"
 	for _, c := range []struct {
-		max, used, cache string
-		total, free      uint64
+		devices     string
+		total, free uint64 // MiB of the card
+		why         string
 	}{
-		{"max\n", "1048576\n", "0", 8000, 6000},
-		{"1048576000\n", "524288000\n", "0", 1000, 500},
-		{"1048576000\n", "1048576000\n", "104857600", 1000, 100},
-		{"1048576\n", "9048576000\n", "0", 1, 0},
-		{"nonsense", "9", "x", 8000, 6000},
+		{cuda, 2048, 1124, ""}, // 100 MiB beside what is spared
+		{cuda, 2048, 1054, "it needs about 137 MiB of memory and 130 MiB (100 MiB and 30 MiB of its GPU's) are free"},
+		{cuda, 2048, 500, "137 MiB of memory and 100 MiB are free"},
+		{"Available devices:\n  (none)\n", 2048, 2048, "137 MiB of memory and 100 MiB are free"},
+		{"Available devices:\n  BLAS: OpenBLAS (0 MiB, 0 MiB free)\n", 2048, 2048, "137 MiB of memory and 100 MiB are free"},
+		{"", 2048, 2048, "137 MiB of memory and 100 MiB are free"},
 	} {
-		put("sys/fs/cgroup/a/b/memory.max", c.max)
-		put("sys/fs/cgroup/a/b/memory.current", c.used)
-		put("sys/fs/cgroup/a/b/memory.stat", "anon 5\ninactive_file "+c.cache+"\n")
-		m, known := readMemory(root)
-		if !known || m.total>>20 != c.total || m.free>>20 != c.free {
-			t.Errorf("max %q used %q: %d MiB, %d free, %v", c.max, c.used, m.total>>20, m.free>>20, known)
+		computer := free(100)
+		computer.hasCard(c.total, c.free)
+		r := newRig(t, 0, c.devices, computer, "one")
+		if why := r.Why("one"); !strings.Contains(why, c.why) || (why == "") != (c.why == "") {
+			t.Errorf("%d MiB free, %q: %q", c.free, c.devices, why)
+		}
+		if _, err := r.ask(t.Context(), "one", "hello"); (err == nil) != (c.why == "") || err != nil && !strings.Contains(err.Error(), c.why) {
+			t.Errorf("%d MiB free, %q: %v", c.free, c.devices, err)
 		}
 	}
-	if _, known := readMemory(t.TempDir()); known {
-		t.Error("a system without such files is known")
+	computer := free(20)
+	computer.ram.Total = 100 << 20
+	computer.hasCard(1050, 1050)
+	r := newRig(t, 0, cuda, computer, "one")
+	if why := r.Why("one"); !strings.Contains(why, "this machine has 126 MiB (100 MiB and 26 MiB of its GPU's)") {
+		t.Errorf("why: %q", why)
+	}
+}
+
+// What a model took of the GPU is not missing from the main memory, too.
+func TestModelsOnTheGPU(t *testing.T) {
+	const card, took = 2048 << 20, 1 << 19
+	var r *rig
+	computer := free(150)
+	computer.gpu = func() []Memory {
+		if r != nil && len(r.starts()) > 0 {
+			return []Memory{{card, card - took}}
+		}
+		return []Memory{{card, card}}
+	}
+	r = newRig(t, 0, "  ROCm0: AMD Radeon RX 7800 XT (16368 MiB, 16342 MiB free)\n", computer, "one")
+	r.says("one", "hello")
+	want := room{Memory{1000 << 20, 150<<20 - (r.server("one").facts.size - took)}, Memory{1024 << 20, 1024<<20 - took}}
+	if took >= r.server("one").facts.size || r.room() != want {
+		t.Errorf("%+v, want %+v", r.room(), want)
+	}
+}
+
+// What the file only promises, the server that has loaded it knows.
+func TestAbilitiesOnceLoaded(t *testing.T) {
+	r := newRig(t, 0, "", free(900), "one", "plain", "sees", "short")
+	for id, want := range map[string]Model{
+		"one":   {ID: "one", ContextLength: 4096, Slots: 2, Tools: true},
+		"plain": {ID: "plain", ContextLength: 4096, Slots: 2},
+		"sees":  {ID: "sees", ContextLength: 4096, Slots: 2, Tools: true, Vision: true},
+		"short": {ID: "short", ContextLength: 2048, Slots: 2, Tools: true},
+	} {
+		if m := r.Model(id); m != (Model{ID: id, ContextLength: 4096, Slots: 2, Tools: true}) {
+			t.Errorf("before: %+v", m)
+		}
+		r.says(id, "hello")
+		if m := r.Model(id); m != want {
+			t.Errorf("%+v, want %+v", m, want)
+		}
 	}
 }
 

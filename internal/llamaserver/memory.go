@@ -1,73 +1,170 @@
 package llamaserver
 
 import (
-	"math"
-	"os"
-	"path/filepath"
+	"context"
+	"fmt"
+	"os/exec"
+	"regexp"
 	"strconv"
-	"strings"
+	"time"
 )
 
-// memory is what this machine has and has left, in bytes.
-type memory struct{ total, free uint64 }
+// Memory is how much there is of a kind of memory, and how much of it is free,
+// in bytes.
+type Memory struct{ Total, Free uint64 }
 
-// readMemory reads it below root, which is "/" but for tests: the machine's,
-// and the bound of the control group that this process is in. known is false on
-// systems that have no such files.
-func readMemory(root string) (m memory, known bool) {
-	info := table(filepath.Join(root, "proc/meminfo"))
-	total, hasTotal := info["MemTotal:"]
-	free, hasFree := info["MemAvailable:"]
-	if !hasTotal || !hasFree {
-		return memory{}, false
+const (
+	// ramAge is how old a reading of the main memory may be, gpuEvery how often
+	// the cards are asked: a program answers for them.
+	ramAge   = time.Second
+	gpuEvery = 15 * time.Second
+	// spared is what llama-server leaves free on each card (--fit-target).
+	spared = 1 << 30
+)
+
+// room is what can hold models: the main memory, and the GPUs' own. llama-server
+// itself puts as many layers as fit on the GPUs and the rest beside (--fit), so
+// the sum of both decides.
+type room struct{ ram, gpu Memory }
+
+// lacks says that a model that needs so many bytes does not fit; empty: it fits,
+// or nobody knows. more is what could be freed for it.
+func (r room) lacks(needs, more uint64) string {
+	const advice = "use fewer slots, a shorter context or a smaller model"
+	free := r.ram.Free + r.gpu.Free
+	switch {
+	case r.ram.Total == 0:
+		return ""
+	case needs > r.ram.Total+r.gpu.Total:
+		return fmt.Sprintf("it needs about %s of memory and this machine has %s; %s", size(needs), shares(r.ram.Total, r.gpu.Total), advice)
+	case needs > free+more:
+		return fmt.Sprintf("it needs about %s of memory and %s are free; %s", size(needs), shares(r.ram.Free, r.gpu.Free), advice)
 	}
-	m = memory{total << 10, free << 10}
-	text, err := os.ReadFile(filepath.Join(root, "proc/self/cgroup"))
-	if err != nil {
-		return m, true
-	}
-	group, ok := strings.CutPrefix(strings.TrimSpace(string(text)), "0::")
-	if !ok {
-		return m, true // of the first version: its bounds are elsewhere
-	}
-	dir := filepath.Join(root, "sys/fs/cgroup", filepath.Clean("/"+group))
-	bound, used := number(filepath.Join(dir, "memory.max")), number(filepath.Join(dir, "memory.current"))
-	if bound == 0 || used == 0 {
-		return m, true
-	}
-	used -= min(used, table(filepath.Join(dir, "memory.stat"))["inactive_file"]) // can be given back at once
-	m.total = min(m.total, bound)
-	m.free = min(m.free, bound-min(bound, used))
-	return m, true
+	return ""
 }
 
-// table reads lines of a name and a number.
-func table(path string) map[string]uint64 {
-	text, err := os.ReadFile(path)
-	if err != nil {
-		return nil
+// shares writes an amount of memory for a person, and where it is if a GPU has a
+// part of it.
+func shares(ram, gpu uint64) string {
+	if gpu == 0 {
+		return size(ram)
 	}
-	out := map[string]uint64{}
-	for line := range strings.Lines(string(text)) {
-		fields := strings.Fields(line)
-		if len(fields) < 2 {
-			continue
-		}
-		if n, err := strconv.ParseUint(fields[1], 10, 64); err == nil && n < math.MaxUint64>>10 {
-			out[fields[0]] = n
-		}
-	}
-	return out
+	return fmt.Sprintf("%s (%s and %s of its GPU's)", size(ram+gpu), size(ram), size(gpu))
 }
 
-// number is the one number of a file; 0: it has none.
-func number(path string) uint64 {
-	text, err := os.ReadFile(path)
+// listed is a device in what `llama-server --list-devices` prints: its memory,
+// and how much of it is free.
+var listed = regexp.MustCompile(`\(([0-9]+) MiB, [0-9]+ MiB free\)`)
+
+// offloads asks the program whether it was built for a GPU of this machine: one
+// that was not computes beside the best card. Programs too old to know the
+// question count as such.
+func offloads(ctx context.Context, program string) bool {
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+	defer cancel()
+	told, err := exec.CommandContext(ctx, program, "--list-devices").Output()
 	if err != nil {
-		return 0
+		return false
 	}
-	n, _ := strconv.ParseUint(strings.TrimSpace(string(text)), 10, 64) // "max" is no bound
-	return n
+	for _, device := range listed.FindAllSubmatch(told, -1) {
+		if string(device[1]) != "0" { // a library for the processor is listed, too, with none
+			return true
+		}
+	}
+	return false
+}
+
+// readGPUs asks how much memory the GPUs have left.
+func (p *Pool) readGPUs(ctx context.Context) {
+	if !p.offloads {
+		return
+	}
+	var sum Memory
+	for _, card := range p.config.GPUs(ctx) {
+		sum.Total += card.Total - min(card.Total, spared)
+		sum.Free += card.Free - min(card.Free, spared)
+	}
+	p.mu.Lock()
+	p.gpu = sum
+	p.mu.Unlock()
+}
+
+// freeOnGPUs is what readGPUs found free last.
+func (p *Pool) freeOnGPUs() uint64 {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.gpu.Free
+}
+
+// watchGPUs keeps the reading of the GPUs fresh until ctx ends.
+func (p *Pool) watchGPUs(ctx context.Context) {
+	for {
+		select {
+		case <-time.After(gpuEvery):
+			p.readGPUs(ctx)
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// room is what the machine has left beside what loaded models keep mapped: the
+// system counts that as free, and it is not, but for what lies on a GPU.
+func (p *Pool) room() room {
+	p.mu.Lock()
+	if time.Since(p.ramRead) > ramAge {
+		p.ram, p.ramRead = p.config.RAM(), time.Now()
+	}
+	r := room{p.ram, p.gpu}
+	p.mu.Unlock()
+	for _, s := range p.servers {
+		s.mu.Lock()
+		if s.address != "" {
+			r.ram.Free -= min(r.ram.Free, s.facts.size-min(s.facts.size, s.onGPU))
+		}
+		s.mu.Unlock()
+	}
+	return r
+}
+
+// reclaimable is what ending all idle servers but that one would give back.
+func (p *Pool) reclaimable(but *server) uint64 {
+	total := uint64(0)
+	for _, s := range p.servers {
+		s.mu.Lock()
+		if s != but && s.address != "" && s.users == 0 {
+			total += s.needs
+		}
+		s.mu.Unlock()
+	}
+	return total
+}
+
+// makeRoom ends idle servers, the one idle longest first, until the model fits;
+// the caller holds p.loading.
+func (p *Pool) makeRoom(ctx context.Context, s *server) error {
+	for {
+		p.mu.Lock()
+		p.ramRead = time.Time{}
+		p.mu.Unlock()
+		p.readGPUs(ctx)
+		r := p.room()
+		if r.lacks(s.needs, 0) == "" {
+			return nil
+		}
+		if why := r.lacks(s.needs, p.reclaimable(s)); why != "" { // nobody is ended in vain
+			return fmt.Errorf("cannot load %s: %s", s.file.ID, why)
+		}
+		idlest := (*server)(nil)
+		for _, o := range p.servers {
+			if since, idle := o.idle(); o != s && idle && (idlest == nil || since.Before(idlest.idleFrom())) {
+				idlest = o
+			}
+		}
+		if idlest == nil || !idlest.evict(ctx) {
+			return fmt.Errorf("cannot load %s: %s", s.file.ID, r.lacks(s.needs, 0))
+		}
+	}
 }
 
 // size writes bytes for a person.

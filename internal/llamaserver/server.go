@@ -39,14 +39,16 @@ type server struct {
 	pool      *Pool
 	file      File
 	facts     facts
-	model     Model
+	context   int    // tokens of each slot that are asked for
 	needs     uint64 // bytes, once loaded
 	problem   string // why it can never be served
 	transport *http.Transport
 	wanted    chan *start // a start that somebody waits for
 
 	mu        sync.Mutex
+	model     Model
 	starting  *start    // nil: none is under way
+	onGPU     uint64    // bytes that the process took there
 	address   string    // of the socket; empty: it does not run
 	users     int       // calls that run or wait for the start
 	idleSince time.Time // when users was last 0
@@ -66,18 +68,15 @@ type start struct {
 func newServer(p *Pool, file File) *server {
 	s := &server{pool: p, file: file, wanted: make(chan *start, 1), evicting: make(chan chan bool)}
 	s.transport = &http.Transport{DialContext: s.dial, DisableCompression: true, MaxIdleConnsPerHost: 16, IdleConnTimeout: 4 * time.Second}
+	s.model.ID = file.ID
 	f, err := inspect(file.Path)
 	if err != nil {
 		s.problem = err.Error()
 		return s
 	}
-	s.facts = *f
-	context := min(p.config.Context, f.context)
-	s.model = Model{ID: file.ID, ContextLength: context, Slots: p.config.Slots, Embeddings: f.embeds, Tools: f.tools && !f.embeds}
-	s.needs = f.needs(p.config.Slots, context)
-	if m, known := readMemory(p.config.System); known && s.needs > m.total {
-		s.problem = fmt.Sprintf("it needs about %s of memory and this machine has %s; use fewer slots, a shorter context or a smaller model", size(s.needs), size(m.total))
-	}
+	s.facts, s.context = *f, min(p.config.Context, f.context)
+	s.model = Model{ID: file.ID, ContextLength: s.context, Slots: p.config.Slots, Embeddings: f.embeds, Tools: f.tools && !f.embeds}
+	s.needs = f.needs(p.config.Slots, s.context)
 	return s
 }
 
@@ -151,6 +150,7 @@ func (s *server) process(ctx context.Context, ready func()) (crashed bool, err e
 	if err := s.pool.makeRoom(ctx, s); err != nil {
 		return false, err
 	}
+	before := s.pool.freeOnGPUs()
 	dir, err := os.MkdirTemp("", "kith-")
 	if err != nil {
 		return false, fmt.Errorf("cannot make a folder for its socket: %w", err)
@@ -180,9 +180,11 @@ func (s *server) process(ctx context.Context, ready func()) (crashed bool, err e
 		return ctx.Err() == nil, words.after(err)
 	}
 	words.mute() // from here it could tell of calls
-	gone := make(chan struct{})
+	s.learn(own, address)
+	s.pool.readGPUs(own)
+	gone, taken := make(chan struct{}), before-min(before, s.pool.freeOnGPUs())
 	s.mu.Lock()
-	s.address, s.idleSince, s.gone = address, time.Now(), gone
+	s.address, s.idleSince, s.gone, s.onGPU = address, time.Now(), gone, taken
 	s.mu.Unlock()
 	loaded()
 	s.pool.config.Log.Info("llama-server is ready", "model", s.file.ID, "pid", cmd.Process.Pid)
@@ -196,6 +198,7 @@ func (s *server) process(ctx context.Context, ready func()) (crashed bool, err e
 		end()
 		<-ended
 	}
+	s.pool.readGPUs(ctx)
 	close(gone)
 	if reply != nil {
 		reply <- true
@@ -218,9 +221,9 @@ func freeAddress(dir string) (string, error) {
 }
 
 func (s *server) command(ctx context.Context, address string) *exec.Cmd {
-	slots, length := s.model.Slots, s.model.ContextLength
+	slots := s.pool.config.Slots
 	args := []string{
-		"-m", s.file.Path, "--alias", s.file.ID, "-np", strconv.Itoa(slots), "-c", strconv.Itoa(slots * length),
+		"-m", s.file.Path, "--alias", s.file.ID, "-np", strconv.Itoa(slots), "-c", strconv.Itoa(slots * s.context),
 		"--metrics", "--offline",
 	}
 	if host, port, err := net.SplitHostPort(address); err == nil {
@@ -228,7 +231,7 @@ func (s *server) command(ctx context.Context, address string) *exec.Cmd {
 	} else {
 		args = append(args, "--host", address)
 	}
-	if s.model.Embeddings {
+	if s.facts.embeds {
 		args = append(args, "--embeddings")
 		if !s.facts.pooled {
 			args = append(args, "--pooling", "mean")

@@ -1,0 +1,87 @@
+package host
+
+import (
+	"fmt"
+	"os"
+	"reflect"
+	"testing"
+)
+
+func TestRAM(t *testing.T) {
+	const mib = 1 << 20
+	info := "MemTotal:       8192000 kB\nMemFree:           1 kB\nMemAvailable:   6144000 kB"
+	for name, c := range map[string]struct {
+		group, max, used, cache string
+		want                    Memory
+	}{
+		"no group":            {"", "", "", "", Memory{8000 * mib, 6000 * mib}},
+		"the first version":   {"4:memory:/a\n0::/a/b", "1048576000", "5", "0", Memory{8000 * mib, 6000 * mib}},
+		"no bound":            {"0::/a/b", "max", "1048576", "0", Memory{8000 * mib, 6000 * mib}},
+		"a bound":             {"0::/a/b", "1048576000", "524288000", "0", Memory{1000 * mib, 500 * mib}},
+		"full, but for files": {"0::/a/b", "1048576000", "1048576000", "104857600", Memory{1000 * mib, 100 * mib}},
+		"over its bound":      {"0::/a/b", "1048576", "9048576000", "0", Memory{mib, 0}},
+		"nonsense":            {"0::/a/b", "nonsense", "9", "x", Memory{8000 * mib, 6000 * mib}},
+		"a wide bound":        {"0::/a/b", "99999999999999", "1000", "0", Memory{8000 * mib, 6000 * mib}},
+	} {
+		got := stage(t, map[string]string{
+			"proc/meminfo": info, "proc/self/cgroup": c.group, "sys/fs/cgroup/a/b/memory.max": c.max,
+			"sys/fs/cgroup/a/b/memory.current": c.used, "sys/fs/cgroup/a/b/memory.stat": "anon 5\ninactive_file " + c.cache,
+		}).RAM(t.Context())
+		if got != c.want {
+			t.Errorf("%s: %+v, want %+v", name, got, c.want)
+		}
+	}
+	if got := stage(t, nil).RAM(t.Context()); got != (Memory{}) {
+		t.Errorf("a system without such files has %+v", got)
+	}
+	if got := (Computer{}).RAM(t.Context()); got.Free == 0 || got.Free > got.Total {
+		t.Errorf("this computer has %+v", got)
+	}
+}
+
+func TestGPUs(t *testing.T) {
+	const query = "--query-gpu=memory.total,memory.used --format=csv,noheader,nounits"
+	card := func(n int, total, used string) map[string]string {
+		at := fmt.Sprintf("sys/class/drm/card%d/device/mem_info_vram_", n)
+		return map[string]string{at + "total": total, at + "used": used}
+	}
+	nvidia := map[string]string{"proc/driver/nvidia/version": "NVRM"}
+	for name, c := range map[string]struct {
+		says  string
+		files map[string]string
+		want  []Memory
+	}{
+		"none":                  {"24564, 511\n", nil, nil},
+		"NVIDIA's":              {"24564, 564\n", nvidia, []Memory{{24564 << 20, 24000 << 20}}},
+		"two":                   {"24564, 564\n8192, 8192\n", nvidia, []Memory{{24564 << 20, 24000 << 20}, {8192 << 20, 0}}},
+		"with the main memory":  {"[N/A], [N/A]\n", nvidia, nil},
+		"no driver to talk to":  {"No devices were found\n", nvidia, nil},
+		"more used than it has": {"10, 11\n", nvidia, nil},
+		"AMD's":                 {"", card(1, "17163091968", "163091968"), []Memory{{17163091968, 17000000000}}},
+		"AMD's, without a word": {"", card(1, "17163091968", "x"), nil},
+	} {
+		nvidiaSays(t, query, c.says)
+		if got := stage(t, c.files).GPUs(t.Context()); !reflect.DeepEqual(got, c.want) {
+			t.Errorf("%s: %v, want %v", name, got, c.want)
+		}
+	}
+	t.Setenv("PATH", os.DevNull)
+	if got := stage(t, nvidia).GPUs(t.Context()); got != nil {
+		t.Errorf("without nvidia-smi: %v", got)
+	}
+}
+
+// What macOS prints, from its manual.
+func TestVMStat(t *testing.T) {
+	const pages = "Mach Virtual Memory Statistics: (page size of 16384 bytes)\nPages free:                               1000.\n" +
+		"Pages active:                           200000.\nPages inactive:                           2000.\nPages speculative:                         300.\n" +
+		"Pages throttled:                             0.\nPages wired down:                        90000.\nPages purgeable:                            20.\n"
+	if got, want := vmStat("17179869184\n", pages), (Memory{16 << 30, 3320 * 16384}); got != want {
+		t.Errorf("%+v, want %+v", got, want)
+	}
+	for _, c := range [][2]string{{"", pages}, {"17179869184", ""}, {"x", "y"}} {
+		if got := vmStat(c[0], c[1]); got != (Memory{}) {
+			t.Errorf("%q: %+v", c, got)
+		}
+	}
+}
