@@ -16,11 +16,12 @@ import (
 // count is the number of tokens of the call's prompt, as a machine's tokenizer
 // tells it; false: none does (decisions 5). Only machines are asked that the law
 // would try the call on now, best first: what a caller may not use for a chat
-// counts nothing for it. No slot is taken, nothing waited for, and no machine is
-// asked twice.
+// counts nothing for it. No slot is taken, nothing waited for, and no more machines
+// get the prompt than a call may try.
 func (h *Hub) count(ctx context.Context, call *gateway.Call) (tokens int64, told bool) {
 	ask := askOf(call)
-	for _, c := range h.route(&ask).Candidates {
+	candidates := h.route(&ask).Candidates
+	for _, c := range candidates[:min(len(candidates), maxAttempts)] {
 		if tokens, told = h.countOn(ctx, call, c); told {
 			call.Trace.Route = routeHeader(c)
 			return tokens, true
