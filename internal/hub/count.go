@@ -16,12 +16,11 @@ import (
 // count is the number of tokens of the call's prompt, as a machine's tokenizer
 // tells it; false: none does (decisions 5). Only machines are asked that the law
 // would try the call on now, best first: what a caller may not use for a chat
-// counts nothing for it. No slot is taken, nothing waited for, and no more machines
-// get the prompt than a call may try.
+// counts nothing for it. No slot is taken, nothing waited for, and no machine is
+// asked twice.
 func (h *Hub) count(ctx context.Context, call *gateway.Call) (tokens int64, told bool) {
 	ask := askOf(call)
-	candidates := h.route(&ask).Candidates
-	for _, c := range candidates[:min(len(candidates), maxAttempts)] {
+	for _, c := range h.route(&ask).Candidates {
 		if tokens, told = h.countOn(ctx, call, c); told {
 			call.Trace.Route = routeHeader(c)
 			return tokens, true
@@ -46,12 +45,17 @@ func (h *Hub) countOn(ctx context.Context, call *gateway.Call, c fleet.Candidate
 		return 0, false
 	}
 	defer response.Body.Close()
+	return counted(response)
+}
+
+// maxCount bounds a machine's answer to a count, in bytes.
+const maxCount = 1 << 10
+
+// counted reads a machine's answer to a count; false: it tells none that could be.
+func counted(response *http.Response) (tokens int64, told bool) {
 	var answer tunnel.Tokens
 	if response.StatusCode != http.StatusOK || json.UnmarshalRead(io.LimitReader(response.Body, maxCount), &answer) != nil {
 		return 0, false
 	}
 	return answer.Tokens, answer.Tokens > 0 && answer.Tokens <= math.MaxInt32
 }
-
-// maxCount bounds a machine's answer to a count, in bytes.
-const maxCount = 1 << 10
