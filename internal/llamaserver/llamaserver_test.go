@@ -498,6 +498,31 @@ func TestNobodyIsEndedForTooLittle(t *testing.T) {
 	}
 }
 
+// The one that was idle for longest gives way, and no other, once there is room.
+func TestIdleLongestGivesWay(t *testing.T) {
+	r := newRig(t, 0, "", free(900), "one", "other", "third")
+	r.Pool.config.RAM = func() Memory { // before anything asks: 400 MiB, of which each takes 150
+		left := uint64(400 << 20)
+		for _, s := range r.servers {
+			s.mu.Lock()
+			if s.address != "" {
+				left -= 150 << 20
+			}
+			s.mu.Unlock()
+		}
+		return Memory{1000 << 20, left}
+	}
+	for _, model := range []string{"other", "one", "other", "third"} { // one is idle for longest
+		r.says(model, "hello")
+	}
+	if _, idle := r.server("other").idle(); !idle || len(r.starts()) != 3 {
+		t.Errorf("the last one used was ended: %v", r.starts())
+	}
+	if _, idle := r.server("one").idle(); idle {
+		t.Error("all three run")
+	}
+}
+
 // A server that is to end takes no call with it: either it does not end, or the
 // call waits for the next start.
 func TestRetiresWhenNobodyIsIn(t *testing.T) {
