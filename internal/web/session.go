@@ -29,7 +29,8 @@ const (
 	sessionMember = "member" // who is signed in
 	sessionFrom   = "from"   // the address of the sign-in
 	sessionAgent  = "agent"  // the browser, as it says
-	sessionHow    = "how"    // by password, recovery, link or sign-up
+	sessionHow    = "how"    // by password, passkey, recovery, link or sign-up
+	sessionSince  = "since"  // when
 	sessionDone   = "done"   // what the last act did, for the next page
 	sessionKept   = "kept"   // it was read from the store
 )
@@ -138,6 +139,7 @@ func (s *Site) begin(v *visit, member account.Member, how string) error {
 	s.sessions.Put(ctx, sessionFrom, v.from)
 	s.sessions.Put(ctx, sessionAgent, plain(v.UserAgent(), 200))
 	s.sessions.Put(ctx, sessionHow, how)
+	s.sessions.Put(ctx, sessionSince, time.Now().UTC().Format(time.RFC3339))
 	v.me = member
 	s.Log.Info("member signed in", "member", member.ID, "how", how, "from", v.from)
 	return nil

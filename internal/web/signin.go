@@ -108,14 +108,17 @@ func tooSoon(wait time.Duration) error {
 }
 
 // signInData is what the sign-in form shows.
-type signInData struct{ Next string }
+type signInData struct {
+	Next        string
+	CanPasskeys bool // the site has an address that passkeys can be bound to
+}
 
 func (s *Site) signInPage(v *visit) (reply, error) {
 	next := v.URL.Query().Get("next")
 	if next == "" {
 		next = v.form.Get("next")
 	}
-	return reply{page: "signin", title: "Sign in", data: signInData{s.localPath(next)}}, nil
+	return reply{page: "signin", title: "Sign in", data: signInData{s.localPath(next), s.passkeys != nil}}, nil
 }
 
 // signIn is POST /signin. One message, and one amount of work, for a name that
@@ -346,92 +349,6 @@ func (s *Site) recover(v *visit) (reply, error) {
 		return reply{}, err
 	}
 	return reply{to: "/account", done: "The password is changed, and every other session ended."}, nil
-}
-
-// accountData is what /account shows.
-type accountData struct {
-	HasPassword bool
-	NeedsOld    bool // the password of now has to be given to change it
-	CodesLeft   int
-	Codes       []string // just made; shown this once
-}
-
-func (s *Site) accountPage(v *visit) (reply, error) {
-	data, err := s.accountData(v)
-	return reply{page: "account", title: "Account", data: data}, err
-}
-
-func (s *Site) accountData(v *visit) (accountData, error) {
-	_, err := s.Accounts.Password(v.Context(), v.me.ID)
-	if err != nil && !errors.Is(err, account.ErrNotFound) {
-		return accountData{}, err
-	}
-	left, failed := s.Accounts.RecoveryCodes(v.Context(), v.me.ID)
-	how := s.sessions.GetString(v.Context(), sessionHow)
-	return accountData{HasPassword: err == nil, NeedsOld: err == nil && how != "link", CodesLeft: left}, failed
-}
-
-// checkOld asks for the password again before what it guards. Who came by a link
-// may have forgotten it.
-func (s *Site) checkOld(v *visit) error {
-	if s.sessions.GetString(v.Context(), sessionHow) == "link" {
-		return nil
-	}
-	if err := s.slowDown(v, v.me.Name); err != nil {
-		return err
-	}
-	hash, err := s.Accounts.Password(v.Context(), v.me.ID)
-	if errors.Is(err, account.ErrNotFound) {
-		return nil
-	}
-	if err != nil {
-		return err
-	}
-	fits, err := s.hashes.fits(v.Context(), v.form.Get("old"), hash)
-	if err == nil && !fits {
-		return fault.New(fault.NotAllowed, "the password of now is wrong").WithParam("old")
-	}
-	return err
-}
-
-// changePassword is POST /account/password: it ends the member's other sessions.
-func (s *Site) changePassword(v *visit) (reply, error) {
-	if err := s.checkOld(v); err != nil {
-		return reply{}, err
-	}
-	hash, err := s.HashPassword(v.Context(), v.me.Name, v.form.Get("password"))
-	if err != nil {
-		return reply{}, err
-	}
-	if err := s.Accounts.SetPassword(v.Context(), v.me.ID, hash, s.sessionID(v.Context()), time.Now()); err != nil {
-		return reply{}, err
-	}
-	s.sessions.Put(v.Context(), sessionHow, "password")
-	s.Log.Info("password changed", "member", v.me.ID)
-	return reply{to: "/account", done: "The password is changed, and every other session ended."}, nil
-}
-
-// recoveryCodes is how many are made at once.
-const recoveryCodes = 8
-
-// makeCodes is POST /account/codes: new recovery codes, shown once, in place of
-// the old.
-func (s *Site) makeCodes(v *visit) (reply, error) {
-	if err := s.checkOld(v); err != nil {
-		return reply{}, err
-	}
-	codes, hashes := make([]string, recoveryCodes), make([][32]byte, recoveryCodes)
-	for i := range codes {
-		codes[i] = credential.RecoveryCode()
-		hashes[i] = credential.RecoveryHash(codes[i])
-	}
-	if err := s.Accounts.PutRecoveryCodes(v.Context(), v.me.ID, hashes); err != nil {
-		return reply{}, err
-	}
-	s.Log.Info("recovery codes made", "member", v.me.ID)
-	data, err := s.accountData(v)
-	data.Codes = codes
-	return reply{page: "account", title: "Account", data: data}, err
 }
 
 // sessionView is one session as its member is told of it.

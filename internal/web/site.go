@@ -12,6 +12,7 @@ import (
 
 	"github.com/alexedwards/scs/v2"
 	"github.com/go-json-experiment/json"
+	"github.com/go-webauthn/webauthn/webauthn"
 	"github.com/google/uuid"
 
 	"github.com/kith/kith/internal/account"
@@ -80,6 +81,7 @@ type Site struct {
 	look     look
 	hashes   hasher
 	limits   limits
+	passkeys *webauthn.WebAuthn // nil: the address is none that passkeys can be bound to
 }
 
 // NewSite makes the pages over an API.
@@ -93,7 +95,7 @@ func NewSite(api *API, c SiteConfig) *Site {
 		s.Log.Error("cannot keep a session", "error", err)
 		http.Error(w, "the service could not read its database just now; try again shortly", http.StatusServiceUnavailable)
 	}
-	s.look, s.hashes, s.limits = newLook(), newHasher(), newLimits()
+	s.look, s.hashes, s.limits, s.passkeys = newLook(), newHasher(), newLimits(), newPasskeys(c.Base)
 	return s
 }
 
@@ -123,6 +125,8 @@ func sitePages() []page {
 
 		{"GET", "/signin", anyone, (*Site).signInPage, ""},
 		{"POST", "/signin", anyone, (*Site).signIn, "/signin"},
+		{"POST", "/signin/passkey/begin", anyone, (*Site).beginSignIn, ""},
+		{"POST", "/signin/passkey", anyone, (*Site).signInByPasskey, "/signin"},
 		{"POST", "/signout", anyone, (*Site).signOut, ""},
 		{"GET", "/signup", anyone, (*Site).signUpPage, ""},
 		{"POST", "/signup", anyone, (*Site).signUp, "/signup"},
@@ -135,6 +139,9 @@ func sitePages() []page {
 		{"GET", "/account", members, (*Site).accountPage, ""},
 		{"POST", "/account/password", members, (*Site).changePassword, "/account"},
 		{"POST", "/account/codes", members, (*Site).makeCodes, "/account"},
+		{"POST", "/account/passkeys/begin", members, (*Site).beginPasskey, ""},
+		{"POST", "/account/passkeys", members, (*Site).addPasskey, "/account"},
+		{"POST", "/account/passkeys/remove", members, (*Site).removePasskey, "/account"},
 		{"GET", "/sessions", members, (*Site).sessionsPage, ""},
 		{"POST", "/sessions/end", members, (*Site).endSession, "/sessions"},
 
