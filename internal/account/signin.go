@@ -41,8 +41,7 @@ type CeremonyKind string
 
 // The kinds of ceremony.
 const (
-	AddPasskey   CeremonyKind = "add passkey"
-	UsePasskey   CeremonyKind = "use passkey"
-	AtProvider   CeremonyKind = "at provider"   // the member is at the OpenID provider
-	FromProvider CeremonyKind = "from provider" // and came back as nobody known
+	AddPasskey CeremonyKind = "add passkey"
+	UsePasskey CeremonyKind = "use passkey"
+	AtProvider CeremonyKind = "at provider" // the member is at the OpenID provider
 )

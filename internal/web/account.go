@@ -18,6 +18,8 @@ type accountData struct {
 	Codes       []string // just made; shown this once
 	CanPasskeys bool     // the site has an address that passkeys can be bound to
 	Passkeys    []account.Passkey
+	Provider    string // the name of the one to sign in at; empty: none
+	Identities  []account.Identity
 }
 
 func (s *Site) accountPage(v *visit) (reply, error) {
@@ -30,12 +32,15 @@ func (s *Site) accountData(v *visit) (accountData, error) {
 	if err != nil && !errors.Is(err, account.ErrNotFound) {
 		return accountData{}, err
 	}
-	data := accountData{HasPassword: err == nil, Recent: s.recent(v), CanPasskeys: s.passkeys != nil}
+	data := accountData{HasPassword: err == nil, Recent: s.recent(v), CanPasskeys: s.passkeys != nil, Provider: s.provider.name()}
 	data.NeedsOld = data.HasPassword && s.sessions.GetString(v.Context(), sessionHow) != "link"
 	if data.CodesLeft, err = s.Accounts.RecoveryCodes(v.Context(), v.me.ID); err != nil {
 		return accountData{}, err
 	}
-	data.Passkeys, err = s.Accounts.Passkeys(v.Context(), v.me.ID)
+	if data.Passkeys, err = s.Accounts.Passkeys(v.Context(), v.me.ID); err != nil {
+		return accountData{}, err
+	}
+	data.Identities, err = s.Accounts.Identities(v.Context(), v.me.ID)
 	return data, err
 }
 

@@ -26,13 +26,15 @@ const (
 
 // What a session holds.
 const (
-	sessionMember = "member" // who is signed in
-	sessionFrom   = "from"   // the address of the sign-in
-	sessionAgent  = "agent"  // the browser, as it says
-	sessionHow    = "how"    // by password, passkey, recovery, link or sign-up
-	sessionSince  = "since"  // when
-	sessionDone   = "done"   // what the last act did, for the next page
-	sessionKept   = "kept"   // it was read from the store
+	sessionMember   = "member"   // who is signed in
+	sessionFrom     = "from"     // the address of the sign-in
+	sessionAgent    = "agent"    // the browser, as it says
+	sessionHow      = "how"      // by password, passkey, provider, recovery, link or sign-up
+	sessionSince    = "since"    // when
+	sessionState    = "state"    // of a sign-in at the provider that began here
+	sessionNewcomer = "newcomer" // who came back from there, bound to nobody
+	sessionDone     = "done"     // what the last act did, for the next page
+	sessionKept     = "kept"     // it was read from the store
 )
 
 func newSessions(kept sessionStore, secure bool) *scs.SessionManager {
@@ -134,7 +136,9 @@ func (s *Site) begin(v *visit, member account.Member, how string) error {
 	if err := s.sessions.RenewToken(ctx); err != nil {
 		return err
 	}
-	s.sessions.Remove(ctx, sessionKept)
+	for _, left := range []string{sessionKept, sessionState, sessionNewcomer} {
+		s.sessions.Remove(ctx, left)
+	}
 	s.sessions.Put(ctx, sessionMember, member.ID)
 	s.sessions.Put(ctx, sessionFrom, v.from)
 	s.sessions.Put(ctx, sessionAgent, plain(v.UserAgent(), 200))

@@ -80,6 +80,10 @@ type Accounts interface {
 	Passkeys(ctx context.Context, memberID string) ([]account.Passkey, error)
 	UsePasskey(ctx context.Context, id string, signs int64, now time.Time) error
 	RemovePasskey(ctx context.Context, memberID, id, keep string) error
+	AddIdentity(context.Context, account.Identity) error
+	Identity(ctx context.Context, issuer, subject string) (account.Identity, error)
+	Identities(ctx context.Context, memberID string) ([]account.Identity, error)
+	RemoveIdentity(ctx context.Context, memberID, id, keep string) error
 	BeginCeremony(ctx context.Context, c account.Ceremony, now time.Time) error
 	TakeCeremony(ctx context.Context, hash [32]byte, kind account.CeremonyKind, now time.Time) (account.Ceremony, error)
 
