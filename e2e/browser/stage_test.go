@@ -27,6 +27,13 @@ type stage struct {
 // newStage starts a fresh hub. Its machine will offer the models.
 func newStage(t *testing.T, models ...string) *stage {
 	t.Helper()
+	return newStageWith(t, "127.0.0.1:0", "", models...)
+}
+
+// newStageWith is newStage for a hub that listens there, with more in its
+// configuration.
+func newStageWith(t *testing.T, listen, config string, models ...string) *stage {
+	t.Helper()
 	s := &stage{t: t, binary: os.Getenv("KITH_BIN"), home: shortDir(t)}
 	if s.binary == "" {
 		s.binary, _ = filepath.Abs("../../bin/kith")
@@ -43,10 +50,10 @@ func newStage(t *testing.T, models ...string) *stage {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { engine.Close() })
-	s.write("hub.toml", "[site]\nsignup = \"invite\"\n[ratelimit]\nrps = 0\n")
+	s.write("hub.toml", "[site]\nsignup = \"invite\"\n[ratelimit]\nrps = 0\n"+config)
 	s.write("config.toml", fmt.Sprintf("[daemon]\nlisten = \"127.0.0.1:0\"\n[engine]\nbuiltin = false\n[discovery]\nenabled = false\nendpoints = [%q]\n", engine.URL()+"/v1"))
 
-	s.start("hub", "--json", "--config", filepath.Join(s.home, "hub.toml"), "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0", "--data", filepath.Join(s.home, "hub"))
+	s.start("hub", "--json", "--config", filepath.Join(s.home, "hub.toml"), "--listen", listen, "--admin", "127.0.0.1:0", "--data", filepath.Join(s.home, "hub"))
 	var told struct {
 		Hub   string `json:"hub"`
 		First string `json:"first_link"`

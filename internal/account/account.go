@@ -27,6 +27,8 @@ var (
 	ErrInvalid = errors.New("invalid")
 	// ErrLastAdmin: an org would be left without an admin.
 	ErrLastAdmin = errors.New("the last admin of an org")
+	// ErrLastWay: a member would be left without a way to sign in.
+	ErrLastWay = errors.New("the last way to sign in")
 	// ErrOwn: an invite cannot be accepted by who made it.
 	ErrOwn = errors.New("one's own")
 )

@@ -10,10 +10,10 @@ import (
 	"github.com/kith/kith/internal/store/internal/query"
 )
 
-// SignUp adds a member with a password, and takes what lets it in with the same
+// SignUp adds a member with a password or an identity, and takes what lets it in with the same
 // transaction: of any number who sign up by one invite or link at once, no more
 // succeed than it has uses, and one that fails leaves it as it was. ErrExists if
-// the name is taken; ErrNotFound if the invite or link is wrong, used up,
+// the name or the identity is taken; ErrNotFound if the invite or link is wrong, used up,
 // expired, revoked or, an invite, of a disabled member.
 func (db *DB) SignUp(ctx context.Context, s account.SignUp, now time.Time) error {
 	err := db.change(ctx, func(q *query.Queries) ([]fleet.Change, error) {
@@ -41,6 +41,14 @@ func (db *DB) SignUp(ctx context.Context, s account.SignUp, now time.Time) error
 				return nil, err
 			}
 			changes = append(changes, changed(fleet.SharesChanged, m.ID)...)
+		}
+		if s.Identity != nil {
+			if err := insertIdentity(ctx, q, *s.Identity); err != nil {
+				return nil, err
+			}
+		}
+		if s.Password == "" {
+			return changes, nil
 		}
 		return changes, q.PutPassword(ctx, query.PutPasswordParams{MemberID: m.ID, Hash: s.Password, Changed: millis(now)})
 	})
@@ -70,9 +78,10 @@ func setPassword(ctx context.Context, q *query.Queries, memberID, hash, keep str
 	return q.EndSessionsOf(ctx, query.EndSessionsOfParams{MemberID: memberID, Keep: keep})
 }
 
-// OperatorCanSignIn reports whether a member who is an operator has a password.
+// OperatorCanSignIn reports whether a member who is an operator has a password, a
+// passkey or an account at an OpenID provider.
 func (db *DB) OperatorCanSignIn(ctx context.Context) (bool, error) {
-	n, err := db.query.OperatorsWithPassword(ctx)
+	n, err := db.query.OperatorsWithWayIn(ctx)
 	return n > 0, db.told(err, "look for an operator who can sign in")
 }
 

@@ -12,6 +12,7 @@ import (
 
 	"github.com/alexedwards/scs/v2"
 	"github.com/go-json-experiment/json"
+	"github.com/go-webauthn/webauthn/webauthn"
 	"github.com/google/uuid"
 
 	"github.com/kith/kith/internal/account"
@@ -37,6 +38,8 @@ type SiteConfig struct {
 	Base string
 	// SignUp is the operator's rule; empty: SignUpInvite.
 	SignUp SignUp
+	// Provider is where members may sign in, too.
+	Provider Provider
 	// Try makes a short live call with an API key, as a client would; where model
 	// is empty it takes the first that would be served.
 	Try func(ctx context.Context, secret string, model fleet.ModelID) Trial
@@ -80,6 +83,8 @@ type Site struct {
 	look     look
 	hashes   hasher
 	limits   limits
+	passkeys *webauthn.WebAuthn // nil: the address is none that passkeys can be bound to
+	provider *provider          // nil: none is configured
 }
 
 // NewSite makes the pages over an API.
@@ -93,7 +98,8 @@ func NewSite(api *API, c SiteConfig) *Site {
 		s.Log.Error("cannot keep a session", "error", err)
 		http.Error(w, "the service could not read its database just now; try again shortly", http.StatusServiceUnavailable)
 	}
-	s.look, s.hashes, s.limits = newLook(), newHasher(), newLimits()
+	s.look, s.hashes, s.limits, s.passkeys = newLook(), newHasher(), newLimits(), newPasskeys(c.Base)
+	s.provider = newProvider(c.Provider, c.Base)
 	return s
 }
 
@@ -123,6 +129,12 @@ func sitePages() []page {
 
 		{"GET", "/signin", anyone, (*Site).signInPage, ""},
 		{"POST", "/signin", anyone, (*Site).signIn, "/signin"},
+		{"POST", "/signin/passkey/begin", anyone, (*Site).beginSignIn, ""},
+		{"POST", "/signin/passkey", anyone, (*Site).signInByPasskey, "/signin"},
+		{"POST", "/signin/provider", anyone, (*Site).seeProvider, "/signin"},
+		{"GET", backPath, anyone, (*Site).comeBack, ""},
+		{"GET", "/signup/provider", anyone, (*Site).newcomerPage, ""},
+		{"POST", "/signup/provider", anyone, (*Site).signUpByProvider, "/signup/provider"},
 		{"POST", "/signout", anyone, (*Site).signOut, ""},
 		{"GET", "/signup", anyone, (*Site).signUpPage, ""},
 		{"POST", "/signup", anyone, (*Site).signUp, "/signup"},
@@ -135,6 +147,11 @@ func sitePages() []page {
 		{"GET", "/account", members, (*Site).accountPage, ""},
 		{"POST", "/account/password", members, (*Site).changePassword, "/account"},
 		{"POST", "/account/codes", members, (*Site).makeCodes, "/account"},
+		{"POST", "/account/passkeys/begin", members, (*Site).beginPasskey, ""},
+		{"POST", "/account/passkeys", members, (*Site).addPasskey, "/account"},
+		{"POST", "/account/passkeys/remove", members, (*Site).removePasskey, "/account"},
+		{"POST", "/account/provider", members, (*Site).linkProvider, "/account"},
+		{"POST", "/account/provider/remove", members, (*Site).unbind, "/account"},
 		{"GET", "/sessions", members, (*Site).sessionsPage, ""},
 		{"POST", "/sessions/end", members, (*Site).endSession, "/sessions"},
 

@@ -76,6 +76,17 @@ type Accounts interface {
 	Link(ctx context.Context, hash [32]byte, now time.Time) (account.Link, error)
 	UseLink(ctx context.Context, hash [32]byte, now time.Time) (account.Member, error)
 
+	AddPasskey(context.Context, account.Passkey) error
+	Passkeys(ctx context.Context, memberID string) ([]account.Passkey, error)
+	UsePasskey(ctx context.Context, id string, signs int64, now time.Time) error
+	RemovePasskey(ctx context.Context, memberID, id, keep string) error
+	AddIdentity(context.Context, account.Identity) error
+	Identity(ctx context.Context, issuer, subject string) (account.Identity, error)
+	Identities(ctx context.Context, memberID string) ([]account.Identity, error)
+	RemoveIdentity(ctx context.Context, memberID, id, keep string) error
+	BeginCeremony(ctx context.Context, c account.Ceremony, now time.Time) error
+	TakeCeremony(ctx context.Context, hash [32]byte, kind account.CeremonyKind, now time.Time) (account.Ceremony, error)
+
 	CreateSession(context.Context, account.Session) error
 	TouchSession(context.Context, account.Session) error
 	Session(ctx context.Context, id string, now time.Time) (account.Session, error)

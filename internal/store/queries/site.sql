@@ -5,8 +5,11 @@ ON CONFLICT (member_id) DO UPDATE SET hash = excluded.hash, changed = excluded.c
 -- name: Password :one
 SELECT hash FROM passwords WHERE member_id = $1;
 
--- name: OperatorsWithPassword :one
-SELECT count(*) FROM members m JOIN passwords p ON p.member_id = m.id WHERE m.operator AND NOT m.disabled;
+-- name: OperatorsWithWayIn :one
+SELECT count(*) FROM members m WHERE m.operator AND NOT m.disabled AND (
+    EXISTS (SELECT 1 FROM passwords p WHERE p.member_id = m.id)
+    OR EXISTS (SELECT 1 FROM passkeys k WHERE k.member_id = m.id)
+    OR EXISTS (SELECT 1 FROM identities i WHERE i.member_id = m.id));
 
 -- name: DropRecoveryCodes :exec
 DELETE FROM recovery_codes WHERE member_id = $1;

@@ -280,12 +280,15 @@ func (q *Queries) Link(ctx context.Context, arg LinkParams) (Link, error) {
 	return i, err
 }
 
-const operatorsWithPassword = `-- name: OperatorsWithPassword :one
-SELECT count(*) FROM members m JOIN passwords p ON p.member_id = m.id WHERE m.operator AND NOT m.disabled
+const operatorsWithWayIn = `-- name: OperatorsWithWayIn :one
+SELECT count(*) FROM members m WHERE m.operator AND NOT m.disabled AND (
+    EXISTS (SELECT 1 FROM passwords p WHERE p.member_id = m.id)
+    OR EXISTS (SELECT 1 FROM passkeys k WHERE k.member_id = m.id)
+    OR EXISTS (SELECT 1 FROM identities i WHERE i.member_id = m.id))
 `
 
-func (q *Queries) OperatorsWithPassword(ctx context.Context) (int64, error) {
-	row := q.queryRow(ctx, q.operatorsWithPasswordStmt, operatorsWithPassword)
+func (q *Queries) OperatorsWithWayIn(ctx context.Context) (int64, error) {
+	row := q.queryRow(ctx, q.operatorsWithWayInStmt, operatorsWithWayIn)
 	var count int64
 	err := row.Scan(&count)
 	return count, err
