@@ -39,6 +39,9 @@ type Config struct {
 	// Finished is told how each Call that reached the Backend ended, after its
 	// last byte was written. May be nil.
 	Finished func(*Call, Outcome)
+	// Refused is told of a known caller's request for an inference route that never
+	// reached the Backend: Call has what is known of it, and no Body. May be nil.
+	Refused func(*Call, Outcome)
 	// Turns keeps the turns of the responses dialect; nil: none are kept.
 	Turns *Turns
 	Log   *slog.Logger
@@ -109,7 +112,7 @@ type Edge struct {
 }
 
 // ServeHTTP serves one request, its end included: the answer or the fault, the
-// log event, and Finished.
+// log event, and Finished or Refused.
 func (g *Edge) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	x := newExchange(g, w, r)
 	x.finish(x.run())

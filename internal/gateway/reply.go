@@ -187,9 +187,22 @@ func (x *exchange) report(f *fault.Fault, cancelled bool) {
 		out.Code = string(f.Code)
 	}
 	x.log(f, out)
-	if x.routed && x.g.Finished != nil {
+	switch {
+	case x.routed && x.g.Finished != nil:
 		x.g.Finished(x.call, out)
+	case !x.routed && x.known && f != nil && x.route.infers() && x.g.Refused != nil:
+		x.g.Refused(x.refused(), out)
 	}
+}
+
+// refused is the call of a request that did not reach the Backend, in as far as
+// it is known.
+func (x *exchange) refused() *Call {
+	call := &Call{ID: x.id, Endpoint: x.route.endpoint, Caller: x.caller, Arrived: x.arrived}
+	if x.call != nil && x.call.Model.Valid() {
+		call.Model, call.Stream = x.call.Model, x.call.Stream
+	}
+	return call
 }
 
 // log writes the event: calls and defects always, all else when debugging.

@@ -33,6 +33,9 @@ func Prepare(ctx context.Context, db DBTX) (*Queries, error) {
 	if q.adminKindStmt, err = db.PrepareContext(ctx, adminKind); err != nil {
 		return nil, fmt.Errorf("error preparing query AdminKind: %w", err)
 	}
+	if q.callersOnStmt, err = db.PrepareContext(ctx, callersOn); err != nil {
+		return nil, fmt.Errorf("error preparing query CallersOn: %w", err)
+	}
 	if q.callsOfSharesStmt, err = db.PrepareContext(ctx, callsOfShares); err != nil {
 		return nil, fmt.Errorf("error preparing query CallsOfShares: %w", err)
 	}
@@ -41,6 +44,12 @@ func Prepare(ctx context.Context, db DBTX) (*Queries, error) {
 	}
 	if q.changesAfterStmt, err = db.PrepareContext(ctx, changesAfter); err != nil {
 		return nil, fmt.Errorf("error preparing query ChangesAfter: %w", err)
+	}
+	if q.countMachinesStmt, err = db.PrepareContext(ctx, countMachines); err != nil {
+		return nil, fmt.Errorf("error preparing query CountMachines: %w", err)
+	}
+	if q.countMembersStmt, err = db.PrepareContext(ctx, countMembers); err != nil {
+		return nil, fmt.Errorf("error preparing query CountMembers: %w", err)
 	}
 	if q.decideGrantStmt, err = db.PrepareContext(ctx, decideGrant); err != nil {
 		return nil, fmt.Errorf("error preparing query DecideGrant: %w", err)
@@ -113,6 +122,9 @@ func Prepare(ctx context.Context, db DBTX) (*Queries, error) {
 	}
 	if q.insertActStmt, err = db.PrepareContext(ctx, insertAct); err != nil {
 		return nil, fmt.Errorf("error preparing query InsertAct: %w", err)
+	}
+	if q.insertBackupStmt, err = db.PrepareContext(ctx, insertBackup); err != nil {
+		return nil, fmt.Errorf("error preparing query InsertBackup: %w", err)
 	}
 	if q.insertChangeStmt, err = db.PrepareContext(ctx, insertChange); err != nil {
 		return nil, fmt.Errorf("error preparing query InsertChange: %w", err)
@@ -195,6 +207,9 @@ func Prepare(ctx context.Context, db DBTX) (*Queries, error) {
 	if q.keysStmt, err = db.PrepareContext(ctx, keys); err != nil {
 		return nil, fmt.Errorf("error preparing query Keys: %w", err)
 	}
+	if q.lastBackupStmt, err = db.PrepareContext(ctx, lastBackup); err != nil {
+		return nil, fmt.Errorf("error preparing query LastBackup: %w", err)
+	}
 	if q.linkStmt, err = db.PrepareContext(ctx, link); err != nil {
 		return nil, fmt.Errorf("error preparing query Link: %w", err)
 	}
@@ -210,6 +225,9 @@ func Prepare(ctx context.Context, db DBTX) (*Queries, error) {
 	if q.machinesStmt, err = db.PrepareContext(ctx, machines); err != nil {
 		return nil, fmt.Errorf("error preparing query Machines: %w", err)
 	}
+	if q.machinesBeforeStmt, err = db.PrepareContext(ctx, machinesBefore); err != nil {
+		return nil, fmt.Errorf("error preparing query MachinesBefore: %w", err)
+	}
 	if q.machinesOfStmt, err = db.PrepareContext(ctx, machinesOf); err != nil {
 		return nil, fmt.Errorf("error preparing query MachinesOf: %w", err)
 	}
@@ -224,6 +242,9 @@ func Prepare(ctx context.Context, db DBTX) (*Queries, error) {
 	}
 	if q.membersStmt, err = db.PrepareContext(ctx, members); err != nil {
 		return nil, fmt.Errorf("error preparing query Members: %w", err)
+	}
+	if q.membersBeforeStmt, err = db.PrepareContext(ctx, membersBefore); err != nil {
+		return nil, fmt.Errorf("error preparing query MembersBefore: %w", err)
 	}
 	if q.metaStmt, err = db.PrepareContext(ctx, meta); err != nil {
 		return nil, fmt.Errorf("error preparing query Meta: %w", err)
@@ -245,6 +266,9 @@ func Prepare(ctx context.Context, db DBTX) (*Queries, error) {
 	}
 	if q.ownMachineStmt, err = db.PrepareContext(ctx, ownMachine); err != nil {
 		return nil, fmt.Errorf("error preparing query OwnMachine: %w", err)
+	}
+	if q.ownersOfStmt, err = db.PrepareContext(ctx, ownersOf); err != nil {
+		return nil, fmt.Errorf("error preparing query OwnersOf: %w", err)
 	}
 	if q.passwordStmt, err = db.PrepareContext(ctx, password); err != nil {
 		return nil, fmt.Errorf("error preparing query Password: %w", err)
@@ -380,6 +404,11 @@ func (q *Queries) Close() error {
 			err = fmt.Errorf("error closing adminKindStmt: %w", cerr)
 		}
 	}
+	if q.callersOnStmt != nil {
+		if cerr := q.callersOnStmt.Close(); cerr != nil {
+			err = fmt.Errorf("error closing callersOnStmt: %w", cerr)
+		}
+	}
 	if q.callsOfSharesStmt != nil {
 		if cerr := q.callsOfSharesStmt.Close(); cerr != nil {
 			err = fmt.Errorf("error closing callsOfSharesStmt: %w", cerr)
@@ -393,6 +422,16 @@ func (q *Queries) Close() error {
 	if q.changesAfterStmt != nil {
 		if cerr := q.changesAfterStmt.Close(); cerr != nil {
 			err = fmt.Errorf("error closing changesAfterStmt: %w", cerr)
+		}
+	}
+	if q.countMachinesStmt != nil {
+		if cerr := q.countMachinesStmt.Close(); cerr != nil {
+			err = fmt.Errorf("error closing countMachinesStmt: %w", cerr)
+		}
+	}
+	if q.countMembersStmt != nil {
+		if cerr := q.countMembersStmt.Close(); cerr != nil {
+			err = fmt.Errorf("error closing countMembersStmt: %w", cerr)
 		}
 	}
 	if q.decideGrantStmt != nil {
@@ -513,6 +552,11 @@ func (q *Queries) Close() error {
 	if q.insertActStmt != nil {
 		if cerr := q.insertActStmt.Close(); cerr != nil {
 			err = fmt.Errorf("error closing insertActStmt: %w", cerr)
+		}
+	}
+	if q.insertBackupStmt != nil {
+		if cerr := q.insertBackupStmt.Close(); cerr != nil {
+			err = fmt.Errorf("error closing insertBackupStmt: %w", cerr)
 		}
 	}
 	if q.insertChangeStmt != nil {
@@ -650,6 +694,11 @@ func (q *Queries) Close() error {
 			err = fmt.Errorf("error closing keysStmt: %w", cerr)
 		}
 	}
+	if q.lastBackupStmt != nil {
+		if cerr := q.lastBackupStmt.Close(); cerr != nil {
+			err = fmt.Errorf("error closing lastBackupStmt: %w", cerr)
+		}
+	}
 	if q.linkStmt != nil {
 		if cerr := q.linkStmt.Close(); cerr != nil {
 			err = fmt.Errorf("error closing linkStmt: %w", cerr)
@@ -675,6 +724,11 @@ func (q *Queries) Close() error {
 			err = fmt.Errorf("error closing machinesStmt: %w", cerr)
 		}
 	}
+	if q.machinesBeforeStmt != nil {
+		if cerr := q.machinesBeforeStmt.Close(); cerr != nil {
+			err = fmt.Errorf("error closing machinesBeforeStmt: %w", cerr)
+		}
+	}
 	if q.machinesOfStmt != nil {
 		if cerr := q.machinesOfStmt.Close(); cerr != nil {
 			err = fmt.Errorf("error closing machinesOfStmt: %w", cerr)
@@ -698,6 +752,11 @@ func (q *Queries) Close() error {
 	if q.membersStmt != nil {
 		if cerr := q.membersStmt.Close(); cerr != nil {
 			err = fmt.Errorf("error closing membersStmt: %w", cerr)
+		}
+	}
+	if q.membersBeforeStmt != nil {
+		if cerr := q.membersBeforeStmt.Close(); cerr != nil {
+			err = fmt.Errorf("error closing membersBeforeStmt: %w", cerr)
 		}
 	}
 	if q.metaStmt != nil {
@@ -733,6 +792,11 @@ func (q *Queries) Close() error {
 	if q.ownMachineStmt != nil {
 		if cerr := q.ownMachineStmt.Close(); cerr != nil {
 			err = fmt.Errorf("error closing ownMachineStmt: %w", cerr)
+		}
+	}
+	if q.ownersOfStmt != nil {
+		if cerr := q.ownersOfStmt.Close(); cerr != nil {
+			err = fmt.Errorf("error closing ownersOfStmt: %w", cerr)
 		}
 	}
 	if q.passwordStmt != nil {
@@ -967,9 +1031,12 @@ type Queries struct {
 	actsStmt                  *sql.Stmt
 	addUsageDayStmt           *sql.Stmt
 	adminKindStmt             *sql.Stmt
+	callersOnStmt             *sql.Stmt
 	callsOfSharesStmt         *sql.Stmt
 	callsOfSharesToStmt       *sql.Stmt
 	changesAfterStmt          *sql.Stmt
+	countMachinesStmt         *sql.Stmt
+	countMembersStmt          *sql.Stmt
 	decideGrantStmt           *sql.Stmt
 	deleteGroupStmt           *sql.Stmt
 	deleteGroupMemberStmt     *sql.Stmt
@@ -994,6 +1061,7 @@ type Queries struct {
 	groupSizeStmt             *sql.Stmt
 	groupsStmt                *sql.Stmt
 	insertActStmt             *sql.Stmt
+	insertBackupStmt          *sql.Stmt
 	insertChangeStmt          *sql.Stmt
 	insertGrantStmt           *sql.Stmt
 	insertGroupStmt           *sql.Stmt
@@ -1021,16 +1089,19 @@ type Queries struct {
 	keptMachinesStmt          *sql.Stmt
 	keyByHashStmt             *sql.Stmt
 	keysStmt                  *sql.Stmt
+	lastBackupStmt            *sql.Stmt
 	linkStmt                  *sql.Stmt
 	liveSharesStmt            *sql.Stmt
 	liveSharesToStmt          *sql.Stmt
 	machineByHashStmt         *sql.Stmt
 	machinesStmt              *sql.Stmt
+	machinesBeforeStmt        *sql.Stmt
 	machinesOfStmt            *sql.Stmt
 	memberByIDStmt            *sql.Stmt
 	memberByNameStmt          *sql.Stmt
 	memberFactsStmt           *sql.Stmt
 	membersStmt               *sql.Stmt
+	membersBeforeStmt         *sql.Stmt
 	metaStmt                  *sql.Stmt
 	moveEpochStmt             *sql.Stmt
 	namedSharesStmt           *sql.Stmt
@@ -1038,6 +1109,7 @@ type Queries struct {
 	operatorsWithPasswordStmt *sql.Stmt
 	otherAdminsStmt           *sql.Stmt
 	ownMachineStmt            *sql.Stmt
+	ownersOfStmt              *sql.Stmt
 	passwordStmt              *sql.Stmt
 	pruneChangesStmt          *sql.Stmt
 	pruneGrantsStmt           *sql.Stmt
@@ -1085,9 +1157,12 @@ func (q *Queries) WithTx(tx *sql.Tx) *Queries {
 		actsStmt:                  q.actsStmt,
 		addUsageDayStmt:           q.addUsageDayStmt,
 		adminKindStmt:             q.adminKindStmt,
+		callersOnStmt:             q.callersOnStmt,
 		callsOfSharesStmt:         q.callsOfSharesStmt,
 		callsOfSharesToStmt:       q.callsOfSharesToStmt,
 		changesAfterStmt:          q.changesAfterStmt,
+		countMachinesStmt:         q.countMachinesStmt,
+		countMembersStmt:          q.countMembersStmt,
 		decideGrantStmt:           q.decideGrantStmt,
 		deleteGroupStmt:           q.deleteGroupStmt,
 		deleteGroupMemberStmt:     q.deleteGroupMemberStmt,
@@ -1112,6 +1187,7 @@ func (q *Queries) WithTx(tx *sql.Tx) *Queries {
 		groupSizeStmt:             q.groupSizeStmt,
 		groupsStmt:                q.groupsStmt,
 		insertActStmt:             q.insertActStmt,
+		insertBackupStmt:          q.insertBackupStmt,
 		insertChangeStmt:          q.insertChangeStmt,
 		insertGrantStmt:           q.insertGrantStmt,
 		insertGroupStmt:           q.insertGroupStmt,
@@ -1139,16 +1215,19 @@ func (q *Queries) WithTx(tx *sql.Tx) *Queries {
 		keptMachinesStmt:          q.keptMachinesStmt,
 		keyByHashStmt:             q.keyByHashStmt,
 		keysStmt:                  q.keysStmt,
+		lastBackupStmt:            q.lastBackupStmt,
 		linkStmt:                  q.linkStmt,
 		liveSharesStmt:            q.liveSharesStmt,
 		liveSharesToStmt:          q.liveSharesToStmt,
 		machineByHashStmt:         q.machineByHashStmt,
 		machinesStmt:              q.machinesStmt,
+		machinesBeforeStmt:        q.machinesBeforeStmt,
 		machinesOfStmt:            q.machinesOfStmt,
 		memberByIDStmt:            q.memberByIDStmt,
 		memberByNameStmt:          q.memberByNameStmt,
 		memberFactsStmt:           q.memberFactsStmt,
 		membersStmt:               q.membersStmt,
+		membersBeforeStmt:         q.membersBeforeStmt,
 		metaStmt:                  q.metaStmt,
 		moveEpochStmt:             q.moveEpochStmt,
 		namedSharesStmt:           q.namedSharesStmt,
@@ -1156,6 +1235,7 @@ func (q *Queries) WithTx(tx *sql.Tx) *Queries {
 		operatorsWithPasswordStmt: q.operatorsWithPasswordStmt,
 		otherAdminsStmt:           q.otherAdminsStmt,
 		ownMachineStmt:            q.ownMachineStmt,
+		ownersOfStmt:              q.ownersOfStmt,
 		passwordStmt:              q.passwordStmt,
 		pruneChangesStmt:          q.pruneChangesStmt,
 		pruneGrantsStmt:           q.pruneGrantsStmt,

@@ -13,6 +13,14 @@ type Act struct {
 	Subject string
 }
 
+type Backup struct {
+	ID    string
+	At    int64
+	File  string
+	Bytes int64
+	Fault string
+}
+
 type Change struct {
 	Epoch   int64
 	Kind    string
