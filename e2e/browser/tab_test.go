@@ -63,7 +63,7 @@ func (b *tab) hear(event any) {
 			b.note("it loads %s", u)
 		}
 	case *network.EventResponseReceived:
-		if e.Type != network.ResourceTypeDocument && e.Response.Status >= 400 {
+		if e.Type != network.ResourceTypeDocument && e.Response.Status >= 400 && !strings.HasSuffix(e.Response.URL, "/try/stream") { // a refusal is an answer there
 			b.note("%d for %s", e.Response.Status, e.Response.URL)
 		}
 	}
