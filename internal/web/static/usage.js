@@ -30,7 +30,7 @@
     return new uPlot({
       width: Math.max(place.clientWidth, 200), height: 200, tzDate: (at) => uPlot.tzDate(new Date(at * 1000), "UTC"),
       scales: { y: { range: (_, low, high) => [0, Math.max(1, high)] } },
-      axes: [{ ...axis, values: (_, all) => all.map((at) => day(at).slice(5)) }, { ...axis, size: 56, values: (_, all) => all.map((n) => short.format(n)) }],
+      axes: [{ ...axis, incrs: [1, 2, 7, 14, 30, 60, 120].map((n) => n * dayLong), values: (_, all) => all.map((at) => day(at).slice(5)) }, { ...axis, size: 56, values: (_, all) => all.map((n) => short.format(n)) }],
       series: [
         { label: "day", value: (_, at) => at == null ? "–" : day(at) },
         ...view.columns.map(([, label, name], i) => ({ label, stroke: colour(name), width: 2, dash: i ? [6, 4] : [], points: { show: data[0].length < 40, size: 5 } })),
