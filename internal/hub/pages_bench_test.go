@@ -31,8 +31,8 @@ const (
 )
 
 // city is a hub's store and snapshot at that size, and its site with one member
-// signed in, who has much of everything: a twentieth of all calls, and of all that
-// ran, ten machines, shares from a hundred owners, two groups, one of which is open
+// signed in, who has much of everything: a fiftieth of all calls, on forty machines,
+// of three models, ten machines, on which a hundredth of all calls ran, shares from a hundred owners, two groups, one of which is open
 // and has a thousand members.
 type city struct {
 	db       *store.DB
@@ -134,22 +134,20 @@ func (c *city) people(b *testing.B) {
 func (c *city) history(b *testing.B) {
 	const batch = 20_000
 	random, now := rand.New(rand.NewPCG(1, 2)), time.Now().UTC()
-	who := func(n int) int { // a twentieth of all is the first's
-		if random.IntN(20) == 0 {
+	who := func() int { // a fiftieth of all is the first's
+		if random.IntN(50) == 0 {
 			return 0
 		}
-		return random.IntN(n)
+		return random.IntN(cityMembers)
 	}
 	for from := 0; from < cityRecords; from += batch {
 		list := make([]account.Usage, batch)
 		for i := range list {
-			m := who(cityMachines)
-			if m == 0 {
-				m = random.IntN(10)
-			}
+			caller := who()
+			m := (7*caller + random.IntN(40)) % cityMachines // of those that one reaches
 			list[i] = account.Usage{
 				CallID: account.NewID("req_"), Attempt: 1, Started: now.Add(-time.Duration(from+i) * 90 * 24 * time.Hour / cityRecords),
-				MemberID: member(who(cityMembers)), OwnerID: member(owner(m)), MachineID: machine(m), Model: fmt.Sprintf("model-%02d", random.IntN(20)),
+				MemberID: member(caller), OwnerID: member(owner(m)), MachineID: machine(m), Model: fmt.Sprintf("model-%02d", (caller+random.IntN(3))%20),
 				TokensIn: 100, TokensOut: 200, TokensHow: account.TokensReported,
 			}
 			if random.IntN(20) == 0 {
@@ -162,7 +160,7 @@ func (c *city) history(b *testing.B) {
 		var list []account.Story
 		for i := range batch {
 			s := account.Story{
-				CallID: fmt.Sprintf("req_%07d", from+i), MemberID: member(who(cityMembers)), Mine: true, Caller: "member", Model: "model-01", Status: 200,
+				CallID: fmt.Sprintf("req_%07d", from+i), MemberID: member(who()), Mine: true, Caller: "member", Model: "model-01", Status: 200,
 				Started: now.Add(-time.Duration(from+i) * 6 * 24 * time.Hour / cityStories), Endpoint: "/v1/chat/completions",
 				Tries: []account.StoryTry{{Machine: "box", Owner: "member", Via: "shared", Outcome: "answered"}},
 			}

@@ -59,7 +59,7 @@ func viewGroup(g account.SeenGroup) Group {
 func (a *API) group(r *request, name string) (account.SeenGroup, error) {
 	if name != "" {
 		groups, err := a.Accounts.SeenGroups(r.Context(), r.me, name)
-		if err != nil && !errors.Is(err, account.ErrNotFound) {
+		if err != nil && !errors.Is(err, account.ErrNotFound) && !errors.Is(err, account.ErrInvalid) { // nothing has a name that the store does not take
 			return account.SeenGroup{}, err
 		}
 		if len(groups) == 1 {

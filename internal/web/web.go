@@ -318,10 +318,10 @@ func match(pattern string, u *url.URL) (map[string]string, bool) {
 	return values, true
 }
 
-// notFound and taken turn the store's two expected refusals into words for the
-// caller; other errors pass.
+// notFound and taken turn the store's expected refusals into words for the caller;
+// other errors pass. Nothing has a name that the store does not take.
 func notFound(err error, format string, args ...any) error {
-	if errors.Is(err, account.ErrNotFound) {
+	if errors.Is(err, account.ErrNotFound) || errors.Is(err, account.ErrInvalid) {
 		return fault.New(fault.NotFound, format, args...).Because(err)
 	}
 	return err
