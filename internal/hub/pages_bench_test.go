@@ -146,7 +146,7 @@ func (c *city) history(b *testing.B) {
 			caller := who()
 			m := (7*caller + random.IntN(40)) % cityMachines // of those that one reaches
 			list[i] = account.Usage{
-				CallID: account.NewID("req_"), Attempt: 1, Started: now.Add(-time.Duration(from+i) * 90 * 24 * time.Hour / cityRecords),
+				CallID: account.NewID("req_"), Attempt: 1, Started: now.Add(-time.Duration(from+i) * (90 * 24 * time.Hour / cityRecords)),
 				MemberID: member(caller), OwnerID: member(owner(m)), MachineID: machine(m), Model: fmt.Sprintf("model-%02d", (caller+random.IntN(3))%20),
 				TokensIn: 100, TokensOut: 200, TokensHow: account.TokensReported,
 			}
@@ -161,7 +161,7 @@ func (c *city) history(b *testing.B) {
 		for i := range batch {
 			s := account.Story{
 				CallID: fmt.Sprintf("req_%07d", from+i), MemberID: member(who()), Mine: true, Caller: "member", Model: "model-01", Status: 200,
-				Started: now.Add(-time.Duration(from+i) * 6 * 24 * time.Hour / cityStories), Endpoint: "/v1/chat/completions",
+				Started: now.Add(-time.Duration(from+i) * (6 * 24 * time.Hour / cityStories)), Endpoint: "/v1/chat/completions",
 				Tries: []account.StoryTry{{Machine: "box", Owner: "member", Via: "shared", Outcome: "answered"}},
 			}
 			if from+i < 200 {

@@ -150,7 +150,7 @@ func BenchmarkUsagePage(b *testing.B) {
 				code = "CAPACITY_FULL"
 			}
 			list[i] = account.Usage{
-				CallID: account.NewID("req_"), Attempt: 1, Started: today.Add(-time.Duration(n) * 90 * 24 * time.Hour / records),
+				CallID: account.NewID("req_"), Attempt: 1, Started: today.Add(-time.Duration(n) * (90 * 24 * time.Hour / records)),
 				MemberID: name("mem_", member), OwnerID: name("mem_", machine), MachineID: name("mch_", machine), Model: name("model-", random.IntN(3)),
 				Code: code, TokensIn: 100, TokensOut: 200, TokensHow: account.TokensReported,
 			}
