@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/kith/kith/internal/account"
+	"github.com/kith/kith/internal/fault"
 	"github.com/kith/kith/internal/fleet"
 	"github.com/kith/kith/internal/gateway"
 	"github.com/kith/kith/internal/hub/journal"
@@ -45,7 +46,7 @@ type Config struct {
 	// Default 24 h; negative: none is kept.
 	KeepResponses time.Duration
 	// Edge configures the HTTP edge: limits and rates. Its Backend, Identify,
-	// Finished, Turns and Count are set here.
+	// Finished, Refused, Turns and Count are set here.
 	Edge gateway.Config
 	// Site configures the members' pages.
 	Site SiteConfig
@@ -82,6 +83,7 @@ type Records interface {
 	web.Accounts
 
 	CreateMember(context.Context, account.Member) error
+	Members(context.Context) ([]account.Member, error)
 
 	CreateKey(context.Context, account.Key) error
 	KeyByHash(context.Context, [32]byte) (account.Key, account.Member, error)
@@ -106,6 +108,7 @@ type Records interface {
 	RemoveGroupMember(ctx context.Context, groupID, memberID string) error
 
 	RecordUsage(context.Context, []account.Usage) error
+	Backup(context.Context, account.Backup) (account.Backup, error)
 
 	SaveStories(ctx context.Context, stories []account.Story, now time.Time) error
 	Story(ctx context.Context, callID, memberID string) (account.Story, error)
@@ -153,6 +156,11 @@ func New(cfg Config, records Records, live *registry.Registry) *Hub {
 	edge.Finished = func(call *gateway.Call, out gateway.Outcome) {
 		h.ledger.end(record(call, out))
 		h.stories.add(storiesOf(call, out))
+	}
+	edge.Refused = func(call *gateway.Call, out gateway.Outcome) {
+		if out.Code != string(fault.RateLimitExceeded) { // a flood of those would wash away what is worth telling
+			h.stories.add(storiesOf(call, out))
+		}
 	}
 	h.edge = gateway.New(edge)
 	api := h.newAPI()

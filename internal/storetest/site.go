@@ -292,7 +292,7 @@ func testOwnThings(t *testing.T, db *store.DB) {
 	}
 	ok(t, db.SaveStories(ctx, stories, later(10)))
 	ids := func(before time.Time, most int) (ids []string) {
-		for _, s := range must[[]account.Story](t)(db.StoriesOf(ctx, ada.ID, before, most)) {
+		for _, s := range must[[]account.Story](t)(db.StoriesOf(ctx, ada.ID, account.Place{At: before}, most)) {
 			if !s.Mine || s.MemberID != ada.ID {
 				t.Errorf("ada is told %+v", s)
 			}

@@ -59,7 +59,7 @@ func viewGroup(g account.SeenGroup) Group {
 func (a *API) group(r *request, name string) (account.SeenGroup, error) {
 	if name != "" {
 		groups, err := a.Accounts.SeenGroups(r.Context(), r.me, name)
-		if err != nil && !errors.Is(err, account.ErrNotFound) {
+		if err != nil && !errors.Is(err, account.ErrNotFound) && !errors.Is(err, account.ErrInvalid) { // nothing has a name that the store does not take
 			return account.SeenGroup{}, err
 		}
 		if len(groups) == 1 {
@@ -142,13 +142,16 @@ func closed(g account.SeenGroup, machines []account.Machine, snapshot *fleet.Sna
 	return out
 }
 
+// newGroup is the body of POST /api/groups.
+type newGroup struct {
+	Name string            `json:"name"`
+	Kind account.GroupKind `json:"kind"`
+}
+
 // createGroup is POST /api/groups {"name","kind"}; the caller is its first
 // member and admin.
 func (a *API) createGroup(r *request) (any, error) {
-	ask, err := read[struct {
-		Name string            `json:"name"`
-		Kind account.GroupKind `json:"kind"`
-	}](r)
+	ask, err := read[newGroup](r)
 	if err != nil {
 		return nil, err
 	}

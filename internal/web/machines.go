@@ -87,6 +87,13 @@ func (a *API) owns(r *request) (err error) {
 	return notFound(err, "you have no machine with the id %.80q", id)
 }
 
+// machineAct says what was done to a machine.
+type machineAct struct {
+	ID    string `json:"id"`
+	Name  string `json:"name"`
+	State string `json:"state"`
+}
+
 // revokeMachine is DELETE /api/machines/{machine}: its credential is good for
 // nothing from here on, and its tunnel ends. What the ledger has of it stays.
 func (a *API) revokeMachine(r *request) (any, error) {
@@ -94,14 +101,17 @@ func (a *API) revokeMachine(r *request) (any, error) {
 	if err != nil {
 		return nil, notFound(err, "machine %q was revoked already", r.machine.Name)
 	}
-	return map[string]string{"id": r.machine.ID, "name": r.machine.Name, "state": "revoked"}, nil
+	return machineAct{r.machine.ID, r.machine.Name, "revoked"}, nil
+}
+
+// machineName is the body of POST /api/machines/{machine}/name.
+type machineName struct {
+	Name string `json:"name"`
 }
 
 // renameMachine is POST /api/machines/{machine}/name {"name"}.
 func (a *API) renameMachine(r *request) (any, error) {
-	ask, err := read[struct {
-		Name string `json:"name"`
-	}](r)
+	ask, err := read[machineName](r)
 	if err != nil {
 		return nil, err
 	}
@@ -111,7 +121,7 @@ func (a *API) renameMachine(r *request) (any, error) {
 	if err := a.Accounts.RenameMachine(r.Context(), r.me, r.machine.ID, ask.Name); err != nil {
 		return nil, taken(notFound(err, "machine %q was revoked", r.machine.Name), "you have a machine named %q already", ask.Name)
 	}
-	return map[string]string{"id": r.machine.ID, "name": ask.Name, "state": "renamed"}, nil
+	return machineAct{r.machine.ID, ask.Name, "renamed"}, nil
 }
 
 // Control is a change of the owner's to a machine: what is nil stays as it is.
@@ -172,32 +182,42 @@ func (a *API) controlMachine(r *request) (any, error) {
 	case err != nil:
 		return nil, fault.New(fault.MachineOffline, "machine %q did not take the change; try again", r.machine.Name).Because(err)
 	}
-	return map[string]string{"id": r.machine.ID, "name": r.machine.Name, "state": "changed"}, nil
+	return machineAct{r.machine.ID, r.machine.Name, "changed"}, nil
+}
+
+// keepOutOf is the body of POST /api/machines/{machine}/keep-out: one group or all.
+type keepOutOf struct {
+	Group string `json:"group,omitzero"`
+	All   bool   `json:"all,omitzero"`
+	Undo  bool   `json:"undo,omitzero"`
+}
+
+// keptOut says which groups a machine is kept out of, or is not any more.
+type keptOut struct {
+	Machine string `json:"machine"` // its name
+	KeptOut bool   `json:"kept_out"`
+	Group   string `json:"group,omitzero"`
+	All     bool   `json:"all,omitzero"`
 }
 
 // keepOut is POST /api/machines/{machine}/keep-out {"group"} or {"all":true},
 // with {"undo":true} to let it in again.
 func (a *API) keepOut(r *request) (any, error) {
-	ask, err := read[struct {
-		Group string `json:"group"`
-		All   bool   `json:"all"`
-		Undo  bool   `json:"undo"`
-	}](r)
+	ask, err := read[keepOutOf](r)
 	switch {
 	case err != nil:
 		return nil, err
 	case (ask.Group == "") != ask.All:
 		return nil, fault.New(fault.InvalidRequest, "name the group that the machine is kept out of, or give all = true").WithParam("group")
 	}
-	answer := map[string]any{"machine": r.machine.Name, "kept_out": !ask.Undo}
+	answer := keptOut{Machine: r.machine.Name, KeptOut: !ask.Undo, All: ask.All}
 	if ask.All {
-		answer["all"] = true
 		return answer, a.Accounts.KeepOutOfAll(r.Context(), r.me, r.machine.ID, !ask.Undo)
 	}
 	group, err := a.group(r, ask.Group)
 	if err != nil {
 		return nil, err
 	}
-	answer["group"] = group.Name
+	answer.Group = group.Name
 	return answer, a.Accounts.KeepOutOwn(r.Context(), r.me, group.ID, r.machine.ID, !ask.Undo)
 }

@@ -203,6 +203,7 @@ func sitePages() []page {
 		{"GET", "/models", members, (*Site).modelsPage, ""},
 		{"GET", "/usage", members, (*Site).usagePage, ""},
 		{"GET", "/usage.csv", members, (*Site).usageCSV, ""},
+		{"GET", "/api", anyone, (*Site).apiPage, ""},
 		{"GET", "/requests", members, (*Site).requestsPage, ""},
 		{"GET", "/requests/{call}", members, (*Site).requestPage, ""},
 	}

@@ -155,6 +155,9 @@ func (w *world) ask(who, method, path, body string) told {
 			w.t.Errorf("%s %s is refused with %s", method, path, text)
 		}
 	}
+	if path != openAPIPath {
+		asDescribed(w.t, method, routeOf(method, path), resp.StatusCode, answer.body)
+	}
 	return answer
 }
 

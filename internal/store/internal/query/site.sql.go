@@ -449,17 +449,25 @@ func (q *Queries) SessionsOf(ctx context.Context, arg SessionsOfParams) ([]Sessi
 }
 
 const storiesOf = `-- name: StoriesOf :many
-SELECT story FROM stories WHERE member_id = $1 AND started < $2 ORDER BY started DESC, call_id DESC LIMIT $3
+SELECT story FROM stories
+WHERE member_id = $1 AND started <= $2 AND (started < $2 OR call_id < $3)
+ORDER BY started DESC, call_id DESC LIMIT $4
 `
 
 type StoriesOfParams struct {
 	MemberID string
 	Before   int64
+	BeforeID string
 	Most     int32
 }
 
 func (q *Queries) StoriesOf(ctx context.Context, arg StoriesOfParams) ([]string, error) {
-	rows, err := q.query(ctx, q.storiesOfStmt, storiesOf, arg.MemberID, arg.Before, arg.Most)
+	rows, err := q.query(ctx, q.storiesOfStmt, storiesOf,
+		arg.MemberID,
+		arg.Before,
+		arg.BeforeID,
+		arg.Most,
+	)
 	if err != nil {
 		return nil, err
 	}
