@@ -62,7 +62,7 @@ func TestHostileNames(t *testing.T) {
 	w.makeKey(op, "other")
 	op.harmless()
 	op.open("/sharing")
-	run(op, clickOn("details summary"))
+	run(op, clickOn("#share-with summary"))
 	op.send("#share", "#with", "ben", "#models", strings.Join(names[:60], "\n"))
 	op.harmless()
 	for _, path := range []string{"/models", "/machines", "/usage", "/sharing", "/applications", "/groups", "/sessions", "/account"} {

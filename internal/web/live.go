@@ -388,7 +388,11 @@ func (s *Site) serveStream(w http.ResponseWriter, v *visit, page string, look li
 		return err
 	}
 	defer release()
-	who := v.caller()
+	return s.follow(ctx, w, v.caller(), page, look)
+}
+
+// follow writes a page's stream until ctx ends, or the browser or the hub is gone.
+func (s *Site) follow(ctx context.Context, w http.ResponseWriter, who Caller, page string, look livePage) error {
 	st, err := s.live.join(page, look, who)
 	if err != nil {
 		return err

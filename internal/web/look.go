@@ -143,7 +143,7 @@ func (l look) parse() map[string]*template.Template {
 			now := s.texts[id]
 			return liveWords{id, cmp.Or(now.text, idle), now.tone, idle}
 		},
-		"key":   func(parts ...any) string { return fmt.Sprint(parts...) },
+		"key": func(parts ...any) string { return fmt.Sprint(parts...) },
 		"fields": func(prefix string, form url.Values, mine bool) limitFields {
 			if !mine {
 				form = nil

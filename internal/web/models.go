@@ -76,12 +76,13 @@ func modelRows(models []Model) []modelRow {
 // case, and without a tag that says nothing.
 func nearly(id fleet.ModelID) string {
 	text := strings.TrimSuffix(strings.ToLower(string(id)), ":latest")
-	return strings.Map(func(r rune) rune {
+	letters := strings.Map(func(r rune) rune {
 		if unicode.IsLetter(r) || unicode.IsDigit(r) {
 			return r
 		}
 		return -1
 	}, text)
+	return cmp.Or(letters, text) // one of signs alone is like no other
 }
 
 // modelsScene is what is live of the models that the caller reaches.
