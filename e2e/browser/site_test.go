@@ -141,7 +141,12 @@ func (w *walk) hours() {
 	day := time.Now().UTC().AddDate(0, 0, 3).Format("Mon")
 	run(op, clickOn("input[name=days-0][value="+day+"]"))
 	op.send("form[action='/machines/hours'] button", "input[name=from-0]", "00:00", "input[name=to-0]", "00:00", "input[name=timezone]", "UTC")
-	op.see("Open " + day + " 00:00-24:00, on the clock of UTC")
+	w.until("the page shows the hours", func() bool {
+		if !w.scripts { // with them it does so by itself
+			op.open("/machines")
+		}
+		return strings.Contains(op.text("#machines"), "Open "+day+" 00:00-24:00, on the clock of UTC")
+	})
 	run(op, clickOn("#machines details summary"))
 	w.look(op, "machines-hours")
 	w.until("ben is outside the sharing hours", func() bool { _, code, _ := w.call(w.benKey, "llama3"); return code == "outside_sharing_hours" })

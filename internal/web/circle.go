@@ -89,7 +89,7 @@ func (s *Site) setHours(v *visit) (reply, error) {
 	if zone != "" {
 		change.Timezone = &zone
 	}
-	return s.onMachine(v, "The sharing hours are set; what runs now finishes.", "POST", "/control", change)
+	return s.onMachine(v, "The machine has its new hours, and this page shows them as soon as the machine tells; what runs now finishes.", "POST", "/control", change)
 }
 
 // setSlots is POST /machines/slots machine, slots.

@@ -114,7 +114,7 @@ func TestLiveMachines(t *testing.T) {
 	tn.site.Stir()
 	pass()
 	pass()
-	l.tells(false, map[string][]string{"running-" + id: {"1 of 3 slots"}, "queue-" + id: {"2 calls"}, "first-" + id + "-0": {"0.42 s"}})
+	l.tells(false, map[string][]string{"running-" + id: {"1 of 3 slots"}, "queue-" + id: {"2 calls"}, "first-" + id + "-0": {"420 ms"}})
 
 	tn.blind = true // nothing new is shown that cannot be told for sure
 	tn.box().Release("tiny")
@@ -135,7 +135,7 @@ func TestLiveMachines(t *testing.T) {
 	if changed.Shape == first.Shape {
 		t.Error("a page that offers other buttons has the same shape")
 	}
-	ada.get("/machines").want(t, 200, `data-shape="`+changed.Shape+`"`, ">paused<", ">0.42 s<", ">2 calls<")
+	ada.get("/machines").want(t, 200, `data-shape="`+changed.Shape+`"`, ">paused<", ">420 ms<", ">2 calls<")
 
 	tn.site.live.beaten = time.Time{}
 	tn.site.pass(now.Add(time.Millisecond))

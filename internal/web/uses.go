@@ -116,7 +116,7 @@ func sharingScene(_ *Site, seen *glance, who Caller) scene {
 	return out
 }
 
-// machineStates are a machine's states in the words and the tone of a page.
+// machineState is a machine's state in the words and the tone of a page.
 func machineState(m *Machine) words {
 	switch {
 	case !m.Online:
@@ -172,6 +172,9 @@ func queueWords(n int) string {
 
 // seconds is a time to the first token.
 func seconds(ms int64) string {
+	if ms < 1000 {
+		return fmt.Sprintf("%d ms", ms)
+	}
 	return fmt.Sprintf("%d.%02d s", ms/1000, ms%1000/10)
 }
 
