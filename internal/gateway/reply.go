@@ -85,8 +85,8 @@ func broken(err error) error {
 	return fault.New(fault.EngineError, "the answer broke off before its end: try again").Because(err)
 }
 
-// finish ends the exchange: it tells err, if there is one, writes the log
-// event and calls Finished. What cannot end well on the connection ends it.
+// finish ends the exchange: it tells err, if there is one, calls Finished and
+// writes the log event. What cannot end well on the connection ends it.
 func (x *exchange) finish(err error) {
 	x.mu.Lock() // a heartbeat that is being written comes first
 	defer x.mu.Unlock()
@@ -170,7 +170,7 @@ const (
 	statusCancelled = 499
 )
 
-// report writes the one log event of the exchange and tells Finished. Nothing
+// report tells Finished and writes the one log event of the exchange. Nothing
 // of the request's or the answer's content is in it.
 func (x *exchange) report(f *fault.Fault, cancelled bool) {
 	out := Outcome{
@@ -186,10 +186,13 @@ func (x *exchange) report(f *fault.Fault, cancelled bool) {
 	case f != nil:
 		out.Code = string(f.Code)
 	}
-	x.log(f, out)
 	if x.routed && x.g.Finished != nil {
 		x.g.Finished(x.call, out)
 	}
+	if x.call != nil && !x.call.Stream && x.r.ProtoMajor == 1 && !cancelled {
+		_ = x.control.Flush() // the caller need not wait for a line of the log
+	}
+	x.log(f, out)
 }
 
 // log writes the event: calls and defects always, all else when debugging.

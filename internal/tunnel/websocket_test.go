@@ -383,6 +383,8 @@ func (e end) Read(p []byte) (int, error)  { return e.Reader.Read(p) }
 func (e end) Write(p []byte) (int, error) { return e.Writer.Write(p) }
 func (e end) Close() error                { return nil }
 
+func (e end) SetWriteDeadline(time.Time) error { return nil }
+
 // A stream may come in frames of any size, with pings between.
 func TestFramesReadAsOne(t *testing.T) {
 	large := strings.Repeat("large", 200)
