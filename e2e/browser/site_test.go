@@ -196,7 +196,7 @@ func (w *walk) ends() {
 	op, ben := w.op, w.ben
 	op.open("/groups")
 	op.send("#make-group", "#name", "lab", "#kind", "org")
-	op.send("form[action='/groups/add'] button", "input[name=member]", "ben")
+	op.send("form[action='/groups/add'] button", "form[action='/groups/add'] input[name=member]", "ben")
 	op.see("ben")
 	op.send("form[action='/groups/admin'] button")
 	op.see("There is another admin.")
