@@ -64,9 +64,6 @@ func cutWords(n int) string {
 	}
 }
 
-// idleUse is what is shown of whom nothing runs.
-const idleUse = "nothing now"
-
 // sharingScene tells who uses what now: of each member that the caller shares
 // with, of those who come through a group, and of the caller on others' machines.
 func sharingScene(_ *Site, seen *glance, who Caller) scene {
