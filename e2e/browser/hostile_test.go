@@ -125,7 +125,7 @@ func (w *walk) shown(names []string) {
 	w.makeKey(op, "other")
 	op.harmless()
 	op.open("/sharing")
-	run(op, clickOn("details summary"))
+	run(op, clickOn("#share-with summary"))
 	op.send("#share", "#with", "ben", "#models", strings.Join(names[:60], "\n"))
 	op.harmless()
 	w.until("every model is counted", func() bool {

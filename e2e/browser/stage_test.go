@@ -103,6 +103,16 @@ func (s *stage) start(args ...string) {
 	})
 }
 
+// kith runs a command of the machine to its end.
+func (s *stage) kith(args ...string) {
+	s.t.Helper()
+	cmd := exec.Command(s.binary, args...)
+	cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "HOME=" + s.home, "KITH_HOME=" + s.home, "KITH_SYSTEM_ROOT=" + s.home, "NO_COLOR=1"}
+	if said, err := cmd.CombinedOutput(); err != nil {
+		s.t.Fatalf("kith %s: %v: %s", strings.Join(args, " "), err, said)
+	}
+}
+
 // until waits until something holds.
 func (s *stage) until(what string, holds func() bool) {
 	s.t.Helper()

@@ -149,7 +149,7 @@ func New(cfg Config, records Records, live *registry.Registry) *Hub {
 		turns:    &turns{records: records, life: cfg.KeepResponses, log: cfg.Log},
 		admitted: make(chan struct{}, cfg.Admissions),
 	}
-	h.room.now = h.now
+	h.room.now, h.room.moved = h.now, func() { h.site.Stir() }
 	edge := cfg.Edge
 	edge.Backend, edge.Identify, edge.Crowded, edge.Log = h, h.Identify, h.crowded.Load, cfg.Log
 	edge.Turns, edge.Count = h.turns.kept(), h.count
@@ -205,6 +205,7 @@ func (h *Hub) Run(ctx context.Context) error {
 	group.Go(func() error { return h.stories.run(ctx) })
 	group.Go(func() error { return h.turns.run(ctx) })
 	group.Go(func() error { return h.recheck(ctx) })
+	group.Go(func() error { return h.site.Run(ctx) })
 	if err := group.Wait(); err != nil && !errors.Is(err, context.Canceled) {
 		return err
 	}
@@ -235,6 +236,7 @@ func (h *Hub) recheck(ctx context.Context) error {
 // and what runs by a key or a share that ended ends.
 func (h *Hub) OnChange(changes []fleet.Change, whom fleet.Concern) {
 	h.keys.forget()
+	h.site.OnChange(changes)
 	h.recall(changes)
 	h.room.recheck(whom)
 }
@@ -242,6 +244,7 @@ func (h *Hub) OnChange(changes []fleet.Change, whom fleet.Concern) {
 // OnMachine takes in that a machine came, went or changed: those who wait for
 // what it offers decide anew.
 func (h *Hub) OnMachine(id fleet.MachineID) {
+	h.site.Stir()
 	if machine := h.live.Snapshot().Machine(id); machine != nil {
 		h.room.changed(machine)
 	}

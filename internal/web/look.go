@@ -141,6 +141,19 @@ func (l look) parse() map[string]*template.Template {
 		},
 		"list":  func(values []string) string { return strings.Join(values, ", ") },
 		"reach": reachWords,
+		"qr":    qrCode,
+		"live": func(s scene, id, idle string) liveWords {
+			now := s.texts[id]
+			return liveWords{id, cmp.Or(now.text, idle), now.tone, idle}
+		},
+		"key": func(parts ...any) string { return fmt.Sprint(parts...) },
+		"fields": func(prefix string, form url.Values, mine bool) limitFields {
+			if !mine {
+				form = nil
+			}
+			return limitFields{prefix, form}
+		},
+		"speed": func(perSecond float64) string { return strconv.FormatFloat(perSecond, 'f', 1, 64) },
 	}).ParseFS(files, "templates/layout.html", "templates/parts.html"))
 	names, err := fs.Glob(files, "templates/*.html")
 	must(err)
@@ -158,6 +171,17 @@ func (l look) parse() map[string]*template.Template {
 type navLink struct {
 	Href, Text string
 	Here       bool
+}
+
+// liveWords is a place on a page that changes by itself; Idle is what it says when
+// the page's stream says nothing of it.
+type liveWords struct{ ID, Text, Tone, Idle string }
+
+// limitFields are the fields for the limits of a share or an invite; Prefix begins
+// their ids.
+type limitFields struct {
+	Prefix string
+	Form   url.Values
 }
 
 // usageSide is one side of /usage under its title; its ID begins the ids in it.

@@ -66,6 +66,7 @@ var descriptions = map[string]described{
 	"POST /api/groups/{group}/admins": {
 		about: "Make a member of an org another admin, as its admin.", body: memberName{}, needs: []string{"member"}, answer: groupAct{},
 	},
+	"DELETE /api/groups/{group}/admins/{member}": {about: "Take the role of admin from a member of an org, as its admin: the member stays in it.", answer: groupAct{}},
 
 	"GET /api/keys":          {about: "One's own API keys, revoked ones too, the newest first. Keys are made on the site alone.", answer: list[Key]{}},
 	"DELETE /api/keys/{key}": {about: "Revoke a key: it is refused everywhere within 5 seconds.", answer: revoked{}},
@@ -208,6 +209,8 @@ func (s schemas) of(t reflect.Type) object {
 		return object{"type": "boolean"}
 	case reflect.Int, reflect.Int64:
 		return object{"type": "integer", "format": "int64"}
+	case reflect.Float64:
+		return object{"type": "number", "format": "double"}
 	}
 	panic("the API's description knows no " + t.String())
 }

@@ -123,7 +123,7 @@ func TestOpenAPI(t *testing.T) {
 		{"ada", "POST", "/api/groups/lab/members", `{"member":"bob"}`}, {"ada", "POST", "/api/groups/lab/admins", `{"member":"bob"}`},
 		{"bob", "POST", "/api/groups/all/join", ""}, {"bob", "POST", "/api/groups/all/leave", ""},
 		{"ada", "POST", machine + "/keep-out", `{"group":"lab"}`}, {"ada", "POST", machine + "/keep-out", `{"all":true,"undo":true}`}, {"ada", "GET", "/api/groups", ""},
-		{"ada", "DELETE", "/api/groups/lab/members/bob", ""}, {"ada", "DELETE", "/api/groups/lab", ""},
+		{"ada", "DELETE", "/api/groups/lab/admins/bob", ""}, {"ada", "DELETE", "/api/groups/lab/members/bob", ""}, {"ada", "DELETE", "/api/groups/lab", ""},
 		{"ada", "POST", machine + "/name", `{"name":"desk"}`}, {"ada", "POST", machine + "/control", `{"paused":true,"hours":"","timezone":"UTC","slots":2}`},
 		{"ada", "GET", "/api/machines", ""}, {"ada", "GET", "/api/requests", ""}, {"ada", "GET", "/api/why?model=tiny", ""}, {"bob", "GET", "/api/why?model=tiny", ""},
 		{"ada", "GET", "/api/why/req_1", ""}, {"ada", "GET", "/api/usage?days=7", ""},

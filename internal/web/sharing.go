@@ -24,9 +24,11 @@ const (
 // Share is a share as either side is told of it. Its limits are the owner's
 // (decisions 1); an empty or zero one is none.
 type Share struct {
-	ID    string `json:"id"`
-	Owner string `json:"owner"`
-	With  string `json:"with"`
+	ID      string `json:"id"`
+	Owner   string `json:"owner"`
+	With    string `json:"with"`
+	OwnerID string `json:"-"`
+	WithID  string `json:"-"`
 	// Direction is "given" to its owner, "received" to the other.
 	Direction string `json:"direction"`
 	Limits
@@ -45,7 +47,7 @@ type Limits struct {
 
 func (r *request) share(s account.NamedShare) Share {
 	view := Share{
-		ID: s.ID, Owner: s.Owner, With: s.Member, Direction: "received", Created: s.Created,
+		ID: s.ID, Owner: s.Owner, With: s.Member, OwnerID: s.OwnerID, WithID: s.MemberID, Direction: "received", Created: s.Created,
 		Limits: viewLimits(s.Limits),
 	}
 	if s.OwnerID == r.me {
@@ -137,6 +139,7 @@ type endedShare struct {
 	Owner string `json:"owner"`
 	With  string `json:"with"`
 	State string `json:"state"`
+	Cut   int    `json:"cut,omitzero"` // calls that ran and end with it
 }
 
 // removeShare is DELETE /api/shares/{member}: the caller no longer shares with
@@ -144,13 +147,15 @@ type endedShare struct {
 func (a *API) removeShare(r *request) (any, error) {
 	name := r.values["member"]
 	with, err := a.Accounts.MemberByName(r.Context(), name)
+	cut := 0
 	if err == nil {
+		cut = a.cut(endsWithShare(r.me, with.ID))
 		err = a.Accounts.RemoveShare(r.Context(), r.me, with.ID)
 	}
 	if err != nil {
 		return nil, notFound(err, "you do not share with %q", name)
 	}
-	return endedShare{r.caller.Name, with.Name, "ended"}, nil
+	return endedShare{r.caller.Name, with.Name, "ended", cut}, nil
 }
 
 // Invite is an invite as its owner is told of it.

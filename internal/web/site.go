@@ -85,6 +85,7 @@ type Site struct {
 	limits   limits
 	passkeys *webauthn.WebAuthn // nil: the address is none that passkeys can be bound to
 	provider *provider          // nil: none is configured
+	live     live
 }
 
 // NewSite makes the pages over an API.
@@ -98,8 +99,8 @@ func NewSite(api *API, c SiteConfig) *Site {
 		s.Log.Error("cannot keep a session", "error", err)
 		http.Error(w, "the service could not read its database just now; try again shortly", http.StatusServiceUnavailable)
 	}
-	s.look, s.hashes, s.limits, s.passkeys = newLook(), newHasher(), newLimits(), newPasskeys(c.Base)
-	s.provider = newProvider(c.Provider, c.Base)
+	s.look, s.hashes, s.limits, s.live = newLook(), newHasher(), newLimits(), newLive()
+	s.passkeys, s.provider = newPasskeys(c.Base), newProvider(c.Provider, c.Base)
 	return s
 }
 
@@ -165,14 +166,17 @@ func sitePages() []page {
 		{"POST", "/device/decide", members, (*Site).decideDevice, "/device"},
 
 		{"GET", "/machines", members, (*Site).machinesPage, ""},
+		{"GET", livePath + "machines", members, liveStream("/machines", machinesScene), ""},
 		{"POST", "/machines/pause", members, (*Site).pauseMachine, "/machines"},
 		{"POST", "/machines/resume", members, (*Site).resumeMachine, "/machines"},
 		{"POST", "/machines/hours", members, (*Site).setHours, "/machines"},
+		{"POST", "/machines/slots", members, (*Site).setSlots, "/machines"},
 		{"POST", "/machines/rename", members, (*Site).rename, "/machines"},
 		{"POST", "/machines/revoke", members, (*Site).endMachine, "/machines"},
 		{"POST", "/machines/keep-out", members, (*Site).keepMachineOut, "/machines"},
 
 		{"GET", "/sharing", members, (*Site).sharingPage, ""},
+		{"GET", livePath + "sharing", members, liveStream("/sharing", sharingScene), ""},
 		{"POST", "/sharing/share", members, (*Site).share, "/sharing"},
 		{"POST", "/sharing/end", members, (*Site).endShare, "/sharing"},
 		{"POST", "/sharing/invite", members, (*Site).makeInvite, "/sharing"},
@@ -187,6 +191,7 @@ func sitePages() []page {
 		{"POST", "/groups/add", members, (*Site).addMember, "/groups"},
 		{"POST", "/groups/remove", members, (*Site).removeMember, "/groups"},
 		{"POST", "/groups/admin", members, (*Site).promote, "/groups"},
+		{"POST", "/groups/demote", members, (*Site).demote, "/groups"},
 
 		{"GET", "/try", members, (*Site).tryPage, ""},
 		{"POST", "/try", members, (*Site).tryOnce, "/try"},
@@ -201,6 +206,7 @@ func sitePages() []page {
 		{"GET", operatorPath + "/audit", operators, (*Site).auditPage, ""},
 
 		{"GET", "/models", members, (*Site).modelsPage, ""},
+		{"GET", livePath + "models", members, liveStream("/models", modelsScene), ""},
 		{"GET", "/usage", members, (*Site).usagePage, ""},
 		{"GET", "/usage.csv", members, (*Site).usageCSV, ""},
 		{"GET", "/api", anyone, (*Site).apiPage, ""},
@@ -294,11 +300,33 @@ func (s *Site) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		s.serveGrant(w, r, body, late)
 		return
 	}
-	s.sessions.LoadAndSave(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	answer := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		v := &visit{Request: r, id: id, from: addressOf(r)}
 		out, err := s.visit(v, h, body, late)
 		s.answerWith(w, v, out, err)
-	})).ServeHTTP(w, r)
+	})
+	if strings.HasPrefix(r.URL.Path, livePath) {
+		s.loadOnly(answer).ServeHTTP(w, r)
+		return
+	}
+	s.sessions.LoadAndSave(answer).ServeHTTP(w, r)
+}
+
+// loadOnly has a session read and not kept: a page that stands open keeps nobody
+// signed in.
+func (s *Site) loadOnly(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		token := ""
+		if cookie, err := r.Cookie(s.sessions.Cookie.Name); err == nil {
+			token = cookie.Value
+		}
+		ctx, err := s.sessions.Load(r.Context(), token)
+		if err != nil {
+			s.sessions.ErrorFunc(w, r, err)
+			return
+		}
+		next.ServeHTTP(w, r.WithContext(ctx))
+	})
 }
 
 // secureHeaders are on every answer of the site (trust 11).

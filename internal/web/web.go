@@ -33,6 +33,11 @@ type Config struct {
 	Snapshot func() *fleet.Snapshot
 	// Models is what the caller reaches now.
 	Models func(ctx context.Context, caller Caller) ([]Model, error)
+	// Running is every call that a machine of this hub runs now.
+	Running func() []Use
+	// Queued is how many calls wait that the machine could take; of very many, at
+	// least that many do.
+	Queued func(*fleet.Machine) int
 	// Control hands a connected machine a change of its owner's. The error is
 	// ErrNotConnected, or says why the machine refused.
 	Control func(ctx context.Context, machine fleet.MachineID, change Control) error
@@ -125,6 +130,7 @@ type Accounts interface {
 	AdmitToGroup(ctx context.Context, adminID, groupID, memberID string) error
 	ExpelFromGroup(ctx context.Context, adminID, groupID, memberID string) error
 	MakeAdmin(ctx context.Context, adminID, groupID, memberID string) error
+	DropAdmin(ctx context.Context, adminID, groupID, memberID string) error
 
 	Machines(ctx context.Context, ownerID string) ([]account.Machine, error)
 	CountMachines(context.Context) (int, error)
@@ -179,6 +185,7 @@ var routes = []route{
 	{"POST", "/api/groups/{group}/members", (*API).runsOrg, (*API).addToGroup},
 	{"DELETE", "/api/groups/{group}/members/{member}", (*API).runsOrg, (*API).removeFromGroup},
 	{"POST", "/api/groups/{group}/admins", (*API).runsOrg, (*API).makeAdmin},
+	{"DELETE", "/api/groups/{group}/admins/{member}", (*API).runsOrg, (*API).dropAdmin},
 
 	{"GET", "/api/keys", nil, (*API).listKeys},
 	{"DELETE", "/api/keys/{key}", nil, (*API).revokeKey},

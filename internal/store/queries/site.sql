@@ -38,8 +38,8 @@ SELECT * FROM sessions WHERE id = $1 AND expires > sqlc.arg(now);
 -- name: SessionsOf :many
 SELECT * FROM sessions WHERE member_id = $1 AND expires > sqlc.arg(now) ORDER BY created, id;
 
--- name: EndSession :exec
-DELETE FROM sessions WHERE id = $1;
+-- name: EndSession :many
+DELETE FROM sessions WHERE id = $1 RETURNING member_id;
 
 -- name: EndSessionOf :execrows
 DELETE FROM sessions WHERE member_id = $1 AND id = $2;

@@ -71,13 +71,31 @@ func (q *Queries) DropRecoveryCodes(ctx context.Context, memberID string) error 
 	return err
 }
 
-const endSession = `-- name: EndSession :exec
-DELETE FROM sessions WHERE id = $1
+const endSession = `-- name: EndSession :many
+DELETE FROM sessions WHERE id = $1 RETURNING member_id
 `
 
-func (q *Queries) EndSession(ctx context.Context, id string) error {
-	_, err := q.exec(ctx, q.endSessionStmt, endSession, id)
-	return err
+func (q *Queries) EndSession(ctx context.Context, id string) ([]string, error) {
+	rows, err := q.query(ctx, q.endSessionStmt, endSession, id)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []string
+	for rows.Next() {
+		var member_id string
+		if err := rows.Scan(&member_id); err != nil {
+			return nil, err
+		}
+		items = append(items, member_id)
+	}
+	if err := rows.Close(); err != nil {
+		return nil, err
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
 }
 
 const endSessionOf = `-- name: EndSessionOf :execrows
