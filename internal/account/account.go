@@ -27,6 +27,8 @@ var (
 	ErrInvalid = errors.New("invalid")
 	// ErrLastAdmin: an org would be left without an admin.
 	ErrLastAdmin = errors.New("the last admin of an org")
+	// ErrLastWay: a member would be left without a way to sign in.
+	ErrLastWay = errors.New("the last way to sign in")
 	// ErrOwn: an invite cannot be accepted by who made it.
 	ErrOwn = errors.New("one's own")
 )
@@ -229,6 +231,35 @@ type UsageDay struct {
 	Duration  time.Duration
 	TokensIn  int64
 	TokensOut int64
+}
+
+// UsageWith sums usage between a member and one other, or itself: whose machines
+// took the calls, or who made them.
+type UsageWith struct {
+	MemberID  string
+	Name      string // empty: the ledger alone still knows the id
+	Calls     int64
+	Refused   int64 // of them: not served whole
+	Waited    time.Duration
+	TokensIn  int64
+	TokensOut int64
+}
+
+// Backup is one copy of the database that an operator had made.
+type Backup struct {
+	ID    string
+	At    time.Time
+	File  string // on the hub's own computer
+	Bytes int64
+	Fault string // what reading the whole copy found wrong; empty: it is sound
+}
+
+// Place is a place in a list that is read a page at a time, the newest first: the
+// page holds what comes after it. The zero Place is the list's beginning; one
+// without an ID is a moment, and the page what is older.
+type Place struct {
+	At time.Time
+	ID string // of what is of the same millisecond, in reverse order
 }
 
 // Kept is a machine that may connect, with its owner's name: what a registry

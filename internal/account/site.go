@@ -2,12 +2,14 @@ package account
 
 import "time"
 
-// SignUp is a new member who will sign in with a password. It is let in by an
+// SignUp is a new member who will sign in with a password, or by an account at an
+// OpenID provider: one of Password and Identity is set. It is let in by an
 // invite of another member, by a link to a hub's first operator, or by nothing
 // where anyone may sign up; at most one of Invite and Link is set.
 type SignUp struct {
 	Member   Member
 	Password string    // its hash, in argon2id's own encoding
+	Identity *Identity // of the member
 	Invite   *[32]byte // hash of the code of an invite, which is accepted with it
 	Link     *[32]byte // hash of a link for whoever is the first operator
 }

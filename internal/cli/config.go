@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"net/url"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -14,6 +15,9 @@ import (
 
 	"github.com/pelletier/go-toml/v2"
 	"github.com/pelletier/go-toml/v2/unstable"
+
+	"github.com/kith/kith/internal/fleet"
+	"github.com/kith/kith/internal/hub"
 )
 
 // problem is one thing wrong in a configuration file. Line and column count
@@ -72,8 +76,11 @@ func parseConfig(file string, text []byte, into any) error {
 	err := toml.NewDecoder(strings.NewReader(string(text))).DisallowUnknownFields().Decode(into)
 	refused := &configError{File: file}
 	if err == nil {
-		if c, ok := into.(*daemonFile); ok {
+		switch c := into.(type) {
+		case *daemonFile:
 			refused.Problems = c.resolveUpstreams(file, text)
+		case *hubFile:
+			refused.Problems = placed(text, c.resolveSecrets(file))
 		}
 		if c, ok := into.(interface{ contradictions() []problem }); ok {
 			refused.Problems = append(refused.Problems, placed(text, c.contradictions())...)
@@ -122,7 +129,36 @@ func (c *hubFile) contradictions() (problems []problem) {
 	case c.TLS.Certificate == "" && c.TLS.Key != "":
 		problems = append(problems, problem{Key: "tls.key", Message: "tls.key is of no use without tls.certificate: set both"})
 	}
+	return append(problems, c.Site.OIDC.contradictions()...)
+}
+
+func (o *oidcTable) contradictions() []problem {
+	switch {
+	case o.Issuer.Text != "" && o.ClientID == "":
+		return []problem{{Key: "site.oidc.issuer", Message: "site.oidc.issuer is of no use without site.oidc.client_id: register this hub at the provider, and set both"}}
+	case o.Issuer.Text == "" && o.ClientID != "":
+		return []problem{{Key: "site.oidc.client_id", Message: "site.oidc.client_id is of no use without site.oidc.issuer: set both"}}
+	case len(o.Name) > 40 || !fleet.ModelID(o.Name).Valid() && o.Name != "":
+		return []problem{{Key: "site.oidc.name", Message: "site.oidc.name stands on a button: give it 1 to 40 printable bytes"}}
+	}
+	return nil
+}
+
+// resolveSecrets reads the hub's secrets from where they stand.
+func (c *hubFile) resolveSecrets(file string) (problems []problem) {
+	if err := c.Site.OIDC.ClientSecret.resolve(file); err != nil {
+		problems = append(problems, problem{Key: "site.oidc.client_secret", Message: "site.oidc.client_secret " + err.Error()})
+	}
 	return problems
+}
+
+// provider is the OpenID provider in the hub's words.
+func (o *oidcTable) provider() hub.Provider {
+	p := hub.Provider{Issuer: o.Issuer.Text, ClientID: o.ClientID, ClientSecret: o.ClientSecret.text, Name: o.Name}
+	if u, err := url.Parse(p.Issuer); err == nil {
+		p.Name = cmp.Or(p.Name, u.Host)
+	}
+	return p
 }
 
 // placed puts to each problem the place of its key's value, if the text holds it.

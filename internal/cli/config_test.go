@@ -2,6 +2,7 @@ package cli
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -10,6 +11,8 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/kith/kith/internal/hub"
 )
 
 func TestConfigProblemsNamePlaceAndRemedy(t *testing.T) {
@@ -65,6 +68,18 @@ func TestConfigProblemsNamePlaceAndRemedy(t *testing.T) {
 			want: []string{":2:7: tls.key is of no use without tls.certificate: set both"}},
 		{name: "the other half", hub: true, text: "[tls]\ncertificate = \"cert.pem\"\n",
 			want: []string{":2:15: tls.certificate is of no use without tls.key: set both"}},
+		{name: "an issuer alone", hub: true, text: "[site.oidc]\nissuer = \"https://id.example\"\n",
+			want: []string{":2:10: site.oidc.issuer is of no use without site.oidc.client_id"}},
+		{name: "a client alone", hub: true, text: "[site.oidc]\nclient_id = \"kith\"\n",
+			want: []string{":2:13: site.oidc.client_id is of no use without site.oidc.issuer: set both"}},
+		{name: "an issuer in the clear", hub: true, text: "[site.oidc]\nissuer = \"http://id.example\"\n",
+			want: []string{`:2:10: site.oidc.issuer takes an address such as "https://id.example.org", in quotes: without https anybody on the way`}},
+		{name: "no issuer", hub: true, text: "[site.oidc]\nissuer = \"id.example\"\n", want: []string{":2:10: site.oidc.issuer takes an address"}},
+		{name: "a secret that is not there", hub: true, text: "[site]\nsignup = \"open\"\n[site.oidc]\nissuer = \"https://id.example/\"\nclient_id = \"kith\"\nclient_secret = \"env:KITH_TEST_NONE\"\n",
+			want: []string{":6:17: site.oidc.client_secret names the environment variable KITH_TEST_NONE, which is not set"}},
+		{name: "a button's name", hub: true, text: "[site.oidc]\nissuer = \"http://127.0.0.1:1\"\nclient_id = \"kith\"\nname = \" x\"\n",
+			want: []string{":4:8: site.oidc.name stands on a button"}},
+		{name: "a key of none", hub: true, text: "[site.oidc]\nisuer = \"x\"\n", want: []string{`:2:1: unknown key "site.oidc.isuer"; the nearest right key is "site.oidc.issuer"`}},
 		{name: "later sections", hub: true, text: "[nats]\nurls = []\n", want: []string{`:1:2: unknown key "nats"`}},
 		{name: "region", hub: true, text: "[hub]\nregion = \"EU West\"\n",
 			want: []string{`:2:10: hub.region takes a region such as "eu-west": 1 to 16 of a-z, 0-9 and "-"`}},
@@ -161,5 +176,24 @@ func TestDistance(t *testing.T) {
 		if got := distance(test.a, test.b); got != test.want {
 			t.Errorf("distance(%q, %q) = %d, want %d", test.a, test.b, got, test.want)
 		}
+	}
+}
+
+// TestProviderConfig: what the hub is given of [site.oidc], and what is printed.
+func TestProviderConfig(t *testing.T) {
+	t.Setenv("KITH_TEST_SECRET", "canary-secret")
+	c := defaultHubFile("/home")
+	if err := parseConfig("f", []byte("[site.oidc]\nissuer = \"https://id.example:8443/x/\"\nclient_id = \"kith\"\nclient_secret = \"env:KITH_TEST_SECRET\"\n"), c); err != nil {
+		t.Fatal(err)
+	}
+	want := hub.Provider{Issuer: "https://id.example:8443/x/", ClientID: "kith", ClientSecret: "canary-secret", Name: "id.example:8443"}
+	if got := c.Site.OIDC.provider(); got != want {
+		t.Errorf("given %s", got.Issuer)
+	}
+	if printed := fmt.Sprintf("%v %+v %#v", c, c, *c); strings.Contains(printed, "canary") {
+		t.Error("the secret is printed")
+	}
+	if got := defaultHubFile("/home").Site.OIDC.provider(); got != (hub.Provider{}) {
+		t.Errorf("without one: %s", got.Issuer)
 	}
 }

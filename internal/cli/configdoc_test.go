@@ -64,17 +64,27 @@ func (p *configPage) print(format string, args ...any) { fmt.Fprintf(&p.text, fo
 // sections prints each section of a file.
 func (p *configPage) sections(name string, shape reflect.Type) {
 	for i, field := range p.types[name].Fields.List {
-		inner := shape.Field(i)
-		key, kind, heading := inner.Tag.Get("toml"), inner.Type, "[%s]"
-		if kind.Kind() == reflect.Slice {
-			kind, heading = kind.Elem(), "[[%s]]"
+		p.section("", field, shape.Field(i))
+	}
+}
+
+// section prints one section, and then those in it.
+func (p *configPage) section(in string, field *ast.Field, inner reflect.StructField) {
+	key, kind, heading := in+inner.Tag.Get("toml"), inner.Type, "[%s]"
+	if kind.Kind() == reflect.Slice {
+		kind, heading = kind.Elem(), "[[%s]]"
+	}
+	s := p.structOf(field.Type)
+	p.print("\n### `"+heading+"`\n", key)
+	if text := p.about(field, s, kind, key, true); text != "" {
+		p.print("\n%s\n", text)
+	}
+	p.print("\n| Key | Takes | |\n|---|---|---|\n")
+	p.keys(s, kind)
+	for i, field := range s.Fields.List {
+		if section(kind.Field(i).Type) {
+			p.section(key+".", field, kind.Field(i))
 		}
-		p.print("\n### `"+heading+"`\n", key)
-		if text := p.about(field, p.structOf(field.Type), kind, key, true); text != "" {
-			p.print("\n%s\n", text)
-		}
-		p.print("\n| Key | Takes | |\n|---|---|---|\n")
-		p.keys(p.structOf(field.Type), kind)
 	}
 }
 
@@ -95,6 +105,9 @@ func (p *configPage) structOf(e ast.Expr) *ast.StructType {
 func (p *configPage) keys(s *ast.StructType, shape reflect.Type) {
 	for i, field := range s.Fields.List {
 		inner := shape.Field(i)
+		if section(inner.Type) {
+			continue
+		}
 		key := inner.Tag.Get("toml")
 		p.print("| `%s` | %s | %s |\n", key, strings.ReplaceAll(strings.TrimSuffix(takes(inner.Type), ", in quotes"), "|", "\\|"), p.about(field, s, shape, key, false))
 	}

@@ -170,6 +170,9 @@ type hubFile struct {
 		// SignUp says who may make an account: "open" for anybody, "invite", the
 		// default, for who has a member's invite, "closed" for nobody.
 		SignUp signUp `toml:"signup"`
+		// OIDC is an OpenID provider at which members may sign in, too. Register
+		// PUBLIC_URL/signin/provider/back there as the address to come back to.
+		OIDC oidcTable `toml:"oidc"`
 	} `toml:"site"`
 	TLS struct {
 		// Certificate is a PEM file with the certificate chain; default none:
@@ -178,4 +181,18 @@ type hubFile struct {
 		// Key is the PEM file of its private key, readable by its owner only.
 		Key string `toml:"key"`
 	} `toml:"tls"`
+}
+
+// oidcTable is [site.oidc].
+type oidcTable struct {
+	// Issuer is the provider's address, exactly as it calls itself; default none.
+	// Off this machine it is https.
+	Issuer issuer `toml:"issuer"`
+	// ClientID is what the provider knows this hub by.
+	ClientID string `toml:"client_id"`
+	// ClientSecret is the secret it gave the hub, or "env:NAME" or "file:PATH"
+	// where that stands; default none, for a public client.
+	ClientSecret secret `toml:"client_secret"`
+	// Name stands on the button; default the issuer's host.
+	Name string `toml:"name"`
 }

@@ -106,6 +106,28 @@ func (w *web) UnmarshalText(text []byte) error {
 	return nil
 }
 
+// issuer is the address of an OpenID provider, byte for byte as the provider has
+// it; "" is none.
+type issuer struct{ Text string }
+
+func (issuer) takes() string { return `an address such as "https://id.example.org", in quotes` }
+
+// UnmarshalText satisfies encoding.TextUnmarshaler.
+func (i *issuer) UnmarshalText(text []byte) error {
+	i.Text = string(text)
+	if i.Text == "" {
+		return nil
+	}
+	u, err := url.Parse(i.Text)
+	switch {
+	case err != nil || u.Hostname() == "" || u.Scheme != "http" && u.Scheme != "https" || u.User != nil || u.RawQuery != "" || u.Fragment != "":
+		return errors.New("takes " + i.takes())
+	case u.Scheme == "http" && !hereOnly(u.Hostname()):
+		return fmt.Errorf("takes %s: without https anybody on the way could sign in as anybody", i.takes())
+	}
+	return nil
+}
+
 // region is a hub's region as it stands in keys: 1 to 16 of a-z, 0-9 and "-".
 type region struct{ Text string }
 

@@ -24,12 +24,17 @@ type SiteConfig struct {
 	// SignUp says who may make an account: "open", "invite" (the default) or
 	// "closed".
 	SignUp string
+	// Provider is an OpenID provider at which members may sign in, too.
+	Provider Provider
 }
+
+// Provider is an OpenID provider; the zero Provider is none.
+type Provider = web.Provider
 
 // newSite is the members' pages over their API.
 func (h *Hub) newSite(api *web.API) *web.Site {
 	return web.NewSite(api, web.SiteConfig{
-		Base: h.cfg.Site.Base, SignUp: web.SignUp(h.cfg.Site.SignUp), Try: h.callOnce,
+		Base: h.cfg.Site.Base, SignUp: web.SignUp(h.cfg.Site.SignUp), Provider: h.cfg.Site.Provider, Try: h.callOnce,
 		Health: h.health, Limits: h.limits(),
 		Call: func(w http.ResponseWriter, r *http.Request, c web.Caller) { h.edge.ServeAs(w, r, gateway.Caller(c)) },
 	})

@@ -10,10 +10,10 @@ import (
 	"github.com/kith/kith/internal/store/internal/query"
 )
 
-// SignUp adds a member with a password, and takes what lets it in with the same
+// SignUp adds a member with a password or an identity, and takes what lets it in with the same
 // transaction: of any number who sign up by one invite or link at once, no more
 // succeed than it has uses, and one that fails leaves it as it was. ErrExists if
-// the name is taken; ErrNotFound if the invite or link is wrong, used up,
+// the name or the identity is taken; ErrNotFound if the invite or link is wrong, used up,
 // expired, revoked or, an invite, of a disabled member.
 func (db *DB) SignUp(ctx context.Context, s account.SignUp, now time.Time) error {
 	err := db.change(ctx, func(q *query.Queries) ([]fleet.Change, error) {
@@ -42,6 +42,14 @@ func (db *DB) SignUp(ctx context.Context, s account.SignUp, now time.Time) error
 			}
 			changes = append(changes, changed(fleet.SharesChanged, m.ID)...)
 		}
+		if s.Identity != nil {
+			if err := insertIdentity(ctx, q, *s.Identity); err != nil {
+				return nil, err
+			}
+		}
+		if s.Password == "" {
+			return changes, nil
+		}
 		return changes, q.PutPassword(ctx, query.PutPasswordParams{MemberID: m.ID, Hash: s.Password, Changed: millis(now)})
 	})
 	return db.told(err, "sign up %q", s.Member.Name)
@@ -56,7 +64,9 @@ func (db *DB) Password(ctx context.Context, memberID string) (string, error) {
 // SetPassword gives the member a password, by its hash, and ends all of the
 // member's sessions but the one to keep (empty: all of them).
 func (db *DB) SetPassword(ctx context.Context, memberID, hash, keep string, now time.Time) error {
-	err := db.transact(ctx, func(q *query.Queries) error { return setPassword(ctx, q, memberID, hash, keep, now) })
+	err := db.change(ctx, func(q *query.Queries) ([]fleet.Change, error) {
+		return changed(fleet.SessionsChanged, memberID), setPassword(ctx, q, memberID, hash, keep, now)
+	})
 	return db.told(err, "set the password of member %q", memberID)
 }
 
@@ -70,9 +80,10 @@ func setPassword(ctx context.Context, q *query.Queries, memberID, hash, keep str
 	return q.EndSessionsOf(ctx, query.EndSessionsOfParams{MemberID: memberID, Keep: keep})
 }
 
-// OperatorCanSignIn reports whether a member who is an operator has a password.
+// OperatorCanSignIn reports whether a member who is an operator has a password, a
+// passkey or an account at an OpenID provider.
 func (db *DB) OperatorCanSignIn(ctx context.Context) (bool, error) {
-	n, err := db.query.OperatorsWithPassword(ctx)
+	n, err := db.query.OperatorsWithWayIn(ctx)
 	return n > 0, db.told(err, "look for an operator who can sign in")
 }
 
@@ -102,11 +113,11 @@ func (db *DB) RecoveryCodes(ctx context.Context, memberID string) (int, error) {
 // Recover uses a recovery code up, sets the password and ends every session of
 // the member, all or nothing. ErrNotFound if the code is not the member's.
 func (db *DB) Recover(ctx context.Context, memberID string, code [32]byte, hash string, now time.Time) error {
-	err := db.transact(ctx, func(q *query.Queries) error {
+	err := db.change(ctx, func(q *query.Queries) ([]fleet.Change, error) {
 		if err := one(q.UseRecoveryCode(ctx, query.UseRecoveryCodeParams{MemberID: memberID, Hash: code[:]})); err != nil {
-			return err
+			return nil, err
 		}
-		return setPassword(ctx, q, memberID, hash, "", now)
+		return changed(fleet.SessionsChanged, memberID), setPassword(ctx, q, memberID, hash, "", now)
 	})
 	return db.told(err, "recover the account of member %q", memberID)
 }
@@ -191,24 +202,31 @@ func (db *DB) SessionsOf(ctx context.Context, memberID string, now time.Time) ([
 	return each(rows, session), db.told(err, "list the sessions of member %q", memberID)
 }
 
-// EndSession ends a session, whoever's; none is none to end.
+// EndSession ends a session, whoever's; none is none to end. As with every end of
+// a session, what runs by one is told of it as a change.
 func (db *DB) EndSession(ctx context.Context, id string) error {
-	err := db.transact(ctx, func(q *query.Queries) error { return q.EndSession(ctx, id) })
+	err := db.change(ctx, func(q *query.Queries) (changes []fleet.Change, err error) {
+		members, err := q.EndSession(ctx, id)
+		for _, member := range members {
+			changes = append(changes, changed(fleet.SessionsChanged, member)...)
+		}
+		return changes, err
+	})
 	return db.told(err, "end a session")
 }
 
 // EndSessionOf ends a session of the member's; ErrNotFound if there is none.
 func (db *DB) EndSessionOf(ctx context.Context, memberID, id string) error {
-	err := db.transact(ctx, func(q *query.Queries) error {
-		return one(q.EndSessionOf(ctx, query.EndSessionOfParams{MemberID: memberID, ID: id}))
+	err := db.change(ctx, func(q *query.Queries) ([]fleet.Change, error) {
+		return changed(fleet.SessionsChanged, memberID), one(q.EndSessionOf(ctx, query.EndSessionOfParams{MemberID: memberID, ID: id}))
 	})
 	return db.told(err, "end a session of member %q", memberID)
 }
 
 // EndSessionsOf ends every session of the member but the one to keep.
 func (db *DB) EndSessionsOf(ctx context.Context, memberID, keep string) error {
-	err := db.transact(ctx, func(q *query.Queries) error {
-		return q.EndSessionsOf(ctx, query.EndSessionsOfParams{MemberID: memberID, Keep: keep})
+	err := db.change(ctx, func(q *query.Queries) ([]fleet.Change, error) {
+		return changed(fleet.SessionsChanged, memberID), q.EndSessionsOf(ctx, query.EndSessionsOfParams{MemberID: memberID, Keep: keep})
 	})
 	return db.told(err, "end the sessions of member %q", memberID)
 }

@@ -26,12 +26,15 @@ const (
 
 // What a session holds.
 const (
-	sessionMember = "member" // who is signed in
-	sessionFrom   = "from"   // the address of the sign-in
-	sessionAgent  = "agent"  // the browser, as it says
-	sessionHow    = "how"    // by password, recovery, link or sign-up
-	sessionDone   = "done"   // what the last act did, for the next page
-	sessionKept   = "kept"   // it was read from the store
+	sessionMember   = "member"   // who is signed in
+	sessionFrom     = "from"     // the address of the sign-in
+	sessionAgent    = "agent"    // the browser, as it says
+	sessionHow      = "how"      // by password, passkey, provider, recovery, link or sign-up
+	sessionSince    = "since"    // when
+	sessionState    = "state"    // of a sign-in at the provider that began here
+	sessionNewcomer = "newcomer" // who came back from there, bound to nobody
+	sessionDone     = "done"     // what the last act did, for the next page
+	sessionKept     = "kept"     // it was read from the store
 )
 
 func newSessions(kept sessionStore, secure bool) *scs.SessionManager {
@@ -133,11 +136,14 @@ func (s *Site) begin(v *visit, member account.Member, how string) error {
 	if err := s.sessions.RenewToken(ctx); err != nil {
 		return err
 	}
-	s.sessions.Remove(ctx, sessionKept)
+	for _, left := range []string{sessionKept, sessionState, sessionNewcomer} {
+		s.sessions.Remove(ctx, left)
+	}
 	s.sessions.Put(ctx, sessionMember, member.ID)
 	s.sessions.Put(ctx, sessionFrom, v.from)
 	s.sessions.Put(ctx, sessionAgent, plain(v.UserAgent(), 200))
 	s.sessions.Put(ctx, sessionHow, how)
+	s.sessions.Put(ctx, sessionSince, time.Now().UTC().Format(time.RFC3339))
 	v.me = member
 	s.Log.Info("member signed in", "member", member.ID, "how", how, "from", v.from)
 	return nil

@@ -108,14 +108,18 @@ func tooSoon(wait time.Duration) error {
 }
 
 // signInData is what the sign-in form shows.
-type signInData struct{ Next string }
+type signInData struct {
+	Next        string
+	CanPasskeys bool   // the site has an address that passkeys can be bound to
+	Provider    string // the name of the one to sign in at; empty: none
+}
 
 func (s *Site) signInPage(v *visit) (reply, error) {
 	next := v.URL.Query().Get("next")
 	if next == "" {
 		next = v.form.Get("next")
 	}
-	return reply{page: "signin", title: "Sign in", data: signInData{s.localPath(next)}}, nil
+	return reply{page: "signin", title: "Sign in", data: signInData{s.localPath(next), s.passkeys != nil, s.provider.name()}}, nil
 }
 
 // signIn is POST /signin. One message, and one amount of work, for a name that
@@ -167,45 +171,54 @@ func (s *Site) signOut(v *visit) (reply, error) {
 type signUpData struct {
 	Invite string // its code, where the visitor came by one
 	Link   string // the same of a link to the first operator's account
+	// Provider is the name of the one to sign up at instead; empty: none.
+	Provider string
 }
 
 func (s *Site) signUpPage(v *visit) (reply, error) {
-	return reply{page: "signup", title: "Sign up", data: signUpData{v.form.Get("invite"), v.form.Get("link")}}, nil
+	return reply{page: "signup", title: "Sign up", data: signUpData{v.form.Get("invite"), v.form.Get("link"), s.provider.name()}}, nil
 }
 
 // signUp is POST /signup: a new member with a password, who is then signed in.
 func (s *Site) signUp(v *visit) (reply, error) {
-	name := strings.TrimSpace(v.form.Get("name"))
 	if err := s.slowDown(v, ""); err != nil {
 		return reply{}, err
 	}
+	made, now, err := s.newMember(v)
+	if err != nil {
+		return reply{}, err
+	}
+	if made.Password, err = s.HashPassword(v.Context(), made.Member.Name, v.form.Get("password")); err != nil {
+		return reply{}, err
+	}
+	return reply{to: "/"}, s.takeIn(v, made, now, "sign-up")
+}
+
+// newMember is who the form says would sign up, if they may.
+func (s *Site) newMember(v *visit) (made account.SignUp, now time.Time, err error) {
+	name := strings.TrimSpace(v.form.Get("name"))
 	if f := CheckName(name); f != nil {
-		return reply{}, f
+		return made, now, f
 	}
-	now := time.Now().UTC().Truncate(time.Millisecond)
-	made := account.SignUp{Member: account.Member{ID: account.NewID("mem_"), Name: name, Created: now}}
-	if err := s.letIn(v, &made, now); err != nil {
-		return reply{}, err
-	}
-	var err error
-	if made.Password, err = s.HashPassword(v.Context(), name, v.form.Get("password")); err != nil {
-		return reply{}, err
-	}
-	err = s.Accounts.SignUp(v.Context(), made, now)
+	now = time.Now().UTC().Truncate(time.Millisecond)
+	made.Member = account.Member{ID: account.NewID("mem_"), Name: name, Created: now}
+	return made, now, s.letIn(v, &made, now)
+}
+
+// takeIn makes the member, and signs them in.
+func (s *Site) takeIn(v *visit, made account.SignUp, now time.Time, how string) error {
+	err := s.Accounts.SignUp(v.Context(), made, now)
 	switch {
 	case errors.Is(err, account.ErrExists):
-		return reply{}, fault.New(fault.InvalidRequest, "somebody is called %q already: choose another name", name).WithParam("name")
+		return fault.New(fault.InvalidRequest, "somebody is called %q already: choose another name", made.Member.Name).WithParam("name")
 	case errors.Is(err, account.ErrNotFound):
-		return reply{}, fault.New(fault.NotFound, "the invite or link is wrong, used up, expired or revoked; ask for another")
+		return fault.New(fault.NotFound, "the invite or link is wrong, used up, expired or revoked; ask for another")
 	case err != nil:
-		return reply{}, err
+		return err
 	}
-	s.Log.Info("member signed up", "member", made.Member.ID, "operator", made.Member.Operator, "invited", made.Invite != nil)
+	s.Log.Info("member signed up", "member", made.Member.ID, "operator", made.Member.Operator, "invited", made.Invite != nil, "how", how)
 	s.Changed()
-	if err := s.begin(v, made.Member, "sign-up"); err != nil {
-		return reply{}, err
-	}
-	return reply{to: "/"}, nil
+	return s.begin(v, made.Member, how)
 }
 
 // letIn finds what lets a visitor sign up (decisions 7): a link, an invite, or
@@ -309,7 +322,7 @@ func (s *Site) invitePage(v *visit) (reply, error) {
 	if v.me.ID != "" {
 		return reply{page: "invite", title: "An invite", data: map[string]string{"Code": code}}, nil
 	}
-	return reply{page: "signup", title: "You are invited", data: signUpData{Invite: code}}, nil
+	return reply{page: "signup", title: "You are invited", data: signUpData{Invite: code, Provider: s.provider.name()}}, nil
 }
 
 func (s *Site) recoverPage(*visit) (reply, error) {
@@ -346,92 +359,6 @@ func (s *Site) recover(v *visit) (reply, error) {
 		return reply{}, err
 	}
 	return reply{to: "/account", done: "The password is changed, and every other session ended."}, nil
-}
-
-// accountData is what /account shows.
-type accountData struct {
-	HasPassword bool
-	NeedsOld    bool // the password of now has to be given to change it
-	CodesLeft   int
-	Codes       []string // just made; shown this once
-}
-
-func (s *Site) accountPage(v *visit) (reply, error) {
-	data, err := s.accountData(v)
-	return reply{page: "account", title: "Account", data: data}, err
-}
-
-func (s *Site) accountData(v *visit) (accountData, error) {
-	_, err := s.Accounts.Password(v.Context(), v.me.ID)
-	if err != nil && !errors.Is(err, account.ErrNotFound) {
-		return accountData{}, err
-	}
-	left, failed := s.Accounts.RecoveryCodes(v.Context(), v.me.ID)
-	how := s.sessions.GetString(v.Context(), sessionHow)
-	return accountData{HasPassword: err == nil, NeedsOld: err == nil && how != "link", CodesLeft: left}, failed
-}
-
-// checkOld asks for the password again before what it guards. Who came by a link
-// may have forgotten it.
-func (s *Site) checkOld(v *visit) error {
-	if s.sessions.GetString(v.Context(), sessionHow) == "link" {
-		return nil
-	}
-	if err := s.slowDown(v, v.me.Name); err != nil {
-		return err
-	}
-	hash, err := s.Accounts.Password(v.Context(), v.me.ID)
-	if errors.Is(err, account.ErrNotFound) {
-		return nil
-	}
-	if err != nil {
-		return err
-	}
-	fits, err := s.hashes.fits(v.Context(), v.form.Get("old"), hash)
-	if err == nil && !fits {
-		return fault.New(fault.NotAllowed, "the password of now is wrong").WithParam("old")
-	}
-	return err
-}
-
-// changePassword is POST /account/password: it ends the member's other sessions.
-func (s *Site) changePassword(v *visit) (reply, error) {
-	if err := s.checkOld(v); err != nil {
-		return reply{}, err
-	}
-	hash, err := s.HashPassword(v.Context(), v.me.Name, v.form.Get("password"))
-	if err != nil {
-		return reply{}, err
-	}
-	if err := s.Accounts.SetPassword(v.Context(), v.me.ID, hash, s.sessionID(v.Context()), time.Now()); err != nil {
-		return reply{}, err
-	}
-	s.sessions.Put(v.Context(), sessionHow, "password")
-	s.Log.Info("password changed", "member", v.me.ID)
-	return reply{to: "/account", done: "The password is changed, and every other session ended."}, nil
-}
-
-// recoveryCodes is how many are made at once.
-const recoveryCodes = 8
-
-// makeCodes is POST /account/codes: new recovery codes, shown once, in place of
-// the old.
-func (s *Site) makeCodes(v *visit) (reply, error) {
-	if err := s.checkOld(v); err != nil {
-		return reply{}, err
-	}
-	codes, hashes := make([]string, recoveryCodes), make([][32]byte, recoveryCodes)
-	for i := range codes {
-		codes[i] = credential.RecoveryCode()
-		hashes[i] = credential.RecoveryHash(codes[i])
-	}
-	if err := s.Accounts.PutRecoveryCodes(v.Context(), v.me.ID, hashes); err != nil {
-		return reply{}, err
-	}
-	s.Log.Info("recovery codes made", "member", v.me.ID)
-	data, err := s.accountData(v)
-	data.Codes = codes
-	return reply{page: "account", title: "Account", data: data}, err
 }
 
 // sessionView is one session as its member is told of it.

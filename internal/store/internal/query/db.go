@@ -33,6 +33,9 @@ func Prepare(ctx context.Context, db DBTX) (*Queries, error) {
 	if q.adminKindStmt, err = db.PrepareContext(ctx, adminKind); err != nil {
 		return nil, fmt.Errorf("error preparing query AdminKind: %w", err)
 	}
+	if q.callersOnStmt, err = db.PrepareContext(ctx, callersOn); err != nil {
+		return nil, fmt.Errorf("error preparing query CallersOn: %w", err)
+	}
 	if q.callsOfSharesStmt, err = db.PrepareContext(ctx, callsOfShares); err != nil {
 		return nil, fmt.Errorf("error preparing query CallsOfShares: %w", err)
 	}
@@ -41,6 +44,12 @@ func Prepare(ctx context.Context, db DBTX) (*Queries, error) {
 	}
 	if q.changesAfterStmt, err = db.PrepareContext(ctx, changesAfter); err != nil {
 		return nil, fmt.Errorf("error preparing query ChangesAfter: %w", err)
+	}
+	if q.countMachinesStmt, err = db.PrepareContext(ctx, countMachines); err != nil {
+		return nil, fmt.Errorf("error preparing query CountMachines: %w", err)
+	}
+	if q.countMembersStmt, err = db.PrepareContext(ctx, countMembers); err != nil {
+		return nil, fmt.Errorf("error preparing query CountMembers: %w", err)
 	}
 	if q.decideGrantStmt, err = db.PrepareContext(ctx, decideGrant); err != nil {
 		return nil, fmt.Errorf("error preparing query DecideGrant: %w", err)
@@ -54,11 +63,17 @@ func Prepare(ctx context.Context, db DBTX) (*Queries, error) {
 	if q.deleteGroupMembersStmt, err = db.PrepareContext(ctx, deleteGroupMembers); err != nil {
 		return nil, fmt.Errorf("error preparing query DeleteGroupMembers: %w", err)
 	}
+	if q.deleteIdentityStmt, err = db.PrepareContext(ctx, deleteIdentity); err != nil {
+		return nil, fmt.Errorf("error preparing query DeleteIdentity: %w", err)
+	}
 	if q.deleteKeepOutStmt, err = db.PrepareContext(ctx, deleteKeepOut); err != nil {
 		return nil, fmt.Errorf("error preparing query DeleteKeepOut: %w", err)
 	}
 	if q.deleteKeepOutsStmt, err = db.PrepareContext(ctx, deleteKeepOuts); err != nil {
 		return nil, fmt.Errorf("error preparing query DeleteKeepOuts: %w", err)
+	}
+	if q.deletePasskeyStmt, err = db.PrepareContext(ctx, deletePasskey); err != nil {
+		return nil, fmt.Errorf("error preparing query DeletePasskey: %w", err)
 	}
 	if q.deleteShareStmt, err = db.PrepareContext(ctx, deleteShare); err != nil {
 		return nil, fmt.Errorf("error preparing query DeleteShare: %w", err)
@@ -111,8 +126,20 @@ func Prepare(ctx context.Context, db DBTX) (*Queries, error) {
 	if q.groupsStmt, err = db.PrepareContext(ctx, groups); err != nil {
 		return nil, fmt.Errorf("error preparing query Groups: %w", err)
 	}
+	if q.identitiesOfStmt, err = db.PrepareContext(ctx, identitiesOf); err != nil {
+		return nil, fmt.Errorf("error preparing query IdentitiesOf: %w", err)
+	}
+	if q.identityStmt, err = db.PrepareContext(ctx, identity); err != nil {
+		return nil, fmt.Errorf("error preparing query Identity: %w", err)
+	}
 	if q.insertActStmt, err = db.PrepareContext(ctx, insertAct); err != nil {
 		return nil, fmt.Errorf("error preparing query InsertAct: %w", err)
+	}
+	if q.insertBackupStmt, err = db.PrepareContext(ctx, insertBackup); err != nil {
+		return nil, fmt.Errorf("error preparing query InsertBackup: %w", err)
+	}
+	if q.insertCeremonyStmt, err = db.PrepareContext(ctx, insertCeremony); err != nil {
+		return nil, fmt.Errorf("error preparing query InsertCeremony: %w", err)
 	}
 	if q.insertChangeStmt, err = db.PrepareContext(ctx, insertChange); err != nil {
 		return nil, fmt.Errorf("error preparing query InsertChange: %w", err)
@@ -125,6 +152,9 @@ func Prepare(ctx context.Context, db DBTX) (*Queries, error) {
 	}
 	if q.insertGroupMemberStmt, err = db.PrepareContext(ctx, insertGroupMember); err != nil {
 		return nil, fmt.Errorf("error preparing query InsertGroupMember: %w", err)
+	}
+	if q.insertIdentityStmt, err = db.PrepareContext(ctx, insertIdentity); err != nil {
+		return nil, fmt.Errorf("error preparing query InsertIdentity: %w", err)
 	}
 	if q.insertInviteStmt, err = db.PrepareContext(ctx, insertInvite); err != nil {
 		return nil, fmt.Errorf("error preparing query InsertInvite: %w", err)
@@ -146,6 +176,9 @@ func Prepare(ctx context.Context, db DBTX) (*Queries, error) {
 	}
 	if q.insertMemberStmt, err = db.PrepareContext(ctx, insertMember); err != nil {
 		return nil, fmt.Errorf("error preparing query InsertMember: %w", err)
+	}
+	if q.insertPasskeyStmt, err = db.PrepareContext(ctx, insertPasskey); err != nil {
+		return nil, fmt.Errorf("error preparing query InsertPasskey: %w", err)
 	}
 	if q.insertRecoveryCodeStmt, err = db.PrepareContext(ctx, insertRecoveryCode); err != nil {
 		return nil, fmt.Errorf("error preparing query InsertRecoveryCode: %w", err)
@@ -195,6 +228,9 @@ func Prepare(ctx context.Context, db DBTX) (*Queries, error) {
 	if q.keysStmt, err = db.PrepareContext(ctx, keys); err != nil {
 		return nil, fmt.Errorf("error preparing query Keys: %w", err)
 	}
+	if q.lastBackupStmt, err = db.PrepareContext(ctx, lastBackup); err != nil {
+		return nil, fmt.Errorf("error preparing query LastBackup: %w", err)
+	}
 	if q.linkStmt, err = db.PrepareContext(ctx, link); err != nil {
 		return nil, fmt.Errorf("error preparing query Link: %w", err)
 	}
@@ -204,11 +240,17 @@ func Prepare(ctx context.Context, db DBTX) (*Queries, error) {
 	if q.liveSharesToStmt, err = db.PrepareContext(ctx, liveSharesTo); err != nil {
 		return nil, fmt.Errorf("error preparing query LiveSharesTo: %w", err)
 	}
+	if q.lockMemberStmt, err = db.PrepareContext(ctx, lockMember); err != nil {
+		return nil, fmt.Errorf("error preparing query LockMember: %w", err)
+	}
 	if q.machineByHashStmt, err = db.PrepareContext(ctx, machineByHash); err != nil {
 		return nil, fmt.Errorf("error preparing query MachineByHash: %w", err)
 	}
 	if q.machinesStmt, err = db.PrepareContext(ctx, machines); err != nil {
 		return nil, fmt.Errorf("error preparing query Machines: %w", err)
+	}
+	if q.machinesBeforeStmt, err = db.PrepareContext(ctx, machinesBefore); err != nil {
+		return nil, fmt.Errorf("error preparing query MachinesBefore: %w", err)
 	}
 	if q.machinesOfStmt, err = db.PrepareContext(ctx, machinesOf); err != nil {
 		return nil, fmt.Errorf("error preparing query MachinesOf: %w", err)
@@ -225,6 +267,9 @@ func Prepare(ctx context.Context, db DBTX) (*Queries, error) {
 	if q.membersStmt, err = db.PrepareContext(ctx, members); err != nil {
 		return nil, fmt.Errorf("error preparing query Members: %w", err)
 	}
+	if q.membersBeforeStmt, err = db.PrepareContext(ctx, membersBefore); err != nil {
+		return nil, fmt.Errorf("error preparing query MembersBefore: %w", err)
+	}
 	if q.metaStmt, err = db.PrepareContext(ctx, meta); err != nil {
 		return nil, fmt.Errorf("error preparing query Meta: %w", err)
 	}
@@ -237,8 +282,8 @@ func Prepare(ctx context.Context, db DBTX) (*Queries, error) {
 	if q.nextGenerationStmt, err = db.PrepareContext(ctx, nextGeneration); err != nil {
 		return nil, fmt.Errorf("error preparing query NextGeneration: %w", err)
 	}
-	if q.operatorsWithPasswordStmt, err = db.PrepareContext(ctx, operatorsWithPassword); err != nil {
-		return nil, fmt.Errorf("error preparing query OperatorsWithPassword: %w", err)
+	if q.operatorsWithWayInStmt, err = db.PrepareContext(ctx, operatorsWithWayIn); err != nil {
+		return nil, fmt.Errorf("error preparing query OperatorsWithWayIn: %w", err)
 	}
 	if q.otherAdminsStmt, err = db.PrepareContext(ctx, otherAdmins); err != nil {
 		return nil, fmt.Errorf("error preparing query OtherAdmins: %w", err)
@@ -246,8 +291,17 @@ func Prepare(ctx context.Context, db DBTX) (*Queries, error) {
 	if q.ownMachineStmt, err = db.PrepareContext(ctx, ownMachine); err != nil {
 		return nil, fmt.Errorf("error preparing query OwnMachine: %w", err)
 	}
+	if q.ownersOfStmt, err = db.PrepareContext(ctx, ownersOf); err != nil {
+		return nil, fmt.Errorf("error preparing query OwnersOf: %w", err)
+	}
+	if q.passkeysOfStmt, err = db.PrepareContext(ctx, passkeysOf); err != nil {
+		return nil, fmt.Errorf("error preparing query PasskeysOf: %w", err)
+	}
 	if q.passwordStmt, err = db.PrepareContext(ctx, password); err != nil {
 		return nil, fmt.Errorf("error preparing query Password: %w", err)
+	}
+	if q.pruneCeremoniesStmt, err = db.PrepareContext(ctx, pruneCeremonies); err != nil {
+		return nil, fmt.Errorf("error preparing query PruneCeremonies: %w", err)
 	}
 	if q.pruneChangesStmt, err = db.PrepareContext(ctx, pruneChanges); err != nil {
 		return nil, fmt.Errorf("error preparing query PruneChanges: %w", err)
@@ -321,6 +375,9 @@ func Prepare(ctx context.Context, db DBTX) (*Queries, error) {
 	if q.storyStmt, err = db.PrepareContext(ctx, story); err != nil {
 		return nil, fmt.Errorf("error preparing query Story: %w", err)
 	}
+	if q.takeCeremonyStmt, err = db.PrepareContext(ctx, takeCeremony); err != nil {
+		return nil, fmt.Errorf("error preparing query TakeCeremony: %w", err)
+	}
 	if q.touchKeyStmt, err = db.PrepareContext(ctx, touchKey); err != nil {
 		return nil, fmt.Errorf("error preparing query TouchKey: %w", err)
 	}
@@ -354,11 +411,17 @@ func Prepare(ctx context.Context, db DBTX) (*Queries, error) {
 	if q.useLinkStmt, err = db.PrepareContext(ctx, useLink); err != nil {
 		return nil, fmt.Errorf("error preparing query UseLink: %w", err)
 	}
+	if q.usePasskeyStmt, err = db.PrepareContext(ctx, usePasskey); err != nil {
+		return nil, fmt.Errorf("error preparing query UsePasskey: %w", err)
+	}
 	if q.useRecoveryCodeStmt, err = db.PrepareContext(ctx, useRecoveryCode); err != nil {
 		return nil, fmt.Errorf("error preparing query UseRecoveryCode: %w", err)
 	}
 	if q.waitingGrantsStmt, err = db.PrepareContext(ctx, waitingGrants); err != nil {
 		return nil, fmt.Errorf("error preparing query WaitingGrants: %w", err)
+	}
+	if q.waysInStmt, err = db.PrepareContext(ctx, waysIn); err != nil {
+		return nil, fmt.Errorf("error preparing query WaysIn: %w", err)
 	}
 	return &q, nil
 }
@@ -380,6 +443,11 @@ func (q *Queries) Close() error {
 			err = fmt.Errorf("error closing adminKindStmt: %w", cerr)
 		}
 	}
+	if q.callersOnStmt != nil {
+		if cerr := q.callersOnStmt.Close(); cerr != nil {
+			err = fmt.Errorf("error closing callersOnStmt: %w", cerr)
+		}
+	}
 	if q.callsOfSharesStmt != nil {
 		if cerr := q.callsOfSharesStmt.Close(); cerr != nil {
 			err = fmt.Errorf("error closing callsOfSharesStmt: %w", cerr)
@@ -393,6 +461,16 @@ func (q *Queries) Close() error {
 	if q.changesAfterStmt != nil {
 		if cerr := q.changesAfterStmt.Close(); cerr != nil {
 			err = fmt.Errorf("error closing changesAfterStmt: %w", cerr)
+		}
+	}
+	if q.countMachinesStmt != nil {
+		if cerr := q.countMachinesStmt.Close(); cerr != nil {
+			err = fmt.Errorf("error closing countMachinesStmt: %w", cerr)
+		}
+	}
+	if q.countMembersStmt != nil {
+		if cerr := q.countMembersStmt.Close(); cerr != nil {
+			err = fmt.Errorf("error closing countMembersStmt: %w", cerr)
 		}
 	}
 	if q.decideGrantStmt != nil {
@@ -415,6 +493,11 @@ func (q *Queries) Close() error {
 			err = fmt.Errorf("error closing deleteGroupMembersStmt: %w", cerr)
 		}
 	}
+	if q.deleteIdentityStmt != nil {
+		if cerr := q.deleteIdentityStmt.Close(); cerr != nil {
+			err = fmt.Errorf("error closing deleteIdentityStmt: %w", cerr)
+		}
+	}
 	if q.deleteKeepOutStmt != nil {
 		if cerr := q.deleteKeepOutStmt.Close(); cerr != nil {
 			err = fmt.Errorf("error closing deleteKeepOutStmt: %w", cerr)
@@ -423,6 +506,11 @@ func (q *Queries) Close() error {
 	if q.deleteKeepOutsStmt != nil {
 		if cerr := q.deleteKeepOutsStmt.Close(); cerr != nil {
 			err = fmt.Errorf("error closing deleteKeepOutsStmt: %w", cerr)
+		}
+	}
+	if q.deletePasskeyStmt != nil {
+		if cerr := q.deletePasskeyStmt.Close(); cerr != nil {
+			err = fmt.Errorf("error closing deletePasskeyStmt: %w", cerr)
 		}
 	}
 	if q.deleteShareStmt != nil {
@@ -510,9 +598,29 @@ func (q *Queries) Close() error {
 			err = fmt.Errorf("error closing groupsStmt: %w", cerr)
 		}
 	}
+	if q.identitiesOfStmt != nil {
+		if cerr := q.identitiesOfStmt.Close(); cerr != nil {
+			err = fmt.Errorf("error closing identitiesOfStmt: %w", cerr)
+		}
+	}
+	if q.identityStmt != nil {
+		if cerr := q.identityStmt.Close(); cerr != nil {
+			err = fmt.Errorf("error closing identityStmt: %w", cerr)
+		}
+	}
 	if q.insertActStmt != nil {
 		if cerr := q.insertActStmt.Close(); cerr != nil {
 			err = fmt.Errorf("error closing insertActStmt: %w", cerr)
+		}
+	}
+	if q.insertBackupStmt != nil {
+		if cerr := q.insertBackupStmt.Close(); cerr != nil {
+			err = fmt.Errorf("error closing insertBackupStmt: %w", cerr)
+		}
+	}
+	if q.insertCeremonyStmt != nil {
+		if cerr := q.insertCeremonyStmt.Close(); cerr != nil {
+			err = fmt.Errorf("error closing insertCeremonyStmt: %w", cerr)
 		}
 	}
 	if q.insertChangeStmt != nil {
@@ -533,6 +641,11 @@ func (q *Queries) Close() error {
 	if q.insertGroupMemberStmt != nil {
 		if cerr := q.insertGroupMemberStmt.Close(); cerr != nil {
 			err = fmt.Errorf("error closing insertGroupMemberStmt: %w", cerr)
+		}
+	}
+	if q.insertIdentityStmt != nil {
+		if cerr := q.insertIdentityStmt.Close(); cerr != nil {
+			err = fmt.Errorf("error closing insertIdentityStmt: %w", cerr)
 		}
 	}
 	if q.insertInviteStmt != nil {
@@ -568,6 +681,11 @@ func (q *Queries) Close() error {
 	if q.insertMemberStmt != nil {
 		if cerr := q.insertMemberStmt.Close(); cerr != nil {
 			err = fmt.Errorf("error closing insertMemberStmt: %w", cerr)
+		}
+	}
+	if q.insertPasskeyStmt != nil {
+		if cerr := q.insertPasskeyStmt.Close(); cerr != nil {
+			err = fmt.Errorf("error closing insertPasskeyStmt: %w", cerr)
 		}
 	}
 	if q.insertRecoveryCodeStmt != nil {
@@ -650,6 +768,11 @@ func (q *Queries) Close() error {
 			err = fmt.Errorf("error closing keysStmt: %w", cerr)
 		}
 	}
+	if q.lastBackupStmt != nil {
+		if cerr := q.lastBackupStmt.Close(); cerr != nil {
+			err = fmt.Errorf("error closing lastBackupStmt: %w", cerr)
+		}
+	}
 	if q.linkStmt != nil {
 		if cerr := q.linkStmt.Close(); cerr != nil {
 			err = fmt.Errorf("error closing linkStmt: %w", cerr)
@@ -665,6 +788,11 @@ func (q *Queries) Close() error {
 			err = fmt.Errorf("error closing liveSharesToStmt: %w", cerr)
 		}
 	}
+	if q.lockMemberStmt != nil {
+		if cerr := q.lockMemberStmt.Close(); cerr != nil {
+			err = fmt.Errorf("error closing lockMemberStmt: %w", cerr)
+		}
+	}
 	if q.machineByHashStmt != nil {
 		if cerr := q.machineByHashStmt.Close(); cerr != nil {
 			err = fmt.Errorf("error closing machineByHashStmt: %w", cerr)
@@ -673,6 +801,11 @@ func (q *Queries) Close() error {
 	if q.machinesStmt != nil {
 		if cerr := q.machinesStmt.Close(); cerr != nil {
 			err = fmt.Errorf("error closing machinesStmt: %w", cerr)
+		}
+	}
+	if q.machinesBeforeStmt != nil {
+		if cerr := q.machinesBeforeStmt.Close(); cerr != nil {
+			err = fmt.Errorf("error closing machinesBeforeStmt: %w", cerr)
 		}
 	}
 	if q.machinesOfStmt != nil {
@@ -700,6 +833,11 @@ func (q *Queries) Close() error {
 			err = fmt.Errorf("error closing membersStmt: %w", cerr)
 		}
 	}
+	if q.membersBeforeStmt != nil {
+		if cerr := q.membersBeforeStmt.Close(); cerr != nil {
+			err = fmt.Errorf("error closing membersBeforeStmt: %w", cerr)
+		}
+	}
 	if q.metaStmt != nil {
 		if cerr := q.metaStmt.Close(); cerr != nil {
 			err = fmt.Errorf("error closing metaStmt: %w", cerr)
@@ -720,9 +858,9 @@ func (q *Queries) Close() error {
 			err = fmt.Errorf("error closing nextGenerationStmt: %w", cerr)
 		}
 	}
-	if q.operatorsWithPasswordStmt != nil {
-		if cerr := q.operatorsWithPasswordStmt.Close(); cerr != nil {
-			err = fmt.Errorf("error closing operatorsWithPasswordStmt: %w", cerr)
+	if q.operatorsWithWayInStmt != nil {
+		if cerr := q.operatorsWithWayInStmt.Close(); cerr != nil {
+			err = fmt.Errorf("error closing operatorsWithWayInStmt: %w", cerr)
 		}
 	}
 	if q.otherAdminsStmt != nil {
@@ -735,9 +873,24 @@ func (q *Queries) Close() error {
 			err = fmt.Errorf("error closing ownMachineStmt: %w", cerr)
 		}
 	}
+	if q.ownersOfStmt != nil {
+		if cerr := q.ownersOfStmt.Close(); cerr != nil {
+			err = fmt.Errorf("error closing ownersOfStmt: %w", cerr)
+		}
+	}
+	if q.passkeysOfStmt != nil {
+		if cerr := q.passkeysOfStmt.Close(); cerr != nil {
+			err = fmt.Errorf("error closing passkeysOfStmt: %w", cerr)
+		}
+	}
 	if q.passwordStmt != nil {
 		if cerr := q.passwordStmt.Close(); cerr != nil {
 			err = fmt.Errorf("error closing passwordStmt: %w", cerr)
+		}
+	}
+	if q.pruneCeremoniesStmt != nil {
+		if cerr := q.pruneCeremoniesStmt.Close(); cerr != nil {
+			err = fmt.Errorf("error closing pruneCeremoniesStmt: %w", cerr)
 		}
 	}
 	if q.pruneChangesStmt != nil {
@@ -860,6 +1013,11 @@ func (q *Queries) Close() error {
 			err = fmt.Errorf("error closing storyStmt: %w", cerr)
 		}
 	}
+	if q.takeCeremonyStmt != nil {
+		if cerr := q.takeCeremonyStmt.Close(); cerr != nil {
+			err = fmt.Errorf("error closing takeCeremonyStmt: %w", cerr)
+		}
+	}
 	if q.touchKeyStmt != nil {
 		if cerr := q.touchKeyStmt.Close(); cerr != nil {
 			err = fmt.Errorf("error closing touchKeyStmt: %w", cerr)
@@ -915,6 +1073,11 @@ func (q *Queries) Close() error {
 			err = fmt.Errorf("error closing useLinkStmt: %w", cerr)
 		}
 	}
+	if q.usePasskeyStmt != nil {
+		if cerr := q.usePasskeyStmt.Close(); cerr != nil {
+			err = fmt.Errorf("error closing usePasskeyStmt: %w", cerr)
+		}
+	}
 	if q.useRecoveryCodeStmt != nil {
 		if cerr := q.useRecoveryCodeStmt.Close(); cerr != nil {
 			err = fmt.Errorf("error closing useRecoveryCodeStmt: %w", cerr)
@@ -923,6 +1086,11 @@ func (q *Queries) Close() error {
 	if q.waitingGrantsStmt != nil {
 		if cerr := q.waitingGrantsStmt.Close(); cerr != nil {
 			err = fmt.Errorf("error closing waitingGrantsStmt: %w", cerr)
+		}
+	}
+	if q.waysInStmt != nil {
+		if cerr := q.waysInStmt.Close(); cerr != nil {
+			err = fmt.Errorf("error closing waysInStmt: %w", cerr)
 		}
 	}
 	return err
@@ -962,237 +1130,279 @@ func (q *Queries) queryRow(ctx context.Context, stmt *sql.Stmt, query string, ar
 }
 
 type Queries struct {
-	db                        DBTX
-	tx                        *sql.Tx
-	actsStmt                  *sql.Stmt
-	addUsageDayStmt           *sql.Stmt
-	adminKindStmt             *sql.Stmt
-	callsOfSharesStmt         *sql.Stmt
-	callsOfSharesToStmt       *sql.Stmt
-	changesAfterStmt          *sql.Stmt
-	decideGrantStmt           *sql.Stmt
-	deleteGroupStmt           *sql.Stmt
-	deleteGroupMemberStmt     *sql.Stmt
-	deleteGroupMembersStmt    *sql.Stmt
-	deleteKeepOutStmt         *sql.Stmt
-	deleteKeepOutsStmt        *sql.Stmt
-	deleteShareStmt           *sql.Stmt
-	deleteTurnStmt            *sql.Stmt
-	dropLinksStmt             *sql.Stmt
-	dropRecoveryCodesStmt     *sql.Stmt
-	endSessionStmt            *sql.Stmt
-	endSessionOfStmt          *sql.Stmt
-	endSessionsOfStmt         *sql.Stmt
-	epochStmt                 *sql.Stmt
-	fellowsStmt               *sql.Stmt
-	grantByHashStmt           *sql.Stmt
-	grantByUserCodeStmt       *sql.Stmt
-	groupByIDStmt             *sql.Stmt
-	groupByNameStmt           *sql.Stmt
-	groupMembersStmt          *sql.Stmt
-	groupMembersOfStmt        *sql.Stmt
-	groupSizeStmt             *sql.Stmt
-	groupsStmt                *sql.Stmt
-	insertActStmt             *sql.Stmt
-	insertChangeStmt          *sql.Stmt
-	insertGrantStmt           *sql.Stmt
-	insertGroupStmt           *sql.Stmt
-	insertGroupMemberStmt     *sql.Stmt
-	insertInviteStmt          *sql.Stmt
-	insertKeepOutStmt         *sql.Stmt
-	insertKeyStmt             *sql.Stmt
-	insertLinkStmt            *sql.Stmt
-	insertLoginTokenStmt      *sql.Stmt
-	insertMachineStmt         *sql.Stmt
-	insertMemberStmt          *sql.Stmt
-	insertRecoveryCodeStmt    *sql.Stmt
-	insertSessionStmt         *sql.Stmt
-	insertShareStmt           *sql.Stmt
-	insertStoryStmt           *sql.Stmt
-	insertTurnStmt            *sql.Stmt
-	insertUsageStmt           *sql.Stmt
-	invitesOfStmt             *sql.Stmt
-	joinGroupStmt             *sql.Stmt
-	keepMetaStmt              *sql.Stmt
-	keepOutsStmt              *sql.Stmt
-	keepOutsByStmt            *sql.Stmt
-	keepOutsOfStmt            *sql.Stmt
-	keptMachineStmt           *sql.Stmt
-	keptMachinesStmt          *sql.Stmt
-	keyByHashStmt             *sql.Stmt
-	keysStmt                  *sql.Stmt
-	linkStmt                  *sql.Stmt
-	liveSharesStmt            *sql.Stmt
-	liveSharesToStmt          *sql.Stmt
-	machineByHashStmt         *sql.Stmt
-	machinesStmt              *sql.Stmt
-	machinesOfStmt            *sql.Stmt
-	memberByIDStmt            *sql.Stmt
-	memberByNameStmt          *sql.Stmt
-	memberFactsStmt           *sql.Stmt
-	membersStmt               *sql.Stmt
-	metaStmt                  *sql.Stmt
-	moveEpochStmt             *sql.Stmt
-	namedSharesStmt           *sql.Stmt
-	nextGenerationStmt        *sql.Stmt
-	operatorsWithPasswordStmt *sql.Stmt
-	otherAdminsStmt           *sql.Stmt
-	ownMachineStmt            *sql.Stmt
-	passwordStmt              *sql.Stmt
-	pruneChangesStmt          *sql.Stmt
-	pruneGrantsStmt           *sql.Stmt
-	pruneSessionsStmt         *sql.Stmt
-	pruneStoriesStmt          *sql.Stmt
-	pruneTurnsStmt            *sql.Stmt
-	putPasswordStmt           *sql.Stmt
-	putShareStmt              *sql.Stmt
-	recoveryCodesStmt         *sql.Stmt
-	redeemLoginTokenStmt      *sql.Stmt
-	renameMachineStmt         *sql.Stmt
-	revokeInviteStmt          *sql.Stmt
-	revokeKeyStmt             *sql.Stmt
-	revokeMachineStmt         *sql.Stmt
-	revokeOwnKeyStmt          *sql.Stmt
-	saveOffersStmt            *sql.Stmt
-	seenGroupsStmt            *sql.Stmt
-	sessionStmt               *sql.Stmt
-	sessionsOfStmt            *sql.Stmt
-	setGroupAdminStmt         *sql.Stmt
-	setKeptOutStmt            *sql.Stmt
-	setMemberDisabledStmt     *sql.Stmt
-	sharesOfStmt              *sql.Stmt
-	storiesOfStmt             *sql.Stmt
-	storyStmt                 *sql.Stmt
-	touchKeyStmt              *sql.Stmt
-	touchSessionStmt          *sql.Stmt
-	trimTurnsStmt             *sql.Stmt
-	turnStmt                  *sql.Stmt
-	usageStmt                 *sql.Stmt
-	usageDaysStmt             *sql.Stmt
-	usageDaysOfStmt           *sql.Stmt
-	usageDaysOnStmt           *sql.Stmt
-	useGrantStmt              *sql.Stmt
-	useInviteStmt             *sql.Stmt
-	useLinkStmt               *sql.Stmt
-	useRecoveryCodeStmt       *sql.Stmt
-	waitingGrantsStmt         *sql.Stmt
+	db                     DBTX
+	tx                     *sql.Tx
+	actsStmt               *sql.Stmt
+	addUsageDayStmt        *sql.Stmt
+	adminKindStmt          *sql.Stmt
+	callersOnStmt          *sql.Stmt
+	callsOfSharesStmt      *sql.Stmt
+	callsOfSharesToStmt    *sql.Stmt
+	changesAfterStmt       *sql.Stmt
+	countMachinesStmt      *sql.Stmt
+	countMembersStmt       *sql.Stmt
+	decideGrantStmt        *sql.Stmt
+	deleteGroupStmt        *sql.Stmt
+	deleteGroupMemberStmt  *sql.Stmt
+	deleteGroupMembersStmt *sql.Stmt
+	deleteIdentityStmt     *sql.Stmt
+	deleteKeepOutStmt      *sql.Stmt
+	deleteKeepOutsStmt     *sql.Stmt
+	deletePasskeyStmt      *sql.Stmt
+	deleteShareStmt        *sql.Stmt
+	deleteTurnStmt         *sql.Stmt
+	dropLinksStmt          *sql.Stmt
+	dropRecoveryCodesStmt  *sql.Stmt
+	endSessionStmt         *sql.Stmt
+	endSessionOfStmt       *sql.Stmt
+	endSessionsOfStmt      *sql.Stmt
+	epochStmt              *sql.Stmt
+	fellowsStmt            *sql.Stmt
+	grantByHashStmt        *sql.Stmt
+	grantByUserCodeStmt    *sql.Stmt
+	groupByIDStmt          *sql.Stmt
+	groupByNameStmt        *sql.Stmt
+	groupMembersStmt       *sql.Stmt
+	groupMembersOfStmt     *sql.Stmt
+	groupSizeStmt          *sql.Stmt
+	groupsStmt             *sql.Stmt
+	identitiesOfStmt       *sql.Stmt
+	identityStmt           *sql.Stmt
+	insertActStmt          *sql.Stmt
+	insertBackupStmt       *sql.Stmt
+	insertCeremonyStmt     *sql.Stmt
+	insertChangeStmt       *sql.Stmt
+	insertGrantStmt        *sql.Stmt
+	insertGroupStmt        *sql.Stmt
+	insertGroupMemberStmt  *sql.Stmt
+	insertIdentityStmt     *sql.Stmt
+	insertInviteStmt       *sql.Stmt
+	insertKeepOutStmt      *sql.Stmt
+	insertKeyStmt          *sql.Stmt
+	insertLinkStmt         *sql.Stmt
+	insertLoginTokenStmt   *sql.Stmt
+	insertMachineStmt      *sql.Stmt
+	insertMemberStmt       *sql.Stmt
+	insertPasskeyStmt      *sql.Stmt
+	insertRecoveryCodeStmt *sql.Stmt
+	insertSessionStmt      *sql.Stmt
+	insertShareStmt        *sql.Stmt
+	insertStoryStmt        *sql.Stmt
+	insertTurnStmt         *sql.Stmt
+	insertUsageStmt        *sql.Stmt
+	invitesOfStmt          *sql.Stmt
+	joinGroupStmt          *sql.Stmt
+	keepMetaStmt           *sql.Stmt
+	keepOutsStmt           *sql.Stmt
+	keepOutsByStmt         *sql.Stmt
+	keepOutsOfStmt         *sql.Stmt
+	keptMachineStmt        *sql.Stmt
+	keptMachinesStmt       *sql.Stmt
+	keyByHashStmt          *sql.Stmt
+	keysStmt               *sql.Stmt
+	lastBackupStmt         *sql.Stmt
+	linkStmt               *sql.Stmt
+	liveSharesStmt         *sql.Stmt
+	liveSharesToStmt       *sql.Stmt
+	lockMemberStmt         *sql.Stmt
+	machineByHashStmt      *sql.Stmt
+	machinesStmt           *sql.Stmt
+	machinesBeforeStmt     *sql.Stmt
+	machinesOfStmt         *sql.Stmt
+	memberByIDStmt         *sql.Stmt
+	memberByNameStmt       *sql.Stmt
+	memberFactsStmt        *sql.Stmt
+	membersStmt            *sql.Stmt
+	membersBeforeStmt      *sql.Stmt
+	metaStmt               *sql.Stmt
+	moveEpochStmt          *sql.Stmt
+	namedSharesStmt        *sql.Stmt
+	nextGenerationStmt     *sql.Stmt
+	operatorsWithWayInStmt *sql.Stmt
+	otherAdminsStmt        *sql.Stmt
+	ownMachineStmt         *sql.Stmt
+	ownersOfStmt           *sql.Stmt
+	passkeysOfStmt         *sql.Stmt
+	passwordStmt           *sql.Stmt
+	pruneCeremoniesStmt    *sql.Stmt
+	pruneChangesStmt       *sql.Stmt
+	pruneGrantsStmt        *sql.Stmt
+	pruneSessionsStmt      *sql.Stmt
+	pruneStoriesStmt       *sql.Stmt
+	pruneTurnsStmt         *sql.Stmt
+	putPasswordStmt        *sql.Stmt
+	putShareStmt           *sql.Stmt
+	recoveryCodesStmt      *sql.Stmt
+	redeemLoginTokenStmt   *sql.Stmt
+	renameMachineStmt      *sql.Stmt
+	revokeInviteStmt       *sql.Stmt
+	revokeKeyStmt          *sql.Stmt
+	revokeMachineStmt      *sql.Stmt
+	revokeOwnKeyStmt       *sql.Stmt
+	saveOffersStmt         *sql.Stmt
+	seenGroupsStmt         *sql.Stmt
+	sessionStmt            *sql.Stmt
+	sessionsOfStmt         *sql.Stmt
+	setGroupAdminStmt      *sql.Stmt
+	setKeptOutStmt         *sql.Stmt
+	setMemberDisabledStmt  *sql.Stmt
+	sharesOfStmt           *sql.Stmt
+	storiesOfStmt          *sql.Stmt
+	storyStmt              *sql.Stmt
+	takeCeremonyStmt       *sql.Stmt
+	touchKeyStmt           *sql.Stmt
+	touchSessionStmt       *sql.Stmt
+	trimTurnsStmt          *sql.Stmt
+	turnStmt               *sql.Stmt
+	usageStmt              *sql.Stmt
+	usageDaysStmt          *sql.Stmt
+	usageDaysOfStmt        *sql.Stmt
+	usageDaysOnStmt        *sql.Stmt
+	useGrantStmt           *sql.Stmt
+	useInviteStmt          *sql.Stmt
+	useLinkStmt            *sql.Stmt
+	usePasskeyStmt         *sql.Stmt
+	useRecoveryCodeStmt    *sql.Stmt
+	waitingGrantsStmt      *sql.Stmt
+	waysInStmt             *sql.Stmt
 }
 
 func (q *Queries) WithTx(tx *sql.Tx) *Queries {
 	return &Queries{
-		db:                        tx,
-		tx:                        tx,
-		actsStmt:                  q.actsStmt,
-		addUsageDayStmt:           q.addUsageDayStmt,
-		adminKindStmt:             q.adminKindStmt,
-		callsOfSharesStmt:         q.callsOfSharesStmt,
-		callsOfSharesToStmt:       q.callsOfSharesToStmt,
-		changesAfterStmt:          q.changesAfterStmt,
-		decideGrantStmt:           q.decideGrantStmt,
-		deleteGroupStmt:           q.deleteGroupStmt,
-		deleteGroupMemberStmt:     q.deleteGroupMemberStmt,
-		deleteGroupMembersStmt:    q.deleteGroupMembersStmt,
-		deleteKeepOutStmt:         q.deleteKeepOutStmt,
-		deleteKeepOutsStmt:        q.deleteKeepOutsStmt,
-		deleteShareStmt:           q.deleteShareStmt,
-		deleteTurnStmt:            q.deleteTurnStmt,
-		dropLinksStmt:             q.dropLinksStmt,
-		dropRecoveryCodesStmt:     q.dropRecoveryCodesStmt,
-		endSessionStmt:            q.endSessionStmt,
-		endSessionOfStmt:          q.endSessionOfStmt,
-		endSessionsOfStmt:         q.endSessionsOfStmt,
-		epochStmt:                 q.epochStmt,
-		fellowsStmt:               q.fellowsStmt,
-		grantByHashStmt:           q.grantByHashStmt,
-		grantByUserCodeStmt:       q.grantByUserCodeStmt,
-		groupByIDStmt:             q.groupByIDStmt,
-		groupByNameStmt:           q.groupByNameStmt,
-		groupMembersStmt:          q.groupMembersStmt,
-		groupMembersOfStmt:        q.groupMembersOfStmt,
-		groupSizeStmt:             q.groupSizeStmt,
-		groupsStmt:                q.groupsStmt,
-		insertActStmt:             q.insertActStmt,
-		insertChangeStmt:          q.insertChangeStmt,
-		insertGrantStmt:           q.insertGrantStmt,
-		insertGroupStmt:           q.insertGroupStmt,
-		insertGroupMemberStmt:     q.insertGroupMemberStmt,
-		insertInviteStmt:          q.insertInviteStmt,
-		insertKeepOutStmt:         q.insertKeepOutStmt,
-		insertKeyStmt:             q.insertKeyStmt,
-		insertLinkStmt:            q.insertLinkStmt,
-		insertLoginTokenStmt:      q.insertLoginTokenStmt,
-		insertMachineStmt:         q.insertMachineStmt,
-		insertMemberStmt:          q.insertMemberStmt,
-		insertRecoveryCodeStmt:    q.insertRecoveryCodeStmt,
-		insertSessionStmt:         q.insertSessionStmt,
-		insertShareStmt:           q.insertShareStmt,
-		insertStoryStmt:           q.insertStoryStmt,
-		insertTurnStmt:            q.insertTurnStmt,
-		insertUsageStmt:           q.insertUsageStmt,
-		invitesOfStmt:             q.invitesOfStmt,
-		joinGroupStmt:             q.joinGroupStmt,
-		keepMetaStmt:              q.keepMetaStmt,
-		keepOutsStmt:              q.keepOutsStmt,
-		keepOutsByStmt:            q.keepOutsByStmt,
-		keepOutsOfStmt:            q.keepOutsOfStmt,
-		keptMachineStmt:           q.keptMachineStmt,
-		keptMachinesStmt:          q.keptMachinesStmt,
-		keyByHashStmt:             q.keyByHashStmt,
-		keysStmt:                  q.keysStmt,
-		linkStmt:                  q.linkStmt,
-		liveSharesStmt:            q.liveSharesStmt,
-		liveSharesToStmt:          q.liveSharesToStmt,
-		machineByHashStmt:         q.machineByHashStmt,
-		machinesStmt:              q.machinesStmt,
-		machinesOfStmt:            q.machinesOfStmt,
-		memberByIDStmt:            q.memberByIDStmt,
-		memberByNameStmt:          q.memberByNameStmt,
-		memberFactsStmt:           q.memberFactsStmt,
-		membersStmt:               q.membersStmt,
-		metaStmt:                  q.metaStmt,
-		moveEpochStmt:             q.moveEpochStmt,
-		namedSharesStmt:           q.namedSharesStmt,
-		nextGenerationStmt:        q.nextGenerationStmt,
-		operatorsWithPasswordStmt: q.operatorsWithPasswordStmt,
-		otherAdminsStmt:           q.otherAdminsStmt,
-		ownMachineStmt:            q.ownMachineStmt,
-		passwordStmt:              q.passwordStmt,
-		pruneChangesStmt:          q.pruneChangesStmt,
-		pruneGrantsStmt:           q.pruneGrantsStmt,
-		pruneSessionsStmt:         q.pruneSessionsStmt,
-		pruneStoriesStmt:          q.pruneStoriesStmt,
-		pruneTurnsStmt:            q.pruneTurnsStmt,
-		putPasswordStmt:           q.putPasswordStmt,
-		putShareStmt:              q.putShareStmt,
-		recoveryCodesStmt:         q.recoveryCodesStmt,
-		redeemLoginTokenStmt:      q.redeemLoginTokenStmt,
-		renameMachineStmt:         q.renameMachineStmt,
-		revokeInviteStmt:          q.revokeInviteStmt,
-		revokeKeyStmt:             q.revokeKeyStmt,
-		revokeMachineStmt:         q.revokeMachineStmt,
-		revokeOwnKeyStmt:          q.revokeOwnKeyStmt,
-		saveOffersStmt:            q.saveOffersStmt,
-		seenGroupsStmt:            q.seenGroupsStmt,
-		sessionStmt:               q.sessionStmt,
-		sessionsOfStmt:            q.sessionsOfStmt,
-		setGroupAdminStmt:         q.setGroupAdminStmt,
-		setKeptOutStmt:            q.setKeptOutStmt,
-		setMemberDisabledStmt:     q.setMemberDisabledStmt,
-		sharesOfStmt:              q.sharesOfStmt,
-		storiesOfStmt:             q.storiesOfStmt,
-		storyStmt:                 q.storyStmt,
-		touchKeyStmt:              q.touchKeyStmt,
-		touchSessionStmt:          q.touchSessionStmt,
-		trimTurnsStmt:             q.trimTurnsStmt,
-		turnStmt:                  q.turnStmt,
-		usageStmt:                 q.usageStmt,
-		usageDaysStmt:             q.usageDaysStmt,
-		usageDaysOfStmt:           q.usageDaysOfStmt,
-		usageDaysOnStmt:           q.usageDaysOnStmt,
-		useGrantStmt:              q.useGrantStmt,
-		useInviteStmt:             q.useInviteStmt,
-		useLinkStmt:               q.useLinkStmt,
-		useRecoveryCodeStmt:       q.useRecoveryCodeStmt,
-		waitingGrantsStmt:         q.waitingGrantsStmt,
+		db:                     tx,
+		tx:                     tx,
+		actsStmt:               q.actsStmt,
+		addUsageDayStmt:        q.addUsageDayStmt,
+		adminKindStmt:          q.adminKindStmt,
+		callersOnStmt:          q.callersOnStmt,
+		callsOfSharesStmt:      q.callsOfSharesStmt,
+		callsOfSharesToStmt:    q.callsOfSharesToStmt,
+		changesAfterStmt:       q.changesAfterStmt,
+		countMachinesStmt:      q.countMachinesStmt,
+		countMembersStmt:       q.countMembersStmt,
+		decideGrantStmt:        q.decideGrantStmt,
+		deleteGroupStmt:        q.deleteGroupStmt,
+		deleteGroupMemberStmt:  q.deleteGroupMemberStmt,
+		deleteGroupMembersStmt: q.deleteGroupMembersStmt,
+		deleteIdentityStmt:     q.deleteIdentityStmt,
+		deleteKeepOutStmt:      q.deleteKeepOutStmt,
+		deleteKeepOutsStmt:     q.deleteKeepOutsStmt,
+		deletePasskeyStmt:      q.deletePasskeyStmt,
+		deleteShareStmt:        q.deleteShareStmt,
+		deleteTurnStmt:         q.deleteTurnStmt,
+		dropLinksStmt:          q.dropLinksStmt,
+		dropRecoveryCodesStmt:  q.dropRecoveryCodesStmt,
+		endSessionStmt:         q.endSessionStmt,
+		endSessionOfStmt:       q.endSessionOfStmt,
+		endSessionsOfStmt:      q.endSessionsOfStmt,
+		epochStmt:              q.epochStmt,
+		fellowsStmt:            q.fellowsStmt,
+		grantByHashStmt:        q.grantByHashStmt,
+		grantByUserCodeStmt:    q.grantByUserCodeStmt,
+		groupByIDStmt:          q.groupByIDStmt,
+		groupByNameStmt:        q.groupByNameStmt,
+		groupMembersStmt:       q.groupMembersStmt,
+		groupMembersOfStmt:     q.groupMembersOfStmt,
+		groupSizeStmt:          q.groupSizeStmt,
+		groupsStmt:             q.groupsStmt,
+		identitiesOfStmt:       q.identitiesOfStmt,
+		identityStmt:           q.identityStmt,
+		insertActStmt:          q.insertActStmt,
+		insertBackupStmt:       q.insertBackupStmt,
+		insertCeremonyStmt:     q.insertCeremonyStmt,
+		insertChangeStmt:       q.insertChangeStmt,
+		insertGrantStmt:        q.insertGrantStmt,
+		insertGroupStmt:        q.insertGroupStmt,
+		insertGroupMemberStmt:  q.insertGroupMemberStmt,
+		insertIdentityStmt:     q.insertIdentityStmt,
+		insertInviteStmt:       q.insertInviteStmt,
+		insertKeepOutStmt:      q.insertKeepOutStmt,
+		insertKeyStmt:          q.insertKeyStmt,
+		insertLinkStmt:         q.insertLinkStmt,
+		insertLoginTokenStmt:   q.insertLoginTokenStmt,
+		insertMachineStmt:      q.insertMachineStmt,
+		insertMemberStmt:       q.insertMemberStmt,
+		insertPasskeyStmt:      q.insertPasskeyStmt,
+		insertRecoveryCodeStmt: q.insertRecoveryCodeStmt,
+		insertSessionStmt:      q.insertSessionStmt,
+		insertShareStmt:        q.insertShareStmt,
+		insertStoryStmt:        q.insertStoryStmt,
+		insertTurnStmt:         q.insertTurnStmt,
+		insertUsageStmt:        q.insertUsageStmt,
+		invitesOfStmt:          q.invitesOfStmt,
+		joinGroupStmt:          q.joinGroupStmt,
+		keepMetaStmt:           q.keepMetaStmt,
+		keepOutsStmt:           q.keepOutsStmt,
+		keepOutsByStmt:         q.keepOutsByStmt,
+		keepOutsOfStmt:         q.keepOutsOfStmt,
+		keptMachineStmt:        q.keptMachineStmt,
+		keptMachinesStmt:       q.keptMachinesStmt,
+		keyByHashStmt:          q.keyByHashStmt,
+		keysStmt:               q.keysStmt,
+		lastBackupStmt:         q.lastBackupStmt,
+		linkStmt:               q.linkStmt,
+		liveSharesStmt:         q.liveSharesStmt,
+		liveSharesToStmt:       q.liveSharesToStmt,
+		lockMemberStmt:         q.lockMemberStmt,
+		machineByHashStmt:      q.machineByHashStmt,
+		machinesStmt:           q.machinesStmt,
+		machinesBeforeStmt:     q.machinesBeforeStmt,
+		machinesOfStmt:         q.machinesOfStmt,
+		memberByIDStmt:         q.memberByIDStmt,
+		memberByNameStmt:       q.memberByNameStmt,
+		memberFactsStmt:        q.memberFactsStmt,
+		membersStmt:            q.membersStmt,
+		membersBeforeStmt:      q.membersBeforeStmt,
+		metaStmt:               q.metaStmt,
+		moveEpochStmt:          q.moveEpochStmt,
+		namedSharesStmt:        q.namedSharesStmt,
+		nextGenerationStmt:     q.nextGenerationStmt,
+		operatorsWithWayInStmt: q.operatorsWithWayInStmt,
+		otherAdminsStmt:        q.otherAdminsStmt,
+		ownMachineStmt:         q.ownMachineStmt,
+		ownersOfStmt:           q.ownersOfStmt,
+		passkeysOfStmt:         q.passkeysOfStmt,
+		passwordStmt:           q.passwordStmt,
+		pruneCeremoniesStmt:    q.pruneCeremoniesStmt,
+		pruneChangesStmt:       q.pruneChangesStmt,
+		pruneGrantsStmt:        q.pruneGrantsStmt,
+		pruneSessionsStmt:      q.pruneSessionsStmt,
+		pruneStoriesStmt:       q.pruneStoriesStmt,
+		pruneTurnsStmt:         q.pruneTurnsStmt,
+		putPasswordStmt:        q.putPasswordStmt,
+		putShareStmt:           q.putShareStmt,
+		recoveryCodesStmt:      q.recoveryCodesStmt,
+		redeemLoginTokenStmt:   q.redeemLoginTokenStmt,
+		renameMachineStmt:      q.renameMachineStmt,
+		revokeInviteStmt:       q.revokeInviteStmt,
+		revokeKeyStmt:          q.revokeKeyStmt,
+		revokeMachineStmt:      q.revokeMachineStmt,
+		revokeOwnKeyStmt:       q.revokeOwnKeyStmt,
+		saveOffersStmt:         q.saveOffersStmt,
+		seenGroupsStmt:         q.seenGroupsStmt,
+		sessionStmt:            q.sessionStmt,
+		sessionsOfStmt:         q.sessionsOfStmt,
+		setGroupAdminStmt:      q.setGroupAdminStmt,
+		setKeptOutStmt:         q.setKeptOutStmt,
+		setMemberDisabledStmt:  q.setMemberDisabledStmt,
+		sharesOfStmt:           q.sharesOfStmt,
+		storiesOfStmt:          q.storiesOfStmt,
+		storyStmt:              q.storyStmt,
+		takeCeremonyStmt:       q.takeCeremonyStmt,
+		touchKeyStmt:           q.touchKeyStmt,
+		touchSessionStmt:       q.touchSessionStmt,
+		trimTurnsStmt:          q.trimTurnsStmt,
+		turnStmt:               q.turnStmt,
+		usageStmt:              q.usageStmt,
+		usageDaysStmt:          q.usageDaysStmt,
+		usageDaysOfStmt:        q.usageDaysOfStmt,
+		usageDaysOnStmt:        q.usageDaysOnStmt,
+		useGrantStmt:           q.useGrantStmt,
+		useInviteStmt:          q.useInviteStmt,
+		useLinkStmt:            q.useLinkStmt,
+		usePasskeyStmt:         q.usePasskeyStmt,
+		useRecoveryCodeStmt:    q.useRecoveryCodeStmt,
+		waitingGrantsStmt:      q.waitingGrantsStmt,
+		waysInStmt:             q.waysInStmt,
 	}
 }

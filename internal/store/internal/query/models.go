@@ -13,6 +13,22 @@ type Act struct {
 	Subject string
 }
 
+type Backup struct {
+	ID    string
+	At    int64
+	File  string
+	Bytes int64
+	Fault string
+}
+
+type Ceremony struct {
+	Hash     []byte
+	Kind     string
+	MemberID string
+	Data     []byte
+	Expires  int64
+}
+
 type Change struct {
 	Epoch   int64
 	Kind    string
@@ -51,6 +67,15 @@ type GroupMember struct {
 	GroupID  string
 	MemberID string
 	Admin    bool
+}
+
+type Identity struct {
+	ID       string
+	MemberID string
+	Issuer   string
+	Subject  string
+	Shown    string
+	Created  int64
 }
 
 type Invite struct {
@@ -131,6 +156,18 @@ type Member struct {
 type Meta struct {
 	Name  string
 	Value string
+}
+
+type Passkey struct {
+	ID         string
+	MemberID   string
+	Name       string
+	Credential []byte
+	PublicKey  []byte
+	Synced     bool
+	Signs      int64
+	Created    int64
+	Used       int64
 }
 
 type Password struct {

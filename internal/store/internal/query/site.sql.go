@@ -71,13 +71,31 @@ func (q *Queries) DropRecoveryCodes(ctx context.Context, memberID string) error 
 	return err
 }
 
-const endSession = `-- name: EndSession :exec
-DELETE FROM sessions WHERE id = $1
+const endSession = `-- name: EndSession :many
+DELETE FROM sessions WHERE id = $1 RETURNING member_id
 `
 
-func (q *Queries) EndSession(ctx context.Context, id string) error {
-	_, err := q.exec(ctx, q.endSessionStmt, endSession, id)
-	return err
+func (q *Queries) EndSession(ctx context.Context, id string) ([]string, error) {
+	rows, err := q.query(ctx, q.endSessionStmt, endSession, id)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []string
+	for rows.Next() {
+		var member_id string
+		if err := rows.Scan(&member_id); err != nil {
+			return nil, err
+		}
+		items = append(items, member_id)
+	}
+	if err := rows.Close(); err != nil {
+		return nil, err
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
 }
 
 const endSessionOf = `-- name: EndSessionOf :execrows
@@ -280,12 +298,15 @@ func (q *Queries) Link(ctx context.Context, arg LinkParams) (Link, error) {
 	return i, err
 }
 
-const operatorsWithPassword = `-- name: OperatorsWithPassword :one
-SELECT count(*) FROM members m JOIN passwords p ON p.member_id = m.id WHERE m.operator AND NOT m.disabled
+const operatorsWithWayIn = `-- name: OperatorsWithWayIn :one
+SELECT count(*) FROM members m WHERE m.operator AND NOT m.disabled AND (
+    EXISTS (SELECT 1 FROM passwords p WHERE p.member_id = m.id)
+    OR EXISTS (SELECT 1 FROM passkeys k WHERE k.member_id = m.id)
+    OR EXISTS (SELECT 1 FROM identities i WHERE i.member_id = m.id))
 `
 
-func (q *Queries) OperatorsWithPassword(ctx context.Context) (int64, error) {
-	row := q.queryRow(ctx, q.operatorsWithPasswordStmt, operatorsWithPassword)
+func (q *Queries) OperatorsWithWayIn(ctx context.Context) (int64, error) {
+	row := q.queryRow(ctx, q.operatorsWithWayInStmt, operatorsWithWayIn)
 	var count int64
 	err := row.Scan(&count)
 	return count, err
@@ -446,17 +467,25 @@ func (q *Queries) SessionsOf(ctx context.Context, arg SessionsOfParams) ([]Sessi
 }
 
 const storiesOf = `-- name: StoriesOf :many
-SELECT story FROM stories WHERE member_id = $1 AND started < $2 ORDER BY started DESC, call_id DESC LIMIT $3
+SELECT story FROM stories
+WHERE member_id = $1 AND started <= $2 AND (started < $2 OR call_id < $3)
+ORDER BY started DESC, call_id DESC LIMIT $4
 `
 
 type StoriesOfParams struct {
 	MemberID string
 	Before   int64
+	BeforeID string
 	Most     int32
 }
 
 func (q *Queries) StoriesOf(ctx context.Context, arg StoriesOfParams) ([]string, error) {
-	rows, err := q.query(ctx, q.storiesOfStmt, storiesOf, arg.MemberID, arg.Before, arg.Most)
+	rows, err := q.query(ctx, q.storiesOfStmt, storiesOf,
+		arg.MemberID,
+		arg.Before,
+		arg.BeforeID,
+		arg.Most,
+	)
 	if err != nil {
 		return nil, err
 	}
