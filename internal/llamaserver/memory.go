@@ -62,7 +62,9 @@ var listed = regexp.MustCompile(`\(([0-9]+) MiB, [0-9]+ MiB free\)`)
 func offloads(ctx context.Context, program string) bool {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
-	told, err := exec.CommandContext(ctx, program, "--list-devices").Output()
+	ask := exec.CommandContext(ctx, program, "--list-devices")
+	ask.WaitDelay = time.Second // of a wrapper's child that keeps the pipe
+	told, err := ask.Output()
 	if err != nil {
 		return false
 	}
