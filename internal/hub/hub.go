@@ -197,6 +197,7 @@ func (h *Hub) Run(ctx context.Context) error {
 	group.Go(func() error { return h.stories.run(ctx) })
 	group.Go(func() error { return h.turns.run(ctx) })
 	group.Go(func() error { return h.recheck(ctx) })
+	group.Go(func() error { return h.site.Run(ctx) })
 	if err := group.Wait(); err != nil && !errors.Is(err, context.Canceled) {
 		return err
 	}
