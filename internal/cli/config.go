@@ -178,6 +178,9 @@ func (m *smtpTable) contradictions() []problem {
 
 // mail is the mail server in the hub's words.
 func (m *smtpTable) mail() hub.Mail {
+	if m.Host == "" {
+		return hub.Mail{}
+	}
 	port := 587
 	if m.TLS.Text == "implicit" {
 		port = 465
