@@ -28,7 +28,13 @@ type letters struct {
 // posts has the site send mail from now on.
 func (tn *town) posts(t *testing.T) *letters {
 	t.Helper()
-	l := &letters{t: t, server: mailtest.Start(t, "none")}
+	return tn.postsTo(t, mailtest.Start(t, "none"))
+}
+
+// postsTo is posts by a server that is there: in a bubble, one from outside.
+func (tn *town) postsTo(t *testing.T, server *mailtest.Server) *letters {
+	t.Helper()
+	l := &letters{t: t, server: server}
 	tn.site.mail = mail.New(Mail{Host: "127.0.0.1", Port: l.server.Port(), From: "kith@hub.example", TLS: mail.NoTLS}, tn.site.Log)
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
@@ -92,7 +98,7 @@ func (tn *town) linkIn(l mailtest.Letter) (path, code string) {
 func (b *browser) verify(l *letters, address string) {
 	b.t.Helper()
 	b.post("/account/email", "address", address).goes(b.t, "/account")
-	path, code := b.linkIn(l.next(address, "is your address", "kith")) // nothing of the member
+	path, code := b.linkIn(l.next(address, "gave this address as theirs"))
 	b.get(path).want(b.t, 200, address)
 	b.post("/account/email/verify", "code", code).goes(b.t, "/account")
 }
@@ -168,10 +174,9 @@ func TestEmailWantsSignIn(t *testing.T) {
 		sessions := must1(tn.db.SessionsOf(t.Context(), tn.members["ada"].ID, time.Time{}))
 		for _, k := range sessions {
 			k.Seen, k.Expires = time.Now(), time.Now().Add(time.Hour)
-			deadline, values, err := sessionCodec{}.Decode(k.Data)
+			_, values, err := sessionCodec{}.Decode(k.Data)
 			check(t, err)
 			delete(values, sessionKept)
-			_ = deadline
 			k.Data = must1(sessionCodec{}.Encode(k.Expires, values))
 			check(t, tn.db.TouchSession(t.Context(), k))
 		}
@@ -272,10 +277,10 @@ func testRecoverByMail(t *testing.T, tn *town) {
 // TestMailedLinksExpire: each link works for its time and no longer.
 func TestMailedLinksExpire(t *testing.T) {
 	tn := newTown(t, nil)
-	ctx, ada := t.Context(), tn.members["ada"].ID
+	ctx, ada, server := t.Context(), tn.members["ada"].ID, mailtest.Start(t, "none")
 	synctest.Test(t, func(t *testing.T) {
 		tn.site.limits, tn.site.lookups = newLimits(), make(chan lookup, mostLookups)
-		sent := tn.posts(t)
+		sent := tn.postsTo(t, server)
 		defer sent.stop()
 		at := time.Now()
 		check(t, tn.db.AskEmail(ctx, account.Email{MemberID: ada, Asked: "ada@example.org", Hash: [32]byte{1}, Expires: at.Add(time.Hour)}))
@@ -284,21 +289,17 @@ func TestMailedLinksExpire(t *testing.T) {
 		one("/recover/mail", "address", "ada@example.org").want(t, 200)
 		_, code := tn.linkIn(sent.next("ada@example.org", when(time.Now().Add(recoverFor))))
 		time.Sleep(recoverFor - time.Second)
-		signedIn := one("/welcome", "link", code)
-		signedIn.goes(t, "/")
-		cookie, _, _ := strings.Cut(signedIn.header.Get("Set-Cookie"), ";")
+		one("/welcome", "link", code).goes(t, "/")
 		one("/recover/mail", "address", "ada@example.org").want(t, 200)
 		_, code = tn.linkIn(sent.next("ada@example.org"))
 		time.Sleep(recoverFor)
 		one("/welcome", "link", code).want(t, 404)
 
-		me := tn.inProcessAs("192.0.2.1", cookie)
 		verify := func(wait time.Duration) seen {
-			again := one("/recover/mail", "address", "ada@example.org").want(t, 200)
+			one("/recover/mail", "address", "ada@example.org").want(t, 200)
 			_, link := tn.linkIn(sent.next("ada@example.org"))
-			again = one("/welcome", "link", link)
-			cookie, _, _ := strings.Cut(again.header.Get("Set-Cookie"), ";")
-			me = tn.inProcessAs("192.0.2.1", cookie)
+			cookie, _, _ := strings.Cut(one("/welcome", "link", link).header.Get("Set-Cookie"), ";")
+			me := tn.inProcessAs("192.0.2.1", cookie)
 			me("/account/email", "address", "new@example.org").goes(t, "/account")
 			_, code := tn.linkIn(sent.next("new@example.org"))
 			for ; wait > time.Hour; wait -= time.Hour { // the session is kept alive
@@ -407,9 +408,8 @@ func TestNotices(t *testing.T) {
 	}
 	zoe.post("/account/password", "password", aPassword).goes(t, "/account")
 	told("The password of your account was set. It was done from the network address 127.0.0.1.")
-	page := zoe.post("/account/codes", "old", aPassword).want(t, 200)
+	zoe.post("/account/codes", "old", aPassword).want(t, 200)
 	told("New recovery codes were made")
-	code := strings.Fields(textOf(t, page, "codes"))[0]
 	zoe.enrol("my <phone>\r\nBcc: eve@example.org\u2028x")
 	told("A passkey was added to your account: my <phone>  Bcc: eve@example.org x.")
 	zoe.post("/account/passkeys/remove", "passkey", must1(tn.db.Passkeys(t.Context(), odd.ID))[0].ID).goes(t, "/account")
@@ -418,17 +418,16 @@ func TestNotices(t *testing.T) {
 	told("was bound to yours, and signs you in: z  @there.")
 	zoe.post("/account/provider/remove", "identity", must1(tn.db.Identities(t.Context(), odd.ID))[0].ID).goes(t, "/account")
 	told("was removed from yours")
-	tn.browser().post("/recover", "name", odd.Name, "code", code, "password", "another good one").want(t, 403) // no such name can be typed
 	must1(tn.site.NewLink(t.Context(), odd.ID))
 	told("Whoever runs this hub made a link")
 	d := tn.ask4("name", "box2", "client", "a test")
 	zoe.post("/device/decide", "code", d.user, "decision", "approve").want(t, 200)
 	told("A machine was approved, with the name box2")
 
-	// A recovery code, of somebody whose name can be typed.
+	// Of a recovery code, too.
 	ada := tn.as("ada")
 	ada.verify(post, "ada@example.org")
-	page = ada.post("/account/codes").want(t, 200)
+	page := ada.post("/account/codes").want(t, 200)
 	post.next("ada@example.org", "New recovery codes")
 	tn.browser().post("/recover", "name", "ada", "code", strings.Fields(textOf(t, page, "codes"))[0], "password", aPassword).goes(t, "/account")
 	post.next("ada@example.org", "A recovery code was used")
