@@ -197,6 +197,7 @@ func (c *hubFile) resolveSecrets(file string) (problems []problem) {
 	}
 	if err := c.Site.SMTP.Password.resolve(file); err != nil {
 		problems = append(problems, problem{Key: "site.smtp.password", Message: "site.smtp.password " + err.Error()})
+		c.Site.SMTP = smtpTable{} // what is wrong beside it would be told of the missing password
 	}
 	return problems
 }
