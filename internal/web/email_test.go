@@ -420,7 +420,7 @@ func TestNotices(t *testing.T) {
 	told("was removed from yours")
 	must1(tn.site.NewLink(t.Context(), odd.ID))
 	told("Whoever runs this hub made a link")
-	d := tn.ask4("name", "box2", "client", "a test")
+	d := tn.ask4("scope", "machine", "name", "box2", "client", "a test")
 	zoe.post("/device/decide", "code", d.user, "decision", "approve").want(t, 200)
 	told("A machine was approved, with the name box2")
 
