@@ -2,8 +2,11 @@ package browser_test
 
 import (
 	"net/http"
+	"strings"
 	"testing"
 	"time"
+
+	"github.com/chromedp/chromedp"
 )
 
 // Two members' way through the whole site, as docs/site.md tells it: with
@@ -65,7 +68,9 @@ func (w *walk) signUp() {
 		w.look(op, name)
 	}
 	op.open("/sharing")
-	op.send("#make-invite")
+	run(op, clickOn("#invite-limits summary"))
+	op.send("#make-invite", "#invite-per-day", "40", "#uses", "2")
+	op.see("40 a day")
 	w.look(op, "invite-made")
 	link := op.text("#link")
 	ben.open(link)
@@ -112,7 +117,7 @@ func (w *walk) calls() {
 	w.benKey = w.makeKey(ben, "phone")
 	w.until("a call of ben's is served", func() bool { status, _, route := w.call(w.benKey, "llama3"); return status == 200 && route != "" })
 	op.open("/sharing")
-	run(op, clickOn("details summary"))
+	run(op, clickOn("#share-with summary"))
 	op.send("#share", "#with", "ben", "#models", "llama3", "#per-day", "50")
 	op.see("50 a day")
 	w.look(op, "sharing")
@@ -128,10 +133,22 @@ func (w *walk) calls() {
 func (w *walk) hours() {
 	op, ben := w.op, w.ben
 	op.open("/machines")
+	if w.scripts {
+		w.live()
+	}
 	run(op, clickOn("#machines details summary"))
 	w.look(op, "machines")
 	day := time.Now().UTC().AddDate(0, 0, 3).Format("Mon")
-	op.send("form[action='/machines/hours'] button", "input[name=hours]", day+" 00:00-24:00", "input[name=timezone]", "UTC")
+	run(op, clickOn("input[name=days-0][value="+day+"]"))
+	op.send("form[action='/machines/hours'] button", "input[name=from-0]", "00:00", "input[name=to-0]", "00:00", "input[name=timezone]", "UTC")
+	w.until("the page shows the hours", func() bool {
+		if !w.scripts { // with them it does so by itself
+			op.open("/machines")
+		}
+		return strings.Contains(op.text("#machines"), "Open "+day+" 00:00-24:00, on the clock of UTC")
+	})
+	run(op, clickOn("#machines details summary"))
+	w.look(op, "machines-hours")
 	w.until("ben is outside the sharing hours", func() bool { _, code, _ := w.call(w.benKey, "llama3"); return code == "outside_sharing_hours" })
 	w.until("the refusal is told", func() bool {
 		ben.open("/requests")
@@ -150,13 +167,39 @@ func (w *walk) hours() {
 	w.look(op, "usage")
 }
 
+// live: open pages show what happens, by themselves, and leave alone who types.
+func (w *walk) live() {
+	op, ben := w.op, w.ben
+	shows := func(b *tab, selector, want string) {
+		w.t.Helper()
+		w.until(selector+" shows "+want, func() bool { return strings.Contains(b.text(selector), want) })
+	}
+	ben.open("/models")
+	shows(op, "#machines [id^=state-]", "ready")
+	w.kith("pause")
+	shows(op, "#machines [id^=state-]", "paused")
+	shows(op, "#machines article", "Resume") // the rest of the page is another one, too
+	shows(ben, "#models [id^=now-]", "paused")
+	run(op, clickOn("#machines details[id^=change] summary"))
+	run(op, chromedp.SetValue(chromedp.CSS("input[name=name]"), "half typed"))
+	w.kith("resume")
+	shows(op, "#machines [id^=state-]", "ready")
+	shows(ben, "#models [id^=now-]", "ready")
+	if got := run(op, chromedp.Evaluate[string](`document.querySelector("input[name=name]").value`)); got != "half typed" {
+		w.t.Errorf("what was typed is %q now", got)
+	}
+	op.open("/machines")
+}
+
 // ends revokes a key, ends a share, a group and a session.
 func (w *walk) ends() {
 	op, ben := w.op, w.ben
 	op.open("/groups")
 	op.send("#make-group", "#name", "lab", "#kind", "org")
-	op.send("form[action='/groups/add'] button", "input[name=member]", "ben")
+	op.send("form[action='/groups/add'] button", "form[action='/groups/add'] input[name=member]", "ben")
 	op.see("ben")
+	op.send("form[action='/groups/admin'] button")
+	op.see("There is another admin.")
 	w.look(op, "groups")
 	op.open("/account")
 	op.send("#make-codes", "#old-codes", "correct horse battery")
@@ -178,6 +221,7 @@ func (w *walk) ends() {
 	op.open("/sharing")
 	op.send("form[action='/sharing/end'] button")
 	op.see("Nobody but you.")
+	op.see("No call was running by it.")
 	op.open("/groups")
 	op.send("form[action='/groups/end'] button")
 	op.open("/")

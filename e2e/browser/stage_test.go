@@ -22,6 +22,7 @@ type stage struct {
 	home   string // of the machine, with everything else in it
 	base   string // the site
 	first  string // the one-time link of the first account
+	engine *enginetest.Engine
 }
 
 // newStage starts a fresh hub. Its machine will offer the models.
@@ -50,6 +51,7 @@ func newStageWith(t *testing.T, listen, config string, models ...string) *stage 
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { engine.Close() })
+	s.engine = engine
 	s.write("hub.toml", "[site]\nsignup = \"invite\"\n[ratelimit]\nrps = 0\n"+config)
 	s.write("config.toml", fmt.Sprintf("[daemon]\nlisten = \"127.0.0.1:0\"\n[engine]\nbuiltin = false\n[discovery]\nenabled = false\nendpoints = [%q]\n", engine.URL()+"/v1"))
 
@@ -99,6 +101,16 @@ func (s *stage) start(args ...string) {
 			s.t.Logf("kith %s ended (%v) and said:\n%s", args[0], err, s.read(args[0]+".err"))
 		}
 	})
+}
+
+// kith runs a command of the machine to its end.
+func (s *stage) kith(args ...string) {
+	s.t.Helper()
+	cmd := exec.Command(s.binary, args...)
+	cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "HOME=" + s.home, "KITH_HOME=" + s.home, "KITH_SYSTEM_ROOT=" + s.home, "NO_COLOR=1"}
+	if said, err := cmd.CombinedOutput(); err != nil {
+		s.t.Fatalf("kith %s: %v: %s", strings.Join(args, " "), err, said)
+	}
 }
 
 // until waits until something holds.

@@ -25,6 +25,8 @@ type tab struct {
 	mu    sync.Mutex
 	wrong []string            // what the pages complained of or loaded from elsewhere
 	forms map[string]struct{} // where the forms seen so far lead
+	// refusals says that what the page itself asks for may be refused.
+	refusals bool
 }
 
 // newTab opens a tab with cookies of its own in the browser.
@@ -63,7 +65,10 @@ func (b *tab) hear(event any) {
 			b.note("it loads %s", u)
 		}
 	case *network.EventResponseReceived:
-		if e.Type != network.ResourceTypeDocument && e.Response.Status >= 400 {
+		b.mu.Lock()
+		may := b.refusals && e.Type == network.ResourceTypeFetch
+		b.mu.Unlock()
+		if e.Type != network.ResourceTypeDocument && e.Response.Status >= 400 && !may && !strings.HasSuffix(e.Response.URL, "/try/stream") { // a refusal is an answer there
 			b.note("%d for %s", e.Response.Status, e.Response.URL)
 		}
 	}

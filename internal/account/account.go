@@ -233,6 +233,35 @@ type UsageDay struct {
 	TokensOut int64
 }
 
+// UsageWith sums usage between a member and one other, or itself: whose machines
+// took the calls, or who made them.
+type UsageWith struct {
+	MemberID  string
+	Name      string // empty: the ledger alone still knows the id
+	Calls     int64
+	Refused   int64 // of them: not served whole
+	Waited    time.Duration
+	TokensIn  int64
+	TokensOut int64
+}
+
+// Backup is one copy of the database that an operator had made.
+type Backup struct {
+	ID    string
+	At    time.Time
+	File  string // on the hub's own computer
+	Bytes int64
+	Fault string // what reading the whole copy found wrong; empty: it is sound
+}
+
+// Place is a place in a list that is read a page at a time, the newest first: the
+// page holds what comes after it. The zero Place is the list's beginning; one
+// without an ID is a moment, and the page what is older.
+type Place struct {
+	At time.Time
+	ID string // of what is of the same millisecond, in reverse order
+}
+
 // Kept is a machine that may connect, with its owner's name: what a registry
 // knows of a machine that is not connected.
 type Kept struct {

@@ -16,7 +16,7 @@ func Concerned(before, after *Snapshot, changes []Change) Concern {
 	c := Concern{everybody: changes == nil, members: map[MemberID]struct{}{}, models: map[ModelID]struct{}{}}
 	for _, change := range changes {
 		switch change.Kind {
-		case MemberChanged, KeyChanged: // what they reach moves with changes of its own
+		case MemberChanged, KeyChanged, SessionsChanged: // what they reach moves with changes of its own
 		case SharesChanged:
 			c.members[MemberID(change.ID)] = struct{}{}
 		case MachineChanged:

@@ -43,6 +43,16 @@ func TestWhoIsNotConcernedGetsTheSame(t *testing.T) {
 	}
 }
 
+// Keys, members and sessions move nobody's reach by themselves.
+func TestWhoIsNobodysConcern(t *testing.T) {
+	s := NewSnapshot()
+	for _, kind := range []ChangeKind{KeyChanged, MemberChanged, SessionsChanged} {
+		if Concerned(s, s, []Change{{Kind: kind, ID: "ann"}}).Anybody() {
+			t.Errorf("a change of %s concerns somebody", kind)
+		}
+	}
+}
+
 func outcome(d Decision) string {
 	text := fmt.Sprint(d.Verdict, d.Row, d.Fault)
 	for _, c := range d.Candidates {

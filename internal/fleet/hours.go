@@ -164,6 +164,36 @@ func (h Hours) openIn(t time.Time, zone *time.Location) bool {
 
 func (w window) on(day time.Weekday) bool { return w.days&(1<<day) != 0 }
 
+// Window is one weekly window of Hours: open on each of its days from one minute
+// of the day to another, 1 to 1440. Where To is less than From it ends on the
+// following day.
+type Window struct {
+	Days     []time.Weekday // from Monday on
+	From, To int
+}
+
+// Windows are the windows in the order in which they were written.
+func (h Hours) Windows() []Window {
+	out := make([]Window, len(h.windows))
+	for i, w := range h.windows {
+		out[i] = Window{From: w.from, To: w.to}
+		for _, day := range weekdays {
+			if w.on(day) {
+				out[i].Days = append(out[i].Days, day)
+			}
+		}
+	}
+	return out
+}
+
+// Now is t on the wall clock of the hours.
+func (h Hours) Now(t time.Time) time.Time {
+	if h.zone == nil {
+		return t.UTC()
+	}
+	return t.In(h.zone)
+}
+
 // Zone is the name of the zone on whose wall clock the windows are.
 func (h Hours) Zone() string { return h.zone.String() } // of nil: UTC
 

@@ -1,6 +1,7 @@
 package fleet
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -29,6 +30,18 @@ func knownHours(t testing.TB, text, zone string) Hours {
 		h.windows = hours(t, text, "UTC").windows
 	}
 	return h
+}
+
+func TestWindows(t *testing.T) {
+	h := hours(t, "Sun,Mon 22:00-06:00; Wed 00:00-24:00", "Asia/Tokyo")
+	got := fmt.Sprint(h.Windows())
+	if want := "[{[Monday Sunday] 1320 360} {[Wednesday] 0 1440}]"; got != want {
+		t.Errorf("the windows are %s, want %s", got, want)
+	}
+	at := time.Date(2026, 11, 21, 20, 0, 0, 0, time.UTC)
+	if len((Hours{}).Windows()) != 0 || (Hours{}).Now(at) != at || h.Now(at).Format("Mon 15:04") != "Sun 05:00" {
+		t.Errorf("it is %s", h.Now(at))
+	}
 }
 
 func TestParseHours(t *testing.T) {

@@ -163,4 +163,6 @@ const (
 	MachineChanged ChangeKind = "machine" // ID: machine (made, renamed, revoked)
 	SharesChanged  ChangeKind = "shares"  // ID: the member shared with
 	GroupChanged   ChangeKind = "group"   // ID: group (members, keep-outs, end)
+
+	SessionsChanged ChangeKind = "sessions" // ID: the member of whom one ended
 )

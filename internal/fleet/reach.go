@@ -253,6 +253,33 @@ func (w *walk) standing(m *Machine) Standing {
 	}
 }
 
+// Ways is every way by which the caller reaches somebody else's machine for the
+// model: the shares that cover it, and the groups they have in common that the
+// machine serves. Where one of them ends, a call goes on by another.
+func (s *Snapshot) Ways(caller MemberID, m *Machine, model ModelID) (shares []*Share, groups []*Group) {
+	n, known := s.owners.Get(m.ID)
+	if !known || m.Owner == caller {
+		return nil, nil
+	}
+	w := newWalk(s, caller, Everything)
+	for _, share := range w.sharesOf(n) {
+		if share.covers(model) {
+			shares = append(shares, share.Share)
+		}
+	}
+	theirs := s.people.Get(n).groups
+	for mine := w.me.groups; ; {
+		id, rest := firstCommon(mine, theirs)
+		if id == "" {
+			return shares, groups
+		}
+		if c, _ := s.groups.Get(id); c.admits(m) {
+			groups = append(groups, c.Group)
+		}
+		mine = rest
+	}
+}
+
 // sharesOf is the shares from the member of that number to the caller.
 func (w *walk) sharesOf(n int) []naming {
 	from, _ := slices.BinarySearchFunc(w.me.shares, n, func(share naming, n int) int {

@@ -43,6 +43,48 @@ func TestRouteAgreesWithItsTwin(t *testing.T) {
 	t.Logf("decisions by row: %v", rows)
 }
 
+// In random worlds the ways to a machine are those by which it is reached: without
+// any, Route cannot send there, and what only one of them carries ends with it.
+func TestWaysAreThoseOfReach(t *testing.T) {
+	seen := map[string]int{}
+	for seed := range uint64(min(20_000, *worldsFlag)) {
+		rng := rand.New(rand.NewPCG(seed, 9))
+		w := randomWorld(rng)
+		s := w.snapshot(t, rng)
+		caller, model := MemberID(pick(rng, wMembers)), ModelID(pick(rng, wModels))
+		reached := map[MachineID]Candidate{}
+		for sight := range Look(s, Ask{Caller: caller, Model: model, Now: w.now}) {
+			reached[sight.Machine.ID] = sight.Candidate
+		}
+		for m := range s.Machines() {
+			shares, groups := s.Ways(caller, m, model)
+			if m.Owner == caller && len(shares)+len(groups) > 0 {
+				t.Fatalf("world %d: %s has ways to the own machine", seed, caller)
+			}
+			if o := m.Offer(model); o == nil || !o.Families.Has(Chat) || m.Owner == caller {
+				continue
+			}
+			got, ok := reached[m.ID]
+			if ok != (len(shares)+len(groups) > 0) || ok && (got.Class == Shared && len(shares) == 0 || got.Class == Grouped && len(groups) == 0) {
+				t.Fatalf("world %d: %s reaches %s: %v by %v; the ways are %v and %v", seed, caller, m.ID, ok, got.Class, shares, groups)
+			}
+			seen[fmt.Sprint(len(shares) > 0, len(groups))]++
+			for _, g := range groups { // one by one, until none is left
+				s = s.WithoutGroup(g.ID)
+			}
+			if _, groups = s.Ways(caller, m, model); len(groups) > 0 {
+				t.Fatalf("world %d: %v are left", seed, groups)
+			}
+			break // the world is another one now
+		}
+	}
+	for _, want := range []string{"false 0", "true 0", "false 1", "true 1", "false 2"} {
+		if seen[want] == 0 {
+			t.Errorf("no world had share and groups %s: %v", want, seen)
+		}
+	}
+}
+
 // disagrees says in what a decision differs from the twin's, or nothing.
 func (w *world) disagrees(got Decision, a wAsk) string {
 	want := w.decide(a)

@@ -223,6 +223,8 @@ func isJSON(contentType string) bool {
 func (x *exchange) faultOf(ctx context.Context, err error) error {
 	var f *fault.Fault
 	switch cause := context.Cause(ctx); {
+	case errors.As(context.Cause(x.r.Context()), &f): // whoever has it served ended it, and the caller is there
+		return f
 	case x.r.Context().Err() != nil || errors.Is(err, errGone) || errors.Is(cause, errGone):
 		return errGone
 	case errors.As(cause, &f):

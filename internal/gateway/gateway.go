@@ -42,6 +42,9 @@ type Config struct {
 	// Count asks a tokenizer for the number of tokens of a call's prompt, without
 	// serving the call; false: none can tell before ctx ends. nil: none is asked.
 	Count func(ctx context.Context, call *Call) (tokens int64, told bool)
+	// Refused is told of a known caller's request for an inference route that never
+	// reached the Backend: Call has what is known of it, and no Body. May be nil.
+	Refused func(*Call, Outcome)
 	// Turns keeps the turns of the responses dialect; nil: none are kept.
 	Turns *Turns
 	Log   *slog.Logger
@@ -112,7 +115,7 @@ type Edge struct {
 }
 
 // ServeHTTP serves one request, its end included: the answer or the fault, the
-// log event, and Finished.
+// log event, and Finished or Refused.
 func (g *Edge) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	x := newExchange(g, w, r)
 	x.finish(x.run())

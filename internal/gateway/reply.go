@@ -186,13 +186,26 @@ func (x *exchange) report(f *fault.Fault, cancelled bool) {
 	case f != nil:
 		out.Code = string(f.Code)
 	}
-	if x.routed && x.g.Finished != nil {
+	switch {
+	case x.routed && x.g.Finished != nil:
 		x.g.Finished(x.call, out)
+	case !x.routed && x.known && f != nil && x.route.infers() && x.g.Refused != nil:
+		x.g.Refused(x.refused(), out)
 	}
 	if x.call != nil && !x.call.Stream && x.r.ProtoMajor == 1 && !cancelled {
 		_ = x.control.Flush() // the caller need not wait for a line of the log
 	}
 	x.log(f, out)
+}
+
+// refused is the call of a request that did not reach the Backend, in as far as
+// it is known.
+func (x *exchange) refused() *Call {
+	call := &Call{ID: x.id, Endpoint: x.route.endpoint, Caller: x.caller, Arrived: x.arrived}
+	if x.call != nil && x.call.Model.Valid() {
+		call.Model, call.Stream = x.call.Model, x.call.Stream
+	}
+	return call
 }
 
 // log writes the event: calls and defects always, all else when debugging.

@@ -343,6 +343,29 @@ func TestCallerLeaves(t *testing.T) {
 	}
 }
 
+// Who has a request served may end it with a fault, which its caller is told.
+func TestServedUntilEnded(t *testing.T) {
+	for name, after := range map[string]time.Duration{"waiting": time.Second, "answering": 3 * time.Second} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				c := hostedConfig(tells(2*time.Second, line{0, frame, nil}, line{time.Hour, frame, nil}))
+				ctx, end := context.WithCancelCause(context.Background())
+				time.AfterFunc(after, func() { end(fault.New(fault.InvalidAPIKey, "you are signed out")) })
+				w, aborted := newTape(), false
+				func() {
+					defer func() { aborted = recover() == http.ErrAbortHandler }()
+					New(c).ServeAs(w, ask("POST", "/v1/chat/completions", streamRequest).WithContext(ctx), Caller{Member: "ann"})
+				}()
+				if time.Since(w.began) != after {
+					t.Errorf("it ended after %s", time.Since(w.began))
+				}
+				status := map[bool]int{true: 200, false: 401}[after > 2*time.Second]
+				checkEnd(t, w, aborted, status, fault.InvalidAPIKey)
+			})
+		})
+	}
+}
+
 // slow is a caller that takes nothing.
 type slow struct{ *tape }
 

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/kith/kith/internal/account"
@@ -66,21 +67,33 @@ func (h *Hub) limits() []web.Limit {
 	edge := h.edge.Limits
 	limits := []web.Limit{
 		{Name: "Requests of one key", Value: "not limited"},
-		{Name: "Wait for a machine", Value: h.cfg.Wait.String()},
-		{Name: "Wait for a machine, streamed", Value: h.cfg.WaitStream.String()},
-		{Name: "First byte of a machine", Value: h.cfg.FirstByte.String()},
-		{Name: "Silence within an answer", Value: edge.Idle.String()},
-		{Name: "A streamed call", Value: edge.Stream.String()},
-		{Name: "Any other call", Value: edge.Unary.String()},
+		{Name: "Wait for a machine", Value: length(h.cfg.Wait)},
+		{Name: "Wait for a machine, streamed", Value: length(h.cfg.WaitStream)},
+		{Name: "First byte of a machine", Value: length(h.cfg.FirstByte)},
+		{Name: "Silence within an answer", Value: length(edge.Idle)},
+		{Name: "A streamed call", Value: length(edge.Stream)},
+		{Name: "Any other call", Value: length(edge.Unary)},
 		{Name: "A request's body", Value: fmt.Sprintf("%d MiB", edge.Body>>20)},
 		{Name: "A clip to transcribe", Value: fmt.Sprintf("%d MiB", edge.Upload>>20)},
 		{Name: "Machines in their handshake", Value: fmt.Sprint(h.cfg.Admissions)},
-		{Name: "Keeping of turns", Value: max(0, h.cfg.KeepResponses).String()},
-		{Name: "Keeping of what happened to calls", Value: account.StoryLife.String()},
+		{Name: "Keeping of turns", Value: length(max(0, h.cfg.KeepResponses))},
+		{Name: "Keeping of what happened to calls", Value: length(account.StoryLife)},
 		{Name: "Who may sign up", Value: cmp.Or(h.cfg.Site.SignUp, string(web.SignUpInvite))},
 	}
 	if rate := h.edge.Rate; rate.PerSecond > 0 {
 		limits[0].Value = fmt.Sprintf("%g a second, %d at once", rate.PerSecond, rate.Burst)
 	}
 	return limits
+}
+
+// length is a time without the zeros at its end, as hub.toml takes it.
+func length(d time.Duration) string {
+	text := d.String()
+	if strings.HasSuffix(text, "m0s") {
+		text = strings.TrimSuffix(text, "0s")
+	}
+	if strings.HasSuffix(text, "h0m") {
+		text = strings.TrimSuffix(text, "0m")
+	}
+	return text
 }

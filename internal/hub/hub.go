@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/kith/kith/internal/account"
+	"github.com/kith/kith/internal/fault"
 	"github.com/kith/kith/internal/fleet"
 	"github.com/kith/kith/internal/gateway"
 	"github.com/kith/kith/internal/hub/journal"
@@ -45,7 +46,7 @@ type Config struct {
 	// Default 24 h; negative: none is kept.
 	KeepResponses time.Duration
 	// Edge configures the HTTP edge: limits and rates. Its Backend, Identify,
-	// Finished, Turns and Count are set here.
+	// Finished, Refused, Turns and Count are set here.
 	Edge gateway.Config
 	// Site configures the members' pages.
 	Site SiteConfig
@@ -82,6 +83,7 @@ type Records interface {
 	web.Accounts
 
 	CreateMember(context.Context, account.Member) error
+	Members(context.Context) ([]account.Member, error)
 
 	CreateKey(context.Context, account.Key) error
 	KeyByHash(context.Context, [32]byte) (account.Key, account.Member, error)
@@ -106,6 +108,7 @@ type Records interface {
 	RemoveGroupMember(ctx context.Context, groupID, memberID string) error
 
 	RecordUsage(context.Context, []account.Usage) error
+	Backup(context.Context, account.Backup) (account.Backup, error)
 
 	SaveStories(ctx context.Context, stories []account.Story, now time.Time) error
 	Story(ctx context.Context, callID, memberID string) (account.Story, error)
@@ -146,13 +149,18 @@ func New(cfg Config, records Records, live *registry.Registry) *Hub {
 		turns:    &turns{records: records, life: cfg.KeepResponses, log: cfg.Log},
 		admitted: make(chan struct{}, cfg.Admissions),
 	}
-	h.room.now = h.now
+	h.room.now, h.room.moved = h.now, func() { h.site.Stir() }
 	edge := cfg.Edge
 	edge.Backend, edge.Identify, edge.Crowded, edge.Log = h, h.Identify, h.crowded.Load, cfg.Log
 	edge.Turns, edge.Count = h.turns.kept(), h.count
 	edge.Finished = func(call *gateway.Call, out gateway.Outcome) {
 		h.ledger.end(record(call, out))
 		h.stories.add(storiesOf(call, out))
+	}
+	edge.Refused = func(call *gateway.Call, out gateway.Outcome) {
+		if out.Code != string(fault.RateLimitExceeded) { // a flood of those would wash away what is worth telling
+			h.stories.add(storiesOf(call, out))
+		}
 	}
 	h.edge = gateway.New(edge)
 	api := h.newAPI()
@@ -228,6 +236,7 @@ func (h *Hub) recheck(ctx context.Context) error {
 // and what runs by a key or a share that ended ends.
 func (h *Hub) OnChange(changes []fleet.Change, whom fleet.Concern) {
 	h.keys.forget()
+	h.site.OnChange(changes)
 	h.recall(changes)
 	h.room.recheck(whom)
 }
@@ -235,6 +244,7 @@ func (h *Hub) OnChange(changes []fleet.Change, whom fleet.Concern) {
 // OnMachine takes in that a machine came, went or changed: those who wait for
 // what it offers decide anew.
 func (h *Hub) OnMachine(id fleet.MachineID) {
+	h.site.Stir()
 	if machine := h.live.Snapshot().Machine(id); machine != nil {
 		h.room.changed(machine)
 	}

@@ -20,6 +20,8 @@ func (h *Hub) newAPI() *web.API {
 		Identify: h.memberOf,
 		Snapshot: h.live.Snapshot,
 		Models:   h.accountModels,
+		Running:  h.underway.uses,
+		Queued:   h.room.queued,
 		Control:  h.control,
 		Changed:  h.live.Nudge,
 		Admit:    func(c web.Caller) error { return h.edge.Admit(gateway.Caller(c)) },

@@ -47,6 +47,7 @@ func (h *Hub) Operator() http.Handler {
 		"POST /groups":                           {"create a group", h.createGroup},
 		"POST /groups/{name}/members":            {"add to a group", h.addToGroup},
 		"DELETE /groups/{name}/members/{member}": {"remove from a group", h.removeFromGroup},
+		"POST /backups":                          {"back up the database", h.backup},
 	} {
 		mux.HandleFunc(pattern, func(w http.ResponseWriter, r *http.Request) {
 			ctx := r.Context()

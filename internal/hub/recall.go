@@ -57,6 +57,20 @@ func (u *underway) all() []*dispatch {
 	return out
 }
 
+// uses is what machines run now.
+func (u *underway) uses() []web.Use {
+	var out []web.Use
+	for _, d := range u.all() {
+		if on := d.on.Load(); on != nil {
+			out = append(out, web.Use{
+				Caller: d.call.Caller.Member, Name: d.call.Caller.Name,
+				Machine: on.Machine, Model: d.call.Model, Class: on.Class,
+			})
+		}
+	}
+	return out
+}
+
 // recall ends a call, if it still is underway.
 func (u *underway) recall(d *dispatch, why *fault.Fault) {
 	u.mu.Lock()

@@ -21,6 +21,9 @@ const unconfirmed = 2
 type room struct {
 	// now stamps an ask with what is known at this instant beside the snapshot.
 	now func(*fleet.Ask) *fleet.Snapshot
+	// moved is told when a call took a slot, gave one back, or began or ceased to
+	// wait.
+	moved func()
 
 	waiting atomic.Int64 // how many wait in all; lets a quiet hub skip mu
 
@@ -75,6 +78,7 @@ func (r *room) take(candidates []fleet.Candidate, model fleet.ModelID) *held {
 			r.hand(c.Machine.ID)
 		}
 		if h := hold(c, model, time.Now()); h != nil {
+			r.moved()
 			return h
 		}
 	}
@@ -86,6 +90,7 @@ func (r *room) take(candidates []fleet.Candidate, model fleet.ModelID) *held {
 func (r *room) release(h *held, ran bool) {
 	h.once.Do(func() {
 		h.giveBack(ran)
+		r.moved()
 		if r.waiting.Load() == 0 {
 			return
 		}
@@ -105,7 +110,7 @@ func (r *room) release(h *held, ran bool) {
 // refused gives back a slot that its machine did not grant: nobody is woken for
 // what is not there.
 func (r *room) refused(h *held) {
-	h.once.Do(func() { h.giveBack(false) })
+	h.once.Do(func() { h.giveBack(false); r.moved() })
 }
 
 // changed gives out what a machine that came, went or changed has free. If it
@@ -292,6 +297,7 @@ func (r *room) join(ask fleet.Ask, arrived time.Time) *waiter {
 	w := &waiter{arrived: arrived, number: r.joined, granted: make(chan grant, 1), line: q.line(ask)}
 	q.insert(w)
 	r.waiting.Add(1)
+	r.moved()
 	if w.line.waiters[0] == w {
 		r.decideFor(w.line, owed)
 	}
@@ -323,6 +329,39 @@ func (r *room) ahead(w *waiter) int {
 	return at
 }
 
+// maxQueued bounds how many lines queued looks at.
+const maxQueued = 256
+
+// queued is how many calls wait that the machine could take, whatever it does just
+// now; of more than maxQueued callers, as many as those make.
+func (r *room) queued(machine *fleet.Machine) int {
+	if r.waiting.Load() == 0 {
+		return 0
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	var at fleet.Ask
+	s := r.now(&at)
+	n, looked := 0, 0
+	for i := range machine.Offers {
+		q := r.queues[machine.Offers[i].ID]
+		if q == nil {
+			continue
+		}
+		for _, l := range q.lines {
+			if looked++; looked > maxQueued {
+				return n
+			}
+			ask := l.ask
+			ask.Now = at.Now
+			if _, ok := fleet.Spot(s, &ask, machine); ok {
+				n += len(l.waiters)
+			}
+		}
+	}
+	return n
+}
+
 // end takes w out of its queue and tells it why. Needs mu.
 func (r *room) end(w *waiter, g grant) {
 	r.remove(w)
@@ -338,4 +377,5 @@ func (r *room) remove(w *waiter) {
 	}
 	w.out = true
 	r.waiting.Add(-1)
+	r.moved()
 }

@@ -22,6 +22,7 @@ type oneRoom struct {
 	t           *testing.T
 	snapshot    *fleet.Snapshot
 	unconfirmed bool
+	moves       int // how often somebody was told that something moved
 }
 
 func newRoom(t *testing.T, slots int) *oneRoom {
@@ -31,6 +32,7 @@ func newRoom(t *testing.T, slots int) *oneRoom {
 	})
 	s = s.WithShares("bob", []*fleet.Share{{ID: "s", Owner: "ann", Member: "bob"}})
 	r := &oneRoom{t: t, snapshot: s.WithShares("cid", []*fleet.Share{{ID: "t", Owner: "ann", Member: "cid"}})}
+	r.moved = func() { r.moves++ }
 	r.now = func(a *fleet.Ask) *fleet.Snapshot {
 		a.Now, a.Unconfirmed = noon, r.unconfirmed
 		return r.snapshot
@@ -337,6 +339,43 @@ func TestRoomTakesWhatIsLeft(t *testing.T) {
 	}
 	if r.take(candidates, "m") != nil || r.inFlight() != 1 {
 		t.Errorf("%d slots held of a share of one", r.inFlight())
+	}
+}
+
+// TestRoomTellsWhoWaits: a machine's owner is told how many calls wait that it
+// could take, and word goes out whenever a call takes a slot, waits or ends.
+func TestRoomTellsWhoWaits(t *testing.T) {
+	r := newRoom(t, 1)
+	box := r.snapshot.Machine("box")
+	moved := func(what string) {
+		t.Helper()
+		if r.moves == 0 {
+			t.Errorf("nobody was told: %s", what)
+		}
+		r.moves = 0
+	}
+	first := r.newcomer("ann")
+	moved("a call took a slot")
+	bob := r.wait("bob", 1)
+	r.wait("bob", 2)
+	moved("a call waits")
+	r.wait("eve", 3) // out of reach: the law has refused it
+	r.wait("cid", 4)
+	if n := r.queued(box); n != 3 {
+		t.Errorf("%d wait for the machine, want 3", n)
+	}
+	other := *box
+	other.Offers = other.Offers[1:]
+	if n := r.queued(&other); n != 0 {
+		t.Errorf("%d wait for another model", n)
+	}
+	r.moves = 0
+	r.leave(bob)
+	moved("a call left")
+	r.release(first, true)
+	moved("a slot came free")
+	if n := r.queued(box); n != 1 {
+		t.Errorf("%d wait, want 1", n)
 	}
 }
 

@@ -5,7 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net/http/httptest"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -144,5 +146,43 @@ func TestStoriesOf(t *testing.T) {
 	refused.Trace.Last = refused.Trace.First
 	if all := storiesOf(refused, gateway.Outcome{Status: 404, Code: "model_not_found"}); len(all) != 1 || len(all[0].Judgements) != 1 || all[0].Judgements[0].Row != 5 {
 		t.Errorf("told %+v", all)
+	}
+}
+
+// What is refused before the routing is told to its caller as well, without a
+// word of what was sent; a wrong key is nobody's, and a flood is not kept.
+func TestRefusedBeforeTheRoutingIsTold(t *testing.T) {
+	r := newRig(t, Config{Edge: gateway.Config{Rate: gateway.Rate{PerSecond: 1e-9, Burst: 3}}})
+	_, secret := r.member("bob")
+	member, err := r.kept.MemberByName(t.Context(), "bob")
+	if err != nil {
+		t.Fatal(err)
+	}
+	const path = "/v1/chat/completions"
+	for i, c := range []struct {
+		secret, body, model, code string
+		kept                      bool
+	}{
+		{secret, `{"model":"m","messages":[],"messages":["hush"]}`, "", "invalid_request", true},
+		{secret, `{"messages":["hush"]}`, "", "invalid_request", true},
+		{secret, `{"model":"no \u0000 name","messages":["hush"]}`, "", "model_not_found", true},
+		{secret, `{"model":"m","messages":["hush"]}`, "", "rate_limit_exceeded", false},
+		{mistyped(secret), `{"model":"m"}`, "", "invalid_api_key", false},
+	} {
+		q := httptest.NewRequest("POST", path, strings.NewReader(c.body))
+		q.Header.Set("Authorization", "Bearer "+c.secret)
+		q.Header.Set("Content-Type", "application/json")
+		w := httptest.NewRecorder()
+		r.Handler().ServeHTTP(w, q)
+		if !strings.Contains(w.Body.String(), `"code":"`+c.code+`"`) {
+			t.Fatalf("%d: %d %s", i, w.Code, w.Body)
+		}
+		s, err := r.stories.story(t.Context(), w.Header().Get("X-Correlation-ID"), member.ID)
+		if c.kept != (err == nil) {
+			t.Errorf("%d: %+v, %v", i, s, err)
+		}
+		if c.kept && (!s.Mine || s.Code != c.code || s.Status != w.Code || s.Endpoint != path || s.Model != c.model || s.Judgements != nil || strings.Contains(fmt.Sprintf("%+v", s), "hush")) {
+			t.Errorf("%d: told %+v", i, s)
+		}
 	}
 }

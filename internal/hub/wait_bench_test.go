@@ -43,6 +43,7 @@ func manyWait(b *testing.B, waiters, callers int) (r *room, all []*waiter, box *
 }
 
 func benchRoom(r *room, s *fleet.Snapshot) {
+	r.moved = func() {}
 	r.now = func(a *fleet.Ask) *fleet.Snapshot {
 		a.Now = time.Now()
 		return s

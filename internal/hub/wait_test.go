@@ -144,6 +144,7 @@ const crowdMembers, crowdMachines = 6, 4
 func newCrowd(t *testing.T, seed uint64) *crowd {
 	c := &crowd{rng: rand.New(rand.NewPCG(seed, 7))}
 	c.t, c.snapshot = t, fleet.NewSnapshot()
+	c.moved = func() {}
 	c.now = func(a *fleet.Ask) *fleet.Snapshot {
 		a.Now, a.Draw = noon, c.rng.Uint64()
 		return c.snapshot
@@ -307,6 +308,7 @@ func TestRoomPassesNobody(t *testing.T) {
 func TestRoomLosesNoWakeUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRoom(t, 2)
+		r.moved = func() {}
 		r.now = func(a *fleet.Ask) *fleet.Snapshot {
 			a.Now = noon
 			return r.snapshot
@@ -365,6 +367,7 @@ func TestTenThousandWait(t *testing.T) {
 			members = append(members, fleet.MemberID(fmt.Sprint("member", i)))
 		}
 		snapshot = snapshot.WithGroup(&fleet.Group{ID: "g", Members: append(members, "ann")})
+		hub.room.moved = func() {}
 		hub.room.now = func(a *fleet.Ask) *fleet.Snapshot {
 			a.Now = time.Now()
 			return snapshot

@@ -3,7 +3,6 @@ package store
 import (
 	"context"
 	"strings"
-	"time"
 
 	"github.com/kith/kith/internal/account"
 	"github.com/kith/kith/internal/store/internal/query"
@@ -27,9 +26,11 @@ func clean(s string) string {
 	return strings.ReplaceAll(strings.ToValidUTF8(s, "\ufffd"), "\x00", "\ufffd")
 }
 
-// Acts is what operators did before that time, the newest first, at most so many.
-func (db *DB) Acts(ctx context.Context, before time.Time, most int) ([]account.Act, error) {
-	rows, err := db.query.Acts(ctx, query.ActsParams{Before: millis(before), Most: int32(most)})
+// Acts is a page of what operators did, the newest first: at most so many from
+// that place on.
+func (db *DB) Acts(ctx context.Context, from account.Place, most int) ([]account.Act, error) {
+	at, id := beginning(from)
+	rows, err := db.query.Acts(ctx, query.ActsParams{Before: at, BeforeID: id, Most: int32(most)})
 	return each(rows, act), db.told(err, "read the audit log")
 }
 

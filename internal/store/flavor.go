@@ -24,6 +24,9 @@ type flavor struct {
 	migrations []goose.ProviderOption
 	// kind is the error of this package that a driver's error stands for, or nil.
 	kind func(error) error
+	// copy writes the database into an empty file, and says what is wrong with
+	// what it wrote; nil where the database has its own tools for it.
+	copy func(ctx context.Context, to string) (wrong string, err error)
 	// release gives back what Open took beside the connections.
 	release func() error
 }

@@ -138,10 +138,11 @@ func (db *DB) RenameMachine(ctx context.Context, ownerID, id, name string) error
 	return db.told(err, "rename machine %q of member %q", id, ownerID)
 }
 
-// StoriesOf is the newest stories of the member that started before that time,
-// at most so many, the newest first.
-func (db *DB) StoriesOf(ctx context.Context, memberID string, before time.Time, most int) ([]account.Story, error) {
-	rows, err := db.query.StoriesOf(ctx, query.StoriesOfParams{MemberID: memberID, Before: millis(before), Most: int32(most)})
+// StoriesOf is a page of the member's stories, the newest first: at most so many
+// from that place on.
+func (db *DB) StoriesOf(ctx context.Context, memberID string, from account.Place, most int) ([]account.Story, error) {
+	at, id := beginning(from)
+	rows, err := db.query.StoriesOf(ctx, query.StoriesOfParams{MemberID: memberID, Before: at, BeforeID: id, Most: int32(most)})
 	stories := make([]account.Story, len(rows))
 	for i, row := range rows {
 		stories[i].MemberID = memberID

@@ -45,6 +45,26 @@ func (db *DB) Machines(ctx context.Context, ownerID string) ([]account.Machine, 
 	return each(rows, machine), db.told(err, "list the machines of member %q", ownerID)
 }
 
+// CountMachines is how many machines are not revoked.
+func (db *DB) CountMachines(ctx context.Context) (int, error) {
+	n, err := db.query.CountMachines(ctx)
+	return int(n), db.told(err, "count the machines")
+}
+
+// MachinesBefore is a page of all machines, revoked ones too, the newest first: at
+// most so many from that place on, of those where the machine's name or its
+// owner's holds part, whatever the case of ASCII letters.
+func (db *DB) MachinesBefore(ctx context.Context, from account.Place, part string, most int) ([]account.Kept, error) {
+	if err := text(part, from.ID); err != nil {
+		return nil, db.told(err, "list machines")
+	}
+	at, id := beginning(from)
+	rows, err := db.query.MachinesBefore(ctx, query.MachinesBeforeParams{Before: at, BeforeID: id, Pattern: holding(part), Most: int32(most)})
+	return each(rows, func(row query.MachinesBeforeRow) account.Kept {
+		return account.Kept{Machine: machine(row.Machine), OwnerName: row.OwnerName}
+	}), db.told(err, "list machines")
+}
+
 // KeptMachines is every machine of the region that may connect and was seen at
 // since or later; the zero time asks for those never seen, too.
 func (db *DB) KeptMachines(ctx context.Context, region string, since time.Time) ([]account.Kept, error) {

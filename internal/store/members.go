@@ -41,6 +41,23 @@ func (db *DB) Members(ctx context.Context) ([]account.Member, error) {
 	return each(rows, member), db.told(err, "list the members")
 }
 
+// CountMembers is how many members there are, and how many of them are disabled.
+func (db *DB) CountMembers(ctx context.Context) (all, disabled int, err error) {
+	row, err := db.query.CountMembers(ctx)
+	return int(row.Members), int(row.Disabled), db.told(err, "count the members")
+}
+
+// MembersBefore is a page of the members, the newest first: at most so many from
+// that place on, of those whose names hold part, whatever the case of ASCII letters.
+func (db *DB) MembersBefore(ctx context.Context, from account.Place, part string, most int) ([]account.Member, error) {
+	if err := text(part, from.ID); err != nil {
+		return nil, db.told(err, "list members")
+	}
+	at, id := beginning(from)
+	rows, err := db.query.MembersBefore(ctx, query.MembersBeforeParams{Before: at, BeforeID: id, Pattern: holding(part), Most: int32(most)})
+	return each(rows, member), db.told(err, "list members")
+}
+
 // SetMemberDisabled shuts a member out, or lets it in again. Whatever appears or
 // vanishes with it is noted as changed: its keys and machines, the shares from
 // it and to it, its groups (decisions 7: in effect everywhere within 5 s).

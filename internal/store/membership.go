@@ -148,6 +148,22 @@ func (db *DB) MakeAdmin(ctx context.Context, adminID, groupID, memberID string) 
 	return db.told(err, "make member %q an admin of group %q", memberID, groupID)
 }
 
+// DropAdmin lets an org's admin take an admin's role away, the own one too;
+// ErrLastAdmin if nobody else could run it.
+func (db *DB) DropAdmin(ctx context.Context, adminID, groupID, memberID string) error {
+	err := db.change(ctx, func(q *query.Queries) ([]fleet.Change, error) {
+		if err := runs(ctx, q, adminID, groupID); err != nil {
+			return nil, err
+		}
+		if err := spare(ctx, q, groupID, memberID); err != nil {
+			return nil, err
+		}
+		row := query.SetGroupAdminParams{GroupID: groupID, MemberID: memberID, Admin: false}
+		return changed(fleet.GroupChanged, groupID), one(q.SetGroupAdmin(ctx, row))
+	})
+	return db.told(err, "make member %q no admin of group %q", memberID, groupID)
+}
+
 // runs checks that the member is an admin of the org.
 func runs(ctx context.Context, q *query.Queries, adminID, groupID string) error {
 	kind, err := q.AdminKind(ctx, query.AdminKindParams{GroupID: groupID, Member: adminID})

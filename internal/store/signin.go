@@ -65,7 +65,9 @@ func (db *DB) Password(ctx context.Context, memberID string) (string, error) {
 // member's sessions but the one to keep (empty: all of them), and the links that
 // were mailed.
 func (db *DB) SetPassword(ctx context.Context, memberID, hash, keep string, now time.Time) error {
-	err := db.transact(ctx, func(q *query.Queries) error { return setPassword(ctx, q, memberID, hash, keep, now) })
+	err := db.change(ctx, func(q *query.Queries) ([]fleet.Change, error) {
+		return changed(fleet.SessionsChanged, memberID), setPassword(ctx, q, memberID, hash, keep, now)
+	})
 	return db.told(err, "set the password of member %q", memberID)
 }
 
@@ -115,11 +117,11 @@ func (db *DB) RecoveryCodes(ctx context.Context, memberID string) (int, error) {
 // Recover uses a recovery code up, sets the password and ends every session of
 // the member, all or nothing. ErrNotFound if the code is not the member's.
 func (db *DB) Recover(ctx context.Context, memberID string, code [32]byte, hash string, now time.Time) error {
-	err := db.transact(ctx, func(q *query.Queries) error {
+	err := db.change(ctx, func(q *query.Queries) ([]fleet.Change, error) {
 		if err := one(q.UseRecoveryCode(ctx, query.UseRecoveryCodeParams{MemberID: memberID, Hash: code[:]})); err != nil {
-			return err
+			return nil, err
 		}
-		return setPassword(ctx, q, memberID, hash, "", now)
+		return changed(fleet.SessionsChanged, memberID), setPassword(ctx, q, memberID, hash, "", now)
 	})
 	return db.told(err, "recover the account of member %q", memberID)
 }
@@ -204,24 +206,31 @@ func (db *DB) SessionsOf(ctx context.Context, memberID string, now time.Time) ([
 	return each(rows, session), db.told(err, "list the sessions of member %q", memberID)
 }
 
-// EndSession ends a session, whoever's; none is none to end.
+// EndSession ends a session, whoever's; none is none to end. As with every end of
+// a session, what runs by one is told of it as a change.
 func (db *DB) EndSession(ctx context.Context, id string) error {
-	err := db.transact(ctx, func(q *query.Queries) error { return q.EndSession(ctx, id) })
+	err := db.change(ctx, func(q *query.Queries) (changes []fleet.Change, err error) {
+		members, err := q.EndSession(ctx, id)
+		for _, member := range members {
+			changes = append(changes, changed(fleet.SessionsChanged, member)...)
+		}
+		return changes, err
+	})
 	return db.told(err, "end a session")
 }
 
 // EndSessionOf ends a session of the member's; ErrNotFound if there is none.
 func (db *DB) EndSessionOf(ctx context.Context, memberID, id string) error {
-	err := db.transact(ctx, func(q *query.Queries) error {
-		return one(q.EndSessionOf(ctx, query.EndSessionOfParams{MemberID: memberID, ID: id}))
+	err := db.change(ctx, func(q *query.Queries) ([]fleet.Change, error) {
+		return changed(fleet.SessionsChanged, memberID), one(q.EndSessionOf(ctx, query.EndSessionOfParams{MemberID: memberID, ID: id}))
 	})
 	return db.told(err, "end a session of member %q", memberID)
 }
 
 // EndSessionsOf ends every session of the member but the one to keep.
 func (db *DB) EndSessionsOf(ctx context.Context, memberID, keep string) error {
-	err := db.transact(ctx, func(q *query.Queries) error {
-		return q.EndSessionsOf(ctx, query.EndSessionsOfParams{MemberID: memberID, Keep: keep})
+	err := db.change(ctx, func(q *query.Queries) ([]fleet.Change, error) {
+		return changed(fleet.SessionsChanged, memberID), q.EndSessionsOf(ctx, query.EndSessionsOfParams{MemberID: memberID, Keep: keep})
 	})
 	return db.told(err, "end the sessions of member %q", memberID)
 }

@@ -62,7 +62,10 @@ func connectSQLite(path string, release func() error) (*DB, error) {
 	}
 	return &DB{
 		write: write, read: read,
-		flavor: flavor{dialect: goose.DialectSQLite3, kind: sqliteKind, release: release},
+		flavor: flavor{
+			dialect: goose.DialectSQLite3, kind: sqliteKind, release: release,
+			copy: func(ctx context.Context, to string) (string, error) { return copySQLite(ctx, path, to) },
+		},
 	}, nil
 }
 

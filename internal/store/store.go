@@ -17,6 +17,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"math"
 	"strings"
 	"time"
 	"unicode/utf8"
@@ -183,6 +184,19 @@ func moment(ms int64) time.Time {
 		return time.Time{}
 	}
 	return time.UnixMilli(ms).UTC()
+}
+
+// beginning is where a page of a list begins, as queries take it.
+func beginning(from account.Place) (at int64, id string) {
+	if from == (account.Place{}) {
+		return math.MaxInt64, ""
+	}
+	return millis(from.At), from.ID
+}
+
+// holding is the LIKE pattern, with ! to escape, of what holds part.
+func holding(part string) string {
+	return "%" + strings.NewReplacer("!", "!!", "%", "!%", "_", "!_").Replace(part) + "%"
 }
 
 // each converts rows to the records of package account.

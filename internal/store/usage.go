@@ -136,7 +136,7 @@ func (db *DB) DaysOfCaller(ctx context.Context, memberID string, since time.Time
 
 // DaysOfOwner is the daily sums of what ran on a member's machines, likewise. A
 // sum's MemberID is the owner's for own calls, and empty for all others': whose
-// they were is not told.
+// they were is CallersOnOwner's to say.
 func (db *DB) DaysOfOwner(ctx context.Context, ownerID string, since time.Time) ([]account.UsageDay, error) {
 	if ownerID == "" { // whatever no machine took has no owner
 		return nil, nil
@@ -149,6 +149,33 @@ func (db *DB) DaysOfOwner(ctx context.Context, ownerID string, since time.Time) 
 			TokensIn: row.TokensIn, TokensOut: row.TokensOut,
 		}
 	}), db.told(err, "read the daily usage")
+}
+
+// CallersOnOwner sums what ran on a member's machines since that day by who
+// called: at most so many, those who called most first.
+func (db *DB) CallersOnOwner(ctx context.Context, ownerID string, since time.Time, most int) ([]account.UsageWith, error) {
+	if ownerID == "" {
+		return nil, nil
+	}
+	rows, err := db.query.CallersOn(ctx, query.CallersOnParams{Owner: ownerID, Since: millis(dayOf(since)), Most: int32(most)})
+	return each(rows, func(row query.CallersOnRow) account.UsageWith {
+		return account.UsageWith{
+			MemberID: row.MemberID, Name: row.Name, Calls: row.Calls, Refused: row.Refused, Waited: micros(row.WaitedUs),
+			TokensIn: row.TokensIn, TokensOut: row.TokensOut,
+		}
+	}), db.told(err, "read who called")
+}
+
+// OwnersOfCaller sums a member's calls that machines took since that day by whose
+// machines those were, likewise.
+func (db *DB) OwnersOfCaller(ctx context.Context, memberID string, since time.Time, most int) ([]account.UsageWith, error) {
+	rows, err := db.query.OwnersOf(ctx, query.OwnersOfParams{Member: memberID, Since: millis(dayOf(since)), Most: int32(most)})
+	return each(rows, func(row query.OwnersOfRow) account.UsageWith {
+		return account.UsageWith{
+			MemberID: row.OwnerID, Name: row.Name, Calls: row.Calls, Refused: row.Refused, Waited: micros(row.WaitedUs),
+			TokensIn: row.TokensIn, TokensOut: row.TokensOut,
+		}
+	}), db.told(err, "read whose machines took the calls")
 }
 
 func usageRow(u account.Usage) query.InsertUsageParams {

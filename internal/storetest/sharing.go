@@ -223,9 +223,15 @@ func testRunningGroups(t *testing.T, db *store.DB) {
 	fails(t, db.AdmitToGroup(ctx, ada.ID, lab.ID, eve.ID), store.ErrExists)
 	fails(t, db.ExpelFromGroup(ctx, bob.ID, lab.ID, eve.ID), store.ErrNotFound)
 	fails(t, db.MakeAdmin(ctx, bob.ID, lab.ID, bob.ID), store.ErrNotFound)
+	fails(t, db.DropAdmin(ctx, ada.ID, lab.ID, ada.ID), account.ErrLastAdmin)
+	fails(t, db.DropAdmin(ctx, bob.ID, lab.ID, ada.ID), store.ErrNotFound)
 	ok(t, db.MakeAdmin(ctx, ada.ID, lab.ID, bob.ID))
+	fails(t, db.DropAdmin(ctx, ada.ID, lab.ID, "mem_nobody"), store.ErrNotFound)
 	ok(t, db.ExpelFromGroup(ctx, bob.ID, lab.ID, eve.ID))
-	expect(t, changes(), inLab, inLab, inLab, inLab, inOpen)
+	ok(t, db.DropAdmin(ctx, bob.ID, lab.ID, ada.ID))
+	fails(t, db.MakeAdmin(ctx, ada.ID, lab.ID, ada.ID), store.ErrNotFound)
+	ok(t, db.MakeAdmin(ctx, bob.ID, lab.ID, ada.ID))
+	expect(t, changes(), inLab, inLab, inLab, inLab, inLab, inLab, inOpen)
 
 	// A disabled admin runs nothing, so the other one is the last.
 	ok(t, db.SetMemberDisabled(ctx, bob.ID, true))

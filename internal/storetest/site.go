@@ -130,7 +130,8 @@ func testSessions(t *testing.T, db *store.DB) {
 	ok(t, db.TouchSession(ctx, seen))
 	same(t, must[account.Session](t)(db.Session(ctx, "one", later(5))), seen)
 
-	// One that ended is not made again by who still held it.
+	// One that ended is not made again by who still held it, and every end is told.
+	changes, adas := watch(t, db), fleet.Change{Kind: fleet.SessionsChanged, ID: ada.ID}
 	fails(t, db.EndSessionOf(ctx, bob.ID, "one"), store.ErrNotFound)
 	ok(t, db.EndSessionOf(ctx, ada.ID, "one"))
 	ok(t, db.TouchSession(ctx, seen))
@@ -142,6 +143,9 @@ func testSessions(t *testing.T, db *store.DB) {
 	ok(t, db.EndSession(ctx, "none"))
 	same(t, must[[]account.Session](t)(db.SessionsOf(ctx, ada.ID, later(5))), []account.Session{two})
 	same(t, must[[]account.Session](t)(db.SessionsOf(ctx, bob.ID, later(5))), []account.Session{bobs})
+	expect(t, changes(), adas, adas, adas)
+	ok(t, db.EndSession(ctx, "two"))
+	expect(t, changes(), adas)
 	make("late", bob.ID, 5000) // prunes
 	_, err = db.Session(ctx, "bobs", later(5))
 	fails(t, err, store.ErrNotFound)
@@ -156,6 +160,7 @@ func testRecovery(t *testing.T, db *store.DB) {
 	ok(t, db.CreateSession(ctx, account.Session{ID: "one", MemberID: ada.ID, Data: []byte{1}, Created: start, Seen: start, Expires: later(100)}))
 	fails(t, db.Recover(ctx, ada.ID, hashOf("c"), "$x", start), store.ErrNotFound)
 	same(t, len(must[[]account.Session](t)(db.SessionsOf(ctx, ada.ID, start))), 1)
+	changes := watch(t, db)
 	var won atomic.Int64
 	together(8, func(int) {
 		if db.Recover(ctx, ada.ID, hashOf("a"), "$new", start) == nil {
@@ -163,6 +168,7 @@ func testRecovery(t *testing.T, db *store.DB) {
 		}
 	})
 	same(t, won.Load(), int64(1))
+	expect(t, changes(), fleet.Change{Kind: fleet.SessionsChanged, ID: ada.ID})
 	same(t, must[string](t)(db.Password(ctx, ada.ID)), "$new")
 	same(t, len(must[[]account.Session](t)(db.SessionsOf(ctx, ada.ID, start))), 0)
 	same(t, must[int](t)(db.RecoveryCodes(ctx, ada.ID)), 1)
@@ -292,7 +298,7 @@ func testOwnThings(t *testing.T, db *store.DB) {
 	}
 	ok(t, db.SaveStories(ctx, stories, later(10)))
 	ids := func(before time.Time, most int) (ids []string) {
-		for _, s := range must[[]account.Story](t)(db.StoriesOf(ctx, ada.ID, before, most)) {
+		for _, s := range must[[]account.Story](t)(db.StoriesOf(ctx, ada.ID, account.Place{At: before}, most)) {
 			if !s.Mine || s.MemberID != ada.ID {
 				t.Errorf("ada is told %+v", s)
 			}

@@ -51,6 +51,8 @@ func Run(t *testing.T, open func(t *testing.T) *store.DB) {
 		{"behind", testBehind},
 		{"usage", testUsage},
 		{"usage of a caller", testUsageOfCaller},
+		{"usage with others", testUsageWith},
+		{"pages of lists", testPages},
 		{"calls of shares", testCallsOfShares},
 		{"usage refused", testUsageRefused},
 		{"usage concurrency", testUsageConcurrency},

@@ -34,8 +34,8 @@ const (
 // lookup is an address that somebody who lost the way in typed.
 type lookup struct{ address, from string }
 
-// Run sends the site's mail until ctx ends.
-func (s *Site) Run(ctx context.Context) error {
+// runMail sends the site's mail until ctx ends.
+func (s *Site) runMail(ctx context.Context) error {
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return s.mail.Run(ctx) })
 	group.Go(func() error {

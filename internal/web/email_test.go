@@ -38,7 +38,7 @@ func (tn *town) postsTo(t *testing.T, server *mailtest.Server) *letters {
 	tn.site.mail = mail.New(Mail{Host: "127.0.0.1", Port: l.server.Port(), From: "kith@hub.example", TLS: mail.NoTLS}, tn.site.Log)
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
-	go func() { ended <- tn.site.Run(ctx) }()
+	go func() { ended <- tn.site.runMail(ctx) }()
 	stopped := false
 	l.stop = func() {
 		if cancel(); !stopped {
@@ -470,5 +470,5 @@ func TestNoMail(t *testing.T) {
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	check(t, tn.site.Run(ctx))
+	check(t, tn.site.runMail(ctx))
 }

@@ -59,7 +59,7 @@ func viewGroup(g account.SeenGroup) Group {
 func (a *API) group(r *request, name string) (account.SeenGroup, error) {
 	if name != "" {
 		groups, err := a.Accounts.SeenGroups(r.Context(), r.me, name)
-		if err != nil && !errors.Is(err, account.ErrNotFound) {
+		if err != nil && !errors.Is(err, account.ErrNotFound) && !errors.Is(err, account.ErrInvalid) { // nothing has a name that the store does not take
 			return account.SeenGroup{}, err
 		}
 		if len(groups) == 1 {
@@ -142,13 +142,16 @@ func closed(g account.SeenGroup, machines []account.Machine, snapshot *fleet.Sna
 	return out
 }
 
+// newGroup is the body of POST /api/groups.
+type newGroup struct {
+	Name string            `json:"name"`
+	Kind account.GroupKind `json:"kind"`
+}
+
 // createGroup is POST /api/groups {"name","kind"}; the caller is its first
 // member and admin.
 func (a *API) createGroup(r *request) (any, error) {
-	ask, err := read[struct {
-		Name string            `json:"name"`
-		Kind account.GroupKind `json:"kind"`
-	}](r)
+	ask, err := read[newGroup](r)
 	if err != nil {
 		return nil, err
 	}
@@ -171,7 +174,8 @@ func (a *API) createGroup(r *request) (any, error) {
 
 // endGroup is DELETE /api/groups/{group}.
 func (a *API) endGroup(r *request) (any, error) {
-	return r.did("ended", a.Accounts.EndGroup(r.Context(), r.me, r.group.ID))
+	cut := a.cut(endsWithGroup(r.group.ID))
+	return r.ended("ended", r.caller.Name, cut, a.Accounts.EndGroup(r.Context(), r.me, r.group.ID))
 }
 
 // joinGroup is POST /api/groups/{group}/join.
@@ -191,7 +195,8 @@ func (a *API) joinGroup(r *request) (any, error) {
 
 // leaveGroup is POST /api/groups/{group}/leave.
 func (a *API) leaveGroup(r *request) (any, error) {
-	return r.did("left", a.Accounts.LeaveGroup(r.Context(), r.group.ID, r.me))
+	cut := a.cut(endsWithGroup(r.group.ID, r.me))
+	return r.ended("left", r.caller.Name, cut, a.Accounts.LeaveGroup(r.Context(), r.group.ID, r.me))
 }
 
 // addToGroup is POST /api/groups/{group}/members {"member"}.
@@ -220,10 +225,12 @@ type memberName struct {
 func (a *API) removeFromGroup(r *request) (any, error) {
 	name := r.values["member"]
 	member, err := a.Accounts.MemberByName(r.Context(), name)
+	cut := 0
 	if err == nil {
+		cut = a.cut(endsWithGroup(r.group.ID, member.ID))
 		err = a.Accounts.ExpelFromGroup(r.Context(), r.me, r.group.ID, member.ID)
 	}
-	return r.didTo(name, "removed", err)
+	return r.ended("removed", name, cut, err)
 }
 
 // makeAdmin is POST /api/groups/{group}/admins {"member"}.
@@ -239,11 +246,31 @@ func (a *API) makeAdmin(r *request) (any, error) {
 	return r.didTo(ask.Member, "admin", err)
 }
 
+// dropAdmin is DELETE /api/groups/{group}/admins/{member}: the member stays in it.
+func (a *API) dropAdmin(r *request) (any, error) {
+	name := r.values["member"]
+	member, err := a.Accounts.MemberByName(r.Context(), name)
+	if err == nil {
+		err = a.Accounts.DropAdmin(r.Context(), r.me, r.group.ID, member.ID)
+	}
+	return r.didTo(name, "member", err)
+}
+
 // groupAct says what was done to a group, and to whom.
 type groupAct struct {
 	Group  string `json:"group"`
 	Member string `json:"member"`
 	State  string `json:"state"`
+	Cut    int    `json:"cut,omitzero"` // calls that ran and end with it
+}
+
+// ended is didTo for what may have cut calls.
+func (r *request) ended(state, member string, cut int, err error) (any, error) {
+	act, err := r.didTo(member, state, err)
+	if err == nil {
+		act.Cut = cut
+	}
+	return act, err
 }
 
 // did answers what the caller did about itself and the group.
@@ -251,14 +278,14 @@ func (r *request) did(state string, err error) (any, error) {
 	return r.didTo(r.caller.Name, state, err)
 }
 
-func (r *request) didTo(member, state string, err error) (any, error) {
+func (r *request) didTo(member, state string, err error) (groupAct, error) {
 	if errors.Is(err, account.ErrLastAdmin) {
-		return nil, fault.New(fault.InvalidRequest, "%q would be left without an admin: make another member one first", r.group.Name).Because(err)
+		return groupAct{}, fault.New(fault.InvalidRequest, "%q would be left without an admin: make another member one first", r.group.Name).Because(err)
 	}
 	if err != nil {
-		return nil, notFound(err, "%.80q is not in group %q", member, r.group.Name)
+		return groupAct{}, notFound(err, "%.80q is not in group %q", member, r.group.Name)
 	}
-	return groupAct{r.group.Name, member, state}, nil
+	return groupAct{Group: r.group.Name, Member: member, State: state}, nil
 }
 
 // CheckName holds what a member, machine or group may be called: 1 to 64

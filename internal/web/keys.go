@@ -40,13 +40,19 @@ func (a *API) listKeys(r *request) (any, error) {
 	return listOf(views), err
 }
 
+// revoked says that what had the id is worth nothing any more.
+type revoked struct {
+	ID    string `json:"id"`
+	State string `json:"state"`
+}
+
 // revokeKey is DELETE /api/keys/{key}: it is refused everywhere within 5 s.
 func (a *API) revokeKey(r *request) (any, error) {
 	id := r.values["key"]
 	if err := a.Accounts.RevokeOwnKey(r.Context(), r.me, id, time.Now().UTC()); err != nil {
 		return nil, notFound(err, "you have no live key with the id %.80q", id)
 	}
-	return map[string]string{"id": id, "state": "revoked"}, nil
+	return revoked{id, "revoked"}, nil
 }
 
 // newKey mints a key that a member asks for: its secret is told once. Only the

@@ -131,13 +131,29 @@ func (l look) parse() map[string]*template.Template {
 			}
 			return "", fmt.Errorf("%T is no number", n)
 		},
+		"size":   size,
 		"millis": func(d time.Duration) int64 { return d.Milliseconds() },
 		"link": func(v view, href, text string) navLink {
 			return navLink{href, text, v.Path == href || strings.HasPrefix(v.Path, href+"/")}
 		},
-		"side":  func(title, id string, side UsageSide) usageSide { return usageSide{title, id, side} },
+		"side": func(title, id string, days int, side UsageSide) usageSide {
+			return usageSide{title, usageTable{id, "", days}, side}
+		},
 		"list":  func(values []string) string { return strings.Join(values, ", ") },
 		"reach": reachWords,
+		"qr":    qrCode,
+		"live": func(s scene, id, idle string) liveWords {
+			now := s.texts[id]
+			return liveWords{id, cmp.Or(now.text, idle), now.tone, idle}
+		},
+		"key": func(parts ...any) string { return fmt.Sprint(parts...) },
+		"fields": func(prefix string, form url.Values, mine bool) limitFields {
+			if !mine {
+				form = nil
+			}
+			return limitFields{prefix, form}
+		},
+		"speed": func(perSecond float64) string { return strconv.FormatFloat(perSecond, 'f', 1, 64) },
 	}).ParseFS(files, "templates/layout.html", "templates/parts.html"))
 	names, err := fs.Glob(files, "templates/*.html")
 	must(err)
@@ -157,11 +173,32 @@ type navLink struct {
 	Here       bool
 }
 
-// usageSide is one side of /usage under its title; ID begins the ids in it.
-type usageSide struct {
-	Title, ID string
-	Side      UsageSide
+// liveWords is a place on a page that changes by itself; Idle is what it says when
+// the page's stream says nothing of it.
+type liveWords struct{ ID, Text, Tone, Idle string }
+
+// limitFields are the fields for the limits of a share or an invite; Prefix begins
+// their ids.
+type limitFields struct {
+	Prefix string
+	Form   url.Values
 }
+
+// usageSide is one side of /usage under its title; its ID begins the ids in it.
+type usageSide struct {
+	Title string
+	usageTable
+	Side UsageSide
+}
+
+// usageTable is one table of a side, as its CSV is asked for.
+type usageTable struct {
+	ID, Of string
+	Days   int
+}
+
+// Table is that table of the side.
+func (u usageTable) Table(of string) usageTable { return usageTable{u.ID, of, u.Days} }
 
 // when is a time as a page shows it before its script puts it into the reader's
 // own zone.
@@ -179,6 +216,20 @@ func number(n int64) string {
 		text = text[:i] + "\u202f" + text[i:]
 	}
 	return text
+}
+
+// size is so many bytes for a person.
+func size(n int64) string {
+	const unit = 1024
+	switch {
+	case n < unit:
+		return number(n) + " bytes"
+	case n < unit*unit:
+		return fmt.Sprintf("%.1f KiB", float64(n)/unit)
+	case n < unit*unit*unit:
+		return fmt.Sprintf("%.1f MiB", float64(n)/unit/unit)
+	}
+	return fmt.Sprintf("%.1f GiB", float64(n)/unit/unit/unit)
 }
 
 func reachWords(r account.Reach) string {

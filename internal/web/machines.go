@@ -28,6 +28,7 @@ type Machine struct {
 	Open     bool           `json:"open"` // inside its hours now
 	Slots    int            `json:"slots"`
 	Running  int            `json:"running"` // calls that this hub sent it
+	Queued   int            `json:"queued"`  // calls that wait and that it could take
 	Models   []MachineModel `json:"models"`
 	KeptOut  bool           `json:"kept_out"` // of every group
 	// Groups are the only ones it serves, by its own configuration; absent: every
@@ -42,6 +43,22 @@ type MachineModel struct {
 	ID            fleet.ModelID `json:"id"`
 	ContextLength int           `json:"context_length,omitzero"`
 	Slots         int           `json:"slots,omitzero"` // 0: only the machine's count
+	// FirstTokenMS is the recent mean time to the first token, in milliseconds;
+	// absent: not measured since this hub began.
+	FirstTokenMS int64 `json:"first_token_ms,omitzero"`
+	// TokensPerSecond is how fast it answered over the last 7 days, from when a
+	// call left the queue to its end; absent: it did not.
+	TokensPerSecond float64 `json:"tokens_per_second,omitzero"`
+}
+
+// speedDays is how many days a machine's speed is told of.
+const speedDays = 7
+
+// viewLive is a machine as the hub knows it, without what only the store does.
+func (a *API) viewLive(live *fleet.Machine, now time.Time) Machine {
+	v := viewMachine(account.Machine{ID: string(live.ID), Name: live.Name, KeptOut: live.KeptOut, Created: live.Created}, live, now)
+	v.Queued = a.Queued(live)
+	return v
 }
 
 func viewMachine(record account.Machine, live *fleet.Machine, now time.Time) Machine {
@@ -59,7 +76,7 @@ func viewMachine(record account.Machine, live *fleet.Machine, now time.Time) Mac
 		v.LastSeen = now.UTC()
 	}
 	for _, o := range live.Offers {
-		v.Models = append(v.Models, MachineModel{o.ID, o.ContextLength, o.Slots})
+		v.Models = append(v.Models, MachineModel{ID: o.ID, ContextLength: o.ContextLength, Slots: o.Slots, FirstTokenMS: o.Load.TTFT().Milliseconds()})
 	}
 	return v
 }
@@ -72,12 +89,48 @@ func (a *API) listMachines(r *request) (any, error) {
 	}
 	var views []Machine
 	snapshot, now := a.Snapshot(), time.Now()
+	days, err := a.Accounts.DaysOfOwner(r.Context(), r.me, now.UTC().Truncate(aDay).AddDate(0, 0, 1-speedDays))
+	if err != nil {
+		return nil, err
+	}
+	speeds := speedsOf(days)
 	for _, record := range records {
-		if record.Revoked.IsZero() {
-			views = append(views, viewMachine(record, snapshot.Machine(fleet.MachineID(record.ID)), now))
+		if !record.Revoked.IsZero() {
+			continue
 		}
+		live := snapshot.Machine(fleet.MachineID(record.ID))
+		v := viewMachine(record, live, now)
+		if live != nil {
+			v.Queued = a.Queued(live)
+		}
+		for i := range v.Models {
+			v.Models[i].TokensPerSecond = speeds[offered{record.ID, string(v.Models[i].ID)}]
+		}
+		views = append(views, v)
 	}
 	return listOf(views), nil
+}
+
+// offered names a model on a machine.
+type offered struct{ machine, model string }
+
+// speedsOf is how many tokens a second each model on each machine gave, over all
+// calls that were served whole.
+func speedsOf(days []account.UsageDay) map[offered]float64 {
+	tokens, took := map[offered]int64{}, map[offered]time.Duration{}
+	for _, d := range days {
+		if of := (offered{d.MachineID, d.Model}); d.Code == "" {
+			tokens[of] += d.TokensOut
+			took[of] += d.Duration - d.Waited
+		}
+	}
+	speeds := map[offered]float64{}
+	for of, n := range tokens {
+		if n > 0 && took[of] > 0 {
+			speeds[of] = float64(n) / took[of].Seconds()
+		}
+	}
+	return speeds
 }
 
 // owns lets the owner of the machine in the path pass.
@@ -87,21 +140,33 @@ func (a *API) owns(r *request) (err error) {
 	return notFound(err, "you have no machine with the id %.80q", id)
 }
 
+// machineAct says what was done to a machine.
+type machineAct struct {
+	ID    string `json:"id"`
+	Name  string `json:"name"`
+	State string `json:"state"`
+	Cut   int    `json:"cut,omitzero"` // calls that ran and end with it
+}
+
 // revokeMachine is DELETE /api/machines/{machine}: its credential is good for
 // nothing from here on, and its tunnel ends. What the ledger has of it stays.
 func (a *API) revokeMachine(r *request) (any, error) {
+	cut := a.cut(func(_ *fleet.Snapshot, u Use) bool { return string(u.Machine.ID) == r.machine.ID })
 	err := a.Accounts.RevokeMachine(r.Context(), r.machine.ID, time.Now().UTC())
 	if err != nil {
 		return nil, notFound(err, "machine %q was revoked already", r.machine.Name)
 	}
-	return map[string]string{"id": r.machine.ID, "name": r.machine.Name, "state": "revoked"}, nil
+	return machineAct{r.machine.ID, r.machine.Name, "revoked", cut}, nil
+}
+
+// machineName is the body of POST /api/machines/{machine}/name.
+type machineName struct {
+	Name string `json:"name"`
 }
 
 // renameMachine is POST /api/machines/{machine}/name {"name"}.
 func (a *API) renameMachine(r *request) (any, error) {
-	ask, err := read[struct {
-		Name string `json:"name"`
-	}](r)
+	ask, err := read[machineName](r)
 	if err != nil {
 		return nil, err
 	}
@@ -111,7 +176,7 @@ func (a *API) renameMachine(r *request) (any, error) {
 	if err := a.Accounts.RenameMachine(r.Context(), r.me, r.machine.ID, ask.Name); err != nil {
 		return nil, taken(notFound(err, "machine %q was revoked", r.machine.Name), "you have a machine named %q already", ask.Name)
 	}
-	return map[string]string{"id": r.machine.ID, "name": ask.Name, "state": "renamed"}, nil
+	return machineAct{ID: r.machine.ID, Name: ask.Name, State: "renamed"}, nil
 }
 
 // Control is a change of the owner's to a machine: what is nil stays as it is.
@@ -172,32 +237,52 @@ func (a *API) controlMachine(r *request) (any, error) {
 	case err != nil:
 		return nil, fault.New(fault.MachineOffline, "machine %q did not take the change; try again", r.machine.Name).Because(err)
 	}
-	return map[string]string{"id": r.machine.ID, "name": r.machine.Name, "state": "changed"}, nil
+	return machineAct{ID: r.machine.ID, Name: r.machine.Name, State: "changed"}, nil
+}
+
+// keepOutOf is the body of POST /api/machines/{machine}/keep-out: one group or all.
+type keepOutOf struct {
+	Group string `json:"group,omitzero"`
+	All   bool   `json:"all,omitzero"`
+	Undo  bool   `json:"undo,omitzero"`
+}
+
+// keptOut says which groups a machine is kept out of, or is not any more.
+type keptOut struct {
+	Machine string `json:"machine"` // its name
+	KeptOut bool   `json:"kept_out"`
+	Group   string `json:"group,omitzero"`
+	All     bool   `json:"all,omitzero"`
+	Cut     int    `json:"cut,omitzero"` // calls that ran and end with it
 }
 
 // keepOut is POST /api/machines/{machine}/keep-out {"group"} or {"all":true},
 // with {"undo":true} to let it in again.
 func (a *API) keepOut(r *request) (any, error) {
-	ask, err := read[struct {
-		Group string `json:"group"`
-		All   bool   `json:"all"`
-		Undo  bool   `json:"undo"`
-	}](r)
+	ask, err := read[keepOutOf](r)
 	switch {
 	case err != nil:
 		return nil, err
 	case (ask.Group == "") != ask.All:
 		return nil, fault.New(fault.InvalidRequest, "name the group that the machine is kept out of, or give all = true").WithParam("group")
 	}
-	answer := map[string]any{"machine": r.machine.Name, "kept_out": !ask.Undo}
+	answer := keptOut{Machine: r.machine.Name, KeptOut: !ask.Undo, All: ask.All}
 	if ask.All {
-		answer["all"] = true
+		if !ask.Undo {
+			answer.Cut = a.cut(func(s *fleet.Snapshot, u Use) bool {
+				shares, _ := s.Ways(u.Caller, u.Machine, u.Model)
+				return string(u.Machine.ID) == r.machine.ID && len(shares) == 0
+			})
+		}
 		return answer, a.Accounts.KeepOutOfAll(r.Context(), r.me, r.machine.ID, !ask.Undo)
 	}
 	group, err := a.group(r, ask.Group)
 	if err != nil {
 		return nil, err
 	}
-	answer["group"] = group.Name
+	if answer.Group = group.Name; !ask.Undo {
+		ends := endsWithGroup(group.ID)
+		answer.Cut = a.cut(func(s *fleet.Snapshot, u Use) bool { return string(u.Machine.ID) == r.machine.ID && ends(s, u) })
+	}
 	return answer, a.Accounts.KeepOutOwn(r.Context(), r.me, group.ID, r.machine.ID, !ask.Undo)
 }

@@ -2,7 +2,7 @@ package web
 
 import (
 	"context"
-	"slices"
+	"errors"
 	"strings"
 	"time"
 
@@ -23,36 +23,38 @@ type operatorData struct {
 	Limits                              []Limit
 	Members, Disabled, Machines, Online int
 	Region                              string
+	Backup                              *account.Backup // the newest; nil: none was ever made
 }
 
 func (s *Site) operatorPage(v *visit) (reply, error) {
 	data := operatorData{Parts: s.Health(v.Context()), Limits: s.Limits, Region: s.Region}
-	members, err := s.Accounts.Members(v.Context())
-	if err != nil {
-		return reply{page: "operator", title: "Operator", data: data}, err
+	out := reply{page: "operator", title: "Operator"}
+	var err error
+	if data.Members, data.Disabled, err = s.Accounts.CountMembers(v.Context()); err != nil {
+		return out, err
 	}
-	for _, m := range members {
-		data.Members++
-		if m.Disabled {
-			data.Disabled++
-		}
+	if data.Machines, err = s.Accounts.CountMachines(v.Context()); err != nil {
+		return out, err
 	}
-	machines, err := s.everyMachine(v.Context(), members)
-	for _, m := range machines {
-		if !m.Revoked {
-			data.Machines++
-		}
+	switch backup, err := s.Accounts.LastBackup(v.Context()); {
+	case err == nil:
+		data.Backup = &backup
+	case !errors.Is(err, account.ErrNotFound):
+		return out, err
+	}
+	for m := range s.Snapshot().Machines() {
 		if m.Online {
 			data.Online++
 		}
 	}
-	return reply{page: "operator", title: "Operator", data: data}, err
+	out.data = data
+	return out, nil
 }
 
 // membersData is what /operator/members shows.
 type membersData struct {
 	Members  []account.Member
-	More     int    // that are not shown
+	Next     string // the before of the next page; empty: this is the last
 	Name     string // what was searched for
 	NeedsOld bool   // the operator's own password has to be given to make a link
 	// Link is the one just made, shown this once, and For whom.
@@ -66,27 +68,24 @@ func (s *Site) membersPage(v *visit) (reply, error) {
 
 func (s *Site) membersData(v *visit) (membersData, error) {
 	data := membersData{Name: v.URL.Query().Get("name")}
-	members, err := s.Accounts.Members(v.Context())
+	from, err := placeIn(v.URL.Query())
 	if err != nil {
 		return data, err
 	}
-	members = slices.DeleteFunc(members, func(m account.Member) bool { return !holds(m.Name, data.Name) })
-	slices.Reverse(members) // the newest first
-	data.Members, data.More = cut(members)
+	members, err := s.Accounts.MembersBefore(v.Context(), from, searched(data.Name), mostListed+1)
+	if err != nil {
+		return data, err
+	}
+	data.Members, data.Next = pageOf(members, mostListed, func(m account.Member) account.Place { return account.Place{At: m.Created, ID: m.ID} })
 	own, err := s.accountData(v)
 	data.NeedsOld = own.NeedsOld
 	return data, err
 }
 
-// holds reports whether a name holds what was searched for, whatever its case.
-func holds(name, part string) bool {
-	return strings.Contains(strings.ToLower(name), strings.ToLower(strings.TrimSpace(part)))
-}
-
-// cut is as many as are shown, and how many are not.
-func cut[T any](all []T) ([]T, int) {
-	n := min(len(all), mostListed)
-	return all[:n], len(all) - n
+// searched is what a search for names looks for; no name holds what no database
+// keeps.
+func searched(name string) string {
+	return strings.TrimSpace(strings.ReplaceAll(strings.ToValidUTF8(name, "\ufffd"), "\x00", "\ufffd"))
 }
 
 // named is the member that a form of /operator/members names.
@@ -162,65 +161,48 @@ type machineLine struct {
 	Created, LastSeen time.Time
 }
 
-// everyMachine is every machine of the hub, the newest first.
-func (s *Site) everyMachine(ctx context.Context, members []account.Member) ([]machineLine, error) {
-	kept, err := s.Accounts.Machines(ctx, "")
-	if err != nil {
-		return nil, err
-	}
-	names := make(map[string]string, len(members))
-	for _, m := range members {
-		names[m.ID] = m.Name
-	}
-	snapshot := s.Snapshot()
-	all := make([]machineLine, len(kept))
-	for i, m := range kept {
-		line := machineLine{ID: m.ID, Name: m.Name, Owner: names[m.OwnerID], Revoked: !m.Revoked.IsZero(), Created: m.Created, LastSeen: m.LastSeen}
-		if live := snapshot.Machine(fleet.MachineID(m.ID)); live != nil && live.Online {
-			line.Online, line.Models, line.Slots = true, len(live.Offers), live.Slots
-		}
-		all[len(kept)-1-i] = line
-	}
-	return all, nil
-}
-
 // allMachinesData is what /operator/machines shows.
 type allMachinesData struct {
 	Machines []machineLine
-	More     int
-	Name     string
+	Next     string // the before of the next page; empty: this is the last
+	Name     string // what was searched for
 }
 
 func (s *Site) allMachines(v *visit) (reply, error) {
 	data := allMachinesData{Name: v.URL.Query().Get("name")}
-	members, err := s.Accounts.Members(v.Context())
+	out := reply{page: "operator-machines", title: "All machines"}
+	from, err := placeIn(v.URL.Query())
 	if err != nil {
-		return reply{}, err
+		return out, err
 	}
-	machines, err := s.everyMachine(v.Context(), members)
-	machines = slices.DeleteFunc(machines, func(m machineLine) bool { return !holds(m.Name, data.Name) && !holds(m.Owner, data.Name) })
-	data.Machines, data.More = cut(machines)
-	return reply{page: "operator-machines", title: "All machines", data: data}, err
+	kept, err := s.Accounts.MachinesBefore(v.Context(), from, searched(data.Name), mostListed+1)
+	kept, data.Next = pageOf(kept, mostListed, func(k account.Kept) account.Place { return account.Place{At: k.Machine.Created, ID: k.Machine.ID} })
+	snapshot := s.Snapshot()
+	for _, k := range kept {
+		m := k.Machine
+		line := machineLine{ID: m.ID, Name: m.Name, Owner: k.OwnerName, Revoked: !m.Revoked.IsZero(), Created: m.Created, LastSeen: m.LastSeen}
+		if live := snapshot.Machine(fleet.MachineID(m.ID)); live != nil && live.Online {
+			line.Online, line.Models, line.Slots = true, len(live.Offers), live.Slots
+		}
+		data.Machines = append(data.Machines, line)
+	}
+	out.data = data
+	return out, err
 }
 
 // auditData is what /operator/audit shows.
 type auditData struct {
-	Acts   []account.Act
-	Before string // of the next page; empty: this is the last
+	Acts []account.Act
+	Next string // the before of the next page; empty: this is the last
 }
 
 func (s *Site) auditPage(v *visit) (reply, error) {
-	before := time.Now().Add(time.Hour) // a hub's clock may be ahead
-	if text := v.URL.Query().Get("before"); text != "" {
-		var err error
-		if before, err = time.Parse(time.RFC3339Nano, text); err != nil {
-			return reply{}, fault.New(fault.InvalidRequest, "before is a time like 2026-11-21T10:30:00Z, not %.40q", text).WithParam("before")
-		}
+	from, err := placeIn(v.URL.Query())
+	if err != nil {
+		return reply{}, err
 	}
-	acts, err := s.Accounts.Acts(v.Context(), before, mostListed)
-	data := auditData{Acts: acts}
-	if len(acts) == mostListed {
-		data.Before = acts[mostListed-1].At.Format(time.RFC3339Nano)
-	}
+	acts, err := s.Accounts.Acts(v.Context(), from, mostListed+1)
+	var data auditData
+	data.Acts, data.Next = pageOf(acts, mostListed, func(a account.Act) account.Place { return account.Place{At: a.At, ID: a.ID} })
 	return reply{page: "operator-audit", title: "Audit log", data: data}, err
 }

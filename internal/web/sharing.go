@@ -24,9 +24,11 @@ const (
 // Share is a share as either side is told of it. Its limits are the owner's
 // (decisions 1); an empty or zero one is none.
 type Share struct {
-	ID    string `json:"id"`
-	Owner string `json:"owner"`
-	With  string `json:"with"`
+	ID      string `json:"id"`
+	Owner   string `json:"owner"`
+	With    string `json:"with"`
+	OwnerID string `json:"-"`
+	WithID  string `json:"-"`
 	// Direction is "given" to its owner, "received" to the other.
 	Direction string `json:"direction"`
 	Limits
@@ -45,7 +47,7 @@ type Limits struct {
 
 func (r *request) share(s account.NamedShare) Share {
 	view := Share{
-		ID: s.ID, Owner: s.Owner, With: s.Member, Direction: "received", Created: s.Created,
+		ID: s.ID, Owner: s.Owner, With: s.Member, OwnerID: s.OwnerID, WithID: s.MemberID, Direction: "received", Created: s.Created,
 		Limits: viewLimits(s.Limits),
 	}
 	if s.OwnerID == r.me {
@@ -75,14 +77,16 @@ func (a *API) listShares(r *request) (any, error) {
 	return listOf(views), nil
 }
 
+// newShare is the body of POST /api/shares.
+type newShare struct {
+	With string `json:"with"`
+	Limits
+}
+
 // putShare is POST /api/shares: the caller's machines, for a member, within the
 // limits given. Of a share that is there already it changes the limits.
 func (a *API) putShare(r *request) (any, error) {
-	type asked struct {
-		With string `json:"with"`
-		Limits
-	}
-	ask, err := read[asked](r)
+	ask, err := read[newShare](r)
 	if err != nil {
 		return nil, err
 	}
@@ -130,18 +134,28 @@ func (l *Limits) check() error {
 	return nil
 }
 
+// endedShare says that a share is over.
+type endedShare struct {
+	Owner string `json:"owner"`
+	With  string `json:"with"`
+	State string `json:"state"`
+	Cut   int    `json:"cut,omitzero"` // calls that ran and end with it
+}
+
 // removeShare is DELETE /api/shares/{member}: the caller no longer shares with
 // that member, disabled or not.
 func (a *API) removeShare(r *request) (any, error) {
 	name := r.values["member"]
 	with, err := a.Accounts.MemberByName(r.Context(), name)
+	cut := 0
 	if err == nil {
+		cut = a.cut(endsWithShare(r.me, with.ID))
 		err = a.Accounts.RemoveShare(r.Context(), r.me, with.ID)
 	}
 	if err != nil {
 		return nil, notFound(err, "you do not share with %q", name)
 	}
-	return map[string]string{"owner": r.caller.Name, "with": with.Name, "state": "ended"}, nil
+	return endedShare{r.caller.Name, with.Name, "ended", cut}, nil
 }
 
 // Invite is an invite as its owner is told of it.
@@ -171,18 +185,20 @@ func viewInvite(i account.Invite, code string, now time.Time) Invite {
 	return v
 }
 
+// newInvite is the body of POST /api/invites; it may be left out.
+type newInvite struct {
+	Uses    int    `json:"uses,omitzero"`    // 0: one
+	Expires string `json:"expires,omitzero"` // empty: after 7 days
+	Limits
+}
+
 // createInvite is POST /api/invites {"uses","expires"} and the limits of a share:
 // a code that shares the caller's machines with whoever accepts it. expires is a
 // time from now, like "7d" or "12h".
 func (a *API) createInvite(r *request) (any, error) {
-	type asked struct {
-		Uses    int    `json:"uses"`
-		Expires string `json:"expires"`
-		Limits
-	}
-	ask := asked{Uses: 1}
+	ask := newInvite{Uses: 1}
 	if len(r.body) > 0 {
-		given, err := read[asked](r)
+		given, err := read[newInvite](r)
 		if err != nil {
 			return nil, err
 		}
@@ -251,16 +267,29 @@ func (a *API) revokeInvite(r *request) (any, error) {
 	if err := a.Accounts.RevokeInvite(r.Context(), r.me, id, time.Now().UTC()); err != nil {
 		return nil, notFound(err, "you have no open invite with the id %.80q", id)
 	}
-	return map[string]string{"id": id, "state": "revoked"}, nil
+	return revoked{id, "revoked"}, nil
+}
+
+// inviteCode is the body of POST /api/invites/accept.
+type inviteCode struct {
+	Code string `json:"code"`
+}
+
+// accepted says what an invite brought; ID and the limits are absent where it was
+// accepted before.
+type accepted struct {
+	ID    string `json:"id,omitzero"`
+	Owner string `json:"owner"`
+	With  string `json:"with"`
+	State string `json:"state"` // "accepted" or "shared already"
+	*Limits
 }
 
 // acceptInvite is POST /api/invites/accept {"code"}: whoever made the code
 // shares with the caller from here on. A code accepted before by the caller is
 // accepted again, at no use: an answer may have been lost.
 func (a *API) acceptInvite(r *request) (any, error) {
-	ask, err := read[struct {
-		Code string `json:"code"`
-	}](r)
+	ask, err := read[inviteCode](r)
 	if err != nil {
 		return nil, err
 	}
@@ -278,15 +307,10 @@ func (a *API) acceptInvite(r *request) (any, error) {
 	case errors.Is(err, account.ErrOwn):
 		return nil, fault.New(fault.InvalidRequest, "the invite is your own: give its code to who is to use your machines").WithParam("code")
 	case errors.Is(err, account.ErrExists):
-		return map[string]string{"owner": owner.Name, "with": r.caller.Name, "state": "shared already"}, nil
+		return accepted{Owner: owner.Name, With: r.caller.Name, State: "shared already"}, nil
 	case err != nil:
 		return nil, err
 	}
-	return struct {
-		ID    string `json:"id"`
-		Owner string `json:"owner"`
-		With  string `json:"with"`
-		State string `json:"state"`
-		Limits
-	}{share.ID, owner.Name, r.caller.Name, "accepted", viewLimits(share.Limits)}, nil
+	limits := viewLimits(share.Limits)
+	return accepted{share.ID, owner.Name, r.caller.Name, "accepted", &limits}, nil
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/go-json-experiment/json"
 	"github.com/go-webauthn/webauthn/webauthn"
 	"github.com/google/uuid"
+	"golang.org/x/sync/errgroup"
 
 	"github.com/kith/kith/internal/account"
 	"github.com/kith/kith/internal/fault"
@@ -41,7 +42,7 @@ type SiteConfig struct {
 	SignUp SignUp
 	// Provider is where members may sign in, too.
 	Provider Provider
-	// Mail is how letters to members are sent; the site then has a Run.
+	// Mail is how letters to members are sent.
 	Mail Mail
 	// Try makes a short live call with an API key, as a client would; where model
 	// is empty it takes the first that would be served.
@@ -90,6 +91,7 @@ type Site struct {
 	provider *provider          // nil: none is configured
 	mail     *mail.Sender       // nil: none is sent
 	lookups  chan lookup        // of addresses to recover an account by
+	live     live
 }
 
 // NewSite makes the pages over an API.
@@ -103,10 +105,18 @@ func NewSite(api *API, c SiteConfig) *Site {
 		s.Log.Error("cannot keep a session", "error", err)
 		http.Error(w, "the service could not read its database just now; try again shortly", http.StatusServiceUnavailable)
 	}
-	s.look, s.hashes, s.limits, s.passkeys = newLook(), newHasher(), newLimits(), newPasskeys(c.Base)
-	s.provider = newProvider(c.Provider, c.Base)
+	s.look, s.hashes, s.limits, s.live = newLook(), newHasher(), newLimits(), newLive()
+	s.passkeys, s.provider = newPasskeys(c.Base), newProvider(c.Provider, c.Base)
 	s.mail, s.lookups = mail.New(c.Mail, api.Log), make(chan lookup, mostLookups)
 	return s
+}
+
+// Run keeps open pages up to date, and sends mail, until ctx ends.
+func (s *Site) Run(ctx context.Context) error {
+	group, ctx := errgroup.WithContext(ctx)
+	group.Go(func() error { return s.keepLive(ctx) })
+	group.Go(func() error { return s.runMail(ctx) })
+	return group.Wait()
 }
 
 // access says who may see a page.
@@ -176,14 +186,17 @@ func sitePages() []page {
 		{"POST", "/device/decide", members, (*Site).decideDevice, "/device"},
 
 		{"GET", "/machines", members, (*Site).machinesPage, ""},
+		{"GET", livePath + "machines", members, liveStream("/machines", machinesScene), ""},
 		{"POST", "/machines/pause", members, (*Site).pauseMachine, "/machines"},
 		{"POST", "/machines/resume", members, (*Site).resumeMachine, "/machines"},
 		{"POST", "/machines/hours", members, (*Site).setHours, "/machines"},
+		{"POST", "/machines/slots", members, (*Site).setSlots, "/machines"},
 		{"POST", "/machines/rename", members, (*Site).rename, "/machines"},
 		{"POST", "/machines/revoke", members, (*Site).endMachine, "/machines"},
 		{"POST", "/machines/keep-out", members, (*Site).keepMachineOut, "/machines"},
 
 		{"GET", "/sharing", members, (*Site).sharingPage, ""},
+		{"GET", livePath + "sharing", members, liveStream("/sharing", sharingScene), ""},
 		{"POST", "/sharing/share", members, (*Site).share, "/sharing"},
 		{"POST", "/sharing/end", members, (*Site).endShare, "/sharing"},
 		{"POST", "/sharing/invite", members, (*Site).makeInvite, "/sharing"},
@@ -198,6 +211,7 @@ func sitePages() []page {
 		{"POST", "/groups/add", members, (*Site).addMember, "/groups"},
 		{"POST", "/groups/remove", members, (*Site).removeMember, "/groups"},
 		{"POST", "/groups/admin", members, (*Site).promote, "/groups"},
+		{"POST", "/groups/demote", members, (*Site).demote, "/groups"},
 
 		{"GET", "/try", members, (*Site).tryPage, ""},
 		{"POST", "/try", members, (*Site).tryOnce, "/try"},
@@ -212,8 +226,10 @@ func sitePages() []page {
 		{"GET", operatorPath + "/audit", operators, (*Site).auditPage, ""},
 
 		{"GET", "/models", members, (*Site).modelsPage, ""},
+		{"GET", livePath + "models", members, liveStream("/models", modelsScene), ""},
 		{"GET", "/usage", members, (*Site).usagePage, ""},
 		{"GET", "/usage.csv", members, (*Site).usageCSV, ""},
+		{"GET", "/api", anyone, (*Site).apiPage, ""},
 		{"GET", "/requests", members, (*Site).requestsPage, ""},
 		{"GET", "/requests/{call}", members, (*Site).requestPage, ""},
 	}
@@ -304,11 +320,33 @@ func (s *Site) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		s.serveGrant(w, r, body, late)
 		return
 	}
-	s.sessions.LoadAndSave(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	answer := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		v := &visit{Request: r, id: id, from: addressOf(r)}
 		out, err := s.visit(v, h, body, late)
 		s.answerWith(w, v, out, err)
-	})).ServeHTTP(w, r)
+	})
+	if strings.HasPrefix(r.URL.Path, livePath) {
+		s.loadOnly(answer).ServeHTTP(w, r)
+		return
+	}
+	s.sessions.LoadAndSave(answer).ServeHTTP(w, r)
+}
+
+// loadOnly has a session read and not kept: a page that stands open keeps nobody
+// signed in.
+func (s *Site) loadOnly(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		token := ""
+		if cookie, err := r.Cookie(s.sessions.Cookie.Name); err == nil {
+			token = cookie.Value
+		}
+		ctx, err := s.sessions.Load(r.Context(), token)
+		if err != nil {
+			s.sessions.ErrorFunc(w, r, err)
+			return
+		}
+		next.ServeHTTP(w, r.WithContext(ctx))
+	})
 }
 
 // secureHeaders are on every answer of the site (trust 11).

@@ -102,7 +102,15 @@ func (s *Site) tryLive(v *visit) (reply, error) {
 	if err != nil {
 		return reply{write: func(w http.ResponseWriter) { writeFault(w, fault.Of(err), v.id) }}, nil
 	}
-	return reply{write: func(w http.ResponseWriter) { s.Call(w, r, v.caller()) }}, nil
+	return reply{write: func(w http.ResponseWriter) {
+		ctx, release, err := s.tie(v)
+		if err != nil {
+			writeFault(w, fault.Of(err), v.id)
+			return
+		}
+		defer release()
+		s.Call(w, r.WithContext(ctx), v.caller())
+	}}, nil
 }
 
 // tryOnce is POST /try: the same for a browser without a script, whole.
@@ -111,8 +119,13 @@ func (s *Site) tryOnce(v *visit) (reply, error) {
 	if err != nil {
 		return reply{}, err
 	}
+	ctx, release, err := s.tie(v)
+	if err != nil {
+		return reply{}, err
+	}
+	defer release()
 	answer := &whole{header: http.Header{}}
-	s.Call(answer, r, v.caller())
+	s.Call(answer, r.WithContext(ctx), v.caller())
 	data, err := s.tryData(v)
 	if err != nil {
 		return reply{}, err

@@ -2,6 +2,7 @@ package web
 
 import (
 	"cmp"
+	"context"
 	"slices"
 	"strconv"
 	"time"
@@ -17,6 +18,10 @@ const (
 	defaultUsageDays = 30
 )
 
+// mostOthers is how many members one side of usage tells apart, those with most
+// calls.
+const mostOthers = 100
+
 // UsagePage is a member's usage in the days since Since, today included, as GET
 // /api/usage tells it: both sides, and nothing of any content.
 type UsagePage struct {
@@ -27,13 +32,16 @@ type UsagePage struct {
 }
 
 // UsageSide is one side of it: in all, by day (each one that had calls, in
-// order), and by model, machine and code (most calls first).
+// order), and by model, machine, member and code (most calls first).
 type UsageSide struct {
 	Total    UsageSum         `json:"total"`
 	Days     []UsageOfDay     `json:"days"`
 	Models   []UsageOfModel   `json:"models"`
 	Machines []UsageOfMachine `json:"machines"`
-	Codes    []UsageOfCode    `json:"codes"`
+	// Members are those whose machines took the caller's calls, or who called on
+	// the owner's machines: at most 100.
+	Members []UsageOfMember `json:"members"`
+	Codes   []UsageOfCode   `json:"codes"`
 }
 
 // UsageSum is what calls came to.
@@ -82,6 +90,13 @@ type UsageOfMachine struct {
 	UsageSum
 }
 
+// UsageOfMember sums the calls between the member and another, or itself.
+type UsageOfMember struct {
+	Member string `json:"member"` // by name
+	Me     bool   `json:"me"`     // it is the member itself
+	UsageSum
+}
+
 // UsageOfCode counts the calls that ended with one code.
 type UsageOfCode struct {
 	Code  string `json:"code"`
@@ -98,16 +113,34 @@ func (a *API) usage(r *request) (any, error) {
 		}
 	}
 	since := time.Now().UTC().Truncate(24*time.Hour).AddDate(0, 0, 1-days)
-	as, err := a.Accounts.DaysOfCaller(r.Context(), r.me, since)
+	as, err := a.usageSide(r, since, a.Accounts.DaysOfCaller, a.Accounts.OwnersOfCaller)
 	if err != nil {
 		return nil, err
 	}
-	on, err := a.Accounts.DaysOfOwner(r.Context(), r.me, since)
+	on, err := a.usageSide(r, since, a.Accounts.DaysOfOwner, a.Accounts.CallersOnOwner)
+	return UsagePage{days, since.Format(time.DateOnly), as, on}, err
+}
+
+// usageSide reads one side: its days, and the members on the other end.
+func (a *API) usageSide(r *request, since time.Time,
+	days func(context.Context, string, time.Time) ([]account.UsageDay, error),
+	others func(context.Context, string, time.Time, int) ([]account.UsageWith, error),
+) (UsageSide, error) {
+	sums, err := days(r.Context(), r.me, since)
 	if err != nil {
-		return nil, err
+		return UsageSide{}, err
 	}
-	known := a.Snapshot()
-	return UsagePage{days, since.Format(time.DateOnly), sideOf(as, known), sideOf(on, known)}, nil
+	side := sideOf(sums, a.Snapshot())
+	side.Members = []UsageOfMember{}
+	with, err := others(r.Context(), r.me, since, mostOthers)
+	for _, o := range with {
+		sum := UsageSum{Calls: o.Calls, Refused: o.Refused, WaitedMS: o.Waited.Milliseconds(), TokensIn: o.TokensIn, TokensOut: o.TokensOut}
+		if o.MemberID != r.me {
+			sum.Others = o.Calls
+		}
+		side.Members = append(side.Members, UsageOfMember{o.Name, o.MemberID == r.me, sum})
+	}
+	return side, err
 }
 
 // sideOf adds up the days, which are in order.

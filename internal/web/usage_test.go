@@ -62,7 +62,7 @@ func openStore(t testing.TB) *store.DB {
 }
 
 // TestUsage: both sides add up, by day, model, machine and code, each member
-// sees its own, and an owner does not learn who called.
+// sees its own, and who was at the other end.
 func TestUsage(t *testing.T) {
 	db := openStore(t)
 	today := time.Now().UTC().Truncate(24 * time.Hour)
@@ -73,6 +73,8 @@ func TestUsage(t *testing.T) {
 			Waited: 1500 * time.Millisecond, TokensIn: 10, TokensOut: 100,
 		}
 	}
+	check(t, db.CreateMember(t.Context(), account.Member{ID: "ann", Name: "Ann", Created: today}))
+	check(t, db.CreateMember(t.Context(), account.Member{ID: "eve", Name: "Eve", Created: today}))
 	err := db.RecordUsage(t.Context(), []account.Usage{
 		call("1", "ann", "bob", "mch_desk", "m1", "", day(0)),
 		call("2", "ann", "bob", "mch_desk", "m1", "machine_offline", day(0)),
@@ -97,6 +99,7 @@ func TestUsage(t *testing.T) {
 			Days:     []UsageOfDay{{date(2), sum(2, 1, 0)}, {date(0), sum(2, 1, 2)}},
 			Models:   []UsageOfModel{{"m1", sum(2, 1, 2)}, {"m2", sum(1, 0, 0)}, {"m3", sum(1, 1, 0)}},
 			Machines: []UsageOfMachine{{"mch_desk", "desk", "Bob", sum(2, 1, 2)}, {"mch_gone", "", "", sum(1, 0, 0)}},
+			Members:  []UsageOfMember{{"", false, sum(2, 1, 2)}, {"Ann", true, sum(1, 0, 0)}}, // bob is no member any more
 			Codes:    []UsageOfCode{{"CAPACITY_FULL", 1}, {"machine_offline", 1}},
 		},
 		On: UsageSide{
@@ -104,6 +107,7 @@ func TestUsage(t *testing.T) {
 			Days:     []UsageOfDay{{date(2), sum(1, 0, 0)}},
 			Models:   []UsageOfModel{{"m2", sum(1, 0, 0)}},
 			Machines: []UsageOfMachine{{"mch_gone", "", "", sum(1, 0, 0)}},
+			Members:  []UsageOfMember{{"Ann", true, sum(1, 0, 0)}},
 			Codes:    []UsageOfCode{},
 		},
 	}
@@ -113,6 +117,9 @@ func TestUsage(t *testing.T) {
 	page, _ = usageOf(t, db, "bob", "")
 	if page.Days != 30 || page.As.Total != sum(1, 0, 0) || page.On.Total != sum(4, 1, 3) {
 		t.Errorf("bob's: %+v", page)
+	}
+	if diff := cmp.Diff([]UsageOfMember{{"Ann", false, sum(2, 1, 2)}, {"", true, sum(1, 0, 0)}, {"Eve", false, sum(1, 0, 1)}}, page.On.Members); diff != "" {
+		t.Errorf("who called on bob's: -want +got\n%s", diff)
 	}
 	if page, _ = usageOf(t, db, "ann", "?days=32"); page.As.Total.Calls != 5 {
 		t.Errorf("32 days: %+v", page.As.Total)
@@ -143,7 +150,7 @@ func BenchmarkUsagePage(b *testing.B) {
 				code = "CAPACITY_FULL"
 			}
 			list[i] = account.Usage{
-				CallID: account.NewID("req_"), Attempt: 1, Started: today.Add(-time.Duration(n) * 90 * 24 * time.Hour / records),
+				CallID: account.NewID("req_"), Attempt: 1, Started: today.Add(-time.Duration(n) * (90 * 24 * time.Hour / records)),
 				MemberID: name("mem_", member), OwnerID: name("mem_", machine), MachineID: name("mch_", machine), Model: name("model-", random.IntN(3)),
 				Code: code, TokensIn: 100, TokensOut: 200, TokensHow: account.TokensReported,
 			}

@@ -33,6 +33,11 @@ type Config struct {
 	Snapshot func() *fleet.Snapshot
 	// Models is what the caller reaches now.
 	Models func(ctx context.Context, caller Caller) ([]Model, error)
+	// Running is every call that a machine of this hub runs now.
+	Running func() []Use
+	// Queued is how many calls wait that the machine could take; of very many, at
+	// least that many do.
+	Queued func(*fleet.Machine) int
 	// Control hands a connected machine a change of its owner's. The error is
 	// ErrNotConnected, or says why the machine refused.
 	Control func(ctx context.Context, machine fleet.MachineID, change Control) error
@@ -61,9 +66,11 @@ var ErrNotConnected = errors.New("the machine is not connected")
 type Accounts interface {
 	Member(ctx context.Context, id string) (account.Member, error)
 	MemberByName(ctx context.Context, name string) (account.Member, error)
-	Members(context.Context) ([]account.Member, error)
+	CountMembers(context.Context) (all, disabled int, err error)
+	MembersBefore(ctx context.Context, from account.Place, part string, most int) ([]account.Member, error)
 	SetMemberDisabled(ctx context.Context, id string, disabled bool) error
-	Acts(ctx context.Context, before time.Time, most int) ([]account.Act, error)
+	Acts(ctx context.Context, from account.Place, most int) ([]account.Act, error)
+	LastBackup(context.Context) (account.Backup, error)
 
 	SignUp(ctx context.Context, s account.SignUp, now time.Time) error
 	Password(ctx context.Context, memberID string) (string, error)
@@ -110,7 +117,7 @@ type Accounts interface {
 	Grant(ctx context.Context, hash [32]byte) (account.Grant, error)
 	RedeemGrant(ctx context.Context, hash [32]byte, m account.Machine, k account.Key, now time.Time) (account.Member, error)
 
-	StoriesOf(ctx context.Context, memberID string, before time.Time, most int) ([]account.Story, error)
+	StoriesOf(ctx context.Context, memberID string, from account.Place, most int) ([]account.Story, error)
 
 	NamedShares(ctx context.Context, memberID string) ([]account.NamedShare, error)
 	PutShare(context.Context, account.Share) (account.Share, error)
@@ -128,8 +135,11 @@ type Accounts interface {
 	AdmitToGroup(ctx context.Context, adminID, groupID, memberID string) error
 	ExpelFromGroup(ctx context.Context, adminID, groupID, memberID string) error
 	MakeAdmin(ctx context.Context, adminID, groupID, memberID string) error
+	DropAdmin(ctx context.Context, adminID, groupID, memberID string) error
 
 	Machines(ctx context.Context, ownerID string) ([]account.Machine, error)
+	CountMachines(context.Context) (int, error)
+	MachinesBefore(ctx context.Context, from account.Place, part string, most int) ([]account.Kept, error)
 	OwnMachine(ctx context.Context, ownerID, id string) (account.Machine, error)
 	RevokeMachine(ctx context.Context, id string, now time.Time) error
 	RenameMachine(ctx context.Context, ownerID, id, name string) error
@@ -138,6 +148,8 @@ type Accounts interface {
 
 	DaysOfCaller(ctx context.Context, memberID string, since time.Time) ([]account.UsageDay, error)
 	DaysOfOwner(ctx context.Context, ownerID string, since time.Time) ([]account.UsageDay, error)
+	OwnersOfCaller(ctx context.Context, memberID string, since time.Time, most int) ([]account.UsageWith, error)
+	CallersOnOwner(ctx context.Context, ownerID string, since time.Time, most int) ([]account.UsageWith, error)
 }
 
 // Caller is who asks: the member whose API key or machine credential was sent
@@ -178,6 +190,7 @@ var routes = []route{
 	{"POST", "/api/groups/{group}/members", (*API).runsOrg, (*API).addToGroup},
 	{"DELETE", "/api/groups/{group}/members/{member}", (*API).runsOrg, (*API).removeFromGroup},
 	{"POST", "/api/groups/{group}/admins", (*API).runsOrg, (*API).makeAdmin},
+	{"DELETE", "/api/groups/{group}/admins/{member}", (*API).runsOrg, (*API).dropAdmin},
 
 	{"GET", "/api/keys", nil, (*API).listKeys},
 	{"DELETE", "/api/keys/{key}", nil, (*API).revokeKey},
@@ -226,6 +239,10 @@ func (a *API) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	h := w.Header()
 	h["X-Correlation-Id"], h["Request-Id"], h["X-Request-Id"] = []string{id}, []string{id}, []string{id}
 	h.Set("Cache-Control", "no-store")
+	if r.Method == http.MethodGet && r.URL.Path == openAPIPath {
+		serveOpenAPI(w)
+		return
+	}
 	body, late := readBody(w, r) // first: net/http would wait for it after the answer
 	answer, err := a.answer(&request{Request: r, body: body}, h, late)
 	if err == nil {
@@ -324,10 +341,10 @@ func match(pattern string, u *url.URL) (map[string]string, bool) {
 	return values, true
 }
 
-// notFound and taken turn the store's two expected refusals into words for the
-// caller; other errors pass.
+// notFound and taken turn the store's expected refusals into words for the caller;
+// other errors pass. Nothing has a name that the store does not take.
 func notFound(err error, format string, args ...any) error {
-	if errors.Is(err, account.ErrNotFound) {
+	if errors.Is(err, account.ErrNotFound) || errors.Is(err, account.ErrInvalid) {
 		return fault.New(fault.NotFound, format, args...).Because(err)
 	}
 	return err

@@ -41,7 +41,9 @@ type world struct {
 	missed   []fleet.ModelID
 	blind    bool              // nothing can be confirmed
 	keys     map[string]string // secrets of API keys, and whose they are
-	crash    bool              // Admit panics
+	uses     []Use
+	queued   int
+	crash    bool // Admit panics
 	log      bytes.Buffer
 }
 
@@ -67,7 +69,7 @@ func worldOn(t *testing.T, config store.Config) *world {
 	hours, err := fleet.ParseHours("Mon-Sun 00:00-24:00", "Europe/Lisbon")
 	check(t, err)
 	w.snapshot = w.snapshot.WithMachine(&fleet.Machine{
-		ID: fleet.MachineID(w.machine.ID), Owner: fleet.MemberID(w.machine.OwnerID), Name: "box", Online: true, Slots: 3, Hours: hours, Groups: []string{"lab"},
+		ID: fleet.MachineID(w.machine.ID), Owner: fleet.MemberID(w.machine.OwnerID), OwnerName: "ada", Name: "box", Online: true, Slots: 3, Hours: hours, Groups: []string{"lab"},
 		Offers: []fleet.Offer{{ID: "tiny", Families: fleet.Families(fleet.Chat), ContextLength: 512, Slots: 2}},
 	})
 	w.api = New(Config{
@@ -97,6 +99,8 @@ func worldOn(t *testing.T, config store.Config) *world {
 			return f
 		},
 		Confirmed: func(time.Time) bool { return !w.blind },
+		Running:   func() []Use { return w.uses },
+		Queued:    func(*fleet.Machine) int { return w.queued },
 		Story:     db.Story,
 		Log:       slog.New(slog.NewTextHandler(&w.log, nil)),
 	})
@@ -154,6 +158,9 @@ func (w *world) ask(who, method, path, body string) told {
 		if envelope.Error.CorrelationID != resp.Header.Get("X-Correlation-ID") || envelope.Error.Message == "" || envelope.Error.Type == "" {
 			w.t.Errorf("%s %s is refused with %s", method, path, text)
 		}
+	}
+	if path != openAPIPath {
+		asDescribed(w.t, method, routeOf(method, path), resp.StatusCode, answer.body)
 	}
 	return answer
 }
@@ -222,6 +229,7 @@ func TestWhatIsAdasIsNotEves(t *testing.T) {
 		"POST /api/groups/{group}/members":            {{"eve", "/api/groups/lab/members", `{"member":"eve"}`, 404}, {"bob", "/api/groups/lab/members", `{"member":"eve"}`, 403}, {"ada", "/api/groups/all/members", `{"member":"eve"}`, 400}},
 		"DELETE /api/groups/{group}/members/{member}": {{"eve", "/api/groups/lab/members/bob", "", 404}, {"bob", "/api/groups/lab/members/ada", "", 403}, {"ada", "/api/groups/lab/members/ada", "", 400}},
 		"POST /api/groups/{group}/admins":             {{"eve", "/api/groups/lab/admins", `{"member":"eve"}`, 404}, {"bob", "/api/groups/lab/admins", `{"member":"bob"}`, 403}, {"ada", "/api/groups/lab/admins", `{"member":"eve"}`, 404}},
+		"DELETE /api/groups/{group}/admins/{member}":  {{"eve", "/api/groups/lab/admins/ada", "", 404}, {"bob", "/api/groups/lab/admins/ada", "", 403}},
 		"GET /api/keys":                               {{"eve", "/api/keys", "", 200}},
 		"DELETE /api/keys/{key}":                      {{"eve", "/api/keys/" + key.ID, "", 404}, {"bob", "/api/keys/none", "", 404}},
 		"GET /api/machines":                           {{"eve", "/api/machines", "", 200}, {"bob", "/api/machines", "", 200}},
@@ -464,7 +472,7 @@ func TestMachines(t *testing.T) {
 	got := good[list[Machine]](w, "ada", "GET", "/api/machines", "").Data
 	want := []Machine{{
 		ID: w.machine.ID, Name: "box", Online: true, Hours: "Mon-Sun 00:00-24:00", Timezone: "Europe/Lisbon", Open: true, Slots: 3,
-		Models: []MachineModel{{"tiny", 512, 2}}, KeptOut: true, Groups: []string{"lab"}, Created: got[0].Created, LastSeen: got[0].LastSeen,
+		Models: []MachineModel{{ID: "tiny", ContextLength: 512, Slots: 2}}, KeptOut: true, Groups: []string{"lab"}, Created: got[0].Created, LastSeen: got[0].LastSeen,
 	}}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Error(diff)

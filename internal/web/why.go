@@ -104,6 +104,7 @@ func explain(s *fleet.Snapshot, ask fleet.Ask) (Why, *fault.Fault) {
 // in words.
 type Told struct {
 	account.Story `json:",inline"`
+	Meaning       string         `json:"meaning,omitempty"` // of its code, in words
 	Decisions     []ToldDecision `json:"decisions,omitempty"`
 }
 
@@ -120,18 +121,18 @@ type ToldDecision struct {
 func (a *API) story(r *request) (any, error) {
 	s, err := a.Story(r.Context(), r.values["call"], r.me)
 	if err != nil {
-		return nil, notFound(err, "nothing is known of a call %.80q of yours or on your machines: what happened to calls that reached "+
-			"the routing is kept for %d days", r.values["call"], int(account.StoryLife.Hours()/24))
+		return nil, notFound(err, "nothing is known of a call %.80q of yours or on your machines: what happened to calls is kept for %d days; "+
+			"a call whose key was refused (401) is nobody's, and one over the rate (429) is not kept", r.values["call"], int(account.StoryLife.Hours()/24))
 	}
 	return tell(s), nil
 }
 
-func tell(s account.Story) Told {
+func tell(s account.Story) *Told {
 	family := fleet.Chat
 	if endpoint, ok := fleet.ParseEndpoint(s.Endpoint); ok {
 		family = endpoint.Family()
 	}
-	told := Told{Story: s}
+	told := &Told{Story: s, Meaning: meaning(s.Code)}
 	for _, j := range s.Judgements {
 		reason := fleet.ReasonOf(j.Row, family)
 		told.Decisions = append(told.Decisions, ToldDecision{j, reason.What, reason.Mend})
@@ -139,23 +140,41 @@ func tell(s account.Story) Told {
 	return told
 }
 
+// meaning says what a call's code means; of one that was served whole, nothing.
+func meaning(code string) string {
+	switch code {
+	case "":
+		return ""
+	case account.Interrupted:
+		return "The hub itself ended while the call ran: its caller may have heard all of the answer, some or none."
+	case "cancelled":
+		return "The caller left, or read too slowly, before the end."
+	}
+	return fault.Code(code).When()
+}
+
 // mostStories is how many calls one listing tells.
 const mostStories = 100
 
-// listStories is GET /api/requests[?before=TIME]: the caller's newest calls, and
-// those on the caller's machines, without what was decided about them. The next
-// ones started before the last one told.
+// Requests is a page of calls, the newest first.
+type Requests struct {
+	Object string          `json:"object"`
+	Data   []account.Story `json:"data"`
+	Next   string          `json:"next,omitempty"` // the before of the next page; absent: this is the last
+}
+
+// listStories is GET /api/requests[?before=PLACE]: the caller's newest calls, and
+// those on the caller's machines, without what was decided about them.
 func (a *API) listStories(r *request) (any, error) {
-	before := time.Now().Add(time.Hour) // a hub's clock may be ahead
-	if text := r.URL.Query().Get("before"); text != "" {
-		var err error
-		if before, err = time.Parse(time.RFC3339Nano, text); err != nil {
-			return nil, fault.New(fault.InvalidRequest, "before is a time like 2026-11-21T10:30:00Z, not %.40q", text).WithParam("before")
-		}
+	from, err := placeIn(r.URL.Query())
+	if err != nil {
+		return nil, err
 	}
-	stories, err := a.Accounts.StoriesOf(r.Context(), r.me, before, mostStories)
+	stories, err := a.Accounts.StoriesOf(r.Context(), r.me, from, mostStories+1)
 	for i := range stories {
 		stories[i].Judgements = nil
 	}
-	return listOf(stories), err
+	page := Requests{Object: "list"}
+	page.Data, page.Next = pageOf(stories, mostStories, func(s account.Story) account.Place { return account.Place{At: s.Started, ID: s.CallID} })
+	return page, err
 }

@@ -13,6 +13,15 @@ SELECT * FROM machines ORDER BY created, id;
 -- name: MachinesOf :many
 SELECT * FROM machines WHERE owner_id = $1 ORDER BY created, id;
 
+-- name: CountMachines :one
+SELECT count(*) FROM machines WHERE revoked = 0;
+
+-- name: MachinesBefore :many
+SELECT sqlc.embed(x), m.name AS owner_name FROM machines x JOIN members m ON m.id = x.owner_id
+WHERE x.created <= sqlc.arg(before) AND (x.created < sqlc.arg(before) OR x.id < sqlc.arg(before_id))
+  AND (lower(x.name) LIKE lower(cast(sqlc.arg(pattern) AS text)) ESCAPE '!' OR lower(m.name) LIKE lower(cast(sqlc.arg(pattern) AS text)) ESCAPE '!')
+ORDER BY x.created DESC, x.id DESC LIMIT sqlc.arg(most);
+
 -- name: KeptMachines :many
 SELECT sqlc.embed(x), m.name AS owner_name FROM machines x JOIN members m ON m.id = x.owner_id
 WHERE x.region = $1 AND x.last_seen >= $2 AND x.revoked = 0 AND NOT m.disabled

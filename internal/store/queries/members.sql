@@ -10,6 +10,15 @@ SELECT * FROM members WHERE name = $1;
 -- name: Members :many
 SELECT * FROM members ORDER BY created, id;
 
+-- name: CountMembers :one
+SELECT count(*) AS members, cast(coalesce(sum(CASE WHEN disabled THEN 1 ELSE 0 END), 0) AS bigint) AS disabled FROM members;
+
+-- name: MembersBefore :many
+SELECT * FROM members
+WHERE created <= sqlc.arg(before) AND (created < sqlc.arg(before) OR id < sqlc.arg(before_id))
+  AND lower(name) LIKE lower(cast(sqlc.arg(pattern) AS text)) ESCAPE '!'
+ORDER BY created DESC, id DESC LIMIT sqlc.arg(most);
+
 -- name: SetMemberDisabled :execrows
 UPDATE members SET disabled = $2 WHERE id = $1;
 

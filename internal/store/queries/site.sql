@@ -38,8 +38,8 @@ SELECT * FROM sessions WHERE id = $1 AND expires > sqlc.arg(now);
 -- name: SessionsOf :many
 SELECT * FROM sessions WHERE member_id = $1 AND expires > sqlc.arg(now) ORDER BY created, id;
 
--- name: EndSession :exec
-DELETE FROM sessions WHERE id = $1;
+-- name: EndSession :many
+DELETE FROM sessions WHERE id = $1 RETURNING member_id;
 
 -- name: EndSessionOf :execrows
 DELETE FROM sessions WHERE member_id = $1 AND id = $2;
@@ -99,4 +99,6 @@ UPDATE keys SET revoked = $3 WHERE id = $1 AND member_id = $2 AND revoked = 0;
 UPDATE machines SET name = $3 WHERE id = $1 AND owner_id = $2 AND revoked = 0;
 
 -- name: StoriesOf :many
-SELECT story FROM stories WHERE member_id = $1 AND started < sqlc.arg(before) ORDER BY started DESC, call_id DESC LIMIT sqlc.arg(most);
+SELECT story FROM stories
+WHERE member_id = $1 AND started <= sqlc.arg(before) AND (started < sqlc.arg(before) OR call_id < sqlc.arg(before_id))
+ORDER BY started DESC, call_id DESC LIMIT sqlc.arg(most);

@@ -35,47 +35,86 @@
     }
   }
 
-  // A chart over its own table.
-  function charts(root) {
-    if (!window.uPlot) return;
-    for (const place of root.querySelectorAll(".chart[data-table]")) {
-      const table = document.getElementById(place.dataset.table);
-      const rows = table ? [...table.tBodies[0].rows] : [];
-      if (rows.length < 2) continue;
-      const column = (i) => rows.map((row) => Number(row.cells[i].dataset.n || 0));
-      const days = rows.map((row) => Date.parse(row.cells[0].textContent.trim() + "T00:00:00Z") / 1000);
-      const style = getComputedStyle(document.documentElement);
-      const ink = style.getPropertyValue("--pico-color").trim() || "#444";
-      const axis = { stroke: ink, grid: { stroke: "rgba(128,128,128,.25)" }, ticks: { stroke: "rgba(128,128,128,.25)" } };
-      const options = {
-        width: place.clientWidth, height: 180, tzDate: (at) => uPlot.tzDate(new Date(at * 1e3), "UTC"),
-        scales: { y: { range: (_, low, high) => [0, Math.max(1, high)] } },
-        axes: [axis, { ...axis, size: 60 }],
-        series: [
-          { value: "{YYYY}-{MM}-{DD}" },
-          { label: "requests", stroke: style.getPropertyValue("--pico-primary").trim() || "#0172ad", width: 2, points: { size: 5 } },
-          { label: "refused", stroke: style.getPropertyValue("--bad").trim(), width: 2, dash: [4, 4], points: { size: 5 } },
-        ],
-      };
-      const chart = new uPlot(options, [days, column(1), column(2)], place);
-      addEventListener("resize", () => chart.setSize({ width: place.clientWidth, height: 180 }));
-    }
-  }
-
   // What cannot be undone is asked about once more.
   document.addEventListener("submit", (event) => {
     const question = event.submitter?.dataset.confirm;
     if (question && !confirm(question)) event.preventDefault();
   });
 
-  // A page that is swapped in part gets the same, unless somebody is typing in it.
-  document.addEventListener("htmx:before:swap", (event) => {
-    const live = document.querySelector("[data-live]");
-    if (live && (live.contains(document.activeElement) || live.querySelector("details[open]"))) event.preventDefault();
-  });
-  document.addEventListener("htmx:after:swap", () => { localise(document); copies(document); });
+  // Whether a field holds something that nobody sent yet.
+  function typed(field) {
+    if (field.type === "hidden") return false;
+    if (field.type === "checkbox") return field.checked !== field.defaultChecked;
+    if (field.options) return field.selectedIndex !== Math.max(0, [...field.options].findIndex((o) => o.defaultSelected));
+    return field.value !== field.defaultValue;
+  }
+
+  // What changes by itself: the hub sends the words that did. Where the rest of the
+  // page is another one now, that part of it is asked for anew, unless somebody is
+  // at it. Without a stream the page stays as it was loaded.
+  function follow(place) {
+    const id = place.id;
+    const stream = place.dataset.stream;
+    const region = () => document.getElementById(id);
+    let source = null;
+    let shape = place.dataset.shape;
+    let asking = false;
+
+    const inUse = () => region().contains(document.activeElement) && document.activeElement.matches("input, select, textarea")
+      || [...region().querySelectorAll("input, select, textarea")].some(typed);
+
+    async function anew() {
+      if (asking || shape === region().dataset.shape || inUse()) return;
+      asking = true;
+      try {
+        const response = await fetch(stream.replace("/live", ""), { headers: { Accept: "text/html" } });
+        if (!response.ok || response.redirected) return;
+        const fresh = new DOMParser().parseFromString(await response.text(), "text/html").getElementById(id);
+        if (!fresh || inUse()) return;
+        const open = [...region().querySelectorAll("details[open]")].map((d) => d.id);
+        const focus = region().contains(document.activeElement) ? document.activeElement.id : "";
+        region().replaceWith(document.adoptNode(fresh));
+        for (const d of open) if (d) document.getElementById(d)?.setAttribute("open", "");
+        if (focus) document.getElementById(focus)?.focus();
+        localise(fresh);
+        copies(fresh);
+      } catch { /* the next event tries again */ } finally { asking = false; }
+    }
+
+    function put(element, [text, tone]) {
+      element.textContent = text || element.dataset.idle;
+      element.className = tone ? "state " + tone : "";
+    }
+
+    function take(event) {
+      const told = JSON.parse(event.data);
+      if (told.all) {
+        for (const element of document.querySelectorAll("[data-live]")) if (!Object.hasOwn(told.texts, element.id)) put(element, []);
+      }
+      for (const [name, words] of Object.entries(told.texts)) {
+        const element = document.getElementById(name);
+        if (element && "live" in element.dataset) put(element, words);
+      }
+      shape = told.shape;
+      anew();
+    }
+
+    function turn() { // a page that nobody sees needs no stream, and browsers allow few
+      if (document.hidden) {
+        source?.close();
+        source = null;
+      } else if (!source || source.readyState === EventSource.CLOSED) {
+        source = new EventSource(stream);
+        source.addEventListener("message", take);
+      }
+    }
+    document.addEventListener("visibilitychange", turn);
+    addEventListener("pagehide", () => { source?.close(); source = null; });
+    addEventListener("pageshow", turn);
+    document.addEventListener("focusout", () => setTimeout(anew, 0));
+  }
+  if (window.EventSource) for (const place of document.querySelectorAll("[data-stream]")) if (place.id) follow(place);
 
   localise(document);
   copies(document);
-  charts(document);
 })();

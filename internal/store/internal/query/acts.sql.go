@@ -10,16 +10,18 @@ import (
 )
 
 const acts = `-- name: Acts :many
-SELECT id, at, by_id, by_name, what, subject FROM acts WHERE at < $1 ORDER BY at DESC, id DESC LIMIT $2
+SELECT id, at, by_id, by_name, what, subject FROM acts WHERE at <= $1 AND (at < $1 OR id < $2)
+ORDER BY at DESC, id DESC LIMIT $3
 `
 
 type ActsParams struct {
-	Before int64
-	Most   int32
+	Before   int64
+	BeforeID string
+	Most     int32
 }
 
 func (q *Queries) Acts(ctx context.Context, arg ActsParams) ([]Act, error) {
-	rows, err := q.query(ctx, q.actsStmt, acts, arg.Before, arg.Most)
+	rows, err := q.query(ctx, q.actsStmt, acts, arg.Before, arg.BeforeID, arg.Most)
 	if err != nil {
 		return nil, err
 	}
@@ -72,4 +74,44 @@ func (q *Queries) InsertAct(ctx context.Context, arg InsertActParams) error {
 		arg.Subject,
 	)
 	return err
+}
+
+const insertBackup = `-- name: InsertBackup :exec
+INSERT INTO backups (id, at, file, bytes, fault) VALUES ($1, $2, $3, $4, $5)
+`
+
+type InsertBackupParams struct {
+	ID    string
+	At    int64
+	File  string
+	Bytes int64
+	Fault string
+}
+
+func (q *Queries) InsertBackup(ctx context.Context, arg InsertBackupParams) error {
+	_, err := q.exec(ctx, q.insertBackupStmt, insertBackup,
+		arg.ID,
+		arg.At,
+		arg.File,
+		arg.Bytes,
+		arg.Fault,
+	)
+	return err
+}
+
+const lastBackup = `-- name: LastBackup :one
+SELECT id, at, file, bytes, fault FROM backups ORDER BY at DESC, id DESC LIMIT 1
+`
+
+func (q *Queries) LastBackup(ctx context.Context) (Backup, error) {
+	row := q.queryRow(ctx, q.lastBackupStmt, lastBackup)
+	var i Backup
+	err := row.Scan(
+		&i.ID,
+		&i.At,
+		&i.File,
+		&i.Bytes,
+		&i.Fault,
+	)
+	return i, err
 }

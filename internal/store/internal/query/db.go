@@ -36,6 +36,9 @@ func Prepare(ctx context.Context, db DBTX) (*Queries, error) {
 	if q.askEmailStmt, err = db.PrepareContext(ctx, askEmail); err != nil {
 		return nil, fmt.Errorf("error preparing query AskEmail: %w", err)
 	}
+	if q.callersOnStmt, err = db.PrepareContext(ctx, callersOn); err != nil {
+		return nil, fmt.Errorf("error preparing query CallersOn: %w", err)
+	}
 	if q.callsOfSharesStmt, err = db.PrepareContext(ctx, callsOfShares); err != nil {
 		return nil, fmt.Errorf("error preparing query CallsOfShares: %w", err)
 	}
@@ -44,6 +47,12 @@ func Prepare(ctx context.Context, db DBTX) (*Queries, error) {
 	}
 	if q.changesAfterStmt, err = db.PrepareContext(ctx, changesAfter); err != nil {
 		return nil, fmt.Errorf("error preparing query ChangesAfter: %w", err)
+	}
+	if q.countMachinesStmt, err = db.PrepareContext(ctx, countMachines); err != nil {
+		return nil, fmt.Errorf("error preparing query CountMachines: %w", err)
+	}
+	if q.countMembersStmt, err = db.PrepareContext(ctx, countMembers); err != nil {
+		return nil, fmt.Errorf("error preparing query CountMembers: %w", err)
 	}
 	if q.decideGrantStmt, err = db.PrepareContext(ctx, decideGrant); err != nil {
 		return nil, fmt.Errorf("error preparing query DecideGrant: %w", err)
@@ -141,6 +150,9 @@ func Prepare(ctx context.Context, db DBTX) (*Queries, error) {
 	if q.insertActStmt, err = db.PrepareContext(ctx, insertAct); err != nil {
 		return nil, fmt.Errorf("error preparing query InsertAct: %w", err)
 	}
+	if q.insertBackupStmt, err = db.PrepareContext(ctx, insertBackup); err != nil {
+		return nil, fmt.Errorf("error preparing query InsertBackup: %w", err)
+	}
 	if q.insertCeremonyStmt, err = db.PrepareContext(ctx, insertCeremony); err != nil {
 		return nil, fmt.Errorf("error preparing query InsertCeremony: %w", err)
 	}
@@ -231,6 +243,9 @@ func Prepare(ctx context.Context, db DBTX) (*Queries, error) {
 	if q.keysStmt, err = db.PrepareContext(ctx, keys); err != nil {
 		return nil, fmt.Errorf("error preparing query Keys: %w", err)
 	}
+	if q.lastBackupStmt, err = db.PrepareContext(ctx, lastBackup); err != nil {
+		return nil, fmt.Errorf("error preparing query LastBackup: %w", err)
+	}
 	if q.linkStmt, err = db.PrepareContext(ctx, link); err != nil {
 		return nil, fmt.Errorf("error preparing query Link: %w", err)
 	}
@@ -249,6 +264,9 @@ func Prepare(ctx context.Context, db DBTX) (*Queries, error) {
 	if q.machinesStmt, err = db.PrepareContext(ctx, machines); err != nil {
 		return nil, fmt.Errorf("error preparing query Machines: %w", err)
 	}
+	if q.machinesBeforeStmt, err = db.PrepareContext(ctx, machinesBefore); err != nil {
+		return nil, fmt.Errorf("error preparing query MachinesBefore: %w", err)
+	}
 	if q.machinesOfStmt, err = db.PrepareContext(ctx, machinesOf); err != nil {
 		return nil, fmt.Errorf("error preparing query MachinesOf: %w", err)
 	}
@@ -263,6 +281,9 @@ func Prepare(ctx context.Context, db DBTX) (*Queries, error) {
 	}
 	if q.membersStmt, err = db.PrepareContext(ctx, members); err != nil {
 		return nil, fmt.Errorf("error preparing query Members: %w", err)
+	}
+	if q.membersBeforeStmt, err = db.PrepareContext(ctx, membersBefore); err != nil {
+		return nil, fmt.Errorf("error preparing query MembersBefore: %w", err)
 	}
 	if q.metaStmt, err = db.PrepareContext(ctx, meta); err != nil {
 		return nil, fmt.Errorf("error preparing query Meta: %w", err)
@@ -284,6 +305,9 @@ func Prepare(ctx context.Context, db DBTX) (*Queries, error) {
 	}
 	if q.ownMachineStmt, err = db.PrepareContext(ctx, ownMachine); err != nil {
 		return nil, fmt.Errorf("error preparing query OwnMachine: %w", err)
+	}
+	if q.ownersOfStmt, err = db.PrepareContext(ctx, ownersOf); err != nil {
+		return nil, fmt.Errorf("error preparing query OwnersOf: %w", err)
 	}
 	if q.passkeysOfStmt, err = db.PrepareContext(ctx, passkeysOf); err != nil {
 		return nil, fmt.Errorf("error preparing query PasskeysOf: %w", err)
@@ -442,6 +466,11 @@ func (q *Queries) Close() error {
 			err = fmt.Errorf("error closing askEmailStmt: %w", cerr)
 		}
 	}
+	if q.callersOnStmt != nil {
+		if cerr := q.callersOnStmt.Close(); cerr != nil {
+			err = fmt.Errorf("error closing callersOnStmt: %w", cerr)
+		}
+	}
 	if q.callsOfSharesStmt != nil {
 		if cerr := q.callsOfSharesStmt.Close(); cerr != nil {
 			err = fmt.Errorf("error closing callsOfSharesStmt: %w", cerr)
@@ -455,6 +484,16 @@ func (q *Queries) Close() error {
 	if q.changesAfterStmt != nil {
 		if cerr := q.changesAfterStmt.Close(); cerr != nil {
 			err = fmt.Errorf("error closing changesAfterStmt: %w", cerr)
+		}
+	}
+	if q.countMachinesStmt != nil {
+		if cerr := q.countMachinesStmt.Close(); cerr != nil {
+			err = fmt.Errorf("error closing countMachinesStmt: %w", cerr)
+		}
+	}
+	if q.countMembersStmt != nil {
+		if cerr := q.countMembersStmt.Close(); cerr != nil {
+			err = fmt.Errorf("error closing countMembersStmt: %w", cerr)
 		}
 	}
 	if q.decideGrantStmt != nil {
@@ -617,6 +656,11 @@ func (q *Queries) Close() error {
 			err = fmt.Errorf("error closing insertActStmt: %w", cerr)
 		}
 	}
+	if q.insertBackupStmt != nil {
+		if cerr := q.insertBackupStmt.Close(); cerr != nil {
+			err = fmt.Errorf("error closing insertBackupStmt: %w", cerr)
+		}
+	}
 	if q.insertCeremonyStmt != nil {
 		if cerr := q.insertCeremonyStmt.Close(); cerr != nil {
 			err = fmt.Errorf("error closing insertCeremonyStmt: %w", cerr)
@@ -767,6 +811,11 @@ func (q *Queries) Close() error {
 			err = fmt.Errorf("error closing keysStmt: %w", cerr)
 		}
 	}
+	if q.lastBackupStmt != nil {
+		if cerr := q.lastBackupStmt.Close(); cerr != nil {
+			err = fmt.Errorf("error closing lastBackupStmt: %w", cerr)
+		}
+	}
 	if q.linkStmt != nil {
 		if cerr := q.linkStmt.Close(); cerr != nil {
 			err = fmt.Errorf("error closing linkStmt: %w", cerr)
@@ -797,6 +846,11 @@ func (q *Queries) Close() error {
 			err = fmt.Errorf("error closing machinesStmt: %w", cerr)
 		}
 	}
+	if q.machinesBeforeStmt != nil {
+		if cerr := q.machinesBeforeStmt.Close(); cerr != nil {
+			err = fmt.Errorf("error closing machinesBeforeStmt: %w", cerr)
+		}
+	}
 	if q.machinesOfStmt != nil {
 		if cerr := q.machinesOfStmt.Close(); cerr != nil {
 			err = fmt.Errorf("error closing machinesOfStmt: %w", cerr)
@@ -820,6 +874,11 @@ func (q *Queries) Close() error {
 	if q.membersStmt != nil {
 		if cerr := q.membersStmt.Close(); cerr != nil {
 			err = fmt.Errorf("error closing membersStmt: %w", cerr)
+		}
+	}
+	if q.membersBeforeStmt != nil {
+		if cerr := q.membersBeforeStmt.Close(); cerr != nil {
+			err = fmt.Errorf("error closing membersBeforeStmt: %w", cerr)
 		}
 	}
 	if q.metaStmt != nil {
@@ -855,6 +914,11 @@ func (q *Queries) Close() error {
 	if q.ownMachineStmt != nil {
 		if cerr := q.ownMachineStmt.Close(); cerr != nil {
 			err = fmt.Errorf("error closing ownMachineStmt: %w", cerr)
+		}
+	}
+	if q.ownersOfStmt != nil {
+		if cerr := q.ownersOfStmt.Close(); cerr != nil {
+			err = fmt.Errorf("error closing ownersOfStmt: %w", cerr)
 		}
 	}
 	if q.passkeysOfStmt != nil {
@@ -1120,9 +1184,12 @@ type Queries struct {
 	addUsageDayStmt        *sql.Stmt
 	adminKindStmt          *sql.Stmt
 	askEmailStmt           *sql.Stmt
+	callersOnStmt          *sql.Stmt
 	callsOfSharesStmt      *sql.Stmt
 	callsOfSharesToStmt    *sql.Stmt
 	changesAfterStmt       *sql.Stmt
+	countMachinesStmt      *sql.Stmt
+	countMembersStmt       *sql.Stmt
 	decideGrantStmt        *sql.Stmt
 	deleteEmailStmt        *sql.Stmt
 	deleteGroupStmt        *sql.Stmt
@@ -1155,6 +1222,7 @@ type Queries struct {
 	identitiesOfStmt       *sql.Stmt
 	identityStmt           *sql.Stmt
 	insertActStmt          *sql.Stmt
+	insertBackupStmt       *sql.Stmt
 	insertCeremonyStmt     *sql.Stmt
 	insertChangeStmt       *sql.Stmt
 	insertGrantStmt        *sql.Stmt
@@ -1185,17 +1253,20 @@ type Queries struct {
 	keptMachinesStmt       *sql.Stmt
 	keyByHashStmt          *sql.Stmt
 	keysStmt               *sql.Stmt
+	lastBackupStmt         *sql.Stmt
 	linkStmt               *sql.Stmt
 	liveSharesStmt         *sql.Stmt
 	liveSharesToStmt       *sql.Stmt
 	lockMemberStmt         *sql.Stmt
 	machineByHashStmt      *sql.Stmt
 	machinesStmt           *sql.Stmt
+	machinesBeforeStmt     *sql.Stmt
 	machinesOfStmt         *sql.Stmt
 	memberByIDStmt         *sql.Stmt
 	memberByNameStmt       *sql.Stmt
 	memberFactsStmt        *sql.Stmt
 	membersStmt            *sql.Stmt
+	membersBeforeStmt      *sql.Stmt
 	metaStmt               *sql.Stmt
 	moveEpochStmt          *sql.Stmt
 	namedSharesStmt        *sql.Stmt
@@ -1203,6 +1274,7 @@ type Queries struct {
 	operatorsWithWayInStmt *sql.Stmt
 	otherAdminsStmt        *sql.Stmt
 	ownMachineStmt         *sql.Stmt
+	ownersOfStmt           *sql.Stmt
 	passkeysOfStmt         *sql.Stmt
 	passwordStmt           *sql.Stmt
 	pruneCeremoniesStmt    *sql.Stmt
@@ -1257,9 +1329,12 @@ func (q *Queries) WithTx(tx *sql.Tx) *Queries {
 		addUsageDayStmt:        q.addUsageDayStmt,
 		adminKindStmt:          q.adminKindStmt,
 		askEmailStmt:           q.askEmailStmt,
+		callersOnStmt:          q.callersOnStmt,
 		callsOfSharesStmt:      q.callsOfSharesStmt,
 		callsOfSharesToStmt:    q.callsOfSharesToStmt,
 		changesAfterStmt:       q.changesAfterStmt,
+		countMachinesStmt:      q.countMachinesStmt,
+		countMembersStmt:       q.countMembersStmt,
 		decideGrantStmt:        q.decideGrantStmt,
 		deleteEmailStmt:        q.deleteEmailStmt,
 		deleteGroupStmt:        q.deleteGroupStmt,
@@ -1292,6 +1367,7 @@ func (q *Queries) WithTx(tx *sql.Tx) *Queries {
 		identitiesOfStmt:       q.identitiesOfStmt,
 		identityStmt:           q.identityStmt,
 		insertActStmt:          q.insertActStmt,
+		insertBackupStmt:       q.insertBackupStmt,
 		insertCeremonyStmt:     q.insertCeremonyStmt,
 		insertChangeStmt:       q.insertChangeStmt,
 		insertGrantStmt:        q.insertGrantStmt,
@@ -1322,17 +1398,20 @@ func (q *Queries) WithTx(tx *sql.Tx) *Queries {
 		keptMachinesStmt:       q.keptMachinesStmt,
 		keyByHashStmt:          q.keyByHashStmt,
 		keysStmt:               q.keysStmt,
+		lastBackupStmt:         q.lastBackupStmt,
 		linkStmt:               q.linkStmt,
 		liveSharesStmt:         q.liveSharesStmt,
 		liveSharesToStmt:       q.liveSharesToStmt,
 		lockMemberStmt:         q.lockMemberStmt,
 		machineByHashStmt:      q.machineByHashStmt,
 		machinesStmt:           q.machinesStmt,
+		machinesBeforeStmt:     q.machinesBeforeStmt,
 		machinesOfStmt:         q.machinesOfStmt,
 		memberByIDStmt:         q.memberByIDStmt,
 		memberByNameStmt:       q.memberByNameStmt,
 		memberFactsStmt:        q.memberFactsStmt,
 		membersStmt:            q.membersStmt,
+		membersBeforeStmt:      q.membersBeforeStmt,
 		metaStmt:               q.metaStmt,
 		moveEpochStmt:          q.moveEpochStmt,
 		namedSharesStmt:        q.namedSharesStmt,
@@ -1340,6 +1419,7 @@ func (q *Queries) WithTx(tx *sql.Tx) *Queries {
 		operatorsWithWayInStmt: q.operatorsWithWayInStmt,
 		otherAdminsStmt:        q.otherAdminsStmt,
 		ownMachineStmt:         q.ownMachineStmt,
+		ownersOfStmt:           q.ownersOfStmt,
 		passkeysOfStmt:         q.passkeysOfStmt,
 		passwordStmt:           q.passwordStmt,
 		pruneCeremoniesStmt:    q.pruneCeremoniesStmt,

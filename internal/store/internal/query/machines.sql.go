@@ -9,6 +9,17 @@ import (
 	"context"
 )
 
+const countMachines = `-- name: CountMachines :one
+SELECT count(*) FROM machines WHERE revoked = 0
+`
+
+func (q *Queries) CountMachines(ctx context.Context) (int64, error) {
+	row := q.queryRow(ctx, q.countMachinesStmt, countMachines)
+	var count int64
+	err := row.Scan(&count)
+	return count, err
+}
+
 const insertLoginToken = `-- name: InsertLoginToken :exec
 INSERT INTO login_tokens (id, member_id, name, hash, created, expires, used) VALUES ($1, $2, $3, $4, $5, $6, $7)
 `
@@ -220,6 +231,67 @@ func (q *Queries) Machines(ctx context.Context) ([]Machine, error) {
 			&i.Generation,
 			&i.Revoked,
 			&i.KeptOut,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Close(); err != nil {
+		return nil, err
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
+const machinesBefore = `-- name: MachinesBefore :many
+SELECT x.id, x.owner_id, x.name, x.region, x.hash, x.last_four, x.created, x.last_seen, x.offers, x.generation, x.revoked, x.kept_out, m.name AS owner_name FROM machines x JOIN members m ON m.id = x.owner_id
+WHERE x.created <= $1 AND (x.created < $1 OR x.id < $2)
+  AND (lower(x.name) LIKE lower(cast($3 AS text)) ESCAPE '!' OR lower(m.name) LIKE lower(cast($3 AS text)) ESCAPE '!')
+ORDER BY x.created DESC, x.id DESC LIMIT $4
+`
+
+type MachinesBeforeParams struct {
+	Before   int64
+	BeforeID string
+	Pattern  string
+	Most     int32
+}
+
+type MachinesBeforeRow struct {
+	Machine   Machine
+	OwnerName string
+}
+
+func (q *Queries) MachinesBefore(ctx context.Context, arg MachinesBeforeParams) ([]MachinesBeforeRow, error) {
+	rows, err := q.query(ctx, q.machinesBeforeStmt, machinesBefore,
+		arg.Before,
+		arg.BeforeID,
+		arg.Pattern,
+		arg.Most,
+	)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []MachinesBeforeRow
+	for rows.Next() {
+		var i MachinesBeforeRow
+		if err := rows.Scan(
+			&i.Machine.ID,
+			&i.Machine.OwnerID,
+			&i.Machine.Name,
+			&i.Machine.Region,
+			&i.Machine.Hash,
+			&i.Machine.LastFour,
+			&i.Machine.Created,
+			&i.Machine.LastSeen,
+			&i.Machine.Offers,
+			&i.Machine.Generation,
+			&i.Machine.Revoked,
+			&i.Machine.KeptOut,
+			&i.OwnerName,
 		); err != nil {
 			return nil, err
 		}

@@ -9,6 +9,22 @@ import (
 	"context"
 )
 
+const countMembers = `-- name: CountMembers :one
+SELECT count(*) AS members, cast(coalesce(sum(CASE WHEN disabled THEN 1 ELSE 0 END), 0) AS bigint) AS disabled FROM members
+`
+
+type CountMembersRow struct {
+	Members  int64
+	Disabled int64
+}
+
+func (q *Queries) CountMembers(ctx context.Context) (CountMembersRow, error) {
+	row := q.queryRow(ctx, q.countMembersStmt, countMembers)
+	var i CountMembersRow
+	err := row.Scan(&i.Members, &i.Disabled)
+	return i, err
+}
+
 const insertMember = `-- name: InsertMember :exec
 INSERT INTO members (id, name, operator, disabled, created) VALUES ($1, $2, $3, $4, $5)
 `
@@ -125,6 +141,54 @@ SELECT id, name, operator, disabled, created FROM members ORDER BY created, id
 
 func (q *Queries) Members(ctx context.Context) ([]Member, error) {
 	rows, err := q.query(ctx, q.membersStmt, members)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []Member
+	for rows.Next() {
+		var i Member
+		if err := rows.Scan(
+			&i.ID,
+			&i.Name,
+			&i.Operator,
+			&i.Disabled,
+			&i.Created,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Close(); err != nil {
+		return nil, err
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
+const membersBefore = `-- name: MembersBefore :many
+SELECT id, name, operator, disabled, created FROM members
+WHERE created <= $1 AND (created < $1 OR id < $2)
+  AND lower(name) LIKE lower(cast($3 AS text)) ESCAPE '!'
+ORDER BY created DESC, id DESC LIMIT $4
+`
+
+type MembersBeforeParams struct {
+	Before   int64
+	BeforeID string
+	Pattern  string
+	Most     int32
+}
+
+func (q *Queries) MembersBefore(ctx context.Context, arg MembersBeforeParams) ([]Member, error) {
+	rows, err := q.query(ctx, q.membersBeforeStmt, membersBefore,
+		arg.Before,
+		arg.BeforeID,
+		arg.Pattern,
+		arg.Most,
+	)
 	if err != nil {
 		return nil, err
 	}

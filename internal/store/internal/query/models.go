@@ -13,6 +13,14 @@ type Act struct {
 	Subject string
 }
 
+type Backup struct {
+	ID    string
+	At    int64
+	File  string
+	Bytes int64
+	Fault string
+}
+
 type Ceremony struct {
 	Hash     []byte
 	Kind     string

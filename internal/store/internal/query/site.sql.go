@@ -81,13 +81,31 @@ func (q *Queries) DropRecoveryCodes(ctx context.Context, memberID string) error 
 	return err
 }
 
-const endSession = `-- name: EndSession :exec
-DELETE FROM sessions WHERE id = $1
+const endSession = `-- name: EndSession :many
+DELETE FROM sessions WHERE id = $1 RETURNING member_id
 `
 
-func (q *Queries) EndSession(ctx context.Context, id string) error {
-	_, err := q.exec(ctx, q.endSessionStmt, endSession, id)
-	return err
+func (q *Queries) EndSession(ctx context.Context, id string) ([]string, error) {
+	rows, err := q.query(ctx, q.endSessionStmt, endSession, id)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []string
+	for rows.Next() {
+		var member_id string
+		if err := rows.Scan(&member_id); err != nil {
+			return nil, err
+		}
+		items = append(items, member_id)
+	}
+	if err := rows.Close(); err != nil {
+		return nil, err
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
 }
 
 const endSessionOf = `-- name: EndSessionOf :execrows
@@ -462,17 +480,25 @@ func (q *Queries) SessionsOf(ctx context.Context, arg SessionsOfParams) ([]Sessi
 }
 
 const storiesOf = `-- name: StoriesOf :many
-SELECT story FROM stories WHERE member_id = $1 AND started < $2 ORDER BY started DESC, call_id DESC LIMIT $3
+SELECT story FROM stories
+WHERE member_id = $1 AND started <= $2 AND (started < $2 OR call_id < $3)
+ORDER BY started DESC, call_id DESC LIMIT $4
 `
 
 type StoriesOfParams struct {
 	MemberID string
 	Before   int64
+	BeforeID string
 	Most     int32
 }
 
 func (q *Queries) StoriesOf(ctx context.Context, arg StoriesOfParams) ([]string, error) {
-	rows, err := q.query(ctx, q.storiesOfStmt, storiesOf, arg.MemberID, arg.Before, arg.Most)
+	rows, err := q.query(ctx, q.storiesOfStmt, storiesOf,
+		arg.MemberID,
+		arg.Before,
+		arg.BeforeID,
+		arg.Most,
+	)
 	if err != nil {
 		return nil, err
 	}

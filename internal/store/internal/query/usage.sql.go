@@ -51,6 +51,63 @@ func (q *Queries) AddUsageDay(ctx context.Context, arg AddUsageDayParams) error 
 	return err
 }
 
+const callersOn = `-- name: CallersOn :many
+SELECT d.member_id, cast(coalesce(m.name, '') AS text) AS name, cast(sum(d.calls) AS bigint) AS calls,
+    cast(sum(CASE WHEN d.code = '' THEN 0 ELSE d.calls END) AS bigint) AS refused, cast(sum(d.waited_us) AS bigint) AS waited_us,
+    cast(sum(d.tokens_in) AS bigint) AS tokens_in, cast(sum(d.tokens_out) AS bigint) AS tokens_out
+FROM usage_days d LEFT JOIN members m ON m.id = d.member_id
+WHERE d.owner_id = $1 AND d.day >= $2
+GROUP BY d.member_id, m.name ORDER BY calls DESC, d.member_id LIMIT $3
+`
+
+type CallersOnParams struct {
+	Owner string
+	Since int64
+	Most  int32
+}
+
+type CallersOnRow struct {
+	MemberID  string
+	Name      string
+	Calls     int64
+	Refused   int64
+	WaitedUs  int64
+	TokensIn  int64
+	TokensOut int64
+}
+
+// Who called on an owner's machines, those who called most first.
+func (q *Queries) CallersOn(ctx context.Context, arg CallersOnParams) ([]CallersOnRow, error) {
+	rows, err := q.query(ctx, q.callersOnStmt, callersOn, arg.Owner, arg.Since, arg.Most)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []CallersOnRow
+	for rows.Next() {
+		var i CallersOnRow
+		if err := rows.Scan(
+			&i.MemberID,
+			&i.Name,
+			&i.Calls,
+			&i.Refused,
+			&i.WaitedUs,
+			&i.TokensIn,
+			&i.TokensOut,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Close(); err != nil {
+		return nil, err
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
 const callsOfShares = `-- name: CallsOfShares :many
 SELECT s.id, d.model, cast(sum(d.calls) AS bigint) AS calls
 FROM usage_days d JOIN shares s ON s.member_id = d.member_id AND s.owner_id = d.owner_id
@@ -180,6 +237,63 @@ func (q *Queries) InsertUsage(ctx context.Context, arg InsertUsageParams) (int64
 		return 0, err
 	}
 	return result.RowsAffected()
+}
+
+const ownersOf = `-- name: OwnersOf :many
+SELECT d.owner_id, cast(coalesce(m.name, '') AS text) AS name, cast(sum(d.calls) AS bigint) AS calls,
+    cast(sum(CASE WHEN d.code = '' THEN 0 ELSE d.calls END) AS bigint) AS refused, cast(sum(d.waited_us) AS bigint) AS waited_us,
+    cast(sum(d.tokens_in) AS bigint) AS tokens_in, cast(sum(d.tokens_out) AS bigint) AS tokens_out
+FROM usage_days d LEFT JOIN members m ON m.id = d.owner_id
+WHERE d.member_id = $1 AND d.owner_id <> '' AND d.day >= $2
+GROUP BY d.owner_id, m.name ORDER BY calls DESC, d.owner_id LIMIT $3
+`
+
+type OwnersOfParams struct {
+	Member string
+	Since  int64
+	Most   int32
+}
+
+type OwnersOfRow struct {
+	OwnerID   string
+	Name      string
+	Calls     int64
+	Refused   int64
+	WaitedUs  int64
+	TokensIn  int64
+	TokensOut int64
+}
+
+// Whose machines a member's calls ran on.
+func (q *Queries) OwnersOf(ctx context.Context, arg OwnersOfParams) ([]OwnersOfRow, error) {
+	rows, err := q.query(ctx, q.ownersOfStmt, ownersOf, arg.Member, arg.Since, arg.Most)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []OwnersOfRow
+	for rows.Next() {
+		var i OwnersOfRow
+		if err := rows.Scan(
+			&i.OwnerID,
+			&i.Name,
+			&i.Calls,
+			&i.Refused,
+			&i.WaitedUs,
+			&i.TokensIn,
+			&i.TokensOut,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Close(); err != nil {
+		return nil, err
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
 }
 
 const usage = `-- name: Usage :many
@@ -338,7 +452,7 @@ type UsageDaysOnRow struct {
 	TokensOut  int64
 }
 
-// What ran on an owner's machines; of who called it only says whether it was the owner.
+// What ran on an owner's machines, whoever called: CallersOn says who.
 func (q *Queries) UsageDaysOn(ctx context.Context, arg UsageDaysOnParams) ([]UsageDaysOnRow, error) {
 	rows, err := q.query(ctx, q.usageDaysOnStmt, usageDaysOn, arg.Owner, arg.Since)
 	if err != nil {

@@ -1,0 +1,176 @@
+package browser_test
+
+import (
+	"fmt"
+	"net/http"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/chromedp/chromedp"
+
+	"github.com/kith/kith/internal/enginetest"
+)
+
+// A member talks with a model on /try, sees what became of it on /usage and
+// /requests, and as operator sees a backup: with scripts, where every page is
+// looked at closely, and without.
+func TestFigures(t *testing.T) {
+	t.Parallel()
+	browser := chromium(t, nil)
+	for name, scripts := range map[string]bool{"scripts": true, "no scripts": false} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := &walk{stage: newStage(t, "llama3"), scripts: scripts}
+			w.op, w.ben = newTab(t, browser, w.base, scripts), newTab(t, browser, w.base, scripts)
+			w.signUp()
+			w.machine()
+			w.until("a model is reached", func() bool { w.op.open("/try"); return w.op.text("#model") == "llama3" })
+			w.talks()
+			w.refusedTry()
+			w.counted()
+			w.operates()
+			w.op.quiet()
+		})
+	}
+}
+
+// say asks on /try, and waits for what follows.
+func (w *walk) say(text string) {
+	w.t.Helper()
+	run(w.op, chromedp.SetValue(chromedp.CSS("#ask"), text))
+	if !w.scripts {
+		w.op.leads(200, clickOn("#send"))
+		return
+	}
+	run(w.op, clickOn("#send"))
+}
+
+// answered waits until the page has so many answers and is ready for the next
+// question.
+func (w *walk) answered(n int, last string) {
+	w.t.Helper()
+	w.until(fmt.Sprintf("answer %d is %q", n, last), func() bool {
+		return run(w.op, chromedp.Evaluate[bool](fmt.Sprintf(`(() => {
+			const all = document.querySelectorAll("#said .assistant .text");
+			return all.length === %d && all[%d].textContent.includes(%q) && !document.querySelector("#send").disabled;
+		})()`, n, n-1, last)))
+	})
+}
+
+// talks has a conversation of two questions, the second with all before it, and
+// stops a long answer.
+func (w *walk) talks() {
+	op := w.op
+	w.say("Who is there?")
+	w.answered(1, "Hello from the attic")
+	w.look(op, "try")
+	w.say("And <b>now</b>?")
+	w.answered(2, "Hello from the attic")
+	if said := string(w.engine.Last().Body); !strings.Contains(said, "Who is there?") || !strings.Contains(said, "Hello from the attic") || !strings.Contains(said, "now") {
+		w.t.Errorf("the second question brings %s", said)
+	}
+	if !w.scripts {
+		return
+	}
+	w.engine.Set(enginetest.Behaviour{Chunks: 100_000, Interval: 20 * time.Millisecond, Text: "word "})
+	w.say("For ever?")
+	w.until("the answer begins", func() bool { return strings.Contains(op.text("#said article:last-child .text"), "word word") })
+	run(op, clickOn("#stop"))
+	w.until("it is stopped", func() bool { return op.text("#state") == "Stopped." })
+	w.answered(3, "word")
+	if err := w.engine.Wait(w.t.Context(), func(c enginetest.Counts) bool { return c.Running == 0 }); err != nil {
+		w.t.Error(err)
+	}
+	w.engine.Set(enginetest.Behaviour{Text: "Hello from the attic"})
+}
+
+// refusedTry pauses the machine: the refusal names the request, which its page
+// explains; so it is where nothing is known of one.
+func (w *walk) refusedTry() {
+	op := w.op
+	op.open("/machines")
+	op.send("form[action='/machines/pause'] button")
+	op.open("/try?model=llama3")
+	w.say("Anybody?")
+	w.until("it is refused", func() bool { return strings.Contains(op.text("#refused"), "CASCADE_EXHAUSTED") })
+	w.look(op, "try-refused")
+	id := op.text("#refused a")
+	w.until("the request is explained", func() bool {
+		op.open("/requests")
+		op.leads(200, chromedp.SendKeys(chromedp.CSS("#id"), id+"\r"))
+		return strings.Contains(op.text("main"), "paused")
+	})
+	op.see("What was decided")
+	op.see("Which means")
+	op.openTo("/requests/req_none", http.StatusNotFound)
+	op.see("nothing is known of a call")
+	w.look(op, "request-unknown")
+	op.open("/machines")
+	op.send("form[action='/machines/resume'] button")
+}
+
+// counted finds the calls on /usage: in the table, and over it in a chart that a
+// script draws.
+func (w *walk) counted() {
+	op := w.op
+	w.until("the calls are counted", func() bool { op.open("/usage?days=7"); return op.text("#caller-codes") != "" })
+	op.see("requests")
+	if by := op.text("#owner-members"); !strings.Contains(by, "me") {
+		w.t.Errorf("who called: %q", by)
+	}
+	charts := func() int {
+		return run(op, chromedp.Evaluate[int](`[...document.querySelectorAll(".chart[role=img] canvas")].filter(c => {
+			const seen = new OffscreenCanvas(c.width, c.height).getContext("2d", { willReadFrequently: true });
+			seen.drawImage(c, 0, 0);
+			return c.width > 300 && seen.getImageData(0, 0, c.width, c.height).data.some(v => v);
+		}).length`))
+	}
+	if !w.scripts {
+		if n := run(op, chromedp.Evaluate[int](`document.querySelectorAll("canvas, .chart *").length`)); n != 0 {
+			w.t.Errorf("%d parts of charts without a script", n)
+		}
+		return
+	}
+	w.until("both charts are drawn", func() bool { return charts() == 2 })
+	w.look(op, "usage-charts")
+	for _, view := range []string{"tokens", "waits", "requests"} {
+		run(op, chromedp.Evaluate[bool](fmt.Sprintf(`(() => { const s = document.querySelector("main section select"); s.value = %q; return s.dispatchEvent(new Event("change")); })()`, view)))
+		if n := charts(); n != 2 {
+			w.t.Errorf("%s: %d charts are drawn, want 2", view, n)
+		}
+	}
+	op.scheme("dark")
+	w.until("the charts are drawn in the dark", func() bool { return charts() == 2 })
+	op.scheme("light")
+	run(op, chromedp.EmulateViewport(390, 844))
+	w.until("the charts fit a phone", func() bool {
+		return run(op, chromedp.Evaluate[bool](`[...document.querySelectorAll(".chart .uplot")].every(c => c.getBoundingClientRect().right <= 390)`))
+	})
+	run(op, chromedp.ResetViewport())
+}
+
+// operates makes a backup, and looks at the operator's pages and the API's.
+func (w *walk) operates() {
+	op := w.op
+	op.open("/operator")
+	if got := op.text("#backup"); got != "none yet" {
+		w.t.Errorf("before any backup: %q", got)
+	}
+	out, err := exec.Command(w.binary, "admin", "backup", filepath.Join(w.home, "copy.db"), "--data", filepath.Join(w.home, "hub")).CombinedOutput()
+	if err != nil {
+		w.t.Fatalf("kith admin backup: %v: %s", err, out)
+	}
+	for path, name := range map[string]string{
+		"/operator": "operator", "/operator/members": "operator-members", "/operator/machines": "operator-machines", "/operator/audit": "operator-audit", "/api": "api",
+	} {
+		op.open(path)
+		w.look(op, name)
+	}
+	op.open("/operator")
+	op.see("read whole and sound")
+	op.open("/operator/audit")
+	op.see("back up the database")
+}

@@ -1,0 +1,102 @@
+package store_test
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/kith/kith/internal/account"
+	"github.com/kith/kith/internal/store"
+	"github.com/kith/kith/internal/storetest"
+)
+
+// TestBackup: a copy made while the database is written to is sound, holds what
+// was there at its moment, opens as a database, and is noted with its act; no
+// file is written over.
+func TestBackup(t *testing.T) {
+	dir := t.TempDir()
+	db, err := store.Open(t.Context(), store.Config{Path: filepath.Join(dir, "kith.db")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer db.Close()
+	if _, err := db.LastBackup(t.Context()); !errors.Is(err, store.ErrNotFound) {
+		t.Errorf("a backup before any: %v", err)
+	}
+	add := func(name string) {
+		t.Helper()
+		if err := db.CreateMember(t.Context(), account.Member{ID: "mem_" + name, Name: name, Created: time.Now()}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	add("before")
+	ended, over := make(chan struct{}), make(chan error)
+	go func() {
+		for i := 0; ; i++ {
+			select {
+			case <-ended:
+				over <- nil
+				return
+			default:
+				u := account.Usage{CallID: account.NewID("req_"), Attempt: 1, Started: time.Now(), Model: "m"}
+				if err := db.RecordUsage(t.Context(), []account.Usage{u}); err != nil {
+					over <- err
+					return
+				}
+			}
+		}
+	}()
+	file := filepath.Join(dir, "copy.db")
+	ctx := account.Acting(t.Context(), &account.Act{ID: "act_1", At: time.Now(), What: "back up the database", Subject: file})
+	made, err := db.Backup(ctx, account.Backup{ID: "bak_1", At: time.Now(), File: file})
+	close(ended)
+	if err := errors.Join(err, <-over); err != nil || made.Fault != "" {
+		t.Fatal(err, made)
+	}
+	add("after")
+	about, err := os.Stat(file)
+	if err != nil || about.Size() != made.Bytes || made.Bytes == 0 || runtime.GOOS != "windows" && about.Mode().Perm() != 0o600 {
+		t.Errorf("the file is %v (%v), of %+v", about, err, made)
+	}
+	last, err := db.LastBackup(t.Context())
+	if err != nil || last.File != file || last.Bytes != made.Bytes || last.Fault != "" || time.Since(last.At) > time.Minute {
+		t.Errorf("the last backup is %+v, %v", last, err)
+	}
+	if acts, err := db.Acts(t.Context(), account.Place{}, 9); err != nil || len(acts) != 1 || acts[0].Subject != file {
+		t.Errorf("the audit log says %+v, %v", acts, err)
+	}
+
+	copied, err := store.Open(t.Context(), store.Config{Path: file})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer copied.Close()
+	if all, _, err := copied.CountMembers(t.Context()); err != nil || all != 1 {
+		t.Errorf("the copy has %d members, %v; want the one from before", all, err)
+	}
+	for path, want := range map[string]error{
+		file: store.ErrExists, filepath.Join(dir, "kith.db"): store.ErrExists, "copy.db": store.ErrInvalid,
+		filepath.Join(dir, "none", "x.db"): store.ErrInvalid, "/\x00": store.ErrInvalid,
+	} {
+		if _, err := db.Backup(t.Context(), account.Backup{ID: "bak_2", At: time.Now(), File: path}); !errors.Is(err, want) {
+			t.Errorf("a backup to %q: %v", path, err)
+		}
+	}
+}
+
+// TestBackupPostgres: there, another tool does it, and the refusal names it.
+func TestBackupPostgres(t *testing.T) {
+	db, err := store.Open(t.Context(), store.Config{URL: storetest.Postgres(t)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer db.Close()
+	_, err = db.Backup(t.Context(), account.Backup{ID: "bak_1", File: filepath.Join(t.TempDir(), "x")})
+	if !errors.Is(err, store.ErrInvalid) || !strings.Contains(err.Error(), "pg_dump") {
+		t.Errorf("%v", err)
+	}
+}

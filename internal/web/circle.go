@@ -1,0 +1,315 @@
+package web
+
+import (
+	"cmp"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/kith/kith/internal/fault"
+)
+
+// The pages of who shares what with whom: machines, shares, groups, models.
+
+// machinesData is what /machines shows.
+type machinesData struct {
+	Machines []machineRow
+	Live     scene
+}
+
+// machineRow is one machine on /machines.
+type machineRow struct {
+	Machine
+	Week   week
+	Rows   []hoursRow
+	Asked  bool // a form of it was refused just now
+	Serves []groupRow
+}
+
+// groupRow says what a machine is to a group of its owner's.
+type groupRow struct {
+	Name    string
+	KeptOut bool // by its owner, here
+	Beyond  bool // its own configuration leaves the group out
+}
+
+func (s *Site) machinesPage(v *visit) (reply, error) {
+	now := time.Now()
+	machines, err := ask[list[Machine]](s, v, "GET", "/api/machines", nil, nil)
+	if err != nil {
+		return reply{}, err
+	}
+	groups, err := ask[list[Group]](s, v, "GET", "/api/groups", nil, nil)
+	data := machinesData{Live: machinesScene(s, s.glance(now), v.caller())}
+	for _, m := range machines.Data {
+		row := machineRow{Machine: m, Rows: hoursRows(m.Hours), Asked: v.form.Get("machine") == m.ID}
+		if !m.LastSeen.IsZero() {
+			row.Week = drawWeek(m.Hours, m.Timezone, now)
+		}
+		for _, g := range groups.Data {
+			if g.In {
+				row.Serves = append(row.Serves, groupRow{g.Name, slices.Contains(g.KeptOut, m.Name), m.Groups != nil && !slices.Contains(m.Groups, g.Name)})
+			}
+		}
+		data.Machines = append(data.Machines, row)
+	}
+	return reply{page: "machines", title: "Machines", data: data}, err
+}
+
+// onMachine does what a form of /machines asks of the machine it names.
+func (s *Site) onMachine(v *visit, done, method, path string, body any) (reply, error) {
+	return s.did(v, done, "/machines", method, "/api/machines/{machine}"+path, map[string]string{"machine": v.form.Get("machine")}, body)
+}
+
+// pauseMachine is POST /machines/pause machine, for ("", "30m", "2h", "8h").
+func (s *Site) pauseMachine(v *visit) (reply, error) {
+	paused := true
+	change := Control{Paused: &paused}
+	if length := v.form.Get("for"); length != "" {
+		d, err := time.ParseDuration(length)
+		if err != nil || d <= 0 {
+			return reply{}, fault.New(fault.InvalidRequest, "a pause lasts a time like 2h, not %.20q", length).WithParam("for")
+		}
+		until := time.Now().Add(d).UTC().Truncate(time.Second)
+		change.Until = &until
+	}
+	return s.onMachine(v, "The machine pauses; what runs on it finishes.", "POST", "/control", change)
+}
+
+func (s *Site) resumeMachine(v *visit) (reply, error) {
+	paused := false
+	return s.onMachine(v, "The machine takes calls again.", "POST", "/control", Control{Paused: &paused})
+}
+
+// setHours is POST /machines/hours machine, timezone, and the rows of the editor.
+func (s *Site) setHours(v *visit) (reply, error) {
+	hours, zone := readRows(v.form), strings.TrimSpace(v.form.Get("timezone"))
+	change := Control{Hours: &hours}
+	if zone != "" {
+		change.Timezone = &zone
+	}
+	return s.onMachine(v, "The machine has its new hours, and this page shows them as soon as the machine tells; what runs now finishes.", "POST", "/control", change)
+}
+
+// setSlots is POST /machines/slots machine, slots.
+func (s *Site) setSlots(v *visit) (reply, error) {
+	slots, err := v.whole("slots")
+	if err != nil {
+		return reply{}, err
+	}
+	return s.onMachine(v, "The limit is set.", "POST", "/control", Control{Slots: &slots})
+}
+
+func (s *Site) rename(v *visit) (reply, error) {
+	return s.onMachine(v, "The machine has its new name.", "POST", "/name", map[string]string{"name": strings.TrimSpace(v.form.Get("name"))})
+}
+
+func (s *Site) endMachine(v *visit) (reply, error) {
+	values := map[string]string{"machine": v.form.Get("machine")}
+	act, err := ask[machineAct](s, v, "DELETE", "/api/machines/{machine}", values, nil)
+	return reply{to: "/machines", done: "The machine " + act.Name + " is revoked. " + cutWords(act.Cut)}, err
+}
+
+func (s *Site) keepMachineOut(v *visit) (reply, error) {
+	body := map[string]any{"undo": v.form.Get("undo") != ""}
+	if group := v.form.Get("group"); group != "" {
+		body["group"] = group
+	} else {
+		body["all"] = true
+	}
+	values := map[string]string{"machine": v.form.Get("machine")}
+	act, err := ask[keptOut](s, v, "POST", "/api/machines/{machine}/keep-out", values, body)
+	done := act.Machine + " is kept out of " + cmp.Or(act.Group, "every group") + ". " + cutWords(act.Cut)
+	if !act.KeptOut {
+		done = act.Machine + " may serve " + cmp.Or(act.Group, "your groups") + " again, within 5 seconds."
+	}
+	return reply{to: "/machines", done: done}, err
+}
+
+// sharingData is what /sharing shows.
+type sharingData struct {
+	Given, Received []Share
+	Invites         []Invite
+	Link            string // of the invite just made, shown this once
+	Live            scene
+}
+
+func (s *Site) sharingData(v *visit) (sharingData, error) {
+	shares, err := ask[list[Share]](s, v, "GET", "/api/shares", nil, nil)
+	if err != nil {
+		return sharingData{}, err
+	}
+	invites, err := ask[list[Invite]](s, v, "GET", "/api/invites", nil, nil)
+	data := sharingData{Invites: invites.Data, Live: sharingScene(s, s.glance(time.Now()), v.caller())}
+	slices.Reverse(data.Invites)
+	for _, share := range shares.Data {
+		if share.Direction == "given" {
+			data.Given = append(data.Given, share)
+		} else {
+			data.Received = append(data.Received, share)
+		}
+	}
+	return data, err
+}
+
+func (s *Site) sharingPage(v *visit) (reply, error) {
+	data, err := s.sharingData(v)
+	return reply{page: "sharing", title: "Sharing", data: data}, err
+}
+
+// whole reads a field that holds a whole number; empty is 0.
+func (v *visit) whole(name string) (int, error) {
+	text := strings.TrimSpace(v.form.Get(name))
+	n, err := strconv.Atoi(cmp.Or(text, "0"))
+	if err != nil {
+		return 0, fault.New(fault.InvalidRequest, "%s is a whole number, not %.20q", name, text).WithParam(name)
+	}
+	return n, nil
+}
+
+// limits reads the limits of a share or an invite.
+func (v *visit) limits() (Limits, error) {
+	l := Limits{Hours: strings.TrimSpace(v.form.Get("hours")), Models: []string{}}
+	for line := range strings.Lines(v.form.Get("models")) { // ids hold commas and spaces, but no line ends
+		// As it was written: what is no id is refused, never made into one.
+		if id := strings.TrimRight(line, "\r\n"); id != "" {
+			l.Models = append(l.Models, id)
+		}
+	}
+	var err error
+	if l.Concurrent, err = v.whole("concurrent"); err != nil {
+		return l, err
+	}
+	l.PerDay, err = v.whole("per_day")
+	return l, err
+}
+
+func (s *Site) share(v *visit) (reply, error) {
+	body := struct {
+		With string `json:"with"`
+		Limits
+	}{With: strings.TrimSpace(v.form.Get("with"))}
+	var err error
+	if body.Limits, err = v.limits(); err != nil {
+		return reply{}, err
+	}
+	return s.did(v, "Shared with "+body.With+".", "/sharing", "POST", "/api/shares", nil, body)
+}
+
+func (s *Site) endShare(v *visit) (reply, error) {
+	act, err := ask[endedShare](s, v, "DELETE", "/api/shares/{member}", map[string]string{"member": v.form.Get("with")}, nil)
+	return reply{to: "/sharing", done: "The share with " + act.With + " has ended. " + cutWords(act.Cut)}, err
+}
+
+// makeInvite is POST /sharing/invite: the answer is the only one that shows the
+// invite's link.
+func (s *Site) makeInvite(v *visit) (reply, error) {
+	body := struct {
+		Uses    int    `json:"uses"`
+		Expires string `json:"expires"`
+		Limits
+	}{Expires: v.form.Get("expires")}
+	var err error
+	if body.Uses, err = v.whole("uses"); err != nil {
+		return reply{}, err
+	}
+	if body.Limits, err = v.limits(); err != nil {
+		return reply{}, err
+	}
+	made, err := ask[Invite](s, v, "POST", "/api/invites", nil, body)
+	if err != nil {
+		return reply{}, err
+	}
+	v.form = nil // the form below begins anew
+	data, err := s.sharingData(v)
+	data.Link = s.inviteLink(made.Code)
+	return reply{page: "sharing", title: "Sharing", data: data}, err
+}
+
+func (s *Site) endInvite(v *visit) (reply, error) {
+	return s.did(v, "The invite is revoked: nobody can accept it any more. It cuts no call; shares that it made stay until you end them.", "/sharing",
+		"DELETE", "/api/invites/{invite}", map[string]string{"invite": v.form.Get("invite")}, nil)
+}
+
+func (s *Site) accept(v *visit) (reply, error) {
+	return s.did(v, "Accepted: these machines are yours to use now.", "/sharing",
+		"POST", "/api/invites/accept", nil, map[string]string{"code": inviteIn(v.form.Get("code"))})
+}
+
+func (s *Site) groupsPage(v *visit) (reply, error) {
+	groups, err := ask[list[Group]](s, v, "GET", "/api/groups", nil, nil)
+	return reply{page: "groups", title: "Groups", data: groups.Data}, err
+}
+
+// inGroup does what a form of /groups asks of the group it names.
+func (s *Site) inGroup(v *visit, done, method, path string, body any) (reply, error) {
+	act, err := s.groupAct(v, method, path, body)
+	if act.State == "removed" {
+		done += " " + cutWords(act.Cut)
+	}
+	return reply{to: "/groups", done: done}, err
+}
+
+func (s *Site) groupAct(v *visit, method, path string, body any) (groupAct, error) {
+	values := map[string]string{"group": v.form.Get("group"), "member": v.form.Get("member")}
+	return ask[groupAct](s, v, method, "/api/groups/{group}"+path, values, body)
+}
+
+func (s *Site) makeGroup(v *visit) (reply, error) {
+	body := map[string]string{"name": strings.TrimSpace(v.form.Get("name")), "kind": v.form.Get("kind")}
+	return s.did(v, "The group is there, and you are its admin.", "/groups", "POST", "/api/groups", nil, body)
+}
+
+func (s *Site) join(v *visit) (reply, error) {
+	return s.inGroup(v, "You are in the group.", "POST", "/join", nil)
+}
+
+func (s *Site) leave(v *visit) (reply, error) {
+	act, err := s.groupAct(v, "POST", "/leave", nil)
+	return reply{to: "/groups", done: "You left " + act.Group + ": neither side reaches the other's machines through it. " + cutWords(act.Cut)}, err
+}
+
+func (s *Site) dissolve(v *visit) (reply, error) {
+	act, err := s.groupAct(v, "DELETE", "", nil)
+	return reply{to: "/groups", done: "The group " + act.Group + " has ended: nobody reaches machines through it. " + cutWords(act.Cut)}, err
+}
+
+func (s *Site) addMember(v *visit) (reply, error) {
+	return s.inGroup(v, "Added.", "POST", "/members", memberName{strings.TrimSpace(v.form.Get("member"))})
+}
+
+func (s *Site) removeMember(v *visit) (reply, error) {
+	return s.inGroup(v, "Removed.", "DELETE", "/members/{member}", nil)
+}
+
+func (s *Site) promote(v *visit) (reply, error) {
+	return s.inGroup(v, "There is another admin.", "POST", "/admins", memberName{v.form.Get("member")})
+}
+
+func (s *Site) demote(v *visit) (reply, error) {
+	return s.inGroup(v, "That member is no admin any more, and stays in the group.", "DELETE", "/admins/{member}", nil)
+}
+
+// modelsData is what /models shows.
+type modelsData struct {
+	Models []modelRow
+	Live   scene
+	Why    *Why // for the model that was asked about
+}
+
+func (s *Site) modelsPage(v *visit) (reply, error) {
+	models, err := ask[list[Model]](s, v, "GET", "/api/models", nil, nil)
+	if err != nil {
+		return reply{}, err
+	}
+	data := modelsData{Models: modelRows(models.Data), Live: sceneOf(models.Data)}
+	if v.URL.Query().Get("model") != "" {
+		why, err := ask[Why](s, v, "GET", "/api/why", nil, nil)
+		if err != nil {
+			return reply{page: "models", title: "Models", data: data}, err
+		}
+		data.Why = &why
+	}
+	return reply{page: "models", title: "Models", data: data}, nil
+}

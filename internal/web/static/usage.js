@@ -1,0 +1,66 @@
+// /usage: a chart over each table of days. The table stays: it is what the chart
+// shows, to the last digit, for whoever cannot see the chart.
+"use strict";
+
+(() => {
+  if (!window.uPlot) return;
+  const dayLong = 86400;
+  const views = {
+    requests: { label: "Requests", columns: [[1, "requests", "--pico-primary"], [2, "refused", "--bad"]] },
+    tokens: { label: "Tokens", columns: [[3, "in", "--good"], [4, "out", "--pico-primary"]] },
+    waits: { label: "Waited, ms", columns: [[5, "waited, ms", "--warn"]] },
+  };
+
+  // Every day of the span, a day that has no row as 0.
+  function numbers(table, days, columns) {
+    const today = Math.floor(Date.now() / 1000 / dayLong) * dayLong;
+    const at = Array.from({ length: days }, (_, i) => today - (days - 1 - i) * dayLong);
+    const rows = new Map([...table.tBodies[0].rows].map((row) => [Date.parse(row.cells[0].textContent.trim() + "T00:00:00Z") / 1000, row]));
+    return [at, ...columns.map(([column]) => at.map((day) => Number(rows.get(day)?.cells[column].dataset.n ?? 0)))];
+  }
+
+  function draw(place, table, view) {
+    const style = getComputedStyle(document.documentElement);
+    const colour = (name) => style.getPropertyValue(name).trim() || "#555";
+    const lines = "rgba(128, 128, 128, 0.25)";
+    const axis = { stroke: colour("--pico-color"), grid: { stroke: lines, width: 1 }, ticks: { stroke: lines, width: 1 } };
+    const day = (at) => new Date(at * 1000).toISOString().slice(0, 10);
+    const short = new Intl.NumberFormat(undefined, { notation: "compact" });
+    const data = numbers(table, Number(place.dataset.days), view.columns);
+    return new uPlot({
+      width: Math.max(place.clientWidth, 200), height: 200, tzDate: (at) => uPlot.tzDate(new Date(at * 1000), "UTC"),
+      scales: { y: { range: (_, low, high) => [0, Math.max(1, high)] } },
+      axes: [{ ...axis, incrs: [1, 2, 7, 14, 30, 60, 120].map((n) => n * dayLong), values: (_, all) => all.map((at) => day(at).slice(5)) }, { ...axis, size: 56, values: (_, all) => all.map((n) => short.format(n)) }],
+      series: [
+        { label: "day", value: (_, at) => at == null ? "–" : day(at) },
+        ...view.columns.map(([, label, name], i) => ({ label, stroke: colour(name), width: 2, dash: i ? [6, 4] : [], points: { show: data[0].length < 40, size: 5 } })),
+      ],
+    }, data, place);
+  }
+
+  for (const place of document.querySelectorAll(".chart[data-table]")) {
+    const table = document.getElementById(place.dataset.table);
+    if (!table) continue;
+    const label = document.createElement("label");
+    const choice = document.createElement("select");
+    for (const [name, view] of Object.entries(views)) choice.add(new Option(view.label, name));
+    label.className = "narrow";
+    label.append("Chart of ", choice);
+    place.before(label);
+    place.setAttribute("role", "img");
+    let chart = null;
+    const again = () => {
+      chart?.destroy();
+      const view = views[choice.value];
+      chart = draw(place, table, view);
+      place.setAttribute("aria-label", view.label + " a day, as in the table below");
+    };
+    choice.addEventListener("change", again);
+    matchMedia("(prefers-color-scheme: dark)").addEventListener("change", again);
+    new ResizeObserver(() => {
+      const width = Math.max(place.clientWidth, 200);
+      if (chart && chart.width !== width) chart.setSize({ width, height: 200 });
+    }).observe(place);
+    again();
+  }
+})();
