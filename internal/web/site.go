@@ -76,7 +76,7 @@ type Trial struct {
 	Took    time.Duration
 }
 
-// Site serves the members' pages. Make it with NewSite, and Run it for its mail.
+// Site serves the members' pages. Make it with NewSite, then Run it.
 type Site struct {
 	*API
 	SiteConfig
