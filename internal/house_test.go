@@ -30,6 +30,7 @@ var mayImport = map[string][]string{
 	"llamaserver": {},
 	"llama/tiny":  {},
 	"host":        {},
+	"mail":        {},
 	"fleet":       {"fault"},
 	"dialect":     {"fault", "fleet"},
 	"gateway":     {"fault", "fleet", "dialect"},
@@ -37,7 +38,7 @@ var mayImport = map[string][]string{
 	"registry":    {"fleet", "tunnel"},
 	"engine":      {"fleet", "fault", "dialect"},
 	"store":       {"account", "fleet", "credential"},
-	"web":         {"account", "fleet", "credential", "fault"},
+	"web":         {"account", "fleet", "credential", "fault", "mail"},
 	"hub":         {"gateway", "account", "fleet", "fault", "credential", "registry", "tunnel", "web"},
 	"daemon":      {"gateway", "dialect", "fleet", "fault", "engine", "tunnel", "host"},
 	"cli":         {"hub", "hub/journal", "daemon", "store", "registry", "llama", "llama/tiny", "llamaserver", "credential", "enginetest", "engine", "gateway", "fleet", "host"},
@@ -45,7 +46,8 @@ var mayImport = map[string][]string{
 	"storetest":   {"account", "fleet", "credential", "store"},
 	"sim":         {"account", "credential", "daemon", "engine", "enginetest", "fault", "fleet", "gateway", "hub", "registry", "store", "tunnel"},
 
-	"hub/journal": {},
+	"hub/journal":   {},
+	"mail/mailtest": {},
 }
 
 // only says which packages alone may import a module (by prefix), and why.
@@ -59,6 +61,7 @@ var only = []struct {
 	{"github.com/jackc/pgx", "drivers stay in the store", []string{"store", "storetest"}},
 	{"github.com/ebitengine/purego", "foreign code is called from one place", []string{"llama"}},
 	{"github.com/spf13/cobra", "commands are cli's", []string{"cli"}},
+	{"github.com/wneessen/go-mail", "a mail server is spoken to from one place", []string{"mail"}},
 	{"html/template", "pages are web's; it also keeps the linker from pruning", []string{"web"}},
 	{"encoding/json", "one JSON rule: go-json-experiment, strict", nil},
 }

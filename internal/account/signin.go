@@ -45,3 +45,15 @@ const (
 	UsePasskey CeremonyKind = "use passkey"
 	AtProvider CeremonyKind = "at provider" // the member is at the OpenID provider
 )
+
+// Email is a member's e-mail address. It counts, for letters and as a way back
+// in, once a link that was mailed there was used; any number of members may have
+// the same.
+type Email struct {
+	MemberID string
+	Address  string    // empty: none counts yet
+	Verified time.Time // zero: none does
+	Asked    string    // a link was mailed there, which is to be used; empty: none was
+	Hash     [32]byte  // of that link's code
+	Expires  time.Time // of that link
+}

@@ -31,6 +31,7 @@ type Link struct {
 	MemberID string
 	Created  time.Time
 	Expires  time.Time
+	Mailed   bool // it was asked for by e-mail
 }
 
 // GrantKind says what a Grant gives.

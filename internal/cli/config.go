@@ -129,7 +129,8 @@ func (c *hubFile) contradictions() (problems []problem) {
 	case c.TLS.Certificate == "" && c.TLS.Key != "":
 		problems = append(problems, problem{Key: "tls.key", Message: "tls.key is of no use without tls.certificate: set both"})
 	}
-	return append(problems, c.Site.OIDC.contradictions()...)
+	problems = append(problems, c.Site.OIDC.contradictions()...)
+	return append(problems, c.Site.SMTP.contradictions()...)
 }
 
 func (o *oidcTable) contradictions() []problem {
@@ -144,10 +145,59 @@ func (o *oidcTable) contradictions() []problem {
 	return nil
 }
 
+func (m *smtpTable) contradictions() []problem {
+	one := func(key, message string) []problem {
+		return []problem{{Key: "site.smtp." + key, Message: "site.smtp." + key + " " + message}}
+	}
+	domain := m.Host != "" && strings.Trim(strings.ToLower(m.Host), "abcdefghijklmnopqrstuvwxyz0123456789.-:") == ""
+	switch {
+	case m.Host == "" && *m != (smtpTable{}):
+		key := "from"
+		for field := range fields(reflect.TypeOf(*m)) {
+			if !reflect.ValueOf(*m).FieldByIndex(field.Index).IsZero() {
+				key = field.Tag.Get("toml")
+				break
+			}
+		}
+		return one(key, "is of no use without site.smtp.host: set both")
+	case m.Host == "":
+		return nil
+	case !domain:
+		return one("host", "takes the name of a mail server, such as \"mail.example.org\": its port is site.smtp.port")
+	case m.From.Text == "":
+		return one("host", "is of no use without site.smtp.from, the address that letters come from: set both")
+	case m.User != "" && m.Password.text == "":
+		return one("user", "is of no use without site.smtp.password: set both")
+	case m.User == "" && m.Password.text != "":
+		return one("password", "is of no use without site.smtp.user: set both")
+	case m.TLS.Text == "none" && !hereOnly(m.Host):
+		return one("tls", "takes \"starttls\" or \"implicit\" for a server that is not on this machine: without TLS anybody on the way could sign in as any member")
+	}
+	return nil
+}
+
+// mail is the mail server in the hub's words.
+func (m *smtpTable) mail() hub.Mail {
+	if m.Host == "" {
+		return hub.Mail{}
+	}
+	port := 587
+	if m.TLS.Text == "implicit" {
+		port = 465
+	}
+	return hub.Mail{
+		Host: m.Host, Port: cmp.Or(int(m.Port), port), User: m.User, Password: m.Password.text, From: m.From.Text, TLS: hub.MailTLS(m.TLS.Text),
+	}
+}
+
 // resolveSecrets reads the hub's secrets from where they stand.
 func (c *hubFile) resolveSecrets(file string) (problems []problem) {
 	if err := c.Site.OIDC.ClientSecret.resolve(file); err != nil {
 		problems = append(problems, problem{Key: "site.oidc.client_secret", Message: "site.oidc.client_secret " + err.Error()})
+	}
+	if err := c.Site.SMTP.Password.resolve(file); err != nil {
+		problems = append(problems, problem{Key: "site.smtp.password", Message: "site.smtp.password " + err.Error()})
+		c.Site.SMTP = smtpTable{} // what is wrong beside it would be told of the missing password
 	}
 	return problems
 }

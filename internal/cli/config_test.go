@@ -79,6 +79,19 @@ func TestConfigProblemsNamePlaceAndRemedy(t *testing.T) {
 			want: []string{":6:17: site.oidc.client_secret names the environment variable KITH_TEST_NONE, which is not set"}},
 		{name: "a button's name", hub: true, text: "[site.oidc]\nissuer = \"http://127.0.0.1:1\"\nclient_id = \"kith\"\nname = \" x\"\n",
 			want: []string{":4:8: site.oidc.name stands on a button"}},
+		{name: "a mail server without an address", hub: true, text: "[site.smtp]\nhost = \"mail.example\"\n",
+			want: []string{":2:8: site.smtp.host is of no use without site.smtp.from"}},
+		{name: "no mail server", hub: true, text: "[site.smtp]\nport = 25\nfrom = \"kith@x.example\"\n", want: []string{":2:8: site.smtp.port is of no use without site.smtp.host"}},
+		{name: "a mail server with its port", hub: true, text: "[site.smtp]\nfrom = \"kith@x.example\"\nhost = \"mail.example/x\"\n", want: []string{":3:8: site.smtp.host takes the name"}},
+		{name: "mail from two", hub: true, text: "[site.smtp]\nhost = \"mail.example\"\nfrom = \"a@x.example, b@x.example\"\n", want: []string{":3:8: site.smtp.from takes an address"}},
+		{name: "mail from a header", hub: true, text: "[site.smtp]\nhost = \"mail.example\"\nfrom = \"kith@x.example\\r\\nBcc: b@x.example\"\n", want: []string{":3:8: site.smtp.from takes an address"}},
+		{name: "mail in the clear", hub: true, text: "[site.smtp]\nhost = \"mail.example\"\nfrom = \"kith@x.example\"\ntls = \"none\"\n",
+			want: []string{":4:7: site.smtp.tls takes \"starttls\" or \"implicit\" for a server that is not on this machine"}},
+		{name: "mail by ssl", hub: true, text: "[site.smtp]\nhost = \"mail.example\"\nfrom = \"kith@x.example\"\ntls = \"ssl\"\n", want: []string{":4:7: site.smtp.tls takes"}},
+		{name: "a mail user alone", hub: true, text: "[site.smtp]\nhost = \"mail.example\"\nfrom = \"kith@x.example\"\nuser = \"kith\"\n",
+			want: []string{":4:8: site.smtp.user is of no use without site.smtp.password"}},
+		{name: "a mail password that is not there", hub: true, text: "[site.smtp]\nhost = \"mail.example\"\nfrom = \"kith@x.example\"\nuser = \"kith\"\npassword = \"env:KITH_TEST_NONE\"\n",
+			want: []string{":5:12: site.smtp.password names the environment variable KITH_TEST_NONE, which is not set"}},
 		{name: "a key of none", hub: true, text: "[site.oidc]\nisuer = \"x\"\n", want: []string{`:2:1: unknown key "site.oidc.isuer"; the nearest right key is "site.oidc.issuer"`}},
 		{name: "later sections", hub: true, text: "[nats]\nurls = []\n", want: []string{`:1:2: unknown key "nats"`}},
 		{name: "region", hub: true, text: "[hub]\nregion = \"EU West\"\n",
@@ -195,5 +208,30 @@ func TestProviderConfig(t *testing.T) {
 	}
 	if got := defaultHubFile("/home").Site.OIDC.provider(); got != (hub.Provider{}) {
 		t.Errorf("without one: %s", got.Issuer)
+	}
+}
+
+// TestMailConfig: what the hub is given of [site.smtp], and what is printed.
+func TestMailConfig(t *testing.T) {
+	t.Setenv("KITH_TEST_SECRET", "canary-secret")
+	for text, want := range map[string]hub.Mail{
+		"": {},
+		"host = \"mail.example\"\nfrom = \"kith <kith@x.example>\"\nuser = \"kith\"\npassword = \"env:KITH_TEST_SECRET\"\n": {
+			Host: "mail.example", Port: 587, User: "kith", Password: "canary-secret", From: "kith <kith@x.example>",
+		},
+		"host = \"mail.example\"\nfrom = \"kith@x.example\"\ntls = \"implicit\"\n":              {Host: "mail.example", Port: 465, From: "kith@x.example", TLS: "implicit"},
+		"host = \"127.0.0.1\"\nport = 25\nfrom = \"kith@x.example\"\ntls = \"none\"\n":          {Host: "127.0.0.1", Port: 25, From: "kith@x.example", TLS: "none"},
+		"host = \"mail.example\"\nport = 2525\nfrom = \"kith@x.example\"\ntls = \"starttls\"\n": {Host: "mail.example", Port: 2525, From: "kith@x.example", TLS: "starttls"},
+	} {
+		c := defaultHubFile("/home")
+		if err := parseConfig("f", []byte("[site.smtp]\n"+text), c); err != nil {
+			t.Fatal(err)
+		}
+		if got := c.Site.SMTP.mail(); got != want {
+			t.Errorf("%q: given port %d, %+v", text, got.Port, got.From)
+		}
+		if printed := fmt.Sprintf("%v %+v %#v", c, c, *c); strings.Contains(printed, "canary") {
+			t.Error("the password is printed")
+		}
 	}
 }

@@ -173,6 +173,10 @@ type hubFile struct {
 		// OIDC is an OpenID provider at which members may sign in, too. Register
 		// PUBLIC_URL/signin/provider/back there as the address to come back to.
 		OIDC oidcTable `toml:"oidc"`
+		// SMTP is a mail server; default none: the hub sends no mail. With one,
+		// members may give an address, which is told of changes to their accounts
+		// and can be mailed a link that signs in. PUBLIC_URL stands in the letters.
+		SMTP smtpTable `toml:"smtp"`
 	} `toml:"site"`
 	TLS struct {
 		// Certificate is a PEM file with the certificate chain; default none:
@@ -195,4 +199,22 @@ type oidcTable struct {
 	ClientSecret secret `toml:"client_secret"`
 	// Name stands on the button; default the issuer's host.
 	Name string `toml:"name"`
+}
+
+// smtpTable is [site.smtp].
+type smtpTable struct {
+	// Host is the mail server's name, as in its certificate; default none.
+	Host string `toml:"host"`
+	// Port is its port; 0, the default, is 465 for TLS "implicit", else 587.
+	Port uint16 `toml:"port"`
+	// User signs in there; default none: nobody does.
+	User string `toml:"user"`
+	// Password is the user's, or "env:NAME" or "file:PATH" where that stands.
+	Password secret `toml:"password"`
+	// From is the address that letters come from, such as "kith@example.org" or
+	// "kith <kith@example.org>".
+	From sender `toml:"from"`
+	// TLS is "starttls", the default: the server has to have it; "implicit": from
+	// the first byte; or "none", for a server on this machine only.
+	TLS mailTLS `toml:"tls"`
 }

@@ -177,7 +177,7 @@ func (p *hubProcess) wire() {
 			},
 		},
 		Journal: p.journal,
-		Site:    hub.SiteConfig{Base: p.base, SignUp: p.config.Site.SignUp.Text, Provider: p.config.Site.OIDC.provider()},
+		Site:    hub.SiteConfig{Base: p.base, SignUp: p.config.Site.SignUp.Text, Provider: p.config.Site.OIDC.provider(), Mail: p.config.Site.SMTP.mail()},
 		Log:     p.log,
 	}, p.records, p.live)
 }

@@ -5,11 +5,13 @@ import (
 	"fmt"
 	"math"
 	"net"
+	"net/mail"
 	"net/netip"
 	"net/url"
 	"strconv"
 	"strings"
 	"time"
+	"unicode"
 
 	"github.com/kith/kith/internal/fleet"
 )
@@ -154,6 +156,35 @@ func (s *signUp) UnmarshalText(text []byte) error {
 		return nil
 	}
 	return errors.New("takes " + s.takes())
+}
+
+// sender is the address that letters come from, with or without a name.
+type sender struct{ Text string }
+
+func (sender) takes() string { return `an address such as "kith <kith@example.org>", in quotes` }
+
+// UnmarshalText satisfies encoding.TextUnmarshaler.
+func (s *sender) UnmarshalText(text []byte) error {
+	s.Text = string(text)
+	at, err := mail.ParseAddress(s.Text)
+	if err != nil || strings.ContainsFunc(at.Name+at.Address, unicode.IsControl) {
+		return errors.New("takes " + s.takes())
+	}
+	return nil
+}
+
+// mailTLS says how a mail server is spoken to; empty is "starttls".
+type mailTLS struct{ Text string }
+
+func (mailTLS) takes() string { return `"starttls", "implicit" or "none"` }
+
+// UnmarshalText satisfies encoding.TextUnmarshaler.
+func (m *mailTLS) UnmarshalText(text []byte) error {
+	switch m.Text = string(text); m.Text {
+	case "starttls", "implicit", "none":
+		return nil
+	}
+	return errors.New("takes " + m.takes())
 }
 
 // hours are weekly sharing hours; "" is always.

@@ -25,7 +25,11 @@ func (h *Hub) health(ctx context.Context) []web.Part {
 	if !memory.Good {
 		memory.Told = "nearly full: new calls are refused"
 	}
-	return append(parts, memory)
+	parts = append(parts, memory)
+	if mail, sends := h.site.MailPart(); sends {
+		parts = append(parts, mail)
+	}
+	return parts
 }
 
 func (h *Hub) databaseHealth(ctx context.Context) web.Part {

@@ -26,15 +26,24 @@ type SiteConfig struct {
 	SignUp string
 	// Provider is an OpenID provider at which members may sign in, too.
 	Provider Provider
+	// Mail is how letters to members are sent.
+	Mail Mail
 }
 
 // Provider is an OpenID provider; the zero Provider is none.
 type Provider = web.Provider
 
+// Mail says how letters are sent; the zero Mail is not at all.
+type Mail = web.Mail
+
+// MailTLS says how the connection to the mail server is secured: "starttls" (the
+// default), "implicit" or "none".
+type MailTLS = web.MailTLS
+
 // newSite is the members' pages over their API.
 func (h *Hub) newSite(api *web.API) *web.Site {
 	return web.NewSite(api, web.SiteConfig{
-		Base: h.cfg.Site.Base, SignUp: web.SignUp(h.cfg.Site.SignUp), Provider: h.cfg.Site.Provider, Try: h.callOnce,
+		Base: h.cfg.Site.Base, SignUp: web.SignUp(h.cfg.Site.SignUp), Provider: h.cfg.Site.Provider, Mail: h.cfg.Site.Mail, Try: h.callOnce,
 		Health: h.health, Limits: h.limits(),
 		Call: func(w http.ResponseWriter, r *http.Request, c web.Caller) { h.edge.ServeAs(w, r, gateway.Caller(c)) },
 	})

@@ -62,7 +62,8 @@ func (db *DB) Password(ctx context.Context, memberID string) (string, error) {
 }
 
 // SetPassword gives the member a password, by its hash, and ends all of the
-// member's sessions but the one to keep (empty: all of them).
+// member's sessions but the one to keep (empty: all of them), and the links that
+// were mailed.
 func (db *DB) SetPassword(ctx context.Context, memberID, hash, keep string, now time.Time) error {
 	err := db.change(ctx, func(q *query.Queries) ([]fleet.Change, error) {
 		return changed(fleet.SessionsChanged, memberID), setPassword(ctx, q, memberID, hash, keep, now)
@@ -75,6 +76,9 @@ func setPassword(ctx context.Context, q *query.Queries, memberID, hash, keep str
 		return err
 	}
 	if err := q.PutPassword(ctx, query.PutPasswordParams{MemberID: memberID, Hash: hash, Changed: millis(now)}); err != nil {
+		return err
+	}
+	if err := q.DropMailedLinks(ctx, memberID); err != nil {
 		return err
 	}
 	return q.EndSessionsOf(ctx, query.EndSessionsOfParams{MemberID: memberID, Keep: keep})
@@ -123,14 +127,14 @@ func (db *DB) Recover(ctx context.Context, memberID string, code [32]byte, hash 
 }
 
 // CreateLink adds a one-time link; an earlier one of the same member, or of
-// nobody, stops working.
+// nobody, stops working, if both were mailed or neither was.
 func (db *DB) CreateLink(ctx context.Context, l account.Link) error {
 	err := db.transact(ctx, func(q *query.Queries) error {
-		if err := q.DropLinks(ctx, query.DropLinksParams{MemberID: l.MemberID, Now: millis(l.Created)}); err != nil {
+		if err := q.DropLinks(ctx, query.DropLinksParams{MemberID: l.MemberID, Mailed: l.Mailed, Now: millis(l.Created)}); err != nil {
 			return err
 		}
 		return q.InsertLink(ctx, query.InsertLinkParams{
-			Hash: l.Hash[:], MemberID: l.MemberID, Created: millis(l.Created), Expires: millis(l.Expires),
+			Hash: l.Hash[:], MemberID: l.MemberID, Created: millis(l.Created), Expires: millis(l.Expires), Mailed: l.Mailed,
 		})
 	})
 	return db.told(err, "create a link")
@@ -143,7 +147,7 @@ func (db *DB) Link(ctx context.Context, hash [32]byte, now time.Time) (account.L
 		err = sql.ErrNoRows
 	}
 	return account.Link{
-		Hash: hash, MemberID: row.MemberID, Created: moment(row.Created), Expires: moment(row.Expires),
+		Hash: hash, MemberID: row.MemberID, Created: moment(row.Created), Expires: moment(row.Expires), Mailed: row.Mailed,
 	}, db.told(err, "read a link")
 }
 

@@ -65,6 +65,8 @@ func Run(t *testing.T, open func(t *testing.T) *store.DB) {
 		{"passkeys", testPasskeys},
 		{"identities", testIdentities},
 		{"ceremonies", testCeremonies},
+		{"emails", testEmails},
+		{"mailed links", testMailedLinks},
 		{"grants", testGrants},
 		{"own keys, machines and calls", testOwnThings},
 		{"turns", testTurns},

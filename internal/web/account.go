@@ -20,6 +20,8 @@ type accountData struct {
 	Passkeys    []account.Passkey
 	Provider    string // the name of the one to sign in at; empty: none
 	Identities  []account.Identity
+	CanMail     bool
+	Email       account.Email
 }
 
 func (s *Site) accountPage(v *visit) (reply, error) {
@@ -32,7 +34,7 @@ func (s *Site) accountData(v *visit) (accountData, error) {
 	if err != nil && !errors.Is(err, account.ErrNotFound) {
 		return accountData{}, err
 	}
-	data := accountData{HasPassword: err == nil, Recent: s.recent(v), CanPasskeys: s.passkeys != nil, Provider: s.provider.name()}
+	data := accountData{HasPassword: err == nil, Recent: s.recent(v), CanPasskeys: s.passkeys != nil, Provider: s.provider.name(), CanMail: s.mail != nil}
 	data.NeedsOld = data.HasPassword && s.sessions.GetString(v.Context(), sessionHow) != "link"
 	if data.CodesLeft, err = s.Accounts.RecoveryCodes(v.Context(), v.me.ID); err != nil {
 		return accountData{}, err
@@ -40,7 +42,13 @@ func (s *Site) accountData(v *visit) (accountData, error) {
 	if data.Passkeys, err = s.Accounts.Passkeys(v.Context(), v.me.ID); err != nil {
 		return accountData{}, err
 	}
-	data.Identities, err = s.Accounts.Identities(v.Context(), v.me.ID)
+	if data.Identities, err = s.Accounts.Identities(v.Context(), v.me.ID); err != nil {
+		return accountData{}, err
+	}
+	data.Email, err = s.emailOf(v.Context(), v.me.ID)
+	if !time.Now().Before(data.Email.Expires) {
+		data.Email.Asked = ""
+	}
 	return data, err
 }
 
@@ -106,6 +114,7 @@ func (s *Site) changePassword(v *visit) (reply, error) {
 	}
 	s.sessions.Put(v.Context(), sessionHow, "password")
 	s.Log.Info("password changed", "member", v.me.ID)
+	s.notice(v, "The password of your account was set.")
 	return reply{to: "/account", done: "The password is changed, and every other session ended."}, nil
 }
 
@@ -127,6 +136,7 @@ func (s *Site) makeCodes(v *visit) (reply, error) {
 		return reply{}, err
 	}
 	s.Log.Info("recovery codes made", "member", v.me.ID)
+	s.notice(v, "New recovery codes were made for your account; those of before are void.")
 	data, err := s.accountData(v)
 	data.Codes = codes
 	return reply{page: "account", title: "Account", data: data}, err

@@ -241,5 +241,8 @@ func (s *Site) decideDevice(v *visit) (reply, error) {
 		return reply{}, notFound(err, "it was decided already, or is too old")
 	}
 	s.Log.Info("member act", "member", v.me.ID, "method", v.Method, "path", "/device/decide", "grant", g.ID, "decision", state)
+	if state == account.GrantApproved {
+		s.notice(v, "A "+string(g.Kind)+" was approved, with the name "+line(g.Name)+": it acts as you until you revoke it.")
+	}
 	return reply{page: "device", title: "Done", data: deviceData{Grant: &g, Decided: state}}, nil
 }

@@ -172,9 +172,9 @@ func (s *Site) OnChange(changes []fleet.Change) {
 	}
 }
 
-// Run keeps open pages up to date until ctx ends, and then ends their streams;
-// answers on /try end by themselves.
-func (s *Site) Run(ctx context.Context) error {
+// keepLive keeps open pages up to date until ctx ends, and then ends their
+// streams; answers on /try end by themselves.
+func (s *Site) keepLive(ctx context.Context) error {
 	defer s.live.stop()
 	tick := time.NewTicker(passEvery)
 	defer tick.Stop()

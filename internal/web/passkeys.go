@@ -278,6 +278,7 @@ func (s *Site) addPasskey(v *visit) (reply, error) {
 		return reply{}, taken(err, "that passkey is on an account already")
 	}
 	s.Log.Info("passkey added", "member", v.me.ID, "passkey", p.ID)
+	s.notice(v, "A passkey was added to your account: "+line(p.Name)+".")
 	return reply{to: "/account", done: "The passkey is added: it signs you in without a name or a password."}, nil
 }
 
@@ -289,6 +290,7 @@ func (s *Site) removePasskey(v *visit) (reply, error) {
 		return reply{}, lastWay(notFound(err, "you have no such passkey"))
 	}
 	s.Log.Info("passkey removed", "member", v.me.ID, "passkey", v.form.Get("passkey"))
+	s.notice(v, "A passkey was removed from your account.")
 	return reply{to: "/account", done: "The passkey is removed, and every other session ended. Delete it on the device, too."}, nil
 }
 

@@ -1,6 +1,7 @@
 package web
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"crypto/subtle"
@@ -252,6 +253,7 @@ func (s *Site) bind(v *visit, who account.Identity) (reply, error) {
 		return reply{}, taken(err, "that account at %s signs somebody in already: another member, or you", s.provider.Name)
 	}
 	s.Log.Info("identity bound", "member", v.me.ID, "identity", who.ID)
+	s.notice(v, "An account at "+line(s.provider.Name)+" was bound to yours, and signs you in: "+line(cmp.Or(who.Shown, who.Subject))+".")
 	return reply{to: "/account", done: "Your account at " + s.provider.Name + " signs you in from now on."}, nil
 }
 
@@ -349,5 +351,6 @@ func (s *Site) unbind(v *visit) (reply, error) {
 		return reply{}, lastWay(notFound(err, "you have no such account bound"))
 	}
 	s.Log.Info("identity removed", "member", v.me.ID, "identity", id)
+	s.notice(v, "An account at a provider, which signed you in, was removed from yours.")
 	return reply{to: "/account", done: "It no longer signs you in, and every other session ended."}, nil
 }

@@ -257,6 +257,9 @@ type limits struct {
 	polls       *throttle // by request
 	userCodes   *throttle // codes typed, by member
 	codesFrom   *throttle // and by address
+	verifiers   *throttle // letters that prove an address, by member
+	verified    *throttle // and by that address
+	recoveries  *throttle // recoveries by mail, by the e-mail address
 }
 
 // pollEvery is how often a device may ask whether it was approved.
@@ -270,5 +273,8 @@ func newLimits() limits {
 		polls:       &throttle{every: pollEvery - 200*time.Millisecond, burst: 1},
 		userCodes:   &throttle{every: 2 * time.Minute, burst: 5},
 		codesFrom:   &throttle{every: 2 * time.Minute, burst: 30},
+		verifiers:   &throttle{every: 10 * time.Minute, burst: 5},
+		verified:    &throttle{every: 20 * time.Minute, burst: 3},
+		recoveries:  &throttle{every: 10 * time.Minute, burst: 3},
 	}
 }

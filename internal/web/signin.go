@@ -325,8 +325,14 @@ func (s *Site) invitePage(v *visit) (reply, error) {
 	return reply{page: "signup", title: "You are invited", data: signUpData{Invite: code, Provider: s.provider.name()}}, nil
 }
 
+// recoverData is what /recover shows.
+type recoverData struct {
+	CanMail bool
+	Mailed  bool // a link was, if somebody has the address that was typed
+}
+
 func (s *Site) recoverPage(*visit) (reply, error) {
-	return reply{page: "recover", title: "Recover an account"}, nil
+	return reply{page: "recover", title: "Recover an account", data: recoverData{CanMail: s.mail != nil}}, nil
 }
 
 // recover is POST /recover: a recovery code, in place of the password, sets
@@ -358,6 +364,7 @@ func (s *Site) recover(v *visit) (reply, error) {
 	if err := s.begin(v, member, "recovery"); err != nil {
 		return reply{}, err
 	}
+	s.notice(v, "A recovery code was used to sign in to your account, and to set another password.")
 	return reply{to: "/account", done: "The password is changed, and every other session ended."}, nil
 }
 

@@ -14,10 +14,12 @@ import (
 	"github.com/go-json-experiment/json"
 	"github.com/go-webauthn/webauthn/webauthn"
 	"github.com/google/uuid"
+	"golang.org/x/sync/errgroup"
 
 	"github.com/kith/kith/internal/account"
 	"github.com/kith/kith/internal/fault"
 	"github.com/kith/kith/internal/fleet"
+	"github.com/kith/kith/internal/mail"
 )
 
 // SignUp says who may make an account (decisions 7).
@@ -40,6 +42,8 @@ type SiteConfig struct {
 	SignUp SignUp
 	// Provider is where members may sign in, too.
 	Provider Provider
+	// Mail is how letters to members are sent.
+	Mail Mail
 	// Try makes a short live call with an API key, as a client would; where model
 	// is empty it takes the first that would be served.
 	Try func(ctx context.Context, secret string, model fleet.ModelID) Trial
@@ -72,7 +76,7 @@ type Trial struct {
 	Took    time.Duration
 }
 
-// Site serves the members' pages. Make it with NewSite.
+// Site serves the members' pages. Make it with NewSite, then Run it.
 type Site struct {
 	*API
 	SiteConfig
@@ -85,6 +89,8 @@ type Site struct {
 	limits   limits
 	passkeys *webauthn.WebAuthn // nil: the address is none that passkeys can be bound to
 	provider *provider          // nil: none is configured
+	mail     *mail.Sender       // nil: none is sent
+	lookups  chan lookup        // of addresses to recover an account by
 	live     live
 }
 
@@ -101,7 +107,16 @@ func NewSite(api *API, c SiteConfig) *Site {
 	}
 	s.look, s.hashes, s.limits, s.live = newLook(), newHasher(), newLimits(), newLive()
 	s.passkeys, s.provider = newPasskeys(c.Base), newProvider(c.Provider, c.Base)
+	s.mail, s.lookups = mail.New(c.Mail, api.Log), make(chan lookup, mostLookups)
 	return s
+}
+
+// Run keeps open pages up to date, and sends mail, until ctx ends.
+func (s *Site) Run(ctx context.Context) error {
+	group, ctx := errgroup.WithContext(ctx)
+	group.Go(func() error { return s.keepLive(ctx) })
+	group.Go(func() error { return s.runMail(ctx) })
+	return group.Wait()
 }
 
 // access says who may see a page.
@@ -141,6 +156,7 @@ func sitePages() []page {
 		{"POST", "/signup", anyone, (*Site).signUp, "/signup"},
 		{"GET", "/recover", anyone, (*Site).recoverPage, ""},
 		{"POST", "/recover", anyone, (*Site).recover, "/recover"},
+		{"POST", "/recover/mail", anyone, (*Site).recoverByMail, "/recover"},
 		{"GET", "/welcome/{code}", anyone, (*Site).welcomePage, ""},
 		{"POST", "/welcome", anyone, (*Site).welcome, ""},
 		{"GET", "/invite/{code}", anyone, (*Site).invitePage, ""},
@@ -153,6 +169,10 @@ func sitePages() []page {
 		{"POST", "/account/passkeys/remove", members, (*Site).removePasskey, "/account"},
 		{"POST", "/account/provider", members, (*Site).linkProvider, "/account"},
 		{"POST", "/account/provider/remove", members, (*Site).unbind, "/account"},
+		{"POST", "/account/email", members, (*Site).askEmail, "/account"},
+		{"GET", "/account/email/{code}", members, (*Site).emailPage, ""},
+		{"POST", "/account/email/verify", members, (*Site).verifyEmail, "/account"},
+		{"POST", "/account/email/remove", members, (*Site).removeEmail, "/account"},
 		{"GET", "/sessions", members, (*Site).sessionsPage, ""},
 		{"POST", "/sessions/end", members, (*Site).endSession, "/sessions"},
 
@@ -486,6 +506,9 @@ func (s *Site) FirstLink(ctx context.Context) (string, error) {
 func (s *Site) NewLink(ctx context.Context, memberID string) (string, error) {
 	secret, now := mintLink(s.Region), time.Now().UTC()
 	err := s.Accounts.CreateLink(ctx, account.Link{Hash: secret.Hash(), MemberID: memberID, Created: now, Expires: now.Add(linkLife)})
+	if err == nil && memberID != "" {
+		s.noticeOfLink(ctx, memberID)
+	}
 	return "/welcome/" + secret.Reveal(), err
 }
 

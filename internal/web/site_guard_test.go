@@ -39,6 +39,13 @@ func testPagesOfOthers(t *testing.T, tn *town) {
 	check(t, tn.db.AddIdentity(ctx, identity))
 	sessions, err := tn.db.SessionsOf(ctx, tn.members["ada"].ID, time.Now())
 	check(t, err)
+	tn.posts(t)
+	email := account.Email{MemberID: tn.members["ada"].ID, Asked: "adas@mail.example", Hash: [32]byte{3}, Expires: time.Now().Add(time.Hour)}
+	check(t, tn.db.AskEmail(ctx, email))
+	must1(tn.db.VerifyEmail(ctx, email.MemberID, email.Hash, time.Now()))
+	proof := credential.Mint(credential.LinkCode, "home")
+	email.Asked, email.Hash = "adas-other@mail.example", proof.Hash()
+	check(t, tn.db.AskEmail(ctx, email))
 	eve := tn.as("eve")
 	check(t, tn.db.SaveStories(ctx, []account.Story{{CallID: "req_adas", MemberID: tn.members["ada"].ID, Started: time.Now(), Model: "secret-model"}}, time.Now()))
 
@@ -51,7 +58,7 @@ func testPagesOfOthers(t *testing.T, tn *town) {
 		}
 		hash, err := tn.db.Password(ctx, tn.members["ada"].ID)
 		check(t, err)
-		return append(all, s, hash, must1(tn.db.Passkeys(ctx, tn.members["ada"].ID)), must1(tn.db.Identities(ctx, tn.members["ada"].ID)))
+		return append(all, s, hash, must1(tn.db.Passkeys(ctx, tn.members["ada"].ID)), must1(tn.db.Identities(ctx, tn.members["ada"].ID)), must1(tn.db.Email(ctx, tn.members["ada"].ID)))
 	}
 	before := everything()
 	forms := map[string][]string{
@@ -61,6 +68,7 @@ func testPagesOfOthers(t *testing.T, tn *town) {
 		"/account/password": {"old", "x", "password", aPassword}, "/account/codes": {"old", "x"},
 		"/signin/passkey/begin": nil, "/signin/passkey": {"answer", "{}"},
 		"/signin/provider": nil, "/signup/provider": {"name", "ada"}, "/account/provider": nil, "/account/provider/remove": {"identity", identity.ID},
+		"/recover/mail": {"address", "eves@mail.example"}, "/account/email": {"address", "eves@mail.example"}, "/account/email/verify": {"code", proof.Reveal()}, "/account/email/remove": nil,
 		"/account/passkeys/begin": nil, "/account/passkeys": {"answer", key0.create(adas.Challenge)}, "/account/passkeys/remove": {"passkey", passkeys[0].ID},
 		"/sessions/end": {"session", sessions[0].ID},
 		"/applications": {"name", "eves", "reach", "all"}, "/applications/test": {"secret", credential.Mint(credential.APIKey, "home").Reveal()},
@@ -77,12 +85,12 @@ func testPagesOfOthers(t *testing.T, tn *town) {
 	}
 	paths := map[string]string{
 		"/welcome/{code}": "/welcome/" + credential.Mint(credential.LinkCode, "home").Reveal(), "/invite/{code}": "/invite/" + invite.ID,
-		"/requests/{call}": "/requests/req_1",
+		"/requests/{call}": "/requests/req_1", "/account/email/{code}": "/account/email/" + proof.Reveal(),
 	}
 	for _, act := range []string{"disable", "enable", "link"} {
 		forms["/operator/members/"+act] = []string{"member", tn.members["ada"].ID}
 	}
-	welcome := map[string]bool{"/applications": true, "/signin/passkey/begin": true, "/account/passkeys/begin": true} // what eve may do
+	welcome := map[string]bool{"/applications": true, "/signin/passkey/begin": true, "/account/passkeys/begin": true, "/recover/mail": true, "/account/email": true, "/account/email/remove": true} // what eve may do
 	for _, p := range sitePages() {
 		if p.path == "/signout" {
 			continue
@@ -104,7 +112,7 @@ func testPagesOfOthers(t *testing.T, tn *town) {
 		if p.method == "POST" && !welcome[p.path] && p.path != "/account/password" && p.path != "/account/codes" && got.status < 400 {
 			t.Errorf("POST %s as eve: %d", p.path, got.status)
 		}
-		for _, secret := range []string{"secret-model", "story-model", "usage-model", tn.machine.ID, invite.Code, key.ID, "adas-key", sessions[0].ID, passkeys[0].ID, "adas-phone", identity.ID, "adas-subject", "adas-shown", b64(passkeys[0].Credential)} {
+		for _, secret := range []string{"secret-model", "story-model", "usage-model", tn.machine.ID, invite.Code, key.ID, "adas-key", sessions[0].ID, passkeys[0].ID, "adas-phone", identity.ID, "adas@mail", "adas-other", "adas-subject", "adas-shown", b64(passkeys[0].Credential)} {
 			if strings.Contains(got.body, secret) && !strings.Contains(form.Encode(), url.QueryEscape(secret)) {
 				t.Errorf("%s %s tells eve of ada's %s", p.method, p.path, secret)
 			}
@@ -260,6 +268,7 @@ func TestHostileNames(t *testing.T) {
 		t.Fatalf("only %d", len(names))
 	}
 	tn := newTown(t, nil)
+	tn.posts(t)
 	ada := tn.as("ada")
 	ada.post("/account/password", "password", aPassword).goes(t, "/account")
 	for i, name := range names {
@@ -294,6 +303,8 @@ func TestHostileNames(t *testing.T) {
 			ada.post("/sharing/share", "with", name, "models", name, "hours", name, "concurrent", name),
 			ada.post("/try", "model", name, "said", name, "said", name, "ask", name), ada.get("/try?model=" + q),
 			ada.post("/groups/leave", "group", name), ada.post("/applications", "name", name, "reach", name), ada.post("/device", "code", name),
+			ada.post("/account/email", "address", name), ada.post("/account/email/verify", "code", name), ada.get("/account/email/" + url.PathEscape(name)),
+			tn.browser().post("/recover/mail", "address", name),
 		} {
 			inert(t, name, page)
 		}

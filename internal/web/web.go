@@ -91,6 +91,11 @@ type Accounts interface {
 	Identity(ctx context.Context, issuer, subject string) (account.Identity, error)
 	Identities(ctx context.Context, memberID string) ([]account.Identity, error)
 	RemoveIdentity(ctx context.Context, memberID, id, keep string) error
+	Email(ctx context.Context, memberID string) (account.Email, error)
+	AskEmail(context.Context, account.Email) error
+	VerifyEmail(ctx context.Context, memberID string, hash [32]byte, now time.Time) (before account.Email, err error)
+	RemoveEmail(ctx context.Context, memberID string) (before account.Email, err error)
+	EmailsOf(ctx context.Context, address string, most int) ([]account.Email, error)
 	BeginCeremony(ctx context.Context, c account.Ceremony, now time.Time) error
 	TakeCeremony(ctx context.Context, hash [32]byte, kind account.CeremonyKind, now time.Time) (account.Ceremony, error)
 

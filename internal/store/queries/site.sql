@@ -51,7 +51,7 @@ DELETE FROM sessions WHERE member_id = $1 AND id <> sqlc.arg(keep);
 DELETE FROM sessions WHERE expires <= sqlc.arg(now);
 
 -- name: InsertLink :exec
-INSERT INTO links (hash, member_id, created, expires, used) VALUES ($1, $2, $3, $4, 0);
+INSERT INTO links (hash, member_id, created, expires, used, mailed) VALUES ($1, $2, $3, $4, 0, $5);
 
 -- name: Link :one
 SELECT * FROM links WHERE hash = $1 AND used = 0 AND expires > sqlc.arg(now);
@@ -60,9 +60,12 @@ SELECT * FROM links WHERE hash = $1 AND used = 0 AND expires > sqlc.arg(now);
 UPDATE links SET used = sqlc.arg(now) WHERE hash = $1 AND used = 0 AND expires > sqlc.arg(now)
 RETURNING member_id;
 
--- A member's newest link is the only one that works.
+-- A member's newest link is the only one that works; of those mailed, too.
 -- name: DropLinks :exec
-DELETE FROM links WHERE member_id = $1 OR expires <= sqlc.arg(now);
+DELETE FROM links WHERE member_id = $1 AND mailed = $2 OR expires <= sqlc.arg(now);
+
+-- name: DropMailedLinks :exec
+DELETE FROM links WHERE member_id = $1 AND mailed;
 
 -- name: InsertGrant :exec
 INSERT INTO device_grants (id, hash, user_code, kind, name, reach, client, address, state, member_id, created, expires)

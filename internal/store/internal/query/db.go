@@ -33,6 +33,9 @@ func Prepare(ctx context.Context, db DBTX) (*Queries, error) {
 	if q.adminKindStmt, err = db.PrepareContext(ctx, adminKind); err != nil {
 		return nil, fmt.Errorf("error preparing query AdminKind: %w", err)
 	}
+	if q.askEmailStmt, err = db.PrepareContext(ctx, askEmail); err != nil {
+		return nil, fmt.Errorf("error preparing query AskEmail: %w", err)
+	}
 	if q.callersOnStmt, err = db.PrepareContext(ctx, callersOn); err != nil {
 		return nil, fmt.Errorf("error preparing query CallersOn: %w", err)
 	}
@@ -53,6 +56,9 @@ func Prepare(ctx context.Context, db DBTX) (*Queries, error) {
 	}
 	if q.decideGrantStmt, err = db.PrepareContext(ctx, decideGrant); err != nil {
 		return nil, fmt.Errorf("error preparing query DecideGrant: %w", err)
+	}
+	if q.deleteEmailStmt, err = db.PrepareContext(ctx, deleteEmail); err != nil {
+		return nil, fmt.Errorf("error preparing query DeleteEmail: %w", err)
 	}
 	if q.deleteGroupStmt, err = db.PrepareContext(ctx, deleteGroup); err != nil {
 		return nil, fmt.Errorf("error preparing query DeleteGroup: %w", err)
@@ -84,8 +90,17 @@ func Prepare(ctx context.Context, db DBTX) (*Queries, error) {
 	if q.dropLinksStmt, err = db.PrepareContext(ctx, dropLinks); err != nil {
 		return nil, fmt.Errorf("error preparing query DropLinks: %w", err)
 	}
+	if q.dropMailedLinksStmt, err = db.PrepareContext(ctx, dropMailedLinks); err != nil {
+		return nil, fmt.Errorf("error preparing query DropMailedLinks: %w", err)
+	}
 	if q.dropRecoveryCodesStmt, err = db.PrepareContext(ctx, dropRecoveryCodes); err != nil {
 		return nil, fmt.Errorf("error preparing query DropRecoveryCodes: %w", err)
+	}
+	if q.emailStmt, err = db.PrepareContext(ctx, email); err != nil {
+		return nil, fmt.Errorf("error preparing query Email: %w", err)
+	}
+	if q.emailsOfStmt, err = db.PrepareContext(ctx, emailsOf); err != nil {
+		return nil, fmt.Errorf("error preparing query EmailsOf: %w", err)
 	}
 	if q.endSessionStmt, err = db.PrepareContext(ctx, endSession); err != nil {
 		return nil, fmt.Errorf("error preparing query EndSession: %w", err)
@@ -417,6 +432,9 @@ func Prepare(ctx context.Context, db DBTX) (*Queries, error) {
 	if q.useRecoveryCodeStmt, err = db.PrepareContext(ctx, useRecoveryCode); err != nil {
 		return nil, fmt.Errorf("error preparing query UseRecoveryCode: %w", err)
 	}
+	if q.verifyEmailStmt, err = db.PrepareContext(ctx, verifyEmail); err != nil {
+		return nil, fmt.Errorf("error preparing query VerifyEmail: %w", err)
+	}
 	if q.waitingGrantsStmt, err = db.PrepareContext(ctx, waitingGrants); err != nil {
 		return nil, fmt.Errorf("error preparing query WaitingGrants: %w", err)
 	}
@@ -441,6 +459,11 @@ func (q *Queries) Close() error {
 	if q.adminKindStmt != nil {
 		if cerr := q.adminKindStmt.Close(); cerr != nil {
 			err = fmt.Errorf("error closing adminKindStmt: %w", cerr)
+		}
+	}
+	if q.askEmailStmt != nil {
+		if cerr := q.askEmailStmt.Close(); cerr != nil {
+			err = fmt.Errorf("error closing askEmailStmt: %w", cerr)
 		}
 	}
 	if q.callersOnStmt != nil {
@@ -476,6 +499,11 @@ func (q *Queries) Close() error {
 	if q.decideGrantStmt != nil {
 		if cerr := q.decideGrantStmt.Close(); cerr != nil {
 			err = fmt.Errorf("error closing decideGrantStmt: %w", cerr)
+		}
+	}
+	if q.deleteEmailStmt != nil {
+		if cerr := q.deleteEmailStmt.Close(); cerr != nil {
+			err = fmt.Errorf("error closing deleteEmailStmt: %w", cerr)
 		}
 	}
 	if q.deleteGroupStmt != nil {
@@ -528,9 +556,24 @@ func (q *Queries) Close() error {
 			err = fmt.Errorf("error closing dropLinksStmt: %w", cerr)
 		}
 	}
+	if q.dropMailedLinksStmt != nil {
+		if cerr := q.dropMailedLinksStmt.Close(); cerr != nil {
+			err = fmt.Errorf("error closing dropMailedLinksStmt: %w", cerr)
+		}
+	}
 	if q.dropRecoveryCodesStmt != nil {
 		if cerr := q.dropRecoveryCodesStmt.Close(); cerr != nil {
 			err = fmt.Errorf("error closing dropRecoveryCodesStmt: %w", cerr)
+		}
+	}
+	if q.emailStmt != nil {
+		if cerr := q.emailStmt.Close(); cerr != nil {
+			err = fmt.Errorf("error closing emailStmt: %w", cerr)
+		}
+	}
+	if q.emailsOfStmt != nil {
+		if cerr := q.emailsOfStmt.Close(); cerr != nil {
+			err = fmt.Errorf("error closing emailsOfStmt: %w", cerr)
 		}
 	}
 	if q.endSessionStmt != nil {
@@ -1083,6 +1126,11 @@ func (q *Queries) Close() error {
 			err = fmt.Errorf("error closing useRecoveryCodeStmt: %w", cerr)
 		}
 	}
+	if q.verifyEmailStmt != nil {
+		if cerr := q.verifyEmailStmt.Close(); cerr != nil {
+			err = fmt.Errorf("error closing verifyEmailStmt: %w", cerr)
+		}
+	}
 	if q.waitingGrantsStmt != nil {
 		if cerr := q.waitingGrantsStmt.Close(); cerr != nil {
 			err = fmt.Errorf("error closing waitingGrantsStmt: %w", cerr)
@@ -1135,6 +1183,7 @@ type Queries struct {
 	actsStmt               *sql.Stmt
 	addUsageDayStmt        *sql.Stmt
 	adminKindStmt          *sql.Stmt
+	askEmailStmt           *sql.Stmt
 	callersOnStmt          *sql.Stmt
 	callsOfSharesStmt      *sql.Stmt
 	callsOfSharesToStmt    *sql.Stmt
@@ -1142,6 +1191,7 @@ type Queries struct {
 	countMachinesStmt      *sql.Stmt
 	countMembersStmt       *sql.Stmt
 	decideGrantStmt        *sql.Stmt
+	deleteEmailStmt        *sql.Stmt
 	deleteGroupStmt        *sql.Stmt
 	deleteGroupMemberStmt  *sql.Stmt
 	deleteGroupMembersStmt *sql.Stmt
@@ -1152,7 +1202,10 @@ type Queries struct {
 	deleteShareStmt        *sql.Stmt
 	deleteTurnStmt         *sql.Stmt
 	dropLinksStmt          *sql.Stmt
+	dropMailedLinksStmt    *sql.Stmt
 	dropRecoveryCodesStmt  *sql.Stmt
+	emailStmt              *sql.Stmt
+	emailsOfStmt           *sql.Stmt
 	endSessionStmt         *sql.Stmt
 	endSessionOfStmt       *sql.Stmt
 	endSessionsOfStmt      *sql.Stmt
@@ -1263,6 +1316,7 @@ type Queries struct {
 	useLinkStmt            *sql.Stmt
 	usePasskeyStmt         *sql.Stmt
 	useRecoveryCodeStmt    *sql.Stmt
+	verifyEmailStmt        *sql.Stmt
 	waitingGrantsStmt      *sql.Stmt
 	waysInStmt             *sql.Stmt
 }
@@ -1274,6 +1328,7 @@ func (q *Queries) WithTx(tx *sql.Tx) *Queries {
 		actsStmt:               q.actsStmt,
 		addUsageDayStmt:        q.addUsageDayStmt,
 		adminKindStmt:          q.adminKindStmt,
+		askEmailStmt:           q.askEmailStmt,
 		callersOnStmt:          q.callersOnStmt,
 		callsOfSharesStmt:      q.callsOfSharesStmt,
 		callsOfSharesToStmt:    q.callsOfSharesToStmt,
@@ -1281,6 +1336,7 @@ func (q *Queries) WithTx(tx *sql.Tx) *Queries {
 		countMachinesStmt:      q.countMachinesStmt,
 		countMembersStmt:       q.countMembersStmt,
 		decideGrantStmt:        q.decideGrantStmt,
+		deleteEmailStmt:        q.deleteEmailStmt,
 		deleteGroupStmt:        q.deleteGroupStmt,
 		deleteGroupMemberStmt:  q.deleteGroupMemberStmt,
 		deleteGroupMembersStmt: q.deleteGroupMembersStmt,
@@ -1291,7 +1347,10 @@ func (q *Queries) WithTx(tx *sql.Tx) *Queries {
 		deleteShareStmt:        q.deleteShareStmt,
 		deleteTurnStmt:         q.deleteTurnStmt,
 		dropLinksStmt:          q.dropLinksStmt,
+		dropMailedLinksStmt:    q.dropMailedLinksStmt,
 		dropRecoveryCodesStmt:  q.dropRecoveryCodesStmt,
+		emailStmt:              q.emailStmt,
+		emailsOfStmt:           q.emailsOfStmt,
 		endSessionStmt:         q.endSessionStmt,
 		endSessionOfStmt:       q.endSessionOfStmt,
 		endSessionsOfStmt:      q.endSessionsOfStmt,
@@ -1402,6 +1461,7 @@ func (q *Queries) WithTx(tx *sql.Tx) *Queries {
 		useLinkStmt:            q.useLinkStmt,
 		usePasskeyStmt:         q.usePasskeyStmt,
 		useRecoveryCodeStmt:    q.useRecoveryCodeStmt,
+		verifyEmailStmt:        q.verifyEmailStmt,
 		waitingGrantsStmt:      q.waitingGrantsStmt,
 		waysInStmt:             q.waysInStmt,
 	}

@@ -51,6 +51,16 @@ type DeviceGrant struct {
 	Expires  int64
 }
 
+type Email struct {
+	MemberID string
+	Address  string
+	Folded   string
+	Verified int64
+	Asked    string
+	Hash     []byte
+	Expires  int64
+}
+
 type Epoch struct {
 	ID int64
 	N  int64
@@ -118,6 +128,7 @@ type Link struct {
 	Created  int64
 	Expires  int64
 	Used     int64
+	Mailed   bool
 }
 
 type LoginToken struct {

@@ -48,17 +48,27 @@ func (q *Queries) DecideGrant(ctx context.Context, arg DecideGrantParams) (Devic
 }
 
 const dropLinks = `-- name: DropLinks :exec
-DELETE FROM links WHERE member_id = $1 OR expires <= $2
+DELETE FROM links WHERE member_id = $1 AND mailed = $2 OR expires <= $3
 `
 
 type DropLinksParams struct {
 	MemberID string
+	Mailed   bool
 	Now      int64
 }
 
-// A member's newest link is the only one that works.
+// A member's newest link is the only one that works; of those mailed, too.
 func (q *Queries) DropLinks(ctx context.Context, arg DropLinksParams) error {
-	_, err := q.exec(ctx, q.dropLinksStmt, dropLinks, arg.MemberID, arg.Now)
+	_, err := q.exec(ctx, q.dropLinksStmt, dropLinks, arg.MemberID, arg.Mailed, arg.Now)
+	return err
+}
+
+const dropMailedLinks = `-- name: DropMailedLinks :exec
+DELETE FROM links WHERE member_id = $1 AND mailed
+`
+
+func (q *Queries) DropMailedLinks(ctx context.Context, memberID string) error {
+	_, err := q.exec(ctx, q.dropMailedLinksStmt, dropMailedLinks, memberID)
 	return err
 }
 
@@ -217,7 +227,7 @@ func (q *Queries) InsertGrant(ctx context.Context, arg InsertGrantParams) error 
 }
 
 const insertLink = `-- name: InsertLink :exec
-INSERT INTO links (hash, member_id, created, expires, used) VALUES ($1, $2, $3, $4, 0)
+INSERT INTO links (hash, member_id, created, expires, used, mailed) VALUES ($1, $2, $3, $4, 0, $5)
 `
 
 type InsertLinkParams struct {
@@ -225,6 +235,7 @@ type InsertLinkParams struct {
 	MemberID string
 	Created  int64
 	Expires  int64
+	Mailed   bool
 }
 
 func (q *Queries) InsertLink(ctx context.Context, arg InsertLinkParams) error {
@@ -233,6 +244,7 @@ func (q *Queries) InsertLink(ctx context.Context, arg InsertLinkParams) error {
 		arg.MemberID,
 		arg.Created,
 		arg.Expires,
+		arg.Mailed,
 	)
 	return err
 }
@@ -277,7 +289,7 @@ func (q *Queries) InsertSession(ctx context.Context, arg InsertSessionParams) er
 }
 
 const link = `-- name: Link :one
-SELECT hash, member_id, created, expires, used FROM links WHERE hash = $1 AND used = 0 AND expires > $2
+SELECT hash, member_id, created, expires, used, mailed FROM links WHERE hash = $1 AND used = 0 AND expires > $2
 `
 
 type LinkParams struct {
@@ -294,6 +306,7 @@ func (q *Queries) Link(ctx context.Context, arg LinkParams) (Link, error) {
 		&i.Created,
 		&i.Expires,
 		&i.Used,
+		&i.Mailed,
 	)
 	return i, err
 }
