@@ -238,13 +238,16 @@ func size(n int64) string {
 // shows it.
 func inCode(text string) template.HTML {
 	var page strings.Builder
-	for i, part := range strings.Split(text, "`") {
-		if part = template.HTMLEscapeString(part); i%2 == 1 {
-			part = "<code>" + part + "</code>"
+	for {
+		before, rest, _ := strings.Cut(text, "`")
+		command, after, closed := strings.Cut(rest, "`")
+		if !closed {
+			page.WriteString(template.HTMLEscapeString(text))
+			return template.HTML(page.String())
 		}
-		page.WriteString(part)
+		page.WriteString(template.HTMLEscapeString(before) + "<code>" + template.HTMLEscapeString(command) + "</code>")
+		text = after
 	}
-	return template.HTML(page.String())
 }
 
 // browserName is what a member calls the browser that names itself so; what
