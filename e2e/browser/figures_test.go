@@ -26,6 +26,7 @@ func TestFigures(t *testing.T) {
 			w := &walk{stage: newStage(t, "llama3"), scripts: scripts}
 			w.op, w.ben = newTab(t, browser, w.base, scripts), newTab(t, browser, w.base, scripts)
 			w.signUp()
+			w.join()
 			w.machine()
 			w.until("a model is reached", func() bool { w.op.open("/try"); return w.op.text("#model") == "llama3" })
 			w.talks()
@@ -78,6 +79,7 @@ func (w *walk) talks() {
 	w.engine.Set(enginetest.Behaviour{Chunks: 100_000, Interval: 20 * time.Millisecond, Text: "word "})
 	w.say("For ever?")
 	w.until("the answer begins", func() bool { return strings.Contains(op.text("#said article:last-child .text"), "word word") })
+	w.look(op, "try-answering")
 	run(op, clickOn("#stop"))
 	w.until("it is stopped", func() bool { return op.text("#state") == "Stopped." })
 	w.answered(3, "word")
@@ -173,4 +175,12 @@ func (w *walk) operates() {
 	op.see("read whole and sound")
 	op.open("/operator/audit")
 	op.see("back up the database")
+	op.open("/operator/members?name=ben")
+	run(op, clickOn("#members details summary"))
+	op.send("form[action='/operator/members/link'] button", "form[action='/operator/members/link'] input[name=old]", "correct horse battery")
+	w.look(op, "operator-link")
+	w.ben.open(op.text("#link"))
+	w.look(w.ben, "welcome")
+	w.ben.open(w.invite)
+	w.look(w.ben, "invite")
 }

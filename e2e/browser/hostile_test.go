@@ -86,6 +86,7 @@ func TestHostileNames(t *testing.T) {
 				t.Fatal(err)
 			}
 			w.signUp()
+			w.join()
 			w.machine()
 			w.shown(part)
 			w.op.quiet()

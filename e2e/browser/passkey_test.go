@@ -87,8 +87,8 @@ func freeAddress(t *testing.T) string {
 }
 
 // stageAt is a stage whose hub has a name, as passkeys need, and listens there.
-func stageAt(t *testing.T, listen string) *stage {
+func stageAt(t *testing.T, listen string, models ...string) *stage {
 	t.Helper()
 	named := strings.Replace(listen, "127.0.0.1", "localhost", 1)
-	return newStageWith(t, listen, fmt.Sprintf("[hub]\npublic_url = \"http://%s\"\n", named))
+	return newStageWith(t, listen, fmt.Sprintf("[hub]\npublic_url = \"http://%s\"\n", named), models...)
 }

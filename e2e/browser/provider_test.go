@@ -9,6 +9,7 @@ import (
 	"net/http/httptest"
 	"net/url"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -38,6 +39,7 @@ func TestProvider(t *testing.T) {
 			b.see("Bind an account at Example")
 			if scripts {
 				b.axe("account-provider")
+				b.picture("account-provider")
 			}
 			b.send("form[action='/signout'] button")
 			b.open("/signin")
@@ -46,7 +48,15 @@ func TestProvider(t *testing.T) {
 				b.picture("signin-provider")
 			}
 			b.open(link)
-			b.goAndCome(s, "/signup/provider")
+			run(b, clickOn("#use-provider"))
+			s.until("the browser is about to leave", p.held.Load)
+			b.see("On to Example")
+			if scripts {
+				b.axe("leave")
+				b.picture("leave")
+			}
+			run(b, clickOn("#leave"))
+			b.backAt(s, "/signup/provider")
 			b.see("Example vouches for you as zoe")
 			if scripts {
 				b.axe("newcomer")
@@ -71,17 +81,28 @@ func TestProvider(t *testing.T) {
 func (b *tab) goAndCome(s *stage, path string) {
 	b.t.Helper()
 	run(b, clickOn("#use-provider"))
+	b.backAt(s, path)
+}
+
+func (b *tab) backAt(s *stage, path string) {
+	b.t.Helper()
 	s.until("the browser is at "+path, func() bool { return run(b, chromedp.Location()) == s.base+path && b.text("h1") != "" })
 }
 
-// newProvider is an OpenID provider at which zoe is signed in.
-func newProvider(t *testing.T) *httptest.Server {
+// vouching is an OpenID provider at which zoe is signed in. The first time it is
+// asked, the browser stays where it is.
+type vouching struct {
+	*httptest.Server
+	held atomic.Bool
+}
+
+func newProvider(t *testing.T) *vouching {
 	t.Helper()
 	key, err := rsa.GenerateKey(rand.Reader, 2048)
 	if err != nil {
 		t.Fatal(err)
 	}
-	var server *httptest.Server
+	p := &vouching{}
 	tell := func(w http.ResponseWriter, answer any) {
 		w.Header().Set("Content-Type", "application/json")
 		_ = json.NewEncoder(w).Encode(answer)
@@ -89,13 +110,17 @@ func newProvider(t *testing.T) *httptest.Server {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /.well-known/openid-configuration", func(w http.ResponseWriter, _ *http.Request) {
 		tell(w, map[string]any{
-			"issuer": server.URL, "authorization_endpoint": server.URL + "/authorize", "token_endpoint": server.URL + "/token", "jwks_uri": server.URL + "/keys",
+			"issuer": p.URL, "authorization_endpoint": p.URL + "/authorize", "token_endpoint": p.URL + "/token", "jwks_uri": p.URL + "/keys",
 		})
 	})
 	mux.HandleFunc("GET /keys", func(w http.ResponseWriter, _ *http.Request) {
 		tell(w, jose.JSONWebKeySet{Keys: []jose.JSONWebKey{{Key: key.Public(), KeyID: "1", Algorithm: "RS256", Use: "sig"}}})
 	})
 	mux.HandleFunc("GET /authorize", func(w http.ResponseWriter, r *http.Request) {
+		if p.held.CompareAndSwap(false, true) {
+			w.WriteHeader(http.StatusNoContent)
+			return
+		}
 		asked := r.URL.Query()
 		http.Redirect(w, r, asked.Get("redirect_uri")+"?"+url.Values{"code": {asked.Get("nonce")}, "state": {asked.Get("state")}}.Encode(), http.StatusFound)
 	})
@@ -106,7 +131,7 @@ func newProvider(t *testing.T) *httptest.Server {
 			return
 		}
 		claims, _ := json.Marshal(map[string]any{
-			"iss": server.URL, "sub": "1", "aud": "kith", "nonce": r.FormValue("code"), "iat": time.Now().Unix(), "exp": time.Now().Add(time.Minute).Unix(), "preferred_username": "zoe",
+			"iss": p.URL, "sub": "1", "aud": "kith", "nonce": r.FormValue("code"), "iat": time.Now().Unix(), "exp": time.Now().Add(time.Minute).Unix(), "preferred_username": "zoe",
 		})
 		signed, err := signer.Sign(claims)
 		if err != nil {
@@ -116,7 +141,7 @@ func newProvider(t *testing.T) *httptest.Server {
 		token, _ := signed.CompactSerialize()
 		tell(w, map[string]string{"access_token": "x", "token_type": "Bearer", "id_token": token})
 	})
-	server = httptest.NewServer(mux)
-	t.Cleanup(server.Close)
-	return server
+	p.Server = httptest.NewServer(mux)
+	t.Cleanup(p.Close)
+	return p
 }

@@ -2,6 +2,7 @@ package browser_test
 
 import (
 	"net/http"
+	"os/exec"
 	"strings"
 	"testing"
 	"time"
@@ -9,7 +10,7 @@ import (
 	"github.com/chromedp/chromedp"
 )
 
-// Two members' way through the whole site, as docs/site.md tells it: with
+// Two members' way through the whole site, as docs/walk.md tells it: with
 // scripts, where every page on the way is looked at closely; and without.
 func TestSite(t *testing.T) {
 	t.Parallel()
@@ -17,10 +18,13 @@ func TestSite(t *testing.T) {
 	for name, scripts := range map[string]bool{"scripts": true, "no scripts": false} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			w := &walk{stage: newStage(t, "llama3", "llama3:latest", "qwen2.5-coder"), scripts: scripts}
+			w := &walk{stage: stageAt(t, freeAddress(t), "llama3", "llama3:latest", "qwen2.5-coder"), scripts: scripts}
 			w.op, w.ben = newTab(t, browser, w.base, scripts), newTab(t, browser, w.base, scripts)
 			w.signUp()
 			w.machine()
+			w.until("op reaches a model", func() bool { w.op.open("/models"); return w.op.text("#models") != "" })
+			w.join()
+			w.firstCall()
 			w.calls()
 			w.hours()
 			w.ends()
@@ -36,6 +40,7 @@ type walk struct {
 	scripts       bool
 	op, ben       *tab
 	opKey, benKey string
+	invite        string // op's link
 }
 
 // look looks at the page that a tab shows: what it is for, as the pictures of it
@@ -48,9 +53,9 @@ func (w *walk) look(b *tab, name string) {
 	}
 }
 
-// signUp makes the first account by the operator's link, the second by an invite.
+// signUp makes the first account, by the operator's link, and an invite of it.
 func (w *walk) signUp() {
-	op, ben := w.op, w.ben
+	op := w.op
 	for path, name := range map[string]string{"/": "start", "/signin": "signin", "/signup": "signup", "/recover": "recover"} {
 		op.open(path)
 		w.look(op, name)
@@ -63,7 +68,10 @@ func (w *walk) signUp() {
 	op.send("#sign-up", "#name", "op", "#password", "correct horse battery")
 	op.see("Hello, op")
 	w.look(op, "home-empty")
-	for path, name := range map[string]string{"/applications": "applications-empty", "/machines": "machines-empty", "/groups": "groups-empty"} {
+	for path, name := range map[string]string{
+		"/applications": "applications-empty", "/machines": "machines-empty", "/groups": "groups-empty", "/sharing": "sharing-empty", "/models": "models-empty",
+		"/try": "try-empty", "/usage": "usage-empty", "/requests": "requests-empty",
+	} {
 		op.open(path)
 		w.look(op, name)
 	}
@@ -72,11 +80,34 @@ func (w *walk) signUp() {
 	op.send("#make-invite", "#invite-per-day", "40", "#uses", "2")
 	op.see("40 a day")
 	w.look(op, "invite-made")
-	link := op.text("#link")
-	ben.open(link)
+	w.invite = op.text("#link")
+}
+
+// join makes the second account, by the invite.
+func (w *walk) join() {
+	ben := w.ben
+	ben.open(w.invite)
 	w.look(ben, "invited")
 	ben.send("#sign-up", "#name", "ben", "#password", "battery horse correct")
 	ben.see("Hello, ben")
+}
+
+// firstCall is how soon somebody who just signed up is answered: from there, two
+// clicks (one without scripts, where text is copied by hand), and one paste into
+// a shell.
+func (w *walk) firstCall() {
+	ben := w.ben
+	w.look(ben, "home-invited")
+	ben.send("#first-key")
+	if w.scripts {
+		run(ben, clickOn("#for-curl + button"))
+		w.until("the lines are copied", func() bool { return ben.text("#for-curl + button") == "Copied" })
+	}
+	w.benKey = ben.text("#secret")
+	out, err := exec.Command("sh", "-c", ben.text("#for-curl")).Output()
+	if err != nil || !strings.Contains(string(out), "Hello from the attic") {
+		w.t.Fatalf("the lines for curl, pasted: %v: %s", err, out)
+	}
 }
 
 // machine approves a machine of op's by its code.
@@ -114,19 +145,40 @@ func (w *walk) calls() {
 	op.open("/applications")
 	w.look(op, "applications")
 
-	w.benKey = w.makeKey(ben, "phone")
-	w.until("a call of ben's is served", func() bool { status, _, route := w.call(w.benKey, "llama3"); return status == 200 && route != "" })
 	op.open("/sharing")
 	run(op, clickOn("#share-with summary"))
+	w.refusedAtField()
 	op.send("#share", "#with", "ben", "#models", "llama3", "#per-day", "50")
 	op.see("50 a day")
 	w.look(op, "sharing")
 	w.until("ben no longer reaches the other model", func() bool { status, _, _ := w.call(w.benKey, "qwen2.5-coder"); return status != 200 })
+	op.open("/models")
+	op.see("a different id")
+	w.look(op, "models-twins")
 	ben.open("/models")
 	w.look(ben, "models")
 	ben.send("#ask-why", "#model", "qwen2.5-coder")
 	ben.see("A call would be refused")
 	w.look(ben, "models-why")
+}
+
+// refusedAtField: what is wrong with a form is told at its field, where scripts
+// run; what was typed stands there still.
+func (w *walk) refusedAtField() {
+	op := w.op
+	run(op, chromedp.SetValue(chromedp.CSS("#with"), "nobody"))
+	op.leads(http.StatusNotFound, clickOn("#share"))
+	op.see("Not done:")
+	if got := run(op, chromedp.Evaluate[string](`document.querySelector("#with").value`)); got != "nobody" {
+		w.t.Errorf("the field holds %q now", got)
+	}
+	if !w.scripts {
+		return
+	}
+	if !run(op, chromedp.Evaluate[bool](`document.activeElement.id === "with" && document.querySelector("#problem").nextElementSibling.contains(document.activeElement)`)) {
+		w.t.Error("the refusal does not stand at its field")
+	}
+	w.look(op, "sharing-refused")
 }
 
 // hours closes the machine to ben, and the refusal is explained.
@@ -205,6 +257,11 @@ func (w *walk) ends() {
 	op.send("#make-codes", "#old-codes", "correct horse battery")
 	op.see("Your recovery codes")
 	w.look(op, "account")
+	if w.scripts {
+		op.authenticator()
+		op.send("#add-passkey", "#passkey-name", "this laptop")
+		op.see("The passkey is added")
+	}
 	op.open("/sessions")
 	w.look(op, "sessions")
 	op.open("/")
@@ -227,6 +284,10 @@ func (w *walk) ends() {
 	op.open("/")
 	op.send("form[action='/signout'] button")
 	op.open("/signin")
-	op.send("#sign-in", "#name", "op", "#password", "correct horse battery")
+	if w.scripts {
+		op.send("#use-passkey")
+	} else {
+		op.send("#sign-in", "#name", "op", "#password", "correct horse battery")
+	}
 	op.see("Hello, op")
 }

@@ -75,9 +75,9 @@ func (h *Hub) limits() []web.Limit {
 		{Name: "Any other call", Value: length(edge.Unary)},
 		{Name: "A request's body", Value: fmt.Sprintf("%d MiB", edge.Body>>20)},
 		{Name: "A clip to transcribe", Value: fmt.Sprintf("%d MiB", edge.Upload>>20)},
-		{Name: "Machines in their handshake", Value: fmt.Sprint(h.cfg.Admissions)},
-		{Name: "Keeping of turns", Value: length(max(0, h.cfg.KeepResponses))},
-		{Name: "Keeping of what happened to calls", Value: length(account.StoryLife)},
+		{Name: "Machines that connect at once", Value: fmt.Sprint(h.cfg.Admissions)},
+		{Name: "Turns of the responses dialect are kept", Value: length(max(0, h.cfg.KeepResponses))},
+		{Name: "What happened to a call is kept", Value: length(account.StoryLife)},
 		{Name: "Who may sign up", Value: cmp.Or(h.cfg.Site.SignUp, string(web.SignUpInvite))},
 	}
 	if rate := h.edge.Rate; rate.PerSecond > 0 {

@@ -95,7 +95,7 @@ func (s *Site) checkPassword(v *visit) error {
 	}
 	fits, err := s.hashes.fits(v.Context(), v.form.Get("old"), hash)
 	if err == nil && !fits {
-		return fault.New(fault.NotAllowed, "the password of now is wrong").WithParam("old")
+		return fault.New(fault.NotAllowed, "the current password is wrong").WithParam("old")
 	}
 	return err
 }

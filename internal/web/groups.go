@@ -205,7 +205,7 @@ func (a *API) addToGroup(r *request) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	member, err := a.member(r.Context(), ask.Member)
+	member, err := a.member(r.Context(), "member", ask.Member)
 	if err != nil {
 		return nil, err
 	}

@@ -139,9 +139,11 @@ func (l look) parse() map[string]*template.Template {
 		"side": func(title, id string, days int, side UsageSide) usageSide {
 			return usageSide{title, usageTable{id, "", days}, side}
 		},
-		"list":  func(values []string) string { return strings.Join(values, ", ") },
-		"reach": reachWords,
-		"qr":    qrCode,
+		"code":    inCode,
+		"browser": browserName,
+		"list":    func(values []string) string { return strings.Join(values, ", ") },
+		"reach":   reachWords,
+		"qr":      qrCode,
 		"live": func(s scene, id, idle string) liveWords {
 			now := s.texts[id]
 			return liveWords{id, cmp.Or(now.text, idle), now.tone, idle}
@@ -232,6 +234,44 @@ func size(n int64) string {
 	return fmt.Sprintf("%.1f GiB", float64(n)/unit/unit/unit)
 }
 
+// inCode is a text of ours in which `x` stands for a command or a name, as a page
+// shows it.
+func inCode(text string) template.HTML {
+	var page strings.Builder
+	for {
+		before, rest, _ := strings.Cut(text, "`")
+		command, after, closed := strings.Cut(rest, "`")
+		if !closed {
+			page.WriteString(template.HTMLEscapeString(text))
+			return template.HTML(page.String())
+		}
+		page.WriteString(template.HTMLEscapeString(before) + "<code>" + template.HTMLEscapeString(command) + "</code>")
+		text = after
+	}
+}
+
+// browserName is what a member calls the browser that names itself so; what
+// nobody would know it by stands as it came.
+func browserName(agent string) string {
+	first := func(names ...[2]string) string {
+		for _, name := range names {
+			if strings.Contains(agent, name[0]) {
+				return name[1]
+			}
+		}
+		return ""
+	}
+	// Each claims to be those after it, too.
+	program := first([2]string{"Firefox/", "Firefox"}, [2]string{"Edg", "Edge"}, [2]string{"OPR/", "Opera"}, [2]string{"Chrome/", "Chrome"}, [2]string{"CriOS/", "Chrome"},
+		[2]string{"FxiOS/", "Firefox"}, [2]string{"Safari/", "Safari"})
+	system := first([2]string{"Android", "Android"}, [2]string{"iPhone", "iPhone"}, [2]string{"iPad", "iPad"}, [2]string{"Windows", "Windows"}, [2]string{"Mac OS X", "macOS"},
+		[2]string{"CrOS", "ChromeOS"}, [2]string{"Linux", "Linux"})
+	if program == "" || system == "" {
+		return cmp.Or(agent, "unknown")
+	}
+	return program + " on " + system
+}
+
 func reachWords(r account.Reach) string {
 	switch r {
 	case account.ReachOwn:
@@ -295,7 +335,7 @@ func (s *Site) answerWith(w http.ResponseWriter, v *visit, out reply, err error)
 		seen.Done = s.sessions.PopString(v.Context(), sessionDone)
 	}
 	if out.page == "" {
-		out.page, seen.Title = "problem", "Not done"
+		out.page, seen.Title = "problem", http.StatusText(status)
 	}
 	var text bytes.Buffer
 	if err := s.look.templates()[out.page].ExecuteTemplate(&text, "layout", seen); err != nil {

@@ -76,7 +76,7 @@ func testOperator(t *testing.T, tn *town) {
 
 	// With a password of the operator's own, a link asks for it.
 	op.post("/account/password", "password", aPassword).goes(t, "/account")
-	op.post(members+"/link", "member", tn.members["bob"].ID).want(t, 403, "password of now is wrong")
+	op.post(members+"/link", "member", tn.members["bob"].ID).want(t, 403, "current password is wrong")
 	op.post(members+"/link", "member", tn.members["bob"].ID, "old", aPassword).want(t, 200, "signs bob in")
 }
 

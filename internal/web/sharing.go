@@ -93,7 +93,7 @@ func (a *API) putShare(r *request) (any, error) {
 	if err := ask.check(); err != nil {
 		return nil, err
 	}
-	with, err := a.member(r.Context(), ask.With)
+	with, err := a.member(r.Context(), "with", ask.With)
 	if err != nil {
 		return nil, err
 	}

@@ -175,6 +175,11 @@ type signUpData struct {
 	Provider string
 }
 
+// SignIn is where a member who came by an invite signs in, and then accepts it.
+func (d signUpData) SignIn() string {
+	return "/signin?" + url.Values{"next": {"/invite/" + url.PathEscape(d.Invite)}}.Encode()
+}
+
 func (s *Site) signUpPage(v *visit) (reply, error) {
 	return reply{page: "signup", title: "Sign up", data: signUpData{v.form.Get("invite"), v.form.Get("link"), s.provider.name()}}, nil
 }

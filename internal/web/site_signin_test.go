@@ -169,7 +169,7 @@ func testSessionsEnd(t *testing.T, tn *town) {
 	// A member who is disabled is out at once, and a password change ends the rest.
 	two.post("/signin", "name", "ada", "password", aPassword).goes(t, "/")
 	three.post("/signin", "name", "ada", "password", aPassword).goes(t, "/")
-	two.post("/account/password", "old", "wrong", "password", "another good one").want(t, 403, "password of now")
+	two.post("/account/password", "old", "wrong", "password", "another good one").want(t, 403, "current password")
 	two.post("/account/password", "old", aPassword, "password", "another good one").goes(t, "/account")
 	two.get("/account").want(t, 200)
 	three.get("/account").goes(t, "/signin?next=%2Faccount")

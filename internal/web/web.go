@@ -357,11 +357,14 @@ func taken(err error, format string, args ...any) error {
 	return err
 }
 
-// member is the member of that name.
-func (a *API) member(ctx context.Context, name string) (account.Member, error) {
+// member is the member of that name, which the request's member param gave.
+func (a *API) member(ctx context.Context, param, name string) (account.Member, error) {
 	m, err := a.Accounts.MemberByName(ctx, name)
 	if err == nil && m.Disabled {
 		err = account.ErrNotFound
 	}
-	return m, notFound(err, "no member is named %q: names are exact, in upper and lower case too", name)
+	if errors.Is(err, account.ErrNotFound) || errors.Is(err, account.ErrInvalid) {
+		return m, fault.New(fault.NotFound, "no member is named %q: names are exact, in upper and lower case too", name).WithParam(param).Because(err)
+	}
+	return m, err
 }

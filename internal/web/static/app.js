@@ -35,6 +35,33 @@
     }
   }
 
+  // On a narrow screen a row is a card, and each cell says what it is.
+  function label(root) {
+    for (const table of root.querySelectorAll("table.stack:not(.labelled)")) {
+      const heads = [...table.querySelectorAll("thead th")].map((head) => head.textContent);
+      for (const row of table.querySelectorAll("tbody tr")) [...row.cells].forEach((cell, i) => { cell.dataset.label = heads[i]; });
+      table.classList.add("labelled");
+    }
+  }
+
+  // A refusal stands at the form that was refused, and leads to the field.
+  function place(problem) {
+    const forms = [...document.querySelectorAll("main form[method=post]")].filter((form) => form.getAttribute("action") === location.pathname);
+    const form = forms.find((f) => [...f.querySelectorAll("[type=hidden]")].some((hidden) => hidden.value === problem.dataset.of)) ?? forms[0];
+    if (!form) return;
+    for (let at = form; at; at = at.parentElement) if (at.tagName === "DETAILS") at.open = true;
+    form.before(problem);
+    const field = form.querySelector(`[name="${CSS.escape(problem.dataset.field ?? "")}"]`);
+    if (!field || field.type === "hidden") {
+      problem.scrollIntoView({ block: "nearest" });
+      return;
+    }
+    for (let at = field; at !== form; at = at.parentElement) if (at.tagName === "DETAILS") at.open = true;
+    field.setAttribute("aria-invalid", "true");
+    field.setAttribute("aria-describedby", ("problem " + (field.getAttribute("aria-describedby") ?? "")).trim());
+    field.focus();
+  }
+
   // What cannot be undone is asked about once more.
   document.addEventListener("submit", (event) => {
     const question = event.submitter?.dataset.confirm;
@@ -78,6 +105,7 @@
         if (focus) document.getElementById(focus)?.focus();
         localise(fresh);
         copies(fresh);
+        label(fresh);
       } catch { /* the next event tries again */ } finally { asking = false; }
     }
 
@@ -117,4 +145,7 @@
 
   localise(document);
   copies(document);
+  label(document);
+  const problem = document.getElementById("problem");
+  if (problem) place(problem);
 })();

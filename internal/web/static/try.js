@@ -43,12 +43,12 @@
     const text = document.createElement("p");
     const code = document.createElement("code");
     code.textContent = error.code || "error";
-    text.append("No answer: ", code, ". " + (error.message || "the call was not answered; try again shortly") + ". ");
+    text.append("No answer (", code, "): " + (error.message || "the call was not answered; try again shortly") + ". ");
     if (id) {
       const link = document.createElement("a");
       link.href = "/requests/" + encodeURIComponent(id);
       link.textContent = id;
-      text.append("Request ", link);
+      text.append("Why: ", link);
     }
     notice.append(text);
     refused.replaceChildren(notice);
