@@ -14,7 +14,7 @@ import (
 
 func main() {
 	if len(os.Args) > 1 && os.Args[1] == llama.WorkerArg {
-		os.Exit(llama.Worker())
+		os.Exit(cli.Worker())
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	context.AfterFunc(ctx, stop) // a second signal ends the process at once

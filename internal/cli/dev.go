@@ -127,8 +127,8 @@ func (a *app) runDev(ctx context.Context, flags devFlags) error {
 // in one folder.
 func devConfig(flags devFlags) (*hubFile, *daemonFile, error) {
 	var listen, local loopback
-	if err := listen.UnmarshalText([]byte(flags.listen)); err != nil {
-		return nil, nil, wrongUse("cannot use --listen %s: it %w", flags.listen, err)
+	if listen.UnmarshalText([]byte(flags.listen)) != nil {
+		return nil, nil, wrongUse("cannot use --listen %s: it takes %s; this network is for this machine alone, and `kith hub` runs one for others", flags.listen, listen.takes())
 	}
 	if err := local.UnmarshalText([]byte(flags.local)); err != nil {
 		return nil, nil, wrongUse("cannot use --local %s: it %w", flags.local, err)

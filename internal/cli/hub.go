@@ -45,6 +45,11 @@ func (a *app) hub() *cobra.Command {
 					return wrongUse("cannot use --listen %s: it %w", listen, err)
 				}
 			}
+			if admin != "" {
+				if err := new(address).UnmarshalText([]byte(admin)); err != nil {
+					return wrongUse("cannot use --admin %s: it %w", admin, err)
+				}
+			}
 			return a.runHub(cmd.Context(), config, admin)
 		},
 	}

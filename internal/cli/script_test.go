@@ -13,7 +13,7 @@ import (
 
 func TestMain(m *testing.M) {
 	if len(os.Args) > 1 && os.Args[1] == llama.WorkerArg {
-		os.Exit(llama.Worker()) // the supervisor starts its own program again
+		os.Exit(Worker()) // the supervisor starts its own program again
 	}
 	testscript.Main(m, map[string]func(){
 		"kith": func() {

@@ -203,6 +203,15 @@ func (m *machine) startEngine(ctx context.Context, group *errgroup.Group) *engin
 	return engine.Builtin("kith", supervisor.Transport(), offered(supervisor.Models()))
 }
 
+// Worker is the whole life of the built-in engine's process, which this program
+// starts of itself with llama.WorkerArg; it returns the exit status.
+func Worker() int {
+	return llama.Worker(func() (bytes uint64, known bool) {
+		ram := thisComputer().RAM(context.Background())
+		return ram.Free, ram.Total > 0
+	})
+}
+
 // startServers runs this machine's own llama-server for the files, in group, if
 // it has one.
 func (m *machine) startServers(ctx context.Context, group *errgroup.Group) []*engine.Engine {

@@ -101,14 +101,15 @@ type Daemon struct {
 	board    *board
 	desk     desk
 	comfort  comfort
-	counters counters
-	hub      http.RoundTripper      // to whichever hub
-	up       atomic.Pointer[uplink] // nil: not signed in
-	policy   atomic.Pointer[policy]
-	signedIn chan struct{} // the credential in Home is new
-	relook   chan struct{} // an engine is not what it was: look now
-	recheck  chan struct{} // the same of the audio engine
-	ready    chan struct{} // closed once the local surface listens
+	// Who counts for others takes no place from the owner.
+	routedCounts, localCounts counters
+	hub                       http.RoundTripper      // to whichever hub
+	up                        atomic.Pointer[uplink] // nil: not signed in
+	policy                    atomic.Pointer[policy]
+	signedIn                  chan struct{} // the credential in Home is new
+	relook                    chan struct{} // an engine is not what it was: look now
+	recheck                   chan struct{} // the same of the audio engine
+	ready                     chan struct{} // closed once the local surface listens
 
 	mu       sync.Mutex
 	surface  http.Handler // the local one in force
@@ -153,7 +154,7 @@ func New(c Config) (*Daemon, error) {
 	d := &Daemon{
 		config: c, log: c.Log, started: time.Now(), address: address,
 		settings: settings, finder: finder, audio: audio, board: newBoard(c.Builtin, finder, audio, upstreams),
-		counters: make(counters, countersAtOnce),
+		routedCounts: make(counters, countersAtOnce), localCounts: make(counters, countersAtOnce),
 		hub:      newHubTransport(c.Dial, c.TLS),
 		signedIn: make(chan struct{}, 1), relook: make(chan struct{}, 1), recheck: make(chan struct{}, 1), ready: make(chan struct{}),
 	}

@@ -17,8 +17,9 @@ import (
 )
 
 const (
-	// countersAtOnce is how many prompts are counted at the same time: no slot of
-	// the engines is held for it, and they run their calls meanwhile.
+	// countersAtOnce is how many prompts are counted at the same time for others,
+	// and as many for the owner here: no slot of the engines is held for it, and
+	// they run their calls meanwhile.
 	countersAtOnce = 2
 	// countLimit is how long an engine may count one.
 	countLimit = 3 * time.Second
@@ -40,7 +41,7 @@ func (c counters) enter() (leave func(), ok bool) {
 // serveTokenize counts the tokens of a chat call's body for the hub (decisions
 // 8), for whom the machine would serve that call, and at once or not at all.
 func (d *Daemon) serveTokenize(w http.ResponseWriter, r *http.Request, _ *bool) {
-	leave, ok := d.counters.enter()
+	leave, ok := d.routedCounts.enter()
 	if !ok {
 		turnAway(w, tunnel.RefusedBusy)
 		return
@@ -78,7 +79,7 @@ func (d *Daemon) serveTokenize(w http.ResponseWriter, r *http.Request, _ *bool) 
 // count is gateway.Config's, of the local surface: an engine here counts, or an
 // upstream that speaks the messages dialect.
 func (d *Daemon) count(ctx context.Context, call *gateway.Call) (tokens int64, told bool) {
-	leave, ok := d.counters.enter()
+	leave, ok := d.localCounts.enter()
 	if !ok {
 		return 0, false
 	}

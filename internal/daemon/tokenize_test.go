@@ -5,6 +5,8 @@ import (
 	"net/http"
 	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/kith/kith/internal/engine"
 	"github.com/kith/kith/internal/enginetest"
@@ -16,7 +18,7 @@ const question = `{"model":"test-model","messages":[{"role":"user","content":"on
 // A machine counts for whom it would serve, and says why not as it does there.
 func TestTokenize(t *testing.T) {
 	e := enginetest.New(enginetest.LlamaCpp, enginetest.Options{})
-	_, _, l := joined(t, Config{}, e)
+	r, _, l := joined(t, Config{}, e)
 	ask := func(body string, caller string) (int, tunnel.Refusal, string) {
 		t.Helper()
 		resp := l.served(tunnel.PathTokenize, body, tunnel.HeaderCaller, caller)
@@ -56,9 +58,13 @@ func TestTokenize(t *testing.T) {
 		}
 	}
 
-	// Two at once, and no more.
-	asked := make(chan struct{}, countersAtOnce+1)
-	e.Script(func(enginetest.Call) enginetest.Behaviour {
+	// Two at once, and no more; the owner's own are apart from them.
+	asked, hanging := make(chan struct{}, countersAtOnce), 0
+	e.Script(func(enginetest.Call) enginetest.Behaviour { // one at a time
+		if hanging == countersAtOnce {
+			return enginetest.Behaviour{}
+		}
+		hanging++
 		asked <- struct{}{}
 		return enginetest.Behaviour{Fault: enginetest.Hang}
 	})
@@ -79,6 +85,9 @@ func TestTokenize(t *testing.T) {
 	if status, refused, _ := ask(question, "own ada"); status != 503 || refused != tunnel.RefusedBusy {
 		t.Errorf("a third: %d %s", status, refused)
 	}
+	if status, text, estimate := r.countHere(question); status != 200 || text != `{"input_tokens":5}` || estimate {
+		t.Errorf("the owner's: %d %s, estimate %v", status, text, estimate)
+	}
 	cancel()
 	for range countersAtOnce {
 		<-ended
@@ -94,6 +103,51 @@ func TestTokenizeWithout(t *testing.T) {
 	}
 }
 
+// While the engines are the owner's nothing is counted for others, and no engine
+// may count for longer than a count is worth.
+func TestTokenizeGivesWay(t *testing.T) {
+	home := t.TempDir()
+	synctest.Test(t, func(t *testing.T) {
+		double := enginetest.New(enginetest.VLLM, enginetest.Options{})
+		d, l := falseTime(t, Config{Home: home, Comfort: Comfort{Yield: true}}, double)
+		defer l.leave()
+		ask := func() (status int, refused string, took time.Duration) {
+			began := time.Now()
+			resp := l.served(tunnel.PathTokenize, question)
+			return resp.StatusCode, resp.Header.Get(tunnel.HeaderRefused), time.Since(began)
+		}
+		if status, refused, _ := ask(); status != 200 {
+			t.Errorf("%d %s", status, refused)
+		}
+		double.Set(enginetest.Behaviour{Fault: enginetest.Hang})
+		if status, refused, took := ask(); status != 503 || refused != "" || took != countLimit {
+			t.Errorf("an engine that hangs: %d %s after %v", status, refused, took)
+		}
+		double.Set(enginetest.Behaviour{})
+		local(t, d, chat(false))
+		if status, refused, _ := ask(); status != 503 || refused != string(tunnel.RefusedBusy) {
+			t.Errorf("just after the owner's call: %d %s", status, refused)
+		}
+	})
+}
+
+// countHere asks the local surface how long a prompt is.
+func (r *rig) countHere(body string) (status int, text string, estimate bool) {
+	r.t.Helper()
+	req, err := http.NewRequest(http.MethodPost, r.base()+"/v1/messages/count_tokens", strings.NewReader(body))
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	req.Header.Set("Content-Type", "application/json")
+	req.Header.Set("Anthropic-Version", "2023-06-01")
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	return resp.StatusCode, read(r.t, resp.Body), resp.Header.Get("X-Kith-Estimate") == "true"
+}
+
 // On the local surface an engine here counts, or an upstream of the messages
 // dialect, which is given the bytes as they are.
 func TestLocalCountTokens(t *testing.T) {
@@ -102,22 +156,9 @@ func TestLocalCountTokens(t *testing.T) {
 	r := run(t, Config{Upstreams: []engine.UpstreamConfig{upstream(there, "messages")}}, here, deaf)
 	r.await("listed", func(s Status) bool { return len(s.Models) == 3 })
 	for model, want := range map[string]string{"test-model": `{"input_tokens":5}`, "big-model": `{"input_tokens":5}`, "deaf": "", "none": ""} {
-		body := strings.Replace(question, "test-model", model, 1)
-		req, err := http.NewRequest(http.MethodPost, r.base()+"/v1/messages/count_tokens", strings.NewReader(body))
-		if err != nil {
-			t.Fatal(err)
-		}
-		req.Header.Set("Content-Type", "application/json")
-		req.Header.Set("Anthropic-Version", "2023-06-01")
-		resp, err := http.DefaultClient.Do(req)
-		if err != nil {
-			t.Fatal(err)
-		}
-		text := read(t, resp.Body)
-		resp.Body.Close()
-		estimate := resp.Header.Get("X-Kith-Estimate") == "true"
-		if resp.StatusCode != 200 || estimate != (want == "") || want != "" && text != want {
-			t.Errorf("%s: %d %s, estimate %v", model, resp.StatusCode, text, estimate)
+		status, text, estimate := r.countHere(strings.Replace(question, "test-model", model, 1))
+		if status != 200 || estimate != (want == "") || want != "" && text != want {
+			t.Errorf("%s: %d %s, estimate %v", model, status, text, estimate)
 		}
 	}
 	if last := there.Last(); string(last.Body) != strings.Replace(question, "test-model", "big-model", 1) || last.Header.Get("X-Api-Key") != upstreamKey {

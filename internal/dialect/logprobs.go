@@ -1,6 +1,8 @@
 package dialect
 
 import (
+	"bytes"
+
 	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
 )
@@ -8,9 +10,12 @@ import (
 const (
 	// mostAlternatives is how many other tokens a caller may ask for at each place.
 	mostAlternatives = 20
-	// maxLogprobs bounds the logprobs of one text, which is told four times, in
-	// bytes. Those of later tokens are left out.
+	// maxLogprobs bounds the logprobs of one answer, which are told four times, in
+	// bytes as they are told. Those of later tokens are left out.
 	maxLogprobs = 2 << 20
+	// maxLogprob bounds what an engine tells of one token, in bytes; more is left
+	// out before it is taken apart, which takes many times as much.
+	maxLogprob = 64 << 10
 )
 
 // logprob is how likely a token was. The members and their order are those of
@@ -35,16 +40,26 @@ func (l *logprob) mend() {
 
 // appendLogprobs appends what the logprobs of a chat answer's choice tell, with
 // at most so many alternatives at each place, behind a comma where something
-// stands before it. What cannot be read tells nothing.
-func appendLogprobs(dst []byte, value jsontext.Value, alternatives int) []byte {
+// stands before it, while that is no more than most bytes in all. What cannot be
+// read tells nothing.
+func appendLogprobs(dst []byte, value jsontext.Value, alternatives, most int) []byte {
 	var told struct {
-		Content []logprob `json:"content"`
+		Content jsontext.Value `json:"content"`
 	}
-	if json.Unmarshal(value, &told) != nil {
+	if json.Unmarshal(value, &told) != nil || told.Content.Kind() != '[' {
 		return dst
 	}
-	for i := range told.Content {
-		l := &told.Content[i]
+	dec := jsontext.NewDecoder(bytes.NewBuffer(told.Content))
+	_, _ = dec.ReadToken()
+	for most += len(dst); dec.PeekKind() != ']'; {
+		value, err := dec.ReadValue()
+		if err != nil {
+			break
+		}
+		var l logprob
+		if len(value) > maxLogprob || json.Unmarshal(value, &l) != nil {
+			continue
+		}
 		l.mend()
 		l.Top = append([]logprob{}, l.Top[:min(len(l.Top), alternatives)]...)
 		for j := range l.Top {
@@ -52,10 +67,12 @@ func appendLogprobs(dst []byte, value jsontext.Value, alternatives int) []byte {
 			l.Top[j].Top = nil
 		}
 		text, err := json.Marshal(l)
-		if err != nil { // a number that JSON does not have
+		switch {
+		case err != nil: // a number that JSON does not have
 			continue
-		}
-		if len(dst) > 0 {
+		case len(dst)+len(",")+len(text) > most:
+			return dst
+		case len(dst) > 0:
 			dst = append(dst, ',')
 		}
 		dst = append(dst, text...)

@@ -27,15 +27,16 @@ type Response struct {
 	stores  bool
 	echo    []byte // the members that never change, each behind its comma
 
-	streamed  bool
-	output    []byte // the items that are whole, between commas
-	items     int    // how many those are
-	size      int    // bytes of text so far
-	item      openItem
-	logprobs  []byte // of what was not told yet, between commas
-	finish    []byte // the finish reason, quoted
-	usage     Usage
-	completed time.Time
+	streamed   bool
+	output     []byte // the items that are whole, between commas
+	items      int    // how many those are
+	size       int    // bytes of text so far
+	item       openItem
+	logprobs   []byte // of what was not told yet, between commas
+	likelihood int    // bytes of logprobs so far
+	finish     []byte // the finish reason, quoted
+	usage      Usage
+	completed  time.Time
 }
 
 // Answer begins the answer to the request, made at that time. own is the part

@@ -72,8 +72,10 @@ func (r *Response) likely(p *piece) {
 		r.logprobs = r.logprobs[:0]
 		return
 	}
-	if p.logprobs != nil && r.request.logprobs && len(r.item.logprobs)+len(r.logprobs) < maxLogprobs {
-		r.logprobs = appendLogprobs(r.logprobs, p.logprobs, r.request.alternatives)
+	if p.logprobs != nil && r.request.logprobs && r.likelihood < maxLogprobs {
+		before := len(r.logprobs)
+		r.logprobs = appendLogprobs(r.logprobs, p.logprobs, r.request.alternatives, maxLogprobs-r.likelihood)
+		r.likelihood += len(r.logprobs) - before
 	}
 }
 

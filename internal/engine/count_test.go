@@ -26,7 +26,7 @@ func TestCount(t *testing.T) {
 		})
 		return tokens, last, err
 	}
-	chat := Request{Endpoint: fleet.ChatCompletions, Model: "m", Body: body, Caller: "bob"}
+	chat := Request{Endpoint: fleet.ChatCompletions, Model: "m", Stream: true, Body: body, Caller: "bob"}
 	for _, kind := range enginetest.Kinds {
 		t.Run(string(kind), func(t *testing.T) {
 			tokens, last, err := count(t, kind, enginetest.Behaviour{}, chat)

@@ -137,8 +137,8 @@ func (x *exchange) notImplemented() error {
 
 // infer serves an inference route.
 func (x *exchange) infer() error {
-	if x.g.Crowded != nil && x.g.Crowded() { // before its body takes more
-		return fault.New(fault.CapacityFull, "the service has no memory for one more call just now; try again shortly")
+	if err := x.crowded(); err != nil {
+		return err
 	}
 	call := &Call{
 		ID: x.id, Endpoint: x.route.endpoint, Caller: x.caller, ContentType: x.r.Header.Get("Content-Type"),
@@ -161,6 +161,15 @@ func (x *exchange) infer() error {
 		return x.stream()
 	}
 	return x.unary()
+}
+
+// crowded is the refusal of what would take a body where there is no memory for
+// one more.
+func (x *exchange) crowded() error {
+	if x.g.Crowded != nil && x.g.Crowded() {
+		return fault.New(fault.CapacityFull, "the service has no memory for one more call just now; try again shortly")
+	}
+	return nil
 }
 
 // read reads and checks the request, and gives its call what it asks for.

@@ -60,6 +60,9 @@ const countLimit = 3 * time.Second
 // countTokens serves POST /v1/messages/count_tokens: the number that a tokenizer
 // tells, and where none does an estimate, which says so (decisions 5).
 func (x *exchange) countTokens() error {
+	if err := x.crowded(); err != nil {
+		return err
+	}
 	body, err := x.readBody()
 	if err != nil {
 		return err
@@ -82,7 +85,7 @@ func (x *exchange) countTokens() error {
 // could tell. It is asked for as a call, and is none: nothing waits for it, and
 // no record is kept of it.
 func (x *exchange) tokenize(body []byte, count *dialect.Count) (tokens int64, told bool) {
-	if x.g.Count == nil || !count.Model.Valid() || x.g.Crowded != nil && x.g.Crowded() {
+	if x.g.Count == nil || !count.Model.Valid() {
 		return 0, false
 	}
 	ctx, cancel := context.WithTimeout(x.r.Context(), countLimit)

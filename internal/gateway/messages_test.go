@@ -2,11 +2,13 @@ package gateway
 
 import (
 	"context"
+	"errors"
 	"io"
 	"net/http"
 	"strconv"
 	"strings"
 	"testing"
+	"testing/iotest"
 	"testing/synctest"
 	"time"
 
@@ -209,6 +211,26 @@ func TestCountTokens(t *testing.T) {
 	}
 	if err := json.Unmarshal(w.Body.Bytes(), &count); err != nil || w.Code != 200 || count.InputTokens < 4 || count.InputTokens > 20 || called || w.Header().Get("X-Kith-Estimate") != "true" {
 		t.Errorf("%d %v %s", w.Code, w.Header(), w.Body)
+	}
+}
+
+// Where there is no memory for one more call, no body is read: not that of a
+// count either.
+func TestCrowded(t *testing.T) {
+	c := hostedConfig(answers(chatReply))
+	crowded := true
+	c.Crowded = func() bool { return crowded }
+	h := New(c)
+	for _, path := range []string{"/v1/chat/completions", "/v1/messages", "/v1/responses", "/v1/embeddings", "/v1/audio/transcriptions", "/v1/messages/count_tokens"} {
+		r := ask("POST", path, "", "Anthropic-Version", "2023-06-01")
+		r.Body, r.ContentLength = io.NopCloser(iotest.ErrReader(errors.New("it was read"))), 20<<20
+		if w, _ := do(h, r); w.Code != 503 || !strings.Contains(w.Body.String(), "CAPACITY_FULL") {
+			t.Errorf("%s: %d %s", path, w.Code, w.Body)
+		}
+	}
+	crowded = false
+	if w, _ := do(h, ask("POST", "/v1/messages/count_tokens", messagesRequest, "Anthropic-Version", "2023-06-01")); w.Code != 200 {
+		t.Errorf("with room: %d %s", w.Code, w.Body)
 	}
 }
 

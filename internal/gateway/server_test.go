@@ -56,6 +56,43 @@ func raw(t *testing.T, address, text string) (reply string, took time.Duration) 
 	return string(all), time.Since(began)
 }
 
+// held is a log whose lines take until it is told.
+type held struct {
+	slog.Handler
+	until chan struct{}
+}
+
+func (h held) Enabled(context.Context, slog.Level) bool { return true }
+func (h held) Handle(context.Context, slog.Record) error {
+	<-h.until
+	return nil
+}
+
+// A caller has the whole answer, or the refusal, while its line of the log is
+// still being written.
+func TestAnswerBeforeTheLog(t *testing.T) {
+	for _, b := range []*backend{answers(reply), refuses(fault.New(fault.MachineOffline, "gone"))} {
+		c, log := hostedConfig(b), held{until: make(chan struct{})}
+		c.Log = slog.New(log)
+		address := listen(t, New(c))
+		r, err := http.NewRequestWithContext(t.Context(), "POST", "http://"+address+"/v1/chat/completions", strings.NewReader(request))
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.Header.Set("Authorization", "Bearer "+goodKey)
+		client := http.Client{Timeout: 20 * time.Second, Transport: &http.Transport{DisableKeepAlives: true}}
+		resp, err := client.Do(r)
+		if err == nil {
+			_, err = io.ReadAll(resp.Body)
+			resp.Body.Close()
+		}
+		close(log.until)
+		if err != nil {
+			t.Error(err)
+		}
+	}
+}
+
 const rawHead = "POST /v1/chat/completions HTTP/1.1\r\nHost: h\r\nAuthorization: Bearer " + goodKey + "\r\nContent-Type: application/json\r\n"
 
 func TestTooLargeAtTheByte(t *testing.T) {

@@ -5,6 +5,7 @@ import (
 	"math"
 	"os"
 	"os/exec"
+	"path"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -14,7 +15,7 @@ import (
 // in bytes. The zero Memory is one that cannot be read.
 type Memory struct{ Total, Free uint64 }
 
-// RAM is this computer's main memory, within the bound of the control group
+// RAM is this computer's main memory, within the bounds of the control groups
 // that this process is in.
 func (c Computer) RAM(ctx context.Context) Memory {
 	if c.Root == "" {
@@ -31,7 +32,16 @@ func (c Computer) RAM(ctx context.Context) Memory {
 	if !ok {
 		return m // none, or of the first version: its bounds are elsewhere
 	}
-	dir := c.path("sys/fs/cgroup", filepath.Clean("/"+group))
+	for at := path.Clean("/" + group); ; at = path.Dir(at) { // a group is bound by those around it, too
+		m = m.within(c.path("sys/fs/cgroup", at))
+		if at == "/" {
+			return m
+		}
+	}
+}
+
+// within is the memory within the bound of the control group at dir.
+func (m Memory) within(dir string) Memory {
 	bound, bounded := number(filepath.Join(dir, "memory.max")) // "max" is no bound
 	used, counted := number(filepath.Join(dir, "memory.current"))
 	if !bounded || !counted || bound <= 0 || used <= 0 {

@@ -31,6 +31,13 @@ func TestRAM(t *testing.T) {
 			t.Errorf("%s: %+v, want %+v", name, got, c.want)
 		}
 	}
+	around := stage(t, map[string]string{
+		"proc/meminfo": info, "proc/self/cgroup": "0::/a/b", "sys/fs/cgroup/a/b/memory.max": "max", "sys/fs/cgroup/a/b/memory.current": "1048576",
+		"sys/fs/cgroup/a/memory.max": "1048576000", "sys/fs/cgroup/a/memory.current": "524288000",
+	})
+	if got, want := around.RAM(t.Context()), (Memory{1000 * mib, 500 * mib}); got != want {
+		t.Errorf("within a group within a bound: %+v, want %+v", got, want)
+	}
 	if got := stage(t, nil).RAM(t.Context()); got != (Memory{}) {
 		t.Errorf("a system without such files has %+v", got)
 	}

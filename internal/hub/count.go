@@ -45,12 +45,17 @@ func (h *Hub) countOn(ctx context.Context, call *gateway.Call, c fleet.Candidate
 		return 0, false
 	}
 	defer response.Body.Close()
+	return counted(response)
+}
+
+// maxCount bounds a machine's answer to a count, in bytes.
+const maxCount = 1 << 10
+
+// counted reads a machine's answer to a count; false: it tells none that could be.
+func counted(response *http.Response) (tokens int64, told bool) {
 	var answer tunnel.Tokens
 	if response.StatusCode != http.StatusOK || json.UnmarshalRead(io.LimitReader(response.Body, maxCount), &answer) != nil {
 		return 0, false
 	}
 	return answer.Tokens, answer.Tokens > 0 && answer.Tokens <= math.MaxInt32
 }
-
-// maxCount bounds a machine's answer to a count, in bytes.
-const maxCount = 1 << 10

@@ -16,7 +16,7 @@ import (
 // TestMain lets the test binary be the worker that the supervisors start.
 func TestMain(m *testing.M) {
 	if len(os.Args) > 1 && os.Args[1] == WorkerArg {
-		os.Exit(Worker())
+		os.Exit(Worker(memoryUnknown))
 	}
 	if len(os.Args) > 1 && os.Args[1] == orphanArg {
 		os.Exit(orphanParent())

@@ -1,31 +1,10 @@
 package llama
 
 import (
-	"bufio"
 	"os"
 	"path/filepath"
-	"strconv"
-	"strings"
 	"syscall"
 )
-
-// availableMemory is how many bytes can be had without swapping.
-func availableMemory() (bytes uint64, known bool) {
-	f, err := os.Open("/proc/meminfo")
-	if err != nil {
-		return 0, false
-	}
-	defer f.Close()
-	lines := bufio.NewScanner(f)
-	for lines.Scan() {
-		fields := strings.Fields(lines.Text())
-		if len(fields) >= 2 && fields[0] == "MemAvailable:" {
-			kib, err := strconv.ParseUint(fields[1], 10, 54)
-			return kib << 10, err == nil
-		}
-	}
-	return 0, false
-}
 
 // physicalCores counts cores without their second threads; 0 if unknown.
 func physicalCores() int {

@@ -31,6 +31,7 @@ type modelSpec struct {
 	ownPooling   bool   // the file says how to pool
 	needs        uint64 // bytes the weights and all slots' contexts take
 	threads      int32
+	free         func() (bytes uint64, known bool) // memory of this machine
 }
 
 // inspect reads a model's vocabulary and metadata, not its weights.
@@ -138,7 +139,7 @@ type weights struct {
 
 // load brings the weights into memory if they fit.
 func (s *modelSpec) load() (*weights, error) {
-	if free, known := availableMemory(); known && s.needs > free {
+	if free, known := s.free(); known && s.needs > free {
 		return nil, fmt.Errorf("cannot load %s: it needs about %d MiB and %d MiB are free; use fewer slots, a shorter context or a smaller model", s.ID, s.needs>>20, free>>20)
 	}
 	w := &weights{lib: s.lib, model: s.lib.llama_model_load_from_file(s.path, s.lib.llama_model_default_params())}

@@ -39,8 +39,9 @@ type hello struct {
 }
 
 // Worker is the whole life of the child process; it returns the exit status.
-// It ends when its parent does, whatever it is computing.
-func Worker() int {
+// It ends when its parent does, whatever it is computing. free reads how much
+// memory this machine has left, if that is known: what does not fit is not loaded.
+func Worker(free func() (bytes uint64, known bool)) int {
 	in := bufio.NewReader(os.Stdin)
 	line, err := in.ReadBytes('\n')
 	if err != nil {
@@ -51,7 +52,7 @@ func Worker() int {
 		io.Copy(io.Discard, in)
 		os.Exit(0)
 	}()
-	handler, said, listener := prepare(line)
+	handler, said, listener := prepare(line, free)
 	report, err := json.Marshal(said)
 	if err != nil {
 		return 1
@@ -65,7 +66,7 @@ func Worker() int {
 }
 
 // prepare loads the libraries, looks at the models and listens.
-func prepare(line []byte) (http.Handler, hello, net.Listener) {
+func prepare(line []byte, free func() (bytes uint64, known bool)) (http.Handler, hello, net.Listener) {
 	var o order
 	if err := json.Unmarshal(line, &o); err != nil {
 		return nil, hello{Problem: "cannot read its order: " + err.Error()}, nil
@@ -81,6 +82,7 @@ func prepare(line []byte) (http.Handler, hello, net.Listener) {
 			s.models = append(s.models, Model{ID: file.ID, Problem: err.Error()})
 			continue
 		}
+		spec.free = free
 		r := newRunner(spec, time.Duration(o.IdleNanos))
 		s.runners[file.ID] = r
 		s.models = append(s.models, spec.Model)

@@ -157,5 +157,5 @@ func (p *Pool) Why(id string) string {
 	case cooling > 0:
 		return fmt.Sprintf("its llama-server ended (%v) and is started again at a call after %v", cause, cooling.Round(time.Millisecond))
 	}
-	return p.room().lacks(s.needs, p.reclaimable(s))
+	return p.room().lacks(s.needs, p.reclaimable())
 }

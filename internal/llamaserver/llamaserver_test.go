@@ -12,6 +12,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"os"
 	"os/signal"
 	"path/filepath"
@@ -69,10 +70,11 @@ func fakeServer(args []string) {
 	if err != nil {
 		os.Exit(3)
 	}
+	_, roomy := os.Stat(filepath.Join(filepath.Dir(model), "roomy"))
 	double := enginetest.New(enginetest.LlamaCpp, enginetest.Options{
 		Slots: 2,
 		Models: []enginetest.Model{{ID: flags["--alias"], Vision: strings.Contains(model, "sees"), Tools: !strings.Contains(model, "plain"),
-			ContextLength: map[bool]int{true: 2048}[strings.Contains(model, "short")]}},
+			ContextLength: map[bool]int{true: 2048}[strings.Contains(model, "short") && roomy != nil]}},
 	})
 	double.Script(func(c enginetest.Call) enginetest.Behaviour {
 		switch c.Said {
@@ -219,7 +221,11 @@ func newRig(t *testing.T, idle time.Duration, devices string, c *computer, names
 	config := Config{Program: program, RAM: c.RAM, GPUs: c.GPUs, IdleUnload: idle, Slots: 2, Log: slog.New(slog.DiscardHandler)}
 	for _, name := range names {
 		path := filepath.Join(r.dir, name+".gguf")
-		if err := os.WriteFile(path, gguf(chats(), 1<<20), 0o600); err != nil {
+		header := chats()
+		if name == "large" { // 64 KiB a token
+			header = append(header, entry{"llama.attention.key_length", uint32(4096)})
+		}
+		if err := os.WriteFile(path, gguf(header, 1<<20), 0o600); err != nil {
 			t.Fatal(err)
 		}
 		config.Models = append(config.Models, File{name, path})
@@ -475,6 +481,64 @@ func TestNobodyIsEndedInVain(t *testing.T) {
 	}
 }
 
+// Nor is one ended that would not make enough room.
+func TestNobodyIsEndedForTooLittle(t *testing.T) {
+	r := newRig(t, 0, "", free(900), "one", "other", "large")
+	r.says("one", "hello")
+	r.fit(1000, 400)
+	const why = "it needs about 641 MiB of memory and 398 MiB are free"
+	if told := r.Why("large"); !strings.Contains(told, why) {
+		t.Errorf("why: %q", told)
+	}
+	if _, err := r.ask(t.Context(), "large", "hello"); err == nil || !strings.Contains(err.Error(), why) {
+		t.Errorf("%v", err)
+	}
+	if _, idle := r.server("one").idle(); !idle || len(r.starts()) != 1 {
+		t.Errorf("the idle one was ended: %v", r.starts())
+	}
+}
+
+// The one that was idle for longest gives way, and no other, once there is room.
+func TestIdleLongestGivesWay(t *testing.T) {
+	r := newRig(t, 0, "", free(900), "one", "other", "third")
+	r.Pool.config.RAM = func() Memory { // before anything asks: 400 MiB, of which each takes 150
+		left := uint64(400 << 20)
+		for _, s := range r.servers {
+			s.mu.Lock()
+			if s.address != "" {
+				left -= 150 << 20
+			}
+			s.mu.Unlock()
+		}
+		return Memory{1000 << 20, left}
+	}
+	for _, model := range []string{"other", "one", "other", "third"} { // one is idle for longest
+		r.says(model, "hello")
+	}
+	if _, idle := r.server("other").idle(); !idle || len(r.starts()) != 3 {
+		t.Errorf("the last one used was ended: %v", r.starts())
+	}
+	if _, idle := r.server("one").idle(); idle {
+		t.Error("all three run")
+	}
+}
+
+// A server that is to end takes no call with it: either it does not end, or the
+// call waits for the next start.
+func TestRetiresWhenNobodyIsIn(t *testing.T) {
+	s := &server{address: "x"}
+	if err := s.enter(t.Context(), false); err != nil || s.retire() {
+		t.Fatalf("retired with a call in it: %v", err)
+	}
+	s.leave()
+	if !s.retire() {
+		t.Error("does not retire")
+	}
+	if err := s.enter(t.Context(), false); !errors.Is(err, errAsleep) {
+		t.Errorf("let in after that: %v", err)
+	}
+}
+
 // What a GPU holds counts, but for what llama-server leaves free there, and only
 // where the llama-server was built for one.
 func TestMemoryOfTheGPU(t *testing.T) {
@@ -545,6 +609,32 @@ func TestAbilitiesOnceLoaded(t *testing.T) {
 		if m := r.Model(id); m != want {
 			t.Errorf("%+v, want %+v", m, want)
 		}
+	}
+}
+
+// What a server says holds for as long as it runs: the next may have more room.
+func TestAbilitiesOfTheNextStart(t *testing.T) {
+	r := newRig(t, 0, "", free(900), "short")
+	for _, want := range []int{2048, 4096} {
+		r.says("short", "hello")
+		if m := r.Model("short"); m.ContextLength != want {
+			t.Errorf("%+v, want %d tokens", m, want)
+		}
+		if err := os.WriteFile(filepath.Join(r.dir, "roomy"), nil, 0o600); err != nil || !r.server("short").evict(t.Context()) {
+			t.Fatal(err)
+		}
+	}
+}
+
+// A server that has no such page tells nothing.
+func TestPropsOfAnOldServer(t *testing.T) {
+	old := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.WriteHeader(http.StatusNotFound)
+		_, _ = io.WriteString(w, `{"error":{"code":404}}`)
+	}))
+	defer old.Close()
+	if err := askProps(t.Context(), old.Listener.Addr().String(), new(props)); err == nil {
+		t.Error("it told something")
 	}
 }
 

@@ -127,12 +127,12 @@ func (p *Pool) room() room {
 	return r
 }
 
-// reclaimable is what ending all idle servers but that one would give back.
-func (p *Pool) reclaimable(but *server) uint64 {
+// reclaimable is what ending all idle servers would give back.
+func (p *Pool) reclaimable() uint64 {
 	total := uint64(0)
 	for _, s := range p.servers {
 		s.mu.Lock()
-		if s != but && s.address != "" && s.users == 0 {
+		if s.address != "" && s.users == 0 {
 			total += s.needs
 		}
 		s.mu.Unlock()
@@ -140,8 +140,8 @@ func (p *Pool) reclaimable(but *server) uint64 {
 	return total
 }
 
-// makeRoom ends idle servers, the one idle longest first, until the model fits;
-// the caller holds p.loading.
+// makeRoom ends idle servers, the one idle longest first, until the model fits,
+// whose own does not run; the caller holds p.loading.
 func (p *Pool) makeRoom(ctx context.Context, s *server) error {
 	for {
 		p.mu.Lock()
@@ -152,16 +152,16 @@ func (p *Pool) makeRoom(ctx context.Context, s *server) error {
 		if r.lacks(s.needs, 0) == "" {
 			return nil
 		}
-		if why := r.lacks(s.needs, p.reclaimable(s)); why != "" { // nobody is ended in vain
+		if why := r.lacks(s.needs, p.reclaimable()); why != "" { // nobody is ended in vain
 			return fmt.Errorf("cannot load %s: %s", s.file.ID, why)
 		}
 		idlest := (*server)(nil)
 		for _, o := range p.servers {
-			if since, idle := o.idle(); o != s && idle && (idlest == nil || since.Before(idlest.idleFrom())) {
+			if since, idle := o.idle(); idle && (idlest == nil || since.Before(idlest.idleFrom())) {
 				idlest = o
 			}
 		}
-		if idlest == nil || !idlest.evict(ctx) {
+		if idlest == nil || !idlest.evict(ctx) && ctx.Err() != nil { // one that is in use again is counted anew
 			return fmt.Errorf("cannot load %s: %s", s.file.ID, r.lacks(s.needs, 0))
 		}
 	}

@@ -2,6 +2,7 @@ package llamaserver
 
 import (
 	"context"
+	"fmt"
 	"io"
 	"net"
 	"net/http"
@@ -44,10 +45,10 @@ func (s *server) learn(ctx context.Context, address string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if told.Settings.Context > 0 {
-		s.model.ContextLength = min(s.model.ContextLength, told.Settings.Context)
+		s.model.ContextLength = min(s.context, told.Settings.Context)
 	}
 	if told.Slots > 0 {
-		s.model.Slots = min(s.model.Slots, told.Slots)
+		s.model.Slots = min(s.pool.config.Slots, told.Slots)
 	}
 	if s.model.Embeddings {
 		return
@@ -69,5 +70,8 @@ func askProps(ctx context.Context, address string, told *props) error {
 		return err
 	}
 	defer resp.Body.Close()
+	if resp.StatusCode != http.StatusOK {
+		return fmt.Errorf("it answered with status %d", resp.StatusCode)
+	}
 	return json.UnmarshalRead(io.LimitReader(resp.Body, propsBytes), told)
 }

@@ -290,7 +290,7 @@ func (s *server) serve(ctx context.Context, ended chan error) (reply chan bool, 
 			if since, idle := s.idle(); idle {
 				left -= time.Since(since)
 			}
-			if left <= 0 {
+			if left <= 0 && s.retire() {
 				s.pool.config.Log.Info("llama-server is idle and ends", "model", s.file.ID)
 				return nil, nil
 			}
@@ -299,7 +299,7 @@ func (s *server) serve(ctx context.Context, ended chan error) (reply chan bool, 
 		select {
 		case <-over:
 		case asked := <-s.evicting:
-			if _, idle := s.idle(); idle {
+			if s.retire() {
 				return asked, nil
 			}
 			asked <- false
@@ -310,6 +310,18 @@ func (s *server) serve(ctx context.Context, ended chan error) (reply chan bool, 
 			return nil, nil
 		}
 	}
+}
+
+// retire lets nobody in any more, if nobody is, and reports that: who comes now
+// waits for the next start, and is not cut off by this end.
+func (s *server) retire() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.users > 0 {
+		return false
+	}
+	s.address = ""
+	return true
 }
 
 // idle reports whether the server runs and nobody uses it, and since when.

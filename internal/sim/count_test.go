@@ -90,3 +90,29 @@ func TestCountTokens(t *testing.T) {
 		}
 	})
 }
+
+// A count is sent to no more machines than a call may try: a prompt of megabytes
+// does not walk a whole circle.
+func TestCountAsksFewMachines(t *testing.T) {
+	inBubble(t, func(w *world) {
+		ann := w.addMember("ann")
+		var boxes []*machine
+		for _, name := range []string{"a", "b", "c", "d", "e"} {
+			box := w.addMachine(ann, name, 1, "m")
+			box.engine.Set(enginetest.Behaviour{Status: http.StatusInternalServerError})
+			boxes = append(boxes, box)
+		}
+		if text, estimate := w.tokens(ann, "m"); !estimate {
+			t.Errorf("%s", text)
+		}
+		asked := 0
+		for _, box := range boxes {
+			if box.engine.Last().Path != "" {
+				asked++
+			}
+		}
+		if asked != 3 {
+			t.Errorf("%d machines were asked", asked)
+		}
+	})
+}

@@ -1,0 +1,49 @@
+package dialect
+
+import (
+	"runtime"
+	"strings"
+	"testing"
+)
+
+// However a machine spreads logprobs over an answer, little is held of them, and
+// no more memory is taken on the way than what they came in.
+func TestLogprobsAreBounded(t *testing.T) {
+	const sent = 8 << 20
+	ask := func() *Response {
+		return answerTo(t, `{"model":"m","input":"x","top_logprobs":2,"store":false}`, loader(nil))
+	}
+	for name, content := range map[string]string{
+		"many":         strings.Repeat(`{},`, sent/3) + `{}`,
+		"alternatives": `{"top_logprobs":[` + strings.Repeat(`{},`, sent/3) + `{}]}`,
+		"bytes":        `{"bytes":[` + strings.Repeat(`1,`, sent/2) + `1]}`,
+	} {
+		r, answer := ask(), []byte(`{"choices":[{"message":{"content":"x"},"finish_reason":"stop","logprobs":{"content":[`+content+`]}}]}`)
+		var before, after runtime.MemStats
+		runtime.ReadMemStats(&before)
+		if _, err := r.Whole(answer); err != nil {
+			t.Fatal(err)
+		}
+		runtime.ReadMemStats(&after)
+		if taken := after.TotalAlloc - before.TotalAlloc; taken > 12*sent {
+			t.Errorf("%s: %d MiB were taken for an answer of 8", name, taken>>20)
+		}
+		if held := len(r.Finish(done1, false)); held > maxLogprobs+10<<10 || name == "many" && held < maxLogprobs-1<<10 {
+			t.Errorf("%s: a response of %d bytes", name, held)
+		}
+	}
+	// In many texts, with thoughts between.
+	part := `data: {"choices":[{"delta":{"content":"x"},"logprobs":{"content":[` + strings.Repeat(`{},`, 30<<10) + `{}]}}]}` + "\n\n" +
+		`data: {"choices":[{"delta":{"reasoning_content":"y"}}]}` + "\n\n"
+	r := ask()
+	s := Stream{Events: r.Events()}
+	for range sent / len(part) {
+		if n, err := s.Take([]byte(part)); err != nil || n != len(part) {
+			t.Fatal(n, err)
+		}
+		s.Events.Next()
+	}
+	if len(r.output) > maxLogprobs+100<<10 {
+		t.Errorf("%d bytes are held", len(r.output))
+	}
+}
