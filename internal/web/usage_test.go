@@ -131,6 +131,33 @@ func TestUsage(t *testing.T) {
 	}
 }
 
+// TestUsageOfMany: of those on the other side, a hundred are told apart, those
+// with most calls; the sums are of all.
+func TestUsageOfMany(t *testing.T) {
+	db := openStore(t)
+	now := time.Now().UTC()
+	check(t, db.CreateMember(t.Context(), account.Member{ID: "most", Name: "Most", Created: now}))
+	var records []account.Usage
+	add := func(member string) {
+		records = append(records, account.Usage{
+			CallID: account.NewID("req_"), Attempt: 1, Started: now, MemberID: member, OwnerID: "bob", MachineID: "mch_desk", Model: "m",
+		})
+	}
+	for i := range mostOthers + 5 {
+		add(name("mem_", i))
+	}
+	add("most")
+	add("most")
+	check(t, db.RecordUsage(t.Context(), records))
+	on, _ := usageOf(t, db, "bob", "")
+	if got := on.On.Members; len(got) != mostOthers || got[0].Member != "Most" || got[0].Calls != 2 || got[1].Member != "" {
+		t.Errorf("%d are told apart, first %+v", len(got), got[:2])
+	}
+	if on.On.Total.Calls != mostOthers+7 {
+		t.Errorf("in all %+v", on.On.Total)
+	}
+}
+
 // BenchmarkUsagePage asks for a page over 1,000,000 records of 90 days: 200
 // members, each of whom calls 4 of 50 machines for 3 models, and 1 call in 20 is
 // refused.
