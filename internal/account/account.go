@@ -233,18 +233,6 @@ type UsageDay struct {
 	TokensOut int64
 }
 
-// UsageWith sums usage between a member and one other, or itself: whose machines
-// took the calls, or who made them.
-type UsageWith struct {
-	MemberID  string
-	Name      string // empty: the ledger alone still knows the id
-	Calls     int64
-	Refused   int64 // of them: not served whole
-	Waited    time.Duration
-	TokensIn  int64
-	TokensOut int64
-}
-
 // Backup is one copy of the database that an operator had made.
 type Backup struct {
 	ID    string

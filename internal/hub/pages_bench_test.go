@@ -57,6 +57,7 @@ func newCity(b *testing.B) *city {
 			}
 			return out, nil
 		},
+		Running: func() []web.Use { return nil }, Queued: func(*fleet.Machine) int { return 0 },
 		Control: func(context.Context, fleet.MachineID, web.Control) error { return nil },
 		Changed: func() {}, Admit: func(web.Caller) error { return nil },
 		Miss:      func(_ web.Caller, _ fleet.ModelID, f *fault.Fault) *fault.Fault { return f },

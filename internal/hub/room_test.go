@@ -377,6 +377,17 @@ func TestRoomTellsWhoWaits(t *testing.T) {
 	if n := r.queued(box); n != 1 {
 		t.Errorf("%d wait, want 1", n)
 	}
+
+	alone := newRoom(t, 1)
+	for what, end := range map[string]func(*held){
+		"came free": func(h *held) { alone.release(h, true) }, "was refused by its machine": alone.refused,
+	} {
+		h := alone.newcomer("ann")
+		alone.moves = 0
+		if end(h); alone.moves == 0 {
+			t.Errorf("nobody was told: a slot that nobody waits for %s", what)
+		}
+	}
 }
 
 func TestRouteHeader(t *testing.T) {

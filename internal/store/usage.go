@@ -127,55 +127,41 @@ func (db *DB) UsageDays(ctx context.Context) ([]account.UsageDay, error) {
 	return each(rows, usageDay), db.told(err, "read the daily usage")
 }
 
-// DaysOfCaller is the daily sums of a member's calls, from since's day on, in
-// order of day: a read along one index.
-func (db *DB) DaysOfCaller(ctx context.Context, memberID string, since time.Time) ([]account.UsageDay, error) {
-	rows, err := db.query.UsageDaysOf(ctx, query.UsageDaysOfParams{Member: memberID, Since: millis(dayOf(since))})
-	return each(rows, usageDay), db.told(err, "read the daily usage")
+// DaysOfCaller gives take the daily sums of a member's calls, from since's day
+// on, in order of day.
+func (db *DB) DaysOfCaller(ctx context.Context, memberID string, since time.Time, take func(account.UsageDay)) error {
+	return db.days(ctx, "member_id", memberID, since, take)
 }
 
-// DaysOfOwner is the daily sums of what ran on a member's machines, likewise. A
-// sum's MemberID is the owner's for own calls, and empty for all others': whose
-// they were is CallersOnOwner's to say.
-func (db *DB) DaysOfOwner(ctx context.Context, ownerID string, since time.Time) ([]account.UsageDay, error) {
+// DaysOfOwner gives take the daily sums of what ran on a member's machines,
+// likewise.
+func (db *DB) DaysOfOwner(ctx context.Context, ownerID string, since time.Time, take func(account.UsageDay)) error {
 	if ownerID == "" { // whatever no machine took has no owner
-		return nil, nil
+		return nil
 	}
-	rows, err := db.query.UsageDaysOn(ctx, query.UsageDaysOnParams{Owner: ownerID, Since: millis(dayOf(since))})
-	return each(rows, func(row query.UsageDaysOnRow) account.UsageDay {
-		return account.UsageDay{
-			Day: moment(row.Day), MemberID: row.Caller, OwnerID: ownerID, MachineID: row.MachineID, Model: row.Model, Code: row.Code,
-			Calls: row.Calls, Waited: micros(row.WaitedUs), Duration: micros(row.DurationUs),
-			TokensIn: row.TokensIn, TokensOut: row.TokensOut,
-		}
-	}), db.told(err, "read the daily usage")
+	return db.days(ctx, "owner_id", ownerID, since, take)
 }
 
-// CallersOnOwner sums what ran on a member's machines since that day by who
-// called: at most so many, those who called most first.
-func (db *DB) CallersOnOwner(ctx context.Context, ownerID string, since time.Time, most int) ([]account.UsageWith, error) {
-	if ownerID == "" {
-		return nil, nil
+// days reads sums along one index, and one at a time: of an owner whom a large
+// group calls they are more than should be in memory at once, which is what sqlc's
+// queries would do. To group them in SQL takes SQLite twice the time.
+func (db *DB) days(ctx context.Context, side, id string, since time.Time, take func(account.UsageDay)) error {
+	rows, err := db.read.QueryContext(ctx, `
+SELECT day, member_id, owner_id, machine_id, model, code, calls, waited_us, duration_us, tokens_in, tokens_out
+FROM usage_days WHERE `+side+` = $1 AND day >= $2 ORDER BY day`, id, millis(dayOf(since)))
+	if err != nil {
+		return db.told(err, "read the daily usage")
 	}
-	rows, err := db.query.CallersOn(ctx, query.CallersOnParams{Owner: ownerID, Since: millis(dayOf(since)), Most: int32(most)})
-	return each(rows, func(row query.CallersOnRow) account.UsageWith {
-		return account.UsageWith{
-			MemberID: row.MemberID, Name: row.Name, Calls: row.Calls, Refused: row.Refused, Waited: micros(row.WaitedUs),
-			TokensIn: row.TokensIn, TokensOut: row.TokensOut,
+	defer rows.Close()
+	var row query.UsageDay
+	for err == nil && rows.Next() {
+		err = rows.Scan(&row.Day, &row.MemberID, &row.OwnerID, &row.MachineID, &row.Model, &row.Code,
+			&row.Calls, &row.WaitedUs, &row.DurationUs, &row.TokensIn, &row.TokensOut)
+		if err == nil {
+			take(usageDay(row))
 		}
-	}), db.told(err, "read who called")
-}
-
-// OwnersOfCaller sums a member's calls that machines took since that day by whose
-// machines those were, likewise.
-func (db *DB) OwnersOfCaller(ctx context.Context, memberID string, since time.Time, most int) ([]account.UsageWith, error) {
-	rows, err := db.query.OwnersOf(ctx, query.OwnersOfParams{Member: memberID, Since: millis(dayOf(since)), Most: int32(most)})
-	return each(rows, func(row query.OwnersOfRow) account.UsageWith {
-		return account.UsageWith{
-			MemberID: row.OwnerID, Name: row.Name, Calls: row.Calls, Refused: row.Refused, Waited: micros(row.WaitedUs),
-			TokensIn: row.TokensIn, TokensOut: row.TokensOut,
-		}
-	}), db.told(err, "read whose machines took the calls")
+	}
+	return db.told(cmp.Or(err, rows.Err()), "read the daily usage")
 }
 
 func usageRow(u account.Usage) query.InsertUsageParams {

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/kith/kith/internal/account"
+	"github.com/kith/kith/internal/fleet"
 	"github.com/kith/kith/internal/store/internal/query"
 )
 
@@ -47,8 +48,8 @@ func (db *DB) UsePasskey(ctx context.Context, id string, signs int64, now time.T
 // sessions but the one to keep. ErrNotFound if it is not the member's, ErrLastWay
 // if it is the only way in.
 func (db *DB) RemovePasskey(ctx context.Context, memberID, id, keep string) error {
-	err := db.transact(ctx, func(q *query.Queries) error {
-		return shut(ctx, q, memberID, keep, func() (int64, error) {
+	err := db.change(ctx, func(q *query.Queries) ([]fleet.Change, error) {
+		return changed(fleet.SessionsChanged, memberID), shut(ctx, q, memberID, keep, func() (int64, error) {
 			return q.DeletePasskey(ctx, query.DeletePasskeyParams{MemberID: memberID, ID: id})
 		})
 	})
@@ -87,8 +88,8 @@ func (db *DB) Identities(ctx context.Context, memberID string) ([]account.Identi
 
 // RemoveIdentity is RemovePasskey for an identity.
 func (db *DB) RemoveIdentity(ctx context.Context, memberID, id, keep string) error {
-	err := db.transact(ctx, func(q *query.Queries) error {
-		return shut(ctx, q, memberID, keep, func() (int64, error) {
+	err := db.change(ctx, func(q *query.Queries) ([]fleet.Change, error) {
+		return changed(fleet.SessionsChanged, memberID), shut(ctx, q, memberID, keep, func() (int64, error) {
 			return q.DeleteIdentity(ctx, query.DeleteIdentityParams{MemberID: memberID, ID: id})
 		})
 	})

@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"slices"
 	"testing"
-	"time"
 
 	"github.com/kith/kith/internal/account"
 	"github.com/kith/kith/internal/store"
@@ -88,35 +87,4 @@ func places[T any](of []T, place func(T) account.Place) (all []account.Place) {
 		all = append(all, place(one))
 	}
 	return all
-}
-
-// testUsageWith: what went between a member and each other is summed by the
-// other, most calls first; what no machine took is between nobody.
-func testUsageWith(t *testing.T, db *store.DB) {
-	ctx := t.Context()
-	for _, id := range []string{"ada", "bob"} {
-		ok(t, db.CreateMember(ctx, account.Member{ID: "mem_" + id, Name: id, Created: start}))
-	}
-	var records []account.Usage
-	for i, c := range []struct{ caller, owner, code string }{
-		{"mem_ada", "mem_bob", ""}, {"mem_ada", "mem_bob", "machine_offline"}, {"mem_ada", "mem_ada", ""}, {"mem_ada", "", "CAPACITY_FULL"},
-		{"mem_eve", "mem_bob", ""}, {"mem_bob", "mem_bob", ""}, {"mem_bob", "mem_bob", ""}, {"mem_bob", "mem_bob", ""},
-	} {
-		records = append(records, account.Usage{
-			CallID: fmt.Sprint("call-", i), Attempt: 1, Started: start, MemberID: c.caller, OwnerID: c.owner, MachineID: "mch", Model: "m", Code: c.code,
-			Waited: time.Second, TokensIn: 10, TokensOut: 100,
-		})
-	}
-	old := records[0]
-	old.CallID, old.Started = "old", start.AddDate(0, 0, -2)
-	ok(t, db.RecordUsage(ctx, append(records, old)))
-	sums := must[[]account.UsageWith](t)
-	of := func(id, name string, calls, refused int64) account.UsageWith {
-		return account.UsageWith{MemberID: id, Name: name, Calls: calls, Refused: refused, Waited: time.Duration(calls) * time.Second, TokensIn: 10 * calls, TokensOut: 100 * calls}
-	}
-	same(t, sums(db.OwnersOfCaller(ctx, "mem_ada", start, 9)), []account.UsageWith{of("mem_bob", "bob", 2, 1), of("mem_ada", "ada", 1, 0)})
-	same(t, sums(db.CallersOnOwner(ctx, "mem_bob", start, 9)), []account.UsageWith{of("mem_bob", "bob", 3, 0), of("mem_ada", "ada", 2, 1), of("mem_eve", "", 1, 0)})
-	same(t, sums(db.CallersOnOwner(ctx, "mem_bob", start, 1)), []account.UsageWith{of("mem_bob", "bob", 3, 0)})
-	same(t, sums(db.OwnersOfCaller(ctx, "mem_ada", old.Started, 1)), []account.UsageWith{of("mem_bob", "bob", 3, 1)})
-	same(t, len(sums(db.CallersOnOwner(ctx, "", start, 9))), 0)
 }

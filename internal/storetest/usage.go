@@ -1,6 +1,7 @@
 package storetest
 
 import (
+	"context"
 	"fmt"
 	"math/rand/v2"
 	"slices"
@@ -131,30 +132,46 @@ func testCallsOfShares(t *testing.T, db *store.DB) {
 	}
 }
 
-// testUsageOfCaller: a member's own days alone, from the one on that is asked for.
-func testUsageOfCaller(t *testing.T, db *store.DB) {
+// testUsageOfMember: a member's own days alone, of either side, from the one on
+// that is asked for.
+func testUsageOfMember(t *testing.T, db *store.DB) {
 	ctx := t.Context()
 	var records []account.Usage
 	for i := range 12 {
 		u := aCall(fmt.Sprint("call-", i), 1)
 		u.Started = start.Add(time.Duration(-12*i) * time.Hour)
-		u.MemberID, u.OwnerID = fmt.Sprint("mem_", i%2), fmt.Sprint("mem_", i%3)
+		u.MemberID, u.OwnerID = fmt.Sprint("mem_", i%2), []string{"", "mem_1", "mem_2"}[i%3]
 		records = append(records, u)
 	}
 	ok(t, db.RecordUsage(ctx, records))
-	of := func(member string, since time.Time) (mine []account.Usage) {
-		for _, u := range records {
-			if u.MemberID == member && !u.Started.Before(since) {
-				mine = append(mine, u)
+	noon := time.Date(2026, 11, 19, 12, 0, 0, 0, time.UTC)
+	for _, side := range []struct {
+		read  func(context.Context, string, time.Time, func(account.UsageDay)) error
+		whose func(account.Usage) string
+	}{
+		{db.DaysOfCaller, func(u account.Usage) string { return u.MemberID }},
+		{db.DaysOfOwner, func(u account.Usage) string { return u.OwnerID }},
+	} {
+		for _, member := range []string{"mem_0", "mem_1", "mem_2", "mem_nobody"} {
+			for _, since := range []time.Time{{}, noon} {
+				var want []account.Usage
+				for _, u := range records {
+					if side.whose(u) == member && !u.Started.Before(since.Truncate(24*time.Hour)) {
+						want = append(want, u)
+					}
+				}
+				var got []account.UsageDay
+				ok(t, side.read(ctx, member, since, func(d account.UsageDay) { got = append(got, d) }))
+				sameDays(t, got, want)
 			}
 		}
-		return mine
 	}
-	days := must[[]account.UsageDay](t)
-	sameDays(t, days(db.DaysOfCaller(ctx, "mem_1", time.Time{})), of("mem_1", time.Time{}))
-	noon := time.Date(2026, 11, 19, 12, 0, 0, 0, time.UTC)
-	sameDays(t, days(db.DaysOfCaller(ctx, "mem_1", noon)), of("mem_1", noon.Truncate(24*time.Hour)))
-	same(t, len(days(db.DaysOfCaller(ctx, "mem_nobody", time.Time{}))), 0)
+	ok(t, db.DaysOfOwner(ctx, "", time.Time{}, func(d account.UsageDay) { t.Errorf("nobody owns %+v", d) }))
+	gone, cancel := context.WithCancel(ctx)
+	cancel()
+	if err := db.DaysOfCaller(gone, "mem_1", time.Time{}, func(account.UsageDay) {}); err == nil {
+		t.Error("a caller that is gone was told of no failure")
+	}
 }
 
 // testUsageRefused: one record that cannot be right does not cost the others.

@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/kith/kith/internal/account"
+	"github.com/kith/kith/internal/fleet"
 	"github.com/kith/kith/internal/store"
 )
 
@@ -52,10 +53,13 @@ func testPasskeys(t *testing.T, db *store.DB) {
 	for _, id := range []string{"here", "elsewhere"} {
 		ok(t, db.CreateSession(ctx, account.Session{ID: id, MemberID: ada.ID, Data: []byte{1}, Created: start, Seen: start, Expires: later(100)}))
 	}
+	changes, ended := watch(t, db), fleet.Change{Kind: fleet.SessionsChanged, ID: ada.ID}
 	fails(t, db.RemovePasskey(ctx, ada.ID, bobs.ID, "here"), store.ErrNotFound)
 	fails(t, db.RemovePasskey(ctx, bob.ID, bobs.ID, ""), account.ErrLastWay)
 	same(t, len(must[[]account.Session](t)(db.SessionsOf(ctx, ada.ID, start))), 2)
+	expect(t, changes())
 	ok(t, db.RemovePasskey(ctx, ada.ID, one.ID, "here"))
+	expect(t, changes(), ended) // so that what runs by them ends
 	sessions := must[[]account.Session](t)(db.SessionsOf(ctx, ada.ID, start))
 	if len(sessions) != 1 || sessions[0].ID != "here" {
 		t.Fatalf("left are %+v", sessions)
@@ -95,7 +99,9 @@ func testIdentities(t *testing.T, db *store.DB) {
 	fails(t, db.RemoveIdentity(ctx, bob.ID, adas.ID, ""), store.ErrNotFound)
 	fails(t, db.RemoveIdentity(ctx, ada.ID, adas.ID, ""), account.ErrLastWay)
 	newPasskey(t, db, ada.ID, "one")
+	changes := watch(t, db)
 	ok(t, db.RemoveIdentity(ctx, ada.ID, adas.ID, ""))
+	expect(t, changes(), fleet.Change{Kind: fleet.SessionsChanged, ID: ada.ID})
 
 	// A member who signs up by one is whole, or not there.
 	same(t, must[bool](t)(db.OperatorCanSignIn(ctx)), false)

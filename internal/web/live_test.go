@@ -4,10 +4,15 @@ import (
 	"bufio"
 	"context"
 	"encoding/base64"
+	"fmt"
+	"net"
 	"net/http"
+	"net/http/httptest"
 	"net/url"
 	"strings"
+	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/go-json-experiment/json"
@@ -414,4 +419,80 @@ func testRoles(t *testing.T, tn *town) {
 	if diff := cmp.Diff([]GroupMember{{"ada", false}, {"bob", true}}, got); diff != "" {
 		t.Error(diff)
 	}
+}
+
+// TestLiveLetIn: a session that ends after its visit was let in, and before
+// anything is tied to it, still ends what it was let in for.
+func TestLiveLetIn(t *testing.T) {
+	tn := newTown(t, nil)
+	ada := tn.as("ada")
+	cookies := ada.client.Jar.Cookies(must1(url.Parse(tn.web.URL)))
+	ctx, err := tn.site.sessions.Load(t.Context(), cookies[0].Value)
+	check(t, err)
+	check(t, tn.db.EndSession(t.Context(), tn.sessionOf(ada)))
+	r := httptest.NewRequest("GET", "/live/machines", nil).WithContext(ctx)
+	_, _, err = tn.site.tie(&visit{Request: r, me: tn.members["ada"]})
+	if err == nil || fault.Of(err).Code != fault.InvalidAPIKey || tn.site.tied() != 0 {
+		t.Errorf("told %v, %d tied", err, tn.site.tied())
+	}
+}
+
+// socket is an answer on a connection whose other end reads as it likes.
+type socket struct {
+	net.Conn
+	header http.Header
+}
+
+func (s socket) Header() http.Header                { return s.header }
+func (s socket) WriteHeader(int)                    {}
+func (s socket) Flush()                             {}
+func (s socket) SetWriteDeadline(t time.Time) error { return s.Conn.SetWriteDeadline(t) }
+
+// TestLiveStuckReader: a browser that takes nothing holds up neither the look nor
+// any other page, is let go in time, and leaves nothing behind.
+func TestLiveStuckReader(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		site := NewSite(New(Config{
+			Snapshot: fleet.NewSnapshot, Running: func() []Use { return nil }, Confirmed: func(time.Time) bool { return true },
+		}), SiteConfig{Base: "http://localhost"})
+		var looks atomic.Uint64
+		look := func(*Site, *glance, Caller) scene {
+			n := looks.Add(1)
+			return scene{shape(n), map[string]words{"n": {text: fmt.Sprint(n)}}}
+		}
+		follow := func() (far net.Conn, took chan time.Duration) {
+			near, far := net.Pipe()
+			took = make(chan time.Duration, 1)
+			go func() {
+				began := time.Now()
+				check(t, site.follow(t.Context(), socket{near, http.Header{}}, Caller{Member: "m"}, "/x", look))
+				took <- time.Since(began)
+			}()
+			return far, took
+		}
+		_, stuck := follow()
+		far, gone := follow()
+		reader := &listener{t, nil, bufio.NewScanner(far)}
+		reader.wants("event")
+		for range 5 {
+			time.Sleep(passEvery) // of the bubble's time
+			site.Stir()
+			site.live.rest = time.Time{}
+			site.pass(time.Now())
+			reader.wants("event")
+		}
+		if took := <-stuck; took != streamWrite {
+			t.Errorf("let go after %s, want %s", took, streamWrite)
+		}
+		if n := site.live.open["m"]; n != 1 {
+			t.Errorf("%d pages are counted, want 1", n)
+		}
+		check(t, far.Close())
+		site.live.beaten = time.Time{}
+		site.pass(time.Now())
+		<-gone
+		if len(site.live.open)+len(site.live.watches) != 0 {
+			t.Errorf("left behind: %v, %v", site.live.open, site.live.watches)
+		}
+	})
 }

@@ -89,11 +89,10 @@ func (a *API) listMachines(r *request) (any, error) {
 	}
 	var views []Machine
 	snapshot, now := a.Snapshot(), time.Now()
-	days, err := a.Accounts.DaysOfOwner(r.Context(), r.me, now.UTC().Truncate(aDay).AddDate(0, 0, 1-speedDays))
+	speeds, err := a.speeds(r, now.UTC().Truncate(aDay).AddDate(0, 0, 1-speedDays))
 	if err != nil {
 		return nil, err
 	}
-	speeds := speedsOf(days)
 	for _, record := range records {
 		if !record.Revoked.IsZero() {
 			continue
@@ -114,23 +113,23 @@ func (a *API) listMachines(r *request) (any, error) {
 // offered names a model on a machine.
 type offered struct{ machine, model string }
 
-// speedsOf is how many tokens a second each model on each machine gave, over all
-// calls that were served whole.
-func speedsOf(days []account.UsageDay) map[offered]float64 {
+// speeds is how many tokens a second each model on each of the caller's machines
+// gave since then, over all calls that were served whole.
+func (a *API) speeds(r *request, since time.Time) (map[offered]float64, error) {
 	tokens, took := map[offered]int64{}, map[offered]time.Duration{}
-	for _, d := range days {
+	err := a.Accounts.DaysOfOwner(r.Context(), r.me, since, func(d account.UsageDay) {
 		if of := (offered{d.MachineID, d.Model}); d.Code == "" {
 			tokens[of] += d.TokensOut
 			took[of] += d.Duration - d.Waited
 		}
-	}
+	})
 	speeds := map[offered]float64{}
 	for of, n := range tokens {
 		if n > 0 && took[of] > 0 {
 			speeds[of] = float64(n) / took[of].Seconds()
 		}
 	}
-	return speeds
+	return speeds, err
 }
 
 // owns lets the owner of the machine in the path pass.

@@ -344,3 +344,19 @@ func TestPasskeysAreBounded(t *testing.T) {
 	}
 	tn.as("ada").post("/account/passkeys/begin").want(t, 400, "remove one first")
 }
+
+// TestPasskeyOfAnothersChallenge: what ada's page was asked adds no passkey to
+// bob's account, and is used up by the try.
+func TestPasskeyOfAnothersChallenge(t *testing.T) {
+	tn := newTown(t, nil)
+	ada, bob := tn.as("ada"), tn.as("bob")
+	key := newAuthenticator(t, tn.web.URL)
+	answer := key.create(ada.challenge("/account/passkeys/begin").PublicKey.Challenge)
+	bob.post("/account/passkeys", "answer", answer).want(t, 400, "was not added")
+	ada.post("/account/passkeys", "answer", answer).want(t, 400, "was not added")
+	for _, name := range []string{"ada", "bob"} {
+		if got := must1(tn.db.Passkeys(t.Context(), tn.members[name].ID)); len(got) > 0 {
+			t.Errorf("%s has %+v", name, got)
+		}
+	}
+}

@@ -255,6 +255,11 @@ func TestProviderRefused(t *testing.T) {
 	to = way(ada, "/account/provider")
 	ada.post("/signout").goes(t, "/signin")
 	ada.back(to).want(t, 403)
+	over := tn.as("ada")
+	to = way(over, "/account/provider")
+	link := must1(tn.site.NewLink(t.Context(), tn.members["bob"].ID))
+	over.post("/welcome", "link", strings.TrimPrefix(link, "/welcome/")).goes(t, "/")
+	over.back(to).want(t, 403)
 	// What bob is tricked into opening is not his.
 	to = way(one, "/account/provider")
 	bob.back(to).want(t, 403)

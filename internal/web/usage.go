@@ -3,6 +3,7 @@ package web
 import (
 	"cmp"
 	"context"
+	"errors"
 	"slices"
 	"strconv"
 	"time"
@@ -56,17 +57,25 @@ type UsageSum struct {
 	TokensOut int64 `json:"tokens_out"`
 }
 
-func (s *UsageSum) add(d account.UsageDay) {
-	s.Calls += d.Calls
+// sumOf is what one day's calls of one kind came to.
+func sumOf(d account.UsageDay) UsageSum {
+	sum := UsageSum{Calls: d.Calls, WaitedMS: d.Waited.Milliseconds(), TokensIn: d.TokensIn, TokensOut: d.TokensOut}
 	if d.Code != "" {
-		s.Refused += d.Calls
+		sum.Refused = d.Calls
 	}
 	if d.OwnerID != "" && d.OwnerID != d.MemberID {
-		s.Others += d.Calls
+		sum.Others = d.Calls
 	}
-	s.WaitedMS += d.Waited.Milliseconds()
-	s.TokensIn += d.TokensIn
-	s.TokensOut += d.TokensOut
+	return sum
+}
+
+func (s *UsageSum) add(more UsageSum) {
+	s.Calls += more.Calls
+	s.Refused += more.Refused
+	s.Others += more.Others
+	s.WaitedMS += more.WaitedMS
+	s.TokensIn += more.TokensIn
+	s.TokensOut += more.TokensOut
 }
 
 // UsageOfDay sums one day, UTC.
@@ -113,63 +122,44 @@ func (a *API) usage(r *request) (any, error) {
 		}
 	}
 	since := time.Now().UTC().Truncate(24*time.Hour).AddDate(0, 0, 1-days)
-	as, err := a.usageSide(r, since, a.Accounts.DaysOfCaller, a.Accounts.OwnersOfCaller)
+	as, err := a.usageSide(r, since, a.Accounts.DaysOfCaller, func(d account.UsageDay) string { return d.OwnerID })
 	if err != nil {
 		return nil, err
 	}
-	on, err := a.usageSide(r, since, a.Accounts.DaysOfOwner, a.Accounts.CallersOnOwner)
+	on, err := a.usageSide(r, since, a.Accounts.DaysOfOwner, func(d account.UsageDay) string { return d.MemberID })
 	return UsagePage{days, since.Format(time.DateOnly), as, on}, err
 }
 
-// usageSide reads one side: its days, and the members on the other end.
+// usageSide adds up one side: its days, which come in order, and who was on the
+// other end of each sum.
 func (a *API) usageSide(r *request, since time.Time,
-	days func(context.Context, string, time.Time) ([]account.UsageDay, error),
-	others func(context.Context, string, time.Time, int) ([]account.UsageWith, error),
+	read func(context.Context, string, time.Time, func(account.UsageDay)) error, other func(account.UsageDay) string,
 ) (UsageSide, error) {
-	sums, err := days(r.Context(), r.me, since)
-	if err != nil {
-		return UsageSide{}, err
-	}
-	side := sideOf(sums, a.Snapshot())
-	side.Members = []UsageOfMember{}
-	with, err := others(r.Context(), r.me, since, mostOthers)
-	for _, o := range with {
-		sum := UsageSum{Calls: o.Calls, Refused: o.Refused, WaitedMS: o.Waited.Milliseconds(), TokensIn: o.TokensIn, TokensOut: o.TokensOut}
-		if o.MemberID != r.me {
-			sum.Others = o.Calls
-		}
-		side.Members = append(side.Members, UsageOfMember{o.Name, o.MemberID == r.me, sum})
-	}
-	return side, err
-}
-
-// sideOf adds up the days, which are in order.
-func sideOf(days []account.UsageDay, known *fleet.Snapshot) UsageSide {
 	side := UsageSide{Days: []UsageOfDay{}}
-	models, machines, codes := map[string]*UsageSum{}, map[string]*UsageSum{}, map[string]*UsageSum{}
-	of := func(sums map[string]*UsageSum, name string) *UsageSum {
-		if sums[name] == nil {
-			sums[name] = new(UsageSum)
+	models, machines, members, codes := sums{}, sums{}, sums{}, sums{}
+	var day time.Time
+	err := read(r.Context(), r.me, since, func(d account.UsageDay) {
+		sum := sumOf(d)
+		side.Total.add(sum)
+		if !d.Day.Equal(day) {
+			day = d.Day
+			side.Days = append(side.Days, UsageOfDay{Day: day.Format(time.DateOnly)})
 		}
-		return sums[name]
+		side.Days[len(side.Days)-1].add(sum)
+		models.add(d.Model, sum)
+		machines.add(d.MachineID, sum)
+		members.add(other(d), sum)
+		codes.add(d.Code, sum)
+	})
+	if err != nil {
+		return side, err
 	}
-	for _, d := range days {
-		side.Total.add(d)
-		day := d.Day.Format(time.DateOnly)
-		if last := len(side.Days) - 1; last < 0 || side.Days[last].Day != day {
-			side.Days = append(side.Days, UsageOfDay{Day: day})
-		}
-		side.Days[len(side.Days)-1].add(d)
-		of(models, d.Model).add(d)
-		if d.MachineID != "" {
-			of(machines, d.MachineID).add(d)
-		}
-		if d.Code != "" {
-			of(codes, d.Code).add(d)
-		}
+	for _, none := range []sums{machines, members, codes} { // no machine took it, or it was served whole
+		delete(none, "")
 	}
 	side.Models = sorted(models, func(name string, s UsageSum) UsageOfModel { return UsageOfModel{name, s} })
 	side.Codes = sorted(codes, func(name string, s UsageSum) UsageOfCode { return UsageOfCode{name, s.Calls} })
+	known := a.Snapshot()
 	side.Machines = sorted(machines, func(id string, s UsageSum) UsageOfMachine {
 		m := UsageOfMachine{Machine: id, UsageSum: s}
 		if machine := known.Machine(fleet.MachineID(id)); machine != nil {
@@ -177,11 +167,30 @@ func sideOf(days []account.UsageDay, known *fleet.Snapshot) UsageSide {
 		}
 		return m
 	})
-	return side
+	side.Members = sorted(members, func(id string, s UsageSum) UsageOfMember { return UsageOfMember{id, id == r.me, s} })
+	side.Members = side.Members[:min(len(side.Members), mostOthers)]
+	for i := range side.Members {
+		m, err := a.Accounts.Member(r.Context(), side.Members[i].Member)
+		if err != nil && !errors.Is(err, account.ErrNotFound) {
+			return side, err
+		}
+		side.Members[i].Member = m.Name // none: the ledger alone still knows the id
+	}
+	return side, nil
+}
+
+// sums are what calls came to, by some name.
+type sums map[string]*UsageSum
+
+func (s sums) add(name string, sum UsageSum) {
+	if s[name] == nil {
+		s[name] = new(UsageSum)
+	}
+	s[name].add(sum)
 }
 
 // sorted makes rows of sums, most calls first.
-func sorted[Row any](sums map[string]*UsageSum, row func(string, UsageSum) Row) []Row {
+func sorted[Row any](sums sums, row func(string, UsageSum) Row) []Row {
 	names := make([]string, 0, len(sums))
 	for name := range sums {
 		names = append(names, name)

@@ -146,10 +146,8 @@ type Accounts interface {
 	KeepOutOwn(ctx context.Context, ownerID, groupID, machineID string, out bool) error
 	KeepOutOfAll(ctx context.Context, ownerID, machineID string, out bool) error
 
-	DaysOfCaller(ctx context.Context, memberID string, since time.Time) ([]account.UsageDay, error)
-	DaysOfOwner(ctx context.Context, ownerID string, since time.Time) ([]account.UsageDay, error)
-	OwnersOfCaller(ctx context.Context, memberID string, since time.Time, most int) ([]account.UsageWith, error)
-	CallersOnOwner(ctx context.Context, ownerID string, since time.Time, most int) ([]account.UsageWith, error)
+	DaysOfCaller(ctx context.Context, memberID string, since time.Time, take func(account.UsageDay)) error
+	DaysOfOwner(ctx context.Context, ownerID string, since time.Time, take func(account.UsageDay)) error
 }
 
 // Caller is who asks: the member whose API key or machine credential was sent

@@ -20,10 +20,6 @@ SELECT * FROM usage ORDER BY started DESC, call_id, attempt;
 -- name: UsageDays :many
 SELECT * FROM usage_days ORDER BY day, member_id, owner_id, machine_id, model, code;
 
--- name: UsageDaysOf :many
-SELECT * FROM usage_days WHERE member_id = sqlc.arg(member) AND day >= sqlc.arg(since)
-ORDER BY day, owner_id, machine_id, model, code;
-
 -- What the members of shares called on the machines of those shares' owners that day.
 -- name: CallsOfShares :many
 SELECT s.id, d.model, cast(sum(d.calls) AS bigint) AS calls
@@ -34,29 +30,3 @@ WHERE d.day = sqlc.arg(day) GROUP BY s.id, d.model;
 SELECT s.id, d.model, cast(sum(d.calls) AS bigint) AS calls
 FROM usage_days d JOIN shares s ON s.member_id = d.member_id AND s.owner_id = d.owner_id
 WHERE d.member_id = sqlc.arg(member) AND d.day = sqlc.arg(day) GROUP BY s.id, d.model;
-
--- What ran on an owner's machines, whoever called: CallersOn says who.
--- name: UsageDaysOn :many
-SELECT day, cast(CASE WHEN member_id = owner_id THEN owner_id ELSE '' END AS text) AS caller, machine_id, model, code,
-    cast(sum(calls) AS bigint) AS calls, cast(sum(waited_us) AS bigint) AS waited_us, cast(sum(duration_us) AS bigint) AS duration_us,
-    cast(sum(tokens_in) AS bigint) AS tokens_in, cast(sum(tokens_out) AS bigint) AS tokens_out
-FROM usage_days WHERE owner_id = sqlc.arg(owner) AND day >= sqlc.arg(since)
-GROUP BY 1, 2, 3, 4, 5 ORDER BY 1, 2, 3, 4, 5;
-
--- Who called on an owner's machines, those who called most first.
--- name: CallersOn :many
-SELECT d.member_id, cast(coalesce(m.name, '') AS text) AS name, cast(sum(d.calls) AS bigint) AS calls,
-    cast(sum(CASE WHEN d.code = '' THEN 0 ELSE d.calls END) AS bigint) AS refused, cast(sum(d.waited_us) AS bigint) AS waited_us,
-    cast(sum(d.tokens_in) AS bigint) AS tokens_in, cast(sum(d.tokens_out) AS bigint) AS tokens_out
-FROM usage_days d LEFT JOIN members m ON m.id = d.member_id
-WHERE d.owner_id = sqlc.arg(owner) AND d.day >= sqlc.arg(since)
-GROUP BY d.member_id, m.name ORDER BY calls DESC, d.member_id LIMIT sqlc.arg(most);
-
--- Whose machines a member's calls ran on.
--- name: OwnersOf :many
-SELECT d.owner_id, cast(coalesce(m.name, '') AS text) AS name, cast(sum(d.calls) AS bigint) AS calls,
-    cast(sum(CASE WHEN d.code = '' THEN 0 ELSE d.calls END) AS bigint) AS refused, cast(sum(d.waited_us) AS bigint) AS waited_us,
-    cast(sum(d.tokens_in) AS bigint) AS tokens_in, cast(sum(d.tokens_out) AS bigint) AS tokens_out
-FROM usage_days d LEFT JOIN members m ON m.id = d.owner_id
-WHERE d.member_id = sqlc.arg(member) AND d.owner_id <> '' AND d.day >= sqlc.arg(since)
-GROUP BY d.owner_id, m.name ORDER BY calls DESC, d.owner_id LIMIT sqlc.arg(most);

@@ -36,9 +36,6 @@ func Prepare(ctx context.Context, db DBTX) (*Queries, error) {
 	if q.askEmailStmt, err = db.PrepareContext(ctx, askEmail); err != nil {
 		return nil, fmt.Errorf("error preparing query AskEmail: %w", err)
 	}
-	if q.callersOnStmt, err = db.PrepareContext(ctx, callersOn); err != nil {
-		return nil, fmt.Errorf("error preparing query CallersOn: %w", err)
-	}
 	if q.callsOfSharesStmt, err = db.PrepareContext(ctx, callsOfShares); err != nil {
 		return nil, fmt.Errorf("error preparing query CallsOfShares: %w", err)
 	}
@@ -306,9 +303,6 @@ func Prepare(ctx context.Context, db DBTX) (*Queries, error) {
 	if q.ownMachineStmt, err = db.PrepareContext(ctx, ownMachine); err != nil {
 		return nil, fmt.Errorf("error preparing query OwnMachine: %w", err)
 	}
-	if q.ownersOfStmt, err = db.PrepareContext(ctx, ownersOf); err != nil {
-		return nil, fmt.Errorf("error preparing query OwnersOf: %w", err)
-	}
 	if q.passkeysOfStmt, err = db.PrepareContext(ctx, passkeysOf); err != nil {
 		return nil, fmt.Errorf("error preparing query PasskeysOf: %w", err)
 	}
@@ -411,12 +405,6 @@ func Prepare(ctx context.Context, db DBTX) (*Queries, error) {
 	if q.usageDaysStmt, err = db.PrepareContext(ctx, usageDays); err != nil {
 		return nil, fmt.Errorf("error preparing query UsageDays: %w", err)
 	}
-	if q.usageDaysOfStmt, err = db.PrepareContext(ctx, usageDaysOf); err != nil {
-		return nil, fmt.Errorf("error preparing query UsageDaysOf: %w", err)
-	}
-	if q.usageDaysOnStmt, err = db.PrepareContext(ctx, usageDaysOn); err != nil {
-		return nil, fmt.Errorf("error preparing query UsageDaysOn: %w", err)
-	}
 	if q.useGrantStmt, err = db.PrepareContext(ctx, useGrant); err != nil {
 		return nil, fmt.Errorf("error preparing query UseGrant: %w", err)
 	}
@@ -464,11 +452,6 @@ func (q *Queries) Close() error {
 	if q.askEmailStmt != nil {
 		if cerr := q.askEmailStmt.Close(); cerr != nil {
 			err = fmt.Errorf("error closing askEmailStmt: %w", cerr)
-		}
-	}
-	if q.callersOnStmt != nil {
-		if cerr := q.callersOnStmt.Close(); cerr != nil {
-			err = fmt.Errorf("error closing callersOnStmt: %w", cerr)
 		}
 	}
 	if q.callsOfSharesStmt != nil {
@@ -916,11 +899,6 @@ func (q *Queries) Close() error {
 			err = fmt.Errorf("error closing ownMachineStmt: %w", cerr)
 		}
 	}
-	if q.ownersOfStmt != nil {
-		if cerr := q.ownersOfStmt.Close(); cerr != nil {
-			err = fmt.Errorf("error closing ownersOfStmt: %w", cerr)
-		}
-	}
 	if q.passkeysOfStmt != nil {
 		if cerr := q.passkeysOfStmt.Close(); cerr != nil {
 			err = fmt.Errorf("error closing passkeysOfStmt: %w", cerr)
@@ -1091,16 +1069,6 @@ func (q *Queries) Close() error {
 			err = fmt.Errorf("error closing usageDaysStmt: %w", cerr)
 		}
 	}
-	if q.usageDaysOfStmt != nil {
-		if cerr := q.usageDaysOfStmt.Close(); cerr != nil {
-			err = fmt.Errorf("error closing usageDaysOfStmt: %w", cerr)
-		}
-	}
-	if q.usageDaysOnStmt != nil {
-		if cerr := q.usageDaysOnStmt.Close(); cerr != nil {
-			err = fmt.Errorf("error closing usageDaysOnStmt: %w", cerr)
-		}
-	}
 	if q.useGrantStmt != nil {
 		if cerr := q.useGrantStmt.Close(); cerr != nil {
 			err = fmt.Errorf("error closing useGrantStmt: %w", cerr)
@@ -1184,7 +1152,6 @@ type Queries struct {
 	addUsageDayStmt        *sql.Stmt
 	adminKindStmt          *sql.Stmt
 	askEmailStmt           *sql.Stmt
-	callersOnStmt          *sql.Stmt
 	callsOfSharesStmt      *sql.Stmt
 	callsOfSharesToStmt    *sql.Stmt
 	changesAfterStmt       *sql.Stmt
@@ -1274,7 +1241,6 @@ type Queries struct {
 	operatorsWithWayInStmt *sql.Stmt
 	otherAdminsStmt        *sql.Stmt
 	ownMachineStmt         *sql.Stmt
-	ownersOfStmt           *sql.Stmt
 	passkeysOfStmt         *sql.Stmt
 	passwordStmt           *sql.Stmt
 	pruneCeremoniesStmt    *sql.Stmt
@@ -1309,8 +1275,6 @@ type Queries struct {
 	turnStmt               *sql.Stmt
 	usageStmt              *sql.Stmt
 	usageDaysStmt          *sql.Stmt
-	usageDaysOfStmt        *sql.Stmt
-	usageDaysOnStmt        *sql.Stmt
 	useGrantStmt           *sql.Stmt
 	useInviteStmt          *sql.Stmt
 	useLinkStmt            *sql.Stmt
@@ -1329,7 +1293,6 @@ func (q *Queries) WithTx(tx *sql.Tx) *Queries {
 		addUsageDayStmt:        q.addUsageDayStmt,
 		adminKindStmt:          q.adminKindStmt,
 		askEmailStmt:           q.askEmailStmt,
-		callersOnStmt:          q.callersOnStmt,
 		callsOfSharesStmt:      q.callsOfSharesStmt,
 		callsOfSharesToStmt:    q.callsOfSharesToStmt,
 		changesAfterStmt:       q.changesAfterStmt,
@@ -1419,7 +1382,6 @@ func (q *Queries) WithTx(tx *sql.Tx) *Queries {
 		operatorsWithWayInStmt: q.operatorsWithWayInStmt,
 		otherAdminsStmt:        q.otherAdminsStmt,
 		ownMachineStmt:         q.ownMachineStmt,
-		ownersOfStmt:           q.ownersOfStmt,
 		passkeysOfStmt:         q.passkeysOfStmt,
 		passwordStmt:           q.passwordStmt,
 		pruneCeremoniesStmt:    q.pruneCeremoniesStmt,
@@ -1454,8 +1416,6 @@ func (q *Queries) WithTx(tx *sql.Tx) *Queries {
 		turnStmt:               q.turnStmt,
 		usageStmt:              q.usageStmt,
 		usageDaysStmt:          q.usageDaysStmt,
-		usageDaysOfStmt:        q.usageDaysOfStmt,
-		usageDaysOnStmt:        q.usageDaysOnStmt,
 		useGrantStmt:           q.useGrantStmt,
 		useInviteStmt:          q.useInviteStmt,
 		useLinkStmt:            q.useLinkStmt,
