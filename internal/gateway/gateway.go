@@ -95,7 +95,7 @@ func (l Limits) withDefaults() Limits {
 func New(c Config) *Edge {
 	c.Limits = c.Limits.withDefaults()
 	g := &Edge{
-		Config: c, on: hosted, buckets: buckets{rate: c.Rate},
+		Config: c, on: hosted, buckets: buckets{rate: c.Rate}, counts: buckets{rate: countRate},
 		late: fault.New(fault.EngineTimeout, "the answer took longer than %s: ask for less, or stream it", c.Limits.Unary),
 	}
 	if c.Identify == nil {
@@ -110,6 +110,7 @@ type Edge struct {
 	Config
 	on      surface
 	buckets buckets
+	counts  buckets // of those that machines are asked for
 	misses  misses
 	late    *fault.Fault // of a unary call past its limit
 }

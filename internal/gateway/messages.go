@@ -57,6 +57,11 @@ func (x *exchange) messageID() string { return "msg_" + strings.TrimPrefix(x.id,
 // countLimit is how long a tokenizer may take to count.
 const countLimit = 3 * time.Second
 
+// countRate is how often a key's counts may go to machines: an agent asks for all
+// its tools' at once, and seldom. No share's requests a day are used up by a
+// count, so without it they were work without end (trust A6). Past it they are estimates.
+var countRate = Rate{PerSecond: 1, Burst: 60}
+
 // countTokens serves POST /v1/messages/count_tokens: the number that a tokenizer
 // tells, and where none does an estimate, which says so (decisions 5).
 func (x *exchange) countTokens() error {
@@ -86,6 +91,9 @@ func (x *exchange) countTokens() error {
 // no record is kept of it.
 func (x *exchange) tokenize(body []byte, count *dialect.Count) (tokens int64, told bool) {
 	if x.g.Count == nil || !count.Model.Valid() {
+		return 0, false
+	}
+	if x.g.on == hosted && x.g.counts.take(bucketOf(x.caller), x.arrived) != nil {
 		return 0, false
 	}
 	ctx, cancel := context.WithTimeout(x.r.Context(), countLimit)

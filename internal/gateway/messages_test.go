@@ -214,6 +214,35 @@ func TestCountTokens(t *testing.T) {
 	}
 }
 
+// A key that asks for counts without end has machines asked for some of them.
+func TestCountRate(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := hostedConfig(answers(chatReply))
+		asked := 0
+		c.Count = func(context.Context, *Call) (int64, bool) { asked++; return 7, true }
+		h := New(c)
+		count := func(n int) (estimates int) {
+			for range n {
+				w, _ := do(h, ask("POST", "/v1/messages/count_tokens", messagesRequest, "Anthropic-Version", "2023-06-01"))
+				if w.Code != 200 {
+					t.Fatal(w.Code, w.Body)
+				}
+				if w.Header().Get("X-Kith-Estimate") == "true" {
+					estimates++
+				}
+			}
+			return estimates
+		}
+		if estimates := count(100); estimates != 40 || asked != 60 {
+			t.Errorf("of 100 at once %d were estimates and %d asked for", estimates, asked)
+		}
+		time.Sleep(3 * time.Second) // in the bubble
+		if estimates := count(5); estimates != 2 || asked != 63 {
+			t.Errorf("of 5 after 3 s %d were estimates, %d asked for in all", estimates, asked)
+		}
+	})
+}
+
 // Where there is no memory for one more call, no body is read: not that of a
 // count either.
 func TestCrowded(t *testing.T) {
