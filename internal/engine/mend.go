@@ -63,6 +63,7 @@ var (
 	usageObject = []byte(`"usage":{`)
 	errorName   = []byte(`"error"`)
 	idText      = []byte(`"id":"`)
+	emptyID     = []byte(`"id":""`)
 	toolCalls   = []byte(`"tool_calls"`)
 	reasoning   = []byte(`"reasoning`) // the start of two names
 	contentText = []byte(`"content":"`)
@@ -185,7 +186,7 @@ func (m *mender) unary(body []byte) ([]byte, error) {
 	if !m.chat {
 		return m.vectors(body)
 	}
-	if bytes.Contains(body, m.exact) && bytes.Contains(body, idText) && !bytes.Contains(body, reasoning) && !bytes.Contains(body, toolCalls) {
+	if bytes.Contains(body, m.exact) && bytes.Contains(body, idText) && !bytes.Contains(body, emptyID) && !bytes.Contains(body, reasoning) && !bytes.Contains(body, toolCalls) {
 		return body, nil
 	}
 	if _, err := m.answer(body); err != nil {
