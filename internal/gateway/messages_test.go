@@ -214,6 +214,20 @@ func TestCountTokens(t *testing.T) {
 	}
 }
 
+// A machine that never answers a count costs its caller three seconds, and the
+// count is an estimate.
+func TestCountGivesUp(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := hostedConfig(answers(chatReply))
+		c.Count = func(ctx context.Context, _ *Call) (int64, bool) { <-ctx.Done(); return 0, false }
+		began := time.Now()
+		w, _ := do(New(c), ask("POST", "/v1/messages/count_tokens", messagesRequest, "Anthropic-Version", "2023-06-01"))
+		if took := time.Since(began); took != 3*time.Second || w.Code != 200 || w.Header().Get("X-Kith-Estimate") != "true" {
+			t.Errorf("after %v: %d %v", took, w.Code, w.Header())
+		}
+	})
+}
+
 // A key that asks for counts without end has machines asked for some of them.
 func TestCountRate(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
