@@ -259,25 +259,7 @@ func (db *DB) RemoveGroupMember(ctx context.Context, groupID, memberID string) e
 	return db.told(err, "remove member %q from group %q", memberID, groupID)
 }
 
-// SetGroupAdmin makes a group's member one of its admins, or no longer one;
-// ErrNotFound if it is not in the group.
-func (db *DB) SetGroupAdmin(ctx context.Context, groupID, memberID string, admin bool) error {
-	err := db.change(ctx, func(q *query.Queries) ([]fleet.Change, error) {
-		row := query.SetGroupAdminParams{GroupID: groupID, MemberID: memberID, Admin: admin}
-		return changed(fleet.GroupChanged, groupID), one(q.SetGroupAdmin(ctx, row))
-	})
-	return db.told(err, "change member %q of group %q", memberID, groupID)
-}
-
-// KeepOut keeps a machine out of a group, or lets it in again; doing either
-// twice is the same as once.
-func (db *DB) KeepOut(ctx context.Context, groupID, machineID string, out bool) error {
-	err := db.change(ctx, func(q *query.Queries) ([]fleet.Change, error) {
-		return changed(fleet.GroupChanged, groupID), keepOut(ctx, q, groupID, machineID, out)
-	})
-	return db.told(err, "change what machine %q is to group %q", machineID, groupID)
-}
-
+// keepOut keeps a machine out of a group, or lets it in again.
 func keepOut(ctx context.Context, q *query.Queries, groupID, machineID string, out bool) error {
 	if out {
 		return q.InsertKeepOut(ctx, query.InsertKeepOutParams{GroupID: groupID, MachineID: machineID})

@@ -173,12 +173,12 @@ func testGroups(t *testing.T, db *store.DB) {
 
 	changes := watch(t, db)
 	ok(t, db.AddGroupMember(ctx, open.ID, eve.ID, false))
-	ok(t, db.SetGroupAdmin(ctx, org.ID, bob.ID, true))
-	ok(t, db.SetGroupAdmin(ctx, org.ID, ada.ID, false))
-	ok(t, db.KeepOut(ctx, org.ID, den.ID, true))
-	ok(t, db.KeepOut(ctx, org.ID, den.ID, true))
-	ok(t, db.KeepOut(ctx, org.ID, box.ID, false))
-	ok(t, db.KeepOut(ctx, org.ID, box.ID, false))
+	ok(t, db.MakeAdmin(ctx, ada.ID, org.ID, bob.ID))
+	ok(t, db.DropAdmin(ctx, bob.ID, org.ID, ada.ID))
+	ok(t, db.KeepOutOwn(ctx, bob.ID, org.ID, den.ID, true))
+	ok(t, db.KeepOutOwn(ctx, bob.ID, org.ID, den.ID, true))
+	ok(t, db.KeepOutOwn(ctx, ada.ID, org.ID, box.ID, false))
+	ok(t, db.KeepOutOwn(ctx, ada.ID, org.ID, box.ID, false))
 	lab, all := fleet.Change{Kind: fleet.GroupChanged, ID: org.ID}, fleet.Change{Kind: fleet.GroupChanged, ID: open.ID}
 	expect(t, changes(), all, lab, lab, lab, lab, lab, lab)
 	org.Members, org.KeptOut = []account.GroupMember{{MemberID: ada.ID}, {MemberID: bob.ID, Admin: true}}, []string{den.ID}
@@ -191,11 +191,11 @@ func testGroups(t *testing.T, db *store.DB) {
 	same(t, read(db.Group(ctx, org.ID)), org)
 
 	fails(t, db.RemoveGroupMember(ctx, org.ID, ada.ID), store.ErrNotFound)
-	fails(t, db.SetGroupAdmin(ctx, org.ID, ada.ID, true), store.ErrNotFound)
+	fails(t, db.MakeAdmin(ctx, bob.ID, org.ID, ada.ID), store.ErrNotFound)
 	fails(t, db.AddGroupMember(ctx, org.ID, bob.ID, true), store.ErrExists)
 	fails(t, db.AddGroupMember(ctx, org.ID, "mem_nobody", true), store.ErrNotFound)
 	fails(t, db.AddGroupMember(ctx, "grp_none", ada.ID, true), store.ErrNotFound)
-	fails(t, db.KeepOut(ctx, org.ID, "mch_none", true), store.ErrNotFound)
+	fails(t, db.KeepOutOwn(ctx, ada.ID, org.ID, "mch_none", true), store.ErrNotFound)
 	_, err := db.Group(ctx, "grp_none")
 	fails(t, err, store.ErrNotFound)
 	_, err = db.GroupByName(ctx, "Lab")

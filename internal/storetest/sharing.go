@@ -262,7 +262,7 @@ func testLastAdminRace(t *testing.T, db *store.DB) {
 	admins := []account.Member{ada, bob}
 	for range 10 {
 		lab := newGroup(t, db, account.NewID(""), ada, bob)
-		ok(t, db.SetGroupAdmin(t.Context(), lab.ID, bob.ID, true))
+		ok(t, db.MakeAdmin(t.Context(), ada.ID, lab.ID, bob.ID))
 		var left atomic.Int64
 		together(len(admins), func(i int) {
 			switch err := db.LeaveGroup(t.Context(), lab.ID, admins[i].ID); {
