@@ -259,7 +259,7 @@ func (d *Dialer) attempt(ctx context.Context, target hubTarget, inWebSocket bool
 }
 
 // upgrade dials the hub and asks for the tunnel.
-func (d *Dialer) upgrade(ctx context.Context, target hubTarget, inWebSocket bool) (*conn, int64, error) {
+func (d *Dialer) upgrade(ctx context.Context, target hubTarget, inWebSocket bool) (net.Conn, int64, error) {
 	ctx, cancel := context.WithTimeout(ctx, upgradeWithin)
 	defer cancel()
 	raw, err := d.dial(ctx, target)
@@ -279,7 +279,7 @@ func (d *Dialer) upgrade(ctx context.Context, target hubTarget, inWebSocket bool
 	if inWebSocket {
 		below = newFrames(below, true)
 	}
-	return newConn(below), generation, nil
+	return below, generation, nil
 }
 
 func (d *Dialer) dial(ctx context.Context, target hubTarget) (net.Conn, error) {

@@ -15,22 +15,24 @@ import (
 	"time"
 
 	"golang.org/x/net/http2"
+
+	"github.com/kith/kith/internal/tunnel/h2"
 )
 
-// hostile upgrades a connection whose daemon is any HTTP/2 handler at all.
+// hostile upgrades a connection whose daemon is any HTTP/2 handler at all, on
+// the standard library's server, as daemons of versions up to 5 were.
 func hostile(t *testing.T, h *http.HTTP2Config, handler http.HandlerFunc) *Line {
 	t.Helper()
-	ours, theirs := net.Pipe()
-	c := newConn(theirs)
-	go c.send()
-	server := &http.Server{Handler: handler, Protocols: priorKnowledge(), HTTP2: h}
-	served := make(chan struct{})
-	go func() { defer close(served); server.Serve(&oneConn{conn: c}) }()
-	line, err := newLine(t.Context(), newConn(ours), 1)
+	n, plain := newNetwork(), new(http.Protocols)
+	plain.SetUnencryptedHTTP2(true)
+	server, served := &http.Server{Handler: handler, Protocols: plain, HTTP2: h}, make(chan struct{})
+	go func() { defer close(served); server.Serve(n) }()
+	ours, err := n.Dial(t.Context(), "", "")
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { line.Close(); c.Close(); <-served })
+	line := newLine(ours, 1)
+	t.Cleanup(func() { line.Close(); server.Close(); n.Close(); <-served })
 	return line
 }
 
@@ -144,10 +146,7 @@ func TestNeverReads(t *testing.T) {
 				time.Sleep(time.Second) // in the bubble
 			}
 		}()
-		line, err := newLine(t.Context(), newConn(ours), 1)
-		if err != nil {
-			t.Fatal(err)
-		}
+		line := newLine(ours, 1)
 		defer line.Close()
 		// A goroutine that waits for a mutex stops the bubble's clock, so the
 		// settings are exchanged before the write stands still.
@@ -157,7 +156,7 @@ func TestNeverReads(t *testing.T) {
 			t.Error("a call nobody read was answered")
 		}
 		<-line.Done()
-		if took := time.Since(start); took > pingEvery+pingWait {
+		if took := time.Since(start); took > h2.WriteWithin {
 			t.Errorf("given up after %v", took)
 		}
 		<-gone
@@ -235,10 +234,9 @@ func TestOddHub(t *testing.T) {
 func TestWindows(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a, b := net.Pipe()
-		c := newConn(b)
 		m := newMachine(nil, echo)
 		ended := make(chan struct{})
-		go func() { defer close(ended); newSession(m.Dialer, c, 1).run(t.Context()) }()
+		go func() { defer close(ended); newSession(m.Dialer, b, 1).run(t.Context()) }()
 		go io.WriteString(a, http2.ClientPreface)
 		f := http2.NewFramer(io.Discard, a)
 		var stream, connection uint32
@@ -256,20 +254,21 @@ func TestWindows(t *testing.T) {
 		}
 		a.Close()
 		<-ended
-		if stream != streamWindow || connection != connectionWindow {
+		if stream != h2.StreamWindow || connection != h2.ConnectionWindow {
 			t.Errorf("the daemon grants %d a stream and %d a connection", stream, connection)
 		}
 	})
 	synctest.Test(t, func(t *testing.T) {
 		a, b := net.Pipe()
 		defer b.Close()
-		go newLine(t.Context(), newConn(a), 1)
+		line := newLine(a, 1)
+		defer line.Close()
 		io.ReadFull(b, make([]byte, len(http2.ClientPreface)))
 		frame, err := http2.NewFramer(io.Discard, b).ReadFrame()
 		if err != nil {
 			t.Fatal(err)
 		}
-		if got, _ := frame.(*http2.SettingsFrame).Value(http2.SettingInitialWindowSize); got != streamWindow {
+		if got, _ := frame.(*http2.SettingsFrame).Value(http2.SettingInitialWindowSize); got != h2.StreamWindow {
 			t.Errorf("the hub grants %d a stream", got)
 		}
 		a.Close()
@@ -303,7 +302,7 @@ func TestStalledUploads(t *testing.T) {
 			go func() {
 				defer close(wrote)
 				// It takes what the stream's window grants, then stands still.
-				writer.Write(make([]byte, streamWindow))
+				writer.Write(make([]byte, h2.StreamWindow))
 				go writer.Write(make([]byte, 8<<20))
 			}()
 			r, _ := http.NewRequestWithContext(t.Context(), http.MethodPost, "http://machine/v1/stalled", body)

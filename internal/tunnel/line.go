@@ -15,6 +15,8 @@ import (
 	"time"
 
 	"github.com/go-json-experiment/json"
+
+	"github.com/kith/kith/internal/tunnel/h2"
 )
 
 // Bounds on what a machine may make the hub do.
@@ -26,7 +28,7 @@ const (
 )
 
 // ErrFull is a RoundTrip refused because the daemon grants no further stream.
-var ErrFull = errors.New("cannot send the call: the machine grants no further stream on its tunnel")
+var ErrFull = h2.ErrFull
 
 var (
 	// errFenced is the cause of a line's end after Fence.
@@ -45,8 +47,7 @@ type UpgradeConfig struct {
 // Requests need a URL with any host; the path is what counts. All methods may
 // be used at once.
 type Line struct {
-	conn       *conn
-	cc         *http.ClientConn
+	*h2.Client
 	generation int64
 }
 
@@ -89,7 +90,7 @@ func Upgrade(w http.ResponseWriter, r *http.Request, config UpgradeConfig) (*Lin
 	if !plain {
 		below = newFrames(below, false)
 	}
-	return newLine(r.Context(), newConn(below), config.Generation)
+	return newLine(below, config.Generation), nil
 }
 
 // checkUpgrade says what is missing for a tunnel.
@@ -124,39 +125,12 @@ func hasToken(h http.Header, name, token string) bool {
 }
 
 // newLine begins to speak HTTP/2 on an upgraded connection, which it owns.
-func newLine(ctx context.Context, c *conn, generation int64) (*Line, error) {
-	go c.send()
-	transport := &http.Transport{
-		DialContext:            func(context.Context, string, string) (net.Conn, error) { return c, nil },
-		Protocols:              priorKnowledge(),
-		HTTP2:                  http2Config(),
-		DisableCompression:     true, // bytes pass as they are
-		MaxResponseHeaderBytes: maxHead,
-	}
-	cc, err := transport.NewClientConn(ctx, "http", "machine:80")
-	if err != nil {
-		c.Close()
-		return nil, fmt.Errorf("cannot begin HTTP/2 on a tunnel: %w", err)
-	}
-	return &Line{conn: c, cc: cc, generation: generation}, nil
+func newLine(below net.Conn, generation int64) *Line {
+	return &Line{h2.Dial(below), generation}
 }
 
 // Generation is the number given to Upgrade.
 func (l *Line) Generation() int64 { return l.generation }
-
-// RoundTrip sends one request down the tunnel. It never waits for a stream to
-// come free (ErrFull) and never repeats a request. Any other error means that
-// this attempt is over: the tunnel ended, the daemon cut the stream, or the
-// request's context did. The daemon's own refusals are answers (HeaderRefused).
-func (l *Line) RoundTrip(r *http.Request) (*http.Response, error) {
-	if err := l.Err(); err != nil {
-		return nil, fmt.Errorf("cannot send the call: the tunnel ended: %w", err)
-	}
-	if l.cc.Available() <= 0 {
-		return nil, ErrFull
-	}
-	return l.cc.RoundTrip(r)
-}
 
 // Offers asks for the machine's advertisements and yields each: the first soon
 // after the upgrade, then one at each change, until the line or ctx ends, which
@@ -202,8 +176,8 @@ func (l *Line) Offers(ctx context.Context) iter.Seq2[Advertisement, error] {
 			}
 			select {
 			case <-time.After(offersPace + time.Duration(len(line))*time.Microsecond):
-			case <-l.conn.done:
-				fail(l.conn.cause())
+			case <-l.Done():
+				fail(l.Err())
 				return
 			case <-ctx.Done():
 				fail(ctx.Err())
@@ -253,30 +227,11 @@ func (l *Line) Fence(ctx context.Context) {
 	defer cancel()
 	// The line ends either way, so what went wrong in telling changes nothing.
 	_ = l.post(ctx, "/fenced", nil)
-	l.end(errFenced)
-}
-
-// Done is closed when the line has ended; every running body read then fails.
-func (l *Line) Done() <-chan struct{} { return l.conn.done }
-
-// Err is why the line ended; nil while it lives.
-func (l *Line) Err() error {
-	select {
-	case <-l.conn.done:
-		return l.conn.cause()
-	default:
-		return nil
-	}
+	l.Client.Close(errFenced)
 }
 
 // Close ends the line and every request on it at once.
-func (l *Line) Close() { l.end(net.ErrClosed) }
-
-func (l *Line) end(reason error) {
-	l.conn.because(reason)
-	l.cc.Close()
-	l.conn.Close() // in case the HTTP/2 library had let go of it before
-}
+func (l *Line) Close() { l.Client.Close(net.ErrClosed) }
 
 // post sends a message of the protocol and wants a 2xx.
 func (l *Line) post(ctx context.Context, path string, body []byte) error {

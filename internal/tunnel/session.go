@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"log/slog"
 	"net"
 	"net/http"
 	"reflect"
@@ -14,6 +13,8 @@ import (
 	"time"
 
 	"github.com/go-json-experiment/json"
+
+	"github.com/kith/kith/internal/tunnel/h2"
 )
 
 const (
@@ -28,10 +29,11 @@ const (
 // server on the dialled connection and the protocol's own requests.
 type session struct {
 	dialer     *Dialer
-	conn       *conn
+	below      net.Conn
 	generation int64
 	acked      event
 	fenced     event
+	broken     chan error // why it cannot go on
 }
 
 // event happens once.
@@ -53,36 +55,18 @@ func (e *event) happened() bool {
 	}
 }
 
-func newSession(d *Dialer, c *conn, generation int64) *session {
-	return &session{dialer: d, conn: c, generation: generation, acked: newEvent(), fenced: newEvent()}
+func newSession(d *Dialer, below net.Conn, generation int64) *session {
+	return &session{dialer: d, below: below, generation: generation, acked: newEvent(), fenced: newEvent(), broken: make(chan error, 1)}
 }
 
 // run serves the hub until the connection ends and says why it did.
 func (s *session) run(ctx context.Context) (acked bool, err error) {
-	server := &http.Server{
-		Handler:        s,
-		Protocols:      priorKnowledge(),
-		HTTP2:          http2Config(),
-		MaxHeaderBytes: maxHead,
-		BaseContext:    func(net.Listener) context.Context { return ctx },
-		ErrorLog:       slog.NewLogLogger(s.dialer.logger().Handler(), slog.LevelDebug),
-	}
-	sent, served := make(chan struct{}), make(chan struct{})
-	go func() {
-		defer close(sent)
-		s.conn.send()
-	}()
-	go func() {
-		defer close(served)
-		// It returns when the connection, its only one, has ended.
-		_ = server.Serve(&oneConn{conn: s.conn})
-	}()
+	server := h2.Serve(ctx, s.below, s, s.dialer.logger())
 	defer func() {
-		s.conn.Close()
-		<-sent
-		<-served
+		server.Close(net.ErrClosed)
+		server.Wait()
 	}()
-	err = s.watch(ctx)
+	err = s.watch(ctx, server)
 	// A fence and the hub's closing of the connection come together.
 	if s.fenced.happened() {
 		err = ErrFenced
@@ -91,7 +75,7 @@ func (s *session) run(ctx context.Context) (acked bool, err error) {
 }
 
 // watch waits for what ends the session.
-func (s *session) watch(ctx context.Context) error {
+func (s *session) watch(ctx context.Context, server *h2.Server) error {
 	late := time.NewTimer(ackWithin)
 	defer late.Stop()
 	acked := s.acked.done
@@ -105,12 +89,14 @@ func (s *session) watch(ctx context.Context) error {
 			return errNoAck
 		case <-s.fenced.done:
 			select { // the hub closes; it learns of the answer to its word first
-			case <-s.conn.done:
+			case <-server.Done():
 			case <-time.After(fenceWait):
 			}
 			return ErrFenced
-		case <-s.conn.done:
-			return s.conn.cause()
+		case <-server.Done():
+			return server.Err()
+		case err := <-s.broken:
+			return err
 		case <-ctx.Done():
 			return ctx.Err()
 		}
@@ -152,8 +138,10 @@ func (s *session) offers(w http.ResponseWriter, r *http.Request) {
 		if first || !sameButFree(ad, told) {
 			line, err := json.Marshal(ad)
 			if err != nil {
-				s.conn.because(fmt.Errorf("cannot write this machine's offers: %w", err))
-				s.conn.Close()
+				select {
+				case s.broken <- fmt.Errorf("cannot write this machine's offers: %w", err):
+				default: // it ends already
+				}
 				return
 			}
 			if _, err := w.Write(append(line, '\n')); err != nil || flush() != nil {
@@ -212,26 +200,3 @@ func (s *session) control(w http.ResponseWriter, r *http.Request) {
 	}
 	w.WriteHeader(http.StatusNoContent)
 }
-
-// oneConn is a listener with one connection; a second Accept waits for its end.
-type oneConn struct {
-	conn *conn
-	once sync.Once
-}
-
-// Accept satisfies net.Listener.
-func (l *oneConn) Accept() (net.Conn, error) {
-	var c net.Conn
-	l.once.Do(func() { c = l.conn })
-	if c != nil {
-		return c, nil
-	}
-	<-l.conn.done
-	return nil, net.ErrClosed
-}
-
-// Close satisfies net.Listener; the connection outlives it.
-func (l *oneConn) Close() error { return nil }
-
-// Addr satisfies net.Listener.
-func (l *oneConn) Addr() net.Addr { return l.conn.LocalAddr() }

@@ -15,6 +15,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/kith/kith/internal/tunnel/h2"
 )
 
 // A network that passes no upgrade but WebSocket's gets the tunnel in one
@@ -236,7 +238,7 @@ func (f *frames) answer() error {
 	}
 	// The last write's deadline may be long over: whoever only reads sends
 	// nothing but this.
-	err := f.Conn.SetWriteDeadline(time.Now().Add(writeWithin))
+	err := f.Conn.SetWriteDeadline(time.Now().Add(h2.WriteWithin))
 	if err == nil {
 		_, err = f.Conn.Write(out)
 	}

@@ -250,7 +250,7 @@ func TestForeignEnds(t *testing.T) {
 		ended := make(chan struct{})
 		go func() {
 			defer close(ended)
-			newSession(newMachine(nil, echo).Dialer, newConn(ws), 1).run(t.Context())
+			newSession(newMachine(nil, echo).Dialer, ws, 1).run(t.Context())
 		}()
 		line := <-out
 		if _, body, err := call(t.Context(), line, "/v1/x", payload); err != nil || body != payload {
@@ -270,11 +270,7 @@ func TestForeignEnds(t *testing.T) {
 			},
 			Handler: func(ws *websocket.Conn) {
 				ws.PayloadType = websocket.BinaryFrame
-				line, err := newLine(context.Background(), newConn(ws), 7)
-				if err != nil {
-					t.Error(err)
-					return
-				}
+				line := newLine(ws, 7)
 				defer line.Close()
 				if _, body, err := call(context.Background(), line, "/v1/x", payload); err != nil || body != payload {
 					t.Errorf("%d bytes, %v", len(body), err)
@@ -586,7 +582,7 @@ func TestPingsFromBetween(t *testing.T) {
 	session, burst := make(chan struct{}), make(chan struct{})
 	go func() { defer close(session); newSession(m.Dialer, c, 1).run(t.Context()) }()
 	go func() {
-		f := c.Conn.(*frames)
+		f := c.(*frames)
 		for range burst {
 			for range 200 {
 				ping := []byte("there?")
@@ -609,4 +605,28 @@ func TestPingsFromBetween(t *testing.T) {
 	}
 	line.Close()
 	<-session
+}
+
+// A ping from between is answered also where nothing was written for long.
+func TestPingAfterSilence(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ours, theirs := net.Pipe()
+		defer theirs.Close()
+		f, read := newFrames(ours, false), make(chan error)
+		if err := f.SetWriteDeadline(time.Now()); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Minute) // in the bubble
+		go func() {
+			_, err := f.Read(make([]byte, 1))
+			read <- err
+		}()
+		go theirs.Write([]byte{bitFinal | opPing, bitMasked, 0, 0, 0, 0})
+		frame := make([]byte, 2)
+		if _, err := io.ReadFull(theirs, frame); err != nil || frame[0] != bitFinal|opPong {
+			t.Errorf("no pong but %x, %v", frame, err)
+		}
+		ours.Close()
+		<-read
+	})
 }
