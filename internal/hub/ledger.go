@@ -231,6 +231,7 @@ func (l *ledger) keepFirm(ctx context.Context) error {
 	if l.journal == nil {
 		return nil
 	}
+	var last time.Time
 	for ctx.Err() == nil {
 		var again <-chan time.Time
 		l.mu.Lock()
@@ -243,8 +244,11 @@ func (l *ledger) keepFirm(ctx context.Context) error {
 		case <-again:
 		case <-ctx.Done():
 		}
+		if rest := syncPause - time.Since(last); rest > 0 {
+			pause(ctx, rest)
+		}
 		l.firm()
-		pause(ctx, syncPause)
+		last = time.Now()
 	}
 	l.mu.Lock()
 	l.ended = true
