@@ -186,14 +186,14 @@ func (x *exchange) report(f *fault.Fault, cancelled bool) {
 	case f != nil:
 		out.Code = string(f.Code)
 	}
+	if x.call != nil && !x.call.Stream && x.r.ProtoMajor == 1 && !cancelled {
+		_ = x.control.Flush() // the caller need not wait for our books
+	}
 	switch {
 	case x.routed && x.g.Finished != nil:
 		x.g.Finished(x.call, out)
 	case !x.routed && x.known && f != nil && x.route.infers() && x.g.Refused != nil:
 		x.g.Refused(x.refused(), out)
-	}
-	if x.call != nil && !x.call.Stream && x.r.ProtoMajor == 1 && !cancelled {
-		_ = x.control.Flush() // the caller need not wait for a line of the log
 	}
 	x.log(f, out)
 }

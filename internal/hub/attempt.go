@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"net/http/httptrace"
 	"strconv"
 	"time"
 
@@ -63,7 +64,8 @@ func (h *Hub) try(ctx context.Context, call *gateway.Call, c *held) (*gateway.An
 	}
 
 	endpoint, asked := call.RequestFor(c.Offer.Endpoints)
-	response, err := line.RoundTrip(h.request(ctx, call, c.Candidate, endpoint.Path(), asked))
+	traced := httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{WroteHeaders: h.ledger.sent})
+	response, err := line.RoundTrip(h.request(traced, call, c.Candidate, endpoint.Path(), asked))
 	if err != nil {
 		out, f := broken(ctx, call, gone, err)
 		end(out)

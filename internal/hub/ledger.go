@@ -132,7 +132,7 @@ func (l *ledger) takeUp(left [][]byte) {
 
 // begin notes the intent to send the call to the machine, as the attempt of its
 // Trace. When it returns, the death of this process does not lose the call; the
-// note says when a power cut does not. While the ledger cannot be written the
+// note says when a power cut does not, which begins with sent. While the ledger cannot be written the
 // error is CASCADE_EXHAUSTED (fault 27 of the trust page).
 func (l *ledger) begin(call *gateway.Call, machine *fleet.Machine) (*note, error) {
 	u := usageOf(call)
@@ -150,9 +150,12 @@ func (l *ledger) begin(call *gateway.Call, machine *fleet.Machine) (*note, error
 	if ended {
 		l.firm()
 	}
-	nudge(l.sync)
 	return n, nil
 }
+
+// sent begins to bring intents to the disk. It is called when a call is on its
+// way to its machine: a sync before that would take the processor from it.
+func (l *ledger) sent() { nudge(l.sync) }
 
 // admit writes an intent, unless there is no room for its end.
 func (l *ledger) admit(text []byte) error {
@@ -178,6 +181,12 @@ func (l *ledger) admit(text []byte) error {
 func (l *ledger) await(ctx context.Context, n *note) error {
 	if l.journal == nil {
 		return nil
+	}
+	l.mu.Lock()
+	forgotten := l.note == n
+	l.mu.Unlock()
+	if forgotten { // whatever became of the first time
+		l.sent()
 	}
 	select {
 	case <-n.done:
@@ -246,6 +255,10 @@ func (l *ledger) keepFirm(ctx context.Context) error {
 		}
 		if rest := syncPause - time.Since(last); rest > 0 {
 			pause(ctx, rest)
+			select { // what came meanwhile is served with it
+			case <-l.sync:
+			default:
+			}
 		}
 		l.firm()
 		last = time.Now()

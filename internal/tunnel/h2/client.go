@@ -6,6 +6,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/http/httptrace"
 	"strconv"
 
 	"golang.org/x/net/http/httpguts"
@@ -33,6 +34,7 @@ func Dial(below net.Conn) *Client {
 // (ErrFull) and never repeats a request. Any other error means that it is over:
 // the connection ended, the peer cut the stream, or the request's context did.
 // A body of up to 16 KiB of a known length is read before the request is sent.
+// Of a trace in the request's context WroteHeaders is called.
 func (c *Client) RoundTrip(r *http.Request) (*http.Response, error) {
 	if r.Body == nil {
 		r.Body = http.NoBody
@@ -57,6 +59,9 @@ func (c *Client) RoundTrip(r *http.Request) (*http.Response, error) {
 		go s.send(r.Body)
 	} else {
 		r.Body.Close()
+	}
+	if trace := httptrace.ContextClientTrace(ctx); trace != nil && trace.WroteHeaders != nil {
+		trace.WroteHeaders()
 	}
 	response, err := s.answer()
 	if err != nil {
