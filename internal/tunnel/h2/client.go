@@ -204,7 +204,10 @@ func (s *stream) answer() (*http.Response, error) {
 	for s.response == nil && s.err == nil {
 		s.changed.Wait()
 	}
-	if s.response == nil {
+	switch {
+	case s.dropped != nil:
+		return nil, s.dropped
+	case s.response == nil:
 		return nil, s.err
 	}
 	if s.ended && len(s.in) == 0 && s.trailer == nil {

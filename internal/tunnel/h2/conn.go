@@ -266,6 +266,9 @@ func (c *conn) fault(err error) {
 	case errors.Is(err, errFlood):
 		code = http2.ErrCodeEnhanceYourCalm
 	case errors.Is(err, errNotBegun):
+	case errors.Is(err, io.EOF): // never a good end of what was read from it
+		c.end(errClosed)
+		return
 	default: // the connection broke: nobody is there to be told
 		c.end(err)
 		return

@@ -78,6 +78,7 @@ var (
 	// stream.
 	ErrFull = errors.New("cannot send the call: the machine grants no further stream on its tunnel")
 
+	errClosed   = errors.New("the peer closed the connection")
 	errSilent   = errors.New("the peer stopped answering pings")
 	errUsedUp   = errors.New("the numbers of the connection's streams are used up")
 	errFlood    = errors.New("the peer sends frames that carry nothing, too many")

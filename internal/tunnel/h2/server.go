@@ -138,7 +138,7 @@ func (c *Server) answer(s *stream) {
 func (c *Server) part(s *stream, whole bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	s.drop()
+	s.drop(http.ErrBodyReadAfterClose)
 	if c.streams[s.id] != s {
 		return
 	}
@@ -230,6 +230,6 @@ func (b *requestBody) Close() error {
 	c := b.s.c
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	b.s.drop()
+	b.s.drop(http.ErrBodyReadAfterClose)
 	return nil
 }

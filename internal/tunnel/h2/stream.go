@@ -24,7 +24,7 @@ type stream struct {
 	window  int64 // bytes that the peer may still send
 	owed    int64 // bytes that were read and not given back to it yet
 	length  int64 // bytes of the body that were announced and did not come; -1: not announced
-	deaf    bool  // nobody reads what comes
+	dropped error // why nobody reads what comes
 	ended   bool  // the peer has said all
 	trailer http.Header
 
@@ -101,7 +101,7 @@ func (s *stream) receive(p []byte, size int64, last bool) http2.ErrCode {
 			return http2.ErrCodeProtocol
 		}
 	}
-	if s.deaf {
+	if s.dropped != nil {
 		s.used(size)
 	} else {
 		s.in = append(s.in, p...)
@@ -126,10 +126,12 @@ func (s *stream) used(n int64) {
 	}
 }
 
-// drop forgets what was not read and will not be.
-func (s *stream) drop() {
-	s.c.refund(int64(len(s.in) - s.off))
-	s.in, s.off, s.deaf = nil, 0, true
+// drop forgets what was not read and will not be; who reads on learns the reason.
+func (s *stream) drop(reason error) {
+	if s.dropped == nil {
+		s.c.refund(int64(len(s.in) - s.off))
+		s.in, s.off, s.dropped = nil, 0, reason
+	}
 }
 
 // abandon breaks the stream from this end.
@@ -137,7 +139,7 @@ func (s *stream) abandon(code http2.ErrCode, reason error) {
 	c := s.c
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	s.drop()
+	s.drop(reason)
 	if c.streams[s.id] == s {
 		c.reset(s.id, code, reason)
 	}
@@ -148,8 +150,11 @@ func (s *stream) read(p []byte) (int, error) {
 	c := s.c
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for len(p) > 0 && s.off == len(s.in) && !s.ended && s.err == nil {
+	for len(p) > 0 && s.off == len(s.in) && !s.ended && s.err == nil && s.dropped == nil {
 		s.changed.Wait()
+	}
+	if s.dropped != nil {
+		return 0, s.dropped
 	}
 	n := copy(p, s.in[s.off:])
 	if s.off += n; s.off == len(s.in) {
