@@ -27,6 +27,9 @@ type flavor struct {
 	// copy writes the database into an empty file, and says what is wrong with
 	// what it wrote; nil where the database has its own tools for it.
 	copy func(ctx context.Context, to string) (wrong string, err error)
+	// batch is the context for the statements of a transaction with many of them,
+	// each of which takes microseconds.
+	batch func(context.Context) context.Context
 	// release gives back what Open took beside the connections.
 	release func() error
 }
@@ -61,6 +64,7 @@ func openPostgres(ctx context.Context, config Config) (*DB, error) {
 			dialect:    goose.DialectPostgres,
 			migrations: []goose.ProviderOption{goose.WithSessionLocker(locker)},
 			kind:       postgresKind,
+			batch:      func(ctx context.Context) context.Context { return ctx },
 			release:    func() error { return nil },
 		},
 	}, nil

@@ -64,7 +64,9 @@ func connectSQLite(path string, release func() error) (*DB, error) {
 		write: write, read: read,
 		flavor: flavor{
 			dialect: goose.DialectSQLite3, kind: sqliteKind, release: release,
-			copy: func(ctx context.Context, to string) (string, error) { return copySQLite(ctx, path, to) },
+			// The driver starts a goroutine for each statement that can be interrupted.
+			batch: context.WithoutCancel,
+			copy:  func(ctx context.Context, to string) (string, error) { return copySQLite(ctx, path, to) },
 		},
 	}, nil
 }

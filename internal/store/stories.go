@@ -23,8 +23,9 @@ func (db *DB) SaveStories(ctx context.Context, stories []account.Story, now time
 		rows[i] = query.InsertStoryParams{CallID: s.CallID, MemberID: s.MemberID, Started: millis(s.Started), Story: string(text)}
 	}
 	err := db.transact(ctx, func(q *query.Queries) error {
+		each := db.flavor.batch(ctx)
 		for _, row := range rows {
-			if err := q.InsertStory(ctx, row); err != nil {
+			if err := q.InsertStory(each, row); err != nil {
 				return err
 			}
 		}

@@ -45,7 +45,7 @@ func (db *DB) RecordUsage(ctx context.Context, records []account.Usage) error {
 	slices.SortFunc(sound, func(a, b account.Usage) int {
 		return cmp.Or(cmp.Compare(a.CallID, b.CallID), cmp.Compare(a.Attempt, b.Attempt))
 	})
-	err := db.transact(ctx, func(q *query.Queries) error { return recordUsage(ctx, q, sound) })
+	err := db.transact(ctx, func(q *query.Queries) error { return recordUsage(db.flavor.batch(ctx), q, sound) })
 	if err != nil {
 		return db.told(err, "record %d calls", len(sound))
 	}
