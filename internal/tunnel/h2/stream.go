@@ -35,7 +35,7 @@ type stream struct {
 	request  *http.Request      // at the answering end
 	cancel   context.CancelFunc // of the request's context
 	response *http.Response     // at the asking end, once its head came
-	upload   io.Closer          // a body that goes on while the answer is awaited
+	upload   io.Closer          // a body that goes on while the answer is awaited; whoever closes it takes it
 }
 
 // open makes the stream of that number. c.mu is held.
@@ -71,8 +71,9 @@ func (s *stream) leave() {
 	if s.cancel != nil {
 		s.cancel()
 	}
-	if s.upload != nil && !s.finished {
-		go s.upload.Close() // it may be waited for in a Read
+	if upload := s.upload; upload != nil && !s.finished {
+		s.upload = nil
+		go upload.Close() // it may be waited for in a Read
 	}
 	s.changed.Broadcast()
 }
@@ -104,6 +105,9 @@ func (s *stream) receive(p []byte, size int64, last bool) http2.ErrCode {
 	if s.dropped != nil {
 		s.used(size)
 	} else {
+		if s.off > len(s.in)/2 { // a reader that is always behind never empties it
+			s.in, s.off = append(s.in[:0], s.in[s.off:]...), 0
+		}
 		s.in = append(s.in, p...)
 		s.used(size - int64(len(p))) // padding
 	}
