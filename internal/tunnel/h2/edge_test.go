@@ -185,12 +185,26 @@ func TestWindowStaysWhole(t *testing.T) {
 		if r.Header.Get("How") == "early" {
 			return
 		}
+		if r.Header.Get("How") == "large" {
+			io.Copy(w, r.Body)
+			return
+		}
 		io.CopyN(w, r.Body, 300_000)
 		if r.Header.Get("How") == "close" {
 			r.Body.Close()
 		}
 	}))
 	line := dial(t, ours)
+	r := post(t.Context(), io.LimitReader(endless{}, connectionRefund+1))
+	r.Header.Set("How", "large")
+	answer, err := line.RoundTrip(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n, err := io.Copy(io.Discard, answer.Body); n != connectionRefund+1 || err != nil {
+		t.Errorf("%d bytes, %v", n, err)
+	}
+	answer.Body.Close()
 	for i := range 50 {
 		ctx, cancel := context.WithCancel(t.Context())
 		r := post(ctx, io.LimitReader(endless{}, 400_000))
@@ -215,6 +229,117 @@ func TestWindowStaysWhole(t *testing.T) {
 			t.Fatalf("the client's lacks %d bytes, the server's %d", ConnectionWindow-line.window-line.owed, ConnectionWindow-server.window-server.owed)
 		}
 	}
+}
+
+// What comes for a stream that it breaks, or behind it, is given back; what is
+// more than the connection's window ends it.
+func TestWindowOfBrokenStreams(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ours, theirs := net.Pipe()
+		server := serve(t, ours, http.HandlerFunc(echo))
+		p := newPeer(theirs, true)
+		p.ask(1, false, "content-length", "3")
+		for range 3 {
+			p.WriteData(1, false, make([]byte, 1000))
+		}
+		synctest.Wait()
+		if !server.whole() {
+			t.Errorf("%d bytes of the window and %d that are owed", server.window, server.owed)
+		}
+		server.mu.Lock()
+		server.window = 1000
+		server.mu.Unlock()
+		for range 2 {
+			p.WriteData(1, false, make([]byte, 1000))
+		}
+		synctest.Wait()
+		if err := server.Err(); !errors.Is(err, http2.ConnectionError(http2.ErrCodeFlowControl)) {
+			t.Error(err)
+		}
+		theirs.Close()
+	})
+}
+
+// A request's body that the handler wants no more of is taken all the same, and
+// holds up nobody.
+func TestUnwantedBody(t *testing.T) {
+	eachPair(t, func(t *testing.T, with func(http.HandlerFunc) http.RoundTripper) {
+		sent := make(chan struct{})
+		line := with(func(w http.ResponseWriter, r *http.Request) {
+			r.Body.Close()
+			select {
+			case <-sent:
+			case <-time.After(5 * time.Second):
+				t.Error("it stands still")
+			}
+		})
+		if _, theirs := line.(*Client); theirs && strings.Contains(t.Name(), "their_server") {
+			t.Skip("it takes no more than the window")
+		}
+		body := io.MultiReader(io.LimitReader(endless{}, 4*StreamWindow), atEnd(func() { close(sent) }))
+		answer, err := line.RoundTrip(post(t.Context(), body))
+		if err != nil {
+			t.Fatal(err)
+		}
+		answer.Body.Close()
+	})
+}
+
+// atEnd is called when all before it was read.
+type atEnd func()
+
+func (f atEnd) Read([]byte) (int, error) { f(); return 0, io.EOF }
+
+// Padding counts for both windows and is given back.
+func TestPadding(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ours, theirs := net.Pipe()
+		line := dial(t, ours)
+		p := newPeer(theirs, false)
+		go func() {
+			<-p.got
+			p.head(1, false, ":status", "200")
+			for range 2 * StreamWindow / 256 {
+				p.WriteDataPadded(1, false, []byte("x"), make([]byte, 254))
+			}
+			p.WriteData(1, true, nil)
+		}()
+		answer, err := line.RoundTrip(post(t.Context(), nil))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if text, err := io.ReadAll(answer.Body); len(text) != 2*StreamWindow/256 || err != nil {
+			t.Errorf("%d bytes, %v", len(text), err)
+		}
+		if !line.whole() {
+			t.Errorf("%d bytes of the window and %d that are owed", line.window, line.owed)
+		}
+		theirs.Close()
+	})
+}
+
+// What a handler writes goes out from 16 KiB on, flushed or not.
+func TestWritesGo(t *testing.T) {
+	eachPair(t, func(t *testing.T, with func(http.HandlerFunc) http.RoundTripper) {
+		read := make(chan struct{})
+		line := with(func(w http.ResponseWriter, r *http.Request) {
+			for range 2 * bulk >> 10 {
+				w.Write(make([]byte, 1<<10))
+			}
+			select {
+			case <-read:
+			case <-time.After(5 * time.Second):
+				t.Error("it stays")
+			}
+		})
+		answer, err := line.RoundTrip(post(t.Context(), nil))
+		if err != nil {
+			t.Fatal(err)
+		}
+		io.ReadFull(answer.Body, make([]byte, bulk)) // the rest may stay
+		close(read)
+		answer.Body.Close()
+	})
 }
 
 // What a peer calls its fields is not kept if it is long.

@@ -380,19 +380,24 @@ func TestWritesWait(t *testing.T) {
 		p.WriteSettings(http2.Setting{ID: http2.SettingInitialWindowSize, Val: 1 << 30})
 		p.WriteWindowUpdate(0, 1<<30)
 		synctest.Wait()
-		stuck := &stalled{Conn: theirs}
+		begin, ended := make(chan struct{}), make(chan error)
+		call := func() {
+			answer, err := line.RoundTrip(post(context.Background(), io.LimitReader(endless{begin}, 1<<30)))
+			if err == nil {
+				_, err = io.ReadAll(answer.Body)
+			}
+			ended <- err
+		}
+		for range 10 {
+			go call()
+		}
+		synctest.Wait() // their heads are sent
 		line.mu.Lock()
-		line.below = stuck
+		line.below = &stalled{Conn: theirs}
 		line.mu.Unlock()
-		ended := make(chan error)
-		for range 20 {
-			go func() {
-				answer, err := line.RoundTrip(post(context.Background(), io.LimitReader(endless{}, 1<<30)))
-				if err == nil {
-					_, err = io.ReadAll(answer.Body)
-				}
-				ended <- err
-			}()
+		close(begin)
+		for range 10 {
+			go call()
 		}
 		synctest.Wait() // all of them wait
 		line.mu.Lock()
@@ -419,9 +424,16 @@ func (s *stalled) Write([]byte) (int, error) {
 	return 0, net.ErrClosed
 }
 
-type endless struct{}
+// endless is nothing but zeros, from begin on if there is one.
+type endless struct{ begin chan struct{} }
 
-func (endless) Read(p []byte) (int, error) { return len(p), nil }
+func (e endless) Read(p []byte) (int, error) {
+	if e.begin != nil {
+		<-e.begin
+	}
+	clear(p)
+	return len(p), nil
+}
 
 // Whatever bytes come, an end neither panics nor stays.
 func FuzzEnds(f *testing.F) {
