@@ -285,6 +285,30 @@ func TestUnwantedBody(t *testing.T) {
 	})
 }
 
+// That holds too if a whole window of it had come.
+func TestUnwantedWindow(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ours, theirs := net.Pipe()
+		server := serve(t, ours, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			time.Sleep(time.Second) // in the bubble
+			r.Body.Close()
+			<-r.Context().Done()
+		}))
+		p := newPeer(theirs, true)
+		p.ask(1, false)
+		for range StreamWindow / bulk {
+			p.WriteData(1, false, make([]byte, bulk))
+		}
+		time.Sleep(2 * time.Second)
+		server.mu.Lock()
+		if window := server.streams[1].window; window != StreamWindow {
+			t.Errorf("the window is %d", window)
+		}
+		server.mu.Unlock()
+		theirs.Close()
+	})
+}
+
 // atEnd is called when all before it was read.
 type atEnd func()
 

@@ -133,8 +133,9 @@ func (s *stream) used(n int64) {
 // drop forgets what was not read and will not be; who reads on learns the reason.
 func (s *stream) drop(reason error) {
 	if s.dropped == nil {
-		s.c.refund(int64(len(s.in) - s.off))
+		unread := len(s.in) - s.off
 		s.in, s.off, s.dropped = nil, 0, reason
+		s.used(int64(unread)) // the peer may still have more to say
 	}
 }
 
