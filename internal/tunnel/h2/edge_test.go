@@ -347,6 +347,7 @@ func TestWritesGo(t *testing.T) {
 	eachPair(t, func(t *testing.T, with func(http.HandlerFunc) http.RoundTripper) {
 		read := make(chan struct{})
 		line := with(func(w http.ResponseWriter, r *http.Request) {
+			time.Sleep(20 * time.Millisecond) // else the answer to settings takes it along
 			for range 2 * bulk >> 10 {
 				w.Write(make([]byte, 1<<10))
 			}
@@ -363,6 +364,56 @@ func TestWritesGo(t *testing.T) {
 		io.ReadFull(answer.Body, make([]byte, bulk)) // the rest may stay
 		close(read)
 		answer.Body.Close()
+	})
+}
+
+// Who was answered before the end of the request is told to send no more.
+func TestNoMore(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ours, theirs := net.Pipe()
+		server := serve(t, ours, http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
+		p := newPeer(theirs, true)
+		p.ask(1, false)
+		synctest.Wait()
+		for _, want := range []string{"head 1 200", "reset 1 NO_ERROR"} {
+			if len(p.got) == 0 {
+				t.Fatalf("nothing, want %q", want)
+			}
+			if got := <-p.got; got != want {
+				t.Errorf("%q, want %q", got, want)
+			}
+		}
+		if !server.whole() {
+			t.Error("the stream is left")
+		}
+		theirs.Close()
+	})
+}
+
+// Frames that carry nothing are taken at a pace, and beside those that carry
+// something.
+func TestBudget(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ours, theirs := net.Pipe()
+		server := serve(t, ours, http.HandlerFunc(echo))
+		p := newPeer(theirs, true)
+		pings := func(n int) {
+			for range n {
+				p.WritePing(false, [8]byte{})
+			}
+		}
+		pings(mostIdle - 10)
+		time.Sleep(pingEvery + time.Second)
+		pings(mostIdle - 10)
+		for id := range uint32(100) {
+			p.ask(2*id+1, true)
+			pings(10)
+		}
+		synctest.Wait()
+		if err := server.Err(); err != nil {
+			t.Error(err)
+		}
+		theirs.Close()
 	})
 }
 

@@ -296,6 +296,7 @@ func TestHostileDaemon(t *testing.T) {
 				p.AllowIllegalWrites = true
 				go func() {
 					<-p.got // the request's head
+					synctest.Wait()
 					test.send(p)
 				}()
 				answer, err := line.RoundTrip(post(t.Context(), strings.NewReader("ping")))
