@@ -417,6 +417,54 @@ func TestBudget(t *testing.T) {
 	})
 }
 
+// Settings that widen the streams' windows let those go on that wait.
+func TestWiderWindow(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ours, theirs := net.Pipe()
+		line := dial(t, ours)
+		p := newPeer(theirs, false)
+		p.WriteSettings(http2.Setting{ID: http2.SettingInitialWindowSize, Val: 10})
+		synctest.Wait()
+		body := &closes{Reader: io.LimitReader(endless{}, 2*bulk)}
+		go line.RoundTrip(post(t.Context(), body))
+		synctest.Wait()
+		if body.n.Load() > 0 {
+			t.Error("it does not wait")
+		}
+		p.WriteSettings(http2.Setting{ID: http2.SettingInitialWindowSize, Val: 1 << 20})
+		synctest.Wait()
+		if body.n.Load() == 0 {
+			t.Error("it waits on")
+		}
+		theirs.Close()
+	})
+}
+
+// Who makes us answer more and more and reads none of it is cut off.
+func TestAnswersUnread(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ours, theirs := net.Pipe()
+		server := serve(t, ours, http.HandlerFunc(echo))
+		p := newPeer(theirs, true)
+		synctest.Wait()
+		server.mu.Lock()
+		server.below = &stalled{Conn: ours}
+		server.mu.Unlock()
+		p.ask(1, true)
+		for i := 0; server.Err() == nil && i < mostReplies/10; i++ {
+			p.WritePing(false, [8]byte{})
+			if i%10 == 9 {
+				p.ask(1, true) // of a stream that is gone, but something
+			}
+		}
+		if err := server.Err(); !errors.Is(err, errUnread) {
+			t.Error(err)
+		}
+		theirs.Close()
+		ours.Close()
+	})
+}
+
 // What a peer calls its fields is not kept if it is long.
 func TestLongNames(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
