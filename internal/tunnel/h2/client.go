@@ -36,29 +36,30 @@ func Dial(below net.Conn) *Client {
 // A body of up to 16 KiB of a known length is read before the request is sent.
 // Of a trace in the request's context WroteHeaders is called.
 func (c *Client) RoundTrip(r *http.Request) (*http.Response, error) {
-	if r.Body == nil {
-		r.Body = http.NoBody
+	upload := r.Body
+	if upload == nil {
+		upload = http.NoBody
 	}
 	if err := check(r); err != nil {
-		r.Body.Close()
+		upload.Close()
 		return nil, err
 	}
-	first, rest, err := beginning(r)
+	first, rest, err := beginning(upload, r.ContentLength)
 	if err != nil {
-		r.Body.Close()
+		upload.Close()
 		return nil, fmt.Errorf("cannot read the call's body: %w", err)
 	}
 	ctx := r.Context()
 	s, err := c.ask(r, first, rest)
 	if err != nil {
-		r.Body.Close()
+		upload.Close()
 		return nil, err
 	}
 	stop := context.AfterFunc(ctx, func() { s.abandon(http2.ErrCodeCancel, ctx.Err()) })
 	if rest {
-		go s.send(r.Body)
+		go s.send(upload)
 	} else {
-		r.Body.Close()
+		upload.Close()
 	}
 	if trace := httptrace.ContextClientTrace(ctx); trace != nil && trace.WroteHeaders != nil {
 		trace.WroteHeaders()
@@ -93,15 +94,15 @@ func check(r *http.Request) error {
 }
 
 // beginning is the body that goes with the head, and whether more may follow.
-func beginning(r *http.Request) (first []byte, rest bool, err error) {
-	switch n := r.ContentLength; {
-	case r.Body == http.NoBody:
+func beginning(upload io.Reader, n int64) (first []byte, rest bool, err error) {
+	switch {
+	case upload == http.NoBody:
 		return nil, false, nil
 	case n <= 0 || n > bulk:
 		return nil, true, nil
 	default:
 		first = make([]byte, n)
-		_, err = io.ReadFull(r.Body, first)
+		_, err = io.ReadFull(upload, first)
 		return first, false, err
 	}
 }
@@ -178,8 +179,8 @@ func (c *Client) requestHead(r *http.Request) {
 
 // send sends a body that does not go with the head, while the answer is
 // awaited.
-func (s *stream) send(rest io.ReadCloser) {
-	defer rest.Close()
+func (s *stream) send(rest io.Reader) {
+	defer s.closeUpload()
 	chunk := make([]byte, bulk)
 	for {
 		n, err := rest.Read(chunk)
@@ -197,7 +198,19 @@ func (s *stream) send(rest io.ReadCloser) {
 	}
 }
 
-// answer waits for the answer's head. Its body is nil if one may follow.
+// closeUpload closes the body, unless the stream's end did.
+func (s *stream) closeUpload() {
+	s.c.mu.Lock()
+	upload := s.upload
+	s.upload = nil
+	s.c.mu.Unlock()
+	if upload != nil {
+		upload.Close()
+	}
+}
+
+// answer waits for the answer's head. Its body is nil if one may follow, or if
+// closing it is what ends the call.
 func (s *stream) answer() (*http.Response, error) {
 	s.c.mu.Lock()
 	defer s.c.mu.Unlock()
@@ -210,7 +223,7 @@ func (s *stream) answer() (*http.Response, error) {
 	case s.response == nil:
 		return nil, s.err
 	}
-	if s.ended && len(s.in) == 0 && s.trailer == nil {
+	if s.ended && s.finished && len(s.in) == 0 && s.trailer == nil {
 		s.response.Body = http.NoBody
 	}
 	return s.response, nil
@@ -240,6 +253,9 @@ func (c *Client) answer(f *http2.MetaHeadersFrame) error {
 		}
 		if response == nil {
 			return nil
+		}
+		if f.StreamEnded() {
+			response.ContentLength = max(response.ContentLength, 0)
 		}
 		s.response = response
 		if status := response.StatusCode; status != http.StatusNoContent && status != http.StatusNotModified {

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"net"
-	"os"
 	"sync"
 	"time"
 
@@ -180,7 +179,7 @@ func (c *conn) read() {
 		}
 		c.mu.Lock()
 		c.heard = time.Now()
-		if err == nil {
+		if err == nil && c.err == nil { // what begins now would not learn of the end
 			err = c.take(frame)
 		}
 		if err != nil {
@@ -222,14 +221,18 @@ func (c *conn) greeted() error {
 	return c.settings(settings)
 }
 
-// more reports whether the next frame is here, whole.
+// more reports whether the next frame is here, whole, with those that a block of
+// fields goes on in.
 func (c *conn) more() bool {
 	const head = 9 // RFC 9113, 4.1
 	here := c.in.Buffered()
 	if here < head {
 		return false
 	}
-	next, _ := c.in.Peek(3) // it is buffered
+	next, _ := c.in.Peek(5) // it is buffered
+	if http2.FrameType(next[3]) == http2.FrameHeaders && !http2.Flags(next[4]).Has(http2.FlagHeadersEndHeaders) {
+		return false // rare enough not to look for the others
+	}
 	return here >= head+int(next[0])<<16+int(next[1])<<8+int(next[2])
 }
 
@@ -241,6 +244,8 @@ func (c *conn) settle() {
 			s.fresh = false
 			if s.err == nil {
 				c.start(s)
+			} else {
+				s.drop(s.err)
 			}
 		}
 		s.changed.Broadcast()
@@ -251,8 +256,11 @@ func (c *conn) settle() {
 // fault ends what an error ends: a stream or the connection.
 func (c *conn) fault(err error) {
 	if broken := (http2.StreamError{}); errors.As(err, &broken) {
-		c.reset(broken.StreamID, broken.Code, fmt.Errorf("the peer broke the protocol: %w", err))
-		return
+		if c.idle--; c.idle >= 0 {
+			c.reset(broken.StreamID, broken.Code, fmt.Errorf("the peer broke the protocol: %w", err))
+			return
+		}
+		err = errFlood
 	}
 	code := http2.ErrCodeProtocol
 	switch broken := http2.ConnectionError(0); {
@@ -381,6 +389,9 @@ func (c *conn) settings(f *http2.SettingsFrame) error {
 	if f.IsAck() {
 		return nil
 	}
+	if f.HasDuplicates() { // each may cost a look at all streams
+		return http2.ConnectionError(http2.ErrCodeProtocol)
+	}
 	err := f.ForeachSetting(func(s http2.Setting) error {
 		if err := s.Valid(); err != nil {
 			return err
@@ -439,12 +450,13 @@ func (c *conn) grow(f *http2.WindowUpdateFrame) error {
 // its own it still serves those up to the last that it names.
 func (c *conn) leave(f *http2.GoAwayFrame) error {
 	if f.ErrCode != http2.ErrCodeNo {
-		c.end(fmt.Errorf("the peer ended the connection: %v %q", f.ErrCode, f.DebugData()))
+		detail := f.DebugData()
+		c.end(fmt.Errorf("the peer ended the connection: %v %q", f.ErrCode, detail[:min(len(detail), mostDetail)]))
 		return nil
 	}
 	c.away = true
 	for id, s := range c.streams {
-		if id > f.LastStreamID {
+		if id > f.LastStreamID && s.request == nil { // it numbers those that this end opened
 			s.fail(errors.New("the peer took no further streams"))
 		}
 	}
@@ -522,7 +534,7 @@ func (c *conn) write() {
 	}
 	if err != nil {
 		c.unsent = nil
-		c.end(err)
+		c.fault(err)
 	} else {
 		c.sent += int64(len(batch))
 	}
@@ -532,25 +544,25 @@ func (c *conn) write() {
 	}
 }
 
-// put writes all of p. A write that timed out after some bytes has made progress
-// and is taken up again.
+// put writes all of p, in pieces that a slow peer can take in time: TLS cannot go
+// on with a write that a deadline cut, and a peer that takes a byte now and then
+// must not hold those who wait.
 func (c *conn) put(p []byte) error {
-	for {
+	for len(p) > 0 {
 		if err := c.limit(); err != nil {
 			return err
 		}
-		n, err := c.below.Write(p)
-		if p = p[n:]; len(p) == 0 {
-			return nil
-		}
-		if n == 0 || !errors.Is(err, os.ErrDeadlineExceeded) {
+		n, err := c.below.Write(p[:min(len(p), bulk)])
+		if err != nil {
 			return err
 		}
+		p = p[n:]
 	}
+	return nil
 }
 
-// limit says until when the next write must have made progress; once the
-// connection is over, until when all of them are to be done.
+// limit says until when the next write must be done; once the connection is
+// over, all of them.
 func (c *conn) limit() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -24,8 +24,9 @@ const (
 	// after 10 s without a frame, 5 s to answer it.
 	pingEvery = 10 * time.Second
 	pingWait  = 5 * time.Second
-	// WriteWithin is how long a write may make no progress. A peer that sends but
-	// never reads answers no ping either, and is never asked for one.
+	// WriteWithin is how long a write of up to bulk may take: a peer that is slower
+	// is none. One that sends but never reads answers no ping either, and is never
+	// asked for one.
 	WriteWithin = pingEvery + pingWait
 	// lastWrite is how long the bytes that wait at the end may take.
 	lastWrite = 250 * time.Millisecond
@@ -59,8 +60,11 @@ const (
 	// answers to pings: who makes us write more and reads none is cut off.
 	mostReplies = 1 << 20
 
+	// mostDetail bounds the bytes that are kept of a peer's text for its farewell.
+	mostDetail = 256
+
 	// mostIdle is how many frames that carry nothing (pings, settings, empty data)
-	// are taken in ten seconds; each that carries something allows ten more.
+	// or break a stream are taken in ten seconds; each that carries something allows ten more.
 	mostIdle = 10_000
 
 	// idleWorkers is how many of a server's goroutines wait for their next call:
@@ -83,6 +87,5 @@ var (
 	errUsedUp   = errors.New("the numbers of the connection's streams are used up")
 	errFlood    = errors.New("the peer sends frames that carry nothing, too many")
 	errUnread   = errors.New("the peer reads no answers to its frames")
-	errShort    = errors.New("the body ended before the length that was announced")
 	errNotBegun = errors.New("the peer does not begin with HTTP/2's preface and settings")
 )

@@ -17,8 +17,11 @@ import (
 // "Kith-Caller" or the other way round.
 type names map[string]string
 
-// mostNames bounds what a peer can make us keep.
-const mostNames = 100
+// mostNames and longestName bound what a peer can make us keep.
+const (
+	mostNames   = 100
+	longestName = 64
+)
 
 func (n *names) form(name string, make func(string) string) string {
 	if known, ok := (*n)[name]; ok {
@@ -28,7 +31,7 @@ func (n *names) form(name string, make func(string) string) string {
 	if *n == nil {
 		*n = names{}
 	}
-	if len(*n) < mostNames {
+	if len(*n) < mostNames && len(name) <= longestName {
 		(*n)[name] = form
 	}
 	return form

@@ -98,7 +98,7 @@ func TestHostileHub(t *testing.T) {
 		"a head of 65 KB":           {func(p *peer) { p.long(1, 65_000) }, "reset 1 ENHANCE_YOUR_CALM"},
 		"a head without end":        {func(p *peer) { p.long(1, 1<<20) }, gone + "PROTOCOL_ERROR"},
 		"trailers that end nothing": {func(p *peer) { p.ask(1, false); p.head(1, false, "a", "b") }, "reset 1 PROTOCOL_ERROR"},
-		"a head of a stream gone":   {func(p *peer) { p.ask(3, true); p.ask(1, true); p.ask(5, true) }, "head 3 200"},
+		"a head of a stream gone":   {func(p *peer) { p.ask(3, true); p.ask(1, true); synctest.Wait(); p.ask(5, true) }, "head 3 200"},
 		"more than the window":      {func(p *peer) { p.flood(1) }, "reset 1 FLOW_CONTROL_ERROR"},
 		"a credit too large":        {func(p *peer) { p.ask(1, false); p.WriteWindowUpdate(1, 1<<31-1); p.WriteWindowUpdate(1, 1<<31-1) }, "reset 1 FLOW_CONTROL_ERROR"},
 		"its own stream":            {func(p *peer) { p.ask(2, true) }, gone + "PROTOCOL_ERROR"},
@@ -115,6 +115,7 @@ func TestHostileHub(t *testing.T) {
 			p.WriteHeaders(http2.HeadersFrameParam{StreamID: 1, BlockFragment: []byte{0xff, 0xff}, EndHeaders: true})
 		}, gone + "COMPRESSION_ERROR"},
 		"pings without end":      {func(p *peer) { p.again(func() error { return p.WritePing(false, [8]byte{}) }) }, gone + "ENHANCE_YOUR_CALM"},
+		"settings twice":         {func(p *peer) { p.WriteSettings(http2.Setting{ID: 4, Val: 1}, http2.Setting{ID: 4, Val: 2}) }, gone + "PROTOCOL_ERROR"},
 		"settings without end":   {func(p *peer) { p.again(func() error { return p.WriteSettings() }) }, gone + "ENHANCE_YOUR_CALM"},
 		"empty data without end": {func(p *peer) { p.ask(1, false); p.again(func() error { return p.WriteData(1, false, nil) }) }, gone + "ENHANCE_YOUR_CALM"},
 		"nonsense without end":   {func(p *peer) { p.again(func() error { return p.WriteRawFrame(0xfa, 0, 0, nil) }) }, gone + "ENHANCE_YOUR_CALM"},
@@ -295,6 +296,7 @@ func TestHostileDaemon(t *testing.T) {
 				p.AllowIllegalWrites = true
 				go func() {
 					<-p.got // the request's head
+					synctest.Wait()
 					test.send(p)
 				}()
 				answer, err := line.RoundTrip(post(t.Context(), strings.NewReader("ping")))
@@ -379,19 +381,24 @@ func TestWritesWait(t *testing.T) {
 		p.WriteSettings(http2.Setting{ID: http2.SettingInitialWindowSize, Val: 1 << 30})
 		p.WriteWindowUpdate(0, 1<<30)
 		synctest.Wait()
-		stuck := &stalled{Conn: theirs}
+		begin, ended := make(chan struct{}), make(chan error)
+		call := func() {
+			answer, err := line.RoundTrip(post(context.Background(), io.LimitReader(endless{begin}, 1<<30)))
+			if err == nil {
+				_, err = io.ReadAll(answer.Body)
+			}
+			ended <- err
+		}
+		for range 10 {
+			go call()
+		}
+		synctest.Wait() // their heads are sent
 		line.mu.Lock()
-		line.below = stuck
+		line.below = &stalled{Conn: theirs}
 		line.mu.Unlock()
-		ended := make(chan error)
-		for range 20 {
-			go func() {
-				answer, err := line.RoundTrip(post(context.Background(), io.LimitReader(endless{}, 1<<30)))
-				if err == nil {
-					_, err = io.ReadAll(answer.Body)
-				}
-				ended <- err
-			}()
+		close(begin)
+		for range 10 {
+			go call()
 		}
 		synctest.Wait() // all of them wait
 		line.mu.Lock()
@@ -418,9 +425,16 @@ func (s *stalled) Write([]byte) (int, error) {
 	return 0, net.ErrClosed
 }
 
-type endless struct{}
+// endless is nothing but zeros, from begin on if there is one.
+type endless struct{ begin chan struct{} }
 
-func (endless) Read(p []byte) (int, error) { return len(p), nil }
+func (e endless) Read(p []byte) (int, error) {
+	if e.begin != nil {
+		<-e.begin
+	}
+	clear(p)
+	return len(p), nil
+}
 
 // Whatever bytes come, an end neither panics nor stays.
 func FuzzEnds(f *testing.F) {

@@ -148,7 +148,7 @@ func (c *Server) part(s *stream, whole bool) {
 	case !s.ended:
 		c.reset(s.id, http2.ErrCodeNo, http.ErrAbortHandler)
 	default:
-		s.leave()
+		s.fail(http.ErrAbortHandler) // for what the handler left behind
 	}
 }
 

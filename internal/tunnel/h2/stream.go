@@ -35,7 +35,7 @@ type stream struct {
 	request  *http.Request      // at the answering end
 	cancel   context.CancelFunc // of the request's context
 	response *http.Response     // at the asking end, once its head came
-	upload   io.Closer          // a body that goes on while the answer is awaited
+	upload   io.Closer          // a body that goes on while the answer is awaited; whoever closes it takes it
 }
 
 // open makes the stream of that number. c.mu is held.
@@ -71,8 +71,9 @@ func (s *stream) leave() {
 	if s.cancel != nil {
 		s.cancel()
 	}
-	if s.upload != nil && !s.finished {
-		go s.upload.Close() // it may be waited for in a Read
+	if upload := s.upload; upload != nil && !s.finished {
+		s.upload = nil
+		go upload.Close() // it may be waited for in a Read
 	}
 	s.changed.Broadcast()
 }
@@ -104,6 +105,9 @@ func (s *stream) receive(p []byte, size int64, last bool) http2.ErrCode {
 	if s.dropped != nil {
 		s.used(size)
 	} else {
+		if s.off > len(s.in)/2 { // a reader that is always behind never empties it
+			s.in, s.off = append(s.in[:0], s.in[s.off:]...), 0
+		}
 		s.in = append(s.in, p...)
 		s.used(size - int64(len(p))) // padding
 	}
@@ -129,8 +133,9 @@ func (s *stream) used(n int64) {
 // drop forgets what was not read and will not be; who reads on learns the reason.
 func (s *stream) drop(reason error) {
 	if s.dropped == nil {
-		s.c.refund(int64(len(s.in) - s.off))
+		unread := len(s.in) - s.off
 		s.in, s.off, s.dropped = nil, 0, reason
+		s.used(int64(unread)) // the peer may still have more to say
 	}
 }
 
