@@ -138,7 +138,7 @@ func TestNeverReads(t *testing.T) {
 		go func() { // the preface is taken, then nothing more; pings come for ever
 			defer close(gone)
 			io.ReadFull(theirs, make([]byte, len(http2.ClientPreface)))
-			io.ReadFull(theirs, make([]byte, 9+6*4+9+4))
+			io.ReadFull(theirs, make([]byte, 9+6*3+9+4))
 			f := http2.NewFramer(theirs, nil)
 			f.WriteSettings()
 			io.ReadFull(theirs, make([]byte, 9)) // their acknowledgement

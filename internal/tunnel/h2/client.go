@@ -137,7 +137,7 @@ func (c *Client) ask(r *http.Request, first []byte, rest bool) (*stream, error) 
 	case rest:
 	case n == 0:
 		s.finished = true
-	case n <= min(s.credit, c.credit, int64(c.frame)):
+	case n <= min(s.credit, c.credit, maxFrame):
 		s.finished = true
 		s.credit -= n
 		c.credit -= n

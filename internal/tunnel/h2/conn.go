@@ -48,7 +48,6 @@ type conn struct {
 
 	credit       int64  // bytes that may be sent
 	streamCredit int64  // with which a stream begins
-	frame        int    // the most bytes of a frame that is sent
 	maxStreams   uint32 // that the peer takes
 	away         bool   // it takes no new ones
 
@@ -77,7 +76,7 @@ func (c *conn) init(below net.Conn) {
 	c.moved, c.work = sync.NewCond(&c.mu), sync.NewCond(&c.mu)
 	c.idle, c.heard = mostIdle, time.Now()
 	c.window = ConnectionWindow
-	c.credit, c.streamCredit, c.frame, c.maxStreams = initialWindow, initialWindow, initialFrame, initialStreams
+	c.credit, c.streamCredit, c.maxStreams = initialWindow, initialWindow, initialStreams
 }
 
 // begin runs the connection; own is what this end grants besides windows. The
@@ -87,7 +86,6 @@ func (c *conn) begin(own ...http2.Setting) {
 	defer c.mu.Unlock()
 	own = append(own,
 		http2.Setting{ID: http2.SettingInitialWindowSize, Val: StreamWindow},
-		http2.Setting{ID: http2.SettingMaxFrameSize, Val: maxFrame},
 		http2.Setting{ID: http2.SettingMaxHeaderListSize, Val: MaxHead})
 	_ = c.framer.WriteSettings(own...) // into unsent: no error
 	_ = c.framer.WriteWindowUpdate(0, ConnectionWindow-initialWindow)
@@ -406,8 +404,6 @@ func (c *conn) settings(f *http2.SettingsFrame) error {
 				}
 				open.changed.Broadcast()
 			}
-		case http2.SettingMaxFrameSize:
-			c.frame = int(min(s.Val, bulk))
 		case http2.SettingMaxConcurrentStreams:
 			c.maxStreams = s.Val
 		case http2.SettingHeaderTableSize:
@@ -475,11 +471,11 @@ func (u unsent) Write(p []byte) (int, error) {
 // writeFields sends the fields in c.block as one block.
 func (c *conn) writeFields(id uint32, last bool) {
 	block := c.block.Bytes()
-	first := block[:min(len(block), c.frame)]
+	first := block[:min(len(block), maxFrame)]
 	block = block[len(first):]
 	_ = c.framer.WriteHeaders(http2.HeadersFrameParam{StreamID: id, BlockFragment: first, EndStream: last, EndHeaders: len(block) == 0})
 	for len(block) > 0 {
-		next := block[:min(len(block), c.frame)]
+		next := block[:min(len(block), maxFrame)]
 		block = block[len(next):]
 		_ = c.framer.WriteContinuation(id, len(block) == 0, next)
 	}

@@ -41,8 +41,9 @@ const (
 	maxHandlers = 2 * maxStreams
 	// MaxHead bounds the header of a request or an answer, in bytes.
 	MaxHead = 64 << 10
-	// maxFrame is the largest frame that is taken; none as large is sent.
-	maxFrame = 64 << 10
+	// maxFrame is the most bytes of a frame, either way: what each end of HTTP/2 takes
+	// without being asked. One so small is soon here, on a slow line too.
+	maxFrame = 16 << 10
 
 	// streamRefund and connectionRefund are how much of a window is given back at
 	// once.
@@ -54,8 +55,7 @@ const (
 	mostUnsent = 64 << 10
 	// bulk is a write that waits until it is sent: the streams take turns by the
 	// frame, and what one hands over in advance the others wait for (fault 33).
-	// It is the largest frame that is sent.
-	bulk = 16 << 10
+	bulk = maxFrame
 	// mostReplies bounds the unsent bytes of what nobody waits for, such as
 	// answers to pings: who makes us write more and reads none is cut off.
 	mostReplies = 1 << 20
@@ -72,8 +72,7 @@ const (
 	idleWorkers = 16
 
 	initialWindow  = 65535 // RFC 9113, 6.5.2
-	initialFrame   = 16384
-	initialStreams = 100 // until the peer has said
+	initialStreams = 100   // until the peer has said
 	lastStream     = 1<<31 - 1
 )
 

@@ -196,8 +196,9 @@ func (s *stream) write(p []byte, last, push bool) error {
 		c.useful()
 		p = p[n:]
 		if n >= bulk {
+			mine := c.taken
 			c.push()
-			for mine := c.taken; c.sent < mine && c.err == nil; {
+			for c.sent < mine && c.err == nil {
 				c.moved.Wait()
 			}
 		}
@@ -222,7 +223,7 @@ func (s *stream) write(p []byte, last, push bool) error {
 func (s *stream) grant(n int) (int, error) {
 	c := s.c
 	for s.err == nil {
-		may := min(int64(n), s.credit, c.credit, int64(c.frame))
+		may := min(int64(n), s.credit, c.credit, maxFrame)
 		if may > 0 && len(c.unsent) < mostUnsent {
 			return int(may), nil
 		}
