@@ -103,8 +103,7 @@ func acceptance(key string) string {
 }
 
 // frames is a connection that carries bytes in a WebSocket's binary frames. One
-// may read while others write. A read that a deadline cut cannot be taken up
-// again; a write can.
+// may read while others write. What a deadline cut cannot be taken up again.
 type frames struct {
 	net.Conn
 	client bool // its frames are masked and the peer's are not
@@ -117,8 +116,7 @@ type frames struct {
 
 	pong    atomic.Pointer[[]byte] // due: what the last ping carried
 	writing sync.Mutex             // guards what is below
-	unsent  int                    // bytes the frame on the wire still needs
-	sentKey uint32                 // masks the next of them
+	sentKey uint32                 // masks the frame that is sent
 	scratch []byte
 }
 
@@ -227,11 +225,8 @@ func (f *frames) control(op byte, size int) error {
 	return nil
 }
 
-// answer sends the pong that is due, if no frame is half sent.
+// answer sends the pong that is due.
 func (f *frames) answer() error {
-	if f.unsent > 0 {
-		return nil
-	}
 	out := f.appendPong(nil)
 	if len(out) == 0 { // it went with a frame
 		return nil
@@ -249,45 +244,24 @@ func (f *frames) answer() error {
 	return nil
 }
 
-// Write sends p in frames. If a deadline cut it, the next Write must go on with
-// the bytes that were not taken.
-func (f *frames) Write(p []byte) (n int, err error) {
+// Write sends p, of at most maxMessage bytes, in one frame. After an error
+// nothing more can be written.
+func (f *frames) Write(p []byte) (int, error) {
 	f.writing.Lock()
 	defer f.writing.Unlock()
-	for n < len(p) && err == nil {
-		var took int
-		took, err = f.send(p[n:])
-		n += took
-	}
-	return n, err
-}
-
-// send begins a frame or goes on with the present one, and says how much of p
-// went into it.
-func (f *frames) send(p []byte) (took int, err error) {
-	out := f.scratch[:0]
-	if f.unsent == 0 {
-		f.unsent = min(len(p), maxMessage)
-		out = f.appendHead(f.appendPong(out), opBinary, f.unsent)
-	}
+	out := f.appendHead(f.appendPong(f.scratch[:0]), opBinary, len(p))
 	head := len(out)
-	out = append(out, p[:min(len(p), f.unsent)]...)
+	out = append(out, p...)
 	if f.client {
 		mask(out[head:], f.sentKey)
 	}
 	if cap(out) <= keepScratch {
 		f.scratch = out
 	}
-	n, err := f.Conn.Write(out)
-	if err != nil && n < head {
-		// Nobody could go on with half a head: an end, not a pause.
-		f.Conn.Close()
-		return 0, fmt.Errorf("cannot begin a WebSocket frame: %v", err)
+	if _, err := f.Conn.Write(out); err != nil {
+		return 0, err
 	}
-	took = n - head
-	f.unsent -= took
-	f.sentKey = bits.RotateLeft32(f.sentKey, -8*(took%4))
-	return took, err
+	return len(p), nil
 }
 
 // appendPong appends the pong that is due, if one is.

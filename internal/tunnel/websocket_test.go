@@ -9,7 +9,6 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
-	"os"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -484,69 +483,6 @@ func FuzzFrames(f *testing.F) {
 			t.Errorf("%d bytes of %d, %v", len(got), len(text), err)
 		}
 	})
-}
-
-// cutting is a connection that takes a few bytes of each write, and then lets
-// its deadline pass.
-type cutting struct {
-	bytes.Buffer
-	net.Conn // nil
-	take     int
-	closed   bool
-}
-
-func (c *cutting) Read(p []byte) (int, error)       { return c.Buffer.Read(p) }
-func (c *cutting) Close() error                     { c.closed = true; return nil }
-func (c *cutting) SetWriteDeadline(time.Time) error { return nil }
-func (c *cutting) Write(p []byte) (int, error) {
-	if len(p) == 0 {
-		return 0, errors.New("a write of nothing")
-	}
-	if len(p) <= c.take {
-		return c.Buffer.Write(p)
-	}
-	n, _ := c.Buffer.Write(p[:c.take])
-	return n, os.ErrDeadlineExceeded
-}
-
-// A write that a deadline cut is taken up where it stopped, with a ping's answer
-// only behind the frame.
-func TestCutWrites(t *testing.T) {
-	payload := make([]byte, 3*maxMessage/2)
-	for i := range payload {
-		payload[i] = byte(i * i >> 3)
-	}
-	for _, client := range []bool{true, false} {
-		for _, take := range []int{21, 1001, 65535, 1 << 20, 1 << 22} {
-			size := min(len(payload), 20*take)
-			wire := &cutting{take: take}
-			f := newFrames(wire, client)
-			for rest := payload[:size]; len(rest) > 0; {
-				ping := []byte("ping")
-				f.pong.Store(&ping)
-				n, err := f.Write(rest)
-				if n == 0 || (err != nil) != errors.Is(err, os.ErrDeadlineExceeded) {
-					t.Fatalf("took %d: %v", n, err)
-				}
-				if rest = rest[n:]; err == nil && len(rest) > 0 {
-					t.Fatalf("%d bytes left and no error", len(rest))
-				}
-				if err := f.answer(); err != nil {
-					t.Fatal(err)
-				}
-			}
-			got, err := io.ReadAll(newFrames(end{Reader: wire, Writer: io.Discard}, !client))
-			if err != nil || !bytes.Equal(got, payload[:size]) {
-				t.Errorf("client %v, %d at a time: %d bytes of %d, the same: %v, %v", client, take, len(got), size, bytes.Equal(got, payload[:size]), err)
-			}
-		}
-	}
-	// Cut in the head, nobody could go on.
-	wire := &cutting{take: 3}
-	n, err := newFrames(wire, true).Write(payload)
-	if n != 0 || err == nil || errors.Is(err, os.ErrDeadlineExceeded) || !wire.closed {
-		t.Errorf("cut in the head: %d, %v, closed: %v", n, err, wire.closed)
-	}
 }
 
 // mask is the byte by byte one, from any place in the key.
