@@ -64,7 +64,7 @@ func (c *Client) RoundTrip(r *http.Request) (*http.Response, error) {
 	if trace := httptrace.ContextClientTrace(ctx); trace != nil && trace.WroteHeaders != nil {
 		trace.WroteHeaders()
 	}
-	response, err := s.answer()
+	response, err := s.await()
 	if err != nil {
 		stop()
 		if ctx.Err() != nil {
@@ -209,9 +209,9 @@ func (s *stream) closeUpload() {
 	}
 }
 
-// answer waits for the answer's head. Its body is nil if one may follow, or if
+// await waits for the answer's head. Its body is nil if one may follow, or if
 // closing it is what ends the call.
-func (s *stream) answer() (*http.Response, error) {
+func (s *stream) await() (*http.Response, error) {
 	s.c.mu.Lock()
 	defer s.c.mu.Unlock()
 	for s.response == nil && s.err == nil {
