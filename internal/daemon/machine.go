@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/kith/kith/internal/dialect"
@@ -222,10 +223,16 @@ func relay(w http.ResponseWriter, resp *http.Response, stream bool) error {
 	return nil
 }
 
+// chunks are buffers for answers on their way: they were a third of what a call
+// allocates.
+var chunks = sync.Pool{New: func() any { return new([8 << 10]byte) }}
+
 // pour copies src to w, each read flushed if the answer is a stream.
 func pour(w http.ResponseWriter, src io.Reader, stream bool) error {
 	flush := http.NewResponseController(w).Flush
-	chunk := make([]byte, 8<<10)
+	pooled := chunks.Get().(*[8 << 10]byte)
+	defer chunks.Put(pooled)
+	chunk := pooled[:]
 	for {
 		n, err := src.Read(chunk)
 		if n > 0 {

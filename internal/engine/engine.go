@@ -37,6 +37,9 @@ var ErrUnreachable = errors.New("the engine cannot be reached")
 // 2048 embeddings of 4096 dimensions as text are about 100 MiB.
 const maxAnswer = 128 << 20
 
+// believed is the room that is made for an answer on its engine's word alone.
+const believed = 64 << 10
+
 // maxRefusal bounds the body of an engine's error.
 const maxRefusal = 64 << 10
 
@@ -309,13 +312,14 @@ func (e *Engine) respond(ctx context.Context, resp *http.Response, cancel contex
 	if streamed {
 		return nil, fault.New(fault.EngineError, "the engine streamed an answer that was not to be streamed")
 	}
-	whole, err := io.ReadAll(io.LimitReader(body, maxAnswer+1))
-	if err != nil {
+	held := bytes.NewBuffer(make([]byte, 0, min(max(resp.ContentLength, 0), believed)+bytes.MinRead))
+	if _, err := held.ReadFrom(io.LimitReader(body, maxAnswer+1)); err != nil {
 		if cause := context.Cause(ctx); cause != nil {
 			return nil, cause
 		}
 		return nil, brokeOff(err)
 	}
+	whole := held.Bytes()
 	if len(whole) > maxAnswer {
 		return nil, fault.New(fault.EngineError, "the engine's answer is larger than %d MiB", maxAnswer>>20)
 	}
@@ -335,6 +339,7 @@ func (e *Engine) respond(ctx context.Context, resp *http.Response, cancel contex
 		return out, nil
 	}
 	if req.Form == nil { // a transcript is made anew at the edge
+		var err error
 		if whole, err = mend.unary(whole); err != nil {
 			return nil, err
 		}

@@ -17,8 +17,12 @@ import (
 	"github.com/kith/kith/internal/tunnel"
 )
 
-// maxAnswer bounds a unary answer that the hub holds until it is whole.
-const maxAnswer = 64 << 20
+// maxAnswer bounds a unary answer that the hub holds until it is whole, and
+// believed the room that is made for it on its machine's word alone.
+const (
+	maxAnswer = 64 << 20
+	believed  = 64 << 10
+)
 
 // parting is how long a broken exchange waits to learn whether its whole line
 // has ended: HTTP/2 tells the streams of a connection's end, and a daemon that
@@ -82,7 +86,7 @@ func (h *Hub) try(ctx context.Context, call *gateway.Call, c *held) (*gateway.An
 	if call.Stream {
 		err = answer.peek()
 	} else {
-		err = answer.hold()
+		err = answer.hold(response.ContentLength)
 	}
 	if err != nil {
 		out, f := broken(ctx, call, gone, err)
@@ -209,16 +213,16 @@ func (b *body) peek() error {
 }
 
 // hold reads a unary answer whole, so that a machine that vanishes in the
-// middle can be replaced (decisions 2).
-func (b *body) hold() error {
-	whole, err := io.ReadAll(io.LimitReader(b.ReadCloser, maxAnswer+1))
-	if err != nil {
+// middle can be replaced (decisions 2). announced is its length, if known.
+func (b *body) hold(announced int64) error {
+	whole := bytes.NewBuffer(make([]byte, 0, min(max(announced, 0), believed)+bytes.MinRead))
+	if _, err := whole.ReadFrom(io.LimitReader(b.ReadCloser, maxAnswer+1)); err != nil {
 		return err
 	}
-	if len(whole) > maxAnswer {
+	if whole.Len() > maxAnswer {
 		return fault.New(fault.EngineError, "the answer is longer than %d bytes: ask for less in one request", maxAnswer)
 	}
-	b.first, b.whole = whole, true
+	b.first, b.whole = whole.Bytes(), true
 	return nil
 }
 
