@@ -402,10 +402,11 @@ func (s *Site) follow(ctx context.Context, w http.ResponseWriter, who Caller, pa
 	h.Set("Content-Type", "text/event-stream")
 	h.Set("X-Accel-Buffering", "no") // nginx would hold events back
 	out := &events{w: w, control: http.NewResponseController(w)}
-	sent := look(s, s.glance(time.Now()), who)
+	begun := look(s, s.glance(time.Now()), who)
 	if first := st.now.Load(); first.texts == nil { // what the next look is held against
-		st.now.CompareAndSwap(first, &sent)
+		st.now.CompareAndSwap(first, &begun)
 	}
+	sent := begun // its own: others read begun
 	// Browsers whose stream ends with a hub come back, but not all at once.
 	out.write(fmt.Appendf(nil, "retry: %d\n", 2000+rand.IntN(5000)))
 	out.event(scene{}, sent)
