@@ -482,3 +482,32 @@ func TestModelIDsAreExact(t *testing.T) {
 		}
 	}
 }
+
+// A whole answer is with its caller before the books are written: Finished waits
+// here until the caller has read it.
+func TestAnswerBeforeBooks(t *testing.T) {
+	read, finished := make(chan struct{}), make(chan struct{})
+	c := hostedConfig(answers(reply))
+	c.Finished = func(*Call, Outcome) {
+		defer close(finished)
+		select {
+		case <-read:
+		case <-time.After(10 * time.Second):
+			t.Error("the answer waits for the books")
+		}
+	}
+	server := httptest.NewServer(New(c))
+	defer server.Close()
+	r := ask("POST", server.URL+"/v1/chat/completions", request)
+	r.RequestURI = ""
+	answer, err := server.Client().Do(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer answer.Body.Close()
+	if body, err := io.ReadAll(answer.Body); string(body) != reply || err != nil {
+		t.Errorf("%q, %v", body, err)
+	}
+	close(read)
+	<-finished
+}

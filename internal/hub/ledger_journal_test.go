@@ -167,6 +167,34 @@ func TestLedgerTakesUp(t *testing.T) {
 	})
 }
 
+// TestLedgerSyncsWhenSent: an intent is brought to the disk when its call is on the
+// way, not before, and for an answer that waits whatever became of that.
+func TestLedgerSyncsWhenSent(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := begin(t, filepath.Join(t.TempDir(), "ledger-"), &books{calls: map[string]account.Usage{}})
+		defer l.stop()
+		first, err := l.begin(aCall("one"), aMachine)
+		if err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Minute) // in the bubble
+		select {
+		case <-first.done:
+			t.Error("it was synced before it was sent")
+		default:
+		}
+		l.sent()
+		<-first.done
+		second, err := l.begin(aCall("two"), aMachine)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := l.await(t.Context(), second); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
 // TestLedgerAwaitsTheDisk: an answer waits for its call's intent to be on the
 // disk, and is not told where that fails.
 func TestLedgerAwaitsTheDisk(t *testing.T) {
