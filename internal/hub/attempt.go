@@ -67,7 +67,7 @@ func (h *Hub) try(ctx context.Context, call *gateway.Call, c *held) (*gateway.An
 		h.room.release(c, out != movedOn)
 	}
 
-	endpoint, asked := call.RequestFor(c.Offer.Endpoints)
+	endpoint, asked := call.Request()
 	traced := httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{WroteHeaders: h.ledger.sent})
 	response, err := line.RoundTrip(h.request(traced, call, c.Candidate, endpoint.Path(), asked))
 	if err != nil {
