@@ -47,19 +47,26 @@ func (d *Daemon) serveTokenize(w http.ResponseWriter, r *http.Request, _ *bool) 
 		return
 	}
 	defer leave()
+	var e *engine.Engine
+	able := func(model fleet.ModelID) bool {
+		var refusal tunnel.Refusal
+		e, _, refusal = d.engineFor(model, fleet.ChatCompletions, classOf(r) == fleet.Own.String(), time.Now())
+		if refusal == "" && d.desk.owners() {
+			refusal = tunnel.RefusedBusy
+		}
+		if refusal != "" {
+			turnAway(w, refusal)
+		}
+		return refusal == ""
+	}
+	if named, ok := tunnel.CallModel(r.Header); ok && !able(fleet.ModelID(named)) {
+		return // before any of the body is read
+	}
 	head, text, ok := readRequest(w, r, tunnel.MaxTokenize)
-	if !ok {
+	if !ok || !able(head.Model) {
 		return
 	}
-	class, caller, _ := strings.Cut(r.Header.Get(tunnel.HeaderCaller), " ")
-	e, _, refusal := d.engineFor(head.Model, fleet.ChatCompletions, class == fleet.Own.String(), time.Now())
-	if refusal == "" && d.desk.owners() {
-		refusal = tunnel.RefusedBusy
-	}
-	if refusal != "" {
-		turnAway(w, refusal)
-		return
-	}
+	_, caller, _ := strings.Cut(r.Header.Get(tunnel.HeaderCaller), " ")
 	ctx, cancel := context.WithTimeout(r.Context(), countLimit)
 	defer cancel()
 	tokens, err := e.Count(ctx, engine.Request{Endpoint: fleet.ChatCompletions, Model: head.Model, Body: text, Caller: caller})
