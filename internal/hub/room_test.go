@@ -277,7 +277,7 @@ func TestRoomGivesAllThatCameIntoReach(t *testing.T) {
 		r.snapshot = r.snapshot.WithMachine(m)
 		return m
 	}
-	add("bob's", "bob").Reserve("m") // what all wait for
+	add("bob's", "bob").Reserve("m", fleet.Own) // what all wait for
 	for i := range 2 {
 		add(fleet.MachineID(fmt.Sprint("ann's", i)), "ann")
 		add(fleet.MachineID(fmt.Sprint("dan's", i)), "dan")
