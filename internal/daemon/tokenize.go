@@ -85,10 +85,10 @@ func (d *Daemon) serveTokenize(w http.ResponseWriter, r *http.Request, _ *bool) 
 
 // count is gateway.Config's, of the local surface: an engine here counts, or an
 // upstream that speaks the messages dialect.
-func (d *Daemon) count(ctx context.Context, call *gateway.Call) (tokens int64, told bool) {
+func (d *Daemon) count(ctx context.Context, call *gateway.Call) (tokens int64, err error) {
 	leave, ok := d.localCounts.enter()
 	if !ok {
-		return 0, false
+		return 0, nil
 	}
 	defer leave()
 	request := engine.Request{Model: call.Model, Header: call.Header, Trusted: true}
@@ -98,9 +98,15 @@ func (d *Daemon) count(ctx context.Context, call *gateway.Call) (tokens int64, t
 		request.Endpoint, request.Body = fleet.Messages, call.Body
 		able = serving(d.board.own(), call.Model, fleet.Messages)
 	}
-	if len(able) == 0 {
-		return 0, false
+	switch {
+	case len(able) > 0:
+		if tokens, err = able[0].Count(ctx, request); err != nil {
+			return 0, nil // an estimate will do
+		}
+		return tokens, nil
+	case d.up.Load() == nil: // where the hub may have it, a call finds out
+		return 0, fault.New(fault.ModelNotFound, "nothing on this machine serves %q; GET /v1/models lists what does, `kith login` reaches more", call.Model).WithParam("model")
+	default:
+		return 0, nil
 	}
-	tokens, err := able[0].Count(ctx, request)
-	return tokens, err == nil
 }
