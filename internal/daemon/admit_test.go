@@ -56,10 +56,10 @@ func TestAdmittedByTheHead(t *testing.T) {
 		busy   bool
 		want   tunnel.Refusal
 	}{
-		{"another model", tunnel.Control{}, completions, "nobody's", false, tunnel.RefusedUnknownModel},
+		{"another model", tunnel.Control{}, completions, "another", false, tunnel.RefusedUnknownModel},
 		{"another endpoint", tunnel.Control{}, "/v1/embeddings", "test-model", false, tunnel.RefusedUnknownModel},
 		{"speech", tunnel.Control{}, "/v1/audio/transcriptions", "test-model", false, tunnel.RefusedUnknownModel},
-		{"a count", tunnel.Control{}, tunnel.PathTokenize, "nobody's", false, tunnel.RefusedUnknownModel},
+		{"a count", tunnel.Control{}, tunnel.PathTokenize, "another", false, tunnel.RefusedUnknownModel},
 		{"busy", tunnel.Control{}, completions, "test-model", true, tunnel.RefusedBusy},
 		{"paused", tunnel.Control{Paused: &yes}, completions, "test-model", false, tunnel.RefusedPaused},
 		{"out of hours", tunnel.Control{Paused: &no, Hours: &shut}, completions, "test-model", false, tunnel.RefusedHours},

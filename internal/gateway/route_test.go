@@ -45,7 +45,7 @@ func TestRefusalsNameWhoGotThePrompt(t *testing.T) {
 	}
 }
 
-// A stream that broke off has told already who has the prompt, once.
+// A stream that broke off has named who has the prompt before, once.
 func TestABrokenStreamNamesWhoGotThePromptOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for wait, want := range map[time.Duration]int{0: 0, 6 * time.Second: 1} { // a header; a comment

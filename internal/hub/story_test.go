@@ -149,7 +149,7 @@ func TestStoriesOf(t *testing.T) {
 		for _, s := range storiesOf(call, gateway.Outcome{Status: 200, Code: code}) {
 			last := s.Tries[len(s.Tries)-1]
 			if s.MemberID != "mem_dan" && (last.Outcome != want || !last.Prompt) || s.Tries[0].Outcome == want {
-				t.Errorf("ended with %q: %s is told %+v", code, s.MemberID, s.Tries)
+				t.Errorf("ended with %q: %s reads %+v", code, s.MemberID, s.Tries)
 			}
 		}
 	}

@@ -18,7 +18,7 @@ func (w *world) tokens(by *member, model string) (text string, estimate bool) {
 	if status != http.StatusOK {
 		w.t.Fatalf("%d %s", status, text)
 	}
-	// Whose machine has seen the prompt is told, if one has.
+	// The machine that has seen the prompt is named, if one has.
 	estimate = header.Get("X-Kith-Estimate") == "true"
 	if route := header.Get("X-Kith-Route"); !estimate && !strings.HasSuffix(route, "; machine=box; owner=ann") {
 		w.t.Errorf("route %q", route)

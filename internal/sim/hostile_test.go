@@ -106,7 +106,7 @@ func (x *trap) knows(a *answer) bool {
 	return bytes.Contains(x.heard.Bytes(), []byte("tag-"+a.tag+" "))
 }
 
-// names reports whether the caller is told that the machine has its prompt.
+// names reports whether the caller can read that the machine has its prompt.
 func (a *answer) names(machine string) bool {
 	return strings.Contains(a.header.Get("X-Kith-Route")+strings.Join(a.comments, "\n"), "machine="+machine+";")
 }
@@ -167,7 +167,7 @@ func TestFault52TrapThatReadsIsNamed(t *testing.T) {
 						known++
 						s, _ := w.why(ann, a)
 						if n := len(s.Tries); n == 0 || !s.Tries[n-1].Prompt || s.Tries[n-1].Owner != "eve" {
-							w.t.Errorf("told %+v", s)
+							w.t.Errorf("the caller reads %+v", s)
 						}
 					}
 				}

@@ -9,7 +9,7 @@ import (
 
 // A machine whose engine refuses again and again is left out as if it were busy,
 // for 30 s and doubling; those who wait for it are served when that is over, and
-// one call that it serves makes it whole again.
+// one call that it serves ends all of it.
 func TestLeftOut(t *testing.T) {
 	both(t, func(w *world, stream bool) {
 		ann := w.addMember("ann")
@@ -55,7 +55,7 @@ func TestABrokenAnswerIsNotServed(t *testing.T) {
 		w.wantCode(broken, "engine_error", "")
 		s, _ := w.why(ann, broken)
 		if n := len(s.Tries); n != 1 || s.Tries[0].Outcome != "began to answer and did not finish: engine_error" || !s.Tries[0].Prompt {
-			w.t.Errorf("told %+v", s.Tries)
+			w.t.Errorf("the caller reads %+v", s.Tries)
 		}
 		w.set(enginetest.Behaviour{Status: 503})
 		w.wantCode(w.do(ask{by: ann, model: "m", stream: true}), "CAPACITY_FULL", "")
@@ -80,7 +80,7 @@ func TestTheOwnerSeesTheWait(t *testing.T) {
 		s, _ := w.why(ann, a)
 		u := w.record(a)
 		if s.WaitedMS < 6900 || s.WaitedMS > 7100 || u.Waited.Milliseconds() != s.WaitedMS {
-			w.t.Errorf("the owner is told of %d ms, the ledger of %s", s.WaitedMS, u.Waited)
+			w.t.Errorf("the owner reads %d ms, the ledger of %s", s.WaitedMS, u.Waited)
 		}
 	})
 }
