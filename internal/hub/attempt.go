@@ -101,7 +101,7 @@ func (h *Hub) try(ctx context.Context, call *gateway.Call, c *held) (*gateway.An
 	}
 	if response.StatusCode != http.StatusOK {
 		c.prompt = sent.seal()
-		c.refused = tunnel.Refusal(response.Header.Get(tunnel.HeaderRefused))
+		c.refused = tunnel.RefusalIn(response.Header)
 		out, f := refused(response)
 		response.Body.Close()
 		if out != failed {
@@ -284,7 +284,7 @@ func isClosed(gone <-chan struct{}) bool {
 
 // refused reads a status other than 200 (decisions 2, the second table, and 8).
 func refused(response *http.Response) (outcome, error) {
-	switch reason := tunnel.Refusal(response.Header.Get(tunnel.HeaderRefused)); {
+	switch reason := tunnel.RefusalIn(response.Header); {
 	case reason == tunnel.RefusedBusy:
 		return refusedBusy, nil
 	case reason != "":

@@ -105,7 +105,20 @@ const (
 	RefusedSpent        Refusal = "spent"
 	RefusedUnknownModel Refusal = "unknown_model"
 	RefusedFenced       Refusal = "fenced"
+	// RefusedOther stands for a word that this version does not know.
+	RefusedOther Refusal = "another reason"
 )
+
+// RefusalIn is the refusal in the head of a daemon's answer; empty: the answer is
+// an engine's. Of a word that is none of the above nothing is taken.
+func RefusalIn(h http.Header) Refusal {
+	switch word := Refusal(h.Get(HeaderRefused)); word {
+	case "", RefusedBusy, RefusedPaused, RefusedHours, RefusedSpent, RefusedUnknownModel, RefusedFenced:
+		return word
+	default:
+		return RefusedOther
+	}
+}
 
 // Control is the body of POST /control: a change the owner made on the site or
 // with the CLI of another machine. Nil members stay as they are, and only
