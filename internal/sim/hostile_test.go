@@ -146,6 +146,41 @@ var refusals = map[string]struct {
 	"404": {404, ""}, "429": {429, ""}, "503": {503, ""},
 }
 
+// A machine of a group that refuses everything gets no prompt, however it refuses
+// and whatever it claims, and costs its callers nothing where an honest one serves.
+func TestFault52TrapThatRefusesSeesNothing(t *testing.T) {
+	for name, c := range refusals {
+		t.Run(name, func(t *testing.T) {
+			both(t, func(w *world, stream bool) {
+				ann, bob, eve := w.addMember("ann"), w.addMember("bob"), w.addMember("eve")
+				x := w.addTrap(eve, "trap", refuseWith(c.status, c.word, false))
+				defer x.end()
+				w.together(ann, bob, eve)
+				check := func(a *answer) {
+					w.t.Helper()
+					if x.knows(a) || a.names("trap") {
+						w.t.Errorf("the trap has the prompt: %v, named: %v; %s", x.knows(a), a.names("trap"), a)
+					}
+				}
+				for range 15 {
+					a := w.do(ask{by: ann, model: "m", stream: stream, prefer: "wait=1"})
+					w.wantCode(a, "CAPACITY_FULL", a.reason)
+					check(a)
+				}
+				w.addMachine(bob, "honest", 2, "m")
+				for range 15 {
+					a := w.do(ask{by: ann, model: "m", stream: stream, prefer: "wait=1"})
+					w.wantServed(a, 1)
+					check(a)
+				}
+				if x.asked() == 0 {
+					w.t.Error("the trap was never asked")
+				}
+			})
+		})
+	}
+}
+
 // A machine that takes the prompt before it refuses is named to each caller whose
 // prompt it has, and left out: of 30 calls in 30 s it gets two.
 func TestFault52TrapThatReadsIsNamed(t *testing.T) {
@@ -177,6 +212,49 @@ func TestFault52TrapThatReadsIsNamed(t *testing.T) {
 			})
 		})
 	}
+}
+
+// A machine of a group that serves has the prompts of those calls whose callers
+// can read its name, and no other.
+func TestATrapThatServesIsNamed(t *testing.T) {
+	both(t, func(w *world, stream bool) {
+		ann, bob, eve := w.addMember("ann"), w.addMember("bob"), w.addMember("eve")
+		w.addMachine(bob, "honest", 1, "m")
+		x := w.addTrap(eve, "trap", echo)
+		defer x.end()
+		w.together(ann, bob, eve)
+		w.set(slow(time.Second))
+		known := 0
+		for range 15 {
+			all := []*answer{w.begin(ask{by: ann, model: "m", stream: stream}), w.begin(ask{by: bob, model: "m", stream: stream})}
+			for _, a := range all {
+				<-a.over
+				if !a.served() || x.knows(a) != a.names("trap") {
+					w.t.Errorf("the trap has the prompt: %v, named: %v; %s", x.knows(a), a.names("trap"), a)
+				}
+				if x.knows(a) {
+					known++
+				}
+			}
+		}
+		if known == 0 || known == 30 {
+			w.t.Errorf("the trap got %d prompts of 30", known)
+		}
+	})
+}
+
+// echo serves a call as an engine does, with words of its own.
+func echo(w http.ResponseWriter, r *http.Request) {
+	body, _ := io.ReadAll(r.Body)
+	said := "tag-" + tagIn(body) + " word word word"
+	if !bytes.Contains(body, []byte(`"stream":true`)) {
+		w.Header().Set("Content-Type", "application/json")
+		fmt.Fprintf(w, `{"id":"x","object":"chat.completion","created":1,"model":"m","choices":[{"index":0,"message":{"role":"assistant","content":%q},"finish_reason":"stop"}]}`, said)
+		return
+	}
+	w.Header().Set("Content-Type", "text/event-stream")
+	const chunk = `data: {"id":"x","object":"chat.completion.chunk","created":1,"model":"m","choices":[{"index":0,"delta":{"role":"assistant","content":%q},"finish_reason":%s}]}` + "\n\n"
+	fmt.Fprintf(w, chunk+chunk+"data: [DONE]\n\n", said, "null", "", `"stop"`)
 }
 
 // A machine that takes the prompt, refuses, and leaves the call to another is named
@@ -234,5 +312,44 @@ func TestClaimsInAGroupAttractOneCall(t *testing.T) {
 			<-a.over
 		}
 		synctest.Wait()
+	})
+}
+
+// A machine of a group that neither takes a call nor refuses it costs the caller
+// ten seconds, and gets no prompt.
+func TestASilentTrapGetsNothing(t *testing.T) {
+	both(t, func(w *world, stream bool) {
+		ann, bob, eve := w.addMember("ann"), w.addMember("bob"), w.addMember("eve")
+		x := w.addTrap(eve, "trap", func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() })
+		defer x.end()
+		w.together(ann, bob, eve)
+		a := w.begin(ask{by: ann, model: "m", stream: stream})
+		synctest.Wait()
+		w.addMachine(bob, "honest", 1, "m")
+		<-a.over
+		w.wantServed(a, 1)
+		w.within("moved on", a.took(), 10*time.Second)
+		if x.knows(a) || a.names("trap") || x.asked() != 1 {
+			w.t.Errorf("%d calls; the trap has the prompt: %v, named: %v", x.asked(), x.knows(a), a.names("trap"))
+		}
+	})
+}
+
+// A body over 64 KiB follows its head to any machine, the caller's own too.
+func TestALongPromptFollowsItsHead(t *testing.T) {
+	both(t, func(w *world, stream bool) {
+		ann, eve := w.addMember("ann"), w.addMember("eve")
+		x := w.addTrap(eve, "trap", refuseWith(503, tunnel.RefusedPaused, false))
+		defer x.end()
+		w.share(eve, ann)
+		time.Sleep(2 * time.Second)
+		for words, want := range map[int]bool{10: true, 20_000: false} {
+			a := w.do(ask{by: ann, model: "m", stream: stream, words: words})
+			w.wantCode(a, "CAPACITY_FULL", "")
+			if x.knows(a) != want || a.names("trap") != want {
+				w.t.Errorf("%d words: the trap has the prompt: %v, named: %v", words, x.knows(a), a.names("trap"))
+			}
+			time.Sleep(time.Hour)
+		}
 	})
 }

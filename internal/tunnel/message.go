@@ -18,9 +18,9 @@ import (
 //	               before it reads the body, and Expect: 100-continue
 const Version = 6
 
-// VersionAdmits is from which version on a daemon admits a call by its head. Of
-// one before, no Expect has an answer.
-const VersionAdmits = 6
+// versionAdmits is from which version on a daemon admits a call by its head. One
+// before does not answer an Expect.
+const versionAdmits = 6
 
 // Protocol is the Upgrade token of GET /tunnel (decisions 8); the other one is
 // "websocket", with Sec-WebSocket-Protocol: kith-tunnel-1.
