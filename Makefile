@@ -9,7 +9,7 @@ GO      := go
 STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
 SQLC        := github.com/sqlc-dev/sqlc/cmd/sqlc@v1.31.1
 
-.PHONY: help run build build-slim llama test test-all check flaky soak mutate bench h2spec generate man fmt setup-test clean
+.PHONY: help run build build-slim llama test test-all check flaky soak mutate bench bench-idle h2spec generate man fmt setup-test clean
 
 help: ## this list
 	@awk -F':.*## ' '/^[a-z0-9-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -50,7 +50,10 @@ mutate: ## break the law and the credentials, one way at a time: a test must not
 	@$(GO) run ./scripts/mutate ./internal/credential
 
 bench: build ## CPU a request and a chunk, beside a plain proxy and nginx
-	@cd bench && $(GO) run . 
+	@$(GO) run ./bench
+
+bench-idle: build ## 10,000 idle tunnels: memory of each, and how soon all are back
+	@$(GO) run ./bench -idle 10000
 
 h2spec: ## the tunnel's server end beside net/http alone
 	@scripts/h2spec.sh

@@ -4,6 +4,10 @@
 // CPU is user plus system time of the rig's own processes.
 //
 //	go run ./bench [-rounds 5] [-out docs/performance.md]
+//	go run ./bench -idle 10000
+//
+// The second form measures idle tunnels instead: what each costs the hub in
+// memory, and how long all of them take to come back after the hub's restart.
 package main
 
 import (
@@ -53,6 +57,7 @@ func measure() error {
 	out := flag.String("out", "", "a page whose part between the bench marks is replaced with the table")
 	only := flag.String("only", "", "measure only rigs whose name holds this")
 	alone := flag.String("load", "", "run only this workload: unary, paced, messages, responses, batched or open")
+	machines := flag.Int("idle", 0, "measure that many idle tunnels instead")
 	profile := flag.String("profile", "", "write the hub's CPU profile of each kith round to files that begin so")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
@@ -76,6 +81,9 @@ func measure() error {
 	b := &bench{dir: dir, self: self, kith: binary}
 	defer b.end()
 
+	if *machines > 0 {
+		return b.idle(ctx, *machines)
+	}
 	rigs, err := b.rigs(*only)
 	if err != nil {
 		return err
@@ -188,6 +196,39 @@ func table(rigs []*target, results map[string]map[string][]figure, rounds int) s
 			cost("%.0f", rig, r["unary"]), cost("%.1f", rig, r["paced"]), cost("%.1f", rig, r["messages"]), cost("%.1f", rig, r["responses"]), cost("%.1f", rig, r["batched"]), median(r["unary"], rate),
 			median(r["unary"], ms(func(f figure) time.Duration { return f.p50 })), median(r["unary"], ms(func(f figure) time.Duration { return f.p99 })),
 			1000*(median(r["open"], ms(func(f figure) time.Duration { return f.p50 }))-base), broken(r))
+	}
+	s.WriteString(ratios(results, base))
+	return s.String()
+}
+
+// The rigs that are compared.
+const (
+	ours   = "kith, hub and daemon, TLS"
+	theirs = "Go ReverseProxy, two hops"
+)
+
+// ratios is the table of the goals: kith beside two hops of Go's ReverseProxy.
+// base is the median wait in ms of the engine asked directly.
+func ratios(results map[string]map[string][]figure, base float64) string {
+	if results[ours] == nil || results[theirs] == nil {
+		return ""
+	}
+	cost := func(f figure) float64 { return f.cpu }
+	added := func(f figure) float64 { return float64(f.p50.Microseconds())/1000 - base }
+	var s strings.Builder
+	s.WriteString("\n| kith beside two hops of Go's ReverseProxy | ratio | goal |\n|---|---|---|\n")
+	for _, row := range []struct {
+		name, load, beside, goal string
+		read                     func(figure) float64
+	}{
+		{"CPU, unary", "unary", "unary", "≤ 1.25", cost},
+		{"CPU, paced chunk", "paced", "paced", "≤ 1.25", cost},
+		{"CPU, paced chunk, to messages", "messages", "paced", "≤ 1.35", cost},
+		{"CPU, paced chunk, to responses", "responses", "paced", "≤ 1.35", cost},
+		{"requests/s, c=16", "unary", "unary", "≥ 0.75", func(f figure) float64 { return f.rate }},
+		{"added p50 at 250/s", "open", "open", "≤ 1.5", added},
+	} {
+		fmt.Fprintf(&s, "| %s | %.2f | %s |\n", row.name, median(results[ours][row.load], row.read)/median(results[theirs][row.beside], row.read), row.goal)
 	}
 	return s.String()
 }

@@ -108,56 +108,83 @@ func (b *bench) nginxRig(engine string) (*target, error) {
 	return t, nil
 }
 
+// hub is a running hub and how to reach it.
+type hub struct {
+	addr, admin string // of its surface, with TLS; of its metrics
+	data, conf  string // its folder and its configuration
+	cert        string // the file of its certificate, which
+	pool        *x509.CertPool
+	pid         int
+}
+
+// startHub starts a hub with TLS and a member named bench.
+func (b *bench) startHub() (*hub, error) {
+	h := &hub{data: filepath.Join(b.dir, "hub"), conf: filepath.Join(b.dir, "hub.toml")}
+	var errs [4]error
+	h.addr, errs[0] = freePort()
+	h.admin, errs[1] = freePort()
+	var key string
+	h.cert, key, h.pool, errs[2] = certificate(b.dir)
+	errs[3] = os.MkdirAll(h.data, 0o700)
+	if err := errors.Join(errs[:]...); err != nil {
+		return nil, err
+	}
+	conf := fmt.Appendf(nil, "[hub]\nlisten = %q\ndata = %q\n[ratelimit]\nrps = 0\nconnections = 0\n[tls]\ncertificate = %q\nkey = %q\n", h.addr, h.data, h.cert, key)
+	if err := os.WriteFile(h.conf, conf, 0o600); err != nil {
+		return nil, err
+	}
+	if err := b.serve(h); err != nil {
+		return nil, err
+	}
+	_, err := b.run(nil, "admin", "member", "create", "bench", "--data", h.data)
+	return h, err
+}
+
+// serve starts the hub's process, for the first time or again.
+func (b *bench) serve(h *hub) (err error) {
+	socket := filepath.Join(h.data, "admin.sock")
+	if err := os.RemoveAll(socket); err != nil {
+		return err
+	}
+	if h.pid, err = b.start("hub", nil, b.kith, "hub", "--config", h.conf, "--admin", h.admin); err != nil {
+		return err
+	}
+	if err := await("the hub", func() bool { _, err := os.Stat(socket); return err == nil }); err != nil {
+		return fmt.Errorf("%w: %s", err, b.log("hub"))
+	}
+	return nil
+}
+
+// run runs a command of kith and returns what it prints.
+func (b *bench) run(env []string, args ...string) ([]byte, error) {
+	cmd := exec.Command(b.kith, args...)
+	cmd.Env = append(os.Environ(), env...)
+	var errs bytes.Buffer
+	cmd.Stderr = &errs
+	out, err := cmd.Output()
+	if err != nil {
+		return nil, fmt.Errorf("kith %s: %w: %s", strings.Join(args, " "), err, errs.String())
+	}
+	return out, nil
+}
+
 // kithRig is kith as members run it: a hub and a daemon, TLS to the hub and on
 // the tunnel, key check, routing, usage records and logs on.
 func (b *bench) kithRig(engine string) (*target, error) {
-	hubAddr, err := freePort()
-	if err != nil {
-		return nil, err
-	}
 	localAddr, err := freePort()
 	if err != nil {
 		return nil, err
 	}
-	adminAddr, err := freePort()
+	home := filepath.Join(b.dir, "home")
+	if err := os.MkdirAll(home, 0o700); err != nil {
+		return nil, err
+	}
+	conf := fmt.Appendf(nil, "[daemon]\nlisten = %q\n[engine]\nbuiltin = false\n[discovery]\nenabled = false\nendpoints = [%q]\n[share]\nslots = 512\n", localAddr, "http://"+engine)
+	if err := os.WriteFile(filepath.Join(home, "config.toml"), conf, 0o600); err != nil {
+		return nil, err
+	}
+	hub, err := b.startHub()
 	if err != nil {
-		return nil, err
-	}
-	cert, key, pool, err := certificate(b.dir)
-	if err != nil {
-		return nil, err
-	}
-	data, home := filepath.Join(b.dir, "hub"), filepath.Join(b.dir, "home")
-	if err := errors.Join(os.MkdirAll(data, 0o700), os.MkdirAll(home, 0o700)); err != nil {
-		return nil, err
-	}
-	hubConf, homeConf := filepath.Join(b.dir, "hub.toml"), filepath.Join(home, "config.toml")
-	err = errors.Join(
-		os.WriteFile(hubConf, fmt.Appendf(nil, "[hub]\nlisten = %q\ndata = %q\n[ratelimit]\nrps = 0\nconnections = 0\n[tls]\ncertificate = %q\nkey = %q\n", hubAddr, data, cert, key), 0o600),
-		os.WriteFile(homeConf, fmt.Appendf(nil, "[daemon]\nlisten = %q\n[engine]\nbuiltin = false\n[discovery]\nenabled = false\nendpoints = [%q]\n[share]\nslots = 512\n", localAddr, "http://"+engine), 0o600),
-	)
-	if err != nil {
-		return nil, err
-	}
-	hubPID, err := b.start("hub", nil, b.kith, "hub", "--config", hubConf, "--admin", adminAddr)
-	if err != nil {
-		return nil, err
-	}
-	run := func(env []string, args ...string) ([]byte, error) {
-		cmd := exec.Command(b.kith, args...)
-		cmd.Env = append(os.Environ(), env...)
-		var errs bytes.Buffer
-		cmd.Stderr = &errs
-		out, err := cmd.Output()
-		if err != nil {
-			return nil, fmt.Errorf("kith %s: %w: %s", strings.Join(args, " "), err, errs.String())
-		}
-		return out, nil
-	}
-	if err := await("the hub", func() bool { _, err := os.Stat(filepath.Join(data, "admin.sock")); return err == nil }); err != nil {
-		return nil, fmt.Errorf("%w: %s", err, b.log("hub"))
-	}
-	if _, err := run(nil, "admin", "member", "create", "bench", "--data", data); err != nil {
 		return nil, err
 	}
 	var minted struct {
@@ -166,16 +193,16 @@ func (b *bench) kithRig(engine string) (*target, error) {
 	var token struct {
 		Token string `json:"token"`
 	}
-	out, err := run(nil, "admin", "key", "create", "--member", "bench", "--data", data, "--json")
+	out, err := b.run(nil, "admin", "key", "create", "--member", "bench", "--data", hub.data, "--json")
 	if err = errors.Join(err, json.Unmarshal(out, &minted)); err != nil {
 		return nil, err
 	}
-	out, err = run(nil, "admin", "machine", "token", "--member", "bench", "--data", data, "--json")
+	out, err = b.run(nil, "admin", "machine", "token", "--member", "bench", "--data", hub.data, "--json")
 	if err = errors.Join(err, json.Unmarshal(out, &token)); err != nil {
 		return nil, err
 	}
-	env := []string{"KITH_HOME=" + home, "SSL_CERT_FILE=" + cert}
-	if _, err := run(env, "login", "--hub", "https://"+hubAddr, "--token", token.Token); err != nil {
+	env := []string{"KITH_HOME=" + home, "SSL_CERT_FILE=" + hub.cert}
+	if _, err := b.run(env, "login", "--hub", "https://"+hub.addr, "--token", token.Token); err != nil {
 		return nil, err
 	}
 	daemonPID, err := b.start("daemon", env, b.kith, "serve")
@@ -183,8 +210,8 @@ func (b *bench) kithRig(engine string) (*target, error) {
 		return nil, err
 	}
 	t := &target{
-		name: "kith, hub and daemon, TLS", base: "https://" + hubAddr + "/v1", key: minted.Secret, cas: pool,
-		pids: []int{hubPID, daemonPID}, admin: adminAddr,
+		name: "kith, hub and daemon, TLS", base: "https://" + hub.addr + "/v1", key: minted.Secret, cas: hub.pool,
+		pids: []int{hub.pid, daemonPID}, admin: hub.admin,
 	}
 	if err := b.ready(t); err != nil {
 		return nil, fmt.Errorf("%w\nhub: %s\ndaemon: %s", err, b.log("hub"), b.log("daemon"))

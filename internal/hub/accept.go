@@ -3,10 +3,14 @@ package hub
 import (
 	"context"
 	"errors"
+	"maps"
 	"math/rand/v2"
 	"net/http"
 	"strings"
+	"sync"
 	"time"
+
+	"golang.org/x/time/rate"
 
 	"github.com/kith/kith/internal/account"
 	"github.com/kith/kith/internal/credential"
@@ -39,13 +43,19 @@ func (h *Hub) acceptTunnel(w http.ResponseWriter, r *http.Request) {
 		writeProblem(w, fault.Of(err))
 		return
 	}
+	now := time.Now()
+	pace := h.paces.of(machine.ID, now)
+	if !pace.dials.AllowN(now, 1) {
+		writeProblem(w, comeBack(fault.CapacityFull, "this machine dials too often; come back as Retry-After says"))
+		return
+	}
 	generation, err := h.records.NextGeneration(r.Context(), machine.ID)
 	if err != nil {
 		h.log.Error("cannot number a tunnel", "machine", machine.ID, "error", err)
 		writeProblem(w, comeBack(fault.CascadeExhausted, "the service could not take the machine in just now"))
 		return
 	}
-	line, err := tunnel.Upgrade(w, r, tunnel.UpgradeConfig{Generation: generation})
+	line, err := tunnel.Upgrade(w, r, tunnel.UpgradeConfig{Generation: generation, Offers: pace.offers})
 	if err != nil {
 		h.log.Info("tunnel refused", "machine", machine.ID, "error", err)
 		return
@@ -59,6 +69,47 @@ func (h *Hub) acceptTunnel(w http.ResponseWriter, r *http.Request) {
 		Name: machine.Name, Generation: generation, LastSeen: machine.LastSeen, Created: machine.Created,
 	}, generation, line)
 	h.log.Info("tunnel ended", "machine", machine.ID, "name", machine.Name, "owner", owner.Name, "generation", generation, "reason", err)
+}
+
+// A machine may dial, and advertise, so often. A dial beyond that is answered
+// with 503, an advertisement is taken in later.
+const (
+	pacePerSecond = 1
+	paceAtOnce    = 5
+	minPaces      = 1024 // machines below which none is forgotten
+)
+
+// pace is how often one machine may do what costs the hub.
+type pace struct{ dials, offers *rate.Limiter }
+
+// isFull reports whether the pace is that of a machine that was never here.
+func (p pace) isFull(now time.Time) bool {
+	return p.dials.TokensAt(now) >= paceAtOnce && p.offers.TokensAt(now) >= paceAtOnce
+}
+
+// paces is the pace of each machine that was here of late.
+type paces struct {
+	mu    sync.Mutex
+	by    map[string]pace // by the machine's id
+	prune int             // forget machines whose pace is full when there are more
+}
+
+func (p *paces) of(machine string, now time.Time) pace {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if known, ok := p.by[machine]; ok {
+		return known
+	}
+	if len(p.by) >= max(p.prune, minPaces) {
+		maps.DeleteFunc(p.by, func(_ string, known pace) bool { return known.isFull(now) })
+		p.prune = 2 * len(p.by) // so that a dial pays for a constant share of it
+	}
+	if p.by == nil {
+		p.by = make(map[string]pace)
+	}
+	fresh := pace{rate.NewLimiter(pacePerSecond, paceAtOnce), rate.NewLimiter(pacePerSecond, paceAtOnce)}
+	p.by[machine] = fresh
+	return fresh
 }
 
 // machineOf is the machine whose credential the request carries.

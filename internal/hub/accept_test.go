@@ -72,6 +72,47 @@ func TestTunnelRefused(t *testing.T) {
 	}
 }
 
+// A machine dials five times at once and once a second; then it is sent away,
+// and no other with it.
+func TestRedialsAreLimited(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, Config{})
+		r.member("ann")
+		_, secret := r.machine("ann", "box")
+		_, other := r.machine("ann", "den")
+		dial := func(what, secret string, want int) {
+			t.Helper()
+			w, q := httptest.NewRecorder(), httptest.NewRequest("GET", "/tunnel", nil)
+			q.Header.Set("Authorization", "Bearer "+secret)
+			r.Handler().ServeHTTP(w, q)
+			if w.Code != want {
+				t.Errorf("%s: %d %s, want %d", what, w.Code, w.Body, want)
+			}
+			if after, err := strconv.Atoi(w.Header().Get("Retry-After")); want == 503 && (err != nil || after < 1) {
+				t.Errorf("%s: Retry-After %q", what, w.Header().Get("Retry-After"))
+			}
+		}
+		const through = 426 // it asks for no tunnel
+		for range 5 {
+			dial("at once", secret, through)
+		}
+		dial("a sixth", secret, 503)
+		dial("another machine", other, through)
+		time.Sleep(time.Second)
+		dial("a second later", secret, through)
+		dial("and again", secret, 503)
+	})
+	var p paces
+	now := time.Now()
+	for i := range 10 * minPaces {
+		p.of(strconv.Itoa(i), now).dials.AllowN(now, 1)
+		now = now.Add(time.Millisecond)
+	}
+	if n := len(p.by); n > 3*minPaces {
+		t.Errorf("%d machines are remembered", n)
+	}
+}
+
 // Each tunnel of a machine has the next number, and gives its place at the gate
 // back as soon as it stands.
 func TestTunnelGenerations(t *testing.T) {

@@ -135,7 +135,8 @@ type Hub struct {
 	api      http.Handler  // of members, under /api/
 	site     *web.Site     // their pages
 	admitted chan struct{} // a place for each tunnel in its handshake
-	crowded  atomic.Bool   // memory is nearly full: no new calls
+	paces    paces
+	crowded  atomic.Bool // memory is nearly full: no new calls
 }
 
 // New makes a hub over what it keeps and who is connected. The registry's

@@ -19,43 +19,62 @@ import (
 // What one machine may say of itself; what goes beyond is left out, so that an
 // honest daemon of another version stays connected.
 const (
-	maxModels       = 256
-	maxSlots        = 1024
-	maxGroups       = 64
-	maxCapabilities = 32
-	maxWord         = 64 // bytes of a capability's or an engine's name
+	maxModels = 256
+	maxSlots  = 1024
+	maxGroups = 64
+	maxWords  = 32   // of a model's families, endpoints and capabilities, each
+	maxWord   = 64   // bytes of one of these, or of an engine's name
+	maxName   = 256  // bytes of a group's or the machine's name
+	maxHours  = 4096 // bytes of the hours and their zone
 )
 
-// read is what an advertisement says, as a fleet.Machine without a name. Only
-// hours that cannot be read make it useless: nobody may be let in on a guess.
-func read(ad tunnel.Advertisement) (*fleet.Machine, error) {
+// read is what an advertisement says, as a fleet.Machine without a name, and what
+// was accepted of the advertisement. Only hours that cannot be read make it
+// useless: no call may be let in on a guess.
+func read(ad tunnel.Advertisement) (*fleet.Machine, tunnel.Advertisement, error) {
+	if len(ad.Hours)+len(ad.Timezone) > maxHours {
+		return nil, ad, fmt.Errorf("its hours are longer than %d bytes", maxHours)
+	}
 	hours, err := fleet.ParseHours(ad.Hours, ad.Timezone)
 	if err != nil {
-		return nil, err
+		return nil, ad, err
 	}
+	if len(ad.Name) > maxName {
+		ad.Name = ""
+	}
+	ad.Groups = short(ad.Groups, maxName, maxGroups)
 	m := &fleet.Machine{Paused: ad.Paused, Hours: hours, Slots: min(max(ad.Slots, 1), maxSlots), Groups: ad.Groups}
-	if len(m.Groups) > maxGroups {
-		m.Groups = m.Groups[:maxGroups]
-	}
-	seen := make(map[fleet.ModelID]bool, len(ad.Models))
-	for i := range ad.Models {
-		offer := readModel(&ad.Models[i])
+	seen := make(map[fleet.ModelID]bool)
+	models := ad.Models
+	ad.Models = nil
+	for i := range models {
+		offer, model := readModel(models[i])
 		if !offer.ID.Valid() || offer.Families == 0 || seen[offer.ID] {
 			continue
 		}
 		seen[offer.ID] = true
+		ad.Models = append(ad.Models, model)
 		if m.Offers = append(m.Offers, offer); len(m.Offers) == maxModels {
 			break
 		}
 	}
-	return m, nil
+	return m, ad, nil
 }
 
-func readModel(model *tunnel.Model) fleet.Offer {
+// readModel is an offer, and what was accepted of it.
+func readModel(model tunnel.Model) (fleet.Offer, tunnel.Model) {
+	model.Families = short(model.Families, maxWord, maxWords)
+	model.Endpoints = short(model.Endpoints, maxWord, maxWords)
+	model.Capabilities = short(model.Capabilities, maxWord, maxWords)
+	if len(model.Engine) > maxWord {
+		model.Engine = ""
+	}
 	o := fleet.Offer{
 		ID:            fleet.ModelID(model.ID),
 		ContextLength: max(model.ContextLength, 0),
 		Slots:         min(max(model.Slots, 0), maxSlots),
+		Capabilities:  model.Capabilities,
+		Engine:        model.Engine,
 	}
 	for _, word := range model.Families {
 		if f, ok := fleet.ParseFamily(word); ok {
@@ -67,15 +86,14 @@ func readModel(model *tunnel.Model) fleet.Offer {
 			o.Endpoints |= fleet.Endpoints(e)
 		}
 	}
-	for _, word := range model.Capabilities {
-		if len(word) <= maxWord && len(o.Capabilities) < maxCapabilities {
-			o.Capabilities = append(o.Capabilities, word)
-		}
-	}
-	if len(model.Engine) <= maxWord {
-		o.Engine = model.Engine
-	}
-	return o
+	return o, model
+}
+
+// short returns the first n of the words that have at most size bytes; nil for
+// nil, which says something else than an empty list.
+func short(words []string, size, n int) []string {
+	words = slices.DeleteFunc(slices.Clone(words), func(word string) bool { return len(word) > size })
+	return words[:min(len(words), n)]
 }
 
 // setLocal writes the slots that others hold into the machine's loads.
@@ -104,32 +122,41 @@ func withoutLoad(ad tunnel.Advertisement) tunnel.Advertisement {
 	return ad
 }
 
-// seenEvery is how often the time a connected machine was last seen is kept:
-// often against the 30 days it is needed for, rarely for the store.
-const seenEvery = 30 * time.Minute
+const (
+	// saveEvery is the least time between two saves of one machine: one that
+	// advertises without end costs the store no more than that.
+	saveEvery = 5 * time.Second
+	// seenEvery is how often the time a connected machine was last seen is kept:
+	// often against the 30 days it is needed for, rarely for the store.
+	seenEvery = 30 * time.Minute
+)
 
-// keeper writes one machine's last offers to the store: when they change, now
-// and then while they do not, and at the end.
+// keeper writes one machine's last offers to the store: soon after they change,
+// now and then while they do not, and at the end of its line.
 type keeper struct {
 	facts Facts
 	log   *slog.Logger
 	id    fleet.MachineID
-	timer *time.Timer
+	// replaced reports whether the machine has a line. Once this one has ended, that
+	// is another, whose keeper saves newer offers.
+	replaced func() bool
 
-	mu    sync.Mutex
-	ad    []byte // what is to be kept; nil before the first advertisement
-	saved [sha256.Size]byte
-	at    time.Time // of the last save
+	mu     sync.Mutex
+	ad     []byte // what is to be kept; nil before the first advertisement
+	saved  [sha256.Size]byte
+	at     time.Time // of the last save
+	timer  *time.Timer
+	closed bool
 }
 
-func newKeeper(config Config, kept fleet.Kept) *keeper {
+func (r *Registry) newKeeper(kept fleet.Kept) *keeper {
 	return &keeper{
-		facts: config.Facts, log: config.Log, id: kept.ID,
+		facts: r.config.Facts, log: r.config.Log, id: kept.ID, replaced: func() bool { return r.attached(kept.ID) },
 		saved: sha256.Sum256(kept.Advertisement), at: kept.LastSeen,
 	}
 }
 
-// keep takes an advertisement in, and saves it if it is new.
+// keep takes an advertisement in, to be saved when that is due.
 func (k *keeper) keep(ctx context.Context, ad tunnel.Advertisement) {
 	text, err := json.Marshal(withoutLoad(ad))
 	if err != nil {
@@ -139,51 +166,74 @@ func (k *keeper) keep(ctx context.Context, ad tunnel.Advertisement) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if k.ad == nil {
-		k.timer = time.AfterFunc(seenEvery, func() { k.seen(ctx) })
+		// The hub's end is when the last save matters.
+		k.timer = time.AfterFunc(seenEvery, func() { k.due(context.WithoutCancel(ctx)) })
 	}
 	k.ad = text
-	if sha256.Sum256(text) != k.saved || time.Since(k.at) >= seenEvery {
-		k.save(ctx)
-	}
+	k.saveIfDue(ctx)
 }
 
-// seen saves that the machine is there, and comes again.
-func (k *keeper) seen(ctx context.Context) {
+// due is the timer's.
+func (k *keeper) due(ctx context.Context) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if k.timer == nil {
-		return // closed meanwhile
+	if k.closed && k.replaced() {
+		return
 	}
-	if time.Since(k.at) >= seenEvery {
-		k.save(ctx)
-	}
-	k.timer.Reset(seenEvery)
+	k.saveIfDue(ctx)
 }
 
-// close saves when the machine was seen last, unless that was just now.
+// saveIfDue saves new offers saveEvery after the last save at the earliest, and
+// the same ones, as seen again, after seenEvery. It sets the timer for the next
+// time. What fails is tried again, unless the line has ended.
+func (k *keeper) saveIfDue(ctx context.Context) {
+	wait := seenEvery - time.Since(k.at)
+	if k.isNew() {
+		wait = saveEvery - time.Since(k.at)
+	}
+	if wait <= 0 {
+		wait = seenEvery
+		if !k.save(ctx) {
+			wait = saveEvery
+		}
+		if k.closed {
+			return
+		}
+	}
+	k.timer.Reset(wait)
+}
+
+// close saves what is new, as soon as that is due, and when the machine was seen
+// last, unless that was just now.
 func (k *keeper) close(ctx context.Context) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if k.ad == nil {
 		return
 	}
+	k.closed = true
 	k.timer.Stop()
-	k.timer = nil
-	if time.Since(k.at) >= time.Minute {
-		k.save(context.WithoutCancel(ctx)) // the hub's end is when it matters
+	if k.isNew() {
+		k.saveIfDue(context.WithoutCancel(ctx))
+	} else if time.Since(k.at) >= time.Minute {
+		k.save(context.WithoutCancel(ctx))
 	}
 }
 
-// save writes to the store; what fails is tried again with the next occasion.
-func (k *keeper) save(ctx context.Context) {
+// isNew reports whether the offers differ from the saved ones.
+func (k *keeper) isNew() bool { return sha256.Sum256(k.ad) != k.saved }
+
+// save writes to the store and reports whether that went well.
+func (k *keeper) save(ctx context.Context) bool {
 	ctx, cancel := context.WithTimeout(ctx, pollWithin)
 	defer cancel()
 	now := time.Now()
 	if err := k.facts.SaveOffers(ctx, k.id, k.ad, now); err != nil {
 		k.log.Warn("cannot keep a machine's offers; trying again later", "machine", k.id, "error", err)
-		return
+		return false
 	}
 	k.saved, k.at = sha256.Sum256(k.ad), now
+	return true
 }
 
 // readKept is a kept machine as it was advertised last, offline; nil if it never
@@ -196,5 +246,6 @@ func readKept(kept fleet.Kept) (*fleet.Machine, error) {
 	if err := json.Unmarshal(kept.Advertisement, &ad); err != nil {
 		return nil, fmt.Errorf("cannot read the kept offers of machine %s: %w", kept.ID, err)
 	}
-	return read(ad)
+	m, _, err := read(ad)
+	return m, err
 }

@@ -13,6 +13,8 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/time/rate"
+
 	"github.com/kith/kith/internal/fleet"
 	"github.com/kith/kith/internal/tunnel"
 )
@@ -163,7 +165,8 @@ type node struct {
 	conns chan net.Conn
 	freed chan fleet.MachineID
 	told  chan []fleet.Change
-	ends  chan error // of Serve
+	ends  chan error    // of Serve
+	pace  *rate.Limiter // of each machine's advertisements; nil: none
 }
 
 func newNode(t *testing.T, f *facts) *node {
@@ -203,7 +206,7 @@ func (n *node) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		w.WriteHeader(http.StatusUnauthorized)
 		return
 	}
-	line, err := tunnel.Upgrade(w, r, tunnel.UpgradeConfig{Generation: generation})
+	line, err := tunnel.Upgrade(w, r, tunnel.UpgradeConfig{Generation: generation, Offers: n.pace})
 	if err != nil {
 		return
 	}

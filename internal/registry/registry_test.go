@@ -7,9 +7,13 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"slices"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"golang.org/x/time/rate"
 
 	"github.com/kith/kith/internal/fleet"
 	"github.com/kith/kith/internal/tunnel"
@@ -355,6 +359,51 @@ func TestConfirmed(t *testing.T) {
 	}
 }
 
+// A machine that advertises without end is taken in five times at once and once
+// a second, and saved every 5 s; the newest state is neither lost in the fleet
+// nor in the store, also when its line ends right after it.
+func TestAdvertisesWithoutEnd(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFacts("m")
+		n := newNode(t, f)
+		n.pace = rate.NewLimiter(1, 5)
+		d := n.connect(t, "m", offering("llama"))
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		before := f.saved("m")
+		taken, seen := 0, 0
+		for i := range 1000 { // 50 s
+			d.change(func(ad *tunnel.Advertisement) { ad.Slots = i + 2 })
+			time.Sleep(50 * time.Millisecond)
+			if slots := n.Snapshot().Machine("m").Slots; slots != seen {
+				taken, seen = taken+1, slots
+			}
+		}
+		if taken < 50 || taken > 56 {
+			t.Errorf("1,000 states in 50 s: %d were taken in", taken)
+		}
+		if saves := f.saved("m") - before; saves < 9 || saves > 11 {
+			t.Errorf("1,000 states in 50 s: saved %d times", saves)
+		}
+		time.Sleep(1100 * time.Millisecond)
+		if slots := n.Snapshot().Machine("m").Slots; slots != 1001 {
+			t.Errorf("the fleet has %d slots, not the newest state's", slots)
+		}
+		time.Sleep(saveEvery)
+		d.change(func(ad *tunnel.Advertisement) { ad.Slots = 7 })
+		time.Sleep(100 * time.Millisecond)
+		d.change(func(ad *tunnel.Advertisement) { ad.Slots = 8 })
+		time.Sleep(100 * time.Millisecond)
+		d.stop()
+		time.Sleep(saveEvery)
+		synctest.Wait()
+		k, _, _ := f.KeptMachine(t.Context(), "m")
+		if m, err := readKept(k); err != nil || m.Slots != 8 {
+			t.Errorf("kept %s, %v", k.Advertisement, err)
+		}
+	})
+}
+
 // What is kept: offers when they change, not when slots do; when it was seen
 // last, now and then and at the end.
 func TestKeepsOffers(t *testing.T) {
@@ -376,6 +425,8 @@ func TestKeepsOffers(t *testing.T) {
 		d.change(func(ad *tunnel.Advertisement) { ad.Local = 1; ad.Models[0].Local = 1 })
 		want(1, "slots held")
 		d.change(func(ad *tunnel.Advertisement) { ad.Hours = "Mon-Fri 18:00-23:00" })
+		want(1, "hours, soon after the first")
+		time.Sleep(saveEvery)
 		want(2, "hours")
 		n.cut("m")
 		want(2, "a new tunnel with the same offers")
@@ -489,7 +540,7 @@ func TestRead(t *testing.T) {
 	for i := range 300 {
 		ad.Models = append(ad.Models, tunnel.Model{ID: fmt.Sprint(i), Families: []string{"chat", "telepathy"}, Slots: -1, ContextLength: -5})
 	}
-	m, err := read(ad)
+	m, _, err := read(ad)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -500,14 +551,42 @@ func TestRead(t *testing.T) {
 		t.Errorf("offer = %+v", o)
 	}
 	for _, groups := range [][]string{nil, {}, {"lab"}, make([]string, 1000)} {
-		m, err := read(tunnel.Advertisement{Groups: groups})
+		m, _, err := read(tunnel.Advertisement{Groups: groups})
 		if err != nil || (m.Groups == nil) != (groups == nil) || len(m.Groups) != min(len(groups), maxGroups) {
 			t.Errorf("of %d groups (%v) read %d: %v", len(groups), groups == nil, len(m.Groups), err)
 		}
 	}
-	if _, err := read(tunnel.Advertisement{Hours: "whenever"}); err == nil {
+	if _, _, err := read(tunnel.Advertisement{Hours: "whenever"}); err == nil {
 		t.Error("hours that cannot be read were taken")
 	}
+}
+
+// What is kept in memory and in the store of an advertisement is what was
+// accepted of it, however much a machine says.
+func TestKeepsWhatWasAccepted(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFacts("m")
+		n := newNode(t, f)
+		ad := offering("llama")
+		long := strings.Repeat("x", 10_000)
+		many := slices.Repeat([]string{"vision", long}, 20)
+		ad.Name, ad.Groups = long, append(many, "lab")
+		ad.Models[0].Engine, ad.Models[0].Capabilities = long, many
+		ad.Models[0].Families = append(ad.Models[0].Families, many...)
+		for range 5 {
+			ad.Models = append(ad.Models, tunnel.Model{ID: long}, tunnel.Model{ID: "llama"}, tunnel.Model{ID: "no families"})
+		}
+		n.connect(t, "m", ad)
+		time.Sleep(time.Second)
+		synctest.Wait()
+		k, _, _ := f.KeptMachine(t.Context(), "m")
+		if len(k.Advertisement) > 2000 || !strings.Contains(string(k.Advertisement), `"lab"`) {
+			t.Errorf("%d bytes are kept: %.300s", len(k.Advertisement), k.Advertisement)
+		}
+		if m, err := readKept(k); err != nil || len(m.Offers) != 1 || len(m.Groups) != 21 {
+			t.Errorf("read again: %+v, %v", m, err)
+		}
+	})
 }
 
 // A machine whose hours cannot be read is refused and its tunnel ends.

@@ -39,7 +39,7 @@ func (r *Registry) Serve(ctx context.Context, kept fleet.Kept, generation int64,
 		return ErrRevoked
 	}
 	r.identify(kept, line)
-	keeper := newKeeper(r.config, kept)
+	keeper := r.newKeeper(kept)
 	defer keeper.close(ctx)
 	err = r.follows(ctx, line, kept.ID, keeper)
 	if reason := line.Err(); reason != nil {
@@ -56,7 +56,7 @@ func (r *Registry) follows(ctx context.Context, line *tunnel.Line, id fleet.Mach
 		if err != nil {
 			return err
 		}
-		state, err := read(ad)
+		state, ad, err := read(ad)
 		if err != nil {
 			return fmt.Errorf("cannot use the advertisement of machine %s: %w", id, err)
 		}
@@ -103,8 +103,16 @@ func (r *Registry) attach(kept fleet.Kept, generation int64, line *tunnel.Line) 
 	return older, ok
 }
 
+// attached reports whether the machine has a line.
+func (r *Registry) attached(id fleet.MachineID) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	e := r.entries[id]
+	return e != nil && e.line != nil
+}
+
 // identify takes in what the store said of the machine after it was attached,
-// unless a change told newer things meanwhile.
+// unless a change brought newer things meanwhile.
 func (r *Registry) identify(kept fleet.Kept, line *tunnel.Line) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -183,7 +191,7 @@ func (r *Registry) lose(s *fleet.Snapshot, id fleet.MachineID) (*fleet.Snapshot,
 	return s.WithMachine(&lost), []fleet.MachineID{id}
 }
 
-// later has the machine's waiters decided anew after d.
+// later has the machine's waiters decided again after d.
 func (r *Registry) later(id fleet.MachineID, d time.Duration) {
 	time.AfterFunc(d, func() { r.free(id) })
 }

@@ -36,7 +36,7 @@ const (
 )
 
 var (
-	// errSilent stands in when net/http closed a connection on which no read or
+	// errSilent is the reason when net/http closed a connection on which no read or
 	// write had failed: it does not say why.
 	errSilent = errors.New("the peer stopped answering pings or broke the protocol")
 	// errOddFrame ends a line whose daemon sends frames that none has to send.

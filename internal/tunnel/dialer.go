@@ -53,10 +53,10 @@ type Dialer struct {
 	// Advertise gives the machine's present state and a channel that is closed
 	// at the next change. Version and Generation are filled in by the Dialer.
 	Advertise func() (Advertisement, <-chan struct{})
-	// Control takes a change the owner made elsewhere; an error is told to the
-	// hub, text and all. Nil refuses every change.
+	// Control takes a change the owner made elsewhere; an error is reported to the
+	// hub with its text. Nil refuses every change.
 	Control func(context.Context, Control) error
-	// OnState is told of each step, one at a time, and must not block.
+	// OnState is called at each step, one at a time, and must not block.
 	OnState func(State)
 	// Log gets what the HTTP/2 server has to say, and which way the tunnel is
 	// asked for, at debug level.
@@ -351,15 +351,23 @@ func refusal(answer *http.Response) error {
 	case http.StatusUnauthorized:
 		return ErrRefused
 	case http.StatusServiceUnavailable, http.StatusTooManyRequests:
-		seconds, err := strconv.Atoi(answer.Header.Get("Retry-After"))
-		if err == nil && seconds > 0 {
-			after := min(time.Duration(min(seconds, 1<<20))*time.Second, maxRetryAfter)
-			return &gateError{status: answer.StatusCode, after: after}
+		if after := retryAfter(answer.Header.Get("Retry-After")); after > 0 {
+			return &gateError{status: answer.StatusCode, after: min(after, maxRetryAfter)}
 		}
+		return fmt.Errorf("the hub answered the upgrade with %s", answer.Status)
 	}
-	err := fmt.Errorf("the hub answered the upgrade with %s", answer.Status)
-	if answer.StatusCode == http.StatusServiceUnavailable {
-		return err
+	return &blockedError{fmt.Errorf("the hub answered the upgrade with %s", answer.Status)}
+}
+
+// retryAfter reads the value of a Retry-After header: seconds, or a time (RFC
+// 9110, 10.2.3). 0: it says nothing.
+func retryAfter(value string) time.Duration {
+	if seconds, err := strconv.Atoi(value); err == nil {
+		return time.Duration(min(max(seconds, 0), 1<<20)) * time.Second
 	}
-	return &blockedError{err}
+	at, err := http.ParseTime(value)
+	if err != nil {
+		return 0
+	}
+	return max(time.Until(at), 0)
 }

@@ -11,7 +11,7 @@ type early struct {
 	in *bufio.Reader // nil once drained
 }
 
-// withEarly gives back what in holds. Nobody else may read from it.
+// withEarly gives back what in holds. No one else may read from it.
 func withEarly(c net.Conn, in *bufio.Reader) net.Conn {
 	if in.Buffered() == 0 {
 		return c

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/go-json-experiment/json"
+	"golang.org/x/time/rate"
 )
 
 // Bounds on what a machine may make the hub do.
@@ -40,6 +41,9 @@ var (
 type UpgradeConfig struct {
 	// Generation is the tunnel's number, larger than any this machine had.
 	Generation int64
+	// Offers is the rate at which the machine's advertisements are taken in; nil: as
+	// they come.
+	Offers *rate.Limiter
 }
 
 // Line is the hub's end of one tunnel: an http.RoundTripper to one machine.
@@ -49,7 +53,8 @@ type Line struct {
 	conn       *conn
 	cc         *http.ClientConn
 	generation int64
-	version    int // of the daemon
+	version    int           // of the daemon
+	pace       *rate.Limiter // of advertisements
 }
 
 // Upgrade answers GET /tunnel of an authenticated machine with 101 and takes
@@ -77,7 +82,7 @@ func Upgrade(w http.ResponseWriter, r *http.Request, config UpgradeConfig) (*Lin
 	if err != nil {
 		return nil, fmt.Errorf("cannot open a tunnel: %w", err)
 	}
-	line, err := newLine(r.Context(), below, config.Generation)
+	line, err := newLine(r.Context(), below, config)
 	if err == nil {
 		line.version, _ = strconv.Atoi(r.Header.Get(HeaderVersion)) // checkUpgrade has read it
 	}
@@ -144,7 +149,7 @@ func hasToken(h http.Header, name, token string) bool {
 }
 
 // newLine begins to speak HTTP/2 on an upgraded connection, which it owns.
-func newLine(ctx context.Context, below net.Conn, generation int64) (*Line, error) {
+func newLine(ctx context.Context, below net.Conn, config UpgradeConfig) (*Line, error) {
 	c := newHubConn(below)
 	go c.send()
 	transport := &http.Transport{
@@ -161,7 +166,11 @@ func newLine(ctx context.Context, below net.Conn, generation int64) (*Line, erro
 		c.Close()
 		return nil, fmt.Errorf("cannot begin HTTP/2 on a tunnel: %w", err)
 	}
-	return &Line{conn: c, cc: cc, generation: generation}, nil
+	pace := config.Offers
+	if pace == nil {
+		pace = rate.NewLimiter(rate.Inf, 1)
+	}
+	return &Line{conn: c, cc: cc, generation: config.Generation, pace: pace}, nil
 }
 
 // Generation is the number given to Upgrade.
@@ -237,11 +246,12 @@ func (b *answerBody) Close() error {
 	return b.ReadCloser.Close()
 }
 
-// Offers asks for the machine's advertisements and yields each: the first soon
+// Offers asks for the machine's advertisements and yields them: the first soon
 // after the upgrade, then one at each change, until the line or ctx ends, which
-// it yields as an error, once. A line over 1 MiB or that is no JSON object of
-// the right shape is an error too. It reads about 1 MiB a second at most: who
-// sends more waits.
+// it yields as an error, once. Each is a complete state: of those that come faster
+// than UpgradeConfig.Offers allows the newest alone is yielded. A line over 1 MiB
+// or that is no JSON object of the right shape is an error too. It reads about
+// 1 MiB a second at most.
 func (l *Line) Offers(ctx context.Context) iter.Seq2[Advertisement, error] {
 	return func(yield func(Advertisement, error) bool) {
 		ctx, cancel := context.WithCancelCause(ctx)
@@ -262,15 +272,26 @@ func (l *Line) Offers(ctx context.Context) iter.Seq2[Advertisement, error] {
 			return
 		}
 		defer answer.Body.Close()
-		// Small, because it stays while the machine is idle.
-		lines := bufio.NewReaderSize(answer.Body, 512)
+		lines, ended := l.newest(ctx, answer.Body)
 		for {
-			line, err := readLine(lines)
-			if err != nil {
+			var line []byte
+			select {
+			case line = <-lines:
+			case err := <-ended:
 				fail(err)
 				return
 			}
 			late.Stop()
+			select {
+			case <-time.After(l.pace.Reserve().Delay()):
+			case err := <-ended:
+				fail(err)
+				return
+			}
+			select {
+			case line = <-lines:
+			default:
+			}
 			var ad Advertisement
 			if err := json.Unmarshal(line, &ad); err != nil {
 				fail(fmt.Errorf("a line of %d bytes is no advertisement: %w", len(line), err))
@@ -279,17 +300,40 @@ func (l *Line) Offers(ctx context.Context) iter.Seq2[Advertisement, error] {
 			if !yield(ad, nil) {
 				return
 			}
+		}
+	}
+}
+
+// newest reads an answer's lines until that fails or ctx ends, with the reason in
+// ended. Of the lines that were not taken from the channel only the last is kept.
+func (l *Line) newest(ctx context.Context, answer io.Reader) (lines <-chan []byte, ended <-chan error) {
+	last, end := make(chan []byte, 1), make(chan error, 1)
+	go func() {
+		// Small, because it stays while the machine is idle.
+		in := bufio.NewReaderSize(answer, 512)
+		for {
+			line, err := readLine(in)
+			if err != nil {
+				end <- err
+				return
+			}
 			select {
-			case <-time.After(offersPace + time.Duration(len(line))*time.Microsecond):
+			case <-last:
+			default:
+			}
+			last <- line
+			select {
+			case <-time.After(time.Millisecond + time.Duration(len(line))*time.Microsecond):
 			case <-l.Done():
-				fail(l.Err())
+				end <- l.Err()
 				return
 			case <-ctx.Done():
-				fail(ctx.Err())
+				end <- ctx.Err()
 				return
 			}
 		}
-	}
+	}()
+	return last, end
 }
 
 // readLine is the next line without its end, at most maxOffersLine long.
@@ -311,7 +355,7 @@ func readLine(r *bufio.Reader) ([]byte, error) {
 	}
 }
 
-// Ack tells the daemon that its first offers were taken in: from here the
+// Ack reports to the daemon that its first offers were taken in: from here the
 // machine is routable (decisions 8).
 func (l *Line) Ack(ctx context.Context) error { return l.post(ctx, "/ack", nil) }
 
@@ -325,8 +369,8 @@ func (l *Line) Control(ctx context.Context, change Control) error {
 	return l.post(ctx, "/control", body)
 }
 
-// Fence tells the daemon that this generation is over and closes the line. It
-// takes 2 s at most: a peer that is gone need not be told.
+// Fence reports to the daemon that this generation is over and closes the line.
+// It takes 2 s at most, which is how long a peer that is gone is waited for.
 func (l *Line) Fence(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, fenceWait)
 	defer cancel()

@@ -26,7 +26,7 @@ const versionAdmits = 6
 // "websocket", with Sec-WebSocket-Protocol: kith-tunnel-1.
 const Protocol = "kith-tunnel/1"
 
-// Advertisement is a machine's whole state, one JSON line of GET /offers. Each
+// Advertisement is a machine's complete state, one JSON line of GET /offers. Each
 // replaces the one before; a lost one costs nothing.
 type Advertisement struct {
 	Version    int    `json:"version"`

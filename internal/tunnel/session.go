@@ -146,11 +146,11 @@ func (s *session) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 func (s *session) offers(w http.ResponseWriter, r *http.Request) {
 	flush := http.NewResponseController(w).Flush
 	w.Header().Set("Content-Type", "application/jsonl")
-	var told Advertisement
+	var sent Advertisement
 	for first := true; ; first = false {
 		ad, changed := s.dialer.Advertise()
 		ad.Version, ad.Generation = Version, s.generation
-		if first || !sameButFree(ad, told) {
+		if first || !sameButFree(ad, sent) {
 			line, err := json.Marshal(ad)
 			if err != nil {
 				s.conn.because(fmt.Errorf("cannot write this machine's offers: %w", err))
@@ -160,7 +160,7 @@ func (s *session) offers(w http.ResponseWriter, r *http.Request) {
 			if _, err := w.Write(append(line, '\n')); err != nil || flush() != nil {
 				return
 			}
-			told = ad
+			sent = ad
 		}
 		select {
 		case <-changed:
@@ -176,8 +176,8 @@ func (s *session) offers(w http.ResponseWriter, r *http.Request) {
 }
 
 // sameButFree reports whether two states differ in nothing but free slots,
-// which the hub counts for itself: it knows its own calls and is told of the
-// others as local. So a call costs no line of offers.
+// which the hub counts for itself: it knows its own calls, and the others are
+// reported as local. So a call costs no line of offers.
 func sameButFree(a, b Advertisement) bool {
 	return reflect.DeepEqual(withoutFree(a), withoutFree(b))
 }

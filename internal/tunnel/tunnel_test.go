@@ -88,8 +88,8 @@ func TestFromDialToCall(t *testing.T) {
 	})
 }
 
-// Each change is told, whole; a burst of them in one line; free slots alone not
-// at all.
+// Each change is sent as a complete state; a burst of them in one line; free slots
+// alone not at all.
 func TestOffersFollowChanges(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		out := make(chan *Line, 1)
@@ -111,7 +111,7 @@ func TestOffersFollowChanges(t *testing.T) {
 		<-got
 		m.change(func(a *Advertisement) { a.Paused = true })
 		if ad := <-got; !ad.Paused {
-			t.Errorf("paused is not told: %+v", ad)
+			t.Errorf("paused is not sent: %+v", ad)
 		}
 		for i := range 100 {
 			m.change(func(a *Advertisement) { a.Local = i })
@@ -200,7 +200,7 @@ func TestIdleTunnelStays(t *testing.T) {
 	})
 }
 
-// Row 13: the older daemon is told, says so and stops; its calls end.
+// Row 13: the older daemon is notified, says so and stops; its calls end.
 func TestFence(t *testing.T) {
 	eitherWay(t, func(t *testing.T, pass passage) {
 		synctest.Test(t, func(t *testing.T) {
@@ -316,6 +316,12 @@ func TestAdmissionGate(t *testing.T) {
 		}
 		if len(seen) < 10 {
 			t.Errorf("20 pauses, %d different: no jitter", len(seen))
+		}
+		retry.Store(time.Now().Add(time.Hour).UTC().Format(http.TimeFormat))
+		m.until(t, Lost)
+		m.until(t, Dialing)
+		if s := m.until(t, Lost); s.Retry < maxRetryAfter || s.Retry > maxRetryAfter*3/2 {
+			t.Errorf("a Retry-After in an hour gives a pause of %v", s.Retry)
 		}
 		retry.Store("99999999999")
 		m.until(t, Lost)

@@ -173,7 +173,7 @@ func TestWaysByTurns(t *testing.T) {
 		"silence":        {[]http.HandlerFunc{silent, lasting(0)}, "pww"},
 		"101 lost":       {[]http.HandlerFunc{unacked, lasting(0)}, "pww"},
 		"neither":        {[]http.HandlerFunc{cut, cut, cut, cut, lasting(0)}, "pwpwpp"},
-		"the gate":       {[]http.HandlerFunc{answer(503, "Retry-After", "1"), answer(503), answer(429, "Retry-After", "1"), lasting(0)}, "ppppp"},
+		"the gate":       {[]http.HandlerFunc{answer(503, "Retry-After", "1"), answer(503), answer(429, "Retry-After", "1"), answer(429), lasting(0)}, "pppppp"},
 		"401":            {[]http.HandlerFunc{answer(401)}, "p"},
 		"401, WebSocket": {[]http.HandlerFunc{cut, answer(401)}, "pw"},
 		"plain stays":    {[]http.HandlerFunc{lasting(time.Minute), lasting(3 * time.Hour), lasting(0)}, "pppp"},
@@ -227,7 +227,7 @@ func TestWaysByTurns(t *testing.T) {
 	})
 }
 
-// The framing is RFC 6455's: another's ends speak with ours, whole tunnels long.
+// The framing is RFC 6455's: another library's ends carry a tunnel with ours.
 func TestForeignEnds(t *testing.T) {
 	payload := strings.Repeat("0123456789", 50_000)
 	t.Run("daemon", func(t *testing.T) {
