@@ -118,12 +118,12 @@ func told(call *gateway.Call, e *engine.Engine, resp *http.Response) (next bool,
 		return true, unavailable(call, "%s, which runs %q here, is busy; try again", e.Name(), call.Model)
 	}
 	answer, _ := io.ReadAll(resp.Body) // bounded by the engine package; what came before a break is enough
-	code := gateway.EngineFault(resp.StatusCode, answer).Code
+	meant := gateway.EngineFault(resp.StatusCode, answer)
 	text := dialect.EngineText(answer)
 	if text == "" {
-		return false, fault.New(code, "%s answered with status %d", e.Name(), resp.StatusCode)
+		return false, fault.New(meant.Code, "%s answered with status %d", e.Name(), resp.StatusCode).WithParam(meant.Param)
 	}
-	return false, fault.New(code, "%s answered with status %d: %s", e.Name(), resp.StatusCode, text)
+	return false, fault.New(meant.Code, "%s answered with status %d: %s", e.Name(), resp.StatusCode, text).WithParam(meant.Param)
 }
 
 // unavailable is row 11 of decisions 2 for a machine of the caller's own.

@@ -437,9 +437,9 @@ func (item *inputItem) appendTo(dst []byte, own string, number int) []byte {
 // appendContent appends a text as the list of parts that it stands for.
 func appendContent(dst []byte, text jsontext.Value, role string) []byte {
 	if role == "assistant" {
-		return (&chatBody{dst}).put(`[{"type":"output_text","annotations":[],"text":`, text, `}]`)
+		return (&chatBody{dst: dst}).put(`[{"type":"output_text","annotations":[],"text":`, text, `}]`)
 	}
-	return (&chatBody{dst}).put(`[{"type":"input_text","text":`, text, `}]`)
+	return (&chatBody{dst: dst}).put(`[{"type":"input_text","text":`, text, `}]`)
 }
 
 // KeptResponse is the response object of a kept turn.

@@ -35,7 +35,7 @@ func (x *exchange) unary() error {
 	defer cancel()
 	answer, err := x.g.Backend.Do(ctx, x.call)
 	if err != nil {
-		return x.faultOf(ctx, err)
+		return x.faultOf(ctx, x.located(err))
 	}
 	defer answer.Body.Close()
 	pooled := buffers.Get().(*[]byte)
