@@ -19,6 +19,14 @@ func writeChat(q *asked, size int) ([]byte, error) {
 	if err := c.write(q); err != nil {
 		return nil, err
 	}
+	for _, limit := range [...]struct {
+		what       string
+		there, top int
+	}{{"messages", c.messages, MostMessages}, {"pictures", c.pictures, MostPictures}} {
+		if limit.there > limit.top {
+			return nil, fault.New(fault.InvalidRequest, "the %s holds %d %s and no more than %d are taken in one call; send fewer", q.talk, limit.there, limit.what, limit.top).WithParam(q.talk)
+		}
+	}
 	return c.dst, nil
 }
 
@@ -26,8 +34,9 @@ func writeChat(q *asked, size int) ([]byte, error) {
 // unescaped: the strings of the one body are put together from those of the
 // other.
 type chatBody struct {
-	dst     []byte
-	origins *origins // nil: nobody wants to know them
+	dst                []byte
+	messages, pictures int      // in it
+	origins            *origins // nil: nobody wants to know them
 }
 
 func (c *chatBody) raw(text string) { c.dst = append(c.dst, text...) }
@@ -127,11 +136,7 @@ func (c *chatBody) tools(q *asked) {
 	c.raw(`,"tools":[`)
 	for _, t := range q.tools {
 		c.comma()
-		c.member(`{"type":"function","function":{"name":`, t.name)
-		c.member(`,"description":`, t.description)
-		c.member(`,"parameters":`, t.schema)
-		c.member(`,"strict":`, t.strict)
-		c.raw(`}}`)
+		c.tool(t)
 	}
 	c.raw(`]`)
 	switch q.choice.kind {
@@ -152,6 +157,15 @@ func (c *chatBody) tools(q *asked) {
 	}
 }
 
+// tool writes one tool.
+func (c *chatBody) tool(t tool) {
+	c.member(`{"type":"function","function":{"name":`, t.name)
+	c.member(`,"description":`, t.description)
+	c.member(`,"parameters":`, t.schema)
+	c.member(`,"strict":`, t.strict)
+	c.raw(`}}`)
+}
+
 // attribution begins the system block that a coding agent writes anew for each
 // prompt. Before a prompt that stays the same it would spoil every cache.
 var attribution = []byte(`"x-anthropic-billing-header:`)
@@ -160,6 +174,7 @@ var attribution = []byte(`"x-anthropic-billing-header:`)
 // message: many templates take only one, and only at the beginning.
 func (c *chatBody) system(q *asked, turns []turn) {
 	mark := len(c.dst)
+	c.messages++
 	c.raw(`{"role":"system","content":"`)
 	p := prose{chatBody: c}
 	for i := range q.system {
@@ -173,7 +188,7 @@ func (c *chatBody) system(q *asked, turns []turn) {
 		}
 	}
 	if !p.wrote {
-		c.dst = c.dst[:mark]
+		c.dst, c.messages = c.dst[:mark], c.messages-1
 		return
 	}
 	c.raw(`"}`)
@@ -209,6 +224,7 @@ func (t turn) silent() bool {
 func (c *chatBody) assistant(turns []turn) (text bool) {
 	mark := len(c.dst)
 	c.comma()
+	c.messages++
 	c.raw(`{"role":"assistant","content":"`)
 	said := prose{chatBody: c}
 	said.only(turns, textBlock)
@@ -234,7 +250,7 @@ func (c *chatBody) assistant(turns []turn) (text bool) {
 	case called:
 		c.raw(`]`)
 	case !said.wrote && !thought.wrote:
-		c.dst = c.dst[:mark]
+		c.dst, c.messages = c.dst[:mark], c.messages-1
 		return false
 	}
 	c.raw(`}`)
@@ -275,6 +291,7 @@ func (c *chatBody) user(turns []turn) {
 	}
 	mark := len(c.dst)
 	c.comma()
+	c.messages++
 	p := prose{chatBody: c, parts: pictured(turns)}
 	if p.parts {
 		c.raw(`{"role":"user","content":[`)
@@ -296,7 +313,7 @@ func (c *chatBody) user(turns []turn) {
 	}
 	switch p.close(); {
 	case !p.wrote:
-		c.dst = c.dst[:mark]
+		c.dst, c.messages = c.dst[:mark], c.messages-1
 	case p.parts:
 		c.raw(`]}`)
 	default:
@@ -308,6 +325,7 @@ func (c *chatBody) user(turns []turn) {
 // pictures follow in the user's own message.
 func (c *chatBody) result(b *block) {
 	c.comma()
+	c.messages++
 	c.member(`{"role":"tool","tool_call_id":`, b.id)
 	c.raw(`,"content":"`)
 	p := prose{chatBody: c}
@@ -411,6 +429,7 @@ func (p *prose) image(s *source) {
 	}
 	p.close()
 	p.comma()
+	p.pictures++
 	p.raw(`{"type":"image_url","image_url":{"url":"`)
 	if s.data != nil {
 		p.raw(`data:`)

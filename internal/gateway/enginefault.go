@@ -6,6 +6,7 @@ import (
 
 	"github.com/kith/kith/internal/dialect"
 	"github.com/kith/kith/internal/fault"
+	"github.com/kith/kith/internal/fleet"
 )
 
 // EngineFault is what a caller is told when an engine answered with another
@@ -13,6 +14,11 @@ import (
 // machine may be tried. An engine's words stay in the message: it can never put
 // one of our codes into an answer.
 func EngineFault(status int, body []byte) *fault.Fault {
+	if status == 400 || status == 413 || status == 422 || status == 500 {
+		if f := dialect.ContextExceeded(body); f != nil {
+			return f
+		}
+	}
 	switch {
 	case status == 400 || status == 422:
 		text := dialect.EngineText(body)
@@ -36,18 +42,19 @@ func EngineFault(status int, body []byte) *fault.Fault {
 // the caller's dialect. A machine's word that leads nowhere is left out.
 func (x *exchange) located(err error) error {
 	var f *fault.Fault
-	if !errors.As(err, &f) || f.Code != fault.InvalidRequest || f.Param == "" || x.call.Body == nil {
+	if !errors.As(err, &f) || f.Code != fault.InvalidRequest || f.Param == "" || x.call.Body == nil || x.call.untranslated != nil {
 		return err
 	}
-	own := ""
+	own := f.Param
 	switch {
-	case x.call.chat == nil && dialect.HasMember(x.call.Body, f.Param):
-		own = f.Param
-	case x.call.chat == nil:
 	case x.response != nil:
-		own = x.response.Locate(f.Param)
-	default:
-		own = dialect.LocateMessages(x.call.Body, f.Param)
+		own = x.response.Locate(own)
+	case x.call.Endpoint == fleet.Messages:
+		own = dialect.LocateMessages(x.call.Body, own)
+	default: // chat, perhaps in other forms, which share most of their members
+		for own != "" && !dialect.HasMember(x.call.Body, own) {
+			own = own[:max(strings.LastIndexByte(own, '.'), 0)]
+		}
 	}
 	g := f.WithParam(own)
 	for _, after := range [...]string{": ", " "} {

@@ -20,7 +20,8 @@ func TestMembersAtFault(t *testing.T) {
 	}{
 		"chat":              {"/v1/chat/completions", `{"model":"m","n":9,"messages":[{"role":"user","content":[{"type":"text","text":"a"},{"type":"image_url","image_url":{"url":"http://x"}}]}]}`, picture, picture},
 		"chat, short":       {"/v1/chat/completions", `{"model":"m","n":9,"messages":[]}`, "n", "n"},
-		"chat, not there":   {"/v1/chat/completions", request, "messages.7.secret", ""},
+		"chat, not there":   {"/v1/chat/completions", request, "secret.7", ""},
+		"chat, its list":    {"/v1/chat/completions", `{"model":"m","messages":[]}`, "messages.7.secret", "messages"},
 		"messages":          {"/v1/messages", `{"model":"m","max_tokens":9,"messages":[{"role":"user","content":[{"type":"text","text":"a"},{"type":"image","source":{"type":"url","url":"http://x"}}]}]}`, picture, "messages.0.content.1.source.url"},
 		"messages, nowhere": {"/v1/messages", messagesRequest, "tools.3", ""},
 		"responses":         {"/v1/responses", `{"model":"m","max_output_tokens":9,"input":[{"role":"user","content":[{"type":"input_text","text":"a"},{"type":"input_image","image_url":"http://x"}]}]}`, picture, "input.0.content.1.image_url"},
