@@ -141,9 +141,9 @@ func told(call *gateway.Call, e *engine.Engine, resp *http.Response) (next bool,
 	case f.Code == fault.ContextLengthExceeded: // agents read its message
 		return false, f
 	case text == "":
-		return false, fault.New(f.Code, "%s answered with status %d", e.Name(), resp.StatusCode)
+		return false, fault.New(f.Code, "%s answered with status %d", e.Name(), resp.StatusCode).WithParam(f.Param)
 	default:
-		return false, fault.New(f.Code, "%s answered with status %d: %s", e.Name(), resp.StatusCode, text)
+		return false, fault.New(f.Code, "%s answered with status %d: %s", e.Name(), resp.StatusCode, text).WithParam(f.Param)
 	}
 }
 

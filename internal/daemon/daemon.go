@@ -45,7 +45,7 @@ type Config struct {
 	Name string
 	// Version is the program's own, for status.
 	Version string
-	// Builtin is the engine compiled in; nil: none.
+	// Builtin is the engine compiled in; nil: none, or one that OfferBuiltin adds.
 	Builtin *engine.Engine
 	// Servers are processes that kith runs, each for one model; nil: none.
 	Servers []*engine.Engine
@@ -168,6 +168,13 @@ func New(c Config) (*Daemon, error) {
 	}
 	d.setLine(func(l *LineStatus) { l.State = LineOff })
 	return d, nil
+}
+
+// OfferBuiltin adds the engine compiled in to what the daemon serves, where it was
+// not ready when the daemon was made.
+func (d *Daemon) OfferBuiltin(e *engine.Engine) {
+	d.board.builtin.Store(e)
+	d.board.touch()
 }
 
 // loopback reads the address of the local surface. Only a literal is taken: a

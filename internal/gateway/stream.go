@@ -59,7 +59,7 @@ func (x *exchange) stream() error {
 	defer s.stop()
 	answer, err := x.serveCall(ctx)
 	if err != nil {
-		return x.faultOf(ctx, err)
+		return x.faultOf(ctx, x.located(err))
 	}
 	defer answer.Body.Close()
 	s.took(answer)

@@ -35,7 +35,7 @@ func (x *exchange) unary() error {
 	defer cancel()
 	answer, err := x.serveCall(ctx)
 	if err != nil {
-		return x.faultOf(ctx, err)
+		return x.faultOf(ctx, x.located(err))
 	}
 	defer answer.Body.Close()
 	pooled := buffers.Get().(*[]byte)
