@@ -29,12 +29,14 @@ func (s State) String() string {
 	return [...]string{"offline", "returning", "outside hours", "paused", "spent", "busy", "ready"}[s]
 }
 
-// Standing is why a caller reaches a machine: every way there is, since each
-// gives what it gives, whatever limits another carries.
+// Standing is why a caller reaches a machine: it is the caller's own, its owner
+// shares with the caller, or both are in a group. Where a share of the owner
+// names the caller, that share alone decides between the two of them, and a
+// group that both are in adds nothing (decisions 1, share).
 type Standing struct {
-	Class  Class    // the best of the ways
-	shares []naming // from the owner to the caller
-	group  *Group   // one they have in common that the machine is not kept out of
+	Class  Class
+	shares []naming // from the owner to the caller; none unless Class is Shared
+	group  *Group   // in common, and the machine is not kept out of it; nil unless Class is Grouped
 }
 
 // Candidate is a machine a call may be sent to, and what allows it.
@@ -72,8 +74,12 @@ func (st *Standing) sight(best *Sighting, m *Machine, o *Offer, now time.Time, o
 	*best = Sighting{Candidate: Candidate{Machine: m, Offer: o, Class: st.Class}}
 	best.free, best.total = m.room(o, owed)
 	room := best.free > 0
-	if st.Class == Own {
+	switch {
+	case st.Class == Own:
 		best.State = m.state(Own, nil, now, room)
+		return true
+	case st.group != nil:
+		best.State, best.Group = m.state(Grouped, nil, now, room), st.group
 		return true
 	}
 	found := false
@@ -86,13 +92,7 @@ func (st *Standing) sight(best *Sighting, m *Machine, o *Offer, now time.Time, o
 			found, best.State, best.Share = true, state, share
 		}
 	}
-	if st.group == nil {
-		return found
-	}
-	if state := m.state(Grouped, nil, now, room); !found || state > best.State {
-		best.State, best.Class, best.Share, best.Group = state, Grouped, nil, st.group
-	}
-	return true
+	return found
 }
 
 // state is the table of decisions 2, row by row; room says that a slot is free
@@ -184,7 +184,7 @@ func (w *walk) shared(see func(*Machine, Standing) bool) bool {
 		}
 		owner := w.s.people.Get(shares[0].owner)
 		for _, m := range owner.machines {
-			if !see(m, Standing{Class: Shared, shares: shares[:n], group: w.common(owner, m)}) {
+			if !see(m, Standing{Class: Shared, shares: shares[:n]}) {
 				return false
 			}
 		}
@@ -193,8 +193,9 @@ func (w *walk) shared(see func(*Machine, Standing) bool) bool {
 	return true
 }
 
-// grouped shows the machines of one group, but for those shown before: of
-// sharers, and of members of an earlier group.
+// grouped shows the machines of one group, without those of owners who share
+// with the caller, which the share decides about, and those of members of an
+// earlier group, which were shown before.
 func (w *walk) grouped(id GroupID, model ModelID, see func(*Machine, Standing) bool) bool {
 	c, _ := w.s.groups.Get(id)
 	if model == "" {
@@ -246,26 +247,32 @@ func (w *walk) standing(m *Machine) Standing {
 	switch {
 	case known && n == w.caller:
 		return Standing{Class: Own}
-	case known && w.narrow != OwnOnly:
-		return Standing{Class: Shared, shares: w.sharesOf(n), group: w.common(w.s.people.Get(n), m)}
-	default:
+	case !known || w.narrow == OwnOnly:
 		return Standing{Class: Grouped}
 	}
+	if shares := w.sharesOf(n); len(shares) > 0 {
+		return Standing{Class: Shared, shares: shares}
+	}
+	return Standing{Class: Grouped, group: w.common(w.s.people.Get(n), m)}
 }
 
-// Ways is every way by which the caller reaches somebody else's machine for the
-// model: the shares that cover it, and the groups they have in common that the
-// machine serves. Where one of them ends, a call goes on by another.
+// Ways is every way by which the caller reaches another member's machine for
+// the model: the shares that cover it, or, where its owner does not share with
+// the caller at all, the groups they have in common that the machine serves.
+// Where one of them ends, a call goes on by another.
 func (s *Snapshot) Ways(caller MemberID, m *Machine, model ModelID) (shares []*Share, groups []*Group) {
 	n, known := s.owners.Get(m.ID)
 	if !known || m.Owner == caller {
 		return nil, nil
 	}
 	w := newWalk(s, caller, Everything)
-	for _, share := range w.sharesOf(n) {
-		if share.covers(model) {
-			shares = append(shares, share.Share)
+	if naming := w.sharesOf(n); len(naming) > 0 {
+		for _, share := range naming {
+			if share.covers(model) {
+				shares = append(shares, share.Share)
+			}
 		}
+		return shares, nil
 	}
 	theirs := s.people.Get(n).groups
 	for mine := w.me.groups; ; {

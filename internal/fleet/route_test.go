@@ -302,7 +302,7 @@ func writeOutOfReach(t *testing.T, b *strings.Builder) {
 func writeTwoWays(t *testing.T, b *strings.Builder) {
 	rng := rand.New(rand.NewPCG(1, 1))
 	fmt.Fprintf(b, `
-## One machine, reached by a share with limits and by a group: each way gives what it gives
+## One machine, by a share with limits and by a group: a share with this caller decides alone
 
 `)
 	const line = "%-22s %-28s  %s\n"

@@ -191,6 +191,19 @@ func (s *Snapshot) WithShares(member MemberID, shares []*Share) *Snapshot {
 	return &next
 }
 
+// WithoutShare takes out what the owner shares with the member.
+func (s *Snapshot) WithoutShare(owner, member MemberID) *Snapshot {
+	n, p := s.find(member)
+	named := func(share naming) bool { return share.Owner == owner }
+	if !slices.ContainsFunc(p.shares, named) {
+		return s
+	}
+	next, without := *s, *p
+	without.shares = slices.DeleteFunc(slices.Clone(p.shares), named)
+	next.people = next.people.Set(n, &without)
+	return &next
+}
+
 // WithGroup puts the group in, or in the place of the version before it. The
 // group belongs to the snapshot from here on. It costs one look at every
 // member's id, and work for those who joined or left.

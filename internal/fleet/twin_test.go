@@ -231,16 +231,16 @@ func (w *world) see(m wMachine, o wOffer, a wAsk) (wSeen, bool) {
 	if m.owner == a.caller {
 		add(Own, nil)
 	}
+	alone := false // a share of this owner with this caller decides alone
 	for i, s := range w.shares {
+		alone = alone || s.owner == m.owner && s.member == a.caller && m.owner != a.caller
 		covered := len(s.models) == 0 || slices.Contains(s.models, a.model)
 		if m.owner != a.caller && s.owner == m.owner && s.member == a.caller && covered && a.narrow != OwnOnly {
 			add(Shared, &w.shares[i])
 		}
 	}
 	for _, g := range w.groups {
-		both := slices.Contains(g.members, a.caller) && slices.Contains(g.members, m.owner)
-		in := !m.keptOut && !slices.Contains(g.keptOut, m.id) && (!m.limited || slices.Contains(m.only, g.id))
-		if both && m.owner != a.caller && a.narrow == Everything && in {
+		if g.serves(m, a.caller) && a.narrow == Everything && !alone {
 			add(Grouped, nil)
 		}
 	}
@@ -254,6 +254,19 @@ func (w *world) see(m wMachine, o wOffer, a wAsk) (wSeen, bool) {
 		}
 	}
 	return best, true
+}
+
+// serves reports whether the caller and the machine's owner are in the group and
+// the machine is not kept out of it.
+func (g wGroup) serves(m wMachine, caller string) bool {
+	both := slices.Contains(g.members, caller) && slices.Contains(g.members, m.owner) && m.owner != caller
+	return both && !m.keptOut && !slices.Contains(g.keptOut, m.id) && (!m.limited || slices.Contains(m.only, g.id))
+}
+
+// common reports whether some group serves the caller by that machine.
+func (w *world) common(caller, machine string) bool {
+	m := w.machines[slices.IndexFunc(w.machines, func(m wMachine) bool { return m.id == machine })]
+	return slices.ContainsFunc(w.groups, func(g wGroup) bool { return g.serves(m, caller) })
 }
 
 func (w *world) state(m wMachine, o wOffer, class Class, share *wShare, a wAsk) (State, float64) {

@@ -69,6 +69,19 @@ func TestWaysAreThoseOfReach(t *testing.T) {
 				t.Fatalf("world %d: %s reaches %s: %v by %v; the ways are %v and %v", seed, caller, m.ID, ok, got.Class, shares, groups)
 			}
 			seen[fmt.Sprint(len(shares) > 0, len(groups))]++
+			for _, sh := range shares { // without it, the groups decide
+				_, alone := s.Ways(caller, m, model)
+				if len(alone) > 0 {
+					t.Fatalf("world %d: %v beside the share", seed, alone)
+				}
+				without := s.WithoutShare(sh.Owner, caller)
+				if shares, groups := without.Ways(caller, m, model); len(shares) > 0 || len(groups) > 0 != w.common(string(caller), string(m.ID)) {
+					t.Fatalf("world %d: without its owner's share, the ways of %s to %s are %v and %v", seed, caller, m.ID, shares, groups)
+				}
+				if again, _ := s.Ways(caller, m, model); len(again) != len(shares) {
+					t.Fatalf("world %d: the snapshot before has lost its share", seed)
+				}
+			}
 			for _, g := range groups { // one by one, until none is left
 				s = s.WithoutGroup(g.ID)
 			}
@@ -78,10 +91,13 @@ func TestWaysAreThoseOfReach(t *testing.T) {
 			break // the world is another one now
 		}
 	}
-	for _, want := range []string{"false 0", "true 0", "false 1", "true 1", "false 2"} {
+	for _, want := range []string{"false 0", "true 0", "false 1", "false 2"} {
 		if seen[want] == 0 {
 			t.Errorf("no world had share and groups %s: %v", want, seen)
 		}
+	}
+	if seen["true 1"]+seen["true 2"] > 0 {
+		t.Errorf("a group is a way beside a share, which decides alone: %v", seen)
 	}
 }
 

@@ -365,9 +365,9 @@ func testWhoUsesWhat(t *testing.T, tn *town) {
 	a.get("/sharing").want(t, 200, `class="state good">tiny on box (2 calls)<`, `class="state good">eve: tiny on box<`)
 	tn.as("eve").get("/sharing").want(t, 200, "I use: ", "ada: tiny on box", ">nothing now<")
 
-	// bob has the group, too: without the share nothing ends.
+	// bob has the group, too: without the share his calls go on by it.
 	a.post("/sharing/end", "with", "bob").goes(t, "/sharing")
-	a.get("/sharing").want(t, 200, "The share with bob has ended. No call was running by it.")
+	a.get("/sharing").want(t, 200, "The share with bob has ended. No running call is cut.")
 	reach(true, ada, eve)
 	good[anything](tn.world, "ada", "POST", "/api/shares", `{"with":"bob"}`)
 	a.post("/sharing/end", "with", "bob").goes(t, "/sharing")

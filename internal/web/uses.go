@@ -29,14 +29,25 @@ func (a *API) cut(ends func(s *fleet.Snapshot, u Use) bool) int {
 	return n
 }
 
-// endsWithShare says whether a call runs by the share from owner to member alone.
+// endsWithShare says whether a call of the member on the owner's machines ends
+// with the share: one goes on by a group that both are in.
 func endsWithShare(owner, member string) func(*fleet.Snapshot, Use) bool {
 	return func(s *fleet.Snapshot, u Use) bool {
 		if string(u.Machine.Owner) != owner || string(u.Caller) != member {
 			return false
 		}
-		_, groups := s.Ways(u.Caller, u.Machine, u.Model)
+		_, groups := s.WithoutShare(u.Machine.Owner, u.Caller).Ways(u.Caller, u.Machine, u.Model)
 		return len(groups) == 0
+	}
+}
+
+// endsWithLimits says whether a call of the member on the owner's machines ends
+// with a share of those models: the share alone decides between the two, whatever
+// the call runs by.
+func endsWithLimits(owner, member string, models []string) func(*fleet.Snapshot, Use) bool {
+	return func(_ *fleet.Snapshot, u Use) bool {
+		return string(u.Machine.Owner) == owner && string(u.Caller) == member &&
+			len(models) > 0 && !slices.Contains(models, string(u.Model))
 	}
 }
 
@@ -56,7 +67,7 @@ func endsWithGroup(group string, members ...string) func(*fleet.Snapshot, Use) b
 func cutWords(n int) string {
 	switch n {
 	case 0:
-		return "No call was running by it."
+		return "No running call is cut."
 	case 1:
 		return "1 running call is cut within 5 seconds."
 	default:
