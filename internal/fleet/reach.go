@@ -16,10 +16,10 @@ type State uint8
 const (
 	Offline      State = iota // no live tunnel, or held out for flapping
 	Returning                 // its tunnel was lost just now; counts as busy
-	OutsideHours              // not the caller's own, and outside its hours or the share's
+	OutsideHours              // not the caller's own, and outside its hours or those of the limits
 	Paused                    // by its owner
-	Spent                     // the share's calls of the day are used up
-	Busy                      // no free slot for this call, or the share runs all it may
+	Spent                     // the limits' calls of the day are used up
+	Busy                      // no free slot for this call, or the limits' calls at once are running
 	Ready
 	states // how many there are
 )
@@ -36,7 +36,18 @@ func (s State) String() string {
 type Standing struct {
 	Class  Class
 	shares []naming // from the owner to the caller; none unless Class is Shared
-	group  *Group   // in common, and the machine is not kept out of it; nil unless Class is Grouped
+
+	// Where Class is Grouped: the first group in common that the machine serves,
+	// and what next finds the others by. A group that is nil is no way.
+	group     *circle
+	snapshot  *Snapshot
+	me, owner *person
+}
+
+// next is the group in common after that one that the machine serves; nil: none.
+func (st *Standing) next(c *circle, m *Machine) *circle {
+	at, _ := slices.BinarySearch(st.me.groups, c.ID)
+	return st.snapshot.common(st.me.groups[at+1:], st.owner.groups, m)
 }
 
 // Candidate is a machine a call may be sent to, and what allows it.
@@ -44,8 +55,17 @@ type Candidate struct {
 	Machine *Machine
 	Offer   *Offer
 	Class   Class
-	Share   *Share // whose limits the call counts against; nil unless Class is Shared
-	Group   *Group // nil unless Class is Grouped
+	Share   *Share  // nil unless Class is Shared
+	Group   *Group  // nil unless Class is Grouped
+	Limits  *Limits // of Share or Group, that the call counts against; nil: none
+}
+
+// GroupID names the group by which the caller reaches the machine; empty: by none.
+func (c *Candidate) GroupID() GroupID {
+	if c.Group == nil {
+		return ""
+	}
+	return c.Group.ID
 }
 
 // Sighting is one reachable machine that offers a model, as a caller sees it.
@@ -69,47 +89,57 @@ func (st Standing) Sight(m *Machine, o *Offer, now time.Time) (Sighting, bool) {
 type Owed func(machine MachineID, model ModelID) (ofMachine, ofModel int)
 
 // sight writes into best, which it alone knows until it returns: this runs for
-// every machine of a decision, and copies of it would be half of the time.
+// every machine of a decision, and copies of it would be half of the time. Of
+// several ways that cover the model the one with the highest State is taken, of
+// groups that are equal the one without limits, else the first.
 func (st *Standing) sight(best *Sighting, m *Machine, o *Offer, now time.Time, owed Owed) bool {
 	*best = Sighting{Candidate: Candidate{Machine: m, Offer: o, Class: st.Class}}
 	best.free, best.total = m.room(o, owed)
-	room := best.free > 0
-	switch {
-	case st.Class == Own:
+	room, found := best.free > 0, false
+	if st.Class == Own {
 		best.State = m.state(Own, nil, now, room)
 		return true
-	case st.group != nil:
-		best.State, best.Group = m.state(Grouped, nil, now, room), st.group
-		return true
 	}
-	found := false
 	for i := range st.shares {
 		share := st.shares[i].Share
 		if !share.covers(o.ID) {
 			continue
 		}
-		if state := m.state(Shared, share, now, room); !found || state > best.State {
-			found, best.State, best.Share = true, state, share
+		if state := m.state(Shared, &share.Limits, now, room); !found || state > best.State {
+			found, best.State, best.Share, best.Limits = true, state, share, &share.Limits
+		}
+	}
+	for c := st.group; c != nil; c = st.next(c, m) {
+		limits := c.Limits[m.Owner]
+		if !limits.covers(o.ID) {
+			continue
+		}
+		if state := m.state(Grouped, limits, now, room); !found || state > best.State || limits == nil {
+			found, best.State, best.Group, best.Limits = true, state, c.Group, limits
+		}
+		if limits == nil { // no other way gives more
+			break
 		}
 	}
 	return found
 }
 
-// state is the table of decisions 2, row by row; room says that a slot is free
-// and owed to nobody.
-func (m *Machine) state(class Class, share *Share, now time.Time, room bool) State {
+// state is the table of decisions 2, row by row; limits are those of the way by
+// which the caller reaches the machine, and room says that a slot is free and
+// not reserved for a waiter.
+func (m *Machine) state(class Class, limits *Limits, now time.Time, room bool) State {
 	switch {
 	case !m.Online && now.Before(m.ReturningUntil):
 		return Returning
 	case !m.Online, m.Load.heldOut.Load() > now.UnixNano():
 		return Offline
-	case class != Own && !m.Hours.Open(now), share != nil && !share.Hours.openIn(now, m.Hours.zone):
+	case class != Own && !m.Hours.Open(now), limits != nil && !limits.Hours.openIn(now, m.Hours.zone):
 		return OutsideHours
 	case m.Paused:
 		return Paused
-	case share != nil && share.spent(now):
+	case limits != nil && limits.spent(now):
 		return Spent
-	case !room, share != nil && share.full():
+	case !room, limits != nil && limits.full():
 		return Busy
 	default:
 		return Ready
@@ -229,11 +259,11 @@ func (w *walk) member(c *circle, n int, see func(*Machine, Standing) bool) bool 
 		}
 	}
 	for _, m := range p.machines {
-		group := c.Group
+		group := c
 		if !c.admits(m) {
-			group = w.common(p, m)
+			group = w.s.common(w.me.groups, p.groups, m)
 		}
-		if group != nil && !see(m, Standing{Class: Grouped, group: group}) {
+		if group != nil && !see(m, Standing{Class: Grouped, group: group, snapshot: w.s, me: w.me, owner: p}) {
 			return false
 		}
 	}
@@ -253,12 +283,17 @@ func (w *walk) standing(m *Machine) Standing {
 	if shares := w.sharesOf(n); len(shares) > 0 {
 		return Standing{Class: Shared, shares: shares}
 	}
-	return Standing{Class: Grouped, group: w.common(w.s.people.Get(n), m)}
+	st := Standing{Class: Grouped, snapshot: w.s, me: w.me, owner: w.s.people.Get(n)}
+	if w.narrow == Everything {
+		st.group = w.s.common(w.me.groups, st.owner.groups, m)
+	}
+	return st
 }
 
 // Ways is every way by which the caller reaches another member's machine for
 // the model: the shares that cover it, or, where its owner does not share with
-// the caller at all, the groups they have in common that the machine serves.
+// the caller at all, the groups they have in common that the machine serves and
+// that its owner's limits cover the model for.
 // Where one of them ends, a call goes on by another.
 func (s *Snapshot) Ways(caller MemberID, m *Machine, model ModelID) (shares []*Share, groups []*Group) {
 	n, known := s.owners.Get(m.ID)
@@ -274,17 +309,13 @@ func (s *Snapshot) Ways(caller MemberID, m *Machine, model ModelID) (shares []*S
 		}
 		return shares, nil
 	}
-	theirs := s.people.Get(n).groups
-	for mine := w.me.groups; ; {
-		id, rest := firstCommon(mine, theirs)
-		if id == "" {
-			return shares, groups
-		}
-		if c, _ := s.groups.Get(id); c.admits(m) {
+	st := w.standing(m)
+	for c := st.group; c != nil; c = st.next(c, m) {
+		if c.Limits[m.Owner].covers(model) {
 			groups = append(groups, c.Group)
 		}
-		mine = rest
 	}
+	return nil, groups
 }
 
 // sharesOf is the shares from the member of that number to the caller.
@@ -302,20 +333,15 @@ func (w *walk) sharesOf(n int) []naming {
 // sharer reports whether the member of that number shares with the caller.
 func (w *walk) sharer(n int) bool { return len(w.sharesOf(n)) > 0 }
 
-// common is a group that caller and owner have in common and that the machine
-// is not kept out of, or nil.
-func (w *walk) common(owner *person, m *Machine) *Group {
-	if w.narrow != Everything {
-		return nil
-	}
-	mine, theirs := w.me.groups, owner.groups
+// common is the first group of both ordered lists that the machine serves, or nil.
+func (s *Snapshot) common(mine, theirs []GroupID, m *Machine) *circle {
 	for {
 		id, rest := firstCommon(mine, theirs)
 		if id == "" {
 			return nil
 		}
-		if c, _ := w.s.groups.Get(id); c.admits(m) {
-			return c.Group
+		if c, _ := s.groups.Get(id); c.admits(m) {
+			return c
 		}
 		mine = rest
 	}

@@ -54,6 +54,7 @@ type wGroup struct {
 	id      string
 	members []string
 	keptOut []string
+	limits  []wShare // what owners limit it to, one of each; id and member are empty
 }
 
 type wAsk struct {
@@ -78,7 +79,8 @@ type wDecision struct {
 type wSeen struct {
 	machine string
 	class   Class
-	share   string
+	by      string // the share's id or the group's
+	limited bool   // by a group that its owner limits
 	state   State
 	ratio   float64
 	ttft    time.Duration
@@ -220,28 +222,27 @@ func (w *world) somebodyShares(caller string) bool {
 // see is the best of the caller's ways to the machine; false: it has none.
 func (w *world) see(m wMachine, o wOffer, a wAsk) (wSeen, bool) {
 	var ways []wSeen
-	add := func(class Class, share *wShare) {
-		s := wSeen{machine: m.id, class: class, ttft: o.ttft}
-		if share != nil {
-			s.share = share.id
+	add := func(class Class, by string, limits *wShare) {
+		if limits != nil && len(limits.models) > 0 && !slices.Contains(limits.models, a.model) {
+			return
 		}
-		s.state, s.ratio = w.state(m, o, class, share, a)
+		s := wSeen{machine: m.id, class: class, by: by, limited: class == Grouped && limits != nil, ttft: o.ttft}
+		s.state, s.ratio = w.state(m, o, class, limits, a)
 		ways = append(ways, s)
 	}
 	if m.owner == a.caller {
-		add(Own, nil)
+		add(Own, "", nil)
 	}
 	alone := false // a share of this owner with this caller decides alone
 	for i, s := range w.shares {
 		alone = alone || s.owner == m.owner && s.member == a.caller && m.owner != a.caller
-		covered := len(s.models) == 0 || slices.Contains(s.models, a.model)
-		if m.owner != a.caller && s.owner == m.owner && s.member == a.caller && covered && a.narrow != OwnOnly {
-			add(Shared, &w.shares[i])
+		if m.owner != a.caller && s.owner == m.owner && s.member == a.caller && a.narrow != OwnOnly {
+			add(Shared, s.id, &w.shares[i])
 		}
 	}
 	for _, g := range w.groups {
 		if g.serves(m, a.caller) && a.narrow == Everything && !alone {
-			add(Grouped, nil)
+			add(Grouped, g.id, g.limitsOf(m.owner))
 		}
 	}
 	if len(ways) == 0 {
@@ -249,7 +250,7 @@ func (w *world) see(m wMachine, o wOffer, a wAsk) (wSeen, bool) {
 	}
 	best := ways[0]
 	for _, s := range ways[1:] {
-		if s.state > best.state {
+		if s.state > best.state || s.state == best.state && best.limited && !s.limited {
 			best = s
 		}
 	}
@@ -263,10 +264,24 @@ func (g wGroup) serves(m wMachine, caller string) bool {
 	return both && !m.keptOut && !slices.Contains(g.keptOut, m.id) && (!m.limited || slices.Contains(m.only, g.id))
 }
 
-// common reports whether some group serves the caller by that machine.
-func (w *world) common(caller, machine string) bool {
+// limitsOf is what the owner limits the group to; nil: nothing.
+func (g wGroup) limitsOf(owner string) *wShare {
+	for i := range g.limits {
+		if g.limits[i].owner == owner {
+			return &g.limits[i]
+		}
+	}
+	return nil
+}
+
+// common reports whether some group serves the caller by that machine, for the
+// model.
+func (w *world) common(caller, machine, model string) bool {
 	m := w.machines[slices.IndexFunc(w.machines, func(m wMachine) bool { return m.id == machine })]
-	return slices.ContainsFunc(w.groups, func(g wGroup) bool { return g.serves(m, caller) })
+	return slices.ContainsFunc(w.groups, func(g wGroup) bool {
+		l := g.limitsOf(m.owner)
+		return g.serves(m, caller) && (l == nil || len(l.models) == 0 || slices.Contains(l.models, model))
+	})
 }
 
 func (w *world) state(m wMachine, o wOffer, class Class, share *wShare, a wAsk) (State, float64) {

@@ -78,6 +78,7 @@ func (c *Call) translated(a *Answer) bool {
 type Trace struct {
 	Machine  fleet.MachineID
 	Owner    fleet.MemberID // of that machine
+	Group    fleet.GroupID  // by which the caller reached it; empty: by none
 	Route    string         // X-Kith-Route's value; empty: not sent
 	Attempts int
 	Waited   time.Duration

@@ -233,8 +233,8 @@ func TestFault09ShareBesideAGroup(t *testing.T) {
 				a := w.begin(ask{by: bob, model: "m", stream: true, words: 30})
 				time.Sleep(10 * time.Second)
 				_, err := w.db.PutShare(w.t.Context(), account.Share{
-					ID: account.NewID("shr_"), OwnerID: ann.ID, MemberID: bob.ID, Created: time.Now().UTC(), Limits: account.Limits{Models: models},
-				})
+					ID: account.NewID("shr_"), OwnerID: ann.ID, MemberID: bob.ID, Created: time.Now().UTC(),
+				}, account.LimitChange{Models: &models})
 				w.must(err)
 				if name == "this model" {
 					time.Sleep(10 * time.Second)

@@ -46,9 +46,22 @@ func endsWithShare(owner, member string) func(*fleet.Snapshot, Use) bool {
 // the call runs by.
 func endsWithLimits(owner, member string, models []string) func(*fleet.Snapshot, Use) bool {
 	return func(_ *fleet.Snapshot, u Use) bool {
-		return string(u.Machine.Owner) == owner && string(u.Caller) == member &&
-			len(models) > 0 && !slices.Contains(models, string(u.Model))
+		return string(u.Machine.Owner) == owner && string(u.Caller) == member && leavesOut(models, u.Model)
 	}
+}
+
+// endsWithGroupLimits says whether a call on the owner's machines ends with a
+// limit of that group to those models: it has no other way.
+func endsWithGroupLimits(group, owner string, models []string) func(*fleet.Snapshot, Use) bool {
+	only := endsWithGroup(group)
+	return func(s *fleet.Snapshot, u Use) bool {
+		return string(u.Machine.Owner) == owner && leavesOut(models, u.Model) && only(s, u)
+	}
+}
+
+// leavesOut reports whether limits of those models do not cover that one.
+func leavesOut(models []string, model fleet.ModelID) bool {
+	return len(models) > 0 && !slices.Contains(models, string(model))
 }
 
 // endsWithGroup says whether a call runs by that group alone, and, if members are
