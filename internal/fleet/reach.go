@@ -19,7 +19,7 @@ const (
 	OutsideHours              // not the caller's own, and outside its hours or those of the limits
 	Paused                    // by its owner
 	Spent                     // the limits' calls of the day are used up
-	Busy                      // no free slot for this call, or the limits' calls at once are running
+	Busy                      // no free slot for this call, or the limits' calls at once are running, or the machine is left out
 	Ready
 	states // how many there are
 )
@@ -95,7 +95,7 @@ type Owed func(machine MachineID, model ModelID) (ofMachine, ofModel int)
 func (st *Standing) sight(best *Sighting, m *Machine, o *Offer, now time.Time, owed Owed) bool {
 	*best = Sighting{Candidate: Candidate{Machine: m, Offer: o, Class: st.Class}}
 	best.free, best.total = m.room(o, owed)
-	room, found := best.free > 0, false
+	room, found := best.free > 0 && !o.Load.Record(st.Class).leftOutAt(now), false
 	if st.Class == Own {
 		best.State = m.state(Own, nil, now, room)
 		return true
@@ -108,6 +108,9 @@ func (st *Standing) sight(best *Sighting, m *Machine, o *Offer, now time.Time, o
 		if state := m.state(Shared, &share.Limits, now, room); !found || state > best.State {
 			found, best.State, best.Share, best.Limits = true, state, share, &share.Limits
 		}
+	}
+	if st.group != nil {
+		room = room && (o.Load.proven(Grouped) || o.Load.InFlight() == 0)
 	}
 	for c := st.group; c != nil; c = st.next(c, m) {
 		limits := c.Limits[m.Owner]
@@ -125,8 +128,8 @@ func (st *Standing) sight(best *Sighting, m *Machine, o *Offer, now time.Time, o
 }
 
 // state is the table of decisions 2, row by row; limits are those of the way by
-// which the caller reaches the machine, and room says that a slot is free and
-// not reserved for a waiter.
+// which the caller reaches the machine, and room says that a slot is free for this
+// call and reserved for no other, and that the machine is not left out.
 func (m *Machine) state(class Class, limits *Limits, now time.Time, room bool) State {
 	switch {
 	case !m.Online && now.Before(m.ReturningUntil):

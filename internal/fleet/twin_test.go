@@ -1,9 +1,9 @@
 package fleet
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
-	"sort"
 	"time"
 )
 
@@ -35,6 +35,8 @@ type wOffer struct {
 	families               []Family
 	slots, inFlight, local int
 	ttft                   time.Duration
+	served                 bool          // a call of others than the owner
+	leftOut, leftOutOwner  time.Duration // for others, for the owner, from now; 0: not
 }
 
 type wWindow struct {
@@ -82,8 +84,24 @@ type wSeen struct {
 	by      string // the share's id or the group's
 	limited bool   // by a group that its owner limits
 	state   State
+	tried   bool // by a group: it served before
 	ratio   float64
 	ttft    time.Duration
+}
+
+// rank compares what the order of attempts looks at, the draw aside.
+func (x wSeen) rank(y wSeen) int {
+	trial := func(s wSeen) int {
+		if s.class == Grouped && !s.tried {
+			return 1
+		}
+		return 0
+	}
+	by := cmp.Or(cmp.Compare(x.class, y.class), cmp.Compare(trial(x), trial(y)))
+	if by != 0 || trial(x) == 1 {
+		return by
+	}
+	return cmp.Or(cmp.Compare(y.ratio, x.ratio), cmp.Compare(x.ttft, y.ttft))
 }
 
 func (w *world) decide(a wAsk) wDecision {
@@ -119,6 +137,9 @@ func (w *world) decide(a wAsk) wDecision {
 		return d
 	}
 
+	if a.family == Audio && !w.speaks(a.exclude) {
+		return is(1, "", "invalid_request")
+	}
 	if offered == 0 {
 		return is(1, "model_not_found", "model_not_found")
 	}
@@ -131,16 +152,7 @@ func (w *world) decide(a wAsk) wDecision {
 				d.ready = append(d.ready, s)
 			}
 		}
-		sort.SliceStable(d.ready, func(i, j int) bool {
-			x, y := d.ready[i], d.ready[j]
-			if x.class != y.class {
-				return x.class < y.class
-			}
-			if x.ratio != y.ratio {
-				return x.ratio > y.ratio
-			}
-			return x.ttft < y.ttft
-		})
+		slices.SortStableFunc(d.ready, wSeen.rank)
 		return is(3, "try", "try")
 	}
 	if usable(Busy, Returning) > 0 && !a.waited {
@@ -196,6 +208,13 @@ func (w *world) survey(a wAsk) (offered, online int, seen []wSeen) {
 	return offered, online, seen
 }
 
+// speaks reports whether any machine except one offers a model for audio.
+func (w *world) speaks(except string) bool {
+	return slices.ContainsFunc(w.machines, func(m wMachine) bool {
+		return m.id != except && slices.ContainsFunc(m.offers, func(o wOffer) bool { return slices.Contains(o.families, Audio) })
+	})
+}
+
 func (m wMachine) offerFor(a wAsk) *wOffer {
 	for i, o := range m.offers {
 		if o.model == a.model && slices.Contains(o.families, a.family) {
@@ -226,7 +245,7 @@ func (w *world) see(m wMachine, o wOffer, a wAsk) (wSeen, bool) {
 		if limits != nil && len(limits.models) > 0 && !slices.Contains(limits.models, a.model) {
 			return
 		}
-		s := wSeen{machine: m.id, class: class, by: by, limited: class == Grouped && limits != nil, ttft: o.ttft}
+		s := wSeen{machine: m.id, class: class, by: by, limited: class == Grouped && limits != nil, tried: o.served, ttft: o.ttft}
 		s.state, s.ratio = w.state(m, o, class, limits, a)
 		ways = append(ways, s)
 	}
@@ -292,6 +311,12 @@ func (w *world) state(m wMachine, o wOffer, class Class, share *wShare, a wAsk) 
 		ofModel := o.slots - o.inFlight - o.local - owed[1]
 		free = min(free, ofModel)
 		ratio = min(ratio, float64(ofModel)/float64(o.slots))
+	}
+	if class == Own && o.leftOutOwner > 0 || class != Own && o.leftOut > 0 {
+		free = 0
+	}
+	if class == Grouped && !o.served && o.inFlight > 0 {
+		free = 0
 	}
 	switch {
 	case !m.online && m.backIn > 0:
