@@ -19,6 +19,7 @@ type groupRow struct {
 	Admin   bool     `json:"admin"`
 	Size    int      `json:"size"`
 	KeptOut []string `json:"kept_out"`
+	Limits  *limits  `json:"limits"` // one's own; nil: not in it
 	Closed  []struct {
 		Machine string `json:"machine"`
 		By      string `json:"by"`
@@ -93,7 +94,39 @@ func (a *app) groups() *cobra.Command {
 		members("add", "Add a member to an org that you run", "add to the group", "members", "%s is now in group %s"),
 		remove,
 		members("admin", "Make a member of an org that you run an admin", "make an admin", "admins", "%s is now an admin of group %s"),
-		a.keepOut())
+		a.limitGroup(), a.keepOut())
+}
+
+// limitGroup is about the member's machines, all of them: what calls of the group's
+// other members may come to them by it.
+func (a *app) limitGroup() *cobra.Command {
+	var flags limitFlags
+	cmd := &cobra.Command{
+		Use: "limit NAME", Short: "Limit what a group's members may call on your machines", Args: cobra.ExactArgs(1),
+		ValidArgsFunction: a.completeGroups(func(g groupRow) bool { return g.In }, false),
+		Long: "Limit what the other members of a group, all of them together, may call on your machines by it. The limits\n" +
+			"given here change and all others stay; --models all, --hours always, --concurrent none and --per-day none\n" +
+			"end a limit. A member you share with (`kith share add`) has the limits of that share alone.",
+		RunE: func(cmd *cobra.Command, args []string) error {
+			in, err := flags.change(cmd)
+			if err != nil {
+				return err
+			}
+			var made struct {
+				Group string `json:"group"`
+				limits
+				warned
+			}
+			err = a.askAccount(cmd.Context(), "limit the group", http.MethodPost, api("groups", args[0], "limits"), in, &made, func() {
+				a.say("all other members of group %s together may use your machines: %s\n", strong(made.Group), made.limits)
+			})
+			a.warn(made.warned)
+			return err
+		},
+	}
+	flags.flags(cmd)
+	_ = cmd.RegisterFlagCompletionFunc("models", a.completeModelFlag)
+	return cmd
 }
 
 func (a *app) showGroups(groups []groupRow) {
@@ -126,9 +159,13 @@ func (a *app) showGroups(groups []groupRow) {
 			}
 			kept = append(kept, m.Machine+" ("+why+")")
 		}
-		rows = append(rows, []string{g.Name, g.Kind, you, cmp.Or(strings.Join(kept, ", "), "-"), members})
+		mine := "-"
+		if g.Limits != nil {
+			mine = g.Limits.String()
+		}
+		rows = append(rows, []string{g.Name, g.Kind, you, mine, cmp.Or(strings.Join(kept, ", "), "-"), members})
 	}
-	a.table("GROUP KIND YOU KEPT-OUT MEMBERS", rows)
+	a.table("GROUP KIND YOU YOUR-LIMITS KEPT-OUT MEMBERS", rows)
 }
 
 // keepOut speaks with this machine's own credential, whatever the environment

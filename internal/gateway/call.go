@@ -87,6 +87,7 @@ func (c *Call) translated(a *Answer) bool {
 type Trace struct {
 	Machine  fleet.MachineID
 	Owner    fleet.MemberID // of that machine
+	Group    fleet.GroupID  // by which the caller reached it; empty: by none
 	Route    string         // X-Kith-Route's value; empty: no machine was given the prompt
 	Attempts int
 	Waited   time.Duration

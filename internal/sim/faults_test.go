@@ -215,6 +215,45 @@ func TestFault09GroupLeftUnderway(t *testing.T) {
 	})
 }
 
+// A share decides alone between its owner and its member: one that does not cover
+// the model ends, within 5 s, the call that runs by a group of both; while one
+// that covers it ends, the call goes on by the group (decisions 1, share).
+func TestFault09ShareBesideAGroup(t *testing.T) {
+	for name, models := range map[string][]string{"another model": {"n"}, "this model": {"m"}} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(w *world) {
+				ann, bob := w.addMember("ann"), w.addMember("bob")
+				box := w.addMachine(ann, "box", 1, "m")
+				w.must(w.db.CreateGroup(w.t.Context(), account.Group{
+					ID: account.NewID("grp_"), Name: "g", Kind: account.GroupOpen, Created: time.Now().UTC(),
+					Members: []account.GroupMember{{MemberID: ann.ID, Admin: true}, {MemberID: bob.ID}},
+				}))
+				time.Sleep(2 * time.Second)
+				w.set(paced(time.Second))
+				a := w.begin(ask{by: bob, model: "m", stream: true, words: 30})
+				time.Sleep(10 * time.Second)
+				_, err := w.db.PutShare(w.t.Context(), account.Share{
+					ID: account.NewID("shr_"), OwnerID: ann.ID, MemberID: bob.ID, Created: time.Now().UTC(),
+				}, account.LimitChange{Models: &models})
+				w.must(err)
+				if name == "this model" {
+					time.Sleep(10 * time.Second)
+					w.must(w.db.RemoveShare(w.t.Context(), ann.ID, bob.ID))
+					<-a.over
+					w.wantServed(a, 1)
+					return
+				}
+				<-a.over
+				w.wantCode(a, "CASCADE_EXHAUSTED", "")
+				if !a.framed || a.text == "" || a.took() > 15*time.Second {
+					w.t.Fatal(a)
+				}
+				w.stopped(box)
+			})
+		})
+	}
+}
+
 // Bubbles begin on a Saturday at midnight, UTC.
 const twoMinutes = `{"hours":"Sat 00:00-00:02","timezone":""}`
 

@@ -3,6 +3,7 @@ package store
 import (
 	"context"
 	"database/sql"
+	"slices"
 
 	"github.com/kith/kith/internal/account"
 	"github.com/kith/kith/internal/fleet"
@@ -30,8 +31,15 @@ func (db *DB) SeenGroups(ctx context.Context, viewerID, name string) ([]account.
 			return err
 		}
 		keepOuts, err := q.KeepOutsBy(ctx, viewerID)
+		if err != nil {
+			return err
+		}
 		groups = seen(rows, fellows, keepOuts)
-		return err
+		limits, err := q.GroupLimitsBy(ctx, viewerID)
+		if err != nil {
+			return err
+		}
+		return withLimits(groups, limits)
 	})
 	return groups, db.told(err, "list the groups that member %q sees", viewerID)
 }
@@ -59,6 +67,21 @@ func seen(rows []query.SeenGroupsRow, fellows []query.FellowsRow, keepOuts []que
 		}
 	}
 	return groups
+}
+
+// withLimits gives the groups that the viewer is in the viewer's limits.
+func withLimits(groups []account.SeenGroup, rows []query.GroupLimit) error {
+	for _, row := range rows {
+		i := slices.IndexFunc(groups, func(g account.SeenGroup) bool { return g.ID == row.GroupID && g.In })
+		if i < 0 {
+			continue
+		}
+		var err error
+		if groups[i].Limits, err = groupLimits(row); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // JoinGroup puts a member into an open group; ErrNotFound if there is none of
@@ -187,6 +210,9 @@ func (db *DB) EndGroup(ctx context.Context, adminID, groupID string) error {
 // end takes out the group with all that belongs to it.
 func end(ctx context.Context, q *query.Queries, groupID string) error {
 	if err := q.DeleteKeepOuts(ctx, groupID); err != nil {
+		return err
+	}
+	if err := q.DeleteGroupLimits(ctx, groupID); err != nil {
 		return err
 	}
 	if err := q.DeleteGroupMembers(ctx, groupID); err != nil {

@@ -28,19 +28,18 @@ func (db *DB) AddShare(ctx context.Context, s account.Share) error {
 	return db.told(err, "share %q's machines with member %q", s.OwnerID, s.MemberID)
 }
 
-// PutShare makes a share, or gives the one of that pair those limits; the share
-// as it is then. ErrNotFound if one of the two is no member, ErrInvalid if they
-// are the same.
-func (db *DB) PutShare(ctx context.Context, s account.Share) (account.Share, error) {
+// PutShare makes a share without limits but those of the change, or makes the
+// change to the one of that pair; the share as it is then. ErrNotFound if one of
+// the two is no member, ErrInvalid if they are the same.
+func (db *DB) PutShare(ctx context.Context, s account.Share, c account.LimitChange) (account.Share, error) {
 	err := db.change(ctx, func(q *query.Queries) ([]fleet.Change, error) {
-		models, err := limits(s.ID, s.Limits)
+		to, err := limitColumns(s.ID, c)
 		if err != nil {
 			return nil, err
 		}
 		row, err := q.PutShare(ctx, query.PutShareParams{
-			ID: s.ID, OwnerID: s.OwnerID, MemberID: s.MemberID,
-			Models: models, Hours: s.Hours,
-			Concurrent: int64(s.Concurrent), PerDay: int64(s.PerDay), Created: millis(s.Created),
+			ID: s.ID, OwnerID: s.OwnerID, MemberID: s.MemberID, Created: millis(s.Created),
+			Models: to.Models, Hours: to.Hours, Concurrent: to.Concurrent, PerDay: to.PerDay,
 		})
 		if err != nil {
 			return nil, err

@@ -38,6 +38,8 @@ func Run(t *testing.T, open func(t *testing.T) *store.DB) {
 		{"login token race", testLoginTokenRace},
 		{"shares", testShares},
 		{"put share", testPutShare},
+		{"group limits", testGroupLimits},
+		{"calls of groups", testCallsOfGroups},
 		{"invites", testInvites},
 		{"invite race", testInviteRace},
 		{"groups", testGroups},

@@ -24,7 +24,10 @@ type Group struct {
 	KeptOut []string          `json:"kept_out"` // names of the caller's machines that are kept out of this one
 	// Closed are those of the caller's other machines that its members do not
 	// reach either.
-	Closed  []Closed  `json:"closed"`
+	Closed []Closed `json:"closed"`
+	// Limits are the caller's own: what all other members together may call on the
+	// caller's machines by this group. Absent: the caller is not in it.
+	Limits  *Limits   `json:"limits,omitzero"`
 	Created time.Time `json:"created"`
 }
 
@@ -51,6 +54,10 @@ func viewGroup(g account.SeenGroup) Group {
 	}
 	for _, m := range g.KeptOut {
 		v.KeptOut = append(v.KeptOut, m.Name)
+	}
+	if g.In {
+		limits := viewLimits(g.Limits)
+		v.Limits = &limits
 	}
 	return v
 }

@@ -365,15 +365,24 @@ func testWhoUsesWhat(t *testing.T, tn *town) {
 	a.get("/sharing").want(t, 200, `class="state good">tiny on box (2 calls)<`, `class="state good">eve: tiny on box<`)
 	tn.as("eve").get("/sharing").want(t, 200, "I use: ", "ada: tiny on box", ">nothing now<")
 
-	// bob has the group, too: without the share nothing ends.
+	// bob has the group, too: without the share his calls go on by it.
 	a.post("/sharing/end", "with", "bob").goes(t, "/sharing")
-	a.get("/sharing").want(t, 200, "The share with bob has ended. No call was running by it.")
+	a.get("/sharing").want(t, 200, "The share with bob has ended. No running call is cut.")
 	reach(true, ada, eve)
 	good[anything](tn.world, "ada", "POST", "/api/shares", `{"with":"bob"}`)
 	a.post("/sharing/end", "with", "bob").goes(t, "/sharing")
 	a.get("/sharing").want(t, 200, "2 running calls are cut within 5 seconds.")
 
 	reach(false, ada, bob, eve)
+	if got := good[GroupLimits](tn.world, "ada", "POST", "/api/groups/lab/limits", `{"models":["other"]}`); got.Cut != 3 {
+		t.Errorf("a limit of the group to another model cuts %d calls, want 3", got.Cut)
+	}
+	if got := good[GroupLimits](tn.world, "ada", "POST", "/api/groups/lab/limits", `{"models":null}`); got.Cut != 0 {
+		t.Errorf("the end of that limit cuts %d calls", got.Cut)
+	}
+	// The calls run by the group, and a share decides about them from when it is there.
+	a.post("/sharing/share", "with", "bob", "models", "other").goes(t, "/sharing")
+	a.get("/sharing").want(t, 200, "Shared with bob. 2 running calls are cut within 5 seconds. Note: no machine of yours offers")
 	a.post("/machines/keep-out", "machine", tn.machine.ID, "group", "lab").goes(t, "/machines")
 	a.get("/machines").want(t, 200, "box is kept out of lab. 3 running calls are cut")
 	a.post("/machines/keep-out", "machine", tn.machine.ID, "group", "lab", "undo", "yes").goes(t, "/machines")

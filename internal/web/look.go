@@ -155,6 +155,19 @@ func (l look) parse() map[string]*template.Template {
 			}
 			return limitFields{prefix, form}
 		},
+		// edit is the fields of limits that are there, or, where the form is theirs,
+		// with what was typed into them.
+		"edit": func(prefix string, form url.Values, mine bool, l Limits) limitFields {
+			if !mine {
+				form = url.Values{"models": {strings.Join(l.Models, "\n")}, "hours": {l.Hours}}
+				for name, n := range map[string]*int{"concurrent": l.Concurrent, "per_day": l.PerDay} {
+					if n != nil {
+						form.Set(name, strconv.Itoa(*n))
+					}
+				}
+			}
+			return limitFields{prefix, form}
+		},
 		"speed": func(perSecond float64) string { return strconv.FormatFloat(perSecond, 'f', 1, 64) },
 	}).ParseFS(files, "templates/layout.html", "templates/parts.html"))
 	names, err := fs.Glob(files, "templates/*.html")

@@ -39,19 +39,24 @@ var pathParameters = map[string]string{
 	"call": "a request's correlation id, as every answer tells it",
 }
 
+const keepsOrEnds = "a limit that the body does not name stays as it is, null ends it."
+
 // descriptions are by method and path, one for each route.
 var descriptions = map[string]described{
 	"GET /api/models": {about: "The models that the account reaches now.", answer: list[Model]{}},
 
 	"GET /api/shares":             {about: "The shares of one's machines, and those with oneself.", answer: list[Share]{}},
-	"POST /api/shares":            {about: "Share one's machines with a member, or change the limits of the share that is there.", body: newShare{}, needs: []string{"with"}, answer: Share{}},
+	"POST /api/shares":            {about: "Share one's machines with a member, or change the limits of the share that is there: " + keepsOrEnds, body: newShare{}, needs: []string{"with"}, answer: Share{}},
 	"DELETE /api/shares/{member}": {about: "End the share with a member: it holds within 5 seconds, for running answers too.", answer: endedShare{}},
-	"GET /api/invites":            {about: "One's own invites.", answer: list[Invite]{}},
+	"POST /api/groups/{group}/limits": {
+		about: "Limit what all other members of a group together may call on one's machines by it: " + keepsOrEnds, body: limitChange{}, answer: GroupLimits{},
+	},
+	"GET /api/invites": {about: "One's own invites.", answer: list[Invite]{}},
 	"POST /api/invites": {
 		about: "Make an invite: whoever accepts it may use one's machines. Its code is told this once. Without a body: one use, 7 days, no limits.",
 		body:  newInvite{}, answer: Invite{},
 	},
-	"POST /api/invites/accept":     {about: "Accept an invite by its code.", body: inviteCode{}, needs: []string{"code"}, answer: accepted{}},
+	"POST /api/invites/accept":     {about: "Accept an invite by its code. Where its maker shares with one already, that share and its limits stay as they are, and the invite is not used.", body: inviteCode{}, needs: []string{"code"}, answer: accepted{}},
 	"DELETE /api/invites/{invite}": {about: "Revoke an invite; shares that it made stay.", answer: revoked{}},
 
 	"GET /api/groups":                {about: "The groups that one is in, and all open ones.", answer: list[Group]{}},
@@ -189,6 +194,9 @@ func (s schemas) of(t reflect.Type) object {
 	case reflect.Pointer:
 		return s.of(t.Elem())
 	case reflect.Struct:
+		if value, ok := t.FieldByName("value"); ok && reflect.PointerTo(t).Implements(reflect.TypeFor[json.UnmarshalerFrom]()) { // given
+			return object{"anyOf": []any{s.of(value.Type), object{"type": "null"}}}
+		}
 		name := nameOf(t)
 		if name == "" {
 			return s.object(t)

@@ -121,7 +121,7 @@ func TestOpenAPI(t *testing.T) {
 		{"ada", "GET", "/api/invites", ""}, {"ada", "DELETE", "/api/invites/INVITE", ""},
 		{"ada", "POST", "/api/groups", `{"name":"lab","kind":"org"}`}, {"ada", "POST", "/api/groups", `{"name":"all","kind":"open"}`},
 		{"ada", "POST", "/api/groups/lab/members", `{"member":"bob"}`}, {"ada", "POST", "/api/groups/lab/admins", `{"member":"bob"}`},
-		{"bob", "POST", "/api/groups/all/join", ""}, {"bob", "POST", "/api/groups/all/leave", ""},
+		{"bob", "POST", "/api/groups/all/join", ""}, {"bob", "POST", "/api/groups/all/limits", `{"models":["none"],"hours":null,"per_day":3}`}, {"bob", "POST", "/api/groups/all/leave", ""},
 		{"ada", "POST", machine + "/keep-out", `{"group":"lab"}`}, {"ada", "POST", machine + "/keep-out", `{"all":true,"undo":true}`}, {"ada", "GET", "/api/groups", ""},
 		{"ada", "DELETE", "/api/groups/lab/admins/bob", ""}, {"ada", "DELETE", "/api/groups/lab/members/bob", ""}, {"ada", "DELETE", "/api/groups/lab", ""},
 		{"ada", "POST", machine + "/name", `{"name":"desk"}`}, {"ada", "POST", machine + "/control", `{"paused":true,"hours":"","timezone":"UTC","slots":2}`},

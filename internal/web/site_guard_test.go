@@ -78,9 +78,9 @@ func testPagesOfOthers(t *testing.T, tn *town) {
 		"/machines/rename": {"machine", tn.machine.ID, "name", "mine"}, "/machines/revoke": {"machine", tn.machine.ID},
 		"/machines/keep-out": {"machine", tn.machine.ID},
 		"/try":               {"ask", "hello"}, "/try/stream": {"ask", "hello"}, // no model: a call of eve's own would be no secret
-		"/sharing/share": {"with", "eve"}, "/sharing/end": {"with", "ada"}, "/sharing/invite": {"uses", "x"}, "/sharing/revoke": {"invite", invite.ID},
+		"/sharing/share": {"with", "eve"}, "/sharing/limits": {"with", "eve"}, "/sharing/end": {"with", "ada"}, "/sharing/invite": {"uses", "x"}, "/sharing/revoke": {"invite", invite.ID},
 		"/sharing/accept": {"code", invite.ID},
-		"/groups/create":  {"name", "lab", "kind", "org"}, "/groups/join": {"group", "lab"}, "/groups/leave": {"group", "lab"}, "/groups/end": {"group", "lab"},
+		"/groups/create":  {"name", "lab", "kind", "org"}, "/groups/join": {"group", "lab"}, "/groups/leave": {"group", "lab"}, "/groups/end": {"group", "lab"}, "/groups/limit": {"group", "lab", "per_day", "1"},
 		"/groups/add": {"group", "lab", "member", "eve"}, "/groups/remove": {"group", "lab", "member", "bob"}, "/groups/admin": {"group", "lab", "member", "eve"}, "/groups/demote": {"group", "lab", "member", "ada"},
 	}
 	paths := map[string]string{

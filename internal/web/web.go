@@ -120,7 +120,7 @@ type Accounts interface {
 	StoriesOf(ctx context.Context, memberID string, from account.Place, most int) ([]account.Story, error)
 
 	NamedShares(ctx context.Context, memberID string) ([]account.NamedShare, error)
-	PutShare(context.Context, account.Share) (account.Share, error)
+	PutShare(context.Context, account.Share, account.LimitChange) (account.Share, error)
 	RemoveShare(ctx context.Context, ownerID, memberID string) error
 	CreateInvite(context.Context, account.Invite) error
 	Invites(ctx context.Context, ownerID string) ([]account.Invite, error)
@@ -136,6 +136,8 @@ type Accounts interface {
 	ExpelFromGroup(ctx context.Context, adminID, groupID, memberID string) error
 	MakeAdmin(ctx context.Context, adminID, groupID, memberID string) error
 	DropAdmin(ctx context.Context, adminID, groupID, memberID string) error
+
+	PutGroupLimits(ctx context.Context, ownerID, groupID string, c account.LimitChange) (account.Limits, error)
 
 	Machines(ctx context.Context, ownerID string) ([]account.Machine, error)
 	CountMachines(context.Context) (int, error)
@@ -185,6 +187,7 @@ var routes = []route{
 	{"DELETE", "/api/groups/{group}", (*API).isAdmin, (*API).endGroup},
 	{"POST", "/api/groups/{group}/join", (*API).sees, (*API).joinGroup},
 	{"POST", "/api/groups/{group}/leave", (*API).isIn, (*API).leaveGroup},
+	{"POST", "/api/groups/{group}/limits", (*API).isIn, (*API).limitGroup},
 	{"POST", "/api/groups/{group}/members", (*API).runsOrg, (*API).addToGroup},
 	{"DELETE", "/api/groups/{group}/members/{member}", (*API).runsOrg, (*API).removeFromGroup},
 	{"POST", "/api/groups/{group}/admins", (*API).runsOrg, (*API).makeAdmin},

@@ -27,6 +27,9 @@ func Prepare(ctx context.Context, db DBTX) (*Queries, error) {
 	if q.actsStmt, err = db.PrepareContext(ctx, acts); err != nil {
 		return nil, fmt.Errorf("error preparing query Acts: %w", err)
 	}
+	if q.addGroupDayStmt, err = db.PrepareContext(ctx, addGroupDay); err != nil {
+		return nil, fmt.Errorf("error preparing query AddGroupDay: %w", err)
+	}
 	if q.addUsageDayStmt, err = db.PrepareContext(ctx, addUsageDay); err != nil {
 		return nil, fmt.Errorf("error preparing query AddUsageDay: %w", err)
 	}
@@ -35,6 +38,12 @@ func Prepare(ctx context.Context, db DBTX) (*Queries, error) {
 	}
 	if q.askEmailStmt, err = db.PrepareContext(ctx, askEmail); err != nil {
 		return nil, fmt.Errorf("error preparing query AskEmail: %w", err)
+	}
+	if q.callsOfGroupStmt, err = db.PrepareContext(ctx, callsOfGroup); err != nil {
+		return nil, fmt.Errorf("error preparing query CallsOfGroup: %w", err)
+	}
+	if q.callsOfGroupsStmt, err = db.PrepareContext(ctx, callsOfGroups); err != nil {
+		return nil, fmt.Errorf("error preparing query CallsOfGroups: %w", err)
 	}
 	if q.callsOfSharesStmt, err = db.PrepareContext(ctx, callsOfShares); err != nil {
 		return nil, fmt.Errorf("error preparing query CallsOfShares: %w", err)
@@ -59,6 +68,9 @@ func Prepare(ctx context.Context, db DBTX) (*Queries, error) {
 	}
 	if q.deleteGroupStmt, err = db.PrepareContext(ctx, deleteGroup); err != nil {
 		return nil, fmt.Errorf("error preparing query DeleteGroup: %w", err)
+	}
+	if q.deleteGroupLimitsStmt, err = db.PrepareContext(ctx, deleteGroupLimits); err != nil {
+		return nil, fmt.Errorf("error preparing query DeleteGroupLimits: %w", err)
 	}
 	if q.deleteGroupMemberStmt, err = db.PrepareContext(ctx, deleteGroupMember); err != nil {
 		return nil, fmt.Errorf("error preparing query DeleteGroupMember: %w", err)
@@ -125,6 +137,15 @@ func Prepare(ctx context.Context, db DBTX) (*Queries, error) {
 	}
 	if q.groupByNameStmt, err = db.PrepareContext(ctx, groupByName); err != nil {
 		return nil, fmt.Errorf("error preparing query GroupByName: %w", err)
+	}
+	if q.groupLimitsStmt, err = db.PrepareContext(ctx, groupLimits); err != nil {
+		return nil, fmt.Errorf("error preparing query GroupLimits: %w", err)
+	}
+	if q.groupLimitsByStmt, err = db.PrepareContext(ctx, groupLimitsBy); err != nil {
+		return nil, fmt.Errorf("error preparing query GroupLimitsBy: %w", err)
+	}
+	if q.groupLimitsOfStmt, err = db.PrepareContext(ctx, groupLimitsOf); err != nil {
+		return nil, fmt.Errorf("error preparing query GroupLimitsOf: %w", err)
 	}
 	if q.groupMembersStmt, err = db.PrepareContext(ctx, groupMembers); err != nil {
 		return nil, fmt.Errorf("error preparing query GroupMembers: %w", err)
@@ -327,6 +348,9 @@ func Prepare(ctx context.Context, db DBTX) (*Queries, error) {
 	if q.pruneTurnsStmt, err = db.PrepareContext(ctx, pruneTurns); err != nil {
 		return nil, fmt.Errorf("error preparing query PruneTurns: %w", err)
 	}
+	if q.putGroupLimitsStmt, err = db.PrepareContext(ctx, putGroupLimits); err != nil {
+		return nil, fmt.Errorf("error preparing query PutGroupLimits: %w", err)
+	}
 	if q.putPasswordStmt, err = db.PrepareContext(ctx, putPassword); err != nil {
 		return nil, fmt.Errorf("error preparing query PutPassword: %w", err)
 	}
@@ -439,6 +463,11 @@ func (q *Queries) Close() error {
 			err = fmt.Errorf("error closing actsStmt: %w", cerr)
 		}
 	}
+	if q.addGroupDayStmt != nil {
+		if cerr := q.addGroupDayStmt.Close(); cerr != nil {
+			err = fmt.Errorf("error closing addGroupDayStmt: %w", cerr)
+		}
+	}
 	if q.addUsageDayStmt != nil {
 		if cerr := q.addUsageDayStmt.Close(); cerr != nil {
 			err = fmt.Errorf("error closing addUsageDayStmt: %w", cerr)
@@ -452,6 +481,16 @@ func (q *Queries) Close() error {
 	if q.askEmailStmt != nil {
 		if cerr := q.askEmailStmt.Close(); cerr != nil {
 			err = fmt.Errorf("error closing askEmailStmt: %w", cerr)
+		}
+	}
+	if q.callsOfGroupStmt != nil {
+		if cerr := q.callsOfGroupStmt.Close(); cerr != nil {
+			err = fmt.Errorf("error closing callsOfGroupStmt: %w", cerr)
+		}
+	}
+	if q.callsOfGroupsStmt != nil {
+		if cerr := q.callsOfGroupsStmt.Close(); cerr != nil {
+			err = fmt.Errorf("error closing callsOfGroupsStmt: %w", cerr)
 		}
 	}
 	if q.callsOfSharesStmt != nil {
@@ -492,6 +531,11 @@ func (q *Queries) Close() error {
 	if q.deleteGroupStmt != nil {
 		if cerr := q.deleteGroupStmt.Close(); cerr != nil {
 			err = fmt.Errorf("error closing deleteGroupStmt: %w", cerr)
+		}
+	}
+	if q.deleteGroupLimitsStmt != nil {
+		if cerr := q.deleteGroupLimitsStmt.Close(); cerr != nil {
+			err = fmt.Errorf("error closing deleteGroupLimitsStmt: %w", cerr)
 		}
 	}
 	if q.deleteGroupMemberStmt != nil {
@@ -602,6 +646,21 @@ func (q *Queries) Close() error {
 	if q.groupByNameStmt != nil {
 		if cerr := q.groupByNameStmt.Close(); cerr != nil {
 			err = fmt.Errorf("error closing groupByNameStmt: %w", cerr)
+		}
+	}
+	if q.groupLimitsStmt != nil {
+		if cerr := q.groupLimitsStmt.Close(); cerr != nil {
+			err = fmt.Errorf("error closing groupLimitsStmt: %w", cerr)
+		}
+	}
+	if q.groupLimitsByStmt != nil {
+		if cerr := q.groupLimitsByStmt.Close(); cerr != nil {
+			err = fmt.Errorf("error closing groupLimitsByStmt: %w", cerr)
+		}
+	}
+	if q.groupLimitsOfStmt != nil {
+		if cerr := q.groupLimitsOfStmt.Close(); cerr != nil {
+			err = fmt.Errorf("error closing groupLimitsOfStmt: %w", cerr)
 		}
 	}
 	if q.groupMembersStmt != nil {
@@ -939,6 +998,11 @@ func (q *Queries) Close() error {
 			err = fmt.Errorf("error closing pruneTurnsStmt: %w", cerr)
 		}
 	}
+	if q.putGroupLimitsStmt != nil {
+		if cerr := q.putGroupLimitsStmt.Close(); cerr != nil {
+			err = fmt.Errorf("error closing putGroupLimitsStmt: %w", cerr)
+		}
+	}
 	if q.putPasswordStmt != nil {
 		if cerr := q.putPasswordStmt.Close(); cerr != nil {
 			err = fmt.Errorf("error closing putPasswordStmt: %w", cerr)
@@ -1149,9 +1213,12 @@ type Queries struct {
 	db                     DBTX
 	tx                     *sql.Tx
 	actsStmt               *sql.Stmt
+	addGroupDayStmt        *sql.Stmt
 	addUsageDayStmt        *sql.Stmt
 	adminKindStmt          *sql.Stmt
 	askEmailStmt           *sql.Stmt
+	callsOfGroupStmt       *sql.Stmt
+	callsOfGroupsStmt      *sql.Stmt
 	callsOfSharesStmt      *sql.Stmt
 	callsOfSharesToStmt    *sql.Stmt
 	changesAfterStmt       *sql.Stmt
@@ -1160,6 +1227,7 @@ type Queries struct {
 	decideGrantStmt        *sql.Stmt
 	deleteEmailStmt        *sql.Stmt
 	deleteGroupStmt        *sql.Stmt
+	deleteGroupLimitsStmt  *sql.Stmt
 	deleteGroupMemberStmt  *sql.Stmt
 	deleteGroupMembersStmt *sql.Stmt
 	deleteIdentityStmt     *sql.Stmt
@@ -1182,6 +1250,9 @@ type Queries struct {
 	grantByUserCodeStmt    *sql.Stmt
 	groupByIDStmt          *sql.Stmt
 	groupByNameStmt        *sql.Stmt
+	groupLimitsStmt        *sql.Stmt
+	groupLimitsByStmt      *sql.Stmt
+	groupLimitsOfStmt      *sql.Stmt
 	groupMembersStmt       *sql.Stmt
 	groupMembersOfStmt     *sql.Stmt
 	groupSizeStmt          *sql.Stmt
@@ -1249,6 +1320,7 @@ type Queries struct {
 	pruneSessionsStmt      *sql.Stmt
 	pruneStoriesStmt       *sql.Stmt
 	pruneTurnsStmt         *sql.Stmt
+	putGroupLimitsStmt     *sql.Stmt
 	putPasswordStmt        *sql.Stmt
 	putShareStmt           *sql.Stmt
 	recoveryCodesStmt      *sql.Stmt
@@ -1290,9 +1362,12 @@ func (q *Queries) WithTx(tx *sql.Tx) *Queries {
 		db:                     tx,
 		tx:                     tx,
 		actsStmt:               q.actsStmt,
+		addGroupDayStmt:        q.addGroupDayStmt,
 		addUsageDayStmt:        q.addUsageDayStmt,
 		adminKindStmt:          q.adminKindStmt,
 		askEmailStmt:           q.askEmailStmt,
+		callsOfGroupStmt:       q.callsOfGroupStmt,
+		callsOfGroupsStmt:      q.callsOfGroupsStmt,
 		callsOfSharesStmt:      q.callsOfSharesStmt,
 		callsOfSharesToStmt:    q.callsOfSharesToStmt,
 		changesAfterStmt:       q.changesAfterStmt,
@@ -1301,6 +1376,7 @@ func (q *Queries) WithTx(tx *sql.Tx) *Queries {
 		decideGrantStmt:        q.decideGrantStmt,
 		deleteEmailStmt:        q.deleteEmailStmt,
 		deleteGroupStmt:        q.deleteGroupStmt,
+		deleteGroupLimitsStmt:  q.deleteGroupLimitsStmt,
 		deleteGroupMemberStmt:  q.deleteGroupMemberStmt,
 		deleteGroupMembersStmt: q.deleteGroupMembersStmt,
 		deleteIdentityStmt:     q.deleteIdentityStmt,
@@ -1323,6 +1399,9 @@ func (q *Queries) WithTx(tx *sql.Tx) *Queries {
 		grantByUserCodeStmt:    q.grantByUserCodeStmt,
 		groupByIDStmt:          q.groupByIDStmt,
 		groupByNameStmt:        q.groupByNameStmt,
+		groupLimitsStmt:        q.groupLimitsStmt,
+		groupLimitsByStmt:      q.groupLimitsByStmt,
+		groupLimitsOfStmt:      q.groupLimitsOfStmt,
 		groupMembersStmt:       q.groupMembersStmt,
 		groupMembersOfStmt:     q.groupMembersOfStmt,
 		groupSizeStmt:          q.groupSizeStmt,
@@ -1390,6 +1469,7 @@ func (q *Queries) WithTx(tx *sql.Tx) *Queries {
 		pruneSessionsStmt:      q.pruneSessionsStmt,
 		pruneStoriesStmt:       q.pruneStoriesStmt,
 		pruneTurnsStmt:         q.pruneTurnsStmt,
+		putGroupLimitsStmt:     q.putGroupLimitsStmt,
 		putPasswordStmt:        q.putPasswordStmt,
 		putShareStmt:           q.putShareStmt,
 		recoveryCodesStmt:      q.recoveryCodesStmt,

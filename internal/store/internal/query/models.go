@@ -73,6 +73,22 @@ type Group struct {
 	Created int64
 }
 
+type GroupDay struct {
+	Day     int64
+	GroupID string
+	OwnerID string
+	Calls   int64
+}
+
+type GroupLimit struct {
+	GroupID    string
+	OwnerID    string
+	Models     string
+	Hours      string
+	Concurrent int64
+	PerDay     int64
+}
+
 type GroupMember struct {
 	GroupID  string
 	MemberID string
@@ -247,6 +263,7 @@ type Usage struct {
 	TokensIn    int64
 	TokensOut   int64
 	TokensHow   string
+	GroupID     string
 }
 
 type UsageDay struct {

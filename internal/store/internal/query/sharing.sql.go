@@ -7,6 +7,7 @@ package query
 
 import (
 	"context"
+	"database/sql"
 )
 
 const deleteGroupMember = `-- name: DeleteGroupMember :execrows
@@ -438,9 +439,14 @@ func (q *Queries) NamedShares(ctx context.Context, viewer string) ([]NamedShares
 
 const putShare = `-- name: PutShare :one
 INSERT INTO shares (id, owner_id, member_id, models, hours, concurrent, per_day, created)
-VALUES ($1, $2, $3, $4, $5, $6, $7, $8)
+VALUES ($1, $2, $3,
+    coalesce(cast($4 AS text), '[]'), coalesce(cast($5 AS text), ''),
+    coalesce(cast($6 AS bigint), 0), coalesce(cast($7 AS bigint), 0), $8)
 ON CONFLICT (owner_id, member_id) DO UPDATE SET
-    models = excluded.models, hours = excluded.hours, concurrent = excluded.concurrent, per_day = excluded.per_day
+    models = coalesce(cast($4 AS text), shares.models),
+    hours = coalesce(cast($5 AS text), shares.hours),
+    concurrent = coalesce(cast($6 AS bigint), shares.concurrent),
+    per_day = coalesce(cast($7 AS bigint), shares.per_day)
 RETURNING id, owner_id, member_id, models, hours, concurrent, per_day, created
 `
 
@@ -448,13 +454,14 @@ type PutShareParams struct {
 	ID         string
 	OwnerID    string
 	MemberID   string
-	Models     string
-	Hours      string
-	Concurrent int64
-	PerDay     int64
+	Models     sql.NullString
+	Hours      sql.NullString
+	Concurrent sql.NullInt64
+	PerDay     sql.NullInt64
 	Created    int64
 }
 
+// What is null stays as it is; of a share that is not there yet it is no limit.
 func (q *Queries) PutShare(ctx context.Context, arg PutShareParams) (Share, error) {
 	row := q.queryRow(ctx, q.putShareStmt, putShare,
 		arg.ID,
