@@ -108,6 +108,7 @@ func NewSite(api *API, c SiteConfig) *Site {
 	s.look, s.hashes, s.limits, s.live = newLook(), newHasher(), newLimits(), newLive()
 	s.passkeys, s.provider = newPasskeys(c.Base), newProvider(c.Provider, c.Base)
 	s.mail, s.lookups = mail.New(c.Mail, api.Log), make(chan lookup, mostLookups)
+	api.mailInvited, api.mailJoined = s.mailInvitation, s.mailJoin
 	return s
 }
 
@@ -208,7 +209,11 @@ func sitePages() []page {
 		{"POST", "/groups/join", members, (*Site).join, "/groups"},
 		{"POST", "/groups/leave", members, (*Site).leave, "/groups"},
 		{"POST", "/groups/end", members, (*Site).dissolve, "/groups"},
-		{"POST", "/groups/add", members, (*Site).addMember, "/groups"},
+		{"POST", "/groups/accept", members, (*Site).acceptGroup, "/groups"},
+		{"POST", "/groups/decline", members, (*Site).declineGroup, "/groups"},
+		{"POST", "/groups/invite", members, (*Site).inviteMember, "/groups"},
+		{"POST", "/groups/withdraw", members, (*Site).withdraw, "/groups"},
+		{"POST", "/groups/seen", members, (*Site).seeNotices, "/groups"},
 		{"POST", "/groups/remove", members, (*Site).removeMember, "/groups"},
 		{"POST", "/groups/admin", members, (*Site).promote, "/groups"},
 		{"POST", "/groups/demote", members, (*Site).demote, "/groups"},

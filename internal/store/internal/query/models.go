@@ -73,10 +73,25 @@ type Group struct {
 	Created int64
 }
 
+type GroupInvitation struct {
+	GroupID  string
+	MemberID string
+	ByID     string
+	Created  int64
+	Expires  int64
+}
+
+type GroupJoin struct {
+	GroupID  string
+	MemberID string
+	At       int64
+}
+
 type GroupMember struct {
 	GroupID  string
 	MemberID string
 	Admin    bool
+	Seen     int64
 }
 
 type Identity struct {
