@@ -9,7 +9,7 @@ GO      := go
 STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
 SQLC        := github.com/sqlc-dev/sqlc/cmd/sqlc@v1.31.1
 
-.PHONY: help run build build-slim llama test test-all check soak mutate bench generate man fmt setup-test clean
+.PHONY: help run build build-slim llama test test-all check flaky soak mutate bench generate man fmt setup-test clean
 
 help: ## this list
 	@awk -F':.*## ' '/^[a-z0-9-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -38,6 +38,9 @@ test-all: test ## every test, and the coding agents that npm ships
 
 check: ## the quick form, before a commit
 	@scripts/check.sh
+
+flaky: setup-test build ## every test 50 times on a busy computer (RUNS=5, PACKAGES=./internal/web)
+	@RUNS='$(RUNS)' PACKAGES='$(PACKAGES)' scripts/flaky.sh
 
 soak: setup-test ## the long runs: ten million worlds, ten thousand seeds, a thousand kills
 	@scripts/soak.sh

@@ -68,7 +68,7 @@ func (d *dispatch) run(ctx context.Context) (*gateway.Answer, error) {
 		case fleet.Refuse:
 			return nil, d.refusal(decision)
 		case fleet.Try:
-			if held := h.room.take(decision.Candidates, call.Model); held != nil {
+			if held := h.room.take(decision.Candidates, call.Model, d.ask.Now); held != nil {
 				if answer, err, done := d.attempt(ctx, held); done {
 					return answer, err
 				}

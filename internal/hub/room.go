@@ -66,8 +66,10 @@ func (h *held) giveBack(ran bool) {
 }
 
 // take holds the first candidate that has room, for a call that does not wait;
-// those who wait for the machine already go first.
-func (r *room) take(candidates []fleet.Candidate, model fleet.ModelID) *held {
+// those who wait for the machine already go first. now is when the candidates
+// were decided on: a call counts in a share's day by the same clock that found
+// room in it.
+func (r *room) take(candidates []fleet.Candidate, model fleet.ModelID, now time.Time) *held {
 	crowded := r.waiting.Load() > 0
 	if crowded {
 		r.mu.Lock()
@@ -77,7 +79,7 @@ func (r *room) take(candidates []fleet.Candidate, model fleet.ModelID) *held {
 		if crowded {
 			r.hand(c.Machine.ID)
 		}
-		if h := hold(c, model, time.Now()); h != nil {
+		if h := hold(c, model, now); h != nil {
 			r.moved()
 			return h
 		}
@@ -119,10 +121,12 @@ func (r *room) changed(machine *fleet.Machine) {
 	if r.waiting.Load() == 0 {
 		return
 	}
+	var at fleet.Ask
+	r.now(&at)
 	r.mu.Lock()
 	r.hand(machine.ID)
 	var lines []*line
-	if !machine.Takes(time.Now()) {
+	if !machine.Takes(at.Now) {
 		for i := range machine.Offers {
 			if q := r.queues[machine.Offers[i].ID]; q != nil {
 				lines = append(lines, q.lines...)

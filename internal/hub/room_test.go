@@ -51,7 +51,7 @@ func (r *oneRoom) newcomer(member fleet.MemberID) *held {
 	if d.Verdict != fleet.Try {
 		return nil
 	}
-	return r.take(d.Candidates, "m")
+	return r.take(d.Candidates, "m", a.Now)
 }
 
 func (r *oneRoom) wait(member fleet.MemberID, after time.Duration) *waiter {
@@ -333,11 +333,11 @@ func TestRoomTakesWhatIsLeft(t *testing.T) {
 	s := r.now(&told)
 	candidates := fleet.Route(s, told).Candidates
 	for _, want := range []fleet.MachineID{"mine", "box"} {
-		if h := r.take(candidates, "m"); h == nil || h.Machine.ID != want {
+		if h := r.take(candidates, "m", noon); h == nil || h.Machine.ID != want {
 			t.Fatalf("took %+v, not %s", h, want)
 		}
 	}
-	if r.take(candidates, "m") != nil || r.inFlight() != 1 {
+	if r.take(candidates, "m", noon) != nil || r.inFlight() != 1 {
 		t.Errorf("%d slots held of a share of one", r.inFlight())
 	}
 }

@@ -192,7 +192,7 @@ func (c *crowd) call() {
 	known := c.now(&ask)
 	d := fleet.Route(known, ask)
 	if d.Verdict == fleet.Try {
-		if h := c.take(d.Candidates, ask.Model); h != nil {
+		if h := c.take(d.Candidates, ask.Model, ask.Now); h != nil {
 			c.running = append(c.running, h)
 			return
 		}
@@ -336,7 +336,7 @@ func (r *oneRoom) serveOne(ask fleet.Ask, hasty bool) {
 	arrived := time.Now()
 	known := r.now(&ask)
 	d := fleet.Route(known, ask)
-	h := r.take(d.Candidates, ask.Model)
+	h := r.take(d.Candidates, ask.Model, ask.Now)
 	if h == nil {
 		w := r.join(ask, arrived)
 		if hasty {
@@ -376,7 +376,7 @@ func TestTenThousandWait(t *testing.T) {
 		for range machine.Slots {
 			ask := fleet.Ask{Caller: "ann", Model: "m"}
 			known := hub.room.now(&ask)
-			running = append(running, hub.room.take(fleet.Route(known, ask).Candidates, "m"))
+			running = append(running, hub.room.take(fleet.Route(known, ask).Candidates, "m", ask.Now))
 		}
 
 		var mu sync.Mutex
