@@ -201,10 +201,11 @@ func testLiveEnds(t *testing.T, tn *town) {
 		check(t, err)
 		tn.site.OnChange(changes)
 	}
-	causes := make(chan error, 8)
+	begun, causes := make(chan struct{}, 8), make(chan error, 8)
 	tn.call = func(w http.ResponseWriter, r *http.Request, _ Caller) {
 		w.Header().Set("Content-Type", "text/event-stream")
 		check(t, http.NewResponseController(w).Flush())
+		begun <- struct{}{}
 		<-r.Context().Done()
 		causes <- context.Cause(r.Context())
 	}
@@ -232,8 +233,10 @@ func testLiveEnds(t *testing.T, tn *town) {
 			theirs.wants("event")
 			answer := make(chan seen)
 			go func() { answer <- b.post("/try/stream", "model", "of-ada", "ask", "x") }()
-			for tn.site.tied() < 3 {
-				tn.site.recheck(ctx, time.Now()) // lets go of nobody
+			<-begun // a session that ends before this is refused instead (TestLiveLetIn)
+			tn.site.recheck(ctx, time.Now())
+			if tn.site.tied() != 3 {
+				t.Errorf("%d things go on, want two streams and an answer", tn.site.tied())
 			}
 			end(b, other)
 			took()
