@@ -31,6 +31,8 @@ var (
 	ErrLastWay = errors.New("the last way to sign in")
 	// ErrOwn: an invite cannot be accepted by who made it.
 	ErrOwn = errors.New("one's own")
+	// ErrTooMany: as many as may be are there already.
+	ErrTooMany = errors.New("too many")
 )
 
 // Member is a person with an account on the hub.
@@ -182,8 +184,8 @@ type GroupMember struct {
 	Admin    bool
 }
 
-// SeenGroup is a group as one member may see it: an open one, or one the member
-// is in.
+// SeenGroup is a group as one member may see it: an open one, one the member is
+// in, or one the member is invited to.
 type SeenGroup struct {
 	ID      string
 	Name    string
@@ -192,6 +194,11 @@ type SeenGroup struct {
 	In      bool // the member is in it
 	Admin   bool // and one of its admins
 	Size    int  // how many members it has
+	// Invited is the member's own invitation; nil: none waits for an answer.
+	Invited *GroupInvitation
+	// Invitations are those of other members that wait for an answer; only an
+	// admin sees them.
+	Invitations []GroupInvitation
 	// What only those in it see; empty for others.
 	Members []Fellow
 	KeptOut []Named // the member's own machines that are kept out of it

@@ -40,8 +40,16 @@ func TestAccountCommands(t *testing.T) {
 		{[]string{"group", "create", "lab", "--kind", "org"}, `{}`, `POST /api/groups {"kind":"org","name":"lab"}`, "group lab made"},
 		{[]string{"group", "join", "all"}, `{}`, "POST /api/groups/all/join ", "you are in group all"},
 		{[]string{"group", "leave", "a/b"}, `{}`, "POST /api/groups/a%2Fb/leave ", "no longer in group a/b"},
-		{[]string{"group", "add", "lab", "bob"}, `{}`, `POST /api/groups/lab/members {"member":"bob"}`, "bob is now in group lab"},
-		{[]string{"group", "remove", "lab", "bob"}, `{}`, "DELETE /api/groups/lab/members/bob ", "bob is no longer in group lab"},
+		{[]string{"group", "list"}, `{"object":"list","data":[{"name":"lab","kind":"org","in":true,"admin":true,"size":1,"members":[{"name":"ann","admin":true}],"invitations":[{"member":"bob","by":"ann"}]},` +
+			`{"name":"club","kind":"org","size":7,"invited":{"member":"ann","by":"eve"}},{"name":"firm","kind":"org","size":2,"invited":{"member":"ann","by":""}}]}`,
+			"GET /api/groups ", "lab     org    admin                     -             -          ann (admin), bob (invited)\nclub    org    invited by eve            -             -          7\n" +
+				"firm    org    invited by the operator   -             -          2\nAnswer an invitation with `kith group accept NAME`"},
+		{[]string{"group", "invite", "lab", "bob"}, `{"state":"invited"}`, `POST /api/groups/lab/invitations {"member":"bob"}`, "bob is invited to group lab, and is in it after accepting"},
+		{[]string{"group", "invite", "lab", "eve"}, `{"state":"joined"}`, `POST /api/groups/lab/invitations {"member":"eve"}`, "eve is in group lab already"},
+		{[]string{"group", "add", "lab", "bob"}, `{"state":"invited"}`, `POST /api/groups/lab/invitations {"member":"bob"}`, "bob is invited to group lab"},
+		{[]string{"group", "accept", "a/b"}, `{}`, "POST /api/groups/a%2Fb/accept ", "you are in group a/b: its members reach your machines"},
+		{[]string{"group", "decline", "lab"}, `{}`, "POST /api/groups/lab/decline ", "nothing is shared with group lab"},
+		{[]string{"group", "remove", "lab", "bob"}, `{}`, "DELETE /api/groups/lab/members/bob ", "bob is neither in group lab nor invited to it"},
 		{[]string{"group", "admin", "lab", "bob"}, `{}`, `POST /api/groups/lab/admins {"member":"bob"}`, "bob is now an admin of group lab"},
 		{[]string{"group", "keep-out", "lab"}, `{}`, `POST /api/machines/mch_1/keep-out {"group":"lab"}`, "kept out of group lab"},
 		{[]string{"group", "keep-out", "--all"}, `{}`, `POST /api/machines/mch_1/keep-out {"all":true}`, "kept out of every group"},

@@ -123,11 +123,14 @@ func (a *app) grouped(of func(groupRow) []string) source {
 	}
 }
 
-// fellows are the members of a group.
+// fellows are the members of a group, and those invited to it.
 func fellows(g groupRow) []string {
 	var names []string
 	for _, m := range g.Members {
 		names = append(names, m.Name)
+	}
+	for _, i := range g.Invitations {
+		names = append(names, i.Member)
 	}
 	return names
 }

@@ -104,7 +104,6 @@ type Records interface {
 	RemoveShare(ctx context.Context, ownerID, memberID string) error
 	CreateGroup(context.Context, account.Group) error
 	GroupByName(context.Context, string) (account.Group, error)
-	AddGroupMember(ctx context.Context, groupID, memberID string, admin bool) error
 	RemoveGroupMember(ctx context.Context, groupID, memberID string) error
 
 	RecordUsage(context.Context, []account.Usage) error

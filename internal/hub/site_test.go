@@ -24,7 +24,7 @@ func TestAuditLog(t *testing.T) {
 	}
 	r.ok("DELETE", "/shares?owner=ada&with=bob", "")
 	r.ok("POST", "/groups", `{"name":"lab","kind":"org","admin":"ada"}`)
-	r.ok("POST", "/groups/lab/members", `{"member":"bob"}`)
+	r.ok("POST", "/groups/lab/invitations", `{"member":"bob"}`)
 	r.ok("DELETE", "/groups/lab/members/bob", "")
 	r.ok("POST", "/machines/token", `{"member":"ada","name":"box"}`)
 	r.ok("POST", "/members/bob/link", "")
@@ -43,7 +43,7 @@ func TestAuditLog(t *testing.T) {
 	}
 	want := []string{
 		"create a member: ada", "create a key: ada, ", "create a member: bob", "create a key: bob, ",
-		"add a share: ada, bob", "end a share: ada, bob", "create a group: lab, ada", "add to a group: lab, bob", "remove from a group: lab, bob",
+		"add a share: ada, bob", "end a share: ada, bob", "create a group: lab, ada", "invite to a group: lab, bob", "remove from a group: lab, bob",
 		"make a login token: ada, box", "make a sign-in link: bob", "disable a member: bob",
 	}
 	sorted := cmp.Transformer("set", func(all []string) map[string]int { // two may fall into one millisecond

@@ -137,7 +137,7 @@ func (db *DB) CreateGroup(ctx context.Context, g account.Group) error {
 			return nil, err
 		}
 		for _, m := range g.Members {
-			if err := q.InsertGroupMember(ctx, query.InsertGroupMemberParams{GroupID: g.ID, MemberID: m.MemberID, Admin: m.Admin}); err != nil {
+			if err := q.InsertGroupMember(ctx, query.InsertGroupMemberParams{GroupID: g.ID, MemberID: m.MemberID, Admin: m.Admin, Seen: millis(g.Created) - 1}); err != nil {
 				return nil, err
 			}
 		}
@@ -239,22 +239,11 @@ func assemble(rows []query.Group, members []query.GroupMember, keepOuts []query.
 	return groups
 }
 
-// AddGroupMember puts a member into a group; ErrExists if it is in already.
-func (db *DB) AddGroupMember(ctx context.Context, groupID, memberID string, admin bool) error {
-	err := db.change(ctx, func(q *query.Queries) ([]fleet.Change, error) {
-		row := query.InsertGroupMemberParams{GroupID: groupID, MemberID: memberID, Admin: admin}
-		return changed(fleet.GroupChanged, groupID), q.InsertGroupMember(ctx, row)
-	})
-	return db.told(err, "add member %q to group %q", memberID, groupID)
-}
-
-// RemoveGroupMember takes a member out of a group; ErrNotFound if it is not in.
-// What it kept out stays noted, should it come back.
+// RemoveGroupMember takes a member out of a group, or withdraws the member's
+// invitation to it; ErrNotFound if there is neither. What it kept out stays noted,
+// should it come back.
 func (db *DB) RemoveGroupMember(ctx context.Context, groupID, memberID string) error {
-	err := db.change(ctx, func(q *query.Queries) ([]fleet.Change, error) {
-		row := query.DeleteGroupMemberParams{GroupID: groupID, MemberID: memberID}
-		return changed(fleet.GroupChanged, groupID), one(q.DeleteGroupMember(ctx, row))
-	})
+	err := db.change(ctx, func(q *query.Queries) ([]fleet.Change, error) { return depart(ctx, q, groupID, memberID) })
 	return db.told(err, "remove member %q from group %q", memberID, groupID)
 }
 

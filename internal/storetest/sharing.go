@@ -81,9 +81,9 @@ func testGroupLimits(t *testing.T, db *store.DB) {
 	same(t, changes(), []fleet.Change{})
 
 	seen := must[[]account.SeenGroup](t)
-	same(t, seen(db.SeenGroups(ctx, ada.ID, "lab"))[0].Limits, want)
-	same(t, seen(db.SeenGroups(ctx, ada.ID, "den"))[0].Limits, account.Limits{})
-	same(t, seen(db.SeenGroups(ctx, bob.ID, "lab"))[0].Limits, account.Limits{})
+	same(t, seen(db.SeenGroups(ctx, ada.ID, "lab", time.Now()))[0].Limits, want)
+	same(t, seen(db.SeenGroups(ctx, ada.ID, "den", time.Now()))[0].Limits, account.Limits{})
+	same(t, seen(db.SeenGroups(ctx, bob.ID, "lab", time.Now()))[0].Limits, account.Limits{})
 	facts := db.Facts("eu")
 	for what, g := range map[string]*fleet.Group{
 		"alone": must[*fleet.Group](t)(facts.Group(ctx, fleet.GroupID(lab.ID))), "of all": must[[]*fleet.Group](t)(facts.Groups(ctx))[0],
@@ -268,16 +268,16 @@ func testSeenGroups(t *testing.T, db *store.DB) {
 		Members: []account.Fellow{{Name: "ada", Admin: true}, {Name: "bob"}}, KeptOut: []account.Named{{ID: box.ID, Name: "box"}},
 	}
 	allToAda := account.SeenGroup{ID: open.ID, Name: "all", Kind: account.GroupOpen, Created: later(1), Size: 1}
-	same(t, seen(db.SeenGroups(ctx, ada.ID, "")), []account.SeenGroup{labToAda, allToAda})
-	same(t, seen(db.SeenGroups(ctx, ada.ID, "all")), []account.SeenGroup{allToAda})
-	same(t, seen(db.SeenGroups(ctx, eve.ID, "")), []account.SeenGroup{allToAda})
-	same(t, seen(db.SeenGroups(ctx, eve.ID, "lab")), []account.SeenGroup{})
+	same(t, seen(db.SeenGroups(ctx, ada.ID, "", start)), []account.SeenGroup{labToAda, allToAda})
+	same(t, seen(db.SeenGroups(ctx, ada.ID, "all", start)), []account.SeenGroup{allToAda})
+	same(t, seen(db.SeenGroups(ctx, eve.ID, "", start)), []account.SeenGroup{allToAda})
+	same(t, seen(db.SeenGroups(ctx, eve.ID, "lab", start)), []account.SeenGroup{})
 	labToBob := labToAda
 	labToBob.Admin, labToBob.KeptOut = false, []account.Named{{ID: den.ID, Name: "den"}}
-	same(t, seen(db.SeenGroups(ctx, bob.ID, "lab")), []account.SeenGroup{labToBob})
+	same(t, seen(db.SeenGroups(ctx, bob.ID, "lab", start)), []account.SeenGroup{labToBob})
 	ok(t, db.SetMemberDisabled(ctx, bob.ID, true))
 	labToAda.Size, labToAda.Members = 1, labToAda.Members[:1]
-	same(t, seen(db.SeenGroups(ctx, ada.ID, "lab")), []account.SeenGroup{labToAda})
+	same(t, seen(db.SeenGroups(ctx, ada.ID, "lab", start)), []account.SeenGroup{labToAda})
 }
 
 // testRunningGroups: anyone joins an open group and nobody an org; admins run
@@ -293,21 +293,22 @@ func testRunningGroups(t *testing.T, db *store.DB) {
 	ok(t, db.CreateGroup(ctx, open))
 	changes := watch(t, db)
 
-	fails(t, db.JoinGroup(ctx, lab.ID, bob.ID), store.ErrNotFound)
-	fails(t, db.AdmitToGroup(ctx, bob.ID, lab.ID, bob.ID), store.ErrNotFound)
+	fails(t, db.JoinGroup(ctx, lab.ID, bob.ID, start), store.ErrNotFound)
+	fails(t, inviteTo(t, db, lab, bob, bob), store.ErrNotFound)
 	fails(t, db.LeaveGroup(ctx, lab.ID, bob.ID), store.ErrNotFound)
 	fails(t, db.LeaveGroup(ctx, lab.ID, ada.ID), account.ErrLastAdmin)
 	fails(t, db.ExpelFromGroup(ctx, ada.ID, lab.ID, ada.ID), account.ErrLastAdmin)
-	fails(t, db.AdmitToGroup(ctx, ada.ID, open.ID, bob.ID), store.ErrNotFound)
+	fails(t, inviteTo(t, db, open, ada, bob), store.ErrNotFound)
 	fails(t, db.MakeAdmin(ctx, ada.ID, lab.ID, bob.ID), store.ErrNotFound)
 	same(t, changes(), []fleet.Change{})
 
 	inLab, inOpen := fleet.Change{Kind: fleet.GroupChanged, ID: lab.ID}, fleet.Change{Kind: fleet.GroupChanged, ID: open.ID}
-	ok(t, db.JoinGroup(ctx, open.ID, bob.ID))
-	fails(t, db.JoinGroup(ctx, open.ID, bob.ID), store.ErrExists)
-	ok(t, db.AdmitToGroup(ctx, ada.ID, lab.ID, bob.ID))
-	ok(t, db.AdmitToGroup(ctx, ada.ID, lab.ID, eve.ID))
-	fails(t, db.AdmitToGroup(ctx, ada.ID, lab.ID, eve.ID), store.ErrExists)
+	ok(t, db.JoinGroup(ctx, open.ID, bob.ID, start))
+	fails(t, db.JoinGroup(ctx, open.ID, bob.ID, start), store.ErrExists)
+	for _, m := range []account.Member{bob, eve} {
+		ok(t, inviteTo(t, db, lab, ada, m))
+		ok(t, db.AcceptGroup(ctx, lab.ID, m.ID, start))
+	}
 	fails(t, db.ExpelFromGroup(ctx, bob.ID, lab.ID, eve.ID), store.ErrNotFound)
 	fails(t, db.MakeAdmin(ctx, bob.ID, lab.ID, bob.ID), store.ErrNotFound)
 	fails(t, db.DropAdmin(ctx, ada.ID, lab.ID, ada.ID), account.ErrLastAdmin)

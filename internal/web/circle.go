@@ -292,9 +292,37 @@ func (s *Site) accept(v *visit) (reply, error) {
 	return reply{to: "/sharing", done: done}, err
 }
 
+// groupsData is what /groups shows.
+type groupsData struct {
+	Invited []Group // which the member may accept or decline
+	Groups  []Group // the others
+	Joins   []Notice
+	Newest  string // the time of the newest of Joins
+}
+
 func (s *Site) groupsPage(v *visit) (reply, error) {
 	groups, err := ask[list[Group]](s, v, "GET", "/api/groups", nil, nil)
-	return reply{page: "groups", title: "Groups", data: groups.Data}, err
+	if err != nil {
+		return reply{}, err
+	}
+	notices, err := ask[list[Notice]](s, v, "GET", "/api/notices", nil, nil)
+	var data groupsData
+	for _, g := range groups.Data {
+		if g.Invited != nil {
+			data.Invited = append(data.Invited, g)
+		} else {
+			data.Groups = append(data.Groups, g)
+		}
+	}
+	for _, n := range notices.Data {
+		if n.Kind == "joined" {
+			data.Joins = append(data.Joins, n)
+		}
+	}
+	if len(data.Joins) > 0 {
+		data.Newest = data.Joins[0].At.Format(time.RFC3339Nano)
+	}
+	return reply{page: "groups", title: "Groups", data: data}, err
 }
 
 // inGroup does what a form of /groups asks of the group it names.
@@ -330,8 +358,39 @@ func (s *Site) dissolve(v *visit) (reply, error) {
 	return reply{to: "/groups", done: "The group " + act.Group + " has ended: nobody reaches machines through it. " + cutWords(act.Cut)}, err
 }
 
-func (s *Site) addMember(v *visit) (reply, error) {
-	return s.inGroup(v, "Added.", "POST", "/members", memberName{strings.TrimSpace(v.form.Get("member"))})
+// acceptGroup is POST /groups/accept group.
+func (s *Site) acceptGroup(v *visit) (reply, error) {
+	return s.inGroup(v, "You are in the group: its members reach your machines, and you reach theirs.", "POST", "/accept", nil)
+}
+
+// declineGroup is POST /groups/decline group.
+func (s *Site) declineGroup(v *visit) (reply, error) {
+	return s.inGroup(v, "Declined: nothing is shared.", "POST", "/decline", nil)
+}
+
+// inviteMember is POST /groups/invite group, member.
+func (s *Site) inviteMember(v *visit) (reply, error) {
+	act, err := s.groupAct(v, "POST", "/invitations", memberName{strings.TrimSpace(v.form.Get("member"))})
+	done := act.Member + " is invited, and is in the group after accepting."
+	if act.State == "joined" {
+		done = act.Member + " is in the group already."
+	}
+	return reply{to: "/groups", done: done}, err
+}
+
+// withdraw is POST /groups/withdraw group, member: the member's invitation ends.
+func (s *Site) withdraw(v *visit) (reply, error) {
+	act, err := s.groupAct(v, "DELETE", "/members/{member}", nil)
+	return reply{to: "/groups", done: "The invitation of " + act.Member + " is withdrawn."}, err
+}
+
+// seeNotices is POST /groups/seen until.
+func (s *Site) seeNotices(v *visit) (reply, error) {
+	until, err := time.Parse(time.RFC3339Nano, v.form.Get("until"))
+	if err != nil {
+		return reply{}, fault.New(fault.InvalidRequest, "the form does not say up to when").WithParam("until")
+	}
+	return s.did(v, "Marked as seen.", "/groups", "POST", "/api/notices/seen", nil, seenUntil{until})
 }
 
 func (s *Site) removeMember(v *visit) (reply, error) {

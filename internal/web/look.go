@@ -304,6 +304,7 @@ type view struct {
 	SignUp  SignUp
 	Base    string
 	Problem *fault.Fault
+	Notices int        // that wait for the member
 	Done    string     // what the act before this page did
 	Form    url.Values // what was typed, where it was refused
 	ID      string
@@ -350,6 +351,9 @@ func (s *Site) answerWith(w http.ResponseWriter, v *visit, out reply, err error)
 	if out.page == "" {
 		out.page, seen.Title = "problem", http.StatusText(status)
 	}
+	if v.me.ID != "" {
+		seen.Notices = s.countNotices(v)
+	}
 	var text bytes.Buffer
 	if err := s.look.templates()[out.page].ExecuteTemplate(&text, "layout", seen); err != nil {
 		s.Log.Error("cannot write a page", "id", v.id, "page", out.page, "error", err)
@@ -359,4 +363,14 @@ func (s *Site) answerWith(w http.ResponseWriter, v *visit, out reply, err error)
 	h.Set("Content-Type", "text/html; charset=utf-8")
 	w.WriteHeader(status)
 	_, _ = w.Write(text.Bytes())
+}
+
+// countNotices is how many notices wait for the member; 0 where the database does
+// not say, which is no reason to show no page.
+func (s *Site) countNotices(v *visit) int {
+	n, err := s.Accounts.CountNotices(v.Context(), v.me.ID, time.Now())
+	if err != nil {
+		s.Log.Warn("cannot count the notices of a member", "id", v.id, "error", err)
+	}
+	return n
 }

@@ -237,7 +237,7 @@ func TestEveryPageRenders(t *testing.T) {
 	good[anything](tn.world, "bob", "POST", "/api/shares", `{"with":"ada"}`)
 	good[anything](tn.world, "ada", "POST", "/api/invites", "")
 	good[anything](tn.world, "ada", "POST", "/api/groups", `{"name":"lab","kind":"org"}`)
-	good[anything](tn.world, "ada", "POST", "/api/groups/lab/members", `{"member":"bob"}`)
+	tn.intoGroup("lab", "bob")
 	good[anything](tn.world, "eve", "POST", "/api/groups", `{"name":"all","kind":"open"}`)
 	tn.history()
 	ada := tn.as("ada")

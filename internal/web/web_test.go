@@ -179,10 +179,17 @@ func good[T any](w *world, who, method, path, body string) T {
 
 type anything = map[string]any
 
+// intoGroup has ada invite a member to a group of hers, and the member accept.
+func (w *world) intoGroup(group, who string) {
+	w.t.Helper()
+	good[anything](w, "ada", "POST", "/api/groups/"+group+"/invitations", `{"member":"`+who+`"}`)
+	good[anything](w, who, "POST", "/api/groups/"+group+"/accept", "")
+}
+
 // adas is everything that ada sees of her account.
 func (w *world) adas() []told {
 	var all []told
-	for _, path := range []string{"/api/shares", "/api/invites", "/api/groups", "/api/keys", "/api/requests", "/api/why/req_adas"} {
+	for _, path := range []string{"/api/shares", "/api/invites", "/api/groups", "/api/notices", "/api/keys", "/api/requests", "/api/why/req_adas"} {
 		all = append(all, w.ask("ada", "GET", path, ""))
 	}
 	m, err := w.db.OwnMachine(w.t.Context(), w.members["ada"].ID, w.machine.ID)
@@ -200,7 +207,10 @@ func TestWhatIsAdasIsNotEves(t *testing.T) {
 	good[anything](w, "ada", "POST", "/api/shares", `{"with":"bob","models":["secret-model"]}`)
 	invite := good[Invite](w, "ada", "POST", "/api/invites", "")
 	good[anything](w, "ada", "POST", "/api/groups", `{"name":"lab","kind":"org"}`)
-	good[anything](w, "ada", "POST", "/api/groups/lab/members", `{"member":"bob"}`)
+	w.intoGroup("lab", "bob")
+	pat := account.Member{ID: account.NewID("mem_"), Name: "pat", Created: time.Now()}
+	check(t, w.db.CreateMember(t.Context(), pat))
+	good[anything](w, "ada", "POST", "/api/groups/lab/invitations", `{"member":"pat"}`)
 	good[anything](w, "ada", "POST", "/api/groups", `{"name":"all","kind":"open"}`)
 	good[anything](w, "ada", "POST", "/api/machines/"+w.machine.ID+"/keep-out", `{"group":"lab"}`)
 
@@ -227,7 +237,11 @@ func TestWhatIsAdasIsNotEves(t *testing.T) {
 		"POST /api/groups/{group}/join":               {{"eve", "/api/groups/lab/join", "", 404}, {"eve", "/api/groups/none/join", "", 404}},
 		"POST /api/groups/{group}/leave":              {{"eve", "/api/groups/lab/leave", "", 404}, {"eve", "/api/groups/all/leave", "", 403}},
 		"POST /api/groups/{group}/limits":             {{"eve", "/api/groups/lab/limits", `{"per_day":1}`, 404}, {"eve", "/api/groups/all/limits", `{"per_day":1}`, 403}, {"bob", "/api/groups/lab/limits", `{"per_day":1}`, 200}, {"ada", "/api/groups/lab/limits", `{"per_day":0}`, 400}},
-		"POST /api/groups/{group}/members":            {{"eve", "/api/groups/lab/members", `{"member":"eve"}`, 404}, {"bob", "/api/groups/lab/members", `{"member":"eve"}`, 403}, {"ada", "/api/groups/all/members", `{"member":"eve"}`, 400}},
+		"POST /api/groups/{group}/accept":             {{"eve", "/api/groups/lab/accept", "", 404}, {"eve", "/api/groups/none/accept", "", 404}, {"eve", "/api/groups/all/accept", "", 400}, {"bob", "/api/groups/lab/accept", "", 200}},
+		"POST /api/groups/{group}/decline":            {{"eve", "/api/groups/lab/decline", "", 404}, {"eve", "/api/groups/all/decline", "", 400}, {"bob", "/api/groups/lab/decline", "", 400}},
+		"POST /api/groups/{group}/invitations":        {{"eve", "/api/groups/lab/invitations", `{"member":"eve"}`, 404}, {"bob", "/api/groups/lab/invitations", `{"member":"eve"}`, 403}, {"ada", "/api/groups/all/invitations", `{"member":"eve"}`, 400}, {"ada", "/api/groups/lab/invitations", `{"member":"nobody"}`, 404}},
+		"GET /api/notices":                            {{"eve", "/api/notices", "", 200}},
+		"POST /api/notices/seen":                      {{"eve", "/api/notices/seen", `{"until":"` + time.Now().Format(time.RFC3339) + `"}`, 200}, {"eve", "/api/notices/seen", `{"until":"2999-01-01T00:00:00Z"}`, 400}},
 		"DELETE /api/groups/{group}/members/{member}": {{"eve", "/api/groups/lab/members/bob", "", 404}, {"bob", "/api/groups/lab/members/ada", "", 403}, {"ada", "/api/groups/lab/members/ada", "", 400}},
 		"POST /api/groups/{group}/admins":             {{"eve", "/api/groups/lab/admins", `{"member":"eve"}`, 404}, {"bob", "/api/groups/lab/admins", `{"member":"bob"}`, 403}, {"ada", "/api/groups/lab/admins", `{"member":"eve"}`, 404}},
 		"DELETE /api/groups/{group}/admins/{member}":  {{"eve", "/api/groups/lab/admins/ada", "", 404}, {"bob", "/api/groups/lab/admins/ada", "", 403}},
@@ -263,8 +277,8 @@ func TestWhatIsAdasIsNotEves(t *testing.T) {
 			if got.status != a.want {
 				t.Errorf("%s as %s: %+v, want %d", name, a.who, got, a.want)
 			}
-			for _, secret := range []string{"secret-model", w.machine.ID, invite.Code, invite.ID, key.ID} {
-				if a.who == "eve" && strings.Contains(got.body, secret) && !strings.Contains(a.path, secret) {
+			for _, secret := range []string{"secret-model", w.machine.ID, invite.Code, invite.ID, key.ID, `"pat"`} {
+				if (a.who == "eve" || secret == `"pat"` && a.who == "bob") && strings.Contains(got.body, secret) && !strings.Contains(a.path, secret) {
 					t.Errorf("%s tells eve of ada's %s: %s", name, secret, got.body)
 				}
 			}
@@ -413,8 +427,7 @@ func TestInvites(t *testing.T) {
 func TestGroups(t *testing.T) {
 	w := newWorld(t)
 	good[Group](w, "ada", "POST", "/api/groups", `{"name":"..","kind":"org"}`) // as a path it would be another
-	good[anything](w, "ada", "POST", "/api/groups/../members", `{"member":"bob"}`)
-	good[anything](w, "ada", "POST", "/api/groups/../members", `{"member":"bob"}`)
+	w.intoGroup("..", "bob")
 	if got := w.ask("ada", "POST", "/api/groups/../leave", ""); got.status != 400 || !strings.Contains(got.body, "without an admin") {
 		t.Errorf("the last admin left: %+v", got)
 	}
@@ -427,7 +440,7 @@ func TestGroups(t *testing.T) {
 	got := good[list[Group]](w, "ada", "GET", "/api/groups", "").Data
 	want := []Group{{
 		Name: "all", Kind: account.GroupOpen, In: true, Admin: true, Size: 2, Created: got[0].Created,
-		Members: []GroupMember{{"ada", true}, {"bob", false}}, KeptOut: []string{"box"}, Closed: []Closed{}, Limits: &Limits{Models: []string{}},
+		Members: []GroupMember{{"ada", true}, {"bob", false}}, Invitations: []Invitation{}, KeptOut: []string{"box"}, Closed: []Closed{}, Limits: &Limits{Models: []string{}},
 	}}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Error(diff)

@@ -47,7 +47,7 @@ SELECT * FROM groups WHERE name = $1;
 SELECT * FROM groups ORDER BY created, id;
 
 -- name: InsertGroupMember :exec
-INSERT INTO group_members (group_id, member_id, admin) VALUES ($1, $2, $3);
+INSERT INTO group_members (group_id, member_id, admin, seen) VALUES ($1, $2, $3, $4);
 
 -- name: DeleteGroupMember :execrows
 DELETE FROM group_members WHERE group_id = $1 AND member_id = $2;

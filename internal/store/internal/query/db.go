@@ -33,6 +33,9 @@ func Prepare(ctx context.Context, db DBTX) (*Queries, error) {
 	if q.addUsageDayStmt, err = db.PrepareContext(ctx, addUsageDay); err != nil {
 		return nil, fmt.Errorf("error preparing query AddUsageDay: %w", err)
 	}
+	if q.addressesOfGroupStmt, err = db.PrepareContext(ctx, addressesOfGroup); err != nil {
+		return nil, fmt.Errorf("error preparing query AddressesOfGroup: %w", err)
+	}
 	if q.adminKindStmt, err = db.PrepareContext(ctx, adminKind); err != nil {
 		return nil, fmt.Errorf("error preparing query AdminKind: %w", err)
 	}
@@ -54,11 +57,17 @@ func Prepare(ctx context.Context, db DBTX) (*Queries, error) {
 	if q.changesAfterStmt, err = db.PrepareContext(ctx, changesAfter); err != nil {
 		return nil, fmt.Errorf("error preparing query ChangesAfter: %w", err)
 	}
+	if q.countInvitationsStmt, err = db.PrepareContext(ctx, countInvitations); err != nil {
+		return nil, fmt.Errorf("error preparing query CountInvitations: %w", err)
+	}
 	if q.countMachinesStmt, err = db.PrepareContext(ctx, countMachines); err != nil {
 		return nil, fmt.Errorf("error preparing query CountMachines: %w", err)
 	}
 	if q.countMembersStmt, err = db.PrepareContext(ctx, countMembers); err != nil {
 		return nil, fmt.Errorf("error preparing query CountMembers: %w", err)
+	}
+	if q.countNoticesStmt, err = db.PrepareContext(ctx, countNotices); err != nil {
+		return nil, fmt.Errorf("error preparing query CountNotices: %w", err)
 	}
 	if q.decideGrantStmt, err = db.PrepareContext(ctx, decideGrant); err != nil {
 		return nil, fmt.Errorf("error preparing query DecideGrant: %w", err)
@@ -80,6 +89,15 @@ func Prepare(ctx context.Context, db DBTX) (*Queries, error) {
 	}
 	if q.deleteIdentityStmt, err = db.PrepareContext(ctx, deleteIdentity); err != nil {
 		return nil, fmt.Errorf("error preparing query DeleteIdentity: %w", err)
+	}
+	if q.deleteInvitationStmt, err = db.PrepareContext(ctx, deleteInvitation); err != nil {
+		return nil, fmt.Errorf("error preparing query DeleteInvitation: %w", err)
+	}
+	if q.deleteInvitationsStmt, err = db.PrepareContext(ctx, deleteInvitations); err != nil {
+		return nil, fmt.Errorf("error preparing query DeleteInvitations: %w", err)
+	}
+	if q.deleteJoinsStmt, err = db.PrepareContext(ctx, deleteJoins); err != nil {
+		return nil, fmt.Errorf("error preparing query DeleteJoins: %w", err)
 	}
 	if q.deleteKeepOutStmt, err = db.PrepareContext(ctx, deleteKeepOut); err != nil {
 		return nil, fmt.Errorf("error preparing query DeleteKeepOut: %w", err)
@@ -189,8 +207,14 @@ func Prepare(ctx context.Context, db DBTX) (*Queries, error) {
 	if q.insertIdentityStmt, err = db.PrepareContext(ctx, insertIdentity); err != nil {
 		return nil, fmt.Errorf("error preparing query InsertIdentity: %w", err)
 	}
+	if q.insertInvitationStmt, err = db.PrepareContext(ctx, insertInvitation); err != nil {
+		return nil, fmt.Errorf("error preparing query InsertInvitation: %w", err)
+	}
 	if q.insertInviteStmt, err = db.PrepareContext(ctx, insertInvite); err != nil {
 		return nil, fmt.Errorf("error preparing query InsertInvite: %w", err)
+	}
+	if q.insertJoinStmt, err = db.PrepareContext(ctx, insertJoin); err != nil {
+		return nil, fmt.Errorf("error preparing query InsertJoin: %w", err)
 	}
 	if q.insertKeepOutStmt, err = db.PrepareContext(ctx, insertKeepOut); err != nil {
 		return nil, fmt.Errorf("error preparing query InsertKeepOut: %w", err)
@@ -233,6 +257,9 @@ func Prepare(ctx context.Context, db DBTX) (*Queries, error) {
 	}
 	if q.invitesOfStmt, err = db.PrepareContext(ctx, invitesOf); err != nil {
 		return nil, fmt.Errorf("error preparing query InvitesOf: %w", err)
+	}
+	if q.isInGroupStmt, err = db.PrepareContext(ctx, isInGroup); err != nil {
+		return nil, fmt.Errorf("error preparing query IsInGroup: %w", err)
 	}
 	if q.joinGroupStmt, err = db.PrepareContext(ctx, joinGroup); err != nil {
 		return nil, fmt.Errorf("error preparing query JoinGroup: %w", err)
@@ -312,6 +339,9 @@ func Prepare(ctx context.Context, db DBTX) (*Queries, error) {
 	if q.namedSharesStmt, err = db.PrepareContext(ctx, namedShares); err != nil {
 		return nil, fmt.Errorf("error preparing query NamedShares: %w", err)
 	}
+	if q.newJoinsStmt, err = db.PrepareContext(ctx, newJoins); err != nil {
+		return nil, fmt.Errorf("error preparing query NewJoins: %w", err)
+	}
 	if q.nextGenerationStmt, err = db.PrepareContext(ctx, nextGeneration); err != nil {
 		return nil, fmt.Errorf("error preparing query NextGeneration: %w", err)
 	}
@@ -338,6 +368,12 @@ func Prepare(ctx context.Context, db DBTX) (*Queries, error) {
 	}
 	if q.pruneGrantsStmt, err = db.PrepareContext(ctx, pruneGrants); err != nil {
 		return nil, fmt.Errorf("error preparing query PruneGrants: %w", err)
+	}
+	if q.pruneInvitationsStmt, err = db.PrepareContext(ctx, pruneInvitations); err != nil {
+		return nil, fmt.Errorf("error preparing query PruneInvitations: %w", err)
+	}
+	if q.pruneJoinsStmt, err = db.PrepareContext(ctx, pruneJoins); err != nil {
+		return nil, fmt.Errorf("error preparing query PruneJoins: %w", err)
 	}
 	if q.pruneSessionsStmt, err = db.PrepareContext(ctx, pruneSessions); err != nil {
 		return nil, fmt.Errorf("error preparing query PruneSessions: %w", err)
@@ -381,8 +417,14 @@ func Prepare(ctx context.Context, db DBTX) (*Queries, error) {
 	if q.saveOffersStmt, err = db.PrepareContext(ctx, saveOffers); err != nil {
 		return nil, fmt.Errorf("error preparing query SaveOffers: %w", err)
 	}
+	if q.seeJoinsStmt, err = db.PrepareContext(ctx, seeJoins); err != nil {
+		return nil, fmt.Errorf("error preparing query SeeJoins: %w", err)
+	}
 	if q.seenGroupsStmt, err = db.PrepareContext(ctx, seenGroups); err != nil {
 		return nil, fmt.Errorf("error preparing query SeenGroups: %w", err)
+	}
+	if q.seenInvitationsStmt, err = db.PrepareContext(ctx, seenInvitations); err != nil {
+		return nil, fmt.Errorf("error preparing query SeenInvitations: %w", err)
 	}
 	if q.sessionStmt, err = db.PrepareContext(ctx, session); err != nil {
 		return nil, fmt.Errorf("error preparing query Session: %w", err)
@@ -410,6 +452,9 @@ func Prepare(ctx context.Context, db DBTX) (*Queries, error) {
 	}
 	if q.takeCeremonyStmt, err = db.PrepareContext(ctx, takeCeremony); err != nil {
 		return nil, fmt.Errorf("error preparing query TakeCeremony: %w", err)
+	}
+	if q.takeInvitationStmt, err = db.PrepareContext(ctx, takeInvitation); err != nil {
+		return nil, fmt.Errorf("error preparing query TakeInvitation: %w", err)
 	}
 	if q.touchKeyStmt, err = db.PrepareContext(ctx, touchKey); err != nil {
 		return nil, fmt.Errorf("error preparing query TouchKey: %w", err)
@@ -473,6 +518,11 @@ func (q *Queries) Close() error {
 			err = fmt.Errorf("error closing addUsageDayStmt: %w", cerr)
 		}
 	}
+	if q.addressesOfGroupStmt != nil {
+		if cerr := q.addressesOfGroupStmt.Close(); cerr != nil {
+			err = fmt.Errorf("error closing addressesOfGroupStmt: %w", cerr)
+		}
+	}
 	if q.adminKindStmt != nil {
 		if cerr := q.adminKindStmt.Close(); cerr != nil {
 			err = fmt.Errorf("error closing adminKindStmt: %w", cerr)
@@ -508,6 +558,11 @@ func (q *Queries) Close() error {
 			err = fmt.Errorf("error closing changesAfterStmt: %w", cerr)
 		}
 	}
+	if q.countInvitationsStmt != nil {
+		if cerr := q.countInvitationsStmt.Close(); cerr != nil {
+			err = fmt.Errorf("error closing countInvitationsStmt: %w", cerr)
+		}
+	}
 	if q.countMachinesStmt != nil {
 		if cerr := q.countMachinesStmt.Close(); cerr != nil {
 			err = fmt.Errorf("error closing countMachinesStmt: %w", cerr)
@@ -516,6 +571,11 @@ func (q *Queries) Close() error {
 	if q.countMembersStmt != nil {
 		if cerr := q.countMembersStmt.Close(); cerr != nil {
 			err = fmt.Errorf("error closing countMembersStmt: %w", cerr)
+		}
+	}
+	if q.countNoticesStmt != nil {
+		if cerr := q.countNoticesStmt.Close(); cerr != nil {
+			err = fmt.Errorf("error closing countNoticesStmt: %w", cerr)
 		}
 	}
 	if q.decideGrantStmt != nil {
@@ -551,6 +611,21 @@ func (q *Queries) Close() error {
 	if q.deleteIdentityStmt != nil {
 		if cerr := q.deleteIdentityStmt.Close(); cerr != nil {
 			err = fmt.Errorf("error closing deleteIdentityStmt: %w", cerr)
+		}
+	}
+	if q.deleteInvitationStmt != nil {
+		if cerr := q.deleteInvitationStmt.Close(); cerr != nil {
+			err = fmt.Errorf("error closing deleteInvitationStmt: %w", cerr)
+		}
+	}
+	if q.deleteInvitationsStmt != nil {
+		if cerr := q.deleteInvitationsStmt.Close(); cerr != nil {
+			err = fmt.Errorf("error closing deleteInvitationsStmt: %w", cerr)
+		}
+	}
+	if q.deleteJoinsStmt != nil {
+		if cerr := q.deleteJoinsStmt.Close(); cerr != nil {
+			err = fmt.Errorf("error closing deleteJoinsStmt: %w", cerr)
 		}
 	}
 	if q.deleteKeepOutStmt != nil {
@@ -733,9 +808,19 @@ func (q *Queries) Close() error {
 			err = fmt.Errorf("error closing insertIdentityStmt: %w", cerr)
 		}
 	}
+	if q.insertInvitationStmt != nil {
+		if cerr := q.insertInvitationStmt.Close(); cerr != nil {
+			err = fmt.Errorf("error closing insertInvitationStmt: %w", cerr)
+		}
+	}
 	if q.insertInviteStmt != nil {
 		if cerr := q.insertInviteStmt.Close(); cerr != nil {
 			err = fmt.Errorf("error closing insertInviteStmt: %w", cerr)
+		}
+	}
+	if q.insertJoinStmt != nil {
+		if cerr := q.insertJoinStmt.Close(); cerr != nil {
+			err = fmt.Errorf("error closing insertJoinStmt: %w", cerr)
 		}
 	}
 	if q.insertKeepOutStmt != nil {
@@ -806,6 +891,11 @@ func (q *Queries) Close() error {
 	if q.invitesOfStmt != nil {
 		if cerr := q.invitesOfStmt.Close(); cerr != nil {
 			err = fmt.Errorf("error closing invitesOfStmt: %w", cerr)
+		}
+	}
+	if q.isInGroupStmt != nil {
+		if cerr := q.isInGroupStmt.Close(); cerr != nil {
+			err = fmt.Errorf("error closing isInGroupStmt: %w", cerr)
 		}
 	}
 	if q.joinGroupStmt != nil {
@@ -938,6 +1028,11 @@ func (q *Queries) Close() error {
 			err = fmt.Errorf("error closing namedSharesStmt: %w", cerr)
 		}
 	}
+	if q.newJoinsStmt != nil {
+		if cerr := q.newJoinsStmt.Close(); cerr != nil {
+			err = fmt.Errorf("error closing newJoinsStmt: %w", cerr)
+		}
+	}
 	if q.nextGenerationStmt != nil {
 		if cerr := q.nextGenerationStmt.Close(); cerr != nil {
 			err = fmt.Errorf("error closing nextGenerationStmt: %w", cerr)
@@ -981,6 +1076,16 @@ func (q *Queries) Close() error {
 	if q.pruneGrantsStmt != nil {
 		if cerr := q.pruneGrantsStmt.Close(); cerr != nil {
 			err = fmt.Errorf("error closing pruneGrantsStmt: %w", cerr)
+		}
+	}
+	if q.pruneInvitationsStmt != nil {
+		if cerr := q.pruneInvitationsStmt.Close(); cerr != nil {
+			err = fmt.Errorf("error closing pruneInvitationsStmt: %w", cerr)
+		}
+	}
+	if q.pruneJoinsStmt != nil {
+		if cerr := q.pruneJoinsStmt.Close(); cerr != nil {
+			err = fmt.Errorf("error closing pruneJoinsStmt: %w", cerr)
 		}
 	}
 	if q.pruneSessionsStmt != nil {
@@ -1053,9 +1158,19 @@ func (q *Queries) Close() error {
 			err = fmt.Errorf("error closing saveOffersStmt: %w", cerr)
 		}
 	}
+	if q.seeJoinsStmt != nil {
+		if cerr := q.seeJoinsStmt.Close(); cerr != nil {
+			err = fmt.Errorf("error closing seeJoinsStmt: %w", cerr)
+		}
+	}
 	if q.seenGroupsStmt != nil {
 		if cerr := q.seenGroupsStmt.Close(); cerr != nil {
 			err = fmt.Errorf("error closing seenGroupsStmt: %w", cerr)
+		}
+	}
+	if q.seenInvitationsStmt != nil {
+		if cerr := q.seenInvitationsStmt.Close(); cerr != nil {
+			err = fmt.Errorf("error closing seenInvitationsStmt: %w", cerr)
 		}
 	}
 	if q.sessionStmt != nil {
@@ -1101,6 +1216,11 @@ func (q *Queries) Close() error {
 	if q.takeCeremonyStmt != nil {
 		if cerr := q.takeCeremonyStmt.Close(); cerr != nil {
 			err = fmt.Errorf("error closing takeCeremonyStmt: %w", cerr)
+		}
+	}
+	if q.takeInvitationStmt != nil {
+		if cerr := q.takeInvitationStmt.Close(); cerr != nil {
+			err = fmt.Errorf("error closing takeInvitationStmt: %w", cerr)
 		}
 	}
 	if q.touchKeyStmt != nil {
@@ -1215,6 +1335,7 @@ type Queries struct {
 	actsStmt               *sql.Stmt
 	addGroupDayStmt        *sql.Stmt
 	addUsageDayStmt        *sql.Stmt
+	addressesOfGroupStmt   *sql.Stmt
 	adminKindStmt          *sql.Stmt
 	askEmailStmt           *sql.Stmt
 	callsOfGroupStmt       *sql.Stmt
@@ -1222,8 +1343,10 @@ type Queries struct {
 	callsOfSharesStmt      *sql.Stmt
 	callsOfSharesToStmt    *sql.Stmt
 	changesAfterStmt       *sql.Stmt
+	countInvitationsStmt   *sql.Stmt
 	countMachinesStmt      *sql.Stmt
 	countMembersStmt       *sql.Stmt
+	countNoticesStmt       *sql.Stmt
 	decideGrantStmt        *sql.Stmt
 	deleteEmailStmt        *sql.Stmt
 	deleteGroupStmt        *sql.Stmt
@@ -1231,6 +1354,9 @@ type Queries struct {
 	deleteGroupMemberStmt  *sql.Stmt
 	deleteGroupMembersStmt *sql.Stmt
 	deleteIdentityStmt     *sql.Stmt
+	deleteInvitationStmt   *sql.Stmt
+	deleteInvitationsStmt  *sql.Stmt
+	deleteJoinsStmt        *sql.Stmt
 	deleteKeepOutStmt      *sql.Stmt
 	deleteKeepOutsStmt     *sql.Stmt
 	deletePasskeyStmt      *sql.Stmt
@@ -1267,7 +1393,9 @@ type Queries struct {
 	insertGroupStmt        *sql.Stmt
 	insertGroupMemberStmt  *sql.Stmt
 	insertIdentityStmt     *sql.Stmt
+	insertInvitationStmt   *sql.Stmt
 	insertInviteStmt       *sql.Stmt
+	insertJoinStmt         *sql.Stmt
 	insertKeepOutStmt      *sql.Stmt
 	insertKeyStmt          *sql.Stmt
 	insertLinkStmt         *sql.Stmt
@@ -1282,6 +1410,7 @@ type Queries struct {
 	insertTurnStmt         *sql.Stmt
 	insertUsageStmt        *sql.Stmt
 	invitesOfStmt          *sql.Stmt
+	isInGroupStmt          *sql.Stmt
 	joinGroupStmt          *sql.Stmt
 	keepMetaStmt           *sql.Stmt
 	keepOutsStmt           *sql.Stmt
@@ -1308,6 +1437,7 @@ type Queries struct {
 	metaStmt               *sql.Stmt
 	moveEpochStmt          *sql.Stmt
 	namedSharesStmt        *sql.Stmt
+	newJoinsStmt           *sql.Stmt
 	nextGenerationStmt     *sql.Stmt
 	operatorsWithWayInStmt *sql.Stmt
 	otherAdminsStmt        *sql.Stmt
@@ -1317,6 +1447,8 @@ type Queries struct {
 	pruneCeremoniesStmt    *sql.Stmt
 	pruneChangesStmt       *sql.Stmt
 	pruneGrantsStmt        *sql.Stmt
+	pruneInvitationsStmt   *sql.Stmt
+	pruneJoinsStmt         *sql.Stmt
 	pruneSessionsStmt      *sql.Stmt
 	pruneStoriesStmt       *sql.Stmt
 	pruneTurnsStmt         *sql.Stmt
@@ -1331,7 +1463,9 @@ type Queries struct {
 	revokeMachineStmt      *sql.Stmt
 	revokeOwnKeyStmt       *sql.Stmt
 	saveOffersStmt         *sql.Stmt
+	seeJoinsStmt           *sql.Stmt
 	seenGroupsStmt         *sql.Stmt
+	seenInvitationsStmt    *sql.Stmt
 	sessionStmt            *sql.Stmt
 	sessionsOfStmt         *sql.Stmt
 	setGroupAdminStmt      *sql.Stmt
@@ -1341,6 +1475,7 @@ type Queries struct {
 	storiesOfStmt          *sql.Stmt
 	storyStmt              *sql.Stmt
 	takeCeremonyStmt       *sql.Stmt
+	takeInvitationStmt     *sql.Stmt
 	touchKeyStmt           *sql.Stmt
 	touchSessionStmt       *sql.Stmt
 	trimTurnsStmt          *sql.Stmt
@@ -1364,6 +1499,7 @@ func (q *Queries) WithTx(tx *sql.Tx) *Queries {
 		actsStmt:               q.actsStmt,
 		addGroupDayStmt:        q.addGroupDayStmt,
 		addUsageDayStmt:        q.addUsageDayStmt,
+		addressesOfGroupStmt:   q.addressesOfGroupStmt,
 		adminKindStmt:          q.adminKindStmt,
 		askEmailStmt:           q.askEmailStmt,
 		callsOfGroupStmt:       q.callsOfGroupStmt,
@@ -1371,8 +1507,10 @@ func (q *Queries) WithTx(tx *sql.Tx) *Queries {
 		callsOfSharesStmt:      q.callsOfSharesStmt,
 		callsOfSharesToStmt:    q.callsOfSharesToStmt,
 		changesAfterStmt:       q.changesAfterStmt,
+		countInvitationsStmt:   q.countInvitationsStmt,
 		countMachinesStmt:      q.countMachinesStmt,
 		countMembersStmt:       q.countMembersStmt,
+		countNoticesStmt:       q.countNoticesStmt,
 		decideGrantStmt:        q.decideGrantStmt,
 		deleteEmailStmt:        q.deleteEmailStmt,
 		deleteGroupStmt:        q.deleteGroupStmt,
@@ -1380,6 +1518,9 @@ func (q *Queries) WithTx(tx *sql.Tx) *Queries {
 		deleteGroupMemberStmt:  q.deleteGroupMemberStmt,
 		deleteGroupMembersStmt: q.deleteGroupMembersStmt,
 		deleteIdentityStmt:     q.deleteIdentityStmt,
+		deleteInvitationStmt:   q.deleteInvitationStmt,
+		deleteInvitationsStmt:  q.deleteInvitationsStmt,
+		deleteJoinsStmt:        q.deleteJoinsStmt,
 		deleteKeepOutStmt:      q.deleteKeepOutStmt,
 		deleteKeepOutsStmt:     q.deleteKeepOutsStmt,
 		deletePasskeyStmt:      q.deletePasskeyStmt,
@@ -1416,7 +1557,9 @@ func (q *Queries) WithTx(tx *sql.Tx) *Queries {
 		insertGroupStmt:        q.insertGroupStmt,
 		insertGroupMemberStmt:  q.insertGroupMemberStmt,
 		insertIdentityStmt:     q.insertIdentityStmt,
+		insertInvitationStmt:   q.insertInvitationStmt,
 		insertInviteStmt:       q.insertInviteStmt,
+		insertJoinStmt:         q.insertJoinStmt,
 		insertKeepOutStmt:      q.insertKeepOutStmt,
 		insertKeyStmt:          q.insertKeyStmt,
 		insertLinkStmt:         q.insertLinkStmt,
@@ -1431,6 +1574,7 @@ func (q *Queries) WithTx(tx *sql.Tx) *Queries {
 		insertTurnStmt:         q.insertTurnStmt,
 		insertUsageStmt:        q.insertUsageStmt,
 		invitesOfStmt:          q.invitesOfStmt,
+		isInGroupStmt:          q.isInGroupStmt,
 		joinGroupStmt:          q.joinGroupStmt,
 		keepMetaStmt:           q.keepMetaStmt,
 		keepOutsStmt:           q.keepOutsStmt,
@@ -1457,6 +1601,7 @@ func (q *Queries) WithTx(tx *sql.Tx) *Queries {
 		metaStmt:               q.metaStmt,
 		moveEpochStmt:          q.moveEpochStmt,
 		namedSharesStmt:        q.namedSharesStmt,
+		newJoinsStmt:           q.newJoinsStmt,
 		nextGenerationStmt:     q.nextGenerationStmt,
 		operatorsWithWayInStmt: q.operatorsWithWayInStmt,
 		otherAdminsStmt:        q.otherAdminsStmt,
@@ -1466,6 +1611,8 @@ func (q *Queries) WithTx(tx *sql.Tx) *Queries {
 		pruneCeremoniesStmt:    q.pruneCeremoniesStmt,
 		pruneChangesStmt:       q.pruneChangesStmt,
 		pruneGrantsStmt:        q.pruneGrantsStmt,
+		pruneInvitationsStmt:   q.pruneInvitationsStmt,
+		pruneJoinsStmt:         q.pruneJoinsStmt,
 		pruneSessionsStmt:      q.pruneSessionsStmt,
 		pruneStoriesStmt:       q.pruneStoriesStmt,
 		pruneTurnsStmt:         q.pruneTurnsStmt,
@@ -1480,7 +1627,9 @@ func (q *Queries) WithTx(tx *sql.Tx) *Queries {
 		revokeMachineStmt:      q.revokeMachineStmt,
 		revokeOwnKeyStmt:       q.revokeOwnKeyStmt,
 		saveOffersStmt:         q.saveOffersStmt,
+		seeJoinsStmt:           q.seeJoinsStmt,
 		seenGroupsStmt:         q.seenGroupsStmt,
+		seenInvitationsStmt:    q.seenInvitationsStmt,
 		sessionStmt:            q.sessionStmt,
 		sessionsOfStmt:         q.sessionsOfStmt,
 		setGroupAdminStmt:      q.setGroupAdminStmt,
@@ -1490,6 +1639,7 @@ func (q *Queries) WithTx(tx *sql.Tx) *Queries {
 		storiesOfStmt:          q.storiesOfStmt,
 		storyStmt:              q.storyStmt,
 		takeCeremonyStmt:       q.takeCeremonyStmt,
+		takeInvitationStmt:     q.takeInvitationStmt,
 		touchKeyStmt:           q.touchKeyStmt,
 		touchSessionStmt:       q.touchSessionStmt,
 		trimTurnsStmt:          q.trimTurnsStmt,

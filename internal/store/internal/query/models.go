@@ -80,6 +80,20 @@ type GroupDay struct {
 	Calls   int64
 }
 
+type GroupInvitation struct {
+	GroupID  string
+	MemberID string
+	ByID     string
+	Created  int64
+	Expires  int64
+}
+
+type GroupJoin struct {
+	GroupID  string
+	MemberID string
+	At       int64
+}
+
 type GroupLimit struct {
 	GroupID    string
 	OwnerID    string
@@ -93,6 +107,7 @@ type GroupMember struct {
 	GroupID  string
 	MemberID string
 	Admin    bool
+	Seen     int64
 }
 
 type Identity struct {

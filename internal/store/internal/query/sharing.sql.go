@@ -91,7 +91,7 @@ func (q *Queries) GroupByName(ctx context.Context, name string) (Group, error) {
 }
 
 const groupMembers = `-- name: GroupMembers :many
-SELECT g.group_id, g.member_id, g.admin FROM group_members g JOIN members m ON m.id = g.member_id
+SELECT g.group_id, g.member_id, g.admin, g.seen FROM group_members g JOIN members m ON m.id = g.member_id
 WHERE NOT m.disabled OR cast($1 AS boolean) ORDER BY m.created, m.id
 `
 
@@ -104,7 +104,12 @@ func (q *Queries) GroupMembers(ctx context.Context, disabledToo bool) ([]GroupMe
 	var items []GroupMember
 	for rows.Next() {
 		var i GroupMember
-		if err := rows.Scan(&i.GroupID, &i.MemberID, &i.Admin); err != nil {
+		if err := rows.Scan(
+			&i.GroupID,
+			&i.MemberID,
+			&i.Admin,
+			&i.Seen,
+		); err != nil {
 			return nil, err
 		}
 		items = append(items, i)
@@ -119,7 +124,7 @@ func (q *Queries) GroupMembers(ctx context.Context, disabledToo bool) ([]GroupMe
 }
 
 const groupMembersOf = `-- name: GroupMembersOf :many
-SELECT g.group_id, g.member_id, g.admin FROM group_members g JOIN members m ON m.id = g.member_id
+SELECT g.group_id, g.member_id, g.admin, g.seen FROM group_members g JOIN members m ON m.id = g.member_id
 WHERE g.group_id = $1 AND (NOT m.disabled OR cast($2 AS boolean)) ORDER BY m.created, m.id
 `
 
@@ -137,7 +142,12 @@ func (q *Queries) GroupMembersOf(ctx context.Context, arg GroupMembersOfParams) 
 	var items []GroupMember
 	for rows.Next() {
 		var i GroupMember
-		if err := rows.Scan(&i.GroupID, &i.MemberID, &i.Admin); err != nil {
+		if err := rows.Scan(
+			&i.GroupID,
+			&i.MemberID,
+			&i.Admin,
+			&i.Seen,
+		); err != nil {
 			return nil, err
 		}
 		items = append(items, i)
@@ -205,17 +215,23 @@ func (q *Queries) InsertGroup(ctx context.Context, arg InsertGroupParams) error 
 }
 
 const insertGroupMember = `-- name: InsertGroupMember :exec
-INSERT INTO group_members (group_id, member_id, admin) VALUES ($1, $2, $3)
+INSERT INTO group_members (group_id, member_id, admin, seen) VALUES ($1, $2, $3, $4)
 `
 
 type InsertGroupMemberParams struct {
 	GroupID  string
 	MemberID string
 	Admin    bool
+	Seen     int64
 }
 
 func (q *Queries) InsertGroupMember(ctx context.Context, arg InsertGroupMemberParams) error {
-	_, err := q.exec(ctx, q.insertGroupMemberStmt, insertGroupMember, arg.GroupID, arg.MemberID, arg.Admin)
+	_, err := q.exec(ctx, q.insertGroupMemberStmt, insertGroupMember,
+		arg.GroupID,
+		arg.MemberID,
+		arg.Admin,
+		arg.Seen,
+	)
 	return err
 }
 
