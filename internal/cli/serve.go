@@ -137,7 +137,12 @@ type machine struct {
 func (m *machine) run(ctx context.Context) error {
 	tuneMemory()
 	group, ctx := errgroup.WithContext(ctx)
+	room, err := openSpool(m.config.Daemon.Data, diskLimit, 0)
+	if err != nil {
+		return err
+	}
 	config := m.daemonConfig(m.startEngine(ctx, group))
+	config.Spool = room
 	config.Servers = m.startServers(ctx, group)
 	if m.read != nil {
 		config.Reread = m.reload

@@ -77,10 +77,16 @@ func (d *Daemon) doHere(ctx context.Context, call *gateway.Call, e *engine.Engin
 			release()
 		}
 	}()
+	request := engine.Request{
+		Endpoint: call.Endpoint, Model: call.Model, Stream: call.Stream, Form: call.Form, Header: call.Header, Trusted: true, Spool: d.config.Spool,
+	}
+	if call.Form == nil {
+		if request.Body, err = call.Body.Load(); err != nil {
+			return nil, false, err
+		}
+	}
 	call.Trace.Attempts++
-	resp, err := e.Do(ctx, engine.Request{
-		Endpoint: call.Endpoint, Model: call.Model, Stream: call.Stream, Body: call.Body, Form: call.Form, Header: call.Header, Trusted: true,
-	})
+	resp, err := e.Do(ctx, request)
 	if err != nil {
 		if errors.Is(err, engine.ErrUnreachable) {
 			d.engineGone(e, err)

@@ -47,8 +47,14 @@ func (d *Daemon) serveTokenize(w http.ResponseWriter, r *http.Request, _ *bool) 
 		return
 	}
 	defer leave()
-	head, text, ok := readRequest(w, r, tunnel.MaxTokenize)
+	head, body, ok := d.readRequest(w, r, tunnel.MaxTokenize)
 	if !ok {
+		return
+	}
+	defer body.Close()
+	text, err := body.Load()
+	if err != nil { // no room for it
+		turnAway(w, tunnel.RefusedBusy)
 		return
 	}
 	class, caller, _ := strings.Cut(r.Header.Get(tunnel.HeaderCaller), " ")
@@ -85,15 +91,20 @@ func (d *Daemon) count(ctx context.Context, call *gateway.Call) (tokens int64, t
 	}
 	defer leave()
 	request := engine.Request{Model: call.Model, Header: call.Header, Trusted: true}
-	request.Endpoint, request.Body = call.RequestFor(0)
-	able := serving(d.board.own(), call.Model, request.Endpoint)
+	endpoint, body := call.RequestFor(0)
+	able := serving(d.board.own(), call.Model, endpoint)
 	if len(able) == 0 {
-		request.Endpoint, request.Body = fleet.Messages, call.Body
+		endpoint, body = fleet.Messages, call.Body
 		able = serving(d.board.own(), call.Model, fleet.Messages)
 	}
 	if len(able) == 0 {
 		return 0, false
 	}
-	tokens, err := able[0].Count(ctx, request)
+	text, err := body.Load()
+	if err != nil {
+		return 0, false
+	}
+	request.Endpoint, request.Body = endpoint, text
+	tokens, err = able[0].Count(ctx, request)
 	return tokens, err == nil
 }

@@ -1,7 +1,6 @@
 package daemon
 
 import (
-	"bytes"
 	"context"
 	"crypto/tls"
 	"fmt"
@@ -52,13 +51,12 @@ func newHubTransport(dial func(ctx context.Context, network, address string) (ne
 // do sends the call up. Every failure is a fault; none is ever a 401, which
 // would read as the local caller's key (decisions 6).
 func (u *uplink) do(ctx context.Context, call *gateway.Call) (*gateway.Answer, error) {
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, u.credential.Hub+call.Endpoint.Path(), bytes.NewReader(call.Body))
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, u.credential.Hub+call.Endpoint.Path(), nil)
 	if err != nil {
 		return nil, u.unreachable(ctx, err)
 	}
 	req.Header.Set("Authorization", "Bearer "+u.credential.Secret)
-	req.Header.Set("Content-Type", call.ContentType)
-	call.AttachForm(req)
+	call.Attach(req, call.Body)
 	if call.Wait >= 0 {
 		req.Header.Set("Prefer", "wait="+strconv.FormatInt(int64(call.Wait/time.Second), 10))
 	}

@@ -137,19 +137,14 @@ func (x *exchange) notImplemented() error {
 
 // infer serves an inference route.
 func (x *exchange) infer() error {
-	if err := x.crowded(); err != nil {
-		return err
-	}
 	call := &Call{
 		ID: x.id, Endpoint: x.route.endpoint, Caller: x.caller, ContentType: x.r.Header.Get("Content-Type"),
 		Arrived: x.arrived, Wait: preferredWait(x.r.Header), Waiting: func(int, time.Duration) {},
 	}
+	defer call.close()
 	head, err := x.read(call)
 	if err != nil {
 		return err
-	}
-	if call.Form != nil {
-		defer call.Form.Close()
 	}
 	call.Model, call.Stream = head.Model, head.Stream && x.route.streams()
 	x.call = call
@@ -163,15 +158,6 @@ func (x *exchange) infer() error {
 	return x.unary()
 }
 
-// crowded is the refusal of what would take a body where there is no memory for
-// one more.
-func (x *exchange) crowded() error {
-	if x.g.Crowded != nil && x.g.Crowded() {
-		return fault.New(fault.CapacityFull, "the service has no memory for one more call just now; try again shortly")
-	}
-	return nil
-}
-
 // read reads and checks the request, and gives its call what it asks for.
 func (x *exchange) read(call *Call) (head dialect.Head, err error) {
 	if call.Endpoint == fleet.Transcriptions {
@@ -183,18 +169,33 @@ func (x *exchange) read(call *Call) (head dialect.Head, err error) {
 	if call.Body, err = x.readBody(); err != nil {
 		return head, err
 	}
-	switch {
-	case call.Endpoint == fleet.Messages && x.g.on == local: // only who speaks it serves it there
-		call.Header = ownHeaders(x.r.Header)
-		return dialect.Peek(call.Body)
-	case call.Endpoint == fleet.Messages:
-		head, call.chat, err = x.translate(call.Body)
-	case call.Endpoint == fleet.Responses && x.g.on == hosted:
-		head, call.chat, err = x.respond(call.Body)
-	case call.Endpoint == fleet.EmbeddingsEndpoint:
-		head, err = dialect.PeekEmbeddings(call.Body)
-	default:
-		head, err = dialect.Peek(call.Body)
+	var chat []byte
+	if call.Endpoint == fleet.Responses && x.g.on == hosted {
+		whole, err := call.Body.Load() // its answer repeats pieces of it, to the end
+		if err != nil {
+			return head, err
+		}
+		if head, chat, err = x.respond(whole); err != nil {
+			return head, err
+		}
+	} else if err = call.Body.View(x.r.Context(), func(body []byte) (err error) {
+		switch {
+		case call.Endpoint == fleet.Messages && x.g.on == local: // only who speaks it serves it there
+			call.Header = ownHeaders(x.r.Header)
+			head, err = dialect.Peek(body)
+		case call.Endpoint == fleet.Messages:
+			head, chat, err = x.translate(body)
+		case call.Endpoint == fleet.EmbeddingsEndpoint:
+			head, err = dialect.PeekEmbeddings(body)
+		default:
+			head, err = dialect.Peek(body)
+		}
+		return err
+	}); err != nil {
+		return head, x.faultOf(x.r.Context(), err)
+	}
+	if chat != nil {
+		call.chat, err = x.keep(chat)
 	}
 	return head, err
 }

@@ -1,7 +1,6 @@
 package hub
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -15,13 +14,6 @@ import (
 	"github.com/kith/kith/internal/fleet"
 	"github.com/kith/kith/internal/gateway"
 	"github.com/kith/kith/internal/tunnel"
-)
-
-// maxAnswer bounds a unary answer that the hub holds until it is whole, and
-// believed the room that is made for it on its machine's word alone.
-const (
-	maxAnswer = 64 << 20
-	believed  = 64 << 10
 )
 
 // parting is how long a broken exchange waits to learn whether its whole line
@@ -69,7 +61,9 @@ func (h *Hub) try(ctx context.Context, call *gateway.Call, c *held) (*gateway.An
 
 	endpoint, asked := call.RequestFor(c.Offer.Endpoints)
 	traced := httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{WroteHeaders: h.ledger.sent})
-	response, err := line.RoundTrip(h.request(traced, call, c.Candidate, endpoint.Path(), asked))
+	r := h.request(traced, call, c.Candidate, endpoint.Path())
+	call.Attach(r, asked)
+	response, err := line.RoundTrip(r)
 	if err != nil {
 		out, f := broken(ctx, call, gone, err)
 		end(out)
@@ -83,10 +77,11 @@ func (h *Hub) try(ctx context.Context, call *gateway.Call, c *held) (*gateway.An
 		return nil, out, f
 	}
 	answer := &body{ReadCloser: response.Body, ctx: ctx, gone: gone, end: func() { end(served) }}
+	result := &gateway.Answer{Response: response, Endpoint: endpoint}
 	if call.Stream {
 		err = answer.peek()
-	} else {
-		err = answer.hold(response.ContentLength)
+	} else { // so that a machine that vanishes in the middle can be replaced (decisions 2)
+		result.Whole, err = call.Hold(h.edge.Spool, answer.ReadCloser, response.ContentLength)
 	}
 	if err != nil {
 		out, f := broken(ctx, call, gone, err)
@@ -99,25 +94,23 @@ func (h *Hub) try(ctx context.Context, call *gateway.Call, c *held) (*gateway.An
 	if !call.Stream { // the machine is done: its slot need not wait for the caller to read
 		answer.Close()
 	}
-	return &gateway.Answer{Response: response, Endpoint: endpoint}, served, nil
+	return result, served, nil
 }
 
 // request is the call as the machine gets it, at the path of an endpoint that it
-// speaks, and the headers of decisions 8. Nothing of the caller's own headers
-// passes.
-func (h *Hub) request(ctx context.Context, call *gateway.Call, c fleet.Candidate, path string, asked []byte) *http.Request {
-	r, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://machine"+path, bytes.NewReader(asked))
+// speaks, and the headers of decisions 8, without its body yet. Nothing of the
+// caller's own headers passes.
+func (h *Hub) request(ctx context.Context, call *gateway.Call, c fleet.Candidate, path string) *http.Request {
+	r, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://machine"+path, nil)
 	if err != nil {
 		panic(err) // the URL is ours and constant
 	}
 	r.Header = http.Header{
-		"Content-Type":           {call.ContentType},
 		tunnel.HeaderCorrelation: {call.ID},
 		tunnel.HeaderAttempt:     {fmt.Sprintf("%d %d", call.Trace.Attempts, c.Machine.Generation)},
 		tunnel.HeaderCaller:      {c.Class.String() + " " + headerText(call.Caller.Name)},
 		"User-Agent":             {""},
 	}
-	call.AttachForm(r)
 	deadline, ok := ctx.Deadline()
 	if !ok { // a streamed call's limits begin when a machine took it
 		deadline = time.Now().Add(h.cfg.FirstByte + h.cfg.Edge.Limits.Stream)
@@ -193,7 +186,6 @@ type body struct {
 	ctx   context.Context
 	gone  <-chan struct{}
 	first []byte
-	whole bool // first is all there is
 	end   func()
 }
 
@@ -212,20 +204,6 @@ func (b *body) peek() error {
 	return nil
 }
 
-// hold reads a unary answer whole, so that a machine that vanishes in the
-// middle can be replaced (decisions 2). announced is its length, if known.
-func (b *body) hold(announced int64) error {
-	whole := bytes.NewBuffer(make([]byte, 0, min(max(announced, 0), believed)+bytes.MinRead))
-	if _, err := whole.ReadFrom(io.LimitReader(b.ReadCloser, maxAnswer+1)); err != nil {
-		return err
-	}
-	if whole.Len() > maxAnswer {
-		return fault.New(fault.EngineError, "the answer is longer than %d bytes: ask for less in one request", maxAnswer)
-	}
-	b.first, b.whole = whole.Bytes(), true
-	return nil
-}
-
 // Read gives the bytes read ahead, then the machine's. A break is told as the
 // fault it is: the caller's own end, the machine's, or its engine's.
 func (b *body) Read(p []byte) (int, error) {
@@ -233,9 +211,6 @@ func (b *body) Read(p []byte) (int, error) {
 		n := copy(p, b.first)
 		b.first = b.first[n:]
 		return n, nil
-	}
-	if b.whole {
-		return 0, io.EOF
 	}
 	n, err := b.ReadCloser.Read(p)
 	switch {

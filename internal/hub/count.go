@@ -37,10 +37,12 @@ func (h *Hub) count(ctx context.Context, call *gateway.Call) (tokens int64, told
 func (h *Hub) countOn(ctx context.Context, call *gateway.Call, c fleet.Candidate) (tokens int64, told bool) {
 	endpoint, asked := call.RequestFor(c.Offer.Endpoints)
 	line, _, ok := h.live.Line(c.Machine.ID)
-	if !ok || endpoint != fleet.ChatCompletions || len(asked) > tunnel.MaxTokenize {
+	if !ok || endpoint != fleet.ChatCompletions || asked.Len() > tunnel.MaxTokenize {
 		return 0, false
 	}
-	response, err := line.RoundTrip(h.request(ctx, call, c, tunnel.PathTokenize, asked))
+	r := h.request(ctx, call, c, tunnel.PathTokenize)
+	call.Attach(r, asked)
+	response, err := line.RoundTrip(r)
 	if err != nil {
 		return 0, false
 	}
