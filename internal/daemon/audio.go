@@ -70,6 +70,11 @@ func (d *Daemon) askCheck() {
 
 // serveSpeech serves one transcription of the hub.
 func (d *Daemon) serveSpeech(w http.ResponseWriter, r *http.Request, began *bool) {
+	a, ok := d.admitHead(w, r, fleet.Transcriptions)
+	if !ok {
+		return
+	}
+	defer a.release()
 	limit := d.config.Audio.MaxUpload
 	form, err := dialect.ReadTranscription(r.Header.Get("Content-Type"), http.MaxBytesReader(w, r.Body, limit+dialect.FormRoom), d.config.Spool.Hold(spool.Holder{Member: routed}, -1), limit)
 	defer form.Close()
@@ -87,5 +92,5 @@ func (d *Daemon) serveSpeech(w http.ResponseWriter, r *http.Request, began *bool
 	case err != nil:
 		panic(http.ErrAbortHandler) // the hub gave the call up
 	}
-	d.serveCall(w, r, began, engine.Request{Endpoint: fleet.Transcriptions, Model: form.Model, Stream: form.Stream, Form: form})
+	d.serveCall(w, r, began, a, engine.Request{Endpoint: fleet.Transcriptions, Model: form.Model, Stream: form.Stream, Form: form})
 }

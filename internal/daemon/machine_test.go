@@ -6,7 +6,9 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -156,35 +158,32 @@ func TestRoutedEngineStatuses(t *testing.T) {
 			t.Errorf("engine's %d: got %d, refused %q, %s", status, resp.StatusCode, resp.Header.Get(tunnel.HeaderRefused), text)
 		}
 	}
-	// It said that it does not have the model: that is no offer any more.
-	l.until("withdrawn", func(ad tunnel.Advertisement) bool { return len(ad.Models) == 0 })
-	if got := l.served("/v1/chat/completions", chat(false)).Header.Get(tunnel.HeaderRefused); got != string(tunnel.RefusedUnknownModel) {
-		t.Errorf("withdrawn: refused %q", got)
+	// The last one said that it does not have the model, of that one call: it lists
+	// it, and serves the next one.
+	e.Set(enginetest.Behaviour{})
+	if got := l.served("/v1/chat/completions", chat(false)); got.StatusCode != 200 {
+		t.Errorf("after a 404: status %d, refused %q", got.StatusCode, got.Header.Get(tunnel.HeaderRefused))
+	}
+	if ad, _ := r.advertise(); len(ad.Models) != 1 {
+		t.Errorf("offered after a 404: %+v", ad.Models)
 	}
 	r.await("idle", func(s Status) bool { return s.Routed == 0 })
 }
 
-// A model that its engine denied having comes back after a while.
-func TestHeldOff(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		finder, err := engine.NewFinder(engine.Config{})
-		if err != nil {
-			t.Fatal(err)
-		}
-		model := engine.Model{ID: "m", Families: []fleet.Family{fleet.Chat}, Endpoints: []fleet.Endpoint{fleet.ChatCompletions}, Slots: 1}
-		e := builtinOf(enginetest.New(enginetest.Plain, enginetest.Options{}), model)
-		b := newBoard(e, finder, nil, nil)
-		b.hold(e, "m")
-		if offers := b.offers(b.shared()); len(offers) != 0 {
-			t.Errorf("offered %+v", offers)
-		}
-		changed := b.change()
-		since := time.Now()
-		<-changed
-		if waited := time.Since(since); waited != heldOff || len(b.offers(b.shared())) != 1 {
-			t.Errorf("after %v: %+v", waited, b.offers(b.shared()))
-		}
-	})
+// A model that its engine denies having, and does not list any more, is withdrawn
+// long before the next regular look.
+func TestRoutedEngineUnlisted(t *testing.T) {
+	both := []enginetest.Model{{ID: "test-model"}, {ID: "other"}}
+	var now atomic.Pointer[enginetest.Engine]
+	now.Store(enginetest.New(enginetest.Plain, enginetest.Options{Models: both}))
+	place := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { now.Load().ServeHTTP(w, r) }))
+	t.Cleanup(place.Close)
+	_, _, l := joined(t, Config{Discovery: engine.Config{Endpoints: []string{place.URL}}})
+	now.Store(enginetest.New(enginetest.Plain, enginetest.Options{Models: both[1:]}))
+	if got := l.served("/v1/chat/completions", chat(false)); got.StatusCode != 404 || got.Header.Get(tunnel.HeaderRefused) != "" {
+		t.Errorf("status %d, refused %q", got.StatusCode, got.Header.Get(tunnel.HeaderRefused))
+	}
+	l.until("withdrawn", func(ad tunnel.Advertisement) bool { return len(ad.Models) == 1 && ad.Models[0].ID == "other" })
 }
 
 // An engine that cannot be reached is a 503 of its own, so that the hub goes on

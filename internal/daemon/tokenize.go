@@ -47,25 +47,35 @@ func (d *Daemon) serveTokenize(w http.ResponseWriter, r *http.Request, _ *bool) 
 		return
 	}
 	defer leave()
+	var e *engine.Engine
+	able := func(model fleet.ModelID) bool {
+		var refusal tunnel.Refusal
+		e, _, refusal = d.engineFor(model, fleet.ChatCompletions, classOf(r) == fleet.Own.String(), time.Now())
+		if refusal == "" && d.desk.owners() {
+			refusal = tunnel.RefusedBusy
+		}
+		if refusal != "" {
+			turnAway(w, refusal)
+		}
+		return refusal == ""
+	}
+	if named, ok := tunnel.CallModel(r.Header); ok && !able(fleet.ModelID(named)) {
+		return // before any of the body is read
+	}
 	head, body, ok := d.readRequest(w, r, tunnel.MaxTokenize)
 	if !ok {
 		return
 	}
 	defer body.Close()
+	if !able(head.Model) {
+		return
+	}
 	text, err := body.Load()
 	if err != nil { // no room for it
 		turnAway(w, tunnel.RefusedBusy)
 		return
 	}
-	class, caller, _ := strings.Cut(r.Header.Get(tunnel.HeaderCaller), " ")
-	e, _, refusal := d.engineFor(head.Model, fleet.ChatCompletions, class == fleet.Own.String(), time.Now())
-	if refusal == "" && d.desk.owners() {
-		refusal = tunnel.RefusedBusy
-	}
-	if refusal != "" {
-		turnAway(w, refusal)
-		return
-	}
+	_, caller, _ := strings.Cut(r.Header.Get(tunnel.HeaderCaller), " ")
 	ctx, cancel := context.WithTimeout(r.Context(), countLimit)
 	defer cancel()
 	tokens, err := e.Count(ctx, engine.Request{Endpoint: fleet.ChatCompletions, Model: head.Model, Body: text, Caller: caller})
@@ -84,27 +94,32 @@ func (d *Daemon) serveTokenize(w http.ResponseWriter, r *http.Request, _ *bool) 
 
 // count is gateway.Config's, of the local surface: an engine here counts, or an
 // upstream that speaks the messages dialect.
-func (d *Daemon) count(ctx context.Context, call *gateway.Call) (tokens int64, told bool) {
+func (d *Daemon) count(ctx context.Context, call *gateway.Call) (tokens int64, err error) {
 	leave, ok := d.localCounts.enter()
 	if !ok {
-		return 0, false
+		return 0, nil
 	}
 	defer leave()
 	request := engine.Request{Model: call.Model, Header: call.Header, Trusted: true}
-	endpoint, body := call.RequestFor(0)
+	endpoint, body := call.Request()
 	able := serving(d.board.own(), call.Model, endpoint)
 	if len(able) == 0 {
 		endpoint, body = fleet.Messages, call.Body
 		able = serving(d.board.own(), call.Model, fleet.Messages)
 	}
-	if len(able) == 0 {
-		return 0, false
+	switch {
+	case len(able) > 0:
+		request.Endpoint = endpoint
+		if request.Body, err = body.Load(); err != nil {
+			return 0, nil // an estimate will do
+		}
+		if tokens, err = able[0].Count(ctx, request); err != nil {
+			return 0, nil // an estimate will do
+		}
+		return tokens, nil
+	case d.up.Load() == nil: // where the hub may have it, a call finds out
+		return 0, fault.New(fault.ModelNotFound, "nothing on this machine serves %q; GET /v1/models lists what does, `kith login` reaches more", call.Model).WithParam("model")
+	default:
+		return 0, nil
 	}
-	text, err := body.Load()
-	if err != nil {
-		return 0, false
-	}
-	request.Endpoint, request.Body = endpoint, text
-	tokens, err = able[0].Count(ctx, request)
-	return tokens, err == nil
 }

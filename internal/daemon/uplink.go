@@ -13,8 +13,13 @@ import (
 
 	"github.com/kith/kith/internal/dialect"
 	"github.com/kith/kith/internal/fault"
+	"github.com/kith/kith/internal/fleet"
 	"github.com/kith/kith/internal/gateway"
 )
+
+// messagesVersion is the version of the messages dialect that the hub is asked in
+// where the caller named none.
+const messagesVersion = "2023-06-01"
 
 // maxError bounds what is read of somebody's error answer, in bytes.
 const maxError = 64 << 10
@@ -56,7 +61,16 @@ func (u *uplink) do(ctx context.Context, call *gateway.Call) (*gateway.Answer, e
 		return nil, u.unreachable(ctx, err)
 	}
 	req.Header.Set("Authorization", "Bearer "+u.credential.Secret)
+	for name, values := range call.Header {
+		req.Header[name] = values
+	}
+	if call.Endpoint == fleet.Messages && req.Header.Get(dialect.VersionHeader) == "" { // the hub requires one (S9.2)
+		req.Header.Set(dialect.VersionHeader, messagesVersion)
+	}
 	call.Attach(req, call.Body)
+	if call.Form == nil {
+		req.Header.Set("Content-Type", "application/json")
+	}
 	if call.Wait >= 0 {
 		req.Header.Set("Prefer", "wait="+strconv.FormatInt(int64(call.Wait/time.Second), 10))
 	}
@@ -64,15 +78,15 @@ func (u *uplink) do(ctx context.Context, call *gateway.Call) (*gateway.Answer, e
 	if err != nil {
 		return nil, u.unreachable(ctx, err)
 	}
+	call.Trace.Route = resp.Header.Get("X-Kith-Route")
 	if resp.StatusCode != http.StatusOK {
 		defer resp.Body.Close()
 		return nil, u.refusal(resp)
 	}
-	call.Trace.Route = resp.Header.Get("X-Kith-Route")
 	resp.Body = &body{ReadCloser: resp.Body, broken: func(err error) error {
 		return fault.New(fault.CascadeExhausted, "the hub at %s went away in the middle of the answer; try again", u.credential.Hub).Because(err)
 	}}
-	return &gateway.Answer{Response: resp, Endpoint: call.Endpoint, FromHub: true}, nil
+	return &gateway.Answer{Response: resp, Endpoint: call.Endpoint, FromHub: true, ToBody: true}, nil
 }
 
 // unreachable is the fault of a hub that gave no answer.

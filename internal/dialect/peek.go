@@ -64,6 +64,7 @@ type head struct {
 	Head
 	dec    *jsontext.Decoder // while read runs
 	inputs int               // how many values the input may hold beside all others
+	forms  bool              // the body uses ChatForms
 }
 
 // read reads the body, one strict object that names a model; member reads each
@@ -114,6 +115,10 @@ func (h *head) member(name []byte) error {
 			return err
 		}
 		return control(value)
+	case "functions", "function_call", "tools", "tool_choice":
+		value, err := h.dec.ReadValue()
+		h.forms = h.forms || err == nil && formed(string(name), value)
+		return err
 	default:
 		return h.other(name)
 	}

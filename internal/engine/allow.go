@@ -1,12 +1,15 @@
 package engine
 
 import (
+	"hash/fnv"
 	"math"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/go-json-experiment/json/jsontext"
 
+	"github.com/kith/kith/internal/dialect"
 	"github.com/kith/kith/internal/fault"
 )
 
@@ -18,9 +21,9 @@ import (
 
 // Bounds of a stranger's call.
 const (
-	mostMessages    = 4096
-	mostParts       = 1024 // of one message
-	mostMedia       = 32   // of one call
+	mostMessages    = dialect.MostMessages
+	mostParts       = 1024                 // of one message
+	mostMedia       = dialect.MostPictures // and sounds, of one call
 	mostTools       = 512
 	mostStops       = 16
 	mostBiases      = 512
@@ -28,6 +31,7 @@ const (
 	mostInputTokens = 64 << 10
 	longestName     = 256
 	longestStop     = 1024
+	mostAnswers     = 4 // n
 	mostSchemaDepth = 32
 	mostSchemaNodes = 16 << 10 // of all the schemas of a call
 	mostRepeats     = 1000     // of minItems, maxLength and their like
@@ -55,8 +59,8 @@ var chatMembers = members{
 	"presence_penalty":    number(-2, 2),
 	"frequency_penalty":   number(-2, 2),
 	"repetition_penalty":  number(0.5, 2),
-	"n":                   whole(1, 4),
-	"seed":                whole(math.MinInt32, math.MaxInt32),
+	"n":                   {"0", (*copier).answers},
+	"seed":                {"0", (*copier).seed},
 	"stop":                either(text(longestStop), list(mostStops, text(longestStop))),
 	"logit_bias":          {"{", (*copier).biases},
 	"logprobs":            truth,
@@ -146,6 +150,12 @@ func (c *copier) refuse(format string, args ...any) error {
 	return fault.New(fault.InvalidRequest, where+": "+format, args...).WithParam(where)
 }
 
+// tooMany is the fault of the list that is read, which has more than most elements.
+func (c *copier) tooMany(most int) error {
+	where := strings.ReplaceAll(strings.TrimPrefix(string(c.dec.StackPointer().Parent()), "/"), "/", ".")
+	return fault.New(fault.InvalidRequest, "%s: more than %d are not taken in one call; send fewer", where, most).WithParam(where)
+}
+
 // one copies the value of the member called name, or leaves it out. Null says
 // nothing where it is not a value of its own.
 func (m members) one(c *copier, name string) error {
@@ -200,7 +210,7 @@ func list(most int, of shape) shape {
 		}
 		for n := 0; c.dec.PeekKind() != ']'; n++ {
 			if n == most {
-				return c.refuse("more than %d are not taken", most)
+				return c.tooMany(most)
 			}
 			if err := of.put(c); err != nil {
 				return err
@@ -270,6 +280,43 @@ func whole(lo, hi int64) shape {
 		n, _ := t.Int() // truncated and saturated
 		return c.enc.WriteToken(jsontext.Int(min(max(n, lo), hi)))
 	}}
+}
+
+// answers is n. Fewer answers than were asked for would be no answer to the
+// request, so a number out of bounds is refused.
+func (c *copier) answers() error {
+	t, err := c.dec.ReadToken()
+	if err != nil {
+		return err
+	}
+	if n, err := strconv.ParseInt(t.String(), 10, 64); err != nil || n < 1 || n > mostAnswers {
+		return c.refuse("this must be a whole number from 1 to %d", mostAnswers)
+	}
+	return c.enc.WriteToken(t)
+}
+
+// seed is a number of any size and sign. What is not within the 31 bits that every
+// engine takes is hashed into them, so that seeds that differ stay different and
+// none asks an engine for a random one, as -1 asks llama.cpp.
+func (c *copier) seed() error {
+	t, err := c.dec.ReadToken()
+	if err != nil {
+		return err
+	}
+	text := t.String()
+	n, err := strconv.ParseUint(text, 10, 64)
+	if err != nil {
+		signed, err := strconv.ParseInt(text, 10, 64)
+		if n = uint64(signed); err != nil { // longer, or no whole number
+			hash := fnv.New64a()
+			hash.Write([]byte(text))
+			n = hash.Sum64()
+		}
+	}
+	if n > math.MaxInt32 {
+		n = n * 0x9e3779b97f4a7c15 >> 33 // Fibonacci hashing: the upper bits depend on all
+	}
+	return c.enc.WriteToken(jsontext.Uint(n))
 }
 
 // biases is logit_bias: token numbers with a weight each.
@@ -346,7 +393,7 @@ func (c *copier) sound() error {
 // thousand frames of a film, and no address.
 func (c *copier) medium(data string) error {
 	if c.media++; c.media > mostMedia {
-		return c.refuse("more than %d pictures and sounds are not taken", mostMedia)
+		return c.refuse("more than %d pictures and sounds are not taken in one call; send fewer", mostMedia)
 	}
 	data = strings.TrimRight(data, "=")
 	for i := range len(data) {

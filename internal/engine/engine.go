@@ -356,6 +356,9 @@ func (e *Engine) whole(ctx context.Context, body io.Reader, announced int64, req
 	}
 	var made []byte
 	err = held.View(ctx, func(whole []byte) (err error) {
+		if req.Endpoint == fleet.ChatCompletions {
+			whole = wholeTexts(whole)
+		}
 		switch {
 		case req.Stream && req.Form != nil:
 			made, err = speechOf(whole)

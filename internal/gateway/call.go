@@ -38,7 +38,7 @@ type Call struct {
 	Body        *spool.Bytes
 	ContentType string
 	// Header holds the messages dialect's own headers, for a service elsewhere
-	// that speaks it; nil on the hosted surface and in other dialects.
+	// that speaks it and for the hub; nil on the hosted surface and in other dialects.
 	Header http.Header
 	// Form is the request of a transcription, which has no Body.
 	Form    *dialect.Transcription
@@ -54,26 +54,35 @@ type Call struct {
 	Trace Trace
 
 	chat *spool.Bytes // Body as that of a chat call; nil where it is one, or can be none
+	// untranslated is why Body cannot be translated to the chat dialect, where a service that
+	// speaks its own dialect may take it all the same: on the local surface.
+	untranslated error
 }
 
-// asTheyStand are the endpoints at which machines are asked in the caller's own
-// dialect. A machine that says it speaks messages or responses is asked in the
-// chat dialect like any other: what holds for every call holds only there
-// (docs/decisions/0004).
-var asTheyStand = fleet.Endpoints(fleet.ChatCompletions, fleet.EmbeddingsEndpoint)
-
-// RequestFor is the endpoint and the body by which the call is asked of a
-// machine whose offer speaks those endpoints: its own bytes where the offer
-// speaks its endpoint, else its translation to chat. The Answer tells which.
-func (c *Call) RequestFor(speaks fleet.EndpointSet) (fleet.Endpoint, *spool.Bytes) {
-	if c.chat == nil || speaks.Has(c.Endpoint) && asTheyStand.Has(c.Endpoint) {
+// Request is the endpoint and the body by which the call is asked of a machine:
+// its own bytes, or its translation to chat where that is not what it is. A machine
+// that says it speaks messages or responses is asked in the chat dialect like any
+// other: what holds for every call holds only there (docs/decisions/0004).
+func (c *Call) Request() (fleet.Endpoint, *spool.Bytes) {
+	if c.chat == nil {
 		return c.Endpoint, c.Body
 	}
 	return fleet.ChatCompletions, c.chat
 }
 
+// ForEngine is the endpoint and the body by which the call is asked of an engine of
+// this machine, or of a service elsewhere: its own bytes where that is asked in
+// them, else as Request. The error is why there is no translation.
+func (c *Call) ForEngine(own bool) (fleet.Endpoint, *spool.Bytes, error) {
+	if own {
+		return c.Endpoint, c.Body, nil
+	}
+	endpoint, body := c.Request()
+	return endpoint, body, c.untranslated
+}
+
 // Attach makes what the call asks the body of a request for the next hop: one of
-// the bodies of RequestFor, or the form of a transcription.
+// its bodies, or the form of a transcription.
 func (c *Call) Attach(r *http.Request, body *spool.Bytes) {
 	if c.Form != nil {
 		contentType, length, form := c.Form.Encode(true)
@@ -112,14 +121,14 @@ func (c *Call) close() {
 
 // translated reports whether the answer has to be translated back.
 func (c *Call) translated(a *Answer) bool {
-	return c.chat != nil && a.Endpoint == fleet.ChatCompletions
+	return c.chat != nil && !a.ToBody && a.Endpoint == fleet.ChatCompletions
 }
 
 // Trace is what a Backend learned on the way of one call.
 type Trace struct {
 	Machine  fleet.MachineID
 	Owner    fleet.MemberID // of that machine
-	Route    string         // X-Kith-Route's value; empty: not sent
+	Route    string         // X-Kith-Route's value; empty: no machine was given the prompt
 	Attempts int
 	Waited   time.Duration
 	// First and Last are the first and the newest decision about the call, Tries
@@ -143,6 +152,10 @@ type Try struct {
 	After   time.Duration // since the call arrived
 	Took    time.Duration // to its outcome
 	Outcome string        // in words; nothing of the call's content
+	// Prompt says that the machine was given some of the request's body, Began that
+	// it began to answer.
+	Prompt, Began bool
+	Waited        time.Duration // in the queue, before it
 }
 
 // Answer is a served call: the response, and the endpoint whose dialect its
@@ -158,6 +171,8 @@ type Answer struct {
 	// FromHub says that a hub rendered the body and not a machine: its comments
 	// are passed on, count as signs of life, and its error frames keep their codes.
 	FromHub bool
+	// ToBody says that it answers the call's own Body and not a translation.
+	ToBody bool
 }
 
 // Close ends an answer that nobody is given.

@@ -38,11 +38,14 @@ type exchange struct {
 	call    *Call
 	// response is the answer to a call of the responses dialect that is translated.
 	response *dialect.Response
-	routed   bool // the call was handed to the Backend
+	// forms are those of a chat call that machines are asked in other words.
+	forms  *dialect.ChatForms
+	routed bool // the call was handed to the Backend
 
 	// mu orders what the handler and the heartbeat write.
 	mu       sync.Mutex
 	began    bool // status and headers are out
+	named    bool // and with them, or behind them, whose machines have the prompt
 	status   int
 	deadline time.Time // of the next write, as last set
 	first    time.Duration
@@ -107,7 +110,7 @@ func (x *exchange) serve() error {
 			return err
 		}
 	}
-	if matched.messages {
+	if matched.messages && x.g.on == hosted { // S9.2: required on hosted requests
 		if err := checkVersion(x.r.Header); err != nil {
 			return err
 		}
@@ -179,17 +182,7 @@ func (x *exchange) read(call *Call) (head dialect.Head, err error) {
 			return head, err
 		}
 	} else if err = call.Body.View(x.r.Context(), func(body []byte) (err error) {
-		switch {
-		case call.Endpoint == fleet.Messages && x.g.on == local: // only who speaks it serves it there
-			call.Header = ownHeaders(x.r.Header)
-			head, err = dialect.Peek(body)
-		case call.Endpoint == fleet.Messages:
-			head, chat, err = x.translate(body)
-		case call.Endpoint == fleet.EmbeddingsEndpoint:
-			head, err = dialect.PeekEmbeddings(body)
-		default:
-			head, err = dialect.Peek(body)
-		}
+		head, chat, err = x.understand(call, body)
 		return err
 	}); err != nil {
 		return head, x.faultOf(x.r.Context(), err)
@@ -198,6 +191,30 @@ func (x *exchange) read(call *Call) (head dialect.Head, err error) {
 		call.chat, err = x.keep(chat)
 	}
 	return head, err
+}
+
+// understand reads a body, of which it keeps nothing: what it asks for, and the
+// same as the body of a chat call where that is another.
+func (x *exchange) understand(call *Call, body []byte) (head dialect.Head, chat []byte, err error) {
+	switch {
+	case call.Endpoint == fleet.Messages && x.g.on == local: // what cannot be translated, an upstream may still take
+		call.Header = ownHeaders(x.r.Header)
+		if head, err = dialect.Peek(body); err == nil {
+			_, chat, call.untranslated = x.translate(body)
+		}
+	case call.Endpoint == fleet.Messages:
+		head, chat, err = x.translate(body)
+	case call.Endpoint == fleet.EmbeddingsEndpoint:
+		head, err = dialect.PeekEmbeddings(body)
+	case call.Endpoint == fleet.ChatCompletions:
+		head, x.forms, chat, err = dialect.PeekChat(body)
+		if err != nil && head.Model != "" && x.g.on == local { // an upstream may take it as it is
+			call.untranslated, err = err, nil
+		}
+	default:
+		head, err = dialect.Peek(body)
+	}
+	return head, chat, err
 }
 
 // preferredWait is the caller's own limit on waiting (RFC 7240); negative when

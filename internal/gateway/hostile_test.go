@@ -349,7 +349,7 @@ func TestLargeBodiesInFiles(t *testing.T) {
 	text := strings.Repeat("words and more ", 200_000)
 	said := `{"object":"chat.completion","choices":[{"index":0,"message":{"role":"assistant","content":"` + text + `"},"finish_reason":"stop"}],"usage":{"prompt_tokens":2,"completion_tokens":3}}`
 	c := hostedConfig(&backend{do: func(_ context.Context, call *Call) (*Answer, error) {
-		_, body := call.RequestFor(0)
+		_, body := call.Request()
 		if sent := textOf(body); !strings.Contains(sent, text) || body.Len() != int64(len(sent)) {
 			t.Errorf("%d bytes were sent", len(sent))
 		}

@@ -95,7 +95,7 @@ func TestMessagesRefusals(t *testing.T) {
 		"broken JSON":       {askMessages(`{"model":`), 400, "invalid_request_error", fault.InvalidRequest, ""},
 		"no max_tokens":     {askMessages(request), 400, "invalid_request_error", fault.InvalidRequest, "max_tokens"},
 		"bad block":         {askMessages(`{"model":"m","max_tokens":9,"messages":[{"role":"user","content":[{"type":"text"}]}]}`), 400, "invalid_request_error", fault.InvalidRequest, "messages.0.content.0"},
-		"impossible model":  {askMessages(strings.Replace(messagesRequest, `"m"`, `"a\u0000b"`, 1)), 404, "not_found_error", fault.ModelNotFound, ""},
+		"impossible model":  {askMessages(strings.Replace(messagesRequest, `"m"`, `"a\u0000b"`, 1)), 404, "not_found_error", fault.ModelNotFound, "model"},
 		"count: no body":    {ask("POST", "/v1/messages/count_tokens", "", "Anthropic-Version", "2023-06-01"), 400, "invalid_request_error", fault.InvalidRequest, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -108,13 +108,24 @@ func TestMessagesRefusals(t *testing.T) {
 	}
 }
 
-// On the local surface nothing is translated: the backend gets the bytes and the
-// dialect's own headers, and what it answers passes as it is.
+// On the local surface the backend gets the bytes and the dialect's own headers,
+// for who speaks it, and the translation for who does not; what a service answers
+// in the dialect passes as it is, and the version may be left out (S9.2).
 func TestMessagesOnTheLocalSurface(t *testing.T) {
 	var got *Call
-	var sent string
+	var sent, engineText string
+	var engineAt fleet.Endpoint
+	var engineBody *spool.Bytes
+	var engineErr error
 	backend := &backend{do: func(_ context.Context, call *Call) (*Answer, error) {
 		got, sent = call, textOf(call.Body)
+		engineAt, engineBody, engineErr = call.ForEngine(false)
+		if engineErr == nil {
+			engineText = textOf(engineBody)
+		}
+		if at, body, err := call.ForEngine(true); at != fleet.Messages || err != nil || body != call.Body {
+			t.Errorf("for who speaks it: %v %v", at, err)
+		}
 		a := answer(io.NopCloser(strings.NewReader(`{"type":"message",  "usage":{"input_tokens":2,"output_tokens":3}}`)))
 		a.Endpoint = fleet.Messages
 		return a, nil
@@ -127,8 +138,19 @@ func TestMessagesOnTheLocalSurface(t *testing.T) {
 	if diff := cmp.Diff(want, got.Header); diff != "" || sent != messagesRequest {
 		t.Errorf("%s\n%s", diff, sent)
 	}
-	w, _ = do(New(localConfig(backend)), ask("POST", "http://localhost:8701/v1/messages", messagesRequest))
-	checkEnvelope(t, w.Result().Header, w.Body.String(), "invalid_request_error", fault.InvalidRequest)
+	for _, headers := range [][]string{nil, {"Anthropic-Version", "latest"}} {
+		if w, _ = do(New(localConfig(backend)), ask("POST", "http://localhost:8701/v1/messages", messagesRequest, headers...)); w.Code != 200 {
+			t.Errorf("with %v: %d %s", headers, w.Code, w.Body)
+		}
+	}
+	if engineAt != fleet.ChatCompletions || engineErr != nil || !strings.Contains(engineText, `"content":"canary"`) {
+		t.Errorf("for an engine: %v %s %v", engineAt, engineText, engineErr)
+	}
+	const file = `{"model":"m","max_tokens":9,"messages":[{"role":"user","content":[{"type":"document","source":{"type":"base64","media_type":"application/pdf","data":"aaaa"}}]}]}`
+	w, _ = do(New(localConfig(backend)), ask("POST", "http://localhost:8701/v1/messages", file))
+	if w.Code != 200 || fault.Of(engineErr).Code != fault.InvalidRequest || sent != file {
+		t.Errorf("what chat cannot hold: %d %s, %v", w.Code, w.Body, engineErr)
+	}
 }
 
 // Every fault has the dialect's word for its status.
@@ -158,12 +180,10 @@ func TestMessagesUnary(t *testing.T) {
 		call = asked
 		asked.Trace.Route = "own; machine=box; owner=ann"
 		// A machine is asked in chat, whatever else it says it speaks.
-		for _, speaks := range []fleet.EndpointSet{0, fleet.Endpoints(fleet.ChatCompletions), fleet.Endpoints(fleet.ChatCompletions, fleet.Messages)} {
-			endpoint, body := asked.RequestFor(speaks)
-			text := textOf(body)
-			if _, err := dialect.Peek([]byte(text)); endpoint != fleet.ChatCompletions || err != nil || !strings.Contains(text, `"messages":[{"role":"user","content":"canary"}]`) {
-				t.Errorf("%s %s %v", endpoint, text, err)
-			}
+		endpoint, body := asked.Request()
+		text := textOf(body)
+		if _, err := dialect.Peek([]byte(text)); endpoint != fleet.ChatCompletions || err != nil || !strings.Contains(text, `"messages":[{"role":"user","content":"canary"}]`) {
+			t.Errorf("%s %s %v", endpoint, text, err)
 		}
 		return answer(io.NopCloser(strings.NewReader(chatReply))), nil
 	}})
@@ -189,7 +209,7 @@ func TestMessagesUnary(t *testing.T) {
 		t.Errorf("%+v", out)
 	}
 	other := Call{Endpoint: fleet.EmbeddingsEndpoint, Body: new(spool.Bytes)}
-	if endpoint, body := other.RequestFor(0); endpoint != fleet.EmbeddingsEndpoint || body != other.Body {
+	if endpoint, body := other.Request(); endpoint != fleet.EmbeddingsEndpoint || body != other.Body {
 		t.Errorf("%s %v", endpoint, body)
 	}
 	w, _ := do(New(hostedConfig(answers("<html>"))), askMessages(messagesRequest))
@@ -223,7 +243,7 @@ func TestCountTokens(t *testing.T) {
 func TestCountGivesUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := hostedConfig(answers(chatReply))
-		c.Count = func(ctx context.Context, _ *Call) (int64, bool) { <-ctx.Done(); return 0, false }
+		c.Count = func(ctx context.Context, _ *Call) (int64, error) { <-ctx.Done(); return 0, nil }
 		began := time.Now()
 		w, _ := do(New(c), ask("POST", "/v1/messages/count_tokens", messagesRequest, "Anthropic-Version", "2023-06-01"))
 		if took := time.Since(began); took != 3*time.Second || w.Code != 200 || w.Header().Get("X-Kith-Estimate") != "true" {
@@ -237,7 +257,7 @@ func TestCountRate(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := hostedConfig(answers(chatReply))
 		asked := 0
-		c.Count = func(context.Context, *Call) (int64, bool) { asked++; return 7, true }
+		c.Count = func(context.Context, *Call) (int64, error) { asked++; return 7, nil }
 		h := New(c)
 		count := func(n int) (estimates int) {
 			for range n {

@@ -58,11 +58,21 @@ func (x *exchange) writeAll(body []byte) error {
 	return nil
 }
 
-// tellRoute says whose machine answered, and so has seen the prompt (decisions 5).
+// tellRoute names the machines that were given the prompt (decisions 5).
 func tellRoute(h http.Header, call *Call) {
 	if route := call.Trace.Route; route != "" {
 		h["X-Kith-Route"] = []string{oneLine(route)}
 	}
+}
+
+// routeComment is what tellRoute says, as a comment of a stream whose headers
+// went out before it was known; nil if there is nothing to say, or it was said.
+func (x *exchange) routeComment() []byte {
+	if x.named || x.call.Trace.Route == "" {
+		return nil
+	}
+	x.named = true
+	return []byte(": " + oneLine(x.call.Trace.Route) + "\n\n")
 }
 
 // oneLine makes text, which holds names that members chose, fit for a header
@@ -100,6 +110,9 @@ func (x *exchange) finish(err error) {
 		if f = fault.Of(err); x.routed && x.g.on == hosted {
 			f = x.g.Miss(x.caller, x.call.Model, f)
 		}
+		if f.Code == fault.ContextLengthExceeded && f.Param == "" {
+			f = f.WithParam(x.promptMember())
+		}
 		unclean = x.began
 		x.tell(f)
 	}
@@ -109,13 +122,27 @@ func (x *exchange) finish(err error) {
 	}
 }
 
+// promptMember is the member of the request that holds the prompt.
+func (x *exchange) promptMember() string {
+	switch x.route.endpoint {
+	case fleet.Responses, fleet.EmbeddingsEndpoint:
+		return "input"
+	}
+	return "messages"
+}
+
 // tell writes the fault: as status and body, or, once the answer has begun, as
-// its last frame.
+// its last frame. A stream of the responses dialect whose prompt is too long
+// fails in its events, complete: coding agents shorten their talk when
+// response.failed says so, and not for a status (decisions 4).
 func (x *exchange) tell(f *fault.Fault) {
 	x.arm(time.Now())
+	if !x.began && x.response != nil && x.call != nil && x.call.Stream && f.Code == fault.ContextLengthExceeded {
+		x.beginStream()
+	}
 	if x.began {
 		if x.call != nil && x.call.Stream {
-			_, _ = x.w.Write(x.lastFrames(f))
+			_, _ = x.w.Write(append(x.routeComment(), x.lastFrames(f)...))
 			_ = x.control.Flush()
 		}
 		return
@@ -124,7 +151,9 @@ func (x *exchange) tell(f *fault.Fault) {
 	h := x.w.Header()
 	h["Content-Type"] = []string{"application/json"}
 	h["Content-Length"] = []string{strconv.Itoa(len(body))}
-	delete(h, "X-Kith-Route")
+	if x.call != nil {
+		tellRoute(h, x.call)
+	}
 	switch status := f.Status(); status {
 	case http.StatusUnauthorized:
 		h["Www-Authenticate"] = []string{"Bearer"}

@@ -40,7 +40,6 @@ type stream struct {
 	silence time.Duration // longest time without one
 	until   time.Time     // end of the whole
 	frames  int           // with data, passed on
-	note    string        // a comment to write before the next frame
 }
 
 // place is where a call stands in a queue.
@@ -58,7 +57,7 @@ func (x *exchange) stream() error {
 	s.timer = time.AfterFunc(time.Hour, s.watch) // it reads s.timer: set it first
 	s.timer.Reset(firstBeat - time.Since(x.arrived))
 	defer s.stop()
-	answer, err := x.g.Backend.Do(ctx, x.call)
+	answer, err := x.serveCall(ctx)
 	if err != nil {
 		return x.faultOf(ctx, err)
 	}
@@ -96,16 +95,16 @@ func (s *stream) took(answer *Answer) {
 	defer x.mu.Unlock()
 	now := time.Now()
 	s.heard, s.silence, s.until = now, x.g.Limits.FirstByte, now.Add(x.g.Limits.Stream)
-	if x.began && x.call.Trace.Route != "" { // too late for the header
-		s.note = ": " + oneLine(x.call.Trace.Route) + "\n\n"
-	}
 	s.timer.Reset(s.next().Sub(now))
 }
 
 // events are those that a chat stream is turned into.
 func (x *exchange) events() *dialect.Events {
-	if x.response != nil {
+	switch {
+	case x.response != nil:
 		return x.response.Events()
+	case x.forms != nil:
+		return x.forms.Events()
 	}
 	return dialect.NewMessageEvents(x.messageID(), x.call.Model)
 }
@@ -186,10 +185,10 @@ func (s *stream) pass(frames []byte) error {
 	}
 	if !x.began {
 		tellRoute(x.w.Header(), x.call)
+		x.named = true
 	}
-	if s.note != "" {
-		frames = append([]byte(s.note), frames...)
-		s.note = ""
+	if comment := x.routeComment(); comment != nil { // too late for the header
+		frames = append(comment, frames...)
 	}
 	return s.write(frames, now)
 }
@@ -199,11 +198,7 @@ func (s *stream) write(p []byte, now time.Time) error {
 	x := s.x
 	x.arm(now)
 	if !x.began {
-		h := x.w.Header()
-		h["Content-Type"] = []string{"text/event-stream"}
-		h["Cache-Control"] = []string{"no-cache"}
-		h["X-Accel-Buffering"] = []string{"no"}
-		x.begin(http.StatusOK)
+		x.beginStream()
 	}
 	s.wrote = now
 	if _, err := x.w.Write(p); err != nil {
@@ -213,6 +208,15 @@ func (s *stream) write(p []byte, now time.Time) error {
 		return errGone
 	}
 	return nil
+}
+
+// beginStream sends status and headers of a streamed answer.
+func (x *exchange) beginStream() {
+	h := x.w.Header()
+	h["Content-Type"] = []string{"text/event-stream"}
+	h["Cache-Control"] = []string{"no-cache"}
+	h["X-Accel-Buffering"] = []string{"no"}
+	x.begin(http.StatusOK)
 }
 
 // watch is the timer's: it ends what took too long, sends the heartbeat that

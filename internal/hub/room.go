@@ -41,13 +41,15 @@ type held struct {
 	model fleet.ModelID
 	since time.Time
 	once  sync.Once
-	// refused is why its daemon did not take the call, if it said so.
+	// refused is why its daemon did not take the call, if it said so, and prompt
+	// whether it was given some of the call's body.
 	refused tunnel.Refusal
+	prompt  bool
 }
 
 // hold reserves what a call needs of a candidate; nil if someone was quicker.
 func hold(c fleet.Candidate, model fleet.ModelID, now time.Time) *held {
-	if !c.Machine.Reserve(model) {
+	if !c.Machine.Reserve(model, c.Class) {
 		return nil
 	}
 	if c.Share != nil && !c.Share.Reserve(now) {

@@ -49,6 +49,7 @@ type Line struct {
 	conn       *conn
 	cc         *http.ClientConn
 	generation int64
+	version    int // of the daemon
 }
 
 // Upgrade answers GET /tunnel of an authenticated machine with 101 and takes
@@ -76,7 +77,11 @@ func Upgrade(w http.ResponseWriter, r *http.Request, config UpgradeConfig) (*Lin
 	if err != nil {
 		return nil, fmt.Errorf("cannot open a tunnel: %w", err)
 	}
-	return newLine(r.Context(), below, config.Generation)
+	line, err := newLine(r.Context(), below, config.Generation)
+	if err == nil {
+		line.version, _ = strconv.Atoi(r.Header.Get(HeaderVersion)) // checkUpgrade has read it
+	}
+	return line, err
 }
 
 // acceptPlain answers a request for the tunnel with 101 and the header of w, and
@@ -167,8 +172,14 @@ func (l *Line) Generation() int64 { return l.generation }
 // this attempt is over: the tunnel ended, the daemon cut the stream, or the
 // request's context did, which ends RoundTrip and a running read of the answer
 // at once, whatever the daemon does. The daemon's own refusals are answers
-// (HeaderRefused).
+// (HeaderRefused). The body of a request that expects 100-continue is read when
+// the daemon has asked for it; one before version 6 is sent it at once.
 func (l *Line) RoundTrip(r *http.Request) (*http.Response, error) {
+	if r.Header.Get("Expect") != "" && l.version < versionAdmits {
+		r = r.WithContext(r.Context())
+		r.Header = r.Header.Clone()
+		r.Header.Del("Expect")
+	}
 	if err := l.reserve(); err != nil {
 		if r.Body != nil {
 			r.Body.Close()
