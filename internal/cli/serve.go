@@ -137,8 +137,13 @@ type machine struct {
 func (m *machine) run(ctx context.Context) error {
 	tuneMemory()
 	group, ctx := errgroup.WithContext(ctx)
+	room, err := openSpool(m.config.Daemon.Data, diskLimit, 0)
+	if err != nil {
+		return err
+	}
 	builtin, later := m.startEngine(ctx, group)
 	config := m.daemonConfig(builtin)
+	config.Spool = room
 	config.Servers = m.startServers(ctx, group)
 	if m.read != nil {
 		config.Reread = m.reload

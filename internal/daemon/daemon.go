@@ -26,6 +26,7 @@ import (
 	"github.com/kith/kith/internal/fleet"
 	"github.com/kith/kith/internal/gateway"
 	"github.com/kith/kith/internal/host"
+	"github.com/kith/kith/internal/spool"
 )
 
 // Config is what a daemon needs to know.
@@ -69,6 +70,9 @@ type Config struct {
 	Unshared bool
 	// Reread reads the configuration anew and calls Reload; nil: it cannot be.
 	Reread func(context.Context) (Reloaded, error)
+	// Spool holds the bodies of calls and of their answers, those of the hub as
+	// one member's. nil: one without limits, in memory.
+	Spool *spool.Spool
 	// Comfort is what this machine does for its owner of itself.
 	Comfort Comfort
 	// TLS adds to the client's side towards the hub (roots); nil: the system's.
@@ -135,6 +139,9 @@ func New(c Config) (*Daemon, error) {
 	settings, err := openSettings(filepath.Join(c.Home, stateFile), c.Sharing)
 	if err != nil {
 		return nil, err
+	}
+	if c.Spool == nil {
+		c.Spool, _ = spool.Open("", spool.Limits{}) // without a folder nothing fails
 	}
 	if c.Discovery.Log == nil {
 		c.Discovery.Log = c.Log

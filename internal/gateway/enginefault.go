@@ -45,17 +45,12 @@ func (x *exchange) located(err error) error {
 	if !errors.As(err, &f) || f.Code != fault.InvalidRequest || f.Param == "" || x.call.Body == nil || x.call.untranslated != nil {
 		return err
 	}
-	own := f.Param
-	switch {
-	case x.response != nil:
-		own = x.response.Locate(own)
-	case x.call.Endpoint == fleet.Messages:
-		own = dialect.LocateMessages(x.call.Body, own)
-	default: // chat, perhaps in other forms, which share most of their members
-		for own != "" && !dialect.HasMember(x.call.Body, own) {
-			own = own[:max(strings.LastIndexByte(own, '.'), 0)]
-		}
-	}
+	own := ""
+	// Where the body cannot be read again, no member is named.
+	_ = x.call.Body.View(x.r.Context(), func(body []byte) error {
+		own = x.ownPlace(body, f.Param)
+		return nil
+	})
 	g := f.WithParam(own)
 	for _, after := range [...]string{": ", " "} {
 		before, rest, found := strings.Cut(" "+f.Message, " "+f.Param+after)
@@ -65,4 +60,20 @@ func (x *exchange) located(err error) error {
 		}
 	}
 	return g
+}
+
+// ownPlace is the place in the caller's body of what a machine names by its place
+// in chat; empty where there is none.
+func (x *exchange) ownPlace(body []byte, place string) string {
+	switch {
+	case x.response != nil:
+		return x.response.Locate(place)
+	case x.call.Endpoint == fleet.Messages:
+		return dialect.LocateMessages(body, place)
+	}
+	// Chat, perhaps in other forms, which share most of their members.
+	for place != "" && !dialect.HasMember(body, place) {
+		place = place[:max(strings.LastIndexByte(place, '.'), 0)]
+	}
+	return place
 }

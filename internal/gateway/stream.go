@@ -62,6 +62,7 @@ func (x *exchange) stream() error {
 		return x.faultOf(ctx, x.located(err))
 	}
 	defer answer.Body.Close()
+	x.call.answered(x.response != nil)
 	s.took(answer)
 	err = s.copy(answer.Body)
 	s.trailer = answer.Trailer.Get(dialect.UsageTrailer)

@@ -144,7 +144,7 @@ func (d *dispatch) attempt(ctx context.Context, c *held) (_ *gateway.Answer, _ e
 	answer, outcome, err := d.hub.try(here, d.call, c)
 	if outcome == served {
 		if err = d.hub.ledger.await(here, noted); err != nil {
-			answer.Body.Close()
+			answer.Close()
 			answer, outcome = nil, failed
 		}
 	}
