@@ -10,6 +10,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/go-json-experiment/json"
 	"github.com/google/uuid"
 
 	"github.com/kith/kith/internal/dialect"
@@ -125,10 +126,26 @@ func (x *exchange) noRoute() error {
 	return fault.New(fault.RouteNotFound, "no such path: requests go to /v1/models, /v1/chat/completions and their neighbours; check the base URL")
 }
 
-// greet answers HEAD /, which agents send to see whether anybody is there.
+// greet answers HEAD /, which agents send to see whether a service is there, and
+// GET / of what is no browser: the program and its base URLs (decisions 4).
 func (x *exchange) greet() error {
+	body, err := json.Marshal(struct {
+		Name         string `json:"name"`
+		Version      string `json:"version"`
+		BaseURL      string `json:"base_url"`      // of the chat, embeddings, responses and audio dialects
+		MessagesBase string `json:"messages_base"` // of the messages dialect
+	}{"kith", x.g.Version, x.g.Base + "/v1", x.g.Base})
+	if err != nil {
+		return err
+	}
+	h := x.w.Header()
+	h["Content-Type"] = []string{"application/json"}
+	h["Content-Length"] = []string{strconv.Itoa(len(body))}
 	x.begin(http.StatusOK)
-	return nil
+	if x.r.Method == http.MethodHead {
+		return nil
+	}
+	return x.writeAll(body)
 }
 
 func (x *exchange) notImplemented() error {
