@@ -129,6 +129,13 @@ type hubFile struct {
 		// Data is the folder of the database and the operator's socket; default
 		// KITH_HOME/hub.
 		Data string `toml:"data"`
+		// Proxies are the addresses, or networks, of the proxies in front of this hub:
+		// of their requests the client is the last address in X-Forwarded-For that is
+		// not a proxy's. From all others that header is ignored. Default none.
+		Proxies []proxy `toml:"proxies"`
+		// CORS are the origins of web applications that may call the API from a
+		// browser, with a key and never with a cookie; default none.
+		CORS []origin `toml:"cors"`
 	} `toml:"hub"`
 	Database struct {
 		// URL is "", the embedded SQLite in Data.
@@ -162,7 +169,9 @@ type hubFile struct {
 		RPS uint32 `toml:"rps"`
 		// Burst is how many may come at once; default 100.
 		Burst uint32 `toml:"burst"`
-		// Connections is how many connections one address may hold; default 200.
+		// Connections is how many connections one client may hold at once, and behind
+		// one of hub.proxies how many requests; an IPv6 /64 is one client, and machines'
+		// tunnels are not counted. Default 200.
 		Connections uint32 `toml:"connections"`
 	} `toml:"ratelimit"`
 	// Site is the members' pages.

@@ -146,15 +146,16 @@ func openHub(ctx context.Context, config *hubFile, log *slog.Logger) (p *hubProc
 			p.base = "https://" + p.listener.Addr().String()
 		}
 	}
-	p.listener = gateway.LimitPerAddress(p.listener, int(config.RateLimit.Connections))
-	p.wire()
+	clients := gateway.NewClients(prefixes(config.Hub.Proxies), int(config.RateLimit.Connections), log)
+	p.listener = clients.Listen(p.listener)
+	p.wire(clients)
 	p.public = gateway.NewServer(p.hub.Handler(), log)
-	p.public.TLSConfig = certificate
+	p.public.TLSConfig, p.public.ConnState = certificate, clients.ConnState
 	return p, nil
 }
 
 // wire makes the hub and its registry, each of which tells the other.
-func (p *hubProcess) wire() {
+func (p *hubProcess) wire(clients *gateway.Clients) {
 	limits := p.config.Limits
 	keep := p.config.Responses.Keep.Duration
 	if keep == 0 {
@@ -166,10 +167,12 @@ func (p *hubProcess) wire() {
 		OnFree:   func(id fleet.MachineID) { p.hub.OnMachine(id) },
 	})
 	p.hub = hub.New(hub.Config{
-		Region: p.config.Hub.Region.Text,
-		Wait:   limits.Wait.Duration, WaitStream: limits.WaitStream.Duration, FirstByte: limits.FirstByte.Duration,
+		Region: p.config.Hub.Region.Text, Clients: clients,
+		Wait: limits.Wait.Duration, WaitStream: limits.WaitStream.Duration, FirstByte: limits.FirstByte.Duration,
+		Running: bound(limits.Running), Waiting: bound(limits.Waiting), Machines: bound(limits.Machines),
 		KeepResponses: keep,
 		Edge: gateway.Config{
+			Base: p.base, Version: thisBuild().Version, Origins: origins(p.config.Hub.CORS),
 			Rate: gateway.Rate{PerSecond: float64(p.config.RateLimit.RPS), Burst: int(p.config.RateLimit.Burst)},
 			Limits: gateway.Limits{
 				Body: limits.Body.Bytes, FirstByte: limits.FirstByte.Duration,
@@ -177,9 +180,17 @@ func (p *hubProcess) wire() {
 			},
 		},
 		Journal: p.journal,
-		Site:    hub.SiteConfig{Base: p.base, SignUp: p.config.Site.SignUp.Text, Provider: p.config.Site.OIDC.provider(), Mail: p.config.Site.SMTP.mail()},
+		Site:    hub.SiteConfig{Base: p.base, SignUp: p.config.Site.SignUp.Text, Provider: p.config.Site.OIDC.provider(), Mail: p.config.Site.SMTP.mail(), FirstMade: p.removeFirstLink},
 		Log:     p.log,
 	}, p.records, p.live)
+}
+
+// bound is a bound as the hub takes it, where the configuration's 0 is off.
+func bound(n uint16) int {
+	if n == 0 {
+		return -1
+	}
+	return int(n)
 }
 
 // run serves until ctx ends (nil) or a part fails.

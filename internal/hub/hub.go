@@ -38,6 +38,12 @@ type Config struct {
 	// Admissions is how many tunnels may be in their handshake at once; more are
 	// told to come back (decisions 8). Default 128.
 	Admissions int
+	// Clients are those of the public address; nil: no proxy is trusted, and nothing is
+	// bounded.
+	Clients *gateway.Clients
+	// Machines is how many machines of one member may be connected. Default 1000;
+	// negative: not bounded.
+	Machines int
 	// Journal keeps what the ledger knows until the database has it, so that no
 	// death of the hub loses a call. Without one, as in a simulation, records wait
 	// in memory. The hub closes it no more than the database.
@@ -173,7 +179,7 @@ func New(cfg Config, records Records, live *registry.Registry) *Hub {
 // that has a token.
 func (h *Hub) Handler() http.Handler {
 	tunnel, login := h.guarded(h.acceptTunnel), h.guarded(h.login)
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	serve := func(w http.ResponseWriter, r *http.Request) {
 		// No mux: it would clean paths, which the edge wants as they came.
 		switch path := r.URL.Path; {
 		case strings.HasPrefix(path, "/v1/"): // first: it is nearly all there is
@@ -189,6 +195,18 @@ func (h *Hub) Handler() http.Handler {
 		default:
 			h.edge.ServeHTTP(w, r)
 		}
+	}
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		r, proxied := h.cfg.Clients.Resolve(r)
+		if proxied && r.URL.Path != "/tunnel" { // those are counted by machine
+			leave, err := h.cfg.Clients.Admit(r)
+			if err != nil {
+				h.edge.Refuse(w, r, err)
+				return
+			}
+			defer leave()
+		}
+		serve(w, r)
 	})
 }
 

@@ -4,7 +4,6 @@ import (
 	"context"
 	"crypto/sha256"
 	"errors"
-	"net"
 	"net/http"
 	"net/netip"
 	"strings"
@@ -168,24 +167,14 @@ func plain(text string, most int) string {
 	return strings.TrimSpace(text)
 }
 
-// addressOf is where a request comes from. Only a proxy on this very computer is
-// believed about it, and only the last that it says, which it added itself.
+// addressOf is the address of a request's client, which the hub has put in place of
+// a proxy's.
 func addressOf(r *http.Request) string {
-	host, _, err := net.SplitHostPort(r.RemoteAddr)
+	from, err := netip.ParseAddrPort(r.RemoteAddr)
 	if err != nil {
 		return "unknown"
 	}
-	from, err := netip.ParseAddr(host)
-	if err != nil {
-		return "unknown"
-	}
-	if said := r.Header.Values("X-Forwarded-For"); from.Unmap().IsLoopback() && len(said) > 0 {
-		all := strings.Split(said[len(said)-1], ",")
-		if behind, err := netip.ParseAddr(strings.TrimSpace(all[len(all)-1])); err == nil {
-			from = behind
-		}
-	}
-	return from.Unmap().WithZone("").String()
+	return from.Addr().Unmap().WithZone("").String()
 }
 
 // network is whose an address counts as: of IPv6, the /64 that a customer has.
