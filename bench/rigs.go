@@ -133,7 +133,7 @@ func (b *bench) kithRig(engine string) (*target, error) {
 	}
 	hubConf, homeConf := filepath.Join(b.dir, "hub.toml"), filepath.Join(home, "config.toml")
 	err = errors.Join(
-		os.WriteFile(hubConf, fmt.Appendf(nil, "[hub]\nlisten = %q\ndata = %q\n[ratelimit]\nrps = 0\nconnections = 0\n[tls]\ncertificate = %q\nkey = %q\n", hubAddr, data, cert, key), 0o600),
+		os.WriteFile(hubConf, fmt.Appendf(nil, "[hub]\nlisten = %q\ndata = %q\n[ratelimit]\nrps = 0\nconnections = 0\n[limits]\nrunning = 0\nwaiting = 0\n[tls]\ncertificate = %q\nkey = %q\n", hubAddr, data, cert, key), 0o600),
 		os.WriteFile(homeConf, fmt.Appendf(nil, "[daemon]\nlisten = %q\n[engine]\nbuiltin = false\n[discovery]\nenabled = false\nendpoints = [%q]\n[share]\nslots = 512\n", localAddr, "http://"+engine), 0o600),
 	)
 	if err != nil {

@@ -141,8 +141,17 @@ type hubFile struct {
 		// URL is "", the embedded SQLite in Data.
 		URL database `toml:"url"`
 	} `toml:"database"`
-	// Limits bound one call (decisions 3).
+	// Limits bound one call (decisions 3), and the calls of one member.
 	Limits struct {
+		// Running is how many calls of one member run on machines at once, the
+		// member's own machines included; 0 is off, default 64.
+		Running uint16 `toml:"running"`
+		// Waiting is how many calls of one member wait for a machine at once; 0 is
+		// off, default 256.
+		Waiting uint16 `toml:"waiting"`
+		// Machines is how many machines of one member may be connected; 0 is off,
+		// default 1000.
+		Machines uint16 `toml:"machines"`
 		// Body is the largest request body; default "32MiB".
 		Body size `toml:"body"`
 		// Wait is how long a call waits for a machine; default "60s".

@@ -74,6 +74,7 @@ func defaultHubFile(home string) *hubFile {
 	c.Hub.Region.Text = "local"
 	c.Hub.Data = filepath.Join(home, "hub")
 	c.Limits.Body.Bytes = 32 << 20
+	c.Limits.Running, c.Limits.Waiting, c.Limits.Machines = 64, 256, 1000
 	c.Limits.Wait.Duration = 60 * time.Second
 	c.Limits.WaitStream.Duration = 180 * time.Second
 	c.Limits.FirstByte.Duration = 10 * time.Minute

@@ -69,6 +69,10 @@ func (d *dispatch) run(ctx context.Context) (*gateway.Answer, error) {
 			return nil, d.refusal(decision)
 		case fleet.Try:
 			if held := h.room.take(decision.Candidates, call.Model); held != nil {
+				if err := h.underway.enter(d, runs); err != nil {
+					h.room.release(held, false)
+					return nil, err
+				}
 				if answer, err, done := d.attempt(ctx, held); done {
 					return answer, err
 				}
@@ -121,7 +125,8 @@ type dispatch struct {
 	// vanished says that a unary call lost its machine after it had started.
 	vanished bool
 	// on is the attempt that runs now; nil: none.
-	on atomic.Pointer[running]
+	on    atomic.Pointer[running]
+	phase phase // guarded by underway.mu
 }
 
 // running is a call on a machine; end ends this attempt and not the call.
@@ -229,6 +234,9 @@ func (d *dispatch) giveUp() *fault.Fault {
 // wait holds the call in its model's queue until a machine has room for it, the
 // decision turns into a refusal, the deadline passes or the caller hangs up.
 func (d *dispatch) wait(ctx context.Context) (_ *gateway.Answer, _ error, done bool) {
+	if err := d.hub.underway.enter(d, waits); err != nil {
+		return nil, err, true
+	}
 	began := time.Now()
 	w := d.hub.room.join(d.ask, d.call.Arrived)
 	d.full, d.ask.Owed = nil, nil
@@ -242,6 +250,7 @@ func (d *dispatch) wait(ctx context.Context) (_ *gateway.Answer, _ error, done b
 	if g.held == nil {
 		return nil, g.refusal, true
 	}
+	_ = d.hub.underway.enter(d, runs) // who waited is not refused
 	return d.attempt(ctx, g.held)
 }
 

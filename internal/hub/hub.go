@@ -32,6 +32,9 @@ type Config struct {
 	// Wait and WaitStream are how long a call may wait for a machine, unary and
 	// streamed (S7.1). Defaults 60 s and 180 s.
 	Wait, WaitStream time.Duration
+	// Running and Waiting are how many calls of one member may run on machines, and
+	// wait for one, at the same time. Defaults 64 and 256; negative: not bounded.
+	Running, Waiting int
 	// FirstByte is how long a machine may take to its first byte once it took a
 	// call (decisions 3). Default 10 min.
 	FirstByte time.Duration
@@ -74,9 +77,15 @@ func (c Config) withDefaults() Config {
 	orDuration(&c.FirstByte, 10*time.Minute)
 	orDuration(&c.KeepResponses, 24*time.Hour)
 	orDuration(&c.Edge.Limits.Stream, 30*time.Minute)
-	if c.Admissions == 0 {
-		c.Admissions = 128
+	orCount := func(n *int, value int) {
+		if *n == 0 {
+			*n = value
+		}
 	}
+	orCount(&c.Admissions, 128)
+	orCount(&c.Machines, 1000)
+	orCount(&c.Running, 64)
+	orCount(&c.Waiting, 256)
 	if c.Log == nil {
 		c.Log = slog.Default()
 	}
@@ -138,8 +147,9 @@ type Hub struct {
 	stories  *stories
 	turns    *turns
 	edge     *gateway.Edge
-	api      http.Handler  // of members, under /api/
-	site     *web.Site     // their pages
+	api      http.Handler // of members, under /api/
+	site     *web.Site    // their pages
+	tunnels  tunnels
 	admitted chan struct{} // a place for each tunnel in its handshake
 	crowded  atomic.Bool   // memory is nearly full: no new calls
 }
@@ -155,6 +165,8 @@ func New(cfg Config, records Records, live *registry.Registry) *Hub {
 		turns:    &turns{records: records, life: cfg.KeepResponses, log: cfg.Log},
 		admitted: make(chan struct{}, cfg.Admissions),
 	}
+	h.tunnels.most = max(cfg.Machines, 0)
+	h.underway.maxRunning, h.underway.maxWaiting = max(cfg.Running, 0), max(cfg.Waiting, 0)
 	h.room.now, h.room.moved = h.now, func() { h.site.Stir() }
 	edge := cfg.Edge
 	edge.Backend, edge.Identify, edge.Crowded, edge.Log = h, h.Identify, h.crowded.Load, cfg.Log

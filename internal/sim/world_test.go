@@ -41,6 +41,8 @@ type world struct {
 	t   *testing.T
 	dir string
 	log *logbook
+	// config is of the hubs that start from now on; Region and Log are set there.
+	config hub.Config
 
 	*node
 	at       atomic.Pointer[network] // of the present node, for those who dial
@@ -139,7 +141,9 @@ func (w *world) startHub() {
 		OnChange: func(changes []fleet.Change, whom fleet.Concern) { n.hub.OnChange(changes, whom) },
 		OnFree:   func(id fleet.MachineID) { n.hub.OnMachine(id) },
 	})
-	n.hub = hub.New(hub.Config{Region: region, Log: log}, records{n.db, &n.trouble}, n.live)
+	config := w.config
+	config.Region, config.Log = region, log
+	n.hub = hub.New(config, records{n.db, &n.trouble}, n.live)
 	handler := n.hub.Handler()
 	n.server = gateway.NewServer(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
 		n.handlers.Add(1)
