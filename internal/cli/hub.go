@@ -28,6 +28,7 @@ import (
 
 func (a *app) hub() *cobra.Command {
 	var file, listen, data, admin string
+	var anyAdmin bool
 	cmd := &cobra.Command{
 		Use: "hub", Short: "Run a hub", Args: cobra.NoArgs,
 		Long: "Run a hub: the hosted API and the machines' tunnels on one address; metrics, health and\n" +
@@ -49,19 +50,24 @@ func (a *app) hub() *cobra.Command {
 				if err := new(address).UnmarshalText([]byte(admin)); err != nil {
 					return wrongUse("cannot use --admin %s: it %w", admin, err)
 				}
+				if err := new(loopback).UnmarshalText([]byte(admin)); err != nil && !anyAdmin {
+					return wrongUse("cannot use --admin %s: metrics and profiles need no key there; "+
+						"take a loopback address such as %s, or add --admin-any where only your own tools reach it", admin, defaultAdmin)
+				}
 			}
-			return a.runHub(cmd.Context(), config, admin)
+			return a.runHub(cmd.Context(), config, admin, anyAdmin)
 		},
 	}
 	cmd.Flags().StringVar(&file, "config", "", "the configuration file (default: hub.toml in KITH_HOME)")
 	cmd.Flags().StringVar(&listen, "listen", "", "the public address (default "+defaultHub+")")
 	cmd.Flags().StringVar(&data, "data", "", "the data folder (default: hub in KITH_HOME)")
 	cmd.Flags().StringVar(&admin, "admin", defaultAdmin, "the address of metrics, health and profiles; empty: none")
+	cmd.Flags().BoolVar(&anyAdmin, "admin-any", false, "let --admin be an address that other computers reach")
 	return cmd
 }
 
 // runHub opens a hub, says where it is, and serves until ctx ends.
-func (a *app) runHub(ctx context.Context, config *hubFile, admin string) error {
+func (a *app) runHub(ctx context.Context, config *hubFile, admin string, anyAdmin bool) error {
 	tuneMemory()
 	p, err := openHub(ctx, config, logTo(a.err, slog.LevelInfo))
 	if err != nil {
@@ -84,6 +90,7 @@ func (a *app) runHub(ctx context.Context, config *hubFile, admin string) error {
 		}
 		at.Admin = "http://" + watched.Addr().String()
 		p.watched = watched
+		p.guard = gateway.Guard{Port: watched.Addr().(*net.TCPAddr).Port, AnyHost: anyAdmin}
 	}
 	if a.json {
 		err = a.printJSON(at)
@@ -108,7 +115,8 @@ type hubProcess struct {
 	public   *http.Server
 	listener net.Listener
 	operator net.Listener
-	watched  net.Listener // metrics, health, profiles; nil: none
+	watched  net.Listener  // metrics, health, profiles; nil: none
+	guard    gateway.Guard // of watched
 }
 
 // openHub opens what a hub needs, in an order that blames the right thing: its
@@ -209,7 +217,7 @@ func (p *hubProcess) run(ctx context.Context) error {
 	group.Go(func() error { return serveHTTP(ctx, p.public, p.listener) })
 	group.Go(func() error { return serveHTTP(ctx, gateway.NewServer(p.hub.Operator(), p.log), p.operator) })
 	if p.watched != nil {
-		group.Go(func() error { return serveHTTP(ctx, gateway.NewServer(p.watch(), p.log), p.watched) })
+		group.Go(func() error { return serveHTTP(ctx, gateway.NewServer(p.guard.Handler(p.watch()), p.log), p.watched) })
 	}
 	if err := group.Wait(); err != nil && !errors.Is(err, context.Canceled) {
 		return err
