@@ -268,8 +268,9 @@ func (s *Site) findPage(method string, u *url.URL) (found *page, methods []strin
 // visit is one request of a browser on its way through a page.
 type visit struct {
 	*http.Request
-	id     string // correlation
-	from   string // the visitor's address
+	id     string      // correlation
+	from   string      // the visitor's address
+	header http.Header // of the answer
 	values map[string]string
 	form   url.Values
 	me     account.Member // ID empty: nobody is signed in
@@ -321,7 +322,7 @@ func (s *Site) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	answer := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		v := &visit{Request: r, id: id, from: addressOf(r)}
+		v := &visit{Request: r, id: id, from: addressOf(r), header: h}
 		out, err := s.visit(v, h, body, late)
 		s.answerWith(w, v, out, err)
 	})
