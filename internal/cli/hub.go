@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
 	"net"
 	"net/http"
@@ -77,11 +78,16 @@ func (a *app) runHub(ctx context.Context, config *hubFile, admin string, anyAdmi
 	at := struct {
 		Hub   string `json:"hub"`
 		Admin string `json:"admin,omitempty"`
-		// FirstLink makes the account of the hub's first operator, once.
-		FirstLink string `json:"first_link,omitempty"`
+		// FirstLink makes the account of the hub's first operator, once. It opens
+		// the hub, so what is no terminal, such as a log, gets only the file's name.
+		FirstLink     string `json:"first_link,omitempty"`
+		FirstLinkFile string `json:"first_link_file,omitempty"`
 	}{Hub: p.base}
-	if at.FirstLink, err = p.hub.FirstLink(ctx); err != nil {
+	if at.FirstLink, at.FirstLinkFile, err = p.firstLink(ctx); err != nil {
 		return err
+	}
+	if !terminal(a.out) {
+		at.FirstLink = ""
 	}
 	if admin != "" {
 		watched, err := listenTCP(ctx, admin, "--admin")
@@ -96,11 +102,40 @@ func (a *app) runHub(ctx context.Context, config *hubFile, admin string, anyAdmi
 		err = a.printJSON(at)
 	} else {
 		a.say("hub on %s; operator: kith admin --data %s\n", strong(at.Hub+"/v1"), config.Hub.Data)
+		if at.FirstLinkFile != "" {
+			a.say("no operator can sign in yet: make the first account, with the link in this file, once, within a day:\n  %s\n", at.FirstLinkFile)
+		}
 		if at.FirstLink != "" {
-			a.say("no operator can sign in yet: make the first account, with this link, once, within a day:\n  %s\n", strong(at.FirstLink))
+			a.say("the link is\n  %s\n", strong(at.FirstLink))
 		}
 	}
 	return errors.Join(err, p.run(ctx))
+}
+
+// firstLinkFile is where in the data folder the link to the first operator's account
+// is, for this user alone, until it was used.
+const firstLinkFile = "first-link"
+
+// firstLink makes the link to the first operator's account and writes it to a file;
+// both are empty where an operator can sign in already.
+func (p *hubProcess) firstLink(ctx context.Context) (link, file string, err error) {
+	p.removeFirstLink() // an older one is void
+	link, err = p.hub.FirstLink(ctx)
+	if err != nil || link == "" {
+		return "", "", err
+	}
+	file = filepath.Join(p.config.Hub.Data, firstLinkFile)
+	if err := os.WriteFile(file, []byte(link+"\n"), 0o600); err != nil {
+		return "", "", fmt.Errorf("cannot write the link to the first account: %w; choose another folder with --data", err)
+	}
+	return link, file, nil
+}
+
+func (p *hubProcess) removeFirstLink() {
+	err := os.Remove(filepath.Join(p.config.Hub.Data, firstLinkFile))
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		p.log.Warn("cannot remove the file with the first link, which is of no use any more", "error", err)
+	}
 }
 
 // hubProcess is one hub with everything it holds open.

@@ -239,6 +239,9 @@ func (s *Site) takeIn(v *visit, made account.SignUp, now time.Time, how string) 
 	}
 	s.Log.Info("member signed up", "member", made.Member.ID, "operator", made.Member.Operator, "invited", made.Invite != nil, "how", how)
 	s.Changed()
+	if made.Link != nil && s.FirstMade != nil {
+		s.FirstMade()
+	}
 	return s.begin(v, made.Member, how)
 }
 

@@ -44,6 +44,9 @@ type SiteConfig struct {
 	Provider Provider
 	// Mail is how letters to members are sent.
 	Mail Mail
+	// FirstMade is called when the link to the first operator's account was used.
+	// May be nil.
+	FirstMade func()
 	// Try makes a short live call with an API key, as a client would; where model
 	// is empty it takes the first that would be served.
 	Try func(ctx context.Context, secret string, model fleet.ModelID) Trial
