@@ -48,6 +48,7 @@ type exchange struct {
 	deadline time.Time // of the next write, as last set
 	first    time.Duration
 	usage    dialect.Usage
+	given    int64 // bytes of the answer that went to the caller
 }
 
 func newExchange(g *Edge, w http.ResponseWriter, r *http.Request) *exchange {

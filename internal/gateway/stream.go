@@ -186,6 +186,7 @@ func (s *stream) pass(frames []byte) error {
 	if !x.began {
 		tellRoute(x.w.Header(), x.call)
 	}
+	x.given += int64(len(frames))
 	if s.note != "" {
 		frames = append([]byte(s.note), frames...)
 		s.note = ""

@@ -61,7 +61,7 @@ func (x *exchange) unary() error {
 	if err != nil {
 		return err
 	}
-	x.first = time.Since(x.arrived)
+	x.first, x.given = time.Since(x.arrived), int64(len(body))
 	h := x.w.Header()
 	h["Content-Type"] = []string{contentType}
 	h["Content-Length"] = []string{strconv.Itoa(len(body))}
