@@ -69,7 +69,8 @@ type daemonFile struct {
 		// Enabled lets calls from the hub run on this machine; default true.
 		Enabled bool `toml:"enabled"`
 		// Slots is how many calls this machine runs at once; 0, the default, is
-		// what its engines say.
+		// what its engines say. A call for n answers counts as n. On the site it can
+		// be set to fewer, never to more.
 		Slots uint16 `toml:"slots"`
 		// Models are the only ones that calls from the hub may use, your own from
 		// elsewhere too; default all that this machine serves.

@@ -71,7 +71,7 @@ func codeOf(err error) fault.Code {
 // start there and may go elsewhere. The owner's own calls are counted, never
 // refused: they wait in the engine's queue.
 func (d *Daemon) doHere(ctx context.Context, call *gateway.Call, e *engine.Engine) (answer *gateway.Answer, next bool, err error) {
-	release := d.desk.enter(call.Model, !e.Elsewhere())
+	release := d.desk.enter(call.Model, call.Choices, !e.Elsewhere())
 	defer func() {
 		if answer == nil {
 			release()

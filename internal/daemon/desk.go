@@ -43,20 +43,22 @@ func (t *tally) add(model fleet.ModelID, n int) {
 	}
 }
 
-// admit takes a slot for a call from the tunnel, if one of the machine's slots
-// and one of the model's (0: the machine's alone count) is free. The caller
-// gives it back by release, once.
-func (k *desk) admit(model fleet.ModelID, slots, ofModel int) (release func(), ok bool) {
+// admit takes as many slots as a call from the tunnel asks for answers, if one of
+// the machine's slots and one of the model's (0: the machine's alone count) is free:
+// the call waits for no more, and the next waits until all are free again. The
+// caller gives them back by release, once.
+func (k *desk) admit(model fleet.ModelID, answers, slots, ofModel int) (release func(), ok bool) {
+	answers = max(answers, 1)
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if k.ownersLocked() || k.routed.all+k.local.all >= slots || ofModel > 0 && k.routed.by[model]+k.local.by[model] >= ofModel {
 		return nil, false
 	}
-	k.routed.add(model, 1)
+	k.routed.add(model, answers)
 	return func() {
 		k.mu.Lock()
 		defer k.mu.Unlock()
-		k.routed.add(model, -1)
+		k.routed.add(model, -answers)
 		if k.routed.all == 0 && k.idle != nil {
 			close(k.idle)
 			k.idle = nil
@@ -79,11 +81,13 @@ func (k *desk) drained() <-chan struct{} {
 	return idle
 }
 
-// enter counts a local call until release, which may be called more than once;
-// here says that an engine of this machine serves it.
-func (k *desk) enter(model fleet.ModelID, here bool) (release func()) {
-	k.countLocal(model, here, 1)
-	return sync.OnceFunc(func() { k.countLocal(model, here, -1) })
+// enter counts a local call, as a slot for each answer that it asks for, until
+// release, which may be called more than once; here says that an engine of this
+// machine serves it.
+func (k *desk) enter(model fleet.ModelID, answers int, here bool) (release func()) {
+	answers = max(answers, 1)
+	k.countLocal(model, here, answers)
+	return sync.OnceFunc(func() { k.countLocal(model, here, -answers) })
 }
 
 func (k *desk) countLocal(model fleet.ModelID, here bool, n int) {

@@ -62,7 +62,7 @@ func (d *Daemon) apart(serve func(w http.ResponseWriter, r *http.Request, began 
 // serveRouted serves one call of the hub whose body is JSON.
 func (d *Daemon) serveRouted(w http.ResponseWriter, r *http.Request, began *bool, endpoint fleet.Endpoint) {
 	if head, text, ok := readRequest(w, r, maxRequest); ok {
-		d.serveCall(w, r, began, engine.Request{Endpoint: endpoint, Model: head.Model, Stream: head.Stream, Body: text})
+		d.serveCall(w, r, began, engine.Request{Endpoint: endpoint, Model: head.Model, Stream: head.Stream, Choices: head.Choices, Body: text})
 	}
 }
 
@@ -70,7 +70,7 @@ func (d *Daemon) serveRouted(w http.ResponseWriter, r *http.Request, began *bool
 // from the answer's first byte on.
 func (d *Daemon) serveCall(w http.ResponseWriter, r *http.Request, began *bool, call engine.Request) {
 	class, caller, _ := strings.Cut(r.Header.Get(tunnel.HeaderCaller), " ")
-	e, release, refusal := d.admit(call.Model, call.Endpoint, class == fleet.Own.String(), time.Now())
+	e, release, refusal := d.admit(call, class == fleet.Own.String(), time.Now())
 	if refusal != "" {
 		turnAway(w, refusal)
 		return
@@ -144,15 +144,15 @@ func (d *Daemon) engineFor(model fleet.ModelID, endpoint fleet.Endpoint, own boo
 
 // admit finds the engine for a call from the tunnel and takes a slot of it, or
 // says why this machine does not take the call.
-func (d *Daemon) admit(model fleet.ModelID, endpoint fleet.Endpoint, own bool, now time.Time) (*engine.Engine, func(), tunnel.Refusal) {
-	e, sharing, refusal := d.engineFor(model, endpoint, own, now)
+func (d *Daemon) admit(call engine.Request, own bool, now time.Time) (*engine.Engine, func(), tunnel.Refusal) {
+	e, sharing, refusal := d.engineFor(call.Model, call.Endpoint, own, now)
 	if refusal != "" {
 		return nil, nil, refusal
 	}
-	free := modelOf(e, model, endpoint).Slots - e.Others()
+	free := modelOf(e, call.Model, call.Endpoint).Slots - e.Others()
 	release, ok := (func())(nil), false
 	if free > 0 {
-		release, ok = d.desk.admit(model, d.open(sharing), free)
+		release, ok = d.desk.admit(call.Model, call.Choices, d.open(sharing), free)
 	}
 	if !ok {
 		return nil, nil, tunnel.RefusedBusy

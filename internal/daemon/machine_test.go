@@ -118,18 +118,18 @@ func TestBusy(t *testing.T) {
 // What is free: the machine's slots less all that runs, and the model's own.
 func TestDesk(t *testing.T) {
 	k := &desk{onLocal: func() {}}
-	end, ok := k.admit("m", 3, 1)
+	end, ok := k.admit("m", 1, 3, 1)
 	if !ok {
 		t.Fatal("an empty desk is full")
 	}
-	if _, ok := k.admit("m", 3, 1); ok {
+	if _, ok := k.admit("m", 1, 3, 1); ok {
 		t.Error("a second call of a model with one slot")
 	}
-	if _, ok := k.admit("n", 3, 0); !ok {
+	if _, ok := k.admit("n", 1, 3, 0); !ok {
 		t.Error("another model, with no limit of its own")
 	}
-	leave := k.enter("o", true)
-	if _, ok := k.admit("n", 3, 0); ok {
+	leave := k.enter("o", 1, true)
+	if _, ok := k.admit("n", 1, 3, 0); ok {
 		t.Error("a slot that a local call holds was given away")
 	}
 	leave()
@@ -138,8 +138,36 @@ func TestDesk(t *testing.T) {
 	if routed, local := k.load(""); routed != 1 || local != 0 {
 		t.Errorf("%d routed and %d local calls run", routed, local)
 	}
-	if _, ok := k.admit("m", 3, 1); !ok {
+	if _, ok := k.admit("m", 1, 3, 1); !ok {
 		t.Error("the model's slot did not come back")
+	}
+}
+
+// A call for several answers holds a slot for each, and waits for one only.
+func TestDeskCountsAnswers(t *testing.T) {
+	k := &desk{onLocal: func() {}}
+	end, ok := k.admit("m", 4, 4, 0)
+	if !ok {
+		t.Fatal("an empty desk is full")
+	}
+	if _, ok := k.admit("m", 1, 4, 0); ok {
+		t.Error("a call beside one for four answers of four slots")
+	}
+	end()
+	leave := k.enter("m", 3, true)
+	if end, ok = k.admit("m", 4, 4, 0); !ok {
+		t.Error("a slot is free")
+	}
+	if routed, local := k.load("m"); routed != 4 || local != 3 {
+		t.Errorf("%d and %d answers run", routed, local)
+	}
+	leave()
+	if _, ok := k.admit("m", 1, 4, 0); ok {
+		t.Error("four slots for five answers")
+	}
+	end()
+	if routed, local := k.load(""); routed != 0 || local != 0 {
+		t.Errorf("%d and %d answers run on", routed, local)
 	}
 }
 
@@ -413,7 +441,7 @@ func TestOthersAtTheEngine(t *testing.T) {
 		if ad.Free != want || ad.Models[0].Free != want || ad.Slots != 2 {
 			t.Errorf("%d of %d slots free, %d of the model's; want %d", ad.Free, ad.Slots, ad.Models[0].Free, want)
 		}
-		_, release, refusal := r.admit("test-model", fleet.ChatCompletions, false, time.Now())
+		_, release, refusal := r.admit(engine.Request{Model: "test-model", Endpoint: fleet.ChatCompletions}, false, time.Now())
 		if (refusal == "") != (want > 0) {
 			t.Errorf("with %d free: refused %q", want, refusal)
 		}

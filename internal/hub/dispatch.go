@@ -140,6 +140,7 @@ type running struct {
 func (d *dispatch) attempt(ctx context.Context, c *held) (_ *gateway.Answer, _ error, done bool) {
 	trace := &d.call.Trace
 	trace.Attempts++
+	c.widen(d.call.Choices)
 	noted, err := d.hub.ledger.begin(d.call, c.Machine)
 	if err != nil {
 		d.hub.room.release(c, false)
