@@ -9,7 +9,7 @@ GO      := go
 STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
 SQLC        := github.com/sqlc-dev/sqlc/cmd/sqlc@v1.31.1
 
-.PHONY: help run build build-slim llama test test-all check soak mutate bench generate man fmt setup-test clean
+.PHONY: help run build build-slim llama test test-all check flaky soak mutate bench h2spec generate man fmt setup-test clean
 
 help: ## this list
 	@awk -F':.*## ' '/^[a-z0-9-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -39,6 +39,9 @@ test-all: test ## every test, and the coding agents that npm ships
 check: ## the quick form, before a commit
 	@scripts/check.sh
 
+flaky: setup-test build ## every test 50 times on a busy computer (RUNS=5, PACKAGES=./internal/web)
+	@RUNS='$(RUNS)' PACKAGES='$(PACKAGES)' scripts/flaky.sh
+
 soak: setup-test ## the long runs: ten million worlds, ten thousand seeds, a thousand kills
 	@scripts/soak.sh
 
@@ -48,6 +51,9 @@ mutate: ## break the law and the credentials, one way at a time: a test must not
 
 bench: build ## CPU a request and a chunk, beside a plain proxy and nginx
 	@cd bench && $(GO) run . 
+
+h2spec: ## the tunnel's server end beside net/http alone
+	@scripts/h2spec.sh
 
 generate: ## SQL to Go, code to docs
 	@cd internal/store && $(GO) run $(SQLC) generate

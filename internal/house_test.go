@@ -47,7 +47,6 @@ var mayImport = map[string][]string{
 	"sim":         {"account", "credential", "daemon", "engine", "enginetest", "fault", "fleet", "gateway", "hub", "registry", "store", "tunnel"},
 
 	"hub/journal":   {},
-	"tunnel/h2":     {},
 	"mail/mailtest": {},
 }
 
@@ -63,7 +62,6 @@ var only = []struct {
 	{"github.com/ebitengine/purego", "foreign code is called from one place", []string{"llama"}},
 	{"github.com/spf13/cobra", "commands are cli's", []string{"cli"}},
 	{"github.com/wneessen/go-mail", "a mail server is spoken to from one place", []string{"mail"}},
-	{"golang.org/x/net/http2", "HTTP/2 is spoken by hand in one place", []string{"tunnel/h2"}},
 	{"html/template", "pages are web's; it also keeps the linker from pruning", []string{"web"}},
 	{"encoding/json", "one JSON rule: go-json-experiment, strict", nil},
 }

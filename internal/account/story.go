@@ -15,12 +15,14 @@ type Story struct {
 	Model    string `json:"model"`
 	Endpoint string `json:"endpoint"`
 	Stream   bool   `json:"stream"`
-	// How the call ended and how long it waited and took. An owner knows that
-	// only of a call that ended on the owner's machine: else Status is 0.
-	Status   int    `json:"status,omitzero"`
-	Code     string `json:"code,omitempty"` // empty: served whole
-	WaitedMS int64  `json:"waited_ms,omitzero"`
-	TookMS   int64  `json:"took_ms,omitzero"`
+	// How the call ended and how long it took. An owner knows that only of a call
+	// that ended on the owner's machine: else Status is 0.
+	Status int    `json:"status,omitzero"`
+	Code   string `json:"code,omitempty"` // empty: served, complete
+	TookMS int64  `json:"took_ms,omitzero"`
+	// WaitedMS is how long the call waited for a machine; for an owner, before the
+	// last of Tries.
+	WaitedMS int64 `json:"waited_ms,omitzero"`
 	// Judgements are the first and the last decision about the call; its caller's
 	// only.
 	Judgements []Judgement `json:"decisions,omitempty"`
@@ -54,4 +56,5 @@ type StoryTry struct {
 	AfterMS int64  `json:"after_ms"` // since the call arrived
 	TookMS  int64  `json:"took_ms"`  // to its outcome
 	Outcome string `json:"outcome"`  // for a person
+	Prompt  bool   `json:"prompt"`   // the machine was given the request's body, or some of it
 }

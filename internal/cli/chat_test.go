@@ -59,7 +59,7 @@ func (p *pane) until(what string, holds func(screen string) bool) string {
 	p.t.Helper()
 	again := time.NewTicker(20 * time.Millisecond)
 	defer again.Stop()
-	for late := time.Now().Add(10 * time.Second); ; <-again.C {
+	for late := time.Now().Add(soon); ; <-again.C {
 		screen := p.tmux("capture-pane", "-p", "-J")
 		if holds(screen) {
 			return screen

@@ -8,11 +8,15 @@ import (
 	"github.com/kith/kith/internal/daemon"
 )
 
-// The addresses everything listens on unless told otherwise.
-const (
-	defaultHub   = "127.0.0.1:8700"
-	defaultLocal = "127.0.0.1:8701"
-	defaultAdmin = "127.0.0.1:8702"
+// The addresses everything listens on when neither a flag nor the configuration
+// names another, and whether a daemon looks for engines at their usual ports.
+// Only this package's tests change them, so that no command under test reaches a
+// hub, a daemon or an engine that the computer's owner runs.
+var (
+	defaultHub       = "127.0.0.1:8700"
+	defaultLocal     = "127.0.0.1:8701"
+	defaultAdmin     = "127.0.0.1:8702"
+	defaultDiscovery = true
 )
 
 // loadDaemonFile reads config.toml over its defaults. file is "" for the one in
@@ -45,7 +49,7 @@ func defaultDaemonFile(home string) *daemonFile {
 	c.Engine.Builtin = true
 	c.Engine.IdleUnload.Duration = 10 * time.Minute
 	c.Engine.Models = []string{filepath.Join(home, "models")}
-	c.Discovery.Enabled = true
+	c.Discovery.Enabled = defaultDiscovery
 	c.Audio.MaxUpload.Bytes = daemon.DefaultUpload
 	c.Share.Enabled = true
 	return c

@@ -26,8 +26,9 @@ import (
 
 var kills = flag.Int("kills", 20, "how often TestLedgerOutlivesKills kills")
 
-// soon is how long anything of these tests may take.
-const soon = 30 * time.Second
+// soon is how long anything of these tests may take, on a computer with other
+// work to do. It only ends a test that hangs: no rule about time is tested here.
+const soon = 2 * time.Minute
 
 // rig is a hub and a daemon as processes of their own, and an engine double.
 type rig struct {

@@ -44,7 +44,7 @@ func TestReload(t *testing.T) {
 	}
 	again := time.NewTicker(10 * time.Millisecond)
 	defer again.Stop()
-	for late := time.Now().Add(10 * time.Second); !strings.Contains(kith(t, "", "status").out, "slots     4;"); <-again.C {
+	for late := time.Now().Add(soon); !strings.Contains(kith(t, "", "status").out, "slots     4;"); <-again.C {
 		if time.Now().After(late) {
 			t.Fatal("SIGHUP changed nothing")
 		}

@@ -2,8 +2,10 @@ package cli
 
 import (
 	"context"
+	"log"
 	"os"
 	"os/signal"
+	"strings"
 	"testing"
 
 	"github.com/rogpeppe/go-internal/testscript"
@@ -11,17 +13,57 @@ import (
 	"github.com/kith/kith/internal/llama"
 )
 
+// TestMain gives every command under test, in this process or in one of its own,
+// a default address that cannot be dialled, and no usual ports of engines, and
+// gives the tests a home folder of their own and none of the member's settings.
+// No test reaches a running kith, its engines or its files, even one that sets no
+// KITH_HOME.
 func TestMain(m *testing.M) {
+	defaultHub, defaultLocal, defaultAdmin = noPort, noPort, noPort
+	defaultDiscovery = false
 	if len(os.Args) > 1 && os.Args[1] == llama.WorkerArg {
 		os.Exit(Worker()) // the supervisor starts its own program again
 	}
-	testscript.Main(m, map[string]func(){
+	testscript.Main(isolated{m}, map[string]func(){
 		"kith": func() {
 			ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 			defer stop()
 			os.Exit(Main(ctx, os.Args[1:], os.Stdin, os.Stdout, os.Stderr))
 		},
 	})
+}
+
+// noPort is a default address under test: to listen there takes any free port,
+// and to dial it always fails.
+const noPort = "127.0.0.1:0"
+
+// isolated runs the tests with an environment of their own. Commands that are
+// processes of their own inherit it.
+type isolated struct{ *testing.M }
+
+func (m isolated) Run() (status int) {
+	home, err := os.MkdirTemp("", "kith-home-")
+	if err != nil {
+		log.Fatalf("cannot make a home folder for the tests: %v", err)
+	}
+	defer os.RemoveAll(home)
+	for _, setting := range os.Environ() {
+		name, _, _ := strings.Cut(setting, "=")
+		if strings.HasPrefix(name, "KITH_") || strings.HasPrefix(name, "XDG_") {
+			os.Unsetenv(name)
+		}
+	}
+	os.Setenv("HOME", home)
+	os.Setenv("USERPROFILE", home) // HOME on Windows
+	if status = m.M.Run(); status != 0 {
+		return status
+	}
+	left, err := os.ReadDir(home)
+	if err != nil || len(left) > 0 {
+		log.Printf("a test used the home folder instead of a KITH_HOME of its own: %v %v", left, err)
+		return 1
+	}
+	return 0
 }
 
 // TestScripts runs the commands that need no server, as a shell would.

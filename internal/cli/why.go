@@ -138,6 +138,7 @@ type story struct {
 		AfterMS int64  `json:"after_ms"`
 		TookMS  int64  `json:"took_ms"`
 		Outcome string `json:"outcome"`
+		Prompt  bool   `json:"prompt"`
 	} `json:"tries"`
 }
 
@@ -185,9 +186,13 @@ func (a *app) showStory(s story) {
 	a.say("\n")
 	var rows [][]string
 	for _, t := range s.Tries {
-		rows = append(rows, []string{t.Machine, t.Owner, t.Via, millis(t.AfterMS), millis(t.TookMS), t.Outcome})
+		prompt := "no"
+		if t.Prompt {
+			prompt = "yes"
+		}
+		rows = append(rows, []string{t.Machine, t.Owner, t.Via, millis(t.AfterMS), millis(t.TookMS), prompt, t.Outcome})
 	}
-	a.table("MACHINE OWNER THROUGH AFTER TOOK OUTCOME", rows)
+	a.table("MACHINE OWNER THROUGH AFTER TOOK GOT-PROMPT OUTCOME", rows)
 }
 
 // millis shows a span to a person.

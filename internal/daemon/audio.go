@@ -69,6 +69,11 @@ func (d *Daemon) askCheck() {
 
 // serveSpeech serves one transcription of the hub.
 func (d *Daemon) serveSpeech(w http.ResponseWriter, r *http.Request, began *bool) {
+	a, ok := d.admitHead(w, r, fleet.Transcriptions)
+	if !ok {
+		return
+	}
+	defer a.release()
 	limit := d.config.Audio.MaxUpload
 	form, err := gateway.ReadTranscription(r.Header.Get("Content-Type"), http.MaxBytesReader(w, r.Body, limit+dialect.FormRoom), limit)
 	f := (*fault.Fault)(nil)
@@ -83,5 +88,5 @@ func (d *Daemon) serveSpeech(w http.ResponseWriter, r *http.Request, began *bool
 		panic(http.ErrAbortHandler) // the hub gave the call up, or there is no room to keep it
 	}
 	defer form.Close()
-	d.serveCall(w, r, began, engine.Request{Endpoint: fleet.Transcriptions, Model: form.Model, Stream: form.Stream, Form: form})
+	d.serveCall(w, r, began, a, engine.Request{Endpoint: fleet.Transcriptions, Model: form.Model, Stream: form.Stream, Form: form})
 }

@@ -4,16 +4,11 @@ import (
 	"cmp"
 	"slices"
 	"sync"
-	"time"
 
 	"github.com/kith/kith/internal/engine"
 	"github.com/kith/kith/internal/fleet"
 	"github.com/kith/kith/internal/tunnel"
 )
-
-// heldOff is how long a model stays off the offers after its engine, which
-// lists it, denied having it.
-const heldOff = lookEvery
 
 // board is what this machine can serve just now: the engines and, on the way to
 // the hub, the offers made of them. A model that several engines offer for one
@@ -28,18 +23,11 @@ type board struct {
 	upstreams []*engine.Upstream
 
 	mu      sync.Mutex
-	held    map[holding]time.Time // models not offered, until when
-	changed chan struct{}         // closed at the next change
-}
-
-// holding names one model of one engine.
-type holding struct {
-	engine *engine.Engine
-	model  fleet.ModelID
+	changed chan struct{} // closed at the next change
 }
 
 func newBoard(builtin *engine.Engine, finder *engine.Finder, audio *engine.Audio, upstreams []*engine.Upstream) *board {
-	return &board{builtin: builtin, finder: finder, audio: audio, upstreams: upstreams, held: map[holding]time.Time{}, changed: make(chan struct{})}
+	return &board{builtin: builtin, finder: finder, audio: audio, upstreams: upstreams, changed: make(chan struct{})}
 }
 
 // engines are all of this machine's, in order of preference.
@@ -97,7 +85,7 @@ func (b *board) shared() []*engine.Engine {
 }
 
 // serving are those of the engines that serve the model at the endpoint, in
-// order. A model that is held off is among them: the owner may try it.
+// order.
 func serving(engines []*engine.Engine, model fleet.ModelID, endpoint fleet.Endpoint) []*engine.Engine {
 	return slices.DeleteFunc(engines, func(e *engine.Engine) bool { return modelOf(e, model, endpoint) == nil })
 }
@@ -147,14 +135,11 @@ func (b *board) othersAt(model fleet.ModelID) int {
 }
 
 // offers are the models of the engines, sorted by id, each once, without their
-// load. Those held off are left out.
+// load.
 func (b *board) offers(engines []*engine.Engine) []tunnel.Model {
 	merged := map[fleet.ModelID]*tunnel.Model{}
 	for _, e := range engines {
 		for _, m := range e.Models() {
-			if b.isHeld(e, m.ID) {
-				continue
-			}
 			o := merged[m.ID]
 			if o == nil {
 				o = &tunnel.Model{ID: string(m.ID), ContextLength: m.ContextLength, Capabilities: m.Capabilities, Engine: e.Kind()}
@@ -182,26 +167,6 @@ func addOnce(list []string, word string) []string {
 		return list
 	}
 	return append(list, word)
-}
-
-// hold takes a model that its engine denied having off the offers for a while.
-func (b *board) hold(e *engine.Engine, model fleet.ModelID) {
-	b.mu.Lock()
-	b.held[holding{e, model}] = time.Now().Add(heldOff)
-	b.mu.Unlock()
-	b.touch()
-	time.AfterFunc(heldOff, b.touch)
-}
-
-func (b *board) isHeld(e *engine.Engine, model fleet.ModelID) bool {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	until, ok := b.held[holding{e, model}]
-	if ok && !time.Now().Before(until) {
-		delete(b.held, holding{e, model})
-		return false
-	}
-	return ok
 }
 
 // touch says that what is to be advertised has changed.

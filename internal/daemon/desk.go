@@ -43,27 +43,39 @@ func (t *tally) add(model fleet.ModelID, n int) {
 	}
 }
 
-// admit takes as many slots as a call from the tunnel asks for answers, if one of
-// the machine's slots and one of the model's (0: the machine's alone count) is free:
-// the call waits for no more, and the next waits until all are free again. The
-// caller gives them back by release, once.
-func (k *desk) admit(model fleet.ModelID, answers, slots, ofModel int) (release func(), ok bool) {
-	answers = max(answers, 1)
+// admit takes a slot for a call from the tunnel, if one of the machine's slots
+// and one of the model's (0: the machine's alone count) is free. The caller
+// gives it back by release, once.
+func (k *desk) admit(model fleet.ModelID, slots, ofModel int) (release func(), ok bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if k.ownersLocked() || k.routed.all+k.local.all >= slots || ofModel > 0 && k.routed.by[model]+k.local.by[model] >= ofModel {
 		return nil, false
 	}
-	k.routed.add(model, answers)
+	k.routed.add(model, 1)
 	return func() {
 		k.mu.Lock()
 		defer k.mu.Unlock()
-		k.routed.add(model, -answers)
+		k.routed.add(model, -1)
 		if k.routed.all == 0 && k.idle != nil {
 			close(k.idle)
 			k.idle = nil
 		}
 	}, true
+}
+
+// widen counts a slot for each further answer that an admitted call asks for, free
+// or not, until narrow: the call waited for one alone, and the next one waits until
+// all are free again.
+func (k *desk) widen(model fleet.ModelID, answers int) (narrow func()) {
+	more := max(answers, 1) - 1
+	count := func(n int) {
+		k.mu.Lock()
+		defer k.mu.Unlock()
+		k.routed.add(model, n)
+	}
+	count(more)
+	return func() { count(-more) }
 }
 
 // drained is closed once no call from the tunnel runs.

@@ -61,21 +61,71 @@ func (d *Daemon) apart(serve func(w http.ResponseWriter, r *http.Request, began 
 
 // serveRouted serves one call of the hub whose body is JSON.
 func (d *Daemon) serveRouted(w http.ResponseWriter, r *http.Request, began *bool, endpoint fleet.Endpoint) {
+	a, ok := d.admitHead(w, r, endpoint)
+	if !ok {
+		return
+	}
+	defer a.release()
 	if head, text, ok := readRequest(w, r, maxRequest); ok {
-		d.serveCall(w, r, began, engine.Request{Endpoint: endpoint, Model: head.Model, Stream: head.Stream, Choices: head.Choices, Body: text})
+		d.serveCall(w, r, began, a, engine.Request{Endpoint: endpoint, Model: head.Model, Stream: head.Stream, Choices: head.Choices, Body: text})
 	}
 }
 
-// serveCall gives a call of the hub to the engine that serves it; *began is true
-// from the answer's first byte on.
-func (d *Daemon) serveCall(w http.ResponseWriter, r *http.Request, began *bool, call engine.Request) {
-	class, caller, _ := strings.Cut(r.Header.Get(tunnel.HeaderCaller), " ")
-	e, release, refusal := d.admit(call, class == fleet.Own.String(), time.Now())
+// admission is a call's engine and its slot there. The zero admission has none yet.
+type admission struct {
+	engine *engine.Engine
+	model  fleet.ModelID
+	free   func()
+}
+
+func (a *admission) release() {
+	if a.free != nil {
+		a.free()
+	}
+}
+
+// admitHead admits a call of the hub by its head, before any of its body is read:
+// the hub may keep the body back until then (decisions 2). ok is false where the
+// call was refused. A hub before version 6 of the tunnel does not name the model in
+// the head: the admission is empty, and serveCall admits the call.
+func (d *Daemon) admitHead(w http.ResponseWriter, r *http.Request, endpoint fleet.Endpoint) (a *admission, ok bool) {
+	a = new(admission)
+	model, named := tunnel.CallModel(r.Header)
+	return a, !named || d.admitCall(w, r, a, fleet.ModelID(model), endpoint)
+}
+
+// admitCall finds the engine for a call and takes a slot of it, or refuses the call.
+func (d *Daemon) admitCall(w http.ResponseWriter, r *http.Request, a *admission, model fleet.ModelID, endpoint fleet.Endpoint) bool {
+	e, free, refusal := d.admit(model, endpoint, classOf(r) == fleet.Own.String(), time.Now())
 	if refusal != "" {
 		turnAway(w, refusal)
+		return false
+	}
+	*a = admission{e, model, free}
+	return true
+}
+
+// classOf is the word for why the caller reaches this machine, as the hub says.
+func classOf(r *http.Request) string {
+	class, _, _ := strings.Cut(r.Header.Get(tunnel.HeaderCaller), " ")
+	return class
+}
+
+// serveCall gives a call of the hub to the engine that serves it; *began is true
+// from the answer's first byte on. The caller releases the admission.
+func (d *Daemon) serveCall(w http.ResponseWriter, r *http.Request, began *bool, a *admission, call engine.Request) {
+	switch {
+	case a.engine == nil:
+		if !d.admitCall(w, r, a, call.Model, call.Endpoint) {
+			return
+		}
+	case a.model != call.Model: // what was checked is not what would run
+		tellHub(w, r, fault.New(fault.InvalidRequest, "the request is for another model than its head names").WithParam("model"))
 		return
 	}
-	defer release()
+	_, caller, _ := strings.Cut(r.Header.Get(tunnel.HeaderCaller), " ")
+	e := a.engine
+	defer d.desk.widen(call.Model, call.Choices)()
 	defer d.comfort.vigil.Hold()()
 	ctx, cancel := withDeadline(r.Context(), r.Header.Get(tunnel.HeaderDeadline))
 	defer cancel()
@@ -132,7 +182,7 @@ func (d *Daemon) engineFor(model fleet.ModelID, endpoint fleet.Endpoint, own boo
 	sharing, hours := d.settings.current(now)
 	able := serving(d.board.shared(), model, endpoint)
 	switch {
-	case len(able) == 0 || d.board.isHeld(able[0], model) || !d.shares(model):
+	case len(able) == 0 || !d.shares(model):
 		return nil, sharing, tunnel.RefusedUnknownModel
 	case d.isPaused(sharing):
 		return nil, sharing, tunnel.RefusedPaused
@@ -144,15 +194,15 @@ func (d *Daemon) engineFor(model fleet.ModelID, endpoint fleet.Endpoint, own boo
 
 // admit finds the engine for a call from the tunnel and takes a slot of it, or
 // says why this machine does not take the call.
-func (d *Daemon) admit(call engine.Request, own bool, now time.Time) (*engine.Engine, func(), tunnel.Refusal) {
-	e, sharing, refusal := d.engineFor(call.Model, call.Endpoint, own, now)
+func (d *Daemon) admit(model fleet.ModelID, endpoint fleet.Endpoint, own bool, now time.Time) (*engine.Engine, func(), tunnel.Refusal) {
+	e, sharing, refusal := d.engineFor(model, endpoint, own, now)
 	if refusal != "" {
 		return nil, nil, refusal
 	}
-	free := modelOf(e, call.Model, call.Endpoint).Slots - e.Others()
+	free := modelOf(e, model, endpoint).Slots - e.Others()
 	release, ok := (func())(nil), false
 	if free > 0 {
-		release, ok = d.desk.admit(call.Model, call.Choices, d.open(sharing), free)
+		release, ok = d.desk.admit(model, d.open(sharing), free)
 	}
 	if !ok {
 		return nil, nil, tunnel.RefusedBusy

@@ -6,7 +6,9 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -118,18 +120,18 @@ func TestBusy(t *testing.T) {
 // What is free: the machine's slots less all that runs, and the model's own.
 func TestDesk(t *testing.T) {
 	k := &desk{onLocal: func() {}}
-	end, ok := k.admit("m", 1, 3, 1)
+	end, ok := k.admit("m", 3, 1)
 	if !ok {
 		t.Fatal("an empty desk is full")
 	}
-	if _, ok := k.admit("m", 1, 3, 1); ok {
+	if _, ok := k.admit("m", 3, 1); ok {
 		t.Error("a second call of a model with one slot")
 	}
-	if _, ok := k.admit("n", 1, 3, 0); !ok {
+	if _, ok := k.admit("n", 3, 0); !ok {
 		t.Error("another model, with no limit of its own")
 	}
 	leave := k.enter("o", 1, true)
-	if _, ok := k.admit("n", 1, 3, 0); ok {
+	if _, ok := k.admit("n", 3, 0); ok {
 		t.Error("a slot that a local call holds was given away")
 	}
 	leave()
@@ -138,7 +140,7 @@ func TestDesk(t *testing.T) {
 	if routed, local := k.load(""); routed != 1 || local != 0 {
 		t.Errorf("%d routed and %d local calls run", routed, local)
 	}
-	if _, ok := k.admit("m", 1, 3, 1); !ok {
+	if _, ok := k.admit("m", 3, 1); !ok {
 		t.Error("the model's slot did not come back")
 	}
 }
@@ -146,26 +148,33 @@ func TestDesk(t *testing.T) {
 // A call for several answers holds a slot for each, and waits for one only.
 func TestDeskCountsAnswers(t *testing.T) {
 	k := &desk{onLocal: func() {}}
-	end, ok := k.admit("m", 4, 4, 0)
-	if !ok {
-		t.Fatal("an empty desk is full")
+	call := func(answers int) (end func()) {
+		t.Helper()
+		release, ok := k.admit("m", 4, 0)
+		if !ok {
+			t.Fatal("a slot is free")
+		}
+		narrow := k.widen("m", answers)
+		return func() { narrow(); release() }
 	}
-	if _, ok := k.admit("m", 1, 4, 0); ok {
-		t.Error("a call beside one for four answers of four slots")
+	full := func() {
+		t.Helper()
+		if _, ok := k.admit("m", 4, 0); ok {
+			t.Error("a call beside one that has every slot")
+		}
 	}
+	end := call(4)
+	full()
 	end()
 	leave := k.enter("m", 3, true)
-	if end, ok = k.admit("m", 4, 4, 0); !ok {
-		t.Error("a slot is free")
-	}
+	end = call(4)
 	if routed, local := k.load("m"); routed != 4 || local != 3 {
 		t.Errorf("%d and %d answers run", routed, local)
 	}
 	leave()
-	if _, ok := k.admit("m", 1, 4, 0); ok {
-		t.Error("four slots for five answers")
-	}
+	full()
 	end()
+	call(0)()
 	if routed, local := k.load(""); routed != 0 || local != 0 {
 		t.Errorf("%d and %d answers run on", routed, local)
 	}
@@ -184,35 +193,32 @@ func TestRoutedEngineStatuses(t *testing.T) {
 			t.Errorf("engine's %d: got %d, refused %q, %s", status, resp.StatusCode, resp.Header.Get(tunnel.HeaderRefused), text)
 		}
 	}
-	// It said that it does not have the model: that is no offer any more.
-	l.until("withdrawn", func(ad tunnel.Advertisement) bool { return len(ad.Models) == 0 })
-	if got := l.served("/v1/chat/completions", chat(false)).Header.Get(tunnel.HeaderRefused); got != string(tunnel.RefusedUnknownModel) {
-		t.Errorf("withdrawn: refused %q", got)
+	// The last one said that it does not have the model, of that one call: it lists
+	// it, and serves the next one.
+	e.Set(enginetest.Behaviour{})
+	if got := l.served("/v1/chat/completions", chat(false)); got.StatusCode != 200 {
+		t.Errorf("after a 404: status %d, refused %q", got.StatusCode, got.Header.Get(tunnel.HeaderRefused))
+	}
+	if ad, _ := r.advertise(); len(ad.Models) != 1 {
+		t.Errorf("offered after a 404: %+v", ad.Models)
 	}
 	r.await("idle", func(s Status) bool { return s.Routed == 0 })
 }
 
-// A model that its engine denied having comes back after a while.
-func TestHeldOff(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		finder, err := engine.NewFinder(engine.Config{})
-		if err != nil {
-			t.Fatal(err)
-		}
-		model := engine.Model{ID: "m", Families: []fleet.Family{fleet.Chat}, Endpoints: []fleet.Endpoint{fleet.ChatCompletions}, Slots: 1}
-		e := builtinOf(enginetest.New(enginetest.Plain, enginetest.Options{}), model)
-		b := newBoard(e, finder, nil, nil)
-		b.hold(e, "m")
-		if offers := b.offers(b.shared()); len(offers) != 0 {
-			t.Errorf("offered %+v", offers)
-		}
-		changed := b.change()
-		since := time.Now()
-		<-changed
-		if waited := time.Since(since); waited != heldOff || len(b.offers(b.shared())) != 1 {
-			t.Errorf("after %v: %+v", waited, b.offers(b.shared()))
-		}
-	})
+// A model that its engine denies having, and does not list any more, is withdrawn
+// long before the next regular look.
+func TestRoutedEngineUnlisted(t *testing.T) {
+	both := []enginetest.Model{{ID: "test-model"}, {ID: "other"}}
+	var now atomic.Pointer[enginetest.Engine]
+	now.Store(enginetest.New(enginetest.Plain, enginetest.Options{Models: both}))
+	place := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { now.Load().ServeHTTP(w, r) }))
+	t.Cleanup(place.Close)
+	_, _, l := joined(t, Config{Discovery: engine.Config{Endpoints: []string{place.URL}}})
+	now.Store(enginetest.New(enginetest.Plain, enginetest.Options{Models: both[1:]}))
+	if got := l.served("/v1/chat/completions", chat(false)); got.StatusCode != 404 || got.Header.Get(tunnel.HeaderRefused) != "" {
+		t.Errorf("status %d, refused %q", got.StatusCode, got.Header.Get(tunnel.HeaderRefused))
+	}
+	l.until("withdrawn", func(ad tunnel.Advertisement) bool { return len(ad.Models) == 1 && ad.Models[0].ID == "other" })
 }
 
 // An engine that cannot be reached is a 503 of its own, so that the hub goes on
@@ -441,7 +447,7 @@ func TestOthersAtTheEngine(t *testing.T) {
 		if ad.Free != want || ad.Models[0].Free != want || ad.Slots != 2 {
 			t.Errorf("%d of %d slots free, %d of the model's; want %d", ad.Free, ad.Slots, ad.Models[0].Free, want)
 		}
-		_, release, refusal := r.admit(engine.Request{Model: "test-model", Endpoint: fleet.ChatCompletions}, false, time.Now())
+		_, release, refusal := r.admit("test-model", fleet.ChatCompletions, false, time.Now())
 		if (refusal == "") != (want > 0) {
 			t.Errorf("with %d free: refused %q", want, refusal)
 		}

@@ -10,7 +10,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/kith/kith/internal/engine"
 	"github.com/kith/kith/internal/enginetest"
 	"github.com/kith/kith/internal/fleet"
 	"github.com/kith/kith/internal/tunnel"
@@ -210,7 +209,7 @@ func TestHoursAcrossClockChanges(t *testing.T) {
 			if open || own {
 				want = ""
 			}
-			_, release, got := r.admit(engine.Request{Model: "test-model", Endpoint: fleet.ChatCompletions}, own, now)
+			_, release, got := r.admit("test-model", fleet.ChatCompletions, own, now)
 			if got != want {
 				t.Errorf("%s, own %v: refused %q, want %q", at, own, got, want)
 			}

@@ -159,14 +159,13 @@ func (d *Daemon) engineFailed(e *engine.Engine, model fleet.ModelID, err error) 
 	d.askLook()
 }
 
-// engineRefused notes an engine's refusal that says its offers may be wrong:
-// they are refreshed, and a model it denies having is held off meanwhile
-// (decisions 2).
+// engineRefused notes an engine's refusal that says its offers may be wrong: the
+// engine is looked at now (decisions 2). A model that it still lists stays offered,
+// since what it said of one call may concern only that call.
 func (d *Daemon) engineRefused(e *engine.Engine, model fleet.ModelID, status int) {
 	switch status {
 	case http.StatusNotFound:
 		d.trouble("%s lists %q and answers that it does not have it", e.Name(), model)
-		d.board.hold(e, model)
 	case http.StatusTooManyRequests, http.StatusServiceUnavailable:
 	default:
 		return

@@ -47,19 +47,26 @@ func (d *Daemon) serveTokenize(w http.ResponseWriter, r *http.Request, _ *bool) 
 		return
 	}
 	defer leave()
+	var e *engine.Engine
+	able := func(model fleet.ModelID) bool {
+		var refusal tunnel.Refusal
+		e, _, refusal = d.engineFor(model, fleet.ChatCompletions, classOf(r) == fleet.Own.String(), time.Now())
+		if refusal == "" && d.desk.owners() {
+			refusal = tunnel.RefusedBusy
+		}
+		if refusal != "" {
+			turnAway(w, refusal)
+		}
+		return refusal == ""
+	}
+	if named, ok := tunnel.CallModel(r.Header); ok && !able(fleet.ModelID(named)) {
+		return // before any of the body is read
+	}
 	head, text, ok := readRequest(w, r, tunnel.MaxTokenize)
-	if !ok {
+	if !ok || !able(head.Model) {
 		return
 	}
-	class, caller, _ := strings.Cut(r.Header.Get(tunnel.HeaderCaller), " ")
-	e, _, refusal := d.engineFor(head.Model, fleet.ChatCompletions, class == fleet.Own.String(), time.Now())
-	if refusal == "" && d.desk.owners() {
-		refusal = tunnel.RefusedBusy
-	}
-	if refusal != "" {
-		turnAway(w, refusal)
-		return
-	}
+	_, caller, _ := strings.Cut(r.Header.Get(tunnel.HeaderCaller), " ")
 	ctx, cancel := context.WithTimeout(r.Context(), countLimit)
 	defer cancel()
 	tokens, err := e.Count(ctx, engine.Request{Endpoint: fleet.ChatCompletions, Model: head.Model, Body: text, Caller: caller})
@@ -78,10 +85,10 @@ func (d *Daemon) serveTokenize(w http.ResponseWriter, r *http.Request, _ *bool) 
 
 // count is gateway.Config's, of the local surface: an engine here counts, or an
 // upstream that speaks the messages dialect.
-func (d *Daemon) count(ctx context.Context, call *gateway.Call) (tokens int64, told bool) {
+func (d *Daemon) count(ctx context.Context, call *gateway.Call) (tokens int64, err error) {
 	leave, ok := d.localCounts.enter()
 	if !ok {
-		return 0, false
+		return 0, nil
 	}
 	defer leave()
 	request := engine.Request{Model: call.Model, Header: call.Header, Trusted: true}
@@ -91,9 +98,15 @@ func (d *Daemon) count(ctx context.Context, call *gateway.Call) (tokens int64, t
 		request.Endpoint, request.Body = fleet.Messages, call.Body
 		able = serving(d.board.own(), call.Model, fleet.Messages)
 	}
-	if len(able) == 0 {
-		return 0, false
+	switch {
+	case len(able) > 0:
+		if tokens, err = able[0].Count(ctx, request); err != nil {
+			return 0, nil // an estimate will do
+		}
+		return tokens, nil
+	case d.up.Load() == nil: // where the hub may have it, a call finds out
+		return 0, fault.New(fault.ModelNotFound, "nothing on this machine serves %q; GET /v1/models lists what does, `kith login` reaches more", call.Model).WithParam("model")
+	default:
+		return 0, nil
 	}
-	tokens, err := able[0].Count(ctx, request)
-	return tokens, err == nil
 }

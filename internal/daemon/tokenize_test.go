@@ -155,11 +155,14 @@ func TestLocalCountTokens(t *testing.T) {
 	deaf := enginetest.New(enginetest.Ollama, enginetest.Options{Models: []enginetest.Model{{ID: "deaf"}}})
 	r := run(t, Config{Upstreams: []engine.UpstreamConfig{upstream(there, "messages")}}, here, deaf)
 	r.await("listed", func(s Status) bool { return len(s.Models) == 3 })
-	for model, want := range map[string]string{"test-model": `{"input_tokens":5}`, "big-model": `{"input_tokens":5}`, "deaf": "", "none": ""} {
+	for model, want := range map[string]string{"test-model": `{"input_tokens":5}`, "big-model": `{"input_tokens":5}`, "deaf": ""} {
 		status, text, estimate := r.countHere(strings.Replace(question, "test-model", model, 1))
 		if status != 200 || estimate != (want == "") || want != "" && text != want {
 			t.Errorf("%s: %d %s, estimate %v", model, status, text, estimate)
 		}
+	}
+	if status, text, _ := r.countHere(strings.Replace(question, "test-model", "none", 1)); status != 404 || !strings.Contains(text, `"code":"model_not_found"`) || !strings.Contains(text, `"type":"not_found_error"`) {
+		t.Errorf("a model that nothing serves: %d %s", status, text)
 	}
 	if last := there.Last(); string(last.Body) != strings.Replace(question, "test-model", "big-model", 1) || last.Header.Get("X-Api-Key") != upstreamKey {
 		t.Errorf("%s %v", last.Body, last.Header)

@@ -66,11 +66,11 @@ func (u *uplink) do(ctx context.Context, call *gateway.Call) (*gateway.Answer, e
 	if err != nil {
 		return nil, u.unreachable(ctx, err)
 	}
+	call.Trace.Route = resp.Header.Get("X-Kith-Route")
 	if resp.StatusCode != http.StatusOK {
 		defer resp.Body.Close()
 		return nil, u.refusal(resp)
 	}
-	call.Trace.Route = resp.Header.Get("X-Kith-Route")
 	resp.Body = &body{ReadCloser: resp.Body, broken: func(err error) error {
 		return fault.New(fault.CascadeExhausted, "the hub at %s went away in the middle of the answer; try again", u.credential.Hub).Because(err)
 	}}

@@ -1,8 +1,10 @@
 package engine
 
 import (
+	"hash/fnv"
 	"math"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/go-json-experiment/json/jsontext"
@@ -28,6 +30,7 @@ const (
 	mostInputTokens = 64 << 10
 	longestName     = 256
 	longestStop     = 1024
+	mostAnswers     = 4 // n
 	mostSchemaDepth = 32
 	mostSchemaNodes = 16 << 10 // of all the schemas of a call
 	mostRepeats     = 1000     // of minItems, maxLength and their like
@@ -55,8 +58,8 @@ var chatMembers = members{
 	"presence_penalty":    number(-2, 2),
 	"frequency_penalty":   number(-2, 2),
 	"repetition_penalty":  number(0.5, 2),
-	"n":                   whole(1, 4),
-	"seed":                whole(math.MinInt32, math.MaxInt32),
+	"n":                   {"0", (*copier).answers},
+	"seed":                {"0", (*copier).seed},
 	"stop":                either(text(longestStop), list(mostStops, text(longestStop))),
 	"logit_bias":          {"{", (*copier).biases},
 	"logprobs":            truth,
@@ -270,6 +273,43 @@ func whole(lo, hi int64) shape {
 		n, _ := t.Int() // truncated and saturated
 		return c.enc.WriteToken(jsontext.Int(min(max(n, lo), hi)))
 	}}
+}
+
+// answers is n. Fewer answers than were asked for would be no answer to the
+// request, so a number out of bounds is refused.
+func (c *copier) answers() error {
+	t, err := c.dec.ReadToken()
+	if err != nil {
+		return err
+	}
+	if n, err := strconv.ParseInt(t.String(), 10, 64); err != nil || n < 1 || n > mostAnswers {
+		return c.refuse("this must be a whole number from 1 to %d", mostAnswers)
+	}
+	return c.enc.WriteToken(t)
+}
+
+// seed is a number of any size and sign. What is not within the 31 bits that every
+// engine takes is hashed into them, so that seeds that differ stay different and
+// none asks an engine for a random one, as -1 asks llama.cpp.
+func (c *copier) seed() error {
+	t, err := c.dec.ReadToken()
+	if err != nil {
+		return err
+	}
+	text := t.String()
+	n, err := strconv.ParseUint(text, 10, 64)
+	if err != nil {
+		signed, err := strconv.ParseInt(text, 10, 64)
+		if n = uint64(signed); err != nil { // longer, or no whole number
+			hash := fnv.New64a()
+			hash.Write([]byte(text))
+			n = hash.Sum64()
+		}
+	}
+	if n > math.MaxInt32 {
+		n = n * 0x9e3779b97f4a7c15 >> 33 // Fibonacci hashing: the upper bits depend on all
+	}
+	return c.enc.WriteToken(jsontext.Uint(n))
 }
 
 // biases is logit_bias: token numbers with a weight each.

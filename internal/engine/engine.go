@@ -325,6 +325,9 @@ func (e *Engine) respond(ctx context.Context, resp *http.Response, cancel contex
 		return nil, fault.New(fault.EngineError, "the engine's answer is larger than %d MiB", maxAnswer>>20)
 	}
 	body.Close()
+	if req.Endpoint == fleet.ChatCompletions {
+		whole = wholeTexts(whole)
+	}
 	if req.Stream {
 		split := framesOf
 		if req.Form != nil {

@@ -30,6 +30,7 @@ type mender struct {
 	before, after      []byte        // around the text of the last canonical frame
 	calls              [][]toolState // by choice: the tool calls so far, of a stream
 	indexes            []int         // of this chunk's choices, where it holds tool calls
+	halves             halves        // of characters, that the next chunk may complete
 	ids                func() string // what makes an id of ours unlike others; nil: chance
 	counted            bool          // the engine told its counts
 	prompt, completion int64
@@ -77,7 +78,7 @@ var (
 // stream differ in little but their text: one that is like the last good one
 // around a plain text is as good.
 func (m *mender) canonical(frame []byte) bool {
-	if len(m.calls) > 0 || m.speech != nil || m.id == nil {
+	if len(m.calls) > 0 || len(m.halves.held) > 0 || m.speech != nil || m.id == nil || loneHalf(frame) {
 		return false
 	}
 	if n := len(frame) - len(m.after); len(m.before) > 0 && n >= len(m.before) &&
@@ -134,8 +135,10 @@ func (m *mender) frame(dst, frame []byte) ([]byte, bool) {
 	case m.speech != nil:
 		return m.speech.frame(dst, data)
 	case string(data) == "[DONE]":
-		return append(dst, "data: [DONE]\n\n"...), true
+		return append(m.lost(dst, m.halves.rest()), "data: [DONE]\n\n"...), true
 	}
+	data, lost := m.halves.join(data)
+	dst = m.lost(dst, lost)
 	mended, keep, failed := m.chunk(data)
 	if !keep {
 		return dst, false
@@ -143,6 +146,15 @@ func (m *mender) frame(dst, frame []byte) ([]byte, bool) {
 	dst = append(dst, "data: "...)
 	dst = append(dst, mended...)
 	return append(dst, "\n\n"...), failed
+}
+
+// lost appends chunks of ours, made canonical.
+func (m *mender) lost(dst []byte, chunks [][]byte) []byte {
+	for _, chunk := range chunks {
+		mended, _, _ := m.chunk(chunk)
+		dst = append(append(append(dst, "data: "...), mended...), "\n\n"...)
+	}
+	return dst
 }
 
 // fields is the data of a frame, its lines joined, and whether it holds a

@@ -183,8 +183,15 @@ func (r *rebuild) control(name string, value jsontext.Value) error {
 		if value.Kind() != '0' {
 			return fault.New(fault.InvalidRequest, "%s must be a whole number", name).WithParam(name)
 		}
+		n, _ := strconv.ParseFloat(string(value), 64) // out of range is infinite
+		if n < 0 {                                    // the engine's own limit, as llama.cpp's users write it
+			return nil
+		}
+		if n < 1 {
+			return fault.New(fault.InvalidRequest, "%s must be at least 1; leave it out, or send -1, for the engine's own limit", name).WithParam(name)
+		}
 		if !r.req.Trusted {
-			value = r.clampLimit(value)
+			value = r.clampLimit(n)
 		}
 		if name == "max_tokens" {
 			r.limit = value
@@ -202,16 +209,12 @@ func (r *rebuild) control(name string, value jsontext.Value) error {
 }
 
 // clampLimit keeps a stranger's limit inside what the model can say at all.
-func (r *rebuild) clampLimit(value jsontext.Value) jsontext.Value {
-	most := int64(mostTokens)
+func (r *rebuild) clampLimit(limit float64) jsontext.Value {
+	most := mostTokens
 	if r.model.ContextLength > 0 {
-		most = int64(r.model.ContextLength)
+		most = r.model.ContextLength
 	}
-	n, err := strconv.ParseFloat(string(value), 64)
-	if err != nil || n > float64(most) {
-		n = float64(most)
-	}
-	return strconv.AppendInt(nil, int64(max(n, 1)), 10)
+	return strconv.AppendInt(nil, int64(min(limit, float64(most))), 10)
 }
 
 // ours writes the members that we answer for.

@@ -94,8 +94,13 @@ func TestAllowed(t *testing.T) {
 	png := `data:image/png;base64,iVBORw0KGgo=`
 	for name, test := range map[string]struct{ body, want string }{
 		"sampling":    {`"temperature":0.7,"top_p":0.9,"top_k":40,"min_p":0.05,"seed":7,"stop":["a","b"],"n":1`, `"temperature":0.7,"top_p":0.9,"top_k":40,"min_p":0.05,"seed":7,"stop":["a","b"],"n":1`},
-		"clamped":     {`"temperature":1e999,"top_p":-4,"n":1000,"max_tokens":1e30,"top_logprobs":99,"seed":1e40`, `"temperature":2,"top_p":0,"n":4,"max_tokens":4096,"top_logprobs":20,"seed":2147483647`},
-		"no limit":    {`"max_tokens":-1`, `"max_tokens":1`},
+		"clamped":     {`"temperature":1e999,"top_p":-4,"n":4,"max_tokens":1e30,"top_logprobs":99`, `"temperature":2,"top_p":0,"n":4,"max_tokens":4096,"top_logprobs":20`},
+		"no limit":    {`"max_tokens":-1,"max_completion_tokens":-1e300`, ``},
+		"seed":        {`"seed":2147483647`, `"seed":2147483647`},
+		"long seed":   {`"seed":2147483648`, `"seed":1607638789`},
+		"least seed":  {`"seed":-9223372036854775808`, `"seed":1073741824`},
+		"seed below":  {`"seed":-1`, `"seed":820265763`},
+		"endless":     {`"seed":1e40`, `"seed":1133279051`},
 		"null":        {`"temperature":null,"tools":null,"max_tokens":null,"stream_options":null`, ``},
 		"bias":        {`"logit_bias":{"17":-100,"4":1e9}`, `"logit_bias":{"17":-100,"4":100}`},
 		"tools":       {`"tools":[{"type":"function","function":{"name":"grep","parameters":{"$schema":"http://json-schema.org/draft-07/schema#","type":"object","properties":{"pattern":{"type":"string","pattern":"(a+)+"}},"required":["pattern"]},"x":1},"y":2}],"tool_choice":"auto"`, `"tools":[{"type":"function","function":{"name":"grep","parameters":{"type":"object","properties":{"pattern":{"type":"string"}},"required":["pattern"]}}}],"tool_choice":"auto"`},
@@ -168,6 +173,11 @@ func TestRefused(t *testing.T) {
 		tools(`{"const":` + strings.Repeat("[", 40) + strings.Repeat("]", 40) + `}`): "tools.0.function.parameters.const",
 		tools(`{"enum":["` + strings.Repeat("x", 1<<20) + `"]}`):                     "tools.0.function.parameters.enum",
 		`"max_tokens":"many"`:                                                        "max_tokens",
+		`"max_tokens":0`:                                                             "max_tokens",
+		`"max_completion_tokens":0.5`:                                                "max_completion_tokens",
+		`"n":5`:                                                                      "n",
+		`"n":0`:                                                                      "n",
+		`"n":1e40`:                                                                   "n",
 		`"reasoning_effort":"enormous"`:                                              "reasoning_effort",
 		`"thinking":"yes"`:                                                           "thinking",
 		`"stream_options":{"include_usage":1}`:                                       "stream_options",
@@ -204,7 +214,7 @@ func TestTrusted(t *testing.T) {
 		{enginetest.LlamaCpp, `"grammar":"root ::= \"a\"","n_predict":5,"cache_prompt":true,"max_completion_tokens":9`, `"grammar":"root ::= \"a\"","n_predict":5,"cache_prompt":true,"max_completion_tokens":9`},
 		{enginetest.Ollama, `"max_completion_tokens":9,"max_tokens":3,"temperature":9`, `"max_tokens":9,"temperature":9`},
 		{enginetest.LlamaCpp, `"chat_template_kwargs":{"enable_thinking":false,"mine":1}`, `"thinking_budget_tokens":0,"chat_template_kwargs":{"enable_thinking":false,"mine":1}`},
-		{enginetest.VLLM, `"thinking_token_budget":5,"max_tokens":-1`, `"thinking_token_budget":5,"max_tokens":-1,"chat_template_kwargs":{"enable_thinking":true,"thinking":true}`},
+		{enginetest.VLLM, `"thinking_token_budget":5,"max_tokens":-1`, `"thinking_token_budget":5,"chat_template_kwargs":{"enable_thinking":true,"thinking":true}`},
 	} {
 		got, err := sent(t, test.kind, Request{Body: chatBody(test.body), Trusted: true})
 		if err != nil {

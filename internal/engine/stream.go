@@ -131,6 +131,9 @@ func (s *stream) finish(err error) {
 	if last := bytes.TrimSpace(s.partial); len(last) > 0 {
 		s.frame(append(bytes.Clone(last), "\n\n"...))
 	}
+	if !s.ended {
+		s.ready = s.mend.lost(s.ready, s.mend.halves.rest())
+	}
 	s.stop(io.EOF)
 }
 

@@ -104,7 +104,13 @@ type Machine struct {
 	Load *Load
 
 	mark uint64 // a number of its own, made from ID, that breaks ties
+	// withdrawn are the Loads of models that it no longer offers: their records
+	// hold when it offers them again.
+	withdrawn map[ModelID]*Load
 }
+
+// maxWithdrawn bounds Machine.withdrawn.
+const maxWithdrawn = 256
 
 // Offer is the machine's offer of exactly that id, or nil. A nil Machine offers
 // nothing.
@@ -125,14 +131,15 @@ func (m *Machine) offers() []Offer {
 	return m.Offers
 }
 
-// Reserve takes one slot of the machine for the model, if both have one free:
-// true means it is held until Release. Safe with any number of others.
-func (m *Machine) Reserve(model ModelID) bool {
+// Reserve takes one slot of the machine for the model, if both have one free for
+// a caller of that class: true means it is held until Release. Safe with any
+// number of others.
+func (m *Machine) Reserve(model ModelID, class Class) bool {
 	o := m.Offer(model)
-	if o == nil || !m.Load.reserve(m.Slots) {
+	if o == nil || !m.Load.reserve(m.Slots, false) {
 		return false
 	}
-	if !o.Load.reserve(o.limit()) {
+	if !o.Load.reserve(o.limit(), !o.Load.proven(class)) {
 		m.Load.release()
 		return false
 	}
@@ -178,6 +185,8 @@ type Load struct {
 	local    atomic.Int64 // held by others, as the machine advertised
 	heldOut  atomic.Int64 // until this time, Unix nanoseconds
 	ttft     atomic.Int64 // recent time to first token, nanoseconds; 0: unknown
+
+	own, others Record // of an offer
 }
 
 // InFlight is how many slots Reserve holds.
@@ -211,10 +220,11 @@ func (l *Load) free(slots int) int {
 	return slots - int(l.inFlight.Load()) - int(l.local.Load())
 }
 
-func (l *Load) reserve(slots int) bool {
+// reserve takes one of so many slots; alone: only if this hub holds none.
+func (l *Load) reserve(slots int, alone bool) bool {
 	for {
 		n := l.inFlight.Load()
-		if int(n) >= slots-int(l.local.Load()) {
+		if int(n) >= slots-int(l.local.Load()) || alone && n > 0 {
 			return false
 		}
 		if l.inFlight.CompareAndSwap(n, n+1) {
@@ -241,10 +251,40 @@ func (m *Machine) settle(before *Machine) {
 		if was := before.Offer(o.ID); o.Load == nil && was != nil {
 			o.Load = was.Load
 		}
+		if o.Load == nil && before != nil {
+			o.Load = before.withdrawn[o.ID]
+		}
 		if o.Load == nil {
 			o.Load = new(Load)
 		}
 	}
+	m.withdrawn = m.withdrawnSince(before)
+}
+
+// withdrawnSince is what withdrawn has to hold after that version of the machine.
+func (m *Machine) withdrawnSince(before *Machine) map[ModelID]*Load {
+	if before == nil {
+		return nil
+	}
+	var out map[ModelID]*Load
+	keep := func(id ModelID, l *Load) {
+		if len(out) == maxWithdrawn || m.Offer(id) != nil {
+			return
+		}
+		if out == nil {
+			out = make(map[ModelID]*Load)
+		}
+		out[id] = l
+	}
+	for id, l := range before.withdrawn {
+		keep(id, l)
+	}
+	for i := range before.Offers {
+		if o := &before.Offers[i]; o.Load.known() {
+			keep(o.ID, o.Load)
+		}
+	}
+	return out
 }
 
 // fnv1a is the 64-bit FNV-1a hash: the same in every process, so that the same

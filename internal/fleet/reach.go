@@ -19,7 +19,7 @@ const (
 	OutsideHours              // not the caller's own, and outside its hours or the share's
 	Paused                    // by its owner
 	Spent                     // the share's calls of the day are used up
-	Busy                      // no free slot for this call, or the share runs all it may
+	Busy                      // no free slot for this call, or the share runs all it may, or the machine is left out
 	Ready
 	states // how many there are
 )
@@ -71,7 +71,7 @@ type Owed func(machine MachineID, model ModelID) (ofMachine, ofModel int)
 func (st *Standing) sight(best *Sighting, m *Machine, o *Offer, now time.Time, owed Owed) bool {
 	*best = Sighting{Candidate: Candidate{Machine: m, Offer: o, Class: st.Class}}
 	best.free, best.total = m.room(o, owed)
-	room := best.free > 0
+	room := best.free > 0 && !o.Load.Record(st.Class).leftOutAt(now)
 	if st.Class == Own {
 		best.State = m.state(Own, nil, now, room)
 		return true
@@ -89,6 +89,7 @@ func (st *Standing) sight(best *Sighting, m *Machine, o *Offer, now time.Time, o
 	if st.group == nil {
 		return found
 	}
+	room = room && (o.Load.proven(Grouped) || o.Load.InFlight() == 0)
 	if state := m.state(Grouped, nil, now, room); !found || state > best.State {
 		best.State, best.Class, best.Share, best.Group = state, Grouped, nil, st.group
 	}
@@ -96,7 +97,7 @@ func (st *Standing) sight(best *Sighting, m *Machine, o *Offer, now time.Time, o
 }
 
 // state is the table of decisions 2, row by row; room says that a slot is free
-// and owed to nobody.
+// for this call and reserved for no other, and that the machine is not left out.
 func (m *Machine) state(class Class, share *Share, now time.Time, room bool) State {
 	switch {
 	case !m.Online && now.Before(m.ReturningUntil):

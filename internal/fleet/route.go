@@ -256,17 +256,27 @@ func (p *podium) candidates() []Candidate {
 	return out
 }
 
-// compare orders attempts: class, free slots relative to total, recent time to
-// first token (a machine not measured yet goes first, and so gets measured), draw.
+// compare orders attempts: class, in a group those that have served before those
+// that have not; then free slots relative to total, recent time to first token (a
+// machine not measured yet goes first, and so gets measured), draw. Of machines of
+// a group that have not served only the draw decides: slots are their own word, and
+// a first byte is quickly sent.
 func (p *podium) compare(a, b *Sighting) int {
 	if by := cmp.Compare(a.Class, b.Class); by != 0 {
 		return by
 	}
-	if by := cmp.Compare(b.free*a.total, a.free*b.total); by != 0 {
-		return by
-	}
-	if by := cmp.Compare(a.Offer.Load.TTFT(), b.Offer.Load.TTFT()); by != 0 {
-		return by
+	switch proven, other := a.Offer.Load.proven(a.Class), b.Offer.Load.proven(b.Class); {
+	case proven && !other:
+		return -1
+	case other && !proven:
+		return 1
+	case proven:
+		if by := cmp.Compare(b.free*a.total, a.free*b.total); by != 0 {
+			return by
+		}
+		if by := cmp.Compare(a.Offer.Load.TTFT(), b.Offer.Load.TTFT()); by != 0 {
+			return by
+		}
 	}
 	return cmp.Compare(mix(p.draw^a.Machine.mark), mix(p.draw^b.Machine.mark))
 }

@@ -1,9 +1,9 @@
 package fleet
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
-	"sort"
 	"time"
 )
 
@@ -35,6 +35,8 @@ type wOffer struct {
 	families               []Family
 	slots, inFlight, local int
 	ttft                   time.Duration
+	served                 bool          // a call of others than the owner
+	leftOut, leftOutOwner  time.Duration // for others, for the owner, from now; 0: not
 }
 
 type wWindow struct {
@@ -80,8 +82,24 @@ type wSeen struct {
 	class   Class
 	share   string
 	state   State
+	tried   bool // by a group: it served before
 	ratio   float64
 	ttft    time.Duration
+}
+
+// rank compares what the order of attempts looks at, the draw aside.
+func (x wSeen) rank(y wSeen) int {
+	trial := func(s wSeen) int {
+		if s.class == Grouped && !s.tried {
+			return 1
+		}
+		return 0
+	}
+	by := cmp.Or(cmp.Compare(x.class, y.class), cmp.Compare(trial(x), trial(y)))
+	if by != 0 || trial(x) == 1 {
+		return by
+	}
+	return cmp.Or(cmp.Compare(y.ratio, x.ratio), cmp.Compare(x.ttft, y.ttft))
 }
 
 func (w *world) decide(a wAsk) wDecision {
@@ -129,16 +147,7 @@ func (w *world) decide(a wAsk) wDecision {
 				d.ready = append(d.ready, s)
 			}
 		}
-		sort.SliceStable(d.ready, func(i, j int) bool {
-			x, y := d.ready[i], d.ready[j]
-			if x.class != y.class {
-				return x.class < y.class
-			}
-			if x.ratio != y.ratio {
-				return x.ratio > y.ratio
-			}
-			return x.ttft < y.ttft
-		})
+		slices.SortStableFunc(d.ready, wSeen.rank)
 		return is(3, "try", "try")
 	}
 	if usable(Busy, Returning) > 0 && !a.waited {
@@ -221,7 +230,7 @@ func (w *world) somebodyShares(caller string) bool {
 func (w *world) see(m wMachine, o wOffer, a wAsk) (wSeen, bool) {
 	var ways []wSeen
 	add := func(class Class, share *wShare) {
-		s := wSeen{machine: m.id, class: class, ttft: o.ttft}
+		s := wSeen{machine: m.id, class: class, tried: o.served, ttft: o.ttft}
 		if share != nil {
 			s.share = share.id
 		}
@@ -264,6 +273,12 @@ func (w *world) state(m wMachine, o wOffer, class Class, share *wShare, a wAsk) 
 		ofModel := o.slots - o.inFlight - o.local - owed[1]
 		free = min(free, ofModel)
 		ratio = min(ratio, float64(ofModel)/float64(o.slots))
+	}
+	if class == Own && o.leftOutOwner > 0 || class != Own && o.leftOut > 0 {
+		free = 0
+	}
+	if class == Grouped && !o.served && o.inFlight > 0 {
+		free = 0
 	}
 	switch {
 	case !m.online && m.backIn > 0:

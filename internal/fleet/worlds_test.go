@@ -126,7 +126,7 @@ func (w *world) disagrees(got Decision, a wAsk) string {
 		if c.Class != g.class || share != g.share || (c.Group != nil) != (c.Class == Grouped) {
 			return fmt.Sprintf("candidate %s by %v %q, the twin %v %q", c.Machine.ID, c.Class, share, g.class, g.share)
 		}
-		if g.class != r.class || g.ratio != r.ratio || g.ttft != r.ttft {
+		if g.rank(r) != 0 {
 			return fmt.Sprintf("candidate %d is %+v, the twin has %+v there", i, g, r)
 		}
 	}
@@ -214,6 +214,11 @@ func randomMachine(rng *rand.Rand, id, owner string) wMachine {
 			o.slots = 1 + rng.IntN(3)
 			o.inFlight = rng.IntN(o.slots + 1)
 			o.local = rng.IntN(2)
+		}
+		o.served = chance(rng, 1, 2)
+		if chance(rng, 1, 8) {
+			o.leftOut = time.Duration(rng.IntN(3)-1) * time.Second
+			o.leftOutOwner = time.Duration(rng.IntN(3)-1) * time.Second
 		}
 		m.offers = append(m.offers, o)
 	}
@@ -386,6 +391,9 @@ func (m wMachine) load(made *Machine, now time.Time) {
 		l.inFlight.Store(int64(o.inFlight))
 		l.SetLocal(o.local)
 		l.ttft.Store(int64(o.ttft))
+		l.others.served.Store(o.served)
+		l.others.leftOut.Store(now.Add(o.leftOut).UnixNano())
+		l.own.leftOut.Store(now.Add(o.leftOutOwner).UnixNano())
 	}
 }
 

@@ -79,7 +79,7 @@ func (c *Call) translated(a *Answer) bool {
 type Trace struct {
 	Machine  fleet.MachineID
 	Owner    fleet.MemberID // of that machine
-	Route    string         // X-Kith-Route's value; empty: not sent
+	Route    string         // X-Kith-Route's value; empty: no machine was given the prompt
 	Attempts int
 	Waited   time.Duration
 	// First and Last are the first and the newest decision about the call, Tries
@@ -103,6 +103,10 @@ type Try struct {
 	After   time.Duration // since the call arrived
 	Took    time.Duration // to its outcome
 	Outcome string        // in words; nothing of the call's content
+	// Prompt says that the machine was given some of the request's body, Began that
+	// it began to answer.
+	Prompt, Began bool
+	Waited        time.Duration // in the queue, before it
 }
 
 // Answer is a served call: the response, and the endpoint whose dialect its

@@ -44,6 +44,7 @@ type exchange struct {
 	// mu orders what the handler and the heartbeat write.
 	mu       sync.Mutex
 	began    bool // status and headers are out
+	named    bool // and with them, or behind them, whose machines have the prompt
 	status   int
 	deadline time.Time // of the next write, as last set
 	first    time.Duration

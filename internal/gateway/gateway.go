@@ -46,8 +46,9 @@ type Config struct {
 	// last byte was written. May be nil.
 	Finished func(*Call, Outcome)
 	// Count asks a tokenizer for the number of tokens of a call's prompt, without
-	// serving the call; false: none can tell before ctx ends. nil: none is asked.
-	Count func(ctx context.Context, call *Call) (tokens int64, told bool)
+	// serving the call; 0: none says before ctx ends. An error is the refusal of a
+	// call that nothing could serve. nil: none is asked.
+	Count func(ctx context.Context, call *Call) (tokens int64, err error)
 	// Refused is told of a known caller's request for an inference route that never
 	// reached the Backend: Call has what is known of it, and no Body. May be nil.
 	Refused func(*Call, Outcome)

@@ -76,8 +76,11 @@ func (x *exchange) countTokens() error {
 	if err != nil {
 		return err
 	}
-	tokens, told := x.tokenize(body, &count)
-	if !told {
+	tokens, err := x.tokenize(body, &count)
+	if err != nil {
+		return err
+	}
+	if tokens == 0 {
 		tokens = count.Estimate
 		x.w.Header()["X-Kith-Estimate"] = []string{"true"}
 	}
@@ -86,15 +89,15 @@ func (x *exchange) countTokens() error {
 	}{tokens})
 }
 
-// tokenize asks for the number of tokens of the body's input; false: nobody
-// could tell. It is asked for as a call, and is none: nothing waits for it, and
+// tokenize asks for the number of tokens of the body's input; 0: no tokenizer
+// could be asked. It is asked for as a call, and is none: nothing waits for it, and
 // no record is kept of it.
-func (x *exchange) tokenize(body []byte, count *dialect.Count) (tokens int64, told bool) {
+func (x *exchange) tokenize(body []byte, count *dialect.Count) (tokens int64, err error) {
 	if x.g.Count == nil || !count.Model.Valid() {
-		return 0, false
+		return 0, nil
 	}
 	if x.g.on == hosted && x.g.counts.take(bucketOf(x.caller), x.arrived) != nil {
-		return 0, false
+		return 0, nil
 	}
 	ctx, cancel := context.WithTimeout(x.r.Context(), countLimit)
 	defer cancel()
@@ -103,8 +106,10 @@ func (x *exchange) tokenize(body []byte, count *dialect.Count) (tokens int64, to
 		Body: body, chat: count.Chat, ContentType: "application/json", Header: ownHeaders(x.r.Header),
 		Waiting: func(int, time.Duration) {},
 	}
-	if tokens, told = x.g.Count(ctx, call); told {
-		tellRoute(x.w.Header(), call)
+	tokens, err = x.g.Count(ctx, call)
+	if f := fault.Of(err); f != nil && x.g.on == hosted {
+		err = x.g.Miss(x.caller, call.Model, f)
 	}
-	return tokens, told
+	tellRoute(x.w.Header(), call)
+	return tokens, err
 }

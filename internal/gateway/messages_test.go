@@ -219,7 +219,7 @@ func TestCountTokens(t *testing.T) {
 func TestCountGivesUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := hostedConfig(answers(chatReply))
-		c.Count = func(ctx context.Context, _ *Call) (int64, bool) { <-ctx.Done(); return 0, false }
+		c.Count = func(ctx context.Context, _ *Call) (int64, error) { <-ctx.Done(); return 0, nil }
 		began := time.Now()
 		w, _ := do(New(c), ask("POST", "/v1/messages/count_tokens", messagesRequest, "Anthropic-Version", "2023-06-01"))
 		if took := time.Since(began); took != 3*time.Second || w.Code != 200 || w.Header().Get("X-Kith-Estimate") != "true" {
@@ -233,7 +233,7 @@ func TestCountRate(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := hostedConfig(answers(chatReply))
 		asked := 0
-		c.Count = func(context.Context, *Call) (int64, bool) { asked++; return 7, true }
+		c.Count = func(context.Context, *Call) (int64, error) { asked++; return 7, nil }
 		h := New(c)
 		count := func(n int) (estimates int) {
 			for range n {

@@ -59,11 +59,21 @@ func (x *exchange) writeAll(body []byte) error {
 	return nil
 }
 
-// tellRoute says whose machine answered, and so has seen the prompt (decisions 5).
+// tellRoute names the machines that were given the prompt (decisions 5).
 func tellRoute(h http.Header, call *Call) {
 	if route := call.Trace.Route; route != "" {
 		h["X-Kith-Route"] = []string{oneLine(route)}
 	}
+}
+
+// routeComment is what tellRoute says, as a comment of a stream whose headers
+// went out before it was known; nil if there is nothing to say, or it was said.
+func (x *exchange) routeComment() []byte {
+	if x.named || x.call.Trace.Route == "" {
+		return nil
+	}
+	x.named = true
+	return []byte(": " + oneLine(x.call.Trace.Route) + "\n\n")
 }
 
 // oneLine makes text, which holds names that members chose, fit for a header
@@ -116,7 +126,7 @@ func (x *exchange) tell(f *fault.Fault) {
 	x.arm(time.Now())
 	if x.began {
 		if x.call != nil && x.call.Stream {
-			_, _ = x.w.Write(x.lastFrames(f))
+			_, _ = x.w.Write(append(x.routeComment(), x.lastFrames(f)...))
 			_ = x.control.Flush()
 		}
 		return
@@ -125,7 +135,9 @@ func (x *exchange) tell(f *fault.Fault) {
 	h := x.w.Header()
 	h["Content-Type"] = []string{"application/json"}
 	h["Content-Length"] = []string{strconv.Itoa(len(body))}
-	delete(h, "X-Kith-Route")
+	if x.call != nil {
+		tellRoute(h, x.call)
+	}
 	switch status := f.Status(); status {
 	case http.StatusUnauthorized:
 		h["Www-Authenticate"] = []string{"Bearer"}

@@ -40,7 +40,6 @@ type stream struct {
 	silence time.Duration // longest time without one
 	until   time.Time     // end of the whole
 	frames  int           // with data, passed on
-	note    string        // a comment to write before the next frame
 }
 
 // place is where a call stands in a queue.
@@ -95,9 +94,6 @@ func (s *stream) took(answer *Answer) {
 	defer x.mu.Unlock()
 	now := time.Now()
 	s.heard, s.silence, s.until = now, x.g.Limits.FirstByte, now.Add(x.g.Limits.Stream)
-	if x.began && x.call.Trace.Route != "" { // too late for the header
-		s.note = ": " + oneLine(x.call.Trace.Route) + "\n\n"
-	}
 	s.timer.Reset(s.next().Sub(now))
 }
 
@@ -185,11 +181,11 @@ func (s *stream) pass(frames []byte) error {
 	}
 	if !x.began {
 		tellRoute(x.w.Header(), x.call)
+		x.named = true
 	}
 	x.given += int64(len(frames))
-	if s.note != "" {
-		frames = append([]byte(s.note), frames...)
-		s.note = ""
+	if comment := x.routeComment(); comment != nil { // too late for the header
+		frames = append(comment, frames...)
 	}
 	return s.write(frames, now)
 }

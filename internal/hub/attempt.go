@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"net/http/httptrace"
 	"strconv"
+	"sync"
 	"time"
 
 	"github.com/kith/kith/internal/fault"
@@ -28,6 +29,17 @@ const (
 // has ended: HTTP/2 tells the streams of a connection's end, and a daemon that
 // stops resets them, a moment before the line is closed.
 const parting = 250 * time.Millisecond
+
+const (
+	// headFirst is the longest body that goes to a machine, of the caller's own or
+	// shared with the caller, together with the call's head (decisions 2).
+	headFirst = 64 << 10
+	// acceptWithin is how long a machine may take to admit a call by its head.
+	acceptWithin = 10 * time.Second
+)
+
+// errSilent is the cause of the end of a call that its machine did not admit in time.
+var errSilent = errors.New("the machine neither took nor refused the call in time")
 
 // maxRefusal bounds what is read of an engine's own words.
 const maxRefusal = 64 << 10
@@ -61,7 +73,6 @@ func (h *Hub) try(ctx context.Context, call *gateway.Call, c *held) (*gateway.An
 		cancel(nil)
 		if out == refusedBusy {
 			h.room.refused(c)
-			time.AfterFunc(busyAgain, func() { h.OnMachine(c.Machine.ID) })
 			return
 		}
 		h.room.release(c, out != movedOn)
@@ -69,19 +80,37 @@ func (h *Hub) try(ctx context.Context, call *gateway.Call, c *held) (*gateway.An
 
 	endpoint, asked := call.RequestFor(c.Offer.Endpoints)
 	traced := httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{WroteHeaders: h.ledger.sent})
-	response, err := line.RoundTrip(h.request(traced, call, c.Candidate, endpoint.Path(), asked))
+	request, sent := h.request(traced, call, c.Candidate, endpoint.Path(), asked)
+	if request.Header.Get("Expect") != "" {
+		silent := time.AfterFunc(acceptWithin, func() {
+			if sent.keep() {
+				cancel(errSilent)
+			}
+		})
+		defer silent.Stop()
+	}
+	response, err := line.RoundTrip(request)
 	if err != nil {
+		c.prompt = sent.seal()
 		out, f := broken(ctx, call, gone, err)
+		if out == refusedBusy || context.Cause(ctx) == errSilent {
+			h.declined(c, began)
+		}
 		end(out)
 		return nil, out, f
 	}
 	if response.StatusCode != http.StatusOK {
-		c.refused = tunnel.Refusal(response.Header.Get(tunnel.HeaderRefused))
+		c.prompt = sent.seal()
+		c.refused = tunnel.RefusalIn(response.Header)
 		out, f := refused(response)
 		response.Body.Close()
+		if out != failed {
+			h.declined(c, began)
+		}
 		end(out)
 		return nil, out, f
 	}
+	c.prompt = true
 	answer := &body{ReadCloser: response.Body, ctx: ctx, gone: gone, end: func() { end(served) }}
 	if call.Stream {
 		err = answer.peek()
@@ -102,10 +131,40 @@ func (h *Hub) try(ctx context.Context, call *gateway.Call, c *held) (*gateway.An
 	return &gateway.Answer{Response: response, Endpoint: endpoint}, served, nil
 }
 
+// declined notes in the machine's record that it did not take a call, sent at that
+// time, which by its advertisement it would have taken. That it does not have the
+// model after all is no race. When it is no longer left out, those who wait for it
+// are looked at again: what the hub knew of it was behind, and what corrects that (a
+// call that ends there, an advertisement) may come without a word.
+func (h *Hub) declined(c *held, sent time.Time) {
+	now := time.Now()
+	until := c.Offer.Load.Record(c.Class).Refused(sent, now, c.refused != tunnel.RefusedUnknownModel)
+	if until.IsZero() {
+		return
+	}
+	if until.Sub(now) >= time.Second {
+		h.log.Info("machine left out", "machine", c.Machine.ID, "model", string(c.model), "refused", string(c.refused), "until", until)
+	}
+	time.AfterFunc(until.Sub(now), func() { h.OnMachine(c.Machine.ID) })
+}
+
+// served notes in the record of the machine on which the call ended that it served
+// one, complete. What it may be sent beyond the slot that is free again goes to
+// those who wait.
+func (h *Hub) served(call *gateway.Call) {
+	if len(call.Trace.Tries) == 0 {
+		return
+	}
+	last := call.Trace.Tries[len(call.Trace.Tries)-1]
+	if offer := last.Machine.Offer(call.Model); offer != nil && offer.Load.Record(last.Class).Served() {
+		h.OnMachine(last.Machine.ID)
+	}
+}
+
 // request is the call as the machine gets it, at the path of an endpoint that it
 // speaks, and the headers of decisions 8. Nothing of the caller's own headers
-// passes.
-func (h *Hub) request(ctx context.Context, call *gateway.Call, c fleet.Candidate, path string, asked []byte) *http.Request {
+// passes. The prompt is its body.
+func (h *Hub) request(ctx context.Context, call *gateway.Call, c fleet.Candidate, path string, asked []byte) (*http.Request, *prompt) {
 	r, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://machine"+path, bytes.NewReader(asked))
 	if err != nil {
 		panic(err) // the URL is ours and constant
@@ -115,16 +174,67 @@ func (h *Hub) request(ctx context.Context, call *gateway.Call, c fleet.Candidate
 		tunnel.HeaderCorrelation: {call.ID},
 		tunnel.HeaderAttempt:     {fmt.Sprintf("%d %d", call.Trace.Attempts, c.Machine.Generation)},
 		tunnel.HeaderCaller:      {c.Class.String() + " " + headerText(call.Caller.Name)},
+		tunnel.HeaderModel:       {tunnel.EscapeModel(string(call.Model))},
 		"User-Agent":             {""},
 	}
 	call.AttachForm(r)
+	if c.Class == fleet.Grouped || r.ContentLength > headFirst {
+		r.Header.Set("Expect", "100-continue") // the body follows when the daemon has admitted the head
+	}
 	deadline, ok := ctx.Deadline()
 	if !ok { // a streamed call's limits begin when a machine took it
 		deadline = time.Now().Add(h.cfg.FirstByte + h.cfg.Edge.Limits.Stream)
 	}
 	// In whole seconds, rounded up: the hub is the first to give up.
 	r.Header.Set(tunnel.HeaderDeadline, deadline.Add(time.Second).UTC().Format(time.RFC3339))
-	return r
+	sent := &prompt{body: r.Body}
+	r.Body, r.GetBody = sent, nil
+	return r, sent
+}
+
+// prompt is the body of a request to a machine. It knows whether any of it was
+// given to the machine's line, which the caller is to know (decisions 5).
+type prompt struct {
+	mu     sync.Mutex
+	body   io.ReadCloser
+	given  bool
+	sealed bool
+}
+
+// Read satisfies io.Reader.
+func (p *prompt) Read(b []byte) (int, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.sealed {
+		return 0, errSealed
+	}
+	n, err := p.body.Read(b)
+	p.given = p.given || n > 0
+	return n, err
+}
+
+// errSealed ends a body whose request was answered before it was read.
+var errSealed = errors.New("the machine answered before it read the request")
+
+// Close satisfies io.Closer.
+func (p *prompt) Close() error { return p.body.Close() }
+
+// seal keeps the rest of the body and reports whether any of it was given.
+func (p *prompt) seal() (given bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.sealed = true
+	return p.given
+}
+
+// keep keeps the body if none of it was given, and reports whether it did.
+func (p *prompt) keep() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if !p.given {
+		p.sealed = true
+	}
+	return !p.given
 }
 
 // broken says what a failed exchange means: the caller left or a limit passed,
@@ -133,6 +243,8 @@ func (h *Hub) request(ctx context.Context, call *gateway.Call, c fleet.Candidate
 func broken(ctx context.Context, call *gateway.Call, gone <-chan struct{}, err error) (outcome, error) {
 	var told *fault.Fault
 	switch {
+	case context.Cause(ctx) == errSilent:
+		return movedOn, nil
 	case ctx.Err() != nil:
 		return failed, context.Cause(ctx)
 	case errors.As(err, &told):
@@ -172,7 +284,7 @@ func isClosed(gone <-chan struct{}) bool {
 
 // refused reads a status other than 200 (decisions 2, the second table, and 8).
 func refused(response *http.Response) (outcome, error) {
-	switch reason := tunnel.Refusal(response.Header.Get(tunnel.HeaderRefused)); {
+	switch reason := tunnel.RefusalIn(response.Header); {
 	case reason == tunnel.RefusedBusy:
 		return refusedBusy, nil
 	case reason != "":

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io"
 	"net/http"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -58,13 +59,16 @@ func TestBroken(t *testing.T) {
 // Fault 38: the hub's clock rules, but a machine whose own clock says that its
 // hours are over may decline; the call goes to the next.
 func TestFault38MachineDeclines(t *testing.T) {
-	for _, reason := range []tunnel.Refusal{tunnel.RefusedHours, tunnel.RefusedPaused, tunnel.RefusedUnknownModel} {
+	for _, reason := range []tunnel.Refusal{tunnel.RefusedHours, tunnel.RefusedPaused, tunnel.RefusedUnknownModel, "\u009b31m words of its own"} {
 		response := &http.Response{
 			StatusCode: http.StatusServiceUnavailable, Body: http.NoBody,
 			Header: http.Header{tunnel.HeaderRefused: {string(reason)}},
 		}
 		if got, err := refused(response); got != movedOn || err != nil {
 			t.Errorf("%s: %d, %v", reason, got, err)
+		}
+		if words := (&held{refused: tunnel.RefusalIn(response.Header)}).words(movedOn); strings.Contains(words, "of its own") {
+			t.Errorf("a machine's own words: %q", words)
 		}
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"math"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -19,10 +20,6 @@ const (
 	maxAttempts = 3
 	// reportWaiting is how often a waiting call is told its position anew.
 	reportWaiting = 2 * time.Second
-	// busyAgain is how soon those who wait for a machine that refused as busy
-	// look at it again: what the hub knew of it was behind, and what mends that
-	// (a call that ends there, an advertisement) may come without a word.
-	busyAgain = 200 * time.Millisecond
 )
 
 // Do serves a call on a machine in the caller's reach, or says which refusal
@@ -68,7 +65,7 @@ func (d *dispatch) run(ctx context.Context) (*gateway.Answer, error) {
 		case fleet.Refuse:
 			return nil, d.refusal(decision)
 		case fleet.Try:
-			if held := h.room.take(decision.Candidates, call.Model); held != nil {
+			if held := h.room.take(decision.Candidates, call.Model, d.ask.Now); held != nil {
 				if err := h.underway.enter(d, runs); err != nil {
 					h.room.release(held, false)
 					return nil, err
@@ -146,7 +143,7 @@ func (d *dispatch) attempt(ctx context.Context, c *held) (_ *gateway.Answer, _ e
 		d.hub.room.release(c, false)
 		return nil, err, true
 	}
-	trace.Machine, trace.Owner, trace.Route = c.Machine.ID, c.Machine.Owner, routeHeader(c.Candidate)
+	trace.Machine, trace.Owner = c.Machine.ID, c.Machine.Owner
 	began := time.Now()
 	here, end := context.WithCancelCause(ctx)
 	d.on.Store(&running{c, end})
@@ -166,7 +163,6 @@ func (d *dispatch) attempt(ctx context.Context, c *held) (_ *gateway.Answer, _ e
 	}
 	d.on.Store(nil)
 	end(nil)
-	trace.Route = "" // whatever answers, it is not this machine
 	if outcome != vanished {
 		trace.Machine, trace.Owner = "", "" // it never ran the call
 	}
@@ -287,7 +283,16 @@ func (d *dispatch) report(w *waiter) {
 	d.call.Waiting(d.hub.room.ahead(w), max(0, time.Until(d.deadline)))
 }
 
-// routeHeader says whose machine answers: X-Kith-Route (decisions 5).
-func routeHeader(c fleet.Candidate) string {
-	return c.Class.String() + "; machine=" + headerText(c.Machine.Name) + "; owner=" + headerText(c.Machine.OwnerName)
+// routeOf is X-Kith-Route's value: each machine that was given the prompt, once, in
+// the order in which they had it last; the one that answers is the last (decisions
+// 5). A machine that refused without it is not named.
+func routeOf(tries []gateway.Try) string {
+	var parts []string
+	for i, t := range tries {
+		again := slices.ContainsFunc(tries[i+1:], func(later gateway.Try) bool { return later.Prompt && later.Machine.ID == t.Machine.ID })
+		if t.Prompt && !again {
+			parts = append(parts, t.Class.String()+"; machine="+headerText(t.Machine.Name)+"; owner="+headerText(t.Machine.OwnerName))
+		}
+	}
+	return strings.Join(parts, ", ")
 }

@@ -174,6 +174,9 @@ func New(cfg Config, records Records, live *registry.Registry) *Hub {
 	edge.Finished = func(call *gateway.Call, out gateway.Outcome) {
 		h.ledger.end(record(call, out))
 		h.stories.add(storiesOf(call, out))
+		if out.Code == "" {
+			h.served(call)
+		}
 	}
 	edge.Refused = func(call *gateway.Call, out gateway.Outcome) {
 		if out.Code != string(fault.RateLimitExceeded) { // a flood of those would wash away what is worth telling

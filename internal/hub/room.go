@@ -42,13 +42,15 @@ type held struct {
 	since time.Time
 	once  sync.Once
 	extra int // slots beside the first, for as many more answers
-	// refused is why its daemon did not take the call, if it said so.
+	// refused is why its daemon did not take the call, if it said so, and prompt
+	// whether it was given some of the call's body.
 	refused tunnel.Refusal
+	prompt  bool
 }
 
 // hold reserves what a call needs of a candidate; nil if someone was quicker.
 func hold(c fleet.Candidate, model fleet.ModelID, now time.Time) *held {
-	if !c.Machine.Reserve(model) {
+	if !c.Machine.Reserve(model, c.Class) {
 		return nil
 	}
 	if c.Share != nil && !c.Share.Reserve(now) {
@@ -74,8 +76,10 @@ func (h *held) giveBack(ran bool) {
 }
 
 // take holds the first candidate that has room, for a call that does not wait;
-// those who wait for the machine already go first.
-func (r *room) take(candidates []fleet.Candidate, model fleet.ModelID) *held {
+// those who wait for the machine already go first. now is when the candidates
+// were decided on: a call counts in a share's day by the same clock that found
+// room in it.
+func (r *room) take(candidates []fleet.Candidate, model fleet.ModelID, now time.Time) *held {
 	crowded := r.waiting.Load() > 0
 	if crowded {
 		r.mu.Lock()
@@ -85,7 +89,7 @@ func (r *room) take(candidates []fleet.Candidate, model fleet.ModelID) *held {
 		if crowded {
 			r.hand(c.Machine.ID)
 		}
-		if h := hold(c, model, time.Now()); h != nil {
+		if h := hold(c, model, now); h != nil {
 			r.moved()
 			return h
 		}
@@ -127,10 +131,12 @@ func (r *room) changed(machine *fleet.Machine) {
 	if r.waiting.Load() == 0 {
 		return
 	}
+	var at fleet.Ask
+	r.now(&at)
 	r.mu.Lock()
 	r.hand(machine.ID)
 	var lines []*line
-	if !machine.Takes(time.Now()) {
+	if !machine.Takes(at.Now) {
 		for i := range machine.Offers {
 			if q := r.queues[machine.Offers[i].ID]; q != nil {
 				lines = append(lines, q.lines...)

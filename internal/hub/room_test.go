@@ -8,6 +8,7 @@ import (
 
 	"github.com/kith/kith/internal/fault"
 	"github.com/kith/kith/internal/fleet"
+	"github.com/kith/kith/internal/gateway"
 )
 
 // everybody is whom changes concern of which nothing more is known.
@@ -51,7 +52,7 @@ func (r *oneRoom) newcomer(member fleet.MemberID) *held {
 	if d.Verdict != fleet.Try {
 		return nil
 	}
-	return r.take(d.Candidates, "m")
+	return r.take(d.Candidates, "m", a.Now)
 }
 
 func (r *oneRoom) wait(member fleet.MemberID, after time.Duration) *waiter {
@@ -277,7 +278,7 @@ func TestRoomGivesAllThatCameIntoReach(t *testing.T) {
 		r.snapshot = r.snapshot.WithMachine(m)
 		return m
 	}
-	add("bob's", "bob").Reserve("m") // what all wait for
+	add("bob's", "bob").Reserve("m", fleet.Own) // what all wait for
 	for i := range 2 {
 		add(fleet.MachineID(fmt.Sprint("ann's", i)), "ann")
 		add(fleet.MachineID(fmt.Sprint("dan's", i)), "dan")
@@ -333,11 +334,11 @@ func TestRoomTakesWhatIsLeft(t *testing.T) {
 	s := r.now(&told)
 	candidates := fleet.Route(s, told).Candidates
 	for _, want := range []fleet.MachineID{"mine", "box"} {
-		if h := r.take(candidates, "m"); h == nil || h.Machine.ID != want {
+		if h := r.take(candidates, "m", noon); h == nil || h.Machine.ID != want {
 			t.Fatalf("took %+v, not %s", h, want)
 		}
 	}
-	if r.take(candidates, "m") != nil || r.inFlight() != 1 {
+	if r.take(candidates, "m", noon) != nil || r.inFlight() != 1 {
 		t.Errorf("%d slots held of a share of one", r.inFlight())
 	}
 }
@@ -391,15 +392,32 @@ func TestRoomTellsWhoWaits(t *testing.T) {
 }
 
 func TestRouteHeader(t *testing.T) {
+	try := func(class fleet.Class, name, owner string, prompt bool) gateway.Try {
+		return gateway.Try{Machine: &fleet.Machine{ID: fleet.MachineID(name), Name: name, OwnerName: owner}, Class: class, Prompt: prompt}
+	}
 	for name, want := range map[string]string{
 		"box-1.local": "shared; machine=box-1.local; owner=ann",
 		"Anna's Mac":  `shared; machine="Anna's Mac"; owner=ann`,
 		"Größe\r\nX:": `shared; machine="Gr\u00f6\u00dfe\r\nX:"; owner=ann`,
-		`a"; b=c`:     `shared; machine="a\"; b=c"; owner=ann`,
+		`a"; b=c, d`:  `shared; machine="a\"; b=c, d"; owner=ann`,
 	} {
-		c := fleet.Candidate{Class: fleet.Shared, Machine: &fleet.Machine{Name: name, OwnerName: "ann"}}
-		if got := routeHeader(c); got != want {
+		if got := routeOf([]gateway.Try{try(fleet.Shared, name, "ann", true)}); got != want {
 			t.Errorf("%q: %s", name, got)
+		}
+	}
+	own, group, other := try(fleet.Own, "box", "me", true), try(fleet.Grouped, "trap", "eve", true), try(fleet.Grouped, "shy", "cy", false)
+	for _, c := range []struct {
+		tries []gateway.Try
+		want  string
+	}{
+		{nil, ""},
+		{[]gateway.Try{other}, ""},
+		{[]gateway.Try{group, other, own}, "group; machine=trap; owner=eve, own; machine=box; owner=me"},
+		{[]gateway.Try{own, group, own, own}, "group; machine=trap; owner=eve, own; machine=box; owner=me"},
+		{[]gateway.Try{group, own, try(fleet.Grouped, "trap", "eve", false)}, "group; machine=trap; owner=eve, own; machine=box; owner=me"},
+	} {
+		if got := routeOf(c.tries); got != c.want {
+			t.Errorf("%+v: %s", c.tries, got)
 		}
 	}
 }

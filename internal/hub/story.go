@@ -115,10 +115,13 @@ func storiesOf(call *gateway.Call, out gateway.Outcome) []account.Story {
 	for i, try := range trace.Tries {
 		mine.Tries[i] = account.StoryTry{
 			Machine: try.Machine.Name, Owner: try.Machine.OwnerName, Via: try.Class.String(),
-			AfterMS: try.After.Milliseconds(), TookMS: try.Took.Milliseconds(), Outcome: try.Outcome,
+			AfterMS: try.After.Milliseconds(), TookMS: try.Took.Milliseconds(), Outcome: try.Outcome, Prompt: try.Prompt,
+		}
+		if try.Began && out.Code != "" {
+			mine.Tries[i].Outcome = unfinished(out.Code)
 		}
 		if try.Machine.Owner != call.Caller.Member {
-			all = ownersOf(all, string(try.Machine.Owner), mine.Tries[i])
+			all = ownersOf(all, string(try.Machine.Owner), mine.Tries[i], try.Waited)
 		}
 	}
 	if n := len(trace.Tries); n > 0 && trace.Machine == trace.Tries[n-1].Machine.ID { // it ended there
@@ -131,19 +134,28 @@ func storiesOf(call *gateway.Call, out gateway.Outcome) []account.Story {
 	return all
 }
 
-// ownersOf adds a try to its owner's story, the first of them after the caller's.
-func ownersOf(all []account.Story, owner string, try account.StoryTry) []account.Story {
-	for i := range all {
-		if all[i].MemberID == owner {
-			all[i].Tries = append(all[i].Tries, try)
-			return all
-		}
+// ownersOf adds a try, and how long its call waited before it, to its owner's
+// story, the first of them after the caller's.
+func ownersOf(all []account.Story, owner string, try account.StoryTry, waited time.Duration) []account.Story {
+	at := slices.IndexFunc(all, func(s account.Story) bool { return s.MemberID == owner })
+	if at < 0 {
+		s := all[0]
+		at, all = len(all), append(all, account.Story{
+			CallID: s.CallID, MemberID: owner, Started: s.Started, Caller: s.Caller,
+			Model: s.Model, Endpoint: s.Endpoint, Stream: s.Stream,
+		})
 	}
-	s := all[0]
-	return append(all, account.Story{
-		CallID: s.CallID, MemberID: owner, Started: s.Started, Caller: s.Caller,
-		Model: s.Model, Endpoint: s.Endpoint, Stream: s.Stream, Tries: []account.StoryTry{try},
-	})
+	all[at].Tries, all[at].WaitedMS = append(all[at].Tries, try), waited.Milliseconds()
+	return all
+}
+
+// unfinished says what became of an answer that a machine began, of a call that
+// ended with that code.
+func unfinished(code string) string {
+	if code == gateway.Cancelled {
+		return "began to answer; the caller left"
+	}
+	return "began to answer and did not finish: " + code
 }
 
 // tellable is a decision as its caller may be told it.
@@ -175,11 +187,15 @@ func (d *dispatch) judged(j gateway.Judged) {
 	}
 }
 
-// tried notes an attempt and what it came to.
+// tried notes an attempt and what it came to, and which machines have the prompt
+// now.
 func (d *dispatch) tried(c *held, began time.Time, out outcome) {
-	d.call.Trace.Tries = append(d.call.Trace.Tries, gateway.Try{
+	trace := &d.call.Trace
+	trace.Tries = append(trace.Tries, gateway.Try{
 		Machine: c.Machine, Class: c.Class, After: began.Sub(d.call.Arrived), Took: time.Since(began), Outcome: c.words(out),
+		Prompt: c.prompt, Began: out == served, Waited: trace.Waited,
 	})
+	trace.Route = routeOf(trace.Tries)
 }
 
 // words says what an attempt came to.

@@ -100,15 +100,15 @@ func TestStoriesAreBounded(t *testing.T) {
 	}
 }
 
-// An owner learns what happened on the owner's machines and no more: not where
-// else the call was, how long it waited, or how it ended elsewhere.
+// An owner learns what happened on the owner's machines, and how long the call had
+// waited for them; not where else the call was, nor how it ended elsewhere.
 func TestStoriesOf(t *testing.T) {
 	arrived := time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC)
 	machine := func(owner, name string) *fleet.Machine {
 		return &fleet.Machine{ID: fleet.MachineID(name), Owner: fleet.MemberID("mem_" + owner), OwnerName: owner, Name: name}
 	}
 	try := func(m *fleet.Machine, class fleet.Class, outcome string) gateway.Try {
-		return gateway.Try{Machine: m, Class: class, After: time.Second, Took: time.Millisecond, Outcome: outcome}
+		return gateway.Try{Machine: m, Class: class, After: time.Second, Took: time.Millisecond, Outcome: outcome, Prompt: outcome == "answered", Began: outcome == "answered"}
 	}
 	own, anns, also, dans := machine("bob", "own"), machine("ann", "a1"), machine("ann", "a2"), machine("dan", "d1")
 	call := &gateway.Call{ID: "req_1", Caller: callerOf("bob"), Model: "m", Endpoint: fleet.EmbeddingsEndpoint, Arrived: arrived}
@@ -116,6 +116,9 @@ func TestStoriesOf(t *testing.T) {
 	call.Trace.First, call.Trace.Last = gateway.Judged{Row: 4, Verdict: fleet.Wait}, gateway.Judged{Row: 7, Verdict: fleet.Refuse}
 	call.Trace.Tries = []gateway.Try{
 		try(own, fleet.Own, "x"), try(anns, fleet.Shared, "y"), try(dans, fleet.Grouped, "z"), try(also, fleet.Shared, "answered"),
+	}
+	for i := range call.Trace.Tries {
+		call.Trace.Tries[i].Waited = time.Duration(i) * 20 * time.Second
 	}
 	call.Trace.Machine, call.Trace.Owner = also.ID, also.Owner
 	all := storiesOf(call, gateway.Outcome{Status: 200, Duration: 3 * time.Second})
@@ -134,11 +137,21 @@ func TestStoriesOf(t *testing.T) {
 	if row := bob.Judgements[1].Row; row != 5 {
 		t.Errorf("row %d of an embeddings call tells what is out of reach", row)
 	}
-	if ann.Mine || ann.WaitedMS != 0 || ann.Judgements != nil || ann.Status != 200 || ann.TookMS != 2000 || ann.Tries[0].Machine != "a1" {
+	if ann.Mine || ann.WaitedMS != 60_000 || ann.Judgements != nil || ann.Status != 200 || ann.TookMS != 2000 || ann.Tries[0].Machine != "a1" {
 		t.Errorf("who served it is told %+v", ann)
 	}
-	if dan.Status != 0 || dan.Code != "" || dan.TookMS != 0 || dan.Tries[0].Outcome != "z" {
+	if dan.Status != 0 || dan.Code != "" || dan.TookMS != 0 || dan.WaitedMS != 40_000 || dan.Tries[0].Outcome != "z" || dan.Tries[0].Prompt {
 		t.Errorf("who did not is told %+v", dan)
+	}
+	for code, want := range map[string]string{
+		"": "answered", "machine_offline": "began to answer and did not finish: machine_offline", gateway.Cancelled: "began to answer; the caller left",
+	} {
+		for _, s := range storiesOf(call, gateway.Outcome{Status: 200, Code: code}) {
+			last := s.Tries[len(s.Tries)-1]
+			if s.MemberID != "mem_dan" && (last.Outcome != want || !last.Prompt) || s.Tries[0].Outcome == want {
+				t.Errorf("ended with %q: %s reads %+v", code, s.MemberID, s.Tries)
+			}
+		}
 	}
 
 	refused := &gateway.Call{ID: "req_2", Caller: callerOf("bob"), Model: "m", Arrived: arrived}

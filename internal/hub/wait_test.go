@@ -80,7 +80,7 @@ func TestRoomSharesDayElsewhere(t *testing.T) {
 		ID: "more", Owner: "ann", Online: true, Slots: 1, Offers: slices.Clone(offers),
 	}).WithShares("bob", []*fleet.Share{{ID: "s", Owner: "ann", Member: "bob", PerDay: 1}})
 	h := r.newcomer("bob")
-	mine.Reserve("x") // busy: something to wait for
+	mine.Reserve("x", fleet.Own) // busy: something to wait for
 	w := r.join(fleet.Ask{Caller: "bob", Model: "x"}, noon)
 	if got(w) != (grant{}) {
 		t.Fatal("does not wait")
@@ -135,6 +135,7 @@ func TestRoomTicks(t *testing.T) {
 type crowd struct {
 	oneRoom
 	rng     *rand.Rand
+	proven  bool // every machine has served every model before
 	running []*held
 	waiters []*waiter
 }
@@ -142,7 +143,7 @@ type crowd struct {
 const crowdMembers, crowdMachines = 6, 4
 
 func newCrowd(t *testing.T, seed uint64) *crowd {
-	c := &crowd{rng: rand.New(rand.NewPCG(seed, 7))}
+	c := &crowd{rng: rand.New(rand.NewPCG(seed, 7)), proven: seed%2 == 0}
 	c.t, c.snapshot = t, fleet.NewSnapshot()
 	c.moved = func() {}
 	c.now = func(a *fleet.Ask) *fleet.Snapshot {
@@ -157,6 +158,11 @@ func newCrowd(t *testing.T, seed uint64) *crowd {
 			}
 		}
 		c.snapshot = c.snapshot.WithMachine(m)
+		for i := range m.Offers {
+			if c.proven {
+				m.Offers[i].Load.Record(fleet.Grouped).Served()
+			}
+		}
 	}
 	c.snapshot = c.snapshot.WithGroup(&fleet.Group{ID: "g", Members: []fleet.MemberID{c.member(), c.member(), c.member()}})
 	for range crowdMembers {
@@ -192,7 +198,7 @@ func (c *crowd) call() {
 	known := c.now(&ask)
 	d := fleet.Route(known, ask)
 	if d.Verdict == fleet.Try {
-		if h := c.take(d.Candidates, ask.Model); h != nil {
+		if h := c.take(d.Candidates, ask.Model, ask.Now); h != nil {
 			c.running = append(c.running, h)
 			return
 		}
@@ -235,12 +241,13 @@ func (c *crowd) step() string {
 	}
 }
 
-// could says whether the waiter may use the machine, were a slot free.
+// could says whether the waiter may use the machine, were a slot free. Through a
+// group a machine that has not served yet takes one call, however many are free.
 func (c *crowd) could(w *waiter, id fleet.MachineID) bool {
 	ask := w.line.ask
 	ask.Now = noon
 	seen, ok := fleet.Spot(c.snapshot, &ask, c.snapshot.Machine(id))
-	return ok && seen.State >= fleet.Busy
+	return ok && seen.State >= fleet.Busy && (c.proven || seen.Class != fleet.Grouped)
 }
 
 // check looks at what a step came to: nobody waits who could be served or must
@@ -336,7 +343,7 @@ func (r *oneRoom) serveOne(ask fleet.Ask, hasty bool) {
 	arrived := time.Now()
 	known := r.now(&ask)
 	d := fleet.Route(known, ask)
-	h := r.take(d.Candidates, ask.Model)
+	h := r.take(d.Candidates, ask.Model, ask.Now)
 	if h == nil {
 		w := r.join(ask, arrived)
 		if hasty {
@@ -376,7 +383,7 @@ func TestTenThousandWait(t *testing.T) {
 		for range machine.Slots {
 			ask := fleet.Ask{Caller: "ann", Model: "m"}
 			known := hub.room.now(&ask)
-			running = append(running, hub.room.take(fleet.Route(known, ask).Candidates, "m"))
+			running = append(running, hub.room.take(fleet.Route(known, ask).Candidates, "m", ask.Now))
 		}
 
 		var mu sync.Mutex

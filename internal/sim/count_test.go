@@ -14,6 +14,21 @@ import (
 // tokens asks how long a prompt is, and whether that is an estimate.
 func (w *world) tokens(by *member, model string) (text string, estimate bool) {
 	w.t.Helper()
+	status, header, text := w.countAt(by, model)
+	if status != http.StatusOK {
+		w.t.Fatalf("%d %s", status, text)
+	}
+	// The machine that has seen the prompt is named, if one has.
+	estimate = header.Get("X-Kith-Estimate") == "true"
+	if route := header.Get("X-Kith-Route"); !estimate && !strings.HasSuffix(route, "; machine=box; owner=ann") {
+		w.t.Errorf("route %q", route)
+	}
+	return text, estimate
+}
+
+// countAt asks how long a prompt is.
+func (w *world) countAt(by *member, model string) (status int, header http.Header, text string) {
+	w.t.Helper()
 	body := `{"model":"` + model + `","messages":[{"role":"user","content":"one two three"}]}`
 	r, err := http.NewRequest(http.MethodPost, hubURL+"/v1/messages/count_tokens", strings.NewReader(body))
 	w.must(err)
@@ -25,15 +40,7 @@ func (w *world) tokens(by *member, model string) (text string, estimate bool) {
 	defer response.Body.Close()
 	answer, err := io.ReadAll(response.Body)
 	w.must(err)
-	if response.StatusCode != http.StatusOK {
-		w.t.Fatalf("%d %s", response.StatusCode, answer)
-	}
-	// Whose machine has seen the prompt is told, if one has.
-	estimate = response.Header.Get("X-Kith-Estimate") == "true"
-	if route := response.Header.Get("X-Kith-Route"); (route == "") != estimate || !estimate && !strings.HasSuffix(route, "; machine=box; owner=ann") {
-		w.t.Errorf("route %q, estimate %v", route, estimate)
-	}
-	return string(answer), estimate
+	return response.StatusCode, response.Header, string(answer)
 }
 
 // A prompt is counted by a machine that its caller could use for it now, at
@@ -59,7 +66,9 @@ func TestCountTokens(t *testing.T) {
 		}
 		exactly("the owner", ann)
 		about("a stranger", bob, "m")
-		about("a model nobody has", ann, "none")
+		if status, _, text := w.countAt(ann, "none"); status != http.StatusNotFound || !strings.Contains(text, `"code":"model_not_found"`) {
+			t.Errorf("a model that nothing serves: %d %s", status, text)
+		}
 		w.share(ann, bob)
 		exactly("shared with", bob)
 		w.pause(box, true)
@@ -87,6 +96,35 @@ func TestCountTokens(t *testing.T) {
 		exactly("after all", bob)
 		if counts := box.engine.Counts(); counts.Runs != 1 || box.Status().Routed != 0 {
 			t.Errorf("%+v, %d routed", counts, box.Status().Routed)
+		}
+	})
+}
+
+// No machine that is reached through a group only is asked to count; those that
+// were asked are named, whether or not they counted.
+func TestCountAsksNoGroup(t *testing.T) {
+	inBubble(t, func(w *world) {
+		ann, bob, eve := w.addMember("ann"), w.addMember("bob"), w.addMember("eve")
+		trap := w.addMachine(eve, "trap", 1, "m")
+		w.together(ann, bob, eve)
+		status, header, _ := w.countAt(ann, "m")
+		if status != http.StatusOK || header.Get("X-Kith-Estimate") != "true" || header.Get("X-Kith-Route") != "" {
+			t.Errorf("by a group: %d %v", status, header)
+		}
+		failing, box := w.addMachine(ann, "failing", 1, "m"), w.addMachine(bob, "box", 1, "m")
+		failing.engine.Set(enginetest.Behaviour{Status: http.StatusInternalServerError})
+		w.share(bob, ann)
+		time.Sleep(2 * time.Second) // it is taken in
+		status, header, text := w.countAt(ann, "m")
+		if route := header.Get("X-Kith-Route"); status != http.StatusOK || text != `{"input_tokens":5}` || route != "own; machine=failing; owner=ann, shared; machine=box; owner=bob" {
+			t.Errorf("by a share: %d %s, route %q", status, text, route)
+		}
+		box.engine.Set(enginetest.Behaviour{Status: http.StatusInternalServerError})
+		if _, header, _ := w.countAt(ann, "m"); header.Get("X-Kith-Estimate") != "true" || !strings.HasSuffix(header.Get("X-Kith-Route"), "machine=box; owner=bob") {
+			t.Errorf("none counted: %v", header)
+		}
+		if path := trap.engine.Last().Path; path != "" {
+			t.Errorf("the group's machine was asked %s", path)
 		}
 	})
 }

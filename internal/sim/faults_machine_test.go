@@ -1,6 +1,7 @@
 package sim
 
 import (
+	"net/http"
 	"testing"
 	"time"
 
@@ -222,4 +223,29 @@ func TestFault50AnswerInAnotherForm(t *testing.T) {
 			})
 		})
 	}
+}
+
+// An engine that denies having a model, of one call, and lists it: the other
+// machines are tried, three in all, and the next call finds all of them offered.
+func TestFault51EngineDeniesTheModelOnce(t *testing.T) {
+	both(t, func(w *world, stream bool) {
+		ann := w.addMember("ann")
+		for _, name := range []string{"one", "two", "three", "four"} {
+			w.addMachine(ann, name, 1, "m")
+		}
+		w.set(enginetest.Behaviour{Status: http.StatusNotFound})
+		a := w.do(ask{by: ann, model: "m", stream: stream})
+		w.wantCode(a, "CAPACITY_FULL", "")
+		if a.status != 503 || len(w.runs.of(a.tag)) != 3 {
+			w.t.Errorf("%d runs; %s", len(w.runs.of(a.tag)), a)
+		}
+		w.set(enginetest.Behaviour{})
+		for range 2 {
+			a := w.do(ask{by: ann, model: "m", stream: stream})
+			w.wantServed(a, 1)
+			if a.took() > time.Second {
+				w.t.Error(a)
+			}
+		}
+	})
 }

@@ -195,6 +195,7 @@ func (w *world) revoke(kind string, how hearing, all *delays) {
 	}
 	w.noted("")
 	time.Sleep(2 * time.Second)
+	w.wantServed(w.do(ask{by: bob, model: "m"}), 1) // until it served one, a machine of a group runs one at once
 	w.runs.check = w.checkRun
 	w.set(paced(time.Duration(20+w.rng.IntN(1000)) * time.Millisecond))
 	var calls []*answer

@@ -431,7 +431,7 @@ func TestEngineFails(t *testing.T) {
 				a := w.do(ask{by: ann, model: "m", stream: stream})
 				if c.code == "" {
 					w.wantServed(a, 2)
-					if route := a.header.Get("X-Kith-Route"); route != "shared; machine=other; owner=bob" {
+					if route := a.header.Get("X-Kith-Route"); route != "own; machine=own; owner=ann, shared; machine=other; owner=bob" {
 						w.t.Errorf("route %q", route)
 					}
 					if u := w.wantRecord(a, "", w.on(a)); u.Attempt != 2 {

@@ -267,17 +267,17 @@ func (d *Dialer) upgrade(ctx context.Context, target hubTarget, inWebSocket bool
 		return nil, 0, fmt.Errorf("cannot reach the hub at %s: %w", target.address, err)
 	}
 	stop := context.AfterFunc(ctx, func() { raw.Close() })
-	early, generation, err := d.ask(raw, target, inWebSocket)
+	ask := d.ask
+	if inWebSocket {
+		ask = d.askWebSocket
+	}
+	below, generation, err := ask(ctx, raw, target)
 	if !stop() && err == nil {
 		err = ctx.Err()
 	}
 	if err != nil {
 		raw.Close()
 		return nil, 0, err
-	}
-	below := withEarly(raw, early)
-	if inWebSocket {
-		below = newFrames(below, true)
 	}
 	return below, generation, nil
 }
@@ -308,51 +308,46 @@ func (d *Dialer) dial(ctx context.Context, target hubTarget) (net.Conn, error) {
 	return secure, nil
 }
 
-// ask sends GET /tunnel and reads the answer; the reader may hold bytes that
-// came right behind it.
-func (d *Dialer) ask(raw net.Conn, target hubTarget, inWebSocket bool) (*bufio.Reader, int64, error) {
-	r := &http.Request{Method: http.MethodGet, URL: target.url, Host: target.url.Host, Header: http.Header{
-		"Connection":    {"Upgrade"},
-		"Upgrade":       {Protocol},
-		"Authorization": {"Bearer " + d.Credential()},
-		HeaderVersion:   {strconv.Itoa(Version)},
-	}}
-	if inWebSocket {
-		offerWebSocket(r.Header)
-	}
+// header is that of GET /tunnel, either way it asks.
+func (d *Dialer) header() http.Header {
+	return http.Header{"Authorization": {"Bearer " + d.Credential()}, HeaderVersion: {strconv.Itoa(Version)}}
+}
+
+// ask sends GET /tunnel on raw and reads the answer, for the connection that
+// follows it and the generation. raw ends with ctx.
+func (d *Dialer) ask(_ context.Context, raw net.Conn, target hubTarget) (net.Conn, int64, error) {
+	r := &http.Request{Method: http.MethodGet, URL: target.url, Host: target.url.Host, Header: d.header()}
+	r.Header.Set("Connection", "Upgrade")
+	r.Header.Set("Upgrade", Protocol)
 	if err := r.Write(raw); err != nil {
 		return nil, 0, &blockedError{fmt.Errorf("cannot ask the hub for a tunnel: %w", err)}
 	}
-	head := &io.LimitedReader{R: raw, N: maxHead}
-	early := bufio.NewReader(head)
+	early := bufio.NewReader(&io.LimitedReader{R: raw, N: maxHead})
 	answer, err := http.ReadResponse(early, r)
-	if err != nil {
+	switch {
+	case err != nil:
 		return nil, 0, &blockedError{fmt.Errorf("cannot read the hub's answer to the upgrade: %w", err)}
+	case answer.StatusCode != http.StatusSwitchingProtocols:
+		return nil, 0, refusal(answer)
+	case !hasToken(answer.Header, "Upgrade", Protocol):
+		return nil, 0, &blockedError{fmt.Errorf("the hub switched to %q, not to %s", answer.Header.Get("Upgrade"), Protocol)}
 	}
-	if err := checkAnswer(r, answer); err != nil {
-		return nil, 0, err
-	}
-	generation, err := strconv.ParseInt(answer.Header.Get(HeaderGeneration), 10, 64)
-	if err != nil {
-		return nil, 0, &blockedError{fmt.Errorf("cannot use the hub's tunnel: its answer has no %s", HeaderGeneration)}
-	}
-	return early, generation, nil
+	generation, err := generationOf(answer)
+	return withEarly(raw, early), generation, err
 }
 
-// checkAnswer turns everything but a good 101 into an error.
-func checkAnswer(asked *http.Request, answer *http.Response) error {
+// generationOf reads the tunnel's number from the hub's 101.
+func generationOf(answer *http.Response) (int64, error) {
+	generation, err := strconv.ParseInt(answer.Header.Get(HeaderGeneration), 10, 64)
+	if err != nil {
+		return 0, &blockedError{fmt.Errorf("cannot use the hub's tunnel: its answer has no %s", HeaderGeneration)}
+	}
+	return generation, nil
+}
+
+// refusal is the error of an answer other than 101.
+func refusal(answer *http.Response) error {
 	switch answer.StatusCode {
-	case http.StatusSwitchingProtocols:
-		want := asked.Header.Get("Upgrade")
-		if !hasToken(answer.Header, "Upgrade", want) {
-			return &blockedError{fmt.Errorf("the hub switched to %q, not to %s", answer.Header.Get("Upgrade"), want)}
-		}
-		if want == webSocket {
-			if err := checkAccepted(answer.Header, asked.Header.Get("Sec-WebSocket-Key")); err != nil {
-				return &blockedError{err}
-			}
-		}
-		return nil
 	case http.StatusUnauthorized:
 		return ErrRefused
 	case http.StatusServiceUnavailable, http.StatusTooManyRequests:

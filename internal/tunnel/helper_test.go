@@ -117,6 +117,16 @@ func lines(t *testing.T, out chan<- *Line) http.HandlerFunc {
 	}
 }
 
+// lineOn speaks HTTP/2 on a connection that is upgraded already.
+func lineOn(t *testing.T, below net.Conn) *Line {
+	t.Helper()
+	line, err := newLine(t.Context(), below, 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return line
+}
+
 // machine is a Dialer under test, with its states and Run's end.
 type machine struct {
 	*Dialer

@@ -15,8 +15,6 @@ import (
 	"time"
 
 	"golang.org/x/net/http2"
-
-	"github.com/kith/kith/internal/tunnel/h2"
 )
 
 // hostile upgrades a connection whose daemon is any HTTP/2 handler at all, on
@@ -31,7 +29,7 @@ func hostile(t *testing.T, h *http.HTTP2Config, handler http.HandlerFunc) *Line 
 	if err != nil {
 		t.Fatal(err)
 	}
-	line := newLine(ours, 1)
+	line := lineOn(t, ours)
 	t.Cleanup(func() { line.Close(); server.Close(); n.Close(); <-served })
 	return line
 }
@@ -146,7 +144,7 @@ func TestNeverReads(t *testing.T) {
 				time.Sleep(time.Second) // in the bubble
 			}
 		}()
-		line := newLine(ours, 1)
+		line := lineOn(t, ours)
 		defer line.Close()
 		// A goroutine that waits for a mutex stops the bubble's clock, so the
 		// settings are exchanged before the write stands still.
@@ -156,7 +154,7 @@ func TestNeverReads(t *testing.T) {
 			t.Error("a call nobody read was answered")
 		}
 		<-line.Done()
-		if took := time.Since(start); took > h2.WriteWithin {
+		if took := time.Since(start); took > writeWithin {
 			t.Errorf("given up after %v", took)
 		}
 		<-gone
@@ -254,21 +252,21 @@ func TestWindows(t *testing.T) {
 		}
 		a.Close()
 		<-ended
-		if stream != h2.StreamWindow || connection != h2.ConnectionWindow {
+		if stream != streamWindow || connection != connectionWindow {
 			t.Errorf("the daemon grants %d a stream and %d a connection", stream, connection)
 		}
 	})
 	synctest.Test(t, func(t *testing.T) {
 		a, b := net.Pipe()
 		defer b.Close()
-		line := newLine(a, 1)
+		line := lineOn(t, a)
 		defer line.Close()
 		io.ReadFull(b, make([]byte, len(http2.ClientPreface)))
 		frame, err := http2.NewFramer(io.Discard, b).ReadFrame()
 		if err != nil {
 			t.Fatal(err)
 		}
-		if got, _ := frame.(*http2.SettingsFrame).Value(http2.SettingInitialWindowSize); got != h2.StreamWindow {
+		if got, _ := frame.(*http2.SettingsFrame).Value(http2.SettingInitialWindowSize); got != streamWindow {
 			t.Errorf("the hub grants %d a stream", got)
 		}
 		a.Close()
@@ -302,7 +300,7 @@ func TestStalledUploads(t *testing.T) {
 			go func() {
 				defer close(wrote)
 				// It takes what the stream's window grants, then stands still.
-				writer.Write(make([]byte, h2.StreamWindow))
+				writer.Write(make([]byte, streamWindow))
 				go writer.Write(make([]byte, 8<<20))
 			}()
 			r, _ := http.NewRequestWithContext(t.Context(), http.MethodPost, "http://machine/v1/stalled", body)

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"iter"
+	"math"
 	"net"
 	"net/http"
 	"strconv"
@@ -15,8 +16,6 @@ import (
 	"time"
 
 	"github.com/go-json-experiment/json"
-
-	"github.com/kith/kith/internal/tunnel/h2"
 )
 
 // Bounds on what a machine may make the hub do.
@@ -28,7 +27,7 @@ const (
 )
 
 // ErrFull is a RoundTrip refused because the daemon grants no further stream.
-var ErrFull = h2.ErrFull
+var ErrFull = errors.New("cannot send the call: the machine grants no further stream on its tunnel")
 
 var (
 	// errFenced is the cause of a line's end after Fence.
@@ -47,8 +46,10 @@ type UpgradeConfig struct {
 // Requests need a URL with any host; the path is what counts. All methods may
 // be used at once.
 type Line struct {
-	*h2.Client
+	conn       *conn
+	cc         *http.ClientConn
 	generation int64
+	version    int // of the daemon
 }
 
 // Upgrade answers GET /tunnel of an authenticated machine with 101 and takes
@@ -66,31 +67,51 @@ func Upgrade(w http.ResponseWriter, r *http.Request, config UpgradeConfig) (*Lin
 		http.Error(w, err.Error(), http.StatusUpgradeRequired)
 		return nil, err
 	}
-	raw, buffered, err := http.NewResponseController(w).Hijack()
+	w.Header().Set(HeaderVersion, strconv.Itoa(Version))
+	w.Header().Set(HeaderGeneration, strconv.FormatInt(config.Generation, 10))
+	accept := acceptPlain
+	if !hasToken(r.Header, "Upgrade", Protocol) {
+		accept = acceptWebSocket
+	}
+	below, err := accept(w, r)
+	if err != nil {
+		return nil, fmt.Errorf("cannot open a tunnel: %w", err)
+	}
+	line, err := newLine(r.Context(), below, config.Generation)
+	if err == nil {
+		line.version, _ = strconv.Atoi(r.Header.Get(HeaderVersion)) // checkUpgrade has read it
+	}
+	return line, err
+}
+
+// acceptPlain answers a request for the tunnel with 101 and the header of w, and
+// takes its connection over.
+func acceptPlain(w http.ResponseWriter, _ *http.Request) (net.Conn, error) {
+	raw, buffered, err := hijack(w)
 	if err != nil {
 		http.Error(w, "cannot open a tunnel here", http.StatusInternalServerError)
-		return nil, fmt.Errorf("cannot take the connection of a tunnel over: %w", err)
+		return nil, err
 	}
-	// The server's deadlines were for one request; the tunnel stays.
+	if _, err := fmt.Fprintf(raw, "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: %s\r\n%s: %s\r\n%s: %s\r\n\r\n",
+		Protocol, HeaderVersion, w.Header().Get(HeaderVersion), HeaderGeneration, w.Header().Get(HeaderGeneration)); err != nil {
+		raw.Close()
+		return nil, fmt.Errorf("cannot answer the upgrade: %w", err)
+	}
+	return withEarly(raw, buffered.Reader), nil
+}
+
+// hijack takes the connection of a request over, without the deadlines that the
+// server set for one request.
+func hijack(w http.ResponseWriter) (net.Conn, *bufio.ReadWriter, error) {
+	raw, buffered, err := http.NewResponseController(w).Hijack()
+	if err != nil {
+		return nil, nil, fmt.Errorf("cannot take the connection over: %w", err)
+	}
 	if err := raw.SetDeadline(time.Time{}); err != nil {
 		raw.Close()
-		return nil, fmt.Errorf("cannot clear the deadlines of a tunnel: %w", err)
+		return nil, nil, fmt.Errorf("cannot clear the deadlines of a connection: %w", err)
 	}
-	plain, agreed := hasToken(r.Header, "Upgrade", Protocol), "Upgrade: "+Protocol
-	if !plain {
-		agreed = fmt.Sprintf("Upgrade: %s\r\nSec-WebSocket-Protocol: %s\r\nSec-WebSocket-Accept: %s",
-			webSocket, webSocketProtocol, acceptance(r.Header.Get("Sec-WebSocket-Key")))
-	}
-	if _, err := fmt.Fprintf(raw, "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\n%s\r\n%s: %d\r\n%s: %d\r\n\r\n",
-		agreed, HeaderVersion, Version, HeaderGeneration, config.Generation); err != nil {
-		raw.Close()
-		return nil, fmt.Errorf("cannot answer the upgrade of a tunnel: %w", err)
-	}
-	below := withEarly(raw, buffered.Reader)
-	if !plain {
-		below = newFrames(below, false)
-	}
-	return newLine(below, config.Generation), nil
+	return raw, buffered, nil
 }
 
 // checkUpgrade says what is missing for a tunnel.
@@ -101,10 +122,8 @@ func checkUpgrade(r *http.Request) error {
 	case !hasToken(r.Header, "Connection", "upgrade"),
 		!hasToken(r.Header, "Upgrade", Protocol) && !hasToken(r.Header, "Upgrade", webSocket):
 		return fmt.Errorf("cannot open a tunnel: the request must ask for Upgrade: %s", Protocol)
-	case !hasToken(r.Header, "Upgrade", Protocol):
-		if err := checkWebSocket(r.Header); err != nil {
-			return err
-		}
+	case !hasToken(r.Header, "Upgrade", Protocol) && !hasToken(r.Header, "Sec-WebSocket-Protocol", webSocketProtocol):
+		return fmt.Errorf("cannot open a tunnel: a WebSocket must ask for Sec-WebSocket-Protocol: %s", webSocketProtocol)
 	}
 	if v, err := strconv.Atoi(r.Header.Get(HeaderVersion)); err != nil || v < 1 {
 		return fmt.Errorf("cannot open a tunnel: %s must be a version number", HeaderVersion)
@@ -125,12 +144,98 @@ func hasToken(h http.Header, name, token string) bool {
 }
 
 // newLine begins to speak HTTP/2 on an upgraded connection, which it owns.
-func newLine(below net.Conn, generation int64) *Line {
-	return &Line{h2.Dial(below), generation}
+func newLine(ctx context.Context, below net.Conn, generation int64) (*Line, error) {
+	c := newHubConn(below)
+	go c.send()
+	transport := &http.Transport{
+		DialContext:            func(context.Context, string, string) (net.Conn, error) { return c, nil },
+		Protocols:              priorKnowledge(),
+		HTTP2:                  http2Config(),
+		DisableCompression:     true, // bytes pass as they are
+		MaxResponseHeaderBytes: maxHead,
+		// A request with Expect: 100-continue keeps its body until the daemon reads it.
+		ExpectContinueTimeout: math.MaxInt64,
+	}
+	cc, err := transport.NewClientConn(ctx, "http", "machine:80")
+	if err != nil {
+		c.Close()
+		return nil, fmt.Errorf("cannot begin HTTP/2 on a tunnel: %w", err)
+	}
+	return &Line{conn: c, cc: cc, generation: generation}, nil
 }
 
 // Generation is the number given to Upgrade.
 func (l *Line) Generation() int64 { return l.generation }
+
+// RoundTrip sends one request down the tunnel. It never waits for a stream to
+// come free (ErrFull) and never repeats a request. Any other error means that
+// this attempt is over: the tunnel ended, the daemon cut the stream, or the
+// request's context did, which ends RoundTrip and a running read of the answer
+// at once, whatever the daemon does. The daemon's own refusals are answers
+// (HeaderRefused). The body of a request that expects 100-continue is read when
+// the daemon has asked for it; one before version 6 is sent it at once.
+func (l *Line) RoundTrip(r *http.Request) (*http.Response, error) {
+	if r.Header.Get("Expect") != "" && l.version < versionAdmits {
+		r = r.WithContext(r.Context())
+		r.Header = r.Header.Clone()
+		r.Header.Del("Expect")
+	}
+	if err := l.reserve(); err != nil {
+		if r.Body != nil {
+			r.Body.Close()
+		}
+		return nil, err
+	}
+	answer, err := l.cc.RoundTrip(r)
+	if err != nil {
+		return nil, err
+	}
+	body := answer.Body
+	stop := context.AfterFunc(r.Context(), func() { body.Close() })
+	answer.Body = &answerBody{body, r.Context(), stop}
+	return answer, nil
+}
+
+// reserve takes one of the streams that the daemon grants for the next RoundTrip.
+func (l *Line) reserve() error {
+	if err := l.Err(); err != nil {
+		return fmt.Errorf("cannot send the call: the tunnel ended: %w", err)
+	}
+	if l.cc.Reserve() != nil {
+		return ErrFull
+	}
+	if l.cc.InFlight() > maxStreams { // a daemon may grant any number
+		l.cc.Release()
+		return ErrFull
+	}
+	return nil
+}
+
+// answerBody is an answer's body, whose reads end with the request's context.
+// net/http's own end only after the stream's reset is written, for which a
+// daemon that reads nothing can make it wait.
+type answerBody struct {
+	io.ReadCloser
+	ctx  context.Context
+	stop func() bool // of the Close at the context's end; false if it began
+}
+
+// Read satisfies io.Reader.
+func (b *answerBody) Read(p []byte) (int, error) {
+	n, err := b.ReadCloser.Read(p)
+	if err != nil && err != io.EOF && b.ctx.Err() != nil {
+		err = b.ctx.Err()
+	}
+	return n, err
+}
+
+// Close ends the call if the answer was not read to its end.
+func (b *answerBody) Close() error {
+	if !b.stop() {
+		return nil
+	}
+	return b.ReadCloser.Close()
+}
 
 // Offers asks for the machine's advertisements and yields each: the first soon
 // after the upgrade, then one at each change, until the line or ctx ends, which
@@ -227,11 +332,30 @@ func (l *Line) Fence(ctx context.Context) {
 	defer cancel()
 	// The line ends either way, so what went wrong in telling changes nothing.
 	_ = l.post(ctx, "/fenced", nil)
-	l.Client.Close(errFenced)
+	l.end(errFenced)
+}
+
+// Done is closed when the line has ended; every running body read then fails.
+func (l *Line) Done() <-chan struct{} { return l.conn.done }
+
+// Err is why the line ended; nil while it lives.
+func (l *Line) Err() error {
+	select {
+	case <-l.conn.done:
+		return l.conn.cause()
+	default:
+		return nil
+	}
 }
 
 // Close ends the line and every request on it at once.
-func (l *Line) Close() { l.Client.Close(net.ErrClosed) }
+func (l *Line) Close() { l.end(net.ErrClosed) }
+
+func (l *Line) end(reason error) {
+	l.conn.because(reason)
+	l.cc.Close()
+	l.conn.Close() // in case net/http had let go of it before
+}
 
 // post sends a message of the protocol and wants a 2xx.
 func (l *Line) post(ctx context.Context, path string, body []byte) error {

@@ -1,6 +1,10 @@
 package tunnel
 
-import "time"
+import (
+	"net/http"
+	"net/url"
+	"time"
+)
 
 // Version is what this build speaks on the tunnel (Kith-Version). It grows by
 // one with each change; a reader ignores members and headers it does not know.
@@ -10,7 +14,13 @@ import "time"
 //	3  2026-11-21  the same in a WebSocket, where a network passes nothing else
 //	4  2026-11-21  offers: groups, those that the machine serves
 //	5  2026-11-21  tokenize, which daemons before do not have
-const Version = 5
+//	6  2026-11-22  calls: Kith-Model, by which a daemon admits or refuses a call
+//	               before it reads the body, and Expect: 100-continue
+const Version = 6
+
+// versionAdmits is from which version on a daemon admits a call by its head. One
+// before does not answer an Expect.
+const versionAdmits = 6
 
 // Protocol is the Upgrade token of GET /tunnel (decisions 8); the other one is
 // "websocket", with Sec-WebSocket-Protocol: kith-tunnel-1.
@@ -66,11 +76,23 @@ const (
 	HeaderAttempt     = "Kith-Attempt"  // "N FENCE": attempt number and the call's fence
 	HeaderCaller      = "Kith-Caller"   // "CLASS NAME": own, shared or group; the member
 	HeaderDeadline    = "Kith-Deadline" // RFC 3339, when the hub gives the call up
+	HeaderModel       = "Kith-Model"    // the model's id, as EscapeModel writes it
 	HeaderRefused     = "Kith-Refused"  // on a 503 of the daemon: a Refusal
 	HeaderVersion     = "Kith-Version"
 	// HeaderGeneration is on the hub's 101: the number it gave this tunnel.
 	HeaderGeneration = "Kith-Generation"
 )
+
+// EscapeModel is a model's id as a header may carry it.
+func EscapeModel(id string) string { return url.QueryEscape(id) }
+
+// CallModel is the model that a call's head names; ok is false where it names none,
+// as a hub before version 6 does not.
+func CallModel(h http.Header) (id string, ok bool) {
+	escaped := h.Get(HeaderModel)
+	id, err := url.QueryUnescape(escaped)
+	return id, escaped != "" && err == nil
+}
 
 // Refusal is why a daemon did not take a call; a 503 without one came from the engine.
 type Refusal string
@@ -83,7 +105,20 @@ const (
 	RefusedSpent        Refusal = "spent"
 	RefusedUnknownModel Refusal = "unknown_model"
 	RefusedFenced       Refusal = "fenced"
+	// RefusedOther stands for a word that this version does not know.
+	RefusedOther Refusal = "another reason"
 )
+
+// RefusalIn is the refusal in the head of a daemon's answer; empty: the answer is
+// an engine's. Of a word that is none of the above nothing is taken.
+func RefusalIn(h http.Header) Refusal {
+	switch word := Refusal(h.Get(HeaderRefused)); word {
+	case "", RefusedBusy, RefusedPaused, RefusedHours, RefusedSpent, RefusedUnknownModel, RefusedFenced:
+		return word
+	default:
+		return RefusedOther
+	}
+}
 
 // Control is the body of POST /control: a change the owner made on the site or
 // with the CLI of another machine. Nil members stay as they are, and only

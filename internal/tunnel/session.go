@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"net"
 	"net/http"
 	"reflect"
@@ -13,8 +14,6 @@ import (
 	"time"
 
 	"github.com/go-json-experiment/json"
-
-	"github.com/kith/kith/internal/tunnel/h2"
 )
 
 const (
@@ -29,11 +28,10 @@ const (
 // server on the dialled connection and the protocol's own requests.
 type session struct {
 	dialer     *Dialer
-	below      net.Conn
+	conn       *conn
 	generation int64
 	acked      event
 	fenced     event
-	broken     chan error // why it cannot go on
 }
 
 // event happens once.
@@ -56,17 +54,36 @@ func (e *event) happened() bool {
 }
 
 func newSession(d *Dialer, below net.Conn, generation int64) *session {
-	return &session{dialer: d, below: below, generation: generation, acked: newEvent(), fenced: newEvent(), broken: make(chan error, 1)}
+	return &session{dialer: d, conn: newDaemonConn(below), generation: generation, acked: newEvent(), fenced: newEvent()}
 }
 
-// run serves the hub until the connection ends and says why it did.
+// run serves the hub until the connection ends and says why it did. Handlers
+// may still run then; their contexts have ended.
 func (s *session) run(ctx context.Context) (acked bool, err error) {
-	server := h2.Serve(ctx, s.below, s, s.dialer.logger())
+	closed := make(chan struct{})
+	server := &http.Server{
+		Handler:        s,
+		Protocols:      priorKnowledge(),
+		HTTP2:          http2Config(),
+		MaxHeaderBytes: maxHead,
+		BaseContext:    func(net.Listener) context.Context { return ctx },
+		ErrorLog:       slog.NewLogLogger(s.dialer.logger().Handler(), slog.LevelDebug),
+		ConnState: func(_ net.Conn, state http.ConnState) {
+			if state == http.StateClosed {
+				close(closed)
+			}
+		},
+	}
+	var sent sync.WaitGroup
+	sent.Go(s.conn.send)
+	// It returns at once: the listener has the one connection and no other.
+	_ = server.Serve(&oneConn{conn: s.conn})
 	defer func() {
-		server.Close(net.ErrClosed)
-		server.Wait()
+		s.conn.Close()
+		sent.Wait()
+		<-closed // from here no handler begins
 	}()
-	err = s.watch(ctx, server)
+	err = s.watch(ctx)
 	// A fence and the hub's closing of the connection come together.
 	if s.fenced.happened() {
 		err = ErrFenced
@@ -75,7 +92,7 @@ func (s *session) run(ctx context.Context) (acked bool, err error) {
 }
 
 // watch waits for what ends the session.
-func (s *session) watch(ctx context.Context, server *h2.Server) error {
+func (s *session) watch(ctx context.Context) error {
 	late := time.NewTimer(ackWithin)
 	defer late.Stop()
 	acked := s.acked.done
@@ -89,14 +106,12 @@ func (s *session) watch(ctx context.Context, server *h2.Server) error {
 			return errNoAck
 		case <-s.fenced.done:
 			select { // the hub closes; it learns of the answer to its word first
-			case <-server.Done():
+			case <-s.conn.done:
 			case <-time.After(fenceWait):
 			}
 			return ErrFenced
-		case <-server.Done():
-			return server.Err()
-		case err := <-s.broken:
-			return err
+		case <-s.conn.done:
+			return s.conn.cause()
 		case <-ctx.Done():
 			return ctx.Err()
 		}
@@ -138,10 +153,8 @@ func (s *session) offers(w http.ResponseWriter, r *http.Request) {
 		if first || !sameButFree(ad, told) {
 			line, err := json.Marshal(ad)
 			if err != nil {
-				select {
-				case s.broken <- fmt.Errorf("cannot write this machine's offers: %w", err):
-				default: // it ends already
-				}
+				s.conn.because(fmt.Errorf("cannot write this machine's offers: %w", err))
+				s.conn.Close()
 				return
 			}
 			if _, err := w.Write(append(line, '\n')); err != nil || flush() != nil {
@@ -200,3 +213,22 @@ func (s *session) control(w http.ResponseWriter, r *http.Request) {
 	}
 	w.WriteHeader(http.StatusNoContent)
 }
+
+// oneConn is a listener with one connection.
+type oneConn struct{ conn *conn }
+
+// Accept satisfies net.Listener.
+func (l *oneConn) Accept() (net.Conn, error) {
+	c := l.conn
+	if c == nil {
+		return nil, io.EOF
+	}
+	l.conn = nil
+	return c, nil
+}
+
+// Close satisfies net.Listener; the connection outlives it.
+func (l *oneConn) Close() error { return nil }
+
+// Addr satisfies net.Listener.
+func (l *oneConn) Addr() net.Addr { return &net.TCPAddr{} }

@@ -2,315 +2,132 @@ package tunnel
 
 import (
 	"bufio"
-	"crypto/rand"
-	"crypto/sha1"
-	"encoding/base64"
-	"encoding/binary"
+	"context"
 	"errors"
 	"fmt"
-	"io"
-	"math/bits"
 	"net"
 	"net/http"
-	"sync"
-	"sync/atomic"
-	"time"
 
-	"github.com/kith/kith/internal/tunnel/h2"
+	"github.com/coder/websocket"
 )
 
 // A network that passes no upgrade but WebSocket's gets the tunnel in one
 // (RFC 6455): the same request and answer with a WebSocket's headers, then the
-// same HTTP/2 bytes as binary frames, either way. How they are cut into frames
-// means nothing.
-//
-// The framing is our own because HTTP/2 goes on with a write that a deadline
-// cut. The libraries at hand cannot: golang.org/x/net/websocket forgets how
-// much of a frame was sent (and a client of it always sends an Origin), and
-// github.com/coder/websocket ends the connection.
+// same HTTP/2 bytes as binary messages, either way. How they are cut into
+// messages means nothing.
 
 const (
 	webSocket = "websocket" // its Upgrade token
 	// webSocketProtocol is Protocol as a Sec-WebSocket-Protocol, which takes no
 	// slash.
 	webSocketProtocol = "kith-tunnel-1"
-	webSocketVersion  = "13"
-	webSocketGUID     = "258EAFA5-E914-47DA-95CA-C5AB0DC85B11" // RFC 6455, 1.3
-	// maxMessage bounds a data frame, in bytes, either way. None is held in
-	// memory: whoever announces more speaks something else.
-	maxMessage = 1 << 20
-	// maxControlFrame bounds a close, ping or pong (RFC 6455, 5.5).
-	maxControlFrame = 125
-	// keepScratch is how large a buffer for writes may be to be kept.
-	keepScratch = 1 << 10
+
+	// A WebSocket may spend on itself, in frames' heads, pings and empty messages,
+	// spareBytes and sparePerByte for each byte of the tunnel that it carries. The
+	// shortest useful frame spends less, and the tunnel's own pings pay for those of
+	// a proxy in between.
+	spareBytes   = 64 << 10
+	sparePerByte = 16
 )
 
-// Opcodes and bits of a frame's head (RFC 6455, 5.2).
-const (
-	opContinuation = 0x0
-	opBinary       = 0x2
-	opClose        = 0x8
-	opPing         = 0x9
-	opPong         = 0xa
+// errSpare ends a WebSocket over its budget.
+var errSpare = errors.New("the peer's WebSocket carries pings and empty messages, and too little else")
 
-	bitFinal   = 0x80
-	bitsRsv    = 0x70
-	bitControl = 0x08
-	bitMasked  = 0x80
-)
-
-// offerWebSocket makes a request for the tunnel one for a WebSocket.
-func offerWebSocket(h http.Header) {
-	var nonce [16]byte
-	rand.Read(nonce[:])
-	h.Set("Upgrade", webSocket)
-	h.Set("Sec-WebSocket-Version", webSocketVersion)
-	h.Set("Sec-WebSocket-Protocol", webSocketProtocol)
-	h.Set("Sec-WebSocket-Key", base64.StdEncoding.EncodeToString(nonce[:]))
+// webSocketConn carries bytes in a WebSocket's binary messages. What a deadline
+// cut cannot be continued: the connection is over.
+type webSocketConn struct {
+	net.Conn // of websocket.NetConn
+	wire     *wire
 }
 
-// checkWebSocket says what a request for a WebSocket lacks.
-func checkWebSocket(h http.Header) error {
-	nonce, err := base64.StdEncoding.DecodeString(h.Get("Sec-WebSocket-Key"))
-	switch {
-	case !hasToken(h, "Sec-WebSocket-Protocol", webSocketProtocol):
-		return fmt.Errorf("cannot open a tunnel: a WebSocket must ask for Sec-WebSocket-Protocol: %s", webSocketProtocol)
-	case h.Get("Sec-WebSocket-Version") != webSocketVersion:
-		return fmt.Errorf("cannot open a tunnel: Sec-WebSocket-Version must be %s", webSocketVersion)
-	case err != nil, len(nonce) != 16:
-		return errors.New("cannot open a tunnel: Sec-WebSocket-Key must be 16 bytes in base64")
-	}
-	return nil
-}
-
-// checkAccepted says whether a 101 for a WebSocket is the answer to the key.
-func checkAccepted(h http.Header, key string) error {
-	switch {
-	case h.Get("Sec-WebSocket-Accept") != acceptance(key):
-		return errors.New("the hub's answer is not to this WebSocket: Sec-WebSocket-Accept is wrong")
-	case h.Get("Sec-WebSocket-Protocol") != webSocketProtocol:
-		return fmt.Errorf("the hub's WebSocket speaks %q, not %s", h.Get("Sec-WebSocket-Protocol"), webSocketProtocol)
-	case h.Get("Sec-WebSocket-Extensions") != "":
-		return fmt.Errorf("the hub's WebSocket has an extension nobody asked for: %q", h.Get("Sec-WebSocket-Extensions"))
-	}
-	return nil
-}
-
-// acceptance is what proves that the answerer understood a key.
-func acceptance(key string) string {
-	sum := sha1.Sum([]byte(key + webSocketGUID))
-	return base64.StdEncoding.EncodeToString(sum[:])
-}
-
-// frames is a connection that carries bytes in a WebSocket's binary frames. One
-// may read while others write. What a deadline cut cannot be taken up again.
-type frames struct {
-	net.Conn
-	client bool // its frames are masked and the peer's are not
-
-	in        *bufio.Reader
-	head      [8]byte
-	unread    int    // bytes of the present frame
-	unreadKey uint32 // masks the next of them
-	partial   bool   // the present message has more frames
-
-	pong    atomic.Pointer[[]byte] // due: what the last ping carried
-	writing sync.Mutex             // guards what is below
-	sentKey uint32                 // masks the frame that is sent
-	scratch []byte
-}
-
-func newFrames(c net.Conn, client bool) *frames {
-	// Small, because it stays while the machine is idle; what is larger is read
-	// past it.
-	return &frames{Conn: c, client: client, in: bufio.NewReaderSize(c, 1<<10)}
+// newWebSocketConn carries bytes in ws, which reads from wire.
+func newWebSocketConn(ws *websocket.Conn, wire *wire) *webSocketConn {
+	return &webSocketConn{websocket.NetConn(context.Background(), ws, websocket.MessageBinary), wire}
 }
 
 // NetConn is the connection below, as tls.Conn has it.
-func (f *frames) NetConn() net.Conn { return f.Conn }
+func (c *webSocketConn) NetConn() net.Conn { return c.wire }
 
-// Read gives the bytes of data frames and sees to the others.
-func (f *frames) Read(p []byte) (int, error) {
-	for f.unread == 0 && len(p) > 0 {
-		if err := f.next(); err != nil {
-			return 0, err
-		}
-	}
-	n, err := f.in.Read(p[:min(len(p), f.unread)])
-	if !f.client {
-		f.unreadKey = mask(p[:n], f.unreadKey)
-	}
-	f.unread -= n
+// Read satisfies net.Conn.
+func (c *webSocketConn) Read(p []byte) (int, error) {
+	n, err := c.Conn.Read(p)
+	c.wire.carried += int64(n)
 	return n, err
 }
 
-// next reads a frame's head, and a control frame whole.
-func (f *frames) next() error {
-	head, err := f.take(2)
+// wire is the connection below a WebSocket. It holds the peer to the budget of
+// what a WebSocket may spend on itself.
+type wire struct {
+	net.Conn
+	read    int64 // bytes, of which
+	carried int64 // were the tunnel's
+}
+
+// NetConn is the connection below, as tls.Conn has it.
+func (w *wire) NetConn() net.Conn { return w.Conn }
+
+// Read satisfies net.Conn.
+func (w *wire) Read(p []byte) (int, error) {
+	if w.read-w.carried > spareBytes+sparePerByte*w.carried {
+		return 0, errSpare
+	}
+	n, err := w.Conn.Read(p)
+	w.read += int64(n)
+	return n, err
+}
+
+// acceptWebSocket answers a request for the tunnel in a WebSocket with 101 and
+// takes its connection over.
+func acceptWebSocket(w http.ResponseWriter, r *http.Request) (net.Conn, error) {
+	taken := &hijacker{ResponseWriter: w}
+	// The subprotocol was checked, and no request with an Origin comes here.
+	ws, err := websocket.Accept(taken, r, &websocket.AcceptOptions{Subprotocols: []string{webSocketProtocol}})
 	if err != nil {
-		return err
+		return nil, err
 	}
-	final, rsv, op := head[0]&bitFinal != 0, head[0]&bitsRsv, head[0]&^(bitFinal|bitsRsv)
-	size := uint64(head[1] &^ bitMasked)
+	return newWebSocketConn(ws, taken.wire), nil
+}
+
+// hijacker puts a wire below the connection that is taken over.
+type hijacker struct {
+	http.ResponseWriter
+	wire *wire
+}
+
+// Hijack satisfies http.Hijacker.
+func (h *hijacker) Hijack() (net.Conn, *bufio.ReadWriter, error) {
+	c, buffered, err := hijack(h.ResponseWriter)
+	if err != nil {
+		return nil, nil, err
+	}
+	h.wire = &wire{Conn: c}
+	return h.wire, buffered, nil
+}
+
+// askWebSocket is ask for the tunnel in a WebSocket.
+func (d *Dialer) askWebSocket(ctx context.Context, raw net.Conn, target hubTarget) (net.Conn, int64, error) {
+	below := &wire{Conn: raw}
+	dial := func(context.Context, string, string) (net.Conn, error) { return below, nil }
+	ws, answer, err := websocket.Dial(ctx, target.url.String(), &websocket.DialOptions{
+		HTTPClient: &http.Client{
+			Transport: &http.Transport{
+				DialContext: dial, DialTLSContext: dial, // it is dialled, with TLS
+				DisableCompression: true, MaxResponseHeaderBytes: maxHead,
+			},
+			CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+		},
+		HTTPHeader: d.header(), Subprotocols: []string{webSocketProtocol},
+	})
 	switch {
-	case rsv != 0:
-		return errors.New("a WebSocket frame has reserved bits set")
-	case (head[1]&bitMasked != 0) == f.client:
-		return errors.New("a WebSocket frame is masked from the wrong side")
-	case op&bitControl != 0 && (!final || size > maxControlFrame):
-		return errors.New("a WebSocket control frame is fragmented or too long")
-	}
-	switch size {
-	case 126:
-		if head, err = f.take(2); err == nil {
-			size = uint64(binary.BigEndian.Uint16(head))
-		}
-	case 127:
-		if head, err = f.take(8); err == nil {
-			size = binary.BigEndian.Uint64(head)
-		}
-	}
-	if err == nil && !f.client {
-		if head, err = f.take(4); err == nil {
-			f.unreadKey = binary.LittleEndian.Uint32(head)
-		}
-	}
-	switch {
+	case answer == nil:
+		return nil, 0, &blockedError{fmt.Errorf("cannot read the hub's answer to the upgrade: %w", err)}
+	case answer.StatusCode != http.StatusSwitchingProtocols:
+		return nil, 0, refusal(answer)
 	case err != nil:
-		return err
-	case size > maxMessage:
-		return fmt.Errorf("a WebSocket frame of %d bytes is longer than %d", size, maxMessage)
-	case op&bitControl != 0:
-		return f.control(op, int(size))
-	case op == opBinary && !f.partial, op == opContinuation && f.partial:
-		f.unread, f.partial = int(size), !final
-		return nil
+		return nil, 0, &blockedError{fmt.Errorf("the hub's answer is not to this WebSocket: %w", err)}
+	case ws.Subprotocol() != webSocketProtocol:
+		return nil, 0, &blockedError{fmt.Errorf("the hub's WebSocket speaks %q, not %s", ws.Subprotocol(), webSocketProtocol)}
 	}
-	return fmt.Errorf("a WebSocket frame with opcode %#x has no place in a tunnel", op)
-}
-
-// take reads a few bytes, good until the next take.
-func (f *frames) take(n int) ([]byte, error) {
-	_, err := io.ReadFull(f.in, f.head[:n])
-	return f.head[:n], err
-}
-
-// control answers a ping, ends with a close and drops a pong.
-func (f *frames) control(op byte, size int) error {
-	payload := make([]byte, size)
-	if _, err := io.ReadFull(f.in, payload); err != nil {
-		return err
-	}
-	if !f.client {
-		mask(payload, f.unreadKey)
-	}
-	switch op {
-	case opPing:
-		f.pong.Store(&payload)
-		// Whoever writes just now must not stop this reader; the pong then goes
-		// with the next frame, which HTTP/2's own pings let come soon.
-		if f.writing.TryLock() {
-			defer f.writing.Unlock()
-			return f.answer()
-		}
-	case opClose:
-		if size < 2 {
-			return io.EOF
-		}
-		return fmt.Errorf("the WebSocket was closed with %d: %q", binary.BigEndian.Uint16(payload), payload[2:])
-	case opPong:
-	default:
-		return fmt.Errorf("a WebSocket frame with opcode %#x has no place in a tunnel", op)
-	}
-	return nil
-}
-
-// answer sends the pong that is due.
-func (f *frames) answer() error {
-	out := f.appendPong(nil)
-	if len(out) == 0 { // it went with a frame
-		return nil
-	}
-	// The last write's deadline may be long over: whoever only reads sends
-	// nothing but this.
-	err := f.Conn.SetWriteDeadline(time.Now().Add(h2.WriteWithin))
-	if err == nil {
-		_, err = f.Conn.Write(out)
-	}
-	if err != nil {
-		f.Conn.Close()
-		return fmt.Errorf("cannot answer a ping in a WebSocket: %w", err)
-	}
-	return nil
-}
-
-// Write sends p, of at most maxMessage bytes, in one frame. After an error
-// nothing more can be written.
-func (f *frames) Write(p []byte) (int, error) {
-	f.writing.Lock()
-	defer f.writing.Unlock()
-	out := f.appendHead(f.appendPong(f.scratch[:0]), opBinary, len(p))
-	head := len(out)
-	out = append(out, p...)
-	if f.client {
-		mask(out[head:], f.sentKey)
-	}
-	if cap(out) <= keepScratch {
-		f.scratch = out
-	}
-	if _, err := f.Conn.Write(out); err != nil {
-		return 0, err
-	}
-	return len(p), nil
-}
-
-// appendPong appends the pong that is due, if one is.
-func (f *frames) appendPong(out []byte) []byte {
-	payload := f.pong.Swap(nil)
-	if payload == nil {
-		return out
-	}
-	out = f.appendHead(out, opPong, len(*payload))
-	if f.client {
-		mask(*payload, f.sentKey)
-	}
-	return append(out, *payload...)
-}
-
-// appendHead appends the head of a final frame and draws its key.
-func (f *frames) appendHead(out []byte, op byte, size int) []byte {
-	var masked byte
-	if f.client {
-		masked = bitMasked
-	}
-	out = append(out, bitFinal|op)
-	switch {
-	case size < 126:
-		out = append(out, masked|byte(size))
-	case size < 1<<16:
-		out = binary.BigEndian.AppendUint16(append(out, masked|126), uint16(size))
-	default:
-		out = binary.BigEndian.AppendUint64(append(out, masked|127), uint64(size))
-	}
-	if f.client {
-		var key [4]byte
-		rand.Read(key[:])
-		f.sentKey = binary.LittleEndian.Uint32(key[:])
-		out = append(out, key[:]...)
-	}
-	return out
-}
-
-// mask masks or unmasks b (RFC 6455, 5.3) and returns the key turned to what
-// comes behind it.
-func mask(b []byte, key uint32) uint32 {
-	wide := uint64(key)<<32 | uint64(key)
-	for ; len(b) >= 8; b = b[8:] {
-		binary.LittleEndian.PutUint64(b, binary.LittleEndian.Uint64(b)^wide)
-	}
-	for i := range b {
-		b[i] ^= byte(key)
-		key = bits.RotateLeft32(key, -8)
-	}
-	return key
+	generation, err := generationOf(answer)
+	return newWebSocketConn(ws, below), generation, err
 }

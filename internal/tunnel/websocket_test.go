@@ -2,8 +2,9 @@ package tunnel
 
 import (
 	"bufio"
-	"bytes"
 	"context"
+	"crypto/sha1"
+	"encoding/base64"
 	"errors"
 	"io"
 	"net"
@@ -11,12 +12,13 @@ import (
 	"net/http/httptest"
 	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
-	"testing/iotest"
 	"testing/synctest"
 	"time"
 
+	coder "github.com/coder/websocket"
 	"golang.org/x/net/websocket"
 )
 
@@ -269,7 +271,7 @@ func TestForeignEnds(t *testing.T) {
 			},
 			Handler: func(ws *websocket.Conn) {
 				ws.PayloadType = websocket.BinaryFrame
-				line := newLine(ws, 7)
+				line := lineOn(t, ws)
 				defer line.Close()
 				if _, body, err := call(context.Background(), line, "/v1/x", payload); err != nil || body != payload {
 					t.Errorf("%d bytes, %v", len(body), err)
@@ -287,26 +289,81 @@ func TestForeignEnds(t *testing.T) {
 	})
 }
 
-// The proof of the handshake is the RFC's (1.3), and a wrong one is refused.
-func TestWebSocketHandshake(t *testing.T) {
-	if got := acceptance("dGhlIHNhbXBsZSBub25jZQ=="); got != "s3pPLMBiTxaQ9kYGzzhZRbK+xOo=" {
-		t.Errorf("acceptance = %q", got)
-	}
+// askForWebSocket makes a request for the tunnel one for a WebSocket.
+func askForWebSocket(h http.Header) {
+	h.Set("Upgrade", webSocket)
+	h.Set("Sec-WebSocket-Version", "13")
+	h.Set("Sec-WebSocket-Protocol", webSocketProtocol)
+	h.Set("Sec-WebSocket-Key", "dGhlIHNhbXBsZSBub25jZQ==") // RFC 6455, 1.3
+}
+
+// A hub that answers a request for a WebSocket oddly is an error that says so.
+func TestOddWebSocketHub(t *testing.T) {
 	good := func() http.Header {
-		return http.Header{"Sec-Websocket-Accept": {acceptance("k")}, "Sec-Websocket-Protocol": {webSocketProtocol}}
-	}
-	if err := checkAccepted(good(), "k"); err != nil {
-		t.Errorf("the good one: %v", err)
-	}
-	for name, value := range map[string]string{
-		"Sec-WebSocket-Accept": acceptance("l"), "Sec-WebSocket-Protocol": "chat", "Sec-WebSocket-Extensions": "permessage-deflate",
-	} {
-		h := good()
-		h.Set(name, value)
-		if err := checkAccepted(h, "k"); err == nil {
-			t.Errorf("%s: %s is taken", name, value)
+		return http.Header{
+			"Connection": {"Upgrade"}, "Upgrade": {webSocket}, "Sec-Websocket-Protocol": {webSocketProtocol},
+			HeaderGeneration: {"7"},
 		}
 	}
+	for name, test := range map[string]struct{ header, value, want string }{
+		"good":           {"Server", "hub", ""},
+		"other protocol": {"Sec-WebSocket-Protocol", "chat", "chat"},
+		"no protocol":    {"Sec-WebSocket-Protocol", "", `speaks ""`},
+		"other key":      {"Sec-WebSocket-Accept", "s3pPLMBiTxaQ9kYGzzhZRbK+xOo=", "Sec-WebSocket-Accept"},
+		"compression":    {"Sec-WebSocket-Extensions", "permessage-deflate", "extensions"},
+		"no generation":  {HeaderGeneration, "", HeaderGeneration},
+		"plain":          {"Upgrade", Protocol, "Upgrade"},
+		"endless header": {"X", strings.Repeat("x", 2*maxHead), "cannot read"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				h := serveHub(t, func(w http.ResponseWriter, r *http.Request) {
+					c, _, _ := http.NewResponseController(w).Hijack()
+					defer c.Close()
+					header := good()
+					sum := sha1.Sum([]byte(r.Header.Get("Sec-WebSocket-Key") + "258EAFA5-E914-47DA-95CA-C5AB0DC85B11"))
+					header.Set("Sec-WebSocket-Accept", base64.StdEncoding.EncodeToString(sum[:]))
+					header.Set(test.header, test.value)
+					io.WriteString(c, "HTTP/1.1 101 Switching Protocols\r\n")
+					header.Write(c)
+					io.WriteString(c, "\r\n")
+				})
+				m := newMachine(h, echo)
+				target, err := parseHub(m.HubURL)
+				if err != nil {
+					t.Fatal(err)
+				}
+				c, generation, err := m.upgrade(t.Context(), target, true)
+				switch {
+				case test.want != "" && (err == nil || !strings.Contains(err.Error(), test.want)):
+					t.Errorf("error %v, want %q", err, test.want)
+				case test.want == "" && (err != nil || generation != 7):
+					t.Errorf("generation %d, %v", generation, err)
+				case err == nil:
+					c.(*webSocketConn).wire.Close()
+				}
+			})
+		})
+	}
+}
+
+// A hub that redirects is not followed: the credential is for this hub alone.
+func TestWebSocketIsNotRedirected(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		asked := 0
+		h := serveHub(t, func(w http.ResponseWriter, r *http.Request) {
+			asked++
+			http.Redirect(w, r, "http://elsewhere.example/tunnel", http.StatusTemporaryRedirect)
+		})
+		m := newMachine(h, echo)
+		target, err := parseHub(m.HubURL)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, _, err := m.upgrade(t.Context(), target, true); err == nil || !strings.Contains(err.Error(), "307") || asked != 1 {
+			t.Errorf("asked %d times, %v", asked, err)
+		}
+	})
 }
 
 // No page in a browser opens a tunnel, and what is no WebSocket for one neither.
@@ -315,7 +372,7 @@ func TestWebSocketRefuses(t *testing.T) {
 		r := httptest.NewRequest(http.MethodGet, "/tunnel", nil)
 		r.Header.Set("Connection", "keep-alive, Upgrade")
 		r.Header.Set(HeaderVersion, "2")
-		offerWebSocket(r.Header)
+		askForWebSocket(r.Header)
 		return r
 	}
 	if err := checkUpgrade(good()); err != nil {
@@ -329,10 +386,10 @@ func TestWebSocketRefuses(t *testing.T) {
 		"a page of ours": {403, "Origin", "http://example.com"}, // the request's own host
 		"a sandbox":      {403, "Origin", "null"},
 		"no origin":      {403, "Origin", ""},
-		"no key":         {426, "Sec-WebSocket-Key", ""},
-		"short key":      {426, "Sec-WebSocket-Key", "c2hvcnQ="},
-		"no base64":      {426, "Sec-WebSocket-Key", strings.Repeat("!", 24)},
-		"old":            {426, "Sec-WebSocket-Version", "8"},
+		"no key":         {400, "Sec-WebSocket-Key", ""},
+		"short key":      {400, "Sec-WebSocket-Key", "c2hvcnQ="},
+		"no base64":      {400, "Sec-WebSocket-Key", strings.Repeat("!", 24)},
+		"old":            {400, "Sec-WebSocket-Version", "8"},
 		"no protocol":    {426, "Sec-WebSocket-Protocol", ""},
 		"other protocol": {426, "Sec-WebSocket-Protocol", "chat, kith-tunnel-2"},
 	} {
@@ -351,218 +408,93 @@ func TestWebSocketRefuses(t *testing.T) {
 	}
 }
 
-// frame is one frame as a client sends it.
+// frame is one frame as a client sends it (RFC 6455, 5.2), with a mask of zeros.
 func frame(first byte, payload string) string {
-	return sized(first, []byte{bitMasked | byte(len(payload))}, payload)
+	return string([]byte{first, 0x80 | byte(len(payload)), 0, 0, 0, 0}) + payload
 }
 
-// sized is a client's frame whose length is written so.
-func sized(first byte, size []byte, payload string) string {
-	key := "\x01\xf2\x73\x94"
-	out := append([]byte{first}, size...)
-	out = append(out, key...)
-	for i := range len(payload) {
-		out = append(out, payload[i]^key[i%4])
-	}
-	return string(out)
-}
-
-// end is a connection made of what comes in and where the answers go.
-type end struct {
-	net.Conn // nil
-	io.Reader
-	io.Writer
-}
-
-func (e end) Read(p []byte) (int, error)  { return e.Reader.Read(p) }
-func (e end) Write(p []byte) (int, error) { return e.Writer.Write(p) }
-func (e end) Close() error                { return nil }
-
-func (e end) SetWriteDeadline(time.Time) error { return nil }
-
-// A stream may come in frames of any size, with pings between.
-func TestFramesReadAsOne(t *testing.T) {
-	large := strings.Repeat("large", 200)
-	text := frame(bitFinal|opBinary, "one ") + frame(bitFinal|opBinary, "") +
-		frame(opBinary, "two ") + frame(bitFinal|opPing, "there?") + frame(opContinuation, "") + frame(bitFinal|opContinuation, "three ") +
-		frame(bitFinal|opPong, "unasked") +
-		sized(bitFinal|opBinary, []byte{0xfe, 0, 5}, "four ") + sized(bitFinal|opBinary, []byte{0xff, 0, 0, 0, 0, 0, 0, 0, 5}, "five ") +
-		sized(bitFinal|opBinary, []byte{0xfe, byte(len(large) >> 8), byte(len(large) & 0xff)}, large)
-	for name, wrap := range map[string]func(io.Reader) io.Reader{
-		"at once": func(r io.Reader) io.Reader { return r }, "by bytes": iotest.OneByteReader, "by halves": iotest.HalfReader,
-	} {
-		var answered bytes.Buffer
-		got, err := io.ReadAll(newFrames(end{Reader: wrap(strings.NewReader(text)), Writer: &answered}, false))
-		if want := "one two three four five " + large; err != nil || string(got) != want {
-			t.Errorf("%s: %q, %v", name, got, err)
-		}
-		if got, want := answered.String(), "\x8a\x06there?"; got != want {
-			t.Errorf("%s: answered %q, want %q", name, got, want)
-		}
-	}
-}
-
-// What no tunnel sends ends the connection, before anything of it is read.
+// What no tunnel sends ends the line of the peer that sent it, and the line
+// says why: frames that the tunnel has no place for, and frames that only cost.
 func TestHostileFrames(t *testing.T) {
-	fine := frame(bitFinal|opBinary, "fine")
 	for name, test := range map[string]struct{ frames, want string }{
-		"text":                 {frame(bitFinal|1, "hello"), "opcode 0x1"},
-		"unknown data":         {frame(bitFinal|3, "hello"), "opcode 0x3"},
-		"unknown control":      {frame(bitFinal|0xb, "hello"), "opcode 0xb"},
-		"unmasked":             {"\x82\x05hello", "wrong side"},
-		"unmasked ping":        {"\x89\x05hello", "wrong side"},
-		"compressed":           {frame(bitFinal|0x40|opBinary, "hello"), "reserved"},
-		"continues nothing":    {frame(bitFinal|opContinuation, "hello"), "opcode 0x0"},
-		"two beginnings":       {frame(opBinary, "") + frame(bitFinal|opBinary, "hello"), "opcode 0x2"},
-		"fragmented ping":      {frame(opPing, "hello"), "fragmented or too long"},
-		"fragmented close":     {frame(opClose, ""), "fragmented or too long"},
-		"long ping":            {sized(bitFinal|opPing, []byte{0xfe, 0, 126}, strings.Repeat("x", 126)), "fragmented or too long"},
-		"over the bound":       {sized(bitFinal|opBinary, []byte{0xff, 0, 0, 0, 0, 0, 0x10, 0, 1}, "x"), "1048577 bytes is longer"},
-		"no number":            {sized(bitFinal|opBinary, []byte{0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff}, "x"), "longer"},
-		"close with a reason":  {frame(bitFinal|opClose, "\x03\xf1too much"), `closed with 1009: "too much"`},
-		"close without one":    {frame(bitFinal|opClose, ""), "EOF"},
-		"half a head":          {"\x82", "unexpected EOF"},
-		"half a length":        {"\x82\xfe\x00", "unexpected EOF"},
-		"half a key":           {"\x82\x81\x00\x00", "unexpected EOF"},
-		"half a ping":          {frame(bitFinal|opPing, "hello")[:8], "unexpected EOF"},
-		"no WebSocket, HTTP/2": {"PRI * HTTP/2.0\r\n\r\n", "reserved"},
+		"text":           {frame(0x81, "hello"), ""}, // which end says so first differs
+		"unknown":        {frame(0x83, "hello"), "opcode"},
+		"unmasked":       {"\x82\x05hello", "unmasked"},
+		"compressed":     {frame(0xc2, "hello"), "rsv"},
+		"a long ping":    {"\x89\xfe\x00\x7e", "control frame"},
+		"pings":          {frame(0x89, "there?"), errSpare.Error()},
+		"pongs":          {frame(0x8a, "unasked"), errSpare.Error()},
+		"empty messages": {frame(0x82, ""), errSpare.Error()},
+		"empty parts":    {frame(0x02, "") + frame(0x80, ""), errSpare.Error()},
 	} {
-		f := newFrames(end{Reader: strings.NewReader(fine + test.frames), Writer: io.Discard}, false)
-		got := make([]byte, len("fine"))
-		if _, err := io.ReadFull(f, got); err != nil || string(got) != "fine" {
-			t.Fatalf("%s: %q, %v", name, got, err)
-		}
-		n, err := f.Read(make([]byte, 100))
-		if n != 0 || err == nil || !strings.Contains(err.Error(), test.want) {
-			t.Errorf("%s: %d bytes, error %v, want %q", name, n, err, test.want)
-		}
-	}
-	// The other way round: a hub does not mask.
-	f := newFrames(end{Reader: strings.NewReader(fine)}, true)
-	if _, err := f.Read(make([]byte, 100)); err == nil || !strings.Contains(err.Error(), "wrong side") {
-		t.Errorf("a hub that masks: %v", err)
-	}
-}
-
-// A hostile frame ends the line of whoever sent it, and the line says why.
-func TestHostileFrameEndsTheLine(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		out := make(chan *Line, 1)
-		h := serveHub(t, lines(t, out))
-		c, err := h.Dial(t.Context(), "", "")
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer c.Close()
-		d := newMachine(h, echo).Dialer
-		target, err := parseHub(d.HubURL)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if _, _, err := d.ask(c, target, true); err != nil {
-			t.Fatal(err)
-		}
-		go io.Copy(io.Discard, c)
-		line := <-out
-		io.WriteString(c, frame(bitFinal|1, "hello"))
-		<-line.Done()
-		if err := line.Err(); err == nil || !strings.Contains(err.Error(), "opcode 0x1") {
-			t.Errorf("Err = %v", err)
-		}
-	})
-}
-
-// Whatever arrives, reading it ends, without a panic and with no more bytes
-// than came.
-func FuzzFrames(f *testing.F) {
-	f.Add(frame(opBinary, "one")+frame(bitFinal|opPing, "x")+frame(bitFinal|opContinuation, "two"), false)
-	f.Add("\x82\x7e\x00\x03one\x88\x02\x03\xe8", true)
-	f.Fuzz(func(t *testing.T, text string, client bool) {
-		got, err := io.ReadAll(newFrames(end{Reader: strings.NewReader(text), Writer: io.Discard}, client))
-		if len(got) > len(text) {
-			t.Errorf("%d bytes of %d, %v", len(got), len(text), err)
-		}
-	})
-}
-
-// mask is the byte by byte one, from any place in the key.
-func TestMask(t *testing.T) {
-	for size := range 40 {
-		for cut := range size + 1 {
-			got := bytes.Repeat([]byte{0x5a}, size)
-			mask(got[cut:], mask(got[:cut], 0x04030201))
-			for i, b := range got {
-				if want := 0x5a ^ byte(i%4+1); b != want {
-					t.Fatalf("%d bytes cut at %d: byte %d is %#x, want %#x", size, cut, i, b, want)
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				out := make(chan *Line, 1)
+				h := serveHub(t, lines(t, out))
+				c, err := h.Dial(t.Context(), "", "")
+				if err != nil {
+					t.Fatal(err)
 				}
-			}
-		}
+				defer c.Close()
+				r, _ := http.NewRequest(http.MethodGet, "http://hub/tunnel", nil)
+				r.Header.Set("Connection", "Upgrade")
+				r.Header.Set(HeaderVersion, "2")
+				askForWebSocket(r.Header)
+				if err := r.Write(c); err != nil {
+					t.Fatal(err)
+				}
+				go io.Copy(io.Discard, c)
+				line := <-out
+				defer line.Close()
+				sent := 0
+				for ; line.Err() == nil && sent < 1<<20; sent += len(test.frames) {
+					if _, err := io.WriteString(c, test.frames); err != nil {
+						break
+					}
+				}
+				synctest.Wait()
+				if err := line.Err(); err == nil || !strings.Contains(err.Error(), test.want) {
+					t.Errorf("after %d bytes: %v, want %q", sent, err, test.want)
+				}
+			})
+		})
 	}
 }
 
-// Bursts of a proxy's own pings, in the middle of calls, stop neither end.
+// Bursts of pings, as a proxy sends them, in the middle of calls, stop neither
+// end.
 func TestPingsFromBetween(t *testing.T) {
 	out := make(chan *Line, 1)
 	server := httptest.NewServer(lines(t, out))
 	defer server.Close()
-	m := newMachine(nil, echo)
-	m.HubURL = server.URL
-	target, err := parseHub(m.HubURL)
+	var below *wire
+	ws, _, err := coder.Dial(t.Context(), server.URL, &coder.DialOptions{
+		HTTPClient: &http.Client{Transport: &http.Transport{
+			DialContext: func(ctx context.Context, network, address string) (net.Conn, error) {
+				c, err := new(net.Dialer).DialContext(ctx, network, address)
+				below = &wire{Conn: c}
+				return below, err
+			},
+		}},
+		HTTPHeader: newMachine(nil, echo).header(), Subprotocols: []string{webSocketProtocol},
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
-	c, _, err := m.upgrade(t.Context(), target, true)
-	if err != nil {
-		t.Fatal(err)
-	}
-	session, burst := make(chan struct{}), make(chan struct{})
-	go func() { defer close(session); newSession(m.Dialer, c, 1).run(t.Context()) }()
-	go func() {
-		f := c.(*frames)
-		for range burst {
-			for range 200 {
-				ping := []byte("there?")
-				f.writing.Lock()
-				head := f.appendHead(nil, opPing, len(ping))
-				mask(ping, f.sentKey)
-				f.Conn.Write(append(head, ping...))
-				f.writing.Unlock()
-			}
-		}
-	}()
-	defer close(burst)
+	var ended sync.WaitGroup
+	ended.Go(func() {
+		newSession(newMachine(nil, echo).Dialer, newWebSocketConn(ws, below), 1).run(t.Context())
+	})
 	line := <-out
 	payload := strings.Repeat("x", 100_000)
 	for range 20 {
-		burst <- struct{}{}
+		for range 100 {
+			ended.Go(func() { ws.Ping(t.Context()) })
+		}
 		if _, body, err := call(t.Context(), line, "/v1/x", payload); err != nil || body != payload {
 			t.Fatalf("%d bytes, %v", len(body), err)
 		}
 	}
 	line.Close()
-	<-session
-}
-
-// A ping from between is answered also where nothing was written for long.
-func TestPingAfterSilence(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		ours, theirs := net.Pipe()
-		defer theirs.Close()
-		f, read := newFrames(ours, false), make(chan error)
-		if err := f.SetWriteDeadline(time.Now()); err != nil {
-			t.Fatal(err)
-		}
-		time.Sleep(time.Minute) // in the bubble
-		go func() {
-			_, err := f.Read(make([]byte, 1))
-			read <- err
-		}()
-		go theirs.Write([]byte{bitFinal | opPing, bitMasked, 0, 0, 0, 0})
-		frame := make([]byte, 2)
-		if _, err := io.ReadFull(theirs, frame); err != nil || frame[0] != bitFinal|opPong {
-			t.Errorf("no pong but %x, %v", frame, err)
-		}
-		ours.Close()
-		<-read
-	})
+	ended.Wait()
 }

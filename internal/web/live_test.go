@@ -110,7 +110,7 @@ func TestLiveMachines(t *testing.T) {
 	pass := func() { now = now.Add(passEvery); tn.site.live.beaten, tn.site.live.rest = now, now; tn.site.pass(now) }
 	pass() // nothing moved
 
-	if !tn.box().Reserve("tiny") {
+	if !tn.box().Reserve("tiny", fleet.Own) {
 		t.Fatal("no slot")
 	}
 	tn.box().Offer("tiny").Load.ObserveTTFT(420 * time.Millisecond)

@@ -266,7 +266,7 @@ func TestEveryPageRenders(t *testing.T) {
 	ada.get("/usage?days=x").want(t, 400, "whole number")
 	ada.get("/usage.csv").want(t, 200, "caller,model,usage-model")
 	ada.get("/requests").want(t, 200, "story-model")
-	ada.get("/requests/req_1").want(t, 200, "story-model", "NOT_IN_CIRCLE")
+	ada.get("/requests/req_1").want(t, 200, "story-model", "NOT_IN_CIRCLE", "Got the prompt", "<td>yes</td>")
 	ada.get("/requests/req_2").want(t, 404)
 	ada.get("/nothing").want(t, 404, "no such page")
 
@@ -283,6 +283,6 @@ func (tn *town) history() {
 	check(tn.t, tn.db.SaveStories(tn.t.Context(), []account.Story{{
 		CallID: "req_1", MemberID: ada, Started: time.Now().UTC().Truncate(time.Second), Mine: true, Caller: "ada", Model: "story-model", Endpoint: "/v1/chat/completions",
 		Status: 403, Code: "NOT_IN_CIRCLE", Judgements: []account.Judgement{{Verdict: "refuse", Row: 7, Seen: []account.Sight{{Via: "own", State: "offline", Machines: 1}}}},
-		Tries: []account.StoryTry{{Machine: "box", Owner: "ada", Via: "own", Outcome: "gone"}},
+		Tries: []account.StoryTry{{Machine: "box", Owner: "ada", Via: "own", Outcome: "gone", Prompt: true}},
 	}}, time.Now()))
 }

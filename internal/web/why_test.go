@@ -141,7 +141,11 @@ func TestAStoryIsForWhomItConcerns(t *testing.T) {
 	of := func(name string, mine bool) account.Story {
 		s := account.Story{
 			CallID: "req_1", MemberID: w.members[name].ID, Started: now, Mine: mine, Caller: "bob", Model: "m", Endpoint: "/v1/embeddings",
-			Tries: []account.StoryTry{{Machine: "box", Owner: "ada", Via: "shared", Outcome: "answered"}},
+			Tries: []account.StoryTry{
+				{Machine: "shy", Owner: "ada", Via: "shared", Outcome: "did not take it: busy"},
+				{Machine: "box", Owner: "ada", Via: "shared", Outcome: "answered", Prompt: true},
+			},
+			WaitedMS: 7000,
 		}
 		if mine {
 			s.Status = 200
@@ -158,6 +162,12 @@ func TestAStoryIsForWhomItConcerns(t *testing.T) {
 	adas := good[anything](w, "ada", "GET", "/api/why/req_1", "")
 	if adas["decisions"] != nil || adas["status"] != nil || adas["mine"] != false || adas["caller"] != "bob" {
 		t.Errorf("ada is told %v", adas)
+	}
+	for _, told := range []anything{bobs, adas} {
+		tries, _ := told["tries"].([]any)
+		if len(tries) != 2 || tries[0].(anything)["prompt"] != false || tries[1].(anything)["prompt"] != true || told["waited_ms"] != 7000.0 {
+			t.Errorf("told of the machines %v, waited %v", tries, told["waited_ms"])
+		}
 	}
 	// Another's call, and one that never was, are told alike.
 	another, none := w.ask("eve", "GET", "/api/why/req_1", ""), w.ask("eve", "GET", "/api/why/req_2", "")

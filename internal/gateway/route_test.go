@@ -1,0 +1,59 @@
+package gateway
+
+import (
+	"context"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/kith/kith/internal/fault"
+)
+
+// A call that failed names the machines that were given its prompt like one that
+// was served: in the header, or in a comment where the headers were out.
+func TestRefusalsNameWhoGotThePrompt(t *testing.T) {
+	const route = "group; machine=trap; owner=eve, own; machine=box; owner=ann"
+	refuses := func(after time.Duration, route string) *backend {
+		return &backend{do: func(_ context.Context, call *Call) (*Answer, error) {
+			time.Sleep(after)
+			call.Trace.Route = route
+			return nil, fault.New(fault.CapacityFull, "every machine that was tried was busy")
+		}}
+	}
+	for path, body := range map[string]string{
+		"/v1/chat/completions": `{"model":"m","messages":[],"stream":`,
+		"/v1/messages":         `{"model":"m","max_tokens":9,"messages":[{"role":"user","content":"x"}],"stream":`,
+		"/v1/responses":        `{"model":"m","input":"x","store":false,"stream":`,
+	} {
+		for _, stream := range []string{"false", "true"} {
+			w, _ := do(New(hostedConfig(refuses(0, route))), ask("POST", path, body+stream+"}", "Anthropic-Version", "2023-06-01"))
+			if got := w.Header().Get("X-Kith-Route"); w.Code != 503 || got != route {
+				t.Errorf("%s, stream %s: %d, route %q", path, stream, w.Code, got)
+			}
+		}
+		synctest.Test(t, func(t *testing.T) {
+			w, _ := do(New(hostedConfig(refuses(6*time.Second, route))), ask("POST", path, body+"true}", "Anthropic-Version", "2023-06-01"))
+			comment := strings.Index(w.Body.String(), ": "+route+"\n\n")
+			if failed := strings.Index(w.Body.String(), "CAPACITY_FULL"); w.Code != 200 || comment < 0 || failed < comment || w.Header().Get("X-Kith-Route") != "" {
+				t.Errorf("%s, after the headers: %d %v\n%s", path, w.Code, w.Header(), w.Body)
+			}
+		})
+	}
+	if w, _ := do(New(hostedConfig(refuses(0, ""))), ask("POST", "/v1/chat/completions", `{"model":"m","messages":[]}`)); w.Header()["X-Kith-Route"] != nil {
+		t.Errorf("none was given it: %v", w.Header())
+	}
+}
+
+// A stream that broke off has named who has the prompt before, once.
+func TestABrokenStreamNamesWhoGotThePromptOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for wait, want := range map[time.Duration]int{0: 0, 6 * time.Second: 1} { // a header; a comment
+			w, _ := play(t, hostedConfig(tells(wait, line{time.Second, frame, nil}, line{2 * time.Second, "", fault.New(fault.MachineOffline, "gone")})))
+			text := strings.Join(w.notes, "|")
+			if n := strings.Count(text, ": shared; machine=box"); n != want || (w.header.Get("X-Kith-Route") == "") != (want == 1) || !strings.Contains(text, "machine_offline") {
+				t.Errorf("after %s: %d comments, header %v\n%s", wait, n, w.header, text)
+			}
+		}
+	})
+}

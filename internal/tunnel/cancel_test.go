@@ -1,0 +1,255 @@
+package tunnel
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"net"
+	"net/http"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"golang.org/x/net/http2"
+	"golang.org/x/net/http2/hpack"
+)
+
+// rawDaemon is a machine's end of HTTP/2 as frames, which obeys no rule.
+type rawDaemon struct {
+	*http2.Framer
+	net.Conn
+	block bytes.Buffer
+	head  *hpack.Encoder
+}
+
+// connectRaw connects a hub's line to a daemon made of frames. The settings are
+// exchanged, and those of the daemon grant these windows to each stream.
+func connectRaw(t *testing.T, window uint32) (*Line, *rawDaemon) {
+	t.Helper()
+	ours, theirs := net.Pipe()
+	d := &rawDaemon{Framer: http2.NewFramer(theirs, theirs), Conn: theirs}
+	d.head = hpack.NewEncoder(&d.block)
+	settled := make(chan struct{})
+	go func() {
+		defer close(settled)
+		io.ReadFull(theirs, make([]byte, len(http2.ClientPreface)))
+		d.ReadFrame() // settings
+		d.ReadFrame() // the window of the connection
+		d.WriteSettings(http2.Setting{ID: http2.SettingInitialWindowSize, Val: window})
+		d.ReadFrame() // the acknowledgement
+		d.WriteWindowUpdate(0, 1<<30)
+	}()
+	line := lineOn(t, ours)
+	t.Cleanup(func() { line.Close(); theirs.Close() })
+	<-settled
+	synctest.Wait()
+	return line, d
+}
+
+// reads takes everything that the hub sends.
+func (d *rawDaemon) reads() { go io.Copy(io.Discard, d.Conn) }
+
+// answers sends the head of an answer.
+func (d *rawDaemon) answers(stream uint32) {
+	d.block.Reset()
+	d.head.WriteField(hpack.HeaderField{Name: ":status", Value: "200"})
+	d.WriteHeaders(http2.HeadersFrameParam{StreamID: stream, BlockFragment: d.block.Bytes(), EndHeaders: true})
+}
+
+// upload is a call with a body of a size.
+func upload(ctx context.Context, size int) *http.Request {
+	r, _ := http.NewRequestWithContext(ctx, http.MethodPost, "http://machine/v1/x", strings.NewReader(strings.Repeat("x", size)))
+	return r
+}
+
+// promptly checks that a call ends with its context within 100 ms, in false
+// time. begin returns when the call waits.
+func promptly(t *testing.T, begin func(ctx context.Context, ended chan<- error)) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	begin(ctx, ended)
+	start := time.Now()
+	cancel()
+	if err := <-ended; !errors.Is(err, context.Canceled) {
+		t.Errorf("the call ended with %v", err)
+	}
+	if took := time.Since(start); took > 100*time.Millisecond {
+		t.Errorf("the call ended %v after its context", took)
+	}
+}
+
+// stall has one call write until the daemon, which reads nothing, stops it, with
+// the lock on writing held.
+func stall(t *testing.T, line *Line) {
+	t.Helper()
+	go line.RoundTrip(upload(t.Context(), 8<<20))
+	for { // not synctest.Wait alone: a call that waits for a mutex would stop it
+		line.conn.mu.Lock()
+		waits := line.conn.taken-line.conn.sent >= bulk
+		line.conn.mu.Unlock()
+		if waits {
+			return
+		}
+		time.Sleep(time.Millisecond) // in the bubble
+	}
+}
+
+// A call ends with its context at once, whatever it waits for and whatever the
+// daemon does.
+func TestCancelIsPrompt(t *testing.T) {
+	roundTrip := func(line *Line, size int) func(context.Context, chan<- error) {
+		return func(ctx context.Context, ended chan<- error) {
+			go func() {
+				_, err := line.RoundTrip(upload(ctx, size))
+				ended <- err
+			}()
+		}
+	}
+	for name, test := range map[string]func(t *testing.T){
+		"for the answer": func(t *testing.T) {
+			line, daemon := connectRaw(t, 1<<20)
+			daemon.reads()
+			promptly(t, roundTrip(line, 10))
+		},
+		"for the stream's window": func(t *testing.T) {
+			line, daemon := connectRaw(t, 0)
+			daemon.reads()
+			promptly(t, roundTrip(line, 1<<20))
+		},
+		"to open a stream, which no one reads": func(t *testing.T) {
+			line, _ := connectRaw(t, 1<<30)
+			stall(t, line)
+			promptly(t, roundTrip(line, 10))
+		},
+		"behind another that opens a stream": func(t *testing.T) {
+			line, _ := connectRaw(t, 1<<30)
+			stall(t, line)
+			go line.RoundTrip(upload(t.Context(), 10))
+			promptly(t, roundTrip(line, 10))
+		},
+		"for a stream that the daemon took back": func(t *testing.T) {
+			line, daemon := connectRaw(t, 1<<20)
+			daemon.reads()
+			// The reservation comes first, then the settings, then the call.
+			if err := line.reserve(); err != nil {
+				t.Fatal(err)
+			}
+			daemon.WriteSettings(http2.Setting{ID: http2.SettingMaxConcurrentStreams, Val: 0})
+			synctest.Wait()
+			promptly(t, func(ctx context.Context, ended chan<- error) {
+				go func() {
+					_, err := line.cc.RoundTrip(upload(ctx, 10))
+					ended <- err
+				}()
+			})
+		},
+		"for more of an answer, while no one reads": func(t *testing.T) {
+			line, daemon := connectRaw(t, 1<<30)
+			promptly(t, func(ctx context.Context, ended chan<- error) {
+				r := upload(ctx, 0)
+				go func() {
+					daemon.ReadFrame()
+					daemon.answers(1)
+				}()
+				answer, err := line.RoundTrip(r)
+				if err != nil {
+					t.Fatal(err)
+				}
+				stall(t, line)
+				go func() {
+					_, err := answer.Body.Read(make([]byte, 1))
+					answer.Body.Close()
+					ended <- err
+				}()
+			})
+		},
+	} {
+		t.Run(name, func(t *testing.T) { synctest.Test(t, test) })
+	}
+}
+
+// A daemon grants as many streams as it likes, but no call waits for one and no
+// tunnel carries more than maxStreams.
+func TestStreamsGranted(t *testing.T) {
+	for name, test := range map[string]struct {
+		grants uint32
+		want   int
+	}{"none": {0, 0}, "few": {3, 3}, "too many": {1 << 31, maxStreams}} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				line, daemon := connectRaw(t, 1<<20)
+				daemon.reads()
+				daemon.WriteSettings(http2.Setting{ID: http2.SettingMaxConcurrentStreams, Val: test.grants})
+				synctest.Wait()
+				ctx, cancel := context.WithCancel(t.Context())
+				got, full := 0, make(chan struct{})
+				for range test.want {
+					go line.RoundTrip(upload(ctx, 0))
+				}
+				synctest.Wait()
+				got = line.cc.InFlight()
+				if got != test.want {
+					t.Errorf("%d streams are open, want %d", got, test.want)
+				}
+				go func() {
+					defer close(full)
+					if _, err := line.RoundTrip(upload(ctx, 10)); !errors.Is(err, ErrFull) {
+						t.Errorf("one more: %v, want ErrFull", err)
+					}
+				}()
+				<-full
+				cancel()
+			})
+		})
+	}
+}
+
+// A body that was asked for with Expect: 100-continue leaves the hub only when
+// the daemon reads it.
+func TestBodyWaitsForAdmission(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		out := make(chan *Line, 1)
+		m := newMachine(serveHub(t, lines(t, out)), func(w http.ResponseWriter, r *http.Request) {
+			if r.URL.Path == "/v1/refused" {
+				w.WriteHeader(http.StatusServiceUnavailable)
+				return
+			}
+			time.Sleep(5 * time.Second) // in the bubble: it decides
+			echo(w, r)
+		})
+		m.run(t)
+		line := <-out
+		defer line.Close()
+		for path, want := range map[string]struct{ status, read int }{"/v1/refused": {503, 0}, "/v1/admitted": {200, 10}} {
+			body := &readCounter{Reader: strings.NewReader("0123456789")}
+			r, _ := http.NewRequestWithContext(t.Context(), http.MethodPost, "http://machine"+path, body)
+			r.ContentLength = 10
+			r.Header.Set("Expect", "100-continue")
+			answer, err := line.RoundTrip(r)
+			if err != nil {
+				t.Fatal(err)
+			}
+			io.Copy(io.Discard, answer.Body)
+			answer.Body.Close()
+			synctest.Wait()
+			if answer.StatusCode != want.status || body.n != want.read {
+				t.Errorf("%s: %d, and %d bytes of the body were read", path, answer.StatusCode, body.n)
+			}
+		}
+	})
+}
+
+// readCounter counts what was read.
+type readCounter struct {
+	io.Reader
+	n int
+}
+
+func (c *readCounter) Read(p []byte) (int, error) {
+	n, err := c.Reader.Read(p)
+	c.n += n
+	return n, err
+}

@@ -1,0 +1,140 @@
+package tunnel
+
+import (
+	"io"
+	"net"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// What is unsent at Close goes, to a peer that takes it; one that takes a byte
+// now and then holds the connection no longer than any other.
+func TestCloseSendsTheRest(t *testing.T) {
+	const unsent = 3*bulk - 3
+	for name, pause := range map[string]time.Duration{"at once": 0, "by drops": lastWrite / 2} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				ours, theirs := net.Pipe()
+				c, sent := newHubConn(ours), make(chan struct{})
+				for range 3 {
+					if n, err := c.Write(make([]byte, bulk-1)); n != bulk-1 || err != nil {
+						t.Fatal(n, err)
+					}
+				}
+				go func() { defer close(sent); c.send() }()
+				synctest.Wait() // it writes, and no one reads
+				got := make(chan int)
+				go func() {
+					all, buffer := 0, make([]byte, 64<<10)
+					if pause > 0 {
+						buffer = buffer[:1]
+					}
+					for {
+						n, err := theirs.Read(buffer)
+						if all += n; err != nil {
+							got <- all
+							return
+						}
+						time.Sleep(pause) // in the bubble
+					}
+				}()
+				began := time.Now()
+				c.Close()
+				<-sent
+				if took := time.Since(began); took > lastWrite {
+					t.Errorf("it took %v", took)
+				}
+				if n := <-got; n > unsent || pause == 0 && n != unsent {
+					t.Errorf("%d bytes of %d", n, unsent)
+				}
+				if n, err := c.Write([]byte("late")); n != 0 || err == nil {
+					t.Errorf("a write after Close: %d, %v", n, err)
+				}
+			})
+		})
+	}
+}
+
+// The streams' writes wait while much is unsent, and end with the connection.
+func TestWritesWait(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ours, theirs := net.Pipe()
+		defer theirs.Close()
+		c, sent := newHubConn(ours), make(chan struct{})
+		go func() { defer close(sent); c.send() }()
+		ended := make(chan error)
+		for range 20 {
+			go func() {
+				for {
+					if _, err := c.Write(make([]byte, bulk-1)); err != nil {
+						ended <- err
+						return
+					}
+				}
+			}()
+		}
+		synctest.Wait() // all of them wait
+		c.mu.Lock()
+		if n := len(c.unsent); n < mostUnsent || n >= mostUnsent+bulk {
+			t.Errorf("%d bytes are unsent, the bound is %d", n, mostUnsent)
+		}
+		c.mu.Unlock()
+		c.because(io.ErrClosedPipe)
+		c.Close()
+		for range 20 {
+			if err := <-ended; err != io.ErrClosedPipe {
+				t.Errorf("a write ended with %v", err)
+			}
+		}
+		<-sent
+	})
+}
+
+// A slow peer is not given up while each part of what is written is sent in
+// time; one that takes nothing is, after writeWithin.
+func TestSlowWrites(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ours, theirs := net.Pipe()
+		c, sent := newHubConn(ours), make(chan struct{})
+		go func() { defer close(sent); c.send() }()
+		began := time.Now()
+		go c.Write(make([]byte, 4*maxFrame))
+		for range 4 {
+			time.Sleep(writeWithin - time.Second) // in the bubble
+			if _, err := io.ReadFull(theirs, make([]byte, maxFrame)); err != nil {
+				t.Fatalf("after %v: %v", time.Since(began), err)
+			}
+		}
+		began = time.Now()
+		c.Write(make([]byte, 1))
+		<-c.done
+		if took := time.Since(began); took != writeWithin {
+			t.Errorf("a peer that takes nothing was given up after %v", took)
+		}
+		<-sent
+	})
+}
+
+// Small frames are found however the bytes are cut.
+func TestFrameCounter(t *testing.T) {
+	frame := func(size int) []byte {
+		return append([]byte{0, byte(size >> 8), byte(size), 0, 0, 0, 0, 0, 1}, make([]byte, size)...)
+	}
+	text := make([]byte, 24) // the preface
+	for _, size := range []int{0, 0, 8, smallFrame - 1, smallFrame, 5000, 0} {
+		text = append(text, frame(size)...)
+	}
+	for piece := 1; piece <= len(text); piece++ {
+		f, small := frameCounter{skip: 24, types: daemonFrames}, 0
+		for rest := text; len(rest) > 0; rest = rest[min(piece, len(rest)):] {
+			n, ok := f.count(rest[:min(piece, len(rest))])
+			if small += n; !ok {
+				t.Fatalf("in pieces of %d bytes: a type is not ok", piece)
+			}
+		}
+		if small != 5 {
+			t.Fatalf("in pieces of %d bytes: %d small frames, not 5", piece, small)
+		}
+	}
+}

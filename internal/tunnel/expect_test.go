@@ -1,0 +1,98 @@
+package tunnel
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net/http"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// kept is a request's body that knows whether it was read.
+type kept struct {
+	io.Reader
+	read atomic.Bool
+}
+
+func (b *kept) Read(p []byte) (int, error) {
+	b.read.Store(true)
+	return b.Reader.Read(p)
+}
+
+// The body of a request that expects 100-continue stays here until the daemon's
+// handler reads it, however long that takes and however the daemon ends the call. A
+// daemon of an older version is sent it at once.
+func TestTheBodyFollowsTheHead(t *testing.T) {
+	refuses := func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set(HeaderRefused, string(RefusedBusy))
+		w.WriteHeader(http.StatusServiceUnavailable)
+	}
+	serves := func(w http.ResponseWriter, r *http.Request) {
+		time.Sleep(time.Minute)
+		_, _ = io.Copy(w, r.Body)
+	}
+	hangs := func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }
+	for name, c := range map[string]struct {
+		version int
+		expect  string
+		handler http.HandlerFunc
+		status  int // 0: the call is given up after an hour
+		read    bool
+	}{
+		"refused":         {Version, "100-continue", refuses, 503, false},
+		"served":          {Version, "100-continue", serves, 200, true},
+		"neither":         {Version, "100-continue", hangs, 0, false},
+		"expects nothing": {Version, "", hangs, 0, true},
+		"older daemon":    {versionAdmits - 1, "100-continue", hangs, 0, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				out := make(chan *Line, 1)
+				h := serveHub(t, lines(t, out))
+				newMachine(h, c.handler).run(t)
+				line := <-out
+				defer line.Close()
+				if err := line.Ack(t.Context()); err != nil {
+					t.Fatal(err)
+				}
+				if line.version != Version {
+					t.Errorf("the daemon speaks version %d", line.version)
+				}
+				line.version = c.version
+				ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
+				defer cancel()
+				body := &kept{Reader: strings.NewReader("the prompt")}
+				r, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://machine/v1/chat/completions", body)
+				if err != nil {
+					t.Fatal(err)
+				}
+				r.ContentLength = int64(len("the prompt"))
+				if c.expect != "" {
+					r.Header.Set("Expect", c.expect)
+				}
+				answer, err := line.RoundTrip(r)
+				switch {
+				case c.status == 0:
+					if !errors.Is(err, context.DeadlineExceeded) {
+						t.Errorf("ended with %v", err)
+					}
+				case err != nil:
+					t.Fatal(err)
+				default:
+					text, _ := io.ReadAll(answer.Body)
+					answer.Body.Close()
+					if answer.StatusCode != c.status || c.status == 200 && string(text) != "the prompt" {
+						t.Errorf("%d %s", answer.StatusCode, text)
+					}
+				}
+				if body.read.Load() != c.read {
+					t.Errorf("the body was read: %v", body.read.Load())
+				}
+			})
+		})
+	}
+}

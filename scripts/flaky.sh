@@ -1,0 +1,97 @@
+#!/usr/bin/env bash
+# Every test RUNS times, shuffled, with the race detector, two programs of tests
+# at a time, beside a program that keeps one CPU busy and a hub and a daemon on
+# the default ports. No run may fail. PACKAGES names fewer packages, as
+# `go list` takes them. What a failed run printed stays in build/flaky.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+RUNS=${RUNS:-50}
+PACKAGES=${PACKAGES:-./internal/...}
+out=$PWD/build/flaky
+
+# one runs the tests of one package once: a line in results, and the output of a
+# failure beside it. It runs in a process of its own, under xargs.
+one() {
+  local name=$1 folder=$2 began seed file result=ok
+  seed=$((RANDOM << 15 | RANDOM)) began=$SECONDS
+  file=$out/$name-$seed.out
+  (cd "$folder" && exec "$out/bin/$name.test" -test.shuffle="$seed" -test.timeout=25m) >"$file" 2>&1 || result=failed
+  echo "$name $result $((SECONDS - began)) $seed" >>"$out/results"
+  if [ $result = ok ]; then rm "$file"; else echo "failed: $name, -test.shuffle=$seed; see build/flaky/$name-$seed.out" >&2; fi
+}
+if [ "${1-}" = one ]; then
+  one "$2" "$3"
+  exit
+fi
+
+listens() { (exec 3<>"/dev/tcp/127.0.0.1/$1") 2>/dev/null; }
+for port in 8700 8701 8702; do
+  if listens $port; then
+    echo "port $port is taken: end what listens there, this starts a hub and a daemon of its own" >&2
+    exit 1
+  fi
+done
+rm -rf "$out"
+mkdir -p "$out/bin" "$out/home" "$out/kith"
+started=()
+finish() {
+  for pid in "${started[@]}"; do kill "$pid" 2>/dev/null || true; done
+  wait
+}
+trap finish EXIT
+trap 'exit 130' INT TERM
+
+echo "building the tests"
+while read -r import folder tests; do
+  [ "$tests" = 0 ] && continue
+  name=${import#github.com/kith/kith/}
+  name=${name//\//-}
+  # SQLite is C turned into Go: the race detector sees nothing there.
+  go test -c -race -gcflags=modernc.org/sqlite/lib=-race=false -tags llama -o "$out/bin/$name.test" "$import"
+  echo "$name $folder $(cd "$folder" && "$out/bin/$name.test" -test.list '^(Test|Fuzz|Example)' | grep -c '^[TFE]')" >>"$out/packages"
+done < <(go list -tags llama -f '{{.ImportPath}} {{.Dir}} {{len .TestGoFiles}}{{len .XTestGoFiles}}' $PACKAGES | sed 's/ 00$/ 0/')
+
+# The go command keeps its own folders, and the tests get a home of their own, in
+# which nothing may be left.
+for setting in GOPATH GOCACHE GOMODCACHE; do export "$setting=$(go env $setting)"; done
+KITH_HOME=$out/kith bin/kith hub >"$out/kith/hub.log" 2>&1 &
+started+=($!)
+KITH_HOME=$out/kith bin/kith serve >"$out/kith/serve.log" 2>&1 &
+started+=($!)
+self=$$
+(while kill -0 $self 2>/dev/null; do for ((i = 0; i < 1000000; i++)); do :; done; done) &
+started+=($!)
+for port in 8700 8701 8702; do
+  for ((i = 0; ; i++)); do
+    listens $port && break
+    [ $i -lt 300 ] || { echo "nothing answers on port $port; see build/flaky/kith" >&2; exit 1; }
+    sleep 0.1
+  done
+done
+
+export HOME=$out/home
+status=0
+for ((round = 1; round <= RUNS; round++)); do
+  cut -d' ' -f1,2 "$out/packages" | shuf | xargs -P 2 -L 1 scripts/flaky.sh one || status=1
+  left=$((SECONDS * (RUNS - round) / round / 60))
+  echo "round $round of $RUNS after $((SECONDS / 60)) min, about $left min to go; $(grep -c ' failed ' "$out/results" || true) failed"
+done
+
+for pid in "${started[@]}"; do
+  kill -0 "$pid" 2>/dev/null || { echo "the hub, the daemon or the busy program ended before the tests did; see build/flaky/kith" >&2; status=1; }
+done
+if [ -n "$(ls -A "$HOME")" ]; then
+  echo "tests left something in the home folder: $(ls -A "$HOME")" >&2
+  status=1
+fi
+printf '\n%-24s %6s %6s %8s %9s\n' PACKAGE TESTS RUNS SECONDS FAILURES
+awk 'NR == FNR { tests[$1] = $3; next }
+  { runs[$1]++; time[$1] += $3; failures[$1] += $2 == "failed" }
+  END { for (name in runs) printf "%-24s %6d %6d %8.0f %9d\n", name, tests[name], runs[name], time[name] / runs[name], failures[name] }' \
+  "$out/packages" "$out/results" | sort
+if grep -q ' failed ' "$out/results"; then
+  status=1
+  echo
+  grep -oh '^--- FAIL: [^ ]*\|^WARNING: DATA RACE\|^panic: .*' "$out"/*.out | sort | uniq -c
+fi
+exit $status
