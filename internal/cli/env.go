@@ -57,8 +57,8 @@ func (a *app) env() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "env [--shell sh|fish|powershell] [--local]", Short: "Print the lines that point clients at your hub, once a call proved them", Args: cobra.NoArgs,
 		Long: "Print the lines that point OpenAI- and Anthropic-style clients at your hub, with the key in KITH_API_KEY,\n" +
-			"after calls with just these values went well. With --local they point OpenAI-style clients at this\n" +
-			"machine's daemon, which wants no key. Use them with: " + fmt.Sprintf(shells["sh"].use, ""),
+			"after calls with just these values went well. With --local they point them at this machine's daemon,\n" +
+			"which wants no key. Use them with: " + fmt.Sprintf(shells["sh"].use, ""),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			style, ok := shells[name]
 			if !ok {
@@ -136,8 +136,7 @@ func (a *app) hubEnvironment(ctx context.Context) (environment, error) {
 	return env, err
 }
 
-// localEnvironment points clients at this machine's daemon, which speaks the
-// OpenAI-style dialect alone and takes any key.
+// localEnvironment points clients at this machine's daemon, which takes any key.
 func (a *app) localEnvironment(ctx context.Context) (environment, error) {
 	surface, err := a.toDaemon()
 	if err != nil {
@@ -145,8 +144,14 @@ func (a *app) localEnvironment(ctx context.Context) (environment, error) {
 	}
 	// Over TCP as the client will, not over the socket.
 	surface.http = &http.Client{}
-	env := environment{set: []setting{{"OPENAI_BASE_URL", surface.base + "/v1"}, {"OPENAI_API_KEY", "kith"}}}
-	env.proof, err = proof(ctx, surface, "/v1/chat/completions")
+	env := environment{
+		set: []setting{
+			{"OPENAI_BASE_URL", surface.base + "/v1"}, {"OPENAI_API_KEY", localKey},
+			{"ANTHROPIC_BASE_URL", surface.base}, {"ANTHROPIC_AUTH_TOKEN", localKey},
+		},
+		unset: []string{"ANTHROPIC_API_KEY"},
+	}
+	env.proof, err = proof(ctx, surface, "/v1/chat/completions", messagesPath)
 	return env, err
 }
 

@@ -24,7 +24,7 @@ func clientsHub(t *testing.T) (*httptest.Server, *[]string) {
 			refuse(400, "invalid_request", "the version of the messages dialect is missing, or out of place")(w, "")
 		case r.Method == http.MethodGet:
 			io.WriteString(w, `{"data":[{"id":"busy","availability":"busy","context_length":9,"capabilities":["tools"]},{"id":"vectors","availability":"ready"},`+
-				`{"id":"small","availability":"ready","context_length":4,"capabilities":["tools"]},{"id":"large","availability":"ready","context_length":8,"capabilities":["tools"]}]}`)
+				`{"id":"small","availability":"ready","context_length":4096,"capabilities":["tools"]},{"id":"large","availability":"ready","context_length":262144,"capabilities":["tools"]}]}`)
 		case strings.Contains(string(body), "vectors"):
 			refuse(404, "model_not_found", "not for chat")(w, "")
 		default:
@@ -86,6 +86,7 @@ func TestEnvLocal(t *testing.T) {
 	t.Setenv("SHELL", "/bin/sh")
 	write(t, filepath.Join(home, "config.toml"), "[daemon]\nlisten = \""+strings.TrimPrefix(server.URL, "http://")+"\"\n")
 	check(t, kith(t, "", "env", "--local"), said{out: "export OPENAI_BASE_URL='" + server.URL + "/v1'\nexport OPENAI_API_KEY='kith'\n" +
+		"export ANTHROPIC_BASE_URL='" + server.URL + "'\nexport ANTHROPIC_AUTH_TOKEN='kith'\nunset ANTHROPIC_API_KEY\n" +
 		"# The address and the key are good; no model is ready for a call just now. Use them with:\n#   eval \"$(kith env --local)\"\n"})
 	if len(*log) != 1 {
 		t.Errorf("asked %+v", *log)
@@ -105,9 +106,52 @@ func fakeAgent(t *testing.T, name string) {
 	t.Setenv("PATH", dir+":"+os.Getenv("PATH"))
 }
 
+// noDaemon is a home whose daemon would listen where nothing does.
+func noDaemon(t *testing.T) string {
+	t.Helper()
+	gone := httptest.NewServer(nil)
+	gone.Close()
+	home := t.TempDir()
+	write(t, filepath.Join(home, "config.toml"), "[daemon]\nlisten = \""+strings.TrimPrefix(gone.URL, "http://")+"\"\n")
+	return home
+}
+
+// An agent whose dialect the daemon speaks is started on it for a model that is
+// here, and without a key (decisions 5).
+func TestLaunchLocal(t *testing.T) {
+	hub, _ := clientsHub(t)
+	handler, _ := double(t, words(`{"data":[{"id":"tiny","availability":"ready","context_length":100},{"id":"small","availability":"ready","context_length":8192,"capabilities":["tools"]}]}`))
+	server := httptest.NewServer(handler)
+	defer server.Close()
+	home := t.TempDir()
+	t.Setenv("KITH_HOME", home)
+	t.Setenv("KITH_HUB", "")
+	t.Setenv("KITH_API_KEY", "")
+	write(t, filepath.Join(home, "config.toml"), "[daemon]\nlisten = \""+strings.TrimPrefix(server.URL, "http://")+"\"\n")
+	for _, name := range []string{"claude", "codex", "opencode"} {
+		fakeAgent(t, name)
+	}
+	claude := func(base, key, model, context, answer string) string {
+		return "<--model><" + model + ">\nANTHROPIC_AUTH_TOKEN=" + key + "\nANTHROPIC_BASE_URL=" + base + "\nANTHROPIC_DEFAULT_HAIKU_MODEL=" + model +
+			"\nCLAUDE_CODE_AUTO_COMPACT_WINDOW=" + context + "\nCLAUDE_CODE_MAX_CONTEXT_TOKENS=" + context + "\nCLAUDE_CODE_MAX_OUTPUT_TOKENS=" + answer + "\nCLAUDE_CODE_SUBAGENT_MODEL=" + model + "\n"
+	}
+	check(t, kith(t, "", "launch", "claude"), said{7, claude(server.URL, "kith", "small", "8192", "2048") + "KITH_API_KEY=\n", ""})
+	check(t, kith(t, "", "launch", "claude", "--model", "tiny"), said{7, claude(server.URL, "kith", "tiny", "100", "25") + "KITH_API_KEY=\n", ""})
+	check(t, kith(t, "", "launch", "claude", "--model", "large"), said{3, "", "the daemon of this machine does not serve it"})
+	check(t, kith(t, "", "launch", "codex"), said{3, "", "without an API key"})
+	check(t, kith(t, "", "launch", "opencode"), said{7, "<>\nKITH_API_KEY=kith\n" +
+		`OPENCODE_CONFIG_CONTENT={"model":"kith/small","provider":{"kith":{"npm":"@ai-sdk/openai-compatible","options":{"apiKey":"{env:KITH_API_KEY}","baseURL":"` + server.URL +
+		`/v1"},"models":{"small":{"limit":{"context":8192,"output":2048}}}}}}` + "\n", ""})
+
+	t.Setenv("KITH_HUB", hub.URL)
+	t.Setenv("KITH_API_KEY", "it's")
+	check(t, kith(t, "", "launch", "claude", "--model", "small"), said{7, claude(server.URL, "kith", "small", "8192", "2048") + "KITH_API_KEY=it's\n", ""})
+	check(t, kith(t, "", "launch", "claude"), said{7, claude(hub.URL, "it's", "large", "262144", "32000") + "KITH_API_KEY=it's\n", ""})
+}
+
 func TestLaunch(t *testing.T) {
 	server, _ := clientsHub(t)
-	t.Setenv("KITH_HOME", t.TempDir())
+	t.Setenv("KITH_HOME", noDaemon(t))
 	t.Setenv("KITH_HUB", server.URL)
 	t.Setenv("KITH_API_KEY", "it's")
 	t.Setenv("ANTHROPIC_API_KEY", "of another service")
@@ -116,11 +160,12 @@ func TestLaunch(t *testing.T) {
 		out  string
 	}{
 		"claude": {[]string{"--model", "small", "--", "-p", "say hello"}, "<--model><small><-p><say hello>\n" +
-			"ANTHROPIC_AUTH_TOKEN=it's\nANTHROPIC_BASE_URL=HUB\nANTHROPIC_DEFAULT_HAIKU_MODEL=small\nCLAUDE_CODE_SUBAGENT_MODEL=small\nKITH_API_KEY=it's\n"},
+			"ANTHROPIC_AUTH_TOKEN=it's\nANTHROPIC_BASE_URL=HUB\nANTHROPIC_DEFAULT_HAIKU_MODEL=small\n" +
+			"CLAUDE_CODE_AUTO_COMPACT_WINDOW=4096\nCLAUDE_CODE_MAX_CONTEXT_TOKENS=4096\nCLAUDE_CODE_MAX_OUTPUT_TOKENS=1024\nCLAUDE_CODE_SUBAGENT_MODEL=small\nKITH_API_KEY=it's\n"},
 		"codex": {[]string{"--", "exec"}, `<-c><model="large"><-c><model_provider="kith"><-c><model_providers.kith.name="kith"><-c><model_providers.kith.base_url="HUB/v1">` +
-			`<-c><model_providers.kith.env_key="KITH_API_KEY"><-c><model_providers.kith.wire_api="responses"><exec>` + "\nANTHROPIC_API_KEY=of another service\nKITH_API_KEY=it's\n"},
+			`<-c><model_providers.kith.env_key="KITH_API_KEY"><-c><model_providers.kith.wire_api="responses"><-c><model_context_window=262144><exec>` + "\nANTHROPIC_API_KEY=of another service\nKITH_API_KEY=it's\n"},
 		"opencode": {[]string{"--model=small"}, "<>\nANTHROPIC_API_KEY=of another service\nKITH_API_KEY=it's\n" +
-			`OPENCODE_CONFIG_CONTENT={"model":"kith/small","provider":{"kith":{"npm":"@ai-sdk/openai-compatible","options":{"apiKey":"{env:KITH_API_KEY}","baseURL":"HUB/v1"},"models":{"small":{}}}}}` + "\n"},
+			`OPENCODE_CONFIG_CONTENT={"model":"kith/small","provider":{"kith":{"npm":"@ai-sdk/openai-compatible","options":{"apiKey":"{env:KITH_API_KEY}","baseURL":"HUB/v1"},"models":{"small":{"limit":{"context":4096,"output":1024}}}}}}` + "\n"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			fakeAgent(t, name)
@@ -131,7 +176,7 @@ func TestLaunch(t *testing.T) {
 
 func TestLaunchRefused(t *testing.T) {
 	server, _ := clientsHub(t)
-	t.Setenv("KITH_HOME", t.TempDir())
+	t.Setenv("KITH_HOME", noDaemon(t))
 	t.Setenv("KITH_HUB", server.URL)
 	t.Setenv("KITH_API_KEY", "it's")
 	t.Setenv("PATH", t.TempDir())

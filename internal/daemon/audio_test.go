@@ -90,7 +90,7 @@ func TestLocalAudio(t *testing.T) {
 	if got := faultIn(t, r.transcribe(speech(strings.Repeat("x", 8<<10+1)))); got.Status != 413 || got.Code != string(fault.RequestTooLarge) {
 		t.Errorf("too large: %+v", got)
 	}
-	if got := faultIn(t, r.transcribe(strings.Replace(speech("x"), "whisper", "other", 1))); got.Status != 400 || got.Code != string(fault.InvalidRequest) {
+	if got := faultIn(t, r.transcribe(strings.Replace(speech("x"), "whisper", "other", 1))); got.Status != 404 || got.Code != string(fault.ModelNotFound) {
 		t.Errorf("another model, not signed in: %+v", got)
 	}
 	if got := faultIn(t, r.post("/v1/chat/completions", `{"model":"whisper","messages":[]}`)); got.Code != string(fault.ModelNotFound) {
@@ -201,4 +201,35 @@ func TestAudioGoesUp(t *testing.T) {
 		!strings.Contains(h.bodies[last], "one two") || !strings.Contains(h.bodies[last], "vad_filter") {
 		t.Errorf("%v %q", h.asked[last].Header, h.bodies[last])
 	}
+}
+
+// With no speech model anywhere audio is 400, signed in or not; where this
+// machine offers one, another model is 404 (decisions 4 and 5).
+func TestNoSpeechModel(t *testing.T) {
+	const none = `{"error":{"code":"invalid_request","message":"no speech model","type":"invalid_request_error","param":"model","correlation_id":"req_1"}}`
+	t.Setenv("TMPDIR", t.TempDir())
+	check := func(where string, r *rig, model string, status int, code fault.Code) {
+		t.Helper()
+		body := strings.Replace(speech("one two"), "whisper", model, 1)
+		if got := faultIn(t, r.transcribe(body)); got.Status != status || got.Code != string(code) {
+			t.Errorf("%s: %+v, want %d %s", where, got, status, code)
+		}
+	}
+	check("not signed in", run(t, Config{}), "whisper", 400, fault.InvalidRequest)
+	signedIn, _ := away(t, refuseWith(400, none))
+	check("signed in", signedIn, "whisper", 400, fault.InvalidRequest)
+
+	_, c := speaking(t)
+	alone := run(t, c)
+	alone.await("offered", func(s Status) bool { return audioOf(s).Models == 1 })
+	check("another model, not signed in", alone, "parakeet", 404, fault.ModelNotFound)
+
+	_, c = speaking(t)
+	h := newHub(t)
+	h.does(refuseWith(400, none))
+	c.Home, c.Unshared = shortHome(t), true
+	h.signIn(c.Home)
+	both := run(t, c)
+	both.await("offered", func(s Status) bool { return audioOf(s).Models == 1 && s.Line.SignedIn })
+	check("another model, signed in", both, "parakeet", 404, fault.ModelNotFound)
 }

@@ -16,11 +16,11 @@ import (
 
 // Do serves one call of the local surface: an engine here, then a configured
 // upstream, then the hub if this machine is signed in, then model_not_found
-// (decisions 6). The responses and messages dialects only an upstream serves
-// (S4).
+// (decisions 6). The responses dialect only an upstream serves (S4); the messages
+// dialect is asked in chat of what does not speak it (decisions 5).
 func (d *Daemon) Do(ctx context.Context, call *gateway.Call) (*gateway.Answer, error) {
 	var here *fault.Fault // why nothing here took it, in the words of the first
-	for _, e := range firsts(serving(d.board.own(), call.Model, call.Endpoint)) {
+	for _, e := range firsts(d.able(call)) {
 		answer, next, err := d.doHere(ctx, call, e)
 		if !next {
 			return answer, err
@@ -30,21 +30,33 @@ func (d *Daemon) Do(ctx context.Context, call *gateway.Call) (*gateway.Answer, e
 		}
 	}
 	if why := d.board.whyNot(call.Model); here == nil && why != "" {
-		here = fault.New(fault.ModelNotFound, "this machine cannot serve %q just now: %s", call.Model, why).WithParam("model")
+		here = fault.New(fault.ModelNotFound, "this machine cannot serve %q just now: %s", call.Model, why)
 	}
 	up := d.up.Load()
 	switch {
-	case here != nil && (up == nil || dialect.Native(call.Endpoint)):
+	case here != nil && (up == nil || call.Endpoint == fleet.Responses):
 		return nil, here
-	case up == nil || dialect.Native(call.Endpoint):
+	case up == nil || call.Endpoint == fleet.Responses:
 		return nil, d.nothing(call)
 	}
 	call.Trace.Attempts++
 	answer, err := up.do(ctx, call)
-	if code := codeOf(err); here != nil && (code == fault.ModelNotFound || code == fault.NotInCircle) {
+	code := codeOf(err)
+	if here != nil && (code == fault.ModelNotFound || code == fault.NotInCircle) {
 		return nil, here // the hub knows no other machine; the cause is here
 	}
+	if code == fault.InvalidRequest && fault.Of(err).Param == "model" && d.board.speaks() {
+		return nil, d.nothing(call) // no other machine offers speech, but this one does: it is the model that is unknown
+	}
 	return answer, err
+}
+
+// able are the engines and upstreams that serve the call, in order.
+func (d *Daemon) able(call *gateway.Call) []*engine.Engine {
+	return slices.DeleteFunc(d.board.own(), func(e *engine.Engine) bool {
+		return modelOf(e, call.Model, call.Endpoint) == nil &&
+			(call.Endpoint != fleet.Messages || modelOf(e, call.Model, fleet.ChatCompletions) == nil)
+	})
 }
 
 // firsts are the first engine and the first upstream: a call that one engine
@@ -71,6 +83,11 @@ func codeOf(err error) fault.Code {
 // start there and may go elsewhere. The owner's own calls are counted, never
 // refused: they wait in the engine's queue.
 func (d *Daemon) doHere(ctx context.Context, call *gateway.Call, e *engine.Engine) (answer *gateway.Answer, next bool, err error) {
+	own := modelOf(e, call.Model, call.Endpoint) != nil && (call.Endpoint != fleet.ChatCompletions || e.Elsewhere())
+	endpoint, text, err := call.ForEngine(own)
+	if err != nil {
+		return nil, true, err
+	}
 	release := d.desk.enter(call.Model, call.Choices, !e.Elsewhere())
 	defer func() {
 		if answer == nil {
@@ -79,7 +96,7 @@ func (d *Daemon) doHere(ctx context.Context, call *gateway.Call, e *engine.Engin
 	}()
 	call.Trace.Attempts++
 	resp, err := e.Do(ctx, engine.Request{
-		Endpoint: call.Endpoint, Model: call.Model, Stream: call.Stream, Body: call.Body, Form: call.Form, Header: call.Header, Trusted: true,
+		Endpoint: endpoint, Model: call.Model, Stream: call.Stream, Body: text, Form: call.Form, Header: call.Header, Trusted: true,
 	})
 	if err != nil {
 		if errors.Is(err, engine.ErrUnreachable) {
@@ -100,7 +117,7 @@ func (d *Daemon) doHere(ctx context.Context, call *gateway.Call, e *engine.Engin
 			}
 			return err
 		}}
-		return &gateway.Answer{Response: resp, Endpoint: call.Endpoint}, false, nil
+		return &gateway.Answer{Response: resp, Endpoint: endpoint, ToBody: own}, false, nil
 	}
 	defer resp.Body.Close()
 	next, f := told(call, e, resp)
@@ -118,12 +135,16 @@ func told(call *gateway.Call, e *engine.Engine, resp *http.Response) (next bool,
 		return true, unavailable(call, "%s, which runs %q here, is busy; try again", e.Name(), call.Model)
 	}
 	answer, _ := io.ReadAll(resp.Body) // bounded by the engine package; what came before a break is enough
-	code := gateway.EngineFault(resp.StatusCode, answer).Code
+	f = gateway.EngineFault(resp.StatusCode, answer)
 	text := dialect.EngineText(answer)
-	if text == "" {
-		return false, fault.New(code, "%s answered with status %d", e.Name(), resp.StatusCode)
+	switch {
+	case f.Code == fault.ContextLengthExceeded: // agents read its message
+		return false, f
+	case text == "":
+		return false, fault.New(f.Code, "%s answered with status %d", e.Name(), resp.StatusCode)
+	default:
+		return false, fault.New(f.Code, "%s answered with status %d: %s", e.Name(), resp.StatusCode, text)
 	}
-	return false, fault.New(code, "%s answered with status %d: %s", e.Name(), resp.StatusCode, text)
 }
 
 // unavailable is row 11 of decisions 2 for a machine of the caller's own.
@@ -137,14 +158,14 @@ func unavailable(call *gateway.Call, format string, args ...any) *fault.Fault {
 // nothing is why a call that neither an engine here nor the hub takes is refused.
 func (d *Daemon) nothing(call *gateway.Call) *fault.Fault {
 	switch {
-	case call.Endpoint == fleet.Transcriptions:
+	case call.Endpoint == fleet.Transcriptions && !d.board.speaks():
 		return fault.New(fault.InvalidRequest, "no speech model is available here; configure an audio engine, or sign in with `kith login`").WithParam("model")
 	case d.up.Load() == nil && len(d.board.own()) == 0 && d.board.servers == nil:
 		return fault.New(fault.NoInferenceBackend, "no inference backend compiled in") // S7: exactly these words
-	case dialect.Native(call.Endpoint):
-		return fault.New(fault.ModelNotFound, "no configured upstream serves %q for %s; use /v1/chat/completions", call.Model, call.Endpoint.Path()).WithParam("model")
+	case call.Endpoint == fleet.Responses:
+		return fault.New(fault.ModelNotFound, "no configured upstream serves %q for %s; use /v1/chat/completions", call.Model, call.Endpoint.Path())
 	default:
-		return fault.New(fault.ModelNotFound, "nothing on this machine serves %q; GET /v1/models lists what does, `kith login` reaches more", call.Model).WithParam("model")
+		return fault.New(fault.ModelNotFound, "nothing on this machine serves %q; GET /v1/models lists what does, `kith login` reaches more", call.Model)
 	}
 }
 

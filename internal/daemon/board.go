@@ -100,6 +100,13 @@ func modelOf(e *engine.Engine, model fleet.ModelID, endpoint fleet.Endpoint) *en
 	return &models[i]
 }
 
+// speaks reports whether anything here serves a model for speech.
+func (b *board) speaks() bool {
+	return slices.ContainsFunc(b.own(), func(e *engine.Engine) bool {
+		return slices.ContainsFunc(e.Models(), func(m engine.Model) bool { return slices.Contains(m.Families, fleet.Audio) })
+	})
+}
+
 // slots is how many calls the engines run at once: of each what its roomiest
 // model takes, for models of one engine share its memory and its processors.
 func (b *board) slots() int {

@@ -92,7 +92,7 @@ func (d *Daemon) count(ctx context.Context, call *gateway.Call) (tokens int64, e
 	}
 	defer leave()
 	request := engine.Request{Model: call.Model, Header: call.Header, Trusted: true}
-	request.Endpoint, request.Body = call.RequestFor(0)
+	request.Endpoint, request.Body = call.Request()
 	able := serving(d.board.own(), call.Model, request.Endpoint)
 	if len(able) == 0 {
 		request.Endpoint, request.Body = fleet.Messages, call.Body

@@ -14,8 +14,13 @@ import (
 
 	"github.com/kith/kith/internal/dialect"
 	"github.com/kith/kith/internal/fault"
+	"github.com/kith/kith/internal/fleet"
 	"github.com/kith/kith/internal/gateway"
 )
+
+// messagesVersion is the version of the messages dialect that the hub is asked in
+// where the caller named none.
+const messagesVersion = "2023-06-01"
 
 // maxError bounds what is read of somebody's error answer, in bytes.
 const maxError = 64 << 10
@@ -57,7 +62,13 @@ func (u *uplink) do(ctx context.Context, call *gateway.Call) (*gateway.Answer, e
 		return nil, u.unreachable(ctx, err)
 	}
 	req.Header.Set("Authorization", "Bearer "+u.credential.Secret)
-	req.Header.Set("Content-Type", call.ContentType)
+	for name, values := range call.Header {
+		req.Header[name] = values
+	}
+	if call.Endpoint == fleet.Messages && req.Header.Get(dialect.VersionHeader) == "" { // the hub requires one (S9.2)
+		req.Header.Set(dialect.VersionHeader, messagesVersion)
+	}
+	req.Header.Set("Content-Type", "application/json")
 	call.AttachForm(req)
 	if call.Wait >= 0 {
 		req.Header.Set("Prefer", "wait="+strconv.FormatInt(int64(call.Wait/time.Second), 10))
@@ -74,7 +85,7 @@ func (u *uplink) do(ctx context.Context, call *gateway.Call) (*gateway.Answer, e
 	resp.Body = &body{ReadCloser: resp.Body, broken: func(err error) error {
 		return fault.New(fault.CascadeExhausted, "the hub at %s went away in the middle of the answer; try again", u.credential.Hub).Because(err)
 	}}
-	return &gateway.Answer{Response: resp, Endpoint: call.Endpoint, FromHub: true}, nil
+	return &gateway.Answer{Response: resp, Endpoint: call.Endpoint, FromHub: true, ToBody: true}, nil
 }
 
 // unreachable is the fault of a hub that gave no answer.

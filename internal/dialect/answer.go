@@ -203,8 +203,12 @@ func nonsense(what string) *fault.Fault {
 // maxEngineText is how much of an engine's own words a caller is shown, in bytes.
 const maxEngineText = 300
 
-// engineSays is engine_error with the engine's own words from an error document.
+// engineSays is engine_error with the engine's own words from an error document,
+// or what those mean where the prompt is too long.
 func engineSays(document []byte) *fault.Fault {
+	if f := ContextExceeded(document); f != nil {
+		return f
+	}
 	text := EngineText(document)
 	if text == "" {
 		return fault.New(fault.EngineError, "the machine's engine failed on this request")
@@ -215,24 +219,10 @@ func engineSays(document []byte) *fault.Fault {
 // EngineText is what an engine wrote in an error document, its code before its
 // message, as one printable line of bounded length; empty if it says nothing.
 func EngineText(document []byte) string {
-	var body struct {
-		Error jsontext.Value `json:"error"`
-	}
-	if json.Unmarshal(document, &body) != nil {
-		return ""
-	}
-	var told struct {
-		Code    any    `json:"code"`
-		Message string `json:"message"`
-	}
-	text := ""
-	if json.Unmarshal(body.Error, &told) == nil {
-		text = told.Message
-		if code, ok := told.Code.(string); ok && code != "" {
-			text = code + ": " + text
-		}
-	} else {
-		_ = json.Unmarshal(body.Error, &text) // some engines send a bare string
+	e := readEngineError(document)
+	text := e.text
+	if e.code != "" {
+		text = e.code + ": " + text
 	}
 	text = strings.Map(func(r rune) rune {
 		if unicode.IsPrint(r) {

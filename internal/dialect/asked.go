@@ -11,7 +11,7 @@ import (
 
 // mostBlocks bounds the messages, content blocks and tools of one body all
 // together: what is kept of each is larger than the shortest of them.
-const mostBlocks = 16 << 10
+const mostBlocks = 3 * MostMessages
 
 // asked is what a body of another dialect asks of a model, in one pass and in
 // pieces of the body itself: nothing is copied or unescaped. A nil piece was not
@@ -29,6 +29,7 @@ type asked struct {
 	system       []block
 	turns        []turn
 	tools        []tool
+	hosted       []string // types of tools that run at their vendor's alone
 	choice       toolChoice
 	answerFormat jsontext.Value // the response_format of the chat dialect
 	talk         string         // the member that holds what was said
@@ -55,13 +56,18 @@ type tool struct {
 	// Where its caller knows it by another name than machines do: that name, and
 	// its namespace.
 	own, space jsontext.Value
+	// custom: it represents a tool of the type custom, with this format; where its
+	// description was added to, described is what it was.
+	custom            bool
+	format, described jsontext.Value
 }
 
 // toolChoice is the tool_choice; kind is empty where there was none.
 type toolChoice struct {
 	kind   string
 	name   jsontext.Value
-	serial bool // disable_parallel_tool_use
+	serial bool   // disable_parallel_tool_use
+	hosted string // the type of the vendor's tool that was chosen
 }
 
 // blockKind is what a content block is.
@@ -97,6 +103,25 @@ type block struct {
 
 // source says where the content of an image or document is.
 type source struct{ kind, media, data, url, detail jsontext.Value }
+
+// runnable refuses a request that can only be answered with tools that run at
+// their vendor's: search, code, servers of tools. They are passed over where the
+// model can do without, because agents list them in every request.
+func (q *asked) runnable() error {
+	switch {
+	case len(q.hosted) == 0:
+		return nil
+	case q.choice.hosted != "":
+		return noHosted("tool_choice", q.choice.hosted)
+	case len(q.tools) == 0 && q.choice.kind != "none":
+		return noHosted("tools", strings.Join(q.hosted, ", "))
+	}
+	return nil
+}
+
+func noHosted(param, types string) error {
+	return fault.New(fault.InvalidRequest, "%s: no machine here can run %s, which is its vendor's own; send tools of the type function or custom, and run them yourself", param, types).WithParam(param)
+}
 
 // value is the next value.
 func (q *asked) value() (jsontext.Value, error) {

@@ -19,13 +19,24 @@ func writeChat(q *asked, size int) ([]byte, error) {
 	if err := c.write(q); err != nil {
 		return nil, err
 	}
+	for _, limit := range [...]struct {
+		what       string
+		there, top int
+	}{{"messages", c.messages, MostMessages}, {"pictures", c.pictures, MostPictures}} {
+		if limit.there > limit.top {
+			return nil, fault.New(fault.InvalidRequest, "the %s holds %d %s and no more than %d are taken in one call; send fewer", q.talk, limit.there, limit.what, limit.top).WithParam(q.talk)
+		}
+	}
 	return c.dst, nil
 }
 
 // chatBody is the body of a chat call while it is written. Text is never
 // unescaped: the strings of the one body are put together from those of the
 // other.
-type chatBody struct{ dst []byte }
+type chatBody struct {
+	dst                []byte
+	messages, pictures int // in it
+}
 
 func (c *chatBody) raw(text string) { c.dst = append(c.dst, text...) }
 
@@ -111,11 +122,7 @@ func (c *chatBody) tools(q *asked) {
 	c.raw(`,"tools":[`)
 	for _, t := range q.tools {
 		c.comma()
-		c.member(`{"type":"function","function":{"name":`, t.name)
-		c.member(`,"description":`, t.description)
-		c.member(`,"parameters":`, t.schema)
-		c.member(`,"strict":`, t.strict)
-		c.raw(`}}`)
+		c.tool(t)
 	}
 	c.raw(`]`)
 	switch q.choice.kind {
@@ -136,6 +143,15 @@ func (c *chatBody) tools(q *asked) {
 	}
 }
 
+// tool writes one tool.
+func (c *chatBody) tool(t tool) {
+	c.member(`{"type":"function","function":{"name":`, t.name)
+	c.member(`,"description":`, t.description)
+	c.member(`,"parameters":`, t.schema)
+	c.member(`,"strict":`, t.strict)
+	c.raw(`}}`)
+}
+
 // attribution begins the system block that a coding agent writes anew for each
 // prompt. Before a prompt that stays the same it would spoil every cache.
 var attribution = []byte(`"x-anthropic-billing-header:`)
@@ -144,6 +160,7 @@ var attribution = []byte(`"x-anthropic-billing-header:`)
 // message: many templates take only one, and only at the beginning.
 func (c *chatBody) system(q *asked, turns []turn) {
 	mark := len(c.dst)
+	c.messages++
 	c.raw(`{"role":"system","content":"`)
 	p := prose{chatBody: c}
 	for i := range q.system {
@@ -157,7 +174,7 @@ func (c *chatBody) system(q *asked, turns []turn) {
 		}
 	}
 	if !p.wrote {
-		c.dst = c.dst[:mark]
+		c.dst, c.messages = c.dst[:mark], c.messages-1
 		return
 	}
 	c.raw(`"}`)
@@ -193,6 +210,7 @@ func (t turn) silent() bool {
 func (c *chatBody) assistant(turns []turn) (text bool) {
 	mark := len(c.dst)
 	c.comma()
+	c.messages++
 	c.raw(`{"role":"assistant","content":"`)
 	said := prose{chatBody: c}
 	said.only(turns, textBlock)
@@ -218,7 +236,7 @@ func (c *chatBody) assistant(turns []turn) (text bool) {
 	case called:
 		c.raw(`]`)
 	case !said.wrote && !thought.wrote:
-		c.dst = c.dst[:mark]
+		c.dst, c.messages = c.dst[:mark], c.messages-1
 		return false
 	}
 	c.raw(`}`)
@@ -258,6 +276,7 @@ func (c *chatBody) user(turns []turn) {
 	}
 	mark := len(c.dst)
 	c.comma()
+	c.messages++
 	p := prose{chatBody: c, parts: pictured(turns)}
 	if p.parts {
 		c.raw(`{"role":"user","content":[`)
@@ -279,7 +298,7 @@ func (c *chatBody) user(turns []turn) {
 	}
 	switch p.close(); {
 	case !p.wrote:
-		c.dst = c.dst[:mark]
+		c.dst, c.messages = c.dst[:mark], c.messages-1
 	case p.parts:
 		c.raw(`]}`)
 	default:
@@ -291,6 +310,7 @@ func (c *chatBody) user(turns []turn) {
 // pictures follow in the user's own message.
 func (c *chatBody) result(b *block) {
 	c.comma()
+	c.messages++
 	c.member(`{"role":"tool","tool_call_id":`, b.id)
 	c.raw(`,"content":"`)
 	p := prose{chatBody: c}
@@ -394,6 +414,7 @@ func (p *prose) image(s *source) {
 	}
 	p.close()
 	p.comma()
+	p.pictures++
 	p.raw(`{"type":"image_url","image_url":{"url":"`)
 	if s.data != nil {
 		p.raw(`data:`)

@@ -16,10 +16,18 @@ import (
 // Dialect is the shape in which a caller reads faults and listings.
 type Dialect uint8
 
-// The dialects of the service (S1.1). Responses share the chat shape of faults.
+// The dialects of the service (S1.1). Responses has the chat shape of faults,
+// except that their param is a string, always.
 const (
 	Chat Dialect = iota
 	Messages
+	Responses
+)
+
+// What one call may hold: machines refuse more from others than their owner.
+const (
+	MostMessages = 8192
+	MostPictures = 256
 )
 
 // VersionHeader names the version header of the messages dialect (S9.2).

@@ -30,7 +30,7 @@ func AppendFaultFrame(dst []byte, d Dialect, f *fault.Fault, id string) []byte {
 func appendFault(dst []byte, d Dialect, f *fault.Fault, id string, frame bool) []byte {
 	if d != Messages {
 		dst = append(dst, `{"error":`...)
-		return append(appendChatError(dst, f, id, frame), '}')
+		return append(appendChatError(dst, d, f, id, frame), '}')
 	}
 	dst = append(dst, `{"type":"error","error":{"type":`...)
 	dst = appendString(dst, messagesType(f))
@@ -53,13 +53,17 @@ func appendFault(dst []byte, d Dialect, f *fault.Fault, id string, frame bool) [
 	return append(dst, '}')
 }
 
-// appendChatError appends the error object of the chat dialect.
-func appendChatError(dst []byte, f *fault.Fault, id string, frame bool) []byte {
+// appendChatError appends the error object of the chat or responses dialect.
+func appendChatError(dst []byte, d Dialect, f *fault.Fault, id string, frame bool) []byte {
 	dst = append(dst, `{"code":`...)
 	dst = appendString(dst, string(f.Code))
 	dst = appendMember(dst, "message", f.Message)
 	dst = appendMember(dst, "type", f.Type())
-	dst = appendOptional(dst, "param", f.Param)
+	if d == Responses { // a released client library needs a string
+		dst = appendMember(dst, "param", f.Param)
+	} else {
+		dst = appendOptional(dst, "param", f.Param)
+	}
 	dst = appendMember(dst, "correlation_id", id)
 	if f.Reason != "" && !frame {
 		dst = appendMember(dst, "reason", f.Reason)
@@ -119,7 +123,7 @@ func ParseFault(document []byte) (f *fault.Fault, ok bool) {
 		return nil, false
 	}
 	f = fault.New(body.Error.Code, "%s", body.Error.Message)
-	if body.Error.Param != nil {
+	if body.Error.Param != nil && *body.Error.Param != "" {
 		f = f.WithParam(*body.Error.Param)
 	}
 	if body.Error.Reason == fault.WaitElapsed || body.Error.Details.Reason == fault.WaitElapsed {

@@ -1,7 +1,9 @@
 package dialect
 
 import (
+	"strings"
 	"testing"
+	"time"
 
 	"github.com/kith/kith/internal/fault"
 )
@@ -32,6 +34,33 @@ func TestFaultForms(t *testing.T) {
 		if string(c.got) != c.want {
 			t.Errorf("%s:\n got %s\nwant %s", c.name, c.got, c.want)
 		}
+	}
+}
+
+// param is the field at fault, else null; in the responses dialect a text, always
+// (decisions 4), and model_not_found names the model wherever it comes from.
+func TestFaultParam(t *testing.T) {
+	plain, missing := fault.New(fault.EngineError, "no"), fault.New(fault.ModelNotFound, "no")
+	q, err := ReadResponses([]byte(`{"model":"m","input":"x"}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, c := range map[string]struct{ got, want string }{
+		"chat":                       {string(AppendFault(nil, Chat, plain, "id")), `"param":null`},
+		"chat, the model":            {string(AppendFault(nil, Chat, missing, "id")), `"param":"model"`},
+		"messages, the model":        {string(AppendFault(nil, Messages, missing, "id")), `"param":"model"`},
+		"responses":                  {string(AppendFault(nil, Responses, plain, "id")), `"param":""`},
+		"responses, the model":       {string(AppendFault(nil, Responses, missing, "id")), `"param":"model"`},
+		"responses, frame":           {string(AppendResponsesFault(nil, plain, "id")), `"param":""`},
+		"responses, failed":          {string(q.Answer("own", time.Unix(0, 0), false).Fail(plain, "id")), `"param":""`},
+		"responses, failed by model": {string(q.Answer("own", time.Unix(0, 0), false).Fail(missing, "id")), `"param":"model"`},
+	} {
+		if !strings.Contains(c.got, c.want) || strings.Contains(c.got, `"param":null`) != strings.Contains(c.want, "null") {
+			t.Errorf("%s: %s, want %s", name, c.got, c.want)
+		}
+	}
+	if f, ok := ParseFault(AppendFault(nil, Responses, missing, "id")); !ok || f.Param != "model" {
+		t.Errorf("read back: %v", f)
 	}
 }
 

@@ -135,6 +135,7 @@ type messageEvents struct {
 	kind  blockKind // of the block that is open; otherBlock: none is
 	index int       // of the block that is open, or comes next
 
+	calls         callQueue
 	call          openCall
 	arguments     []byte // of the open tool call so far
 	called        bool
@@ -150,6 +151,11 @@ func NewMessageEvents(id string, model fleet.ModelID) *Events {
 // chunk satisfies eventWriter. A refusal is text like any other here.
 func (e *messageEvents) chunk(p *piece) error {
 	e.begin()
+	if p.speaks() {
+		if err := e.calls.end(e.toolCall); err != nil {
+			return err
+		}
+	}
 	if p.thought != nil {
 		if err := e.open(thinkingBlock); err != nil {
 			return err
@@ -166,7 +172,7 @@ func (e *messageEvents) chunk(p *piece) error {
 		e.delta(`text_delta","text":`, text)
 	}
 	for i := range p.calls {
-		if err := e.toolCall(&p.calls[i]); err != nil {
+		if err := e.calls.take(&p.calls[i], e.toolCall); err != nil {
 			return err
 		}
 	}
@@ -183,6 +189,9 @@ func (e *messageEvents) chunk(p *piece) error {
 // tells them sooner.
 func (e *messageEvents) end(u Usage) error {
 	e.begin()
+	if err := e.calls.end(e.toolCall); err != nil {
+		return err
+	}
 	if err := e.close(); err != nil {
 		return err
 	}
@@ -274,15 +283,10 @@ func (e *messageEvents) close() error {
 	return nil
 }
 
-// toolCall takes a part of a tool call. A name begins a call, unless it is the
-// name of the call that is open; parts of a call that is over have no place in
-// this dialect.
+// toolCall takes a part of a tool call that callQueue passes: of the one that is
+// open, or the first of another.
 func (e *messageEvents) toolCall(c *callPiece) error {
-	open := e.kind == toolUseBlock && e.call.continues(c)
-	switch {
-	case !open && c.name == nil:
-		return nonsense("parts of tool calls out of order")
-	case !open:
+	if e.kind != toolUseBlock || !e.call.continues(c) {
 		if err := e.close(); err != nil {
 			return err
 		}

@@ -44,7 +44,7 @@ func CountMessages(body []byte) (Count, error) {
 		w.text(t.schema)
 	}
 	w.text(q.schema)
-	count := Count{Head: q.Head, Estimate: w.tokens + (w.quarters+3)/4}
+	count := Count{Head: q.Head, Estimate: w.total()}
 	if !w.pictures {
 		q.Stream = false
 		if count.Chat, err = writeChat(&q.asked, len(body)); err != nil {
@@ -59,6 +59,9 @@ type weight struct {
 	tokens, quarters int64
 	pictures         bool
 }
+
+// total is the number of tokens.
+func (w *weight) total() int64 { return w.tokens + (w.quarters+3)/4 }
 
 func (w *weight) text(text []byte) {
 	for _, b := range text {

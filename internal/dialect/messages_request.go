@@ -2,6 +2,7 @@ package dialect
 
 import (
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/go-json-experiment/json/jsontext"
@@ -19,6 +20,8 @@ type messagesRequest struct {
 	}
 	effort jsontext.Value
 	schema jsontext.Value // of output_config.format
+	// vendors are the names of the vendor's tools, one for each of hosted.
+	vendors []jsontext.Value
 }
 
 // MessagesToChat reads the body of a call in the messages dialect, as strictly
@@ -32,6 +35,9 @@ func MessagesToChat(body []byte) (Head, []byte, error) {
 	}
 	if q.maxTokens == nil {
 		return Head{}, nil, fault.New(fault.InvalidRequest, "the body has no max_tokens: say how long the answer may become").WithParam("max_tokens")
+	}
+	if err := q.runnable(); err != nil {
+		return Head{}, nil, err
 	}
 	chat, err := writeChat(&q.asked, len(body))
 	if err != nil {
@@ -57,6 +63,11 @@ func readMessages(body []byte) (*messagesRequest, error) {
 // conclude says the thinking controls and the format of the answer in the words
 // of the chat dialect, which every machine's adapters read.
 func (q *messagesRequest) conclude() {
+	for i, name := range q.vendors {
+		if q.choice.kind == "tool" && string(name) == string(q.choice.name) {
+			q.choice.hosted = q.hosted[i]
+		}
+	}
 	q.thoughtless = q.thinking.kind == "disabled"
 	if q.thinking.kind == "enabled" {
 		value := []byte(`{"type":"enabled"`)
@@ -322,8 +333,12 @@ func (q *messagesRequest) tool() error {
 		return err
 	})
 	switch {
-	case err != nil || kind != "custom":
+	case err != nil:
 		return err
+	case kind != "custom":
+		q.hosted = append(q.hosted, strconv.Quote(kind))
+		q.vendors = append(q.vendors, t.name)
+		return nil
 	case t.name.Kind() != '"':
 		return q.refuse("a tool has a name, which is a string")
 	}

@@ -146,6 +146,10 @@ func TestMessagesToChatRefuses(t *testing.T) {
 	says := func(content string) string {
 		return `{"model":"m","max_tokens":1,"messages":[{"role":"user","content":` + content + `}]}`
 	}
+	const (
+		picture = `{"type":"image","source":{"type":"base64","media_type":"image/png","data":"AAAA"}}`
+		turns   = `{"role":"user","content":"x"},{"role":"assistant","content":"y"}`
+	)
 	for body, want := range map[string][2]string{
 		``:   {"", "empty"},
 		`[]`: {"", "object"},
@@ -170,23 +174,25 @@ func TestMessagesToChatRefuses(t *testing.T) {
 		with(`"stream":1`):    {"stream", "true or false"},
 		with(`"STREAM":true`): {"STREAM", "case"},
 		with(`"system":[{"type":"image","source":{"type":"url","url":"u"}}]`): {"system", "text blocks"},
-		with(`"system":7`):                                                {"system", "string"},
-		with(`"tools":[{"input_schema":{}}]`):                             {"tools.0", "name"},
-		with(`"tools":7`):                                                 {"tools", "list"},
-		with(`"tool_choice":{"type":"some"}`):                             {"tool_choice.type", "auto, any"},
-		with(`"tool_choice":"auto"`):                                      {"tool_choice", "object"},
-		with(`"thinking":{"type":"on"}`):                                  {"thinking.type", "enabled"},
-		with(`"thinking":true`):                                           {"thinking", "object"},
-		with(`"thinking":{"type":"enabled","budget_tokens":"x"}`):         {"thinking.budget_tokens", "whole number"},
-		with(`"output_config":{"effort":"huge"}`):                         {"output_config.effort", "minimal"},
-		with(`"output_config":{"format":{"schema":[]}}`):                  {"output_config.format.schema", "object"},
-		says(`[{"type":"video"}]`):                                        {"messages.0", `"video"`},
-		says(`[{"text":"x"}]`):                                            {"messages.0", `""`},
-		says(`["x"]`):                                                     {"messages.0.content.0", "object"},
-		says(`[{"type":"text"}]`):                                         {"messages.0.content.0", "text as a string"},
-		says(`[{"type":"text","text":1}]`):                                {"messages.0.content.0", "text as a string"},
-		says(`[{"type":"image"}]`):                                        {"messages.0.content.0", "source"},
-		says(`[{"type":"image","source":{"type":"file","file_id":"f"}}]`): {"messages.0.content.0", "base64"},
+		with(`"system":7`):                                        {"system", "string"},
+		with(`"tools":[{"input_schema":{}}]`):                     {"tools.0", "name"},
+		with(`"tools":7`):                                         {"tools", "list"},
+		with(`"tool_choice":{"type":"some"}`):                     {"tool_choice.type", "auto, any"},
+		with(`"tool_choice":"auto"`):                              {"tool_choice", "object"},
+		with(`"thinking":{"type":"on"}`):                          {"thinking.type", "enabled"},
+		with(`"thinking":true`):                                   {"thinking", "object"},
+		with(`"thinking":{"type":"enabled","budget_tokens":"x"}`): {"thinking.budget_tokens", "whole number"},
+		with(`"output_config":{"effort":"huge"}`):                 {"output_config.effort", "minimal"},
+		with(`"output_config":{"format":{"schema":[]}}`):          {"output_config.format.schema", "object"},
+		with(`"tools":[{"type":"bash_20250124","name":"bash"}]`):  {"tools", `"bash_20250124"`},
+		with(`"tools":[{"name":"f","input_schema":{}},{"type":"web_search_20250305","name":"web_search"}],"tool_choice":{"type":"tool","name":"web_search"}`): {"tool_choice", `"web_search_20250305"`},
+		says(`[{"type":"video"}]`):         {"messages.0", `"video"`},
+		says(`[{"text":"x"}]`):             {"messages.0", `""`},
+		says(`["x"]`):                      {"messages.0.content.0", "object"},
+		says(`[{"type":"text"}]`):          {"messages.0.content.0", "text as a string"},
+		says(`[{"type":"text","text":1}]`): {"messages.0.content.0", "text as a string"},
+		says(`[{"type":"image"}]`):         {"messages.0.content.0", "source"},
+		says(`[{"type":"image","source":{"type":"file","file_id":"f"}}]`):                                         {"messages.0.content.0", "base64"},
 		says(`[{"type":"document","source":{"type":"base64","media_type":"application/pdf","data":"JVBERi0="}}]`): {"messages.0.content.0", "text only"},
 		says(`[{"type":"tool_use","id":"a","name":"f","input":"x"}]`):                                             {"messages.0.content.0", "input"},
 		says(`[{"type":"tool_use","name":"f","input":{}}]`):                                                       {"messages.0.content.0", "id"},
@@ -194,6 +200,8 @@ func TestMessagesToChatRefuses(t *testing.T) {
 		says(`[{"type":"tool_result","tool_use_id":"a","is_error":1}]`):                                           {"messages.0.content.0.is_error", "true or false"},
 		says(strings.Repeat("[", MaxDepth) + strings.Repeat("]", MaxDepth)):                                       {"", "deeper"},
 		says(`[` + strings.Repeat(`{"type":"text","text":""},`, mostBlocks) + `{"type":"text","text":""}]`):       {"messages.0.content." + fmt.Sprint(mostBlocks-2), "not taken"},
+		says(`[` + strings.Repeat(picture+`,`, MostPictures) + picture + `]`):                                     {"messages", "holds 257 pictures and no more than 256 are taken"},
+		`{"model":"m","max_tokens":1,"messages":[` + strings.Repeat(turns+`,`, MostMessages/2) + turns + `]}`:     {"messages", "holds 8194 messages and no more than 8192 are taken"},
 	} {
 		head, chat, err := MessagesToChat([]byte(body))
 		var f *fault.Fault
@@ -210,7 +218,8 @@ func TestMessagesToChatControls(t *testing.T) {
 		`"stream":true`: `"stream":true,"stream_options":{"include_usage":true}`,
 		`"stream":null,"temperature":null,"tools":null,"tool_choice":null,"thinking":null,"output_config":null,"system":null`: `"max_tokens":1,"messages":`,
 		`"tool_choice":{"type":"any"}`: `"max_tokens":1,"messages":`, // no tools: no choice
-		`"tools":[{"type":"bash_20250124","name":"bash"}],"tool_choice":{"type":"any"}`:                       `"max_tokens":1,"messages":`,
+		`"tools":[{"type":"bash_20250124","name":"bash"}],"tool_choice":{"type":"none"}`:                      `"max_tokens":1,"messages":`,
+		tool[:len(tool)-2] + `,{"type":"web_search_20250305","name":"web_search"}]`:                           `"max_tokens":1,"tools":[{"type":"function","function":{"name":"f","parameters":{}}}],"messages":`,
 		tool + `"tool_choice":{"type":"auto"}`:                                                                `"tool_choice":"auto"`,
 		tool + `"tool_choice":{"type":"any"}`:                                                                 `"tool_choice":"required"`,
 		tool + `"tool_choice":{"type":"none"}`:                                                                `"tool_choice":"none"`,

@@ -129,12 +129,7 @@ func AppendResponsesFault(dst []byte, f *fault.Fault, id string) []byte {
 	dst = append(dst, "event: error\ndata: {\"type\":\"error\",\"code\":"...)
 	dst = appendString(dst, string(f.Code))
 	dst = appendMember(dst, "message", f.Message)
-	dst = append(dst, `,"param":`...)
-	if f.Param == "" {
-		dst = append(dst, "null"...)
-	} else {
-		dst = appendString(dst, f.Param)
-	}
+	dst = appendMember(dst, "param", f.Param) // never null: a released client library needs a string
 	dst = appendMember(dst, "correlation_id", id)
 	dst = append(dst, `,"details":{`...)
 	if f.Reason != "" {

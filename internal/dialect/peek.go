@@ -67,7 +67,8 @@ func (r *reader) release() {
 // head reads a Head out of a body.
 type head struct {
 	Head
-	dec *jsontext.Decoder // while read runs
+	dec   *jsontext.Decoder // while read runs
+	forms bool              // the body uses ChatForms
 }
 
 // read reads the body, one strict object that names a model; member reads each
@@ -120,6 +121,10 @@ func (h *head) member(name []byte) error {
 			return err
 		}
 		return control(value)
+	case "functions", "function_call", "tools", "tool_choice":
+		value, err := h.dec.ReadValue()
+		h.forms = h.forms || err == nil && formed(string(name), value)
+		return err
 	default:
 		return h.other(name)
 	}

@@ -34,6 +34,9 @@ func (p *piece) reset(document []byte) {
 	}
 }
 
+// speaks reports whether the chunk says something that is no tool call.
+func (p *piece) speaks() bool { return p.text != nil || p.thought != nil || p.refusal != nil }
+
 // closeChoice is called behind each choice.
 func (p *piece) closeChoice() {
 	if p != nil {

@@ -32,6 +32,7 @@ type Response struct {
 	items      int    // how many those are
 	size       int    // bytes of text so far
 	item       openItem
+	calls      callQueue
 	logprobs   []byte // of what was not told yet, between commas
 	likelihood int    // bytes of logprobs so far
 	finish     []byte // the finish reason, quoted
@@ -135,9 +136,9 @@ func (r *Response) Fail(f *fault.Fault, id string) []byte {
 	r.event("error")
 	r.out = appendMember(r.out, "code", string(f.Code))
 	r.out = appendMember(r.out, "message", f.Message)
-	r.out = appendOptional(r.out, "param", f.Param)
+	r.out = appendMember(r.out, "param", f.Param)
 	r.raw(`,"error":`)
-	r.out = appendChatError(r.out, f, id, true)
+	r.out = appendChatError(r.out, Responses, f, id, true)
 	r.raw("}\n\n")
 	r.event("response.failed")
 	r.raw(`,"response":`)
@@ -254,6 +255,16 @@ func (q *ResponsesRequest) repeat() []byte {
 	for i := range tools {
 		t := &tools[i]
 		c.comma()
+		if t.custom {
+			description := t.description
+			if t.described != nil {
+				description = t.described
+			}
+			c.put(`{"type":"custom","name":`, or(t.own, string(t.name)), ``)
+			c.put(`,"description":`, or(description, "null"), ``)
+			c.put(`,"format":`, or(t.format, `{"type":"text"}`), `}`)
+			continue
+		}
 		c.put(`{"type":"function","name":`, or(t.own, string(t.name)), ``)
 		c.put(`,"description":`, or(t.description, "null"), ``)
 		c.put(`,"parameters":`, or(t.schema, "null"), ``)
@@ -267,9 +278,6 @@ func (q *ResponsesRequest) repeat() []byte {
 	}
 	c.put(`},"reasoning":{"effort":`, or(e.effort, "null"), ``)
 	c.put(`,"summary":`, or(e.summary, "null"), `}`)
-	if string(e.truncation) != `"auto"` { // nothing is ever cut here, but who asks is told what was asked
-		e.truncation = nil
-	}
 	set("truncation", e.truncation, `"disabled"`)
 	set("metadata", e.metadata, `{}`)
 	set("user", e.user, "null")

@@ -19,6 +19,7 @@ type openItem struct {
 	// logprobs are the open part's, between commas.
 	logprobs []byte
 	call     openCall
+	input    []byte // of a custom call that is over: the inside of a string
 }
 
 // maxAnswerText bounds the text of an answer, which is told four times at its
@@ -38,6 +39,11 @@ func (r *Response) grow(value jsontext.Value) error {
 func (r *Response) chunk(p *piece) error {
 	r.begin()
 	r.likely(p)
+	if p.speaks() {
+		if err := r.calls.end(r.toolCall); err != nil {
+			return err
+		}
+	}
 	if p.thought != nil {
 		if err := r.say(reasoningItem, false, "response.reasoning_summary_text.delta", p.thought); err != nil {
 			return err
@@ -54,7 +60,7 @@ func (r *Response) chunk(p *piece) error {
 		}
 	}
 	for i := range p.calls {
-		if err := r.toolCall(&p.calls[i]); err != nil {
+		if err := r.calls.take(&p.calls[i], r.toolCall); err != nil {
 			return err
 		}
 	}
@@ -83,6 +89,9 @@ func (r *Response) likely(p *piece) {
 // is Finish's.
 func (r *Response) end(u Usage) error {
 	r.begin()
+	if err := r.calls.end(r.toolCall); err != nil {
+		return err
+	}
 	r.usage = u
 	status := r.status()
 	if r.items == 0 && r.item.kind == vendorItem && status == "completed" { // clients want an item
@@ -156,6 +165,8 @@ func (o *openItem) appendTo(dst []byte, status string) []byte {
 		dst = append(dst, `,"type":"reasoning"`...)
 	case callItem:
 		dst = append(dst, `,"type":"function_call"`...)
+	case customItem:
+		dst = append(dst, `,"type":"custom_tool_call"`...)
 	default:
 		dst = append(dst, `,"type":"message","role":"assistant"`...)
 	}
@@ -167,6 +178,10 @@ func (o *openItem) appendTo(dst []byte, status string) []byte {
 	case callItem:
 		dst = append(dst, o.head...)
 		dst = append(append(dst, `,"arguments":"`...), o.text...)
+		return append(dst, `"}`...)
+	case customItem:
+		dst = append(dst, o.head...)
+		dst = append(append(dst, `,"input":"`...), o.input...)
 		return append(dst, `"}`...)
 	default:
 		dst = append(append(dst, `,"content":[`...), o.parts...)
@@ -221,7 +236,7 @@ func (r *Response) say(kind itemKind, refusal bool, event string, text jsontext.
 func (r *Response) open(kind itemKind, head []byte) {
 	o := &r.item
 	o.kind, o.number, o.open, o.refusal = kind, 0, false, false
-	o.parts, o.text = o.parts[:0], o.text[:0]
+	o.parts, o.text, o.input = o.parts[:0], o.text[:0], o.input[:0]
 	o.head = append(o.head[:0], head...)
 	o.id = append(o.id[:0], '"')
 	o.id = append(o.id, itemPrefixes[kind]...)
@@ -291,9 +306,21 @@ func (r *Response) close(status string) {
 		return
 	}
 	r.closePart()
-	if o.kind == callItem {
+	switch o.kind {
+	case callItem:
 		r.place("response.function_call_arguments.done")
 		r.tell(`,"arguments":"`, `"}`)
+	case customItem: // its input is known only now
+		input := appendString(nil, customInput(unquote(append(append([]byte{'"'}, o.text...), '"'))))
+		o.input = append(o.input[:0], input[1:len(input)-1]...)
+		r.place("response.custom_tool_call_input.delta")
+		r.raw(`,"delta":`)
+		r.out = append(r.out, input...)
+		r.raw("}\n\n")
+		r.place("response.custom_tool_call_input.done")
+		r.raw(`,"input":`)
+		r.out = append(r.out, input...)
+		r.raw("}\n\n")
 	}
 	r.whole("response.output_item.done", status)
 	if r.items > 0 {
@@ -307,16 +334,12 @@ func (r *Response) close(status string) {
 	}
 }
 
-// toolCall takes a part of a tool call. A name begins a call, unless it is the
-// name of the call that is open; parts of a call that is over have no place in
-// this dialect.
+// toolCall takes a part of a tool call that callQueue passes: of the one that is
+// open, or the first of another.
 func (r *Response) toolCall(c *callPiece) error {
 	o := &r.item
-	if open := o.kind == callItem && o.call.continues(c); !open {
-		if c.name == nil {
-			return nonsense("parts of tool calls out of order")
-		}
-		name, space, ok := r.request.called(c.name)
+	if open := (o.kind == callItem || o.kind == customItem) && o.call.continues(c); !open {
+		tool, ok := r.request.called(c.name)
 		if !ok {
 			return nonsense("a call of a tool that the request does not allow")
 		}
@@ -324,13 +347,20 @@ func (r *Response) toolCall(c *callPiece) error {
 		head := chatBody{}
 		head.raw(`,"call_id":`)
 		head.dst = appendCallID(head.dst, c.id, "call_"+r.own, r.items)
-		head.member(`,"name":`, name)
-		head.member(`,"namespace":`, space)
-		r.open(callItem, head.dst)
+		head.member(`,"name":`, tool.own)
+		head.member(`,"namespace":`, tool.space)
+		kind := callItem
+		if tool.custom {
+			kind = customItem
+		}
+		r.open(kind, head.dst)
 		o.call.begin(c)
 	}
-	if c.arguments == nil {
+	switch {
+	case c.arguments == nil:
 		return nil
+	case o.kind == customItem:
+		return r.grow(c.arguments)
 	}
 	r.place("response.function_call_arguments.delta")
 	r.raw(`,"delta":`)

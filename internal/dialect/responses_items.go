@@ -17,13 +17,14 @@ const (
 	vendorItem itemKind = iota // what only its maker's servers know
 	messageItem
 	callItem
+	customItem // a call of a custom tool
 	outputItem // of a call
 	reasoningItem
 	referenceItem
 )
 
 // itemPrefixes begin the ids that items are given.
-var itemPrefixes = [...]string{vendorItem: "item_", messageItem: "msg_", callItem: "fc_", outputItem: "fco_", reasoningItem: "rs_", referenceItem: "ref_"}
+var itemPrefixes = [...]string{vendorItem: "item_", messageItem: "msg_", callItem: "fc_", customItem: "ctc_", outputItem: "fco_", reasoningItem: "rs_", referenceItem: "ref_"}
 
 // inputItem is one item of an input or a kept turn.
 type inputItem struct {
@@ -93,7 +94,7 @@ func (q *ResponsesRequest) item() (item inputItem, err error) {
 			item.name, err = q.optional()
 		case "namespace":
 			item.space, err = q.optional()
-		case "arguments":
+		case "arguments", "input":
 			item.argument, err = q.optional()
 		case "content", "output":
 			item.text = q.dec.PeekKind() == '"'
@@ -124,10 +125,15 @@ func (q *ResponsesRequest) checkItem(item *inputItem, word string) error {
 		if item.callID.Kind() != '"' || item.name.Kind() != '"' || item.argument != nil && item.argument.Kind() != '"' {
 			return q.refuse("a function_call has a call_id, a name and arguments, which are strings")
 		}
-	case word == "function_call_output":
+	case word == "custom_tool_call":
+		item.kind = customItem
+		if item.callID.Kind() != '"' || item.name.Kind() != '"' || item.argument.Kind() != '"' {
+			return q.refuse("a custom_tool_call has a call_id, a name and an input, which are strings")
+		}
+	case word == "function_call_output", word == "custom_tool_call_output":
 		item.kind = outputItem
 		if item.callID.Kind() != '"' {
-			return q.refuse("a function_call_output names the call that it answers in call_id")
+			return q.refuse("a %s names the call that it answers in call_id", word)
 		}
 	case word == "reasoning":
 		item.kind = reasoningItem
@@ -248,6 +254,10 @@ func (q *ResponsesRequest) spoken(item *inputItem) turn {
 	case callItem:
 		return turn{role: "assistant", blocks: []block{{
 			kind: toolUseBlock, id: item.callID, name: q.toolNamed(item.name, item.space), input: item.argument,
+		}}}
+	case customItem:
+		return turn{role: "assistant", blocks: []block{{
+			kind: toolUseBlock, id: item.callID, name: q.toolNamed(item.name, item.space), input: customArguments(item.argument),
 		}}}
 	case outputItem:
 		shown := item.content[:0:0]
@@ -437,9 +447,9 @@ func (item *inputItem) appendTo(dst []byte, own string, number int) []byte {
 // appendContent appends a text as the list of parts that it stands for.
 func appendContent(dst []byte, text jsontext.Value, role string) []byte {
 	if role == "assistant" {
-		return (&chatBody{dst}).put(`[{"type":"output_text","annotations":[],"text":`, text, `}]`)
+		return (&chatBody{dst: dst}).put(`[{"type":"output_text","annotations":[],"text":`, text, `}]`)
 	}
-	return (&chatBody{dst}).put(`[{"type":"input_text","text":`, text, `}]`)
+	return (&chatBody{dst: dst}).put(`[{"type":"input_text","text":`, text, `}]`)
 }
 
 // KeptResponse is the response object of a kept turn.

@@ -54,8 +54,10 @@ func (q *ResponsesRequest) Stores() bool { return !q.echo.unstored }
 // Chat is what was asked as the body of a chat call. Every error is a
 // *fault.Fault.
 func (q *ResponsesRequest) Chat() ([]byte, error) {
+	if err := q.runnable(); err != nil {
+		return nil, err
+	}
 	q.nameTools()
-	size := len(q.body)
 	for _, items := range [...][]inputItem{q.context, q.inputs} {
 		for i := range items {
 			if items[i].kind != referenceItem {
@@ -63,6 +65,12 @@ func (q *ResponsesRequest) Chat() ([]byte, error) {
 			}
 		}
 	}
+	return q.write()
+}
+
+// write writes the chat call, whose turns are known.
+func (q *ResponsesRequest) write() ([]byte, error) {
+	size := len(q.body)
 	for i := range q.context {
 		size += len(q.context[i].raw)
 	}
@@ -159,7 +167,9 @@ func (q *ResponsesRequest) setting(name []byte) (err error) {
 	case "prompt_cache_key":
 		e.cacheKey, err = q.text()
 	case "truncation":
-		e.truncation, err = q.text()
+		if e.truncation, err = q.text(); err == nil && e.truncation != nil && string(e.truncation) != `"auto"` && string(e.truncation) != `"disabled"` {
+			err = q.refuse("must be auto or disabled")
+		}
 	default:
 		err = q.other(name)
 	}
@@ -288,8 +298,8 @@ func or(value jsontext.Value, none string) jsontext.Value {
 	return value
 }
 
-// tool reads one tool. A namespace holds more of them; what else is not a
-// function is the vendor's own, and no model here knows it.
+// tool reads one tool: a function, one of the type custom, or a namespace, which
+// holds more of them; what else there is runs at its vendor's alone.
 func (q *ResponsesRequest) tool(space jsontext.Value) error {
 	var t tool
 	var inner []tool
@@ -307,6 +317,8 @@ func (q *ResponsesRequest) tool(space jsontext.Value) error {
 			t.schema, err = q.optional()
 		case "strict":
 			t.strict, err = q.optional()
+		case "format":
+			t.format, err = q.optional()
 		case "tools":
 			if space != nil || q.dec.PeekKind() != '[' {
 				return q.dec.SkipValue()
@@ -328,20 +340,23 @@ func (q *ResponsesRequest) tool(space jsontext.Value) error {
 		}
 		q.tools = append(q.tools, inner...)
 		return nil
-	case kind != "function":
+	case kind != "function" && kind != "custom":
+		q.hosted = append(q.hosted, strconv.Quote(kind))
 		return nil
 	case t.name.Kind() != '"':
 		return q.refuse("a tool has a name, which is a string")
 	case t.schema != nil && t.schema.Kind() != '{':
 		return q.refuse("a tool's parameters are an object")
 	}
+	if kind == "custom" {
+		t = customTool(t.name, t.description, t.format)
+	}
 	t.space = space
 	q.tools = append(q.tools, t)
 	return nil
 }
 
-// toolChoice reads tool_choice: a word, a function, or which tools are allowed.
-// A tool of the vendor's cannot be chosen, since there are none.
+// toolChoice reads tool_choice: a word, a tool, or which tools are allowed.
 func (q *ResponsesRequest) toolChoice() error {
 	switch q.dec.PeekKind() {
 	case 'n':
@@ -383,12 +398,12 @@ func (q *ResponsesRequest) toolChoice() error {
 	switch {
 	case err != nil:
 		return err
-	case kind == "function" && name == nil:
-		return q.refuse("a choice of the type function names it")
-	case kind == "function":
+	case (kind == "function" || kind == "custom") && name == nil:
+		return q.refuse("a choice of the type %s names it", kind)
+	case kind == "function" || kind == "custom":
 		q.choice.kind, q.choice.name = "tool", name
 		q.allowed = &[]jsontext.Value{name}
-		q.echo.choice = (&chatBody{}).put(`{"type":"function","name":`, name, `}`)
+		q.echo.choice = (&chatBody{}).put(`{"type":"`+kind+`","name":`, name, `}`)
 	case kind == "allowed_tools":
 		if mode == "" {
 			mode = "auto"
@@ -404,6 +419,9 @@ func (q *ResponsesRequest) toolChoice() error {
 			c.put(`{"type":"function","name":`, name, `}`)
 		}
 		q.echo.choice = c.put(`]`, nil, `}`)
+	default:
+		q.choice.hosted = strconv.Quote(kind)
+		q.hosted = append(q.hosted, q.choice.hosted)
 	}
 	return nil
 }
@@ -469,18 +487,18 @@ func (q *ResponsesRequest) toolNamed(name, space jsontext.Value) jsontext.Value 
 	return name
 }
 
-// called is the tool that a machine calls so, as its caller knows it; ok is false
-// where the caller allows no such call.
-func (q *ResponsesRequest) called(name jsontext.Value) (own, space jsontext.Value, ok bool) {
+// called is the tool that a machine calls so, with the name and the namespace by
+// which its caller knows it; ok is false where the caller allows no such call.
+func (q *ResponsesRequest) called(name jsontext.Value) (called tool, ok bool) {
 	plain := unquote(name)
-	own = name
+	called = tool{own: name}
 	for i := range q.known {
 		if t := &q.known[i]; bytes.Equal(unquote(t.name), plain) {
-			own, space = t.own, t.space
+			called = *t
 			break
 		}
 	}
-	return own, space, q.allows(unquote(own))
+	return called, q.allows(unquote(called.own))
 }
 
 // responseOf is the id of the response that an item of ours belongs to; empty

@@ -157,6 +157,7 @@ type responseEvent struct {
 	Text         *string         `json:"text"`
 	Refusal      *string         `json:"refusal"`
 	Arguments    *string         `json:"arguments"`
+	Input        *string         `json:"input"`
 	Code         string          `json:"code"`
 	Item         *responseItem   `json:"item"`
 	Part         *responsePart   `json:"part"`
@@ -243,20 +244,22 @@ func checkResponseEvents(t *testing.T, text string, whole bool) {
 			wrong("%s comes too early", name)
 		case name == "response.output_item.added" && item == nil && e.OutputIndex == len(finished) && e.Item.Status == "in_progress" && e.Item.ID != "":
 			item, said = e.Item, ""
-			if item.Type == "function_call" && (item.CallID == "" || item.Name == "") {
+			if strings.HasSuffix(item.Type, "_call") && (item.CallID == "" || item.Name == "") {
 				wrong("a call without id or name")
 			}
-		case (name == "response.content_part.added" || name == "response.reasoning_summary_part.added") && here && part == nil && item.Type != "function_call":
+		case (name == "response.content_part.added" || name == "response.reasoning_summary_part.added") && here && part == nil && !strings.HasSuffix(item.Type, "_call"):
 			part, said = e.Part, ""
 		case (name == "response.output_text.delta" || name == "response.reasoning_summary_text.delta") && here && part != nil && part.Type != "refusal",
 			name == "response.refusal.delta" && here && part != nil && part.Type == "refusal",
-			name == "response.function_call_arguments.delta" && here && item.Type == "function_call":
+			name == "response.function_call_arguments.delta" && here && item.Type == "function_call",
+			name == "response.custom_tool_call_input.delta" && here && item.Type == "custom_tool_call":
 			said += e.Delta
 		case (name == "response.output_text.done" || name == "response.reasoning_summary_text.done") && here && part != nil && *e.Text == said,
 			name == "response.refusal.done" && here && *e.Refusal == said:
 		case (name == "response.content_part.done" || name == "response.reasoning_summary_part.done") && here && part != nil && e.Part.Text+e.Part.Refusal == said:
 			part = nil
 		case name == "response.function_call_arguments.done" && here && *e.Arguments == said:
+		case name == "response.custom_tool_call_input.done" && here && *e.Input == said:
 		case name == "response.output_item.done" && item != nil && part == nil && e.Item.ID == item.ID:
 			finished, item = append(finished, *e.Item), nil
 		case (name == "response.completed" || name == "response.incomplete") && item == nil && whole && e.Response.Usage != nil:
@@ -321,43 +324,50 @@ func TestReadResponsesRefuses(t *testing.T) {
 		item(`{"role":"critic","content":"x"}`):  {"input.0", "role"},
 		item(`{"type":"message","content":"x"}`): {"input.0", "role"},
 		item(`{"role":7}`):                       {"input.0.role", "string"},
-		item(`{"role":"user","content":[{"type":"input_file","file_id":"f"}]}`):                   {"input.0", "input_file"},
-		item(`{"role":"user","content":[{"type":"input_image","file_id":"f"}]}`):                  {"input.0", "image_url"},
-		item(`{"role":"user","content":[{"type":"input_text","text":1}]}`):                        {"input.0", "string"},
-		item(`{"role":"user","content":["x"]}`):                                                   {"input.0", `""`},
-		item(`{"type":"function_call","name":"f","arguments":"{}"}`):                              {"input.0", "call_id"},
-		item(`{"type":"function_call","call_id":"c","name":"f","arguments":{}}`):                  {"input.0", "strings"},
-		item(`{"type":"function_call_output","output":"x"}`):                                      {"input.0", "call_id"},
-		item(`{"type":"item_reference"}`):                                                         {"input.0", "id"},
-		with(`"stream":1`):                                                                        {"stream", "true or false"},
-		with(`"store":"no"`):                                                                      {"store", "true or false"},
-		with(`"instructions":[]`):                                                                 {"instructions", "string"},
-		with(`"previous_response_id":7`):                                                          {"previous_response_id", "string"},
-		with(`"max_output_tokens":0`):                                                             {"max_output_tokens", "at least 1"},
-		with(`"max_output_tokens":1.5`):                                                           {"max_output_tokens", "whole"},
-		with(`"temperature":"hot"`):                                                               {"temperature", "number"},
-		with(`"top_p":[]`):                                                                        {"top_p", "number"},
-		with(`"metadata":[]`):                                                                     {"metadata", "object"},
-		with(`"tools":{}`):                                                                        {"tools", "list"},
-		with(`"tools":[{"type":"function"}]`):                                                     {"tools.0", "name"},
-		with(`"tools":[{"type":"function","name":"f","parameters":"x"}]`):                         {"tools.0", "parameters"},
-		with(`"tools":[{"type":"namespace","name":"n","tools":[{"type":"function"}]}]`):           {"tools.0.tools.0", "name"},
-		with(`"tool_choice":"some"`):                                                              {"tool_choice", "auto"},
-		with(`"tool_choice":7`):                                                                   {"tool_choice", "object"},
-		with(`"tool_choice":{"type":"function"}`):                                                 {"tool_choice", "names"},
-		with(`"tool_choice":{"type":"allowed_tools","mode":"x","tools":[]}`):                      {"tool_choice", "auto"},
-		with(`"parallel_tool_calls":1`):                                                           {"parallel_tool_calls", "true or false"},
-		with(`"reasoning":{"effort":"huge"}`):                                                     {"reasoning.effort", "minimal"},
-		with(`"reasoning":"high"`):                                                                {"reasoning", "object"},
-		with(`"reasoning_effort":"huge"`):                                                         {"reasoning_effort", "minimal"},
-		with(`"text":7`):                                                                          {"text", "object"},
-		with(`"text":{"format":{"type":"xml"}}`):                                                  {"text.format", "json_schema"},
-		with(`"text":{"format":{"type":"json_schema"}}`):                                          {"text.format", "schema"},
-		with(`"text":{"format":{"type":"json_schema","schema":[]}}`):                              {"text.format.schema", "object"},
-		with(`"conversation":"conv_1"`):                                                           {"conversation", "previous_response_id"},
-		with(`"prompt":{"id":"p"}`):                                                               {"prompt", "kept"},
-		`{"model":"m","input":[` + strings.Repeat(`{"type":"x"},`, mostBlocks) + `{"type":"x"}]}`: {"input." + fmt.Sprint(mostBlocks-1), "not taken"},
-		`{"model":"m","input":[` + strings.Repeat("[", MaxDepth) + strings.Repeat("]", MaxDepth) + `]}`: {"", "deeper"},
+		item(`{"role":"user","content":[{"type":"input_file","file_id":"f"}]}`):         {"input.0", "input_file"},
+		item(`{"role":"user","content":[{"type":"input_image","file_id":"f"}]}`):        {"input.0", "image_url"},
+		item(`{"role":"user","content":[{"type":"input_text","text":1}]}`):              {"input.0", "string"},
+		item(`{"role":"user","content":["x"]}`):                                         {"input.0", `""`},
+		item(`{"type":"function_call","name":"f","arguments":"{}"}`):                    {"input.0", "call_id"},
+		item(`{"type":"function_call","call_id":"c","name":"f","arguments":{}}`):        {"input.0", "strings"},
+		item(`{"type":"function_call_output","output":"x"}`):                            {"input.0", "call_id"},
+		item(`{"type":"item_reference"}`):                                               {"input.0", "id"},
+		with(`"stream":1`):                                                              {"stream", "true or false"},
+		with(`"store":"no"`):                                                            {"store", "true or false"},
+		with(`"instructions":[]`):                                                       {"instructions", "string"},
+		with(`"previous_response_id":7`):                                                {"previous_response_id", "string"},
+		with(`"max_output_tokens":0`):                                                   {"max_output_tokens", "at least 1"},
+		with(`"max_output_tokens":1.5`):                                                 {"max_output_tokens", "whole"},
+		with(`"temperature":"hot"`):                                                     {"temperature", "number"},
+		with(`"top_p":[]`):                                                              {"top_p", "number"},
+		with(`"metadata":[]`):                                                           {"metadata", "object"},
+		with(`"tools":{}`):                                                              {"tools", "list"},
+		with(`"tools":[{"type":"function"}]`):                                           {"tools.0", "name"},
+		with(`"tools":[{"type":"function","name":"f","parameters":"x"}]`):               {"tools.0", "parameters"},
+		with(`"tools":[{"type":"namespace","name":"n","tools":[{"type":"function"}]}]`): {"tools.0.tools.0", "name"},
+		with(`"tool_choice":"some"`):                                                    {"tool_choice", "auto"},
+		with(`"tool_choice":7`):                                                         {"tool_choice", "object"},
+		with(`"tool_choice":{"type":"function"}`):                                       {"tool_choice", "names"},
+		with(`"tool_choice":{"type":"allowed_tools","mode":"x","tools":[]}`):            {"tool_choice", "auto"},
+		with(`"parallel_tool_calls":1`):                                                 {"parallel_tool_calls", "true or false"},
+		with(`"reasoning":{"effort":"huge"}`):                                           {"reasoning.effort", "minimal"},
+		with(`"reasoning":"high"`):                                                      {"reasoning", "object"},
+		with(`"reasoning_effort":"huge"`):                                               {"reasoning_effort", "minimal"},
+		with(`"text":7`):                                                                {"text", "object"},
+		with(`"text":{"format":{"type":"xml"}}`):                                        {"text.format", "json_schema"},
+		with(`"text":{"format":{"type":"json_schema"}}`):                                {"text.format", "schema"},
+		with(`"text":{"format":{"type":"json_schema","schema":[]}}`):                    {"text.format.schema", "object"},
+		with(`"tools":[{"type":"web_search"},{"type":"code_interpreter"}]`):             {"tools", `"web_search", "code_interpreter"`},
+		with(`"tools":[{"type":"mcp","server_label":"x"}],"tool_choice":"required"`):    {"tools", `"mcp"`},
+		with(`"tools":[{"type":"function","name":"f"},{"type":"file_search"}],"tool_choice":{"type":"file_search"}`): {"tool_choice", `"file_search"`},
+		with(`"tool_choice":{"type":"computer_use_preview"}`):                                                        {"tool_choice", `"computer_use_preview"`},
+		with(`"tool_choice":{"type":"custom"}`):                                                                      {"tool_choice", "names"},
+		with(`"truncation":"oldest"`):                                                                                {"truncation", "auto or disabled"},
+		`{"model":"m","input":[{"type":"custom_tool_call","call_id":"a","name":"c"}]}`:                               {"input.0", "input"},
+		with(`"conversation":"conv_1"`):                                                                              {"conversation", "previous_response_id"},
+		with(`"prompt":{"id":"p"}`):                                                                                  {"prompt", "kept"},
+		`{"model":"m","input":[` + strings.Repeat(`{"type":"x"},`, mostBlocks) + `{"type":"x"}]}`:                    {"input." + fmt.Sprint(mostBlocks-1), "not taken"},
+		`{"model":"m","input":[` + strings.Repeat("[", MaxDepth) + strings.Repeat("]", MaxDepth) + `]}`:              {"", "deeper"},
 	} {
 		_, chat, err := asks(body, loader(nil))
 		var f *fault.Fault
@@ -438,10 +448,11 @@ func TestResponsesControls(t *testing.T) {
 		tools + `"tool_choice":"required"`:                             {`"tool_choice":"required"`, `"tool_choice":"required"`},
 		tools + `"tool_choice":"none"`:                                 {`{"model":"m","messages":`, `"tool_choice":"none","tools":[{"type":"function","name":"f"`},
 		tools + `"tool_choice":{"type":"function","name":"g"}`:         {`"tools":[` + chatG + `],"tool_choice":{"type":"function","function":{"name":"g"}}`, `"tool_choice":{"type":"function","name":"g"}`},
-		tools + `"tool_choice":{"type":"allowed_tools","mode":"required","tools":[{"type":"function","name":"g"}]}`:                              {`"tools":[` + chatG + `],"tool_choice":"required"`, `"tool_choice":{"type":"allowed_tools","mode":"required","tools":[{"type":"function","name":"g"}]}`},
-		tools + `"tool_choice":{"type":"web_search_preview"}`:                                                                                    {`"tools":[` + chatF + `,` + chatG + `],"messages"`, `"tool_choice":"auto"`},
-		tools + `"parallel_tool_calls":false`:                                                                                                    {`"parallel_tool_calls":false`, `"parallel_tool_calls":false`},
-		`"tools":[{"type":"web_search"},{"type":"custom","name":"c","format":{}},{"type":"mcp","tools":[]}],"tool_choice":"required"`:            {`{"model":"m","messages":`, `"tools":[]`},
+		tools + `"tool_choice":{"type":"allowed_tools","mode":"required","tools":[{"type":"function","name":"g"}]}`: {`"tools":[` + chatG + `],"tool_choice":"required"`, `"tool_choice":{"type":"allowed_tools","mode":"required","tools":[{"type":"function","name":"g"}]}`},
+		tools[:len(tools)-2] + `,{"type":"web_search"},{"type":"mcp","server_label":"x"}],"tool_choice":"required"`: {`"tools":[` + chatF + `,` + chatG + `],"tool_choice":"required","messages"`, `"tool_choice":"required"`},
+		tools + `"parallel_tool_calls":false`: {`"parallel_tool_calls":false`, `"parallel_tool_calls":false`},
+		`"tools":[{"type":"web_search"},{"type":"custom","name":"c","format":{}},{"type":"mcp","tools":[]}],"tool_choice":"required"`:            {`"tools":[{"type":"function","function":{"name":"c","parameters":` + customSchema + `}}],"tool_choice":"required","messages":`, `"tools":[{"type":"custom","name":"c","description":null,"format":{}}]`},
+		`"tools":[{"type":"web_search"}],"tool_choice":"none"`:                                                                                   {`{"model":"m","messages":`, `"tools":[]`},
 		`"text":{"format":{"type":"json_object"},"verbosity":"low"}`:                                                                             {`"response_format":{"type":"json_object"}`, `"text":{"format":{"type":"json_object"},"verbosity":"low"}`},
 		`"text":{"format":{"type":"text"},"verbosity":"odd"}`:                                                                                    {`{"model":"m","messages":`, `"text":{"format":{"type":"text"}}`},
 		`"text":{"format":{"type":"json_schema","name":"n","schema":{"type":"object"},"strict":true}}`:                                           {`"response_format":{"type":"json_schema","json_schema":{"name":"n","strict":true,"schema":{"type":"object"}}}`, `"text":{"format":{"type":"json_schema","name":"n","description":null,"schema":{"type":"object"},"strict":true}}`},
@@ -510,7 +521,7 @@ func TestResponseFailsFromTheStart(t *testing.T) {
 	r := answerTo(t, `{"model":"m","stream":true,"input":"x"}`, loader(nil))
 	text := string(r.Fail(fault.New(fault.CapacityFull, "all busy").AfterWait(), "req_1"))
 	checkResponseEvents(t, text, false)
-	if !strings.Contains(text, `"code":"CAPACITY_FULL","message":"all busy","param":null,"error":{"code":"CAPACITY_FULL"`) ||
+	if !strings.Contains(text, `"code":"CAPACITY_FULL","message":"all busy","param":"","error":{"code":"CAPACITY_FULL"`) ||
 		!strings.Contains(text, `"details":{"reason":"wait_elapsed"}`) || !strings.Contains(text, `"status":"failed","completed_at":null,"error":{"code":"CAPACITY_FULL","message":"all busy"}`) {
 		t.Error(text)
 	}

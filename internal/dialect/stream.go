@@ -5,12 +5,12 @@ import (
 	"strconv"
 )
 
-// What one stream may hold (decisions 5, trust's fault 48). A frame of a long
-// answer is one token, and models write answers of 64 k tokens.
+// What one stream may hold (decisions 5, trust's fault 48). Its frames are not
+// counted: one of a long answer is one token, and what bounds those are its bytes
+// and the limits on its time.
 const (
-	MaxFrame        = 256 << 10 // bytes, its blank line included
-	MaxStreamBytes  = 16 << 20
-	MaxStreamFrames = 65_536
+	MaxFrame       = 256 << 10 // bytes, its blank line included
+	MaxStreamBytes = 64 << 20
 )
 
 // Stream checks a streamed answer of the chat dialect on its way to the
@@ -111,9 +111,7 @@ func (s *Stream) close(size int) error {
 	case size > s.longest():
 		return s.tooLong()
 	case s.bytes > MaxStreamBytes:
-		return nonsense("an answer of more than 16 MiB")
-	case s.frames > MaxStreamFrames:
-		return nonsense("an answer of more than 65,536 frames")
+		return nonsense("an answer of more than 64 MiB")
 	}
 	if s.filled && s.object.content {
 		s.content++

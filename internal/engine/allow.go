@@ -9,6 +9,7 @@ import (
 
 	"github.com/go-json-experiment/json/jsontext"
 
+	"github.com/kith/kith/internal/dialect"
 	"github.com/kith/kith/internal/fault"
 )
 
@@ -20,9 +21,9 @@ import (
 
 // Bounds of a stranger's call.
 const (
-	mostMessages    = 4096
-	mostParts       = 1024 // of one message
-	mostMedia       = 32   // of one call
+	mostMessages    = dialect.MostMessages
+	mostParts       = 1024                 // of one message
+	mostMedia       = dialect.MostPictures // and sounds, of one call
 	mostTools       = 512
 	mostStops       = 16
 	mostBiases      = 512
@@ -149,6 +150,12 @@ func (c *copier) refuse(format string, args ...any) error {
 	return fault.New(fault.InvalidRequest, where+": "+format, args...).WithParam(where)
 }
 
+// tooMany is the fault of the list that is read, which has more than most elements.
+func (c *copier) tooMany(most int) error {
+	where := strings.ReplaceAll(strings.TrimPrefix(string(c.dec.StackPointer().Parent()), "/"), "/", ".")
+	return fault.New(fault.InvalidRequest, "%s: more than %d are not taken in one call; send fewer", where, most).WithParam(where)
+}
+
 // one copies the value of the member called name, or leaves it out. Null says
 // nothing where it is not a value of its own.
 func (m members) one(c *copier, name string) error {
@@ -203,7 +210,7 @@ func list(most int, of shape) shape {
 		}
 		for n := 0; c.dec.PeekKind() != ']'; n++ {
 			if n == most {
-				return c.refuse("more than %d are not taken", most)
+				return c.tooMany(most)
 			}
 			if err := of.put(c); err != nil {
 				return err
@@ -386,7 +393,7 @@ func (c *copier) sound() error {
 // thousand frames of a film, and no address.
 func (c *copier) medium(data string) error {
 	if c.media++; c.media > mostMedia {
-		return c.refuse("more than %d pictures and sounds are not taken", mostMedia)
+		return c.refuse("more than %d pictures and sounds are not taken in one call; send fewer", mostMedia)
 	}
 	data = strings.TrimRight(data, "=")
 	for i := range len(data) {

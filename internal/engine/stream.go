@@ -4,12 +4,12 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"net/http"
 	"time"
 
 	"github.com/kith/kith/internal/dialect"
-	"github.com/kith/kith/internal/fault"
 )
 
 // maxFrame bounds one frame of a stream (decisions 5).
@@ -103,7 +103,9 @@ func (s *stream) feed(b []byte) {
 	}
 	s.partial = s.partial[:copy(s.partial, s.partial[done:])]
 	if len(s.partial) > maxFrame {
-		s.stop(fault.New(fault.EngineError, "the engine sent a frame larger than %d KiB", maxFrame>>10))
+		// As the engine's own error: that is passed on, and a break is not.
+		s.ready = append(s.ready, fmt.Sprintf("data: {\"error\":{\"message\":\"the engine sent a frame of more than %d KiB\"}}\n\n", maxFrame>>10)...)
+		s.stop(io.EOF)
 	}
 }
 

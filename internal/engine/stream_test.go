@@ -139,11 +139,19 @@ func FuzzStream(f *testing.F) {
 	})
 }
 
+// A frame over the limit ends the stream in an error that names it, which the hub
+// passes on: a break would be reported as a break.
 func TestFrameTooLarge(t *testing.T) {
-	endless := io.MultiReader(strings.NewReader("data: {\""), &chunked{[][]byte{bytes.Repeat([]byte("x"), maxFrame)}})
-	_, err := io.ReadAll(streamOf(endless, wants{}))
-	if f, ok := errors.AsType[*fault.Fault](err); !ok || f.Code != fault.EngineError {
-		t.Error(err)
+	good := `data: {"id":"chatcmpl-1","model":"test-model","choices":[{"index":0,"delta":{"content":"a"},"finish_reason":null}]}` + "\n\n"
+	endless := io.MultiReader(strings.NewReader(good+"data: {\""), &chunked{[][]byte{bytes.Repeat([]byte("x"), maxFrame)}})
+	text, err := io.ReadAll(streamOf(endless, wants{}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var check dialect.Stream
+	n, err := check.Take(text)
+	if f := fault.Of(err); n != bytes.Index(text, []byte(`data: {"error"`)) || f == nil || f.Code != fault.EngineError || !strings.Contains(f.Message, "a frame of more than 256 KiB") || check.Ended() {
+		t.Errorf("took %d of %d, %v", n, len(text), err)
 	}
 }
 

@@ -151,6 +151,12 @@ func (r *run) do(answer func(*run) error) error {
 		return err
 	}
 	if s := r.b.Status; s != 0 && s != http.StatusOK {
+		if r.b.Answer != "" {
+			r.w.Header().Set("Content-Type", "application/json")
+			r.w.WriteHeader(s)
+			_, _ = io.WriteString(r.w, r.b.Answer) // the only error is a reader that left
+			return errFault
+		}
 		r.e.refuse(r.w, s, "an error that was asked for")
 		return errFault
 	}

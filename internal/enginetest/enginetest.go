@@ -101,7 +101,8 @@ type Behaviour struct {
 	// Raw, if not nil, is the whole body of a streamed answer, each string
 	// written and flushed on its own.
 	Raw []string
-	// Answer, if not empty, is the whole body of an unary answer.
+	// Answer, if not empty, is the whole body of an unary answer, or of the error
+	// that Status asks for.
 	Answer string
 }
 

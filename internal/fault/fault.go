@@ -24,6 +24,7 @@ const (
 	OutsideSharingHours Code = "outside_sharing_hours"
 
 	InvalidRequest           Code = "invalid_request"
+	ContextLengthExceeded    Code = "context_length_exceeded"
 	PreviousResponseNotFound Code = "previous_response_not_found"
 	InvalidAPIKey            Code = "invalid_api_key"
 	ForbiddenOrigin          Code = "forbidden_origin"
@@ -56,6 +57,7 @@ var statuses = map[Code]int{
 	MachineOffline:           503,
 	OutsideSharingHours:      503,
 	InvalidRequest:           400,
+	ContextLengthExceeded:    400,
 	PreviousResponseNotFound: 400,
 	InvalidAPIKey:            401,
 	ForbiddenOrigin:          403,
@@ -109,8 +111,13 @@ type Fault struct {
 }
 
 // New makes a Fault; the message is for the caller and names cause and next step.
+// The Param of model_not_found is model (decisions 4).
 func New(code Code, format string, args ...any) *Fault {
-	return &Fault{Code: code, Message: fmt.Sprintf(format, args...), NoRetry: code == NotImplemented || code == EngineTimeout}
+	f := &Fault{Code: code, Message: fmt.Sprintf(format, args...), NoRetry: code == NotImplemented || code == EngineTimeout}
+	if code == ModelNotFound {
+		f.Param = "model"
+	}
+	return f
 }
 
 // Status is the HTTP status of the code; 500 for one that is not in the table.

@@ -131,6 +131,16 @@ func (m *Machine) offers() []Offer {
 	return m.Offers
 }
 
+// speech is how many of the machine's offers are for audio.
+func (m *Machine) speech() (n int32) {
+	for _, o := range m.offers() {
+		if o.Families.Has(Audio) {
+			n++
+		}
+	}
+	return n
+}
+
 // Reserve takes one slot of the machine for the model, if both have one free for
 // a caller of that class: true means it is held until Release. Safe with any
 // number of others.

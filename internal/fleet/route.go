@@ -65,7 +65,8 @@ type row struct {
 	rest   answer // embeddings, audio
 }
 
-// rows stand as in decisions 2. Two things the table leaves to reading:
+// rows stand as in decisions 2, after the 400 of decisions 4 for audio where no
+// machine offers any. Two things the table leaves to reading:
 //
 // Rows 8 to 10 speak of machines of which none would run the call. Where one
 // would, but the wait for it is over or the attempt at it failed, rows 11 and 12
@@ -74,6 +75,7 @@ type row struct {
 // Row 12 looks at rows 8 to 10 again: with a machine that would run the call,
 // only row 9 can hold there, and row 10 gives what row 12 ends in.
 var rows = [...]row{
+	{1, func(v Survey) bool { return v.silent }, notFound, noSpeech},
 	{1, func(v Survey) bool { return v.kept == 0 }, notFound, notFound},
 	{2, func(v Survey) bool { return v.Unconfirmed }, unconfirmed, unconfirmed},
 	{3, func(v Survey) bool { return v.Ready > 0 }, try, try},
@@ -123,6 +125,11 @@ var (
 	notFound = answer{
 		code: fault.ModelNotFound,
 		text: "no machine {you} can use serves model {model}; send the id exactly as GET /v1/models lists it",
+	}
+	noSpeech = answer{
+		code: fault.InvalidRequest,
+		text: "no speech model is available: no machine of this region offers any; " +
+			"connect one whose owner configured an engine for speech ([audio] in its config.toml)",
 	}
 	notInCircle = answer{
 		code: fault.NotInCircle,
@@ -175,6 +182,9 @@ var users = [...]string{
 func (c answer) fault(row int, v Survey, a *Ask) *fault.Fault {
 	text := strings.NewReplacer("{model}", quote(a.Model), "{states}", v.String(), "{you}", users[a.Narrow]).Replace(c.text)
 	f := fault.New(c.code, "%s", text)
+	if c.code == fault.InvalidRequest { // of the model, as model_not_found
+		f = f.WithParam("model")
+	}
 	if v.Waited && row >= 8 { // before, it is not the wait that failed the call
 		f = f.AfterWait()
 	}
@@ -205,6 +215,7 @@ func survey(s *Snapshot, a *Ask) (Survey, podium) {
 	c, _ := s.models.Get(a.Model)
 	c = c.add(s.Machine(a.Exclude), a.Model, -1)
 	v.kept, v.online = c.kept[a.Family], c.online[a.Family]
+	v.silent = a.Family == Audio && s.speech == s.Machine(a.Exclude).speech()
 
 	best := podium{draw: a.Draw}
 	var m Sighting

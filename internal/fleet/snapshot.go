@@ -17,8 +17,8 @@ import (
 //
 // Reach is asked of it (owner, share, common group) and never expanded into
 // pairs. What a decision reads depends on the caller's own reach, not on what
-// exists out of it, but for two counts a model: that is how a refusal takes the
-// same time whatever others run (decisions 2).
+// exists out of it, except for two counts a model and one of all speech models:
+// that is how a refusal takes the same time whatever others run (decisions 2).
 type Snapshot struct {
 	// Members are numbered in the order in which they were first seen, for good:
 	// a list is quicker to look into than a map, and a decision looks at hundreds.
@@ -27,6 +27,7 @@ type Snapshot struct {
 	owners  *immutable.Map[MachineID, int]
 	groups  *immutable.Map[GroupID, *circle]
 	models  *immutable.Map[ModelID, census]
+	speech  int32                                  // offers for audio, of any model, online or kept
 	zones   *immutable.Map[string, *time.Location] // one of each, not one a machine
 	seed    maphash.Seed
 }
@@ -301,7 +302,9 @@ func (s *Snapshot) reindex(owner int, before, after *Machine) {
 
 func (s *Snapshot) reindexModel(model ModelID, owner int, before, after *Machine) {
 	was, _ := s.models.Get(model)
-	switch now := was.add(before, model, -1).add(after, model, 1); now {
+	now := was.add(before, model, -1).add(after, model, 1)
+	s.speech += now.kept[Audio] - was.kept[Audio]
+	switch now {
 	case was:
 	case census{}:
 		s.models = s.models.Delete(model)

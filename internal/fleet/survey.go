@@ -51,6 +51,9 @@ type Survey struct {
 	// The region's machines that offer the model for the family, in reach or
 	// not, online or not. A member may learn of them what the rows tell.
 	kept, online int32
+	// silent says that the call is for audio and that no machine of the region,
+	// online or kept, offers any model for it.
+	silent bool
 }
 
 // In is how many of the reachable machines are in any of those states.

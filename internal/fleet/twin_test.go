@@ -135,6 +135,9 @@ func (w *world) decide(a wAsk) wDecision {
 		return d
 	}
 
+	if a.family == Audio && !w.speaks(a.exclude) {
+		return is(1, "", "invalid_request")
+	}
 	if offered == 0 {
 		return is(1, "model_not_found", "model_not_found")
 	}
@@ -201,6 +204,13 @@ func (w *world) survey(a wAsk) (offered, online int, seen []wSeen) {
 		}
 	}
 	return offered, online, seen
+}
+
+// speaks reports whether any machine except one offers a model for audio.
+func (w *world) speaks(except string) bool {
+	return slices.ContainsFunc(w.machines, func(m wMachine) bool {
+		return m.id != except && slices.ContainsFunc(m.offers, func(o wOffer) bool { return slices.Contains(o.families, Audio) })
+	})
 }
 
 func (m wMachine) offerFor(a wAsk) *wOffer {

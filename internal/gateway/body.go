@@ -40,7 +40,7 @@ func (x *exchange) readBody() ([]byte, error) {
 			return nil, fault.New(fault.UnsupportedEncoding, "send the body as it is, without Content-Encoding")
 		}
 	}
-	if x.g.Guard != nil && !isJSON(x.r.Header.Get("Content-Type")) {
+	if x.g.Guard != nil && ofBrowser(x.r.Header) && !isJSON(x.r.Header.Get("Content-Type")) {
 		return nil, fault.New(fault.InvalidRequest, "send the body with Content-Type: application/json")
 	}
 	size := int64(4 << 10)

@@ -36,7 +36,7 @@ type Call struct {
 	Body        []byte
 	ContentType string
 	// Header holds the messages dialect's own headers, for a service elsewhere
-	// that speaks it; nil on the hosted surface and in other dialects.
+	// that speaks it and for the hub; nil on the hosted surface and in other dialects.
 	Header http.Header
 	// Form is the request of a transcription, which has no Body.
 	Form    *dialect.Transcription
@@ -52,27 +52,36 @@ type Call struct {
 	Trace Trace
 
 	chat []byte // Body as that of a chat call; nil where it is one, or can be none
+	// untranslated is why Body cannot be translated to the chat dialect, where a service that
+	// speaks its own dialect may take it all the same: on the local surface.
+	untranslated error
 }
 
-// asTheyStand are the endpoints at which machines are asked in the caller's own
-// dialect. A machine that says it speaks messages or responses is asked in the
-// chat dialect like any other: what holds for every call holds only there
-// (docs/decisions/0004).
-var asTheyStand = fleet.Endpoints(fleet.ChatCompletions, fleet.EmbeddingsEndpoint)
-
-// RequestFor is the endpoint and the body by which the call is asked of a
-// machine whose offer speaks those endpoints: its own bytes where the offer
-// speaks its endpoint, else its translation to chat. The Answer tells which.
-func (c *Call) RequestFor(speaks fleet.EndpointSet) (fleet.Endpoint, []byte) {
-	if c.chat == nil || speaks.Has(c.Endpoint) && asTheyStand.Has(c.Endpoint) {
+// Request is the endpoint and the body by which the call is asked of a machine:
+// its own bytes, or its translation to chat where that is not what it is. A machine
+// that says it speaks messages or responses is asked in the chat dialect like any
+// other: what holds for every call holds only there (docs/decisions/0004).
+func (c *Call) Request() (fleet.Endpoint, []byte) {
+	if c.chat == nil {
 		return c.Endpoint, c.Body
 	}
 	return fleet.ChatCompletions, c.chat
 }
 
+// ForEngine is the endpoint and the body by which the call is asked of an engine of
+// this machine, or of a service elsewhere: its own bytes where that is asked in
+// them, else as Request. The error is why there is no translation.
+func (c *Call) ForEngine(own bool) (fleet.Endpoint, []byte, error) {
+	if own {
+		return c.Endpoint, c.Body, nil
+	}
+	endpoint, body := c.Request()
+	return endpoint, body, c.untranslated
+}
+
 // translated reports whether the answer has to be translated back.
 func (c *Call) translated(a *Answer) bool {
-	return c.chat != nil && a.Endpoint == fleet.ChatCompletions
+	return c.chat != nil && !a.ToBody && a.Endpoint == fleet.ChatCompletions
 }
 
 // Trace is what a Backend learned on the way of one call.
@@ -119,6 +128,8 @@ type Answer struct {
 	// FromHub says that a hub rendered the body and not a machine: its comments
 	// are passed on, count as signs of life, and its error frames keep their codes.
 	FromHub bool
+	// ToBody says that it answers the call's own Body and not a translation.
+	ToBody bool
 }
 
 // Availability of a model to one caller, best machine first.

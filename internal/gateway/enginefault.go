@@ -10,6 +10,11 @@ import (
 // machine may be tried. An engine's words stay in the message: it can never put
 // one of our codes into an answer.
 func EngineFault(status int, body []byte) *fault.Fault {
+	if status == 400 || status == 413 || status == 422 || status == 500 {
+		if f := dialect.ContextExceeded(body); f != nil {
+			return f
+		}
+	}
 	switch {
 	case status == 400 || status == 422:
 		text := dialect.EngineText(body)

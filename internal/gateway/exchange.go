@@ -39,7 +39,9 @@ type exchange struct {
 	call    *Call
 	// response is the answer to a call of the responses dialect that is translated.
 	response *dialect.Response
-	routed   bool // the call was handed to the Backend
+	// forms are those of a chat call that machines are asked in other words.
+	forms  *dialect.ChatForms
+	routed bool // the call was handed to the Backend
 
 	// mu orders what the handler and the heartbeat write.
 	mu       sync.Mutex
@@ -110,7 +112,7 @@ func (x *exchange) serve() error {
 			return err
 		}
 	}
-	if matched.messages {
+	if matched.messages && x.g.on == hosted { // S9.2: required on hosted requests
 		if err := checkVersion(x.r.Header); err != nil {
 			return err
 		}
@@ -203,15 +205,22 @@ func (x *exchange) read(call *Call) (head dialect.Head, err error) {
 		return head, err
 	}
 	switch {
-	case call.Endpoint == fleet.Messages && x.g.on == local: // only who speaks it serves it there
+	case call.Endpoint == fleet.Messages && x.g.on == local: // what cannot be translated, an upstream may still take
 		call.Header = ownHeaders(x.r.Header)
-		return dialect.Peek(call.Body)
+		if head, err = dialect.Peek(call.Body); err == nil {
+			_, call.chat, call.untranslated = x.translate(call.Body)
+		}
 	case call.Endpoint == fleet.Messages:
 		head, call.chat, err = x.translate(call.Body)
 	case call.Endpoint == fleet.Responses && x.g.on == hosted:
 		head, call.chat, err = x.respond(call.Body)
 	case call.Endpoint == fleet.EmbeddingsEndpoint:
 		head, err = dialect.PeekEmbeddings(call.Body)
+	case call.Endpoint == fleet.ChatCompletions:
+		head, x.forms, call.chat, err = dialect.PeekChat(call.Body)
+		if err != nil && head.Model != "" && x.g.on == local { // an upstream may take it as it is
+			call.untranslated, err = err, nil
+		}
 	default:
 		head, err = dialect.Peek(call.Body)
 	}

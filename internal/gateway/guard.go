@@ -55,6 +55,18 @@ func (g *Guard) check(r *http.Request) error {
 	return nil
 }
 
+// ofBrowser reports whether a request bears a mark of a browser. One with a body
+// has to be JSON by its Content-Type, which no page can send without being allowed
+// to; a request without any mark is a program's, as a bare curl -d is.
+func ofBrowser(h http.Header) bool {
+	for name := range h {
+		if name == "Origin" || name == "Referer" || strings.HasPrefix(name, "Sec-Fetch-") {
+			return true
+		}
+	}
+	return false
+}
+
 // ownHost reports whether a Host header is one of the three loopback names,
 // literally: no other spelling of a loopback address is one. Port 80 is what a
 // name without a port means.

@@ -101,8 +101,14 @@ func TestGuardOrigin(t *testing.T) {
 		}
 	}
 	for _, contentType := range []string{"text/plain", "text/plain; application/json", "application/x-www-form-urlencoded", "multipart/form-data; boundary=x", "", "application/jsonp", "x;;"} {
-		w, _ := do(h, ask("POST", target, request, "Content-Type", "", "Content-Type", contentType))
-		checkFault(t, w, 400, fault.InvalidRequest)
+		for _, mark := range []string{"Referer", "Origin", "Sec-Fetch-Site", "Sec-Fetch-Mode", "Sec-Fetch-Dest", "Sec-Fetch-User"} {
+			value := map[string]string{"Origin": "https://app.example", "Sec-Fetch-Site": "none"}[mark]
+			if value == "" {
+				value = "http://localhost:8701/"
+			}
+			w, _ := do(h, ask("POST", target, request, "Content-Type", "", "Content-Type", contentType, mark, value))
+			checkFault(t, w, 400, fault.InvalidRequest)
+		}
 	}
 	if runs != 0 {
 		t.Fatalf("%d calls ran", runs)
@@ -111,6 +117,8 @@ func TestGuardOrigin(t *testing.T) {
 		{}, {"Sec-Fetch-Site", "none"}, {"Sec-Fetch-Site", "same-origin"},
 		{"Origin", "https://app.example", "Sec-Fetch-Site", "cross-site"},
 		{"Content-Type", "", "Content-Type", "application/json; charset=utf-8"},
+		{"Content-Type", "", "Content-Type", "application/x-www-form-urlencoded"}, // a bare curl -d
+		{"Content-Type", ""}, {"Content-Type", "", "Content-Type", "text/plain"},
 		{"Authorization", "", "Authorization", "Bearer anything"}, {"Authorization", ""},
 	} {
 		if w, _ := do(h, ask("POST", target, request, headers...)); w.Code != 200 {

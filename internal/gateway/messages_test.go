@@ -94,7 +94,7 @@ func TestMessagesRefusals(t *testing.T) {
 		"broken JSON":       {askMessages(`{"model":`), 400, "invalid_request_error", fault.InvalidRequest, ""},
 		"no max_tokens":     {askMessages(request), 400, "invalid_request_error", fault.InvalidRequest, "max_tokens"},
 		"bad block":         {askMessages(`{"model":"m","max_tokens":9,"messages":[{"role":"user","content":[{"type":"text"}]}]}`), 400, "invalid_request_error", fault.InvalidRequest, "messages.0.content.0"},
-		"impossible model":  {askMessages(strings.Replace(messagesRequest, `"m"`, `"a\u0000b"`, 1)), 404, "not_found_error", fault.ModelNotFound, ""},
+		"impossible model":  {askMessages(strings.Replace(messagesRequest, `"m"`, `"a\u0000b"`, 1)), 404, "not_found_error", fault.ModelNotFound, "model"},
 		"count: no body":    {ask("POST", "/v1/messages/count_tokens", "", "Anthropic-Version", "2023-06-01"), 400, "invalid_request_error", fault.InvalidRequest, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -107,8 +107,9 @@ func TestMessagesRefusals(t *testing.T) {
 	}
 }
 
-// On the local surface nothing is translated: the backend gets the bytes and the
-// dialect's own headers, and what it answers passes as it is.
+// On the local surface the backend gets the bytes and the dialect's own headers,
+// for who speaks it, and the translation for who does not; what a service answers
+// in the dialect passes as it is, and the version may be left out (S9.2).
 func TestMessagesOnTheLocalSurface(t *testing.T) {
 	var got *Call
 	backend := &backend{do: func(_ context.Context, call *Call) (*Answer, error) {
@@ -125,8 +126,23 @@ func TestMessagesOnTheLocalSurface(t *testing.T) {
 	if diff := cmp.Diff(want, got.Header); diff != "" || string(got.Body) != messagesRequest {
 		t.Errorf("%s\n%s", diff, got.Body)
 	}
-	w, _ = do(New(localConfig(backend)), ask("POST", "http://localhost:8701/v1/messages", messagesRequest))
-	checkEnvelope(t, w.Result().Header, w.Body.String(), "invalid_request_error", fault.InvalidRequest)
+	for _, headers := range [][]string{nil, {"Anthropic-Version", "latest"}} {
+		if w, _ = do(New(localConfig(backend)), ask("POST", "http://localhost:8701/v1/messages", messagesRequest, headers...)); w.Code != 200 {
+			t.Errorf("with %v: %d %s", headers, w.Code, w.Body)
+		}
+	}
+	endpoint, body, err := got.ForEngine(false)
+	if endpoint != fleet.ChatCompletions || err != nil || !strings.Contains(string(body), `"content":"canary"`) {
+		t.Errorf("for an engine: %v %s %v", endpoint, body, err)
+	}
+	if endpoint, body, err = got.ForEngine(true); endpoint != fleet.Messages || err != nil || string(body) != messagesRequest {
+		t.Errorf("for who speaks it: %v %s %v", endpoint, body, err)
+	}
+	const file = `{"model":"m","max_tokens":9,"messages":[{"role":"user","content":[{"type":"document","source":{"type":"base64","media_type":"application/pdf","data":"aaaa"}}]}]}`
+	w, _ = do(New(localConfig(backend)), ask("POST", "http://localhost:8701/v1/messages", file))
+	if _, _, err := got.ForEngine(false); w.Code != 200 || fault.Of(err).Code != fault.InvalidRequest || string(got.Body) != file {
+		t.Errorf("what chat cannot hold: %d %s, %v", w.Code, w.Body, err)
+	}
 }
 
 // Every fault has the dialect's word for its status.
@@ -178,14 +194,11 @@ func TestMessagesUnary(t *testing.T) {
 	if out.TokensIn != 2 || out.TokensOut != 3 || !out.Reported || out.Status != 200 || out.Code != "" {
 		t.Errorf("%+v", out)
 	}
-	// A machine is asked in chat, whatever else it says it speaks.
-	for _, speaks := range []fleet.EndpointSet{0, fleet.Endpoints(fleet.ChatCompletions), fleet.Endpoints(fleet.ChatCompletions, fleet.Messages)} {
-		endpoint, body := call.RequestFor(speaks)
-		if _, err := dialect.Peek(body); endpoint != fleet.ChatCompletions || err != nil || !strings.Contains(string(body), `"messages":[{"role":"user","content":"canary"}]`) {
-			t.Errorf("%s %s %v", endpoint, body, err)
-		}
+	endpoint, body := call.Request()
+	if _, err := dialect.Peek(body); endpoint != fleet.ChatCompletions || err != nil || !strings.Contains(string(body), `"messages":[{"role":"user","content":"canary"}]`) {
+		t.Errorf("%s %s %v", endpoint, body, err)
 	}
-	if endpoint, body := (&Call{Endpoint: fleet.EmbeddingsEndpoint, Body: []byte("x")}).RequestFor(0); endpoint != fleet.EmbeddingsEndpoint || string(body) != "x" {
+	if endpoint, body := (&Call{Endpoint: fleet.EmbeddingsEndpoint, Body: []byte("x")}).Request(); endpoint != fleet.EmbeddingsEndpoint || string(body) != "x" {
 		t.Errorf("%s %s", endpoint, body)
 	}
 	w, _ := do(New(hostedConfig(answers("<html>"))), askMessages(messagesRequest))

@@ -111,6 +111,9 @@ func (x *exchange) finish(err error) {
 		if f = fault.Of(err); x.routed && x.g.on == hosted {
 			f = x.g.Miss(x.caller, x.call.Model, f)
 		}
+		if f.Code == fault.ContextLengthExceeded && f.Param == "" {
+			f = f.WithParam(x.promptMember())
+		}
 		unclean = x.began
 		x.tell(f)
 	}
@@ -120,10 +123,24 @@ func (x *exchange) finish(err error) {
 	}
 }
 
+// promptMember is the member of the request that holds the prompt.
+func (x *exchange) promptMember() string {
+	switch x.route.endpoint {
+	case fleet.Responses, fleet.EmbeddingsEndpoint:
+		return "input"
+	}
+	return "messages"
+}
+
 // tell writes the fault: as status and body, or, once the answer has begun, as
-// its last frame.
+// its last frame. A stream of the responses dialect whose prompt is too long
+// fails in its events, complete: coding agents shorten their talk when
+// response.failed says so, and not for a status (decisions 4).
 func (x *exchange) tell(f *fault.Fault) {
 	x.arm(time.Now())
+	if !x.began && x.response != nil && x.call != nil && x.call.Stream && f.Code == fault.ContextLengthExceeded {
+		x.beginStream()
+	}
 	if x.began {
 		if x.call != nil && x.call.Stream {
 			_, _ = x.w.Write(append(x.routeComment(), x.lastFrames(f)...))

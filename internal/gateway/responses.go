@@ -53,6 +53,27 @@ func (x *exchange) respond(body []byte) (dialect.Head, []byte, error) {
 	return q.Head, chat, nil
 }
 
+// mostShortened is how often a call is asked again with a shorter talk.
+const mostShortened = 6
+
+// serveCall has the Backend serve the call. Where the prompt is too long for the
+// machine, a call of the responses dialect that allows it is asked again without
+// the oldest turns (docs/dialects.md, truncation).
+func (x *exchange) serveCall(ctx context.Context) (*Answer, error) {
+	for again := 0; ; again++ {
+		answer, err := x.g.Backend.Do(ctx, x.call)
+		f := (*fault.Fault)(nil)
+		if x.response == nil || again == mostShortened || ctx.Err() != nil || !errors.As(err, &f) {
+			return answer, err
+		}
+		shorter, ok := x.response.Shorten(f)
+		if !ok {
+			return answer, err
+		}
+		x.call.chat = shorter
+	}
+}
+
 // loadTurn is a turn of the caller's, or nil.
 func (x *exchange) loadTurn(response string) ([]byte, error) {
 	if x.g.Turns == nil {

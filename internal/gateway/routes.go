@@ -101,6 +101,8 @@ func shapeOf(r *http.Request, matched *route) dialect.Dialect {
 	switch {
 	case matched != nil && matched.messages:
 		return dialect.Messages
+	case r.URL.Path == "/v1/responses", strings.HasPrefix(r.URL.Path, "/v1/responses/"):
+		return dialect.Responses
 	case matched != nil && !matched.byVersion:
 		return dialect.Chat
 	case r.URL.Path == "/v1/messages", strings.HasPrefix(r.URL.Path, "/v1/messages/"):

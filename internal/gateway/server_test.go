@@ -490,7 +490,7 @@ func BenchmarkChunk(b *testing.B) {
 	w := &sink{header: http.Header{}}
 	r := ask("POST", "/v1/chat/completions", streamRequest)
 	b.ResetTimer()
-	defer func() { _ = recover() }() // a stream holds 65,536 frames
+	defer func() { _ = recover() }() // a stream holds 64 MiB
 	h.ServeHTTP(w, r)
 }
 

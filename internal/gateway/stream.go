@@ -57,7 +57,7 @@ func (x *exchange) stream() error {
 	s.timer = time.AfterFunc(time.Hour, s.watch) // it reads s.timer: set it first
 	s.timer.Reset(firstBeat - time.Since(x.arrived))
 	defer s.stop()
-	answer, err := x.g.Backend.Do(ctx, x.call)
+	answer, err := x.serveCall(ctx)
 	if err != nil {
 		return x.faultOf(ctx, err)
 	}
@@ -99,8 +99,11 @@ func (s *stream) took(answer *Answer) {
 
 // events are those that a chat stream is turned into.
 func (x *exchange) events() *dialect.Events {
-	if x.response != nil {
+	switch {
+	case x.response != nil:
 		return x.response.Events()
+	case x.forms != nil:
+		return x.forms.Events()
 	}
 	return dialect.NewMessageEvents(x.messageID(), x.call.Model)
 }
@@ -195,11 +198,7 @@ func (s *stream) write(p []byte, now time.Time) error {
 	x := s.x
 	x.arm(now)
 	if !x.began {
-		h := x.w.Header()
-		h["Content-Type"] = []string{"text/event-stream"}
-		h["Cache-Control"] = []string{"no-cache"}
-		h["X-Accel-Buffering"] = []string{"no"}
-		x.begin(http.StatusOK)
+		x.beginStream()
 	}
 	s.wrote = now
 	if _, err := x.w.Write(p); err != nil {
@@ -209,6 +208,15 @@ func (s *stream) write(p []byte, now time.Time) error {
 		return errGone
 	}
 	return nil
+}
+
+// beginStream sends status and headers of a streamed answer.
+func (x *exchange) beginStream() {
+	h := x.w.Header()
+	h["Content-Type"] = []string{"text/event-stream"}
+	h["Cache-Control"] = []string{"no-cache"}
+	h["X-Accel-Buffering"] = []string{"no"}
+	x.begin(http.StatusOK)
 }
 
 // watch is the timer's: it ends what took too long, sends the heartbeat that

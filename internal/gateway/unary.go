@@ -33,7 +33,7 @@ func release(buffer *[]byte) {
 func (x *exchange) unary() error {
 	ctx, cancel := context.WithDeadlineCause(x.r.Context(), x.arrived.Add(x.g.Limits.Unary), x.g.late)
 	defer cancel()
-	answer, err := x.g.Backend.Do(ctx, x.call)
+	answer, err := x.serveCall(ctx)
 	if err != nil {
 		return x.faultOf(ctx, err)
 	}
@@ -55,6 +55,8 @@ func (x *exchange) unary() error {
 		if x.usage, err = x.response.Whole(body); err == nil {
 			body = x.conclude()
 		}
+	case x.forms != nil:
+		body, x.usage, err = x.forms.Answer(body)
 	default:
 		body, x.usage, err = dialect.AppendMessage(nil, body, x.messageID(), x.call.Model)
 	}

@@ -78,7 +78,7 @@ func (h *Hub) try(ctx context.Context, call *gateway.Call, c *held) (*gateway.An
 		h.room.release(c, out != movedOn)
 	}
 
-	endpoint, asked := call.RequestFor(c.Offer.Endpoints)
+	endpoint, asked := call.Request()
 	traced := httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{WroteHeaders: h.ledger.sent})
 	request, sent := h.request(traced, call, c.Candidate, endpoint.Path(), asked)
 	if request.Header.Get("Expect") != "" {

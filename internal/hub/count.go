@@ -41,7 +41,7 @@ func (h *Hub) count(ctx context.Context, call *gateway.Call) (tokens int64, err 
 // countOn asks one machine. Daemons before version 5 of the tunnel do not have
 // the route.
 func (h *Hub) countOn(ctx context.Context, call *gateway.Call, c fleet.Candidate) (tokens int64) {
-	endpoint, asked := call.RequestFor(c.Offer.Endpoints)
+	endpoint, asked := call.Request()
 	line, _, ok := h.live.Line(c.Machine.ID)
 	if !ok || endpoint != fleet.ChatCompletions || len(asked) > tunnel.MaxTokenize {
 		return 0

@@ -1,0 +1,499 @@
+package dialect
+
+import (
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
+
+	"github.com/kith/kith/internal/fault"
+)
+
+// ChatForms are forms of the chat dialect that engines do not know: tools of the
+// type custom, a choice of allowed tools, and the functions that were before
+// tools. A request that uses them is asked of machines with function tools, and
+// its answer is returned in the forms of the request.
+type ChatForms struct {
+	legacy bool            // functions and function_call
+	custom map[string]bool // names of tools of the type custom
+}
+
+// members of a JSON object whose values stay bytes.
+type jsonObject map[string]jsontext.Value
+
+// PeekChat is Peek for the chat dialect. Where the body uses ChatForms, those and
+// the body as machines are asked are returned, too. Every error is a *fault.Fault;
+// the Head is there with one that is about the forms alone.
+func PeekChat(body []byte) (Head, *ChatForms, []byte, error) {
+	var h head
+	if err := h.read(body, h.member); err != nil {
+		return Head{}, nil, nil, err
+	}
+	if !h.forms {
+		return h.Head, nil, nil, nil
+	}
+	request, f := jsonObject{}, &ChatForms{custom: map[string]bool{}}
+	if err := json.Unmarshal(body, &request); err != nil {
+		return h.Head, nil, nil, refusal(err)
+	}
+	for _, step := range []func(jsonObject) error{f.functions, f.tools, f.choice, f.messages} {
+		if err := step(request); err != nil {
+			return h.Head, nil, nil, err
+		}
+	}
+	chat, err := json.Marshal(request, json.Deterministic(true))
+	return h.Head, f, chat, err
+}
+
+// formed reports whether a member of a chat request may use ChatForms.
+func formed(name string, value jsontext.Value) bool {
+	switch name {
+	case "functions", "function_call":
+		return value.Kind() != 'n'
+	case "tools":
+		return value.Kind() == '[' && !onlyFunctions(value)
+	case "tool_choice":
+		return value.Kind() == '{' && !strings.Contains(string(value), `"function"`) || strings.Contains(string(value), `"allowed_tools"`)
+	}
+	return false
+}
+
+// onlyFunctions reports whether the tools are functions, all of them; a list that
+// cannot be read is for the machine to refuse.
+func onlyFunctions(tools jsontext.Value) bool {
+	var list []struct {
+		Type string `json:"type"`
+	}
+	if json.Unmarshal(tools, &list) != nil {
+		return true
+	}
+	for _, t := range list {
+		if t.Type != "function" && t.Type != "" {
+			return false
+		}
+	}
+	return true
+}
+
+func badForm(param, format string, args ...any) error {
+	return fault.New(fault.InvalidRequest, param+": "+format, args...).WithParam(param)
+}
+
+// functions turns functions and function_call into tools and tool_choice.
+func (f *ChatForms) functions(request jsonObject) error {
+	functions, call := request["functions"], request["function_call"]
+	delete(request, "functions")
+	delete(request, "function_call")
+	if functions.Kind() == '[' {
+		var list []jsontext.Value
+		_ = json.Unmarshal(functions, &list) // a list, as was seen
+		c := chatBody{}
+		c.raw(`[`)
+		for i, one := range list {
+			if one.Kind() != '{' {
+				return badForm("functions."+strconv.Itoa(i), "a function is an object with a name")
+			}
+			c.comma()
+			c.put(`{"type":"function","function":`, one, `}`)
+		}
+		request["tools"], f.legacy = c.put(`]`, nil, ``), true
+	} else if functions != nil && functions.Kind() != 'n' {
+		return badForm("functions", "must be a list")
+	}
+	switch call.Kind() {
+	case '"':
+		request["tool_choice"], f.legacy = call, true
+	case '{':
+		request["tool_choice"], f.legacy = (&chatBody{}).put(`{"type":"function","function":`, call, `}`), true
+	}
+	if f.legacy { // its answer has room for one call
+		request["parallel_tool_calls"] = jsontext.Value(`false`)
+	}
+	return nil
+}
+
+// chatTool is a tool of the chat dialect, or the choice of one.
+type chatTool struct {
+	Type     string         `json:"type"`
+	Function jsontext.Value `json:"function"`
+	Custom   struct {
+		Name        jsontext.Value `json:"name"`
+		Description jsontext.Value `json:"description"`
+		Format      jsontext.Value `json:"format"`
+	} `json:"custom"`
+}
+
+// name is the tool's name, a JSON string; nil: it has none.
+func (t *chatTool) name() jsontext.Value {
+	named := struct {
+		Name jsontext.Value `json:"name"`
+	}{t.Custom.Name}
+	if t.Type == "function" {
+		_ = json.Unmarshal(t.Function, &named) // no object has no name
+	}
+	if named.Name.Kind() != '"' {
+		return nil
+	}
+	return named.Name
+}
+
+// tools turns tools of the type custom into functions, and refuses those that run
+// at their vendor's alone.
+func (f *ChatForms) tools(request jsonObject) error {
+	if request["tools"].Kind() != '[' {
+		return nil
+	}
+	var list []jsontext.Value
+	_ = json.Unmarshal(request["tools"], &list) // a list, as was seen
+	c := chatBody{}
+	c.raw(`[`)
+	for i, one := range list {
+		var t chatTool
+		param := "tools." + strconv.Itoa(i)
+		switch err := json.Unmarshal(one, &t); {
+		case err != nil, t.Type == "function", t.Type == "": // for the machine to check
+			c.comma()
+			c.put(``, one, ``)
+		case t.Type != "custom":
+			return noHosted(param, strconv.Quote(t.Type))
+		case t.name() == nil:
+			return badForm(param, "a tool of the type custom has a name, which is a string")
+		default:
+			f.custom[string(unquote(t.name()))] = true
+			c.comma()
+			c.tool(customTool(t.Custom.Name, t.Custom.Description, t.Custom.Format))
+		}
+	}
+	request["tools"] = c.put(`]`, nil, ``)
+	return nil
+}
+
+// choice turns the choice of a custom tool, and of allowed tools, into words that
+// engines know: of allowed ones the others are not shown to the model.
+func (f *ChatForms) choice(request jsonObject) error {
+	var choice struct {
+		chatTool `json:",inline"`
+		Allowed  struct {
+			Mode  string     `json:"mode"`
+			Tools []chatTool `json:"tools"`
+		} `json:"allowed_tools"`
+	}
+	if request["tool_choice"].Kind() != '{' || json.Unmarshal(request["tool_choice"], &choice) != nil {
+		return nil // for the machine to check
+	}
+	switch choice.Type {
+	case "function", "", "auto", "none", "required": // for the machine to check
+		return nil
+	case "custom":
+		if choice.name() == nil {
+			return badForm("tool_choice", "a choice of the type custom names it")
+		}
+		request["tool_choice"] = (&chatBody{}).put(`{"type":"function","function":{"name":`, choice.name(), `}}`)
+		return nil
+	case "allowed_tools":
+	default:
+		return noHosted("tool_choice", strconv.Quote(choice.Type))
+	}
+	if mode := choice.Allowed.Mode; mode != "auto" && mode != "required" {
+		return badForm("tool_choice", "the mode of allowed_tools must be auto or required")
+	}
+	allowed := map[string]bool{}
+	for i := range choice.Allowed.Tools {
+		allowed[string(choice.Allowed.Tools[i].name())] = true
+	}
+	var tools, shown []jsontext.Value
+	_ = json.Unmarshal(request["tools"], &tools) // none is no list
+	for _, one := range tools {
+		var t chatTool
+		if _ = json.Unmarshal(one, &t); allowed[string(t.name())] && t.name() != nil {
+			shown = append(shown, one)
+		}
+	}
+	if len(shown) == 0 {
+		if choice.Allowed.Mode == "required" {
+			return badForm("tool_choice", "none of the allowed tools is among the tools")
+		}
+		delete(request, "tools")
+		delete(request, "tool_choice")
+		return nil
+	}
+	c := chatBody{}
+	c.raw(`[`)
+	for _, one := range shown {
+		c.comma()
+		c.put(``, one, ``)
+	}
+	request["tools"], request["tool_choice"] = c.put(`]`, nil, ``), jsontext.Value(strconv.Quote(choice.Allowed.Mode))
+	return nil
+}
+
+// messages turns earlier calls, and what functions returned, into those of tools.
+func (f *ChatForms) messages(request jsonObject) error {
+	var list []jsontext.Value
+	if request["messages"].Kind() != '[' {
+		return nil
+	}
+	_ = json.Unmarshal(request["messages"], &list) // a list, as was seen
+	ids := map[string]string{}                     // of the newest call of each function
+	c := chatBody{}
+	c.raw(`[`)
+	for i, one := range list {
+		c.comma()
+		message := jsonObject{}
+		if json.Unmarshal(one, &message) != nil {
+			c.put(``, one, ``)
+			continue
+		}
+		if call := message["function_call"]; call.Kind() == '{' {
+			t := chatTool{Type: "function", Function: call}
+			id := "call_" + strconv.Itoa(i)
+			ids[string(t.name())] = id
+			message["tool_calls"] = (&chatBody{}).put(`[{"id":"`+id+`","type":"function","function":`, call, `}]`)
+		}
+		delete(message, "function_call")
+		if string(message["role"]) == `"function"` {
+			id := ids[string(message["name"])]
+			if id == "" {
+				return badForm("messages."+strconv.Itoa(i), "a message of the role function follows the function_call of that name")
+			}
+			message["role"], message["tool_call_id"] = jsontext.Value(`"tool"`), jsontext.Value(strconv.Quote(id))
+		}
+		f.earlierCalls(message)
+		text, err := json.Marshal(message, json.Deterministic(true))
+		if err != nil {
+			return err
+		}
+		c.put(``, text, ``)
+	}
+	request["messages"] = c.put(`]`, nil, ``)
+	return nil
+}
+
+// earlierCalls turns the calls of custom tools in a message into those of functions.
+func (f *ChatForms) earlierCalls(message jsonObject) {
+	var calls []jsonObject
+	if json.Unmarshal(message["tool_calls"], &calls) != nil {
+		return
+	}
+	for _, call := range calls {
+		var custom struct {
+			Name  jsontext.Value `json:"name"`
+			Input jsontext.Value `json:"input"`
+		}
+		if string(call["type"]) != `"custom"` || json.Unmarshal(call["custom"], &custom) != nil || custom.Name == nil {
+			continue
+		}
+		delete(call, "custom")
+		c := chatBody{}
+		c.put(`{"name":`, custom.Name, `,"arguments":`)
+		c.dst = append(appendString(c.dst, string(customArguments(custom.Input))), '}')
+		call["type"], call["function"] = jsontext.Value(`"function"`), c.dst
+	}
+	if text, err := json.Marshal(calls, json.Deterministic(true)); err == nil {
+		message["tool_calls"] = text
+	}
+}
+
+// Answer is a whole chat answer in the forms of the request; it checks the answer
+// as CheckUnary does. Errors are *fault.Fault.
+func (f *ChatForms) Answer(answer []byte) ([]byte, Usage, error) {
+	usage, err := CheckUnary(answer)
+	if err != nil {
+		return nil, Usage{}, err
+	}
+	e := &formEvents{forms: f}
+	out, err := e.rewrite(answer, "message", true)
+	return out, usage, err
+}
+
+// Events makes the chunks of an answer in the forms of the request out of those of
+// a chat stream.
+func (f *ChatForms) Events() *Events {
+	out := new(outbox)
+	return &Events{outbox: out, writer: &formEvents{outbox: out, forms: f, calls: map[[2]int]*customCall{}}}
+}
+
+// formEvents writes the chunks of a chat stream in the forms of its request.
+type formEvents struct {
+	*outbox
+	forms *ChatForms
+	calls map[[2]int]*customCall // by choice and index: calls of custom tools
+}
+
+// customCall is a call of a custom tool while its arguments come in.
+type customCall struct {
+	id        string
+	arguments []byte
+	nesting   nesting
+	sent      bool
+}
+
+// chunk satisfies eventWriter.
+func (e *formEvents) chunk(p *piece) error {
+	out, err := e.rewrite(p.document, "delta", false)
+	if err != nil {
+		return err
+	}
+	e.raw("data: ")
+	e.out = append(e.out, out...)
+	e.raw("\n\n")
+	return nil
+}
+
+// end satisfies eventWriter.
+func (e *formEvents) end(Usage) error {
+	e.raw("data: [DONE]\n\n")
+	return nil
+}
+
+// formCall is a call in an answer, or a part of one.
+type formCall struct {
+	Index    *int        `json:"index,omitzero"`
+	ID       string      `json:"id,omitzero"`
+	Type     string      `json:"type,omitzero"`
+	Function *formTarget `json:"function,omitzero"`
+	Custom   *formInput  `json:"custom,omitzero"`
+}
+
+type formTarget struct {
+	Name      string `json:"name,omitzero"`
+	Arguments string `json:"arguments"`
+}
+
+type formInput struct {
+	Name  string `json:"name,omitzero"`
+	Input string `json:"input"`
+}
+
+// rewrite is an answer or a chunk in the forms of the request; said is the member
+// of a choice that holds what the model said.
+func (e *formEvents) rewrite(document []byte, said string, whole bool) ([]byte, error) {
+	answer := jsonObject{}
+	var choices []jsonObject
+	if json.Unmarshal(document, &answer) != nil || answer["choices"] != nil && json.Unmarshal(answer["choices"], &choices) != nil {
+		return nil, nonsense("something that is not a chat answer")
+	}
+	for at, choice := range choices {
+		message := jsonObject{}
+		var calls []formCall
+		if json.Unmarshal(choice[said], &message) != nil || message["tool_calls"] != nil && json.Unmarshal(message["tool_calls"], &calls) != nil {
+			return nil, nonsense("something that is not a chat answer")
+		}
+		var number struct {
+			Index int `json:"index"`
+		}
+		number.Index = at
+		if choice["index"].Kind() == '0' {
+			_ = json.Unmarshal(choice["index"], &number.Index) // a number
+		}
+		finished := choice["finish_reason"].Kind() == '"'
+		if e.forms.legacy {
+			legacyCall(choice, message, calls)
+		} else if calls = e.customCalls(number.Index, calls, whole, finished); calls != nil {
+			text, err := json.Marshal(calls, json.Deterministic(true))
+			if err != nil {
+				return nil, err
+			}
+			message["tool_calls"] = text
+		} else {
+			delete(message, "tool_calls")
+		}
+		text, err := json.Marshal(message, json.Deterministic(true))
+		if err != nil {
+			return nil, err
+		}
+		choice[said] = text
+	}
+	if choices != nil {
+		text, err := json.Marshal(choices, json.Deterministic(true))
+		if err != nil {
+			return nil, err
+		}
+		answer["choices"] = text
+	}
+	return json.Marshal(answer, json.Deterministic(true))
+}
+
+// legacyCall writes the first call of a message as its function_call.
+func legacyCall(choice, message jsonObject, calls []formCall) {
+	delete(message, "tool_calls")
+	for _, call := range calls {
+		if call.Index != nil && *call.Index > 0 || call.Function == nil {
+			continue
+		}
+		if text, err := json.Marshal(call.Function, json.Deterministic(true)); err == nil {
+			message["function_call"] = text
+		}
+		break
+	}
+	if string(choice["finish_reason"]) == `"tool_calls"` {
+		choice["finish_reason"] = jsontext.Value(`"function_call"`)
+	}
+}
+
+// customCalls writes the calls of custom tools as those. In a stream the input is
+// sent in one part, when the arguments are complete or the choice has finished.
+func (e *formEvents) customCalls(choice int, calls []formCall, whole, finished bool) []formCall {
+	var out []formCall
+	for _, call := range calls {
+		name := ""
+		if call.Function != nil {
+			name = call.Function.Name
+		}
+		if whole {
+			if e.forms.custom[name] {
+				call = formCall{Index: call.Index, ID: call.ID, Type: "custom", Custom: &formInput{name, customInput([]byte(call.Function.Arguments))}}
+			}
+			out = append(out, call)
+			continue
+		}
+		at := [2]int{choice, 0}
+		if call.Index != nil {
+			at[1] = *call.Index
+		}
+		open := e.calls[at]
+		if e.forms.custom[name] && open == nil && len(e.calls) < mostWaitingCalls {
+			open = &customCall{id: call.ID}
+			e.calls[at] = open
+			out = append(out, formCall{Index: &at[1], ID: call.ID, Type: "custom", Custom: &formInput{Name: name}})
+		}
+		if open == nil {
+			out = append(out, call)
+			continue
+		}
+		if call.Function != nil && len(open.arguments) <= maxWaitingText {
+			open.arguments = append(open.arguments, call.Function.Arguments...)
+			open.nesting.read(appendString(nil, call.Function.Arguments))
+		}
+		out = open.send(out, at[1], open.nesting.over())
+	}
+	if finished {
+		for _, at := range sortedCalls(e.calls, choice) {
+			out = e.calls[at].send(out, at[1], true)
+		}
+	}
+	return out
+}
+
+// send adds the input of the call once, when it is there.
+func (c *customCall) send(out []formCall, index int, complete bool) []formCall {
+	if c.sent || !complete {
+		return out
+	}
+	c.sent = true
+	return append(out, formCall{Index: &index, Custom: &formInput{Input: customInput(c.arguments)}})
+}
+
+// sortedCalls are the calls of a choice by their index.
+func sortedCalls(calls map[[2]int]*customCall, choice int) [][2]int {
+	var of [][2]int
+	for at := range calls {
+		if at[0] == choice {
+			of = append(of, at)
+		}
+	}
+	slices.SortFunc(of, func(a, b [2]int) int { return a[1] - b[1] })
+	return of
+}

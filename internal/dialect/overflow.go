@@ -1,0 +1,125 @@
+package dialect
+
+import (
+	"fmt"
+	"regexp"
+	"strconv"
+
+	"github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
+
+	"github.com/kith/kith/internal/fault"
+)
+
+// overflows are how engines write that a prompt is longer than their context,
+// with the numbers that they report: n is the prompt's tokens, all the prompt's
+// and the answer's limit together, max the context's. testdata/overflow.txt has
+// the texts.
+var overflows = []*regexp.Regexp{
+	// llama.cpp's server, and engines that run it.
+	regexp.MustCompile(`request \((?P<n>\d+) tokens\) exceeds the available context size \((?P<max>\d+) tokens\)`),
+	regexp.MustCompile(`request exceeds the available context size`),
+	regexp.MustCompile(`^Context size has been exceeded`),
+	// The built-in engine.
+	regexp.MustCompile(`request has (?P<n>\d+) tokens and the context holds (?P<max>\d+)`),
+	// vLLM, SGLang and services that write as OpenAI does.
+	regexp.MustCompile(`maximum context length is (?P<max>\d+) tokens\. However, you requested (?P<all>\d+) tokens \((?P<n>\d+) in the messages`),
+	regexp.MustCompile(`maximum context length is (?P<max>\d+) tokens\. However, (?:you requested \d+ output tokens and )?your (?:prompt contains|request has|messages resulted in)(?: at least)? (?P<n>\d+) (?:input )?tokens(?:, for a total of(?: at least)? (?P<all>\d+) tokens)?`),
+	regexp.MustCompile(`maximum context length of (?P<max>\d+) tokens\. You requested a total of (?P<all>\d+) tokens: (?P<n>\d+) tokens from the input`),
+	regexp.MustCompile(`maximum context length (?:is|of) \d+`),
+	regexp.MustCompile(`prompt \(length (?P<n>\d+)\) is longer than the maximum model length of (?P<max>\d+)`),
+	regexp.MustCompile(`input \((?P<n>\d+) tokens\) is longer than the model's context length \((?P<max>\d+) tokens\)`),
+	regexp.MustCompile(`Input length \((?P<n>\d+) tokens\) exceeds the maximum allowed length \((?P<max>\d+) tokens\)`),
+	// Ollama.
+	regexp.MustCompile(`input length exceeds the context length`),
+	regexp.MustCompile(`prompt too long; exceeded max context length`),
+	// LM Studio.
+	regexp.MustCompile(`greater than the context length \(n_keep: (?P<n>\d+) ?>= ?n_ctx: (?P<max>\d+)\)`),
+	regexp.MustCompile(`keep the first (?P<n>\d+) tokens when context the overflows.* context length of only (?P<max>\d+) tokens`),
+	regexp.MustCompile(`^Reached context length of \d+ tokens`),
+	// Services of the messages dialect, and kith itself.
+	regexp.MustCompile(`^prompt is too long(?:: (?P<n>\d+) tokens > (?P<max>\d+) maximum)?`),
+}
+
+// ContextExceeded is the fault of an engine's error document which says that the
+// prompt is longer than the model's context, or nil. Its message has the words on
+// which agents shorten their talk (decisions 4).
+func ContextExceeded(document []byte) *fault.Fault {
+	e := readEngineError(document)
+	var all, n, most int64
+	known := e.code == "exceed_context_size_error" || e.code == string(fault.ContextLengthExceeded) || e.Type == "exceed_context_size_error"
+	if known {
+		n, most = e.Tokens, e.Context
+	}
+	for _, form := range overflows {
+		found := form.FindStringSubmatch(e.text)
+		if found == nil {
+			continue
+		}
+		known = true
+		for i, name := range form.SubexpNames() {
+			value, _ := strconv.ParseInt(found[i], 10, 64) // digits; 0 where there are none, or too many
+			switch name {
+			case "n":
+				n = value
+			case "all":
+				all = value
+			case "max":
+				most = value
+			}
+		}
+		break
+	}
+	if !known {
+		return nil
+	}
+	if n <= most { // it is the answer's limit that makes it too much
+		n = all
+	}
+	text := "prompt is too long for the model's context: send less, or choose a model with a longer context"
+	if n > most && most > 0 {
+		text = fmt.Sprintf("prompt is too long: %d tokens > %d maximum", n, most)
+	}
+	return fault.New(fault.ContextLengthExceeded, "%s", text)
+}
+
+// engineError is an engine's error document.
+type engineError struct {
+	Type    string         `json:"type"`
+	Message string         `json:"message"`
+	Code    jsontext.Value `json:"code"`
+	Tokens  int64          `json:"n_prompt_tokens"` // llama.cpp's, as the next
+	Context int64          `json:"n_ctx"`
+
+	code string // of the kind that is a word
+	text string // the message as it was sent
+}
+
+// readEngineError reads an error document: an error member that is an object or a
+// bare string, or the error itself, as engines of vLLM's family write it.
+func readEngineError(document []byte) engineError {
+	var outer struct {
+		Error   jsontext.Value `json:"error"`
+		Object  string         `json:"object"`
+		Message string         `json:"message"`
+	}
+	var e engineError
+	if json.Unmarshal(document, &outer) != nil {
+		return e
+	}
+	switch outer.Error.Kind() {
+	case '"':
+		_ = json.Unmarshal(outer.Error, &e.text) // a string is one
+	case '{':
+		if json.Unmarshal(outer.Error, &e) != nil {
+			return engineError{}
+		}
+		e.text = e.Message
+	default:
+		if outer.Object == "error" {
+			e.text = outer.Message
+		}
+	}
+	_ = json.Unmarshal(e.Code, &e.code) // a number is no word
+	return e
+}

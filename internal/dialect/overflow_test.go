@@ -1,0 +1,66 @@
+package dialect
+
+import (
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/kith/kith/internal/fault"
+)
+
+// A prompt over the context is recognised in each engine's own words, in a body,
+// in a whole answer and in a stream; agents compact on the message (decisions 4).
+func TestContextLengthExceeded(t *testing.T) {
+	text, err := os.ReadFile("testdata/overflow.txt")
+	if err != nil {
+		t.Fatal(err)
+	}
+	engines := 0
+	for line := range strings.Lines(string(text)) {
+		row := strings.SplitN(strings.TrimSuffix(line, "\n"), " | ", 4)
+		if len(row) != 4 || row[0][0] == '#' {
+			continue
+		}
+		engines++
+		name, body := row[0], row[3]
+		want := "prompt is too long for the model's context"
+		if numbers := strings.Split(row[2], " > "); len(numbers) == 2 {
+			want = "prompt is too long: " + numbers[0] + " tokens > " + numbers[1] + " maximum"
+		}
+		check := func(where string, err error) {
+			t.Helper()
+			f, _ := err.(*fault.Fault)
+			if f == nil || f.Code != "context_length_exceeded" || f.Status() != 400 || !strings.HasPrefix(f.Message, want) {
+				t.Errorf("%s, %s: %v, want %q", name, where, f, want)
+			}
+		}
+		check("in a body", ContextExceeded([]byte(body)))
+		if !strings.Contains(body, `"error":`) && !strings.Contains(body, `"error": `) { // such a body comes with a status
+			continue
+		}
+		_, err := CheckUnary([]byte(body))
+		check("in an answer", err)
+		var s Stream
+		_, err = s.Take([]byte("data: " + body + "\n\n"))
+		check("in a stream", err)
+	}
+	if engines < 20 {
+		t.Errorf("only %d rows were read", engines)
+	}
+}
+
+// What is no such refusal stays what it is.
+func TestNoContextLengthExceeded(t *testing.T) {
+	for _, body := range []string{
+		`{"error":{"message":"max_tokens must be at least 1, got -186."}}`,
+		`{"error":{"message":"the model's context is warm"}}`,
+		`{"error":{"code":400,"message":"input is too large to process. increase the physical batch size"}}`,
+		`{"error":{"message":"out of memory","n_prompt_tokens":9,"n_ctx":8}}`,
+		`{"error":{}}`,
+	} {
+		_, err := CheckUnary([]byte(body))
+		if f := fault.Of(err); f == nil || f.Code != fault.EngineError {
+			t.Errorf("%s: %v", body, f)
+		}
+	}
+}

@@ -1,0 +1,177 @@
+package gateway
+
+import (
+	"context"
+	"io"
+	"os"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/kith/kith/internal/fault"
+)
+
+// Each engine's refusal of a prompt over its context, with its own status, is
+// context_length_exceeded; a status that sends the call on is not (decisions 2, 4).
+func TestEngineFaultOverContext(t *testing.T) {
+	text, err := os.ReadFile("../dialect/testdata/overflow.txt")
+	if err != nil {
+		t.Fatal(err)
+	}
+	rows := 0
+	for line := range strings.Lines(string(text)) {
+		row := strings.SplitN(strings.TrimSuffix(line, "\n"), " | ", 4)
+		if len(row) != 4 || row[0][0] == '#' {
+			continue
+		}
+		rows++
+		status, _ := strconv.Atoi(row[1])
+		if f := EngineFault(status, []byte(row[3])); f == nil || f.Code != "context_length_exceeded" {
+			t.Errorf("%s: %v", row[0], f)
+		}
+		if f := EngineFault(503, []byte(row[3])); f != nil {
+			t.Errorf("%s, as a 503: %v", row[0], f)
+		}
+	}
+	if rows < 20 {
+		t.Errorf("only %d rows were read", rows)
+	}
+}
+
+// A prompt that is too long is reported in each dialect as its agents read it: Claude
+// Code reads the message, Codex the code of response.failed alone.
+func TestContextLengthExceeded(t *testing.T) {
+	const message = "prompt is too long: 9412 tokens > 8192 maximum"
+	const code = fault.Code("context_length_exceeded")
+	h := New(hostedConfig(refuses(fault.New(code, message))))
+
+	w, _ := do(h, ask("POST", "/v1/chat/completions", request))
+	if got := checkFault(t, w, 400, code); got.Error.Message != message || got.Error.Param == nil || *got.Error.Param != "messages" {
+		t.Errorf("chat: %s", w.Body)
+	}
+	w, _ = do(h, askMessages(messagesRequest))
+	if got := checkEnvelope(t, w.Header(), w.Body.String(), "invalid_request_error", code); w.Code != 400 || got.Error.Message != message {
+		t.Errorf("messages: %d %s", w.Code, w.Body)
+	}
+	w, _ = do(h, ask("POST", "/v1/responses", responsesRequest))
+	if got := checkFault(t, w, 400, code); got.Error.Message != message || got.Error.Param == nil || *got.Error.Param != "input" {
+		t.Errorf("responses: %s", w.Body)
+	}
+	w, aborted := do(h, ask("POST", "/v1/responses", responsesStream))
+	failed := strings.LastIndex(w.Body.String(), "event: response.failed\n")
+	if aborted || w.Code != 200 || w.Header().Get("Content-Type") != "text/event-stream" || failed < 0 ||
+		!strings.Contains(w.Body.String()[failed:], `"status":"failed"`) ||
+		!strings.Contains(w.Body.String()[failed:], `"error":{"code":"context_length_exceeded","message":"`+message+`"}`) {
+		t.Errorf("responses, streamed: aborted %v, %d %s", aborted, w.Code, w.Body)
+	}
+	w, _ = do(h, ask("POST", "/v1/chat/completions", strings.Replace(request, "{", `{"stream":true,`, 1)))
+	checkFault(t, w, 400, code)
+}
+
+// param names the field at fault: model for a model that is not there; else null,
+// and on the responses route a text, always (decisions 4).
+func TestParam(t *testing.T) {
+	missing := New(hostedConfig(refuses(fault.New(fault.ModelNotFound, "no such model"))))
+	full := New(hostedConfig(refuses(fault.New(fault.CapacityFull, "busy"))))
+	for name, c := range map[string]struct {
+		h          *Edge
+		path, body string
+		want       string
+	}{
+		"chat, the model":          {missing, "/v1/chat/completions", request, `"param":"model"`},
+		"chat, no name can be":     {missing, "/v1/chat/completions", strings.Replace(request, `"m"`, `" m"`, 1), `"param":"model"`},
+		"chat":                     {full, "/v1/chat/completions", request, `"param":null`},
+		"embeddings, the model":    {missing, "/v1/embeddings", `{"model":"m","input":"x"}`, `"param":"model"`},
+		"responses, the model":     {missing, "/v1/responses", responsesRequest, `"param":"model"`},
+		"responses":                {full, "/v1/responses", responsesRequest, `"param":""`},
+		"responses, streamed":      {full, "/v1/responses", responsesStream, `"param":""`},
+		"responses, a lower route": {full, "/v1/responses/a/b/c", "", `"param":""`},
+		"responses, no key":        {full, "/v1/responses", responsesRequest, `"param":""`},
+	} {
+		r := ask("POST", c.path, c.body)
+		if strings.HasSuffix(name, "no key") {
+			r.Header.Del("Authorization")
+		}
+		if w, _ := do(c.h, r); !strings.Contains(w.Body.String(), c.want) {
+			t.Errorf("%s: %s, want %s", name, w.Body, c.want)
+		}
+	}
+	w, _ := do(missing, ask("GET", "/v1/models/other", ""))
+	if !strings.Contains(w.Body.String(), `"param":"model"`) {
+		t.Errorf("a model of the list: %s", w.Body)
+	}
+}
+
+// truncation auto asks again with a shorter talk until it fits, unary and
+// streamed; otherwise the refusal is the caller's (docs/dialects.md).
+func TestTruncation(t *testing.T) {
+	const input = `"input":[{"role":"user","content":"first first first first first first"},{"role":"assistant","content":"answer"},{"role":"user","content":"last"}]`
+	var asked []string
+	b := &backend{do: func(_ context.Context, call *Call) (*Answer, error) {
+		_, body := call.Request()
+		asked = append(asked, string(body))
+		if strings.Contains(string(body), "first") {
+			return nil, fault.New(fault.ContextLengthExceeded, "prompt is too long: 12 tokens > 10 maximum")
+		}
+		if call.Stream {
+			return answer(io.NopCloser(strings.NewReader(`data: {"choices":[{"index":0,"delta":{"content":"Hi"},"finish_reason":"stop"}]}` + "\n\ndata: [DONE]\n\n"))), nil
+		}
+		return answer(io.NopCloser(strings.NewReader(chatReply))), nil
+	}}
+	for _, stream := range []string{"false", "true"} {
+		asked = nil
+		w, _ := do(New(hostedConfig(b)), ask("POST", "/v1/responses", `{"model":"m","truncation":"auto","stream":`+stream+`,`+input+`}`))
+		if w.Code != 200 || len(asked) != 2 || strings.Contains(asked[1], "first") || !strings.Contains(asked[1], "last") || !strings.Contains(w.Body.String(), `"status":"completed"`) ||
+			!strings.Contains(w.Body.String(), `"truncation":"auto"`) {
+			t.Errorf("stream %s: %d %q\n%s", stream, w.Code, asked, w.Body)
+		}
+	}
+	asked = nil
+	w, _ := do(New(hostedConfig(b)), ask("POST", "/v1/responses", `{"model":"m",`+input+`}`))
+	if checkFault(t, w, 400, fault.ContextLengthExceeded); len(asked) != 1 {
+		t.Errorf("asked %d times", len(asked))
+	}
+	w, _ = do(New(hostedConfig(b)), ask("POST", "/v1/responses", `{"model":"m","truncation":"middle",`+input+`}`))
+	if got := checkFault(t, w, 400, fault.InvalidRequest); got.Error.Param == nil || *got.Error.Param != "truncation" {
+		t.Errorf("%s", w.Body)
+	}
+}
+
+// A chat call with the functions of old is asked with tools and answered in its own
+// form; from a hub or a service that got the caller's bytes the answer passes as it is.
+func TestChatForms(t *testing.T) {
+	const body = `{"model":"m","functions":[{"name":"f"}],"messages":[{"role":"user","content":"x"}]}`
+	const tools = `{"choices":[{"index":0,"message":{"content":null,"tool_calls":[{"id":"a","type":"function","function":{"name":"f","arguments":"{}"}}]},"finish_reason":"tool_calls"}]}`
+	var asked string
+	toBody := false
+	b := &backend{do: func(_ context.Context, call *Call) (*Answer, error) {
+		_, body, err := call.ForEngine(toBody)
+		if err != nil {
+			return nil, err
+		}
+		asked = string(body)
+		a := answer(io.NopCloser(strings.NewReader(tools)))
+		a.ToBody = toBody
+		return a, nil
+	}}
+	w, _ := do(New(hostedConfig(b)), ask("POST", "/v1/chat/completions", body))
+	if w.Code != 200 || !strings.Contains(w.Body.String(), `"function_call":{"name":"f","arguments":"{}"}`) || strings.Contains(w.Body.String(), "tool_calls") || !strings.Contains(asked, `"tools":[`) {
+		t.Errorf("%d %s\nasked %s", w.Code, w.Body, asked)
+	}
+	const search = `{"model":"m","tools":[{"type":"web_search"}],"messages":[{"role":"user","content":"x"}]}`
+	for _, c := range []Config{hostedConfig(b), localConfig(b)} {
+		w, _ = do(New(c), ask("POST", "http://localhost:8701/v1/chat/completions", search))
+		if got := checkFault(t, w, 400, fault.InvalidRequest); !strings.Contains(got.Error.Message, `"web_search"`) || *got.Error.Param != "tools.0" {
+			t.Errorf("%s", w.Body)
+		}
+	}
+	toBody = true
+	w, _ = do(New(localConfig(b)), ask("POST", "http://localhost:8701/v1/chat/completions", body))
+	if w.Code != 200 || w.Body.String() != tools || asked != body {
+		t.Errorf("%d %s", w.Code, w.Body)
+	}
+	w, _ = do(New(localConfig(b)), ask("POST", "http://localhost:8701/v1/chat/completions", search))
+	if w.Code != 200 || asked != search {
+		t.Errorf("a service elsewhere: %d %s", w.Code, w.Body)
+	}
+}
