@@ -129,7 +129,7 @@ func (b *bench) startHub() (*hub, error) {
 	if err := errors.Join(errs[:]...); err != nil {
 		return nil, err
 	}
-	conf := fmt.Appendf(nil, "[hub]\nlisten = %q\ndata = %q\n[ratelimit]\nrps = 0\nconnections = 0\n[tls]\ncertificate = %q\nkey = %q\n", h.addr, h.data, h.cert, key)
+	conf := fmt.Appendf(nil, "[hub]\nlisten = %q\ndata = %q\n[ratelimit]\nrps = 0\nconnections = 0\n[limits]\nrunning = 0\nwaiting = 0\nmachines = 0\n[tls]\ncertificate = %q\nkey = %q\n", h.addr, h.data, h.cert, key)
 	if err := os.WriteFile(h.conf, conf, 0o600); err != nil {
 		return nil, err
 	}

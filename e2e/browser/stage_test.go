@@ -58,10 +58,13 @@ func newStageWith(t *testing.T, listen, config string, models ...string) *stage 
 	s.start("hub", "--json", "--config", filepath.Join(s.home, "hub.toml"), "--listen", listen, "--admin", "127.0.0.1:0", "--data", filepath.Join(s.home, "hub"))
 	var told struct {
 		Hub   string `json:"hub"`
-		First string `json:"first_link"`
+		First string `json:"first_link_file"`
 	}
 	s.until("the hub listens", func() bool { return json.Unmarshal([]byte(s.read("hub.out")), &told) == nil })
-	s.base, s.first = told.Hub, told.First
+	s.base = told.Hub
+	if link, err := os.ReadFile(told.First); err == nil {
+		s.first = strings.TrimSpace(string(link))
+	}
 	return s
 }
 

@@ -69,7 +69,8 @@ type daemonFile struct {
 		// Enabled lets calls from the hub run on this machine; default true.
 		Enabled bool `toml:"enabled"`
 		// Slots is how many calls this machine runs at once; 0, the default, is
-		// what its engines say.
+		// what its engines say. A call for n answers counts as n. On the site it can
+		// be set to fewer, never to more.
 		Slots uint16 `toml:"slots"`
 		// Models are the only ones that calls from the hub may use, your own from
 		// elsewhere too; default all that this machine serves.
@@ -129,13 +130,30 @@ type hubFile struct {
 		// Data is the folder of the database and the operator's socket; default
 		// KITH_HOME/hub.
 		Data string `toml:"data"`
+		// Proxies are the addresses, or networks, of the proxies in front of this hub:
+		// of their requests the client is the last address in X-Forwarded-For that is
+		// not a proxy's. From all others that header is ignored. Default none.
+		Proxies []proxy `toml:"proxies"`
+		// CORS are the origins of web applications that may call the API from a
+		// browser, with a key and never with a cookie; default none.
+		CORS []origin `toml:"cors"`
 	} `toml:"hub"`
 	Database struct {
 		// URL is "", the embedded SQLite in Data.
 		URL database `toml:"url"`
 	} `toml:"database"`
-	// Limits bound one call (decisions 3), and what is held of all of them.
+	// Limits bound one call (decisions 3), and the calls of one member, and what is
+	// held of all of them.
 	Limits struct {
+		// Running is how many calls of one member run on machines at once, the
+		// member's own machines included; 0 is off, default 64.
+		Running uint16 `toml:"running"`
+		// Waiting is how many calls of one member wait for a machine at once; 0 is
+		// off, default 256.
+		Waiting uint16 `toml:"waiting"`
+		// Machines is how many machines of one member may be connected; 0 is off,
+		// default 1000.
+		Machines uint16 `toml:"machines"`
 		// Body is the largest request body; default "32MiB".
 		Body size `toml:"body"`
 		// Member is how many bytes of requests and answers underway one member may
@@ -170,7 +188,9 @@ type hubFile struct {
 		RPS uint32 `toml:"rps"`
 		// Burst is how many may come at once; default 100.
 		Burst uint32 `toml:"burst"`
-		// Connections is how many connections one address may hold; default 200.
+		// Connections is how many connections one client may hold at once, and behind
+		// one of hub.proxies how many requests; an IPv6 /64 is one client, and machines'
+		// tunnels are not counted. Default 200.
 		Connections uint32 `toml:"connections"`
 	} `toml:"ratelimit"`
 	// Site is the members' pages.

@@ -80,6 +80,7 @@ func defaultHubFile(home string) *hubFile {
 	c.Limits.Body.Bytes = 32 << 20
 	c.Limits.Member.Bytes = 256 << 20
 	c.Limits.Spool.Bytes = diskLimit
+	c.Limits.Running, c.Limits.Waiting, c.Limits.Machines = 64, 256, 1000
 	c.Limits.Wait.Duration = 60 * time.Second
 	c.Limits.WaitStream.Duration = 180 * time.Second
 	c.Limits.FirstByte.Duration = 10 * time.Minute

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
 	"net"
 	"net/http"
@@ -29,6 +30,7 @@ import (
 
 func (a *app) hub() *cobra.Command {
 	var file, listen, data, admin string
+	var anyAdmin bool
 	cmd := &cobra.Command{
 		Use: "hub", Short: "Run a hub", Args: cobra.NoArgs,
 		Long: "Run a hub: the hosted API and the machines' tunnels on one address; metrics, health and\n" +
@@ -50,19 +52,24 @@ func (a *app) hub() *cobra.Command {
 				if err := new(address).UnmarshalText([]byte(admin)); err != nil {
 					return wrongUse("cannot use --admin %s: it %w", admin, err)
 				}
+				if err := new(loopback).UnmarshalText([]byte(admin)); err != nil && !anyAdmin {
+					return wrongUse("cannot use --admin %s: metrics and profiles need no key there; "+
+						"take a loopback address such as %s, or add --admin-any where only your own tools reach it", admin, defaultAdmin)
+				}
 			}
-			return a.runHub(cmd.Context(), config, admin)
+			return a.runHub(cmd.Context(), config, admin, anyAdmin)
 		},
 	}
 	cmd.Flags().StringVar(&file, "config", "", "the configuration file (default: hub.toml in KITH_HOME)")
 	cmd.Flags().StringVar(&listen, "listen", "", "the public address (default "+defaultHub+")")
 	cmd.Flags().StringVar(&data, "data", "", "the data folder (default: hub in KITH_HOME)")
 	cmd.Flags().StringVar(&admin, "admin", defaultAdmin, "the address of metrics, health and profiles; empty: none")
+	cmd.Flags().BoolVar(&anyAdmin, "admin-any", false, "let --admin be an address that other computers reach")
 	return cmd
 }
 
 // runHub opens a hub, says where it is, and serves until ctx ends.
-func (a *app) runHub(ctx context.Context, config *hubFile, admin string) error {
+func (a *app) runHub(ctx context.Context, config *hubFile, admin string, anyAdmin bool) error {
 	tuneMemory()
 	p, err := openHub(ctx, config, logTo(a.err, slog.LevelInfo))
 	if err != nil {
@@ -72,11 +79,16 @@ func (a *app) runHub(ctx context.Context, config *hubFile, admin string) error {
 	at := struct {
 		Hub   string `json:"hub"`
 		Admin string `json:"admin,omitempty"`
-		// FirstLink makes the account of the hub's first operator, once.
-		FirstLink string `json:"first_link,omitempty"`
+		// FirstLink makes the account of the hub's first operator, once. It opens
+		// the hub, so what is no terminal, such as a log, gets only the file's name.
+		FirstLink     string `json:"first_link,omitempty"`
+		FirstLinkFile string `json:"first_link_file,omitempty"`
 	}{Hub: p.base}
-	if at.FirstLink, err = p.hub.FirstLink(ctx); err != nil {
+	if at.FirstLink, at.FirstLinkFile, err = p.firstLink(ctx); err != nil {
 		return err
+	}
+	if !terminal(a.out) {
+		at.FirstLink = ""
 	}
 	if admin != "" {
 		watched, err := listenTCP(ctx, admin, "--admin")
@@ -85,16 +97,46 @@ func (a *app) runHub(ctx context.Context, config *hubFile, admin string) error {
 		}
 		at.Admin = "http://" + watched.Addr().String()
 		p.watched = watched
+		p.guard = gateway.Guard{Port: watched.Addr().(*net.TCPAddr).Port, AnyHost: anyAdmin}
 	}
 	if a.json {
 		err = a.printJSON(at)
 	} else {
 		a.say("hub on %s; operator: kith admin --data %s\n", strong(at.Hub+"/v1"), config.Hub.Data)
+		if at.FirstLinkFile != "" {
+			a.say("no operator can sign in yet: make the first account, with the link in this file, once, within a day:\n  %s\n", at.FirstLinkFile)
+		}
 		if at.FirstLink != "" {
-			a.say("no operator can sign in yet: make the first account, with this link, once, within a day:\n  %s\n", strong(at.FirstLink))
+			a.say("the link is\n  %s\n", strong(at.FirstLink))
 		}
 	}
 	return errors.Join(err, p.run(ctx))
+}
+
+// firstLinkFile is where in the data folder the link to the first operator's account
+// is, for this user alone, until it was used.
+const firstLinkFile = "first-link"
+
+// firstLink makes the link to the first operator's account and writes it to a file;
+// both are empty where an operator can sign in already.
+func (p *hubProcess) firstLink(ctx context.Context) (link, file string, err error) {
+	p.removeFirstLink() // an older one is void
+	link, err = p.hub.FirstLink(ctx)
+	if err != nil || link == "" {
+		return "", "", err
+	}
+	file = filepath.Join(p.config.Hub.Data, firstLinkFile)
+	if err := os.WriteFile(file, []byte(link+"\n"), 0o600); err != nil {
+		return "", "", fmt.Errorf("cannot write the link to the first account: %w; choose another folder with --data", err)
+	}
+	return link, file, nil
+}
+
+func (p *hubProcess) removeFirstLink() {
+	err := os.Remove(filepath.Join(p.config.Hub.Data, firstLinkFile))
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		p.log.Warn("cannot remove the file with the first link, which is of no use any more", "error", err)
+	}
 }
 
 // hubProcess is one hub with everything it holds open.
@@ -110,7 +152,8 @@ type hubProcess struct {
 	spool    *spool.Spool
 	listener net.Listener
 	operator net.Listener
-	watched  net.Listener // metrics, health, profiles; nil: none
+	watched  net.Listener  // metrics, health, profiles; nil: none
+	guard    gateway.Guard // of watched
 }
 
 // openHub opens what a hub needs, in an order that blames the right thing: its
@@ -151,15 +194,16 @@ func openHub(ctx context.Context, config *hubFile, log *slog.Logger) (p *hubProc
 			p.base = "https://" + p.listener.Addr().String()
 		}
 	}
-	p.listener = gateway.LimitPerAddress(p.listener, int(config.RateLimit.Connections))
-	p.wire()
+	clients := gateway.NewClients(prefixes(config.Hub.Proxies), int(config.RateLimit.Connections), log)
+	p.listener = clients.Listen(p.listener)
+	p.wire(clients)
 	p.public = gateway.NewServer(p.hub.Handler(), log)
-	p.public.TLSConfig = certificate
+	p.public.TLSConfig, p.public.ConnState = certificate, clients.ConnState
 	return p, nil
 }
 
 // wire makes the hub and its registry, each of which tells the other.
-func (p *hubProcess) wire() {
+func (p *hubProcess) wire(clients *gateway.Clients) {
 	limits := p.config.Limits
 	keep := p.config.Responses.Keep.Duration
 	if keep == 0 {
@@ -171,21 +215,31 @@ func (p *hubProcess) wire() {
 		OnFree:   func(id fleet.MachineID) { p.hub.OnMachine(id) },
 	})
 	p.hub = hub.New(hub.Config{
-		Region: p.config.Hub.Region.Text,
-		Wait:   limits.Wait.Duration, WaitStream: limits.WaitStream.Duration, FirstByte: limits.FirstByte.Duration,
+		Region: p.config.Hub.Region.Text, Clients: clients,
+		Wait: limits.Wait.Duration, WaitStream: limits.WaitStream.Duration, FirstByte: limits.FirstByte.Duration,
+		Running: bound(limits.Running), Waiting: bound(limits.Waiting), Machines: bound(limits.Machines),
 		KeepResponses: keep,
 		Edge: gateway.Config{
 			Spool: p.spool,
-			Rate:  gateway.Rate{PerSecond: float64(p.config.RateLimit.RPS), Burst: int(p.config.RateLimit.Burst)},
+			Base:  p.base, Version: thisBuild().Version, Origins: origins(p.config.Hub.CORS),
+			Rate: gateway.Rate{PerSecond: float64(p.config.RateLimit.RPS), Burst: int(p.config.RateLimit.Burst)},
 			Limits: gateway.Limits{
 				Body: limits.Body.Bytes, FirstByte: limits.FirstByte.Duration,
 				Idle: limits.Idle.Duration, Stream: limits.Total.Duration,
 			},
 		},
 		Journal: p.journal,
-		Site:    hub.SiteConfig{Base: p.base, SignUp: p.config.Site.SignUp.Text, Provider: p.config.Site.OIDC.provider(), Mail: p.config.Site.SMTP.mail()},
+		Site:    hub.SiteConfig{Base: p.base, SignUp: p.config.Site.SignUp.Text, Provider: p.config.Site.OIDC.provider(), Mail: p.config.Site.SMTP.mail(), FirstMade: p.removeFirstLink},
 		Log:     p.log,
 	}, p.records, p.live)
+}
+
+// bound is a bound as the hub takes it, where the configuration's 0 is off.
+func bound(n uint16) int {
+	if n == 0 {
+		return -1
+	}
+	return int(n)
 }
 
 // run serves until ctx ends (nil) or a part fails.
@@ -204,7 +258,7 @@ func (p *hubProcess) run(ctx context.Context) error {
 	group.Go(func() error { return serveHTTP(ctx, p.public, p.listener) })
 	group.Go(func() error { return serveHTTP(ctx, gateway.NewServer(p.hub.Operator(), p.log), p.operator) })
 	if p.watched != nil {
-		group.Go(func() error { return serveHTTP(ctx, gateway.NewServer(p.watch(), p.log), p.watched) })
+		group.Go(func() error { return serveHTTP(ctx, gateway.NewServer(p.guard.Handler(p.watch()), p.log), p.watched) })
 	}
 	if err := group.Wait(); err != nil && !errors.Is(err, context.Canceled) {
 		return err

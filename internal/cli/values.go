@@ -144,6 +144,65 @@ func (r *region) UnmarshalText(text []byte) error {
 	return nil
 }
 
+// proxy is an address or a network of proxies.
+type proxy struct{ Prefix netip.Prefix }
+
+func (proxy) takes() string { return `an address or a network such as "10.0.0.0/8", in quotes` }
+
+// UnmarshalText satisfies encoding.TextUnmarshaler.
+func (p *proxy) UnmarshalText(text []byte) (err error) {
+	if addr, single := netip.ParseAddr(string(text)); single == nil {
+		addr = addr.Unmap().WithZone("")
+		p.Prefix = netip.PrefixFrom(addr, addr.BitLen())
+		return nil
+	}
+	switch p.Prefix, err = netip.ParsePrefix(string(text)); {
+	case err != nil || p.Prefix != p.Prefix.Masked() || p.Prefix.Addr().Is4In6():
+		return errors.New("takes " + p.takes())
+	case p.Prefix.Bits() == 0:
+		return fmt.Errorf("takes %s: every client could claim to be another if every address were trusted", p.takes())
+	}
+	return nil
+}
+
+// prefixes are the networks of the proxies.
+func prefixes(proxies []proxy) []netip.Prefix {
+	out := make([]netip.Prefix, len(proxies))
+	for i := range proxies {
+		out[i] = proxies[i].Prefix
+	}
+	return out
+}
+
+// origin is where a web application comes from, as browsers write it.
+type origin struct{ Text string }
+
+func (origin) takes() string { return `an origin such as "https://app.example.org", in quotes` }
+
+// UnmarshalText satisfies encoding.TextUnmarshaler.
+func (o *origin) UnmarshalText(text []byte) error {
+	o.Text = string(text)
+	u, err := url.Parse(o.Text)
+	switch {
+	case o.Text == "*":
+		return fmt.Errorf("takes %s: with * every page on the web could use the keys that it is given here; name the applications that may", o.takes())
+	case err != nil || u.Hostname() == "" || u.Scheme != "http" && u.Scheme != "https" || o.Text != strings.ToLower(u.Scheme+"://"+u.Host):
+		return errors.New("takes " + o.takes())
+	case u.Scheme == "http" && !hereOnly(u.Hostname()):
+		return fmt.Errorf("takes %s: without https the application's key could be read on the way", o.takes())
+	}
+	return nil
+}
+
+// origins are the origins as the hub takes them.
+func origins(list []origin) []string {
+	out := make([]string, len(list))
+	for i := range list {
+		out[i] = list[i].Text
+	}
+	return out
+}
+
 // signUp says who may make an account on a hub's site.
 type signUp struct{ Text string }
 

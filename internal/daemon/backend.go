@@ -88,7 +88,7 @@ func (d *Daemon) doHere(ctx context.Context, call *gateway.Call, e *engine.Engin
 	if err != nil {
 		return nil, true, err
 	}
-	release := d.desk.enter(call.Model, !e.Elsewhere())
+	release := d.desk.enter(call.Model, call.Choices, !e.Elsewhere())
 	defer func() {
 		if answer == nil {
 			release()

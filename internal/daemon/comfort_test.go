@@ -179,7 +179,7 @@ func TestYieldsToLocal(t *testing.T) {
 // A call that an upstream serves does not use this machine: nothing yields to it.
 func TestDoesNotYieldToUpstream(t *testing.T) {
 	k := &desk{yields: true, onLocal: func() {}}
-	release := k.enter("gpt", false)
+	release := k.enter("gpt", 1, false)
 	if k.owners() {
 		t.Error("yields while an upstream serves")
 	}
@@ -187,7 +187,7 @@ func TestDoesNotYieldToUpstream(t *testing.T) {
 	if k.owners() {
 		t.Error("yields after an upstream served")
 	}
-	release = k.enter("llama", true)
+	release = k.enter("llama", 1, true)
 	if release(); !k.owners() {
 		t.Error("does not yield in the lull after an engine here served")
 	}

@@ -64,6 +64,20 @@ func (k *desk) admit(model fleet.ModelID, slots, ofModel int) (release func(), o
 	}, true
 }
 
+// widen counts a slot for each further answer that an admitted call asks for, free
+// or not, until narrow: the call waited for one alone, and the next one waits until
+// all are free again.
+func (k *desk) widen(model fleet.ModelID, answers int) (narrow func()) {
+	more := max(answers, 1) - 1
+	count := func(n int) {
+		k.mu.Lock()
+		defer k.mu.Unlock()
+		k.routed.add(model, n)
+	}
+	count(more)
+	return func() { count(-more) }
+}
+
 // drained is closed once no call from the tunnel runs.
 func (k *desk) drained() <-chan struct{} {
 	k.mu.Lock()
@@ -79,11 +93,13 @@ func (k *desk) drained() <-chan struct{} {
 	return idle
 }
 
-// enter counts a local call until release, which may be called more than once;
-// here says that an engine of this machine serves it.
-func (k *desk) enter(model fleet.ModelID, here bool) (release func()) {
-	k.countLocal(model, here, 1)
-	return sync.OnceFunc(func() { k.countLocal(model, here, -1) })
+// enter counts a local call, as a slot for each answer that it asks for, until
+// release, which may be called more than once; here says that an engine of this
+// machine serves it.
+func (k *desk) enter(model fleet.ModelID, answers int, here bool) (release func()) {
+	answers = max(answers, 1)
+	k.countLocal(model, here, answers)
+	return sync.OnceFunc(func() { k.countLocal(model, here, -answers) })
 }
 
 func (k *desk) countLocal(model fleet.ModelID, here bool, n int) {

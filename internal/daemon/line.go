@@ -153,19 +153,21 @@ func (d *Daemon) shares(model fleet.ModelID) bool {
 }
 
 // slots is how many calls may run here at once: the owner's word, else the
-// engines'.
-func (d *Daemon) slots(s Sharing) int {
-	if s.Slots > 0 {
+// engines'. What was set on the site may be less and never more, for a hub could
+// have set it.
+func (d *Daemon) slots(s Sharing) int { return d.bounded(s, d.board.slots()) }
+
+func (d *Daemon) bounded(s Sharing, engines int) int {
+	switch {
+	case s.Slots == 0:
+		return engines
+	case d.settings.owners() == 0:
+		return min(s.Slots, engines)
+	default:
 		return s.Slots
 	}
-	return d.board.slots()
 }
 
 // open is how many of the slots other programs leave. The owner's own number
 // stands whatever they do: each engine's is bound by its own.
-func (d *Daemon) open(s Sharing) int {
-	if s.Slots > 0 {
-		return s.Slots
-	}
-	return max(0, d.board.slots()-d.board.others())
-}
+func (d *Daemon) open(s Sharing) int { return d.bounded(s, max(0, d.board.slots()-d.board.others())) }

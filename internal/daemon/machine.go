@@ -76,7 +76,7 @@ func (d *Daemon) serveRouted(w http.ResponseWriter, r *http.Request, began *bool
 		turnAway(w, tunnel.RefusedBusy)
 		return
 	}
-	d.serveCall(w, r, began, a, engine.Request{Endpoint: endpoint, Model: head.Model, Stream: head.Stream, Body: text})
+	d.serveCall(w, r, began, a, engine.Request{Endpoint: endpoint, Model: head.Model, Stream: head.Stream, Choices: head.Choices, Body: text})
 }
 
 // admission is a call's engine and its slot there. The zero admission has none yet.
@@ -133,6 +133,7 @@ func (d *Daemon) serveCall(w http.ResponseWriter, r *http.Request, began *bool, 
 	}
 	_, caller, _ := strings.Cut(r.Header.Get(tunnel.HeaderCaller), " ")
 	e := a.engine
+	defer d.desk.widen(call.Model, call.Choices)()
 	defer d.comfort.vigil.Hold()()
 	ctx, cancel := withDeadline(r.Context(), r.Header.Get(tunnel.HeaderDeadline))
 	defer cancel()

@@ -130,7 +130,7 @@ func TestDesk(t *testing.T) {
 	if _, ok := k.admit("n", 3, 0); !ok {
 		t.Error("another model, with no limit of its own")
 	}
-	leave := k.enter("o", true)
+	leave := k.enter("o", 1, true)
 	if _, ok := k.admit("n", 3, 0); ok {
 		t.Error("a slot that a local call holds was given away")
 	}
@@ -142,6 +142,41 @@ func TestDesk(t *testing.T) {
 	}
 	if _, ok := k.admit("m", 3, 1); !ok {
 		t.Error("the model's slot did not come back")
+	}
+}
+
+// A call for several answers holds a slot for each, and waits for one only.
+func TestDeskCountsAnswers(t *testing.T) {
+	k := &desk{onLocal: func() {}}
+	call := func(answers int) (end func()) {
+		t.Helper()
+		release, ok := k.admit("m", 4, 0)
+		if !ok {
+			t.Fatal("a slot is free")
+		}
+		narrow := k.widen("m", answers)
+		return func() { narrow(); release() }
+	}
+	full := func() {
+		t.Helper()
+		if _, ok := k.admit("m", 4, 0); ok {
+			t.Error("a call beside one that has every slot")
+		}
+	}
+	end := call(4)
+	full()
+	end()
+	leave := k.enter("m", 3, true)
+	end = call(4)
+	if routed, local := k.load("m"); routed != 4 || local != 3 {
+		t.Errorf("%d and %d answers run", routed, local)
+	}
+	leave()
+	full()
+	end()
+	call(0)()
+	if routed, local := k.load(""); routed != 0 || local != 0 {
+		t.Errorf("%d and %d answers run on", routed, local)
 	}
 }
 

@@ -94,6 +94,39 @@ func TestPauseForGood(t *testing.T) {
 	}
 }
 
+// The site, and so a hub, sets a machine's slots to fewer than its owner's
+// configuration says, or than its engines do, and never to more.
+func TestSlotsAreOnlyLowered(t *testing.T) {
+	home := t.TempDir()
+	few, many, none := 2, 5, 0
+	first := Sharing{Slots: 4}
+	if now, err := ChangeSaved(home, first, Change{Slots: &few}); err != nil || now.Slots != 2 {
+		t.Errorf("fewer: %+v, %v", now, err)
+	}
+	if now, err := ChangeSaved(home, first, Change{Slots: &many}); err == nil || !strings.Contains(err.Error(), "[share] slots") {
+		t.Errorf("more: %+v, %v", now, err)
+	}
+	if now, err := ChangeSaved(home, Sharing{Slots: 1}, Change{}); err != nil || now.Slots != 1 {
+		t.Errorf("the owner's went below it: %+v, %v", now, err)
+	}
+	if now, err := ChangeSaved(home, first, Change{Slots: &none}); err != nil || now.Slots != 4 {
+		t.Errorf("the owner's again: %+v, %v", now, err)
+	}
+
+	e := enginetest.New(enginetest.LlamaCpp, enginetest.Options{Slots: 3})
+	r, _, l := joined(t, Config{}, e)
+	if err := r.change(Change{Slots: &many}); err != nil {
+		t.Fatal(err)
+	}
+	if s := r.Status(); s.Slots != 3 {
+		t.Errorf("%d slots of an engine's 3", s.Slots)
+	}
+	if err := r.change(Change{Slots: &few}); err != nil {
+		t.Fatal(err)
+	}
+	l.until("fewer", func(ad tunnel.Advertisement) bool { return ad.Slots == 2 && ad.Free == 2 })
+}
+
 // Drain is answered when the last call from the hub has ended; a pause lets
 // none begin. Without a pause, or when it ends meanwhile, it says so.
 func TestDrain(t *testing.T) {

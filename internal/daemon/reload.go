@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"net/http"
+	"strings"
 
 	"github.com/kith/kith/internal/fleet"
 	"github.com/kith/kith/internal/gateway"
@@ -87,10 +88,11 @@ func (d *Daemon) current(w http.ResponseWriter, r *http.Request) {
 func (d *Daemon) newSurface(port int) http.Handler {
 	return gateway.New(gateway.Config{
 		Backend: wakeful{d},
-		Guard:   &gateway.Guard{Port: port, Origins: d.config.Origins},
-		Rate:    d.config.Rate,
-		Limits:  gateway.Limits{Upload: d.config.Audio.MaxUpload},
-		Count:   d.count,
-		Log:     d.log,
+		Base:    strings.TrimSuffix(d.base, "/v1"), Version: d.config.Version,
+		Guard:  &gateway.Guard{Port: port, Origins: d.config.Origins},
+		Rate:   d.config.Rate,
+		Limits: gateway.Limits{Upload: d.config.Audio.MaxUpload},
+		Count:  d.count,
+		Log:    d.log,
 	})
 }

@@ -27,6 +27,8 @@ type Sharing struct {
 	// Timezone is the IANA zone Hours are in; empty: UTC.
 	Timezone string `json:"timezone"`
 	// Slots is how many calls may run here at once; 0: as many as the engines say.
+	// A change sets fewer than the configuration does, never more; 0 is the
+	// configuration's again.
 	Slots int `json:"slots"`
 }
 
@@ -71,6 +73,13 @@ func (s *settings) begin(first Sharing) error {
 	return err
 }
 
+// owners is how many slots the configuration says; 0: as many as the engines do.
+func (s *settings) owners() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.first.Slots
+}
+
 // current is the Sharing in force at that time and its hours.
 func (s *settings) current(now time.Time) (Sharing, fleet.Hours) {
 	s.mu.Lock()
@@ -98,6 +107,9 @@ func (s Sharing) at(now time.Time) Sharing {
 func (s *settings) change(c Change) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if c.Slots != nil && s.first.Slots > 0 && *c.Slots > s.first.Slots {
+		return fmt.Errorf("cannot share %d slots: the configuration of this machine says %d ([share] slots), and only there can it be more", *c.Slots, s.first.Slots)
+	}
 	saved := overlay(s.saved, c)
 	now, hours, err := settle(s.first, saved)
 	if err != nil {
@@ -153,6 +165,9 @@ func settle(first Sharing, saved Change) (Sharing, fleet.Hours, error) {
 	}
 	if now.Slots < 0 {
 		return Sharing{}, fleet.Hours{}, fmt.Errorf("cannot share %d slots: give a number of calls, or 0 for what the engines say", now.Slots)
+	}
+	if first.Slots > 0 && (now.Slots == 0 || now.Slots > first.Slots) {
+		now.Slots = first.Slots
 	}
 	hours, err := fleet.ParseHours(now.Hours, now.Timezone)
 	if err != nil {

@@ -21,7 +21,13 @@ type Head struct {
 	// IncludeUsage says that the caller asked for a usage frame
 	// (stream_options.include_usage).
 	IncludeUsage bool
+	// Choices is how many answers are asked for at once (n), at most MaxChoices, each
+	// of which holds a slot; 0: one.
+	Choices int
 }
+
+// MaxChoices is how many answers one call may ask for.
+const MaxChoices = 4
 
 // Peek checks that body is one strict JSON object (UTF-8, no duplicate names
 // at any depth, nothing after it, within the bounds of MaxDepth and its like, no
@@ -108,6 +114,8 @@ func (h *head) member(name []byte) error {
 		return h.stream()
 	case "stream_options":
 		return h.streamOptions()
+	case "n":
+		return h.choices()
 	case "reasoning_effort", "reasoning", "thinking", "chat_template_kwargs":
 		control := thinkingControls[string(name)]
 		value, err := h.dec.ReadValue()
@@ -159,6 +167,19 @@ func (h *head) stream() error {
 	case 'f', 'n':
 	default:
 		return fault.New(fault.InvalidRequest, "stream must be true or false").WithParam("stream")
+	}
+	return nil
+}
+
+// choices reads n. What is no number is the engine's to refuse.
+func (h *head) choices() error {
+	value, err := h.dec.ReadValue()
+	if err != nil {
+		return err
+	}
+	var n float64
+	if json.Unmarshal(value, &n) == nil {
+		h.Choices = int(min(max(n, 1), MaxChoices))
 	}
 	return nil
 }

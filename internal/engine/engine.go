@@ -153,6 +153,7 @@ type Request struct {
 	Endpoint fleet.Endpoint
 	Model    fleet.ModelID
 	Stream   bool
+	Choices  int    // answers asked for at once; 0: one
 	Body     []byte // JSON as the caller sent it
 	// Form is the request of a transcription, which has no Body.
 	Form *dialect.Transcription

@@ -24,7 +24,7 @@ var whens = map[Code]string{
 	MethodNotAllowed:         "The path does not take this method; `Allow` says which it takes.",
 	RequestTooLarge:          "The body is over the limit (32 MiB by default). Send less.",
 	UnsupportedEncoding:      "The body has a Content-Encoding. Send it as it is.",
-	RateLimitExceeded:        "Too many requests, or too many different models tried that you cannot reach. Wait as `Retry-After` says.",
+	RateLimitExceeded:        "Too many requests, too many calls at once that run or wait, or too many different models tried that you cannot reach: `message` says which. Wait as `Retry-After` says.",
 	InternalError:            "A defect of ours; the correlation id finds it in the log.",
 	NotImplemented:           "The route exists and is not implemented: use `/v1/chat/completions`.",
 	EngineError:              "The engine of the machine failed on this very request, or what it sent is not an answer.",

@@ -162,6 +162,15 @@ func (m *Machine) Release(model ModelID) {
 	m.Load.release()
 }
 
+// Widen counts n more slots, or fewer where n is negative, for a call that Reserve
+// took one for: one that asks for several answers is so many calls to its engine.
+// They need not be free, so that such a call waits no longer than others; until it
+// ends, the machine has that much less for others.
+func (m *Machine) Widen(model ModelID, n int) {
+	m.Offer(model).Load.inFlight.Add(int64(n))
+	m.Load.inFlight.Add(int64(n))
+}
+
 // Free is how many slots the machine has free now, whatever for; none or fewer
 // when it runs all it may.
 func (m *Machine) Free() int { return m.Load.free(m.Slots) }

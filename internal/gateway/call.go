@@ -32,6 +32,7 @@ type Call struct {
 	Endpoint fleet.Endpoint
 	Model    fleet.ModelID
 	Stream   bool
+	Choices  int // answers asked for at once; 0: one
 	Caller   Caller
 	// Body is the request's bytes as received; never logged, never changed. It is
 	// the gateway's to close.

@@ -10,6 +10,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/go-json-experiment/json"
 	"github.com/google/uuid"
 
 	"github.com/kith/kith/internal/dialect"
@@ -50,6 +51,8 @@ type exchange struct {
 	deadline time.Time // of the next write, as last set
 	first    time.Duration
 	usage    dialect.Usage
+	given    int64 // bytes of the answer that went to the caller
+	asked    int   // the most tokens that the request can be, some room aside
 }
 
 func newExchange(g *Edge, w http.ResponseWriter, r *http.Request) *exchange {
@@ -128,10 +131,26 @@ func (x *exchange) noRoute() error {
 	return fault.New(fault.RouteNotFound, "no such path: requests go to /v1/models, /v1/chat/completions and their neighbours; check the base URL")
 }
 
-// greet answers HEAD /, which agents send to see whether anybody is there.
+// greet answers HEAD /, which agents send to see whether a service is there, and
+// GET / of what is no browser: the program and its base URLs (decisions 4).
 func (x *exchange) greet() error {
+	body, err := json.Marshal(struct {
+		Name         string `json:"name"`
+		Version      string `json:"version"`
+		BaseURL      string `json:"base_url"`      // of the chat, embeddings, responses and audio dialects
+		MessagesBase string `json:"messages_base"` // of the messages dialect
+	}{"kith", x.g.Version, x.g.Base + "/v1", x.g.Base})
+	if err != nil {
+		return err
+	}
+	h := x.w.Header()
+	h["Content-Type"] = []string{"application/json"}
+	h["Content-Length"] = []string{strconv.Itoa(len(body))}
 	x.begin(http.StatusOK)
-	return nil
+	if x.r.Method == http.MethodHead {
+		return nil
+	}
+	return x.writeAll(body)
 }
 
 func (x *exchange) notImplemented() error {
@@ -149,7 +168,7 @@ func (x *exchange) infer() error {
 	if err != nil {
 		return err
 	}
-	call.Model, call.Stream = head.Model, head.Stream && x.route.streams()
+	call.Model, call.Stream, call.Choices = head.Model, head.Stream && x.route.streams(), head.Choices
 	x.call = call
 	if !head.Model.Valid() { // nothing can advertise it
 		return fault.New(fault.ModelNotFound, "no machine serves a model of that name, which can be nobody's: an id has no space at either end and 256 bytes at most; send it exactly as GET /v1/models lists it")
@@ -181,8 +200,10 @@ func (x *exchange) read(call *Call) (head dialect.Head, err error) {
 		if head, chat, err = x.respond(whole); err != nil {
 			return head, err
 		}
+		x.measure(whole, chat)
 	} else if err = call.Body.View(x.r.Context(), func(body []byte) (err error) {
 		head, chat, err = x.understand(call, body)
+		x.measure(body, chat)
 		return err
 	}); err != nil {
 		return head, x.faultOf(x.r.Context(), err)

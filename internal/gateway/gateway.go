@@ -28,6 +28,12 @@ type Config struct {
 	// secret that is not good now, another one when that cannot be told. nil
 	// makes the local surface, where nobody is asked for a key (S5.1).
 	Identify func(ctx context.Context, secret string) (Caller, error)
+	// Base is the surface's address as callers see it, without /v1, and Version the
+	// program's: both are in the answer to GET /.
+	Base, Version string
+	// Origins are those of web applications that may call the hosted surface from a
+	// browser with a key, byte for byte; cookies are never taken. Empty: none may.
+	Origins []string
 	// Guard keeps browser pages off the local surface; nil for none (the hosted
 	// surface, or a unix socket).
 	Guard *Guard
@@ -121,6 +127,10 @@ type Edge struct {
 // log event, and Finished or Refused.
 func (g *Edge) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	x := newExchange(g, w, r)
+	if g.cors(w.Header(), r) {
+		x.begin(http.StatusNoContent)
+		return
+	}
 	x.finish(x.run())
 }
 
@@ -130,6 +140,13 @@ func (g *Edge) ServeAs(w http.ResponseWriter, r *http.Request, caller Caller) {
 	x := newExchange(g, w, r)
 	x.caller, x.known = caller, true
 	x.finish(x.run())
+}
+
+// Refuse answers a request that is refused before it is looked at, in the shape
+// that its path and headers ask for.
+func (g *Edge) Refuse(w http.ResponseWriter, r *http.Request, err error) {
+	g.cors(w.Header(), r)
+	newExchange(g, w, r).finish(err)
 }
 
 // Admit takes a token of the caller's Rate, or returns the fault that says when

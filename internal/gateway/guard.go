@@ -9,7 +9,7 @@ import (
 	"github.com/kith/kith/internal/fault"
 )
 
-// Guard keeps web pages away from the local surface (S5, decisions 6): a
+// Guard keeps web pages away from a local surface (S5, decisions 6): a
 // loopback connection does not prove that a local program speaks. It is asked
 // before anything else, on every path.
 type Guard struct {
@@ -18,19 +18,33 @@ type Guard struct {
 	// Origins are origins of pages that may call, byte for byte; they may come
 	// from another site. Empty: no page may.
 	Origins []string
+	// AnyHost takes requests to every Host, for a surface that other computers reach
+	// by names of their own.
+	AnyHost bool
+}
+
+// Handler serves what no browser page caused with next, and refuses the rest.
+func (g *Guard) Handler(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if err := g.check(r); err != nil {
+			http.Error(w, fault.Of(err).Message, http.StatusForbidden)
+			return
+		}
+		next.ServeHTTP(w, r)
+	})
 }
 
 // check refuses a request that a browser page could have caused. Each check
 // alone would leave a hole: GETs and images carry no Origin, WebSockets and
 // rebound names no Sec-Fetch-Site, and a page on loopback has a good Host.
 func (g *Guard) check(r *http.Request) error {
-	if !g.ownHost(r.Host) {
+	if !g.AnyHost && !g.ownHost(r.Host) {
 		return fault.New(fault.ForbiddenOrigin, "this surface answers to localhost, 127.0.0.1 and [::1] with port %d only: use one of those in the base URL", g.Port)
 	}
 	listed := false
 	for _, origin := range r.Header["Origin"] {
 		if listed = slices.Contains(g.Origins, origin); !listed {
-			return fault.New(fault.ForbiddenOrigin, "web pages may not call this surface: list the page's origin in the daemon's configuration, or call from a program")
+			return fault.New(fault.ForbiddenOrigin, "web pages may not call this surface: call from a program")
 		}
 	}
 	for _, site := range r.Header["Sec-Fetch-Site"] {

@@ -3,6 +3,8 @@ package gateway
 import (
 	"context"
 	"fmt"
+	"net/http"
+	"net/http/httptest"
 	"strings"
 	"testing"
 
@@ -129,5 +131,38 @@ func TestGuardNamesItsPort(t *testing.T) {
 	err := (&Guard{Port: 8701}).check(ask("GET", "http://evil.example/", ""))
 	if !strings.Contains(fmt.Sprint(err), "8701") {
 		t.Error(err)
+	}
+}
+
+// A surface that is no edge has the same guard around it; where other computers
+// reach it, it has names that are not known here, and pages are still refused.
+func TestGuardHandler(t *testing.T) {
+	served := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusTeapot) })
+	own, wide := &Guard{Port: 8702}, &Guard{Port: 8702, AnyHost: true}
+	for _, c := range []struct {
+		guard             *Guard
+		host, name, value string
+		status            int
+	}{
+		{own, "127.0.0.1:8702", "", "", 418},
+		{own, "localhost:8702", "Sec-Fetch-Site", "none", 418},
+		{own, "evil.example:8702", "", "", 403}, // a rebound name
+		{own, "hub.lan:8702", "", "", 403},
+		{own, "127.0.0.1:8702", "Origin", "https://evil.example", 403},
+		{own, "127.0.0.1:8702", "Sec-Fetch-Site", "cross-site", 403},
+		{wide, "hub.lan:8702", "", "", 418},
+		{wide, "hub.lan:8702", "Origin", "http://hub.lan:8702", 403},
+		{wide, "hub.lan:8702", "Sec-Fetch-Site", "same-site", 403},
+	} {
+		r := httptest.NewRequest("GET", "/metrics", nil)
+		r.Host = c.host
+		if c.name != "" {
+			r.Header.Set(c.name, c.value)
+		}
+		w := httptest.NewRecorder()
+		c.guard.Handler(served).ServeHTTP(w, r)
+		if w.Code != c.status {
+			t.Errorf("%+v: %d %s", c, w.Code, w.Body)
+		}
 	}
 }

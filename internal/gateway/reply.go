@@ -1,6 +1,7 @@
 package gateway
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"log/slog"
@@ -202,10 +203,8 @@ const (
 // report tells Finished and writes the one log event of the exchange. Nothing
 // of the request's or the answer's content is in it.
 func (x *exchange) report(f *fault.Fault, cancelled bool) {
-	out := Outcome{
-		Status: x.status, FirstByte: x.first, Duration: time.Since(x.arrived),
-		TokensIn: x.usage.In, TokensOut: x.usage.Out, Reported: x.usage.Reported,
-	}
+	out := Outcome{Status: x.status, FirstByte: x.first, Duration: time.Since(x.arrived), Reported: x.usage.Reported}
+	out.TokensIn, out.TokensOut = x.tokens()
 	switch {
 	case cancelled:
 		out.Code = Cancelled
@@ -225,6 +224,35 @@ func (x *exchange) report(f *fault.Fault, cancelled bool) {
 		x.g.Refused(x.refused(), out)
 	}
 	x.log(f, out)
+}
+
+// A token is at least a byte of text, so the tokens that a machine reports are no
+// more than the bytes of what it was given and what its caller got of it, and room
+// for what is in neither: an engine's template around the prompt, the pictures that
+// few bytes make many tokens of, and thinking that is not shown (trust 30).
+const (
+	tokenRoom   = 2 << 10
+	pictureRoom = 8 << 10 // of each
+)
+
+// tokens is the usage of the call, as far as it can be true.
+func (x *exchange) tokens() (in, out int64) {
+	within := func(n int64, most int) int64 { return min(max(n, 0), int64(most)+tokenRoom) }
+	out = within(x.usage.Out, int(x.given))
+	switch c := x.call; {
+	case c == nil:
+		return 0, 0
+	case c.Form != nil: // its sound is bounded by the largest clip
+		return within(x.usage.In, int(x.g.Limits.Upload)), out
+	default:
+		return within(x.usage.In, x.asked), out
+	}
+}
+
+// measure notes how many tokens a request may be, of which chat is the translation,
+// if there is one: turns before this one are in that alone.
+func (x *exchange) measure(body, chat []byte) {
+	x.asked = max(len(body), len(chat)) + pictureRoom*bytes.Count(body, []byte("data:image/"))
 }
 
 // refused is the call of a request that did not reach the Backend, in as far as

@@ -40,7 +40,7 @@ type route struct {
 // routes is the whole surface: what is not here does not exist. A dialect that
 // is not served yet has no row.
 var routes = []route{
-	{path: "/", methods: "HEAD", on: both, byVersion: true, open: true, serve: (*exchange).greet},
+	{path: "/", methods: "GET, HEAD", on: both, byVersion: true, open: true, serve: (*exchange).greet},
 	{path: "/v1/models", methods: "GET, HEAD", on: both, byVersion: true, serve: (*exchange).listModels},
 	{path: "/v1/models/", methods: "GET, HEAD", on: both, byVersion: true, serve: (*exchange).oneModel},
 	{path: "/v1/chat/completions", methods: "POST", on: both, endpoint: fleet.ChatCompletions},

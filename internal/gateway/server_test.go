@@ -457,58 +457,6 @@ func TestHTTP2(t *testing.T) {
 	}
 }
 
-func TestLimitPerAddress(t *testing.T) {
-	inner, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	l := LimitPerAddress(inner, 2)
-	defer l.Close()
-	accepted := make(chan net.Conn, 10)
-	go func() {
-		for {
-			c, err := l.Accept()
-			if err != nil {
-				close(accepted)
-				return
-			}
-			accepted <- c
-		}
-	}()
-	dial := func() net.Conn {
-		c, err := net.Dial("tcp", inner.Addr().String())
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() { _ = c.Close() })
-		return c
-	}
-	dial()
-	first := <-accepted
-	dial()
-	<-accepted
-	refused := dial()
-	_ = refused.SetReadDeadline(time.Now().Add(10 * time.Second))
-	if _, err := refused.Read(make([]byte, 1)); err == nil || errors.Is(err, context.DeadlineExceeded) {
-		t.Errorf("the third connection: %v", err)
-	}
-	if _, ok := first.(interface{ CloseWrite() error }); !ok {
-		t.Error("an accepted connection cannot be half-closed")
-	}
-	_ = first.Close()
-	_ = first.Close() // its place is given back once
-	dial()
-	<-accepted
-	refused = dial()
-	_ = refused.SetReadDeadline(time.Now().Add(10 * time.Second))
-	if _, err := refused.Read(make([]byte, 1)); err == nil {
-		t.Error("a place was given back twice")
-	}
-	if same := LimitPerAddress(inner, 0); same != inner {
-		t.Error("0 is not off")
-	}
-}
-
 func BenchmarkUnary(b *testing.B) {
 	c := hostedConfig(answers(reply))
 	c.Rate = Rate{PerSecond: 1e9, Burst: 1 << 30}

@@ -187,6 +187,7 @@ func (s *stream) pass(frames []byte) error {
 		tellRoute(x.w.Header(), x.call)
 		x.named = true
 	}
+	x.given += int64(len(frames))
 	if comment := x.routeComment(); comment != nil { // too late for the header
 		frames = append(comment, frames...)
 	}

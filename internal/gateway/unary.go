@@ -77,7 +77,7 @@ func (x *exchange) unary() error {
 		}
 		defer whole.Close()
 	}
-	x.first = time.Since(x.arrived)
+	x.first, x.given = time.Since(x.arrived), whole.Len()
 	h := x.w.Header()
 	h["Content-Type"] = []string{contentType}
 	h["Content-Length"] = []string{strconv.FormatInt(whole.Len(), 10)}

@@ -49,6 +49,12 @@ func (h *Hub) acceptTunnel(w http.ResponseWriter, r *http.Request) {
 		writeProblem(w, comeBack(fault.CapacityFull, "this machine dials too often; come back as Retry-After says"))
 		return
 	}
+	free, ok := h.tunnels.take(machine.OwnerID)
+	if !ok {
+		writeProblem(w, comeBack(fault.CapacityFull, "its owner has as many machines connected as one member may; disconnect one, or ask the operator for more ([limits] machines)"))
+		return
+	}
+	defer free()
 	generation, err := h.records.NextGeneration(r.Context(), machine.ID)
 	if err != nil {
 		h.log.Error("cannot number a tunnel", "machine", machine.ID, "error", err)
@@ -110,6 +116,35 @@ func (p *paces) of(machine string, now time.Time) pace {
 	fresh := pace{rate.NewLimiter(pacePerSecond, paceAtOnce), rate.NewLimiter(pacePerSecond, paceAtOnce)}
 	p.by[machine] = fresh
 	return fresh
+}
+
+// tunnels counts the tunnels of each member's machines, which no address's
+// connections include.
+type tunnels struct {
+	most int // of one member; 0: not bounded
+
+	mu sync.Mutex
+	of map[string]int // by member; entries only while there are any
+}
+
+// take counts one more tunnel of a member's until free, if there may be one more.
+func (t *tunnels) take(member string) (free func(), ok bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.most > 0 && t.of[member] >= t.most {
+		return nil, false
+	}
+	if t.of == nil {
+		t.of = make(map[string]int)
+	}
+	t.of[member]++
+	return func() {
+		t.mu.Lock()
+		defer t.mu.Unlock()
+		if t.of[member]--; t.of[member] == 0 {
+			delete(t.of, member)
+		}
+	}, true
 }
 
 // machineOf is the machine whose credential the request carries.

@@ -113,6 +113,38 @@ func TestRedialsAreLimited(t *testing.T) {
 	}
 }
 
+// The machines of one member that are connected are bounded; another member has
+// others, and each that goes makes room.
+func TestTunnelsOfOneMember(t *testing.T) {
+	r := newRig(t, Config{Machines: 2})
+	r.member("ann")
+	r.member("bob")
+	_, anns := r.machine("ann", "box")
+	_, bobs := r.machine("bob", "box")
+	owner, err := r.kept.MemberByName(t.Context(), "ann")
+	if err != nil {
+		t.Fatal(err)
+	}
+	first, ok := r.tunnels.take(owner.ID)
+	if _, second := r.tunnels.take(owner.ID); !ok || !second {
+		t.Fatal("no two tunnels of two")
+	}
+	if a := r.knock("Bearer " + anns); a.Status != 503 || a.code() != "CAPACITY_FULL" {
+		t.Errorf("a third: %d %v", a.Status, a.Body)
+	}
+	passes := func(what, secret string) {
+		q, w := httptest.NewRequest("GET", "/tunnel", nil), httptest.NewRecorder()
+		q.Header.Set("Authorization", "Bearer "+secret)
+		if r.Handler().ServeHTTP(w, q); w.Code != http.StatusUpgradeRequired { // all that is missing
+			t.Errorf("%s: %d %s", what, w.Code, w.Body)
+		}
+	}
+	passes("another member's", bobs)
+	first()
+	passes("after one ended", anns)
+	passes("after a refused upgrade", anns)
+}
+
 // Each tunnel of a machine has the next number, and gives its place at the gate
 // back as soon as it stands.
 func TestTunnelGenerations(t *testing.T) {

@@ -66,6 +66,10 @@ func (d *dispatch) run(ctx context.Context) (*gateway.Answer, error) {
 			return nil, d.refusal(decision)
 		case fleet.Try:
 			if held := h.room.take(decision.Candidates, call.Model, d.ask.Now); held != nil {
+				if err := h.underway.enter(d, runs); err != nil {
+					h.room.release(held, false)
+					return nil, err
+				}
 				if answer, err, done := d.attempt(ctx, held); done {
 					return answer, err
 				}
@@ -118,7 +122,8 @@ type dispatch struct {
 	// vanished says that a unary call lost its machine after it had started.
 	vanished bool
 	// on is the attempt that runs now; nil: none.
-	on atomic.Pointer[running]
+	on    atomic.Pointer[running]
+	phase phase // guarded by underway.mu
 }
 
 // running is a call on a machine; end ends this attempt and not the call.
@@ -132,6 +137,7 @@ type running struct {
 func (d *dispatch) attempt(ctx context.Context, c *held) (_ *gateway.Answer, _ error, done bool) {
 	trace := &d.call.Trace
 	trace.Attempts++
+	c.widen(d.call.Choices)
 	noted, err := d.hub.ledger.begin(d.call, c.Candidate)
 	if err != nil {
 		d.hub.room.release(c, false)
@@ -225,6 +231,9 @@ func (d *dispatch) giveUp() *fault.Fault {
 // wait holds the call in its model's queue until a machine has room for it, the
 // decision turns into a refusal, the deadline passes or the caller hangs up.
 func (d *dispatch) wait(ctx context.Context) (_ *gateway.Answer, _ error, done bool) {
+	if err := d.hub.underway.enter(d, waits); err != nil {
+		return nil, err, true
+	}
 	began := time.Now()
 	w := d.hub.room.join(d.ask, d.call.Arrived)
 	d.full, d.ask.Owed = nil, nil
@@ -238,6 +247,7 @@ func (d *dispatch) wait(ctx context.Context) (_ *gateway.Answer, _ error, done b
 	if g.held == nil {
 		return nil, g.refusal, true
 	}
+	_ = d.hub.underway.enter(d, runs) // who waited is not refused
 	return d.attempt(ctx, g.held)
 }
 

@@ -73,6 +73,8 @@ func (h *Hub) limits() []web.Limit {
 	edge := h.edge.Limits
 	limits := []web.Limit{
 		{Name: "Requests of one key", Value: "not limited"},
+		{Name: "Calls of one member that run at once", Value: most(h.cfg.Running)},
+		{Name: "Calls of one member that wait at once", Value: most(h.cfg.Waiting)},
 		{Name: "Wait for a machine", Value: length(h.cfg.Wait)},
 		{Name: "Wait for a machine, streamed", Value: length(h.cfg.WaitStream)},
 		{Name: "First byte of a machine", Value: length(h.cfg.FirstByte)},
@@ -81,6 +83,7 @@ func (h *Hub) limits() []web.Limit {
 		{Name: "Any other call", Value: length(edge.Unary)},
 		{Name: "A request's body", Value: fmt.Sprintf("%d MiB", edge.Body>>20)},
 		{Name: "A clip to transcribe", Value: fmt.Sprintf("%d MiB", edge.Upload>>20)},
+		{Name: "Machines of one member", Value: most(h.cfg.Machines)},
 		{Name: "Machines that connect at once", Value: fmt.Sprint(h.cfg.Admissions)},
 		{Name: "Turns of the responses dialect are kept", Value: length(max(0, h.cfg.KeepResponses))},
 		{Name: "What happened to a call is kept", Value: length(account.StoryLife)},
@@ -90,6 +93,14 @@ func (h *Hub) limits() []web.Limit {
 		limits[0].Value = fmt.Sprintf("%g a second, %d at once", rate.PerSecond, rate.Burst)
 	}
 	return limits
+}
+
+// most is a bound on a number; a negative one is none.
+func most(n int) string {
+	if n < 0 {
+		return "not limited"
+	}
+	return fmt.Sprint(n)
 }
 
 // length is a time without the zeros at its end, as hub.toml takes it.

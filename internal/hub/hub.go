@@ -31,12 +31,21 @@ type Config struct {
 	// Wait and WaitStream are how long a call may wait for a machine, unary and
 	// streamed (S7.1). Defaults 60 s and 180 s.
 	Wait, WaitStream time.Duration
+	// Running and Waiting are how many calls of one member may run on machines, and
+	// wait for one, at the same time. Defaults 64 and 256; negative: not bounded.
+	Running, Waiting int
 	// FirstByte is how long a machine may take to its first byte once it took a
 	// call (decisions 3). Default 10 min.
 	FirstByte time.Duration
 	// Admissions is how many tunnels may be in their handshake at once; more are
 	// told to come back (decisions 8). Default 128.
 	Admissions int
+	// Clients are those of the public address; nil: no proxy is trusted, and nothing is
+	// bounded.
+	Clients *gateway.Clients
+	// Machines is how many machines of one member may be connected. Default 1000;
+	// negative: not bounded.
+	Machines int
 	// Journal keeps what the ledger knows until the database has it, so that no
 	// death of the hub loses a call. Without one, as in a simulation, records wait
 	// in memory. The hub closes it no more than the database.
@@ -67,9 +76,15 @@ func (c Config) withDefaults() Config {
 	orDuration(&c.FirstByte, 10*time.Minute)
 	orDuration(&c.KeepResponses, 24*time.Hour)
 	orDuration(&c.Edge.Limits.Stream, 30*time.Minute)
-	if c.Admissions == 0 {
-		c.Admissions = 128
+	orCount := func(n *int, value int) {
+		if *n == 0 {
+			*n = value
+		}
 	}
+	orCount(&c.Admissions, 128)
+	orCount(&c.Machines, 1000)
+	orCount(&c.Running, 64)
+	orCount(&c.Waiting, 256)
 	if c.Log == nil {
 		c.Log = slog.Default()
 	}
@@ -130,8 +145,9 @@ type Hub struct {
 	stories  *stories
 	turns    *turns
 	edge     *gateway.Edge
-	api      http.Handler  // of members, under /api/
-	site     *web.Site     // their pages
+	api      http.Handler // of members, under /api/
+	site     *web.Site    // their pages
+	tunnels  tunnels
 	admitted chan struct{} // a place for each tunnel in its handshake
 	paces    paces
 }
@@ -147,6 +163,8 @@ func New(cfg Config, records Records, live *registry.Registry) *Hub {
 		turns:    &turns{records: records, life: cfg.KeepResponses, log: cfg.Log},
 		admitted: make(chan struct{}, cfg.Admissions),
 	}
+	h.tunnels.most = max(cfg.Machines, 0)
+	h.underway.maxRunning, h.underway.maxWaiting = max(cfg.Running, 0), max(cfg.Waiting, 0)
 	h.room.now, h.room.moved = h.now, func() { h.site.Stir() }
 	edge := cfg.Edge
 	edge.Backend, edge.Identify, edge.Log = h, h.Identify, cfg.Log
@@ -174,7 +192,7 @@ func New(cfg Config, records Records, live *registry.Registry) *Hub {
 // that has a token.
 func (h *Hub) Handler() http.Handler {
 	tunnel, login := h.guarded(h.acceptTunnel), h.guarded(h.login)
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	serve := func(w http.ResponseWriter, r *http.Request) {
 		// No mux: it would clean paths, which the edge wants as they came.
 		switch path := r.URL.Path; {
 		case strings.HasPrefix(path, "/v1/"): // first: it is nearly all there is
@@ -190,6 +208,18 @@ func (h *Hub) Handler() http.Handler {
 		default:
 			h.edge.ServeHTTP(w, r)
 		}
+	}
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		r, proxied := h.cfg.Clients.Resolve(r)
+		if proxied && r.URL.Path != "/tunnel" { // those are counted by machine
+			leave, err := h.cfg.Clients.Admit(r)
+			if err != nil {
+				h.edge.Refuse(w, r, err)
+				return
+			}
+			defer leave()
+		}
+		serve(w, r)
 	})
 }
 

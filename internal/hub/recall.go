@@ -4,7 +4,6 @@ import (
 	"context"
 	"slices"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/kith/kith/internal/account"
@@ -21,30 +20,6 @@ const (
 	// more, while no change of the store can be seen: 30 s in all.
 	blindFor = 25 * time.Second
 )
-
-// underway is the calls from Do to the end of their answers, so that the end of
-// a key, a member or a share is the end of what runs by it (decisions 4, 7).
-type underway struct {
-	mu    sync.Mutex
-	calls map[*dispatch]context.CancelCauseFunc
-}
-
-// begin notes a call until end; the context ends with why it was recalled.
-func (u *underway) begin(ctx context.Context, d *dispatch) (_ context.Context, end func()) {
-	ctx, cancel := context.WithCancelCause(ctx)
-	u.mu.Lock()
-	defer u.mu.Unlock()
-	if u.calls == nil {
-		u.calls = make(map[*dispatch]context.CancelCauseFunc)
-	}
-	u.calls[d] = cancel
-	return ctx, func() {
-		u.mu.Lock()
-		delete(u.calls, d)
-		u.mu.Unlock()
-		cancel(nil)
-	}
-}
 
 // all is the calls underway now.
 func (u *underway) all() []*dispatch {

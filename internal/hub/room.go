@@ -41,6 +41,7 @@ type held struct {
 	model fleet.ModelID
 	since time.Time
 	once  sync.Once
+	extra int // slots beside the first, for as many more answers
 	// refused is why its daemon did not take the call, if it said so, and prompt
 	// whether it was given some of the call's body.
 	refused tunnel.Refusal
@@ -59,8 +60,15 @@ func hold(c fleet.Candidate, model fleet.ModelID, now time.Time) *held {
 	return &held{Candidate: c, model: model, since: now}
 }
 
-// giveBack undoes hold; ran says that the machine took the call.
+// widen counts a slot for each of the answers that the call asks for.
+func (h *held) widen(answers int) {
+	h.extra = max(answers, 1) - 1
+	h.Machine.Widen(h.model, h.extra)
+}
+
+// giveBack undoes hold and widen; ran says that the machine took the call.
 func (h *held) giveBack(ran bool) {
+	h.Machine.Widen(h.model, -h.extra)
 	h.Machine.Release(h.model)
 	if h.Limits != nil {
 		h.Limits.Release(ran, h.since)

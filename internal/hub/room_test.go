@@ -421,3 +421,26 @@ func TestRouteHeader(t *testing.T) {
 		}
 	}
 }
+
+// A call for several answers holds a slot for each; it waits for one alone, and
+// gives all of them back once.
+func TestRoomCountsAnswers(t *testing.T) {
+	r := newRoom(t, 4)
+	one, four := r.newcomer("ann"), r.newcomer("bob")
+	four.widen(4)
+	if n := r.inFlight(); n != 5 {
+		t.Errorf("%d slots are held, not 5", n)
+	}
+	w := r.wait("cid", 0)
+	r.release(one, true)
+	if got(w) != (grant{}) {
+		t.Error("a slot of four that are held was given away")
+	}
+	r.release(four, true)
+	r.release(four, true)
+	if h := got(w).held; h == nil {
+		t.Error("waits on")
+	} else if r.release(h, true); r.inFlight() != 0 {
+		t.Errorf("%d slots are still held", r.inFlight())
+	}
+}

@@ -28,6 +28,9 @@ type SiteConfig struct {
 	Provider Provider
 	// Mail is how letters to members are sent.
 	Mail Mail
+	// FirstMade is called when the link to the first operator's account was used.
+	// May be nil.
+	FirstMade func()
 }
 
 // Provider is an OpenID provider; the zero Provider is none.
@@ -43,7 +46,7 @@ type MailTLS = web.MailTLS
 // newSite is the members' pages over their API.
 func (h *Hub) newSite(api *web.API) *web.Site {
 	return web.NewSite(api, web.SiteConfig{
-		Base: h.cfg.Site.Base, SignUp: web.SignUp(h.cfg.Site.SignUp), Provider: h.cfg.Site.Provider, Mail: h.cfg.Site.Mail, Try: h.callOnce,
+		Base: h.cfg.Site.Base, SignUp: web.SignUp(h.cfg.Site.SignUp), Provider: h.cfg.Site.Provider, Mail: h.cfg.Site.Mail, FirstMade: h.cfg.Site.FirstMade, Try: h.callOnce,
 		Health: h.health, Limits: h.limits(),
 		Call: func(w http.ResponseWriter, r *http.Request, c web.Caller) { h.edge.ServeAs(w, r, gateway.Caller(c)) },
 	})

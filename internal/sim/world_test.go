@@ -42,6 +42,8 @@ type world struct {
 	t   *testing.T
 	dir string
 	log *logbook
+	// config is of the hubs that start from now on; Region and Log are set there.
+	config hub.Config
 
 	*node
 	at       atomic.Pointer[network] // of the present node, for those who dial
@@ -145,7 +147,9 @@ func (w *world) startHub() {
 		OnFree:   func(id fleet.MachineID) { n.hub.OnMachine(id) },
 	})
 	n.spool, _ = spool.Open("", spool.Limits{Memory: memory}) // without a folder nothing fails
-	n.hub = hub.New(hub.Config{Region: region, Edge: gateway.Config{Spool: n.spool}, Log: log}, records{n.db, &n.trouble}, n.live)
+	config := w.config
+	config.Region, config.Edge.Spool, config.Log = region, n.spool, log
+	n.hub = hub.New(config, records{n.db, &n.trouble}, n.live)
 	handler := n.hub.Handler()
 	n.server = gateway.NewServer(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
 		n.handlers.Add(1)

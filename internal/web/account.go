@@ -80,7 +80,7 @@ func (s *Site) checkRecent(v *visit) error {
 }
 
 func (s *Site) checkPassword(v *visit) error {
-	if err := s.slowDown(v, v.me.Name); err != nil {
+	if err := tooSoon(s.limits.confirms.take(v.me.ID, time.Now())); err != nil {
 		return err
 	}
 	hash, err := s.Accounts.Password(v.Context(), v.me.ID)
@@ -113,6 +113,7 @@ func (s *Site) changePassword(v *visit) (reply, error) {
 		return reply{}, err
 	}
 	s.sessions.Put(v.Context(), sessionHow, "password")
+	s.rememberBrowser(v, v.me.ID)
 	s.Log.Info("password changed", "member", v.me.ID)
 	s.notice(v, "The password of your account was set.")
 	return reply{to: "/account", done: "The password is changed, and every other session ended."}, nil

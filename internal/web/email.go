@@ -178,7 +178,7 @@ func (s *Site) recoverByMail(v *visit) (reply, error) {
 	if err := s.canMail(); err != nil {
 		return reply{}, err
 	}
-	if err := s.slowDown(v, ""); err != nil {
+	if err := s.slowRecovery(v, ""); err != nil {
 		return reply{}, err
 	}
 	address, ok := mail.Address(v.form.Get("address"))

@@ -298,7 +298,7 @@ func TestMailedLinksExpire(t *testing.T) {
 		verify := func(wait time.Duration) seen {
 			one("/recover/mail", "address", "ada@example.org").want(t, 200)
 			_, link := tn.linkIn(sent.next("ada@example.org"))
-			cookie, _, _ := strings.Cut(one("/welcome", "link", link).header.Get("Set-Cookie"), ";")
+			cookie := setCookie(t, one("/welcome", "link", link).header, "kith")
 			me := tn.inProcessAs("192.0.2.1", cookie)
 			me("/account/email", "address", "new@example.org").goes(t, "/account")
 			_, code := tn.linkIn(sent.next("new@example.org"))

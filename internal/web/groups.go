@@ -4,8 +4,6 @@ import (
 	"errors"
 	"slices"
 	"time"
-	"unicode"
-	"unicode/utf8"
 
 	"github.com/kith/kith/internal/account"
 	"github.com/kith/kith/internal/fault"
@@ -294,17 +292,4 @@ func (r *request) didTo(member, state string, err error) (groupAct, error) {
 		return groupAct{}, notFound(err, "%.80q is not in group %q", member, r.group.Name)
 	}
 	return groupAct{Group: r.group.Name, Member: member, State: state}, nil
-}
-
-// CheckName holds what a member, machine or group may be called: 1 to 64
-// letters, digits or any of "-_. ", no space at an end; nil if it may.
-func CheckName(name string) *fault.Fault {
-	ok := name != "" && len(name) <= 64 && utf8.ValidString(name) && name[0] != ' ' && name[len(name)-1] != ' '
-	for _, c := range name {
-		ok = ok && (unicode.IsLetter(c) || unicode.IsDigit(c) || c == '-' || c == '_' || c == '.' || c == ' ')
-	}
-	if !ok {
-		return fault.New(fault.InvalidRequest, "a name is 1 to 64 bytes of letters, digits, spaces inside, or any of - _ .; this is not: %.80q", name).WithParam("name")
-	}
-	return nil
 }

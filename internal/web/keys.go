@@ -64,7 +64,7 @@ func newKey(region, name string, reach account.Reach) (account.Key, credential.S
 	default:
 		return account.Key{}, credential.Secret{}, fault.New(fault.InvalidRequest, "a key reaches all, shared or own, not %.40q", reach).WithParam("reach")
 	}
-	if f := CheckName(name); f != nil {
+	if f := checkLabel(name); f != nil {
 		return account.Key{}, credential.Secret{}, f
 	}
 	secret := credential.Mint(credential.APIKey, region)

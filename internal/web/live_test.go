@@ -8,7 +8,6 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
-	"net/url"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -271,11 +270,8 @@ func (s *Site) tied() int {
 
 // sessionOf is the id of a browser's session.
 func (tn *town) sessionOf(b *browser) string {
-	for _, c := range b.client.Jar.Cookies(must1(url.Parse(tn.web.URL))) {
-		hash := hashOf(c.Value)
-		return base64.RawURLEncoding.EncodeToString(hash[:])
-	}
-	return ""
+	hash := hashOf(b.session().Value)
+	return base64.RawURLEncoding.EncodeToString(hash[:])
 }
 
 // TestLiveExpires: a session that is not used any more ends its streams, which do
@@ -438,8 +434,7 @@ func testRoles(t *testing.T, tn *town) {
 func TestLiveLetIn(t *testing.T) {
 	tn := newTown(t, nil)
 	ada := tn.as("ada")
-	cookies := ada.client.Jar.Cookies(must1(url.Parse(tn.web.URL)))
-	ctx, err := tn.site.sessions.Load(t.Context(), cookies[0].Value)
+	ctx, err := tn.site.sessions.Load(t.Context(), ada.session().Value)
 	check(t, err)
 	check(t, tn.db.EndSession(t.Context(), tn.sessionOf(ada)))
 	r := httptest.NewRequest("GET", "/live/machines", nil).WithContext(ctx)

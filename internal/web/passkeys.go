@@ -140,7 +140,7 @@ func (s *Site) beginSignIn(v *visit) (reply, error) {
 }
 
 func (s *Site) signInChallenge(v *visit) (*protocol.CredentialAssertion, error) {
-	if err := cmp.Or(s.canPasskeys(), s.slowDown(v, "")); err != nil {
+	if err := cmp.Or(s.canPasskeys(), s.slowDown(v)); err != nil {
 		return nil, err
 	}
 	options, session, err := s.passkeys.BeginDiscoverableLogin()
@@ -153,7 +153,7 @@ func (s *Site) signInChallenge(v *visit) (*protocol.CredentialAssertion, error) 
 // signInByPasskey is POST /signin/passkey. There is one message for whatever is
 // wrong with an answer.
 func (s *Site) signInByPasskey(v *visit) (reply, error) {
-	if err := cmp.Or(s.canPasskeys(), s.slowDown(v, "")); err != nil {
+	if err := cmp.Or(s.canPasskeys(), s.slowDown(v)); err != nil {
 		return reply{}, err
 	}
 	member, err := s.asserted(v.Context(), v.form.Get("answer"))

@@ -290,8 +290,8 @@ func TestPasskeyTimes(t *testing.T) {
 		send("/signin/passkey", "answer", late).want(t, 403)
 		in := key.get(challenge("/signin/passkey/begin").PublicKey.Challenge)
 		time.Sleep(ceremonyLife - time.Second)
-		bobs, _, _ := strings.Cut(send("/signin/passkey", "answer", in).header.Get("Set-Cookie"), ";")
-		adas, _, _ := strings.Cut(send("/signin", "name", "ada", "password", aPassword).header.Get("Set-Cookie"), ";")
+		bobs := setCookie(t, send("/signin/passkey", "answer", in).header, "kith")
+		adas := setCookie(t, send("/signin", "name", "ada", "password", aPassword).header, "kith")
 		begin := func(cookie string, fields ...string) int {
 			return tn.inProcessAs("192.0.2.1", cookie)("/account/passkeys/begin", fields...).status
 		}

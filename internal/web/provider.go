@@ -138,7 +138,7 @@ func (s *Site) sendOn(v *visit, memberID string, going away) (reply, error) {
 	if s.provider == nil {
 		return reply{}, noProvider()
 	}
-	if err := s.slowDown(v, ""); err != nil {
+	if err := s.slowDown(v); err != nil {
 		return reply{}, err
 	}
 	k, err := s.provider.discover(v.Context())
@@ -323,7 +323,7 @@ func (s *Site) newcomerPage(v *visit) (reply, error) {
 // signUpByProvider is POST /signup/provider name, invite: a new member without a
 // password.
 func (s *Site) signUpByProvider(v *visit) (reply, error) {
-	if err := s.slowDown(v, ""); err != nil {
+	if err := s.slowDown(v); err != nil {
 		return reply{}, err
 	}
 	n := s.newcomer(v)

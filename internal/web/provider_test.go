@@ -362,7 +362,7 @@ func TestProviderTimes(t *testing.T) {
 	zoe.through(p.at("z", "zoe"), "/signin/provider").goes(t, "/signup/provider")
 	to := p.agree(must1(url.Parse(late.leaves("/signin/provider"))).Query())
 	cookie := func(b *browser) string {
-		c := b.client.Jar.Cookies(must1(url.Parse(tn.web.URL)))[0]
+		c := b.session()
 		return c.Name + "=" + c.Value
 	}
 	synctest.Test(t, func(t *testing.T) {

@@ -4,7 +4,6 @@ import (
 	"context"
 	"crypto/sha256"
 	"errors"
-	"net"
 	"net/http"
 	"net/netip"
 	"strings"
@@ -145,6 +144,7 @@ func (s *Site) begin(v *visit, member account.Member, how string) error {
 	s.sessions.Put(ctx, sessionHow, how)
 	s.sessions.Put(ctx, sessionSince, time.Now().UTC().Format(time.RFC3339))
 	v.me = member
+	s.rememberBrowser(v, member.ID)
 	s.Log.Info("member signed in", "member", member.ID, "how", how, "from", v.from)
 	return nil
 }
@@ -168,24 +168,14 @@ func plain(text string, most int) string {
 	return strings.TrimSpace(text)
 }
 
-// addressOf is where a request comes from. Only a proxy on this very computer is
-// believed about it, and only the last that it says, which it added itself.
+// addressOf is the address of a request's client, which the hub has put in place of
+// a proxy's.
 func addressOf(r *http.Request) string {
-	host, _, err := net.SplitHostPort(r.RemoteAddr)
+	from, err := netip.ParseAddrPort(r.RemoteAddr)
 	if err != nil {
 		return "unknown"
 	}
-	from, err := netip.ParseAddr(host)
-	if err != nil {
-		return "unknown"
-	}
-	if said := r.Header.Values("X-Forwarded-For"); from.Unmap().IsLoopback() && len(said) > 0 {
-		all := strings.Split(said[len(said)-1], ",")
-		if behind, err := netip.ParseAddr(strings.TrimSpace(all[len(all)-1])); err == nil {
-			from = behind
-		}
-	}
-	return from.Unmap().WithZone("").String()
+	return from.Addr().Unmap().WithZone("").String()
 }
 
 // network is whose an address counts as: of IPv6, the /64 that a customer has.
@@ -251,8 +241,13 @@ func (t *throttle) give(key string) {
 
 // limits bound what can be guessed at (trust 10, 12).
 type limits struct {
-	fromAddress *throttle // sign-ins, sign-ups and recoveries, by address
-	ofName      *throttle // the same, by the account's name
+	fromAddress *throttle // sign-ins and sign-ups, by address
+	guesses     *throttle // passwords, by address and the account's name
+	ofName      *throttle // the same, by name, from all addresses
+	ofBrowser   *throttle // the same in a browser that the member signed in with before
+	confirms    *throttle // passwords typed once more by who is signed in, by member
+	recoverFrom *throttle // recoveries, by address
+	recoverOf   *throttle // and by address and name
 	devices     *throttle // requests for approval, by address
 	polls       *throttle // by request
 	userCodes   *throttle // codes typed, by member
@@ -270,7 +265,13 @@ const pollEvery = 2 * time.Second
 func newLimits() limits {
 	return limits{
 		fromAddress: &throttle{every: 6 * time.Second, burst: 20},
-		ofName:      &throttle{every: 30 * time.Second, burst: 10},
+		guesses:     &throttle{every: 30 * time.Second, burst: 10},
+		// Twice as many as one address may go on with, or it could shut out the rest.
+		ofName:      &throttle{every: 15 * time.Second, burst: 100},
+		ofBrowser:   &throttle{every: 30 * time.Second, burst: 10},
+		confirms:    &throttle{every: 30 * time.Second, burst: 10},
+		recoverFrom: &throttle{every: 6 * time.Second, burst: 20},
+		recoverOf:   &throttle{every: 30 * time.Second, burst: 10},
 		devices:     &throttle{every: 2 * time.Minute, burst: 30},
 		polls:       &throttle{every: pollEvery - 200*time.Millisecond, burst: 1},
 		userCodes:   &throttle{every: 2 * time.Minute, burst: 5},

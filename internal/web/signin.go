@@ -89,14 +89,30 @@ func (s *Site) HashPassword(ctx context.Context, name, password string) (string,
 	return s.hashes.hash(ctx, password)
 }
 
-// slowDown refuses where a sign-in, sign-up or recovery comes too soon after others.
-func (s *Site) slowDown(v *visit, name string) error {
+// slowDown refuses a sign-in or a sign-up that comes too soon after others from its
+// address.
+func (s *Site) slowDown(v *visit) error {
+	return tooSoon(s.limits.fromAddress.take(network(v.from), time.Now()))
+}
+
+// slowGuesses refuses a password for a name that comes too soon after others: from
+// the address, from the address for that name, and for that name from wherever, in
+// this order, so that one address that goes on and on uses up nothing of the
+// others'. A browser that the name's member signed in with before has an allowance
+// of its own, which guesses from elsewhere do not touch. The hash is of the
+// member's password; empty: there is none.
+func (s *Site) slowGuesses(v *visit, name, memberID, hash string) error {
 	now := time.Now()
-	wait := s.limits.fromAddress.take(network(v.from), now)
-	if name != "" && len(name) <= 64 {
-		wait = max(wait, s.limits.ofName.take(name, now))
+	if browser, known := s.knownBrowser(v, memberID, hash); known {
+		return tooSoon(s.limits.ofBrowser.take(browser, now))
 	}
-	return tooSoon(wait)
+	if err := s.slowDown(v); err != nil || len(name) > maxName {
+		return err
+	}
+	if err := tooSoon(s.limits.guesses.take(network(v.from)+" "+name, now)); err != nil {
+		return err
+	}
+	return tooSoon(s.limits.ofName.take(name, now))
 }
 
 func tooSoon(wait time.Duration) error {
@@ -126,13 +142,7 @@ func (s *Site) signInPage(v *visit) (reply, error) {
 // is not there and a password that is wrong.
 func (s *Site) signIn(v *visit) (reply, error) {
 	name, password := strings.TrimSpace(v.form.Get("name")), v.form.Get("password")
-	if err := s.slowDown(v, name); err != nil {
-		return reply{}, err
-	}
 	wrong := fault.New(fault.NotAllowed, "the name or the password is wrong")
-	if len(password) > maxPassword {
-		return reply{}, wrong
-	}
 	member, err := s.Accounts.MemberByName(v.Context(), name)
 	hash := ""
 	if err == nil && !member.Disabled {
@@ -140,6 +150,12 @@ func (s *Site) signIn(v *visit) (reply, error) {
 	}
 	if err != nil && !errors.Is(err, account.ErrNotFound) && !errors.Is(err, account.ErrInvalid) {
 		return reply{}, err
+	}
+	if err := s.slowGuesses(v, name, member.ID, hash); err != nil {
+		return reply{}, err
+	}
+	if len(password) > maxPassword {
+		return reply{}, wrong
 	}
 	known := hash != ""
 	if !known {
@@ -186,7 +202,7 @@ func (s *Site) signUpPage(v *visit) (reply, error) {
 
 // signUp is POST /signup: a new member with a password, who is then signed in.
 func (s *Site) signUp(v *visit) (reply, error) {
-	if err := s.slowDown(v, ""); err != nil {
+	if err := s.slowDown(v); err != nil {
 		return reply{}, err
 	}
 	made, now, err := s.newMember(v)
@@ -223,6 +239,9 @@ func (s *Site) takeIn(v *visit, made account.SignUp, now time.Time, how string) 
 	}
 	s.Log.Info("member signed up", "member", made.Member.ID, "operator", made.Member.Operator, "invited", made.Invite != nil, "how", how)
 	s.Changed()
+	if made.Link != nil && s.FirstMade != nil {
+		s.FirstMade()
+	}
 	return s.begin(v, made.Member, how)
 }
 
@@ -300,7 +319,7 @@ func (s *Site) welcomePage(v *visit) (reply, error) {
 
 // welcome is POST /welcome: the link signs its member in, once.
 func (s *Site) welcome(v *visit) (reply, error) {
-	if err := s.slowDown(v, ""); err != nil {
+	if err := s.slowDown(v); err != nil {
 		return reply{}, err
 	}
 	hash, ok := s.codeOf(v.form.Get("link"), credential.LinkCode)
@@ -340,11 +359,23 @@ func (s *Site) recoverPage(*visit) (reply, error) {
 	return reply{page: "recover", title: "Recover an account", data: recoverData{CanMail: s.mail != nil}}, nil
 }
 
+// slowRecovery refuses a recovery that comes too soon after others from its address,
+// or from there for that name. Guesses at passwords do not count here. Nothing is
+// counted for a name alone: a recovery code and a mailed link cannot be guessed, and
+// the count would be one more way to keep a member out.
+func (s *Site) slowRecovery(v *visit, name string) error {
+	now, from := time.Now(), network(v.from)
+	if err := tooSoon(s.limits.recoverFrom.take(from, now)); err != nil || name == "" || len(name) > maxName {
+		return err
+	}
+	return tooSoon(s.limits.recoverOf.take(from+" "+name, now))
+}
+
 // recover is POST /recover: a recovery code, in place of the password, sets
 // another one.
 func (s *Site) recover(v *visit) (reply, error) {
 	name, password := strings.TrimSpace(v.form.Get("name")), v.form.Get("password")
-	if err := s.slowDown(v, name); err != nil {
+	if err := s.slowRecovery(v, name); err != nil {
 		return reply{}, err
 	}
 	hash, err := s.HashPassword(v.Context(), name, password) // before the look-up: one amount of work

@@ -44,6 +44,9 @@ type SiteConfig struct {
 	Provider Provider
 	// Mail is how letters to members are sent.
 	Mail Mail
+	// FirstMade is called when the link to the first operator's account was used.
+	// May be nil.
+	FirstMade func()
 	// Try makes a short live call with an API key, as a client would; where model
 	// is empty it takes the first that would be served.
 	Try func(ctx context.Context, secret string, model fleet.ModelID) Trial
@@ -283,8 +286,9 @@ func (s *Site) findPage(method string, u *url.URL) (found *page, methods []strin
 // visit is one request of a browser on its way through a page.
 type visit struct {
 	*http.Request
-	id     string // correlation
-	from   string // the visitor's address
+	id     string      // correlation
+	from   string      // the visitor's address
+	header http.Header // of the answer
 	values map[string]string
 	form   url.Values
 	me     account.Member // ID empty: nobody is signed in
@@ -336,7 +340,7 @@ func (s *Site) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	answer := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		v := &visit{Request: r, id: id, from: addressOf(r)}
+		v := &visit{Request: r, id: id, from: addressOf(r), header: h}
 		out, err := s.visit(v, h, body, late)
 		s.answerWith(w, v, out, err)
 	})

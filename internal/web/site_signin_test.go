@@ -1,6 +1,7 @@
 package web
 
 import (
+	"fmt"
 	"io"
 	"net/http"
 	"net/http/httptest"
@@ -43,8 +44,8 @@ func (tn *town) inProcessAs(from, cookie string) func(path string, fields ...str
 	}
 }
 
-// TestSignInLimits: guesses are held back by address and by name, and what is
-// right works again once their time has come.
+// TestSignInLimits: guesses are held back by address, and by address and name
+// together, and what is right works again once their time has come.
 func TestSignInLimits(t *testing.T) {
 	tn := newTown(t, nil)
 	tn.as("ada").post("/account/password", "password", aPassword).goes(t, "/account")
@@ -60,16 +61,18 @@ func TestSignInLimits(t *testing.T) {
 		if held.status != 429 || held.header.Get("Retry-After") != "30" {
 			t.Errorf("the eleventh: %d, Retry-After %q", held.status, held.header.Get("Retry-After"))
 		}
-		if got := tn.inProcess("192.0.2.2")("/signin", "name", "ada", "password", aPassword); got.status != 429 {
-			t.Errorf("from elsewhere: %d", got.status)
+		if got := one("/signin", "name", "bob", "password", "wrong"); got.status != 403 {
+			t.Errorf("another name: %d", got.status)
 		}
+		tn.inProcess("192.0.2.2")("/signin", "name", "ada", "password", aPassword).goes(t, "/")
 		time.Sleep(30 * time.Second)
 		one("/signin", "name", "ada", "password", aPassword).goes(t, "/")
 
-		// By address, whatever the name; of IPv6, by the network.
+		// By address, whatever the name; of IPv6, by the network. Recoveries are
+		// counted apart, in the same way.
 		guess := tn.inProcess("[2001:db8::1]")
 		for i := range 20 {
-			guess("/recover", "name", strings.Repeat("x", i+1), "code", "y", "password", aPassword).want(t, 403)
+			guess("/signin", "name", strings.Repeat("x", i+1), "password", "wrong").want(t, 403)
 		}
 		if got := tn.inProcess("[2001:db8::2]")("/signin", "name", "nobody", "password", "wrong"); got.status != 429 {
 			t.Errorf("from the same network: %d", got.status)
@@ -77,7 +80,95 @@ func TestSignInLimits(t *testing.T) {
 		if got := tn.inProcess("[2001:db8:0:1::1]")("/signin", "name", "someone", "password", "wrong"); got.status != 403 {
 			t.Errorf("from another network: %d", got.status)
 		}
+		for i := range 20 {
+			guess("/recover", "name", strings.Repeat("x", i+1), "code", "y", "password", aPassword).want(t, 403)
+		}
+		if got := guess("/recover", "name", "nobody", "code", "y", "password", aPassword); got.status != 429 {
+			t.Errorf("the 21st recovery: %d", got.status)
+		}
 	})
+}
+
+// TestGuessesDoNotLockOut: during guesses at a member's password from elsewhere, the
+// member can sign in with a browser used before, recover the account and type device
+// codes; and sign in with a new browser while the guesses come from few addresses.
+func TestGuessesDoNotLockOut(t *testing.T) {
+	tn := newTown(t, nil)
+	first := tn.as("ada").post("/account/password", "password", aPassword)
+	first.goes(t, "/account")
+	known := setCookie(t, first.header, "kith-browser")
+	codes := strings.Fields(textOf(t, tn.as("ada").post("/account/codes", "old", aPassword).want(t, 200), "codes"))
+	synctest.Test(t, func(t *testing.T) {
+		tn.site.limits, tn.site.hashes = newLimits(), newHasher() // of this bubble
+		attacker := tn.inProcess("198.51.100.1")
+		for i := range 10_000 {
+			if got := attacker("/signin", "name", "ada", "password", "guess"); got.status != 403 && got.status != 429 {
+				t.Fatalf("guess %d: %d", i, got.status)
+			}
+			time.Sleep(100 * time.Millisecond)
+		}
+		tn.inProcess("192.0.2.1")("/signin", "name", "ada", "password", aPassword).goes(t, "/") // a browser never seen
+
+		// From everywhere: what guesses the name has is bounded, for new browsers alone.
+		passed := 0
+		for i := range 2000 {
+			if from := tn.inProcess(fmt.Sprintf("203.0.%d.%d", 1+i/200, 1+i%200)); from("/signin", "name", "ada", "password", "guess").status == 403 {
+				passed++
+			}
+		}
+		if passed > 100 {
+			t.Errorf("%d guesses at once for one name", passed)
+		}
+		tn.inProcess("192.0.2.1")("/signin", "name", "ada", "password", aPassword).want(t, 429)
+		signed := tn.inProcessAs("192.0.2.1", known)("/signin", "name", "ada", "password", aPassword)
+		signed.goes(t, "/")
+		tn.inProcessAs("192.0.2.2", known)("/signin", "name", "bob", "password", "wrong").want(t, 403) // as any other
+		if got := tn.inProcessAs("192.0.2.3", strings.Replace(known, ".", "0.", 1))("/signin", "name", "ada", "password", aPassword); got.status != 429 {
+			t.Errorf("with a cookie of one's own making: %d", got.status)
+		}
+		session := setCookie(t, signed.header, "kith")
+		tn.inProcessAs("192.0.2.1", session)("/device", "code", "BCDF-GHJK").want(t, 404)
+		tn.inProcess("192.0.2.1")("/recover", "name", "ada", "code", codes[0], "password", aPassword+"!").goes(t, "/account")
+
+		// Another password, another browser cookie; and a known browser has its own
+		// allowance, not none.
+		tn.inProcessAs("192.0.2.1", known)("/signin", "name", "ada", "password", aPassword+"!").want(t, 429)
+		fresh := setCookie(t, tn.inProcessAs("192.0.2.1", known)("/recover", "name", "ada", "code", codes[1], "password", aPassword).header, "kith-browser")
+		for range 10 {
+			tn.inProcessAs("192.0.2.1", fresh)("/signin", "name", "ada", "password", "wrong").want(t, 403)
+		}
+		tn.inProcessAs("192.0.2.1", fresh)("/signin", "name", "ada", "password", aPassword).want(t, 429)
+		time.Sleep(browserLife)
+		for range 10 {
+			tn.inProcess("192.0.2.1")("/signin", "name", "ada", "password", "guess").want(t, 403)
+		}
+		tn.inProcessAs("192.0.2.1", fresh)("/signin", "name", "ada", "password", aPassword).want(t, 429) // half a year later
+	})
+}
+
+// session is the cookie of a browser's session.
+func (b *browser) session() *http.Cookie {
+	for _, c := range b.client.Jar.Cookies(must1(url.Parse(b.web.URL))) {
+		if c.Name == "kith" {
+			return c
+		}
+	}
+	return new(http.Cookie)
+}
+
+// setCookie is the cookie of that name that an answer sets, as a browser sends it.
+func setCookie(t *testing.T, h http.Header, name string) string {
+	t.Helper()
+	for _, c := range (&http.Response{Header: h}).Cookies() {
+		if c.Name == name {
+			if !c.HttpOnly || c.Name == "kith-browser" && c.SameSite != http.SameSiteStrictMode {
+				t.Errorf("the cookie %s", c)
+			}
+			return c.Name + "=" + c.Value
+		}
+	}
+	t.Fatalf("no cookie %s in %v", name, h["Set-Cookie"])
+	return ""
 }
 
 // TestOneMessage: a wrong name, a wrong password, a member without one and one
@@ -142,7 +233,7 @@ func testSessionsEnd(t *testing.T, tn *town) {
 	if len(ids) != 3 {
 		t.Fatalf("%d sessions", len(ids))
 	}
-	token := two.client.Jar.Cookies(must1(url.Parse(tn.web.URL)))[0].Value
+	token := two.session().Value
 	if strings.Contains(page.body, token) {
 		t.Error("a session's token is on a page")
 	}
@@ -154,9 +245,9 @@ func testSessionsEnd(t *testing.T, tn *town) {
 	three.get("/account").goes(t, "/signin?next=%2Faccount")
 
 	// A token taken at one sign-in is nothing after the next, or after sign-out.
-	before := one.client.Jar.Cookies(must1(url.Parse(tn.web.URL)))[0].Value
+	before := one.session().Value
 	one.post("/signin", "name", "ada", "password", aPassword).goes(t, "/")
-	if after := one.client.Jar.Cookies(must1(url.Parse(tn.web.URL)))[0].Value; after == before {
+	if after := one.session().Value; after == before {
 		t.Error("the token stayed as it was over a sign-in")
 	}
 	one.get("/account").want(t, 200)
@@ -195,7 +286,7 @@ func TestSessionsAge(t *testing.T) {
 		check(t, tn.db.CreateLink(t.Context(), account.Link{Hash: must1(credential.Parse(strings.TrimPrefix(link, "/welcome/"))).Hash(), MemberID: tn.members["ada"].ID, Created: time.Now(), Expires: time.Now().Add(linkLife)}))
 		in := tn.inProcess("192.0.2.1")("/welcome", "link", strings.TrimPrefix(link, "/welcome/"))
 		in.goes(t, "/")
-		cookie, _, _ := strings.Cut(in.header.Get("Set-Cookie"), ";")
+		cookie := setCookie(t, in.header, "kith")
 		for range 27 {
 			time.Sleep(sessionIdle - time.Second)
 			if got := get(cookie); got != 200 {
@@ -430,18 +521,15 @@ func TestPasted(t *testing.T) {
 }
 
 func TestAddressOf(t *testing.T) {
-	for _, c := range []struct{ remote, forwarded, want string }{
-		{"192.0.2.1:5", "", "192.0.2.1"}, {"192.0.2.1:5", "198.51.100.1", "192.0.2.1"}, {"127.0.0.1:5", "198.51.100.1", "198.51.100.1"},
-		{"[::1]:5", "10.0.0.1, 198.51.100.2", "198.51.100.2"}, {"127.0.0.1:5", "nonsense", "127.0.0.1"}, {"[::ffff:192.0.2.1]:5", "", "192.0.2.1"},
-		{"[fe80::1%eth0]:5", "", "fe80::1"}, {"@", "", "unknown"},
+	for remote, want := range map[string]string{
+		"192.0.2.1:5": "192.0.2.1", "127.0.0.1:5": "127.0.0.1", "[2001:db8::1]:0": "2001:db8::1",
+		"[::ffff:192.0.2.1]:5": "192.0.2.1", "[fe80::1%eth0]:5": "fe80::1", "@": "unknown",
 	} {
 		r := httptest.NewRequest("GET", "/", nil)
-		r.RemoteAddr = c.remote
-		if c.forwarded != "" {
-			r.Header.Set("X-Forwarded-For", c.forwarded)
-		}
-		if got := addressOf(r); got != c.want {
-			t.Errorf("%+v: %s", c, got)
+		r.RemoteAddr = remote
+		r.Header.Set("X-Forwarded-For", "198.51.100.1") // the hub alone reads that
+		if got := addressOf(r); got != want {
+			t.Errorf("%s: %s, want %s", remote, got, want)
 		}
 	}
 }

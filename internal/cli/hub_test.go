@@ -1,0 +1,147 @@
+package cli
+
+import (
+	"bytes"
+	"context"
+	"io"
+	"net/http"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/go-json-experiment/json"
+)
+
+// printed is what a command that serves has printed so far.
+type printed struct {
+	mu   sync.Mutex
+	text bytes.Buffer
+	more chan struct{} // a write, for who waits for one
+}
+
+func newPrinted() *printed { return &printed{more: make(chan struct{}, 1)} }
+
+func (p *printed) Write(b []byte) (int, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	select {
+	case p.more <- struct{}{}:
+	default:
+	}
+	return p.text.Write(b)
+}
+
+func (p *printed) String() string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.text.String()
+}
+
+// until is what was printed once it holds the text.
+func (p *printed) until(t *testing.T, text string) string {
+	t.Helper()
+	late := time.After(time.Minute)
+	for {
+		if all := p.String(); strings.Contains(all, text) {
+			return all
+		}
+		select {
+		case <-p.more:
+		case <-late:
+			t.Fatalf("%q was not printed: %s", text, p)
+		}
+	}
+}
+
+// TestHubDoors runs a hub: the first link is in a file that its user alone can read,
+// the log names the client behind a trusted proxy, no web page can read the metrics,
+// and the web applications that are configured can call the API.
+func TestHubDoors(t *testing.T) {
+	home := t.TempDir()
+	t.Setenv("KITH_HOME", home)
+	data := filepath.Join(home, "hub")
+	write(t, filepath.Join(home, "hub.toml"), "[hub]\nproxies = [\"127.0.0.1\"]\ncors = [\"https://app.example\"]\n")
+	ctx, cancel := context.WithCancel(t.Context())
+	out, errs, ended := newPrinted(), newPrinted(), make(chan int, 1)
+	go func() {
+		ended <- Main(ctx, []string{"hub", "--json", "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0", "--data", data}, strings.NewReader(""), out, errs)
+	}()
+	t.Cleanup(func() {
+		cancel()
+		if status := <-ended; status != 0 {
+			t.Errorf("status %d: %s", status, errs)
+		}
+	})
+	var at struct {
+		Hub, Admin    string
+		FirstLink     string `json:"first_link"`
+		FirstLinkFile string `json:"first_link_file"`
+	}
+	if err := json.Unmarshal([]byte(out.until(t, "\n")), &at, json.MatchCaseInsensitiveNames(true)); err != nil {
+		t.Fatal(err)
+	}
+	link, err := os.ReadFile(at.FirstLinkFile)
+	if err != nil || at.FirstLink != "" || filepath.Dir(at.FirstLinkFile) != data {
+		t.Fatalf("%+v: %v", at, err)
+	}
+	if info, err := os.Stat(at.FirstLinkFile); err != nil || info.Mode().Perm() != 0o600 {
+		t.Errorf("%v, %v", info, err)
+	}
+	_, code, _ := strings.Cut(strings.TrimSpace(string(link)), "/welcome/")
+	if code == "" || strings.Contains(out.String()+errs.String(), code) {
+		t.Errorf("the link %q was printed: %s%s", link, out, errs)
+	}
+	send := func(method, address string, form url.Values, headers ...string) (int, http.Header, string) {
+		t.Helper()
+		r, err := http.NewRequestWithContext(t.Context(), method, address, strings.NewReader(form.Encode()))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if form != nil {
+			r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+		}
+		for i := 0; i < len(headers); i += 2 {
+			r.Header.Set(headers[i], headers[i+1])
+			if headers[i] == "Host" {
+				r.Host = headers[i+1]
+			}
+		}
+		response, err := http.DefaultTransport.RoundTrip(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer response.Body.Close()
+		body, err := io.ReadAll(response.Body)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return response.StatusCode, response.Header, string(body)
+	}
+	if status, _, body := send("GET", at.Hub+"/", nil); status != 200 || !strings.Contains(body, `"base_url":"`+at.Hub+`/v1"`) {
+		t.Errorf("%d %s", status, body)
+	}
+	if status, _, body := send("GET", at.Hub+"/", nil, "Accept", "text/html"); status != 200 || !strings.Contains(body, "<html") {
+		t.Errorf("%d %s", status, body)
+	}
+	if status, h, _ := send("OPTIONS", at.Hub+"/v1/models", nil, "Origin", "https://app.example", "Access-Control-Request-Method", "GET"); status != 204 || h.Get("Access-Control-Allow-Origin") != "https://app.example" {
+		t.Errorf("%d %v", status, h)
+	}
+	for _, c := range []struct {
+		name, value string
+		status      int
+	}{{"Accept", "*/*", 200}, {"Host", "evil.example", 403}, {"Origin", "https://evil.example", 403}} {
+		if status, _, _ := send("GET", at.Admin+"/metrics", nil, c.name, c.value); status != c.status {
+			t.Errorf("metrics for %s: %s: %d", c.name, c.value, status)
+		}
+	}
+	send("POST", at.Hub+"/signin", url.Values{"name": {"x"}, "password": {"y"}}, "X-Forwarded-For", "6.6.6.6, 198.51.100.7")
+	errs.until(t, `"sign-in refused" from=198.51.100.7`)
+	status, _, body := send("POST", at.Hub+"/signup", url.Values{"link": {code}, "name": {"root"}, "password": {"a long enough word"}})
+	if _, err := os.Stat(at.FirstLinkFile); status != 303 || !os.IsNotExist(err) {
+		t.Errorf("after the link was used: %d, %v: %s", status, err, body)
+	}
+}

@@ -1,0 +1,223 @@
+package gateway
+
+import (
+	"crypto/tls"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/netip"
+	"strings"
+	"sync"
+	"time"
+
+	"golang.org/x/time/rate"
+
+	"github.com/kith/kith/internal/fault"
+)
+
+// Clients distinguishes the clients of a server and bounds what each may hold at
+// once (trust 24): connections, and for a client behind a trusted proxy requests,
+// since a proxy's connections are no one client's. A client is an IPv4 address or
+// an IPv6 /64, which is what one customer has. The nil Clients trusts no proxy and
+// bounds nothing.
+type Clients struct {
+	proxies []netip.Prefix
+	limit   int
+	log     *slog.Logger
+
+	connections, requests tally
+	warned                rate.Sometimes
+}
+
+// NewClients makes the Clients of one server. The proxies are the peers that are
+// trusted to name the client in X-Forwarded-For; of every other peer that header
+// is ignored. The limit is how many connections, or behind a proxy requests, one
+// client may hold at once; 0 is off. The log gets a warning, at most once a minute,
+// when a client holds 80 % of that.
+func NewClients(proxies []netip.Prefix, limit int, log *slog.Logger) *Clients {
+	return &Clients{proxies: proxies, limit: limit, log: log, warned: rate.Sometimes{Interval: time.Minute}}
+}
+
+// tally counts what each client holds.
+type tally struct {
+	mu   sync.Mutex
+	held map[netip.Prefix]int // entries only while they hold something
+}
+
+func (t *tally) take(client netip.Prefix, limit int) (held int, ok bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if held = t.held[client]; held >= limit {
+		return held, false
+	}
+	if t.held == nil {
+		t.held = make(map[netip.Prefix]int)
+	}
+	t.held[client] = held + 1
+	return held + 1, true
+}
+
+func (t *tally) free(client netip.Prefix) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.held[client]--; t.held[client] == 0 {
+		delete(t.held, client)
+	}
+}
+
+// take counts one more of what a client holds. It returns the function that gives
+// it back, which is nil when the client may hold no more.
+func (c *Clients) take(t *tally, what string, client netip.Prefix) (free func()) {
+	held, ok := t.take(client, c.limit)
+	if held*5 >= c.limit*4 {
+		c.warn(what, client, held)
+	}
+	if !ok {
+		return nil
+	}
+	return sync.OnceFunc(func() { t.free(client) })
+}
+
+func (c *Clients) warn(what string, client netip.Prefix, held int) {
+	c.warned.Do(func() {
+		c.log.Warn("one client holds nearly as many "+what+" as it may; if it is a proxy, name it in [hub] proxies",
+			"client", client, "held", held, "limit", c.limit)
+	})
+}
+
+// Listen wraps a listener so that one client holds at most as many connections as one may; those
+// beyond are closed at once. Connections of trusted proxies, and those that are not
+// TCP, are not counted.
+func (c *Clients) Listen(l net.Listener) net.Listener {
+	if c.limit <= 0 {
+		return l
+	}
+	return &clientListener{l, c}
+}
+
+type clientListener struct {
+	net.Listener
+	clients *Clients
+}
+
+// Accept waits for the next connection of a client that may have one more.
+func (l *clientListener) Accept() (net.Conn, error) {
+	for {
+		conn, err := l.Listener.Accept()
+		if err != nil {
+			return nil, err
+		}
+		tcp, ok := conn.(*net.TCPConn)
+		if !ok {
+			return conn, nil
+		}
+		from := tcp.RemoteAddr().(*net.TCPAddr).AddrPort().Addr()
+		if l.clients.trusts(from) {
+			return conn, nil
+		}
+		if free := l.clients.take(&l.clients.connections, "connections", network(from)); free != nil {
+			return &clientConn{TCPConn: tcp, free: free}, nil
+		}
+		_ = conn.Close()
+	}
+}
+
+// clientConn is a counted connection. It stays a *net.TCPConn in all else:
+// net/http half-closes one to deliver an early 413.
+type clientConn struct {
+	*net.TCPConn
+	free func()
+}
+
+// Close closes the connection, which counts no more.
+func (c *clientConn) Close() error {
+	defer c.free()
+	return c.TCPConn.Close()
+}
+
+// ConnState is for http.Server: a connection that became a tunnel is counted by its
+// machine's credential from there on, and no more among its household's browsers.
+func (c *Clients) ConnState(conn net.Conn, state http.ConnState) {
+	if secured, ok := conn.(*tls.Conn); ok {
+		conn = secured.NetConn()
+	}
+	if counted, ok := conn.(*clientConn); ok && state == http.StateHijacked {
+		counted.free()
+	}
+}
+
+// Resolve returns the request with its client's address as its RemoteAddr, and
+// whether a trusted proxy named that address.
+func (c *Clients) Resolve(r *http.Request) (resolved *http.Request, proxied bool) {
+	if c == nil || len(c.proxies) == 0 {
+		return r, false
+	}
+	peer, err := netip.ParseAddrPort(r.RemoteAddr)
+	if err != nil || !c.trusts(peer.Addr()) {
+		return r, false
+	}
+	resolved = new(http.Request)
+	*resolved = *r
+	resolved.RemoteAddr = netip.AddrPortFrom(c.behind(peer.Addr(), r.Header["X-Forwarded-For"]), 0).String()
+	return resolved, true
+}
+
+// behind is the client behind a trusted proxy: the last address in the headers that
+// is not itself a trusted proxy's. What comes before it the client may have
+// written. At a word that is no address the search ends at the proxy that sent it.
+func (c *Clients) behind(client netip.Addr, headers []string) netip.Addr {
+	hops := strings.Split(strings.Join(headers, ","), ",")
+	for i := len(hops) - 1; i >= 0; i-- {
+		hop, ok := readHop(strings.TrimSpace(hops[i]))
+		if !ok {
+			break
+		}
+		if client = hop; !c.trusts(hop) {
+			break
+		}
+	}
+	return client
+}
+
+// readHop reads an address as proxies write it, some with a port.
+func readHop(text string) (netip.Addr, bool) {
+	if at, err := netip.ParseAddrPort(text); err == nil {
+		return at.Addr().Unmap().WithZone(""), true
+	}
+	addr, err := netip.ParseAddr(strings.Trim(text, "[]"))
+	return addr.Unmap().WithZone(""), err == nil
+}
+
+// Admit counts a request that Resolve resolved among those of its client, until
+// leave is called.
+func (c *Clients) Admit(r *http.Request) (leave func(), err error) {
+	from, parseErr := netip.ParseAddrPort(r.RemoteAddr)
+	if c.limit <= 0 || parseErr != nil {
+		return func() {}, nil
+	}
+	if leave = c.take(&c.requests, "requests", network(from.Addr())); leave == nil {
+		return nil, fault.New(fault.RateLimitExceeded, "your address has %d requests running here, which is as many as one may have; wait until one ends", c.limit)
+	}
+	return leave, nil
+}
+
+func (c *Clients) trusts(peer netip.Addr) bool {
+	peer = peer.Unmap().WithZone("")
+	for _, proxy := range c.proxies {
+		if proxy.Contains(peer) {
+			return true
+		}
+	}
+	return false
+}
+
+// network is what an address counts as.
+func network(addr netip.Addr) netip.Prefix {
+	addr = addr.Unmap().WithZone("")
+	bits := addr.BitLen()
+	if addr.Is6() {
+		bits = 64
+	}
+	prefix, _ := addr.Prefix(bits) // no address has fewer bits
+	return prefix
+}
