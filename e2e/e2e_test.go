@@ -77,6 +77,7 @@ func TestScripts(t *testing.T) {
 			"call":    call,
 			"stream":  stream,
 			"first":   first,
+			"flood":   flood,
 			"ended":   ended,
 			"hangup":  hangup,
 			"kill9":   kill9,

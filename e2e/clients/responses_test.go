@@ -149,7 +149,7 @@ func TestResponsesGo(t *testing.T) {
 		member string
 	}{
 		"wrong key":     {&wrong, askResponse("tiny", "hi"), 401, "invalid_api_key", ""},
-		"unknown model": {&client, askResponse("gpt-6", "hi"), 404, "model_not_found", ""},
+		"unknown model": {&client, askResponse("gpt-6", "hi"), 404, "model_not_found", "model"},
 		"no input":      {&client, responses.ResponseNewParams{Model: "tiny"}, 400, "invalid_request", "input"},
 		"too large":     {&client, askResponse("tiny", strings.Repeat("x", 33<<20)), 413, "request_too_large", ""},
 		"local":         {&local, askResponse("tiny", "hi"), 404, "model_not_found", "model"},

@@ -31,6 +31,8 @@ var (
 	ErrLastWay = errors.New("the last way to sign in")
 	// ErrOwn: an invite cannot be accepted by who made it.
 	ErrOwn = errors.New("one's own")
+	// ErrTooMany: as many as may be are there already.
+	ErrTooMany = errors.New("too many")
 )
 
 // Member is a person with an account on the hub.
@@ -102,12 +104,39 @@ type Share struct {
 	Created time.Time
 }
 
-// Limits are what a share may carry. The zero Limits are none.
+// Limits are what an owner may limit a share to, or the calls of a group. The zero
+// Limits are none.
 type Limits struct {
 	Models     []string // empty: every model
 	Hours      string   // as `kith hours set` writes them; empty: the machine's own
 	Concurrent int      // 0: no limit
 	PerDay     int      // requests a day; 0: no limit
+}
+
+// LimitChange is a change of Limits: what is nil stays as it is, and a zero value
+// ends a limit.
+type LimitChange struct {
+	Models     *[]string
+	Hours      *string
+	Concurrent *int
+	PerDay     *int
+}
+
+// Of is the limits l after the change.
+func (c LimitChange) Of(l Limits) Limits {
+	if c.Models != nil {
+		l.Models = *c.Models
+	}
+	if c.Hours != nil {
+		l.Hours = *c.Hours
+	}
+	if c.Concurrent != nil {
+		l.Concurrent = *c.Concurrent
+	}
+	if c.PerDay != nil {
+		l.PerDay = *c.PerDay
+	}
+	return l
 }
 
 // NamedShare is a share with its members' names.
@@ -155,8 +184,8 @@ type GroupMember struct {
 	Admin    bool
 }
 
-// SeenGroup is a group as one member may see it: an open one, or one the member
-// is in.
+// SeenGroup is a group as one member may see it: an open one, one the member is
+// in, or one the member is invited to.
 type SeenGroup struct {
 	ID      string
 	Name    string
@@ -165,9 +194,15 @@ type SeenGroup struct {
 	In      bool // the member is in it
 	Admin   bool // and one of its admins
 	Size    int  // how many members it has
+	// Invited is the member's own invitation; nil: none waits for an answer.
+	Invited *GroupInvitation
+	// Invitations are those of other members that wait for an answer; only an
+	// admin sees them.
+	Invitations []GroupInvitation
 	// What only those in it see; empty for others.
 	Members []Fellow
 	KeptOut []Named // the member's own machines that are kept out of it
+	Limits  Limits  // what the member limits calls by it to, on machines of its own
 }
 
 // Fellow is one member of a group, by name.
@@ -188,6 +223,7 @@ type Usage struct {
 	KeyID     string // empty: a machine credential made the call
 	MachineID string // empty: refused before a machine took it
 	OwnerID   string // owner of that machine at that time
+	GroupID   string // the group by which the caller reached it; empty: by none
 	Model     string
 	Endpoint  string // its path
 	Stream    bool

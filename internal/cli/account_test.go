@@ -5,6 +5,7 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -22,6 +23,10 @@ func TestAccountCommands(t *testing.T) {
 		{[]string{"share", "add", "bob"}, `{"with":"bob","models":[]}`, `POST /api/shares {"with":"bob"}`, "bob may use your machines: no limits"},
 		{[]string{"share", "add", "bob", "--models", "a,b/c", "--hours", "Sat 10:00-12:00", "--concurrent", "2", "--per-day", "9"}, `{"with":"bob","per_day":9}`,
 			`POST /api/shares {"with":"bob","models":["a","b/c"],"hours":"Sat 10:00-12:00","concurrent":2,"per_day":9}`, "9 a day"},
+		{[]string{"share", "add", "bob", "--models", "all", "--hours", "always", "--concurrent", "none", "--per-day", "none"}, `{"with":"bob","models":[],"hours":"","concurrent":null,"per_day":null}`,
+			`POST /api/shares {"with":"bob","models":null,"hours":null,"concurrent":null,"per_day":null}`, "bob may use your machines: no limits"},
+		{[]string{"group", "limit", "lab", "--models", "tiny", "--per-day", "5"}, `{"group":"lab","models":["tiny"],"per_day":5}`,
+			`POST /api/groups/lab/limits {"models":["tiny"],"per_day":5}`, "all other members of group lab together may use your machines: models tiny; 5 a day"},
 		{[]string{"share", "remove", "bob x"}, `{}`, "DELETE /api/shares/bob%20x ", "bob x can no longer"},
 		{[]string{"share", "remove", "inv_0f"}, `{}`, "DELETE /api/shares/inv_0f ", "inv_0f can no longer"},
 		{[]string{"share", "remove", "inv_01234567-89ab-7cde-8f01-23456789abcd"}, `{}`,
@@ -29,14 +34,22 @@ func TestAccountCommands(t *testing.T) {
 		{[]string{"share", "invite"}, `{"code":"kithi_x","uses":1,"expires":"2026-12-01T00:00:00Z"}`, `POST /api/invites {"uses":1,"expires":"7d"}`, "kithi_x\n"},
 		{[]string{"share", "invite", "--uses", "3", "--expires", "12h"}, `{"code":"kithi_x","uses":3}`, `POST /api/invites {"uses":3,"expires":"12h"}`, "3 times"},
 		{[]string{"accept", "kithi_x"}, `{"owner":"ann","state":"accepted"}`, `POST /api/invites/accept {"code":"kithi_x"}`, "ann shares with you"},
-		{[]string{"group", "list"}, `{"object":"list","data":[{"name":"lab","kind":"org","in":true,"admin":true,"size":2,"members":[{"name":"ann","admin":true},{"name":"bob","admin":false}],"kept_out":["box"],"closed":[{"machine":"den","by":"all"},{"machine":"car","by":"configuration"}]},` +
+		{[]string{"group", "list"}, `{"object":"list","data":[{"name":"lab","kind":"org","in":true,"admin":true,"size":2,"members":[{"name":"ann","admin":true},{"name":"bob","admin":false}],"kept_out":["box"],"limits":{"per_day":5},"closed":[{"machine":"den","by":"all"},{"machine":"car","by":"configuration"}]},` +
 			`{"name":"all","kind":"open","in":false,"admin":false,"size":7,"members":[],"kept_out":[]}]}`,
-			"GET /api/groups ", "lab     org    admin   box, den (out of all), car ([share] groups)   ann (admin), bob\nall     open   -       -                                             7"},
+			"GET /api/groups ", "lab     org    admin   5 a day       box, den (out of all), car ([share] groups)   ann (admin), bob\nall     open   -       -             -                                             7"},
 		{[]string{"group", "create", "lab", "--kind", "org"}, `{}`, `POST /api/groups {"kind":"org","name":"lab"}`, "group lab made"},
 		{[]string{"group", "join", "all"}, `{}`, "POST /api/groups/all/join ", "you are in group all"},
 		{[]string{"group", "leave", "a/b"}, `{}`, "POST /api/groups/a%2Fb/leave ", "no longer in group a/b"},
-		{[]string{"group", "add", "lab", "bob"}, `{}`, `POST /api/groups/lab/members {"member":"bob"}`, "bob is now in group lab"},
-		{[]string{"group", "remove", "lab", "bob"}, `{}`, "DELETE /api/groups/lab/members/bob ", "bob is no longer in group lab"},
+		{[]string{"group", "list"}, `{"object":"list","data":[{"name":"lab","kind":"org","in":true,"admin":true,"size":1,"members":[{"name":"ann","admin":true}],"invitations":[{"member":"bob","by":"ann"}]},` +
+			`{"name":"club","kind":"org","size":7,"invited":{"member":"ann","by":"eve"}},{"name":"firm","kind":"org","size":2,"invited":{"member":"ann","by":""}}]}`,
+			"GET /api/groups ", "lab     org    admin                     -             -          ann (admin), bob (invited)\nclub    org    invited by eve            -             -          7\n" +
+				"firm    org    invited by the operator   -             -          2\nAnswer an invitation with `kith group accept NAME`"},
+		{[]string{"group", "invite", "lab", "bob"}, `{"state":"invited"}`, `POST /api/groups/lab/invitations {"member":"bob"}`, "bob is invited to group lab, and is in it after accepting"},
+		{[]string{"group", "invite", "lab", "eve"}, `{"state":"joined"}`, `POST /api/groups/lab/invitations {"member":"eve"}`, "eve is in group lab already"},
+		{[]string{"group", "add", "lab", "bob"}, `{"state":"invited"}`, `POST /api/groups/lab/invitations {"member":"bob"}`, "bob is invited to group lab"},
+		{[]string{"group", "accept", "a/b"}, `{}`, "POST /api/groups/a%2Fb/accept ", "you are in group a/b: its members reach your machines"},
+		{[]string{"group", "decline", "lab"}, `{}`, "POST /api/groups/lab/decline ", "nothing is shared with group lab"},
+		{[]string{"group", "remove", "lab", "bob"}, `{}`, "DELETE /api/groups/lab/members/bob ", "bob is neither in group lab nor invited to it"},
 		{[]string{"group", "admin", "lab", "bob"}, `{}`, `POST /api/groups/lab/admins {"member":"bob"}`, "bob is now an admin of group lab"},
 		{[]string{"group", "keep-out", "lab"}, `{}`, `POST /api/machines/mch_1/keep-out {"group":"lab"}`, "kept out of group lab"},
 		{[]string{"group", "keep-out", "--all"}, `{}`, `POST /api/machines/mch_1/keep-out {"all":true}`, "kept out of every group"},
@@ -64,6 +77,33 @@ func TestAccountCommands(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// TestLimitsThatAreNone: a limit of 0 is refused before the hub is asked, with what
+// to write instead; a warning of the hub's is on standard error.
+func TestLimitsThatAreNone(t *testing.T) {
+	handler, log := double(t, words(`{"with":"bob","group":"lab","code":"c","warnings":["no machine of yours offers the model \"x\""]}`))
+	server := httptest.NewServer(handler)
+	defer server.Close()
+	t.Setenv("KITH_HOME", t.TempDir())
+	t.Setenv("KITH_HUB", server.URL)
+	t.Setenv("KITH_API_KEY", "k")
+	for _, command := range [][]string{{"share", "add", "bob"}, {"share", "invite"}, {"group", "limit", "lab"}} {
+		for _, flag := range []string{"--concurrent=0", "--per-day=0", "--per-day=-1", "--concurrent=many"} {
+			got := kith(t, "", append(slices.Clone(command), flag)...)
+			if got.status != 2 || !strings.Contains(got.err, "none for no limit") || !strings.Contains(got.err, "kith pause") {
+				t.Errorf("%v %s: %+v", command, flag, got)
+			}
+		}
+		if len(*log) > 0 {
+			t.Fatalf("asked %+v", *log)
+		}
+	}
+	for _, command := range [][]string{{"share", "add", "bob"}, {"share", "invite"}, {"group", "limit", "lab"}} {
+		if got := kith(t, "", append(command, "--models", "x")...); got.status != 0 || got.err != "warning: no machine of yours offers the model \"x\"\n" {
+			t.Errorf("%v: %+v", command, got)
+		}
 	}
 }
 
@@ -256,7 +296,7 @@ func TestMachineCommandsWithoutADaemon(t *testing.T) {
 	for args, words := range map[string]string{
 		"pause --for 2h --until 18:30": "none of the others can be", "pause --for -2h": "a time to come", "pause --for 0s": "a time to come",
 		"pause --until teatime": "time of the day", "hours set Funday": "cannot read the hours",
-		"hours set Mon|09:00-17:00 --tz Mars": "time zone", "share add bob --hours x": "cannot read the hours", "share add bob --per-day -1": "negative",
+		"hours set Mon|09:00-17:00 --tz Mars": "time zone", "share add bob --hours x": "cannot read the hours", "share add bob --per-day -1": "a number from 1",
 		"group create lab --kind club": `kind "club"`, "group keep-out": "name one, or give --all", "group keep-out lab --all": "name one, or give --all",
 	} {
 		args := strings.Fields(args)

@@ -340,20 +340,23 @@ func (o *operator) groups() *cobra.Command {
 	_ = create.MarkFlagRequired("kind")
 	_ = create.MarkFlagRequired("admin")
 	add := &cobra.Command{
-		Use: "add NAME MEMBER", Short: "Add a member to a group", Args: cobra.ExactArgs(2),
+		Use: "add NAME MEMBER", Short: "Invite a member to an org", Args: cobra.ExactArgs(2),
+		Long: "Invite a member to an org. The member is in it only after accepting, on the site or with `kith group accept`:\n" +
+			"no operator puts anyone's machines within the reach of others. An open group is joined by its members.",
+		Example: "  kith admin group add lab bob\n  kith group accept lab    # as bob",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			in := map[string]string{"member": args[1]}
-			return o.ask(cmd.Context(), "add to the group", http.MethodPost, under("groups", args[0], "members"), in, nil, func() {
-				o.say("%s is now in group %s\n", strong(args[1]), strong(args[0]))
+			return o.ask(cmd.Context(), "invite to the group", http.MethodPost, under("groups", args[0], "invitations"), in, nil, func() {
+				o.say("%s is invited to group %s, and is in it after accepting: on the site, or with `kith group accept`\n", strong(args[1]), strong(args[0]))
 			})
 		},
 	}
 	remove := &cobra.Command{
-		Use: "remove NAME MEMBER", Short: "Take a member out of a group, within 5 s", Args: cobra.ExactArgs(2),
+		Use: "remove NAME MEMBER", Short: "Take a member out of a group, within 5 s, or withdraw an invitation", Args: cobra.ExactArgs(2),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			path := under("groups", args[0], "members", args[1])
 			return o.ask(cmd.Context(), "take out of the group", http.MethodDelete, path, nil, nil, func() {
-				o.say("%s is no longer in group %s\n", strong(args[1]), strong(args[0]))
+				o.say("%s is neither in group %s nor invited to it\n", strong(args[1]), strong(args[0]))
 			})
 		},
 	}

@@ -259,8 +259,8 @@ func TestAdmin(t *testing.T) {
 		{"share add --owner ann --with bob", `{}`, `POST /shares {"owner":"ann","with":"bob"}`, "ann now shares with bob"},
 		{"share remove --owner ann --with bob", `{}`, "DELETE /shares?owner=ann&with=bob ", "no longer"},
 		{"group create team --kind org --admin ann", `{}`, `POST /groups {"admin":"ann","kind":"org","name":"team"}`, "group team made"},
-		{"group add team bob", `{}`, `POST /groups/team/members {"member":"bob"}`, "bob is now in group team"},
-		{"group remove team bob", `{}`, "DELETE /groups/team/members/bob ", "no longer in group team"},
+		{"group add team bob", `{}`, `POST /groups/team/invitations {"member":"bob"}`, "bob is invited to group team, and is in it after accepting"},
+		{"group remove team bob", `{}`, "DELETE /groups/team/members/bob ", "bob is neither in group team nor invited"},
 	} {
 		t.Run(test.args, func(t *testing.T) {
 			handler, log := double(t, words(test.answer))

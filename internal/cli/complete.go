@@ -12,8 +12,8 @@ import (
 )
 
 // completePatience is how long the shell waits for live names at most; what has
-// not answered by then is left out, without a word.
-const completePatience = 700 * time.Millisecond
+// not answered by then is left out, without a word. Only tests change it.
+var completePatience = 700 * time.Millisecond
 
 // strictCompletion makes cobra's command for the shells' scripts refuse a shell
 // that it does not know, as any group refuses a command.
@@ -123,11 +123,14 @@ func (a *app) grouped(of func(groupRow) []string) source {
 	}
 }
 
-// fellows are the members of a group.
+// fellows are the members of a group, and those invited to it.
 func fellows(g groupRow) []string {
 	var names []string
 	for _, m := range g.Members {
 		names = append(names, m.Name)
+	}
+	for _, i := range g.Invitations {
+		names = append(names, i.Member)
 	}
 	return names
 }

@@ -134,10 +134,18 @@ type hubFile struct {
 		// URL is "", the embedded SQLite in Data.
 		URL database `toml:"url"`
 	} `toml:"database"`
-	// Limits bound one call (decisions 3).
+	// Limits bound one call (decisions 3), and what is held of all of them.
 	Limits struct {
 		// Body is the largest request body; default "32MiB".
 		Body size `toml:"body"`
+		// Member is how many bytes of requests and answers underway one member may
+		// have at once, in memory and on disk; default "256MiB". Past it calls are
+		// refused with CAPACITY_FULL.
+		Member size `toml:"member"`
+		// Spool is how many bytes of those over 1 MiB are kept in files, in the folder
+		// spool of Data; default "2GiB". One member has at most half of them, and
+		// half of a quarter of the hub's memory, which holds the others.
+		Spool size `toml:"spool"`
 		// Wait is how long a call waits for a machine; default "60s".
 		Wait duration `toml:"wait"`
 		// WaitStream is how long a streamed call waits; default "180s".

@@ -78,6 +78,8 @@ func defaultHubFile(home string) *hubFile {
 	c.Hub.Region.Text = "local"
 	c.Hub.Data = filepath.Join(home, "hub")
 	c.Limits.Body.Bytes = 32 << 20
+	c.Limits.Member.Bytes = 256 << 20
+	c.Limits.Spool.Bytes = diskLimit
 	c.Limits.Wait.Duration = 60 * time.Second
 	c.Limits.WaitStream.Duration = 180 * time.Second
 	c.Limits.FirstByte.Duration = 10 * time.Minute

@@ -198,7 +198,7 @@ func TestCompletion(t *testing.T) {
 			"/v1/models":   `{"data":[{"id":"tiny"},{"id":"here"}]}`,
 			"/api/models":  `{"data":[{"id":"tiny"},{"id":"there"}]}`,
 			"/api/shares":  `{"data":[{"owner":"ann","with":"bob","direction":"given"},{"owner":"eve","with":"ann","direction":"received"}]}`,
-			"/api/groups":  `{"data":[{"name":"lab","in":true,"admin":true,"members":[{"name":"zoe"}]},{"name":"all"}]}`,
+			"/api/groups":  `{"data":[{"name":"lab","in":true,"admin":true,"members":[{"name":"zoe"}],"invitations":[{"member":"yan"}]},{"name":"all","kind":"open"},{"name":"club","kind":"org","invited":{"by":"eve"}}]}`,
 			"/api/invites": `{"data":[{"id":"` + invite + `","state":"open"},{"id":"inv_old","state":"revoked"}]}`,
 		}[path])
 	})
@@ -213,12 +213,16 @@ func TestCompletion(t *testing.T) {
 		{"launch ,c", "claude codex"},
 		{"launch claude --model ,th", "there"},
 		{"env --shell ,f", "sh fish powershell"},
-		{"share add ,", "bob eve zoe"},
+		{"share add ,", "bob eve yan zoe"},
 		{"share remove ,", "bob " + invite},
 		{"share invite --models ,he", "here"},
 		{"group join ,", "all"},
 		{"group leave ,", "lab"},
-		{"group add lab ,", "bob eve zoe"},
+		{"group invite lab ,", "bob eve yan zoe"},
+		{"group add lab ,", "bob eve yan zoe"},
+		{"group accept ,", "club"},
+		{"group decline ,", "club"},
+		{"group remove lab ,y", "yan"},
 		{"group remove lab ,z", "zoe"},
 		{"group keep-out ,", "lab"},
 	} {

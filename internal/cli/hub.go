@@ -23,6 +23,7 @@ import (
 	"github.com/kith/kith/internal/hub"
 	"github.com/kith/kith/internal/hub/journal"
 	"github.com/kith/kith/internal/registry"
+	"github.com/kith/kith/internal/spool"
 	"github.com/kith/kith/internal/store"
 )
 
@@ -106,6 +107,7 @@ type hubProcess struct {
 	live     *registry.Registry
 	hub      *hub.Hub
 	public   *http.Server
+	spool    *spool.Spool
 	listener net.Listener
 	operator net.Listener
 	watched  net.Listener // metrics, health, profiles; nil: none
@@ -131,6 +133,9 @@ func openHub(ctx context.Context, config *hubFile, log *slog.Logger) (p *hubProc
 		return p, err
 	}
 	if p.journal, err = journal.Open(filepath.Join(config.Hub.Data, "ledger-")); err != nil {
+		return p, err
+	}
+	if p.spool, err = openSpool(config.Hub.Data, config.Limits.Spool.Bytes, config.Limits.Member.Bytes); err != nil {
 		return p, err
 	}
 	if p.listener, err = listenTCP(ctx, config.Hub.Listen.Text, "--listen"); err != nil {
@@ -170,7 +175,8 @@ func (p *hubProcess) wire() {
 		Wait:   limits.Wait.Duration, WaitStream: limits.WaitStream.Duration, FirstByte: limits.FirstByte.Duration,
 		KeepResponses: keep,
 		Edge: gateway.Config{
-			Rate: gateway.Rate{PerSecond: float64(p.config.RateLimit.RPS), Burst: int(p.config.RateLimit.Burst)},
+			Spool: p.spool,
+			Rate:  gateway.Rate{PerSecond: float64(p.config.RateLimit.RPS), Burst: int(p.config.RateLimit.Burst)},
 			Limits: gateway.Limits{
 				Body: limits.Body.Bytes, FirstByte: limits.FirstByte.Duration,
 				Idle: limits.Idle.Duration, Stream: limits.Total.Duration,
@@ -233,6 +239,19 @@ func (p *hubProcess) watch() http.Handler {
 			Name: "kith_machines_online", Help: "Machines with a live tunnel to this hub.",
 		}, p.online),
 	)
+	for name, gauge := range map[string]struct {
+		help  string
+		value func(spool.Use) float64
+	}{
+		"kith_held_memory_bytes": {"Bytes of requests and answers that are held in memory.", func(u spool.Use) float64 { return float64(u.Memory) }},
+		"kith_held_disk_bytes":   {"Bytes of requests and answers that are held in files.", func(u spool.Use) float64 { return float64(u.Disk) }},
+	} {
+		metrics.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: gauge.help},
+			func() float64 { return gauge.value(p.spool.Use()) }))
+	}
+	metrics.MustRegister(prometheus.NewCounterFunc(prometheus.CounterOpts{
+		Name: "kith_held_refused_total", Help: "Requests and answers that were refused for want of room.",
+	}, func() float64 { return float64(p.spool.Use().Refused) }))
 	mux := http.NewServeMux()
 	mux.Handle("GET /metrics", promhttp.HandlerFor(metrics, promhttp.HandlerOpts{}))
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) {

@@ -137,7 +137,13 @@ type machine struct {
 func (m *machine) run(ctx context.Context) error {
 	tuneMemory()
 	group, ctx := errgroup.WithContext(ctx)
-	config := m.daemonConfig(m.startEngine(ctx, group))
+	room, err := openSpool(m.config.Daemon.Data, diskLimit, 0)
+	if err != nil {
+		return err
+	}
+	builtin, later := m.startEngine(ctx, group)
+	config := m.daemonConfig(builtin)
+	config.Spool = room
 	config.Servers = m.startServers(ctx, group)
 	if m.read != nil {
 		config.Reread = m.reload
@@ -147,6 +153,14 @@ func (m *machine) run(ctx context.Context) error {
 		m.daemon = d
 		group.Go(func() error { return m.heed(ctx) })
 		group.Go(func() error { return d.Run(ctx) })
+		group.Go(func() error {
+			select {
+			case e := <-later:
+				d.OfferBuiltin(e)
+			case <-ctx.Done():
+			}
+			return nil
+		})
 		group.Go(func() error {
 			select {
 			case <-d.Ready():
@@ -169,38 +183,51 @@ func (m *machine) run(ctx context.Context) error {
 }
 
 // startEngine runs the built-in engine in group and waits until it knows what
-// it serves; nil if there is none.
-func (m *machine) startEngine(ctx context.Context, group *errgroup.Group) *engine.Engine {
+// it serves; nil if there is none. From later comes one that takes longer, once it
+// is ready.
+func (m *machine) startEngine(ctx context.Context, group *errgroup.Group) (now *engine.Engine, later <-chan *engine.Engine) {
 	if !m.config.Engine.Builtin || len(m.files) == 0 || m.program != "" {
-		return nil
+		return nil, nil
 	}
 	supervisor := llama.NewSupervisor(llama.Config{
 		Models: m.files, Slots: int(m.config.Engine.Slots), Context: int(m.config.Engine.Context),
 		IdleUnload: m.config.Engine.IdleUnload.Duration,
 		Data:       filepath.Join(m.config.Daemon.Data, "engine"), Log: m.log,
 	})
-	failed := make(chan error, 1)
+	started, failed := make(chan *engine.Engine, 1), make(chan struct{})
 	group.Go(func() error {
-		failed <- supervisor.Run(ctx)
+		defer close(failed)
+		if err := supervisor.Run(ctx); err != nil && ctx.Err() == nil {
+			m.log.Error("the built-in engine does not run; other engines serve", "error", err)
+		}
+		return nil
+	})
+	group.Go(func() error {
+		select {
+		case <-supervisor.Ready():
+		case <-failed:
+			return nil
+		case <-ctx.Done():
+			return nil
+		}
+		for id, problem := range supervisor.Problems() {
+			m.log.Error("a model cannot be served", "model", id, "error", problem)
+		}
+		started <- engine.Builtin("kith", supervisor.Transport(), offered(supervisor.Models()))
 		return nil
 	})
 	late := time.NewTimer(engineStart)
 	defer late.Stop()
 	select {
-	case <-supervisor.Ready():
-	case err := <-failed:
-		m.log.Error("the built-in engine does not run; other engines serve", "error", err)
-		return nil
+	case e := <-started:
+		return e, nil
 	case <-late.C:
-		m.log.Error("the built-in engine is not ready; the daemon starts without it", "after", engineStart)
-		return nil
+		m.log.Warn("the built-in engine is not ready; the daemon starts without it, and offers it once it is", "after", engineStart)
+		return nil, started
+	case <-failed:
 	case <-ctx.Done():
-		return nil
 	}
-	for id, problem := range supervisor.Problems() {
-		m.log.Error("a model cannot be served", "model", id, "error", problem)
-	}
-	return engine.Builtin("kith", supervisor.Transport(), offered(supervisor.Models()))
+	return nil, nil
 }
 
 // Worker is the whole life of the built-in engine's process, which this program

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/http"
 	"regexp"
+	"strconv"
 	"strings"
 	"time"
 
@@ -50,12 +51,13 @@ type rowsOf[T any] struct {
 	Data []T `json:"data"`
 }
 
-// limits are what a share may be limited to; empty and zero are none.
+// limits are what a share, or the calls of a group, may be limited to; empty and
+// zero are none.
 type limits struct {
-	Models     []string `json:"models,omitempty"`
-	Hours      string   `json:"hours,omitempty"`
-	Concurrent int      `json:"concurrent,omitzero"`
-	PerDay     int      `json:"per_day,omitzero"`
+	Models     []string `json:"models"`
+	Hours      string   `json:"hours"`
+	Concurrent int      `json:"concurrent"`
+	PerDay     int      `json:"per_day"`
 }
 
 // String is the limits as a person reads them.
@@ -79,23 +81,80 @@ func (l limits) String() string {
 	return strings.Join(words, "; ")
 }
 
-// flags lets a command take the limits.
-func (l *limits) flags(cmd *cobra.Command) {
-	cmd.Flags().StringSliceVar(&l.Models, "models", nil, "only these models, by their exact ids, separated by commas")
-	cmd.Flags().StringVar(&l.Hours, "hours", "", `only in these hours of each machine's zone, like "Mon-Fri 18:00-23:00"`)
-	cmd.Flags().IntVar(&l.Concurrent, "concurrent", 0, "at most so many calls at once")
-	cmd.Flags().IntVar(&l.PerDay, "per-day", 0, "at most so many calls a day (UTC)")
+// limitChange is a change of limits as the hub reads it: what is absent stays as it
+// is, null ends a limit.
+type limitChange struct {
+	Models     jsontext.Value `json:"models,omitzero"`
+	Hours      jsontext.Value `json:"hours,omitzero"`
+	Concurrent jsontext.Value `json:"concurrent,omitzero"`
+	PerDay     jsontext.Value `json:"per_day,omitzero"`
 }
 
-// check refuses what the hub would refuse, before it is asked.
-func (l *limits) check() error {
-	if _, err := fleet.ParseHours(l.Hours, ""); err != nil {
-		return failure{exitWrongUse, err}
+// limitFlags are the limits as a command takes them.
+type limitFlags struct {
+	models                    []string
+	hours, concurrent, perDay string
+}
+
+// The words that end a limit.
+const (
+	allModels   = "all"
+	alwaysHours = "always"
+	noLimit     = "none"
+)
+
+func (l *limitFlags) flags(cmd *cobra.Command) {
+	cmd.Flags().StringSliceVar(&l.models, "models", nil, `only these models, by their exact ids, separated by commas; "all" ends the limit`)
+	cmd.Flags().StringVar(&l.hours, "hours", "", `only in these hours of each machine's zone, like "Mon-Fri 18:00-23:00"; "always" ends the limit`)
+	cmd.Flags().StringVar(&l.concurrent, "concurrent", "", `at most so many calls at once; "none" ends the limit`)
+	cmd.Flags().StringVar(&l.perDay, "per-day", "", `at most so many calls a day (UTC); "none" ends the limit`)
+}
+
+// change is what the flags given to the command say; what the hub would refuse is
+// refused before it is asked.
+func (l *limitFlags) change(cmd *cobra.Command) (limitChange, error) {
+	var c limitChange
+	value := func(flag string, ends bool, v any) jsontext.Value {
+		switch {
+		case !cmd.Flags().Changed(flag):
+			return nil
+		case ends:
+			return jsontext.Value("null")
+		}
+		text, _ := json.Marshal(v) // of text and numbers, which cannot fail
+		return text
 	}
-	if l.Concurrent < 0 || l.PerDay < 0 {
-		return wrongUse("cannot share with a negative limit; 0 is no limit")
+	c.Models = value("models", len(l.models) == 0 || len(l.models) == 1 && l.models[0] == allModels, l.models)
+	always := l.hours == "" || l.hours == alwaysHours
+	if _, err := fleet.ParseHours(l.hours, ""); err != nil && !always {
+		return c, failure{exitWrongUse, err}
 	}
-	return nil
+	c.Hours = value("hours", always, l.hours)
+	for _, number := range []struct {
+		flag, text string
+		into       *jsontext.Value
+	}{{"concurrent", l.concurrent, &c.Concurrent}, {"per-day", l.perDay, &c.PerDay}} {
+		n, err := strconv.Atoi(number.text)
+		ends := number.text == noLimit
+		if cmd.Flags().Changed(number.flag) && !ends && (err != nil || n < 1) {
+			return c, wrongUse("cannot limit to --%s %.20q; give a number from 1, or none for no limit; "+
+				"to let no call in, use `kith share remove`, `kith group keep-out` or `kith pause`", number.flag, number.text)
+		}
+		*number.into = value(number.flag, ends, n)
+	}
+	return c, nil
+}
+
+// warned is the part of an answer that says what is odd about limits that were taken.
+type warned struct {
+	Warnings []string `json:"warnings"`
+}
+
+// warn prints each on standard error.
+func (a *app) warn(w warned) {
+	for _, text := range w.Warnings {
+		fmt.Fprintf(a.err, "warning: %s\n", text)
+	}
 }
 
 type shareRow struct {
@@ -195,26 +254,33 @@ func (a *app) listShares(ctx context.Context) error {
 }
 
 func (a *app) addShare() *cobra.Command {
-	var in struct {
-		With string `json:"with"`
-		limits
-	}
+	var flags limitFlags
 	cmd := &cobra.Command{
 		Use: "add MEMBER", Short: "Let a member use your machines, or change the limits", Args: cobra.ExactArgs(1), ValidArgsFunction: a.completeMembers,
 		Long: "Let a member use your machines, within the limits given. Of a member you share with already, the limits\n" +
-			"given here replace those before.",
+			"given here change and all others stay; --models all, --hours always, --concurrent none and --per-day none\n" +
+			"end a limit.",
 		RunE: func(cmd *cobra.Command, args []string) error {
-			in.With = args[0]
-			if err := in.check(); err != nil {
+			change, err := flags.change(cmd)
+			if err != nil {
 				return err
 			}
-			var made shareRow
-			return a.askAccount(cmd.Context(), "share", http.MethodPost, api("shares"), in, &made, func() {
+			in := struct {
+				With string `json:"with"`
+				limitChange
+			}{args[0], change}
+			var made struct {
+				shareRow
+				warned
+			}
+			err = a.askAccount(cmd.Context(), "share", http.MethodPost, api("shares"), in, &made, func() {
 				a.say("%s may use your machines: %s\n", strong(made.With), made.limits)
 			})
+			a.warn(made.warned)
+			return err
 		},
 	}
-	in.flags(cmd)
+	flags.flags(cmd)
 	_ = cmd.RegisterFlagCompletionFunc("models", a.completeModelFlag)
 	return cmd
 }
@@ -223,13 +289,14 @@ func (a *app) invite() *cobra.Command {
 	in := struct {
 		Uses    int    `json:"uses"`
 		Expires string `json:"expires"`
-		limits
+		limitChange
 	}{}
+	var flags limitFlags
 	cmd := &cobra.Command{
 		Use: "invite", Short: "Make a code that shares your machines with whoever accepts it", Args: cobra.NoArgs,
 		Long: "Make a code that shares your machines with whoever accepts it, within the limits given.",
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := in.check(); err != nil {
+		RunE: func(cmd *cobra.Command, _ []string) (err error) {
+			if in.limitChange, err = flags.change(cmd); err != nil {
 				return err
 			}
 			if in.Uses < 1 {
@@ -240,8 +307,9 @@ func (a *app) invite() *cobra.Command {
 				Uses    int       `json:"uses"`
 				Expires time.Time `json:"expires"`
 				limits
+				warned
 			}
-			return a.askAccount(cmd.Context(), "make the invite", http.MethodPost, api("invites"), in, &made, func() {
+			err = a.askAccount(cmd.Context(), "make the invite", http.MethodPost, api("invites"), in, &made, func() {
 				a.say("%s\n", strong(made.Code))
 				times := "once"
 				if made.Uses > 1 {
@@ -249,11 +317,13 @@ func (a *app) invite() *cobra.Command {
 				}
 				a.say("%s\n", faint(fmt.Sprintf("Whoever runs `kith accept CODE` may use your machines: %s. It works %s, until %s, and is shown this once; `kith share list` and `kith share remove` end it sooner.", made.limits, times, day(made.Expires))))
 			})
+			a.warn(made.warned)
+			return err
 		},
 	}
 	cmd.Flags().IntVar(&in.Uses, "uses", 1, "how many may accept it")
 	cmd.Flags().StringVar(&in.Expires, "expires", "7d", "how long it works, like 7d or 12h")
-	in.flags(cmd)
+	flags.flags(cmd)
 	_ = cmd.RegisterFlagCompletionFunc("models", a.completeModelFlag)
 	return cmd
 }
@@ -268,8 +338,8 @@ func (a *app) accept() *cobra.Command {
 				limits
 			}
 			return a.askAccount(cmd.Context(), "accept the invite", http.MethodPost, api("invites", "accept"), map[string]string{"code": args[0]}, &made, func() {
-				if made.State != "accepted" { // before, within limits that stay as they were
-					a.say("%s shares with you already; `kith share list` says within which limits\n", strong(made.Owner))
+				if made.State != "accepted" { // the share that is there, and its limits, stay as they are
+					a.say("%s shares with you already: the invite is not used and the limits stay, which `kith share list` shows\n", strong(made.Owner))
 					return
 				}
 				a.say("%s shares with you: %s; `kith models --account` lists what you can use\n", strong(made.Owner), made.limits)

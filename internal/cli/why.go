@@ -67,6 +67,7 @@ type whyNow struct {
 		Via     string `json:"via"`
 		Group   string `json:"group"`
 		State   string `json:"state"`
+		Limits  limits `json:"limits"` // that the calls count against
 		Order   int    `json:"order"`
 	} `json:"machines"`
 }
@@ -92,6 +93,9 @@ func (a *app) showWhy(w whyNow) {
 		via, order := m.Via, "-"
 		if m.Group != "" {
 			via += " " + m.Group
+		}
+		if text := m.Limits.String(); text != (limits{}).String() {
+			via += " (" + text + ")"
 		}
 		if m.Order > 0 {
 			order = strconv.Itoa(m.Order)

@@ -10,7 +10,8 @@ import (
 	"github.com/kith/kith/internal/engine"
 	"github.com/kith/kith/internal/fault"
 	"github.com/kith/kith/internal/fleet"
-	"github.com/kith/kith/internal/gateway"
+	"github.com/kith/kith/internal/spool"
+	"github.com/kith/kith/internal/tunnel"
 )
 
 // audioEvery is how often the audio engine is checked (decisions 5).
@@ -75,18 +76,21 @@ func (d *Daemon) serveSpeech(w http.ResponseWriter, r *http.Request, began *bool
 	}
 	defer a.release()
 	limit := d.config.Audio.MaxUpload
-	form, err := gateway.ReadTranscription(r.Header.Get("Content-Type"), http.MaxBytesReader(w, r.Body, limit+dialect.FormRoom), limit)
+	form, err := dialect.ReadTranscription(r.Header.Get("Content-Type"), http.MaxBytesReader(w, r.Body, limit+dialect.FormRoom), d.config.Spool.Hold(spool.Holder{Member: routed}, -1), limit)
+	defer form.Close()
 	f := (*fault.Fault)(nil)
 	switch {
 	case errors.As(err, new(*http.MaxBytesError)):
 		tellHub(w, r, fault.New(fault.RequestTooLarge, "the form is larger than %d bytes", limit+dialect.FormRoom))
 		return
+	case errors.As(err, &f) && f.Code == fault.CapacityFull:
+		turnAway(w, tunnel.RefusedBusy)
+		return
 	case errors.As(err, &f):
 		tellHub(w, r, f)
 		return
 	case err != nil:
-		panic(http.ErrAbortHandler) // the hub gave the call up, or there is no room to keep it
+		panic(http.ErrAbortHandler) // the hub gave the call up
 	}
-	defer form.Close()
 	d.serveCall(w, r, began, a, engine.Request{Endpoint: fleet.Transcriptions, Model: form.Model, Stream: form.Stream, Form: form})
 }

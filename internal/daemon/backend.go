@@ -84,7 +84,7 @@ func codeOf(err error) fault.Code {
 // refused: they wait in the engine's queue.
 func (d *Daemon) doHere(ctx context.Context, call *gateway.Call, e *engine.Engine) (answer *gateway.Answer, next bool, err error) {
 	own := modelOf(e, call.Model, call.Endpoint) != nil && (call.Endpoint != fleet.ChatCompletions || e.Elsewhere())
-	endpoint, text, err := call.ForEngine(own)
+	endpoint, asked, err := call.ForEngine(own)
 	if err != nil {
 		return nil, true, err
 	}
@@ -94,10 +94,16 @@ func (d *Daemon) doHere(ctx context.Context, call *gateway.Call, e *engine.Engin
 			release()
 		}
 	}()
+	request := engine.Request{
+		Endpoint: endpoint, Model: call.Model, Stream: call.Stream, Form: call.Form, Header: call.Header, Trusted: true, Spool: d.config.Spool,
+	}
+	if call.Form == nil {
+		if request.Body, err = asked.Load(); err != nil {
+			return nil, false, err
+		}
+	}
 	call.Trace.Attempts++
-	resp, err := e.Do(ctx, engine.Request{
-		Endpoint: endpoint, Model: call.Model, Stream: call.Stream, Body: text, Form: call.Form, Header: call.Header, Trusted: true,
-	})
+	resp, err := e.Do(ctx, request)
 	if err != nil {
 		if errors.Is(err, engine.ErrUnreachable) {
 			d.engineGone(e, err)
@@ -141,9 +147,9 @@ func told(call *gateway.Call, e *engine.Engine, resp *http.Response) (next bool,
 	case f.Code == fault.ContextLengthExceeded: // agents read its message
 		return false, f
 	case text == "":
-		return false, fault.New(f.Code, "%s answered with status %d", e.Name(), resp.StatusCode)
+		return false, fault.New(f.Code, "%s answered with status %d", e.Name(), resp.StatusCode).WithParam(f.Param)
 	default:
-		return false, fault.New(f.Code, "%s answered with status %d: %s", e.Name(), resp.StatusCode, text)
+		return false, fault.New(f.Code, "%s answered with status %d: %s", e.Name(), resp.StatusCode, text).WithParam(f.Param)
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"slices"
 	"sync"
+	"sync/atomic"
 
 	"github.com/kith/kith/internal/engine"
 	"github.com/kith/kith/internal/fleet"
@@ -14,7 +15,7 @@ import (
 // the hub, the offers made of them. A model that several engines offer for one
 // endpoint belongs to the first: what kith runs itself before what was found.
 type board struct {
-	builtin *engine.Engine // nil: none
+	builtin atomic.Pointer[engine.Engine] // nil: none, or not ready yet
 	finder  *engine.Finder
 	audio   *engine.Audio // nil: none
 	// servers are processes that kith runs, each for a model.
@@ -27,14 +28,16 @@ type board struct {
 }
 
 func newBoard(builtin *engine.Engine, finder *engine.Finder, audio *engine.Audio, upstreams []*engine.Upstream) *board {
-	return &board{builtin: builtin, finder: finder, audio: audio, upstreams: upstreams, changed: make(chan struct{})}
+	b := &board{finder: finder, audio: audio, upstreams: upstreams, changed: make(chan struct{})}
+	b.builtin.Store(builtin)
+	return b
 }
 
 // engines are all of this machine's, in order of preference.
 func (b *board) engines() []*engine.Engine {
 	var all []*engine.Engine
-	if b.builtin != nil {
-		all = append(all, b.builtin)
+	if e := b.builtin.Load(); e != nil {
+		all = append(all, e)
 	}
 	for _, e := range b.servers {
 		if e.Why() == "" {

@@ -26,6 +26,7 @@ import (
 	"github.com/kith/kith/internal/fleet"
 	"github.com/kith/kith/internal/gateway"
 	"github.com/kith/kith/internal/host"
+	"github.com/kith/kith/internal/spool"
 )
 
 // Config is what a daemon needs to know.
@@ -45,7 +46,7 @@ type Config struct {
 	Name string
 	// Version is the program's own, for status.
 	Version string
-	// Builtin is the engine compiled in; nil: none.
+	// Builtin is the engine compiled in; nil: none, or one that OfferBuiltin adds.
 	Builtin *engine.Engine
 	// Servers are processes that kith runs, each for one model; nil: none.
 	Servers []*engine.Engine
@@ -69,6 +70,9 @@ type Config struct {
 	Unshared bool
 	// Reread reads the configuration anew and calls Reload; nil: it cannot be.
 	Reread func(context.Context) (Reloaded, error)
+	// Spool holds the bodies of calls and of their answers, those of the hub as
+	// one member's. nil: one without limits, in memory.
+	Spool *spool.Spool
 	// Comfort is what this machine does for its owner of itself.
 	Comfort Comfort
 	// TLS adds to the client's side towards the hub (roots); nil: the system's.
@@ -136,6 +140,9 @@ func New(c Config) (*Daemon, error) {
 	if err != nil {
 		return nil, err
 	}
+	if c.Spool == nil {
+		c.Spool, _ = spool.Open("", spool.Limits{}) // without a folder nothing fails
+	}
 	if c.Discovery.Log == nil {
 		c.Discovery.Log = c.Log
 	}
@@ -168,6 +175,13 @@ func New(c Config) (*Daemon, error) {
 	}
 	d.setLine(func(l *LineStatus) { l.State = LineOff })
 	return d, nil
+}
+
+// OfferBuiltin adds the engine compiled in to what the daemon serves, where it was
+// not ready when the daemon was made.
+func (d *Daemon) OfferBuiltin(e *engine.Engine) {
+	d.board.builtin.Store(e)
+	d.board.touch()
 }
 
 // loopback reads the address of the local surface. Only a literal is taken: a

@@ -169,6 +169,19 @@ func TestLocalModels(t *testing.T) {
 	}
 }
 
+// A built-in engine that takes its time to start is served once it is there.
+func TestBuiltinComesLater(t *testing.T) {
+	inner := enginetest.New(enginetest.Plain, enginetest.Options{Models: []enginetest.Model{{ID: "tiny"}}})
+	r := run(t, Config{}, enginetest.New(enginetest.LlamaCpp, enginetest.Options{Models: []enginetest.Model{{ID: "found"}}}))
+	changed := r.board.change()
+	r.OfferBuiltin(builtinOf(inner, engine.Model{ID: "tiny", Families: []fleet.Family{fleet.Chat}, Endpoints: []fleet.Endpoint{fleet.ChatCompletions}, Slots: 1}))
+	<-changed // what the line to the hub waits for, too
+	read(t, r.post("/v1/chat/completions", strings.Replace(chat(false), "test-model", "tiny", 1)).Body)
+	if models, err := r.Models(t.Context(), gateway.Caller{}); err != nil || len(models) != 2 || inner.Counts().Runs != 1 {
+		t.Errorf("%+v %v; the built-in engine ran %d", models, err, inner.Counts().Runs)
+	}
+}
+
 // The owner's calls go beyond the slots into the engine's own queue, are
 // counted as local load, and end at the engine within 2 s of the caller's leaving.
 func TestLocalLoadAndCancel(t *testing.T) {

@@ -1,7 +1,6 @@
 package daemon
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"io"
@@ -15,6 +14,7 @@ import (
 	"github.com/kith/kith/internal/engine"
 	"github.com/kith/kith/internal/fault"
 	"github.com/kith/kith/internal/fleet"
+	"github.com/kith/kith/internal/spool"
 	"github.com/kith/kith/internal/tunnel"
 )
 
@@ -66,9 +66,17 @@ func (d *Daemon) serveRouted(w http.ResponseWriter, r *http.Request, began *bool
 		return
 	}
 	defer a.release()
-	if head, text, ok := readRequest(w, r, maxRequest); ok {
-		d.serveCall(w, r, began, a, engine.Request{Endpoint: endpoint, Model: head.Model, Stream: head.Stream, Body: text})
+	head, body, ok := d.readRequest(w, r, maxRequest)
+	if !ok {
+		return
 	}
+	defer body.Close()
+	text, err := body.Load()
+	if err != nil { // no room for it
+		turnAway(w, tunnel.RefusedBusy)
+		return
+	}
+	d.serveCall(w, r, began, a, engine.Request{Endpoint: endpoint, Model: head.Model, Stream: head.Stream, Body: text})
 }
 
 // admission is a call's engine and its slot there. The zero admission has none yet.
@@ -130,7 +138,7 @@ func (d *Daemon) serveCall(w http.ResponseWriter, r *http.Request, began *bool, 
 	defer cancel()
 	// Not Trusted, whoever the caller is: no string that came over the network
 	// becomes a switch of the engine (decisions 5).
-	call.Caller = caller
+	call.Caller, call.Spool, call.Holder = caller, d.config.Spool, routed
 	resp, err := e.Do(ctx, call)
 	if err != nil {
 		d.tellFailure(ctx, w, r, e, call.Model, err)
@@ -148,24 +156,37 @@ func (d *Daemon) serveCall(w http.ResponseWriter, r *http.Request, began *bool, 
 	}
 }
 
-// readRequest reads a call's body, whole, and its head. It answers the hub itself
-// where there is nothing to serve: ok is false.
-func readRequest(w http.ResponseWriter, r *http.Request, most int64) (head dialect.Head, text []byte, ok bool) {
-	// Some more than announced, so that the end is seen without growing.
-	body := bytes.NewBuffer(make([]byte, 0, min(max(r.ContentLength, 0), most)+bytes.MinRead))
-	if _, err := body.ReadFrom(http.MaxBytesReader(w, r.Body, most)); err != nil {
-		if tooLarge := (*http.MaxBytesError)(nil); errors.As(err, &tooLarge) {
-			tellHub(w, r, fault.New(fault.RequestTooLarge, "the request is larger than %d MiB", most>>20))
-			return head, nil, false
-		}
+// routed is who the calls of the hub are held for, all of them together: a hub
+// can take no more of this computer than that, whatever it sends.
+const routed = "hub"
+
+// readRequest holds a call's body, whole, and reads its head. It answers the hub
+// itself where there is nothing to serve: ok is false.
+func (d *Daemon) readRequest(w http.ResponseWriter, r *http.Request, most int64) (head dialect.Head, body *spool.Bytes, ok bool) {
+	body = d.config.Spool.Hold(spool.Holder{Member: routed}, r.ContentLength)
+	_, err := body.ReadFrom(http.MaxBytesReader(w, r.Body, most))
+	if err == nil {
+		err = body.View(r.Context(), func(text []byte) (err error) {
+			head, err = dialect.Peek(text)
+			return err
+		})
+	}
+	if err == nil {
+		return head, body, true
+	}
+	body.Close()
+	var f *fault.Fault
+	switch {
+	case errors.As(err, new(*http.MaxBytesError)):
+		tellHub(w, r, fault.New(fault.RequestTooLarge, "the request is larger than %d MiB", most>>20))
+	case !errors.As(err, &f):
 		panic(http.ErrAbortHandler) // the hub gave the call up
+	case f.Code == fault.CapacityFull:
+		turnAway(w, tunnel.RefusedBusy)
+	default:
+		tellHub(w, r, f)
 	}
-	head, err := dialect.Peek(body.Bytes())
-	if err != nil {
-		tellHub(w, r, fault.Of(err))
-		return head, nil, false
-	}
-	return head, body.Bytes(), true
+	return head, nil, false
 }
 
 // turnAway tells the hub why this machine does not take a call.
@@ -226,6 +247,8 @@ func (d *Daemon) tellFailure(ctx context.Context, w http.ResponseWriter, r *http
 	switch {
 	case ctx.Err() != nil:
 		panic(http.ErrAbortHandler) // nobody waits for words
+	case errors.As(err, &f) && f.Code == fault.CapacityFull: // no room here for what was asked or answered
+		turnAway(w, tunnel.RefusedBusy)
 	case errors.Is(err, engine.ErrUnreachable):
 		// As an engine's own 503: the hub goes on to the next machine.
 		d.engineGone(e, err)

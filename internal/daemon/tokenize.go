@@ -62,8 +62,17 @@ func (d *Daemon) serveTokenize(w http.ResponseWriter, r *http.Request, _ *bool) 
 	if named, ok := tunnel.CallModel(r.Header); ok && !able(fleet.ModelID(named)) {
 		return // before any of the body is read
 	}
-	head, text, ok := readRequest(w, r, tunnel.MaxTokenize)
-	if !ok || !able(head.Model) {
+	head, body, ok := d.readRequest(w, r, tunnel.MaxTokenize)
+	if !ok {
+		return
+	}
+	defer body.Close()
+	if !able(head.Model) {
+		return
+	}
+	text, err := body.Load()
+	if err != nil { // no room for it
+		turnAway(w, tunnel.RefusedBusy)
 		return
 	}
 	_, caller, _ := strings.Cut(r.Header.Get(tunnel.HeaderCaller), " ")
@@ -92,14 +101,18 @@ func (d *Daemon) count(ctx context.Context, call *gateway.Call) (tokens int64, e
 	}
 	defer leave()
 	request := engine.Request{Model: call.Model, Header: call.Header, Trusted: true}
-	request.Endpoint, request.Body = call.Request()
-	able := serving(d.board.own(), call.Model, request.Endpoint)
+	endpoint, body := call.Request()
+	able := serving(d.board.own(), call.Model, endpoint)
 	if len(able) == 0 {
-		request.Endpoint, request.Body = fleet.Messages, call.Body
+		endpoint, body = fleet.Messages, call.Body
 		able = serving(d.board.own(), call.Model, fleet.Messages)
 	}
 	switch {
 	case len(able) > 0:
+		request.Endpoint = endpoint
+		if request.Body, err = body.Load(); err != nil {
+			return 0, nil // an estimate will do
+		}
 		if tokens, err = able[0].Count(ctx, request); err != nil {
 			return 0, nil // an estimate will do
 		}

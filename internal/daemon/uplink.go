@@ -1,7 +1,6 @@
 package daemon
 
 import (
-	"bytes"
 	"context"
 	"crypto/tls"
 	"fmt"
@@ -57,7 +56,7 @@ func newHubTransport(dial func(ctx context.Context, network, address string) (ne
 // do sends the call up. Every failure is a fault; none is ever a 401, which
 // would read as the local caller's key (decisions 6).
 func (u *uplink) do(ctx context.Context, call *gateway.Call) (*gateway.Answer, error) {
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, u.credential.Hub+call.Endpoint.Path(), bytes.NewReader(call.Body))
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, u.credential.Hub+call.Endpoint.Path(), nil)
 	if err != nil {
 		return nil, u.unreachable(ctx, err)
 	}
@@ -68,8 +67,10 @@ func (u *uplink) do(ctx context.Context, call *gateway.Call) (*gateway.Answer, e
 	if call.Endpoint == fleet.Messages && req.Header.Get(dialect.VersionHeader) == "" { // the hub requires one (S9.2)
 		req.Header.Set(dialect.VersionHeader, messagesVersion)
 	}
-	req.Header.Set("Content-Type", "application/json")
-	call.AttachForm(req)
+	call.Attach(req, call.Body)
+	if call.Form == nil {
+		req.Header.Set("Content-Type", "application/json")
+	}
 	if call.Wait >= 0 {
 		req.Header.Set("Prefer", "wait="+strconv.FormatInt(int64(call.Wait/time.Second), 10))
 	}

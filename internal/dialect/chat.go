@@ -35,10 +35,24 @@ func writeChat(q *asked, size int) ([]byte, error) {
 // other.
 type chatBody struct {
 	dst                []byte
-	messages, pictures int // in it
+	messages, pictures int      // in it
+	origins            *origins // nil: nobody wants to know them
 }
 
 func (c *chatBody) raw(text string) { c.dst = append(c.dst, text...) }
+
+// piece writes a piece of the caller's body.
+func (c *chatBody) piece(value []byte) {
+	c.comes(value)
+	c.dst = append(c.dst, value...)
+}
+
+// comes says that what is written next is made of a piece of the caller's body.
+func (c *chatBody) comes(value []byte) {
+	if c.origins != nil {
+		c.origins.note(len(c.dst), value)
+	}
+}
 
 // comma separates what comes from what stands before it in a list.
 func (c *chatBody) comma() {
@@ -50,7 +64,7 @@ func (c *chatBody) comma() {
 // put writes a value between two texts, and returns all that was written.
 func (c *chatBody) put(before string, value jsontext.Value, after string) jsontext.Value {
 	c.raw(before)
-	c.dst = append(c.dst, value...)
+	c.piece(value)
 	c.raw(after)
 	return c.dst
 }
@@ -59,7 +73,7 @@ func (c *chatBody) put(before string, value jsontext.Value, after string) jsonte
 func (c *chatBody) member(name string, value jsontext.Value) {
 	if value != nil {
 		c.raw(name)
-		c.dst = append(c.dst, value...)
+		c.piece(value)
 	}
 }
 
@@ -110,7 +124,7 @@ func (c *chatBody) thinking(q *asked, prefilled bool) {
 	}
 	for _, control := range q.controls {
 		c.raw(`,"` + control.name + `":`)
-		c.dst = append(c.dst, control.value...)
+		c.piece(control.value)
 	}
 }
 
@@ -256,8 +270,9 @@ func (c *chatBody) call(b *block, first bool) {
 	case len(b.input) <= len(`""`):
 		c.raw(`"{}"`)
 	case b.input.Kind() == '"':
-		c.dst = append(c.dst, b.input...)
+		c.piece(b.input)
 	default:
+		c.comes(b.input)
 		c.dst = appendString(c.dst, string(b.input))
 	}
 	c.raw(`}}`)
@@ -371,7 +386,7 @@ func (p *prose) text(inside []byte) {
 	case p.wrote:
 		p.raw(`\n\n`)
 	}
-	p.dst = append(p.dst, inside...)
+	p.piece(inside)
 	p.wrote = true
 }
 
@@ -418,11 +433,11 @@ func (p *prose) image(s *source) {
 	p.raw(`{"type":"image_url","image_url":{"url":"`)
 	if s.data != nil {
 		p.raw(`data:`)
-		p.dst = append(p.dst, s.media[1:len(s.media)-1]...)
+		p.piece(s.media[1 : len(s.media)-1])
 		p.raw(`;base64,`)
-		p.dst = append(p.dst, s.data[1:len(s.data)-1]...)
+		p.piece(s.data[1 : len(s.data)-1])
 	} else {
-		p.dst = append(p.dst, s.url[1:len(s.url)-1]...)
+		p.piece(s.url[1 : len(s.url)-1])
 	}
 	p.raw(`"`)
 	switch string(s.detail) {

@@ -11,6 +11,8 @@ import (
 	"bytes"
 
 	"github.com/go-json-experiment/json/jsontext"
+
+	"github.com/kith/kith/internal/fleet"
 )
 
 // Dialect is the shape in which a caller reads faults and listings.
@@ -32,6 +34,14 @@ const (
 
 // VersionHeader names the version header of the messages dialect (S9.2).
 const VersionHeader = "Anthropic-Version"
+
+// MaxAnswer bounds a unary answer, in bytes: it is held whole until it is checked.
+func MaxAnswer(endpoint fleet.Endpoint) int64 {
+	if endpoint == fleet.EmbeddingsEndpoint {
+		return 64 << 20
+	}
+	return 8 << 20
+}
 
 // Usage is what the engine says a call took.
 type Usage struct {

@@ -14,7 +14,7 @@ const MaxInputs = 2048
 // text, a list of texts, a list of token numbers or a list of such lists; 1 to
 // MaxInputs of them, none empty.
 func PeekEmbeddings(body []byte) (Head, error) {
-	h := embeddingsHead{}
+	h := embeddingsHead{head: head{inputs: MaxTokens}}
 	if err := h.read(body, h.field); err != nil {
 		return Head{}, err
 	}

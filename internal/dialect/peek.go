@@ -13,9 +13,6 @@ import (
 	"github.com/kith/kith/internal/fleet"
 )
 
-// MaxDepth is how deep a request body may nest (decisions 5).
-const MaxDepth = 64
-
 // Head is what the edge reads from a request body; all the rest stays bytes.
 type Head struct {
 	Model fleet.ModelID // never empty; perhaps not Valid
@@ -27,8 +24,8 @@ type Head struct {
 }
 
 // Peek checks that body is one strict JSON object (UTF-8, no duplicate names
-// at any depth, nothing after it, at most MaxDepth deep, no case variants of
-// model and stream) and reads its head. Thinking controls are checked, not
+// at any depth, nothing after it, within the bounds of MaxDepth and its like, no
+// case variants of model and stream) and reads its head. Thinking controls are checked, not
 // kept. Every error is a *fault.Fault invalid_request that names the member at
 // fault; what another parser could read differently never passes.
 func Peek(body []byte) (Head, error) {
@@ -51,8 +48,12 @@ type reader struct {
 	source bytes.Buffer
 }
 
-// release keeps the reader and nothing of the body.
-func (r *reader) release() {
+// release keeps the reader and nothing of the body. One that has seen a large
+// body has grown with its names.
+func (r *reader) release(large bool) {
+	if large {
+		return
+	}
 	r.source = bytes.Buffer{}
 	r.dec.Reset(&r.source)
 	readers.Put(r)
@@ -61,8 +62,9 @@ func (r *reader) release() {
 // head reads a Head out of a body.
 type head struct {
 	Head
-	dec   *jsontext.Decoder // while read runs
-	forms bool              // the body uses ChatForms
+	dec    *jsontext.Decoder // while read runs
+	inputs int               // how many values the input may hold beside all others
+	forms  bool              // the body uses ChatForms
 }
 
 // read reads the body, one strict object that names a model; member reads each
@@ -71,11 +73,11 @@ func (h *head) read(body []byte, member func(name []byte) error) error {
 	if len(bytes.TrimLeft(body, space)) == 0 {
 		return fault.New(fault.InvalidRequest, "the body is empty: send a JSON object")
 	}
-	if tooDeep(body) {
-		return fault.New(fault.InvalidRequest, "cannot read the body: it nests deeper than %d levels", MaxDepth)
+	if err := (shape{MaxValues, MaxNames, h.inputs}).scan(body); err != nil {
+		return err
 	}
 	r := readers.Get().(*reader)
-	defer r.release()
+	defer r.release(len(body) > 1<<20)
 	r.source = *bytes.NewBuffer(body) // read in place
 	r.dec.Reset(&r.source)
 	h.dec = &r.dec
@@ -200,46 +202,4 @@ func refusal(err error) *fault.Fault {
 		reason = "a string holds an invalid escape"
 	}
 	return fault.New(fault.InvalidRequest, "the body is not strict JSON: %s, near byte %d", reason, syntactic.ByteOffset)
-}
-
-// tooDeep reports whether body nests deeper than MaxDepth. It is exact for
-// valid JSON; the reader that comes after it refuses all other. Two counts at
-// memory speed spare nearly every body the scan.
-func tooDeep(body []byte) bool {
-	if bytes.Count(body, []byte("{"))+bytes.Count(body, []byte("[")) <= MaxDepth {
-		return false
-	}
-	depth := 0
-	for i := 0; i < len(body); i++ {
-		switch body[i] {
-		case '{', '[':
-			if depth++; depth > MaxDepth {
-				return true
-			}
-		case '}', ']':
-			depth--
-		case '"':
-			i = stringEnd(body, i+1)
-		}
-	}
-	return false
-}
-
-// stringEnd is the index of the quote that ends the string whose text begins
-// at i, or the body's length.
-func stringEnd(body []byte, i int) int {
-	for i < len(body) {
-		quote := bytes.IndexByte(body[i:], '"')
-		if quote < 0 {
-			return len(body)
-		}
-		text := body[i : i+quote]
-		i += quote
-		escapes := len(text) - len(bytes.TrimRight(text, `\`))
-		if escapes%2 == 0 {
-			return i
-		}
-		i++
-	}
-	return i
 }

@@ -8,7 +8,6 @@ import (
 	"mime"
 	"mime/multipart"
 	"net/textproto"
-	"os"
 	"path"
 	"slices"
 	"strconv"
@@ -17,6 +16,7 @@ import (
 
 	"github.com/kith/kith/internal/fault"
 	"github.com/kith/kith/internal/fleet"
+	"github.com/kith/kith/internal/spool"
 )
 
 // Bounds of a transcription form beside its sound.
@@ -56,17 +56,17 @@ type Transcription struct {
 	Others      []Field // what else was sent, in its order
 
 	extension string // with its dot, a key of soundTypes; empty: not told
-	sound     *os.File
+	sound     *spool.Bytes
 	size      int64
 }
 
-// ReadTranscription reads a form, its parts in any order, and writes its sound
-// to spool, an empty file that the form owns from then on, also when an error
-// is returned: Close closes it. A sound longer than limit bytes is
-// request_too_large as soon as that byte came; every other error is
-// invalid_request, where it is not one of reading body or writing spool.
-func ReadTranscription(contentType string, body io.Reader, spool *os.File, limit int64) (*Transcription, error) {
-	t := &Transcription{Format: transcriptFormats[0], sound: spool}
+// ReadTranscription reads a form, its parts in any order, and fills sound with
+// its sound. The form owns it from then on, also when an error is returned: Close
+// closes it. A sound longer than limit bytes is request_too_large as soon as that
+// byte came; every other error is invalid_request, where it is not one of reading
+// body, or of what there is no room for.
+func ReadTranscription(contentType string, body io.Reader, sound *spool.Bytes, limit int64) (*Transcription, error) {
+	t := &Transcription{Format: transcriptFormats[0], sound: sound}
 	media, params, err := mime.ParseMediaType(contentType)
 	if err != nil || media != "multipart/form-data" || params["boundary"] == "" {
 		return t, fault.New(fault.InvalidRequest, "send the request as multipart/form-data with a boundary, the sound in the part named file")
@@ -169,11 +169,11 @@ func (t *Transcription) readSound(part *multipart.Part, limit int64) error {
 	if _, known := soundTypes[t.extension]; !known {
 		t.extension = ""
 	}
-	size, err := io.Copy(t.sound, io.LimitReader(part, limit+1))
+	size, err := t.sound.ReadFrom(io.LimitReader(part, limit+1))
 	switch {
 	case size > limit:
 		return fault.New(fault.RequestTooLarge, "the sound is larger than %d bytes: send less", limit).WithParam("file")
-	case err != nil && errors.As(err, new(*os.PathError)): // the spool's, not the form's
+	case errors.As(err, new(*fault.Fault)): // no room, and not the form's fault
 		return err
 	case err != nil:
 		return malformed("its sound is cut short").WithParam("file")
@@ -258,8 +258,8 @@ func (t *Transcription) check() error {
 // Head is what the edge knows every call by.
 func (t *Transcription) Head() Head { return Head{Model: t.Model, Stream: t.Stream} }
 
-// Close gives the sound's file back; whoever still reads it gets an error.
-func (t *Transcription) Close() error { return t.sound.Close() }
+// Close gives the sound back.
+func (t *Transcription) Close() { t.sound.Close() }
 
 // asked is the format that machines and engines are asked for: one that all of
 // the caller's can be made of. Most engines know no other.
@@ -308,6 +308,10 @@ func (t *Transcription) Encode(others bool) (contentType string, length int64, b
 	})
 	tail := "\r\n--" + w.Boundary() + "--\r\n"
 	return w.FormDataContentType(), int64(head.Len()) + t.size + int64(len(tail)), func() io.ReadCloser {
-		return io.NopCloser(io.MultiReader(bytes.NewReader(head.Bytes()), io.NewSectionReader(t.sound, 0, t.size), strings.NewReader(tail)))
+		sound := t.sound.Open()
+		return struct {
+			io.Reader
+			io.Closer
+		}{io.MultiReader(bytes.NewReader(head.Bytes()), sound, strings.NewReader(tail)), sound}
 	}
 }

@@ -7,14 +7,13 @@ import (
 	"io"
 	"mime"
 	"mime/multipart"
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/kith/kith/internal/fault"
+	"github.com/kith/kith/internal/spool"
 )
 
 // part is one part of a form as a test writes it; a name with a dot is the
@@ -35,13 +34,15 @@ func form(parts ...string) string {
 // formType is the media type of what form writes.
 const formType = `multipart/form-data; boundary=B`
 
+// sound is where a sound is to be held, of a spool of that many bytes; 0: any.
+func sound(room int64) *spool.Bytes {
+	s, _ := spool.Open("", spool.Limits{Memory: room}) // without a folder nothing fails
+	return s.Hold(spool.Holder{}, -1)
+}
+
 func readForm(t testing.TB, contentType, body string, limit int64) (*Transcription, error) {
 	t.Helper()
-	spool, err := os.Create(filepath.Join(t.TempDir(), "spool"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	got, err := ReadTranscription(contentType, iotestOneByte(body), spool, limit)
+	got, err := ReadTranscription(contentType, iotestOneByte(body), sound(0), limit)
 	t.Cleanup(func() { got.Close() })
 	return got, err
 }
@@ -185,21 +186,16 @@ func TestTranscriptionBound(t *testing.T) {
 // A source or a spool that breaks is not the caller's fault.
 func TestTranscriptionBreaks(t *testing.T) {
 	broken := errors.New("the line broke")
-	spool, err := os.Create(filepath.Join(t.TempDir(), "spool"))
-	if err != nil {
-		t.Fatal(err)
-	}
 	whole := form("file:a.wav=sound", "model=m")
 	for n := range len(whole) {
-		_, err := ReadTranscription(formType, io.MultiReader(strings.NewReader(whole[:n]), failing{broken}), spool, 1000)
+		_, err := ReadTranscription(formType, io.MultiReader(strings.NewReader(whole[:n]), failing{broken}), sound(0), 1000)
 		if !errors.Is(err, broken) {
 			t.Fatalf("after %d bytes: %v", n, err)
 		}
 	}
-	spool.Close()
-	_, err = ReadTranscription(formType, strings.NewReader(whole), spool, 1000)
-	if _, told := errors.AsType[*fault.Fault](err); err == nil || told {
-		t.Errorf("a full disk: %v", err)
+	_, err := ReadTranscription(formType, strings.NewReader(whole), sound(1), 1000)
+	if f, told := errors.AsType[*fault.Fault](err); !told || f.Code != fault.CapacityFull {
+		t.Errorf("no room: %v", err)
 	}
 }
 
@@ -295,15 +291,8 @@ func FuzzTranscription(f *testing.F) {
 	f.Add(form("file:a.wav=sound", "model=m"), "B")
 	f.Add(form("model=m", "prompt=a\"b\r\nc", "x\"y=z", "file:a.b=s"), "B")
 	f.Add("--B\r\n\r\n\r\n--B--", "B")
-	spool, err := os.Create(filepath.Join(f.TempDir(), "spool"))
-	if err != nil {
-		f.Fatal(err)
-	}
 	read := func(t *testing.T, contentType string, body io.Reader) (*Transcription, error) {
-		if _, err := spool.Seek(0, io.SeekStart); err != nil {
-			t.Fatal(err)
-		}
-		return ReadTranscription(contentType, body, spool, 1<<10)
+		return ReadTranscription(contentType, body, sound(0), 1<<10)
 	}
 	f.Fuzz(func(t *testing.T, body, boundary string) {
 		got, err := read(t, mime.FormatMediaType("multipart/form-data", map[string]string{"boundary": boundary}), strings.NewReader(body))

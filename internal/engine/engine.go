@@ -27,18 +27,12 @@ import (
 	"github.com/kith/kith/internal/dialect"
 	"github.com/kith/kith/internal/fault"
 	"github.com/kith/kith/internal/fleet"
+	"github.com/kith/kith/internal/spool"
 )
 
 // ErrUnreachable says that no connection to the engine could be made: the call
 // did not start there and may go elsewhere.
 var ErrUnreachable = errors.New("the engine cannot be reached")
-
-// maxAnswer bounds an unary answer, which is held whole while it is mended:
-// 2048 embeddings of 4096 dimensions as text are about 100 MiB.
-const maxAnswer = 128 << 20
-
-// believed is the room that is made for an answer on its engine's word alone.
-const believed = 64 << 10
 
 // maxRefusal bounds the body of an engine's error.
 const maxRefusal = 64 << 10
@@ -171,6 +165,10 @@ type Request struct {
 	Caller string
 	// Header holds headers of the dialect itself; they go to an upstream alone.
 	Header http.Header
+	// Spool holds what goes to the engine and a whole answer of it, as Holder's.
+	// nil: one without limits, in memory.
+	Spool  *spool.Spool
+	Holder string
 
 	plainly bool // without words that an older engine may refuse
 }
@@ -199,14 +197,22 @@ func (e *Engine) Do(ctx context.Context, req Request) (*http.Response, error) {
 			return nil, err
 		}
 	}
+	if req.Spool == nil {
+		req.Spool, _ = spool.Open("", spool.Limits{}) // without a folder nothing fails
+	}
+	asked, err := req.Spool.Keep(spool.Holder{Member: req.Holder}, body)
+	if err != nil {
+		return nil, err
+	}
 	parent := ctx
 	ctx, stop := context.WithCancel(ctx)
 	e.load.ours.Add(1)
 	cancel := sync.OnceFunc(func() { // however the call ends
 		e.load.ours.Add(-1)
 		stop()
+		asked.Close()
 	})
-	hr, err := http.NewRequestWithContext(ctx, http.MethodPost, e.target(req.Endpoint), bytes.NewReader(body))
+	hr, err := http.NewRequestWithContext(ctx, http.MethodPost, e.target(req.Endpoint), nil)
 	if err != nil {
 		cancel()
 		return nil, fmt.Errorf("cannot make the request for %s: %w", e.name, err)
@@ -216,11 +222,10 @@ func (e *Engine) Do(ctx context.Context, req Request) (*http.Response, error) {
 	}
 	hr.Header.Set("Content-Type", "application/json")
 	hr.Header.Set("User-Agent", "kith")
-	if req.Form != nil {
-		attach(hr, &req)
-	}
+	attach(hr, &req, asked)
 	// The round tripper itself: no redirects are followed, none is needed.
 	resp, err := e.rt.RoundTrip(hr)
+	asked.Done()
 	if err != nil {
 		defer cancel()
 		return nil, e.failed(ctx, err)
@@ -299,7 +304,7 @@ func (e *Engine) respond(ctx context.Context, resp *http.Response, cancel contex
 		return out, nil
 	}
 	if dialect.Native(req.Endpoint) {
-		out.Body = native(body, req.Stream, cancel)
+		out.Body = native(body, req.Stream, dialect.MaxAnswer(req.Endpoint), cancel)
 		return out, nil
 	}
 	mend := newMender(req, want)
@@ -312,46 +317,79 @@ func (e *Engine) respond(ctx context.Context, resp *http.Response, cancel contex
 	if streamed {
 		return nil, fault.New(fault.EngineError, "the engine streamed an answer that was not to be streamed")
 	}
-	held := bytes.NewBuffer(make([]byte, 0, min(max(resp.ContentLength, 0), believed)+bytes.MinRead))
-	if _, err := held.ReadFrom(io.LimitReader(body, maxAnswer+1)); err != nil {
-		if cause := context.Cause(ctx); cause != nil {
-			return nil, cause
-		}
-		return nil, brokeOff(err)
-	}
-	whole := held.Bytes()
-	if len(whole) > maxAnswer {
-		return nil, fault.New(fault.EngineError, "the engine's answer is larger than %d MiB", maxAnswer>>20)
+	whole, err := e.whole(ctx, body, resp.ContentLength, req, mend)
+	if err != nil {
+		return nil, err
 	}
 	body.Close()
-	if req.Endpoint == fleet.ChatCompletions {
-		whole = wholeTexts(whole)
-	}
 	if req.Stream {
-		split := framesOf
-		if req.Form != nil {
-			split = speechOf
-		}
-		frames, err := split(whole)
-		if err != nil {
-			return nil, fault.New(fault.EngineError, "the engine did not stream its answer, and what it sent cannot be read").Because(err)
-		}
 		out.Header.Set("Content-Type", "text/event-stream")
 		out.Trailer = http.Header{dialect.UsageTrailer: nil}
-		out.Body = &stream{ctx: ctx, src: io.NopCloser(bytes.NewReader(frames)), cancel: cancel, mend: mend, trailer: out.Trailer}
+		out.Body = &stream{ctx: ctx, src: taken{whole.Open(), whole}, cancel: cancel, mend: mend, trailer: out.Trailer}
 		return out, nil
 	}
-	if req.Form == nil { // a transcript is made anew at the edge
-		var err error
-		if whole, err = mend.unary(whole); err != nil {
-			return nil, err
-		}
-	}
 	cancel()
-	out.ContentLength = int64(len(whole))
-	out.Header.Set("Content-Length", strconv.Itoa(len(whole)))
-	out.Body = io.NopCloser(bytes.NewReader(whole))
+	out.ContentLength = whole.Len()
+	out.Header.Set("Content-Length", strconv.FormatInt(whole.Len(), 10))
+	out.Body = taken{whole.Open(), whole}
 	return out, nil
+}
+
+// whole holds the answer of a call that is not streamed by its engine, canonical:
+// as it is to be told, or, where its caller wants a stream, as the frames of one.
+func (e *Engine) whole(ctx context.Context, body io.Reader, announced int64, req *Request, mend *mender) (*spool.Bytes, error) {
+	most := dialect.MaxAnswer(req.Endpoint)
+	holder := spool.Holder{Member: req.Holder, Answer: true}
+	held := req.Spool.Hold(holder, announced)
+	defer held.Close()
+	n, err := held.ReadFrom(io.LimitReader(body, most+1))
+	switch {
+	case n > most:
+		return nil, fault.New(fault.EngineError, "the engine's answer is larger than %d MiB", most>>20)
+	case err == nil:
+	case context.Cause(ctx) != nil:
+		return nil, context.Cause(ctx)
+	case errors.As(err, new(*fault.Fault)): // no room
+		return nil, err
+	default:
+		return nil, brokeOff(err)
+	}
+	var made []byte
+	err = held.View(ctx, func(whole []byte) (err error) {
+		if req.Endpoint == fleet.ChatCompletions {
+			whole = wholeTexts(whole)
+		}
+		switch {
+		case req.Stream && req.Form != nil:
+			made, err = speechOf(whole)
+		case req.Stream:
+			made, err = framesOf(whole)
+		case req.Form != nil: // a transcript is made anew at the edge
+			made = bytes.Clone(whole)
+		default:
+			made, err = mend.unary(whole)
+			return err
+		}
+		if err != nil {
+			err = fault.New(fault.EngineError, "the engine did not stream its answer, and what it sent cannot be read").Because(err)
+		}
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	return req.Spool.Keep(holder, made)
+}
+
+// taken reads what is held for it alone, and gives it back.
+type taken struct {
+	io.Reader
+	of *spool.Bytes
+}
+
+func (t taken) Close() error {
+	t.of.Close()
+	return nil
 }
 
 // limited is an engine's error on its way through.

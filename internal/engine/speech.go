@@ -7,11 +7,18 @@ import (
 	"github.com/go-json-experiment/json"
 
 	"github.com/kith/kith/internal/dialect"
+	"github.com/kith/kith/internal/spool"
 )
 
-// attach makes the form the request's body. Parts that nobody here knows go to
-// the engine of the machine's owner only, from that owner.
-func attach(r *http.Request, req *Request) {
+// attach makes the form of a call the request's body, else asked. Parts of a form
+// that nobody here knows go to the engine of the machine's owner only, from that
+// owner.
+func attach(r *http.Request, req *Request, asked *spool.Bytes) {
+	if req.Form == nil {
+		r.ContentLength, r.Body = asked.Len(), asked.Open()
+		r.GetBody = func() (io.ReadCloser, error) { return asked.Open(), nil }
+		return
+	}
 	contentType, length, body := req.Form.Encode(req.Trusted)
 	r.Header.Set("Content-Type", contentType)
 	r.ContentLength, r.Body = length, body()

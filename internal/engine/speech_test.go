@@ -6,8 +6,6 @@ import (
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -18,6 +16,7 @@ import (
 	"github.com/kith/kith/internal/dialect"
 	"github.com/kith/kith/internal/enginetest"
 	"github.com/kith/kith/internal/fleet"
+	"github.com/kith/kith/internal/spool"
 )
 
 // whisper is what the doubles list.
@@ -135,16 +134,13 @@ func TestAudioModel(t *testing.T) {
 // speechForm is a form as the edge reads it.
 func speechForm(t *testing.T, parts ...string) *dialect.Transcription {
 	t.Helper()
-	spool, err := os.Create(filepath.Join(t.TempDir(), "spool"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	room, _ := spool.Open("", spool.Limits{}) // without a folder nothing fails
 	body := ""
 	for _, p := range append(parts, "model=whisper") {
 		name, value, _ := strings.Cut(p, "=")
 		body += "--B\r\nContent-Disposition: form-data; name=\"" + strings.ReplaceAll(name, ";", `"; filename="`) + "\"\r\n\r\n" + value + "\r\n"
 	}
-	f, err := dialect.ReadTranscription("multipart/form-data; boundary=B", strings.NewReader(body+"--B--\r\n"), spool, 1<<20)
+	f, err := dialect.ReadTranscription("multipart/form-data; boundary=B", strings.NewReader(body+"--B--\r\n"), room.Hold(spool.Holder{}, -1), 1<<20)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -265,11 +265,11 @@ func (k keyed) RoundTrip(r *http.Request) (*http.Response, error) {
 }
 
 // native passes an answer of a dialect that is not ours to mend: its bytes as
-// they come, an unary one bounded.
-func native(src io.ReadCloser, stream bool, cancel context.CancelFunc) io.ReadCloser {
+// they come, an unary one most bytes of them at most.
+func native(src io.ReadCloser, stream bool, most int64, cancel context.CancelFunc) io.ReadCloser {
 	reader := io.Reader(src)
 	if !stream {
-		reader = io.LimitReader(src, maxAnswer)
+		reader = io.LimitReader(src, most)
 	}
 	return &limited{Reader: reader, src: src, cancel: cancel}
 }

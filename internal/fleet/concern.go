@@ -60,7 +60,8 @@ func (c Concern) offersOf(m *Machine) {
 }
 
 // group adds those who joined or left, and who ask for what their machines
-// offer, or what machines do that are now kept out or no longer; and all who are
+// offer, or what machines do that are now kept out or no longer, or whose owner
+// changed the limits of the group; and all who are
 // in it where it is no longer, or only now, more than one. A machine that came or
 // went as well has a change of its own: those of after are enough.
 func (c Concern) group(before, after *Snapshot, id GroupID) {
@@ -80,6 +81,16 @@ func (c Concern) group(before, after *Snapshot, id GroupID) {
 	for machine := range difference(was.keptOut, is.keptOut) {
 		c.offersOf(after.Machine(machine))
 	}
+	for _, limits := range []map[MemberID]*Limits{was.Limits, is.Limits} {
+		for owner := range limits {
+			if !was.Limits[owner].equal(is.Limits[owner]) {
+				_, p := after.find(owner)
+				for _, m := range p.machines {
+					c.offersOf(m)
+				}
+			}
+		}
+	}
 }
 
 // circle is the group of that id, or one of nobody.
@@ -87,5 +98,5 @@ func (s *Snapshot) circle(id GroupID) *circle {
 	if c, ok := s.groups.Get(id); ok {
 		return c
 	}
-	return new(circle)
+	return &circle{Group: new(Group)}
 }

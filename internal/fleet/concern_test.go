@@ -3,6 +3,7 @@ package fleet
 import (
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"testing"
 )
 
@@ -62,6 +63,9 @@ func outcome(d Decision) string {
 		if c.Share != nil {
 			text += string(c.Share.ID)
 		}
+		if c.Group != nil {
+			text += string(c.Group.ID)
+		}
 	}
 	return text
 }
@@ -82,7 +86,7 @@ func randomChange(t *testing.T, rng *rand.Rand, w *world, s *Snapshot) (*Snapsho
 	case 2:
 		var shares []*Share
 		for _, owner := range some(rng, wMembers, 1, 3) {
-			shares = append(shares, &Share{ID: ShareID(owner + member), Owner: MemberID(owner), Member: MemberID(member), PerDay: rng.IntN(2)})
+			shares = append(shares, &Share{ID: ShareID(owner + member), Owner: MemberID(owner), Member: MemberID(member), Limits: Limits{PerDay: rng.IntN(2)}})
 		}
 		return s.WithShares(MemberID(member), shares), Change{Kind: SharesChanged, ID: member}
 	case 3:
@@ -101,7 +105,15 @@ func randomChange(t *testing.T, rng *rand.Rand, w *world, s *Snapshot) (*Snapsho
 			}
 			g.members = append(g.members, some(rng, []string{member}, 1, 2)...)
 		}
-		return s.WithGroup(g.group()), Change{Kind: GroupChanged, ID: group}
+		for _, before := range w.groups {
+			if before.id == group {
+				g.limits = slices.Clone(before.limits)
+			}
+		}
+		if chance(rng, 1, 2) {
+			g.limits = randomLimitsOf(rng)
+		}
+		return s.WithGroup(g.group(t)), Change{Kind: GroupChanged, ID: group}
 	case 6:
 		return s.WithoutMachine(machine), Change{Kind: MachineChanged, ID: string(machine)}
 	default:
@@ -141,6 +153,8 @@ func TestConcernIsSmall(t *testing.T) {
 		{"a name", start.WithMachine(&named), Change{Kind: MachineChanged, ID: "box"}, ""},
 		{"a machine kept out", start.WithMachine(&kept), Change{Kind: MachineChanged, ID: "box"}, "bob:m cid:m eve:m fay:m "},
 		{"one kept out of the group", start.WithGroup(&Group{ID: "g", Members: members, KeptOut: []MachineID{"box"}}), Change{Kind: GroupChanged, ID: "g"}, "bob:m cid:m eve:m fay:m "},
+		{"a limit of the group", start.WithGroup(&Group{ID: "g", Members: members, Limits: map[MemberID]*Limits{"dan": {PerDay: 1}}}), Change{Kind: GroupChanged, ID: "g"}, "bob:m cid:m eve:m fay:m "},
+		{"one of an owner without machines", start.WithGroup(&Group{ID: "g", Members: members, Limits: map[MemberID]*Limits{"bob": {PerDay: 1}}}), Change{Kind: GroupChanged, ID: "g"}, ""},
 		{"a machine of another owner", start.WithMachine(&given), Change{Kind: MachineChanged, ID: "box"}, "bob:m cid:m eve:m fay:m "},
 		{"a machine revoked", start.WithoutMachine("box"), Change{Kind: MachineChanged, ID: "box"}, "bob:m cid:m eve:m fay:m "},
 		{"what this hub does not know", start, Change{Kind: "weather"}, "bob:m bob:x cid:m cid:x eve:m eve:x fay:m fay:x "},

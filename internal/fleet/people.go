@@ -32,75 +32,94 @@ const (
 	OwnOnly
 )
 
-// Share says "Owner shares with Member": the owner's machines are candidates
-// for the member, within the limits it carries (decisions 1). Immutable once
-// WithShares was given it, but for its Load.
-type Share struct {
-	ID     ShareID
-	Owner  MemberID
-	Member MemberID
-	// Models are the only ids it covers; empty: every model.
+// Limits are what an owner gives by a share, or to a group (decisions 1). A nil
+// *Limits limits nothing. Immutable once it is in a Snapshot, without its Load.
+type Limits struct {
+	// Models are the only ids covered; empty: every model.
 	Models []ModelID
 	// Hours narrow the machine's own, on the wall clock of the machine's zone
 	// whatever zone they were parsed for; empty: only the machine's own count.
 	Hours      Hours
 	Concurrent int // calls at once; 0: no limit
 	PerDay     int // calls started in one UTC day; 0: no limit
-	// Load is the one of the version before it from when it is in a Snapshot; of a
-	// share that is new there the one it came with, or else an unused one.
-	Load *ShareLoad
+	// Load is the one of the version before it from when it is in a Snapshot; of
+	// limits that are new there the one they came with, or else an unused one.
+	Load *LimitLoad
 }
 
-// ShareLoad is the use of one share; all versions of a share have the same one.
-// The zero ShareLoad is unused.
-type ShareLoad struct {
+// LimitLoad is what is used of Limits; all versions of a share's, or of those of
+// one owner for one group, have the same one. The zero LimitLoad is unused.
+type LimitLoad struct {
 	running atomic.Int64
 	today   atomic.Uint64 // the UTC day, in days since 1970, << 32 | calls started in it
 }
 
-// NewShareLoad is the use of a share of which so many calls were started on the
+// NewLimitLoad is the use of limits by which so many calls were started on the
 // UTC day of now, and none runs.
-func NewShareLoad(now time.Time, started int) *ShareLoad {
-	l := new(ShareLoad)
+func NewLimitLoad(now time.Time, started int) *LimitLoad {
+	l := new(LimitLoad)
 	l.today.Store(day(now)<<32 | uint64(uint32(started)))
 	return l
 }
 
-// covers reports whether the model is within the share.
-func (sh *Share) covers(model ModelID) bool {
-	return len(sh.Models) == 0 || slices.Contains(sh.Models, model)
+// covers reports whether the model is within the limits.
+func (l *Limits) covers(model ModelID) bool {
+	return l == nil || len(l.Models) == 0 || slices.Contains(l.Models, model)
 }
 
 // spent reports whether the calls of the day are used up.
-func (sh *Share) spent(now time.Time) bool {
-	return sh.PerDay > 0 && sh.Load.started(now) >= sh.PerDay
+func (l *Limits) spent(now time.Time) bool {
+	return l.PerDay > 0 && l.Load.started(now) >= l.PerDay
 }
 
 // full reports whether the calls at once are all running.
-func (sh *Share) full() bool {
-	return sh.Concurrent > 0 && int(sh.Load.running.Load()) >= sh.Concurrent
+func (l *Limits) full() bool {
+	return l.Concurrent > 0 && int(l.Load.running.Load()) >= l.Concurrent
 }
 
-// Reserve counts one call against the share's limits, if they leave room: true
-// means it counts as running until Release. Safe with any number of others.
-func (sh *Share) Reserve(now time.Time) bool {
-	l := sh.Load
+// Counts reports whether calls are counted against the limits: the end of one
+// may then make room for another.
+func (l *Limits) Counts() bool { return l != nil && (l.Concurrent > 0 || l.PerDay > 0) }
+
+// equal reports whether both limit the same, whatever is used of them.
+func (l *Limits) equal(other *Limits) bool {
+	if l == nil || other == nil {
+		return l == other
+	}
+	return slices.Equal(l.Models, other.Models) && slices.Equal(l.Hours.windows, other.Hours.windows) &&
+		l.Concurrent == other.Concurrent && l.PerDay == other.PerDay
+}
+
+// settle gives the limits the Load of the version before them, or a new one.
+func (l *Limits) settle(before *Limits) {
+	if before != nil {
+		l.Load = before.Load
+	}
+	if l.Load == nil {
+		l.Load = new(LimitLoad)
+	}
+}
+
+// Reserve counts one call against the limits, if they leave room: true means it
+// counts as running until Release. Safe with any number of others.
+func (l *Limits) Reserve(now time.Time) bool {
+	load := l.Load
 	for {
-		n := l.running.Load()
-		if sh.Concurrent > 0 && int(n) >= sh.Concurrent {
+		n := load.running.Load()
+		if l.Concurrent > 0 && int(n) >= l.Concurrent {
 			return false
 		}
-		if l.running.CompareAndSwap(n, n+1) {
+		if load.running.CompareAndSwap(n, n+1) {
 			break
 		}
 	}
 	for {
-		old, n := l.today.Load(), l.started(now)
-		if sh.PerDay > 0 && n >= sh.PerDay {
-			l.running.Add(-1)
+		old, n := load.today.Load(), load.started(now)
+		if l.PerDay > 0 && n >= l.PerDay {
+			load.running.Add(-1)
 			return false
 		}
-		if l.today.CompareAndSwap(old, day(now)<<32|uint64(n+1)) {
+		if load.today.CompareAndSwap(old, day(now)<<32|uint64(n+1)) {
 			return true
 		}
 	}
@@ -108,23 +127,33 @@ func (sh *Share) Reserve(now time.Time) bool {
 
 // Release ends a call that Reserve counted at that time; exactly once for each.
 // One that no machine started (ran is false) is taken off its day's count.
-func (sh *Share) Release(ran bool, reserved time.Time) {
-	l := sh.Load
-	l.running.Add(-1)
+func (l *Limits) Release(ran bool, reserved time.Time) {
+	load := l.Load
+	load.running.Add(-1)
 	for !ran {
-		old, n := l.today.Load(), l.started(reserved)
-		if n == 0 || l.today.CompareAndSwap(old, day(reserved)<<32|uint64(n-1)) {
+		old, n := load.today.Load(), load.started(reserved)
+		if n == 0 || load.today.CompareAndSwap(old, day(reserved)<<32|uint64(n-1)) {
 			return
 		}
 	}
 }
 
 // started is how many calls were started on the day of now.
-func (l *ShareLoad) started(now time.Time) int {
+func (l *LimitLoad) started(now time.Time) int {
 	if v := l.today.Load(); v>>32 == day(now) {
 		return int(uint32(v))
 	}
 	return 0
+}
+
+// Share says "Owner shares with Member": the owner's machines are candidates
+// for the member, within the limits it carries (decisions 1). Immutable once
+// WithShares was given it, without its Load.
+type Share struct {
+	ID     ShareID
+	Owner  MemberID
+	Member MemberID
+	Limits
 }
 
 // day numbers the UTC days since 1970.
@@ -139,6 +168,10 @@ type Group struct {
 	Open    bool // anyone can join; else its admins run it
 	Members []MemberID
 	KeptOut []MachineID // out of this group; Machine.KeptOut is out of all
+	// Limits are what an owner gives to all other members of the group together:
+	// their calls on that owner's machines that come by this group (decisions 1).
+	// An owner without an entry limits nothing.
+	Limits map[MemberID]*Limits
 }
 
 // ErrBehind is what a reader of changes is told when they are no longer known

@@ -16,10 +16,10 @@ type State uint8
 const (
 	Offline      State = iota // no live tunnel, or held out for flapping
 	Returning                 // its tunnel was lost just now; counts as busy
-	OutsideHours              // not the caller's own, and outside its hours or the share's
+	OutsideHours              // not the caller's own, and outside its hours or those of the limits
 	Paused                    // by its owner
-	Spent                     // the share's calls of the day are used up
-	Busy                      // no free slot for this call, or the share runs all it may, or the machine is left out
+	Spent                     // the limits' calls of the day are used up
+	Busy                      // no free slot for this call, or the limits' calls at once are running, or the machine is left out
 	Ready
 	states // how many there are
 )
@@ -29,12 +29,25 @@ func (s State) String() string {
 	return [...]string{"offline", "returning", "outside hours", "paused", "spent", "busy", "ready"}[s]
 }
 
-// Standing is why a caller reaches a machine: every way there is, since each
-// gives what it gives, whatever limits another carries.
+// Standing is why a caller reaches a machine: it is the caller's own, its owner
+// shares with the caller, or both are in a group. Where a share of the owner
+// names the caller, that share alone decides between the two of them, and a
+// group that both are in adds nothing (decisions 1, share).
 type Standing struct {
-	Class  Class    // the best of the ways
-	shares []naming // from the owner to the caller
-	group  *Group   // one they have in common that the machine is not kept out of
+	Class  Class
+	shares []naming // from the owner to the caller; none unless Class is Shared
+
+	// Where Class is Grouped: the first group in common that the machine serves,
+	// and what next finds the others by. A group that is nil is no way.
+	group     *circle
+	snapshot  *Snapshot
+	me, owner *person
+}
+
+// next is the group in common after that one that the machine serves; nil: none.
+func (st *Standing) next(c *circle, m *Machine) *circle {
+	at, _ := slices.BinarySearch(st.me.groups, c.ID)
+	return st.snapshot.common(st.me.groups[at+1:], st.owner.groups, m)
 }
 
 // Candidate is a machine a call may be sent to, and what allows it.
@@ -42,8 +55,17 @@ type Candidate struct {
 	Machine *Machine
 	Offer   *Offer
 	Class   Class
-	Share   *Share // whose limits the call counts against; nil unless Class is Shared
-	Group   *Group // nil unless Class is Grouped
+	Share   *Share  // nil unless Class is Shared
+	Group   *Group  // nil unless Class is Grouped
+	Limits  *Limits // of Share or Group, that the call counts against; nil: none
+}
+
+// GroupID names the group by which the caller reaches the machine; empty: by none.
+func (c *Candidate) GroupID() GroupID {
+	if c.Group == nil {
+		return ""
+	}
+	return c.Group.ID
 }
 
 // Sighting is one reachable machine that offers a model, as a caller sees it.
@@ -67,50 +89,60 @@ func (st Standing) Sight(m *Machine, o *Offer, now time.Time) (Sighting, bool) {
 type Owed func(machine MachineID, model ModelID) (ofMachine, ofModel int)
 
 // sight writes into best, which it alone knows until it returns: this runs for
-// every machine of a decision, and copies of it would be half of the time.
+// every machine of a decision, and copies of it would be half of the time. Of
+// several ways that cover the model the one with the highest State is taken, of
+// groups that are equal the one without limits, else the first.
 func (st *Standing) sight(best *Sighting, m *Machine, o *Offer, now time.Time, owed Owed) bool {
 	*best = Sighting{Candidate: Candidate{Machine: m, Offer: o, Class: st.Class}}
 	best.free, best.total = m.room(o, owed)
-	room := best.free > 0 && !o.Load.Record(st.Class).leftOutAt(now)
+	room, found := best.free > 0 && !o.Load.Record(st.Class).leftOutAt(now), false
 	if st.Class == Own {
 		best.State = m.state(Own, nil, now, room)
 		return true
 	}
-	found := false
 	for i := range st.shares {
 		share := st.shares[i].Share
 		if !share.covers(o.ID) {
 			continue
 		}
-		if state := m.state(Shared, share, now, room); !found || state > best.State {
-			found, best.State, best.Share = true, state, share
+		if state := m.state(Shared, &share.Limits, now, room); !found || state > best.State {
+			found, best.State, best.Share, best.Limits = true, state, share, &share.Limits
 		}
 	}
-	if st.group == nil {
-		return found
+	if st.group != nil {
+		room = room && (o.Load.proven(Grouped) || o.Load.InFlight() == 0)
 	}
-	room = room && (o.Load.proven(Grouped) || o.Load.InFlight() == 0)
-	if state := m.state(Grouped, nil, now, room); !found || state > best.State {
-		best.State, best.Class, best.Share, best.Group = state, Grouped, nil, st.group
+	for c := st.group; c != nil; c = st.next(c, m) {
+		limits := c.Limits[m.Owner]
+		if !limits.covers(o.ID) {
+			continue
+		}
+		if state := m.state(Grouped, limits, now, room); !found || state > best.State || limits == nil {
+			found, best.State, best.Group, best.Limits = true, state, c.Group, limits
+		}
+		if limits == nil { // no other way gives more
+			break
+		}
 	}
-	return true
+	return found
 }
 
-// state is the table of decisions 2, row by row; room says that a slot is free
-// for this call and reserved for no other, and that the machine is not left out.
-func (m *Machine) state(class Class, share *Share, now time.Time, room bool) State {
+// state is the table of decisions 2, row by row; limits are those of the way by
+// which the caller reaches the machine, and room says that a slot is free for this
+// call and reserved for no other, and that the machine is not left out.
+func (m *Machine) state(class Class, limits *Limits, now time.Time, room bool) State {
 	switch {
 	case !m.Online && now.Before(m.ReturningUntil):
 		return Returning
 	case !m.Online, m.Load.heldOut.Load() > now.UnixNano():
 		return Offline
-	case class != Own && !m.Hours.Open(now), share != nil && !share.Hours.openIn(now, m.Hours.zone):
+	case class != Own && !m.Hours.Open(now), limits != nil && !limits.Hours.openIn(now, m.Hours.zone):
 		return OutsideHours
 	case m.Paused:
 		return Paused
-	case share != nil && share.spent(now):
+	case limits != nil && limits.spent(now):
 		return Spent
-	case !room, share != nil && share.full():
+	case !room, limits != nil && limits.full():
 		return Busy
 	default:
 		return Ready
@@ -185,7 +217,7 @@ func (w *walk) shared(see func(*Machine, Standing) bool) bool {
 		}
 		owner := w.s.people.Get(shares[0].owner)
 		for _, m := range owner.machines {
-			if !see(m, Standing{Class: Shared, shares: shares[:n], group: w.common(owner, m)}) {
+			if !see(m, Standing{Class: Shared, shares: shares[:n]}) {
 				return false
 			}
 		}
@@ -194,8 +226,9 @@ func (w *walk) shared(see func(*Machine, Standing) bool) bool {
 	return true
 }
 
-// grouped shows the machines of one group, but for those shown before: of
-// sharers, and of members of an earlier group.
+// grouped shows the machines of one group, without those of owners who share
+// with the caller, which the share decides about, and those of members of an
+// earlier group, which were shown before.
 func (w *walk) grouped(id GroupID, model ModelID, see func(*Machine, Standing) bool) bool {
 	c, _ := w.s.groups.Get(id)
 	if model == "" {
@@ -229,11 +262,11 @@ func (w *walk) member(c *circle, n int, see func(*Machine, Standing) bool) bool 
 		}
 	}
 	for _, m := range p.machines {
-		group := c.Group
+		group := c
 		if !c.admits(m) {
-			group = w.common(p, m)
+			group = w.s.common(w.me.groups, p.groups, m)
 		}
-		if group != nil && !see(m, Standing{Class: Grouped, group: group}) {
+		if group != nil && !see(m, Standing{Class: Grouped, group: group, snapshot: w.s, me: w.me, owner: p}) {
 			return false
 		}
 	}
@@ -247,38 +280,45 @@ func (w *walk) standing(m *Machine) Standing {
 	switch {
 	case known && n == w.caller:
 		return Standing{Class: Own}
-	case known && w.narrow != OwnOnly:
-		return Standing{Class: Shared, shares: w.sharesOf(n), group: w.common(w.s.people.Get(n), m)}
-	default:
+	case !known || w.narrow == OwnOnly:
 		return Standing{Class: Grouped}
 	}
+	if shares := w.sharesOf(n); len(shares) > 0 {
+		return Standing{Class: Shared, shares: shares}
+	}
+	st := Standing{Class: Grouped, snapshot: w.s, me: w.me, owner: w.s.people.Get(n)}
+	if w.narrow == Everything {
+		st.group = w.s.common(w.me.groups, st.owner.groups, m)
+	}
+	return st
 }
 
-// Ways is every way by which the caller reaches somebody else's machine for the
-// model: the shares that cover it, and the groups they have in common that the
-// machine serves. Where one of them ends, a call goes on by another.
+// Ways is every way by which the caller reaches another member's machine for
+// the model: the shares that cover it, or, where its owner does not share with
+// the caller at all, the groups they have in common that the machine serves and
+// that its owner's limits cover the model for.
+// Where one of them ends, a call goes on by another.
 func (s *Snapshot) Ways(caller MemberID, m *Machine, model ModelID) (shares []*Share, groups []*Group) {
 	n, known := s.owners.Get(m.ID)
 	if !known || m.Owner == caller {
 		return nil, nil
 	}
 	w := newWalk(s, caller, Everything)
-	for _, share := range w.sharesOf(n) {
-		if share.covers(model) {
-			shares = append(shares, share.Share)
+	if naming := w.sharesOf(n); len(naming) > 0 {
+		for _, share := range naming {
+			if share.covers(model) {
+				shares = append(shares, share.Share)
+			}
 		}
+		return shares, nil
 	}
-	theirs := s.people.Get(n).groups
-	for mine := w.me.groups; ; {
-		id, rest := firstCommon(mine, theirs)
-		if id == "" {
-			return shares, groups
-		}
-		if c, _ := s.groups.Get(id); c.admits(m) {
+	st := w.standing(m)
+	for c := st.group; c != nil; c = st.next(c, m) {
+		if c.Limits[m.Owner].covers(model) {
 			groups = append(groups, c.Group)
 		}
-		mine = rest
 	}
+	return nil, groups
 }
 
 // sharesOf is the shares from the member of that number to the caller.
@@ -296,20 +336,15 @@ func (w *walk) sharesOf(n int) []naming {
 // sharer reports whether the member of that number shares with the caller.
 func (w *walk) sharer(n int) bool { return len(w.sharesOf(n)) > 0 }
 
-// common is a group that caller and owner have in common and that the machine
-// is not kept out of, or nil.
-func (w *walk) common(owner *person, m *Machine) *Group {
-	if w.narrow != Everything {
-		return nil
-	}
-	mine, theirs := w.me.groups, owner.groups
+// common is the first group of both ordered lists that the machine serves, or nil.
+func (s *Snapshot) common(mine, theirs []GroupID, m *Machine) *circle {
 	for {
 		id, rest := firstCommon(mine, theirs)
 		if id == "" {
 			return nil
 		}
-		if c, _ := w.s.groups.Get(id); c.admits(m) {
-			return c.Group
+		if c, _ := s.groups.Get(id); c.admits(m) {
+			return c
 		}
 		mine = rest
 	}

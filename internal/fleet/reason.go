@@ -60,7 +60,7 @@ var reasons = map[int]Reason{
 		Mend: getReach + "; repeating the call does not help",
 	},
 	7: {
-		What: "none of your own machines, of those shared with you and of your groups' offers this model",
+		What: "none of your own machines offers this model, and none of those shared with you or in your groups offers it to you",
 		Mend: getReach + "; waiting does not help",
 	},
 	8: {
@@ -69,12 +69,12 @@ var reasons = map[int]Reason{
 	},
 	9: {
 		What: "every machine shared with you that offers this model and is online is outside its sharing hours; your access is intact",
-		Mend: "its hours, which its owner sets (`kith hours`); a machine of your own that runs the model is bound by none",
+		Mend: "its hours, which its owner sets (`kith hours`, or as a limit of the share or the group); a machine of your own that runs the model is bound by none",
 	},
 	10: {
 		What: "none of the machines you can use that offer this model takes a call now: each is offline, paused, outside its sharing hours, " +
 			"or has served all that its owner gives you in a day",
-		Mend: "its owner ending the pause (`kith resume`), its hours coming, the day's end (00:00 UTC) or a larger share, or its return",
+		Mend: "its owner ending the pause (`kith resume`), its hours coming, the day's end (00:00 UTC) or a larger limit of the share or the group, or its return",
 	},
 	11: {
 		What: "the machines that could have run it were busy until the wait was over, or became unavailable before they started",

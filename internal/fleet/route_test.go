@@ -125,6 +125,7 @@ func TestVerdicts(t *testing.T) {
 	writeReachable(t, &b)
 	writeOutOfReach(t, &b)
 	writeTwoWays(t, &b)
+	writeGroupLimits(t, &b)
 
 	const file = "testdata/verdicts.txt"
 	if *update {
@@ -304,7 +305,7 @@ func writeOutOfReach(t *testing.T, b *strings.Builder) {
 func writeTwoWays(t *testing.T, b *strings.Builder) {
 	rng := rand.New(rand.NewPCG(1, 1))
 	fmt.Fprintf(b, `
-## One machine, reached by a share with limits and by a group: each way gives what it gives
+## One machine, by a share with limits and by a group: a share with this caller decides alone
 
 `)
 	const line = "%-22s %-28s  %s\n"
@@ -341,6 +342,52 @@ func writeTwoWays(t *testing.T, b *strings.Builder) {
 			}
 			s := w.snapshot(t, rng)
 			fmt.Fprintf(b, line, share, group, cell(t, s, w, wAsk{caller: "me", model: "m"}))
+		}
+	}
+}
+
+func writeGroupLimits(t *testing.T, b *strings.Builder) {
+	rng := rand.New(rand.NewPCG(1, 1))
+	fmt.Fprintf(b, `
+## One machine, by groups to which its owner set limits: the best way is taken
+
+`)
+	const line = "%-22s %-24s  %s\n"
+	fmt.Fprintf(b, line, "the group's limits", "another group in common", "the call")
+	states := []string{"none", "within them", "another model", "outside hours", "spent", "concurrent met"}
+	limits := func(state string) []wShare {
+		l := wShare{owner: "friend"}
+		switch state {
+		case "none":
+			return nil
+		case "within them":
+			l.models, l.perDay, l.concurrent = []string{"m"}, 1, 1
+		case "another model":
+			l.models = []string{"another"}
+		case "outside hours":
+			l.hours = []wWindow{{days: []time.Weekday{time.Sunday}, from: 60, to: 120}}
+		case "spent":
+			l.perDay, l.today = 2, 2
+		case "concurrent met":
+			l.concurrent, l.running = 1, 1
+		}
+		return []wShare{l}
+	}
+	for _, one := range states {
+		for _, other := range append([]string{"-"}, states...) {
+			w := &world{now: noon, machines: []wMachine{in(Ready, "theirs", "friend")}}
+			w.machines[0].zone = "UTC"
+			members := []string{"me", "friend"}
+			w.groups = []wGroup{{id: "g", members: members, limits: limits(one)}}
+			if other != "-" {
+				w.groups = append(w.groups, wGroup{id: "h", members: members, limits: limits(other)})
+			}
+			s := w.snapshot(t, rng)
+			by := ""
+			if d := Route(s, Ask{Caller: "me", Model: "m", Now: noon}); d.Verdict == Try {
+				by = " " + string(d.Candidates[0].Group.ID)
+			}
+			fmt.Fprintf(b, line, one, other, cell(t, s, w, wAsk{caller: "me", model: "m"})+by)
 		}
 	}
 }

@@ -177,12 +177,11 @@ func (s *Snapshot) WithShares(member MemberID, shares []*Share) *Snapshot {
 		if share.Owner == member || share.Member != member {
 			continue // nobody needs a share of their own machines
 		}
+		var was *Limits
 		if i := slices.IndexFunc(before, func(b naming) bool { return b.ID == share.ID }); i >= 0 {
-			share.Load = before[i].Load
+			was = &before[i].Limits
 		}
-		if share.Load == nil {
-			share.Load = new(ShareLoad)
-		}
+		share.settle(was)
 		p.shares = append(p.shares, naming{share, next.number(share.Owner)})
 	}
 	slices.SortFunc(p.shares, func(a, b naming) int {
@@ -192,14 +191,31 @@ func (s *Snapshot) WithShares(member MemberID, shares []*Share) *Snapshot {
 	return &next
 }
 
+// WithoutShare takes out what the owner shares with the member.
+func (s *Snapshot) WithoutShare(owner, member MemberID) *Snapshot {
+	n, p := s.find(member)
+	named := func(share naming) bool { return share.Owner == owner }
+	if !slices.ContainsFunc(p.shares, named) {
+		return s
+	}
+	next, without := *s, *p
+	without.shares = slices.DeleteFunc(slices.Clone(p.shares), named)
+	next.people = next.people.Set(n, &without)
+	return &next
+}
+
 // WithGroup puts the group in, or in the place of the version before it. The
-// group belongs to the snapshot from here on. It costs one look at every
+// group belongs to the snapshot from here on; limits of an owner that were there
+// before keep their Load. It costs one look at every
 // member's id, and work for those who joined or left.
 func (s *Snapshot) WithGroup(g *Group) *Snapshot {
 	next := *s
 	before, ok := next.groups.Get(g.ID)
 	if !ok {
-		before = &circle{offering: immutable.NewMap[ModelID, *immutable.Map[int, struct{}]](hasher[ModelID]{s.seed})}
+		before = &circle{Group: new(Group), offering: immutable.NewMap[ModelID, *immutable.Map[int, struct{}]](hasher[ModelID]{s.seed})}
+	}
+	for owner, limits := range g.Limits {
+		limits.settle(before.Limits[owner])
 	}
 	c := &circle{Group: g, ids: sorted(g.Members), keptOut: sorted(g.KeptOut), offering: before.offering}
 	left := map[int]bool{}

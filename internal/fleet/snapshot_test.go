@@ -79,7 +79,7 @@ func TestSnapshotsPersist(t *testing.T) {
 					delete(groups, id)
 					break
 				}
-				g := wGroup{id: id, members: some(rng, wMembers, 1, 2), keptOut: some(rng, []string{"0", "1", "2"}, 1, 4)}.group()
+				g := wGroup{id: id, members: some(rng, wMembers, 1, 2), keptOut: some(rng, []string{"0", "1", "2"}, 1, 4)}.group(t)
 				s, groups[id] = s.WithGroup(g), g
 			}
 			history = append(history, version{s, facts(s)})
@@ -147,16 +147,28 @@ func TestLoadsSurviveTheMachinesVersions(t *testing.T) {
 		t.Error("a slot given back through the old version is not free in the new one")
 	}
 
-	s = s.WithShares("me", []*Share{{ID: "s", Owner: "you", Member: "me", Concurrent: 1}})
+	s = s.WithShares("me", []*Share{{ID: "s", Owner: "you", Member: "me", Limits: Limits{Concurrent: 1}}})
 	_, me := s.find("me")
 	old := me.shares[0]
 	if !old.Reserve(noon) {
 		t.Fatal("cannot reserve of an idle share")
 	}
-	s = s.WithShares("me", []*Share{{ID: "s", Owner: "you", Member: "me", Concurrent: 1, PerDay: 9, Load: NewShareLoad(time.Now(), 9)}})
+	s = s.WithShares("me", []*Share{{ID: "s", Owner: "you", Member: "me", Limits: Limits{Concurrent: 1, PerDay: 9, Load: NewLimitLoad(time.Now(), 9)}}})
 	_, me = s.find("me")
 	if me.shares[0].Load != old.Load || me.shares[0].Reserve(noon) {
 		t.Error("the new version of the share lost its load")
+	}
+
+	limited := func(l *Limits) *Limits {
+		s = s.WithGroup(&Group{ID: "g", Members: []MemberID{"me", "you"}, Limits: map[MemberID]*Limits{"you": l}})
+		return l
+	}
+	was := limited(&Limits{Concurrent: 1})
+	if !was.Reserve(noon) {
+		t.Fatal("cannot reserve of idle limits")
+	}
+	if is := limited(&Limits{Concurrent: 1, PerDay: 9, Load: NewLimitLoad(time.Now(), 9)}); is.Load != was.Load || is.Reserve(noon) {
+		t.Error("the new version of a group's limits lost its load")
 	}
 }
 
@@ -317,7 +329,7 @@ func TestReserveIsExactUnderConcurrency(t *testing.T) {
 	s := NewSnapshot().WithMachine(&Machine{ID: "a", Owner: "me", Online: true, Slots: 10, Offers: []Offer{{ID: "x", Slots: slots}, {ID: "y"}}})
 	m := s.Machine("a")
 	m.Offer("x").Load.SetLocal(2)
-	share := &Share{Concurrent: 4, PerDay: 50, Load: new(ShareLoad)}
+	share := &Limits{Concurrent: 4, PerDay: 50, Load: new(LimitLoad)}
 	var wg sync.WaitGroup
 	var mu sync.Mutex
 	took := map[string]int{}
@@ -357,7 +369,7 @@ func TestNoReservationIsLost(t *testing.T) {
 	const callers, each = 4, 500_000
 	const all = callers * each
 	m := NewSnapshot().WithMachine(&Machine{ID: "a", Owner: "me", Slots: all, Offers: []Offer{{ID: "x"}}}).Machine("a")
-	share := &Share{Concurrent: all, PerDay: all, Load: new(ShareLoad)}
+	share := &Limits{Concurrent: all, PerDay: all, Load: new(LimitLoad)}
 	for _, step := range []struct {
 		do                     func()
 		held, running, started int
@@ -385,7 +397,7 @@ func TestNoReservationIsLost(t *testing.T) {
 }
 
 func TestAShareCountsItsDay(t *testing.T) {
-	share := &Share{PerDay: 2, Load: new(ShareLoad)}
+	share := &Limits{PerDay: 2, Load: new(LimitLoad)}
 	late := time.Date(2026, 11, 21, 23, 59, 59, 0, time.UTC)
 	tomorrow := late.Add(time.Second)
 	for i, want := range []bool{true, true, false} {
@@ -410,14 +422,14 @@ func TestAShareCountsItsDay(t *testing.T) {
 	if share.Load.started(tomorrow) != 1 {
 		t.Errorf("%d calls today, want 1", share.Load.started(tomorrow))
 	}
-	if share.Load = NewShareLoad(late, 2); share.Load.started(late) != 2 || !share.spent(late) || share.spent(tomorrow) {
+	if share.Load = NewLimitLoad(late, 2); share.Load.started(late) != 2 || !share.spent(late) || share.spent(tomorrow) {
 		t.Errorf("after a restart %d calls of two are counted on their day, %d on the next", share.Load.started(late), share.Load.started(tomorrow))
 	}
 }
 
 func TestAShareOfOneCall(t *testing.T) {
-	for _, share := range []*Share{{PerDay: 1}, {Concurrent: 1}} {
-		share.Load = new(ShareLoad)
+	for _, share := range []*Limits{{PerDay: 1}, {Concurrent: 1}} {
+		share.Load = new(LimitLoad)
 		if !share.Reserve(noon) || share.Reserve(noon) || share.Load.running.Load() != 1 {
 			t.Errorf("with %d a day, %d at once: %d run", share.PerDay, share.Concurrent, share.Load.running.Load())
 		}

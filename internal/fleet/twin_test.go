@@ -56,6 +56,7 @@ type wGroup struct {
 	id      string
 	members []string
 	keptOut []string
+	limits  []wShare // what owners limit it to, one of each; id and member are empty
 }
 
 type wAsk struct {
@@ -80,7 +81,8 @@ type wDecision struct {
 type wSeen struct {
 	machine string
 	class   Class
-	share   string
+	by      string // the share's id or the group's
+	limited bool   // by a group that its owner limits
 	state   State
 	tried   bool // by a group: it served before
 	ratio   float64
@@ -239,28 +241,27 @@ func (w *world) somebodyShares(caller string) bool {
 // see is the best of the caller's ways to the machine; false: it has none.
 func (w *world) see(m wMachine, o wOffer, a wAsk) (wSeen, bool) {
 	var ways []wSeen
-	add := func(class Class, share *wShare) {
-		s := wSeen{machine: m.id, class: class, tried: o.served, ttft: o.ttft}
-		if share != nil {
-			s.share = share.id
+	add := func(class Class, by string, limits *wShare) {
+		if limits != nil && len(limits.models) > 0 && !slices.Contains(limits.models, a.model) {
+			return
 		}
-		s.state, s.ratio = w.state(m, o, class, share, a)
+		s := wSeen{machine: m.id, class: class, by: by, limited: class == Grouped && limits != nil, tried: o.served, ttft: o.ttft}
+		s.state, s.ratio = w.state(m, o, class, limits, a)
 		ways = append(ways, s)
 	}
 	if m.owner == a.caller {
-		add(Own, nil)
+		add(Own, "", nil)
 	}
+	alone := false // a share of this owner with this caller decides alone
 	for i, s := range w.shares {
-		covered := len(s.models) == 0 || slices.Contains(s.models, a.model)
-		if m.owner != a.caller && s.owner == m.owner && s.member == a.caller && covered && a.narrow != OwnOnly {
-			add(Shared, &w.shares[i])
+		alone = alone || s.owner == m.owner && s.member == a.caller && m.owner != a.caller
+		if m.owner != a.caller && s.owner == m.owner && s.member == a.caller && a.narrow != OwnOnly {
+			add(Shared, s.id, &w.shares[i])
 		}
 	}
 	for _, g := range w.groups {
-		both := slices.Contains(g.members, a.caller) && slices.Contains(g.members, m.owner)
-		in := !m.keptOut && !slices.Contains(g.keptOut, m.id) && (!m.limited || slices.Contains(m.only, g.id))
-		if both && m.owner != a.caller && a.narrow == Everything && in {
-			add(Grouped, nil)
+		if g.serves(m, a.caller) && a.narrow == Everything && !alone {
+			add(Grouped, g.id, g.limitsOf(m.owner))
 		}
 	}
 	if len(ways) == 0 {
@@ -268,11 +269,38 @@ func (w *world) see(m wMachine, o wOffer, a wAsk) (wSeen, bool) {
 	}
 	best := ways[0]
 	for _, s := range ways[1:] {
-		if s.state > best.state {
+		if s.state > best.state || s.state == best.state && best.limited && !s.limited {
 			best = s
 		}
 	}
 	return best, true
+}
+
+// serves reports whether the caller and the machine's owner are in the group and
+// the machine is not kept out of it.
+func (g wGroup) serves(m wMachine, caller string) bool {
+	both := slices.Contains(g.members, caller) && slices.Contains(g.members, m.owner) && m.owner != caller
+	return both && !m.keptOut && !slices.Contains(g.keptOut, m.id) && (!m.limited || slices.Contains(m.only, g.id))
+}
+
+// limitsOf is what the owner limits the group to; nil: nothing.
+func (g wGroup) limitsOf(owner string) *wShare {
+	for i := range g.limits {
+		if g.limits[i].owner == owner {
+			return &g.limits[i]
+		}
+	}
+	return nil
+}
+
+// common reports whether some group serves the caller by that machine, for the
+// model.
+func (w *world) common(caller, machine, model string) bool {
+	m := w.machines[slices.IndexFunc(w.machines, func(m wMachine) bool { return m.id == machine })]
+	return slices.ContainsFunc(w.groups, func(g wGroup) bool {
+		l := g.limitsOf(m.owner)
+		return g.serves(m, caller) && (l == nil || len(l.models) == 0 || slices.Contains(l.models, model))
+	})
 }
 
 func (w *world) state(m wMachine, o wOffer, class Class, share *wShare, a wAsk) (State, float64) {

@@ -69,6 +69,19 @@ func TestWaysAreThoseOfReach(t *testing.T) {
 				t.Fatalf("world %d: %s reaches %s: %v by %v; the ways are %v and %v", seed, caller, m.ID, ok, got.Class, shares, groups)
 			}
 			seen[fmt.Sprint(len(shares) > 0, len(groups))]++
+			for _, sh := range shares { // without it, the groups decide
+				_, alone := s.Ways(caller, m, model)
+				if len(alone) > 0 {
+					t.Fatalf("world %d: %v beside the share", seed, alone)
+				}
+				without := s.WithoutShare(sh.Owner, caller)
+				if shares, groups := without.Ways(caller, m, model); len(shares) > 0 || len(groups) > 0 != w.common(string(caller), string(m.ID), string(model)) {
+					t.Fatalf("world %d: without its owner's share, the ways of %s to %s are %v and %v", seed, caller, m.ID, shares, groups)
+				}
+				if again, _ := s.Ways(caller, m, model); len(again) != len(shares) {
+					t.Fatalf("world %d: the snapshot before has lost its share", seed)
+				}
+			}
 			for _, g := range groups { // one by one, until none is left
 				s = s.WithoutGroup(g.ID)
 			}
@@ -78,10 +91,13 @@ func TestWaysAreThoseOfReach(t *testing.T) {
 			break // the world is another one now
 		}
 	}
-	for _, want := range []string{"false 0", "true 0", "false 1", "true 1", "false 2"} {
+	for _, want := range []string{"false 0", "true 0", "false 1", "false 2"} {
 		if seen[want] == 0 {
 			t.Errorf("no world had share and groups %s: %v", want, seen)
 		}
+	}
+	if seen["true 1"]+seen["true 2"] > 0 {
+		t.Errorf("a group is a way beside a share, which decides alone: %v", seen)
 	}
 }
 
@@ -117,14 +133,17 @@ func (w *world) disagrees(got Decision, a wAsk) string {
 			return fmt.Sprintf("candidate %s is not ready, or there twice", c.Machine.ID)
 		}
 		used[c.Machine.ID] = true
-		share := ""
-		if c.Share != nil {
-			share = string(c.Share.ID)
+		by := ""
+		switch {
+		case c.Share != nil:
+			by = string(c.Share.ID)
+		case c.Group != nil:
+			by = string(c.Group.ID)
 		}
 		// Equals may stand in any order, so compare what they are ranked by.
 		g, r := want.ready[at], want.ready[i]
-		if c.Class != g.class || share != g.share || (c.Group != nil) != (c.Class == Grouped) {
-			return fmt.Sprintf("candidate %s by %v %q, the twin %v %q", c.Machine.ID, c.Class, share, g.class, g.share)
+		if c.Class != g.class || by != g.by || (c.Group != nil) != (c.Class == Grouped) || (c.Limits != nil) != (c.Class == Shared || g.limited) {
+			return fmt.Sprintf("candidate %s by %v %q, the twin %v %q", c.Machine.ID, c.Class, by, g.class, g.by)
 		}
 		if g.rank(r) != 0 {
 			return fmt.Sprintf("candidate %d is %+v, the twin has %+v there", i, g, r)
@@ -162,18 +181,8 @@ func randomWorld(rng *rand.Rand) *world {
 		w.machines = append(w.machines, randomMachine(rng, fmt.Sprint("mch", i), pick(rng, wMembers)))
 	}
 	for i := range rng.IntN(5) {
-		s := wShare{id: fmt.Sprint("shr", i), owner: pick(rng, wMembers), member: pick(rng, wMembers[:2]), hours: randomWindows(rng)}
-		if chance(rng, 1, 3) {
-			s.models = some(rng, append(wModels, "other"), 1, 2)
-		}
-		if chance(rng, 1, 3) {
-			s.perDay, s.today, s.yesterday = 1+rng.IntN(2), rng.IntN(3), rng.IntN(3)
-			s.today = min(s.today, s.perDay)
-		}
-		if chance(rng, 1, 3) {
-			s.concurrent, s.running = 1+rng.IntN(2), rng.IntN(3)
-			s.running = min(s.running, s.concurrent)
-		}
+		s := randomLimits(rng, pick(rng, wMembers))
+		s.id, s.member = fmt.Sprint("shr", i), pick(rng, wMembers[:2])
 		w.shares = append(w.shares, s)
 	}
 	for i := range rng.IntN(3) {
@@ -183,9 +192,34 @@ func randomWorld(rng *rand.Rand) *world {
 				g.keptOut = append(g.keptOut, m.id)
 			}
 		}
+		g.limits = randomLimitsOf(rng)
 		w.groups = append(w.groups, g)
 	}
 	return w
+}
+
+// randomLimitsOf is what some owners limit a group to.
+func randomLimitsOf(rng *rand.Rand) (limits []wShare) {
+	for _, owner := range some(rng, wMembers, 1, 3) {
+		limits = append(limits, randomLimits(rng, owner))
+	}
+	return limits
+}
+
+func randomLimits(rng *rand.Rand, owner string) wShare {
+	s := wShare{owner: owner, hours: randomWindows(rng)}
+	if chance(rng, 1, 3) {
+		s.models = some(rng, append(wModels, "other"), 1, 2)
+	}
+	if chance(rng, 1, 3) {
+		s.perDay, s.today, s.yesterday = 1+rng.IntN(2), rng.IntN(3), rng.IntN(3)
+		s.today = min(s.today, s.perDay)
+	}
+	if chance(rng, 1, 3) {
+		s.concurrent, s.running = 1+rng.IntN(2), rng.IntN(3)
+		s.running = min(s.running, s.concurrent)
+	}
+	return s
 }
 
 func randomMachine(rng *rand.Rand, id, owner string) wMachine {
@@ -330,19 +364,23 @@ func (w *world) snapshot(t testing.TB, rng *rand.Rand) *Snapshot {
 			}
 			s = s.WithShares(MemberID(member), shares)
 			for i, sh := range sharesOf(w, member) {
-				sh.load(shares[i], w.now)
+				sh.load(&shares[i].Limits, w.now)
 			}
 		})
 	}
 	for _, g := range w.groups {
 		steps = append(steps, func() {
 			if chance(rng, 1, 3) {
-				s = s.WithGroup(wGroup{id: g.id, members: some(rng, wMembers, 1, 2)}.group())
+				s = s.WithGroup(wGroup{id: g.id, members: some(rng, wMembers, 1, 2), limits: randomLimitsOf(rng)}.group(t))
 				if chance(rng, 1, 3) {
 					s = s.WithoutGroup(GroupID(g.id))
 				}
 			}
-			s = s.WithGroup(g.group())
+			made := g.group(t)
+			s = s.WithGroup(made)
+			for _, l := range g.limits {
+				l.load(made.Limits[MemberID(l.owner)], w.now)
+			}
 		})
 	}
 	if chance(rng, 1, 4) {
@@ -398,17 +436,18 @@ func (m wMachine) load(made *Machine, now time.Time) {
 }
 
 func (s wShare) share(t testing.TB) *Share {
-	out := &Share{
-		ID: ShareID(s.id), Owner: MemberID(s.owner), Member: MemberID(s.member),
-		Hours: knownHours(t, text(s.hours), "Asia/Tokyo"), Concurrent: s.concurrent, PerDay: s.perDay,
-	}
+	return &Share{ID: ShareID(s.id), Owner: MemberID(s.owner), Member: MemberID(s.member), Limits: s.limits(t)}
+}
+
+func (s wShare) limits(t testing.TB) Limits {
+	out := Limits{Hours: knownHours(t, text(s.hours), "Asia/Tokyo"), Concurrent: s.concurrent, PerDay: s.perDay}
 	for _, model := range s.models {
 		out.Models = append(out.Models, ModelID(model))
 	}
 	return out
 }
 
-func (s wShare) load(made *Share, now time.Time) {
+func (s wShare) load(made *Limits, now time.Time) {
 	if made.Load == nil {
 		return // a share of one's own machines, which the snapshot does not take
 	}
@@ -427,8 +466,12 @@ func (s wShare) load(made *Share, now time.Time) {
 	made.Load.running.Store(int64(s.running))
 }
 
-func (g wGroup) group() *Group {
-	out := &Group{ID: GroupID(g.id), Name: g.id}
+func (g wGroup) group(t testing.TB) *Group {
+	out := &Group{ID: GroupID(g.id), Name: g.id, Limits: map[MemberID]*Limits{}}
+	for _, l := range g.limits {
+		limits := l.limits(t)
+		out.Limits[MemberID(l.owner)] = &limits
+	}
 	for _, m := range g.members {
 		out.Members = append(out.Members, MemberID(m))
 	}

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/kith/kith/internal/fault"
+	"github.com/kith/kith/internal/spool"
 )
 
 // A body must come within bodyGrace and bodyFloor bytes a second; otherwise
@@ -16,8 +17,7 @@ import (
 const (
 	bodyGrace = 30 * time.Second
 	bodyFloor = 64 << 10
-	// bodyStep is how much is taken on a Content-Length's word alone, and how
-	// often the deadline moves.
+	// bodyStep is how often the deadline moves.
 	bodyStep = 64 << 10
 )
 
@@ -28,9 +28,9 @@ const (
 	settleTime  = time.Second
 )
 
-// readBody reads the request's body, whole. It is not pooled: a transport may
-// still be reading it when the answer is already there.
-func (x *exchange) readBody() ([]byte, error) {
+// readBody holds the request's body, whole. What there is no room for is refused
+// as soon as it came, without the rest of it.
+func (x *exchange) readBody() (*spool.Bytes, error) {
 	limit, length := x.g.Limits.Body, x.r.ContentLength
 	if length > limit {
 		return nil, x.tooLarge()
@@ -43,34 +43,41 @@ func (x *exchange) readBody() ([]byte, error) {
 	if x.g.Guard != nil && ofBrowser(x.r.Header) && !isJSON(x.r.Header.Get("Content-Type")) {
 		return nil, fault.New(fault.InvalidRequest, "send the body with Content-Type: application/json")
 	}
-	size := int64(4 << 10)
-	if length >= 0 {
-		size = min(length+1, bodyStep) // one more, so that the end is seen without growing
-	}
-	source := http.MaxBytesReader(x.w, x.r.Body, limit)
-	buffer := make([]byte, 0, size)
+	body := x.hold(length)
+	from := &paced{x: x, src: http.MaxBytesReader(x.w, x.r.Body, limit)}
 	x.bodyDeadline(0)
-	for armed := 0; ; {
-		n, err := source.Read(buffer[len(buffer):cap(buffer)])
-		buffer = buffer[:len(buffer)+n]
-		if err == io.EOF {
-			x.settled = true
-			_ = x.control.SetReadDeadline(time.Time{}) // else it would cut the answer
-			return buffer, nil
-		}
-		if err != nil {
-			return nil, x.brokenBody(err)
-		}
-		if len(buffer)-armed >= bodyStep {
-			armed = len(buffer)
-			x.bodyDeadline(armed)
-		}
-		if len(buffer) == cap(buffer) {
-			grown := make([]byte, len(buffer), min(2*int64(cap(buffer)), limit)+1)
-			copy(grown, buffer)
-			buffer = grown
-		}
+	if _, err := body.ReadFrom(from); err != nil {
+		body.Close()
+		return nil, x.unread(from, err)
 	}
+	x.wasRead()
+	return body, nil
+}
+
+// hold begins to hold a body for the caller.
+func (x *exchange) hold(announced int64) *spool.Bytes {
+	return x.g.Spool.Hold(spool.Holder{Member: string(x.caller.Member)}, announced)
+}
+
+// keep holds for the caller what was made of a body.
+func (x *exchange) keep(made []byte) (*spool.Bytes, error) {
+	return x.g.Spool.Keep(spool.Holder{Member: string(x.caller.Member)}, made)
+}
+
+// wasRead notes that nothing of the request is left on the connection.
+func (x *exchange) wasRead() {
+	x.settled = true
+	_ = x.control.SetReadDeadline(time.Time{}) // else it would cut the answer
+}
+
+// unread is why a body was not read to its end: the fault of where it came from,
+// or err, of what was to take it in.
+func (x *exchange) unread(from *paced, err error) error {
+	if from.err != nil {
+		return x.brokenBody(from.err)
+	}
+	x.tooMuch = x.tooMuch || fault.Of(err).Code == fault.CapacityFull
+	return err
 }
 
 // bodyDeadline gives the client until when that many bytes more must have come.

@@ -2,11 +2,13 @@ package gateway
 
 import (
 	"context"
+	"io"
 	"net/http"
 	"time"
 
 	"github.com/kith/kith/internal/dialect"
 	"github.com/kith/kith/internal/fleet"
+	"github.com/kith/kith/internal/spool"
 )
 
 // Caller is who makes a call, as the edge identified it. The zero Caller is
@@ -31,8 +33,9 @@ type Call struct {
 	Model    fleet.ModelID
 	Stream   bool
 	Caller   Caller
-	// Body is the request's bytes as received; never logged, never changed.
-	Body        []byte
+	// Body is the request's bytes as received; never logged, never changed. It is
+	// the gateway's to close.
+	Body        *spool.Bytes
 	ContentType string
 	// Header holds the messages dialect's own headers, for a service elsewhere
 	// that speaks it and for the hub; nil on the hosted surface and in other dialects.
@@ -50,7 +53,7 @@ type Call struct {
 	// Trace is what the Backend found out, for the log and the usage record.
 	Trace Trace
 
-	chat []byte // Body as that of a chat call; nil where it is one, or can be none
+	chat *spool.Bytes // Body as that of a chat call; nil where it is one, or can be none
 	// untranslated is why Body cannot be translated to the chat dialect, where a service that
 	// speaks its own dialect may take it all the same: on the local surface.
 	untranslated error
@@ -60,7 +63,7 @@ type Call struct {
 // its own bytes, or its translation to chat where that is not what it is. A machine
 // that says it speaks messages or responses is asked in the chat dialect like any
 // other: what holds for every call holds only there (docs/decisions/0004).
-func (c *Call) Request() (fleet.Endpoint, []byte) {
+func (c *Call) Request() (fleet.Endpoint, *spool.Bytes) {
 	if c.chat == nil {
 		return c.Endpoint, c.Body
 	}
@@ -70,12 +73,50 @@ func (c *Call) Request() (fleet.Endpoint, []byte) {
 // ForEngine is the endpoint and the body by which the call is asked of an engine of
 // this machine, or of a service elsewhere: its own bytes where that is asked in
 // them, else as Request. The error is why there is no translation.
-func (c *Call) ForEngine(own bool) (fleet.Endpoint, []byte, error) {
+func (c *Call) ForEngine(own bool) (fleet.Endpoint, *spool.Bytes, error) {
 	if own {
 		return c.Endpoint, c.Body, nil
 	}
 	endpoint, body := c.Request()
 	return endpoint, body, c.untranslated
+}
+
+// Attach makes what the call asks the body of a request for the next hop: one of
+// its bodies, or the form of a transcription.
+func (c *Call) Attach(r *http.Request, body *spool.Bytes) {
+	if c.Form != nil {
+		contentType, length, form := c.Form.Encode(true)
+		r.Header.Set("Content-Type", contentType)
+		r.ContentLength, r.Body = length, form()
+		r.GetBody = func() (io.ReadCloser, error) { return form(), nil }
+		return
+	}
+	r.Header.Set("Content-Type", c.ContentType)
+	r.ContentLength, r.Body = body.Len(), body.Open()
+	r.GetBody = func() (io.ReadCloser, error) { return body.Open(), nil }
+}
+
+// answered gives back what was asked as soon as no transport sends it any more:
+// the call is asked of no other machine. What the answer still needs stays.
+func (c *Call) answered(needed bool) {
+	if c.Body != nil && !needed {
+		c.Body.Done()
+	}
+	if c.chat != nil {
+		c.chat.Done()
+	}
+}
+
+// close gives back all that the call holds.
+func (c *Call) close() {
+	for _, body := range []*spool.Bytes{c.Body, c.chat} {
+		if body != nil {
+			body.Close()
+		}
+	}
+	if c.Form != nil {
+		c.Form.Close()
+	}
 }
 
 // translated reports whether the answer has to be translated back.
@@ -87,6 +128,7 @@ func (c *Call) translated(a *Answer) bool {
 type Trace struct {
 	Machine  fleet.MachineID
 	Owner    fleet.MemberID // of that machine
+	Group    fleet.GroupID  // by which the caller reached it; empty: by none
 	Route    string         // X-Kith-Route's value; empty: no machine was given the prompt
 	Attempts int
 	Waited   time.Duration
@@ -124,11 +166,22 @@ type Try struct {
 type Answer struct {
 	*http.Response
 	Endpoint fleet.Endpoint
+	// Whole is the body of a unary call's answer where it was held already, by
+	// Call.Hold; the gateway closes it. Body then has nothing more to be read.
+	Whole *spool.Bytes
 	// FromHub says that a hub rendered the body and not a machine: its comments
 	// are passed on, count as signs of life, and its error frames keep their codes.
 	FromHub bool
 	// ToBody says that it answers the call's own Body and not a translation.
 	ToBody bool
+}
+
+// Close ends an answer that nobody is given.
+func (a *Answer) Close() {
+	a.Body.Close()
+	if a.Whole != nil {
+		a.Whole.Close()
+	}
 }
 
 // Availability of a model to one caller, best machine first.

@@ -1,8 +1,12 @@
 package gateway
 
 import (
+	"errors"
+	"strings"
+
 	"github.com/kith/kith/internal/dialect"
 	"github.com/kith/kith/internal/fault"
+	"github.com/kith/kith/internal/fleet"
 )
 
 // EngineFault is what a caller is told when an engine answered with another
@@ -21,7 +25,7 @@ func EngineFault(status int, body []byte) *fault.Fault {
 		if text == "" {
 			text = "it gave no reason"
 		}
-		return fault.New(fault.InvalidRequest, "the engine refused the request: %s", text)
+		return fault.New(fault.InvalidRequest, "the engine refused the request: %s", text).WithParam(dialect.EngineParam(body))
 	case status == 413: // its owner takes less than this service does
 		return fault.New(fault.RequestTooLarge, "the request is too large for the machine's engine: send less")
 	case status == 404 || status == 429 || status == 503:
@@ -31,4 +35,45 @@ func EngineFault(status int, body []byte) *fault.Fault {
 	default:
 		return fault.New(fault.EngineError, "the engine on the machine failed on this request (its status was %d)", status)
 	}
+}
+
+// located is what a caller is told where a machine, which was asked in chat, says
+// that a member of the request is at fault: the caller's own member is named, in
+// the caller's dialect. A machine's word that leads nowhere is left out.
+func (x *exchange) located(err error) error {
+	var f *fault.Fault
+	if !errors.As(err, &f) || f.Code != fault.InvalidRequest || f.Param == "" || x.call.Body == nil || x.call.untranslated != nil {
+		return err
+	}
+	own := ""
+	// Where the body cannot be read again, no member is named.
+	_ = x.call.Body.View(x.r.Context(), func(body []byte) error {
+		own = x.ownPlace(body, f.Param)
+		return nil
+	})
+	g := f.WithParam(own)
+	for _, after := range [...]string{": ", " "} {
+		before, rest, found := strings.Cut(" "+f.Message, " "+f.Param+after)
+		if found && own != "" {
+			g.Message = strings.TrimPrefix(before+" "+own+after+rest, " ")
+			break
+		}
+	}
+	return g
+}
+
+// ownPlace is the place in the caller's body of what a machine names by its place
+// in chat; empty where there is none.
+func (x *exchange) ownPlace(body []byte, place string) string {
+	switch {
+	case x.response != nil:
+		return x.response.Locate(place)
+	case x.call.Endpoint == fleet.Messages:
+		return dialect.LocateMessages(body, place)
+	}
+	// Chat, perhaps in other forms, which share most of their members.
+	for place != "" && !dialect.HasMember(body, place) {
+		place = place[:max(strings.LastIndexByte(place, '.'), 0)]
+	}
+	return place
 }

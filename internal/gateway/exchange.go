@@ -140,19 +140,14 @@ func (x *exchange) notImplemented() error {
 
 // infer serves an inference route.
 func (x *exchange) infer() error {
-	if err := x.crowded(); err != nil {
-		return err
-	}
 	call := &Call{
 		ID: x.id, Endpoint: x.route.endpoint, Caller: x.caller, ContentType: x.r.Header.Get("Content-Type"),
 		Arrived: x.arrived, Wait: preferredWait(x.r.Header), Waiting: func(int, time.Duration) {},
 	}
+	defer call.close()
 	head, err := x.read(call)
 	if err != nil {
 		return err
-	}
-	if call.Form != nil {
-		defer call.Form.Close()
 	}
 	call.Model, call.Stream = head.Model, head.Stream && x.route.streams()
 	x.call = call
@@ -166,15 +161,6 @@ func (x *exchange) infer() error {
 	return x.unary()
 }
 
-// crowded is the refusal of what would take a body where there is no memory for
-// one more.
-func (x *exchange) crowded() error {
-	if x.g.Crowded != nil && x.g.Crowded() {
-		return fault.New(fault.CapacityFull, "the service has no memory for one more call just now; try again shortly")
-	}
-	return nil
-}
-
 // read reads and checks the request, and gives its call what it asks for.
 func (x *exchange) read(call *Call) (head dialect.Head, err error) {
 	if call.Endpoint == fleet.Transcriptions {
@@ -186,27 +172,49 @@ func (x *exchange) read(call *Call) (head dialect.Head, err error) {
 	if call.Body, err = x.readBody(); err != nil {
 		return head, err
 	}
+	var chat []byte
+	if call.Endpoint == fleet.Responses && x.g.on == hosted {
+		whole, err := call.Body.Load() // its answer repeats pieces of it, to the end
+		if err != nil {
+			return head, err
+		}
+		if head, chat, err = x.respond(whole); err != nil {
+			return head, err
+		}
+	} else if err = call.Body.View(x.r.Context(), func(body []byte) (err error) {
+		head, chat, err = x.understand(call, body)
+		return err
+	}); err != nil {
+		return head, x.faultOf(x.r.Context(), err)
+	}
+	if chat != nil {
+		call.chat, err = x.keep(chat)
+	}
+	return head, err
+}
+
+// understand reads a body, of which it keeps nothing: what it asks for, and the
+// same as the body of a chat call where that is another.
+func (x *exchange) understand(call *Call, body []byte) (head dialect.Head, chat []byte, err error) {
 	switch {
 	case call.Endpoint == fleet.Messages && x.g.on == local: // what cannot be translated, an upstream may still take
 		call.Header = ownHeaders(x.r.Header)
-		if head, err = dialect.Peek(call.Body); err == nil {
-			_, call.chat, call.untranslated = x.translate(call.Body)
+		if head, err = dialect.Peek(body); err == nil {
+			_, chat, call.untranslated = x.translate(body)
 		}
 	case call.Endpoint == fleet.Messages:
-		head, call.chat, err = x.translate(call.Body)
-	case call.Endpoint == fleet.Responses && x.g.on == hosted:
-		head, call.chat, err = x.respond(call.Body)
+		head, chat, err = x.translate(body)
 	case call.Endpoint == fleet.EmbeddingsEndpoint:
-		head, err = dialect.PeekEmbeddings(call.Body)
+		head, err = dialect.PeekEmbeddings(body)
 	case call.Endpoint == fleet.ChatCompletions:
-		head, x.forms, call.chat, err = dialect.PeekChat(call.Body)
+		head, x.forms, chat, err = dialect.PeekChat(body)
 		if err != nil && head.Model != "" && x.g.on == local { // an upstream may take it as it is
 			call.untranslated, err = err, nil
 		}
 	default:
-		head, err = dialect.Peek(call.Body)
+		head, err = dialect.Peek(body)
 	}
-	return head, err
+	return head, chat, err
 }
 
 // preferredWait is the caller's own limit on waiting (RFC 7240); negative when

@@ -17,6 +17,7 @@ import (
 
 	"github.com/kith/kith/internal/fault"
 	"github.com/kith/kith/internal/fleet"
+	"github.com/kith/kith/internal/spool"
 )
 
 // Config is what an edge needs to know. Zero values of limits mean the default.
@@ -34,8 +35,9 @@ type Config struct {
 	// surface all requests together. The zero Rate is off.
 	Rate   Rate
 	Limits Limits
-	// Crowded says that there is no memory for one more call now; nil: never.
-	Crowded func() bool
+	// Spool holds the bodies of requests and unary answers, each as its caller's.
+	// nil: one without limits, in memory.
+	Spool *spool.Spool
 	// Finished is told how each Call that reached the Backend ended, after its
 	// last byte was written. May be nil.
 	Finished func(*Call, Outcome)
@@ -55,7 +57,6 @@ type Config struct {
 type Limits struct {
 	Body   int64 // bytes of a request body [32 MiB]
 	Upload int64 // bytes of a clip to transcribe [25 MiB]
-	Answer int64 // bytes of an unary answer [32 MiB]
 	// FirstByte, once a machine took a streamed call, is how long it may take
 	// to its first frame [10 min]; Idle is the longest silence after that
 	// [2 min].
@@ -85,9 +86,6 @@ func (l Limits) withDefaults() Limits {
 	if l.Upload == 0 {
 		l.Upload = 25 << 20
 	}
-	if l.Answer == 0 {
-		l.Answer = 32 << 20
-	}
 	return l
 }
 
@@ -95,6 +93,9 @@ func (l Limits) withDefaults() Limits {
 // it came: a mux in front of it must not clean or redirect.
 func New(c Config) *Edge {
 	c.Limits = c.Limits.withDefaults()
+	if c.Spool == nil {
+		c.Spool, _ = spool.Open("", spool.Limits{}) // without a folder nothing fails
+	}
 	g := &Edge{
 		Config: c, on: hosted, buckets: buckets{rate: c.Rate}, counts: buckets{rate: countRate},
 		late: fault.New(fault.EngineTimeout, "the answer took longer than %s: ask for less, or stream it", c.Limits.Unary),

@@ -18,6 +18,7 @@ import (
 
 	"github.com/kith/kith/internal/fault"
 	"github.com/kith/kith/internal/fleet"
+	"github.com/kith/kith/internal/spool"
 )
 
 const (
@@ -50,6 +51,19 @@ func refuses(err error) *backend {
 
 func answer(body io.ReadCloser) *Answer {
 	return &Answer{Response: &http.Response{StatusCode: 200, Body: body, ContentLength: -1}}
+}
+
+// textOf is what is held.
+func textOf(b *spool.Bytes) string {
+	var text strings.Builder
+	_, _ = b.WriteTo(&text) // it never fails
+	return text.String()
+}
+
+// noRoom is a spool that takes nothing more.
+func noRoom() *spool.Spool {
+	s, _ := spool.Open("", spool.Limits{Memory: 1})
+	return s
 }
 
 // keys is an Identify that knows one key.
@@ -291,8 +305,9 @@ func TestEnvelopeFollowsRouteAndVersion(t *testing.T) {
 
 func TestUnary(t *testing.T) {
 	var call *Call
+	var sent string
 	b := &backend{do: func(_ context.Context, c *Call) (*Answer, error) {
-		call = c
+		call, sent = c, textOf(c.Body)
 		c.Trace = Trace{Machine: "mch_1", Attempts: 1, Route: "own; machine=box\r\nX: y; owner=ann"}
 		return answer(io.NopCloser(strings.NewReader(reply))), nil
 	}}
@@ -311,7 +326,7 @@ func TestUnary(t *testing.T) {
 		header.Get("X-Kith-Route") != "own; machine=box  X: y; owner=ann" {
 		t.Errorf("%v", header)
 	}
-	if call.ID != header.Get("X-Correlation-ID") || call.ID == "mine" || string(call.Body) != request || call.Model != "m" || call.Stream ||
+	if call.ID != header.Get("X-Correlation-ID") || call.ID == "mine" || sent != request || call.Model != "m" || call.Stream ||
 		call.Caller.KeyID != "key_1" || call.Wait != 7*time.Second || call.Endpoint != fleet.ChatCompletions {
 		t.Errorf("%+v", call)
 	}
@@ -345,14 +360,12 @@ func TestUnaryAnswersThatAreNone(t *testing.T) {
 	}{
 		"nonsense": {answers("<html>"), fault.EngineError},
 		"error":    {answers(`{"error":{"message":"x"}}`), fault.EngineError},
-		"too long": {answers(`{"a":"` + strings.Repeat("x", 2000) + `"}`), fault.EngineError},
+		"too long": {answers(`{"a":"` + strings.Repeat("x", 8<<20) + `"}`), fault.EngineError},
 		"cut":      {broken(io.ErrUnexpectedEOF), fault.EngineError},
 		"gone":     {broken(fault.New(fault.MachineOffline, "gone")), fault.MachineOffline},
 	} {
 		t.Run(name, func(t *testing.T) {
-			config := hostedConfig(c.b)
-			config.Limits.Answer = 1000
-			w, _ := do(New(config), ask("POST", "/v1/chat/completions", request))
+			w, _ := do(New(hostedConfig(c.b)), ask("POST", "/v1/chat/completions", request))
 			checkFault(t, w, fault.New(c.code, "").Status(), c.code)
 		})
 	}

@@ -8,12 +8,16 @@ import (
 	"io"
 	"net/http"
 	"runtime"
+	"strconv"
 	"strings"
 	"testing"
 	"testing/iotest"
 	"unicode/utf8"
 
 	"github.com/kith/kith/internal/dialect"
+	"github.com/kith/kith/internal/fault"
+	"github.com/kith/kith/internal/fleet"
+	"github.com/kith/kith/internal/spool"
 )
 
 // A hostile case is a stream that a machine might send, and what must become of
@@ -287,6 +291,89 @@ func TestHostileStreamsTranslated(t *testing.T) {
 			case w.status != 200 || whole == failed || whole == aborted, c.good == bad && whole:
 				t.Errorf("%s, %s: %d, whole %v, failed %v, aborted %v: %.300q", path, c.name, w.status, whole, failed, aborted, text)
 			}
+		}
+	}
+}
+
+// counted is a body without end that counts what is read of it.
+type counted int64
+
+func (c *counted) Read(p []byte) (int, error) {
+	for i := range p {
+		p[i] = ' '
+	}
+	*c += counted(len(p))
+	return len(p), nil
+}
+
+// What a member may have held is bounded at the byte: of a body that has no room
+// the rest is not read, and nothing stays counted. Another member has room.
+func TestMemberFull(t *testing.T) {
+	room, err := spool.Open(t.TempDir(), spool.Limits{Member: 4 << 20})
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := hostedConfig(answers(reply))
+	c.Spool = room
+	h := New(c)
+	other, err := room.Keep(spool.Holder{Member: "mem_2"}, make([]byte, 3<<20))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer other.Close()
+	for _, length := range []int64{-1, 30 << 20} {
+		var came counted
+		r := ask("POST", "/v1/chat/completions", "")
+		r.Body, r.ContentLength = io.NopCloser(&came), length
+		w, _ := do(h, r)
+		checkFault(t, w, 503, fault.CapacityFull)
+		if w.Header().Get("Retry-After") == "" || came > 4<<20 {
+			t.Errorf("%d bytes were read; %v", came, w.Header())
+		}
+		if held := room.Use(); held.Memory != 0 || held.Disk != 3<<20 {
+			t.Errorf("still held: %+v", held)
+		}
+	}
+	if w, _ := do(h, ask("POST", "/v1/chat/completions", request)); w.Code != 200 {
+		t.Errorf("afterwards: %d %s", w.Code, w.Body)
+	}
+}
+
+// A large request and its large answer pass through files, byte for byte, in the
+// caller's dialect and in a translated one; nothing stays.
+func TestLargeBodiesInFiles(t *testing.T) {
+	room, err := spool.Open(t.TempDir(), spool.Limits{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	text := strings.Repeat("words and more ", 200_000)
+	said := `{"object":"chat.completion","choices":[{"index":0,"message":{"role":"assistant","content":"` + text + `"},"finish_reason":"stop"}],"usage":{"prompt_tokens":2,"completion_tokens":3}}`
+	c := hostedConfig(&backend{do: func(_ context.Context, call *Call) (*Answer, error) {
+		_, body := call.Request()
+		if sent := textOf(body); !strings.Contains(sent, text) || body.Len() != int64(len(sent)) {
+			t.Errorf("%d bytes were sent", len(sent))
+		}
+		if held := room.Use(); held.Disk < int64(len(text)) || call.Endpoint != fleet.Responses && held.Memory != 0 {
+			t.Errorf("%s: held %+v", call.Endpoint, held)
+		}
+		return answer(io.NopCloser(strings.NewReader(said))), nil
+	}})
+	c.Spool = room
+	h := New(c)
+	for path, body := range map[string]string{
+		"/v1/chat/completions": `{"model":"m","messages":[{"role":"user","content":"` + text + `"}]}`,
+		"/v1/messages":         `{"model":"m","max_tokens":9,"messages":[{"role":"user","content":"` + text + `"}]}`,
+		"/v1/responses":        `{"model":"m","input":"` + text + `","store":false}`,
+	} {
+		w, _ := do(h, ask("POST", path, body, "Anthropic-Version", "2023-06-01"))
+		if w.Code != 200 || !strings.Contains(w.Body.String(), text) || w.Header().Get("Content-Length") != strconv.Itoa(w.Body.Len()) {
+			t.Errorf("%s: %d, %d bytes", path, w.Code, w.Body.Len())
+		}
+		if path == "/v1/chat/completions" && w.Body.String() != said {
+			t.Error("other bytes came back")
+		}
+		if held := room.Use(); held != (spool.Use{}) {
+			t.Errorf("%s: still held %+v", path, held)
 		}
 	}
 }

@@ -65,18 +65,31 @@ var countRate = Rate{PerSecond: 1, Burst: 60}
 // countTokens serves POST /v1/messages/count_tokens: the number that a tokenizer
 // tells, and where none does an estimate, which says so (decisions 5).
 func (x *exchange) countTokens() error {
-	if err := x.crowded(); err != nil {
+	call := &Call{
+		ID: x.id, Endpoint: fleet.Messages, Caller: x.caller, Arrived: x.arrived,
+		ContentType: "application/json", Header: ownHeaders(x.r.Header), Waiting: func(int, time.Duration) {},
+	}
+	defer call.close()
+	var count dialect.Count
+	var err error
+	if call.Body, err = x.readBody(); err != nil {
 		return err
 	}
-	body, err := x.readBody()
+	err = call.Body.View(x.r.Context(), func(body []byte) (err error) {
+		count, err = dialect.CountMessages(body)
+		return err
+	})
 	if err != nil {
-		return err
+		return x.faultOf(x.r.Context(), err)
 	}
-	count, err := dialect.CountMessages(body)
-	if err != nil {
-		return err
+	if count.Chat != nil {
+		if call.chat, err = x.keep(count.Chat); err != nil {
+			return err
+		}
+		count.Chat = nil
 	}
-	tokens, err := x.tokenize(body, &count)
+	call.Model = count.Model
+	tokens, err := x.tokenize(call)
 	if err != nil {
 		return err
 	}
@@ -89,11 +102,11 @@ func (x *exchange) countTokens() error {
 	}{tokens})
 }
 
-// tokenize asks for the number of tokens of the body's input; 0: no tokenizer
+// tokenize asks for the number of tokens of the call's input; 0: no tokenizer
 // could be asked. It is asked for as a call, and is none: nothing waits for it, and
 // no record is kept of it.
-func (x *exchange) tokenize(body []byte, count *dialect.Count) (tokens int64, err error) {
-	if x.g.Count == nil || !count.Model.Valid() {
+func (x *exchange) tokenize(call *Call) (tokens int64, err error) {
+	if x.g.Count == nil || !call.Model.Valid() {
 		return 0, nil
 	}
 	if x.g.on == hosted && x.g.counts.take(bucketOf(x.caller), x.arrived) != nil {
@@ -101,11 +114,6 @@ func (x *exchange) tokenize(body []byte, count *dialect.Count) (tokens int64, er
 	}
 	ctx, cancel := context.WithTimeout(x.r.Context(), countLimit)
 	defer cancel()
-	call := &Call{
-		ID: x.id, Endpoint: fleet.Messages, Model: count.Model, Caller: x.caller, Arrived: x.arrived,
-		Body: body, chat: count.Chat, ContentType: "application/json", Header: ownHeaders(x.r.Header),
-		Waiting: func(int, time.Duration) {},
-	}
 	tokens, err = x.g.Count(ctx, call)
 	if f := fault.Of(err); f != nil && x.g.on == hosted {
 		err = x.g.Miss(x.caller, call.Model, f)

@@ -18,6 +18,7 @@ import (
 	"github.com/kith/kith/internal/dialect"
 	"github.com/kith/kith/internal/fault"
 	"github.com/kith/kith/internal/fleet"
+	"github.com/kith/kith/internal/spool"
 )
 
 const (
@@ -112,8 +113,19 @@ func TestMessagesRefusals(t *testing.T) {
 // in the dialect passes as it is, and the version may be left out (S9.2).
 func TestMessagesOnTheLocalSurface(t *testing.T) {
 	var got *Call
+	var sent, engineText string
+	var engineAt fleet.Endpoint
+	var engineBody *spool.Bytes
+	var engineErr error
 	backend := &backend{do: func(_ context.Context, call *Call) (*Answer, error) {
-		got = call
+		got, sent = call, textOf(call.Body)
+		engineAt, engineBody, engineErr = call.ForEngine(false)
+		if engineErr == nil {
+			engineText = textOf(engineBody)
+		}
+		if at, body, err := call.ForEngine(true); at != fleet.Messages || err != nil || body != call.Body {
+			t.Errorf("for who speaks it: %v %v", at, err)
+		}
 		a := answer(io.NopCloser(strings.NewReader(`{"type":"message",  "usage":{"input_tokens":2,"output_tokens":3}}`)))
 		a.Endpoint = fleet.Messages
 		return a, nil
@@ -123,25 +135,21 @@ func TestMessagesOnTheLocalSurface(t *testing.T) {
 		t.Errorf("%d %s", w.Code, w.Body)
 	}
 	want := http.Header{"Anthropic-Version": {"2023-06-01"}, "Anthropic-Beta": {"b"}}
-	if diff := cmp.Diff(want, got.Header); diff != "" || string(got.Body) != messagesRequest {
-		t.Errorf("%s\n%s", diff, got.Body)
+	if diff := cmp.Diff(want, got.Header); diff != "" || sent != messagesRequest {
+		t.Errorf("%s\n%s", diff, sent)
 	}
 	for _, headers := range [][]string{nil, {"Anthropic-Version", "latest"}} {
 		if w, _ = do(New(localConfig(backend)), ask("POST", "http://localhost:8701/v1/messages", messagesRequest, headers...)); w.Code != 200 {
 			t.Errorf("with %v: %d %s", headers, w.Code, w.Body)
 		}
 	}
-	endpoint, body, err := got.ForEngine(false)
-	if endpoint != fleet.ChatCompletions || err != nil || !strings.Contains(string(body), `"content":"canary"`) {
-		t.Errorf("for an engine: %v %s %v", endpoint, body, err)
-	}
-	if endpoint, body, err = got.ForEngine(true); endpoint != fleet.Messages || err != nil || string(body) != messagesRequest {
-		t.Errorf("for who speaks it: %v %s %v", endpoint, body, err)
+	if engineAt != fleet.ChatCompletions || engineErr != nil || !strings.Contains(engineText, `"content":"canary"`) {
+		t.Errorf("for an engine: %v %s %v", engineAt, engineText, engineErr)
 	}
 	const file = `{"model":"m","max_tokens":9,"messages":[{"role":"user","content":[{"type":"document","source":{"type":"base64","media_type":"application/pdf","data":"aaaa"}}]}]}`
 	w, _ = do(New(localConfig(backend)), ask("POST", "http://localhost:8701/v1/messages", file))
-	if _, _, err := got.ForEngine(false); w.Code != 200 || fault.Of(err).Code != fault.InvalidRequest || string(got.Body) != file {
-		t.Errorf("what chat cannot hold: %d %s, %v", w.Code, w.Body, err)
+	if w.Code != 200 || fault.Of(engineErr).Code != fault.InvalidRequest || sent != file {
+		t.Errorf("what chat cannot hold: %d %s, %v", w.Code, w.Body, engineErr)
 	}
 }
 
@@ -171,6 +179,12 @@ func TestMessagesUnary(t *testing.T) {
 	c := hostedConfig(&backend{do: func(_ context.Context, asked *Call) (*Answer, error) {
 		call = asked
 		asked.Trace.Route = "own; machine=box; owner=ann"
+		// A machine is asked in chat, whatever else it says it speaks.
+		endpoint, body := asked.Request()
+		text := textOf(body)
+		if _, err := dialect.Peek([]byte(text)); endpoint != fleet.ChatCompletions || err != nil || !strings.Contains(text, `"messages":[{"role":"user","content":"canary"}]`) {
+			t.Errorf("%s %s %v", endpoint, text, err)
+		}
 		return answer(io.NopCloser(strings.NewReader(chatReply))), nil
 	}})
 	c.Finished = func(_ *Call, o Outcome) { out = o }
@@ -188,18 +202,15 @@ func TestMessagesUnary(t *testing.T) {
 			t.Errorf("%d %v\n%s\n%s", w.Code, w.Header(), w.Body, want)
 		}
 	}
-	if call.Endpoint != fleet.Messages || string(call.Body) != messagesRequest || call.Model != "m" {
+	if call.Endpoint != fleet.Messages || call.Model != "m" {
 		t.Errorf("%+v", call)
 	}
 	if out.TokensIn != 2 || out.TokensOut != 3 || !out.Reported || out.Status != 200 || out.Code != "" {
 		t.Errorf("%+v", out)
 	}
-	endpoint, body := call.Request()
-	if _, err := dialect.Peek(body); endpoint != fleet.ChatCompletions || err != nil || !strings.Contains(string(body), `"messages":[{"role":"user","content":"canary"}]`) {
-		t.Errorf("%s %s %v", endpoint, body, err)
-	}
-	if endpoint, body := (&Call{Endpoint: fleet.EmbeddingsEndpoint, Body: []byte("x")}).Request(); endpoint != fleet.EmbeddingsEndpoint || string(body) != "x" {
-		t.Errorf("%s %s", endpoint, body)
+	other := Call{Endpoint: fleet.EmbeddingsEndpoint, Body: new(spool.Bytes)}
+	if endpoint, body := other.Request(); endpoint != fleet.EmbeddingsEndpoint || body != other.Body {
+		t.Errorf("%s %v", endpoint, body)
 	}
 	w, _ := do(New(hostedConfig(answers("<html>"))), askMessages(messagesRequest))
 	checkEnvelope(t, w.Result().Header, w.Body.String(), "api_error", fault.EngineError)
@@ -209,8 +220,8 @@ func TestMessagesUnary(t *testing.T) {
 func TestMessagesTranslationTooLong(t *testing.T) {
 	c := hostedConfig(answers(chatReply))
 	c.Limits.Body = 20 << 20
-	input := strings.Repeat(`"",`, 6<<20)
-	body := `{"model":"m","max_tokens":9,"messages":[{"role":"assistant","content":[{"type":"tool_use","id":"a","name":"f","input":{"x":[` + input + `1]}}]}]}`
+	input := strings.Repeat(`\"`, 9<<20) // each of which becomes four bytes
+	body := `{"model":"m","max_tokens":9,"messages":[{"role":"assistant","content":[{"type":"tool_use","id":"a","name":"f","input":{"x":["` + input + `"]}}]}]}`
 	w, _ := do(New(c), askMessages(body))
 	checkEnvelope(t, w.Result().Header, w.Body.String(), "request_too_large", fault.RequestTooLarge)
 }
@@ -272,20 +283,19 @@ func TestCountRate(t *testing.T) {
 
 // Where there is no memory for one more call, no body is read: not that of a
 // count either.
-func TestCrowded(t *testing.T) {
+func TestNoRoom(t *testing.T) {
 	c := hostedConfig(answers(chatReply))
-	crowded := true
-	c.Crowded = func() bool { return crowded }
+	c.Spool = noRoom()
 	h := New(c)
-	for _, path := range []string{"/v1/chat/completions", "/v1/messages", "/v1/responses", "/v1/embeddings", "/v1/audio/transcriptions", "/v1/messages/count_tokens"} {
+	for _, path := range []string{"/v1/chat/completions", "/v1/messages", "/v1/responses", "/v1/embeddings", "/v1/messages/count_tokens"} {
 		r := ask("POST", path, "", "Anthropic-Version", "2023-06-01")
 		r.Body, r.ContentLength = io.NopCloser(iotest.ErrReader(errors.New("it was read"))), 20<<20
 		if w, _ := do(h, r); w.Code != 503 || !strings.Contains(w.Body.String(), "CAPACITY_FULL") {
 			t.Errorf("%s: %d %s", path, w.Code, w.Body)
 		}
 	}
-	crowded = false
-	if w, _ := do(h, ask("POST", "/v1/messages/count_tokens", messagesRequest, "Anthropic-Version", "2023-06-01")); w.Code != 200 {
+	c.Spool = nil
+	if w, _ := do(New(c), ask("POST", "/v1/messages/count_tokens", messagesRequest, "Anthropic-Version", "2023-06-01")); w.Code != 200 {
 		t.Errorf("with room: %d %s", w.Code, w.Body)
 	}
 }

@@ -109,8 +109,9 @@ func TestTruncation(t *testing.T) {
 	var asked []string
 	b := &backend{do: func(_ context.Context, call *Call) (*Answer, error) {
 		_, body := call.Request()
-		asked = append(asked, string(body))
-		if strings.Contains(string(body), "first") {
+		text := textOf(body)
+		asked = append(asked, text)
+		if strings.Contains(text, "first") {
 			return nil, fault.New(fault.ContextLengthExceeded, "prompt is too long: 12 tokens > 10 maximum")
 		}
 		if call.Stream {
@@ -149,7 +150,7 @@ func TestChatForms(t *testing.T) {
 		if err != nil {
 			return nil, err
 		}
-		asked = string(body)
+		asked = textOf(body)
 		a := answer(io.NopCloser(strings.NewReader(tools)))
 		a.ToBody = toBody
 		return a, nil

@@ -70,7 +70,10 @@ func (x *exchange) serveCall(ctx context.Context) (*Answer, error) {
 		if !ok {
 			return answer, err
 		}
-		x.call.chat = shorter
+		x.call.chat.Close()
+		if x.call.chat, err = x.keep(shorter); err != nil {
+			return nil, err
+		}
 	}
 }
 

@@ -146,16 +146,19 @@ func TestResponsesRefusals(t *testing.T) {
 // Locally only an upstream may serve the dialect: its bytes are not translated,
 // and nothing is kept (S4).
 func TestResponsesOnTheLocalSurface(t *testing.T) {
-	var call *Call
+	called := false
 	h := New(localConfig(&backend{do: func(_ context.Context, asked *Call) (*Answer, error) {
-		call = asked
+		endpoint, body := asked.Request()
+		if text := textOf(body); endpoint != fleet.Responses || text != responsesRequest {
+			t.Errorf("%s %s", endpoint, text)
+		}
+		called = true
 		return nil, fault.New(fault.ModelNotFound, "nothing here serves it")
 	}}))
 	w, _ := do(h, ask("POST", "http://localhost:8701/v1/responses", responsesRequest))
 	checkFault(t, w, 404, fault.ModelNotFound)
-	endpoint, body := call.Request()
-	if endpoint != fleet.Responses || string(body) != responsesRequest {
-		t.Errorf("%s %s", endpoint, body)
+	if !called {
+		t.Error("nothing was asked")
 	}
 	w, _ = do(h, ask("GET", "http://localhost:8701/v1/responses/resp_1", ""))
 	checkFault(t, w, 404, fault.RouteNotFound)
@@ -164,12 +167,16 @@ func TestResponsesOnTheLocalSurface(t *testing.T) {
 // A machine is asked in chat, whatever else it says it speaks: the state is the
 // hub's and no engine's.
 func TestResponsesUnary(t *testing.T) {
-	var call *Call
 	var out Outcome
 	s := newShelf()
 	c := stateful(&backend{do: func(_ context.Context, asked *Call) (*Answer, error) {
-		call = asked
 		asked.Trace.Route = "own; machine=box; owner=ann"
+		{
+			endpoint, body := asked.Request()
+			if text := textOf(body); endpoint != fleet.ChatCompletions || text != `{"model":"m","messages":[{"role":"user","content":"canary"}]}` {
+				t.Errorf("%s %s", endpoint, text)
+			}
+		}
 		return answer(io.NopCloser(strings.NewReader(chatReply))), nil
 	}}, s)
 	c.Finished = func(_ *Call, o Outcome) { out = o }
@@ -186,9 +193,6 @@ func TestResponsesUnary(t *testing.T) {
 	if out.TokensIn != 2 || out.TokensOut != 3 || !out.Reported || out.Status != 200 || out.Code != "" {
 		t.Errorf("%+v", out)
 	}
-	if endpoint, body := call.Request(); endpoint != fleet.ChatCompletions || string(body) != `{"model":"m","messages":[{"role":"user","content":"canary"}]}` {
-		t.Errorf("%s %s", endpoint, body)
-	}
 	again, _ := do(New(c), ask("POST", "/v1/responses", responsesRequest))
 	if readObject(t, again.Body.String()).ID == got.ID {
 		t.Error("two responses have one id")
@@ -203,7 +207,7 @@ func TestResponsesState(t *testing.T) {
 	var log bytes.Buffer
 	c := stateful(&backend{do: func(_ context.Context, call *Call) (*Answer, error) {
 		_, body := call.Request()
-		asked = string(body)
+		asked = textOf(body)
 		return answer(io.NopCloser(strings.NewReader(chatReply))), nil
 	}}, s)
 	c.Log = slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug}))

@@ -59,9 +59,10 @@ func (x *exchange) stream() error {
 	defer s.stop()
 	answer, err := x.serveCall(ctx)
 	if err != nil {
-		return x.faultOf(ctx, err)
+		return x.faultOf(ctx, x.located(err))
 	}
 	defer answer.Body.Close()
+	x.call.answered(x.response != nil)
 	s.took(answer)
 	err = s.copy(answer.Body)
 	s.trailer = answer.Trailer.Get(dialect.UsageTrailer)

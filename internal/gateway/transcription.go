@@ -1,32 +1,13 @@
 package gateway
 
 import (
-	"fmt"
 	"io"
 	"net/http"
 	"strings"
-	"time"
 
 	"github.com/kith/kith/internal/dialect"
 	"github.com/kith/kith/internal/fault"
 )
-
-// ReadTranscription reads the form of a transcription call, its sound of at most
-// limit bytes into a file without a name, which is gone with the process or
-// with the form's Close, whichever is first. Errors are *fault.Fault, but for
-// those of reading body.
-func ReadTranscription(contentType string, body io.Reader, limit int64) (*dialect.Transcription, error) {
-	file, err := spool()
-	if err != nil {
-		return nil, fmt.Errorf("cannot keep the sound of a call: %w; see that the folder of temporary files has room", err)
-	}
-	form, err := dialect.ReadTranscription(contentType, body, file, limit)
-	if err != nil {
-		form.Close()
-		return nil, err
-	}
-	return form, nil
-}
 
 // readForm is readBody for a transcription: the limits of its own size and the
 // same pace.
@@ -42,27 +23,19 @@ func (x *exchange) readForm() (*dialect.Transcription, error) {
 	}
 	body := &paced{x: x, src: http.MaxBytesReader(x.w, x.r.Body, limit+dialect.FormRoom)}
 	x.bodyDeadline(0)
-	form, err := ReadTranscription(x.r.Header.Get("Content-Type"), body, limit)
+	form, err := dialect.ReadTranscription(x.r.Header.Get("Content-Type"), body, x.hold(-1), limit)
 	if err == nil { // what follows the form is nobody's, and has to be out of the way
-		if _, err = io.Copy(io.Discard, body); err != nil {
-			form.Close()
-		}
+		_, err = io.Copy(io.Discard, body)
 	}
-	if body.err != nil {
-		err = x.brokenBody(body.err)
-	}
-	switch f := fault.Of(err); {
-	case err == nil:
-		x.settled = true
-		_ = x.control.SetReadDeadline(time.Time{}) // else it would cut the answer
+	if err == nil {
+		x.wasRead()
 		return form, nil
-	case err == errGone:
-		return nil, err
-	case f.Code == fault.RequestTooLarge:
-		return nil, x.soundTooLarge()
-	default:
-		return nil, err
 	}
+	form.Close()
+	if err = x.unread(body, err); err != errGone && fault.Of(err).Code == fault.RequestTooLarge {
+		err = x.soundTooLarge()
+	}
+	return nil, err
 }
 
 func (x *exchange) soundTooLarge() error {
@@ -90,16 +63,4 @@ func (p *paced) Read(b []byte) (int, error) {
 		p.err = err
 	}
 	return n, err
-}
-
-// AttachForm makes the form of a transcription the body of a request for the
-// next hop; any other call's request stays as it is.
-func (c *Call) AttachForm(r *http.Request) {
-	if c.Form == nil {
-		return
-	}
-	contentType, length, body := c.Form.Encode(true)
-	r.Header.Set("Content-Type", contentType)
-	r.ContentLength, r.Body = length, body()
-	r.GetBody = func() (io.ReadCloser, error) { return body(), nil }
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/kith/kith/internal/dialect"
 	"github.com/kith/kith/internal/fault"
 	"github.com/kith/kith/internal/fleet"
+	"github.com/kith/kith/internal/spool"
 )
 
 const formType = "multipart/form-data; boundary=B"
@@ -34,12 +35,15 @@ func transcribe(body string, headers ...string) *http.Request {
 	return ask("POST", "/v1/audio/transcriptions", body, append([]string{"Content-Type", "", "Content-Type", formType}, headers...)...)
 }
 
-// spoolFolder is where sounds are kept during the test; nothing ever stays, or
-// even has a name, there.
-func spoolFolder(t *testing.T) func(when string) {
+// spoolFolder is where large sounds are kept during the test; nothing ever stays,
+// or even has a name, there.
+func spoolFolder(t *testing.T) (*spool.Spool, func(when string)) {
 	folder := t.TempDir()
-	t.Setenv("TMPDIR", folder)
-	return func(when string) {
+	s, err := spool.Open(folder, spool.Limits{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s, func(when string) {
 		t.Helper()
 		if names, err := os.ReadDir(folder); err != nil || len(names) > 0 {
 			t.Errorf("%s: %v %v", when, names, err)
@@ -49,7 +53,8 @@ func spoolFolder(t *testing.T) func(when string) {
 
 // A clip on its way: what the Backend is given, and what the caller gets.
 func TestTranscription(t *testing.T) {
-	empty := spoolFolder(t)
+	kept, empty := spoolFolder(t)
+	sound := strings.Repeat("sound", 1<<18) // more than is kept in memory
 	const verbose = `{"text":"Hi all","language":"en","segments":[{"id":0,"start":0,"end":1,"text":"Hi all"}]}`
 	for format, want := range map[string]string{
 		"json": `{"text":"Hi all"}`, "text": "Hi all\n", "srt": "1\n00:00:00,000 --> 00:00:01,000\nHi all\n\n",
@@ -62,9 +67,9 @@ func TestTranscription(t *testing.T) {
 				empty("while the call runs")
 				form = call.Form
 				r := httptest.NewRequest("POST", "/", nil)
-				call.AttachForm(r)
+				call.Attach(r, call.Body)
 				body, err := io.ReadAll(r.Body)
-				if again, _ := r.GetBody(); err != nil || int64(len(body)) != r.ContentLength || again == nil || !strings.Contains(string(body), "\r\n\r\nsound\r\n") {
+				if again, _ := r.GetBody(); err != nil || int64(len(body)) != r.ContentLength || again == nil || !strings.Contains(string(body), "\r\n\r\n"+sound+"\r\n") {
 					t.Errorf("%v: %q", err, body)
 				}
 				if call.Endpoint != fleet.Transcriptions || call.Model != "m" || call.Stream || call.Body != nil || call.Caller.Narrow != 0 {
@@ -72,7 +77,8 @@ func TestTranscription(t *testing.T) {
 				}
 				return answer(io.NopCloser(strings.NewReader(verbose))), nil
 			}}
-			r := transcribe(formOf("sound", "response_format="+format))
+			c.Spool = kept
+			r := transcribe(formOf(sound, "response_format="+format))
 			r.Host = "127.0.0.1:8701"
 			w, _ := do(New(c), r)
 			kind := "text/plain; charset=utf-8"
@@ -86,6 +92,9 @@ func TestTranscription(t *testing.T) {
 			if _, err := io.ReadAll(body()); !errors.Is(err, os.ErrClosed) {
 				t.Errorf("the sound is still there after the call: %v", err)
 			}
+			if held := kept.Use(); held != (spool.Use{}) {
+				t.Errorf("still held after the call: %+v", held)
+			}
 		}
 	}
 	empty("at the end")
@@ -93,9 +102,9 @@ func TestTranscription(t *testing.T) {
 
 // Every way a form may fail leaves nothing behind.
 func TestTranscriptionFails(t *testing.T) {
-	empty := spoolFolder(t)
+	kept, empty := spoolFolder(t)
 	c := hostedConfig(refuses(fault.New(fault.ModelNotFound, "nobody has it")))
-	c.Limits.Upload = 1000
+	c.Limits.Upload, c.Spool = 1000, kept
 	long := strings.Repeat("x", 1001)
 	for name, r := range map[string]struct {
 		request *http.Request
@@ -126,8 +135,11 @@ func TestTranscriptionFails(t *testing.T) {
 		t.Errorf("a defect: %d", w.Code)
 	}
 	empty("a defect")
-	t.Setenv("TMPDIR", "/nowhere")
-	if w, _ := do(New(c), transcribe(formOf("sound"))); w.Code != 500 || strings.Contains(w.Body.String(), "nowhere") {
+	if held := kept.Use(); held != (spool.Use{}) {
+		t.Errorf("still held: %+v", held)
+	}
+	c.Spool = noRoom()
+	if w, _ := do(New(c), transcribe(formOf("sound"))); w.Code != 503 || !strings.Contains(w.Body.String(), "CAPACITY_FULL") {
 		t.Errorf("no room: %d %s", w.Code, w.Body)
 	}
 }
@@ -187,14 +199,16 @@ func TestTranscriptionStream(t *testing.T) {
 
 // A caller that stops sending is not waited for.
 func TestSlowSound(t *testing.T) {
-	empty := spoolFolder(t)
+	kept, empty := spoolFolder(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	r := transcribe("").WithContext(ctx)
 	read, write := io.Pipe()
 	r.Body, r.ContentLength = read, -1
 	ended := make(chan bool)
 	go func() {
-		_, aborted := do(New(hostedConfig(answers(`{"text":"x"}`))), r)
+		c := hostedConfig(answers(`{"text":"x"}`))
+		c.Spool = kept
+		_, aborted := do(New(c), r)
 		ended <- aborted
 	}()
 	if _, err := io.WriteString(write, formOf("sound")[:90]); err != nil {

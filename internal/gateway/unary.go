@@ -10,6 +10,7 @@ import (
 
 	"github.com/kith/kith/internal/dialect"
 	"github.com/kith/kith/internal/fault"
+	"github.com/kith/kith/internal/spool"
 )
 
 // buffers holds answers while they are checked and copied. Large ones are left
@@ -28,76 +29,92 @@ func release(buffer *[]byte) {
 	}
 }
 
-// unary serves a call whose answer is told whole: it is read to its end and
+// unary serves a call whose answer is told whole: it is held to its end and
 // checked before the first byte goes out.
 func (x *exchange) unary() error {
 	ctx, cancel := context.WithDeadlineCause(x.r.Context(), x.arrived.Add(x.g.Limits.Unary), x.g.late)
 	defer cancel()
 	answer, err := x.serveCall(ctx)
 	if err != nil {
-		return x.faultOf(ctx, err)
+		return x.faultOf(ctx, x.located(err))
 	}
-	defer answer.Body.Close()
-	pooled := buffers.Get().(*[]byte)
-	defer release(pooled)
-	if err := readAnswer(pooled, answer, x.g.Limits.Answer); err != nil {
-		return x.faultOf(ctx, err)
-	}
-	body, contentType := *pooled, "application/json"
-	switch {
-	case x.call.Form != nil:
-		body, contentType, x.usage, err = x.call.Form.Answer(body)
-	case dialect.Native(answer.Endpoint):
-		x.usage, err = dialect.CheckNative(body)
-	case !x.call.translated(answer):
-		x.usage, err = dialect.CheckUnary(body)
-	case x.response != nil:
-		if x.usage, err = x.response.Whole(body); err == nil {
-			body = x.conclude()
+	defer answer.Close()
+	x.call.answered(x.response != nil)
+	whole := answer.Whole
+	if whole == nil {
+		if whole, err = x.call.Hold(x.g.Spool, answer.Body, answer.ContentLength); err != nil {
+			return x.faultOf(ctx, broken(err))
 		}
-	case x.forms != nil:
-		body, x.usage, err = x.forms.Answer(body)
-	default:
-		body, x.usage, err = dialect.AppendMessage(nil, body, x.messageID(), x.call.Model)
 	}
-	if err != nil {
+	defer whole.Close()
+	contentType, made := "application/json", []byte(nil)
+	err = whole.View(ctx, func(body []byte) (err error) {
+		switch {
+		case x.call.Form != nil:
+			made, contentType, x.usage, err = x.call.Form.Answer(body)
+		case dialect.Native(answer.Endpoint):
+			x.usage, err = dialect.CheckNative(body)
+		case !x.call.translated(answer):
+			x.usage, err = dialect.CheckUnary(body)
+		case x.response != nil:
+			if x.usage, err = x.response.Whole(body); err == nil {
+				made = x.conclude()
+			}
+		case x.forms != nil:
+			made, x.usage, err = x.forms.Answer(body)
+		default:
+			made, x.usage, err = dialect.AppendMessage(nil, body, x.messageID(), x.call.Model)
+		}
 		return err
+	})
+	if err != nil {
+		return x.faultOf(ctx, err)
+	}
+	if made != nil { // instead of what the machine sent
+		whole.Close()
+		if whole, err = x.g.Spool.Keep(x.call.holder(), made); err != nil {
+			return err
+		}
+		defer whole.Close()
 	}
 	x.first = time.Since(x.arrived)
 	h := x.w.Header()
 	h["Content-Type"] = []string{contentType}
-	h["Content-Length"] = []string{strconv.Itoa(len(body))}
+	h["Content-Length"] = []string{strconv.FormatInt(whole.Len(), 10)}
 	tellRoute(h, x.call)
 	x.begin(http.StatusOK)
-	return x.writeAll(body)
+	_, err = whole.WriteTo(chunked{x})
+	return err
 }
 
-// readAnswer reads the answer's body into buffer, at most limit bytes.
-func readAnswer(buffer *[]byte, answer *Answer, limit int64) error {
-	b := (*buffer)[:0]
-	if size := answer.ContentLength; size > limit {
-		return tooLong(limit)
-	} else if size >= int64(cap(b)) {
-		b = make([]byte, 0, size+1)
+// chunked writes to the caller by writeAll.
+type chunked struct{ x *exchange }
+
+func (c chunked) Write(p []byte) (int, error) {
+	if err := c.x.writeAll(p); err != nil {
+		return 0, err
 	}
-	defer func() { *buffer = b }()
-	for {
-		if len(b) == cap(b) {
-			b = append(b, 0)[:len(b)]
-		}
-		n, err := answer.Body.Read(b[len(b):cap(b)])
-		b = b[:len(b)+n]
-		switch {
-		case int64(len(b)) > limit:
-			return tooLong(limit)
-		case err == io.EOF:
-			return nil
-		case err != nil:
-			return broken(err)
-		}
-	}
+	return len(p), nil
 }
 
-func tooLong(limit int64) error {
-	return fault.New(fault.EngineError, "the answer is longer than %d bytes: ask for less in one request", limit)
+// Hold holds the whole of a unary answer to the call, as its caller's and of
+// dialect.MaxAnswer bytes at most. announced is its length, negative where that
+// is unknown. Errors are those of reading it, or *fault.Fault.
+func (c *Call) Hold(in *spool.Spool, answer io.Reader, announced int64) (*spool.Bytes, error) {
+	limit := dialect.MaxAnswer(c.Endpoint)
+	held := in.Hold(c.holder(), announced)
+	n, err := held.ReadFrom(io.LimitReader(answer, limit+1))
+	if n > limit || announced > limit {
+		err = fault.New(fault.EngineError, "the answer is longer than %d MiB: ask for less in one request", limit>>20)
+	}
+	if err != nil {
+		held.Close()
+		return nil, err
+	}
+	return held, nil
+}
+
+// holder is for whom an answer to the call is held.
+func (c *Call) holder() spool.Holder {
+	return spool.Holder{Member: string(c.Caller.Member), Answer: true}
 }

@@ -1,7 +1,6 @@
 package hub
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -16,13 +15,6 @@ import (
 	"github.com/kith/kith/internal/fleet"
 	"github.com/kith/kith/internal/gateway"
 	"github.com/kith/kith/internal/tunnel"
-)
-
-// maxAnswer bounds a unary answer that the hub holds until it is whole, and
-// believed the room that is made for it on its machine's word alone.
-const (
-	maxAnswer = 64 << 20
-	believed  = 64 << 10
 )
 
 // parting is how long a broken exchange waits to learn whether its whole line
@@ -78,9 +70,9 @@ func (h *Hub) try(ctx context.Context, call *gateway.Call, c *held) (*gateway.An
 		h.room.release(c, out != movedOn)
 	}
 
-	endpoint, asked := call.Request()
+	endpoint, _ := call.Request()
 	traced := httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{WroteHeaders: h.ledger.sent})
-	request, sent := h.request(traced, call, c.Candidate, endpoint.Path(), asked)
+	request, sent := h.request(traced, call, c.Candidate, endpoint.Path())
 	if request.Header.Get("Expect") != "" {
 		silent := time.AfterFunc(acceptWithin, func() {
 			if sent.keep() {
@@ -112,10 +104,11 @@ func (h *Hub) try(ctx context.Context, call *gateway.Call, c *held) (*gateway.An
 	}
 	c.prompt = true
 	answer := &body{ReadCloser: response.Body, ctx: ctx, gone: gone, end: func() { end(served) }}
+	result := &gateway.Answer{Response: response, Endpoint: endpoint}
 	if call.Stream {
 		err = answer.peek()
-	} else {
-		err = answer.hold(response.ContentLength)
+	} else { // so that a machine that vanishes in the middle can be replaced (decisions 2)
+		result.Whole, err = call.Hold(h.edge.Spool, answer.ReadCloser, response.ContentLength)
 	}
 	if err != nil {
 		out, f := broken(ctx, call, gone, err)
@@ -128,7 +121,7 @@ func (h *Hub) try(ctx context.Context, call *gateway.Call, c *held) (*gateway.An
 	if !call.Stream { // the machine is done: its slot need not wait for the caller to read
 		answer.Close()
 	}
-	return &gateway.Answer{Response: response, Endpoint: endpoint}, served, nil
+	return result, served, nil
 }
 
 // declined notes in the machine's record that it did not take a call, sent at that
@@ -164,20 +157,20 @@ func (h *Hub) served(call *gateway.Call) {
 // request is the call as the machine gets it, at the path of an endpoint that it
 // speaks, and the headers of decisions 8. Nothing of the caller's own headers
 // passes. The prompt is its body.
-func (h *Hub) request(ctx context.Context, call *gateway.Call, c fleet.Candidate, path string, asked []byte) (*http.Request, *prompt) {
-	r, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://machine"+path, bytes.NewReader(asked))
+func (h *Hub) request(ctx context.Context, call *gateway.Call, c fleet.Candidate, path string) (*http.Request, *prompt) {
+	r, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://machine"+path, nil)
 	if err != nil {
 		panic(err) // the URL is ours and constant
 	}
 	r.Header = http.Header{
-		"Content-Type":           {call.ContentType},
 		tunnel.HeaderCorrelation: {call.ID},
 		tunnel.HeaderAttempt:     {fmt.Sprintf("%d %d", call.Trace.Attempts, c.Machine.Generation)},
 		tunnel.HeaderCaller:      {c.Class.String() + " " + headerText(call.Caller.Name)},
 		tunnel.HeaderModel:       {tunnel.EscapeModel(string(call.Model))},
 		"User-Agent":             {""},
 	}
-	call.AttachForm(r)
+	_, asked := call.Request()
+	call.Attach(r, asked)
 	if c.Class == fleet.Grouped || r.ContentLength > headFirst {
 		r.Header.Set("Expect", "100-continue") // the body follows when the daemon has admitted the head
 	}
@@ -305,7 +298,6 @@ type body struct {
 	ctx   context.Context
 	gone  <-chan struct{}
 	first []byte
-	whole bool // first is all there is
 	end   func()
 }
 
@@ -324,20 +316,6 @@ func (b *body) peek() error {
 	return nil
 }
 
-// hold reads a unary answer whole, so that a machine that vanishes in the
-// middle can be replaced (decisions 2). announced is its length, if known.
-func (b *body) hold(announced int64) error {
-	whole := bytes.NewBuffer(make([]byte, 0, min(max(announced, 0), believed)+bytes.MinRead))
-	if _, err := whole.ReadFrom(io.LimitReader(b.ReadCloser, maxAnswer+1)); err != nil {
-		return err
-	}
-	if whole.Len() > maxAnswer {
-		return fault.New(fault.EngineError, "the answer is longer than %d bytes: ask for less in one request", maxAnswer)
-	}
-	b.first, b.whole = whole.Bytes(), true
-	return nil
-}
-
 // Read gives the bytes read ahead, then the machine's. A break is told as the
 // fault it is: the caller's own end, the machine's, or its engine's.
 func (b *body) Read(p []byte) (int, error) {
@@ -345,9 +323,6 @@ func (b *body) Read(p []byte) (int, error) {
 		n := copy(p, b.first)
 		b.first = b.first[n:]
 		return n, nil
-	}
-	if b.whole {
-		return 0, io.EOF
 	}
 	n, err := b.ReadCloser.Read(p)
 	switch {

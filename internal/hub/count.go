@@ -43,10 +43,10 @@ func (h *Hub) count(ctx context.Context, call *gateway.Call) (tokens int64, err 
 func (h *Hub) countOn(ctx context.Context, call *gateway.Call, c fleet.Candidate) (tokens int64) {
 	endpoint, asked := call.Request()
 	line, _, ok := h.live.Line(c.Machine.ID)
-	if !ok || endpoint != fleet.ChatCompletions || len(asked) > tunnel.MaxTokenize {
+	if !ok || endpoint != fleet.ChatCompletions || asked.Len() > tunnel.MaxTokenize {
 		return 0
 	}
-	request, sent := h.request(ctx, call, c, tunnel.PathTokenize, asked)
+	request, sent := h.request(ctx, call, c, tunnel.PathTokenize)
 	response, err := line.RoundTrip(request)
 	trace := &call.Trace
 	trace.Tries = append(trace.Tries, gateway.Try{Machine: c.Machine, Class: c.Class, Prompt: err == nil && response.StatusCode == http.StatusOK || sent.seal()})

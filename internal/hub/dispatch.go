@@ -132,19 +132,19 @@ type running struct {
 func (d *dispatch) attempt(ctx context.Context, c *held) (_ *gateway.Answer, _ error, done bool) {
 	trace := &d.call.Trace
 	trace.Attempts++
-	noted, err := d.hub.ledger.begin(d.call, c.Machine)
+	noted, err := d.hub.ledger.begin(d.call, c.Candidate)
 	if err != nil {
 		d.hub.room.release(c, false)
 		return nil, err, true
 	}
-	trace.Machine, trace.Owner = c.Machine.ID, c.Machine.Owner
+	trace.Machine, trace.Owner, trace.Group = c.Machine.ID, c.Machine.Owner, c.GroupID()
 	began := time.Now()
 	here, end := context.WithCancelCause(ctx)
 	d.on.Store(&running{c, end})
 	answer, outcome, err := d.hub.try(here, d.call, c)
 	if outcome == served {
 		if err = d.hub.ledger.await(here, noted); err != nil {
-			answer.Body.Close()
+			answer.Close()
 			answer, outcome = nil, failed
 		}
 	}
@@ -158,7 +158,7 @@ func (d *dispatch) attempt(ctx context.Context, c *held) (_ *gateway.Answer, _ e
 	d.on.Store(nil)
 	end(nil)
 	if outcome != vanished {
-		trace.Machine, trace.Owner = "", "" // it never ran the call
+		trace.Machine, trace.Owner, trace.Group = "", "", "" // it never ran the call
 	}
 	switch {
 	case ctx.Err() != nil:

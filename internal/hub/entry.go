@@ -16,8 +16,9 @@ type entry struct {
 	usage account.Usage
 }
 
-// entryForm is the first byte of an entry; it changes with the fields below.
-const entryForm = 1
+// entryForm is the first byte of an entry; it grows with the fields below. What an
+// earlier version of kith wrote is read as well: form 1 knows no group.
+const entryForm = 2
 
 var errEntry = errors.New("an entry of the journal cannot be read: another version of kith wrote it")
 
@@ -50,7 +51,7 @@ type coder struct {
 func (c *coder) entry(e *entry) {
 	form := int64(entryForm)
 	c.number(&form)
-	if form != entryForm {
+	if form < 1 || form > entryForm {
 		c.bad = true
 		return
 	}
@@ -76,6 +77,9 @@ func (c *coder) entry(e *entry) {
 	c.number(&u.TokensIn)
 	c.number(&u.TokensOut)
 	c.words((*string)(&u.TokensHow))
+	if form >= 2 {
+		c.words(&u.GroupID)
+	}
 }
 
 func (c *coder) number(n *int64) {

@@ -21,15 +21,21 @@ func (h *Hub) health(ctx context.Context) []web.Part {
 	if !parts[1].Good {
 		parts[1].Told = "not connected: changes are found by looking, up to a second later"
 	}
-	memory := web.Part{Name: "Memory", Good: !h.crowded.Load(), Told: "there is room for calls"}
-	if !memory.Good {
-		memory.Told = "nearly full: new calls are refused"
-	}
-	parts = append(parts, memory)
+	parts = append(parts, h.memoryHealth())
 	if mail, sends := h.site.MailPart(); sends {
 		parts = append(parts, mail)
 	}
 	return parts
+}
+
+// memoryHealth is the room for requests and answers.
+func (h *Hub) memoryHealth() web.Part {
+	held := h.edge.Spool.Use()
+	told := fmt.Sprintf("%d MiB of requests and answers in memory, %d MiB on disk", held.Memory>>20, held.Disk>>20)
+	if h.edge.Spool.Full() {
+		return web.Part{Name: "Memory", Told: told + ": nearly full, new calls are refused"}
+	}
+	return web.Part{Name: "Memory", Good: true, Told: told}
 }
 
 func (h *Hub) databaseHealth(ctx context.Context) web.Part {

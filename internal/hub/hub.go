@@ -9,7 +9,6 @@ import (
 	"log/slog"
 	"net/http"
 	"strings"
-	"sync/atomic"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -104,7 +103,6 @@ type Records interface {
 	RemoveShare(ctx context.Context, ownerID, memberID string) error
 	CreateGroup(context.Context, account.Group) error
 	GroupByName(context.Context, string) (account.Group, error)
-	AddGroupMember(ctx context.Context, groupID, memberID string, admin bool) error
 	RemoveGroupMember(ctx context.Context, groupID, memberID string) error
 
 	RecordUsage(context.Context, []account.Usage) error
@@ -136,7 +134,6 @@ type Hub struct {
 	site     *web.Site     // their pages
 	admitted chan struct{} // a place for each tunnel in its handshake
 	paces    paces
-	crowded  atomic.Bool // memory is nearly full: no new calls
 }
 
 // New makes a hub over what it keeps and who is connected. The registry's
@@ -152,7 +149,7 @@ func New(cfg Config, records Records, live *registry.Registry) *Hub {
 	}
 	h.room.now, h.room.moved = h.now, func() { h.site.Stir() }
 	edge := cfg.Edge
-	edge.Backend, edge.Identify, edge.Crowded, edge.Log = h, h.Identify, h.crowded.Load, cfg.Log
+	edge.Backend, edge.Identify, edge.Log = h, h.Identify, cfg.Log
 	edge.Turns, edge.Count = h.turns.kept(), h.count
 	edge.Finished = func(call *gateway.Call, out gateway.Outcome) {
 		h.ledger.end(record(call, out))
@@ -218,8 +215,7 @@ func (h *Hub) Run(ctx context.Context) error {
 
 // recheck lets waiting calls decide anew, looking each second whether time may
 // have changed something: sharing hours open and close without anybody telling.
-// It also sees to calls that run while the store cannot be read, and to the
-// memory.
+// It also sees to calls that run while the store cannot be read.
 func (h *Hub) recheck(ctx context.Context) error {
 	tick := time.NewTicker(time.Second)
 	defer tick.Stop()
@@ -228,7 +224,6 @@ func (h *Hub) recheck(ctx context.Context) error {
 		case now := <-tick.C:
 			h.room.tick(now)
 			h.recallUnsure(now)
-			h.crowded.Store(crowded())
 		case <-ctx.Done():
 			return nil
 		}

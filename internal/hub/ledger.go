@@ -130,13 +130,13 @@ func (l *ledger) takeUp(left [][]byte) {
 	}
 }
 
-// begin notes the intent to send the call to the machine, as the attempt of its
+// begin notes the intent to send the call to the candidate, as the attempt of its
 // Trace. When it returns, the death of this process does not lose the call; the
 // note says when a power cut does not, which begins with sent. While the ledger cannot be written the
 // error is CASCADE_EXHAUSTED (fault 27 of the trust page).
-func (l *ledger) begin(call *gateway.Call, machine *fleet.Machine) (*note, error) {
+func (l *ledger) begin(call *gateway.Call, to fleet.Candidate) (*note, error) {
 	u := usageOf(call)
-	u.MachineID, u.OwnerID = string(machine.ID), string(machine.Owner)
+	u.MachineID, u.OwnerID, u.GroupID = string(to.Machine.ID), string(to.Machine.Owner), string(to.GroupID())
 	text := entry{usage: u}.encode()
 	l.mu.Lock()
 	if err := l.admit(text); err != nil {
@@ -430,7 +430,7 @@ func usageOf(call *gateway.Call) account.Usage {
 	return account.Usage{
 		CallID: call.ID, Attempt: max(1, call.Trace.Attempts), Started: call.Arrived.UTC(),
 		MemberID: string(call.Caller.Member), KeyID: call.Caller.KeyID,
-		MachineID: string(call.Trace.Machine), OwnerID: string(call.Trace.Owner),
+		MachineID: string(call.Trace.Machine), OwnerID: string(call.Trace.Owner), GroupID: string(call.Trace.Group),
 		Model: string(call.Model), Endpoint: call.Endpoint.Path(), Stream: call.Stream,
 		Waited: within(call.Trace.Waited, maxDuration),
 	}

@@ -112,7 +112,7 @@ var aMachine = &fleet.Machine{ID: "mch_1", Owner: "mem_2"}
 func (l life) send(call *gateway.Call) {
 	l.t.Helper()
 	call.Trace.Attempts++
-	n, err := l.begin(call, aMachine)
+	n, err := l.begin(call, fleet.Candidate{Machine: aMachine})
 	if err == nil {
 		err = l.await(l.t.Context(), n)
 	}
@@ -173,7 +173,7 @@ func TestLedgerSyncsWhenSent(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := begin(t, filepath.Join(t.TempDir(), "ledger-"), &books{calls: map[string]account.Usage{}})
 		defer l.stop()
-		first, err := l.begin(aCall("one"), aMachine)
+		first, err := l.begin(aCall("one"), fleet.Candidate{Machine: aMachine})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -185,7 +185,7 @@ func TestLedgerSyncsWhenSent(t *testing.T) {
 		}
 		l.sent()
 		<-first.done
-		second, err := l.begin(aCall("two"), aMachine)
+		second, err := l.begin(aCall("two"), fleet.Candidate{Machine: aMachine})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -207,7 +207,7 @@ func TestLedgerAwaitsTheDisk(t *testing.T) {
 		wait := func() error {
 			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 			defer cancel()
-			n, err := l.begin(aCall("one"), aMachine)
+			n, err := l.begin(aCall("one"), fleet.Candidate{Machine: aMachine})
 			if err != nil {
 				return err
 			}
@@ -225,7 +225,7 @@ func TestLedgerAwaitsTheDisk(t *testing.T) {
 		if f := fault.Of(wait()); f == nil || f.Code != fault.CascadeExhausted {
 			t.Errorf("without a disk: %v", f)
 		}
-		if _, err := l.begin(aCall("two"), aMachine); fault.Of(err).Code != fault.CascadeExhausted {
+		if _, err := l.begin(aCall("two"), fleet.Candidate{Machine: aMachine}); fault.Of(err).Code != fault.CascadeExhausted {
 			t.Errorf("without a disk: %v", err)
 		}
 	})
@@ -245,7 +245,7 @@ func TestLedgerDatabaseDown(t *testing.T) {
 		for ; err == nil; n++ {
 			call := aLong(fmt.Sprint("call-", n))
 			call.Trace.Attempts = 1
-			if _, err = l.begin(call, aMachine); err == nil {
+			if _, err = l.begin(call, fleet.Candidate{Machine: aMachine}); err == nil {
 				l.finish(call, "")
 			}
 		}
@@ -284,7 +284,7 @@ func TestLedgerTurnsOver(t *testing.T) {
 				call := aLong(fmt.Sprint("call-", w, "-", i))
 				call.Trace.Attempts = 1
 				b.room <- struct{}{}
-				noted, err := l.begin(call, aMachine)
+				noted, err := l.begin(call, fleet.Candidate{Machine: aMachine})
 				if err == nil && i%10 == 0 { // as if the engines were that quick
 					err = l.await(t.Context(), noted)
 				}
@@ -310,7 +310,7 @@ func TestLedgerTurnsOver(t *testing.T) {
 func TestEntry(t *testing.T) {
 	e := entry{ended: true, usage: account.Usage{
 		CallID: "req_1", Attempt: 3, Started: time.UnixMilli(1_700_000_000_123).UTC(), MemberID: "mem_1", KeyID: "key_1",
-		MachineID: "mch_1", OwnerID: "mem_2", Model: "llama3:8b", Endpoint: "/v1/chat/completions", Stream: true,
+		MachineID: "mch_1", OwnerID: "mem_2", GroupID: "grp_1", Model: "llama3:8b", Endpoint: "/v1/chat/completions", Stream: true,
 		Status: 200, Code: "engine_error", Waited: 1, FirstByte: 2, Duration: 3, TokensIn: 4, TokensOut: 5, TokensHow: account.TokensCounted,
 	}}
 	// Every field is there: none is left zero.
@@ -325,6 +325,13 @@ func TestEntry(t *testing.T) {
 	got, err := decodeEntry(text)
 	if err != nil || !reflect.DeepEqual(got, e) {
 		t.Fatalf("%v\n got %+v\nwant %+v", err, got, e)
+	}
+	// Form 1 ended before the group: an upgrade loses no call that it wrote.
+	before := append([]byte{2}, text[1:len(text)-1-len("grp_1")]...)
+	want := e
+	want.usage.GroupID = ""
+	if got, err := decodeEntry(before); err != nil || !reflect.DeepEqual(got, want) {
+		t.Fatalf("form 1: %v\n got %+v\nwant %+v", err, got, want)
 	}
 	for cut := range len(text) {
 		if _, err := decodeEntry(text[:cut]); err == nil {
@@ -368,7 +375,7 @@ func BenchmarkLedger(b *testing.B) {
 					call := aCall(fmt.Sprint("req_0190e9f2-0000-7000-8000-", n))
 					next.Unlock()
 					call.Trace.Attempts = 1
-					noted, err := l.begin(call, aMachine)
+					noted, err := l.begin(call, fleet.Candidate{Machine: aMachine})
 					if err == nil && mode == "journal, awaited" {
 						err = l.await(b.Context(), noted)
 					}

@@ -118,7 +118,7 @@ func TestLedgerIsBounded(t *testing.T) {
 		for i := range ledgerBacklog + over {
 			l.end(usage(i))
 		}
-		if _, err := l.begin(aCall("one more"), aMachine); fault.Of(err).Code != fault.CascadeExhausted {
+		if _, err := l.begin(aCall("one more"), fleet.Candidate{Machine: aMachine}); fault.Of(err).Code != fault.CascadeExhausted {
 			t.Errorf("a call begins all the same: %v", err)
 		}
 		r.set(false)

@@ -45,7 +45,7 @@ func (h *Hub) Operator() http.Handler {
 		"POST /shares":                           {"add a share", h.addShare},
 		"DELETE /shares":                         {"end a share", h.removeShare},
 		"POST /groups":                           {"create a group", h.createGroup},
-		"POST /groups/{name}/members":            {"add to a group", h.addToGroup},
+		"POST /groups/{name}/invitations":        {"invite to a group", h.inviteToGroup},
 		"DELETE /groups/{name}/members/{member}": {"remove from a group", h.removeFromGroup},
 		"POST /backups":                          {"back up the database", h.backup},
 	} {
@@ -402,7 +402,10 @@ func (h *Hub) createGroup(ctx context.Context, r *http.Request) (any, error) {
 	return map[string]string{"id": group.ID, "name": group.Name, "kind": ask.Kind, "admin": admin.Name}, nil
 }
 
-func (h *Hub) addToGroup(ctx context.Context, r *http.Request) (any, error) {
+// inviteToGroup is POST /groups/{name}/invitations of the operator's API. It puts
+// no one into a group: the member accepts or declines, as an admin's invitation
+// (decisions 1).
+func (h *Hub) inviteToGroup(ctx context.Context, r *http.Request) (any, error) {
 	var ask struct {
 		Member string `json:"member"`
 	}
@@ -413,11 +416,14 @@ func (h *Hub) addToGroup(ctx context.Context, r *http.Request) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	about(ctx, group.Name, member.Name)
-	if err := h.records.AddGroupMember(ctx, group.ID, member.ID, false); err != nil {
-		return nil, h.taken(err, "%s is in %s already", member.Name, group.Name)
+	if group.Kind != account.GroupOrg {
+		return nil, fault.New(fault.InvalidRequest, "group %s is open: its members join it by themselves, with kith group join", group.Name)
 	}
-	return map[string]string{"group": group.Name, "member": member.Name, "state": "added"}, nil
+	about(ctx, group.Name, member.Name)
+	if err := h.site.Invite(ctx, group.Name, account.GroupInvitation{GroupID: group.ID, MemberID: member.ID, Member: member.Name}); err != nil {
+		return nil, h.taken(err, "%s is in %s already, or invited to it", member.Name, group.Name)
+	}
+	return map[string]string{"group": group.Name, "member": member.Name, "state": "invited"}, nil
 }
 
 func (h *Hub) removeFromGroup(ctx context.Context, r *http.Request) (any, error) {
@@ -426,7 +432,7 @@ func (h *Hub) removeFromGroup(ctx context.Context, r *http.Request) (any, error)
 		return nil, err
 	}
 	if err := h.records.RemoveGroupMember(ctx, group.ID, member.ID); err != nil {
-		return nil, h.missing(err, "%s is not in %s", member.Name, group.Name)
+		return nil, h.missing(err, "%s is neither in %s nor invited to it", member.Name, group.Name)
 	}
 	return map[string]string{"group": group.Name, "member": member.Name, "state": "removed"}, nil
 }

@@ -34,8 +34,8 @@ type room struct {
 	minute time.Time // of the last recheck
 }
 
-// held is a slot of a machine, and a place in the share it is reached by, that
-// one call holds from its reservation until release.
+// held is a slot of a machine, and a place in the limits of the share or group it
+// is reached by, that one call holds from its reservation until release.
 type held struct {
 	fleet.Candidate
 	model fleet.ModelID
@@ -52,7 +52,7 @@ func hold(c fleet.Candidate, model fleet.ModelID, now time.Time) *held {
 	if !c.Machine.Reserve(model, c.Class) {
 		return nil
 	}
-	if c.Share != nil && !c.Share.Reserve(now) {
+	if c.Limits != nil && !c.Limits.Reserve(now) {
 		c.Machine.Release(model)
 		return nil
 	}
@@ -62,9 +62,17 @@ func hold(c fleet.Candidate, model fleet.ModelID, now time.Time) *held {
 // giveBack undoes hold; ran says that the machine took the call.
 func (h *held) giveBack(ran bool) {
 	h.Machine.Release(h.model)
-	if h.Share != nil {
-		h.Share.Release(ran, h.since)
+	if h.Limits != nil {
+		h.Limits.Release(ran, h.since)
 	}
+}
+
+// sharers is every member whose calls count against the same limits.
+func (h *held) sharers() []fleet.MemberID {
+	if h.Share != nil {
+		return []fleet.MemberID{h.Share.Member}
+	}
+	return h.Group.Members
 }
 
 // take holds the first candidate that has room, for a call that does not wait;
@@ -101,9 +109,11 @@ func (r *room) release(h *held, ran bool) {
 		r.mu.Lock()
 		r.hand(h.Machine.ID)
 		var lines []*line
-		if h.Share != nil && (h.Share.Concurrent > 0 || h.Share.PerDay > 0) { // its place there may be used on another machine
+		if h.Limits.Counts() { // its place there may be used on another machine
 			for _, q := range r.queues {
-				lines = append(lines, q.of[h.Share.Member]...)
+				for _, member := range h.sharers() {
+					lines = append(lines, q.of[member]...)
+				}
 			}
 		}
 		r.mu.Unlock()

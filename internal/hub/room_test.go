@@ -289,7 +289,7 @@ func TestRoomGivesAllThatCameIntoReach(t *testing.T) {
 		all = append(all, r.wait("bob", time.Duration(i)))
 	}
 	r.snapshot = r.snapshot.
-		WithShares("bob", []*fleet.Share{{ID: "s", Owner: "ann", Member: "bob", Concurrent: 2}}).
+		WithShares("bob", []*fleet.Share{{ID: "s", Owner: "ann", Member: "bob", Limits: fleet.Limits{Concurrent: 2}}}).
 		WithGroup(&fleet.Group{ID: "g", Members: []fleet.MemberID{"bob", "dan"}})
 	r.recheck(everybody)
 	for i, w := range all {
@@ -302,7 +302,7 @@ func TestRoomGivesAllThatCameIntoReach(t *testing.T) {
 // A share's limits are held and given back with the slot.
 func TestRoomHoldsTheShare(t *testing.T) {
 	r := newRoom(t, 2)
-	r.snapshot = r.snapshot.WithShares("bob", []*fleet.Share{{ID: "s", Owner: "ann", Member: "bob", Concurrent: 1, PerDay: 2}})
+	r.snapshot = r.snapshot.WithShares("bob", []*fleet.Share{{ID: "s", Owner: "ann", Member: "bob", Limits: fleet.Limits{Concurrent: 1, PerDay: 2}}})
 	for range 3 { // refused by the machine: it does not count for the day, either
 		r.refused(r.newcomer("bob"))
 	}
@@ -329,7 +329,7 @@ func TestRoomTakesWhatIsLeft(t *testing.T) {
 	r := newRoom(t, 2)
 	r.snapshot = r.snapshot.WithMachine(&fleet.Machine{
 		ID: "mine", Owner: "bob", Online: true, Slots: 1, Offers: []fleet.Offer{{ID: "m", Families: fleet.Families(fleet.Chat)}},
-	}).WithShares("bob", []*fleet.Share{{ID: "s", Owner: "ann", Member: "bob", Concurrent: 1}})
+	}).WithShares("bob", []*fleet.Share{{ID: "s", Owner: "ann", Member: "bob", Limits: fleet.Limits{Concurrent: 1}}})
 	told := asks("bob")
 	s := r.now(&told)
 	candidates := fleet.Route(s, told).Candidates

@@ -8,6 +8,7 @@ import (
 	"github.com/kith/kith/internal/account"
 	"github.com/kith/kith/internal/fleet"
 	"github.com/kith/kith/internal/gateway"
+	"github.com/kith/kith/internal/spool"
 	"github.com/kith/kith/internal/web"
 )
 
@@ -24,7 +25,7 @@ func TestAuditLog(t *testing.T) {
 	}
 	r.ok("DELETE", "/shares?owner=ada&with=bob", "")
 	r.ok("POST", "/groups", `{"name":"lab","kind":"org","admin":"ada"}`)
-	r.ok("POST", "/groups/lab/members", `{"member":"bob"}`)
+	r.ok("POST", "/groups/lab/invitations", `{"member":"bob"}`)
 	r.ok("DELETE", "/groups/lab/members/bob", "")
 	r.ok("POST", "/machines/token", `{"member":"ada","name":"box"}`)
 	r.ok("POST", "/members/bob/link", "")
@@ -43,7 +44,7 @@ func TestAuditLog(t *testing.T) {
 	}
 	want := []string{
 		"create a member: ada", "create a key: ada, ", "create a member: bob", "create a key: bob, ",
-		"add a share: ada, bob", "end a share: ada, bob", "create a group: lab, ada", "add to a group: lab, bob", "remove from a group: lab, bob",
+		"add a share: ada, bob", "end a share: ada, bob", "create a group: lab, ada", "invite to a group: lab, bob", "remove from a group: lab, bob",
 		"make a login token: ada, box", "make a sign-in link: bob", "disable a member: bob",
 	}
 	sorted := cmp.Transformer("set", func(all []string) map[string]int { // two may fall into one millisecond
@@ -84,7 +85,11 @@ func TestSessionStands(t *testing.T) {
 // TestHealth: the operator is told how the parts are, and of a database that does
 // not answer.
 func TestHealth(t *testing.T) {
-	r := newRig(t, Config{})
+	room, err := spool.Open("", spool.Limits{Memory: 2000})
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := newRig(t, Config{Edge: gateway.Config{Spool: room}})
 	states := func() map[string]bool {
 		all := map[string]bool{}
 		for _, p := range r.health(t.Context()) {
@@ -98,10 +103,22 @@ func TestHealth(t *testing.T) {
 	if diff := cmp.Diff(map[string]bool{"Database": false, "NATS": false, "Journal": true, "Memory": true}, states()); diff != "" {
 		t.Error(diff)
 	}
-	r.crowded.Store(true)
+	held, err := r.edge.Spool.Keep(spool.Holder{Member: "mem_1"}, make([]byte, 800))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := states(); !got["Memory"] {
+		t.Error("room is called none")
+	}
+	other, err := r.edge.Spool.Keep(spool.Holder{Member: "mem_2"}, make([]byte, 800))
+	if err != nil {
+		t.Fatal(err)
+	}
 	if got := states(); got["Memory"] {
 		t.Error("a full memory is called well")
 	}
+	held.Close()
+	other.Close()
 	if len(r.limits()) < 10 || r.limits()[0].Value != "not limited" {
 		t.Errorf("limits: %+v", r.limits())
 	}

@@ -59,7 +59,7 @@ func TestRoomSharesPlaceElsewhere(t *testing.T) {
 	r := newRoom(t, 1)
 	r.snapshot = r.snapshot.WithMachine(&fleet.Machine{
 		ID: "more", Owner: "ann", Online: true, Slots: 1, Offers: []fleet.Offer{{ID: "x", Families: fleet.Families(fleet.Chat)}},
-	}).WithShares("bob", []*fleet.Share{{ID: "s", Owner: "ann", Member: "bob", Concurrent: 1}})
+	}).WithShares("bob", []*fleet.Share{{ID: "s", Owner: "ann", Member: "bob", Limits: fleet.Limits{Concurrent: 1}}})
 	h := r.newcomer("bob")
 	w := r.join(fleet.Ask{Caller: "bob", Model: "x"}, noon)
 	if got(w).held != nil {
@@ -71,6 +71,27 @@ func TestRoomSharesPlaceElsewhere(t *testing.T) {
 	}
 }
 
+// So does a place in the limits of a group, which serves whichever member waits.
+func TestRoomGroupsPlaceElsewhere(t *testing.T) {
+	r := newRoom(t, 2)
+	limits := &fleet.Limits{Concurrent: 1}
+	r.snapshot = r.snapshot.WithMachine(&fleet.Machine{
+		ID: "more", Owner: "ann", Online: true, Slots: 1, Offers: []fleet.Offer{{ID: "x", Families: fleet.Families(fleet.Chat)}},
+	}).WithGroup(&fleet.Group{ID: "g", Members: []fleet.MemberID{"ann", "dan", "eve"}, Limits: map[fleet.MemberID]*fleet.Limits{"ann": limits}})
+	h := r.newcomer("dan")
+	if h == nil || r.newcomer("eve") != nil || r.newcomer("dan") != nil {
+		t.Fatal("the group's limit is not one for all its members together")
+	}
+	w := r.join(fleet.Ask{Caller: "eve", Model: "x"}, noon)
+	if got(w).held != nil {
+		t.Fatal("over the group's limit")
+	}
+	r.release(h, true)
+	if g := got(w); g.held == nil || g.held.GroupID() != "g" {
+		t.Error("waits on")
+	}
+}
+
 // So does a place in a share's day, which a call that no machine took gives back.
 func TestRoomSharesDayElsewhere(t *testing.T) {
 	r := newRoom(t, 1)
@@ -78,7 +99,7 @@ func TestRoomSharesDayElsewhere(t *testing.T) {
 	mine := &fleet.Machine{ID: "mine", Owner: "bob", Online: true, Slots: 1, Offers: offers}
 	r.snapshot = r.snapshot.WithMachine(mine).WithMachine(&fleet.Machine{
 		ID: "more", Owner: "ann", Online: true, Slots: 1, Offers: slices.Clone(offers),
-	}).WithShares("bob", []*fleet.Share{{ID: "s", Owner: "ann", Member: "bob", PerDay: 1}})
+	}).WithShares("bob", []*fleet.Share{{ID: "s", Owner: "ann", Member: "bob", Limits: fleet.Limits{PerDay: 1}}})
 	h := r.newcomer("bob")
 	mine.Reserve("x", fleet.Own) // busy: something to wait for
 	w := r.join(fleet.Ask{Caller: "bob", Model: "x"}, noon)

@@ -120,6 +120,7 @@ type library struct {
 	llama_batch_free         func(batch)
 	llama_decode             func(cContext, batch) int32
 	llama_get_embeddings_seq func(cContext, int32) *float32
+	llama_get_logits_ith     func(cContext, int32) *float32
 
 	llama_sampler_chain_init     func(noPerf bool) cSampler // struct of one bool
 	llama_sampler_chain_add      func(chain, s cSampler)
@@ -200,6 +201,7 @@ func (lib *library) bind(ggml, llama uintptr) (err error) {
 		"llama_batch_free":             &lib.llama_batch_free,
 		"llama_decode":                 &lib.llama_decode,
 		"llama_get_embeddings_seq":     &lib.llama_get_embeddings_seq,
+		"llama_get_logits_ith":         &lib.llama_get_logits_ith,
 		"llama_sampler_chain_init":     &lib.llama_sampler_chain_init,
 		"llama_sampler_chain_add":      &lib.llama_sampler_chain_add,
 		"llama_sampler_init_greedy":    &lib.llama_sampler_init_greedy,

@@ -41,8 +41,9 @@ func (a answer) unary(w http.ResponseWriter, j *job) {
 	type choice struct {
 		Index        int       `json:"index"`
 		Message      message   `json:"message"`
-		Logprobs     *struct{} `json:"logprobs"`
+		Logprobs     *logprobs `json:"logprobs"`
 		FinishReason string    `json:"finish_reason"`
+		StopReason   string    `json:"stop_reason,omitzero"` // the stop string, as vLLM has it
 	}
 	type completion struct {
 		ID      string   `json:"id"`
@@ -53,6 +54,7 @@ func (a answer) unary(w http.ResponseWriter, j *job) {
 		Usage   usage    `json:"usage"`
 	}
 	var text, thought strings.Builder
+	var likely []logprob
 	for {
 		p, err := j.out.take(j.ctx)
 		if err != nil {
@@ -62,11 +64,15 @@ func (a answer) unary(w http.ResponseWriter, j *job) {
 		thinks, says := j.thinks.tell(p.text, p.ended)
 		thought.WriteString(thinks)
 		text.WriteString(says)
+		likely = append(likely, p.likely...)
 		if p.ended {
 			reply(w, http.StatusOK, completion{
 				ID: a.ID, Object: "chat.completion", Created: a.Created, Model: a.Model,
-				Choices: []choice{{Message: message{Role: "assistant", Content: text.String(), Thought: thought.String()}, FinishReason: p.finish}},
-				Usage:   newUsage(j, p.tokens),
+				Choices: []choice{{
+					Message:  message{Role: "assistant", Content: text.String(), Thought: thought.String()},
+					Logprobs: newLogprobs(j.likely, likely), FinishReason: p.finish.reason, StopReason: p.finish.stop,
+				}},
+				Usage: newUsage(j, p.tokens),
 			})
 			return
 		}
@@ -84,9 +90,11 @@ type chunk struct {
 }
 
 type chunkChoice struct {
-	Index        int     `json:"index"`
-	Delta        delta   `json:"delta"`
-	FinishReason *string `json:"finish_reason"`
+	Index        int       `json:"index"`
+	Delta        delta     `json:"delta"`
+	Logprobs     *logprobs `json:"logprobs,omitzero"`
+	FinishReason *string   `json:"finish_reason"`
+	StopReason   string    `json:"stop_reason,omitzero"`
 }
 
 type delta struct {
@@ -103,8 +111,8 @@ func (a answer) stream(w http.ResponseWriter, j *job, withUsage bool) {
 		noUsage = jsontext.Value("null")
 	}
 	f := &frames{w: w, out: http.NewResponseController(w)}
-	send := func(d delta, finish *string) {
-		f.send(chunk{a.ID, "chat.completion.chunk", a.Created, a.Model, []chunkChoice{{Delta: d, FinishReason: finish}}, noUsage})
+	send := func(c chunkChoice) {
+		f.send(chunk{a.ID, "chat.completion.chunk", a.Created, a.Model, []chunkChoice{c}, noUsage})
 	}
 	for {
 		p, err := j.out.take(j.ctx)
@@ -114,19 +122,19 @@ func (a answer) stream(w http.ResponseWriter, j *job, withUsage bool) {
 		}
 		if !f.begun {
 			empty := ""
-			send(delta{Role: "assistant", Content: &empty}, nil)
+			send(chunkChoice{Delta: delta{Role: "assistant", Content: &empty}})
 		}
 		thinks, says := j.thinks.tell(p.text, p.ended)
 		if thinks != "" {
-			send(delta{Thought: thinks}, nil)
+			send(chunkChoice{Delta: delta{Thought: thinks}})
 		}
-		if says != "" {
-			send(delta{Content: &says}, nil)
+		if says != "" || len(p.likely) > 0 {
+			send(chunkChoice{Delta: delta{Content: &says}, Logprobs: newLogprobs(j.likely, p.likely)})
 		}
 		if !p.ended {
 			continue
 		}
-		send(delta{}, &p.finish)
+		send(chunkChoice{FinishReason: &p.finish.reason, StopReason: p.finish.stop})
 		if withUsage {
 			counts, err := json.Marshal(newUsage(j, p.tokens))
 			if err != nil {

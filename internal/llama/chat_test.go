@@ -3,6 +3,7 @@ package llama
 import (
 	"bufio"
 	"fmt"
+	"math"
 	"net/http"
 	"strings"
 	"sync"
@@ -94,19 +95,19 @@ func TestSeed(t *testing.T) {
 func TestLimitsAndStops(t *testing.T) {
 	e := startEngine(t, Config{})
 	finish := func(c completion) string {
-		return c.Choices[0].Message.Content + "|" + c.Choices[0].FinishReason
+		return c.Choices[0].Message.Content + "|" + c.Choices[0].FinishReason + "|" + c.Choices[0].StopReason
 	}
 	for _, c := range []struct {
 		name string
 		more object
 		want string
 	}{
-		{"max_tokens", object{"max_tokens": 3}, "1, 2|length"},
-		{"the newer name goes first", object{"max_tokens": 1, "max_completion_tokens": 3}, "1, 2|length"},
-		{"a stop string", object{"stop": ", 5"}, "1, 2, 3, 4|stop"},
-		{"the earliest of several", object{"stop": []string{"6", "3, 4", "4, "}}, "1, 2, |stop"},
-		{"one that never comes", object{"stop": []string{", 8", "7.."}}, "1, 2, 3, 4, 5, 6, 7.|stop"},
-		{"no limit", object{"max_tokens": -1, "stop": nil}, "1, 2, 3, 4, 5, 6, 7.|stop"},
+		{"max_tokens", object{"max_tokens": 3}, "1, 2|length|"},
+		{"the newer name goes first", object{"max_tokens": 1, "max_completion_tokens": 3}, "1, 2|length|"},
+		{"a stop string", object{"stop": ", 5"}, "1, 2, 3, 4|stop|, 5"},
+		{"the earliest of several", object{"stop": []string{"6", "3, 4", "4, "}}, "1, 2, |stop|3, 4"},
+		{"one that never comes", object{"stop": []string{", 8", "7.."}}, "1, 2, 3, 4, 5, 6, 7.|stop|"},
+		{"no limit", object{"max_tokens": -1, "stop": nil}, "1, 2, 3, 4, 5, 6, 7.|stop|"},
 	} {
 		if got := finish(e.chat(ask("Count to 7.", c.more))); got != c.want {
 			t.Errorf("%s: got %q, want %q", c.name, got, c.want)
@@ -127,7 +128,9 @@ type frame struct {
 	Model   string `json:"model"`
 	Choices []struct {
 		Delta        map[string]string `json:"delta"`
+		Logprobs     *logprobs         `json:"logprobs"`
 		FinishReason *string           `json:"finish_reason"`
+		StopReason   string            `json:"stop_reason"`
 	} `json:"choices"`
 	Usage *struct {
 		Completion int `json:"completion_tokens"`
@@ -208,6 +211,65 @@ func TestStream(t *testing.T) {
 	}
 }
 
+// TestLogprobs: each token of what is said has how likely it was, and the likeliest
+// at its place; a token of which a stop string takes a part has none.
+func TestLogprobs(t *testing.T) {
+	e := startEngine(t, Config{})
+	check := func(name, text string, list []logprob, alternatives int) {
+		t.Helper()
+		said := ""
+		for _, l := range list {
+			said += l.Token
+			sum := 0.0
+			for i, top := range l.Top {
+				sum += math.Exp(top.Logprob)
+				if i > 0 && top.Logprob > l.Top[i-1].Logprob || top.Top != nil {
+					t.Errorf("%s: %q: alternatives %+v", name, l.Token, l.Top)
+				}
+			}
+			if l.Logprob > 0 || len(l.Top) != alternatives || sum > 1.0001 || len(l.Bytes) != len(l.Token) {
+				t.Errorf("%s: %+v", name, l)
+			}
+			if alternatives > 0 && (l.Top[0].Token != l.Token || l.Top[0].Logprob != l.Logprob) { // it is the likeliest that is said
+				t.Errorf("%s: said %q, likeliest %q", name, l.Token, l.Top[0].Token)
+			}
+		}
+		if said != text {
+			t.Errorf("%s: logprobs of %q, the answer is %q", name, said, text)
+		}
+	}
+	for name, more := range map[string]object{
+		"none other": {"logprobs": true},
+		"three":      {"logprobs": true, "top_logprobs": 3},
+		"stopped":    {"logprobs": true, "top_logprobs": 20, "stop": ", 5"},
+	} {
+		alternatives, _ := more["top_logprobs"].(int)
+		choice := e.chat(ask("Count to 7.", more)).Choices[0]
+		if choice.Logprobs == nil {
+			t.Fatalf("%s: none", name)
+		}
+		check(name, choice.Message.Content, choice.Logprobs.Content, alternatives)
+		res := e.open(t.Context(), "/v1/chat/completions", ask("Count to 7.", more, object{"stream": true}))
+		frames, done := readFrames(t, res)
+		res.Body.Close()
+		text, stop, list := "", "", []logprob{}
+		for _, f := range frames {
+			text += f.Choices[0].Delta["content"]
+			stop += f.Choices[0].StopReason
+			if f.Choices[0].Logprobs != nil {
+				list = append(list, f.Choices[0].Logprobs.Content...)
+			}
+		}
+		if want, _ := more["stop"].(string); !done || text != choice.Message.Content || stop != want || choice.StopReason != want {
+			t.Errorf("%s: streamed %q, stopped by %q", name, text, stop)
+		}
+		check(name+", streamed", text, list, alternatives)
+	}
+	if choice := e.chat(ask("Count to 7.", object{"top_logprobs": 3})).Choices[0]; choice.Logprobs != nil {
+		t.Errorf("logprobs that nobody asked for: %+v", choice.Logprobs)
+	}
+}
+
 // TestNoiseIsUTF8 lets the random model write bytes at random.
 func TestNoiseIsUTF8(t *testing.T) {
 	e := startEngine(t, Config{})
@@ -274,6 +336,7 @@ func TestRefusals(t *testing.T) {
 		{"no messages", ask("x", object{"messages": []object{}}), 400, "invalid_request_error", "messages"},
 		{"unknown model", ask("x", object{"model": "gpt-4"}), 404, "model_not_found", "no such model"},
 		{"an image", ask("x", object{"messages": []object{{"role": "user", "content": []object{{"type": "image_url", "image_url": object{"url": "data:,"}}}}}}), 400, "invalid_request_error", "does not see images"},
+		{"too many alternatives", ask("x", object{"logprobs": true, "top_logprobs": 21}), 400, "invalid_request_error", "top_logprobs must be from 0 to 20"},
 		{"several answers", ask("x", object{"n": 2}), 400, "invalid_request_error", "n must be 1"},
 		{"a required tool", ask("x", object{"tool_choice": "required"}), 400, "invalid_request_error", "tool"},
 		{"a named tool", ask("x", object{"tool_choice": object{"type": "function", "function": object{"name": "f"}}}), 400, "invalid_request_error", "tool"},

@@ -156,7 +156,7 @@ func (r *runner) start(ctx context.Context, c *chat) (*job, error) {
 	if c.limit > 0 {
 		limit = min(limit, c.limit)
 	}
-	j := &job{ctx: ctx, prompt: prompt, limit: limit, sampler: sampler, text: holder{stops: c.stops}, out: newOutbox()}
+	j := &job{ctx: ctx, prompt: prompt, limit: limit, sampler: sampler, text: holder{stops: c.stops}, out: newOutbox(), likely: c.likely, alternatives: c.alternatives}
 	if r.Thinking && c.sampling.grammar == "" { // a grammar leaves no room for thoughts
 		j.thinks = thoughtsAfter(text)
 	}

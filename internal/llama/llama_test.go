@@ -151,7 +151,9 @@ type completion struct {
 			Role    string `json:"role"`
 			Content string `json:"content"`
 		} `json:"message"`
-		FinishReason string `json:"finish_reason"`
+		Logprobs     *logprobs `json:"logprobs"`
+		FinishReason string    `json:"finish_reason"`
+		StopReason   string    `json:"stop_reason"`
 	} `json:"choices"`
 	Usage struct {
 		Prompt     int `json:"prompt_tokens"`

@@ -13,27 +13,36 @@ type outbox struct {
 
 	mu     sync.Mutex
 	text   []byte
+	likely []logprob // of the text
 	tokens int
 	ended  bool
-	finish string
+	finish ending
 	err    error
+}
+
+// ending is how an answer ended.
+type ending struct {
+	reason string // its finish_reason
+	stop   string // the stop string that did it; empty: none did
 }
 
 func newOutbox() *outbox { return &outbox{wake: make(chan struct{}, 1)} }
 
-// add appends text; tokens is how many the answer has so far.
-func (o *outbox) add(text string, tokens int) {
+// add appends text and its logprobs, if they are asked for; tokens is how many
+// the answer has so far.
+func (o *outbox) add(text string, likely []logprob, tokens int) {
 	o.mu.Lock()
 	o.text = append(o.text, text...)
+	o.likely = append(o.likely, likely...)
 	o.tokens = tokens
 	o.mu.Unlock()
-	if text != "" {
+	if text != "" || len(likely) > 0 {
 		o.signal()
 	}
 }
 
-// end closes the answer: finish is its finish_reason, or err is why it failed.
-func (o *outbox) end(finish string, err error) {
+// end closes the answer: finish is how it ended, or err is why it failed.
+func (o *outbox) end(finish ending, err error) {
 	o.mu.Lock()
 	o.ended, o.finish, o.err = true, finish, err
 	o.mu.Unlock()
@@ -51,9 +60,10 @@ func (o *outbox) signal() {
 // over, how it ended.
 type part struct {
 	text   string
+	likely []logprob
 	tokens int
 	ended  bool
-	finish string
+	finish ending
 }
 
 // take waits for more of the answer, its end, or the client's leaving.
@@ -68,7 +78,7 @@ func (o *outbox) take(ctx context.Context) (part, error) {
 	if o.err != nil {
 		return part{}, o.err
 	}
-	p := part{text: string(o.text), tokens: o.tokens, ended: o.ended, finish: o.finish}
-	o.text = o.text[:0]
+	p := part{text: string(o.text), likely: o.likely, tokens: o.tokens, ended: o.ended, finish: o.finish}
+	o.text, o.likely = o.text[:0], nil
 	return p, nil
 }

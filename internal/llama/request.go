@@ -60,6 +60,8 @@ type chatRequest struct {
 	FrequencyPenalty    float64        `json:"frequency_penalty"`
 	Stop                jsontext.Value `json:"stop"`
 	N                   *int           `json:"n"`
+	Logprobs            bool           `json:"logprobs"`
+	TopLogprobs         int            `json:"top_logprobs"`
 	ResponseFormat      responseFormat `json:"response_format"`
 	ToolChoice          jsontext.Value `json:"tool_choice"`
 	TemplateKwargs      templateKwargs `json:"chat_template_kwargs"`
@@ -181,6 +183,9 @@ type chat struct {
 	limit    int  // tokens of the answer; 0: what the context holds
 	stops    []string
 	sampling sampling
+
+	likely       bool // logprobs are asked for
+	alternatives int  // … with so many other tokens at each place
 }
 
 // parseChat reads and checks a chat completions body.
@@ -198,11 +203,15 @@ func parseChat(body []byte) (*chat, error) {
 	if demandsTool(q.ToolChoice) {
 		return nil, badRequest("this engine cannot promise a tool call; use tool_choice auto or none, it then answers in text")
 	}
+	if q.TopLogprobs < 0 || q.TopLogprobs > mostAlternatives {
+		return nil, badRequest("top_logprobs must be from 0 to %d", mostAlternatives)
+	}
 	c := &chat{
 		model:  q.Model,
 		kwargs: q.TemplateKwargs.values(),
 		stream: q.Stream,
 		usage:  q.Stream && q.StreamOptions.IncludeUsage,
+		likely: q.Logprobs, alternatives: q.TopLogprobs,
 	}
 	for i, m := range q.Messages {
 		t, err := m.turn()
@@ -333,7 +342,7 @@ func (q *chatRequest) sampling() (sampling, error) {
 	if q.TopK != nil {
 		s.topK = int32(min(max(*q.TopK, 0), math.MaxInt32))
 	}
-	if q.Seed != nil && *q.Seed >= 0 { // below 0 is how llama.cpp's users ask for a fresh one
+	if q.Seed != nil && *q.Seed != -1 { // which is how llama.cpp's users ask for a fresh one
 		s.seed = uint32(*q.Seed) ^ uint32(*q.Seed>>32)
 		if s.seed == math.MaxUint32 {
 			s.seed-- // llama.cpp takes that one for a fresh seed too

@@ -24,7 +24,14 @@ type job struct {
 	text    holder
 	thinks  thoughts // the handler's
 	out     *outbox
+
+	likely       bool // logprobs are asked for
+	alternatives int  // … with so many other tokens at each place
+	unsent       unsent
 }
+
+// send adds text to the answer, with the logprobs of all that was sent.
+func (j *job) send(text string, tokens int) { j.out.add(text, j.unsent.until(j.text.sent), tokens) }
 
 // runner serves one model. Its goroutine alone touches weights and slots.
 type runner struct {
@@ -160,7 +167,7 @@ func (r *runner) place(j *job) {
 	}
 	if err != nil {
 		r.lib.llama_sampler_free(j.sampler)
-		j.out.end("", err)
+		j.out.end(ending{}, err)
 		return
 	}
 	r.slots[r.freeSlot()] = slot{job: j}
@@ -186,7 +193,7 @@ func (r *runner) release(i int, finish string, err error) {
 	s := &r.slots[i]
 	forget(r.lib, r.loaded.chat, int32(i))
 	r.lib.llama_sampler_free(s.job.sampler)
-	s.job.out.end(finish, err)
+	s.job.out.end(ending{finish, s.job.text.stopped}, err)
 	*s = slot{}
 }
 
@@ -267,19 +274,25 @@ func (r *runner) advance(i int) {
 	s := &r.slots[i]
 	t := r.lib.llama_sampler_sample(s.job.sampler, r.loaded.chat, s.at)
 	if r.vocab.ends(t) {
-		s.job.out.add(s.job.text.flush(), s.count)
+		s.job.send(s.job.text.flush(), s.count)
 		r.release(i, "stop", nil)
 		return
 	}
 	s.count++
 	s.next = t
-	text, stopped := s.job.text.write(r.vocab.piece(t, false))
-	s.job.out.add(text, s.count)
+	piece := r.vocab.piece(t, false)
+	if s.job.likely {
+		if l, ok := r.logprob(t, s.at, s.job.alternatives); ok {
+			s.job.unsent.add(l, s.job.text.written+len(piece))
+		}
+	}
+	text, stopped := s.job.text.write(piece)
+	s.job.send(text, s.count)
 	switch {
 	case stopped:
 		r.release(i, "stop", nil)
 	case s.count >= s.job.limit || s.pos >= r.ContextLength:
-		s.job.out.add(s.job.text.flush(), s.count)
+		s.job.send(s.job.text.flush(), s.count)
 		r.release(i, "length", nil)
 	}
 }

@@ -79,7 +79,7 @@ func finishOf(j *job) (tokens int, finish string, err error) {
 	for {
 		p, err := j.out.take(context.Background())
 		if err != nil || p.ended {
-			return p.tokens, p.finish, err
+			return p.tokens, p.finish.reason, err
 		}
 	}
 }

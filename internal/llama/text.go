@@ -12,26 +12,30 @@ import (
 type holder struct {
 	stops   []string
 	held    []byte
-	stopped bool
+	sent    int    // bytes of the answer that were sent
+	written int    // bytes of the answer in all
+	stopped string // the stop string that ended it
 }
 
 // write takes the next piece and returns the text that is now safe to send.
 // stopped is true once a stop string was met: the text ends before it, and
 // nothing comes after.
 func (h *holder) write(piece []byte) (text string, stopped bool) {
-	if h.stopped {
+	if h.stopped != "" {
 		return "", true
 	}
 	h.held = append(h.held, piece...)
-	if end := h.firstStop(); end >= 0 {
+	h.written += len(piece)
+	if end, stop := h.firstStop(); end >= 0 {
 		text = strings.ToValidUTF8(string(h.held[:end]), "\uFFFD")
-		h.held, h.stopped = nil, true
+		h.held, h.stopped, h.sent = nil, stop, h.sent+end
 		return text, true
 	}
 	safe := len(h.held) - h.maybeStop()
 	safe = wholeRunes(h.held[:safe])
 	text = strings.ToValidUTF8(string(h.held[:safe]), "\uFFFD")
 	h.held = append(h.held[:0], h.held[safe:]...)
+	h.sent += safe
 	return text, false
 }
 
@@ -39,19 +43,19 @@ func (h *holder) write(piece []byte) (text string, stopped bool) {
 // of it any more.
 func (h *holder) flush() string {
 	text := strings.ToValidUTF8(string(h.held), "\uFFFD")
-	h.held = nil
+	h.held, h.sent = nil, h.written
 	return text
 }
 
-// firstStop is where the earliest stop string begins in held, or -1.
-func (h *holder) firstStop() int {
-	first := -1
+// firstStop is the stop string that begins earliest in held, and where, or -1.
+func (h *holder) firstStop() (first int, met string) {
+	first = -1
 	for _, stop := range h.stops {
 		if at := bytes.Index(h.held, []byte(stop)); at >= 0 && (first < 0 || at < first) {
-			first = at
+			first, met = at, stop
 		}
 	}
-	return first
+	return first, met
 }
 
 // maybeStop is the length of the longest end of held that begins a stop string.

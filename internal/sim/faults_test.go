@@ -3,9 +3,6 @@ package sim
 import (
 	"bufio"
 	"fmt"
-	"runtime"
-	"runtime/debug"
-	"runtime/metrics"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -13,6 +10,7 @@ import (
 
 	"github.com/kith/kith/internal/account"
 	"github.com/kith/kith/internal/enginetest"
+	"github.com/kith/kith/internal/spool"
 )
 
 // The faults of docs/faults.md that take several parts to play, by their
@@ -215,6 +213,45 @@ func TestFault09GroupLeftUnderway(t *testing.T) {
 	})
 }
 
+// A share decides alone between its owner and its member: one that does not cover
+// the model ends, within 5 s, the call that runs by a group of both; while one
+// that covers it ends, the call goes on by the group (decisions 1, share).
+func TestFault09ShareBesideAGroup(t *testing.T) {
+	for name, models := range map[string][]string{"another model": {"n"}, "this model": {"m"}} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(w *world) {
+				ann, bob := w.addMember("ann"), w.addMember("bob")
+				box := w.addMachine(ann, "box", 1, "m")
+				w.must(w.db.CreateGroup(w.t.Context(), account.Group{
+					ID: account.NewID("grp_"), Name: "g", Kind: account.GroupOpen, Created: time.Now().UTC(),
+					Members: []account.GroupMember{{MemberID: ann.ID, Admin: true}, {MemberID: bob.ID}},
+				}))
+				time.Sleep(2 * time.Second)
+				w.set(paced(time.Second))
+				a := w.begin(ask{by: bob, model: "m", stream: true, words: 30})
+				time.Sleep(10 * time.Second)
+				_, err := w.db.PutShare(w.t.Context(), account.Share{
+					ID: account.NewID("shr_"), OwnerID: ann.ID, MemberID: bob.ID, Created: time.Now().UTC(),
+				}, account.LimitChange{Models: &models})
+				w.must(err)
+				if name == "this model" {
+					time.Sleep(10 * time.Second)
+					w.must(w.db.RemoveShare(w.t.Context(), ann.ID, bob.ID))
+					<-a.over
+					w.wantServed(a, 1)
+					return
+				}
+				<-a.over
+				w.wantCode(a, "CASCADE_EXHAUSTED", "")
+				if !a.framed || a.text == "" || a.took() > 15*time.Second {
+					w.t.Fatal(a)
+				}
+				w.stopped(box)
+			})
+		})
+	}
+}
+
 // Bubbles begin on a Saturday at midnight, UTC.
 const twoMinutes = `{"hours":"Sat 00:00-00:02","timezone":""}`
 
@@ -409,81 +446,52 @@ func TestFault24HubDies(t *testing.T) {
 	}
 }
 
-// Calls that wait with long prompts fill the memory: from four fifths on the
-// newest is turned away, those that the hub has go on, and when the memory is
-// free again a new one is taken. Garbage does not count.
+// Other members' calls fill the memory but for the last eighth, which is for
+// answers: a new call is turned away unread, those that the hub has go on to their
+// end, and when there is room again a new one is taken. The member who fills their
+// own half is turned away with the other half free.
 func TestFault28MemoryHigh(t *testing.T) {
 	both(t, func(w *world, stream bool) {
-		const prompt, most = 256 << 10, 80 // bytes, calls
 		ann := w.addMember("ann")
 		w.addMachine(ann, "box", 1, "m")
 		w.set(paced(5 * time.Second))
 		runs := w.begin(ask{by: ann, model: "m", stream: stream, words: 10})
 		w.begun(runs)
 		first := w.begin(ask{by: ann, model: "m", stream: stream})
-		room := live() + most*prompt
-		before := debug.SetMemoryLimit(-1)
-		defer debug.SetMemoryLimit(before)
-		defer debug.SetGCPercent(debug.SetGCPercent(-1)) // garbage stays up to the limit
-		full := func() bool {                            // to one more call, which then leaves
-			debug.SetMemoryLimit(before)
-			filled := live()
-			garbage(room + room/8 - min(filled, room))
-			debug.SetMemoryLimit(int64(room / 4 * 5))
-			time.Sleep(1100 * time.Millisecond)
+		synctest.Wait()
+		room := w.spool
+		refused := func(why string) {
 			a := w.begin(ask{by: ann, model: "m", stream: stream})
-			synctest.Wait()
-			select {
-			case <-a.over:
-				w.wantCode(a, "CAPACITY_FULL", "")
-				if a.status != 503 || a.took() != 0 || filled < room-room/16 {
-					w.t.Errorf("turned away at %d of %d bytes: %s", filled, room, a)
-				}
-				return true
-			default:
-				if filled > room+room/16 {
-					w.t.Errorf("taken at %d of %d bytes", filled, room)
-				}
-				a.quit()
-				<-a.over
-				return false
-			}
-		}
-		var waiting []*answer
-		for !full() {
-			if len(waiting) == most {
-				w.t.Fatalf("%d calls wait with %d bytes each, and one more is taken", most, prompt)
-			}
-			waiting = append(waiting, w.begin(ask{by: ann, model: "m", stream: stream, words: prompt / len("word ")}))
-		}
-		for _, a := range waiting {
-			a.quit()
 			<-a.over
-			a.said = ""
+			w.wantCode(a, "CAPACITY_FULL", "")
+			if a.status != 503 || a.took() != 0 {
+				w.t.Errorf("%s: %s", why, a)
+			}
 		}
-		if full() {
-			w.t.Error("turned away, and there is room again")
+		keep := func(member string, n int64) *spool.Bytes {
+			held, err := room.Keep(spool.Holder{Member: member}, make([]byte, n))
+			if err != nil {
+				w.t.Fatal(err)
+			}
+			return held
 		}
+		half := keep(ann.ID, memory/16*7-room.Use().Memory)
+		refused("ann's half is full")
+		half.Close()
+		synctest.Wait()
+		waits := room.Use().Memory
+		others := []*spool.Bytes{keep("eve", memory/16*7), keep("bob", memory/16*7-waits)}
+		refused("all is full")
 		for _, a := range []*answer{runs, first} {
 			<-a.over
 			w.wantServed(a, 1)
 		}
+		for _, held := range others {
+			held.Close()
+		}
+		w.wantServed(w.do(ask{by: ann, model: "m", stream: stream}), 1)
+		if held := room.Use(); held.Memory != 0 || held.Refused != 2 {
+			w.t.Errorf("in the end %+v is held", held)
+		}
 	})
-}
-
-// live is how many bytes live.
-func live() uint64 {
-	runtime.GC()
-	found := []metrics.Sample{{Name: "/gc/heap/live:bytes"}, {Name: "/memory/classes/heap/stacks:bytes"}}
-	metrics.Read(found)
-	return found[0].Value.Uint64() + found[1].Value.Uint64()
-}
-
-// garbage makes n bytes of it.
-func garbage(n uint64) {
-	var last []byte
-	for range n >> 20 {
-		last = make([]byte, 1<<20)
-	}
-	runtime.KeepAlive(last)
 }

@@ -261,8 +261,12 @@ func (w *world) changeShare() {
 
 func (w *world) changeGroup() {
 	group, who := pick(w.rng, w.groups...), pick(w.rng, w.people...)
-	err := w.db.AddGroupMember(w.t.Context(), group, who.ID, false)
-	if errors.Is(err, account.ErrExists) {
+	now := time.Now().UTC()
+	err := w.db.InviteToGroup(w.t.Context(), account.GroupInvitation{GroupID: group, MemberID: who.ID, Created: now, Expires: now.Add(account.InvitationLife)})
+	switch {
+	case err == nil:
+		err = w.db.AcceptGroup(w.t.Context(), group, who.ID, now)
+	case errors.Is(err, account.ErrExists):
 		err = w.db.RemoveGroupMember(w.t.Context(), group, who.ID)
 	}
 	if err != nil && !errors.Is(err, store.ErrInvalid) { // the last admin stays

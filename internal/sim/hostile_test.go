@@ -117,7 +117,7 @@ func (w *world) together(members ...*member) {
 	g := account.Group{ID: account.NewID("grp_"), Name: "open", Kind: account.GroupOpen, Created: time.Now().UTC()}
 	w.must(w.db.CreateGroup(w.t.Context(), g))
 	for _, m := range members {
-		w.must(w.db.AddGroupMember(w.t.Context(), g.ID, m.ID, false))
+		w.must(w.db.JoinGroup(w.t.Context(), g.ID, m.ID, time.Now()))
 	}
 	w.live.Nudge()
 	synctest.Wait()

@@ -28,6 +28,7 @@ import (
 	"github.com/kith/kith/internal/gateway"
 	"github.com/kith/kith/internal/hub"
 	"github.com/kith/kith/internal/registry"
+	"github.com/kith/kith/internal/spool"
 	"github.com/kith/kith/internal/store"
 )
 
@@ -112,12 +113,16 @@ func (w *world) logger(who string) *slog.Logger {
 	return slog.New(slog.NewTextHandler(w.log, nil)).With("who", who)
 }
 
+// memory is what a hub may hold of requests and answers.
+const memory = 64 << 20
+
 // node is one life of the hub.
 type node struct {
 	net      *network
 	db       *store.DB
 	trouble  // of the hub with db
 	live     *registry.Registry
+	spool    *spool.Spool
 	hub      *hub.Hub
 	server   *http.Server
 	handlers sync.WaitGroup
@@ -139,7 +144,8 @@ func (w *world) startHub() {
 		OnChange: func(changes []fleet.Change, whom fleet.Concern) { n.hub.OnChange(changes, whom) },
 		OnFree:   func(id fleet.MachineID) { n.hub.OnMachine(id) },
 	})
-	n.hub = hub.New(hub.Config{Region: region, Log: log}, records{n.db, &n.trouble}, n.live)
+	n.spool, _ = spool.Open("", spool.Limits{Memory: memory}) // without a folder nothing fails
+	n.hub = hub.New(hub.Config{Region: region, Edge: gateway.Config{Spool: n.spool}, Log: log}, records{n.db, &n.trouble}, n.live)
 	handler := n.hub.Handler()
 	n.server = gateway.NewServer(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
 		n.handlers.Add(1)

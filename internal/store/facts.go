@@ -3,7 +3,6 @@ package store
 import (
 	"context"
 	"errors"
-	"fmt"
 	"slices"
 	"time"
 
@@ -83,9 +82,9 @@ func (f *Facts) SharesTo(ctx context.Context, member fleet.MemberID) ([]*fleet.S
 	return sharesOf(records, each(calls, same), today)
 }
 
-// sharesOf is the shares in the law's terms, each with what was called today.
-// The ledger does not say by which way a call reached a machine: those by a
-// group count, too, where the share covers their model.
+// sharesOf is the shares in the law's terms, each with what was called today. All
+// calls of the pair count whose model the share covers, also those that came by a
+// group before the share was there.
 func sharesOf(records []account.Share, calls []query.CallsOfSharesRow, today time.Time) ([]*fleet.Share, error) {
 	models := make(map[string][]string, len(records))
 	for _, r := range records {
@@ -99,38 +98,43 @@ func sharesOf(records []account.Share, calls []query.CallsOfSharesRow, today tim
 	}
 	shares := make([]*fleet.Share, len(records))
 	for i, r := range records {
-		hours, err := fleet.ParseHours(r.Hours, "")
+		limits, err := limitsInForce(r.ID, r.Limits, today, started[r.ID])
 		if err != nil {
-			return nil, fmt.Errorf("cannot read the hours of share %s: %w", r.ID, err)
+			return nil, err
 		}
-		only := make([]fleet.ModelID, len(r.Models))
-		for j, id := range r.Models {
-			only[j] = fleet.ModelID(id)
-		}
-		shares[i] = &fleet.Share{
-			ID: fleet.ShareID(r.ID), Owner: fleet.MemberID(r.OwnerID), Member: fleet.MemberID(r.MemberID),
-			Models: only, Hours: hours, Concurrent: r.Concurrent, PerDay: r.PerDay,
-			Load: fleet.NewShareLoad(today, started[r.ID]),
-		}
+		shares[i] = &fleet.Share{ID: fleet.ShareID(r.ID), Owner: fleet.MemberID(r.OwnerID), Member: fleet.MemberID(r.MemberID), Limits: limits}
 	}
 	return shares, nil
 }
 
-// Groups is every group, without disabled members.
+// Groups is every group, without disabled members, each with its owners' limits
+// and what the ledger has of their calls of the day (UTC), so that a restart
+// forgets none.
 func (f *Facts) Groups(ctx context.Context) ([]*fleet.Group, error) {
+	today := time.Now()
 	records, err := f.db.GroupList(ctx)
 	if err != nil {
 		return nil, err
 	}
+	rows, err := f.db.query.GroupLimits(ctx)
+	if err != nil {
+		return nil, f.db.told(err, "list the limits of groups")
+	}
+	calls, err := f.db.query.CallsOfGroups(ctx, millis(dayOf(today)))
+	if err != nil {
+		return nil, f.db.told(err, "count the day's calls of the groups")
+	}
+	limits, err := limitsIn(rows, calls, today)
 	groups := make([]*fleet.Group, len(records))
 	for i, r := range records {
-		groups[i] = groupOf(r)
+		groups[i] = groupOf(r, limits)
 	}
-	return groups, nil
+	return groups, err
 }
 
-// Group is one group; nil once it has ended.
+// Group is one group, likewise; nil once it has ended.
 func (f *Facts) Group(ctx context.Context, id fleet.GroupID) (*fleet.Group, error) {
+	today := time.Now()
 	record, err := f.db.GroupByID(ctx, string(id))
 	if errors.Is(err, ErrNotFound) {
 		return nil, nil
@@ -138,11 +142,23 @@ func (f *Facts) Group(ctx context.Context, id fleet.GroupID) (*fleet.Group, erro
 	if err != nil {
 		return nil, err
 	}
-	return groupOf(record), nil
+	rows, err := f.db.query.GroupLimitsOf(ctx, string(id))
+	if err != nil {
+		return nil, f.db.told(err, "list the limits of group %q", id)
+	}
+	calls, err := f.db.query.CallsOfGroup(ctx, query.CallsOfGroupParams{Day: millis(dayOf(today)), GroupID: string(id)})
+	if err != nil {
+		return nil, f.db.told(err, "count the day's calls of group %q", id)
+	}
+	limits, err := limitsIn(rows, each(calls, func(row query.CallsOfGroupRow) query.CallsOfGroupsRow {
+		return query.CallsOfGroupsRow{GroupID: string(id), OwnerID: row.OwnerID, Calls: row.Calls}
+	}), today)
+	return groupOf(record, limits), err
 }
 
-func groupOf(r account.Group) *fleet.Group {
+func groupOf(r account.Group, limits limitsOfGroups) *fleet.Group {
 	g := &fleet.Group{ID: fleet.GroupID(r.ID), Name: r.Name, Open: r.Kind == account.GroupOpen}
+	g.Limits = limits[g.ID]
 	for _, m := range r.Members {
 		g.Members = append(g.Members, fleet.MemberID(m.MemberID))
 	}

@@ -3,6 +3,8 @@ package store
 import (
 	"context"
 	"database/sql"
+	"slices"
+	"time"
 
 	"github.com/kith/kith/internal/account"
 	"github.com/kith/kith/internal/fleet"
@@ -14,14 +16,18 @@ import (
 
 // SeenGroups is every group the viewer may see, the first first, or with a name
 // only the one of exactly that name. Disabled members are left out and not
-// counted.
-func (db *DB) SeenGroups(ctx context.Context, viewerID, name string) ([]account.SeenGroup, error) {
+// counted, as are invitations that have expired.
+func (db *DB) SeenGroups(ctx context.Context, viewerID, name string, now time.Time) ([]account.SeenGroup, error) {
 	if err := text(name); err != nil {
 		return nil, db.told(err, "list the groups")
 	}
 	var groups []account.SeenGroup
 	err := db.view(ctx, func(q *query.Queries) error {
-		rows, err := q.SeenGroups(ctx, query.SeenGroupsParams{Viewer: viewerID, Name: name})
+		rows, err := q.SeenGroups(ctx, query.SeenGroupsParams{Viewer: viewerID, Name: name, Now: millis(now)})
+		if err != nil {
+			return err
+		}
+		invitations, err := q.SeenInvitations(ctx, query.SeenInvitationsParams{Viewer: viewerID, Now: millis(now)})
 		if err != nil {
 			return err
 		}
@@ -30,8 +36,16 @@ func (db *DB) SeenGroups(ctx context.Context, viewerID, name string) ([]account.
 			return err
 		}
 		keepOuts, err := q.KeepOutsBy(ctx, viewerID)
+		if err != nil {
+			return err
+		}
 		groups = seen(rows, fellows, keepOuts)
-		return err
+		showInvitations(groups, viewerID, invitations)
+		limits, err := q.GroupLimitsBy(ctx, viewerID)
+		if err != nil {
+			return err
+		}
+		return withLimits(groups, limits)
 	})
 	return groups, db.told(err, "list the groups that member %q sees", viewerID)
 }
@@ -61,14 +75,38 @@ func seen(rows []query.SeenGroupsRow, fellows []query.FellowsRow, keepOuts []que
 	return groups
 }
 
-// JoinGroup puts a member into an open group; ErrNotFound if there is none of
-// that id that is open, ErrExists if the member is in.
-func (db *DB) JoinGroup(ctx context.Context, groupID, memberID string) error {
-	err := db.change(ctx, func(q *query.Queries) ([]fleet.Change, error) {
-		row := query.JoinGroupParams{GroupID: groupID, Member: memberID}
-		return changed(fleet.GroupChanged, groupID), one(q.JoinGroup(ctx, row))
-	})
-	return db.told(err, "join group %q", groupID)
+// withLimits gives the groups that the viewer is in the viewer's limits.
+func withLimits(groups []account.SeenGroup, rows []query.GroupLimit) error {
+	for _, row := range rows {
+		i := slices.IndexFunc(groups, func(g account.SeenGroup) bool { return g.ID == row.GroupID && g.In })
+		if i < 0 {
+			continue
+		}
+		var err error
+		if groups[i].Limits, err = groupLimits(row); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// showInvitations puts invitations into the groups that they are to: the viewer's
+// own apart from those that the viewer sees as an admin.
+func showInvitations(groups []account.SeenGroup, viewerID string, invitations []query.SeenInvitationsRow) {
+	for _, i := range invitations {
+		n := slices.IndexFunc(groups, func(g account.SeenGroup) bool { return g.ID == i.GroupID })
+		if n < 0 {
+			continue
+		}
+		invitation := account.GroupInvitation{
+			GroupID: i.GroupID, MemberID: i.MemberID, ByID: i.ByID, Member: i.MemberName, By: i.ByName, Created: moment(i.Created), Expires: moment(i.Expires),
+		}
+		if i.MemberID == viewerID {
+			groups[n].Invited = &invitation
+		} else {
+			groups[n].Invitations = append(groups[n].Invitations, invitation)
+		}
+	}
 }
 
 // LeaveGroup takes a member out of a group; ErrNotFound if it is not in,
@@ -108,20 +146,9 @@ func spare(ctx context.Context, q *query.Queries, groupID, memberID string) erro
 	return err
 }
 
-// AdmitToGroup lets an org's admin put a member in; ErrExists if it is in.
-func (db *DB) AdmitToGroup(ctx context.Context, adminID, groupID, memberID string) error {
-	err := db.change(ctx, func(q *query.Queries) ([]fleet.Change, error) {
-		if err := runs(ctx, q, adminID, groupID); err != nil {
-			return nil, err
-		}
-		row := query.InsertGroupMemberParams{GroupID: groupID, MemberID: memberID}
-		return changed(fleet.GroupChanged, groupID), q.InsertGroupMember(ctx, row)
-	})
-	return db.told(err, "add member %q to group %q", memberID, groupID)
-}
-
-// ExpelFromGroup lets an org's admin take a member out; ErrLastAdmin if it is
-// the admin and the last one.
+// ExpelFromGroup lets an org's admin take a member out, or withdraw the member's
+// invitation; ErrNotFound if there is neither, ErrLastAdmin if it is the admin and
+// the last one.
 func (db *DB) ExpelFromGroup(ctx context.Context, adminID, groupID, memberID string) error {
 	err := db.change(ctx, func(q *query.Queries) ([]fleet.Change, error) {
 		if err := runs(ctx, q, adminID, groupID); err != nil {
@@ -130,8 +157,7 @@ func (db *DB) ExpelFromGroup(ctx context.Context, adminID, groupID, memberID str
 		if err := spare(ctx, q, groupID, memberID); err != nil {
 			return nil, err
 		}
-		row := query.DeleteGroupMemberParams{GroupID: groupID, MemberID: memberID}
-		return changed(fleet.GroupChanged, groupID), one(q.DeleteGroupMember(ctx, row))
+		return depart(ctx, q, groupID, memberID)
 	})
 	return db.told(err, "remove member %q from group %q", memberID, groupID)
 }
@@ -186,11 +212,10 @@ func (db *DB) EndGroup(ctx context.Context, adminID, groupID string) error {
 
 // end takes out the group with all that belongs to it.
 func end(ctx context.Context, q *query.Queries, groupID string) error {
-	if err := q.DeleteKeepOuts(ctx, groupID); err != nil {
-		return err
-	}
-	if err := q.DeleteGroupMembers(ctx, groupID); err != nil {
-		return err
+	for _, take := range []func(context.Context, string) error{q.DeleteKeepOuts, q.DeleteGroupLimits, q.DeleteInvitations, q.DeleteJoins, q.DeleteGroupMembers} {
+		if err := take(ctx, groupID); err != nil {
+			return err
+		}
 	}
 	return one(q.DeleteGroup(ctx, groupID))
 }

@@ -28,19 +28,18 @@ func (db *DB) AddShare(ctx context.Context, s account.Share) error {
 	return db.told(err, "share %q's machines with member %q", s.OwnerID, s.MemberID)
 }
 
-// PutShare makes a share, or gives the one of that pair those limits; the share
-// as it is then. ErrNotFound if one of the two is no member, ErrInvalid if they
-// are the same.
-func (db *DB) PutShare(ctx context.Context, s account.Share) (account.Share, error) {
+// PutShare makes a share without limits but those of the change, or makes the
+// change to the one of that pair; the share as it is then. ErrNotFound if one of
+// the two is no member, ErrInvalid if they are the same.
+func (db *DB) PutShare(ctx context.Context, s account.Share, c account.LimitChange) (account.Share, error) {
 	err := db.change(ctx, func(q *query.Queries) ([]fleet.Change, error) {
-		models, err := limits(s.ID, s.Limits)
+		to, err := limitColumns(s.ID, c)
 		if err != nil {
 			return nil, err
 		}
 		row, err := q.PutShare(ctx, query.PutShareParams{
-			ID: s.ID, OwnerID: s.OwnerID, MemberID: s.MemberID,
-			Models: models, Hours: s.Hours,
-			Concurrent: int64(s.Concurrent), PerDay: int64(s.PerDay), Created: millis(s.Created),
+			ID: s.ID, OwnerID: s.OwnerID, MemberID: s.MemberID, Created: millis(s.Created),
+			Models: to.Models, Hours: to.Hours, Concurrent: to.Concurrent, PerDay: to.PerDay,
 		})
 		if err != nil {
 			return nil, err
@@ -138,7 +137,7 @@ func (db *DB) CreateGroup(ctx context.Context, g account.Group) error {
 			return nil, err
 		}
 		for _, m := range g.Members {
-			if err := q.InsertGroupMember(ctx, query.InsertGroupMemberParams{GroupID: g.ID, MemberID: m.MemberID, Admin: m.Admin}); err != nil {
+			if err := q.InsertGroupMember(ctx, query.InsertGroupMemberParams{GroupID: g.ID, MemberID: m.MemberID, Admin: m.Admin, Seen: millis(g.Created) - 1}); err != nil {
 				return nil, err
 			}
 		}
@@ -240,22 +239,11 @@ func assemble(rows []query.Group, members []query.GroupMember, keepOuts []query.
 	return groups
 }
 
-// AddGroupMember puts a member into a group; ErrExists if it is in already.
-func (db *DB) AddGroupMember(ctx context.Context, groupID, memberID string, admin bool) error {
-	err := db.change(ctx, func(q *query.Queries) ([]fleet.Change, error) {
-		row := query.InsertGroupMemberParams{GroupID: groupID, MemberID: memberID, Admin: admin}
-		return changed(fleet.GroupChanged, groupID), q.InsertGroupMember(ctx, row)
-	})
-	return db.told(err, "add member %q to group %q", memberID, groupID)
-}
-
-// RemoveGroupMember takes a member out of a group; ErrNotFound if it is not in.
-// What it kept out stays noted, should it come back.
+// RemoveGroupMember takes a member out of a group, or withdraws the member's
+// invitation to it; ErrNotFound if there is neither. What it kept out stays noted,
+// should it come back.
 func (db *DB) RemoveGroupMember(ctx context.Context, groupID, memberID string) error {
-	err := db.change(ctx, func(q *query.Queries) ([]fleet.Change, error) {
-		row := query.DeleteGroupMemberParams{GroupID: groupID, MemberID: memberID}
-		return changed(fleet.GroupChanged, groupID), one(q.DeleteGroupMember(ctx, row))
-	})
+	err := db.change(ctx, func(q *query.Queries) ([]fleet.Change, error) { return depart(ctx, q, groupID, memberID) })
 	return db.told(err, "remove member %q from group %q", memberID, groupID)
 }
 

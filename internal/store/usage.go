@@ -63,7 +63,7 @@ func checkUsage(u account.Usage) error {
 	case len(u.Model) > fleet.MaxModelID:
 		return fmt.Errorf("%w: a model id of %d bytes", ErrInvalid, len(u.Model))
 	}
-	return text(u.CallID, u.MemberID, u.KeyID, u.MachineID, u.OwnerID, u.Model, u.Endpoint, u.Code, string(u.TokensHow))
+	return text(u.CallID, u.MemberID, u.KeyID, u.MachineID, u.OwnerID, u.GroupID, u.Model, u.Endpoint, u.Code, string(u.TokensHow))
 }
 
 // dayKey is what usage is summed by.
@@ -80,9 +80,20 @@ func (a dayKey) compare(b dayKey) int {
 	)
 }
 
+// groupDay is what calls by groups are counted by.
+type groupDay struct {
+	day          int64
+	group, owner string
+}
+
+func (a groupDay) compare(b groupDay) int {
+	return cmp.Or(cmp.Compare(a.group, b.group), cmp.Compare(a.owner, b.owner), cmp.Compare(a.day, b.day))
+}
+
 // recordUsage inserts records and adds those that were not there to their days.
 func recordUsage(ctx context.Context, q *query.Queries, records []account.Usage) error {
 	sums := make(map[dayKey]query.AddUsageDayParams)
+	byGroup := make(map[groupDay]int64)
 	for _, u := range records {
 		n, err := q.InsertUsage(ctx, usageRow(u))
 		if err != nil {
@@ -99,11 +110,19 @@ func recordUsage(ctx context.Context, q *query.Queries, records []account.Usage)
 		sum.TokensIn += u.TokensIn
 		sum.TokensOut += u.TokensOut
 		sums[k] = sum
+		if u.GroupID != "" && u.OwnerID != "" {
+			byGroup[groupDay{k.day, u.GroupID, u.OwnerID}]++
+		}
 	}
 	for _, k := range slices.SortedFunc(maps.Keys(sums), dayKey.compare) {
 		sum := sums[k]
 		sum.Day, sum.MemberID, sum.OwnerID, sum.MachineID, sum.Model, sum.Code = k.day, k.member, k.owner, k.machine, k.model, k.code
 		if err := q.AddUsageDay(ctx, sum); err != nil {
+			return err
+		}
+	}
+	for _, k := range slices.SortedFunc(maps.Keys(byGroup), groupDay.compare) {
+		if err := q.AddGroupDay(ctx, query.AddGroupDayParams{Day: k.day, GroupID: k.group, OwnerID: k.owner, Calls: byGroup[k]}); err != nil {
 			return err
 		}
 	}
@@ -171,6 +190,7 @@ func usageRow(u account.Usage) query.InsertUsageParams {
 		Model: u.Model, Endpoint: u.Endpoint, Stream: u.Stream, Status: int64(u.Status), Code: u.Code,
 		WaitedUs: u.Waited.Microseconds(), FirstByteUs: u.FirstByte.Microseconds(), DurationUs: u.Duration.Microseconds(),
 		TokensIn: u.TokensIn, TokensOut: u.TokensOut, TokensHow: string(u.TokensHow),
+		GroupID: u.GroupID,
 	}
 }
 
@@ -181,6 +201,7 @@ func usage(row query.Usage) account.Usage {
 		Model: row.Model, Endpoint: row.Endpoint, Stream: row.Stream, Status: int(row.Status), Code: row.Code,
 		Waited: micros(row.WaitedUs), FirstByte: micros(row.FirstByteUs), Duration: micros(row.DurationUs),
 		TokensIn: row.TokensIn, TokensOut: row.TokensOut, TokensHow: account.TokensHow(row.TokensHow),
+		GroupID: row.GroupID,
 	}
 }
 

@@ -172,7 +172,7 @@ func testGroups(t *testing.T, db *store.DB) {
 	same(t, must[[]account.Group](t)(db.GroupList(ctx)), []account.Group{org, open})
 
 	changes := watch(t, db)
-	ok(t, db.AddGroupMember(ctx, open.ID, eve.ID, false))
+	ok(t, db.JoinGroup(ctx, open.ID, eve.ID, start))
 	ok(t, db.MakeAdmin(ctx, ada.ID, org.ID, bob.ID))
 	ok(t, db.DropAdmin(ctx, bob.ID, org.ID, ada.ID))
 	ok(t, db.KeepOutOwn(ctx, bob.ID, org.ID, den.ID, true))
@@ -192,9 +192,6 @@ func testGroups(t *testing.T, db *store.DB) {
 
 	fails(t, db.RemoveGroupMember(ctx, org.ID, ada.ID), store.ErrNotFound)
 	fails(t, db.MakeAdmin(ctx, bob.ID, org.ID, ada.ID), store.ErrNotFound)
-	fails(t, db.AddGroupMember(ctx, org.ID, bob.ID, true), store.ErrExists)
-	fails(t, db.AddGroupMember(ctx, org.ID, "mem_nobody", true), store.ErrNotFound)
-	fails(t, db.AddGroupMember(ctx, "grp_none", ada.ID, true), store.ErrNotFound)
 	fails(t, db.KeepOutOwn(ctx, ada.ID, org.ID, "mch_none", true), store.ErrNotFound)
 	_, err := db.Group(ctx, "grp_none")
 	fails(t, err, store.ErrNotFound)

@@ -3,6 +3,7 @@ package storetest
 import (
 	"crypto/sha256"
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -14,24 +15,27 @@ import (
 	"github.com/kith/kith/internal/store"
 )
 
-// testPutShare: giving limits makes a share or changes the one there is, which
-// keeps its id and its time.
+// limit is a pointer to a value of a change.
+func limit[T any](v T) *T { return &v }
+
+// testPutShare: a change makes a share or changes the one there is, which keeps its
+// id, its time and the limits that are not named; a zero value ends a limit.
 func testPutShare(t *testing.T, db *store.DB) {
 	ctx := t.Context()
 	ada, bob, eve := newMember(t, db, "ada"), newMember(t, db, "bob"), newMember(t, db, "eve")
 	changes := watch(t, db)
 	first := account.Share{ID: account.NewID("shr_"), OwnerID: ada.ID, MemberID: bob.ID, Created: start, Limits: account.Limits{PerDay: 3}}
 	put := must[account.Share](t)
-	same(t, put(db.PutShare(ctx, first)), first)
-	changed := account.Share{
-		ID: account.NewID("shr_"), OwnerID: ada.ID, MemberID: bob.ID, Created: later(60),
-		Limits: account.Limits{Models: []string{"tiny"}, Hours: "Sat 10:00-12:00", Concurrent: 2},
-	}
-	want := changed
-	want.ID, want.Created = first.ID, first.Created
-	same(t, put(db.PutShare(ctx, changed)), want)
+	same(t, put(db.PutShare(ctx, first, account.LimitChange{PerDay: limit(3)})), first)
+	again := account.Share{ID: account.NewID("shr_"), OwnerID: ada.ID, MemberID: bob.ID, Created: later(60)}
+	want := first
+	same(t, put(db.PutShare(ctx, again, account.LimitChange{})), want)
+	want.Limits = account.Limits{Models: []string{"tiny"}, Hours: "Sat 10:00-12:00", Concurrent: 2, PerDay: 3}
+	same(t, put(db.PutShare(ctx, again, account.LimitChange{Models: limit([]string{"tiny"}), Hours: limit("Sat 10:00-12:00"), Concurrent: limit(2)})), want)
+	want.Hours, want.PerDay = "", 0
+	same(t, put(db.PutShare(ctx, again, account.LimitChange{Hours: limit(""), PerDay: limit(0)})), want)
 	toBob := fleet.Change{Kind: fleet.SharesChanged, ID: bob.ID}
-	expect(t, changes(), toBob, toBob)
+	expect(t, changes(), toBob, toBob, toBob, toBob)
 	back := newShare(t, db, eve, ada)
 	same(t, must[[]account.NamedShare](t)(db.NamedShares(ctx, ada.ID)), []account.NamedShare{
 		{Share: want, Owner: "ada", Member: "bob"}, {Share: back, Owner: "eve", Member: "ada"},
@@ -39,13 +43,96 @@ func testPutShare(t *testing.T, db *store.DB) {
 	same(t, must[[]account.NamedShare](t)(db.NamedShares(ctx, bob.ID)), []account.NamedShare{{Share: want, Owner: "ada", Member: "bob"}})
 
 	changes()
-	changed.MemberID = ada.ID
-	_, err := db.PutShare(ctx, changed)
+	_, err := db.PutShare(ctx, again, account.LimitChange{PerDay: limit(-1)})
 	fails(t, err, store.ErrInvalid)
-	changed.MemberID = "mem_nobody"
-	_, err = db.PutShare(ctx, changed)
+	again.MemberID = ada.ID
+	_, err = db.PutShare(ctx, again, account.LimitChange{})
+	fails(t, err, store.ErrInvalid)
+	again.MemberID = "mem_nobody"
+	_, err = db.PutShare(ctx, again, account.LimitChange{})
 	fails(t, err, store.ErrNotFound)
 	same(t, changes(), []fleet.Change{})
+}
+
+// testGroupLimits: a member limits its groups, each member and group apart; who is
+// not in a group limits nothing; what is limited is what routing reads, and its own
+// member alone sees it.
+func testGroupLimits(t *testing.T, db *store.DB) {
+	ctx := t.Context()
+	ada, bob, eve := newMember(t, db, "ada"), newMember(t, db, "bob"), newMember(t, db, "eve")
+	lab, den := newGroup(t, db, "lab", ada, bob), newGroup(t, db, "den", ada, bob)
+	changes := watch(t, db)
+	put, inLab := must[account.Limits](t), fleet.Change{Kind: fleet.GroupChanged, ID: lab.ID}
+	want := account.Limits{Models: []string{"tiny", `a "b"`}, PerDay: 3}
+	same(t, put(db.PutGroupLimits(ctx, ada.ID, lab.ID, account.LimitChange{Models: limit(want.Models), PerDay: limit(3)})), want)
+	want.Hours, want.Concurrent, want.PerDay = "Sat 10:00-12:00", 2, 0
+	same(t, put(db.PutGroupLimits(ctx, ada.ID, lab.ID, account.LimitChange{Hours: limit(want.Hours), Concurrent: limit(2), PerDay: limit(0)})), want)
+	same(t, put(db.PutGroupLimits(ctx, ada.ID, lab.ID, account.LimitChange{})), want)
+	same(t, put(db.PutGroupLimits(ctx, bob.ID, lab.ID, account.LimitChange{})), account.Limits{})
+	expect(t, changes(), inLab, inLab, inLab, inLab)
+	for member, groups := range map[string]string{eve.ID: lab.ID, ada.ID: "grp_none"} {
+		_, err := db.PutGroupLimits(ctx, member, groups, account.LimitChange{PerDay: limit(1)})
+		fails(t, err, store.ErrNotFound)
+	}
+	for _, wrong := range []account.LimitChange{{PerDay: limit(-1)}, {Models: limit([]string{"a\x00"})}} {
+		_, err := db.PutGroupLimits(ctx, ada.ID, lab.ID, wrong)
+		fails(t, err, store.ErrInvalid)
+	}
+	same(t, changes(), []fleet.Change{})
+
+	seen := must[[]account.SeenGroup](t)
+	same(t, seen(db.SeenGroups(ctx, ada.ID, "lab", time.Now()))[0].Limits, want)
+	same(t, seen(db.SeenGroups(ctx, ada.ID, "den", time.Now()))[0].Limits, account.Limits{})
+	same(t, seen(db.SeenGroups(ctx, bob.ID, "lab", time.Now()))[0].Limits, account.Limits{})
+	facts := db.Facts("eu")
+	for what, g := range map[string]*fleet.Group{
+		"alone": must[*fleet.Group](t)(facts.Group(ctx, fleet.GroupID(lab.ID))), "of all": must[[]*fleet.Group](t)(facts.Groups(ctx))[0],
+	} {
+		l := g.Limits[fleet.MemberID(ada.ID)]
+		if len(g.Limits) != 1 || l == nil || len(l.Models) != 2 || l.Hours.String() != want.Hours || l.Concurrent != 2 || l.PerDay != 0 {
+			t.Errorf("%s: %+v", what, l)
+		}
+	}
+	ok(t, db.LeaveGroup(ctx, den.ID, bob.ID))
+	ok(t, db.EndGroup(ctx, ada.ID, lab.ID))
+}
+
+// testCallsOfGroups: a restart counts what all members called on an owner's
+// machines by the group today, and no other call.
+func testCallsOfGroups(t *testing.T, db *store.DB) {
+	ctx := t.Context()
+	ada, bob, eve := newMember(t, db, "ada"), newMember(t, db, "bob"), newMember(t, db, "eve")
+	lab, den := newGroup(t, db, "lab", ada, bob, eve), newGroup(t, db, "den", ada, bob)
+	must[account.Limits](t)(db.PutGroupLimits(ctx, ada.ID, lab.ID, account.LimitChange{PerDay: limit(10)}))
+	now := time.Now()
+	var records []account.Usage
+	call := func(n int, caller, owner account.Member, group string, when time.Time) {
+		for range n {
+			u := aCall(fmt.Sprint("call-", len(records)), 1)
+			u.MemberID, u.OwnerID, u.GroupID, u.Started = caller.ID, owner.ID, group, when
+			records = append(records, u)
+		}
+	}
+	call(2, bob, ada, lab.ID, now)
+	call(3, eve, ada, lab.ID, now)
+	call(9, eve, ada, lab.ID, now.Add(-24*time.Hour))
+	call(9, bob, ada, den.ID, now)
+	call(9, bob, ada, "", now) // by a share, before
+	call(9, ada, bob, lab.ID, now)
+	ok(t, db.RecordUsage(ctx, records))
+	ok(t, db.RecordUsage(ctx, records)) // what is written twice counts once
+	facts := db.Facts("home")
+	for what, g := range map[string]*fleet.Group{
+		"alone": must[*fleet.Group](t)(facts.Group(ctx, fleet.GroupID(lab.ID))), "of all": must[[]*fleet.Group](t)(facts.Groups(ctx))[0],
+	} {
+		left := 0
+		for g.Limits[fleet.MemberID(ada.ID)].Reserve(now) {
+			left++
+		}
+		if left != 10-5 {
+			t.Errorf("%s: %d calls left today, want 5", what, left)
+		}
+	}
 }
 
 func newInvite(t *testing.T, db *store.DB, owner account.Member, code string, uses int) account.Invite {
@@ -181,16 +268,16 @@ func testSeenGroups(t *testing.T, db *store.DB) {
 		Members: []account.Fellow{{Name: "ada", Admin: true}, {Name: "bob"}}, KeptOut: []account.Named{{ID: box.ID, Name: "box"}},
 	}
 	allToAda := account.SeenGroup{ID: open.ID, Name: "all", Kind: account.GroupOpen, Created: later(1), Size: 1}
-	same(t, seen(db.SeenGroups(ctx, ada.ID, "")), []account.SeenGroup{labToAda, allToAda})
-	same(t, seen(db.SeenGroups(ctx, ada.ID, "all")), []account.SeenGroup{allToAda})
-	same(t, seen(db.SeenGroups(ctx, eve.ID, "")), []account.SeenGroup{allToAda})
-	same(t, seen(db.SeenGroups(ctx, eve.ID, "lab")), []account.SeenGroup{})
+	same(t, seen(db.SeenGroups(ctx, ada.ID, "", start)), []account.SeenGroup{labToAda, allToAda})
+	same(t, seen(db.SeenGroups(ctx, ada.ID, "all", start)), []account.SeenGroup{allToAda})
+	same(t, seen(db.SeenGroups(ctx, eve.ID, "", start)), []account.SeenGroup{allToAda})
+	same(t, seen(db.SeenGroups(ctx, eve.ID, "lab", start)), []account.SeenGroup{})
 	labToBob := labToAda
 	labToBob.Admin, labToBob.KeptOut = false, []account.Named{{ID: den.ID, Name: "den"}}
-	same(t, seen(db.SeenGroups(ctx, bob.ID, "lab")), []account.SeenGroup{labToBob})
+	same(t, seen(db.SeenGroups(ctx, bob.ID, "lab", start)), []account.SeenGroup{labToBob})
 	ok(t, db.SetMemberDisabled(ctx, bob.ID, true))
 	labToAda.Size, labToAda.Members = 1, labToAda.Members[:1]
-	same(t, seen(db.SeenGroups(ctx, ada.ID, "lab")), []account.SeenGroup{labToAda})
+	same(t, seen(db.SeenGroups(ctx, ada.ID, "lab", start)), []account.SeenGroup{labToAda})
 }
 
 // testRunningGroups: anyone joins an open group and nobody an org; admins run
@@ -206,21 +293,22 @@ func testRunningGroups(t *testing.T, db *store.DB) {
 	ok(t, db.CreateGroup(ctx, open))
 	changes := watch(t, db)
 
-	fails(t, db.JoinGroup(ctx, lab.ID, bob.ID), store.ErrNotFound)
-	fails(t, db.AdmitToGroup(ctx, bob.ID, lab.ID, bob.ID), store.ErrNotFound)
+	fails(t, db.JoinGroup(ctx, lab.ID, bob.ID, start), store.ErrNotFound)
+	fails(t, inviteTo(t, db, lab, bob, bob), store.ErrNotFound)
 	fails(t, db.LeaveGroup(ctx, lab.ID, bob.ID), store.ErrNotFound)
 	fails(t, db.LeaveGroup(ctx, lab.ID, ada.ID), account.ErrLastAdmin)
 	fails(t, db.ExpelFromGroup(ctx, ada.ID, lab.ID, ada.ID), account.ErrLastAdmin)
-	fails(t, db.AdmitToGroup(ctx, ada.ID, open.ID, bob.ID), store.ErrNotFound)
+	fails(t, inviteTo(t, db, open, ada, bob), store.ErrNotFound)
 	fails(t, db.MakeAdmin(ctx, ada.ID, lab.ID, bob.ID), store.ErrNotFound)
 	same(t, changes(), []fleet.Change{})
 
 	inLab, inOpen := fleet.Change{Kind: fleet.GroupChanged, ID: lab.ID}, fleet.Change{Kind: fleet.GroupChanged, ID: open.ID}
-	ok(t, db.JoinGroup(ctx, open.ID, bob.ID))
-	fails(t, db.JoinGroup(ctx, open.ID, bob.ID), store.ErrExists)
-	ok(t, db.AdmitToGroup(ctx, ada.ID, lab.ID, bob.ID))
-	ok(t, db.AdmitToGroup(ctx, ada.ID, lab.ID, eve.ID))
-	fails(t, db.AdmitToGroup(ctx, ada.ID, lab.ID, eve.ID), store.ErrExists)
+	ok(t, db.JoinGroup(ctx, open.ID, bob.ID, start))
+	fails(t, db.JoinGroup(ctx, open.ID, bob.ID, start), store.ErrExists)
+	for _, m := range []account.Member{bob, eve} {
+		ok(t, inviteTo(t, db, lab, ada, m))
+		ok(t, db.AcceptGroup(ctx, lab.ID, m.ID, start))
+	}
 	fails(t, db.ExpelFromGroup(ctx, bob.ID, lab.ID, eve.ID), store.ErrNotFound)
 	fails(t, db.MakeAdmin(ctx, bob.ID, lab.ID, bob.ID), store.ErrNotFound)
 	fails(t, db.DropAdmin(ctx, ada.ID, lab.ID, ada.ID), account.ErrLastAdmin)

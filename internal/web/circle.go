@@ -32,6 +32,7 @@ type groupRow struct {
 	Name    string
 	KeptOut bool // by its owner, here
 	Beyond  bool // its own configuration leaves the group out
+	Limits  *Limits
 }
 
 func (s *Site) machinesPage(v *visit) (reply, error) {
@@ -49,7 +50,7 @@ func (s *Site) machinesPage(v *visit) (reply, error) {
 		}
 		for _, g := range groups.Data {
 			if g.In {
-				row.Serves = append(row.Serves, groupRow{g.Name, slices.Contains(g.KeptOut, m.Name), m.Groups != nil && !slices.Contains(m.Groups, g.Name)})
+				row.Serves = append(row.Serves, groupRow{g.Name, slices.Contains(g.KeptOut, m.Name), m.Groups != nil && !slices.Contains(m.Groups, g.Name), g.Limits})
 			}
 		}
 		data.Machines = append(data.Machines, row)
@@ -130,8 +131,10 @@ func (s *Site) keepMachineOut(v *visit) (reply, error) {
 // sharingData is what /sharing shows.
 type sharingData struct {
 	Given, Received []Share
+	Groups          []Group // that have other members, too
 	Invites         []Invite
-	Link            string // of the invite just made, shown this once
+	Link            string   // of the invite just made, shown this once
+	Warnings        []string // about its limits
 	Live            scene
 }
 
@@ -141,8 +144,17 @@ func (s *Site) sharingData(v *visit) (sharingData, error) {
 		return sharingData{}, err
 	}
 	invites, err := ask[list[Invite]](s, v, "GET", "/api/invites", nil, nil)
+	if err != nil {
+		return sharingData{}, err
+	}
+	groups, err := ask[list[Group]](s, v, "GET", "/api/groups", nil, nil)
 	data := sharingData{Invites: invites.Data, Live: sharingScene(s, s.glance(time.Now()), v.caller())}
 	slices.Reverse(data.Invites)
+	for _, g := range groups.Data {
+		if g.In && g.Size > 1 {
+			data.Groups = append(data.Groups, g)
+		}
+	}
 	for _, share := range shares.Data {
 		if share.Direction == "given" {
 			data.Given = append(data.Given, share)
@@ -168,33 +180,76 @@ func (v *visit) whole(name string) (int, error) {
 	return n, nil
 }
 
-// limits reads the limits of a share or an invite.
-func (v *visit) limits() (Limits, error) {
-	l := Limits{Hours: strings.TrimSpace(v.form.Get("hours")), Models: []string{}}
+// limits puts the limits of a form into a body. In a form of limits that are there
+// (ends), a field that is empty ends its limit; elsewhere it says nothing.
+func (v *visit) limits(body map[string]any, ends bool) error {
+	var models []string
 	for line := range strings.Lines(v.form.Get("models")) { // ids hold commas and spaces, but no line ends
 		// As it was written: what is no id is refused, never made into one.
 		if id := strings.TrimRight(line, "\r\n"); id != "" {
-			l.Models = append(l.Models, id)
+			models = append(models, id)
 		}
 	}
-	var err error
-	if l.Concurrent, err = v.whole("concurrent"); err != nil {
-		return l, err
+	if models != nil {
+		body["models"] = models
+	} else if ends {
+		body["models"] = nil
 	}
-	l.PerDay, err = v.whole("per_day")
-	return l, err
+	for _, name := range []string{"hours", "concurrent", "per_day"} {
+		switch text := strings.TrimSpace(v.form.Get(name)); {
+		case text == "" && ends:
+			body[name] = nil
+		case text == "":
+		case name == "hours":
+			body[name] = text
+		default:
+			n, err := v.whole(name)
+			if err != nil {
+				return err
+			}
+			body[name] = n
+		}
+	}
+	return nil
 }
 
-func (s *Site) share(v *visit) (reply, error) {
-	body := struct {
-		With string `json:"with"`
-		Limits
-	}{With: strings.TrimSpace(v.form.Get("with"))}
-	var err error
-	if body.Limits, err = v.limits(); err != nil {
+// share is POST /sharing/share with, and the limits that are new or change.
+func (s *Site) share(v *visit) (reply, error) { return s.putShare(v, "Shared with ", false) }
+
+// limitShare is POST /sharing/limits with, and all limits of that share.
+func (s *Site) limitShare(v *visit) (reply, error) {
+	return s.putShare(v, "These are now the limits of the share with ", true)
+}
+
+func (s *Site) putShare(v *visit, done string, ends bool) (reply, error) {
+	body := map[string]any{"with": strings.TrimSpace(v.form.Get("with"))}
+	if err := v.limits(body, ends); err != nil {
 		return reply{}, err
 	}
-	return s.did(v, "Shared with "+body.With+".", "/sharing", "POST", "/api/shares", nil, body)
+	made, err := ask[Share](s, v, "POST", "/api/shares", nil, body)
+	return reply{to: "/sharing", done: done + made.With + "." + afterLimits(made.Cut, made.Warnings)}, err
+}
+
+// limitGroup is POST /groups/limit group, and all the member's limits for it.
+func (s *Site) limitGroup(v *visit) (reply, error) {
+	body := map[string]any{}
+	if err := v.limits(body, true); err != nil {
+		return reply{}, err
+	}
+	made, err := ask[GroupLimits](s, v, "POST", "/api/groups/{group}/limits", map[string]string{"group": v.form.Get("group")}, body)
+	return reply{to: "/groups", done: "These are now your limits for " + made.Group + "." + afterLimits(made.Cut, made.Warnings)}, err
+}
+
+// afterLimits says what a change of limits cuts, and what of it names nothing.
+func afterLimits(cut int, warnings []string) string {
+	text := ""
+	if cut > 0 {
+		text = " " + cutWords(cut)
+	}
+	for _, w := range warnings {
+		text += " Note: " + w + "."
+	}
+	return strings.ReplaceAll(text, "?.", "?")
 }
 
 func (s *Site) endShare(v *visit) (reply, error) {
@@ -205,16 +260,12 @@ func (s *Site) endShare(v *visit) (reply, error) {
 // makeInvite is POST /sharing/invite: the answer is the only one that shows the
 // invite's link.
 func (s *Site) makeInvite(v *visit) (reply, error) {
-	body := struct {
-		Uses    int    `json:"uses"`
-		Expires string `json:"expires"`
-		Limits
-	}{Expires: v.form.Get("expires")}
-	var err error
-	if body.Uses, err = v.whole("uses"); err != nil {
+	uses, err := v.whole("uses")
+	if err != nil {
 		return reply{}, err
 	}
-	if body.Limits, err = v.limits(); err != nil {
+	body := map[string]any{"uses": uses, "expires": v.form.Get("expires")}
+	if err := v.limits(body, false); err != nil {
 		return reply{}, err
 	}
 	made, err := ask[Invite](s, v, "POST", "/api/invites", nil, body)
@@ -223,7 +274,7 @@ func (s *Site) makeInvite(v *visit) (reply, error) {
 	}
 	v.form = nil // the form below begins anew
 	data, err := s.sharingData(v)
-	data.Link = s.inviteLink(made.Code)
+	data.Link, data.Warnings = s.inviteLink(made.Code), made.Warnings
 	return reply{page: "sharing", title: "Sharing", data: data}, err
 }
 
@@ -233,13 +284,45 @@ func (s *Site) endInvite(v *visit) (reply, error) {
 }
 
 func (s *Site) accept(v *visit) (reply, error) {
-	return s.did(v, "Accepted: these machines are yours to use now.", "/sharing",
-		"POST", "/api/invites/accept", nil, map[string]string{"code": inviteIn(v.form.Get("code"))})
+	made, err := ask[accepted](s, v, "POST", "/api/invites/accept", nil, map[string]string{"code": inviteIn(v.form.Get("code"))})
+	done := "Accepted: these machines are yours to use now."
+	if made.State != "accepted" {
+		done = made.Owner + " shares with you already: that share and its limits are as they were, and the invite is not used."
+	}
+	return reply{to: "/sharing", done: done}, err
+}
+
+// groupsData is what /groups shows.
+type groupsData struct {
+	Invited []Group // which the member may accept or decline
+	Groups  []Group // the others
+	Joins   []Notice
+	Newest  string // the time of the newest of Joins
 }
 
 func (s *Site) groupsPage(v *visit) (reply, error) {
 	groups, err := ask[list[Group]](s, v, "GET", "/api/groups", nil, nil)
-	return reply{page: "groups", title: "Groups", data: groups.Data}, err
+	if err != nil {
+		return reply{}, err
+	}
+	notices, err := ask[list[Notice]](s, v, "GET", "/api/notices", nil, nil)
+	var data groupsData
+	for _, g := range groups.Data {
+		if g.Invited != nil {
+			data.Invited = append(data.Invited, g)
+		} else {
+			data.Groups = append(data.Groups, g)
+		}
+	}
+	for _, n := range notices.Data {
+		if n.Kind == "joined" {
+			data.Joins = append(data.Joins, n)
+		}
+	}
+	if len(data.Joins) > 0 {
+		data.Newest = data.Joins[0].At.Format(time.RFC3339Nano)
+	}
+	return reply{page: "groups", title: "Groups", data: data}, err
 }
 
 // inGroup does what a form of /groups asks of the group it names.
@@ -275,8 +358,39 @@ func (s *Site) dissolve(v *visit) (reply, error) {
 	return reply{to: "/groups", done: "The group " + act.Group + " has ended: nobody reaches machines through it. " + cutWords(act.Cut)}, err
 }
 
-func (s *Site) addMember(v *visit) (reply, error) {
-	return s.inGroup(v, "Added.", "POST", "/members", memberName{strings.TrimSpace(v.form.Get("member"))})
+// acceptGroup is POST /groups/accept group.
+func (s *Site) acceptGroup(v *visit) (reply, error) {
+	return s.inGroup(v, "You are in the group: its members reach your machines, and you reach theirs.", "POST", "/accept", nil)
+}
+
+// declineGroup is POST /groups/decline group.
+func (s *Site) declineGroup(v *visit) (reply, error) {
+	return s.inGroup(v, "Declined: nothing is shared.", "POST", "/decline", nil)
+}
+
+// inviteMember is POST /groups/invite group, member.
+func (s *Site) inviteMember(v *visit) (reply, error) {
+	act, err := s.groupAct(v, "POST", "/invitations", memberName{strings.TrimSpace(v.form.Get("member"))})
+	done := act.Member + " is invited, and is in the group after accepting."
+	if act.State == "joined" {
+		done = act.Member + " is in the group already."
+	}
+	return reply{to: "/groups", done: done}, err
+}
+
+// withdraw is POST /groups/withdraw group, member: the member's invitation ends.
+func (s *Site) withdraw(v *visit) (reply, error) {
+	act, err := s.groupAct(v, "DELETE", "/members/{member}", nil)
+	return reply{to: "/groups", done: "The invitation of " + act.Member + " is withdrawn."}, err
+}
+
+// seeNotices is POST /groups/seen until.
+func (s *Site) seeNotices(v *visit) (reply, error) {
+	until, err := time.Parse(time.RFC3339Nano, v.form.Get("until"))
+	if err != nil {
+		return reply{}, fault.New(fault.InvalidRequest, "the form does not say up to when").WithParam("until")
+	}
+	return s.did(v, "Marked as seen.", "/groups", "POST", "/api/notices/seen", nil, seenUntil{until})
 }
 
 func (s *Site) removeMember(v *visit) (reply, error) {

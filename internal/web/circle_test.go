@@ -34,7 +34,7 @@ func TestInvitePage(t *testing.T) {
 	bob.post("/sharing/accept", "code", code).goes(t, "/sharing")
 	ada.get("/sharing").want(t, 200, "1 of 2")
 	got := good[list[Share]](tn.world, "bob", "GET", "/api/shares", "").Data[0].Limits
-	if diff := cmp.Diff(Limits{[]string{"tiny", "other one"}, "Sat,Sun 00:00-24:00", 2, 9}, got); diff != "" {
+	if diff := cmp.Diff(Limits{[]string{"tiny", "other one"}, "Sat,Sun 00:00-24:00", limit(2), limit(9)}, got); diff != "" {
 		t.Error(diff)
 	}
 	// What was refused is still there, in its own form alone.

@@ -1,6 +1,7 @@
 package web
 
 import (
+	"cmp"
 	"context"
 	"crypto/subtle"
 	"errors"
@@ -270,6 +271,51 @@ func (s *Site) told(address string, m account.Member, what string) {
 	s.mail.Send(mail.Letter{MemberID: m.ID, To: address, Subject: "kith: a change to your account", Text: fmt.Sprintf(
 		"Hello %s,\n\non %s, at %s:\n%s\n\nIf that was you, or you asked for it, there is nothing to do. If not, sign in, end the other\nsessions (%s) and set another password (%s), or ask whoever runs this hub.\n",
 		line(m.Name), when(time.Now()), s.Base, what, s.Base+"/sessions", s.Base+"/account")})
+}
+
+// mailInvitation notifies a member of an invitation to an org, if there is an
+// address to notify at. The page of groups lists it in any case, so one over the
+// limits is left out.
+func (s *Site) mailInvitation(ctx context.Context, group string, i account.GroupInvitation) {
+	if s.mail == nil {
+		return
+	}
+	kept, err := s.emailOf(ctx, i.MemberID)
+	if err != nil {
+		s.Log.Error("cannot notify a member of an invitation by mail", "member", i.MemberID, "error", err)
+	}
+	if kept.Address == "" || i.ByID != "" && s.limits.inviters.take(i.ByID, i.Created) > 0 || s.limits.notices.take(i.MemberID, i.Created) > 0 {
+		return
+	}
+	s.mail.Send(mail.Letter{MemberID: i.MemberID, To: kept.Address, Subject: "kith: an invitation to a group", Until: i.Expires, Text: fmt.Sprintf(
+		"Hello %s,\n\n%s invites you to the group %s at\n%s\n\nOnly if you accept, the group's members may use your machines, and you may use theirs.\n"+
+			"Accept or decline, until %s, at\n%s\nIf you do nothing, nothing is shared.\n",
+		line(i.Member), cmp.Or(line(i.By), "The operator"), line(group), s.Base, when(i.Expires), s.Base+"/groups")})
+}
+
+// mostJoinMails is how many members are notified by mail that one joined a group.
+const mostJoinMails = 50
+
+// mailJoin notifies members of a group, whose machines the one who joined reaches
+// from now on, if they have an address. The page of groups lists each join in any
+// case, so one over the limits is left out.
+func (s *Site) mailJoin(ctx context.Context, group account.SeenGroup, joined Caller) {
+	if s.mail == nil {
+		return
+	}
+	found, err := s.Accounts.AddressesOfGroup(ctx, group.ID, string(joined.Member), mostJoinMails)
+	if err != nil {
+		s.Log.Error("cannot notify the members of a group by mail", "group", group.ID, "error", err)
+	}
+	for _, e := range found {
+		if s.limits.notices.take(e.MemberID, time.Now()) > 0 {
+			continue
+		}
+		s.mail.Send(mail.Letter{MemberID: e.MemberID, To: e.Address, Subject: "kith: a new member of your group", Text: fmt.Sprintf(
+			"%s joined the group %s at\n%s\nand may use those of your machines that you do not keep out of it.\n\n"+
+				"Who is in the group, and how to leave it: %s\nYour machines, and how to keep one out of it: %s\n",
+			line(joined.Name), line(group.Name), s.Base, s.Base+"/groups", s.Base+"/machines")})
+	}
 }
 
 // line is text that somebody chose, for a letter: on one line, without signs that

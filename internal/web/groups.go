@@ -12,8 +12,7 @@ import (
 	"github.com/kith/kith/internal/fleet"
 )
 
-// Group is a group as a member sees it: those who are not in it are not told
-// who is.
+// Group is a group as a member sees it: only those who are in it see who is.
 type Group struct {
 	Name    string            `json:"name"`
 	Kind    account.GroupKind `json:"kind"`
@@ -21,10 +20,17 @@ type Group struct {
 	Admin   bool              `json:"admin"`
 	Size    int               `json:"size"`
 	Members []GroupMember     `json:"members"`
-	KeptOut []string          `json:"kept_out"` // names of the caller's machines that are kept out of this one
+	// Invited is the invitation that the caller may accept or decline; null: none.
+	Invited *Invitation `json:"invited"`
+	// Invitations are those of others that wait for an answer; its admins see them.
+	Invitations []Invitation `json:"invitations"`
+	KeptOut     []string     `json:"kept_out"` // names of the caller's machines that are kept out of this one
 	// Closed are those of the caller's other machines that its members do not
 	// reach either.
-	Closed  []Closed  `json:"closed"`
+	Closed []Closed `json:"closed"`
+	// Limits are the caller's own: what all other members together may call on the
+	// caller's machines by this group. Absent: the caller is not in it.
+	Limits  *Limits   `json:"limits,omitzero"`
 	Created time.Time `json:"created"`
 }
 
@@ -44,7 +50,14 @@ type GroupMember struct {
 func viewGroup(g account.SeenGroup) Group {
 	v := Group{
 		Name: g.Name, Kind: g.Kind, In: g.In, Admin: g.Admin, Size: g.Size, Created: g.Created,
-		Members: []GroupMember{}, KeptOut: []string{}, Closed: []Closed{},
+		Members: []GroupMember{}, Invitations: []Invitation{}, KeptOut: []string{}, Closed: []Closed{},
+	}
+	if g.Invited != nil {
+		invited := viewInvitation(*g.Invited)
+		v.Invited = &invited
+	}
+	for _, i := range g.Invitations {
+		v.Invitations = append(v.Invitations, viewInvitation(i))
 	}
 	for _, m := range g.Members {
 		v.Members = append(v.Members, GroupMember(m))
@@ -52,13 +65,17 @@ func viewGroup(g account.SeenGroup) Group {
 	for _, m := range g.KeptOut {
 		v.KeptOut = append(v.KeptOut, m.Name)
 	}
+	if g.In {
+		limits := viewLimits(g.Limits)
+		v.Limits = &limits
+	}
 	return v
 }
 
 // group finds the group of that name among those the caller may see.
 func (a *API) group(r *request, name string) (account.SeenGroup, error) {
 	if name != "" {
-		groups, err := a.Accounts.SeenGroups(r.Context(), r.me, name)
+		groups, err := a.Accounts.SeenGroups(r.Context(), r.me, name, time.Now())
 		if err != nil && !errors.Is(err, account.ErrNotFound) && !errors.Is(err, account.ErrInvalid) { // nothing has a name that the store does not take
 			return account.SeenGroup{}, err
 		}
@@ -78,10 +95,13 @@ func (a *API) sees(r *request) (err error) {
 // isIn lets the group's members pass.
 func (a *API) isIn(r *request) error {
 	err := a.sees(r)
-	if err == nil && !r.group.In {
-		err = fault.New(fault.NotAllowed, "you are not in group %q; anyone can join it", r.group.Name)
+	switch {
+	case err != nil || r.group.In:
+		return err
+	case r.group.Invited != nil:
+		return fault.New(fault.NotAllowed, "you are not in group %q: accept or decline its invitation first", r.group.Name)
 	}
-	return err
+	return fault.New(fault.NotAllowed, "you are not in group %q; anyone can join it", r.group.Name)
 }
 
 // isAdmin lets the group's admins pass.
@@ -103,9 +123,10 @@ func (a *API) runsOrg(r *request) error {
 	return err
 }
 
-// listGroups is GET /api/groups: those the caller is in, and all open ones.
+// listGroups is GET /api/groups: those the caller is in or invited to, and all
+// open ones.
 func (a *API) listGroups(r *request) (any, error) {
-	groups, err := a.Accounts.SeenGroups(r.Context(), r.me, "")
+	groups, err := a.Accounts.SeenGroups(r.Context(), r.me, "", time.Now())
 	if err != nil {
 		return nil, err
 	}
@@ -183,12 +204,15 @@ func (a *API) joinGroup(r *request) (any, error) {
 	switch {
 	case r.group.In:
 		return r.did("joined", nil)
-	case r.group.Kind != account.GroupOpen: // not reached: such a group is not seen
-		return nil, fault.New(fault.NotAllowed, "an admin of group %q has to add you", r.group.Name)
+	case r.group.Kind != account.GroupOpen: // the caller sees it by an invitation
+		return nil, fault.New(fault.NotAllowed, "group %q takes members by invitation: accept or decline yours", r.group.Name)
 	}
-	err := a.Accounts.JoinGroup(r.Context(), r.group.ID, r.me)
-	if errors.Is(err, account.ErrExists) {
-		err = nil // by another request, just now
+	err := a.Accounts.JoinGroup(r.Context(), r.group.ID, r.me, time.Now())
+	if errors.Is(err, account.ErrExists) { // by another request, just now
+		return r.did("joined", nil)
+	}
+	if err == nil {
+		a.mailJoined(r.Context(), r.group, r.caller)
 	}
 	return r.did("joined", err)
 }
@@ -199,29 +223,13 @@ func (a *API) leaveGroup(r *request) (any, error) {
 	return r.ended("left", r.caller.Name, cut, a.Accounts.LeaveGroup(r.Context(), r.group.ID, r.me))
 }
 
-// addToGroup is POST /api/groups/{group}/members {"member"}.
-func (a *API) addToGroup(r *request) (any, error) {
-	ask, err := read[memberName](r)
-	if err != nil {
-		return nil, err
-	}
-	member, err := a.member(r.Context(), "member", ask.Member)
-	if err != nil {
-		return nil, err
-	}
-	err = a.Accounts.AdmitToGroup(r.Context(), r.me, r.group.ID, member.ID)
-	if errors.Is(err, account.ErrExists) {
-		err = nil
-	}
-	return r.didTo(member.Name, "added", err)
-}
-
 // memberName is the body of what is done to one member.
 type memberName struct {
 	Member string `json:"member"`
 }
 
-// removeFromGroup is DELETE /api/groups/{group}/members/{member}.
+// removeFromGroup is DELETE /api/groups/{group}/members/{member}: the member is
+// taken out, or the member's invitation is withdrawn.
 func (a *API) removeFromGroup(r *request) (any, error) {
 	name := r.values["member"]
 	member, err := a.Accounts.MemberByName(r.Context(), name)

@@ -155,6 +155,19 @@ func (l look) parse() map[string]*template.Template {
 			}
 			return limitFields{prefix, form}
 		},
+		// edit is the fields of limits that are there, or, where the form is theirs,
+		// with what was typed into them.
+		"edit": func(prefix string, form url.Values, mine bool, l Limits) limitFields {
+			if !mine {
+				form = url.Values{"models": {strings.Join(l.Models, "\n")}, "hours": {l.Hours}}
+				for name, n := range map[string]*int{"concurrent": l.Concurrent, "per_day": l.PerDay} {
+					if n != nil {
+						form.Set(name, strconv.Itoa(*n))
+					}
+				}
+			}
+			return limitFields{prefix, form}
+		},
 		"speed": func(perSecond float64) string { return strconv.FormatFloat(perSecond, 'f', 1, 64) },
 	}).ParseFS(files, "templates/layout.html", "templates/parts.html"))
 	names, err := fs.Glob(files, "templates/*.html")
@@ -291,6 +304,7 @@ type view struct {
 	SignUp  SignUp
 	Base    string
 	Problem *fault.Fault
+	Notices int        // that wait for the member
 	Done    string     // what the act before this page did
 	Form    url.Values // what was typed, where it was refused
 	ID      string
@@ -337,6 +351,9 @@ func (s *Site) answerWith(w http.ResponseWriter, v *visit, out reply, err error)
 	if out.page == "" {
 		out.page, seen.Title = "problem", http.StatusText(status)
 	}
+	if v.me.ID != "" {
+		seen.Notices = s.countNotices(v)
+	}
 	var text bytes.Buffer
 	if err := s.look.templates()[out.page].ExecuteTemplate(&text, "layout", seen); err != nil {
 		s.Log.Error("cannot write a page", "id", v.id, "page", out.page, "error", err)
@@ -346,4 +363,14 @@ func (s *Site) answerWith(w http.ResponseWriter, v *visit, out reply, err error)
 	h.Set("Content-Type", "text/html; charset=utf-8")
 	w.WriteHeader(status)
 	_, _ = w.Write(text.Bytes())
+}
+
+// countNotices is how many notices wait for the member; 0 where the database does
+// not say, which is no reason to show no page.
+func (s *Site) countNotices(v *visit) int {
+	n, err := s.Accounts.CountNotices(v.Context(), v.me.ID, time.Now())
+	if err != nil {
+		s.Log.Warn("cannot count the notices of a member", "id", v.id, "error", err)
+	}
+	return n
 }

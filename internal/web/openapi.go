@@ -39,34 +39,47 @@ var pathParameters = map[string]string{
 	"call": "a request's correlation id, as every answer tells it",
 }
 
+const keepsOrEnds = "a limit that the body does not name stays as it is, null ends it."
+
 // descriptions are by method and path, one for each route.
 var descriptions = map[string]described{
 	"GET /api/models": {about: "The models that the account reaches now.", answer: list[Model]{}},
 
 	"GET /api/shares":             {about: "The shares of one's machines, and those with oneself.", answer: list[Share]{}},
-	"POST /api/shares":            {about: "Share one's machines with a member, or change the limits of the share that is there.", body: newShare{}, needs: []string{"with"}, answer: Share{}},
+	"POST /api/shares":            {about: "Share one's machines with a member, or change the limits of the share that is there: " + keepsOrEnds, body: newShare{}, needs: []string{"with"}, answer: Share{}},
 	"DELETE /api/shares/{member}": {about: "End the share with a member: it holds within 5 seconds, for running answers too.", answer: endedShare{}},
-	"GET /api/invites":            {about: "One's own invites.", answer: list[Invite]{}},
+	"POST /api/groups/{group}/limits": {
+		about: "Limit what all other members of a group together may call on one's machines by it: " + keepsOrEnds, body: limitChange{}, answer: GroupLimits{},
+	},
+	"GET /api/invites": {about: "One's own invites.", answer: list[Invite]{}},
 	"POST /api/invites": {
 		about: "Make an invite: whoever accepts it may use one's machines. Its code is told this once. Without a body: one use, 7 days, no limits.",
 		body:  newInvite{}, answer: Invite{},
 	},
-	"POST /api/invites/accept":     {about: "Accept an invite by its code.", body: inviteCode{}, needs: []string{"code"}, answer: accepted{}},
+	"POST /api/invites/accept":     {about: "Accept an invite by its code. Where its maker shares with one already, that share and its limits stay as they are, and the invite is not used.", body: inviteCode{}, needs: []string{"code"}, answer: accepted{}},
 	"DELETE /api/invites/{invite}": {about: "Revoke an invite; shares that it made stay.", answer: revoked{}},
 
-	"GET /api/groups":                {about: "The groups that one is in, and all open ones.", answer: list[Group]{}},
-	"POST /api/groups":               {about: "Make a group, of which one is the first member and admin.", body: newGroup{}, needs: []string{"name", "kind"}, answer: Group{}},
-	"DELETE /api/groups/{group}":     {about: "End a group, as its admin.", answer: groupAct{}},
-	"POST /api/groups/{group}/join":  {about: "Join an open group.", answer: groupAct{}},
-	"POST /api/groups/{group}/leave": {about: "Leave a group.", answer: groupAct{}},
-	"POST /api/groups/{group}/members": {
-		about: "Add a member to an org, as its admin.", body: memberName{}, needs: []string{"member"}, answer: groupAct{},
+	"GET /api/groups":                  {about: "The groups that one is in or invited to, and all open ones.", answer: list[Group]{}},
+	"POST /api/groups":                 {about: "Make a group, of which one is the first member and admin.", body: newGroup{}, needs: []string{"name", "kind"}, answer: Group{}},
+	"DELETE /api/groups/{group}":       {about: "End a group, as its admin.", answer: groupAct{}},
+	"POST /api/groups/{group}/join":    {about: "Join an open group.", answer: groupAct{}},
+	"POST /api/groups/{group}/leave":   {about: "Leave a group.", answer: groupAct{}},
+	"POST /api/groups/{group}/accept":  {about: "Accept the invitation to an org: from then on its members reach one's machines, and one theirs.", answer: groupAct{}},
+	"POST /api/groups/{group}/decline": {about: "Decline the invitation to an org.", answer: groupAct{}},
+	"POST /api/groups/{group}/invitations": {
+		about: "Invite a member to an org, as its admin. The member is in it only after accepting, within 30 days.",
+		body:  memberName{}, needs: []string{"member"}, answer: groupAct{},
 	},
-	"DELETE /api/groups/{group}/members/{member}": {about: "Remove a member from an org, as its admin.", answer: groupAct{}},
+	"DELETE /api/groups/{group}/members/{member}": {about: "Remove a member from an org, or withdraw the member's invitation, as its admin.", answer: groupAct{}},
 	"POST /api/groups/{group}/admins": {
 		about: "Make a member of an org another admin, as its admin.", body: memberName{}, needs: []string{"member"}, answer: groupAct{},
 	},
 	"DELETE /api/groups/{group}/admins/{member}": {about: "Take the role of admin from a member of an org, as its admin: the member stays in it.", answer: groupAct{}},
+
+	"GET /api/notices": {about: "The invitations that wait for one, and who joined one's groups lately.", answer: list[Notice]{}},
+	"POST /api/notices/seen": {
+		about: "Mark the joins up to a time as seen; invitations stay until they are answered.", body: seenUntil{}, needs: []string{"until"}, answer: seenUntil{},
+	},
 
 	"GET /api/keys":          {about: "One's own API keys, revoked ones too, the newest first. Keys are made on the site alone.", answer: list[Key]{}},
 	"DELETE /api/keys/{key}": {about: "Revoke a key: it is refused everywhere within 5 seconds.", answer: revoked{}},
@@ -189,6 +202,9 @@ func (s schemas) of(t reflect.Type) object {
 	case reflect.Pointer:
 		return s.of(t.Elem())
 	case reflect.Struct:
+		if value, ok := t.FieldByName("value"); ok && reflect.PointerTo(t).Implements(reflect.TypeFor[json.UnmarshalerFrom]()) { // given
+			return object{"anyOf": []any{s.of(value.Type), object{"type": "null"}}}
+		}
 		name := nameOf(t)
 		if name == "" {
 			return s.object(t)

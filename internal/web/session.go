@@ -260,6 +260,8 @@ type limits struct {
 	verifiers   *throttle // letters that prove an address, by member
 	verified    *throttle // and by that address
 	recoveries  *throttle // recoveries by mail, by the e-mail address
+	inviters    *throttle // mailed invitations to groups, by the admin who invites
+	notices     *throttle // mailed notices of groups, by the member who is notified
 }
 
 // pollEvery is how often a device may ask whether it was approved.
@@ -276,5 +278,7 @@ func newLimits() limits {
 		verifiers:   &throttle{every: 10 * time.Minute, burst: 5},
 		verified:    &throttle{every: 20 * time.Minute, burst: 3},
 		recoveries:  &throttle{every: 10 * time.Minute, burst: 3},
+		inviters:    &throttle{every: time.Minute, burst: 30},
+		notices:     &throttle{every: time.Hour, burst: 5},
 	}
 }

@@ -8,21 +8,18 @@ import (
 	"github.com/kith/kith/internal/account"
 	"github.com/kith/kith/internal/credential"
 	"github.com/kith/kith/internal/fault"
-	"github.com/kith/kith/internal/fleet"
 )
 
-// Bounds of what a share and an invite may say.
+// Bounds of what an invite may say.
 const (
-	maxModels  = 64
-	maxLimit   = 1_000_000
 	maxUses    = 1000
 	maxLife    = 365 * 24 * time.Hour
 	aDay       = 24 * time.Hour
 	inviteLife = 7 * aDay
 )
 
-// Share is a share as either side is told of it. Its limits are the owner's
-// (decisions 1); an empty or zero one is none.
+// Share is a share as either side sees it. Its limits are the owner's
+// (decisions 1).
 type Share struct {
 	ID      string `json:"id"`
 	Owner   string `json:"owner"`
@@ -33,16 +30,10 @@ type Share struct {
 	Direction string `json:"direction"`
 	Limits
 	Created time.Time `json:"created"`
-}
-
-// Limits are what an owner may limit a share to.
-type Limits struct {
-	Models []string `json:"models"`
-	// Hours are weekly windows as ParseHours reads them, on the wall clock of
-	// each machine's zone; they narrow the machine's own.
-	Hours      string `json:"hours"`
-	Concurrent int    `json:"concurrent"` // calls at once
-	PerDay     int    `json:"per_day"`    // calls started in one UTC day
+	// Of the change that the answer is to: calls that run and end with it, and the
+	// models in it that no machine of the owner offers.
+	Cut      int      `json:"cut,omitzero"`
+	Warnings []string `json:"warnings,omitzero"`
 }
 
 func (r *request) share(s account.NamedShare) Share {
@@ -54,13 +45,6 @@ func (r *request) share(s account.NamedShare) Share {
 		view.Direction = "given"
 	}
 	return view
-}
-
-func viewLimits(l account.Limits) Limits {
-	if l.Models == nil {
-		l.Models = []string{}
-	}
-	return Limits(l)
 }
 
 // listShares is GET /api/shares: those of the caller's machines, and those with
@@ -80,17 +64,18 @@ func (a *API) listShares(r *request) (any, error) {
 // newShare is the body of POST /api/shares.
 type newShare struct {
 	With string `json:"with"`
-	Limits
+	limitChange
 }
 
-// putShare is POST /api/shares: the caller's machines, for a member, within the
-// limits given. Of a share that is there already it changes the limits.
+// putShare is POST /api/shares: the caller's machines, for a member. Of a share
+// that is there already it changes the limits that the body names.
 func (a *API) putShare(r *request) (any, error) {
 	ask, err := read[newShare](r)
 	if err != nil {
 		return nil, err
 	}
-	if err := ask.check(); err != nil {
+	to, err := ask.check()
+	if err != nil {
 		return nil, err
 	}
 	with, err := a.member(r.Context(), "with", ask.With)
@@ -98,40 +83,15 @@ func (a *API) putShare(r *request) (any, error) {
 		return nil, err
 	}
 	if with.ID == r.me {
-		return nil, fault.New(fault.InvalidRequest, "your own machines are yours already: share them with somebody else").WithParam("with")
+		return nil, fault.New(fault.InvalidRequest, "your own machines are yours already: share them with another member").WithParam("with")
 	}
-	made, err := a.Accounts.PutShare(r.Context(), account.Share{
-		ID: account.NewID("shr_"), OwnerID: r.me, MemberID: with.ID, Created: time.Now().UTC(),
-		Limits: account.Limits(ask.Limits),
-	})
+	made, err := a.Accounts.PutShare(r.Context(), account.Share{ID: account.NewID("shr_"), OwnerID: r.me, MemberID: with.ID, Created: time.Now().UTC()}, to)
 	if err != nil {
 		return nil, err
 	}
-	return r.share(account.NamedShare{Share: made, Owner: r.caller.Name, Member: with.Name}), nil
-}
-
-// check refuses limits that mean nothing, and writes the hours in their one form.
-func (l *Limits) check() error {
-	if len(l.Models) > maxModels {
-		return fault.New(fault.InvalidRequest, "a share names at most %d models; name none to share all", maxModels).WithParam("models")
-	}
-	for _, id := range l.Models {
-		if !fleet.ModelID(id).Valid() {
-			return fault.New(fault.InvalidRequest, "%.80q is no model's id: write it exactly as GET /v1/models lists it", id).WithParam("models")
-		}
-	}
-	hours, err := fleet.ParseHours(l.Hours, "")
-	if err != nil {
-		return fault.New(fault.InvalidRequest, "%v", err).WithParam("hours")
-	}
-	l.Hours = hours.String()
-	if l.Concurrent < 0 || l.Concurrent > maxLimit {
-		return fault.New(fault.InvalidRequest, "concurrent is how many calls may run at once, 0 for no limit").WithParam("concurrent")
-	}
-	if l.PerDay < 0 || l.PerDay > maxLimit {
-		return fault.New(fault.InvalidRequest, "per_day is how many calls a day may start, 0 for no limit").WithParam("per_day")
-	}
-	return nil
+	view := r.share(account.NamedShare{Share: made, Owner: r.caller.Name, Member: with.Name})
+	view.Cut, view.Warnings = a.cut(endsWithLimits(r.me, with.ID, made.Models)), a.warnings(r, to)
+	return view, nil
 }
 
 // endedShare says that a share is over.
@@ -170,6 +130,7 @@ type Invite struct {
 	Limits             // of the shares it makes
 	Created  time.Time `json:"created"`
 	Expires  time.Time `json:"expires"`
+	Warnings []string  `json:"warnings,omitzero"` // of models that no machine of the owner offers
 }
 
 func viewInvite(i account.Invite, code string, now time.Time) Invite {
@@ -187,9 +148,9 @@ func viewInvite(i account.Invite, code string, now time.Time) Invite {
 
 // newInvite is the body of POST /api/invites; it may be left out.
 type newInvite struct {
-	Uses    int    `json:"uses,omitzero"`    // 0: one
-	Expires string `json:"expires,omitzero"` // empty: after 7 days
-	Limits
+	Uses        int    `json:"uses,omitzero"`    // 0: one
+	Expires     string `json:"expires,omitzero"` // empty: after 7 days
+	limitChange        // of no limits
 }
 
 // createInvite is POST /api/invites {"uses","expires"} and the limits of a share:
@@ -207,7 +168,8 @@ func (a *API) createInvite(r *request) (any, error) {
 		}
 		ask = given
 	}
-	if err := ask.check(); err != nil {
+	to, err := ask.check()
+	if err != nil {
 		return nil, err
 	}
 	if ask.Uses < 1 || ask.Uses > maxUses {
@@ -220,12 +182,14 @@ func (a *API) createInvite(r *request) (any, error) {
 	code, now := credential.Mint(credential.InviteCode, a.Region), time.Now().UTC().Truncate(time.Millisecond)
 	made := account.Invite{
 		ID: account.NewID("inv_"), OwnerID: r.me, Hash: code.Hash(), LastFour: code.LastFour(),
-		Uses: ask.Uses, Limits: account.Limits(ask.Limits), Created: now, Expires: now.Add(life),
+		Uses: ask.Uses, Limits: to.Of(account.Limits{}), Created: now, Expires: now.Add(life),
 	}
 	if err := a.Accounts.CreateInvite(r.Context(), made); err != nil {
 		return nil, err
 	}
-	return viewInvite(made, code.Reveal(), now), nil
+	view := viewInvite(made, code.Reveal(), now)
+	view.Warnings = a.warnings(r, to)
+	return view, nil
 }
 
 // parseLife reads how long an invite lives; days are written as in "7d".
@@ -275,8 +239,9 @@ type inviteCode struct {
 	Code string `json:"code"`
 }
 
-// accepted says what an invite brought; ID and the limits are absent where it was
-// accepted before.
+// accepted says what an invite brought. ID and the limits are absent where its
+// maker shares with the caller already: that share and its limits stay as they
+// are, whatever the invite's are, and the invite is not used.
 type accepted struct {
 	ID    string `json:"id,omitzero"`
 	Owner string `json:"owner"`

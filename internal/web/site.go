@@ -108,6 +108,7 @@ func NewSite(api *API, c SiteConfig) *Site {
 	s.look, s.hashes, s.limits, s.live = newLook(), newHasher(), newLimits(), newLive()
 	s.passkeys, s.provider = newPasskeys(c.Base), newProvider(c.Provider, c.Base)
 	s.mail, s.lookups = mail.New(c.Mail, api.Log), make(chan lookup, mostLookups)
+	api.mailInvited, api.mailJoined = s.mailInvitation, s.mailJoin
 	return s
 }
 
@@ -139,7 +140,10 @@ type page struct {
 }
 
 // sitePages is the whole site. Nothing that a person named stands in a path.
-func sitePages() []page {
+func sitePages() []page { return slices.Concat(signInPages(), memberPages()) }
+
+// signInPages are those of signing in, and of what a member signs in with.
+func signInPages() []page {
 	return []page{
 		{"GET", "/", anyone, (*Site).home, ""},
 
@@ -175,7 +179,12 @@ func sitePages() []page {
 		{"POST", "/account/email/remove", members, (*Site).removeEmail, "/account"},
 		{"GET", "/sessions", members, (*Site).sessionsPage, ""},
 		{"POST", "/sessions/end", members, (*Site).endSession, "/sessions"},
+	}
+}
 
+// memberPages are what members and operators use.
+func memberPages() []page {
+	return []page{
 		{"GET", "/applications", members, (*Site).applications, ""},
 		{"POST", "/applications", members, (*Site).createKey, "/applications"},
 		{"POST", "/applications/test", members, (*Site).testKey, "/applications"},
@@ -198,6 +207,7 @@ func sitePages() []page {
 		{"GET", "/sharing", members, (*Site).sharingPage, ""},
 		{"GET", livePath + "sharing", members, liveStream("/sharing", sharingScene), ""},
 		{"POST", "/sharing/share", members, (*Site).share, "/sharing"},
+		{"POST", "/sharing/limits", members, (*Site).limitShare, "/sharing"},
 		{"POST", "/sharing/end", members, (*Site).endShare, "/sharing"},
 		{"POST", "/sharing/invite", members, (*Site).makeInvite, "/sharing"},
 		{"POST", "/sharing/revoke", members, (*Site).endInvite, "/sharing"},
@@ -207,8 +217,13 @@ func sitePages() []page {
 		{"POST", "/groups/create", members, (*Site).makeGroup, "/groups"},
 		{"POST", "/groups/join", members, (*Site).join, "/groups"},
 		{"POST", "/groups/leave", members, (*Site).leave, "/groups"},
+		{"POST", "/groups/limit", members, (*Site).limitGroup, "/groups"},
 		{"POST", "/groups/end", members, (*Site).dissolve, "/groups"},
-		{"POST", "/groups/add", members, (*Site).addMember, "/groups"},
+		{"POST", "/groups/accept", members, (*Site).acceptGroup, "/groups"},
+		{"POST", "/groups/decline", members, (*Site).declineGroup, "/groups"},
+		{"POST", "/groups/invite", members, (*Site).inviteMember, "/groups"},
+		{"POST", "/groups/withdraw", members, (*Site).withdraw, "/groups"},
+		{"POST", "/groups/seen", members, (*Site).seeNotices, "/groups"},
 		{"POST", "/groups/remove", members, (*Site).removeMember, "/groups"},
 		{"POST", "/groups/admin", members, (*Site).promote, "/groups"},
 		{"POST", "/groups/demote", members, (*Site).demote, "/groups"},

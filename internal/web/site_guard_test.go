@@ -27,7 +27,10 @@ func testPagesOfOthers(t *testing.T, tn *town) {
 	good[anything](tn.world, "ada", "POST", "/api/shares", `{"with":"bob","models":["secret-model"]}`)
 	invite := good[Invite](tn.world, "ada", "POST", "/api/invites", "")
 	good[anything](tn.world, "ada", "POST", "/api/groups", `{"name":"lab","kind":"org"}`)
-	good[anything](tn.world, "ada", "POST", "/api/groups/lab/members", `{"member":"bob"}`)
+	tn.intoGroup("lab", "bob")
+	pat := account.Member{ID: account.NewID("mem_"), Name: "pat-invited", Created: time.Now()}
+	check(t, tn.db.CreateMember(ctx, pat))
+	good[anything](tn.world, "ada", "POST", "/api/groups/lab/invitations", `{"member":"pat-invited"}`)
 	key := account.Key{ID: account.NewID("key_"), MemberID: tn.members["ada"].ID, Name: "adas-key", Region: "home", Reach: account.ReachAll, Hash: [32]byte{2}, Created: time.Now()}
 	check(t, tn.db.CreateKey(ctx, key))
 	ada := tn.as("ada")
@@ -78,10 +81,12 @@ func testPagesOfOthers(t *testing.T, tn *town) {
 		"/machines/rename": {"machine", tn.machine.ID, "name", "mine"}, "/machines/revoke": {"machine", tn.machine.ID},
 		"/machines/keep-out": {"machine", tn.machine.ID},
 		"/try":               {"ask", "hello"}, "/try/stream": {"ask", "hello"}, // no model: a call of eve's own would be no secret
-		"/sharing/share": {"with", "eve"}, "/sharing/end": {"with", "ada"}, "/sharing/invite": {"uses", "x"}, "/sharing/revoke": {"invite", invite.ID},
+		"/sharing/share": {"with", "eve"}, "/sharing/limits": {"with", "eve"}, "/sharing/end": {"with", "ada"}, "/sharing/invite": {"uses", "x"}, "/sharing/revoke": {"invite", invite.ID},
 		"/sharing/accept": {"code", invite.ID},
-		"/groups/create":  {"name", "lab", "kind", "org"}, "/groups/join": {"group", "lab"}, "/groups/leave": {"group", "lab"}, "/groups/end": {"group", "lab"},
-		"/groups/add": {"group", "lab", "member", "eve"}, "/groups/remove": {"group", "lab", "member", "bob"}, "/groups/admin": {"group", "lab", "member", "eve"}, "/groups/demote": {"group", "lab", "member", "ada"},
+		"/groups/create":  {"name", "lab", "kind", "org"}, "/groups/join": {"group", "lab"}, "/groups/leave": {"group", "lab"}, "/groups/end": {"group", "lab"}, "/groups/limit": {"group", "lab", "per_day", "1"},
+		"/groups/accept": {"group", "lab"}, "/groups/decline": {"group", "lab"}, "/groups/invite": {"group", "lab", "member", "eve"}, "/groups/withdraw": {"group", "lab", "member", "pat-invited"},
+		"/groups/seen":   {"until", time.Now().Format(time.RFC3339)},
+		"/groups/remove": {"group", "lab", "member", "bob"}, "/groups/admin": {"group", "lab", "member", "eve"}, "/groups/demote": {"group", "lab", "member", "ada"},
 	}
 	paths := map[string]string{
 		"/welcome/{code}": "/welcome/" + credential.Mint(credential.LinkCode, "home").Reveal(), "/invite/{code}": "/invite/" + invite.ID,
@@ -90,7 +95,7 @@ func testPagesOfOthers(t *testing.T, tn *town) {
 	for _, act := range []string{"disable", "enable", "link"} {
 		forms["/operator/members/"+act] = []string{"member", tn.members["ada"].ID}
 	}
-	welcome := map[string]bool{"/applications": true, "/signin/passkey/begin": true, "/account/passkeys/begin": true, "/recover/mail": true, "/account/email": true, "/account/email/remove": true} // what eve may do
+	welcome := map[string]bool{"/applications": true, "/signin/passkey/begin": true, "/account/passkeys/begin": true, "/recover/mail": true, "/account/email": true, "/account/email/remove": true, "/groups/seen": true} // what eve may do
 	for _, p := range sitePages() {
 		if p.path == "/signout" {
 			continue
@@ -112,7 +117,7 @@ func testPagesOfOthers(t *testing.T, tn *town) {
 		if p.method == "POST" && !welcome[p.path] && p.path != "/account/password" && p.path != "/account/codes" && got.status < 400 {
 			t.Errorf("POST %s as eve: %d", p.path, got.status)
 		}
-		for _, secret := range []string{"secret-model", "story-model", "usage-model", tn.machine.ID, invite.Code, key.ID, "adas-key", sessions[0].ID, passkeys[0].ID, "adas-phone", identity.ID, "adas@mail", "adas-other", "adas-subject", "adas-shown", b64(passkeys[0].Credential)} {
+		for _, secret := range []string{"secret-model", "story-model", "usage-model", tn.machine.ID, invite.Code, key.ID, "adas-key", sessions[0].ID, passkeys[0].ID, "adas-phone", identity.ID, "adas@mail", "adas-other", "adas-subject", "adas-shown", "pat-invited", b64(passkeys[0].Credential)} {
 			if strings.Contains(got.body, secret) && !strings.Contains(form.Encode(), url.QueryEscape(secret)) {
 				t.Errorf("%s %s tells eve of ada's %s", p.method, p.path, secret)
 			}

@@ -216,9 +216,9 @@ func TestShareFormTakesIDsExactly(t *testing.T) {
 	tn := newTown(t, nil)
 	ada := tn.as("ada")
 	for _, models := range []string{" tiny", "tiny ", "org/a b\r\n tiny", " "} {
-		ada.post("/sharing/share", "with", "bob", "models", models, "concurrent", "0", "per_day", "0").want(t, 400, "no model&#39;s id")
+		ada.post("/sharing/share", "with", "bob", "models", models, "concurrent", "", "per_day", "").want(t, 400, "no model&#39;s id")
 	}
-	ada.post("/sharing/share", "with", "bob", "models", "org/a b\r\ntiny\r\n\r\n", "concurrent", "0", "per_day", "0").goes(t, "/sharing")
+	ada.post("/sharing/share", "with", "bob", "models", "org/a b\r\ntiny\r\n\r\n", "concurrent", "", "per_day", "").goes(t, "/sharing")
 	if made := good[list[Share]](tn.world, "ada", "GET", "/api/shares", "").Data; len(made) != 1 || !slices.Equal(made[0].Models, []string{"org/a b", "tiny"}) {
 		t.Errorf("%+v", made)
 	}
@@ -237,7 +237,7 @@ func TestEveryPageRenders(t *testing.T) {
 	good[anything](tn.world, "bob", "POST", "/api/shares", `{"with":"ada"}`)
 	good[anything](tn.world, "ada", "POST", "/api/invites", "")
 	good[anything](tn.world, "ada", "POST", "/api/groups", `{"name":"lab","kind":"org"}`)
-	good[anything](tn.world, "ada", "POST", "/api/groups/lab/members", `{"member":"bob"}`)
+	tn.intoGroup("lab", "bob")
 	good[anything](tn.world, "eve", "POST", "/api/groups", `{"name":"all","kind":"open"}`)
 	tn.history()
 	ada := tn.as("ada")

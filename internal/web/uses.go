@@ -29,15 +29,39 @@ func (a *API) cut(ends func(s *fleet.Snapshot, u Use) bool) int {
 	return n
 }
 
-// endsWithShare says whether a call runs by the share from owner to member alone.
+// endsWithShare says whether a call of the member on the owner's machines ends
+// with the share: one goes on by a group that both are in.
 func endsWithShare(owner, member string) func(*fleet.Snapshot, Use) bool {
 	return func(s *fleet.Snapshot, u Use) bool {
 		if string(u.Machine.Owner) != owner || string(u.Caller) != member {
 			return false
 		}
-		_, groups := s.Ways(u.Caller, u.Machine, u.Model)
+		_, groups := s.WithoutShare(u.Machine.Owner, u.Caller).Ways(u.Caller, u.Machine, u.Model)
 		return len(groups) == 0
 	}
+}
+
+// endsWithLimits says whether a call of the member on the owner's machines ends
+// with a share of those models: the share alone decides between the two, whatever
+// the call runs by.
+func endsWithLimits(owner, member string, models []string) func(*fleet.Snapshot, Use) bool {
+	return func(_ *fleet.Snapshot, u Use) bool {
+		return string(u.Machine.Owner) == owner && string(u.Caller) == member && leavesOut(models, u.Model)
+	}
+}
+
+// endsWithGroupLimits says whether a call on the owner's machines ends with a
+// limit of that group to those models: it has no other way.
+func endsWithGroupLimits(group, owner string, models []string) func(*fleet.Snapshot, Use) bool {
+	only := endsWithGroup(group)
+	return func(s *fleet.Snapshot, u Use) bool {
+		return string(u.Machine.Owner) == owner && leavesOut(models, u.Model) && only(s, u)
+	}
+}
+
+// leavesOut reports whether limits of those models do not cover that one.
+func leavesOut(models []string, model fleet.ModelID) bool {
+	return len(models) > 0 && !slices.Contains(models, string(model))
 }
 
 // endsWithGroup says whether a call runs by that group alone, and, if members are
@@ -56,7 +80,7 @@ func endsWithGroup(group string, members ...string) func(*fleet.Snapshot, Use) b
 func cutWords(n int) string {
 	switch n {
 	case 0:
-		return "No call was running by it."
+		return "No running call is cut."
 	case 1:
 		return "1 running call is cut within 5 seconds."
 	default:

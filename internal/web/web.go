@@ -120,22 +120,30 @@ type Accounts interface {
 	StoriesOf(ctx context.Context, memberID string, from account.Place, most int) ([]account.Story, error)
 
 	NamedShares(ctx context.Context, memberID string) ([]account.NamedShare, error)
-	PutShare(context.Context, account.Share) (account.Share, error)
+	PutShare(context.Context, account.Share, account.LimitChange) (account.Share, error)
 	RemoveShare(ctx context.Context, ownerID, memberID string) error
 	CreateInvite(context.Context, account.Invite) error
 	Invites(ctx context.Context, ownerID string) ([]account.Invite, error)
 	RevokeInvite(ctx context.Context, ownerID, id string, now time.Time) error
 	AcceptInvite(ctx context.Context, hash [32]byte, share account.Share, now time.Time) (account.Share, account.Member, error)
 
-	SeenGroups(ctx context.Context, viewerID, name string) ([]account.SeenGroup, error)
+	SeenGroups(ctx context.Context, viewerID, name string, now time.Time) ([]account.SeenGroup, error)
 	CreateGroup(context.Context, account.Group) error
 	EndGroup(ctx context.Context, adminID, groupID string) error
-	JoinGroup(ctx context.Context, groupID, memberID string) error
+	JoinGroup(ctx context.Context, groupID, memberID string, now time.Time) error
 	LeaveGroup(ctx context.Context, groupID, memberID string) error
-	AdmitToGroup(ctx context.Context, adminID, groupID, memberID string) error
+	InviteToGroup(context.Context, account.GroupInvitation) error
+	AcceptGroup(ctx context.Context, groupID, memberID string, now time.Time) error
+	DeclineGroup(ctx context.Context, groupID, memberID string, now time.Time) error
 	ExpelFromGroup(ctx context.Context, adminID, groupID, memberID string) error
 	MakeAdmin(ctx context.Context, adminID, groupID, memberID string) error
 	DropAdmin(ctx context.Context, adminID, groupID, memberID string) error
+
+	PutGroupLimits(ctx context.Context, ownerID, groupID string, c account.LimitChange) (account.Limits, error)
+	NewJoins(ctx context.Context, memberID string, now time.Time, most int) ([]account.GroupJoin, error)
+	SeeJoins(ctx context.Context, memberID string, until time.Time) error
+	CountNotices(ctx context.Context, memberID string, now time.Time) (int, error)
+	AddressesOfGroup(ctx context.Context, groupID, joinedID string, most int) ([]account.Email, error)
 
 	Machines(ctx context.Context, ownerID string) ([]account.Machine, error)
 	CountMachines(context.Context) (int, error)
@@ -185,10 +193,16 @@ var routes = []route{
 	{"DELETE", "/api/groups/{group}", (*API).isAdmin, (*API).endGroup},
 	{"POST", "/api/groups/{group}/join", (*API).sees, (*API).joinGroup},
 	{"POST", "/api/groups/{group}/leave", (*API).isIn, (*API).leaveGroup},
-	{"POST", "/api/groups/{group}/members", (*API).runsOrg, (*API).addToGroup},
+	{"POST", "/api/groups/{group}/limits", (*API).isIn, (*API).limitGroup},
+	{"POST", "/api/groups/{group}/accept", (*API).isInvited, (*API).acceptGroup},
+	{"POST", "/api/groups/{group}/decline", (*API).isInvited, (*API).declineGroup},
+	{"POST", "/api/groups/{group}/invitations", (*API).runsOrg, (*API).inviteToGroup},
 	{"DELETE", "/api/groups/{group}/members/{member}", (*API).runsOrg, (*API).removeFromGroup},
 	{"POST", "/api/groups/{group}/admins", (*API).runsOrg, (*API).makeAdmin},
 	{"DELETE", "/api/groups/{group}/admins/{member}", (*API).runsOrg, (*API).dropAdmin},
+
+	{"GET", "/api/notices", nil, (*API).listNotices},
+	{"POST", "/api/notices/seen", nil, (*API).seeNotices},
 
 	{"GET", "/api/keys", nil, (*API).listKeys},
 	{"DELETE", "/api/keys/{key}", nil, (*API).revokeKey},
@@ -212,10 +226,21 @@ const (
 )
 
 // API serves the paths under /api/. Make it with New.
-type API struct{ Config }
+type API struct {
+	Config
+	// mailInvited and mailJoined notify members by e-mail; NewSite sets them.
+	mailInvited func(ctx context.Context, group string, i account.GroupInvitation)
+	mailJoined  func(ctx context.Context, group account.SeenGroup, joined Caller)
+}
 
-// New makes the API.
-func New(c Config) *API { return &API{c} }
+// New makes the API. It sends no e-mail unless NewSite makes pages over it.
+func New(c Config) *API {
+	return &API{
+		Config:      c,
+		mailInvited: func(context.Context, string, account.GroupInvitation) {},
+		mailJoined:  func(context.Context, account.SeenGroup, Caller) {},
+	}
+}
 
 // request is one request on its way through a route.
 type request struct {

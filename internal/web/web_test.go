@@ -179,10 +179,17 @@ func good[T any](w *world, who, method, path, body string) T {
 
 type anything = map[string]any
 
+// intoGroup has ada invite a member to a group of hers, and the member accept.
+func (w *world) intoGroup(group, who string) {
+	w.t.Helper()
+	good[anything](w, "ada", "POST", "/api/groups/"+group+"/invitations", `{"member":"`+who+`"}`)
+	good[anything](w, who, "POST", "/api/groups/"+group+"/accept", "")
+}
+
 // adas is everything that ada sees of her account.
 func (w *world) adas() []told {
 	var all []told
-	for _, path := range []string{"/api/shares", "/api/invites", "/api/groups", "/api/keys", "/api/requests", "/api/why/req_adas"} {
+	for _, path := range []string{"/api/shares", "/api/invites", "/api/groups", "/api/notices", "/api/keys", "/api/requests", "/api/why/req_adas"} {
 		all = append(all, w.ask("ada", "GET", path, ""))
 	}
 	m, err := w.db.OwnMachine(w.t.Context(), w.members["ada"].ID, w.machine.ID)
@@ -200,7 +207,10 @@ func TestWhatIsAdasIsNotEves(t *testing.T) {
 	good[anything](w, "ada", "POST", "/api/shares", `{"with":"bob","models":["secret-model"]}`)
 	invite := good[Invite](w, "ada", "POST", "/api/invites", "")
 	good[anything](w, "ada", "POST", "/api/groups", `{"name":"lab","kind":"org"}`)
-	good[anything](w, "ada", "POST", "/api/groups/lab/members", `{"member":"bob"}`)
+	w.intoGroup("lab", "bob")
+	pat := account.Member{ID: account.NewID("mem_"), Name: "pat", Created: time.Now()}
+	check(t, w.db.CreateMember(t.Context(), pat))
+	good[anything](w, "ada", "POST", "/api/groups/lab/invitations", `{"member":"pat"}`)
 	good[anything](w, "ada", "POST", "/api/groups", `{"name":"all","kind":"open"}`)
 	good[anything](w, "ada", "POST", "/api/machines/"+w.machine.ID+"/keep-out", `{"group":"lab"}`)
 
@@ -226,7 +236,12 @@ func TestWhatIsAdasIsNotEves(t *testing.T) {
 		"DELETE /api/groups/{group}":                  {{"eve", "/api/groups/lab", "", 404}, {"bob", "/api/groups/lab", "", 403}, {"eve", "/api/groups/all", "", 403}},
 		"POST /api/groups/{group}/join":               {{"eve", "/api/groups/lab/join", "", 404}, {"eve", "/api/groups/none/join", "", 404}},
 		"POST /api/groups/{group}/leave":              {{"eve", "/api/groups/lab/leave", "", 404}, {"eve", "/api/groups/all/leave", "", 403}},
-		"POST /api/groups/{group}/members":            {{"eve", "/api/groups/lab/members", `{"member":"eve"}`, 404}, {"bob", "/api/groups/lab/members", `{"member":"eve"}`, 403}, {"ada", "/api/groups/all/members", `{"member":"eve"}`, 400}},
+		"POST /api/groups/{group}/limits":             {{"eve", "/api/groups/lab/limits", `{"per_day":1}`, 404}, {"eve", "/api/groups/all/limits", `{"per_day":1}`, 403}, {"bob", "/api/groups/lab/limits", `{"per_day":1}`, 200}, {"ada", "/api/groups/lab/limits", `{"per_day":0}`, 400}},
+		"POST /api/groups/{group}/accept":             {{"eve", "/api/groups/lab/accept", "", 404}, {"eve", "/api/groups/none/accept", "", 404}, {"eve", "/api/groups/all/accept", "", 400}, {"bob", "/api/groups/lab/accept", "", 200}},
+		"POST /api/groups/{group}/decline":            {{"eve", "/api/groups/lab/decline", "", 404}, {"eve", "/api/groups/all/decline", "", 400}, {"bob", "/api/groups/lab/decline", "", 400}},
+		"POST /api/groups/{group}/invitations":        {{"eve", "/api/groups/lab/invitations", `{"member":"eve"}`, 404}, {"bob", "/api/groups/lab/invitations", `{"member":"eve"}`, 403}, {"ada", "/api/groups/all/invitations", `{"member":"eve"}`, 400}, {"ada", "/api/groups/lab/invitations", `{"member":"nobody"}`, 404}},
+		"GET /api/notices":                            {{"eve", "/api/notices", "", 200}},
+		"POST /api/notices/seen":                      {{"eve", "/api/notices/seen", `{"until":"` + time.Now().Format(time.RFC3339) + `"}`, 200}, {"eve", "/api/notices/seen", `{"until":"2999-01-01T00:00:00Z"}`, 400}},
 		"DELETE /api/groups/{group}/members/{member}": {{"eve", "/api/groups/lab/members/bob", "", 404}, {"bob", "/api/groups/lab/members/ada", "", 403}, {"ada", "/api/groups/lab/members/ada", "", 400}},
 		"POST /api/groups/{group}/admins":             {{"eve", "/api/groups/lab/admins", `{"member":"eve"}`, 404}, {"bob", "/api/groups/lab/admins", `{"member":"bob"}`, 403}, {"ada", "/api/groups/lab/admins", `{"member":"eve"}`, 404}},
 		"DELETE /api/groups/{group}/admins/{member}":  {{"eve", "/api/groups/lab/admins/ada", "", 404}, {"bob", "/api/groups/lab/admins/ada", "", 403}},
@@ -262,8 +277,8 @@ func TestWhatIsAdasIsNotEves(t *testing.T) {
 			if got.status != a.want {
 				t.Errorf("%s as %s: %+v, want %d", name, a.who, got, a.want)
 			}
-			for _, secret := range []string{"secret-model", w.machine.ID, invite.Code, invite.ID, key.ID} {
-				if a.who == "eve" && strings.Contains(got.body, secret) && !strings.Contains(a.path, secret) {
+			for _, secret := range []string{"secret-model", w.machine.ID, invite.Code, invite.ID, key.ID, `"pat"`} {
+				if (a.who == "eve" || secret == `"pat"` && a.who == "bob") && strings.Contains(got.body, secret) && !strings.Contains(a.path, secret) {
 					t.Errorf("%s tells eve of ada's %s: %s", name, secret, got.body)
 				}
 			}
@@ -309,13 +324,22 @@ func TestShares(t *testing.T) {
 	w := newWorld(t)
 	made := good[Share](w, "ada", "POST", "/api/shares", `{"with":"bob","models":["tiny"],"hours":"sat,sun 00:00-24:00","concurrent":2,"per_day":9}`)
 	want := Share{ID: made.ID, Owner: "ada", With: "bob", Direction: "given", Created: made.Created,
-		Limits: Limits{Models: []string{"tiny"}, Hours: "Sat,Sun 00:00-24:00", Concurrent: 2, PerDay: 9}}
+		Limits: Limits{Models: []string{"tiny"}, Hours: "Sat,Sun 00:00-24:00", Concurrent: limit(2), PerDay: limit(9)}}
 	if diff := cmp.Diff(want, made); diff != "" {
 		t.Error(diff)
 	}
 	again := good[Share](w, "ada", "POST", "/api/shares", `{"with":"bob","per_day":5}`)
-	if again.ID != made.ID || again.PerDay != 5 || again.Concurrent != 0 || len(again.Models) != 0 {
-		t.Errorf("changed to %+v", again)
+	want.PerDay = limit(5) // all else stays
+	if diff := cmp.Diff(want, again); diff != "" {
+		t.Error(diff)
+	}
+	if diff := cmp.Diff(want, good[Share](w, "ada", "POST", "/api/shares", `{"with":"bob"}`)); diff != "" {
+		t.Error(diff)
+	}
+	want.Models, want.Hours, want.Concurrent = []string{}, "", nil
+	again = good[Share](w, "ada", "POST", "/api/shares", `{"with":"bob","models":null,"hours":null,"concurrent":null}`)
+	if diff := cmp.Diff(want, again); diff != "" {
+		t.Error(diff)
 	}
 	for who, direction := range map[string]string{"ada": "given", "bob": "received"} {
 		got := good[list[Share]](w, who, "GET", "/api/shares", "").Data
@@ -326,7 +350,7 @@ func TestShares(t *testing.T) {
 		}
 	}
 	for _, body := range []string{
-		`{"with":"bob","hours":"never"}`, `{"with":"bob","concurrent":-1}`, `{"with":"bob","per_day":-1}`, `{"with":"bob","models":[""]}`,
+		`{"with":"bob","hours":"never"}`, `{"with":"bob","concurrent":-1}`, `{"with":"bob","per_day":-1}`, `{"with":"bob","concurrent":0}`, `{"with":"bob","per_day":0}`, `{"with":"bob","models":[""]}`,
 		`{"with":"bob","with":"eve"}`, `{"with":7}`, ``, `[]`, `{"with":"bob"} {}`,
 	} {
 		if got := w.ask("ada", "POST", "/api/shares", body); got.status != 400 || got.code != "invalid_request" {
@@ -364,7 +388,7 @@ func TestInvites(t *testing.T) {
 	if got := good[anything](w, "eve", "POST", "/api/invites/accept", `{"code":"`+twice.Code+`"}`); got["state"] != "accepted" || got["owner"] != "ada" {
 		t.Errorf("accepted: %v", got)
 	}
-	limits := Limits{Models: []string{"tiny"}, Hours: "Sat,Sun 00:00-24:00", Concurrent: 2, PerDay: 9}
+	limits := Limits{Models: []string{"tiny"}, Hours: "Sat,Sun 00:00-24:00", Concurrent: limit(2), PerDay: limit(9)}
 	limited := good[Invite](w, "ada", "POST", "/api/invites", `{"models":["tiny"],"hours":"sat,sun 00:00-24:00","concurrent":2,"per_day":9}`)
 	check(t, w.db.RemoveShare(t.Context(), w.members["ada"].ID, w.members["eve"].ID))
 	accepted := good[Share](w, "eve", "POST", "/api/invites/accept", `{"code":"`+limited.Code+`"}`)
@@ -393,7 +417,7 @@ func TestInvites(t *testing.T) {
 	if diff := cmp.Diff([]string{"used up", "revoked", "used up"}, states); diff != "" {
 		t.Error(diff)
 	}
-	for _, body := range []string{`{"uses":-1}`, `{"uses":1001}`, `{"expires":"0d"}`, `{"expires":"-7d"}`, `{"expires":"400d"}`, `{"expires":"soon"}`, `{"expires":"d"}`, `{"expires":"99999999999999d"}`, `{"hours":"never"}`, `{"per_day":-1}`, `{"models":[""]}`} {
+	for _, body := range []string{`{"uses":-1}`, `{"uses":1001}`, `{"expires":"0d"}`, `{"expires":"-7d"}`, `{"expires":"400d"}`, `{"expires":"soon"}`, `{"expires":"d"}`, `{"expires":"99999999999999d"}`, `{"hours":"never"}`, `{"per_day":-1}`, `{"per_day":0}`, `{"concurrent":0}`, `{"models":[""]}`} {
 		if got := w.ask("ada", "POST", "/api/invites", body); got.status != 400 {
 			t.Errorf("%s: %+v", body, got)
 		}
@@ -403,8 +427,7 @@ func TestInvites(t *testing.T) {
 func TestGroups(t *testing.T) {
 	w := newWorld(t)
 	good[Group](w, "ada", "POST", "/api/groups", `{"name":"..","kind":"org"}`) // as a path it would be another
-	good[anything](w, "ada", "POST", "/api/groups/../members", `{"member":"bob"}`)
-	good[anything](w, "ada", "POST", "/api/groups/../members", `{"member":"bob"}`)
+	w.intoGroup("..", "bob")
 	if got := w.ask("ada", "POST", "/api/groups/../leave", ""); got.status != 400 || !strings.Contains(got.body, "without an admin") {
 		t.Errorf("the last admin left: %+v", got)
 	}
@@ -417,7 +440,7 @@ func TestGroups(t *testing.T) {
 	got := good[list[Group]](w, "ada", "GET", "/api/groups", "").Data
 	want := []Group{{
 		Name: "all", Kind: account.GroupOpen, In: true, Admin: true, Size: 2, Created: got[0].Created,
-		Members: []GroupMember{{"ada", true}, {"bob", false}}, KeptOut: []string{"box"}, Closed: []Closed{},
+		Members: []GroupMember{{"ada", true}, {"bob", false}}, Invitations: []Invitation{}, KeptOut: []string{"box"}, Closed: []Closed{}, Limits: &Limits{Models: []string{}},
 	}}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Error(diff)
@@ -445,6 +468,85 @@ func TestGroups(t *testing.T) {
 			t.Errorf("%s: %+v", body, got)
 		}
 	}
+}
+
+func limit(n int) *int { return &n }
+
+// TestGroupLimits: a member limits a group for its own machines; what is absent
+// stays, null ends, 0 is refused, and a model that no machine of the member's
+// offers is taken with a warning.
+func TestGroupLimits(t *testing.T) {
+	w := newWorld(t)
+	good[Group](w, "ada", "POST", "/api/groups", `{"name":"lab","kind":"open"}`)
+	good[anything](w, "bob", "POST", "/api/groups/lab/join", "")
+	for _, step := range []struct {
+		body string
+		want GroupLimits
+	}{
+		{`{"models":["tiny"],"hours":"sat,sun 00:00-24:00","concurrent":2,"per_day":9}`, GroupLimits{"lab", Limits{[]string{"tiny"}, "Sat,Sun 00:00-24:00", limit(2), limit(9)}, 0, nil}},
+		{`{"per_day":5}`, GroupLimits{"lab", Limits{[]string{"tiny"}, "Sat,Sun 00:00-24:00", limit(2), limit(5)}, 0, nil}},
+		{`{"hours":null,"concurrent":null,"models":["Tiny:latest"]}`, GroupLimits{"lab", Limits{[]string{"Tiny:latest"}, "", nil, limit(5)}, 0,
+			[]string{`no machine of yours offers the model "Tiny:latest": until one does, this names nothing; did you mean "tiny"?`}}},
+		{`{}`, GroupLimits{"lab", Limits{[]string{"Tiny:latest"}, "", nil, limit(5)}, 0, nil}},
+	} {
+		if diff := cmp.Diff(step.want, good[GroupLimits](w, "ada", "POST", "/api/groups/lab/limits", step.body)); diff != "" {
+			t.Errorf("%s: %s", step.body, diff)
+		}
+	}
+	for who, perDay := range map[string]*int{"ada": limit(5), "bob": nil} {
+		if got := good[list[Group]](w, who, "GET", "/api/groups", "").Data[0].Limits; got == nil || !cmp.Equal(got.PerDay, perDay) {
+			t.Errorf("%s sees %+v", who, got)
+		}
+	}
+	if got := good[list[Group]](w, "eve", "GET", "/api/groups", "").Data[0].Limits; got != nil {
+		t.Errorf("eve, who is not in it, sees %+v", got)
+	}
+	for _, body := range []string{`{"per_day":0}`, `{"concurrent":0}`, `{"per_day":-1}`} {
+		if got := w.ask("ada", "POST", "/api/groups/lab/limits", body); got.status != 400 || !strings.Contains(got.body, "for no limit send null") || !strings.Contains(got.body, "pause") {
+			t.Errorf("%s: %+v", body, got)
+		}
+	}
+	made := good[Share](w, "ada", "POST", "/api/shares", `{"with":"bob","models":["tiny","big"]}`)
+	invited := good[Invite](w, "ada", "POST", "/api/invites", `{"models":["big"]}`)
+	if len(made.Warnings) != 1 || len(invited.Warnings) != 1 || !strings.Contains(made.Warnings[0], `"big"`) {
+		t.Errorf("warned of %q and %q", made.Warnings, invited.Warnings)
+	}
+}
+
+// TestLimitsOnPages: what the pages say about who may use machines is so: groups
+// are named with their limits, a form shows the limits that are there, an empty
+// field ends one, and sharing again leaves them.
+func TestLimitsOnPages(t *testing.T) { onEachStore(t, testLimitsOnPages) }
+
+func testLimitsOnPages(t *testing.T, tn *town) {
+	ada, bob := tn.as("ada"), tn.as("bob")
+	ada.get("/sharing").want(t, 200, "Nobody but you.")
+	ada.post("/groups/create", "name", "lab", "kind", "open").goes(t, "/groups")
+	ada.get("/sharing").want(t, 200, "Nobody but you.") // alone in it
+	bob.post("/groups/join", "group", "lab").goes(t, "/groups")
+	if page := ada.get("/sharing").want(t, 200, "All other members of <strong>lab</strong> (open, 2 members), together: no limits."); strings.Contains(page.body, "Nobody but you") {
+		t.Error("nobody but you, while a group reaches the machine")
+	}
+	ada.post("/groups/limit", "group", "lab", "models", "tiny", "per_day", "7").goes(t, "/groups")
+	ada.get("/groups").want(t, 200, "These are now your limits for lab.", "<strong>models tiny; 7 a day</strong>", `placeholder="no limit" value="7"`)
+	ada.get("/sharing").want(t, 200, "together: models tiny; 7 a day.")
+	ada.get("/machines").want(t, 200, "served, models tiny; 7 a day")
+	bob.get("/groups").want(t, 200, "<strong>no limits</strong>")
+	ada.post("/groups/limit", "group", "lab", "models", "tiny", "per_day", "0").want(t, 400, "for no limit send null", `placeholder="no limit" value="0"`)
+	ada.post("/groups/limit", "group", "lab", "models", "", "per_day", "").goes(t, "/groups")
+	ada.get("/groups").want(t, 200, "<strong>no limits</strong>")
+
+	ada.post("/sharing/share", "with", "bob", "models", "tiny", "concurrent", "2", "per_day", "9").goes(t, "/sharing")
+	ada.post("/sharing/share", "with", "bob", "models", "", "concurrent", "", "per_day", "8").goes(t, "/sharing")
+	ada.get("/sharing").want(t, 200, "models tiny; 2 at once; 8 a day", `placeholder="no limit" value="8"`, "the share alone decides")
+	ada.post("/sharing/limits", "with", "bob", "models", "tiny\nnone-such", "concurrent", "", "per_day", "8").goes(t, "/sharing")
+	ada.get("/sharing").want(t, 200, "models tiny, none-such; 8 a day", "Note: no machine of yours offers the model")
+	ada.post("/sharing/limits", "with", "bob", "per_day", "0").want(t, 400, "per_day is how many calls a day may start", `placeholder="no limit" value="0"`)
+
+	code := textOf(t, ada.post("/sharing/invite", "uses", "1", "expires", "7d"), "link")
+	bob.post("/sharing/accept", "code", code).goes(t, "/sharing")
+	bob.get("/sharing").want(t, 200, "ada shares with you already: that share and its limits are as they were", "models tiny, none-such; 8 a day")
+	ada.get("/sharing").want(t, 200, "0 of 1")
 }
 
 // An owner revokes a machine, once, and nobody else does.

@@ -38,8 +38,11 @@ type WhyMachine struct {
 	Owner   string `json:"owner"`
 	Via     string `json:"via"`             // own, shared or group
 	Group   string `json:"group,omitempty"` // which one
-	State   string `json:"state"`
-	Order   int    `json:"order,omitzero"` // in which it would be tried, from 1; 0: not
+	// Limits are those of the share or group that the caller's calls count against;
+	// absent: none.
+	Limits *Limits `json:"limits,omitzero"`
+	State  string  `json:"state"`
+	Order  int     `json:"order,omitzero"` // in which it would be tried, from 1; 0: not
 }
 
 // why is GET /api/why?model=ID[&family=chat]. A model out of reach counts as one
@@ -88,6 +91,7 @@ func explain(s *fleet.Snapshot, ask fleet.Ask) (Why, *fault.Fault) {
 		if seen.Group != nil {
 			m.Group = seen.Group.Name
 		}
+		m.Limits = limitsInForce(seen.Limits)
 		m.Order = 1 + slices.IndexFunc(d.Candidates, func(c fleet.Candidate) bool { return c.Machine.ID == seen.Machine.ID })
 		w.Machines = append(w.Machines, m)
 	}
@@ -98,6 +102,22 @@ func explain(s *fleet.Snapshot, ask fleet.Ask) (Why, *fault.Fault) {
 		return cmp.Compare(b.Order, a.Order)
 	})
 	return w, d.Fault
+}
+
+// limitsInForce is limits of the law as an answer holds them; nil: they limit nothing.
+func limitsInForce(l *fleet.Limits) *Limits {
+	if l == nil {
+		return nil
+	}
+	of := account.Limits{Hours: l.Hours.String(), Concurrent: l.Concurrent, PerDay: l.PerDay}
+	for _, id := range l.Models {
+		of.Models = append(of.Models, string(id))
+	}
+	v := viewLimits(of)
+	if len(v.Models) == 0 && v.Hours == "" && v.Concurrent == nil && v.PerDay == nil {
+		return nil
+	}
+	return &v
 }
 
 // Told is a past call as one of those it concerns is told it: with its decisions

@@ -1,10 +1,12 @@
--- What one member may see of groups: open ones, and those it is in.
+-- What one member may see of groups: open ones, those it is in, and those it is
+-- invited to.
 -- name: SeenGroups :many
 SELECT sqlc.embed(g), v.admin, (
     SELECT count(*) FROM group_members x JOIN members m ON m.id = x.member_id WHERE x.group_id = g.id AND NOT m.disabled
 ) AS size
 FROM groups g LEFT JOIN group_members v ON v.group_id = g.id AND v.member_id = sqlc.arg(viewer)
-WHERE (g.kind = 'open' OR v.member_id IS NOT NULL)
+WHERE (g.kind = 'open' OR v.member_id IS NOT NULL OR EXISTS (
+    SELECT 1 FROM group_invitations i WHERE i.group_id = g.id AND i.member_id = sqlc.arg(viewer) AND i.expires > sqlc.arg(now)))
   AND (cast(sqlc.arg(name) AS text) = '' OR g.name = cast(sqlc.arg(name) AS text))
 ORDER BY g.created, g.id;
 
@@ -18,8 +20,8 @@ SELECT k.group_id, x.id, x.name FROM keep_outs k JOIN machines x ON x.id = k.mac
 WHERE x.owner_id = sqlc.arg(owner) AND x.revoked = 0 ORDER BY x.created, x.id;
 
 -- name: JoinGroup :execrows
-INSERT INTO group_members (group_id, member_id, admin)
-SELECT g.id, cast(sqlc.arg(member) AS text), false FROM groups g WHERE g.id = sqlc.arg(group_id) AND g.kind = 'open';
+INSERT INTO group_members (group_id, member_id, admin, seen)
+SELECT g.id, cast(sqlc.arg(member) AS text), false, cast(sqlc.arg(seen) AS bigint) FROM groups g WHERE g.id = sqlc.arg(group_id) AND g.kind = 'open';
 
 -- name: AdminKind :one
 SELECT g.kind FROM groups g JOIN group_members a ON a.group_id = g.id

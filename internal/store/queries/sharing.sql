@@ -2,11 +2,17 @@
 INSERT INTO shares (id, owner_id, member_id, models, hours, concurrent, per_day, created)
 VALUES ($1, $2, $3, $4, $5, $6, $7, $8);
 
+-- What is null stays as it is; of a share that is not there yet it is no limit.
 -- name: PutShare :one
 INSERT INTO shares (id, owner_id, member_id, models, hours, concurrent, per_day, created)
-VALUES ($1, $2, $3, $4, $5, $6, $7, $8)
+VALUES (sqlc.arg(id), sqlc.arg(owner_id), sqlc.arg(member_id),
+    coalesce(cast(sqlc.narg(models) AS text), '[]'), coalesce(cast(sqlc.narg(hours) AS text), ''),
+    coalesce(cast(sqlc.narg(concurrent) AS bigint), 0), coalesce(cast(sqlc.narg(per_day) AS bigint), 0), sqlc.arg(created))
 ON CONFLICT (owner_id, member_id) DO UPDATE SET
-    models = excluded.models, hours = excluded.hours, concurrent = excluded.concurrent, per_day = excluded.per_day
+    models = coalesce(cast(sqlc.narg(models) AS text), shares.models),
+    hours = coalesce(cast(sqlc.narg(hours) AS text), shares.hours),
+    concurrent = coalesce(cast(sqlc.narg(concurrent) AS bigint), shares.concurrent),
+    per_day = coalesce(cast(sqlc.narg(per_day) AS bigint), shares.per_day)
 RETURNING *;
 
 -- name: DeleteShare :execrows
@@ -41,7 +47,7 @@ SELECT * FROM groups WHERE name = $1;
 SELECT * FROM groups ORDER BY created, id;
 
 -- name: InsertGroupMember :exec
-INSERT INTO group_members (group_id, member_id, admin) VALUES ($1, $2, $3);
+INSERT INTO group_members (group_id, member_id, admin, seen) VALUES ($1, $2, $3, $4);
 
 -- name: DeleteGroupMember :execrows
 DELETE FROM group_members WHERE group_id = $1 AND member_id = $2;

@@ -1,7 +1,7 @@
 -- name: InsertUsage :execrows
 INSERT INTO usage (call_id, attempt, started, member_id, key_id, machine_id, owner_id, model, endpoint, stream,
-    status, code, waited_us, first_byte_us, duration_us, tokens_in, tokens_out, tokens_how)
-VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18)
+    status, code, waited_us, first_byte_us, duration_us, tokens_in, tokens_out, tokens_how, group_id)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19)
 ON CONFLICT (call_id, attempt) DO NOTHING;
 
 -- name: AddUsageDay :exec

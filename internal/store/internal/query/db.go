@@ -27,14 +27,26 @@ func Prepare(ctx context.Context, db DBTX) (*Queries, error) {
 	if q.actsStmt, err = db.PrepareContext(ctx, acts); err != nil {
 		return nil, fmt.Errorf("error preparing query Acts: %w", err)
 	}
+	if q.addGroupDayStmt, err = db.PrepareContext(ctx, addGroupDay); err != nil {
+		return nil, fmt.Errorf("error preparing query AddGroupDay: %w", err)
+	}
 	if q.addUsageDayStmt, err = db.PrepareContext(ctx, addUsageDay); err != nil {
 		return nil, fmt.Errorf("error preparing query AddUsageDay: %w", err)
+	}
+	if q.addressesOfGroupStmt, err = db.PrepareContext(ctx, addressesOfGroup); err != nil {
+		return nil, fmt.Errorf("error preparing query AddressesOfGroup: %w", err)
 	}
 	if q.adminKindStmt, err = db.PrepareContext(ctx, adminKind); err != nil {
 		return nil, fmt.Errorf("error preparing query AdminKind: %w", err)
 	}
 	if q.askEmailStmt, err = db.PrepareContext(ctx, askEmail); err != nil {
 		return nil, fmt.Errorf("error preparing query AskEmail: %w", err)
+	}
+	if q.callsOfGroupStmt, err = db.PrepareContext(ctx, callsOfGroup); err != nil {
+		return nil, fmt.Errorf("error preparing query CallsOfGroup: %w", err)
+	}
+	if q.callsOfGroupsStmt, err = db.PrepareContext(ctx, callsOfGroups); err != nil {
+		return nil, fmt.Errorf("error preparing query CallsOfGroups: %w", err)
 	}
 	if q.callsOfSharesStmt, err = db.PrepareContext(ctx, callsOfShares); err != nil {
 		return nil, fmt.Errorf("error preparing query CallsOfShares: %w", err)
@@ -45,11 +57,17 @@ func Prepare(ctx context.Context, db DBTX) (*Queries, error) {
 	if q.changesAfterStmt, err = db.PrepareContext(ctx, changesAfter); err != nil {
 		return nil, fmt.Errorf("error preparing query ChangesAfter: %w", err)
 	}
+	if q.countInvitationsStmt, err = db.PrepareContext(ctx, countInvitations); err != nil {
+		return nil, fmt.Errorf("error preparing query CountInvitations: %w", err)
+	}
 	if q.countMachinesStmt, err = db.PrepareContext(ctx, countMachines); err != nil {
 		return nil, fmt.Errorf("error preparing query CountMachines: %w", err)
 	}
 	if q.countMembersStmt, err = db.PrepareContext(ctx, countMembers); err != nil {
 		return nil, fmt.Errorf("error preparing query CountMembers: %w", err)
+	}
+	if q.countNoticesStmt, err = db.PrepareContext(ctx, countNotices); err != nil {
+		return nil, fmt.Errorf("error preparing query CountNotices: %w", err)
 	}
 	if q.decideGrantStmt, err = db.PrepareContext(ctx, decideGrant); err != nil {
 		return nil, fmt.Errorf("error preparing query DecideGrant: %w", err)
@@ -60,6 +78,9 @@ func Prepare(ctx context.Context, db DBTX) (*Queries, error) {
 	if q.deleteGroupStmt, err = db.PrepareContext(ctx, deleteGroup); err != nil {
 		return nil, fmt.Errorf("error preparing query DeleteGroup: %w", err)
 	}
+	if q.deleteGroupLimitsStmt, err = db.PrepareContext(ctx, deleteGroupLimits); err != nil {
+		return nil, fmt.Errorf("error preparing query DeleteGroupLimits: %w", err)
+	}
 	if q.deleteGroupMemberStmt, err = db.PrepareContext(ctx, deleteGroupMember); err != nil {
 		return nil, fmt.Errorf("error preparing query DeleteGroupMember: %w", err)
 	}
@@ -68,6 +89,15 @@ func Prepare(ctx context.Context, db DBTX) (*Queries, error) {
 	}
 	if q.deleteIdentityStmt, err = db.PrepareContext(ctx, deleteIdentity); err != nil {
 		return nil, fmt.Errorf("error preparing query DeleteIdentity: %w", err)
+	}
+	if q.deleteInvitationStmt, err = db.PrepareContext(ctx, deleteInvitation); err != nil {
+		return nil, fmt.Errorf("error preparing query DeleteInvitation: %w", err)
+	}
+	if q.deleteInvitationsStmt, err = db.PrepareContext(ctx, deleteInvitations); err != nil {
+		return nil, fmt.Errorf("error preparing query DeleteInvitations: %w", err)
+	}
+	if q.deleteJoinsStmt, err = db.PrepareContext(ctx, deleteJoins); err != nil {
+		return nil, fmt.Errorf("error preparing query DeleteJoins: %w", err)
 	}
 	if q.deleteKeepOutStmt, err = db.PrepareContext(ctx, deleteKeepOut); err != nil {
 		return nil, fmt.Errorf("error preparing query DeleteKeepOut: %w", err)
@@ -126,6 +156,15 @@ func Prepare(ctx context.Context, db DBTX) (*Queries, error) {
 	if q.groupByNameStmt, err = db.PrepareContext(ctx, groupByName); err != nil {
 		return nil, fmt.Errorf("error preparing query GroupByName: %w", err)
 	}
+	if q.groupLimitsStmt, err = db.PrepareContext(ctx, groupLimits); err != nil {
+		return nil, fmt.Errorf("error preparing query GroupLimits: %w", err)
+	}
+	if q.groupLimitsByStmt, err = db.PrepareContext(ctx, groupLimitsBy); err != nil {
+		return nil, fmt.Errorf("error preparing query GroupLimitsBy: %w", err)
+	}
+	if q.groupLimitsOfStmt, err = db.PrepareContext(ctx, groupLimitsOf); err != nil {
+		return nil, fmt.Errorf("error preparing query GroupLimitsOf: %w", err)
+	}
 	if q.groupMembersStmt, err = db.PrepareContext(ctx, groupMembers); err != nil {
 		return nil, fmt.Errorf("error preparing query GroupMembers: %w", err)
 	}
@@ -168,8 +207,14 @@ func Prepare(ctx context.Context, db DBTX) (*Queries, error) {
 	if q.insertIdentityStmt, err = db.PrepareContext(ctx, insertIdentity); err != nil {
 		return nil, fmt.Errorf("error preparing query InsertIdentity: %w", err)
 	}
+	if q.insertInvitationStmt, err = db.PrepareContext(ctx, insertInvitation); err != nil {
+		return nil, fmt.Errorf("error preparing query InsertInvitation: %w", err)
+	}
 	if q.insertInviteStmt, err = db.PrepareContext(ctx, insertInvite); err != nil {
 		return nil, fmt.Errorf("error preparing query InsertInvite: %w", err)
+	}
+	if q.insertJoinStmt, err = db.PrepareContext(ctx, insertJoin); err != nil {
+		return nil, fmt.Errorf("error preparing query InsertJoin: %w", err)
 	}
 	if q.insertKeepOutStmt, err = db.PrepareContext(ctx, insertKeepOut); err != nil {
 		return nil, fmt.Errorf("error preparing query InsertKeepOut: %w", err)
@@ -212,6 +257,9 @@ func Prepare(ctx context.Context, db DBTX) (*Queries, error) {
 	}
 	if q.invitesOfStmt, err = db.PrepareContext(ctx, invitesOf); err != nil {
 		return nil, fmt.Errorf("error preparing query InvitesOf: %w", err)
+	}
+	if q.isInGroupStmt, err = db.PrepareContext(ctx, isInGroup); err != nil {
+		return nil, fmt.Errorf("error preparing query IsInGroup: %w", err)
 	}
 	if q.joinGroupStmt, err = db.PrepareContext(ctx, joinGroup); err != nil {
 		return nil, fmt.Errorf("error preparing query JoinGroup: %w", err)
@@ -291,6 +339,9 @@ func Prepare(ctx context.Context, db DBTX) (*Queries, error) {
 	if q.namedSharesStmt, err = db.PrepareContext(ctx, namedShares); err != nil {
 		return nil, fmt.Errorf("error preparing query NamedShares: %w", err)
 	}
+	if q.newJoinsStmt, err = db.PrepareContext(ctx, newJoins); err != nil {
+		return nil, fmt.Errorf("error preparing query NewJoins: %w", err)
+	}
 	if q.nextGenerationStmt, err = db.PrepareContext(ctx, nextGeneration); err != nil {
 		return nil, fmt.Errorf("error preparing query NextGeneration: %w", err)
 	}
@@ -318,6 +369,12 @@ func Prepare(ctx context.Context, db DBTX) (*Queries, error) {
 	if q.pruneGrantsStmt, err = db.PrepareContext(ctx, pruneGrants); err != nil {
 		return nil, fmt.Errorf("error preparing query PruneGrants: %w", err)
 	}
+	if q.pruneInvitationsStmt, err = db.PrepareContext(ctx, pruneInvitations); err != nil {
+		return nil, fmt.Errorf("error preparing query PruneInvitations: %w", err)
+	}
+	if q.pruneJoinsStmt, err = db.PrepareContext(ctx, pruneJoins); err != nil {
+		return nil, fmt.Errorf("error preparing query PruneJoins: %w", err)
+	}
 	if q.pruneSessionsStmt, err = db.PrepareContext(ctx, pruneSessions); err != nil {
 		return nil, fmt.Errorf("error preparing query PruneSessions: %w", err)
 	}
@@ -326,6 +383,9 @@ func Prepare(ctx context.Context, db DBTX) (*Queries, error) {
 	}
 	if q.pruneTurnsStmt, err = db.PrepareContext(ctx, pruneTurns); err != nil {
 		return nil, fmt.Errorf("error preparing query PruneTurns: %w", err)
+	}
+	if q.putGroupLimitsStmt, err = db.PrepareContext(ctx, putGroupLimits); err != nil {
+		return nil, fmt.Errorf("error preparing query PutGroupLimits: %w", err)
 	}
 	if q.putPasswordStmt, err = db.PrepareContext(ctx, putPassword); err != nil {
 		return nil, fmt.Errorf("error preparing query PutPassword: %w", err)
@@ -357,8 +417,14 @@ func Prepare(ctx context.Context, db DBTX) (*Queries, error) {
 	if q.saveOffersStmt, err = db.PrepareContext(ctx, saveOffers); err != nil {
 		return nil, fmt.Errorf("error preparing query SaveOffers: %w", err)
 	}
+	if q.seeJoinsStmt, err = db.PrepareContext(ctx, seeJoins); err != nil {
+		return nil, fmt.Errorf("error preparing query SeeJoins: %w", err)
+	}
 	if q.seenGroupsStmt, err = db.PrepareContext(ctx, seenGroups); err != nil {
 		return nil, fmt.Errorf("error preparing query SeenGroups: %w", err)
+	}
+	if q.seenInvitationsStmt, err = db.PrepareContext(ctx, seenInvitations); err != nil {
+		return nil, fmt.Errorf("error preparing query SeenInvitations: %w", err)
 	}
 	if q.sessionStmt, err = db.PrepareContext(ctx, session); err != nil {
 		return nil, fmt.Errorf("error preparing query Session: %w", err)
@@ -386,6 +452,9 @@ func Prepare(ctx context.Context, db DBTX) (*Queries, error) {
 	}
 	if q.takeCeremonyStmt, err = db.PrepareContext(ctx, takeCeremony); err != nil {
 		return nil, fmt.Errorf("error preparing query TakeCeremony: %w", err)
+	}
+	if q.takeInvitationStmt, err = db.PrepareContext(ctx, takeInvitation); err != nil {
+		return nil, fmt.Errorf("error preparing query TakeInvitation: %w", err)
 	}
 	if q.touchKeyStmt, err = db.PrepareContext(ctx, touchKey); err != nil {
 		return nil, fmt.Errorf("error preparing query TouchKey: %w", err)
@@ -439,9 +508,19 @@ func (q *Queries) Close() error {
 			err = fmt.Errorf("error closing actsStmt: %w", cerr)
 		}
 	}
+	if q.addGroupDayStmt != nil {
+		if cerr := q.addGroupDayStmt.Close(); cerr != nil {
+			err = fmt.Errorf("error closing addGroupDayStmt: %w", cerr)
+		}
+	}
 	if q.addUsageDayStmt != nil {
 		if cerr := q.addUsageDayStmt.Close(); cerr != nil {
 			err = fmt.Errorf("error closing addUsageDayStmt: %w", cerr)
+		}
+	}
+	if q.addressesOfGroupStmt != nil {
+		if cerr := q.addressesOfGroupStmt.Close(); cerr != nil {
+			err = fmt.Errorf("error closing addressesOfGroupStmt: %w", cerr)
 		}
 	}
 	if q.adminKindStmt != nil {
@@ -452,6 +531,16 @@ func (q *Queries) Close() error {
 	if q.askEmailStmt != nil {
 		if cerr := q.askEmailStmt.Close(); cerr != nil {
 			err = fmt.Errorf("error closing askEmailStmt: %w", cerr)
+		}
+	}
+	if q.callsOfGroupStmt != nil {
+		if cerr := q.callsOfGroupStmt.Close(); cerr != nil {
+			err = fmt.Errorf("error closing callsOfGroupStmt: %w", cerr)
+		}
+	}
+	if q.callsOfGroupsStmt != nil {
+		if cerr := q.callsOfGroupsStmt.Close(); cerr != nil {
+			err = fmt.Errorf("error closing callsOfGroupsStmt: %w", cerr)
 		}
 	}
 	if q.callsOfSharesStmt != nil {
@@ -469,6 +558,11 @@ func (q *Queries) Close() error {
 			err = fmt.Errorf("error closing changesAfterStmt: %w", cerr)
 		}
 	}
+	if q.countInvitationsStmt != nil {
+		if cerr := q.countInvitationsStmt.Close(); cerr != nil {
+			err = fmt.Errorf("error closing countInvitationsStmt: %w", cerr)
+		}
+	}
 	if q.countMachinesStmt != nil {
 		if cerr := q.countMachinesStmt.Close(); cerr != nil {
 			err = fmt.Errorf("error closing countMachinesStmt: %w", cerr)
@@ -477,6 +571,11 @@ func (q *Queries) Close() error {
 	if q.countMembersStmt != nil {
 		if cerr := q.countMembersStmt.Close(); cerr != nil {
 			err = fmt.Errorf("error closing countMembersStmt: %w", cerr)
+		}
+	}
+	if q.countNoticesStmt != nil {
+		if cerr := q.countNoticesStmt.Close(); cerr != nil {
+			err = fmt.Errorf("error closing countNoticesStmt: %w", cerr)
 		}
 	}
 	if q.decideGrantStmt != nil {
@@ -494,6 +593,11 @@ func (q *Queries) Close() error {
 			err = fmt.Errorf("error closing deleteGroupStmt: %w", cerr)
 		}
 	}
+	if q.deleteGroupLimitsStmt != nil {
+		if cerr := q.deleteGroupLimitsStmt.Close(); cerr != nil {
+			err = fmt.Errorf("error closing deleteGroupLimitsStmt: %w", cerr)
+		}
+	}
 	if q.deleteGroupMemberStmt != nil {
 		if cerr := q.deleteGroupMemberStmt.Close(); cerr != nil {
 			err = fmt.Errorf("error closing deleteGroupMemberStmt: %w", cerr)
@@ -507,6 +611,21 @@ func (q *Queries) Close() error {
 	if q.deleteIdentityStmt != nil {
 		if cerr := q.deleteIdentityStmt.Close(); cerr != nil {
 			err = fmt.Errorf("error closing deleteIdentityStmt: %w", cerr)
+		}
+	}
+	if q.deleteInvitationStmt != nil {
+		if cerr := q.deleteInvitationStmt.Close(); cerr != nil {
+			err = fmt.Errorf("error closing deleteInvitationStmt: %w", cerr)
+		}
+	}
+	if q.deleteInvitationsStmt != nil {
+		if cerr := q.deleteInvitationsStmt.Close(); cerr != nil {
+			err = fmt.Errorf("error closing deleteInvitationsStmt: %w", cerr)
+		}
+	}
+	if q.deleteJoinsStmt != nil {
+		if cerr := q.deleteJoinsStmt.Close(); cerr != nil {
+			err = fmt.Errorf("error closing deleteJoinsStmt: %w", cerr)
 		}
 	}
 	if q.deleteKeepOutStmt != nil {
@@ -604,6 +723,21 @@ func (q *Queries) Close() error {
 			err = fmt.Errorf("error closing groupByNameStmt: %w", cerr)
 		}
 	}
+	if q.groupLimitsStmt != nil {
+		if cerr := q.groupLimitsStmt.Close(); cerr != nil {
+			err = fmt.Errorf("error closing groupLimitsStmt: %w", cerr)
+		}
+	}
+	if q.groupLimitsByStmt != nil {
+		if cerr := q.groupLimitsByStmt.Close(); cerr != nil {
+			err = fmt.Errorf("error closing groupLimitsByStmt: %w", cerr)
+		}
+	}
+	if q.groupLimitsOfStmt != nil {
+		if cerr := q.groupLimitsOfStmt.Close(); cerr != nil {
+			err = fmt.Errorf("error closing groupLimitsOfStmt: %w", cerr)
+		}
+	}
 	if q.groupMembersStmt != nil {
 		if cerr := q.groupMembersStmt.Close(); cerr != nil {
 			err = fmt.Errorf("error closing groupMembersStmt: %w", cerr)
@@ -674,9 +808,19 @@ func (q *Queries) Close() error {
 			err = fmt.Errorf("error closing insertIdentityStmt: %w", cerr)
 		}
 	}
+	if q.insertInvitationStmt != nil {
+		if cerr := q.insertInvitationStmt.Close(); cerr != nil {
+			err = fmt.Errorf("error closing insertInvitationStmt: %w", cerr)
+		}
+	}
 	if q.insertInviteStmt != nil {
 		if cerr := q.insertInviteStmt.Close(); cerr != nil {
 			err = fmt.Errorf("error closing insertInviteStmt: %w", cerr)
+		}
+	}
+	if q.insertJoinStmt != nil {
+		if cerr := q.insertJoinStmt.Close(); cerr != nil {
+			err = fmt.Errorf("error closing insertJoinStmt: %w", cerr)
 		}
 	}
 	if q.insertKeepOutStmt != nil {
@@ -747,6 +891,11 @@ func (q *Queries) Close() error {
 	if q.invitesOfStmt != nil {
 		if cerr := q.invitesOfStmt.Close(); cerr != nil {
 			err = fmt.Errorf("error closing invitesOfStmt: %w", cerr)
+		}
+	}
+	if q.isInGroupStmt != nil {
+		if cerr := q.isInGroupStmt.Close(); cerr != nil {
+			err = fmt.Errorf("error closing isInGroupStmt: %w", cerr)
 		}
 	}
 	if q.joinGroupStmt != nil {
@@ -879,6 +1028,11 @@ func (q *Queries) Close() error {
 			err = fmt.Errorf("error closing namedSharesStmt: %w", cerr)
 		}
 	}
+	if q.newJoinsStmt != nil {
+		if cerr := q.newJoinsStmt.Close(); cerr != nil {
+			err = fmt.Errorf("error closing newJoinsStmt: %w", cerr)
+		}
+	}
 	if q.nextGenerationStmt != nil {
 		if cerr := q.nextGenerationStmt.Close(); cerr != nil {
 			err = fmt.Errorf("error closing nextGenerationStmt: %w", cerr)
@@ -924,6 +1078,16 @@ func (q *Queries) Close() error {
 			err = fmt.Errorf("error closing pruneGrantsStmt: %w", cerr)
 		}
 	}
+	if q.pruneInvitationsStmt != nil {
+		if cerr := q.pruneInvitationsStmt.Close(); cerr != nil {
+			err = fmt.Errorf("error closing pruneInvitationsStmt: %w", cerr)
+		}
+	}
+	if q.pruneJoinsStmt != nil {
+		if cerr := q.pruneJoinsStmt.Close(); cerr != nil {
+			err = fmt.Errorf("error closing pruneJoinsStmt: %w", cerr)
+		}
+	}
 	if q.pruneSessionsStmt != nil {
 		if cerr := q.pruneSessionsStmt.Close(); cerr != nil {
 			err = fmt.Errorf("error closing pruneSessionsStmt: %w", cerr)
@@ -937,6 +1101,11 @@ func (q *Queries) Close() error {
 	if q.pruneTurnsStmt != nil {
 		if cerr := q.pruneTurnsStmt.Close(); cerr != nil {
 			err = fmt.Errorf("error closing pruneTurnsStmt: %w", cerr)
+		}
+	}
+	if q.putGroupLimitsStmt != nil {
+		if cerr := q.putGroupLimitsStmt.Close(); cerr != nil {
+			err = fmt.Errorf("error closing putGroupLimitsStmt: %w", cerr)
 		}
 	}
 	if q.putPasswordStmt != nil {
@@ -989,9 +1158,19 @@ func (q *Queries) Close() error {
 			err = fmt.Errorf("error closing saveOffersStmt: %w", cerr)
 		}
 	}
+	if q.seeJoinsStmt != nil {
+		if cerr := q.seeJoinsStmt.Close(); cerr != nil {
+			err = fmt.Errorf("error closing seeJoinsStmt: %w", cerr)
+		}
+	}
 	if q.seenGroupsStmt != nil {
 		if cerr := q.seenGroupsStmt.Close(); cerr != nil {
 			err = fmt.Errorf("error closing seenGroupsStmt: %w", cerr)
+		}
+	}
+	if q.seenInvitationsStmt != nil {
+		if cerr := q.seenInvitationsStmt.Close(); cerr != nil {
+			err = fmt.Errorf("error closing seenInvitationsStmt: %w", cerr)
 		}
 	}
 	if q.sessionStmt != nil {
@@ -1037,6 +1216,11 @@ func (q *Queries) Close() error {
 	if q.takeCeremonyStmt != nil {
 		if cerr := q.takeCeremonyStmt.Close(); cerr != nil {
 			err = fmt.Errorf("error closing takeCeremonyStmt: %w", cerr)
+		}
+	}
+	if q.takeInvitationStmt != nil {
+		if cerr := q.takeInvitationStmt.Close(); cerr != nil {
+			err = fmt.Errorf("error closing takeInvitationStmt: %w", cerr)
 		}
 	}
 	if q.touchKeyStmt != nil {
@@ -1149,20 +1333,30 @@ type Queries struct {
 	db                     DBTX
 	tx                     *sql.Tx
 	actsStmt               *sql.Stmt
+	addGroupDayStmt        *sql.Stmt
 	addUsageDayStmt        *sql.Stmt
+	addressesOfGroupStmt   *sql.Stmt
 	adminKindStmt          *sql.Stmt
 	askEmailStmt           *sql.Stmt
+	callsOfGroupStmt       *sql.Stmt
+	callsOfGroupsStmt      *sql.Stmt
 	callsOfSharesStmt      *sql.Stmt
 	callsOfSharesToStmt    *sql.Stmt
 	changesAfterStmt       *sql.Stmt
+	countInvitationsStmt   *sql.Stmt
 	countMachinesStmt      *sql.Stmt
 	countMembersStmt       *sql.Stmt
+	countNoticesStmt       *sql.Stmt
 	decideGrantStmt        *sql.Stmt
 	deleteEmailStmt        *sql.Stmt
 	deleteGroupStmt        *sql.Stmt
+	deleteGroupLimitsStmt  *sql.Stmt
 	deleteGroupMemberStmt  *sql.Stmt
 	deleteGroupMembersStmt *sql.Stmt
 	deleteIdentityStmt     *sql.Stmt
+	deleteInvitationStmt   *sql.Stmt
+	deleteInvitationsStmt  *sql.Stmt
+	deleteJoinsStmt        *sql.Stmt
 	deleteKeepOutStmt      *sql.Stmt
 	deleteKeepOutsStmt     *sql.Stmt
 	deletePasskeyStmt      *sql.Stmt
@@ -1182,6 +1376,9 @@ type Queries struct {
 	grantByUserCodeStmt    *sql.Stmt
 	groupByIDStmt          *sql.Stmt
 	groupByNameStmt        *sql.Stmt
+	groupLimitsStmt        *sql.Stmt
+	groupLimitsByStmt      *sql.Stmt
+	groupLimitsOfStmt      *sql.Stmt
 	groupMembersStmt       *sql.Stmt
 	groupMembersOfStmt     *sql.Stmt
 	groupSizeStmt          *sql.Stmt
@@ -1196,7 +1393,9 @@ type Queries struct {
 	insertGroupStmt        *sql.Stmt
 	insertGroupMemberStmt  *sql.Stmt
 	insertIdentityStmt     *sql.Stmt
+	insertInvitationStmt   *sql.Stmt
 	insertInviteStmt       *sql.Stmt
+	insertJoinStmt         *sql.Stmt
 	insertKeepOutStmt      *sql.Stmt
 	insertKeyStmt          *sql.Stmt
 	insertLinkStmt         *sql.Stmt
@@ -1211,6 +1410,7 @@ type Queries struct {
 	insertTurnStmt         *sql.Stmt
 	insertUsageStmt        *sql.Stmt
 	invitesOfStmt          *sql.Stmt
+	isInGroupStmt          *sql.Stmt
 	joinGroupStmt          *sql.Stmt
 	keepMetaStmt           *sql.Stmt
 	keepOutsStmt           *sql.Stmt
@@ -1237,6 +1437,7 @@ type Queries struct {
 	metaStmt               *sql.Stmt
 	moveEpochStmt          *sql.Stmt
 	namedSharesStmt        *sql.Stmt
+	newJoinsStmt           *sql.Stmt
 	nextGenerationStmt     *sql.Stmt
 	operatorsWithWayInStmt *sql.Stmt
 	otherAdminsStmt        *sql.Stmt
@@ -1246,9 +1447,12 @@ type Queries struct {
 	pruneCeremoniesStmt    *sql.Stmt
 	pruneChangesStmt       *sql.Stmt
 	pruneGrantsStmt        *sql.Stmt
+	pruneInvitationsStmt   *sql.Stmt
+	pruneJoinsStmt         *sql.Stmt
 	pruneSessionsStmt      *sql.Stmt
 	pruneStoriesStmt       *sql.Stmt
 	pruneTurnsStmt         *sql.Stmt
+	putGroupLimitsStmt     *sql.Stmt
 	putPasswordStmt        *sql.Stmt
 	putShareStmt           *sql.Stmt
 	recoveryCodesStmt      *sql.Stmt
@@ -1259,7 +1463,9 @@ type Queries struct {
 	revokeMachineStmt      *sql.Stmt
 	revokeOwnKeyStmt       *sql.Stmt
 	saveOffersStmt         *sql.Stmt
+	seeJoinsStmt           *sql.Stmt
 	seenGroupsStmt         *sql.Stmt
+	seenInvitationsStmt    *sql.Stmt
 	sessionStmt            *sql.Stmt
 	sessionsOfStmt         *sql.Stmt
 	setGroupAdminStmt      *sql.Stmt
@@ -1269,6 +1475,7 @@ type Queries struct {
 	storiesOfStmt          *sql.Stmt
 	storyStmt              *sql.Stmt
 	takeCeremonyStmt       *sql.Stmt
+	takeInvitationStmt     *sql.Stmt
 	touchKeyStmt           *sql.Stmt
 	touchSessionStmt       *sql.Stmt
 	trimTurnsStmt          *sql.Stmt
@@ -1290,20 +1497,30 @@ func (q *Queries) WithTx(tx *sql.Tx) *Queries {
 		db:                     tx,
 		tx:                     tx,
 		actsStmt:               q.actsStmt,
+		addGroupDayStmt:        q.addGroupDayStmt,
 		addUsageDayStmt:        q.addUsageDayStmt,
+		addressesOfGroupStmt:   q.addressesOfGroupStmt,
 		adminKindStmt:          q.adminKindStmt,
 		askEmailStmt:           q.askEmailStmt,
+		callsOfGroupStmt:       q.callsOfGroupStmt,
+		callsOfGroupsStmt:      q.callsOfGroupsStmt,
 		callsOfSharesStmt:      q.callsOfSharesStmt,
 		callsOfSharesToStmt:    q.callsOfSharesToStmt,
 		changesAfterStmt:       q.changesAfterStmt,
+		countInvitationsStmt:   q.countInvitationsStmt,
 		countMachinesStmt:      q.countMachinesStmt,
 		countMembersStmt:       q.countMembersStmt,
+		countNoticesStmt:       q.countNoticesStmt,
 		decideGrantStmt:        q.decideGrantStmt,
 		deleteEmailStmt:        q.deleteEmailStmt,
 		deleteGroupStmt:        q.deleteGroupStmt,
+		deleteGroupLimitsStmt:  q.deleteGroupLimitsStmt,
 		deleteGroupMemberStmt:  q.deleteGroupMemberStmt,
 		deleteGroupMembersStmt: q.deleteGroupMembersStmt,
 		deleteIdentityStmt:     q.deleteIdentityStmt,
+		deleteInvitationStmt:   q.deleteInvitationStmt,
+		deleteInvitationsStmt:  q.deleteInvitationsStmt,
+		deleteJoinsStmt:        q.deleteJoinsStmt,
 		deleteKeepOutStmt:      q.deleteKeepOutStmt,
 		deleteKeepOutsStmt:     q.deleteKeepOutsStmt,
 		deletePasskeyStmt:      q.deletePasskeyStmt,
@@ -1323,6 +1540,9 @@ func (q *Queries) WithTx(tx *sql.Tx) *Queries {
 		grantByUserCodeStmt:    q.grantByUserCodeStmt,
 		groupByIDStmt:          q.groupByIDStmt,
 		groupByNameStmt:        q.groupByNameStmt,
+		groupLimitsStmt:        q.groupLimitsStmt,
+		groupLimitsByStmt:      q.groupLimitsByStmt,
+		groupLimitsOfStmt:      q.groupLimitsOfStmt,
 		groupMembersStmt:       q.groupMembersStmt,
 		groupMembersOfStmt:     q.groupMembersOfStmt,
 		groupSizeStmt:          q.groupSizeStmt,
@@ -1337,7 +1557,9 @@ func (q *Queries) WithTx(tx *sql.Tx) *Queries {
 		insertGroupStmt:        q.insertGroupStmt,
 		insertGroupMemberStmt:  q.insertGroupMemberStmt,
 		insertIdentityStmt:     q.insertIdentityStmt,
+		insertInvitationStmt:   q.insertInvitationStmt,
 		insertInviteStmt:       q.insertInviteStmt,
+		insertJoinStmt:         q.insertJoinStmt,
 		insertKeepOutStmt:      q.insertKeepOutStmt,
 		insertKeyStmt:          q.insertKeyStmt,
 		insertLinkStmt:         q.insertLinkStmt,
@@ -1352,6 +1574,7 @@ func (q *Queries) WithTx(tx *sql.Tx) *Queries {
 		insertTurnStmt:         q.insertTurnStmt,
 		insertUsageStmt:        q.insertUsageStmt,
 		invitesOfStmt:          q.invitesOfStmt,
+		isInGroupStmt:          q.isInGroupStmt,
 		joinGroupStmt:          q.joinGroupStmt,
 		keepMetaStmt:           q.keepMetaStmt,
 		keepOutsStmt:           q.keepOutsStmt,
@@ -1378,6 +1601,7 @@ func (q *Queries) WithTx(tx *sql.Tx) *Queries {
 		metaStmt:               q.metaStmt,
 		moveEpochStmt:          q.moveEpochStmt,
 		namedSharesStmt:        q.namedSharesStmt,
+		newJoinsStmt:           q.newJoinsStmt,
 		nextGenerationStmt:     q.nextGenerationStmt,
 		operatorsWithWayInStmt: q.operatorsWithWayInStmt,
 		otherAdminsStmt:        q.otherAdminsStmt,
@@ -1387,9 +1611,12 @@ func (q *Queries) WithTx(tx *sql.Tx) *Queries {
 		pruneCeremoniesStmt:    q.pruneCeremoniesStmt,
 		pruneChangesStmt:       q.pruneChangesStmt,
 		pruneGrantsStmt:        q.pruneGrantsStmt,
+		pruneInvitationsStmt:   q.pruneInvitationsStmt,
+		pruneJoinsStmt:         q.pruneJoinsStmt,
 		pruneSessionsStmt:      q.pruneSessionsStmt,
 		pruneStoriesStmt:       q.pruneStoriesStmt,
 		pruneTurnsStmt:         q.pruneTurnsStmt,
+		putGroupLimitsStmt:     q.putGroupLimitsStmt,
 		putPasswordStmt:        q.putPasswordStmt,
 		putShareStmt:           q.putShareStmt,
 		recoveryCodesStmt:      q.recoveryCodesStmt,
@@ -1400,7 +1627,9 @@ func (q *Queries) WithTx(tx *sql.Tx) *Queries {
 		revokeMachineStmt:      q.revokeMachineStmt,
 		revokeOwnKeyStmt:       q.revokeOwnKeyStmt,
 		saveOffersStmt:         q.saveOffersStmt,
+		seeJoinsStmt:           q.seeJoinsStmt,
 		seenGroupsStmt:         q.seenGroupsStmt,
+		seenInvitationsStmt:    q.seenInvitationsStmt,
 		sessionStmt:            q.sessionStmt,
 		sessionsOfStmt:         q.sessionsOfStmt,
 		setGroupAdminStmt:      q.setGroupAdminStmt,
@@ -1410,6 +1639,7 @@ func (q *Queries) WithTx(tx *sql.Tx) *Queries {
 		storiesOfStmt:          q.storiesOfStmt,
 		storyStmt:              q.storyStmt,
 		takeCeremonyStmt:       q.takeCeremonyStmt,
+		takeInvitationStmt:     q.takeInvitationStmt,
 		touchKeyStmt:           q.touchKeyStmt,
 		touchSessionStmt:       q.touchSessionStmt,
 		trimTurnsStmt:          q.trimTurnsStmt,

@@ -104,17 +104,18 @@ func (q *Queries) GroupSize(ctx context.Context, groupID string) (int64, error) 
 }
 
 const joinGroup = `-- name: JoinGroup :execrows
-INSERT INTO group_members (group_id, member_id, admin)
-SELECT g.id, cast($1 AS text), false FROM groups g WHERE g.id = $2 AND g.kind = 'open'
+INSERT INTO group_members (group_id, member_id, admin, seen)
+SELECT g.id, cast($1 AS text), false, cast($2 AS bigint) FROM groups g WHERE g.id = $3 AND g.kind = 'open'
 `
 
 type JoinGroupParams struct {
 	Member  string
+	Seen    int64
 	GroupID string
 }
 
 func (q *Queries) JoinGroup(ctx context.Context, arg JoinGroupParams) (int64, error) {
-	result, err := q.exec(ctx, q.joinGroupStmt, joinGroup, arg.Member, arg.GroupID)
+	result, err := q.exec(ctx, q.joinGroupStmt, joinGroup, arg.Member, arg.Seen, arg.GroupID)
 	if err != nil {
 		return 0, err
 	}
@@ -207,13 +208,15 @@ SELECT g.id, g.name, g.kind, g.created, v.admin, (
     SELECT count(*) FROM group_members x JOIN members m ON m.id = x.member_id WHERE x.group_id = g.id AND NOT m.disabled
 ) AS size
 FROM groups g LEFT JOIN group_members v ON v.group_id = g.id AND v.member_id = $1
-WHERE (g.kind = 'open' OR v.member_id IS NOT NULL)
-  AND (cast($2 AS text) = '' OR g.name = cast($2 AS text))
+WHERE (g.kind = 'open' OR v.member_id IS NOT NULL OR EXISTS (
+    SELECT 1 FROM group_invitations i WHERE i.group_id = g.id AND i.member_id = $1 AND i.expires > $2))
+  AND (cast($3 AS text) = '' OR g.name = cast($3 AS text))
 ORDER BY g.created, g.id
 `
 
 type SeenGroupsParams struct {
 	Viewer string
+	Now    int64
 	Name   string
 }
 
@@ -223,9 +226,10 @@ type SeenGroupsRow struct {
 	Size  int64
 }
 
-// What one member may see of groups: open ones, and those it is in.
+// What one member may see of groups: open ones, those it is in, and those it is
+// invited to.
 func (q *Queries) SeenGroups(ctx context.Context, arg SeenGroupsParams) ([]SeenGroupsRow, error) {
-	rows, err := q.query(ctx, q.seenGroupsStmt, seenGroups, arg.Viewer, arg.Name)
+	rows, err := q.query(ctx, q.seenGroupsStmt, seenGroups, arg.Viewer, arg.Now, arg.Name)
 	if err != nil {
 		return nil, err
 	}

@@ -73,10 +73,41 @@ type Group struct {
 	Created int64
 }
 
+type GroupDay struct {
+	Day     int64
+	GroupID string
+	OwnerID string
+	Calls   int64
+}
+
+type GroupInvitation struct {
+	GroupID  string
+	MemberID string
+	ByID     string
+	Created  int64
+	Expires  int64
+}
+
+type GroupJoin struct {
+	GroupID  string
+	MemberID string
+	At       int64
+}
+
+type GroupLimit struct {
+	GroupID    string
+	OwnerID    string
+	Models     string
+	Hours      string
+	Concurrent int64
+	PerDay     int64
+}
+
 type GroupMember struct {
 	GroupID  string
 	MemberID string
 	Admin    bool
+	Seen     int64
 }
 
 type Identity struct {
@@ -247,6 +278,7 @@ type Usage struct {
 	TokensIn    int64
 	TokensOut   int64
 	TokensHow   string
+	GroupID     string
 }
 
 type UsageDay struct {

@@ -7,6 +7,7 @@ package query
 
 import (
 	"context"
+	"database/sql"
 )
 
 const deleteGroupMember = `-- name: DeleteGroupMember :execrows
@@ -90,7 +91,7 @@ func (q *Queries) GroupByName(ctx context.Context, name string) (Group, error) {
 }
 
 const groupMembers = `-- name: GroupMembers :many
-SELECT g.group_id, g.member_id, g.admin FROM group_members g JOIN members m ON m.id = g.member_id
+SELECT g.group_id, g.member_id, g.admin, g.seen FROM group_members g JOIN members m ON m.id = g.member_id
 WHERE NOT m.disabled OR cast($1 AS boolean) ORDER BY m.created, m.id
 `
 
@@ -103,7 +104,12 @@ func (q *Queries) GroupMembers(ctx context.Context, disabledToo bool) ([]GroupMe
 	var items []GroupMember
 	for rows.Next() {
 		var i GroupMember
-		if err := rows.Scan(&i.GroupID, &i.MemberID, &i.Admin); err != nil {
+		if err := rows.Scan(
+			&i.GroupID,
+			&i.MemberID,
+			&i.Admin,
+			&i.Seen,
+		); err != nil {
 			return nil, err
 		}
 		items = append(items, i)
@@ -118,7 +124,7 @@ func (q *Queries) GroupMembers(ctx context.Context, disabledToo bool) ([]GroupMe
 }
 
 const groupMembersOf = `-- name: GroupMembersOf :many
-SELECT g.group_id, g.member_id, g.admin FROM group_members g JOIN members m ON m.id = g.member_id
+SELECT g.group_id, g.member_id, g.admin, g.seen FROM group_members g JOIN members m ON m.id = g.member_id
 WHERE g.group_id = $1 AND (NOT m.disabled OR cast($2 AS boolean)) ORDER BY m.created, m.id
 `
 
@@ -136,7 +142,12 @@ func (q *Queries) GroupMembersOf(ctx context.Context, arg GroupMembersOfParams) 
 	var items []GroupMember
 	for rows.Next() {
 		var i GroupMember
-		if err := rows.Scan(&i.GroupID, &i.MemberID, &i.Admin); err != nil {
+		if err := rows.Scan(
+			&i.GroupID,
+			&i.MemberID,
+			&i.Admin,
+			&i.Seen,
+		); err != nil {
 			return nil, err
 		}
 		items = append(items, i)
@@ -204,17 +215,23 @@ func (q *Queries) InsertGroup(ctx context.Context, arg InsertGroupParams) error 
 }
 
 const insertGroupMember = `-- name: InsertGroupMember :exec
-INSERT INTO group_members (group_id, member_id, admin) VALUES ($1, $2, $3)
+INSERT INTO group_members (group_id, member_id, admin, seen) VALUES ($1, $2, $3, $4)
 `
 
 type InsertGroupMemberParams struct {
 	GroupID  string
 	MemberID string
 	Admin    bool
+	Seen     int64
 }
 
 func (q *Queries) InsertGroupMember(ctx context.Context, arg InsertGroupMemberParams) error {
-	_, err := q.exec(ctx, q.insertGroupMemberStmt, insertGroupMember, arg.GroupID, arg.MemberID, arg.Admin)
+	_, err := q.exec(ctx, q.insertGroupMemberStmt, insertGroupMember,
+		arg.GroupID,
+		arg.MemberID,
+		arg.Admin,
+		arg.Seen,
+	)
 	return err
 }
 
@@ -438,9 +455,14 @@ func (q *Queries) NamedShares(ctx context.Context, viewer string) ([]NamedShares
 
 const putShare = `-- name: PutShare :one
 INSERT INTO shares (id, owner_id, member_id, models, hours, concurrent, per_day, created)
-VALUES ($1, $2, $3, $4, $5, $6, $7, $8)
+VALUES ($1, $2, $3,
+    coalesce(cast($4 AS text), '[]'), coalesce(cast($5 AS text), ''),
+    coalesce(cast($6 AS bigint), 0), coalesce(cast($7 AS bigint), 0), $8)
 ON CONFLICT (owner_id, member_id) DO UPDATE SET
-    models = excluded.models, hours = excluded.hours, concurrent = excluded.concurrent, per_day = excluded.per_day
+    models = coalesce(cast($4 AS text), shares.models),
+    hours = coalesce(cast($5 AS text), shares.hours),
+    concurrent = coalesce(cast($6 AS bigint), shares.concurrent),
+    per_day = coalesce(cast($7 AS bigint), shares.per_day)
 RETURNING id, owner_id, member_id, models, hours, concurrent, per_day, created
 `
 
@@ -448,13 +470,14 @@ type PutShareParams struct {
 	ID         string
 	OwnerID    string
 	MemberID   string
-	Models     string
-	Hours      string
-	Concurrent int64
-	PerDay     int64
+	Models     sql.NullString
+	Hours      sql.NullString
+	Concurrent sql.NullInt64
+	PerDay     sql.NullInt64
 	Created    int64
 }
 
+// What is null stays as it is; of a share that is not there yet it is no limit.
 func (q *Queries) PutShare(ctx context.Context, arg PutShareParams) (Share, error) {
 	row := q.queryRow(ctx, q.putShareStmt, putShare,
 		arg.ID,

@@ -129,8 +129,8 @@ func (q *Queries) CallsOfSharesTo(ctx context.Context, arg CallsOfSharesToParams
 
 const insertUsage = `-- name: InsertUsage :execrows
 INSERT INTO usage (call_id, attempt, started, member_id, key_id, machine_id, owner_id, model, endpoint, stream,
-    status, code, waited_us, first_byte_us, duration_us, tokens_in, tokens_out, tokens_how)
-VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18)
+    status, code, waited_us, first_byte_us, duration_us, tokens_in, tokens_out, tokens_how, group_id)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19)
 ON CONFLICT (call_id, attempt) DO NOTHING
 `
 
@@ -153,6 +153,7 @@ type InsertUsageParams struct {
 	TokensIn    int64
 	TokensOut   int64
 	TokensHow   string
+	GroupID     string
 }
 
 func (q *Queries) InsertUsage(ctx context.Context, arg InsertUsageParams) (int64, error) {
@@ -175,6 +176,7 @@ func (q *Queries) InsertUsage(ctx context.Context, arg InsertUsageParams) (int64
 		arg.TokensIn,
 		arg.TokensOut,
 		arg.TokensHow,
+		arg.GroupID,
 	)
 	if err != nil {
 		return 0, err
@@ -183,7 +185,7 @@ func (q *Queries) InsertUsage(ctx context.Context, arg InsertUsageParams) (int64
 }
 
 const usage = `-- name: Usage :many
-SELECT call_id, attempt, started, member_id, key_id, machine_id, owner_id, model, endpoint, stream, status, code, waited_us, first_byte_us, duration_us, tokens_in, tokens_out, tokens_how FROM usage ORDER BY started DESC, call_id, attempt
+SELECT call_id, attempt, started, member_id, key_id, machine_id, owner_id, model, endpoint, stream, status, code, waited_us, first_byte_us, duration_us, tokens_in, tokens_out, tokens_how, group_id FROM usage ORDER BY started DESC, call_id, attempt
 `
 
 func (q *Queries) Usage(ctx context.Context) ([]Usage, error) {
@@ -214,6 +216,7 @@ func (q *Queries) Usage(ctx context.Context) ([]Usage, error) {
 			&i.TokensIn,
 			&i.TokensOut,
 			&i.TokensHow,
+			&i.GroupID,
 		); err != nil {
 			return nil, err
 		}

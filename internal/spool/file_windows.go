@@ -1,4 +1,4 @@
-package gateway
+package spool
 
 import (
 	"crypto/rand"
@@ -10,8 +10,8 @@ import (
 // its last handle, also when the process dies.
 const deleteOnClose = 0x04000000
 
-// spool is an empty file that is gone with the process or when it is closed.
-func spool() (*os.File, error) {
-	name := filepath.Join(os.TempDir(), "kith-sound-"+rand.Text())
+// create makes an empty file that is gone with the process or when it is closed.
+func create(folder string) (*os.File, error) {
+	name := filepath.Join(folder, prefix+rand.Text())
 	return os.OpenFile(name, os.O_RDWR|os.O_CREATE|os.O_EXCL|deleteOnClose, 0o600)
 }

@@ -1,0 +1,204 @@
+package e2e_test
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/rogpeppe/go-internal/testscript"
+
+	"github.com/kith/kith/internal/enginetest"
+)
+
+// What one member may do to a hub at once (docs/performance.md).
+const (
+	floodAnswers = 150               // that are not read
+	floodUploads = 190               // that do not end
+	floodFew     = 8                 // answers that wait before the uploads come
+	floodHeld    = 256 << 20         // bytes that the hub may hold for the member
+	floodMemory  = 600 << 10         // KB that it may have
+	floodBody    = 31 << 20          // bytes of an upload
+	floodText    = 15 << 20 / 2      // bytes of an answer
+	floodRest    = floodBody - 1<<20 // bytes of an upload that come
+)
+
+// flood DOUBLE MEMBER OTHER has the member leave answers of the double's unread
+// and uploads unfinished, many at once, while the other lists models and makes
+// calls: first the answers, then the uploads. What is refused is refused as full, the hub holds and takes no more
+// memory than it may, the other is served all the time, and in the end nothing
+// is held.
+func flood(ts *testscript.TestScript, neg bool, args []string) {
+	usage(ts, neg, len(args) == 3, "flood DOUBLE MEMBER OTHER")
+	of(ts).doubles[args[0]].engine.Set(enginetest.Behaviour{Text: strings.Repeat("word ", floodText/5)})
+	address := strings.TrimPrefix(ts.Getenv("SITE"), "http://")
+	ctx, cancel := context.WithCancel(context.Background())
+	var open sync.WaitGroup
+	defer open.Wait()
+	defer cancel()
+	var uploads sync.WaitGroup
+	var served, full, others atomic.Int64
+	several := make(chan struct{}) // answers wait to be read
+	one := func(length int, body io.Reader) {
+		told := func() {}
+		if length == floodBody {
+			uploads.Add(1)
+			told = sync.OnceFunc(uploads.Done)
+		}
+		open.Go(func() {
+			defer told()
+			conn, err := net.Dial("tcp", address)
+			if err != nil {
+				others.Add(1)
+				return
+			}
+			defer conn.Close()
+			_ = conn.(*net.TCPConn).SetReadBuffer(4 << 10)
+			answered := make(chan struct{})
+			open.Go(func() {
+				defer close(answered)
+				line, _ := bufio.NewReaderSize(conn, 16).ReadString('\n')
+				switch {
+				case strings.Contains(line, " 200 "):
+					if served.Add(1) == floodFew {
+						close(several)
+					}
+				case strings.Contains(line, " 503 "):
+					full.Add(1)
+				case ctx.Err() == nil:
+					others.Add(1)
+				}
+				told()
+			})
+			fmt.Fprintf(conn, "POST /v1/chat/completions HTTP/1.1\r\nHost: h\r\nAuthorization: Bearer %s\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n",
+				ts.Getenv("KEY_"+args[1]), length)
+			if _, err := io.Copy(conn, body); err == nil && length == floodBody {
+				told() // all of it that comes
+			}
+			<-ctx.Done()
+			conn.Close()
+			<-answered
+		})
+	}
+	const asked = `{"model":"mine","messages":[{"role":"user","content":"x"}]}`
+	for range floodAnswers {
+		one(len(asked), strings.NewReader(asked))
+	}
+	took := beside(ts, args[2], several)
+	for range floodUploads {
+		one(floodBody, io.MultiReader(strings.NewReader(`{"model":"mine","x":"`), io.LimitReader(xs{}, floodRest)))
+	}
+	over := make(chan struct{})
+	go func() {
+		uploads.Wait()
+		close(over)
+	}()
+	took = append(took, beside(ts, args[2], over)...)
+	slices.Sort(took)
+	held := metric(ts, "kith_held_memory_bytes") + metric(ts, "kith_held_disk_bytes")
+	peak := peakOf(ts, "hub")
+	ts.Logf("%d answers unread, %d refused; %.0f MiB held; at most %d MiB of memory; GET /v1/models of another member: p50 %s, p99 %s of %d",
+		served.Load(), full.Load(), held/(1<<20), peak>>10, took[len(took)/2], took[len(took)*99/100], len(took))
+	if served.Load() == 0 || full.Load() == 0 || others.Load() != 0 {
+		ts.Fatalf("%d served, %d full, %d otherwise", served.Load(), full.Load(), others.Load())
+	}
+	if held > floodHeld || held < floodHeld/2 {
+		ts.Fatalf("%.0f bytes are held of one member, who may have %d", held, floodHeld)
+	}
+	if peak > floodMemory {
+		ts.Fatalf("the hub took %d KB of memory, and may take %d", peak, floodMemory)
+	}
+	cancel()
+	open.Wait()
+	for limit := time.Now().Add(patience); metric(ts, "kith_held_memory_bytes")+metric(ts, "kith_held_disk_bytes") != 0; {
+		if time.Now().After(limit) {
+			ts.Fatalf("what is over is still held")
+		}
+		<-time.After(50 * time.Millisecond)
+	}
+}
+
+// xs is text without end.
+type xs struct{}
+
+func (xs) Read(p []byte) (int, error) {
+	for i := range p {
+		p[i] = 'x'
+	}
+	return len(p), nil
+}
+
+// beside lists models and makes calls as a member until over, at least 100 times;
+// each must be served. It returns how long each list took.
+func beside(ts *testscript.TestScript, member string, over <-chan struct{}) (took []time.Duration) {
+	ask := func(method, path, body string) {
+		r, err := http.NewRequest(method, ts.Getenv("HUB")+path, strings.NewReader(body))
+		ts.Check(err)
+		r.Header.Set("Authorization", "Bearer "+ts.Getenv("KEY_"+member))
+		r.Header.Set("Content-Type", "application/json")
+		response, err := http.DefaultClient.Do(r)
+		ts.Check(err)
+		text, err := io.ReadAll(response.Body)
+		ts.Check(err)
+		response.Body.Close()
+		if response.StatusCode != http.StatusOK {
+			ts.Fatalf("%s %s of %s beside the flood: %d %s", method, path, member, response.StatusCode, text)
+		}
+	}
+	limit := time.After(2 * patience)
+	for n := 0; ; n++ {
+		select {
+		case <-over:
+			if n >= 100 {
+				return took
+			}
+		case <-limit:
+			ts.Fatalf("the flood is not over after %s: %.0f bytes in memory, %.0f on disk, %.0f refused", 2*patience,
+				metric(ts, "kith_held_memory_bytes"), metric(ts, "kith_held_disk_bytes"), metric(ts, "kith_held_refused_total"))
+		default:
+		}
+		began := time.Now()
+		ask("GET", "/models", "")
+		took = append(took, time.Since(began))
+		if n%10 == 0 {
+			ask("POST", "/chat/completions", `{"model":"theirs","messages":[{"role":"user","content":"x"}]}`)
+		}
+	}
+}
+
+// metric is a number of the hub's.
+func metric(ts *testscript.TestScript, name string) (value float64) {
+	response, err := http.Get("http://" + ts.Getenv("ADMIN") + "/metrics")
+	ts.Check(err)
+	defer response.Body.Close()
+	for lines := bufio.NewScanner(response.Body); lines.Scan(); {
+		if rest, ok := strings.CutPrefix(lines.Text(), name+" "); ok {
+			_, err := fmt.Sscan(rest, &value)
+			ts.Check(err)
+			return value
+		}
+	}
+	ts.Fatalf("the hub tells no %s", name)
+	return 0
+}
+
+// peakOf is the most memory that a process of the script's ever had, in KB; 0
+// where the system does not say.
+func peakOf(ts *testscript.TestScript, name string) (kb int) {
+	text, _ := os.ReadFile(fmt.Sprintf("/proc/%d/status", of(ts).procs[name].cmd.Process.Pid))
+	for line := range strings.Lines(string(text)) {
+		if rest, ok := strings.CutPrefix(line, "VmHWM:"); ok {
+			_, err := fmt.Sscan(rest, &kb)
+			ts.Check(err)
+		}
+	}
+	return kb
+}

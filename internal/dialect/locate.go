@@ -1,0 +1,205 @@
+package dialect
+
+import (
+	"bytes"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
+)
+
+// A machine is asked in the chat dialect and names the member at fault in the
+// body that it was sent. The functions of this file find what the caller wrote
+// there, for the caller's own dialect. A place is written as everywhere in faults:
+// names and indexes with dots between them.
+
+// maxParam bounds the place that a machine may name, in bytes.
+const maxParam = 256
+
+// EngineParam is the member that an error document says is at fault; empty if it
+// names none. It is a machine's word: HasMember tells whether it is in a body.
+func EngineParam(document []byte) string {
+	var body struct {
+		Error struct {
+			Param string `json:"param"`
+		} `json:"error"`
+	}
+	if json.Unmarshal(document, &body) != nil || len(body.Error.Param) > maxParam {
+		return ""
+	}
+	return body.Error.Param
+}
+
+// HasMember reports whether the place is in the body.
+func HasMember(body []byte, place string) bool {
+	_, _, ok := spanOf(body, place)
+	return ok
+}
+
+// LocateMessages is the place in a body of the messages dialect that became the
+// place in its translation to chat; empty where nothing of the caller's did.
+func LocateMessages(body []byte, place string) string {
+	q, err := readMessages(body)
+	if err != nil {
+		return ""
+	}
+	return q.locate(place, messagesPlaces)
+}
+
+// Locate is the place in the request's body that became the place in its
+// translation to chat; empty where nothing of the caller's did.
+func (r *Response) Locate(place string) string {
+	a := r.request.asked
+	if a.choice.kind == "none" {
+		a.tools = nil // as in Chat
+	}
+	return a.locate(place, responsesPlaces)
+}
+
+// places are the members of a chat body that a translation writes anew, with
+// their places in the caller's dialect; the first that is there is meant.
+type places []struct{ chat, own string }
+
+var messagesPlaces = places{
+	{"response_format.json_schema.schema", "output_config.format.schema"}, {"response_format.json_schema.schema", "output_format.schema"},
+	{"response_format", "output_config.format"}, {"response_format", "output_format"},
+	{"parallel_tool_calls", "tool_choice.disable_parallel_tool_use"}, {"reasoning", "thinking"},
+}
+
+var responsesPlaces = places{
+	{"response_format.json_schema.schema", "text.format.schema"}, {"response_format.json_schema", "text.format"}, {"response_format", "text.format"},
+	{"reasoning_effort", "reasoning.effort"}, {"thinking", "reasoning"}, {"logprobs", "include"},
+}
+
+// locate is the place in the body of what the translation has at the place.
+func (q *asked) locate(place string, known places) string {
+	c := chatBody{origins: &origins{body: q.body}}
+	if c.write(q) != nil {
+		return ""
+	}
+	begin, end, ok := spanOf(c.dst, place)
+	if !ok {
+		return ""
+	}
+	if own := c.origins.within(begin, end); own != "" {
+		return own
+	}
+	for _, p := range known {
+		if rest, found := strings.CutPrefix(place, p.chat); found && (rest == "" || rest[0] == '.') {
+			for _, own := range []string{p.own + rest, p.own} {
+				if HasMember(q.body, own) {
+					return own
+				}
+			}
+		}
+	}
+	first, _, _ := strings.Cut(place, ".")
+	switch {
+	case HasMember(q.body, first):
+		return first
+	case first == "messages" && HasMember(q.body, q.talk):
+		return q.talk
+	}
+	return ""
+}
+
+// origins are the parts of the caller's body that a translation is put together
+// from.
+type origins struct {
+	body  []byte
+	parts []origin
+}
+
+// An origin is a part of the caller's body: where it is in the translation, where
+// it was, and its length.
+type origin struct{ at, from, length int }
+
+// note takes down that a value of the caller's is written at a place; one that is
+// no part of the body itself is none.
+func (o *origins) note(at int, value []byte) {
+	from := cap(o.body) - cap(value) // both end where their array does
+	if len(value) == 0 || from < 0 || from+len(value) > len(o.body) || &o.body[from] != &value[0] {
+		return
+	}
+	o.parts = append(o.parts, origin{at, from, len(value)})
+}
+
+// within is the place in the caller's body that all of a span of the translation
+// came from; empty if none of it did, or it came from all over.
+func (o *origins) within(begin, end int) string {
+	var place []string
+	found := false
+	for _, p := range o.parts {
+		if p.at+p.length <= begin || p.at >= end {
+			continue
+		}
+		names := placeAt(o.body, p.from+max(begin-p.at, 0))
+		if !found {
+			place, found = names, true
+		}
+		same := 0
+		for same < min(len(place), len(names)) && place[same] == names[same] {
+			same++
+		}
+		place = place[:same]
+	}
+	return strings.Join(place, ".")
+}
+
+// placeAt are the names and indexes that lead to the value at an offset of a body
+// that was read before.
+func placeAt(body []byte, offset int) []string {
+	dec := jsontext.NewDecoder(bytes.NewBuffer(body))
+	for {
+		if _, err := dec.ReadToken(); err != nil {
+			return nil
+		}
+		if dec.InputOffset() > int64(offset) {
+			return strings.Split(strings.TrimPrefix(string(dec.StackPointer()), "/"), "/")
+		}
+	}
+}
+
+// pointerEscapes is how a JSON pointer writes a member's name.
+var pointerEscapes = strings.NewReplacer("~", "~0", "/", "~1")
+
+// spanOf is where in a document the value at a place begins and ends. A name may
+// hold dots: the first way that leads there is taken.
+func spanOf(document []byte, place string) (begin, end int, ok bool) {
+	if place == "" {
+		return 0, len(document), true
+	}
+	dec := jsontext.NewDecoder(bytes.NewBuffer(document))
+	kind := dec.PeekKind()
+	if kind != '{' && kind != '[' {
+		return 0, 0, false
+	}
+	if _, err := dec.ReadToken(); err != nil {
+		return 0, 0, false
+	}
+	for i := 0; !slices.Contains([]jsontext.Kind{0, '}', ']'}, dec.PeekKind()); i++ {
+		name := strconv.Itoa(i)
+		if kind == '{' {
+			token, err := dec.ReadToken()
+			if err != nil {
+				break
+			}
+			name = pointerEscapes.Replace(token.String())
+		}
+		value, err := dec.ReadValue()
+		if err != nil {
+			break
+		}
+		rest, led := strings.CutPrefix(place, name)
+		if !led || rest != "" && rest[0] != '.' {
+			continue
+		}
+		from := int(dec.InputOffset()) - len(value)
+		if begin, end, ok = spanOf(document[from:from+len(value)], strings.TrimPrefix(rest, ".")); ok {
+			return from + begin, from + end, true
+		}
+	}
+	return 0, 0, false
+}

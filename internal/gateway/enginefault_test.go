@@ -1,0 +1,53 @@
+package gateway
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/go-json-experiment/json"
+
+	"github.com/kith/kith/internal/dialect"
+	"github.com/kith/kith/internal/fault"
+)
+
+// TestMembersAtFault: a machine names the member at fault in the chat body that it
+// was sent; a caller reads the name of its own, in param and in the message. What
+// is not in the request is never repeated.
+func TestMembersAtFault(t *testing.T) {
+	const picture = "messages.0.content.1.image_url.url"
+	for name, test := range map[string]struct {
+		path, body, place, param string
+	}{
+		"chat":              {"/v1/chat/completions", `{"model":"m","n":9,"messages":[{"role":"user","content":[{"type":"text","text":"a"},{"type":"image_url","image_url":{"url":"http://x"}}]}]}`, picture, picture},
+		"chat, short":       {"/v1/chat/completions", `{"model":"m","n":9,"messages":[]}`, "n", "n"},
+		"chat, not there":   {"/v1/chat/completions", request, "secret.7", ""},
+		"chat, its list":    {"/v1/chat/completions", `{"model":"m","messages":[]}`, "messages.7.secret", "messages"},
+		"messages":          {"/v1/messages", `{"model":"m","max_tokens":9,"messages":[{"role":"user","content":[{"type":"text","text":"a"},{"type":"image","source":{"type":"url","url":"http://x"}}]}]}`, picture, "messages.0.content.1.source.url"},
+		"messages, nowhere": {"/v1/messages", messagesRequest, "tools.3", ""},
+		"responses":         {"/v1/responses", `{"model":"m","max_output_tokens":9,"input":[{"role":"user","content":[{"type":"input_text","text":"a"},{"type":"input_image","image_url":"http://x"}]}]}`, picture, "input.0.content.1.image_url"},
+		"responses, limit":  {"/v1/responses", `{"model":"m","max_output_tokens":9,"input":"a"}`, "max_tokens", "max_output_tokens"},
+	} {
+		for _, stream := range []bool{false, true} {
+			body := test.body
+			if stream {
+				body = `{"stream":true,` + body[1:]
+			}
+			// As a daemon writes it, and as the hub reads that.
+			document := dialect.AppendFault(nil, dialect.Chat, fault.New(fault.InvalidRequest, "%s: this is not taken", test.place).WithParam(test.place), "id")
+			w, _ := do(New(hostedConfig(refuses(EngineFault(400, document)))), ask("POST", test.path, body, "Anthropic-Version", "2023-06-01"))
+			var got struct {
+				Error struct{ Code, Message, Param string }
+			}
+			if err := json.Unmarshal(w.Body.Bytes(), &got, json.MatchCaseInsensitiveNames(true)); err != nil || w.Code != 400 {
+				t.Fatalf("%s: %d %s: %v", name, w.Code, w.Body, err)
+			}
+			said := test.param
+			if said == "" {
+				said = test.place
+			}
+			if got.Error.Code != "invalid_request" || got.Error.Param != test.param || !strings.HasSuffix(got.Error.Message, " "+said+": this is not taken") {
+				t.Errorf("%s: %s, want %s", name, w.Body, test.param)
+			}
+		}
+	}
+}

@@ -1,0 +1,391 @@
+package spool
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"testing/iotest"
+
+	"github.com/kith/kith/internal/fault"
+)
+
+const mib = 1 << 20
+
+func open(t *testing.T, limits Limits) *Spool {
+	t.Helper()
+	s, err := Open(filepath.Join(t.TempDir(), "spool"), limits)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { // every test gives back all that it took
+		if u := s.Use(); u.Memory != 0 || u.Disk != 0 || len(s.members) != 0 {
+			t.Errorf("still held: %+v of %d members", u, len(s.members))
+		}
+	})
+	return s
+}
+
+// text is n bytes that are not all alike.
+func text(n int) []byte {
+	p := make([]byte, n)
+	for i := range p {
+		p[i] = byte('a' + i%23 + i/1000%3)
+	}
+	return p
+}
+
+func hold(s *Spool, member string, whole []byte, expected int64) (*Bytes, error) {
+	b := s.Hold(Holder{Member: member, Answer: true}, expected)
+	_, err := b.ReadFrom(bytes.NewReader(whole))
+	return b, err
+}
+
+func refused(t *testing.T, err error) {
+	t.Helper()
+	if f := fault.Of(err); err == nil || f.Code != fault.CapacityFull {
+		t.Errorf("got %v, want CAPACITY_FULL", err)
+	}
+}
+
+// TestRoundTrip: whatever the size, however it comes, the same bytes come back by
+// each way; memory has the small ones and files the large.
+func TestRoundTrip(t *testing.T) {
+	s := open(t, Limits{})
+	for _, n := range []int{0, 1, least, step - 1, step, step + 1, small - 1, small + 1, 3*mib + 17} {
+		want := text(n)
+		for _, expected := range []int64{-1, int64(n), int64(n) / 2, 1 << 40} {
+			for _, slow := range []bool{false, true} {
+				src := io.Reader(bytes.NewReader(want))
+				if slow {
+					src = iotest.HalfReader(iotest.DataErrReader(src))
+				}
+				b := s.Hold(Holder{Member: "m", Answer: true}, expected)
+				got, err := b.ReadFrom(src)
+				if err != nil || got != int64(n) || b.Len() != int64(n) {
+					t.Fatalf("%d bytes, %d expected: read %d, %d long: %v", n, expected, got, b.Len(), err)
+				}
+				if large := n > small; large != (b.file != nil) && expected <= small {
+					t.Errorf("%d bytes, %d expected: in a file: %v", n, expected, b.file != nil)
+				}
+				u := s.Use()
+				if b.file != nil && (u != Use{Disk: int64(n)}) {
+					t.Errorf("%d bytes in a file are counted as %+v", n, u)
+				}
+				if b.file == nil && (u != Use{Memory: int64(cap(b.memory))}) {
+					t.Errorf("%d bytes in memory are counted as %+v; the buffer has %d", n, u, cap(b.memory))
+				}
+				same(t, b, want)
+				b.Close()
+			}
+		}
+		b, err := s.Keep(Holder{Member: "m", Answer: true}, bytes.Clone(want))
+		if err != nil {
+			t.Fatal(err)
+		}
+		same(t, b, want)
+		b.Close()
+	}
+}
+
+func same(t *testing.T, b *Bytes, want []byte) {
+	t.Helper()
+	check := func(way string, got []byte, err error) {
+		t.Helper()
+		if err != nil || !bytes.Equal(got, want) {
+			t.Fatalf("%s of %d bytes: %d others, %v", way, len(want), len(got), err)
+		}
+	}
+	err := b.View(t.Context(), func(whole []byte) error { check("View", whole, nil); return nil })
+	check("View", want, err)
+	r := b.Open()
+	got, err := io.ReadAll(iotest.HalfReader(r))
+	check("Open", got, err)
+	r.Close()
+	var out bytes.Buffer
+	_, err = b.WriteTo(&out)
+	check("WriteTo", out.Bytes(), err)
+	got, err = b.Load()
+	check("Load", got, err)
+}
+
+// TestMemberLimit: who exceeds their own bound is refused at that byte, and no
+// one else.
+func TestMemberLimit(t *testing.T) {
+	s := open(t, Limits{Memory: 64 * mib, Disk: 64 * mib, Member: 5 * mib})
+	first, err := hold(s, "ann", text(4*mib), -1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer first.Close()
+	src := bytes.NewReader(text(8 * mib))
+	second := s.Hold(Holder{Member: "ann", Answer: true}, -1)
+	_, err = second.ReadFrom(src)
+	refused(t, err)
+	if taken := src.Size() - int64(src.Len()); taken > mib {
+		t.Errorf("%d bytes were taken of one that had room for %d", taken, mib)
+	}
+	other, err := hold(s, "bob", text(4*mib), -1)
+	if err != nil {
+		t.Error("another member is refused, too:", err)
+	}
+	other.Close()
+	second.Close()
+	if u := s.Use(); u != (Use{Disk: 4 * mib, Refused: 1}) {
+		t.Errorf("held %+v", u)
+	}
+}
+
+// TestHalfOfMemory: one member never has the whole of the memory.
+func TestHalfOfMemory(t *testing.T) {
+	s := open(t, Limits{Memory: 4 * mib})
+	var held []*Bytes
+	for {
+		b, err := hold(s, "ann", text(mib/2), mib/2)
+		held = append(held, b)
+		if err != nil {
+			refused(t, err)
+			break
+		}
+	}
+	if u := s.Use(); u.Memory > 2*mib || u.Memory < 3*mib/2 {
+		t.Errorf("one member has %d bytes of %d", u.Memory, 4*mib)
+	}
+	b, err := hold(s, "bob", text(mib/2), mib/2)
+	if err != nil {
+		t.Error("another member is refused, too:", err)
+	}
+	for _, b := range append(held, b) {
+		b.Close()
+	}
+}
+
+// TestLastEighth: where a request is refused, an answer still has room.
+func TestLastEighth(t *testing.T) {
+	for _, limits := range []Limits{{Memory: 8000}, {Member: 4000}} {
+		s := open(t, limits)
+		first, err := s.Keep(Holder{Member: "ann"}, make([]byte, 3500))
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, err = s.Keep(Holder{Member: "ann"}, make([]byte, 1))
+		refused(t, err)
+		second, err := s.Keep(Holder{Member: "ann", Answer: true}, make([]byte, 500))
+		if err != nil {
+			t.Error(err)
+		}
+		_, err = s.Keep(Holder{Member: "ann", Answer: true}, make([]byte, 1))
+		refused(t, err)
+		first.Close()
+		second.Close()
+	}
+}
+
+// TestDisk: the bound of the files, and a folder that takes none, refuse what
+// they refuse and lose nothing of what is held.
+func TestDisk(t *testing.T) {
+	s := open(t, Limits{Disk: 9 * mib})
+	want := text(4 * mib)
+	first, err := hold(s, "ann", want, -1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer first.Close()
+	other, err := hold(s, "eve", want, -1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	second, err := hold(s, "bob", want, -1)
+	refused(t, err)
+	second.Close()
+	other.Close()
+	if err := os.RemoveAll(s.folder); err != nil {
+		t.Fatal(err)
+	}
+	third, err := hold(s, "bob", text(small+1), -1)
+	refused(t, err)
+	third.Close()
+	if _, err := s.Keep(Holder{Member: "bob", Answer: true}, text(small+1)); err == nil {
+		t.Error("kept without a folder")
+	}
+	same(t, first, want)
+	if u := s.Use(); u.Disk != 4*mib || u.Refused != 3 {
+		t.Errorf("held %+v", u)
+	}
+}
+
+// TestAnnounced: a length that is announced takes no more than a first buffer.
+func TestAnnounced(t *testing.T) {
+	s := open(t, Limits{})
+	broken := errors.New("broken")
+	for _, expected := range []int64{32 * mib, -1} {
+		b := s.Hold(Holder{Member: "m", Answer: true}, expected)
+		if _, err := b.ReadFrom(io.MultiReader(strings.NewReader("{"), iotest.ErrReader(broken))); err != broken {
+			t.Error(err)
+		}
+		if u := s.Use(); u.Memory > step || u.Disk != 0 {
+			t.Errorf("one byte of %d takes %+v", expected, u)
+		}
+		b.Close()
+	}
+}
+
+// TestFiles: a file is of use to no other process, has no name where the system
+// can do without one, and what an earlier process left is taken away.
+func TestFiles(t *testing.T) {
+	folder := t.TempDir()
+	left, other := filepath.Join(folder, prefix+"1"), filepath.Join(folder, "other")
+	for _, name := range []string{left, other} {
+		if err := os.WriteFile(name, []byte("x"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	s, err := Open(folder, Limits{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Stat(left); !errors.Is(err, os.ErrNotExist) {
+		t.Error("what was left is still there:", err)
+	}
+	if _, err := os.Stat(other); err != nil {
+		t.Error("a file that is not ours:", err)
+	}
+	secret := bytes.Repeat([]byte("a prompt of mine"), mib/8)
+	b, err := hold(s, "m", secret, -1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer b.Close()
+	raw := make([]byte, len(secret))
+	if _, err := b.file.ReadAt(raw, 0); err != nil {
+		t.Fatal(err)
+	}
+	if bytes.Contains(raw, []byte("prompt")) || bytes.Equal(raw[:16], raw[16:32]) {
+		t.Error("the file holds it in the clear")
+	}
+}
+
+// TestGivenBack: at the first Close, or after Done with the last reader; once,
+// and all of it.
+func TestGivenBack(t *testing.T) {
+	s := open(t, Limits{})
+	for _, n := range []int{100, 2 * mib} {
+		want := text(n)
+		b, err := hold(s, "m", want, -1)
+		if err != nil {
+			t.Fatal(err)
+		}
+		one, two := b.Open(), b.Open()
+		b.Done()
+		one.Close()
+		one.Close()
+		if s.Use() == (Use{}) {
+			t.Error("given back under a reader")
+		}
+		if got, err := io.ReadAll(two); err != nil || !bytes.Equal(got, want) {
+			t.Error("a reader of what is done:", len(got), err)
+		}
+		two.Close()
+		if u := s.Use(); u != (Use{}) {
+			t.Errorf("after the last reader %+v is held", u)
+		}
+		b.Close()
+		b.Close()
+		b.Done()
+		if b, err = hold(s, "m", want, -1); err != nil {
+			t.Fatal(err)
+		}
+		late := b.Open()
+		b.Close()
+		late.Close()
+		if u := s.Use(); u != (Use{}) {
+			t.Errorf("after Close %+v is held", u)
+		}
+	}
+}
+
+// TestLoad: what is loaded is counted in memory, too, and refused where there is
+// no room.
+func TestLoad(t *testing.T) {
+	s := open(t, Limits{Memory: 8 * mib})
+	want := text(3 * mib)
+	one, err := hold(s, "m", want, -1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer one.Close()
+	two, err := hold(s, "m", want, -1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer two.Close()
+	if _, err := one.Load(); err != nil {
+		t.Fatal(err)
+	}
+	if u := s.Use(); u != (Use{Memory: 3 * mib, Disk: 6 * mib}) {
+		t.Errorf("held %+v", u)
+	}
+	_, err = two.Load()
+	refused(t, err)
+}
+
+// TestViewsWait: files are read back one after another where all at once would
+// be too much, and a wait ends with its context.
+func TestViewsWait(t *testing.T) {
+	s := open(t, Limits{})
+	b, err := hold(s, "m", text(2*mib), -1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer b.Close()
+	if err := s.views.Acquire(t.Context(), viewRoom); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancelCause(t.Context())
+	gone := errors.New("gone")
+	cancel(gone)
+	if err := b.View(ctx, func([]byte) error { return nil }); err != gone {
+		t.Error(err)
+	}
+	s.views.Release(viewRoom)
+	if err := b.View(t.Context(), func([]byte) error { return gone }); err != gone {
+		t.Error(err)
+	}
+}
+
+// TestMany: many at once, of all sizes, some refused, leave nothing counted.
+func TestMany(t *testing.T) {
+	s := open(t, Limits{Memory: 4 * mib, Disk: 16 * mib, Member: 8 * mib})
+	var wg sync.WaitGroup
+	for i := range uint64(8) {
+		wg.Go(func() {
+			r := rand.New(rand.NewPCG(1, i))
+			for range 15 {
+				want := text(r.IntN(3 * mib))
+				b, err := hold(s, string(rune('a'+r.IntN(3))), want, int64(r.IntN(4*mib))-1)
+				if err == nil {
+					reader := b.Open()
+					if r.IntN(2) == 0 {
+						b.Done()
+					}
+					got, err := io.ReadAll(reader)
+					if err != nil || !bytes.Equal(got, want) {
+						t.Error("other bytes came back:", err)
+					}
+					reader.Close()
+				}
+				if u := s.Use(); u.Memory > 4*mib || u.Disk > 16*mib {
+					t.Errorf("more than the limits is held: %+v", u)
+				}
+				b.Close()
+			}
+		})
+	}
+	wg.Wait()
+}

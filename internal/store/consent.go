@@ -1,0 +1,149 @@
+package store
+
+import (
+	"context"
+	"database/sql"
+	"time"
+
+	"github.com/kith/kith/internal/account"
+	"github.com/kith/kith/internal/fleet"
+	"github.com/kith/kith/internal/store/internal/query"
+)
+
+// A member is in a group by an act of their own: JoinGroup, AcceptGroup, or
+// making the group (decisions 1). No method puts another member into one.
+
+// InviteToGroup keeps an invitation to an org, made by one of its admins or, with
+// an empty ByID, by the hub's operator. ErrNotFound if the admin runs no org of
+// that id, or there is no such member; ErrExists if the member is in the org or
+// invited to it; ErrTooMany if as many invitations of the org or of the member as
+// may wait for an answer do.
+func (db *DB) InviteToGroup(ctx context.Context, i account.GroupInvitation) error {
+	err := db.change(ctx, func(q *query.Queries) ([]fleet.Change, error) { return nil, inviteToGroup(ctx, q, i) })
+	return db.told(err, "invite member %q to group %q", i.MemberID, i.GroupID)
+}
+
+func inviteToGroup(ctx context.Context, q *query.Queries, i account.GroupInvitation) error {
+	group, err := q.GroupByID(ctx, i.GroupID)
+	if err == nil && i.ByID != "" {
+		err = runs(ctx, q, i.ByID, i.GroupID)
+	}
+	if err != nil {
+		return err
+	}
+	if group.Kind != string(account.GroupOrg) {
+		return sql.ErrNoRows
+	}
+	in, err := q.IsInGroup(ctx, query.IsInGroupParams{GroupID: i.GroupID, MemberID: i.MemberID})
+	if err != nil {
+		return err
+	}
+	if in {
+		return account.ErrExists
+	}
+	prune := query.PruneInvitationsParams{GroupID: i.GroupID, MemberID: i.MemberID, Now: millis(i.Created)}
+	if err := q.PruneInvitations(ctx, prune); err != nil {
+		return err
+	}
+	row := query.InsertInvitationParams{GroupID: i.GroupID, MemberID: i.MemberID, ByID: i.ByID, Created: millis(i.Created), Expires: millis(i.Expires)}
+	if err := q.InsertInvitation(ctx, row); err != nil {
+		return err
+	}
+	n, err := q.CountInvitations(ctx, query.CountInvitationsParams{GroupID: i.GroupID, Member: i.MemberID})
+	if err == nil && (n.OfGroup > account.MaxGroupInvitations || n.OfMember > account.MaxMemberInvitations) {
+		err = account.ErrTooMany
+	}
+	return err
+}
+
+// AcceptGroup puts a member into an org by the member's invitation, which ends
+// with it; ErrNotFound if none waits.
+func (db *DB) AcceptGroup(ctx context.Context, groupID, memberID string, now time.Time) error {
+	err := db.change(ctx, func(q *query.Queries) ([]fleet.Change, error) {
+		taken := query.TakeInvitationParams{GroupID: groupID, MemberID: memberID, Now: millis(now)}
+		if err := one(q.TakeInvitation(ctx, taken)); err != nil {
+			return nil, err
+		}
+		row := query.InsertGroupMemberParams{GroupID: groupID, MemberID: memberID, Seen: millis(now) - 1}
+		if err := q.InsertGroupMember(ctx, row); err != nil {
+			return nil, err
+		}
+		return changed(fleet.GroupChanged, groupID), joined(ctx, q, groupID, memberID, now)
+	})
+	return db.told(err, "accept the invitation to group %q", groupID)
+}
+
+// DeclineGroup ends a member's invitation to an org; ErrNotFound if none waits.
+func (db *DB) DeclineGroup(ctx context.Context, groupID, memberID string, now time.Time) error {
+	err := db.change(ctx, func(q *query.Queries) ([]fleet.Change, error) {
+		return nil, one(q.TakeInvitation(ctx, query.TakeInvitationParams{GroupID: groupID, MemberID: memberID, Now: millis(now)}))
+	})
+	return db.told(err, "decline the invitation to group %q", groupID)
+}
+
+// JoinGroup puts a member into an open group; ErrNotFound if there is none of
+// that id that is open, ErrExists if the member is in.
+func (db *DB) JoinGroup(ctx context.Context, groupID, memberID string, now time.Time) error {
+	err := db.change(ctx, func(q *query.Queries) ([]fleet.Change, error) {
+		row := query.JoinGroupParams{GroupID: groupID, Member: memberID, Seen: millis(now) - 1}
+		if err := one(q.JoinGroup(ctx, row)); err != nil {
+			return nil, err
+		}
+		return changed(fleet.GroupChanged, groupID), joined(ctx, q, groupID, memberID, now)
+	})
+	return db.told(err, "join group %q", groupID)
+}
+
+// joined records that a member joined, and forgets joins of long ago.
+func joined(ctx context.Context, q *query.Queries, groupID, memberID string, now time.Time) error {
+	if err := q.PruneJoins(ctx, millis(now.Add(-account.JoinLife))); err != nil {
+		return err
+	}
+	return q.InsertJoin(ctx, query.InsertJoinParams{GroupID: groupID, MemberID: memberID, At: millis(now)})
+}
+
+// depart takes a member out of a group, or withdraws the member's invitation to
+// it: whichever there is, in one transaction, so that a removal also holds against
+// an invitation that is accepted at the same time.
+func depart(ctx context.Context, q *query.Queries, groupID, memberID string) ([]fleet.Change, error) {
+	left, err := q.DeleteGroupMember(ctx, query.DeleteGroupMemberParams{GroupID: groupID, MemberID: memberID})
+	if err != nil {
+		return nil, err
+	}
+	if left > 0 {
+		return changed(fleet.GroupChanged, groupID), nil
+	}
+	return nil, one(q.DeleteInvitation(ctx, query.DeleteInvitationParams{GroupID: groupID, MemberID: memberID}))
+}
+
+// NewJoins is at most so many of the newest joins of the member's groups, of
+// others, that the member has not seen.
+func (db *DB) NewJoins(ctx context.Context, memberID string, now time.Time, most int) ([]account.GroupJoin, error) {
+	rows, err := db.query.NewJoins(ctx, query.NewJoinsParams{Viewer: memberID, Since: millis(now.Add(-account.JoinLife)), Most: int32(most)})
+	joins := each(rows, func(row query.NewJoinsRow) account.GroupJoin {
+		return account.GroupJoin{Group: row.GroupName, Member: row.MemberName, At: moment(row.At)}
+	})
+	return joins, db.told(err, "list the new members of the groups of member %q", memberID)
+}
+
+// SeeJoins records that the member has seen the joins up to that time.
+func (db *DB) SeeJoins(ctx context.Context, memberID string, until time.Time) error {
+	err := db.transact(ctx, func(q *query.Queries) error {
+		return q.SeeJoins(ctx, query.SeeJoinsParams{Viewer: memberID, Until: millis(until)})
+	})
+	return db.told(err, "record what member %q has seen", memberID)
+}
+
+// CountNotices is how many invitations wait for the member, and how many joins the
+// member has not seen, together.
+func (db *DB) CountNotices(ctx context.Context, memberID string, now time.Time) (int, error) {
+	n, err := db.query.CountNotices(ctx, query.CountNoticesParams{Viewer: memberID, Now: millis(now), Since: millis(now.Add(-account.JoinLife))})
+	return int(n.Invitations + n.Joins), db.told(err, "count the notices of member %q", memberID)
+}
+
+// AddressesOfGroup is at most so many confirmed addresses of members of a group
+// with a machine that the group may reach, but not of the one who joined.
+func (db *DB) AddressesOfGroup(ctx context.Context, groupID, joinedID string, most int) ([]account.Email, error) {
+	rows, err := db.query.AddressesOfGroup(ctx, query.AddressesOfGroupParams{GroupID: groupID, Joined: joinedID, Most: int32(most)})
+	return each(rows, email), db.told(err, "list the addresses of group %q", groupID)
+}

@@ -1,0 +1,96 @@
+package store
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+	"time"
+
+	"github.com/kith/kith/internal/account"
+	"github.com/kith/kith/internal/fleet"
+	"github.com/kith/kith/internal/store/internal/query"
+)
+
+// PutGroupLimits changes what the owner limits the calls of a group's members to;
+// the limits as they are then. ErrNotFound if the owner is not in the group.
+func (db *DB) PutGroupLimits(ctx context.Context, ownerID, groupID string, c account.LimitChange) (l account.Limits, err error) {
+	err = db.change(ctx, func(q *query.Queries) ([]fleet.Change, error) {
+		to, err := limitColumns(groupID, c)
+		if err != nil {
+			return nil, err
+		}
+		to.GroupID, to.OwnerID = groupID, ownerID
+		row, err := q.PutGroupLimits(ctx, to)
+		if err != nil {
+			return nil, err
+		}
+		l, err = groupLimits(row)
+		return changed(fleet.GroupChanged, groupID), err
+	})
+	return l, db.told(err, "limit the calls of group %q", groupID)
+}
+
+// limitColumns is a change of the limits of what has that id, checked and as it
+// is written; what stays as it is is null.
+func limitColumns(id string, c account.LimitChange) (query.PutGroupLimitsParams, error) {
+	l := c.Of(account.Limits{})
+	models, err := limits(id, l)
+	return query.PutGroupLimitsParams{
+		Models:     sql.NullString{String: models, Valid: c.Models != nil},
+		Hours:      sql.NullString{String: l.Hours, Valid: c.Hours != nil},
+		Concurrent: sql.NullInt64{Int64: int64(l.Concurrent), Valid: c.Concurrent != nil},
+		PerDay:     sql.NullInt64{Int64: int64(l.PerDay), Valid: c.PerDay != nil},
+	}, err
+}
+
+func groupLimits(row query.GroupLimit) (account.Limits, error) {
+	return limited(row.GroupID, row.Models, row.Hours, row.Concurrent, row.PerDay)
+}
+
+// limitsOfGroups is, by group and owner, what owners limit groups to as routing
+// sees it, each with the calls of the day that the ledger has.
+type limitsOfGroups map[fleet.GroupID]map[fleet.MemberID]*fleet.Limits
+
+func limitsIn(rows []query.GroupLimit, calls []query.CallsOfGroupsRow, today time.Time) (limitsOfGroups, error) {
+	type place struct{ group, owner string }
+	started := make(map[place]int, len(calls))
+	for _, row := range calls {
+		started[place{row.GroupID, row.OwnerID}] = int(row.Calls)
+	}
+	all := make(limitsOfGroups)
+	for _, row := range rows {
+		l, err := groupLimits(row)
+		if err != nil {
+			return nil, err
+		}
+		if len(l.Models) == 0 && l.Hours == "" && l.Concurrent == 0 && l.PerDay == 0 {
+			continue // each was ended
+		}
+		made, err := limitsInForce(row.GroupID, l, today, started[place{row.GroupID, row.OwnerID}])
+		if err != nil {
+			return nil, err
+		}
+		group := fleet.GroupID(row.GroupID)
+		if all[group] == nil {
+			all[group] = make(map[fleet.MemberID]*fleet.Limits)
+		}
+		all[group][fleet.MemberID(row.OwnerID)] = &made
+	}
+	return all, nil
+}
+
+// limitsInForce is the limits of what has that id as routing sees them, by which
+// so many calls were started today.
+func limitsInForce(id string, l account.Limits, today time.Time, started int) (fleet.Limits, error) {
+	hours, err := fleet.ParseHours(l.Hours, "")
+	if err != nil {
+		return fleet.Limits{}, fmt.Errorf("cannot read the hours of %s: %w", id, err)
+	}
+	models := make([]fleet.ModelID, len(l.Models))
+	for i, model := range l.Models {
+		models[i] = fleet.ModelID(model)
+	}
+	return fleet.Limits{
+		Models: models, Hours: hours, Concurrent: l.Concurrent, PerDay: l.PerDay, Load: fleet.NewLimitLoad(today, started),
+	}, nil
+}
