@@ -21,7 +21,7 @@ import (
 )
 
 // acceptTunnel is GET /tunnel: a machine that dialled out becomes reachable
-// (decisions 8). It lives as long as the line does.
+// (decisions 8), for as long as the line lives.
 func (h *Hub) acceptTunnel(w http.ResponseWriter, r *http.Request) {
 	select {
 	case h.admitted <- struct{}{}:
@@ -66,15 +66,26 @@ func (h *Hub) acceptTunnel(w http.ResponseWriter, r *http.Request) {
 		h.log.Info("tunnel refused", "machine", machine.ID, "error", err)
 		return
 	}
-	defer line.Close()
 	leave()
-	// The request's context ends with the hijack on some servers and not on
-	// others; the line itself says when the machine is gone.
-	err = h.live.Serve(context.WithoutCancel(r.Context()), fleet.Kept{
+	// The server's goroutine and its buffers are not needed for as long as the tunnel
+	// lives; nor is the request's context.
+	go h.serveTunnel(context.WithoutCancel(r.Context()), fleet.Kept{
 		ID: fleet.MachineID(machine.ID), Owner: fleet.MemberID(machine.OwnerID), OwnerName: owner.Name,
 		Name: machine.Name, Generation: generation, LastSeen: machine.LastSeen, Created: machine.Created,
-	}, generation, line)
-	h.log.Info("tunnel ended", "machine", machine.ID, "name", machine.Name, "owner", owner.Name, "generation", generation, "reason", err)
+	}, line)
+}
+
+// serveTunnel keeps the machine reachable until its line ends. A panic is a
+// defect of this tunnel only.
+func (h *Hub) serveTunnel(ctx context.Context, kept fleet.Kept, line *tunnel.Line) {
+	defer line.Close()
+	defer func() {
+		if v := recover(); v != nil {
+			h.log.Error("tunnel failed", "machine", kept.ID, "error", fault.Defect(v))
+		}
+	}()
+	err := h.live.Serve(ctx, kept, kept.Generation, line)
+	h.log.Info("tunnel ended", "machine", kept.ID, "name", kept.Name, "owner", kept.OwnerName, "generation", kept.Generation, "reason", err)
 }
 
 // A machine may dial, and advertise, so often. A dial beyond that is answered

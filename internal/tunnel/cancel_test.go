@@ -81,11 +81,13 @@ func promptly(t *testing.T, begin func(ctx context.Context, ended chan<- error))
 	}
 }
 
-// stall has one call write until the daemon, which reads nothing, stops it, with
+// stall has calls write until the daemon, which reads nothing, stops them, with
 // the lock on writing held.
 func stall(t *testing.T, line *Line) {
 	t.Helper()
-	go line.RoundTrip(upload(t.Context(), 8<<20))
+	for range 8 {
+		go line.RoundTrip(upload(t.Context(), 8<<20))
+	}
 	for { // not synctest.Wait alone: a call that waits for a mutex would stop it
 		line.conn.mu.Lock()
 		waits := line.conn.taken-line.conn.sent >= bulk

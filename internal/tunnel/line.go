@@ -13,6 +13,7 @@ import (
 	"net/http"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/go-json-experiment/json"
@@ -148,12 +149,11 @@ func hasToken(h http.Header, name, token string) bool {
 	return false
 }
 
-// newLine begins to speak HTTP/2 on an upgraded connection, which it owns.
-func newLine(ctx context.Context, below net.Conn, config UpgradeConfig) (*Line, error) {
-	c := newHubConn(below)
-	go c.send()
-	transport := &http.Transport{
-		DialContext:            func(context.Context, string, string) (net.Conn, error) { return c, nil },
+// transport is what the lines have in common. It dials nothing: the connection of
+// each is in the context that it begins with.
+var transport = sync.OnceValue(func() *http.Transport {
+	return &http.Transport{
+		DialContext:            func(ctx context.Context, _, _ string) (net.Conn, error) { return ctx.Value(connKey{}).(*conn), nil },
 		Protocols:              priorKnowledge(),
 		HTTP2:                  http2Config(),
 		DisableCompression:     true, // bytes pass as they are
@@ -161,7 +161,16 @@ func newLine(ctx context.Context, below net.Conn, config UpgradeConfig) (*Line, 
 		// A request with Expect: 100-continue keeps its body until the daemon reads it.
 		ExpectContinueTimeout: math.MaxInt64,
 	}
-	cc, err := transport.NewClientConn(ctx, "http", "machine:80")
+})
+
+// connKey is the context's key of a line's connection.
+type connKey struct{}
+
+// newLine begins to speak HTTP/2 on an upgraded connection, which it owns.
+func newLine(ctx context.Context, below net.Conn, config UpgradeConfig) (*Line, error) {
+	c := newHubConn(below)
+	go c.send()
+	cc, err := transport().NewClientConn(context.WithValue(ctx, connKey{}, c), "http", "machine:80")
 	if err != nil {
 		c.Close()
 		return nil, fmt.Errorf("cannot begin HTTP/2 on a tunnel: %w", err)
@@ -272,25 +281,40 @@ func (l *Line) Offers(ctx context.Context) iter.Seq2[Advertisement, error] {
 			return
 		}
 		defer answer.Body.Close()
-		lines, ended := l.newest(ctx, answer.Body)
+		// Small, because it stays while the machine is idle.
+		in := bufio.NewReaderSize(answer.Body, 512)
+		next := func() ([]byte, error) { return readLine(in) }
+		var lines <-chan []byte // once the machine was faster than its pace
+		var ended <-chan error
 		for {
-			var line []byte
-			select {
-			case line = <-lines:
-			case err := <-ended:
+			line, err := next()
+			if err != nil {
 				fail(err)
 				return
 			}
 			late.Stop()
-			select {
-			case <-time.After(l.pace.Reserve().Delay()):
-			case err := <-ended:
-				fail(err)
-				return
-			}
-			select {
-			case line = <-lines:
-			default:
+			if delay := l.pace.Reserve().Delay(); delay > 0 {
+				if lines == nil {
+					lines, ended = l.newest(ctx, in)
+					next = func() ([]byte, error) {
+						select {
+						case line := <-lines:
+							return line, nil
+						case err := <-ended:
+							return nil, err
+						}
+					}
+				}
+				select {
+				case <-time.After(delay):
+				case err := <-ended:
+					fail(err)
+					return
+				}
+				select {
+				case line = <-lines:
+				default:
+				}
 			}
 			var ad Advertisement
 			if err := json.Unmarshal(line, &ad); err != nil {
@@ -304,13 +328,11 @@ func (l *Line) Offers(ctx context.Context) iter.Seq2[Advertisement, error] {
 	}
 }
 
-// newest reads an answer's lines until that fails or ctx ends, with the reason in
-// ended. Of the lines that were not taken from the channel only the last is kept.
-func (l *Line) newest(ctx context.Context, answer io.Reader) (lines <-chan []byte, ended <-chan error) {
+// newest reads lines until that fails or ctx ends, with the reason in ended. Of
+// those that were not taken from the channel only the last is kept.
+func (l *Line) newest(ctx context.Context, in *bufio.Reader) (lines <-chan []byte, ended <-chan error) {
 	last, end := make(chan []byte, 1), make(chan error, 1)
 	go func() {
-		// Small, because it stays while the machine is idle.
-		in := bufio.NewReaderSize(answer, 512)
 		for {
 			line, err := readLine(in)
 			if err != nil {
