@@ -84,6 +84,8 @@ type Config struct {
 	// brings one in memory. network is "tcp" or "unix".
 	Dial     func(ctx context.Context, network, address string) (net.Conn, error)
 	ListenOn func(network, address string) (net.Listener, error)
+	// Draw is tunnel.Dialer's.
+	Draw func() uint64
 }
 
 // DefaultUpload is the largest clip that is taken for transcription, in bytes,

@@ -71,6 +71,7 @@ func (d *Daemon) runLine(ctx context.Context) {
 		Log:        d.log,
 		TLS:        d.config.TLS,
 		Dial:       d.config.Dial,
+		Draw:       d.config.Draw,
 	}
 	err = dialer.Run(ctx)
 	switch {

@@ -28,6 +28,8 @@ const (
 	headFirst = 64 << 10
 	// acceptWithin is how long a machine may take to admit a call by its head.
 	acceptWithin = 10 * time.Second
+	// cancelWithin is how long a machine may take to end a call that was cancelled.
+	cancelWithin = 2 * time.Second
 )
 
 // errSilent is the cause of the end of a call that its machine did not admit in time.
@@ -124,6 +126,28 @@ func (h *Hub) try(ctx context.Context, call *gateway.Call, c *held) (*gateway.An
 	return result, served, nil
 }
 
+// stopped reports whether the machine no longer runs an attempt that was cancelled:
+// it reports so, or its line has ended. A call never runs on two machines at once.
+func (h *Hub) stopped(ctx context.Context, call *gateway.Call, c *held) bool {
+	line, gone, ok := h.live.Line(c.Machine.ID)
+	if !ok {
+		return true
+	}
+	ctx, cancel := context.WithTimeout(ctx, cancelWithin)
+	defer cancel()
+	r, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://machine"+tunnel.PathEnded, nil)
+	if err != nil {
+		panic(err) // the URL is ours and constant
+	}
+	r.Header = http.Header{tunnel.HeaderCorrelation: {call.ID}, tunnel.HeaderAttempt: {attemptHeader(call, c.Machine)}}
+	response, err := line.RoundTrip(r)
+	if err != nil {
+		return ends(ctx, gone)
+	}
+	response.Body.Close()
+	return response.StatusCode == http.StatusNoContent
+}
+
 // declined notes in the machine's record that it did not take a call, sent at that
 // time, which by its advertisement it would have taken. That it does not have the
 // model after all is no race. When it is no longer left out, those who wait for it
@@ -164,7 +188,7 @@ func (h *Hub) request(ctx context.Context, call *gateway.Call, c fleet.Candidate
 	}
 	r.Header = http.Header{
 		tunnel.HeaderCorrelation: {call.ID},
-		tunnel.HeaderAttempt:     {fmt.Sprintf("%d %d", call.Trace.Attempts, c.Machine.Generation)},
+		tunnel.HeaderAttempt:     {attemptHeader(call, c.Machine)},
 		tunnel.HeaderCaller:      {c.Class.String() + " " + headerText(call.Caller.Name)},
 		tunnel.HeaderModel:       {tunnel.EscapeModel(string(call.Model))},
 		"User-Agent":             {""},
@@ -183,6 +207,10 @@ func (h *Hub) request(ctx context.Context, call *gateway.Call, c fleet.Candidate
 	sent := &prompt{body: r.Body}
 	r.Body, r.GetBody = sent, nil
 	return r, sent
+}
+
+func attemptHeader(call *gateway.Call, machine *fleet.Machine) string {
+	return fmt.Sprintf("%d %d", call.Trace.Attempts, machine.Generation)
 }
 
 // prompt is the body of a request to a machine. It knows whether any of it was

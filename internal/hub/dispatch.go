@@ -4,7 +4,6 @@ import (
 	"context"
 	"io"
 	"math"
-	"math/rand/v2"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -105,7 +104,7 @@ func (h *Hub) route(ask *fleet.Ask) fleet.Decision {
 // now stamps the ask with this instant, and gives the newest snapshot.
 func (h *Hub) now(ask *fleet.Ask) *fleet.Snapshot {
 	ask.Now = time.Now()
-	ask.Draw = rand.Uint64()
+	ask.Draw = h.cfg.Draw()
 	ask.Unconfirmed = !h.live.Confirmed(ask.Now)
 	return h.live.Snapshot()
 }
@@ -154,7 +153,7 @@ func (d *dispatch) attempt(ctx context.Context, c *held) (_ *gateway.Answer, _ e
 			answer, outcome = nil, failed
 		}
 	}
-	if outcome == failed && here.Err() != nil && ctx.Err() == nil {
+	if outcome == failed && here.Err() != nil && ctx.Err() == nil && d.hub.stopped(ctx, d.call, c) {
 		outcome = movedOn // out of the caller's reach before the answer began
 	}
 	d.tried(c, began, outcome)

@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"math/rand/v2"
 	"net/http"
 	"strings"
 	"time"
@@ -58,6 +59,9 @@ type Config struct {
 	Edge gateway.Config
 	// Site configures the members' pages.
 	Site SiteConfig
+	// Draw breaks ties between machines: a number spread over all 64 bits. Default
+	// rand.Uint64; a simulation gives its own, so that a history repeats.
+	Draw func() uint64
 	// Log takes the hub's events. Default slog.Default.
 	Log *slog.Logger
 }
@@ -85,6 +89,9 @@ func (c Config) withDefaults() Config {
 	orCount(&c.Machines, 1000)
 	orCount(&c.Running, 64)
 	orCount(&c.Waiting, 256)
+	if c.Draw == nil {
+		c.Draw = rand.Uint64
+	}
 	if c.Log == nil {
 		c.Log = slog.Default()
 	}

@@ -387,7 +387,7 @@ func (r *oneRoom) serveOne(ask fleet.Ask, hasty bool) {
 func TestTenThousandWait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const waiters, callers = 10_000, 500
-		hub := &Hub{live: registry.New(registry.Config{})}
+		hub := &Hub{cfg: Config{}.withDefaults(), live: registry.New(registry.Config{})}
 		machine := &fleet.Machine{ID: "box", Owner: "ann", Online: true, Slots: 100, Offers: []fleet.Offer{{ID: "m", Families: fleet.Families(fleet.Chat)}}}
 		snapshot := fleet.NewSnapshot().WithMachine(machine)
 		members := []fleet.MemberID{}

@@ -71,7 +71,7 @@ func (r *Registry) poll(ctx context.Context) error {
 	var before, after *fleet.Snapshot
 	var freed []fleet.MachineID
 	if len(changes) > 0 {
-		r.write(func(s *fleet.Snapshot) (*fleet.Snapshot, []fleet.MachineID) {
+		r.publish(func(s *fleet.Snapshot) (*fleet.Snapshot, []fleet.MachineID) {
 			before = s
 			for _, u := range updates {
 				s = u(s)
@@ -88,7 +88,13 @@ func (r *Registry) poll(ctx context.Context) error {
 	r.epoch = epoch
 	r.confirmed.Store(began.UnixNano())
 	if len(changes) > 0 {
+		// Calls end for their own reason before the line of a machine that was
+		// revoked ends them for its own.
 		r.tell(before, after, changes)
+		r.endLines()
+		for _, id := range freed {
+			r.free(id)
+		}
 	}
 	return nil
 }
@@ -198,10 +204,10 @@ func (r *Registry) keptMachine(kept fleet.Kept, returning time.Time) update {
 // forget takes a machine out that may no longer connect, and ends its tunnel.
 func (r *Registry) forget(s *fleet.Snapshot, id fleet.MachineID) *fleet.Snapshot {
 	if e := r.entries[id]; e != nil && e.line != nil {
-		e.line.Close()
+		r.revoked = append(r.revoked, e.line)
 	}
 	delete(r.entries, id)
-	r.lines.Delete(id)
+	r.take(id)
 	return s.WithoutMachine(id)
 }
 

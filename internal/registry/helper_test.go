@@ -302,7 +302,7 @@ func (d *daemon) change(f func(*tunnel.Advertisement)) {
 // cut ends a machine's tunnel as the network would.
 func (n *node) cut(id fleet.MachineID) {
 	if l, ok := n.lines.Load(id); ok {
-		l.(*tunnel.Line).Close()
+		l.(*connection).Close()
 	}
 }
 

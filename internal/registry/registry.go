@@ -99,7 +99,7 @@ type Registry struct {
 	config    Config
 	snapshot  atomic.Pointer[fleet.Snapshot]
 	confirmed atomic.Int64  // Unix nanoseconds: the store was read as of then
-	lines     sync.Map      // fleet.MachineID → *tunnel.Line, routable ones only
+	lines     sync.Map      // fleet.MachineID → *connection, routable ones only
 	ready     chan struct{} // closed after the first load
 	nudged    chan struct{} // one waiting poll
 	hints     hints
@@ -111,6 +111,14 @@ type Registry struct {
 	shared  map[fleet.MemberID]struct{} // members with shares in the snapshot
 	groups  map[fleet.GroupID]struct{}  // groups in the snapshot
 	epoch   int64                       // poll's alone
+	revoked []*tunnel.Line              // to be closed by endLines
+	taken   []*connection               // out of lines; endLines reports them lost
+}
+
+// connection is the way to a machine whose tunnel is acknowledged.
+type connection struct {
+	*tunnel.Line
+	lost chan struct{} // closed once the Snapshot holds that the tunnel ended
 }
 
 // entry is what the writer knows of a machine beside its fleet.Machine.
@@ -189,14 +197,23 @@ func (r *Registry) poke() {
 }
 
 // Line is the way to a machine whose tunnel ends at this node and is
-// acknowledged, and a channel that is closed when that tunnel ends.
+// acknowledged, and a channel that is closed when that tunnel has ended. By then
+// the Snapshot holds that the machine is gone, so that a call which moves on does
+// not choose it again.
 func (r *Registry) Line(id fleet.MachineID) (http.RoundTripper, <-chan struct{}, bool) {
-	line, ok := r.lines.Load(id)
+	found, ok := r.lines.Load(id)
 	if !ok {
 		return nil, nil, false
 	}
-	l := line.(*tunnel.Line)
-	return l, l.Done(), true
+	c := found.(*connection)
+	return c, c.lost, true
+}
+
+// take takes the way to a machine out of lines. The caller writes.
+func (r *Registry) take(id fleet.MachineID) {
+	if found, ok := r.lines.LoadAndDelete(id); ok {
+		r.taken = append(r.taken, found.(*connection))
+	}
 }
 
 // Control hands a connected machine a change that its owner made; ErrNotHere if
@@ -206,19 +223,41 @@ func (r *Registry) Control(ctx context.Context, id fleet.MachineID, change tunne
 	if !ok {
 		return ErrNotHere
 	}
-	return line.(*tunnel.Line).Control(ctx, change)
+	return line.(*connection).Control(ctx, change)
 }
 
 // write runs change as the only writer: it gets the snapshot and returns the
-// next. Afterwards OnFree is told of the machines that change named.
+// next. Afterwards lines that change took away end, and OnFree is called for the
+// machines that it named.
 func (r *Registry) write(change func(*fleet.Snapshot) (*fleet.Snapshot, []fleet.MachineID)) {
-	r.mu.Lock()
-	next, freed := change(r.snapshot.Load())
-	r.snapshot.Store(next)
-	r.mu.Unlock()
+	freed := r.publish(change)
+	r.endLines()
 	for _, id := range freed {
 		r.free(id)
 	}
+}
+
+// publish is the first part of write.
+func (r *Registry) publish(change func(*fleet.Snapshot) (*fleet.Snapshot, []fleet.MachineID)) (freed []fleet.MachineID) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	next, freed := change(r.snapshot.Load())
+	r.snapshot.Store(next)
+	return freed
+}
+
+// endLines closes the lines of machines that were revoked, and reports those lost
+// that the writer took away.
+func (r *Registry) endLines() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, line := range r.revoked {
+		line.Close()
+	}
+	for _, c := range r.taken {
+		close(c.lost)
+	}
+	r.revoked, r.taken = nil, nil
 }
 
 func (r *Registry) free(id fleet.MachineID) {

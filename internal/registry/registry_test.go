@@ -48,7 +48,9 @@ func TestRoutableAfterAck(t *testing.T) {
 			t.Errorf("call: %v", err)
 		}
 		n.cut("m")
-		<-done
+		if <-done; n.machine("m").Online {
+			t.Error("it is online in the snapshot when its line is lost")
+		}
 		synctest.Wait()
 		if _, _, ok := n.Line("m"); ok {
 			t.Error("the line is still there after its end")

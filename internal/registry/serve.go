@@ -43,8 +43,10 @@ func (r *Registry) Serve(ctx context.Context, kept fleet.Kept, generation int64,
 	defer keeper.close(ctx)
 	err = r.follows(ctx, line, kept.ID, keeper)
 	if reason := line.Err(); reason != nil {
-		return reason
+		err = reason
 	}
+	line.Close()
+	r.detach(kept.ID, line) // before keeper writes, which may take its time
 	return err
 }
 
@@ -141,7 +143,7 @@ func (r *Registry) advertise(id fleet.MachineID, line *tunnel.Line, state *fleet
 		}
 		setLocal(m, ad)
 		if arrival {
-			r.lines.Store(id, line)
+			r.lines.Store(id, &connection{line, make(chan struct{})})
 			if now := time.Now(); e.flaps(now) {
 				m.Load.HoldOut(now.Add(flapWindow))
 				r.later(id, flapWindow)
@@ -179,7 +181,7 @@ func (r *Registry) detach(id fleet.MachineID, line *tunnel.Line) {
 
 // lose makes an online machine a returning one. The caller writes.
 func (r *Registry) lose(s *fleet.Snapshot, id fleet.MachineID) (*fleet.Snapshot, []fleet.MachineID) {
-	r.lines.Delete(id)
+	r.take(id)
 	m := s.Machine(id)
 	if m == nil || !m.Online {
 		return s, nil

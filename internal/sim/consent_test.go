@@ -16,7 +16,7 @@ func TestInvitedIsNoCandidate(t *testing.T) {
 		w.addMachine(ann, "box", 1, "anns")
 		w.addMachine(bob, "den", 1, "bobs")
 		g := account.Group{
-			ID: account.NewID("grp_"), Name: "g", Kind: account.GroupOrg, Created: time.Now().UTC(),
+			ID: w.newID("grp_"), Name: "g", Kind: account.GroupOrg, Created: time.Now().UTC(),
 			Members: []account.GroupMember{{MemberID: ann.ID, Admin: true}},
 		}
 		w.must(w.db.CreateGroup(ctx, g))

@@ -4,10 +4,13 @@
 // Its tests are scenarios by name and random histories by seed; a seed that
 // fails says how to play it again.
 //
-// What a bubble cannot give: one order of goroutines. A seed fixes the world and
-// what is done to it and when, to the nanosecond of false time; what happens at
-// the same instant may still come in another order, so a seed that failed once
-// may take a few runs (-count) to fail again.
+// A seed fixes the world, and what is done to it and when, to the nanosecond of
+// false time, and it is played again with the same result (TestSeedsReplay). What
+// differed from run to run was: ids and jitter, which were random and now depend
+// on the seed and the time; the order in which a line ended and its machine was
+// known to be gone, which the registry now decides; and two timers of one instant,
+// which a history avoids. What remains to Go is the order of goroutines that run
+// at one instant, which nothing here may depend on.
 //
 // SQLite reads and writes real files in the bubble: a system call is no wait, so
 // false time stands still meanwhile. Its pool and its pauses for a lock use

@@ -192,7 +192,7 @@ func TestFault09GroupLeftUnderway(t *testing.T) {
 		ann, bob := w.addMember("ann"), w.addMember("bob")
 		box := w.addMachine(ann, "box", 1, "m")
 		group := account.Group{
-			ID: account.NewID("grp_"), Name: "g", Kind: account.GroupOrg, Created: time.Now().UTC(),
+			ID: w.newID("grp_"), Name: "g", Kind: account.GroupOrg, Created: time.Now().UTC(),
 			Members: []account.GroupMember{{MemberID: ann.ID, Admin: true}, {MemberID: bob.ID}},
 		}
 		w.must(w.db.CreateGroup(w.t.Context(), group))
@@ -223,7 +223,7 @@ func TestFault09ShareBesideAGroup(t *testing.T) {
 				ann, bob := w.addMember("ann"), w.addMember("bob")
 				box := w.addMachine(ann, "box", 1, "m")
 				w.must(w.db.CreateGroup(w.t.Context(), account.Group{
-					ID: account.NewID("grp_"), Name: "g", Kind: account.GroupOpen, Created: time.Now().UTC(),
+					ID: w.newID("grp_"), Name: "g", Kind: account.GroupOpen, Created: time.Now().UTC(),
 					Members: []account.GroupMember{{MemberID: ann.ID, Admin: true}, {MemberID: bob.ID}},
 				}))
 				time.Sleep(2 * time.Second)
@@ -231,7 +231,7 @@ func TestFault09ShareBesideAGroup(t *testing.T) {
 				a := w.begin(ask{by: bob, model: "m", stream: true, words: 30})
 				time.Sleep(10 * time.Second)
 				_, err := w.db.PutShare(w.t.Context(), account.Share{
-					ID: account.NewID("shr_"), OwnerID: ann.ID, MemberID: bob.ID, Created: time.Now().UTC(),
+					ID: w.newID("shr_"), OwnerID: ann.ID, MemberID: bob.ID, Created: time.Now().UTC(),
 				}, account.LimitChange{Models: &models})
 				w.must(err)
 				if name == "this model" {
@@ -413,7 +413,7 @@ func TestFault20NobodyHints(t *testing.T) {
 		ann, bob := w.addMember("ann"), w.addMember("bob")
 		w.addMachine(ann, "box", 1, "m")
 		w.refused(ask{by: bob, model: "m", stream: stream}, 403, "NOT_IN_CIRCLE")
-		w.must(w.db.AddShare(w.t.Context(), account.Share{ID: account.NewID("shr_"), OwnerID: ann.ID, MemberID: bob.ID, Created: time.Now().UTC()}))
+		w.must(w.db.AddShare(w.t.Context(), account.Share{ID: w.newID("shr_"), OwnerID: ann.ID, MemberID: bob.ID, Created: time.Now().UTC()}))
 		time.Sleep(1100 * time.Millisecond)
 		w.wantServed(w.do(ask{by: bob, model: "m", stream: stream}), 1)
 	})

@@ -40,7 +40,7 @@ func (w *world) addTrap(owner *member, name string, answer http.HandlerFunc) *tr
 	x := &trap{w: w, name: name, owner: owner, answer: answer}
 	secret := credential.Mint(credential.MachineKey, region)
 	w.must(w.db.CreateMachine(w.t.Context(), account.Machine{
-		ID: account.NewID("mch_"), OwnerID: owner.ID, Name: name, Region: region,
+		ID: w.newID("mch_"), OwnerID: owner.ID, Name: name, Region: region,
 		Hash: secret.Hash(), LastFour: secret.LastFour(), Created: time.Now().UTC(),
 	}))
 	dialer := &tunnel.Dialer{
@@ -114,7 +114,7 @@ func (a *answer) names(machine string) bool {
 // together makes an open group of the members.
 func (w *world) together(members ...*member) {
 	w.t.Helper()
-	g := account.Group{ID: account.NewID("grp_"), Name: "open", Kind: account.GroupOpen, Created: time.Now().UTC()}
+	g := account.Group{ID: w.newID("grp_"), Name: "open", Kind: account.GroupOpen, Created: time.Now().UTC()}
 	w.must(w.db.CreateGroup(w.t.Context(), g))
 	for _, m := range members {
 		w.must(w.db.JoinGroup(w.t.Context(), g.ID, m.ID, time.Now()))

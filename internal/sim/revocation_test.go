@@ -185,13 +185,13 @@ func (w *world) revoke(kind string, how hearing, all *delays) {
 	w.addMachine(ann, "box", 4, "m")
 	if kind == "group left" {
 		g := account.Group{
-			ID: account.NewID("grp_"), Name: "g", Kind: account.GroupOrg, Created: time.Now().UTC(),
+			ID: w.newID("grp_"), Name: "g", Kind: account.GroupOrg, Created: time.Now().UTC(),
 			Members: []account.GroupMember{{MemberID: ann.ID, Admin: true}, {MemberID: bob.ID}},
 		}
 		w.must(w.db.CreateGroup(w.t.Context(), g))
 		w.groups = []string{g.ID}
 	} else {
-		w.must(w.db.AddShare(w.t.Context(), account.Share{ID: account.NewID("shr_"), OwnerID: ann.ID, MemberID: bob.ID, Created: time.Now().UTC()}))
+		w.must(w.db.AddShare(w.t.Context(), account.Share{ID: w.newID("shr_"), OwnerID: ann.ID, MemberID: bob.ID, Created: time.Now().UTC()}))
 	}
 	w.noted("")
 	time.Sleep(2 * time.Second)

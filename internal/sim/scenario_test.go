@@ -589,6 +589,35 @@ func TestShareEndedUnderway(t *testing.T) {
 	}
 }
 
+// A call that is cancelled on one machine, because a share ended, begins on another
+// one only when the first has stopped.
+func TestMovesOnOnceStopped(t *testing.T) {
+	for lingers, runs := range map[time.Duration]int{0: 2, time.Second: 2, 5 * time.Second: 1} {
+		both(t, func(w *world, stream bool) {
+			ann, bob := w.addMember("ann"), w.addMember("bob")
+			box := w.addMachine(ann, "box", 1, "m")
+			box.lingers = lingers
+			w.share(ann, bob)
+			box.engine.Set(slow(time.Minute))
+			a := w.begin(ask{by: bob, model: "m", stream: stream})
+			w.begun(a)
+			w.addMachine(bob, "bobs", 1, "m")
+			w.must(w.db.RemoveShare(w.t.Context(), ann.ID, bob.ID))
+			<-a.over
+			time.Sleep(10 * time.Second)
+			got := w.runs.of(a.tag)
+			if len(got) != runs || runs == 2 && got[1].at.Before(got[0].left) {
+				w.t.Errorf("%s: %+v", a, got)
+			}
+			if runs == 2 {
+				w.wantServed(a, 2)
+				return
+			}
+			w.wantCode(a, "CASCADE_EXHAUSTED", "")
+		})
+	}
+}
+
 func TestShareEnded(t *testing.T) {
 	inBubble(t, func(w *world) {
 		ann, bob := w.addMember("ann"), w.addMember("bob")

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"hash/crc32"
 	"io"
 	"log/slog"
 	"math/rand/v2"
@@ -56,6 +57,9 @@ type world struct {
 	people   []*member
 	groups   []string
 	restarts []time.Time // ends and beginnings of the hub, in turn
+
+	draw uint64       // what every random number begins with
+	ids  atomic.Int64 // how many records were made
 
 	mu      sync.Mutex
 	history []truth
@@ -148,7 +152,7 @@ func (w *world) startHub() {
 	})
 	n.spool, _ = spool.Open("", spool.Limits{Memory: memory}) // without a folder nothing fails
 	config := w.config
-	config.Region, config.Edge.Spool, config.Log = region, n.spool, log
+	config.Region, config.Edge.Spool, config.Draw, config.Log = region, n.spool, w.drawFor("hub"), log
 	n.hub = hub.New(config, records{n.db, &n.trouble}, n.live)
 	handler := n.hub.Handler()
 	n.server = gateway.NewServer(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
@@ -186,6 +190,18 @@ func (w *world) stopHub() {
 	}
 }
 
+// newID names a record: by turns, not at random, because ids order machines and
+// break ties.
+func (w *world) newID(prefix string) string { return fmt.Sprintf("%s%03d", prefix, w.ids.Add(1)) }
+
+// drawFor returns the random numbers of one process. A number depends on the seed,
+// the process and the time alone, so that it is the same in whichever order
+// goroutines of one instant run.
+func (w *world) drawFor(process string) func() uint64 {
+	first := rand.NewPCG(w.draw, uint64(crc32.ChecksumIEEE([]byte(process)))).Uint64()
+	return func() uint64 { return rand.NewPCG(first, uint64(time.Now().UnixNano())).Uint64() }
+}
+
 // member is a person and a key of theirs.
 type member struct {
 	account.Member
@@ -195,7 +211,7 @@ type member struct {
 
 func (w *world) addMember(name string) *member {
 	w.t.Helper()
-	m := &member{Member: account.Member{ID: account.NewID("mem_"), Name: name, Created: time.Now().UTC()}}
+	m := &member{Member: account.Member{ID: w.newID("mem_"), Name: name, Created: time.Now().UTC()}}
 	w.must(w.db.CreateMember(w.t.Context(), m.Member))
 	w.addKey(m, account.ReachAll)
 	return m
@@ -206,7 +222,7 @@ func (w *world) addKey(m *member, reach account.Reach) {
 	w.t.Helper()
 	secret := credential.Mint(credential.APIKey, region)
 	m.key = account.Key{
-		ID: account.NewID("key_"), MemberID: m.ID, Name: "k", Region: region, Reach: reach,
+		ID: w.newID("key_"), MemberID: m.ID, Name: "k", Region: region, Reach: reach,
 		Hash: secret.Hash(), LastFour: secret.LastFour(), Created: time.Now().UTC(),
 	}
 	m.secret = secret.Reveal()
@@ -215,7 +231,7 @@ func (w *world) addKey(m *member, reach account.Reach) {
 
 func (w *world) share(owner, with *member) {
 	w.t.Helper()
-	w.must(w.db.AddShare(w.t.Context(), account.Share{ID: account.NewID("shr_"), OwnerID: owner.ID, MemberID: with.ID, Created: time.Now().UTC()}))
+	w.must(w.db.AddShare(w.t.Context(), account.Share{ID: w.newID("shr_"), OwnerID: owner.ID, MemberID: with.ID, Created: time.Now().UTC()}))
 	w.live.Nudge()
 	synctest.Wait()
 }
@@ -246,6 +262,7 @@ type machine struct {
 	from, until int
 	faulty      atomic.Bool // its engine was told to fail, once
 	revoked     bool
+	lingers     time.Duration // how long its engine runs on after a call was cancelled
 
 	mu        sync.Mutex
 	down      bool  // the engine refuses connections
@@ -259,7 +276,7 @@ type machine struct {
 // addMachine registers a machine and starts its daemon; it is routable on return.
 func (w *world) addMachine(owner *member, name string, slots int, models ...string) *machine {
 	w.t.Helper()
-	m := &machine{w: w, id: account.NewID("mch_"), name: name, owner: owner, models: models}
+	m := &machine{w: w, id: w.newID("mch_"), name: name, owner: owner, models: models}
 	m.home = filepath.Join(w.dir, name)
 	secret := credential.Mint(credential.MachineKey, region)
 	w.must(w.db.CreateMachine(w.t.Context(), account.Machine{
@@ -276,7 +293,7 @@ func (w *world) addMachine(owner *member, name string, slots int, models ...stri
 		Home: m.home, Listen: "127.0.0.1:8701", Name: name, Version: "sim",
 		Discovery: engine.Config{Endpoints: []string{"http://127.0.0.1:8080"}, Transport: m},
 		Sharing:   daemon.Sharing{Slots: slots},
-		Log:       w.logger(name), Dial: m.dial,
+		Log:       w.logger(name), Dial: m.dial, Draw: w.drawFor(name),
 		ListenOn: func(kind, _ string) (net.Listener, error) {
 			n := newNetwork()
 			if kind == "unix" {
@@ -408,6 +425,7 @@ func (m *machine) RoundTrip(r *http.Request) (*http.Response, error) {
 	end := m.w.runs.begin(m, link, text)
 	response, err := m.engine.Transport().RoundTrip(r)
 	if err != nil {
+		time.Sleep(m.lingers)
 		end()
 		return nil, err
 	}

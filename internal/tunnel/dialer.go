@@ -72,6 +72,9 @@ type Dialer struct {
 	// uniform from zero to a ceiling that doubles from the one to the other.
 	// Zero: 200 ms and 30 s.
 	BackoffMin, BackoffMax time.Duration
+	// Draw gives the jitter of the pauses: a number spread over all 64 bits. Nil:
+	// rand.Uint64. A simulation gives its own, so that a history repeats.
+	Draw func() uint64
 }
 
 // Phase is how far the connection to the hub has come.
@@ -187,9 +190,18 @@ func (d *Dialer) pause(failures int, err error) time.Duration {
 	}
 	if gate := (*gateError)(nil); errors.As(err, &gate) {
 		// The admission gate: not before it says, and not all at once.
-		return gate.after + rand.N(gate.after/2+1)
+		return gate.after + d.below(gate.after/2+1)
 	}
-	return rand.N(ceiling + 1)
+	return d.below(ceiling + 1)
+}
+
+// below returns a random duration from zero up to, and without, the limit.
+func (d *Dialer) below(limit time.Duration) time.Duration {
+	draw := d.Draw
+	if draw == nil {
+		draw = rand.Uint64
+	}
+	return time.Duration(draw() % uint64(limit))
 }
 
 // gateError is a hub that takes no tunnel just now.

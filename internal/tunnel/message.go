@@ -16,7 +16,8 @@ import (
 //	5  2026-11-21  tokenize, which daemons before do not have
 //	6  2026-11-22  calls: Kith-Model, by which a daemon admits or refuses a call
 //	               before it reads the body, and Expect: 100-continue
-const Version = 6
+//	7  2026-11-22  ended, which daemons before do not have
+const Version = 7
 
 // versionAdmits is the first version whose daemons admit a call by its head. Those
 // before it do not answer an Expect.
@@ -64,6 +65,11 @@ const (
 	PathTokenize = "/tokenize"
 	MaxTokenize  = 8 << 20
 )
+
+// PathEnded is where a daemon answers, with 204, once it no longer runs the call
+// that HeaderCorrelation and HeaderAttempt name. The hub asks before it tries
+// another machine for a call that it cancelled.
+const PathEnded = "/ended"
 
 // Tokens is the answer of POST /tokenize.
 type Tokens struct {

@@ -32,6 +32,7 @@ type session struct {
 	generation int64
 	acked      event
 	fenced     event
+	calls      calls
 }
 
 // event happens once.
@@ -131,14 +132,65 @@ func (s *session) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		w.WriteHeader(http.StatusNoContent)
 	case "/control":
 		s.control(w, r)
+	case PathEnded:
+		s.ended(w, r)
 	default:
 		if s.fenced.happened() {
 			w.Header().Set(HeaderRefused, string(RefusedFenced))
 			w.WriteHeader(http.StatusServiceUnavailable)
 			return
 		}
+		defer s.calls.begin(r.Header)()
 		s.dialer.Handler.ServeHTTP(w, r)
 	}
+}
+
+// ended answers once the call that it names has ended.
+func (s *session) ended(w http.ResponseWriter, r *http.Request) {
+	select {
+	case <-s.calls.end(r.Header):
+		w.WriteHeader(http.StatusNoContent)
+	case <-r.Context().Done():
+	}
+}
+
+// calls are the calls that run, each with a channel that is closed at its end.
+type calls struct {
+	mu      sync.Mutex
+	running map[string]chan struct{}
+}
+
+func callName(h http.Header) string { return h.Get(HeaderCorrelation) + " " + h.Get(HeaderAttempt) }
+
+// begin notes a call until the function that it returns is called.
+func (c *calls) begin(h http.Header) (end func()) {
+	name, ended := callName(h), make(chan struct{})
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.running == nil {
+		c.running = make(map[string]chan struct{})
+	}
+	c.running[name] = ended
+	return func() {
+		close(ended)
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		if c.running[name] == ended {
+			delete(c.running, name)
+		}
+	}
+}
+
+var noCall = func() chan struct{} { c := make(chan struct{}); close(c); return c }()
+
+// end is closed once the call has ended; at once for one that does not run.
+func (c *calls) end(h http.Header) <-chan struct{} {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if ended, ok := c.running[callName(h)]; ok {
+		return ended
+	}
+	return noCall
 }
 
 // offers writes the machine's state, at once and at each change, for as long as
