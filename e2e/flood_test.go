@@ -48,13 +48,13 @@ func flood(ts *testscript.TestScript, neg bool, args []string) {
 	var served, full, others atomic.Int64
 	several := make(chan struct{}) // answers wait to be read
 	one := func(length int, body io.Reader) {
-		told := func() {}
+		done := func() {}
 		if length == floodBody {
 			uploads.Add(1)
-			told = sync.OnceFunc(uploads.Done)
+			done = sync.OnceFunc(uploads.Done)
 		}
 		open.Go(func() {
-			defer told()
+			defer done()
 			conn, err := net.Dial("tcp", address)
 			if err != nil {
 				others.Add(1)
@@ -76,12 +76,12 @@ func flood(ts *testscript.TestScript, neg bool, args []string) {
 				case ctx.Err() == nil:
 					others.Add(1)
 				}
-				told()
+				done()
 			})
 			fmt.Fprintf(conn, "POST /v1/chat/completions HTTP/1.1\r\nHost: h\r\nAuthorization: Bearer %s\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n",
 				ts.Getenv("KEY_"+args[1]), length)
 			if _, err := io.Copy(conn, body); err == nil && length == floodBody {
-				told() // all of it that comes
+				done() // all of it that comes
 			}
 			<-ctx.Done()
 			conn.Close()
@@ -186,7 +186,7 @@ func metric(ts *testscript.TestScript, name string) (value float64) {
 			return value
 		}
 	}
-	ts.Fatalf("the hub tells no %s", name)
+	ts.Fatalf("the hub reports no %s", name)
 	return 0
 }
 

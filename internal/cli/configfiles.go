@@ -142,8 +142,8 @@ type hubFile struct {
 		// URL is "", the embedded SQLite in Data.
 		URL database `toml:"url"`
 	} `toml:"database"`
-	// Limits bound one call (decisions 3), and the calls of one member, and what is
-	// held of all of them.
+	// Limits bound one call (decisions 3), the calls of one member, and the bytes
+	// held for all calls.
 	Limits struct {
 		// Running is how many calls of one member run on machines at once, the
 		// member's own machines included; 0 is off, default 64.
@@ -160,9 +160,9 @@ type hubFile struct {
 		// have at once, in memory and on disk; default "256MiB". Past it calls are
 		// refused with CAPACITY_FULL.
 		Member size `toml:"member"`
-		// Spool is how many bytes of those over 1 MiB are kept in files, in the folder
-		// spool of Data; default "2GiB". One member has at most half of them, and
-		// half of a quarter of the hub's memory, which holds the others.
+		// Spool is how many bytes of requests and answers over 1 MiB are kept in files,
+		// in the folder spool of Data; default "2GiB". Smaller ones may fill a quarter
+		// of the hub's memory. One member has at most half of either.
 		Spool size `toml:"spool"`
 		// Wait is how long a call waits for a machine; default "60s".
 		Wait duration `toml:"wait"`

@@ -118,7 +118,7 @@ func (a *app) launch() *cobra.Command {
 	names := []string{"claude", "codex", "opencode"}
 	cmd := &cobra.Command{
 		Use: "launch claude|codex|opencode [--model M] [-- ARGS…]", Short: "Start a coding agent on a model of your hub or of this machine",
-		Long: "Start a coding agent on a model of your hub, with the key in KITH_API_KEY; what stands after -- goes to\n" +
+		Long: "Start a coding agent on a model of your hub, with the key in KITH_API_KEY; the arguments after -- go to\n" +
 			"the agent. Without --model it is the one that is ready, calls tools and takes most context. claude and\n" +
 			"opencode use this machine's daemon where that has the model itself, and without a key. The agent gets the\n" +
 			"model's context length, and nothing of its own configuration is changed.\n\n" +
@@ -126,7 +126,7 @@ func (a *app) launch() *cobra.Command {
 			"machines of people to whom you would not give a shell.",
 		Args: func(cmd *cobra.Command, args []string) error {
 			if at := cmd.ArgsLenAtDash(); len(args) == 0 || at == 0 || at < 0 && len(args) > 1 || at > 1 {
-				return errors.New("name one agent; its own arguments stand after --")
+				return errors.New("name one agent; its own arguments follow --")
 			}
 			return nil
 		},

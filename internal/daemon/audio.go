@@ -76,8 +76,9 @@ func (d *Daemon) serveSpeech(w http.ResponseWriter, r *http.Request, began *bool
 	}
 	defer a.release()
 	limit := d.config.Audio.MaxUpload
-	form, err := dialect.ReadTranscription(r.Header.Get("Content-Type"), http.MaxBytesReader(w, r.Body, limit+dialect.FormRoom), d.config.Spool.Hold(spool.Holder{Member: routed}, -1), limit)
-	defer form.Close()
+	sound := d.config.Spool.Hold(spool.Holder{Member: routed}, -1)
+	defer sound.Close()
+	form, err := dialect.ReadTranscription(r.Header.Get("Content-Type"), http.MaxBytesReader(w, r.Body, limit+dialect.FormRoom), sound, limit)
 	f := (*fault.Fault)(nil)
 	switch {
 	case errors.As(err, new(*http.MaxBytesError)):

@@ -171,8 +171,13 @@ func (d *Daemon) nothing(call *gateway.Call) *fault.Fault {
 	case call.Endpoint == fleet.Responses:
 		return fault.New(fault.ModelNotFound, "no configured upstream serves %q for %s; use /v1/chat/completions", call.Model, call.Endpoint.Path())
 	default:
-		return fault.New(fault.ModelNotFound, "nothing on this machine serves %q; GET /v1/models lists what does, `kith login` reaches more", call.Model)
+		return unserved(call.Model)
 	}
+}
+
+// unserved refuses a call for a model that nothing on this machine serves.
+func unserved(model fleet.ModelID) *fault.Fault {
+	return fault.New(fault.ModelNotFound, "nothing on this machine serves %q; GET /v1/models lists what does, `kith login` reaches more", model)
 }
 
 // Models lists what this daemon itself serves (S4): what the account reaches is

@@ -118,7 +118,7 @@ func (d *Daemon) count(ctx context.Context, call *gateway.Call) (tokens int64, e
 		}
 		return tokens, nil
 	case d.up.Load() == nil: // where the hub may have it, a call finds out
-		return 0, fault.New(fault.ModelNotFound, "nothing on this machine serves %q; GET /v1/models lists what does, `kith login` reaches more", call.Model).WithParam("model")
+		return 0, unserved(call.Model).WithParam("model")
 	default:
 		return 0, nil
 	}

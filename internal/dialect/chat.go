@@ -36,7 +36,7 @@ func writeChat(q *asked, size int) ([]byte, error) {
 type chatBody struct {
 	dst                []byte
 	messages, pictures int      // in it
-	origins            *origins // nil: nobody wants to know them
+	origins            *origins // nil: they are not recorded
 }
 
 func (c *chatBody) raw(text string) { c.dst = append(c.dst, text...) }

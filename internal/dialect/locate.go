@@ -19,7 +19,7 @@ import (
 const maxParam = 256
 
 // EngineParam is the member that an error document says is at fault; empty if it
-// names none. It is a machine's word: HasMember tells whether it is in a body.
+// names none. It is a machine's word: HasMember reports whether it is in a body.
 func EngineParam(document []byte) string {
 	var body struct {
 		Error struct {
@@ -58,7 +58,7 @@ func (r *Response) Locate(place string) string {
 	return a.locate(place, responsesPlaces)
 }
 
-// places are the members of a chat body that a translation writes anew, with
+// places are the members of a chat body that a translation rewrites, with
 // their places in the caller's dialect; the first that is there is meant.
 type places []struct{ chat, own string }
 

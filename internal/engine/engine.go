@@ -336,8 +336,9 @@ func (e *Engine) respond(ctx context.Context, resp *http.Response, cancel contex
 	return out, nil
 }
 
-// whole holds the answer of a call that is not streamed by its engine, canonical:
-// as it is to be told, or, where its caller wants a stream, as the frames of one.
+// whole reads the complete answer of a call that its engine does not stream, and
+// returns it in canonical form: unary, or as the frames of a stream where the
+// caller wants one.
 func (e *Engine) whole(ctx context.Context, body io.Reader, announced int64, req *Request, mend *mender) (*spool.Bytes, error) {
 	most := dialect.MaxAnswer(req.Endpoint)
 	holder := spool.Holder{Member: req.Holder, Answer: true}
@@ -365,7 +366,7 @@ func (e *Engine) whole(ctx context.Context, body io.Reader, announced int64, req
 			made, err = speechOf(whole)
 		case req.Stream:
 			made, err = framesOf(whole)
-		case req.Form != nil: // a transcript is made anew at the edge
+		case req.Form != nil: // the edge makes the transcript of it
 			made = bytes.Clone(whole)
 		default:
 			made, err = mend.unary(whole)

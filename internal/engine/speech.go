@@ -11,8 +11,7 @@ import (
 )
 
 // attach makes the form of a call the request's body, else asked. Parts of a form
-// that nobody here knows go to the engine of the machine's owner only, from that
-// owner.
+// that kith does not know go to the engine only in calls of the machine's owner.
 func attach(r *http.Request, req *Request, asked *spool.Bytes) {
 	if req.Form == nil {
 		r.ContentLength, r.Body = asked.Len(), asked.Open()

@@ -12,7 +12,7 @@ var whens = map[Code]string{
 	ModelNotFound:            "Nothing anywhere serves this model id right now; for embeddings and audio also: nothing that you can reach. Send an id exactly as `GET /v1/models` lists it.",
 	NotInCircle:              "Nobody shares with you and no machine of your own serves this model. Ask someone who runs it to share, or connect a machine that does.",
 	CascadeExhausted:         "Nothing that you can reach took the request: nobody who shares runs the model (then `x-should-retry: false`), or those who do are busy, paused or offline, or it could not be confirmed just now who shares with you.",
-	CapacityFull:             "All machines that run the model are busy, or the chosen one became unavailable before it started. `reason` is `wait_elapsed` when a wait ended.",
+	CapacityFull:             "All machines that run the model are busy, or the chosen one became unavailable before it started, or there is no room for one more request or answer, yours or in all: `message` says which. `reason` is `wait_elapsed` when a wait ended.",
 	MachineOffline:           "A machine that you can use runs this model and is offline. Your access is intact; it returns when the machine does.",
 	OutsideSharingHours:      "Machines shared with you run the model, and every one online is outside its sharing hours.",
 	InvalidRequest:           "The request cannot be understood: `message` says why and `param` names the member. For audio also: no machine in the region offers any speech model. Sending it again does not help.",

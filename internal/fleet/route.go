@@ -65,7 +65,7 @@ type row struct {
 	rest   answer // embeddings, audio
 }
 
-// rows stand as in decisions 2, after the 400 of decisions 4 for audio where no
+// rows are in the order of decisions 2, after the 400 of decisions 4 for audio where no
 // machine offers any. Two things the table leaves to reading:
 //
 // Rows 8 to 10 speak of machines of which none would run the call. Where one

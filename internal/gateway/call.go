@@ -177,7 +177,7 @@ type Answer struct {
 	ToBody bool
 }
 
-// Close ends an answer that nobody is given.
+// Close ends an answer that is given to no caller.
 func (a *Answer) Close() {
 	a.Body.Close()
 	if a.Whole != nil {

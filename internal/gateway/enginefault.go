@@ -37,9 +37,9 @@ func EngineFault(status int, body []byte) *fault.Fault {
 	}
 }
 
-// located is what a caller is told where a machine, which was asked in chat, says
-// that a member of the request is at fault: the caller's own member is named, in
-// the caller's dialect. A machine's word that leads nowhere is left out.
+// located is the refusal of a machine, which was asked in chat, with the member at
+// fault named as it is in the caller's own request and dialect. A member that the
+// caller did not send is not named.
 func (x *exchange) located(err error) error {
 	var f *fault.Fault
 	if !errors.As(err, &f) || f.Code != fault.InvalidRequest || f.Param == "" || x.call.Body == nil || x.call.untranslated != nil {

@@ -29,8 +29,8 @@ func release(buffer *[]byte) {
 	}
 }
 
-// unary serves a call whose answer is told whole: it is held to its end and
-// checked before the first byte goes out.
+// unary serves a call that is not streamed: the complete answer is held and checked
+// before the first byte goes out.
 func (x *exchange) unary() error {
 	ctx, cancel := context.WithDeadlineCause(x.r.Context(), x.arrived.Add(x.g.Limits.Unary), x.g.late)
 	defer cancel()
@@ -114,7 +114,7 @@ func (c *Call) Hold(in *spool.Spool, answer io.Reader, announced int64) (*spool.
 	return held, nil
 }
 
-// holder is for whom an answer to the call is held.
+// holder is the member that an answer to the call is counted for.
 func (c *Call) holder() spool.Holder {
 	return spool.Holder{Member: string(c.Caller.Member), Answer: true}
 }

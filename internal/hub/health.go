@@ -31,11 +31,11 @@ func (h *Hub) health(ctx context.Context) []web.Part {
 // memoryHealth is the room for requests and answers.
 func (h *Hub) memoryHealth() web.Part {
 	held := h.edge.Spool.Use()
-	told := fmt.Sprintf("%d MiB of requests and answers in memory, %d MiB on disk", held.Memory>>20, held.Disk>>20)
+	use := fmt.Sprintf("%d MiB of requests and answers in memory, %d MiB on disk", held.Memory>>20, held.Disk>>20)
 	if h.edge.Spool.Full() {
-		return web.Part{Name: "Memory", Told: told + ": nearly full, new calls are refused"}
+		return web.Part{Name: "Memory", Told: use + ": nearly full, new calls are refused"}
 	}
-	return web.Part{Name: "Memory", Good: true, Told: told}
+	return web.Part{Name: "Memory", Good: true, Told: use}
 }
 
 func (h *Hub) databaseHealth(ctx context.Context) web.Part {

@@ -446,7 +446,7 @@ func TestFault24HubDies(t *testing.T) {
 	}
 }
 
-// Other members' calls fill the memory but for the last eighth, which is for
+// Other members' calls fill the memory except for the last eighth, which is for
 // answers: a new call is turned away unread, those that the hub has go on to their
 // end, and when there is room again a new one is taken. The member who fills their
 // own half is turned away with the other half free.

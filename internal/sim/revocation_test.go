@@ -130,7 +130,7 @@ type hearing struct {
 }
 
 var hearings = []hearing{
-	{"told", func(*world) {}, func(w *world) { w.live.Nudge() }},
+	{"notified", func(*world) {}, func(w *world) { w.live.Nudge() }},
 	{"polling", func(*world) {}, func(*world) {}},
 	{"polling, database slow", func(w *world) {
 		w.slow.Store(w.rng.Int64N(int64(1500 * time.Millisecond)))

@@ -28,8 +28,8 @@ type Limits struct {
 	Member int64
 }
 
-// Holder is for whom something is held. The last eighth of every limit is for
-// answers: what is underway can end where nothing new may begin.
+// Holder is the member that bytes are counted for, and whether they are an
+// answer's. The last eighth of every limit is for answers: what is underway can end where nothing new may begin.
 type Holder struct {
 	Member string
 	Answer bool

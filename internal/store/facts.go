@@ -82,7 +82,7 @@ func (f *Facts) SharesTo(ctx context.Context, member fleet.MemberID) ([]*fleet.S
 	return sharesOf(records, each(calls, same), today)
 }
 
-// sharesOf is the shares in the law's terms, each with what was called today. All
+// sharesOf is the shares as routing sees them, each with what was called today. All
 // calls of the pair count whose model the share covers, also those that came by a
 // group before the share was there.
 func sharesOf(records []account.Share, calls []query.CallsOfSharesRow, today time.Time) ([]*fleet.Share, error) {

@@ -45,7 +45,7 @@ var (
 )
 
 // daemonFrames are the types of frames that a daemon has to send, as bits: all
-// of RFC 9113, 6 but PRIORITY.
+// of RFC 9113, 6 except PRIORITY.
 const daemonFrames = 1<<0 | 1<<1 | 1<<3 | 1<<4 | 1<<5 | 1<<6 | 1<<7 | 1<<8 | 1<<9
 
 // conn is the upgraded connection. It reports that it ended and why, and hides

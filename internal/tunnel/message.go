@@ -19,8 +19,8 @@ import (
 //	7  2026-11-22  ended, which daemons before do not have
 const Version = 7
 
-// versionAdmits is from which version on a daemon admits a call by its head. One
-// before does not answer an Expect.
+// versionAdmits is the first version whose daemons admit a call by its head. Those
+// before it do not answer an Expect.
 const versionAdmits = 6
 
 // Protocol is the Upgrade token of GET /tunnel (decisions 8); the other one is
@@ -111,12 +111,12 @@ const (
 	RefusedSpent        Refusal = "spent"
 	RefusedUnknownModel Refusal = "unknown_model"
 	RefusedFenced       Refusal = "fenced"
-	// RefusedOther stands for a word that this version does not know.
+	// RefusedOther is returned for a word that this version does not know.
 	RefusedOther Refusal = "another reason"
 )
 
 // RefusalIn is the refusal in the head of a daemon's answer; empty: the answer is
-// an engine's. Of a word that is none of the above nothing is taken.
+// an engine's. The text of an unknown word is never used: it is RefusedOther.
 func RefusalIn(h http.Header) Refusal {
 	switch word := Refusal(h.Get(HeaderRefused)); word {
 	case "", RefusedBusy, RefusedPaused, RefusedHours, RefusedSpent, RefusedUnknownModel, RefusedFenced:

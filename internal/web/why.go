@@ -104,7 +104,7 @@ func explain(s *fleet.Snapshot, ask fleet.Ask) (Why, *fault.Fault) {
 	return w, d.Fault
 }
 
-// limitsInForce is limits of the law as an answer holds them; nil: they limit nothing.
+// limitsInForce is limits of the routing rules as an answer holds them; nil: they limit nothing.
 func limitsInForce(l *fleet.Limits) *Limits {
 	if l == nil {
 		return nil
