@@ -2,6 +2,8 @@ package dialect
 
 import (
 	"bytes"
+	"cmp"
+	"fmt"
 	"strconv"
 )
 
@@ -29,6 +31,8 @@ type Stream struct {
 	// Speech says that the stream is a transcript and not a chat: its events have
 	// types, and the last of them is its end mark.
 	Speech bool
+	// Most is how many bytes the answer may have; 0: MaxStreamBytes.
+	Most int
 	// Native says that the stream is of the messages or the responses dialect and
 	// passes as it is, comments too: its events have names and types, and one of
 	// them is the last.
@@ -110,8 +114,8 @@ func (s *Stream) close(size int) error {
 	switch {
 	case size > s.longest():
 		return s.tooLong()
-	case s.bytes > MaxStreamBytes:
-		return nonsense("an answer of more than 64 MiB")
+	case s.bytes > cmp.Or(s.Most, MaxStreamBytes):
+		return nonsense(fmt.Sprintf("an answer of more than %d MiB", cmp.Or(s.Most, MaxStreamBytes)>>20))
 	}
 	if s.filled && s.object.content {
 		s.content++

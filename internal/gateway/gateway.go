@@ -63,6 +63,8 @@ type Config struct {
 type Limits struct {
 	Body   int64 // bytes of a request body [32 MiB]
 	Upload int64 // bytes of a clip to transcribe [25 MiB]
+	// Streamed is how many bytes a streamed answer may have [64 MiB].
+	Streamed int
 	// FirstByte, once a machine took a streamed call, is how long it may take
 	// to its first frame [10 min]; Idle is the longest silence after that
 	// [2 min].

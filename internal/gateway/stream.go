@@ -83,6 +83,7 @@ func (s *stream) waiting(ahead int, left time.Duration) {
 
 // took notes that a machine took the call: from now its limits count.
 func (s *stream) took(answer *Answer) {
+	s.check.Most = s.x.g.Limits.Streamed
 	s.check.Trusted = answer.FromHub
 	s.check.Speech = s.x.call.Form != nil
 	s.check.Native = dialect.Native(answer.Endpoint)

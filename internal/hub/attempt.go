@@ -53,7 +53,7 @@ const (
 // every outcome but served the slot was given back.
 func (h *Hub) try(ctx context.Context, call *gateway.Call, c *held) (*gateway.Answer, outcome, error) {
 	line, gone, ok := h.live.Line(c.Machine.ID)
-	if !ok || isClosed(gone) {
+	if !ok || isClosed(gone) || !h.stillReaches(call, c) {
 		h.room.release(c, false)
 		return nil, movedOn, nil
 	}

@@ -23,12 +23,23 @@ const (
 
 // Do serves a call on a machine in the caller's reach, or says which refusal
 // it is (decisions 2, 3): decide, try, wait, give up.
-func (h *Hub) Do(ctx context.Context, call *gateway.Call) (*gateway.Answer, error) {
+func (h *Hub) Do(ctx context.Context, call *gateway.Call) (answer *gateway.Answer, err error) {
 	d := &dispatch{hub: h, call: call, ask: askOf(call), deadline: call.Arrived.Add(h.patience(call))}
 	ctx, end := h.underway.begin(ctx, d)
-	answer, err := d.run(ctx)
-	if err != nil {
-		end()
+	defer func() {
+		if answer == nil { // refused, or ended by a defect, which may have left a slot
+			if on := d.on.Load(); on != nil {
+				h.room.release(on.held, true)
+			}
+			end()
+		}
+	}()
+	// Its body may have taken minutes to come. What changed since it was identified,
+	// and before it was underway, recall did not end it for.
+	if changed := h.changed.Load(); changed != nil && !call.Arrived.After(*changed) && !h.stands(ctx, call.Caller) {
+		return nil, badKey()
+	}
+	if answer, err = d.run(ctx); err != nil {
 		return nil, err
 	}
 	answer.Body = &lasting{answer.Body, end}

@@ -29,6 +29,7 @@ type kept struct {
 	*store.DB
 	down    atomic.Bool
 	lookups atomic.Int64
+	found   func() // comes between the look-up of a key and its answer; nil: nothing does
 }
 
 func (k *kept) look() error {
@@ -43,7 +44,11 @@ func (k *kept) KeyByHash(ctx context.Context, hash [32]byte) (account.Key, accou
 	if err := k.look(); err != nil {
 		return account.Key{}, account.Member{}, err
 	}
-	return k.DB.KeyByHash(ctx, hash)
+	key, member, err := k.DB.KeyByHash(ctx, hash)
+	if k.found != nil {
+		k.found()
+	}
+	return key, member, err
 }
 
 func (k *kept) MachineByHash(ctx context.Context, hash [32]byte) (account.Machine, account.Member, error) {

@@ -10,6 +10,7 @@ import (
 	"math/rand/v2"
 	"net/http"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -157,6 +158,7 @@ type Hub struct {
 	tunnels  tunnels
 	admitted chan struct{} // a place for each tunnel in its handshake
 	paces    paces
+	changed  atomic.Pointer[time.Time] // when facts of the store moved last; nil: never
 }
 
 // New makes a hub over what it keeps and who is connected. The registry's
@@ -271,6 +273,8 @@ func (h *Hub) recheck(ctx context.Context) error {
 // looked up anew, calls decide anew that wait for what the changes may concern,
 // and what runs by a key or a share that ended ends.
 func (h *Hub) OnChange(changes []fleet.Change, whom fleet.Concern) {
+	now := time.Now()
+	h.changed.Store(&now) // before recall looks at what is underway
 	h.keys.forget()
 	h.site.OnChange(changes)
 	h.recall(changes)

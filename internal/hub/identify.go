@@ -35,6 +35,7 @@ func badKey() *fault.Fault {
 type keyring struct {
 	mu     sync.RWMutex
 	byHash map[[32]byte]holder
+	age    int // how often all was forgotten
 }
 
 // holder is who a credential belongs to, and until when that may be believed.
@@ -43,20 +44,26 @@ type holder struct {
 	until  time.Time
 }
 
-func (k *keyring) get(hash [32]byte, now time.Time) (gateway.Caller, bool) {
+func (k *keyring) get(hash [32]byte, now time.Time) (_ gateway.Caller, age int, ok bool) {
 	k.mu.RLock()
 	h, ok := k.byHash[hash]
+	age = k.age
 	k.mu.RUnlock()
-	return h.caller, ok && now.Before(h.until)
+	return h.caller, age, ok && now.Before(h.until)
 }
 
-func (k *keyring) put(hash [32]byte, caller gateway.Caller, until time.Time) {
+// put remembers what was looked up when the keyring was of that age: what was
+// looked up before a change is not believed after it.
+func (k *keyring) put(hash [32]byte, h holder, age int) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
+	if age != k.age {
+		return
+	}
 	if k.byHash == nil || len(k.byHash) >= maxCachedKeys {
 		k.byHash = make(map[[32]byte]holder)
 	}
-	k.byHash[hash] = holder{caller, until}
+	k.byHash[hash] = h
 }
 
 // forget drops everything: changes to keys and members are rare, and a look-up
@@ -64,6 +71,7 @@ func (k *keyring) put(hash [32]byte, caller gateway.Caller, until time.Time) {
 func (k *keyring) forget() {
 	k.mu.Lock()
 	clear(k.byHash)
+	k.age++
 	k.mu.Unlock()
 }
 
@@ -78,14 +86,14 @@ func (h *Hub) Identify(ctx context.Context, secret string) (gateway.Caller, erro
 	}
 	now := time.Now()
 	hash := parsed.Hash()
-	if caller, ok := h.keys.get(hash, now); ok {
+	caller, age, ok := h.keys.get(hash, now)
+	if ok {
 		return caller, nil
 	}
-	caller, err := h.lookUp(ctx, parsed)
-	if err != nil {
+	if caller, err = h.lookUp(ctx, parsed); err != nil {
 		return gateway.Caller{}, err
 	}
-	h.keys.put(hash, caller, now.Add(keyFresh))
+	h.keys.put(hash, holder{caller, now.Add(keyFresh)}, age)
 	return caller, nil
 }
 

@@ -98,6 +98,24 @@ func TestIdentifyForgets(t *testing.T) {
 	})
 }
 
+// A key that is revoked while it is looked up is not believed after the change was
+// heard of.
+func TestIdentifyRevokedMeanwhile(t *testing.T) {
+	r := newRig(t, Config{})
+	keyID, key := r.member("ann")
+	r.kept.found = func() {
+		r.kept.found = nil
+		if err := r.kept.RevokeKey(t.Context(), keyID, time.Now()); err != nil {
+			t.Error(err)
+		}
+		r.OnChange(nil, everybody)
+	}
+	_ = r.code(key)
+	if code := r.code(key); code != fault.InvalidAPIKey {
+		t.Errorf("after the change: %q", code)
+	}
+}
+
 // While the database is down nobody new is let in, and nobody is called wrong.
 func TestIdentifyWithoutDatabase(t *testing.T) {
 	r := newRig(t, Config{})
@@ -128,7 +146,7 @@ func TestIdentifyWithoutDatabase(t *testing.T) {
 func TestKeyringIsBounded(t *testing.T) {
 	var k keyring
 	for i := range maxCachedKeys + 1 {
-		k.put([32]byte{byte(i), byte(i >> 8), byte(i >> 16)}, callerOf("ann"), time.Unix(1, 0))
+		k.put([32]byte{byte(i), byte(i >> 8), byte(i >> 16)}, holder{callerOf("ann"), time.Unix(1, 0)}, 0)
 	}
 	if n := len(k.byHash); n != 1 {
 		t.Errorf("%d keys", n)

@@ -126,6 +126,20 @@ func (h *Hub) reaches(caller gateway.Caller, c *held) bool {
 	return h.live.Snapshot().Machine(c.Machine.ID) == nil
 }
 
+// stillReaches says whether the caller of a call that is about to be sent still may
+// use its machine. A change since the decision that came before the attempt was
+// noted as running is one that recall did not end it for.
+func (h *Hub) stillReaches(call *gateway.Call, c *held) bool {
+	ask := askOf(call)
+	s := h.now(&ask)
+	machine := s.Machine(c.Machine.ID)
+	if machine == nil {
+		return false
+	}
+	_, ok := fleet.Spot(s, &ask, machine)
+	return ok
+}
+
 // outOfReach is what Route says now to a call whose machine is no longer in
 // reach; where another would serve it, an answer once begun still ends.
 func (h *Hub) outOfReach(call *gateway.Call) *fault.Fault {

@@ -53,7 +53,8 @@ func (u *underway) begin(ctx context.Context, d *dispatch) (_ context.Context, e
 
 // enter counts a call that begin noted as running or waiting from now on, or returns
 // the fault that says that its member has too many of those. A call that waited is
-// not refused when its turn to run comes.
+// not refused when its turn to run comes: those that run and wait are bounded
+// together, so that waiting is no way to run any number.
 func (u *underway) enter(d *dispatch, next phase) error {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -68,6 +69,8 @@ func (u *underway) enter(d *dispatch, next phase) error {
 		return fault.New(fault.RateLimitExceeded, "you have %d calls running, which is as many as one member may have at once; wait until one ends", u.maxRunning)
 	case next == waits && u.maxWaiting > 0 && has.waiting >= u.maxWaiting:
 		return fault.New(fault.RateLimitExceeded, "you have %d calls waiting for a machine, which is as many as one member may have; wait until one ends", u.maxWaiting)
+	case next == waits && d.phase == deciding && u.maxWaiting > 0 && u.maxRunning > 0 && has.running+has.waiting >= u.maxRunning+u.maxWaiting:
+		return fault.New(fault.RateLimitExceeded, "you have %d calls running or waiting for a machine, which is as many as one member may have; wait until one ends", has.running+has.waiting)
 	}
 	u.count(d, next)
 	return nil

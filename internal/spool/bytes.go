@@ -1,11 +1,13 @@
 package spool
 
 import (
+	"bytes"
 	"context"
 	"crypto/cipher"
 	"crypto/rand"
 	"encoding/binary"
 	"io"
+	"math"
 	"math/bits"
 	"os"
 	"sync"
@@ -43,18 +45,19 @@ type Bytes struct {
 // Hold begins to hold a body for the holder. expected is its length as announced,
 // negative where it is unknown; nothing is taken on its word but a first buffer.
 func (s *Spool) Hold(holder Holder, expected int64) *Bytes {
-	return &Bytes{spool: s, holder: holder, expected: expected}
+	return &Bytes{spool: s, holder: holder, expected: min(expected, math.MaxInt64-1)} // with one more it still is a length
 }
 
-// Keep holds bytes that are there already, and are no one else's from then on.
+// Keep holds bytes that are there already, which no one changes from then on: a
+// caller may hold others of the same array.
 func (s *Spool) Keep(holder Holder, whole []byte) (*Bytes, error) {
 	b := s.Hold(holder, int64(len(whole)))
 	var err error
 	if b.memory = whole; len(whole) <= small || s.folder == "" {
 		err = b.take(amount{memory: int64(cap(whole))})
-	} else if err = b.begin(); err == nil {
-		err = b.flush()
+	} else {
 		b.memory = nil
+		_, err = b.ReadFrom(bytes.NewReader(whole))
 	}
 	if err != nil {
 		b.Close()

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"math"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
@@ -231,6 +232,43 @@ func TestAnnounced(t *testing.T) {
 		}
 		if u := s.Use(); u.Memory > step || u.Disk != 0 {
 			t.Errorf("one byte of %d takes %+v", expected, u)
+		}
+		b.Close()
+	}
+}
+
+// TestAnnouncedLargest: the largest length that HTTP can announce takes a first
+// buffer on its word, like any other.
+func TestAnnouncedLargest(t *testing.T) {
+	s := open(t, Limits{Memory: 64 * mib})
+	b := s.Hold(Holder{Member: "m", Answer: true}, math.MaxInt64)
+	defer b.Close()
+	if _, err := b.ReadFrom(bytes.NewReader(text(10))); err != nil {
+		t.Fatal(err)
+	}
+	if u := s.Use(); u.Memory != step {
+		t.Errorf("10 bytes of %d announced are counted as %+v", int64(math.MaxInt64), u)
+	}
+}
+
+// TestKeepChangesNothing: what is kept stays as it was, for others who have it.
+func TestKeepChangesNothing(t *testing.T) {
+	s := open(t, Limits{})
+	for _, n := range []int{small, small + 1, 3 * mib} {
+		whole := text(n)
+		b, err := s.Keep(Holder{Member: "m"}, whole)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var got bytes.Buffer
+		if _, err := b.WriteTo(&got); err != nil || !bytes.Equal(got.Bytes(), text(n)) {
+			t.Errorf("%d bytes come back otherwise: %v", n, err)
+		}
+		if !bytes.Equal(whole, text(n)) {
+			t.Errorf("%d bytes were changed", n)
+		}
+		if u := s.Use(); u.Memory+u.Disk != int64(n) {
+			t.Errorf("%d bytes are counted as %+v", n, u)
 		}
 		b.Close()
 	}
