@@ -126,7 +126,7 @@ func (a *app) launch() *cobra.Command {
 			"machines of people to whom you would not give a shell.",
 		Args: func(cmd *cobra.Command, args []string) error {
 			if at := cmd.ArgsLenAtDash(); len(args) == 0 || at == 0 || at < 0 && len(args) > 1 || at > 1 {
-				return errors.New("name one agent; its own arguments follow --")
+				return errors.New("name one agent; its own arguments come after --")
 			}
 			return nil
 		},
