@@ -127,25 +127,26 @@ func (o *origins) note(at int, value []byte) {
 }
 
 // within is the place in the caller's body that all of a span of the translation
-// came from; empty if none of it did, or it came from all over.
+// came from; empty if none of it did, or it came from all over. What all of it has
+// in common, the first and the last of it have.
 func (o *origins) within(begin, end int) string {
-	var place []string
-	found := false
+	first, last := len(o.body), -1
 	for _, p := range o.parts {
 		if p.at+p.length <= begin || p.at >= end {
 			continue
 		}
-		names := placeAt(o.body, p.from+max(begin-p.at, 0))
-		if !found {
-			place, found = names, true
-		}
-		same := 0
-		for same < min(len(place), len(names)) && place[same] == names[same] {
-			same++
-		}
-		place = place[:same]
+		from := p.from + max(begin-p.at, 0)
+		first, last = min(first, from), max(last, from)
 	}
-	return strings.Join(place, ".")
+	if last < 0 {
+		return ""
+	}
+	place, other := placeAt(o.body, first), placeAt(o.body, last)
+	same := 0
+	for same < min(len(place), len(other)) && place[same] == other[same] {
+		same++
+	}
+	return strings.Join(place[:same], ".")
 }
 
 // placeAt are the names and indexes that lead to the value at an offset of a body
