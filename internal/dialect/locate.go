@@ -127,25 +127,26 @@ func (o *origins) note(at int, value []byte) {
 }
 
 // within is the place in the caller's body that all of a span of the translation
-// came from; empty if none of it did, or it came from all over.
+// came from; empty if none of it did, or it came from all over. What all of it has
+// in common, the first and the last of it have.
 func (o *origins) within(begin, end int) string {
-	var place []string
-	found := false
+	first, last := len(o.body), -1
 	for _, p := range o.parts {
 		if p.at+p.length <= begin || p.at >= end {
 			continue
 		}
-		names := placeAt(o.body, p.from+max(begin-p.at, 0))
-		if !found {
-			place, found = names, true
-		}
-		same := 0
-		for same < min(len(place), len(names)) && place[same] == names[same] {
-			same++
-		}
-		place = place[:same]
+		from := p.from + max(begin-p.at, 0)
+		first, last = min(first, from), max(last, from)
 	}
-	return strings.Join(place, ".")
+	if last < 0 {
+		return ""
+	}
+	place, other := placeAt(o.body, first), placeAt(o.body, last)
+	same := 0
+	for same < min(len(place), len(other)) && place[same] == other[same] {
+		same++
+	}
+	return strings.Join(place[:same], ".")
 }
 
 // placeAt are the names and indexes that lead to the value at an offset of a body
@@ -165,41 +166,64 @@ func placeAt(body []byte, offset int) []string {
 // pointerEscapes is how a JSON pointer writes a member's name.
 var pointerEscapes = strings.NewReplacer("~", "~0", "/", "~1")
 
-// spanOf is where in a document the value at a place begins and ends. A name may
-// hold dots: the first way that leads there is taken.
+// spanOf is where in a document the value at a place begins and ends.
 func spanOf(document []byte, place string) (begin, end int, ok bool) {
-	if place == "" {
-		return 0, len(document), true
-	}
-	dec := jsontext.NewDecoder(bytes.NewBuffer(document))
+	begin, end, left := follow(jsontext.NewDecoder(bytes.NewBuffer(document)), place)
+	return begin, end, left == 0 && end > begin
+}
+
+// DeepestMember is the place, or the most of its beginning that is in the body;
+// empty where nothing of it is.
+func DeepestMember(body []byte, place string) string {
+	_, _, left := follow(jsontext.NewDecoder(bytes.NewBuffer(body)), place)
+	return strings.TrimSuffix(place[:len(place)-left], ".")
+}
+
+// follow reads the next value and goes as far into it as the place leads: it returns
+// where what it comes to begins and ends, and how many bytes of the place are left.
+// A name may hold dots: the first way that leads to the end of the place is taken,
+// else the one that leads farthest. Each byte is read once, whatever the place.
+func follow(dec *jsontext.Decoder, place string) (begin, end, left int) {
+	left = len(place)
 	kind := dec.PeekKind()
-	if kind != '{' && kind != '[' {
-		return 0, 0, false
+	if place == "" || kind != '{' && kind != '[' {
+		value, err := dec.ReadValue()
+		if err != nil {
+			return 0, 0, left
+		}
+		end = int(dec.InputOffset())
+		return end - len(value), end, left
 	}
 	if _, err := dec.ReadToken(); err != nil {
-		return 0, 0, false
+		return 0, 0, left
 	}
 	for i := 0; !slices.Contains([]jsontext.Kind{0, '}', ']'}, dec.PeekKind()); i++ {
 		name := strconv.Itoa(i)
 		if kind == '{' {
 			token, err := dec.ReadToken()
 			if err != nil {
-				break
+				return begin, end, left
 			}
 			name = pointerEscapes.Replace(token.String())
 		}
-		value, err := dec.ReadValue()
-		if err != nil {
-			break
-		}
 		rest, led := strings.CutPrefix(place, name)
 		if !led || rest != "" && rest[0] != '.' {
+			if dec.SkipValue() != nil {
+				return begin, end, left
+			}
 			continue
 		}
-		from := int(dec.InputOffset()) - len(value)
-		if begin, end, ok = spanOf(document[from:from+len(value)], strings.TrimPrefix(rest, ".")); ok {
-			return from + begin, from + end, true
+		from, to, more := follow(dec, strings.TrimPrefix(rest, "."))
+		if to > from && more < left {
+			begin, end, left = from, to, more
+		}
+		if left == 0 {
+			return begin, end, 0
 		}
 	}
-	return 0, 0, false
+	_, _ = dec.ReadToken() // its end; where it is broken, so is what follows
+	if end == 0 {          // nothing of the place is in it: it is as far as this goes
+		end = int(dec.InputOffset())
+	}
+	return begin, end, left
 }

@@ -1,6 +1,7 @@
 package dialect
 
 import (
+	"strings"
 	"testing"
 	"time"
 )
@@ -82,5 +83,23 @@ func TestLocate(t *testing.T) {
 		if got := response.Locate(place); got != wants {
 			t.Errorf("responses: %s is %q, not %q", place, got, wants)
 		}
+	}
+}
+
+// TestWithinReadsTwice: to find what many parts of the body have in common takes two
+// readings of the body, and not one for each part.
+func TestWithinReadsTwice(t *testing.T) {
+	o := origins{body: []byte(`{"a":[` + strings.Repeat(`"x",`, 1000) + `"x"]}`)}
+	for i := range 1000 {
+		o.parts = append(o.parts, origin{at: 3 * i, from: len(`{"a":[`) + 4*i, length: 3})
+	}
+	costs := func(parts int) float64 {
+		if got := o.within(0, 3*parts); got != "a" {
+			t.Errorf("%d parts: %q", parts, got)
+		}
+		return testing.AllocsPerRun(5, func() { o.within(0, 3*parts) })
+	}
+	if few, many := costs(10), costs(1000); many > 2*few {
+		t.Errorf("1000 parts cost %v allocations, 10 cost %v", many, few)
 	}
 }

@@ -72,8 +72,5 @@ func (x *exchange) ownPlace(body []byte, place string) string {
 		return dialect.LocateMessages(body, place)
 	}
 	// Chat, perhaps in other forms, which share most of their members.
-	for place != "" && !dialect.HasMember(body, place) {
-		place = place[:max(strings.LastIndexByte(place, '.'), 0)]
-	}
-	return place
+	return dialect.DeepestMember(body, place)
 }
