@@ -176,6 +176,8 @@ type Group struct {
 	Created time.Time
 	Members []GroupMember
 	KeptOut []string // ids of machines that their owners keep out of this group
+	// Invited are the invitations that are made with a new group; they are not read.
+	Invited []GroupInvitation
 }
 
 // GroupMember is one member's place in a group.

@@ -331,12 +331,12 @@ func (o *operator) groups() *cobra.Command {
 			}
 			in := map[string]string{"name": args[0], "kind": kind, "admin": admin}
 			return o.ask(cmd.Context(), "make the group", http.MethodPost, "/groups", in, nil, func() {
-				o.say("group %s made, with %s as its admin\n", strong(args[0]), strong(admin))
+				o.say("group %s made; %s is invited to be its admin, and is in it after accepting: on the site, or with `kith group accept`\n", strong(args[0]), strong(admin))
 			})
 		},
 	}
 	create.Flags().StringVar(&kind, "kind", "", "org (its admins run it) or open (anyone can join)")
-	create.Flags().StringVar(&admin, "admin", "", "its first member and admin")
+	create.Flags().StringVar(&admin, "admin", "", "who is invited to be its first member and admin")
 	_ = create.MarkFlagRequired("kind")
 	_ = create.MarkFlagRequired("admin")
 	add := &cobra.Command{

@@ -392,14 +392,11 @@ func (h *Hub) createGroup(ctx context.Context, r *http.Request) (any, error) {
 		return nil, err
 	}
 	about(ctx, ask.Name, admin.Name)
-	group := account.Group{
-		ID: account.NewID("grp_"), Name: ask.Name, Kind: kind, Created: time.Now().UTC(),
-		Members: []account.GroupMember{{MemberID: admin.ID, Admin: true}},
-	}
-	if err := h.records.CreateGroup(ctx, group); err != nil {
+	group := account.Group{ID: account.NewID("grp_"), Name: ask.Name, Kind: kind, Created: time.Now().UTC()}
+	if err := h.site.MakeGroupFor(ctx, group, admin); err != nil {
 		return nil, h.taken(err, "a group named %q is there already", ask.Name)
 	}
-	return map[string]string{"id": group.ID, "name": group.Name, "kind": ask.Kind, "admin": admin.Name}, nil
+	return map[string]string{"id": group.ID, "name": group.Name, "kind": ask.Kind, "admin": admin.Name, "state": "invited"}, nil
 }
 
 // inviteToGroup is POST /groups/{name}/invitations of the operator's API. It puts

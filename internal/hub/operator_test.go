@@ -93,6 +93,11 @@ func TestOperator(t *testing.T) {
 			t.Errorf("%s %s %.60s: %d %v", c.method, c.path, c.body, a.Status, a.Body)
 		}
 	}
+	for _, name := range []string{"lab", "everyone"} { // no member is in a group without an act of their own
+		if g, err := r.kept.GroupByName(t.Context(), name); err != nil || len(g.Members) > 0 {
+			t.Errorf("%+v, %v", g, err)
+		}
+	}
 }
 
 // A secret is in the answer that makes it and in no other.

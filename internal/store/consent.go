@@ -41,6 +41,11 @@ func inviteToGroup(ctx context.Context, q *query.Queries, i account.GroupInvitat
 	if in {
 		return account.ErrExists
 	}
+	return keepInvitation(ctx, q, i)
+}
+
+// keepInvitation writes an invitation, unless too many wait for an answer.
+func keepInvitation(ctx context.Context, q *query.Queries, i account.GroupInvitation) error {
 	prune := query.PruneInvitationsParams{GroupID: i.GroupID, MemberID: i.MemberID, Now: millis(i.Created)}
 	if err := q.PruneInvitations(ctx, prune); err != nil {
 		return err
@@ -56,15 +61,33 @@ func inviteToGroup(ctx context.Context, q *query.Queries, i account.GroupInvitat
 	return err
 }
 
-// AcceptGroup puts a member into an org by the member's invitation, which ends
-// with it; ErrNotFound if none waits.
+// AcceptGroup puts a member into a group by the member's invitation, which ends
+// with it; ErrNotFound if none waits. The member is its admin if the group is open,
+// to which no one is invited but by CreateGroup, or is an org without a member.
 func (db *DB) AcceptGroup(ctx context.Context, groupID, memberID string, now time.Time) error {
 	err := db.change(ctx, func(q *query.Queries) ([]fleet.Change, error) {
 		taken := query.TakeInvitationParams{GroupID: groupID, MemberID: memberID, Now: millis(now)}
 		if err := one(q.TakeInvitation(ctx, taken)); err != nil {
 			return nil, err
 		}
-		row := query.InsertGroupMemberParams{GroupID: groupID, MemberID: memberID, Seen: millis(now) - 1}
+		group, err := q.GroupByID(ctx, groupID)
+		if err != nil {
+			return nil, err
+		}
+		size, err := q.GroupSize(ctx, groupID)
+		if err != nil {
+			return nil, err
+		}
+		admin := size == 0 || group.Kind == string(account.GroupOpen)
+		in, err := q.IsInGroup(ctx, query.IsInGroupParams{GroupID: groupID, MemberID: memberID})
+		if err != nil {
+			return nil, err
+		}
+		if in { // of an open group that the member joined meanwhile
+			row := query.SetGroupAdminParams{GroupID: groupID, MemberID: memberID, Admin: admin}
+			return changed(fleet.GroupChanged, groupID), one(q.SetGroupAdmin(ctx, row))
+		}
+		row := query.InsertGroupMemberParams{GroupID: groupID, MemberID: memberID, Admin: admin, Seen: millis(now) - 1}
 		if err := q.InsertGroupMember(ctx, row); err != nil {
 			return nil, err
 		}
@@ -73,12 +96,29 @@ func (db *DB) AcceptGroup(ctx context.Context, groupID, memberID string, now tim
 	return db.told(err, "accept the invitation to group %q", groupID)
 }
 
-// DeclineGroup ends a member's invitation to an org; ErrNotFound if none waits.
+// DeclineGroup ends a member's invitation to a group; ErrNotFound if none waits. A
+// group without members ends with its last invitation.
 func (db *DB) DeclineGroup(ctx context.Context, groupID, memberID string, now time.Time) error {
 	err := db.change(ctx, func(q *query.Queries) ([]fleet.Change, error) {
-		return nil, one(q.TakeInvitation(ctx, query.TakeInvitationParams{GroupID: groupID, MemberID: memberID, Now: millis(now)}))
+		if err := one(q.TakeInvitation(ctx, query.TakeInvitationParams{GroupID: groupID, MemberID: memberID, Now: millis(now)})); err != nil {
+			return nil, err
+		}
+		return endUnwanted(ctx, q, groupID)
 	})
 	return db.told(err, "decline the invitation to group %q", groupID)
+}
+
+// endUnwanted ends a group that has neither a member nor an invitation.
+func endUnwanted(ctx context.Context, q *query.Queries, groupID string) ([]fleet.Change, error) {
+	size, err := q.GroupSize(ctx, groupID)
+	if err != nil || size > 0 {
+		return nil, err
+	}
+	n, err := q.CountInvitations(ctx, query.CountInvitationsParams{GroupID: groupID})
+	if err != nil || n.OfGroup > 0 {
+		return nil, err
+	}
+	return changed(fleet.GroupChanged, groupID), end(ctx, q, groupID)
 }
 
 // JoinGroup puts a member into an open group; ErrNotFound if there is none of
@@ -113,7 +153,10 @@ func depart(ctx context.Context, q *query.Queries, groupID, memberID string) ([]
 	if left > 0 {
 		return changed(fleet.GroupChanged, groupID), nil
 	}
-	return nil, one(q.DeleteInvitation(ctx, query.DeleteInvitationParams{GroupID: groupID, MemberID: memberID}))
+	if err := one(q.DeleteInvitation(ctx, query.DeleteInvitationParams{GroupID: groupID, MemberID: memberID})); err != nil {
+		return nil, err
+	}
+	return endUnwanted(ctx, q, groupID)
 }
 
 // NewJoins is at most so many of the newest joins of the member's groups, of

@@ -146,6 +146,11 @@ func (db *DB) CreateGroup(ctx context.Context, g account.Group) error {
 				return nil, err
 			}
 		}
+		for _, i := range g.Invited {
+			if err := keepInvitation(ctx, q, i); err != nil {
+				return nil, err
+			}
+		}
 		return changed(fleet.GroupChanged, g.ID), nil
 	})
 	return db.told(err, "create group %q", g.Name)

@@ -311,3 +311,46 @@ func testJoins(t *testing.T, db *store.DB) {
 	ok(t, db.KeepOutOfAll(ctx, ada.ID, box.ID, true))
 	same(t, addresses(), []string{})
 }
+
+// testGroupMadeFor: a group that the operator makes for a member has no member
+// until that one accepts, as its admin; declined or withdrawn it ends.
+func testGroupMadeFor(t *testing.T, db *store.DB) {
+	ctx := t.Context()
+	ada, bob := newMember(t, db, "ada"), newMember(t, db, "bob")
+	for _, kind := range []account.GroupKind{account.GroupOrg, account.GroupOpen} {
+		made := func() account.Group {
+			g := account.Group{ID: account.NewID("grp_"), Name: "for ada", Kind: kind, Created: start}
+			g.Invited = []account.GroupInvitation{invitation(g, account.Member{}, ada)}
+			ok(t, db.CreateGroup(ctx, g))
+			if in := members(t, db, g); len(in) > 0 {
+				t.Errorf("%s: %v are in it", kind, in)
+			}
+			return g
+		}
+		g := made()
+		ok(t, db.DeclineGroup(ctx, g.ID, ada.ID, start))
+		_, err := db.GroupByID(ctx, g.ID)
+		fails(t, err, store.ErrNotFound)
+		g = made()
+		ok(t, db.RemoveGroupMember(ctx, g.ID, ada.ID))
+		_, err = db.GroupByID(ctx, g.ID)
+		fails(t, err, store.ErrNotFound)
+		g = made()
+		if kind == account.GroupOpen { // another member is in it first, and is no admin
+			ok(t, db.JoinGroup(ctx, g.ID, bob.ID, start))
+		}
+		ok(t, db.AcceptGroup(ctx, g.ID, ada.ID, start))
+		for _, m := range must[account.Group](t)(db.GroupByID(ctx, g.ID)).Members {
+			if m.Admin != (m.MemberID == ada.ID) {
+				t.Errorf("%s: %+v", kind, m)
+			}
+		}
+		ok(t, db.EndGroup(ctx, ada.ID, g.ID))
+	}
+	g := account.Group{ID: account.NewID("grp_"), Name: "joined", Kind: account.GroupOpen, Created: start}
+	g.Invited = []account.GroupInvitation{invitation(g, account.Member{}, ada)}
+	ok(t, db.CreateGroup(ctx, g))
+	ok(t, db.JoinGroup(ctx, g.ID, ada.ID, start))
+	ok(t, db.AcceptGroup(ctx, g.ID, ada.ID, start))
+	ok(t, db.EndGroup(ctx, ada.ID, g.ID)) // only its admin may
+}

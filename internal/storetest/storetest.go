@@ -47,6 +47,7 @@ func Run(t *testing.T, open func(t *testing.T) *store.DB) {
 		{"running groups", testRunningGroups},
 		{"last admin race", testLastAdminRace},
 		{"group invitations", testGroupInvitations},
+		{"group made for a member", testGroupMadeFor},
 		{"bounds of group invitations", testInvitationBounds},
 		{"group invitation races", testInvitationRaces},
 		{"consent", testConsent},

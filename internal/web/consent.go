@@ -30,13 +30,28 @@ func (a *API) isInvited(r *request) error {
 	return err
 }
 
-// Invite keeps an invitation of the member to an org, in the name of an admin or,
+// Invite keeps an invitation of the member to a group, in the name of an admin or,
 // with an empty ByID, of the hub's operator, and notifies the member by e-mail. An
 // invitation that waits already stays as it is, with account.ErrExists.
 func (a *API) Invite(ctx context.Context, group string, i account.GroupInvitation) error {
+	return a.invite(ctx, group, i, func(i account.GroupInvitation) error { return a.Accounts.InviteToGroup(ctx, i) })
+}
+
+// MakeGroupFor makes a group of the operator's for a member, who is invited to be
+// its first member and its admin, and is in it only after accepting (decisions 1).
+func (a *API) MakeGroupFor(ctx context.Context, g account.Group, admin account.Member) error {
+	invitation := account.GroupInvitation{GroupID: g.ID, MemberID: admin.ID, Member: admin.Name}
+	return a.invite(ctx, g.Name, invitation, func(i account.GroupInvitation) error {
+		g.Invited = []account.GroupInvitation{i}
+		return a.Accounts.CreateGroup(ctx, g)
+	})
+}
+
+// invite dates an invitation, has it kept, and notifies its member.
+func (a *API) invite(ctx context.Context, group string, i account.GroupInvitation, keep func(account.GroupInvitation) error) error {
 	i.Created = time.Now().UTC()
 	i.Expires = i.Created.Add(account.InvitationLife)
-	err := a.Accounts.InviteToGroup(ctx, i)
+	err := keep(i)
 	if errors.Is(err, account.ErrTooMany) {
 		return fault.New(fault.InvalidRequest, "at most %d invitations of one group, and %d to one member, may wait for an answer: withdraw one, or try again later",
 			account.MaxGroupInvitations, account.MaxMemberInvitations).Because(err)
@@ -74,7 +89,7 @@ func (a *API) inviteToGroup(r *request) (any, error) {
 
 // acceptGroup is POST /api/groups/{group}/accept.
 func (a *API) acceptGroup(r *request) (any, error) {
-	if r.group.In {
+	if r.group.In && r.group.Invited == nil {
 		return r.did("joined", nil)
 	}
 	if err := a.Accounts.AcceptGroup(r.Context(), r.group.ID, r.me, time.Now()); err != nil {
@@ -86,7 +101,7 @@ func (a *API) acceptGroup(r *request) (any, error) {
 
 // declineGroup is POST /api/groups/{group}/decline.
 func (a *API) declineGroup(r *request) (any, error) {
-	if r.group.In {
+	if r.group.In && r.group.Invited == nil {
 		return nil, fault.New(fault.InvalidRequest, "you are in group %q already: leave it instead", r.group.Name)
 	}
 	if err := a.Accounts.DeclineGroup(r.Context(), r.group.ID, r.me, time.Now()); err != nil {
