@@ -335,11 +335,14 @@ func TestASilentTrapGetsNothing(t *testing.T) {
 	})
 }
 
-// A body over 64 KiB follows its head to any machine, the caller's own too.
+// A body over 64 KiB follows its head to any machine, the caller's own too. A
+// shorter one goes with it, to a machine that reads before it refuses.
 func TestALongPromptFollowsItsHead(t *testing.T) {
 	both(t, func(w *world, stream bool) {
 		ann, eve := w.addMember("ann"), w.addMember("eve")
-		x := w.addTrap(eve, "trap", refuseWith(503, tunnel.RefusedPaused, false))
+		x := w.addTrap(eve, "trap", func(rw http.ResponseWriter, r *http.Request) {
+			refuseWith(503, tunnel.RefusedPaused, r.ContentLength <= 64<<10)(rw, r)
+		})
 		defer x.end()
 		w.share(eve, ann)
 		time.Sleep(2 * time.Second)
