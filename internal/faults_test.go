@@ -33,7 +33,8 @@ func TestFaultsHaveTheirTests(t *testing.T) {
 		if len(cells) < 2 {
 			continue
 		}
-		row, err := strconv.Atoi(strings.TrimSpace(cells[1]))
+		_, number, _ := strings.Cut(strings.TrimSpace(cells[1]), "</a>")
+		row, err := strconv.Atoi(number)
 		if err != nil {
 			continue
 		}
