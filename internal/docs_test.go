@@ -5,6 +5,7 @@ import (
 	"go/parser"
 	"go/token"
 	"io/fs"
+	"maps"
 	"os"
 	"path"
 	"path/filepath"
@@ -199,6 +200,89 @@ func TestCitations(t *testing.T) {
 		}
 		for _, old := range outside.FindAllString(text.prose, -1) {
 			t.Errorf("%s cites %q, which is not in the repository: cite a rule of docs/spec", text.file, old)
+		}
+	}
+}
+
+// plain finds words for which docs/HACKING.md has a plainer one.
+var plain = regexp.MustCompile(`(?i)\b(?:told|tells?|telling|whom|whoever|nobody|somebody|anew|mend(?:s|ed|er|ing)?|strangers?|ow(?:ed?|es|ing)|` +
+	`stands?|stood|(?:came|comes?) of|firm|letters?|(?:un)?whole|the law|but for)\b`)
+
+// meant are uses of those words in their plain sense.
+var meant = regexp.MustCompile(`(?i)\b(?:stands? for|letters? (?:case|and digits|of (?:one script|several)|, digits)|letters, digits|letters or digits|` +
+	`(?:upper|lower|capital)(?:-case)? letters?|owing to)\b`)
+
+// wordy are the folders whose comments and pages still have too many of these words.
+var wordy = []string{
+	".",
+	"bench",
+	"cmd/kith",
+	"docs",
+	"docs/decisions",
+	"e2e",
+	"e2e/browser",
+	"e2e/clients",
+	"internal/account",
+	"internal/cli",
+	"internal/credential",
+	"internal/daemon",
+	"internal/dialect",
+	"internal/engine",
+	"internal/enginetest",
+	"internal/fault",
+	"internal/fleet",
+	"internal/gateway",
+	"internal/host",
+	"internal/hub",
+	"internal/hub/journal",
+	"internal/llama",
+	"internal/llama/data",
+	"internal/llamaserver",
+	"internal/mail",
+	"internal/mail/mailtest",
+	"internal/registry",
+	"internal/sim",
+	"internal/spool",
+	"internal/store",
+	"internal/store/migrations",
+	"internal/storetest",
+	"internal/tunnel",
+	"internal/web",
+	"internal/web/static",
+	"internal/web/templates",
+	"scripts",
+	"scripts/mutate",
+}
+
+// TestPlainWords counts the words of plain in the comments of each package, and in
+// each folder of pages and templates: at most one in 2,000 words.
+func TestPlainWords(t *testing.T) {
+	type count struct {
+		words int
+		found []string
+	}
+	counts := map[string]*count{}
+	for _, text := range texts(t) {
+		c := counts[text.folder()]
+		if c == nil {
+			c = new(count)
+			counts[text.folder()] = c
+		}
+		c.words += len(strings.Fields(text.prose))
+		for line := range strings.SplitSeq(meant.ReplaceAllString(text.prose, " "), "\n") {
+			for _, word := range plain.FindAllString(line, -1) {
+				c.found = append(c.found, text.file+": "+word+": "+strings.TrimSpace(line))
+			}
+		}
+	}
+	for _, folder := range slices.Sorted(maps.Keys(counts)) {
+		c := counts[folder]
+		t.Logf("%-28s %6d words, %3d to replace: %.1f in 1,000", folder, c.words, len(c.found), 1000*float64(len(c.found))/float64(max(c.words, 1)))
+		if slices.Contains(wordy, folder) || 2000*len(c.found) <= c.words {
+			continue
+		}
+		for _, found := range c.found {
+			t.Errorf("write it in plainer words: %s", found)
 		}
 	}
 }
