@@ -126,18 +126,18 @@ func (r *Registry) identify(kept fleet.Kept, line *tunnel.Line) {
 // advertise publishes an advertisement of an acknowledged line: its state, or
 // with nil only its load. False: the line is no longer the machine's.
 func (r *Registry) advertise(id fleet.MachineID, line *tunnel.Line, state *fleet.Machine, ad tunnel.Advertisement) bool {
-	current, arrival := false, false
-	var generation int64
+	current := false
 	r.write(func(s *fleet.Snapshot) (*fleet.Snapshot, []fleet.MachineID) {
 		e := r.entries[id]
 		if e == nil || e.line != line {
 			return s, nil
 		}
-		current, generation = true, e.generation
+		current = true
 		m := s.Machine(id)
+		arrival := false
 		if state != nil {
 			arrival = m == nil || !m.Online
-			state.Online, state.Generation = true, generation
+			state.Online, state.Generation = true, e.generation
 			e.name(state)
 			s, m = s.WithMachine(state), state
 		}
@@ -151,32 +151,23 @@ func (r *Registry) advertise(id fleet.MachineID, line *tunnel.Line, state *fleet
 		}
 		return s, []fleet.MachineID{id}
 	})
-	if arrival {
-		r.hints.presence(id, generation, true)
-	}
 	return current
 }
 
 // detach ends the line's time as the machine's.
 func (r *Registry) detach(id fleet.MachineID, line *tunnel.Line) {
-	var generation int64
-	lost := false
 	r.write(func(s *fleet.Snapshot) (*fleet.Snapshot, []fleet.MachineID) {
 		e := r.entries[id]
 		if e == nil || e.line != line {
 			return s, nil
 		}
 		e.line, e.kept.LastSeen = nil, time.Now()
-		lost, generation = true, e.generation
 		if s.Machine(id) == nil { // it never advertised
 			delete(r.entries, id)
 			return s, nil
 		}
 		return r.lose(s, id)
 	})
-	if lost {
-		r.hints.presence(id, generation, false)
-	}
 }
 
 // lose makes an online machine a returning one. The caller writes.
