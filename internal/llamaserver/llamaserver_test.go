@@ -527,14 +527,14 @@ func TestIdleLongestGivesWay(t *testing.T) {
 // call waits for the next start.
 func TestRetiresWhenNobodyIsIn(t *testing.T) {
 	s := &server{address: "x"}
-	if err := s.enter(t.Context(), false); err != nil || s.retire() {
+	if err := s.acquire(t.Context(), false); err != nil || s.closeIfIdle() {
 		t.Fatalf("retired with a call in it: %v", err)
 	}
-	s.leave()
-	if !s.retire() {
+	s.release()
+	if !s.closeIfIdle() {
 		t.Error("does not retire")
 	}
-	if err := s.enter(t.Context(), false); !errors.Is(err, errAsleep) {
+	if err := s.acquire(t.Context(), false); !errors.Is(err, errNotRunning) {
 		t.Errorf("let in after that: %v", err)
 	}
 }
