@@ -134,7 +134,7 @@ func (d *Daemon) serveCall(w http.ResponseWriter, r *http.Request, began *bool, 
 	_, caller, _ := strings.Cut(r.Header.Get(tunnel.HeaderCaller), " ")
 	e := a.engine
 	defer d.desk.widen(call.Model, call.Choices)()
-	defer d.comfort.vigil.Hold()()
+	defer d.comfort.wakelock.Hold()()
 	ctx, cancel := withDeadline(r.Context(), r.Header.Get(tunnel.HeaderDeadline))
 	defer cancel()
 	// Not Trusted, whoever the caller is: no string that came over the network

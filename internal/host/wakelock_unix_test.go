@@ -17,11 +17,11 @@ import (
 // line when its input has ended.
 const inhibitor = `echo $$ >&3; cat; echo over >&3`
 
-// keeper runs a Vigil whose command is a script with the pipe as its third file;
-// said gets its lines.
-func keeper(t *testing.T, script string) (v *Vigil, said <-chan string, troubles <-chan error, stop func()) {
+// runWakelock runs a Wakelock whose command is a script with the pipe as its third file;
+// output receives its lines.
+func runWakelock(t *testing.T, script string) (w *Wakelock, output <-chan string, failures <-chan error, stop func()) {
 	t.Helper()
-	pipe := filepath.Join(t.TempDir(), "said")
+	pipe := filepath.Join(t.TempDir(), "lines")
 	if err := syscall.Mkfifo(pipe, 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -44,17 +44,17 @@ func keeper(t *testing.T, script string) (v *Vigil, said <-chan string, troubles
 		}
 	}()
 	failed := make(chan error, 16)
-	v = &Vigil{Command: []string{"sh", "-c", "exec 3>" + pipe + "; " + script}, Trouble: func(err error) { failed <- err }}
+	w = &Wakelock{Command: []string{"sh", "-c", "exec 3>" + pipe + "; " + script}, OnError: func(err error) { failed <- err }}
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
-	go func() { ended <- v.Run(ctx) }()
+	go func() { ended <- w.Run(ctx) }()
 	stop = func() {
 		cancel()
 		if err := <-ended; err != nil {
 			t.Errorf("Run: %v", err)
 		}
 	}
-	return v, lines, failed, stop
+	return w, lines, failed, stop
 }
 
 func next[T any](t *testing.T, from <-chan T) T {
@@ -63,72 +63,72 @@ func next[T any](t *testing.T, from <-chan T) T {
 	case got := <-from:
 		return got
 	case <-time.After(30 * time.Second):
-		t.Fatal("nothing came")
+		t.Fatal("nothing arrived")
 		panic("unreachable")
 	}
 }
 
 // One program is there from the first hold to a while after the last release,
 // however many hold; the next hold begins another.
-func TestVigil(t *testing.T) {
-	v, said, _, stop := keeper(t, inhibitor)
-	one, two := v.Hold(), v.Hold()
-	first := next(t, said)
+func TestWakelock(t *testing.T) {
+	w, lines, _, stop := runWakelock(t, inhibitor)
+	one, two := w.Hold(), w.Hold()
+	first := next(t, lines)
 	one()
 	two()
-	again := v.Hold() // within the lingering
+	again := w.Hold() // within idleTime
 	released := time.Now()
 	again()
-	if got := next(t, said); got != "over" {
-		t.Fatalf("said %q, want one program for all", got)
+	if got := next(t, lines); got != "over" {
+		t.Fatalf("the program wrote %q, want one program for all", got)
 	}
-	if took := time.Since(released); took < lingering {
-		t.Errorf("ended %v after the last release, want %v", took, lingering)
+	if took := time.Since(released); took < idleTime {
+		t.Errorf("ended %v after the last release, want %v", took, idleTime)
 	}
-	defer v.Hold()()
-	if second := next(t, said); second == first || second == "over" {
-		t.Errorf("said %q, want a new program", second)
+	defer w.Hold()()
+	if second := next(t, lines); second == first || second == "over" {
+		t.Errorf("the program wrote %q, want a new program", second)
 	}
 	stop()
-	if got := next(t, said); got != "over" {
-		t.Errorf("said %q, want the end with Run's", got)
+	if got := next(t, lines); got != "over" {
+		t.Errorf("the program wrote %q, want the end with Run's", got)
 	}
 }
 
-// A command that fails is told once, in its own words, and is not tried for
+// A command that fails is reported once, with its output, and is not run for
 // every answer.
-func TestVigilThatFails(t *testing.T) {
-	v, said, troubles, stop := keeper(t, `echo tried >&3; echo "no bus here" >&2; exit 1`)
+func TestWakelockThatFails(t *testing.T) {
+	w, lines, failures, stop := runWakelock(t, `echo tried >&3; echo "no bus here" >&2; exit 1`)
 	for range 3 {
-		v.Hold()()
+		w.Hold()()
 	}
-	release := v.Hold()
+	release := w.Hold()
 	defer release()
-	if err := next(t, troubles); !strings.Contains(err.Error(), "no bus here") || !strings.HasPrefix(err.Error(), "cannot keep this computer awake") {
-		t.Errorf("told %v", err)
+	if err := next(t, failures); !strings.Contains(err.Error(), "no bus here") || !strings.HasPrefix(err.Error(), "cannot keep this computer awake") {
+		t.Errorf("reported %v", err)
 	}
-	next(t, said)
-	v.Hold()()
+	next(t, lines)
+	w.Hold()()
 	stop()
-	if len(said) != 0 || len(troubles) != 0 {
-		t.Errorf("tried again at once: %d times, %d troubles", len(said), len(troubles))
+	if len(lines) != 0 || len(failures) != 0 {
+		t.Errorf("tried again at once: %d times, %d failures", len(lines), len(failures))
 	}
 }
 
 // A program that is not there, and none at all, harm nothing.
-func TestVigilWithoutProgram(t *testing.T) {
-	told := make(chan error, 1)
-	v := &Vigil{Command: []string{filepath.Join(t.TempDir(), "absent")}, Trouble: func(err error) { told <- err }}
+func TestWakelockWithoutProgram(t *testing.T) {
+	failed := make(chan error, 1)
+	w := &Wakelock{Command: []string{filepath.Join(t.TempDir(), "absent")}, OnError: func(err error) { failed <- err }}
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
-	go func() { ended <- v.Run(ctx) }()
-	v.Hold()
-	if err := next(t, told); !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("told %v", err)
+	go func() { ended <- w.Run(ctx) }()
+	w.Hold()
+	if err := next(t, failed); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("reported %v", err)
 	}
 	cancel()
 	next(t, ended)
-	none := new(Vigil)
+	none := new(Wakelock)
 	none.Hold()()
 	if err := none.Run(t.Context()); err != nil {
 		t.Error(err)
@@ -137,11 +137,11 @@ func TestVigilWithoutProgram(t *testing.T) {
 
 // The computer may sleep again when kith was killed: its end of the pipe closes
 // by itself, and with it the program's input. This is that end.
-func TestVigilEndsWithItsProcess(t *testing.T) {
-	v, said, _, stop := keeper(t, inhibitor)
+func TestWakelockEndsWithItsProcess(t *testing.T) {
+	w, lines, _, stop := runWakelock(t, inhibitor)
 	defer stop()
-	defer v.Hold()()
-	pid := next(t, said)
+	defer w.Hold()()
+	pid := next(t, lines)
 	target, err := os.Readlink("/proc/" + pid + "/fd/0")
 	if err != nil {
 		return // not Linux
