@@ -85,7 +85,7 @@ func newRig(t *testing.T, cfg Config) *rig {
 	var h *Hub
 	live := registry.New(registry.Config{
 		Node: "hub", Region: "home", Facts: db.Facts("home"), Log: cfg.Log,
-		OnChange: func(c []fleet.Change, whom fleet.Concern) { h.OnChange(c, whom) },
+		OnChange: func(c []fleet.Change, whom fleet.Affected) { h.OnChange(c, whom) },
 	})
 	h = New(cfg, k, live)
 	return &rig{Hub: h, t: t, kept: k, operator: h.Operator()}

@@ -272,7 +272,7 @@ func (h *Hub) recheck(ctx context.Context) error {
 // OnChange takes in that facts of the store moved (nil: any of them): keys are
 // looked up anew, calls decide anew that wait for what the changes may concern,
 // and what runs by a key or a share that ended ends.
-func (h *Hub) OnChange(changes []fleet.Change, whom fleet.Concern) {
+func (h *Hub) OnChange(changes []fleet.Change, whom fleet.Affected) {
 	now := time.Now()
 	h.changed.Store(&now) // before recall looks at what is underway
 	h.keys.forget()

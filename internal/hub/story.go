@@ -163,7 +163,7 @@ func tellable(j gateway.Judged, family fleet.Family) account.Judgement {
 	t := account.Judgement{
 		AfterMS: j.After.Milliseconds(), Verdict: j.Verdict.String(), Row: fleet.ReasonOf(j.Row, family).Row,
 	}
-	for class, counts := range j.Survey.Counts {
+	for class, counts := range j.Tally.Counts {
 		for state, n := range counts {
 			if n > 0 {
 				t.Seen = append(t.Seen, account.Sight{Via: fleet.Class(class).String(), State: fleet.State(state).String(), Machines: int(n)})
@@ -175,7 +175,7 @@ func tellable(j gateway.Judged, family fleet.Family) account.Judgement {
 
 // judgement is a decision as the call's trace keeps it.
 func judgement(d fleet.Decision) gateway.Judged {
-	return gateway.Judged{Row: d.Row, Verdict: d.Verdict, Survey: d.Survey}
+	return gateway.Judged{Row: d.Row, Verdict: d.Verdict, Tally: d.Tally}
 }
 
 // judged notes a decision about the call.

@@ -7,9 +7,9 @@ import (
 	"testing"
 )
 
-// In random worlds, whatever the store changed, whoever is not concerned gets the
-// decision that they got before.
-func TestWhoIsNotConcernedGetsTheSame(t *testing.T) {
+// In random worlds, whatever the store changed, a caller who is not affected gets the
+// same decision as before.
+func TestUnaffectedCallersGetTheSame(t *testing.T) {
 	spared, moved := 0, 0
 	for seed := range uint64(min(20_000, *worldsFlag)) {
 		rng := rand.New(rand.NewPCG(seed, 5))
@@ -21,23 +21,23 @@ func TestWhoIsNotConcernedGetsTheSame(t *testing.T) {
 			after, c = randomChange(t, rng, w, after)
 			changes = append(changes, c)
 		}
-		whom := Concerned(before, after, changes)
+		affected := AffectedBy(before, after, changes)
 		for range 8 {
 			a := randomAsk(rng, w).ask(w, rng.Uint64())
 			a.Caller = MemberID(pick(rng, wMembers))
 			was, is := Route(before, a), Route(after, a)
 			got, want := outcome(is), outcome(was)
 			switch {
-			case was.Survey.silent != is.Survey.silent: // refused at once, so that none waits
-			case !whom.With(&a) && got != want:
-				t.Fatalf("world %d: %+v do not concern %s who asks for %s, and yet:\n%s\nwas\n%s", seed, changes, a.Caller, a.Model, got, want)
-			case !whom.With(&a):
+			case was.Tally.noSpeech != is.Tally.noSpeech: // refused at once, so that none waits
+			case !affected.Includes(&a) && got != want:
+				t.Fatalf("world %d: %+v do not affect %s who calls %s, and yet:\n%s\nwas\n%s", seed, changes, a.Caller, a.Model, got, want)
+			case !affected.Includes(&a):
 				spared++
 			case got != want:
 				moved++
 			}
-			if whom.With(&a) && !whom.Anybody() {
-				t.Fatalf("world %d: nobody is concerned, but for %s", seed, a.Caller)
+			if affected.Includes(&a) && !affected.Any() {
+				t.Fatalf("world %d: no one is affected, except %s", seed, a.Caller)
 			}
 		}
 	}
@@ -46,12 +46,12 @@ func TestWhoIsNotConcernedGetsTheSame(t *testing.T) {
 	}
 }
 
-// Keys, members and sessions move nobody's reach by themselves.
+// Keys, members and sessions move no one's reach by themselves.
 func TestWhoIsNobodysConcern(t *testing.T) {
 	s := NewSnapshot()
 	for _, kind := range []ChangeKind{KeyChanged, MemberChanged, SessionsChanged} {
-		if Concerned(s, s, []Change{{Kind: kind, ID: "ann"}}).Anybody() {
-			t.Errorf("a change of %s concerns somebody", kind)
+		if AffectedBy(s, s, []Change{{Kind: kind, ID: "ann"}}).Any() {
+			t.Errorf("a change of %s affects someone", kind)
 		}
 	}
 }
@@ -70,7 +70,7 @@ func outcome(d Decision) string {
 	return text
 }
 
-// randomChange is one step of the store, and what it is told as.
+// randomChange returns a change of the store and the Change that announces it.
 func randomChange(t *testing.T, rng *rand.Rand, w *world, s *Snapshot) (*Snapshot, Change) {
 	member := pick(rng, wMembers)
 	group := fmt.Sprint("grp", rng.IntN(3))
@@ -159,23 +159,23 @@ func TestConcernIsSmall(t *testing.T) {
 		{"a machine revoked", start.WithoutMachine("box"), Change{Kind: MachineChanged, ID: "box"}, "bob:m cid:m eve:m fay:m "},
 		{"what this hub does not know", start, Change{Kind: "weather"}, "bob:m bob:x cid:m cid:x eve:m eve:x fay:m fay:x "},
 	} {
-		whom, got := Concerned(start, c.after, []Change{c.change}), ""
+		affected, got := AffectedBy(start, c.after, []Change{c.change}), ""
 		for _, member := range []MemberID{"bob", "cid", "eve", "fay"} {
 			for _, model := range []ModelID{"m", "x"} {
-				if whom.With(&Ask{Caller: member, Model: model}) {
+				if affected.Includes(&Query{Caller: member, Model: model}) {
 					got += fmt.Sprint(member, ":", model, " ")
 				}
 			}
 		}
-		if got != c.want || whom.Anybody() != (c.want != "") {
+		if got != c.want || affected.Any() != (c.want != "") {
 			t.Errorf("%s concerns %q, want %q", c.name, got, c.want)
 		}
 	}
-	whom := Concerned(start.WithGroup(&Group{ID: "g", Members: members[:2]}), start, []Change{{Kind: GroupChanged, ID: "g"}})
-	if !whom.With(&Ask{Caller: "fay", Model: "m"}) || whom.With(&Ask{Caller: "fay", Model: "x"}) {
+	affected := AffectedBy(start.WithGroup(&Group{ID: "g", Members: members[:2]}), start, []Change{{Kind: GroupChanged, ID: "g"}})
+	if !affected.Includes(&Query{Caller: "fay", Model: "m"}) || affected.Includes(&Query{Caller: "fay", Model: "x"}) {
 		t.Error("one joins with a machine: not those who ask for what it offers")
 	}
-	if !Concerned(start, start, nil).With(&Ask{}) {
-		t.Error("no word on what changed concerns nobody")
+	if !AffectedBy(start, start, nil).Includes(&Query{}) {
+		t.Error("no word on what changed concerns no one")
 	}
 }
