@@ -1,25 +1,19 @@
-package hub
+package ledger
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
-	"math"
 	"slices"
-	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/kith/kith/internal/account"
 	"github.com/kith/kith/internal/fault"
-	"github.com/kith/kith/internal/fleet"
-	"github.com/kith/kith/internal/gateway"
 )
-
-func callerOf(name string) gateway.Caller {
-	return gateway.Caller{Member: fleet.MemberID("mem_" + name), Name: name}
-}
 
 func usage(i int) account.Usage { return account.Usage{CallID: fmt.Sprint(i)} }
 
@@ -33,40 +27,40 @@ func numbered(from, to int) []string {
 }
 
 // keepLedger runs a ledger in a bubble; test gets a function that ends it.
-func keepLedger(t *testing.T, test func(*ledger, *recorder, func() error)) {
+func keepLedger(t *testing.T, test func(*Ledger, *recorder, func() error)) {
 	synctest.Test(t, func(t *testing.T) {
 		r := new(recorder)
-		l := newLedger(r, nil, slog.New(slog.DiscardHandler))
+		l := New(r, nil, slog.New(slog.DiscardHandler))
 		ctx, cancel := context.WithCancel(t.Context())
 		ended := make(chan error, 1)
-		go func() { ended <- l.run(ctx) }()
+		go func() { ended <- l.Run(ctx) }()
 		end := func() error { cancel(); return <-ended }
 		test(l, r, end)
 	})
 }
 
 func TestLedgerWritesInBatches(t *testing.T) {
-	keepLedger(t, func(l *ledger, r *recorder, end func() error) {
-		const n = 2*ledgerBatch + 10
+	keepLedger(t, func(l *Ledger, r *recorder, end func() error) {
+		const n = 2*batchSize + 10
 		r.set(true) // so that all of them wait
 		for i := range n {
-			l.end(usage(i))
+			l.End(usage(i))
 		}
 		r.set(false)
 		if err := end(); err != nil {
 			t.Error(err)
 		}
-		if got := r.ids(); !slices.Equal(got, numbered(0, n)) || len(r.batches) != 3 || len(r.batches[0]) != ledgerBatch {
+		if got := r.ids(); !slices.Equal(got, numbered(0, n)) || len(r.batches) != 3 || len(r.batches[0]) != batchSize {
 			t.Errorf("%d records in %d batches", len(got), len(r.batches))
 		}
 	})
 }
 
 func TestLedgerTriesAgain(t *testing.T) {
-	keepLedger(t, func(l *ledger, r *recorder, end func() error) {
+	keepLedger(t, func(l *Ledger, r *recorder, end func() error) {
 		r.set(true)
 		for i := range 600 {
-			l.end(usage(i))
+			l.End(usage(i))
 			time.Sleep(10 * time.Millisecond)
 		}
 		if got := r.ids(); got != nil {
@@ -86,23 +80,23 @@ func TestLedgerTriesAgain(t *testing.T) {
 // The end of the hub loses nothing: neither what was pending nor what comes
 // from calls that end after it.
 func TestLedgerAtTheEnd(t *testing.T) {
-	keepLedger(t, func(l *ledger, r *recorder, end func() error) {
-		l.end(usage(0))
-		l.touch("key_1")
+	keepLedger(t, func(l *Ledger, r *recorder, end func() error) {
+		l.End(usage(0))
+		l.KeyUsed("key_1")
 		if err := end(); err != nil {
 			t.Error(err)
 		}
 		if got := r.ids(); !slices.Equal(got, numbered(0, 1)) || r.touched["key_1"].IsZero() {
 			t.Errorf("%v %v", got, r.touched)
 		}
-		l.end(usage(1))
+		l.End(usage(1))
 		if got := r.ids(); !slices.Equal(got, numbered(0, 2)) {
 			t.Errorf("%v", got)
 		}
 	})
-	keepLedger(t, func(l *ledger, r *recorder, end func() error) {
+	keepLedger(t, func(l *Ledger, r *recorder, end func() error) {
 		r.set(true)
-		l.end(usage(0))
+		l.End(usage(0))
 		if err := end(); err == nil {
 			t.Error("the records are lost without a word")
 		}
@@ -112,43 +106,73 @@ func TestLedgerAtTheEnd(t *testing.T) {
 // A database that is away for long costs the records of refusals; calls that
 // would run are refused before any of theirs could be lost.
 func TestLedgerIsBounded(t *testing.T) {
-	keepLedger(t, func(l *ledger, r *recorder, end func() error) {
+	keepLedger(t, func(l *Ledger, r *recorder, end func() error) {
 		r.set(true)
 		const over = 10
-		for i := range ledgerBacklog + over {
-			l.end(usage(i))
+		for i := range maxPending + over {
+			l.End(usage(i))
 		}
-		if _, err := l.begin(aCall("one more"), fleet.Candidate{Machine: aMachine}); fault.Of(err).Code != fault.CascadeExhausted {
+		if _, err := l.Begin(aCall("one more").attempt()); fault.Of(err).Code != fault.CascadeExhausted {
 			t.Errorf("a call begins all the same: %v", err)
 		}
 		r.set(false)
 		if err := end(); err != nil {
 			t.Error(err)
 		}
-		if got := r.ids(); !slices.Equal(got, numbered(0, ledgerBacklog)) {
+		if got := r.ids(); !slices.Equal(got, numbered(0, maxPending)) {
 			t.Errorf("%d records, the first %v", len(got), got[:1])
 		}
 	})
 }
 
-// Whatever an engine claims and a clock does, the store takes the record.
-func TestRecordIsAlwaysTaken(t *testing.T) {
-	r := newRig(t, Config{})
-	call := &gateway.Call{
-		ID: "req_1", Model: fleet.ModelID(strings.Repeat("m", fleet.MaxModelID)), Caller: callerOf("ann"), Arrived: time.Now(),
-		Trace: gateway.Trace{Waited: -time.Second},
+var errDown = errors.New("the database is down")
+
+// recorder is a Store that only keeps usage records.
+type recorder struct {
+	Store
+	mu      sync.Mutex
+	down    bool
+	batches [][]account.Usage
+	touched map[string]time.Time
+}
+
+func (r *recorder) RecordUsage(_ context.Context, batch []account.Usage) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.down {
+		return errDown
 	}
-	u := record(call, gateway.Outcome{
-		Status: 200, FirstByte: math.MaxInt64, Duration: math.MinInt64, TokensIn: math.MaxInt64, TokensOut: -5, Reported: true,
-	})
-	if err := r.kept.RecordUsage(t.Context(), []account.Usage{u}); err != nil {
-		t.Fatal(err)
+	if len(batch) > 0 {
+		r.batches = append(r.batches, batch)
 	}
-	got, err := r.kept.Usage(t.Context())
-	if err != nil || len(got) != 1 {
-		t.Fatal(got, err)
+	return nil
+}
+
+func (r *recorder) TouchKeys(_ context.Context, used map[string]time.Time) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.down {
+		return errDown
 	}
-	if g := got[0]; g.TokensIn != math.MaxInt32 || g.TokensOut != 0 || g.FirstByte != 24*time.Hour || g.Duration != 0 || g.Waited != 0 || g.Attempt != 1 {
-		t.Errorf("%+v", g)
+	r.touched = used
+	return nil
+}
+
+func (r *recorder) set(down bool) {
+	r.mu.Lock()
+	r.down = down
+	r.mu.Unlock()
+}
+
+// ids is the calls recorded so far, in order.
+func (r *recorder) ids() []string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	var ids []string
+	for _, batch := range r.batches {
+		for _, u := range batch {
+			ids = append(ids, u.CallID)
+		}
 	}
+	return ids
 }

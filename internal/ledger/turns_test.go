@@ -1,4 +1,4 @@
-package hub
+package ledger
 
 import (
 	"bytes"
@@ -34,7 +34,7 @@ func TestTurns(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		kept := (&turns{records: &kept{DB: db}, life: time.Hour, log: slog.New(slog.DiscardHandler)}).kept()
+		kept := NewTurns(db, time.Hour, slog.New(slog.DiscardHandler))
 		turn := bytes.Repeat([]byte("the canary sings. "), 1000)
 		if err := kept.Keep(ctx, ann, id, turn); err != nil {
 			t.Fatal(err)
@@ -80,15 +80,12 @@ func TestTurns(t *testing.T) {
 			t.Errorf("%v, %v", there, err)
 		}
 		reads("dropped", ann, "resp_2", nil)
-		if (&turns{life: -1}).kept() != nil {
-			t.Error("an operator who keeps nothing keeps turns")
-		}
 	})
 }
 
-// sweeper is Records that only count sweeps, and the database that is away.
+// sweeper is Store that only count sweeps, and the database that is away.
 type sweeper struct {
-	Records
+	Store
 	sweeps atomic.Int64
 }
 
@@ -106,10 +103,10 @@ func (s *sweeper) ForgetTurn(context.Context, [32]byte, string, time.Time) error
 func TestTurnsWithoutADatabase(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		records := new(sweeper)
-		all := &turns{records: records, life: time.Hour, log: slog.New(slog.DiscardHandler)}
+		all := NewTurns(records, time.Hour, slog.New(slog.DiscardHandler))
 		ctx, cancel := context.WithCancel(t.Context())
 		ended := make(chan error, 1)
-		go func() { ended <- all.run(ctx) }()
+		go func() { ended <- all.Run(ctx) }()
 		time.Sleep(time.Hour)
 		synctest.Wait()
 		if n := records.sweeps.Load(); n != 7 {
@@ -119,10 +116,10 @@ func TestTurnsWithoutADatabase(t *testing.T) {
 		if err := <-ended; err != nil {
 			t.Error(err)
 		}
-		if _, err := all.kept().Load(t.Context(), "mem_ann", "resp_1"); fault.Of(err).Code != fault.CascadeExhausted {
+		if _, err := all.Load(t.Context(), "mem_ann", "resp_1"); fault.Of(err).Code != fault.CascadeExhausted {
 			t.Error(err)
 		}
-		if _, err := all.kept().Forget(t.Context(), "mem_ann", "resp_1"); fault.Of(err).Code != fault.CascadeExhausted {
+		if _, err := all.Forget(t.Context(), "mem_ann", "resp_1"); fault.Of(err).Code != fault.CascadeExhausted {
 			t.Error(err)
 		}
 	})

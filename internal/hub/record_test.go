@@ -1,17 +1,11 @@
 package hub
 
 import (
-	"context"
-	"errors"
 	"fmt"
-	"log/slog"
+	"math"
 	"net/http/httptest"
-	"slices"
 	"strings"
-	"sync"
-	"sync/atomic"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/kith/kith/internal/account"
@@ -19,84 +13,29 @@ import (
 	"github.com/kith/kith/internal/gateway"
 )
 
-// shelf is Records that only keep stories.
-type shelf struct {
-	Records
-	down atomic.Bool
-	mu   sync.Mutex
-	kept []string
+func callerOf(name string) gateway.Caller {
+	return gateway.Caller{Member: fleet.MemberID("mem_" + name), Name: name}
 }
 
-func (s *shelf) SaveStories(_ context.Context, stories []account.Story, _ time.Time) error {
-	if s.down.Load() {
-		return errDown
+// Whatever an engine claims and a clock does, the store takes the record.
+func TestRecordIsAlwaysTaken(t *testing.T) {
+	r := newRig(t, Config{})
+	call := &gateway.Call{
+		ID: "req_1", Model: fleet.ModelID(strings.Repeat("m", fleet.MaxModelID)), Caller: callerOf("ann"), Arrived: time.Now(),
+		Trace: gateway.Trace{Waited: -time.Second},
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for _, story := range stories {
-		s.kept = append(s.kept, story.CallID)
-	}
-	return nil
-}
-
-func (s *shelf) Story(_ context.Context, callID, _ string) (account.Story, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if slices.Contains(s.kept, callID) {
-		return account.Story{CallID: callID}, nil
-	}
-	return account.Story{}, account.ErrNotFound
-}
-
-func TestStoriesAreReadBeforeAndAfterTheyAreWritten(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		records := new(shelf)
-		records.down.Store(true)
-		s := &stories{records: records, log: slog.New(slog.DiscardHandler)}
-		ctx, cancel := context.WithCancel(t.Context())
-		ended := make(chan error, 1)
-		go func() { ended <- s.run(ctx) }()
-		readable := func(when string, ids ...string) {
-			t.Helper()
-			for _, id := range ids {
-				if _, err := s.story(ctx, id, "mem_ann"); err != nil {
-					t.Errorf("%s: call %s: %v", when, id, err)
-				}
-			}
-			if _, err := s.story(ctx, "1", "mem_eve"); when == "pending" && !errors.Is(err, account.ErrNotFound) {
-				t.Errorf("eve reads ann's: %v", err)
-			}
-		}
-		tell := func(id string) { s.add([]account.Story{{CallID: id, MemberID: "mem_ann"}}) }
-		tell("1")
-		tell("2")
-		readable("pending", "1", "2")
-		time.Sleep(2 * storyPause)
-		readable("while it cannot be written", "1", "2")
-		records.down.Store(false)
-		time.Sleep(storyAgain + storyPause)
-		readable("written", "1", "2")
-		tell("3")
-		cancel()
-		if err := <-ended; err != nil {
-			t.Error(err)
-		}
-		if !slices.Equal(records.kept, []string{"1", "2", "3"}) {
-			t.Errorf("kept %v", records.kept)
-		}
-		if len(s.pending) != 0 {
-			t.Errorf("still pending: %v", s.pending)
-		}
+	u := record(call, gateway.Outcome{
+		Status: 200, FirstByte: math.MaxInt64, Duration: math.MinInt64, TokensIn: math.MaxInt64, TokensOut: -5, Reported: true,
 	})
-}
-
-func TestStoriesAreBounded(t *testing.T) {
-	s := &stories{records: new(shelf)}
-	for i := range storyBacklog + 10 {
-		s.add([]account.Story{{CallID: fmt.Sprint(i)}})
+	if err := r.kept.RecordUsage(t.Context(), []account.Usage{u}); err != nil {
+		t.Fatal(err)
 	}
-	if n := len(s.pending); n != storyBacklog || s.pending[0].CallID != "10" {
-		t.Errorf("%d pending, the first %s", n, s.pending[0].CallID)
+	got, err := r.kept.Usage(t.Context())
+	if err != nil || len(got) != 1 {
+		t.Fatal(got, err)
+	}
+	if g := got[0]; g.TokensIn != math.MaxInt32 || g.TokensOut != 0 || g.FirstByte != 24*time.Hour || g.Duration != 0 || g.Waited != 0 || g.Attempt != 1 {
+		t.Errorf("%+v", g)
 	}
 }
 
@@ -190,7 +129,7 @@ func TestRefusedBeforeTheRoutingIsTold(t *testing.T) {
 		if !strings.Contains(w.Body.String(), `"code":"`+c.code+`"`) {
 			t.Fatalf("%d: %d %s", i, w.Code, w.Body)
 		}
-		s, err := r.stories.story(t.Context(), w.Header().Get("X-Correlation-ID"), member.ID)
+		s, err := r.traces.Get(t.Context(), w.Header().Get("X-Correlation-ID"), member.ID)
 		if c.kept != (err == nil) {
 			t.Errorf("%d: %+v, %v", i, s, err)
 		}

@@ -1,11 +1,9 @@
 package hub
 
 import (
-	"context"
-	"log/slog"
+	"math"
 	"slices"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/kith/kith/internal/account"
@@ -13,88 +11,41 @@ import (
 	"github.com/kith/kith/internal/gateway"
 )
 
+// usageOf is what is known of a call while it runs.
+func usageOf(call *gateway.Call) account.Usage {
+	return account.Usage{
+		CallID: call.ID, Attempt: max(1, call.Trace.Attempts), Started: call.Arrived.UTC(),
+		MemberID: string(call.Caller.Member), KeyID: call.Caller.KeyID,
+		MachineID: string(call.Trace.Machine), OwnerID: string(call.Trace.Owner), GroupID: string(call.Trace.Group),
+		Model: string(call.Model), Endpoint: call.Endpoint.Path(), Stream: call.Stream,
+		Waited: within(call.Trace.Waited, maxDuration),
+	}
+}
+
+// record turns a finished call into its usage record (decisions 7): who, what,
+// how it ended; nothing of its content.
+func record(call *gateway.Call, out gateway.Outcome) account.Usage {
+	u := usageOf(call)
+	switch {
+	case out.Reported:
+		u.TokensHow = account.TokensReported
+	case out.TokensOut > 0:
+		u.TokensHow = account.TokensCounted
+	}
+	u.Status, u.Code = out.Status, out.Code
+	u.FirstByte, u.Duration = within(out.FirstByte, maxDuration), within(out.Duration, maxDuration)
+	u.TokensIn, u.TokensOut = within(out.TokensIn, maxTokens), within(out.TokensOut, maxTokens)
+	return u
+}
+
+// What a record may hold: an engine may claim any number of tokens, and a clock
+// may jump. Within these the store takes every record.
 const (
-	// storyPause is how long stories gather for one transaction. They explain and
-	// account for nothing: what a kill loses of them is lost.
-	storyPause = time.Second
-	// storyBacklog is how many wait while the database cannot be written; past it
-	// the oldest are dropped.
-	storyBacklog = 10_000
-	// storyAgain is how soon a write that failed is tried again.
-	storyAgain = 5 * time.Second
+	maxTokens   = math.MaxInt32
+	maxDuration = 24 * time.Hour
 )
 
-// stories keeps what happened to each call, for those it concerns. Calls append
-// to pending under mu; run writes.
-type stories struct {
-	records Records
-	log     *slog.Logger
-
-	mu      sync.Mutex
-	pending []account.Story // oldest first
-}
-
-// add takes the stories of one call in.
-func (s *stories) add(of []account.Story) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.pending = append(s.pending, of...)
-	if over := len(s.pending) - storyBacklog; over > 0 {
-		s.pending = s.pending[over:]
-	}
-}
-
-// run writes what gathers until ctx ends, then what is left.
-func (s *stories) run(ctx context.Context) error {
-	wait := storyPause
-	for ctx.Err() == nil {
-		pause(ctx, wait)
-		wait = storyPause
-		if err := s.flush(ctx); err != nil && ctx.Err() == nil {
-			s.log.Warn("cannot keep what happened to calls; it is tried again", "error", err)
-			wait = storyAgain
-		}
-	}
-	rest, cancel := context.WithTimeout(context.WithoutCancel(ctx), ledgerFarewell)
-	defer cancel()
-	if err := s.flush(rest); err != nil {
-		s.log.Warn("cannot keep what happened to the last calls", "error", err)
-	}
-	return nil
-}
-
-// flush writes what is pending. It stays there to be read until it is written.
-func (s *stories) flush(ctx context.Context) error {
-	s.mu.Lock()
-	batch := slices.Clone(s.pending)
-	s.mu.Unlock()
-	if len(batch) == 0 {
-		return nil
-	}
-	if err := s.records.SaveStories(ctx, batch, time.Now()); err != nil {
-		return err
-	}
-	last := batch[len(batch)-1]
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	// The oldest may have been dropped meanwhile: what was written ends at last.
-	at := slices.IndexFunc(s.pending, func(p account.Story) bool { return p.CallID == last.CallID && p.MemberID == last.MemberID })
-	s.pending = slices.Clone(s.pending[at+1:])
-	return nil
-}
-
-// story is what the member may know of the call, also while it is not written
-// yet; account.ErrNotFound where that is nothing.
-func (s *stories) story(ctx context.Context, callID, memberID string) (account.Story, error) {
-	s.mu.Lock()
-	at := slices.IndexFunc(s.pending, func(p account.Story) bool { return p.CallID == callID && p.MemberID == memberID })
-	if at >= 0 {
-		defer s.mu.Unlock()
-		return s.pending[at], nil
-	}
-	s.mu.Unlock()
-	return s.records.Story(ctx, callID, memberID)
-}
+func within[N int64 | time.Duration](n, most N) N { return min(max(n, 0), most) }
 
 // storiesOf is what each of those a finished call concerns may know of it: its
 // caller, and the owners of the machines it was tried on.

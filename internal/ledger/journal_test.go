@@ -1,4 +1,4 @@
-package hub
+package ledger
 
 import (
 	"context"
@@ -16,14 +16,12 @@ import (
 
 	"github.com/kith/kith/internal/account"
 	"github.com/kith/kith/internal/fault"
-	"github.com/kith/kith/internal/fleet"
-	"github.com/kith/kith/internal/gateway"
-	"github.com/kith/kith/internal/hub/journal"
+	"github.com/kith/kith/internal/ledger/journal"
 )
 
 // books is the database as the ledger sees it, with a switch.
 type books struct {
-	Records
+	Store
 	mu    sync.Mutex
 	down  bool
 	calls map[string]account.Usage
@@ -72,7 +70,7 @@ func (b *books) all() map[string]account.Usage {
 
 // life is a ledger between a start of the hub and its end, kill or not.
 type life struct {
-	*ledger
+	*Ledger
 	t    testing.TB
 	stop func()
 }
@@ -83,11 +81,10 @@ func begin(t testing.TB, path string, b *books) life {
 	if err != nil {
 		t.Fatal(err)
 	}
-	l := newLedger(b, j, slog.New(slog.DiscardHandler))
+	l := New(b, j, slog.New(slog.DiscardHandler))
 	ctx, cancel := context.WithCancel(t.Context())
 	var all sync.WaitGroup
-	all.Go(func() { _ = l.run(ctx) })
-	all.Go(func() { _ = l.keepFirm(ctx) })
+	all.Go(func() { _ = l.Run(ctx) })
 	return life{l, t, func() {
 		cancel()
 		all.Wait()
@@ -95,35 +92,46 @@ func begin(t testing.TB, path string, b *books) life {
 	}}
 }
 
+// call is a call on its way, as far as the ledger knows it.
+type call account.Usage
+
+func aCall(id string) *call {
+	return &call{CallID: id, Started: time.Now().UTC(), MemberID: "mem_1", KeyID: "key_1", Model: "m", Endpoint: "/v1/chat/completions"}
+}
+
 // aLong makes a call whose records take 4 KiB, so that few of them fill a journal.
-func aLong(id string) *gateway.Call {
-	call := aCall(id)
-	call.Caller.KeyID = strings.Repeat("k", 4<<10)
-	return call
+func aLong(id string) *call {
+	c := aCall(id)
+	c.KeyID = strings.Repeat("k", 4<<10)
+	return c
 }
 
-func aCall(id string) *gateway.Call {
-	return &gateway.Call{ID: id, Model: "m", Endpoint: fleet.ChatCompletions, Arrived: time.Now(), Caller: gateway.Caller{Member: "mem_1", KeyID: "key_1"}}
+// attempt is the intent to send the call to a machine once more.
+func (c *call) attempt() account.Usage {
+	c.Attempt++
+	c.MachineID, c.OwnerID = "mch_1", "mem_2"
+	return account.Usage(*c)
 }
 
-var aMachine = &fleet.Machine{ID: "mch_1", Owner: "mem_2"}
+// ended is the call's record when it is over.
+func (c *call) ended(code string) account.Usage {
+	u := account.Usage(*c)
+	u.Attempt = max(1, u.Attempt)
+	u.Status, u.Code, u.Duration = 200, code, time.Second
+	u.TokensIn, u.TokensOut, u.TokensHow = 3, 4, account.TokensReported
+	return u
+}
 
 // send begins an attempt and waits until that is on the disk.
-func (l life) send(call *gateway.Call) {
+func (l life) send(c *call) {
 	l.t.Helper()
-	call.Trace.Attempts++
-	n, err := l.begin(call, fleet.Candidate{Machine: aMachine})
+	receipt, err := l.Begin(c.attempt())
 	if err == nil {
-		err = l.await(l.t.Context(), n)
+		err = l.Await(l.t.Context(), receipt)
 	}
 	if err != nil {
 		l.t.Fatal(err)
 	}
-	call.Trace.Machine, call.Trace.Owner = aMachine.ID, aMachine.Owner
-}
-
-func (l life) finish(call *gateway.Call, code string) {
-	l.end(record(call, gateway.Outcome{Status: 200, Code: code, TokensIn: 3, TokensOut: 4, Reported: true, Duration: time.Second}))
 }
 
 // TestLedgerTakesUp: what a dead hub left in its journal is recorded by the next
@@ -139,8 +147,8 @@ func TestLedgerTakesUp(t *testing.T) {
 		first.send(runs)
 		first.send(moved)
 		first.send(moved)
-		first.finish(over, "")
-		first.finish(never, "model_not_found")
+		first.End(over.ended(""))
+		first.End(never.ended("model_not_found"))
 		first.stop() // with the database down it leaves what a kill would
 
 		for range 2 { // the second finds most of it twice
@@ -150,8 +158,7 @@ func TestLedgerTakesUp(t *testing.T) {
 			next.stop()
 		}
 		all := b.all()
-		want := record(over, gateway.Outcome{Status: 200, TokensIn: 3, TokensOut: 4, Reported: true, Duration: time.Second})
-		want.Started = want.Started.Truncate(time.Millisecond)
+		want := over.ended("")
 		if got := all["over"]; !reflect.DeepEqual(got, want) {
 			t.Errorf("got %+v, want %+v", got, want)
 		}
@@ -173,7 +180,7 @@ func TestLedgerSyncsWhenSent(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := begin(t, filepath.Join(t.TempDir(), "ledger-"), &books{calls: map[string]account.Usage{}})
 		defer l.stop()
-		first, err := l.begin(aCall("one"), fleet.Candidate{Machine: aMachine})
+		first, err := l.Begin(aCall("one").attempt())
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -183,13 +190,13 @@ func TestLedgerSyncsWhenSent(t *testing.T) {
 			t.Error("it was synced before it was sent")
 		default:
 		}
-		l.sent()
+		l.RequestSync()
 		<-first.done
-		second, err := l.begin(aCall("two"), fleet.Candidate{Machine: aMachine})
+		second, err := l.Begin(aCall("two").attempt())
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := l.await(t.Context(), second); err != nil {
+		if err := l.Await(t.Context(), second); err != nil {
 			t.Error(err)
 		}
 	})
@@ -203,29 +210,29 @@ func TestLedgerAwaitsTheDisk(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		l := newLedger(forgetful{}, j, slog.New(slog.DiscardHandler)) // nobody syncs
+		l := New(forgetful{}, j, slog.New(slog.DiscardHandler)) // nobody syncs
 		wait := func() error {
 			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 			defer cancel()
-			n, err := l.begin(aCall("one"), fleet.Candidate{Machine: aMachine})
+			n, err := l.Begin(aCall("one").attempt())
 			if err != nil {
 				return err
 			}
-			return l.await(ctx, n)
+			return l.Await(ctx, n)
 		}
 		if err := wait(); !errors.Is(err, context.DeadlineExceeded) {
 			t.Errorf("before the sync: %v", err)
 		}
-		time.AfterFunc(time.Second, l.firm)
+		time.AfterFunc(time.Second, l.syncJournal)
 		if err := wait(); err != nil {
 			t.Errorf("after the sync: %v", err)
 		}
 		j.Close() // the disk is gone
-		time.AfterFunc(time.Second, l.firm)
+		time.AfterFunc(time.Second, l.syncJournal)
 		if f := fault.Of(wait()); f == nil || f.Code != fault.CascadeExhausted {
 			t.Errorf("without a disk: %v", f)
 		}
-		if _, err := l.begin(aCall("two"), fleet.Candidate{Machine: aMachine}); fault.Of(err).Code != fault.CascadeExhausted {
+		if _, err := l.Begin(aCall("two").attempt()); fault.Of(err).Code != fault.CascadeExhausted {
 			t.Errorf("without a disk: %v", err)
 		}
 	})
@@ -244,22 +251,21 @@ func TestLedgerDatabaseDown(t *testing.T) {
 		var err error
 		for ; err == nil; n++ {
 			call := aLong(fmt.Sprint("call-", n))
-			call.Trace.Attempts = 1
-			if _, err = l.begin(call, fleet.Candidate{Machine: aMachine}); err == nil {
-				l.finish(call, "")
+			if _, err = l.Begin(call.attempt()); err == nil {
+				l.End(call.ended(""))
 			}
 		}
 		if f := fault.Of(err); f.Code != fault.CascadeExhausted || !errors.Is(err, journal.ErrFull) || n < 1_000 {
 			t.Fatalf("after %d calls: %v", n, err)
 		}
-		l.finish(aLong("runs"), "") // into what is reserved
-		l.finish(aCall("refused"), "CASCADE_EXHAUSTED")
+		l.End(aLong("runs").ended("")) // into what is reserved
+		l.End(aCall("refused").ended("CASCADE_EXHAUSTED"))
 
 		// Should the hub die now, the next one has it all.
 		l.stop()
 		next := begin(t, path, b)
 		b.set(false)
-		time.Sleep(2 * ledgerAgain)
+		time.Sleep(2 * retryDelay)
 		synctest.Wait()
 		if all := b.all(); len(all) != n+1 || all["runs"].Code != "" || all["runs"].Status != 200 || b.days != len(all) {
 			t.Errorf("%d calls in the ledger (%d counted), want %d; %+v", len(all), b.days, n+1, all["runs"])
@@ -282,17 +288,16 @@ func TestLedgerTurnsOver(t *testing.T) {
 		load.Go(func() {
 			for i := range each {
 				call := aLong(fmt.Sprint("call-", w, "-", i))
-				call.Trace.Attempts = 1
 				b.room <- struct{}{}
-				noted, err := l.begin(call, fleet.Candidate{Machine: aMachine})
+				receipt, err := l.Begin(call.attempt())
 				if err == nil && i%10 == 0 { // as if the engines were that quick
-					err = l.await(t.Context(), noted)
+					err = l.Await(t.Context(), receipt)
 				}
 				if err != nil {
 					t.Error(err)
 					return
 				}
-				l.finish(call, "")
+				l.End(call.ended(""))
 			}
 		})
 	}
@@ -303,43 +308,6 @@ func TestLedgerTurnsOver(t *testing.T) {
 	all := b.all()
 	if len(all) != workers*each+1 || all["long"].Code != account.Interrupted {
 		t.Errorf("%d calls, want %d; %+v", len(all), workers*each+1, all["long"])
-	}
-}
-
-// TestEntry: an entry is read as it was written, and nothing else is read.
-func TestEntry(t *testing.T) {
-	e := entry{ended: true, usage: account.Usage{
-		CallID: "req_1", Attempt: 3, Started: time.UnixMilli(1_700_000_000_123).UTC(), MemberID: "mem_1", KeyID: "key_1",
-		MachineID: "mch_1", OwnerID: "mem_2", GroupID: "grp_1", Model: "llama3:8b", Endpoint: "/v1/chat/completions", Stream: true,
-		Status: 200, Code: "engine_error", Waited: 1, FirstByte: 2, Duration: 3, TokensIn: 4, TokensOut: 5, TokensHow: account.TokensCounted,
-	}}
-	// Every field is there: none is left zero.
-	if v := reflect.ValueOf(e.usage); v.IsValid() {
-		for i := range v.NumField() {
-			if v.Field(i).IsZero() {
-				t.Fatalf("the test leaves out %s", v.Type().Field(i).Name)
-			}
-		}
-	}
-	text := e.encode()
-	got, err := decodeEntry(text)
-	if err != nil || !reflect.DeepEqual(got, e) {
-		t.Fatalf("%v\n got %+v\nwant %+v", err, got, e)
-	}
-	// Form 1 ended before the group: an upgrade loses no call that it wrote.
-	before := append([]byte{2}, text[1:len(text)-1-len("grp_1")]...)
-	want := e
-	want.usage.GroupID = ""
-	if got, err := decodeEntry(before); err != nil || !reflect.DeepEqual(got, want) {
-		t.Fatalf("form 1: %v\n got %+v\nwant %+v", err, got, want)
-	}
-	for cut := range len(text) {
-		if _, err := decodeEntry(text[:cut]); err == nil {
-			t.Fatalf("half an entry is read: %d of %d bytes", cut, len(text))
-		}
-	}
-	if _, err := decodeEntry(append(text, 0)); err == nil {
-		t.Fatal("more than an entry is read")
 	}
 }
 
@@ -357,11 +325,10 @@ func BenchmarkLedger(b *testing.B) {
 				}
 				defer j.Close()
 			}
-			l := newLedger(forgetful{}, j, slog.New(slog.DiscardHandler))
+			l := New(forgetful{}, j, slog.New(slog.DiscardHandler))
 			ctx, cancel := context.WithCancel(b.Context())
 			var all sync.WaitGroup
-			all.Go(func() { _ = l.run(ctx) })
-			all.Go(func() { _ = l.keepFirm(ctx) })
+			all.Go(func() { _ = l.Run(ctx) })
 			var next sync.Mutex
 			n := 0
 			before := cpu()
@@ -374,16 +341,15 @@ func BenchmarkLedger(b *testing.B) {
 					n++
 					call := aCall(fmt.Sprint("req_0190e9f2-0000-7000-8000-", n))
 					next.Unlock()
-					call.Trace.Attempts = 1
-					noted, err := l.begin(call, fleet.Candidate{Machine: aMachine})
+					receipt, err := l.Begin(call.attempt())
 					if err == nil && mode == "journal, awaited" {
-						err = l.await(b.Context(), noted)
+						err = l.Await(b.Context(), receipt)
 					}
 					if err != nil {
 						b.Error(err)
 						return
 					}
-					l.end(record(call, gateway.Outcome{Status: 200, TokensIn: 10, TokensOut: 10, Reported: true}))
+					l.End(call.ended(""))
 				}
 			})
 			b.StopTimer()
@@ -395,7 +361,7 @@ func BenchmarkLedger(b *testing.B) {
 }
 
 // forgetful takes every record at no cost.
-type forgetful struct{ Records }
+type forgetful struct{ Store }
 
 func (forgetful) RecordUsage(context.Context, []account.Usage) error    { return nil }
 func (forgetful) TouchKeys(context.Context, map[string]time.Time) error { return nil }
