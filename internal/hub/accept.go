@@ -77,7 +77,7 @@ func (h *Hub) acceptTunnel(w http.ResponseWriter, r *http.Request) {
 
 // serveTunnel keeps the machine reachable until its line ends. A panic is a
 // defect of this tunnel only.
-func (h *Hub) serveTunnel(ctx context.Context, kept fleet.Kept, line *tunnel.Line) {
+func (h *Hub) serveTunnel(ctx context.Context, kept fleet.Kept, line *tunnel.Client) {
 	defer line.Close()
 	defer func() {
 		if v := recover(); v != nil {

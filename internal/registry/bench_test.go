@@ -28,7 +28,7 @@ func BenchmarkStateChange(b *testing.B) {
 		}
 		return s, nil
 	})
-	line := new(tunnel.Line)
+	line := new(tunnel.Client)
 	kept := fleet.Kept{ID: "m050000", Owner: "p12500"}
 	r.attach(kept, 1, line)
 	for name, change := range map[string]func(*tunnel.Advertisement, int){

@@ -111,13 +111,13 @@ type Registry struct {
 	shared  map[fleet.MemberID]struct{} // members with shares in the snapshot
 	groups  map[fleet.GroupID]struct{}  // groups in the snapshot
 	epoch   int64                       // poll's alone
-	revoked []*tunnel.Line              // to be closed by endLines
+	revoked []*tunnel.Client            // to be closed by endLines
 	taken   []*connection               // out of lines; endLines reports them lost
 }
 
 // connection is the way to a machine whose tunnel is acknowledged.
 type connection struct {
-	*tunnel.Line
+	*tunnel.Client
 	lost chan struct{} // closed once the Snapshot holds that the tunnel ended
 }
 
@@ -125,7 +125,7 @@ type connection struct {
 type entry struct {
 	kept       fleet.Kept // without the advertisement
 	refreshed  bool       // kept was read again since the line was attached
-	line       *tunnel.Line
+	line       *tunnel.Client
 	generation int64
 	arrivals   [flapCount]time.Time // the latest, a ring
 	arrived    int
