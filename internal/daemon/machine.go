@@ -220,7 +220,7 @@ func (d *Daemon) admit(model fleet.ModelID, endpoint fleet.Endpoint, own bool, n
 	if refusal != "" {
 		return nil, nil, refusal
 	}
-	free := modelOf(e, model, endpoint).Slots - e.Others()
+	free := modelOf(e, model, endpoint).Slots - e.OtherCalls()
 	release, ok := (func())(nil), false
 	if free > 0 {
 		release, ok = d.desk.admit(model, d.open(sharing), free)

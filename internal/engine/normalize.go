@@ -10,29 +10,29 @@ import (
 	"github.com/kith/kith/internal/fleet"
 )
 
-// mender makes an engine's answer canonical (decisions 5): the advertised id
-// as `model`, one id in every chunk, reasoning under both its names or none,
-// tool calls with index and type and arguments as text, the finish reason that
-// goes with them, the token counts only for those who asked. It is the one place where answers are
-// rewritten: objects are walked once and written anew member by member, what
-// needs no mending as raw bytes.
+// normalizer normalizes an engine's answer: the advertised model id, the same id
+// in every chunk, reasoning under both of its names or none, tool calls with
+// index, type and arguments as text, the finish reason that fits them, and token
+// counts only for callers that asked for them. It walks each object once and
+// rewrites it member by member; other values are copied as raw bytes.
 //
-// It does not judge: what is not JSON passes as it is, for the edge to refuse.
-type mender struct {
-	model  []byte // the advertised id, quoted
+// It does not validate: what is not JSON passes unchanged, and the gateway
+// refuses it.
+type normalizer struct {
+	model  []byte // the advertised id as a JSON string
 	exact  []byte // `"model":` and model
 	chat   bool
-	stream bool // chunks, not an unary answer
+	stream bool // chunks; otherwise a unary answer
 	want   wants
-	speech *speech // of a transcript; nil: it is chat or embeddings
+	speech *transcript // nil for chat and embeddings
 
-	id, exactID        []byte        // of the answer, quoted, and with `"id":` before it; nil: not known yet
+	id, exactID        []byte        // of the answer, as a JSON string, and with `"id":` before it; nil if unknown
 	before, after      []byte        // around the text of the last canonical frame
-	calls              [][]toolState // by choice: the tool calls so far, of a stream
-	indexes            []int         // of this chunk's choices, where it holds tool calls
-	halves             halves        // of characters, that the next chunk may complete
-	ids                func() string // what makes an id of ours unlike others; nil: chance
-	counted            bool          // the engine told its counts
+	calls              [][]toolState // by choice: the tool calls of a stream so far
+	indexes            []int         // of the choices of a chunk with tool calls
+	surrogates         surrogates    // that the next chunk may complete
+	ids                func() string // makes the unique part of a new id; nil: random
+	counted            bool          // the engine reported token counts
 	prompt, completion int64
 
 	in  bytes.Buffer
@@ -40,9 +40,9 @@ type mender struct {
 	out []byte
 }
 
-func newMender(req *Request, want wants) *mender {
+func newNormalizer(req *Request, want wants) *normalizer {
 	model := []byte(quoted(string(req.Model)))
-	m := &mender{
+	m := &normalizer{
 		model:  model,
 		exact:  append([]byte(`"model":`), model...),
 		chat:   req.Endpoint == fleet.ChatCompletions,
@@ -50,13 +50,13 @@ func newMender(req *Request, want wants) *mender {
 		want:   want,
 	}
 	if req.Form != nil {
-		m.speech = new(speech)
+		m.speech = new(transcript)
 	}
 	return m
 }
 
-// What a frame may hold that has to be looked at. In good JSON none of these
-// can stand inside a string, where the quotes would be escaped.
+// Parts of a frame that needs a closer look. In valid JSON they never occur inside
+// a string, because quotes are escaped there.
 var (
 	dataObject  = []byte("data: {")
 	newline     = []byte("\n")
@@ -66,19 +66,19 @@ var (
 	idText      = []byte(`"id":"`)
 	emptyID     = []byte(`"id":""`)
 	toolCalls   = []byte(`"tool_calls"`)
-	reasoning   = []byte(`"reasoning`) // the start of two names
+	reasoning   = []byte(`"reasoning`) // the prefix of both names
 	contentText = []byte(`"content":"`)
 	finishText  = []byte(`"finish_reason":"`)
 	finishStop  = []byte(`stop"`)
 )
 
-// canonical reports whether the whole frame may pass as it is: one line of
-// data that has the model's and the answer's ids and holds nothing to mend; the
-// first of a stream, whose id is not known, is none. The chunks of a
-// stream differ in little but their text: one that is like the last good one
-// around a plain text is as good.
-func (m *mender) canonical(frame []byte) bool {
-	if len(m.calls) > 0 || len(m.halves.held) > 0 || m.speech != nil || m.id == nil || loneHalf(frame) {
+// canonical reports whether the frame may pass unchanged: one line of data with
+// the model's and the answer's id and nothing to normalize. The first frame of a
+// stream never is, because the answer's id is unknown. The chunks of a stream
+// differ in little but their text, so a frame that equals the last canonical one
+// around a plain text is canonical, too.
+func (m *normalizer) canonical(frame []byte) bool {
+	if len(m.calls) > 0 || len(m.surrogates.held) > 0 || m.speech != nil || m.id == nil || hasLone(frame) {
 		return false
 	}
 	if n := len(frame) - len(m.after); len(m.before) > 0 && n >= len(m.before) &&
@@ -97,7 +97,7 @@ func (m *mender) canonical(frame []byte) bool {
 		!bytes.Contains(frame, noChoices) &&
 		!bytes.Contains(frame, errorName)
 	if i := bytes.Index(frame, finishText); good && i >= 0 && !bytes.HasPrefix(frame[i+len(finishText):], finishStop) {
-		return false // few frames: most of a stream have none
+		return false
 	}
 	if good {
 		m.learn(frame)
@@ -105,8 +105,8 @@ func (m *mender) canonical(frame []byte) bool {
 	return good
 }
 
-// learn remembers what stands around the text of a canonical frame.
-func (m *mender) learn(frame []byte) {
+// learn stores the parts of a canonical frame before and after its text.
+func (m *normalizer) learn(frame []byte) {
 	i := bytes.Index(frame, contentText)
 	if i < 0 {
 		return
@@ -114,15 +114,15 @@ func (m *mender) learn(frame []byte) {
 	i += len(contentText)
 	end := bytes.IndexByte(frame[i:], '"')
 	if end < 0 || bytes.IndexByte(frame[i:i+end], '\\') >= 0 {
-		return // an escape: where the text ends is not worth finding out
+		return // the text has an escape: its end is not searched
 	}
 	m.before = append(m.before[:0], frame[:i]...)
 	m.after = append(m.after[:0], frame[i+end:]...)
 }
 
-// frame appends the frame to dst as the caller gets it, if at all, and reports
-// whether it was the last: an end mark or an error.
-func (m *mender) frame(dst, frame []byte) ([]byte, bool) {
+// frame appends the normalized frame to dst, unless the caller does not get it,
+// and reports whether it was the last: an end mark or an error.
+func (m *normalizer) frame(dst, frame []byte) ([]byte, bool) {
 	if m.canonical(frame) {
 		return append(dst, frame...), false
 	}
@@ -130,35 +130,35 @@ func (m *mender) frame(dst, frame []byte) ([]byte, bool) {
 	switch {
 	case data == nil && comment:
 		return append(dst, frame...), false
-	case data == nil: // an event without data would break readers
+	case data == nil: // some clients fail on an event without data
 		return dst, false
 	case m.speech != nil:
 		return m.speech.frame(dst, data)
 	case string(data) == "[DONE]":
-		return append(m.lost(dst, m.halves.rest()), "data: [DONE]\n\n"...), true
+		return append(m.appendChunks(dst, m.surrogates.rest()), "data: [DONE]\n\n"...), true
 	}
-	data, lost := m.halves.join(data)
-	dst = m.lost(dst, lost)
-	mended, keep, failed := m.chunk(data)
+	data, lost := m.surrogates.join(data)
+	dst = m.appendChunks(dst, lost)
+	normalized, keep, failed := m.chunk(data)
 	if !keep {
 		return dst, false
 	}
 	dst = append(dst, "data: "...)
-	dst = append(dst, mended...)
+	dst = append(dst, normalized...)
 	return append(dst, "\n\n"...), failed
 }
 
-// lost appends chunks of ours, made canonical.
-func (m *mender) lost(dst []byte, chunks [][]byte) []byte {
+// appendChunks appends chunks made by surrogates, normalized.
+func (m *normalizer) appendChunks(dst []byte, chunks [][]byte) []byte {
 	for _, chunk := range chunks {
-		mended, _, _ := m.chunk(chunk)
-		dst = append(append(append(dst, "data: "...), mended...), "\n\n"...)
+		normalized, _, _ := m.chunk(chunk)
+		dst = append(append(append(dst, "data: "...), normalized...), "\n\n"...)
 	}
 	return dst
 }
 
-// fields is the data of a frame, its lines joined, and whether it holds a
-// comment; the other fields have no meaning in this dialect.
+// fields returns the data of a frame with its lines joined, and whether it has a
+// comment. Other fields have no meaning in this dialect.
 func fields(frame []byte) (data []byte, comment bool) {
 	for line := range bytes.Lines(frame) {
 		line = bytes.TrimRight(line, "\r\n")
@@ -174,13 +174,13 @@ func fields(frame []byte) (data []byte, comment bool) {
 			data = value
 			continue
 		}
-		data = append(append(bytes.Clone(data), ' '), value...) // a line break in JSON is a space
+		data = append(append(bytes.Clone(data), ' '), value...) // a space for the line break
 	}
 	return data, comment
 }
 
-// chunk mends one chunk; keep is false for one the caller did not ask for.
-func (m *mender) chunk(data []byte) (mended []byte, keep, failed bool) {
+// chunk normalizes one chunk; keep is false if the caller did not ask for it.
+func (m *normalizer) chunk(data []byte) (normalized []byte, keep, failed bool) {
 	a, err := m.answer(data)
 	switch {
 	case err != nil:
@@ -193,10 +193,10 @@ func (m *mender) chunk(data []byte) (mended []byte, keep, failed bool) {
 	return m.out, true, false
 }
 
-// unary mends a whole answer. Errors are *fault.Fault.
-func (m *mender) unary(body []byte) ([]byte, error) {
+// unary normalizes a complete answer. Errors are *fault.Fault.
+func (m *normalizer) unary(body []byte) ([]byte, error) {
 	if !m.chat {
-		return m.vectors(body)
+		return m.embeddings(body)
 	}
 	if bytes.Contains(body, m.exact) && bytes.Contains(body, idText) && !bytes.Contains(body, emptyID) && !bytes.Contains(body, reasoning) && !bytes.Contains(body, toolCalls) {
 		return body, nil
@@ -207,11 +207,11 @@ func (m *mender) unary(body []byte) ([]byte, error) {
 	return m.out, nil
 }
 
-// seen is what an answer was found to hold.
+// seen is what an answer contains.
 type seen struct{ failed, counts, choices bool }
 
-// answer writes the object in src anew to m.out.
-func (m *mender) answer(src []byte) (a seen, err error) {
+// answer rewrites the object in src to m.out.
+func (m *normalizer) answer(src []byte) (a seen, err error) {
 	m.in = *bytes.NewBuffer(src)
 	m.dec.Reset(&m.in)
 	m.out = m.out[:0]
@@ -270,12 +270,12 @@ func (m *mender) answer(src []byte) (a seen, err error) {
 	return a, err
 }
 
-// identify is the answer's id, where told is the one in the object that is
-// walked: the first that the engine told, or ours where it began without.
-// Readers drop a chunk of another id, and with it the token counts.
-func (m *mender) identify(told jsontext.Value) []byte {
+// identify returns the id of the answer: the first id that the engine sent, or a
+// new one if its first object has none. Clients drop a chunk with another id, and
+// the token counts with it.
+func (m *normalizer) identify(sent jsontext.Value) []byte {
 	if m.id == nil {
-		if m.id = bytes.Clone(told); told.Kind() != '"' || len(told) == len(`""`) || len(told) > longestName {
+		if m.id = bytes.Clone(sent); sent.Kind() != '"' || len(sent) == len(`""`) || len(sent) > maxName {
 			m.id = []byte(quoted(m.newID("chatcmpl-")))
 		}
 		m.exactID = append([]byte(`"id":`), m.id...)
@@ -283,8 +283,8 @@ func (m *mender) identify(told jsontext.Value) []byte {
 	return m.id
 }
 
-// count takes the engine's own token counts.
-func (m *mender) count(value jsontext.Value) error {
+// count stores the engine's token counts.
+func (m *normalizer) count(value jsontext.Value) error {
 	var usage struct {
 		Prompt     int64 `json:"prompt_tokens"`
 		Completion int64 `json:"completion_tokens"`
@@ -296,9 +296,9 @@ func (m *mender) count(value jsontext.Value) error {
 	return nil
 }
 
-// choice mends one choice of an answer or chunk. The finish reason is written
-// last, when it is known whether tools were called.
-func (m *mender) choice(at int) error {
+// choice normalizes one choice. The finish reason comes last, when it is known
+// whether the choice has tool calls.
+func (m *normalizer) choice(at int) error {
 	var reason []byte
 	index, numbered, called := at, false, false
 	if at < len(m.indexes) {
@@ -334,22 +334,22 @@ func (m *mender) choice(at int) error {
 	})
 }
 
-// number finds the indexes of a chunk's choices before it is walked, where tool
-// calls have to be put to their choice. A choice without one is where it stands.
-func (m *mender) number(chunk []byte) {
+// number reads the indexes of a chunk's choices before it is rewritten, if there
+// are tool calls to assign. A choice without an index has its position.
+func (m *normalizer) number(chunk []byte) {
 	m.indexes = m.indexes[:0]
 	if !bytes.Contains(chunk, toolCalls) && len(m.calls) == 0 {
 		return
 	}
-	var told struct {
+	var indexed struct {
 		Choices []struct {
 			Index *int `json:"index"`
 		} `json:"choices"`
 	}
-	if json.Unmarshal(chunk, &told) != nil {
-		return // the walk will find out
+	if json.Unmarshal(chunk, &indexed) != nil {
+		return // answer reports it
 	}
-	for i, c := range told.Choices {
+	for i, c := range indexed.Choices {
 		if c.Index != nil {
 			i = *c.Index
 		}
@@ -357,9 +357,9 @@ func (m *mender) number(chunk []byte) {
 	}
 }
 
-// message mends a message or delta of that choice: both names of the reasoning or none, no
-// empty tool calls.
-func (m *mender) message(choice int) (called bool, err error) {
+// message normalizes the message or delta of a choice: reasoning under both names
+// or none, no empty tool calls.
+func (m *normalizer) message(choice int) (called bool, err error) {
 	var thought []byte
 	err = m.object(func(name []byte) error {
 		switch string(name) {
@@ -384,10 +384,9 @@ func (m *mender) message(choice int) (called bool, err error) {
 	return called, err
 }
 
-// object writes the next object anew: each is called with every member's name
-// and writes it and its value, or takes the value and writes nothing; last, if
-// not nil, adds members.
-func (m *mender) object(each func(name []byte) error, last func()) error {
+// object rewrites the next object. It calls each with every member's name; each
+// reads the value and may write the member. last, if not nil, adds members.
+func (m *normalizer) object(each func(name []byte) error, last func()) error {
 	if m.dec.PeekKind() != '{' {
 		return errNoObject
 	}
@@ -417,8 +416,8 @@ func (m *mender) object(each func(name []byte) error, last func()) error {
 	return err
 }
 
-// array writes the next array anew, each element by each.
-func (m *mender) array(each func(i int) error) error {
+// array rewrites the next array with each for every element.
+func (m *normalizer) array(each func(i int) error) error {
 	if m.dec.PeekKind() != '[' {
 		value, err := m.dec.ReadValue()
 		m.out = append(m.out, value...)
@@ -441,23 +440,23 @@ func (m *mender) array(each func(i int) error) error {
 	return err
 }
 
-// name writes a member's name, after a comma if it is not the first.
-func (m *mender) name(name []byte) {
+// name writes the name of a member, after a comma unless it is the first.
+func (m *normalizer) name(name []byte) {
 	if m.out[len(m.out)-1] != '{' {
 		m.out = append(m.out, ',')
 	}
-	m.out, _ = jsontext.AppendQuote(m.out, name) // it was just unquoted
+	m.out, _ = jsontext.AppendQuote(m.out, name) // valid, as it was just unquoted
 	m.out = append(m.out, ':')
 }
 
 // put writes a member.
-func (m *mender) put(name, value []byte) {
+func (m *normalizer) put(name, value []byte) {
 	m.name(name)
 	m.out = append(m.out, value...)
 }
 
-// copy writes the member called name with the next value as it stands.
-func (m *mender) copy(name []byte) (jsontext.Value, error) {
+// copy writes the member with the next value unchanged.
+func (m *normalizer) copy(name []byte) (jsontext.Value, error) {
 	value, err := m.dec.ReadValue()
 	if err == nil {
 		m.put(name, value)

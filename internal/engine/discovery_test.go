@@ -62,7 +62,7 @@ func finder(t *testing.T, c Config) *Finder {
 	if err != nil {
 		t.Fatal(err)
 	}
-	f.Look(t.Context())
+	f.Probe(t.Context())
 	return f
 }
 
@@ -212,7 +212,7 @@ func TestAppearAndDisappear(t *testing.T) {
 		changes := func(want bool) {
 			t.Helper()
 			changed := f.Changed()
-			f.LookAgain(t.Context())
+			f.ProbeAgain(t.Context())
 			select {
 			case <-changed:
 				if !want {
@@ -291,7 +291,7 @@ func TestRealPlaces(t *testing.T) {
 func TestOddEndpointsAreRefused(t *testing.T) {
 	for _, place := range []string{"", "127.0.0.1:8080", "ftp://127.0.0.1", "http://", "http://u:p@127.0.0.1", "http://127.0.0.1/?a=b", "http://[::1"} {
 		if _, err := NewFinder(Config{Endpoints: []string{place}}); err == nil {
-			t.Errorf("%q was taken", place)
+			t.Errorf("%q was spooled", place)
 		}
 	}
 }

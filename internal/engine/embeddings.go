@@ -15,11 +15,11 @@ import (
 	"github.com/kith/kith/internal/fault"
 )
 
-// vectors makes an embeddings answer canonical: the advertised id, one vector
-// for each input in the order of the inputs, in the coding that was asked for,
-// whatever the engine knows. What is no such answer passes as it is where it is
-// for the edge to refuse.
-func (m *mender) vectors(body []byte) ([]byte, error) {
+// embeddings normalizes an embeddings answer: the advertised id, one vector for
+// each input in the order of the inputs, in the requested encoding, whatever the
+// engine supports. An answer that is none passes unchanged, and the gateway
+// refuses it.
+func (m *normalizer) embeddings(body []byte) ([]byte, error) {
 	var told struct {
 		Data []struct {
 			Index     *int           `json:"index"`
@@ -58,7 +58,7 @@ func (m *mender) vectors(body []byte) ([]byte, error) {
 		out = strconv.AppendInt(out, int64(i), 10)
 		out = append(out, `,"embedding":`...)
 		var ok bool
-		if out, ok = appendVector(out, told.Data[at].Embedding, m.want.base64); !ok {
+		if out, ok = encodeVector(out, told.Data[at].Embedding, m.want.base64); !ok {
 			return nil, fault.New(fault.EngineError, "the engine's embeddings are no lists of numbers")
 		}
 		out = append(out, '}')
@@ -70,9 +70,9 @@ func (m *mender) vectors(body []byte) ([]byte, error) {
 	return append(out, `{"prompt_tokens":0,"total_tokens":0}}`...), nil
 }
 
-// appendVector appends a vector as the base64 of its little-endian 32-bit
-// floats, or as numbers; ok is false where it is neither.
-func appendVector(out []byte, vector jsontext.Value, asBase64 bool) (_ []byte, ok bool) {
+// encodeVector returns a vector as the base64 of its little-endian 32-bit floats,
+// or as numbers; ok is false if it is neither.
+func encodeVector(out []byte, vector jsontext.Value, asBase64 bool) (_ []byte, ok bool) {
 	switch kind := vector.Kind(); {
 	case kind == '"' && asBase64:
 		raw, err := base64.StdEncoding.DecodeString(textIn(vector))
@@ -100,7 +100,7 @@ func appendVector(out []byte, vector jsontext.Value, asBase64 bool) (_ []byte, o
 			raw = binary.LittleEndian.AppendUint32(raw, math.Float32bits(float32(x)))
 		}
 		return append(base64.StdEncoding.AppendEncode(append(out, '"'), raw), '"'), true
-	case kind == '[': // numbers for numbers: they are not read, only seen to be some
+	case kind == '[': // numbers for numbers: only the first is checked
 		inside := bytes.TrimLeft(vector[1:], " \t\r\n")
 		return append(out, vector...), inside[0] == '-' || inside[0] >= '0' && inside[0] <= '9'
 	}
@@ -114,24 +114,24 @@ func separator(i int) byte {
 	return ','
 }
 
-// inputs copies what is to be embedded and counts it.
+// input copies the inputs of an embeddings call and counts them.
 func (c *copier) input() error {
 	if c.dec.PeekKind() == '"' {
 		c.inputs = 1
 		return text(0).put(c)
 	}
-	tokens := whole(0, math.MaxInt32)
-	one, most := either(text(0), list(mostInputTokens, tokens)), mostInputs
+	tokens := integer(0, math.MaxInt32)
+	one, most := either(text(0), list(maxInputTokens, tokens)), maxInputs
 	if err := c.token(); err != nil {
 		return err
 	}
-	flat := c.dec.PeekKind() == '0' // one input, in tokens
+	flat := c.dec.PeekKind() == '0' // one input as token numbers
 	if flat {
-		one, most = tokens, mostInputTokens
+		one, most = tokens, maxInputTokens
 	}
 	for n := 0; c.dec.PeekKind() != ']'; n++ {
 		if n == most {
-			return c.refuse("more than %d are not taken", most)
+			return c.refuse("more than %d are not spooled", most)
 		}
 		c.tokens = c.tokens || c.dec.PeekKind() != '"'
 		if err := one.put(c); err != nil {

@@ -11,33 +11,32 @@ import (
 	"github.com/kith/kith/internal/fault"
 )
 
-// thinkMode says whether the model is to think before it answers.
+// thinkMode says whether the model thinks before it answers.
 type thinkMode uint8
 
 const (
-	thinkDefault thinkMode = iota // as the engine does by itself
+	thinkDefault thinkMode = iota // the engine's default
 	thinkOff
 	thinkOn
 )
 
-// thinking is the one value that every thinking control comes down to
-// (S4, decisions 5). The zero value says nothing, and nothing is said to the
-// engine then.
+// thinking is the setting that all thinking controls are reduced to. With the zero
+// value nothing is sent to the engine.
 type thinking struct {
 	mode   thinkMode
-	effort string // minimal, low, medium, high, xhigh or max; empty: not said
-	budget int    // tokens; 0: not said
-	hide   bool   // the caller does not want to see it
+	effort string // minimal, low, medium, high, xhigh or max; "" if not set
+	budget int    // tokens; 0 if not set
+	hide   bool   // the caller does not want to see the reasoning
 }
 
-// controls is a thinking value in an engine's words.
+// controls is a thinking setting in the fields of an engine.
 type controls struct {
 	members []member
 	kwargs  []member // of chat_template_kwargs
 }
 
-// thinkingRank orders the controls by who is believed first; the last rank are
-// names that are in the wild beside the four published ones.
+// thinkingRank is the precedence of the controls. The last rank holds unpublished
+// names that clients send.
 var thinkingRank = map[string]int{
 	"reasoning_effort":        0,
 	"reasoning":               1,
@@ -52,10 +51,10 @@ var thinkingRank = map[string]int{
 	"include_reasoning":       4,
 }
 
-// thinkingSources is what each rank of controls said.
+// thinkingSources holds the settings of each rank.
 type thinkingSources [5]thinking
 
-// merged is the first that speaks, aspect by aspect; a conflict is no error.
+// merged takes each aspect from the first rank that sets it; a conflict is no error.
 func (s *thinkingSources) merged() thinking {
 	var t thinking
 	for _, from := range s {
@@ -76,7 +75,7 @@ func (s *thinkingSources) merged() thinking {
 	return t
 }
 
-// off is t for a call that must not think.
+// off returns the setting for a call that must not think.
 func (t thinking) off() thinking { return thinking{mode: thinkOff, hide: t.hide} }
 
 var efforts = []string{"minimal", "low", "medium", "high", "xhigh", "max"}
@@ -100,7 +99,7 @@ func (t *thinking) setEnabled(on bool) {
 	}
 }
 
-// setBudget takes 0 for off and a negative number for no limit.
+// setBudget treats 0 as off and a negative number as no limit.
 func (t *thinking) setBudget(tokens int) {
 	switch {
 	case tokens == 0:
@@ -110,7 +109,7 @@ func (t *thinking) setBudget(tokens int) {
 	}
 }
 
-// read takes one control; r is given the chat_template_kwargs that are none.
+// read reads one control. It adds unknown members of chat_template_kwargs to r.
 func (s *thinkingSources) read(name string, value jsontext.Value, r *rebuild) error {
 	t := &s[thinkingRank[name]]
 	wrong := fault.New(fault.InvalidRequest, "%s is not of a form that is known; see the thinking controls", name).WithParam(name)
@@ -217,7 +216,7 @@ func (t *thinking) readKwargs(value jsontext.Value, wrong error, r *rebuild) err
 	if !r.req.Trusted {
 		return nil
 	}
-	// The rest is the template's business, and the owner's.
+	// Other members are for the chat template; only the owner may set them.
 	var all map[string]jsontext.Value
 	if err := json.Unmarshal(value, &all); err != nil {
 		return wrong
@@ -232,8 +231,8 @@ func (t *thinking) readKwargs(value jsontext.Value, wrong error, r *rebuild) err
 	return nil
 }
 
-// level is the effort in words every engine knows: low, medium or high; what
-// a budget comes nearest to where only that was said; empty: neither was.
+// level returns the effort as low, medium or high, which every engine knows. If
+// only a budget is set, it returns the nearest level; if neither is set, "".
 func (t thinking) level() string {
 	switch {
 	case t.effort == "minimal" || t.effort == "low":
@@ -253,7 +252,7 @@ func (t thinking) level() string {
 	}
 }
 
-// effortMember says level as reasoning_effort.
+// effortMember returns level as reasoning_effort.
 func effortMember(level string) []member {
 	if level == "" {
 		return nil
@@ -261,7 +260,7 @@ func effortMember(level string) []member {
 	return []member{{"reasoning_effort", quoted(level)}}
 }
 
-// effortThinking is for servers that know reasoning_effort only.
+// effortThinking is for servers that know only reasoning_effort.
 func effortThinking(t thinking, _ *Model) controls {
 	switch {
 	case t.mode == thinkOff:
@@ -273,10 +272,10 @@ func effortThinking(t thinking, _ *Model) controls {
 	}
 }
 
-// templateThinking is llama.cpp's: its chat template decides.
+// templateThinking is for llama.cpp, where the chat template decides.
 func templateThinking(t thinking, _ *Model) controls {
 	switch t.mode {
-	case thinkOff: // templates without that switch are held by the budget
+	case thinkOff: // the budget stops templates without that switch
 		return controls{
 			members: []member{{"thinking_budget_tokens", "0"}},
 			kwargs:  []member{{"enable_thinking", "false"}},
@@ -295,7 +294,7 @@ func templateThinking(t thinking, _ *Model) controls {
 	}
 }
 
-// ollamaThinking: it refuses any effort for a model that cannot think.
+// ollamaThinking sends nothing for a model that cannot think: Ollama would refuse it.
 func ollamaThinking(t thinking, m *Model) controls {
 	switch {
 	case !m.Can("thinking"):
@@ -307,7 +306,7 @@ func ollamaThinking(t thinking, m *Model) controls {
 	}
 }
 
-// lmStudioThinking says only what the model's own list allows.
+// lmStudioThinking sends only what the model's own list allows.
 func lmStudioThinking(t thinking, m *Model) controls {
 	switch level := t.level(); {
 	case t.mode == thinkOff && slices.Contains(m.efforts, "off"):
@@ -319,7 +318,7 @@ func lmStudioThinking(t thinking, m *Model) controls {
 	}
 }
 
-// vllmThinking tells the server and the template.
+// vllmThinking sends the setting to the server and to the template.
 func vllmThinking(t thinking, _ *Model) controls {
 	switch t.mode {
 	case thinkOff:

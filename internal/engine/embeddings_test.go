@@ -100,7 +100,7 @@ func TestEmbeddingCodings(t *testing.T) {
 
 // What may be embedded, by whom, on which engine.
 func TestEmbeddingInputs(t *testing.T) {
-	many := "[" + strings.Repeat(`"a",`, mostInputs-1) + `"a"]`
+	many := "[" + strings.Repeat(`"a",`, maxInputs-1) + `"a"]`
 	for _, c := range []struct {
 		kind    enginetest.Kind
 		input   string

@@ -43,7 +43,7 @@ func TestNoKindIsTakenForAnother(t *testing.T) {
 			}
 			for _, e := range f.Engines() {
 				if e.Kind() != string(k) || e.Models()[0].ID != fleet.ModelID("model-of-"+string(k)) {
-					t.Errorf("%s is taken for %s with %v", k, e.Kind(), e.Models())
+					t.Errorf("%s is spooled for %s with %v", k, e.Kind(), e.Models())
 				}
 			}
 		})
@@ -88,25 +88,25 @@ func TestStrangersAreLeftAlone(t *testing.T) {
 		f := finder(t, Config{Usual: true, Transport: at})
 		first := asked
 		for range 10 {
-			time.Sleep(acquaintance / 20)
-			f.LookAgain(t.Context())
+			time.Sleep(otherAge / 20)
+			f.ProbeAgain(t.Context())
 		}
 		if asked != first+10 {
 			t.Errorf("it was asked %d times, then %d in ten looks", first, asked-first)
 		}
 		for what, then := range map[string]func(){
 			"another first page": func() { says = "not here" },
-			"time":               func() { time.Sleep(acquaintance) },
+			"time":               func() { time.Sleep(otherAge) },
 		} {
 			before := asked
 			then()
-			f.LookAgain(t.Context())
+			f.ProbeAgain(t.Context())
 			if asked < before+first {
 				t.Errorf("%s: asked %d times, %d at first", what, asked-before, first)
 			}
 		}
 		before := asked
-		f.Look(t.Context())
+		f.Probe(t.Context())
 		if asked != before+first {
 			t.Errorf("on demand: asked %d times, %d at first", asked-before, first)
 		}
@@ -127,8 +127,8 @@ func TestCallsOfOthers(t *testing.T) {
 			e := f.Engines()[0]
 			others := func(want int, when string) {
 				t.Helper()
-				f.LookAgain(t.Context())
-				if got := f.Engines()[0].Others(); got != want || f.Report()[0].Others != want {
+				f.ProbeAgain(t.Context())
+				if got := f.Engines()[0].OtherCalls(); got != want || f.Report()[0].Others != want {
 					t.Errorf("%s: %d calls of others, want %d (report %+v)", when, got, want, f.Report()[0])
 				}
 			}
@@ -179,7 +179,7 @@ func TestCallsOfOthers(t *testing.T) {
 	}
 }
 
-// Hostile places are bounded in time and in bytes and never taken for an
+// Hostile places are bounded in time and in bytes and never spooled for an
 // engine.
 func TestHostilePlaces(t *testing.T) {
 	zeros := func() io.Reader { return io.LimitReader(silent{}, 1<<40) }
@@ -222,7 +222,7 @@ func TestHostilePlaces(t *testing.T) {
 			defer server.Close()
 			begun := time.Now()
 			f := finder(t, Config{Endpoints: []string{"http://" + l.Addr().String()}})
-			if took := time.Since(begun); took > nearLook+time.Second {
+			if took := time.Since(begun); took > nearProbe+time.Second {
 				t.Errorf("the look took %v", took)
 			}
 			if len(f.Engines()) != 0 || f.Report()[0].Why == "" || strings.Contains(f.Report()[0].Why, "192.0.2.1") {
@@ -242,7 +242,7 @@ func TestGauges(t *testing.T) {
 		"vllm:num_requests_running -5\n":  -1,
 		"vllm:num_requests_running{\n":    -1,
 	} {
-		p := &place{pages: map[string]page{"GET /metrics ": {status: http.StatusOK, body: []byte(text)}}}
+		p := &probe{pages: map[string]page{"GET /metrics ": {status: http.StatusOK, body: []byte(text)}}}
 		sum, known := p.gauges("vllm:num_requests_running", "vllm:num_requests_waiting")
 		if !known {
 			sum = -1

@@ -10,26 +10,26 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 )
 
-// halves joins the halves of characters that an engine split over two chunks of a
-// stream: one that escapes its text, and cuts it between tokens, writes the first
-// surrogate of an emoji at the end of one text and the second at the beginning of
-// the next. A half that stays alone becomes U+FFFD. The zero halves holds none.
-type halves struct {
-	held            map[textPlace]string // the escape that ended a text, by where it was
-	object, created jsontext.Value       // of the last chunk that left one
+// surrogates joins surrogate pairs that an engine split over two chunks. An engine
+// that escapes its text and cuts it between tokens writes the first surrogate of
+// an emoji at the end of one text and the second at the beginning of the next. A
+// surrogate that stays alone becomes U+FFFD.
+type surrogates struct {
+	held            map[textPlace]string // the escape at the end of a text
+	object, created jsontext.Value       // of the last chunk that ended so
 }
 
-// A textPlace is where in a stream text goes on from chunk to chunk.
+// textPlace identifies a text that continues from chunk to chunk.
 type textPlace struct {
 	choice int
-	call   int    // of the choice; -1: it is no text of a call
+	call   int    // of the choice; -1 if the text is not part of a call
 	field  string // the last name of its path
 }
 
-// replacement is U+FFFD, as it is written instead of a half that is alone.
+// replacement is U+FFFD as a JSON escape.
 const replacement = `\ufffd`
 
-// A numbered chunk has what says to which places its texts belong.
+// numbered holds the numbers of the choices and calls of a chunk.
 type numbered struct {
 	Object  jsontext.Value `json:"object"`
 	Created jsontext.Value `json:"created"`
@@ -44,7 +44,7 @@ type numbered struct {
 	} `json:"choices"`
 }
 
-// place is where the text at the path belongs; false: nothing goes on there.
+// place returns the place of the text at path, or false if it does not continue.
 func (n *numbered) place(path jsontext.Pointer) (textPlace, bool) {
 	names := strings.Split(strings.TrimPrefix(string(path), "/"), "/")
 	if len(names) < 4 || names[0] != "choices" || names[2] != "delta" {
@@ -79,55 +79,55 @@ func (n *numbered) finished(choice int) bool {
 	return false
 }
 
-// join returns the chunk with the halves of the chunks before it, and without
-// those that the next may complete. lost are chunks for the halves of choices
-// that this one ends: they come before it. What is not JSON stays as it is.
-func (h *halves) join(chunk []byte) (joined []byte, lost [][]byte) {
-	if len(h.held) == 0 && !loneHalf(chunk) {
+// join adds the surrogates of earlier chunks to the chunk and removes those that
+// the next chunk may complete. lost are chunks for the surrogates of choices that
+// this chunk ends; they come before it. What is not JSON stays unchanged.
+func (h *surrogates) join(chunk []byte) (joined []byte, lost [][]byte) {
+	if len(h.held) == 0 && !hasLone(chunk) {
 		return chunk, nil
 	}
 	var n numbered
-	// The texts themselves are not read, but they are in the way.
+	// Invalid UTF-8 includes lone surrogates.
 	if err := json.Unmarshal(chunk, &n, jsontext.AllowInvalidUTF8(true)); err != nil {
 		return chunk, nil
 	}
 	joined, err := eachText(chunk, func(path jsontext.Pointer, text []byte) []byte {
 		p, goesOn := n.place(path)
 		if !goesOn {
-			return replaceHalves(text)
+			return replaceLone(text)
 		}
 		text = append([]byte(h.held[p]), text...)
 		delete(h.held, p)
-		if end := lastHalf(text); end >= 0 && !n.finished(p.choice) && len(h.held) < maxChoices {
+		if end := trailing(text); end >= 0 && !n.finished(p.choice) && len(h.held) < maxChoices {
 			if h.held == nil {
 				h.held = map[textPlace]string{}
 			}
 			h.held[p], h.object, h.created = string(text[end:]), bytes.Clone(n.Object), bytes.Clone(n.Created)
 			text = text[:end]
 		}
-		return replaceHalves(text)
+		return replaceLone(text)
 	})
 	if err != nil {
 		return chunk, nil
 	}
 	for p := range h.held {
 		if n.finished(p.choice) {
-			lost = append(lost, h.alone(p))
+			lost = append(lost, h.replaced(p))
 		}
 	}
 	return joined, lost
 }
 
-// rest are chunks for the halves that no chunk completed.
-func (h *halves) rest() (lost [][]byte) {
+// rest returns chunks for the surrogates that no chunk completed.
+func (h *surrogates) rest() (lost [][]byte) {
 	for p := range h.held {
-		lost = append(lost, h.alone(p))
+		lost = append(lost, h.replaced(p))
 	}
 	return lost
 }
 
-// alone is a chunk that says U+FFFD where a half was held.
-func (h *halves) alone(p textPlace) []byte {
+// replaced returns a chunk with U+FFFD for a held surrogate.
+func (h *surrogates) replaced(p textPlace) []byte {
 	delete(h.held, p)
 	delta := fmt.Sprintf(`{"%s":"%s"}`, p.field, replacement)
 	if p.call >= 0 {
@@ -143,20 +143,19 @@ func (h *halves) alone(p textPlace) []byte {
 	return fmt.Appendf(nil, `{%s"choices":[{"index":%d,"delta":%s,"finish_reason":null}]}`, head, p.choice, delta)
 }
 
-// wholeTexts is an answer whose halves of characters, which nothing can complete,
-// are U+FFFD.
-func wholeTexts(answer []byte) []byte {
-	if !loneHalf(answer) {
+// replaceSurrogates returns the answer with U+FFFD for each lone surrogate.
+func replaceSurrogates(answer []byte) []byte {
+	if !hasLone(answer) {
 		return answer
 	}
-	if texts, err := eachText(answer, func(_ jsontext.Pointer, text []byte) []byte { return replaceHalves(text) }); err == nil {
+	if texts, err := eachText(answer, func(_ jsontext.Pointer, text []byte) []byte { return replaceLone(text) }); err == nil {
 		return texts
 	}
 	return answer
 }
 
-// eachText is a JSON document, each of whose strings that is no member's name is
-// what change makes of it: the inside of the string, as it is written.
+// eachText returns the JSON document with change applied to each string value, in
+// its escaped form without the quotes.
 func eachText(document []byte, change func(path jsontext.Pointer, text []byte) []byte) ([]byte, error) {
 	out := make([]byte, 0, len(document)+len(replacement))
 	dec := jsontext.NewDecoder(bytes.NewBuffer(document), jsontext.AllowInvalidUTF8(true))
@@ -179,8 +178,8 @@ func eachText(document []byte, change func(path jsontext.Pointer, text []byte) [
 	return append(out, document[copied:]...), nil
 }
 
-// surrogate is the code of the escape \uD800 to \uDFFF at the start of text; 0: it
-// is none.
+// surrogate returns the code of the escape \uD800 to \uDFFF at the start of text,
+// or 0.
 func surrogate(text []byte) uint64 {
 	if len(text) < len(replacement) || text[0] != '\\' || text[1] != 'u' {
 		return 0
@@ -192,9 +191,9 @@ func surrogate(text []byte) uint64 {
 	return code
 }
 
-// nextHalf is where the first half of a character without its other is, from a
-// place in JSON on; -1: there is none.
-func nextHalf(text []byte, from int) int {
+// nextLone returns the index of the first lone surrogate in JSON from an index on,
+// or -1.
+func nextLone(text []byte, from int) int {
 	for i := from; i < len(text); {
 		n := bytes.IndexByte(text[i:], '\\')
 		if n < 0 {
@@ -213,13 +212,12 @@ func nextHalf(text []byte, from int) int {
 	return -1
 }
 
-// loneHalf reports whether JSON has half a character somewhere.
-func loneHalf(text []byte) bool { return nextHalf(text, 0) >= 0 }
+// hasLone reports whether JSON has a lone surrogate.
+func hasLone(text []byte) bool { return nextLone(text, 0) >= 0 }
 
-// lastHalf is where the text ends with the first half of a character; -1: it does
-// not.
-func lastHalf(text []byte) int {
-	for i := nextHalf(text, 0); i >= 0; i = nextHalf(text, i+len(replacement)) {
+// trailing returns the index of a first surrogate at the end of text, or -1.
+func trailing(text []byte) int {
+	for i := nextLone(text, 0); i >= 0; i = nextLone(text, i+len(replacement)) {
 		if i == len(text)-len(replacement) && surrogate(text[i:]) < 0xDC00 {
 			return i
 		}
@@ -227,14 +225,14 @@ func lastHalf(text []byte) int {
 	return -1
 }
 
-// replaceHalves is the text with U+FFFD for each half of a character.
-func replaceHalves(text []byte) []byte {
-	i := nextHalf(text, 0)
+// replaceLone returns the text with U+FFFD for each lone surrogate.
+func replaceLone(text []byte) []byte {
+	i := nextLone(text, 0)
 	if i < 0 {
 		return text
 	}
 	text = bytes.Clone(text)
-	for ; i >= 0; i = nextHalf(text, i) {
+	for ; i >= 0; i = nextLone(text, i) {
 		copy(text[i:], replacement)
 	}
 	return text

@@ -14,10 +14,10 @@ var (
 	errNoAnswer = errors.New("it is no whole chat answer")
 )
 
-// framesOf is a whole chat answer as the frames an engine would have streamed:
-// all of each message in one chunk, its finish reason in another, the counts,
-// the end mark. It is then mended like any stream.
-func framesOf(body []byte) ([]byte, error) {
+// streamFrames returns a complete chat answer as a stream: each message in one
+// chunk, its finish reason in another, the token counts, the end mark. The result
+// is then normalized as any stream.
+func streamFrames(body []byte) ([]byte, error) {
 	var whole struct {
 		ID      string `json:"id"`
 		Object  string `json:"object"`

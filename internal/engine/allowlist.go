@@ -13,126 +13,126 @@ import (
 	"github.com/kith/kith/internal/fault"
 )
 
-// The allow-list of decisions 5: what of a stranger's body an engine may see.
-// It is a description of JSON, copied value by value in one pass; what it does
-// not name is left out, what it names and does not fit is refused or clamped.
-// Switches of engines (n_predict, grammar, id_slot, …) are not in it, nor is
-// anything an engine could take for an address or a file.
+// The allow-list says which members of an untrusted body reach an engine. It
+// describes JSON that is copied value by value in one pass. Members that it does
+// not name are omitted; named members that do not fit are refused or clamped. It
+// has no options of engines (n_predict, grammar, id_slot, …) and nothing that an
+// engine could read as an address or a file.
 
-// Bounds of a stranger's call.
+// Limits of an untrusted call.
 const (
-	mostMessages    = dialect.MostMessages
-	mostParts       = 1024                 // of one message
-	mostMedia       = dialect.MostPictures // and sounds, of one call
-	mostTools       = 512
-	mostStops       = 16
-	mostBiases      = 512
-	mostInputs      = 2048 // of an embeddings call
-	mostInputTokens = 64 << 10
-	longestName     = 256
-	longestStop     = 1024
-	mostAnswers     = 4 // n
-	mostSchemaDepth = 32
-	mostSchemaNodes = 16 << 10 // of all the schemas of a call
-	mostRepeats     = 1000     // of minItems, maxLength and their like
+	maxMessages    = dialect.MostMessages
+	maxParts       = 1024                 // of a message
+	maxMedia       = dialect.MostPictures // images and sounds
+	maxTools       = 512
+	maxStops       = 16
+	maxBiases      = 512
+	maxInputs      = 2048 // of an embeddings call
+	maxInputTokens = 64 << 10
+	maxName        = 256
+	maxStop        = 1024
+	maxAnswers     = 4 // n
+	maxSchemaDepth = 32
+	maxSchemaNodes = 16 << 10 // of all schemas of a call
+	maxRepeats     = 1000     // of minItems, maxLength and similar keywords
 )
 
-// A shape is what may stand at one place.
+// shape describes an allowed value.
 type shape struct {
-	kinds string // the JSON kinds allowed there: { [ " 0 t f n
+	kinds string // the allowed JSON kinds, of { [ " 0 t f n
 	copy  func(c *copier) error
 }
 
-// members are the shapes of an object's members.
+// members are the shapes of the members of an object.
 type members map[string]shape
 
 var chatMembers = members{
-	"messages":            list(mostMessages, object(message)),
-	"tools":               list(mostTools, object(tool)),
-	"tool_choice":         either(word("none", "auto", "required"), object(toolChoice)),
-	"parallel_tool_calls": truth,
+	"messages":            list(maxMessages, object(message)),
+	"tools":               list(maxTools, object(tool)),
+	"tool_choice":         either(oneOf("none", "auto", "required"), object(toolChoice)),
+	"parallel_tool_calls": boolean,
 	"response_format":     object(responseFormat),
 	"temperature":         number(0, 2),
 	"top_p":               number(0, 1),
 	"min_p":               number(0, 1),
-	"top_k":               whole(0, 1000),
+	"top_k":               integer(0, 1000),
 	"presence_penalty":    number(-2, 2),
 	"frequency_penalty":   number(-2, 2),
 	"repetition_penalty":  number(0.5, 2),
 	"n":                   {"0", (*copier).answers},
 	"seed":                {"0", (*copier).seed},
-	"stop":                either(text(longestStop), list(mostStops, text(longestStop))),
+	"stop":                either(text(maxStop), list(maxStops, text(maxStop))),
 	"logit_bias":          {"{", (*copier).biases},
-	"logprobs":            truth,
-	"top_logprobs":        whole(0, 20),
+	"logprobs":            boolean,
+	"top_logprobs":        integer(0, 20),
 }
 
 var embeddingMembers = members{
 	"input":      {`"[`, (*copier).input},
-	"dimensions": whole(1, 64<<10),
+	"dimensions": integer(1, 64<<10),
 }
 
 var message = members{
-	"role":              word("system", "developer", "user", "assistant", "tool", "function"),
-	"content":           either(either(text(0), null), list(mostParts, object(part))),
-	"name":              text(longestName),
-	"tool_calls":        list(mostTools, object(toolCall)),
-	"tool_call_id":      text(longestName),
+	"role":              oneOf("system", "developer", "user", "assistant", "tool", "function"),
+	"content":           either(either(text(0), null), list(maxParts, object(part))),
+	"name":              text(maxName),
+	"tool_calls":        list(maxTools, object(toolCall)),
+	"tool_call_id":      text(maxName),
 	"reasoning_content": text(0),
 	"reasoning":         text(0),
 	"refusal":           text(0),
 }
 
 var part = members{
-	"type":        word("text", "image_url", "input_audio", "refusal"),
+	"type":        oneOf("text", "image_url", "input_audio", "refusal"),
 	"text":        text(0),
 	"refusal":     text(0),
-	"image_url":   either(object(members{"url": image, "detail": word("auto", "low", "high")}), shape{`"`, (*copier).bareImage}),
-	"input_audio": object(members{"data": {`"`, (*copier).sound}, "format": word("wav", "mp3")}),
+	"image_url":   either(object(members{"url": image, "detail": oneOf("auto", "low", "high")}), shape{`"`, (*copier).bareImage}),
+	"input_audio": object(members{"data": {`"`, (*copier).sound}, "format": oneOf("wav", "mp3")}),
 }
 
 var toolCall = members{
-	"id":       text(longestName),
-	"type":     word("function"),
-	"index":    whole(0, mostTools),
-	"function": object(members{"name": text(longestName), "arguments": text(0)}),
+	"id":       text(maxName),
+	"type":     oneOf("function"),
+	"index":    integer(0, maxTools),
+	"function": object(members{"name": text(maxName), "arguments": text(0)}),
 }
 
 var tool = members{
-	"type": word("function"),
+	"type": oneOf("function"),
 	"function": object(members{
-		"name": text(longestName), "description": text(0), "strict": truth, "parameters": schema,
+		"name": text(maxName), "description": text(0), "strict": boolean, "parameters": schema,
 	}),
 }
 
 var toolChoice = members{
-	"type":     word("function"),
-	"function": object(members{"name": text(longestName)}),
+	"type":     oneOf("function"),
+	"function": object(members{"name": text(maxName)}),
 }
 
 var responseFormat = members{
-	"type": word("text", "json_object", "json_schema"),
+	"type": oneOf("text", "json_object", "json_schema"),
 	"json_schema": object(members{
-		"name": text(longestName), "description": text(0), "strict": truth, "schema": schema,
+		"name": text(maxName), "description": text(0), "strict": boolean, "schema": schema,
 	}),
 }
 
 var (
-	truth  = shape{"tf", (*copier).token}
-	null   = shape{"n", (*copier).token}
-	image  = shape{`"`, (*copier).image}
-	schema = shape{"{", func(c *copier) error { return c.schema(0) }}
+	boolean = shape{"tf", (*copier).token}
+	null    = shape{"n", (*copier).token}
+	image   = shape{`"`, (*copier).image}
+	schema  = shape{"{", func(c *copier) error { return c.schema(0) }}
 )
 
-// copier carries a body from the caller's JSON to the engine's.
+// copier copies an untrusted body.
 type copier struct {
 	dec   *jsontext.Decoder
 	enc   *jsontext.Encoder
-	media int // pictures and sounds so far
+	media int // images and sounds so far
 	nodes int // of schemas so far
 
 	inputs int  // to embed
-	tokens bool // in numbers
+	tokens bool // an input is token numbers
 }
 
 // token copies one token.
@@ -144,20 +144,20 @@ func (c *copier) token() error {
 	return c.enc.WriteToken(t)
 }
 
-// refuse is a fault at the value that was just read or is next.
+// refuse returns a fault at the current value.
 func (c *copier) refuse(format string, args ...any) error {
 	where := strings.ReplaceAll(strings.TrimPrefix(string(c.dec.StackPointer()), "/"), "/", ".")
 	return fault.New(fault.InvalidRequest, where+": "+format, args...).WithParam(where)
 }
 
-// tooMany is the fault of the list that is read, which has more than most elements.
+// tooMany returns the fault of a list with more than most elements.
 func (c *copier) tooMany(most int) error {
 	where := strings.ReplaceAll(strings.TrimPrefix(string(c.dec.StackPointer().Parent()), "/"), "/", ".")
-	return fault.New(fault.InvalidRequest, "%s: more than %d are not taken in one call; send fewer", where, most).WithParam(where)
+	return fault.New(fault.InvalidRequest, "%s: more than %d are not spooled in one call; send fewer", where, most).WithParam(where)
 }
 
-// one copies the value of the member called name, or leaves it out. Null says
-// nothing where it is not a value of its own.
+// one copies the value of the member called name, or omits it. null is omitted
+// unless its shape allows it.
 func (m members) one(c *copier, name string) error {
 	s, ok := m[name]
 	kind := c.dec.PeekKind()
@@ -172,7 +172,7 @@ func (m members) one(c *copier, name string) error {
 
 func (s shape) takes(kind jsontext.Kind) bool { return strings.IndexByte(s.kinds, byte(kind)) >= 0 }
 
-// put copies the next value if it is of a kind that s takes.
+// put copies the next value or refuses its kind.
 func (s shape) put(c *copier) error {
 	if kind := c.dec.PeekKind(); !s.takes(kind) {
 		if _, err := c.dec.ReadValue(); err != nil {
@@ -183,7 +183,7 @@ func (s shape) put(c *copier) error {
 	return s.copy(c)
 }
 
-// object is an object of these members.
+// object allows an object of these members.
 func object(m members) shape {
 	return shape{"{", func(c *copier) error {
 		if err := c.token(); err != nil {
@@ -202,7 +202,7 @@ func object(m members) shape {
 	}}
 }
 
-// list is an array of at most that many.
+// list allows an array of at most that many elements.
 func list(most int, of shape) shape {
 	return shape{"[", func(c *copier) error {
 		if err := c.token(); err != nil {
@@ -220,7 +220,7 @@ func list(most int, of shape) shape {
 	}}
 }
 
-// either is a or, for the kinds a does not take, b.
+// either allows what a or b allows.
 func either(a, b shape) shape {
 	return shape{a.kinds + b.kinds, func(c *copier) error {
 		if a.takes(c.dec.PeekKind()) {
@@ -230,7 +230,7 @@ func either(a, b shape) shape {
 	}}
 }
 
-// text is a string of at most so many bytes; 0: as long as a body may be.
+// text allows a string of at most that many bytes; 0 means no limit.
 func text(most int) shape {
 	return shape{`"`, func(c *copier) error {
 		t, err := c.dec.ReadToken()
@@ -238,14 +238,14 @@ func text(most int) shape {
 			return err
 		}
 		if most > 0 && len(t.String()) > most {
-			return c.refuse("longer than %d bytes is not taken", most)
+			return c.refuse("longer than %d bytes is not spooled", most)
 		}
 		return c.enc.WriteToken(t)
 	}}
 }
 
-// word is one of these strings.
-func word(words ...string) shape {
+// oneOf allows one of these strings.
+func oneOf(words ...string) shape {
 	return shape{`"`, func(c *copier) error {
 		t, err := c.dec.ReadToken()
 		if err != nil {
@@ -258,46 +258,46 @@ func word(words ...string) shape {
 	}}
 }
 
-// number is clamped to lo and hi.
+// number clamps a number to lo and hi.
 func number(lo, hi float64) shape {
 	return shape{"0", func(c *copier) error {
 		t, err := c.dec.ReadToken()
 		if err != nil {
 			return err
 		}
-		n, _ := t.Float() // out of range is infinite, and clamped
+		n, _ := t.Float() // infinite if out of range
 		return c.enc.WriteToken(jsontext.Float(min(max(n, lo), hi)))
 	}}
 }
 
-// whole is a whole number, clamped to lo and hi.
-func whole(lo, hi int64) shape {
+// integer clamps an integer to lo and hi.
+func integer(lo, hi int64) shape {
 	return shape{"0", func(c *copier) error {
 		t, err := c.dec.ReadToken()
 		if err != nil {
 			return err
 		}
-		n, _ := t.Int() // truncated and saturated
+		n, _ := t.Int() // truncated, and saturated if out of range
 		return c.enc.WriteToken(jsontext.Int(min(max(n, lo), hi)))
 	}}
 }
 
-// answers is n. Fewer answers than were asked for would be no answer to the
-// request, so a number out of bounds is refused.
+// answers copies n. A number out of bounds is refused, because fewer answers would
+// not fulfil the request.
 func (c *copier) answers() error {
 	t, err := c.dec.ReadToken()
 	if err != nil {
 		return err
 	}
-	if n, err := strconv.ParseInt(t.String(), 10, 64); err != nil || n < 1 || n > mostAnswers {
-		return c.refuse("this must be a whole number from 1 to %d", mostAnswers)
+	if n, err := strconv.ParseInt(t.String(), 10, 64); err != nil || n < 1 || n > maxAnswers {
+		return c.refuse("this must be a whole number from 1 to %d", maxAnswers)
 	}
 	return c.enc.WriteToken(t)
 }
 
-// seed is a number of any size and sign. What is not within the 31 bits that every
-// engine takes is hashed into them, so that seeds that differ stay different and
-// none asks an engine for a random one, as -1 asks llama.cpp.
+// seed copies a seed of any size and sign. Engines take 31 bits, so others are
+// hashed: different seeds stay different, and none means "random", as -1 does to
+// llama.cpp.
 func (c *copier) seed() error {
 	t, err := c.dec.ReadToken()
 	if err != nil {
@@ -307,19 +307,19 @@ func (c *copier) seed() error {
 	n, err := strconv.ParseUint(text, 10, 64)
 	if err != nil {
 		signed, err := strconv.ParseInt(text, 10, 64)
-		if n = uint64(signed); err != nil { // longer, or no whole number
+		if n = uint64(signed); err != nil { // longer, or not an integer
 			hash := fnv.New64a()
 			hash.Write([]byte(text))
 			n = hash.Sum64()
 		}
 	}
 	if n > math.MaxInt32 {
-		n = n * 0x9e3779b97f4a7c15 >> 33 // Fibonacci hashing: the upper bits depend on all
+		n = n * 0x9e3779b97f4a7c15 >> 33 // Fibonacci hashing, because the upper bits depend on all
 	}
 	return c.enc.WriteToken(jsontext.Uint(n))
 }
 
-// biases is logit_bias: token numbers with a weight each.
+// biases copies logit_bias: token numbers with weights.
 func (c *copier) biases() error {
 	if err := c.token(); err != nil {
 		return err
@@ -330,8 +330,8 @@ func (c *copier) biases() error {
 			return err
 		}
 		token := name.String()
-		if n == mostBiases || len(token) > 9 || strings.Trim(token, "0123456789") != "" {
-			return c.refuse("only up to %d token numbers are taken", mostBiases)
+		if n == maxBiases || len(token) > 9 || strings.Trim(token, "0123456789") != "" {
+			return c.refuse("only up to %d token numbers are spooled", maxBiases)
 		}
 		if err := c.enc.WriteToken(jsontext.String(token)); err != nil {
 			return err
@@ -343,7 +343,7 @@ func (c *copier) biases() error {
 	return c.token()
 }
 
-// image is a picture's address, which has to be the picture itself.
+// image copies a data: URL that holds an image.
 func (c *copier) image() error {
 	t, err := c.dec.ReadToken()
 	if err != nil {
@@ -354,7 +354,7 @@ func (c *copier) image() error {
 	switch head {
 	case "data:image/png;base64", "data:image/jpeg;base64", "data:image/jpg;base64", "data:image/webp;base64", "data:image/gif;base64":
 	default:
-		return c.refuse("pictures are taken as data: URLs only (png, jpeg, webp or gif, base64)")
+		return c.refuse("pictures are spooled as data: URLs only (png, jpeg, webp or gif, base64)")
 	}
 	if err := c.medium(data); err != nil {
 		return err
@@ -362,7 +362,7 @@ func (c *copier) image() error {
 	return c.enc.WriteToken(jsontext.String(url))
 }
 
-// bareImage is a picture without the object around it, which it is given.
+// bareImage copies an image URL that has no object around it, and adds the object.
 func (c *copier) bareImage() error {
 	if err := c.enc.WriteToken(jsontext.BeginObject); err != nil {
 		return err
@@ -376,7 +376,7 @@ func (c *copier) bareImage() error {
 	return c.enc.WriteToken(jsontext.EndObject)
 }
 
-// sound is the base64 of an audio clip.
+// sound copies a base64 audio clip.
 func (c *copier) sound() error {
 	t, err := c.dec.ReadToken()
 	if err != nil {
@@ -389,11 +389,11 @@ func (c *copier) sound() error {
 	return c.enc.WriteToken(jsontext.String(data))
 }
 
-// medium checks that data is base64 and nothing else: one picture, not the
-// thousand frames of a film, and no address.
+// medium counts an image or a sound and refuses data that is not base64: a frame
+// list of a film or an address has other characters.
 func (c *copier) medium(data string) error {
-	if c.media++; c.media > mostMedia {
-		return c.refuse("more than %d pictures and sounds are not taken in one call; send fewer", mostMedia)
+	if c.media++; c.media > maxMedia {
+		return c.refuse("more than %d pictures and sounds are not spooled in one call; send fewer", maxMedia)
 	}
 	data = strings.TrimRight(data, "=")
 	for i := range len(data) {
@@ -405,19 +405,19 @@ func (c *copier) medium(data string) error {
 	return nil
 }
 
-// schema copies a JSON schema without what has broken engines: patterns
-// (crashes in the regular-expression readers), huge repetitions, references to
-// anywhere else, depth. What is left out only widens what the schema allows.
+// schema copies a JSON schema without the keywords that crash engines: patterns
+// (their regular-expression parsers overflow), large repetitions, references to
+// other documents, deep nesting. Without them the schema only allows more.
 func (c *copier) schema(depth int) error {
-	if depth > mostSchemaDepth {
-		return c.refuse("schemas deeper than %d are not taken", mostSchemaDepth)
+	if depth > maxSchemaDepth {
+		return c.refuse("schemas deeper than %d are not spooled", maxSchemaDepth)
 	}
-	if c.nodes++; c.nodes > mostSchemaNodes {
-		return c.refuse("schemas of more than %d parts are not taken", mostSchemaNodes)
+	if c.nodes++; c.nodes > maxSchemaNodes {
+		return c.refuse("schemas of more than %d parts are not spooled", maxSchemaNodes)
 	}
 	switch c.dec.PeekKind() {
 	case '[':
-		return list(mostSchemaNodes, shape{"{[\"0tfn", func(c *copier) error { return c.schema(depth + 1) }}).copy(c)
+		return list(maxSchemaNodes, shape{"{[\"0tfn", func(c *copier) error { return c.schema(depth + 1) }}).copy(c)
 	case '{':
 	default:
 		return c.token()
@@ -455,7 +455,7 @@ func (c *copier) keyword(name string, depth int) error {
 		if err != nil {
 			return err
 		}
-		if n := atoi(value); kind != '0' || n < 0 || n > mostRepeats || n == 0 && string(value) != "0" {
+		if n := atoi(value); kind != '0' || n < 0 || n > maxRepeats || n == 0 && string(value) != "0" {
 			return nil
 		}
 		if err := c.enc.WriteToken(jsontext.String(name)); err != nil {
@@ -469,8 +469,7 @@ func (c *copier) keyword(name string, depth int) error {
 	return inside.put(c)
 }
 
-// named copies an object whose members are schemas under names of the
-// caller's choice.
+// named copies an object of schemas under arbitrary names.
 func (c *copier) named(depth int) error {
 	if err := c.token(); err != nil {
 		return err
@@ -486,27 +485,27 @@ func (c *copier) named(depth int) error {
 	return c.token()
 }
 
-// ref copies a reference, which has to stay inside the schema.
+// ref copies a reference, which must point into the schema.
 func (c *copier) ref() error {
 	t, err := c.dec.ReadToken()
 	if err != nil {
 		return err
 	}
 	to := t.String()
-	if !strings.HasPrefix(to, "#") || len(to) > 4*longestName {
+	if !strings.HasPrefix(to, "#") || len(to) > 4*maxName {
 		return c.refuse("a schema may refer to itself only, as in #/$defs/name")
 	}
 	return c.enc.WriteToken(jsontext.String(to))
 }
 
-// data copies a value that is no schema but an example or a choice.
+// data copies an example or a constant of a schema.
 func (c *copier) data(depth int) error {
 	value, err := c.dec.ReadValue()
 	if err != nil {
 		return err
 	}
 	deep, level := 0, 0
-	for _, b := range value { // an upper bound: brackets inside strings count too
+	for _, b := range value { // an upper bound, because brackets in strings count
 		switch b {
 		case '{', '[':
 			level++
@@ -515,8 +514,8 @@ func (c *copier) data(depth int) error {
 			level--
 		}
 	}
-	if c.nodes += len(value) / 16; depth+deep > mostSchemaDepth || c.nodes > mostSchemaNodes {
-		return c.refuse("values this deep or long are not taken in a schema")
+	if c.nodes += len(value) / 16; depth+deep > maxSchemaDepth || c.nodes > maxSchemaNodes {
+		return c.refuse("values this deep or long are not spooled in a schema")
 	}
 	return c.enc.WriteValue(value)
 }

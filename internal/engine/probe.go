@@ -19,33 +19,33 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 )
 
-// How long a place may take for one answer.
+// Timeouts of one request of a probe.
 const (
 	nearWait = 300 * time.Millisecond // on this machine
-	farWait  = 2 * time.Second        // a configured place elsewhere
+	farWait  = 2 * time.Second        // on another machine
 )
 
-// How long a look at one place may take in all.
+// Timeouts of all requests of a probe.
 const (
-	nearLook = 2 * time.Second
-	farLook  = 10 * time.Second
+	nearProbe = 2 * time.Second
+	farProbe  = 10 * time.Second
 )
 
-// maxPage bounds what is read of one answer to a probe.
+// maxPage is the most bytes of one page of a probe.
 const maxPage = 2 << 20
 
-// A place is an address under examination, in one look: each page is fetched
-// once, whichever kinds ask for it.
-type place struct {
+// probe reads the pages of one address. Each page is fetched once, however many
+// kinds read it.
+type probe struct {
 	ctx   context.Context
 	rt    http.RoundTripper
 	base  string
 	wait  time.Duration
 	pages map[string]page
-	known map[string]Model // details of models, kept from look to look
+	known map[string]Model // details of models, kept from probe to probe
 }
 
-// A page is an answer to a probe, or why there is none.
+// page is the answer to a request of a probe, or its error.
 type page struct {
 	status int
 	header http.Header
@@ -53,13 +53,13 @@ type page struct {
 	err    error
 }
 
-// get is the page at path.
-func (p *place) get(path string) page { return p.fetch(http.MethodGet, path, "") }
+// get returns the page at path.
+func (p *probe) get(path string) page { return p.fetch(http.MethodGet, path, "") }
 
-// post is what the JSON body gets at path.
-func (p *place) post(path, body string) page { return p.fetch(http.MethodPost, path, body) }
+// post returns the answer to the JSON body at path.
+func (p *probe) post(path, body string) page { return p.fetch(http.MethodPost, path, body) }
 
-func (p *place) fetch(method, path, body string) page {
+func (p *probe) fetch(method, path, body string) page {
 	key := method + " " + path + " " + body
 	if got, ok := p.pages[key]; ok {
 		return got
@@ -69,7 +69,7 @@ func (p *place) fetch(method, path, body string) page {
 	return got
 }
 
-func (p *place) ask(method, path, body string) page {
+func (p *probe) ask(method, path, body string) page {
 	ctx, cancel := context.WithTimeout(p.ctx, p.wait)
 	defer cancel()
 	req, err := http.NewRequestWithContext(ctx, method, p.base+path, strings.NewReader(body))
@@ -85,7 +85,7 @@ func (p *place) ask(method, path, body string) page {
 		return page{err: p.why(err)}
 	}
 	defer resp.Body.Close()
-	if e := resp.Header.Get("Content-Encoding"); e != "" && e != "identity" { // nobody asked for it: nothing is unpacked
+	if e := resp.Header.Get("Content-Encoding"); e != "" && e != "identity" {
 		return page{err: fmt.Errorf("its answer at %s is compressed, unasked", path)}
 	}
 	text, err := io.ReadAll(io.LimitReader(resp.Body, maxPage+1))
@@ -98,14 +98,14 @@ func (p *place) ask(method, path, body string) page {
 	return page{status: resp.StatusCode, header: resp.Header, body: text}
 }
 
-// NothingListens is why there is no engine where nobody is at home.
+// NothingListens is the problem of an address that refuses connections.
 const NothingListens = "nothing listens there"
 
-// errSlow marks a place that is there and did not answer in time.
+// errSlow reports that an engine did not answer in time.
 var errSlow = errors.New("it did not answer")
 
-// why puts a failed probe in words an owner can act on.
-func (p *place) why(err error) error {
+// why describes a failed request for the owner.
+func (p *probe) why(err error) error {
 	switch {
 	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, os.ErrDeadlineExceeded):
 		return fmt.Errorf("%w within %v", errSlow, p.wait)
@@ -116,7 +116,7 @@ func (p *place) why(err error) error {
 	}
 }
 
-// into reads the page into v.
+// into decodes the page into v.
 func (g page) into(v any) error {
 	switch {
 	case g.err != nil:
@@ -134,20 +134,20 @@ func (g page) into(v any) error {
 	return nil
 }
 
-// recall is what find said of a model, asked once while key stays the same and
-// find succeeded.
-func (p *place) recall(key string, find func() (Model, error)) (Model, error) {
+// cached returns the model that load returned for key. It calls load if the model
+// is not known yet.
+func (p *probe) cached(key string, load func() (Model, error)) (Model, error) {
 	if m, ok := p.known[key]; ok {
 		return m, nil
 	}
-	m, err := find()
+	m, err := load()
 	if err == nil {
 		p.known[key] = m
 	}
 	return m, err
 }
 
-// loopback reports whether the address is on this machine by its own words.
+// loopback reports whether the address names this machine.
 func loopback(base string) bool {
 	u, err := url.Parse(base)
 	if err != nil {
@@ -157,7 +157,7 @@ func loopback(base string) bool {
 	return u.Hostname() == "localhost" || ip != nil && ip.IsLoopback()
 }
 
-// atoi is the whole number of a JSON value, 0 if it is none.
+// atoi returns the integer in a JSON value, or 0.
 func atoi(v jsontext.Value) int {
 	n, err := strconv.Atoi(string(v))
 	if err != nil {

@@ -11,18 +11,17 @@ import (
 	"github.com/kith/kith/internal/fleet"
 )
 
-// The kinds that tell less of themselves than the four that kinds.go reads.
-// What was written from memory and not from their source or documentation is
-// marked so.
+// The adapters of the other kinds of engines, which report less of themselves
+// than those of kinds.go. "Unverified" marks what was neither in their source nor
+// in their documentation.
 
-func sglangSign(p *place) bool {
+func sglangDetect(p *probe) bool {
 	_, ok := p.sglang()
 	return ok
 }
 
-// sglang is what SGLang says of its one model, under the older path or the
-// newer.
-func (p *place) sglang() (generates, ok bool) {
+// sglang reads SGLang's page about its one model, at the older or the newer path.
+func (p *probe) sglang() (generates, ok bool) {
 	for _, path := range []string{"/get_model_info", "/model_info"} {
 		var info struct {
 			Generates *bool `json:"is_generation"`
@@ -34,7 +33,7 @@ func (p *place) sglang() (generates, ok bool) {
 	return false, false
 }
 
-func sglangList(p *place) ([]Model, error) {
+func sglangList(p *probe) ([]Model, error) {
 	l, err := p.models()
 	if err != nil {
 		return nil, err
@@ -44,7 +43,7 @@ func sglangList(p *place) ([]Model, error) {
 		Slots   int `json:"max_running_requests"`
 	}
 	if p.get("/get_server_info").into(&server) != nil {
-		_ = p.get("/server_info").into(&server) // then nothing more is known
+		_ = p.get("/server_info").into(&server) // optional
 	}
 	generates, _ := p.sglang()
 	var out []Model
@@ -55,14 +54,14 @@ func sglangList(p *place) ([]Model, error) {
 		}
 		m.Slots = max(server.Slots, 1)
 		if !generates {
-			m.embedding()
+			m.embedsOnly()
 		}
 		out = append(out, m)
 	}
 	return out, nil
 }
 
-func sglangRunning(p *place) (calls int, known bool) {
+func sglangRunning(p *probe) (calls int, known bool) {
 	var loads []struct {
 		Requests int `json:"num_reqs"`
 	}
@@ -75,8 +74,8 @@ func sglangRunning(p *place) (calls int, known bool) {
 	return calls, true
 }
 
-// dockerSign: nobody else has this path.
-func dockerSign(p *place) bool {
+// dockerDetect: no other kind has this path.
+func dockerDetect(p *probe) bool {
 	status := p.get("/engines/status")
 	if status.err != nil || status.status != http.StatusOK {
 		return false
@@ -85,25 +84,25 @@ func dockerSign(p *place) bool {
 	return p.get("/engines/v1/models").into(&l) == nil && l.Object == "list"
 }
 
-func dockerList(p *place) ([]Model, error) {
+func dockerList(p *probe) ([]Model, error) {
 	var l modelList
 	if err := p.get("/engines/v1/models").into(&l); err != nil {
 		return nil, err
 	}
 	var out []Model
 	for _, d := range l.Data {
-		if strings.Contains(d.Docker.Architecture, "bert") { // such weights embed and do nothing else
+		if strings.Contains(d.Docker.Architecture, "bert") { // such models only embed
 			m := chatModel(d.ID, d.Docker.Context)
-			m.embedding()
+			m.embedsOnly()
 			out = append(out, m)
 			continue
 		}
-		out = p.appendSilent(out, "/engines"+embeddingsPath, d.ID, d.Docker.Context)
+		out = p.appendByName(out, "/engines"+embeddingsPath, d.ID, d.Docker.Context)
 	}
 	return out, nil
 }
 
-func dockerRunning(p *place) (calls int, known bool) {
+func dockerRunning(p *probe) (calls int, known bool) {
 	var runners []struct {
 		InUse *bool `json:"in_use"`
 	}
@@ -119,7 +118,7 @@ func dockerRunning(p *place) (calls int, known bool) {
 	return calls, known
 }
 
-func localAISign(p *place) bool {
+func localAIDetect(p *probe) bool {
 	var version struct {
 		Version string `json:"version"`
 	}
@@ -132,23 +131,23 @@ func localAISign(p *place) bool {
 		p.get("/system").into(&system) == nil && (system.Backends != nil || system.Loaded != nil)
 }
 
-// localAIList is what LocalAI lists. Newer ones say what each model is for: what
-// only speaks, listens or draws is left out. Of older ones only the names tell:
-// a call without a model, asked to learn more, would load one.
-func localAIList(p *place) ([]Model, error) {
+// localAIList lists LocalAI's models. Newer versions report what each model is
+// for; models that only speak, listen or draw are omitted. Of models of older
+// versions only the name is known: a request that asks for more would load one.
+func localAIList(p *probe) ([]Model, error) {
 	l, err := p.models()
 	if err != nil {
 		return nil, err
 	}
-	var told struct {
+	var detailed struct {
 		Data []struct {
 			ID  string   `json:"id"`
 			Can []string `json:"capabilities"`
 		} `json:"data"`
 	}
-	_ = p.get("/v1/models/capabilities").into(&told)
+	_ = p.get("/v1/models/capabilities").into(&detailed)
 	can := map[string][]string{}
-	for _, d := range told.Data {
+	for _, d := range detailed.Data {
 		can[d.ID] = d.Can
 	}
 	var out []Model
@@ -164,17 +163,17 @@ func localAIList(p *place) ([]Model, error) {
 		case embeds && chats:
 			m.alsoEmbeds()
 		case embeds:
-			m.embedding()
+			m.embedsOnly()
 		case !chats:
 			continue
 		}
-		m.able("vision", slices.Contains(words, "vision"))
+		m.setCapability("vision", slices.Contains(words, "vision"))
 		out = append(out, m)
 	}
 	return out, nil
 }
 
-func swapSign(p *place) bool {
+func swapDetect(p *probe) bool {
 	var l struct {
 		Running *[]struct {
 			Model string `json:"model"`
@@ -183,9 +182,9 @@ func swapSign(p *place) bool {
 	return p.get("/running").into(&l) == nil && l.Running != nil
 }
 
-// swapList is what its owner told it to start on request, without what it would
-// pass on to another computer.
-func swapList(p *place) ([]Model, error) {
+// swapList lists the models that llama-swap starts on request, without those that
+// it forwards to another computer.
+func swapList(p *probe) ([]Model, error) {
 	l, err := p.models()
 	if err != nil {
 		return nil, err
@@ -199,12 +198,12 @@ func swapList(p *place) ([]Model, error) {
 		if d.Meta != nil {
 			context = d.Meta.Ctx
 		}
-		out = p.appendSilent(out, embeddingsPath, d.ID, context)
+		out = p.appendByName(out, embeddingsPath, d.ID, context)
 	}
 	return out, nil
 }
 
-// koboldVersion is GET /api/extra/version of KoboldCpp.
+// koboldVersion is the answer of GET /api/extra/version of KoboldCpp.
 type koboldVersion struct {
 	Result     string `json:"result"`
 	Protected  bool   `json:"protected"`
@@ -213,12 +212,12 @@ type koboldVersion struct {
 	Embeddings bool   `json:"embeddings"`
 }
 
-func koboldSign(p *place) bool {
+func koboldDetect(p *probe) bool {
 	var v koboldVersion
 	return p.get("/api/extra/version").into(&v) == nil && v.Result == "KoboldCpp"
 }
 
-func koboldList(p *place) ([]Model, error) {
+func koboldList(p *probe) ([]Model, error) {
 	var v koboldVersion
 	if err := p.get("/api/extra/version").into(&v); err != nil {
 		return nil, err
@@ -233,15 +232,15 @@ func koboldList(p *place) ([]Model, error) {
 	var context struct {
 		Value int `json:"value"`
 	}
-	_ = p.get("/api/extra/true_max_context_length").into(&context) // older ones have it not
+	_ = p.get("/api/extra/true_max_context_length").into(&context) // missing in older versions
 	var out []Model
 	for _, d := range l.Data {
 		if strings.HasSuffix(d.ID, "inactive") {
 			continue // no text model is loaded
 		}
 		m := chatModel(d.ID, context.Value)
-		m.able("vision", v.Vision)
-		m.able("audio", v.Audio)
+		m.setCapability("vision", v.Vision)
+		m.setCapability("audio", v.Audio)
 		if v.Embeddings {
 			m.alsoEmbeds()
 		}
@@ -250,7 +249,7 @@ func koboldList(p *place) ([]Model, error) {
 	return out, nil
 }
 
-func koboldRunning(p *place) (calls int, known bool) {
+func koboldRunning(p *probe) (calls int, known bool) {
 	var perf struct {
 		Idle  *int `json:"idle"`
 		Queue int  `json:"queue"`
@@ -265,7 +264,7 @@ func koboldRunning(p *place) (calls int, known bool) {
 	return calls, true
 }
 
-// tabbyCard is GET /v1/model of TabbyAPI: the model that is loaded.
+// tabbyCard is the answer of GET /v1/model of TabbyAPI: the loaded model.
 type tabbyCard struct {
 	ID         string `json:"id"`
 	OwnedBy    string `json:"owned_by"`
@@ -275,9 +274,9 @@ type tabbyCard struct {
 	} `json:"parameters"`
 }
 
-// tabbySign: the card, or, where a key is asked for, the title of the
-// description (the title from memory).
-func tabbySign(p *place) bool {
+// tabbyDetect reads the model card or, if that needs a key, the title of the
+// OpenAPI description (the title is unverified).
+func tabbyDetect(p *probe) bool {
 	var card tabbyCard
 	if err := p.get("/v1/model").into(&card); err == nil {
 		return card.OwnedBy == "tabbyAPI"
@@ -285,7 +284,7 @@ func tabbySign(p *place) bool {
 	return p.ownedBy("tabbyAPI") || p.titled("TabbyAPI")
 }
 
-func tabbyList(p *place) ([]Model, error) {
+func tabbyList(p *probe) ([]Model, error) {
 	card := p.get("/v1/model")
 	if card.err == nil && card.status == http.StatusServiceUnavailable || card.status == http.StatusBadRequest || card.status == http.StatusNotFound {
 		return nil, nil // no model is loaded
@@ -295,12 +294,12 @@ func tabbyList(p *place) ([]Model, error) {
 		return nil, err
 	}
 	m := chatModel(c.ID, c.Parameters.Context)
-	m.able("vision", c.Parameters.Vision)
+	m.setCapability("vision", c.Parameters.Vision)
 	return []Model{m}, nil
 }
 
-// mlxSign: Python's own small server, with the one other page it has.
-func mlxSign(p *place) bool {
+// mlxDetect recognizes Python's http.server with the other page that it has.
+func mlxDetect(p *probe) bool {
 	var health struct {
 		Status string `json:"status"`
 	}
@@ -310,10 +309,10 @@ func mlxSign(p *place) bool {
 		p.get("/health").into(&health) == nil && health.Status == "ok"
 }
 
-func janSign(p *place) bool { return p.titled("Jan API") }
+func janDetect(p *probe) bool { return p.titled("Jan API") }
 
-// janList leaves out what Jan would pass on to a service elsewhere.
-func janList(p *place) ([]Model, error) {
+// janList omits models that Jan forwards to a service upstream.
+func janList(p *probe) ([]Model, error) {
 	l, err := p.models()
 	if err != nil {
 		return nil, err
@@ -321,15 +320,14 @@ func janList(p *place) ([]Model, error) {
 	var out []Model
 	for _, d := range l.Data {
 		if d.OwnedBy != "remote" {
-			out = p.appendSilent(out, embeddingsPath, d.ID, 0)
+			out = p.appendByName(out, embeddingsPath, d.ID, 0)
 		}
 	}
 	return out, nil
 }
 
-// titled reports whether the place describes itself under a title that begins
-// so.
-func (p *place) titled(title string) bool {
+// titled reports whether the title of the OpenAPI description has the prefix.
+func (p *probe) titled(title string) bool {
 	var described struct {
 		Info struct {
 			Title string `json:"title"`
@@ -340,45 +338,45 @@ func (p *place) titled(title string) bool {
 
 const embeddingsPath = "/v1/embeddings"
 
-// byName is a model of which its engine tells no more than the id: what has
-// "embed" in its name is for embeddings, all else for chat.
+// byName returns a model of which only the id is known: with "embed" in its id it
+// is for embeddings, otherwise for chat.
 func byName(id string, context int) Model {
 	m := chatModel(id, context)
 	if strings.Contains(strings.ToLower(id), "embed") {
-		m.embedding()
+		m.embedsOnly()
 	}
 	return m
 }
 
-// appendSilent adds a model by its name. One for embeddings is left out where
-// the engine has no such route: a call that names no model can only be refused,
-// and nothing is loaded or computed for it.
-func (p *place) appendSilent(models []Model, embeddings, id string, context int) []Model {
+// appendByName appends a model of which only the id is known. A model for
+// embeddings is omitted if the engine lacks that route. The check costs nothing,
+// because a request without a model is refused.
+func (p *probe) appendByName(models []Model, embeddings, id string, context int) []Model {
 	m := byName(id, context)
 	if slices.Contains(m.Families, fleet.Embeddings) {
-		switch told := p.post(embeddings, `{}`); {
-		case told.err != nil, told.status == http.StatusNotFound, told.status == http.StatusMethodNotAllowed, told.status == http.StatusNotImplemented:
+		switch refusal := p.post(embeddings, `{}`); {
+		case refusal.err != nil, refusal.status == http.StatusNotFound, refusal.status == http.StatusMethodNotAllowed, refusal.status == http.StatusNotImplemented:
 			return models
 		}
 	}
 	return append(models, m)
 }
 
-func plainList(p *place) ([]Model, error) {
+func genericList(p *probe) ([]Model, error) {
 	l, err := p.models()
 	if err != nil {
 		return nil, err
 	}
 	var out []Model
 	for _, d := range l.Data {
-		out = p.appendSilent(out, embeddingsPath, d.ID, d.MaxModelLen)
+		out = p.appendByName(out, embeddingsPath, d.ID, d.MaxModelLen)
 	}
 	return out, nil
 }
 
-func llamaRunning(p *place) (calls int, known bool) {
-	// The metrics first, which have to be switched on: the list of slots may hold
-	// what others ask.
+func llamaRunning(p *probe) (calls int, known bool) {
+	// The metrics come first, although they may be switched off: the list of slots
+	// may hold prompts of other programs.
 	if calls, known = p.gauges("llamacpp:requests_processing", "llamacpp:requests_deferred"); known {
 		return calls, true
 	}
@@ -396,13 +394,13 @@ func llamaRunning(p *place) (calls int, known bool) {
 	return calls, true
 }
 
-func vllmRunning(p *place) (calls int, known bool) {
+func vllmRunning(p *probe) (calls int, known bool) {
 	return p.gauges("vllm:num_requests_running", "vllm:num_requests_waiting")
 }
 
-// gauges is the sum of those gauges over all their labels at /metrics; known
-// only if the first is there.
-func (p *place) gauges(names ...string) (sum int, known bool) {
+// gauges returns the sum of the gauges at /metrics over all labels; known reports
+// that the first gauge is there.
+func (p *probe) gauges(names ...string) (sum int, known bool) {
 	metrics := p.get("/metrics")
 	if metrics.err != nil || metrics.status != http.StatusOK {
 		return 0, false
@@ -427,31 +425,31 @@ func (p *place) gauges(names ...string) (sum int, known bool) {
 	return sum, known
 }
 
-// errLocked is an engine that serves only those who know its key.
+// errLocked reports an engine that needs a key.
 var errLocked = errors.New("it asks for a key; name it as an [[upstream]] with that key instead")
 
-// errStranger is a place where something answers that is no engine.
-var errStranger = errors.New("what answers there is no engine kith knows; if it serves /v1/models, add the place to endpoints")
+// errNotEngine reports an address where something else than an engine listens.
+var errNotEngine = errors.New("what answers there is no engine kith knows; if it serves /v1/models, add the place to endpoints")
 
-// identify finds out what listens at the place, configured or not, and what it
-// offers. The kind is known even where its models could not be had.
-func (p *place) identify(configured bool) (*kind, []Model, error) {
+// identify finds out which kind of engine listens and what it offers. It returns
+// the kind also with an error of its list.
+func (p *probe) identify(configured bool) (*kind, []Model, error) {
 	first := p.get("/v1/models")
 	if first.err != nil {
 		return nil, nil, first.err
 	}
 	for _, k := range kinds {
-		if k.sign(p) {
+		if k.detect(p) {
 			models, err := k.list(p)
 			return k, models, err
 		}
 	}
 	if !configured {
-		return nil, nil, errStranger
+		return nil, nil, errNotEngine
 	}
-	models, err := plainList(p)
+	models, err := genericList(p)
 	if err != nil {
 		return nil, nil, err
 	}
-	return &plain, models, nil
+	return &generic, models, nil
 }
