@@ -280,7 +280,7 @@ func refuseChange(w http.ResponseWriter, err error) {
 func refuse(w http.ResponseWriter, f *fault.Fault) {
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(f.Status())
-	_, _ = w.Write(dialect.AppendFault(nil, dialect.Chat, f, "")) // the only error is a client that left
+	_, _ = w.Write(dialect.FaultBody(dialect.Chat, f, "")) // the only error is a client that left
 }
 
 func writeJSON(w http.ResponseWriter, status int, v any) {

@@ -13,35 +13,22 @@ import (
 // together: what is kept of each is larger than the shortest of them.
 const mostBlocks = 3 * MostMessages
 
-// asked is what a body of another dialect asks of a model, in one pass and in
-// pieces of the body itself: nothing is copied or unescaped. A nil piece was not
-// there, or was null. chatBody writes it as a chat call.
-type asked struct {
+// request is a body of the messages or responses dialect as it was read, in one pass. Its values are parts of the body:
+// nothing is copied or unescaped. A value that is nil was absent or null. writeChat translates a request.
+type request struct {
 	head
 	body    []byte
 	counted int // towards mostBlocks
 
-	maxTokens, temperature, topP, topK, presence, frequency, stops jsontext.Value
-
-	logprobs     bool // are asked for
-	alternatives int  // … with so many other tokens at each place
-
+	chat         chatRequest // the members that need no translation
+	alternatives int         // how many other tokens are wanted with the logprobs of each token
+	thoughtless  bool        // thinking is switched off, whatever the controls say
 	system       []block
 	turns        []turn
 	tools        []tool
-	hosted       []string // types of tools that run at their vendor's alone
+	hosted       []string // types of tools that only their vendor runs
 	choice       toolChoice
-	answerFormat jsontext.Value // the response_format of the chat dialect
-	talk         string         // the member that holds what was said
-
-	controls    []control // of thinking
-	thoughtless bool      // thinking is switched off, whatever controls say
-}
-
-// control is a thinking control of the chat dialect.
-type control struct {
-	name  string
-	value jsontext.Value
+	talk         string // the name of the member that holds the turns
 }
 
 // turn is one message.
@@ -107,7 +94,7 @@ type source struct{ kind, media, data, url, detail jsontext.Value }
 // runnable refuses a request that can only be answered with tools that run at
 // their vendor's: search, code, servers of tools. They are passed over where the
 // model can do without, because agents list them in every request.
-func (q *asked) runnable() error {
+func (q *request) runnable() error {
 	switch {
 	case len(q.hosted) == 0:
 		return nil
@@ -124,7 +111,7 @@ func noHosted(param, types string) error {
 }
 
 // value is the next value.
-func (q *asked) value() (jsontext.Value, error) {
+func (q *request) value() (jsontext.Value, error) {
 	value, err := q.dec.ReadValue()
 	if err != nil {
 		return nil, err
@@ -134,7 +121,7 @@ func (q *asked) value() (jsontext.Value, error) {
 }
 
 // optional is the next value, nil for null.
-func (q *asked) optional() (jsontext.Value, error) {
+func (q *request) optional() (jsontext.Value, error) {
 	value, err := q.value()
 	if err != nil || value.Kind() == 'n' {
 		return nil, err
@@ -143,7 +130,7 @@ func (q *asked) optional() (jsontext.Value, error) {
 }
 
 // word is the text of the next value, which must be a string.
-func (q *asked) word() (string, error) {
+func (q *request) word() (string, error) {
 	value, err := q.value()
 	if err != nil {
 		return "", err
@@ -155,13 +142,13 @@ func (q *asked) word() (string, error) {
 }
 
 // truth is the next value, which must be a boolean; null is false.
-func (q *asked) truth() (bool, error) {
+func (q *request) truth() (bool, error) {
 	value, err := q.flag()
 	return value.Kind() == 't', err
 }
 
 // number is the next value, which must be a number; nil for null.
-func (q *asked) number() (jsontext.Value, error) {
+func (q *request) number() (jsontext.Value, error) {
 	value, err := q.optional()
 	if err == nil && value != nil && value.Kind() != '0' {
 		return nil, q.refuse("must be a number")
@@ -170,7 +157,7 @@ func (q *asked) number() (jsontext.Value, error) {
 }
 
 // text is the next value, which must be a string; nil for null.
-func (q *asked) text() (jsontext.Value, error) {
+func (q *request) text() (jsontext.Value, error) {
 	value, err := q.optional()
 	if err == nil && value != nil && value.Kind() != '"' {
 		return nil, q.refuse("must be a string")
@@ -179,7 +166,7 @@ func (q *asked) text() (jsontext.Value, error) {
 }
 
 // flag is the next value, which must be a boolean; nil for null.
-func (q *asked) flag() (jsontext.Value, error) {
+func (q *request) flag() (jsontext.Value, error) {
 	value, err := q.optional()
 	if err == nil && value != nil && value.Kind() != 't' && value.Kind() != 'f' {
 		return nil, q.refuse("must be true or false")
@@ -188,7 +175,7 @@ func (q *asked) flag() (jsontext.Value, error) {
 }
 
 // count is the next value, a whole number of at least that; nil for null.
-func (q *asked) count(least int64) (jsontext.Value, error) {
+func (q *request) count(least int64) (jsontext.Value, error) {
 	value, err := q.optional()
 	if err != nil || value == nil {
 		return nil, err
@@ -200,7 +187,7 @@ func (q *asked) count(least int64) (jsontext.Value, error) {
 }
 
 // object reads the object that comes next; null is an empty one.
-func (q *asked) object(member func(name []byte) error) error {
+func (q *request) object(member func(name []byte) error) error {
 	if q.dec.PeekKind() == '{' {
 		return members(q.dec, member)
 	}
@@ -212,7 +199,7 @@ func (q *asked) object(member func(name []byte) error) error {
 
 // each reads the list that comes next, each of its elements by one; null is an
 // empty one.
-func (q *asked) each(one func() error) error {
+func (q *request) each(one func() error) error {
 	if q.dec.PeekKind() != '[' {
 		if value, err := q.optional(); err != nil || value == nil {
 			return err
@@ -235,7 +222,7 @@ func (q *asked) each(one func() error) error {
 }
 
 // refuse is the fault of the value that was read last.
-func (q *asked) refuse(format string, args ...any) error {
+func (q *request) refuse(format string, args ...any) error {
 	where := strings.ReplaceAll(strings.TrimPrefix(string(q.dec.StackPointer()), "/"), "/", ".")
 	return fault.New(fault.InvalidRequest, "%s: "+format, append([]any{where}, args...)...).WithParam(where)
 }
