@@ -303,7 +303,7 @@ func TestStalledUploads(t *testing.T) {
 			echo(w, r)
 		})
 		defer close(release)
-		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 		defer cancel()
 		const stalled = 3
 		for range stalled {
