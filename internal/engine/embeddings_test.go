@@ -17,8 +17,8 @@ import (
 	"github.com/kith/kith/internal/fleet"
 )
 
-// embedded is what an engine of the kind answers to the members, and what it
-// was sent.
+// embedded returns what an engine of the kind answers to the members, and the
+// request that it received.
 func embedded(t *testing.T, kind enginetest.Kind, b enginetest.Behaviour, members string, trusted bool) (got, sent string, err error) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
@@ -34,7 +34,7 @@ func embedded(t *testing.T, kind enginetest.Kind, b enginetest.Behaviour, member
 	return got, sent, err
 }
 
-// The coding that was asked for comes out, whichever the engine knows.
+// The answer has the requested encoding, whatever the engine supports.
 func TestEmbeddingCodings(t *testing.T) {
 	halves := base64.StdEncoding.EncodeToString([]byte{0, 0, 0, 0x3f, 0, 0, 0x80, 0xbf}) // 0.5, -1
 	answer := func(vectors ...string) string {
@@ -98,7 +98,7 @@ func TestEmbeddingCodings(t *testing.T) {
 	}
 }
 
-// What may be embedded, by whom, on which engine.
+// The inputs that each engine accepts, from the owner and from others.
 func TestEmbeddingInputs(t *testing.T) {
 	many := "[" + strings.Repeat(`"a",`, maxInputs-1) + `"a"]`
 	for _, c := range []struct {
