@@ -375,7 +375,7 @@ func testKeptOutOfAll(t *testing.T, db *store.DB) {
 		t.Helper()
 		kept, there, err := facts.KeptMachine(ctx, fleet.MachineID(box.ID))
 		ok(t, err)
-		all := must[[]fleet.Kept](t)(facts.Kept(ctx, time.Time{}))
+		all := must[[]fleet.StoredMachine](t)(facts.Kept(ctx, time.Time{}))
 		if !there || len(all) != 1 || all[0].KeptOut != kept.KeptOut {
 			t.Fatalf("the machine is %+v alone and %+v among all", kept, all)
 		}
