@@ -22,7 +22,7 @@ import (
 	"github.com/kith/kith/internal/fleet"
 	"github.com/kith/kith/internal/gateway"
 	"github.com/kith/kith/internal/hub"
-	"github.com/kith/kith/internal/hub/journal"
+	"github.com/kith/kith/internal/ledger/journal"
 	"github.com/kith/kith/internal/registry"
 	"github.com/kith/kith/internal/spool"
 	"github.com/kith/kith/internal/store"

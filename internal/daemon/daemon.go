@@ -214,7 +214,7 @@ func (d *Daemon) Run(ctx context.Context) error {
 	g, ctx := errgroup.WithContext(ctx)
 	// Once before anything is served: a call that comes first thing must not be
 	// told that there is no engine.
-	d.finder.Look(ctx)
+	d.finder.Probe(ctx)
 	g.Go(func() error { return d.serve(ctx, local, d.Handler()) })
 	g.Go(func() error { return d.serve(ctx, socket, d.socketSurface(d.Handler())) })
 	g.Go(func() error { return d.watchEngines(ctx) })

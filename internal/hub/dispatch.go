@@ -144,7 +144,9 @@ func (d *dispatch) attempt(ctx context.Context, c *held) (_ *gateway.Answer, _ e
 	trace := &d.call.Trace
 	trace.Attempts++
 	c.widen(d.call.Choices)
-	noted, err := d.hub.ledger.begin(d.call, c.Candidate)
+	u := usageOf(d.call)
+	u.MachineID, u.OwnerID, u.GroupID = string(c.Machine.ID), string(c.Machine.Owner), string(c.GroupID())
+	noted, err := d.hub.ledger.Begin(u)
 	if err != nil {
 		d.hub.room.release(c, false)
 		return nil, err, true
@@ -155,7 +157,7 @@ func (d *dispatch) attempt(ctx context.Context, c *held) (_ *gateway.Answer, _ e
 	d.on.Store(&running{c, end})
 	answer, outcome, err := d.hub.try(here, d.call, c)
 	if outcome == served {
-		if err = d.hub.ledger.await(here, noted); err != nil {
+		if err = d.hub.ledger.Await(here, noted); err != nil {
 			answer.Close()
 			answer, outcome = nil, failed
 		}

@@ -74,7 +74,7 @@ func (f *Facts) SharesTo(ctx context.Context, member fleet.MemberID) ([]*fleet.S
 	if err != nil {
 		return nil, err
 	}
-	calls, err := f.db.query.CallsOfSharesTo(ctx, query.CallsOfSharesToParams{Member: string(member), Day: millis(dayOf(today))})
+	calls, err := f.db.query.CallsOfSharesTo(ctx, string(member), millis(dayOf(today)))
 	if err != nil {
 		return nil, f.db.told(err, "count the day's calls of the shares to member %q", member)
 	}
@@ -146,7 +146,7 @@ func (f *Facts) Group(ctx context.Context, id fleet.GroupID) (*fleet.Group, erro
 	if err != nil {
 		return nil, f.db.told(err, "list the limits of group %q", id)
 	}
-	calls, err := f.db.query.CallsOfGroup(ctx, query.CallsOfGroupParams{Day: millis(dayOf(today)), GroupID: string(id)})
+	calls, err := f.db.query.CallsOfGroup(ctx, millis(dayOf(today)), string(id))
 	if err != nil {
 		return nil, f.db.told(err, "count the day's calls of group %q", id)
 	}
