@@ -68,7 +68,7 @@ func (d *Daemon) candidates(call *gateway.Call) []*engine.Engine {
 func firstOfEach(candidates []*engine.Engine) []*engine.Engine {
 	var out []*engine.Engine
 	for _, e := range candidates {
-		if !slices.ContainsFunc(out, func(o *engine.Engine) bool { return o.Elsewhere() == e.Elsewhere() }) {
+		if !slices.ContainsFunc(out, func(o *engine.Engine) bool { return o.IsUpstream() == e.IsUpstream() }) {
 			out = append(out, e)
 		}
 	}
@@ -87,12 +87,12 @@ func codeOf(err error) fault.Code {
 // not start there and the next may be tried. Local calls are counted, never refused:
 // they wait in the engine's queue.
 func (d *Daemon) tryEngine(ctx context.Context, call *gateway.Call, e *engine.Engine) (answer *gateway.Answer, next bool, err error) {
-	native := modelOf(e, call.Model, call.Endpoint) != nil && (call.Endpoint != fleet.ChatCompletions || e.Elsewhere())
+	native := modelOf(e, call.Model, call.Endpoint) != nil && (call.Endpoint != fleet.ChatCompletions || e.IsUpstream())
 	endpoint, body, err := call.ForEngine(native)
 	if err != nil {
 		return nil, true, err
 	}
-	release := d.admission.startLocal(call.Model, call.Choices, !e.Elsewhere())
+	release := d.admission.startLocal(call.Model, call.Choices, !e.IsUpstream())
 	defer func() {
 		if answer == nil {
 			release()

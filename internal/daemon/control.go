@@ -89,7 +89,7 @@ func (d *Daemon) socketSurface(local http.Handler) http.Handler {
 		"POST /discover": func(w http.ResponseWriter, r *http.Request) {
 			d.checkAudioSoon()
 			d.checkUpstreams(r.Context())
-			d.finder.Look(r.Context())
+			d.finder.Probe(r.Context())
 			writeJSON(w, http.StatusOK, d.Status())
 		},
 		"POST /signin": func(w http.ResponseWriter, r *http.Request) {
@@ -245,7 +245,7 @@ func (d *Daemon) Status() Status {
 		s.Engines = append(s.Engines, EngineStatus{Place: e.Base(), Kind: e.Kind(), Name: e.Name(), Models: len(e.Models())})
 	}
 	for _, e := range d.offers.servers {
-		found := EngineStatus{Place: e.Base(), Kind: e.Kind(), Name: e.Name() + " for " + string(e.Models()[0].ID), Models: len(e.Models()), Why: e.Why()}
+		found := EngineStatus{Place: e.Base(), Kind: e.Kind(), Name: e.Name() + " for " + string(e.Models()[0].ID), Models: len(e.Models()), Why: e.Problem()}
 		if found.Why != "" {
 			found.Models = 0
 		}

@@ -175,8 +175,8 @@ func New(c Config) (*Daemon, error) {
 	d.policy.Store(c.policy())
 	d.offers.builtin.Store(c.Builtin)
 	d.admission.onLocal, d.admission.yields = d.offers.setChanged, c.PowerPolicy.Yield
-	d.power.vigil = host.Vigil{
-		Command: c.PowerPolicy.Awake, Trouble: func(err error) { d.recordError("%v", err) },
+	d.power.wakelock = host.Wakelock{
+		Command: c.PowerPolicy.Awake, OnError: func(err error) { d.recordError("%v", err) },
 	}
 	d.setTunnel(func(t *TunnelStatus) { t.State = TunnelOff })
 	return d, nil
@@ -214,7 +214,7 @@ func (d *Daemon) Run(ctx context.Context) error {
 	}
 	g, ctx := errgroup.WithContext(ctx)
 	// Before the first call is served, so that it is not refused for lack of an engine.
-	d.finder.Look(ctx)
+	d.finder.Probe(ctx)
 	g.Go(func() error { return d.serve(ctx, local, d.Handler()) })
 	g.Go(func() error { return d.serve(ctx, socket, d.socketSurface(d.Handler())) })
 	g.Go(func() error { return d.watchEngines(ctx) })
@@ -224,7 +224,7 @@ func (d *Daemon) Run(ctx context.Context) error {
 	g.Go(func() error { return d.runTunnels(ctx) })
 	g.Go(func() error { return d.endTimedPauses(ctx) })
 	g.Go(func() error { return d.runPowerPolicy(ctx) })
-	g.Go(func() error { return d.power.vigil.Run(ctx) })
+	g.Go(func() error { return d.power.wakelock.Run(ctx) })
 	close(d.ready)
 	d.log.Info("the daemon listens", "address", d.base, "engines", len(d.offers.engines()))
 	return g.Wait()

@@ -136,7 +136,7 @@ func (d *Daemon) serveCall(w http.ResponseWriter, r *http.Request, began *bool, 
 	_, caller, _ := strings.Cut(r.Header.Get(tunnel.HeaderCaller), " ")
 	e := a.engine
 	defer d.admission.addChoices(call.Model, call.Choices)()
-	defer d.power.vigil.Hold()()
+	defer d.power.wakelock.Hold()()
 	ctx, cancel := withDeadline(r.Context(), r.Header.Get(tunnel.HeaderDeadline))
 	defer cancel()
 	// Not Trusted, for any caller: nothing from the network sets an engine's options.
@@ -221,7 +221,7 @@ func (d *Daemon) admit(model fleet.ModelID, endpoint fleet.Endpoint, own bool, n
 	if refusal != "" {
 		return nil, nil, refusal
 	}
-	free := modelOf(e, model, endpoint).Slots - e.Others()
+	free := modelOf(e, model, endpoint).Slots - e.OtherCalls()
 	release, ok := (func())(nil), false
 	if free > 0 {
 		release, ok = d.admission.admit(model, d.openSlots(sharing), free)
@@ -268,7 +268,7 @@ func (d *Daemon) writeEngineFailure(ctx context.Context, w http.ResponseWriter, 
 func writeFault(w http.ResponseWriter, f *fault.Fault, id string) {
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(f.Status())
-	_, _ = w.Write(dialect.AppendFault(nil, dialect.Chat, f, id)) // the only error is a closed connection
+	_, _ = w.Write(dialect.FaultBody(dialect.Chat, f, id)) // the only error is a closed connection
 }
 
 func correlation(r *http.Request) string { return r.Header.Get(tunnel.HeaderCorrelation) }

@@ -32,7 +32,7 @@ func (o *offers) engines() []*engine.Engine {
 		all = append(all, e)
 	}
 	for _, e := range o.servers {
-		if e.Why() == "" {
+		if e.Problem() == "" {
 			all = append(all, e)
 		}
 	}
@@ -50,7 +50,7 @@ func (o *offers) engines() []*engine.Engine {
 func (o *offers) whyNot(model fleet.ModelID) string {
 	for _, e := range o.servers {
 		if e.Models()[0].ID == model {
-			return e.Why()
+			return e.Problem()
 		}
 	}
 	return ""
@@ -115,7 +115,7 @@ func (o *offers) slots() int {
 func (o *offers) otherCalls() int {
 	n := 0
 	for _, e := range o.engines() {
-		n += e.Others()
+		n += e.OtherCalls()
 	}
 	return n
 }
@@ -125,7 +125,7 @@ func (o *offers) otherCalls() int {
 func (o *offers) otherCallsFor(model fleet.ModelID) int {
 	for _, e := range o.forHub() {
 		if slices.ContainsFunc(e.Models(), func(m engine.Model) bool { return m.ID == model }) {
-			return e.Others()
+			return e.OtherCalls()
 		}
 	}
 	return 0

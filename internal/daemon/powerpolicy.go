@@ -26,7 +26,7 @@ type PowerPolicy struct {
 	// for yieldGrace after.
 	Yield bool
 	// Awake is the command that prevents this computer from sleeping during a call
-	// (host.Vigil); nil lets it sleep.
+	// (host.Wakelock); nil lets it sleep.
 	Awake []string
 }
 
@@ -41,7 +41,7 @@ const (
 
 // powerState is what the PowerPolicy has brought about.
 type powerState struct {
-	vigil host.Vigil
+	wakelock host.Wakelock
 	// pausedBy holds, in words, why this machine has paused by itself; empty if it has
 	// not. Guarded by Daemon.mu.
 	pausedBy []string
@@ -57,7 +57,7 @@ func (d *Daemon) runPowerPolicy(ctx context.Context) error {
 			why = append(why, "it runs on its battery")
 		}
 		if c.OnBusyGPU {
-			if program := c.Computer.GPUHolder(ctx, d.enginePorts()); program != "" {
+			if program := c.Computer.GPUUser(ctx, d.enginePorts()); program != "" {
 				why = append(why, program+" holds its GPU")
 			}
 		}
@@ -114,7 +114,7 @@ type awakeBackend struct{ *Daemon }
 
 // Do implements gateway.Backend.
 func (b awakeBackend) Do(ctx context.Context, call *gateway.Call) (*gateway.Answer, error) {
-	release := sync.OnceFunc(b.power.vigil.Hold())
+	release := sync.OnceFunc(b.power.wakelock.Hold())
 	answer, err := b.Daemon.Do(ctx, call)
 	if err != nil {
 		release()

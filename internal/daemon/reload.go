@@ -34,7 +34,7 @@ func (d *Daemon) Reload(ctx context.Context, c Config) error {
 	if err := d.settings.reconfigure(c.Sharing); err != nil {
 		return err
 	}
-	if err := d.finder.Move(c.Discovery); err != nil {
+	if err := d.finder.Reconfigure(c.Discovery); err != nil {
 		return errors.Join(err, d.settings.reconfigure(d.config.Sharing))
 	}
 	d.mu.Lock()
@@ -49,7 +49,7 @@ func (d *Daemon) Reload(ctx context.Context, c Config) error {
 	}
 	d.admission.setYields(c.PowerPolicy.Yield)
 	d.checkAudioSoon()
-	d.finder.Look(ctx)
+	d.finder.Probe(ctx)
 	d.offers.setChanged()
 	return nil
 }

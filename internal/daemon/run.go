@@ -131,7 +131,7 @@ func (d *Daemon) runDiscovery(ctx context.Context) error {
 		case <-ctx.Done():
 			return nil
 		}
-		d.finder.LookAgain(ctx)
+		d.finder.ProbeAgain(ctx)
 		// A server that kith runs reports no changes.
 		if now := d.offers.models(d.offers.engines()); !reflect.DeepEqual(now, offered) {
 			offered = now

@@ -64,7 +64,7 @@ func TestHostileBodies(t *testing.T) {
 	if len(bodies) < 300 {
 		t.Fatalf("%d bodies", len(bodies))
 	}
-	taken := 0
+	spooled := 0
 	for _, text := range bodies {
 		head, err := dialect.Peek([]byte(text))
 		if err != nil {
@@ -73,7 +73,7 @@ func TestHostileBodies(t *testing.T) {
 			}
 			continue
 		}
-		taken++
+		spooled++
 		// What another parser, which folds cases and takes the last of two names,
 		// reads.
 		var other struct {
@@ -109,8 +109,8 @@ func TestHostileBodies(t *testing.T) {
 			}
 		}
 	}
-	if taken < 30 || taken > len(bodies)/2 {
-		t.Errorf("%d of %d were taken", taken, len(bodies))
+	if spooled < 30 || spooled > len(bodies)/2 {
+		t.Errorf("%d of %d were spooled", spooled, len(bodies))
 	}
 }
 
@@ -126,12 +126,12 @@ func TestHostileEmbeddings(t *testing.T) {
 			continue
 		}
 		if !strings.Contains(text, `"input":"m"`) {
-			t.Errorf("%.120q is taken, as %+v", text, head)
+			t.Errorf("%.120q is spooled, as %+v", text, head)
 		}
 	}
 }
 
-// What a machine's engine sends, mended, is for the hub a good stream or one
+// What a machine's engine sends, normalized, is for the hub a good stream or one
 // that it refuses: the two halves agree, and nothing is held without a bound.
 func FuzzBothHalves(f *testing.F) {
 	for _, g := range golden(f) {
@@ -142,7 +142,7 @@ func FuzzBothHalves(f *testing.F) {
 	f.Fuzz(func(t *testing.T, in []byte, speaks bool) {
 		s := streamOf(bytes.NewReader(in), wants{})
 		if speaks {
-			s.mend.speech = new(speech)
+			s.normalizer.speech = new(transcript)
 		}
 		check := &dialect.Stream{Speech: speaks}
 		var pending []byte
@@ -150,8 +150,8 @@ func FuzzBothHalves(f *testing.F) {
 		for {
 			n, readErr := s.Read(buf)
 			pending = append(pending, buf[:n]...)
-			taken, err := check.Take(pending)
-			pending = pending[taken:]
+			spooled, err := check.Take(pending)
+			pending = pending[spooled:]
 			if err != nil || readErr != nil || check.Ended() {
 				break
 			}

@@ -161,13 +161,13 @@ func TestRefused(t *testing.T) {
 		part(`{"type":"file","file":{"file_id":"x"}}`):                                  at + ".type",
 		part(`{"type":"input_audio","input_audio":{"data":"http://x","format":"wav"}}`): at + ".input_audio.data",
 		part(`{"type":"text","text":{"a":1}}`):                                          at + ".text",
-		part(strings.Repeat(`{"type":"image_url","image_url":{"url":"data:image/png;base64,AAAA"}},`, mostMedia) + `{"type":"image_url","image_url":{"url":"data:image/png;base64,AAAA"}}`): "messages.0.content.256.image_url.url",
+		part(strings.Repeat(`{"type":"image_url","image_url":{"url":"data:image/png;base64,AAAA"}},`, maxMedia) + `{"type":"image_url","image_url":{"url":"data:image/png;base64,AAAA"}}`): "messages.0.content.256.image_url.url",
 		`"messages":"hi"`: "messages",
-		`"messages":[{"role":"root","content":"x"}]`:            "messages.0.role",
-		`"temperature":"hot"`:                                   "temperature",
-		`"stop":"` + strings.Repeat("x", longestStop+1) + `"`:   "stop",
-		`"stop":[` + strings.Repeat(`"x",`, mostStops) + `"x"]`: "stop",
-		`"messages":[` + strings.Repeat(`{"role":"user","content":"x"},`, mostMessages) + `{"role":"user","content":"x"}]`: "messages",
+		`"messages":[{"role":"root","content":"x"}]`:           "messages.0.role",
+		`"temperature":"hot"`:                                  "temperature",
+		`"stop":"` + strings.Repeat("x", maxStop+1) + `"`:      "stop",
+		`"stop":[` + strings.Repeat(`"x",`, maxStops) + `"x"]`: "stop",
+		`"messages":[` + strings.Repeat(`{"role":"user","content":"x"},`, maxMessages) + `{"role":"user","content":"x"}]`: "messages",
 		`"logit_bias":{"-1":1}`:                                                      "logit_bias.-1",
 		tools(`{"$ref":"http://10.0.0.1/schema"}`):                                   "tools.0.function.parameters.$ref",
 		tools(`{"$ref":"file:///etc/passwd"}`):                                       "tools.0.function.parameters.$ref",
@@ -193,7 +193,7 @@ func TestRefused(t *testing.T) {
 		}
 	}
 	deep := strings.Repeat(`{"items":`, 40) + `{}` + strings.Repeat(`}`, 40)
-	wide := `{"anyOf":[` + strings.Repeat(`{},`, mostSchemaNodes) + `{}]}`
+	wide := `{"anyOf":[` + strings.Repeat(`{},`, maxSchemaNodes) + `{}]}`
 	for _, body := range []string{
 		string(chatBody(tools(deep))), string(chatBody(tools(wide))), `[]`, `"x"`, `{`, ``, `{"model":"m"}{}`, `{"model":"m"} x`,
 		`{"model":"m","model":"n"}`, `{"model":"m","messages":[{"role":"user","role":"user"}]}`, "{\"model\":\"m\",\"messages\":[{\"role\":\"user\",\"content\":\"\xff\"}]}",

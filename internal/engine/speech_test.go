@@ -48,7 +48,7 @@ func TestOverBudgetClip(t *testing.T) {
 		"404":             {0, enginetest.Behaviour{Status: 404}, "status 404"},
 		"500":             {0, enginetest.Behaviour{Status: 500}, "status 500"},
 		"503":             {0, enginetest.Behaviour{Status: 503}, "status 503"},
-		"slow":            {0, enginetest.Behaviour{First: 2 * clipWait}, "no answer within 1m0s"},
+		"slow":            {0, enginetest.Behaviour{First: 2 * clipTimeout}, "no answer within 1m0s"},
 		"hangs":           {0, enginetest.Behaviour{Fault: enginetest.Hang}, "no answer within 1m0s"},
 		"dies":            {0, enginetest.Behaviour{Fault: enginetest.Die}, "cannot be reached"},
 	} {
@@ -126,7 +126,7 @@ func TestAudioModel(t *testing.T) {
 	}
 	for _, c := range []AudioConfig{{Engine: "ftp://x"}, {Engine: "http://x", MaxUpload: 10}, {Engine: "http://x", MaxUpload: 1 << 20, Model: " x"}} {
 		if _, err := NewAudio(c); err == nil {
-			t.Errorf("%+v is taken", c)
+			t.Errorf("%+v is spooled", c)
 		}
 	}
 }

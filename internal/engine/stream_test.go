@@ -39,14 +39,14 @@ func (c *chunked) Read(p []byte) (int, error) {
 
 func streamOf(src io.Reader, want wants) *stream {
 	ctx, cancel := context.WithCancel(context.Background())
-	mend := newMender(&Request{Model: "m", Stream: true}, want)
+	norm := newNormalizer(&Request{Model: "m", Stream: true}, want)
 	made := 0
-	mend.ids = func() string { made++; return fmt.Sprint("ours", made) }
-	return &stream{ctx: ctx, src: io.NopCloser(src), cancel: cancel, mend: mend, trailer: http.Header{}}
+	norm.ids = func() string { made++; return fmt.Sprint("ours", made) }
+	return &stream{ctx: ctx, src: io.NopCloser(src), cancel: cancel, normalizer: norm, trailer: http.Header{}}
 }
 
 func golden(t testing.TB) map[string]map[string]string {
-	files, err := filepath.Glob("testdata/mend/*.txtar")
+	files, err := filepath.Glob("testdata/normalize/*.txtar")
 	if err != nil || len(files) == 0 {
 		t.Fatal("no golden files", err)
 	}

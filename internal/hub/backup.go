@@ -30,7 +30,7 @@ func (h *Hub) backup(ctx context.Context, r *http.Request) (any, error) {
 		return nil, f
 	}
 	about(ctx, ask.File)
-	if err := errors.Join(h.ledger.flush(ctx), h.stories.flush(ctx)); err != nil {
+	if err := errors.Join(h.ledger.Flush(ctx), h.traces.Flush(ctx)); err != nil {
 		return nil, err
 	}
 	made, err := h.records.Backup(ctx, account.Backup{ID: account.NewID("bak_"), At: time.Now().UTC(), File: ask.File})

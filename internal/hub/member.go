@@ -29,7 +29,7 @@ func (h *Hub) newAPI() *web.API {
 			return h.edge.Miss(gateway.Caller(c), model, f)
 		},
 		Confirmed: h.live.Confirmed,
-		Story:     h.stories.story,
+		Story:     h.traces.Get,
 		Log:       h.log,
 	})
 }

@@ -261,8 +261,8 @@ func (r *rig) starts() []string {
 	return strings.Split(strings.TrimSpace(string(text)), "\n")
 }
 
-func (r *rig) ask(ctx context.Context, model, said string) (string, error) {
-	body := fmt.Sprintf(`{"model":%q,"messages":[{"role":"user","content":%q}]}`, model, said)
+func (r *rig) ask(ctx context.Context, model, text string) (string, error) {
+	body := fmt.Sprintf(`{"model":%q,"messages":[{"role":"user","content":%q}]}`, model, text)
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://any/v1/chat/completions", strings.NewReader(body))
 	if err != nil {
 		r.t.Fatal(err)
@@ -276,10 +276,10 @@ func (r *rig) ask(ctx context.Context, model, said string) (string, error) {
 	return string(answer), err
 }
 
-func (r *rig) says(model, said string) {
+func (r *rig) says(model, text string) {
 	r.t.Helper()
-	answer, err := r.ask(r.t.Context(), model, said)
-	if err != nil || !strings.Contains(answer, said) {
+	answer, err := r.ask(r.t.Context(), model, text)
+	if err != nil || !strings.Contains(answer, text) {
 		r.t.Fatalf("%s answered %q, %v", model, answer, err)
 	}
 }
@@ -296,8 +296,8 @@ func (r *rig) until(what string, holds func() bool) {
 
 func TestStartedOnceByTheFirstCall(t *testing.T) {
 	r := newRig(t, 0, "", free(900), "one", "other")
-	if len(r.starts()) != 0 || r.Why("one") != "" {
-		t.Fatalf("before any call: %v, %q", r.starts(), r.Why("one"))
+	if len(r.starts()) != 0 || r.Problem("one") != "" {
+		t.Fatalf("before any call: %v, %q", r.starts(), r.Problem("one"))
 	}
 	var all sync.WaitGroup
 	for range 8 {
@@ -356,7 +356,7 @@ func TestIdleUnload(t *testing.T) {
 	}
 }
 
-// A crash is told, is not repeated at once, and a later call starts it again.
+// A crash is reported, the server is not started again at once, and a later call starts it.
 func TestCrash(t *testing.T) {
 	r := newRig(t, 0, "", free(900), "one")
 	if _, err := r.ask(t.Context(), "one", "die"); err == nil {
@@ -366,33 +366,33 @@ func TestCrash(t *testing.T) {
 		s := r.server("one")
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		return s.failures == 1 && s.address == ""
+		return s.crash != nil && s.address == ""
 	})
 	s := r.server("one")
 	s.mu.Lock()
-	s.coolUntil = time.Now().Add(time.Hour)
+	s.notBefore = time.Now().Add(time.Hour)
 	s.mu.Unlock()
 	_, err := r.ask(t.Context(), "one", "hello")
 	if op, ok := errors.AsType[*net.OpError](err); !ok || op.Op != "dial" || !strings.Contains(err.Error(), "exit status 139") {
-		t.Errorf("while it cools: %v", err)
+		t.Errorf("during the back-off: %v", err)
 	}
-	if why := r.Why("one"); !strings.Contains(why, "exit status 139") {
-		t.Errorf("why: %q", why)
+	if why := r.Problem("one"); !strings.Contains(why, "exit status 139") {
+		t.Errorf("problem: %q", why)
 	}
 	s.mu.Lock()
-	s.coolUntil = time.Time{}
+	s.notBefore = time.Time{}
 	s.mu.Unlock()
 	r.says("one", "hello")
 }
 
-func TestBrokenModelSaysWhy(t *testing.T) {
+func TestBrokenModel(t *testing.T) {
 	r := newRig(t, 0, "", free(900), "broken")
 	_, err := r.ask(t.Context(), "broken", "hello")
 	if err == nil || !strings.Contains(err.Error(), "unknown model architecture") {
 		t.Errorf("%v", err)
 	}
-	if why := r.Why("broken"); why != "" && !strings.Contains(why, "unknown model architecture") {
-		t.Errorf("why: %q", why)
+	if why := r.Problem("broken"); why != "" && !strings.Contains(why, "unknown model architecture") {
+		t.Errorf("problem: %q", why)
 	}
 }
 
@@ -403,8 +403,8 @@ func TestMemory(t *testing.T) {
 	if op, ok := errors.AsType[*net.OpError](err); !ok || op.Op != "dial" || !strings.Contains(err.Error(), "137 MiB of memory and 100 MiB are free") {
 		t.Errorf("no room: %v", err)
 	}
-	if why := r.Why("one"); !strings.Contains(why, "137 MiB") {
-		t.Errorf("why: %q", why)
+	if why := r.Problem("one"); !strings.Contains(why, "137 MiB") {
+		t.Errorf("problem: %q", why)
 	}
 	if len(r.starts()) != 0 {
 		t.Fatalf("started all the same: %v", r.starts())
@@ -412,11 +412,11 @@ func TestMemory(t *testing.T) {
 
 	r.fit(1000, 200)
 	r.says("one", "hello")
-	if m := r.room(); m.ram.Free != 200<<20-r.server("one").facts.size {
+	if m := r.capacity(); m.ram.Free != 200<<20-r.server("one").info.size {
 		t.Errorf("%d bytes are free beside what is mapped", m.ram.Free)
 	}
 	r.fit(1000, 70) // as the system sees it now
-	if why := r.Why("other"); why != "" {
+	if why := r.Problem("other"); why != "" {
 		t.Errorf("the idle one can make room, but: %q", why)
 	}
 	hang, cancel := context.WithCancel(t.Context())
@@ -427,7 +427,7 @@ func TestMemory(t *testing.T) {
 		_, _ = r.ask(hang, "one", "hang")
 	}()
 	r.until("the call runs", func() bool { _, idle := r.server("one").idle(); return !idle })
-	if _, err := r.ask(t.Context(), "other", "hello"); err == nil || r.Why("other") == "" {
+	if _, err := r.ask(t.Context(), "other", "hello"); err == nil || r.Problem("other") == "" {
 		t.Errorf("a server in use was ended, or memory was overdrawn: %v", err)
 	}
 	cancel()
@@ -437,7 +437,7 @@ func TestMemory(t *testing.T) {
 		gone := func() chan struct{} {
 			r.server("one").mu.Lock()
 			defer r.server("one").mu.Unlock()
-			return r.server("one").gone
+			return r.server("one").exited
 		}()
 		<-gone
 		r.has(1000, 200)
@@ -460,15 +460,15 @@ func TestTooLargeForThisMachine(t *testing.T) {
 	p := New(t.Context(), Config{
 		Models: []File{{"m", path}, {"none", filepath.Join(dir, "none")}}, RAM: c.RAM, GPUs: c.GPUs, Slots: 1, Log: slog.New(slog.DiscardHandler),
 	})
-	if why := p.Why("m"); why != "it needs about 132 MiB of memory and this machine has 100 MiB; use fewer slots, a shorter context or a smaller model" {
-		t.Errorf("why: %q", why)
+	if why := p.Problem("m"); why != "it needs about 132 MiB of memory and this machine has 100 MiB; use fewer slots, a shorter context or a smaller model" {
+		t.Errorf("problem: %q", why)
 	}
-	if why := p.Why("none"); !strings.Contains(why, "no such file") {
-		t.Errorf("why: %q", why)
+	if why := p.Problem("none"); !strings.Contains(why, "no such file") {
+		t.Errorf("problem: %q", why)
 	}
 }
 
-// What fits nowhere ends nobody.
+// A model that fits nowhere ends no other.
 func TestNobodyIsEndedInVain(t *testing.T) {
 	r := newRig(t, 0, "", free(200), "one", "other")
 	r.says("one", "hello")
@@ -487,8 +487,8 @@ func TestNobodyIsEndedForTooLittle(t *testing.T) {
 	r.says("one", "hello")
 	r.fit(1000, 400)
 	const why = "it needs about 641 MiB of memory and 398 MiB are free"
-	if told := r.Why("large"); !strings.Contains(told, why) {
-		t.Errorf("why: %q", told)
+	if got := r.Problem("large"); !strings.Contains(got, why) {
+		t.Errorf("problem: %q", got)
 	}
 	if _, err := r.ask(t.Context(), "large", "hello"); err == nil || !strings.Contains(err.Error(), why) {
 		t.Errorf("%v", err)
@@ -527,14 +527,14 @@ func TestIdleLongestGivesWay(t *testing.T) {
 // call waits for the next start.
 func TestRetiresWhenNobodyIsIn(t *testing.T) {
 	s := &server{address: "x"}
-	if err := s.enter(t.Context(), false); err != nil || s.retire() {
+	if err := s.acquire(t.Context(), false); err != nil || s.closeIfIdle() {
 		t.Fatalf("retired with a call in it: %v", err)
 	}
-	s.leave()
-	if !s.retire() {
+	s.release()
+	if !s.closeIfIdle() {
 		t.Error("does not retire")
 	}
-	if err := s.enter(t.Context(), false); !errors.Is(err, errAsleep) {
+	if err := s.acquire(t.Context(), false); !errors.Is(err, errNotRunning) {
 		t.Errorf("let in after that: %v", err)
 	}
 }
@@ -548,7 +548,7 @@ func TestMemoryOfTheGPU(t *testing.T) {
 		total, free uint64 // MiB of the card
 		why         string
 	}{
-		{cuda, 2048, 1124, ""}, // 100 MiB beside what is spared
+		{cuda, 2048, 1124, ""}, // 100 MiB beside what is gpuReserve
 		{cuda, 2048, 1054, "it needs about 137 MiB of memory and 130 MiB (100 MiB and 30 MiB of its GPU's) are free"},
 		{cuda, 2048, 500, "137 MiB of memory and 100 MiB are free"},
 		{"Available devices:\n  (none)\n", 2048, 2048, "137 MiB of memory and 100 MiB are free"},
@@ -558,7 +558,7 @@ func TestMemoryOfTheGPU(t *testing.T) {
 		computer := free(100)
 		computer.hasCard(c.total, c.free)
 		r := newRig(t, 0, c.devices, computer, "one")
-		if why := r.Why("one"); !strings.Contains(why, c.why) || (why == "") != (c.why == "") {
+		if why := r.Problem("one"); !strings.Contains(why, c.why) || (why == "") != (c.why == "") {
 			t.Errorf("%d MiB free, %q: %q", c.free, c.devices, why)
 		}
 		if _, err := r.ask(t.Context(), "one", "hello"); (err == nil) != (c.why == "") || err != nil && !strings.Contains(err.Error(), c.why) {
@@ -569,8 +569,8 @@ func TestMemoryOfTheGPU(t *testing.T) {
 	computer.ram.Total = 100 << 20
 	computer.hasCard(1050, 1050)
 	r := newRig(t, 0, cuda, computer, "one")
-	if why := r.Why("one"); !strings.Contains(why, "this machine has 126 MiB (100 MiB and 26 MiB of its GPU's)") {
-		t.Errorf("why: %q", why)
+	if why := r.Problem("one"); !strings.Contains(why, "this machine has 126 MiB (100 MiB and 26 MiB of its GPU's)") {
+		t.Errorf("problem: %q", why)
 	}
 }
 
@@ -587,9 +587,9 @@ func TestModelsOnTheGPU(t *testing.T) {
 	}
 	r = newRig(t, 0, "  ROCm0: AMD Radeon RX 7800 XT (16368 MiB, 16342 MiB free)\n", computer, "one")
 	r.says("one", "hello")
-	want := room{Memory{1000 << 20, 150<<20 - (r.server("one").facts.size - took)}, Memory{1024 << 20, 1024<<20 - took}}
-	if took >= r.server("one").facts.size || r.room() != want {
-		t.Errorf("%+v, want %+v", r.room(), want)
+	want := capacity{Memory{1000 << 20, 150<<20 - (r.server("one").info.size - took)}, Memory{1024 << 20, 1024<<20 - took}}
+	if took >= r.server("one").info.size || r.capacity() != want {
+		t.Errorf("%+v, want %+v", r.capacity(), want)
 	}
 }
 
@@ -633,14 +633,14 @@ func TestPropsOfAnOldServer(t *testing.T) {
 		_, _ = io.WriteString(w, `{"error":{"code":404}}`)
 	}))
 	defer old.Close()
-	if err := askProps(t.Context(), old.Listener.Addr().String(), new(props)); err == nil {
-		t.Error("it told something")
+	if err := getProps(t.Context(), old.Listener.Addr().String(), new(props)); err == nil {
+		t.Error("it reported something")
 	}
 }
 
 func TestHeader(t *testing.T) {
 	dir := t.TempDir()
-	inspected := func(entries []entry, name string) (*facts, error) {
+	inspected := func(entries []entry, name string) (*modelInfo, error) {
 		path := filepath.Join(dir, name)
 		if err := os.WriteFile(path, gguf(entries, 1000), 0o600); err != nil {
 			t.Fatal(err)
