@@ -434,10 +434,10 @@ func (w *world) checkQuiet() {
 	for _, m := range w.machines {
 		up := m.end != nil && v.there(m)
 		if w.machineNow(m) != up {
-			w.t.Errorf("%s: routable %v, should be %v: %+v", m.name, !up, up, m.Status().Line)
+			w.t.Errorf("%s: routable %v, should be %v: %+v", m.name, !up, up, m.Status().Tunnel)
 		}
-		if m.end != nil && !v.there(m) && m.Status().Line.State != daemon.LineRefused {
-			w.t.Errorf("%s may not connect and is %+v", m.name, m.Status().Line)
+		if m.end != nil && !v.there(m) && m.Status().Tunnel.State != daemon.TunnelRefused {
+			w.t.Errorf("%s may not connect and is %+v", m.name, m.Status().Tunnel)
 		}
 	}
 	for _, by := range w.people {
