@@ -50,7 +50,7 @@ type Config struct {
 	// Miss returns f, the fault of a model that may be out of reach, or another
 	// fault when the caller had too many of those.
 	Miss func(caller Caller, model fleet.ModelID, f *fault.Fault) *fault.Fault
-	// Confirmed reports whether the facts of who shares with whom are current.
+	// Confirmed reports whether the facts of who may use which machine are current.
 	Confirmed func(now time.Time) bool
 	// Story returns the trace of a past call that concerns the member, or
 	// account.ErrNotFound.

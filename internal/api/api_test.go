@@ -24,8 +24,8 @@ import (
 	"github.com/kith/kith/internal/store"
 )
 
-// world is the API over a real store. Whoever sends a member's name as the
-// secret is that member.
+// world is the API over a real store. A member's name, sent as
+// the secret, identifies that member.
 type world struct {
 	t        *testing.T
 	db       *store.DB
@@ -127,7 +127,7 @@ func (w *world) identify(_ context.Context, secret string) (Caller, error) {
 	return Caller{Member: fleet.MemberID(m.ID), Name: m.Name}, nil
 }
 
-// told is an answer, in as far as the tests look at it.
+// answer is what the tests look at of an answer.
 type told struct {
 	status int
 	code   string
@@ -199,7 +199,7 @@ func (w *world) adas() []told {
 	return append(all, told{body: string(text)})
 }
 
-// TestWhatIsAdasIsNotEves walks every route as a stranger, and as a member of
+// TestWhatIsAdasIsNotEves walks every route as another member, and as a member of
 // ada's org who does not run it: neither reads nor changes what is ada's. A
 // route that is not in the table fails.
 func TestWhatIsAdasIsNotEves(t *testing.T) {
@@ -293,7 +293,7 @@ func TestWhatIsAdasIsNotEves(t *testing.T) {
 	if len(w.controls) > 0 {
 		t.Errorf("a stranger changed ada's machine: %+v", w.controls)
 	}
-	// An org and a group that is not there cannot be told apart.
+	// An org and a group that is not there cannot be distinguished.
 	hidden, absent := w.ask("eve", "POST", "/api/groups/lab/leave", ""), w.ask("eve", "POST", "/api/groups/bal/leave", "")
 	if a, b := message(t, hidden), message(t, absent); strings.ReplaceAll(a, "lab", "bal") != b {
 		t.Errorf("%q and %q differ", a, b)
@@ -309,7 +309,7 @@ func message(t *testing.T, answer told) string {
 	return envelope.Error.Message
 }
 
-// A defect is told as one, is in the log under its id, and is this request's only.
+// A defect is answered as one, is in the log under its id, and is this request's only.
 func TestPanic(t *testing.T) {
 	w := newWorld(t)
 	w.crash = true
@@ -520,7 +520,7 @@ func TestGroupLimits(t *testing.T) {
 	}
 }
 
-// An owner revokes a machine, once, and nobody else does.
+// Only its owner revokes a machine, and only once.
 func TestRevokeMachine(t *testing.T) {
 	w := newWorld(t)
 	path := "/api/machines/" + w.machine.ID

@@ -11,7 +11,7 @@ import (
 )
 
 // TestConsent: no one is in a group but by an act of their own. Whatever an org's
-// admin asks for, the member is not in it (decisions 1).
+// admin asks for, the member is not in it (spec/routing.md#consent).
 func TestConsent(t *testing.T) {
 	w := newWorld(t)
 	good[Group](w, "ada", "POST", "/api/groups", `{"name":"lab","kind":"org"}`)

@@ -15,7 +15,7 @@ const MaxName = 64
 // CheckName holds what a new member, machine or group may be called: what a label
 // may, but neither "." nor "..", composed as Unicode's NFKC has it, and of one
 // script, so that no name can be written in two ways that look alike; nil if it may.
-// Names that were given before this rule stay valid (trust 18).
+// Names that were given before this rule stay valid.
 func CheckName(name string) *fault.Fault {
 	if normal := norm.NFKC.String(name); normal != name && checkLabel(normal) == nil {
 		return badName("a name is written in plain characters: write %q in place of %q", normal, name)

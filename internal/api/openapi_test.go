@@ -17,7 +17,7 @@ import (
 )
 
 // strictly is the API's description, in which no object may have a member that
-// it does not tell of, and a compiler that knows it.
+// it does not describe, and a compiler that knows it.
 var strictly = sync.OnceValues(func() (map[string]any, *jsonschema.Compiler) {
 	doc, err := jsonschema.UnmarshalJSON(bytes.NewReader(OpenAPI()))
 	if err != nil {

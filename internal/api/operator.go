@@ -309,7 +309,7 @@ func (a *API) operatorRevokeMachine(ctx context.Context, _ Caller, in ID) (Revok
 	return Revoked{in.ID, "revoked"}, missing(err, "no machine has the id %q", in.ID)
 }
 
-// BetweenMembers names who shares with whom.
+// BetweenMembers names the owner of machines and the member who may use them.
 type BetweenMembers struct {
 	Owner string `json:"owner"`
 	With  string `json:"with"`

@@ -65,7 +65,7 @@ func (p Passwords) Fits(ctx context.Context, password, hash string) (bool, error
 	return argon2id.ComparePasswordAndHash(password, hash)
 }
 
-// CheckPassword refuses a password that is easy to guess: a short one, one letter
+// CheckPassword refuses a password that is easy to guess: a short one, one character
 // many times, or the member's name.
 func CheckPassword(name, password string) error {
 	switch {

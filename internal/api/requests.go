@@ -11,9 +11,10 @@ import (
 	"github.com/kith/kith/internal/fleet"
 )
 
-// Why says whether a call for a model would be served now, by whom, and if not,
-// which row of decisions 2 refuses it and what would change that. It speaks of
-// the caller's reach; of anything beyond it tells what the refusal itself tells.
+// Why says whether a call for a model would be served now, by which machine, and if
+// not, which of the twelve rows (spec/routing.md#the-twelve-rows) refuses it and what
+// would change that. It describes the caller's reach; of anything beyond it says what
+// the refusal itself says.
 type Why struct {
 	Model   fleet.ModelID `json:"model"`
 	Family  string        `json:"family"`
@@ -21,7 +22,7 @@ type Why struct {
 	Row     int           `json:"row"`
 	Reason  string        `json:"reason"`
 	Change  string        `json:"change"` // what would change it
-	// The refusal, as a call would be told it; absent where it would be served or
+	// The refusal, as a call would get it; absent where it would be served or
 	// wait.
 	Code    fault.Code `json:"code,omitempty"`
 	Status  int        `json:"status,omitzero"`
@@ -64,7 +65,7 @@ func (a *API) explainModel(_ context.Context, c Caller, in ModelQuestion) (Why, 
 		return Why{}, fault.New(fault.InvalidRequest, "family is chat, embeddings or audio").WithParam("family")
 	}
 	now := time.Now()
-	why, f := explain(a.Snapshot(), fleet.Ask{
+	why, f := explain(a.Snapshot(), fleet.Query{
 		Caller: c.Member, Narrow: c.Narrow, Model: in.Model, Family: family,
 		Now: now, Unconfirmed: !a.Confirmed(now),
 	})
@@ -77,20 +78,20 @@ func (a *API) explainModel(_ context.Context, c Caller, in ModelQuestion) (Why, 
 }
 
 // explain is Route's decision in words, and the fault if it is a refusal.
-func explain(s *fleet.Snapshot, ask fleet.Ask) (Why, *fault.Fault) {
+func explain(s *fleet.Snapshot, ask fleet.Query) (Why, *fault.Fault) {
 	d := fleet.Route(s, ask)
 	reason := fleet.ReasonOf(d.Row, ask.Family)
 	w := Why{
 		Model: ask.Model, Family: ask.Family.String(), Verdict: d.Verdict.String(),
-		Row: reason.Row, Reason: reason.What, Change: reason.Mend, Machines: []WhyMachine{},
+		Row: reason.Row, Reason: reason.What, Change: reason.Fix, Machines: []WhyMachine{},
 	}
 	if f := d.Fault; f != nil {
 		w.Code, w.Status, w.Message, w.NoRetry = f.Code, f.Status(), f.Message, f.NoRetry
 	}
-	if ask.Unconfirmed { // nobody's machines are told of while it is not known whose reach they are in
+	if ask.Unconfirmed { // no machine is listed while it is unknown whose reach it is in
 		return w, d.Fault
 	}
-	for seen := range fleet.Look(s, ask) {
+	for seen := range fleet.Reachable(s, ask) {
 		m := WhyMachine{Machine: seen.Machine.Name, Owner: seen.Machine.OwnerName, Via: seen.Class.String(), State: seen.State.String()}
 		if seen.Group != nil {
 			m.Group = seen.Group.Name
@@ -124,16 +125,16 @@ func limitsInForce(l *fleet.Limits) *Limits {
 	return &v
 }
 
-// Told is a past call as one of those it concerns is told it: with its decisions
-// in words.
-type Told struct {
+// CallTrace is what happened to a past call, as its caller or the machine's owner sees it:
+// with its decisions in words.
+type CallTrace struct {
 	account.Story `json:",inline"`
-	Meaning       string         `json:"meaning,omitempty"` // of its code, in words
-	Decisions     []ToldDecision `json:"decisions,omitempty"`
+	Meaning       string           `json:"meaning,omitempty"` // of its code, in words
+	Decisions     []TracedDecision `json:"decisions,omitempty"`
 }
 
-// ToldDecision is one decision about a past call.
-type ToldDecision struct {
+// TracedDecision is one decision about a past call.
+type TracedDecision struct {
 	account.Judgement `json:",inline"`
 	Reason            string `json:"reason"`
 	Change            string `json:"change"`
@@ -147,29 +148,29 @@ type CallID struct {
 // explainCall says what happened to a call of the caller's or on the caller's
 // machines. Ids hold more random bits than can be guessed, and a wrong id is
 // answered like another member's.
-func (a *API) explainCall(ctx context.Context, c Caller, in CallID) (Told, error) {
+func (a *API) explainCall(ctx context.Context, c Caller, in CallID) (CallTrace, error) {
 	s, err := a.Story(ctx, in.Call, c.id())
 	if err != nil {
-		return Told{}, NotFound(err, "nothing is known of a call %.80q of yours or on your machines: what happened to calls is kept for %d days; "+
+		return CallTrace{}, NotFound(err, "nothing is known of a call %.80q of yours or on your machines: what happened to calls is kept for %d days; "+
 			"a call whose key was refused (401) is nobody's, and one over the rate (429) is not kept", in.Call, int(account.StoryLife.Hours()/24))
 	}
-	return tell(s), nil
+	return viewTrace(s), nil
 }
 
-func tell(s account.Story) Told {
+func viewTrace(s account.Story) CallTrace {
 	family := fleet.Chat
 	if endpoint, ok := fleet.ParseEndpoint(s.Endpoint); ok {
 		family = endpoint.Family()
 	}
-	told := Told{Story: s, Meaning: meaning(s.Code)}
+	view := CallTrace{Story: s, Meaning: meaning(s.Code)}
 	for _, j := range s.Judgements {
 		reason := fleet.ReasonOf(j.Row, family)
-		told.Decisions = append(told.Decisions, ToldDecision{j, reason.What, reason.Mend})
+		view.Decisions = append(view.Decisions, TracedDecision{j, reason.What, reason.Fix})
 	}
-	return told
+	return view
 }
 
-// meaning says what a call's code means; of one that was served whole, nothing.
+// meaning says what a call's code means; of one that was served, nothing.
 func meaning(code string) string {
 	switch code {
 	case "":

@@ -66,7 +66,7 @@ func TestEveryRowIsExplained(t *testing.T) {
 		"mixture":               {machines: map[string]func(*fleet.Machine){"ann": paused, "dan": offline}, row: 10, says: "CASCADE_EXHAUSTED", seen: "0 anns of ann shared paused; 0 dans of dan shared offline"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			ask := fleet.Ask{Caller: "bob", Model: "m", Family: c.family, Now: noon, Unconfirmed: c.blind}
+			ask := fleet.Query{Caller: "bob", Model: "m", Family: c.family, Now: noon, Unconfirmed: c.blind}
 			w, f := explain(kin(t, c.machines), ask)
 			says := w.Verdict
 			if f != nil {
@@ -85,7 +85,7 @@ func TestEveryRowIsExplained(t *testing.T) {
 			if strings.Contains(fmt.Sprint(w), "stranger") {
 				t.Errorf("tells of a stranger's machine: %+v", w)
 			}
-			// A stranger's machine beside those in reach changes nothing.
+			// The machine of another member beside those in reach changes nothing.
 			if len(w.Machines) > 0 {
 				more := map[string]func(*fleet.Machine){"stranger": nil}
 				for owner, edit := range c.machines {
@@ -120,7 +120,7 @@ func TestWhyOverHTTP(t *testing.T) {
 		t.Errorf("while nothing can be confirmed ada is told %+v", got)
 	}
 	w.blind = false
-	// Whoever tries names is stopped as on the inference routes.
+	// A caller who tries names is stopped as on the inference routes.
 	last := told{}
 	for i := range 61 {
 		last = w.ask("eve", "GET", "/api/why?"+url.Values{"model": {fmt.Sprint("guess", i)}}.Encode(), "")
@@ -169,7 +169,7 @@ func TestAStoryIsForWhomItConcerns(t *testing.T) {
 			t.Errorf("told of the machines %v, waited %v", tries, told["waited_ms"])
 		}
 	}
-	// Another's call, and one that never was, are told alike.
+	// Another's call, and one that never was, are answered alike.
 	another, none := w.ask("eve", "GET", "/api/why/req_1", ""), w.ask("eve", "GET", "/api/why/req_2", "")
 	if another.status != 404 || strings.ReplaceAll(message(t, another), "req_1", "req_2") != message(t, none) {
 		t.Errorf("%+v and %+v", another, none)

@@ -90,7 +90,7 @@ func (a *API) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 }
 
 // Operator serves the operator's routes. It is for the socket in the hub's data
-// folder and nowhere else: whoever can open that socket is the operator.
+// folder and nowhere else: only the operator can open it.
 func (a *API) Operator() http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		r.Body = http.MaxBytesReader(w, r.Body, maxBody)

@@ -47,9 +47,9 @@ type UsageSide struct {
 // UsageSum is what calls came to.
 type UsageSum struct {
 	Calls   int64 `json:"calls"`
-	Refused int64 `json:"refused"` // or broke off: those that were not served whole
+	Refused int64 `json:"refused"` // or broke off: those that were not served to their end
 	// Others is how many of these calls crossed from one member to another: they
-	// ran on somebody else's machine, or somebody else's ran on one's own.
+	// ran on another member's machine, or another member's ran on one's own.
 	Others    int64 `json:"others"`
 	WaitedMS  int64 `json:"waited_ms"`
 	TokensIn  int64 `json:"tokens_in"`

@@ -131,7 +131,7 @@ func TestUsage(t *testing.T) {
 	}
 }
 
-// TestUsageOfMany: of those on the other side, a hundred are told apart, those
+// TestUsageOfMany: of those on the other side, a hundred are listed, those
 // with most calls; the sums are of all.
 func TestUsageOfMany(t *testing.T) {
 	db := openStore(t)
@@ -159,7 +159,7 @@ func TestUsageOfMany(t *testing.T) {
 }
 
 // BenchmarkUsagePage asks for a page over 1,000,000 records of 90 days: 200
-// members, each of whom calls 4 of 50 machines for 3 models, and 1 call in 20 is
+// members, each calling 4 of 50 machines for 3 models, and 1 call in 20 is
 // refused.
 func BenchmarkUsagePage(b *testing.B) {
 	db := openStore(b)

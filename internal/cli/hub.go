@@ -22,7 +22,7 @@ import (
 	"github.com/kith/kith/internal/fleet"
 	"github.com/kith/kith/internal/gateway"
 	"github.com/kith/kith/internal/hub"
-	"github.com/kith/kith/internal/hub/journal"
+	"github.com/kith/kith/internal/ledger/journal"
 	"github.com/kith/kith/internal/registry"
 	"github.com/kith/kith/internal/site"
 	"github.com/kith/kith/internal/spool"
@@ -212,7 +212,7 @@ func (p *hubProcess) wire(clients *gateway.Clients) {
 	}
 	p.live = registry.New(registry.Config{
 		Node: "hub", Region: p.config.Hub.Region.Text, Facts: p.records.Facts(p.config.Hub.Region.Text), Log: p.log,
-		OnChange: func(changes []fleet.Change, whom fleet.Concern) { p.hub.OnChange(changes, whom) },
+		OnChange: func(changes []fleet.Change, whom fleet.Affected) { p.hub.OnChange(changes, whom) },
 		OnFree:   func(id fleet.MachineID) { p.hub.OnMachine(id) },
 	})
 	p.hub = hub.New(hub.Config{

@@ -70,7 +70,7 @@ func (h *Hub) acceptTunnel(w http.ResponseWriter, r *http.Request) {
 	leave()
 	// The server's goroutine and its buffers are not needed for as long as the tunnel
 	// lives; nor is the request's context.
-	go h.serveTunnel(context.WithoutCancel(r.Context()), fleet.Kept{
+	go h.serveTunnel(context.WithoutCancel(r.Context()), fleet.StoredMachine{
 		ID: fleet.MachineID(machine.ID), Owner: fleet.MemberID(machine.OwnerID), OwnerName: owner.Name,
 		Name: machine.Name, Generation: generation, LastSeen: machine.LastSeen, Created: machine.Created,
 	}, line)
@@ -78,7 +78,7 @@ func (h *Hub) acceptTunnel(w http.ResponseWriter, r *http.Request) {
 
 // serveTunnel keeps the machine reachable until its line ends. A panic is a
 // defect of this tunnel only.
-func (h *Hub) serveTunnel(ctx context.Context, kept fleet.Kept, line *tunnel.Line) {
+func (h *Hub) serveTunnel(ctx context.Context, kept fleet.StoredMachine, line *tunnel.Client) {
 	defer line.Close()
 	defer func() {
 		if v := recover(); v != nil {

@@ -17,7 +17,7 @@ const healthWithin = 2 * time.Second
 
 // health is how the parts of this hub are, for its operator.
 func (h *Hub) health(ctx context.Context) []site.Part {
-	parts := []site.Part{h.databaseHealth(ctx), {Name: "NATS", Good: h.live.Hinted(), Told: "takes part in hints between hubs"}, h.ledger.health()}
+	parts := []site.Part{h.databaseHealth(ctx), {Name: "NATS", Good: h.live.Hinted(), Told: "takes part in hints between hubs"}, h.journalHealth()}
 	if !parts[1].Good {
 		parts[1].Told = "not connected: changes are found by looking, up to a second later"
 	}
@@ -53,19 +53,16 @@ func (h *Hub) databaseHealth(ctx context.Context) site.Part {
 	return site.Part{Name: "Database", Good: true, Told: fmt.Sprintf("answered in %s", took)}
 }
 
-// health is how the journal is.
-func (l *ledger) health() site.Part {
-	part := site.Part{Name: "Journal", Good: true, Told: "none: records wait in memory"}
-	if l.journal == nil {
-		return part
+// journalHealth is how the ledger's journal is.
+func (h *Hub) journalHealth() site.Part {
+	switch s := h.ledger.Status(); {
+	case !s.Journal:
+		return site.Part{Name: "Journal", Good: true, Told: "none: records wait in memory"}
+	case s.Broken:
+		return site.Part{Name: "Journal", Told: "takes nothing until it is started again: calls are refused meanwhile; the log says why"}
+	default:
+		return site.Part{Name: "Journal", Good: true, Told: fmt.Sprintf("%.0f %% full, %d calls open, %d records on their way to the database", 100*s.Used, s.Open, s.Pending)}
 	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.broken != nil {
-		return site.Part{Name: "Journal", Told: "takes nothing until it is begun anew: calls are refused meanwhile; the log says why"}
-	}
-	part.Told = fmt.Sprintf("%.0f %% full, %d calls open, %d records on their way to the database", 100*l.journal.Used(), len(l.open), len(l.pending))
-	return part
 }
 
 // limits are those in force, for the operator.

@@ -20,7 +20,8 @@ import (
 	"github.com/kith/kith/internal/fault"
 	"github.com/kith/kith/internal/fleet"
 	"github.com/kith/kith/internal/gateway"
-	"github.com/kith/kith/internal/hub/journal"
+	"github.com/kith/kith/internal/ledger"
+	"github.com/kith/kith/internal/ledger/journal"
 	"github.com/kith/kith/internal/registry"
 	"github.com/kith/kith/internal/site"
 	"github.com/kith/kith/internal/store"
@@ -108,6 +109,8 @@ func (c Config) withDefaults() Config {
 // faults in a test. Times are UTC; a look-up that finds nothing is
 // account.ErrNotFound, a clash account.ErrExists.
 type Records interface {
+	ledger.Store
+
 	KeyByHash(context.Context, [32]byte) (account.Key, account.Member, error)
 	MachineByHash(context.Context, [32]byte) (account.Machine, account.Member, error)
 	MemberByName(ctx context.Context, name string) (account.Member, error)
@@ -116,17 +119,6 @@ type Records interface {
 	NextGeneration(ctx context.Context, machineID string) (int64, error)
 	RedeemLoginToken(ctx context.Context, hash [32]byte, machine account.Machine, now time.Time) (account.Machine, account.Member, error)
 	Grant(ctx context.Context, hash [32]byte) (account.Grant, error)
-
-	TouchKeys(context.Context, map[string]time.Time) error
-	RecordUsage(context.Context, []account.Usage) error
-
-	SaveStories(ctx context.Context, stories []account.Story, now time.Time) error
-	Story(ctx context.Context, callID, memberID string) (account.Story, error)
-
-	KeepTurn(ctx context.Context, turn account.Turn, most int, mostBytes int64) error
-	Turn(ctx context.Context, hash [32]byte, memberID string, now time.Time) (account.Turn, error)
-	ForgetTurn(ctx context.Context, hash [32]byte, memberID string, now time.Time) error
-	PruneTurns(ctx context.Context, now time.Time) error
 }
 
 // Hub is one node of the hosted surface. Make it with New, then Run it.
@@ -138,9 +130,9 @@ type Hub struct {
 	room     room
 	underway underway
 	keys     keyring
-	ledger   *ledger
-	stories  *stories
-	turns    *turns
+	ledger   *ledger.Ledger
+	traces   *ledger.Traces
+	turns    *ledger.Turns
 	edge     *gateway.Edge
 	api      *api.API
 	site     *site.Site
@@ -156,9 +148,9 @@ func New(cfg Config, records Records, live *registry.Registry) *Hub {
 	cfg = cfg.withDefaults()
 	h := &Hub{
 		cfg: cfg, records: records, live: live, log: cfg.Log,
-		ledger:   newLedger(records, cfg.Journal, cfg.Log),
-		stories:  &stories{records: records, log: cfg.Log},
-		turns:    &turns{records: records, life: cfg.KeepResponses, log: cfg.Log},
+		ledger:   ledger.New(records, cfg.Journal, cfg.Log),
+		traces:   ledger.NewTraces(records, cfg.Log),
+		turns:    ledger.NewTurns(records, cfg.KeepResponses, cfg.Log),
 		admitted: make(chan struct{}, cfg.Admissions),
 	}
 	h.tunnels.most = max(cfg.Machines, 0)
@@ -166,17 +158,20 @@ func New(cfg Config, records Records, live *registry.Registry) *Hub {
 	h.room.now, h.room.moved = h.now, func() { h.site.Stir() }
 	edge := cfg.Edge
 	edge.Backend, edge.Identify, edge.Log = h, h.Identify, cfg.Log
-	edge.Turns, edge.Count = h.turns.kept(), h.count
+	edge.Count = h.count
+	if cfg.KeepResponses > 0 {
+		edge.Turns = &gateway.Turns{Keep: h.turns.Keep, Load: h.turns.Load, Forget: h.turns.Forget}
+	}
 	edge.Finished = func(call *gateway.Call, out gateway.Outcome) {
-		h.ledger.end(record(call, out))
-		h.stories.add(storiesOf(call, out))
+		h.ledger.End(record(call, out))
+		h.traces.Add(storiesOf(call, out))
 		if out.Code == "" {
 			h.served(call)
 		}
 	}
 	edge.Refused = func(call *gateway.Call, out gateway.Outcome) {
 		if out.Code != string(fault.RateLimitExceeded) { // a flood of those would wash away what is worth telling
-			h.stories.add(storiesOf(call, out))
+			h.traces.Add(storiesOf(call, out))
 		}
 	}
 	h.edge = gateway.New(edge)
@@ -224,15 +219,14 @@ func (h *Hub) Handler() http.Handler {
 // TakeUp brings what an earlier start left in the journal to the database. It
 // comes before the registry's first look there, which counts the day's calls of
 // each share.
-func (h *Hub) TakeUp(ctx context.Context) error { return h.ledger.flush(ctx) }
+func (h *Hub) TakeUp(ctx context.Context) error { return h.ledger.Flush(ctx) }
 
 // Run keeps the hub's books until ctx ends; what is pending is written first.
 func (h *Hub) Run(ctx context.Context) error {
 	group, ctx := errgroup.WithContext(ctx)
-	group.Go(func() error { return h.ledger.run(ctx) })
-	group.Go(func() error { return h.ledger.keepFirm(ctx) })
-	group.Go(func() error { return h.stories.run(ctx) })
-	group.Go(func() error { return h.turns.run(ctx) })
+	group.Go(func() error { return h.ledger.Run(ctx) })
+	group.Go(func() error { return h.traces.Run(ctx) })
+	group.Go(func() error { return h.turns.Run(ctx) })
 	group.Go(func() error { return h.recheck(ctx) })
 	group.Go(func() error { return h.site.Run(ctx) })
 	if err := group.Wait(); err != nil && !errors.Is(err, context.Canceled) {
@@ -261,7 +255,7 @@ func (h *Hub) recheck(ctx context.Context) error {
 // OnChange takes in that facts of the store moved (nil: any of them): keys are
 // looked up anew, calls decide anew that wait for what the changes may concern,
 // and what runs by a key or a share that ended ends.
-func (h *Hub) OnChange(changes []fleet.Change, whom fleet.Concern) {
+func (h *Hub) OnChange(changes []fleet.Change, whom fleet.Affected) {
 	now := time.Now()
 	h.changed.Store(&now) // before recall looks at what is underway
 	h.keys.forget()

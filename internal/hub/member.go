@@ -29,8 +29,8 @@ func (h *Hub) newAPI() *api.API {
 			return h.edge.Miss(gateway.Caller(c), model, f)
 		},
 		Confirmed: h.live.Confirmed,
-		Story:     h.stories.story,
-		Flush:     func(ctx context.Context) error { return errors.Join(h.ledger.flush(ctx), h.stories.flush(ctx)) },
+		Story:     h.traces.Get,
+		Flush:     func(ctx context.Context) error { return errors.Join(h.ledger.Flush(ctx), h.traces.Flush(ctx)) },
 		Log:       h.log,
 	})
 }

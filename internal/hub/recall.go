@@ -119,7 +119,7 @@ func (h *Hub) stands(ctx context.Context, caller gateway.Caller) bool {
 func (h *Hub) reaches(caller gateway.Caller, c *held) bool {
 	for machine, standing := range h.live.Snapshot().Reach(caller.Member, caller.Narrow) {
 		if machine.ID == c.Machine.ID {
-			_, ok := standing.Sight(machine, c.Offer, time.Now())
+			_, ok := standing.State(machine, c.Offer, time.Now())
 			return ok
 		}
 	}
@@ -137,7 +137,7 @@ func (h *Hub) stillReaches(call *gateway.Call, c *held) bool {
 	if machine == nil {
 		return false
 	}
-	_, ok := fleet.Spot(s, &ask, machine)
+	_, ok := fleet.StateOf(s, &ask, machine)
 	return ok
 }
 

@@ -14,7 +14,7 @@ import (
 // generation is the tunnel's; an older one of the machine is fenced, and one
 // that is itself older than the live one ends at once (ErrFenced). The error is
 // why the tunnel ended.
-func (r *Registry) Serve(ctx context.Context, kept fleet.Kept, generation int64, line *tunnel.Line) error {
+func (r *Registry) Serve(ctx context.Context, kept fleet.StoredMachine, generation int64, line *tunnel.Client) error {
 	defer line.Close()
 	older, ok := r.attach(kept, generation, line)
 	if !ok {
@@ -51,7 +51,7 @@ func (r *Registry) Serve(ctx context.Context, kept fleet.Kept, generation int64,
 }
 
 // follows takes the machine's advertisements in until they end.
-func (r *Registry) follows(ctx context.Context, line *tunnel.Line, id fleet.MachineID, keeper *keeper) error {
+func (r *Registry) follows(ctx context.Context, line *tunnel.Client, id fleet.MachineID, keeper *keeper) error {
 	var before tunnel.Advertisement
 	acked := false
 	for ad, err := range line.Offers(ctx) {
@@ -84,7 +84,7 @@ func (r *Registry) follows(ctx context.Context, line *tunnel.Line, id fleet.Mach
 
 // attach makes the line the machine's, unless a newer one is; the line it takes
 // over from is returned and must be fenced.
-func (r *Registry) attach(kept fleet.Kept, generation int64, line *tunnel.Line) (older *tunnel.Line, ok bool) {
+func (r *Registry) attach(kept fleet.StoredMachine, generation int64, line *tunnel.Client) (older *tunnel.Client, ok bool) {
 	r.write(func(s *fleet.Snapshot) (*fleet.Snapshot, []fleet.MachineID) {
 		e := r.entries[kept.ID]
 		if e == nil {
@@ -115,7 +115,7 @@ func (r *Registry) attached(id fleet.MachineID) bool {
 
 // identify takes in what the store said of the machine after it was attached,
 // unless a change brought newer things meanwhile.
-func (r *Registry) identify(kept fleet.Kept, line *tunnel.Line) {
+func (r *Registry) identify(kept fleet.StoredMachine, line *tunnel.Client) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if e := r.entries[kept.ID]; e != nil && e.line == line && !e.refreshed {
@@ -125,19 +125,19 @@ func (r *Registry) identify(kept fleet.Kept, line *tunnel.Line) {
 
 // advertise publishes an advertisement of an acknowledged line: its state, or
 // with nil only its load. False: the line is no longer the machine's.
-func (r *Registry) advertise(id fleet.MachineID, line *tunnel.Line, state *fleet.Machine, ad tunnel.Advertisement) bool {
-	current, arrival := false, false
-	var generation int64
+func (r *Registry) advertise(id fleet.MachineID, line *tunnel.Client, state *fleet.Machine, ad tunnel.Advertisement) bool {
+	current := false
 	r.write(func(s *fleet.Snapshot) (*fleet.Snapshot, []fleet.MachineID) {
 		e := r.entries[id]
 		if e == nil || e.line != line {
 			return s, nil
 		}
-		current, generation = true, e.generation
+		current = true
 		m := s.Machine(id)
+		arrival := false
 		if state != nil {
 			arrival = m == nil || !m.Online
-			state.Online, state.Generation = true, generation
+			state.Online, state.Generation = true, e.generation
 			e.name(state)
 			s, m = s.WithMachine(state), state
 		}
@@ -151,32 +151,23 @@ func (r *Registry) advertise(id fleet.MachineID, line *tunnel.Line, state *fleet
 		}
 		return s, []fleet.MachineID{id}
 	})
-	if arrival {
-		r.hints.presence(id, generation, true)
-	}
 	return current
 }
 
 // detach ends the line's time as the machine's.
-func (r *Registry) detach(id fleet.MachineID, line *tunnel.Line) {
-	var generation int64
-	lost := false
+func (r *Registry) detach(id fleet.MachineID, line *tunnel.Client) {
 	r.write(func(s *fleet.Snapshot) (*fleet.Snapshot, []fleet.MachineID) {
 		e := r.entries[id]
 		if e == nil || e.line != line {
 			return s, nil
 		}
 		e.line, e.kept.LastSeen = nil, time.Now()
-		lost, generation = true, e.generation
 		if s.Machine(id) == nil { // it never advertised
 			delete(r.entries, id)
 			return s, nil
 		}
 		return r.lose(s, id)
 	})
-	if lost {
-		r.hints.presence(id, generation, false)
-	}
 }
 
 // lose makes an online machine a returning one. The caller writes.
@@ -213,7 +204,7 @@ func (e *entry) flaps(now time.Time) bool {
 	return often
 }
 
-func withoutOffers(kept fleet.Kept) fleet.Kept {
+func withoutOffers(kept fleet.StoredMachine) fleet.StoredMachine {
 	kept.Advertisement = nil
 	return kept
 }
