@@ -158,7 +158,7 @@ var citing = []string{
 	"internal/store",
 	"internal/storetest",
 	"internal/tunnel",
-	"internal/web",
+	"internal/site",
 }
 
 // TestCitations checks that each citation of a page leads to an id of that page,
@@ -227,9 +227,9 @@ var wordy = []string{
 	"internal/store/migrations",
 	"internal/storetest",
 	"internal/tunnel",
-	"internal/web",
-	"internal/web/static",
-	"internal/web/templates",
+	"internal/site",
+	"internal/site/static",
+	"internal/site/templates",
 }
 
 // TestPlainWords counts the words of plain in the comments of each package, and in
