@@ -31,7 +31,7 @@ func (a *app) reload() *cobra.Command {
 				return err
 			}
 			daemonOf := command{a, func() (*client, error) { return control(config.Daemon.Data), nil }}
-			return ask(cmd.Context(), daemonOf, "reload", api.Request[daemon.Reloaded]{Method: http.MethodPost, Path: "/reload"}, func(done daemon.Reloaded) {
+			return ask(cmd.Context(), daemonOf, "reload", api.Request[daemon.ReloadResult]{Method: http.MethodPost, Path: "/reload"}, func(done daemon.ReloadResult) {
 				if len(done.Applied)+len(done.Restart) == 0 {
 					a.say("nothing has changed\n")
 				}
@@ -48,10 +48,10 @@ func (a *app) reload() *cobra.Command {
 
 // reload reads the configuration anew and brings into force what can be. On an
 // error all stays as it was.
-func (m *machine) reload(ctx context.Context) (daemon.Reloaded, error) {
+func (m *machine) reload(ctx context.Context) (daemon.ReloadResult, error) {
 	m.rereading.Lock()
 	defer m.rereading.Unlock()
-	done := daemon.Reloaded{Applied: []string{}, Restart: []string{}}
+	done := daemon.ReloadResult{Applied: []string{}, Restart: []string{}}
 	next, err := m.read()
 	if err != nil {
 		return done, err

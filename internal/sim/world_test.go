@@ -260,7 +260,7 @@ type machine struct {
 
 	// Its sharing hours, minutes of the day; 0: always open.
 	from, until int
-	faulty      atomic.Bool // its engine was told to fail, once
+	faulty      atomic.Bool // its engine was made to fail once
 	revoked     bool
 	lingers     time.Duration // how long its engine runs on after a call was cancelled
 

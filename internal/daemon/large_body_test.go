@@ -12,8 +12,8 @@ import (
 	"github.com/kith/kith/internal/spool"
 )
 
-// What an upstream of the call's own dialect does not take goes on to the hub as it
-// came, also where it is large enough for a file.
+// A body that an upstream of the call's own dialect does not take is sent to the hub
+// unchanged, even if it is large enough for a file.
 func TestLargeBodyGoesOn(t *testing.T) {
 	h := newHub(t)
 	h.does(refuseWith(200, `{"id":"msg_1","type":"message","role":"assistant","model":"far","content":[],"stop_reason":"end_turn","stop_sequence":null,"usage":{"input_tokens":1,"output_tokens":2}}`))
@@ -28,7 +28,7 @@ func TestLargeBodyGoesOn(t *testing.T) {
 	c := upstream(busy, "messages")
 	c.Models = []fleet.ModelID{"both"}
 	r := run(t, Config{Home: home, Unshared: true, Spool: room, Upstreams: []engine.UpstreamConfig{c}})
-	r.await("ready", func(s Status) bool { return s.Line.SignedIn && len(s.Models) == 1 })
+	r.await("ready", func(s Status) bool { return s.Tunnel.SignedIn && len(s.Models) == 1 })
 	for _, size := range []int{1 << 10, 2 << 20} {
 		sent := strings.Replace(claude("both", false), `"messages"`, `"metadata":{"user_id":"`+strings.Repeat("x", size)+`"},"messages"`, 1)
 		resp := r.post("/v1/messages", sent)

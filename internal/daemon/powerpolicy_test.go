@@ -44,13 +44,13 @@ func local(t *testing.T, d *Daemon, body string) *httptest.ResponseRecorder {
 }
 
 // A machine pauses by itself within seconds for each of the three reasons, its
-// status says why, the hub is told, and it goes on when the reason is over. The
-// owner's programs here are served all the while.
+// status says why, the hub is notified, and it resumes when the reason is over. The
+// owner's programs here are served throughout.
 func TestPausesByItself(t *testing.T) {
 	home, staged := t.TempDir(), computer{t, t.TempDir()}
 	synctest.Test(t, func(t *testing.T) {
 		double := enginetest.New(enginetest.Plain, enginetest.Options{})
-		d, l := falseTime(t, Config{Home: home, Comfort: Comfort{
+		d, l := falseTime(t, Config{Home: home, PowerPolicy: PowerPolicy{
 			Computer: host.Computer{Root: staged.root}, OnBattery: true, OnBusyGPU: true, OnHotCPU: true,
 		}}, double)
 		staged.set("sys/class/power_supply/BAT0/type", "Battery")
@@ -75,8 +75,8 @@ func TestPausesByItself(t *testing.T) {
 			began := time.Now()
 			staged.set(c.file, c.bad)
 			l.until("paused for its "+name, func(ad tunnel.Advertisement) bool { return ad.Paused })
-			if took := time.Since(began); took > comfortEvery+time.Second {
-				t.Errorf("%s: told of the pause after %v", name, took)
+			if took := time.Since(began); took > powerCheckInterval+time.Second {
+				t.Errorf("%s: notified of the pause after %v", name, took)
 			}
 			if s := d.Status(); !slices.Equal(s.PausedBy, []string{c.says}) || s.Sharing.Paused {
 				t.Errorf("%s: the status says %q, paused by the owner: %v", name, s.PausedBy, s.Sharing.Paused)
@@ -100,41 +100,41 @@ func TestPausesByItself(t *testing.T) {
 }
 
 // Each of the pauses is a setting.
-func TestPausesByItselfOnlyAsTold(t *testing.T) {
+func TestPausesByItselfAsConfigured(t *testing.T) {
 	home, staged := t.TempDir(), computer{t, t.TempDir()}
 	staged.set("sys/class/power_supply/BAT0/type", "Battery")
 	staged.set("sys/class/power_supply/BAT0/status", "Discharging")
 	staged.set("sys/class/hwmon/hwmon0/name", "coretemp")
 	staged.set("sys/class/hwmon/hwmon0/temp1_input", "95000")
 	for _, c := range []struct {
-		comfort Comfort
-		want    []string
+		power PowerPolicy
+		want  []string
 	}{
-		{Comfort{}, nil},
-		{Comfort{OnBusyGPU: true}, nil},
-		{Comfort{OnBattery: true}, []string{"it runs on its battery"}},
-		{Comfort{OnHotCPU: true}, []string{"its processor is hot"}},
-		{Comfort{OnBattery: true, OnHotCPU: true}, []string{"it runs on its battery", "its processor is hot"}},
+		{PowerPolicy{}, nil},
+		{PowerPolicy{OnBusyGPU: true}, nil},
+		{PowerPolicy{OnBattery: true}, []string{"it runs on its battery"}},
+		{PowerPolicy{OnHotCPU: true}, []string{"its processor is hot"}},
+		{PowerPolicy{OnBattery: true, OnHotCPU: true}, []string{"it runs on its battery", "its processor is hot"}},
 	} {
 		synctest.Test(t, func(t *testing.T) {
-			c.comfort.Computer = host.Computer{Root: staged.root}
-			d, l := falseTime(t, Config{Home: home, Comfort: c.comfort}, enginetest.New(enginetest.Plain, enginetest.Options{}))
+			c.power.Computer = host.Computer{Root: staged.root}
+			d, l := falseTime(t, Config{Home: home, PowerPolicy: c.power}, enginetest.New(enginetest.Plain, enginetest.Options{}))
 			time.Sleep(time.Minute)
 			if got := d.Status().PausedBy; !slices.Equal(got, c.want) {
-				t.Errorf("%+v: paused by %q, want %q", c.comfort, got, c.want)
+				t.Errorf("%+v: paused by %q, want %q", c.power, got, c.want)
 			}
 			l.leave()
 		})
 	}
 }
 
-// While a local call runs, and for the lull after, no call of the hub's begins;
-// what runs already runs on, and the hub is told that the machine is busy.
+// While a local call runs, and for yieldGrace after, no call of the hub starts; a
+// running one continues, and the hub sees a busy machine.
 func TestYieldsToLocal(t *testing.T) {
 	home := t.TempDir()
 	synctest.Test(t, func(t *testing.T) {
 		double := enginetest.New(enginetest.Plain, enginetest.Options{Behaviour: enginetest.Behaviour{Chunks: 10, Interval: time.Second}})
-		d, l := falseTime(t, Config{Home: home, Comfort: Comfort{Yield: true}}, double)
+		d, l := falseTime(t, Config{Home: home, PowerPolicy: PowerPolicy{Yield: true}}, double)
 		running := l.served("/v1/chat/completions", chat(true))
 		firstFrame(t, running.Body)
 
@@ -157,39 +157,39 @@ func TestYieldsToLocal(t *testing.T) {
 			t.Errorf("just after it: refused %q", got)
 		}
 		l.until("free again", func(ad tunnel.Advertisement) bool { return ad.Free == ad.Slots && ad.Local == 0 })
-		if took := time.Since(ended); took < lull || took > lull+time.Second {
-			t.Errorf("free again %v after the owner's call, want %v", took, lull)
+		if took := time.Since(ended); took < yieldGrace || took > yieldGrace+time.Second {
+			t.Errorf("free again %v after the owner's call, want %v", took, yieldGrace)
 		}
 		if got := l.refusedAs("shared bob"); got != "" || d.Status().Yielding {
-			t.Errorf("after the lull: refused %q", got)
+			t.Errorf("after the yieldGrace: refused %q", got)
 		}
 
-		// A second call within the lull begins it anew.
+		// A second call within yieldGrace restarts it.
 		for range 2 {
 			local(t, d, chat(false))
-			time.Sleep(lull - time.Second)
+			time.Sleep(yieldGrace - time.Second)
 		}
 		if !d.Status().Yielding {
-			t.Error("the lull of the first call ended that of the second")
+			t.Error("the yieldGrace of the first call ended that of the second")
 		}
 		l.leave()
 	})
 }
 
-// A call that an upstream serves does not use this machine: nothing yields to it.
+// A call that an upstream serves does not use this machine: the machine does not yield.
 func TestDoesNotYieldToUpstream(t *testing.T) {
-	k := &desk{yields: true, onLocal: func() {}}
-	release := k.enter("gpt", 1, false)
-	if k.owners() {
+	k := &admission{yields: true, onLocal: func() {}}
+	release := k.startLocal("gpt", 1, false)
+	if k.ownerOnly() {
 		t.Error("yields while an upstream serves")
 	}
 	release()
-	if k.owners() {
+	if k.ownerOnly() {
 		t.Error("yields after an upstream served")
 	}
-	release = k.enter("llama", 1, true)
-	if release(); !k.owners() {
-		t.Error("does not yield in the lull after an engine here served")
+	release = k.startLocal("llama", 1, true)
+	if release(); !k.ownerOnly() {
+		t.Error("does not yield in the yieldGrace after an engine here served")
 	}
 }
 
@@ -210,12 +210,12 @@ func TestDoesNotYieldUnasked(t *testing.T) {
 	})
 }
 
-// The computer is kept awake for local and routed calls, and for those that go
-// on to the hub, each until its answer is told; and not for a refusal's sake.
+// The computer is kept awake for local calls, for those of the hub and for those sent
+// to the hub, each until its response is complete; and not for a refusal.
 func TestAwakeWhileAnAnswerRuns(t *testing.T) {
 	pipe := filepath.Join(t.TempDir(), "said")
 	e := enginetest.New(enginetest.Plain, enginetest.Options{Behaviour: enginetest.Behaviour{Fault: enginetest.Hang, After: 1}})
-	r, _, l := joined(t, Config{Comfort: Comfort{Awake: []string{"sh", "-c", "echo awake >>" + pipe + "; cat; echo over >>" + pipe}}}, e)
+	r, _, l := joined(t, Config{PowerPolicy: PowerPolicy{Awake: []string{"sh", "-c", "echo awake >>" + pipe + "; cat; echo over >>" + pipe}}}, e)
 	said := func(want string) {
 		t.Helper()
 		for end := time.Now().Add(patience); ; <-time.After(5 * time.Millisecond) {

@@ -17,26 +17,25 @@ import (
 	"github.com/kith/kith/internal/gateway"
 )
 
-// messagesVersion is the version of the messages dialect that the hub is asked in
-// where the caller named none.
+// messagesVersion is the version of the messages dialect that requests to the hub
+// carry if the caller named none.
 const messagesVersion = "2023-06-01"
 
-// maxError bounds what is read of somebody's error answer, in bytes.
+// maxError bounds what is read of an error response, in bytes.
 const maxError = 64 << 10
 
-// uplink is the hub as this machine's daemon sees it: one more thing that
-// serves a call, by the same path and the same bytes, under the machine's
-// credential. The hub leaves this machine out, so a call never comes back.
-type uplink struct {
+// hubClient sends local calls to the hub: the same path and the same bytes, with the
+// machine's credential. The hub does not route such a call back to this machine.
+type hubClient struct {
 	credential Credential
 	transport  http.RoundTripper
-	// trouble notes what keeps every call from the hub, for status and log.
-	trouble func(format string, args ...any)
+	// recordError records an error that affects every call to the hub.
+	recordError func(format string, args ...any)
 }
 
-// newHubTransport makes the transport to hubs. It follows no redirect (a
-// RoundTripper never does), so the credential goes to the hub alone; pings tell
-// a hub that vanished from one that thinks.
+// newHubTransport returns the transport to hubs. A RoundTripper follows no redirect,
+// so that only the hub receives the credential. Pings detect a hub that is gone while
+// a response is slow.
 func newHubTransport(dial func(ctx context.Context, network, address string) (net.Conn, error), roots *tls.Config) *http.Transport {
 	if dial == nil {
 		dial = (&net.Dialer{Timeout: 5 * time.Second}).DialContext
@@ -49,13 +48,13 @@ func newHubTransport(dial func(ctx context.Context, network, address string) (ne
 		HTTP2:               &http.HTTP2Config{SendPingTimeout: 10 * time.Second, PingTimeout: 5 * time.Second},
 		MaxIdleConnsPerHost: 16,
 		IdleConnTimeout:     time.Minute,
-		DisableCompression:  true, // the bytes pass as they are
+		DisableCompression:  true, // bytes pass unchanged
 	}
 }
 
-// do sends the call up. Every failure is a fault; none is ever a 401, which
-// would read as the local caller's key (decisions 6).
-func (u *uplink) do(ctx context.Context, call *gateway.Call) (*gateway.Answer, error) {
+// do sends the call to the hub. Every failure is a fault. None is a 401, which the
+// local caller would take for a refusal of its own key.
+func (u *hubClient) do(ctx context.Context, call *gateway.Call) (*gateway.Answer, error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, u.credential.Hub+call.Endpoint.Path(), nil)
 	if err != nil {
 		return nil, u.unreachable(ctx, err)
@@ -64,7 +63,7 @@ func (u *uplink) do(ctx context.Context, call *gateway.Call) (*gateway.Answer, e
 	for name, values := range call.Header {
 		req.Header[name] = values
 	}
-	if call.Endpoint == fleet.Messages && req.Header.Get(dialect.VersionHeader) == "" { // the hub requires one (S9.2)
+	if call.Endpoint == fleet.Messages && req.Header.Get(dialect.VersionHeader) == "" { // the hub requires one
 		req.Header.Set(dialect.VersionHeader, messagesVersion)
 	}
 	call.Attach(req, call.Body)
@@ -83,32 +82,32 @@ func (u *uplink) do(ctx context.Context, call *gateway.Call) (*gateway.Answer, e
 		defer resp.Body.Close()
 		return nil, u.refusal(resp)
 	}
-	resp.Body = &body{ReadCloser: resp.Body, broken: func(err error) error {
-		return fault.New(fault.CascadeExhausted, "the hub at %s went away in the middle of the answer; try again", u.credential.Hub).Because(err)
+	resp.Body = &responseBody{ReadCloser: resp.Body, onError: func(err error) error {
+		return fault.New(fault.CascadeExhausted, "the connection to the hub at %s broke during the answer; try again", u.credential.Hub).Because(err)
 	}}
 	return &gateway.Answer{Response: resp, Endpoint: call.Endpoint, FromHub: true, ToBody: true}, nil
 }
 
-// unreachable is the fault of a hub that gave no answer.
-func (u *uplink) unreachable(ctx context.Context, cause error) *fault.Fault {
+// unreachable returns the fault for a hub that did not respond.
+func (u *hubClient) unreachable(ctx context.Context, cause error) *fault.Fault {
 	if ctx.Err() == nil {
-		u.trouble("the hub at %s cannot be reached: %v", u.credential.Hub, cause)
+		u.recordError("the hub at %s cannot be reached: %v", u.credential.Hub, cause)
 	}
 	return fault.New(fault.CascadeExhausted, "nothing here serves this model and the hub at %s cannot be reached; check the network and `kith status`", u.credential.Hub).Because(cause)
 }
 
-// refusal is the fault in the hub's error answer.
-func (u *uplink) refusal(resp *http.Response) *fault.Fault {
-	document, _ := io.ReadAll(io.LimitReader(resp.Body, maxError)) // what does not parse has no code
+// refusal returns the fault in the hub's error response.
+func (u *hubClient) refusal(resp *http.Response) *fault.Fault {
+	document, _ := io.ReadAll(io.LimitReader(resp.Body, maxError)) // without a code if it does not parse
 	f, ok := dialect.ParseFault(document)
 	cause := fmt.Errorf("the hub answered %d, its correlation id %q", resp.StatusCode, resp.Header.Get("X-Correlation-ID"))
 	if resp.StatusCode == http.StatusUnauthorized || ok && f.Code == fault.InvalidAPIKey {
-		u.trouble("the hub at %s refuses this machine's credential", u.credential.Hub)
+		u.recordError("the hub at %s refuses this machine's credential", u.credential.Hub)
 		return fault.New(fault.CascadeExhausted, "nothing here serves this model and the hub at %s refuses this machine's credential; run `kith login`", u.credential.Hub).Because(cause)
 	}
 	if !ok || !passes(f.Code) {
-		u.trouble("what answers at %s is no kith hub in order: status %d", u.credential.Hub, resp.StatusCode)
-		return fault.New(fault.CascadeExhausted, "nothing here serves this model and what answers at %s (status %d) is no kith hub in order; check the address with `kith status`", u.credential.Hub, resp.StatusCode).Because(cause)
+		u.recordError("the response of %s is not a kith hub's: status %d", u.credential.Hub, resp.StatusCode)
+		return fault.New(fault.CascadeExhausted, "nothing here serves this model and the response of %s (status %d) is not a kith hub's; check the address with `kith status`", u.credential.Hub, resp.StatusCode).Because(cause)
 	}
 	f = f.Because(cause)
 	if seconds, err := strconv.Atoi(resp.Header.Get("Retry-After")); err == nil && seconds > 0 {
@@ -120,8 +119,8 @@ func (u *uplink) refusal(resp *http.Response) *fault.Fault {
 	return f
 }
 
-// passes says whether a code of the hub means to the local caller what it means
-// there; those about the route or the browser speak of the daemon's own request.
+// passes reports whether a code of the hub means the same to the local caller. The
+// codes about the route or the browser concern the daemon's own request.
 func passes(code fault.Code) bool {
 	switch code {
 	case fault.InvalidAPIKey, fault.ForbiddenOrigin, fault.RouteNotFound, fault.MethodNotAllowed, fault.NoInferenceBackend:
@@ -130,26 +129,28 @@ func passes(code fault.Code) bool {
 	return true
 }
 
-// body is an answer's body: a break of it is told as a fault, and its close
-// gives back what the call held.
-type body struct {
+// responseBody calls onError with an error of Read, which its result replaces, and
+// onClose at each Close. Either may be nil.
+type responseBody struct {
 	io.ReadCloser
-	broken func(error) error
-	closed func() // may be nil; called at each Close
+	onError func(error) error
+	onClose func()
 }
 
-func (b *body) Read(p []byte) (int, error) {
+// Read implements io.Reader.
+func (b *responseBody) Read(p []byte) (int, error) {
 	n, err := b.ReadCloser.Read(p)
-	if err != nil && err != io.EOF {
-		err = b.broken(err)
+	if err != nil && err != io.EOF && b.onError != nil {
+		err = b.onError(err)
 	}
 	return n, err
 }
 
-func (b *body) Close() error {
+// Close implements io.Closer.
+func (b *responseBody) Close() error {
 	err := b.ReadCloser.Close()
-	if b.closed != nil {
-		b.closed()
+	if b.onClose != nil {
+		b.onClose()
 	}
 	return err
 }

@@ -11,7 +11,7 @@ import (
 	"github.com/kith/kith/internal/tunnel"
 )
 
-// keptBack is a request's body that a refused call must not read.
+// keptBack is a request body that records whether it was read.
 type keptBack struct {
 	io.Reader
 	read bool
@@ -35,7 +35,7 @@ func TestAdmittedByTheHead(t *testing.T) {
 		q.Header.Set(tunnel.HeaderModel, tunnel.EscapeModel(model))
 		q.Header.Set("Content-Type", "application/json")
 		w := httptest.NewRecorder()
-		r.machine().ServeHTTP(w, q)
+		r.machineHandler().ServeHTTP(w, q)
 		return w, sent.read
 	}
 	const completions = "/v1/chat/completions"
