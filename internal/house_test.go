@@ -44,7 +44,7 @@ var mayImport = map[string][]string{
 	"hub":         {"gateway", "account", "fleet", "fault", "credential", "registry", "tunnel", "ledger", "ledger/journal", "store", "api", "site"},
 	"ledger":      {"account", "credential", "fault", "fleet"},
 	"daemon":      {"gateway", "dialect", "fleet", "fault", "engine", "tunnel", "host", "spool"},
-	"cli":         {"api", "site", "hub", "ledger/journal", "daemon", "store", "registry", "llama", "llama/tiny", "llamaserver", "credential", "enginetest", "engine", "gateway", "fleet", "host", "spool"},
+	"cli":         {"account", "api", "site", "hub", "ledger/journal", "daemon", "store", "registry", "llama", "llama/tiny", "llamaserver", "credential", "enginetest", "engine", "gateway", "fleet", "host", "spool"},
 	"enginetest":  {},
 	"storetest":   {},
 	"sim":         {"account", "credential", "daemon", "engine", "enginetest", "fault", "fleet", "gateway", "hub", "registry", "store", "tunnel"},
