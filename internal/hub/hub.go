@@ -1,27 +1,33 @@
-// Package hub is the hosted surface: it knows who calls (Identify), sends each
-// call to a machine in the caller's reach (Do), lets calls wait for one, takes
-// in the machines' tunnels, and listens to the operator on a socket of its own.
+// Package hub is the hosted surface. It wires its parts and holds what is left of
+// them:
+//
+//	client  ──▶ gateway ── Identify ──▶ dispatch ──▶ registry ══▶ machine
+//	machine ──▶ GET /tunnel, POST /login ──────────▶ registry
+//	member  ──▶ the members' pages and their API
+//	operator ─▶ a socket of its own
+//
+// Here are the wiring (hub.go), who calls (identify.go), how machines connect
+// (accept.go) and how the hub is (health.go).
 package hub
 
 import (
 	"context"
 	"errors"
 	"log/slog"
-	"math/rand/v2"
 	"net/http"
 	"strings"
-	"sync/atomic"
 	"time"
 
 	"golang.org/x/sync/errgroup"
 
 	"github.com/kith/kith/internal/account"
-	"github.com/kith/kith/internal/fault"
+	"github.com/kith/kith/internal/dispatch"
 	"github.com/kith/kith/internal/fleet"
 	"github.com/kith/kith/internal/gateway"
 	"github.com/kith/kith/internal/ledger"
 	"github.com/kith/kith/internal/ledger/journal"
 	"github.com/kith/kith/internal/registry"
+	"github.com/kith/kith/internal/spool"
 	"github.com/kith/kith/internal/web"
 )
 
@@ -91,9 +97,6 @@ func (c Config) withDefaults() Config {
 	orCount(&c.Machines, 1000)
 	orCount(&c.Running, 64)
 	orCount(&c.Waiting, 256)
-	if c.Draw == nil {
-		c.Draw = rand.Uint64
-	}
 	if c.Log == nil {
 		c.Log = slog.Default()
 	}
@@ -138,8 +141,7 @@ type Hub struct {
 	records  Records
 	live     *registry.Registry
 	log      *slog.Logger
-	room     room
-	underway underway
+	calls    *dispatch.Dispatcher
 	keys     keyring
 	ledger   *ledger.Ledger
 	traces   *ledger.Traces
@@ -150,7 +152,6 @@ type Hub struct {
 	tunnels  tunnels
 	admitted chan struct{} // a place for each tunnel in its handshake
 	paces    paces
-	changed  atomic.Pointer[time.Time] // when facts of the store moved last; nil: never
 }
 
 // New makes a hub over what it keeps and who is connected. The registry's
@@ -165,25 +166,20 @@ func New(cfg Config, records Records, live *registry.Registry) *Hub {
 		admitted: make(chan struct{}, cfg.Admissions),
 	}
 	h.tunnels.most = max(cfg.Machines, 0)
-	h.underway.maxRunning, h.underway.maxWaiting = max(cfg.Running, 0), max(cfg.Waiting, 0)
-	h.room.now, h.room.moved = h.now, func() { h.site.Stir() }
 	edge := cfg.Edge
-	edge.Backend, edge.Identify, edge.Log = h, h.Identify, cfg.Log
-	edge.Count = h.count
+	if edge.Spool == nil {
+		edge.Spool, _ = spool.Open("", spool.Limits{}) // without a folder nothing fails
+	}
+	h.calls = dispatch.New(dispatch.Config{
+		Wait: cfg.Wait, WaitStream: cfg.WaitStream, Running: cfg.Running, Waiting: cfg.Waiting,
+		FirstByte: cfg.FirstByte, Stream: edge.Limits.Stream,
+		Registry: live, Ledger: h.ledger, Traces: h.traces, Spool: edge.Spool,
+		Valid: h.valid, Activity: func() { h.site.Stir() }, Draw: cfg.Draw, Log: cfg.Log,
+	})
+	edge.Backend, edge.Identify, edge.Log = h.calls, h.Identify, cfg.Log
+	edge.Count, edge.Finished, edge.Refused = h.calls.Count, h.calls.Finished, h.calls.Refused
 	if cfg.KeepResponses > 0 {
 		edge.Turns = &gateway.Turns{Keep: h.turns.Keep, Load: h.turns.Load, Forget: h.turns.Forget}
-	}
-	edge.Finished = func(call *gateway.Call, out gateway.Outcome) {
-		h.ledger.End(record(call, out))
-		h.traces.Add(storiesOf(call, out))
-		if out.Code == "" {
-			h.served(call)
-		}
-	}
-	edge.Refused = func(call *gateway.Call, out gateway.Outcome) {
-		if out.Code != string(fault.RateLimitExceeded) { // a flood of those would wash away what is worth telling
-			h.traces.Add(storiesOf(call, out))
-		}
 	}
 	h.edge = gateway.New(edge)
 	api := h.newAPI()
@@ -227,71 +223,48 @@ func (h *Hub) Handler() http.Handler {
 	})
 }
 
-// TakeUp brings what an earlier start left in the journal to the database. It
-// comes before the registry's first look there, which counts the day's calls of
-// each share.
+// TakeUp writes what an earlier start left in the journal to the database. It comes
+// before the registry is loaded, which counts the day's calls of each share.
 func (h *Hub) TakeUp(ctx context.Context) error { return h.ledger.Flush(ctx) }
 
-// Run keeps the hub's books until ctx ends; what is pending is written first.
+// Run runs the hub's parts until ctx ends. Pending records are written first.
 func (h *Hub) Run(ctx context.Context) error {
 	group, ctx := errgroup.WithContext(ctx)
-	group.Go(func() error { return h.ledger.Run(ctx) })
-	group.Go(func() error { return h.traces.Run(ctx) })
-	group.Go(func() error { return h.turns.Run(ctx) })
-	group.Go(func() error { return h.recheck(ctx) })
-	group.Go(func() error { return h.site.Run(ctx) })
+	for _, run := range []func(context.Context) error{h.calls.Run, h.ledger.Run, h.traces.Run, h.turns.Run, h.site.Run} {
+		group.Go(func() error { return run(ctx) })
+	}
 	if err := group.Wait(); err != nil && !errors.Is(err, context.Canceled) {
 		return err
 	}
 	return nil
 }
 
-// recheck lets waiting calls decide anew, looking each second whether time may
-// have changed something: sharing hours open and close without anybody telling.
-// It also sees to calls that run while the store cannot be read.
-func (h *Hub) recheck(ctx context.Context) error {
-	tick := time.NewTicker(time.Second)
-	defer tick.Stop()
-	for {
-		select {
-		case now := <-tick.C:
-			h.room.tick(now)
-			h.recallUnsure(now)
-		case <-ctx.Done():
-			return nil
-		}
-	}
-}
-
-// OnChange takes in that facts of the store moved (nil: any of them): keys are
-// looked up anew, calls decide anew that wait for what the changes may concern,
-// and what runs by a key or a share that ended ends.
-func (h *Hub) OnChange(changes []fleet.Change, whom fleet.Concern) {
-	now := time.Now()
-	h.changed.Store(&now) // before recall looks at what is underway
+// OnChange takes changes of the store that the registry's snapshot holds already,
+// and what they affect; nil changes stand for any.
+func (h *Hub) OnChange(changes []fleet.Change, affected fleet.Concern) {
 	h.keys.forget()
 	h.site.OnChange(changes)
-	h.recall(changes)
-	h.room.recheck(whom)
+	h.calls.OnChange(changes, affected)
 }
 
-// OnMachine takes in that a machine came, went or changed: those who wait for
-// what it offers decide anew.
+// OnMachine takes that a machine connected, disconnected or changed.
 func (h *Hub) OnMachine(id fleet.MachineID) {
 	h.site.Stir()
-	if machine := h.live.Snapshot().Machine(id); machine != nil {
-		h.room.changed(machine)
+	h.calls.OnMachine(id)
+}
+
+// running returns the calls that machines run now, for the members' pages.
+func (h *Hub) running() []web.Use {
+	running := h.calls.Running()
+	uses := make([]web.Use, len(running))
+	for i, r := range running {
+		uses[i] = web.Use(r)
 	}
+	return uses
 }
 
 // online reports whether the machine is connected.
 func (h *Hub) online(id string) bool {
 	machine := h.live.Snapshot().Machine(fleet.MachineID(id))
 	return machine != nil && machine.Online
-}
-
-// Models lists what the caller reaches now: models on online machines, whatever
-// their state, sorted by id, each once, by its best machine (decisions 5).
-func (h *Hub) Models(_ context.Context, caller gateway.Caller) ([]gateway.Model, error) {
-	return listModels(h.live.Snapshot(), caller, time.Now()), nil
 }

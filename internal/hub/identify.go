@@ -3,6 +3,8 @@ package hub
 import (
 	"context"
 	"errors"
+	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -11,6 +13,7 @@ import (
 	"github.com/kith/kith/internal/fault"
 	"github.com/kith/kith/internal/fleet"
 	"github.com/kith/kith/internal/gateway"
+	"github.com/kith/kith/internal/web"
 )
 
 // keyFresh is how long a key that was looked up is believed without asking
@@ -140,4 +143,27 @@ func narrowing(reach account.Reach) fleet.Narrow {
 	default:
 		return fleet.Everything
 	}
+}
+
+// valid returns the fault of a caller whose credential was revoked; nil while it is
+// valid, and while the database does not answer: a hub that cannot read the store
+// grants nothing new anyway.
+func (h *Hub) valid(ctx context.Context, caller gateway.Caller) error {
+	member, err := h.records.MemberByName(ctx, caller.Name)
+	found := err == nil && !member.Disabled
+	switch {
+	case !found || strings.HasPrefix(caller.KeyID, web.SiteKey):
+	case caller.KeyID == "":
+		var machines []account.Machine
+		machines, err = h.records.Machines(ctx, member.ID)
+		found = slices.ContainsFunc(machines, func(m account.Machine) bool { return m.ID == string(caller.Machine) && m.Revoked.IsZero() })
+	default:
+		var keys []account.Key
+		keys, err = h.records.Keys(ctx, member.ID)
+		found = slices.ContainsFunc(keys, func(k account.Key) bool { return k.ID == caller.KeyID && k.Revoked.IsZero() })
+	}
+	if found || err != nil {
+		return nil
+	}
+	return badKey()
 }

@@ -20,8 +20,8 @@ func (h *Hub) newAPI() *web.API {
 		Identify: h.memberOf,
 		Snapshot: h.live.Snapshot,
 		Models:   h.accountModels,
-		Running:  h.underway.uses,
-		Queued:   h.room.queued,
+		Running:  h.running,
+		Queued:   h.calls.Queued,
 		Control:  h.control,
 		Changed:  h.live.Nudge,
 		Admit:    func(c web.Caller) error { return h.edge.Admit(gateway.Caller(c)) },
@@ -43,7 +43,7 @@ func (h *Hub) memberOf(ctx context.Context, secret string) (web.Caller, error) {
 
 // accountModels is what the account reaches, the machine that asks included.
 func (h *Hub) accountModels(ctx context.Context, c web.Caller) ([]web.Model, error) {
-	models, err := h.Models(ctx, gateway.Caller{Member: c.Member, Name: c.Name, KeyID: c.KeyID, Narrow: c.Narrow})
+	models, err := h.calls.Models(ctx, gateway.Caller{Member: c.Member, Name: c.Name, KeyID: c.KeyID, Narrow: c.Narrow})
 	out := make([]web.Model, len(models))
 	for i, m := range models {
 		out[i] = web.Model{

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/kith/kith/internal/account"
+	"github.com/kith/kith/internal/dispatch"
 	"github.com/kith/kith/internal/fault"
 	"github.com/kith/kith/internal/fleet"
 	"github.com/kith/kith/internal/gateway"
@@ -52,7 +53,7 @@ func newCity(b *testing.B) *city {
 		Identify: func(context.Context, string) (web.Caller, error) { return web.Caller{}, nil },
 		Snapshot: func() *fleet.Snapshot { return c.snapshot },
 		Models: func(_ context.Context, w web.Caller) (out []web.Model, err error) {
-			for _, m := range listModels(c.snapshot, gateway.Caller{Member: w.Member, Narrow: w.Narrow}, time.Now()) {
+			for _, m := range dispatch.ListModels(c.snapshot, gateway.Caller{Member: w.Member, Narrow: w.Narrow}, time.Now()) {
 				out = append(out, web.Model{ID: m.ID, Availability: string(m.Availability), Via: m.Via.String(), Machines: m.Machines})
 			}
 			return out, nil

@@ -1,4 +1,4 @@
-package hub
+package dispatch
 
 import (
 	"context"
@@ -28,10 +28,10 @@ func TestBroken(t *testing.T) {
 		told   error
 	}{
 		"machine gone, unary":    {false, io.ErrUnexpectedEOF, 100 * time.Millisecond, false, vanished, nil},
-		"machine gone, streamed": {true, io.ErrUnexpectedEOF, 100 * time.Millisecond, false, movedOn, nil},
+		"machine gone, streamed": {true, io.ErrUnexpectedEOF, 100 * time.Millisecond, false, notTaken, nil},
 		"engine broke off":       {true, io.ErrUnexpectedEOF, 0, false, failed, fault.New(fault.EngineError, "")},
 		"too late to be one":     {false, io.ErrUnexpectedEOF, time.Second, false, failed, fault.New(fault.EngineError, "")},
-		"no stream left":         {false, tunnel.ErrFull, 0, false, refusedBusy, nil},
+		"no stream left":         {false, tunnel.ErrFull, 0, false, busy, nil},
 		"a fault":                {false, fault.New(fault.InvalidRequest, ""), 0, false, failed, fault.New(fault.InvalidRequest, "")},
 		"caller left":            {true, context.Canceled, 100 * time.Millisecond, true, failed, left},
 	} {
@@ -64,10 +64,10 @@ func TestFault38MachineDeclines(t *testing.T) {
 			StatusCode: http.StatusServiceUnavailable, Body: http.NoBody,
 			Header: http.Header{tunnel.HeaderRefused: {string(reason)}},
 		}
-		if got, err := refused(response); got != movedOn || err != nil {
+		if got, err := readRefusal(response); got != notTaken || err != nil {
 			t.Errorf("%s: %d, %v", reason, got, err)
 		}
-		if words := (&held{refused: tunnel.RefusalIn(response.Header)}).words(movedOn); strings.Contains(words, "of its own") {
+		if words := (&attempt{refusal: tunnel.RefusalIn(response.Header)}).describe(notTaken); strings.Contains(words, "of its own") {
 			t.Errorf("a machine's own words: %q", words)
 		}
 	}

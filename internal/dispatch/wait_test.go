@@ -1,4 +1,4 @@
-package hub
+package dispatch
 
 import (
 	"context"
@@ -18,17 +18,17 @@ import (
 )
 
 // A machine's owner goes ahead of others on that machine, in their own order.
-func TestRoomOwnerGoesFirst(t *testing.T) {
-	r := newRoom(t, 1)
+func TestSchedulerOwnerGoesFirst(t *testing.T) {
+	r := newScheduler(t, 1)
 	h := r.newcomer("bob")
 	want := []*waiter{2: r.wait("bob", 0), 3: r.wait("cid", 1), 0: r.wait("ann", 2), 1: nil}
 	want[1] = r.join(fleet.Ask{Caller: "ann", Model: "n"}, noon.Add(3)) // for another model of the machine
 	for i, w := range want {
 		r.release(h, true)
-		if h = got(w).held; h == nil {
+		if h = got(w).slot; h == nil {
 			t.Fatalf("waiter %d was passed over", i)
 		}
-		if n := r.ahead(w); n != 0 {
+		if n := r.position(w); n != 0 {
 			t.Errorf("waiter %d was served and has %d ahead", i, n)
 		}
 	}
@@ -36,8 +36,8 @@ func TestRoomOwnerGoesFirst(t *testing.T) {
 
 // The oldest goes first on a machine, whatever model of it they wait for, and
 // however much alike others are.
-func TestRoomOldestOfTheMachine(t *testing.T) {
-	r := newRoom(t, 1)
+func TestSchedulerOldestOfTheMachine(t *testing.T) {
+	r := newScheduler(t, 1)
 	h := r.newcomer("ann")
 	var order []*waiter
 	for i, ask := range []fleet.Ask{
@@ -48,32 +48,32 @@ func TestRoomOldestOfTheMachine(t *testing.T) {
 	}
 	for i, w := range order {
 		r.release(h, true)
-		if h = got(w).held; h == nil {
+		if h = got(w).slot; h == nil {
 			t.Fatalf("waiter %d was passed over", i)
 		}
 	}
 }
 
 // A place in a share that comes free on one machine serves on another.
-func TestRoomSharesPlaceElsewhere(t *testing.T) {
-	r := newRoom(t, 1)
+func TestSchedulerSharesPlaceElsewhere(t *testing.T) {
+	r := newScheduler(t, 1)
 	r.snapshot = r.snapshot.WithMachine(&fleet.Machine{
 		ID: "more", Owner: "ann", Online: true, Slots: 1, Offers: []fleet.Offer{{ID: "x", Families: fleet.Families(fleet.Chat)}},
 	}).WithShares("bob", []*fleet.Share{{ID: "s", Owner: "ann", Member: "bob", Limits: fleet.Limits{Concurrent: 1}}})
 	h := r.newcomer("bob")
 	w := r.join(fleet.Ask{Caller: "bob", Model: "x"}, noon)
-	if got(w).held != nil {
+	if got(w).slot != nil {
 		t.Fatal("over the share's limit")
 	}
 	r.release(h, true)
-	if got(w).held == nil {
+	if got(w).slot == nil {
 		t.Error("waits on")
 	}
 }
 
 // So does a place in the limits of a group, which serves whichever member waits.
-func TestRoomGroupsPlaceElsewhere(t *testing.T) {
-	r := newRoom(t, 2)
+func TestSchedulerGroupsPlaceElsewhere(t *testing.T) {
+	r := newScheduler(t, 2)
 	limits := &fleet.Limits{Concurrent: 1}
 	r.snapshot = r.snapshot.WithMachine(&fleet.Machine{
 		ID: "more", Owner: "ann", Online: true, Slots: 1, Offers: []fleet.Offer{{ID: "x", Families: fleet.Families(fleet.Chat)}},
@@ -83,18 +83,18 @@ func TestRoomGroupsPlaceElsewhere(t *testing.T) {
 		t.Fatal("the group's limit is not one for all its members together")
 	}
 	w := r.join(fleet.Ask{Caller: "eve", Model: "x"}, noon)
-	if got(w).held != nil {
+	if got(w).slot != nil {
 		t.Fatal("over the group's limit")
 	}
 	r.release(h, true)
-	if g := got(w); g.held == nil || g.held.GroupID() != "g" {
+	if g := got(w); g.slot == nil || g.slot.GroupID() != "g" {
 		t.Error("waits on")
 	}
 }
 
 // So does a place in a share's day, which a call that no machine took gives back.
-func TestRoomSharesDayElsewhere(t *testing.T) {
-	r := newRoom(t, 1)
+func TestSchedulerSharesDayElsewhere(t *testing.T) {
+	r := newScheduler(t, 1)
 	offers := []fleet.Offer{{ID: "x", Families: fleet.Families(fleet.Chat)}}
 	mine := &fleet.Machine{ID: "mine", Owner: "bob", Online: true, Slots: 1, Offers: offers}
 	r.snapshot = r.snapshot.WithMachine(mine).WithMachine(&fleet.Machine{
@@ -103,19 +103,19 @@ func TestRoomSharesDayElsewhere(t *testing.T) {
 	h := r.newcomer("bob")
 	mine.Reserve("x", fleet.Own) // busy: something to wait for
 	w := r.join(fleet.Ask{Caller: "bob", Model: "x"}, noon)
-	if got(w) != (grant{}) {
+	if got(w) != (waitResult{}) {
 		t.Fatal("does not wait")
 	}
 	r.release(h, false)
-	if g := got(w); g.held == nil || g.held.Machine.ID != "more" {
+	if g := got(w); g.slot == nil || g.slot.Machine.ID != "more" {
 		t.Error("waits on")
 	}
 }
 
 // What only time, or nothing at all, tells of: a new minute, that reach can be
 // confirmed again, that a machine no longer offers the model.
-func TestRoomTicks(t *testing.T) {
-	r := newRoom(t, 1)
+func TestSchedulerTicks(t *testing.T) {
+	r := newScheduler(t, 1)
 	now := noon
 	next := func(d time.Duration) { now = now.Add(d); r.tick(now) }
 	box := *r.snapshot.Machine("box")
@@ -126,17 +126,17 @@ func TestRoomTicks(t *testing.T) {
 	r.unconfirmed = true
 	r.release(h, true)
 	next(time.Second)
-	if got(w) != (grant{}) {
+	if got(w) != (waitResult{}) {
 		t.Fatal("reach was not confirmed")
 	}
 	r.unconfirmed = false
-	if next(time.Second); got(w).held == nil {
+	if next(time.Second); got(w).slot == nil {
 		t.Fatal("reach is confirmed: waits on")
 	}
 
 	w = r.wait("bob", 0)
 	r.snapshot = r.snapshot.WithShares("bob", nil) // as if hours had ended
-	if next(time.Second); got(w) != (grant{}) {
+	if next(time.Second); got(w) != (waitResult{}) {
 		t.Error("decided anew within the minute")
 	}
 	if next(time.Minute); got(w).refusal == nil {
@@ -146,7 +146,7 @@ func TestRoomTicks(t *testing.T) {
 	w = r.wait("cid", 0)
 	box.Offers = box.Offers[1:]
 	r.snapshot = r.snapshot.WithMachine(&box)
-	r.changed(&box)
+	r.onMachine(&box)
 	if next(time.Second); got(w).refusal == nil {
 		t.Error("nobody offers it: waits on")
 	}
@@ -154,10 +154,10 @@ func TestRoomTicks(t *testing.T) {
 
 // crowd is random members around random machines, and a room they wait in.
 type crowd struct {
-	oneRoom
+	oneMachine
 	rng     *rand.Rand
 	proven  bool // every machine has served every model before
-	running []*held
+	running []*reservation
 	waiters []*waiter
 }
 
@@ -166,7 +166,7 @@ const crowdMembers, crowdMachines = 6, 4
 func newCrowd(t *testing.T, seed uint64) *crowd {
 	c := &crowd{rng: rand.New(rand.NewPCG(seed, 7)), proven: seed%2 == 0}
 	c.t, c.snapshot = t, fleet.NewSnapshot()
-	c.moved = func() {}
+	c.activity = func() {}
 	c.now = func(a *fleet.Ask) *fleet.Snapshot {
 		a.Now, a.Draw = noon, c.rng.Uint64()
 		return c.snapshot
@@ -251,13 +251,13 @@ func (c *crowd) step() string {
 	case n < 18:
 		before := c.snapshot
 		member := c.reshare()
-		c.recheck(fleet.Concerned(before, c.snapshot, []fleet.Change{{Kind: fleet.SharesChanged, ID: string(member)}}))
+		c.onChange(fleet.Concerned(before, c.snapshot, []fleet.Change{{Kind: fleet.SharesChanged, ID: string(member)}}))
 		return "reshare"
 	default:
 		m := *c.snapshot.Machine(fleet.MachineID(fmt.Sprint("box", c.rng.IntN(crowdMachines))))
 		m.Online, m.Paused, m.Slots = c.rng.IntN(4) > 0, c.rng.IntN(4) == 0, 1+c.rng.IntN(3)
 		c.snapshot = c.snapshot.WithMachine(&m)
-		c.changed(&m)
+		c.onMachine(&m)
 		return "changed"
 	}
 }
@@ -265,7 +265,7 @@ func (c *crowd) step() string {
 // could says whether the waiter may use the machine, were a slot free. Through a
 // group a machine that has not served yet takes one call, however many are free.
 func (c *crowd) could(w *waiter, id fleet.MachineID) bool {
-	ask := w.line.ask
+	ask := w.cohort.ask
 	ask.Now = noon
 	seen, ok := fleet.Spot(c.snapshot, &ask, c.snapshot.Machine(id))
 	return ok && seen.State >= fleet.Busy && (c.proven || seen.Class != fleet.Grouped)
@@ -277,47 +277,47 @@ func (c *crowd) could(w *waiter, id fleet.MachineID) bool {
 func (c *crowd) check(what string) {
 	c.t.Helper()
 	var served []*waiter
-	var by []*held
+	var by []*reservation
 	waiting := c.waiters[:0]
 	for _, w := range c.waiters {
 		switch g := got(w); {
-		case g.held != nil:
-			served, by = append(served, w), append(by, g.held)
+		case g.slot != nil:
+			served, by = append(served, w), append(by, g.slot)
 		case g.refusal == nil:
 			waiting = append(waiting, w)
 		}
 	}
 	c.waiters, c.running = waiting, append(c.running, by...)
 	for _, w := range waiting {
-		ask := w.line.ask
+		ask := w.cohort.ask
 		known := c.now(&ask)
 		if d := fleet.Route(known, ask); d.Verdict != fleet.Wait {
 			c.t.Fatalf("after %s: %+v waits: %s, row %d", what, ask, d.Verdict, d.Row)
 		}
 		before := 0
 		for _, other := range waiting {
-			if other.line.ask.Model == ask.Model && other.before(w) {
+			if other.cohort.ask.Model == ask.Model && other.before(w) {
 				before++
 			}
 		}
-		if n := c.ahead(w); n != before {
+		if n := c.position(w); n != before {
 			c.t.Fatalf("after %s: %d ahead, not %d", what, n, before)
 		}
 		for i, s := range served {
 			m := by[i].Machine
-			owner, own := w.line.ask.Caller == m.Owner, s.line.ask.Caller == m.Owner
+			owner, own := w.cohort.ask.Caller == m.Owner, s.cohort.ask.Caller == m.Owner
 			if c.could(w, m.ID) && (owner && !own || owner == own && w.before(s)) {
-				c.t.Fatalf("after %s: %+v was passed by %+v on %s", what, w.line.ask, s.line.ask, m.ID)
+				c.t.Fatalf("after %s: %+v was passed by %+v on %s", what, w.cohort.ask, s.cohort.ask, m.ID)
 			}
 		}
 	}
-	if n := c.room.waiting.Load(); int(n) != len(waiting) {
+	if n := c.scheduler.waiting.Load(); int(n) != len(waiting) {
 		c.t.Fatalf("after %s: %d wait, not %d", what, n, len(waiting))
 	}
 }
 
 // In random worlds nobody is passed over and nobody is forgotten.
-func TestRoomPassesNobody(t *testing.T) {
+func TestSchedulerPassesNobody(t *testing.T) {
 	for seed := range uint64(300) {
 		c := newCrowd(t, seed)
 		for range 150 {
@@ -333,10 +333,10 @@ func TestRoomPassesNobody(t *testing.T) {
 
 // Calls that come, wait, hang up and end all at once: in a bubble, a wake-up
 // that is lost is a deadlock.
-func TestRoomLosesNoWakeUp(t *testing.T) {
+func TestSchedulerLosesNoWakeUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r := newRoom(t, 2)
-		r.moved = func() {}
+		r := newScheduler(t, 2)
+		r.activity = func() {}
 		r.now = func(a *fleet.Ask) *fleet.Snapshot {
 			a.Now = noon
 			return r.snapshot
@@ -360,7 +360,7 @@ func TestRoomLosesNoWakeUp(t *testing.T) {
 
 // serveOne is one call from its arrival to its end; hasty hangs up if it is to
 // wait.
-func (r *oneRoom) serveOne(ask fleet.Ask, hasty bool) {
+func (r *oneMachine) serveOne(ask fleet.Ask, hasty bool) {
 	arrived := time.Now()
 	known := r.now(&ask)
 	d := fleet.Route(known, ask)
@@ -370,9 +370,9 @@ func (r *oneRoom) serveOne(ask fleet.Ask, hasty bool) {
 		if hasty {
 			runtime.Gosched()
 			g, _ := r.leave(w)
-			h = g.held
+			h = g.slot
 		} else {
-			h = (<-w.granted).held
+			h = (<-w.result).slot
 		}
 	}
 	runtime.Gosched()
@@ -387,7 +387,7 @@ func (r *oneRoom) serveOne(ask fleet.Ask, hasty bool) {
 func TestTenThousandWait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const waiters, callers = 10_000, 500
-		hub := &Hub{cfg: Config{}.withDefaults(), live: registry.New(registry.Config{})}
+		d := &Dispatcher{cfg: Config{Registry: registry.New(registry.Config{}), Draw: rand.Uint64}}
 		machine := &fleet.Machine{ID: "box", Owner: "ann", Online: true, Slots: 100, Offers: []fleet.Offer{{ID: "m", Families: fleet.Families(fleet.Chat)}}}
 		snapshot := fleet.NewSnapshot().WithMachine(machine)
 		members := []fleet.MemberID{}
@@ -395,16 +395,16 @@ func TestTenThousandWait(t *testing.T) {
 			members = append(members, fleet.MemberID(fmt.Sprint("member", i)))
 		}
 		snapshot = snapshot.WithGroup(&fleet.Group{ID: "g", Members: append(members, "ann")})
-		hub.room.moved = func() {}
-		hub.room.now = func(a *fleet.Ask) *fleet.Snapshot {
+		d.scheduler.activity = func() {}
+		d.scheduler.now = func(a *fleet.Ask) *fleet.Snapshot {
 			a.Now = time.Now()
 			return snapshot
 		}
-		var running []*held
+		var running []*reservation
 		for range machine.Slots {
 			ask := fleet.Ask{Caller: "ann", Model: "m"}
-			known := hub.room.now(&ask)
-			running = append(running, hub.room.take(fleet.Route(known, ask).Candidates, "m", ask.Now))
+			known := d.scheduler.now(&ask)
+			running = append(running, d.scheduler.take(fleet.Route(known, ask).Candidates, "m", ask.Now))
 		}
 
 		var mu sync.Mutex
@@ -412,38 +412,38 @@ func TestTenThousandWait(t *testing.T) {
 		elapsed := 0
 		var all sync.WaitGroup
 		for i := range waiters {
-			patience := time.Duration(1+i%60) * time.Second
+			limit := time.Duration(1+i%60) * time.Second
 			reports := 0
 			call := &gateway.Call{Model: "m", Arrived: time.Now(), Waiting: func(ahead int, left time.Duration) {
-				if reports++; reports == 1 && (ahead != i || left != patience) {
+				if reports++; reports == 1 && (ahead != i || left != limit) {
 					t.Errorf("waiter %d: %d ahead, %s left", i, ahead, left)
 				}
 			}}
-			d := &dispatch{hub: hub, call: call, ask: fleet.Ask{Caller: members[i%callers], Model: "m"}, deadline: call.Arrived.Add(patience)}
-			w := hub.room.join(d.ask, call.Arrived)
+			c := &activeCall{d: d, call: call, ask: fleet.Ask{Caller: members[i%callers], Model: "m"}, deadline: call.Arrived.Add(limit)}
+			w := d.scheduler.join(c.ask, call.Arrived)
 			all.Go(func() {
-				g, err := d.sit(context.Background(), w)
-				late := time.Since(d.deadline)
+				g, err := c.await(context.Background(), w)
+				late := time.Since(c.deadline)
 				mu.Lock()
 				defer mu.Unlock()
-				if g.held != nil {
-					order, running = append(order, i), append(running, g.held)
+				if g.slot != nil {
+					order, running = append(order, i), append(running, g.slot)
 				} else {
 					elapsed++
 				}
-				if late > 500*time.Millisecond || g.held == nil && late < 0 {
+				if late > 500*time.Millisecond || g.slot == nil && late < 0 {
 					t.Errorf("waiter %d: %+v, %v, %s after its deadline", i, g, err, late)
 				}
 			})
 		}
 		synctest.Wait()
-		for hub.room.waiting.Load() > 0 {
+		for d.scheduler.waiting.Load() > 0 {
 			time.Sleep(10*time.Millisecond + 1) // never at the instant of a deadline
 			mu.Lock()
 			h := running[0]
 			running = running[1:]
 			mu.Unlock()
-			hub.room.release(h, true)
+			d.scheduler.release(h, true)
 			synctest.Wait() // order is the order of grants
 		}
 		all.Wait()
@@ -454,8 +454,8 @@ func TestTenThousandWait(t *testing.T) {
 }
 
 // Alike waiters are refused together, each with the same words.
-func TestRoomRefusesALine(t *testing.T) {
-	r := newRoom(t, 1)
+func TestSchedulerRefusesALine(t *testing.T) {
+	r := newScheduler(t, 1)
 	r.newcomer("ann")
 	var all []*waiter
 	for i := range 5 {
@@ -465,7 +465,7 @@ func TestRoomRefusesALine(t *testing.T) {
 	box := *r.snapshot.Machine("box")
 	box.Paused = true
 	r.snapshot = r.snapshot.WithMachine(&box)
-	r.changed(&box)
+	r.onMachine(&box)
 	for _, w := range append(all, stays) {
 		if g := got(w); g.refusal == nil || g.refusal.Code != fault.CascadeExhausted {
 			t.Errorf("%+v", g)
