@@ -63,13 +63,13 @@ func newSharedMachine(t *testing.T, activity func(*sharedMachine)) *sharedMachin
 
 	log := slog.New(slog.DiscardHandler)
 	connected := make(chan struct{}, 99)
-	m.live = registry.New(registry.Config{
-		Node: "hub", Region: "home", Facts: m.db.Facts("home"), Log: log,
-		OnChange: func(changes []fleet.Change, affected fleet.Concern) {
+	m.live = registry.New(registry.Config{Node: "hub", Region: "home", Facts: m.db.Facts("home"), Log: log})
+	m.live.Observe(registry.Observer{
+		Store: func(changes []fleet.Change, affected fleet.Concern) {
 			m.OnChange(changes, affected)
 			m.changed <- struct{}{}
 		},
-		OnFree: func(fleet.MachineID) { connected <- struct{}{} },
+		Machine: func(fleet.MachineID) { connected <- struct{}{} },
 	})
 	m.spool, _ = spool.Open("", spool.Limits{})
 	m.Dispatcher = dispatch.New(dispatch.Config{

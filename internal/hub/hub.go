@@ -154,8 +154,7 @@ type Hub struct {
 	paces    paces
 }
 
-// New makes a hub over what it keeps and who is connected. The registry's
-// OnChange and OnFree are to call the hub's OnChange and OnMachine.
+// New returns a hub over a store and a registry, which it observes. Run both.
 func New(cfg Config, records Records, live *registry.Registry) *Hub {
 	cfg = cfg.withDefaults()
 	h := &Hub{
@@ -184,6 +183,7 @@ func New(cfg Config, records Records, live *registry.Registry) *Hub {
 	h.edge = gateway.New(edge)
 	api := h.newAPI()
 	h.api, h.site = api, h.newSite(api)
+	live.Observe(registry.Observer{Store: h.onChange, Machine: h.onMachine})
 	return h
 }
 
@@ -239,16 +239,16 @@ func (h *Hub) Run(ctx context.Context) error {
 	return nil
 }
 
-// OnChange takes changes of the store that the registry's snapshot holds already,
+// onChange takes changes of the store that the registry's snapshot holds already,
 // and what they affect; nil changes stand for any.
-func (h *Hub) OnChange(changes []fleet.Change, affected fleet.Concern) {
+func (h *Hub) onChange(changes []fleet.Change, affected fleet.Concern) {
 	h.keys.forget()
 	h.site.OnChange(changes)
 	h.calls.OnChange(changes, affected)
 }
 
-// OnMachine takes that a machine connected, disconnected or changed.
-func (h *Hub) OnMachine(id fleet.MachineID) {
+// onMachine takes that a machine connected, disconnected or changed.
+func (h *Hub) onMachine(id fleet.MachineID) {
 	h.site.Stir()
 	h.calls.OnMachine(id)
 }

@@ -6,42 +6,29 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/go-json-experiment/json"
 	"github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go"
-
-	"github.com/kith/kith/internal/fleet"
 )
 
 // natsWithin bounds the start of the embedded NATS server.
 const natsWithin = 10 * time.Second
 
-// hints are words between the hub nodes of a region, over a NATS server that
-// runs inside the process, keeps nothing and listens nowhere. They carry no
-// authority: "changed" makes a node look at the store sooner, and presence says
-// which node might hold a machine's tunnel.
+// hints notify the hub nodes of a region that the store changed, over a NATS server
+// that runs inside the process, keeps nothing and listens nowhere.
 type hints struct {
-	conn   atomic.Pointer[nats.Conn] // nil while it does not run
-	region string
-	node   string
+	conn    atomic.Pointer[nats.Conn] // nil while it does not run
+	subject string
 }
 
-// presence is said of a machine that came or went.
-type presence struct {
-	Node       string          `json:"node"`
-	Machine    fleet.MachineID `json:"machine"`
-	Generation int64           `json:"generation"`
-	Online     bool            `json:"online"`
-}
-
-// run serves hints until ctx ends and calls poke for each "changed" of others.
-func (h *hints) run(ctx context.Context, node, region string, poke func()) error {
+// run sends and receives hints until ctx ends, and calls pollNow for each of another
+// node.
+func (h *hints) run(ctx context.Context, node, region string, pollNow func()) error {
 	s, err := embed(node)
 	if err != nil {
 		return err
 	}
 	defer func() { s.Shutdown(); s.WaitForShutdown() }()
-	return h.serve(ctx, s, node, region, poke)
+	return h.serve(ctx, s, region, pollNow)
 }
 
 // embed starts a NATS server inside the process.
@@ -63,8 +50,8 @@ func embed(node string) (*server.Server, error) {
 	return s, nil
 }
 
-// serve takes part in the hints of a server until ctx ends.
-func (h *hints) serve(ctx context.Context, s nats.InProcessConnProvider, node, region string, poke func()) error {
+// serve is run with a server.
+func (h *hints) serve(ctx context.Context, s nats.InProcessConnProvider, region string, pollNow func()) error {
 	closed := make(chan struct{})
 	conn, err := nats.Connect("", nats.InProcessServer(s), nats.NoEcho(), nats.MaxReconnects(-1),
 		nats.ClosedHandler(func(*nats.Conn) { close(closed) }))
@@ -72,36 +59,20 @@ func (h *hints) serve(ctx context.Context, s nats.InProcessConnProvider, node, r
 		return fmt.Errorf("cannot connect to the embedded NATS server: %w", err)
 	}
 	defer func() { conn.Close(); <-closed }()
-	if _, err := conn.Subscribe(subject(region, "changed"), func(*nats.Msg) { poke() }); err != nil {
+	h.subject = "kith." + region + ".changed"
+	if _, err := conn.Subscribe(h.subject, func(*nats.Msg) { pollNow() }); err != nil {
 		return fmt.Errorf("cannot listen for hints: %w", err)
 	}
-	h.node, h.region = node, region
 	h.conn.Store(conn)
 	defer h.conn.Store(nil)
 	<-ctx.Done()
 	return nil
 }
 
-func subject(region, word string) string { return "kith." + region + "." + word }
-
-// changed tells other nodes that the store changed.
-func (h *hints) changed() { h.say("changed", nil) }
-
-// presence tells other nodes that a machine came or went.
-func (h *hints) presence(id fleet.MachineID, generation int64, online bool) {
-	if h.conn.Load() == nil {
-		return
-	}
-	body, err := json.Marshal(presence{Node: h.node, Machine: id, Generation: generation, Online: online})
-	if err != nil {
-		return // an id that is no text cannot be told; nobody depends on it
-	}
-	h.say("presence", body)
-}
-
-// say publishes a hint. One that is lost costs a second (fault 20).
-func (h *hints) say(word string, body []byte) {
+// send notifies the other nodes. A hint that is lost costs a second
+// (docs/faults.md#20).
+func (h *hints) send() {
 	if conn := h.conn.Load(); conn != nil {
-		_ = conn.Publish(subject(h.region, word), body)
+		_ = conn.Publish(h.subject, nil)
 	}
 }

@@ -64,17 +64,17 @@ func TestLostIsReturningThenOffline(t *testing.T) {
 		n := newNode(t, newFacts("m"))
 		d := n.connect(t, "m", offering("llama"))
 		synctest.Wait()
-		drain(n.freed)
+		drain(n.machines)
 		d.stop()
 		synctest.Wait()
 		lost := time.Now()
 		if m := n.machine("m"); m.Online || !m.ReturningUntil.Equal(lost.Add(10*time.Second)) || m.Offer("llama") == nil {
 			t.Errorf("after the loss: %+v", m)
 		}
-		if id := <-n.freed; id != "m" {
+		if id := <-n.machines; id != "m" {
 			t.Errorf("told of %q", id)
 		}
-		if id := <-n.freed; id != "m" || time.Since(lost) != 10*time.Second {
+		if id := <-n.machines; id != "m" || time.Since(lost) != 10*time.Second {
 			t.Errorf("told of %q %v after the loss", id, time.Since(lost))
 		}
 	})
@@ -97,16 +97,16 @@ func TestLoadSurvives(t *testing.T) {
 			t.Error("the slot of a running call was given twice")
 		}
 		m.Release("llama")
-		drain(n.freed)
+		drain(n.machines)
 		d.change(func(ad *tunnel.Advertisement) { ad.Local = 1 })
-		if <-n.freed; again.Reserve("llama", fleet.Own) {
+		if <-n.machines; again.Reserve("llama", fleet.Own) {
 			t.Error("a slot that others hold was given")
 		}
 		if n.Snapshot().Machine("m") != again {
 			t.Error("held slots alone made a new version of the machine")
 		}
 		d.change(func(ad *tunnel.Advertisement) { ad.Local = 0 })
-		if <-n.freed; !again.Reserve("llama", fleet.Own) {
+		if <-n.machines; !again.Reserve("llama", fleet.Own) {
 			t.Error("a slot that came free is not given")
 		}
 	})
@@ -217,8 +217,8 @@ func TestStart(t *testing.T) {
 				t.Errorf("%s reaches %d machines", member, reached(n, member))
 			}
 		}
-		drain(n.freed)
-		if id := <-n.freed; id != "m" || time.Since(start) != 30*time.Second {
+		drain(n.machines)
+		if id := <-n.machines; id != "m" || time.Since(start) != 30*time.Second {
 			t.Errorf("told of %q after %v", id, time.Since(start))
 		}
 		n.connect(t, "m", offering("qwen"))
@@ -279,8 +279,8 @@ func TestFollowsChanges(t *testing.T) {
 			t.Errorf("after the renaming: %+v", m)
 		}
 		told := 0
-		for len(n.told) > 0 {
-			told += len(<-n.told)
+		for len(n.changes) > 0 {
+			told += len(<-n.changes)
 		}
 		if told != len(f.changes) {
 			t.Errorf("told of %d changes, want %d", told, len(f.changes))
@@ -307,14 +307,14 @@ func TestBehind(t *testing.T) {
 		n := newNode(t, f)
 		n.connect(t, "m", offering("llama"))
 		synctest.Wait()
-		drain(n.told)
+		drain(n.changes)
 		f.mu.Lock()
 		delete(f.kept, "gone")
 		f.shares = []*fleet.Share{{ID: "s2", Owner: "owner-m", Member: "dora"}}
 		f.groups = map[fleet.GroupID]*fleet.Group{"g2": {ID: "g2", Members: []fleet.MemberID{"owner-m", "emil"}}}
 		f.behind = true
 		f.mu.Unlock()
-		if got := <-n.told; got != nil {
+		if got := <-n.changes; got != nil {
 			t.Errorf("told %v of a gap", got)
 		}
 		if n.Snapshot().Machine("gone") != nil || !n.machine("m").Online {
@@ -474,8 +474,8 @@ func TestFlapping(t *testing.T) {
 		if got := verdict(); got == fleet.Try {
 			t.Error("tried a machine that flaps")
 		}
-		drain(n.freed)
-		for range n.freed {
+		drain(n.machines)
+		for range n.machines {
 			if verdict() == fleet.Try {
 				break // told when it may be tried again
 			}
