@@ -45,7 +45,7 @@ func TestRecordIsAlwaysTaken(t *testing.T) {
 
 // An owner learns what happened on the owner's machines, and how long the call had
 // waited for them; not where else the call was, nor how it ended elsewhere.
-func TestStoriesOf(t *testing.T) {
+func TestTracesOf(t *testing.T) {
 	arrived := time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC)
 	machine := func(owner, name string) *fleet.Machine {
 		return &fleet.Machine{ID: fleet.MachineID(name), Owner: fleet.MemberID("mem_" + owner), OwnerName: owner, Name: name}
@@ -72,19 +72,19 @@ func TestStoriesOf(t *testing.T) {
 	}
 	bob, ann, dan := byMember["mem_bob"], byMember["mem_ann"], byMember["mem_dan"]
 	if len(all) != 3 || len(bob.Tries) != 4 || len(ann.Tries) != 2 || len(dan.Tries) != 1 {
-		t.Fatalf("told %+v", all)
+		t.Fatalf("%+v", all)
 	}
 	if !bob.Mine || bob.WaitedMS != 60_000 || bob.TookMS != 3000 || len(bob.Judgements) != 2 {
-		t.Errorf("the caller is told %+v", bob)
+		t.Errorf("the caller sees %+v", bob)
 	}
 	if row := bob.Judgements[1].Row; row != 5 {
-		t.Errorf("row %d of an embeddings call tells what is out of reach", row)
+		t.Errorf("row %d of an embeddings call reveals what is out of reach", row)
 	}
 	if ann.Mine || ann.WaitedMS != 60_000 || ann.Judgements != nil || ann.Status != 200 || ann.TookMS != 2000 || ann.Tries[0].Machine != "a1" {
-		t.Errorf("who served it is told %+v", ann)
+		t.Errorf("the owner whose machine served it sees %+v", ann)
 	}
 	if dan.Status != 0 || dan.Code != "" || dan.TookMS != 0 || dan.WaitedMS != 40_000 || dan.Tries[0].Outcome != "z" || dan.Tries[0].Prompt {
-		t.Errorf("who did not is told %+v", dan)
+		t.Errorf("the owner whose machine did not sees %+v", dan)
 	}
 	for code, want := range map[string]string{
 		"": "answered", "machine_offline": "began to answer and did not finish: machine_offline", gateway.Cancelled: "began to answer; the caller left",
@@ -101,6 +101,6 @@ func TestStoriesOf(t *testing.T) {
 	refused.Trace.First = gateway.Judged{Row: 1}
 	refused.Trace.Last = refused.Trace.First
 	if all := tracesOf(refused, gateway.Outcome{Status: 404, Code: "model_not_found"}); len(all) != 1 || len(all[0].Judgements) != 1 || all[0].Judgements[0].Row != 5 {
-		t.Errorf("told %+v", all)
+		t.Errorf("%+v", all)
 	}
 }

@@ -52,7 +52,7 @@ func benchRoom(r *scheduler, s *fleet.Snapshot) {
 
 // BenchmarkWaiters10000 is what a wait costs the hub with 10,000 of them on one
 // model: per slot that comes free and wakes one (who comes back at the end),
-// per slot that comes free and nobody may use, per look each second, per look at
+// per slot that comes free and no call may use, per look each second, per look at
 // all, per join and leave, and per report of a position.
 func BenchmarkWaiters10000(b *testing.B) {
 	const waiters = 10_000
@@ -76,7 +76,7 @@ func BenchmarkWaiters10000(b *testing.B) {
 				all[i%waiters] = r.join(askOfWaiter(w), w.arrived.Add(waiters))
 			}
 		})
-		each("nobody's slot", func(b *testing.B, r *scheduler, _ []*waiter, box *reservation) {
+		each("a slot of no use", func(b *testing.B, r *scheduler, _ []*waiter, box *reservation) {
 			m := *box.Machine // whose owner keeps it out of all groups
 			m.KeptOut = true
 			benchRoom(r, r.now(new(fleet.Ask)).WithMachine(&m))

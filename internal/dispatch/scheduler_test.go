@@ -11,19 +11,19 @@ import (
 	"github.com/kith/kith/internal/gateway"
 )
 
-// anything is what changes affect of which nothing more is known.
+// anything is what unknown changes affect.
 var anything = fleet.Concerned(nil, nil, nil)
 
 var noon = time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC)
 
-// oneMachine is a room in front of ann's one machine with so many slots, shared
-// with bob and cid.
+// oneMachine is a scheduler for ann's one machine with so many slots, shared with
+// bob and cid.
 type oneMachine struct {
 	scheduler
 	t           *testing.T
 	snapshot    *fleet.Snapshot
 	unconfirmed bool
-	moves       int // how often somebody was told that something moved
+	activities  int // calls of activity
 }
 
 func newScheduler(t *testing.T, slots int) *oneMachine {
@@ -33,7 +33,7 @@ func newScheduler(t *testing.T, slots int) *oneMachine {
 	})
 	s = s.WithShares("bob", []*fleet.Share{{ID: "s", Owner: "ann", Member: "bob"}})
 	r := &oneMachine{t: t, snapshot: s.WithShares("cid", []*fleet.Share{{ID: "t", Owner: "ann", Member: "cid"}})}
-	r.activity = func() { r.moves++ }
+	r.activity = func() { r.activities++ }
 	r.now = func(a *fleet.Ask) *fleet.Snapshot {
 		a.Now, a.Unconfirmed = noon, r.unconfirmed
 		return r.snapshot
@@ -112,8 +112,8 @@ func TestSchedulerServesOtherModels(t *testing.T) {
 	}
 }
 
-// A slot that a machine did not grant wakes nobody; whoever comes next stands
-// behind those who wait.
+// A slot that a machine refused wakes no waiting call; the next call that comes is
+// served after those that wait.
 func TestSchedulerAfterARefusal(t *testing.T) {
 	r := newScheduler(t, 1)
 	first := r.newcomer("ann")
@@ -148,9 +148,9 @@ func TestSchedulerLeaving(t *testing.T) {
 	}
 }
 
-// One line is for whom the law cannot tell apart, whenever and with whatever luck
-// they ask; whoever differs in what it looks at has another.
-func TestSchedulerLines(t *testing.T) {
+// Calls that routing cannot tell apart are in one cohort, whatever their time and
+// draw; others are not.
+func TestCohorts(t *testing.T) {
 	q := newQueue("m", 1)
 	w := &waiter{cohort: q.cohortOf(asks("bob"))}
 	q.insert(w)
@@ -175,12 +175,12 @@ func TestSchedulerLines(t *testing.T) {
 		}
 	}
 	if q.remove(w); len(q.waiters)+len(q.cohorts)+len(q.byCaller) != 0 {
-		t.Errorf("left over: %d waiters, %d lines, of %d callers", len(q.waiters), len(q.cohorts), len(q.byCaller))
+		t.Errorf("left over: %d waiters, %d cohorts, of %d callers", len(q.waiters), len(q.cohorts), len(q.byCaller))
 	}
 }
 
 // What ends a wait: a share's end at once; that reach cannot be confirmed, not.
-func TestSchedulerDecidesAnew(t *testing.T) {
+func TestSchedulerDecidesAgain(t *testing.T) {
 	r := newScheduler(t, 1)
 	first := r.newcomer("ann")
 	w := r.wait("bob", 0)
@@ -208,7 +208,7 @@ func TestSchedulerDecidesAnew(t *testing.T) {
 		t.Errorf("%+v", g)
 	}
 	if j := g.decision; j.Verdict != fleet.Refuse || j.Row != 6 {
-		t.Errorf("told as decided: %s, row %d", j.Verdict, j.Row)
+		t.Errorf("recorded: %s, row %d", j.Verdict, j.Row)
 	}
 }
 
@@ -221,7 +221,7 @@ func TestSchedulerJoiningWhereOneIsFree(t *testing.T) {
 	}
 }
 
-// The slot of a machine that is no longer is nobody's.
+// The slot of a machine that was removed is not granted.
 func TestSchedulerAfterAMachineIsRevoked(t *testing.T) {
 	r := newScheduler(t, 1)
 	h := r.newcomer("ann")
@@ -233,8 +233,8 @@ func TestSchedulerAfterAMachineIsRevoked(t *testing.T) {
 	}
 }
 
-// What is owed to others when a call begins to wait is not given to it; from the
-// next event on it is a waiter like any.
+// A call that begins to wait is not sent back to the machine that just refused it; from
+// the next event on it waits as any other.
 func TestSchedulerJoiningWhereAllIsOwed(t *testing.T) {
 	r := newScheduler(t, 1)
 	ask := asks("bob")
@@ -249,7 +249,7 @@ func TestSchedulerJoiningWhereAllIsOwed(t *testing.T) {
 		t.Fatal("waits on")
 	}
 	if j := g.decision; j.Verdict != fleet.Try || j.Row != 3 {
-		t.Errorf("told as decided: %s, row %d", j.Verdict, j.Row)
+		t.Errorf("recorded: %s, row %d", j.Verdict, j.Row)
 	}
 }
 
@@ -323,16 +323,15 @@ func TestSchedulerHoldsTheShare(t *testing.T) {
 	}
 }
 
-// Of two calls that were told to try the same, the slower one holds nothing of
-// what is full, and goes on to what is not.
+// Of two calls with the same candidates, the second reserves what the first left.
 func TestSchedulerTakesWhatIsLeft(t *testing.T) {
 	r := newScheduler(t, 2)
 	r.snapshot = r.snapshot.WithMachine(&fleet.Machine{
 		ID: "mine", Owner: "bob", Online: true, Slots: 1, Offers: []fleet.Offer{{ID: "m", Families: fleet.Families(fleet.Chat)}},
 	}).WithShares("bob", []*fleet.Share{{ID: "s", Owner: "ann", Member: "bob", Limits: fleet.Limits{Concurrent: 1}}})
-	told := asks("bob")
-	s := r.now(&told)
-	candidates := fleet.Route(s, told).Candidates
+	ask := asks("bob")
+	s := r.now(&ask)
+	candidates := fleet.Route(s, ask).Candidates
 	for _, want := range []fleet.MachineID{"mine", "box"} {
 		if h := r.take(candidates, "m", noon); h == nil || h.Machine.ID != want {
 			t.Fatalf("took %+v, not %s", h, want)
@@ -343,24 +342,24 @@ func TestSchedulerTakesWhatIsLeft(t *testing.T) {
 	}
 }
 
-// TestSchedulerTellsWhoWaits: a machine's owner is told how many calls wait that it
-// could take, and word goes out whenever a call takes a slot, waits or ends.
-func TestSchedulerTellsWhoWaits(t *testing.T) {
+// queued returns how many waiting calls a machine could take, and activity is called
+// whenever a call reserves or releases a slot, and begins or ends to wait.
+func TestSchedulerQueued(t *testing.T) {
 	r := newScheduler(t, 1)
 	box := r.snapshot.Machine("box")
 	moved := func(what string) {
 		t.Helper()
-		if r.moves == 0 {
-			t.Errorf("nobody was told: %s", what)
+		if r.activities == 0 {
+			t.Errorf("no activity: %s", what)
 		}
-		r.moves = 0
+		r.activities = 0
 	}
 	first := r.newcomer("ann")
 	moved("a call took a slot")
 	bob := r.wait("bob", 1)
 	r.wait("bob", 2)
 	moved("a call waits")
-	r.wait("eve", 3) // out of reach: the law has refused it
+	r.wait("eve", 3) // out of reach: refused at once
 	r.wait("cid", 4)
 	if n := r.queued(box); n != 3 {
 		t.Errorf("%d wait for the machine, want 3", n)
@@ -370,7 +369,7 @@ func TestSchedulerTellsWhoWaits(t *testing.T) {
 	if n := r.queued(&other); n != 0 {
 		t.Errorf("%d wait for another model", n)
 	}
-	r.moves = 0
+	r.activities = 0
 	r.leave(bob)
 	moved("a call left")
 	r.release(first, true)
@@ -384,9 +383,9 @@ func TestSchedulerTellsWhoWaits(t *testing.T) {
 		"came free": func(h *reservation) { alone.release(h, true) }, "was refused by its machine": alone.releaseBusy,
 	} {
 		h := alone.newcomer("ann")
-		alone.moves = 0
-		if end(h); alone.moves == 0 {
-			t.Errorf("nobody was told: a slot that nobody waits for %s", what)
+		alone.activities = 0
+		if end(h); alone.activities == 0 {
+			t.Errorf("no activity: a slot that no call waits for %s", what)
 		}
 	}
 }

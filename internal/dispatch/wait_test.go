@@ -17,7 +17,7 @@ import (
 	"github.com/kith/kith/internal/registry"
 )
 
-// A machine's owner goes ahead of others on that machine, in their own order.
+// On a machine its owner's calls are served first, in the order of their arrival.
 func TestSchedulerOwnerGoesFirst(t *testing.T) {
 	r := newScheduler(t, 1)
 	h := r.newcomer("bob")
@@ -34,8 +34,8 @@ func TestSchedulerOwnerGoesFirst(t *testing.T) {
 	}
 }
 
-// The oldest goes first on a machine, whatever model of it they wait for, and
-// however much alike others are.
+// A machine serves the oldest call first, for whichever of its models the calls wait,
+// and in whichever cohorts they are.
 func TestSchedulerOldestOfTheMachine(t *testing.T) {
 	r := newScheduler(t, 1)
 	h := r.newcomer("ann")
@@ -112,8 +112,8 @@ func TestSchedulerSharesDayElsewhere(t *testing.T) {
 	}
 }
 
-// What only time, or nothing at all, tells of: a new minute, that reach can be
-// confirmed again, that a machine no longer offers the model.
+// What is not notified: a new minute, that reach can be confirmed again, that a machine
+// no longer offers the model.
 func TestSchedulerTicks(t *testing.T) {
 	r := newScheduler(t, 1)
 	now := noon
@@ -137,7 +137,7 @@ func TestSchedulerTicks(t *testing.T) {
 	w = r.wait("bob", 0)
 	r.snapshot = r.snapshot.WithShares("bob", nil) // as if hours had ended
 	if next(time.Second); got(w) != (waitResult{}) {
-		t.Error("decided anew within the minute")
+		t.Error("decided again within the minute")
 	}
 	if next(time.Minute); got(w).refusal == nil {
 		t.Error("a new minute: waits on")
@@ -148,11 +148,11 @@ func TestSchedulerTicks(t *testing.T) {
 	r.snapshot = r.snapshot.WithMachine(&box)
 	r.onMachine(&box)
 	if next(time.Second); got(w).refusal == nil {
-		t.Error("nobody offers it: waits on")
+		t.Error("no machine offers it: waits on")
 	}
 }
 
-// crowd is random members around random machines, and a room they wait in.
+// crowd is random members and machines, and a scheduler.
 type crowd struct {
 	oneMachine
 	rng     *rand.Rand
@@ -244,7 +244,7 @@ func (c *crowd) step() string {
 	case n < 17 && len(c.waiters) > 0:
 		i := c.rng.IntN(len(c.waiters))
 		if _, ok := c.leave(c.waiters[i]); ok {
-			c.t.Fatal("a grant that nobody saw")
+			c.t.Fatal("a result that was not read")
 		}
 		c.waiters = slices.Delete(c.waiters, i, i+1)
 		return "leave"
@@ -271,9 +271,9 @@ func (c *crowd) could(w *waiter, id fleet.MachineID) bool {
 	return ok && seen.State >= fleet.Busy && (c.proven || seen.Class != fleet.Grouped)
 }
 
-// check looks at what a step came to: nobody waits who could be served or must
-// be refused, and nobody was passed by one who came later, but for an owner on
-// a machine of theirs.
+// check looks at the result of a step: no call waits that could be served or must be
+// refused, and no call was served before one that arrived earlier, except an owner's
+// on the owner's machine.
 func (c *crowd) check(what string) {
 	c.t.Helper()
 	var served []*waiter
@@ -316,8 +316,8 @@ func (c *crowd) check(what string) {
 	}
 }
 
-// In random worlds nobody is passed over and nobody is forgotten.
-func TestSchedulerPassesNobody(t *testing.T) {
+// In random worlds no call is passed over and none is forgotten.
+func TestSchedulerIsFair(t *testing.T) {
 	for seed := range uint64(300) {
 		c := newCrowd(t, seed)
 		for range 150 {
@@ -382,7 +382,7 @@ func (r *oneMachine) serveOne(ask fleet.Ask, hasty bool) {
 }
 
 // 10,000 wait for a model of which 100 slots a second come free: they are served
-// in the order in which they came, or told so at their deadline; each knows its
+// in the order in which they came, or refused at their deadline; each knows its
 // position.
 func TestTenThousandWait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -453,8 +453,8 @@ func TestTenThousandWait(t *testing.T) {
 	})
 }
 
-// Alike waiters are refused together, each with the same words.
-func TestSchedulerRefusesALine(t *testing.T) {
+// A cohort is refused together, each call with the same fault.
+func TestSchedulerRefusesACohort(t *testing.T) {
 	r := newScheduler(t, 1)
 	r.newcomer("ann")
 	var all []*waiter

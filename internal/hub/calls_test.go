@@ -14,7 +14,7 @@ import (
 )
 
 // TestKeyRevokedWhileTheBodyComes: a key that is revoked after its call was
-// identified, and before the call is underway, serves it no more.
+// identified, and before the call is active, no longer serves it.
 func TestKeyRevokedWhileTheBodyComes(t *testing.T) {
 	r := newRig(t, Config{Region: "home"})
 	id, secret := r.member("ann")
@@ -36,13 +36,13 @@ func TestKeyRevokedWhileTheBodyComes(t *testing.T) {
 		t.Errorf("after it: %s, want %s", got, fault.InvalidAPIKey)
 	}
 	if n := len(r.calls.Running()); n != 0 {
-		t.Errorf("%d calls are left underway", n)
+		t.Errorf("%d calls are still active", n)
 	}
 }
 
-// What is refused before the routing is told to its caller as well, without a
-// word of what was sent; a wrong key is nobody's, and a flood is not kept.
-func TestRefusedBeforeTheRoutingIsTold(t *testing.T) {
+// A refusal before the routing leaves a trace for its caller, without content; a wrong
+// key identifies no caller, and calls over the rate leave none.
+func TestRefusedBeforeRoutingLeavesATrace(t *testing.T) {
 	r := newRig(t, Config{Edge: gateway.Config{Rate: gateway.Rate{PerSecond: 1e-9, Burst: 3}}})
 	_, secret := r.member("bob")
 	member, err := r.kept.MemberByName(t.Context(), "bob")
@@ -73,7 +73,7 @@ func TestRefusedBeforeTheRoutingIsTold(t *testing.T) {
 			t.Errorf("%d: %+v, %v", i, s, err)
 		}
 		if c.kept && (!s.Mine || s.Code != c.code || s.Status != w.Code || s.Endpoint != path || s.Model != c.model || s.Judgements != nil || strings.Contains(fmt.Sprintf("%+v", s), "hush")) {
-			t.Errorf("%d: told %+v", i, s)
+			t.Errorf("%d: %+v", i, s)
 		}
 	}
 }

@@ -31,46 +31,43 @@ import (
 	"github.com/kith/kith/internal/web"
 )
 
-// Config is what an operator sets of the hub. The zero value of each member
-// means its default.
+// Config is what an operator sets of the hub. A zero field has its default.
 type Config struct {
-	// Region names the region this hub serves; keys of another are refused.
+	// Region is the region that this hub serves. Keys of another are refused.
 	// Default "home".
 	Region string
-	// Wait and WaitStream are how long a call may wait for a machine, unary and
-	// streamed (S7.1). Defaults 60 s and 180 s.
+	// Wait and WaitStream limit how long a unary and a streamed call wait for a
+	// machine. Defaults 60 s and 180 s.
 	Wait, WaitStream time.Duration
-	// Running and Waiting are how many calls of one member may run on machines, and
-	// wait for one, at the same time. Defaults 64 and 256; negative: not bounded.
+	// Running and Waiting limit how many calls of one member run on machines, and wait
+	// for one, at the same time. Defaults 64 and 256; negative: no limit.
 	Running, Waiting int
-	// FirstByte is how long a machine may take to its first byte once it took a
-	// call (decisions 3). Default 10 min.
+	// FirstByte limits how long a machine takes to its first byte. Default 10 min.
 	FirstByte time.Duration
-	// Admissions is how many tunnels may be in their handshake at once; more are
-	// told to come back (decisions 8). Default 128.
+	// Admissions limits how many tunnels are in their handshake at once; others are
+	// to come back (spec/tunnel.md#statuses). Default 128.
 	Admissions int
-	// Clients are those of the public address; nil: no proxy is trusted, and nothing is
-	// bounded.
+	// Clients limits the connections of the public address; nil: no limits, and no
+	// proxy is trusted.
 	Clients *gateway.Clients
-	// Machines is how many machines of one member may be connected. Default 1000;
-	// negative: not bounded.
+	// Machines limits how many machines of one member are connected. Default 1000;
+	// negative: no limit.
 	Machines int
-	// Journal keeps what the ledger knows until the database has it, so that no
-	// death of the hub loses a call. Without one, as in a simulation, records wait
-	// in memory. The hub closes it no more than the database.
+	// Journal holds the ledger's records until they are in the database, so that a
+	// crash loses no call; nil: they wait in memory. The hub does not close it.
 	Journal *journal.Journal
-	// KeepResponses is how long a turn of the responses dialect can be referred to.
-	// Default 24 h; negative: none is kept.
+	// KeepResponses is how long turns of the responses dialect are kept. Default 24 h;
+	// negative: none are.
 	KeepResponses time.Duration
-	// Edge configures the HTTP edge: limits and rates. Its Backend, Identify,
-	// Finished, Refused, Turns and Count are set here.
+	// Edge configures the gateway: limits and rates. New sets its Backend, Identify,
+	// Finished, Refused, Turns and Count.
 	Edge gateway.Config
 	// Site configures the members' pages.
 	Site SiteConfig
-	// Draw breaks ties between machines: a number spread over all 64 bits. Default
-	// rand.Uint64; a simulation gives its own, so that a history repeats.
+	// Draw returns random numbers that break ties between machines. Default
+	// rand.Uint64; the simulation sets its own, so that a history repeats.
 	Draw func() uint64
-	// Log takes the hub's events. Default slog.Default.
+	// Log takes the hub's events. Default slog.Default().
 	Log *slog.Logger
 }
 
@@ -103,8 +100,8 @@ func (c Config) withDefaults() Config {
 	return c
 }
 
-// Records is what the hub keeps: *store.DB. Times are UTC; a look-up that finds
-// nothing is account.ErrNotFound, a clash account.ErrExists.
+// Records is the database; *store.DB implements it. Times are UTC. A look-up that
+// finds nothing fails with account.ErrNotFound, a clash with account.ErrExists.
 type Records interface {
 	web.Accounts
 	ledger.Store
@@ -147,10 +144,10 @@ type Hub struct {
 	traces   *ledger.Traces
 	turns    *ledger.Turns
 	edge     *gateway.Edge
-	api      http.Handler // of members, under /api/
-	site     *web.Site    // their pages
+	api      http.Handler // the members' API, under /api/
+	site     *web.Site    // the members' pages
 	tunnels  tunnels
-	admitted chan struct{} // a place for each tunnel in its handshake
+	admitted chan struct{} // holds one for each tunnel in its handshake
 	paces    paces
 }
 
@@ -187,15 +184,15 @@ func New(cfg Config, records Records, live *registry.Registry) *Hub {
 	return h
 }
 
-// Handler is the hub's public address: the hosted routes, the members' pages and
-// their API under /api/, GET /tunnel for machines and POST /login for a machine
-// that has a token.
+// Handler serves the hub's public address: the hosted routes, the members' pages and
+// their API under /api/, GET /tunnel for machines and POST /login for a machine that
+// has a token.
 func (h *Hub) Handler() http.Handler {
 	tunnel, login := h.guarded(h.acceptTunnel), h.guarded(h.login)
 	serve := func(w http.ResponseWriter, r *http.Request) {
-		// No mux: it would clean paths, which the edge wants as they came.
+		// No mux: it would clean paths, which the gateway compares byte for byte.
 		switch path := r.URL.Path; {
-		case strings.HasPrefix(path, "/v1/"): // first: it is nearly all there is
+		case strings.HasPrefix(path, "/v1/"): // nearly all requests
 			h.edge.ServeHTTP(w, r)
 		case r.Method == http.MethodGet && path == "/tunnel":
 			tunnel(w, r)
@@ -211,7 +208,7 @@ func (h *Hub) Handler() http.Handler {
 	}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		r, proxied := h.cfg.Clients.Resolve(r)
-		if proxied && r.URL.Path != "/tunnel" { // those are counted by machine
+		if proxied && r.URL.Path != "/tunnel" { // tunnels are limited by machine
 			leave, err := h.cfg.Clients.Admit(r)
 			if err != nil {
 				h.edge.Refuse(w, r, err)
@@ -242,7 +239,7 @@ func (h *Hub) Run(ctx context.Context) error {
 // onChange takes changes of the store that the registry's snapshot holds already,
 // and what they affect; nil changes stand for any.
 func (h *Hub) onChange(changes []fleet.Change, affected fleet.Concern) {
-	h.keys.forget()
+	h.keys.clear()
 	h.site.OnChange(changes)
 	h.calls.OnChange(changes, affected)
 }

@@ -84,7 +84,7 @@ func TestIdentifyForgets(t *testing.T) {
 			}
 		}
 		good("", 1)
-		time.Sleep(keyFresh - 1)
+		time.Sleep(cacheFor - 1)
 		good("", 1)
 		time.Sleep(time.Nanosecond)
 		good("", 2)
@@ -94,7 +94,7 @@ func TestIdentifyForgets(t *testing.T) {
 			t.Fatal(err)
 		}
 		good("", 3)
-		time.Sleep(keyFresh)
+		time.Sleep(cacheFor)
 		good(fault.InvalidAPIKey, 4)
 	})
 }

@@ -203,14 +203,14 @@ func TestLedgerSyncsWhenSent(t *testing.T) {
 }
 
 // TestLedgerAwaitsTheDisk: an answer waits for its call's intent to be on the
-// disk, and is not told where that fails.
+// disk, and is not sent if that fails.
 func TestLedgerAwaitsTheDisk(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		j, err := journal.Open(filepath.Join(t.TempDir(), "ledger-"))
 		if err != nil {
 			t.Fatal(err)
 		}
-		l := New(forgetful{}, j, slog.New(slog.DiscardHandler)) // nobody syncs
+		l := New(forgetful{}, j, slog.New(slog.DiscardHandler)) // without its Run
 		wait := func() error {
 			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 			defer cancel()
