@@ -249,7 +249,7 @@ func (d *doctor) engines(ctx context.Context, config *daemonFile, status daemon.
 		}
 		ctx, cancel := context.WithTimeout(ctx, patience)
 		defer cancel()
-		finder.Look(ctx)
+		finder.Probe(ctx)
 		for _, f := range finder.Report() {
 			found = append(found, daemon.EngineStatus(f))
 			models += f.Models

@@ -265,8 +265,8 @@ func (m *machine) startServers(ctx context.Context, group *errgroup.Group) []*en
 	var servers []*engine.Engine
 	for _, id := range pool.IDs() {
 		offer := func() engine.Model { return served(pool.Model(id)) }
-		servers = append(servers, engine.Server(pool.Transport(id), offer, func() string { return pool.Why(id) }))
-		if why := pool.Why(id); why != "" {
+		servers = append(servers, engine.Server(pool.Transport(id), offer, func() string { return pool.Problem(id) }))
+		if why := pool.Problem(id); why != "" {
 			m.log.Error("a model cannot be served", "model", id, "error", why)
 		}
 	}

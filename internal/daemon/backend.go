@@ -64,7 +64,7 @@ func (d *Daemon) able(call *gateway.Call) []*engine.Engine {
 func firsts(able []*engine.Engine) []*engine.Engine {
 	var out []*engine.Engine
 	for _, e := range able {
-		if !slices.ContainsFunc(out, func(o *engine.Engine) bool { return o.Elsewhere() == e.Elsewhere() }) {
+		if !slices.ContainsFunc(out, func(o *engine.Engine) bool { return o.IsUpstream() == e.IsUpstream() }) {
 			out = append(out, e)
 		}
 	}
@@ -83,12 +83,12 @@ func codeOf(err error) fault.Code {
 // start there and may go elsewhere. The owner's own calls are counted, never
 // refused: they wait in the engine's queue.
 func (d *Daemon) doHere(ctx context.Context, call *gateway.Call, e *engine.Engine) (answer *gateway.Answer, next bool, err error) {
-	own := modelOf(e, call.Model, call.Endpoint) != nil && (call.Endpoint != fleet.ChatCompletions || e.Elsewhere())
+	own := modelOf(e, call.Model, call.Endpoint) != nil && (call.Endpoint != fleet.ChatCompletions || e.IsUpstream())
 	endpoint, asked, err := call.ForEngine(own)
 	if err != nil {
 		return nil, true, err
 	}
-	release := d.desk.enter(call.Model, call.Choices, !e.Elsewhere())
+	release := d.desk.enter(call.Model, call.Choices, !e.IsUpstream())
 	defer func() {
 		if answer == nil {
 			release()

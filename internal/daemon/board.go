@@ -40,7 +40,7 @@ func (b *board) engines() []*engine.Engine {
 		all = append(all, e)
 	}
 	for _, e := range b.servers {
-		if e.Why() == "" {
+		if e.Problem() == "" {
 			all = append(all, e)
 		}
 	}
@@ -58,7 +58,7 @@ func (b *board) engines() []*engine.Engine {
 func (b *board) whyNot(model fleet.ModelID) string {
 	for _, e := range b.servers {
 		if e.Models()[0].ID == model {
-			return e.Why()
+			return e.Problem()
 		}
 	}
 	return ""
@@ -128,7 +128,7 @@ func (b *board) slots() int {
 func (b *board) others() int {
 	n := 0
 	for _, e := range b.engines() {
-		n += e.Others()
+		n += e.OtherCalls()
 	}
 	return n
 }
@@ -138,7 +138,7 @@ func (b *board) others() int {
 func (b *board) othersAt(model fleet.ModelID) int {
 	for _, e := range b.shared() {
 		if slices.ContainsFunc(e.Models(), func(m engine.Model) bool { return m.ID == model }) {
-			return e.Others()
+			return e.OtherCalls()
 		}
 	}
 	return 0

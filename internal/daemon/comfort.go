@@ -26,7 +26,7 @@ type Comfort struct {
 	// the engines here, and for lull after.
 	Yield bool
 	// Awake is the command that keeps this computer from falling asleep in the
-	// middle of an answer (host.Vigil); nil: it may.
+	// middle of an answer (host.Wakelock); nil: it may.
 	Awake []string
 }
 
@@ -41,7 +41,7 @@ const (
 
 // comfort keeps the pauses that this machine makes by itself.
 type comfort struct {
-	vigil host.Vigil
+	wakelock host.Wakelock
 	// pausedBy says in words why this machine has paused by itself; empty: it
 	// has not. Guarded by Daemon.mu.
 	pausedBy []string
@@ -57,7 +57,7 @@ func (d *Daemon) keepComfort(ctx context.Context) error {
 			why = append(why, "it runs on its battery")
 		}
 		if c.OnBusyGPU {
-			if program := c.Computer.GPUHolder(ctx, d.enginePorts()); program != "" {
+			if program := c.Computer.GPUUser(ctx, d.enginePorts()); program != "" {
 				why = append(why, program+" holds its GPU")
 			}
 		}
@@ -118,7 +118,7 @@ type wakeful struct{ *Daemon }
 
 // Do is the Daemon's, awake.
 func (w wakeful) Do(ctx context.Context, call *gateway.Call) (*gateway.Answer, error) {
-	release := sync.OnceFunc(w.comfort.vigil.Hold())
+	release := sync.OnceFunc(w.comfort.wakelock.Hold())
 	answer, err := w.Daemon.Do(ctx, call)
 	if err != nil {
 		release()

@@ -90,7 +90,7 @@ func (d *Daemon) socketSurface(local http.Handler) http.Handler {
 		"POST /discover": func(w http.ResponseWriter, r *http.Request) {
 			d.askCheck()
 			d.checkUpstreams(r.Context())
-			d.finder.Look(r.Context())
+			d.finder.Probe(r.Context())
 			writeJSON(w, http.StatusOK, d.Status())
 		},
 		"POST /signin": func(w http.ResponseWriter, r *http.Request) {
@@ -246,7 +246,7 @@ func (d *Daemon) Status() Status {
 		s.Engines = append(s.Engines, EngineStatus{Place: e.Base(), Kind: e.Kind(), Name: e.Name(), Models: len(e.Models())})
 	}
 	for _, e := range d.board.servers {
-		found := EngineStatus{Place: e.Base(), Kind: e.Kind(), Name: e.Name() + " for " + string(e.Models()[0].ID), Models: len(e.Models()), Why: e.Why()}
+		found := EngineStatus{Place: e.Base(), Kind: e.Kind(), Name: e.Name() + " for " + string(e.Models()[0].ID), Models: len(e.Models()), Why: e.Problem()}
 		if found.Why != "" {
 			found.Models = 0
 		}
@@ -280,7 +280,7 @@ func refuseChange(w http.ResponseWriter, err error) {
 func refuse(w http.ResponseWriter, f *fault.Fault) {
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(f.Status())
-	_, _ = w.Write(dialect.AppendFault(nil, dialect.Chat, f, "")) // the only error is a client that left
+	_, _ = w.Write(dialect.FaultBody(dialect.Chat, f, "")) // the only error is a client that left
 }
 
 func writeJSON(w http.ResponseWriter, status int, v any) {

@@ -172,8 +172,8 @@ func New(c Config) (*Daemon, error) {
 	d.policy.Store(c.policy())
 	d.board.servers = c.Servers
 	d.desk.onLocal, d.desk.yields = d.board.touch, c.Comfort.Yield
-	d.comfort.vigil = host.Vigil{
-		Command: c.Comfort.Awake, Trouble: func(err error) { d.trouble("%v", err) },
+	d.comfort.wakelock = host.Wakelock{
+		Command: c.Comfort.Awake, OnError: func(err error) { d.trouble("%v", err) },
 	}
 	d.setLine(func(l *LineStatus) { l.State = LineOff })
 	return d, nil
@@ -214,7 +214,7 @@ func (d *Daemon) Run(ctx context.Context) error {
 	g, ctx := errgroup.WithContext(ctx)
 	// Once before anything is served: a call that comes first thing must not be
 	// told that there is no engine.
-	d.finder.Look(ctx)
+	d.finder.Probe(ctx)
 	g.Go(func() error { return d.serve(ctx, local, d.Handler()) })
 	g.Go(func() error { return d.serve(ctx, socket, d.socketSurface(d.Handler())) })
 	g.Go(func() error { return d.watchEngines(ctx) })
@@ -224,7 +224,7 @@ func (d *Daemon) Run(ctx context.Context) error {
 	g.Go(func() error { return d.keepLine(ctx) })
 	g.Go(func() error { return d.keepPause(ctx) })
 	g.Go(func() error { return d.keepComfort(ctx) })
-	g.Go(func() error { return d.comfort.vigil.Run(ctx) })
+	g.Go(func() error { return d.comfort.wakelock.Run(ctx) })
 	close(d.ready)
 	d.log.Info("the daemon listens", "address", d.base, "engines", len(d.board.engines()))
 	return g.Wait()

@@ -372,7 +372,7 @@ func falseTime(t *testing.T, c Config, double *enginetest.Engine) (*Daemon, *lin
 	}
 	model := engine.Model{ID: "test-model", Families: []fleet.Family{fleet.Chat}, Endpoints: []fleet.Endpoint{fleet.ChatCompletions}, Slots: 4}
 	hub := newPipes()
-	lines := make(chan *tunnel.Line, 1)
+	lines := make(chan *tunnel.Client, 1)
 	server := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		line, err := tunnel.Upgrade(w, r, tunnel.UpgradeConfig{Generation: 1})
 		if err != nil {
@@ -393,7 +393,7 @@ func falseTime(t *testing.T, c Config, double *enginetest.Engine) (*Daemon, *lin
 	go func() { ended <- d.Run(ctx) }()
 	line := <-lines
 	next, stop := iter.Pull2(line.Offers(ctx))
-	l := &link{Line: line, t: t, next: next}
+	l := &link{Client: line, t: t, next: next}
 	l.leave = sync.OnceFunc(func() {
 		cancel()
 		if err := <-ended; err != nil {

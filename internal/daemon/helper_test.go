@@ -24,7 +24,7 @@ import (
 )
 
 // patience bounds every wait of a test that uses real time.
-const patience = 10 * time.Second
+const patience = 2 * time.Minute
 
 // rig is a daemon that runs on loopback, with its log.
 type rig struct {
@@ -179,7 +179,7 @@ func chat(stream bool) string {
 type fakeHub struct {
 	*httptest.Server
 	t      *testing.T
-	lines  chan *tunnel.Line
+	lines  chan *tunnel.Client
 	mu     sync.Mutex
 	refuse int // status of GET /tunnel; 0: 101
 	asked  []*http.Request
@@ -189,7 +189,7 @@ type fakeHub struct {
 
 func newHub(t *testing.T) *fakeHub {
 	t.Helper()
-	h := &fakeHub{t: t, lines: make(chan *tunnel.Line, 10)}
+	h := &fakeHub{t: t, lines: make(chan *tunnel.Client, 10)}
 	var generation int64
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /tunnel", func(w http.ResponseWriter, r *http.Request) {
@@ -241,7 +241,7 @@ func (h *fakeHub) signIn(home string) {
 
 // link is a daemon's tunnel as the hub sees it.
 type link struct {
-	*tunnel.Line
+	*tunnel.Client
 	t     *testing.T
 	next  func() (tunnel.Advertisement, error, bool)
 	ad    tunnel.Advertisement // the newest read
@@ -258,7 +258,7 @@ func (h *fakeHub) connected() *link {
 		h.t.Cleanup(cancel)
 		next, stop := iter.Pull2(line.Offers(ctx))
 		h.t.Cleanup(stop)
-		l := &link{Line: line, t: h.t, next: next}
+		l := &link{Client: line, t: h.t, next: next}
 		l.until("there", func(tunnel.Advertisement) bool { return true })
 		if err := line.Ack(ctx); err != nil {
 			h.t.Fatal(err)

@@ -134,7 +134,7 @@ func (d *Daemon) serveCall(w http.ResponseWriter, r *http.Request, began *bool, 
 	_, caller, _ := strings.Cut(r.Header.Get(tunnel.HeaderCaller), " ")
 	e := a.engine
 	defer d.desk.widen(call.Model, call.Choices)()
-	defer d.comfort.vigil.Hold()()
+	defer d.comfort.wakelock.Hold()()
 	ctx, cancel := withDeadline(r.Context(), r.Header.Get(tunnel.HeaderDeadline))
 	defer cancel()
 	// Not Trusted, whoever the caller is: no string that came over the network
@@ -220,7 +220,7 @@ func (d *Daemon) admit(model fleet.ModelID, endpoint fleet.Endpoint, own bool, n
 	if refusal != "" {
 		return nil, nil, refusal
 	}
-	free := modelOf(e, model, endpoint).Slots - e.Others()
+	free := modelOf(e, model, endpoint).Slots - e.OtherCalls()
 	release, ok := (func())(nil), false
 	if free > 0 {
 		release, ok = d.desk.admit(model, d.open(sharing), free)
@@ -269,7 +269,7 @@ func tellHub(w http.ResponseWriter, r *http.Request, f *fault.Fault) {
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(f.Status())
 	// The only error is a hub that went away.
-	_, _ = w.Write(dialect.AppendFault(nil, dialect.Chat, f, r.Header.Get(tunnel.HeaderCorrelation)))
+	_, _ = w.Write(dialect.FaultBody(dialect.Chat, f, r.Header.Get(tunnel.HeaderCorrelation)))
 }
 
 // relay passes an engine's answer on: of its headers the content's own, a

@@ -442,7 +442,7 @@ func TestOthersAtTheEngine(t *testing.T) {
 	r := run(t, Config{}, e)
 	free := func(want int) {
 		t.Helper()
-		r.finder.Look(t.Context())
+		r.finder.Probe(t.Context())
 		ad, _ := r.advertise()
 		if ad.Free != want || ad.Models[0].Free != want || ad.Slots != 2 {
 			t.Errorf("%d of %d slots free, %d of the model's; want %d", ad.Free, ad.Slots, ad.Models[0].Free, want)

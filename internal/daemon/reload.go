@@ -34,7 +34,7 @@ func (d *Daemon) Reload(ctx context.Context, c Config) error {
 	if err := d.settings.begin(c.Sharing); err != nil {
 		return err
 	}
-	if err := d.finder.Move(c.Discovery); err != nil {
+	if err := d.finder.Reconfigure(c.Discovery); err != nil {
 		return errors.Join(err, d.settings.begin(d.config.Sharing))
 	}
 	d.mu.Lock()
@@ -49,7 +49,7 @@ func (d *Daemon) Reload(ctx context.Context, c Config) error {
 	}
 	d.desk.yield(c.Comfort.Yield)
 	d.askCheck()
-	d.finder.Look(ctx)
+	d.finder.Probe(ctx)
 	d.board.touch()
 	return nil
 }

@@ -132,7 +132,7 @@ func (d *Daemon) keepLooking(ctx context.Context) error {
 		case <-ctx.Done():
 			return nil
 		}
-		d.finder.LookAgain(ctx)
+		d.finder.ProbeAgain(ctx)
 		// A server that kith runs comes, goes and learns without a word.
 		if now := d.board.offers(d.board.engines()); !reflect.DeepEqual(now, offered) {
 			offered = now

@@ -2,8 +2,6 @@ package dispatch
 
 import (
 	"context"
-	"math"
-	"slices"
 	"sync/atomic"
 	"time"
 
@@ -23,11 +21,8 @@ const (
 type activeCall struct {
 	d        *Dispatcher
 	call     *gateway.Call
-	ask      fleet.Ask
+	ask      fleet.Query
 	deadline time.Time // of its wait
-	// full holds machines that refused as busy although they seemed free: they
-	// count as busy until the call has waited.
-	full []fleet.MachineID
 	// vanished says that a unary call lost its machine after it had started.
 	vanished bool
 	attempt  atomic.Pointer[attempt] // the one that runs now; nil: none
@@ -99,8 +94,7 @@ func (c *activeCall) try(ctx context.Context, r *reservation) (_ *gateway.Answer
 	case ctx.Err() != nil:
 		return nil, context.Cause(ctx), true
 	case outcome == busy:
-		c.full = append(c.full, r.Machine.ID)
-		c.ask.Owed = c.refusing
+		c.ask.Full = append(c.ask.Full, r.Machine.ID) // until the call has waited
 		return nil, nil, false
 	case outcome == vanished && c.vanished:
 		return nil, fault.New(fault.MachineOffline, "two machines went away in the middle of the answer; try again shortly"), true
@@ -111,15 +105,6 @@ func (c *activeCall) try(ctx context.Context, r *reservation) (_ *gateway.Answer
 		return nil, c.exhausted(), true
 	}
 	return nil, nil, false
-}
-
-// refusing is a fleet.Owed: a machine that refused as busy has no free slot for
-// this call.
-func (c *activeCall) refusing(machine fleet.MachineID, _ fleet.ModelID) (ofMachine, ofModel int) {
-	if slices.Contains(c.full, machine) {
-		return math.MaxInt32, math.MaxInt32
-	}
-	return 0, 0
 }
 
 // refusal is the fault of a decision to refuse. For a call that lost its machine
@@ -167,7 +152,7 @@ func (c *activeCall) wait(ctx context.Context) (_ *gateway.Answer, _ error, done
 	}
 	began := time.Now()
 	w := c.d.scheduler.join(c.ask, c.call.Arrived)
-	c.full, c.ask.Owed = nil, nil
+	c.ask.Full = nil
 	result, err := c.await(ctx, w)
 	c.call.Trace.Waited += time.Since(began)
 	c.call.Waiting(-1, 0)

@@ -121,7 +121,7 @@ func (d *Dispatcher) Run(ctx context.Context) error {
 // OnChange takes changes of the store that the registry's snapshot holds already,
 // and what they affect; nil changes stand for any. Calls whose key or share ended
 // end, and waiting calls that are affected are decided again.
-func (d *Dispatcher) OnChange(changes []fleet.Change, affected fleet.Concern) {
+func (d *Dispatcher) OnChange(changes []fleet.Change, affected fleet.Affected) {
 	now := time.Now()
 	d.changed.Store(&now) // before revoke looks at the active calls
 	d.revoke(changes)
@@ -191,22 +191,22 @@ func (d *Dispatcher) waitLimit(call *gateway.Call) time.Duration {
 	return limit
 }
 
-func askOf(call *gateway.Call) fleet.Ask {
-	return fleet.Ask{
+func askOf(call *gateway.Call) fleet.Query {
+	return fleet.Query{
 		Caller: call.Caller.Member, Narrow: call.Caller.Narrow, Exclude: call.Caller.Machine,
 		Model: call.Model, Family: call.Endpoint.Family(),
 	}
 }
 
 // route decides on the newest snapshot.
-func (d *Dispatcher) route(ask *fleet.Ask) fleet.Decision {
+func (d *Dispatcher) route(ask *fleet.Query) fleet.Decision {
 	s := d.now(ask)
 	return fleet.Route(s, *ask)
 }
 
 // now sets what the ask depends on beside the snapshot (the time, a new draw,
 // whether the store could be read) and returns the newest snapshot.
-func (d *Dispatcher) now(ask *fleet.Ask) *fleet.Snapshot {
+func (d *Dispatcher) now(ask *fleet.Query) *fleet.Snapshot {
 	ask.Now = time.Now()
 	ask.Draw = d.cfg.Draw()
 	ask.Unconfirmed = !d.cfg.Registry.Confirmed(ask.Now)

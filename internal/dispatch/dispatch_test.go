@@ -65,7 +65,7 @@ func newSharedMachine(t *testing.T, activity func(*sharedMachine)) *sharedMachin
 	connected := make(chan struct{}, 99)
 	m.live = registry.New(registry.Config{Node: "hub", Region: "home", Facts: m.db.Facts("home"), Log: log})
 	m.live.Observe(registry.Observer{
-		Store: func(changes []fleet.Change, affected fleet.Concern) {
+		Store: func(changes []fleet.Change, affected fleet.Affected) {
 			m.OnChange(changes, affected)
 			m.changed <- struct{}{}
 		},
@@ -82,7 +82,7 @@ func newSharedMachine(t *testing.T, activity func(*sharedMachine)) *sharedMachin
 		defer close(served)
 		line, err := tunnel.Upgrade(w, r, tunnel.UpgradeConfig{Generation: 1})
 		if err == nil {
-			err = m.live.Serve(ctx, fleet.Kept{ID: m.id, Owner: "ann", OwnerName: "ann", Name: "box"}, 1, line)
+			err = m.live.Serve(ctx, fleet.StoredMachine{ID: m.id, Owner: "ann", OwnerName: "ann", Name: "box"}, 1, line)
 		}
 		if !errors.Is(err, context.Canceled) {
 			t.Log("the tunnel ended:", err)

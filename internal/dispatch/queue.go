@@ -19,16 +19,16 @@ type queue struct {
 	byCaller map[fleet.MemberID][]*cohort // the same cohorts
 }
 
-// cohort is the waiting calls of a queue whose asks routing cannot tell apart: each
-// may use a machine if and only if the others may.
+// cohort is the waiting calls of a queue that are equal to routing: each may use a
+// machine if and only if the others may.
 type cohort struct {
 	queue   *queue
-	ask     fleet.Ask
+	ask     fleet.Query
 	waiters []*waiter
 }
 
-// waiter is one waiting call. Whoever takes it out of its queue with a result sends
-// that, once.
+// waiter is one waiting call. What takes it out of its queue with a result sends the
+// result, once.
 type waiter struct {
 	cohort  *cohort
 	arrived time.Time
@@ -63,7 +63,7 @@ func deleteSorted[E any](from []E, e E, order func(a, b E) int) []E {
 
 // cohortOf returns the cohort of such an ask; a new one joins the queue with its
 // first waiter.
-func (q *queue) cohortOf(ask fleet.Ask) *cohort {
+func (q *queue) cohortOf(ask fleet.Query) *cohort {
 	for _, c := range q.byCaller[ask.Caller] {
 		if alike(&c.ask, &ask) {
 			return c
@@ -72,9 +72,8 @@ func (q *queue) cohortOf(ask fleet.Ask) *cohort {
 	return &cohort{queue: q, ask: ask}
 }
 
-// alike reports whether routing cannot tell apart two asks of one caller for one
-// model.
-func alike(a, b *fleet.Ask) bool {
+// alike reports whether two queries of one caller for one model are equal to routing.
+func alike(a, b *fleet.Query) bool {
 	return a.Narrow == b.Narrow && a.Exclude == b.Exclude && a.Family == b.Family &&
 		a.Gone == b.Gone && slices.Equal(a.Avoid, b.Avoid)
 }

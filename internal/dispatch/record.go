@@ -76,7 +76,7 @@ func within[N int64 | time.Duration](n, most N) N { return min(max(n, 0), most) 
 
 // judgement is a decision as the call's trace keeps it.
 func judgement(d fleet.Decision) gateway.Judged {
-	return gateway.Judged{Row: d.Row, Verdict: d.Verdict, Survey: d.Survey}
+	return gateway.Judged{Row: d.Row, Verdict: d.Verdict, Tally: d.Tally}
 }
 
 // recordDecision adds a decision to the call's trace, which keeps the first and the
@@ -142,8 +142,8 @@ func headerText(name string) string {
 	return name
 }
 
-// tracesOf returns what the members whom a finished call concerns may know of it:
-// its caller, and the owners of the machines that it was tried on.
+// tracesOf returns the traces of a finished call: one for its caller, and one for each
+// owner of machines that it was tried on, of what that member may know.
 func tracesOf(call *gateway.Call, out gateway.Outcome) []account.Story {
 	trace := &call.Trace
 	mine := account.Story{
@@ -209,7 +209,7 @@ func forCaller(j gateway.Judged, family fleet.Family) account.Judgement {
 	t := account.Judgement{
 		AfterMS: j.After.Milliseconds(), Verdict: j.Verdict.String(), Row: fleet.ReasonOf(j.Row, family).Row,
 	}
-	for class, counts := range j.Survey.Counts {
+	for class, counts := range j.Tally.Counts {
 		for state, n := range counts {
 			if n > 0 {
 				t.Seen = append(t.Seen, account.Sight{Via: fleet.Class(class).String(), State: fleet.State(state).String(), Machines: int(n)})

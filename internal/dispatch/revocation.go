@@ -71,7 +71,7 @@ func (d *Dispatcher) reaches(caller gateway.Caller, a *attempt) bool {
 	s := d.cfg.Registry.Snapshot()
 	for machine, standing := range s.Reach(caller.Member, caller.Narrow) {
 		if machine.ID == a.Machine.ID {
-			_, ok := standing.Sight(machine, a.Offer, time.Now())
+			_, ok := standing.State(machine, a.Offer, time.Now())
 			return ok
 		}
 	}
@@ -88,7 +88,7 @@ func (d *Dispatcher) stillReaches(a *attempt) bool {
 	if machine == nil {
 		return false
 	}
-	_, ok := fleet.Spot(s, &ask, machine)
+	_, ok := fleet.StateOf(s, &ask, machine)
 	return ok
 }
 

@@ -18,7 +18,7 @@ import (
 type scheduler struct {
 	// now sets the time and what else an ask depends on beside the snapshot, and
 	// returns the snapshot.
-	now func(*fleet.Ask) *fleet.Snapshot
+	now func(*fleet.Query) *fleet.Snapshot
 	// activity is Config.Activity.
 	activity func()
 
@@ -63,12 +63,12 @@ func reserve(c fleet.Candidate, model fleet.ModelID, now time.Time) *reservation
 // widen reserves a slot for each of the answers that a call asks for.
 func (r *reservation) widen(answers int) {
 	r.extra = max(answers, 1) - 1
-	r.Machine.Widen(r.model, r.extra)
+	r.Machine.AddSlots(r.model, r.extra)
 }
 
 // cancel undoes reserve and widen; ran says that the machine took the call.
 func (r *reservation) cancel(ran bool) {
-	r.Machine.Widen(r.model, -r.extra)
+	r.Machine.AddSlots(r.model, -r.extra)
 	r.Machine.Release(r.model)
 	if r.Limits != nil {
 		r.Limits.Release(ran, r.since)
@@ -99,7 +99,7 @@ func (r *reservation) sharers() []fleet.MemberID {
 //     fails was lost to a call that does not wait, and is tried again with what is
 //     free then.
 func (s *scheduler) grantSlots(id fleet.MachineID) (granted bool) {
-	var at fleet.Ask
+	var at fleet.Query
 	snapshot := s.now(&at)
 	machine := snapshot.Machine(id)
 	if machine == nil {
@@ -109,7 +109,7 @@ func (s *scheduler) grantSlots(id fleet.MachineID) (granted bool) {
 		s.unconfirmed = true
 		return false
 	}
-	for machine.Free() > 0 {
+	for machine.FreeSlots() > 0 {
 		w, candidate := s.nextWaiter(snapshot, machine, at.Now)
 		if w == nil {
 			break
@@ -134,7 +134,7 @@ func (s *scheduler) nextWaiter(snapshot *fleet.Snapshot, machine *fleet.Machine,
 			}
 			ask := c.ask
 			ask.Now = now
-			if seen, ok := fleet.Spot(snapshot, &ask, machine); ok && seen.State == fleet.Ready {
+			if seen, ok := fleet.StateOf(snapshot, &ask, machine); ok && seen.State == fleet.Ready {
 				best, by = w, seen.Candidate
 				return
 			}
@@ -162,8 +162,8 @@ func (s *scheduler) queuesOf(machine *fleet.Machine) (queues []*queue) {
 	return queues
 }
 
-// decide routes the calls of a cohort again. owed, if not nil, is what fleet.Route
-// does not count as free. Needs mu.
+// decide routes the calls of a cohort again, where the machines in full count as busy.
+// Needs mu.
 //
 //  1. If routing cannot be confirmed, the calls wait on; the next tick decides
 //     again.
@@ -171,10 +171,10 @@ func (s *scheduler) queuesOf(machine *fleet.Machine) (queues []*queue) {
 //     well. This repeats until nothing is granted or the cohort is empty.
 //  3. Refuse: all calls of the cohort end with the refusal.
 //  4. Wait: they wait on.
-func (s *scheduler) decide(c *cohort, owed fleet.Owed) {
+func (s *scheduler) decide(c *cohort, full []fleet.MachineID) {
 	for len(c.waiters) > 0 {
 		ask := c.ask
-		ask.Owed = owed
+		ask.Full = full
 		snapshot := s.now(&ask)
 		d := fleet.Route(snapshot, ask)
 		granted := false
@@ -264,12 +264,12 @@ func (s *scheduler) onMachine(machine *fleet.Machine) {
 	if s.waiting.Load() == 0 {
 		return
 	}
-	var at fleet.Ask
+	var at fleet.Query
 	s.now(&at)
 	s.mu.Lock()
 	s.grantSlots(machine.ID)
 	var cohorts []*cohort
-	if !machine.Takes(at.Now) {
+	if !machine.Accepts(at.Now) {
 		for _, q := range s.queuesOf(machine) {
 			cohorts = append(cohorts, q.cohorts...)
 		}
@@ -280,15 +280,15 @@ func (s *scheduler) onMachine(machine *fleet.Machine) {
 
 // onChange decides again for the waiting calls that a change of the store affects.
 // To find them costs far less than to decide for all.
-func (s *scheduler) onChange(affected fleet.Concern) {
-	if s.waiting.Load() == 0 || !affected.Anybody() {
+func (s *scheduler) onChange(affected fleet.Affected) {
+	if s.waiting.Load() == 0 || !affected.Any() {
 		return
 	}
 	var cohorts []*cohort
 	s.mu.Lock()
 	for _, q := range s.queues {
 		for _, c := range q.cohorts {
-			if affected.With(&c.ask) {
+			if affected.Includes(&c.ask) {
 				cohorts = append(cohorts, c)
 			}
 		}
@@ -305,7 +305,7 @@ func (s *scheduler) tick(now time.Time) {
 	if s.waiting.Load() == 0 {
 		return
 	}
-	snapshot := s.now(new(fleet.Ask))
+	snapshot := s.now(new(fleet.Query))
 	var cohorts []*cohort
 	s.mu.Lock()
 	minute := now.Truncate(time.Minute)
@@ -325,9 +325,9 @@ func (s *scheduler) tick(now time.Time) {
 // join puts a call into its model's queue, by its arrival, and decides for it once:
 // a slot that came free since the call was decided is not missed. Behind another
 // call of its cohort there is nothing to decide.
-func (s *scheduler) join(ask fleet.Ask, arrived time.Time) *waiter {
-	owed := ask.Owed
-	ask.Owed = nil // it holds until the next event alone
+func (s *scheduler) join(ask fleet.Query, arrived time.Time) *waiter {
+	full := ask.Full
+	ask.Full = nil // a refusal holds until the next event
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	q := s.queues[ask.Model]
@@ -335,7 +335,7 @@ func (s *scheduler) join(ask fleet.Ask, arrived time.Time) *waiter {
 		if s.queues == nil {
 			s.queues = make(map[fleet.ModelID]*queue)
 		}
-		q = newQueue(ask.Model, s.now(new(fleet.Ask)).Offers(ask.Model))
+		q = newQueue(ask.Model, s.now(new(fleet.Query)).Offers(ask.Model))
 		s.queues[ask.Model] = q
 	}
 	s.joined++
@@ -344,7 +344,7 @@ func (s *scheduler) join(ask fleet.Ask, arrived time.Time) *waiter {
 	s.waiting.Add(1)
 	s.activity()
 	if w.cohort.waiters[0] == w {
-		s.decide(w.cohort, owed)
+		s.decide(w.cohort, full)
 	}
 	return w
 }
@@ -384,7 +384,7 @@ func (s *scheduler) queued(machine *fleet.Machine) (n int) {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	var at fleet.Ask
+	var at fleet.Query
 	snapshot := s.now(&at)
 	looked := 0
 	for _, q := range s.queuesOf(machine) {
@@ -394,7 +394,7 @@ func (s *scheduler) queued(machine *fleet.Machine) (n int) {
 			}
 			ask := c.ask
 			ask.Now = at.Now
-			if _, ok := fleet.Spot(snapshot, &ask, machine); ok {
+			if _, ok := fleet.StateOf(snapshot, &ask, machine); ok {
 				n += len(c.waiters)
 			}
 		}

@@ -12,7 +12,7 @@ import (
 )
 
 // anything is what unknown changes affect.
-var anything = fleet.Concerned(nil, nil, nil)
+var anything = fleet.AffectedBy(nil, nil, nil)
 
 var noon = time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC)
 
@@ -34,14 +34,14 @@ func newScheduler(t *testing.T, slots int) *oneMachine {
 	s = s.WithShares("bob", []*fleet.Share{{ID: "s", Owner: "ann", Member: "bob"}})
 	r := &oneMachine{t: t, snapshot: s.WithShares("cid", []*fleet.Share{{ID: "t", Owner: "ann", Member: "cid"}})}
 	r.activity = func() { r.activities++ }
-	r.now = func(a *fleet.Ask) *fleet.Snapshot {
+	r.now = func(a *fleet.Query) *fleet.Snapshot {
 		a.Now, a.Unconfirmed = noon, r.unconfirmed
 		return r.snapshot
 	}
 	return r
 }
 
-func asks(member fleet.MemberID) fleet.Ask { return fleet.Ask{Caller: member, Model: "m"} }
+func asks(member fleet.MemberID) fleet.Query { return fleet.Query{Caller: member, Model: "m"} }
 
 // newcomer is a call that finds a machine ready and tries for it.
 func (r *oneMachine) newcomer(member fleet.MemberID) *reservation {
@@ -105,7 +105,7 @@ func TestSchedulerIsFirstInFirstOut(t *testing.T) {
 func TestSchedulerServesOtherModels(t *testing.T) {
 	r := newScheduler(t, 1)
 	first := r.newcomer("ann")
-	w := r.join(fleet.Ask{Caller: "ann", Model: "n"}, noon)
+	w := r.join(fleet.Query{Caller: "ann", Model: "n"}, noon)
 	r.release(first, true)
 	if got(w).slot == nil {
 		t.Error("waits on")
@@ -148,25 +148,25 @@ func TestSchedulerLeaving(t *testing.T) {
 	}
 }
 
-// Calls that routing cannot tell apart are in one cohort, whatever their time and
-// draw; others are not.
+// Calls that are equal to routing are in one cohort, whatever their time and draw;
+// others are not.
 func TestCohorts(t *testing.T) {
 	q := newQueue("m", 1)
 	w := &waiter{cohort: q.cohortOf(asks("bob"))}
 	q.insert(w)
 	for _, c := range []struct {
 		what   string
-		change func(*fleet.Ask)
+		change func(*fleet.Query)
 		alike  bool
 	}{
-		{"nothing", func(*fleet.Ask) {}, true},
-		{"time and draw", func(a *fleet.Ask) { a.Now, a.Draw = noon, 7 }, true},
-		{"caller", func(a *fleet.Ask) { a.Caller = "cid" }, false},
-		{"narrowing", func(a *fleet.Ask) { a.Narrow = fleet.OwnAndShared }, false},
-		{"exclusion", func(a *fleet.Ask) { a.Exclude = "box" }, false},
-		{"family", func(a *fleet.Ask) { a.Family = fleet.Embeddings }, false},
-		{"what was tried", func(a *fleet.Ask) { a.Avoid = []fleet.MachineID{"box"} }, false},
-		{"how it ended", func(a *fleet.Ask) { a.Gone = true }, false},
+		{"nothing", func(*fleet.Query) {}, true},
+		{"time and draw", func(a *fleet.Query) { a.Now, a.Draw = noon, 7 }, true},
+		{"caller", func(a *fleet.Query) { a.Caller = "cid" }, false},
+		{"narrowing", func(a *fleet.Query) { a.Narrow = fleet.OwnAndShared }, false},
+		{"exclusion", func(a *fleet.Query) { a.Exclude = "box" }, false},
+		{"family", func(a *fleet.Query) { a.Family = fleet.Embeddings }, false},
+		{"what was tried", func(a *fleet.Query) { a.Avoid = []fleet.MachineID{"box"} }, false},
+		{"how it ended", func(a *fleet.Query) { a.Gone = true }, false},
 	} {
 		ask := asks("bob")
 		c.change(&ask)
@@ -194,8 +194,8 @@ func TestSchedulerDecidesAgain(t *testing.T) {
 	r.unconfirmed = false
 	before := r.snapshot
 	r.snapshot = r.snapshot.WithShares("bob", nil)
-	concerns := func(kind fleet.ChangeKind, id string) fleet.Concern {
-		return fleet.Concerned(before, r.snapshot, []fleet.Change{{Kind: kind, ID: id}})
+	concerns := func(kind fleet.ChangeKind, id string) fleet.Affected {
+		return fleet.AffectedBy(before, r.snapshot, []fleet.Change{{Kind: kind, ID: id}})
 	}
 	r.onChange(concerns(fleet.KeyChanged, "bob's"))
 	r.onChange(concerns(fleet.SharesChanged, "cid"))
@@ -235,10 +235,10 @@ func TestSchedulerAfterAMachineIsRevoked(t *testing.T) {
 
 // A call that begins to wait is not sent back to the machine that just refused it; from
 // the next event on it waits as any other.
-func TestSchedulerJoiningWhereAllIsOwed(t *testing.T) {
+func TestSchedulerJoiningAfterARefusal(t *testing.T) {
 	r := newScheduler(t, 1)
 	ask := asks("bob")
-	ask.Owed = func(fleet.MachineID, fleet.ModelID) (ofMachine, ofModel int) { return 1, 1 }
+	ask.Full = []fleet.MachineID{"box"}
 	w := r.join(ask, noon)
 	if got(w) != (waitResult{}) {
 		t.Fatal("was sent back to the machine that had just refused it")

@@ -18,53 +18,52 @@ import (
 )
 
 const (
-	// clipWait is how long an engine may take to refuse the clip that is too
-	// long for it.
-	clipWait = time.Minute
-	// wavHeader is the length of a WAV file's header, in bytes.
+	// clipTimeout is how long an engine may take to refuse the clip.
+	clipTimeout = time.Minute
+	// wavHeader is the length of the header of a WAV file.
 	wavHeader = 44
-	// leastUpload is the smallest budget that makes sense, in bytes.
-	leastUpload = 4 << 10
+	// minUpload is the smallest limit that may be configured.
+	minUpload = 4 << 10
 )
 
-// AudioConfig names the owner's engine for speech.
+// AudioConfig configures the owner's engine for speech.
 type AudioConfig struct {
-	// Engine is its address, with or without a /v1 at the end; empty: there is none.
+	// Engine is its address, with or without /v1; "" means there is none.
 	Engine string
-	// MaxUpload is the largest clip it is given, in bytes.
+	// MaxUpload is the largest clip that it receives, in bytes.
 	MaxUpload int64
-	// Model is the id it is offered under and asked for; empty: the one it lists.
+	// Model is the id of the model; "" means the only one that it lists.
 	Model fleet.ModelID
 	Log   *slog.Logger
-	// Transport reaches it; nil: one made for it.
+	// Transport reaches it; nil means a new one.
 	Transport http.RoundTripper
 }
 
-// Audio is the owner's engine for speech. It is offered only while it is known
-// to hold its bound: a clip one byte over the budget is refused with 413 (S4,
-// decisions 5).
+// Audio is the owner's engine for speech. It is offered only if it enforces its
+// limit: it must answer a clip that is one byte too large with status 413
+// (spec/api.md#audio-check).
 type Audio struct {
 	config AudioConfig
 	base   string
 	rt     http.RoundTripper
 
 	mu      sync.RWMutex
-	engine  *Engine // nil: not offered
+	engine  *Engine // nil if it is not offered
 	finding Finding
 }
 
-// speechEngine is the kind of an audio engine: there is nothing to tell apart.
-var speechEngine = kind{word: "audio", name: "audio engine"}
+// speechEngine is the kind of all audio engines.
+var speechEngine = kind{id: "audio", name: "audio engine"}
 
-// NewAudio is an Audio that was not checked yet, and is not offered. It refuses
-// an address that is no http or https one, and a budget no clip fits in.
+// NewAudio returns an Audio that is not offered until Check. It refuses an address
+// that is not http or https, and a limit below minUpload.
 func NewAudio(c AudioConfig) (*Audio, error) {
 	base, err := parseBase(c.Engine)
 	if err != nil {
 		return nil, err
 	}
-	if c.MaxUpload < leastUpload {
-		return nil, fmt.Errorf("cannot use %d bytes as the largest clip: give at least %d", c.MaxUpload, leastUpload)
+	if c.MaxUpload < minUpload {
+		return nil, fmt.Errorf("cannot use %d bytes as the largest clip: give at least %d", c.MaxUpload, minUpload)
 	}
 	if c.Model != "" && !c.Model.Valid() {
 		return nil, fmt.Errorf("cannot offer an audio model under that id: give 1 to 256 printable bytes")
@@ -78,37 +77,37 @@ func NewAudio(c AudioConfig) (*Audio, error) {
 }
 
 func (a *Audio) found(why string) Finding {
-	f := Finding{Place: a.base, Configured: true, Kind: speechEngine.word, Name: speechEngine.name, Why: why}
+	f := Finding{Place: a.base, Configured: true, Kind: speechEngine.id, Name: speechEngine.name, Why: why}
 	if why == "" {
 		f.Models = 1
 	}
 	return f
 }
 
-// Engine is the engine while it is offered, else nil.
+// Engine returns the engine, or nil if it is not offered.
 func (a *Audio) Engine() *Engine {
 	a.mu.RLock()
 	defer a.mu.RUnlock()
 	return a.engine
 }
 
-// Finding says what is known of the engine, and why it is not offered.
+// Finding returns what is known of the engine and why it is not offered.
 func (a *Audio) Finding() Finding {
 	a.mu.RLock()
 	defer a.mu.RUnlock()
 	return a.finding
 }
 
-// Check sends the engine a clip over the budget and offers it if the answer is
-// 413. reached is false where nothing could be asked at all, which is worth
-// asking again soon. One Check runs at a time.
+// Check sends the engine a clip over the limit and offers it if it answers with
+// 413. reached is false if the engine could not be reached; the caller then checks
+// again soon. Check does not run concurrently.
 func (a *Audio) Check(ctx context.Context) (reached bool) {
 	model, err := a.model(ctx)
 	if err == nil {
 		err = a.sendClip(ctx, model)
 	}
 	if ctx.Err() != nil {
-		return false // cut short: it says nothing of the engine
+		return false // an interrupted check says nothing about the engine
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -125,31 +124,31 @@ func (a *Audio) Check(ctx context.Context) (reached bool) {
 	if a.finding != before {
 		a.config.Log.Info("audio engine checked", "place", a.base, "offered", a.engine != nil, "why", a.finding.Why)
 	}
-	return !errors.Is(err, errAway)
+	return !errors.Is(err, errNotReached)
 }
 
-// errAway marks an engine that could not be asked.
-var errAway = errors.New("it cannot be reached")
+// errNotReached reports that the engine could not be reached.
+var errNotReached = errors.New("it cannot be reached")
 
-// model is the id to offer: the owner's word, or the one model the engine lists.
+// model returns the configured model, or the only one that the engine lists.
 func (a *Audio) model(ctx context.Context) (fleet.ModelID, error) {
 	if a.config.Model != "" {
 		return a.config.Model, nil
 	}
-	p := &place{ctx: ctx, rt: a.rt, base: a.base, wait: farWait, pages: map[string]page{}}
+	p := &probe{ctx: ctx, rt: a.rt, base: a.base, wait: farWait, pages: map[string]page{}}
 	list, err := p.models()
 	switch {
 	case p.get("/v1/models").err != nil:
-		return "", fmt.Errorf("%w: %w", errAway, err)
+		return "", fmt.Errorf("%w: %w", errNotReached, err)
 	case err != nil || len(list.Data) != 1 || !fleet.ModelID(list.Data[0].ID).Valid():
 		return "", errors.New("it does not list exactly one model; name the one for speech as model in [audio]")
 	}
 	return fleet.ModelID(list.Data[0].ID), nil
 }
 
-// sendClip sends the clip; nil says that it was refused as it has to be.
+// sendClip sends the clip and returns nil if it was refused with 413.
 func (a *Audio) sendClip(ctx context.Context, model fleet.ModelID) error {
-	ctx, cancel := context.WithTimeout(ctx, clipWait)
+	ctx, cancel := context.WithTimeout(ctx, clipTimeout)
 	defer cancel()
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, a.base+fleet.Transcriptions.Path(), nil)
 	if err != nil {
@@ -158,16 +157,16 @@ func (a *Audio) sendClip(ctx context.Context, model fleet.ModelID) error {
 	contentType, length, body := clip(model, a.config.MaxUpload+1)
 	req.Header.Set("Content-Type", contentType)
 	req.Header.Set("User-Agent", "kith")
-	// Whoever judges by the length does not need the bytes, and whoever answers
-	// before they are all read would break the connection they come on.
+	// An engine that decides by the length needs no bytes, and one that answers
+	// before it has read them breaks the connection.
 	req.Header.Set("Expect", "100-continue")
 	req.ContentLength, req.Body = length, io.NopCloser(body)
 	resp, err := a.rt.RoundTrip(req)
 	switch {
 	case errors.Is(err, context.DeadlineExceeded):
-		return fmt.Errorf("it gave no answer within %v to a clip one byte over max_upload; it has to refuse that with 413", clipWait)
+		return fmt.Errorf("it gave no answer within %v to a clip one byte over max_upload; it has to refuse that with 413", clipTimeout)
 	case err != nil:
-		return fmt.Errorf("%w: %w", errAway, err)
+		return fmt.Errorf("%w: %w", errNotReached, err)
 	}
 	defer resp.Body.Close()
 	switch resp.StatusCode {
@@ -180,11 +179,11 @@ func (a *Audio) sendClip(ctx context.Context, model fleet.ModelID) error {
 	}
 }
 
-// clip is a form with a WAV file of that many bytes of silence, made as it is
-// read.
+// clip returns a form with a WAV file of size bytes of silence, generated while it
+// is read.
 func clip(model fleet.ModelID, size int64) (contentType string, length int64, body io.Reader) {
 	var head bytes.Buffer
-	w := multipart.NewWriter(&head) // nothing fails to be written to a Buffer
+	w := multipart.NewWriter(&head) // writing to a Buffer never fails
 	_ = w.WriteField("model", string(model))
 	_ = w.WriteField("response_format", "json")
 	_, _ = w.CreateFormFile("file", "silence.wav")
@@ -203,7 +202,7 @@ func clip(model fleet.ModelID, size int64) (contentType string, length int64, bo
 		io.MultiReader(&head, io.LimitReader(silent{}, silence), strings.NewReader(tail))
 }
 
-// silent is zeros without end.
+// silent is an endless reader of zeros.
 type silent struct{}
 
 func (silent) Read(p []byte) (int, error) {

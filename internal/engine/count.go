@@ -17,25 +17,23 @@ import (
 	"github.com/kith/kith/internal/fleet"
 )
 
-// ErrNoTokenizer says that the engine has no tokenizer that could be asked.
+// ErrNoTokenizer reports that the engine has no tokenizer route.
 var ErrNoTokenizer = errors.New("the engine has no tokenizer to ask")
 
-// mostCounted bounds an engine's list of a prompt's tokens, or the prompt itself
-// in the model's form, in bytes.
-const mostCounted = 64 << 20
+// maxCountAnswer bounds an engine's list of tokens or its templated prompt.
+const maxCountAnswer = 64 << 20
 
-// Count is the number of tokens of a call's prompt, as the engine's own
-// tokenizer tells it: of a chat call in the model's own form, with its tools
-// and thinking switches. Nothing is run. A stranger's call is rebuilt as Do
-// rebuilds it; one of the messages dialect is an upstream's to count. Errors are
-// ErrNoTokenizer, a *fault.Fault where the call itself is at fault, or what else
-// kept the engine from telling.
+// Count returns the number of tokens of a call's prompt, as the engine's own
+// tokenizer counts them: a chat call in the model's template with its tools and
+// thinking switches. It runs no model. An untrusted call is rebuilt as in Do. A call of
+// the messages dialect is counted by its upstream. Errors are ErrNoTokenizer, a
+// *fault.Fault if the call is at fault, or another one if the engine fails.
 func (e *Engine) Count(ctx context.Context, req Request) (tokens int64, err error) {
 	i := slices.IndexFunc(e.models, func(m Model) bool { return m.ID == req.Model })
 	switch {
 	case i < 0 || !slices.Contains(e.models[i].Endpoints, req.Endpoint):
 		return 0, fault.New(fault.ModelNotFound, "%s does not offer %q for %s now; list the models again", e.name, req.Model, req.Endpoint.Path())
-	case req.Endpoint == fleet.Messages && e.elsewhere && req.Trusted:
+	case req.Endpoint == fleet.Messages && e.upstream && req.Trusted:
 		return e.countAt(ctx, e.target(req.Endpoint)+"/count_tokens", req.Header, req.Body)
 	case req.Endpoint != fleet.ChatCompletions || e.kind.count == nil:
 		return 0, ErrNoTokenizer
@@ -48,18 +46,19 @@ func (e *Engine) Count(ctx context.Context, req Request) (tokens int64, err erro
 	return e.kind.count(ctx, e, body)
 }
 
-// countWhole asks an engine that takes the call as it is: vLLM, and the built-in one.
+// countWhole is for engines whose tokenizer takes the call itself: vLLM and the
+// built-in engine.
 func countWhole(ctx context.Context, e *Engine, body []byte) (int64, error) {
 	return e.countAt(ctx, e.base+"/tokenize", nil, body)
 }
 
-// countTemplated asks llama.cpp's server, which brings a call into the model's
-// form and takes text apart, each for itself.
+// countTemplated is for llama.cpp's server, which applies the chat template and
+// tokenizes in two requests.
 func countTemplated(ctx context.Context, e *Engine, body []byte) (tokens int64, err error) {
 	var form struct {
 		Prompt string `json:"prompt"`
 	}
-	err = e.told(ctx, e.base+"/apply-template", nil, body, func(answer io.Reader) error {
+	err = e.post(ctx, e.base+"/apply-template", nil, body, func(answer io.Reader) error {
 		return json.UnmarshalRead(answer, &form)
 	})
 	if err != nil {
@@ -71,8 +70,8 @@ func countTemplated(ctx context.Context, e *Engine, body []byte) (tokens int64, 
 	if err := json.Unmarshal(body, &call); err != nil {
 		return 0, err
 	}
-	// As it reads the prompt of a chat call: with the tokens that begin every
-	// text, and the names of control tokens as those.
+	// With the same switches as in a chat call: the tokens at the beginning of every
+	// text, and control tokens by name.
 	text := []byte(`{"model":` + quoted(call.Model) + `,"add_special":true,"parse_special":true,"content":`)
 	if text, err = jsontext.AppendQuote(text, form.Prompt); err != nil {
 		return 0, err
@@ -80,17 +79,17 @@ func countTemplated(ctx context.Context, e *Engine, body []byte) (tokens int64, 
 	return e.countAt(ctx, e.base+"/tokenize", nil, append(text, '}'))
 }
 
-// countAt posts to the engine what it is to count.
+// countAt posts body and reads the count in the answer.
 func (e *Engine) countAt(ctx context.Context, url string, header http.Header, body []byte) (tokens int64, err error) {
-	err = e.told(ctx, url, header, body, func(answer io.Reader) error {
+	err = e.post(ctx, url, header, body, func(answer io.Reader) error {
 		tokens, err = readCount(answer)
 		return err
 	})
 	return tokens, err
 }
 
-// told posts to the engine and reads its answer.
-func (e *Engine) told(ctx context.Context, url string, header http.Header, body []byte, read func(io.Reader) error) error {
+// post sends body to the engine and passes a bounded answer to read.
+func (e *Engine) post(ctx context.Context, url string, header http.Header, body []byte, read func(io.Reader) error) error {
 	r, err := http.NewRequestWithContext(ctx, http.MethodPost, url, bytes.NewReader(body))
 	if err != nil {
 		return fmt.Errorf("cannot make the request for %s: %w", e.name, err)
@@ -107,18 +106,18 @@ func (e *Engine) told(ctx context.Context, url string, header http.Header, body 
 	defer resp.Body.Close()
 	switch resp.StatusCode {
 	case http.StatusOK:
-		return read(io.LimitReader(resp.Body, mostCounted))
+		return read(io.LimitReader(resp.Body, maxCountAnswer))
 	case http.StatusNotFound, http.StatusMethodNotAllowed, http.StatusNotImplemented:
-		return ErrNoTokenizer // an older one
+		return ErrNoTokenizer // an older version
 	default:
 		return fmt.Errorf("%s answered a count with status %d", e.name, resp.StatusCode)
 	}
 }
 
-// errNoCount marks an answer that tells no count.
+// errNoCount reports an answer without a count.
 var errNoCount = errors.New("the engine's answer tells no count")
 
-// readCount is the number that an answer tells, or of the tokens that it lists.
+// readCount returns the count in an answer, or the length of its list of tokens.
 func readCount(answer io.Reader) (tokens int64, err error) {
 	dec := jsontext.NewDecoder(answer, jsontext.AllowDuplicateNames(true))
 	if start, err := dec.ReadToken(); err != nil || start.Kind() != '{' {

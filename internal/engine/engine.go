@@ -1,13 +1,13 @@
-// Package engine finds the engines of this machine, learns what they offer and
-// speaks to each of them: the built-in one, llama.cpp's server, Ollama,
-// LM Studio, vLLM. What differs between kinds is data in one table (kinds.go);
-// a call goes in as a chat or embeddings body, or as the form of a clip to
-// transcribe, and comes back canonical: advertised model id, both names of the
-// reasoning, mended tool calls (decisions 5). It knows nothing of hubs, members or sharing.
+// Package engine finds the engines of this machine, lists their models and sends
+// calls to them: the built-in engine, llama.cpp's server, Ollama, LM Studio, vLLM
+// and others. The differences between kinds are data in one table (kinds.go). A
+// request is the JSON of a chat or embeddings call, or the form of a
+// transcription. Its answer is normalized: the advertised model id, both names of
+// the reasoning, valid tool calls. The package knows nothing of hubs, members or
+// sharing.
 package engine
 
 import (
-	"bytes"
 	"compress/gzip"
 	"context"
 	"crypto/tls"
@@ -30,8 +30,8 @@ import (
 	"github.com/kith/kith/internal/spool"
 )
 
-// ErrUnreachable says that no connection to the engine could be made: the call
-// did not start there and may go elsewhere.
+// ErrUnreachable reports that no connection to the engine could be made. The call
+// did not start and may go to another engine.
 var ErrUnreachable = errors.New("the engine cannot be reached")
 
 // maxRefusal bounds the body of an engine's error.
@@ -41,12 +41,12 @@ const maxRefusal = 64 << 10
 type Model struct {
 	ID            fleet.ModelID
 	Families      []fleet.Family
-	Endpoints     []fleet.Endpoint // those its engine speaks natively
-	ContextLength int              // tokens; 0: unknown
-	Capabilities  []string         // of tools, vision, audio, thinking; sorted
-	Slots         int              // calls it runs at once; at least 1
+	Endpoints     []fleet.Endpoint // those that its engine speaks natively
+	ContextLength int              // in tokens; 0 if unknown
+	Capabilities  []string         // sorted: audio, thinking, tools, vision
+	Slots         int              // calls that it runs at once; at least 1
 
-	efforts []string // LM Studio: the reasoning settings the model allows
+	efforts []string // the reasoning settings that LM Studio allows
 }
 
 // Can reports whether the model is known to have the capability.
@@ -58,72 +58,71 @@ func sameModel(m, o Model) bool {
 		slices.Equal(m.Capabilities, o.Capabilities) && slices.Equal(m.efforts, o.efforts)
 }
 
-// Engine is one engine as it was when last looked at. It never changes, but for
-// a Server: one that offers other models is another Engine. It is safe for
-// concurrent use.
+// Engine is one engine as it was when it was last checked. It is immutable: a
+// changed list of models makes a new Engine. Only that of a Server changes. It is
+// safe for concurrent use.
 type Engine struct {
 	kind   *kind
 	name   string
-	base   string // no slash at the end, without the /v1
+	base   string // URL without a slash at the end and without /v1
 	rt     http.RoundTripper
 	models []Model
-	// model is a Server's only one, instead of models.
+	// model returns the only model of a Server, which has no models.
 	model func() Model
 	load  *load
-	// why says why it cannot be used just now; nil, or an empty answer: it can.
-	why func() string
-	// elsewhere: it is an upstream, whose base has the /v1.
-	elsewhere bool
+	// problem returns why it cannot be used now, or ""; nil means it always can.
+	problem func() string
+	// upstream marks an upstream, whose base ends with /v1.
+	upstream bool
 }
 
-// Builtin is the engine that kith brings itself, reached through rt.
+// Builtin returns the engine that is part of kith, reached through rt.
 func Builtin(name string, rt http.RoundTripper, models []Model) *Engine {
-	return &Engine{kind: &builtin, name: name, base: "http://" + builtin.word, rt: rt, models: models, load: new(load)}
+	return &Engine{kind: &builtin, name: name, base: "http://" + builtin.id, rt: rt, models: models, load: new(load)}
 }
 
-// Server is the llama-server of this machine that kith runs for a model,
-// reached through rt. model is what it offers just now, of which more is known
-// once it is loaded; why says why it cannot be used just now, if so.
-func Server(rt http.RoundTripper, model func() Model, why func() string) *Engine {
-	return &Engine{kind: kinds[0], name: "llama-server", base: "http://llama-server", rt: rt, model: model, load: new(load), why: why}
+// Server returns the llama-server that kith runs for one model, reached through
+// rt. model returns what it offers; more of it is known once the model is loaded.
+// problem returns why it cannot be used now, or "".
+func Server(rt http.RoundTripper, model func() Model, problem func() string) *Engine {
+	return &Engine{kind: kinds[0], name: "llama-server", base: "http://llama-server", rt: rt, model: model, load: new(load), problem: problem}
 }
 
-// Why says why an engine that kith runs itself cannot be used just now; empty:
-// it can.
-func (e *Engine) Why() string {
-	if e.why == nil {
+// Problem returns why an engine that kith runs cannot be used now, or "".
+func (e *Engine) Problem() string {
+	if e.problem == nil {
 		return ""
 	}
-	return e.why()
+	return e.problem()
 }
 
-// Kind is the word of the engine's kind, as it stands in an offer.
-func (e *Engine) Kind() string { return e.kind.word }
+// Kind returns the id of the engine's kind, as in offers.
+func (e *Engine) Kind() string { return e.kind.id }
 
-// Name is what a person calls the engine.
+// Name returns the name of the engine for people.
 func (e *Engine) Name() string { return e.name }
 
-// Elsewhere reports whether it is an upstream and runs on no machine of ours.
-func (e *Engine) Elsewhere() bool { return e.elsewhere }
+// IsUpstream reports whether the engine is an upstream, on none of our machines.
+func (e *Engine) IsUpstream() bool { return e.upstream }
 
-// Base is the engine's address without /v1.
+// Base returns the engine's address without /v1.
 func (e *Engine) Base() string { return e.base }
 
-// Others is how many calls of other programs the engine ran when it was last
-// looked at; 0 where it does not tell.
-func (e *Engine) Others() int { return int(e.load.others.Load()) }
+// OtherCalls returns how many calls of other programs the engine ran when it was
+// last checked; 0 if it does not report them.
+func (e *Engine) OtherCalls() int { return int(e.load.others.Load()) }
 
-// load counts the calls that an engine runs.
+// load counts the calls of an engine.
 type load struct {
-	ours   atomic.Int64 // begun by Do and not over
+	ours   atomic.Int64 // started by Do and not ended
 	others atomic.Int64
 }
 
-// told asks the engine what it runs and takes what is not ours for others'.
-func (l *load) told(p *place, k *kind) int {
+// update reads how many calls the engine runs and counts those that are not ours.
+func (l *load) update(p *probe, k *kind) int {
 	others := int64(0)
 	if k.running != nil {
-		ours := l.ours.Load() // first: a call that begins meanwhile is none of others'
+		ours := l.ours.Load() // read before and after: a call may start or end in between
 		if calls, known := k.running(p); known {
 			others = max(0, int64(calls)-max(ours, l.ours.Load()))
 		}
@@ -132,7 +131,8 @@ func (l *load) told(p *place, k *kind) int {
 	return int(others)
 }
 
-// Models are what the engine offers, in its own order; not to be changed.
+// Models returns the models of the engine in its own order. The caller does not
+// change them.
 func (e *Engine) Models() []Model {
 	if e.model == nil {
 		return e.models
@@ -148,36 +148,36 @@ func (e *Engine) Models() []Model {
 	return []Model{m}
 }
 
-// Request is one call for an engine.
+// Request is a call to an engine.
 type Request struct {
 	Endpoint fleet.Endpoint
 	Model    fleet.ModelID
 	Stream   bool
-	Choices  int    // answers asked for at once; 0: one
-	Body     []byte // JSON as the caller sent it
-	// Form is the request of a transcription, which has no Body.
+	Choices  int    // number of answers; 0 means 1
+	Body     []byte // JSON as received from the caller
+	// Form is the form of a transcription, which has no Body.
 	Form *dialect.Transcription
-	// Trusted says that the owner of this machine made the call here: every
-	// field is carried. Otherwise only an allow-list is, clamped (decisions 5).
+	// Trusted marks a call that the owner of this machine made here: all fields
+	// are passed on. Of other calls only those of the allow-list are.
 	Trusted bool
-	// Caller names who made the call where it was not the owner. One caller's
-	// prompts must not speed up another's, which would tell of them: engines
-	// that can are told to keep their caches apart.
+	// Caller identifies the caller if it is not the owner. Engines that share a
+	// prompt cache keep it separate for each caller: a fast answer would otherwise
+	// reveal that someone else sent the same prompt (spec/security.md#prompt-cache).
 	Caller string
-	// Header holds headers of the dialect itself; they go to an upstream alone.
+	// Header holds headers of the dialect. Only upstreams receive them.
 	Header http.Header
-	// Spool holds what goes to the engine and a whole answer of it, as Holder's.
-	// nil: one without limits, in memory.
+	// Spool holds the request and a unary answer on the account of Holder. nil
+	// means one in memory, without limits.
 	Spool  *spool.Spool
 	Holder string
 
-	plainly bool // without words that an older engine may refuse
+	noEffort bool // leave out reasoning_effort, which older engines refuse
 }
 
-// Do runs the call and gives the engine's own status with its canonical body;
-// closing the body, or the end of ctx, ends the call at the engine. Errors are
-// a *fault.Fault where the call itself was at fault or the engine failed on
-// it, one that is ErrUnreachable where it did not start, and ctx's own.
+// Do sends the call and returns the engine's status with the normalized body.
+// Closing the body or the end of ctx cancels the call at the engine. The error is
+// a *fault.Fault if the call is at fault or the engine failed on it, wraps
+// ErrUnreachable if the call did not start, or is the cause of ctx.
 func (e *Engine) Do(ctx context.Context, req Request) (*http.Response, error) {
 	models := e.Models()
 	i := slices.IndexFunc(models, func(m Model) bool { return m.ID == req.Model })
@@ -188,9 +188,9 @@ func (e *Engine) Do(ctx context.Context, req Request) (*http.Response, error) {
 	var want wants
 	switch {
 	case req.Form != nil:
-	case dialect.Native(req.Endpoint) && !req.Trusted: // there is no list of what a stranger may say in it
+	case dialect.Native(req.Endpoint) && !req.Trusted: // there is no allow-list for these dialects
 		return nil, fault.New(fault.ModelNotFound, "%s serves %q to others in the chat dialect only", e.name, req.Model)
-	case dialect.Native(req.Endpoint): // its bytes pass as they are
+	case dialect.Native(req.Endpoint):
 		body = req.Body
 	default:
 		var err error
@@ -199,43 +199,43 @@ func (e *Engine) Do(ctx context.Context, req Request) (*http.Response, error) {
 		}
 	}
 	if req.Spool == nil {
-		req.Spool, _ = spool.Open("", spool.Limits{}) // without a folder nothing fails
+		req.Spool, _ = spool.Open("", spool.Limits{}) // fails only with a folder
 	}
-	asked, err := req.Spool.Keep(spool.Holder{Member: req.Holder}, body)
+	sent, err := req.Spool.Keep(spool.Holder{Member: req.Holder}, body)
 	if err != nil {
 		return nil, err
 	}
 	parent := ctx
 	ctx, stop := context.WithCancel(ctx)
 	e.load.ours.Add(1)
-	cancel := sync.OnceFunc(func() { // however the call ends
+	cancel := sync.OnceFunc(func() {
 		e.load.ours.Add(-1)
 		stop()
-		asked.Close()
+		sent.Close()
 	})
 	hr, err := http.NewRequestWithContext(ctx, http.MethodPost, e.target(req.Endpoint), nil)
 	if err != nil {
 		cancel()
 		return nil, fmt.Errorf("cannot make the request for %s: %w", e.name, err)
 	}
-	if e.elsewhere && req.Header != nil {
+	if e.upstream && req.Header != nil {
 		hr.Header = req.Header.Clone()
 	}
 	hr.Header.Set("Content-Type", "application/json")
 	hr.Header.Set("User-Agent", "kith")
-	attach(hr, &req, asked)
-	// The round tripper itself: no redirects are followed, none is needed.
+	attach(hr, &req, sent)
+	// RoundTrip and not Client.Do, because redirects are not followed.
 	resp, err := e.rt.RoundTrip(hr)
-	asked.Done()
+	sent.Done()
 	if err != nil {
 		defer cancel()
 		return nil, e.failed(ctx, err)
 	}
 	if resp.StatusCode == http.StatusBadRequest && want.effort {
-		// Perhaps for the word: nothing was computed, and the template was told, too.
+		// The engine may not know this effort; the chat template got the setting, too.
 		resp.Body.Close()
 		cancel()
-		req.plainly = true
+		req.noEffort = true
 		return e.Do(parent, req)
 	}
 	out, err := e.respond(ctx, resp, cancel, &req, want)
@@ -247,17 +247,17 @@ func (e *Engine) Do(ctx context.Context, req Request) (*http.Response, error) {
 	return out, nil
 }
 
-// target is where the engine has the endpoint.
+// target returns the URL of the endpoint.
 func (e *Engine) target(endpoint fleet.Endpoint) string {
-	if e.elsewhere {
+	if e.upstream {
 		return e.base + strings.TrimPrefix(endpoint.Path(), "/v1")
 	}
 	return e.base + endpoint.Path()
 }
 
-// failed says what became of a call that got no answer. An engine that broke
-// off has had the prompt and may have died of it: that is its failure on this
-// call, and it must not walk on to the next machine (decisions 2).
+// failed returns the error of a call without an answer. If the connection broke
+// after the request was sent, the engine may have crashed on this prompt: the
+// call fails, so that it does not crash the engines of other machines.
 func (e *Engine) failed(ctx context.Context, err error) error {
 	if cause := context.Cause(ctx); cause != nil {
 		return cause
@@ -274,7 +274,7 @@ func brokeOff(err error) error {
 	return fault.New(fault.EngineError, "the engine broke off before its answer was whole").Because(err)
 }
 
-// respond makes what the engine answered canonical.
+// respond normalizes the engine's answer.
 func (e *Engine) respond(ctx context.Context, resp *http.Response, cancel context.CancelFunc, req *Request, want wants) (*http.Response, error) {
 	if s := resp.StatusCode; s >= 300 && s < 400 || s < 200 {
 		return nil, fault.New(fault.EngineError, "the engine answered with status %d, which is no answer", s)
@@ -282,7 +282,7 @@ func (e *Engine) respond(ctx context.Context, resp *http.Response, cancel contex
 	body := resp.Body
 	switch resp.Header.Get("Content-Encoding") {
 	case "", "identity":
-	case "gzip": // never asked for
+	case "gzip": // although the request does not accept it
 		body = &unzipped{src: resp.Body}
 	default:
 		return nil, fault.New(fault.EngineError, "the engine answered in an encoding that was not asked for")
@@ -305,20 +305,20 @@ func (e *Engine) respond(ctx context.Context, resp *http.Response, cancel contex
 		return out, nil
 	}
 	if dialect.Native(req.Endpoint) {
-		out.Body = native(body, req.Stream, dialect.MaxAnswer(req.Endpoint), cancel)
+		out.Body = passThrough(body, req.Stream, dialect.MaxAnswer(req.Endpoint), cancel)
 		return out, nil
 	}
-	mend := newMender(req, want)
+	norm := newNormalizer(req, want)
 	streamed := strings.HasPrefix(resp.Header.Get("Content-Type"), "text/event-stream")
 	if req.Stream && streamed {
 		out.Trailer = http.Header{dialect.UsageTrailer: nil}
-		out.Body = &stream{ctx: ctx, src: body, cancel: cancel, mend: mend, trailer: out.Trailer}
+		out.Body = &stream{ctx: ctx, src: body, cancel: cancel, normalizer: norm, trailer: out.Trailer}
 		return out, nil
 	}
 	if streamed {
 		return nil, fault.New(fault.EngineError, "the engine streamed an answer that was not to be streamed")
 	}
-	whole, err := e.whole(ctx, body, resp.ContentLength, req, mend)
+	answer, err := e.unary(ctx, body, resp.ContentLength, req, norm)
 	if err != nil {
 		return nil, err
 	}
@@ -326,51 +326,59 @@ func (e *Engine) respond(ctx context.Context, resp *http.Response, cancel contex
 	if req.Stream {
 		out.Header.Set("Content-Type", "text/event-stream")
 		out.Trailer = http.Header{dialect.UsageTrailer: nil}
-		out.Body = &stream{ctx: ctx, src: taken{whole.Open(), whole}, cancel: cancel, mend: mend, trailer: out.Trailer}
+		out.Body = &stream{ctx: ctx, src: spooled{answer.Open(), answer}, cancel: cancel, normalizer: norm, trailer: out.Trailer}
 		return out, nil
 	}
 	cancel()
-	out.ContentLength = whole.Len()
-	out.Header.Set("Content-Length", strconv.FormatInt(whole.Len(), 10))
-	out.Body = taken{whole.Open(), whole}
+	out.ContentLength = answer.Len()
+	out.Header.Set("Content-Length", strconv.FormatInt(answer.Len(), 10))
+	out.Body = spooled{answer.Open(), answer}
 	return out, nil
 }
 
-// whole reads the complete answer of a call that its engine does not stream, and
-// returns it in canonical form: unary, or as the frames of a stream where the
-// caller wants one.
-func (e *Engine) whole(ctx context.Context, body io.Reader, announced int64, req *Request, mend *mender) (*spool.Bytes, error) {
-	most := dialect.MaxAnswer(req.Endpoint)
+// unary reads a complete answer and returns it normalized: as it is, or as the
+// frames of a stream if the caller wants a stream. The answer is held once: if it
+// needs no change, what was read is returned.
+func (e *Engine) unary(ctx context.Context, body io.Reader, announced int64, req *Request, norm *normalizer) (_ *spool.Bytes, err error) {
+	limit := dialect.MaxAnswer(req.Endpoint)
 	holder := spool.Holder{Member: req.Holder, Answer: true}
 	held := req.Spool.Hold(holder, announced)
-	defer held.Close()
-	n, err := held.ReadFrom(io.LimitReader(body, most+1))
+	defer func() {
+		if err != nil {
+			held.Close()
+		}
+	}()
+	size, err := held.ReadFrom(io.LimitReader(body, limit+1))
 	switch {
-	case n > most:
-		return nil, fault.New(fault.EngineError, "the engine's answer is larger than %d MiB", most>>20)
+	case size > limit:
+		return nil, fault.New(fault.EngineError, "the engine's answer is larger than %d MiB", limit>>20)
 	case err == nil:
 	case context.Cause(ctx) != nil:
 		return nil, context.Cause(ctx)
-	case errors.As(err, new(*fault.Fault)): // no room
+	case errors.As(err, new(*fault.Fault)): // the spool is full
 		return nil, err
 	default:
 		return nil, brokeOff(err)
 	}
-	var made []byte
-	err = held.View(ctx, func(whole []byte) (err error) {
+	if req.Form != nil && !req.Stream { // the gateway makes the transcript of it
+		return held, nil
+	}
+	var normalized []byte
+	changed := true
+	err = held.View(ctx, func(read []byte) (err error) {
+		answer := read
 		if req.Endpoint == fleet.ChatCompletions {
-			whole = wholeTexts(whole)
+			answer = replaceSurrogates(read)
 		}
 		switch {
-		case req.Stream && req.Form != nil:
-			made, err = speechOf(whole)
-		case req.Stream:
-			made, err = framesOf(whole)
-		case req.Form != nil: // the edge makes the transcript of it
-			made = bytes.Clone(whole)
-		default:
-			made, err = mend.unary(whole)
+		case !req.Stream:
+			normalized, err = norm.unary(answer)
+			changed = err != nil || !sameBytes(normalized, read)
 			return err
+		case req.Form != nil:
+			normalized, err = transcriptEvents(answer)
+		default:
+			normalized, err = streamFrames(answer)
 		}
 		if err != nil {
 			err = fault.New(fault.EngineError, "the engine did not stream its answer, and what it sent cannot be read").Because(err)
@@ -380,21 +388,28 @@ func (e *Engine) whole(ctx context.Context, body io.Reader, announced int64, req
 	if err != nil {
 		return nil, err
 	}
-	return req.Spool.Keep(holder, made)
+	if !changed {
+		return held, nil
+	}
+	held.Close()
+	return req.Spool.Keep(holder, normalized)
 }
 
-// taken reads what is held for it alone, and gives it back.
-type taken struct {
+// sameBytes reports whether a and b are the same memory.
+func sameBytes(a, b []byte) bool { return len(a) == len(b) && (len(a) == 0 || &a[0] == &b[0]) }
+
+// spooled reads bytes of the spool and releases them when it is closed.
+type spooled struct {
 	io.Reader
 	of *spool.Bytes
 }
 
-func (t taken) Close() error {
+func (t spooled) Close() error {
 	t.of.Close()
 	return nil
 }
 
-// limited is an engine's error on its way through.
+// limited is the bounded body of an answer that passes unchanged.
 type limited struct {
 	io.Reader
 	src    io.Closer
@@ -406,8 +421,8 @@ func (l *limited) Close() error {
 	return l.src.Close()
 }
 
-// unzipped undoes a gzip nobody asked for; it waits for the first bytes only
-// when it is read.
+// unzipped decompresses a body. It reads the header at the first Read, because
+// opening it would wait for the engine's first bytes.
 type unzipped struct {
 	src io.ReadCloser
 	zip *gzip.Reader
@@ -426,16 +441,16 @@ func (u *unzipped) Read(p []byte) (int, error) {
 
 func (u *unzipped) Close() error { return u.src.Close() }
 
-// newTransport is how engines are reached: no proxy from the environment, no
-// compression, no limit on the wait for the first byte, which may be minutes
-// of prompt reading and is the caller's to bound. Idle connections are given
-// up before the 5 s after which llama.cpp's, Node's and uvicorn's servers do,
-// or a call would now and then be sent into a connection that just closed.
+// newTransport returns the transport to engines. It uses no proxy of the
+// environment and no compression. The wait for the first byte is not limited: an
+// engine may read a prompt for minutes, and the caller has a deadline. Idle
+// connections are closed before the 5 s after which the servers of llama.cpp,
+// Node and uvicorn close them, because a request on a closing connection fails.
 func newTransport() *http.Transport {
 	return &http.Transport{
 		DialContext:         (&net.Dialer{Timeout: 5 * time.Second}).DialContext,
 		TLSHandshakeTimeout: 5 * time.Second,
-		// How long one who asks first waits for the word to go on.
+		// How long a request with Expect: 100-continue waits.
 		ExpectContinueTimeout: time.Second,
 		MaxIdleConns:          256,
 		MaxIdleConnsPerHost:   64,
@@ -446,7 +461,7 @@ func newTransport() *http.Transport {
 	}
 }
 
-// parseBase is a configured place as a base address, without a /v1 at its end.
+// parseBase returns the base of a configured address, without /v1 at its end.
 func parseBase(place string) (string, error) {
 	u, err := url.Parse(place)
 	switch {

@@ -11,101 +11,100 @@ import (
 	"github.com/kith/kith/internal/fleet"
 )
 
-// A kind is a row of the table: where an engine usually listens, what gives it
-// away, how it tells its models, and how what it understands differs.
+// kind is a kind of engine: where it usually listens, how it is recognized, how
+// its models are listed, and how its requests differ.
 type kind struct {
-	word  string // in offers and reports
-	name  string // for people
-	ports []int  // where it usually listens; a hint, never a proof
-	under string // its /v1 stands below this path; mostly ""
-	// sign reports whether the place is this kind, for sure.
-	sign func(p *place) bool
-	// list asks the place for its models.
-	list func(p *place) ([]Model, error)
-	// running asks how many calls the engine runs or has waiting; nil, or not
-	// known: it does not tell.
-	running func(p *place) (calls int, known bool)
-	// oneLimit: it knows max_tokens only, not max_completion_tokens.
-	oneLimit bool
-	// textOnly: its embeddings are of text, not of token numbers.
+	id     string // in offers and reports
+	name   string // for people
+	ports  []int  // where it usually listens
+	prefix string // path before its /v1; mostly ""
+	// detect reports whether the probed engine is certainly of this kind.
+	detect func(p *probe) bool
+	// list returns the engine's models.
+	list func(p *probe) ([]Model, error)
+	// running returns how many calls the engine runs or queues; nil, or known is
+	// false, if it does not report that.
+	running func(p *probe) (calls int, known bool)
+	// maxTokensOnly: it knows max_tokens, but not max_completion_tokens.
+	maxTokensOnly bool
+	// textOnly: it embeds texts, but not token numbers.
 	textOnly bool
-	// think says a thinking control in the kind's own words; nil: it has none.
+	// think returns a thinking setting in the engine's own fields; nil: it has none.
 	think func(t thinking, m *Model) controls
-	// begins: it does not think where the caller began the answer, and refuses a
-	// call for both.
-	begins bool
-	// effortLate: older ones refuse some words of reasoning_effort, or all.
-	effortLate bool
-	// count asks the engine for the number of tokens of a rebuilt chat body; nil:
-	// its tokenizer cannot be asked.
+	// noThinkAfterPrefill: it refuses thinking in a call whose last message is the
+	// beginning of the answer.
+	noThinkAfterPrefill bool
+	// effortMayFail: older versions refuse some values of reasoning_effort, or all.
+	effortMayFail bool
+	// count returns the number of tokens of a rebuilt chat body; nil: the engine
+	// has no tokenizer route.
 	count func(ctx context.Context, e *Engine, body []byte) (int64, error)
-	// apart are the members that keep one caller's prompt cache from another.
-	apart func(caller string) []member
+	// isolate returns the fields that keep a caller's prompt cache separate.
+	isolate func(caller string) []member
 }
 
-// kinds is the table, in the order in which signs are tried: many engines also
-// answer the routes of others. LocalAI may say that it is Ollama, so it is asked
-// first.
+// kinds are tried in this order, because many engines also answer the routes of
+// others. LocalAI may answer as Ollama does, so it comes first.
 var kinds = []*kind{
 	{
-		word: "llama.cpp", name: "llama.cpp server", ports: []int{8080},
-		sign: llamaSign, list: llamaList, running: llamaRunning, think: templateThinking, begins: true, apart: noPromptCache,
+		id: "llama.cpp", name: "llama.cpp server", ports: []int{8080},
+		detect: llamaDetect, list: llamaList, running: llamaRunning, think: templateThinking, noThinkAfterPrefill: true, isolate: noPromptCache,
 		count: countTemplated,
 	},
 	{
-		word: "localai", name: "LocalAI", ports: []int{8080},
-		sign: localAISign, list: localAIList, think: effortThinking, oneLimit: true,
+		id: "localai", name: "LocalAI", ports: []int{8080},
+		detect: localAIDetect, list: localAIList, think: effortThinking, maxTokensOnly: true,
 	},
 	{
-		word: "ollama", name: "Ollama", ports: []int{11434},
-		sign: ollamaSign, list: ollamaList, think: ollamaThinking, oneLimit: true, textOnly: true,
+		id: "ollama", name: "Ollama", ports: []int{11434},
+		detect: ollamaDetect, list: ollamaList, think: ollamaThinking, maxTokensOnly: true, textOnly: true,
 	},
 	{
-		word: "lmstudio", name: "LM Studio", ports: []int{1234},
-		sign: lmStudioSign, list: lmStudioList, think: lmStudioThinking, oneLimit: true, textOnly: true,
+		id: "lmstudio", name: "LM Studio", ports: []int{1234},
+		detect: lmStudioDetect, list: lmStudioList, think: lmStudioThinking, maxTokensOnly: true, textOnly: true,
 	},
 	{
-		word: "vllm", name: "vLLM", ports: []int{8000},
-		sign: vllmSign, list: vllmList, running: vllmRunning, think: vllmThinking, effortLate: true, apart: cacheSalt,
+		id: "vllm", name: "vLLM", ports: []int{8000},
+		detect: vllmDetect, list: vllmList, running: vllmRunning, think: vllmThinking, effortMayFail: true, isolate: cacheSalt,
 		count: countWhole,
 	},
 	{
-		word: "sglang", name: "SGLang", ports: []int{30000},
-		sign: sglangSign, list: sglangList, running: sglangRunning, think: vllmThinking, effortLate: true,
+		id: "sglang", name: "SGLang", ports: []int{30000},
+		detect: sglangDetect, list: sglangList, running: sglangRunning, think: vllmThinking, effortMayFail: true,
 	},
 	{
-		word: "dmr", name: "Docker Model Runner", ports: []int{12434}, under: "/engines",
-		sign: dockerSign, list: dockerList, running: dockerRunning, think: templateThinking, begins: true,
+		id: "dmr", name: "Docker Model Runner", ports: []int{12434}, prefix: "/engines",
+		detect: dockerDetect, list: dockerList, running: dockerRunning, think: templateThinking, noThinkAfterPrefill: true,
 	},
 	{
-		word: "llama-swap", name: "llama-swap", ports: []int{8080},
-		sign: swapSign, list: swapList, think: templateThinking, begins: true, apart: noPromptCache,
+		id: "llama-swap", name: "llama-swap", ports: []int{8080},
+		detect: swapDetect, list: swapList, think: templateThinking, noThinkAfterPrefill: true, isolate: noPromptCache,
 	},
 	{
-		word: "koboldcpp", name: "KoboldCpp", ports: []int{5001},
-		sign: koboldSign, list: koboldList, running: koboldRunning, oneLimit: true, textOnly: true,
+		id: "koboldcpp", name: "KoboldCpp", ports: []int{5001},
+		detect: koboldDetect, list: koboldList, running: koboldRunning, maxTokensOnly: true, textOnly: true,
 	},
 	{
-		word: "tabbyapi", name: "TabbyAPI", ports: []int{5000},
-		sign: tabbySign, list: tabbyList, think: templateThinking, oneLimit: true,
+		id: "tabbyapi", name: "TabbyAPI", ports: []int{5000},
+		detect: tabbyDetect, list: tabbyList, think: templateThinking, maxTokensOnly: true,
 	},
 	{
-		word: "mlx", name: "mlx_lm.server", ports: []int{8080},
-		sign: mlxSign, list: plainList, think: templateThinking,
+		id: "mlx", name: "mlx_lm.server", ports: []int{8080},
+		detect: mlxDetect, list: genericList, think: templateThinking,
 	},
 	{
-		word: "jan", name: "Jan", ports: []int{1337},
-		sign: janSign, list: janList, think: templateThinking, begins: true, oneLimit: true,
+		id: "jan", name: "Jan", ports: []int{1337},
+		detect: janDetect, list: janList, think: templateThinking, noThinkAfterPrefill: true, maxTokensOnly: true,
 	},
 }
 
-// plain is a configured place of no kind known that lists models all the same.
-var plain = kind{word: "openai", name: "chat-completions server", list: plainList, think: effortThinking}
+// generic is an unknown server at a configured address that lists models.
+var generic = kind{id: "openai", name: "chat-completions server", list: genericList, think: effortThinking}
 
-// builtin speaks as llama.cpp's server does.
-var builtin = kind{word: "builtin", name: "built-in engine", think: templateThinking, begins: true, apart: noPromptCache, count: countWhole}
+// builtin takes the same requests as llama.cpp's server.
+var builtin = kind{id: "builtin", name: "built-in engine", think: templateThinking, noThinkAfterPrefill: true, isolate: noPromptCache, count: countWhole}
 
-// chatModel is a model for chat; capabilities may be refined by the caller.
+// chatModel returns a chat model without capabilities.
 func chatModel(id string, context int) Model {
 	return Model{
 		ID: fleet.ModelID(id), ContextLength: max(context, 0), Slots: 1,
@@ -114,26 +113,26 @@ func chatModel(id string, context int) Model {
 	}
 }
 
-// embedding makes m a model for embeddings only.
-func (m *Model) embedding() {
+// embedsOnly makes m a model for embeddings only.
+func (m *Model) embedsOnly() {
 	m.Families = []fleet.Family{fleet.Embeddings}
 	m.Endpoints = []fleet.Endpoint{fleet.EmbeddingsEndpoint}
 }
 
-// alsoEmbeds adds embeddings to what m does.
+// alsoEmbeds adds embeddings to the endpoints of m.
 func (m *Model) alsoEmbeds() {
 	m.Families = append(m.Families, fleet.Embeddings)
 	m.Endpoints = append(m.Endpoints, fleet.EmbeddingsEndpoint)
 }
 
-// able notes a capability, each once and sorted.
-func (m *Model) able(capability string, is bool) {
-	if i, found := slices.BinarySearch(m.Capabilities, capability); is && !found {
+// setCapability adds the capability to the sorted list if has is true.
+func (m *Model) setCapability(capability string, has bool) {
+	if i, found := slices.BinarySearch(m.Capabilities, capability); has && !found {
 		m.Capabilities = slices.Insert(m.Capabilities, i, capability)
 	}
 }
 
-// A modelList is the answer of GET /v1/models, with what kinds add to it.
+// modelList is the answer of GET /v1/models with the fields that engines add.
 type modelList struct {
 	Object string `json:"object"`
 	Data   []struct {
@@ -157,21 +156,21 @@ type modelList struct {
 	} `json:"data"`
 }
 
-func (p *place) models() (*modelList, error) {
+func (p *probe) models() (*modelList, error) {
 	var l modelList
 	return &l, p.get("/v1/models").into(&l)
 }
 
-func (p *place) ownedBy(owner string) bool {
+func (p *probe) ownedBy(owner string) bool {
 	l, err := p.models()
 	return err == nil && len(l.Data) > 0 && l.Data[0].OwnedBy == owner
 }
 
-func llamaSign(p *place) bool {
+func llamaDetect(p *probe) bool {
 	return strings.HasPrefix(p.get("/v1/models").header.Get("Server"), "llama.cpp") || p.ownedBy("llamacpp")
 }
 
-func llamaList(p *place) ([]Model, error) {
+func llamaList(p *probe) ([]Model, error) {
 	l, err := p.models()
 	if err != nil {
 		return nil, err
@@ -190,14 +189,14 @@ func llamaList(p *place) ([]Model, error) {
 			ToolCalls bool `json:"supports_tool_calls"`
 		} `json:"chat_template_caps"`
 	}
-	_ = p.get("/props").into(&props) // may be switched off: then nothing more is known
-	// Without its model a call can only be refused: 501 where embeddings are
-	// off, else 400; nothing is computed.
+	_ = p.get("/props").into(&props) // may be switched off
+	// A request without a model is refused and costs nothing: with 501 if embeddings
+	// are switched off, otherwise with 400.
 	embeds := p.post("/v1/embeddings", `{}`).status == http.StatusBadRequest
 	var out []Model
 	for _, d := range l.Data {
 		if d.Status.Value != "" && d.Status.Value != "loaded" {
-			continue // a router's model that would have to be loaded first
+			continue // a router would have to load it first
 		}
 		m := chatModel(d.ID, props.Settings.Ctx)
 		if d.Meta != nil && d.Meta.Ctx > 0 {
@@ -206,9 +205,9 @@ func llamaList(p *place) ([]Model, error) {
 			m.ContextLength = d.Meta.CtxTrain
 		}
 		m.Slots = max(props.TotalSlots, 1)
-		m.able("tools", props.Template.Tools || props.Template.ToolCalls)
-		m.able("vision", props.Modalities.Vision)
-		m.able("audio", props.Modalities.Audio)
+		m.setCapability("tools", props.Template.Tools || props.Template.ToolCalls)
+		m.setCapability("vision", props.Modalities.Vision)
+		m.setCapability("audio", props.Modalities.Audio)
 		if embeds {
 			m.alsoEmbeds()
 		}
@@ -217,11 +216,11 @@ func llamaList(p *place) ([]Model, error) {
 	return out, nil
 }
 
-func ollamaSign(p *place) bool {
+func ollamaDetect(p *probe) bool {
 	return strings.TrimSpace(string(p.get("/").body)) == "Ollama is running" && p.get("/api/version").status == http.StatusOK
 }
 
-func ollamaList(p *place) ([]Model, error) {
+func ollamaList(p *probe) ([]Model, error) {
 	var tags struct {
 		Models []struct {
 			Name       string `json:"name"`
@@ -238,15 +237,15 @@ func ollamaList(p *place) ([]Model, error) {
 			Context int    `json:"context_length"`
 		} `json:"models"`
 	}
-	_ = p.get("/api/ps").into(&loaded) // older ones have no context there
+	_ = p.get("/api/ps").into(&loaded) // older versions do not report the context
 	var out []Model
 	for _, t := range tags.Models {
 		if t.RemoteHost != "" {
 			continue // runs in Ollama's cloud, not on this machine
 		}
-		m, err := p.recall(t.Name+"@"+t.Digest, func() (Model, error) { return ollamaShow(p, t.Name) })
+		m, err := p.cached(t.Name+"@"+t.Digest, func() (Model, error) { return ollamaShow(p, t.Name) })
 		if err != nil {
-			continue // what it can do is not known yet; the next look asks again
+			continue // its endpoints are unknown until the next probe
 		}
 		for _, l := range loaded.Models {
 			if l.Name == t.Name && l.Context > 0 {
@@ -258,9 +257,8 @@ func ollamaList(p *place) ([]Model, error) {
 	return out, nil
 }
 
-// ollamaShow asks for one model's details: without them nobody knows whether it
-// chats or embeds.
-func ollamaShow(p *place, name string) (Model, error) {
+// ollamaShow reads the details of a model, which say whether it chats or embeds.
+func ollamaShow(p *probe, name string) (Model, error) {
 	m := chatModel(name, 0)
 	asked, err := jsontext.AppendQuote([]byte(`{"model":`), name)
 	if err != nil {
@@ -282,17 +280,17 @@ func ollamaShow(p *place, name string) (Model, error) {
 		if slices.Contains(show.Capabilities, "completion") {
 			m.alsoEmbeds()
 		} else {
-			m.embedding()
+			m.embedsOnly()
 		}
 	}
 	for _, word := range []string{"tools", "vision", "audio", "thinking"} {
-		m.able(word, slices.Contains(show.Capabilities, word))
+		m.setCapability(word, slices.Contains(show.Capabilities, word))
 	}
 	return m, nil
 }
 
-// lmStudioModels is GET /api/v1/models of LM Studio 0.4 and later, and with
-// Data instead of Models GET /api/v0/models of 0.3.6 and later.
+// lmStudioModels is the answer of GET /api/v1/models of LM Studio 0.4 and later
+// (Models), or of GET /api/v0/models of 0.3.6 and later (Data).
 type lmStudioModels struct {
 	Models []struct {
 		Key        string `json:"key"`
@@ -321,9 +319,9 @@ type lmStudioModels struct {
 	} `json:"data"`
 }
 
-func lmStudioSign(p *place) bool {
-	// It answers 200 with an error to paths it does not know: only what a list
-	// holds is a sign, or that it is one and empty.
+func lmStudioDetect(p *probe) bool {
+	// LM Studio answers unknown paths with status 200, so only the content counts:
+	// an empty list, or one with the expected fields.
 	var l lmStudioModels
 	if p.get("/api/v1/models").into(&l) == nil && l.Models != nil {
 		return len(l.Models) == 0 || l.Models[0].Key != ""
@@ -331,13 +329,13 @@ func lmStudioSign(p *place) bool {
 	return p.get("/api/v0/models").into(&l) == nil && len(l.Data) > 0 && l.Data[0].ID != "" && l.Data[0].State != ""
 }
 
-func lmStudioList(p *place) ([]Model, error) {
+func lmStudioList(p *probe) ([]Model, error) {
 	served, err := p.models()
 	if err != nil {
 		return nil, err
 	}
-	// /v1/models holds every downloaded model where loading on demand is
-	// allowed, else the loaded ones: just those a call may name.
+	// /v1/models holds the models that a call may name: all downloaded ones if
+	// loading on demand is allowed, otherwise the loaded ones.
 	allowed := func(id string) bool {
 		for _, d := range served.Data {
 			if d.ID == id {
@@ -361,9 +359,9 @@ func lmStudioList(p *place) ([]Model, error) {
 		if d.Context > 0 {
 			m.ContextLength = d.Context
 		}
-		m.able("vision", d.Type == "vlm")
+		m.setCapability("vision", d.Type == "vlm")
 		if d.Type == "embeddings" {
-			m.embedding()
+			m.embedsOnly()
 		}
 		out = append(out, m)
 	}
@@ -376,32 +374,32 @@ func lmStudioList(p *place) ([]Model, error) {
 			m.ContextLength = max(loaded.Config.Context, 0)
 			m.Slots = max(loaded.Config.Parallel, 1)
 		}
-		m.able("vision", d.Capabilities.Vision)
-		m.able("tools", d.Capabilities.Tools)
-		m.able("thinking", len(d.Capabilities.Reasoning.Allowed) > 0)
+		m.setCapability("vision", d.Capabilities.Vision)
+		m.setCapability("tools", d.Capabilities.Tools)
+		m.setCapability("thinking", len(d.Capabilities.Reasoning.Allowed) > 0)
 		m.efforts = d.Capabilities.Reasoning.Allowed
 		if d.Type == "embedding" {
-			m.embedding()
+			m.embedsOnly()
 		}
 		out = append(out, m)
 	}
 	return out, nil
 }
 
-func vllmSign(p *place) bool {
+func vllmDetect(p *probe) bool {
 	var version struct {
 		Version string `json:"version"`
 	}
 	return p.ownedBy("vllm") && p.get("/version").into(&version) == nil && version.Version != ""
 }
 
-func vllmList(p *place) ([]Model, error) {
+func vllmList(p *probe) ([]Model, error) {
 	l, err := p.models()
 	if err != nil {
 		return nil, err
 	}
-	// It has the routes of what its model can do. The description is large and
-	// may be switched off; then it is a chat model as most are.
+	// The OpenAPI description lists the routes that the model supports. It may be
+	// switched off; then the model counts as a chat model.
 	var routes struct {
 		Paths map[string]jsontext.Value `json:"paths"`
 	}
@@ -415,7 +413,7 @@ func vllmList(p *place) ([]Model, error) {
 		case described && embeds && chats:
 			m.alsoEmbeds()
 		case described && embeds:
-			m.embedding()
+			m.embedsOnly()
 		}
 		out = append(out, m)
 	}

@@ -18,25 +18,24 @@ import (
 	"github.com/kith/kith/internal/fleet"
 )
 
-// wants is what the caller asked of the answer that the engine is not told, or
-// told otherwise.
+// wants are the caller's wishes for the answer that normalizer or Do fulfils.
 type wants struct {
 	usage  bool // the chunk with the token counts
 	hide   bool // no reasoning
 	base64 bool // embeddings as base64
-	inputs int  // to embed
-	effort bool // the engine was told one, in a word that it may not know
+	inputs int  // number of inputs to embed
+	effort bool // reasoning_effort was sent and the engine may not know its value
 }
 
-// A member of a JSON object, its value as raw JSON.
+// member is a member of a JSON object, its value as raw JSON.
 type member struct{ name, value string }
 
-// mostTokens bounds a stranger's max_tokens where the context is not known.
-const mostTokens = 128 << 10
+// maxTokens bounds an untrusted max_tokens if the context length is unknown.
+const maxTokens = 128 << 10
 
-// request makes the body the engine is sent. It is written anew from the
-// parsed value, so that nobody can show the hub one meaning and the engine
-// another; model and stream are those that were routed.
+// request returns the body for the engine. It is written from the parsed values,
+// so that kith and the engine cannot read different meanings from it. model and
+// stream are those of the routed call.
 func (e *Engine) request(req *Request, m *Model) ([]byte, wants, error) {
 	out := bytes.NewBuffer(make([]byte, 0, len(req.Body)+256))
 	r := rebuild{
@@ -52,7 +51,7 @@ func (e *Engine) request(req *Request, m *Model) ([]byte, wants, error) {
 	return bytes.TrimSuffix(out.Bytes(), []byte("\n")), r.want, nil
 }
 
-// refused is err as a fault the caller can be told.
+// refused returns err as a *fault.Fault.
 func refused(err error) error {
 	if _, ok := errors.AsType[*fault.Fault](err); ok {
 		return err
@@ -63,7 +62,7 @@ func refused(err error) error {
 	return fault.New(fault.InvalidRequest, "the body ended too early; send one whole JSON object").Because(err)
 }
 
-// rebuild is one body on its way.
+// rebuild is the rewriting of one body.
 type rebuild struct {
 	copier
 	req   *Request
@@ -74,7 +73,7 @@ type rebuild struct {
 	think         thinkingSources
 	limit         jsontext.Value // max_tokens
 	completionMax jsontext.Value // max_completion_tokens
-	kwargs        []member       // of chat_template_kwargs that are no thinking controls
+	kwargs        []member       // of chat_template_kwargs, without thinking settings
 }
 
 func (r *rebuild) run() error {
@@ -103,7 +102,7 @@ func (r *rebuild) run() error {
 	if r.tokens && r.kind.textOnly {
 		return fault.New(fault.InvalidRequest, "input: %s reads text only, not token numbers; send the texts", r.kind.name).WithParam("input")
 	}
-	r.ours()
+	r.addOwn()
 	if err := r.token(); err != nil {
 		return err
 	}
@@ -113,8 +112,8 @@ func (r *rebuild) run() error {
 	return nil
 }
 
-// member takes one member of the caller's: some are answered by us, the rest
-// is carried, from a stranger only what the allow-list has.
+// member handles one member of the caller's body: some are replaced, the others
+// are copied, from an untrusted caller only those of the allow-list.
 func (r *rebuild) member(name string) error {
 	chat := r.req.Endpoint == fleet.ChatCompletions
 	switch {
@@ -126,7 +125,7 @@ func (r *rebuild) member(name string) error {
 			return err
 		}
 		return r.control(name, bytes.Clone(value))
-	case name == "input" && !chat: // counted, whoever sent it
+	case name == "input" && !chat: // also of a trusted caller, because the inputs are counted
 		return embeddingMembers.one(&r.copier, name)
 	case name == "encoding_format" && !chat:
 		value, err := r.dec.ReadValue()
@@ -154,8 +153,8 @@ func (r *rebuild) member(name string) error {
 	}
 }
 
-// controlling reports whether a member of a chat body steers what we ourselves
-// write to the engine.
+// controlling reports whether a member of a chat body changes the members that
+// addOwn writes.
 func controlling(name string) bool {
 	switch name {
 	case "stream_options", "max_tokens", "max_completion_tokens", "cache_prompt", "cache_salt":
@@ -183,8 +182,8 @@ func (r *rebuild) control(name string, value jsontext.Value) error {
 		if value.Kind() != '0' {
 			return fault.New(fault.InvalidRequest, "%s must be a whole number", name).WithParam(name)
 		}
-		n, _ := strconv.ParseFloat(string(value), 64) // out of range is infinite
-		if n < 0 {                                    // the engine's own limit, as llama.cpp's users write it
+		n, _ := strconv.ParseFloat(string(value), 64) // infinite if out of range
+		if n < 0 {                                    // llama.cpp's value for "no limit"
 			return nil
 		}
 		if n < 1 {
@@ -208,22 +207,22 @@ func (r *rebuild) control(name string, value jsontext.Value) error {
 	return nil
 }
 
-// clampLimit keeps a stranger's limit inside what the model can say at all.
+// clampLimit bounds an untrusted limit by the model's context length.
 func (r *rebuild) clampLimit(limit float64) jsontext.Value {
-	most := mostTokens
+	most := maxTokens
 	if r.model.ContextLength > 0 {
 		most = r.model.ContextLength
 	}
 	return strconv.AppendInt(nil, int64(min(limit, float64(most))), 10)
 }
 
-// ours writes the members that we answer for.
-func (r *rebuild) ours() {
+// addOwn writes the members that kith sets itself.
+func (r *rebuild) addOwn() {
 	if r.req.Endpoint != fleet.ChatCompletions {
 		r.want.inputs = r.inputs
 		return
 	}
-	if r.kind.oneLimit && r.completionMax != nil {
+	if r.kind.maxTokensOnly && r.completionMax != nil {
 		r.limit, r.completionMax = r.completionMax, nil
 	}
 	if r.limit != nil {
@@ -235,14 +234,14 @@ func (r *rebuild) ours() {
 	if r.req.Stream {
 		r.write("stream_options", `{"include_usage":true}`)
 	}
-	if !r.req.Trusted && r.req.Caller != "" && r.kind.apart != nil {
-		for _, m := range r.kind.apart(r.req.Caller) {
+	if !r.req.Trusted && r.req.Caller != "" && r.kind.isolate != nil {
+		for _, m := range r.kind.isolate(r.req.Caller) {
 			r.write(m.name, m.value)
 		}
 	}
 	thinking := r.think.merged()
 	r.want.hide = thinking.hide
-	if thinking.mode == thinkOn && r.kind.begins && begun(r.req.Body) {
+	if thinking.mode == thinkOn && r.kind.noThinkAfterPrefill && prefilled(r.req.Body) {
 		thinking = thinking.off()
 	}
 	say := controls{}
@@ -250,8 +249,8 @@ func (r *rebuild) ours() {
 		say = r.kind.think(thinking, r.model)
 	}
 	for _, m := range say.members {
-		if m.name == "reasoning_effort" && r.kind.effortLate {
-			if r.req.plainly {
+		if m.name == "reasoning_effort" && r.kind.effortMayFail {
+			if r.req.noEffort {
 				continue
 			}
 			r.want.effort = true
@@ -263,9 +262,9 @@ func (r *rebuild) ours() {
 	}
 }
 
-// begun reports whether the body of a chat call ends with the beginning of its
-// answer.
-func begun(body []byte) bool {
+// prefilled reports whether the last message of a chat body is the beginning of
+// the answer.
+func prefilled(body []byte) bool {
 	var talk struct {
 		Messages []struct {
 			Role string `json:"role"`
@@ -278,15 +277,15 @@ func begun(body []byte) bool {
 	return n > 0 && talk.Messages[n-1].Role == "assistant"
 }
 
-// write adds a member whose value is ours and therefore good JSON; the encoder
-// keeps the first error for the end of the object.
+// write adds a member with a valid JSON value; the encoder reports an error at the
+// end of the object.
 func (r *rebuild) write(name, value string) {
 	if err := r.enc.WriteToken(jsontext.String(name)); err == nil {
 		_ = r.enc.WriteValue(jsontext.Value(value))
 	}
 }
 
-// joined is the members as one JSON object, the first of a name winning.
+// joined returns the members as a JSON object. The first of equal names counts.
 func joined(members []member) string {
 	var b strings.Builder
 	seen := map[string]bool{}
@@ -308,23 +307,23 @@ func joined(members []member) string {
 	return b.String()
 }
 
-// quoted is s as a JSON string.
+// quoted returns s as a JSON string.
 func quoted(s string) string {
 	b, err := jsontext.AppendQuote(nil, s)
-	if err != nil { // not UTF-8, which no valid id is; the quote is mended
+	if err != nil { // not UTF-8, which no valid id is; the quote is normalized
 		return string(b)
 	}
 	return string(b)
 }
 
-// noPromptCache has llama.cpp read the whole prompt anew: it cannot keep
-// callers apart, and a prompt it has read before is answered 17 times sooner.
+// noPromptCache makes llama.cpp read the prompt again. It cannot keep callers
+// apart, and a cached prompt is answered 17 times faster.
 func noPromptCache(string) []member { return []member{{"cache_prompt", "false"}} }
 
-// saltKey makes cache salts that mean nothing outside this process.
+// saltKey makes cache salts unpredictable.
 var saltKey = rand.Text()
 
-// cacheSalt gives each caller a cache of its own in vLLM.
+// cacheSalt gives each caller a prompt cache of its own in vLLM.
 func cacheSalt(caller string) []member {
 	mac := hmac.New(sha256.New, []byte(saltKey))
 	mac.Write([]byte(caller))

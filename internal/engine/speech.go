@@ -10,8 +10,8 @@ import (
 	"github.com/kith/kith/internal/spool"
 )
 
-// attach makes the form of a call the request's body, else asked. Parts of a form
-// that kith does not know go to the engine only in calls of the machine's owner.
+// attach sets the body of r: the form of req, or body. Unknown parts of a form are
+// only sent for a trusted caller.
 func attach(r *http.Request, req *Request, asked *spool.Bytes) {
 	if req.Form == nil {
 		r.ContentLength, r.Body = asked.Len(), asked.Open()
@@ -24,18 +24,17 @@ func attach(r *http.Request, req *Request, asked *spool.Bytes) {
 	r.GetBody = func() (io.ReadCloser, error) { return body(), nil }
 }
 
-// mostSpeech bounds the text of one streamed transcript, in bytes.
-const mostSpeech = 4 << 20
+// maxSpeech bounds the text of a streamed transcript, in bytes.
+const maxSpeech = 4 << 20
 
-// speech makes a streamed transcript canonical: events of the transcription
-// dialect, also where the engine writes chunks of the chat dialect (vLLM), or
-// where it does not stream at all. The one end mark is transcript.text.done.
-type speech struct{ text []byte }
+// transcript normalizes a streamed transcript to events of the transcription
+// dialect, also from engines that send chunks of the chat dialect (vLLM) or do not
+// stream. Its end mark is transcript.text.done.
+type transcript struct{ text []byte }
 
-// frame appends the event in data as the caller gets it, if at all, and reports
-// whether it was the last.
-func (s *speech) frame(dst, data []byte) ([]byte, bool) {
-	if string(data) == "[DONE]" { // of an engine that streams as chat does
+// frame appends the normalized event and reports whether it was the last.
+func (s *transcript) frame(dst, data []byte) ([]byte, bool) {
+	if string(data) == "[DONE]" { // the end mark of the chat dialect
 		return dialect.AppendSpeech(dst, dialect.SpeechDone, string(s.text), nil), true
 	}
 	var e struct {
@@ -43,7 +42,7 @@ func (s *speech) frame(dst, data []byte) ([]byte, bool) {
 		Error any `json:"error"`
 	}
 	if err := json.Unmarshal(data, &e); err != nil || e.Error != nil {
-		return append(append(append(dst, "data: "...), data...), "\n\n"...), true // for the edge to refuse
+		return append(append(append(dst, "data: "...), data...), "\n\n"...), true // the gateway refuses it
 	}
 	said := ""
 	switch {
@@ -56,17 +55,17 @@ func (s *speech) frame(dst, data []byte) ([]byte, bool) {
 			said += c.Delta.Content
 		}
 	}
-	if said == "" { // nothing that callers know
+	if said == "" { // an event that clients do not know
 		return dst, false
 	}
-	if s.text = append(s.text, said...); len(s.text) > mostSpeech {
+	if s.text = append(s.text, said...); len(s.text) > maxSpeech {
 		return append(dst, `data: {"error":{"message":"the transcript is longer than 4 MiB"}}`+"\n\n"...), true
 	}
 	return dialect.AppendSpeech(dst, dialect.SpeechDelta, said, nil), false
 }
 
-// speechOf is a whole transcript as the events an engine would have streamed.
-func speechOf(whole []byte) ([]byte, error) {
+// transcriptEvents returns a complete transcript as a stream of events.
+func transcriptEvents(whole []byte) ([]byte, error) {
 	var e dialect.SpeechEvent
 	if err := json.Unmarshal(whole, &e); err != nil {
 		return nil, err

@@ -12,32 +12,32 @@ import (
 	"github.com/kith/kith/internal/dialect"
 )
 
-// maxFrame bounds one frame of a stream (decisions 5).
+// maxFrame bounds one frame of a stream (spec/api.md#limit-frame).
 const maxFrame = 256 << 10
 
-// linger is how long a whole stream's connection may take to end, so that it
-// can be used again.
-const linger = 200 * time.Millisecond
+// drainTimeout is how long Close waits for the end of a complete stream, so that
+// its connection can be reused.
+const drainTimeout = 200 * time.Millisecond
 
-// stream is the body of a streamed answer, made canonical frame by frame as it
-// is read: a Read gives what one read of the engine's bytes completed, and
-// frames that need no mending are never copied.
+// stream is the body of a streamed answer. It normalizes frame by frame while it
+// is read: a Read returns what one read from the engine completed. Canonical
+// frames are not copied.
 type stream struct {
-	ctx     context.Context
-	src     io.ReadCloser
-	cancel  context.CancelFunc
-	mend    *mender
-	trailer http.Header
+	ctx        context.Context
+	src        io.ReadCloser
+	cancel     context.CancelFunc
+	normalizer *normalizer
+	trailer    http.Header
 
-	partial []byte // of a frame whose end has not come
-	ready   []byte // mended, to be read next
+	partial []byte // an incomplete frame
+	ready   []byte // normalized, to be read next
 	sent    int    // of ready
 	err     error  // after ready
-	ended   bool   // the engine's own end mark came, or its error: nothing may follow
+	ended   bool   // after the engine's end mark or error nothing follows
 }
 
-// Read satisfies io.Reader. After the engine's own end it is io.EOF; whether
-// the end mark came is for who reads to see, nothing invents one.
+// Read satisfies io.Reader. It returns io.EOF at the end of the engine's bytes,
+// also if the end mark is missing.
 func (s *stream) Read(p []byte) (int, error) {
 	for {
 		if s.sent < len(s.ready) {
@@ -67,26 +67,24 @@ func (s *stream) Read(p []byte) (int, error) {
 	}
 }
 
-// untouched is the length of the whole frames at the start of b that may pass
-// as they are.
+// untouched returns the length of the canonical frames at the start of b.
 func (s *stream) untouched(b []byte) int {
 	kept := 0
 	for {
 		n := frameEnd(b[kept:])
-		if n == 0 || !s.mend.canonical(b[kept:kept+n]) {
+		if n == 0 || !s.normalizer.canonical(b[kept:kept+n]) {
 			return kept
 		}
 		kept += n
 	}
 }
 
-// feed takes bytes that were not passed on and makes ready every frame they
-// complete.
+// feed adds bytes and makes the frames ready that they complete.
 func (s *stream) feed(b []byte) {
 	if s.ended || len(b) == 0 {
 		return
 	}
-	from := max(len(s.partial)-3, 0) // the end of a frame may lie across two reads
+	from := max(len(s.partial)-3, 0) // a blank line may be split over two reads
 	s.partial = append(s.partial, b...)
 	done := 0
 	for !s.ended {
@@ -103,23 +101,23 @@ func (s *stream) feed(b []byte) {
 	}
 	s.partial = s.partial[:copy(s.partial, s.partial[done:])]
 	if len(s.partial) > maxFrame {
-		// As the engine's own error: that is passed on, and a break is not.
+		// Written as an error of the engine, which is passed on.
 		s.ready = append(s.ready, fmt.Sprintf("data: {\"error\":{\"message\":\"the engine sent a frame of more than %d KiB\"}}\n\n", maxFrame>>10)...)
 		s.stop(io.EOF)
 	}
 }
 
-// frame makes one whole frame ready, mended.
+// frame normalizes a complete frame and makes it ready.
 func (s *stream) frame(frame []byte) {
 	var last bool
-	s.ready, last = s.mend.frame(s.ready, frame)
+	s.ready, last = s.normalizer.frame(s.ready, frame)
 	if last {
 		s.stop(io.EOF)
 	}
 }
 
-// finish takes the end of the engine's bytes. A last frame without its blank
-// line is a frame all the same.
+// finish handles the end of the engine's bytes. The last frame may lack its blank
+// line.
 func (s *stream) finish(err error) {
 	if !errors.Is(err, io.EOF) {
 		if cause := context.Cause(s.ctx); cause != nil {
@@ -134,27 +132,27 @@ func (s *stream) finish(err error) {
 		s.frame(append(bytes.Clone(last), "\n\n"...))
 	}
 	if !s.ended {
-		s.ready = s.mend.lost(s.ready, s.mend.halves.rest())
+		s.ready = s.normalizer.appendChunks(s.ready, s.normalizer.surrogates.rest())
 	}
 	s.stop(io.EOF)
 }
 
-// stop ends the stream with err once all that is ready was read.
+// stop ends the stream with err after all that is ready.
 func (s *stream) stop(err error) {
 	if s.err == nil {
 		s.err = err
 	}
 	s.ended, s.partial = true, nil
-	if s.mend.counted {
-		s.trailer.Set(dialect.UsageTrailer, dialect.Usage{In: s.mend.prompt, Out: s.mend.completion}.Trailer())
+	if s.normalizer.counted {
+		s.trailer.Set(dialect.UsageTrailer, dialect.Usage{In: s.normalizer.prompt, Out: s.normalizer.completion}.Trailer())
 	}
 }
 
-// Close ends the call at the engine. Where the answer was whole its connection
-// is let run out, which takes an engine microseconds, and kept.
+// Close ends the call at the engine. After a complete answer it reads on to the
+// end, so that the connection is reused.
 func (s *stream) Close() error {
 	if s.ended && errors.Is(s.err, io.EOF) {
-		late := time.AfterFunc(linger, s.cancel)
+		late := time.AfterFunc(drainTimeout, s.cancel)
 		_, _ = io.CopyN(io.Discard, s.src, maxFrame)
 		late.Stop()
 	}
@@ -162,8 +160,8 @@ func (s *stream) Close() error {
 	return s.src.Close()
 }
 
-// frameEnd is the length of the frame at the start of b, its blank line
-// included; 0: it is not whole.
+// frameEnd returns the length of the frame at the start of b with its blank line,
+// or 0 if it is incomplete.
 func frameEnd(b []byte) int {
 	for i := 0; ; i++ {
 		n := bytes.IndexByte(b[i:], '\n')

@@ -9,23 +9,23 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 )
 
-// Bounds of what is remembered of one stream's tool calls.
+// Limits of what is kept of the tool calls of a stream.
 const (
 	maxChoices = 64
 	maxCalls   = 1024 // of one choice
 )
 
-// A toolState is one call of a stream, as far as it was told. Engines number
-// calls or do not, name them once or in each part, give every one the number 0,
-// leave out ids: readers put the parts together by number and add up names.
+// toolState is a tool call of a stream so far. Engines number the calls or do not,
+// send the name once or in each part, give every call the number 0, or omit ids.
+// Clients join the parts by number and concatenate the names.
 type toolState struct {
-	id     string // the engine's, or ours where it gave none
-	number int    // the engine's own; -1: none
-	named  bool   // its name was passed on
+	id     string // the engine's, or a new one if it sent none
+	number int    // the engine's, or -1
+	named  bool   // the name was passed on
 }
 
-// toolCalls writes the member of that name; an empty list is left out.
-func (m *mender) toolCalls(name []byte, choice int) (called bool, err error) {
+// toolCalls rewrites the list of tool calls; an empty one is omitted.
+func (m *normalizer) toolCalls(name []byte, choice int) (called bool, err error) {
 	if m.dec.PeekKind() != '[' {
 		return false, m.dec.SkipValue()
 	}
@@ -47,21 +47,21 @@ func (m *mender) toolCalls(name []byte, choice int) (called bool, err error) {
 	return called, nil
 }
 
-// toolCall writes one call, or in a stream one part of one.
-func (m *mender) toolCall(value jsontext.Value, choice int) error {
-	var told struct {
+// toolCall writes a call or, in a stream, a part of one.
+func (m *normalizer) toolCall(value jsontext.Value, choice int) error {
+	var call struct {
 		ID       jsontext.Value `json:"id"`
 		Index    jsontext.Value `json:"index"`
 		Function struct {
 			Name jsontext.Value `json:"name"`
 		} `json:"function"`
 	}
-	if err := json.Unmarshal(value, &told); err != nil {
+	if err := json.Unmarshal(value, &call); err != nil {
 		return err
 	}
-	id, name, number := textIn(told.ID), textIn(told.Function.Name), -1
-	if told.Index.Kind() == '0' {
-		number = atoi(told.Index)
+	id, name, number := textIn(call.ID), textIn(call.Function.Name), -1
+	if call.Index.Kind() == '0' {
+		number = atoi(call.Index)
 	}
 	at, begins, part := 0, true, &toolState{id: id}
 	if m.stream {
@@ -97,9 +97,9 @@ func (m *mender) toolCall(value jsontext.Value, choice int) error {
 	return err
 }
 
-// function writes a call's function: the name once, and arguments as text that
-// holds JSON, never the JSON itself.
-func (m *mender) function(value jsontext.Value, begins bool, part *toolState) error {
+// function writes the function of a call: its name once, and its arguments as a
+// string that holds JSON.
+func (m *normalizer) function(value jsontext.Value, begins bool, part *toolState) error {
 	m.out = append(m.out, '{')
 	argued := false
 	err := eachMember(value, func(member string, v jsontext.Value) (err error) {
@@ -134,9 +134,9 @@ func (m *mender) function(value jsontext.Value, begins bool, part *toolState) er
 	return err
 }
 
-// locate is the place of the call that a part of a stream belongs to; begins
-// says that it is its first.
-func (m *mender) locate(choice int, id string, number int, named bool) (at int, begins bool) {
+// locate returns the position of the call that a part belongs to; begins reports
+// that the part is its first.
+func (m *normalizer) locate(choice int, id string, number int, named bool) (at int, begins bool) {
 	for len(m.calls) <= choice {
 		m.calls = append(m.calls, nil)
 	}
@@ -148,7 +148,7 @@ func (m *mender) locate(choice int, id string, number int, named bool) (at int, 
 			id == "" && number >= 0 && c.number == number,
 			id == "" && number < 0 && !(named && c.named):
 			at = i
-		case id == "" && number < 0: // a part without either belongs to the newest, or begins
+		case id == "" && number < 0: // belongs to the newest call, or begins one
 			i = 0
 		}
 	}
@@ -159,15 +159,15 @@ func (m *mender) locate(choice int, id string, number int, named bool) (at int, 
 	return len(calls), true
 }
 
-// newID is an id for what its engine gave none; callers answer a tool call by it.
-func (m *mender) newID(prefix string) string {
+// newID returns an id for an answer or a tool call without one.
+func (m *normalizer) newID(prefix string) string {
 	if m.ids != nil {
 		return prefix + m.ids()
 	}
 	return prefix + rand.Text()
 }
 
-// textIn is the text of a JSON string; empty for anything else.
+// textIn returns the text of a JSON string, or "" for another value.
 func textIn(v jsontext.Value) string {
 	if v.Kind() != '"' {
 		return ""
@@ -202,14 +202,13 @@ func eachMember(object jsontext.Value, do func(name string, value jsontext.Value
 	return nil
 }
 
-// finishes are reasons to finish in the words of some engines, and the
-// dialect's.
+// finishes maps the finish reasons of some engines to those of the dialect.
 var finishes = map[string]string{
 	`"eos"`: `"stop"`, `"eos_token"`: `"stop"`, `"end_turn"`: `"stop"`, `"stop_sequence"`: `"stop"`, `"complete"`: `"stop"`,
 	`"max_tokens"`: `"length"`, `"max_length"`: `"length"`, `"limit"`: `"length"`,
 }
 
-// finish is the reason a choice finished as callers know it.
+// finish returns the finish reason of a choice in the dialect's words.
 func finish(reason []byte, called bool) []byte {
 	if known, ok := finishes[string(reason)]; ok {
 		reason = []byte(known)

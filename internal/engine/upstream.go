@@ -17,12 +17,10 @@ import (
 	"github.com/kith/kith/internal/fleet"
 )
 
-// upstreamSlots is how many calls of others one model of an upstream takes at
-// once where it is shared: services elsewhere do not say.
+// upstreamSlots is how many shared calls one model of an upstream runs at once.
 const upstreamSlots = 4
 
-// Key is the owner's secret for an upstream. Printed or logged it is nothing;
-// only the requests that need it hold it.
+// Key is the owner's API key for an upstream. It prints and logs as [key].
 type Key string
 
 // String hides the key.
@@ -34,30 +32,30 @@ func (Key) GoString() string { return "[key]" }
 // LogValue hides the key from slog.
 func (Key) LogValue() slog.Value { return slog.StringValue("[key]") }
 
-// MarshalText hides the key from whoever writes documents.
+// MarshalText hides the key from encoders.
 func (Key) MarshalText() ([]byte, error) { return []byte("[key]"), nil }
 
-// UpstreamConfig names a service elsewhere that the owner has an account with
-// (decisions 1).
+// UpstreamConfig configures a service upstream that the owner has an account
+// with.
 type UpstreamConfig struct {
 	Name string
-	// URL is its base with the /v1. Off this machine it is https.
+	// URL is its base with the /v1. It is https unless it is on this machine.
 	URL string
-	// Dialect is what it speaks: "chat" (chat, embeddings and responses, as OpenAI
-	// does), one of "embeddings" and "responses" alone, or "messages".
+	// Dialect is "chat" (chat, embeddings and responses, as at OpenAI),
+	// "embeddings", "responses" or "messages".
 	Dialect string
 	Key     Key
-	// Models are those to offer; empty: those it lists.
+	// Models are the offered models; empty means those that the upstream lists.
 	Models []fleet.ModelID
-	// Share offers them to others, for chat and embeddings.
+	// Share offers the models to others, for chat and embeddings.
 	Share bool
 	Log   *slog.Logger
-	// Transport reaches it; nil: one made for it.
+	// Transport reaches it; nil means a new one.
 	Transport http.RoundTripper
 }
 
-// dialects are the endpoints of each word for a dialect, for a model that
-// chats and for one that embeds.
+// dialects maps each Dialect to the endpoints of a chat model and of an embedding
+// model.
 var dialects = map[string]struct{ chat, embed []fleet.Endpoint }{
 	"chat":       {[]fleet.Endpoint{fleet.ChatCompletions, fleet.Responses}, []fleet.Endpoint{fleet.EmbeddingsEndpoint}},
 	"embeddings": {nil, []fleet.Endpoint{fleet.EmbeddingsEndpoint}},
@@ -65,11 +63,11 @@ var dialects = map[string]struct{ chat, embed []fleet.Endpoint }{
 	"messages":   {[]fleet.Endpoint{fleet.Messages}, nil},
 }
 
-// shareable are the endpoints at which a stranger's request is rebuilt from what
-// is allowed (decisions 5); no other goes out under the owner's key.
+// shareable are the endpoints with an allow-list. Other requests of members are
+// not sent under the owner's key.
 var shareable = []fleet.Endpoint{fleet.ChatCompletions, fleet.EmbeddingsEndpoint}
 
-// Upstream is a service elsewhere, with what it offers.
+// Upstream is a service upstream with its models.
 type Upstream struct {
 	config UpstreamConfig
 	kind   *kind
@@ -78,13 +76,13 @@ type Upstream struct {
 	load   *load
 
 	mu      sync.RWMutex
-	engine  *Engine // nil: nothing is offered
-	shared  *Engine // what of it is for others; nil: nothing
+	engine  *Engine // nil if nothing is offered
+	shared  *Engine // what is offered to others; nil if nothing
 	finding Finding
 }
 
-// NewUpstream is an Upstream that offers the models it was told, or none until
-// it was checked. It refuses what UpstreamConfig does not allow.
+// NewUpstream returns an Upstream that offers the configured models, or none until
+// Check. It refuses what UpstreamConfig does not allow.
 func NewUpstream(c UpstreamConfig) (*Upstream, error) {
 	base, err := upstreamBase(c.URL)
 	if err != nil {
@@ -103,7 +101,7 @@ func NewUpstream(c UpstreamConfig) (*Upstream, error) {
 	}
 	u := &Upstream{
 		config: c, base: base, rt: c.Transport, load: new(load),
-		kind: &kind{word: "upstream", name: c.Name, think: effortThinking},
+		kind: &kind{id: "upstream", name: c.Name, think: effortThinking},
 	}
 	if u.rt == nil {
 		t := newTransport()
@@ -117,8 +115,8 @@ func NewUpstream(c UpstreamConfig) (*Upstream, error) {
 	return u, nil
 }
 
-// upstreamBase checks an upstream's address: the key must not travel in the
-// clear beyond this machine.
+// upstreamBase checks an upstream's address: the key must not leave this machine
+// unencrypted.
 func upstreamBase(address string) (string, error) {
 	u, err := url.Parse(address)
 	switch {
@@ -136,41 +134,41 @@ func upstreamBase(address string) (string, error) {
 }
 
 func (u *Upstream) found(models int, why string) Finding {
-	return Finding{Place: u.base, Configured: true, Kind: u.kind.word, Name: u.config.Name, Models: models, Why: why}
+	return Finding{Place: u.base, Configured: true, Kind: u.kind.id, Name: u.config.Name, Models: models, Why: why}
 }
 
-// Engine is what the owner's own calls may use; nil: nothing just now.
+// Engine returns the engine for the owner's own calls, or nil.
 func (u *Upstream) Engine() *Engine {
 	u.mu.RLock()
 	defer u.mu.RUnlock()
 	return u.engine
 }
 
-// Shared is what calls of others may use; nil: nothing.
+// Shared returns the engine for calls of others, or nil.
 func (u *Upstream) Shared() *Engine {
 	u.mu.RLock()
 	defer u.mu.RUnlock()
 	return u.shared
 }
 
-// Finding says what is known of the upstream, and why it is not offered.
+// Finding returns what is known of the upstream and why it is not offered.
 func (u *Upstream) Finding() Finding {
 	u.mu.RLock()
 	defer u.mu.RUnlock()
 	return u.finding
 }
 
-// Check asks the upstream for its models, unless the owner named them, and
-// reports whether it is in order.
+// Check lists the upstream's models, unless they are configured, and reports
+// whether it can be used.
 func (u *Upstream) Check(ctx context.Context) bool {
 	if len(u.config.Models) > 0 {
 		return true
 	}
-	p := &place{ctx: ctx, rt: keyed{u}, base: u.base, wait: farLook, pages: map[string]page{}}
+	p := &probe{ctx: ctx, rt: keyed{u}, base: u.base, wait: farProbe, pages: map[string]page{}}
 	var l modelList
 	err := p.get("/models?limit=1000").into(&l)
 	if ctx.Err() != nil {
-		return false // cut short: it says nothing of the upstream
+		return false // an interrupted check says nothing about the upstream
 	}
 	var ids []fleet.ModelID
 	for _, d := range l.Data {
@@ -198,7 +196,7 @@ func (u *Upstream) Check(ctx context.Context) bool {
 	return true
 }
 
-// offer makes those models the ones that are offered.
+// offer replaces the offered models.
 func (u *Upstream) offer(ids []fleet.ModelID) {
 	speaks := dialects[u.config.Dialect]
 	var models, shared []Model
@@ -206,7 +204,7 @@ func (u *Upstream) offer(ids []fleet.ModelID) {
 		m := byName(string(id), 0)
 		m.Slots, m.Endpoints = upstreamSlots, speaks.chat
 		if speaks.chat == nil || speaks.embed != nil && m.Families[0] == fleet.Embeddings {
-			m.embedding()
+			m.embedsOnly()
 		} else {
 			m.Families = []fleet.Family{fleet.Chat}
 		}
@@ -220,9 +218,9 @@ func (u *Upstream) offer(ids []fleet.ModelID) {
 	if u.engine != nil && slices.EqualFunc(u.engine.models, models, sameModel) {
 		return
 	}
-	u.engine = &Engine{kind: u.kind, name: u.config.Name, base: u.base, rt: keyed{u}, models: models, load: u.load, elsewhere: true}
+	u.engine = &Engine{kind: u.kind, name: u.config.Name, base: u.base, rt: keyed{u}, models: models, load: u.load, upstream: true}
 	if u.config.Share {
-		u.shared = &Engine{kind: u.kind, name: u.config.Name, base: u.base, rt: keyed{u}, models: shared, load: u.load, elsewhere: true}
+		u.shared = &Engine{kind: u.kind, name: u.config.Name, base: u.base, rt: keyed{u}, models: shared, load: u.load, upstream: true}
 	}
 	u.finding = u.found(len(models), "")
 	if len(models) == 0 {
@@ -230,8 +228,8 @@ func (u *Upstream) offer(ids []fleet.ModelID) {
 	}
 }
 
-// keyed is the way to an upstream: it adds the key to what goes out and takes
-// it from the errors that come back.
+// keyed is the transport to an upstream. It adds the key to requests and removes
+// it from error answers.
 type keyed struct{ u *Upstream }
 
 // RoundTrip satisfies http.RoundTripper.
@@ -252,10 +250,10 @@ func (k keyed) RoundTrip(r *http.Request) (*http.Response, error) {
 	if err != nil || resp.StatusCode == http.StatusOK || secret == "" {
 		return resp, err
 	}
-	// Services quote a key that they refuse, whole or in part.
+	// Services quote a refused key, completely or in part.
 	text := []byte(nil)
 	if s := resp.StatusCode; s != http.StatusUnauthorized && s != http.StatusForbidden && resp.Header.Get("Content-Encoding") == "" {
-		text, _ = io.ReadAll(io.LimitReader(resp.Body, maxRefusal)) // what came before a break is enough
+		text, _ = io.ReadAll(io.LimitReader(resp.Body, maxRefusal)) // a part is enough
 	}
 	resp.Body.Close()
 	resp.Body = io.NopCloser(bytes.NewReader(bytes.ReplaceAll(text, []byte(secret), []byte("[key]"))))
@@ -264,12 +262,12 @@ func (k keyed) RoundTrip(r *http.Request) (*http.Response, error) {
 	return resp, nil
 }
 
-// native passes an answer of a dialect that is not ours to mend: its bytes as
-// they come, an unary one most bytes of them at most.
-func native(src io.ReadCloser, stream bool, most int64, cancel context.CancelFunc) io.ReadCloser {
+// passThrough returns the body of an answer in a dialect that is not normalized. A
+// unary one has at most limit bytes.
+func passThrough(src io.ReadCloser, stream bool, limit int64, cancel context.CancelFunc) io.ReadCloser {
 	reader := io.Reader(src)
 	if !stream {
-		reader = io.LimitReader(src, most)
+		reader = io.LimitReader(src, limit)
 	}
 	return &limited{Reader: reader, src: src, cancel: cancel}
 }

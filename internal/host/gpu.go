@@ -11,25 +11,24 @@ import (
 	"strings"
 )
 
-// held is how much of a GPU's memory, in bytes, a program holds at least for it
-// to matter: a browser or a desktop holds less, a game or a training run more.
-const held = 1 << 30
+// minGPUUse is the GPU memory, in bytes, from which a program counts as using the
+// GPU: a browser or a desktop uses less, a game or a training run more.
+const minGPUUse = 1 << 30
 
-// GPUHolder names another program that holds a GPU's memory, 1 GiB or more;
-// empty: none. This process and what it started are none, nor are the engines
-// that listen on those ports of this computer, and what they started. NVIDIA's
-// cards are read by nvidia-smi, AMD's from /proc, where only processes of the
-// same user can be seen into; others cannot be read.
-func (c Computer) GPUHolder(ctx context.Context, engines []uint16) string {
-	holders := c.nvidia(ctx)
-	holders = append(holders, c.amd()...)
-	if holders == nil {
+// GPUUser returns the name of another program that uses 1 GiB or more of a GPU's
+// memory, or "" if there is none. This process, the engines that listen on the
+// given ports and the children of both do not count. NVIDIA's cards are read by
+// nvidia-smi. AMD's are read from /proc, which shows processes of the same user
+// only. Other cards cannot be read.
+func (c Computer) GPUUser(ctx context.Context, enginePorts []uint16) string {
+	pids := append(c.nvidiaUsers(ctx), c.amdUsers()...)
+	if pids == nil {
 		return ""
 	}
-	ours := c.listeners(engines)
-	for _, pid := range holders {
-		if !c.isOurs(pid, ours) {
-			if name := c.line("proc", pid, "comm"); name != "" {
+	engines := c.listeners(enginePorts)
+	for _, pid := range pids {
+		if !c.isOurs(pid, engines) {
+			if name := readText(c.path("proc", pid, "comm")); name != "" {
 				return name
 			}
 			return "process " + pid
@@ -38,44 +37,44 @@ func (c Computer) GPUHolder(ctx context.Context, engines []uint16) string {
 	return ""
 }
 
-// nvidia are the processes that hold memory of an NVIDIA card.
-func (c Computer) nvidia(ctx context.Context) (pids []string) {
+// nvidiaUsers returns the processes that use an NVIDIA card.
+func (c Computer) nvidiaUsers(ctx context.Context) (pids []string) {
 	if _, err := os.Stat(c.path("proc/driver/nvidia")); err != nil {
 		return nil
 	}
-	ctx, cancel := context.WithTimeout(ctx, asking)
+	ctx, cancel := context.WithTimeout(ctx, commandTimeout)
 	defer cancel()
-	told, err := exec.CommandContext(ctx, "nvidia-smi", "pmon", "-c", "1", "-s", "m").Output()
+	output, err := exec.CommandContext(ctx, "nvidia-smi", "pmon", "-c", "1", "-s", "m").Output()
 	if err != nil {
 		return nil
 	}
 	// "# gpu  pid  type  fb  ccpm  command", then "# Idx  #  C/G  MB  MB  name",
-	// then a row a process; "-" for none.
-	for line := range strings.Lines(string(told)) {
+	// then one row for each process, with "-" if there is none.
+	for line := range strings.Lines(string(output)) {
 		row := strings.Fields(line)
 		if len(row) < 4 || row[0] == "#" {
 			continue
 		}
 		mb, err := strconv.ParseUint(row[3], 10, 32)
-		if err == nil && mb<<20 >= held {
+		if err == nil && mb<<20 >= minGPUUse {
 			pids = append(pids, row[1])
 		}
 	}
 	return pids
 }
 
-// amd are the processes of this user that hold memory of an AMD card. Processes
-// are looked through only while that much is held at all.
-func (c Computer) amd() (pids []string) {
+// amdUsers returns the processes of this user that use an AMD card. It reads the
+// processes only if that much of a card's memory is used at all.
+func (c Computer) amdUsers() (pids []string) {
 	inUse := slices.ContainsFunc(c.glob("sys/class/drm/card*/device/mem_info_vram_used"), func(file string) bool {
-		n, ok := number(file)
-		return ok && n >= held
+		n, ok := readNumber(file)
+		return ok && n >= minGPUUse
 	})
 	if !inUse {
 		return nil
 	}
 	for _, process := range c.glob("proc/[1-9]*") {
-		clients := map[string]int64{} // by the kernel's id: one may be open many times
+		clients := map[string]int64{} // by the kernel's id; a process may have one open many times
 		for _, fd := range linksTo(process, "/dev/dri/") {
 			id, n := drmClient(filepath.Join(process, "fdinfo", fd))
 			clients[id] = n
@@ -84,14 +83,14 @@ func (c Computer) amd() (pids []string) {
 		for _, n := range clients {
 			sum += n
 		}
-		if sum >= held {
+		if sum >= minGPUUse {
 			pids = append(pids, filepath.Base(process))
 		}
 	}
 	return pids
 }
 
-// linksTo are the names in a process's fd folder whose links begin so.
+// linksTo returns the names in a process's fd folder whose links have the prefix.
 func linksTo(process, prefix string) (names []string) {
 	entries, _ := os.ReadDir(filepath.Join(process, "fd")) // another user's cannot be read
 	for _, entry := range entries {
@@ -103,7 +102,7 @@ func linksTo(process, prefix string) (names []string) {
 	return names
 }
 
-// drmClient reads the client's id and its bytes of video memory from a file of
+// drmClient reads a client's id and its video memory, in bytes, from a file of
 // fdinfo (Documentation/gpu/drm-usage-stats.rst).
 func drmClient(file string) (id string, bytes int64) {
 	text, _ := os.ReadFile(file) // a process may end while it is read
@@ -125,16 +124,16 @@ func drmClient(file string) (id string, bytes int64) {
 	return id, bytes
 }
 
-// owners are who listens on the engines' ports.
-type owners struct {
-	sockets []string // as links of a process's fd folder name them
-	users   []string // other than this process's own
+// listeners are the sockets that listen on the engines' ports.
+type listeners struct {
+	sockets []string // as the links of a process's fd folder name them
+	users   []string // the users of the sockets, except this process's own
 }
 
-// listeners reads the kernel's tables of TCP sockets.
-func (c Computer) listeners(ports []uint16) owners {
+// listeners finds the sockets in the kernel's tables of TCP sockets.
+func (c Computer) listeners(ports []uint16) listeners {
 	const listening = "0A"
-	var found owners
+	var found listeners
 	for _, table := range []string{"proc/net/tcp", "proc/net/tcp6"} {
 		file, err := os.Open(c.path(table))
 		if err != nil {
@@ -160,12 +159,12 @@ func (c Computer) listeners(ports []uint16) owners {
 	return found
 }
 
-// isOurs reports whether the process, or one that it descends from, is this one
-// or an engine. Of another user's process the sockets cannot be seen: it counts
-// as an engine's if an engine runs under that user.
-func (c Computer) isOurs(pid string, engines owners) bool {
+// isOurs reports whether the process or one of its ancestors is this process or
+// an engine. The sockets of another user's process cannot be read: it counts as
+// an engine if an engine runs as that user.
+func (c Computer) isOurs(pid string, engines listeners) bool {
 	self := strconv.Itoa(os.Getpid())
-	for range 64 { // a chain of parents ends; a damaged table might not
+	for range 64 { // bounds a process table that changes while it is read
 		if pid == self {
 			return true
 		}
@@ -175,7 +174,7 @@ func (c Computer) isOurs(pid string, engines owners) bool {
 				return true
 			}
 		}
-		user, parent := statusOf(process)
+		user, parent := userAndParent(process)
 		if slices.Contains(engines.users, user) {
 			return true
 		}
@@ -187,9 +186,9 @@ func (c Computer) isOurs(pid string, engines owners) bool {
 	return false
 }
 
-// statusOf reads whose a process is and which one started it.
-func statusOf(process string) (user, parent string) {
-	for line := range strings.Lines(fileLine(process, "status")) {
+// userAndParent returns the user and the parent of a process.
+func userAndParent(process string) (user, parent string) {
+	for line := range strings.Lines(readText(process, "status")) {
 		key, value, _ := strings.Cut(line, ":")
 		fields := strings.Fields(value)
 		switch {

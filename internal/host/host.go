@@ -1,12 +1,12 @@
-// Package host reads how this computer is, as its system tells it: whose it
-// looks, how much memory it and its GPU have left, whether it runs on its
-// battery, whether its processor is hot, which other program holds its GPU; and
-// it keeps the computer awake. What follows
-// from a reading is not decided here.
+// Package host reads the state of this computer: whether it is a personal
+// computer or a server, how much memory it and its GPUs have free, whether it
+// runs on its battery, whether its processor is hot, and which other program
+// uses its GPU. It also keeps the computer awake. The caller decides what
+// follows from a reading.
 //
-// What cannot be read counts as in order: a reading exists to spare the owner,
-// and a machine without sensors is not a machine in trouble. Readings come from
-// /proc and /sys on Linux; macOS and Windows have some of them, untried.
+// A sensor that cannot be read counts as in order, because most servers have
+// none. Readings come from /proc and /sys on Linux. macOS and Windows have some
+// of them; those are not tested on these systems.
 package host
 
 import (
@@ -20,53 +20,46 @@ import (
 
 // Computer is the computer that kith runs on.
 type Computer struct {
-	// Root is the folder that /proc and /sys are read in; empty: the system's
-	// own. With a Root, nothing but the folder and programs on PATH is asked.
+	// Root is the folder that holds /proc and /sys; empty means "/". Tests set
+	// it. With a Root, readings come from that folder and from programs on PATH
+	// only.
 	Root string
 }
 
-// asking is how long a program that is asked for a reading may take.
-const asking = 5 * time.Second
-
-// line is the text of a small file, without space around it; empty where it
-// cannot be read.
-func (c Computer) line(name ...string) string {
-	text, err := os.ReadFile(c.path(name...))
-	if err != nil {
-		return ""
-	}
-	return strings.TrimSpace(string(text))
-}
+// commandTimeout bounds a program that is run for a reading.
+const commandTimeout = 5 * time.Second
 
 func (c Computer) path(name ...string) string {
 	return filepath.Join(append([]string{"/", c.Root}, name...)...)
 }
 
-// glob are the paths that match the pattern, sorted; each has Root in front.
+// glob returns the paths below Root that match the pattern, sorted.
 func (c Computer) glob(pattern string) []string {
-	found, _ := filepath.Glob(c.path(pattern)) // its only error is of the pattern, which is ours
+	found, _ := filepath.Glob(c.path(pattern)) // fails only on a malformed pattern
 	return found
 }
 
-// number is the number that a file holds; ok is false where it holds none.
-func number(file string) (n int64, ok bool) {
-	text, err := os.ReadFile(file)
-	if err != nil {
-		return 0, false
-	}
-	n, err = strconv.ParseInt(strings.TrimSpace(string(text)), 10, 64)
+// readText returns the trimmed text of a file, or "" if it cannot be read.
+func readText(path ...string) string {
+	text, _ := os.ReadFile(filepath.Join(path...))
+	return strings.TrimSpace(string(text))
+}
+
+// readNumber returns the number in a file; ok is false if there is none.
+func readNumber(file string) (n int64, ok bool) {
+	n, err := strconv.ParseInt(readText(file), 10, 64)
 	return n, err == nil
 }
 
-// Personal reports whether this looks like a person's computer, and not like a
-// server: by the kind of chassis that its maker names (SMBIOS 3, 7.4.1). A
-// virtual machine, a rack's and one that does not say are servers.
+// Personal reports whether this is a personal computer rather than a server, by
+// its chassis type (SMBIOS 3, 7.4.1). Virtual machines, rack servers and
+// computers without a chassis type are servers.
 func (c Computer) Personal() bool {
-	if c.Root == "" && notServers {
+	if c.Root == "" && alwaysPersonal {
 		return true
 	}
-	switch c.line("sys/class/dmi/id/chassis_type") {
-	case "3", "4", "6", "7", "15", "24", "35", "36": // desktops, towers, small ones
+	switch readText(c.path("sys/class/dmi/id/chassis_type")) {
+	case "3", "4", "6", "7", "15", "24", "35", "36": // desktops, towers, mini PCs
 		return true
 	case "8", "9", "10", "11", "13", "14", "30", "31", "32": // laptops, all-in-ones, tablets
 		return true
@@ -74,9 +67,9 @@ func (c Computer) Personal() bool {
 	return false
 }
 
-// OnBattery reports whether the computer runs on its battery, or on that of an
-// uninterruptible supply: one gives power and nothing at the mains does.
-// Batteries of mice and headsets do not count.
+// OnBattery reports whether the computer runs on its battery or on an
+// uninterruptible power supply: one of them discharges and no mains or USB
+// supply is online. Batteries of mice and headsets do not count.
 func (c Computer) OnBattery(ctx context.Context) bool {
 	if c.Root == "" {
 		if on, known := systemOnBattery(ctx); known {
@@ -85,47 +78,41 @@ func (c Computer) OnBattery(ctx context.Context) bool {
 	}
 	discharging := false
 	for _, supply := range c.glob("sys/class/power_supply/*") {
-		switch kind := fileLine(supply, "type"); {
+		switch kind := readText(supply, "type"); {
 		case kind == "Mains" || strings.HasPrefix(kind, "USB"):
-			if fileLine(supply, "online") == "1" {
+			if readText(supply, "online") == "1" {
 				return false
 			}
-		case (kind == "Battery" || kind == "UPS") && fileLine(supply, "scope") != "Device":
-			discharging = discharging || fileLine(supply, "status") == "Discharging"
+		case (kind == "Battery" || kind == "UPS") && readText(supply, "scope") != "Device":
+			discharging = discharging || readText(supply, "status") == "Discharging"
 		}
 	}
 	return discharging
 }
 
-// fileLine is Computer.line for a path that has its Root already.
-func fileLine(folder, name string) string {
-	text, _ := os.ReadFile(filepath.Join(folder, name)) // what cannot be read is empty
-	return strings.TrimSpace(string(text))
-}
-
-// A processor is hot from hotAt degrees Celsius, or hotBelow under the limit its
-// maker gives, if that is less; it has cooled down coolBy under that. The gap
-// keeps a machine from pausing and resuming every few seconds.
+// The processor is hot from hotAt degrees Celsius, or from hotMargin below its
+// critical temperature if that is lower. It is cool again coolMargin below that
+// mark, so that a machine does not pause and resume every few seconds.
 const (
-	hotAt    = 90
-	hotBelow = 5
-	coolBy   = 15
-	// Sensors say 0 or 255 for a limit that is none.
+	hotAt      = 90
+	hotMargin  = 5
+	coolMargin = 15
+	// Sensors without a critical temperature report values such as 0 or 255.
 	minLimit, maxLimit = 60, 130
 )
 
-// HotCPU reports whether the processor is hot; was is the answer of the reading
-// before.
-func (c Computer) HotCPU(ctx context.Context, was bool) bool {
+// HotCPU reports whether the processor is hot; wasHot is the result of the
+// reading before.
+func (c Computer) HotCPU(ctx context.Context, wasHot bool) bool {
 	if c.Root == "" {
 		if hot, known := systemHot(ctx); known {
 			return hot
 		}
 	}
 	for _, s := range c.sensors() {
-		mark := min(hotAt, s.limit-hotBelow)
-		if was {
-			mark -= coolBy
+		mark := min(hotAt, s.critical-hotMargin)
+		if wasHot {
+			mark -= coolMargin
 		}
 		if s.celsius >= mark {
 			return true
@@ -134,15 +121,16 @@ func (c Computer) HotCPU(ctx context.Context, was bool) bool {
 	return false
 }
 
-// sensor is one temperature of the processor, in degrees Celsius.
-type sensor struct{ celsius, limit float64 }
+// sensor is a temperature of the processor with its critical value, in degrees
+// Celsius.
+type sensor struct{ celsius, critical float64 }
 
-// sensors are those of the processor: of hwmon, and where a board has none
-// there, of its thermal zones.
+// sensors returns the processor's temperatures from hwmon or, if hwmon has no
+// chip of a processor, from the thermal zones.
 func (c Computer) sensors() []sensor {
 	var found []sensor
 	for _, chip := range c.glob("sys/class/hwmon/hwmon*") {
-		switch fileLine(chip, "name") {
+		switch readText(chip, "name") {
 		case "coretemp", "k10temp", "zenpower", "cpu_thermal":
 		default:
 			continue
@@ -157,7 +145,7 @@ func (c Computer) sensors() []sensor {
 		return found
 	}
 	for _, zone := range c.glob("sys/class/thermal/thermal_zone*") {
-		kind := fileLine(zone, "type")
+		kind := readText(zone, "type")
 		if kind != "x86_pkg_temp" && !strings.HasPrefix(kind, "cpu") {
 			continue
 		}
@@ -167,17 +155,17 @@ func (c Computer) sensors() []sensor {
 	return found
 }
 
-// appendSensor reads a temperature and the least of its limits, in files of
+// appendSensor reads a temperature and the lowest of its limits. The files hold
 // thousandths of a degree.
 func appendSensor(found []sensor, input string, limits ...string) []sensor {
-	now, ok := number(input)
+	now, ok := readNumber(input)
 	if !ok {
 		return found
 	}
-	s := sensor{celsius: float64(now) / 1000, limit: maxLimit}
+	s := sensor{celsius: float64(now) / 1000, critical: maxLimit}
 	for _, file := range limits {
-		if n, ok := number(file); ok && n >= minLimit*1000 && n <= maxLimit*1000 {
-			s.limit = min(s.limit, float64(n)/1000)
+		if n, ok := readNumber(file); ok && n >= minLimit*1000 && n <= maxLimit*1000 {
+			s.critical = min(s.critical, float64(n)/1000)
 		}
 	}
 	return append(found, s)

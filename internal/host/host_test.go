@@ -10,8 +10,8 @@ import (
 	"testing"
 )
 
-// stage makes a computer of files under a root; a text that begins with "-> "
-// is a link.
+// stage returns a computer whose files are below a root. A text with the prefix
+// "-> " is a link.
 func stage(t *testing.T, files map[string]string) Computer {
 	t.Helper()
 	root := t.TempDir()
@@ -116,8 +116,8 @@ func TestHotCPU(t *testing.T) {
 	}
 }
 
-// gpuTree is a computer with an AMD card whose memory is in use, and processes
-// of this user: the program, an engine with its worker, and this test.
+// gpuTree is a computer with an AMD card in use, and processes of this user: a
+// program, an engine with its worker, and this test.
 func gpuTree(holder string, mib int, more map[string]string) map[string]string {
 	me := strconv.Itoa(os.Getuid())
 	files := map[string]string{
@@ -143,13 +143,13 @@ func gpuTree(holder string, mib int, more map[string]string) map[string]string {
 	return files
 }
 
-func TestGPUHolderAMD(t *testing.T) {
+func TestGPUUserAMD(t *testing.T) {
 	engines := []uint16{11434}
 	for name, c := range map[string]struct {
 		files map[string]string
 		want  string
 	}{
-		"nobody":                 {map[string]string{"proc/net/tcp": ""}, ""},
+		"no program":             {map[string]string{"proc/net/tcp": ""}, ""},
 		"a game":                 {gpuTree("60", 1024, nil), "game"},
 		"a browser":              {gpuTree("60", 700, nil), ""}, // 1400 if a client counted twice
 		"an engine's worker":     {gpuTree("51", 6000, nil), ""},
@@ -159,11 +159,11 @@ func TestGPUHolderAMD(t *testing.T) {
 		"another user's engine":  {gpuTree("60", 1024, map[string]string{"proc/60/status": "PPid:\t1\nUid:\t998"}), "game"},
 		"a process that is gone": {gpuTree("99", 1024, nil), "process 99"},
 	} {
-		if got := stage(t, c.files).GPUHolder(t.Context(), engines); got != c.want {
-			t.Errorf("%s: %q holds the GPU, want %q", name, got, c.want)
+		if got := stage(t, c.files).GPUUser(t.Context(), engines); got != c.want {
+			t.Errorf("%s: %q uses the GPU, want %q", name, got, c.want)
 		}
 	}
-	if got := stage(t, gpuTree("51", 6000, nil)).GPUHolder(t.Context(), []uint16{1}); got != "runner" {
+	if got := stage(t, gpuTree("51", 6000, nil)).GPUUser(t.Context(), []uint16{1}); got != "runner" {
 		t.Errorf("an engine that is none of ours: %q", got)
 	}
 }
@@ -175,8 +175,8 @@ func nvidiaSMI(t *testing.T, rows string) {
 		"# gpu         pid   type     fb   ccpm    command\n# Idx           #    C/G     MB     MB    name\n"+rows)
 }
 
-// nvidiaSays puts an nvidia-smi on PATH that says that to those arguments and
-// fails with others.
+// nvidiaSays puts an nvidia-smi on PATH that prints says for those arguments and
+// fails for others.
 func nvidiaSays(t *testing.T, args, says string) {
 	t.Helper()
 	dir := t.TempDir()
@@ -187,14 +187,14 @@ func nvidiaSays(t *testing.T, args, says string) {
 	t.Setenv("PATH", dir+string(os.PathListSeparator)+os.Getenv("PATH"))
 }
 
-func TestGPUHolderNVIDIA(t *testing.T) {
+func TestGPUUserNVIDIA(t *testing.T) {
 	card := map[string]string{"sys/class/drm/card0/device/mem_info_vram_used": "0", "proc/driver/nvidia/version": "NVRM"}
 	for name, c := range map[string]struct {
 		rows string
 		more map[string]string
 		want string
 	}{
-		"nobody":       {"    0          -     -      -      -    -\n", nil, ""},
+		"no program":   {"    0          -     -      -      -    -\n", nil, ""},
 		"a desktop":    {"    0         60     G    300      0    Xorg\n", nil, ""},
 		"a game":       {"    0         51     C   9000      0    ollama\n    0         60     G   1024      0    game\n", nil, "game"},
 		"the engine":   {"    0         51     C   9000      0    ollama\n", nil, ""},
@@ -208,17 +208,17 @@ func TestGPUHolderNVIDIA(t *testing.T) {
 		for name, text := range c.more {
 			files[name] = text
 		}
-		if got := stage(t, files).GPUHolder(t.Context(), []uint16{11434}); got != c.want {
-			t.Errorf("%s: %q holds the GPU, want %q", name, got, c.want)
+		if got := stage(t, files).GPUUser(t.Context(), []uint16{11434}); got != c.want {
+			t.Errorf("%s: %q uses the GPU, want %q", name, got, c.want)
 		}
 	}
 	nvidiaSMI(t, "    0         60     G   1024      0    game\n")
-	if got := stage(t, gpuTree("60", 0, map[string]string{"sys/class/drm/card0/device/mem_info_vram_used": "0"})).GPUHolder(t.Context(), nil); got != "" {
+	if got := stage(t, gpuTree("60", 0, map[string]string{"sys/class/drm/card0/device/mem_info_vram_used": "0"})).GPUUser(t.Context(), nil); got != "" {
 		t.Errorf("nvidia-smi is asked where there is no NVIDIA card: %q", got)
 	}
 }
 
-// The kernel's own tables are read as the staged ones are.
+// The kernel's own tables have the same format as the staged ones.
 func TestListenersOfThisComputer(t *testing.T) {
 	if _, err := os.Stat("/proc/net/tcp"); err != nil {
 		return // the readings are Linux's
@@ -235,12 +235,12 @@ func TestListenersOfThisComputer(t *testing.T) {
 	if fds := linksTo("/proc/self", found.sockets[0]); len(fds) != 1 {
 		t.Errorf("the socket is open at %v", fds)
 	}
-	if user, parent := statusOf("/proc/self"); user != strconv.Itoa(os.Getuid()) || parent != strconv.Itoa(os.Getppid()) {
+	if user, parent := userAndParent("/proc/self"); user != strconv.Itoa(os.Getuid()) || parent != strconv.Itoa(os.Getppid()) {
 		t.Errorf("this process is of user %s, started by %s", user, parent)
 	}
 }
 
-// What macOS prints, from its manual.
+// The output of pmset, from the manual of macOS.
 func TestPmset(t *testing.T) {
 	if !pmsetOnBattery("Now drawing from 'Battery Power'\n -InternalBattery-0 (id=1)\t87%; discharging;") || pmsetOnBattery("Now drawing from 'AC Power'\n") {
 		t.Error("`pmset -g batt` is misread")

@@ -14,14 +14,14 @@ func TestRAM(t *testing.T) {
 		group, max, used, cache string
 		want                    Memory
 	}{
-		"no group":            {"", "", "", "", Memory{8000 * mib, 6000 * mib}},
-		"the first version":   {"4:memory:/a\n0::/a/b", "1048576000", "5", "0", Memory{8000 * mib, 6000 * mib}},
-		"no bound":            {"0::/a/b", "max", "1048576", "0", Memory{8000 * mib, 6000 * mib}},
-		"a bound":             {"0::/a/b", "1048576000", "524288000", "0", Memory{1000 * mib, 500 * mib}},
-		"full, but for files": {"0::/a/b", "1048576000", "1048576000", "104857600", Memory{1000 * mib, 100 * mib}},
-		"over its bound":      {"0::/a/b", "1048576", "9048576000", "0", Memory{mib, 0}},
-		"nonsense":            {"0::/a/b", "nonsense", "9", "x", Memory{8000 * mib, 6000 * mib}},
-		"a wide bound":        {"0::/a/b", "99999999999999", "1000", "0", Memory{8000 * mib, 6000 * mib}},
+		"no group":             {"", "", "", "", Memory{8000 * mib, 6000 * mib}},
+		"the first version":    {"4:memory:/a\n0::/a/b", "1048576000", "5", "0", Memory{8000 * mib, 6000 * mib}},
+		"no bound":             {"0::/a/b", "max", "1048576", "0", Memory{8000 * mib, 6000 * mib}},
+		"a bound":              {"0::/a/b", "1048576000", "524288000", "0", Memory{1000 * mib, 500 * mib}},
+		"full of cached files": {"0::/a/b", "1048576000", "1048576000", "104857600", Memory{1000 * mib, 100 * mib}},
+		"over its bound":       {"0::/a/b", "1048576", "9048576000", "0", Memory{mib, 0}},
+		"nonsense":             {"0::/a/b", "nonsense", "9", "x", Memory{8000 * mib, 6000 * mib}},
+		"a wide bound":         {"0::/a/b", "99999999999999", "1000", "0", Memory{8000 * mib, 6000 * mib}},
 	} {
 		got := stage(t, map[string]string{
 			"proc/meminfo": info, "proc/self/cgroup": c.group, "sys/fs/cgroup/a/b/memory.max": c.max,
@@ -75,20 +75,5 @@ func TestGPUs(t *testing.T) {
 	t.Setenv("PATH", os.DevNull)
 	if got := stage(t, nvidia).GPUs(t.Context()); got != nil {
 		t.Errorf("without nvidia-smi: %v", got)
-	}
-}
-
-// What macOS prints, from its manual.
-func TestVMStat(t *testing.T) {
-	const pages = "Mach Virtual Memory Statistics: (page size of 16384 bytes)\nPages free:                               1000.\n" +
-		"Pages active:                           200000.\nPages inactive:                           2000.\nPages speculative:                         300.\n" +
-		"Pages throttled:                             0.\nPages wired down:                        90000.\nPages purgeable:                            20.\n"
-	if got, want := vmStat("17179869184\n", pages), (Memory{16 << 30, 3320 * 16384}); got != want {
-		t.Errorf("%+v, want %+v", got, want)
-	}
-	for _, c := range [][2]string{{"", pages}, {"17179869184", ""}, {"x", "y"}} {
-		if got := vmStat(c[0], c[1]); got != (Memory{}) {
-			t.Errorf("%q: %+v", c, got)
-		}
 	}
 }

@@ -5,39 +5,25 @@ import (
 	"os/exec"
 )
 
-// notServers says that computers with this system are people's.
-const notServers = true
+// alwaysPersonal says that every computer with this system is a personal one.
+const alwaysPersonal = true
 
 func systemOnBattery(ctx context.Context) (on, known bool) {
-	told, err := pmset(ctx, "batt")
-	return err == nil && pmsetOnBattery(told), true
+	output, err := pmset(ctx, "batt")
+	return err == nil && pmsetOnBattery(output), true
 }
 
 func systemHot(ctx context.Context) (hot, known bool) {
-	told, err := pmset(ctx, "therm")
-	return err == nil && pmsetHot(told), true
+	output, err := pmset(ctx, "therm")
+	return err == nil && pmsetHot(output), true
 }
 
 func pmset(ctx context.Context, what string) (string, error) {
-	ctx, cancel := context.WithTimeout(ctx, asking)
+	ctx, cancel := context.WithTimeout(ctx, commandTimeout)
 	defer cancel()
-	told, err := exec.CommandContext(ctx, "/usr/bin/pmset", "-g", what).Output()
-	return string(told), err
+	output, err := exec.CommandContext(ctx, "/usr/bin/pmset", "-g", what).Output()
+	return string(output), err
 }
 
-// AwakeCommand is the command by which a Vigil keeps this computer awake.
+// AwakeCommand is the command with which a Wakelock keeps this computer awake.
 func (Computer) AwakeCommand() []string { return onPath("caffeinate", "-i", "cat") }
-
-func systemRAM(ctx context.Context) (m Memory, known bool) {
-	ctx, cancel := context.WithTimeout(ctx, asking)
-	defer cancel()
-	size, err := exec.CommandContext(ctx, "/usr/sbin/sysctl", "-n", "hw.memsize").Output()
-	if err != nil {
-		return Memory{}, true
-	}
-	pages, err := exec.CommandContext(ctx, "/usr/bin/vm_stat").Output()
-	if err != nil {
-		return Memory{}, true
-	}
-	return vmStat(string(size), string(pages)), true
-}

@@ -1,17 +1,25 @@
-//go:build !linux && !darwin && !windows
+//go:build !darwin && !windows
 
 package host
 
-import "context"
+import (
+	"context"
+	"os"
+)
 
-// notServers says that computers with this system are people's.
-const notServers = false
+// alwaysPersonal says that every computer with this system is a personal one.
+const alwaysPersonal = false
 
 func systemOnBattery(context.Context) (on, known bool) { return false, false }
 
 func systemHot(context.Context) (hot, known bool) { return false, false }
 
-func systemRAM(context.Context) (m Memory, known bool) { return Memory{}, false }
-
-// AwakeCommand is nil: no program for that is known on this system.
-func (Computer) AwakeCommand() []string { return nil }
+// AwakeCommand is the command with which a Wakelock keeps this computer awake,
+// or nil if the system has none. logind releases its lock when cat reads the end
+// of its input.
+func (c Computer) AwakeCommand() []string {
+	if _, err := os.Stat(c.path("run/systemd/system")); err != nil {
+		return nil // not booted by systemd (sd_booted(3)): there is no logind
+	}
+	return onPath("systemd-inhibit", "--what=sleep:idle", "--who=kith", "--why=an answer is running", "--mode=block", "cat")
+}

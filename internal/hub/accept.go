@@ -73,7 +73,7 @@ func (h *Hub) acceptTunnel(w http.ResponseWriter, r *http.Request) {
 	}
 	leave()
 	// The tunnel outlives this handler, which frees the server's buffers.
-	go h.serveTunnel(context.WithoutCancel(r.Context()), fleet.Kept{
+	go h.serveTunnel(context.WithoutCancel(r.Context()), fleet.StoredMachine{
 		ID: fleet.MachineID(machine.ID), Owner: fleet.MemberID(machine.OwnerID), OwnerName: owner.Name,
 		Name: machine.Name, Generation: generation, LastSeen: machine.LastSeen, Created: machine.Created,
 	}, line)
@@ -81,7 +81,7 @@ func (h *Hub) acceptTunnel(w http.ResponseWriter, r *http.Request) {
 
 // serveTunnel keeps the machine reachable until its tunnel ends. A panic ends this
 // tunnel only.
-func (h *Hub) serveTunnel(ctx context.Context, kept fleet.Kept, line *tunnel.Line) {
+func (h *Hub) serveTunnel(ctx context.Context, kept fleet.StoredMachine, line *tunnel.Client) {
 	defer line.Close()
 	defer func() {
 		if v := recover(); v != nil {

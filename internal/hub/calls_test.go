@@ -31,7 +31,7 @@ func TestKeyRevokedWhileTheBodyComes(t *testing.T) {
 		t.Fatalf("before it: %s", got)
 	}
 	r.ok("POST", "/keys/"+id+"/revoke", "")
-	r.onChange(nil, fleet.Concerned(nil, nil, nil))
+	r.onChange(nil, fleet.AffectedBy(nil, nil, nil))
 	if got := code(); got != fault.InvalidAPIKey {
 		t.Errorf("after it: %s, want %s", got, fault.InvalidAPIKey)
 	}

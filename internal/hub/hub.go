@@ -238,7 +238,7 @@ func (h *Hub) Run(ctx context.Context) error {
 
 // onChange takes changes of the store that the registry's snapshot holds already,
 // and what they affect; nil changes stand for any.
-func (h *Hub) onChange(changes []fleet.Change, affected fleet.Concern) {
+func (h *Hub) onChange(changes []fleet.Change, affected fleet.Affected) {
 	h.keys.clear()
 	h.site.OnChange(changes)
 	h.calls.OnChange(changes, affected)

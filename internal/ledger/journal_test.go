@@ -240,7 +240,7 @@ func TestLedgerAwaitsTheDisk(t *testing.T) {
 
 // TestLedgerDatabaseDown: calls go on while the journal has room for them, then
 // are refused, and those that run are recorded all the same; once the database
-// is back all of it is there and calls go on (faults 16 to 18, 27).
+// is back all of it is there and calls go on (docs/faults.md#17, docs/faults.md#27).
 func TestLedgerDatabaseDown(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		path := filepath.Join(t.TempDir(), "ledger-")

@@ -12,11 +12,11 @@ import (
 	"strings"
 )
 
-// What a header may hold: it comes from a file that somebody else made.
+// Limits of a header, because the file comes from someone else.
 const (
 	maxHeaderBytes = 256 << 20
 	maxHeaderKeys  = 1 << 16
-	maxText        = 4 << 20 // bytes of one string that is kept or skipped
+	maxText        = 4 << 20 // bytes of one string
 	maxArray       = 1 << 24
 )
 
@@ -37,14 +37,14 @@ const (
 	ggufFloat64
 )
 
-// widths are the bytes of the types that have a fixed number.
+// widths are the sizes of the types of a fixed size, in bytes.
 var widths = map[uint32]int{
 	ggufUint8: 1, ggufInt8: 1, ggufUint16: 2, ggufInt16: 2, ggufUint32: 4, ggufInt32: 4,
 	ggufFloat32: 4, ggufBool: 1, ggufUint64: 8, ggufInt64: 8, ggufFloat64: 8,
 }
 
-// header is what a GGUF file says of its model: its whole numbers (of a list
-// the largest) and its texts, by key.
+// header holds the values of a GGUF header by key: the integers (of a list
+// the largest) and the strings.
 type header struct {
 	numbers map[string]uint64
 	texts   map[string]string
@@ -72,7 +72,7 @@ func parseHeader(src io.Reader) (*header, error) {
 	if version := r.uint(4); version < 2 || version > 3 {
 		return nil, fmt.Errorf("version %d of the format is not known here", version)
 	}
-	r.uint(8) // how many tensors
+	r.uint(8) // the number of tensors
 	keys := r.uint(8)
 	if keys > maxHeaderKeys {
 		return nil, errors.New("it has too many keys")
@@ -88,7 +88,7 @@ func parseHeader(src io.Reader) (*header, error) {
 	return h, nil
 }
 
-// ggufReader reads on until its first error.
+// ggufReader reads values and keeps the first error.
 type ggufReader struct {
 	src *bufio.Reader
 	err error
@@ -106,7 +106,7 @@ func (r *ggufReader) bytes(n int) []byte {
 	return b
 }
 
-// uint is a little-endian number of that many bytes.
+// uint reads a little-endian number of width bytes.
 func (r *ggufReader) uint(width int) uint64 {
 	clear(r.buf[:])
 	r.bytes(width)
@@ -138,7 +138,7 @@ func (r *ggufReader) fail(why string) {
 	}
 }
 
-// value reads the key's value into h; a list's numbers count by their largest.
+// value reads the value of key into h; of a list it keeps the largest number.
 func (r *ggufReader) value(h *header, key string, kind uint32, lists bool) {
 	switch width, fixed := widths[kind]; {
 	case kind == ggufFloat32 || kind == ggufFloat64:
@@ -146,7 +146,7 @@ func (r *ggufReader) value(h *header, key string, kind uint32, lists bool) {
 	case fixed:
 		n := r.uint(width)
 		if signed := kind == ggufInt8 || kind == ggufInt16 || kind == ggufInt32 || kind == ggufInt64; signed && n>>(8*width-1) != 0 {
-			return // below zero: none of those that are asked for
+			return // no key that inspect reads is negative
 		}
 		h.numbers[key] = max(h.numbers[key], n)
 	case kind == ggufString:
@@ -159,7 +159,7 @@ func (r *ggufReader) value(h *header, key string, kind uint32, lists bool) {
 		}
 		width, fixed := widths[inner]
 		switch {
-		case fixed && n > 4096: // of every token: nothing that is asked for
+		case fixed && n > 4096: // a value for each token of the vocabulary
 			r.skip(n * uint64(width))
 		case inner == ggufString:
 			for ; n > 0 && r.err == nil; n-- {
@@ -179,25 +179,25 @@ func (r *ggufReader) value(h *header, key string, kind uint32, lists bool) {
 	}
 }
 
-// facts are what has to be known of a model before it is loaded.
-type facts struct {
-	context int    // tokens it was trained on
+// modelInfo is what the header of a model file says of the model.
+type modelInfo struct {
+	context int    // tokens that it was trained on
 	size    uint64 // bytes of all its files
-	perSlot uint64 // bytes of one token of one slot's context
+	perSlot uint64 // bytes of one token in one slot's context
 	embeds  bool   // it embeds and does not chat
-	pooled  bool   // the file says how to pool
-	tools   bool   // its template writes tools
+	pooled  bool   // the header names the kind of pooling
+	tools   bool   // its chat template knows tools
 }
 
-// inspect reads what there is to know of the model file at path.
-func inspect(path string) (*facts, error) {
+// inspect reads the header of the model file at path.
+func inspect(path string) (*modelInfo, error) {
 	h, err := readHeader(path)
 	if err != nil {
 		return nil, err
 	}
 	arch := h.texts["general.architecture"] + "."
 	number := func(key string) uint64 { return h.numbers[arch+key] }
-	f := &facts{context: int(min(number("context_length"), math.MaxInt32))}
+	f := &modelInfo{context: int(min(number("context_length"), math.MaxInt32))}
 	if f.context == 0 {
 		return nil, errors.New("it does not say how long a context it takes")
 	}
@@ -226,7 +226,8 @@ func inspect(path string) (*facts, error) {
 	return f, err
 }
 
-// sizeOf is the size of all parts of a model; parts is 0 for one that is whole.
+// sizeOf returns the size of all parts of a model; parts is 0 for a model in one
+// file.
 func sizeOf(path string, parts uint64) (uint64, error) {
 	if parts > 999 {
 		return 0, errors.New("it is in too many parts")
@@ -248,9 +249,9 @@ func sizeOf(path string, parts uint64) (uint64, error) {
 	return total, nil
 }
 
-// needs is how many bytes the model takes once it is loaded: weights, contexts,
-// and what computing takes beside them.
-func (f *facts) needs(slots, context int) uint64 {
+// needs returns how many bytes the loaded model takes: weights, contexts and the
+// buffers of a computation.
+func (f *modelInfo) needs(slots, context int) uint64 {
 	const beside = 128 << 20
 	return f.size + f.size/20 + f.perSlot*uint64(slots*context) + beside
 }

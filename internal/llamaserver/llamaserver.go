@@ -1,8 +1,9 @@
-// Package llamaserver runs the llama-server that this machine has, one process
-// for each model file that is in use: started by the first call, reached over a
-// private socket, ended when it was idle for long or its memory is wanted for
-// another, and after a crash started again only after a pause. It never loads
-// what memory does not hold, and says so.
+// Package llamaserver runs the llama-server program of this machine, one process
+// for each model file in use. The first call to a model starts its process, which
+// listens on a private socket. The process ends after an idle time, or when
+// another model needs its memory. After a crash it is not started again before a
+// back-off. A model that does not fit into the free memory is not loaded, and
+// Problem says why.
 package llamaserver
 
 import (
@@ -22,42 +23,41 @@ const (
 	defaultContext = 8192
 )
 
-// File is a model file and the id it is offered under.
+// File is a model file and the id under which it is offered.
 type File struct{ ID, Path string }
 
-// Config says what a Pool serves.
+// Config configures a Pool.
 type Config struct {
-	// Program is the llama-server, as Find found it.
+	// Program is the path of llama-server, as returned by Find.
 	Program string
 	Models  []File
 	// Slots is how many calls each model runs at once; 0 means 4.
 	Slots int
-	// Context is the length of each slot's context in tokens; 0 means 8192. A
-	// model trained on less gets what it was trained on.
+	// Context is the length of each slot's context in tokens; 0 means 8192. It is
+	// at most the length that the model was trained on.
 	Context int
-	// IdleUnload is how long after its last call a model's server ends; 0 means
-	// never.
+	// IdleUnload is how long after its last call a process ends; 0 means never.
 	IdleUnload time.Duration
-	// RAM reads this machine's main memory; a Total of 0: the system does not
-	// tell, and nothing is refused for it.
+	// RAM reads this machine's main memory. A Total of 0 means unknown: no model
+	// is refused then.
 	RAM func() Memory
 	// GPUs reads the memory of each graphics card that has its own.
 	GPUs func(context.Context) []Memory
 	Log  *slog.Logger
 }
 
-// Model is one model as it can be offered: as its file has it, and once it has
-// been loaded as its server has it.
+// Model is what a model offers: first from its file, then from its server once
+// that has loaded it.
 type Model struct {
 	ID            string
 	ContextLength int // tokens of each slot
 	Slots         int
-	Embeddings    bool // it embeds, else it chats
-	Tools         bool // its template writes tools
-	Vision, Audio bool // it takes pictures, sounds
+	Embeddings    bool // it embeds; otherwise it chats
+	Tools         bool // its chat template knows tools
+	Vision, Audio bool // it takes images, audio
 }
 
-// Find looks for a llama-server on the PATH that starts; empty: there is none.
+// Find returns the path of a llama-server on the PATH that starts, or "".
 func Find(ctx context.Context) string {
 	program, err := exec.LookPath("llama-server")
 	if err != nil {
@@ -66,26 +66,26 @@ func Find(ctx context.Context) string {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
 	if exec.CommandContext(ctx, program, "--version").Run() != nil {
-		return "" // of another machine, or without its libraries
+		return "" // for another architecture, or its libraries are missing
 	}
 	return program
 }
 
-// Pool is the servers of all models. Make it with New; Run lives once.
+// Pool runs the servers of all models. Make it with New and call Run once.
 type Pool struct {
-	config   Config
-	servers  []*server
-	loading  chan struct{} // holds the one who loads: two at once could both find room
-	offloads bool          // the program can use the GPUs
+	config  Config
+	servers []*server
+	loading chan struct{} // a lock: two loads at once could both count the same memory
+	usesGPU bool
 
 	mu      sync.Mutex
 	ram     Memory
 	ramRead time.Time
-	gpu     Memory // of all, without what is spared
+	gpu     Memory // of all cards, without gpuReserve
 }
 
-// New reads the headers of the model files, asks the program whether it uses a
-// GPU if there is one, and starts nothing.
+// New reads the headers of the model files and, if this machine has a GPU, runs
+// the program once to learn whether it uses it. It starts no server.
 func New(ctx context.Context, c Config) *Pool {
 	if c.Slots <= 0 {
 		c.Slots = defaultSlots
@@ -98,26 +98,26 @@ func New(ctx context.Context, c Config) *Pool {
 	for _, file := range c.Models {
 		p.servers = append(p.servers, newServer(p, file))
 	}
-	p.offloads = c.GPUs(ctx) != nil && offloads(ctx, c.Program)
+	p.usesGPU = c.GPUs(ctx) != nil && canUseGPU(ctx, c.Program)
 	p.readGPUs(ctx)
 	return p
 }
 
-// Run starts and ends servers as they are wanted until ctx ends, and then ends
-// them all; it returns nil.
+// Run starts and ends servers on demand until ctx ends, then ends all of them and
+// returns nil.
 func (p *Pool) Run(ctx context.Context) error {
 	var all sync.WaitGroup
 	for _, s := range p.servers {
 		all.Go(func() { s.run(ctx) })
 	}
-	if p.offloads {
+	if p.usesGPU {
 		all.Go(func() { p.watchGPUs(ctx) })
 	}
 	all.Wait()
 	return nil
 }
 
-// IDs are the ids of all models, in the order configured.
+// IDs returns the ids of all models in the configured order.
 func (p *Pool) IDs() []string {
 	var ids []string
 	for _, s := range p.servers {
@@ -130,7 +130,7 @@ func (p *Pool) server(id string) *server {
 	return p.servers[slices.IndexFunc(p.servers, func(s *server) bool { return s.file.ID == id })]
 }
 
-// Model is what one of IDs offers.
+// Model returns what the model with this id, one of IDs, offers.
 func (p *Pool) Model(id string) Model {
 	s := p.server(id)
 	s.mu.Lock()
@@ -138,24 +138,24 @@ func (p *Pool) Model(id string) Model {
 	return s.model
 }
 
-// Transport reaches the server of one of IDs, whatever host the request names,
-// and starts it if it does not run. Where it cannot run now, the error is a
-// *net.OpError of a dial: nothing was sent.
-func (p *Pool) Transport(id string) http.RoundTripper { return (*toServer)(p.server(id)) }
+// Transport returns a RoundTripper to the server of this id, one of IDs. It
+// ignores the host of a request and starts the server if it does not run. If the
+// server cannot run now, the error is a *net.OpError of a dial: nothing was sent.
+func (p *Pool) Transport(id string) http.RoundTripper { return (*serverTransport)(p.server(id)) }
 
-// Why says why the model cannot be served just now; empty: it can.
-func (p *Pool) Why(id string) string {
+// Problem returns why the model cannot be served now, or "" if it can.
+func (p *Pool) Problem(id string) string {
 	s := p.server(id)
 	s.mu.Lock()
-	problem, running, cooling, cause := s.problem, s.address != "", time.Until(s.coolUntil), s.cause
+	problem, running, pause, cause := s.problem, s.address != "", time.Until(s.notBefore), s.crash
 	s.mu.Unlock()
 	switch {
 	case problem != "":
 		return problem
 	case running:
 		return ""
-	case cooling > 0:
-		return fmt.Sprintf("its llama-server ended (%v) and is started again at a call after %v", cause, cooling.Round(time.Millisecond))
+	case pause > 0:
+		return fmt.Sprintf("its llama-server ended (%v) and is started again at a call after %v", cause, pause.Round(time.Millisecond))
 	}
-	return p.room().lacks(s.needs, p.reclaimable())
+	return p.capacity().shortage(s.needs, p.reclaimable())
 }

@@ -26,7 +26,7 @@ import (
 	"github.com/kith/kith/internal/enginetest"
 )
 
-// TestMain makes this program a llama-server too, for the tests to start.
+// TestMain makes this program a llama-server that the tests start.
 func TestMain(m *testing.M) {
 	if filepath.Base(os.Args[0]) == "llama-server" {
 		fakeServer(os.Args[1:])
@@ -35,8 +35,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// fakeServer is a llama-server of which the model file's name says how it
-// behaves.
+// fakeServer is a llama-server whose behaviour the name of the model file selects.
 func fakeServer(args []string) {
 	flags := map[string]string{}
 	for i := 0; i < len(args); i++ {
@@ -100,7 +99,7 @@ type entry struct {
 	value any
 }
 
-// gguf is a file with that header and that many bytes behind it.
+// gguf returns a file with that header and size more bytes.
 func gguf(entries []entry, behind int) []byte {
 	var b bytes.Buffer
 	put := func(v any) { _ = binary.Write(&b, binary.LittleEndian, v) }
@@ -148,7 +147,7 @@ func chats() []entry {
 	}
 }
 
-// computer is the memory that a rig's machine has.
+// computer is the memory of a rig's machine.
 type computer struct {
 	mu  sync.Mutex
 	ram Memory
@@ -184,7 +183,7 @@ func (c *computer) GPUs(context.Context) []Memory {
 	return c.gpu()
 }
 
-// rig is a pool that runs, over models in a folder of its own.
+// rig is a running pool with models in a folder of its own.
 type rig struct {
 	*Pool
 	*computer
@@ -192,7 +191,7 @@ type rig struct {
 	dir string
 }
 
-// fit is the main memory of a machine, in MiB, as it is seen at once.
+// fit sets the main memory of a machine, in MiB, and lets the pool read it again.
 func (r *rig) fit(total, free uint64) {
 	r.has(total, free)
 	r.Pool.mu.Lock()
@@ -200,8 +199,8 @@ func (r *rig) fit(total, free uint64) {
 	r.Pool.mu.Unlock()
 }
 
-// newRig is one on a machine of 1000 MiB, that many free. devices is what its
-// llama-server lists; empty: it is too old to.
+// newRig returns a rig with a llama-server that lists these devices; "" means that
+// it is too old to list any.
 func newRig(t *testing.T, idle time.Duration, devices string, c *computer, names ...string) *rig {
 	t.Helper()
 	r := &rig{computer: c, t: t, dir: t.TempDir()}
@@ -250,7 +249,7 @@ func newRig(t *testing.T, idle time.Duration, devices string, c *computer, names
 	return r
 }
 
-// free is a computer of 1000 MiB with so many free, and no card.
+// free is a computer of 1,000 MiB with that much free, and no card.
 func free(mib uint64) *computer { return &computer{ram: Memory{1000 << 20, mib << 20}} }
 
 func (r *rig) starts() []string {
@@ -261,8 +260,8 @@ func (r *rig) starts() []string {
 	return strings.Split(strings.TrimSpace(string(text)), "\n")
 }
 
-func (r *rig) ask(ctx context.Context, model, said string) (string, error) {
-	body := fmt.Sprintf(`{"model":%q,"messages":[{"role":"user","content":%q}]}`, model, said)
+func (r *rig) ask(ctx context.Context, model, text string) (string, error) {
+	body := fmt.Sprintf(`{"model":%q,"messages":[{"role":"user","content":%q}]}`, model, text)
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://any/v1/chat/completions", strings.NewReader(body))
 	if err != nil {
 		r.t.Fatal(err)
@@ -276,18 +275,18 @@ func (r *rig) ask(ctx context.Context, model, said string) (string, error) {
 	return string(answer), err
 }
 
-func (r *rig) says(model, said string) {
+func (r *rig) says(model, text string) {
 	r.t.Helper()
-	answer, err := r.ask(r.t.Context(), model, said)
-	if err != nil || !strings.Contains(answer, said) {
+	answer, err := r.ask(r.t.Context(), model, text)
+	if err != nil || !strings.Contains(answer, text) {
 		r.t.Fatalf("%s answered %q, %v", model, answer, err)
 	}
 }
 
-// until waits for what has to come by itself.
+// until waits for a condition.
 func (r *rig) until(what string, holds func() bool) {
 	r.t.Helper()
-	for end := time.Now().Add(10 * time.Second); !holds(); <-time.After(2 * time.Millisecond) {
+	for end := time.Now().Add(2 * time.Minute); !holds(); <-time.After(2 * time.Millisecond) {
 		if time.Now().After(end) {
 			r.t.Fatalf("never: %s", what)
 		}
@@ -296,8 +295,8 @@ func (r *rig) until(what string, holds func() bool) {
 
 func TestStartedOnceByTheFirstCall(t *testing.T) {
 	r := newRig(t, 0, "", free(900), "one", "other")
-	if len(r.starts()) != 0 || r.Why("one") != "" {
-		t.Fatalf("before any call: %v, %q", r.starts(), r.Why("one"))
+	if len(r.starts()) != 0 || r.Problem("one") != "" {
+		t.Fatalf("before any call: %v, %q", r.starts(), r.Problem("one"))
 	}
 	var all sync.WaitGroup
 	for range 8 {
@@ -322,7 +321,7 @@ func TestStartedOnceByTheFirstCall(t *testing.T) {
 	}
 }
 
-// To count tokens a model that runs is asked; none is loaded for it.
+// Counting tokens uses a running model and loads none.
 func TestOnlyCallsStart(t *testing.T) {
 	r := newRig(t, 0, "", free(900), "one")
 	count := func() (int, error) {
@@ -356,7 +355,8 @@ func TestIdleUnload(t *testing.T) {
 	}
 }
 
-// A crash is told, is not repeated at once, and a later call starts it again.
+// A crash is reported, the server is not started again during the back-off, and a
+// later call starts it.
 func TestCrash(t *testing.T) {
 	r := newRig(t, 0, "", free(900), "one")
 	if _, err := r.ask(t.Context(), "one", "die"); err == nil {
@@ -366,45 +366,45 @@ func TestCrash(t *testing.T) {
 		s := r.server("one")
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		return s.failures == 1 && s.address == ""
+		return s.crash != nil && s.address == ""
 	})
 	s := r.server("one")
 	s.mu.Lock()
-	s.coolUntil = time.Now().Add(time.Hour)
+	s.notBefore = time.Now().Add(time.Hour)
 	s.mu.Unlock()
 	_, err := r.ask(t.Context(), "one", "hello")
 	if op, ok := errors.AsType[*net.OpError](err); !ok || op.Op != "dial" || !strings.Contains(err.Error(), "exit status 139") {
-		t.Errorf("while it cools: %v", err)
+		t.Errorf("during the back-off: %v", err)
 	}
-	if why := r.Why("one"); !strings.Contains(why, "exit status 139") {
-		t.Errorf("why: %q", why)
+	if why := r.Problem("one"); !strings.Contains(why, "exit status 139") {
+		t.Errorf("problem: %q", why)
 	}
 	s.mu.Lock()
-	s.coolUntil = time.Time{}
+	s.notBefore = time.Time{}
 	s.mu.Unlock()
 	r.says("one", "hello")
 }
 
-func TestBrokenModelSaysWhy(t *testing.T) {
+func TestBrokenModel(t *testing.T) {
 	r := newRig(t, 0, "", free(900), "broken")
 	_, err := r.ask(t.Context(), "broken", "hello")
 	if err == nil || !strings.Contains(err.Error(), "unknown model architecture") {
 		t.Errorf("%v", err)
 	}
-	if why := r.Why("broken"); why != "" && !strings.Contains(why, "unknown model architecture") {
-		t.Errorf("why: %q", why)
+	if why := r.Problem("broken"); why != "" && !strings.Contains(why, "unknown model architecture") {
+		t.Errorf("problem: %q", why)
 	}
 }
 
-// Each model needs 128 MiB beside its 9 MiB: 200 MiB hold one.
+// Each model needs 128 MiB besides its 9 MiB, so 200 MiB hold one.
 func TestMemory(t *testing.T) {
 	r := newRig(t, 0, "", free(100), "one", "other")
 	_, err := r.ask(t.Context(), "one", "hello")
 	if op, ok := errors.AsType[*net.OpError](err); !ok || op.Op != "dial" || !strings.Contains(err.Error(), "137 MiB of memory and 100 MiB are free") {
 		t.Errorf("no room: %v", err)
 	}
-	if why := r.Why("one"); !strings.Contains(why, "137 MiB") {
-		t.Errorf("why: %q", why)
+	if why := r.Problem("one"); !strings.Contains(why, "137 MiB") {
+		t.Errorf("problem: %q", why)
 	}
 	if len(r.starts()) != 0 {
 		t.Fatalf("started all the same: %v", r.starts())
@@ -412,11 +412,11 @@ func TestMemory(t *testing.T) {
 
 	r.fit(1000, 200)
 	r.says("one", "hello")
-	if m := r.room(); m.ram.Free != 200<<20-r.server("one").facts.size {
+	if m := r.capacity(); m.ram.Free != 200<<20-r.server("one").info.size {
 		t.Errorf("%d bytes are free beside what is mapped", m.ram.Free)
 	}
 	r.fit(1000, 70) // as the system sees it now
-	if why := r.Why("other"); why != "" {
+	if why := r.Problem("other"); why != "" {
 		t.Errorf("the idle one can make room, but: %q", why)
 	}
 	hang, cancel := context.WithCancel(t.Context())
@@ -427,7 +427,7 @@ func TestMemory(t *testing.T) {
 		_, _ = r.ask(hang, "one", "hang")
 	}()
 	r.until("the call runs", func() bool { _, idle := r.server("one").idle(); return !idle })
-	if _, err := r.ask(t.Context(), "other", "hello"); err == nil || r.Why("other") == "" {
+	if _, err := r.ask(t.Context(), "other", "hello"); err == nil || r.Problem("other") == "" {
 		t.Errorf("a server in use was ended, or memory was overdrawn: %v", err)
 	}
 	cancel()
@@ -437,7 +437,7 @@ func TestMemory(t *testing.T) {
 		gone := func() chan struct{} {
 			r.server("one").mu.Lock()
 			defer r.server("one").mu.Unlock()
-			return r.server("one").gone
+			return r.server("one").exited
 		}()
 		<-gone
 		r.has(1000, 200)
@@ -460,15 +460,15 @@ func TestTooLargeForThisMachine(t *testing.T) {
 	p := New(t.Context(), Config{
 		Models: []File{{"m", path}, {"none", filepath.Join(dir, "none")}}, RAM: c.RAM, GPUs: c.GPUs, Slots: 1, Log: slog.New(slog.DiscardHandler),
 	})
-	if why := p.Why("m"); why != "it needs about 132 MiB of memory and this machine has 100 MiB; use fewer slots, a shorter context or a smaller model" {
-		t.Errorf("why: %q", why)
+	if why := p.Problem("m"); why != "it needs about 132 MiB of memory and this machine has 100 MiB; use fewer slots, a shorter context or a smaller model" {
+		t.Errorf("problem: %q", why)
 	}
-	if why := p.Why("none"); !strings.Contains(why, "no such file") {
-		t.Errorf("why: %q", why)
+	if why := p.Problem("none"); !strings.Contains(why, "no such file") {
+		t.Errorf("problem: %q", why)
 	}
 }
 
-// What fits nowhere ends nobody.
+// A model that does not fit ends no other.
 func TestNobodyIsEndedInVain(t *testing.T) {
 	r := newRig(t, 0, "", free(200), "one", "other")
 	r.says("one", "hello")
@@ -481,14 +481,14 @@ func TestNobodyIsEndedInVain(t *testing.T) {
 	}
 }
 
-// Nor is one ended that would not make enough room.
+// No model is ended if that would not free enough.
 func TestNobodyIsEndedForTooLittle(t *testing.T) {
 	r := newRig(t, 0, "", free(900), "one", "other", "large")
 	r.says("one", "hello")
 	r.fit(1000, 400)
 	const why = "it needs about 641 MiB of memory and 398 MiB are free"
-	if told := r.Why("large"); !strings.Contains(told, why) {
-		t.Errorf("why: %q", told)
+	if got := r.Problem("large"); !strings.Contains(got, why) {
+		t.Errorf("problem: %q", got)
 	}
 	if _, err := r.ask(t.Context(), "large", "hello"); err == nil || !strings.Contains(err.Error(), why) {
 		t.Errorf("%v", err)
@@ -498,7 +498,7 @@ func TestNobodyIsEndedForTooLittle(t *testing.T) {
 	}
 }
 
-// The one that was idle for longest gives way, and no other, once there is room.
+// The model idle for longest is ended, and no more than are needed.
 func TestIdleLongestGivesWay(t *testing.T) {
 	r := newRig(t, 0, "", free(900), "one", "other", "third")
 	r.Pool.config.RAM = func() Memory { // before anything asks: 400 MiB, of which each takes 150
@@ -523,24 +523,24 @@ func TestIdleLongestGivesWay(t *testing.T) {
 	}
 }
 
-// A server that is to end takes no call with it: either it does not end, or the
-// call waits for the next start.
+// A server that ends takes no call with it: either it does not end, or the call
+// waits for the next start.
 func TestRetiresWhenNobodyIsIn(t *testing.T) {
 	s := &server{address: "x"}
-	if err := s.enter(t.Context(), false); err != nil || s.retire() {
+	if err := s.acquire(t.Context(), false); err != nil || s.closeIfIdle() {
 		t.Fatalf("retired with a call in it: %v", err)
 	}
-	s.leave()
-	if !s.retire() {
+	s.release()
+	if !s.closeIfIdle() {
 		t.Error("does not retire")
 	}
-	if err := s.enter(t.Context(), false); !errors.Is(err, errAsleep) {
+	if err := s.acquire(t.Context(), false); !errors.Is(err, errNotRunning) {
 		t.Errorf("let in after that: %v", err)
 	}
 }
 
-// What a GPU holds counts, but for what llama-server leaves free there, and only
-// where the llama-server was built for one.
+// The memory of a GPU counts, without what llama-server leaves free, and only if
+// the llama-server was built for a GPU.
 func TestMemoryOfTheGPU(t *testing.T) {
 	const cuda = "Available devices:\n  CUDA0: NVIDIA GeForce RTX 3060 (12044 MiB, 11802 MiB free)\n"
 	for _, c := range []struct {
@@ -548,7 +548,7 @@ func TestMemoryOfTheGPU(t *testing.T) {
 		total, free uint64 // MiB of the card
 		why         string
 	}{
-		{cuda, 2048, 1124, ""}, // 100 MiB beside what is spared
+		{cuda, 2048, 1124, ""}, // 100 MiB beside what is gpuReserve
 		{cuda, 2048, 1054, "it needs about 137 MiB of memory and 130 MiB (100 MiB and 30 MiB of its GPU's) are free"},
 		{cuda, 2048, 500, "137 MiB of memory and 100 MiB are free"},
 		{"Available devices:\n  (none)\n", 2048, 2048, "137 MiB of memory and 100 MiB are free"},
@@ -558,7 +558,7 @@ func TestMemoryOfTheGPU(t *testing.T) {
 		computer := free(100)
 		computer.hasCard(c.total, c.free)
 		r := newRig(t, 0, c.devices, computer, "one")
-		if why := r.Why("one"); !strings.Contains(why, c.why) || (why == "") != (c.why == "") {
+		if why := r.Problem("one"); !strings.Contains(why, c.why) || (why == "") != (c.why == "") {
 			t.Errorf("%d MiB free, %q: %q", c.free, c.devices, why)
 		}
 		if _, err := r.ask(t.Context(), "one", "hello"); (err == nil) != (c.why == "") || err != nil && !strings.Contains(err.Error(), c.why) {
@@ -569,12 +569,12 @@ func TestMemoryOfTheGPU(t *testing.T) {
 	computer.ram.Total = 100 << 20
 	computer.hasCard(1050, 1050)
 	r := newRig(t, 0, cuda, computer, "one")
-	if why := r.Why("one"); !strings.Contains(why, "this machine has 126 MiB (100 MiB and 26 MiB of its GPU's)") {
-		t.Errorf("why: %q", why)
+	if why := r.Problem("one"); !strings.Contains(why, "this machine has 126 MiB (100 MiB and 26 MiB of its GPU's)") {
+		t.Errorf("problem: %q", why)
 	}
 }
 
-// What a model took of the GPU is not missing from the main memory, too.
+// What a model takes of the GPU is not subtracted from main memory, too.
 func TestModelsOnTheGPU(t *testing.T) {
 	const card, took = 2048 << 20, 1 << 19
 	var r *rig
@@ -587,13 +587,13 @@ func TestModelsOnTheGPU(t *testing.T) {
 	}
 	r = newRig(t, 0, "  ROCm0: AMD Radeon RX 7800 XT (16368 MiB, 16342 MiB free)\n", computer, "one")
 	r.says("one", "hello")
-	want := room{Memory{1000 << 20, 150<<20 - (r.server("one").facts.size - took)}, Memory{1024 << 20, 1024<<20 - took}}
-	if took >= r.server("one").facts.size || r.room() != want {
-		t.Errorf("%+v, want %+v", r.room(), want)
+	want := capacity{Memory{1000 << 20, 150<<20 - (r.server("one").info.size - took)}, Memory{1024 << 20, 1024<<20 - took}}
+	if took >= r.server("one").info.size || r.capacity() != want {
+		t.Errorf("%+v, want %+v", r.capacity(), want)
 	}
 }
 
-// What the file only promises, the server that has loaded it knows.
+// What the server reports of a loaded model replaces what the file says.
 func TestAbilitiesOnceLoaded(t *testing.T) {
 	r := newRig(t, 0, "", free(900), "one", "plain", "sees", "short")
 	for id, want := range map[string]Model{
@@ -612,7 +612,7 @@ func TestAbilitiesOnceLoaded(t *testing.T) {
 	}
 }
 
-// What a server says holds for as long as it runs: the next may have more room.
+// What a server reports holds while it runs: the next one may have more memory.
 func TestAbilitiesOfTheNextStart(t *testing.T) {
 	r := newRig(t, 0, "", free(900), "short")
 	for _, want := range []int{2048, 4096} {
@@ -626,21 +626,21 @@ func TestAbilitiesOfTheNextStart(t *testing.T) {
 	}
 }
 
-// A server that has no such page tells nothing.
+// A server without /props changes nothing.
 func TestPropsOfAnOldServer(t *testing.T) {
 	old := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		w.WriteHeader(http.StatusNotFound)
 		_, _ = io.WriteString(w, `{"error":{"code":404}}`)
 	}))
 	defer old.Close()
-	if err := askProps(t.Context(), old.Listener.Addr().String(), new(props)); err == nil {
-		t.Error("it told something")
+	if err := getProps(t.Context(), old.Listener.Addr().String(), new(props)); err == nil {
+		t.Error("it reported something")
 	}
 }
 
 func TestHeader(t *testing.T) {
 	dir := t.TempDir()
-	inspected := func(entries []entry, name string) (*facts, error) {
+	inspected := func(entries []entry, name string) (*modelInfo, error) {
 		path := filepath.Join(dir, name)
 		if err := os.WriteFile(path, gguf(entries, 1000), 0o600); err != nil {
 			t.Fatal(err)
@@ -667,7 +667,7 @@ func TestHeader(t *testing.T) {
 	}
 }
 
-// What cannot be a header is refused, whatever it claims, and costs no memory.
+// What is no header is refused, whatever it claims, without using memory.
 func FuzzHeader(f *testing.F) {
 	whole := gguf(chats(), 0)
 	f.Add(whole)

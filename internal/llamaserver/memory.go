@@ -9,100 +9,95 @@ import (
 	"time"
 )
 
-// Memory is how much there is of a kind of memory, and how much of it is free,
-// in bytes.
+// Memory is the total and the free size of a memory, in bytes.
 type Memory struct{ Total, Free uint64 }
 
 const (
-	// ramAge is how old a reading of the main memory may be, gpuEvery how often
-	// the cards are asked: a program answers for them.
-	ramAge   = time.Second
-	gpuEvery = 15 * time.Second
-	// spared is what llama-server leaves free on each card (--fit-target).
-	spared = 1 << 30
+	// A reading of the main memory is used for maxRAMAge. The GPUs are read every
+	// gpuInterval, because a program has to run for it.
+	maxRAMAge   = time.Second
+	gpuInterval = 15 * time.Second
+	// gpuReserve is what llama-server leaves free on each card (--fit-target).
+	gpuReserve = 1 << 30
 )
 
-// room is what can hold models: the main memory, and the GPUs' own. llama-server
-// itself puts as many layers as fit on the GPUs and the rest beside (--fit), so
-// the sum of both decides.
-type room struct{ ram, gpu Memory }
+// capacity is the memory that can hold models. llama-server puts as many layers
+// as fit on the GPUs and the rest into main memory (--fit), so the sum decides.
+type capacity struct{ ram, gpu Memory }
 
-// lacks says that a model that needs so many bytes does not fit; empty: it fits,
-// or nobody knows. more is what could be freed for it.
-func (r room) lacks(needs, more uint64) string {
+// shortage returns why a model of that many bytes does not fit, or "" if it fits
+// or the memory is unknown. reclaimable is what could be freed for it.
+func (r capacity) shortage(needs, reclaimable uint64) string {
 	const advice = "use fewer slots, a shorter context or a smaller model"
 	free := r.ram.Free + r.gpu.Free
 	switch {
 	case r.ram.Total == 0:
 		return ""
 	case needs > r.ram.Total+r.gpu.Total:
-		return fmt.Sprintf("it needs about %s of memory and this machine has %s; %s", size(needs), shares(r.ram.Total, r.gpu.Total), advice)
-	case needs > free+more:
-		return fmt.Sprintf("it needs about %s of memory and %s are free; %s", size(needs), shares(r.ram.Free, r.gpu.Free), advice)
+		return fmt.Sprintf("it needs about %s of memory and this machine has %s; %s", formatSize(needs), formatMemory(r.ram.Total, r.gpu.Total), advice)
+	case needs > free+reclaimable:
+		return fmt.Sprintf("it needs about %s of memory and %s are free; %s", formatSize(needs), formatMemory(r.ram.Free, r.gpu.Free), advice)
 	}
 	return ""
 }
 
-// shares writes an amount of memory for a person, and where it is if a GPU has a
-// part of it.
-func shares(ram, gpu uint64) string {
+// formatMemory formats an amount of memory with the GPUs' part of it, if any.
+func formatMemory(ram, gpu uint64) string {
 	if gpu == 0 {
-		return size(ram)
+		return formatSize(ram)
 	}
-	return fmt.Sprintf("%s (%s and %s of its GPU's)", size(ram+gpu), size(ram), size(gpu))
+	return fmt.Sprintf("%s (%s and %s of its GPU's)", formatSize(ram+gpu), formatSize(ram), formatSize(gpu))
 }
 
-// listed is a device in what `llama-server --list-devices` prints: its memory,
-// and how much of it is free.
-var listed = regexp.MustCompile(`\(([0-9]+) MiB, [0-9]+ MiB free\)`)
+// deviceLine matches a device in the output of `llama-server --list-devices`.
+var deviceLine = regexp.MustCompile(`\(([0-9]+) MiB, [0-9]+ MiB free\)`)
 
-// offloads asks the program whether it was built for a GPU of this machine: one
-// that was not computes beside the best card. Programs too old to know the
-// question count as such.
-func offloads(ctx context.Context, program string) bool {
+// canUseGPU reports whether the program was built for a GPU of this machine. A
+// version without --list-devices counts as one that was not.
+func canUseGPU(ctx context.Context, program string) bool {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
-	ask := exec.CommandContext(ctx, program, "--list-devices")
-	ask.WaitDelay = time.Second // of a wrapper's child that keeps the pipe
-	told, err := ask.Output()
+	cmd := exec.CommandContext(ctx, program, "--list-devices")
+	cmd.WaitDelay = time.Second // a wrapper's child may keep the pipe open
+	output, err := cmd.Output()
 	if err != nil {
 		return false
 	}
-	for _, device := range listed.FindAllSubmatch(told, -1) {
-		if string(device[1]) != "0" { // a library for the processor is listed, too, with none
+	for _, device := range deviceLine.FindAllSubmatch(output, -1) {
+		if string(device[1]) != "0" { // libraries for the processor are listed with no memory
 			return true
 		}
 	}
 	return false
 }
 
-// readGPUs asks how much memory the GPUs have left.
+// readGPUs reads the free memory of the GPUs.
 func (p *Pool) readGPUs(ctx context.Context) {
-	if !p.offloads {
+	if !p.usesGPU {
 		return
 	}
 	var sum Memory
 	for _, card := range p.config.GPUs(ctx) {
-		sum.Total += card.Total - min(card.Total, spared)
-		sum.Free += card.Free - min(card.Free, spared)
+		sum.Total += card.Total - min(card.Total, gpuReserve)
+		sum.Free += card.Free - min(card.Free, gpuReserve)
 	}
 	p.mu.Lock()
 	p.gpu = sum
 	p.mu.Unlock()
 }
 
-// freeOnGPUs is what readGPUs found free last.
-func (p *Pool) freeOnGPUs() uint64 {
+// freeGPU returns the free GPU memory of the last reading.
+func (p *Pool) freeGPU() uint64 {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.gpu.Free
 }
 
-// watchGPUs keeps the reading of the GPUs fresh until ctx ends.
+// watchGPUs reads the GPUs at intervals until ctx ends.
 func (p *Pool) watchGPUs(ctx context.Context) {
 	for {
 		select {
-		case <-time.After(gpuEvery):
+		case <-time.After(gpuInterval):
 			p.readGPUs(ctx)
 		case <-ctx.Done():
 			return
@@ -110,26 +105,26 @@ func (p *Pool) watchGPUs(ctx context.Context) {
 	}
 }
 
-// room is what the machine has left beside what loaded models keep mapped: the
-// system counts that as free, and it is not, but for what lies on a GPU.
-func (p *Pool) room() room {
+// capacity returns the free memory of the machine. The system counts the mapped
+// weights of loaded models as free, so what is not on a GPU is subtracted.
+func (p *Pool) capacity() capacity {
 	p.mu.Lock()
-	if time.Since(p.ramRead) > ramAge {
+	if time.Since(p.ramRead) > maxRAMAge {
 		p.ram, p.ramRead = p.config.RAM(), time.Now()
 	}
-	r := room{p.ram, p.gpu}
+	r := capacity{p.ram, p.gpu}
 	p.mu.Unlock()
 	for _, s := range p.servers {
 		s.mu.Lock()
 		if s.address != "" {
-			r.ram.Free -= min(r.ram.Free, s.facts.size-min(s.facts.size, s.onGPU))
+			r.ram.Free -= min(r.ram.Free, s.info.size-min(s.info.size, s.onGPU))
 		}
 		s.mu.Unlock()
 	}
 	return r
 }
 
-// reclaimable is what ending all idle servers would give back.
+// reclaimable returns how many bytes the idle servers take.
 func (p *Pool) reclaimable() uint64 {
 	total := uint64(0)
 	for _, s := range p.servers {
@@ -142,35 +137,36 @@ func (p *Pool) reclaimable() uint64 {
 	return total
 }
 
-// makeRoom ends idle servers, the one idle longest first, until the model fits,
-// whose own does not run; the caller holds p.loading.
+// makeRoom ends idle servers, the longest idle first, until the model of s fits.
+// The caller holds p.loading, and s does not run.
 func (p *Pool) makeRoom(ctx context.Context, s *server) error {
 	for {
 		p.mu.Lock()
 		p.ramRead = time.Time{}
 		p.mu.Unlock()
 		p.readGPUs(ctx)
-		r := p.room()
-		if r.lacks(s.needs, 0) == "" {
+		r := p.capacity()
+		if r.shortage(s.needs, 0) == "" {
 			return nil
 		}
-		if why := r.lacks(s.needs, p.reclaimable()); why != "" { // nobody is ended in vain
+		if why := r.shortage(s.needs, p.reclaimable()); why != "" { // ending the idle servers would not be enough
 			return fmt.Errorf("cannot load %s: %s", s.file.ID, why)
 		}
-		idlest := (*server)(nil)
+		var victim *server
+		var idleSince time.Time
 		for _, o := range p.servers {
-			if since, idle := o.idle(); idle && (idlest == nil || since.Before(idlest.idleFrom())) {
-				idlest = o
+			if since, idle := o.idle(); idle && (victim == nil || since.Before(idleSince)) {
+				victim, idleSince = o, since
 			}
 		}
-		if idlest == nil || !idlest.evict(ctx) && ctx.Err() != nil { // one that is in use again is counted anew
-			return fmt.Errorf("cannot load %s: %s", s.file.ID, r.lacks(s.needs, 0))
+		if victim == nil || !victim.evict(ctx) && ctx.Err() != nil { // a victim that is in use again: look once more
+			return fmt.Errorf("cannot load %s: %s", s.file.ID, r.shortage(s.needs, 0))
 		}
 	}
 }
 
-// size writes bytes for a person.
-func size(bytes uint64) string {
+// formatSize formats a number of bytes.
+func formatSize(bytes uint64) string {
 	if bytes < 1<<30 {
 		return strconv.FormatUint(bytes>>20, 10) + " MiB"
 	}

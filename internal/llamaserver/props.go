@@ -12,11 +12,11 @@ import (
 )
 
 const (
-	propsTime  = 5 * time.Second
-	propsBytes = 1 << 20 // it holds the template
+	propsTimeout  = 5 * time.Second
+	maxPropsBytes = 1 << 20 // the answer holds the chat template
 )
 
-// props is what a llama-server says of the model it has loaded (GET /props).
+// props is the answer of llama-server to GET /props, as far as it is used.
 type props struct {
 	Settings struct {
 		Context int `json:"n_ctx"` // tokens of each slot
@@ -32,40 +32,35 @@ type props struct {
 	} `json:"chat_template_caps"`
 }
 
-// learn asks the server that has just loaded the model what it can do: the file
-// only promises. One that does not say leaves things as the file has them.
-func (s *server) learn(ctx context.Context, address string) {
-	ctx, cancel := context.WithTimeout(ctx, propsTime)
+// readProps updates s.model with what the server says of the model that it has
+// loaded. If it says nothing, the values from the file stay.
+func (s *server) readProps(ctx context.Context, address string) {
+	ctx, cancel := context.WithTimeout(ctx, propsTimeout)
 	defer cancel()
-	var told props
-	if err := askProps(ctx, address, &told); err != nil {
-		s.pool.config.Log.Warn("llama-server does not say what its model can do", "model", s.file.ID, "cause", err)
+	var got props
+	if err := getProps(ctx, address, &got); err != nil {
+		s.pool.config.Log.Warn("cannot read what llama-server says of its model", "model", s.file.ID, "cause", err)
 		return
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if told.Settings.Context > 0 {
-		s.model.ContextLength = min(s.context, told.Settings.Context)
+	if got.Settings.Context > 0 {
+		s.model.ContextLength = min(s.context, got.Settings.Context)
 	}
-	if told.Slots > 0 {
-		s.model.Slots = min(s.pool.config.Slots, told.Slots)
+	if got.Slots > 0 {
+		s.model.Slots = min(s.pool.config.Slots, got.Slots)
 	}
 	if s.model.Embeddings {
 		return
 	}
-	s.model.Vision, s.model.Audio = told.Modalities.Vision, told.Modalities.Audio
-	if told.Template != nil {
-		s.model.Tools = told.Template.Tools || told.Template.Calls
+	s.model.Vision, s.model.Audio = got.Modalities.Vision, got.Modalities.Audio
+	if got.Template != nil {
+		s.model.Tools = got.Template.Tools || got.Template.Calls
 	}
 }
 
-func askProps(ctx context.Context, address string, told *props) error {
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://llama-server/props", nil)
-	if err != nil {
-		return err
-	}
-	probe := &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) { return dialTo(ctx, address) }}
-	resp, err := probe.RoundTrip(req)
+func getProps(ctx context.Context, address string, into *props) error {
+	resp, err := get(ctx, address, "/props")
 	if err != nil {
 		return err
 	}
@@ -73,5 +68,15 @@ func askProps(ctx context.Context, address string, told *props) error {
 	if resp.StatusCode != http.StatusOK {
 		return fmt.Errorf("it answered with status %d", resp.StatusCode)
 	}
-	return json.UnmarshalRead(io.LimitReader(resp.Body, propsBytes), told)
+	return json.UnmarshalRead(io.LimitReader(resp.Body, maxPropsBytes), into)
+}
+
+// get requests a page of a server over a connection of its own.
+func get(ctx context.Context, address, path string) (*http.Response, error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://llama-server"+path, nil)
+	if err != nil {
+		return nil, err
+	}
+	t := &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) { return dialTo(ctx, address) }}
+	return t.RoundTrip(req)
 }

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"math/rand/v2"
 	"net"
 	"net/http"
 	"os"
@@ -18,55 +17,58 @@ import (
 	"sync"
 	"syscall"
 	"time"
+
+	"github.com/cenkalti/backoff/v5"
 )
 
 const (
-	firstPause = 500 * time.Millisecond // the most after a first crash
-	longPause  = 30 * time.Second       // and after many
-	// steadyAfter is how long a server must live for its end to count as the
-	// first again.
-	steadyAfter = time.Minute
-	// loadTime is how long a server may take to load its model.
-	loadTime = 10 * time.Minute
-	// healthEvery is how often it is asked meanwhile.
-	healthEvery = 100 * time.Millisecond
-	// endTime is how long it may take to end when it was told to.
-	endTime = 3 * time.Second
+	// After a crash a server is not started again before a random time of up to
+	// firstBackoff, twice as long after each further crash up to maxBackoff. Full
+	// jitter keeps many machines that load the same model from retrying at once.
+	firstBackoff = 500 * time.Millisecond
+	maxBackoff   = 30 * time.Second
+	// A server that ran for stableAfter starts again with firstBackoff.
+	stableAfter    = time.Minute
+	loadTimeout    = 10 * time.Minute
+	healthInterval = 100 * time.Millisecond
+	// exitTimeout is how long a process may take to end after SIGTERM.
+	exitTimeout = 3 * time.Second
 )
 
-// server is one model and, while it is in use, its process.
+// server is one model and, while the model is in use, its process.
 type server struct {
 	pool      *Pool
 	file      File
-	facts     facts
-	context   int    // tokens of each slot that are asked for
+	info      modelInfo
+	context   int    // tokens of each slot
 	needs     uint64 // bytes, once loaded
 	problem   string // why it can never be served
 	transport *http.Transport
-	wanted    chan *start // a start that somebody waits for
+	starts    chan *start                // the requested start
+	backoff   backoff.ExponentialBackOff // used by run only
 
 	mu        sync.Mutex
 	model     Model
-	starting  *start    // nil: none is under way
-	onGPU     uint64    // bytes that the process took there
-	address   string    // of the socket; empty: it does not run
+	starting  *start    // the start that is requested or under way
+	onGPU     uint64    // bytes of GPU memory that the process took
+	address   string    // of the socket; empty if it does not run
 	users     int       // calls that run or wait for the start
 	idleSince time.Time // when users was last 0
-	evicting  chan chan bool
-	gone      chan struct{} // closed when the process that runs now has ended
-	failures  int
-	coolUntil time.Time // no start before
-	cause     error     // of the last crash
+	evictions chan chan bool
+	exited    chan struct{} // closed when the current process has ended
+	notBefore time.Time     // of the next start
+	crash     error         // the last one
 }
 
-// start is one attempt at running the server.
+// start is one attempt to start the server.
 type start struct {
 	done chan struct{}
-	err  error // after done
+	err  error // set before done is closed
 }
 
 func newServer(p *Pool, file File) *server {
-	s := &server{pool: p, file: file, wanted: make(chan *start, 1), evicting: make(chan chan bool)}
+	s := &server{pool: p, file: file, starts: make(chan *start, 1), evictions: make(chan chan bool)}
+	s.backoff = backoff.ExponentialBackOff{InitialInterval: firstBackoff / 2, MaxInterval: maxBackoff / 2, Multiplier: 2, RandomizationFactor: 1}
 	s.transport = &http.Transport{DialContext: s.dial, DisableCompression: true, MaxIdleConnsPerHost: 16, IdleConnTimeout: 4 * time.Second}
 	s.model.ID = file.ID
 	f, err := inspect(file.Path)
@@ -74,62 +76,59 @@ func newServer(p *Pool, file File) *server {
 		s.problem = err.Error()
 		return s
 	}
-	s.facts, s.context = *f, min(p.config.Context, f.context)
+	s.info, s.context = *f, min(p.config.Context, f.context)
 	s.model = Model{ID: file.ID, ContextLength: s.context, Slots: p.config.Slots, Embeddings: f.embeds, Tools: f.tools && !f.embeds}
 	s.needs = f.needs(p.config.Slots, s.context)
 	return s
 }
 
-// run starts the process whenever it is wanted, until ctx ends.
+// run starts the process on each request until ctx ends.
 func (s *server) run(ctx context.Context) {
 	for {
 		select {
 		case <-ctx.Done():
 			s.close()
 			return
-		case want := <-s.wanted:
-			s.live(ctx, want)
+		case st := <-s.starts:
+			s.runOnce(ctx, st)
 		}
 	}
 }
 
-// close refuses all calls from now on.
+// close makes s refuse all calls from now on.
 func (s *server) close() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.problem = "kith is ending"
 	select {
-	case want := <-s.wanted:
-		want.err = errors.New(s.problem)
-		close(want.done)
+	case st := <-s.starts:
+		st.err = errors.New(s.problem)
+		close(st.done)
 	default:
 	}
 }
 
-// live is one attempt from its start to the end of the process.
-func (s *server) live(ctx context.Context, want *start) {
+// runOnce runs the process from the start st to its end.
+func (s *server) runOnce(ctx context.Context, st *start) {
 	began, ready := time.Now(), false
-	finish := func(err error) { // of the start
+	finish := func(err error) {
 		s.mu.Lock()
 		s.starting = nil
 		s.mu.Unlock()
-		want.err = err
-		close(want.done)
+		st.err = err
+		close(st.done)
 	}
-	crashed, err := s.process(ctx, func() {
+	crashed, err := s.runProcess(ctx, func() {
 		ready = true
 		finish(nil)
 	})
 	if crashed {
-		s.mu.Lock()
-		if time.Since(began) >= steadyAfter {
-			s.failures = 0
+		if time.Since(began) >= stableAfter {
+			s.backoff.Reset()
 		}
-		// Full jitter: many machines that meet the same model do not all retry
-		// at once, nor one in a rhythm.
-		pause := rand.N(min(longPause, firstPause<<min(s.failures, 10)))
-		s.failures++
-		s.coolUntil, s.cause = time.Now().Add(pause), err
+		pause := s.backoff.NextBackOff()
+		s.mu.Lock()
+		s.notBefore, s.crash = time.Now().Add(pause), err
 		s.mu.Unlock()
 		s.pool.config.Log.Warn("llama-server ended", "model", s.file.ID, "cause", err, "not_before", pause)
 	}
@@ -138,8 +137,9 @@ func (s *server) live(ctx context.Context, want *start) {
 	}
 }
 
-// process runs the process once. crashed says that it ended by itself.
-func (s *server) process(ctx context.Context, ready func()) (crashed bool, err error) {
+// runProcess runs the process until it ends. It calls ready once the model is
+// loaded. crashed reports that the process ended by itself.
+func (s *server) runProcess(ctx context.Context, ready func()) (crashed bool, err error) {
 	select {
 	case s.pool.loading <- struct{}{}:
 	case <-ctx.Done():
@@ -150,7 +150,7 @@ func (s *server) process(ctx context.Context, ready func()) (crashed bool, err e
 	if err := s.pool.makeRoom(ctx, s); err != nil {
 		return false, err
 	}
-	before := s.pool.freeOnGPUs()
+	before := s.pool.freeGPU()
 	dir, err := os.MkdirTemp("", "kith-")
 	if err != nil {
 		return false, fmt.Errorf("cannot make a folder for its socket: %w", err)
@@ -160,15 +160,15 @@ func (s *server) process(ctx context.Context, ready func()) (crashed bool, err e
 	if err != nil {
 		return false, err
 	}
-	// The kernel ends the process with the thread that started it: that thread
-	// is this goroutine's for as long.
+	// The kernel ends the process with the thread that started it, so the thread
+	// is locked to this goroutine until then.
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	own, end := context.WithCancel(ctx)
 	defer end()
 	cmd := s.command(own, address)
-	words := &tail{}
-	cmd.Stdout, cmd.Stderr = words, words
+	output := new(outputTail)
+	cmd.Stdout, cmd.Stderr = output, output
 	if err := cmd.Start(); err != nil {
 		return true, fmt.Errorf("cannot start it: %w", err)
 	}
@@ -177,19 +177,19 @@ func (s *server) process(ctx context.Context, ready func()) (crashed bool, err e
 	if err := s.awaitHealth(own, address, ended); err != nil {
 		end()
 		<-ended
-		return ctx.Err() == nil, words.after(err)
+		return ctx.Err() == nil, output.annotate(err)
 	}
-	words.mute() // from here it could tell of calls
-	s.learn(own, address)
+	output.discard() // later output may contain text of calls
+	s.readProps(own, address)
 	s.pool.readGPUs(own)
-	gone, taken := make(chan struct{}), before-min(before, s.pool.freeOnGPUs())
+	exited, taken := make(chan struct{}), before-min(before, s.pool.freeGPU())
 	s.mu.Lock()
-	s.address, s.idleSince, s.gone, s.onGPU = address, time.Now(), gone, taken
+	s.address, s.idleSince, s.exited, s.onGPU = address, time.Now(), exited, taken
 	s.mu.Unlock()
 	loaded()
 	s.pool.config.Log.Info("llama-server is ready", "model", s.file.ID, "pid", cmd.Process.Pid)
 	ready()
-	reply, err := s.serve(ctx, ended)
+	reply, err := s.awaitEnd(ctx, ended)
 	s.mu.Lock()
 	s.address = ""
 	s.mu.Unlock()
@@ -199,18 +199,18 @@ func (s *server) process(ctx context.Context, ready func()) (crashed bool, err e
 		<-ended
 	}
 	s.pool.readGPUs(ctx)
-	close(gone)
+	close(exited)
 	if reply != nil {
 		reply <- true
 	}
 	return err != nil, err
 }
 
-// freeAddress is where a process is to listen: a socket in the folder, which is
-// ours alone, or on Windows a free port.
+// freeAddress returns an address to listen on: a socket in the private folder
+// dir, or a free port on Windows.
 func freeAddress(dir string) (string, error) {
 	if runtime.GOOS != "windows" {
-		return filepath.Join(dir, "s.sock"), nil // llama-server knows a socket by this ending
+		return filepath.Join(dir, "s.sock"), nil // llama-server recognizes a socket by this suffix
 	}
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -231,31 +231,26 @@ func (s *server) command(ctx context.Context, address string) *exec.Cmd {
 	} else {
 		args = append(args, "--host", address)
 	}
-	if s.facts.embeds {
+	if s.info.embeds {
 		args = append(args, "--embeddings")
-		if !s.facts.pooled {
+		if !s.info.pooled {
 			args = append(args, "--pooling", "mean")
 		}
 	}
 	cmd := exec.CommandContext(ctx, s.pool.config.Program, args...)
-	cmd.Env = append(os.Environ(), "GGML_NO_BACKTRACE=1") // else an assertion starts a debugger
+	cmd.Env = append(os.Environ(), "GGML_NO_BACKTRACE=1") // without it a failed assertion starts a debugger
 	cmd.SysProcAttr = childAttributes()
 	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }
-	cmd.WaitDelay = endTime
+	cmd.WaitDelay = exitTimeout
 	return cmd
 }
 
-// awaitHealth returns once the server says that its model is loaded.
+// awaitHealth waits until the server says that its model is loaded.
 func (s *server) awaitHealth(ctx context.Context, address string, ended chan error) error {
-	ctx, cancel := context.WithTimeout(ctx, loadTime)
+	ctx, cancel := context.WithTimeout(ctx, loadTimeout)
 	defer cancel()
-	probe := &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) { return dialTo(ctx, address) }}
 	for {
-		req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://llama-server/health", nil)
-		if err != nil {
-			return err
-		}
-		if resp, err := probe.RoundTrip(req); err == nil {
+		if resp, err := get(ctx, address, "/health"); err == nil {
 			resp.Body.Close()
 			if resp.StatusCode == http.StatusOK {
 				return nil
@@ -264,25 +259,26 @@ func (s *server) awaitHealth(ctx context.Context, address string, ended chan err
 		select {
 		case err := <-ended:
 			ended <- err
-			return fmt.Errorf("it ended before its model was loaded: %w", early(err))
+			return fmt.Errorf("it ended before its model was loaded: %w", exitError(err))
 		case <-ctx.Done():
 			return errors.New("its model was not loaded in time")
-		case <-time.After(healthEvery):
+		case <-time.After(healthInterval):
 		}
 	}
 }
 
-// early is the error of a process's end; ending well is none, and wrong here.
-func early(err error) error {
+// exitError returns the error of a process that ended by itself, also where its
+// exit status is 0.
+func exitError(err error) error {
 	if err == nil {
-		return errors.New("it ended as if all were done")
+		return errors.New("it ended with status 0")
 	}
 	return err
 }
 
-// serve returns when the process is to end (nil, and who waits for that if
-// anybody does) or has ended by itself (why).
-func (s *server) serve(ctx context.Context, ended chan error) (reply chan bool, err error) {
+// awaitEnd waits until the process should end (nil) or has ended by itself (why).
+// The caller answers reply, if it is not nil, once the process has ended.
+func (s *server) awaitEnd(ctx context.Context, ended chan error) (reply chan bool, err error) {
 	for {
 		var over <-chan time.Time
 		if limit := s.pool.config.IdleUnload; limit > 0 {
@@ -290,7 +286,7 @@ func (s *server) serve(ctx context.Context, ended chan error) (reply chan bool, 
 			if since, idle := s.idle(); idle {
 				left -= time.Since(since)
 			}
-			if left <= 0 && s.retire() {
+			if left <= 0 && s.closeIfIdle() {
 				s.pool.config.Log.Info("llama-server is idle and ends", "model", s.file.ID)
 				return nil, nil
 			}
@@ -298,23 +294,23 @@ func (s *server) serve(ctx context.Context, ended chan error) (reply chan bool, 
 		}
 		select {
 		case <-over:
-		case asked := <-s.evicting:
-			if s.retire() {
-				return asked, nil
+		case reply := <-s.evictions:
+			if s.closeIfIdle() {
+				return reply, nil
 			}
-			asked <- false
+			reply <- false
 		case err := <-ended:
 			ended <- err
-			return nil, early(err)
+			return nil, exitError(err)
 		case <-ctx.Done():
 			return nil, nil
 		}
 	}
 }
 
-// retire lets nobody in any more, if nobody is, and reports that: who comes now
-// waits for the next start, and is not cut off by this end.
-func (s *server) retire() bool {
+// closeIfIdle stops taking calls if none is running, and reports whether it did.
+// A later call waits for the next start instead of being cut off by this end.
+func (s *server) closeIfIdle() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.users > 0 {
@@ -324,40 +320,35 @@ func (s *server) retire() bool {
 	return true
 }
 
-// idle reports whether the server runs and nobody uses it, and since when.
+// idle reports whether the server runs without calls, and since when.
 func (s *server) idle() (since time.Time, idle bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.idleSince, s.address != "" && s.users == 0
 }
 
-func (s *server) idleFrom() time.Time {
-	since, _ := s.idle()
-	return since
-}
-
 // evict ends the server if it is idle, and reports whether it has ended.
 func (s *server) evict(ctx context.Context) bool {
 	s.mu.Lock()
-	gone := s.gone
+	exited := s.exited
 	s.mu.Unlock()
 	reply := make(chan bool, 1)
 	select {
-	case s.evicting <- reply:
+	case s.evictions <- reply:
 		return <-reply
-	case <-gone:
+	case <-exited:
 		return true
 	case <-ctx.Done():
 		return false
 	}
 }
 
-// errAsleep is why what is no call is not served now.
-var errAsleep = errors.New("its llama-server is started by the next call, and by nothing else")
+// errNotRunning is the error of requests that do not start the server.
+var errNotRunning = errors.New("its llama-server is started by the next call, and by nothing else")
 
-// enter counts a call and waits until the server runs; a nil error is to be
-// followed by leave. What is no call runs no model: for it nothing is started.
-func (s *server) enter(ctx context.Context, call bool) error {
+// acquire counts a call and waits until the server runs. After a nil error the
+// caller calls release. Only inference calls start the server.
+func (s *server) acquire(ctx context.Context, call bool) error {
 	s.mu.Lock()
 	if s.problem != "" {
 		s.mu.Unlock()
@@ -368,36 +359,36 @@ func (s *server) enter(ctx context.Context, call bool) error {
 		s.mu.Unlock()
 		return nil
 	}
-	if left := time.Until(s.coolUntil); left > 0 {
-		cause := s.cause
+	if left := time.Until(s.notBefore); left > 0 {
+		cause := s.crash
 		s.mu.Unlock()
 		return fmt.Errorf("its llama-server ended (%w) and is not started again for %v", cause, left.Round(time.Millisecond))
 	}
 	if !call {
 		s.mu.Unlock()
-		return errAsleep
+		return errNotRunning
 	}
-	want := s.starting
-	if want == nil {
-		want = &start{done: make(chan struct{})}
-		s.starting = want
-		s.wanted <- want // there is room: one start at a time
+	st := s.starting
+	if st == nil {
+		st = &start{done: make(chan struct{})}
+		s.starting = st
+		s.starts <- st // never blocks: there is one start at a time
 	}
 	s.users++
 	s.mu.Unlock()
 	select {
-	case <-want.done:
-		if want.err != nil {
-			s.leave()
+	case <-st.done:
+		if st.err != nil {
+			s.release()
 		}
-		return want.err
+		return st.err
 	case <-ctx.Done():
-		s.leave()
+		s.release()
 		return ctx.Err()
 	}
 }
 
-func (s *server) leave() {
+func (s *server) release() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.users--; s.users == 0 {
@@ -424,13 +415,13 @@ func dialTo(ctx context.Context, address string) (net.Conn, error) {
 	return d.DialContext(ctx, network, address)
 }
 
-// toServer is a server as a RoundTripper.
-type toServer server
+// serverTransport is a server as a RoundTripper.
+type serverTransport server
 
 // RoundTrip satisfies http.RoundTripper.
-func (t *toServer) RoundTrip(r *http.Request) (*http.Response, error) {
+func (t *serverTransport) RoundTrip(r *http.Request) (*http.Response, error) {
 	s := (*server)(t)
-	if err := s.enter(r.Context(), strings.HasPrefix(r.URL.Path, "/v1/")); err != nil {
+	if err := s.acquire(r.Context(), strings.HasPrefix(r.URL.Path, "/v1/")); err != nil {
 		if r.Body != nil {
 			r.Body.Close()
 		}
@@ -443,55 +434,55 @@ func (t *toServer) RoundTrip(r *http.Request) (*http.Response, error) {
 	r.URL.Scheme, r.URL.Host = "http", "llama-server"
 	resp, err := s.transport.RoundTrip(r)
 	if err != nil {
-		s.leave()
+		s.release()
 		return nil, err
 	}
-	resp.Body = &leaving{ReadCloser: resp.Body, leave: sync.OnceFunc(s.leave)}
+	resp.Body = &callBody{ReadCloser: resp.Body, release: sync.OnceFunc(s.release)}
 	return resp, nil
 }
 
-// leaving is an answer's body, whose end is the end of the call.
-type leaving struct {
+// callBody is the body of an answer; closing it ends the call.
+type callBody struct {
 	io.ReadCloser
-	leave func()
+	release func()
 }
 
 // Close satisfies io.Closer.
-func (l *leaving) Close() error {
-	defer l.leave()
+func (l *callBody) Close() error {
+	defer l.release()
 	return l.ReadCloser.Close()
 }
 
-// tail keeps the end of what a server writes until it is muted.
-type tail struct {
-	mu    sync.Mutex
-	end   []byte
-	muted bool
+// outputTail keeps the end of what a process writes until discard.
+type outputTail struct {
+	mu        sync.Mutex
+	end       []byte
+	discarded bool
 }
 
-const tailBytes = 512
+const maxTail = 512
 
 // Write satisfies io.Writer.
-func (t *tail) Write(p []byte) (int, error) {
+func (t *outputTail) Write(p []byte) (int, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if !t.muted {
+	if !t.discarded {
 		t.end = append(t.end, p...)
-		if n := len(t.end); n > tailBytes {
-			t.end = append(t.end[:0], t.end[n-tailBytes:]...)
+		if n := len(t.end); n > maxTail {
+			t.end = append(t.end[:0], t.end[n-maxTail:]...)
 		}
 	}
 	return len(p), nil
 }
 
-func (t *tail) mute() {
+func (t *outputTail) discard() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.end, t.muted = nil, true
+	t.end, t.discarded = nil, true
 }
 
-// after is err with what was written last.
-func (t *tail) after(err error) error {
+// annotate returns err with the output.
+func (t *outputTail) annotate(err error) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if words := bytes.Fields(t.end); len(words) > 0 {

@@ -63,9 +63,9 @@ var (
 // error the registry tries again.
 type Facts interface {
 	// Kept is every machine that may connect and was seen at since or later.
-	Kept(ctx context.Context, since time.Time) ([]fleet.Kept, error)
+	Kept(ctx context.Context, since time.Time) ([]fleet.StoredMachine, error)
 	// KeptMachine is one machine; false once it is revoked or its owner disabled.
-	KeptMachine(ctx context.Context, id fleet.MachineID) (fleet.Kept, bool, error)
+	KeptMachine(ctx context.Context, id fleet.MachineID) (fleet.StoredMachine, bool, error)
 	// Shares is every share in force.
 	Shares(ctx context.Context) ([]*fleet.Share, error)
 	// SharesTo is every share in force that names the member.
@@ -96,7 +96,7 @@ type Config struct {
 type Observer struct {
 	// Store gets the store's changes, and what they affect. After a gap
 	// (fleet.ErrBehind) the changes are nil: everything may have changed.
-	Store func([]fleet.Change, fleet.Concern)
+	Store func([]fleet.Change, fleet.Affected)
 	// Machine gets a machine that may have free slots, or whose waiting calls are to
 	// be decided again: it connected, disconnected, changed, or is no longer expected
 	// back.
@@ -121,21 +121,21 @@ type Registry struct {
 	shared  map[fleet.MemberID]struct{} // members with shares in the snapshot
 	groups  map[fleet.GroupID]struct{}  // groups in the snapshot
 	epoch   int64                       // used by poll alone
-	revoked []*tunnel.Line              // to be closed by endLines
+	revoked []*tunnel.Client            // to be closed by endLines
 	taken   []*connection               // out of lines; endLines closes lost
 }
 
 // connection is the way to a machine whose tunnel is acknowledged.
 type connection struct {
-	*tunnel.Line
+	*tunnel.Client
 	lost chan struct{} // closed once the Snapshot holds that the tunnel ended
 }
 
 // entry is what the writer knows of a machine beside its fleet.Machine.
 type entry struct {
-	kept       fleet.Kept // without the advertisement
-	refreshed  bool       // kept was read again since the line was attached
-	line       *tunnel.Line
+	kept       fleet.StoredMachine // without the advertisement
+	refreshed  bool                // kept was read again since the line was attached
+	line       *tunnel.Client
 	generation int64
 	arrivals   [flapCount]time.Time // the latest, a ring
 	arrived    int
@@ -182,7 +182,7 @@ func (r *Registry) Ready() <-chan struct{} { return r.ready }
 func (r *Registry) Snapshot() *fleet.Snapshot { return r.snapshot.Load() }
 
 // Confirmed reports whether the Snapshot holds every change of the store up to
-// 5 s before now; if not, nothing may be granted from it (docs/spec/routing.md#row-2).
+// 5 s before now; if not, nothing may be granted from it (spec/routing.md#row-2).
 func (r *Registry) Confirmed(now time.Time) bool {
 	at := r.confirmed.Load()
 	return at != 0 && now.Sub(time.Unix(0, at)) <= confirmedFor

@@ -13,7 +13,7 @@ import (
 // closes it. It acknowledges the first advertisement. Of two tunnels of a machine
 // the one of the higher generation stays: the other is fenced (ErrFenced). Serve
 // returns why the tunnel ended.
-func (r *Registry) Serve(ctx context.Context, kept fleet.Kept, generation int64, line *tunnel.Line) error {
+func (r *Registry) Serve(ctx context.Context, kept fleet.StoredMachine, generation int64, line *tunnel.Client) error {
 	defer line.Close()
 	older, ok := r.attach(kept, generation, line)
 	if !ok {
@@ -50,7 +50,7 @@ func (r *Registry) Serve(ctx context.Context, kept fleet.Kept, generation int64,
 }
 
 // follows publishes the machine's advertisements until they end.
-func (r *Registry) follows(ctx context.Context, line *tunnel.Line, id fleet.MachineID, keeper *keeper) error {
+func (r *Registry) follows(ctx context.Context, line *tunnel.Client, id fleet.MachineID, keeper *keeper) error {
 	var before tunnel.Advertisement
 	acked := false
 	for ad, err := range line.Offers(ctx) {
@@ -83,7 +83,7 @@ func (r *Registry) follows(ctx context.Context, line *tunnel.Line, id fleet.Mach
 
 // attach makes the line the machine's, unless the machine has a newer one. It
 // returns the line before it, which must be fenced.
-func (r *Registry) attach(kept fleet.Kept, generation int64, line *tunnel.Line) (older *tunnel.Line, ok bool) {
+func (r *Registry) attach(kept fleet.StoredMachine, generation int64, line *tunnel.Client) (older *tunnel.Client, ok bool) {
 	r.write(func(s *fleet.Snapshot) (*fleet.Snapshot, []fleet.MachineID) {
 		e := r.entries[kept.ID]
 		if e == nil {
@@ -114,7 +114,7 @@ func (r *Registry) attached(id fleet.MachineID) bool {
 
 // identify sets what the store said of the machine after it was attached, unless a
 // change brought something newer meanwhile.
-func (r *Registry) identify(kept fleet.Kept, line *tunnel.Line) {
+func (r *Registry) identify(kept fleet.StoredMachine, line *tunnel.Client) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if e := r.entries[kept.ID]; e != nil && e.line == line && !e.refreshed {
@@ -124,7 +124,7 @@ func (r *Registry) identify(kept fleet.Kept, line *tunnel.Line) {
 
 // advertise publishes an advertisement of an acknowledged line: its state, or if
 // that is nil only its load. It returns false if the line is no longer the machine's.
-func (r *Registry) advertise(id fleet.MachineID, line *tunnel.Line, state *fleet.Machine, ad tunnel.Advertisement) bool {
+func (r *Registry) advertise(id fleet.MachineID, line *tunnel.Client, state *fleet.Machine, ad tunnel.Advertisement) bool {
 	current := false
 	r.write(func(s *fleet.Snapshot) (*fleet.Snapshot, []fleet.MachineID) {
 		e := r.entries[id]
@@ -153,7 +153,7 @@ func (r *Registry) advertise(id fleet.MachineID, line *tunnel.Line, state *fleet
 }
 
 // detach removes the line from its machine.
-func (r *Registry) detach(id fleet.MachineID, line *tunnel.Line) {
+func (r *Registry) detach(id fleet.MachineID, line *tunnel.Client) {
 	r.write(func(s *fleet.Snapshot) (*fleet.Snapshot, []fleet.MachineID) {
 		e := r.entries[id]
 		if e == nil || e.line != line {
@@ -202,7 +202,7 @@ func (e *entry) flaps(now time.Time) bool {
 	return often
 }
 
-func withoutOffers(kept fleet.Kept) fleet.Kept {
+func withoutOffers(kept fleet.StoredMachine) fleet.StoredMachine {
 	kept.Advertisement = nil
 	return kept
 }

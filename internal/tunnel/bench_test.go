@@ -21,7 +21,7 @@ func BenchmarkUnary(b *testing.B) {
 
 func benchUnary(b *testing.B, pass passage) {
 	answer := strings.Repeat("a", 1024)
-	line := overTLS(b, pass, func(w http.ResponseWriter, r *http.Request) {
+	client := overTLS(b, pass, func(w http.ResponseWriter, r *http.Request) {
 		io.Copy(io.Discard, r.Body)
 		io.WriteString(w, answer)
 	})
@@ -37,7 +37,7 @@ func benchUnary(b *testing.B, pass passage) {
 		r.Header.Set(HeaderAttempt, "1 7")
 		r.Header.Set(HeaderCaller, "shared anna")
 		r.Header.Set(HeaderDeadline, "2026-11-21T12:00:00Z")
-		response, err := line.RoundTrip(r)
+		response, err := client.RoundTrip(r)
 		if err != nil {
 			return err
 		}
@@ -65,7 +65,7 @@ func BenchmarkChunk(b *testing.B) {
 func benchChunk(b *testing.B, pass passage) {
 	next := make(chan struct{})
 	chunk := []byte(`data: {"choices":[{"delta":{"content":"word"}}]}` + "\n\n")
-	line := overTLS(b, pass, func(w http.ResponseWriter, r *http.Request) {
+	client := overTLS(b, pass, func(w http.ResponseWriter, r *http.Request) {
 		flush := http.NewResponseController(w).Flush
 		flush()
 		for range next {
@@ -77,7 +77,7 @@ func benchChunk(b *testing.B, pass passage) {
 	if err != nil {
 		b.Fatal(err)
 	}
-	answer, err := line.RoundTrip(r)
+	answer, err := client.RoundTrip(r)
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -101,13 +101,13 @@ func BenchmarkIdle(b *testing.B) {
 	if err != nil {
 		b.Fatal(err)
 	}
-	out := make(chan *Line)
+	out := make(chan *Client)
 	server := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if line, err := Upgrade(w, r, UpgradeConfig{Generation: 1}); err == nil {
-			out <- line
-			for range line.Offers(context.Background()) {
-				if line.Ack(context.Background()) == nil {
-					out <- line
+		if client, err := Upgrade(w, r, UpgradeConfig{Generation: 1}); err == nil {
+			out <- client
+			for range client.Offers(context.Background()) {
+				if client.Ack(context.Background()) == nil {
+					out <- client
 				}
 			}
 		}

@@ -24,9 +24,9 @@ type rawDaemon struct {
 	head  *hpack.Encoder
 }
 
-// connectRaw connects a hub's line to a daemon made of frames. The settings are
+// connectRaw connects a hub's Client to a daemon made of frames. The settings are
 // exchanged, and those of the daemon grant these windows to each stream.
-func connectRaw(t *testing.T, window uint32) (*Line, *rawDaemon) {
+func connectRaw(t *testing.T, window uint32) (*Client, *rawDaemon) {
 	t.Helper()
 	ours, theirs := net.Pipe()
 	d := &rawDaemon{Framer: http2.NewFramer(theirs, theirs), Conn: theirs}
@@ -41,17 +41,17 @@ func connectRaw(t *testing.T, window uint32) (*Line, *rawDaemon) {
 		d.ReadFrame() // the acknowledgement
 		d.WriteWindowUpdate(0, 1<<30)
 	}()
-	line := lineOn(t, ours)
-	t.Cleanup(func() { line.Close(); theirs.Close() })
+	client := clientOn(t, ours)
+	t.Cleanup(func() { client.Close(); theirs.Close() })
 	<-settled
 	synctest.Wait()
-	return line, d
+	return client, d
 }
 
 // reads takes everything that the hub sends.
 func (d *rawDaemon) reads() { go io.Copy(io.Discard, d.Conn) }
 
-// answers sends the head of an answer.
+// answers sends the header of a response.
 func (d *rawDaemon) answers(stream uint32) {
 	d.block.Reset()
 	d.head.WriteField(hpack.HeaderField{Name: ":status", Value: "200"})
@@ -83,15 +83,15 @@ func promptly(t *testing.T, begin func(ctx context.Context, ended chan<- error))
 
 // stall has calls write until the daemon, which reads nothing, stops them, with
 // the lock on writing held.
-func stall(t *testing.T, line *Line) {
+func stall(t *testing.T, client *Client) {
 	t.Helper()
 	for range 8 {
-		go line.RoundTrip(upload(t.Context(), 8<<20))
+		go client.RoundTrip(upload(t.Context(), 8<<20))
 	}
 	for { // not synctest.Wait alone: a call that waits for a mutex would stop it
-		line.conn.mu.Lock()
-		waits := line.conn.taken-line.conn.sent >= bulk
-		line.conn.mu.Unlock()
+		client.conn.mu.Lock()
+		waits := client.conn.written-client.conn.sent >= blockingWrite
+		client.conn.mu.Unlock()
 		if waits {
 			return
 		}
@@ -102,65 +102,65 @@ func stall(t *testing.T, line *Line) {
 // A call ends with its context at once, whatever it waits for and whatever the
 // daemon does.
 func TestCancelIsPrompt(t *testing.T) {
-	roundTrip := func(line *Line, size int) func(context.Context, chan<- error) {
+	roundTrip := func(client *Client, size int) func(context.Context, chan<- error) {
 		return func(ctx context.Context, ended chan<- error) {
 			go func() {
-				_, err := line.RoundTrip(upload(ctx, size))
+				_, err := client.RoundTrip(upload(ctx, size))
 				ended <- err
 			}()
 		}
 	}
 	for name, test := range map[string]func(t *testing.T){
 		"for the answer": func(t *testing.T) {
-			line, daemon := connectRaw(t, 1<<20)
+			client, daemon := connectRaw(t, 1<<20)
 			daemon.reads()
-			promptly(t, roundTrip(line, 10))
+			promptly(t, roundTrip(client, 10))
 		},
 		"for the stream's window": func(t *testing.T) {
-			line, daemon := connectRaw(t, 0)
+			client, daemon := connectRaw(t, 0)
 			daemon.reads()
-			promptly(t, roundTrip(line, 1<<20))
+			promptly(t, roundTrip(client, 1<<20))
 		},
 		"to open a stream, which no one reads": func(t *testing.T) {
-			line, _ := connectRaw(t, 1<<30)
-			stall(t, line)
-			promptly(t, roundTrip(line, 10))
+			client, _ := connectRaw(t, 1<<30)
+			stall(t, client)
+			promptly(t, roundTrip(client, 10))
 		},
 		"behind another that opens a stream": func(t *testing.T) {
-			line, _ := connectRaw(t, 1<<30)
-			stall(t, line)
-			go line.RoundTrip(upload(t.Context(), 10))
-			promptly(t, roundTrip(line, 10))
+			client, _ := connectRaw(t, 1<<30)
+			stall(t, client)
+			go client.RoundTrip(upload(t.Context(), 10))
+			promptly(t, roundTrip(client, 10))
 		},
 		"for a stream that the daemon took back": func(t *testing.T) {
-			line, daemon := connectRaw(t, 1<<20)
+			client, daemon := connectRaw(t, 1<<20)
 			daemon.reads()
 			// The reservation comes first, then the settings, then the call.
-			if err := line.reserve(); err != nil {
+			if err := client.reserveStream(); err != nil {
 				t.Fatal(err)
 			}
 			daemon.WriteSettings(http2.Setting{ID: http2.SettingMaxConcurrentStreams, Val: 0})
 			synctest.Wait()
 			promptly(t, func(ctx context.Context, ended chan<- error) {
 				go func() {
-					_, err := line.cc.RoundTrip(upload(ctx, 10))
+					_, err := client.http.RoundTrip(upload(ctx, 10))
 					ended <- err
 				}()
 			})
 		},
 		"for more of an answer, while no one reads": func(t *testing.T) {
-			line, daemon := connectRaw(t, 1<<30)
+			client, daemon := connectRaw(t, 1<<30)
 			promptly(t, func(ctx context.Context, ended chan<- error) {
 				r := upload(ctx, 0)
 				go func() {
 					daemon.ReadFrame()
 					daemon.answers(1)
 				}()
-				answer, err := line.RoundTrip(r)
+				answer, err := client.RoundTrip(r)
 				if err != nil {
 					t.Fatal(err)
 				}
-				stall(t, line)
+				stall(t, client)
 				go func() {
 					_, err := answer.Body.Read(make([]byte, 1))
 					answer.Body.Close()
@@ -182,23 +182,23 @@ func TestStreamsGranted(t *testing.T) {
 	}{"none": {0, 0}, "few": {3, 3}, "too many": {1 << 31, maxStreams}} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				line, daemon := connectRaw(t, 1<<20)
+				client, daemon := connectRaw(t, 1<<20)
 				daemon.reads()
 				daemon.WriteSettings(http2.Setting{ID: http2.SettingMaxConcurrentStreams, Val: test.grants})
 				synctest.Wait()
 				ctx, cancel := context.WithCancel(t.Context())
 				got, full := 0, make(chan struct{})
 				for range test.want {
-					go line.RoundTrip(upload(ctx, 0))
+					go client.RoundTrip(upload(ctx, 0))
 				}
 				synctest.Wait()
-				got = line.cc.InFlight()
+				got = client.http.InFlight()
 				if got != test.want {
 					t.Errorf("%d streams are open, want %d", got, test.want)
 				}
 				go func() {
 					defer close(full)
-					if _, err := line.RoundTrip(upload(ctx, 10)); !errors.Is(err, ErrFull) {
+					if _, err := client.RoundTrip(upload(ctx, 10)); !errors.Is(err, ErrFull) {
 						t.Errorf("one more: %v, want ErrFull", err)
 					}
 				}()

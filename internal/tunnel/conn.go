@@ -1,6 +1,7 @@
 package tunnel
 
 import (
+	"bufio"
 	"encoding/binary"
 	"errors"
 	"net"
@@ -12,97 +13,97 @@ import (
 )
 
 const (
-	// mostUnsent bounds the bytes that wait for a connection's writer; past it
-	// a write waits too.
-	mostUnsent = 64 << 10
-	// bulk is the size from which a write waits until it is sent: the streams of a
-	// tunnel take turns by the frame, and what one writes ahead delays the others
-	// (fault 33).
-	bulk = maxFrame / 2
-	// keepUnsent is how large each of the two buffers may be to be kept while there
-	// is nothing to send.
-	keepUnsent = 4 << 10
-	// writeWithin is how long a write of up to maxFrame bytes may take. A peer that
-	// sends but never reads answers no ping either, and is never asked for one.
-	writeWithin = pingEvery + pingWait
-	// lastWrite is how long the bytes that wait at Close may take.
-	lastWrite = 250 * time.Millisecond
+	// maxPending bounds the bytes that wait for the writer of a connection. Past it
+	// Write blocks.
+	maxPending = 64 << 10
+	// blockingWrite is the size from which Write blocks until the bytes are sent.
+	// Streams alternate by the frame: what one of them buffers delays the others
+	// (docs/faults.md#33).
+	blockingWrite = maxFrame / 2
+	// maxIdleBuffer is the capacity up to which each of the two buffers is kept while
+	// there is nothing to send.
+	maxIdleBuffer = 4 << 10
+	// writeTimeout bounds a write of up to maxFrame bytes. A peer that sends but never
+	// reads is not pinged, because its frames count as activity.
+	writeTimeout = pingEvery + pingWait
+	// closeTimeout bounds the sending of what is pending at Close.
+	closeTimeout = 250 * time.Millisecond
 
-	// smallFrame is the payload in bytes below which a frame counts against
-	// framesPerSecond, the rate at which such frames are read. net/http accepts any
-	// number of frames that carry nothing: pings, settings, empty continuations.
-	smallFrame      = 256
-	framesPerSecond = 50_000
+	// smallFrame is the payload size in bytes below which a frame counts against
+	// smallFramesPerSecond, the rate at which such frames are read. net/http accepts
+	// any number of frames without content: pings, settings, empty continuations.
+	smallFrame           = 256
+	smallFramesPerSecond = 50_000
 )
 
 var (
-	// errSilent is the reason when net/http closed a connection on which no read or
-	// write had failed: it does not say why.
+	// errSilent is the cause when net/http closed a connection on which no read or
+	// write had failed. net/http does not report its reason.
 	errSilent = errors.New("the peer stopped answering pings or broke the protocol")
-	// errOddFrame ends a line whose daemon sends frames that none has to send.
-	// net/http's client would write a line to the process's log for each.
-	errOddFrame = errors.New("the peer sent a frame of a type that has no place in a tunnel")
+	// errUnexpectedFrame ends a connection whose daemon sends a frame type that no
+	// daemon needs. net/http's client would write a line to the process's log for
+	// each.
+	errUnexpectedFrame = errors.New("the peer sent a frame of a type that has no place in a tunnel")
 )
 
-// daemonFrames are the types of frames that a daemon has to send, as bits: all
-// of RFC 9113, 6 except PRIORITY.
+// daemonFrames are the frame types that a daemon sends, as bits: all of RFC 9113,
+// section 6, except PRIORITY.
 const daemonFrames = 1<<0 | 1<<1 | 1<<3 | 1<<4 | 1<<5 | 1<<6 | 1<<7 | 1<<8 | 1<<9
 
-// conn is the upgraded connection. It reports that it ended and why, and hides
-// TLS from net/http, which would otherwise insist on a negotiated "h2".
+// conn is the upgraded connection. It reports when and why it ended, and hides a
+// TLS connection from net/http, which would otherwise require a negotiated "h2".
 //
-// It writes from one long-lived goroutine: what the streams write meanwhile
-// goes out together, so that a call's header and body are one TLS record and
-// one system call, and no stream's goroutine grows its stack by TLS's depth.
+// One long-lived goroutine writes. What the streams write in the meantime is sent
+// together, so that a call's header and body are one TLS record and one system
+// call, and no stream's goroutine grows its stack for TLS.
 //
-// It delays a peer that sends more small frames than any engine produces, so
-// that a flood of them costs a bounded share of a core and delays no one else.
+// Read delays a peer that sends more small frames than any engine produces. A
+// flood of them costs a bounded share of one core and delays no other connection.
 type conn struct {
 	net.Conn
-	done   chan struct{} // closed with the first Close
-	frames frameCounter
-	pace   *rate.Limiter // of small frames
-
-	mu     sync.Mutex
-	err    error      // the first reason
-	unsent []byte     // waits for the writer
-	taken  int64      // bytes that were ever in unsent
-	sent   int64      // of these
-	moved  *sync.Cond // unsent was filled, taken or sent, or the connection ended
-	over   bool       // Close was called
-	last   time.Time  // once over: until when what is unsent may go
+	done       chan struct{} // closed by the first Close
+	frames     frameCounter
+	smallRate  *rate.Limiter // of small frames
+	mu         sync.Mutex
+	cond       *sync.Cond // pending was filled, taken or sent, or the connection closed
+	err        error      // the first cause
+	pending    []byte     // waits for the writer
+	written    int64      // bytes ever added to pending
+	sent       int64      // of written
+	closed     bool
+	closeUntil time.Time // once closed: the deadline for what is pending
 }
 
-// newHubConn is the hub's end of c. Its send must run.
+// newHubConn returns the hub's end of c. The caller runs writeLoop.
 func newHubConn(c net.Conn) *conn {
 	return newConn(c, frameCounter{types: daemonFrames})
 }
 
-// newDaemonConn is the machine's end of c. Its send must run.
+// newDaemonConn returns the machine's end of c. The caller runs writeLoop.
 func newDaemonConn(c net.Conn) *conn {
 	const preface = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" // RFC 9113, 3.4
 	return newConn(c, frameCounter{skip: len(preface), types: ^uint64(0)})
 }
 
 func newConn(c net.Conn, frames frameCounter) *conn {
-	n := &conn{Conn: c, done: make(chan struct{}), frames: frames, pace: rate.NewLimiter(framesPerSecond, framesPerSecond)}
-	n.moved = sync.NewCond(&n.mu)
+	n := &conn{Conn: c, done: make(chan struct{}), frames: frames, smallRate: rate.NewLimiter(smallFramesPerSecond, smallFramesPerSecond)}
+	n.cond = sync.NewCond(&n.mu)
 	return n
 }
 
-// Read satisfies net.Conn.
+// Read implements net.Conn.
 func (c *conn) Read(p []byte) (int, error) {
 	n, err := c.Conn.Read(p)
 	if err != nil {
-		c.because(err)
+		c.setCause(err)
 	}
 	small, ok := c.frames.count(p[:n])
 	if !ok {
-		c.because(errOddFrame)
-		return 0, errOddFrame
+		c.setCause(errUnexpectedFrame)
+		return 0, errUnexpectedFrame
 	}
 	if small > 0 {
-		if delay := c.pace.ReserveN(time.Now(), small).Delay(); delay > 0 {
+		if delay := c.smallRate.ReserveN(time.Now(), small).Delay(); delay > 0 {
 			select {
 			case <-time.After(delay):
 			case <-c.done:
@@ -114,14 +115,14 @@ func (c *conn) Read(p []byte) (int, error) {
 
 // frameCounter finds the frames in the bytes of an HTTP/2 connection.
 type frameCounter struct {
-	types uint64  // that are ok, as bits; one that is not known counts as type 63
-	skip  int     // bytes until the next frame's head
-	head  [9]byte // of which have are here (RFC 9113, 4.1)
-	have  int
+	types uint64  // the permitted types, as bits; an unknown type counts as 63
+	skip  int     // bytes until the next frame header
+	head  [9]byte // the frame header (RFC 9113, 4.1)
+	have  int     // how many bytes of head are read
 }
 
-// count returns how many small frames begin in b, which follows what it counted
-// before, and whether all types are ok.
+// count returns how many small frames begin in b, which follows the bytes of the
+// call before, and whether all frame types are permitted.
 func (f *frameCounter) count(b []byte) (small int, ok bool) {
 	for {
 		n := min(f.skip, len(b))
@@ -145,69 +146,69 @@ func (f *frameCounter) count(b []byte) (small int, ok bool) {
 	}
 }
 
-// Write hands p to the writer. It waits while much is unsent and, with much,
-// until it is sent; it fails once the connection has ended.
+// Write queues p for the writer. It blocks while much is pending and, for a large
+// p, until p is sent. It fails once the connection is closed.
 func (c *conn) Write(p []byte) (int, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for len(c.unsent) >= mostUnsent && !c.over {
-		c.moved.Wait()
+	for len(c.pending) >= maxPending && !c.closed {
+		c.cond.Wait()
 	}
-	if c.over {
+	if c.closed {
 		return 0, c.err
 	}
-	c.unsent = append(c.unsent, p...)
-	c.taken += int64(len(p))
-	c.moved.Broadcast()
-	if len(p) < bulk {
+	c.pending = append(c.pending, p...)
+	c.written += int64(len(p))
+	c.cond.Broadcast()
+	if len(p) < blockingWrite {
 		return len(p), nil
 	}
-	for mine := c.taken; c.sent < mine; c.moved.Wait() {
-		if c.over {
+	for end := c.written; c.sent < end; c.cond.Wait() {
+		if c.closed {
 			return 0, c.err
 		}
 	}
 	return len(p), nil
 }
 
-// send is the writer: it sends what is written until the connection ends, and
-// ends it when sending fails.
-func (c *conn) send() {
-	defer c.cut()
+// writeLoop sends what is pending until the connection is closed, and closes it
+// when sending fails.
+func (c *conn) writeLoop() {
+	defer c.closeUnderlying()
 	var batch []byte
 	for {
 		c.mu.Lock()
-		for len(c.unsent) == 0 && !c.over {
-			if cap(batch) > keepUnsent {
+		for len(c.pending) == 0 && !c.closed {
+			if cap(batch) > maxIdleBuffer {
 				batch = nil
 			}
-			if cap(c.unsent) > keepUnsent {
-				c.unsent = nil
+			if cap(c.pending) > maxIdleBuffer {
+				c.pending = nil
 			}
-			c.moved.Wait()
+			c.cond.Wait()
 		}
-		batch, c.unsent = c.unsent, batch[:0]
-		c.moved.Broadcast()
+		batch, c.pending = c.pending, batch[:0]
+		c.cond.Broadcast()
 		c.mu.Unlock()
 		if len(batch) == 0 {
 			return
 		}
-		if err := c.put(batch); err != nil {
-			c.because(err)
+		if err := c.send(batch); err != nil {
+			c.setCause(err)
 			c.Close()
 			return
 		}
 		c.mu.Lock()
 		c.sent += int64(len(batch))
-		c.moved.Broadcast()
+		c.cond.Broadcast()
 		c.mu.Unlock()
 	}
 }
 
-// put writes all of p, each part within writeWithin.
-func (c *conn) put(p []byte) error {
+// send writes all of p, each part of it within writeTimeout.
+func (c *conn) send(p []byte) error {
 	for part := range slices.Chunk(p, maxFrame) {
-		if err := c.limit(); err != nil {
+		if err := c.setWriteDeadline(); err != nil {
 			return err
 		}
 		if _, err := c.Conn.Write(part); err != nil {
@@ -217,20 +218,20 @@ func (c *conn) put(p []byte) error {
 	return nil
 }
 
-// limit sets when the next write must have ended; once the connection is over,
-// when all of them must have.
-func (c *conn) limit() error {
+// setWriteDeadline sets the deadline of the next write or, once the connection is
+// closed, of all that remain.
+func (c *conn) setWriteDeadline() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	until := c.last
-	if !c.over {
-		until = time.Now().Add(writeWithin)
+	until := c.closeUntil
+	if !c.closed {
+		until = time.Now().Add(writeTimeout)
 	}
 	return c.Conn.SetWriteDeadline(until)
 }
 
-// because keeps the first reason why the connection ended.
-func (c *conn) because(err error) {
+// setCause records why the connection ended. The first cause is kept.
+func (c *conn) setCause(err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.err == nil {
@@ -238,44 +239,71 @@ func (c *conn) because(err error) {
 	}
 }
 
-// cause is the first reason; errSilent if none was noted before Close.
+// cause returns the first cause; errSilent if there was none before Close.
 func (c *conn) cause() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.err
 }
 
-// Close ends the connection: nothing more is written, and what is unsent has a
-// moment to go, such as the end of a stream. The closing messages of TLS and
-// WebSocket are left out: they can block for seconds on a dead peer, and HTTP/2
-// has its own ends of streams.
+// Close ends the connection. Writes fail, and what is pending, such as the end of
+// a stream, is sent within closeTimeout. The closing messages of TLS and WebSocket
+// are left out: they can block for seconds on a dead peer, and HTTP/2 ends its
+// streams itself.
 func (c *conn) Close() error {
-	c.because(errSilent)
+	c.setCause(errSilent)
 	c.mu.Lock()
-	over := c.over
-	if !over {
-		c.over, c.last = true, time.Now().Add(lastWrite)
-	}
-	c.moved.Broadcast()
-	c.mu.Unlock()
-	if over {
+	if c.closed {
+		c.mu.Unlock()
 		return nil
 	}
+	c.closed, c.closeUntil = true, time.Now().Add(closeTimeout)
+	c.cond.Broadcast()
+	c.mu.Unlock()
 	close(c.done)
-	// The writer, should it be at work, has no longer than limit would give it now.
-	return c.limit()
+	// A write that runs already gets the new deadline too.
+	return c.setWriteDeadline()
 }
 
-// cut closes the connection below.
-func (c *conn) cut() {
-	below := c.Conn
+// closeUnderlying closes the innermost connection.
+func (c *conn) closeUnderlying() {
+	inner := c.Conn
 	for {
-		over, ok := below.(interface{ NetConn() net.Conn }) // tls.Conn, webSocketConn, early
+		outer, ok := inner.(interface{ NetConn() net.Conn }) // tls.Conn, webSocketConn, bufferedConn
 		if !ok {
-			// Its error says nothing: the connection is over.
-			_ = below.Close()
+			_ = inner.Close() // its error says nothing: the connection has ended
 			return
 		}
-		below = over.NetConn()
+		inner = outer.NetConn()
 	}
+}
+
+// bufferedConn is a connection of which a reader has buffered the first bytes.
+type bufferedConn struct {
+	net.Conn
+	buffer *bufio.Reader // nil once it is empty
+}
+
+// withBuffer returns a connection that reads what in has buffered, then c. The
+// caller must not read from in.
+func withBuffer(c net.Conn, in *bufio.Reader) net.Conn {
+	if in.Buffered() == 0 {
+		return c
+	}
+	return &bufferedConn{c, in}
+}
+
+// NetConn returns the underlying connection, as that of tls.Conn does.
+func (c *bufferedConn) NetConn() net.Conn { return c.Conn }
+
+// Read implements net.Conn.
+func (c *bufferedConn) Read(p []byte) (int, error) {
+	if c.buffer == nil {
+		return c.Conn.Read(p)
+	}
+	n, err := c.buffer.Read(p) // from the buffer alone: it is not empty
+	if c.buffer.Buffered() == 0 {
+		c.buffer = nil
+	}
+	return n, err
 }

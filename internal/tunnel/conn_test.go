@@ -8,21 +8,21 @@ import (
 	"time"
 )
 
-// What is unsent at Close goes, to a peer that takes it; one that takes a byte
-// now and then holds the connection no longer than any other.
+// What is pending at Close is sent to a peer that reads it. A peer that reads a byte
+// now and then does not delay Close.
 func TestCloseSendsTheRest(t *testing.T) {
-	const unsent = 3*bulk - 3
-	for name, pause := range map[string]time.Duration{"at once": 0, "by drops": lastWrite / 2} {
+	const pending = 3*blockingWrite - 3
+	for name, pause := range map[string]time.Duration{"at once": 0, "by drops": closeTimeout / 2} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				ours, theirs := net.Pipe()
 				c, sent := newHubConn(ours), make(chan struct{})
 				for range 3 {
-					if n, err := c.Write(make([]byte, bulk-1)); n != bulk-1 || err != nil {
+					if n, err := c.Write(make([]byte, blockingWrite-1)); n != blockingWrite-1 || err != nil {
 						t.Fatal(n, err)
 					}
 				}
-				go func() { defer close(sent); c.send() }()
+				go func() { defer close(sent); c.writeLoop() }()
 				synctest.Wait() // it writes, and no one reads
 				got := make(chan int)
 				go func() {
@@ -42,11 +42,11 @@ func TestCloseSendsTheRest(t *testing.T) {
 				began := time.Now()
 				c.Close()
 				<-sent
-				if took := time.Since(began); took > lastWrite {
+				if took := time.Since(began); took > closeTimeout {
 					t.Errorf("it took %v", took)
 				}
-				if n := <-got; n > unsent || pause == 0 && n != unsent {
-					t.Errorf("%d bytes of %d", n, unsent)
+				if n := <-got; n > pending || pause == 0 && n != pending {
+					t.Errorf("%d bytes of %d", n, pending)
 				}
 				if n, err := c.Write([]byte("late")); n != 0 || err == nil {
 					t.Errorf("a write after Close: %d, %v", n, err)
@@ -56,18 +56,18 @@ func TestCloseSendsTheRest(t *testing.T) {
 	}
 }
 
-// The streams' writes wait while much is unsent, and end with the connection.
+// The streams' writes wait while much is pending, and end with the connection.
 func TestWritesWait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ours, theirs := net.Pipe()
 		defer theirs.Close()
 		c, sent := newHubConn(ours), make(chan struct{})
-		go func() { defer close(sent); c.send() }()
+		go func() { defer close(sent); c.writeLoop() }()
 		ended := make(chan error)
 		for range 20 {
 			go func() {
 				for {
-					if _, err := c.Write(make([]byte, bulk-1)); err != nil {
+					if _, err := c.Write(make([]byte, blockingWrite-1)); err != nil {
 						ended <- err
 						return
 					}
@@ -76,11 +76,11 @@ func TestWritesWait(t *testing.T) {
 		}
 		synctest.Wait() // all of them wait
 		c.mu.Lock()
-		if n := len(c.unsent); n < mostUnsent || n >= mostUnsent+bulk {
-			t.Errorf("%d bytes are unsent, the bound is %d", n, mostUnsent)
+		if n := len(c.pending); n < maxPending || n >= maxPending+blockingWrite {
+			t.Errorf("%d bytes are pending, the bound is %d", n, maxPending)
 		}
 		c.mu.Unlock()
-		c.because(io.ErrClosedPipe)
+		c.setCause(io.ErrClosedPipe)
 		c.Close()
 		for range 20 {
 			if err := <-ended; err != io.ErrClosedPipe {
@@ -91,17 +91,17 @@ func TestWritesWait(t *testing.T) {
 	})
 }
 
-// A slow peer is not given up while each part of what is written is sent in
-// time; one that takes nothing is, after writeWithin.
+// A slow peer stays connected while each part of a write is sent in time. A peer
+// that reads nothing is disconnected after writeTimeout.
 func TestSlowWrites(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ours, theirs := net.Pipe()
 		c, sent := newHubConn(ours), make(chan struct{})
-		go func() { defer close(sent); c.send() }()
+		go func() { defer close(sent); c.writeLoop() }()
 		began := time.Now()
 		go c.Write(make([]byte, 4*maxFrame))
 		for range 4 {
-			time.Sleep(writeWithin - time.Second) // in the bubble
+			time.Sleep(writeTimeout - time.Second) // in the bubble
 			if _, err := io.ReadFull(theirs, make([]byte, maxFrame)); err != nil {
 				t.Fatalf("after %v: %v", time.Since(began), err)
 			}
@@ -109,7 +109,7 @@ func TestSlowWrites(t *testing.T) {
 		began = time.Now()
 		c.Write(make([]byte, 1))
 		<-c.done
-		if took := time.Since(began); took != writeWithin {
+		if took := time.Since(began); took != writeTimeout {
 			t.Errorf("a peer that takes nothing was given up after %v", took)
 		}
 		<-sent

@@ -15,65 +15,65 @@ import (
 	"net/url"
 	"strconv"
 	"time"
+
+	"github.com/cenkalti/backoff/v5"
 )
 
 // Bounds of one attempt and of the pauses between attempts.
 const (
-	dialWithin    = 5 * time.Second
-	upgradeWithin = 10 * time.Second // dial, TLS and the hub's answer together
-	ackWithin     = 10 * time.Second // from 101 to POST /ack
-	defaultMin    = 200 * time.Millisecond
-	defaultMax    = 30 * time.Second
-	maxRetryAfter = 5 * time.Minute // no hub may send a machine away for longer
-	// plainAgain is how long redials stay with a WebSocket before they try the
-	// plain upgrade again: the machine or the network may have moved.
-	plainAgain = time.Hour
+	dialTimeout    = 5 * time.Second
+	upgradeTimeout = 10 * time.Second // dial, TLS and the hub's response together
+	ackTimeout     = 10 * time.Second // from 101 to POST /ack
+	// minPause and maxPause bound the full-jitter pause between attempts: it is
+	// uniform from zero to a ceiling that doubles from the one to the other.
+	minPause      = 200 * time.Millisecond
+	maxPause      = 30 * time.Second
+	maxRetryAfter = 5 * time.Minute // the longest Retry-After that is obeyed
+	// webSocketPeriod is how long attempts ask for a WebSocket before they try the
+	// plain upgrade again: the machine may be in another network by then.
+	webSocketPeriod = time.Hour
 )
 
 var (
 	// ErrRefused ends Run: the hub does not know the credential (401).
 	ErrRefused = errors.New("the hub refused this machine's credential: sign in again")
 	// ErrFenced ends Run: another daemon with this machine's credential
-	// connected later and took over.
+	// connected later and replaced this one.
 	ErrFenced = errors.New("another daemon took this machine's place at the hub: only one may run with one credential")
 
-	errNoAck = fmt.Errorf("the hub did not acknowledge the tunnel in %v", ackWithin)
+	errNoAck = fmt.Errorf("the hub did not acknowledge the tunnel in %v", ackTimeout)
 )
 
-// Dialer keeps one machine connected to its hub. All fields but HubURL,
-// Credential, Handler and Advertise may be left zero. It runs once.
+// Dialer keeps one machine connected to its hub. All fields except HubURL,
+// Credential, Handler and Advertise may be zero. Run is called once.
 type Dialer struct {
 	// HubURL is the hub's address: https://…, or http:// on a loopback host.
 	HubURL string
-	// Credential gives the machine's secret, at each attempt.
+	// Credential returns the machine's secret for the next attempt.
 	Credential func() string
-	// Handler answers the calls: every path that is not the protocol's own.
-	// Its context ends with the tunnel.
+	// Handler serves the calls: every path that the protocol does not use itself.
+	// The context of a request ends with the tunnel.
 	Handler http.Handler
-	// Advertise gives the machine's present state and a channel that is closed
-	// at the next change. Version and Generation are filled in by the Dialer.
+	// Advertise returns the machine's present state and a channel that is closed
+	// at the next change. The Dialer sets Version and Generation.
 	Advertise func() (Advertisement, <-chan struct{})
-	// Control takes a change the owner made elsewhere; an error is reported to the
-	// hub with its text. Nil refuses every change.
+	// Control applies a change that the owner made elsewhere. The text of an error is
+	// sent to the hub. Nil refuses every change.
 	Control func(context.Context, Control) error
-	// OnState is called at each step, one at a time, and must not block.
+	// OnState is called at each step, not concurrently, and must not block.
 	OnState func(State)
-	// Log gets what the HTTP/2 server has to say, and which way the tunnel is
-	// asked for, at debug level.
+	// Log receives, at debug level, the messages of the HTTP/2 server and the kind of
+	// upgrade that is tried.
 	Log *slog.Logger
 
-	// TLS adds to the client's configuration (roots); versions and protocols
-	// are the Dialer's own.
+	// TLS adds to the client's configuration (roots). The Dialer sets versions and
+	// protocols.
 	TLS *tls.Config
-	// Dial opens the connection, without TLS; nil: the network. Tests and the
-	// simulation bring connections in memory.
+	// Dial opens the connection, without TLS; nil is the network. Tests and the
+	// simulation use connections in memory.
 	Dial func(ctx context.Context, network, address string) (net.Conn, error)
-	// BackoffMin and BackoffMax bound the full-jitter pause between attempts:
-	// uniform from zero to a ceiling that doubles from the one to the other.
-	// Zero: 200 ms and 30 s.
-	BackoffMin, BackoffMax time.Duration
-	// Draw gives the jitter of the pauses: a number spread over all 64 bits. Nil:
-	// rand.Uint64. A simulation gives its own, so that a history repeats.
+	// Draw returns the random numbers of the pauses, uniform in 64 bits; nil is
+	// rand.Uint64. A simulation sets it to make a run repeatable.
 	Draw func() uint64
 }
 
@@ -83,7 +83,7 @@ type Phase string
 // The phases of a connection, in order.
 const (
 	Dialing   Phase = "dialing"
-	Connected Phase = "connected" // upgraded; the hub has not taken the offers in yet
+	Connected Phase = "connected" // upgraded; the hub does not have the offers yet
 	Acked     Phase = "acked"     // the machine is routable
 	Lost      Phase = "lost"
 )
@@ -93,24 +93,25 @@ type State struct {
 	Phase Phase
 	// Err is why the connection was lost; nil in the other phases.
 	Err error
-	// Retry is the pause until the next attempt, in phase Lost; 0: none comes.
+	// Retry is the pause until the next attempt, in phase Lost; 0 if there is none.
 	Retry time.Duration
 }
 
-// Run connects, serves the hub's calls and connects again until ctx ends
-// (nil), the hub refuses the credential (ErrRefused) or another daemon
-// took over (ErrFenced). Any other error is a Dialer that can never work.
+// Run connects, serves the hub's calls and reconnects until ctx ends (nil), the hub
+// refuses the credential (ErrRefused) or another daemon replaces this one
+// (ErrFenced). It returns any other error if the Dialer's fields are unusable.
 func (d *Dialer) Run(ctx context.Context) error {
 	target, err := parseHub(d.HubURL)
 	if err != nil {
 		return err
 	}
-	var way way
-	for failures := 0; ; failures++ {
+	var mode upgradeMode
+	ceilings := newCeilings()
+	for {
 		d.state(State{Phase: Dialing})
-		acked, err := d.attempt(ctx, target, way.at(time.Now()))
+		acked, err := d.attempt(ctx, target, mode.at(time.Now()))
 		if acked {
-			failures = 0
+			ceilings.Reset()
 		}
 		switch {
 		case ctx.Err() != nil:
@@ -121,10 +122,10 @@ func (d *Dialer) Run(ctx context.Context) error {
 			return err
 		}
 		if blocked := (*blockedError)(nil); errors.As(err, &blocked) {
-			way.turn(time.Now())
-			d.logger().Debug("cannot open the tunnel this way, trying the other", "websocket", way.webSocket, "error", err)
+			mode.toggle(time.Now())
+			d.logger().Debug("cannot open the tunnel this way, trying the other", "websocket", mode.webSocket, "error", err)
 		}
-		pause := d.pause(failures, err)
+		pause := d.pause(ceilings.NextBackOff(), err)
 		d.state(State{Phase: Lost, Err: err, Retry: pause})
 		select {
 		case <-time.After(pause):
@@ -134,26 +135,32 @@ func (d *Dialer) Run(ctx context.Context) error {
 	}
 }
 
-// way is how to ask for the tunnel: plainly at first, then in a WebSocket and
-// so on by turns, for as long as neither comes through.
-type way struct {
+// newCeilings returns the ceilings of the pauses, without jitter: the library draws
+// its jitter from a source that a simulation cannot seed (docs/decisions/0009).
+func newCeilings() *backoff.ExponentialBackOff {
+	return &backoff.ExponentialBackOff{InitialInterval: minPause, Multiplier: 2, MaxInterval: maxPause}
+}
+
+// upgradeMode is how the tunnel is requested: by the plain upgrade at first, then
+// in a WebSocket, and so on alternately for as long as both fail.
+type upgradeMode struct {
 	webSocket bool
-	since     time.Time // of the last turn
+	since     time.Time // of the last toggle
 }
 
-// at says whether to ask for a WebSocket now.
-func (w *way) at(now time.Time) (webSocket bool) {
-	if w.webSocket && now.Sub(w.since) >= plainAgain {
-		w.turn(now)
+// at reports whether the attempt at that time asks for a WebSocket.
+func (m *upgradeMode) at(now time.Time) (webSocket bool) {
+	if m.webSocket && now.Sub(m.since) >= webSocketPeriod {
+		m.toggle(now)
 	}
-	return w.webSocket
+	return m.webSocket
 }
 
-func (w *way) turn(now time.Time) { *w = way{webSocket: !w.webSocket, since: now} }
+func (m *upgradeMode) toggle(now time.Time) { *m = upgradeMode{webSocket: !m.webSocket, since: now} }
 
-// blockedError is a hub that was reached and a tunnel that was not, as it is
-// behind a proxy that does not pass the way it was asked for. A hub that said
-// so itself (401, 503, a fence) is none.
+// blockedError says that the hub was reached and the tunnel did not open, as
+// behind a proxy that does not pass this kind of upgrade. A refusal by the hub
+// itself (401, 503, a fence) is not a blockedError.
 type blockedError struct{ error }
 
 func (e *blockedError) Unwrap() error { return e.error }
@@ -171,58 +178,43 @@ func (d *Dialer) state(s State) {
 	}
 }
 
-// pause is how long to wait after so many failures in a row, the last for err.
-func (d *Dialer) pause(failures int, err error) time.Duration {
-	lowest, highest := d.BackoffMin, d.BackoffMax
-	if lowest <= 0 {
-		lowest = defaultMin
+// pause returns how long to wait after a failure with err: the hub's Retry-After
+// and up to half of it more, else up to ceiling.
+func (d *Dialer) pause(ceiling time.Duration, err error) time.Duration {
+	if later := (*retryLaterError)(nil); errors.As(err, &later) {
+		return later.after + d.random(later.after/2)
 	}
-	if highest <= 0 {
-		highest = defaultMax
-	}
-	ceiling := min(lowest, highest)
-	for range failures {
-		if ceiling > highest/2 {
-			ceiling = highest
-			break
-		}
-		ceiling *= 2
-	}
-	if gate := (*gateError)(nil); errors.As(err, &gate) {
-		// The admission gate: not before it says, and not all at once.
-		return gate.after + d.below(gate.after/2+1)
-	}
-	return d.below(ceiling + 1)
+	return d.random(ceiling)
 }
 
-// below returns a random duration from zero up to, and without, the limit.
-func (d *Dialer) below(limit time.Duration) time.Duration {
+// random returns a duration from zero to limit, both included.
+func (d *Dialer) random(limit time.Duration) time.Duration {
 	draw := d.Draw
 	if draw == nil {
 		draw = rand.Uint64
 	}
-	return time.Duration(draw() % uint64(limit))
+	return time.Duration(draw() % uint64(limit+1))
 }
 
-// gateError is a hub that takes no tunnel just now.
-type gateError struct {
+// retryLaterError says that the hub accepts no tunnel for now.
+type retryLaterError struct {
 	status int
 	after  time.Duration // > 0
 }
 
-func (e *gateError) Error() string {
+func (e *retryLaterError) Error() string {
 	return fmt.Sprintf("the hub answered %d: it takes no further machine just now, retry after %v", e.status, e.after)
 }
 
-// hubTarget is where to dial.
+// hubTarget is a hub's address, parsed.
 type hubTarget struct {
 	url     *url.URL // of GET /tunnel
 	address string   // host:port
 	secure  bool
 }
 
-// parseHub checks a hub's address: a credential never travels in the clear
-// beyond this machine.
+// parseHub parses a hub's address. It refuses one to which the credential would
+// travel unencrypted beyond this machine.
 func parseHub(raw string) (hubTarget, error) {
 	u, err := url.Parse(raw)
 	if err != nil || u.Hostname() == "" || u.User != nil || u.RawQuery != "" || u.Fragment != "" {
@@ -255,8 +247,8 @@ func isLoopback(host string) bool {
 	return err == nil && a.IsLoopback()
 }
 
-// attempt is one connection from dial to loss; acked says whether it got as far
-// as to be routable.
+// attempt runs one connection from dial to loss. acked reports whether the machine
+// was routable.
 func (d *Dialer) attempt(ctx context.Context, target hubTarget, inWebSocket bool) (acked bool, err error) {
 	c, generation, err := d.upgrade(ctx, target, inWebSocket)
 	if err != nil {
@@ -270,20 +262,20 @@ func (d *Dialer) attempt(ctx context.Context, target hubTarget, inWebSocket bool
 	return acked, err
 }
 
-// upgrade dials the hub and asks for the tunnel.
+// upgrade dials the hub and requests the tunnel.
 func (d *Dialer) upgrade(ctx context.Context, target hubTarget, inWebSocket bool) (net.Conn, int64, error) {
-	ctx, cancel := context.WithTimeout(ctx, upgradeWithin)
+	ctx, cancel := context.WithTimeout(ctx, upgradeTimeout)
 	defer cancel()
 	raw, err := d.dial(ctx, target)
 	if err != nil {
 		return nil, 0, fmt.Errorf("cannot reach the hub at %s: %w", target.address, err)
 	}
 	stop := context.AfterFunc(ctx, func() { raw.Close() })
-	ask := d.ask
+	request := d.requestPlain
 	if inWebSocket {
-		ask = d.askWebSocket
+		request = d.requestWebSocket
 	}
-	below, generation, err := ask(ctx, raw, target)
+	upgraded, generation, err := request(ctx, raw, target)
 	if !stop() && err == nil {
 		err = ctx.Err()
 	}
@@ -291,13 +283,13 @@ func (d *Dialer) upgrade(ctx context.Context, target hubTarget, inWebSocket bool
 		raw.Close()
 		return nil, 0, err
 	}
-	return below, generation, nil
+	return upgraded, generation, nil
 }
 
 func (d *Dialer) dial(ctx context.Context, target hubTarget) (net.Conn, error) {
 	dial := d.Dial
 	if dial == nil {
-		dial = (&net.Dialer{Timeout: dialWithin}).DialContext
+		dial = (&net.Dialer{Timeout: dialTimeout}).DialContext
 	}
 	raw, err := dial(ctx, "tcp", target.address)
 	if err != nil || !target.secure {
@@ -308,7 +300,7 @@ func (d *Dialer) dial(ctx context.Context, target hubTarget) (net.Conn, error) {
 		config = new(tls.Config)
 	}
 	config.MinVersion = tls.VersionTLS13
-	config.NextProtos = []string{"http/1.1"} // an upgrade is HTTP/1.1's
+	config.NextProtos = []string{"http/1.1"} // HTTP/2 has no upgrade
 	if config.ServerName == "" {
 		config.ServerName = target.url.Hostname()
 	}
@@ -320,59 +312,59 @@ func (d *Dialer) dial(ctx context.Context, target hubTarget) (net.Conn, error) {
 	return secure, nil
 }
 
-// header is that of GET /tunnel, either way it asks.
+// header returns the headers of GET /tunnel that both kinds of upgrade send.
 func (d *Dialer) header() http.Header {
 	return http.Header{"Authorization": {"Bearer " + d.Credential()}, HeaderVersion: {strconv.Itoa(Version)}}
 }
 
-// ask sends GET /tunnel on raw and reads the answer, for the connection that
-// follows it and the generation. raw ends with ctx.
-func (d *Dialer) ask(_ context.Context, raw net.Conn, target hubTarget) (net.Conn, int64, error) {
+// requestPlain sends GET /tunnel on raw and reads the response. It returns the
+// upgraded connection and the generation. The caller closes raw when ctx ends.
+func (d *Dialer) requestPlain(_ context.Context, raw net.Conn, target hubTarget) (net.Conn, int64, error) {
 	r := &http.Request{Method: http.MethodGet, URL: target.url, Host: target.url.Host, Header: d.header()}
 	r.Header.Set("Connection", "Upgrade")
 	r.Header.Set("Upgrade", Protocol)
 	if err := r.Write(raw); err != nil {
 		return nil, 0, &blockedError{fmt.Errorf("cannot ask the hub for a tunnel: %w", err)}
 	}
-	early := bufio.NewReader(&io.LimitedReader{R: raw, N: maxHead})
-	answer, err := http.ReadResponse(early, r)
+	in := bufio.NewReader(&io.LimitedReader{R: raw, N: maxHeader})
+	response, err := http.ReadResponse(in, r)
 	switch {
 	case err != nil:
 		return nil, 0, &blockedError{fmt.Errorf("cannot read the hub's answer to the upgrade: %w", err)}
-	case answer.StatusCode != http.StatusSwitchingProtocols:
-		return nil, 0, refusal(answer)
-	case !hasToken(answer.Header, "Upgrade", Protocol):
-		return nil, 0, &blockedError{fmt.Errorf("the hub switched to %q, not to %s", answer.Header.Get("Upgrade"), Protocol)}
+	case response.StatusCode != http.StatusSwitchingProtocols:
+		return nil, 0, refusal(response)
+	case !hasToken(response.Header, "Upgrade", Protocol):
+		return nil, 0, &blockedError{fmt.Errorf("the hub switched to %q, not to %s", response.Header.Get("Upgrade"), Protocol)}
 	}
-	generation, err := generationOf(answer)
-	return withEarly(raw, early), generation, err
+	generation, err := generationOf(response)
+	return withBuffer(raw, in), generation, err
 }
 
-// generationOf reads the tunnel's number from the hub's 101.
-func generationOf(answer *http.Response) (int64, error) {
-	generation, err := strconv.ParseInt(answer.Header.Get(HeaderGeneration), 10, 64)
+// generationOf returns the tunnel's number in the hub's 101.
+func generationOf(response *http.Response) (int64, error) {
+	generation, err := strconv.ParseInt(response.Header.Get(HeaderGeneration), 10, 64)
 	if err != nil {
 		return 0, &blockedError{fmt.Errorf("cannot use the hub's tunnel: its answer has no %s", HeaderGeneration)}
 	}
 	return generation, nil
 }
 
-// refusal is the error of an answer other than 101.
-func refusal(answer *http.Response) error {
-	switch answer.StatusCode {
+// refusal returns the error of a response other than 101.
+func refusal(response *http.Response) error {
+	switch response.StatusCode {
 	case http.StatusUnauthorized:
 		return ErrRefused
 	case http.StatusServiceUnavailable, http.StatusTooManyRequests:
-		if after := retryAfter(answer.Header.Get("Retry-After")); after > 0 {
-			return &gateError{status: answer.StatusCode, after: min(after, maxRetryAfter)}
+		if after := retryAfter(response.Header.Get("Retry-After")); after > 0 {
+			return &retryLaterError{status: response.StatusCode, after: min(after, maxRetryAfter)}
 		}
-		return fmt.Errorf("the hub answered the upgrade with %s", answer.Status)
+		return fmt.Errorf("the hub answered the upgrade with %s", response.Status)
 	}
-	return &blockedError{fmt.Errorf("the hub answered the upgrade with %s", answer.Status)}
+	return &blockedError{fmt.Errorf("the hub answered the upgrade with %s", response.Status)}
 }
 
-// retryAfter reads the value of a Retry-After header: seconds, or a time (RFC
-// 9110, 10.2.3). 0: it says nothing.
+// retryAfter parses a Retry-After header: seconds, or a time (RFC 9110, 10.2.3).
+// 0 means that it holds neither.
 func retryAfter(value string) time.Duration {
 	if seconds, err := strconv.Atoi(value); err == nil {
 		return time.Duration(min(max(seconds, 0), 1<<20)) * time.Second

@@ -1,18 +1,25 @@
-// Package tunnel is the protocol between hub and daemon (decisions 8): HTTP
-// reversed. The daemon dials out and upgrades one HTTP/1.1 request; from there
-// the connection speaks HTTP/2 with prior knowledge and the hub is the client.
-// So a call is the same HTTP request at every hop, and streams, flow control,
-// cancellation and trailers are HTTP/2's.
+// Package tunnel is the protocol between a hub and a daemon: HTTP with the
+// roles of the ends reversed. The daemon dials the hub and upgrades one HTTP/1.1
+// request. From then on the connection carries HTTP/2 with prior knowledge, and
+// the hub is the HTTP/2 client. A call is the same HTTP request at every hop;
+// streams, flow control, cancellation and trailers are those of HTTP/2.
 //
-// The hub's end is a [Line], an http.RoundTripper made by [Upgrade]; the
-// machine's end is a [Dialer]. Both are net/http's HTTP/2 with other windows: a
-// stalled upload holds 512 KiB of one stream and nothing of the others, which
-// the usual 1 MiB a connection would not grant.
+//	daemon                                     hub
+//	Dialer ── GET /tunnel, Upgrade ──────────▶ Upgrade
+//	       ◀── 101, Kith-Generation ──────────
+//	       ◀── GET /offers ─────────────────── Client.Offers
+//	       ─── a JSON line at each change ───▶
+//	       ◀── POST /ack ───────────────────── Client.Ack: the machine is routable
+//	       ◀── POST /v1/chat/completions, … ── Client.RoundTrip
 //
-// Where a network refuses the upgrade, the Dialer asks for the same in a
+// The hub's end is a [Client], which [Upgrade] returns; the machine's end is a
+// [Dialer]. Both use net/http's HTTP/2 with larger connection windows: a stalled
+// upload fills the 512 KiB window of its own stream and delays no other stream.
+//
+// Where a network refuses the upgrade, the Dialer asks for the same tunnel in a
 // WebSocket at its next attempt.
 //
-// The package knows nothing of who may use what.
+// The package does not know who may use which machine.
 package tunnel
 
 import (
@@ -21,28 +28,30 @@ import (
 )
 
 const (
-	// pingEvery and pingWait bound how long a dead peer goes unseen: a ping
-	// after 10 s without a frame, 5 s to answer it.
+	// pingEvery and pingWait bound how long a dead peer stays unnoticed: a ping
+	// is sent after 10 s without a frame and has to be answered within 5 s.
 	pingEvery = 10 * time.Second
 	pingWait  = 5 * time.Second
 
-	// streamWindow is what one stalled stream may hold in memory, either way.
+	// streamWindow is the flow-control window of one stream in either direction.
 	streamWindow = 512 << 10
 	// connectionWindow is so large that only the windows of streams count.
 	// Values over 4 MiB are outside the documented range of http.HTTP2Config,
-	// but taken as they are (TestWindows).
+	// but are accepted (TestWindows).
 	connectionWindow = 1 << 30
-	// maxStreams is how many calls one tunnel carries at once; slots end far below.
+	// maxStreams is how many calls one tunnel carries at once. Machines have far
+	// fewer slots.
 	maxStreams = 1000
-	// maxFrame is the most bytes of a frame, either way: what each end of HTTP/2
-	// accepts by default. The streams take turns by the frame, and one so small is
-	// sent soon, on a slow line too.
+	// maxFrame is the largest frame in either direction, in bytes: what each end of
+	// HTTP/2 accepts by default. Streams alternate by the frame, and a small frame
+	// delays the others little, even on a slow connection.
 	maxFrame = 16 << 10
-	// maxHead bounds the header of a request or an answer, in bytes.
-	maxHead = 64 << 10
+	// maxHeader bounds the header of a request or a response, in bytes.
+	maxHeader = 64 << 10
 )
 
-// http2Config is one configuration for both ends; each reads what concerns it.
+// http2Config returns the HTTP/2 configuration of both ends. Each reads the
+// members that apply to it.
 func http2Config() *http.HTTP2Config {
 	return &http.HTTP2Config{
 		MaxConcurrentStreams:          maxStreams,
@@ -54,7 +63,7 @@ func http2Config() *http.HTTP2Config {
 	}
 }
 
-// priorKnowledge is HTTP/2 without TLS of its own and nothing else.
+// priorKnowledge allows HTTP/2 without its own TLS and no other protocol.
 func priorKnowledge() *http.Protocols {
 	p := new(http.Protocols)
 	p.SetUnencryptedHTTP2(true)

@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-// kept is a request's body that knows whether it was read.
+// kept is a request's body that records whether it was read.
 type kept struct {
 	io.Reader
 	read atomic.Bool
@@ -51,18 +51,18 @@ func TestTheBodyFollowsTheHead(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				out := make(chan *Line, 1)
-				h := serveHub(t, lines(t, out))
+				out := make(chan *Client, 1)
+				h := serveHub(t, acceptTunnels(t, out))
 				newMachine(h, c.handler).run(t)
-				line := <-out
-				defer line.Close()
-				if err := line.Ack(t.Context()); err != nil {
+				client := <-out
+				defer client.Close()
+				if err := client.Ack(t.Context()); err != nil {
 					t.Fatal(err)
 				}
-				if line.version != Version {
-					t.Errorf("the daemon speaks version %d", line.version)
+				if client.version != Version {
+					t.Errorf("the daemon speaks version %d", client.version)
 				}
-				line.version = c.version
+				client.version = c.version
 				ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
 				defer cancel()
 				body := &kept{Reader: strings.NewReader("the prompt")}
@@ -74,7 +74,7 @@ func TestTheBodyFollowsTheHead(t *testing.T) {
 				if c.expect != "" {
 					r.Header.Set("Expect", c.expect)
 				}
-				answer, err := line.RoundTrip(r)
+				answer, err := client.RoundTrip(r)
 				switch {
 				case c.status == 0:
 					if !errors.Is(err, context.DeadlineExceeded) {

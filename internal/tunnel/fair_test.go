@@ -17,9 +17,9 @@ import (
 	"time"
 )
 
-// uplink is a machine's end of a line whose way to the hub has a rate and a lag,
-// as that of a home: Write returns when the last byte is sent, and what it wrote
-// arrives a lag later.
+// uplink is a machine's end of a connection whose direction to the hub has a rate
+// and a latency, as that of a home: Write returns when the last byte is sent, and what it wrote
+// arrives that much later.
 type uplink struct {
 	net.Conn
 	way    chan parcel
@@ -82,8 +82,8 @@ func (l *uplink) Close() error {
 	return l.Conn.Close()
 }
 
-// TestFault33OneSlowStream: of the streams of one tunnel one stands still, is
-// read slowly, or takes all it can get. The p99 of the others' chunks, in false
+// TestFault33OneSlowStream: of the streams of one tunnel one is not read,
+// is read slowly, or uses all that it can. The p99 of the others' chunks, in false
 // time, is at most twice what it is without: each waits at most for one frame.
 func TestFault33OneSlowStream(t *testing.T) {
 	alone := chunks(t, nil)
@@ -113,12 +113,12 @@ func TestFault33OneSlowStream(t *testing.T) {
 func p99(sorted []time.Duration) time.Duration { return sorted[len(sorted)*99/100] }
 
 // chunks is how long the chunks of ten answers took from the machine to the hub,
-// sorted, beside an endless answer that is read so, if at all.
+// sorted, beside an endless response that is read in that way, or not at all.
 func chunks(t *testing.T, read func(io.Reader)) (took []time.Duration) {
 	const streams, each = 10, 200
 	synctest.Test(t, func(t *testing.T) {
-		out := make(chan *Line, 1)
-		h := serveHub(t, lines(t, out))
+		out := make(chan *Client, 1)
+		h := serveHub(t, acceptTunnels(t, out))
 		m := newMachine(h, func(w http.ResponseWriter, r *http.Request) {
 			if r.URL.Path == "/v1/endless" {
 				for {
@@ -139,14 +139,14 @@ func chunks(t *testing.T, read func(io.Reader)) (took []time.Duration) {
 			return newUplink(c), err
 		}
 		m.run(t)
-		line := <-out
-		defer line.Close()
-		if err := line.Ack(t.Context()); err != nil {
+		client := <-out
+		defer client.Close()
+		if err := client.Ack(t.Context()); err != nil {
 			t.Fatal(err)
 		}
 		open := func(path string) io.ReadCloser {
 			r, _ := http.NewRequestWithContext(t.Context(), http.MethodPost, "http://machine"+path, nil)
-			answer, err := line.RoundTrip(r)
+			answer, err := client.RoundTrip(r)
 			if err != nil {
 				t.Fatal(err)
 			}

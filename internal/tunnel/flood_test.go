@@ -48,9 +48,9 @@ func flood(t *testing.T, c net.Conn, begin, batch []byte, frame int) {
 		}
 	}
 	took := lasts - time.Until(until)
-	if got, most := sent/frame, int(framesPerSecond*(1+took.Seconds()))+4096/9; got > most {
+	if got, most := sent/frame, int(smallFramesPerSecond*(1+took.Seconds()))+4096/9; got > most {
 		t.Errorf("%d frames were read in %v, want %d at most", got, took, most)
-	} else if took == lasts && got < framesPerSecond {
+	} else if took == lasts && got < smallFramesPerSecond {
 		t.Errorf("%d frames were read in %v: fewer than an engine may send", got, took)
 	}
 }
@@ -69,8 +69,8 @@ func TestFloodsOfADaemon(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				line, daemon := connectRaw(t, 1<<20)
-				go line.RoundTrip(upload(t.Context(), 0))
+				client, daemon := connectRaw(t, 1<<20)
+				go client.RoundTrip(upload(t.Context(), 0))
 				daemon.reads()
 				synctest.Wait()
 				batch := frames(t, write)
@@ -80,7 +80,7 @@ func TestFloodsOfADaemon(t *testing.T) {
 				}
 				frame := 9 + int(batch[0])<<16 + int(batch[1])<<8 + int(batch[2])
 				flood(t, daemon.Conn, begin, batch, frame)
-				line.Close()
+				client.Close()
 			})
 		})
 	}
@@ -99,10 +99,10 @@ func TestOddFrames(t *testing.T) {
 				var logged bytes.Buffer
 				log.SetOutput(&logged)
 				defer log.SetOutput(os.Stderr)
-				line, daemon := connectRaw(t, 1<<20)
+				client, daemon := connectRaw(t, 1<<20)
 				daemon.Conn.Write(frames(t, write))
-				<-line.Done()
-				if err := line.Err(); !errors.Is(err, errOddFrame) {
+				<-client.Done()
+				if err := client.Err(); !errors.Is(err, errUnexpectedFrame) {
 					t.Errorf("the line ended with %v", err)
 				}
 				if logged.Len() > 0 {
@@ -116,23 +116,23 @@ func TestOddFrames(t *testing.T) {
 // A head that never ends is given up: no ping is answered behind it.
 func TestEndlessHeadIsCut(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		line, daemon := connectRaw(t, 1<<20)
+		client, daemon := connectRaw(t, 1<<20)
 		daemon.reads()
-		go line.RoundTrip(upload(t.Context(), 0))
+		go client.RoundTrip(upload(t.Context(), 0))
 		synctest.Wait()
 		start := time.Now()
 		daemon.WriteHeaders(http2.HeadersFrameParam{StreamID: 1, BlockFragment: []byte{0x88}})
 		for daemon.WriteContinuation(1, false, nil) == nil {
 			time.Sleep(time.Millisecond) // in the bubble
 		}
-		<-line.Done()
+		<-client.Done()
 		if took := time.Since(start); took > pingEvery+pingWait+time.Second {
 			t.Errorf("given up after %v", took)
 		}
 	})
 }
 
-// The machine's end is as careful with its hub.
+// The machine's end limits its hub in the same way.
 func TestFloodsOfAHub(t *testing.T) {
 	var block bytes.Buffer
 	head := hpack.NewEncoder(&block)

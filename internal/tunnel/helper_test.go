@@ -84,7 +84,7 @@ func (e *linkEnd) Write(p []byte) (int, error) {
 	return e.Conn.Write(p)
 }
 
-// hub is a hub with nothing but a tunnel's end: it hands each line to accept.
+// hub is an HTTP server in memory with the hub's end of tunnels.
 type hub struct {
 	*network
 	server *http.Server
@@ -104,27 +104,27 @@ func serveHub(t *testing.T, handler http.HandlerFunc) *hub {
 	return h
 }
 
-// lines is a hub's handler that upgrades and hands the line over.
-func lines(t *testing.T, out chan<- *Line) http.HandlerFunc {
+// acceptTunnels returns a hub's handler that upgrades and sends the Client to out.
+func acceptTunnels(t *testing.T, out chan<- *Client) http.HandlerFunc {
 	var generation atomic.Int64
 	return func(w http.ResponseWriter, r *http.Request) {
-		line, err := Upgrade(w, r, UpgradeConfig{Generation: generation.Add(1)})
+		client, err := Upgrade(w, r, UpgradeConfig{Generation: generation.Add(1)})
 		if err != nil {
 			t.Errorf("Upgrade: %v", err)
 			return
 		}
-		out <- line
+		out <- client
 	}
 }
 
-// lineOn speaks HTTP/2 on a connection that is upgraded already.
-func lineOn(t *testing.T, below net.Conn) *Line {
+// clientOn speaks HTTP/2 on a connection that is upgraded already.
+func clientOn(t *testing.T, below net.Conn) *Client {
 	t.Helper()
-	line, err := newLine(t.Context(), below, UpgradeConfig{Generation: 1})
+	client, err := newClient(t.Context(), below, UpgradeConfig{Generation: 1})
 	if err != nil {
 		t.Fatal(err)
 	}
-	return line
+	return client
 }
 
 // machine is a Dialer under test, with its states and Run's end.
@@ -216,23 +216,23 @@ func certificate(t testing.TB) (tls.Certificate, *x509.CertPool) {
 	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}, pool
 }
 
-// overTLS connects a machine to a hub over TLS on loopback and returns the line
+// overTLS connects a machine to a hub over TLS on loopback and returns the Client
 // once it is acknowledged.
-func overTLS(t testing.TB, pass passage, handler http.HandlerFunc) *Line {
+func overTLS(t testing.TB, pass passage, handler http.HandlerFunc) *Client {
 	t.Helper()
 	cert, pool := certificate(t)
 	listener, err := tls.Listen("tcp", "127.0.0.1:0", &tls.Config{Certificates: []tls.Certificate{cert}})
 	if err != nil {
 		t.Fatal(err)
 	}
-	out := make(chan *Line, 1)
+	out := make(chan *Client, 1)
 	server := &http.Server{Handler: pass(func(w http.ResponseWriter, r *http.Request) {
-		line, err := Upgrade(w, r, UpgradeConfig{Generation: 1})
+		client, err := Upgrade(w, r, UpgradeConfig{Generation: 1})
 		if err != nil {
 			t.Errorf("Upgrade: %v", err)
 			return
 		}
-		out <- line
+		out <- client
 	})}
 	go server.Serve(listener)
 	m := newMachine(nil, handler)
@@ -241,12 +241,12 @@ func overTLS(t testing.TB, pass passage, handler http.HandlerFunc) *Line {
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan struct{})
 	go func() { defer close(done); m.Run(ctx) }()
-	line := <-out
-	t.Cleanup(func() { cancel(); <-done; line.Close(); server.Close() })
-	if err := line.Ack(ctx); err != nil {
+	client := <-out
+	t.Cleanup(func() { cancel(); <-done; client.Close(); server.Close() })
+	if err := client.Ack(ctx); err != nil {
 		t.Fatal(err)
 	}
-	return line
+	return client
 }
 
 // bufioWith is a reader that holds text in its buffer and nothing behind it.

@@ -17,35 +17,35 @@ import (
 )
 
 const (
-	// offersPace is the least time between two lines of GET /offers: changes
-	// that come closer together travel as one.
-	offersPace = 50 * time.Millisecond
+	// offersInterval is the least time between two lines of GET /offers. Changes
+	// within it are sent as one.
+	offersInterval = 50 * time.Millisecond
 	// maxControl bounds the body of POST /control, in bytes.
 	maxControl = 64 << 10
 )
 
-// session is the machine's end of one tunnel, from 101 to its loss: the HTTP/2
-// server on the dialled connection and the protocol's own requests.
+// session is the machine's end of one tunnel, from 101 to its loss: an HTTP/2
+// server on the dialled connection that handles the protocol's own requests.
 type session struct {
 	dialer     *Dialer
 	conn       *conn
 	generation int64
 	acked      event
 	fenced     event
-	calls      calls
+	calls      runningCalls
 }
 
-// event happens once.
+// event is a condition that becomes true once.
 type event struct {
 	once sync.Once
-	done chan struct{}
+	done chan struct{} // closed by set
 }
 
 func newEvent() event { return event{done: make(chan struct{})} }
 
-func (e *event) happen() { e.once.Do(func() { close(e.done) }) }
+func (e *event) set() { e.once.Do(func() { close(e.done) }) }
 
-func (e *event) happened() bool {
+func (e *event) isSet() bool {
 	select {
 	case <-e.done:
 		return true
@@ -54,19 +54,19 @@ func (e *event) happened() bool {
 	}
 }
 
-func newSession(d *Dialer, below net.Conn, generation int64) *session {
-	return &session{dialer: d, conn: newDaemonConn(below), generation: generation, acked: newEvent(), fenced: newEvent()}
+func newSession(d *Dialer, upgraded net.Conn, generation int64) *session {
+	return &session{dialer: d, conn: newDaemonConn(upgraded), generation: generation, acked: newEvent(), fenced: newEvent()}
 }
 
-// run serves the hub until the connection ends and says why it did. Handlers
-// may still run then; their contexts have ended.
+// run serves the hub until the connection ends and returns why it did. Handlers may
+// still run afterwards; their contexts have ended.
 func (s *session) run(ctx context.Context) (acked bool, err error) {
 	closed := make(chan struct{})
 	server := &http.Server{
 		Handler:        s,
 		Protocols:      priorKnowledge(),
 		HTTP2:          http2Config(),
-		MaxHeaderBytes: maxHead,
+		MaxHeaderBytes: maxHeader,
 		BaseContext:    func(net.Listener) context.Context { return ctx },
 		ErrorLog:       slog.NewLogLogger(s.dialer.logger().Handler(), slog.LevelDebug),
 		ConnState: func(_ net.Conn, state http.ConnState) {
@@ -75,40 +75,40 @@ func (s *session) run(ctx context.Context) (acked bool, err error) {
 			}
 		},
 	}
-	var sent sync.WaitGroup
-	sent.Go(s.conn.send)
-	// It returns at once: the listener has the one connection and no other.
+	var writer sync.WaitGroup
+	writer.Go(s.conn.writeLoop)
+	// It returns at once: the listener has only the one connection.
 	_ = server.Serve(&oneConn{conn: s.conn})
 	defer func() {
 		s.conn.Close()
-		sent.Wait()
-		<-closed // from here no handler begins
+		writer.Wait()
+		<-closed // no handler begins afterwards
 	}()
 	err = s.watch(ctx)
-	// A fence and the hub's closing of the connection come together.
-	if s.fenced.happened() {
+	// The hub closes the connection right after the fence.
+	if s.fenced.isSet() {
 		err = ErrFenced
 	}
-	return s.acked.happened(), err
+	return s.acked.isSet(), err
 }
 
-// watch waits for what ends the session.
+// watch waits until the session ends and returns why.
 func (s *session) watch(ctx context.Context) error {
-	late := time.NewTimer(ackWithin)
-	defer late.Stop()
+	timeout := time.NewTimer(ackTimeout)
+	defer timeout.Stop()
 	acked := s.acked.done
 	for {
 		select {
 		case <-acked:
 			acked = nil
-			late.Stop()
+			timeout.Stop()
 			s.dialer.state(State{Phase: Acked})
-		case <-late.C:
+		case <-timeout.C:
 			return errNoAck
 		case <-s.fenced.done:
-			select { // the hub closes; it learns of the answer to its word first
+			select { // the hub reads the response and closes
 			case <-s.conn.done:
-			case <-time.After(fenceWait):
+			case <-time.After(fenceTimeout):
 			}
 			return ErrFenced
 		case <-s.conn.done:
@@ -119,82 +119,84 @@ func (s *session) watch(ctx context.Context) error {
 	}
 }
 
-// ServeHTTP answers the protocol's own requests and passes on the calls.
+// ServeHTTP handles the protocol's own requests and passes calls to the Handler.
 func (s *session) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	switch r.URL.Path {
 	case "/offers":
 		s.offers(w, r)
 	case "/ack":
-		s.acked.happen()
+		s.acked.set()
 		w.WriteHeader(http.StatusNoContent)
 	case "/fenced":
-		s.fenced.happen()
+		s.fenced.set()
 		w.WriteHeader(http.StatusNoContent)
 	case "/control":
 		s.control(w, r)
 	case PathEnded:
 		s.ended(w, r)
 	default:
-		if s.fenced.happened() {
+		if s.fenced.isSet() {
 			w.Header().Set(HeaderRefused, string(RefusedFenced))
 			w.WriteHeader(http.StatusServiceUnavailable)
 			return
 		}
-		defer s.calls.begin(r.Header)()
+		defer s.calls.start(r.Header)()
 		s.dialer.Handler.ServeHTTP(w, r)
 	}
 }
 
-// ended answers once the call that it names has ended.
+// ended responds once the call that the request names has ended.
 func (s *session) ended(w http.ResponseWriter, r *http.Request) {
 	select {
-	case <-s.calls.end(r.Header):
+	case <-s.calls.done(r.Header):
 		w.WriteHeader(http.StatusNoContent)
 	case <-r.Context().Done():
 	}
 }
 
-// calls are the calls that run, each with a channel that is closed at its end.
-type calls struct {
-	mu      sync.Mutex
-	running map[string]chan struct{}
+// runningCalls holds the calls that run, each with a channel that is closed at its
+// end.
+type runningCalls struct {
+	mu    sync.Mutex
+	ended map[string]chan struct{} // by callKey
 }
 
-func callName(h http.Header) string { return h.Get(HeaderCorrelation) + " " + h.Get(HeaderAttempt) }
+func callKey(h http.Header) string { return h.Get(HeaderCorrelation) + " " + h.Get(HeaderAttempt) }
 
-// begin notes a call until the function that it returns is called.
-func (c *calls) begin(h http.Header) (end func()) {
-	name, ended := callName(h), make(chan struct{})
+// start adds a call; end removes it.
+func (c *runningCalls) start(h http.Header) (end func()) {
+	key, ended := callKey(h), make(chan struct{})
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.running == nil {
-		c.running = make(map[string]chan struct{})
+	if c.ended == nil {
+		c.ended = make(map[string]chan struct{})
 	}
-	c.running[name] = ended
+	c.ended[key] = ended
 	return func() {
 		close(ended)
 		c.mu.Lock()
 		defer c.mu.Unlock()
-		if c.running[name] == ended {
-			delete(c.running, name)
+		if c.ended[key] == ended {
+			delete(c.ended, key)
 		}
 	}
 }
 
-var noCall = func() chan struct{} { c := make(chan struct{}); close(c); return c }()
-
-// end is closed once the call has ended; at once for one that does not run.
-func (c *calls) end(h http.Header) <-chan struct{} {
+// done returns a channel that is closed once the call has ended; a closed one if
+// the call does not run.
+func (c *runningCalls) done(h http.Header) <-chan struct{} {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if ended, ok := c.running[callName(h)]; ok {
-		return ended
+	ended, ok := c.ended[callKey(h)]
+	if !ok {
+		ended = make(chan struct{})
+		close(ended)
 	}
-	return noCall
+	return ended
 }
 
-// offers writes the machine's state, at once and at each change, for as long as
-// the tunnel lives.
+// offers writes the machine's state, at once and at each change, until the tunnel
+// ends.
 func (s *session) offers(w http.ResponseWriter, r *http.Request) {
 	flush := http.NewResponseController(w).Flush
 	w.Header().Set("Content-Type", "application/jsonl")
@@ -202,10 +204,10 @@ func (s *session) offers(w http.ResponseWriter, r *http.Request) {
 	for first := true; ; first = false {
 		ad, changed := s.dialer.Advertise()
 		ad.Version, ad.Generation = Version, s.generation
-		if first || !sameButFree(ad, sent) {
+		if first || !equalExceptFree(ad, sent) {
 			line, err := json.Marshal(ad)
 			if err != nil {
-				s.conn.because(fmt.Errorf("cannot write this machine's offers: %w", err))
+				s.conn.setCause(fmt.Errorf("cannot write this machine's offers: %w", err))
 				s.conn.Close()
 				return
 			}
@@ -220,17 +222,17 @@ func (s *session) offers(w http.ResponseWriter, r *http.Request) {
 			return
 		}
 		select {
-		case <-time.After(offersPace):
+		case <-time.After(offersInterval):
 		case <-r.Context().Done():
 			return
 		}
 	}
 }
 
-// sameButFree reports whether two states differ in nothing but free slots,
-// which the hub counts for itself: it knows its own calls, and the others are
-// reported as local. So a call costs no line of offers.
-func sameButFree(a, b Advertisement) bool {
+// equalExceptFree reports whether two states differ in free slots only. The hub
+// counts those itself: it knows its own calls, and the others are reported as local.
+// A call therefore sends no line of offers.
+func equalExceptFree(a, b Advertisement) bool {
 	return reflect.DeepEqual(withoutFree(a), withoutFree(b))
 }
 
@@ -243,7 +245,7 @@ func withoutFree(a Advertisement) Advertisement {
 	return a
 }
 
-// control takes a change the owner made elsewhere.
+// control applies a change that the owner made elsewhere.
 func (s *session) control(w http.ResponseWriter, r *http.Request) {
 	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxControl))
 	if err != nil {
@@ -269,7 +271,7 @@ func (s *session) control(w http.ResponseWriter, r *http.Request) {
 // oneConn is a listener with one connection.
 type oneConn struct{ conn *conn }
 
-// Accept satisfies net.Listener.
+// Accept implements net.Listener.
 func (l *oneConn) Accept() (net.Conn, error) {
 	c := l.conn
 	if c == nil {
@@ -279,8 +281,8 @@ func (l *oneConn) Accept() (net.Conn, error) {
 	return c, nil
 }
 
-// Close satisfies net.Listener; the connection outlives it.
+// Close implements net.Listener. It leaves the connection open.
 func (l *oneConn) Close() error { return nil }
 
-// Addr satisfies net.Listener.
+// Addr implements net.Listener.
 func (l *oneConn) Addr() net.Addr { return &net.TCPAddr{} }

@@ -16,20 +16,20 @@ import (
 )
 
 // first reads one advertisement.
-func first(ctx context.Context, line *Line) (Advertisement, error) {
-	for ad, err := range line.Offers(ctx) {
+func first(ctx context.Context, client *Client) (Advertisement, error) {
+	for ad, err := range client.Offers(ctx) {
 		return ad, err
 	}
 	return Advertisement{}, errors.New("no offers and no error")
 }
 
-// call posts a body down a line and returns status and body.
-func call(ctx context.Context, line *Line, path, body string) (int, string, error) {
+// call posts a body to a machine and returns status and body.
+func call(ctx context.Context, client *Client, path, body string) (int, string, error) {
 	r, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://machine"+path, strings.NewReader(body))
 	if err != nil {
 		return 0, "", err
 	}
-	answer, err := line.RoundTrip(r)
+	answer, err := client.RoundTrip(r)
 	if err != nil {
 		return 0, "", err
 	}
@@ -46,26 +46,26 @@ func echo(w http.ResponseWriter, r *http.Request) {
 // Offers come before the acknowledgement, the acknowledgement before calls.
 func TestFromDialToCall(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		out := make(chan *Line, 1)
+		out := make(chan *Client, 1)
 		var asked http.Header
 		h := serveHub(t, func(w http.ResponseWriter, r *http.Request) {
 			asked = r.Header.Clone()
-			lines(t, out)(w, r)
+			acceptTunnels(t, out)(w, r)
 		})
 		m := newMachine(h, echo)
 		m.run(t)
-		line := <-out
+		client := <-out
 		if got := asked.Get("Authorization"); got != "Bearer kithm_test" {
 			t.Errorf("Authorization = %q", got)
 		}
 		if got := asked.Get(HeaderVersion); got != strconv.Itoa(Version) {
 			t.Errorf("%s = %q", HeaderVersion, got)
 		}
-		ad, err := first(t.Context(), line)
+		ad, err := first(t.Context(), client)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if ad.Name != "laptop" || ad.Generation != line.Generation() || ad.Version != Version || len(ad.Models) != 1 {
+		if ad.Name != "laptop" || ad.Generation != client.Generation() || ad.Version != Version || len(ad.Models) != 1 {
 			t.Errorf("advertisement = %+v", ad)
 		}
 		synctest.Wait()
@@ -77,11 +77,11 @@ func TestFromDialToCall(t *testing.T) {
 		if len(m.states) != 0 {
 			t.Errorf("acknowledged before POST /ack: %+v", <-m.states)
 		}
-		if err := line.Ack(t.Context()); err != nil {
+		if err := client.Ack(t.Context()); err != nil {
 			t.Fatal(err)
 		}
 		m.until(t, Acked)
-		status, body, err := call(t.Context(), line, "/v1/chat/completions", "hello")
+		status, body, err := call(t.Context(), client, "/v1/chat/completions", "hello")
 		if status != 200 || body != "hello" || err != nil {
 			t.Errorf("call = %d %q %v", status, body, err)
 		}
@@ -92,20 +92,20 @@ func TestFromDialToCall(t *testing.T) {
 // alone not at all.
 func TestOffersFollowChanges(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		out := make(chan *Line, 1)
-		m := newMachine(serveHub(t, lines(t, out)), echo)
+		out := make(chan *Client, 1)
+		m := newMachine(serveHub(t, acceptTunnels(t, out)), echo)
 		m.run(t)
-		line := <-out
+		client := <-out
 		got := make(chan Advertisement, 100)
 		go func() {
-			for ad, err := range line.Offers(t.Context()) {
+			for ad, err := range client.Offers(t.Context()) {
 				if err == nil {
 					got <- ad
 				}
 			}
 			close(got)
 		}()
-		if err := line.Ack(t.Context()); err != nil {
+		if err := client.Ack(t.Context()); err != nil {
 			t.Fatal(err)
 		}
 		<-got
@@ -132,32 +132,32 @@ func TestOffersFollowChanges(t *testing.T) {
 		if len(got) != 0 {
 			t.Errorf("free slots alone made a line: %+v", <-got)
 		}
-		line.Close()
+		client.Close()
 		if _, open := <-got; open {
 			t.Error("an advertisement after the line's end")
 		}
 	})
 }
 
-// Faults 31, 32: a link that swallows everything is found by both ends in 15 s.
+// Faults 31, 32: both ends notice within 15 s a link that loses everything.
 func TestBlackHoleIsFound(t *testing.T) {
 	eitherWay(t, func(t *testing.T, pass passage) {
 		synctest.Test(t, func(t *testing.T) {
-			out := make(chan *Line, 1)
-			h := serveHub(t, pass(lines(t, out)))
+			out := make(chan *Client, 1)
+			h := serveHub(t, pass(acceptTunnels(t, out)))
 			m := newMachine(h, func(w http.ResponseWriter, r *http.Request) {
 				io.WriteString(w, "begun")
 				http.NewResponseController(w).Flush()
 				<-r.Context().Done()
 			})
 			m.run(t)
-			line := <-out
-			if err := line.Ack(t.Context()); err != nil {
+			client := <-out
+			if err := client.Ack(t.Context()); err != nil {
 				t.Fatal(err)
 			}
 			m.until(t, Acked)
 			r, _ := http.NewRequestWithContext(t.Context(), http.MethodPost, "http://machine/v1/chat/completions", nil)
-			answer, err := line.RoundTrip(r)
+			answer, err := client.RoundTrip(r)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -168,9 +168,9 @@ func TestBlackHoleIsFound(t *testing.T) {
 			if _, err := answer.Body.Read(make([]byte, 1)); err == nil {
 				t.Error("the body goes on in a black hole")
 			}
-			<-line.Done()
-			if took := time.Since(start); took > 15*time.Second || line.Err() == nil {
-				t.Errorf("hub: found after %v: %v", took, line.Err())
+			<-client.Done()
+			if took := time.Since(start); took > 15*time.Second || client.Err() == nil {
+				t.Errorf("hub: found after %v: %v", took, client.Err())
 			}
 			lost := m.until(t, Lost)
 			if took := time.Since(start); took > 15*time.Second || lost.Err == nil {
@@ -185,48 +185,48 @@ func TestBlackHoleIsFound(t *testing.T) {
 func TestIdleTunnelStays(t *testing.T) {
 	eitherWay(t, func(t *testing.T, pass passage) {
 		synctest.Test(t, func(t *testing.T) {
-			out := make(chan *Line, 1)
-			m := newMachine(serveHub(t, pass(lines(t, out))), echo)
+			out := make(chan *Client, 1)
+			m := newMachine(serveHub(t, pass(acceptTunnels(t, out))), echo)
 			m.run(t)
-			line := <-out
-			if err := line.Ack(t.Context()); err != nil {
+			client := <-out
+			if err := client.Ack(t.Context()); err != nil {
 				t.Fatal(err)
 			}
 			time.Sleep(24 * time.Hour)
-			if _, _, err := call(t.Context(), line, "/v1/embeddings", "x"); err != nil {
+			if _, _, err := call(t.Context(), client, "/v1/embeddings", "x"); err != nil {
 				t.Errorf("after a day: %v", err)
 			}
 		})
 	})
 }
 
-// Row 13: the older daemon is notified, says so and stops; its calls end.
+// The older of two daemons is notified, reports it and stops; its calls end.
 func TestFence(t *testing.T) {
 	eitherWay(t, func(t *testing.T, pass passage) {
 		synctest.Test(t, func(t *testing.T) {
-			out := make(chan *Line, 1)
-			m := newMachine(serveHub(t, pass(lines(t, out))), func(w http.ResponseWriter, r *http.Request) {
+			out := make(chan *Client, 1)
+			m := newMachine(serveHub(t, pass(acceptTunnels(t, out))), func(w http.ResponseWriter, r *http.Request) {
 				http.NewResponseController(w).Flush()
 				<-r.Context().Done()
 			})
 			m.run(t)
-			line := <-out
-			if err := line.Ack(t.Context()); err != nil {
+			client := <-out
+			if err := client.Ack(t.Context()); err != nil {
 				t.Fatal(err)
 			}
 			r, _ := http.NewRequestWithContext(t.Context(), http.MethodPost, "http://machine/v1/chat/completions", nil)
-			answer, err := line.RoundTrip(r)
+			answer, err := client.RoundTrip(r)
 			if err != nil {
 				t.Fatal(err)
 			}
 			start := time.Now()
-			line.Fence(t.Context())
+			client.Fence(t.Context())
 			if _, err := io.ReadAll(answer.Body); err == nil {
 				t.Error("the call of a fenced tunnel ended well")
 			}
-			<-line.Done()
-			if !errors.Is(line.Err(), errFenced) {
-				t.Errorf("Err = %v", line.Err())
+			<-client.Done()
+			if !errors.Is(client.Err(), errFenced) {
+				t.Errorf("Err = %v", client.Err())
 			}
 			if err := <-m.ended; !errors.Is(err, ErrFenced) {
 				t.Errorf("Run = %v, want ErrFenced", err)
@@ -234,7 +234,7 @@ func TestFence(t *testing.T) {
 			if took := time.Since(start); took > time.Second {
 				t.Errorf("fencing took %v", took)
 			}
-			if _, _, err := call(t.Context(), line, "/v1/embeddings", ""); err == nil {
+			if _, _, err := call(t.Context(), client, "/v1/embeddings", ""); err == nil {
 				t.Error("a call on a fenced line went through")
 			}
 		})
@@ -244,37 +244,37 @@ func TestFence(t *testing.T) {
 // Fencing a machine that is gone takes 2 s and no longer.
 func TestFenceOfTheDead(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		out := make(chan *Line, 1)
-		h := serveHub(t, lines(t, out))
+		out := make(chan *Client, 1)
+		h := serveHub(t, acceptTunnels(t, out))
 		m := newMachine(h, echo)
 		m.run(t)
-		line := <-out
+		client := <-out
 		h.blackHole()
 		start := time.Now()
-		line.Fence(t.Context())
-		if took := time.Since(start); took > fenceWait {
+		client.Fence(t.Context())
+		if took := time.Since(start); took > fenceTimeout {
 			t.Errorf("took %v", took)
 		}
-		<-line.Done()
+		<-client.Done()
 	})
 }
 
 // Fault 39: a daemon that is never acknowledged dials again.
 func TestNoAckRedials(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		out := make(chan *Line, 10)
-		m := newMachine(serveHub(t, lines(t, out)), echo)
+		out := make(chan *Client, 10)
+		m := newMachine(serveHub(t, acceptTunnels(t, out)), echo)
 		m.run(t)
 		start := time.Now()
 		<-out
-		if s := m.until(t, Lost); !errors.Is(s.Err, errNoAck) || time.Since(start) != ackWithin {
+		if s := m.until(t, Lost); !errors.Is(s.Err, errNoAck) || time.Since(start) != ackTimeout {
 			t.Errorf("lost after %v: %v", time.Since(start), s.Err)
 		}
 		<-out
 	})
 }
 
-// A 401 ends Run (decisions 8).
+// A 401 ends Run.
 func TestRefused(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		asked := 0
@@ -290,7 +290,7 @@ func TestRefused(t *testing.T) {
 	})
 }
 
-// The admission gate is obeyed, with jitter and within reason.
+// Retry-After is obeyed, with jitter and up to a limit.
 func TestAdmissionGate(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var retry atomic.Value
@@ -335,12 +335,13 @@ func TestAdmissionGate(t *testing.T) {
 // Reconnecting is full jitter under a ceiling that doubles, and starts over
 // after a tunnel that was acknowledged.
 func TestBackoff(t *testing.T) {
-	d := new(Dialer)
+	d, ceilings := new(Dialer), newCeilings()
 	for failures := range 40 {
-		ceiling := min(defaultMin<<min(failures, 20), defaultMax)
+		ceiling := min(minPause<<min(failures, 20), maxPause)
+		next := ceilings.NextBackOff()
 		var largest, sum time.Duration
 		for range 2000 {
-			p := d.pause(failures, io.EOF)
+			p := d.pause(next, io.EOF)
 			largest, sum = max(largest, p), sum+p
 		}
 		if largest > ceiling || largest < ceiling*9/10 {
@@ -351,8 +352,8 @@ func TestBackoff(t *testing.T) {
 		}
 	}
 	synctest.Test(t, func(t *testing.T) {
-		out := make(chan *Line, 1)
-		h := serveHub(t, lines(t, out))
+		out := make(chan *Client, 1)
+		h := serveHub(t, acceptTunnels(t, out))
 		m := newMachine(h, echo)
 		var broken atomic.Bool
 		broken.Store(true)
@@ -367,20 +368,20 @@ func TestBackoff(t *testing.T) {
 			m.until(t, Lost)
 		}
 		broken.Store(false)
-		line := <-out
-		if err := line.Ack(t.Context()); err != nil {
+		client := <-out
+		if err := client.Ack(t.Context()); err != nil {
 			t.Fatal(err)
 		}
 		m.until(t, Acked)
-		line.Close()
-		if s := m.until(t, Lost); s.Retry > defaultMin {
+		client.Close()
+		if s := m.until(t, Lost); s.Retry > minPause {
 			t.Errorf("after an acknowledged tunnel the pause is %v", s.Retry)
 		}
 		(<-out).Close()
 	})
 }
 
-// The credential never travels in the clear beyond this machine.
+// The credential never travels unencrypted beyond this machine.
 func TestHubAddress(t *testing.T) {
 	for raw, want := range map[string]string{
 		"https://hub.example":         "hub.example:443",
@@ -411,11 +412,11 @@ func TestHubAddress(t *testing.T) {
 	}
 }
 
-// Control reaches the daemon; its refusal comes back in its words.
+// Control reaches the daemon; a refusal returns the daemon's text.
 func TestControl(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		out := make(chan *Line, 1)
-		m := newMachine(serveHub(t, lines(t, out)), echo)
+		out := make(chan *Client, 1)
+		m := newMachine(serveHub(t, acceptTunnels(t, out)), echo)
 		var got Control
 		m.Control = func(_ context.Context, c Control) error {
 			got = c
@@ -425,17 +426,17 @@ func TestControl(t *testing.T) {
 			return nil
 		}
 		m.run(t)
-		line := <-out
+		client := <-out
 		yes, hours := true, "whenever"
-		if err := line.Control(t.Context(), Control{Paused: &yes}); err != nil || got.Paused == nil || !*got.Paused || got.Slots != nil {
+		if err := client.Control(t.Context(), Control{Paused: &yes}); err != nil || got.Paused == nil || !*got.Paused || got.Slots != nil {
 			t.Errorf("Control = %v, arrived %+v", err, got)
 		}
-		err := line.Control(t.Context(), Control{Hours: &hours})
+		err := client.Control(t.Context(), Control{Hours: &hours})
 		if err == nil || !strings.Contains(err.Error(), "hours cannot be read") {
 			t.Errorf("Control = %v", err)
 		}
 		// A large one is no message of the hub's.
-		if status, _, _ := call(t.Context(), line, "/control", `{"hours":"`+strings.Repeat("x", maxControl)+`"}`); status/100 == 2 {
+		if status, _, _ := call(t.Context(), client, "/control", `{"hours":"`+strings.Repeat("x", maxControl)+`"}`); status/100 == 2 {
 			t.Errorf("a huge control message: %d", status)
 		}
 	})
@@ -447,7 +448,7 @@ func TestEarlyBytes(t *testing.T) {
 	defer a.Close()
 	go func() { b.Write([]byte("later")); b.Close() }()
 	early := bufioWith(t, "early ")
-	got, _ := io.ReadAll(withEarly(a, early))
+	got, _ := io.ReadAll(withBuffer(a, early))
 	if !bytes.Equal(got, []byte("early later")) {
 		t.Errorf("read %q", got)
 	}

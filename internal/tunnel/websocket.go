@@ -11,123 +11,123 @@ import (
 	"github.com/coder/websocket"
 )
 
-// A network that passes no upgrade but WebSocket's gets the tunnel in one
-// (RFC 6455): the same request and answer with a WebSocket's headers, then the
-// same HTTP/2 bytes as binary messages, either way. How they are cut into
-// messages means nothing.
+// Through a network that passes no other upgrade, the tunnel runs in a WebSocket
+// (RFC 6455): the same request and response with a WebSocket's headers, then the
+// same HTTP/2 bytes in binary messages, whose boundaries have no meaning.
 
 const (
 	webSocket = "websocket" // its Upgrade token
-	// webSocketProtocol is Protocol as a Sec-WebSocket-Protocol, which takes no
-	// slash.
+	// webSocketProtocol is Protocol as a Sec-WebSocket-Protocol, in which no slash is
+	// allowed.
 	webSocketProtocol = "kith-tunnel-1"
 
-	// A WebSocket may spend on itself, in frames' heads, pings and empty messages,
-	// spareBytes and sparePerByte for each byte of the tunnel that it carries. The
-	// shortest useful frame spends less, and the tunnel's own pings pay for those of
+	// The overhead of a WebSocket (frame headers, pings, empty messages) may be
+	// overheadBytes, and overheadPerByte for each byte of the tunnel in it. The
+	// shortest useful frame has less, and the tunnel's own pings make up for those of
 	// a proxy in between.
-	spareBytes   = 64 << 10
-	sparePerByte = 16
+	overheadBytes   = 64 << 10
+	overheadPerByte = 16
 )
 
-// errSpare ends a WebSocket over its budget.
-var errSpare = errors.New("the peer's WebSocket carries pings and empty messages, and too little else")
+// errOverhead ends a WebSocket with more overhead than allowed.
+var errOverhead = errors.New("the peer's WebSocket carries pings and empty messages, and too little else")
 
-// webSocketConn carries bytes in a WebSocket's binary messages. What a deadline
-// cut cannot be continued: the connection is over.
+// webSocketConn carries bytes in a WebSocket's binary messages. It cannot be used
+// after a deadline has passed.
 type webSocketConn struct {
 	net.Conn // of websocket.NetConn
-	wire     *wire
+	raw      *meteredConn
 }
 
-// newWebSocketConn carries bytes in ws, which reads from wire.
-func newWebSocketConn(ws *websocket.Conn, wire *wire) *webSocketConn {
-	return &webSocketConn{websocket.NetConn(context.Background(), ws, websocket.MessageBinary), wire}
+// newWebSocketConn carries bytes in ws, which reads from raw.
+func newWebSocketConn(ws *websocket.Conn, raw *meteredConn) *webSocketConn {
+	return &webSocketConn{websocket.NetConn(context.Background(), ws, websocket.MessageBinary), raw}
 }
 
-// NetConn is the connection below, as tls.Conn has it.
-func (c *webSocketConn) NetConn() net.Conn { return c.wire }
+// NetConn returns the underlying connection, as that of tls.Conn does.
+func (c *webSocketConn) NetConn() net.Conn { return c.raw }
 
-// Read satisfies net.Conn.
+// Read implements net.Conn.
 func (c *webSocketConn) Read(p []byte) (int, error) {
 	n, err := c.Conn.Read(p)
-	c.wire.carried += int64(n)
+	c.raw.payload += int64(n)
 	return n, err
 }
 
-// wire is the connection below a WebSocket. It holds the peer to the budget of
-// what a WebSocket may spend on itself.
-type wire struct {
+// meteredConn is the connection under a WebSocket. It limits the overhead that the
+// peer may send.
+type meteredConn struct {
 	net.Conn
-	read    int64 // bytes, of which
-	carried int64 // were the tunnel's
+	read    int64 // bytes
+	payload int64 // bytes of the tunnel among them
 }
 
-// NetConn is the connection below, as tls.Conn has it.
-func (w *wire) NetConn() net.Conn { return w.Conn }
+// NetConn returns the underlying connection, as that of tls.Conn does.
+func (c *meteredConn) NetConn() net.Conn { return c.Conn }
 
-// Read satisfies net.Conn.
-func (w *wire) Read(p []byte) (int, error) {
-	if w.read-w.carried > spareBytes+sparePerByte*w.carried {
-		return 0, errSpare
+// Read implements net.Conn.
+func (c *meteredConn) Read(p []byte) (int, error) {
+	if c.read-c.payload > overheadBytes+overheadPerByte*c.payload {
+		return 0, errOverhead
 	}
-	n, err := w.Conn.Read(p)
-	w.read += int64(n)
+	n, err := c.Conn.Read(p)
+	c.read += int64(n)
 	return n, err
 }
 
 // acceptWebSocket answers a request for the tunnel in a WebSocket with 101 and
-// takes its connection over.
+// takes over its connection.
 func acceptWebSocket(w http.ResponseWriter, r *http.Request) (net.Conn, error) {
-	taken := &hijacker{ResponseWriter: w}
-	// The subprotocol was checked, and no request with an Origin comes here.
-	ws, err := websocket.Accept(taken, r, &websocket.AcceptOptions{Subprotocols: []string{webSocketProtocol}})
+	hijacker := &meteringHijacker{ResponseWriter: w}
+	// Upgrade has checked the subprotocol and that there is no Origin.
+	ws, err := websocket.Accept(hijacker, r, &websocket.AcceptOptions{Subprotocols: []string{webSocketProtocol}})
 	if err != nil {
 		return nil, err
 	}
-	return newWebSocketConn(ws, taken.wire), nil
+	return newWebSocketConn(ws, hijacker.conn), nil
 }
 
-// hijacker puts a wire below the connection that is taken over.
-type hijacker struct {
+// meteringHijacker is a ResponseWriter that puts a meteredConn under the connection
+// that is taken over.
+type meteringHijacker struct {
 	http.ResponseWriter
-	wire *wire
+	conn *meteredConn
 }
 
-// Hijack satisfies http.Hijacker.
-func (h *hijacker) Hijack() (net.Conn, *bufio.ReadWriter, error) {
+// Hijack implements http.Hijacker.
+func (h *meteringHijacker) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 	c, buffered, err := hijack(h.ResponseWriter)
 	if err != nil {
 		return nil, nil, err
 	}
-	h.wire = &wire{Conn: c}
-	return h.wire, buffered, nil
+	h.conn = &meteredConn{Conn: c}
+	return h.conn, buffered, nil
 }
 
-// askWebSocket is ask for the tunnel in a WebSocket.
-func (d *Dialer) askWebSocket(ctx context.Context, raw net.Conn, target hubTarget) (net.Conn, int64, error) {
-	below := &wire{Conn: raw}
-	dial := func(context.Context, string, string) (net.Conn, error) { return below, nil }
-	ws, answer, err := websocket.Dial(ctx, target.url.String(), &websocket.DialOptions{
+// requestWebSocket is requestPlain for the tunnel in a WebSocket.
+func (d *Dialer) requestWebSocket(ctx context.Context, raw net.Conn, target hubTarget) (net.Conn, int64, error) {
+	metered := &meteredConn{Conn: raw}
+	dial := func(context.Context, string, string) (net.Conn, error) { return metered, nil }
+	ws, response, err := websocket.Dial(ctx, target.url.String(), &websocket.DialOptions{
 		HTTPClient: &http.Client{
 			Transport: &http.Transport{
-				DialContext: dial, DialTLSContext: dial, // it is dialled, with TLS
-				DisableCompression: true, MaxResponseHeaderBytes: maxHead,
+				DialContext: dial, DialTLSContext: dial, // raw is dialled already, with TLS
+				DisableCompression: true, MaxResponseHeaderBytes: maxHeader,
 			},
 			CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 		},
 		HTTPHeader: d.header(), Subprotocols: []string{webSocketProtocol},
 	})
 	switch {
-	case answer == nil:
+	case response == nil:
 		return nil, 0, &blockedError{fmt.Errorf("cannot read the hub's answer to the upgrade: %w", err)}
-	case answer.StatusCode != http.StatusSwitchingProtocols:
-		return nil, 0, refusal(answer)
+	case response.StatusCode != http.StatusSwitchingProtocols:
+		return nil, 0, refusal(response)
 	case err != nil:
 		return nil, 0, &blockedError{fmt.Errorf("the hub's answer is not to this WebSocket: %w", err)}
 	case ws.Subprotocol() != webSocketProtocol:
 		return nil, 0, &blockedError{fmt.Errorf("the hub's WebSocket speaks %q, not %s", ws.Subprotocol(), webSocketProtocol)}
 	}
-	generation, err := generationOf(answer)
-	return newWebSocketConn(ws, below), generation, err
+	generation, err := generationOf(response)
+	return newWebSocketConn(ws, metered), generation, err
 }

@@ -46,7 +46,7 @@ func eitherWay(t *testing.T, test func(t *testing.T, pass passage)) {
 }
 
 // proxy is a real one between real connections: it passes WebSockets to the
-// hub and has its own way with any other upgrade.
+// hub and handles any other upgrade in its own way.
 func proxy(t *testing.T, hub string, refuse func(net.Conn)) (address string, asked <-chan string) {
 	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
@@ -103,28 +103,28 @@ func TestBehindAProxy(t *testing.T) {
 		"101 of something": say("HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: h2c\r\n\r\n"),
 	} {
 		t.Run(name, func(t *testing.T) {
-			out := make(chan *Line, 1)
-			server := httptest.NewServer(lines(t, out))
+			out := make(chan *Client, 1)
+			server := httptest.NewServer(acceptTunnels(t, out))
 			defer server.Close()
 			address, asked := proxy(t, server.Listener.Addr().String(), refuse)
 			m := newMachine(nil, echo)
 			m.HubURL = "http://" + address
 			m.run(t)
 			for range 2 {
-				line := <-out
-				if _, err := first(t.Context(), line); err != nil {
+				client := <-out
+				if _, err := first(t.Context(), client); err != nil {
 					t.Fatal(err)
 				}
-				if err := line.Ack(t.Context()); err != nil {
+				if err := client.Ack(t.Context()); err != nil {
 					t.Fatal(err)
 				}
 				m.until(t, Acked)
 				payload := strings.Repeat("0123456789", 100_000)
-				status, body, err := call(t.Context(), line, "/v1/chat/completions", payload)
+				status, body, err := call(t.Context(), client, "/v1/chat/completions", payload)
 				if status != 200 || body != payload || err != nil {
 					t.Errorf("call = %d, %d bytes, %v", status, len(body), err)
 				}
-				line.Close()
+				client.Close()
 			}
 			for i, want := range []string{Protocol, webSocket, webSocket} {
 				if got := <-asked; got != want {
@@ -135,7 +135,7 @@ func TestBehindAProxy(t *testing.T) {
 	}
 }
 
-// Which way each attempt takes, for every end the one before may have had.
+// Which kind of upgrade each attempt tries, after every result of the one before.
 func TestWaysByTurns(t *testing.T) {
 	answer := func(status int, header ...string) http.HandlerFunc {
 		return func(w http.ResponseWriter, _ *http.Request) {
@@ -153,12 +153,12 @@ func TestWaysByTurns(t *testing.T) {
 	unacked := func(w http.ResponseWriter, r *http.Request) { Upgrade(w, r, UpgradeConfig{Generation: 1}) }
 	lasting := func(d time.Duration) http.HandlerFunc {
 		return func(w http.ResponseWriter, r *http.Request) {
-			line, err := Upgrade(w, r, UpgradeConfig{Generation: 1})
+			client, err := Upgrade(w, r, UpgradeConfig{Generation: 1})
 			if err != nil {
 				return
 			}
-			defer line.Close()
-			if line.Ack(context.Background()) == nil {
+			defer client.Close()
+			if client.Ack(context.Background()) == nil {
 				time.Sleep(d) // in the bubble
 			}
 		}
@@ -213,7 +213,7 @@ func TestWaysByTurns(t *testing.T) {
 		})
 	}
 	synctest.Test(t, func(t *testing.T) { // a hub out of reach says nothing of either way
-		var w way
+		var w upgradeMode
 		m := newMachine(nil, echo)
 		m.Dial = func(context.Context, string, string) (net.Conn, error) { return nil, io.ErrUnexpectedEOF }
 		target, err := parseHub(m.HubURL)
@@ -231,10 +231,10 @@ func TestWaysByTurns(t *testing.T) {
 func TestForeignEnds(t *testing.T) {
 	payload := strings.Repeat("0123456789", 50_000)
 	t.Run("daemon", func(t *testing.T) {
-		out := make(chan *Line, 1)
+		out := make(chan *Client, 1)
 		server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			r.Header.Del("Origin") // that client cannot leave it out
-			lines(t, out)(w, r)
+			acceptTunnels(t, out)(w, r)
 		}))
 		defer server.Close()
 		config, err := websocket.NewConfig("ws://"+server.Listener.Addr().String()+"/tunnel", "http://nowhere.example")
@@ -253,11 +253,11 @@ func TestForeignEnds(t *testing.T) {
 			defer close(ended)
 			newSession(newMachine(nil, echo).Dialer, ws, 1).run(t.Context())
 		}()
-		line := <-out
-		if _, body, err := call(t.Context(), line, "/v1/x", payload); err != nil || body != payload {
+		client := <-out
+		if _, body, err := call(t.Context(), client, "/v1/x", payload); err != nil || body != payload {
 			t.Errorf("%d bytes, %v", len(body), err)
 		}
-		line.Close()
+		client.Close()
 		<-ended
 	})
 	t.Run("hub", func(t *testing.T) {
@@ -271,9 +271,9 @@ func TestForeignEnds(t *testing.T) {
 			},
 			Handler: func(ws *websocket.Conn) {
 				ws.PayloadType = websocket.BinaryFrame
-				line := lineOn(t, ws)
-				defer line.Close()
-				if _, body, err := call(context.Background(), line, "/v1/x", payload); err != nil || body != payload {
+				client := clientOn(t, ws)
+				defer client.Close()
+				if _, body, err := call(context.Background(), client, "/v1/x", payload); err != nil || body != payload {
 					t.Errorf("%d bytes, %v", len(body), err)
 				}
 			},
@@ -297,7 +297,7 @@ func askForWebSocket(h http.Header) {
 	h.Set("Sec-WebSocket-Key", "dGhlIHNhbXBsZSBub25jZQ==") // RFC 6455, 1.3
 }
 
-// A hub that answers a request for a WebSocket oddly is an error that says so.
+// A hub's malformed response to a WebSocket is an error that names the defect.
 func TestOddWebSocketHub(t *testing.T) {
 	good := func() http.Header {
 		return http.Header{
@@ -313,7 +313,7 @@ func TestOddWebSocketHub(t *testing.T) {
 		"compression":    {"Sec-WebSocket-Extensions", "permessage-deflate", "extensions"},
 		"no generation":  {HeaderGeneration, "", HeaderGeneration},
 		"plain":          {"Upgrade", Protocol, "Upgrade"},
-		"endless header": {"X", strings.Repeat("x", 2*maxHead), "cannot read"},
+		"endless header": {"X", strings.Repeat("x", 2*maxHeader), "cannot read"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -340,7 +340,7 @@ func TestOddWebSocketHub(t *testing.T) {
 				case test.want == "" && (err != nil || generation != 7):
 					t.Errorf("generation %d, %v", generation, err)
 				case err == nil:
-					c.(*webSocketConn).wire.Close()
+					c.(*webSocketConn).raw.Close()
 				}
 			})
 		})
@@ -413,8 +413,8 @@ func frame(first byte, payload string) string {
 	return string([]byte{first, 0x80 | byte(len(payload)), 0, 0, 0, 0}) + payload
 }
 
-// What no tunnel sends ends the line of the peer that sent it, and the line
-// says why: frames that the tunnel has no place for, and frames that only cost.
+// Frames that a tunnel does not use, or that only add overhead, end the connection
+// of the peer that sent them, with a cause.
 func TestHostileFrames(t *testing.T) {
 	for name, test := range map[string]struct{ frames, want string }{
 		"text":           {frame(0x81, "hello"), ""}, // which end says so first differs
@@ -422,15 +422,15 @@ func TestHostileFrames(t *testing.T) {
 		"unmasked":       {"\x82\x05hello", "unmasked"},
 		"compressed":     {frame(0xc2, "hello"), "rsv"},
 		"a long ping":    {"\x89\xfe\x00\x7e", "control frame"},
-		"pings":          {frame(0x89, "there?"), errSpare.Error()},
-		"pongs":          {frame(0x8a, "unasked"), errSpare.Error()},
-		"empty messages": {frame(0x82, ""), errSpare.Error()},
-		"empty parts":    {frame(0x02, "") + frame(0x80, ""), errSpare.Error()},
+		"pings":          {frame(0x89, "there?"), errOverhead.Error()},
+		"pongs":          {frame(0x8a, "unasked"), errOverhead.Error()},
+		"empty messages": {frame(0x82, ""), errOverhead.Error()},
+		"empty parts":    {frame(0x02, "") + frame(0x80, ""), errOverhead.Error()},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				out := make(chan *Line, 1)
-				h := serveHub(t, lines(t, out))
+				out := make(chan *Client, 1)
+				h := serveHub(t, acceptTunnels(t, out))
 				c, err := h.Dial(t.Context(), "", "")
 				if err != nil {
 					t.Fatal(err)
@@ -444,16 +444,16 @@ func TestHostileFrames(t *testing.T) {
 					t.Fatal(err)
 				}
 				go io.Copy(io.Discard, c)
-				line := <-out
-				defer line.Close()
+				client := <-out
+				defer client.Close()
 				sent := 0
-				for ; line.Err() == nil && sent < 1<<20; sent += len(test.frames) {
+				for ; client.Err() == nil && sent < 1<<20; sent += len(test.frames) {
 					if _, err := io.WriteString(c, test.frames); err != nil {
 						break
 					}
 				}
 				synctest.Wait()
-				if err := line.Err(); err == nil || !strings.Contains(err.Error(), test.want) {
+				if err := client.Err(); err == nil || !strings.Contains(err.Error(), test.want) {
 					t.Errorf("after %d bytes: %v, want %q", sent, err, test.want)
 				}
 			})
@@ -464,15 +464,15 @@ func TestHostileFrames(t *testing.T) {
 // Bursts of pings, as a proxy sends them, in the middle of calls, stop neither
 // end.
 func TestPingsFromBetween(t *testing.T) {
-	out := make(chan *Line, 1)
-	server := httptest.NewServer(lines(t, out))
+	out := make(chan *Client, 1)
+	server := httptest.NewServer(acceptTunnels(t, out))
 	defer server.Close()
-	var below *wire
+	var below *meteredConn
 	ws, _, err := coder.Dial(t.Context(), server.URL, &coder.DialOptions{
 		HTTPClient: &http.Client{Transport: &http.Transport{
 			DialContext: func(ctx context.Context, network, address string) (net.Conn, error) {
 				c, err := new(net.Dialer).DialContext(ctx, network, address)
-				below = &wire{Conn: c}
+				below = &meteredConn{Conn: c}
 				return below, err
 			},
 		}},
@@ -485,16 +485,16 @@ func TestPingsFromBetween(t *testing.T) {
 	ended.Go(func() {
 		newSession(newMachine(nil, echo).Dialer, newWebSocketConn(ws, below), 1).run(t.Context())
 	})
-	line := <-out
+	client := <-out
 	payload := strings.Repeat("x", 100_000)
 	for range 20 {
 		for range 100 {
 			ended.Go(func() { ws.Ping(t.Context()) })
 		}
-		if _, body, err := call(t.Context(), line, "/v1/x", payload); err != nil || body != payload {
+		if _, body, err := call(t.Context(), client, "/v1/x", payload); err != nil || body != payload {
 			t.Fatalf("%d bytes, %v", len(body), err)
 		}
 	}
-	line.Close()
+	client.Close()
 	ended.Wait()
 }

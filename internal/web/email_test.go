@@ -64,7 +64,7 @@ func (l *letters) next(to string, says ...string) mailtest.Letter {
 			}
 		}
 		return got
-	case <-time.After(30 * time.Second):
+	case <-time.After(2 * time.Minute):
 		l.t.Fatal("no letter came to " + to)
 		panic("unreachable")
 	}

@@ -138,7 +138,7 @@ func reached(s *fleet.Snapshot, who fleet.MemberID) []Model {
 	now := time.Now()
 	for m, standing := range s.Reach(who, fleet.Everything) {
 		for i := range m.Offers {
-			seen, ok := standing.Sight(m, &m.Offers[i], now)
+			seen, ok := standing.State(m, &m.Offers[i], now)
 			if !ok {
 				continue
 			}

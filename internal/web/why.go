@@ -59,7 +59,7 @@ func (a *API) why(r *request) (any, error) {
 		return nil, fault.New(fault.InvalidRequest, "family is chat, embeddings or audio").WithParam("family")
 	}
 	now := time.Now()
-	ask := fleet.Ask{
+	ask := fleet.Query{
 		Caller: r.caller.Member, Narrow: r.caller.Narrow, Model: model, Family: family,
 		Now: now, Unconfirmed: !a.Confirmed(now),
 	}
@@ -73,12 +73,12 @@ func (a *API) why(r *request) (any, error) {
 }
 
 // explain is Route's decision in words, and the fault if it is a refusal.
-func explain(s *fleet.Snapshot, ask fleet.Ask) (Why, *fault.Fault) {
+func explain(s *fleet.Snapshot, ask fleet.Query) (Why, *fault.Fault) {
 	d := fleet.Route(s, ask)
 	reason := fleet.ReasonOf(d.Row, ask.Family)
 	w := Why{
 		Model: ask.Model, Family: ask.Family.String(), Verdict: d.Verdict.String(),
-		Row: reason.Row, Reason: reason.What, Change: reason.Mend, Machines: []WhyMachine{},
+		Row: reason.Row, Reason: reason.What, Change: reason.Fix, Machines: []WhyMachine{},
 	}
 	if f := d.Fault; f != nil {
 		w.Code, w.Status, w.Message, w.NoRetry = f.Code, f.Status(), f.Message, f.NoRetry
@@ -86,7 +86,7 @@ func explain(s *fleet.Snapshot, ask fleet.Ask) (Why, *fault.Fault) {
 	if ask.Unconfirmed { // nobody's machines are told of while it is not known whose reach they are in
 		return w, d.Fault
 	}
-	for seen := range fleet.Look(s, ask) {
+	for seen := range fleet.Reachable(s, ask) {
 		m := WhyMachine{Machine: seen.Machine.Name, Owner: seen.Machine.OwnerName, Via: seen.Class.String(), State: seen.State.String()}
 		if seen.Group != nil {
 			m.Group = seen.Group.Name
@@ -155,7 +155,7 @@ func tell(s account.Story) *Told {
 	told := &Told{Story: s, Meaning: meaning(s.Code)}
 	for _, j := range s.Judgements {
 		reason := fleet.ReasonOf(j.Row, family)
-		told.Decisions = append(told.Decisions, ToldDecision{j, reason.What, reason.Mend})
+		told.Decisions = append(told.Decisions, ToldDecision{j, reason.What, reason.Fix})
 	}
 	return told
 }

@@ -66,7 +66,7 @@ func TestEveryRowIsExplained(t *testing.T) {
 		"mixture":               {machines: map[string]func(*fleet.Machine){"ann": paused, "dan": offline}, row: 10, says: "CASCADE_EXHAUSTED", seen: "0 anns of ann shared paused; 0 dans of dan shared offline"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			ask := fleet.Ask{Caller: "bob", Model: "m", Family: c.family, Now: noon, Unconfirmed: c.blind}
+			ask := fleet.Query{Caller: "bob", Model: "m", Family: c.family, Now: noon, Unconfirmed: c.blind}
 			w, f := explain(kin(t, c.machines), ask)
 			says := w.Verdict
 			if f != nil {

@@ -1,0 +1,455 @@
+package engine
+
+import (
+	"bytes"
+	"errors"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/kith/kith/internal/fleet"
+)
+
+// The adapters of the other kinds of engines, which report less of themselves
+// than those of kinds.go. "Unverified" marks what was neither in their source nor
+// in their documentation.
+
+func sglangDetect(p *probe) bool {
+	_, ok := p.sglang()
+	return ok
+}
+
+// sglang reads SGLang's page about its one model, at the older or the newer path.
+func (p *probe) sglang() (generates, ok bool) {
+	for _, path := range []string{"/get_model_info", "/model_info"} {
+		var info struct {
+			Generates *bool `json:"is_generation"`
+		}
+		if p.get(path).into(&info) == nil && info.Generates != nil {
+			return *info.Generates, true
+		}
+	}
+	return false, false
+}
+
+func sglangList(p *probe) ([]Model, error) {
+	l, err := p.models()
+	if err != nil {
+		return nil, err
+	}
+	var server struct {
+		Context int `json:"context_length"`
+		Slots   int `json:"max_running_requests"`
+	}
+	if p.get("/get_server_info").into(&server) != nil {
+		_ = p.get("/server_info").into(&server) // optional
+	}
+	generates, _ := p.sglang()
+	var out []Model
+	for _, d := range l.Data {
+		m := chatModel(d.ID, d.MaxModelLen)
+		if m.ContextLength == 0 {
+			m.ContextLength = max(server.Context, 0)
+		}
+		m.Slots = max(server.Slots, 1)
+		if !generates {
+			m.embedsOnly()
+		}
+		out = append(out, m)
+	}
+	return out, nil
+}
+
+func sglangRunning(p *probe) (calls int, known bool) {
+	var loads []struct {
+		Requests int `json:"num_reqs"`
+	}
+	if p.get("/get_load").into(&loads) != nil {
+		return p.gauges("sglang:num_running_reqs", "sglang:num_queue_reqs")
+	}
+	for _, l := range loads {
+		calls += l.Requests
+	}
+	return calls, true
+}
+
+// dockerDetect: no other kind has this path.
+func dockerDetect(p *probe) bool {
+	status := p.get("/engines/status")
+	if status.err != nil || status.status != http.StatusOK {
+		return false
+	}
+	var l modelList
+	return p.get("/engines/v1/models").into(&l) == nil && l.Object == "list"
+}
+
+func dockerList(p *probe) ([]Model, error) {
+	var l modelList
+	if err := p.get("/engines/v1/models").into(&l); err != nil {
+		return nil, err
+	}
+	var out []Model
+	for _, d := range l.Data {
+		if strings.Contains(d.Docker.Architecture, "bert") { // such models only embed
+			m := chatModel(d.ID, d.Docker.Context)
+			m.embedsOnly()
+			out = append(out, m)
+			continue
+		}
+		out = p.appendByName(out, "/engines"+embeddingsPath, d.ID, d.Docker.Context)
+	}
+	return out, nil
+}
+
+func dockerRunning(p *probe) (calls int, known bool) {
+	var runners []struct {
+		InUse *bool `json:"in_use"`
+	}
+	if p.get("/engines/ps").into(&runners) != nil {
+		return 0, false
+	}
+	for _, r := range runners {
+		known = true
+		if r.InUse != nil && *r.InUse {
+			calls++
+		}
+	}
+	return calls, known
+}
+
+func localAIDetect(p *probe) bool {
+	var version struct {
+		Version string `json:"version"`
+	}
+	var system struct {
+		Backends *[]string `json:"backends"`
+		Loaded   *[]any    `json:"loaded_models"`
+	}
+	return p.get("/readyz").status == http.StatusOK &&
+		p.get("/version").into(&version) == nil && version.Version != "" &&
+		p.get("/system").into(&system) == nil && (system.Backends != nil || system.Loaded != nil)
+}
+
+// localAIList lists LocalAI's models. Newer versions report what each model is
+// for; models that only speak, listen or draw are omitted. Of models of older
+// versions only the name is known: a request that asks for more would load one.
+func localAIList(p *probe) ([]Model, error) {
+	l, err := p.models()
+	if err != nil {
+		return nil, err
+	}
+	var detailed struct {
+		Data []struct {
+			ID  string   `json:"id"`
+			Can []string `json:"capabilities"`
+		} `json:"data"`
+	}
+	_ = p.get("/v1/models/capabilities").into(&detailed)
+	can := map[string][]string{}
+	for _, d := range detailed.Data {
+		can[d.ID] = d.Can
+	}
+	var out []Model
+	for _, d := range l.Data {
+		words := can[d.ID]
+		if words == nil {
+			out = append(out, byName(d.ID, 0))
+			continue
+		}
+		m := chatModel(d.ID, 0)
+		embeds, chats := slices.Contains(words, "embeddings"), slices.Contains(words, "chat") || slices.Contains(words, "completion")
+		switch {
+		case embeds && chats:
+			m.alsoEmbeds()
+		case embeds:
+			m.embedsOnly()
+		case !chats:
+			continue
+		}
+		m.setCapability("vision", slices.Contains(words, "vision"))
+		out = append(out, m)
+	}
+	return out, nil
+}
+
+func swapDetect(p *probe) bool {
+	var l struct {
+		Running *[]struct {
+			Model string `json:"model"`
+		} `json:"running"`
+	}
+	return p.get("/running").into(&l) == nil && l.Running != nil
+}
+
+// swapList lists the models that llama-swap starts on request, without those that
+// it forwards to another computer.
+func swapList(p *probe) ([]Model, error) {
+	l, err := p.models()
+	if err != nil {
+		return nil, err
+	}
+	var out []Model
+	for _, d := range l.Data {
+		if d.Meta != nil && d.Meta.Swap.Peer != "" {
+			continue
+		}
+		context := 0
+		if d.Meta != nil {
+			context = d.Meta.Ctx
+		}
+		out = p.appendByName(out, embeddingsPath, d.ID, context)
+	}
+	return out, nil
+}
+
+// koboldVersion is the answer of GET /api/extra/version of KoboldCpp.
+type koboldVersion struct {
+	Result     string `json:"result"`
+	Protected  bool   `json:"protected"`
+	Vision     bool   `json:"vision"`
+	Audio      bool   `json:"audio"`
+	Embeddings bool   `json:"embeddings"`
+}
+
+func koboldDetect(p *probe) bool {
+	var v koboldVersion
+	return p.get("/api/extra/version").into(&v) == nil && v.Result == "KoboldCpp"
+}
+
+func koboldList(p *probe) ([]Model, error) {
+	var v koboldVersion
+	if err := p.get("/api/extra/version").into(&v); err != nil {
+		return nil, err
+	}
+	if v.Protected {
+		return nil, errLocked
+	}
+	l, err := p.models()
+	if err != nil {
+		return nil, err
+	}
+	var context struct {
+		Value int `json:"value"`
+	}
+	_ = p.get("/api/extra/true_max_context_length").into(&context) // missing in older versions
+	var out []Model
+	for _, d := range l.Data {
+		if strings.HasSuffix(d.ID, "inactive") {
+			continue // no text model is loaded
+		}
+		m := chatModel(d.ID, context.Value)
+		m.setCapability("vision", v.Vision)
+		m.setCapability("audio", v.Audio)
+		if v.Embeddings {
+			m.alsoEmbeds()
+		}
+		out = append(out, m)
+	}
+	return out, nil
+}
+
+func koboldRunning(p *probe) (calls int, known bool) {
+	var perf struct {
+		Idle  *int `json:"idle"`
+		Queue int  `json:"queue"`
+	}
+	if p.get("/api/extra/perf").into(&perf) != nil || perf.Idle == nil {
+		return 0, false
+	}
+	calls = max(perf.Queue, 0)
+	if *perf.Idle == 0 {
+		calls = max(calls, 1)
+	}
+	return calls, true
+}
+
+// tabbyCard is the answer of GET /v1/model of TabbyAPI: the loaded model.
+type tabbyCard struct {
+	ID         string `json:"id"`
+	OwnedBy    string `json:"owned_by"`
+	Parameters struct {
+		Context int  `json:"max_seq_len"`
+		Vision  bool `json:"use_vision"`
+	} `json:"parameters"`
+}
+
+// tabbyDetect reads the model card or, if that needs a key, the title of the
+// OpenAPI description (the title is unverified).
+func tabbyDetect(p *probe) bool {
+	var card tabbyCard
+	if err := p.get("/v1/model").into(&card); err == nil {
+		return card.OwnedBy == "tabbyAPI"
+	}
+	return p.ownedBy("tabbyAPI") || p.titled("TabbyAPI")
+}
+
+func tabbyList(p *probe) ([]Model, error) {
+	card := p.get("/v1/model")
+	if card.err == nil && card.status == http.StatusServiceUnavailable || card.status == http.StatusBadRequest || card.status == http.StatusNotFound {
+		return nil, nil // no model is loaded
+	}
+	var c tabbyCard
+	if err := card.into(&c); err != nil {
+		return nil, err
+	}
+	m := chatModel(c.ID, c.Parameters.Context)
+	m.setCapability("vision", c.Parameters.Vision)
+	return []Model{m}, nil
+}
+
+// mlxDetect recognizes Python's http.server with the other page that it has.
+func mlxDetect(p *probe) bool {
+	var health struct {
+		Status string `json:"status"`
+	}
+	l, err := p.models()
+	return err == nil && len(l.Data) > 0 && l.Data[0].OwnedBy == "" &&
+		strings.HasPrefix(p.get("/v1/models").header.Get("Server"), "BaseHTTP/") &&
+		p.get("/health").into(&health) == nil && health.Status == "ok"
+}
+
+func janDetect(p *probe) bool { return p.titled("Jan API") }
+
+// janList omits models that Jan forwards to a service upstream.
+func janList(p *probe) ([]Model, error) {
+	l, err := p.models()
+	if err != nil {
+		return nil, err
+	}
+	var out []Model
+	for _, d := range l.Data {
+		if d.OwnedBy != "remote" {
+			out = p.appendByName(out, embeddingsPath, d.ID, 0)
+		}
+	}
+	return out, nil
+}
+
+// titled reports whether the title of the OpenAPI description has the prefix.
+func (p *probe) titled(title string) bool {
+	var described struct {
+		Info struct {
+			Title string `json:"title"`
+		} `json:"info"`
+	}
+	return p.get("/openapi.json").into(&described) == nil && strings.HasPrefix(described.Info.Title, title)
+}
+
+const embeddingsPath = "/v1/embeddings"
+
+// byName returns a model of which only the id is known: with "embed" in its id it
+// is for embeddings, otherwise for chat.
+func byName(id string, context int) Model {
+	m := chatModel(id, context)
+	if strings.Contains(strings.ToLower(id), "embed") {
+		m.embedsOnly()
+	}
+	return m
+}
+
+// appendByName appends a model of which only the id is known. A model for
+// embeddings is omitted if the engine lacks that route. The check costs nothing,
+// because a request without a model is refused.
+func (p *probe) appendByName(models []Model, embeddings, id string, context int) []Model {
+	m := byName(id, context)
+	if slices.Contains(m.Families, fleet.Embeddings) {
+		switch refusal := p.post(embeddings, `{}`); {
+		case refusal.err != nil, refusal.status == http.StatusNotFound, refusal.status == http.StatusMethodNotAllowed, refusal.status == http.StatusNotImplemented:
+			return models
+		}
+	}
+	return append(models, m)
+}
+
+func genericList(p *probe) ([]Model, error) {
+	l, err := p.models()
+	if err != nil {
+		return nil, err
+	}
+	var out []Model
+	for _, d := range l.Data {
+		out = p.appendByName(out, embeddingsPath, d.ID, d.MaxModelLen)
+	}
+	return out, nil
+}
+
+func llamaRunning(p *probe) (calls int, known bool) {
+	// The metrics come first, although they may be switched off: the list of slots
+	// may hold prompts of other programs.
+	if calls, known = p.gauges("llamacpp:requests_processing", "llamacpp:requests_deferred"); known {
+		return calls, true
+	}
+	var slots []struct {
+		Busy bool `json:"is_processing"`
+	}
+	if p.get("/slots").into(&slots) != nil {
+		return 0, false
+	}
+	for _, s := range slots {
+		if s.Busy {
+			calls++
+		}
+	}
+	return calls, true
+}
+
+func vllmRunning(p *probe) (calls int, known bool) {
+	return p.gauges("vllm:num_requests_running", "vllm:num_requests_waiting")
+}
+
+// gauges returns the sum of the gauges at /metrics over all labels; known reports
+// that the first gauge is there.
+func (p *probe) gauges(names ...string) (sum int, known bool) {
+	metrics := p.get("/metrics")
+	if metrics.err != nil || metrics.status != http.StatusOK {
+		return 0, false
+	}
+	for line := range bytes.Lines(metrics.body) {
+		for i, name := range names {
+			rest, ok := strings.CutPrefix(string(line), name)
+			if !ok || rest == "" || rest[0] != '{' && rest[0] != ' ' {
+				continue
+			}
+			fields := strings.Fields(rest[strings.LastIndexByte(rest, '}')+1:])
+			if len(fields) == 0 {
+				continue
+			}
+			value, err := strconv.ParseFloat(fields[0], 64)
+			if err == nil && value >= 0 && value < 1e6 {
+				sum += int(value)
+				known = known || i == 0
+			}
+		}
+	}
+	return sum, known
+}
+
+// errLocked reports an engine that needs a key.
+var errLocked = errors.New("it asks for a key; name it as an [[upstream]] with that key instead")
+
+// errNotEngine reports an address where something else than an engine listens.
+var errNotEngine = errors.New("what answers there is no engine kith knows; if it serves /v1/models, add the place to endpoints")
+
+// identify finds out which kind of engine listens and what it offers. It returns
+// the kind also with an error of its list.
+func (p *probe) identify(configured bool) (*kind, []Model, error) {
+	first := p.get("/v1/models")
+	if first.err != nil {
+		return nil, nil, first.err
+	}
+	for _, k := range kinds {
+		if k.detect(p) {
+			models, err := k.list(p)
+			return k, models, err
+		}
+	}
+	if !configured {
+		return nil, nil, errNotEngine
+	}
+	models, err := genericList(p)
+	if err != nil {
+		return nil, nil, err
+	}
+	return &generic, models, nil
+}

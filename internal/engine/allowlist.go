@@ -1,0 +1,521 @@
+package engine
+
+import (
+	"hash/fnv"
+	"math"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/go-json-experiment/json/jsontext"
+
+	"github.com/kith/kith/internal/dialect"
+	"github.com/kith/kith/internal/fault"
+)
+
+// The allow-list says which members of an untrusted body reach an engine. It
+// describes JSON that is copied value by value in one pass. Members that it does
+// not name are omitted; named members that do not fit are refused or clamped. It
+// has no options of engines (n_predict, grammar, id_slot, …) and nothing that an
+// engine could read as an address or a file (spec/api.md#allow-list).
+
+// Limits of an untrusted call.
+const (
+	maxMessages    = dialect.MostMessages
+	maxParts       = 1024                 // of a message
+	maxMedia       = dialect.MostPictures // images and sounds
+	maxTools       = 512
+	maxStops       = 16
+	maxBiases      = 512
+	maxInputs      = 2048 // of an embeddings call
+	maxInputTokens = 64 << 10
+	maxName        = 256
+	maxStop        = 1024
+	maxAnswers     = 4 // n
+	maxSchemaDepth = 32
+	maxSchemaNodes = 16 << 10 // of all schemas of a call
+	maxRepeats     = 1000     // of minItems, maxLength and similar keywords
+)
+
+// shape describes an allowed value.
+type shape struct {
+	kinds string // the allowed JSON kinds, of { [ " 0 t f n
+	copy  func(c *copier) error
+}
+
+// members are the shapes of the members of an object.
+type members map[string]shape
+
+var chatMembers = members{
+	"messages":            list(maxMessages, object(message)),
+	"tools":               list(maxTools, object(tool)),
+	"tool_choice":         either(oneOf("none", "auto", "required"), object(toolChoice)),
+	"parallel_tool_calls": boolean,
+	"response_format":     object(responseFormat),
+	"temperature":         number(0, 2),
+	"top_p":               number(0, 1),
+	"min_p":               number(0, 1),
+	"top_k":               integer(0, 1000),
+	"presence_penalty":    number(-2, 2),
+	"frequency_penalty":   number(-2, 2),
+	"repetition_penalty":  number(0.5, 2),
+	"n":                   {"0", (*copier).answers},
+	"seed":                {"0", (*copier).seed},
+	"stop":                either(text(maxStop), list(maxStops, text(maxStop))),
+	"logit_bias":          {"{", (*copier).biases},
+	"logprobs":            boolean,
+	"top_logprobs":        integer(0, 20),
+}
+
+var embeddingMembers = members{
+	"input":      {`"[`, (*copier).input},
+	"dimensions": integer(1, 64<<10),
+}
+
+var message = members{
+	"role":              oneOf("system", "developer", "user", "assistant", "tool", "function"),
+	"content":           either(either(text(0), null), list(maxParts, object(part))),
+	"name":              text(maxName),
+	"tool_calls":        list(maxTools, object(toolCall)),
+	"tool_call_id":      text(maxName),
+	"reasoning_content": text(0),
+	"reasoning":         text(0),
+	"refusal":           text(0),
+}
+
+var part = members{
+	"type":        oneOf("text", "image_url", "input_audio", "refusal"),
+	"text":        text(0),
+	"refusal":     text(0),
+	"image_url":   either(object(members{"url": image, "detail": oneOf("auto", "low", "high")}), shape{`"`, (*copier).bareImage}),
+	"input_audio": object(members{"data": {`"`, (*copier).sound}, "format": oneOf("wav", "mp3")}),
+}
+
+var toolCall = members{
+	"id":       text(maxName),
+	"type":     oneOf("function"),
+	"index":    integer(0, maxTools),
+	"function": object(members{"name": text(maxName), "arguments": text(0)}),
+}
+
+var tool = members{
+	"type": oneOf("function"),
+	"function": object(members{
+		"name": text(maxName), "description": text(0), "strict": boolean, "parameters": schema,
+	}),
+}
+
+var toolChoice = members{
+	"type":     oneOf("function"),
+	"function": object(members{"name": text(maxName)}),
+}
+
+var responseFormat = members{
+	"type": oneOf("text", "json_object", "json_schema"),
+	"json_schema": object(members{
+		"name": text(maxName), "description": text(0), "strict": boolean, "schema": schema,
+	}),
+}
+
+var (
+	boolean = shape{"tf", (*copier).token}
+	null    = shape{"n", (*copier).token}
+	image   = shape{`"`, (*copier).image}
+	schema  = shape{"{", func(c *copier) error { return c.schema(0) }}
+)
+
+// copier copies an untrusted body.
+type copier struct {
+	dec   *jsontext.Decoder
+	enc   *jsontext.Encoder
+	media int // images and sounds so far
+	nodes int // of schemas so far
+
+	inputs int  // to embed
+	tokens bool // an input is token numbers
+}
+
+// token copies one token.
+func (c *copier) token() error {
+	t, err := c.dec.ReadToken()
+	if err != nil {
+		return err
+	}
+	return c.enc.WriteToken(t)
+}
+
+// refuse returns a fault at the current value.
+func (c *copier) refuse(format string, args ...any) error {
+	where := strings.ReplaceAll(strings.TrimPrefix(string(c.dec.StackPointer()), "/"), "/", ".")
+	return fault.New(fault.InvalidRequest, where+": "+format, args...).WithParam(where)
+}
+
+// tooMany returns the fault of a list with more than most elements.
+func (c *copier) tooMany(most int) error {
+	where := strings.ReplaceAll(strings.TrimPrefix(string(c.dec.StackPointer().Parent()), "/"), "/", ".")
+	return fault.New(fault.InvalidRequest, "%s: more than %d are not spooled in one call; send fewer", where, most).WithParam(where)
+}
+
+// one copies the value of the member called name, or omits it. null is omitted
+// unless its shape allows it.
+func (m members) one(c *copier, name string) error {
+	s, ok := m[name]
+	kind := c.dec.PeekKind()
+	if !ok || kind == 'n' && !s.takes(kind) {
+		return c.dec.SkipValue()
+	}
+	if err := c.enc.WriteToken(jsontext.String(name)); err != nil {
+		return err
+	}
+	return s.put(c)
+}
+
+func (s shape) takes(kind jsontext.Kind) bool { return strings.IndexByte(s.kinds, byte(kind)) >= 0 }
+
+// put copies the next value or refuses its kind.
+func (s shape) put(c *copier) error {
+	if kind := c.dec.PeekKind(); !s.takes(kind) {
+		if _, err := c.dec.ReadValue(); err != nil {
+			return err
+		}
+		return c.refuse("this cannot be %s", kind)
+	}
+	return s.copy(c)
+}
+
+// object allows an object of these members.
+func object(m members) shape {
+	return shape{"{", func(c *copier) error {
+		if err := c.token(); err != nil {
+			return err
+		}
+		for c.dec.PeekKind() != '}' {
+			name, err := c.dec.ReadToken()
+			if err != nil {
+				return err
+			}
+			if err := m.one(c, name.String()); err != nil {
+				return err
+			}
+		}
+		return c.token()
+	}}
+}
+
+// list allows an array of at most that many elements.
+func list(most int, of shape) shape {
+	return shape{"[", func(c *copier) error {
+		if err := c.token(); err != nil {
+			return err
+		}
+		for n := 0; c.dec.PeekKind() != ']'; n++ {
+			if n == most {
+				return c.tooMany(most)
+			}
+			if err := of.put(c); err != nil {
+				return err
+			}
+		}
+		return c.token()
+	}}
+}
+
+// either allows what a or b allows.
+func either(a, b shape) shape {
+	return shape{a.kinds + b.kinds, func(c *copier) error {
+		if a.takes(c.dec.PeekKind()) {
+			return a.put(c)
+		}
+		return b.put(c)
+	}}
+}
+
+// text allows a string of at most that many bytes; 0 means no limit.
+func text(most int) shape {
+	return shape{`"`, func(c *copier) error {
+		t, err := c.dec.ReadToken()
+		if err != nil {
+			return err
+		}
+		if most > 0 && len(t.String()) > most {
+			return c.refuse("longer than %d bytes is not spooled", most)
+		}
+		return c.enc.WriteToken(t)
+	}}
+}
+
+// oneOf allows one of these strings.
+func oneOf(words ...string) shape {
+	return shape{`"`, func(c *copier) error {
+		t, err := c.dec.ReadToken()
+		if err != nil {
+			return err
+		}
+		if !slices.Contains(words, t.String()) {
+			return c.refuse("this must be one of %s", strings.Join(words, ", "))
+		}
+		return c.enc.WriteToken(t)
+	}}
+}
+
+// number clamps a number to lo and hi.
+func number(lo, hi float64) shape {
+	return shape{"0", func(c *copier) error {
+		t, err := c.dec.ReadToken()
+		if err != nil {
+			return err
+		}
+		n, _ := t.Float() // infinite if out of range
+		return c.enc.WriteToken(jsontext.Float(min(max(n, lo), hi)))
+	}}
+}
+
+// integer clamps an integer to lo and hi.
+func integer(lo, hi int64) shape {
+	return shape{"0", func(c *copier) error {
+		t, err := c.dec.ReadToken()
+		if err != nil {
+			return err
+		}
+		n, _ := t.Int() // truncated, and saturated if out of range
+		return c.enc.WriteToken(jsontext.Int(min(max(n, lo), hi)))
+	}}
+}
+
+// answers copies n. A number out of bounds is refused, because fewer answers would
+// not fulfil the request.
+func (c *copier) answers() error {
+	t, err := c.dec.ReadToken()
+	if err != nil {
+		return err
+	}
+	if n, err := strconv.ParseInt(t.String(), 10, 64); err != nil || n < 1 || n > maxAnswers {
+		return c.refuse("this must be a whole number from 1 to %d", maxAnswers)
+	}
+	return c.enc.WriteToken(t)
+}
+
+// seed copies a seed of any size and sign. Engines take 31 bits, so others are
+// hashed: different seeds stay different, and none means "random", as -1 does to
+// llama.cpp.
+func (c *copier) seed() error {
+	t, err := c.dec.ReadToken()
+	if err != nil {
+		return err
+	}
+	text := t.String()
+	n, err := strconv.ParseUint(text, 10, 64)
+	if err != nil {
+		signed, err := strconv.ParseInt(text, 10, 64)
+		if n = uint64(signed); err != nil { // longer, or not an integer
+			hash := fnv.New64a()
+			hash.Write([]byte(text))
+			n = hash.Sum64()
+		}
+	}
+	if n > math.MaxInt32 {
+		n = n * 0x9e3779b97f4a7c15 >> 33 // Fibonacci hashing, because the upper bits depend on all
+	}
+	return c.enc.WriteToken(jsontext.Uint(n))
+}
+
+// biases copies logit_bias: token numbers with weights.
+func (c *copier) biases() error {
+	if err := c.token(); err != nil {
+		return err
+	}
+	for n := 0; c.dec.PeekKind() != '}'; n++ {
+		name, err := c.dec.ReadToken()
+		if err != nil {
+			return err
+		}
+		token := name.String()
+		if n == maxBiases || len(token) > 9 || strings.Trim(token, "0123456789") != "" {
+			return c.refuse("only up to %d token numbers are spooled", maxBiases)
+		}
+		if err := c.enc.WriteToken(jsontext.String(token)); err != nil {
+			return err
+		}
+		if err := number(-100, 100).put(c); err != nil {
+			return err
+		}
+	}
+	return c.token()
+}
+
+// image copies a data: URL that holds an image.
+func (c *copier) image() error {
+	t, err := c.dec.ReadToken()
+	if err != nil {
+		return err
+	}
+	url := t.String()
+	head, data, _ := strings.Cut(url, ",")
+	switch head {
+	case "data:image/png;base64", "data:image/jpeg;base64", "data:image/jpg;base64", "data:image/webp;base64", "data:image/gif;base64":
+	default:
+		return c.refuse("pictures are spooled as data: URLs only (png, jpeg, webp or gif, base64)")
+	}
+	if err := c.medium(data); err != nil {
+		return err
+	}
+	return c.enc.WriteToken(jsontext.String(url))
+}
+
+// bareImage copies an image URL that has no object around it, and adds the object.
+func (c *copier) bareImage() error {
+	if err := c.enc.WriteToken(jsontext.BeginObject); err != nil {
+		return err
+	}
+	if err := c.enc.WriteToken(jsontext.String("url")); err != nil {
+		return err
+	}
+	if err := c.image(); err != nil {
+		return err
+	}
+	return c.enc.WriteToken(jsontext.EndObject)
+}
+
+// sound copies a base64 audio clip.
+func (c *copier) sound() error {
+	t, err := c.dec.ReadToken()
+	if err != nil {
+		return err
+	}
+	data := t.String()
+	if err := c.medium(data); err != nil {
+		return err
+	}
+	return c.enc.WriteToken(jsontext.String(data))
+}
+
+// medium counts an image or a sound and refuses data that is not base64: a frame
+// list of a film or an address has other characters.
+func (c *copier) medium(data string) error {
+	if c.media++; c.media > maxMedia {
+		return c.refuse("more than %d pictures and sounds are not spooled in one call; send fewer", maxMedia)
+	}
+	data = strings.TrimRight(data, "=")
+	for i := range len(data) {
+		b := data[i]
+		if !(b >= 'a' && b <= 'z' || b >= 'A' && b <= 'Z' || b >= '0' && b <= '9' || b == '+' || b == '/') {
+			return c.refuse("this is not base64")
+		}
+	}
+	return nil
+}
+
+// schema copies a JSON schema without the keywords that crash engines: patterns
+// (their regular-expression parsers overflow), large repetitions, references to
+// other documents, deep nesting. Without them the schema only allows more.
+func (c *copier) schema(depth int) error {
+	if depth > maxSchemaDepth {
+		return c.refuse("schemas deeper than %d are not spooled", maxSchemaDepth)
+	}
+	if c.nodes++; c.nodes > maxSchemaNodes {
+		return c.refuse("schemas of more than %d parts are not spooled", maxSchemaNodes)
+	}
+	switch c.dec.PeekKind() {
+	case '[':
+		return list(maxSchemaNodes, shape{"{[\"0tfn", func(c *copier) error { return c.schema(depth + 1) }}).copy(c)
+	case '{':
+	default:
+		return c.token()
+	}
+	if err := c.token(); err != nil {
+		return err
+	}
+	for c.dec.PeekKind() != '}' {
+		name, err := c.dec.ReadToken()
+		if err != nil {
+			return err
+		}
+		if err := c.keyword(name.String(), depth+1); err != nil {
+			return err
+		}
+	}
+	return c.token()
+}
+
+// keyword copies one member of a schema.
+func (c *copier) keyword(name string, depth int) error {
+	kind := c.dec.PeekKind()
+	inside := shape{"{[\"0tfn", func(c *copier) error { return c.schema(depth) }}
+	switch name {
+	case "$schema", "$id", "$anchor", "$dynamicRef", "$dynamicAnchor", "$comment", "pattern", "patternProperties", "contentMediaType", "contentEncoding":
+		return c.dec.SkipValue()
+	case "$ref":
+		inside = shape{`"`, (*copier).ref}
+	case "properties", "$defs", "definitions", "dependentSchemas":
+		inside = shape{"{", func(c *copier) error { return c.named(depth) }}
+	case "enum", "const", "default", "examples":
+		inside = shape{"{[\"0tfn", func(c *copier) error { return c.data(depth) }}
+	case "minLength", "maxLength", "minItems", "maxItems", "minProperties", "maxProperties":
+		value, err := c.dec.ReadValue()
+		if err != nil {
+			return err
+		}
+		if n := atoi(value); kind != '0' || n < 0 || n > maxRepeats || n == 0 && string(value) != "0" {
+			return nil
+		}
+		if err := c.enc.WriteToken(jsontext.String(name)); err != nil {
+			return err
+		}
+		return c.enc.WriteValue(value)
+	}
+	if err := c.enc.WriteToken(jsontext.String(name)); err != nil {
+		return err
+	}
+	return inside.put(c)
+}
+
+// named copies an object of schemas under arbitrary names.
+func (c *copier) named(depth int) error {
+	if err := c.token(); err != nil {
+		return err
+	}
+	for c.dec.PeekKind() != '}' {
+		if err := c.token(); err != nil {
+			return err
+		}
+		if err := c.schema(depth + 1); err != nil {
+			return err
+		}
+	}
+	return c.token()
+}
+
+// ref copies a reference, which must point into the schema.
+func (c *copier) ref() error {
+	t, err := c.dec.ReadToken()
+	if err != nil {
+		return err
+	}
+	to := t.String()
+	if !strings.HasPrefix(to, "#") || len(to) > 4*maxName {
+		return c.refuse("a schema may refer to itself only, as in #/$defs/name")
+	}
+	return c.enc.WriteToken(jsontext.String(to))
+}
+
+// data copies an example or a constant of a schema.
+func (c *copier) data(depth int) error {
+	value, err := c.dec.ReadValue()
+	if err != nil {
+		return err
+	}
+	deep, level := 0, 0
+	for _, b := range value { // an upper bound, because brackets in strings count
+		switch b {
+		case '{', '[':
+			level++
+			deep = max(deep, level)
+		case '}', ']':
+			level--
+		}
+	}
+	if c.nodes += len(value) / 16; depth+deep > maxSchemaDepth || c.nodes > maxSchemaNodes {
+		return c.refuse("values this deep or long are not spooled in a schema")
+	}
+	return c.enc.WriteValue(value)
+}

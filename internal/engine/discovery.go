@@ -1,0 +1,295 @@
+package engine
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+)
+
+// maxModels is the most models that one engine may offer.
+const maxModels = 256
+
+// Config configures a Finder.
+type Config struct {
+	// Usual probes the usual ports on loopback.
+	Usual bool
+	// Endpoints are more addresses to probe, http or https, with or without /v1.
+	// Only these may be on another machine.
+	Endpoints []string
+	Log       *slog.Logger
+	// Transport reaches the engines; nil means a new one.
+	Transport http.RoundTripper
+}
+
+// Finding is what was found at one address, or why no engine was found.
+type Finding struct {
+	Place      string // without /v1
+	Configured bool   // configured by the owner, not just a usual port
+	Kind       string // of the engine, or ""
+	Name       string // of the engine, or ""
+	Models     int    // number of offered models
+	Others     int    // calls of other programs, if the engine reports them
+	Why        string // why no engine can be used, or ""
+}
+
+// Finder finds the engines at a list of addresses and keeps the result.
+type Finder struct {
+	log       *slog.Logger
+	rt        http.RoundTripper
+	addresses []*address
+
+	probing sync.Mutex // held while all addresses are probed
+
+	mu      sync.RWMutex
+	engines []*Engine
+	others  int // calls of other programs on these engines
+	report  []Finding
+	changed chan struct{}
+}
+
+// address is an address to probe, with what is kept from probe to probe. It is
+// guarded by Finder.probing.
+type address struct {
+	base       string
+	configured bool
+	known      map[string]Model
+	engine     *Engine // nil if there is none
+	load       *load
+	missed     bool // the last probe timed out
+	finding    Finding
+
+	// ipv4 is the same port on 127.0.0.1, if this is one on ::1. An engine that
+	// listens on both counts once.
+	ipv4 *address
+	// other is the first page of a server that is no engine, read at otherAt; nil
+	// if there is none.
+	other   []byte
+	otherAt time.Time
+}
+
+// otherAge is how long a server that is no engine is not probed again unless its
+// first page changes, because it may log each unknown path.
+const otherAge = 10 * time.Minute
+
+// NewFinder returns a Finder that has not probed yet. It refuses an endpoint that
+// is no http or https address.
+func NewFinder(c Config) (*Finder, error) {
+	f := &Finder{log: c.Log, rt: c.Transport, changed: make(chan struct{})}
+	if f.rt == nil {
+		f.rt = newTransport()
+	}
+	add := func(base string, configured bool) *address {
+		i := slices.IndexFunc(f.addresses, func(a *address) bool { return a.base == base })
+		if i < 0 {
+			i = len(f.addresses)
+			f.addresses = append(f.addresses, &address{base: base, configured: configured, known: map[string]Model{}, load: new(load)})
+		}
+		return f.addresses[i]
+	}
+	for _, endpoint := range c.Endpoints {
+		base, err := parseBase(endpoint)
+		if err != nil {
+			return nil, err
+		}
+		add(strings.Replace(base, "://localhost:", "://127.0.0.1:", 1), true)
+	}
+	if c.Usual {
+		var ports []int
+		for _, k := range kinds {
+			ports = append(ports, k.ports...)
+		}
+		for _, port := range ports {
+			add(fmt.Sprintf("http://127.0.0.1:%d", port), false)
+		}
+		for _, port := range ports { // some servers' "localhost" is ::1
+			add(fmt.Sprintf("http://[::1]:%d", port), false).ipv4 = add(fmt.Sprintf("http://127.0.0.1:%d", port), false)
+		}
+	}
+	return f, nil
+}
+
+// Probe probes all addresses at once and returns when all have answered or timed
+// out.
+func (f *Finder) Probe(ctx context.Context) { f.probeAll(ctx, true) }
+
+// ProbeAgain is Probe without the servers that were no engine a while ago.
+func (f *Finder) ProbeAgain(ctx context.Context) { f.probeAll(ctx, false) }
+
+func (f *Finder) probeAll(ctx context.Context, thorough bool) {
+	f.probing.Lock()
+	defer f.probing.Unlock()
+	var all sync.WaitGroup
+	for _, a := range f.addresses {
+		all.Go(func() { f.probe(ctx, a, thorough) })
+	}
+	all.Wait()
+	if ctx.Err() != nil {
+		return // an interrupted probe says nothing about the engines
+	}
+	var engines []*Engine
+	var report []Finding
+	others := 0
+	for _, a := range f.addresses {
+		if a.duplicate() {
+			continue
+		}
+		report = append(report, a.finding)
+		if a.engine != nil {
+			engines = append(engines, a.engine)
+			others += a.finding.Others
+		}
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.report = report
+	if !slices.Equal(f.engines, engines) || f.others != others {
+		f.engines, f.others = engines, others
+		close(f.changed)
+		f.changed = make(chan struct{})
+	}
+}
+
+// duplicate reports whether a is on ::1 and finds nothing beside a.ipv4.
+func (a *address) duplicate() bool {
+	if a.ipv4 == nil {
+		return false
+	}
+	if a.engine == nil || a.ipv4.engine == nil {
+		return a.engine == nil && a.finding.Kind == ""
+	}
+	return a.engine.kind == a.ipv4.engine.kind && slices.EqualFunc(a.engine.models, a.ipv4.engine.models, sameModel)
+}
+
+// probe updates one address.
+func (f *Finder) probe(ctx context.Context, a *address, thorough bool) {
+	p := &probe{rt: f.rt, base: a.base, wait: nearWait, pages: map[string]page{}, known: a.known}
+	limit := nearProbe
+	if !loopback(a.base) {
+		p.wait, limit = farWait, farProbe
+	}
+	within, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	p.ctx = within
+	if first := p.get("/v1/models"); !thorough && a.other != nil && first.err == nil &&
+		bytes.Equal(first.body, a.other) && time.Since(a.otherAt) < otherAge {
+		return
+	}
+	k, models, err := p.identify(a.configured)
+	if ctx.Err() != nil {
+		return
+	}
+	if a.other = nil; err == errNotEngine {
+		a.other, a.otherAt = append([]byte{}, p.get("/v1/models").body...), time.Now()
+	}
+	// A busy machine answers slowly: one timeout does not remove an engine.
+	if missed := errors.Is(err, errSlow); missed && a.engine != nil && !a.missed {
+		a.missed = true
+		return
+	}
+	a.missed = false
+	a.finding = Finding{Place: a.base, Configured: a.configured}
+	if k != nil {
+		a.finding.Kind, a.finding.Name = k.id, k.name
+	}
+	listed := len(models)
+	models = usable(models)
+	switch {
+	case err != nil:
+		a.finding.Why = err.Error()
+	case len(models) == 0 && listed > 0:
+		a.finding.Why = "it lists no model whose id can be offered: " + idRule
+	case len(models) == 0:
+		a.finding.Why = "it offers no model yet; load one there"
+	default:
+		a.finding.Others = a.load.update(p, k)
+	}
+	f.update(a, k, models, listed-len(models))
+}
+
+// update makes the result of a probe the engine of a. omitted is the number of
+// models that are not offered. If nothing changed, the Engine stays the same.
+func (f *Finder) update(a *address, k *kind, models []Model, omitted int) {
+	if a.finding.Why != "" {
+		if a.engine != nil {
+			f.log.Info("engine gone", "engine", a.engine.name, "place", a.base, "why", a.finding.Why)
+		}
+		a.engine = nil
+		return
+	}
+	a.finding.Models = len(models)
+	if a.engine != nil && a.engine.kind == k && slices.EqualFunc(a.engine.models, models, sameModel) {
+		return
+	}
+	a.engine = &Engine{kind: k, name: k.name, base: a.base + k.prefix, rt: f.rt, models: models, load: a.load}
+	f.log.Info("engine found", "engine", k.name, "place", a.base, "models", len(models))
+	if omitted > 0 {
+		f.log.Warn("models left out", "engine", k.name, "place", a.base, "models", omitted, "why", idRule)
+	}
+}
+
+// idRule describes fleet.ModelID.Valid (spec/routing.md#model-id). An id is never changed to fit, because it
+// may become the id of another model.
+const idRule = "an id is 1 to 256 printable bytes without a space at either end, and each is offered once; rename the others there"
+
+// usable returns the models that can be advertised: valid ids, no duplicates, at
+// most maxModels.
+func usable(models []Model) []Model {
+	var out []Model
+	for _, m := range models {
+		again := slices.ContainsFunc(out, func(o Model) bool { return o.ID == m.ID })
+		if m.ID.Valid() && !again && len(out) < maxModels {
+			out = append(out, m)
+		}
+	}
+	return out
+}
+
+// Engines returns the engines of the last probe, configured addresses first.
+func (f *Finder) Engines() []*Engine {
+	f.mu.RLock()
+	defer f.mu.RUnlock()
+	return slices.Clone(f.engines)
+}
+
+// Changed returns a channel that is closed when the engines or their models
+// change. Call it before Engines, so that no change is missed.
+func (f *Finder) Changed() <-chan struct{} {
+	f.mu.RLock()
+	defer f.mu.RUnlock()
+	return f.changed
+}
+
+// Report returns the finding of each address.
+func (f *Finder) Report() []Finding {
+	f.mu.RLock()
+	defer f.mu.RUnlock()
+	return slices.Clone(f.report)
+}
+
+// Reconfigure replaces the addresses by those of c. An address that stays keeps
+// its engine; calls to the engines of other addresses end normally. New addresses
+// are probed by the next Probe. On an error nothing changes.
+func (f *Finder) Reconfigure(c Config) error {
+	c.Log, c.Transport = f.log, f.rt
+	next, err := NewFinder(c)
+	if err != nil {
+		return err
+	}
+	f.probing.Lock()
+	defer f.probing.Unlock()
+	for _, a := range next.addresses {
+		if i := slices.IndexFunc(f.addresses, func(old *address) bool { return old.base == a.base }); i >= 0 {
+			old := f.addresses[i]
+			a.known, a.engine, a.load, a.missed, a.finding = old.known, old.engine, old.load, old.missed, old.finding
+		}
+	}
+	f.addresses = next.addresses
+	return nil
+}

@@ -1,0 +1,317 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/rogpeppe/go-internal/txtar"
+
+	"github.com/kith/kith/internal/enginetest"
+)
+
+var quiet = slog.New(slog.DiscardHandler)
+
+// recording serves a txtar of recorded answers: each file is called "METHOD
+// PATH STATUS [HEADER:VALUE | BODY ASKED]", and everything else is 404.
+func recording(a *txtar.Archive) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		asked, _ := io.ReadAll(r.Body)
+		for _, f := range a.Files {
+			name := strings.SplitN(f.Name, " ", 4)
+			if len(name) < 3 || name[0] != r.Method || name[1] != r.URL.Path {
+				continue
+			}
+			if len(name) == 4 {
+				if strings.HasPrefix(name[3], "{") && name[3] != string(asked) {
+					continue
+				}
+				if header, value, ok := strings.Cut(name[3], ":"); ok && !strings.HasPrefix(name[3], "{") {
+					w.Header().Set(header, value)
+				}
+			}
+			status, _ := strconv.Atoi(name[2])
+			w.WriteHeader(status)
+			w.Write(f.Data)
+			return
+		}
+		w.WriteHeader(http.StatusNotFound)
+		io.WriteString(w, `{"detail":"Not Found"}`)
+	})
+}
+
+// finder returns a Finder that has probed once.
+func finder(t *testing.T, c Config) *Finder {
+	t.Helper()
+	c.Log = quiet
+	f, err := NewFinder(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	f.Probe(t.Context())
+	return f
+}
+
+// describe formats a finding and its engine as the recordings' "want" does.
+func describe(f *Finder) string {
+	found := f.Report()[0]
+	if found.Kind == "" {
+		found.Kind = "none"
+	}
+	out := found.Kind + "\n"
+	if found.Why != "" {
+		return out + found.Why + "\n"
+	}
+	for _, m := range f.Engines()[0].Models() {
+		var families []string
+		for _, family := range m.Families {
+			families = append(families, family.String())
+		}
+		out += fmt.Sprintf("%s %s ctx=%d slots=%d %v\n", m.ID, strings.Join(families, ","), m.ContextLength, m.Slots, m.Capabilities)
+	}
+	return out
+}
+
+func TestRecordedEngines(t *testing.T) {
+	files, err := filepath.Glob("testdata/find/*.txtar")
+	if err != nil || len(files) == 0 {
+		t.Fatal("no recordings", err)
+	}
+	for _, file := range files {
+		t.Run(filepath.Base(file), func(t *testing.T) {
+			a, err := txtar.ParseFile(file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			server := httptest.NewServer(recording(a))
+			defer server.Close()
+			f := finder(t, Config{Endpoints: []string{server.URL + "/v1/"}})
+			if diff := cmp.Diff(string(a.Files[0].Data), describe(f)); diff != "" {
+				t.Errorf("-want +got\n%s", diff)
+			}
+		})
+	}
+}
+
+// atPorts reaches doubles as if they listened on these ports.
+type atPorts map[string]http.RoundTripper
+
+func (p atPorts) RoundTrip(r *http.Request) (*http.Response, error) {
+	if rt, ok := p[r.URL.Host]; ok {
+		return rt.RoundTrip(r)
+	}
+	return nil, &net.OpError{Op: "dial", Err: errors.New("connection refused")}
+}
+
+// tripper is a function as a RoundTripper.
+type tripper func(*http.Request) (*http.Response, error)
+
+func (f tripper) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
+
+func kindsOf(f *Finder) []string {
+	var out []string
+	for _, e := range f.Engines() {
+		out = append(out, e.Base()+" "+e.Kind())
+	}
+	return out
+}
+
+// An engine is recognized by its answers, not by its port.
+func TestPortsAreHints(t *testing.T) {
+	double := func(k enginetest.Kind) http.RoundTripper { return enginetest.New(k, enginetest.Options{}).Transport() }
+	synctest.Test(t, func(t *testing.T) {
+		f := finder(t, Config{Usual: true, Transport: atPorts{
+			"127.0.0.1:8080":  double(enginetest.VLLM),
+			"127.0.0.1:11434": double(enginetest.LMStudio),
+			"127.0.0.1:1234":  double(enginetest.LlamaCpp),
+			"127.0.0.1:8000":  double(enginetest.Ollama),
+		}})
+		want := []string{"http://127.0.0.1:8080 vllm", "http://127.0.0.1:11434 lmstudio", "http://127.0.0.1:1234 llama.cpp", "http://127.0.0.1:8000 ollama"}
+		if diff := cmp.Diff(want, kindsOf(f)); diff != "" {
+			t.Error(diff)
+		}
+	})
+}
+
+// A server of an unknown kind counts only at a configured address.
+func TestPlainOnlyWhereConfigured(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		at := atPorts{"127.0.0.1:8080": enginetest.New(enginetest.Plain, enginetest.Options{}).Transport()}
+		if f := finder(t, Config{Usual: true, Transport: at}); len(f.Engines()) != 0 || !strings.Contains(f.Report()[0].Why, "add the place to endpoints") {
+			t.Errorf("usual port: %v %+v", kindsOf(f), f.Report()[0])
+		}
+		f := finder(t, Config{Usual: true, Endpoints: []string{"http://localhost:8080/v1"}, Transport: at})
+		if got := kindsOf(f); !slices.Equal(got, []string{"http://127.0.0.1:8080 openai"}) {
+			t.Errorf("configured: %v", got)
+		}
+	})
+}
+
+// All addresses are probed at once, each for at most 300 ms.
+func TestSlowPlaces(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		waits := func(d time.Duration, then http.RoundTripper) http.RoundTripper {
+			return tripper(func(r *http.Request) (*http.Response, error) {
+				select {
+				case <-time.After(d):
+					return then.RoundTrip(r)
+				case <-r.Context().Done():
+					return nil, r.Context().Err()
+				}
+			})
+		}
+		llama := enginetest.New(enginetest.LlamaCpp, enginetest.Options{}).Transport()
+		begun := time.Now()
+		f := finder(t, Config{Usual: true, Transport: atPorts{
+			"127.0.0.1:8080":  waits(301*time.Millisecond, llama),
+			"127.0.0.1:11434": waits(time.Hour, llama),
+			"127.0.0.1:1234":  waits(time.Hour, llama),
+			"127.0.0.1:8000":  waits(60*time.Millisecond, llama),
+		}})
+		if took := time.Since(begun); took > 400*time.Millisecond {
+			t.Errorf("the look took %v", took)
+		}
+		if got := kindsOf(f); !slices.Equal(got, []string{"http://127.0.0.1:8000 llama.cpp"}) {
+			t.Errorf("found %v", got)
+		}
+		if why := f.Report()[0].Why; why != "it did not answer within 300ms" {
+			t.Errorf("why: %q", why)
+		}
+	})
+}
+
+// An engine appears, stays, changes, misses one probe, and disappears.
+func TestAppearAndDisappear(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var there atomic.Pointer[http.RoundTripper]
+		at := tripper(func(r *http.Request) (*http.Response, error) {
+			if rt := there.Load(); rt != nil && r.URL.Host == "127.0.0.1:11434" {
+				return (*rt).RoundTrip(r)
+			}
+			return atPorts{}.RoundTrip(r)
+		})
+		put := func(rt http.RoundTripper) { there.Store(&rt) }
+		f, err := NewFinder(Config{Usual: true, Log: quiet, Transport: at})
+		if err != nil {
+			t.Fatal(err)
+		}
+		changes := func(want bool) {
+			t.Helper()
+			changed := f.Changed()
+			f.ProbeAgain(t.Context())
+			select {
+			case <-changed:
+				if !want {
+					t.Error("a change was told where nothing changed")
+				}
+			default:
+				if want {
+					t.Error("the change was not told")
+				}
+			}
+		}
+		changes(false)
+		put(enginetest.New(enginetest.Ollama, enginetest.Options{}).Transport())
+		changes(true)
+		same := f.Engines()[0]
+		changes(false)
+		if f.Engines()[0] != same {
+			t.Error("an engine that stayed the same is another now")
+		}
+		put(enginetest.New(enginetest.Ollama, enginetest.Options{Models: []enginetest.Model{{ID: "other"}}}).Transport())
+		changes(true)
+		if got := f.Engines()[0].Models()[0].ID; got != "other" {
+			t.Errorf("model %q", got)
+		}
+		put(tripper(func(r *http.Request) (*http.Response, error) { return nil, context.DeadlineExceeded }))
+		changes(false) // busy, perhaps
+		changes(true)  // gone
+		if len(f.Engines()) != 0 {
+			t.Error("it is still there")
+		}
+	})
+}
+
+// Real sockets: each double at a configured address, a closed port, an endless
+// answer.
+func TestRealPlaces(t *testing.T) {
+	var endpoints, want []string
+	for _, k := range append(slices.Clone(enginetest.Kinds), enginetest.Plain) {
+		e := enginetest.New(k, enginetest.Options{Slots: 3, Models: []enginetest.Model{{ID: "m", Tools: true}}})
+		if err := e.Start(); err != nil {
+			t.Fatal(err)
+		}
+		defer e.Close()
+		endpoints = append(endpoints, e.URL())
+		base := e.URL()
+		if k == enginetest.Docker {
+			base += "/engines"
+		}
+		want = append(want, base+" "+string(k))
+	}
+	dead := httptest.NewServer(nil)
+	dead.Close()
+	huge := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		page := []byte(strings.Repeat(" ", 64<<10))
+		for r.Context().Err() == nil {
+			if _, err := w.Write(page); err != nil {
+				return
+			}
+		}
+	}))
+	defer huge.Close()
+	f := finder(t, Config{Endpoints: append(endpoints, dead.URL, huge.URL)})
+	if diff := cmp.Diff(want, kindsOf(f)); diff != "" {
+		t.Error(diff)
+	}
+	report := f.Report()
+	if why := report[len(report)-2].Why; why != "nothing listens there" {
+		t.Errorf("dead port: %q", why)
+	}
+	// How much of it arrives in time depends on this computer.
+	if why := report[len(report)-1].Why; !strings.Contains(why, "larger than") && !strings.Contains(why, "did not answer") {
+		t.Errorf("huge answer: %q", why)
+	}
+}
+
+func TestOddEndpointsAreRefused(t *testing.T) {
+	for _, place := range []string{"", "127.0.0.1:8080", "ftp://127.0.0.1", "http://", "http://u:p@127.0.0.1", "http://127.0.0.1/?a=b", "http://[::1"} {
+		if _, err := NewFinder(Config{Endpoints: []string{place}}); err == nil {
+			t.Errorf("%q was spooled", place)
+		}
+	}
+}
+
+func TestOddModelIDsAreLeftOut(t *testing.T) {
+	models := []enginetest.Model{{ID: "good/one:8b"}, {ID: " space"}, {ID: "line\nbreak"}, {ID: "good/one:8b"}, {ID: strings.Repeat("x", 257)}, {ID: ""}}
+	synctest.Test(t, func(t *testing.T) {
+		at := atPorts{"127.0.0.1:8000": enginetest.New(enginetest.VLLM, enginetest.Options{Models: models}).Transport()}
+		f := finder(t, Config{Usual: true, Transport: at})
+		if got := f.Engines()[0].Models(); len(got) != 1 || got[0].ID != "good/one:8b" {
+			t.Errorf("offered: %v", got)
+		}
+	})
+	for _, id := range []string{" m", "m ", "\u00a0m"} { // never offered as "m"
+		synctest.Test(t, func(t *testing.T) {
+			double := enginetest.New(enginetest.VLLM, enginetest.Options{Models: []enginetest.Model{{ID: id}}})
+			f := finder(t, Config{Endpoints: []string{"http://127.0.0.1:1"}, Transport: double.Transport()})
+			if text := describe(f); len(f.Engines()) != 0 || !strings.Contains(text, "without a space at either end") {
+				t.Errorf("%q: %s", id, text)
+			}
+		})
+	}
+}

@@ -1,0 +1,167 @@
+package engine
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/url"
+	"os"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
+)
+
+// Timeouts of one request of a probe.
+const (
+	nearWait = 300 * time.Millisecond // on this machine
+	farWait  = 2 * time.Second        // on another machine
+)
+
+// Timeouts of all requests of a probe.
+const (
+	nearProbe = 2 * time.Second
+	farProbe  = 10 * time.Second
+)
+
+// maxPage is the most bytes of one page of a probe.
+const maxPage = 2 << 20
+
+// probe reads the pages of one address. Each page is fetched once, however many
+// kinds read it.
+type probe struct {
+	ctx   context.Context
+	rt    http.RoundTripper
+	base  string
+	wait  time.Duration
+	pages map[string]page
+	known map[string]Model // details of models, kept from probe to probe
+}
+
+// page is the answer to a request of a probe, or its error.
+type page struct {
+	status int
+	header http.Header
+	body   []byte
+	err    error
+}
+
+// get returns the page at path.
+func (p *probe) get(path string) page { return p.fetch(http.MethodGet, path, "") }
+
+// post returns the answer to the JSON body at path.
+func (p *probe) post(path, body string) page { return p.fetch(http.MethodPost, path, body) }
+
+func (p *probe) fetch(method, path, body string) page {
+	key := method + " " + path + " " + body
+	if got, ok := p.pages[key]; ok {
+		return got
+	}
+	got := p.ask(method, path, body)
+	p.pages[key] = got
+	return got
+}
+
+func (p *probe) ask(method, path, body string) page {
+	ctx, cancel := context.WithTimeout(p.ctx, p.wait)
+	defer cancel()
+	req, err := http.NewRequestWithContext(ctx, method, p.base+path, strings.NewReader(body))
+	if err != nil {
+		return page{err: err}
+	}
+	req.Header.Set("User-Agent", "kith")
+	if method == http.MethodPost {
+		req.Header.Set("Content-Type", "application/json")
+	}
+	resp, err := p.rt.RoundTrip(req)
+	if err != nil {
+		return page{err: p.why(err)}
+	}
+	defer resp.Body.Close()
+	if e := resp.Header.Get("Content-Encoding"); e != "" && e != "identity" {
+		return page{err: fmt.Errorf("its answer at %s is compressed, unasked", path)}
+	}
+	text, err := io.ReadAll(io.LimitReader(resp.Body, maxPage+1))
+	switch {
+	case err != nil:
+		return page{err: p.why(err)}
+	case len(text) > maxPage:
+		return page{err: fmt.Errorf("its answer at %s is larger than %d MiB", path, maxPage>>20)}
+	}
+	return page{status: resp.StatusCode, header: resp.Header, body: text}
+}
+
+// NothingListens is the problem of an address that refuses connections.
+const NothingListens = "nothing listens there"
+
+// errSlow reports that an engine did not answer in time.
+var errSlow = errors.New("it did not answer")
+
+// why describes a failed request for the owner.
+func (p *probe) why(err error) error {
+	switch {
+	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, os.ErrDeadlineExceeded):
+		return fmt.Errorf("%w within %v", errSlow, p.wait)
+	case errors.Is(err, syscall.ECONNREFUSED):
+		return errors.New(NothingListens)
+	default:
+		return fmt.Errorf("it cannot be asked: %w", err)
+	}
+}
+
+// into decodes the page into v.
+func (g page) into(v any) error {
+	switch {
+	case g.err != nil:
+		return g.err
+	case g.status == http.StatusUnauthorized, g.status == http.StatusForbidden:
+		return errLocked
+	case g.status == http.StatusServiceUnavailable:
+		return errors.New("it is not ready yet (status 503), perhaps still loading its model")
+	case g.status != http.StatusOK:
+		return fmt.Errorf("it answered with status %d", g.status)
+	}
+	if err := json.Unmarshal(bytes.TrimSpace(g.body), v, jsontext.AllowDuplicateNames(true)); err != nil {
+		return errors.New("its answer is not the JSON that was expected")
+	}
+	return nil
+}
+
+// cached returns the model that load returned for key. It calls load if the model
+// is not known yet.
+func (p *probe) cached(key string, load func() (Model, error)) (Model, error) {
+	if m, ok := p.known[key]; ok {
+		return m, nil
+	}
+	m, err := load()
+	if err == nil {
+		p.known[key] = m
+	}
+	return m, err
+}
+
+// loopback reports whether the address names this machine.
+func loopback(base string) bool {
+	u, err := url.Parse(base)
+	if err != nil {
+		return false
+	}
+	ip := net.ParseIP(u.Hostname())
+	return u.Hostname() == "localhost" || ip != nil && ip.IsLoopback()
+}
+
+// atoi returns the integer in a JSON value, or 0.
+func atoi(v jsontext.Value) int {
+	n, err := strconv.Atoi(string(v))
+	if err != nil {
+		return 0
+	}
+	return n
+}

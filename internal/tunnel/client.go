@@ -1,0 +1,452 @@
+package tunnel
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"iter"
+	"math"
+	"net"
+	"net/http"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/go-json-experiment/json"
+	"golang.org/x/time/rate"
+)
+
+// Bounds on what a machine may make the hub do.
+const (
+	maxOffersLine     = 1 << 20          // bytes of one line of GET /offers
+	firstOfferTimeout = 10 * time.Second // for the first line, after the upgrade
+	fenceTimeout      = 2 * time.Second  // for the response to POST /fenced
+	maxErrorText      = 512              // bytes kept of a daemon's error text
+)
+
+// ErrFull is the error of RoundTrip when the daemon grants no further stream.
+var ErrFull = errors.New("cannot send the call: the machine grants no further stream on its tunnel")
+
+var (
+	// errFenced is the cause of a Client's end after Fence.
+	errFenced = errors.New("a newer tunnel of the machine took over")
+	// errOrigin refuses pages in browsers, whatever credential they hold.
+	errOrigin = errors.New("cannot open a tunnel: no page in a browser may, and only one sends an Origin")
+)
+
+// UpgradeConfig is what the hub sets for a tunnel that it accepts.
+type UpgradeConfig struct {
+	// Generation is the tunnel's number, larger than that of any earlier tunnel of
+	// the machine.
+	Generation int64
+	// Offers is the rate at which the machine's advertisements are read; nil is no
+	// limit.
+	Offers *rate.Limiter
+}
+
+// Client is the hub's end of one tunnel: an http.RoundTripper to one machine.
+// The host of a request's URL does not matter, only its path. A Client is safe for
+// concurrent use.
+type Client struct {
+	conn       *conn
+	http       *http.ClientConn
+	generation int64
+	version    int           // of the daemon
+	offerRate  *rate.Limiter // of advertisements
+}
+
+// Upgrade answers GET /tunnel of an authenticated machine with 101 and takes over
+// the connection; in a WebSocket if the request offers nothing else. If it fails,
+// it has written the error response. The caller closes the Client.
+func Upgrade(w http.ResponseWriter, r *http.Request, config UpgradeConfig) (*Client, error) {
+	if len(r.Header.Values("Origin")) > 0 {
+		http.Error(w, errOrigin.Error(), http.StatusForbidden)
+		return nil, errOrigin
+	}
+	if err := checkUpgrade(r); err != nil {
+		w.Header().Set("Upgrade", Protocol)
+		w.Header().Set("Connection", "Upgrade")
+		http.Error(w, err.Error(), http.StatusUpgradeRequired)
+		return nil, err
+	}
+	w.Header().Set(HeaderVersion, strconv.Itoa(Version))
+	w.Header().Set(HeaderGeneration, strconv.FormatInt(config.Generation, 10))
+	accept := acceptPlain
+	if !hasToken(r.Header, "Upgrade", Protocol) {
+		accept = acceptWebSocket
+	}
+	c, err := accept(w, r)
+	if err != nil {
+		return nil, fmt.Errorf("cannot open a tunnel: %w", err)
+	}
+	client, err := newClient(r.Context(), c, config)
+	if err == nil {
+		client.version, _ = strconv.Atoi(r.Header.Get(HeaderVersion)) // checkUpgrade has parsed it
+	}
+	return client, err
+}
+
+// acceptPlain answers a request for the tunnel with 101 and the headers of w, and
+// takes over its connection.
+func acceptPlain(w http.ResponseWriter, _ *http.Request) (net.Conn, error) {
+	raw, buffered, err := hijack(w)
+	if err != nil {
+		http.Error(w, "cannot open a tunnel here", http.StatusInternalServerError)
+		return nil, err
+	}
+	if _, err := fmt.Fprintf(raw, "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: %s\r\n%s: %s\r\n%s: %s\r\n\r\n",
+		Protocol, HeaderVersion, w.Header().Get(HeaderVersion), HeaderGeneration, w.Header().Get(HeaderGeneration)); err != nil {
+		raw.Close()
+		return nil, fmt.Errorf("cannot answer the upgrade: %w", err)
+	}
+	return withBuffer(raw, buffered.Reader), nil
+}
+
+// hijack takes over the connection of a request and clears the deadlines that the
+// server set for one request.
+func hijack(w http.ResponseWriter) (net.Conn, *bufio.ReadWriter, error) {
+	raw, buffered, err := http.NewResponseController(w).Hijack()
+	if err != nil {
+		return nil, nil, fmt.Errorf("cannot take the connection over: %w", err)
+	}
+	if err := raw.SetDeadline(time.Time{}); err != nil {
+		raw.Close()
+		return nil, nil, fmt.Errorf("cannot clear the deadlines of a connection: %w", err)
+	}
+	return raw, buffered, nil
+}
+
+// checkUpgrade returns what a request for a tunnel lacks; nil if it lacks nothing.
+func checkUpgrade(r *http.Request) error {
+	switch {
+	case r.Method != http.MethodGet, r.ProtoMajor != 1:
+		return errors.New("cannot open a tunnel: it begins with an HTTP/1.1 GET")
+	case !hasToken(r.Header, "Connection", "upgrade"),
+		!hasToken(r.Header, "Upgrade", Protocol) && !hasToken(r.Header, "Upgrade", webSocket):
+		return fmt.Errorf("cannot open a tunnel: the request must ask for Upgrade: %s", Protocol)
+	case !hasToken(r.Header, "Upgrade", Protocol) && !hasToken(r.Header, "Sec-WebSocket-Protocol", webSocketProtocol):
+		return fmt.Errorf("cannot open a tunnel: a WebSocket must ask for Sec-WebSocket-Protocol: %s", webSocketProtocol)
+	}
+	if v, err := strconv.Atoi(r.Header.Get(HeaderVersion)); err != nil || v < 1 {
+		return fmt.Errorf("cannot open a tunnel: %s must be a version number", HeaderVersion)
+	}
+	return nil
+}
+
+// hasToken reports whether a comma-separated header holds the token, in any case.
+func hasToken(h http.Header, name, token string) bool {
+	for _, value := range h.Values(name) {
+		for part := range strings.SplitSeq(value, ",") {
+			if strings.EqualFold(strings.TrimSpace(part), token) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// transport is shared by all Clients. It dials nothing: the connection of each
+// Client is a value of the context passed to NewClientConn.
+var transport = sync.OnceValue(func() *http.Transport {
+	return &http.Transport{
+		DialContext:            func(ctx context.Context, _, _ string) (net.Conn, error) { return ctx.Value(connKey{}).(*conn), nil },
+		Protocols:              priorKnowledge(),
+		HTTP2:                  http2Config(),
+		DisableCompression:     true, // bytes pass unchanged
+		MaxResponseHeaderBytes: maxHeader,
+		// The body of a request with Expect: 100-continue is sent when the daemon reads it.
+		ExpectContinueTimeout: math.MaxInt64,
+	}
+})
+
+// connKey is the context key of a Client's connection.
+type connKey struct{}
+
+// newClient starts HTTP/2 on an upgraded connection, which the Client owns.
+func newClient(ctx context.Context, upgraded net.Conn, config UpgradeConfig) (*Client, error) {
+	c := newHubConn(upgraded)
+	go c.writeLoop()
+	cc, err := transport().NewClientConn(context.WithValue(ctx, connKey{}, c), "http", "machine:80")
+	if err != nil {
+		c.Close()
+		return nil, fmt.Errorf("cannot begin HTTP/2 on a tunnel: %w", err)
+	}
+	offers := config.Offers
+	if offers == nil {
+		offers = rate.NewLimiter(rate.Inf, 1)
+	}
+	return &Client{conn: c, http: cc, generation: config.Generation, offerRate: offers}, nil
+}
+
+// Generation returns the number given to Upgrade.
+func (c *Client) Generation() int64 { return c.generation }
+
+// RoundTrip sends one request to the machine. It does not wait for a free stream
+// (ErrFull) and does not retry. Any other error means that this attempt failed:
+// the tunnel ended, the daemon reset the stream, or the request's context ended,
+// which ends RoundTrip and a running read of the response at once. A refusal of
+// the daemon is a response with HeaderRefused. The body of a request that expects
+// 100-continue is read when the daemon asks for it; a daemon before version 6 is
+// sent the body at once.
+func (c *Client) RoundTrip(r *http.Request) (*http.Response, error) {
+	if r.Header.Get("Expect") != "" && c.version < versionAdmits {
+		r = r.WithContext(r.Context())
+		r.Header = r.Header.Clone()
+		r.Header.Del("Expect")
+	}
+	if err := c.reserveStream(); err != nil {
+		if r.Body != nil {
+			r.Body.Close()
+		}
+		return nil, err
+	}
+	response, err := c.http.RoundTrip(r)
+	if err != nil {
+		return nil, err
+	}
+	body := response.Body
+	stop := context.AfterFunc(r.Context(), func() { body.Close() })
+	response.Body = &responseBody{body, r.Context(), stop}
+	return response, nil
+}
+
+// reserveStream reserves one of the streams that the daemon grants for the next
+// RoundTrip.
+func (c *Client) reserveStream() error {
+	if err := c.Err(); err != nil {
+		return fmt.Errorf("cannot send the call: the tunnel ended: %w", err)
+	}
+	if c.http.Reserve() != nil {
+		return ErrFull
+	}
+	if c.http.InFlight() > maxStreams { // a daemon may grant any number
+		c.http.Release()
+		return ErrFull
+	}
+	return nil
+}
+
+// responseBody is a response body whose reads end with the request's context.
+// net/http's own reads end only after the stream's reset is written, which a
+// daemon that reads nothing can delay.
+type responseBody struct {
+	io.ReadCloser
+	ctx  context.Context
+	stop func() bool // prevents the Close at the context's end; false if that began
+}
+
+// Read implements io.Reader.
+func (b *responseBody) Read(p []byte) (int, error) {
+	n, err := b.ReadCloser.Read(p)
+	if err != nil && err != io.EOF && b.ctx.Err() != nil {
+		err = b.ctx.Err()
+	}
+	return n, err
+}
+
+// Close cancels the call if the body was not read to its end.
+func (b *responseBody) Close() error {
+	if !b.stop() {
+		return nil
+	}
+	return b.ReadCloser.Close()
+}
+
+// Offers requests the machine's advertisements and yields each: the first soon
+// after the upgrade, then one at each change, until the tunnel or ctx ends, which
+// it yields as the last element, an error. Each is a complete state; of those that
+// arrive faster than UpgradeConfig.Offers allows, only the newest is yielded. A
+// line over 1 MiB or of another JSON shape is an error too. Offers reads about
+// 1 MiB a second at most.
+func (c *Client) Offers(ctx context.Context) iter.Seq2[Advertisement, error] {
+	return func(yield func(Advertisement, error) bool) {
+		ctx, cancel := context.WithCancelCause(ctx)
+		defer cancel(nil)
+		timeout := time.AfterFunc(firstOfferTimeout, func() {
+			cancel(fmt.Errorf("the machine sent no offers in %v", firstOfferTimeout))
+		})
+		defer timeout.Stop()
+		fail := func(err error) {
+			if ctx.Err() != nil {
+				err = context.Cause(ctx)
+			}
+			yield(Advertisement{}, fmt.Errorf("cannot read a machine's offers: %w", err))
+		}
+		response, err := c.request(ctx, http.MethodGet, "/offers", nil)
+		if err != nil {
+			fail(err)
+			return
+		}
+		defer response.Body.Close()
+		// Small, because it is kept while the machine is idle.
+		in := bufio.NewReaderSize(response.Body, 512)
+		next := func() ([]byte, error) { return readLine(in) }
+		var lines <-chan []byte // once the machine exceeded its rate
+		var failed <-chan error
+		for {
+			line, err := next()
+			if err != nil {
+				fail(err)
+				return
+			}
+			timeout.Stop()
+			if delay := c.offerRate.Reserve().Delay(); delay > 0 {
+				if lines == nil {
+					lines, failed = c.newestLine(ctx, in)
+					next = func() ([]byte, error) {
+						select {
+						case line := <-lines:
+							return line, nil
+						case err := <-failed:
+							return nil, err
+						}
+					}
+				}
+				select {
+				case <-time.After(delay):
+				case err := <-failed:
+					fail(err)
+					return
+				}
+				select {
+				case line = <-lines:
+				default:
+				}
+			}
+			var ad Advertisement
+			if err := json.Unmarshal(line, &ad); err != nil {
+				fail(fmt.Errorf("a line of %d bytes is no advertisement: %w", len(line), err))
+				return
+			}
+			if !yield(ad, nil) {
+				return
+			}
+		}
+	}
+}
+
+// newestLine reads lines until that fails or ctx ends, and then sends the reason to
+// failed. Of the lines that are not received from the channel, the last is kept.
+func (c *Client) newestLine(ctx context.Context, in *bufio.Reader) (lines <-chan []byte, failed <-chan error) {
+	last, end := make(chan []byte, 1), make(chan error, 1)
+	go func() {
+		for {
+			line, err := readLine(in)
+			if err != nil {
+				end <- err
+				return
+			}
+			select {
+			case <-last:
+			default:
+			}
+			last <- line
+			select {
+			case <-time.After(time.Millisecond + time.Duration(len(line))*time.Microsecond):
+			case <-c.Done():
+				end <- c.Err()
+				return
+			case <-ctx.Done():
+				end <- ctx.Err()
+				return
+			}
+		}
+	}()
+	return last, end
+}
+
+// readLine returns the next line without its end, of at most maxOffersLine bytes.
+func readLine(r *bufio.Reader) ([]byte, error) {
+	var line []byte
+	for {
+		part, err := r.ReadSlice('\n')
+		line = append(line, part...)
+		switch {
+		case len(line) > maxOffersLine:
+			return nil, fmt.Errorf("a line is longer than %d bytes", maxOffersLine)
+		case err == nil:
+			return bytes.TrimSuffix(line, []byte{'\n'}), nil
+		case errors.Is(err, io.EOF):
+			return nil, io.ErrUnexpectedEOF // the daemon never ends this response
+		case !errors.Is(err, bufio.ErrBufferFull):
+			return nil, err
+		}
+	}
+}
+
+// Ack reports to the daemon that the hub has its first offers: from now on the
+// machine is routable.
+func (c *Client) Ack(ctx context.Context) error { return c.post(ctx, "/ack", nil) }
+
+// Control sends the daemon a change that its owner made elsewhere. If the daemon
+// refuses it, the error holds the daemon's text.
+func (c *Client) Control(ctx context.Context, change Control) error {
+	body, err := json.Marshal(change)
+	if err != nil {
+		return fmt.Errorf("cannot write a control message: %w", err)
+	}
+	return c.post(ctx, "/control", body)
+}
+
+// Fence reports to the daemon that this generation is over, and closes the Client.
+// It waits at most 2 s for a peer that does not answer.
+func (c *Client) Fence(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, fenceTimeout)
+	defer cancel()
+	_ = c.post(ctx, "/fenced", nil) // the tunnel ends either way
+	c.close(errFenced)
+}
+
+// Done returns a channel that is closed when the tunnel has ended. Every running
+// read of a body fails then.
+func (c *Client) Done() <-chan struct{} { return c.conn.done }
+
+// Err returns why the tunnel ended; nil while it is open.
+func (c *Client) Err() error {
+	select {
+	case <-c.conn.done:
+		return c.conn.cause()
+	default:
+		return nil
+	}
+}
+
+// Close ends the tunnel and every request on it at once.
+func (c *Client) Close() { c.close(net.ErrClosed) }
+
+func (c *Client) close(cause error) {
+	c.conn.setCause(cause)
+	c.http.Close()
+	c.conn.Close() // in case net/http had released it before
+}
+
+// post sends a protocol message and expects a 2xx.
+func (c *Client) post(ctx context.Context, path string, body []byte) error {
+	response, err := c.request(ctx, http.MethodPost, path, body)
+	if err != nil {
+		return err
+	}
+	return response.Body.Close()
+}
+
+// request sends a protocol message; a response other than 2xx is an error.
+func (c *Client) request(ctx context.Context, method, path string, body []byte) (*http.Response, error) {
+	r, err := http.NewRequestWithContext(ctx, method, "http://machine"+path, bytes.NewReader(body))
+	if err != nil {
+		return nil, err
+	}
+	response, err := c.RoundTrip(r)
+	if err != nil {
+		return nil, fmt.Errorf("cannot send %s to a machine: %w", path, err)
+	}
+	if response.StatusCode/100 == 2 {
+		return response, nil
+	}
+	defer response.Body.Close()
+	text, _ := io.ReadAll(io.LimitReader(response.Body, maxErrorText))
+	return nil, fmt.Errorf("the machine answered %s with %d: %q", path, response.StatusCode, text)
+}
