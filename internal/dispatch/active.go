@@ -10,7 +10,7 @@ import (
 
 // activeCalls is the calls from Do until their answers are closed. It ends them when
 // their key, member or share ends, and limits how many calls of one member run on
-// machines, the member's own included, and wait for one.
+// machines, the member's own included, and wait for one (spec/routing.md#wait-many).
 type activeCalls struct {
 	maxRunning, maxWaiting int // of one member; 0: no limit
 

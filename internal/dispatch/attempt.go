@@ -59,10 +59,11 @@ const (
 // send posts the call through the tunnel of the attempt's machine. For every outcome
 // but answered the reservation was released.
 //
-//  1. A machine that is disconnected, or out of the caller's reach by now, is not
-//     asked.
+//  1. A machine that is disconnected, or out of the caller's reach by now, gets no
+//     request.
 //  2. The head is sent, and the body with it or once the daemon admitted the head
-//     (request). A daemon that refuses the head has not seen the body.
+//     (spec/routing.md#head-first). A daemon that refuses the head has not seen the
+//     body.
 //  3. Status 200: of a streamed answer the first bytes are awaited, a unary answer
 //     is read to its end. Until then another machine may still replace this one.
 //  4. Any other status is a refusal or the engine's own fault (readRefusal); no
@@ -77,7 +78,6 @@ func (d *Dispatcher) send(ctx context.Context, a *attempt) (*gateway.Answer, out
 	late := time.AfterFunc(d.cfg.FirstByte, func() {
 		cancel(fault.New(fault.EngineTimeout, "the machine took the call but its engine gave no answer for %s", d.cfg.FirstByte))
 	})
-	began := time.Now()
 	end := func(out outcome) {
 		late.Stop()
 		cancel(nil)
@@ -104,7 +104,7 @@ func (d *Dispatcher) send(ctx context.Context, a *attempt) (*gateway.Answer, out
 		a.gotBody = body.stop()
 		out, f := broken(ctx, a.call, gone, err)
 		if out == busy || context.Cause(ctx) == errNotAdmitted {
-			d.recordRefusal(a, began)
+			d.recordRefusal(a)
 		}
 		end(out)
 		return nil, out, f
@@ -115,7 +115,7 @@ func (d *Dispatcher) send(ctx context.Context, a *attempt) (*gateway.Answer, out
 		out, f := readRefusal(response)
 		response.Body.Close()
 		if out != failed {
-			d.recordRefusal(a, began)
+			d.recordRefusal(a)
 		}
 		end(out)
 		return nil, out, f
@@ -134,7 +134,7 @@ func (d *Dispatcher) send(ctx context.Context, a *attempt) (*gateway.Answer, out
 		return nil, out, f
 	}
 	late.Stop()
-	a.Offer.Load.ObserveTTFT(time.Since(began))
+	a.Offer.Load.ObserveTTFT(time.Since(a.began))
 	response.Body = answer
 	if !a.call.Stream { // the machine is done: its slot does not wait for the caller to read
 		answer.Close()
@@ -143,8 +143,7 @@ func (d *Dispatcher) send(ctx context.Context, a *attempt) (*gateway.Answer, out
 }
 
 // stopped reports whether the machine no longer runs an attempt that was cancelled:
-// its daemon says so, or its tunnel has ended. A call never runs on two machines at
-// once.
+// its daemon says so, or its tunnel has ended (spec/routing.md#one-attempt).
 func (d *Dispatcher) stopped(ctx context.Context, a *attempt) bool {
 	line, gone, ok := d.cfg.Registry.Line(a.Machine.ID)
 	if !ok {
@@ -162,14 +161,14 @@ func (d *Dispatcher) stopped(ctx context.Context, a *attempt) bool {
 	return response.StatusCode == http.StatusNoContent
 }
 
-// recordRefusal records that the machine did not take a call, sent at that time,
-// which by its advertisement it would have taken. A model that it does not have
-// after all is no race. When the machine is no longer left out, the calls that wait
-// for it are decided again: what corrects the hub's view of the machine may come
-// without a notification.
-func (d *Dispatcher) recordRefusal(a *attempt, sent time.Time) {
+// recordRefusal records that the machine did not take a call which by its
+// advertisement it would have taken (spec/routing.md#left-out). A model that it does
+// not have after all is no race. When the machine is no longer left out, the calls
+// that wait for it are decided again: what corrects the hub's view of the machine may
+// come without a notification.
+func (d *Dispatcher) recordRefusal(a *attempt) {
 	now := time.Now()
-	until := a.Offer.Load.Record(a.Class).Refused(sent, now, a.refusal != tunnel.RefusedUnknownModel)
+	until := a.Offer.Load.Record(a.Class).Refused(a.began, now, a.refusal != tunnel.RefusedUnknownModel)
 	if until.IsZero() {
 		return
 	}
@@ -211,8 +210,8 @@ func (d *Dispatcher) request(ctx context.Context, call *gateway.Call, c fleet.Ca
 		tunnel.HeaderModel:       {tunnel.EscapeModel(string(call.Model))},
 		"User-Agent":             {""},
 	}
-	_, asked := call.Request()
-	call.Attach(r, asked)
+	_, content := call.Request()
+	call.Attach(r, content)
 	if c.Class == fleet.Grouped || r.ContentLength > maxWithHead {
 		r.Header.Set("Expect", "100-continue")
 	}

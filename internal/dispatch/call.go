@@ -11,7 +11,8 @@ import (
 )
 
 const (
-	// maxAttempts is how many machines one call may try.
+	// maxAttempts is how many machines one call may try
+	// (spec/routing.md#three-attempts).
 	maxAttempts = 3
 	// reportEvery is how often a waiting call's position is reported to its caller.
 	reportEvery = 2 * time.Second
@@ -21,9 +22,10 @@ const (
 type activeCall struct {
 	d        *Dispatcher
 	call     *gateway.Call
-	ask      fleet.Query
+	query    fleet.Query
 	deadline time.Time // of its wait
-	// vanished says that a unary call lost its machine after it had started.
+	// vanished says that a unary call lost its machine after it had started
+	// (spec/routing.md#vanished).
 	vanished bool
 	attempt  atomic.Pointer[attempt] // the one that runs now; nil: none
 	phase    phase                   // guarded by activeCalls.mu
@@ -32,13 +34,13 @@ type activeCall struct {
 // run decides, tries and waits until there is an answer or a fault.
 func (c *activeCall) run(ctx context.Context) (*gateway.Answer, error) {
 	for {
-		decision := c.d.route(&c.ask)
+		decision := c.d.route(&c.query)
 		c.recordDecision(judgement(decision))
 		switch decision.Verdict {
 		case fleet.Refuse:
 			return nil, c.refusal(decision)
 		case fleet.Try:
-			if r := c.d.scheduler.take(decision.Candidates, c.call.Model, c.ask.Now); r != nil {
+			if r := c.d.scheduler.take(decision.Candidates, c.call.Model, c.query.Now); r != nil {
 				if err := c.d.active.enter(c, running); err != nil {
 					c.d.scheduler.release(r, false)
 					return nil, err
@@ -62,12 +64,13 @@ func (c *activeCall) try(ctx context.Context, r *reservation) (_ *gateway.Answer
 	trace := &c.call.Trace
 	trace.Attempts++
 	r.widen(c.call.Choices)
-	receipt, err := c.d.cfg.Ledger.Begin(intentOf(c.call, r))
+	trace.Machine, trace.Owner, trace.Group = r.Machine.ID, r.Machine.Owner, r.GroupID()
+	receipt, err := c.d.cfg.Ledger.Begin(runningUsage(c.call))
 	if err != nil {
+		trace.Machine, trace.Owner, trace.Group = "", "", ""
 		c.d.scheduler.release(r, false)
 		return nil, err, true
 	}
-	trace.Machine, trace.Owner, trace.Group = r.Machine.ID, r.Machine.Owner, r.GroupID()
 	here, cancel := context.WithCancelCause(ctx)
 	a := &attempt{reservation: r, call: c.call, began: time.Now(), cancel: cancel}
 	c.attempt.Store(a)
@@ -94,14 +97,14 @@ func (c *activeCall) try(ctx context.Context, r *reservation) (_ *gateway.Answer
 	case ctx.Err() != nil:
 		return nil, context.Cause(ctx), true
 	case outcome == busy:
-		c.ask.Full = append(c.ask.Full, r.Machine.ID) // until the call has waited
+		c.query.Full = append(c.query.Full, r.Machine.ID) // until the call has waited
 		return nil, nil, false
 	case outcome == vanished && c.vanished:
 		return nil, fault.New(fault.MachineOffline, "two machines went away in the middle of the answer; try again shortly"), true
 	}
 	c.vanished = c.vanished || outcome == vanished
-	c.ask.Avoid, c.ask.Gone = append(c.ask.Avoid, r.Machine.ID), true
-	if len(c.ask.Avoid) == maxAttempts {
+	c.query.Avoid, c.query.Gone = append(c.query.Avoid, r.Machine.ID), true
+	if len(c.query.Avoid) == maxAttempts {
 		return nil, c.exhausted(), true
 	}
 	return nil, nil, false
@@ -116,7 +119,7 @@ func (c *activeCall) refusal(decision fleet.Decision) *fault.Fault {
 	return decision.Fault
 }
 
-// Rows of docs/spec/routing.md that this package looks at.
+// Rows of spec/routing.md#the-twelve-rows that this package looks at.
 const (
 	rowUnconfirmed = 2  // the store cannot be read; the only refusal that does not end a wait
 	rowReady       = 3  // a machine is ready
@@ -126,7 +129,7 @@ const (
 // exhausted is the fault of a call whose attempts or time are used up: the refusal
 // that holds now, or that of row 11 where fleet.Route would still try or wait.
 func (c *activeCall) exhausted() *fault.Fault {
-	decision := c.d.route(&c.ask)
+	decision := c.d.route(&c.query)
 	if decision.Verdict == fleet.Refuse {
 		c.recordDecision(judgement(decision))
 		return c.refusal(decision)
@@ -134,11 +137,11 @@ func (c *activeCall) exhausted() *fault.Fault {
 	decision.Verdict, decision.Row = fleet.Refuse, rowExhausted
 	c.recordDecision(judgement(decision))
 	code := fault.CapacityFull
-	if c.ask.Family != fleet.Chat {
+	if c.query.Family != fleet.Chat {
 		code = fault.CascadeExhausted
 	}
 	f := fault.New(code, "every machine that was tried for this model was busy or went away before it started; try again shortly")
-	if c.ask.Waited {
+	if c.query.Waited {
 		f = f.AfterWait()
 	}
 	return f
@@ -151,8 +154,8 @@ func (c *activeCall) wait(ctx context.Context) (_ *gateway.Answer, _ error, done
 		return nil, err, true
 	}
 	began := time.Now()
-	w := c.d.scheduler.join(c.ask, c.call.Arrived)
-	c.ask.Full = nil
+	w := c.d.scheduler.join(c.query, c.call.Arrived)
+	c.query.Full = nil
 	result, err := c.await(ctx, w)
 	c.call.Trace.Waited += time.Since(began)
 	c.call.Waiting(-1, 0)
@@ -184,7 +187,7 @@ func (c *activeCall) await(ctx context.Context, w *waiter) (waitResult, error) {
 			if result, ok := c.d.scheduler.leave(w); ok {
 				return result, nil
 			}
-			c.ask.Waited = true
+			c.query.Waited = true
 			return waitResult{}, c.exhausted()
 		case <-ctx.Done():
 			if result, ok := c.d.scheduler.leave(w); ok && result.slot != nil {

@@ -33,8 +33,8 @@
 // same for what only time changes. And no member has more than a number of calls
 // running and waiting (active.go).
 //
-// The rules are docs/spec/routing.md; this package carries them out and fleet.Route
-// holds them.
+// The rules are those of docs/spec/routing.md: fleet.Route holds what is decided at one
+// moment, this package what takes time.
 package dispatch
 
 import (
@@ -142,7 +142,7 @@ func (d *Dispatcher) Queued(machine *fleet.Machine) int { return d.scheduler.que
 // Do serves a call on a machine that the caller reaches, or returns the fault that
 // refuses it.
 func (d *Dispatcher) Do(ctx context.Context, call *gateway.Call) (answer *gateway.Answer, err error) {
-	c := &activeCall{d: d, call: call, ask: askOf(call), deadline: call.Arrived.Add(d.waitLimit(call))}
+	c := &activeCall{d: d, call: call, query: queryOf(call), deadline: call.Arrived.Add(d.waitLimit(call))}
 	ctx, end := d.active.begin(ctx, c)
 	defer func() {
 		if answer == nil { // a refusal, or a panic, which may have left a slot reserved
@@ -179,7 +179,7 @@ func (b *closer) Close() error {
 }
 
 // waitLimit is how long the call may wait for a machine: the operator's limit, or
-// the caller's own if that is shorter.
+// the caller's own if that is shorter (spec/routing.md#wait-limit).
 func (d *Dispatcher) waitLimit(call *gateway.Call) time.Duration {
 	limit := d.cfg.Wait
 	if call.Stream {
@@ -191,7 +191,7 @@ func (d *Dispatcher) waitLimit(call *gateway.Call) time.Duration {
 	return limit
 }
 
-func askOf(call *gateway.Call) fleet.Query {
+func queryOf(call *gateway.Call) fleet.Query {
 	return fleet.Query{
 		Caller: call.Caller.Member, Narrow: call.Caller.Narrow, Exclude: call.Caller.Machine,
 		Model: call.Model, Family: call.Endpoint.Family(),
@@ -199,16 +199,16 @@ func askOf(call *gateway.Call) fleet.Query {
 }
 
 // route decides on the newest snapshot.
-func (d *Dispatcher) route(ask *fleet.Query) fleet.Decision {
-	s := d.now(ask)
-	return fleet.Route(s, *ask)
+func (d *Dispatcher) route(query *fleet.Query) fleet.Decision {
+	s := d.now(query)
+	return fleet.Route(s, *query)
 }
 
-// now sets what the ask depends on beside the snapshot (the time, a new draw,
+// now sets what the query depends on beside the snapshot (the time, a new draw,
 // whether the store could be read) and returns the newest snapshot.
-func (d *Dispatcher) now(ask *fleet.Query) *fleet.Snapshot {
-	ask.Now = time.Now()
-	ask.Draw = d.cfg.Draw()
-	ask.Unconfirmed = !d.cfg.Registry.Confirmed(ask.Now)
+func (d *Dispatcher) now(query *fleet.Query) *fleet.Snapshot {
+	query.Now = time.Now()
+	query.Draw = d.cfg.Draw()
+	query.Unconfirmed = !d.cfg.Registry.Confirmed(query.Now)
 	return d.cfg.Registry.Snapshot()
 }

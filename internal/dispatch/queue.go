@@ -23,7 +23,7 @@ type queue struct {
 // machine if and only if the others may.
 type cohort struct {
 	queue   *queue
-	ask     fleet.Query
+	query   fleet.Query
 	waiters []*waiter
 }
 
@@ -61,15 +61,15 @@ func deleteSorted[E any](from []E, e E, order func(a, b E) int) []E {
 	return slices.Delete(from, at, at+1)
 }
 
-// cohortOf returns the cohort of such an ask; a new one joins the queue with its
+// cohortOf returns the cohort of such a query; a new one joins the queue with its
 // first waiter.
-func (q *queue) cohortOf(ask fleet.Query) *cohort {
-	for _, c := range q.byCaller[ask.Caller] {
-		if alike(&c.ask, &ask) {
+func (q *queue) cohortOf(query fleet.Query) *cohort {
+	for _, c := range q.byCaller[query.Caller] {
+		if alike(&c.query, &query) {
 			return c
 		}
 	}
-	return &cohort{queue: q, ask: ask}
+	return &cohort{queue: q, query: query}
 }
 
 // alike reports whether two queries of one caller for one model are equal to routing.
@@ -106,7 +106,7 @@ func (q *queue) remove(w *waiter) {
 func (q *queue) rank(c *cohort) {
 	if len(c.waiters) > 0 {
 		q.cohorts = insertSorted(q.cohorts, c, byFirst)
-		q.byCaller[c.ask.Caller] = insertSorted(q.byCaller[c.ask.Caller], c, byFirst)
+		q.byCaller[c.query.Caller] = insertSorted(q.byCaller[c.query.Caller], c, byFirst)
 	}
 }
 
@@ -116,9 +116,9 @@ func (q *queue) unrank(c *cohort) {
 		return
 	}
 	q.cohorts = deleteSorted(q.cohorts, c, byFirst)
-	if own := deleteSorted(q.byCaller[c.ask.Caller], c, byFirst); len(own) > 0 {
-		q.byCaller[c.ask.Caller] = own
+	if own := deleteSorted(q.byCaller[c.query.Caller], c, byFirst); len(own) > 0 {
+		q.byCaller[c.query.Caller] = own
 	} else {
-		delete(q.byCaller, c.ask.Caller)
+		delete(q.byCaller, c.query.Caller)
 	}
 }

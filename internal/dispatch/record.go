@@ -42,13 +42,6 @@ func runningUsage(call *gateway.Call) account.Usage {
 	}
 }
 
-// intentOf is the record of a call that is about to be sent.
-func intentOf(call *gateway.Call, r *reservation) account.Usage {
-	u := runningUsage(call)
-	u.MachineID, u.OwnerID, u.GroupID = string(r.Machine.ID), string(r.Machine.Owner), string(r.GroupID())
-	return u
-}
-
 // usageOf is the record of a finished call: who, what, how it ended; nothing of its
 // content.
 func usageOf(call *gateway.Call, out gateway.Outcome) account.Usage {
@@ -117,7 +110,7 @@ func (a *attempt) describe(out outcome) string {
 	}
 }
 
-// routeHeader is the value of X-Kith-Route: each machine that was given some of the
+// routeHeader is the value of X-Kith-Route (spec/api.md#x-kith-route): each machine that was given some of the
 // request's body, once, in the order in which they got it last.
 func routeHeader(tries []gateway.Try) string {
 	var parts []string

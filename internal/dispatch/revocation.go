@@ -13,8 +13,9 @@ import (
 const (
 	// checkTimeout limits the look-ups after a change.
 	checkTimeout = 2 * time.Second
-	// unconfirmedGrace is how long a running call goes on while changes of the store
-	// cannot be read, from when nothing new is granted: 30 s in all.
+	// unconfirmedGrace is how long a running call continues while changes of the store
+	// cannot be read, from when nothing new is granted: 30 s in all
+	// (spec/routing.md#frame-blind).
 	unconfirmedGrace = 25 * time.Second
 )
 
@@ -24,7 +25,7 @@ const (
 //     longer valid, ends.
 //  2. A call that runs on a machine which its caller no longer reaches ends there.
 //     If its answer has not begun, it is decided again.
-//  3. All others go on. A call that waits is the scheduler's.
+//  3. All others continue. The scheduler decides again for waiting calls.
 func (d *Dispatcher) revoke(changes []fleet.Change) {
 	ctx, cancel := context.WithTimeout(context.Background(), checkTimeout)
 	defer cancel()
@@ -82,21 +83,21 @@ func (d *Dispatcher) reaches(caller gateway.Caller, a *attempt) bool {
 // stillReaches reports whether the caller of a call that is about to be sent may use
 // its machine: revoke did not see an attempt that was stored after its change.
 func (d *Dispatcher) stillReaches(a *attempt) bool {
-	ask := askOf(a.call)
-	s := d.now(&ask)
+	query := queryOf(a.call)
+	s := d.now(&query)
 	machine := s.Machine(a.Machine.ID)
 	if machine == nil {
 		return false
 	}
-	_, ok := fleet.StateOf(s, &ask, machine)
+	_, ok := fleet.StateOf(s, &query, machine)
 	return ok
 }
 
 // outOfReach is the refusal that holds now for a call whose machine is out of reach.
 // An answer that has begun ends also where another machine would serve the call.
 func (d *Dispatcher) outOfReach(call *gateway.Call) *fault.Fault {
-	ask := askOf(call)
-	if decision := d.route(&ask); decision.Verdict == fleet.Refuse {
+	query := queryOf(call)
+	if decision := d.route(&query); decision.Verdict == fleet.Refuse {
 		return decision.Fault
 	}
 	return fault.New(fault.CascadeExhausted, "the machine that ran this is no longer shared with you; another one serves the model: try again")

@@ -16,7 +16,7 @@ import (
 // grantSlots alone; a call that does not wait takes one after grantSlots found no
 // waiting call for it.
 type scheduler struct {
-	// now sets the time and what else an ask depends on beside the snapshot, and
+	// now sets the time and what else a query depends on beside the snapshot, and
 	// returns the snapshot.
 	now func(*fleet.Query) *fleet.Snapshot
 	// activity is Config.Activity.
@@ -84,7 +84,7 @@ func (r *reservation) sharers() []fleet.MemberID {
 }
 
 // grantSlots grants a machine's free slots to waiting calls, and reports whether it
-// granted any. Needs mu.
+// granted any (spec/routing.md#wait-order). Needs mu.
 //
 //  1. A machine that is not in the snapshot has no slots to grant.
 //  2. While the store cannot be read, nothing is granted; the next tick decides
@@ -114,7 +114,7 @@ func (s *scheduler) grantSlots(id fleet.MachineID) (granted bool) {
 		if w == nil {
 			break
 		}
-		if r := reserve(candidate, w.cohort.ask.Model, at.Now); r != nil {
+		if r := reserve(candidate, w.cohort.query.Model, at.Now); r != nil {
 			s.end(w, waitResult{slot: r, decision: gateway.Judged{Verdict: fleet.Try, Row: rowReady}})
 			granted = true
 		}
@@ -132,9 +132,9 @@ func (s *scheduler) nextWaiter(snapshot *fleet.Snapshot, machine *fleet.Machine,
 			if best != nil && best.before(w) {
 				return
 			}
-			ask := c.ask
-			ask.Now = now
-			if seen, ok := fleet.StateOf(snapshot, &ask, machine); ok && seen.State == fleet.Ready {
+			query := c.query
+			query.Now = now
+			if seen, ok := fleet.StateOf(snapshot, &query, machine); ok && seen.State == fleet.Ready {
 				best, by = w, seen.Candidate
 				return
 			}
@@ -162,8 +162,8 @@ func (s *scheduler) queuesOf(machine *fleet.Machine) (queues []*queue) {
 	return queues
 }
 
-// decide routes the calls of a cohort again, where the machines in full count as busy.
-// Needs mu.
+// decide routes the calls of a cohort again, where the machines in full count as busy
+// (spec/routing.md#wait-end). Needs mu.
 //
 //  1. If routing cannot be confirmed, the calls wait on; the next tick decides
 //     again.
@@ -173,10 +173,10 @@ func (s *scheduler) queuesOf(machine *fleet.Machine) (queues []*queue) {
 //  4. Wait: they wait on.
 func (s *scheduler) decide(c *cohort, full []fleet.MachineID) {
 	for len(c.waiters) > 0 {
-		ask := c.ask
-		ask.Full = full
-		snapshot := s.now(&ask)
-		d := fleet.Route(snapshot, ask)
+		query := c.query
+		query.Full = full
+		snapshot := s.now(&query)
+		d := fleet.Route(snapshot, query)
 		granted := false
 		switch {
 		case d.Row == rowUnconfirmed:
@@ -288,7 +288,7 @@ func (s *scheduler) onChange(affected fleet.Affected) {
 	s.mu.Lock()
 	for _, q := range s.queues {
 		for _, c := range q.cohorts {
-			if affected.Includes(&c.ask) {
+			if affected.Includes(&c.query) {
 				cohorts = append(cohorts, c)
 			}
 		}
@@ -325,21 +325,21 @@ func (s *scheduler) tick(now time.Time) {
 // join puts a call into its model's queue, by its arrival, and decides for it once:
 // a slot that came free since the call was decided is not missed. Behind another
 // call of its cohort there is nothing to decide.
-func (s *scheduler) join(ask fleet.Query, arrived time.Time) *waiter {
-	full := ask.Full
-	ask.Full = nil // a refusal holds until the next event
+func (s *scheduler) join(query fleet.Query, arrived time.Time) *waiter {
+	full := query.Full
+	query.Full = nil // a refusal holds until the next event
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	q := s.queues[ask.Model]
+	q := s.queues[query.Model]
 	if q == nil {
 		if s.queues == nil {
 			s.queues = make(map[fleet.ModelID]*queue)
 		}
-		q = newQueue(ask.Model, s.now(new(fleet.Query)).Offers(ask.Model))
-		s.queues[ask.Model] = q
+		q = newQueue(query.Model, s.now(new(fleet.Query)).Offers(query.Model))
+		s.queues[query.Model] = q
 	}
 	s.joined++
-	w := &waiter{arrived: arrived, number: s.joined, result: make(chan waitResult, 1), cohort: q.cohortOf(ask)}
+	w := &waiter{arrived: arrived, number: s.joined, result: make(chan waitResult, 1), cohort: q.cohortOf(query)}
 	q.insert(w)
 	s.waiting.Add(1)
 	s.activity()
@@ -392,9 +392,9 @@ func (s *scheduler) queued(machine *fleet.Machine) (n int) {
 			if looked++; looked > maxLooked {
 				return n
 			}
-			ask := c.ask
-			ask.Now = at.Now
-			if _, ok := fleet.StateOf(snapshot, &ask, machine); ok {
+			query := c.query
+			query.Now = at.Now
+			if _, ok := fleet.StateOf(snapshot, &query, machine); ok {
 				n += len(c.waiters)
 			}
 		}

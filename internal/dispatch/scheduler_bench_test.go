@@ -73,7 +73,7 @@ func BenchmarkWaiters10000(b *testing.B) {
 				if box == nil {
 					b.Fatal("who is oldest was passed over")
 				}
-				all[i%waiters] = r.join(askOfWaiter(w), w.arrived.Add(waiters))
+				all[i%waiters] = r.join(queryOfWaiter(w), w.arrived.Add(waiters))
 			}
 		})
 		each("a slot of no use", func(b *testing.B, r *scheduler, _ []*waiter, box *reservation) {
@@ -111,13 +111,13 @@ func BenchmarkWaiters10000(b *testing.B) {
 		}
 		concerns("a key", func(w *waiter) fleet.Change { return fleet.Change{Kind: fleet.KeyChanged, ID: "key"} })
 		concerns("a member's shares", func(w *waiter) fleet.Change {
-			return fleet.Change{Kind: fleet.SharesChanged, ID: string(w.cohort.ask.Caller)}
+			return fleet.Change{Kind: fleet.SharesChanged, ID: string(w.cohort.query.Caller)}
 		})
 		each("join and leave", func(b *testing.B, r *scheduler, all []*waiter, _ *reservation) {
 			for i := 0; b.Loop(); i++ {
 				w := all[i*7919%waiters]
 				r.leave(w)
-				all[i*7919%waiters] = r.join(askOfWaiter(w), w.arrived)
+				all[i*7919%waiters] = r.join(queryOfWaiter(w), w.arrived)
 			}
 		})
 		each("position", func(b *testing.B, r *scheduler, all []*waiter, _ *reservation) {
@@ -130,4 +130,4 @@ func BenchmarkWaiters10000(b *testing.B) {
 	}
 }
 
-func askOfWaiter(w *waiter) fleet.Query { return w.cohort.ask }
+func queryOfWaiter(w *waiter) fleet.Query { return w.cohort.query }

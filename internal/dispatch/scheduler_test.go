@@ -41,12 +41,12 @@ func newScheduler(t *testing.T, slots int) *oneMachine {
 	return r
 }
 
-func asks(member fleet.MemberID) fleet.Query { return fleet.Query{Caller: member, Model: "m"} }
+func queryBy(member fleet.MemberID) fleet.Query { return fleet.Query{Caller: member, Model: "m"} }
 
 // newcomer is a call that finds a machine ready and tries for it.
 func (r *oneMachine) newcomer(member fleet.MemberID) *reservation {
 	r.t.Helper()
-	a := asks(member)
+	a := queryBy(member)
 	known := r.now(&a)
 	d := fleet.Route(known, a)
 	if d.Verdict != fleet.Try {
@@ -56,7 +56,7 @@ func (r *oneMachine) newcomer(member fleet.MemberID) *reservation {
 }
 
 func (r *oneMachine) wait(member fleet.MemberID, after time.Duration) *waiter {
-	return r.join(asks(member), noon.Add(after))
+	return r.join(queryBy(member), noon.Add(after))
 }
 
 func (r *oneMachine) inFlight() int { return r.snapshot.Machine("box").Load.InFlight() }
@@ -152,7 +152,7 @@ func TestSchedulerLeaving(t *testing.T) {
 // others are not.
 func TestCohorts(t *testing.T) {
 	q := newQueue("m", 1)
-	w := &waiter{cohort: q.cohortOf(asks("bob"))}
+	w := &waiter{cohort: q.cohortOf(queryBy("bob"))}
 	q.insert(w)
 	for _, c := range []struct {
 		what   string
@@ -168,9 +168,9 @@ func TestCohorts(t *testing.T) {
 		{"what was tried", func(a *fleet.Query) { a.Avoid = []fleet.MachineID{"box"} }, false},
 		{"how it ended", func(a *fleet.Query) { a.Gone = true }, false},
 	} {
-		ask := asks("bob")
-		c.change(&ask)
-		if one := q.cohortOf(ask) == w.cohort; one != c.alike {
+		query := queryBy("bob")
+		c.change(&query)
+		if one := q.cohortOf(query) == w.cohort; one != c.alike {
 			t.Errorf("with another %s: in one cohort: %t", c.what, one)
 		}
 	}
@@ -237,9 +237,9 @@ func TestSchedulerAfterAMachineIsRevoked(t *testing.T) {
 // the next event on it waits as any other.
 func TestSchedulerJoiningAfterARefusal(t *testing.T) {
 	r := newScheduler(t, 1)
-	ask := asks("bob")
-	ask.Full = []fleet.MachineID{"box"}
-	w := r.join(ask, noon)
+	query := queryBy("bob")
+	query.Full = []fleet.MachineID{"box"}
+	w := r.join(query, noon)
 	if got(w) != (waitResult{}) {
 		t.Fatal("was sent back to the machine that had just refused it")
 	}
@@ -329,9 +329,9 @@ func TestSchedulerTakesWhatIsLeft(t *testing.T) {
 	r.snapshot = r.snapshot.WithMachine(&fleet.Machine{
 		ID: "mine", Owner: "bob", Online: true, Slots: 1, Offers: []fleet.Offer{{ID: "m", Families: fleet.Families(fleet.Chat)}},
 	}).WithShares("bob", []*fleet.Share{{ID: "s", Owner: "ann", Member: "bob", Limits: fleet.Limits{Concurrent: 1}}})
-	ask := asks("bob")
-	s := r.now(&ask)
-	candidates := fleet.Route(s, ask).Candidates
+	query := queryBy("bob")
+	s := r.now(&query)
+	candidates := fleet.Route(s, query).Candidates
 	for _, want := range []fleet.MachineID{"mine", "box"} {
 		if h := r.take(candidates, "m", noon); h == nil || h.Machine.ID != want {
 			t.Fatalf("took %+v, not %s", h, want)

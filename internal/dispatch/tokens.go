@@ -16,18 +16,18 @@ import (
 
 // Count returns the number of tokens of the call's prompt, by the tokenizer of a
 // machine; 0 if none counted it. A model that no machine serves is refused as in Do.
-// Count reserves no slot and does not wait. It asks the candidates of a call, best
-// first, but no machine that is reached through a group: a count is not worth the
-// prompt to a machine that any member may bring.
+// Count reserves no slot and does not wait (spec/api.md#count-tokens). It tries the
+// candidates of a call, best first, but no machine that is reached through a group: a
+// count is not worth the prompt to a machine that any member may bring.
 func (d *Dispatcher) Count(ctx context.Context, call *gateway.Call) (tokens int64, err error) {
-	ask := askOf(call)
-	decision := d.route(&ask)
+	query := queryOf(call)
+	decision := d.route(&query)
 	if f := decision.Fault; f != nil && f.Code == fault.ModelNotFound {
 		return 0, f
 	}
-	if ask.Narrow == fleet.Everything {
-		ask.Narrow = fleet.OwnAndShared
-		decision = d.route(&ask)
+	if query.Narrow == fleet.Everything {
+		query.Narrow = fleet.OwnAndShared
+		decision = d.route(&query)
 	}
 	for _, c := range decision.Candidates {
 		if tokens = d.countOn(ctx, call, c); tokens > 0 || ctx.Err() != nil {
@@ -37,12 +37,12 @@ func (d *Dispatcher) Count(ctx context.Context, call *gateway.Call) (tokens int6
 	return tokens, nil
 }
 
-// countOn asks one machine. Daemons before version 5 of the tunnel do not have the
+// countOn counts on one machine. Daemons before version 5 of the tunnel do not have the
 // route.
 func (d *Dispatcher) countOn(ctx context.Context, call *gateway.Call, c fleet.Candidate) (tokens int64) {
-	endpoint, asked := call.Request()
+	endpoint, content := call.Request()
 	line, _, ok := d.cfg.Registry.Line(c.Machine.ID)
-	if !ok || endpoint != fleet.ChatCompletions || asked.Len() > tunnel.MaxTokenize {
+	if !ok || endpoint != fleet.ChatCompletions || content.Len() > tunnel.MaxTokenize {
 		return 0
 	}
 	request, body := d.request(ctx, call, c, tunnel.PathTokenize)

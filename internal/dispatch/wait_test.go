@@ -40,11 +40,11 @@ func TestSchedulerOldestOfTheMachine(t *testing.T) {
 	r := newScheduler(t, 1)
 	h := r.newcomer("ann")
 	var order []*waiter
-	for i, ask := range []fleet.Query{
+	for i, query := range []fleet.Query{
 		{Caller: "bob", Model: "m"}, {Caller: "cid", Model: "n"}, {Caller: "bob", Model: "m", Narrow: fleet.OwnAndShared},
 		{Caller: "bob", Model: "n"}, {Caller: "bob", Model: "m", Avoid: []fleet.MachineID{"other"}, Gone: true}, {Caller: "cid", Model: "n"},
 	} {
-		order = append(order, r.join(ask, noon.Add(time.Duration(i))))
+		order = append(order, r.join(query, noon.Add(time.Duration(i))))
 	}
 	for i, w := range order {
 		r.release(h, true)
@@ -205,7 +205,7 @@ func (c *crowd) reshare() (member fleet.MemberID) {
 	return member
 }
 
-func (c *crowd) ask() fleet.Query {
+func (c *crowd) query() fleet.Query {
 	a := fleet.Query{Caller: c.member(), Model: []fleet.ModelID{"m", "n", "o"}[c.rng.IntN(3)], Narrow: fleet.Narrow(c.rng.IntN(3))}
 	if c.rng.IntN(4) == 0 {
 		a.Avoid, a.Gone = []fleet.MachineID{"box0"}, true
@@ -215,18 +215,18 @@ func (c *crowd) ask() fleet.Query {
 
 // call is what dispatch does with a new call.
 func (c *crowd) call() {
-	ask := c.ask()
-	known := c.now(&ask)
-	d := fleet.Route(known, ask)
+	query := c.query()
+	known := c.now(&query)
+	d := fleet.Route(known, query)
 	if d.Verdict == fleet.Try {
-		if h := c.take(d.Candidates, ask.Model, ask.Now); h != nil {
+		if h := c.take(d.Candidates, query.Model, query.Now); h != nil {
 			c.running = append(c.running, h)
 			return
 		}
 	}
 	if d.Verdict != fleet.Refuse {
 		arrived := noon.Add(time.Duration(c.rng.IntN(1000))) // one that tried before comes back in its place
-		c.waiters = append(c.waiters, c.join(ask, arrived))
+		c.waiters = append(c.waiters, c.join(query, arrived))
 	}
 }
 
@@ -265,9 +265,9 @@ func (c *crowd) step() string {
 // could says whether the waiter may use the machine, were a slot free. Through a
 // group a machine that has not served yet takes one call, however many are free.
 func (c *crowd) could(w *waiter, id fleet.MachineID) bool {
-	ask := w.cohort.ask
-	ask.Now = noon
-	seen, ok := fleet.StateOf(c.snapshot, &ask, c.snapshot.Machine(id))
+	query := w.cohort.query
+	query.Now = noon
+	seen, ok := fleet.StateOf(c.snapshot, &query, c.snapshot.Machine(id))
 	return ok && seen.State >= fleet.Busy && (c.proven || seen.Class != fleet.Grouped)
 }
 
@@ -289,14 +289,14 @@ func (c *crowd) check(what string) {
 	}
 	c.waiters, c.running = waiting, append(c.running, by...)
 	for _, w := range waiting {
-		ask := w.cohort.ask
-		known := c.now(&ask)
-		if d := fleet.Route(known, ask); d.Verdict != fleet.Wait {
-			c.t.Fatalf("after %s: %+v waits: %s, row %d", what, ask, d.Verdict, d.Row)
+		query := w.cohort.query
+		known := c.now(&query)
+		if d := fleet.Route(known, query); d.Verdict != fleet.Wait {
+			c.t.Fatalf("after %s: %+v waits: %s, row %d", what, query, d.Verdict, d.Row)
 		}
 		before := 0
 		for _, other := range waiting {
-			if other.cohort.ask.Model == ask.Model && other.before(w) {
+			if other.cohort.query.Model == query.Model && other.before(w) {
 				before++
 			}
 		}
@@ -305,9 +305,9 @@ func (c *crowd) check(what string) {
 		}
 		for i, s := range served {
 			m := by[i].Machine
-			owner, own := w.cohort.ask.Caller == m.Owner, s.cohort.ask.Caller == m.Owner
+			owner, own := w.cohort.query.Caller == m.Owner, s.cohort.query.Caller == m.Owner
 			if c.could(w, m.ID) && (owner && !own || owner == own && w.before(s)) {
-				c.t.Fatalf("after %s: %+v was passed by %+v on %s", what, w.cohort.ask, s.cohort.ask, m.ID)
+				c.t.Fatalf("after %s: %+v was passed by %+v on %s", what, w.cohort.query, s.cohort.query, m.ID)
 			}
 		}
 	}
@@ -360,13 +360,13 @@ func TestSchedulerLosesNoWakeUp(t *testing.T) {
 
 // serveOne is one call from its arrival to its end; hasty hangs up if it is to
 // wait.
-func (r *oneMachine) serveOne(ask fleet.Query, hasty bool) {
+func (r *oneMachine) serveOne(query fleet.Query, hasty bool) {
 	arrived := time.Now()
-	known := r.now(&ask)
-	d := fleet.Route(known, ask)
-	h := r.take(d.Candidates, ask.Model, ask.Now)
+	known := r.now(&query)
+	d := fleet.Route(known, query)
+	h := r.take(d.Candidates, query.Model, query.Now)
 	if h == nil {
-		w := r.join(ask, arrived)
+		w := r.join(query, arrived)
 		if hasty {
 			runtime.Gosched()
 			g, _ := r.leave(w)
@@ -402,9 +402,9 @@ func TestTenThousandWait(t *testing.T) {
 		}
 		var running []*reservation
 		for range machine.Slots {
-			ask := fleet.Query{Caller: "ann", Model: "m"}
-			known := d.scheduler.now(&ask)
-			running = append(running, d.scheduler.take(fleet.Route(known, ask).Candidates, "m", ask.Now))
+			query := fleet.Query{Caller: "ann", Model: "m"}
+			known := d.scheduler.now(&query)
+			running = append(running, d.scheduler.take(fleet.Route(known, query).Candidates, "m", query.Now))
 		}
 
 		var mu sync.Mutex
@@ -419,8 +419,8 @@ func TestTenThousandWait(t *testing.T) {
 					t.Errorf("waiter %d: %d ahead, %s left", i, ahead, left)
 				}
 			}}
-			c := &activeCall{d: d, call: call, ask: fleet.Query{Caller: members[i%callers], Model: "m"}, deadline: call.Arrived.Add(limit)}
-			w := d.scheduler.join(c.ask, call.Arrived)
+			c := &activeCall{d: d, call: call, query: fleet.Query{Caller: members[i%callers], Model: "m"}, deadline: call.Arrived.Add(limit)}
+			w := d.scheduler.join(c.query, call.Arrived)
 			all.Go(func() {
 				g, err := c.await(context.Background(), w)
 				late := time.Since(c.deadline)

@@ -11,6 +11,7 @@
 package hub
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"log/slog"
@@ -72,31 +73,17 @@ type Config struct {
 }
 
 func (c Config) withDefaults() Config {
-	orDuration := func(d *time.Duration, value time.Duration) {
-		if *d == 0 {
-			*d = value
-		}
-	}
-	if c.Region == "" {
-		c.Region = "home"
-	}
-	orDuration(&c.Wait, 60*time.Second)
-	orDuration(&c.WaitStream, 180*time.Second)
-	orDuration(&c.FirstByte, 10*time.Minute)
-	orDuration(&c.KeepResponses, 24*time.Hour)
-	orDuration(&c.Edge.Limits.Stream, 30*time.Minute)
-	orCount := func(n *int, value int) {
-		if *n == 0 {
-			*n = value
-		}
-	}
-	orCount(&c.Admissions, 128)
-	orCount(&c.Machines, 1000)
-	orCount(&c.Running, 64)
-	orCount(&c.Waiting, 256)
-	if c.Log == nil {
-		c.Log = slog.Default()
-	}
+	c.Region = cmp.Or(c.Region, "home")
+	c.Wait = cmp.Or(c.Wait, 60*time.Second)
+	c.WaitStream = cmp.Or(c.WaitStream, 180*time.Second)
+	c.FirstByte = cmp.Or(c.FirstByte, 10*time.Minute)
+	c.KeepResponses = cmp.Or(c.KeepResponses, 24*time.Hour)
+	c.Edge.Limits.Stream = cmp.Or(c.Edge.Limits.Stream, 30*time.Minute)
+	c.Admissions = cmp.Or(c.Admissions, 128)
+	c.Machines = cmp.Or(c.Machines, 1000)
+	c.Running = cmp.Or(c.Running, 64)
+	c.Waiting = cmp.Or(c.Waiting, 256)
+	c.Log = cmp.Or(c.Log, slog.Default())
 	return c
 }
 

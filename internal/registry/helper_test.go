@@ -48,7 +48,7 @@ func newFacts(ids ...fleet.MachineID) *facts {
 
 var errDown = errors.New("the database is down")
 
-// locked runs f under the lock; every read goes through it.
+// locked runs f under the lock, as every read does.
 func (f *facts) locked(do func()) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()

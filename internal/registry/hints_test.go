@@ -48,7 +48,7 @@ func TestHints(t *testing.T) {
 	})
 }
 
-// Faults 20, 21: a flood of hints costs 50 polls a second at most, and changes
+// A flood of forged hints (docs/faults.md#21) costs 50 polls a second at most, and changes
 // nothing that the store does not say.
 func TestForgedHints(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
