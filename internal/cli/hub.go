@@ -23,6 +23,7 @@ import (
 	"github.com/kith/kith/internal/hub"
 	"github.com/kith/kith/internal/ledger/journal"
 	"github.com/kith/kith/internal/registry"
+	"github.com/kith/kith/internal/site"
 	"github.com/kith/kith/internal/spool"
 	"github.com/kith/kith/internal/store"
 )
@@ -212,7 +213,7 @@ func (p *hubProcess) wire(clients *gateway.Clients) {
 		Node: "hub", Region: p.config.Hub.Region.Text, Facts: p.records.Facts(p.config.Hub.Region.Text), Log: p.log,
 	})
 	p.hub = hub.New(hub.Config{
-		Region: p.config.Hub.Region.Text, Clients: clients,
+		Region: p.config.Hub.Region.Text, Clients: clients, DB: p.records,
 		Wait: limits.Wait.Duration, WaitStream: limits.WaitStream.Duration, FirstByte: limits.FirstByte.Duration,
 		Running: bound(limits.Running), Waiting: bound(limits.Waiting), Machines: bound(limits.Machines),
 		KeepResponses: keep,
@@ -226,7 +227,7 @@ func (p *hubProcess) wire(clients *gateway.Clients) {
 			},
 		},
 		Journal: p.journal,
-		Site:    hub.SiteConfig{Base: p.base, SignUp: p.config.Site.SignUp.Text, Provider: p.config.Site.OIDC.provider(), Mail: p.config.Site.SMTP.mail(), FirstMade: p.removeFirstLink},
+		Site:    site.Config{Base: p.base, SignUp: site.SignUp(p.config.Site.SignUp.Text), Provider: p.config.Site.OIDC.provider(), Mail: p.config.Site.SMTP.mail(), FirstMade: p.removeFirstLink},
 		Log:     p.log,
 	}, p.records, p.live)
 }

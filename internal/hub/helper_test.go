@@ -81,6 +81,7 @@ func newRig(t *testing.T, cfg Config) *rig {
 	k := &kept{DB: db}
 	cfg.Log = slog.New(slog.DiscardHandler)
 	live := registry.New(registry.Config{Node: "hub", Region: "home", Facts: db.Facts("home"), Log: cfg.Log})
+	cfg.DB = db
 	h := New(cfg, k, live)
 	return &rig{Hub: h, t: t, kept: k, operator: h.Operator()}
 }

@@ -22,14 +22,16 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/kith/kith/internal/account"
+	"github.com/kith/kith/internal/api"
 	"github.com/kith/kith/internal/dispatch"
 	"github.com/kith/kith/internal/fleet"
 	"github.com/kith/kith/internal/gateway"
 	"github.com/kith/kith/internal/ledger"
 	"github.com/kith/kith/internal/ledger/journal"
 	"github.com/kith/kith/internal/registry"
+	"github.com/kith/kith/internal/site"
 	"github.com/kith/kith/internal/spool"
-	"github.com/kith/kith/internal/web"
+	"github.com/kith/kith/internal/store"
 )
 
 // Config is what an operator sets of the hub. A zero field has its default.
@@ -48,6 +50,8 @@ type Config struct {
 	// Admissions limits how many tunnels are in their handshake at once; others are
 	// to come back (spec/tunnel.md#statuses). Default 128.
 	Admissions int
+	// DB is the database of the management API and the site.
+	DB *store.DB
 	// Clients limits the connections of the public address; nil: no limits, and no
 	// proxy is trusted.
 	Clients *gateway.Clients
@@ -63,8 +67,8 @@ type Config struct {
 	// Edge configures the gateway: limits and rates. New sets its Backend, Identify,
 	// Finished, Refused, Turns and Count.
 	Edge gateway.Config
-	// Site configures the members' pages.
-	Site SiteConfig
+	// Site configures the members' pages. New sets its Try, Call, Health and Limits.
+	Site site.Config
 	// Draw returns random numbers that break ties between machines. Default
 	// rand.Uint64; the simulation sets its own, so that a history repeats.
 	Draw func() uint64
@@ -87,36 +91,20 @@ func (c Config) withDefaults() Config {
 	return c
 }
 
-// Records is the database; *store.DB implements it. Times are UTC. A look-up that
-// finds nothing fails with account.ErrNotFound, a clash with account.ErrExists.
+// Records is the part of the database that calls and tunnels need; *store.DB
+// implements it, and a test may add faults. Times are UTC. A look-up that finds nothing
+// fails with account.ErrNotFound, a clash with account.ErrExists.
 type Records interface {
-	web.Accounts
 	ledger.Store
 
-	CreateMember(context.Context, account.Member) error
-	Members(context.Context) ([]account.Member, error)
-
-	CreateKey(context.Context, account.Key) error
 	KeyByHash(context.Context, [32]byte) (account.Key, account.Member, error)
-	Keys(ctx context.Context, memberID string) ([]account.Key, error)
-	RevokeKey(ctx context.Context, id string, now time.Time) error
-
 	MachineByHash(context.Context, [32]byte) (account.Machine, account.Member, error)
+	MemberByName(ctx context.Context, name string) (account.Member, error)
+	Keys(ctx context.Context, memberID string) ([]account.Key, error)
 	Machines(ctx context.Context, memberID string) ([]account.Machine, error)
-	RevokeMachine(ctx context.Context, id string, now time.Time) error
 	NextGeneration(ctx context.Context, machineID string) (int64, error)
-	CreateLoginToken(context.Context, account.LoginToken) error
 	RedeemLoginToken(ctx context.Context, hash [32]byte, machine account.Machine, now time.Time) (account.Machine, account.Member, error)
-
-	WaitingGrants(ctx context.Context, now time.Time) ([]account.Grant, error)
-
-	AddShare(context.Context, account.Share) error
-	RemoveShare(ctx context.Context, ownerID, memberID string) error
-	CreateGroup(context.Context, account.Group) error
-	GroupByName(context.Context, string) (account.Group, error)
-	RemoveGroupMember(ctx context.Context, groupID, memberID string) error
-
-	Backup(context.Context, account.Backup) (account.Backup, error)
+	Grant(ctx context.Context, hash [32]byte) (account.Grant, error)
 }
 
 // Hub is one node of the hosted surface. Make it with New, then Run it.
@@ -131,8 +119,8 @@ type Hub struct {
 	traces   *ledger.Traces
 	turns    *ledger.Turns
 	edge     *gateway.Edge
-	api      http.Handler // the members' API, under /api/
-	site     *web.Site    // the members' pages
+	api      *api.API
+	site     *site.Site
 	tunnels  tunnels
 	admitted chan struct{} // holds one for each tunnel in its handshake
 	paces    paces
@@ -165,8 +153,8 @@ func New(cfg Config, records Records, live *registry.Registry) *Hub {
 		edge.Turns = &gateway.Turns{Keep: h.turns.Keep, Load: h.turns.Load, Forget: h.turns.Forget}
 	}
 	h.edge = gateway.New(edge)
-	api := h.newAPI()
-	h.api, h.site = api, h.newSite(api)
+	h.api = h.newAPI()
+	h.site = h.newSite()
 	live.Observe(registry.Observer{Store: h.onChange, Machine: h.onMachine})
 	return h
 }
@@ -238,17 +226,11 @@ func (h *Hub) onMachine(id fleet.MachineID) {
 }
 
 // running returns the calls that machines run now, for the members' pages.
-func (h *Hub) running() []web.Use {
+func (h *Hub) running() []api.Use {
 	running := h.calls.Running()
-	uses := make([]web.Use, len(running))
+	uses := make([]api.Use, len(running))
 	for i, r := range running {
-		uses[i] = web.Use(r)
+		uses[i] = api.Use(r)
 	}
 	return uses
-}
-
-// online reports whether the machine is connected.
-func (h *Hub) online(id string) bool {
-	machine := h.live.Snapshot().Machine(fleet.MachineID(id))
-	return machine != nil && machine.Online
 }

@@ -13,7 +13,7 @@ import (
 	"github.com/kith/kith/internal/fault"
 	"github.com/kith/kith/internal/fleet"
 	"github.com/kith/kith/internal/gateway"
-	"github.com/kith/kith/internal/web"
+	"github.com/kith/kith/internal/site"
 )
 
 const (
@@ -152,7 +152,7 @@ func (h *Hub) valid(ctx context.Context, caller gateway.Caller) error {
 	member, err := h.records.MemberByName(ctx, caller.Name)
 	found := err == nil && !member.Disabled
 	switch {
-	case !found || strings.HasPrefix(caller.KeyID, web.SiteKey):
+	case !found || strings.HasPrefix(caller.KeyID, site.SiteKey):
 	case caller.KeyID == "":
 		var machines []account.Machine
 		machines, err = h.records.Machines(ctx, member.ID)
