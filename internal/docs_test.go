@@ -146,7 +146,6 @@ func slug(heading string) string {
 // repository.
 var citing = []string{
 	"docs",
-	"e2e/browser",
 	"internal/cli",
 	"internal/daemon",
 	"internal/dialect",
@@ -208,9 +207,6 @@ var meant = regexp.MustCompile(`(?i)\b(?:stands? for|letters? (?:case|and digits
 // wordy are the folders whose comments and pages still have too many of these words.
 var wordy = []string{
 	"docs",
-	"e2e",
-	"e2e/browser",
-	"e2e/clients",
 	"internal/cli",
 	"internal/daemon",
 	"internal/dialect",

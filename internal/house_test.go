@@ -45,7 +45,7 @@ var mayImport = map[string][]string{
 	"ledger":      {"account", "credential", "fault", "fleet"},
 	"dispatch":    {"account", "fault", "fleet", "gateway", "ledger", "registry", "spool", "tunnel"},
 	"daemon":      {"gateway", "dialect", "fleet", "fault", "engine", "tunnel", "host", "spool"},
-	"cli":         {"api", "site", "hub", "ledger/journal", "daemon", "store", "registry", "llama", "llama/tiny", "llamaserver", "credential", "enginetest", "engine", "gateway", "fleet", "host", "spool"},
+	"cli":         {"account", "api", "site", "hub", "ledger/journal", "daemon", "store", "registry", "llama", "llama/tiny", "llamaserver", "credential", "enginetest", "engine", "gateway", "fleet", "host", "spool"},
 	"enginetest":  {},
 	"storetest":   {},
 	"sim":         {"account", "credential", "daemon", "engine", "enginetest", "fault", "fleet", "gateway", "hub", "registry", "store", "tunnel"},
