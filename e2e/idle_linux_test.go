@@ -13,7 +13,7 @@ import (
 	"time"
 )
 
-// What a daemon may cost that nobody uses (docs/performance.md).
+// Bounds of an idle daemon (docs/performance.md).
 const (
 	maxIdle  = 40_000 // KB, proportional set size
 	maxStart = 300 * time.Millisecond

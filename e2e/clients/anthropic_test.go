@@ -104,7 +104,7 @@ func TestAnthropicGo(t *testing.T) {
 	}
 }
 
-// checkAnthropic checks an error as the library tells it.
+// checkAnthropic checks an error of the library.
 func checkAnthropic(t *testing.T, err error, status int, kind, code string) {
 	t.Helper()
 	var api *anthropic.Error
