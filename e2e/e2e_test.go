@@ -1,6 +1,6 @@
 // Package e2e_test drives the binary that members get, as separate processes
-// on loopback: each script in testdata is one scenario, with the commands below
-// and curl.
+// on loopback: each script in testdata is one scenario, with the commands
+// below and curl.
 package e2e_test
 
 import (

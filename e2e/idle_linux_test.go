@@ -13,7 +13,7 @@ import (
 	"time"
 )
 
-// Bounds of an idle daemon (docs/performance.md).
+// What an idle daemon may cost (docs/performance.md).
 const (
 	maxIdle  = 40_000 // KB, proportional set size
 	maxStart = 300 * time.Millisecond

@@ -189,8 +189,7 @@ func TestAttackPages(t *testing.T) {
 }
 
 // A page whose name has come to mean this computer, on the daemon's own port, is
-// of the daemon's own origin to the browser: only the Host differs
-// (spec/security.md#dns-rebinding).
+// of the daemon's own origin to the browser: only the Host differs (spec/security.md#dns-rebinding).
 func TestRebinding(t *testing.T) {
 	browser := chromium(t, hostile())
 	d := serve(t, "")

@@ -10,8 +10,8 @@ import (
 	"github.com/chromedp/chromedp"
 )
 
-// TestSite follows docs/walk.md with two members: with scripts, where it examines
-// every page; and without.
+// Two members' way through the complete site, as in docs/walk.md: with
+// scripts, where every page on the way is looked at closely; and without.
 func TestSite(t *testing.T) {
 	t.Parallel()
 	browser := chromium(t, nil)
@@ -92,7 +92,7 @@ func (w *walk) join() {
 	ben.see("Hello, ben")
 }
 
-// firstCall is the first call of a member who just signed up: from there, two
+// firstCall is how soon a member who just signed up gets an answer: from there, two
 // clicks (one without scripts, where text is copied by hand), and one paste into
 // a shell.
 func (w *walk) firstCall() {
@@ -162,8 +162,8 @@ func (w *walk) calls() {
 	w.look(ben, "models-why")
 }
 
-// refusedAtField: with scripts, an error in a form is shown at its field, and the
-// form keeps what was typed.
+// refusedAtField: what is wrong with a form is shown at its field, where scripts
+// run; what was typed is still there.
 func (w *walk) refusedAtField() {
 	op := w.op
 	run(op, chromedp.SetValue(chromedp.CSS("#with"), "nobody"))

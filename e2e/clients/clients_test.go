@@ -208,7 +208,7 @@ func (n *libraries) openAI(t *testing.T) {
 	}, checkOpenAI)
 }
 
-// checkOpenAI checks an error of the library.
+// checkOpenAI checks a refusal as the library returns it.
 func checkOpenAI(t *testing.T, r refusal, err error) {
 	var api *openai.Error
 	if !errors.As(err, &api) || api.StatusCode != r.status || api.Code != r.code {

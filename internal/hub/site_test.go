@@ -8,8 +8,8 @@ import (
 	"github.com/kith/kith/internal/account"
 	"github.com/kith/kith/internal/fleet"
 	"github.com/kith/kith/internal/gateway"
+	"github.com/kith/kith/internal/site"
 	"github.com/kith/kith/internal/spool"
-	"github.com/kith/kith/internal/web"
 )
 
 // TestAuditLog: what is done on the operator's socket is in the log, whom it
@@ -68,16 +68,16 @@ func TestSessionStands(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	caller := gateway.Caller{Member: fleet.MemberID(ada.ID), Name: "ada", KeyID: web.SiteKey + ada.ID}
-	if !r.stands(t.Context(), caller) {
+	caller := gateway.Caller{Member: fleet.MemberID(ada.ID), Name: "ada", KeyID: site.SiteKey + ada.ID}
+	if r.valid(t.Context(), caller) != nil {
 		t.Error("a session does not stand")
 	}
 	r.ok("POST", "/keys/"+id+"/revoke", "")
-	if !r.stands(t.Context(), caller) {
+	if r.valid(t.Context(), caller) != nil {
 		t.Error("a session ended with a key")
 	}
 	r.ok("POST", "/members/ada/disable", "")
-	if r.stands(t.Context(), caller) {
+	if r.valid(t.Context(), caller) == nil {
 		t.Error("a session outlives its member")
 	}
 }
