@@ -173,8 +173,6 @@ var citing = []string{
 	"internal/ledger",
 	"internal/llama",
 	"internal/spool",
-	"internal/store",
-	"internal/storetest",
 	"internal/tunnel",
 }
 
@@ -233,12 +231,7 @@ var wordy = []string{
 	"internal/hub",
 	"internal/llama",
 	"internal/llama/data",
-	"internal/mail",
-	"internal/mail/mailtest",
 	"internal/spool",
-	"internal/store",
-	"internal/store/migrations",
-	"internal/storetest",
 	"internal/tunnel",
 	"internal/site/static",
 	"internal/site/templates",

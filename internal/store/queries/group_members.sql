@@ -1,4 +1,4 @@
--- What one member may see of groups: open ones, those it is in, and those it is
+-- The groups that a member may see: open ones, those it is in, and those it is
 -- invited to.
 -- name: SeenGroups :many
 SELECT sqlc.embed(g), v.admin, (
@@ -10,7 +10,7 @@ WHERE (g.kind = 'open' OR v.member_id IS NOT NULL OR EXISTS (
   AND (cast(sqlc.arg(name) AS text) = '' OR g.name = cast(sqlc.arg(name) AS text))
 ORDER BY g.created, g.id;
 
--- name: Fellows :many
+-- name: FellowMembers :many
 SELECT g.group_id, g.admin, m.name FROM group_members g
 JOIN members m ON m.id = g.member_id JOIN group_members v ON v.group_id = g.group_id
 WHERE v.member_id = sqlc.arg(viewer) AND NOT m.disabled ORDER BY m.created, m.id;
@@ -43,7 +43,6 @@ DELETE FROM group_members WHERE group_id = $1;
 -- name: DeleteGroup :execrows
 DELETE FROM groups WHERE id = $1;
 
--- A member's live machine, for a write that is about it.
 -- name: OwnMachine :one
 SELECT * FROM machines WHERE id = $1 AND owner_id = $2 AND revoked = 0;
 

@@ -10,23 +10,22 @@ import (
 	"github.com/kith/kith/internal/store/internal/query"
 )
 
-// A member is in a group by an act of their own: JoinGroup, AcceptGroup, or
-// making the group (decisions 1). No method puts another member into one.
+// A member enters a group only by an act of their own: JoinGroup, AcceptGroup, or
+// making the group (spec/routing.md#consent).
 
-// InviteToGroup keeps an invitation to an org, made by one of its admins or, with
-// an empty ByID, by the hub's operator. ErrNotFound if the admin runs no org of
-// that id, or there is no such member; ErrExists if the member is in the org or
-// invited to it; ErrTooMany if as many invitations of the org or of the member as
-// may wait for an answer do.
+// InviteToGroup stores an invitation to an org by one of its admins or, with an
+// empty ByID, by the hub's operator. ErrNotFound if there is no such member, or no
+// such org with that admin; ErrExists if the member is in the org or invited to it;
+// ErrTooMany if the org or the member has too many invitations without an answer.
 func (db *DB) InviteToGroup(ctx context.Context, i account.GroupInvitation) error {
 	err := db.change(ctx, func(q *query.Queries) ([]fleet.Change, error) { return nil, inviteToGroup(ctx, q, i) })
-	return db.told(err, "invite member %q to group %q", i.MemberID, i.GroupID)
+	return db.wrap(err, "invite member %q to group %q", i.MemberID, i.GroupID)
 }
 
 func inviteToGroup(ctx context.Context, q *query.Queries, i account.GroupInvitation) error {
 	group, err := q.GroupByID(ctx, i.GroupID)
 	if err == nil && i.ByID != "" {
-		err = runs(ctx, q, i.ByID, i.GroupID)
+		err = checkAdmin(ctx, q, i.ByID, i.GroupID)
 	}
 	if err != nil {
 		return err
@@ -41,11 +40,11 @@ func inviteToGroup(ctx context.Context, q *query.Queries, i account.GroupInvitat
 	if in {
 		return account.ErrExists
 	}
-	return keepInvitation(ctx, q, i)
+	return addInvitation(ctx, q, i)
 }
 
-// keepInvitation writes an invitation, unless too many wait for an answer.
-func keepInvitation(ctx context.Context, q *query.Queries, i account.GroupInvitation) error {
+// addInvitation inserts an invitation, unless there are too many without an answer.
+func addInvitation(ctx context.Context, q *query.Queries, i account.GroupInvitation) error {
 	if err := q.PruneInvitations(ctx, i.GroupID, i.MemberID, millis(i.Created)); err != nil {
 		return err
 	}
@@ -60,12 +59,12 @@ func keepInvitation(ctx context.Context, q *query.Queries, i account.GroupInvita
 	return err
 }
 
-// AcceptGroup puts a member into a group by the member's invitation, which ends
-// with it; ErrNotFound if none waits. The member is its admin if the group is open,
-// to which no one is invited but by CreateGroup, or is an org without a member.
+// AcceptGroup adds a member to a group and deletes the member's invitation;
+// ErrNotFound if there is none. The member becomes an admin of an open group, to
+// which only CreateGroup invites, and of an org without members.
 func (db *DB) AcceptGroup(ctx context.Context, groupID, memberID string, now time.Time) error {
 	err := db.change(ctx, func(q *query.Queries) ([]fleet.Change, error) {
-		if err := one(q.TakeInvitation(ctx, groupID, memberID, millis(now))); err != nil {
+		if err := oneRow(q.TakeInvitation(ctx, groupID, memberID, millis(now))); err != nil {
 			return nil, err
 		}
 		group, err := q.GroupByID(ctx, groupID)
@@ -82,30 +81,30 @@ func (db *DB) AcceptGroup(ctx context.Context, groupID, memberID string, now tim
 			return nil, err
 		}
 		if in { // of an open group that the member joined meanwhile
-			return changed(fleet.GroupChanged, groupID), one(q.SetGroupAdmin(ctx, groupID, memberID, admin))
+			return changed(fleet.GroupChanged, groupID), oneRow(q.SetGroupAdmin(ctx, groupID, memberID, admin))
 		}
 		if err := q.InsertGroupMember(ctx, groupID, memberID, admin, millis(now)-1); err != nil {
 			return nil, err
 		}
-		return changed(fleet.GroupChanged, groupID), joined(ctx, q, groupID, memberID, now)
+		return changed(fleet.GroupChanged, groupID), recordJoin(ctx, q, groupID, memberID, now)
 	})
-	return db.told(err, "accept the invitation to group %q", groupID)
+	return db.wrap(err, "accept the invitation to group %q", groupID)
 }
 
-// DeclineGroup ends a member's invitation to a group; ErrNotFound if none waits. A
-// group without members ends with its last invitation.
+// DeclineGroup deletes a member's invitation to a group; ErrNotFound if there is
+// none. With its last invitation it deletes a group without members.
 func (db *DB) DeclineGroup(ctx context.Context, groupID, memberID string, now time.Time) error {
 	err := db.change(ctx, func(q *query.Queries) ([]fleet.Change, error) {
-		if err := one(q.TakeInvitation(ctx, groupID, memberID, millis(now))); err != nil {
+		if err := oneRow(q.TakeInvitation(ctx, groupID, memberID, millis(now))); err != nil {
 			return nil, err
 		}
-		return endUnwanted(ctx, q, groupID)
+		return deleteIfUnused(ctx, q, groupID)
 	})
-	return db.told(err, "decline the invitation to group %q", groupID)
+	return db.wrap(err, "decline the invitation to group %q", groupID)
 }
 
-// endUnwanted ends a group that has neither a member nor an invitation.
-func endUnwanted(ctx context.Context, q *query.Queries, groupID string) ([]fleet.Change, error) {
+// deleteIfUnused deletes a group that has neither a member nor an invitation.
+func deleteIfUnused(ctx context.Context, q *query.Queries, groupID string) ([]fleet.Change, error) {
 	size, err := q.GroupSize(ctx, groupID)
 	if err != nil || size > 0 {
 		return nil, err
@@ -114,33 +113,33 @@ func endUnwanted(ctx context.Context, q *query.Queries, groupID string) ([]fleet
 	if err != nil || n.OfGroup > 0 {
 		return nil, err
 	}
-	return changed(fleet.GroupChanged, groupID), end(ctx, q, groupID)
+	return changed(fleet.GroupChanged, groupID), deleteGroup(ctx, q, groupID)
 }
 
-// JoinGroup puts a member into an open group; ErrNotFound if there is none of
-// that id that is open, ErrExists if the member is in.
+// JoinGroup adds a member to an open group; ErrNotFound if there is no open group of
+// that id, ErrExists if the member is in.
 func (db *DB) JoinGroup(ctx context.Context, groupID, memberID string, now time.Time) error {
 	err := db.change(ctx, func(q *query.Queries) ([]fleet.Change, error) {
-		if err := one(q.JoinGroup(ctx, memberID, millis(now)-1, groupID)); err != nil {
+		if err := oneRow(q.JoinGroup(ctx, memberID, millis(now)-1, groupID)); err != nil {
 			return nil, err
 		}
-		return changed(fleet.GroupChanged, groupID), joined(ctx, q, groupID, memberID, now)
+		return changed(fleet.GroupChanged, groupID), recordJoin(ctx, q, groupID, memberID, now)
 	})
-	return db.told(err, "join group %q", groupID)
+	return db.wrap(err, "join group %q", groupID)
 }
 
-// joined records that a member joined, and forgets joins of long ago.
-func joined(ctx context.Context, q *query.Queries, groupID, memberID string, now time.Time) error {
+// recordJoin records that a member joined, and deletes old joins.
+func recordJoin(ctx context.Context, q *query.Queries, groupID, memberID string, now time.Time) error {
 	if err := q.PruneJoins(ctx, millis(now.Add(-account.JoinLife))); err != nil {
 		return err
 	}
 	return q.InsertJoin(ctx, groupID, memberID, millis(now))
 }
 
-// depart takes a member out of a group, or withdraws the member's invitation to
-// it: whichever there is, in one transaction, so that a removal also holds against
-// an invitation that is accepted at the same time.
-func depart(ctx context.Context, q *query.Queries, groupID, memberID string) ([]fleet.Change, error) {
+// removeFromGroup removes a member from a group or withdraws the member's
+// invitation, in one transaction, so that a member who accepts it at the same time
+// is not left in the group.
+func removeFromGroup(ctx context.Context, q *query.Queries, groupID, memberID string) ([]fleet.Change, error) {
 	left, err := q.DeleteGroupMember(ctx, groupID, memberID)
 	if err != nil {
 		return nil, err
@@ -148,20 +147,20 @@ func depart(ctx context.Context, q *query.Queries, groupID, memberID string) ([]
 	if left > 0 {
 		return changed(fleet.GroupChanged, groupID), nil
 	}
-	if err := one(q.DeleteInvitation(ctx, groupID, memberID)); err != nil {
+	if err := oneRow(q.DeleteInvitation(ctx, groupID, memberID)); err != nil {
 		return nil, err
 	}
-	return endUnwanted(ctx, q, groupID)
+	return deleteIfUnused(ctx, q, groupID)
 }
 
-// NewJoins is at most so many of the newest joins of the member's groups, of
-// others, that the member has not seen.
+// NewJoins returns up to most of the newest joins of other members of the member's
+// groups that the member has not seen.
 func (db *DB) NewJoins(ctx context.Context, memberID string, now time.Time, most int) ([]account.GroupJoin, error) {
 	rows, err := db.query.NewJoins(ctx, memberID, millis(now.Add(-account.JoinLife)), int32(most))
-	joins := each(rows, func(row query.NewJoinsRow) account.GroupJoin {
-		return account.GroupJoin{Group: row.GroupName, Member: row.MemberName, At: moment(row.At)}
+	joins := convert(rows, func(row query.NewJoinsRow) account.GroupJoin {
+		return account.GroupJoin{Group: row.GroupName, Member: row.MemberName, At: timeOf(row.At)}
 	})
-	return joins, db.told(err, "list the new members of the groups of member %q", memberID)
+	return joins, db.wrap(err, "list the new members of the groups of member %q", memberID)
 }
 
 // SeeJoins records that the member has seen the joins up to that time.
@@ -169,19 +168,19 @@ func (db *DB) SeeJoins(ctx context.Context, memberID string, until time.Time) er
 	err := db.transact(ctx, func(q *query.Queries) error {
 		return q.SeeJoins(ctx, millis(until), memberID)
 	})
-	return db.told(err, "record what member %q has seen", memberID)
+	return db.wrap(err, "record what member %q has seen", memberID)
 }
 
-// CountNotices is how many invitations wait for the member, and how many joins the
+// CountNotices returns the number of the member's invitations, and of joins that the
 // member has not seen, together.
 func (db *DB) CountNotices(ctx context.Context, memberID string, now time.Time) (int, error) {
 	n, err := db.query.CountNotices(ctx, memberID, millis(now), millis(now.Add(-account.JoinLife)))
-	return int(n.Invitations + n.Joins), db.told(err, "count the notices of member %q", memberID)
+	return int(n.Invitations + n.Joins), db.wrap(err, "count the notices of member %q", memberID)
 }
 
-// AddressesOfGroup is at most so many confirmed addresses of members of a group
-// with a machine that the group may reach, but not of the one who joined.
+// AddressesOfGroup returns up to most verified addresses of members of a group with
+// a machine that the group may reach, without that of the one who joined.
 func (db *DB) AddressesOfGroup(ctx context.Context, groupID, joinedID string, most int) ([]account.Email, error) {
 	rows, err := db.query.AddressesOfGroup(ctx, groupID, joinedID, int32(most))
-	return each(rows, email), db.told(err, "list the addresses of group %q", groupID)
+	return convert(rows, email), db.wrap(err, "list the addresses of group %q", groupID)
 }

@@ -53,7 +53,7 @@ func testSignUp(t *testing.T, db *store.DB) {
 	spent.Invite = &invite.Hash
 	fails(t, db.SignUp(ctx, spent, later(3)), store.ErrNotFound)
 
-	// A link makes the first operator, once, whoever comes first.
+	// A link makes the first operator, once.
 	same(t, must[bool](t)(db.OperatorCanSignIn(ctx)), false)
 	link := account.Link{Hash: hashOf("link"), Created: later(1), Expires: later(100)}
 	ok(t, db.CreateLink(ctx, link))
@@ -130,7 +130,7 @@ func testSessions(t *testing.T, db *store.DB) {
 	ok(t, db.TouchSession(ctx, seen))
 	same(t, must[account.Session](t)(db.Session(ctx, "one", later(5))), seen)
 
-	// One that ended is not made again by who still held it, and every end is told.
+	// TouchSession does not restore a session that ended; every end is a change.
 	changes, adas := watch(t, db), fleet.Change{Kind: fleet.SessionsChanged, ID: ada.ID}
 	fails(t, db.EndSessionOf(ctx, bob.ID, "one"), store.ErrNotFound)
 	ok(t, db.EndSessionOf(ctx, ada.ID, "one"))
@@ -154,7 +154,7 @@ func testSessions(t *testing.T, db *store.DB) {
 func testRecovery(t *testing.T, db *store.DB) {
 	ctx := t.Context()
 	ada, bob := newMember(t, db, "ada"), newMember(t, db, "bob")
-	fails(t, db.SetPassword(ctx, "mem_nobody", "$x", "", start), store.ErrNotFound)
+	fails(t, db.SetPassword(ctx, "mem_none", "$x", "", start), store.ErrNotFound)
 	ok(t, db.PutRecoveryCodes(ctx, ada.ID, [][32]byte{hashOf("a"), hashOf("b")}))
 	ok(t, db.PutRecoveryCodes(ctx, bob.ID, [][32]byte{hashOf("a")}))
 	ok(t, db.CreateSession(ctx, account.Session{ID: "one", MemberID: ada.ID, Data: []byte{1}, Created: start, Seen: start, Expires: later(100)}))
@@ -300,7 +300,7 @@ func testOwnThings(t *testing.T, db *store.DB) {
 	ids := func(before time.Time, most int) (ids []string) {
 		for _, s := range must[[]account.Story](t)(db.StoriesOf(ctx, ada.ID, account.Place{At: before}, most)) {
 			if !s.Mine || s.MemberID != ada.ID {
-				t.Errorf("ada is told %+v", s)
+				t.Errorf("ada gets %+v", s)
 			}
 			ids = append(ids, s.CallID)
 		}

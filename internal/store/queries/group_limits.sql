@@ -1,4 +1,4 @@
--- What is null stays as it is; of limits that are not there yet it is none.
+-- A null argument keeps the value; for a new row it is no limit.
 -- name: PutGroupLimits :one
 INSERT INTO group_limits (group_id, owner_id, models, hours, concurrent, per_day)
 SELECT g.group_id, g.member_id,
@@ -29,7 +29,7 @@ INSERT INTO group_days (day, group_id, owner_id, calls) VALUES ($1, $2, $3, $4)
 ON CONFLICT (day, group_id, owner_id) DO UPDATE SET calls = group_days.calls + excluded.calls;
 
 -- name: CallsOfGroups :many
-SELECT group_id, owner_id, calls FROM group_days WHERE day = $1;
+SELECT * FROM group_days WHERE day = $1;
 
 -- name: CallsOfGroup :many
-SELECT owner_id, calls FROM group_days WHERE day = $1 AND group_id = $2;
+SELECT * FROM group_days WHERE day = $1 AND group_id = $2;

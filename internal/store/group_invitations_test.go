@@ -47,7 +47,7 @@ func testGroupInvitations(t *testing.T, db *store.DB) {
 	changes := watch(t, db)
 
 	fails(t, inviteTo(t, db, lab, eve, bob), store.ErrNotFound)
-	fails(t, inviteTo(t, db, lab, ada, account.Member{ID: "mem_nobody"}), store.ErrNotFound)
+	fails(t, inviteTo(t, db, lab, ada, account.Member{ID: "mem_none"}), store.ErrNotFound)
 	fails(t, inviteTo(t, db, account.Group{ID: "grp_none"}, operator, bob), store.ErrNotFound)
 	fails(t, inviteTo(t, db, lab, ada, ada), store.ErrExists)
 	fails(t, db.AcceptGroup(ctx, lab.ID, bob.ID, start), store.ErrNotFound)
@@ -151,7 +151,7 @@ func testInvitationBounds(t *testing.T, db *store.DB) {
 }
 
 // testInvitationRaces: of two that accept at once one does; and a member who is removed
-// while accepting is not in the group, whichever of the two came first (trust 31).
+// while accepting is not in the group, whichever of the two came first (spec/security.md#consent).
 func testInvitationRaces(t *testing.T, db *store.DB) {
 	ctx := t.Context()
 	ada, bob := newMember(t, db, "ada"), newMember(t, db, "bob")

@@ -12,8 +12,8 @@ import (
 	"github.com/kith/kith/internal/store/internal/query"
 )
 
-// PutGroupLimits changes what the owner limits the calls of a group's members to;
-// the limits as they are then. ErrNotFound if the owner is not in the group.
+// PutGroupLimits changes the owner's limits for calls of a group's members and
+// returns the new limits; ErrNotFound if the owner is not in the group.
 func (db *DB) PutGroupLimits(ctx context.Context, ownerID, groupID string, c account.LimitChange) (l account.Limits, err error) {
 	err = db.change(ctx, func(q *query.Queries) ([]fleet.Change, error) {
 		to, err := limitColumns(groupID, c)
@@ -25,14 +25,14 @@ func (db *DB) PutGroupLimits(ctx context.Context, ownerID, groupID string, c acc
 		l = groupLimits(row)
 		return changed(fleet.GroupChanged, groupID), err
 	})
-	return l, db.told(err, "limit the calls of group %q", groupID)
+	return l, db.wrap(err, "limit the calls of group %q", groupID)
 }
 
 // limitColumns checks a change of the limits of the record with that id and
 // returns it as columns. A column that is nil stays as it is.
 func limitColumns(id string, c account.LimitChange) (query.PutGroupLimitsParams, error) {
 	to := query.PutGroupLimitsParams{Hours: c.Hours, Concurrent: c.Concurrent, PerDay: c.PerDay}
-	if err := limitText(c.Of(account.Limits{}), id); err != nil || c.Models == nil {
+	if err := checkLimits(c.Of(account.Limits{}), id); err != nil || c.Models == nil {
 		return to, err
 	}
 	list, err := json.Marshal(*c.Models)
@@ -44,23 +44,23 @@ func groupLimits(row query.GroupLimit) account.Limits {
 	return account.Limits{Models: row.Models, Hours: row.Hours, Concurrent: row.Concurrent, PerDay: row.PerDay}
 }
 
-// limitsOfGroups is, by group and owner, what owners limit groups to as routing
-// sees it, each with the calls of the day that the ledger has.
+// limitsOfGroups holds the owners' limits of groups as routing sees them, each with
+// the number of calls of the day.
 type limitsOfGroups map[fleet.GroupID]map[fleet.MemberID]*fleet.Limits
 
-func limitsIn(rows []query.GroupLimit, calls []query.CallsOfGroupsRow, today time.Time) (limitsOfGroups, error) {
-	type place struct{ group, owner string }
-	started := make(map[place]int, len(calls))
+func groupLimitsByOwner(rows []query.GroupLimit, calls []query.GroupDay, today time.Time) (limitsOfGroups, error) {
+	type key struct{ group, owner string }
+	started := make(map[key]int, len(calls))
 	for _, row := range calls {
-		started[place{row.GroupID, row.OwnerID}] = int(row.Calls)
+		started[key{row.GroupID, row.OwnerID}] = int(row.Calls)
 	}
 	all := make(limitsOfGroups)
 	for _, row := range rows {
 		l := groupLimits(row)
 		if len(l.Models) == 0 && l.Hours == "" && l.Concurrent == 0 && l.PerDay == 0 {
-			continue // each was ended
+			continue // none is left
 		}
-		made, err := limitsInForce(row.GroupID, l, today, started[place{row.GroupID, row.OwnerID}])
+		made, err := routingLimits(row.GroupID, l, today, started[key{row.GroupID, row.OwnerID}])
 		if err != nil {
 			return nil, err
 		}
@@ -73,9 +73,9 @@ func limitsIn(rows []query.GroupLimit, calls []query.CallsOfGroupsRow, today tim
 	return all, nil
 }
 
-// limitsInForce is the limits of what has that id as routing sees them, by which
-// so many calls were started today.
-func limitsInForce(id string, l account.Limits, today time.Time, started int) (fleet.Limits, error) {
+// routingLimits returns the limits of the record with that id as routing sees them,
+// with the number of calls that started today.
+func routingLimits(id string, l account.Limits, today time.Time, started int) (fleet.Limits, error) {
 	hours, err := fleet.ParseHours(l.Hours, "")
 	if err != nil {
 		return fleet.Limits{}, fmt.Errorf("cannot read the hours of %s: %w", id, err)

@@ -28,12 +28,12 @@ func testPasskeys(t *testing.T, db *store.DB) {
 	fails(t, db.AddPasskey(ctx, taken), store.ErrExists)
 	taken.Credential, taken.Name = []byte("other"), "\x00"
 	fails(t, db.AddPasskey(ctx, taken), store.ErrInvalid)
-	taken.MemberID, taken.Name = "mem_nobody", "x"
+	taken.MemberID, taken.Name = "mem_none", "x"
 	fails(t, db.AddPasskey(ctx, taken), store.ErrNotFound)
 	_, err := db.Passkeys(ctx, "\x00")
 	fails(t, err, store.ErrInvalid)
 
-	// The counter of one that counts only grows, whoever comes at once.
+	// The counter of an authenticator that has one only grows.
 	ok(t, db.UsePasskey(ctx, one.ID, 0, later(1)))
 	ok(t, db.UsePasskey(ctx, one.ID, 0, later(2)))
 	var won atomic.Int64
@@ -103,7 +103,7 @@ func testIdentities(t *testing.T, db *store.DB) {
 	ok(t, db.RemoveIdentity(ctx, ada.ID, adas.ID, ""))
 	expect(t, changes(), fleet.Change{Kind: fleet.SessionsChanged, ID: ada.ID})
 
-	// A member who signs up by one is whole, or not there.
+	// A sign-up by identity adds the member with the identity, or nothing.
 	same(t, must[bool](t)(db.OperatorCanSignIn(ctx)), false)
 	eve := account.SignUp{Member: account.Member{ID: account.NewID("mem_"), Name: "eve", Operator: true, Created: start}}
 	eve.Identity = &account.Identity{ID: account.NewID("idn_"), MemberID: eve.Member.ID, Issuer: adas.Issuer, Subject: "3", Created: start}
