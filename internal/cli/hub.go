@@ -22,8 +22,9 @@ import (
 	"github.com/kith/kith/internal/fleet"
 	"github.com/kith/kith/internal/gateway"
 	"github.com/kith/kith/internal/hub"
-	"github.com/kith/kith/internal/hub/journal"
+	"github.com/kith/kith/internal/ledger/journal"
 	"github.com/kith/kith/internal/registry"
+	"github.com/kith/kith/internal/site"
 	"github.com/kith/kith/internal/spool"
 	"github.com/kith/kith/internal/store"
 )
@@ -211,11 +212,11 @@ func (p *hubProcess) wire(clients *gateway.Clients) {
 	}
 	p.live = registry.New(registry.Config{
 		Node: "hub", Region: p.config.Hub.Region.Text, Facts: p.records.Facts(p.config.Hub.Region.Text), Log: p.log,
-		OnChange: func(changes []fleet.Change, whom fleet.Concern) { p.hub.OnChange(changes, whom) },
+		OnChange: func(changes []fleet.Change, whom fleet.Affected) { p.hub.OnChange(changes, whom) },
 		OnFree:   func(id fleet.MachineID) { p.hub.OnMachine(id) },
 	})
 	p.hub = hub.New(hub.Config{
-		Region: p.config.Hub.Region.Text, Clients: clients,
+		Region: p.config.Hub.Region.Text, Clients: clients, DB: p.records,
 		Wait: limits.Wait.Duration, WaitStream: limits.WaitStream.Duration, FirstByte: limits.FirstByte.Duration,
 		Running: bound(limits.Running), Waiting: bound(limits.Waiting), Machines: bound(limits.Machines),
 		KeepResponses: keep,
@@ -229,7 +230,7 @@ func (p *hubProcess) wire(clients *gateway.Clients) {
 			},
 		},
 		Journal: p.journal,
-		Site:    hub.SiteConfig{Base: p.base, SignUp: p.config.Site.SignUp.Text, Provider: p.config.Site.OIDC.provider(), Mail: p.config.Site.SMTP.mail(), FirstMade: p.removeFirstLink},
+		Site:    site.Config{Base: p.base, SignUp: site.SignUp(p.config.Site.SignUp.Text), Provider: p.config.Site.OIDC.provider(), Mail: p.config.Site.SMTP.mail(), FirstMade: p.removeFirstLink},
 		Log:     p.log,
 	}, p.records, p.live)
 }

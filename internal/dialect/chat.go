@@ -3,210 +3,244 @@ package dialect
 import (
 	"bytes"
 	"slices"
-	"strconv"
 
+	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
 
 	"github.com/kith/kith/internal/fault"
+	"github.com/kith/kith/internal/fleet"
 )
 
-// writeChat is what was asked as the body of a chat call: the pivot for engines
-// that speak only that. size is about how long it becomes. Pictures that are
-// addresses stay addresses: whether one may be fetched is for the machine to say
-// (decisions 5). Every error is a *fault.Fault.
-func writeChat(q *asked, size int) ([]byte, error) {
-	c := chatBody{dst: make([]byte, 0, size+size/8+512)}
-	if err := c.write(q); err != nil {
+// chatRequest is the body of a chat call as this package writes it. Its values are parts of the caller's own body.
+type chatRequest struct {
+	Model             fleet.ModelID  `json:"model"`
+	Stream            bool           `json:"stream,omitzero"`
+	StreamOptions     jsontext.Value `json:"stream_options,omitzero"`
+	MaxTokens         jsontext.Value `json:"max_tokens,omitzero"`
+	Temperature       jsontext.Value `json:"temperature,omitzero"`
+	TopP              jsontext.Value `json:"top_p,omitzero"`
+	TopK              jsontext.Value `json:"top_k,omitzero"`
+	Presence          jsontext.Value `json:"presence_penalty,omitzero"`
+	Frequency         jsontext.Value `json:"frequency_penalty,omitzero"`
+	Stop              jsontext.Value `json:"stop,omitzero"`
+	Logprobs          bool           `json:"logprobs,omitzero"`
+	TopLogprobs       jsontext.Value `json:"top_logprobs,omitzero"`
+	Tools             []chatTool     `json:"tools,omitzero"`
+	ToolChoice        any            `json:"tool_choice,omitzero"` // a word, or a chatTool
+	ParallelToolCalls *bool          `json:"parallel_tool_calls,omitzero"`
+	Format            *chatFormat    `json:"response_format,omitzero"`
+	Messages          []chatMessage  `json:"messages"`
+	Thinking          any            `json:"thinking,omitzero"` // a chatThinking, or a value of the caller's
+	Effort            jsontext.Value `json:"reasoning_effort,omitzero"`
+	Reasoning         jsontext.Value `json:"reasoning,omitzero"`
+	TemplateArguments jsontext.Value `json:"chat_template_kwargs,omitzero"`
+}
+
+// chatTool is a tool, or the choice of one.
+type chatTool struct {
+	Type     string       `json:"type"`
+	Function chatFunction `json:"function"`
+}
+
+type chatFunction struct {
+	Name        jsontext.Value `json:"name,omitzero"`
+	Description jsontext.Value `json:"description,omitzero"`
+	Parameters  jsontext.Value `json:"parameters,omitzero"`
+	Strict      jsontext.Value `json:"strict,omitzero"`
+}
+
+// chatFormat is the form that the answer is to have.
+type chatFormat struct {
+	Type   string      `json:"type"`
+	Schema *chatSchema `json:"json_schema,omitzero"`
+}
+
+type chatSchema struct {
+	Name        jsontext.Value `json:"name"`
+	Description jsontext.Value `json:"description,omitzero"`
+	Strict      jsontext.Value `json:"strict,omitzero"`
+	Schema      jsontext.Value `json:"schema"`
+}
+
+type chatThinking struct {
+	Type   string         `json:"type"`
+	Budget jsontext.Value `json:"budget_tokens,omitzero"`
+}
+
+type chatMessage struct {
+	Role       string         `json:"role"`
+	ToolCallID jsontext.Value `json:"tool_call_id,omitzero"`
+	Content    any            `json:"content"` // a prose, or a list of chatPart
+	Reasoning  prose          `json:"reasoning_content,omitzero"`
+	ToolCalls  []chatCall     `json:"tool_calls,omitzero"`
+}
+
+// chatPart is a text or a picture.
+type chatPart struct {
+	Type    string   `json:"type"`
+	Text    prose    `json:"text,omitzero"`
+	Picture *picture `json:"image_url,omitzero"`
+}
+
+type picture struct {
+	URL    prose          `json:"url"`
+	Detail jsontext.Value `json:"detail,omitzero"`
+}
+
+type chatCall struct {
+	ID       jsontext.Value `json:"id"`
+	Type     string         `json:"type"`
+	Function struct {
+		Name      jsontext.Value `json:"name"`
+		Arguments any            `json:"arguments"` // a JSON string, or a quotedJSON
+	} `json:"function"`
+}
+
+// prose is JSON strings that are written as one, a paragraph each. The prefix stands before the first.
+type prose struct {
+	prefix string // as JSON writes it
+	texts  []jsontext.Value
+}
+
+// MarshalJSONTo satisfies json.MarshalerTo. No text is unescaped on its way.
+func (p prose) MarshalJSONTo(enc *jsontext.Encoder) error {
+	if len(p.texts) == 1 && p.prefix == "" {
+		return enc.WriteValue(p.texts[0])
+	}
+	out := append(append(enc.AvailableBuffer(), '"'), p.prefix...)
+	for i, text := range p.texts {
+		if i > 0 {
+			out = append(out, `\n\n`...)
+		}
+		out = append(out, text[1:len(text)-1]...)
+	}
+	return enc.WriteValue(append(out, '"'))
+}
+
+// quotedJSON is JSON that is written as a string.
+type quotedJSON jsontext.Value
+
+// MarshalJSONTo satisfies json.MarshalerTo.
+func (q quotedJSON) MarshalJSONTo(enc *jsontext.Encoder) error {
+	return enc.WriteToken(jsontext.String(string(q)))
+}
+
+// writeChat is the request as the body of a chat call, of about that size: the form that every engine takes. Pictures
+// that are addresses stay addresses: whether one may be fetched is for the machine to say (spec/security.md#pictures).
+// Every error is a *fault.Fault.
+func writeChat(q *request, size int) ([]byte, error) {
+	chat, pictures, err := newChatRequest(q)
+	if err != nil {
 		return nil, err
 	}
 	for _, limit := range [...]struct {
 		what       string
 		there, top int
-	}{{"messages", c.messages, MostMessages}, {"pictures", c.pictures, MostPictures}} {
+	}{{"messages", len(chat.Messages), MostMessages}, {"pictures", pictures, MostPictures}} {
 		if limit.there > limit.top {
 			return nil, fault.New(fault.InvalidRequest, "the %s holds %d %s and no more than %d are taken in one call; send fewer", q.talk, limit.there, limit.what, limit.top).WithParam(q.talk)
 		}
 	}
-	return c.dst, nil
-}
-
-// chatBody is the body of a chat call while it is written. Text is never
-// unescaped: the strings of the one body are put together from those of the
-// other.
-type chatBody struct {
-	dst                []byte
-	messages, pictures int      // in it
-	origins            *origins // nil: they are not recorded
-}
-
-func (c *chatBody) raw(text string) { c.dst = append(c.dst, text...) }
-
-// piece writes a piece of the caller's body.
-func (c *chatBody) piece(value []byte) {
-	c.comes(value)
-	c.dst = append(c.dst, value...)
-}
-
-// comes says that what is written next is made of a piece of the caller's body.
-func (c *chatBody) comes(value []byte) {
-	if c.origins != nil {
-		c.origins.note(len(c.dst), value)
+	var out bytes.Buffer
+	out.Grow(size + size/2 + 1024) // the encoder doubles a buffer of which three quarters are full
+	if err := json.MarshalWrite(&out, chat, encoding); err != nil {
+		return nil, err
 	}
+	return out.Bytes(), nil
 }
 
-// comma separates what comes from what stands before it in a list.
-func (c *chatBody) comma() {
-	if c.dst[len(c.dst)-1] != '[' {
-		c.raw(",")
+// newChatRequest translates a request, and counts its pictures.
+func newChatRequest(q *request) (chat *chatRequest, pictures int, err error) {
+	chat = new(q.chat)
+	if chat.Model = q.Model; q.Stream {
+		chat.Stream, chat.StreamOptions = true, jsontext.Value(`{"include_usage":true}`)
 	}
-}
-
-// put writes a value between two texts, and returns all that was written.
-func (c *chatBody) put(before string, value jsontext.Value, after string) jsontext.Value {
-	c.raw(before)
-	c.piece(value)
-	c.raw(after)
-	return c.dst
-}
-
-// member writes a member if there is a value; name ends in a colon.
-func (c *chatBody) member(name string, value jsontext.Value) {
-	if value != nil {
-		c.raw(name)
-		c.piece(value)
-	}
-}
-
-func (c *chatBody) write(q *asked) error {
-	c.raw(`{"model":`)
-	c.dst = appendString(c.dst, string(q.Model))
-	if q.Stream {
-		c.raw(`,"stream":true,"stream_options":{"include_usage":true}`)
-	}
-	c.member(`,"max_tokens":`, q.maxTokens)
-	c.member(`,"temperature":`, q.temperature)
-	c.member(`,"top_p":`, q.topP)
-	c.member(`,"top_k":`, q.topK)
-	c.member(`,"presence_penalty":`, q.presence)
-	c.member(`,"frequency_penalty":`, q.frequency)
-	c.member(`,"stop":`, q.stops)
-	if q.logprobs {
-		c.raw(`,"logprobs":true`)
-		if q.alternatives > 0 { // some engines take 0 for none at all
-			c.raw(`,"top_logprobs":` + strconv.Itoa(q.alternatives))
+	if chat.Tools = chatTools(q.tools); chat.Tools != nil {
+		switch name := q.choice.name; {
+		case q.choice.kind == "auto", q.choice.kind == "none":
+			chat.ToolChoice = q.choice.kind
+		case q.choice.kind == "tool" && name != nil:
+			chat.ToolChoice = chatTool{Type: "function", Function: chatFunction{Name: name}}
+		case q.choice.kind != "":
+			chat.ToolChoice = "required"
+		}
+		if q.choice.serial {
+			chat.ParallelToolCalls = new(false)
 		}
 	}
-	c.tools(q)
-	c.member(`,"response_format":`, q.answerFormat)
-	c.raw(`,"messages":[`)
 	lead := 0
 	for lead < len(q.turns) && q.turns[lead].role == "system" {
 		lead++
 	}
-	c.system(q, q.turns[:lead])
-	said := len(c.dst)
-	prefilled := c.talk(q.turns[lead:])
-	if len(c.dst) == said {
-		return fault.New(fault.InvalidRequest, "the %s holds nothing to answer: send something of the user's", q.talk).WithParam(q.talk)
+	t := translation{}
+	t.system(q.system, q.turns[:lead])
+	said := len(t.messages)
+	prefilled := t.talk(q.turns[lead:])
+	if len(t.messages) == said {
+		return nil, 0, fault.New(fault.InvalidRequest, "the %s holds nothing to answer: send something of the user's", q.talk).WithParam(q.talk)
 	}
-	c.raw(`]`)
-	c.thinking(q, prefilled)
-	c.raw(`}`)
-	return nil
+	chat.Messages = t.messages
+	if prefilled || q.thoughtless { // an answer whose beginning is given cannot be thought about first: some engines refuse to try
+		chat.Thinking, chat.Reasoning = chatThinking{Type: "disabled"}, jsontext.Value(`{"exclude":true}`)
+		chat.Effort, chat.TemplateArguments = nil, nil
+	}
+	return chat, t.pictures, nil
 }
 
-// thinking says the thinking controls. An answer whose beginning is given cannot
-// be thought about first: some engines refuse to try.
-func (c *chatBody) thinking(q *asked, prefilled bool) {
-	if prefilled || q.thoughtless {
-		c.raw(`,"thinking":{"type":"disabled"},"reasoning":{"exclude":true}`)
-		return
+// chatTools are the tools as functions.
+func chatTools(tools []tool) []chatTool {
+	var out []chatTool
+	for _, t := range tools {
+		out = append(out, t.chat())
 	}
-	for _, control := range q.controls {
-		c.raw(`,"` + control.name + `":`)
-		c.piece(control.value)
-	}
+	return out
 }
 
-// tools writes the tools, and the choice of them if there are any.
-func (c *chatBody) tools(q *asked) {
-	if len(q.tools) == 0 {
-		return
-	}
-	c.raw(`,"tools":[`)
-	for _, t := range q.tools {
-		c.comma()
-		c.tool(t)
-	}
-	c.raw(`]`)
-	switch q.choice.kind {
-	case "auto", "none":
-		c.raw(`,"tool_choice":"` + q.choice.kind + `"`)
-	case "any":
-		c.raw(`,"tool_choice":"required"`)
-	case "tool":
-		if q.choice.name == nil {
-			c.raw(`,"tool_choice":"required"`)
-			break
-		}
-		c.member(`,"tool_choice":{"type":"function","function":{"name":`, q.choice.name)
-		c.raw(`}}`)
-	}
-	if q.choice.serial {
-		c.raw(`,"parallel_tool_calls":false`)
-	}
+func (t *tool) chat() chatTool {
+	return chatTool{"function", chatFunction{t.name, t.description, t.schema, t.strict}}
 }
 
-// tool writes one tool.
-func (c *chatBody) tool(t tool) {
-	c.member(`{"type":"function","function":{"name":`, t.name)
-	c.member(`,"description":`, t.description)
-	c.member(`,"parameters":`, t.schema)
-	c.member(`,"strict":`, t.strict)
-	c.raw(`}}`)
+// translation is the messages of a chat call while they are collected.
+type translation struct {
+	messages []chatMessage
+	pictures int
 }
 
 // attribution begins the system block that a coding agent writes anew for each
 // prompt. Before a prompt that stays the same it would spoil every cache.
 var attribution = []byte(`"x-anthropic-billing-header:`)
 
-// system writes the system prompt, with what the first turns add to it, as one
-// message: many templates take only one, and only at the beginning.
-func (c *chatBody) system(q *asked, turns []turn) {
-	mark := len(c.dst)
-	c.messages++
-	c.raw(`{"role":"system","content":"`)
-	p := prose{chatBody: c}
-	for i := range q.system {
-		if b := &q.system[i]; !bytes.HasPrefix(b.text, attribution) {
-			p.block(b)
+// system adds the system prompt, with what the first turns add to it, as one message: many templates take only one, and
+// only at the beginning.
+func (t *translation) system(system []block, turns []turn) {
+	c := content{}
+	for i := range system {
+		if b := &system[i]; !bytes.HasPrefix(b.text, attribution) {
+			c.block(b)
 		}
 	}
-	for _, t := range turns {
-		for i := range t.blocks {
-			p.block(&t.blocks[i])
+	for _, turn := range turns {
+		for i := range turn.blocks {
+			c.block(&turn.blocks[i])
 		}
 	}
-	if !p.wrote {
-		c.dst, c.messages = c.dst[:mark], c.messages-1
-		return
+	if c.said() {
+		t.messages = append(t.messages, chatMessage{Role: "system", Content: c.prose()})
 	}
-	c.raw(`"}`)
 }
 
-// talk writes the turns, those of one side after another as one message, and
-// reports whether the last begins the answer.
-func (c *chatBody) talk(turns []turn) (prefilled bool) {
-	turns = slices.DeleteFunc(turns, turn.silent)
+// talk adds the turns, those of one side after another as one message, and reports whether the last begins the answer.
+func (t *translation) talk(turns []turn) (prefilled bool) {
+	turns = slices.DeleteFunc(slices.Clone(turns), turn.silent)
 	for i := 0; i < len(turns); {
 		from, assistant := i, turns[i].role == "assistant"
 		for i < len(turns) && (turns[i].role == "assistant") == assistant {
 			i++
 		}
 		if assistant {
-			prefilled = c.assistant(turns[from:i]) && i == len(turns)
+			prefilled = t.assistant(turns[from:i]) && i == len(turns)
 		} else {
-			c.user(turns[from:i])
+			t.user(turns[from:i])
 			prefilled = false
 		}
 	}
@@ -220,258 +254,163 @@ func (t turn) silent() bool {
 	})
 }
 
-// assistant writes what the model said; it reports whether that was text alone.
-func (c *chatBody) assistant(turns []turn) (text bool) {
-	mark := len(c.dst)
-	c.comma()
-	c.messages++
-	c.raw(`{"role":"assistant","content":"`)
-	said := prose{chatBody: c}
-	said.only(turns, textBlock)
-	c.raw(`"`)
-	before := len(c.dst)
-	c.raw(`,"reasoning_content":"`)
-	thought := prose{chatBody: c}
-	if thought.only(turns, thinkingBlock); thought.wrote {
-		c.raw(`"`)
-	} else {
-		c.dst = c.dst[:before]
-	}
-	called := false
-	for _, t := range turns {
-		for i := range t.blocks {
-			if b := &t.blocks[i]; b.kind == toolUseBlock {
-				c.call(b, !called)
-				called = true
+// assistant adds what the model said; it reports whether that was text alone.
+func (t *translation) assistant(turns []turn) (text bool) {
+	said, thought := content{}, content{}
+	m := chatMessage{Role: "assistant"}
+	for _, turn := range turns {
+		for i := range turn.blocks {
+			switch b := &turn.blocks[i]; b.kind {
+			case textBlock:
+				said.text(b.text)
+			case thinkingBlock:
+				thought.text(b.text)
+			case toolUseBlock:
+				m.ToolCalls = append(m.ToolCalls, newChatCall(b))
 			}
 		}
 	}
-	switch {
-	case called:
-		c.raw(`]`)
-	case !said.wrote && !thought.wrote:
-		c.dst, c.messages = c.dst[:mark], c.messages-1
+	if m.ToolCalls == nil && !said.said() && !thought.said() {
 		return false
 	}
-	c.raw(`}`)
-	return !called
+	m.Content, m.Reasoning = said.prose(), thought.prose()
+	t.messages = append(t.messages, m)
+	return m.ToolCalls == nil
 }
 
-// call writes a tool call; its arguments are a string that holds JSON.
-func (c *chatBody) call(b *block, first bool) {
-	if first {
-		c.raw(`,"tool_calls":[`)
-	}
-	c.comma()
-	c.member(`{"id":`, b.id)
-	c.member(`,"type":"function","function":{"name":`, b.name)
-	c.raw(`,"arguments":`)
+// newChatCall is a tool call; its arguments are a string that holds JSON.
+func newChatCall(b *block) chatCall {
+	call := chatCall{ID: b.id, Type: "function"}
+	call.Function.Name = b.name
 	switch {
 	case len(b.input) <= len(`""`):
-		c.raw(`"{}"`)
+		call.Function.Arguments = jsontext.Value(`"{}"`)
 	case b.input.Kind() == '"':
-		c.piece(b.input)
+		call.Function.Arguments = b.input
 	default:
-		c.comes(b.input)
-		c.dst = appendString(c.dst, string(b.input))
+		call.Function.Arguments = quotedJSON(b.input)
 	}
-	c.raw(`}}`)
+	return call
 }
 
-// user writes what the user's side said, with what the system said in between.
-// The results of tools come first, each a message of its own: chat engines want
-// them right behind the calls.
-func (c *chatBody) user(turns []turn) {
-	for _, t := range turns {
-		for i := range t.blocks {
-			if b := &t.blocks[i]; b.kind == toolResultBlock {
-				c.result(b)
+// user adds what the user's side said, with what the system said in between. The results of tools come first, each a
+// message of its own: chat engines want them right behind the calls. Their pictures follow in the user's own message.
+func (t *translation) user(turns []turn) {
+	c := content{pictures: true}
+	for _, turn := range turns {
+		for i := range turn.blocks {
+			if b := &turn.blocks[i]; b.kind == toolResultBlock {
+				t.messages = append(t.messages, result(b))
+				for j := range b.content {
+					if b.content[j].kind == imageBlock {
+						c.block(&b.content[j])
+					}
+				}
 			}
 		}
 	}
-	mark := len(c.dst)
-	c.comma()
-	c.messages++
-	p := prose{chatBody: c, parts: pictured(turns)}
-	if p.parts {
-		c.raw(`{"role":"user","content":[`)
-	} else {
-		c.raw(`{"role":"user","content":"`)
-	}
-	p.resultPictures(turns)
-	for _, t := range turns {
-		system := t.role == "system"
-		if system {
-			p.text([]byte(`<system-reminder>`))
+	for _, turn := range turns {
+		if turn.role == "system" {
+			c.text(jsontext.Value(`"<system-reminder>"`))
 		}
-		for i := range t.blocks {
-			p.block(&t.blocks[i])
+		for i := range turn.blocks {
+			c.block(&turn.blocks[i])
 		}
-		if system {
-			p.text([]byte(`</system-reminder>`))
+		if turn.role == "system" {
+			c.text(jsontext.Value(`"</system-reminder>"`))
 		}
 	}
-	switch p.close(); {
-	case !p.wrote:
-		c.dst, c.messages = c.dst[:mark], c.messages-1
-	case p.parts:
-		c.raw(`]}`)
-	default:
-		c.raw(`"}`)
+	pictured := slices.ContainsFunc(c.parts, func(p chatPart) bool { return p.Picture != nil })
+	switch {
+	case pictured:
+		for _, p := range c.parts {
+			if p.Picture != nil {
+				t.pictures++
+			}
+		}
+		t.messages = append(t.messages, chatMessage{Role: "user", Content: c.parts})
+	case c.said():
+		t.messages = append(t.messages, chatMessage{Role: "user", Content: c.prose()})
 	}
 }
 
-// result writes the result of a tool. Chat engines take it as text: its
-// pictures follow in the user's own message.
-func (c *chatBody) result(b *block) {
-	c.comma()
-	c.messages++
-	c.member(`{"role":"tool","tool_call_id":`, b.id)
-	c.raw(`,"content":"`)
-	p := prose{chatBody: c}
-	if b.failed {
-		c.raw(`Error: `)
-	}
+// result is the result of a tool. Chat engines take it as text.
+func result(b *block) chatMessage {
+	c := content{}
 	pictures := false
 	for i := range b.content {
-		p.block(&b.content[i])
+		c.block(&b.content[i])
 		pictures = pictures || b.content[i].kind == imageBlock
 	}
 	switch {
 	case pictures:
-		p.text([]byte(`[its pictures follow]`))
-	case b.failed && !p.wrote:
-		p.text([]byte(`the tool gave no reason`))
+		c.text(jsontext.Value(`"[its pictures follow]"`))
+	case b.failed && !c.said():
+		c.text(jsontext.Value(`"the tool gave no reason"`))
 	}
-	c.raw(`"}`)
-}
-
-// pictured reports whether there is a picture to show in the turns.
-func pictured(turns []turn) bool {
-	for _, t := range turns {
-		for i := range t.blocks {
-			b := &t.blocks[i]
-			if b.kind == imageBlock {
-				return true
-			}
-			for j := range b.content {
-				if b.content[j].kind == imageBlock {
-					return true
-				}
-			}
-		}
+	text := c.prose()
+	if b.failed {
+		text.prefix = "Error: "
 	}
-	return false
+	return chatMessage{Role: "tool", ToolCallID: b.id, Content: text}
 }
 
-// prose writes content: the inside of one string or, with parts, of a list in
-// which pictures stand between the texts. Pieces of text that follow each other
-// become paragraphs of one: some engines take each part for a message.
-type prose struct {
-	*chatBody
-	parts bool
-	open  bool // the text of a part is open
-	wrote bool
+// content is what a message says: pictures, where it may have any, with texts between them. Texts that follow each other
+// become paragraphs of one part: some engines take each part for a message.
+type content struct {
+	parts    []chatPart
+	pictures bool // may be in it
 }
 
-// text adds the inside of a JSON string.
-func (p *prose) text(inside []byte) {
-	switch {
-	case len(inside) == 0:
+func (c *content) said() bool { return len(c.parts) > 0 }
+
+// prose is the text of a content without pictures.
+func (c *content) prose() prose {
+	if len(c.parts) == 0 {
+		return prose{}
+	}
+	return c.parts[0].Text
+}
+
+// text adds a JSON string; what is none adds nothing.
+func (c *content) text(text jsontext.Value) {
+	if text.Kind() != '"' || len(text) == len(`""`) {
 		return
-	case p.parts && !p.open:
-		p.comma()
-		p.raw(`{"type":"text","text":"`)
-		p.open = true
-	case p.wrote:
-		p.raw(`\n\n`)
 	}
-	p.piece(inside)
-	p.wrote = true
-}
-
-// quoted adds a JSON string; what is none adds nothing.
-func (p *prose) quoted(text jsontext.Value) {
-	if text.Kind() == '"' {
-		p.text(text[1 : len(text)-1])
+	if last := len(c.parts) - 1; last < 0 || c.parts[last].Picture != nil {
+		c.parts = append(c.parts, chatPart{Type: "text"})
 	}
-}
-
-// close ends the text of a part.
-func (p *prose) close() {
-	if p.open {
-		p.raw(`"}`)
-		p.open = false
-	}
+	p := &c.parts[len(c.parts)-1].Text
+	p.texts = append(p.texts, text)
 }
 
 // block adds what a block says to a reader; tools and thoughts are not said.
-func (p *prose) block(b *block) {
+func (c *content) block(b *block) {
 	switch b.kind {
 	case textBlock:
-		p.quoted(b.text)
+		c.text(b.text)
 	case imageBlock:
-		p.image(&b.source)
+		if c.pictures {
+			c.parts = append(c.parts, chatPart{Type: "image_url", Picture: newPicture(&b.source)})
+		}
 	case documentBlock, searchBlock:
-		p.quoted(b.title)
-		p.quoted(b.source.url)
-		p.quoted(b.text)
+		for _, text := range [...]jsontext.Value{b.title, b.source.url, b.text} {
+			c.text(text)
+		}
 		for i := range b.content {
-			p.block(&b.content[i])
+			c.block(&b.content[i])
 		}
 	}
 }
 
-// image adds a picture where there is room for one.
-func (p *prose) image(s *source) {
-	if !p.parts {
-		return
-	}
-	p.close()
-	p.comma()
-	p.pictures++
-	p.raw(`{"type":"image_url","image_url":{"url":"`)
+func newPicture(s *source) *picture {
+	p := &picture{URL: prose{texts: []jsontext.Value{s.url}}}
 	if s.data != nil {
-		p.raw(`data:`)
-		p.piece(s.media[1 : len(s.media)-1])
-		p.raw(`;base64,`)
-		p.piece(s.data[1 : len(s.data)-1])
-	} else {
-		p.piece(s.url[1 : len(s.url)-1])
+		p.URL = prose{"data:" + string(s.media[1:len(s.media)-1]) + ";base64,", []jsontext.Value{s.data}}
 	}
-	p.raw(`"`)
 	switch string(s.detail) {
 	case `"auto"`, `"low"`, `"high"`:
-		p.member(`,"detail":`, s.detail)
+		p.Detail = s.detail
 	}
-	p.raw(`}}`)
-	p.wrote = true
-}
-
-// only adds the text of the blocks of one kind.
-func (p *prose) only(turns []turn, kind blockKind) {
-	for _, t := range turns {
-		for i := range t.blocks {
-			if b := &t.blocks[i]; b.kind == kind {
-				p.quoted(b.text)
-			}
-		}
-	}
-}
-
-// resultPictures adds the pictures of tools' results.
-func (p *prose) resultPictures(turns []turn) {
-	for _, t := range turns {
-		for i := range t.blocks {
-			b := &t.blocks[i]
-			if b.kind != toolResultBlock {
-				continue
-			}
-			for j := range b.content {
-				if b.content[j].kind == imageBlock {
-					p.image(&b.content[j].source)
-				}
-			}
-		}
-	}
+	return p
 }

@@ -43,8 +43,7 @@ func PeekChat(body []byte) (Head, *ChatForms, []byte, error) {
 			return h.Head, nil, nil, err
 		}
 	}
-	chat, err := json.Marshal(request, json.Deterministic(true))
-	return h.Head, f, chat, err
+	return h.Head, f, encode(request), nil
 }
 
 // formed reports whether a member of a chat request may use ChatForms.
@@ -89,16 +88,14 @@ func (f *ChatForms) functions(request jsonObject) error {
 	if functions.Kind() == '[' {
 		var list []jsontext.Value
 		_ = json.Unmarshal(functions, &list) // a list, as was seen
-		c := chatBody{}
-		c.raw(`[`)
+		tools := make([]formTool, len(list))
 		for i, one := range list {
 			if one.Kind() != '{' {
 				return badForm("functions."+strconv.Itoa(i), "a function is an object with a name")
 			}
-			c.comma()
-			c.put(`{"type":"function","function":`, one, `}`)
+			tools[i] = formTool{Type: "function", Function: one}
 		}
-		request["tools"], f.legacy = c.put(`]`, nil, ``), true
+		request["tools"], f.legacy = encode(tools), true
 	} else if functions != nil && functions.Kind() != 'n' {
 		return badForm("functions", "must be a list")
 	}
@@ -106,7 +103,7 @@ func (f *ChatForms) functions(request jsonObject) error {
 	case '"':
 		request["tool_choice"], f.legacy = call, true
 	case '{':
-		request["tool_choice"], f.legacy = (&chatBody{}).put(`{"type":"function","function":`, call, `}`), true
+		request["tool_choice"], f.legacy = encode(formTool{Type: "function", Function: call}), true
 	}
 	if f.legacy { // its answer has room for one call
 		request["parallel_tool_calls"] = jsontext.Value(`false`)
@@ -114,19 +111,20 @@ func (f *ChatForms) functions(request jsonObject) error {
 	return nil
 }
 
-// chatTool is a tool of the chat dialect, or the choice of one.
-type chatTool struct {
+// formTool is a tool of the chat dialect, the choice of one, or a call.
+type formTool struct {
+	ID       string         `json:"id,omitzero"`
 	Type     string         `json:"type"`
-	Function jsontext.Value `json:"function"`
+	Function jsontext.Value `json:"function,omitzero"`
 	Custom   struct {
 		Name        jsontext.Value `json:"name"`
 		Description jsontext.Value `json:"description"`
 		Format      jsontext.Value `json:"format"`
-	} `json:"custom"`
+	} `json:"custom,omitzero"`
 }
 
 // name is the tool's name, a JSON string; nil: it has none.
-func (t *chatTool) name() jsontext.Value {
+func (t *formTool) name() jsontext.Value {
 	named := struct {
 		Name jsontext.Value `json:"name"`
 	}{t.Custom.Name}
@@ -147,26 +145,22 @@ func (f *ChatForms) tools(request jsonObject) error {
 	}
 	var list []jsontext.Value
 	_ = json.Unmarshal(request["tools"], &list) // a list, as was seen
-	c := chatBody{}
-	c.raw(`[`)
 	for i, one := range list {
-		var t chatTool
+		var t formTool
 		param := "tools." + strconv.Itoa(i)
 		switch err := json.Unmarshal(one, &t); {
 		case err != nil, t.Type == "function", t.Type == "": // for the machine to check
-			c.comma()
-			c.put(``, one, ``)
 		case t.Type != "custom":
 			return noHosted(param, strconv.Quote(t.Type))
 		case t.name() == nil:
 			return badForm(param, "a tool of the type custom has a name, which is a string")
 		default:
 			f.custom[string(unquote(t.name()))] = true
-			c.comma()
-			c.tool(customTool(t.Custom.Name, t.Custom.Description, t.Custom.Format))
+			tool := customTool(t.Custom.Name, t.Custom.Description, t.Custom.Format)
+			list[i] = encode(tool.chat())
 		}
 	}
-	request["tools"] = c.put(`]`, nil, ``)
+	request["tools"] = encode(list)
 	return nil
 }
 
@@ -174,10 +168,10 @@ func (f *ChatForms) tools(request jsonObject) error {
 // engines know: of allowed ones the others are not shown to the model.
 func (f *ChatForms) choice(request jsonObject) error {
 	var choice struct {
-		chatTool `json:",inline"`
-		Allowed  struct {
+		formTool
+		Allowed struct {
 			Mode  string     `json:"mode"`
-			Tools []chatTool `json:"tools"`
+			Tools []formTool `json:"tools"`
 		} `json:"allowed_tools"`
 	}
 	if request["tool_choice"].Kind() != '{' || json.Unmarshal(request["tool_choice"], &choice) != nil {
@@ -190,7 +184,7 @@ func (f *ChatForms) choice(request jsonObject) error {
 		if choice.name() == nil {
 			return badForm("tool_choice", "a choice of the type custom names it")
 		}
-		request["tool_choice"] = (&chatBody{}).put(`{"type":"function","function":{"name":`, choice.name(), `}}`)
+		request["tool_choice"] = encode(chatTool{Type: "function", Function: chatFunction{Name: choice.name()}})
 		return nil
 	case "allowed_tools":
 	default:
@@ -206,7 +200,7 @@ func (f *ChatForms) choice(request jsonObject) error {
 	var tools, shown []jsontext.Value
 	_ = json.Unmarshal(request["tools"], &tools) // none is no list
 	for _, one := range tools {
-		var t chatTool
+		var t formTool
 		if _ = json.Unmarshal(one, &t); allowed[string(t.name())] && t.name() != nil {
 			shown = append(shown, one)
 		}
@@ -219,13 +213,7 @@ func (f *ChatForms) choice(request jsonObject) error {
 		delete(request, "tool_choice")
 		return nil
 	}
-	c := chatBody{}
-	c.raw(`[`)
-	for _, one := range shown {
-		c.comma()
-		c.put(``, one, ``)
-	}
-	request["tools"], request["tool_choice"] = c.put(`]`, nil, ``), jsontext.Value(strconv.Quote(choice.Allowed.Mode))
+	request["tools"], request["tool_choice"] = encode(shown), encode(choice.Allowed.Mode)
 	return nil
 }
 
@@ -237,20 +225,15 @@ func (f *ChatForms) messages(request jsonObject) error {
 	}
 	_ = json.Unmarshal(request["messages"], &list) // a list, as was seen
 	ids := map[string]string{}                     // of the newest call of each function
-	c := chatBody{}
-	c.raw(`[`)
 	for i, one := range list {
-		c.comma()
 		message := jsonObject{}
 		if json.Unmarshal(one, &message) != nil {
-			c.put(``, one, ``)
 			continue
 		}
 		if call := message["function_call"]; call.Kind() == '{' {
-			t := chatTool{Type: "function", Function: call}
-			id := "call_" + strconv.Itoa(i)
-			ids[string(t.name())] = id
-			message["tool_calls"] = (&chatBody{}).put(`[{"id":"`+id+`","type":"function","function":`, call, `}]`)
+			t := formTool{ID: "call_" + strconv.Itoa(i), Type: "function", Function: call}
+			ids[string(t.name())] = t.ID
+			message["tool_calls"] = encode([]formTool{t})
 		}
 		delete(message, "function_call")
 		if string(message["role"]) == `"function"` {
@@ -258,16 +241,12 @@ func (f *ChatForms) messages(request jsonObject) error {
 			if id == "" {
 				return badForm("messages."+strconv.Itoa(i), "a message of the role function follows the function_call of that name")
 			}
-			message["role"], message["tool_call_id"] = jsontext.Value(`"tool"`), jsontext.Value(strconv.Quote(id))
+			message["role"], message["tool_call_id"] = jsontext.Value(`"tool"`), quote(id)
 		}
 		f.earlierCalls(message)
-		text, err := json.Marshal(message, json.Deterministic(true))
-		if err != nil {
-			return err
-		}
-		c.put(``, text, ``)
+		list[i] = encode(message)
 	}
-	request["messages"] = c.put(`]`, nil, ``)
+	request["messages"] = encode(list)
 	return nil
 }
 
@@ -286,14 +265,11 @@ func (f *ChatForms) earlierCalls(message jsonObject) {
 			continue
 		}
 		delete(call, "custom")
-		c := chatBody{}
-		c.put(`{"name":`, custom.Name, `,"arguments":`)
-		c.dst = append(appendString(c.dst, string(customArguments(custom.Input))), '}')
-		call["type"], call["function"] = jsontext.Value(`"function"`), c.dst
+		call["type"], call["function"] = jsontext.Value(`"function"`), encode(formTarget{
+			Name: string(unquote(custom.Name)), Arguments: string(customArguments(custom.Input)),
+		})
 	}
-	if text, err := json.Marshal(calls, json.Deterministic(true)); err == nil {
-		message["tool_calls"] = text
-	}
+	message["tool_calls"] = encode(calls)
 }
 
 // Answer is a whole chat answer in the forms of the request; it checks the answer
@@ -392,28 +368,16 @@ func (e *formEvents) rewrite(document []byte, said string, whole bool) ([]byte, 
 		if e.forms.legacy {
 			legacyCall(choice, message, calls)
 		} else if calls = e.customCalls(number.Index, calls, whole, finished); calls != nil {
-			text, err := json.Marshal(calls, json.Deterministic(true))
-			if err != nil {
-				return nil, err
-			}
-			message["tool_calls"] = text
+			message["tool_calls"] = encode(calls)
 		} else {
 			delete(message, "tool_calls")
 		}
-		text, err := json.Marshal(message, json.Deterministic(true))
-		if err != nil {
-			return nil, err
-		}
-		choice[said] = text
+		choice[said] = encode(message)
 	}
 	if choices != nil {
-		text, err := json.Marshal(choices, json.Deterministic(true))
-		if err != nil {
-			return nil, err
-		}
-		answer["choices"] = text
+		answer["choices"] = encode(choices)
 	}
-	return json.Marshal(answer, json.Deterministic(true))
+	return encode(answer), nil
 }
 
 // legacyCall writes the first call of a message as its function_call.
@@ -423,9 +387,7 @@ func legacyCall(choice, message jsonObject, calls []formCall) {
 		if call.Index != nil && *call.Index > 0 || call.Function == nil {
 			continue
 		}
-		if text, err := json.Marshal(call.Function, json.Deterministic(true)); err == nil {
-			message["function_call"] = text
-		}
+		message["function_call"] = encode(call.Function)
 		break
 	}
 	if string(choice["finish_reason"]) == `"tool_calls"` {
@@ -465,7 +427,7 @@ func (e *formEvents) customCalls(choice int, calls []formCall, whole, finished b
 		}
 		if call.Function != nil && len(open.arguments) <= maxWaitingText {
 			open.arguments = append(open.arguments, call.Function.Arguments...)
-			open.nesting.read(appendString(nil, call.Function.Arguments))
+			open.nesting.read(quote(call.Function.Arguments))
 		}
 		out = open.send(out, at[1], open.nesting.over())
 	}

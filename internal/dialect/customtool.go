@@ -38,7 +38,7 @@ func customTool(name, description, format jsontext.Value) tool {
 	if description.Kind() == '"' {
 		said = string(unquote(description)) + "\n\n"
 	}
-	t.described, t.description = description, appendString(nil, said+"The input has to follow this "+syntax+" grammar:\n"+definition)
+	t.described, t.description = description, quote(said+"The input has to follow this "+syntax+" grammar:\n"+definition)
 	return t
 }
 
@@ -57,5 +57,7 @@ func customInput(arguments []byte) string {
 // customArguments is the opposite: the arguments of a call with that input, a JSON
 // string.
 func customArguments(input jsontext.Value) jsontext.Value {
-	return (&chatBody{}).put(`{"input":`, or(input, `""`), `}`)
+	return encode(struct {
+		Input jsontext.Value `json:"input"`
+	}{or(input, `""`)})
 }

@@ -62,6 +62,21 @@ func (o *outbox) Next() []byte {
 
 func (o *outbox) raw(text string) { o.out = append(o.out, text...) }
 
+// event writes an event with a name.
+func (o *outbox) event(name string, data any) {
+	o.raw("event: ")
+	o.raw(name)
+	o.raw("\n")
+	o.data(encode(data))
+}
+
+// data writes the data of a frame, and ends the frame.
+func (o *outbox) data(data []byte) {
+	o.raw("data: ")
+	o.out = append(o.out, data...)
+	o.raw("\n\n")
+}
+
 // commit makes what was written good.
 func (o *outbox) commit() { o.whole, o.numbered = len(o.out), o.sequence }
 

@@ -2,81 +2,100 @@ package dialect
 
 import (
 	"github.com/go-json-experiment/json"
-	"github.com/go-json-experiment/json/jsontext"
 
 	"github.com/kith/kith/internal/fault"
 )
 
-// AppendFault appends the JSON body that tells f in d to dst; id is the
-// correlation id (decisions 4).
-func AppendFault(dst []byte, d Dialect, f *fault.Fault, id string) []byte {
-	return appendFault(dst, d, f, id, false)
-}
-
-// AppendFaultFrame appends the last SSE frame of a stream that failed after it
-// had begun. No end mark may follow it (S6.2).
-func AppendFaultFrame(dst []byte, d Dialect, f *fault.Fault, id string) []byte {
+// FaultBody is the JSON body that reports f in the dialect; id is the correlation id.
+func FaultBody(d Dialect, f *fault.Fault, id string) []byte {
 	if d == Messages {
-		dst = append(dst, "event: error\n"...) // without it SDKs read a clean end
+		return encode(newMessagesFault(f, id, false))
 	}
-	dst = append(dst, "data: "...)
-	dst = appendFault(dst, d, f, id, true)
-	return append(dst, "\n\n"...)
+	return encode(chatFault{newChatError(d, f, id, false)})
 }
 
-// appendFault writes the object of either form. error.reason belongs to a
-// body, error.details.reason to a frame; the messages envelope has details in
-// both, because SDKs read details.error_code.
-func appendFault(dst []byte, d Dialect, f *fault.Fault, id string, frame bool) []byte {
-	if d != Messages {
-		dst = append(dst, `{"error":`...)
-		return append(appendChatError(dst, d, f, id, frame), '}')
+// FaultFrame is the last SSE frame of a stream that failed after it had begun. No end mark may follow it.
+func FaultFrame(d Dialect, f *fault.Fault, id string) []byte {
+	var out outbox
+	switch d {
+	case Messages:
+		out.event("error", newMessagesFault(f, id, true)) // without the event's name SDKs read a clean end
+	case Responses:
+		e := newChatError(d, f, id, true)
+		out.event("error", struct {
+			Type          string        `json:"type"`
+			Code          fault.Code    `json:"code"`
+			Message       string        `json:"message"`
+			Param         *string       `json:"param"`
+			CorrelationID string        `json:"correlation_id"`
+			Details       *errorDetails `json:"details"`
+		}{"error", e.Code, e.Message, e.Param, id, e.Details})
+	default:
+		out.data(encode(chatFault{newChatError(d, f, id, true)}))
 	}
-	dst = append(dst, `{"type":"error","error":{"type":`...)
-	dst = appendString(dst, messagesType(f))
-	dst = appendMember(dst, "code", string(f.Code))
-	dst = appendMember(dst, "message", f.Message)
-	if f.Param != "" {
-		dst = appendMember(dst, "param", f.Param)
-	}
-	dst = appendMember(dst, "correlation_id", id)
-	if f.Reason != "" && !frame {
-		dst = appendMember(dst, "reason", f.Reason)
-	}
-	dst = append(dst, `,"details":{"error_code":`...)
-	dst = appendString(dst, string(f.Code))
-	if f.Reason != "" {
-		dst = appendMember(dst, "reason", f.Reason)
-	}
-	dst = append(dst, `}},"request_id":`...)
-	dst = appendString(dst, id)
-	return append(dst, '}')
+	return out.out
 }
 
-// appendChatError appends the error object of the chat or responses dialect.
-func appendChatError(dst []byte, d Dialect, f *fault.Fault, id string, frame bool) []byte {
-	dst = append(dst, `{"code":`...)
-	dst = appendString(dst, string(f.Code))
-	dst = appendMember(dst, "message", f.Message)
-	dst = appendMember(dst, "type", f.Type())
-	if d == Responses { // a released client library needs a string
-		dst = appendMember(dst, "param", f.Param)
-	} else {
-		dst = appendOptional(dst, "param", f.Param)
-	}
-	dst = appendMember(dst, "correlation_id", id)
-	if f.Reason != "" && !frame {
-		dst = appendMember(dst, "reason", f.Reason)
+// chatFault is a fault in the chat and responses dialects.
+type chatFault struct {
+	Error chatError `json:"error"`
+}
+
+type chatError struct {
+	Code          fault.Code    `json:"code"`
+	Message       string        `json:"message"`
+	Type          string        `json:"type"`
+	Param         *string       `json:"param"`
+	CorrelationID string        `json:"correlation_id"`
+	Reason        string        `json:"reason,omitzero"`  // in a body
+	Details       *errorDetails `json:"details,omitzero"` // in a frame
+}
+
+type errorDetails struct {
+	Code   fault.Code `json:"error_code,omitzero"`
+	Reason string     `json:"reason,omitzero"`
+}
+
+// newChatError is the error object of the chat or responses dialect.
+func newChatError(d Dialect, f *fault.Fault, id string, frame bool) chatError {
+	e := chatError{Code: f.Code, Message: f.Message, Type: f.Type(), CorrelationID: id}
+	if f.Param != "" || d == Responses { // a released client library needs a string there
+		e.Param = &f.Param
 	}
 	if frame {
-		dst = append(dst, `,"details":{`...)
-		if f.Reason != "" {
-			dst = append(dst, `"reason":`...)
-			dst = appendString(dst, f.Reason)
-		}
-		dst = append(dst, '}')
+		e.Details = &errorDetails{Reason: f.Reason}
+	} else {
+		e.Reason = f.Reason
 	}
-	return append(dst, '}')
+	return e
+}
+
+// messagesFault is a fault in the messages dialect.
+type messagesFault struct {
+	Type      string        `json:"type"`
+	Error     messagesError `json:"error"`
+	RequestID string        `json:"request_id"`
+}
+
+type messagesError struct {
+	Type          string       `json:"type"`
+	Code          fault.Code   `json:"code"`
+	Message       string       `json:"message"`
+	Param         string       `json:"param,omitzero"`
+	CorrelationID string       `json:"correlation_id"`
+	Reason        string       `json:"reason,omitzero"` // in a body
+	Details       errorDetails `json:"details"`         // SDKs read its error_code
+}
+
+func newMessagesFault(f *fault.Fault, id string, frame bool) messagesFault {
+	e := messagesError{
+		Type: messagesType(f), Code: f.Code, Message: f.Message, Param: f.Param, CorrelationID: id,
+		Reason: f.Reason, Details: errorDetails{f.Code, f.Reason},
+	}
+	if frame {
+		e.Reason = ""
+	}
+	return messagesFault{"error", e, id}
 }
 
 // messagesType is error.type of the messages envelope.
@@ -130,27 +149,4 @@ func ParseFault(document []byte) (f *fault.Fault, ok bool) {
 		f = f.AfterWait()
 	}
 	return f, true
-}
-
-// appendMember appends a comma, a name that needs no escape, and a string.
-func appendMember(dst []byte, name, value string) []byte {
-	dst = append(dst, ',', '"')
-	dst = append(dst, name...)
-	dst = append(dst, '"', ':')
-	return appendString(dst, value)
-}
-
-// appendOptional is appendMember, with null for an empty value.
-func appendOptional(dst []byte, name, value string) []byte {
-	if value == "" {
-		dst = append(append(dst, `,"`...), name...)
-		return append(dst, `":null`...)
-	}
-	return appendMember(dst, name, value)
-}
-
-// appendString appends value as a JSON string; invalid UTF-8 becomes U+FFFD.
-func appendString(dst []byte, value string) []byte {
-	dst, _ = jsontext.AppendQuote(dst, value) // the error only reports the mending
-	return dst
 }

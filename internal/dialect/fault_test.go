@@ -16,19 +16,19 @@ func TestFaultForms(t *testing.T) {
 		got  []byte
 		want string
 	}{
-		{"chat", AppendFault(nil, Chat, plain, "id"),
+		{"chat", FaultBody(Chat, plain, "id"),
 			`{"error":{"code":"invalid_request","message":"no","type":"invalid_request_error","param":"model","correlation_id":"id"}}`},
-		{"chat after a wait", AppendFault(nil, Chat, full, "id"),
+		{"chat after a wait", FaultBody(Chat, full, "id"),
 			`{"error":{"code":"CAPACITY_FULL","message":"all \"busy\"\n","type":"server_error","param":null,"correlation_id":"id","reason":"wait_elapsed"}}`},
-		{"chat frame", AppendFaultFrame(nil, Chat, plain, "id"),
+		{"chat frame", FaultFrame(Chat, plain, "id"),
 			"data: " + `{"error":{"code":"invalid_request","message":"no","type":"invalid_request_error","param":"model","correlation_id":"id","details":{}}}` + "\n\n"},
-		{"chat frame after a wait", AppendFaultFrame(nil, Chat, full, "id"),
+		{"chat frame after a wait", FaultFrame(Chat, full, "id"),
 			"data: " + `{"error":{"code":"CAPACITY_FULL","message":"all \"busy\"\n","type":"server_error","param":null,"correlation_id":"id","details":{"reason":"wait_elapsed"}}}` + "\n\n"},
-		{"messages", AppendFault(nil, Messages, plain, "id"),
+		{"messages", FaultBody(Messages, plain, "id"),
 			`{"type":"error","error":{"type":"invalid_request_error","code":"invalid_request","message":"no","param":"model","correlation_id":"id","details":{"error_code":"invalid_request"}},"request_id":"id"}`},
-		{"messages after a wait", AppendFault(nil, Messages, full, "id"),
+		{"messages after a wait", FaultBody(Messages, full, "id"),
 			`{"type":"error","error":{"type":"overloaded_error","code":"CAPACITY_FULL","message":"all \"busy\"\n","correlation_id":"id","reason":"wait_elapsed","details":{"error_code":"CAPACITY_FULL","reason":"wait_elapsed"}},"request_id":"id"}`},
-		{"messages frame", AppendFaultFrame(nil, Messages, full, "id"),
+		{"messages frame", FaultFrame(Messages, full, "id"),
 			"event: error\ndata: " + `{"type":"error","error":{"type":"overloaded_error","code":"CAPACITY_FULL","message":"all \"busy\"\n","correlation_id":"id","details":{"error_code":"CAPACITY_FULL","reason":"wait_elapsed"}},"request_id":"id"}` + "\n\n"},
 	} {
 		if string(c.got) != c.want {
@@ -46,12 +46,12 @@ func TestFaultParam(t *testing.T) {
 		t.Fatal(err)
 	}
 	for name, c := range map[string]struct{ got, want string }{
-		"chat":                       {string(AppendFault(nil, Chat, plain, "id")), `"param":null`},
-		"chat, the model":            {string(AppendFault(nil, Chat, missing, "id")), `"param":"model"`},
-		"messages, the model":        {string(AppendFault(nil, Messages, missing, "id")), `"param":"model"`},
-		"responses":                  {string(AppendFault(nil, Responses, plain, "id")), `"param":""`},
-		"responses, the model":       {string(AppendFault(nil, Responses, missing, "id")), `"param":"model"`},
-		"responses, frame":           {string(AppendResponsesFault(nil, plain, "id")), `"param":""`},
+		"chat":                       {string(FaultBody(Chat, plain, "id")), `"param":null`},
+		"chat, the model":            {string(FaultBody(Chat, missing, "id")), `"param":"model"`},
+		"messages, the model":        {string(FaultBody(Messages, missing, "id")), `"param":"model"`},
+		"responses":                  {string(FaultBody(Responses, plain, "id")), `"param":""`},
+		"responses, the model":       {string(FaultBody(Responses, missing, "id")), `"param":"model"`},
+		"responses, frame":           {string(FaultFrame(Responses, plain, "id")), `"param":""`},
 		"responses, failed":          {string(q.Answer("own", time.Unix(0, 0), false).Fail(plain, "id")), `"param":""`},
 		"responses, failed by model": {string(q.Answer("own", time.Unix(0, 0), false).Fail(missing, "id")), `"param":"model"`},
 	} {
@@ -59,7 +59,7 @@ func TestFaultParam(t *testing.T) {
 			t.Errorf("%s: %s, want %s", name, c.got, c.want)
 		}
 	}
-	if f, ok := ParseFault(AppendFault(nil, Responses, missing, "id")); !ok || f.Param != "model" {
+	if f, ok := ParseFault(FaultBody(Responses, missing, "id")); !ok || f.Param != "model" {
 		t.Errorf("read back: %v", f)
 	}
 }
@@ -82,8 +82,8 @@ func TestMessagesTypes(t *testing.T) {
 func TestParseFault(t *testing.T) {
 	sent := fault.New(fault.MachineOffline, "gone").AfterWait().WithParam("p")
 	for _, document := range [][]byte{
-		AppendFault(nil, Chat, sent, "id"),
-		AppendFaultFrame(nil, Chat, sent, "id")[len("data: "):],
+		FaultBody(Chat, sent, "id"),
+		FaultFrame(Chat, sent, "id")[len("data: "):],
 	} {
 		got, ok := ParseFault(document)
 		if !ok || got.Code != sent.Code || got.Message != sent.Message || got.Reason != sent.Reason || got.Param != sent.Param {

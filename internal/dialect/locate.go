@@ -34,8 +34,8 @@ func EngineParam(document []byte) string {
 
 // HasMember reports whether the place is in the body.
 func HasMember(body []byte, place string) bool {
-	_, _, ok := spanOf(body, place)
-	return ok
+	begin, end, left := follow(jsontext.NewDecoder(bytes.NewBuffer(body)), place)
+	return left == 0 && end > begin
 }
 
 // LocateMessages is the place in a body of the messages dialect that became the
@@ -45,49 +45,59 @@ func LocateMessages(body []byte, place string) string {
 	if err != nil {
 		return ""
 	}
-	return q.locate(place, messagesPlaces)
+	return q.locate(place, messagesRewordings)
 }
 
 // Locate is the place in the request's body that became the place in its
 // translation to chat; empty where nothing of the caller's did.
 func (r *Response) Locate(place string) string {
-	a := r.request.asked
-	if a.choice.kind == "none" {
-		a.tools = nil // as in Chat
-	}
-	return a.locate(place, responsesPlaces)
+	return r.request.chosen().locate(place, responsesRewordings)
 }
 
-// places are the members of a chat body that a translation rewrites, with
-// their places in the caller's dialect; the first that is there is meant.
-type places []struct{ chat, own string }
+// rewording is a member of a chat body that a translation words itself, with its place in the caller's dialect.
+type rewording struct{ chat, own string }
 
-var messagesPlaces = places{
-	{"response_format.json_schema.schema", "output_config.format.schema"}, {"response_format.json_schema.schema", "output_format.schema"},
-	{"response_format", "output_config.format"}, {"response_format", "output_format"},
+// Of several rewordings of one member, the first that is in the caller's body is meant.
+var messagesRewordings = []rewording{
+	{"thinking", "thinking"}, {"response_format", "output_config.format"}, {"response_format", "output_format"},
 	{"parallel_tool_calls", "tool_choice.disable_parallel_tool_use"}, {"reasoning", "thinking"},
 }
 
-var responsesPlaces = places{
-	{"response_format.json_schema.schema", "text.format.schema"}, {"response_format.json_schema", "text.format"}, {"response_format", "text.format"},
-	{"reasoning_effort", "reasoning.effort"}, {"thinking", "reasoning"}, {"logprobs", "include"},
+var responsesRewordings = []rewording{
+	{"response_format", "text.format"}, {"reasoning_effort", "reasoning.effort"}, {"thinking", "reasoning"}, {"logprobs", "include"},
 }
 
 // locate is the place in the body of what the translation has at the place.
-func (q *asked) locate(place string, known places) string {
-	c := chatBody{origins: &origins{body: q.body}}
-	if c.write(q) != nil {
+func (q *request) locate(place string, known []rewording) string {
+	chat, _, err := newChatRequest(q)
+	if err != nil {
 		return ""
 	}
-	begin, end, ok := spanOf(c.dst, place)
-	if !ok {
+	document, err := json.Marshal(chat, encoding, offsets(q.body))
+	if err != nil {
 		return ""
 	}
-	if own := c.origins.within(begin, end); own != "" {
+	begin, end, left := follow(jsontext.NewDecoder(bytes.NewBuffer(document)), place)
+	if end <= begin {
+		return ""
+	}
+	found := numbersIn(document[begin:end])
+	switch {
+	case left > 0 && len(found) == 1: // in a value of the caller's
+		own := strings.Join(placeAt(q.body, found[0]), ".") + "." + place[len(place)-left:]
+		if !HasMember(q.body, own) {
+			own = ""
+		}
 		return own
+	case left > 0:
+		return ""
+	case len(found) > 0 && !slices.ContainsFunc(known, func(p rewording) bool { return p.chat == place }):
+		if own := common(q.body, slices.Min(found), slices.Max(found)); own != "" {
+			return own
+		}
 	}
 	for _, p := range known {
-		if rest, found := strings.CutPrefix(place, p.chat); found && (rest == "" || rest[0] == '.') {
+		if rest, led := strings.CutPrefix(place, p.chat); led && (rest == "" || rest[0] == '.') {
 			for _, own := range []string{p.own + rest, p.own} {
 				if HasMember(q.body, own) {
 					return own
@@ -105,43 +115,42 @@ func (q *asked) locate(place string, known places) string {
 	return ""
 }
 
-// origins are the parts of the caller's body that a translation is put together
-// from.
-type origins struct {
-	body  []byte
-	parts []origin
-}
-
-// An origin is a part of the caller's body: where it is in the translation, where
-// it was, and its length.
-type origin struct{ at, from, length int }
-
-// note takes down that a value of the caller's is written at a place; one that is
-// no part of the body itself is none.
-func (o *origins) note(at int, value []byte) {
-	from := cap(o.body) - cap(value) // both end where their array does
-	if len(value) == 0 || from < 0 || from+len(value) > len(o.body) || &o.body[from] != &value[0] {
-		return
-	}
-	o.parts = append(o.parts, origin{at, from, len(value)})
-}
-
-// within is the place in the caller's body that all of a span of the translation
-// came from; empty if none of it did, or it came from all over. What all of it has
-// in common, the first and the last of it have.
-func (o *origins) within(begin, end int) string {
-	first, last := len(o.body), -1
-	for _, p := range o.parts {
-		if p.at+p.length <= begin || p.at >= end {
-			continue
+// offsets has json write each value as its offset in the body, from which it was taken, and what is no part of the body
+// as null. The numbers of such a document then say where in the body its parts come from.
+func offsets(body []byte) json.Options {
+	write := func(enc *jsontext.Encoder, value []byte) error {
+		from := cap(body) - cap(value) // both end where their array does
+		if len(value) == 0 || from < 0 || from+len(value) > len(body) || &body[from] != &value[0] {
+			return enc.WriteToken(jsontext.Null)
 		}
-		from := p.from + max(begin-p.at, 0)
-		first, last = min(first, from), max(last, from)
+		return enc.WriteToken(jsontext.Int(int64(from)))
 	}
-	if last < 0 {
-		return ""
+	return json.WithMarshalers(json.JoinMarshalers(
+		json.MarshalToFunc(func(enc *jsontext.Encoder, v jsontext.Value) error { return write(enc, v) }),
+		json.MarshalToFunc(func(enc *jsontext.Encoder, v quotedJSON) error { return write(enc, v) }),
+		json.MarshalToFunc(func(enc *jsontext.Encoder, p prose) error { return json.MarshalEncode(enc, p.texts) }),
+	))
+}
+
+// numbersIn are the numbers in a document.
+func numbersIn(document []byte) (numbers []int) {
+	dec := jsontext.NewDecoder(bytes.NewBuffer(document))
+	for {
+		token, err := dec.ReadToken()
+		if err != nil {
+			return numbers
+		}
+		if token.Kind() == '0' {
+			n, _ := token.Int()
+			numbers = append(numbers, int(n))
+		}
 	}
-	place, other := placeAt(o.body, first), placeAt(o.body, last)
+}
+
+// common is the place that the values at two offsets of the body have in common; empty where that is all of it. What
+// lies between the two is in that place too.
+func common(body []byte, first, last int) string {
+	place, other := placeAt(body, first), placeAt(body, last)
 	same := 0
 	for same < min(len(place), len(other)) && place[same] == other[same] {
 		same++
@@ -165,12 +174,6 @@ func placeAt(body []byte, offset int) []string {
 
 // pointerEscapes is how a JSON pointer writes a member's name.
 var pointerEscapes = strings.NewReplacer("~", "~0", "/", "~1")
-
-// spanOf is where in a document the value at a place begins and ends.
-func spanOf(document []byte, place string) (begin, end int, ok bool) {
-	begin, end, left := follow(jsontext.NewDecoder(bytes.NewBuffer(document)), place)
-	return begin, end, left == 0 && end > begin
-}
 
 // DeepestMember is the place, or the most of its beginning that is in the body;
 // empty where nothing of it is.

@@ -9,80 +9,88 @@ import (
 	"github.com/kith/kith/internal/fleet"
 )
 
-// signature signs thinking blocks. Clients want one and send it back; nobody
-// here reads it, since every model reads the thoughts of every other.
+// signature signs thinking blocks. Clients want one and send it back; nothing here reads it, since every model reads
+// the thoughts of every other.
 const signature = `"kith"`
 
 // PingEvent is the heartbeat of a stream in the messages dialect.
 const PingEvent = "event: ping\ndata: {\"type\":\"ping\"}\n\n"
 
-// AppendMessage appends a whole chat answer as a message of that id to dst. It
-// checks the answer as CheckUnary does; errors are *fault.Fault.
-func AppendMessage(dst, answer []byte, id string, model fleet.ModelID) ([]byte, Usage, error) {
-	chat, usage, err := readChatAnswer(answer)
+// message is an answer of the messages dialect.
+type message struct {
+	ID           string         `json:"id"`
+	Type         string         `json:"type"`
+	Role         string         `json:"role"`
+	Model        fleet.ModelID  `json:"model"`
+	Content      []messageBlock `json:"content"`
+	StopReason   *string        `json:"stop_reason"`
+	StopSequence jsontext.Value `json:"stop_sequence"`
+	Usage        messageUsage   `json:"usage"`
+}
+
+// messageBlock is a block of a message's content.
+type messageBlock struct {
+	Type      string         `json:"type"`
+	Thinking  jsontext.Value `json:"thinking,omitzero"`
+	Signature jsontext.Value `json:"signature,omitzero"`
+	Text      jsontext.Value `json:"text,omitzero"`
+	ID        jsontext.Value `json:"id,omitzero"`
+	Name      jsontext.Value `json:"name,omitzero"`
+	Input     jsontext.Value `json:"input,omitzero"`
+}
+
+// messageUsage is the usage in the messages dialect, whose input tokens do not include the cached ones.
+type messageUsage struct {
+	In      int64 `json:"input_tokens"`
+	Written int64 `json:"cache_creation_input_tokens"`
+	Cached  int64 `json:"cache_read_input_tokens"`
+	Out     int64 `json:"output_tokens"`
+}
+
+func newMessageUsage(u Usage) messageUsage {
+	return messageUsage{In: u.In - u.Cached, Cached: u.Cached, Out: u.Out}
+}
+
+func newMessage(id string, model fleet.ModelID) *message {
+	return &message{ID: id, Type: "message", Role: "assistant", Model: model, Content: []messageBlock{}}
+}
+
+// MessageAnswer is a unary chat answer as a message of that id. It checks the answer as CheckUnary does; errors are
+// *fault.Fault.
+func MessageAnswer(answer []byte, id string, model fleet.ModelID) ([]byte, Usage, error) {
+	said, usage, err := readChatAnswer(answer)
 	if err != nil {
-		return dst, Usage{}, err
+		return nil, Usage{}, err
 	}
-	choice := &chat.Choices[0]
-	finish := jsontext.Value(nil)
-	if choice.Finish != nil {
-		finish = appendString(nil, *choice.Finish)
+	m := newMessage(id, model)
+	if said.thought != nil {
+		m.Content = append(m.Content, messageBlock{Type: "thinking", Thinking: said.thought, Signature: jsontext.Value(signature)})
 	}
-	dst = appendMessageHead(dst, id, model)
-	blocks := len(dst)
-	block := func(start string) {
-		if len(dst) > blocks {
-			dst = append(dst, ',')
-		}
-		dst = append(dst, start...)
-	}
-	said := &choice.Message
-	if thought := said.thought(); thought != "" {
-		block(`{"type":"thinking","thinking":`)
-		dst = append(appendString(dst, thought), `,"signature":`+signature+`}`...)
-	}
-	for _, text := range []*string{said.Content, said.Refusal} {
-		if text != nil && *text != "" {
-			block(`{"type":"text","text":`)
-			dst = append(appendString(dst, *text), '}')
+	for _, text := range [...]jsontext.Value{said.text, said.refusal} {
+		if text != nil {
+			m.Content = append(m.Content, messageBlock{Type: "text", Text: text})
 		}
 	}
 	called := false
-	for i, call := range said.ToolCalls {
-		input := bytes.TrimSpace([]byte(call.Function.Arguments))
+	for i, call := range said.calls {
+		input := bytes.TrimSpace(unquoteOrNil(call.arguments))
 		if !isArguments(input) {
-			if string(finish) == `"length"` { // cut off: nothing that could be run
+			if string(said.finish) == `"length"` { // cut off: nothing that could be run
 				continue
 			}
-			return dst, Usage{}, badArguments()
+			return nil, Usage{}, badArguments()
 		}
 		called = true
-		block(`{"type":"tool_use","id":`)
-		dst = appendCallID(dst, appendString(nil, call.ID), "toolu_"+id, i)
-		dst = appendMember(dst, "name", call.Function.Name)
-		dst = append(dst, `,"input":`...)
-		if len(input) == 0 {
-			input = []byte(`{}`)
-		}
-		dst = append(append(dst, input...), '}')
+		m.Content = append(m.Content, messageBlock{
+			Type: "tool_use", ID: callID(call.id, "toolu_"+id, i), Name: or(call.name, `""`), Input: or(input, `{}`),
+		})
 	}
-	dst = append(dst, `],`...)
-	dst = appendStop(dst, finish, choice.Stop, called)
-	dst = append(dst, `,"usage":`...)
-	return append(appendUsage(dst, usage), '}'), usage, nil
+	stop := stopOf(said.finish, said.stop, called)
+	m.StopReason, m.StopSequence, m.Usage = &stop.Reason, stop.Sequence, newMessageUsage(usage)
+	return encode(m), usage, nil
 }
 
-// appendMessageHead begins a message, up to the inside of its content.
-func appendMessageHead(dst []byte, id string, model fleet.ModelID) []byte {
-	dst = append(dst, `{"id":`...)
-	dst = appendString(dst, id)
-	dst = append(dst, `,"type":"message","role":"assistant"`...)
-	dst = appendMember(dst, "model", string(model))
-	return append(dst, `,"content":[`...)
-}
-
-// isArguments reports whether text is the arguments of a tool call: one strict
-// JSON object, or nothing.
+// isArguments reports whether text is the arguments of a tool call: one strict JSON object, or nothing.
 func isArguments(text []byte) bool {
 	text = bytes.TrimSpace(text)
 	return len(text) == 0 || text[0] == '{' && jsontext.Value(text).IsValid()
@@ -92,48 +100,46 @@ func badArguments() error {
 	return nonsense("a tool call whose arguments are not a JSON object")
 }
 
-// appendStop appends the members stop_reason and stop_sequence.
-func appendStop(dst []byte, finish, stop jsontext.Value, called bool) []byte {
-	reason := "end_turn"
+// messageStop is why an answer ended.
+type messageStop struct {
+	Reason   string         `json:"stop_reason"`
+	Sequence jsontext.Value `json:"stop_sequence"`
+}
+
+func stopOf(finish, sequence jsontext.Value, called bool) *messageStop {
 	switch {
 	case string(finish) == `"length"`:
-		reason = "max_tokens"
+		return &messageStop{Reason: "max_tokens"}
 	case string(finish) == `"content_filter"`:
-		reason = "refusal"
+		return &messageStop{Reason: "refusal"}
 	case called:
-		reason = "tool_use"
-	case stop.Kind() == '"':
-		dst = append(dst, `"stop_reason":"stop_sequence","stop_sequence":`...)
-		return append(dst, stop...)
+		return &messageStop{Reason: "tool_use"}
+	case sequence.Kind() == '"':
+		return &messageStop{Reason: "stop_sequence", Sequence: sequence}
 	}
-	dst = append(dst, `"stop_reason":"`...)
-	dst = append(dst, reason...)
-	return append(dst, `","stop_sequence":null`...)
+	return &messageStop{Reason: "end_turn"}
 }
 
-// appendUsage appends a usage object; in this dialect the cached part of the
-// input is told beside the rest of it.
-func appendUsage(dst []byte, u Usage) []byte {
-	dst = append(dst, `{"input_tokens":`...)
-	dst = strconv.AppendInt(dst, u.In-u.Cached, 10)
-	dst = append(dst, `,"cache_creation_input_tokens":0,"cache_read_input_tokens":`...)
-	dst = strconv.AppendInt(dst, u.Cached, 10)
-	dst = append(dst, `,"output_tokens":`...)
-	dst = strconv.AppendInt(dst, u.Out, 10)
-	return append(dst, '}')
+// messageEvent is an event of the messages dialect, other than a delta. Each type has some of the members.
+type messageEvent struct {
+	Type    string        `json:"type"`
+	Index   *int          `json:"index,omitzero"`
+	Message *message      `json:"message,omitzero"`
+	Block   *messageBlock `json:"content_block,omitzero"`
+	Delta   *messageStop  `json:"delta,omitzero"`
+	Usage   *messageUsage `json:"usage,omitzero"`
 }
 
-// messageEvents writes the events of the messages dialect: one message_start,
-// blocks that never overlap, and only where the end mark was seen a
-// message_delta and message_stop.
+// messageEvents writes the events of the messages dialect: one message_start, blocks that never overlap, and only where
+// the end mark was seen a message_delta and message_stop.
 type messageEvents struct {
 	*outbox
 	id    string
 	model fleet.ModelID
 
 	begun bool
-	kind  blockKind // of the block that is open; otherBlock: none is
-	index int       // of the block that is open, or comes next
+	kind  blockKind // of the open block; otherBlock: none is open
+	index int       // of the open block, or of the next one
 
 	calls         callQueue
 	call          openCall
@@ -157,7 +163,7 @@ func (e *messageEvents) chunk(p *piece) error {
 		}
 	}
 	if p.thought != nil {
-		if err := e.open(thinkingBlock); err != nil {
+		if err := e.open(thinkingBlock, &emptyThinking); err != nil {
 			return err
 		}
 		e.delta(`thinking_delta","thinking":`, p.thought)
@@ -166,7 +172,7 @@ func (e *messageEvents) chunk(p *piece) error {
 		if text == nil {
 			continue
 		}
-		if err := e.open(textBlock); err != nil {
+		if err := e.open(textBlock, &emptyText); err != nil {
 			return err
 		}
 		e.delta(`text_delta","text":`, text)
@@ -185,8 +191,7 @@ func (e *messageEvents) chunk(p *piece) error {
 	return nil
 }
 
-// end satisfies eventWriter. The input's tokens are told only here: no engine
-// tells them sooner.
+// end satisfies eventWriter. The input's tokens are reported only here: no engine reports them sooner.
 func (e *messageEvents) end(u Usage) error {
 	e.begin()
 	if err := e.calls.end(e.toolCall); err != nil {
@@ -195,58 +200,42 @@ func (e *messageEvents) end(u Usage) error {
 	if err := e.close(); err != nil {
 		return err
 	}
-	e.event("message_delta")
-	e.raw(`,"delta":{`)
-	e.out = appendStop(e.out, e.finish, e.reach, e.called)
-	e.raw(`},"usage":`)
-	e.out = appendUsage(e.out, u)
-	e.raw("}\n\n")
-	e.event("message_stop")
-	e.raw("}\n\n")
+	usage := newMessageUsage(u)
+	e.send(messageEvent{Type: "message_delta", Delta: stopOf(e.finish, e.reach, e.called), Usage: &usage})
+	e.send(messageEvent{Type: "message_stop"})
 	return nil
 }
 
-// event begins an event, up to the first member after its type.
-func (e *messageEvents) event(name string) {
-	e.raw("event: ")
-	e.raw(name)
-	e.raw("\ndata: {\"type\":\"")
-	e.raw(name)
-	e.raw(`"`)
-}
-
-// numbered begins an event of the block that is open.
-func (e *messageEvents) numbered(name string) {
-	e.event(name)
-	e.raw(`,"index":`)
-	e.out = strconv.AppendInt(e.out, int64(e.index), 10)
-}
+func (e *messageEvents) send(event messageEvent) { e.event(event.Type, event) }
 
 // begin writes message_start, once.
 func (e *messageEvents) begin() {
-	if e.begun {
-		return
+	if !e.begun {
+		e.begun = true
+		e.send(messageEvent{Type: "message_start", Message: newMessage(e.id, e.model)})
 	}
-	e.begun = true
-	e.event("message_start")
-	e.raw(`,"message":`)
-	e.out = appendMessageHead(e.out, e.id, e.model)
-	e.raw(`],"stop_reason":null,"stop_sequence":null,"usage":`)
-	e.out = appendUsage(e.out, Usage{})
-	e.raw("}}\n\n")
 }
 
-// delta writes content_block_delta with a value as it came.
+// delta writes content_block_delta with a value as it came. It is the one event of every chunk and is put together by
+// hand: 0.1 µs without an allocation, where encode takes 2 µs and 3 (BenchmarkDelta), about as
+// much as it takes to read the chunk.
 func (e *messageEvents) delta(kind string, value jsontext.Value) {
-	e.numbered("content_block_delta")
+	e.raw("event: content_block_delta\ndata: {\"type\":\"content_block_delta\",\"index\":")
+	e.out = strconv.AppendInt(e.out, int64(e.index), 10)
 	e.raw(`,"delta":{"type":"`)
 	e.raw(kind)
 	e.out = append(e.out, value...)
 	e.raw("}}\n\n")
 }
 
-// open opens a block of text or thinking unless one is open.
-func (e *messageEvents) open(kind blockKind) error {
+// Blocks of text and thinking begin empty.
+var (
+	emptyText     = messageBlock{Type: "text", Text: jsontext.Value(`""`)}
+	emptyThinking = messageBlock{Type: "thinking", Thinking: jsontext.Value(`""`), Signature: jsontext.Value(`""`)}
+)
+
+// open opens a block unless one of its kind is open.
+func (e *messageEvents) open(kind blockKind, block *messageBlock) error {
 	if e.kind == kind {
 		return nil
 	}
@@ -254,17 +243,12 @@ func (e *messageEvents) open(kind blockKind) error {
 		return err
 	}
 	e.kind = kind
-	e.numbered("content_block_start")
-	if kind == thinkingBlock {
-		e.raw(`,"content_block":{"type":"thinking","thinking":"","signature":""}}` + "\n\n")
-	} else {
-		e.raw(`,"content_block":{"type":"text","text":""}}` + "\n\n")
-	}
+	e.send(messageEvent{Type: "content_block_start", Index: &e.index, Block: block})
 	return nil
 }
 
-// close closes the block that is open, if one is. A tool call has to be whole
-// by then, unless the answer was cut off at its limit.
+// close closes the open block, if there is one. A tool call has to be complete by then, unless the answer was cut off at
+// its limit.
 func (e *messageEvents) close() error {
 	switch e.kind {
 	case otherBlock:
@@ -276,29 +260,25 @@ func (e *messageEvents) close() error {
 			return badArguments()
 		}
 	}
-	e.numbered("content_block_stop")
-	e.raw("}\n\n")
+	e.send(messageEvent{Type: "content_block_stop", Index: &e.index})
 	e.kind = otherBlock
 	e.index++
 	return nil
 }
 
-// toolCall takes a part of a tool call that callQueue passes: of the one that is
-// open, or the first of another.
+// toolCall takes a part of a tool call that callQueue passes: of the open call, or the first of another.
 func (e *messageEvents) toolCall(c *callPiece) error {
 	if e.kind != toolUseBlock || !e.call.continues(c) {
 		if err := e.close(); err != nil {
 			return err
 		}
-		e.kind, e.called = toolUseBlock, true
+		e.called = true
 		e.call.begin(c)
 		e.arguments = e.arguments[:0]
-		e.numbered("content_block_start")
-		e.raw(`,"content_block":{"type":"tool_use","id":`)
-		e.out = appendCallID(e.out, c.id, "toolu_"+e.id, e.index)
-		e.raw(`,"name":`)
-		e.out = append(e.out, c.name...)
-		e.raw(`,"input":{}}}` + "\n\n")
+		block := &messageBlock{Type: "tool_use", ID: callID(c.id, "toolu_"+e.id, e.index), Name: c.name, Input: jsontext.Value(`{}`)}
+		if err := e.open(toolUseBlock, block); err != nil {
+			return err
+		}
 	}
 	if c.arguments == nil {
 		return nil

@@ -47,7 +47,7 @@ func CountMessages(body []byte) (Count, error) {
 	count := Count{Head: q.Head, Estimate: w.total()}
 	if !w.pictures {
 		q.Stream = false
-		if count.Chat, err = writeChat(&q.asked, len(body)); err != nil {
+		if count.Chat, err = writeChat(&q.request, len(body)); err != nil {
 			count.Chat = nil // of nothing; the estimate stands
 		}
 	}

@@ -12,13 +12,12 @@ import (
 
 // messagesRequest is a body of the messages dialect as it was read.
 type messagesRequest struct {
-	asked
+	request
 	thinking struct {
 		kind   string
 		budget jsontext.Value
 		hidden bool
 	}
-	effort jsontext.Value
 	schema jsontext.Value // of output_config.format
 	// vendors are the names of the vendor's tools, one for each of hosted.
 	vendors []jsontext.Value
@@ -33,13 +32,13 @@ func MessagesToChat(body []byte) (Head, []byte, error) {
 	if err != nil {
 		return Head{}, nil, err
 	}
-	if q.maxTokens == nil {
+	if q.chat.MaxTokens == nil {
 		return Head{}, nil, fault.New(fault.InvalidRequest, "the body has no max_tokens: say how long the answer may become").WithParam("max_tokens")
 	}
 	if err := q.runnable(); err != nil {
 		return Head{}, nil, err
 	}
-	chat, err := writeChat(&q.asked, len(body))
+	chat, err := writeChat(&q.request, len(body))
 	if err != nil {
 		return Head{}, nil, err
 	}
@@ -49,7 +48,7 @@ func MessagesToChat(body []byte) (Head, []byte, error) {
 // readMessages reads a body of the messages dialect, as strictly as Peek reads
 // one of the chat dialect. Every error is a *fault.Fault.
 func readMessages(body []byte) (*messagesRequest, error) {
-	q := &messagesRequest{asked: asked{body: body, talk: "messages"}}
+	q := &messagesRequest{request: request{body: body, talk: "messages"}}
 	if err := q.read(body, q.member); err != nil {
 		return nil, err
 	}
@@ -70,21 +69,13 @@ func (q *messagesRequest) conclude() {
 	}
 	q.thoughtless = q.thinking.kind == "disabled"
 	if q.thinking.kind == "enabled" {
-		value := []byte(`{"type":"enabled"`)
-		if q.thinking.budget != nil {
-			value = append(append(value, `,"budget_tokens":`...), q.thinking.budget...)
-		}
-		q.controls = append(q.controls, control{"thinking", append(value, '}')})
-	}
-	if q.effort != nil {
-		q.controls = append(q.controls, control{"reasoning_effort", q.effort})
+		q.chat.Thinking = chatThinking{"enabled", q.thinking.budget}
 	}
 	if q.thinking.hidden {
-		q.controls = append(q.controls, control{"reasoning", jsontext.Value(`{"exclude":true}`)})
+		q.chat.Reasoning = jsontext.Value(`{"exclude":true}`)
 	}
 	if q.schema != nil {
-		format := []byte(`{"type":"json_schema","json_schema":{"name":"answer","strict":true,"schema":`)
-		q.answerFormat = append(append(format, q.schema...), `}}`...)
+		q.chat.Format = &chatFormat{"json_schema", &chatSchema{Name: jsontext.Value(`"answer"`), Strict: jsontext.Value("true"), Schema: q.schema}}
 	}
 }
 
@@ -97,15 +88,15 @@ func (q *messagesRequest) member(name []byte) (err error) {
 	case "stream":
 		return q.stream()
 	case "max_tokens":
-		q.maxTokens, err = q.count(1)
+		q.chat.MaxTokens, err = q.count(1)
 	case "temperature":
-		q.temperature, err = q.optional()
+		q.chat.Temperature, err = q.optional()
 	case "top_p":
-		q.topP, err = q.optional()
+		q.chat.TopP, err = q.optional()
 	case "top_k":
-		q.topK, err = q.optional()
+		q.chat.TopK, err = q.optional()
 	case "stop_sequences":
-		q.stops, err = q.optional()
+		q.chat.Stop, err = q.optional()
 	case "system":
 		q.system, err = q.content()
 		for i := range q.system {
@@ -389,10 +380,10 @@ func (q *messagesRequest) think(name []byte) (err error) {
 
 // readEffort reads output_config.effort.
 func (q *messagesRequest) readEffort() (err error) {
-	if q.effort, err = q.optional(); err != nil || q.effort == nil {
+	if q.chat.Effort, err = q.optional(); err != nil || q.chat.Effort == nil {
 		return err
 	}
-	if q.effort.Kind() != '"' || !slices.Contains(efforts, string(unquote(q.effort))) {
+	if q.chat.Effort.Kind() != '"' || !slices.Contains(efforts, string(unquote(q.chat.Effort))) {
 		return q.refuse("must be one of %s", strings.Join(efforts, ", "))
 	}
 	return nil

@@ -6,7 +6,6 @@ import (
 	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
 
-	"github.com/kith/kith/internal/fault"
 	"github.com/kith/kith/internal/fleet"
 )
 
@@ -121,20 +120,4 @@ func CheckNative(body []byte) (Usage, error) {
 	var usage Usage
 	answer.Usage.add(&usage)
 	return usage, nil
-}
-
-// AppendResponsesFault appends the last event of a stream of the responses
-// dialect that failed after it began (decisions 4).
-func AppendResponsesFault(dst []byte, f *fault.Fault, id string) []byte {
-	dst = append(dst, "event: error\ndata: {\"type\":\"error\",\"code\":"...)
-	dst = appendString(dst, string(f.Code))
-	dst = appendMember(dst, "message", f.Message)
-	dst = appendMember(dst, "param", f.Param) // never null: a released client library needs a string
-	dst = appendMember(dst, "correlation_id", id)
-	dst = append(dst, `,"details":{`...)
-	if f.Reason != "" {
-		dst = append(dst, `"reason":`...)
-		dst = appendString(dst, f.Reason)
-	}
-	return append(dst, "}}\n\n"...)
 }

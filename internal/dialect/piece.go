@@ -2,6 +2,7 @@ package dialect
 
 import (
 	"bytes"
+	"cmp"
 	"strconv"
 
 	"github.com/go-json-experiment/json"
@@ -161,56 +162,38 @@ func (o *openCall) continues(c *callPiece) bool {
 	return c.index == o.index && (c.id == nil || bytes.Equal(c.id, o.id))
 }
 
-// appendCallID appends a tool call's id, or one made of stem and number where
-// its engine gave none.
-func appendCallID(dst []byte, id jsontext.Value, stem string, number int) []byte {
+// callID is a tool call's id, or one made of stem and number where its engine gave none.
+func callID(id jsontext.Value, stem string, number int) jsontext.Value {
 	if len(id) > len(`""`) {
-		return append(dst, id...)
+		return id
 	}
-	return appendString(dst, stem+"_"+strconv.Itoa(number))
+	return quote(stem + "_" + strconv.Itoa(number))
 }
 
-// chatAnswer is a whole chat answer, as far as it is translated.
-type chatAnswer struct {
-	Error   jsontext.Value `json:"error"`
-	Choices []struct {
-		Message  chatMessage    `json:"message"`
-		Logprobs jsontext.Value `json:"logprobs"`
-		Finish   *string        `json:"finish_reason"`
-		Stop     jsontext.Value `json:"stop_reason"`
-	} `json:"choices"`
-	Usage jsontext.Value `json:"usage"`
-}
-
-// chatMessage is what the model said.
-type chatMessage struct {
-	Content          *string `json:"content"`
-	Refusal          *string `json:"refusal"`
-	ReasoningContent *string `json:"reasoning_content"`
-	Reasoning        *string `json:"reasoning"`
-	ToolCalls        []struct {
-		ID       string `json:"id"`
-		Function struct {
-			Name      string `json:"name"`
-			Arguments string `json:"arguments"`
-		} `json:"function"`
-	} `json:"tool_calls"`
-}
-
-// thought is the reasoning under whichever of its names it stands.
-func (m *chatMessage) thought() string {
-	for _, thought := range []*string{m.ReasoningContent, m.Reasoning} {
-		if thought != nil && *thought != "" {
-			return *thought
-		}
+// readChatAnswer reads and checks a unary chat answer, and returns what its first choice says; errors are *fault.Fault.
+func readChatAnswer(answer []byte) (*piece, Usage, error) {
+	var chat struct {
+		Error   jsontext.Value `json:"error"`
+		Choices []struct {
+			Message struct {
+				Content          string `json:"content"`
+				Refusal          string `json:"refusal"`
+				ReasoningContent string `json:"reasoning_content"`
+				Reasoning        string `json:"reasoning"`
+				ToolCalls        []struct {
+					ID       string `json:"id"`
+					Function struct {
+						Name      string `json:"name"`
+						Arguments string `json:"arguments"`
+					} `json:"function"`
+				} `json:"tool_calls"`
+			} `json:"message"`
+			Logprobs jsontext.Value `json:"logprobs"`
+			Finish   string         `json:"finish_reason"`
+			Stop     jsontext.Value `json:"stop_reason"`
+		} `json:"choices"`
+		Usage jsontext.Value `json:"usage"`
 	}
-	return ""
-}
-
-// readChatAnswer reads and checks a whole chat answer, which has a choice; errors
-// are *fault.Fault.
-func readChatAnswer(answer []byte) (*chatAnswer, Usage, error) {
-	var chat chatAnswer
 	err := json.Unmarshal(answer, &chat)
 	switch {
 	case chat.Error != nil && chat.Error.Kind() != 'n':
@@ -218,9 +201,27 @@ func readChatAnswer(answer []byte) (*chatAnswer, Usage, error) {
 	case err != nil || len(chat.Choices) == 0:
 		return nil, Usage{}, nonsense("something that is not a chat answer")
 	}
+	value := func(text string) jsontext.Value {
+		if text == "" {
+			return nil
+		}
+		return quote(text)
+	}
+	choice := &chat.Choices[0]
+	message := &choice.Message
+	said := &piece{
+		thought: value(cmp.Or(message.ReasoningContent, message.Reasoning)), text: value(message.Content), refusal: value(message.Refusal),
+		logprobs: choice.Logprobs, finish: value(choice.Finish), stop: choice.Stop,
+	}
+	for i := range message.ToolCalls {
+		call := &message.ToolCalls[i]
+		said.calls = append(said.calls, callPiece{
+			index: int64(i), id: value(call.ID), name: value(call.Function.Name), arguments: value(call.Function.Arguments),
+		})
+	}
 	var usage Usage
 	if chat.Usage.Kind() == '{' {
 		usage = readUsage(chat.Usage)
 	}
-	return &chat, usage, nil
+	return said, usage, nil
 }

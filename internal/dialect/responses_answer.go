@@ -2,9 +2,9 @@ package dialect
 
 import (
 	"bytes"
-	"strconv"
 	"time"
 
+	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
 
 	"github.com/kith/kith/internal/fault"
@@ -25,15 +25,14 @@ type Response struct {
 	model   fleet.ModelID
 	created int64
 	stores  bool
-	echo    []byte // the members that never change, each behind its comma
+	echo    echo
 
 	streamed   bool
-	output     []byte // the items that are whole, between commas
-	items      int    // how many those are
-	size       int    // bytes of text so far
+	output     []outputItem // those that are complete
+	size       int          // bytes of text so far
 	item       openItem
 	calls      callQueue
-	logprobs   []byte // of what was not told yet, between commas
+	logprobs   []byte // of the text that comes next, between commas
 	likelihood int    // bytes of logprobs so far
 	finish     []byte // the finish reason, quoted
 	usage      Usage
@@ -46,7 +45,7 @@ type Response struct {
 // can be.
 func (q *ResponsesRequest) Answer(own string, created time.Time, stores bool) *Response {
 	return &Response{
-		request: q, own: own, model: q.Model, created: created.Unix(), stores: stores, echo: q.repeat(),
+		request: q, own: own, model: q.Model, created: created.Unix(), stores: stores, echo: q.repeated(),
 	}
 }
 
@@ -60,32 +59,13 @@ func (r *Response) Events() *Events {
 	return &Events{outbox: &r.outbox, writer: r}
 }
 
-// Whole takes a whole chat answer, checked as CheckUnary does; errors are
-// *fault.Fault.
-func (r *Response) Whole(answer []byte) (Usage, error) {
-	chat, usage, err := readChatAnswer(answer)
+// Unary takes a unary chat answer, checked as CheckUnary does; errors are *fault.Fault.
+func (r *Response) Unary(answer []byte) (Usage, error) {
+	said, usage, err := readChatAnswer(answer)
 	if err != nil {
 		return Usage{}, err
 	}
-	choice := &chat.Choices[0]
-	said := &choice.Message
-	var p piece
-	quoted := func(text *string) jsontext.Value {
-		if text == nil || *text == "" {
-			return nil
-		}
-		return appendString(nil, *text)
-	}
-	thought := said.thought()
-	p.logprobs = choice.Logprobs
-	p.thought, p.text, p.refusal, p.finish = quoted(&thought), quoted(said.Content), quoted(said.Refusal), quoted(choice.Finish)
-	for i := range said.ToolCalls {
-		call := &said.ToolCalls[i]
-		p.calls = append(p.calls, callPiece{
-			index: int64(i), id: quoted(&call.ID), name: quoted(&call.Function.Name), arguments: quoted(&call.Function.Arguments),
-		})
-	}
-	if err := r.chunk(&p); err != nil {
+	if err := r.chunk(said); err != nil {
 		return Usage{}, err
 	}
 	return usage, r.end(usage)
@@ -98,14 +78,19 @@ func (r *Response) Turn(now time.Time) []byte {
 	if !r.stores {
 		return nil
 	}
-	turn := append(make([]byte, 0, len(r.request.body)+len(r.output)+len(r.echo)+1024), `{"input":[`...)
-	turn = r.request.appendItems(turn, r.own)
-	turn = append(turn, `],"response":`...)
-	turn = append(r.appendObject(turn, nil), '}')
-	if len(turn) > maxTurn {
+	var turn bytes.Buffer
+	turn.Grow(len(r.request.body) + r.size + 4096)
+	enc := jsontext.NewEncoder(&turn, encoding)
+	_ = enc.WriteToken(jsontext.BeginObject) // nothing fails to be written to a Buffer, and the values were read before
+	_ = enc.WriteToken(jsontext.String("input"))
+	r.request.writeItems(enc, r.own)
+	_ = enc.WriteToken(jsontext.String("response"))
+	_ = json.MarshalEncode(enc, r.object(nil))
+	_ = enc.WriteToken(jsontext.EndObject)
+	if turn.Len() > maxTurn {
 		return nil
 	}
-	return turn
+	return bytes.TrimSuffix(turn.Bytes(), []byte("\n"))
 }
 
 // Finish ends the answer; stored says whether the turn was kept. Streamed, it
@@ -113,38 +98,33 @@ func (r *Response) Turn(now time.Time) []byte {
 func (r *Response) Finish(now time.Time, stored bool) []byte {
 	r.completed, r.stores = now, stored
 	if !r.streamed {
-		return r.appendObject(nil, nil)
+		return encode(r.object(nil))
 	}
 	r.compact()
-	status := r.status()
-	r.event("response." + status)
-	r.raw(`,"response":`)
-	r.out = r.appendObject(r.out, nil)
-	r.raw("}\n\ndata: [DONE]\n\n")
+	r.send(responseEvent{Type: "response." + r.status(), Response: r.object(nil)})
+	r.raw("data: [DONE]\n\n")
 	r.commit()
 	return r.Next()
 }
 
-// Fail ends the answer in a failure, whose last events it gives: the error as
-// both camps of clients read it, then the response that failed. id is the
+// Fail ends the answer in a failure, whose last events it returns: the error as
+// both kinds of clients read it, then the response that failed. id is the
 // correlation id.
 func (r *Response) Fail(f *fault.Fault, id string) []byte {
-	r.streamed = true
+	r.streamed, r.stores = true, false
 	r.revert()
 	r.compact()
 	r.begin()
-	r.event("error")
-	r.out = appendMember(r.out, "code", string(f.Code))
-	r.out = appendMember(r.out, "message", f.Message)
-	r.out = appendMember(r.out, "param", f.Param)
-	r.raw(`,"error":`)
-	r.out = appendChatError(r.out, Responses, f, id, true)
-	r.raw("}\n\n")
-	r.event("response.failed")
-	r.raw(`,"response":`)
-	r.stores = false
-	r.out = r.appendObject(r.out, f)
-	r.raw("}\n\n")
+	r.event("error", struct {
+		Type    string     `json:"type"`
+		Number  int        `json:"sequence_number"`
+		Code    fault.Code `json:"code"`
+		Message string     `json:"message"`
+		Param   string     `json:"param"`
+		Error   chatError  `json:"error"`
+	}{"error", r.sequence, f.Code, f.Message, f.Param, newChatError(Responses, f, id, true)})
+	r.sequence++
+	r.send(responseEvent{Type: "response.failed", Response: r.object(f)})
 	r.commit()
 	return r.Next()
 }
@@ -158,138 +138,104 @@ func (r *Response) status() string {
 	return "completed"
 }
 
-// appendObject appends the response object as it is now.
-func (r *Response) appendObject(dst []byte, failed *fault.Fault) []byte {
-	status := "in_progress"
+// responseObject is an answer of the responses dialect. Every member is there, as Open Responses wants it.
+type responseObject struct {
+	ID          string         `json:"id"`
+	Object      string         `json:"object"`
+	CreatedAt   int64          `json:"created_at"`
+	Status      string         `json:"status"`
+	CompletedAt *int64         `json:"completed_at"`
+	Error       *responseError `json:"error"`
+	Incomplete  *incomplete    `json:"incomplete_details"`
+	Model       fleet.ModelID  `json:"model"`
+	Output      []outputItem   `json:"output"`
+	Usage       *responseUsage `json:"usage"`
+	Store       bool           `json:"store"`
+	echo
+}
+
+type responseError struct {
+	Code    fault.Code `json:"code"`
+	Message string     `json:"message"`
+}
+
+type incomplete struct {
+	Reason string `json:"reason"`
+}
+
+type responseUsage struct {
+	In        int64 `json:"input_tokens"`
+	InDetails struct {
+		Cached int64 `json:"cached_tokens"`
+	} `json:"input_tokens_details"`
+	Out        int64 `json:"output_tokens"`
+	OutDetails struct {
+		Reasoning int64 `json:"reasoning_tokens"`
+	} `json:"output_tokens_details"`
+	Total int64 `json:"total_tokens"`
+}
+
+// object is the response object as it is now.
+func (r *Response) object(failed *fault.Fault) *responseObject {
+	o := &responseObject{
+		ID: r.ID(), Object: "response", CreatedAt: r.created, Status: "in_progress", Model: r.model,
+		Output: r.output, Store: r.stores, echo: r.echo,
+	}
 	switch {
 	case failed != nil:
-		status = "failed"
-	case !r.completed.IsZero():
-		status = r.status()
+		o.Status, o.Error = "failed", &responseError{failed.Code, failed.Message}
+		return o
+	case r.completed.IsZero():
+		return o
 	}
-	dst = append(dst, `{"id":`...)
-	dst = appendString(dst, r.ID())
-	dst = append(dst, `,"object":"response","created_at":`...)
-	dst = strconv.AppendInt(dst, r.created, 10)
-	dst = append(dst, `,"status":"`...)
-	dst = append(dst, status...)
-	dst = append(dst, `","completed_at":`...)
-	if status == "completed" {
-		dst = strconv.AppendInt(dst, r.completed.Unix(), 10)
-	} else {
-		dst = append(dst, `null`...)
-	}
-	dst = append(dst, `,"error":`...)
-	if failed != nil {
-		dst = append(dst, `{"code":`...)
-		dst = appendString(dst, string(failed.Code))
-		dst = append(appendMember(dst, "message", failed.Message), '}')
-	} else {
-		dst = append(dst, `null`...)
-	}
-	dst = append(dst, `,"incomplete_details":`...)
-	switch {
-	case status != "incomplete":
-		dst = append(dst, `null`...)
+	o.Usage = &responseUsage{In: r.usage.In, Out: r.usage.Out, Total: r.usage.In + r.usage.Out}
+	o.Usage.InDetails.Cached, o.Usage.OutDetails.Reasoning = r.usage.Cached, r.usage.Thought
+	switch o.Status = r.status(); {
+	case o.Status == "completed":
+		o.CompletedAt = new(r.completed.Unix())
 	case string(r.finish) == `"length"`:
-		dst = append(dst, `{"reason":"max_output_tokens"}`...)
+		o.Incomplete = &incomplete{"max_output_tokens"}
 	default:
-		dst = append(dst, `{"reason":"content_filter"}`...)
+		o.Incomplete = &incomplete{"content_filter"}
 	}
-	dst = appendMember(dst, "model", string(r.model))
-	dst = append(dst, `,"output":[`...)
-	dst = append(dst, r.output...)
-	dst = append(dst, `],"usage":`...)
-	if status == "completed" || status == "incomplete" {
-		dst = appendResponseUsage(dst, r.usage)
-	} else {
-		dst = append(dst, `null`...)
-	}
-	dst = append(dst, `,"store":`...)
-	dst = strconv.AppendBool(dst, r.stores)
-	dst = append(dst, r.echo...)
-	return append(dst, '}')
+	return o
 }
 
-// appendResponseUsage appends a usage object.
-func appendResponseUsage(dst []byte, u Usage) []byte {
-	number := func(name string, n int64) {
-		dst = append(dst, name...)
-		dst = strconv.AppendInt(dst, n, 10)
+// repeated is what the response object repeats of the request, with the defaults of what the request leaves out.
+func (q *ResponsesRequest) repeated() echo {
+	e := q.echo
+	for _, member := range [...]struct {
+		value    *jsontext.Value
+		standard string
+	}{
+		{&e.Temperature, "1"}, {&e.TopP, "1"}, {&e.Presence, "0"}, {&e.Frequency, "0"}, {&e.TopLogprobs, "0"},
+		{&e.Parallel, "true"}, {&e.ToolChoice, `"auto"`}, {&e.Text.Format, `{"type":"text"}`},
+		{&e.Truncation, `"disabled"`}, {&e.Metadata, `{}`},
+	} {
+		*member.value = or(*member.value, member.standard)
 	}
-	number(`{"input_tokens":`, u.In)
-	number(`,"input_tokens_details":{"cached_tokens":`, u.Cached)
-	number(`},"output_tokens":`, u.Out)
-	number(`,"output_tokens_details":{"reasoning_tokens":`, u.Thought)
-	number(`},"total_tokens":`, u.In+u.Out)
-	return append(dst, '}')
-}
-
-// repeat is the members of the response object that repeat the request or never
-// change, each behind a comma; every one of them is there, as Open Responses wants
-// it.
-func (q *ResponsesRequest) repeat() []byte {
-	e := &q.echo
-	c := chatBody{}
-	set := func(name string, value jsontext.Value, none string) { c.put(`,"`+name+`":`, or(value, none), ``) }
-	set("instructions", e.instructions, "null")
-	if c.raw(`,"previous_response_id":`); q.previous != "" {
-		c.dst = appendString(c.dst, q.previous)
-	} else {
-		c.raw(`null`)
+	switch string(e.Text.Verbosity) {
+	case `"low"`, `"medium"`, `"high"`:
+	default:
+		e.Text.Verbosity = nil
 	}
-	set("max_output_tokens", e.maxOutput, "null")
-	set("max_tool_calls", e.maxToolCalls, "null")
-	set("temperature", e.temperature, "1")
-	set("top_p", e.topP, "1")
-	set("presence_penalty", e.presence, "0")
-	set("frequency_penalty", e.frequency, "0")
-	set("top_logprobs", e.topLogprobs, "0")
-	set("parallel_tool_calls", e.parallel, "true")
-	set("tool_choice", e.choice, `"auto"`)
-	c.raw(`,"tools":[`)
 	tools := q.known
 	if tools == nil {
 		tools = q.tools
 	}
+	e.Tools = make([]responseTool, len(tools))
 	for i := range tools {
 		t := &tools[i]
-		c.comma()
+		e.Tools[i] = responseTool{Type: "function", Name: or(t.own, string(t.name)), Description: t.description}
 		if t.custom {
-			description := t.description
+			e.Tools[i].Type, e.Tools[i].Format = "custom", or(t.format, `{"type":"text"}`)
 			if t.described != nil {
-				description = t.described
+				e.Tools[i].Description = t.described
 			}
-			c.put(`{"type":"custom","name":`, or(t.own, string(t.name)), ``)
-			c.put(`,"description":`, or(description, "null"), ``)
-			c.put(`,"format":`, or(t.format, `{"type":"text"}`), `}`)
-			continue
+		} else {
+			e.Tools[i].Parameters, e.Tools[i].Strict = or(t.schema, "null"), or(t.strict, "null")
 		}
-		c.put(`{"type":"function","name":`, or(t.own, string(t.name)), ``)
-		c.put(`,"description":`, or(t.description, "null"), ``)
-		c.put(`,"parameters":`, or(t.schema, "null"), ``)
-		c.put(`,"strict":`, or(t.strict, "null"), `}`)
 	}
-	c.raw(`],"text":{"format":`)
-	c.put(``, or(e.format, `{"type":"text"}`), ``)
-	switch string(e.verbosity) {
-	case `"low"`, `"medium"`, `"high"`:
-		c.put(`,"verbosity":`, e.verbosity, ``)
-	}
-	c.put(`},"reasoning":{"effort":`, or(e.effort, "null"), ``)
-	c.put(`,"summary":`, or(e.summary, "null"), `}`)
-	set("truncation", e.truncation, `"disabled"`)
-	set("metadata", e.metadata, `{}`)
-	set("user", e.user, "null")
-	set("safety_identifier", e.safety, "null")
-	set("prompt_cache_key", e.cacheKey, "null")
-	c.raw(`,"service_tier":"default","background":false`)
-	if bytes.ContainsAny(c.dst, "\r\n") { // the caller's own; they would break an event
-		c.dst[0] = '{'
-		object := jsontext.Value(append(c.dst, '}'))
-		_ = object.Compact() // it was read before
-		c.dst = object[:len(object)-1]
-		c.dst[0] = ','
-	}
-	return c.dst
+	e.ServiceTier = "default"
+	return e
 }

@@ -1,25 +1,64 @@
 package dialect
 
 import (
+	"bytes"
 	"strconv"
 
 	"github.com/go-json-experiment/json/jsontext"
 )
 
-// openItem is the item of a response that is open.
+// outputItem is an item of a response.
+type outputItem struct {
+	ID        string         `json:"id"`
+	Type      string         `json:"type"`
+	Role      string         `json:"role,omitzero"`
+	Status    string         `json:"status"`
+	CallID    jsontext.Value `json:"call_id,omitzero"`
+	Name      jsontext.Value `json:"name,omitzero"`
+	Namespace jsontext.Value `json:"namespace,omitzero"`
+	Arguments jsontext.Value `json:"arguments,omitzero"`
+	Input     jsontext.Value `json:"input,omitzero"`
+	Summary   []outputPart   `json:"summary,omitzero"`
+	Content   []outputPart   `json:"content,omitzero"`
+}
+
+// outputPart is a part of an item's content or summary.
+type outputPart struct {
+	Type        string         `json:"type"`
+	Text        jsontext.Value `json:"text,omitzero"`
+	Refusal     jsontext.Value `json:"refusal,omitzero"`
+	Annotations []struct{}     `json:"annotations,omitzero"`
+	Logprobs    jsontext.Value `json:"logprobs,omitzero"`
+}
+
+// openItem is the open item of a response.
 type openItem struct {
-	kind    itemKind // vendorItem: none is
-	id      []byte   // quoted
-	head    []byte   // a call's call_id, name and namespace, behind a comma each
-	parts   []byte   // the parts that are whole, between commas
-	number  int      // of the open part
-	refusal bool     // the open part is one
-	open    bool     // a part is open
-	text    []byte   // of the open part, or a call's arguments: the inside of a string
-	// logprobs are the open part's, between commas.
-	logprobs []byte
+	outputItem
+	kind     itemKind // vendorItem: no item is open
+	parts    []outputPart
+	open     bool   // a part is open
+	refusal  bool   // the open part is one
+	text     []byte // of the open part, or a call's arguments: a JSON string without its last quote
+	logprobs []byte // of the open part, between commas
 	call     openCall
-	input    []byte // of a custom call that is over: the inside of a string
+}
+
+// responseEvent is an event of the responses dialect, other than a delta. Each type has some of the members.
+type responseEvent struct {
+	Type         string          `json:"type"`
+	Number       int             `json:"sequence_number"`
+	Response     *responseObject `json:"response,omitzero"`
+	ItemID       string          `json:"item_id,omitzero"`
+	OutputIndex  *int            `json:"output_index,omitzero"`
+	SummaryIndex *int            `json:"summary_index,omitzero"`
+	ContentIndex *int            `json:"content_index,omitzero"`
+	Item         *outputItem     `json:"item,omitzero"`
+	Part         *outputPart     `json:"part,omitzero"`
+	Text         jsontext.Value  `json:"text,omitzero"`
+	Refusal      jsontext.Value  `json:"refusal,omitzero"`
+	Arguments    jsontext.Value  `json:"arguments,omitzero"`
+	Input        jsontext.Value  `json:"input,omitzero"`
+	Logprobs     jsontext.Value  `json:"logprobs,omitzero"`
 }
 
 // maxAnswerText bounds the text of an answer, which is told four times at its
@@ -30,6 +69,9 @@ const maxAnswerText = 4 << 20
 func (r *Response) grow(value jsontext.Value) error {
 	if r.size += len(value); r.size > maxAnswerText {
 		return nonsense("an answer of more than 4 MiB of text")
+	}
+	if len(r.item.text) == 0 {
+		r.item.text = append(r.item.text, '"')
 	}
 	r.item.text = append(r.item.text, value[1:len(value)-1]...)
 	return nil
@@ -45,17 +87,17 @@ func (r *Response) chunk(p *piece) error {
 		}
 	}
 	if p.thought != nil {
-		if err := r.say(reasoningItem, false, "response.reasoning_summary_text.delta", p.thought); err != nil {
+		if err := r.say(reasoningItem, false, p.thought); err != nil {
 			return err
 		}
 	}
 	if p.text != nil {
-		if err := r.say(messageItem, false, "response.output_text.delta", p.text); err != nil {
+		if err := r.say(messageItem, false, p.text); err != nil {
 			return err
 		}
 	}
 	if p.refusal != nil {
-		if err := r.say(messageItem, true, "response.refusal.delta", p.refusal); err != nil {
+		if err := r.say(messageItem, true, p.refusal); err != nil {
 			return err
 		}
 	}
@@ -78,7 +120,7 @@ func (r *Response) likely(p *piece) {
 		r.logprobs = r.logprobs[:0]
 		return
 	}
-	if p.logprobs != nil && r.request.logprobs && r.likelihood < maxLogprobs {
+	if p.logprobs != nil && r.request.chat.Logprobs && r.likelihood < maxLogprobs {
 		before := len(r.logprobs)
 		r.logprobs = appendLogprobs(r.logprobs, p.logprobs, r.request.alternatives, maxLogprobs-r.likelihood)
 		r.likelihood += len(r.logprobs) - before
@@ -94,8 +136,8 @@ func (r *Response) end(u Usage) error {
 	}
 	r.usage = u
 	status := r.status()
-	if r.items == 0 && r.item.kind == vendorItem && status == "completed" { // clients want an item
-		r.open(messageItem, nil)
+	if len(r.output) == 0 && r.item.kind == vendorItem && status == "completed" { // clients want an item
+		r.open(messageItem, outputItem{})
 		r.openPart(false)
 	}
 	r.close(status)
@@ -108,198 +150,187 @@ func (r *Response) begin() {
 		return
 	}
 	for _, name := range [...]string{"response.created", "response.in_progress"} {
-		r.event(name)
-		r.raw(`,"response":`)
-		r.out = r.appendObject(r.out, nil)
-		r.raw("}\n\n")
+		r.send(responseEvent{Type: name, Response: r.object(nil)})
 	}
 }
 
-// event begins an event, up to the first member after its number.
-func (r *Response) event(name string) {
+// send numbers an event and writes it. A unary answer has no events.
+func (r *Response) send(event responseEvent) {
+	if r.streamed {
+		event.Number = r.sequence
+		r.sequence++
+		r.event(event.Type, event)
+	}
+}
+
+// about is an event about the open item.
+func (r *Response) about(kind string) responseEvent {
+	return responseEvent{Type: kind, ItemID: r.item.ID, OutputIndex: new(len(r.output))}
+}
+
+// aboutPart is an event about the open part.
+func (r *Response) aboutPart(kind string) responseEvent {
+	e, number := r.about(kind), new(len(r.item.parts))
+	if r.item.kind == reasoningItem {
+		e.SummaryIndex = number
+	} else {
+		e.ContentIndex = number
+	}
+	return e
+}
+
+// delta writes that the open item has more of a text. It is the one event of every chunk and is put together by hand:
+// 0.2 µs without an allocation, where encode takes 6 µs and 7 (BenchmarkDelta), twice what it
+// takes to read the chunk.
+func (r *Response) delta(kind string, text jsontext.Value, logprobs []byte) {
+	if !r.streamed {
+		return
+	}
 	r.raw("event: ")
-	r.raw(name)
+	r.raw(kind)
 	r.raw("\ndata: {\"type\":\"")
-	r.raw(name)
+	r.raw(kind)
 	r.raw(`","sequence_number":`)
 	r.out = strconv.AppendInt(r.out, int64(r.sequence), 10)
 	r.sequence++
-}
-
-// place begins an event about the open item.
-func (r *Response) place(name string) {
-	r.event(name)
-	r.raw(`,"item_id":`)
-	r.out = append(r.out, r.item.id...)
-	r.raw(`,"output_index":`)
-	r.out = strconv.AppendInt(r.out, int64(r.items), 10)
-}
-
-// spot begins an event about the open part.
-func (r *Response) spot(name string) {
-	r.place(name)
-	if r.item.kind == reasoningItem {
+	r.raw(`,"item_id":"`)
+	r.raw(r.item.ID)
+	r.raw(`","output_index":`)
+	r.out = strconv.AppendInt(r.out, int64(len(r.output)), 10)
+	switch r.item.kind {
+	case reasoningItem:
 		r.raw(`,"summary_index":`)
-	} else {
+		r.out = strconv.AppendInt(r.out, int64(len(r.item.parts)), 10)
+	case messageItem:
 		r.raw(`,"content_index":`)
+		r.out = strconv.AppendInt(r.out, int64(len(r.item.parts)), 10)
 	}
-	r.out = strconv.AppendInt(r.out, int64(r.item.number), 10)
-}
-
-// whole writes an event about the open item that tells it.
-func (r *Response) whole(name, status string) {
-	r.event(name)
-	r.raw(`,"output_index":`)
-	r.out = strconv.AppendInt(r.out, int64(r.items), 10)
-	r.raw(`,"item":`)
-	r.out = r.item.appendTo(r.out, status)
+	r.raw(`,"delta":`)
+	r.out = append(r.out, text...)
+	if r.item.kind == messageItem && !r.item.refusal {
+		r.raw(`,"logprobs":[`)
+		r.out = append(r.out, logprobs...)
+		r.raw(`]`)
+	}
 	r.raw("}\n\n")
 }
 
-// appendTo appends the item as it is now.
-func (o *openItem) appendTo(dst []byte, status string) []byte {
-	dst = append(dst, `{"id":`...)
-	dst = append(dst, o.id...)
-	switch o.kind {
-	case reasoningItem:
-		dst = append(dst, `,"type":"reasoning"`...)
-	case callItem:
-		dst = append(dst, `,"type":"function_call"`...)
-	case customItem:
-		dst = append(dst, `,"type":"custom_tool_call"`...)
-	default:
-		dst = append(dst, `,"type":"message","role":"assistant"`...)
+// string is the text of the open item so far.
+func (o *openItem) string() jsontext.Value {
+	if len(o.text) == 0 {
+		return jsontext.Value(`""`)
 	}
-	dst = appendMember(dst, "status", status)
-	switch o.kind {
-	case reasoningItem:
-		dst = append(append(dst, `,"summary":[`...), o.parts...)
-		return append(dst, `]}`...)
-	case callItem:
-		dst = append(dst, o.head...)
-		dst = append(append(dst, `,"arguments":"`...), o.text...)
-		return append(dst, `"}`...)
-	case customItem:
-		dst = append(dst, o.head...)
-		dst = append(append(dst, `,"input":"`...), o.input...)
-		return append(dst, `"}`...)
-	default:
-		dst = append(append(dst, `,"content":[`...), o.parts...)
-		return append(dst, `]}`...)
-	}
+	return append(o.text[:len(o.text):len(o.text)], '"')
 }
 
-// appendPart appends the open part as it is now.
-func (o *openItem) appendPart(dst []byte) []byte {
+// list is what stands between commas as a list.
+func list(elements []byte) jsontext.Value {
+	return append(append([]byte{'['}, elements...), ']')
+}
+
+// now is the item as it is now.
+func (o *openItem) now(status string) *outputItem {
+	item := o.outputItem
+	item.Status = status
+	switch o.kind {
+	case reasoningItem:
+		item.Type, item.Summary = "reasoning", append([]outputPart{}, o.parts...)
+	case callItem:
+		item.Type, item.Arguments = "function_call", o.string()
+	case customItem:
+		item.Type, item.Input = "custom_tool_call", or(o.Input, `""`)
+	default:
+		item.Type, item.Role, item.Content = "message", "assistant", append([]outputPart{}, o.parts...)
+	}
+	return &item
+}
+
+// part is the open part as it is now.
+func (o *openItem) part() *outputPart {
 	switch {
 	case o.kind == reasoningItem:
-		dst = append(append(dst, `{"type":"summary_text","text":"`...), o.text...)
-		return append(dst, `"}`...)
+		return &outputPart{Type: "summary_text", Text: o.string()}
 	case o.refusal:
-		dst = append(append(dst, `{"type":"refusal","refusal":"`...), o.text...)
-		return append(dst, `"}`...)
+		return &outputPart{Type: "refusal", Refusal: o.string()}
 	default:
-		dst = append(append(dst, `{"type":"output_text","text":"`...), o.text...)
-		dst = append(append(dst, `","annotations":[],"logprobs":[`...), o.logprobs...)
-		return append(dst, `]}`...)
+		return &outputPart{Type: "output_text", Text: o.string(), Annotations: []struct{}{}, Logprobs: list(o.logprobs)}
 	}
 }
 
 // say adds text to a part of that kind, which it opens unless it is open.
-func (r *Response) say(kind itemKind, refusal bool, event string, text jsontext.Value) error {
+func (r *Response) say(kind itemKind, refusal bool, text jsontext.Value) error {
 	o := &r.item
 	if o.kind != kind {
 		r.close("completed")
-		r.open(kind, nil)
+		r.open(kind, outputItem{})
 	}
 	if !o.open || o.refusal != refusal {
 		r.closePart()
 		r.openPart(refusal)
 	}
-	r.spot(event)
-	r.raw(`,"delta":`)
-	r.out = append(r.out, text...)
-	if kind == messageItem && !refusal {
-		r.raw(`,"logprobs":[`)
-		r.out = append(r.out, r.logprobs...)
-		r.raw(`]`)
+	switch {
+	case kind == reasoningItem:
+		r.delta("response.reasoning_summary_text.delta", text, nil)
+	case refusal:
+		r.delta("response.refusal.delta", text, nil)
+	default:
+		r.delta("response.output_text.delta", text, r.logprobs)
 		if len(o.logprobs) > 0 && len(r.logprobs) > 0 {
 			o.logprobs = append(o.logprobs, ',')
 		}
 		o.logprobs, r.logprobs = append(o.logprobs, r.logprobs...), r.logprobs[:0]
 	}
-	r.raw("}\n\n")
 	return r.grow(text)
 }
 
 // open opens an item of that kind.
-func (r *Response) open(kind itemKind, head []byte) {
-	o := &r.item
-	o.kind, o.number, o.open, o.refusal = kind, 0, false, false
-	o.parts, o.text, o.input = o.parts[:0], o.text[:0], o.input[:0]
-	o.head = append(o.head[:0], head...)
-	o.id = append(o.id[:0], '"')
-	o.id = append(o.id, itemPrefixes[kind]...)
-	o.id = append(o.id, r.own...)
-	o.id = append(o.id, '_')
-	o.id = append(strconv.AppendInt(o.id, int64(r.items), 10), '"')
-	r.whole("response.output_item.added", "in_progress")
+func (r *Response) open(kind itemKind, item outputItem) {
+	item.ID = itemPrefixes[kind] + r.own + "_" + strconv.Itoa(len(r.output))
+	r.item = openItem{outputItem: item, kind: kind}
+	r.send(responseEvent{Type: "response.output_item.added", OutputIndex: new(len(r.output)), Item: r.item.now("in_progress")})
+}
+
+// partEvents are the types of the events about parts, without their last word.
+func (r *Response) partEvents() string {
+	if r.item.kind == reasoningItem {
+		return "response.reasoning_summary_part."
+	}
+	return "response.content_part."
 }
 
 // openPart opens a part of the open item.
 func (r *Response) openPart(refusal bool) {
 	o := &r.item
-	o.open, o.refusal, o.text, o.logprobs = true, refusal, o.text[:0], o.logprobs[:0]
-	r.aboutPart("added")
+	o.open, o.refusal, o.text, o.logprobs = true, refusal, nil, nil
+	e := r.aboutPart(r.partEvents() + "added")
+	e.Part = o.part()
+	r.send(e)
 }
 
-// aboutPart writes that the open part was added, or is done.
-func (r *Response) aboutPart(what string) {
-	if r.item.kind == reasoningItem {
-		r.spot("response.reasoning_summary_part." + what)
-	} else {
-		r.spot("response.content_part." + what)
-	}
-	r.raw(`,"part":`)
-	r.out = r.item.appendPart(r.out)
-	r.raw("}\n\n")
-}
-
-// closePart ends the part that is open, if one is.
+// closePart ends the open part, if there is one.
 func (r *Response) closePart() {
 	o := &r.item
 	if !o.open {
 		return
 	}
+	part := o.part()
+	e := r.aboutPart("response.output_text.done")
+	e.Text, e.Refusal, e.Logprobs = part.Text, part.Refusal, part.Logprobs
 	switch {
 	case o.kind == reasoningItem:
-		r.spot("response.reasoning_summary_text.done")
-		r.tell(`,"text":"`, `"}`)
+		e.Type = "response.reasoning_summary_text.done"
 	case o.refusal:
-		r.spot("response.refusal.done")
-		r.tell(`,"refusal":"`, `"}`)
-	default:
-		r.spot("response.output_text.done")
-		r.tell(`,"text":"`, `","logprobs":[`+string(o.logprobs)+`]}`)
+		e.Type = "response.refusal.done"
 	}
-	r.aboutPart("done")
-	if len(o.parts) > 0 {
-		o.parts = append(o.parts, ',')
-	}
-	o.parts = o.appendPart(o.parts)
-	o.number++
+	r.send(e)
+	e = r.aboutPart(r.partEvents() + "done")
+	e.Part = part
+	r.send(e)
+	o.parts = append(o.parts, *part)
 	o.open = false
 }
 
-// tell ends an event with the text of the open part.
-func (r *Response) tell(before, after string) {
-	r.raw(before)
-	r.out = append(r.out, r.item.text...)
-	r.raw(after)
-	r.raw("\n\n")
-}
-
-// close ends the item that is open, if one is.
+// close ends the open item, if there is one.
 func (r *Response) close(status string) {
 	o := &r.item
 	if o.kind == vendorItem {
@@ -308,34 +339,23 @@ func (r *Response) close(status string) {
 	r.closePart()
 	switch o.kind {
 	case callItem:
-		r.place("response.function_call_arguments.done")
-		r.tell(`,"arguments":"`, `"}`)
+		e := r.about("response.function_call_arguments.done")
+		e.Arguments = o.string()
+		r.send(e)
 	case customItem: // its input is known only now
-		input := appendString(nil, customInput(unquote(append(append([]byte{'"'}, o.text...), '"'))))
-		o.input = append(o.input[:0], input[1:len(input)-1]...)
-		r.place("response.custom_tool_call_input.delta")
-		r.raw(`,"delta":`)
-		r.out = append(r.out, input...)
-		r.raw("}\n\n")
-		r.place("response.custom_tool_call_input.done")
-		r.raw(`,"input":`)
-		r.out = append(r.out, input...)
-		r.raw("}\n\n")
+		o.Input = quote(customInput(unquote(o.string())))
+		r.delta("response.custom_tool_call_input.delta", o.Input, nil)
+		e := r.about("response.custom_tool_call_input.done")
+		e.Input = o.Input
+		r.send(e)
 	}
-	r.whole("response.output_item.done", status)
-	if r.items > 0 {
-		r.output = append(r.output, ',')
-	}
-	r.output = o.appendTo(r.output, status)
-	r.items++
+	item := o.now(status)
+	r.send(responseEvent{Type: "response.output_item.done", OutputIndex: new(len(r.output)), Item: item})
+	r.output = append(r.output, *item)
 	o.kind = vendorItem
-	if !r.streamed { // nobody reads events
-		r.out = r.out[:0]
-	}
 }
 
-// toolCall takes a part of a tool call that callQueue passes: of the one that is
-// open, or the first of another.
+// toolCall takes a part of a tool call that callQueue passes: of the open call, or the first of another.
 func (r *Response) toolCall(c *callPiece) error {
 	o := &r.item
 	if open := (o.kind == callItem || o.kind == customItem) && o.call.continues(c); !open {
@@ -344,27 +364,20 @@ func (r *Response) toolCall(c *callPiece) error {
 			return nonsense("a call of a tool that the request does not allow")
 		}
 		r.close("completed")
-		head := chatBody{}
-		head.raw(`,"call_id":`)
-		head.dst = appendCallID(head.dst, c.id, "call_"+r.own, r.items)
-		head.member(`,"name":`, tool.own)
-		head.member(`,"namespace":`, tool.space)
 		kind := callItem
 		if tool.custom {
 			kind = customItem
 		}
-		r.open(kind, head.dst)
+		r.open(kind, outputItem{
+			CallID: bytes.Clone(callID(c.id, "call_"+r.own, len(r.output))), Name: bytes.Clone(tool.own), Namespace: tool.space,
+		})
 		o.call.begin(c)
 	}
-	switch {
-	case c.arguments == nil:
+	if c.arguments == nil {
 		return nil
-	case o.kind == customItem:
-		return r.grow(c.arguments)
 	}
-	r.place("response.function_call_arguments.delta")
-	r.raw(`,"delta":`)
-	r.out = append(r.out, c.arguments...)
-	r.raw("}\n\n")
+	if o.kind == callItem {
+		r.delta("response.function_call_arguments.delta", c.arguments, nil)
+	}
 	return r.grow(c.arguments)
 }

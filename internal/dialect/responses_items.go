@@ -2,6 +2,8 @@ package dialect
 
 import (
 	"bytes"
+	"cmp"
+	"slices"
 	"strconv"
 
 	"github.com/go-json-experiment/json"
@@ -18,13 +20,13 @@ const (
 	messageItem
 	callItem
 	customItem // a call of a custom tool
-	outputItem // of a call
+	resultItem // of a call
 	reasoningItem
 	referenceItem
 )
 
 // itemPrefixes begin the ids that items are given.
-var itemPrefixes = [...]string{vendorItem: "item_", messageItem: "msg_", callItem: "fc_", customItem: "ctc_", outputItem: "fco_", reasoningItem: "rs_", referenceItem: "ref_"}
+var itemPrefixes = [...]string{vendorItem: "item_", messageItem: "msg_", callItem: "fc_", customItem: "ctc_", resultItem: "fco_", reasoningItem: "rs_", referenceItem: "ref_"}
 
 // inputItem is one item of an input or a kept turn.
 type inputItem struct {
@@ -131,7 +133,7 @@ func (q *ResponsesRequest) checkItem(item *inputItem, word string) error {
 			return q.refuse("a custom_tool_call has a call_id, a name and an input, which are strings")
 		}
 	case word == "function_call_output", word == "custom_tool_call_output":
-		item.kind = outputItem
+		item.kind = resultItem
 		if item.callID.Kind() != '"' {
 			return q.refuse("a %s names the call that it answers in call_id", word)
 		}
@@ -259,7 +261,7 @@ func (q *ResponsesRequest) spoken(item *inputItem) turn {
 		return turn{role: "assistant", blocks: []block{{
 			kind: toolUseBlock, id: item.callID, name: q.toolNamed(item.name, item.space), input: customArguments(item.argument),
 		}}}
-	case outputItem:
+	case resultItem:
 		shown := item.content[:0:0]
 		for _, b := range item.content {
 			if b.kind == textBlock && b.text != nil || b.kind == imageBlock && b.source.url != nil {
@@ -359,7 +361,7 @@ func notKept(param string) error {
 // readTurn reads the items of a kept turn: its input, then its output.
 func (q *ResponsesRequest) readTurn(kept []byte) ([]inputItem, error) {
 	var items []inputItem
-	r := ResponsesRequest{asked: asked{body: kept, counted: q.counted}}
+	r := ResponsesRequest{request: request{body: kept, counted: q.counted}}
 	r.dec = jsontext.NewDecoder(bytes.NewBuffer(kept))
 	err := r.object(func(name []byte) (err error) {
 		switch string(name) {
@@ -383,73 +385,71 @@ func (q *ResponsesRequest) readTurn(kept []byte) ([]inputItem, error) {
 	return items, err
 }
 
-// appendItems appends the items as a kept turn tells them, between commas: each
-// with a type, an id, and a content that is a list. own is the id's part of the
-// response that they belong to.
-func (q *ResponsesRequest) appendItems(dst []byte, own string) []byte {
+// writeItems writes the items as a kept turn has them: each with a type, an id, and a content that is a list. own is the
+// id's part of the response that they belong to. It ignores enc's errors: there are none (Response.Turn).
+func (q *ResponsesRequest) writeItems(enc *jsontext.Encoder, own string) {
+	_ = enc.WriteToken(jsontext.BeginArray)
 	for _, item := range q.context {
-		dst = append(append(dst, item.raw...), ',')
+		_ = enc.WriteValue(item.raw)
 	}
 	for i := range q.inputs {
 		if item := &q.inputs[i]; item.raw != nil {
-			dst = append(item.appendTo(dst, own, i), ',')
+			item.write(enc, own, i)
 		}
 	}
-	return bytes.TrimSuffix(dst, []byte{','})
+	_ = enc.WriteToken(jsontext.EndArray)
 }
 
-// appendTo appends the item as a kept turn tells it.
-func (item *inputItem) appendTo(dst []byte, own string, number int) []byte {
-	id := item.id
-	if id == "" {
-		id = itemPrefixes[item.kind] + own + "_i" + strconv.Itoa(number)
+// write writes the item as a kept turn has it.
+func (item *inputItem) write(enc *jsontext.Encoder, own string, number int) {
+	member := func(name, value string) {
+		_ = enc.WriteToken(jsontext.String(name))
+		_ = enc.WriteToken(jsontext.String(value))
 	}
-	dst = append(dst, `{"id":`...)
-	dst = appendString(dst, id)
+	_ = enc.WriteToken(jsontext.BeginObject)
+	defer func() { _ = enc.WriteToken(jsontext.EndObject) }()
+	member("id", cmp.Or(item.id, itemPrefixes[item.kind]+own+"_i"+strconv.Itoa(number)))
 	if item.raw.Kind() == '"' {
-		dst = append(dst, `,"type":"message","role":"user","status":"completed","content":`...)
-		return append(appendContent(dst, item.raw, "user"), '}')
+		member("type", "message")
+		member("role", "user")
+		member("status", "completed")
+		_ = enc.WriteToken(jsontext.String("content"))
+		writeContent(enc, item.raw, "user")
+		return
 	}
 	typed, stated := false, false
 	dec := jsontext.NewDecoder(bytes.NewBuffer(item.raw))
 	_ = members(dec, func(name []byte) error { // it was read before
-		name = bytes.Clone(name)
+		key := string(name)
 		value, err := dec.ReadValue()
-		switch string(name) {
-		case "id":
-			return err
-		case "type":
-			typed = value.Kind() == '"'
-		case "status":
-			stated = value.Kind() == '"'
-		}
-		if value.Kind() == 'n' {
+		if key == "id" || value.Kind() == 'n' {
 			return err
 		}
-		dst = append(dst, ',')
-		dst = append(appendString(dst, string(name)), ':')
-		if item.kind == messageItem && string(name) == "content" && value.Kind() == '"' {
-			dst = appendContent(dst, value, item.role)
-			return err
+		typed = typed || key == "type"
+		stated = stated || key == "status"
+		_ = enc.WriteToken(jsontext.String(key))
+		if item.kind == messageItem && key == "content" && value.Kind() == '"' {
+			writeContent(enc, value, item.role)
+		} else {
+			_ = enc.WriteValue(value)
 		}
-		dst = append(dst, value...)
 		return err
 	})
 	if !typed {
-		dst = append(dst, `,"type":"message"`...)
+		member("type", "message")
 	}
 	if !stated {
-		dst = append(dst, `,"status":"completed"`...)
+		member("status", "completed")
 	}
-	return append(dst, '}')
 }
 
-// appendContent appends a text as the list of parts that it stands for.
-func appendContent(dst []byte, text jsontext.Value, role string) []byte {
+// writeContent writes a text as the list of parts that it abbreviates.
+func writeContent(enc *jsontext.Encoder, text jsontext.Value, role string) {
+	part := outputPart{Type: "input_text", Text: text}
 	if role == "assistant" {
-		return (&chatBody{dst: dst}).put(`[{"type":"output_text","annotations":[],"text":`, text, `}]`)
+		part = outputPart{Type: "output_text", Annotations: []struct{}{}, Text: text}
 	}
-	return (&chatBody{dst: dst}).put(`[{"type":"input_text","text":`, text, `}]`)
+	_ = json.MarshalEncode(enc, []outputPart{part})
 }
 
 // KeptResponse is the response object of a kept turn.
@@ -468,58 +468,42 @@ type InputPage struct {
 	Ascending bool
 }
 
-// AppendInputs appends the list of a kept turn's input items, newest first unless
-// the page says otherwise. An After that is not there begins nothing.
-func AppendInputs(dst, turn []byte, page InputPage) ([]byte, error) {
+// InputItems is the list of a kept turn's input items, newest first unless the page says otherwise. Behind an After that
+// is not there comes nothing.
+func InputItems(turn []byte, page InputPage) ([]byte, error) {
 	var kept struct {
 		Input []jsontext.Value `json:"input"`
 	}
 	if err := json.Unmarshal(turn, &kept); err != nil {
-		return dst, err
+		return nil, err
 	}
-	type named struct {
-		ID string `json:"id"`
+	items := kept.Input
+	if !page.Ascending {
+		slices.Reverse(items)
 	}
-	at := func(i int) (item jsontext.Value, id string) {
-		if !page.Ascending {
-			i = len(kept.Input) - 1 - i
+	idOf := func(item jsontext.Value) string {
+		var named struct {
+			ID string `json:"id"`
 		}
-		var n named
-		_ = json.Unmarshal(kept.Input[i], &n) // items were written with one
-		return kept.Input[i], n.ID
+		_ = json.Unmarshal(item, &named) // items were written with one
+		return named.ID
 	}
-	first := 0
 	if page.After != "" {
-		for first < len(kept.Input) {
-			_, id := at(first)
-			if first++; id == page.After {
-				break
-			}
+		at := slices.IndexFunc(items, func(item jsontext.Value) bool { return idOf(item) == page.After })
+		if at < 0 {
+			at = len(items) - 1
 		}
+		items = items[at+1:]
 	}
-	last := min(first+page.Limit, len(kept.Input))
-	dst = append(dst, `{"object":"list","data":[`...)
-	var ids [2]string
-	for i := first; i < last; i++ {
-		item, id := at(i)
-		if i > first {
-			dst = append(dst, ',')
-		} else {
-			ids[0] = id
-		}
-		ids[1] = id
-		dst = append(dst, item...)
+	list := struct {
+		Object string           `json:"object"`
+		Data   []jsontext.Value `json:"data"`
+		First  *string          `json:"first_id"`
+		Last   *string          `json:"last_id"`
+		More   bool             `json:"has_more"`
+	}{Object: "list", Data: items[:min(page.Limit, len(items))], More: len(items) > page.Limit}
+	if n := len(list.Data); n > 0 {
+		list.First, list.Last = new(idOf(items[0])), new(idOf(items[n-1]))
 	}
-	dst = append(dst, ']')
-	for i, name := range [...]string{"first_id", "last_id"} {
-		if ids[i] == "" {
-			dst = append(dst, `,"`+name+`":null`...)
-			continue
-		}
-		dst = appendMember(dst, name, ids[i])
-	}
-	if last < len(kept.Input) {
-		return append(dst, `,"has_more":true}`...), nil
-	}
-	return append(dst, `,"has_more":false}`...), nil
+	return encode(list), nil
 }

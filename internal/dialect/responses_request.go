@@ -14,7 +14,7 @@ import (
 // gives it what it refers to; then Chat is what a machine is asked and Answer
 // begins what its caller is told.
 type ResponsesRequest struct {
-	asked
+	request
 	inputs []inputItem // as they were sent
 
 	previous string      // previous_response_id; empty: none
@@ -23,22 +23,55 @@ type ResponsesRequest struct {
 	known   []tool            // all of them, by either name
 	allowed *[]jsontext.Value // names, of allowed_tools; nil: all tools are
 	echo    echo
+	// unstored says that store is false.
+	unstored bool
 }
 
-// echo is what of a request its response repeats, as pieces of the body.
+// echo is what a response repeats of its request, as values of the body.
 type echo struct {
-	instructions, temperature, topP, presence, frequency, topLogprobs jsontext.Value
-	maxOutput, maxToolCalls, parallel, metadata, choice               jsontext.Value
-	user, safety, cacheKey, truncation                                jsontext.Value
-	effort, summary                                                   jsontext.Value
-	format, verbosity                                                 jsontext.Value
-	unstored                                                          bool // store is false
+	Instructions     jsontext.Value `json:"instructions"`
+	PreviousResponse jsontext.Value `json:"previous_response_id"`
+	MaxOutputTokens  jsontext.Value `json:"max_output_tokens"`
+	MaxToolCalls     jsontext.Value `json:"max_tool_calls"`
+	Temperature      jsontext.Value `json:"temperature"`
+	TopP             jsontext.Value `json:"top_p"`
+	Presence         jsontext.Value `json:"presence_penalty"`
+	Frequency        jsontext.Value `json:"frequency_penalty"`
+	TopLogprobs      jsontext.Value `json:"top_logprobs"`
+	Parallel         jsontext.Value `json:"parallel_tool_calls"`
+	ToolChoice       jsontext.Value `json:"tool_choice"`
+	Tools            []responseTool `json:"tools"`
+	Text             struct {
+		Format    jsontext.Value `json:"format"`
+		Verbosity jsontext.Value `json:"verbosity,omitzero"`
+	} `json:"text"`
+	Reasoning struct {
+		Effort  jsontext.Value `json:"effort"`
+		Summary jsontext.Value `json:"summary"`
+	} `json:"reasoning"`
+	Truncation       jsontext.Value `json:"truncation"`
+	Metadata         jsontext.Value `json:"metadata"`
+	User             jsontext.Value `json:"user"`
+	SafetyIdentifier jsontext.Value `json:"safety_identifier"`
+	PromptCacheKey   jsontext.Value `json:"prompt_cache_key"`
+	ServiceTier      string         `json:"service_tier"`
+	Background       bool           `json:"background"`
+}
+
+// responseTool is a tool as a response repeats it.
+type responseTool struct {
+	Type        string         `json:"type"`
+	Name        jsontext.Value `json:"name"`
+	Description jsontext.Value `json:"description"`
+	Format      jsontext.Value `json:"format,omitzero"`     // of a custom tool
+	Parameters  jsontext.Value `json:"parameters,omitzero"` // of a function, as Strict
+	Strict      jsontext.Value `json:"strict,omitzero"`
 }
 
 // ReadResponses reads a body of the responses dialect, as strictly as Peek reads
 // one of the chat dialect. Every error is a *fault.Fault.
 func ReadResponses(body []byte) (*ResponsesRequest, error) {
-	q := &ResponsesRequest{asked: asked{body: body, talk: "input"}}
+	q := &ResponsesRequest{request: request{body: body, talk: "input"}}
 	if err := q.read(body, q.member); err != nil {
 		return nil, err
 	}
@@ -49,7 +82,7 @@ func ReadResponses(body []byte) (*ResponsesRequest, error) {
 }
 
 // Stores reports whether the turn is to be kept.
-func (q *ResponsesRequest) Stores() bool { return !q.echo.unstored }
+func (q *ResponsesRequest) Stores() bool { return !q.unstored }
 
 // Chat is what was asked as the body of a chat call. Every error is a
 // *fault.Fault.
@@ -74,11 +107,16 @@ func (q *ResponsesRequest) write() ([]byte, error) {
 	for i := range q.context {
 		size += len(q.context[i].raw)
 	}
-	a := q.asked
-	if a.choice.kind == "none" { // not every engine knows the word
-		a.tools = nil
+	return writeChat(q.chosen(), size)
+}
+
+// chosen is the request without tools, where none may be called: not every engine knows that choice.
+func (q *ResponsesRequest) chosen() *request {
+	chosen := q.request
+	if chosen.choice.kind == "none" {
+		chosen.tools = nil
 	}
-	return writeChat(&a, size)
+	return &chosen
 }
 
 // member reads one member of the body; those without a meaning here are passed
@@ -93,25 +131,25 @@ func (q *ResponsesRequest) member(name []byte) (err error) {
 	case "input":
 		return q.input()
 	case "instructions":
-		if e.instructions, err = q.text(); e.instructions != nil {
-			q.system = []block{{kind: textBlock, text: e.instructions}}
+		if e.Instructions, err = q.text(); e.Instructions != nil {
+			q.system = []block{{kind: textBlock, text: e.Instructions}}
 		}
 	case "previous_response_id":
 		var id jsontext.Value
-		if id, err = q.text(); id != nil {
-			q.previous = string(unquote(id))
+		if id, err = q.text(); id != nil && string(id) != `""` {
+			q.previous, e.PreviousResponse = string(unquote(id)), id
 		}
 	case "store":
 		var store jsontext.Value
 		store, err = q.flag()
-		e.unstored = store.Kind() == 'f'
+		q.unstored = store.Kind() == 'f'
 	case "tools":
 		return q.each(func() error { return q.tool(nil) })
 	case "tool_choice":
 		return q.toolChoice()
 	case "parallel_tool_calls":
-		e.parallel, err = q.flag()
-		q.choice.serial = e.parallel.Kind() == 'f'
+		e.Parallel, err = q.flag()
+		q.choice.serial = e.Parallel.Kind() == 'f'
 	case "reasoning", "reasoning_effort", "thinking", "chat_template_kwargs":
 		return q.control(string(name))
 	case "text":
@@ -132,42 +170,43 @@ func (q *ResponsesRequest) setting(name []byte) (err error) {
 	e := &q.echo
 	switch string(name) {
 	case "max_output_tokens":
-		e.maxOutput, err = q.count(1)
-		q.maxTokens = e.maxOutput
+		e.MaxOutputTokens, err = q.count(1)
+		q.chat.MaxTokens = e.MaxOutputTokens
 	case "max_tool_calls":
-		e.maxToolCalls, err = q.count(1)
+		e.MaxToolCalls, err = q.count(1)
 	case "temperature":
-		e.temperature, err = q.number()
-		q.temperature = e.temperature
+		e.Temperature, err = q.number()
+		q.chat.Temperature = e.Temperature
 	case "top_p":
-		e.topP, err = q.number()
-		q.topP = e.topP
+		e.TopP, err = q.number()
+		q.chat.TopP = e.TopP
 	case "presence_penalty":
-		e.presence, err = q.number()
-		q.presence = e.presence
+		e.Presence, err = q.number()
+		q.chat.Presence = e.Presence
 	case "frequency_penalty":
-		e.frequency, err = q.number()
-		q.frequency = e.frequency
+		e.Frequency, err = q.number()
+		q.chat.Frequency = e.Frequency
 	case "top_logprobs":
-		if e.topLogprobs, err = q.count(0); e.topLogprobs != nil {
-			n, _ := strconv.ParseInt(string(e.topLogprobs), 10, 64) // it was just read
-			q.alternatives = int(min(n, mostAlternatives))
-			q.logprobs = q.logprobs || n > 0
+		if e.TopLogprobs, err = q.count(0); e.TopLogprobs != nil {
+			n, _ := strconv.ParseInt(string(e.TopLogprobs), 10, 64)    // it was just read
+			if q.alternatives = int(min(n, mostAlternatives)); n > 0 { // some engines take 0 for none at all
+				q.chat.Logprobs, q.chat.TopLogprobs = true, jsontext.Value(strconv.Itoa(q.alternatives))
+			}
 		}
 	case "include":
 		return q.include()
 	case "metadata":
-		if e.metadata, err = q.optional(); err == nil && e.metadata != nil && e.metadata.Kind() != '{' {
+		if e.Metadata, err = q.optional(); err == nil && e.Metadata != nil && e.Metadata.Kind() != '{' {
 			err = q.refuse("must be an object")
 		}
 	case "user":
-		e.user, err = q.text()
+		e.User, err = q.text()
 	case "safety_identifier":
-		e.safety, err = q.text()
+		e.SafetyIdentifier, err = q.text()
 	case "prompt_cache_key":
-		e.cacheKey, err = q.text()
+		e.PromptCacheKey, err = q.text()
 	case "truncation":
-		if e.truncation, err = q.text(); err == nil && e.truncation != nil && string(e.truncation) != `"auto"` && string(e.truncation) != `"disabled"` {
+		if e.Truncation, err = q.text(); err == nil && e.Truncation != nil && string(e.Truncation) != `"auto"` && string(e.Truncation) != `"disabled"` {
 			err = q.refuse("must be auto or disabled")
 		}
 	default:
@@ -186,10 +225,18 @@ func (q *ResponsesRequest) control(name string) error {
 	if err := thinkingControls[name](value); err != nil {
 		return err
 	}
-	q.controls = append(q.controls, control{name, value})
-	if name != "reasoning" {
+	switch name {
+	case "reasoning_effort":
+		q.chat.Effort = value
+		return nil
+	case "thinking":
+		q.chat.Thinking = value
+		return nil
+	case "chat_template_kwargs":
+		q.chat.TemplateArguments = value
 		return nil
 	}
+	q.chat.Reasoning = value
 	dec := jsontext.NewDecoder(bytes.NewBuffer(value))
 	return members(dec, func(name []byte) error {
 		value, err := dec.ReadValue()
@@ -198,9 +245,9 @@ func (q *ResponsesRequest) control(name string) error {
 		}
 		switch string(name) {
 		case "effort":
-			q.echo.effort = bytes.Clone(value)
+			q.echo.Reasoning.Effort = bytes.Clone(value)
 		case "summary":
-			q.echo.summary = bytes.Clone(value)
+			q.echo.Reasoning.Summary = bytes.Clone(value)
 		}
 		return nil
 	})
@@ -210,9 +257,9 @@ func (q *ResponsesRequest) control(name string) error {
 func (q *ResponsesRequest) textMember(name []byte) (err error) {
 	switch string(name) {
 	case "format":
-		return q.format()
+		return q.readFormat()
 	case "verbosity":
-		q.echo.verbosity, err = q.text()
+		q.echo.Text.Verbosity, err = q.text()
 	default:
 		err = q.dec.SkipValue()
 	}
@@ -227,13 +274,13 @@ func (q *ResponsesRequest) include() error {
 	}
 	return q.each(func() error {
 		value, err := q.value()
-		q.logprobs = q.logprobs || string(value) == `"message.output_text.logprobs"`
+		q.chat.Logprobs = q.chat.Logprobs || string(value) == `"message.output_text.logprobs"`
 		return err
 	})
 }
 
-// format reads text.format, which is flat in this dialect.
-func (q *ResponsesRequest) format() error {
+// readFormat reads text.format, which is flat in this dialect.
+func (q *ResponsesRequest) readFormat() error {
 	kind := "text"
 	var name, description, schema, strict jsontext.Value
 	err := q.object(func(member []byte) (err error) {
@@ -258,44 +305,28 @@ func (q *ResponsesRequest) format() error {
 	if err != nil {
 		return err
 	}
-	chat, told := chatBody{}, chatBody{}
 	switch kind {
 	case "text":
-		return nil
 	case "json_object":
-		q.answerFormat = jsontext.Value(`{"type":"json_object"}`)
-		q.echo.format = q.answerFormat
-		return nil
+		q.chat.Format = &chatFormat{Type: kind}
+		q.echo.Text.Format = encode(q.chat.Format)
 	case "json_schema":
+		if schema == nil {
+			return q.refuse("a format of the type json_schema has a schema")
+		}
+		name = or(name, `"answer"`)
+		q.chat.Format = &chatFormat{kind, &chatSchema{name, description, strict, schema}}
+		q.echo.Text.Format = encode(struct {
+			Type        string         `json:"type"`
+			Name        jsontext.Value `json:"name"`
+			Description jsontext.Value `json:"description"`
+			Schema      jsontext.Value `json:"schema"`
+			Strict      jsontext.Value `json:"strict"`
+		}{kind, name, description, schema, or(strict, "false")})
 	default:
 		return q.refuse("the type must be text, json_object or json_schema")
 	}
-	if schema == nil {
-		return q.refuse("a format of the type json_schema has a schema")
-	}
-	if name == nil {
-		name = jsontext.Value(`"answer"`)
-	}
-	chat.member(`{"type":"json_schema","json_schema":{"name":`, name)
-	chat.member(`,"description":`, description)
-	chat.member(`,"strict":`, strict)
-	chat.member(`,"schema":`, schema)
-	chat.raw(`}}`)
-	told.member(`{"type":"json_schema","name":`, name)
-	told.member(`,"description":`, or(description, "null"))
-	told.member(`,"schema":`, schema)
-	told.member(`,"strict":`, or(strict, "false"))
-	told.raw(`}`)
-	q.answerFormat, q.echo.format = chat.dst, told.dst
 	return nil
-}
-
-// or is the value, or what stands for none.
-func or(value jsontext.Value, none string) jsontext.Value {
-	if value == nil {
-		return jsontext.Value(none)
-	}
-	return value
 }
 
 // tool reads one tool: a function, one of the type custom, or a namespace, which
@@ -403,7 +434,7 @@ func (q *ResponsesRequest) toolChoice() error {
 	case kind == "function" || kind == "custom":
 		q.choice.kind, q.choice.name = "tool", name
 		q.allowed = &[]jsontext.Value{name}
-		q.echo.choice = (&chatBody{}).put(`{"type":"`+kind+`","name":`, name, `}`)
+		q.echo.ToolChoice = encode(namedTool{kind, name})
 	case kind == "allowed_tools":
 		if mode == "" {
 			mode = "auto"
@@ -412,18 +443,26 @@ func (q *ResponsesRequest) toolChoice() error {
 			return err
 		}
 		q.allowed = &names
-		c := chatBody{}
-		c.raw(`{"type":"allowed_tools","mode":"` + mode + `","tools":[`)
-		for _, name := range names {
-			c.comma()
-			c.put(`{"type":"function","name":`, name, `}`)
+		tools := make([]namedTool, len(names))
+		for i, name := range names {
+			tools[i] = namedTool{"function", name}
 		}
-		q.echo.choice = c.put(`]`, nil, `}`)
+		q.echo.ToolChoice = encode(struct {
+			Type  string      `json:"type"`
+			Mode  string      `json:"mode"`
+			Tools []namedTool `json:"tools"`
+		}{kind, mode, tools})
 	default:
 		q.choice.hosted = strconv.Quote(kind)
 		q.hosted = append(q.hosted, q.choice.hosted)
 	}
 	return nil
+}
+
+// namedTool names a tool in a choice.
+type namedTool struct {
+	Type string         `json:"type"`
+	Name jsontext.Value `json:"name"`
 }
 
 // choose takes a word of tool_choice.
@@ -439,7 +478,7 @@ func (q *ResponsesRequest) choose(kind string) error {
 	if kind == "none" {
 		q.allowed = &[]jsontext.Value{}
 	}
-	q.echo.choice = jsontext.Value(`"` + kind + `"`)
+	q.echo.ToolChoice = jsontext.Value(`"` + kind + `"`)
 	return nil
 }
 
@@ -469,7 +508,7 @@ func (q *ResponsesRequest) nameTools() {
 			name = string(unquote(t.space)) + "__" + name
 		}
 		taken[name] = true
-		t.own, t.name = t.name, appendString(nil, name)
+		t.own, t.name = t.name, quote(name)
 		if q.allows(unquote(t.own)) {
 			shown = append(shown, *t)
 		}

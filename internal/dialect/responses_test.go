@@ -70,7 +70,7 @@ func TestResponsesGoldens(t *testing.T) {
 		got["chat.json"] = indented(t, chat)
 		if answer, ok := files["answer.json"]; ok {
 			r := q.Answer("OWN", began, q.Stores())
-			if _, err := r.Whole([]byte(answer)); err != nil {
+			if _, err := r.Unary([]byte(answer)); err != nil {
 				got["response.json"] = err.Error() + "\n"
 			} else {
 				turn := r.Turn(done1)
@@ -146,44 +146,44 @@ func translateResponse(r *Response, stream string, size int) (string, error) {
 	return out.String(), nil
 }
 
-// responseEvent is one event as a client reads it.
-type responseEvent struct {
-	Type         string          `json:"type"`
-	Sequence     int             `json:"sequence_number"`
-	OutputIndex  int             `json:"output_index"`
-	ContentIndex int             `json:"content_index"`
-	ItemID       string          `json:"item_id"`
-	Delta        string          `json:"delta"`
-	Text         *string         `json:"text"`
-	Refusal      *string         `json:"refusal"`
-	Arguments    *string         `json:"arguments"`
-	Input        *string         `json:"input"`
-	Code         string          `json:"code"`
-	Item         *responseItem   `json:"item"`
-	Part         *responsePart   `json:"part"`
-	Error        *responseError  `json:"error"`
-	Response     *responseObject `json:"response"`
+// readEvent is one event as a client reads it.
+type readEvent struct {
+	Type         string      `json:"type"`
+	Sequence     int         `json:"sequence_number"`
+	OutputIndex  int         `json:"output_index"`
+	ContentIndex int         `json:"content_index"`
+	ItemID       string      `json:"item_id"`
+	Delta        string      `json:"delta"`
+	Text         *string     `json:"text"`
+	Refusal      *string     `json:"refusal"`
+	Arguments    *string     `json:"arguments"`
+	Input        *string     `json:"input"`
+	Code         string      `json:"code"`
+	Item         *readItem   `json:"item"`
+	Part         *readPart   `json:"part"`
+	Error        *readError  `json:"error"`
+	Response     *readObject `json:"response"`
 }
 
-type responsePart struct {
+type readPart struct {
 	Type    string `json:"type"`
 	Text    string `json:"text"`
 	Refusal string `json:"refusal"`
 }
 
-type responseItem struct {
-	ID        string         `json:"id"`
-	Type      string         `json:"type"`
-	Status    string         `json:"status"`
-	Role      string         `json:"role"`
-	CallID    string         `json:"call_id"`
-	Name      string         `json:"name"`
-	Arguments string         `json:"arguments"`
-	Content   []responsePart `json:"content"`
-	Summary   []responsePart `json:"summary"`
+type readItem struct {
+	ID        string     `json:"id"`
+	Type      string     `json:"type"`
+	Status    string     `json:"status"`
+	Role      string     `json:"role"`
+	CallID    string     `json:"call_id"`
+	Name      string     `json:"name"`
+	Arguments string     `json:"arguments"`
+	Content   []readPart `json:"content"`
+	Summary   []readPart `json:"summary"`
 }
 
-type responseError struct {
+type readError struct {
 	Code          string `json:"code"`
 	Message       string `json:"message"`
 	Type          string `json:"type"`
@@ -193,11 +193,11 @@ type responseError struct {
 	} `json:"details"`
 }
 
-type responseObject struct {
-	ID     string         `json:"id"`
-	Status string         `json:"status"`
-	Output []responseItem `json:"output"`
-	Error  *responseError `json:"error"`
+type readObject struct {
+	ID     string     `json:"id"`
+	Status string     `json:"status"`
+	Output []readItem `json:"output"`
+	Error  *readError `json:"error"`
 	Usage  *struct {
 		Total int `json:"total_tokens"`
 	} `json:"usage"`
@@ -219,14 +219,14 @@ func checkResponseEvents(t *testing.T, text string, whole bool) {
 		wrong("whole %v, but the end mark's presence is %v", whole, ended)
 	}
 	text = strings.TrimSuffix(text, "data: [DONE]\n\n")
-	var finished []responseItem
-	var item *responseItem
-	var part *responsePart
+	var finished []readItem
+	var item *readItem
+	var part *readPart
 	said, sequence, last := "", 0, ""
 	for frame := range strings.SplitSeq(strings.TrimSuffix(text, "\n\n"), "\n\n") {
 		name, data, ok := strings.Cut(frame, "\ndata: ")
 		name, named := strings.CutPrefix(name, "event: ")
-		var e responseEvent
+		var e readEvent
 		if err := json.Unmarshal([]byte(data), &e); !ok || !named || err != nil || e.Type != name || e.Sequence != sequence || strings.ContainsAny(data, "\r\n") {
 			wrong("frame %d %q: %v", sequence, frame, err)
 		}
@@ -494,7 +494,7 @@ func TestResponsesAllowedTools(t *testing.T) {
 		`{"type":"allowed_tools","tools":[]}`:                                             false,
 	} {
 		r := answerTo(t, `{"model":"m","input":"x","tools":[{"type":"function","name":"f"},{"type":"function","name":"g"}],"tool_choice":`+choice+`}`, loader(nil))
-		if _, err := r.Whole([]byte(answer)); (err == nil) != ok || err != nil && fault.Of(err).Code != fault.EngineError {
+		if _, err := r.Unary([]byte(answer)); (err == nil) != ok || err != nil && fault.Of(err).Code != fault.EngineError {
 			t.Errorf("%s: %v", choice, err)
 		}
 	}
@@ -510,7 +510,7 @@ func TestWholeResponseRefuses(t *testing.T) {
 		`{"choices":[{"message":{"tool_calls":[{"id":"c"}]}}]}`:                              "out of order",
 		`{"choices":[{"message":{"content":"` + strings.Repeat("x", maxAnswerText) + `"}}]}`: "4 MiB",
 	} {
-		if _, err := answerTo(t, `{"model":"m","input":"x"}`, loader(nil)).Whole([]byte(answer)); fault.Of(err).Code != fault.EngineError || !strings.Contains(err.Error(), says) {
+		if _, err := answerTo(t, `{"model":"m","input":"x"}`, loader(nil)).Unary([]byte(answer)); fault.Of(err).Code != fault.EngineError || !strings.Contains(err.Error(), says) {
 			t.Errorf("%.100s: %v", answer, err)
 		}
 	}
@@ -546,7 +546,7 @@ func TestInputItems(t *testing.T) {
 		{InputPage{Limit: 5, Ascending: true}, `[0 1 2 3 4] false`},
 		{InputPage{Limit: 2, After: "msg_1", Ascending: true}, `[2 3] true`},
 	} {
-		list, err := AppendInputs(nil, turn, c.page)
+		list, err := InputItems(turn, c.page)
 		var got struct {
 			Object string `json:"object"`
 			Data   []struct {
@@ -569,7 +569,7 @@ func TestInputItems(t *testing.T) {
 		}
 	}
 	for _, bad := range []string{``, `[]`, `{"input":{}}`} {
-		if _, err := AppendInputs(nil, []byte(bad), InputPage{Limit: 1}); err == nil {
+		if _, err := InputItems([]byte(bad), InputPage{Limit: 1}); err == nil {
 			t.Errorf("%q is a turn", bad)
 		}
 	}
@@ -599,7 +599,7 @@ func FuzzResponsesRequest(f *testing.F) {
 			t.Fatalf("%+v became %+v", q.Head, again)
 		}
 		r := q.Answer("OWN", began, true)
-		if _, err := r.Whole([]byte(`{"choices":[{"message":{"content":"z"},"finish_reason":"stop"}]}`)); err != nil {
+		if _, err := r.Unary([]byte(`{"choices":[{"message":{"content":"z"},"finish_reason":"stop"}]}`)); err != nil {
 			t.Fatal(err)
 		}
 		kept := r.Turn(done1)
@@ -748,5 +748,45 @@ func TestResponseStreamBounds(t *testing.T) {
 	}
 	if size := cap(r.out) + cap(r.output) + cap(r.item.text); size > 4*maxAnswerText {
 		t.Errorf("it holds %d bytes", size)
+	}
+}
+
+// BenchmarkDelta compares the events of a chunk put together by hand with the same events by encode.
+func BenchmarkDelta(b *testing.B) {
+	text := jsontext.Value(`"Hello"`)
+	e := &messageEvents{outbox: new(outbox)}
+	type textDelta struct {
+		Type string         `json:"type"`
+		Text jsontext.Value `json:"text"`
+	}
+	r := answerTo(b, `{"model":"m","stream":true,"input":"x"}`, loader(nil))
+	r.streamed = true
+	r.open(messageItem, outputItem{})
+	for name, write := range map[string]func(){
+		"messages": func() { e.delta(`text_delta","text":`, text) },
+		"messages encoded": func() {
+			e.event("content_block_delta", struct {
+				Type  string    `json:"type"`
+				Index *int      `json:"index"`
+				Delta textDelta `json:"delta"`
+			}{"content_block_delta", &e.index, textDelta{"text_delta", text}})
+		},
+		"responses": func() { r.delta("response.output_text.delta", text, nil) },
+		"responses encoded": func() {
+			about := r.aboutPart("response.output_text.delta")
+			r.event(about.Type, struct {
+				responseEvent
+				Delta    jsontext.Value `json:"delta"`
+				Logprobs jsontext.Value `json:"logprobs"`
+			}{about, text, list(nil)})
+		},
+	} {
+		b.Run(name, func(b *testing.B) {
+			b.ReportAllocs()
+			for b.Loop() {
+				e.out, r.out = e.out[:0], r.out[:0]
+				write()
+			}
+		})
 	}
 }

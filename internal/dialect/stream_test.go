@@ -150,7 +150,7 @@ func TestStreamLimits(t *testing.T) {
 
 func TestStreamTrustedKeepsCodes(t *testing.T) {
 	s := Stream{Trusted: true}
-	frame := AppendFaultFrame(nil, Chat, fault.New(fault.MachineOffline, "gone"), "id")
+	frame := FaultFrame(Chat, fault.New(fault.MachineOffline, "gone"), "id")
 	_, err := s.Take(frame)
 	if f := fault.Of(err); f.Code != fault.MachineOffline || f.Message != "gone" {
 		t.Errorf("%v", err)

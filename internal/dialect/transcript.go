@@ -1,7 +1,6 @@
 package dialect
 
 import (
-	"bytes"
 	"fmt"
 	"math"
 	"strconv"
@@ -147,15 +146,15 @@ func appendTime(out []byte, seconds float64, point byte) []byte {
 // that stream it in chunks of the chat dialect.
 type SpeechEvent struct {
 	Type  string         `json:"type"`
-	Delta *string        `json:"delta"`
-	Text  *string        `json:"text"`
-	Usage jsontext.Value `json:"usage"`
+	Delta *string        `json:"delta,omitzero"`
+	Text  *string        `json:"text,omitzero"`
+	Usage jsontext.Value `json:"usage,omitzero"`
 
 	Choices []struct {
 		Delta struct {
 			Content string `json:"content"`
 		} `json:"delta"`
-	} `json:"choices"`
+	} `json:"choices,omitzero"`
 }
 
 // The types of events a streamed transcript has; the second is its end mark.
@@ -191,19 +190,13 @@ func (s *Stream) speech(data []byte) (end bool, err error) {
 	return false, nonsense("an event that is of no transcript")
 }
 
-// AppendSpeech appends an event of a streamed transcript as a frame; usage may
-// be nil.
+// AppendSpeech appends an event of a streamed transcript as a frame; usage may be nil.
 func AppendSpeech(dst []byte, kind, text string, usage jsontext.Value) []byte {
-	member := `","text":`
+	e := SpeechEvent{Type: kind, Text: &text, Usage: usage}
 	if kind == SpeechDelta {
-		member = `","delta":`
+		e.Delta, e.Text = &text, nil
 	}
-	dst = append(dst, `data: {"type":"`...)
-	dst = append(dst, kind...)
-	dst = append(dst, member...)
-	dst, _ = jsontext.AppendQuote(dst, text) // what is no UTF-8 is mended
-	if usage != nil {
-		dst = append(append(dst, `,"usage":`...), bytes.ReplaceAll(usage, []byte("\n"), []byte(" "))...)
-	}
-	return append(dst, "}\n\n"...)
+	out := outbox{out: dst}
+	out.data(encode(e))
+	return out.out
 }

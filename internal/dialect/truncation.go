@@ -17,7 +17,7 @@ const answerPart = 4
 // of a tool always stay, and a tool's call and its output go together.
 func (r *Response) Shorten(f *fault.Fault) ([]byte, bool) {
 	q := r.request
-	if f.Code != fault.ContextLengthExceeded || string(q.echo.truncation) != `"auto"` {
+	if f.Code != fault.ContextLengthExceeded || string(q.echo.Truncation) != `"auto"` {
 		return nil, false
 	}
 	before := len(q.turns)
@@ -48,9 +48,9 @@ func shortened(q *ResponsesRequest, message string) []turn {
 	var tokens, context int64
 	if n, _ := fmt.Sscanf(message, "prompt is too long: %d tokens > %d maximum", &tokens, &context); n == 2 {
 		answer := context / answerPart
-		if q.maxTokens != nil {
+		if q.chat.MaxTokens != nil {
 			var most int64
-			_, _ = fmt.Sscan(string(q.maxTokens), &most) // it was read as a number
+			_, _ = fmt.Sscan(string(q.chat.MaxTokens), &most) // it was read as a number
 			answer = max(min(most, context*3/4), answer)
 		}
 		goal = int64(float64(all) * float64(context-answer) / float64(tokens))

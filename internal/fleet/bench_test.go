@@ -62,13 +62,13 @@ func BenchmarkRoute100k(b *testing.B) {
 	for _, c := range []struct {
 		name  string
 		reach func(*Snapshot, []MemberID) *Snapshot
-		ask   Ask
+		ask   Query
 		want  Verdict
 	}{
-		{"200 by shares", byShares, Ask{Caller: "caller", Model: "popular"}, Try},
-		{"200 by a group", byGroup, Ask{Caller: "caller", Model: "popular"}, Try},
-		{"1000 of an open group of 50000", byOpenGroup, Ask{Caller: "caller", Model: "popular"}, Try},
-		{"refused, of 200 by shares", byShares, Ask{Caller: "caller", Model: "nobody has it"}, Refuse},
+		{"200 by shares", byShares, Query{Caller: "caller", Model: "popular"}, Try},
+		{"200 by a group", byGroup, Query{Caller: "caller", Model: "popular"}, Try},
+		{"1000 of an open group of 50000", byOpenGroup, Query{Caller: "caller", Model: "popular"}, Try},
+		{"refused, of 200 by shares", byShares, Query{Caller: "caller", Model: "missing"}, Refuse},
 	} {
 		b.Run(c.name, func(b *testing.B) {
 			s := region(b, c.reach)
@@ -77,7 +77,7 @@ func BenchmarkRoute100k(b *testing.B) {
 			for b.Loop() {
 				c.ask.Draw++
 				if d := Route(s, c.ask); d.Verdict != c.want {
-					b.Fatal(d.Verdict, d.Survey)
+					b.Fatal(d.Verdict, d.Tally)
 				}
 			}
 		})

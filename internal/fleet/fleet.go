@@ -1,7 +1,7 @@
-// Package fleet is the law: members' machines, what they offer, who shares
-// with whom, groups, sharing hours, and Route, the one pure function that says
-// where a call goes or which refusal it is (decisions 2). It does no I/O, has
-// no clock and no randomness of its own: time and the draw are data.
+// Package fleet implements the routing rules of docs/spec/routing.md: members' machines,
+// what they offer, shares, groups, sharing hours, and Route, which returns where a call
+// runs or why it is refused. The package does no I/O and has no clock and no randomness
+// of its own: the time and the random draw are arguments.
 package fleet
 
 import (
@@ -10,7 +10,7 @@ import (
 	"unicode/utf8"
 )
 
-// Identifiers are opaque text made by the store; two are equal byte for byte.
+// Identifiers are opaque text that the store makes; they are compared byte for byte.
 type (
 	// MemberID names a member of the hub.
 	MemberID string
@@ -18,17 +18,17 @@ type (
 	MachineID string
 	// GroupID names a group.
 	GroupID string
-	// ShareID names a share: owner shares with member.
+	// ShareID names a share of one member with another.
 	ShareID string
-	// ModelID is a model's id exactly as advertised; no aliases (S1.5).
+	// ModelID is a model's id exactly as advertised (spec/routing.md#model-id).
 	ModelID string
 )
 
-// MaxModelID is the longest model id taken, in bytes.
+// MaxModelID is the length of the longest model id, in bytes.
 const MaxModelID = 256
 
-// Valid reports whether the id may be advertised or asked for: 1 to 256 bytes
-// of valid UTF-8, printable, no space at either end.
+// Valid reports whether the id may be advertised or requested: 1 to 256 bytes of
+// valid UTF-8, printable, no space at either end.
 func (id ModelID) Valid() bool {
 	s := string(id)
 	if s == "" || len(s) > MaxModelID || !utf8.ValidString(s) || strings.TrimSpace(s) != s {
@@ -55,10 +55,10 @@ const (
 
 var familyNames = [families]string{"chat", "embeddings", "audio"}
 
-// String is the family's word on the wire.
+// String returns the family's word on the wire.
 func (f Family) String() string { return familyNames[f] }
 
-// ParseFamily is the family of a wire word; unknown words are ignored by readers.
+// ParseFamily returns the family of a word on the wire; readers ignore unknown words.
 func ParseFamily(word string) (Family, bool) {
 	for i, name := range familyNames {
 		if name == word {
@@ -89,13 +89,13 @@ var endpointPaths = [endpoints]string{
 	"/v1/messages",
 }
 
-// Path is the route's path on every hop.
+// Path returns the route's path, which is the same on every hop.
 func (e Endpoint) Path() string { return endpointPaths[e] }
 
-// String is the path: it names the endpoint on the wire and in logs.
+// String returns the path, which names the endpoint on the wire and in logs.
 func (e Endpoint) String() string { return endpointPaths[e] }
 
-// Family is the family a machine must offer the model for to serve the endpoint.
+// Family returns the family that a machine must offer the model for to serve the endpoint.
 func (e Endpoint) Family() Family {
 	switch e {
 	case EmbeddingsEndpoint:
@@ -107,7 +107,7 @@ func (e Endpoint) Family() Family {
 	}
 }
 
-// ParseEndpoint is the endpoint of a path; unknown ones are ignored by readers.
+// ParseEndpoint returns the endpoint of a path; readers ignore unknown paths.
 func ParseEndpoint(path string) (Endpoint, bool) {
 	for i, p := range endpointPaths {
 		if p == path {

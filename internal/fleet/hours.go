@@ -8,12 +8,11 @@ import (
 	"time"
 )
 
-// Hours are weekly windows on the wall clock of one zone (decisions 7). The
-// zero Hours are always open, in UTC.
+// Hours are weekly windows on the wall clock of one zone (spec/api.md#sharing-hours).
+// The zero Hours are always open, in UTC.
 //
-// A window is a matter of what a clock on the wall shows: minutes that a spring
-// change leaves out never come, minutes that an autumn change repeats count
-// both times.
+// Minutes that a spring change of the clock skips do not exist; minutes that an autumn
+// change repeats count both times.
 type Hours struct {
 	windows []window
 	zone    *time.Location // nil: UTC
@@ -26,7 +25,7 @@ type window struct {
 	from, to int   // minutes: 0 to 1439, 1 to 1440
 }
 
-// maxWindows bounds what a stranger's advertisement can make Route look at.
+// maxWindows bounds how many windows of an advertisement Route has to check.
 const maxWindows = 64
 
 const minutesADay = 24 * 60
@@ -36,10 +35,10 @@ var weekdays = []time.Weekday{
 	time.Monday, time.Tuesday, time.Wednesday, time.Thursday, time.Friday, time.Saturday, time.Sunday,
 }
 
-// word is the day's in ParseHours: Mon, Tue, …
+// word returns the day as ParseHours reads it: Mon, Tue, …
 func word(day time.Weekday) string { return day.String()[:3] }
 
-// ParseHours reads weekly windows as `kith hours set` takes them:
+// ParseHours parses weekly windows as `kith hours set` accepts them:
 //
 //	Mon-Fri 18:00-23:00; Sat,Sun 00:00-24:00
 //
@@ -93,12 +92,12 @@ func parseWindow(text string) (window, error) {
 		to = minutesADay // both are midnight
 	}
 	if from == to {
-		return window{}, fmt.Errorf("cannot take the window %.40q: it is empty; a whole day is 00:00-24:00", times)
+		return window{}, fmt.Errorf("cannot take the window %.40q: it is empty; a full day is 00:00-24:00", times)
 	}
 	return window{days: days, from: from, to: to}, nil
 }
 
-// parseDays reads the days of a window; none if it cannot.
+// parseDays parses the days of a window; 0 if it cannot.
 func parseDays(text string) (days uint8) {
 	for item := range strings.SplitSeq(text, ",") {
 		first, last, isRange := strings.Cut(item, "-")
@@ -117,12 +116,12 @@ func parseDays(text string) (days uint8) {
 	return days
 }
 
-// weekday is the place in weekdays of the day of that word; negative: none.
+// weekday returns the index in weekdays of a day's word; negative: none.
 func weekday(text string) int {
 	return slices.IndexFunc(weekdays, func(day time.Weekday) bool { return strings.EqualFold(word(day), text) })
 }
 
-// parseMinute reads HH:MM, 00:00 to 24:00, as minutes of the day.
+// parseMinute parses HH:MM, 00:00 to 24:00, as minutes of the day.
 func parseMinute(text string) (int, bool) {
 	if text == "24:00" {
 		return minutesADay, true
@@ -132,7 +131,7 @@ func parseMinute(text string) (int, bool) {
 	return t.Hour()*60 + t.Minute(), err == nil && len(text) == len(layout)
 }
 
-// Always reports whether the hours have no windows: they never close.
+// Always reports whether the hours have no windows, so that they never close.
 func (h Hours) Always() bool { return len(h.windows) == 0 }
 
 // Open reports whether t is inside the hours.
@@ -172,7 +171,7 @@ type Window struct {
 	From, To int
 }
 
-// Windows are the windows in the order in which they were written.
+// Windows returns the windows in the order in which they were written.
 func (h Hours) Windows() []Window {
 	out := make([]Window, len(h.windows))
 	for i, w := range h.windows {
@@ -186,7 +185,7 @@ func (h Hours) Windows() []Window {
 	return out
 }
 
-// Now is t on the wall clock of the hours.
+// Now returns t on the wall clock of the hours.
 func (h Hours) Now(t time.Time) time.Time {
 	if h.zone == nil {
 		return t.UTC()
@@ -194,11 +193,11 @@ func (h Hours) Now(t time.Time) time.Time {
 	return t.In(h.zone)
 }
 
-// Zone is the name of the zone on whose wall clock the windows are.
+// Zone returns the name of the zone on whose wall clock the windows are.
 func (h Hours) Zone() string { return h.zone.String() } // of nil: UTC
 
-// String is the windows as ParseHours reads them: ParseHours(h.String(),
-// h.Zone()) is h again. Hours that are always open are the empty text.
+// String returns the windows as ParseHours reads them: ParseHours(h.String(),
+// h.Zone()) is h again. For hours that are always open it is empty.
 func (h Hours) String() string {
 	var b strings.Builder
 	for i, w := range h.windows {
@@ -210,7 +209,7 @@ func (h Hours) String() string {
 	return b.String()
 }
 
-// daysString is the days, three and more in a row as a range: "Mon-Fri", "Sat,Sun".
+// daysString returns the days, three and more in a row as a range: "Mon-Fri", "Sat,Sun".
 func (w window) daysString() string {
 	var items []string
 	for i := 0; i < len(weekdays); i++ {

@@ -10,7 +10,7 @@ import (
 // FamilySet is a set of families.
 type FamilySet uint8
 
-// Families is the set of those families.
+// Families returns the set of those families.
 func Families(of ...Family) FamilySet {
 	var set FamilySet
 	for _, f := range of {
@@ -36,7 +36,7 @@ func (s FamilySet) All() iter.Seq[Family] {
 // EndpointSet is a set of endpoints.
 type EndpointSet uint8
 
-// Endpoints is the set of those endpoints.
+// Endpoints returns the set of those endpoints.
 func Endpoints(of ...Endpoint) EndpointSet {
 	var set EndpointSet
 	for _, e := range of {
@@ -59,8 +59,7 @@ func (s EndpointSet) All() iter.Seq[Endpoint] {
 	}
 }
 
-// Offer is one model a machine advertises (decisions 1). A machine has at most
-// one offer with an id.
+// Offer is one model that a machine advertises (spec/routing.md#offer).
 type Offer struct {
 	ID            ModelID
 	Families      FamilySet
@@ -75,7 +74,7 @@ type Offer struct {
 }
 
 // Machine is a member's computer as the hub knows it: online, or kept from its
-// last advertisement. Once WithMachine was given it, only the Loads change.
+// last advertisement. After a call of WithMachine only its Loads change.
 type Machine struct {
 	ID        MachineID
 	Owner     MemberID
@@ -84,35 +83,34 @@ type Machine struct {
 	Created   time.Time
 	// Online says that a tunnel is live and acknowledged.
 	Online bool
-	// ReturningUntil is, while the machine is not online, the end of the time in
-	// which it is expected back: 10 s after its tunnel was lost, 30 s after the
-	// hub's start (decisions 2). The zero time: it is not expected.
+	// ReturningUntil is, for a machine that is not online, the end of the time in
+	// which it is expected back (spec/routing.md#returning). The zero time: it is not.
 	ReturningUntil time.Time
-	// Generation numbers the machine's tunnels; a newer one fences the older.
+	// Generation numbers the machine's tunnels; a newer one replaces the older.
 	Generation int64
 	Paused     bool
 	Hours      Hours
 	// KeptOut says that its owner keeps it out of every group.
 	KeptOut bool
-	// Groups are the names of the only groups that it serves; nil: every one of
-	// its owner's.
+	// Groups are the names of the only groups that it serves; nil: every group of its
+	// owner.
 	Groups []string
 	// Slots is how many requests it runs at once in all.
 	Slots  int
 	Offers []Offer
-	// Load is the whole machine's; nil until the machine is in a Snapshot.
+	// Load is the machine's, all models together; nil until the machine is in a Snapshot.
 	Load *Load
 
-	mark uint64 // a number of its own, made from ID, that breaks ties
-	// withdrawn are the Loads of models that it no longer offers: their records
-	// hold when it offers them again.
+	tieBreaker uint64 // derived from ID
+	// withdrawn are the Loads of models that it no longer offers, whose records apply
+	// again when it offers them again.
 	withdrawn map[ModelID]*Load
 }
 
 // maxWithdrawn bounds Machine.withdrawn.
 const maxWithdrawn = 256
 
-// Offer is the machine's offer of exactly that id, or nil. A nil Machine offers
+// Offer returns the machine's offer of exactly that id, or nil. A nil Machine offers
 // nothing.
 func (m *Machine) Offer(model ModelID) *Offer {
 	offers := m.offers()
@@ -131,7 +129,7 @@ func (m *Machine) offers() []Offer {
 	return m.Offers
 }
 
-// speech is how many of the machine's offers are for audio.
+// speech returns how many of the machine's offers are for audio.
 func (m *Machine) speech() (n int32) {
 	for _, o := range m.offers() {
 		if o.Families.Has(Audio) {
@@ -142,8 +140,8 @@ func (m *Machine) speech() (n int32) {
 }
 
 // Reserve takes one slot of the machine for the model, if both have one free for
-// a caller of that class: true means it is held until Release. Safe with any
-// number of others.
+// a caller of that class. If it returns true the slot is held until Release. It is safe
+// for concurrent use.
 func (m *Machine) Reserve(model ModelID, class Class) bool {
 	o := m.Offer(model)
 	if o == nil || !m.Load.reserve(m.Slots, false) {
@@ -156,30 +154,29 @@ func (m *Machine) Reserve(model ModelID, class Class) bool {
 	return true
 }
 
-// Release gives a slot back that Reserve took; exactly once for each.
+// Release frees a slot that Reserve took; it is called exactly once for each.
 func (m *Machine) Release(model ModelID) {
 	m.Offer(model).Load.release()
 	m.Load.release()
 }
 
-// Widen counts n more slots, or fewer where n is negative, for a call that Reserve
-// took one for: one that asks for several answers is so many calls to its engine.
-// They need not be free, so that such a call waits no longer than others; until it
-// ends, the machine has that much less for others.
-func (m *Machine) Widen(model ModelID, n int) {
+// AddSlots counts n more slots, or fewer if n is negative, for a call that Reserve
+// took one for: a call for several answers is as many calls to its engine. The slots
+// need not be free, so that such a call waits no longer than others.
+func (m *Machine) AddSlots(model ModelID, n int) {
 	m.Offer(model).Load.inFlight.Add(int64(n))
 	m.Load.inFlight.Add(int64(n))
 }
 
-// Free is how many slots the machine has free now, whatever for; none or fewer
-// when it runs all it may.
-func (m *Machine) Free() int { return m.Load.free(m.Slots) }
+// FreeSlots returns how many slots of the machine are free now; it is not positive when
+// the machine runs all it may.
+func (m *Machine) FreeSlots() int { return m.Load.free(m.Slots) }
 
-// Takes reports whether the machine would take calls of others at that time, if
-// it had a slot free: online, within its hours, not paused, not held out.
-func (m *Machine) Takes(now time.Time) bool { return m.state(Grouped, nil, now, true) == Ready }
+// Accepts reports whether the machine would accept calls of others at that time, if
+// it had a free slot: it is online, within its hours, not paused, not held out.
+func (m *Machine) Accepts(now time.Time) bool { return m.state(Grouped, nil, now, true) == Ready }
 
-// limit is how many requests the offer runs at once.
+// limit returns how many requests the offer runs at once.
 func (o *Offer) limit() int {
 	if o.Slots == 0 {
 		return math.MaxInt
@@ -188,8 +185,8 @@ func (o *Offer) limit() int {
 }
 
 // Load is what changes on a machine, or on one model of it, from call to call.
-// It is the one thing in a Snapshot that is not immutable: its numbers are
-// atomic, and all versions of a machine share it. The zero Load is idle.
+// It is the only mutable part of a Snapshot: its numbers are atomic, and all versions
+// of a machine share it. The zero Load is idle.
 type Load struct {
 	inFlight atomic.Int64 // reserved by this hub
 	local    atomic.Int64 // held by others, as the machine advertised
@@ -199,24 +196,23 @@ type Load struct {
 	own, others Record // of an offer
 }
 
-// InFlight is how many slots Reserve holds.
+// InFlight returns how many slots are reserved.
 func (l *Load) InFlight() int { return int(l.inFlight.Load()) }
 
-// SetLocal says how many slots others than this hub's calls hold, as the
+// SetLocal sets how many slots other things than this hub's calls hold, as the
 // machine advertised last.
 func (l *Load) SetLocal(slots int) { l.local.Store(int64(slots)) }
 
-// HoldOut keeps a machine that flaps out of every decision until then: an
-// online machine that is held out counts as offline, so that nobody waits for
-// it. A machine's Load only; no meaning on an offer's.
+// HoldOut keeps a machine that flaps out of every decision until then: it counts as
+// offline, so that no call waits for it. It applies to a machine's Load only.
 func (l *Load) HoldOut(until time.Time) { l.heldOut.Store(until.UnixNano()) }
 
-// TTFT is the recent time to first token; 0: not measured yet.
+// TTFT returns the recent time to the first token; 0: not measured yet.
 func (l *Load) TTFT() time.Duration { return time.Duration(l.ttft.Load()) }
 
-// ObserveTTFT takes one measured time to first token into the running mean, in
-// which each weighs an eighth; of two at one instant only one may count. An
-// offer's Load is what Route looks at.
+// ObserveTTFT adds one measured time to the first token to the moving average, with a
+// weight of an eighth. Of two at the same instant one may be lost. It applies to an
+// offer's Load only.
 func (l *Load) ObserveTTFT(d time.Duration) {
 	mean := d
 	if old := l.TTFT(); old != 0 {
@@ -225,12 +221,12 @@ func (l *Load) ObserveTTFT(d time.Duration) {
 	l.ttft.Store(int64(mean))
 }
 
-// free is what is left of so many slots; negative when they were made fewer.
+// free returns what is left of so many slots; negative when their number was reduced.
 func (l *Load) free(slots int) int {
 	return slots - int(l.inFlight.Load()) - int(l.local.Load())
 }
 
-// reserve takes one of so many slots; alone: only if this hub holds none.
+// reserve takes one of so many slots; with alone, only if this hub holds none.
 func (l *Load) reserve(slots int, alone bool) bool {
 	for {
 		n := l.inFlight.Load()
@@ -245,11 +241,11 @@ func (l *Load) reserve(slots int, alone bool) bool {
 
 func (l *Load) release() { l.inFlight.Add(-1) }
 
-// settle gives the machine what it needs in a Snapshot: the Loads of the
-// version before it, or new ones, and its mark. Of its offers it writes only what
-// is missing, because a copy of a machine has those of one that is shared already.
-func (m *Machine) settle(before *Machine) {
-	m.mark = fnv1a(string(m.ID))
+// inherit gives the machine the Loads of the version before it, or new ones, and its
+// tieBreaker. Of its offers it writes only what is missing: a copy of a machine shares
+// them with one that is already in use.
+func (m *Machine) inherit(before *Machine) {
+	m.tieBreaker = fnv1a(string(m.ID))
 	if m.Load == nil && before != nil {
 		m.Load = before.Load
 	}
@@ -271,7 +267,7 @@ func (m *Machine) settle(before *Machine) {
 	m.withdrawn = m.withdrawnSince(before)
 }
 
-// withdrawnSince is what withdrawn has to hold after that version of the machine.
+// withdrawnSince returns what withdrawn has to hold after that version of the machine.
 func (m *Machine) withdrawnSince(before *Machine) map[ModelID]*Load {
 	if before == nil {
 		return nil
@@ -297,7 +293,7 @@ func (m *Machine) withdrawnSince(before *Machine) map[ModelID]*Load {
 	return out
 }
 
-// fnv1a is the 64-bit FNV-1a hash: the same in every process, so that the same
+// fnv1a returns the 64-bit FNV-1a hash. It is the same in every process, so that the same
 // draw breaks a tie the same way everywhere.
 func fnv1a(s string) uint64 {
 	h := uint64(14695981039346656037)
@@ -307,9 +303,9 @@ func fnv1a(s string) uint64 {
 	return h
 }
 
-// Kept is a machine as the store keeps it over a restart of the hub: whose it
-// is, and its last advertisement as it came, which registry reads.
-type Kept struct {
+// StoredMachine is a machine as the store keeps it over a restart of the hub, with its
+// last advertisement as it was received, which registry parses.
+type StoredMachine struct {
 	ID            MachineID
 	Owner         MemberID
 	OwnerName     string

@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// Class says why a caller reaches a machine; the order is the order of
-// attempts (decisions 2).
+// Class is why a caller reaches a machine, in the order of attempts
+// (spec/routing.md#order-class).
 type Class uint8
 
 // The classes of reach, best first.
@@ -19,10 +19,10 @@ const (
 	classes // how many there are
 )
 
-// String is the class's word on the wire and in X-Kith-Route.
+// String returns the class's word on the wire and in X-Kith-Route.
 func (c Class) String() string { return [...]string{"own", "shared", "group"}[c] }
 
-// Narrow is what a key may reach of its member's reach (decisions 5).
+// Narrow is what a key may reach of its member's reach (spec/routing.md#narrowed-key).
 type Narrow uint8
 
 // The narrowings of a key.
@@ -32,30 +32,31 @@ const (
 	OwnOnly
 )
 
-// Limits are what an owner gives by a share, or to a group (decisions 1). A nil
-// *Limits limits nothing. Immutable once it is in a Snapshot, without its Load.
+// Limits are what an owner gives by a share, or to a group (spec/routing.md#limits). A
+// nil *Limits limits nothing. Once in a Snapshot, only its Load changes.
 type Limits struct {
 	// Models are the only ids covered; empty: every model.
 	Models []ModelID
 	// Hours narrow the machine's own, on the wall clock of the machine's zone
-	// whatever zone they were parsed for; empty: only the machine's own count.
+	// whatever zone they were parsed for; empty: only the machine's own apply.
 	Hours      Hours
 	Concurrent int // calls at once; 0: no limit
 	PerDay     int // calls started in one UTC day; 0: no limit
-	// Load is the one of the version before it from when it is in a Snapshot; of
-	// limits that are new there the one they came with, or else an unused one.
+	// Load is inherited from the version before when the limits are put into a
+	// Snapshot; new limits keep the Load they have, or get an unused one.
 	Load *LimitLoad
 }
 
-// LimitLoad is what is used of Limits; all versions of a share's, or of those of
-// one owner for one group, have the same one. The zero LimitLoad is unused.
+// LimitLoad is what is used of Limits. All versions of a share's limits have the same
+// one, and so have all versions of an owner's limits for a group. The zero LimitLoad is
+// unused.
 type LimitLoad struct {
 	running atomic.Int64
 	today   atomic.Uint64 // the UTC day, in days since 1970, << 32 | calls started in it
 }
 
-// NewLimitLoad is the use of limits by which so many calls were started on the
-// UTC day of now, and none runs.
+// NewLimitLoad returns the load of limits under which so many calls were started on
+// the UTC day of now, and none runs.
 func NewLimitLoad(now time.Time, started int) *LimitLoad {
 	l := new(LimitLoad)
 	l.today.Store(day(now)<<32 | uint64(uint32(started)))
@@ -77,11 +78,11 @@ func (l *Limits) full() bool {
 	return l.Concurrent > 0 && int(l.Load.running.Load()) >= l.Concurrent
 }
 
-// Counts reports whether calls are counted against the limits: the end of one
-// may then make room for another.
+// Counts reports whether calls are counted against the limits, so that the end of one
+// may make room for another.
 func (l *Limits) Counts() bool { return l != nil && (l.Concurrent > 0 || l.PerDay > 0) }
 
-// equal reports whether both limit the same, whatever is used of them.
+// equal reports whether both are the same limits, apart from their Loads.
 func (l *Limits) equal(other *Limits) bool {
 	if l == nil || other == nil {
 		return l == other
@@ -90,8 +91,8 @@ func (l *Limits) equal(other *Limits) bool {
 		l.Concurrent == other.Concurrent && l.PerDay == other.PerDay
 }
 
-// settle gives the limits the Load of the version before them, or a new one.
-func (l *Limits) settle(before *Limits) {
+// inherit gives the limits the Load of the version before them, or a new one.
+func (l *Limits) inherit(before *Limits) {
 	if before != nil {
 		l.Load = before.Load
 	}
@@ -100,8 +101,8 @@ func (l *Limits) settle(before *Limits) {
 	}
 }
 
-// Reserve counts one call against the limits, if they leave room: true means it
-// counts as running until Release. Safe with any number of others.
+// Reserve counts one call against the limits, if they leave room. If it returns true
+// the call counts as running until Release. It is safe for concurrent use.
 func (l *Limits) Reserve(now time.Time) bool {
 	load := l.Load
 	for {
@@ -125,8 +126,8 @@ func (l *Limits) Reserve(now time.Time) bool {
 	}
 }
 
-// Release ends a call that Reserve counted at that time; exactly once for each.
-// One that no machine started (ran is false) is taken off its day's count.
+// Release ends a call that Reserve counted at that time; it is called exactly once for
+// each. A call that no machine started (ran is false) is removed from its day's count.
 func (l *Limits) Release(ran bool, reserved time.Time) {
 	load := l.Load
 	load.running.Add(-1)
@@ -138,7 +139,7 @@ func (l *Limits) Release(ran bool, reserved time.Time) {
 	}
 }
 
-// started is how many calls were started on the day of now.
+// started returns how many calls were started on the day of now.
 func (l *LimitLoad) started(now time.Time) int {
 	if v := l.today.Load(); v>>32 == day(now) {
 		return int(uint32(v))
@@ -146,9 +147,8 @@ func (l *LimitLoad) started(now time.Time) int {
 	return 0
 }
 
-// Share says "Owner shares with Member": the owner's machines are candidates
-// for the member, within the limits it carries (decisions 1). Immutable once
-// WithShares was given it, without its Load.
+// Share makes Owner's machines candidates for Member, within its limits
+// (spec/routing.md#share). After a call of WithShares only its Load changes.
 type Share struct {
 	ID     ShareID
 	Owner  MemberID
@@ -156,37 +156,36 @@ type Share struct {
 	Limits
 }
 
-// day numbers the UTC days since 1970.
+// day returns the number of UTC days since 1970.
 func day(now time.Time) uint64 { return uint64(now.Unix() / 86400) }
 
-// Group is a named set of members; every member's machines are candidates for
-// every other member, unless their owner keeps a machine out (decisions 1).
-// Immutable once WithGroup was given it.
+// Group is a named set of members who reach each other's machines
+// (spec/routing.md#group). It does not change after a call of WithGroup.
 type Group struct {
 	ID      GroupID
 	Name    string
 	Open    bool // anyone can join; else its admins run it
 	Members []MemberID
 	KeptOut []MachineID // out of this group; Machine.KeptOut is out of all
-	// Limits are what an owner gives to all other members of the group together:
-	// their calls on that owner's machines that come by this group (decisions 1).
-	// An owner without an entry limits nothing.
+	// Limits are what an owner gives to all other members of the group together, for
+	// their calls on that owner's machines that reach them by this group. An owner
+	// without an entry limits nothing.
 	Limits map[MemberID]*Limits
 }
 
-// ErrBehind is what a reader of changes is told when they are no longer known
-// one by one: everything has to be read again.
-var ErrBehind = errors.New("too far behind to be told each change: read everything again")
+// ErrBehind is returned to a reader of changes when single changes are no longer known,
+// so that everything has to be read again.
+var ErrBehind = errors.New("too far behind to get each change: read everything again")
 
-// Change is one step of the store's epoch: what kind of fact moved and whose.
-// Applying one twice, or late, is harmless: readers re-read the fact it names.
+// Change is one step of the store's epoch: the kind of record that changed, and its id.
+// Applying one twice, or late, is harmless: readers read the record again.
 type Change struct {
 	Epoch int64
 	Kind  ChangeKind
 	ID    string
 }
 
-// ChangeKind says what a Change's ID names.
+// ChangeKind is what a Change's ID names.
 type ChangeKind string
 
 // The kinds of change.
@@ -197,5 +196,5 @@ const (
 	SharesChanged  ChangeKind = "shares"  // ID: the member shared with
 	GroupChanged   ChangeKind = "group"   // ID: group (members, keep-outs, end)
 
-	SessionsChanged ChangeKind = "sessions" // ID: the member of whom one ended
+	SessionsChanged ChangeKind = "sessions" // ID: the member whose session ended
 )

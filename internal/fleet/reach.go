@@ -7,12 +7,12 @@ import (
 	"time"
 )
 
-// State is what one reachable machine that offers the model is to one caller
-// (decisions 2). Of two ways to reach a machine the one with the higher State is
-// the better one.
+// State is the state of one reachable machine that offers the model, for one caller
+// (spec/routing.md#the-state-of-a-machine). Of two ways to reach a machine the one
+// with the higher State is used.
 type State uint8
 
-// The states, in the order in which the first that fits is the machine's.
+// The states, from the worst to the best.
 const (
 	Offline      State = iota // no live tunnel, or held out for flapping
 	Returning                 // its tunnel was lost just now; counts as busy
@@ -24,33 +24,32 @@ const (
 	states // how many there are
 )
 
-// String is the state as a person reads it.
+// String returns the state in words.
 func (s State) String() string {
 	return [...]string{"offline", "returning", "outside hours", "paused", "spent", "busy", "ready"}[s]
 }
 
-// Standing is why a caller reaches a machine: it is the caller's own, its owner
+// Access is why a caller reaches a machine: it is the caller's own, its owner
 // shares with the caller, or both are in a group. Where a share of the owner
-// names the caller, that share alone decides between the two of them, and a
-// group that both are in adds nothing (decisions 1, share).
-type Standing struct {
+// names the caller, groups that both are in add nothing (spec/routing.md#share).
+type Access struct {
 	Class  Class
-	shares []naming // from the owner to the caller; none unless Class is Shared
+	shares []incomingShare // from the owner to the caller; none unless Class is Shared
 
-	// Where Class is Grouped: the first group in common that the machine serves,
-	// and what next finds the others by. A group that is nil is no way.
-	group     *circle
+	// Where Class is Grouped: the first common group that the machine serves, and
+	// what next finds the others by. A nil group gives no access.
+	group     *groupIndex
 	snapshot  *Snapshot
 	me, owner *person
 }
 
-// next is the group in common after that one that the machine serves; nil: none.
-func (st *Standing) next(c *circle, m *Machine) *circle {
-	at, _ := slices.BinarySearch(st.me.groups, c.ID)
-	return st.snapshot.common(st.me.groups[at+1:], st.owner.groups, m)
+// next returns the common group after g that the machine serves; nil: none.
+func (a *Access) next(g *groupIndex, m *Machine) *groupIndex {
+	at, _ := slices.BinarySearch(a.me.groups, g.ID)
+	return a.snapshot.common(a.me.groups[at+1:], a.owner.groups, m)
 }
 
-// Candidate is a machine a call may be sent to, and what allows it.
+// Candidate is a machine that a call may be sent to, and what allows it.
 type Candidate struct {
 	Machine *Machine
 	Offer   *Offer
@@ -60,7 +59,7 @@ type Candidate struct {
 	Limits  *Limits // of Share or Group, that the call counts against; nil: none
 }
 
-// GroupID names the group by which the caller reaches the machine; empty: by none.
+// GroupID returns the group by which the caller reaches the machine; empty: none.
 func (c *Candidate) GroupID() GroupID {
 	if c.Group == nil {
 		return ""
@@ -68,68 +67,65 @@ func (c *Candidate) GroupID() GroupID {
 	return c.Group.ID
 }
 
-// Sighting is one reachable machine that offers a model, as a caller sees it.
-type Sighting struct {
+// CandidateState is one reachable machine that offers a model, and its state.
+type CandidateState struct {
 	Candidate
 	State State
 
-	free, total int // slots, of the machine or of the model: whichever is scarcer
+	free, total int // slots of the machine or of the model, whichever is scarcer
 }
 
-// Sight is what the machine is to the caller for one of its offers at that time;
-// false if no way to the machine covers the model.
-func (st Standing) Sight(m *Machine, o *Offer, now time.Time) (Sighting, bool) {
-	var sighting Sighting
-	ok := st.sight(&sighting, m, o, now, nil)
-	return sighting, ok
+// State returns the machine's state for the caller and one of its offers at that
+// time; false if the caller has no access that covers the model.
+func (a Access) State(m *Machine, o *Offer, now time.Time) (CandidateState, bool) {
+	var c CandidateState
+	ok := a.evaluate(&c, m, o, &Query{Now: now})
+	return c, ok
 }
 
-// Owed is how many free slots of a machine, and how many of those it has for
-// the model, are owed to waiters who go before the call that asks.
-type Owed func(machine MachineID, model ModelID) (ofMachine, ofModel int)
-
-// sight writes into best, which it alone knows until it returns: this runs for
-// every machine of a decision, and copies of it would be half of the time. Of
-// several ways that cover the model the one with the highest State is taken, of
-// groups that are equal the one without limits, else the first.
-func (st *Standing) sight(best *Sighting, m *Machine, o *Offer, now time.Time, owed Owed) bool {
-	*best = Sighting{Candidate: Candidate{Machine: m, Offer: o, Class: st.Class}}
-	best.free, best.total = m.room(o, owed)
-	room, found := best.free > 0 && !o.Load.Record(st.Class).leftOutAt(now), false
-	if st.Class == Own {
-		best.State = m.state(Own, nil, now, room)
+// evaluate is State for a query. It writes into c, since it runs for every machine of
+// a decision, and copies would take half of the time. Of several shares or groups that
+// cover the model it uses the one with the best State; of groups that are equal, the
+// one without limits, else the first.
+func (a *Access) evaluate(c *CandidateState, m *Machine, o *Offer, q *Query) bool {
+	*c = CandidateState{Candidate: Candidate{Machine: m, Offer: o, Class: a.Class}}
+	c.free, c.total = m.room(o)
+	room := c.free > 0 && !o.Load.Record(a.Class).leftOutAt(q.Now) && !slices.Contains(q.Full, m.ID)
+	if a.Class == Own {
+		c.State = m.state(Own, nil, q.Now, room)
 		return true
 	}
-	for i := range st.shares {
-		share := st.shares[i].Share
+	found := false
+	for i := range a.shares {
+		share := a.shares[i].Share
 		if !share.covers(o.ID) {
 			continue
 		}
-		if state := m.state(Shared, &share.Limits, now, room); !found || state > best.State {
-			found, best.State, best.Share, best.Limits = true, state, share, &share.Limits
+		if state := m.state(Shared, &share.Limits, q.Now, room); !found || state > c.State {
+			found, c.State, c.Share, c.Limits = true, state, share, &share.Limits
 		}
 	}
-	if st.group != nil {
+	if a.group != nil {
 		room = room && (o.Load.proven(Grouped) || o.Load.InFlight() == 0)
 	}
-	for c := st.group; c != nil; c = st.next(c, m) {
-		limits := c.Limits[m.Owner]
+	for g := a.group; g != nil; g = a.next(g, m) {
+		limits := g.Limits[m.Owner]
 		if !limits.covers(o.ID) {
 			continue
 		}
-		if state := m.state(Grouped, limits, now, room); !found || state > best.State || limits == nil {
-			found, best.State, best.Group, best.Limits = true, state, c.Group, limits
+		if state := m.state(Grouped, limits, q.Now, room); !found || state > c.State || limits == nil {
+			found, c.State, c.Group, c.Limits = true, state, g.Group, limits
 		}
-		if limits == nil { // no other way gives more
+		if limits == nil { // no other group gives more
 			break
 		}
 	}
 	return found
 }
 
-// state is the table of decisions 2, row by row; limits are those of the way by
-// which the caller reaches the machine, and room says that a slot is free for this
-// call and reserved for no other, and that the machine is not left out.
+// state returns the first state that applies (spec/routing.md#the-state-of-a-machine).
+// The limits are those of the share or group by which the caller reaches the machine;
+// room says that a slot is free for this call and that the machine is not left out.
 func (m *Machine) state(class Class, limits *Limits, now time.Time, room bool) State {
 	switch {
 	case !m.Online && now.Before(m.ReturningUntil):
@@ -149,33 +145,29 @@ func (m *Machine) state(class Class, limits *Limits, now time.Time, room bool) S
 	}
 }
 
-// room is how many slots are free for one more call of the offer, and of how
+// room returns how many slots are free for one more call of the offer, and of how
 // many: the machine's own or the model's, whichever has the smaller part free.
-func (m *Machine) room(o *Offer, owed Owed) (free, total int) {
-	var owedMachine, owedModel int
-	if owed != nil {
-		owedMachine, owedModel = owed(m.ID, o.ID)
-	}
-	free, total = m.Load.free(m.Slots)-owedMachine, m.Slots
+func (m *Machine) room(o *Offer) (free, total int) {
+	free, total = m.Load.free(m.Slots), m.Slots
 	if o.Slots == 0 {
 		return free, total
 	}
-	if f := o.Load.free(o.Slots) - owedModel; f*total < free*o.Slots {
+	if f := o.Load.free(o.Slots); f*total < free*o.Slots {
 		return f, o.Slots
 	}
 	return free, total
 }
 
-// Reach yields every machine the caller reaches under the key's narrowing, each
-// once, own machines first, whatever it offers and whatever its state.
-func (s *Snapshot) Reach(caller MemberID, narrow Narrow) iter.Seq2[*Machine, Standing] {
-	return func(yield func(*Machine, Standing) bool) {
+// Reach yields every machine that the caller reaches with a key that is narrowed so,
+// each once, own machines first, whatever it offers and whatever its state.
+func (s *Snapshot) Reach(caller MemberID, narrow Narrow) iter.Seq2[*Machine, Access] {
+	return func(yield func(*Machine, Access) bool) {
 		w := newWalk(s, caller, narrow)
 		w.all("", yield)
 	}
 }
 
-// walk goes through what one caller reaches.
+// walk visits the machines that one caller reaches.
 type walk struct {
 	s      *Snapshot
 	caller int // the caller's number
@@ -188,27 +180,27 @@ func newWalk(s *Snapshot, caller MemberID, narrow Narrow) walk {
 	return walk{s: s, caller: n, me: me, narrow: narrow}
 }
 
-// all shows every machine in reach once, with the caller's standing; false
-// from see ends it. With a model it looks, in groups, only at those who offer
-// it; an empty model means whatever they offer.
-func (w *walk) all(model ModelID, see func(*Machine, Standing) bool) {
+// all visits every machine in reach once, with the caller's access, until visit
+// returns false. With a model it visits, in groups, only the machines of members who
+// offer it; an empty model means every machine.
+func (w *walk) all(model ModelID, visit func(*Machine, Access) bool) {
 	for _, m := range w.me.machines {
-		if !see(m, Standing{Class: Own}) {
+		if !visit(m, Access{Class: Own}) {
 			return
 		}
 	}
-	if w.narrow == OwnOnly || !w.shared(see) || w.narrow == OwnAndShared {
+	if w.narrow == OwnOnly || !w.shared(visit) || w.narrow == OwnAndShared {
 		return
 	}
 	for _, id := range w.me.groups {
-		if !w.grouped(id, model, see) {
+		if !w.grouped(id, model, visit) {
 			return
 		}
 	}
 }
 
-// shared shows the machines of those who share with the caller.
-func (w *walk) shared(see func(*Machine, Standing) bool) bool {
+// shared visits the machines of the members who share with the caller.
+func (w *walk) shared(visit func(*Machine, Access) bool) bool {
 	shares := w.me.shares
 	for len(shares) > 0 {
 		n := 1
@@ -217,7 +209,7 @@ func (w *walk) shared(see func(*Machine, Standing) bool) bool {
 		}
 		owner := w.s.people.Get(shares[0].owner)
 		for _, m := range owner.machines {
-			if !see(m, Standing{Class: Shared, shares: shares[:n]}) {
+			if !visit(m, Access{Class: Shared, shares: shares[:n]}) {
 				return false
 			}
 		}
@@ -226,104 +218,102 @@ func (w *walk) shared(see func(*Machine, Standing) bool) bool {
 	return true
 }
 
-// grouped shows the machines of one group, without those of owners who share
-// with the caller, which the share decides about, and those of members of an
-// earlier group, which were shown before.
-func (w *walk) grouped(id GroupID, model ModelID, see func(*Machine, Standing) bool) bool {
-	c, _ := w.s.groups.Get(id)
+// grouped visits the machines of one group, except those of owners who share with
+// the caller, and those of members of an earlier group.
+func (w *walk) grouped(id GroupID, model ModelID, visit func(*Machine, Access) bool) bool {
+	g, _ := w.s.groups.Get(id)
 	if model == "" {
-		for _, member := range c.members {
-			if !w.member(c, member, see) {
+		for _, member := range g.members {
+			if !w.member(g, member, visit) {
 				return false
 			}
 		}
 		return true
 	}
-	of, ok := c.offering.Get(model)
+	of, ok := g.offering.Get(model)
 	if !ok {
 		return true
 	}
 	for it := of.Iterator(); !it.Done(); {
-		if member, _, _ := it.Next(); !w.member(c, member, see) {
+		if member, _, _ := it.Next(); !w.member(g, member, visit) {
 			return false
 		}
 	}
 	return true
 }
 
-func (w *walk) member(c *circle, n int, see func(*Machine, Standing) bool) bool {
-	if n == w.caller || w.sharer(n) {
+func (w *walk) member(g *groupIndex, n int, visit func(*Machine, Access) bool) bool {
+	if n == w.caller || w.isSharer(n) {
 		return true
 	}
 	p := w.s.people.Get(n)
-	if first := w.me.groups[0]; c.ID != first {
-		if first, _ = firstCommon(w.me.groups, p.groups); c.ID != first {
+	if first := w.me.groups[0]; g.ID != first {
+		if first, _ = firstCommon(w.me.groups, p.groups); g.ID != first {
 			return true
 		}
 	}
 	for _, m := range p.machines {
-		group := c
-		if !c.admits(m) {
+		group := g
+		if !g.admits(m) {
 			group = w.s.common(w.me.groups, p.groups, m)
 		}
-		if group != nil && !see(m, Standing{Class: Grouped, group: group, snapshot: w.s, me: w.me, owner: p}) {
+		if group != nil && !visit(m, Access{Class: Grouped, group: group, snapshot: w.s, me: w.me, owner: p}) {
 			return false
 		}
 	}
 	return true
 }
 
-// standing is the caller's with one machine. To one out of reach there is no
-// way in it, and so no sight of it.
-func (w *walk) standing(m *Machine) Standing {
+// access returns the caller's access to one machine. For a machine out of reach it has
+// no shares and no group, so that evaluate reports false.
+func (w *walk) access(m *Machine) Access {
 	n, known := w.s.owners.Get(m.ID)
 	switch {
 	case known && n == w.caller:
-		return Standing{Class: Own}
+		return Access{Class: Own}
 	case !known || w.narrow == OwnOnly:
-		return Standing{Class: Grouped}
+		return Access{Class: Grouped}
 	}
 	if shares := w.sharesOf(n); len(shares) > 0 {
-		return Standing{Class: Shared, shares: shares}
+		return Access{Class: Shared, shares: shares}
 	}
-	st := Standing{Class: Grouped, snapshot: w.s, me: w.me, owner: w.s.people.Get(n)}
+	a := Access{Class: Grouped, snapshot: w.s, me: w.me, owner: w.s.people.Get(n)}
 	if w.narrow == Everything {
-		st.group = w.s.common(w.me.groups, st.owner.groups, m)
+		a.group = w.s.common(w.me.groups, a.owner.groups, m)
 	}
-	return st
+	return a
 }
 
-// Ways is every way by which the caller reaches another member's machine for
-// the model: the shares that cover it, or, where its owner does not share with
-// the caller at all, the groups they have in common that the machine serves and
-// that its owner's limits cover the model for.
-// Where one of them ends, a call goes on by another.
+// Ways returns every way by which the caller reaches another member's machine for the
+// model: the shares that cover it, or, where its owner does not share with the caller,
+// the common groups that the machine serves and whose limits cover the model. A call
+// continues by another way when one ends.
 func (s *Snapshot) Ways(caller MemberID, m *Machine, model ModelID) (shares []*Share, groups []*Group) {
 	n, known := s.owners.Get(m.ID)
 	if !known || m.Owner == caller {
 		return nil, nil
 	}
 	w := newWalk(s, caller, Everything)
-	if naming := w.sharesOf(n); len(naming) > 0 {
-		for _, share := range naming {
+	if incoming := w.sharesOf(n); len(incoming) > 0 {
+		for _, share := range incoming {
 			if share.covers(model) {
 				shares = append(shares, share.Share)
 			}
 		}
 		return shares, nil
 	}
-	st := w.standing(m)
-	for c := st.group; c != nil; c = st.next(c, m) {
-		if c.Limits[m.Owner].covers(model) {
-			groups = append(groups, c.Group)
+	a := w.access(m)
+	for g := a.group; g != nil; g = a.next(g, m) {
+		if g.Limits[m.Owner].covers(model) {
+			groups = append(groups, g.Group)
 		}
 	}
 	return nil, groups
 }
 
-// sharesOf is the shares from the member of that number to the caller.
-func (w *walk) sharesOf(n int) []naming {
-	from, _ := slices.BinarySearchFunc(w.me.shares, n, func(share naming, n int) int {
+// sharesOf returns the shares from the member of that number to the caller.
+func (w *walk) sharesOf(n int) []incomingShare {
+	from, _ := slices.BinarySearchFunc(w.me.shares, n, func(share incomingShare, n int) int {
 		return cmp.Compare(share.owner, n)
 	})
 	to := from
@@ -333,24 +323,24 @@ func (w *walk) sharesOf(n int) []naming {
 	return w.me.shares[from:to]
 }
 
-// sharer reports whether the member of that number shares with the caller.
-func (w *walk) sharer(n int) bool { return len(w.sharesOf(n)) > 0 }
+// isSharer reports whether the member of that number shares with the caller.
+func (w *walk) isSharer(n int) bool { return len(w.sharesOf(n)) > 0 }
 
-// common is the first group of both ordered lists that the machine serves, or nil.
-func (s *Snapshot) common(mine, theirs []GroupID, m *Machine) *circle {
+// common returns the first group in both ordered lists that the machine serves, or nil.
+func (s *Snapshot) common(mine, theirs []GroupID, m *Machine) *groupIndex {
 	for {
 		id, rest := firstCommon(mine, theirs)
 		if id == "" {
 			return nil
 		}
-		if c, _ := s.groups.Get(id); c.admits(m) {
-			return c
+		if g, _ := s.groups.Get(id); g.admits(m) {
+			return g
 		}
 		mine = rest
 	}
 }
 
-// firstCommon is the first that two ordered lists have in common, and what
+// firstCommon returns the first element that is in both ordered lists, and what
 // follows it in the first list; empty if there is none.
 func firstCommon(a, b []GroupID) (first GroupID, rest []GroupID) {
 	for i, j := 0, 0; i < len(a) && j < len(b); {
@@ -366,15 +356,14 @@ func firstCommon(a, b []GroupID) (first GroupID, rest []GroupID) {
 	return "", nil
 }
 
-// somebodyShares reports whether at least one share names the caller, or the
-// caller is in a group with another member (decisions 1). A narrow key does not
-// change who shares.
-func (w *walk) somebodyShares() bool {
+// sharedWith reports whether a share names the caller, or the caller is in a group
+// with another member (spec/routing.md#shared-with), however narrow its key is.
+func (w *walk) sharedWith() bool {
 	if len(w.me.shares) > 0 {
 		return true
 	}
 	return slices.ContainsFunc(w.me.groups, func(id GroupID) bool {
-		c, _ := w.s.groups.Get(id)
-		return len(c.members) > 1
+		g, _ := w.s.groups.Get(id)
+		return len(g.members) > 1
 	})
 }

@@ -14,20 +14,20 @@ func TestEveryRowHasItsReason(t *testing.T) {
 	for _, r := range rows {
 		for _, family := range []Family{Chat, Embeddings, Audio} {
 			reason := ReasonOf(r.number, family)
-			if reason.What == "" || reason.Mend == "" || reason.Row == 0 {
+			if reason.What == "" || reason.Fix == "" || reason.Row == 0 {
 				t.Errorf("row %d for %s has the reason %+v", r.number, family, reason)
 			}
-			if says := strings.Contains(reason.What, "this kind of call"); says != (family != Chat && reason.Row == leastTold) {
+			if says := strings.Contains(reason.What, "this kind of call"); says != (family != Chat && reason.Row == rowNotFound) {
 				t.Errorf("row %d for %s says %q", r.number, family, reason.What)
 			}
 			answer := r.chat
 			if family != Chat {
-				answer = r.rest
+				answer = r.others
 			}
 			// model_not_found is one answer, whichever row gives it; that there is no
 			// speech model at all has the same reason, with its own code.
-			if notFound := answer.code == fault.ModelNotFound || answer.code == noSpeech.code; notFound != (reason.Row == leastTold) {
-				t.Errorf("row %d for %s is told as row %d with the code %q", r.number, family, reason.Row, answer.code)
+			if notFound := answer.code == fault.ModelNotFound || answer.code == noSpeech.code; notFound != (reason.Row == rowNotFound) {
+				t.Errorf("row %d for %s has the reason of row %d with the code %q", r.number, family, reason.Row, answer.code)
 			}
 		}
 	}
@@ -41,9 +41,9 @@ func TestEveryRowHasItsReason(t *testing.T) {
 	}
 }
 
-// What a caller can be told about a decision does not change with a machine out
-// of the caller's reach, whatever its state, but where the table says that it
-// does: chat for a model that nothing in reach offers.
+// What a caller learns about a decision does not change with a machine out of the
+// caller's reach, whatever its state, except where the table says that it does: chat for
+// a model that nothing in reach offers.
 func TestAReasonSaysNothingOfWhatIsOutOfReach(t *testing.T) {
 	tellable := func(s *Snapshot, a wAsk, w *world) (said, seen string) {
 		ask := a.ask(w, 1)
@@ -54,7 +54,7 @@ func TestAReasonSaysNothingOfWhatIsOutOfReach(t *testing.T) {
 			said += fmt.Sprintf(" %s %s %v", d.Fault.Code, d.Fault.Message, d.Fault.NoRetry)
 		}
 		var lines []string
-		for m := range Look(s, ask) {
+		for m := range Reachable(s, ask) {
 			lines = append(lines, fmt.Sprint(m.Machine.ID, m.Class, m.State))
 		}
 		slices.Sort(lines) // what yields them promises no order
@@ -79,11 +79,11 @@ func TestAReasonSaysNothingOfWhatIsOutOfReach(t *testing.T) {
 		}
 		changed++
 		before, after := Route(without, a.ask(w, 1)), Route(with, a.ask(&beyond, 1))
-		mayChange := before.Survey.Reachable() == 0 && (a.family == Chat && before.Row <= leastTold && after.Row >= 6 && after.Row <= 7 ||
-			before.Row == 1 && after.Row == 2 || // told later that nothing can be confirmed
-			before.Survey.silent && !after.Survey.silent) // the region has a speech model now (decisions 4)
+		mayChange := before.Tally.Reachable() == 0 && (a.family == Chat && before.Row <= rowNotFound && after.Row >= 6 && after.Row <= 7 ||
+			before.Row == 1 && after.Row == 2 || // reach cannot be confirmed: seen later
+			before.Tally.noSpeech && !after.Tally.noSpeech) // the region has a speech model now (spec/api.md#audio-missing)
 		if !mayChange {
-			t.Fatalf("seed %d: a stranger's machine changes what the caller is told, row %d to %d:\n%s\nwithout it\n%s", seed, before.Row, after.Row, saidToo, said)
+			t.Fatalf("seed %d: a machine out of reach changes what the caller learns, row %d to %d:\n%s\nwithout it\n%s", seed, before.Row, after.Row, saidToo, said)
 		}
 	}
 	if changed == 0 {

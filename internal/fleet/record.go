@@ -7,19 +7,19 @@ import (
 )
 
 const (
-	// firstBackoff is how long a machine is left out that refused what it
-	// advertised; each further refusal doubles it, up to longestBackoff (decisions 2).
+	// firstBackoff is how long a machine is left out that refused what it advertised;
+	// each further refusal doubles it, up to longestBackoff (spec/routing.md#left-out).
 	firstBackoff   = 30 * time.Second
 	longestBackoff = 10 * time.Minute
-	// raceWindow is how long it is left out for the first refusal where that may be a
-	// race: by then the advertisement has come that it crossed.
+	// raceWindow is how long it is left out for a first refusal that may be a race with
+	// an advertisement, which has arrived by then.
 	raceWindow = 200 * time.Millisecond
 )
 
 // Record is how a machine dealt with this hub's calls for one of its models. There
-// is one for the calls of its owner and one for those of all others: serving the
-// one says nothing of the other. The zero Record is of a machine not tried yet.
-// It is safe for concurrent use.
+// is one for the calls of its owner and one for the calls of all others: one says
+// nothing about the other. The zero Record is that of a machine not tried yet. It is
+// safe for concurrent use.
 type Record struct {
 	served  atomic.Bool
 	leftOut atomic.Int64 // until this time, Unix nanoseconds
@@ -30,7 +30,7 @@ type Record struct {
 	backoff time.Duration // the last one; 0: none since a call was served
 }
 
-// Record is the record for callers of that class. An offer's Load only.
+// Record returns the record for callers of that class. It applies to an offer's Load only.
 func (l *Load) Record(class Class) *Record {
 	if class == Own {
 		return &l.own
@@ -38,8 +38,8 @@ func (l *Load) Record(class Class) *Record {
 	return &l.others
 }
 
-// Served notes that the machine served a call, complete: its refusals are
-// forgotten. It reports whether the machine may be sent more than before.
+// Served records that the machine served a complete answer: its refusals are
+// forgotten. It reports whether the machine may be sent more calls than before.
 func (r *Record) Served() (more bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -50,14 +50,13 @@ func (r *Record) Served() (more bool) {
 	return more
 }
 
-// Refused notes that the machine refused a call, sent at that time, of the kind
-// that it advertised to take. It returns until when the machine is left out, as if
-// it had no free slot for the model.
+// Refused records that the machine refused a call, sent at that time, although it
+// advertised the model. It returns until when the machine is left out, as if it had no
+// free slot for the model.
 //
-// A refusal that may be a race between a call and an advertisement is forgiven
-// once: the machine is left out for as long as an advertisement takes. Calls that
-// were under way together are refused for one reason: of those the first counts,
-// and for the others the zero time is returned.
+// The first refusal that may be a race between a call and an advertisement leaves the
+// machine out for only as long as an advertisement takes. Of calls that were sent before
+// the last refusal only that one counts; for the others Refused returns the zero time.
 func (r *Record) Refused(sent, now time.Time, race bool) (until time.Time) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -79,12 +78,12 @@ func (r *Record) Refused(sent, now time.Time, race bool) (until time.Time) {
 // leftOutAt reports whether the machine is left out at that time.
 func (r *Record) leftOutAt(now time.Time) bool { return r.leftOut.Load() > now.UnixNano() }
 
-// proven reports whether a way of that class may rely on what the machine says of
+// proven reports whether callers of that class rely on what the machine says about
 // its slots and its speed. A machine reached through a group has to serve a call
-// first: until then it runs one at once, so that no claim attracts calls.
+// first (spec/routing.md#unproven).
 func (l *Load) proven(class Class) bool { return class != Grouped || l.others.served.Load() }
 
-// known reports whether there is anything in the records.
+// known reports whether anything is recorded.
 func (l *Load) known() bool { return l.own.known() || l.others.known() }
 
 func (r *Record) known() bool {

@@ -9,7 +9,7 @@ import (
 )
 
 // A machine that refuses what it advertised is left out for 30 s, doubling to 10
-// min, until it serves (decisions 2).
+// min, until it serves (spec/routing.md#left-out).
 func TestRefusalsDouble(t *testing.T) {
 	r, now := new(Record), noon
 	for i, want := range []time.Duration{30, 60, 120, 240, 480, 600, 600} {
@@ -70,7 +70,7 @@ func TestTheOwnersCallsHaveTheirOwnRecord(t *testing.T) {
 		WithGroup(&Group{ID: "g", Members: []MemberID{"eve", "me"}})
 	l := s.Machine("a").Offer("x").Load
 	verdict := func(caller MemberID) string {
-		return Route(s, Ask{Caller: caller, Model: "x", Now: noon}).Verdict.String()
+		return Route(s, Query{Caller: caller, Model: "x", Now: noon}).Verdict.String()
 	}
 	l.Record(Grouped).Refused(noon, noon, false)
 	if me, eve := verdict("me"), verdict("eve"); me != "wait" || eve != "try" {
@@ -132,7 +132,7 @@ func TestClaimsAttractNothingInAGroup(t *testing.T) {
 	for draw := range uint64(200) {
 		s := w.snapshot(t, rand.New(rand.NewPCG(draw, 0)))
 		var order []string
-		for _, c := range Route(s, Ask{Caller: "me", Model: "m", Now: noon, Draw: draw}).Candidates {
+		for _, c := range Route(s, Query{Caller: "me", Model: "m", Now: noon, Draw: draw}).Candidates {
 			order = append(order, string(c.Machine.ID))
 		}
 		firsts[strings.Join(order, " ")]++
@@ -146,7 +146,7 @@ func TestClaimsAttractNothingInAGroup(t *testing.T) {
 	if !a.Reserve("m", Grouped) || a.Reserve("m", Grouped) {
 		t.Error("a machine that has not served runs one call at once")
 	}
-	for _, c := range Route(s, Ask{Caller: "me", Model: "m", Now: noon}).Candidates {
+	for _, c := range Route(s, Query{Caller: "me", Model: "m", Now: noon}).Candidates {
 		if c.Machine == a {
 			t.Error("it is tried while it runs that one")
 		}

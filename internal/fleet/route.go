@@ -9,97 +9,105 @@ import (
 	"github.com/kith/kith/internal/fault"
 )
 
-// Verdict is what becomes of a call.
+// Verdict says what to do with a call.
 type Verdict uint8
 
 // The verdicts.
 const (
 	Refuse Verdict = iota // with Decision.Fault
 	Try                   // Decision.Candidates, best first
-	Wait                  // for a slot, or a machine's return, and ask again
+	Wait                  // for a slot or a machine's return, then decide again
 )
 
-// String is the verdict as a person reads it.
+// String returns the verdict in words.
 func (v Verdict) String() string { return [...]string{"refuse", "try", "wait"}[v] }
 
-// MaxCandidates is how many machines a call may be tried on (decisions 2).
+// MaxCandidates is how many machines one call may be tried on (spec/routing.md#three-attempts).
 const MaxCandidates = 3
 
-// Decision is where a call goes, or why nowhere, and what that was decided from.
+// Decision is where a call goes, or why nowhere, and the counts it is based on.
 type Decision struct {
 	Verdict    Verdict
-	Row        int          // of the table in decisions 2
+	Row        int          // of spec/routing.md#the-twelve-rows
 	Candidates []Candidate  // when the verdict is Try: 1 to MaxCandidates, best first
 	Fault      *fault.Fault // when the verdict is Refuse
-	Survey     Survey
+	Tally      Tally
 }
 
-// Route decides where a call goes: decisions 2, whole. It reads the snapshot
-// and the ask, and nothing else.
-func Route(s *Snapshot, a Ask) Decision {
-	v, best := survey(s, &a)
+// Route decides where a call goes. It reads the snapshot and the query and nothing
+// else. The first rule that applies decides (spec/routing.md#the-twelve-rows):
+//
+//  1. No machine of the region offers the model: refuse (row-1).
+//  2. Reach cannot be confirmed: refuse (row-2).
+//  3. A reachable machine is ready: try it, in the order of topCandidates (row-3).
+//  4. A reachable machine is busy, and the wait is not over: wait (row-4).
+//  5. No reachable machine offers the model: refuse. The code depends on whether an
+//     online machine offers it elsewhere, and on whether the caller is shared with
+//     (row-5, row-6, row-7).
+//  6. Every reachable machine is offline: refuse (row-8).
+//  7. Every online machine that is shared with the caller is outside its hours, and
+//     no reachable machine would run the call: refuse (row-9).
+//  8. No reachable machine would run the call: refuse (row-10).
+//  9. Every attempt found its machine gone, or the wait is over: refuse (row-11, row-12).
+func Route(s *Snapshot, q Query) Decision {
+	t, best := tally(s, &q)
 	i := 0
-	for !rows[i].when(v) { // the last one's holds always
+	for !rows[i].applies(t) { // the last row always applies
 		i++
 	}
 	r := &rows[i]
 	answer := r.chat
-	if a.Family != Chat {
-		answer = r.rest
+	if q.Family != Chat {
+		answer = r.others
 	}
-	d := Decision{Verdict: answer.verdict, Row: r.number, Survey: v}
+	d := Decision{Verdict: answer.verdict, Row: r.number, Tally: t}
 	switch answer.verdict {
 	case Try:
 		d.Candidates = best.candidates()
 	case Refuse:
-		d.Fault = answer.fault(r.number, v, &a)
+		d.Fault = answer.fault(r.number, t, &q)
 	}
 	return d
 }
 
-// row is one row of decisions 2: the first whose condition holds decides.
+// row is one row of spec/routing.md#the-twelve-rows.
 type row struct {
-	number int
-	when   func(Survey) bool
-	chat   answer // chat, responses, messages
-	rest   answer // embeddings, audio
+	number  int
+	applies func(Tally) bool
+	chat    answer // chat, responses, messages
+	others  answer // embeddings, audio
 }
 
-// rows are in the order of decisions 2, after the 400 of decisions 4 for audio where no
-// machine offers any. Two things the table leaves to reading:
-//
-// Rows 8 to 10 speak of machines of which none would run the call. Where one
-// would, but the wait for it is over or the attempt at it failed, rows 11 and 12
-// decide, however the others are.
-//
-// Row 12 looks at rows 8 to 10 again: with a machine that would run the call,
-// only row 9 can hold there, and row 10 gives what row 12 ends in.
+// rows are the twelve rows in order. Row 1 has a case of its own for audio
+// (spec/api.md#audio-missing). Rows 8 to 10 apply where no machine would run the call
+// (spec/routing.md#rows-8-to-10); so in row 12 only row 9 can still hold, and row 10
+// gives what row 12 ends with.
 var rows = [...]row{
-	{1, func(v Survey) bool { return v.silent }, notFound, noSpeech},
-	{1, func(v Survey) bool { return v.kept == 0 }, notFound, notFound},
-	{2, func(v Survey) bool { return v.Unconfirmed }, unconfirmed, unconfirmed},
-	{3, func(v Survey) bool { return v.Ready > 0 }, try, try},
-	{4, func(v Survey) bool { return v.Busy > 0 && !v.Waited }, wait, wait},
-	{5, func(v Survey) bool { return v.Reachable() == 0 && v.online == 0 }, notFound, notFound},
-	{6, func(v Survey) bool { return v.Reachable() == 0 && !v.SomebodyShares }, notInCircle, notFound},
-	{7, func(v Survey) bool { return v.Reachable() == 0 }, notShared, notFound},
-	{8, func(v Survey) bool { return v.Reachable() == v.In(Offline) }, offline, offline},
-	{9, func(v Survey) bool { return !v.alive() && v.closed() }, closed, closed},
-	{10, func(v Survey) bool { return !v.alive() || !v.Gone && !v.Waited }, exhausted, exhausted},
-	{11, func(v Survey) bool { return v.Gone }, gone, goneExhausted},
-	{11, func(v Survey) bool { return v.In(Paused, Spent) == 0 }, full, fullExhausted},
-	{12, func(v Survey) bool { return v.closed() }, closed, closed},
-	{12, func(v Survey) bool { return true }, exhausted, exhausted},
+	{1, func(t Tally) bool { return t.noSpeech }, notFound, noSpeech},
+	{1, func(t Tally) bool { return t.kept == 0 }, notFound, notFound},
+	{2, func(t Tally) bool { return t.Unconfirmed }, unconfirmed, unconfirmed},
+	{3, func(t Tally) bool { return t.Ready > 0 }, try, try},
+	{4, func(t Tally) bool { return t.Busy > 0 && !t.Waited }, wait, wait},
+	{5, func(t Tally) bool { return t.Reachable() == 0 && t.online == 0 }, notFound, notFound},
+	{6, func(t Tally) bool { return t.Reachable() == 0 && !t.SharedWith }, notInCircle, notFound},
+	{7, func(t Tally) bool { return t.Reachable() == 0 }, notShared, notFound},
+	{8, func(t Tally) bool { return t.Reachable() == t.In(Offline) }, offline, offline},
+	{9, func(t Tally) bool { return !t.runnable() && t.allOutsideHours() }, outsideHours, outsideHours},
+	{10, func(t Tally) bool { return !t.runnable() || !t.Gone && !t.Waited }, exhausted, exhausted},
+	{11, func(t Tally) bool { return t.Gone }, gone, goneExhausted},
+	{11, func(t Tally) bool { return t.In(Paused, Spent) == 0 }, full, fullExhausted},
+	{12, func(t Tally) bool { return t.allOutsideHours() }, outsideHours, outsideHours},
+	{12, func(t Tally) bool { return true }, exhausted, exhausted},
 }
 
-// alive reports whether some reachable machine would run the call, now or soon.
-func (v Survey) alive() bool { return v.In(Ready, Busy, Returning) > 0 }
+// runnable reports whether a reachable machine would run the call, now or soon.
+func (t Tally) runnable() bool { return t.In(Ready, Busy, Returning) > 0 }
 
-// closed reports whether some machine shared with the caller, by a share or a
-// group, is online and every such one is outside its hours.
-func (v Survey) closed() bool {
+// allOutsideHours reports whether a machine shared with the caller, by a share or a
+// group, is online, and every such machine is outside its hours.
+func (t Tally) allOutsideHours() bool {
 	online, outside := int32(0), int32(0)
-	for _, counts := range v.Counts[Shared:] {
+	for _, counts := range t.Counts[Shared:] {
 		for _, n := range counts[OutsideHours:] {
 			online += n
 		}
@@ -108,14 +116,16 @@ func (v Survey) closed() bool {
 	return online > 0 && online == outside
 }
 
-// answer is one cell of the table. Its text is for the caller: {model}, {states}
-// and {you} are filled in. Nothing in it differs with what is out of reach.
+// answer is one cell of the table. In the text, which is for the caller, {model},
+// {states} and {you} are replaced. It does not depend on what is out of reach
+// (spec/routing.md#hidden).
 type answer struct {
 	verdict Verdict
 	code    fault.Code
 	text    string
-	// hopeless says when repeating the call cannot help (decisions 4); nil: never.
-	hopeless func(Survey) bool
+	// noRetry reports whether repeating the call cannot help
+	// (spec/routing.md#no-retry); nil: it may.
+	noRetry func(Tally) bool
 }
 
 var (
@@ -133,14 +143,14 @@ var (
 	}
 	notInCircle = answer{
 		code: fault.NotInCircle,
-		text: "nobody shares with you and none of your own machines serves model {model}; " +
+		text: "no one shares with you and none of your own machines serves model {model}; " +
 			"ask someone who runs it to share a machine, or connect one of your own",
 	}
 	notShared = answer{
 		code: fault.CascadeExhausted,
 		text: "no machine {you} can use serves model {model}, and waiting does not help; " +
 			"ask someone who runs it to share a machine, or connect one of your own",
-		hopeless: func(Survey) bool { return true },
+		noRetry: func(Tally) bool { return true },
 	}
 	unconfirmed = answer{
 		code: fault.CascadeExhausted,
@@ -150,11 +160,11 @@ var (
 		code: fault.MachineOffline,
 		text: "every machine {you} can use that serves model {model} is offline; it is back when one of them is",
 	}
-	closed = answer{
+	outsideHours = answer{
 		code: fault.OutsideSharingHours,
 		text: "every machine shared with you that serves model {model} and is online is outside its sharing hours ({states}); " +
 			"retry within them",
-		hopeless: func(v Survey) bool { return v.Of(Own) == 0 },
+		noRetry: func(t Tally) bool { return t.Of(Own) == 0 },
 	}
 	exhausted = answer{
 		code: fault.CascadeExhausted,
@@ -172,30 +182,29 @@ var (
 	goneExhausted = answer{code: fault.CascadeExhausted, text: gone.text}
 )
 
-// users says who could not use a machine: the caller, by a narrowed key or not.
+// users describes the caller, by what its key may reach.
 var users = [...]string{
 	Everything:   "you",
 	OwnAndShared: "this key (narrowed to your own machines and those shared with you)",
 	OwnOnly:      "this key (narrowed to your own machines)",
 }
 
-func (c answer) fault(row int, v Survey, a *Ask) *fault.Fault {
-	text := strings.NewReplacer("{model}", quote(a.Model), "{states}", v.String(), "{you}", users[a.Narrow]).Replace(c.text)
+func (c answer) fault(row int, t Tally, q *Query) *fault.Fault {
+	text := strings.NewReplacer("{model}", quote(q.Model), "{states}", t.String(), "{you}", users[q.Narrow]).Replace(c.text)
 	f := fault.New(c.code, "%s", text)
-	if c.code == fault.InvalidRequest { // of the model, as model_not_found
+	if c.code == fault.InvalidRequest { // the parameter of model_not_found, too
 		f = f.WithParam("model")
 	}
-	if v.Waited && row >= 8 { // before, it is not the wait that failed the call
+	if t.Waited && row >= 8 { // the rows before fail without a wait, too
 		f = f.AfterWait()
 	}
-	if c.hopeless != nil && c.hopeless(v) {
+	if c.noRetry != nil && c.noRetry(t) {
 		f = f.WithNoRetry()
 	}
 	return f
 }
 
-// quote is a model's id as a message may carry it: what a stranger typed, but
-// printable and not too long.
+// quote returns a model's id for a message: printable, and not too long.
 func quote(id ModelID) string {
 	if len(id) > MaxModelID {
 		id = id[:MaxModelID] + "…"
@@ -203,76 +212,77 @@ func quote(id ModelID) string {
 	return strconv.Quote(string(id))
 }
 
-// survey looks at every reachable machine that offers the model, once.
-func survey(s *Snapshot, a *Ask) (Survey, podium) {
-	w := newWalk(s, a.Caller, a.Narrow)
-	v := Survey{
-		SomebodyShares: w.somebodyShares(),
-		Unconfirmed:    a.Unconfirmed,
-		Waited:         a.Waited,
-		Gone:           a.Gone,
+// tally evaluates every reachable machine that offers the model once. It returns the
+// counts and the best of the ready machines.
+func tally(s *Snapshot, q *Query) (Tally, topCandidates) {
+	w := newWalk(s, q.Caller, q.Narrow)
+	t := Tally{
+		SharedWith:  w.sharedWith(),
+		Unconfirmed: q.Unconfirmed,
+		Waited:      q.Waited,
+		Gone:        q.Gone,
 	}
-	c, _ := s.models.Get(a.Model)
-	c = c.add(s.Machine(a.Exclude), a.Model, -1)
-	v.kept, v.online = c.kept[a.Family], c.online[a.Family]
-	v.silent = a.Family == Audio && s.speech == s.Machine(a.Exclude).speech()
+	c, _ := s.models.Get(q.Model)
+	c = c.add(s.Machine(q.Exclude), q.Model, -1)
+	t.kept, t.online = c.kept[q.Family], c.online[q.Family]
+	t.noSpeech = q.Family == Audio && s.speech == s.Machine(q.Exclude).speech()
 
-	best := podium{draw: a.Draw}
-	var m Sighting
-	w.offering(a, func(machine *Machine, o *Offer, st Standing) bool {
-		if !st.sight(&m, machine, o, a.Now, a.Owed) {
+	best := topCandidates{draw: q.Draw}
+	var m1 CandidateState
+	w.offering(q, func(m *Machine, o *Offer, access Access) bool {
+		if !access.evaluate(&m1, m, o, q) {
 			return true
 		}
-		v.Counts[m.Class][m.State]++
-		if slices.Contains(a.Avoid, machine.ID) {
+		t.Counts[m1.Class][m1.State]++
+		if slices.Contains(q.Avoid, m.ID) {
 			return true
 		}
-		switch m.State {
+		switch m1.State {
 		case Ready:
-			v.Ready++
-			best.enter(&m)
+			t.Ready++
+			best.add(&m1)
 		case Busy, Returning:
-			v.Busy++
+			t.Busy++
 		}
 		return true
 	})
-	return v, best
+	return t, best
 }
 
-// podium keeps the best of the ready machines, best first.
-type podium struct {
-	draw   uint64
-	places [MaxCandidates]Sighting
-	taken  int
+// topCandidates keeps the best MaxCandidates of the ready machines, best first.
+type topCandidates struct {
+	draw uint64
+	best [MaxCandidates]CandidateState
+	n    int
 }
 
-func (p *podium) enter(m *Sighting) {
-	at := p.taken
-	for at > 0 && p.compare(m, &p.places[at-1]) < 0 {
+func (c *topCandidates) add(m *CandidateState) {
+	at := c.n
+	for at > 0 && c.compare(m, &c.best[at-1]) < 0 {
 		at--
 	}
 	if at == MaxCandidates {
 		return
 	}
-	p.taken = min(p.taken+1, MaxCandidates)
-	copy(p.places[at+1:p.taken], p.places[at:])
-	p.places[at] = *m
+	c.n = min(c.n+1, MaxCandidates)
+	copy(c.best[at+1:c.n], c.best[at:])
+	c.best[at] = *m
 }
 
-func (p *podium) candidates() []Candidate {
-	out := make([]Candidate, p.taken)
+func (c *topCandidates) candidates() []Candidate {
+	out := make([]Candidate, c.n)
 	for i := range out {
-		out[i] = p.places[i].Candidate
+		out[i] = c.best[i].Candidate
 	}
 	return out
 }
 
-// compare orders attempts: class, in a group those that have served before those
-// that have not; then free slots relative to total, recent time to first token (a
-// machine not measured yet goes first, and so gets measured), draw. Of machines of
-// a group that have not served only the draw decides: slots are their own word, and
-// a first byte is quickly sent.
-func (p *podium) compare(a, b *Sighting) int {
+// compare orders the attempts of a call (spec/routing.md#order): by class; in a group,
+// machines that have served first; by the part of the slots that is free; by the recent
+// time to the first token, where a machine that was not measured yet goes first; by the
+// draw. Machines of a group that have not served are ordered by the draw alone: their
+// slots are a claim, and a first byte is quickly sent.
+func (c *topCandidates) compare(a, b *CandidateState) int {
 	if by := cmp.Compare(a.Class, b.Class); by != 0 {
 		return by
 	}
@@ -289,10 +299,10 @@ func (p *podium) compare(a, b *Sighting) int {
 			return by
 		}
 	}
-	return cmp.Compare(mix(p.draw^a.Machine.mark), mix(p.draw^b.Machine.mark))
+	return cmp.Compare(mix(c.draw^a.Machine.tieBreaker), mix(c.draw^b.Machine.tieBreaker))
 }
 
-// mix spreads a number over all 64 bits (the finalizer of SplitMix64).
+// mix spreads a number over all 64 bits; it is the finalizer of SplitMix64.
 func mix(x uint64) uint64 {
 	x = (x ^ x>>30) * 0xbf58476d1ce4e5b9
 	x = (x ^ x>>27) * 0x94d049bb133111eb

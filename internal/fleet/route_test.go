@@ -115,11 +115,11 @@ func phases(w *world) []wAsk {
 }
 
 // TestVerdicts holds every verdict a call can meet with up to three machines in
-// testdata/verdicts.txt, for a person to read beside decisions 2.
+// testdata/verdicts.txt, for a person to read beside docs/spec/routing.md.
 func TestVerdicts(t *testing.T) {
 	var b strings.Builder
 	b.WriteString(`# What fleet.Route decides. Written by: go test ./internal/fleet -run TestVerdicts -update
-# A verdict: row of decisions 2, what the call gets. A|B: chat, responses, messages | embeddings, audio.
+# A verdict: row of docs/spec/routing.md, what the call gets. A|B: chat, responses, messages | embeddings, audio.
 # +wait: wait_elapsed. !: x-should-retry: false. A try names the machines' classes in their order.
 `)
 	writeReachable(t, &b)
@@ -384,7 +384,7 @@ func writeGroupLimits(t *testing.T, b *strings.Builder) {
 			}
 			s := w.snapshot(t, rng)
 			by := ""
-			if d := Route(s, Ask{Caller: "me", Model: "m", Now: noon}); d.Verdict == Try {
+			if d := Route(s, Query{Caller: "me", Model: "m", Now: noon}); d.Verdict == Try {
 				by = " " + string(d.Candidates[0].Group.ID)
 			}
 			fmt.Fprintf(b, line, one, other, cell(t, s, w, wAsk{caller: "me", model: "m"})+by)
@@ -447,7 +447,7 @@ func TestOrderOfAttempts(t *testing.T) {
 			for seed := range uint64(20) {
 				s := w.snapshot(t, rand.New(rand.NewPCG(seed, 0)))
 				var got []string
-				for _, m := range Route(s, Ask{Caller: "me", Model: "m", Now: noon, Draw: seed}).Candidates {
+				for _, m := range Route(s, Query{Caller: "me", Model: "m", Now: noon, Draw: seed}).Candidates {
 					got = append(got, string(m.Machine.ID))
 				}
 				if strings.Join(got, " ") != c.want {
@@ -467,7 +467,7 @@ func TestTheDrawBreaksTies(t *testing.T) {
 	}
 	first := map[MachineID]int{}
 	for draw := range uint64(draws) {
-		a := Ask{Caller: "me", Model: "m", Draw: draw, Now: noon}
+		a := Query{Caller: "me", Model: "m", Draw: draw, Now: noon}
 		d, again := Route(s, a), Route(s, a)
 		if !slices.Equal(d.Candidates, again.Candidates) {
 			t.Fatal("the same draw gave another order")
@@ -494,7 +494,7 @@ func TestWhatARefusalSays(t *testing.T) {
 		for _, family := range []Family{Chat, Embeddings} {
 			for _, narrow := range []Narrow{Everything, OwnAndShared, OwnOnly} {
 				for _, unconfirmed := range []bool{false, true} {
-					f := Route(s, Ask{Caller: "me", Model: model, Family: family, Narrow: narrow, Unconfirmed: unconfirmed, Now: noon}).Fault
+					f := Route(s, Query{Caller: "me", Model: model, Family: family, Narrow: narrow, Unconfirmed: unconfirmed, Now: noon}).Fault
 					if strings.ContainsAny(f.Message, "\r\n\u202e") || len(f.Message) > 1000 || strings.Contains(f.Message, "secret") ||
 						strings.Contains(f.Message, "mallory") || strings.Contains(f.Message, "%!") {
 						t.Errorf("the message is %q", f.Message)
@@ -507,7 +507,7 @@ func TestWhatARefusalSays(t *testing.T) {
 		}
 	}
 	w = stateWorld([]State{Paused}, []State{OutsideHours, Offline})
-	f := Route(w.snapshot(t, rand.New(rand.NewPCG(1, 1))), Ask{Caller: "me", Model: "m", Now: noon}).Fault
+	f := Route(w.snapshot(t, rand.New(rand.NewPCG(1, 1))), Query{Caller: "me", Model: "m", Now: noon}).Fault
 	if want := `every machine shared with you that serves model "m" and is online is outside its sharing hours (1 paused, 1 outside hours, 1 offline); retry within them`; f.Message != want {
 		t.Errorf("the message is %q, want %q", f.Message, want)
 	}
@@ -519,8 +519,8 @@ func TestEveryRowSaysItsOwn(t *testing.T) {
 	mallory := func(state State) *world {
 		return &world{now: noon, machines: []wMachine{in(state, "theirs", "mallory")}}
 	}
-	circle := mallory(Ready)
-	circle.shares = []wShare{{id: "s", owner: "friend", member: "me"}}
+	groupIndex := mallory(Ready)
+	groupIndex.shares = []wShare{{id: "s", owner: "friend", member: "me"}}
 	own := func(states ...State) *world { return stateWorld(states, nil) }
 	mixed := stateWorld([]State{Busy, Paused}, []State{OutsideHours})
 	for _, c := range []struct {
@@ -532,8 +532,8 @@ func TestEveryRowSaysItsOwn(t *testing.T) {
 		{&world{now: noon}, wAsk{}, 1, notFound, notFound},
 		{own(Ready), wAsk{unconfirmed: true}, 2, "who shares with you, so model", "who shares with you, so model"},
 		{mallory(Offline), wAsk{}, 5, notFound, notFound},
-		{mallory(Ready), wAsk{}, 6, "nobody shares with you", notFound},
-		{circle, wAsk{}, 7, "and waiting does not help", notFound},
+		{mallory(Ready), wAsk{}, 6, "no one shares with you", notFound},
+		{groupIndex, wAsk{}, 7, "and waiting does not help", notFound},
 		{own(Offline), wAsk{}, 8, "is offline; it is back when one of them is", "is offline; it is back when one of them is"},
 		{stateWorld(nil, []State{OutsideHours}), wAsk{}, 9, "outside its sharing hours (1 outside hours)", "outside its sharing hours (1 outside hours)"},
 		{own(Paused, Offline), wAsk{}, 10, exhausted + " (1 paused, 1 offline)", exhausted + " (1 paused, 1 offline)"},
@@ -562,7 +562,7 @@ func TestARefusalNamesWhoAndWhat(t *testing.T) {
 		OwnAndShared: "every machine this key (narrowed to your own machines and those shared with you) can use that",
 		OwnOnly:      "every machine this key (narrowed to your own machines) can use that",
 	} {
-		if f := Route(s, Ask{Caller: "me", Narrow: narrow, Model: "m", Now: noon}).Fault; !strings.HasPrefix(f.Message, want) {
+		if f := Route(s, Query{Caller: "me", Narrow: narrow, Model: "m", Now: noon}).Fault; !strings.HasPrefix(f.Message, want) {
 			t.Errorf("the message is %q, want %q first", f.Message, want)
 		}
 	}
@@ -570,7 +570,7 @@ func TestARefusalNamesWhoAndWhat(t *testing.T) {
 	if quote(ModelID(longest)) != `"`+longest+`"` || quote(ModelID(longest+"y")) != `"`+longest+`…"` {
 		t.Errorf("ids are quoted as %s and %s", quote(ModelID(longest)), quote(ModelID(longest+"y")))
 	}
-	if none := (Survey{}).String(); none != "none" {
+	if none := (Tally{}).String(); none != "none" {
 		t.Errorf("a survey of nothing is %q", none)
 	}
 }
@@ -579,47 +579,37 @@ func TestARefusalNamesWhoAndWhat(t *testing.T) {
 func TestTheExcludedMachineDoesNotExist(t *testing.T) {
 	w := &world{now: noon, machines: []wMachine{in(Ready, "here", "me"), in(Offline, "there", "me")}}
 	s := w.snapshot(t, rand.New(rand.NewPCG(1, 1)))
-	if d := Route(s, Ask{Caller: "me", Model: "m", Exclude: "here", Now: noon}); d.Row != 8 || d.Survey.Reachable() != 1 {
-		t.Errorf("row %d, %s", d.Row, d.Survey)
+	if d := Route(s, Query{Caller: "me", Model: "m", Exclude: "here", Now: noon}); d.Row != 8 || d.Tally.Reachable() != 1 {
+		t.Errorf("row %d, %s", d.Row, d.Tally)
 	}
-	if v := Route(s, Ask{Caller: "me", Model: "m", Now: noon}).Survey; v.kept != 2 || v.online != 1 {
+	if v := Route(s, Query{Caller: "me", Model: "m", Now: noon}).Tally; v.kept != 2 || v.online != 1 {
 		t.Errorf("%d machines, %d online; want 2 and 1", v.kept, v.online)
 	}
 	s = s.WithoutMachine("there")
-	if d := Route(s, Ask{Caller: "me", Model: "m", Exclude: "here", Now: noon}); d.Row != 1 {
-		t.Errorf("row %d, %s", d.Row, d.Survey)
+	if d := Route(s, Query{Caller: "me", Model: "m", Exclude: "here", Now: noon}); d.Row != 1 {
+		t.Errorf("row %d, %s", d.Row, d.Tally)
 	}
-	if d := Route(s, Ask{Caller: "me", Model: "m", Exclude: "unknown", Now: noon}); d.Row != 3 {
-		t.Errorf("row %d, %s", d.Row, d.Survey)
+	if d := Route(s, Query{Caller: "me", Model: "m", Exclude: "unknown", Now: noon}); d.Row != 3 {
+		t.Errorf("row %d, %s", d.Row, d.Tally)
 	}
 }
 
-func TestASlotOwedToAWaiterIsNotFree(t *testing.T) {
-	m := in(Ready, "here", "me")
-	m.slots, m.offers[0].slots = 3, 2
-	w := &world{now: noon, machines: []wMachine{m}}
+// A machine that refused the call as busy counts as busy for it, and for no other call.
+func TestMachineThatRefusedIsBusy(t *testing.T) {
+	w := &world{now: noon, machines: []wMachine{in(Ready, "here", "me")}}
 	s := w.snapshot(t, rand.New(rand.NewPCG(1, 1)))
-	for _, c := range []struct {
-		ofMachine, ofModel int
-		want               Verdict
-	}{{0, 0, Try}, {1, 1, Try}, {2, 2, Wait}, {2, 0, Try}, {3, 0, Wait}} {
-		d := Route(s, Ask{Caller: "me", Model: "m", Now: noon, Owed: func(id MachineID, model ModelID) (int, int) {
-			if id != "here" || model != "m" {
-				t.Errorf("asked what %s owes for %s", id, model)
-			}
-			return c.ofMachine, c.ofModel
-		}})
-		if d.Verdict != c.want {
-			t.Errorf("%d and %d owed: %s, want %s", c.ofMachine, c.ofModel, d.Verdict, c.want)
+	for machine, want := range map[MachineID]Verdict{"here": Wait, "there": Try} {
+		if d := Route(s, Query{Caller: "me", Model: "m", Now: noon, Full: []MachineID{machine}}); d.Verdict != want {
+			t.Errorf("%s is full: %s, want %s", machine, d.Verdict, want)
 		}
 	}
 }
 
 // Audio is 400 where no machine of the region, online or kept, offers any speech
-// model, for every caller; where one does, another model is 404 (decisions 4 and 5).
+// model, for every caller; where one does, another model is 404 (spec/api.md#audio-missing).
 func TestNoSpeech(t *testing.T) {
-	ask := Ask{Caller: "me", Model: "whisper", Family: Audio, Now: noon}
-	code := func(s *Snapshot, a Ask) fault.Code { return Route(s, a).Fault.Code }
+	ask := Query{Caller: "me", Model: "whisper", Family: Audio, Now: noon}
+	code := func(s *Snapshot, a Query) fault.Code { return Route(s, a).Fault.Code }
 	speaker := func(id string, online bool) *Machine {
 		return &Machine{ID: MachineID(id), Owner: "stranger", Online: online, Slots: 1, Offers: []Offer{{ID: "parakeet", Families: Families(Audio), Slots: 1}}}
 	}

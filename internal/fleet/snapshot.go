@@ -10,45 +10,45 @@ import (
 	"github.com/benbjohnson/immutable"
 )
 
-// Snapshot is what is known of one region's machines and people at one moment.
-// It is immutable and persistent: every With method returns a new Snapshot that
-// shares what did not change, and costs what it touches. Any number of
-// goroutines may read one; the With methods are for the single writer.
+// Snapshot is the state of one region's machines and members at one moment. It is
+// immutable and persistent: every With method returns a new Snapshot that shares what
+// did not change, and costs what it changes. Any number of goroutines may read one; the
+// With methods are for the single writer.
 //
-// Reach is asked of it (owner, share, common group) and never expanded into
-// pairs. What a decision reads depends on the caller's own reach, not on what
-// exists out of it, except for two counts a model and one of all speech models:
-// that is how a refusal takes the same time whatever others run (decisions 2).
+// Reach is derived from owners, shares and groups, and never expanded into pairs. What a
+// decision reads depends on the caller's own reach, and on two counts of each model and
+// one of all speech models. So a refusal takes the same time whatever others run
+// (spec/routing.md#hidden).
 type Snapshot struct {
-	// Members are numbered in the order in which they were first seen, for good:
-	// a list is quicker to look into than a map, and a decision looks at hundreds.
+	// Members are numbered in the order in which they were first seen, and keep their
+	// numbers: a list is read faster than a map, and a decision reads hundreds.
 	numbers *immutable.Map[MemberID, int]
 	people  *immutable.List[*person]
 	owners  *immutable.Map[MachineID, int]
-	groups  *immutable.Map[GroupID, *circle]
-	models  *immutable.Map[ModelID, census]
+	groups  *immutable.Map[GroupID, *groupIndex]
+	models  *immutable.Map[ModelID, offerCount]
 	speech  int32                                  // offers for audio, of any model, online or kept
-	zones   *immutable.Map[string, *time.Location] // one of each, not one a machine
+	zones   *immutable.Map[string, *time.Location] // one of each name for all machines
 	seed    maphash.Seed
 }
 
-// person is what a member has: machines, shares that name them, groups.
+// person is what a member has.
 type person struct {
-	machines []*Machine // by ID
-	shares   []naming   // to this member, by the owner's number
-	groups   []GroupID  // in order
+	machines []*Machine      // by ID
+	shares   []incomingShare // to this member, by the owner's number
+	groups   []GroupID       // in order
 }
 
-var nobody person // never written
+var noPerson person // never changed
 
-// naming is a share that names a member, with the number of its owner.
-type naming struct {
+// incomingShare is a share that names a member, with the number of its owner.
+type incomingShare struct {
 	*Share
 	owner int
 }
 
-// circle is a group, with the index a decision needs: who in it offers a model.
-type circle struct {
+// groupIndex is a group with the index that a decision needs: which members offer a model.
+type groupIndex struct {
 	*Group
 	ids      []MemberID  // Group.Members in order, each once
 	members  []int       // their numbers, in order
@@ -56,37 +56,37 @@ type circle struct {
 	offering *immutable.Map[ModelID, *immutable.Map[int, struct{}]]
 }
 
-// census counts the region's machines that offer one model, by family.
-type census struct{ kept, online [families]int32 }
+// offerCount counts the region's machines that offer one model, by family.
+type offerCount struct{ kept, online [families]int32 }
 
-// hasher hashes identifiers under a seed of the process: model ids are chosen
-// by strangers, who must not be able to make them collide.
+// hasher hashes identifiers with a seed of the process: model ids are chosen by
+// untrusted members, who must not be able to make them collide.
 type hasher[K ~string] struct{ seed maphash.Seed }
 
 func (h hasher[K]) Hash(key K) uint32 { return uint32(maphash.String(h.seed, string(key))) }
 func (h hasher[K]) Equal(a, b K) bool { return a == b }
 
-// numbered hashes members' numbers, which nobody chooses.
+// numbered hashes members' numbers.
 type numbered struct{}
 
 func (numbered) Hash(n int) uint32   { return uint32(mix(uint64(n))) }
 func (numbered) Equal(a, b int) bool { return a == b }
 
-// NewSnapshot is a region with nobody in it.
+// NewSnapshot returns an empty region.
 func NewSnapshot() *Snapshot {
 	seed := maphash.MakeSeed()
 	return &Snapshot{
 		numbers: immutable.NewMap[MemberID, int](hasher[MemberID]{seed}),
 		people:  immutable.NewList[*person](),
 		owners:  immutable.NewMap[MachineID, int](hasher[MachineID]{seed}),
-		groups:  immutable.NewMap[GroupID, *circle](hasher[GroupID]{seed}),
-		models:  immutable.NewMap[ModelID, census](hasher[ModelID]{seed}),
+		groups:  immutable.NewMap[GroupID, *groupIndex](hasher[GroupID]{seed}),
+		models:  immutable.NewMap[ModelID, offerCount](hasher[ModelID]{seed}),
 		zones:   immutable.NewMap[string, *time.Location](hasher[string]{seed}),
 		seed:    seed,
 	}
 }
 
-// Machine is the machine of that id, or nil.
+// Machine returns the machine of that id, or nil.
 func (s *Snapshot) Machine(id MachineID) *Machine {
 	owner, ok := s.owners.Get(id)
 	if !ok {
@@ -97,8 +97,8 @@ func (s *Snapshot) Machine(id MachineID) *Machine {
 	return machines[at]
 }
 
-// Offers is how many offers of the model there are in the region, online or
-// kept, in reach or not: for waiting calls to notice one that went, not to tell.
+// Offers returns how many offers of the model the region has, online or kept, in reach
+// or not. It is for detecting that one disappeared, and not to be shown to callers.
 func (s *Snapshot) Offers(model ModelID) int {
 	c, _ := s.models.Get(model)
 	n := int32(0)
@@ -122,9 +122,9 @@ func (s *Snapshot) Machines() iter.Seq[*Machine] {
 	}
 }
 
-// WithMachine puts the machine in, or in the place of the version before it.
-// The machine belongs to the snapshot from here on. Loads that it lacks are
-// those of the version before it, model by model, or new.
+// WithMachine adds the machine, or replaces the version before it. The machine belongs
+// to the snapshot from here on. Loads that it lacks are those of the version before it,
+// model by model, or new.
 func (s *Snapshot) WithMachine(m *Machine) *Snapshot {
 	before := s.Machine(m.ID)
 	if before != nil && before.Owner != m.Owner {
@@ -132,7 +132,7 @@ func (s *Snapshot) WithMachine(m *Machine) *Snapshot {
 		before = nil
 	}
 	next := *s
-	m.settle(before)
+	m.inherit(before)
 	m.Hours.zone = next.zone(m.Hours.zone)
 	owner := next.number(m.Owner)
 	p := *next.people.Get(owner)
@@ -149,7 +149,7 @@ func (s *Snapshot) WithMachine(m *Machine) *Snapshot {
 	return &next
 }
 
-// WithoutMachine takes the machine out, and what is known of its load with it.
+// WithoutMachine removes the machine and its Loads.
 func (s *Snapshot) WithoutMachine(id MachineID) *Snapshot {
 	before := s.Machine(id)
 	if before == nil {
@@ -166,7 +166,7 @@ func (s *Snapshot) WithoutMachine(id MachineID) *Snapshot {
 }
 
 // WithShares replaces all shares that name the member. The shares belong to the
-// snapshot from here on; a share that was there before keeps its Load.
+// snapshot from here on; a share that it had before keeps its Load.
 func (s *Snapshot) WithShares(member MemberID, shares []*Share) *Snapshot {
 	next := *s
 	n := next.number(member)
@@ -175,26 +175,26 @@ func (s *Snapshot) WithShares(member MemberID, shares []*Share) *Snapshot {
 	p.shares = nil
 	for _, share := range shares {
 		if share.Owner == member || share.Member != member {
-			continue // nobody needs a share of their own machines
+			continue // a member reaches their own machines without one
 		}
 		var was *Limits
-		if i := slices.IndexFunc(before, func(b naming) bool { return b.ID == share.ID }); i >= 0 {
+		if i := slices.IndexFunc(before, func(b incomingShare) bool { return b.ID == share.ID }); i >= 0 {
 			was = &before[i].Limits
 		}
-		share.settle(was)
-		p.shares = append(p.shares, naming{share, next.number(share.Owner)})
+		share.inherit(was)
+		p.shares = append(p.shares, incomingShare{share, next.number(share.Owner)})
 	}
-	slices.SortFunc(p.shares, func(a, b naming) int {
+	slices.SortFunc(p.shares, func(a, b incomingShare) int {
 		return cmp.Or(cmp.Compare(a.owner, b.owner), cmp.Compare(a.ID, b.ID))
 	})
 	next.people = next.people.Set(n, &p)
 	return &next
 }
 
-// WithoutShare takes out what the owner shares with the member.
+// WithoutShare removes the owner's shares with the member.
 func (s *Snapshot) WithoutShare(owner, member MemberID) *Snapshot {
 	n, p := s.find(member)
-	named := func(share naming) bool { return share.Owner == owner }
+	named := func(share incomingShare) bool { return share.Owner == owner }
 	if !slices.ContainsFunc(p.shares, named) {
 		return s
 	}
@@ -204,20 +204,19 @@ func (s *Snapshot) WithoutShare(owner, member MemberID) *Snapshot {
 	return &next
 }
 
-// WithGroup puts the group in, or in the place of the version before it. The
-// group belongs to the snapshot from here on; limits of an owner that were there
-// before keep their Load. It costs one look at every
-// member's id, and work for those who joined or left.
+// WithGroup adds the group, or replaces the version before it. The group belongs to
+// the snapshot from here on; an owner's limits that it had before keep their Load. It
+// costs a comparison for each member, and an update for those who joined or left.
 func (s *Snapshot) WithGroup(g *Group) *Snapshot {
 	next := *s
 	before, ok := next.groups.Get(g.ID)
 	if !ok {
-		before = &circle{Group: new(Group), offering: immutable.NewMap[ModelID, *immutable.Map[int, struct{}]](hasher[ModelID]{s.seed})}
+		before = &groupIndex{Group: new(Group), offering: immutable.NewMap[ModelID, *immutable.Map[int, struct{}]](hasher[ModelID]{s.seed})}
 	}
 	for owner, limits := range g.Limits {
-		limits.settle(before.Limits[owner])
+		limits.inherit(before.Limits[owner])
 	}
-	c := &circle{Group: g, ids: sorted(g.Members), keptOut: sorted(g.KeptOut), offering: before.offering}
+	c := &groupIndex{Group: g, ids: sorted(g.Members), keptOut: sorted(g.KeptOut), offering: before.offering}
 	left := map[int]bool{}
 	for id, joined := range difference(before.ids, c.ids) {
 		member := next.number(id)
@@ -226,7 +225,7 @@ func (s *Snapshot) WithGroup(g *Group) *Snapshot {
 		} else {
 			left[member] = true
 		}
-		for _, m := range next.enrol(member, g.ID, joined).machines {
+		for _, m := range next.setMembership(member, g.ID, joined).machines {
 			for i := range m.Offers {
 				c.list(m.Offers[i].ID, member, joined)
 			}
@@ -242,7 +241,7 @@ func (s *Snapshot) WithGroup(g *Group) *Snapshot {
 	return &next
 }
 
-// WithoutGroup takes the group out.
+// WithoutGroup removes the group.
 func (s *Snapshot) WithoutGroup(id GroupID) *Snapshot {
 	c, ok := s.groups.Get(id)
 	if !ok {
@@ -250,37 +249,37 @@ func (s *Snapshot) WithoutGroup(id GroupID) *Snapshot {
 	}
 	next := *s
 	for _, member := range c.members {
-		next.enrol(member, id, false)
+		next.setMembership(member, id, false)
 	}
 	next.groups = next.groups.Delete(id)
 	return &next
 }
 
-// find is a member's number and what they have; somebody never seen has nothing,
-// and a number that nobody has.
+// find returns a member's number and what the member has; for an unknown member an
+// unused number and nothing.
 func (s *Snapshot) find(id MemberID) (int, *person) {
 	n, ok := s.numbers.Get(id)
 	if !ok {
-		return s.people.Len(), &nobody
+		return s.people.Len(), &noPerson
 	}
 	return n, s.people.Get(n)
 }
 
-// The methods below change the fields of a Snapshot that nobody else has yet.
+// The methods below change a Snapshot that is not shared yet.
 
-// number is a member's, who is given one at first sight.
+// number returns a member's number; a new member gets the next one.
 func (s *Snapshot) number(id MemberID) int {
 	if n, ok := s.numbers.Get(id); ok {
 		return n
 	}
 	n := s.people.Len()
 	s.numbers = s.numbers.Set(id, n)
-	s.people = s.people.Append(&nobody)
+	s.people = s.people.Append(&noPerson)
 	return n
 }
 
-// enrol writes a group into what a member has, or out of it.
-func (s *Snapshot) enrol(member int, group GroupID, joined bool) *person {
+// setMembership adds a group to what a member has, or removes it.
+func (s *Snapshot) setMembership(member int, group GroupID, joined bool) *person {
 	p := *s.people.Get(member)
 	p.groups = slices.DeleteFunc(slices.Clone(p.groups), func(g GroupID) bool { return g == group })
 	if joined {
@@ -290,7 +289,7 @@ func (s *Snapshot) enrol(member int, group GroupID, joined bool) *person {
 	return &p
 }
 
-// zone is the one Location of that name that all machines have.
+// zone returns the Location of that name that all machines share.
 func (s *Snapshot) zone(loc *time.Location) *time.Location {
 	if known, ok := s.zones.Get(loc.String()); ok {
 		return known
@@ -299,12 +298,12 @@ func (s *Snapshot) zone(loc *time.Location) *time.Location {
 	return loc
 }
 
-// reindex brings the indexes by model up to date after the owner's machine
-// changed from before to after, either of which may be nil.
+// reindex updates the indexes by model after the owner's machine changed from before to
+// after, either of which may be nil.
 func (s *Snapshot) reindex(owner int, before, after *Machine) {
 	same := func(a, b Offer) bool { return a.ID == b.ID && a.Families == b.Families }
 	if before != nil && after != nil && before.Online == after.Online && slices.EqualFunc(before.Offers, after.Offers, same) {
-		return // by far the most common: a slot, a pause, an hour
+		return // the common case: slots, a pause or hours changed
 	}
 	for _, o := range before.offers() {
 		s.reindexModel(o.ID, owner, before, after)
@@ -322,7 +321,7 @@ func (s *Snapshot) reindexModel(model ModelID, owner int, before, after *Machine
 	s.speech += now.kept[Audio] - was.kept[Audio]
 	switch now {
 	case was:
-	case census{}:
+	case offerCount{}:
 		s.models = s.models.Delete(model)
 	default:
 		s.models = s.models.Set(model, now)
@@ -340,8 +339,8 @@ func (s *Snapshot) reindexModel(model ModelID, owner int, before, after *Machine
 	}
 }
 
-// list writes the member into the index of who offers the model, or out of it.
-func (c *circle) list(model ModelID, member int, offers bool) {
+// list adds the member to the index of members who offer the model, or removes it.
+func (c *groupIndex) list(model ModelID, member int, offers bool) {
 	of, ok := c.offering.Get(model)
 	if !ok {
 		of = immutable.NewMap[int, struct{}](numbered{})
@@ -358,9 +357,9 @@ func (c *circle) list(model ModelID, member int, offers bool) {
 	c.offering = c.offering.Set(model, of)
 }
 
-// admits reports whether the machine serves the group: its owner keeps it out
-// neither of this one nor of all, and of those it is limited to this is one.
-func (c *circle) admits(m *Machine) bool {
+// admits reports whether the machine serves the group: its owner keeps it out neither
+// of this group nor of all, and it is not limited to other groups.
+func (c *groupIndex) admits(m *Machine) bool {
 	if m.KeptOut || m.Groups != nil && !slices.Contains(m.Groups, c.Name) {
 		return false
 	}
@@ -368,8 +367,8 @@ func (c *circle) admits(m *Machine) bool {
 	return !out
 }
 
-// add is the census with the machine counted n more times, if it offers the model.
-func (c census) add(m *Machine, model ModelID, n int32) census {
+// add returns the counts with the machine counted n more times, if it offers the model.
+func (c offerCount) add(m *Machine, model ModelID, n int32) offerCount {
 	o := m.Offer(model)
 	if o == nil {
 		return c
@@ -383,14 +382,14 @@ func (c census) add(m *Machine, model ModelID, n int32) census {
 	return c
 }
 
-// sorted is a copy in order, each once.
+// sorted returns a sorted copy without duplicates.
 func sorted[S ~[]E, E cmp.Ordered](s S) S {
 	s = slices.Clone(s)
 	slices.Sort(s)
 	return slices.Compact(s)
 }
 
-// difference yields what is in only one of two ordered lists; true: in after.
+// difference yields what is in only one of two ordered lists; true: it is in after.
 func difference[E cmp.Ordered](before, after []E) iter.Seq2[E, bool] {
 	return func(yield func(E, bool) bool) {
 		for len(before) > 0 || len(after) > 0 {

@@ -19,13 +19,13 @@ func facts(s *Snapshot) map[string]string {
 	}
 	for _, caller := range wMembers {
 		reach := ""
-		for m, standing := range s.Reach(MemberID(caller), Everything) {
-			reach += fmt.Sprint(m.ID, standing.Class, len(standing.shares), standing.group != nil, " ")
+		for m, access := range s.Reach(MemberID(caller), Everything) {
+			reach += fmt.Sprint(m.ID, access.Class, len(access.shares), access.group != nil, " ")
 		}
 		out["reach of "+caller] = reach
 		for _, model := range wModels {
-			d := Route(s, Ask{Caller: MemberID(caller), Model: ModelID(model), Now: noon})
-			out["route "+caller+" "+model] = fmt.Sprint(d.Row, d.Survey, len(d.Candidates), d.Survey.kept, d.Survey.online)
+			d := Route(s, Query{Caller: MemberID(caller), Model: ModelID(model), Now: noon})
+			out["route "+caller+" "+model] = fmt.Sprint(d.Row, d.Tally, len(d.Candidates), d.Tally.kept, d.Tally.online)
 		}
 	}
 	for groups := s.groups.Iterator(); !groups.Done(); {
@@ -254,7 +254,7 @@ func TestAGroupsMembersStayInTheirOrder(t *testing.T) {
 	}
 }
 
-// A share that names somebody else, or its own owner, is nobody's reach.
+// A share that names another member, or its own owner, gives no reach.
 func TestOnlySharesThatNameTheMemberCount(t *testing.T) {
 	s := NewSnapshot().WithShares("me", []*Share{{ID: "a", Owner: "you", Member: "her"}, {ID: "b", Owner: "me", Member: "me"}})
 	if _, me := s.find("me"); len(me.shares) != 0 {
@@ -271,7 +271,7 @@ func TestTheFirstOfEqualSharesIsUsed(t *testing.T) {
 		for _, id := range ids {
 			shares = append(shares, &Share{ID: id, Owner: "you", Member: "me"})
 		}
-		d := Route(s.WithShares("me", shares), Ask{Caller: "me", Model: "x", Now: noon})
+		d := Route(s.WithShares("me", shares), Query{Caller: "me", Model: "x", Now: noon})
 		if len(d.Candidates) != 1 || d.Candidates[0].Share.ID != "1" {
 			t.Errorf("of %v: %+v", ids, d.Candidates)
 		}
@@ -315,11 +315,11 @@ func TestAMachineTakesCalls(t *testing.T) {
 		w := in(state, "a", "me")
 		m = NewSnapshot().WithMachine(w.machine(t, noon)).Machine("a")
 		w.load(m, noon)
-		if m.Takes(noon) != (state >= Busy) {
-			t.Errorf("a machine that is %s takes calls: %t", state, m.Takes(noon))
+		if m.Accepts(noon) != (state >= Busy) {
+			t.Errorf("a machine that is %s takes calls: %t", state, m.Accepts(noon))
 		}
 	}
-	if m.Load.HoldOut(noon.Add(time.Second)); m.Takes(noon) || !m.Takes(noon.Add(time.Second)) {
+	if m.Load.HoldOut(noon.Add(time.Second)); m.Accepts(noon) || !m.Accepts(noon.Add(time.Second)) {
 		t.Error("a machine that is held out takes calls until then")
 	}
 }
@@ -463,7 +463,7 @@ func TestReadersBesideTheWriter(t *testing.T) {
 		wg.Go(func() {
 			for s := range snapshots {
 				for d := range uint64(10) {
-					for _, c := range Route(s, Ask{Caller: "m0", Model: "x", Now: noon, Draw: d}).Candidates {
+					for _, c := range Route(s, Query{Caller: "m0", Model: "x", Now: noon, Draw: d}).Candidates {
 						if c.Machine.Reserve("x", Own) {
 							c.Offer.Load.ObserveTTFT(time.Millisecond)
 							c.Machine.Release("x")
@@ -487,7 +487,7 @@ func TestReadersBesideTheWriter(t *testing.T) {
 	wg.Wait()
 }
 
-// One zone is kept once, however many machines stand in it.
+// One zone is kept once, however many machines are in it.
 func TestZonesAreKeptOnce(t *testing.T) {
 	s := NewSnapshot()
 	for i := range 3 {

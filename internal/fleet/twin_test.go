@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// The naive twin: decisions 2 once more, over plain lists, with nothing of the
+// The naive twin: docs/spec/routing.md once more, over plain lists, with nothing of the
 // package's own code but its names for ids, states and codes. It is slow and
 // written to be read beside the page.
 
@@ -65,10 +65,10 @@ type wAsk struct {
 	family                    Family
 	avoid                     []string
 	unconfirmed, waited, gone bool
-	owed                      map[string][2]int
+	full                      []string
 }
 
-// wDecision is what decisions 2 says; ready lists the ready machines by rank.
+// wDecision is what docs/spec/routing.md says; ready lists the ready machines by rank.
 type wDecision struct {
 	verdict string // "try", "wait" or a code
 	row     int
@@ -105,7 +105,7 @@ func (x wSeen) rank(y wSeen) int {
 }
 
 func (w *world) decide(a wAsk) wDecision {
-	offered, offeredOnline, seen := w.survey(a)
+	offered, offeredOnline, seen := w.tally(a)
 	d := wDecision{seen: seen}
 	count := func(keep func(wSeen) bool) (n int) {
 		for _, s := range seen {
@@ -162,7 +162,7 @@ func (w *world) decide(a wAsk) wDecision {
 		switch {
 		case offeredOnline == 0:
 			return is(5, "model_not_found", "model_not_found")
-		case !w.somebodyShares(a.caller):
+		case !w.sharedWith(a.caller):
 			return is(6, "NOT_IN_CIRCLE", "model_not_found")
 		default:
 			return is(7, "CASCADE_EXHAUSTED", "model_not_found")
@@ -191,7 +191,7 @@ func (w *world) decide(a wAsk) wDecision {
 }
 
 // survey counts who offers what is asked for, and shows what the caller sees of it.
-func (w *world) survey(a wAsk) (offered, online int, seen []wSeen) {
+func (w *world) tally(a wAsk) (offered, online int, seen []wSeen) {
 	for _, m := range w.machines {
 		o := m.offerFor(a)
 		if o == nil || m.id == a.exclude {
@@ -224,7 +224,7 @@ func (m wMachine) offerFor(a wAsk) *wOffer {
 	return nil
 }
 
-func (w *world) somebodyShares(caller string) bool {
+func (w *world) sharedWith(caller string) bool {
 	for _, s := range w.shares {
 		if s.member == caller && s.owner != caller {
 			return true
@@ -304,13 +304,15 @@ func (w *world) common(caller, machine, model string) bool {
 }
 
 func (w *world) state(m wMachine, o wOffer, class Class, share *wShare, a wAsk) (State, float64) {
-	owed := a.owed[m.id]
-	free := m.slots - m.inFlight - m.local - owed[0]
+	free := m.slots - m.inFlight - m.local
 	ratio := float64(free) / float64(m.slots)
 	if o.slots > 0 {
-		ofModel := o.slots - o.inFlight - o.local - owed[1]
+		ofModel := o.slots - o.inFlight - o.local
 		free = min(free, ofModel)
 		ratio = min(ratio, float64(ofModel)/float64(o.slots))
+	}
+	if slices.Contains(a.full, m.id) {
+		free = 0
 	}
 	if class == Own && o.leftOutOwner > 0 || class != Own && o.leftOut > 0 {
 		free = 0

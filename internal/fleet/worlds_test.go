@@ -53,7 +53,7 @@ func TestWaysAreThoseOfReach(t *testing.T) {
 		s := w.snapshot(t, rng)
 		caller, model := MemberID(pick(rng, wMembers)), ModelID(pick(rng, wModels))
 		reached := map[MachineID]Candidate{}
-		for sight := range Look(s, Ask{Caller: caller, Model: model, Now: w.now}) {
+		for sight := range Reachable(s, Query{Caller: caller, Model: model, Now: w.now}) {
 			reached[sight.Machine.ID] = sight.Candidate
 		}
 		for m := range s.Machines() {
@@ -120,8 +120,8 @@ func (w *world) disagrees(got Decision, a wAsk) string {
 	for _, s := range want.seen {
 		counts[s.class][s.state]++
 	}
-	if counts != got.Survey.Counts {
-		return fmt.Sprintf("the survey counts %v, the twin's %v", got.Survey.Counts, counts)
+	if counts != got.Tally.Counts {
+		return fmt.Sprintf("the survey counts %v, the twin's %v", got.Tally.Counts, counts)
 	}
 	if len(got.Candidates) != min(len(want.ready), 3) {
 		return fmt.Sprintf("%d candidates of %d ready machines", len(got.Candidates), len(want.ready))
@@ -140,7 +140,7 @@ func (w *world) disagrees(got Decision, a wAsk) string {
 		case c.Group != nil:
 			by = string(c.Group.ID)
 		}
-		// Equals may stand in any order, so compare what they are ranked by.
+		// Equals may be in any order, so compare what they are ranked by.
 		g, r := want.ready[at], want.ready[i]
 		if c.Class != g.class || by != g.by || (c.Group != nil) != (c.Class == Grouped) || (c.Limits != nil) != (c.Class == Shared || g.limited) {
 			return fmt.Sprintf("candidate %s by %v %q, the twin %v %q", c.Machine.ID, c.Class, by, g.class, g.by)
@@ -285,7 +285,7 @@ func randomAsk(rng *rand.Rand, w *world) wAsk {
 		unconfirmed: chance(rng, 1, 20), waited: chance(rng, 1, 4),
 	}
 	if chance(rng, 1, 20) {
-		a.caller = "zoe" // whom nobody knows
+		a.caller = "zoe" // unknown
 	}
 	for _, m := range w.machines {
 		if chance(rng, 1, 5) {
@@ -295,33 +295,23 @@ func randomAsk(rng *rand.Rand, w *world) wAsk {
 			a.exclude = m.id
 		}
 		if chance(rng, 1, 5) {
-			if a.owed == nil {
-				a.owed = map[string][2]int{}
-			}
-			n := rng.IntN(3)
-			a.owed[m.id] = [2]int{n, rng.IntN(n + 1)}
+			a.full = append(a.full, m.id)
 		}
 	}
 	a.gone = len(a.avoid) > 0 && chance(rng, 1, 2)
 	return a
 }
 
-func (a wAsk) ask(w *world, draw uint64) Ask {
-	out := Ask{
+func (a wAsk) ask(w *world, draw uint64) Query {
+	out := Query{
 		Caller: MemberID(a.caller), Narrow: a.narrow, Exclude: MachineID(a.exclude), Model: ModelID(a.model), Family: a.family,
 		Unconfirmed: a.unconfirmed, Waited: a.waited, Gone: a.gone, Now: w.now, Draw: draw,
 	}
 	for _, id := range a.avoid {
 		out.Avoid = append(out.Avoid, MachineID(id))
 	}
-	if a.owed != nil {
-		out.Owed = func(id MachineID, model ModelID) (int, int) {
-			if model != out.Model {
-				panic("asked what is owed for another model")
-			}
-			owed := a.owed[string(id)]
-			return owed[0], owed[1]
-		}
+	for _, id := range a.full {
+		out.Full = append(out.Full, MachineID(id))
 	}
 	return out
 }
@@ -481,9 +471,9 @@ func (g wGroup) group(t testing.TB) *Group {
 	return out
 }
 
-// What is out of the caller's reach changes nothing in a decision but what rows
-// 1 and 5 to 7 tell; in embeddings and audio, not one byte (S7.2), except whether
-// the region has any speech model at all (decisions 4).
+// What is out of the caller's reach changes nothing in a decision but what rows 1 and 5
+// to 7 reveal (spec/routing.md#hidden); in embeddings and audio, not one byte, except
+// whether the region has any speech model (spec/api.md#audio-missing).
 func TestOutOfReachChangesNothing(t *testing.T) {
 	for seed := range uint64(min(20_000, *worldsFlag)) {
 		rng := rand.New(rand.NewPCG(seed, 1))
@@ -499,13 +489,13 @@ func TestOutOfReachChangesNothing(t *testing.T) {
 		stranger := randomMachine(rng, "stranger", "mallory").machine(t, w.now)
 		after := Route(s.WithMachine(stranger).WithGroup(&Group{ID: "theirs", Members: []MemberID{"mallory", "oscar"}}), a)
 
-		same := before.Verdict == after.Verdict && slices.Equal(before.Candidates, after.Candidates) && before.Survey.Counts == after.Survey.Counts
+		same := before.Verdict == after.Verdict && slices.Equal(before.Candidates, after.Candidates) && before.Tally.Counts == after.Tally.Counts
 		if same && before.Verdict == Refuse {
 			same = *before.Fault == *after.Fault
 		}
 		oracle := a.Family == Chat && (before.Row == 1 || before.Row == 5) && after.Row >= 5 && after.Row <= 7
 		unknown := before.Row == 1 && after.Row == 2 // the id is known now, reach is not
-		speech := before.Survey.silent && !after.Survey.silent && after.Survey.Reachable() == 0
+		speech := before.Tally.noSpeech && !after.Tally.noSpeech && after.Tally.Reachable() == 0
 		if !same && !oracle && !unknown && !speech {
 			t.Fatalf("world %d: a machine out of reach changed row %d %v to row %d %v", seed, before.Row, before.Fault, after.Row, after.Fault)
 		}
@@ -513,7 +503,7 @@ func TestOutOfReachChangesNothing(t *testing.T) {
 }
 
 // reachable asks the snapshot's plain facts, one by one.
-func reachable(w *world, a Ask, m *Machine) bool {
+func reachable(w *world, a Query, m *Machine) bool {
 	if m.Owner == a.Caller {
 		return true
 	}
@@ -530,7 +520,7 @@ func reachable(w *world, a Ask, m *Machine) bool {
 	return false
 }
 
-// Spot must show of one machine what Look shows of it among all, and its
+// StateOf must show of one machine what Reachable shows of it among all, and its
 // machines that are ready are those that Route counts.
 func TestSpotIsLookAtOneMachine(t *testing.T) {
 	for seed := range uint64(min(10_000, *worldsFlag)) {
@@ -538,37 +528,37 @@ func TestSpotIsLookAtOneMachine(t *testing.T) {
 		w := randomWorld(rng)
 		s := w.snapshot(t, rng)
 		ask := randomAsk(rng, w).ask(w, 0)
-		looked := map[MachineID]Sighting{}
-		for m := range Look(s, ask) {
+		looked := map[MachineID]CandidateState{}
+		for m := range Reachable(s, ask) {
 			if !slices.Contains(ask.Avoid, m.Machine.ID) {
 				looked[m.Machine.ID] = m
 			}
 		}
 		ready := int32(0)
 		for m := range s.Machines() {
-			got, ok := Spot(s, &ask, m)
+			got, ok := StateOf(s, &ask, m)
 			if want, in := looked[m.ID]; ok != in || ok && got != want {
-				t.Fatalf("world %d: %s: %+v %t, Look %+v %t", seed, m.ID, got, ok, want, in)
+				t.Fatalf("world %d: %s: %+v %t, Reachable %+v %t", seed, m.ID, got, ok, want, in)
 			}
 			if ok && got.State == Ready {
 				ready++
 			}
 		}
-		if d := Route(s, ask); d.Survey.Ready != ready {
-			t.Fatalf("world %d: %d ready, Route counts %d", seed, ready, d.Survey.Ready)
+		if d := Route(s, ask); d.Tally.Ready != ready {
+			t.Fatalf("world %d: %d ready, Route counts %d", seed, ready, d.Tally.Ready)
 		}
 	}
 }
 
-// A machine that the snapshot does not hold is in nobody's reach, whoever is
-// the first it knows.
-func TestSpotKnowsItsMachinesOnly(t *testing.T) {
+// A machine that is not in the snapshot is in no one's reach, also not in that of the
+// member with the first number.
+func TestStateOfUnknownMachine(t *testing.T) {
 	s := NewSnapshot().WithMachine(in(Ready, "a", "first").machine(t, noon))
 	s = s.WithShares("friend", []*Share{{ID: "s", Owner: "first", Member: "friend"}})
 	gone := s.Machine("a")
 	s = s.WithoutMachine("a")
 	for _, caller := range []MemberID{"first", "friend", "nobody"} {
-		if m, ok := Spot(s, &Ask{Caller: caller, Model: "m", Now: noon}, gone); ok {
+		if m, ok := StateOf(s, &Query{Caller: caller, Model: "m", Now: noon}, gone); ok {
 			t.Errorf("%s sees %+v", caller, m)
 		}
 	}
@@ -582,7 +572,7 @@ func TestAWalkLooksOnlyAtWhoOffers(t *testing.T) {
 	for model, want := range map[ModelID]string{"": "abc", "x": "ac", "y": "b", "z": ""} {
 		seen := ""
 		w := newWalk(s, "me", Everything)
-		w.all(model, func(m *Machine, _ Standing) bool {
+		w.all(model, func(m *Machine, _ Access) bool {
 			seen += string(m.ID)
 			return true
 		})
@@ -592,14 +582,14 @@ func TestAWalkLooksOnlyAtWhoOffers(t *testing.T) {
 	}
 }
 
-// Reach and Look must show exactly what the twin sees.
+// Reach and Reachable must show exactly what the twin sees.
 func TestReachIsWhatTheTwinSees(t *testing.T) {
 	for seed := range uint64(min(10_000, *worldsFlag)) {
 		rng := rand.New(rand.NewPCG(seed, 2))
 		w := randomWorld(rng)
 		s := w.snapshot(t, rng)
 		a := randomAsk(rng, w)
-		a.owed, a.exclude = nil, ""
+		a.full, a.exclude = nil, ""
 		line := func(m string, class Class, state State) string { return fmt.Sprint(m, " ", class, " ", state) }
 
 		var want, looked, reached []string
@@ -607,17 +597,17 @@ func TestReachIsWhatTheTwinSees(t *testing.T) {
 			want = append(want, line(seen.machine, seen.class, seen.state))
 		}
 		ask := a.ask(w, 0)
-		for m := range Look(s, ask) {
+		for m := range Reachable(s, ask) {
 			looked = append(looked, line(string(m.Machine.ID), m.Class, m.State))
 		}
 		var order []Class
-		for m, standing := range s.Reach(ask.Caller, ask.Narrow) {
-			order = append(order, standing.Class)
-			if standing.Class != Own && len(standing.shares) == 0 && standing.group == nil {
+		for m, access := range s.Reach(ask.Caller, ask.Narrow) {
+			order = append(order, access.Class)
+			if access.Class != Own && len(access.shares) == 0 && access.group == nil {
 				t.Errorf("world %d: Reach shows %s, to which there is no way", seed, m.ID)
 			}
 			if o := m.Offer(ask.Model); o != nil && o.Families.Has(ask.Family) {
-				if seen, ok := standing.Sight(m, o, w.now); ok {
+				if seen, ok := access.State(m, o, w.now); ok {
 					reached = append(reached, line(string(m.ID), seen.Class, seen.State))
 				}
 			}
@@ -631,9 +621,9 @@ func TestReachIsWhatTheTwinSees(t *testing.T) {
 	}
 }
 
-// Whoever stops looking has seen what comes first, and is shown no more: the
-// language panics where an iterator goes on.
-func TestReachAndLookEndWhereTheyAreLeft(t *testing.T) {
+// A loop that is left early has seen the first machines and gets no others: the
+// language panics where an iterator continues.
+func TestReachAndReachableEndEarly(t *testing.T) {
 	for seed := range uint64(min(2_000, *worldsFlag)) {
 		rng := rand.New(rand.NewPCG(seed, 4))
 		w := randomWorld(rng)
@@ -642,7 +632,7 @@ func TestReachAndLookEndWhereTheyAreLeft(t *testing.T) {
 		for m := range s.Reach(ask.Caller, ask.Narrow) {
 			reached = append(reached, m.ID)
 		}
-		for m := range Look(s, ask) {
+		for m := range Reachable(s, ask) {
 			looked = append(looked, m.Machine.ID)
 		}
 		for m := range s.Machines() {
@@ -664,13 +654,13 @@ func TestReachAndLookEndWhereTheyAreLeft(t *testing.T) {
 		}
 		for at := range looked {
 			var seen []MachineID
-			for m := range Look(s, ask) {
+			for m := range Reachable(s, ask) {
 				if seen = append(seen, m.Machine.ID); len(seen) > at {
 					break
 				}
 			}
 			if !slices.Equal(seen, looked[:at+1]) {
-				t.Fatalf("world %d: left after %d, Look showed %v of %v", seed, at+1, seen, looked)
+				t.Fatalf("world %d: left after %d, Reachable showed %v of %v", seed, at+1, seen, looked)
 			}
 		}
 		for at := range all {

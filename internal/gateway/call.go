@@ -144,7 +144,7 @@ type Judged struct {
 	After   time.Duration // since the call arrived
 	Row     int           // of decisions 2
 	Verdict fleet.Verdict
-	Survey  fleet.Survey
+	Tally   fleet.Tally
 }
 
 // Try is one attempt at a call on a machine.

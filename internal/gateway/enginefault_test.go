@@ -33,7 +33,7 @@ func TestMembersAtFault(t *testing.T) {
 				body = `{"stream":true,` + body[1:]
 			}
 			// As a daemon writes it, and as the hub reads that.
-			document := dialect.AppendFault(nil, dialect.Chat, fault.New(fault.InvalidRequest, "%s: this is not taken", test.place).WithParam(test.place), "id")
+			document := dialect.FaultBody(dialect.Chat, fault.New(fault.InvalidRequest, "%s: this is not taken", test.place).WithParam(test.place), "id")
 			w, _ := do(New(hostedConfig(refuses(EngineFault(400, document)))), ask("POST", test.path, body, "Anthropic-Version", "2023-06-01"))
 			var got struct {
 				Error struct{ Code, Message, Param string }

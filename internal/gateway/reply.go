@@ -148,7 +148,7 @@ func (x *exchange) tell(f *fault.Fault) {
 		}
 		return
 	}
-	body := dialect.AppendFault(nil, x.shape, f, x.id)
+	body := dialect.FaultBody(x.shape, f, x.id)
 	h := x.w.Header()
 	h["Content-Type"] = []string{"application/json"}
 	h["Content-Length"] = []string{strconv.Itoa(len(body))}
@@ -170,15 +170,12 @@ func (x *exchange) tell(f *fault.Fault) {
 	_, _ = x.w.Write(body)
 }
 
-// lastFrames are what tells the fault in a stream that has begun.
+// lastFrames are the last frames of a stream that failed after it had begun.
 func (x *exchange) lastFrames(f *fault.Fault) []byte {
-	switch {
-	case x.response != nil:
+	if x.response != nil {
 		return x.response.Fail(f, x.id)
-	case x.call.Endpoint == fleet.Responses: // an upstream's own, which nobody here follows
-		return dialect.AppendResponsesFault(nil, f, x.id)
 	}
-	return dialect.AppendFaultFrame(nil, x.shape, f, x.id)
+	return dialect.FaultFrame(x.shape, f, x.id)
 }
 
 // retryAfter is the seconds of a Retry-After header: the fault's own, or the

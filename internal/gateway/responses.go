@@ -174,7 +174,7 @@ func (x *exchange) inputItems() error {
 	if err != nil {
 		return err
 	}
-	list, err := dialect.AppendInputs(nil, turn, page)
+	list, err := dialect.InputItems(turn, page)
 	if err != nil {
 		return err
 	}

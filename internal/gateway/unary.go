@@ -57,13 +57,13 @@ func (x *exchange) unary() error {
 		case !x.call.translated(answer):
 			x.usage, err = dialect.CheckUnary(body)
 		case x.response != nil:
-			if x.usage, err = x.response.Whole(body); err == nil {
+			if x.usage, err = x.response.Unary(body); err == nil {
 				made = x.conclude()
 			}
 		case x.forms != nil:
 			made, x.usage, err = x.forms.Answer(body)
 		default:
-			made, x.usage, err = dialect.AppendMessage(nil, body, x.messageID(), x.call.Model)
+			made, x.usage, err = dialect.MessageAnswer(body, x.messageID(), x.call.Model)
 		}
 		return err
 	})

@@ -62,7 +62,7 @@ func next[T any](t *testing.T, from <-chan T) T {
 	select {
 	case got := <-from:
 		return got
-	case <-time.After(30 * time.Second):
+	case <-time.After(2 * time.Minute):
 		t.Fatal("nothing arrived")
 		panic("unreachable")
 	}

@@ -73,7 +73,7 @@ func (h *Hub) try(ctx context.Context, call *gateway.Call, c *held) (*gateway.An
 	}
 
 	endpoint, _ := call.Request()
-	traced := httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{WroteHeaders: h.ledger.sent})
+	traced := httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{WroteHeaders: h.ledger.RequestSync})
 	request, sent := h.request(traced, call, c.Candidate, endpoint.Path())
 	if request.Header.Get("Expect") != "" {
 		silent := time.AfterFunc(acceptWithin, func() {

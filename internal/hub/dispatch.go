@@ -3,7 +3,6 @@ package hub
 import (
 	"context"
 	"io"
-	"math"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -58,8 +57,8 @@ func (b *lasting) Close() error {
 	return b.ReadCloser.Close()
 }
 
-func askOf(call *gateway.Call) fleet.Ask {
-	return fleet.Ask{
+func askOf(call *gateway.Call) fleet.Query {
+	return fleet.Query{
 		Caller: call.Caller.Member, Narrow: call.Caller.Narrow, Exclude: call.Caller.Machine,
 		Model: call.Model, Family: call.Endpoint.Family(),
 	}
@@ -107,13 +106,13 @@ func (h *Hub) patience(call *gateway.Call) time.Duration {
 }
 
 // route decides on the newest snapshot, at this instant, with a fresh draw.
-func (h *Hub) route(ask *fleet.Ask) fleet.Decision {
+func (h *Hub) route(ask *fleet.Query) fleet.Decision {
 	s := h.now(ask)
 	return fleet.Route(s, *ask)
 }
 
 // now stamps the ask with this instant, and gives the newest snapshot.
-func (h *Hub) now(ask *fleet.Ask) *fleet.Snapshot {
+func (h *Hub) now(ask *fleet.Query) *fleet.Snapshot {
 	ask.Now = time.Now()
 	ask.Draw = h.cfg.Draw()
 	ask.Unconfirmed = !h.live.Confirmed(ask.Now)
@@ -124,11 +123,8 @@ func (h *Hub) now(ask *fleet.Ask) *fleet.Snapshot {
 type dispatch struct {
 	hub      *Hub
 	call     *gateway.Call
-	ask      fleet.Ask
+	ask      fleet.Query
 	deadline time.Time
-	// full holds machines that refused as busy although they seemed free: they
-	// count as busy until the call has waited.
-	full []fleet.MachineID
 	// vanished says that a unary call lost its machine after it had started.
 	vanished bool
 	// on is the attempt that runs now; nil: none.
@@ -148,7 +144,9 @@ func (d *dispatch) attempt(ctx context.Context, c *held) (_ *gateway.Answer, _ e
 	trace := &d.call.Trace
 	trace.Attempts++
 	c.widen(d.call.Choices)
-	noted, err := d.hub.ledger.begin(d.call, c.Candidate)
+	u := usageOf(d.call)
+	u.MachineID, u.OwnerID, u.GroupID = string(c.Machine.ID), string(c.Machine.Owner), string(c.GroupID())
+	noted, err := d.hub.ledger.Begin(u)
 	if err != nil {
 		d.hub.room.release(c, false)
 		return nil, err, true
@@ -159,7 +157,7 @@ func (d *dispatch) attempt(ctx context.Context, c *held) (_ *gateway.Answer, _ e
 	d.on.Store(&running{c, end})
 	answer, outcome, err := d.hub.try(here, d.call, c)
 	if outcome == served {
-		if err = d.hub.ledger.await(here, noted); err != nil {
+		if err = d.hub.ledger.Await(here, noted); err != nil {
 			answer.Close()
 			answer, outcome = nil, failed
 		}
@@ -180,8 +178,7 @@ func (d *dispatch) attempt(ctx context.Context, c *held) (_ *gateway.Answer, _ e
 	case ctx.Err() != nil:
 		return nil, context.Cause(ctx), true
 	case outcome == refusedBusy:
-		d.full = append(d.full, c.Machine.ID)
-		d.ask.Owed = d.refusing
+		d.ask.Full = append(d.ask.Full, c.Machine.ID) // until the call has waited
 		return nil, nil, false
 	case outcome == vanished && d.vanished:
 		return nil, vanishedTwice(), true
@@ -192,15 +189,6 @@ func (d *dispatch) attempt(ctx context.Context, c *held) (_ *gateway.Answer, _ e
 		return nil, d.giveUp(), true
 	}
 	return nil, nil, false
-}
-
-// refusing is fleet.Owed: a machine that refused as busy has nothing free for
-// this call.
-func (d *dispatch) refusing(machine fleet.MachineID, _ fleet.ModelID) (ofMachine, ofModel int) {
-	if slices.Contains(d.full, machine) {
-		return math.MaxInt32, math.MaxInt32
-	}
-	return 0, 0
 }
 
 // refusal is the fault of a decision to refuse. Where no machine is left for a
@@ -246,7 +234,7 @@ func (d *dispatch) wait(ctx context.Context) (_ *gateway.Answer, _ error, done b
 	}
 	began := time.Now()
 	w := d.hub.room.join(d.ask, d.call.Arrived)
-	d.full, d.ask.Owed = nil, nil
+	d.ask.Full = nil
 	g, err := d.sit(ctx, w)
 	d.call.Trace.Waited += time.Since(began)
 	d.call.Waiting(-1, 0)

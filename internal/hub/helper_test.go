@@ -8,7 +8,6 @@ import (
 	"net/http/httptest"
 	"path/filepath"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -85,8 +84,9 @@ func newRig(t *testing.T, cfg Config) *rig {
 	var h *Hub
 	live := registry.New(registry.Config{
 		Node: "hub", Region: "home", Facts: db.Facts("home"), Log: cfg.Log,
-		OnChange: func(c []fleet.Change, whom fleet.Concern) { h.OnChange(c, whom) },
+		OnChange: func(c []fleet.Change, whom fleet.Affected) { h.OnChange(c, whom) },
 	})
+	cfg.DB = db
 	h = New(cfg, k, live)
 	return &rig{Hub: h, t: t, kept: k, operator: h.Operator()}
 }
@@ -167,53 +167,3 @@ func mistyped(secret string) string {
 
 // elsewhere is a well-formed secret of another region.
 func elsewhere(kind credential.Kind) string { return credential.Mint(kind, "moon").Reveal() }
-
-// recorder is Records that only keep a ledger.
-type recorder struct {
-	Records
-	mu      sync.Mutex
-	down    bool
-	batches [][]account.Usage
-	touched map[string]time.Time
-}
-
-func (r *recorder) RecordUsage(_ context.Context, batch []account.Usage) error {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.down {
-		return errDown
-	}
-	if len(batch) > 0 {
-		r.batches = append(r.batches, batch)
-	}
-	return nil
-}
-
-func (r *recorder) TouchKeys(_ context.Context, used map[string]time.Time) error {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.down {
-		return errDown
-	}
-	r.touched = used
-	return nil
-}
-
-func (r *recorder) set(down bool) {
-	r.mu.Lock()
-	r.down = down
-	r.mu.Unlock()
-}
-
-// ids is the calls recorded so far, in order.
-func (r *recorder) ids() []string {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	var ids []string
-	for _, batch := range r.batches {
-		for _, u := range batch {
-			ids = append(ids, u.CallID)
-		}
-	}
-	return ids
-}

@@ -1,6 +1,6 @@
 // Package hub is the hosted surface: it knows who calls (Identify), sends each
 // call to a machine in the caller's reach (Do), lets calls wait for one, takes
-// in the machines' tunnels, and listens to the operator on a socket of its own.
+// in the machines' tunnels, and wires the management API and the site.
 package hub
 
 import (
@@ -16,12 +16,15 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/kith/kith/internal/account"
+	"github.com/kith/kith/internal/api"
 	"github.com/kith/kith/internal/fault"
 	"github.com/kith/kith/internal/fleet"
 	"github.com/kith/kith/internal/gateway"
-	"github.com/kith/kith/internal/hub/journal"
+	"github.com/kith/kith/internal/ledger"
+	"github.com/kith/kith/internal/ledger/journal"
 	"github.com/kith/kith/internal/registry"
-	"github.com/kith/kith/internal/web"
+	"github.com/kith/kith/internal/site"
+	"github.com/kith/kith/internal/store"
 )
 
 // Config is what an operator sets of the hub. The zero value of each member
@@ -42,6 +45,8 @@ type Config struct {
 	// Admissions is how many tunnels may be in their handshake at once; more are
 	// told to come back (decisions 8). Default 128.
 	Admissions int
+	// DB is the database of the management API and the site.
+	DB *store.DB
 	// Clients are those of the public address; nil: no proxy is trusted, and nothing is
 	// bounded.
 	Clients *gateway.Clients
@@ -58,8 +63,9 @@ type Config struct {
 	// Edge configures the HTTP edge: limits and rates. Its Backend, Identify,
 	// Finished, Refused, Turns and Count are set here.
 	Edge gateway.Config
-	// Site configures the members' pages.
-	Site SiteConfig
+	// Site configures the members' pages. Its Try, Call, Health and Limits are set
+	// here.
+	Site site.Config
 	// Draw breaks ties between machines: a number spread over all 64 bits. Default
 	// rand.Uint64; a simulation gives its own, so that a history repeats.
 	Draw func() uint64
@@ -99,45 +105,20 @@ func (c Config) withDefaults() Config {
 	return c
 }
 
-// Records is what the hub keeps: *store.DB. Times are UTC; a look-up that finds
-// nothing is account.ErrNotFound, a clash account.ErrExists.
+// Records is what calls and tunnels need of the database: *store.DB, or one with
+// faults in a test. Times are UTC; a look-up that finds nothing is
+// account.ErrNotFound, a clash account.ErrExists.
 type Records interface {
-	web.Accounts
+	ledger.Store
 
-	CreateMember(context.Context, account.Member) error
-	Members(context.Context) ([]account.Member, error)
-
-	CreateKey(context.Context, account.Key) error
 	KeyByHash(context.Context, [32]byte) (account.Key, account.Member, error)
-	Keys(ctx context.Context, memberID string) ([]account.Key, error)
-	RevokeKey(ctx context.Context, id string, now time.Time) error
-	TouchKeys(context.Context, map[string]time.Time) error
-
 	MachineByHash(context.Context, [32]byte) (account.Machine, account.Member, error)
+	MemberByName(ctx context.Context, name string) (account.Member, error)
+	Keys(ctx context.Context, memberID string) ([]account.Key, error)
 	Machines(ctx context.Context, memberID string) ([]account.Machine, error)
-	RevokeMachine(ctx context.Context, id string, now time.Time) error
 	NextGeneration(ctx context.Context, machineID string) (int64, error)
-	CreateLoginToken(context.Context, account.LoginToken) error
 	RedeemLoginToken(ctx context.Context, hash [32]byte, machine account.Machine, now time.Time) (account.Machine, account.Member, error)
-
-	WaitingGrants(ctx context.Context, now time.Time) ([]account.Grant, error)
-
-	AddShare(context.Context, account.Share) error
-	RemoveShare(ctx context.Context, ownerID, memberID string) error
-	CreateGroup(context.Context, account.Group) error
-	GroupByName(context.Context, string) (account.Group, error)
-	RemoveGroupMember(ctx context.Context, groupID, memberID string) error
-
-	RecordUsage(context.Context, []account.Usage) error
-	Backup(context.Context, account.Backup) (account.Backup, error)
-
-	SaveStories(ctx context.Context, stories []account.Story, now time.Time) error
-	Story(ctx context.Context, callID, memberID string) (account.Story, error)
-
-	KeepTurn(ctx context.Context, turn account.Turn, most int, mostBytes int64) error
-	Turn(ctx context.Context, hash [32]byte, memberID string, now time.Time) (account.Turn, error)
-	ForgetTurn(ctx context.Context, hash [32]byte, memberID string, now time.Time) error
-	PruneTurns(ctx context.Context, now time.Time) error
+	Grant(ctx context.Context, hash [32]byte) (account.Grant, error)
 }
 
 // Hub is one node of the hosted surface. Make it with New, then Run it.
@@ -149,12 +130,12 @@ type Hub struct {
 	room     room
 	underway underway
 	keys     keyring
-	ledger   *ledger
-	stories  *stories
-	turns    *turns
+	ledger   *ledger.Ledger
+	traces   *ledger.Traces
+	turns    *ledger.Turns
 	edge     *gateway.Edge
-	api      http.Handler // of members, under /api/
-	site     *web.Site    // their pages
+	api      *api.API
+	site     *site.Site
 	tunnels  tunnels
 	admitted chan struct{} // a place for each tunnel in its handshake
 	paces    paces
@@ -167,9 +148,9 @@ func New(cfg Config, records Records, live *registry.Registry) *Hub {
 	cfg = cfg.withDefaults()
 	h := &Hub{
 		cfg: cfg, records: records, live: live, log: cfg.Log,
-		ledger:   newLedger(records, cfg.Journal, cfg.Log),
-		stories:  &stories{records: records, log: cfg.Log},
-		turns:    &turns{records: records, life: cfg.KeepResponses, log: cfg.Log},
+		ledger:   ledger.New(records, cfg.Journal, cfg.Log),
+		traces:   ledger.NewTraces(records, cfg.Log),
+		turns:    ledger.NewTurns(records, cfg.KeepResponses, cfg.Log),
 		admitted: make(chan struct{}, cfg.Admissions),
 	}
 	h.tunnels.most = max(cfg.Machines, 0)
@@ -177,22 +158,25 @@ func New(cfg Config, records Records, live *registry.Registry) *Hub {
 	h.room.now, h.room.moved = h.now, func() { h.site.Stir() }
 	edge := cfg.Edge
 	edge.Backend, edge.Identify, edge.Log = h, h.Identify, cfg.Log
-	edge.Turns, edge.Count = h.turns.kept(), h.count
+	edge.Count = h.count
+	if cfg.KeepResponses > 0 {
+		edge.Turns = &gateway.Turns{Keep: h.turns.Keep, Load: h.turns.Load, Forget: h.turns.Forget}
+	}
 	edge.Finished = func(call *gateway.Call, out gateway.Outcome) {
-		h.ledger.end(record(call, out))
-		h.stories.add(storiesOf(call, out))
+		h.ledger.End(record(call, out))
+		h.traces.Add(storiesOf(call, out))
 		if out.Code == "" {
 			h.served(call)
 		}
 	}
 	edge.Refused = func(call *gateway.Call, out gateway.Outcome) {
 		if out.Code != string(fault.RateLimitExceeded) { // a flood of those would wash away what is worth telling
-			h.stories.add(storiesOf(call, out))
+			h.traces.Add(storiesOf(call, out))
 		}
 	}
 	h.edge = gateway.New(edge)
-	api := h.newAPI()
-	h.api, h.site = api, h.newSite(api)
+	h.api = h.newAPI()
+	h.site = h.newSite()
 	return h
 }
 
@@ -235,15 +219,14 @@ func (h *Hub) Handler() http.Handler {
 // TakeUp brings what an earlier start left in the journal to the database. It
 // comes before the registry's first look there, which counts the day's calls of
 // each share.
-func (h *Hub) TakeUp(ctx context.Context) error { return h.ledger.flush(ctx) }
+func (h *Hub) TakeUp(ctx context.Context) error { return h.ledger.Flush(ctx) }
 
 // Run keeps the hub's books until ctx ends; what is pending is written first.
 func (h *Hub) Run(ctx context.Context) error {
 	group, ctx := errgroup.WithContext(ctx)
-	group.Go(func() error { return h.ledger.run(ctx) })
-	group.Go(func() error { return h.ledger.keepFirm(ctx) })
-	group.Go(func() error { return h.stories.run(ctx) })
-	group.Go(func() error { return h.turns.run(ctx) })
+	group.Go(func() error { return h.ledger.Run(ctx) })
+	group.Go(func() error { return h.traces.Run(ctx) })
+	group.Go(func() error { return h.turns.Run(ctx) })
 	group.Go(func() error { return h.recheck(ctx) })
 	group.Go(func() error { return h.site.Run(ctx) })
 	if err := group.Wait(); err != nil && !errors.Is(err, context.Canceled) {
@@ -272,7 +255,7 @@ func (h *Hub) recheck(ctx context.Context) error {
 // OnChange takes in that facts of the store moved (nil: any of them): keys are
 // looked up anew, calls decide anew that wait for what the changes may concern,
 // and what runs by a key or a share that ended ends.
-func (h *Hub) OnChange(changes []fleet.Change, whom fleet.Concern) {
+func (h *Hub) OnChange(changes []fleet.Change, whom fleet.Affected) {
 	now := time.Now()
 	h.changed.Store(&now) // before recall looks at what is underway
 	h.keys.forget()
@@ -288,12 +271,6 @@ func (h *Hub) OnMachine(id fleet.MachineID) {
 	if machine := h.live.Snapshot().Machine(id); machine != nil {
 		h.room.changed(machine)
 	}
-}
-
-// online reports whether the machine is connected.
-func (h *Hub) online(id string) bool {
-	machine := h.live.Snapshot().Machine(fleet.MachineID(id))
-	return machine != nil && machine.Online
 }
 
 // Models lists what the caller reaches now: models on online machines, whatever

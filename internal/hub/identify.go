@@ -106,7 +106,7 @@ func (h *Hub) lookUp(ctx context.Context, secret credential.Secret) (gateway.Cal
 		if err != nil {
 			return gateway.Caller{}, h.unknownOr(err)
 		}
-		h.ledger.touch(key.ID)
+		h.ledger.KeyUsed(key.ID)
 		return gateway.Caller{
 			Member: fleet.MemberID(member.ID), Name: member.Name, KeyID: key.ID, Narrow: narrowing(key.Reach),
 		}, nil

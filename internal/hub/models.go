@@ -25,7 +25,7 @@ func listModels(s *fleet.Snapshot, caller gateway.Caller, now time.Time) []gatew
 		}
 		for i := range machine.Offers {
 			offer := &machine.Offers[i]
-			seen, ok := standing.Sight(machine, offer, now)
+			seen, ok := standing.State(machine, offer, now)
 			if !ok || seen.State < fleet.OutsideHours {
 				continue
 			}

@@ -26,7 +26,7 @@ type queue struct {
 // them may use whatever any of them may.
 type line struct {
 	queue   *queue
-	ask     fleet.Ask
+	ask     fleet.Query
 	waiters []*waiter
 }
 
@@ -74,7 +74,7 @@ func pull[E any](from []E, e E, order func(a, b E) int) []E {
 
 // line is the one for such an ask; a new one is not in the queue before its
 // first waiter.
-func (q *queue) line(ask fleet.Ask) *line {
+func (q *queue) line(ask fleet.Query) *line {
 	for _, l := range q.of[ask.Caller] {
 		if alike(&l.ask, &ask) {
 			return l
@@ -85,7 +85,7 @@ func (q *queue) line(ask fleet.Ask) *line {
 
 // alike reports whether the law cannot tell two asks of one caller for one model
 // apart.
-func alike(a, b *fleet.Ask) bool {
+func alike(a, b *fleet.Query) bool {
 	return a.Narrow == b.Narrow && a.Exclude == b.Exclude && a.Family == b.Family &&
 		a.Gone == b.Gone && slices.Equal(a.Avoid, b.Avoid)
 }

@@ -66,7 +66,7 @@ func TestShareEndsBeforeTheAttempt(t *testing.T) {
 }
 
 // decides waits for the first decision of that kind.
-func decides(t *testing.T, r *rig, ask *fleet.Ask, want fleet.Verdict) fleet.Decision {
+func decides(t *testing.T, r *rig, ask *fleet.Query, want fleet.Verdict) fleet.Decision {
 	t.Helper()
 	for {
 		if d := r.route(ask); d.Verdict == want {

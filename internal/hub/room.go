@@ -20,7 +20,7 @@ const unconfirmed = 2
 // A call that does not wait takes a slot only after hand found no waiter for it.
 type room struct {
 	// now stamps an ask with what is known at this instant beside the snapshot.
-	now func(*fleet.Ask) *fleet.Snapshot
+	now func(*fleet.Query) *fleet.Snapshot
 	// moved is told when a call took a slot, gave one back, or began or ceased to
 	// wait.
 	moved func()
@@ -63,12 +63,12 @@ func hold(c fleet.Candidate, model fleet.ModelID, now time.Time) *held {
 // widen counts a slot for each of the answers that the call asks for.
 func (h *held) widen(answers int) {
 	h.extra = max(answers, 1) - 1
-	h.Machine.Widen(h.model, h.extra)
+	h.Machine.AddSlots(h.model, h.extra)
 }
 
 // giveBack undoes hold and widen; ran says that the machine took the call.
 func (h *held) giveBack(ran bool) {
-	h.Machine.Widen(h.model, -h.extra)
+	h.Machine.AddSlots(h.model, -h.extra)
 	h.Machine.Release(h.model)
 	if h.Limits != nil {
 		h.Limits.Release(ran, h.since)
@@ -141,12 +141,12 @@ func (r *room) changed(machine *fleet.Machine) {
 	if r.waiting.Load() == 0 {
 		return
 	}
-	var at fleet.Ask
+	var at fleet.Query
 	r.now(&at)
 	r.mu.Lock()
 	r.hand(machine.ID)
 	var lines []*line
-	if !machine.Takes(at.Now) {
+	if !machine.Accepts(at.Now) {
 		for i := range machine.Offers {
 			if q := r.queues[machine.Offers[i].ID]; q != nil {
 				lines = append(lines, q.lines...)
@@ -159,15 +159,15 @@ func (r *room) changed(machine *fleet.Machine) {
 
 // recheck decides anew for those who wait and whom a change of the store
 // concerns. To find them costs far less than to decide for all.
-func (r *room) recheck(whom fleet.Concern) {
-	if r.waiting.Load() == 0 || !whom.Anybody() {
+func (r *room) recheck(whom fleet.Affected) {
+	if r.waiting.Load() == 0 || !whom.Any() {
 		return
 	}
 	var lines []*line
 	r.mu.Lock()
 	for _, q := range r.queues {
 		for _, l := range q.lines {
-			if whom.With(&l.ask) {
+			if whom.Includes(&l.ask) {
 				lines = append(lines, l)
 			}
 		}
@@ -189,7 +189,7 @@ func (r *room) tick(now time.Time) {
 	all := r.unsure || !minute.Equal(r.minute)
 	r.unsure, r.minute = false, minute
 	r.mu.Unlock()
-	s := r.now(new(fleet.Ask))
+	s := r.now(new(fleet.Query))
 	var lines []*line
 	r.mu.Lock()
 	for _, q := range r.queues {
@@ -214,11 +214,11 @@ func (r *room) decide(lines []*line) {
 	}
 }
 
-// decideFor is decide for one line, where so much is owed. Needs mu.
-func (r *room) decideFor(l *line, owed fleet.Owed) {
+// decideFor is decide for one line, where those machines are full. Needs mu.
+func (r *room) decideFor(l *line, full []fleet.MachineID) {
 	for len(l.waiters) > 0 {
 		ask := l.ask
-		ask.Owed = owed
+		ask.Full = full
 		known := r.now(&ask)
 		d := fleet.Route(known, ask)
 		given := false
@@ -246,7 +246,7 @@ var ready = fleet.Decision{Verdict: fleet.Try, Row: 3}
 // hand gives out the machine's free slots, each to the first in line for it,
 // and reports whether it gave any. Needs mu.
 func (r *room) hand(id fleet.MachineID) (given bool) {
-	var at fleet.Ask
+	var at fleet.Query
 	s := r.now(&at)
 	machine := s.Machine(id)
 	if machine == nil {
@@ -256,7 +256,7 @@ func (r *room) hand(id fleet.MachineID) (given bool) {
 		r.unsure = true
 		return false
 	}
-	for machine.Free() > 0 {
+	for machine.FreeSlots() > 0 {
 		w, c := r.first(s, machine, at.Now)
 		if w == nil {
 			break
@@ -282,7 +282,7 @@ func (r *room) first(s *fleet.Snapshot, machine *fleet.Machine, now time.Time) (
 			}
 			ask := l.ask
 			ask.Now = now
-			if seen, ok := fleet.Spot(s, &ask, machine); ok && seen.State == fleet.Ready {
+			if seen, ok := fleet.StateOf(s, &ask, machine); ok && seen.State == fleet.Ready {
 				best, by = w, seen.Candidate
 				return
 			}
@@ -304,9 +304,9 @@ func (r *room) first(s *fleet.Snapshot, machine *fleet.Machine, now time.Time) (
 // join puts a call in its model's queue, by its arrival, and decides for it
 // once: what came free since it last looked is not missed. Behind one like it
 // there is nothing to decide.
-func (r *room) join(ask fleet.Ask, arrived time.Time) *waiter {
-	owed := ask.Owed
-	ask.Owed = nil // what a machine refused with just now is old by the next event
+func (r *room) join(ask fleet.Query, arrived time.Time) *waiter {
+	full := ask.Full
+	ask.Full = nil // what a machine refused with just now is old by the next event
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	q := r.queues[ask.Model]
@@ -314,7 +314,7 @@ func (r *room) join(ask fleet.Ask, arrived time.Time) *waiter {
 		if r.queues == nil {
 			r.queues = make(map[fleet.ModelID]*queue)
 		}
-		q = newQueue(ask.Model, r.now(new(fleet.Ask)).Offers(ask.Model))
+		q = newQueue(ask.Model, r.now(new(fleet.Query)).Offers(ask.Model))
 		r.queues[ask.Model] = q
 	}
 	r.joined++
@@ -323,7 +323,7 @@ func (r *room) join(ask fleet.Ask, arrived time.Time) *waiter {
 	r.waiting.Add(1)
 	r.moved()
 	if w.line.waiters[0] == w {
-		r.decideFor(w.line, owed)
+		r.decideFor(w.line, full)
 	}
 	return w
 }
@@ -364,7 +364,7 @@ func (r *room) queued(machine *fleet.Machine) int {
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	var at fleet.Ask
+	var at fleet.Query
 	s := r.now(&at)
 	n, looked := 0, 0
 	for i := range machine.Offers {
@@ -378,7 +378,7 @@ func (r *room) queued(machine *fleet.Machine) int {
 			}
 			ask := l.ask
 			ask.Now = at.Now
-			if _, ok := fleet.Spot(s, &ask, machine); ok {
+			if _, ok := fleet.StateOf(s, &ask, machine); ok {
 				n += len(l.waiters)
 			}
 		}

@@ -12,7 +12,7 @@ import (
 )
 
 // everybody is whom changes concern of which nothing more is known.
-var everybody = fleet.Concerned(nil, nil, nil)
+var everybody = fleet.AffectedBy(nil, nil, nil)
 
 var noon = time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC)
 
@@ -34,14 +34,14 @@ func newRoom(t *testing.T, slots int) *oneRoom {
 	s = s.WithShares("bob", []*fleet.Share{{ID: "s", Owner: "ann", Member: "bob"}})
 	r := &oneRoom{t: t, snapshot: s.WithShares("cid", []*fleet.Share{{ID: "t", Owner: "ann", Member: "cid"}})}
 	r.moved = func() { r.moves++ }
-	r.now = func(a *fleet.Ask) *fleet.Snapshot {
+	r.now = func(a *fleet.Query) *fleet.Snapshot {
 		a.Now, a.Unconfirmed = noon, r.unconfirmed
 		return r.snapshot
 	}
 	return r
 }
 
-func asks(member fleet.MemberID) fleet.Ask { return fleet.Ask{Caller: member, Model: "m"} }
+func asks(member fleet.MemberID) fleet.Query { return fleet.Query{Caller: member, Model: "m"} }
 
 // newcomer is a call that finds a machine ready and tries for it.
 func (r *oneRoom) newcomer(member fleet.MemberID) *held {
@@ -105,7 +105,7 @@ func TestRoomIsFirstInFirstOut(t *testing.T) {
 func TestRoomServesOtherModels(t *testing.T) {
 	r := newRoom(t, 1)
 	first := r.newcomer("ann")
-	w := r.join(fleet.Ask{Caller: "ann", Model: "n"}, noon)
+	w := r.join(fleet.Query{Caller: "ann", Model: "n"}, noon)
 	r.release(first, true)
 	if got(w).held == nil {
 		t.Error("waits on")
@@ -156,17 +156,17 @@ func TestRoomLines(t *testing.T) {
 	q.insert(w)
 	for _, c := range []struct {
 		what   string
-		change func(*fleet.Ask)
+		change func(*fleet.Query)
 		alike  bool
 	}{
-		{"nothing", func(*fleet.Ask) {}, true},
-		{"time and draw", func(a *fleet.Ask) { a.Now, a.Draw = noon, 7 }, true},
-		{"caller", func(a *fleet.Ask) { a.Caller = "cid" }, false},
-		{"narrowing", func(a *fleet.Ask) { a.Narrow = fleet.OwnAndShared }, false},
-		{"exclusion", func(a *fleet.Ask) { a.Exclude = "box" }, false},
-		{"family", func(a *fleet.Ask) { a.Family = fleet.Embeddings }, false},
-		{"what was tried", func(a *fleet.Ask) { a.Avoid = []fleet.MachineID{"box"} }, false},
-		{"how it ended", func(a *fleet.Ask) { a.Gone = true }, false},
+		{"nothing", func(*fleet.Query) {}, true},
+		{"time and draw", func(a *fleet.Query) { a.Now, a.Draw = noon, 7 }, true},
+		{"caller", func(a *fleet.Query) { a.Caller = "cid" }, false},
+		{"narrowing", func(a *fleet.Query) { a.Narrow = fleet.OwnAndShared }, false},
+		{"exclusion", func(a *fleet.Query) { a.Exclude = "box" }, false},
+		{"family", func(a *fleet.Query) { a.Family = fleet.Embeddings }, false},
+		{"what was tried", func(a *fleet.Query) { a.Avoid = []fleet.MachineID{"box"} }, false},
+		{"how it ended", func(a *fleet.Query) { a.Gone = true }, false},
 	} {
 		ask := asks("bob")
 		c.change(&ask)
@@ -194,8 +194,8 @@ func TestRoomDecidesAnew(t *testing.T) {
 	r.unconfirmed = false
 	before := r.snapshot
 	r.snapshot = r.snapshot.WithShares("bob", nil)
-	concerns := func(kind fleet.ChangeKind, id string) fleet.Concern {
-		return fleet.Concerned(before, r.snapshot, []fleet.Change{{Kind: kind, ID: id}})
+	concerns := func(kind fleet.ChangeKind, id string) fleet.Affected {
+		return fleet.AffectedBy(before, r.snapshot, []fleet.Change{{Kind: kind, ID: id}})
 	}
 	r.recheck(concerns(fleet.KeyChanged, "bob's"))
 	r.recheck(concerns(fleet.SharesChanged, "cid"))
@@ -233,12 +233,12 @@ func TestRoomAfterAMachineIsRevoked(t *testing.T) {
 	}
 }
 
-// What is owed to others when a call begins to wait is not given to it; from the
-// next event on it is a waiter like any.
-func TestRoomJoiningWhereAllIsOwed(t *testing.T) {
+// A call that begins to wait is not sent back to the machine that just refused it; from
+// the next event on it waits as any other.
+func TestRoomJoiningAfterARefusal(t *testing.T) {
 	r := newRoom(t, 1)
 	ask := asks("bob")
-	ask.Owed = func(fleet.MachineID, fleet.ModelID) (ofMachine, ofModel int) { return 1, 1 }
+	ask.Full = []fleet.MachineID{"box"}
 	w := r.join(ask, noon)
 	if got(w) != (grant{}) {
 		t.Fatal("was sent back to the machine that had just refused it")

@@ -37,14 +37,14 @@ func manyWait(b *testing.B, waiters, callers int) (r *room, all []*waiter, box *
 		}
 	}
 	for i := range waiters {
-		all = append(all, r.join(fleet.Ask{Caller: members[machines+i%callers], Model: "popular"}, now.Add(time.Duration(i))))
+		all = append(all, r.join(fleet.Query{Caller: members[machines+i%callers], Model: "popular"}, now.Add(time.Duration(i))))
 	}
 	return r, all, box
 }
 
 func benchRoom(r *room, s *fleet.Snapshot) {
 	r.moved = func() {}
-	r.now = func(a *fleet.Ask) *fleet.Snapshot {
+	r.now = func(a *fleet.Query) *fleet.Snapshot {
 		a.Now = time.Now()
 		return s
 	}
@@ -79,7 +79,7 @@ func BenchmarkWaiters10000(b *testing.B) {
 		each("nobody's slot", func(b *testing.B, r *room, _ []*waiter, box *held) {
 			m := *box.Machine // whose owner keeps it out of all groups
 			m.KeptOut = true
-			benchRoom(r, r.now(new(fleet.Ask)).WithMachine(&m))
+			benchRoom(r, r.now(new(fleet.Query)).WithMachine(&m))
 			for b.Loop() {
 				again := hold(box.Candidate, "popular", time.Now())
 				if again == nil {
@@ -103,9 +103,9 @@ func BenchmarkWaiters10000(b *testing.B) {
 		})
 		concerns := func(name string, change func(w *waiter) fleet.Change) {
 			each(name, func(b *testing.B, r *room, all []*waiter, _ *held) {
-				s := r.now(new(fleet.Ask))
+				s := r.now(new(fleet.Query))
 				for i := 0; b.Loop(); i++ {
-					r.recheck(fleet.Concerned(s, s, []fleet.Change{change(all[i*7919%waiters])}))
+					r.recheck(fleet.AffectedBy(s, s, []fleet.Change{change(all[i*7919%waiters])}))
 				}
 			})
 		}
@@ -130,4 +130,4 @@ func BenchmarkWaiters10000(b *testing.B) {
 	}
 }
 
-func askOfWaiter(w *waiter) fleet.Ask { return w.line.ask }
+func askOfWaiter(w *waiter) fleet.Query { return w.line.ask }

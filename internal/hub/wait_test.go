@@ -22,7 +22,7 @@ func TestRoomOwnerGoesFirst(t *testing.T) {
 	r := newRoom(t, 1)
 	h := r.newcomer("bob")
 	want := []*waiter{2: r.wait("bob", 0), 3: r.wait("cid", 1), 0: r.wait("ann", 2), 1: nil}
-	want[1] = r.join(fleet.Ask{Caller: "ann", Model: "n"}, noon.Add(3)) // for another model of the machine
+	want[1] = r.join(fleet.Query{Caller: "ann", Model: "n"}, noon.Add(3)) // for another model of the machine
 	for i, w := range want {
 		r.release(h, true)
 		if h = got(w).held; h == nil {
@@ -40,7 +40,7 @@ func TestRoomOldestOfTheMachine(t *testing.T) {
 	r := newRoom(t, 1)
 	h := r.newcomer("ann")
 	var order []*waiter
-	for i, ask := range []fleet.Ask{
+	for i, ask := range []fleet.Query{
 		{Caller: "bob", Model: "m"}, {Caller: "cid", Model: "n"}, {Caller: "bob", Model: "m", Narrow: fleet.OwnAndShared},
 		{Caller: "bob", Model: "n"}, {Caller: "bob", Model: "m", Avoid: []fleet.MachineID{"other"}, Gone: true}, {Caller: "cid", Model: "n"},
 	} {
@@ -61,7 +61,7 @@ func TestRoomSharesPlaceElsewhere(t *testing.T) {
 		ID: "more", Owner: "ann", Online: true, Slots: 1, Offers: []fleet.Offer{{ID: "x", Families: fleet.Families(fleet.Chat)}},
 	}).WithShares("bob", []*fleet.Share{{ID: "s", Owner: "ann", Member: "bob", Limits: fleet.Limits{Concurrent: 1}}})
 	h := r.newcomer("bob")
-	w := r.join(fleet.Ask{Caller: "bob", Model: "x"}, noon)
+	w := r.join(fleet.Query{Caller: "bob", Model: "x"}, noon)
 	if got(w).held != nil {
 		t.Fatal("over the share's limit")
 	}
@@ -82,7 +82,7 @@ func TestRoomGroupsPlaceElsewhere(t *testing.T) {
 	if h == nil || r.newcomer("eve") != nil || r.newcomer("dan") != nil {
 		t.Fatal("the group's limit is not one for all its members together")
 	}
-	w := r.join(fleet.Ask{Caller: "eve", Model: "x"}, noon)
+	w := r.join(fleet.Query{Caller: "eve", Model: "x"}, noon)
 	if got(w).held != nil {
 		t.Fatal("over the group's limit")
 	}
@@ -102,7 +102,7 @@ func TestRoomSharesDayElsewhere(t *testing.T) {
 	}).WithShares("bob", []*fleet.Share{{ID: "s", Owner: "ann", Member: "bob", Limits: fleet.Limits{PerDay: 1}}})
 	h := r.newcomer("bob")
 	mine.Reserve("x", fleet.Own) // busy: something to wait for
-	w := r.join(fleet.Ask{Caller: "bob", Model: "x"}, noon)
+	w := r.join(fleet.Query{Caller: "bob", Model: "x"}, noon)
 	if got(w) != (grant{}) {
 		t.Fatal("does not wait")
 	}
@@ -167,7 +167,7 @@ func newCrowd(t *testing.T, seed uint64) *crowd {
 	c := &crowd{rng: rand.New(rand.NewPCG(seed, 7)), proven: seed%2 == 0}
 	c.t, c.snapshot = t, fleet.NewSnapshot()
 	c.moved = func() {}
-	c.now = func(a *fleet.Ask) *fleet.Snapshot {
+	c.now = func(a *fleet.Query) *fleet.Snapshot {
 		a.Now, a.Draw = noon, c.rng.Uint64()
 		return c.snapshot
 	}
@@ -205,8 +205,8 @@ func (c *crowd) reshare() (member fleet.MemberID) {
 	return member
 }
 
-func (c *crowd) ask() fleet.Ask {
-	a := fleet.Ask{Caller: c.member(), Model: []fleet.ModelID{"m", "n", "o"}[c.rng.IntN(3)], Narrow: fleet.Narrow(c.rng.IntN(3))}
+func (c *crowd) ask() fleet.Query {
+	a := fleet.Query{Caller: c.member(), Model: []fleet.ModelID{"m", "n", "o"}[c.rng.IntN(3)], Narrow: fleet.Narrow(c.rng.IntN(3))}
 	if c.rng.IntN(4) == 0 {
 		a.Avoid, a.Gone = []fleet.MachineID{"box0"}, true
 	}
@@ -251,7 +251,7 @@ func (c *crowd) step() string {
 	case n < 18:
 		before := c.snapshot
 		member := c.reshare()
-		c.recheck(fleet.Concerned(before, c.snapshot, []fleet.Change{{Kind: fleet.SharesChanged, ID: string(member)}}))
+		c.recheck(fleet.AffectedBy(before, c.snapshot, []fleet.Change{{Kind: fleet.SharesChanged, ID: string(member)}}))
 		return "reshare"
 	default:
 		m := *c.snapshot.Machine(fleet.MachineID(fmt.Sprint("box", c.rng.IntN(crowdMachines))))
@@ -267,7 +267,7 @@ func (c *crowd) step() string {
 func (c *crowd) could(w *waiter, id fleet.MachineID) bool {
 	ask := w.line.ask
 	ask.Now = noon
-	seen, ok := fleet.Spot(c.snapshot, &ask, c.snapshot.Machine(id))
+	seen, ok := fleet.StateOf(c.snapshot, &ask, c.snapshot.Machine(id))
 	return ok && seen.State >= fleet.Busy && (c.proven || seen.Class != fleet.Grouped)
 }
 
@@ -337,7 +337,7 @@ func TestRoomLosesNoWakeUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRoom(t, 2)
 		r.moved = func() {}
-		r.now = func(a *fleet.Ask) *fleet.Snapshot {
+		r.now = func(a *fleet.Query) *fleet.Snapshot {
 			a.Now = noon
 			return r.snapshot
 		}
@@ -347,7 +347,7 @@ func TestRoomLosesNoWakeUp(t *testing.T) {
 			model := []fleet.ModelID{"m", "n"}[i%2]
 			all.Go(func() {
 				for n := range 300 {
-					r.serveOne(fleet.Ask{Caller: caller, Model: model}, n%5 == i%5)
+					r.serveOne(fleet.Query{Caller: caller, Model: model}, n%5 == i%5)
 				}
 			})
 		}
@@ -360,7 +360,7 @@ func TestRoomLosesNoWakeUp(t *testing.T) {
 
 // serveOne is one call from its arrival to its end; hasty hangs up if it is to
 // wait.
-func (r *oneRoom) serveOne(ask fleet.Ask, hasty bool) {
+func (r *oneRoom) serveOne(ask fleet.Query, hasty bool) {
 	arrived := time.Now()
 	known := r.now(&ask)
 	d := fleet.Route(known, ask)
@@ -396,13 +396,13 @@ func TestTenThousandWait(t *testing.T) {
 		}
 		snapshot = snapshot.WithGroup(&fleet.Group{ID: "g", Members: append(members, "ann")})
 		hub.room.moved = func() {}
-		hub.room.now = func(a *fleet.Ask) *fleet.Snapshot {
+		hub.room.now = func(a *fleet.Query) *fleet.Snapshot {
 			a.Now = time.Now()
 			return snapshot
 		}
 		var running []*held
 		for range machine.Slots {
-			ask := fleet.Ask{Caller: "ann", Model: "m"}
+			ask := fleet.Query{Caller: "ann", Model: "m"}
 			known := hub.room.now(&ask)
 			running = append(running, hub.room.take(fleet.Route(known, ask).Candidates, "m", ask.Now))
 		}
@@ -419,7 +419,7 @@ func TestTenThousandWait(t *testing.T) {
 					t.Errorf("waiter %d: %d ahead, %s left", i, ahead, left)
 				}
 			}}
-			d := &dispatch{hub: hub, call: call, ask: fleet.Ask{Caller: members[i%callers], Model: "m"}, deadline: call.Arrived.Add(patience)}
+			d := &dispatch{hub: hub, call: call, ask: fleet.Query{Caller: members[i%callers], Model: "m"}, deadline: call.Arrived.Add(patience)}
 			w := hub.room.join(d.ask, call.Arrived)
 			all.Go(func() {
 				g, err := d.sit(context.Background(), w)

@@ -286,7 +286,7 @@ func (r *rig) says(model, text string) {
 // until waits for a condition.
 func (r *rig) until(what string, holds func() bool) {
 	r.t.Helper()
-	for end := time.Now().Add(10 * time.Second); !holds(); <-time.After(2 * time.Millisecond) {
+	for end := time.Now().Add(2 * time.Minute); !holds(); <-time.After(2 * time.Millisecond) {
 		if time.Now().After(end) {
 			r.t.Fatalf("never: %s", what)
 		}

@@ -149,7 +149,7 @@ type keeper struct {
 	closed bool
 }
 
-func (r *Registry) newKeeper(kept fleet.Kept) *keeper {
+func (r *Registry) newKeeper(kept fleet.StoredMachine) *keeper {
 	return &keeper{
 		facts: r.config.Facts, log: r.config.Log, id: kept.ID, replaced: func() bool { return r.attached(kept.ID) },
 		saved: sha256.Sum256(kept.Advertisement), at: kept.LastSeen,
@@ -238,7 +238,7 @@ func (k *keeper) save(ctx context.Context) bool {
 
 // readKept is a kept machine as it was advertised last, offline; nil if it never
 // was, or in words this hub no longer reads.
-func readKept(kept fleet.Kept) (*fleet.Machine, error) {
+func readKept(kept fleet.StoredMachine) (*fleet.Machine, error) {
 	if len(kept.Advertisement) == 0 {
 		return nil, nil
 	}

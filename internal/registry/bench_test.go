@@ -21,7 +21,7 @@ func BenchmarkStateChange(b *testing.B) {
 			if err != nil {
 				b.Fatal(err)
 			}
-			e := &entry{kept: fleet.Kept{ID: id, Owner: fleet.MemberID(fmt.Sprintf("p%05d", i/4))}}
+			e := &entry{kept: fleet.StoredMachine{ID: id, Owner: fleet.MemberID(fmt.Sprintf("p%05d", i/4))}}
 			e.name(m)
 			r.entries[id] = e
 			s = s.WithMachine(m)
@@ -29,7 +29,7 @@ func BenchmarkStateChange(b *testing.B) {
 		return s, nil
 	})
 	line := new(tunnel.Client)
-	kept := fleet.Kept{ID: "m050000", Owner: "p12500"}
+	kept := fleet.StoredMachine{ID: "m050000", Owner: "p12500"}
 	r.attach(kept, 1, line)
 	for name, change := range map[string]func(*tunnel.Advertisement, int){
 		"paused": func(ad *tunnel.Advertisement, i int) { ad.Paused = i%2 == 0 },

@@ -101,7 +101,7 @@ func (r *Registry) poll(ctx context.Context) error {
 
 func (r *Registry) tell(before, after *fleet.Snapshot, changes []fleet.Change) {
 	if r.config.OnChange != nil {
-		r.config.OnChange(changes, fleet.Concerned(before, after, changes))
+		r.config.OnChange(changes, fleet.AffectedBy(before, after, changes))
 	}
 }
 
@@ -173,7 +173,7 @@ func (r *Registry) readGroup(ctx context.Context, id fleet.GroupID) (update, err
 
 // keptMachine takes in what the store says of a machine. One that is not known
 // yet is offline, or returning until then.
-func (r *Registry) keptMachine(kept fleet.Kept, returning time.Time) update {
+func (r *Registry) keptMachine(kept fleet.StoredMachine, returning time.Time) update {
 	state, err := readKept(kept)
 	if err != nil {
 		r.config.Log.Warn("left out a kept machine", "machine", kept.ID, "error", err)
@@ -253,7 +253,7 @@ func (r *Registry) load(ctx context.Context, returning time.Time) error {
 }
 
 // strays is every machine known here that the store no longer has.
-func (r *Registry) strays(ctx context.Context, kept []fleet.Kept) ([]fleet.MachineID, error) {
+func (r *Registry) strays(ctx context.Context, kept []fleet.StoredMachine) ([]fleet.MachineID, error) {
 	known := make(map[fleet.MachineID]bool)
 	r.mu.Lock()
 	for id := range r.entries {

@@ -22,7 +22,7 @@ import (
 // facts is a store in memory, with changes, that can be down.
 type facts struct {
 	mu          sync.Mutex
-	kept        map[fleet.MachineID]fleet.Kept
+	kept        map[fleet.MachineID]fleet.StoredMachine
 	shares      []*fleet.Share
 	groups      map[fleet.GroupID]*fleet.Group
 	changes     []fleet.Change
@@ -35,13 +35,13 @@ type facts struct {
 
 func newFacts(ids ...fleet.MachineID) *facts {
 	f := &facts{
-		kept:        make(map[fleet.MachineID]fleet.Kept),
+		kept:        make(map[fleet.MachineID]fleet.StoredMachine),
 		groups:      make(map[fleet.GroupID]*fleet.Group),
 		generations: make(map[fleet.MachineID]int64),
 		saves:       make(map[fleet.MachineID]int),
 	}
 	for _, id := range ids {
-		f.kept[id] = fleet.Kept{ID: id, Owner: "owner-" + fleet.MemberID(id), OwnerName: "ann", Name: "box-" + string(id)}
+		f.kept[id] = fleet.StoredMachine{ID: id, Owner: "owner-" + fleet.MemberID(id), OwnerName: "ann", Name: "box-" + string(id)}
 	}
 	return f
 }
@@ -71,7 +71,7 @@ func (f *facts) revoke(id fleet.MachineID) {
 	f.change(fleet.MachineChanged, string(id), func() { delete(f.kept, id) })
 }
 
-func (f *facts) Kept(_ context.Context, since time.Time) (out []fleet.Kept, err error) {
+func (f *facts) Kept(_ context.Context, since time.Time) (out []fleet.StoredMachine, err error) {
 	err = f.locked(func() {
 		for _, k := range f.kept {
 			if !k.LastSeen.Before(since) {
@@ -82,7 +82,7 @@ func (f *facts) Kept(_ context.Context, since time.Time) (out []fleet.Kept, err 
 	return out, err
 }
 
-func (f *facts) KeptMachine(_ context.Context, id fleet.MachineID) (k fleet.Kept, ok bool, err error) {
+func (f *facts) KeptMachine(_ context.Context, id fleet.MachineID) (k fleet.StoredMachine, ok bool, err error) {
 	err = f.locked(func() { k, ok = f.kept[id] })
 	return k, ok, err
 }
@@ -178,7 +178,7 @@ func newNode(t *testing.T, f *facts) *node {
 	n.Registry = New(Config{
 		Node: "hub-1", Region: "home", Facts: f, Log: slog.New(slog.DiscardHandler),
 		OnFree:   func(id fleet.MachineID) { n.freed <- id },
-		OnChange: func(c []fleet.Change, _ fleet.Concern) { n.told <- c },
+		OnChange: func(c []fleet.Change, _ fleet.Affected) { n.told <- c },
 	})
 	ctx, cancel := context.WithCancel(context.Background())
 	server := &http.Server{Handler: n, BaseContext: func(net.Listener) context.Context { return ctx }}

@@ -57,9 +57,9 @@ var (
 // the moment: what failed is tried again.
 type Facts interface {
 	// Kept is every machine that may connect and was seen at since or later.
-	Kept(ctx context.Context, since time.Time) ([]fleet.Kept, error)
+	Kept(ctx context.Context, since time.Time) ([]fleet.StoredMachine, error)
 	// KeptMachine is one machine; false once it is revoked or its owner disabled.
-	KeptMachine(ctx context.Context, id fleet.MachineID) (fleet.Kept, bool, error)
+	KeptMachine(ctx context.Context, id fleet.MachineID) (fleet.StoredMachine, bool, error)
 	// Shares is every share in force.
 	Shares(ctx context.Context) ([]*fleet.Share, error)
 	// SharesTo is every share in force that names the member.
@@ -86,7 +86,7 @@ type Config struct {
 	// OnChange is told of the store's changes after the Snapshot holds them, and
 	// whom they concern. After a gap (fleet.ErrBehind) it is told nil: everything
 	// may have changed, for everybody.
-	OnChange func([]fleet.Change, fleet.Concern)
+	OnChange func([]fleet.Change, fleet.Affected)
 	// OnFree is told of a machine that may have gained room or whose waiters
 	// must be decided anew: it came, changed, left, or is no longer expected
 	// back. The Snapshot holds it already. May be called by several goroutines
@@ -123,8 +123,8 @@ type connection struct {
 
 // entry is what the writer knows of a machine beside its fleet.Machine.
 type entry struct {
-	kept       fleet.Kept // without the advertisement
-	refreshed  bool       // kept was read again since the line was attached
+	kept       fleet.StoredMachine // without the advertisement
+	refreshed  bool                // kept was read again since the line was attached
 	line       *tunnel.Client
 	generation int64
 	arrivals   [flapCount]time.Time // the latest, a ring

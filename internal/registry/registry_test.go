@@ -175,7 +175,7 @@ func TestRevoked(t *testing.T) {
 }
 
 // connectUnchecked opens a tunnel whose key check saw kept, and gives Serve's end.
-func (n *node) connectUnchecked(t *testing.T, kept fleet.Kept) <-chan error {
+func (n *node) connectUnchecked(t *testing.T, kept fleet.StoredMachine) <-chan error {
 	end := make(chan error, 1)
 	gate := &node{Registry: n.Registry, conns: make(chan net.Conn)}
 	ctx, cancel := context.WithCancel(context.Background())
@@ -288,7 +288,7 @@ func TestFollowsChanges(t *testing.T) {
 		f.revoke("m")
 		time.Sleep(1100 * time.Millisecond)
 		f.change(fleet.MachineChanged, "m", func() { // its owner was disabled and enabled
-			f.kept["m"] = fleet.Kept{ID: "m", Owner: "owner-m", Advertisement: []byte(`{"models":[{"id":"llama","families":["chat"]}]}`)}
+			f.kept["m"] = fleet.StoredMachine{ID: "m", Owner: "owner-m", Advertisement: []byte(`{"models":[{"id":"llama","families":["chat"]}]}`)}
 		})
 		time.Sleep(1100 * time.Millisecond)
 		if m := n.machine("m"); m.ID != "m" || m.Online || m.ReturningUntil.After(time.Now()) {
@@ -458,7 +458,7 @@ func TestFlapping(t *testing.T) {
 		n := newNode(t, newFacts("m"))
 		n.connect(t, "m", offering("llama"))
 		verdict := func() fleet.Verdict {
-			return fleet.Route(n.Snapshot(), fleet.Ask{Caller: "owner-m", Model: "llama", Now: time.Now()}).Verdict
+			return fleet.Route(n.Snapshot(), fleet.Query{Caller: "owner-m", Model: "llama", Now: time.Now()}).Verdict
 		}
 		for i := range 4 {
 			time.Sleep(10 * time.Second)

@@ -14,7 +14,7 @@ import (
 // generation is the tunnel's; an older one of the machine is fenced, and one
 // that is itself older than the live one ends at once (ErrFenced). The error is
 // why the tunnel ended.
-func (r *Registry) Serve(ctx context.Context, kept fleet.Kept, generation int64, line *tunnel.Client) error {
+func (r *Registry) Serve(ctx context.Context, kept fleet.StoredMachine, generation int64, line *tunnel.Client) error {
 	defer line.Close()
 	older, ok := r.attach(kept, generation, line)
 	if !ok {
@@ -84,7 +84,7 @@ func (r *Registry) follows(ctx context.Context, line *tunnel.Client, id fleet.Ma
 
 // attach makes the line the machine's, unless a newer one is; the line it takes
 // over from is returned and must be fenced.
-func (r *Registry) attach(kept fleet.Kept, generation int64, line *tunnel.Client) (older *tunnel.Client, ok bool) {
+func (r *Registry) attach(kept fleet.StoredMachine, generation int64, line *tunnel.Client) (older *tunnel.Client, ok bool) {
 	r.write(func(s *fleet.Snapshot) (*fleet.Snapshot, []fleet.MachineID) {
 		e := r.entries[kept.ID]
 		if e == nil {
@@ -115,7 +115,7 @@ func (r *Registry) attached(id fleet.MachineID) bool {
 
 // identify takes in what the store said of the machine after it was attached,
 // unless a change brought newer things meanwhile.
-func (r *Registry) identify(kept fleet.Kept, line *tunnel.Client) {
+func (r *Registry) identify(kept fleet.StoredMachine, line *tunnel.Client) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if e := r.entries[kept.ID]; e != nil && e.line == line && !e.refreshed {
@@ -204,7 +204,7 @@ func (e *entry) flaps(now time.Time) bool {
 	return often
 }
 
-func withoutOffers(kept fleet.Kept) fleet.Kept {
+func withoutOffers(kept fleet.StoredMachine) fleet.StoredMachine {
 	kept.Advertisement = nil
 	return kept
 }

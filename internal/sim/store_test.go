@@ -16,7 +16,7 @@ import (
 )
 
 // newDir is a folder that has an empty database, so that its tables are not made
-// in every world anew. Where there is one it lies in memory: thousands of worlds
+// in every world again. Where there is one it lies in memory: thousands of worlds
 // would wait for the disk most of their time.
 func newDir(t *testing.T) string {
 	t.Helper()
@@ -126,9 +126,9 @@ func (f facts) Changes(ctx context.Context, after int64) (int64, []fleet.Change,
 	return f.Facts.Changes(ctx, after)
 }
 
-func (f facts) KeptMachine(ctx context.Context, id fleet.MachineID) (fleet.Kept, bool, error) {
+func (f facts) KeptMachine(ctx context.Context, id fleet.MachineID) (fleet.StoredMachine, bool, error) {
 	if err := f.meet(ctx); err != nil {
-		return fleet.Kept{}, false, err
+		return fleet.StoredMachine{}, false, err
 	}
 	return f.Facts.KeptMachine(ctx, id)
 }

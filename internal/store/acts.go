@@ -30,7 +30,7 @@ func clean(s string) string {
 // that place on.
 func (db *DB) Acts(ctx context.Context, from account.Place, most int) ([]account.Act, error) {
 	at, id := beginning(from)
-	rows, err := db.query.Acts(ctx, query.ActsParams{Before: at, BeforeID: id, Most: int32(most)})
+	rows, err := db.query.Acts(ctx, at, id, int32(most))
 	return each(rows, act), db.told(err, "read the audit log")
 }
 

@@ -34,7 +34,7 @@ func inviteToGroup(ctx context.Context, q *query.Queries, i account.GroupInvitat
 	if group.Kind != string(account.GroupOrg) {
 		return sql.ErrNoRows
 	}
-	in, err := q.IsInGroup(ctx, query.IsInGroupParams{GroupID: i.GroupID, MemberID: i.MemberID})
+	in, err := q.IsInGroup(ctx, i.GroupID, i.MemberID)
 	if err != nil {
 		return err
 	}
@@ -46,15 +46,14 @@ func inviteToGroup(ctx context.Context, q *query.Queries, i account.GroupInvitat
 
 // keepInvitation writes an invitation, unless too many wait for an answer.
 func keepInvitation(ctx context.Context, q *query.Queries, i account.GroupInvitation) error {
-	prune := query.PruneInvitationsParams{GroupID: i.GroupID, MemberID: i.MemberID, Now: millis(i.Created)}
-	if err := q.PruneInvitations(ctx, prune); err != nil {
+	if err := q.PruneInvitations(ctx, i.GroupID, i.MemberID, millis(i.Created)); err != nil {
 		return err
 	}
 	row := query.InsertInvitationParams{GroupID: i.GroupID, MemberID: i.MemberID, ByID: i.ByID, Created: millis(i.Created), Expires: millis(i.Expires)}
 	if err := q.InsertInvitation(ctx, row); err != nil {
 		return err
 	}
-	n, err := q.CountInvitations(ctx, query.CountInvitationsParams{GroupID: i.GroupID, Member: i.MemberID})
+	n, err := q.CountInvitations(ctx, i.GroupID, i.MemberID)
 	if err == nil && (n.OfGroup > account.MaxGroupInvitations || n.OfMember > account.MaxMemberInvitations) {
 		err = account.ErrTooMany
 	}
@@ -66,8 +65,7 @@ func keepInvitation(ctx context.Context, q *query.Queries, i account.GroupInvita
 // to which no one is invited but by CreateGroup, or is an org without a member.
 func (db *DB) AcceptGroup(ctx context.Context, groupID, memberID string, now time.Time) error {
 	err := db.change(ctx, func(q *query.Queries) ([]fleet.Change, error) {
-		taken := query.TakeInvitationParams{GroupID: groupID, MemberID: memberID, Now: millis(now)}
-		if err := one(q.TakeInvitation(ctx, taken)); err != nil {
+		if err := one(q.TakeInvitation(ctx, groupID, memberID, millis(now))); err != nil {
 			return nil, err
 		}
 		group, err := q.GroupByID(ctx, groupID)
@@ -79,16 +77,14 @@ func (db *DB) AcceptGroup(ctx context.Context, groupID, memberID string, now tim
 			return nil, err
 		}
 		admin := size == 0 || group.Kind == string(account.GroupOpen)
-		in, err := q.IsInGroup(ctx, query.IsInGroupParams{GroupID: groupID, MemberID: memberID})
+		in, err := q.IsInGroup(ctx, groupID, memberID)
 		if err != nil {
 			return nil, err
 		}
 		if in { // of an open group that the member joined meanwhile
-			row := query.SetGroupAdminParams{GroupID: groupID, MemberID: memberID, Admin: admin}
-			return changed(fleet.GroupChanged, groupID), one(q.SetGroupAdmin(ctx, row))
+			return changed(fleet.GroupChanged, groupID), one(q.SetGroupAdmin(ctx, groupID, memberID, admin))
 		}
-		row := query.InsertGroupMemberParams{GroupID: groupID, MemberID: memberID, Admin: admin, Seen: millis(now) - 1}
-		if err := q.InsertGroupMember(ctx, row); err != nil {
+		if err := q.InsertGroupMember(ctx, groupID, memberID, admin, millis(now)-1); err != nil {
 			return nil, err
 		}
 		return changed(fleet.GroupChanged, groupID), joined(ctx, q, groupID, memberID, now)
@@ -100,7 +96,7 @@ func (db *DB) AcceptGroup(ctx context.Context, groupID, memberID string, now tim
 // group without members ends with its last invitation.
 func (db *DB) DeclineGroup(ctx context.Context, groupID, memberID string, now time.Time) error {
 	err := db.change(ctx, func(q *query.Queries) ([]fleet.Change, error) {
-		if err := one(q.TakeInvitation(ctx, query.TakeInvitationParams{GroupID: groupID, MemberID: memberID, Now: millis(now)})); err != nil {
+		if err := one(q.TakeInvitation(ctx, groupID, memberID, millis(now))); err != nil {
 			return nil, err
 		}
 		return endUnwanted(ctx, q, groupID)
@@ -114,7 +110,7 @@ func endUnwanted(ctx context.Context, q *query.Queries, groupID string) ([]fleet
 	if err != nil || size > 0 {
 		return nil, err
 	}
-	n, err := q.CountInvitations(ctx, query.CountInvitationsParams{GroupID: groupID})
+	n, err := q.CountInvitations(ctx, groupID, "")
 	if err != nil || n.OfGroup > 0 {
 		return nil, err
 	}
@@ -125,8 +121,7 @@ func endUnwanted(ctx context.Context, q *query.Queries, groupID string) ([]fleet
 // that id that is open, ErrExists if the member is in.
 func (db *DB) JoinGroup(ctx context.Context, groupID, memberID string, now time.Time) error {
 	err := db.change(ctx, func(q *query.Queries) ([]fleet.Change, error) {
-		row := query.JoinGroupParams{GroupID: groupID, Member: memberID, Seen: millis(now) - 1}
-		if err := one(q.JoinGroup(ctx, row)); err != nil {
+		if err := one(q.JoinGroup(ctx, memberID, millis(now)-1, groupID)); err != nil {
 			return nil, err
 		}
 		return changed(fleet.GroupChanged, groupID), joined(ctx, q, groupID, memberID, now)
@@ -139,21 +134,21 @@ func joined(ctx context.Context, q *query.Queries, groupID, memberID string, now
 	if err := q.PruneJoins(ctx, millis(now.Add(-account.JoinLife))); err != nil {
 		return err
 	}
-	return q.InsertJoin(ctx, query.InsertJoinParams{GroupID: groupID, MemberID: memberID, At: millis(now)})
+	return q.InsertJoin(ctx, groupID, memberID, millis(now))
 }
 
 // depart takes a member out of a group, or withdraws the member's invitation to
 // it: whichever there is, in one transaction, so that a removal also holds against
 // an invitation that is accepted at the same time.
 func depart(ctx context.Context, q *query.Queries, groupID, memberID string) ([]fleet.Change, error) {
-	left, err := q.DeleteGroupMember(ctx, query.DeleteGroupMemberParams{GroupID: groupID, MemberID: memberID})
+	left, err := q.DeleteGroupMember(ctx, groupID, memberID)
 	if err != nil {
 		return nil, err
 	}
 	if left > 0 {
 		return changed(fleet.GroupChanged, groupID), nil
 	}
-	if err := one(q.DeleteInvitation(ctx, query.DeleteInvitationParams{GroupID: groupID, MemberID: memberID})); err != nil {
+	if err := one(q.DeleteInvitation(ctx, groupID, memberID)); err != nil {
 		return nil, err
 	}
 	return endUnwanted(ctx, q, groupID)
@@ -162,7 +157,7 @@ func depart(ctx context.Context, q *query.Queries, groupID, memberID string) ([]
 // NewJoins is at most so many of the newest joins of the member's groups, of
 // others, that the member has not seen.
 func (db *DB) NewJoins(ctx context.Context, memberID string, now time.Time, most int) ([]account.GroupJoin, error) {
-	rows, err := db.query.NewJoins(ctx, query.NewJoinsParams{Viewer: memberID, Since: millis(now.Add(-account.JoinLife)), Most: int32(most)})
+	rows, err := db.query.NewJoins(ctx, memberID, millis(now.Add(-account.JoinLife)), int32(most))
 	joins := each(rows, func(row query.NewJoinsRow) account.GroupJoin {
 		return account.GroupJoin{Group: row.GroupName, Member: row.MemberName, At: moment(row.At)}
 	})
@@ -172,7 +167,7 @@ func (db *DB) NewJoins(ctx context.Context, memberID string, now time.Time, most
 // SeeJoins records that the member has seen the joins up to that time.
 func (db *DB) SeeJoins(ctx context.Context, memberID string, until time.Time) error {
 	err := db.transact(ctx, func(q *query.Queries) error {
-		return q.SeeJoins(ctx, query.SeeJoinsParams{Viewer: memberID, Until: millis(until)})
+		return q.SeeJoins(ctx, millis(until), memberID)
 	})
 	return db.told(err, "record what member %q has seen", memberID)
 }
@@ -180,13 +175,13 @@ func (db *DB) SeeJoins(ctx context.Context, memberID string, until time.Time) er
 // CountNotices is how many invitations wait for the member, and how many joins the
 // member has not seen, together.
 func (db *DB) CountNotices(ctx context.Context, memberID string, now time.Time) (int, error) {
-	n, err := db.query.CountNotices(ctx, query.CountNoticesParams{Viewer: memberID, Now: millis(now), Since: millis(now.Add(-account.JoinLife))})
+	n, err := db.query.CountNotices(ctx, memberID, millis(now), millis(now.Add(-account.JoinLife)))
 	return int(n.Invitations + n.Joins), db.told(err, "count the notices of member %q", memberID)
 }
 
 // AddressesOfGroup is at most so many confirmed addresses of members of a group
 // with a machine that the group may reach, but not of the one who joined.
 func (db *DB) AddressesOfGroup(ctx context.Context, groupID, joinedID string, most int) ([]account.Email, error) {
-	rows, err := db.query.AddressesOfGroup(ctx, query.AddressesOfGroupParams{GroupID: groupID, Joined: joinedID, Most: int32(most)})
+	rows, err := db.query.AddressesOfGroup(ctx, groupID, joinedID, int32(most))
 	return each(rows, email), db.told(err, "list the addresses of group %q", groupID)
 }

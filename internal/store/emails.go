@@ -26,7 +26,7 @@ func (db *DB) AskEmail(ctx context.Context, e account.Email) error {
 		if err := text(e.Asked); err != nil {
 			return err
 		}
-		return q.AskEmail(ctx, query.AskEmailParams{MemberID: e.MemberID, Asked: e.Asked, Hash: e.Hash[:], Expires: millis(e.Expires)})
+		return q.AskEmail(ctx, e.MemberID, e.Asked, e.Hash[:], millis(e.Expires))
 	})
 	return db.told(err, "keep an e-mail address of member %q", e.MemberID)
 }
@@ -46,8 +46,7 @@ func (db *DB) VerifyEmail(ctx context.Context, memberID string, hash [32]byte, n
 		}
 		before = email(row)
 		// Lower case by Go: what the databases call so depends on where they run.
-		verify := query.VerifyEmailParams{MemberID: memberID, Hash: hash[:], Folded: strings.ToLower(row.Asked), Now: millis(now)}
-		if err := one(q.VerifyEmail(ctx, verify)); err != nil {
+		if err := one(q.VerifyEmail(ctx, memberID, hash[:], strings.ToLower(row.Asked), millis(now))); err != nil {
 			return err
 		}
 		return q.DropMailedLinks(ctx, memberID)
@@ -86,7 +85,7 @@ func (db *DB) EmailsOf(ctx context.Context, address string, most int) ([]account
 	if err := text(address); err != nil {
 		return nil, db.told(err, "look for an e-mail address")
 	}
-	rows, err := db.query.EmailsOf(ctx, query.EmailsOfParams{Folded: strings.ToLower(address), Most: int32(most)})
+	rows, err := db.query.EmailsOf(ctx, strings.ToLower(address), int32(most))
 	if err != nil {
 		// Its text may quote what was looked for.
 		return nil, errors.New("cannot look for an e-mail address in the database")

@@ -28,8 +28,7 @@ func (db *DB) change(ctx context.Context, do func(*query.Queries) ([]fleet.Chang
 		}
 		now := time.Now()
 		for i, c := range changes {
-			row := query.InsertChangeParams{Epoch: epoch + int64(i) + 1, Kind: string(c.Kind), Subject: c.ID, At: millis(now)}
-			if err := q.InsertChange(ctx, row); err != nil {
+			if err := q.InsertChange(ctx, epoch+int64(i)+1, string(c.Kind), c.ID, millis(now)); err != nil {
 				return err
 			}
 		}
@@ -64,12 +63,8 @@ func (db *DB) Changes(ctx context.Context, after int64) (epoch int64, changes []
 	}
 	for _, row := range rows {
 		epoch = row.N
-		if row.Epoch.Valid {
-			changes = append(changes, fleet.Change{
-				Epoch: row.Epoch.Int64,
-				Kind:  fleet.ChangeKind(row.Kind.String),
-				ID:    row.Subject.String,
-			})
+		if row.Epoch != nil {
+			changes = append(changes, fleet.Change{Epoch: int64(*row.Epoch), Kind: fleet.ChangeKind(*row.Kind), ID: *row.Subject})
 		}
 	}
 	if int64(len(changes)) != epoch-after {

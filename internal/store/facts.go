@@ -22,12 +22,12 @@ type Facts struct {
 func (db *DB) Facts(region string) *Facts { return &Facts{db, region} }
 
 // Kept is every machine of the region seen since then, or not seen yet.
-func (f *Facts) Kept(ctx context.Context, since time.Time) ([]fleet.Kept, error) {
+func (f *Facts) Kept(ctx context.Context, since time.Time) ([]fleet.StoredMachine, error) {
 	machines, err := f.db.KeptMachines(ctx, f.region, since)
 	if err != nil {
 		return nil, err
 	}
-	kept := make([]fleet.Kept, len(machines))
+	kept := make([]fleet.StoredMachine, len(machines))
 	for i, m := range machines {
 		kept[i] = keptOf(m)
 	}
@@ -36,16 +36,16 @@ func (f *Facts) Kept(ctx context.Context, since time.Time) ([]fleet.Kept, error)
 
 // KeptMachine is one machine; false when it is gone, revoked or its owner
 // disabled.
-func (f *Facts) KeptMachine(ctx context.Context, id fleet.MachineID) (fleet.Kept, bool, error) {
+func (f *Facts) KeptMachine(ctx context.Context, id fleet.MachineID) (fleet.StoredMachine, bool, error) {
 	m, err := f.db.KeptMachine(ctx, string(id))
 	if errors.Is(err, ErrNotFound) || err == nil && m.Machine.Region != f.region {
-		return fleet.Kept{}, false, nil
+		return fleet.StoredMachine{}, false, nil
 	}
 	return keptOf(m), err == nil, err
 }
 
-func keptOf(m account.Kept) fleet.Kept {
-	return fleet.Kept{
+func keptOf(m account.Kept) fleet.StoredMachine {
+	return fleet.StoredMachine{
 		ID: fleet.MachineID(m.Machine.ID), Owner: fleet.MemberID(m.Machine.OwnerID), OwnerName: m.OwnerName,
 		Name: m.Machine.Name, Generation: m.Machine.Generation, Advertisement: m.Machine.Offers, KeptOut: m.Machine.KeptOut,
 		LastSeen: m.Machine.LastSeen, Created: m.Machine.Created,
@@ -74,7 +74,7 @@ func (f *Facts) SharesTo(ctx context.Context, member fleet.MemberID) ([]*fleet.S
 	if err != nil {
 		return nil, err
 	}
-	calls, err := f.db.query.CallsOfSharesTo(ctx, query.CallsOfSharesToParams{Member: string(member), Day: millis(dayOf(today))})
+	calls, err := f.db.query.CallsOfSharesTo(ctx, string(member), millis(dayOf(today)))
 	if err != nil {
 		return nil, f.db.told(err, "count the day's calls of the shares to member %q", member)
 	}
@@ -146,7 +146,7 @@ func (f *Facts) Group(ctx context.Context, id fleet.GroupID) (*fleet.Group, erro
 	if err != nil {
 		return nil, f.db.told(err, "list the limits of group %q", id)
 	}
-	calls, err := f.db.query.CallsOfGroup(ctx, query.CallsOfGroupParams{Day: millis(dayOf(today)), GroupID: string(id)})
+	calls, err := f.db.query.CallsOfGroup(ctx, millis(dayOf(today)), string(id))
 	if err != nil {
 		return nil, f.db.told(err, "count the day's calls of group %q", id)
 	}

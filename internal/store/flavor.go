@@ -15,6 +15,8 @@ import (
 	"github.com/pressly/goose/v3/lock"
 	"modernc.org/sqlite"
 	sqlite3 "modernc.org/sqlite/lib"
+
+	"github.com/kith/kith/internal/store/internal/query"
 )
 
 // flavor holds what differs between the two databases.
@@ -30,6 +32,8 @@ type flavor struct {
 	// batch is the context for the statements of a transaction with many of them,
 	// each of which takes microseconds.
 	batch func(context.Context) context.Context
+	// prepare makes a pool or a transaction prepare each statement once.
+	prepare func(query.DBTX) query.DBTX
 	// release gives back what Open took beside the connections.
 	release func() error
 }
@@ -64,6 +68,7 @@ func openPostgres(ctx context.Context, config Config) (*DB, error) {
 			dialect:    goose.DialectPostgres,
 			migrations: []goose.ProviderOption{goose.WithSessionLocker(locker)},
 			kind:       postgresKind,
+			prepare:    func(on query.DBTX) query.DBTX { return on }, // pgx does
 			batch:      func(ctx context.Context) context.Context { return ctx },
 			release:    func() error { return nil },
 		},

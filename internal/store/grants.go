@@ -39,7 +39,7 @@ func (db *DB) WaitingGrant(ctx context.Context, userCode string, now time.Time) 
 	if err := text(userCode); err != nil {
 		return account.Grant{}, db.told(sql.ErrNoRows, "read a request for approval")
 	}
-	row, err := db.query.GrantByUserCode(ctx, query.GrantByUserCodeParams{UserCode: userCode, Now: millis(now)})
+	row, err := db.query.GrantByUserCode(ctx, userCode, millis(now))
 	if err != nil {
 		return account.Grant{}, db.told(err, "read a request for approval")
 	}
@@ -60,7 +60,7 @@ func (db *DB) DecideGrant(ctx context.Context, userCode string, state account.Gr
 		if err = text(userCode); err != nil {
 			return sql.ErrNoRows
 		}
-		row, err = q.DecideGrant(ctx, query.DecideGrantParams{UserCode: userCode, State: string(state), MemberID: memberID, Now: millis(now)})
+		row, err = q.DecideGrant(ctx, userCode, string(state), memberID, millis(now))
 		return err
 	})
 	if err != nil {
@@ -88,7 +88,7 @@ func (db *DB) Grant(ctx context.Context, hash [32]byte) (account.Grant, error) {
 func (db *DB) RedeemGrant(ctx context.Context, hash [32]byte, m account.Machine, k account.Key, now time.Time) (account.Member, error) {
 	var whose query.Member
 	err := db.change(ctx, func(q *query.Queries) ([]fleet.Change, error) {
-		g, err := q.UseGrant(ctx, query.UseGrantParams{Hash: hash[:], Now: millis(now)})
+		g, err := q.UseGrant(ctx, hash[:], millis(now))
 		if err != nil {
 			return nil, err
 		}
@@ -119,8 +119,7 @@ func grant(row query.DeviceGrant) account.Grant {
 // RevokeOwnKey is RevokeKey for a key of the member's; another's is ErrNotFound.
 func (db *DB) RevokeOwnKey(ctx context.Context, memberID, id string, now time.Time) error {
 	err := db.change(ctx, func(q *query.Queries) ([]fleet.Change, error) {
-		row := query.RevokeOwnKeyParams{ID: id, MemberID: memberID, Revoked: millis(now)}
-		return changed(fleet.KeyChanged, id), one(q.RevokeOwnKey(ctx, row))
+		return changed(fleet.KeyChanged, id), one(q.RevokeOwnKey(ctx, id, memberID, millis(now)))
 	})
 	return db.told(err, "revoke key %q of member %q", id, memberID)
 }
@@ -132,8 +131,7 @@ func (db *DB) RenameMachine(ctx context.Context, ownerID, id, name string) error
 		if err := text(name); err != nil {
 			return nil, err
 		}
-		row := query.RenameMachineParams{ID: id, OwnerID: ownerID, Name: name}
-		return changed(fleet.MachineChanged, id), one(q.RenameMachine(ctx, row))
+		return changed(fleet.MachineChanged, id), one(q.RenameMachine(ctx, id, ownerID, name))
 	})
 	return db.told(err, "rename machine %q of member %q", id, ownerID)
 }
@@ -142,7 +140,7 @@ func (db *DB) RenameMachine(ctx context.Context, ownerID, id, name string) error
 // from that place on.
 func (db *DB) StoriesOf(ctx context.Context, memberID string, from account.Place, most int) ([]account.Story, error) {
 	at, id := beginning(from)
-	rows, err := db.query.StoriesOf(ctx, query.StoriesOfParams{MemberID: memberID, Before: at, BeforeID: id, Most: int32(most)})
+	rows, err := db.query.StoriesOf(ctx, memberID, at, id, int32(most))
 	stories := make([]account.Story, len(rows))
 	for i, row := range rows {
 		stories[i].MemberID = memberID

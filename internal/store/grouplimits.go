@@ -2,9 +2,10 @@ package store
 
 import (
 	"context"
-	"database/sql"
 	"fmt"
 	"time"
+
+	"github.com/go-json-experiment/json"
 
 	"github.com/kith/kith/internal/account"
 	"github.com/kith/kith/internal/fleet"
@@ -21,30 +22,26 @@ func (db *DB) PutGroupLimits(ctx context.Context, ownerID, groupID string, c acc
 		}
 		to.GroupID, to.OwnerID = groupID, ownerID
 		row, err := q.PutGroupLimits(ctx, to)
-		if err != nil {
-			return nil, err
-		}
-		l, err = groupLimits(row)
+		l = groupLimits(row)
 		return changed(fleet.GroupChanged, groupID), err
 	})
 	return l, db.told(err, "limit the calls of group %q", groupID)
 }
 
-// limitColumns is a change of the limits of what has that id, checked and as it
-// is written; what stays as it is is null.
+// limitColumns checks a change of the limits of the record with that id and
+// returns it as columns. A column that is nil stays as it is.
 func limitColumns(id string, c account.LimitChange) (query.PutGroupLimitsParams, error) {
-	l := c.Of(account.Limits{})
-	models, err := limits(id, l)
-	return query.PutGroupLimitsParams{
-		Models:     sql.NullString{String: models, Valid: c.Models != nil},
-		Hours:      sql.NullString{String: l.Hours, Valid: c.Hours != nil},
-		Concurrent: sql.NullInt64{Int64: int64(l.Concurrent), Valid: c.Concurrent != nil},
-		PerDay:     sql.NullInt64{Int64: int64(l.PerDay), Valid: c.PerDay != nil},
-	}, err
+	to := query.PutGroupLimitsParams{Hours: c.Hours, Concurrent: c.Concurrent, PerDay: c.PerDay}
+	if err := limitText(c.Of(account.Limits{}), id); err != nil || c.Models == nil {
+		return to, err
+	}
+	list, err := json.Marshal(*c.Models)
+	to.Models = new(string(list))
+	return to, err
 }
 
-func groupLimits(row query.GroupLimit) (account.Limits, error) {
-	return limited(row.GroupID, row.Models, row.Hours, row.Concurrent, row.PerDay)
+func groupLimits(row query.GroupLimit) account.Limits {
+	return account.Limits{Models: row.Models, Hours: row.Hours, Concurrent: row.Concurrent, PerDay: row.PerDay}
 }
 
 // limitsOfGroups is, by group and owner, what owners limit groups to as routing
@@ -59,10 +56,7 @@ func limitsIn(rows []query.GroupLimit, calls []query.CallsOfGroupsRow, today tim
 	}
 	all := make(limitsOfGroups)
 	for _, row := range rows {
-		l, err := groupLimits(row)
-		if err != nil {
-			return nil, err
-		}
+		l := groupLimits(row)
 		if len(l.Models) == 0 && l.Hours == "" && l.Concurrent == 0 && l.PerDay == 0 {
 			continue // each was ended
 		}

@@ -13,17 +13,13 @@ import (
 // CreateInvite adds an invite; ErrNotFound if there is no such owner.
 func (db *DB) CreateInvite(ctx context.Context, i account.Invite) error {
 	err := db.transact(ctx, func(q *query.Queries) error {
-		models, err := limits(i.ID, i.Limits)
-		if err == nil {
-			err = text(i.LastFour)
-		}
-		if err != nil {
+		if err := limitText(i.Limits, i.ID, i.LastFour); err != nil {
 			return err
 		}
 		return q.InsertInvite(ctx, query.InsertInviteParams{
-			ID: i.ID, OwnerID: i.OwnerID, Hash: i.Hash[:], LastFour: i.LastFour, Uses: int64(i.Uses), Used: int64(i.Used),
+			ID: i.ID, OwnerID: i.OwnerID, Hash: i.Hash[:], LastFour: i.LastFour, Uses: i.Uses, Used: i.Used,
 			Created: millis(i.Created), Expires: millis(i.Expires), Revoked: millis(i.Revoked),
-			Models: models, Hours: i.Hours, Concurrent: int64(i.Concurrent), PerDay: int64(i.PerDay),
+			Models: i.Models, Hours: i.Hours, Concurrent: i.Concurrent, PerDay: i.PerDay,
 		})
 	})
 	return db.told(err, "create an invite")
@@ -33,20 +29,13 @@ func (db *DB) CreateInvite(ctx context.Context, i account.Invite) error {
 // the first first.
 func (db *DB) Invites(ctx context.Context, ownerID string) ([]account.Invite, error) {
 	rows, err := db.query.InvitesOf(ctx, ownerID)
-	invites := make([]account.Invite, len(rows))
-	for n, row := range rows {
-		var unread error
-		if invites[n], unread = invite(row); unread != nil {
-			return nil, unread
-		}
-	}
-	return invites, db.told(err, "list the invites of member %q", ownerID)
+	return each(rows, invite), db.told(err, "list the invites of member %q", ownerID)
 }
 
 // RevokeInvite ends an invite of the owner's; ErrNotFound if there is no live one.
 func (db *DB) RevokeInvite(ctx context.Context, ownerID, id string, now time.Time) error {
 	err := db.transact(ctx, func(q *query.Queries) error {
-		return one(q.RevokeInvite(ctx, query.RevokeInviteParams{ID: id, OwnerID: ownerID, Now: millis(now)}))
+		return one(q.RevokeInvite(ctx, id, ownerID, millis(now)))
 	})
 	return db.told(err, "revoke invite %q", id)
 }
@@ -69,7 +58,7 @@ func (db *DB) AcceptInvite(ctx context.Context, hash [32]byte, s account.Share, 
 
 // useInvite takes one use of the invite and makes the share that it stands for.
 func useInvite(ctx context.Context, q *query.Queries, hash [32]byte, s account.Share, now time.Time) (account.Share, account.Member, error) {
-	used, err := q.UseInvite(ctx, query.UseInviteParams{Hash: hash[:], Now: millis(now)})
+	used, err := q.UseInvite(ctx, hash[:], millis(now))
 	if err != nil {
 		return s, account.Member{}, err
 	}
@@ -83,22 +72,17 @@ func useInvite(ctx context.Context, q *query.Queries, hash [32]byte, s account.S
 	if row.ID == s.MemberID {
 		return s, account.Member{}, account.ErrOwn
 	}
-	i, err := invite(used)
-	if err != nil {
-		return s, account.Member{}, err
-	}
-	s.OwnerID, s.Limits = row.ID, i.Limits
+	s.OwnerID, s.Limits = row.ID, invite(used).Limits
 	return s, member(row), q.InsertShare(ctx, query.InsertShareParams{
 		ID: s.ID, OwnerID: s.OwnerID, MemberID: s.MemberID, Created: millis(s.Created),
 		Models: used.Models, Hours: used.Hours, Concurrent: used.Concurrent, PerDay: used.PerDay,
 	})
 }
 
-func invite(row query.Invite) (i account.Invite, err error) {
-	i = account.Invite{
-		ID: row.ID, OwnerID: row.OwnerID, Hash: [32]byte(row.Hash), LastFour: row.LastFour, Uses: int(row.Uses), Used: int(row.Used),
+func invite(row query.Invite) account.Invite {
+	return account.Invite{
+		ID: row.ID, OwnerID: row.OwnerID, Hash: [32]byte(row.Hash), LastFour: row.LastFour, Uses: row.Uses, Used: row.Used,
 		Created: moment(row.Created), Expires: moment(row.Expires), Revoked: moment(row.Revoked),
+		Limits: account.Limits{Models: row.Models, Hours: row.Hours, Concurrent: row.Concurrent, PerDay: row.PerDay},
 	}
-	i.Limits, err = limited(row.ID, row.Models, row.Hours, row.Concurrent, row.PerDay)
-	return i, err
 }

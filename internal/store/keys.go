@@ -42,7 +42,7 @@ func (db *DB) Keys(ctx context.Context, memberID string) ([]account.Key, error) 
 // RevokeKey ends a key for ever; ErrNotFound if it is not live.
 func (db *DB) RevokeKey(ctx context.Context, id string, now time.Time) error {
 	err := db.change(ctx, func(q *query.Queries) ([]fleet.Change, error) {
-		return changed(fleet.KeyChanged, id), one(q.RevokeKey(ctx, query.RevokeKeyParams{ID: id, Revoked: millis(now)}))
+		return changed(fleet.KeyChanged, id), one(q.RevokeKey(ctx, id, millis(now)))
 	})
 	return db.told(err, "revoke key %q", id)
 }
@@ -53,7 +53,7 @@ func (db *DB) TouchKeys(ctx context.Context, used map[string]time.Time) error {
 	err := db.transact(ctx, func(q *query.Queries) error {
 		// In order of id: two hubs that note the same keys never wait for each other in a ring.
 		for _, id := range slices.Sorted(maps.Keys(used)) {
-			if err := q.TouchKey(ctx, query.TouchKeyParams{ID: id, LastUsed: millis(used[id])}); err != nil {
+			if err := q.TouchKey(ctx, id, millis(used[id])); err != nil {
 				return err
 			}
 		}

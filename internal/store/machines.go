@@ -59,7 +59,7 @@ func (db *DB) MachinesBefore(ctx context.Context, from account.Place, part strin
 		return nil, db.told(err, "list machines")
 	}
 	at, id := beginning(from)
-	rows, err := db.query.MachinesBefore(ctx, query.MachinesBeforeParams{Before: at, BeforeID: id, Pattern: holding(part), Most: int32(most)})
+	rows, err := db.query.MachinesBefore(ctx, at, id, holding(part), int32(most))
 	return each(rows, func(row query.MachinesBeforeRow) account.Kept {
 		return account.Kept{Machine: machine(row.Machine), OwnerName: row.OwnerName}
 	}), db.told(err, "list machines")
@@ -68,7 +68,7 @@ func (db *DB) MachinesBefore(ctx context.Context, from account.Place, part strin
 // KeptMachines is every machine of the region that may connect and was seen at
 // since or later; the zero time asks for those never seen, too.
 func (db *DB) KeptMachines(ctx context.Context, region string, since time.Time) ([]account.Kept, error) {
-	rows, err := db.query.KeptMachines(ctx, query.KeptMachinesParams{Region: region, LastSeen: millis(since)})
+	rows, err := db.query.KeptMachines(ctx, region, millis(since))
 	return each(rows, func(row query.KeptMachinesRow) account.Kept {
 		return account.Kept{Machine: machine(row.Machine), OwnerName: row.OwnerName}
 	}), db.told(err, "list the machines of region %q", region)
@@ -88,7 +88,7 @@ func (db *DB) KeptMachine(ctx context.Context, id string) (account.Kept, error) 
 // ErrNotFound if it is not live.
 func (db *DB) RevokeMachine(ctx context.Context, id string, now time.Time) error {
 	err := db.change(ctx, func(q *query.Queries) ([]fleet.Change, error) {
-		return changed(fleet.MachineChanged, id), one(q.RevokeMachine(ctx, query.RevokeMachineParams{ID: id, Revoked: millis(now)}))
+		return changed(fleet.MachineChanged, id), one(q.RevokeMachine(ctx, id, millis(now)))
 	})
 	return db.told(err, "revoke machine %q", id)
 }
@@ -108,7 +108,7 @@ func (db *DB) NextGeneration(ctx context.Context, id string) (int64, error) {
 // came: what is known of the machine once it is offline (decisions 2).
 func (db *DB) SaveOffers(ctx context.Context, id string, offers []byte, seen time.Time) error {
 	err := db.transact(ctx, func(q *query.Queries) error {
-		return one(q.SaveOffers(ctx, query.SaveOffersParams{ID: id, Offers: offers, LastSeen: millis(seen)}))
+		return one(q.SaveOffers(ctx, id, offers, millis(seen)))
 	})
 	return db.told(err, "keep the offers of machine %q", id)
 }
@@ -137,7 +137,7 @@ func (db *DB) CreateLoginToken(ctx context.Context, t account.LoginToken) error 
 func (db *DB) RedeemLoginToken(ctx context.Context, hash [32]byte, m account.Machine, now time.Time) (account.Machine, account.Member, error) {
 	var owner account.Member
 	err := db.change(ctx, func(q *query.Queries) ([]fleet.Change, error) {
-		token, err := q.RedeemLoginToken(ctx, query.RedeemLoginTokenParams{Hash: hash[:], Now: millis(now)})
+		token, err := q.RedeemLoginToken(ctx, hash[:], millis(now))
 		if err != nil {
 			return nil, err
 		}

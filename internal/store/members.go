@@ -54,7 +54,7 @@ func (db *DB) MembersBefore(ctx context.Context, from account.Place, part string
 		return nil, db.told(err, "list members")
 	}
 	at, id := beginning(from)
-	rows, err := db.query.MembersBefore(ctx, query.MembersBeforeParams{Before: at, BeforeID: id, Pattern: holding(part), Most: int32(most)})
+	rows, err := db.query.MembersBefore(ctx, at, id, holding(part), int32(most))
 	return each(rows, member), db.told(err, "list members")
 }
 
@@ -63,7 +63,7 @@ func (db *DB) MembersBefore(ctx context.Context, from account.Place, part string
 // it and to it, its groups (decisions 7: in effect everywhere within 5 s).
 func (db *DB) SetMemberDisabled(ctx context.Context, id string, disabled bool) error {
 	err := db.change(ctx, func(q *query.Queries) ([]fleet.Change, error) {
-		err := one(q.SetMemberDisabled(ctx, query.SetMemberDisabledParams{ID: id, Disabled: disabled}))
+		err := one(q.SetMemberDisabled(ctx, id, disabled))
 		if err != nil {
 			return nil, err
 		}
@@ -107,7 +107,7 @@ func (db *DB) Meta(ctx context.Context, name, first string) (string, error) {
 		if err != nil {
 			return err
 		}
-		if err = q.KeepMeta(ctx, query.KeepMetaParams{Name: name, Value: first}); err != nil {
+		if err = q.KeepMeta(ctx, name, first); err != nil {
 			return err
 		}
 		kept, err = q.Meta(ctx, name)

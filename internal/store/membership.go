@@ -23,11 +23,11 @@ func (db *DB) SeenGroups(ctx context.Context, viewerID, name string, now time.Ti
 	}
 	var groups []account.SeenGroup
 	err := db.view(ctx, func(q *query.Queries) error {
-		rows, err := q.SeenGroups(ctx, query.SeenGroupsParams{Viewer: viewerID, Name: name, Now: millis(now)})
+		rows, err := q.SeenGroups(ctx, viewerID, millis(now), name)
 		if err != nil {
 			return err
 		}
-		invitations, err := q.SeenInvitations(ctx, query.SeenInvitationsParams{Viewer: viewerID, Now: millis(now)})
+		invitations, err := q.SeenInvitations(ctx, viewerID, millis(now))
 		if err != nil {
 			return err
 		}
@@ -42,10 +42,8 @@ func (db *DB) SeenGroups(ctx context.Context, viewerID, name string, now time.Ti
 		groups = seen(rows, fellows, keepOuts)
 		showInvitations(groups, viewerID, invitations)
 		limits, err := q.GroupLimitsBy(ctx, viewerID)
-		if err != nil {
-			return err
-		}
-		return withLimits(groups, limits)
+		withLimits(groups, limits)
+		return err
 	})
 	return groups, db.told(err, "list the groups that member %q sees", viewerID)
 }
@@ -56,9 +54,9 @@ func seen(rows []query.SeenGroupsRow, fellows []query.FellowsRow, keepOuts []que
 	for i, row := range rows {
 		groups[i] = account.SeenGroup{
 			ID: row.Group.ID, Name: row.Group.Name, Kind: account.GroupKind(row.Group.Kind), Created: moment(row.Group.Created),
-			In: row.Admin.Valid, Admin: row.Admin.Bool, Size: int(row.Size),
+			In: row.Admin != nil, Admin: row.Admin != nil && *row.Admin, Size: int(row.Size),
 		}
-		if row.Admin.Valid {
+		if groups[i].In {
 			byID[row.Group.ID] = &groups[i]
 		}
 	}
@@ -76,18 +74,12 @@ func seen(rows []query.SeenGroupsRow, fellows []query.FellowsRow, keepOuts []que
 }
 
 // withLimits gives the groups that the viewer is in the viewer's limits.
-func withLimits(groups []account.SeenGroup, rows []query.GroupLimit) error {
+func withLimits(groups []account.SeenGroup, rows []query.GroupLimit) {
 	for _, row := range rows {
-		i := slices.IndexFunc(groups, func(g account.SeenGroup) bool { return g.ID == row.GroupID && g.In })
-		if i < 0 {
-			continue
-		}
-		var err error
-		if groups[i].Limits, err = groupLimits(row); err != nil {
-			return err
+		if i := slices.IndexFunc(groups, func(g account.SeenGroup) bool { return g.ID == row.GroupID && g.In }); i >= 0 {
+			groups[i].Limits = groupLimits(row)
 		}
 	}
-	return nil
 }
 
 // showInvitations puts invitations into the groups that they are to: the viewer's
@@ -117,8 +109,7 @@ func (db *DB) LeaveGroup(ctx context.Context, groupID, memberID string) error {
 		if err := spare(ctx, q, groupID, memberID); err != nil {
 			return nil, err
 		}
-		row := query.DeleteGroupMemberParams{GroupID: groupID, MemberID: memberID}
-		if err := one(q.DeleteGroupMember(ctx, row)); err != nil {
+		if err := one(q.DeleteGroupMember(ctx, groupID, memberID)); err != nil {
 			return nil, err
 		}
 		left, err := q.GroupSize(ctx, groupID)
@@ -132,14 +123,14 @@ func (db *DB) LeaveGroup(ctx context.Context, groupID, memberID string) error {
 
 // spare refuses to do without a member who is an org's last admin.
 func spare(ctx context.Context, q *query.Queries, groupID, memberID string) error {
-	kind, err := q.AdminKind(ctx, query.AdminKindParams{GroupID: groupID, Member: memberID})
+	kind, err := q.AdminKind(ctx, groupID, memberID)
 	if err == sql.ErrNoRows || err == nil && kind != string(account.GroupOrg) {
 		return nil
 	}
 	if err != nil {
 		return err
 	}
-	others, err := q.OtherAdmins(ctx, query.OtherAdminsParams{GroupID: groupID, Member: memberID})
+	others, err := q.OtherAdmins(ctx, groupID, memberID)
 	if err == nil && others == 0 {
 		err = account.ErrLastAdmin
 	}
@@ -168,8 +159,7 @@ func (db *DB) MakeAdmin(ctx context.Context, adminID, groupID, memberID string) 
 		if err := runs(ctx, q, adminID, groupID); err != nil {
 			return nil, err
 		}
-		row := query.SetGroupAdminParams{GroupID: groupID, MemberID: memberID, Admin: true}
-		return changed(fleet.GroupChanged, groupID), one(q.SetGroupAdmin(ctx, row))
+		return changed(fleet.GroupChanged, groupID), one(q.SetGroupAdmin(ctx, groupID, memberID, true))
 	})
 	return db.told(err, "make member %q an admin of group %q", memberID, groupID)
 }
@@ -184,15 +174,14 @@ func (db *DB) DropAdmin(ctx context.Context, adminID, groupID, memberID string) 
 		if err := spare(ctx, q, groupID, memberID); err != nil {
 			return nil, err
 		}
-		row := query.SetGroupAdminParams{GroupID: groupID, MemberID: memberID, Admin: false}
-		return changed(fleet.GroupChanged, groupID), one(q.SetGroupAdmin(ctx, row))
+		return changed(fleet.GroupChanged, groupID), one(q.SetGroupAdmin(ctx, groupID, memberID, false))
 	})
 	return db.told(err, "make member %q no admin of group %q", memberID, groupID)
 }
 
 // runs checks that the member is an admin of the org.
 func runs(ctx context.Context, q *query.Queries, adminID, groupID string) error {
-	kind, err := q.AdminKind(ctx, query.AdminKindParams{GroupID: groupID, Member: adminID})
+	kind, err := q.AdminKind(ctx, groupID, adminID)
 	if err == nil && kind != string(account.GroupOrg) {
 		err = sql.ErrNoRows
 	}
@@ -202,7 +191,7 @@ func runs(ctx context.Context, q *query.Queries, adminID, groupID string) error 
 // EndGroup lets an admin of a group, of either kind, end it for everybody.
 func (db *DB) EndGroup(ctx context.Context, adminID, groupID string) error {
 	err := db.change(ctx, func(q *query.Queries) ([]fleet.Change, error) {
-		if _, err := q.AdminKind(ctx, query.AdminKindParams{GroupID: groupID, Member: adminID}); err != nil {
+		if _, err := q.AdminKind(ctx, groupID, adminID); err != nil {
 			return nil, err
 		}
 		return changed(fleet.GroupChanged, groupID), end(ctx, q, groupID)
@@ -222,7 +211,7 @@ func end(ctx context.Context, q *query.Queries, groupID string) error {
 
 // OwnMachine is the owner's live machine of that id.
 func (db *DB) OwnMachine(ctx context.Context, ownerID, id string) (account.Machine, error) {
-	row, err := db.query.OwnMachine(ctx, query.OwnMachineParams{ID: id, OwnerID: ownerID})
+	row, err := db.query.OwnMachine(ctx, id, ownerID)
 	if err != nil {
 		return account.Machine{}, db.told(err, "read machine %q", id)
 	}
@@ -233,7 +222,7 @@ func (db *DB) OwnMachine(ctx context.Context, ownerID, id string) (account.Machi
 // it in again; doing either twice is the same as once.
 func (db *DB) KeepOutOwn(ctx context.Context, ownerID, groupID, machineID string, out bool) error {
 	err := db.change(ctx, func(q *query.Queries) ([]fleet.Change, error) {
-		if _, err := q.OwnMachine(ctx, query.OwnMachineParams{ID: machineID, OwnerID: ownerID}); err != nil {
+		if _, err := q.OwnMachine(ctx, machineID, ownerID); err != nil {
 			return nil, err
 		}
 		return changed(fleet.GroupChanged, groupID), keepOut(ctx, q, groupID, machineID, out)
@@ -245,8 +234,7 @@ func (db *DB) KeepOutOwn(ctx context.Context, ownerID, groupID, machineID string
 // those again that it is not kept out of one by one.
 func (db *DB) KeepOutOfAll(ctx context.Context, ownerID, machineID string, out bool) error {
 	err := db.change(ctx, func(q *query.Queries) ([]fleet.Change, error) {
-		row := query.SetKeptOutParams{ID: machineID, OwnerID: ownerID, KeptOut: out}
-		return changed(fleet.MachineChanged, machineID), one(q.SetKeptOut(ctx, row))
+		return changed(fleet.MachineChanged, machineID), one(q.SetKeptOut(ctx, machineID, ownerID, out))
 	})
 	return db.told(err, "change what machine %q is to groups", machineID)
 }

@@ -2,9 +2,7 @@ package store
 
 import (
 	"context"
-	"fmt"
-
-	"github.com/go-json-experiment/json"
+	"slices"
 
 	"github.com/kith/kith/internal/account"
 	"github.com/kith/kith/internal/fleet"
@@ -15,14 +13,12 @@ import (
 // ErrNotFound if one of them is no member, ErrInvalid if they are the same.
 func (db *DB) AddShare(ctx context.Context, s account.Share) error {
 	err := db.change(ctx, func(q *query.Queries) ([]fleet.Change, error) {
-		models, err := limits(s.ID, s.Limits)
-		if err != nil {
+		if err := limitText(s.Limits, s.ID); err != nil {
 			return nil, err
 		}
 		return changed(fleet.SharesChanged, s.MemberID), q.InsertShare(ctx, query.InsertShareParams{
 			ID: s.ID, OwnerID: s.OwnerID, MemberID: s.MemberID,
-			Models: models, Hours: s.Hours,
-			Concurrent: int64(s.Concurrent), PerDay: int64(s.PerDay), Created: millis(s.Created),
+			Models: s.Models, Hours: s.Hours, Concurrent: s.Concurrent, PerDay: s.PerDay, Created: millis(s.Created),
 		})
 	})
 	return db.told(err, "share %q's machines with member %q", s.OwnerID, s.MemberID)
@@ -44,8 +40,8 @@ func (db *DB) PutShare(ctx context.Context, s account.Share, c account.LimitChan
 		if err != nil {
 			return nil, err
 		}
-		s, err = share(row)
-		return changed(fleet.SharesChanged, s.MemberID), err
+		s = share(row)
+		return changed(fleet.SharesChanged, s.MemberID), nil
 	})
 	return s, db.told(err, "share %q's machines with member %q", s.OwnerID, s.MemberID)
 }
@@ -53,8 +49,7 @@ func (db *DB) PutShare(ctx context.Context, s account.Share, c account.LimitChan
 // RemoveShare ends the share of that pair; ErrNotFound if there is none.
 func (db *DB) RemoveShare(ctx context.Context, ownerID, memberID string) error {
 	err := db.change(ctx, func(q *query.Queries) ([]fleet.Change, error) {
-		row := query.DeleteShareParams{OwnerID: ownerID, MemberID: memberID}
-		return changed(fleet.SharesChanged, memberID), one(q.DeleteShare(ctx, row))
+		return changed(fleet.SharesChanged, memberID), one(q.DeleteShare(ctx, ownerID, memberID))
 	})
 	return db.told(err, "end the share of %q's machines with member %q", ownerID, memberID)
 }
@@ -62,67 +57,41 @@ func (db *DB) RemoveShare(ctx context.Context, ownerID, memberID string) error {
 // Shares is every share from or to the member, the first first, whoever of the
 // two is disabled.
 func (db *DB) Shares(ctx context.Context, memberID string) ([]account.Share, error) {
-	return db.shares(db.query.SharesOf(ctx, memberID))
+	rows, err := db.query.SharesOf(ctx, memberID)
+	return each(rows, share), db.told(err, "list the shares of member %q", memberID)
 }
 
 // ShareList is every share that is in force: neither member is disabled.
 func (db *DB) ShareList(ctx context.Context) ([]account.Share, error) {
-	return db.shares(db.query.LiveShares(ctx))
+	rows, err := db.query.LiveShares(ctx)
+	return each(rows, share), db.told(err, "list the shares")
 }
 
 // SharesTo is every share in force to the member.
 func (db *DB) SharesTo(ctx context.Context, memberID string) ([]account.Share, error) {
-	return db.shares(db.query.LiveSharesTo(ctx, memberID))
+	rows, err := db.query.LiveSharesTo(ctx, memberID)
+	return each(rows, share), db.told(err, "list the shares to member %q", memberID)
 }
 
 // NamedShares is every share from or to the member with both names, the first
 // first, whoever of the two is disabled.
 func (db *DB) NamedShares(ctx context.Context, memberID string) ([]account.NamedShare, error) {
 	rows, err := db.query.NamedShares(ctx, memberID)
-	out := make([]account.NamedShare, len(rows))
-	for i, row := range rows {
-		s, unread := share(row.Share)
-		if unread != nil {
-			return nil, unread
-		}
-		out[i] = account.NamedShare{Share: s, Owner: row.Owner, Member: row.Member}
-	}
-	return out, db.told(err, "list the shares of member %q", memberID)
+	return each(rows, func(row query.NamedSharesRow) account.NamedShare {
+		return account.NamedShare{Share: share(row.Share), Owner: row.Owner, Member: row.Member}
+	}), db.told(err, "list the shares of member %q", memberID)
 }
 
-func (db *DB) shares(rows []query.Share, err error) ([]account.Share, error) {
-	out := make([]account.Share, len(rows))
-	for i, row := range rows {
-		var unread error
-		if out[i], unread = share(row); unread != nil {
-			return nil, unread
-		}
+func share(row query.Share) account.Share {
+	return account.Share{
+		ID: row.ID, OwnerID: row.OwnerID, MemberID: row.MemberID, Created: moment(row.Created),
+		Limits: account.Limits{Models: row.Models, Hours: row.Hours, Concurrent: row.Concurrent, PerDay: row.PerDay},
 	}
-	return out, db.told(err, "list shares")
 }
 
-func share(row query.Share) (s account.Share, err error) {
-	s = account.Share{ID: row.ID, OwnerID: row.OwnerID, MemberID: row.MemberID, Created: moment(row.Created)}
-	s.Limits, err = limited(row.ID, row.Models, row.Hours, row.Concurrent, row.PerDay)
-	return s, err
-}
-
-// limits checks what whoever has that id is limited to, and is the models as
-// they are kept; limited reads it back.
-func limits(id string, l account.Limits) (models string, err error) {
-	if err := text(append([]string{id, l.Hours}, l.Models...)...); err != nil {
-		return "", err
-	}
-	list, err := json.Marshal(l.Models)
-	return string(list), err
-}
-
-func limited(id, models, hours string, concurrent, perDay int64) (account.Limits, error) {
-	l := account.Limits{Hours: hours, Concurrent: int(concurrent), PerDay: int(perDay)}
-	if err := json.Unmarshal([]byte(models), &l.Models); err != nil {
-		return l, fmt.Errorf("cannot read the models of %q: %w", id, err)
-	}
-	return l, nil
+// limitText checks the text of limits, and other text, as text does.
+func limitText(l account.Limits, others ...string) error {
+	return text(slices.Concat(others, []string{l.Hours}, l.Models)...)
 }
 
 // CreateGroup adds a group with the members and keep-outs it comes with;
@@ -132,17 +101,16 @@ func (db *DB) CreateGroup(ctx context.Context, g account.Group) error {
 		if err := text(g.ID, g.Name); err != nil {
 			return nil, err
 		}
-		row := query.InsertGroupParams{ID: g.ID, Name: g.Name, Kind: string(g.Kind), Created: millis(g.Created)}
-		if err := q.InsertGroup(ctx, row); err != nil {
+		if err := q.InsertGroup(ctx, g.ID, g.Name, string(g.Kind), millis(g.Created)); err != nil {
 			return nil, err
 		}
 		for _, m := range g.Members {
-			if err := q.InsertGroupMember(ctx, query.InsertGroupMemberParams{GroupID: g.ID, MemberID: m.MemberID, Admin: m.Admin, Seen: millis(g.Created) - 1}); err != nil {
+			if err := q.InsertGroupMember(ctx, g.ID, m.MemberID, m.Admin, millis(g.Created)-1); err != nil {
 				return nil, err
 			}
 		}
 		for _, id := range g.KeptOut {
-			if err := q.InsertKeepOut(ctx, query.InsertKeepOutParams{GroupID: g.ID, MachineID: id}); err != nil {
+			if err := q.InsertKeepOut(ctx, g.ID, id); err != nil {
 				return nil, err
 			}
 		}
@@ -196,7 +164,7 @@ func (db *DB) group(ctx context.Context, id string, disabledToo bool) (account.G
 		if err != nil {
 			return err
 		}
-		members, err := q.GroupMembersOf(ctx, query.GroupMembersOfParams{GroupID: id, DisabledToo: disabledToo})
+		members, err := q.GroupMembersOf(ctx, id, disabledToo)
 		if err != nil {
 			return err
 		}
@@ -255,7 +223,7 @@ func (db *DB) RemoveGroupMember(ctx context.Context, groupID, memberID string) e
 // keepOut keeps a machine out of a group, or lets it in again.
 func keepOut(ctx context.Context, q *query.Queries, groupID, machineID string, out bool) error {
 	if out {
-		return q.InsertKeepOut(ctx, query.InsertKeepOutParams{GroupID: groupID, MachineID: machineID})
+		return q.InsertKeepOut(ctx, groupID, machineID)
 	}
-	return q.DeleteKeepOut(ctx, query.DeleteKeepOutParams{GroupID: groupID, MachineID: machineID})
+	return q.DeleteKeepOut(ctx, groupID, machineID)
 }

@@ -22,7 +22,7 @@ func (db *DB) SignUp(ctx context.Context, s account.SignUp, now time.Time) error
 			return nil, err
 		}
 		if s.Link != nil {
-			whose, err := q.UseLink(ctx, query.UseLinkParams{Hash: s.Link[:], Now: millis(now)})
+			whose, err := q.UseLink(ctx, s.Link[:], millis(now))
 			if err == nil && whose != "" {
 				err = sql.ErrNoRows
 			}
@@ -50,7 +50,7 @@ func (db *DB) SignUp(ctx context.Context, s account.SignUp, now time.Time) error
 		if s.Password == "" {
 			return changes, nil
 		}
-		return changes, q.PutPassword(ctx, query.PutPasswordParams{MemberID: m.ID, Hash: s.Password, Changed: millis(now)})
+		return changes, q.PutPassword(ctx, m.ID, s.Password, millis(now))
 	})
 	return db.told(err, "sign up %q", s.Member.Name)
 }
@@ -75,13 +75,13 @@ func setPassword(ctx context.Context, q *query.Queries, memberID, hash, keep str
 	if err := text(hash); err != nil {
 		return err
 	}
-	if err := q.PutPassword(ctx, query.PutPasswordParams{MemberID: memberID, Hash: hash, Changed: millis(now)}); err != nil {
+	if err := q.PutPassword(ctx, memberID, hash, millis(now)); err != nil {
 		return err
 	}
 	if err := q.DropMailedLinks(ctx, memberID); err != nil {
 		return err
 	}
-	return q.EndSessionsOf(ctx, query.EndSessionsOfParams{MemberID: memberID, Keep: keep})
+	return q.EndSessionsOf(ctx, memberID, keep)
 }
 
 // OperatorCanSignIn reports whether a member who is an operator has a password, a
@@ -99,7 +99,7 @@ func (db *DB) PutRecoveryCodes(ctx context.Context, memberID string, hashes [][3
 			return err
 		}
 		for _, hash := range hashes {
-			if err := q.InsertRecoveryCode(ctx, query.InsertRecoveryCodeParams{MemberID: memberID, Hash: hash[:]}); err != nil {
+			if err := q.InsertRecoveryCode(ctx, memberID, hash[:]); err != nil {
 				return err
 			}
 		}
@@ -118,7 +118,7 @@ func (db *DB) RecoveryCodes(ctx context.Context, memberID string) (int, error) {
 // the member, all or nothing. ErrNotFound if the code is not the member's.
 func (db *DB) Recover(ctx context.Context, memberID string, code [32]byte, hash string, now time.Time) error {
 	err := db.change(ctx, func(q *query.Queries) ([]fleet.Change, error) {
-		if err := one(q.UseRecoveryCode(ctx, query.UseRecoveryCodeParams{MemberID: memberID, Hash: code[:]})); err != nil {
+		if err := one(q.UseRecoveryCode(ctx, memberID, code[:])); err != nil {
 			return nil, err
 		}
 		return changed(fleet.SessionsChanged, memberID), setPassword(ctx, q, memberID, hash, "", now)
@@ -130,7 +130,7 @@ func (db *DB) Recover(ctx context.Context, memberID string, code [32]byte, hash 
 // nobody, stops working, if both were mailed or neither was.
 func (db *DB) CreateLink(ctx context.Context, l account.Link) error {
 	err := db.transact(ctx, func(q *query.Queries) error {
-		if err := q.DropLinks(ctx, query.DropLinksParams{MemberID: l.MemberID, Mailed: l.Mailed, Now: millis(l.Created)}); err != nil {
+		if err := q.DropLinks(ctx, l.MemberID, l.Mailed, millis(l.Created)); err != nil {
 			return err
 		}
 		return q.InsertLink(ctx, query.InsertLinkParams{
@@ -142,7 +142,7 @@ func (db *DB) CreateLink(ctx context.Context, l account.Link) error {
 
 // Link is the link with that hash while it works, else ErrNotFound.
 func (db *DB) Link(ctx context.Context, hash [32]byte, now time.Time) (account.Link, error) {
-	row, err := db.query.Link(ctx, query.LinkParams{Hash: hash[:], Now: millis(now)})
+	row, err := db.query.Link(ctx, hash[:], millis(now))
 	if err == nil && !sameHash(row.Hash, hash) {
 		err = sql.ErrNoRows
 	}
@@ -157,7 +157,7 @@ func (db *DB) Link(ctx context.Context, hash [32]byte, now time.Time) (account.L
 func (db *DB) UseLink(ctx context.Context, hash [32]byte, now time.Time) (account.Member, error) {
 	var whose query.Member
 	err := db.transact(ctx, func(q *query.Queries) error {
-		id, err := q.UseLink(ctx, query.UseLinkParams{Hash: hash[:], Now: millis(now)})
+		id, err := q.UseLink(ctx, hash[:], millis(now))
 		if err != nil {
 			return err
 		}
@@ -186,7 +186,7 @@ func (db *DB) CreateSession(ctx context.Context, s account.Session) error {
 // meanwhile stays ended.
 func (db *DB) TouchSession(ctx context.Context, s account.Session) error {
 	err := db.transact(ctx, func(q *query.Queries) error {
-		return q.TouchSession(ctx, query.TouchSessionParams{ID: s.ID, Data: s.Data, Seen: millis(s.Seen), Expires: millis(s.Expires)})
+		return q.TouchSession(ctx, s.ID, s.Data, millis(s.Seen), millis(s.Expires))
 	})
 	return db.told(err, "keep a session")
 }
@@ -196,13 +196,13 @@ func (db *DB) Session(ctx context.Context, id string, now time.Time) (account.Se
 	if err := text(id); err != nil {
 		return account.Session{}, db.told(sql.ErrNoRows, "read a session")
 	}
-	row, err := db.query.Session(ctx, query.SessionParams{ID: id, Now: millis(now)})
+	row, err := db.query.Session(ctx, id, millis(now))
 	return session(row), db.told(err, "read a session")
 }
 
 // SessionsOf is every live session of the member, the first first.
 func (db *DB) SessionsOf(ctx context.Context, memberID string, now time.Time) ([]account.Session, error) {
-	rows, err := db.query.SessionsOf(ctx, query.SessionsOfParams{MemberID: memberID, Now: millis(now)})
+	rows, err := db.query.SessionsOf(ctx, memberID, millis(now))
 	return each(rows, session), db.told(err, "list the sessions of member %q", memberID)
 }
 
@@ -222,7 +222,7 @@ func (db *DB) EndSession(ctx context.Context, id string) error {
 // EndSessionOf ends a session of the member's; ErrNotFound if there is none.
 func (db *DB) EndSessionOf(ctx context.Context, memberID, id string) error {
 	err := db.change(ctx, func(q *query.Queries) ([]fleet.Change, error) {
-		return changed(fleet.SessionsChanged, memberID), one(q.EndSessionOf(ctx, query.EndSessionOfParams{MemberID: memberID, ID: id}))
+		return changed(fleet.SessionsChanged, memberID), one(q.EndSessionOf(ctx, memberID, id))
 	})
 	return db.told(err, "end a session of member %q", memberID)
 }
@@ -230,7 +230,7 @@ func (db *DB) EndSessionOf(ctx context.Context, memberID, id string) error {
 // EndSessionsOf ends every session of the member but the one to keep.
 func (db *DB) EndSessionsOf(ctx context.Context, memberID, keep string) error {
 	err := db.change(ctx, func(q *query.Queries) ([]fleet.Change, error) {
-		return changed(fleet.SessionsChanged, memberID), q.EndSessionsOf(ctx, query.EndSessionsOfParams{MemberID: memberID, Keep: keep})
+		return changed(fleet.SessionsChanged, memberID), q.EndSessionsOf(ctx, memberID, keep)
 	})
 	return db.told(err, "end the sessions of member %q", memberID)
 }

@@ -14,6 +14,8 @@ import (
 	"github.com/pressly/goose/v3"
 	"modernc.org/sqlite"
 	sqlite3 "modernc.org/sqlite/lib"
+
+	"github.com/kith/kith/internal/store/internal/query"
 )
 
 const (
@@ -64,6 +66,7 @@ func connectSQLite(path string, release func() error) (*DB, error) {
 		write: write, read: read,
 		flavor: flavor{
 			dialect: goose.DialectSQLite3, kind: sqliteKind, release: release,
+			prepare: func(on query.DBTX) query.DBTX { return &prepared{DBTX: on} },
 			// The driver starts a goroutine for each statement that can be interrupted.
 			batch: context.WithoutCancel,
 			copy:  func(ctx context.Context, to string) (string, error) { return copySQLite(ctx, path, to) },

@@ -55,8 +55,7 @@ type DB struct {
 	flavor flavor
 	write  *sql.DB
 	read   *sql.DB        // may be the same as write
-	query  *query.Queries // prepared on read
-	writes *query.Queries // prepared on write
+	query  *query.Queries // on read
 }
 
 // Open opens the database, checks that it is whole, and brings its tables up to
@@ -73,31 +72,18 @@ func Open(ctx context.Context, config Config) (*DB, error) {
 	if err != nil {
 		return nil, err
 	}
-	err = db.migrate(ctx)
-	// Prepared once: SQLite otherwise spends more on reading an insert than on
-	// doing it.
-	if err == nil {
-		db.writes, err = query.Prepare(ctx, db.write)
-	}
-	if err == nil {
-		db.query, err = query.Prepare(ctx, db.read)
-	}
-	if err != nil {
+	if err := db.migrate(ctx); err != nil {
 		return nil, errors.Join(err, db.Close())
 	}
+	db.query = query.New(db.flavor.prepare(db.read))
 	return db, nil
 }
 
 // Close waits for what is under way and closes the database.
 func (db *DB) Close() error {
 	var err error
-	for _, prepared := range []*query.Queries{db.query, db.writes} {
-		if prepared != nil {
-			err = errors.Join(err, prepared.Close())
-		}
-	}
 	if db.read != db.write {
-		err = errors.Join(err, db.read.Close())
+		err = db.read.Close()
 	}
 	return errors.Join(err, db.write.Close(), db.flavor.release())
 }
@@ -110,7 +96,7 @@ func (db *DB) transact(ctx context.Context, do func(*query.Queries) error) error
 		return err
 	}
 	defer func() { _ = tx.Rollback() }() // does nothing after Commit
-	q := db.writes.WithTx(tx)
+	q := query.New(db.flavor.prepare(tx))
 	if err := do(q); err != nil {
 		return err
 	}
@@ -127,7 +113,7 @@ func (db *DB) view(ctx context.Context, do func(*query.Queries) error) error {
 		return err
 	}
 	defer func() { _ = tx.Rollback() }() // there is nothing to commit
-	return do(db.query.WithTx(tx))
+	return do(query.New(tx))
 }
 
 // told is err in this package's words: "cannot <what>: <which kind>: <cause>".

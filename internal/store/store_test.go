@@ -47,12 +47,12 @@ func openPostgres(t testing.TB) *store.DB {
 
 func TestSQLite(t *testing.T) {
 	t.Parallel()
-	storetest.Run(t, func(t *testing.T) *store.DB { return openSQLite(t) })
+	onDatabase(t, func(t *testing.T) *store.DB { return openSQLite(t) })
 }
 
 func TestPostgres(t *testing.T) {
 	t.Parallel()
-	storetest.Run(t, func(t *testing.T) *store.DB { return openPostgres(t) })
+	onDatabase(t, func(t *testing.T) *store.DB { return openPostgres(t) })
 }
 
 // cannotOpen checks that the store is refused and that the error says why.

@@ -14,18 +14,18 @@ import (
 // SaveStories keeps the stories in one transaction, and drops those older than
 // account.StoryLife. A story that is there already stays as it was.
 func (db *DB) SaveStories(ctx context.Context, stories []account.Story, now time.Time) error {
-	rows := make([]query.InsertStoryParams, len(stories))
+	texts := make([]string, len(stories))
 	for i, s := range stories {
 		text, err := json.Marshal(s)
 		if err != nil {
 			return db.told(fmt.Errorf("%w: %w", ErrInvalid, err), "keep the story of call %q", s.CallID)
 		}
-		rows[i] = query.InsertStoryParams{CallID: s.CallID, MemberID: s.MemberID, Started: millis(s.Started), Story: string(text)}
+		texts[i] = string(text)
 	}
 	err := db.transact(ctx, func(q *query.Queries) error {
 		each := db.flavor.batch(ctx)
-		for _, row := range rows {
-			if err := q.InsertStory(each, row); err != nil {
+		for i, s := range stories {
+			if err := q.InsertStory(each, s.CallID, s.MemberID, millis(s.Started), texts[i]); err != nil {
 				return err
 			}
 		}
@@ -38,7 +38,7 @@ func (db *DB) SaveStories(ctx context.Context, stories []account.Story, now time
 // nothing, whether there was such a call or not.
 func (db *DB) Story(ctx context.Context, callID, memberID string) (account.Story, error) {
 	s := account.Story{MemberID: memberID}
-	row, err := db.query.Story(ctx, query.StoryParams{CallID: callID, MemberID: memberID})
+	row, err := db.query.Story(ctx, callID, memberID)
 	if err == nil {
 		err = json.Unmarshal([]byte(row), &s)
 	}

@@ -19,7 +19,7 @@ func (db *DB) KeepTurn(ctx context.Context, t account.Turn, most int, mostBytes 
 		if err := q.InsertTurn(ctx, row); err != nil {
 			return err
 		}
-		return q.TrimTurns(ctx, query.TrimTurnsParams{Member: t.MemberID, Most: int64(most), Bytes: mostBytes})
+		return q.TrimTurns(ctx, t.MemberID, int64(most), mostBytes)
 	})
 	return db.told(err, "keep a turn of member %q", t.MemberID)
 }
@@ -27,7 +27,7 @@ func (db *DB) KeepTurn(ctx context.Context, t account.Turn, most int, mostBytes 
 // Turn is the member's turn of that hash, if it has not expired by then; else
 // ErrNotFound, whosever it is.
 func (db *DB) Turn(ctx context.Context, hash [32]byte, memberID string, now time.Time) (account.Turn, error) {
-	row, err := db.query.Turn(ctx, query.TurnParams{Hash: hash[:], MemberID: memberID, Expires: millis(now)})
+	row, err := db.query.Turn(ctx, hash[:], memberID, millis(now))
 	return account.Turn{
 		Hash: hash, MemberID: memberID, Created: moment(row.Created), Expires: moment(row.Expires), Sealed: row.Sealed,
 	}, db.told(err, "read a turn of member %q", memberID)
@@ -35,11 +35,11 @@ func (db *DB) Turn(ctx context.Context, hash [32]byte, memberID string, now time
 
 // ForgetTurn drops the turn that Turn would find; else ErrNotFound.
 func (db *DB) ForgetTurn(ctx context.Context, hash [32]byte, memberID string, now time.Time) error {
-	err := one(db.writes.DeleteTurn(ctx, query.DeleteTurnParams{Hash: hash[:], MemberID: memberID, Expires: millis(now)}))
+	err := one(query.New(db.write).DeleteTurn(ctx, hash[:], memberID, millis(now)))
 	return db.told(err, "drop a turn of member %q", memberID)
 }
 
 // PruneTurns drops every turn that has expired by then.
 func (db *DB) PruneTurns(ctx context.Context, now time.Time) error {
-	return db.told(db.writes.PruneTurns(ctx, millis(now)), "drop expired turns")
+	return db.told(query.New(db.write).PruneTurns(ctx, millis(now)), "drop expired turns")
 }

@@ -122,7 +122,7 @@ func recordUsage(ctx context.Context, q *query.Queries, records []account.Usage)
 		}
 	}
 	for _, k := range slices.SortedFunc(maps.Keys(byGroup), groupDay.compare) {
-		if err := q.AddGroupDay(ctx, query.AddGroupDayParams{Day: k.day, GroupID: k.group, OwnerID: k.owner, Calls: byGroup[k]}); err != nil {
+		if err := q.AddGroupDay(ctx, k.day, k.group, k.owner, byGroup[k]); err != nil {
 			return err
 		}
 	}

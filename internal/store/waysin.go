@@ -39,7 +39,7 @@ func (db *DB) Passkeys(ctx context.Context, memberID string) ([]account.Passkey,
 // once, one succeeds.
 func (db *DB) UsePasskey(ctx context.Context, id string, signs int64, now time.Time) error {
 	err := db.transact(ctx, func(q *query.Queries) error {
-		return one(q.UsePasskey(ctx, query.UsePasskeyParams{ID: id, Signs: signs, Used: millis(now)}))
+		return one(q.UsePasskey(ctx, id, signs, millis(now)))
 	})
 	return db.told(err, "use passkey %q", id)
 }
@@ -50,7 +50,7 @@ func (db *DB) UsePasskey(ctx context.Context, id string, signs int64, now time.T
 func (db *DB) RemovePasskey(ctx context.Context, memberID, id, keep string) error {
 	err := db.change(ctx, func(q *query.Queries) ([]fleet.Change, error) {
 		return changed(fleet.SessionsChanged, memberID), shut(ctx, q, memberID, keep, func() (int64, error) {
-			return q.DeletePasskey(ctx, query.DeletePasskeyParams{MemberID: memberID, ID: id})
+			return q.DeletePasskey(ctx, memberID, id)
 		})
 	})
 	return db.told(err, "remove passkey %q", id)
@@ -76,7 +76,7 @@ func (db *DB) Identity(ctx context.Context, issuer, subject string) (account.Ide
 	if err := text(issuer, subject); err != nil {
 		return account.Identity{}, db.told(err, "read an identity")
 	}
-	row, err := db.query.Identity(ctx, query.IdentityParams{Issuer: issuer, Subject: subject})
+	row, err := db.query.Identity(ctx, issuer, subject)
 	return identity(row), db.told(err, "read an identity of %q", issuer)
 }
 
@@ -90,7 +90,7 @@ func (db *DB) Identities(ctx context.Context, memberID string) ([]account.Identi
 func (db *DB) RemoveIdentity(ctx context.Context, memberID, id, keep string) error {
 	err := db.change(ctx, func(q *query.Queries) ([]fleet.Change, error) {
 		return changed(fleet.SessionsChanged, memberID), shut(ctx, q, memberID, keep, func() (int64, error) {
-			return q.DeleteIdentity(ctx, query.DeleteIdentityParams{MemberID: memberID, ID: id})
+			return q.DeleteIdentity(ctx, memberID, id)
 		})
 	})
 	return db.told(err, "remove identity %q", id)
@@ -112,7 +112,7 @@ func shut(ctx context.Context, q *query.Queries, memberID, keep string, remove f
 	if err != nil {
 		return err
 	}
-	return q.EndSessionsOf(ctx, query.EndSessionsOfParams{MemberID: memberID, Keep: keep})
+	return q.EndSessionsOf(ctx, memberID, keep)
 }
 
 // BeginCeremony remembers a ceremony until it is taken or expires, and drops those
@@ -135,7 +135,7 @@ func (db *DB) BeginCeremony(ctx context.Context, c account.Ceremony, now time.Ti
 func (db *DB) TakeCeremony(ctx context.Context, hash [32]byte, kind account.CeremonyKind, now time.Time) (account.Ceremony, error) {
 	var row query.Ceremony
 	err := db.transact(ctx, func(q *query.Queries) (err error) {
-		row, err = q.TakeCeremony(ctx, query.TakeCeremonyParams{Hash: hash[:], Kind: string(kind), Now: millis(now)})
+		row, err = q.TakeCeremony(ctx, hash[:], string(kind), millis(now))
 		return err
 	})
 	return account.Ceremony{

@@ -1,215 +1,112 @@
-// Package storetest is what every store must do, whatever database is under it,
-// and a PostgreSQL server to do it on.
+// Package storetest runs a PostgreSQL server for tests.
 package storetest
 
 import (
-	"crypto/sha256"
+	"bufio"
+	_ "embed"
 	"errors"
-	"slices"
+	"fmt"
+	"io"
+	"net/url"
+	"os"
+	"os/exec"
+	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
-	"time"
-
-	"github.com/google/go-cmp/cmp"
-	"github.com/google/go-cmp/cmp/cmpopts"
-
-	"github.com/kith/kith/internal/account"
-	"github.com/kith/kith/internal/fleet"
-	"github.com/kith/kith/internal/store"
 )
 
-// Run holds a store to its promises. Each call of open gives a new, empty one,
-// closed at the end of the test it was opened for; the first call is made
-// outside of any synctest bubble.
-func Run(t *testing.T, open func(t *testing.T) *store.DB) {
-	open(t)
-	for _, promise := range []struct {
-		name string
-		test func(*testing.T, *store.DB)
-	}{
-		{"members", testMembers},
-		{"meta", testMeta},
-		{"keys", testKeys},
-		{"machines", testMachines},
-		{"kept machines", testKeptMachines},
-		{"generations", testGenerations},
-		{"login tokens", testLoginTokens},
-		{"login token race", testLoginTokenRace},
-		{"shares", testShares},
-		{"put share", testPutShare},
-		{"group limits", testGroupLimits},
-		{"calls of groups", testCallsOfGroups},
-		{"invites", testInvites},
-		{"invite race", testInviteRace},
-		{"groups", testGroups},
-		{"seen groups", testSeenGroups},
-		{"running groups", testRunningGroups},
-		{"last admin race", testLastAdminRace},
-		{"group invitations", testGroupInvitations},
-		{"group made for a member", testGroupMadeFor},
-		{"bounds of group invitations", testInvitationBounds},
-		{"group invitation races", testInvitationRaces},
-		{"consent", testConsent},
-		{"joins", testJoins},
-		{"kept out of all", testKeptOutOfAll},
-		{"disabled member", testDisabledMember},
-		{"epoch", testEpoch},
-		{"epoch under concurrency", testEpochConcurrency},
-		{"behind", testBehind},
-		{"usage", testUsage},
-		{"usage of a member", testUsageOfMember},
-		{"pages of lists", testPages},
-		{"calls of shares", testCallsOfShares},
-		{"usage refused", testUsageRefused},
-		{"usage concurrency", testUsageConcurrency},
-		{"usage 10,000", testUsageMany},
-		{"stories", testStories},
-		{"sign-up", testSignUp},
-		{"links", testLinks},
-		{"sessions", testSessions},
-		{"recovery", testRecovery},
-		{"passkeys", testPasskeys},
-		{"identities", testIdentities},
-		{"ceremonies", testCeremonies},
-		{"emails", testEmails},
-		{"mailed links", testMailedLinks},
-		{"grants", testGrants},
-		{"own keys, machines and calls", testOwnThings},
-		{"turns", testTurns},
-		{"turn bounds", testTurnBounds},
-	} {
-		t.Run(promise.name, func(t *testing.T) { promise.test(t, open(t)) })
-	}
-	t.Run("changes are kept a day", func(t *testing.T) { testPruning(t, open) })
-}
-
-// start is a moment that has all the precision that is kept.
-var start = time.Date(2026, 11, 21, 10, 30, 0, 123_000_000, time.UTC)
-
-// later is so many seconds after start.
-func later(seconds int) time.Time { return start.Add(time.Duration(seconds) * time.Second) }
-
-func ok(t *testing.T, err error) {
+// Postgres returns the URL of a new, empty database. The first call starts a
+// server, which ends with the test process, even if that is killed. A machine without
+// PostgreSQL fails the test. Call it outside a synctest bubble.
+func Postgres(t testing.TB) string {
 	t.Helper()
+	server, err := startPostgres()
 	if err != nil {
 		t.Fatal(err)
 	}
-}
-
-// must is value, where the call that gave it had no error.
-func must[T any](t *testing.T) func(value T, err error) T {
-	return func(value T, err error) T {
-		t.Helper()
-		ok(t, err)
-		return value
+	name, err := server.create()
+	if err != nil {
+		t.Fatal(err)
 	}
+	return server.url(name)
 }
 
-// fails checks which kind of error err is.
-func fails(t *testing.T, err, kind error) {
-	t.Helper()
-	if !errors.Is(err, kind) {
-		t.Fatalf("the error is %v, want %v", err, kind)
+// startPostgres starts the one server of the process.
+var startPostgres = sync.OnceValues(func() (*postgresServer, error) {
+	programs, err := findPostgres()
+	if err != nil {
+		return nil, err
 	}
-}
-
-// same checks that got is want; no elements and no slice are the same.
-func same(t *testing.T, got, want any) {
-	t.Helper()
-	if diff := cmp.Diff(want, got, cmpopts.EquateEmpty()); diff != "" {
-		t.Fatalf("got is not want (-want +got):\n%s", diff)
+	// Not t.TempDir: the path of a unix socket is short, and the server outlives a test.
+	dir, err := os.MkdirTemp("", "kith-pg-")
+	if err != nil {
+		return nil, err
 	}
-}
-
-// together runs work n times at once and waits for all; work uses Error, not Fatal.
-func together(n int, work func(i int)) {
-	var all sync.WaitGroup
-	for i := range n {
-		all.Go(func() { work(i) })
+	guard := exec.Command("/bin/sh", "-c", guardScript)
+	guard.Env = append(os.Environ(), "PROGRAMS="+programs, "DIR="+dir)
+	life, err := guard.StdinPipe()
+	if err != nil {
+		return nil, err
 	}
-	all.Wait()
-}
-
-// The makers below make a record, put it into the store and give it back.
-
-func newMember(t *testing.T, db *store.DB, name string) account.Member {
-	t.Helper()
-	m := account.Member{ID: account.NewID("mem_"), Name: name, Created: start}
-	ok(t, db.CreateMember(t.Context(), m))
-	return m
-}
-
-func newKey(t *testing.T, db *store.DB, m account.Member, secret string) account.Key {
-	t.Helper()
-	k := account.Key{
-		ID: account.NewID("key_"), MemberID: m.ID, Name: "for " + secret, Region: "eu", Reach: account.ReachAll,
-		Hash: sha256.Sum256([]byte(secret)), LastFour: "abcd", Created: start,
+	out, err := guard.StdoutPipe()
+	if err != nil {
+		return nil, err
 	}
-	ok(t, db.CreateKey(t.Context(), k))
-	return k
-}
-
-func aMachine(owner account.Member, name string) account.Machine {
-	return account.Machine{
-		ID: account.NewID("mch_"), OwnerID: owner.ID, Name: name, Region: "eu",
-		Hash: sha256.Sum256([]byte(owner.ID + "/" + name)), LastFour: "wxyz", Created: start,
+	if err := guard.Start(); err != nil {
+		return nil, err
 	}
-}
-
-func newMachine(t *testing.T, db *store.DB, owner account.Member, name string) account.Machine {
-	t.Helper()
-	m := aMachine(owner, name)
-	ok(t, db.CreateMachine(t.Context(), m))
-	return m
-}
-
-func newShare(t *testing.T, db *store.DB, owner, member account.Member) account.Share {
-	t.Helper()
-	s := account.Share{ID: account.NewID("shr_"), OwnerID: owner.ID, MemberID: member.ID, Created: start}
-	ok(t, db.AddShare(t.Context(), s))
-	return s
-}
-
-func newGroup(t *testing.T, db *store.DB, name string, members ...account.Member) account.Group {
-	t.Helper()
-	g := account.Group{ID: account.NewID("grp_"), Name: name, Kind: account.GroupOrg, Created: start}
-	for i, m := range members {
-		g.Members = append(g.Members, account.GroupMember{MemberID: m.ID, Admin: i == 0})
+	output := bufio.NewReader(out)
+	first, err := output.ReadString('\n')
+	if err != nil || first != "ready\n" {
+		message, _ := io.ReadAll(output)
+		return nil, errors.Join(fmt.Errorf("cannot start PostgreSQL for the tests: %s%s", first, message), guard.Wait())
 	}
-	ok(t, db.CreateGroup(t.Context(), g))
-	return g
+	return &postgresServer{programs: programs, dir: dir, life: life}, nil
+})
+
+// guardScript runs the server until its standard input ends.
+//
+//go:embed postgres.sh
+var guardScript string
+
+type postgresServer struct {
+	programs string    // the folder of its programs
+	dir      string    // holds data and socket
+	life     io.Closer // the guard's standard input: open as long as this process lives
+	made     atomic.Int64
 }
 
-// watch gives a function that tells what changed since it was last called.
-func watch(t *testing.T, db *store.DB) func() []fleet.Change {
-	t.Helper()
-	epoch := must[int64](t)(db.Epoch(t.Context()))
-	return func() []fleet.Change {
-		t.Helper()
-		now, changes, err := db.Changes(t.Context(), epoch)
-		ok(t, err)
-		for i := range changes {
-			if changes[i].Epoch != epoch+int64(i)+1 {
-				t.Fatalf("change %d after epoch %d has epoch %d", i, epoch, changes[i].Epoch)
-			}
-			changes[i].Epoch = 0
+func (s *postgresServer) url(database string) string {
+	u := url.URL{
+		Scheme: "postgres", User: url.User("kith"), Path: "/" + database,
+		RawQuery: url.Values{"host": {s.dir}}.Encode(),
+	}
+	return u.String()
+}
+
+// create makes an empty database.
+func (s *postgresServer) create() (name string, err error) {
+	name = fmt.Sprintf("test%d", s.made.Add(1))
+	createdb := exec.Command(filepath.Join(s.programs, "createdb"), "--host", s.dir, "--username", "kith", name)
+	if message, err := createdb.CombinedOutput(); err != nil {
+		return "", fmt.Errorf("cannot make a database for the test: %w: %s", err, message)
+	}
+	return name, nil
+}
+
+// findPostgres returns the folder of the server's programs.
+func findPostgres() (string, error) {
+	var folders []string
+	if out, err := exec.Command("pg_config", "--bindir").Output(); err == nil {
+		folders = append(folders, strings.TrimSpace(string(out)))
+	}
+	debian, _ := filepath.Glob("/usr/lib/postgresql/*/bin")
+	for _, folder := range append(folders, debian...) {
+		if _, err := os.Stat(filepath.Join(folder, "initdb")); err == nil {
+			return folder, nil
 		}
-		epoch = now
-		return changes
 	}
-}
-
-// expect checks what changed, in any order.
-func expect(t *testing.T, got []fleet.Change, want ...fleet.Change) {
-	t.Helper()
-	order := func(a, b fleet.Change) int {
-		if a.Kind != b.Kind {
-			return strings.Compare(string(a.Kind), string(b.Kind))
-		}
-		return strings.Compare(a.ID, b.ID)
-	}
-	slices.SortFunc(got, order)
-	slices.SortFunc(want, order)
-	same(t, got, want)
+	return "", errors.New("cannot find PostgreSQL's server programs (initdb, pg_ctl): run make test, which installs them")
 }

@@ -14,14 +14,8 @@ SELECT id, at, by_id, by_name, what, subject FROM acts WHERE at <= $1 AND (at < 
 ORDER BY at DESC, id DESC LIMIT $3
 `
 
-type ActsParams struct {
-	Before   int64
-	BeforeID string
-	Most     int32
-}
-
-func (q *Queries) Acts(ctx context.Context, arg ActsParams) ([]Act, error) {
-	rows, err := q.query(ctx, q.actsStmt, acts, arg.Before, arg.BeforeID, arg.Most)
+func (q *Queries) Acts(ctx context.Context, before int64, beforeID string, most int32) ([]Act, error) {
+	rows, err := q.db.QueryContext(ctx, acts, before, beforeID, most)
 	if err != nil {
 		return nil, err
 	}
@@ -65,7 +59,7 @@ type InsertActParams struct {
 
 // One act may take several transactions; the first keeps it.
 func (q *Queries) InsertAct(ctx context.Context, arg InsertActParams) error {
-	_, err := q.exec(ctx, q.insertActStmt, insertAct,
+	_, err := q.db.ExecContext(ctx, insertAct,
 		arg.ID,
 		arg.At,
 		arg.ByID,
@@ -89,7 +83,7 @@ type InsertBackupParams struct {
 }
 
 func (q *Queries) InsertBackup(ctx context.Context, arg InsertBackupParams) error {
-	_, err := q.exec(ctx, q.insertBackupStmt, insertBackup,
+	_, err := q.db.ExecContext(ctx, insertBackup,
 		arg.ID,
 		arg.At,
 		arg.File,
@@ -104,7 +98,7 @@ SELECT id, at, file, bytes, fault FROM backups ORDER BY at DESC, id DESC LIMIT 1
 `
 
 func (q *Queries) LastBackup(ctx context.Context) (Backup, error) {
-	row := q.queryRow(ctx, q.lastBackupStmt, lastBackup)
+	row := q.db.QueryRowContext(ctx, lastBackup)
 	var i Backup
 	err := row.Scan(
 		&i.ID,

@@ -17,16 +17,10 @@ WHERE v.group_id = $1 AND v.member_id <> $2 AND NOT m.disabled AND e.verified > 
 ORDER BY e.member_id LIMIT $3
 `
 
-type AddressesOfGroupParams struct {
-	GroupID string
-	Joined  string
-	Most    int32
-}
-
 // Addresses of members of a group with a machine that it may reach, but not of
 // the one who joined.
-func (q *Queries) AddressesOfGroup(ctx context.Context, arg AddressesOfGroupParams) ([]Email, error) {
-	rows, err := q.query(ctx, q.addressesOfGroupStmt, addressesOfGroup, arg.GroupID, arg.Joined, arg.Most)
+func (q *Queries) AddressesOfGroup(ctx context.Context, groupID string, joined string, most int32) ([]Email, error) {
+	rows, err := q.db.QueryContext(ctx, addressesOfGroup, groupID, joined, most)
 	if err != nil {
 		return nil, err
 	}
@@ -62,18 +56,13 @@ SELECT
     (SELECT count(*) FROM group_invitations i WHERE i.member_id = $2) AS of_member
 `
 
-type CountInvitationsParams struct {
-	GroupID string
-	Member  string
-}
-
 type CountInvitationsRow struct {
 	OfGroup  int64
 	OfMember int64
 }
 
-func (q *Queries) CountInvitations(ctx context.Context, arg CountInvitationsParams) (CountInvitationsRow, error) {
-	row := q.queryRow(ctx, q.countInvitationsStmt, countInvitations, arg.GroupID, arg.Member)
+func (q *Queries) CountInvitations(ctx context.Context, groupID string, member string) (CountInvitationsRow, error) {
+	row := q.db.QueryRowContext(ctx, countInvitations, groupID, member)
 	var i CountInvitationsRow
 	err := row.Scan(&i.OfGroup, &i.OfMember)
 	return i, err
@@ -86,19 +75,13 @@ SELECT
      WHERE v.member_id = $1 AND j.at > v.seen AND j.at > $3 AND j.member_id <> v.member_id) AS joins
 `
 
-type CountNoticesParams struct {
-	Viewer string
-	Now    int64
-	Since  int64
-}
-
 type CountNoticesRow struct {
 	Invitations int64
 	Joins       int64
 }
 
-func (q *Queries) CountNotices(ctx context.Context, arg CountNoticesParams) (CountNoticesRow, error) {
-	row := q.queryRow(ctx, q.countNoticesStmt, countNotices, arg.Viewer, arg.Now, arg.Since)
+func (q *Queries) CountNotices(ctx context.Context, viewer string, now int64, since int64) (CountNoticesRow, error) {
+	row := q.db.QueryRowContext(ctx, countNotices, viewer, now, since)
 	var i CountNoticesRow
 	err := row.Scan(&i.Invitations, &i.Joins)
 	return i, err
@@ -108,13 +91,8 @@ const deleteInvitation = `-- name: DeleteInvitation :execrows
 DELETE FROM group_invitations WHERE group_id = $1 AND member_id = $2
 `
 
-type DeleteInvitationParams struct {
-	GroupID  string
-	MemberID string
-}
-
-func (q *Queries) DeleteInvitation(ctx context.Context, arg DeleteInvitationParams) (int64, error) {
-	result, err := q.exec(ctx, q.deleteInvitationStmt, deleteInvitation, arg.GroupID, arg.MemberID)
+func (q *Queries) DeleteInvitation(ctx context.Context, groupID string, memberID string) (int64, error) {
+	result, err := q.db.ExecContext(ctx, deleteInvitation, groupID, memberID)
 	if err != nil {
 		return 0, err
 	}
@@ -126,7 +104,7 @@ DELETE FROM group_invitations WHERE group_id = $1
 `
 
 func (q *Queries) DeleteInvitations(ctx context.Context, groupID string) error {
-	_, err := q.exec(ctx, q.deleteInvitationsStmt, deleteInvitations, groupID)
+	_, err := q.db.ExecContext(ctx, deleteInvitations, groupID)
 	return err
 }
 
@@ -135,7 +113,7 @@ DELETE FROM group_joins WHERE group_id = $1
 `
 
 func (q *Queries) DeleteJoins(ctx context.Context, groupID string) error {
-	_, err := q.exec(ctx, q.deleteJoinsStmt, deleteJoins, groupID)
+	_, err := q.db.ExecContext(ctx, deleteJoins, groupID)
 	return err
 }
 
@@ -152,7 +130,7 @@ type InsertInvitationParams struct {
 }
 
 func (q *Queries) InsertInvitation(ctx context.Context, arg InsertInvitationParams) error {
-	_, err := q.exec(ctx, q.insertInvitationStmt, insertInvitation,
+	_, err := q.db.ExecContext(ctx, insertInvitation,
 		arg.GroupID,
 		arg.MemberID,
 		arg.ByID,
@@ -167,14 +145,8 @@ INSERT INTO group_joins (group_id, member_id, at) VALUES ($1, $2, $3)
 ON CONFLICT (group_id, member_id) DO UPDATE SET at = excluded.at
 `
 
-type InsertJoinParams struct {
-	GroupID  string
-	MemberID string
-	At       int64
-}
-
-func (q *Queries) InsertJoin(ctx context.Context, arg InsertJoinParams) error {
-	_, err := q.exec(ctx, q.insertJoinStmt, insertJoin, arg.GroupID, arg.MemberID, arg.At)
+func (q *Queries) InsertJoin(ctx context.Context, groupID string, memberID string, at int64) error {
+	_, err := q.db.ExecContext(ctx, insertJoin, groupID, memberID, at)
 	return err
 }
 
@@ -182,13 +154,8 @@ const isInGroup = `-- name: IsInGroup :one
 SELECT EXISTS (SELECT 1 FROM group_members WHERE group_id = $1 AND member_id = $2)
 `
 
-type IsInGroupParams struct {
-	GroupID  string
-	MemberID string
-}
-
-func (q *Queries) IsInGroup(ctx context.Context, arg IsInGroupParams) (bool, error) {
-	row := q.queryRow(ctx, q.isInGroupStmt, isInGroup, arg.GroupID, arg.MemberID)
+func (q *Queries) IsInGroup(ctx context.Context, groupID string, memberID string) (bool, error) {
+	row := q.db.QueryRowContext(ctx, isInGroup, groupID, memberID)
 	var exists bool
 	err := row.Scan(&exists)
 	return exists, err
@@ -201,20 +168,14 @@ WHERE v.member_id = $1 AND j.at > v.seen AND j.at > $2 AND j.member_id <> v.memb
 ORDER BY j.at DESC, j.group_id, j.member_id LIMIT $3
 `
 
-type NewJoinsParams struct {
-	Viewer string
-	Since  int64
-	Most   int32
-}
-
 type NewJoinsRow struct {
 	GroupName  string
 	MemberName string
 	At         int64
 }
 
-func (q *Queries) NewJoins(ctx context.Context, arg NewJoinsParams) ([]NewJoinsRow, error) {
-	rows, err := q.query(ctx, q.newJoinsStmt, newJoins, arg.Viewer, arg.Since, arg.Most)
+func (q *Queries) NewJoins(ctx context.Context, viewer string, since int64, most int32) ([]NewJoinsRow, error) {
+	rows, err := q.db.QueryContext(ctx, newJoins, viewer, since, most)
 	if err != nil {
 		return nil, err
 	}
@@ -240,14 +201,8 @@ const pruneInvitations = `-- name: PruneInvitations :exec
 DELETE FROM group_invitations WHERE (group_id = $1 OR member_id = $2) AND expires <= $3
 `
 
-type PruneInvitationsParams struct {
-	GroupID  string
-	MemberID string
-	Now      int64
-}
-
-func (q *Queries) PruneInvitations(ctx context.Context, arg PruneInvitationsParams) error {
-	_, err := q.exec(ctx, q.pruneInvitationsStmt, pruneInvitations, arg.GroupID, arg.MemberID, arg.Now)
+func (q *Queries) PruneInvitations(ctx context.Context, groupID string, memberID string, now int64) error {
+	_, err := q.db.ExecContext(ctx, pruneInvitations, groupID, memberID, now)
 	return err
 }
 
@@ -256,7 +211,7 @@ DELETE FROM group_joins WHERE at <= $1
 `
 
 func (q *Queries) PruneJoins(ctx context.Context, at int64) error {
-	_, err := q.exec(ctx, q.pruneJoinsStmt, pruneJoins, at)
+	_, err := q.db.ExecContext(ctx, pruneJoins, at)
 	return err
 }
 
@@ -264,13 +219,8 @@ const seeJoins = `-- name: SeeJoins :exec
 UPDATE group_members SET seen = $1 WHERE member_id = $2 AND seen < $1
 `
 
-type SeeJoinsParams struct {
-	Until  int64
-	Viewer string
-}
-
-func (q *Queries) SeeJoins(ctx context.Context, arg SeeJoinsParams) error {
-	_, err := q.exec(ctx, q.seeJoinsStmt, seeJoins, arg.Until, arg.Viewer)
+func (q *Queries) SeeJoins(ctx context.Context, until int64, viewer string) error {
+	_, err := q.db.ExecContext(ctx, seeJoins, until, viewer)
 	return err
 }
 
@@ -281,11 +231,6 @@ LEFT JOIN group_members v ON v.group_id = i.group_id AND v.member_id = $1 AND v.
 WHERE i.expires > $2 AND NOT m.disabled AND (i.member_id = $1 OR v.member_id IS NOT NULL)
 ORDER BY i.created, i.group_id, i.member_id
 `
-
-type SeenInvitationsParams struct {
-	Viewer string
-	Now    int64
-}
 
 type SeenInvitationsRow struct {
 	GroupID    string
@@ -298,8 +243,8 @@ type SeenInvitationsRow struct {
 }
 
 // Those of one member, and those of the orgs that the member runs.
-func (q *Queries) SeenInvitations(ctx context.Context, arg SeenInvitationsParams) ([]SeenInvitationsRow, error) {
-	rows, err := q.query(ctx, q.seenInvitationsStmt, seenInvitations, arg.Viewer, arg.Now)
+func (q *Queries) SeenInvitations(ctx context.Context, viewer string, now int64) ([]SeenInvitationsRow, error) {
+	rows, err := q.db.QueryContext(ctx, seenInvitations, viewer, now)
 	if err != nil {
 		return nil, err
 	}
@@ -333,14 +278,8 @@ const takeInvitation = `-- name: TakeInvitation :execrows
 DELETE FROM group_invitations WHERE group_id = $1 AND member_id = $2 AND expires > $3
 `
 
-type TakeInvitationParams struct {
-	GroupID  string
-	MemberID string
-	Now      int64
-}
-
-func (q *Queries) TakeInvitation(ctx context.Context, arg TakeInvitationParams) (int64, error) {
-	result, err := q.exec(ctx, q.takeInvitationStmt, takeInvitation, arg.GroupID, arg.MemberID, arg.Now)
+func (q *Queries) TakeInvitation(ctx context.Context, groupID string, memberID string, now int64) (int64, error) {
+	result, err := q.db.ExecContext(ctx, takeInvitation, groupID, memberID, now)
 	if err != nil {
 		return 0, err
 	}

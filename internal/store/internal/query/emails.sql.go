@@ -14,19 +14,12 @@ INSERT INTO emails (member_id, address, folded, verified, asked, hash, expires) 
 ON CONFLICT (member_id) DO UPDATE SET asked = excluded.asked, hash = excluded.hash, expires = excluded.expires
 `
 
-type AskEmailParams struct {
-	MemberID string
-	Asked    string
-	Hash     []byte
-	Expires  int64
-}
-
-func (q *Queries) AskEmail(ctx context.Context, arg AskEmailParams) error {
-	_, err := q.exec(ctx, q.askEmailStmt, askEmail,
-		arg.MemberID,
-		arg.Asked,
-		arg.Hash,
-		arg.Expires,
+func (q *Queries) AskEmail(ctx context.Context, memberID string, asked string, hash []byte, expires int64) error {
+	_, err := q.db.ExecContext(ctx, askEmail,
+		memberID,
+		asked,
+		hash,
+		expires,
 	)
 	return err
 }
@@ -36,7 +29,7 @@ DELETE FROM emails WHERE member_id = $1
 `
 
 func (q *Queries) DeleteEmail(ctx context.Context, memberID string) (int64, error) {
-	result, err := q.exec(ctx, q.deleteEmailStmt, deleteEmail, memberID)
+	result, err := q.db.ExecContext(ctx, deleteEmail, memberID)
 	if err != nil {
 		return 0, err
 	}
@@ -48,7 +41,7 @@ SELECT member_id, address, folded, verified, asked, hash, expires FROM emails WH
 `
 
 func (q *Queries) Email(ctx context.Context, memberID string) (Email, error) {
-	row := q.queryRow(ctx, q.emailStmt, email, memberID)
+	row := q.db.QueryRowContext(ctx, email, memberID)
 	var i Email
 	err := row.Scan(
 		&i.MemberID,
@@ -66,13 +59,8 @@ const emailsOf = `-- name: EmailsOf :many
 SELECT member_id, address, folded, verified, asked, hash, expires FROM emails WHERE folded = $1 AND verified > 0 ORDER BY verified, member_id LIMIT $2
 `
 
-type EmailsOfParams struct {
-	Folded string
-	Most   int32
-}
-
-func (q *Queries) EmailsOf(ctx context.Context, arg EmailsOfParams) ([]Email, error) {
-	rows, err := q.query(ctx, q.emailsOfStmt, emailsOf, arg.Folded, arg.Most)
+func (q *Queries) EmailsOf(ctx context.Context, folded string, most int32) ([]Email, error) {
+	rows, err := q.db.QueryContext(ctx, emailsOf, folded, most)
 	if err != nil {
 		return nil, err
 	}
@@ -107,19 +95,12 @@ UPDATE emails SET address = asked, folded = $3, verified = $4, asked = '', expir
 WHERE member_id = $1 AND hash = $2 AND asked <> '' AND expires > $4
 `
 
-type VerifyEmailParams struct {
-	MemberID string
-	Hash     []byte
-	Folded   string
-	Now      int64
-}
-
-func (q *Queries) VerifyEmail(ctx context.Context, arg VerifyEmailParams) (int64, error) {
-	result, err := q.exec(ctx, q.verifyEmailStmt, verifyEmail,
-		arg.MemberID,
-		arg.Hash,
-		arg.Folded,
-		arg.Now,
+func (q *Queries) VerifyEmail(ctx context.Context, memberID string, hash []byte, folded string, now int64) (int64, error) {
+	result, err := q.db.ExecContext(ctx, verifyEmail,
+		memberID,
+		hash,
+		folded,
+		now,
 	)
 	if err != nil {
 		return 0, err

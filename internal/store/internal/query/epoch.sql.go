@@ -7,7 +7,6 @@ package query
 
 import (
 	"context"
-	"database/sql"
 )
 
 const changesAfter = `-- name: ChangesAfter :many
@@ -17,14 +16,14 @@ WHERE e.id = 1 ORDER BY c.epoch
 
 type ChangesAfterRow struct {
 	N       int64
-	Epoch   sql.NullInt64
-	Kind    sql.NullString
-	Subject sql.NullString
+	Epoch   *int
+	Kind    *string
+	Subject *string
 }
 
 // One statement, so that epoch and changes are of one moment.
 func (q *Queries) ChangesAfter(ctx context.Context, after int64) ([]ChangesAfterRow, error) {
-	rows, err := q.query(ctx, q.changesAfterStmt, changesAfter, after)
+	rows, err := q.db.QueryContext(ctx, changesAfter, after)
 	if err != nil {
 		return nil, err
 	}
@@ -56,7 +55,7 @@ SELECT n FROM epoch WHERE id = 1
 `
 
 func (q *Queries) Epoch(ctx context.Context) (int64, error) {
-	row := q.queryRow(ctx, q.epochStmt, epoch)
+	row := q.db.QueryRowContext(ctx, epoch)
 	var n int64
 	err := row.Scan(&n)
 	return n, err
@@ -66,19 +65,12 @@ const insertChange = `-- name: InsertChange :exec
 INSERT INTO changes (epoch, kind, subject, at) VALUES ($1, $2, $3, $4)
 `
 
-type InsertChangeParams struct {
-	Epoch   int64
-	Kind    string
-	Subject string
-	At      int64
-}
-
-func (q *Queries) InsertChange(ctx context.Context, arg InsertChangeParams) error {
-	_, err := q.exec(ctx, q.insertChangeStmt, insertChange,
-		arg.Epoch,
-		arg.Kind,
-		arg.Subject,
-		arg.At,
+func (q *Queries) InsertChange(ctx context.Context, epoch int64, kind string, subject string, at int64) error {
+	_, err := q.db.ExecContext(ctx, insertChange,
+		epoch,
+		kind,
+		subject,
+		at,
 	)
 	return err
 }
@@ -88,7 +80,7 @@ UPDATE epoch SET n = n + $1 WHERE id = 1 RETURNING n
 `
 
 func (q *Queries) MoveEpoch(ctx context.Context, steps int64) (int64, error) {
-	row := q.queryRow(ctx, q.moveEpochStmt, moveEpoch, steps)
+	row := q.db.QueryRowContext(ctx, moveEpoch, steps)
 	var n int64
 	err := row.Scan(&n)
 	return n, err
@@ -99,6 +91,6 @@ DELETE FROM changes WHERE at < $1
 `
 
 func (q *Queries) PruneChanges(ctx context.Context, at int64) error {
-	_, err := q.exec(ctx, q.pruneChangesStmt, pruneChanges, at)
+	_, err := q.db.ExecContext(ctx, pruneChanges, at)
 	return err
 }

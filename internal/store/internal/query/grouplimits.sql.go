@@ -7,7 +7,6 @@ package query
 
 import (
 	"context"
-	"database/sql"
 )
 
 const addGroupDay = `-- name: AddGroupDay :exec
@@ -15,19 +14,12 @@ INSERT INTO group_days (day, group_id, owner_id, calls) VALUES ($1, $2, $3, $4)
 ON CONFLICT (day, group_id, owner_id) DO UPDATE SET calls = group_days.calls + excluded.calls
 `
 
-type AddGroupDayParams struct {
-	Day     int64
-	GroupID string
-	OwnerID string
-	Calls   int64
-}
-
-func (q *Queries) AddGroupDay(ctx context.Context, arg AddGroupDayParams) error {
-	_, err := q.exec(ctx, q.addGroupDayStmt, addGroupDay,
-		arg.Day,
-		arg.GroupID,
-		arg.OwnerID,
-		arg.Calls,
+func (q *Queries) AddGroupDay(ctx context.Context, day int64, groupID string, ownerID string, calls int64) error {
+	_, err := q.db.ExecContext(ctx, addGroupDay,
+		day,
+		groupID,
+		ownerID,
+		calls,
 	)
 	return err
 }
@@ -36,18 +28,13 @@ const callsOfGroup = `-- name: CallsOfGroup :many
 SELECT owner_id, calls FROM group_days WHERE day = $1 AND group_id = $2
 `
 
-type CallsOfGroupParams struct {
-	Day     int64
-	GroupID string
-}
-
 type CallsOfGroupRow struct {
 	OwnerID string
 	Calls   int64
 }
 
-func (q *Queries) CallsOfGroup(ctx context.Context, arg CallsOfGroupParams) ([]CallsOfGroupRow, error) {
-	rows, err := q.query(ctx, q.callsOfGroupStmt, callsOfGroup, arg.Day, arg.GroupID)
+func (q *Queries) CallsOfGroup(ctx context.Context, day int64, groupID string) ([]CallsOfGroupRow, error) {
+	rows, err := q.db.QueryContext(ctx, callsOfGroup, day, groupID)
 	if err != nil {
 		return nil, err
 	}
@@ -80,7 +67,7 @@ type CallsOfGroupsRow struct {
 }
 
 func (q *Queries) CallsOfGroups(ctx context.Context, day int64) ([]CallsOfGroupsRow, error) {
-	rows, err := q.query(ctx, q.callsOfGroupsStmt, callsOfGroups, day)
+	rows, err := q.db.QueryContext(ctx, callsOfGroups, day)
 	if err != nil {
 		return nil, err
 	}
@@ -107,7 +94,7 @@ DELETE FROM group_limits WHERE group_id = $1
 `
 
 func (q *Queries) DeleteGroupLimits(ctx context.Context, groupID string) error {
-	_, err := q.exec(ctx, q.deleteGroupLimitsStmt, deleteGroupLimits, groupID)
+	_, err := q.db.ExecContext(ctx, deleteGroupLimits, groupID)
 	return err
 }
 
@@ -116,7 +103,7 @@ SELECT group_id, owner_id, models, hours, concurrent, per_day FROM group_limits 
 `
 
 func (q *Queries) GroupLimits(ctx context.Context) ([]GroupLimit, error) {
-	rows, err := q.query(ctx, q.groupLimitsStmt, groupLimits)
+	rows, err := q.db.QueryContext(ctx, groupLimits)
 	if err != nil {
 		return nil, err
 	}
@@ -150,7 +137,7 @@ SELECT group_id, owner_id, models, hours, concurrent, per_day FROM group_limits 
 `
 
 func (q *Queries) GroupLimitsBy(ctx context.Context, ownerID string) ([]GroupLimit, error) {
-	rows, err := q.query(ctx, q.groupLimitsByStmt, groupLimitsBy, ownerID)
+	rows, err := q.db.QueryContext(ctx, groupLimitsBy, ownerID)
 	if err != nil {
 		return nil, err
 	}
@@ -184,7 +171,7 @@ SELECT group_id, owner_id, models, hours, concurrent, per_day FROM group_limits 
 `
 
 func (q *Queries) GroupLimitsOf(ctx context.Context, groupID string) ([]GroupLimit, error) {
-	rows, err := q.query(ctx, q.groupLimitsOfStmt, groupLimitsOf, groupID)
+	rows, err := q.db.QueryContext(ctx, groupLimitsOf, groupID)
 	if err != nil {
 		return nil, err
 	}
@@ -228,17 +215,17 @@ RETURNING group_id, owner_id, models, hours, concurrent, per_day
 `
 
 type PutGroupLimitsParams struct {
-	Models     sql.NullString
-	Hours      sql.NullString
-	Concurrent sql.NullInt64
-	PerDay     sql.NullInt64
+	Models     *string
+	Hours      *string
+	Concurrent *int
+	PerDay     *int
 	GroupID    string
 	OwnerID    string
 }
 
 // What is null stays as it is; of limits that are not there yet it is none.
 func (q *Queries) PutGroupLimits(ctx context.Context, arg PutGroupLimitsParams) (GroupLimit, error) {
-	row := q.queryRow(ctx, q.putGroupLimitsStmt, putGroupLimits,
+	row := q.db.QueryRowContext(ctx, putGroupLimits,
 		arg.Models,
 		arg.Hours,
 		arg.Concurrent,

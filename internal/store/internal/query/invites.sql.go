@@ -7,6 +7,8 @@ package query
 
 import (
 	"context"
+
+	"github.com/kith/kith/internal/store/internal/column"
 )
 
 const insertInvite = `-- name: InsertInvite :exec
@@ -19,19 +21,19 @@ type InsertInviteParams struct {
 	OwnerID    string
 	Hash       []byte
 	LastFour   string
-	Uses       int64
-	Used       int64
+	Uses       int
+	Used       int
 	Created    int64
 	Expires    int64
 	Revoked    int64
-	Models     string
+	Models     column.Models
 	Hours      string
-	Concurrent int64
-	PerDay     int64
+	Concurrent int
+	PerDay     int
 }
 
 func (q *Queries) InsertInvite(ctx context.Context, arg InsertInviteParams) error {
-	_, err := q.exec(ctx, q.insertInviteStmt, insertInvite,
+	_, err := q.db.ExecContext(ctx, insertInvite,
 		arg.ID,
 		arg.OwnerID,
 		arg.Hash,
@@ -54,7 +56,7 @@ SELECT id, owner_id, hash, last_four, uses, used, created, expires, revoked, mod
 `
 
 func (q *Queries) InvitesOf(ctx context.Context, ownerID string) ([]Invite, error) {
-	rows, err := q.query(ctx, q.invitesOfStmt, invitesOf, ownerID)
+	rows, err := q.db.QueryContext(ctx, invitesOf, ownerID)
 	if err != nil {
 		return nil, err
 	}
@@ -94,14 +96,8 @@ const revokeInvite = `-- name: RevokeInvite :execrows
 UPDATE invites SET revoked = $3 WHERE id = $1 AND owner_id = $2 AND revoked = 0
 `
 
-type RevokeInviteParams struct {
-	ID      string
-	OwnerID string
-	Now     int64
-}
-
-func (q *Queries) RevokeInvite(ctx context.Context, arg RevokeInviteParams) (int64, error) {
-	result, err := q.exec(ctx, q.revokeInviteStmt, revokeInvite, arg.ID, arg.OwnerID, arg.Now)
+func (q *Queries) RevokeInvite(ctx context.Context, iD string, ownerID string, now int64) (int64, error) {
+	result, err := q.db.ExecContext(ctx, revokeInvite, iD, ownerID, now)
 	if err != nil {
 		return 0, err
 	}
@@ -114,13 +110,8 @@ WHERE hash = $1 AND used < uses AND revoked = 0 AND expires > $2
 RETURNING id, owner_id, hash, last_four, uses, used, created, expires, revoked, models, hours, concurrent, per_day
 `
 
-type UseInviteParams struct {
-	Hash []byte
-	Now  int64
-}
-
-func (q *Queries) UseInvite(ctx context.Context, arg UseInviteParams) (Invite, error) {
-	row := q.queryRow(ctx, q.useInviteStmt, useInvite, arg.Hash, arg.Now)
+func (q *Queries) UseInvite(ctx context.Context, hash []byte, now int64) (Invite, error) {
+	row := q.db.QueryRowContext(ctx, useInvite, hash, now)
 	var i Invite
 	err := row.Scan(
 		&i.ID,

@@ -28,7 +28,7 @@ type InsertKeyParams struct {
 }
 
 func (q *Queries) InsertKey(ctx context.Context, arg InsertKeyParams) error {
-	_, err := q.exec(ctx, q.insertKeyStmt, insertKey,
+	_, err := q.db.ExecContext(ctx, insertKey,
 		arg.ID,
 		arg.MemberID,
 		arg.Name,
@@ -55,7 +55,7 @@ type KeyByHashRow struct {
 
 // Only a key that works: live, of a member who is not disabled.
 func (q *Queries) KeyByHash(ctx context.Context, hash []byte) (KeyByHashRow, error) {
-	row := q.queryRow(ctx, q.keyByHashStmt, keyByHash, hash)
+	row := q.db.QueryRowContext(ctx, keyByHash, hash)
 	var i KeyByHashRow
 	err := row.Scan(
 		&i.Key.ID,
@@ -82,7 +82,7 @@ SELECT id, member_id, name, region, reach, hash, last_four, created, last_used, 
 `
 
 func (q *Queries) Keys(ctx context.Context, memberID string) ([]Key, error) {
-	rows, err := q.query(ctx, q.keysStmt, keys, memberID)
+	rows, err := q.db.QueryContext(ctx, keys, memberID)
 	if err != nil {
 		return nil, err
 	}
@@ -119,13 +119,8 @@ const revokeKey = `-- name: RevokeKey :execrows
 UPDATE keys SET revoked = $2 WHERE id = $1 AND revoked = 0
 `
 
-type RevokeKeyParams struct {
-	ID      string
-	Revoked int64
-}
-
-func (q *Queries) RevokeKey(ctx context.Context, arg RevokeKeyParams) (int64, error) {
-	result, err := q.exec(ctx, q.revokeKeyStmt, revokeKey, arg.ID, arg.Revoked)
+func (q *Queries) RevokeKey(ctx context.Context, iD string, revoked int64) (int64, error) {
+	result, err := q.db.ExecContext(ctx, revokeKey, iD, revoked)
 	if err != nil {
 		return 0, err
 	}
@@ -136,12 +131,7 @@ const touchKey = `-- name: TouchKey :exec
 UPDATE keys SET last_used = $2 WHERE id = $1 AND last_used < $2
 `
 
-type TouchKeyParams struct {
-	ID       string
-	LastUsed int64
-}
-
-func (q *Queries) TouchKey(ctx context.Context, arg TouchKeyParams) error {
-	_, err := q.exec(ctx, q.touchKeyStmt, touchKey, arg.ID, arg.LastUsed)
+func (q *Queries) TouchKey(ctx context.Context, iD string, lastUsed int64) error {
+	_, err := q.db.ExecContext(ctx, touchKey, iD, lastUsed)
 	return err
 }

@@ -14,7 +14,7 @@ SELECT count(*) FROM machines WHERE revoked = 0
 `
 
 func (q *Queries) CountMachines(ctx context.Context) (int64, error) {
-	row := q.queryRow(ctx, q.countMachinesStmt, countMachines)
+	row := q.db.QueryRowContext(ctx, countMachines)
 	var count int64
 	err := row.Scan(&count)
 	return count, err
@@ -35,7 +35,7 @@ type InsertLoginTokenParams struct {
 }
 
 func (q *Queries) InsertLoginToken(ctx context.Context, arg InsertLoginTokenParams) error {
-	_, err := q.exec(ctx, q.insertLoginTokenStmt, insertLoginToken,
+	_, err := q.db.ExecContext(ctx, insertLoginToken,
 		arg.ID,
 		arg.MemberID,
 		arg.Name,
@@ -68,7 +68,7 @@ type InsertMachineParams struct {
 }
 
 func (q *Queries) InsertMachine(ctx context.Context, arg InsertMachineParams) error {
-	_, err := q.exec(ctx, q.insertMachineStmt, insertMachine,
+	_, err := q.db.ExecContext(ctx, insertMachine,
 		arg.ID,
 		arg.OwnerID,
 		arg.Name,
@@ -96,7 +96,7 @@ type KeptMachineRow struct {
 }
 
 func (q *Queries) KeptMachine(ctx context.Context, id string) (KeptMachineRow, error) {
-	row := q.queryRow(ctx, q.keptMachineStmt, keptMachine, id)
+	row := q.db.QueryRowContext(ctx, keptMachine, id)
 	var i KeptMachineRow
 	err := row.Scan(
 		&i.Machine.ID,
@@ -122,18 +122,13 @@ WHERE x.region = $1 AND x.last_seen >= $2 AND x.revoked = 0 AND NOT m.disabled
 ORDER BY x.created, x.id
 `
 
-type KeptMachinesParams struct {
-	Region   string
-	LastSeen int64
-}
-
 type KeptMachinesRow struct {
 	Machine   Machine
 	OwnerName string
 }
 
-func (q *Queries) KeptMachines(ctx context.Context, arg KeptMachinesParams) ([]KeptMachinesRow, error) {
-	rows, err := q.query(ctx, q.keptMachinesStmt, keptMachines, arg.Region, arg.LastSeen)
+func (q *Queries) KeptMachines(ctx context.Context, region string, lastSeen int64) ([]KeptMachinesRow, error) {
+	rows, err := q.db.QueryContext(ctx, keptMachines, region, lastSeen)
 	if err != nil {
 		return nil, err
 	}
@@ -181,7 +176,7 @@ type MachineByHashRow struct {
 
 // Only a machine that may connect: live, of an owner who is not disabled.
 func (q *Queries) MachineByHash(ctx context.Context, hash []byte) (MachineByHashRow, error) {
-	row := q.queryRow(ctx, q.machineByHashStmt, machineByHash, hash)
+	row := q.db.QueryRowContext(ctx, machineByHash, hash)
 	var i MachineByHashRow
 	err := row.Scan(
 		&i.Machine.ID,
@@ -210,7 +205,7 @@ SELECT id, owner_id, name, region, hash, last_four, created, last_seen, offers, 
 `
 
 func (q *Queries) Machines(ctx context.Context) ([]Machine, error) {
-	rows, err := q.query(ctx, q.machinesStmt, machines)
+	rows, err := q.db.QueryContext(ctx, machines)
 	if err != nil {
 		return nil, err
 	}
@@ -252,24 +247,17 @@ WHERE x.created <= $1 AND (x.created < $1 OR x.id < $2)
 ORDER BY x.created DESC, x.id DESC LIMIT $4
 `
 
-type MachinesBeforeParams struct {
-	Before   int64
-	BeforeID string
-	Pattern  string
-	Most     int32
-}
-
 type MachinesBeforeRow struct {
 	Machine   Machine
 	OwnerName string
 }
 
-func (q *Queries) MachinesBefore(ctx context.Context, arg MachinesBeforeParams) ([]MachinesBeforeRow, error) {
-	rows, err := q.query(ctx, q.machinesBeforeStmt, machinesBefore,
-		arg.Before,
-		arg.BeforeID,
-		arg.Pattern,
-		arg.Most,
+func (q *Queries) MachinesBefore(ctx context.Context, before int64, beforeID string, pattern string, most int32) ([]MachinesBeforeRow, error) {
+	rows, err := q.db.QueryContext(ctx, machinesBefore,
+		before,
+		beforeID,
+		pattern,
+		most,
 	)
 	if err != nil {
 		return nil, err
@@ -311,7 +299,7 @@ SELECT id, owner_id, name, region, hash, last_four, created, last_seen, offers, 
 `
 
 func (q *Queries) MachinesOf(ctx context.Context, ownerID string) ([]Machine, error) {
-	rows, err := q.query(ctx, q.machinesOfStmt, machinesOf, ownerID)
+	rows, err := q.db.QueryContext(ctx, machinesOf, ownerID)
 	if err != nil {
 		return nil, err
 	}
@@ -353,7 +341,7 @@ RETURNING generation
 `
 
 func (q *Queries) NextGeneration(ctx context.Context, id string) (int64, error) {
-	row := q.queryRow(ctx, q.nextGenerationStmt, nextGeneration, id)
+	row := q.db.QueryRowContext(ctx, nextGeneration, id)
 	var generation int64
 	err := row.Scan(&generation)
 	return generation, err
@@ -365,13 +353,8 @@ WHERE hash = $1 AND used = 0 AND expires > $2
 RETURNING id, member_id, name, hash, created, expires, used
 `
 
-type RedeemLoginTokenParams struct {
-	Hash []byte
-	Now  int64
-}
-
-func (q *Queries) RedeemLoginToken(ctx context.Context, arg RedeemLoginTokenParams) (LoginToken, error) {
-	row := q.queryRow(ctx, q.redeemLoginTokenStmt, redeemLoginToken, arg.Hash, arg.Now)
+func (q *Queries) RedeemLoginToken(ctx context.Context, hash []byte, now int64) (LoginToken, error) {
+	row := q.db.QueryRowContext(ctx, redeemLoginToken, hash, now)
 	var i LoginToken
 	err := row.Scan(
 		&i.ID,
@@ -389,13 +372,8 @@ const revokeMachine = `-- name: RevokeMachine :execrows
 UPDATE machines SET revoked = $2 WHERE id = $1 AND revoked = 0
 `
 
-type RevokeMachineParams struct {
-	ID      string
-	Revoked int64
-}
-
-func (q *Queries) RevokeMachine(ctx context.Context, arg RevokeMachineParams) (int64, error) {
-	result, err := q.exec(ctx, q.revokeMachineStmt, revokeMachine, arg.ID, arg.Revoked)
+func (q *Queries) RevokeMachine(ctx context.Context, iD string, revoked int64) (int64, error) {
+	result, err := q.db.ExecContext(ctx, revokeMachine, iD, revoked)
 	if err != nil {
 		return 0, err
 	}
@@ -406,14 +384,8 @@ const saveOffers = `-- name: SaveOffers :execrows
 UPDATE machines SET offers = $2, last_seen = $3 WHERE id = $1
 `
 
-type SaveOffersParams struct {
-	ID       string
-	Offers   []byte
-	LastSeen int64
-}
-
-func (q *Queries) SaveOffers(ctx context.Context, arg SaveOffersParams) (int64, error) {
-	result, err := q.exec(ctx, q.saveOffersStmt, saveOffers, arg.ID, arg.Offers, arg.LastSeen)
+func (q *Queries) SaveOffers(ctx context.Context, iD string, offers []byte, lastSeen int64) (int64, error) {
+	result, err := q.db.ExecContext(ctx, saveOffers, iD, offers, lastSeen)
 	if err != nil {
 		return 0, err
 	}

@@ -19,7 +19,7 @@ type CountMembersRow struct {
 }
 
 func (q *Queries) CountMembers(ctx context.Context) (CountMembersRow, error) {
-	row := q.queryRow(ctx, q.countMembersStmt, countMembers)
+	row := q.db.QueryRowContext(ctx, countMembers)
 	var i CountMembersRow
 	err := row.Scan(&i.Members, &i.Disabled)
 	return i, err
@@ -38,7 +38,7 @@ type InsertMemberParams struct {
 }
 
 func (q *Queries) InsertMember(ctx context.Context, arg InsertMemberParams) error {
-	_, err := q.exec(ctx, q.insertMemberStmt, insertMember,
+	_, err := q.db.ExecContext(ctx, insertMember,
 		arg.ID,
 		arg.Name,
 		arg.Operator,
@@ -52,13 +52,8 @@ const keepMeta = `-- name: KeepMeta :exec
 INSERT INTO meta (name, value) VALUES ($1, $2) ON CONFLICT (name) DO NOTHING
 `
 
-type KeepMetaParams struct {
-	Name  string
-	Value string
-}
-
-func (q *Queries) KeepMeta(ctx context.Context, arg KeepMetaParams) error {
-	_, err := q.exec(ctx, q.keepMetaStmt, keepMeta, arg.Name, arg.Value)
+func (q *Queries) KeepMeta(ctx context.Context, name string, value string) error {
+	_, err := q.db.ExecContext(ctx, keepMeta, name, value)
 	return err
 }
 
@@ -67,7 +62,7 @@ SELECT id, name, operator, disabled, created FROM members WHERE id = $1
 `
 
 func (q *Queries) MemberByID(ctx context.Context, id string) (Member, error) {
-	row := q.queryRow(ctx, q.memberByIDStmt, memberByID, id)
+	row := q.db.QueryRowContext(ctx, memberByID, id)
 	var i Member
 	err := row.Scan(
 		&i.ID,
@@ -84,7 +79,7 @@ SELECT id, name, operator, disabled, created FROM members WHERE name = $1
 `
 
 func (q *Queries) MemberByName(ctx context.Context, name string) (Member, error) {
-	row := q.queryRow(ctx, q.memberByNameStmt, memberByName, name)
+	row := q.db.QueryRowContext(ctx, memberByName, name)
 	var i Member
 	err := row.Scan(
 		&i.ID,
@@ -113,7 +108,7 @@ type MemberFactsRow struct {
 
 // What appears or vanishes with a member, in the words of fleet.ChangeKind.
 func (q *Queries) MemberFacts(ctx context.Context, member string) ([]MemberFactsRow, error) {
-	rows, err := q.query(ctx, q.memberFactsStmt, memberFacts, member)
+	rows, err := q.db.QueryContext(ctx, memberFacts, member)
 	if err != nil {
 		return nil, err
 	}
@@ -140,7 +135,7 @@ SELECT id, name, operator, disabled, created FROM members ORDER BY created, id
 `
 
 func (q *Queries) Members(ctx context.Context) ([]Member, error) {
-	rows, err := q.query(ctx, q.membersStmt, members)
+	rows, err := q.db.QueryContext(ctx, members)
 	if err != nil {
 		return nil, err
 	}
@@ -175,19 +170,12 @@ WHERE created <= $1 AND (created < $1 OR id < $2)
 ORDER BY created DESC, id DESC LIMIT $4
 `
 
-type MembersBeforeParams struct {
-	Before   int64
-	BeforeID string
-	Pattern  string
-	Most     int32
-}
-
-func (q *Queries) MembersBefore(ctx context.Context, arg MembersBeforeParams) ([]Member, error) {
-	rows, err := q.query(ctx, q.membersBeforeStmt, membersBefore,
-		arg.Before,
-		arg.BeforeID,
-		arg.Pattern,
-		arg.Most,
+func (q *Queries) MembersBefore(ctx context.Context, before int64, beforeID string, pattern string, most int32) ([]Member, error) {
+	rows, err := q.db.QueryContext(ctx, membersBefore,
+		before,
+		beforeID,
+		pattern,
+		most,
 	)
 	if err != nil {
 		return nil, err
@@ -221,7 +209,7 @@ SELECT value FROM meta WHERE name = $1
 `
 
 func (q *Queries) Meta(ctx context.Context, name string) (string, error) {
-	row := q.queryRow(ctx, q.metaStmt, meta, name)
+	row := q.db.QueryRowContext(ctx, meta, name)
 	var value string
 	err := row.Scan(&value)
 	return value, err
@@ -231,13 +219,8 @@ const setMemberDisabled = `-- name: SetMemberDisabled :execrows
 UPDATE members SET disabled = $2 WHERE id = $1
 `
 
-type SetMemberDisabledParams struct {
-	ID       string
-	Disabled bool
-}
-
-func (q *Queries) SetMemberDisabled(ctx context.Context, arg SetMemberDisabledParams) (int64, error) {
-	result, err := q.exec(ctx, q.setMemberDisabledStmt, setMemberDisabled, arg.ID, arg.Disabled)
+func (q *Queries) SetMemberDisabled(ctx context.Context, iD string, disabled bool) (int64, error) {
+	result, err := q.db.ExecContext(ctx, setMemberDisabled, iD, disabled)
 	if err != nil {
 		return 0, err
 	}

@@ -7,7 +7,6 @@ package query
 
 import (
 	"context"
-	"database/sql"
 )
 
 const adminKind = `-- name: AdminKind :one
@@ -15,13 +14,8 @@ SELECT g.kind FROM groups g JOIN group_members a ON a.group_id = g.id
 WHERE g.id = $1 AND a.member_id = $2 AND a.admin
 `
 
-type AdminKindParams struct {
-	GroupID string
-	Member  string
-}
-
-func (q *Queries) AdminKind(ctx context.Context, arg AdminKindParams) (string, error) {
-	row := q.queryRow(ctx, q.adminKindStmt, adminKind, arg.GroupID, arg.Member)
+func (q *Queries) AdminKind(ctx context.Context, groupID string, member string) (string, error) {
+	row := q.db.QueryRowContext(ctx, adminKind, groupID, member)
 	var kind string
 	err := row.Scan(&kind)
 	return kind, err
@@ -32,7 +26,7 @@ DELETE FROM groups WHERE id = $1
 `
 
 func (q *Queries) DeleteGroup(ctx context.Context, id string) (int64, error) {
-	result, err := q.exec(ctx, q.deleteGroupStmt, deleteGroup, id)
+	result, err := q.db.ExecContext(ctx, deleteGroup, id)
 	if err != nil {
 		return 0, err
 	}
@@ -44,7 +38,7 @@ DELETE FROM group_members WHERE group_id = $1
 `
 
 func (q *Queries) DeleteGroupMembers(ctx context.Context, groupID string) error {
-	_, err := q.exec(ctx, q.deleteGroupMembersStmt, deleteGroupMembers, groupID)
+	_, err := q.db.ExecContext(ctx, deleteGroupMembers, groupID)
 	return err
 }
 
@@ -53,7 +47,7 @@ DELETE FROM keep_outs WHERE group_id = $1
 `
 
 func (q *Queries) DeleteKeepOuts(ctx context.Context, groupID string) error {
-	_, err := q.exec(ctx, q.deleteKeepOutsStmt, deleteKeepOuts, groupID)
+	_, err := q.db.ExecContext(ctx, deleteKeepOuts, groupID)
 	return err
 }
 
@@ -70,7 +64,7 @@ type FellowsRow struct {
 }
 
 func (q *Queries) Fellows(ctx context.Context, viewer string) ([]FellowsRow, error) {
-	rows, err := q.query(ctx, q.fellowsStmt, fellows, viewer)
+	rows, err := q.db.QueryContext(ctx, fellows, viewer)
 	if err != nil {
 		return nil, err
 	}
@@ -97,7 +91,7 @@ SELECT count(*) FROM group_members WHERE group_id = $1
 `
 
 func (q *Queries) GroupSize(ctx context.Context, groupID string) (int64, error) {
-	row := q.queryRow(ctx, q.groupSizeStmt, groupSize, groupID)
+	row := q.db.QueryRowContext(ctx, groupSize, groupID)
 	var count int64
 	err := row.Scan(&count)
 	return count, err
@@ -108,14 +102,8 @@ INSERT INTO group_members (group_id, member_id, admin, seen)
 SELECT g.id, cast($1 AS text), false, cast($2 AS bigint) FROM groups g WHERE g.id = $3 AND g.kind = 'open'
 `
 
-type JoinGroupParams struct {
-	Member  string
-	Seen    int64
-	GroupID string
-}
-
-func (q *Queries) JoinGroup(ctx context.Context, arg JoinGroupParams) (int64, error) {
-	result, err := q.exec(ctx, q.joinGroupStmt, joinGroup, arg.Member, arg.Seen, arg.GroupID)
+func (q *Queries) JoinGroup(ctx context.Context, member string, seen int64, groupID string) (int64, error) {
+	result, err := q.db.ExecContext(ctx, joinGroup, member, seen, groupID)
 	if err != nil {
 		return 0, err
 	}
@@ -134,7 +122,7 @@ type KeepOutsByRow struct {
 }
 
 func (q *Queries) KeepOutsBy(ctx context.Context, owner string) ([]KeepOutsByRow, error) {
-	rows, err := q.query(ctx, q.keepOutsByStmt, keepOutsBy, owner)
+	rows, err := q.db.QueryContext(ctx, keepOutsBy, owner)
 	if err != nil {
 		return nil, err
 	}
@@ -161,13 +149,8 @@ SELECT count(*) FROM group_members a JOIN members m ON m.id = a.member_id
 WHERE a.group_id = $1 AND a.member_id <> $2 AND a.admin AND NOT m.disabled
 `
 
-type OtherAdminsParams struct {
-	GroupID string
-	Member  string
-}
-
-func (q *Queries) OtherAdmins(ctx context.Context, arg OtherAdminsParams) (int64, error) {
-	row := q.queryRow(ctx, q.otherAdminsStmt, otherAdmins, arg.GroupID, arg.Member)
+func (q *Queries) OtherAdmins(ctx context.Context, groupID string, member string) (int64, error) {
+	row := q.db.QueryRowContext(ctx, otherAdmins, groupID, member)
 	var count int64
 	err := row.Scan(&count)
 	return count, err
@@ -177,14 +160,9 @@ const ownMachine = `-- name: OwnMachine :one
 SELECT id, owner_id, name, region, hash, last_four, created, last_seen, offers, generation, revoked, kept_out FROM machines WHERE id = $1 AND owner_id = $2 AND revoked = 0
 `
 
-type OwnMachineParams struct {
-	ID      string
-	OwnerID string
-}
-
 // A member's live machine, for a write that is about it.
-func (q *Queries) OwnMachine(ctx context.Context, arg OwnMachineParams) (Machine, error) {
-	row := q.queryRow(ctx, q.ownMachineStmt, ownMachine, arg.ID, arg.OwnerID)
+func (q *Queries) OwnMachine(ctx context.Context, iD string, ownerID string) (Machine, error) {
+	row := q.db.QueryRowContext(ctx, ownMachine, iD, ownerID)
 	var i Machine
 	err := row.Scan(
 		&i.ID,
@@ -214,22 +192,16 @@ WHERE (g.kind = 'open' OR v.member_id IS NOT NULL OR EXISTS (
 ORDER BY g.created, g.id
 `
 
-type SeenGroupsParams struct {
-	Viewer string
-	Now    int64
-	Name   string
-}
-
 type SeenGroupsRow struct {
 	Group Group
-	Admin sql.NullBool
+	Admin *bool
 	Size  int64
 }
 
 // What one member may see of groups: open ones, those it is in, and those it is
 // invited to.
-func (q *Queries) SeenGroups(ctx context.Context, arg SeenGroupsParams) ([]SeenGroupsRow, error) {
-	rows, err := q.query(ctx, q.seenGroupsStmt, seenGroups, arg.Viewer, arg.Now, arg.Name)
+func (q *Queries) SeenGroups(ctx context.Context, viewer string, now int64, name string) ([]SeenGroupsRow, error) {
+	rows, err := q.db.QueryContext(ctx, seenGroups, viewer, now, name)
 	if err != nil {
 		return nil, err
 	}
@@ -262,14 +234,8 @@ const setKeptOut = `-- name: SetKeptOut :execrows
 UPDATE machines SET kept_out = $3 WHERE id = $1 AND owner_id = $2 AND revoked = 0
 `
 
-type SetKeptOutParams struct {
-	ID      string
-	OwnerID string
-	KeptOut bool
-}
-
-func (q *Queries) SetKeptOut(ctx context.Context, arg SetKeptOutParams) (int64, error) {
-	result, err := q.exec(ctx, q.setKeptOutStmt, setKeptOut, arg.ID, arg.OwnerID, arg.KeptOut)
+func (q *Queries) SetKeptOut(ctx context.Context, iD string, ownerID string, keptOut bool) (int64, error) {
+	result, err := q.db.ExecContext(ctx, setKeptOut, iD, ownerID, keptOut)
 	if err != nil {
 		return 0, err
 	}

@@ -4,6 +4,10 @@
 
 package query
 
+import (
+	"github.com/kith/kith/internal/store/internal/column"
+)
+
 type Act struct {
 	ID      string
 	At      int64
@@ -27,13 +31,6 @@ type Ceremony struct {
 	MemberID string
 	Data     []byte
 	Expires  int64
-}
-
-type Change struct {
-	Epoch   int64
-	Kind    string
-	Subject string
-	At      int64
 }
 
 type DeviceGrant struct {
@@ -61,11 +58,6 @@ type Email struct {
 	Expires  int64
 }
 
-type Epoch struct {
-	ID int64
-	N  int64
-}
-
 type Group struct {
 	ID      string
 	Name    string
@@ -73,34 +65,13 @@ type Group struct {
 	Created int64
 }
 
-type GroupDay struct {
-	Day     int64
-	GroupID string
-	OwnerID string
-	Calls   int64
-}
-
-type GroupInvitation struct {
-	GroupID  string
-	MemberID string
-	ByID     string
-	Created  int64
-	Expires  int64
-}
-
-type GroupJoin struct {
-	GroupID  string
-	MemberID string
-	At       int64
-}
-
 type GroupLimit struct {
 	GroupID    string
 	OwnerID    string
-	Models     string
+	Models     column.Models
 	Hours      string
-	Concurrent int64
-	PerDay     int64
+	Concurrent int
+	PerDay     int
 }
 
 type GroupMember struct {
@@ -124,15 +95,15 @@ type Invite struct {
 	OwnerID    string
 	Hash       []byte
 	LastFour   string
-	Uses       int64
-	Used       int64
+	Uses       int
+	Used       int
 	Created    int64
 	Expires    int64
 	Revoked    int64
-	Models     string
+	Models     column.Models
 	Hours      string
-	Concurrent int64
-	PerDay     int64
+	Concurrent int
+	PerDay     int
 }
 
 type KeepOut struct {
@@ -195,11 +166,6 @@ type Member struct {
 	Created  int64
 }
 
-type Meta struct {
-	Name  string
-	Value string
-}
-
 type Passkey struct {
 	ID         string
 	MemberID   string
@@ -210,17 +176,6 @@ type Passkey struct {
 	Signs      int64
 	Created    int64
 	Used       int64
-}
-
-type Password struct {
-	MemberID string
-	Hash     string
-	Changed  int64
-}
-
-type RecoveryCode struct {
-	MemberID string
-	Hash     []byte
 }
 
 type Session struct {
@@ -236,27 +191,11 @@ type Share struct {
 	ID         string
 	OwnerID    string
 	MemberID   string
-	Models     string
+	Models     column.Models
 	Hours      string
-	Concurrent int64
-	PerDay     int64
+	Concurrent int
+	PerDay     int
 	Created    int64
-}
-
-type Story struct {
-	CallID   string
-	MemberID string
-	Started  int64
-	Story    string
-}
-
-type Turn struct {
-	Hash     []byte
-	MemberID string
-	Created  int64
-	Expires  int64
-	Size     int64
-	Sealed   []byte
 }
 
 type Usage struct {

@@ -7,20 +7,16 @@ package query
 
 import (
 	"context"
-	"database/sql"
+
+	"github.com/kith/kith/internal/store/internal/column"
 )
 
 const deleteGroupMember = `-- name: DeleteGroupMember :execrows
 DELETE FROM group_members WHERE group_id = $1 AND member_id = $2
 `
 
-type DeleteGroupMemberParams struct {
-	GroupID  string
-	MemberID string
-}
-
-func (q *Queries) DeleteGroupMember(ctx context.Context, arg DeleteGroupMemberParams) (int64, error) {
-	result, err := q.exec(ctx, q.deleteGroupMemberStmt, deleteGroupMember, arg.GroupID, arg.MemberID)
+func (q *Queries) DeleteGroupMember(ctx context.Context, groupID string, memberID string) (int64, error) {
+	result, err := q.db.ExecContext(ctx, deleteGroupMember, groupID, memberID)
 	if err != nil {
 		return 0, err
 	}
@@ -31,13 +27,8 @@ const deleteKeepOut = `-- name: DeleteKeepOut :exec
 DELETE FROM keep_outs WHERE group_id = $1 AND machine_id = $2
 `
 
-type DeleteKeepOutParams struct {
-	GroupID   string
-	MachineID string
-}
-
-func (q *Queries) DeleteKeepOut(ctx context.Context, arg DeleteKeepOutParams) error {
-	_, err := q.exec(ctx, q.deleteKeepOutStmt, deleteKeepOut, arg.GroupID, arg.MachineID)
+func (q *Queries) DeleteKeepOut(ctx context.Context, groupID string, machineID string) error {
+	_, err := q.db.ExecContext(ctx, deleteKeepOut, groupID, machineID)
 	return err
 }
 
@@ -45,13 +36,8 @@ const deleteShare = `-- name: DeleteShare :execrows
 DELETE FROM shares WHERE owner_id = $1 AND member_id = $2
 `
 
-type DeleteShareParams struct {
-	OwnerID  string
-	MemberID string
-}
-
-func (q *Queries) DeleteShare(ctx context.Context, arg DeleteShareParams) (int64, error) {
-	result, err := q.exec(ctx, q.deleteShareStmt, deleteShare, arg.OwnerID, arg.MemberID)
+func (q *Queries) DeleteShare(ctx context.Context, ownerID string, memberID string) (int64, error) {
+	result, err := q.db.ExecContext(ctx, deleteShare, ownerID, memberID)
 	if err != nil {
 		return 0, err
 	}
@@ -63,7 +49,7 @@ SELECT id, name, kind, created FROM groups WHERE id = $1
 `
 
 func (q *Queries) GroupByID(ctx context.Context, id string) (Group, error) {
-	row := q.queryRow(ctx, q.groupByIDStmt, groupByID, id)
+	row := q.db.QueryRowContext(ctx, groupByID, id)
 	var i Group
 	err := row.Scan(
 		&i.ID,
@@ -79,7 +65,7 @@ SELECT id, name, kind, created FROM groups WHERE name = $1
 `
 
 func (q *Queries) GroupByName(ctx context.Context, name string) (Group, error) {
-	row := q.queryRow(ctx, q.groupByNameStmt, groupByName, name)
+	row := q.db.QueryRowContext(ctx, groupByName, name)
 	var i Group
 	err := row.Scan(
 		&i.ID,
@@ -96,7 +82,7 @@ WHERE NOT m.disabled OR cast($1 AS boolean) ORDER BY m.created, m.id
 `
 
 func (q *Queries) GroupMembers(ctx context.Context, disabledToo bool) ([]GroupMember, error) {
-	rows, err := q.query(ctx, q.groupMembersStmt, groupMembers, disabledToo)
+	rows, err := q.db.QueryContext(ctx, groupMembers, disabledToo)
 	if err != nil {
 		return nil, err
 	}
@@ -128,13 +114,8 @@ SELECT g.group_id, g.member_id, g.admin, g.seen FROM group_members g JOIN member
 WHERE g.group_id = $1 AND (NOT m.disabled OR cast($2 AS boolean)) ORDER BY m.created, m.id
 `
 
-type GroupMembersOfParams struct {
-	GroupID     string
-	DisabledToo bool
-}
-
-func (q *Queries) GroupMembersOf(ctx context.Context, arg GroupMembersOfParams) ([]GroupMember, error) {
-	rows, err := q.query(ctx, q.groupMembersOfStmt, groupMembersOf, arg.GroupID, arg.DisabledToo)
+func (q *Queries) GroupMembersOf(ctx context.Context, groupID string, disabledToo bool) ([]GroupMember, error) {
+	rows, err := q.db.QueryContext(ctx, groupMembersOf, groupID, disabledToo)
 	if err != nil {
 		return nil, err
 	}
@@ -166,7 +147,7 @@ SELECT id, name, kind, created FROM groups ORDER BY created, id
 `
 
 func (q *Queries) Groups(ctx context.Context) ([]Group, error) {
-	rows, err := q.query(ctx, q.groupsStmt, groups)
+	rows, err := q.db.QueryContext(ctx, groups)
 	if err != nil {
 		return nil, err
 	}
@@ -197,19 +178,12 @@ const insertGroup = `-- name: InsertGroup :exec
 INSERT INTO groups (id, name, kind, created) VALUES ($1, $2, $3, $4)
 `
 
-type InsertGroupParams struct {
-	ID      string
-	Name    string
-	Kind    string
-	Created int64
-}
-
-func (q *Queries) InsertGroup(ctx context.Context, arg InsertGroupParams) error {
-	_, err := q.exec(ctx, q.insertGroupStmt, insertGroup,
-		arg.ID,
-		arg.Name,
-		arg.Kind,
-		arg.Created,
+func (q *Queries) InsertGroup(ctx context.Context, iD string, name string, kind string, created int64) error {
+	_, err := q.db.ExecContext(ctx, insertGroup,
+		iD,
+		name,
+		kind,
+		created,
 	)
 	return err
 }
@@ -218,19 +192,12 @@ const insertGroupMember = `-- name: InsertGroupMember :exec
 INSERT INTO group_members (group_id, member_id, admin, seen) VALUES ($1, $2, $3, $4)
 `
 
-type InsertGroupMemberParams struct {
-	GroupID  string
-	MemberID string
-	Admin    bool
-	Seen     int64
-}
-
-func (q *Queries) InsertGroupMember(ctx context.Context, arg InsertGroupMemberParams) error {
-	_, err := q.exec(ctx, q.insertGroupMemberStmt, insertGroupMember,
-		arg.GroupID,
-		arg.MemberID,
-		arg.Admin,
-		arg.Seen,
+func (q *Queries) InsertGroupMember(ctx context.Context, groupID string, memberID string, admin bool, seen int64) error {
+	_, err := q.db.ExecContext(ctx, insertGroupMember,
+		groupID,
+		memberID,
+		admin,
+		seen,
 	)
 	return err
 }
@@ -239,13 +206,8 @@ const insertKeepOut = `-- name: InsertKeepOut :exec
 INSERT INTO keep_outs (group_id, machine_id) VALUES ($1, $2) ON CONFLICT (group_id, machine_id) DO NOTHING
 `
 
-type InsertKeepOutParams struct {
-	GroupID   string
-	MachineID string
-}
-
-func (q *Queries) InsertKeepOut(ctx context.Context, arg InsertKeepOutParams) error {
-	_, err := q.exec(ctx, q.insertKeepOutStmt, insertKeepOut, arg.GroupID, arg.MachineID)
+func (q *Queries) InsertKeepOut(ctx context.Context, groupID string, machineID string) error {
+	_, err := q.db.ExecContext(ctx, insertKeepOut, groupID, machineID)
 	return err
 }
 
@@ -258,15 +220,15 @@ type InsertShareParams struct {
 	ID         string
 	OwnerID    string
 	MemberID   string
-	Models     string
+	Models     column.Models
 	Hours      string
-	Concurrent int64
-	PerDay     int64
+	Concurrent int
+	PerDay     int
 	Created    int64
 }
 
 func (q *Queries) InsertShare(ctx context.Context, arg InsertShareParams) error {
-	_, err := q.exec(ctx, q.insertShareStmt, insertShare,
+	_, err := q.db.ExecContext(ctx, insertShare,
 		arg.ID,
 		arg.OwnerID,
 		arg.MemberID,
@@ -284,7 +246,7 @@ SELECT group_id, machine_id FROM keep_outs ORDER BY machine_id
 `
 
 func (q *Queries) KeepOuts(ctx context.Context) ([]KeepOut, error) {
-	rows, err := q.query(ctx, q.keepOutsStmt, keepOuts)
+	rows, err := q.db.QueryContext(ctx, keepOuts)
 	if err != nil {
 		return nil, err
 	}
@@ -311,7 +273,7 @@ SELECT group_id, machine_id FROM keep_outs WHERE group_id = $1 ORDER BY machine_
 `
 
 func (q *Queries) KeepOutsOf(ctx context.Context, groupID string) ([]KeepOut, error) {
-	rows, err := q.query(ctx, q.keepOutsOfStmt, keepOutsOf, groupID)
+	rows, err := q.db.QueryContext(ctx, keepOutsOf, groupID)
 	if err != nil {
 		return nil, err
 	}
@@ -339,7 +301,7 @@ WHERE NOT o.disabled AND NOT m.disabled ORDER BY s.created, s.id
 `
 
 func (q *Queries) LiveShares(ctx context.Context) ([]Share, error) {
-	rows, err := q.query(ctx, q.liveSharesStmt, liveShares)
+	rows, err := q.db.QueryContext(ctx, liveShares)
 	if err != nil {
 		return nil, err
 	}
@@ -376,7 +338,7 @@ WHERE s.member_id = $1 AND NOT o.disabled AND NOT m.disabled ORDER BY s.created,
 `
 
 func (q *Queries) LiveSharesTo(ctx context.Context, memberID string) ([]Share, error) {
-	rows, err := q.query(ctx, q.liveSharesToStmt, liveSharesTo, memberID)
+	rows, err := q.db.QueryContext(ctx, liveSharesTo, memberID)
 	if err != nil {
 		return nil, err
 	}
@@ -420,7 +382,7 @@ type NamedSharesRow struct {
 }
 
 func (q *Queries) NamedShares(ctx context.Context, viewer string) ([]NamedSharesRow, error) {
-	rows, err := q.query(ctx, q.namedSharesStmt, namedShares, viewer)
+	rows, err := q.db.QueryContext(ctx, namedShares, viewer)
 	if err != nil {
 		return nil, err
 	}
@@ -470,16 +432,16 @@ type PutShareParams struct {
 	ID         string
 	OwnerID    string
 	MemberID   string
-	Models     sql.NullString
-	Hours      sql.NullString
-	Concurrent sql.NullInt64
-	PerDay     sql.NullInt64
+	Models     *string
+	Hours      *string
+	Concurrent *int
+	PerDay     *int
 	Created    int64
 }
 
 // What is null stays as it is; of a share that is not there yet it is no limit.
 func (q *Queries) PutShare(ctx context.Context, arg PutShareParams) (Share, error) {
-	row := q.queryRow(ctx, q.putShareStmt, putShare,
+	row := q.db.QueryRowContext(ctx, putShare,
 		arg.ID,
 		arg.OwnerID,
 		arg.MemberID,
@@ -507,14 +469,8 @@ const setGroupAdmin = `-- name: SetGroupAdmin :execrows
 UPDATE group_members SET admin = $3 WHERE group_id = $1 AND member_id = $2
 `
 
-type SetGroupAdminParams struct {
-	GroupID  string
-	MemberID string
-	Admin    bool
-}
-
-func (q *Queries) SetGroupAdmin(ctx context.Context, arg SetGroupAdminParams) (int64, error) {
-	result, err := q.exec(ctx, q.setGroupAdminStmt, setGroupAdmin, arg.GroupID, arg.MemberID, arg.Admin)
+func (q *Queries) SetGroupAdmin(ctx context.Context, groupID string, memberID string, admin bool) (int64, error) {
+	result, err := q.db.ExecContext(ctx, setGroupAdmin, groupID, memberID, admin)
 	if err != nil {
 		return 0, err
 	}
@@ -526,7 +482,7 @@ SELECT id, owner_id, member_id, models, hours, concurrent, per_day, created FROM
 `
 
 func (q *Queries) SharesOf(ctx context.Context, member string) ([]Share, error) {
-	rows, err := q.query(ctx, q.sharesOfStmt, sharesOf, member)
+	rows, err := q.db.QueryContext(ctx, sharesOf, member)
 	if err != nil {
 		return nil, err
 	}

@@ -13,13 +13,8 @@ const deleteIdentity = `-- name: DeleteIdentity :execrows
 DELETE FROM identities WHERE member_id = $1 AND id = $2
 `
 
-type DeleteIdentityParams struct {
-	MemberID string
-	ID       string
-}
-
-func (q *Queries) DeleteIdentity(ctx context.Context, arg DeleteIdentityParams) (int64, error) {
-	result, err := q.exec(ctx, q.deleteIdentityStmt, deleteIdentity, arg.MemberID, arg.ID)
+func (q *Queries) DeleteIdentity(ctx context.Context, memberID string, iD string) (int64, error) {
+	result, err := q.db.ExecContext(ctx, deleteIdentity, memberID, iD)
 	if err != nil {
 		return 0, err
 	}
@@ -30,13 +25,8 @@ const deletePasskey = `-- name: DeletePasskey :execrows
 DELETE FROM passkeys WHERE member_id = $1 AND id = $2
 `
 
-type DeletePasskeyParams struct {
-	MemberID string
-	ID       string
-}
-
-func (q *Queries) DeletePasskey(ctx context.Context, arg DeletePasskeyParams) (int64, error) {
-	result, err := q.exec(ctx, q.deletePasskeyStmt, deletePasskey, arg.MemberID, arg.ID)
+func (q *Queries) DeletePasskey(ctx context.Context, memberID string, iD string) (int64, error) {
+	result, err := q.db.ExecContext(ctx, deletePasskey, memberID, iD)
 	if err != nil {
 		return 0, err
 	}
@@ -48,7 +38,7 @@ SELECT id, member_id, issuer, subject, shown, created FROM identities WHERE memb
 `
 
 func (q *Queries) IdentitiesOf(ctx context.Context, memberID string) ([]Identity, error) {
-	rows, err := q.query(ctx, q.identitiesOfStmt, identitiesOf, memberID)
+	rows, err := q.db.QueryContext(ctx, identitiesOf, memberID)
 	if err != nil {
 		return nil, err
 	}
@@ -81,13 +71,8 @@ const identity = `-- name: Identity :one
 SELECT id, member_id, issuer, subject, shown, created FROM identities WHERE issuer = $1 AND subject = $2
 `
 
-type IdentityParams struct {
-	Issuer  string
-	Subject string
-}
-
-func (q *Queries) Identity(ctx context.Context, arg IdentityParams) (Identity, error) {
-	row := q.queryRow(ctx, q.identityStmt, identity, arg.Issuer, arg.Subject)
+func (q *Queries) Identity(ctx context.Context, issuer string, subject string) (Identity, error) {
+	row := q.db.QueryRowContext(ctx, identity, issuer, subject)
 	var i Identity
 	err := row.Scan(
 		&i.ID,
@@ -113,7 +98,7 @@ type InsertCeremonyParams struct {
 }
 
 func (q *Queries) InsertCeremony(ctx context.Context, arg InsertCeremonyParams) error {
-	_, err := q.exec(ctx, q.insertCeremonyStmt, insertCeremony,
+	_, err := q.db.ExecContext(ctx, insertCeremony,
 		arg.Hash,
 		arg.Kind,
 		arg.MemberID,
@@ -137,7 +122,7 @@ type InsertIdentityParams struct {
 }
 
 func (q *Queries) InsertIdentity(ctx context.Context, arg InsertIdentityParams) error {
-	_, err := q.exec(ctx, q.insertIdentityStmt, insertIdentity,
+	_, err := q.db.ExecContext(ctx, insertIdentity,
 		arg.ID,
 		arg.MemberID,
 		arg.Issuer,
@@ -166,7 +151,7 @@ type InsertPasskeyParams struct {
 }
 
 func (q *Queries) InsertPasskey(ctx context.Context, arg InsertPasskeyParams) error {
-	_, err := q.exec(ctx, q.insertPasskeyStmt, insertPasskey,
+	_, err := q.db.ExecContext(ctx, insertPasskey,
 		arg.ID,
 		arg.MemberID,
 		arg.Name,
@@ -186,7 +171,7 @@ UPDATE members SET disabled = disabled WHERE id = $1
 
 // Taken before the ways in are counted: of two that end at once, one waits.
 func (q *Queries) LockMember(ctx context.Context, id string) (int64, error) {
-	result, err := q.exec(ctx, q.lockMemberStmt, lockMember, id)
+	result, err := q.db.ExecContext(ctx, lockMember, id)
 	if err != nil {
 		return 0, err
 	}
@@ -198,7 +183,7 @@ SELECT id, member_id, name, credential, public_key, synced, signs, created, used
 `
 
 func (q *Queries) PasskeysOf(ctx context.Context, memberID string) ([]Passkey, error) {
-	rows, err := q.query(ctx, q.passkeysOfStmt, passkeysOf, memberID)
+	rows, err := q.db.QueryContext(ctx, passkeysOf, memberID)
 	if err != nil {
 		return nil, err
 	}
@@ -235,7 +220,7 @@ DELETE FROM ceremonies WHERE expires <= $1
 `
 
 func (q *Queries) PruneCeremonies(ctx context.Context, now int64) error {
-	_, err := q.exec(ctx, q.pruneCeremoniesStmt, pruneCeremonies, now)
+	_, err := q.db.ExecContext(ctx, pruneCeremonies, now)
 	return err
 }
 
@@ -243,14 +228,8 @@ const takeCeremony = `-- name: TakeCeremony :one
 DELETE FROM ceremonies WHERE hash = $1 AND kind = $2 AND expires > $3 RETURNING hash, kind, member_id, data, expires
 `
 
-type TakeCeremonyParams struct {
-	Hash []byte
-	Kind string
-	Now  int64
-}
-
-func (q *Queries) TakeCeremony(ctx context.Context, arg TakeCeremonyParams) (Ceremony, error) {
-	row := q.queryRow(ctx, q.takeCeremonyStmt, takeCeremony, arg.Hash, arg.Kind, arg.Now)
+func (q *Queries) TakeCeremony(ctx context.Context, hash []byte, kind string, now int64) (Ceremony, error) {
+	row := q.db.QueryRowContext(ctx, takeCeremony, hash, kind, now)
 	var i Ceremony
 	err := row.Scan(
 		&i.Hash,
@@ -266,16 +245,10 @@ const usePasskey = `-- name: UsePasskey :execrows
 UPDATE passkeys SET signs = $2, used = $3 WHERE id = $1 AND (signs < $2 OR signs = 0 AND $2 = 0)
 `
 
-type UsePasskeyParams struct {
-	ID    string
-	Signs int64
-	Used  int64
-}
-
 // The counter grows with each use, where the authenticator has one: a copy of it,
 // or an answer that is sent again, comes too late.
-func (q *Queries) UsePasskey(ctx context.Context, arg UsePasskeyParams) (int64, error) {
-	result, err := q.exec(ctx, q.usePasskeyStmt, usePasskey, arg.ID, arg.Signs, arg.Used)
+func (q *Queries) UsePasskey(ctx context.Context, iD string, signs int64, used int64) (int64, error) {
+	result, err := q.db.ExecContext(ctx, usePasskey, iD, signs, used)
 	if err != nil {
 		return 0, err
 	}
@@ -291,7 +264,7 @@ FROM members m WHERE m.id = $1
 `
 
 func (q *Queries) WaysIn(ctx context.Context, id string) (int64, error) {
-	row := q.queryRow(ctx, q.waysInStmt, waysIn, id)
+	row := q.db.QueryRowContext(ctx, waysIn, id)
 	var column_1 int64
 	err := row.Scan(&column_1)
 	return column_1, err

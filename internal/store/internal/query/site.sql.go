@@ -15,19 +15,12 @@ WHERE user_code = $1 AND state = 'waiting' AND expires > $4
 RETURNING id, hash, user_code, kind, name, reach, client, address, state, member_id, created, expires
 `
 
-type DecideGrantParams struct {
-	UserCode string
-	State    string
-	MemberID string
-	Now      int64
-}
-
-func (q *Queries) DecideGrant(ctx context.Context, arg DecideGrantParams) (DeviceGrant, error) {
-	row := q.queryRow(ctx, q.decideGrantStmt, decideGrant,
-		arg.UserCode,
-		arg.State,
-		arg.MemberID,
-		arg.Now,
+func (q *Queries) DecideGrant(ctx context.Context, userCode string, state string, memberID string, now int64) (DeviceGrant, error) {
+	row := q.db.QueryRowContext(ctx, decideGrant,
+		userCode,
+		state,
+		memberID,
+		now,
 	)
 	var i DeviceGrant
 	err := row.Scan(
@@ -51,15 +44,9 @@ const dropLinks = `-- name: DropLinks :exec
 DELETE FROM links WHERE member_id = $1 AND mailed = $2 OR expires <= $3
 `
 
-type DropLinksParams struct {
-	MemberID string
-	Mailed   bool
-	Now      int64
-}
-
 // A member's newest link is the only one that works; of those mailed, too.
-func (q *Queries) DropLinks(ctx context.Context, arg DropLinksParams) error {
-	_, err := q.exec(ctx, q.dropLinksStmt, dropLinks, arg.MemberID, arg.Mailed, arg.Now)
+func (q *Queries) DropLinks(ctx context.Context, memberID string, mailed bool, now int64) error {
+	_, err := q.db.ExecContext(ctx, dropLinks, memberID, mailed, now)
 	return err
 }
 
@@ -68,7 +55,7 @@ DELETE FROM links WHERE member_id = $1 AND mailed
 `
 
 func (q *Queries) DropMailedLinks(ctx context.Context, memberID string) error {
-	_, err := q.exec(ctx, q.dropMailedLinksStmt, dropMailedLinks, memberID)
+	_, err := q.db.ExecContext(ctx, dropMailedLinks, memberID)
 	return err
 }
 
@@ -77,7 +64,7 @@ DELETE FROM recovery_codes WHERE member_id = $1
 `
 
 func (q *Queries) DropRecoveryCodes(ctx context.Context, memberID string) error {
-	_, err := q.exec(ctx, q.dropRecoveryCodesStmt, dropRecoveryCodes, memberID)
+	_, err := q.db.ExecContext(ctx, dropRecoveryCodes, memberID)
 	return err
 }
 
@@ -86,7 +73,7 @@ DELETE FROM sessions WHERE id = $1 RETURNING member_id
 `
 
 func (q *Queries) EndSession(ctx context.Context, id string) ([]string, error) {
-	rows, err := q.query(ctx, q.endSessionStmt, endSession, id)
+	rows, err := q.db.QueryContext(ctx, endSession, id)
 	if err != nil {
 		return nil, err
 	}
@@ -112,13 +99,8 @@ const endSessionOf = `-- name: EndSessionOf :execrows
 DELETE FROM sessions WHERE member_id = $1 AND id = $2
 `
 
-type EndSessionOfParams struct {
-	MemberID string
-	ID       string
-}
-
-func (q *Queries) EndSessionOf(ctx context.Context, arg EndSessionOfParams) (int64, error) {
-	result, err := q.exec(ctx, q.endSessionOfStmt, endSessionOf, arg.MemberID, arg.ID)
+func (q *Queries) EndSessionOf(ctx context.Context, memberID string, iD string) (int64, error) {
+	result, err := q.db.ExecContext(ctx, endSessionOf, memberID, iD)
 	if err != nil {
 		return 0, err
 	}
@@ -129,13 +111,8 @@ const endSessionsOf = `-- name: EndSessionsOf :exec
 DELETE FROM sessions WHERE member_id = $1 AND id <> $2
 `
 
-type EndSessionsOfParams struct {
-	MemberID string
-	Keep     string
-}
-
-func (q *Queries) EndSessionsOf(ctx context.Context, arg EndSessionsOfParams) error {
-	_, err := q.exec(ctx, q.endSessionsOfStmt, endSessionsOf, arg.MemberID, arg.Keep)
+func (q *Queries) EndSessionsOf(ctx context.Context, memberID string, keep string) error {
+	_, err := q.db.ExecContext(ctx, endSessionsOf, memberID, keep)
 	return err
 }
 
@@ -144,7 +121,7 @@ SELECT id, hash, user_code, kind, name, reach, client, address, state, member_id
 `
 
 func (q *Queries) GrantByHash(ctx context.Context, hash []byte) (DeviceGrant, error) {
-	row := q.queryRow(ctx, q.grantByHashStmt, grantByHash, hash)
+	row := q.db.QueryRowContext(ctx, grantByHash, hash)
 	var i DeviceGrant
 	err := row.Scan(
 		&i.ID,
@@ -167,13 +144,8 @@ const grantByUserCode = `-- name: GrantByUserCode :one
 SELECT id, hash, user_code, kind, name, reach, client, address, state, member_id, created, expires FROM device_grants WHERE user_code = $1 AND state = 'waiting' AND expires > $2
 `
 
-type GrantByUserCodeParams struct {
-	UserCode string
-	Now      int64
-}
-
-func (q *Queries) GrantByUserCode(ctx context.Context, arg GrantByUserCodeParams) (DeviceGrant, error) {
-	row := q.queryRow(ctx, q.grantByUserCodeStmt, grantByUserCode, arg.UserCode, arg.Now)
+func (q *Queries) GrantByUserCode(ctx context.Context, userCode string, now int64) (DeviceGrant, error) {
+	row := q.db.QueryRowContext(ctx, grantByUserCode, userCode, now)
 	var i DeviceGrant
 	err := row.Scan(
 		&i.ID,
@@ -211,7 +183,7 @@ type InsertGrantParams struct {
 }
 
 func (q *Queries) InsertGrant(ctx context.Context, arg InsertGrantParams) error {
-	_, err := q.exec(ctx, q.insertGrantStmt, insertGrant,
+	_, err := q.db.ExecContext(ctx, insertGrant,
 		arg.ID,
 		arg.Hash,
 		arg.UserCode,
@@ -239,7 +211,7 @@ type InsertLinkParams struct {
 }
 
 func (q *Queries) InsertLink(ctx context.Context, arg InsertLinkParams) error {
-	_, err := q.exec(ctx, q.insertLinkStmt, insertLink,
+	_, err := q.db.ExecContext(ctx, insertLink,
 		arg.Hash,
 		arg.MemberID,
 		arg.Created,
@@ -253,13 +225,8 @@ const insertRecoveryCode = `-- name: InsertRecoveryCode :exec
 INSERT INTO recovery_codes (member_id, hash) VALUES ($1, $2)
 `
 
-type InsertRecoveryCodeParams struct {
-	MemberID string
-	Hash     []byte
-}
-
-func (q *Queries) InsertRecoveryCode(ctx context.Context, arg InsertRecoveryCodeParams) error {
-	_, err := q.exec(ctx, q.insertRecoveryCodeStmt, insertRecoveryCode, arg.MemberID, arg.Hash)
+func (q *Queries) InsertRecoveryCode(ctx context.Context, memberID string, hash []byte) error {
+	_, err := q.db.ExecContext(ctx, insertRecoveryCode, memberID, hash)
 	return err
 }
 
@@ -277,7 +244,7 @@ type InsertSessionParams struct {
 }
 
 func (q *Queries) InsertSession(ctx context.Context, arg InsertSessionParams) error {
-	_, err := q.exec(ctx, q.insertSessionStmt, insertSession,
+	_, err := q.db.ExecContext(ctx, insertSession,
 		arg.ID,
 		arg.MemberID,
 		arg.Data,
@@ -292,13 +259,8 @@ const link = `-- name: Link :one
 SELECT hash, member_id, created, expires, used, mailed FROM links WHERE hash = $1 AND used = 0 AND expires > $2
 `
 
-type LinkParams struct {
-	Hash []byte
-	Now  int64
-}
-
-func (q *Queries) Link(ctx context.Context, arg LinkParams) (Link, error) {
-	row := q.queryRow(ctx, q.linkStmt, link, arg.Hash, arg.Now)
+func (q *Queries) Link(ctx context.Context, hash []byte, now int64) (Link, error) {
+	row := q.db.QueryRowContext(ctx, link, hash, now)
 	var i Link
 	err := row.Scan(
 		&i.Hash,
@@ -319,7 +281,7 @@ SELECT count(*) FROM members m WHERE m.operator AND NOT m.disabled AND (
 `
 
 func (q *Queries) OperatorsWithWayIn(ctx context.Context) (int64, error) {
-	row := q.queryRow(ctx, q.operatorsWithWayInStmt, operatorsWithWayIn)
+	row := q.db.QueryRowContext(ctx, operatorsWithWayIn)
 	var count int64
 	err := row.Scan(&count)
 	return count, err
@@ -330,7 +292,7 @@ SELECT hash FROM passwords WHERE member_id = $1
 `
 
 func (q *Queries) Password(ctx context.Context, memberID string) (string, error) {
-	row := q.queryRow(ctx, q.passwordStmt, password, memberID)
+	row := q.db.QueryRowContext(ctx, password, memberID)
 	var hash string
 	err := row.Scan(&hash)
 	return hash, err
@@ -341,7 +303,7 @@ DELETE FROM device_grants WHERE expires <= $1
 `
 
 func (q *Queries) PruneGrants(ctx context.Context, before int64) error {
-	_, err := q.exec(ctx, q.pruneGrantsStmt, pruneGrants, before)
+	_, err := q.db.ExecContext(ctx, pruneGrants, before)
 	return err
 }
 
@@ -350,7 +312,7 @@ DELETE FROM sessions WHERE expires <= $1
 `
 
 func (q *Queries) PruneSessions(ctx context.Context, now int64) error {
-	_, err := q.exec(ctx, q.pruneSessionsStmt, pruneSessions, now)
+	_, err := q.db.ExecContext(ctx, pruneSessions, now)
 	return err
 }
 
@@ -359,14 +321,8 @@ INSERT INTO passwords (member_id, hash, changed) VALUES ($1, $2, $3)
 ON CONFLICT (member_id) DO UPDATE SET hash = excluded.hash, changed = excluded.changed
 `
 
-type PutPasswordParams struct {
-	MemberID string
-	Hash     string
-	Changed  int64
-}
-
-func (q *Queries) PutPassword(ctx context.Context, arg PutPasswordParams) error {
-	_, err := q.exec(ctx, q.putPasswordStmt, putPassword, arg.MemberID, arg.Hash, arg.Changed)
+func (q *Queries) PutPassword(ctx context.Context, memberID string, hash string, changed int64) error {
+	_, err := q.db.ExecContext(ctx, putPassword, memberID, hash, changed)
 	return err
 }
 
@@ -375,7 +331,7 @@ SELECT count(*) FROM recovery_codes WHERE member_id = $1
 `
 
 func (q *Queries) RecoveryCodes(ctx context.Context, memberID string) (int64, error) {
-	row := q.queryRow(ctx, q.recoveryCodesStmt, recoveryCodes, memberID)
+	row := q.db.QueryRowContext(ctx, recoveryCodes, memberID)
 	var count int64
 	err := row.Scan(&count)
 	return count, err
@@ -385,14 +341,8 @@ const renameMachine = `-- name: RenameMachine :execrows
 UPDATE machines SET name = $3 WHERE id = $1 AND owner_id = $2 AND revoked = 0
 `
 
-type RenameMachineParams struct {
-	ID      string
-	OwnerID string
-	Name    string
-}
-
-func (q *Queries) RenameMachine(ctx context.Context, arg RenameMachineParams) (int64, error) {
-	result, err := q.exec(ctx, q.renameMachineStmt, renameMachine, arg.ID, arg.OwnerID, arg.Name)
+func (q *Queries) RenameMachine(ctx context.Context, iD string, ownerID string, name string) (int64, error) {
+	result, err := q.db.ExecContext(ctx, renameMachine, iD, ownerID, name)
 	if err != nil {
 		return 0, err
 	}
@@ -403,14 +353,8 @@ const revokeOwnKey = `-- name: RevokeOwnKey :execrows
 UPDATE keys SET revoked = $3 WHERE id = $1 AND member_id = $2 AND revoked = 0
 `
 
-type RevokeOwnKeyParams struct {
-	ID       string
-	MemberID string
-	Revoked  int64
-}
-
-func (q *Queries) RevokeOwnKey(ctx context.Context, arg RevokeOwnKeyParams) (int64, error) {
-	result, err := q.exec(ctx, q.revokeOwnKeyStmt, revokeOwnKey, arg.ID, arg.MemberID, arg.Revoked)
+func (q *Queries) RevokeOwnKey(ctx context.Context, iD string, memberID string, revoked int64) (int64, error) {
+	result, err := q.db.ExecContext(ctx, revokeOwnKey, iD, memberID, revoked)
 	if err != nil {
 		return 0, err
 	}
@@ -421,13 +365,8 @@ const session = `-- name: Session :one
 SELECT id, member_id, data, created, seen, expires FROM sessions WHERE id = $1 AND expires > $2
 `
 
-type SessionParams struct {
-	ID  string
-	Now int64
-}
-
-func (q *Queries) Session(ctx context.Context, arg SessionParams) (Session, error) {
-	row := q.queryRow(ctx, q.sessionStmt, session, arg.ID, arg.Now)
+func (q *Queries) Session(ctx context.Context, iD string, now int64) (Session, error) {
+	row := q.db.QueryRowContext(ctx, session, iD, now)
 	var i Session
 	err := row.Scan(
 		&i.ID,
@@ -444,13 +383,8 @@ const sessionsOf = `-- name: SessionsOf :many
 SELECT id, member_id, data, created, seen, expires FROM sessions WHERE member_id = $1 AND expires > $2 ORDER BY created, id
 `
 
-type SessionsOfParams struct {
-	MemberID string
-	Now      int64
-}
-
-func (q *Queries) SessionsOf(ctx context.Context, arg SessionsOfParams) ([]Session, error) {
-	rows, err := q.query(ctx, q.sessionsOfStmt, sessionsOf, arg.MemberID, arg.Now)
+func (q *Queries) SessionsOf(ctx context.Context, memberID string, now int64) ([]Session, error) {
+	rows, err := q.db.QueryContext(ctx, sessionsOf, memberID, now)
 	if err != nil {
 		return nil, err
 	}
@@ -485,19 +419,12 @@ WHERE member_id = $1 AND started <= $2 AND (started < $2 OR call_id < $3)
 ORDER BY started DESC, call_id DESC LIMIT $4
 `
 
-type StoriesOfParams struct {
-	MemberID string
-	Before   int64
-	BeforeID string
-	Most     int32
-}
-
-func (q *Queries) StoriesOf(ctx context.Context, arg StoriesOfParams) ([]string, error) {
-	rows, err := q.query(ctx, q.storiesOfStmt, storiesOf,
-		arg.MemberID,
-		arg.Before,
-		arg.BeforeID,
-		arg.Most,
+func (q *Queries) StoriesOf(ctx context.Context, memberID string, before int64, beforeID string, most int32) ([]string, error) {
+	rows, err := q.db.QueryContext(ctx, storiesOf,
+		memberID,
+		before,
+		beforeID,
+		most,
 	)
 	if err != nil {
 		return nil, err
@@ -525,21 +452,14 @@ UPDATE sessions SET data = $2, seen = $3, expires = $4
 WHERE id = $1 AND (data <> $2 OR seen < cast($3 AS bigint) - 60000)
 `
 
-type TouchSessionParams struct {
-	ID      string
-	Data    []byte
-	Seen    int64
-	Expires int64
-}
-
 // A session that ended stays ended, and one that is seen again within a minute
 // with nothing new to keep is not written.
-func (q *Queries) TouchSession(ctx context.Context, arg TouchSessionParams) error {
-	_, err := q.exec(ctx, q.touchSessionStmt, touchSession,
-		arg.ID,
-		arg.Data,
-		arg.Seen,
-		arg.Expires,
+func (q *Queries) TouchSession(ctx context.Context, iD string, data []byte, seen int64, expires int64) error {
+	_, err := q.db.ExecContext(ctx, touchSession,
+		iD,
+		data,
+		seen,
+		expires,
 	)
 	return err
 }
@@ -549,13 +469,8 @@ UPDATE device_grants SET state = 'used' WHERE hash = $1 AND state = 'approved' A
 RETURNING id, hash, user_code, kind, name, reach, client, address, state, member_id, created, expires
 `
 
-type UseGrantParams struct {
-	Hash []byte
-	Now  int64
-}
-
-func (q *Queries) UseGrant(ctx context.Context, arg UseGrantParams) (DeviceGrant, error) {
-	row := q.queryRow(ctx, q.useGrantStmt, useGrant, arg.Hash, arg.Now)
+func (q *Queries) UseGrant(ctx context.Context, hash []byte, now int64) (DeviceGrant, error) {
+	row := q.db.QueryRowContext(ctx, useGrant, hash, now)
 	var i DeviceGrant
 	err := row.Scan(
 		&i.ID,
@@ -579,13 +494,8 @@ UPDATE links SET used = $2 WHERE hash = $1 AND used = 0 AND expires > $2
 RETURNING member_id
 `
 
-type UseLinkParams struct {
-	Hash []byte
-	Now  int64
-}
-
-func (q *Queries) UseLink(ctx context.Context, arg UseLinkParams) (string, error) {
-	row := q.queryRow(ctx, q.useLinkStmt, useLink, arg.Hash, arg.Now)
+func (q *Queries) UseLink(ctx context.Context, hash []byte, now int64) (string, error) {
+	row := q.db.QueryRowContext(ctx, useLink, hash, now)
 	var member_id string
 	err := row.Scan(&member_id)
 	return member_id, err
@@ -595,13 +505,8 @@ const useRecoveryCode = `-- name: UseRecoveryCode :execrows
 DELETE FROM recovery_codes WHERE member_id = $1 AND hash = $2
 `
 
-type UseRecoveryCodeParams struct {
-	MemberID string
-	Hash     []byte
-}
-
-func (q *Queries) UseRecoveryCode(ctx context.Context, arg UseRecoveryCodeParams) (int64, error) {
-	result, err := q.exec(ctx, q.useRecoveryCodeStmt, useRecoveryCode, arg.MemberID, arg.Hash)
+func (q *Queries) UseRecoveryCode(ctx context.Context, memberID string, hash []byte) (int64, error) {
+	result, err := q.db.ExecContext(ctx, useRecoveryCode, memberID, hash)
 	if err != nil {
 		return 0, err
 	}
@@ -613,7 +518,7 @@ SELECT id, hash, user_code, kind, name, reach, client, address, state, member_id
 `
 
 func (q *Queries) WaitingGrants(ctx context.Context, now int64) ([]DeviceGrant, error) {
-	rows, err := q.query(ctx, q.waitingGrantsStmt, waitingGrants, now)
+	rows, err := q.db.QueryContext(ctx, waitingGrants, now)
 	if err != nil {
 		return nil, err
 	}

@@ -14,19 +14,12 @@ INSERT INTO stories (call_id, member_id, started, story) VALUES ($1, $2, $3, $4)
 ON CONFLICT (call_id, member_id) DO NOTHING
 `
 
-type InsertStoryParams struct {
-	CallID   string
-	MemberID string
-	Started  int64
-	Story    string
-}
-
-func (q *Queries) InsertStory(ctx context.Context, arg InsertStoryParams) error {
-	_, err := q.exec(ctx, q.insertStoryStmt, insertStory,
-		arg.CallID,
-		arg.MemberID,
-		arg.Started,
-		arg.Story,
+func (q *Queries) InsertStory(ctx context.Context, callID string, memberID string, started int64, story string) error {
+	_, err := q.db.ExecContext(ctx, insertStory,
+		callID,
+		memberID,
+		started,
+		story,
 	)
 	return err
 }
@@ -36,7 +29,7 @@ DELETE FROM stories WHERE started < $1
 `
 
 func (q *Queries) PruneStories(ctx context.Context, started int64) error {
-	_, err := q.exec(ctx, q.pruneStoriesStmt, pruneStories, started)
+	_, err := q.db.ExecContext(ctx, pruneStories, started)
 	return err
 }
 
@@ -44,13 +37,8 @@ const story = `-- name: Story :one
 SELECT story FROM stories WHERE call_id = $1 AND member_id = $2
 `
 
-type StoryParams struct {
-	CallID   string
-	MemberID string
-}
-
-func (q *Queries) Story(ctx context.Context, arg StoryParams) (string, error) {
-	row := q.queryRow(ctx, q.storyStmt, story, arg.CallID, arg.MemberID)
+func (q *Queries) Story(ctx context.Context, callID string, memberID string) (string, error) {
+	row := q.db.QueryRowContext(ctx, story, callID, memberID)
 	var story string
 	err := row.Scan(&story)
 	return story, err

@@ -13,14 +13,8 @@ const deleteTurn = `-- name: DeleteTurn :execrows
 DELETE FROM turns WHERE hash = $1 AND member_id = $2 AND expires > $3
 `
 
-type DeleteTurnParams struct {
-	Hash     []byte
-	MemberID string
-	Expires  int64
-}
-
-func (q *Queries) DeleteTurn(ctx context.Context, arg DeleteTurnParams) (int64, error) {
-	result, err := q.exec(ctx, q.deleteTurnStmt, deleteTurn, arg.Hash, arg.MemberID, arg.Expires)
+func (q *Queries) DeleteTurn(ctx context.Context, hash []byte, memberID string, expires int64) (int64, error) {
+	result, err := q.db.ExecContext(ctx, deleteTurn, hash, memberID, expires)
 	if err != nil {
 		return 0, err
 	}
@@ -41,7 +35,7 @@ type InsertTurnParams struct {
 }
 
 func (q *Queries) InsertTurn(ctx context.Context, arg InsertTurnParams) error {
-	_, err := q.exec(ctx, q.insertTurnStmt, insertTurn,
+	_, err := q.db.ExecContext(ctx, insertTurn,
 		arg.Hash,
 		arg.MemberID,
 		arg.Created,
@@ -57,7 +51,7 @@ DELETE FROM turns WHERE expires <= $1
 `
 
 func (q *Queries) PruneTurns(ctx context.Context, expires int64) error {
-	_, err := q.exec(ctx, q.pruneTurnsStmt, pruneTurns, expires)
+	_, err := q.db.ExecContext(ctx, pruneTurns, expires)
 	return err
 }
 
@@ -71,15 +65,9 @@ DELETE FROM turns WHERE hash IN (
 )
 `
 
-type TrimTurnsParams struct {
-	Member string
-	Most   int64
-	Bytes  int64
-}
-
 // The newest of a member stay: so many, of so many bytes in all.
-func (q *Queries) TrimTurns(ctx context.Context, arg TrimTurnsParams) error {
-	_, err := q.exec(ctx, q.trimTurnsStmt, trimTurns, arg.Member, arg.Most, arg.Bytes)
+func (q *Queries) TrimTurns(ctx context.Context, member string, most int64, bytes int64) error {
+	_, err := q.db.ExecContext(ctx, trimTurns, member, most, bytes)
 	return err
 }
 
@@ -87,20 +75,14 @@ const turn = `-- name: Turn :one
 SELECT created, expires, sealed FROM turns WHERE hash = $1 AND member_id = $2 AND expires > $3
 `
 
-type TurnParams struct {
-	Hash     []byte
-	MemberID string
-	Expires  int64
-}
-
 type TurnRow struct {
 	Created int64
 	Expires int64
 	Sealed  []byte
 }
 
-func (q *Queries) Turn(ctx context.Context, arg TurnParams) (TurnRow, error) {
-	row := q.queryRow(ctx, q.turnStmt, turn, arg.Hash, arg.MemberID, arg.Expires)
+func (q *Queries) Turn(ctx context.Context, hash []byte, memberID string, expires int64) (TurnRow, error) {
+	row := q.db.QueryRowContext(ctx, turn, hash, memberID, expires)
 	var i TurnRow
 	err := row.Scan(&i.Created, &i.Expires, &i.Sealed)
 	return i, err

@@ -35,7 +35,7 @@ type AddUsageDayParams struct {
 }
 
 func (q *Queries) AddUsageDay(ctx context.Context, arg AddUsageDayParams) error {
-	_, err := q.exec(ctx, q.addUsageDayStmt, addUsageDay,
+	_, err := q.db.ExecContext(ctx, addUsageDay,
 		arg.Day,
 		arg.MemberID,
 		arg.OwnerID,
@@ -65,7 +65,7 @@ type CallsOfSharesRow struct {
 
 // What the members of shares called on the machines of those shares' owners that day.
 func (q *Queries) CallsOfShares(ctx context.Context, day int64) ([]CallsOfSharesRow, error) {
-	rows, err := q.query(ctx, q.callsOfSharesStmt, callsOfShares, day)
+	rows, err := q.db.QueryContext(ctx, callsOfShares, day)
 	if err != nil {
 		return nil, err
 	}
@@ -93,19 +93,14 @@ FROM usage_days d JOIN shares s ON s.member_id = d.member_id AND s.owner_id = d.
 WHERE d.member_id = $1 AND d.day = $2 GROUP BY s.id, d.model
 `
 
-type CallsOfSharesToParams struct {
-	Member string
-	Day    int64
-}
-
 type CallsOfSharesToRow struct {
 	ID    string
 	Model string
 	Calls int64
 }
 
-func (q *Queries) CallsOfSharesTo(ctx context.Context, arg CallsOfSharesToParams) ([]CallsOfSharesToRow, error) {
-	rows, err := q.query(ctx, q.callsOfSharesToStmt, callsOfSharesTo, arg.Member, arg.Day)
+func (q *Queries) CallsOfSharesTo(ctx context.Context, member string, day int64) ([]CallsOfSharesToRow, error) {
+	rows, err := q.db.QueryContext(ctx, callsOfSharesTo, member, day)
 	if err != nil {
 		return nil, err
 	}
@@ -157,7 +152,7 @@ type InsertUsageParams struct {
 }
 
 func (q *Queries) InsertUsage(ctx context.Context, arg InsertUsageParams) (int64, error) {
-	result, err := q.exec(ctx, q.insertUsageStmt, insertUsage,
+	result, err := q.db.ExecContext(ctx, insertUsage,
 		arg.CallID,
 		arg.Attempt,
 		arg.Started,
@@ -189,7 +184,7 @@ SELECT call_id, attempt, started, member_id, key_id, machine_id, owner_id, model
 `
 
 func (q *Queries) Usage(ctx context.Context) ([]Usage, error) {
-	rows, err := q.query(ctx, q.usageStmt, usage)
+	rows, err := q.db.QueryContext(ctx, usage)
 	if err != nil {
 		return nil, err
 	}
@@ -236,7 +231,7 @@ SELECT day, member_id, owner_id, machine_id, model, code, calls, waited_us, dura
 `
 
 func (q *Queries) UsageDays(ctx context.Context) ([]UsageDay, error) {
-	rows, err := q.query(ctx, q.usageDaysStmt, usageDays)
+	rows, err := q.db.QueryContext(ctx, usageDays)
 	if err != nil {
 		return nil, err
 	}

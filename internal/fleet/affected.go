@@ -1,0 +1,104 @@
+package fleet
+
+import "slices"
+
+// Affected is the set of callers whose decisions may differ after some changes of the
+// store. The zero Affected is empty.
+type Affected struct {
+	everyone bool
+	members  map[MemberID]struct{} // whatever they call
+	models   map[ModelID]struct{}  // by any caller
+}
+
+// AffectedBy returns the callers affected by changes that before does not contain and
+// after does. Nil changes affect everyone.
+func AffectedBy(before, after *Snapshot, changes []Change) Affected {
+	a := Affected{everyone: changes == nil, members: map[MemberID]struct{}{}, models: map[ModelID]struct{}{}}
+	for _, change := range changes {
+		switch change.Kind {
+		case MemberChanged, KeyChanged, SessionsChanged: // reach changes by other kinds of change
+		case SharesChanged:
+			a.members[MemberID(change.ID)] = struct{}{}
+		case MachineChanged:
+			a.machine(before.Machine(MachineID(change.ID)), after.Machine(MachineID(change.ID)))
+		case GroupChanged:
+			a.group(before, after, GroupID(change.ID))
+		default: // of a newer hub
+			a.everyone = true
+		}
+	}
+	return a
+}
+
+// Any reports whether any caller is affected.
+func (a Affected) Any() bool { return a.everyone || len(a.members)+len(a.models) > 0 }
+
+// Includes reports whether the decision for the query may have changed.
+func (a Affected) Includes(q *Query) bool {
+	if a.everyone {
+		return true
+	}
+	_, member := a.members[q.Caller]
+	_, model := a.models[q.Model]
+	return member || model
+}
+
+// machine adds the models of a machine that appeared, disappeared, or whose owner
+// keeps it out of groups or no longer does.
+func (a Affected) machine(before, after *Machine) {
+	if before != nil && after != nil && before.Owner == after.Owner && before.KeptOut == after.KeptOut {
+		return // it was renamed
+	}
+	a.offersOf(before)
+	a.offersOf(after)
+}
+
+func (a Affected) offersOf(m *Machine) {
+	for _, o := range m.offers() {
+		a.models[o.ID] = struct{}{}
+	}
+}
+
+// group adds the members who joined or left, and the models of their machines, of
+// machines that were kept out or no longer are, and of owners who changed their limits.
+// Where the group has two members only since the change, or only until it, all its
+// members are added. Machines that appeared or disappeared have changes of their own, so
+// those of after are enough.
+func (a Affected) group(before, after *Snapshot, id GroupID) {
+	was, is := before.group(id), after.group(id)
+	for member := range difference(was.ids, is.ids) {
+		a.members[member] = struct{}{}
+		a.machinesOf(after, member)
+	}
+	if min(len(was.ids), len(is.ids)) < 2 {
+		for _, member := range slices.Concat(was.ids, is.ids) {
+			a.members[member] = struct{}{}
+		}
+	}
+	for machine := range difference(was.keptOut, is.keptOut) {
+		a.offersOf(after.Machine(machine))
+	}
+	for _, limits := range []map[MemberID]*Limits{was.Limits, is.Limits} {
+		for owner := range limits {
+			if !was.Limits[owner].equal(is.Limits[owner]) {
+				a.machinesOf(after, owner)
+			}
+		}
+	}
+}
+
+// machinesOf adds the models of a member's machines.
+func (a Affected) machinesOf(s *Snapshot, member MemberID) {
+	_, p := s.find(member)
+	for _, m := range p.machines {
+		a.offersOf(m)
+	}
+}
+
+// group returns the group of that id, or an empty one.
+func (s *Snapshot) group(id GroupID) *groupIndex {
+	if g, ok := s.groups.Get(id); ok {
+		return g
+	}
+	return &groupIndex{Group: new(Group)}
+}

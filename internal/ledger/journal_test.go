@@ -1,0 +1,373 @@
+package ledger
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"path/filepath"
+	"reflect"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/kith/kith/internal/account"
+	"github.com/kith/kith/internal/fault"
+	"github.com/kith/kith/internal/ledger/journal"
+)
+
+// books is the database as the ledger sees it, with a switch.
+type books struct {
+	Store
+	mu    sync.Mutex
+	down  bool
+	calls map[string]account.Usage
+	days  int // calls counted, each once
+	// room, if not nil, holds one for each call that is not here yet: it bounds
+	// how far calls run ahead of a database that gets no time.
+	room chan struct{}
+}
+
+func (b *books) RecordUsage(_ context.Context, records []account.Usage) error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.down {
+		return errors.New("database is down")
+	}
+	for _, u := range records {
+		if _, there := b.calls[u.CallID]; !there {
+			b.calls[u.CallID] = u
+			b.days++
+			select {
+			case <-b.room:
+			default:
+			}
+		}
+	}
+	return nil
+}
+
+func (b *books) TouchKeys(context.Context, map[string]time.Time) error { return nil }
+
+func (b *books) set(down bool) {
+	b.mu.Lock()
+	b.down = down
+	b.mu.Unlock()
+}
+
+func (b *books) all() map[string]account.Usage {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	all := make(map[string]account.Usage)
+	for id, u := range b.calls {
+		all[id] = u
+	}
+	return all
+}
+
+// life is a ledger between a start of the hub and its end, kill or not.
+type life struct {
+	*Ledger
+	t    testing.TB
+	stop func()
+}
+
+func begin(t testing.TB, path string, b *books) life {
+	t.Helper()
+	j, err := journal.Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	l := New(b, j, slog.New(slog.DiscardHandler))
+	ctx, cancel := context.WithCancel(t.Context())
+	var all sync.WaitGroup
+	all.Go(func() { _ = l.Run(ctx) })
+	return life{l, t, func() {
+		cancel()
+		all.Wait()
+		j.Close()
+	}}
+}
+
+// call is a call on its way, as far as the ledger knows it.
+type call account.Usage
+
+func aCall(id string) *call {
+	return &call{CallID: id, Started: time.Now().UTC(), MemberID: "mem_1", KeyID: "key_1", Model: "m", Endpoint: "/v1/chat/completions"}
+}
+
+// aLong makes a call whose records take 4 KiB, so that few of them fill a journal.
+func aLong(id string) *call {
+	c := aCall(id)
+	c.KeyID = strings.Repeat("k", 4<<10)
+	return c
+}
+
+// attempt is the intent to send the call to a machine once more.
+func (c *call) attempt() account.Usage {
+	c.Attempt++
+	c.MachineID, c.OwnerID = "mch_1", "mem_2"
+	return account.Usage(*c)
+}
+
+// ended is the call's record when it is over.
+func (c *call) ended(code string) account.Usage {
+	u := account.Usage(*c)
+	u.Attempt = max(1, u.Attempt)
+	u.Status, u.Code, u.Duration = 200, code, time.Second
+	u.TokensIn, u.TokensOut, u.TokensHow = 3, 4, account.TokensReported
+	return u
+}
+
+// send begins an attempt and waits until that is on the disk.
+func (l life) send(c *call) {
+	l.t.Helper()
+	receipt, err := l.Begin(c.attempt())
+	if err == nil {
+		err = l.Await(l.t.Context(), receipt)
+	}
+	if err != nil {
+		l.t.Fatal(err)
+	}
+}
+
+// TestLedgerTakesUp: what a dead hub left in its journal is recorded by the next
+// one, once: calls that were over as they ended, the others as interrupted, each
+// as the machine had it that was tried last.
+func TestLedgerTakesUp(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		path := filepath.Join(t.TempDir(), "ledger-")
+		b := &books{calls: map[string]account.Usage{}, down: true}
+		first := begin(t, path, b)
+		over, runs, moved, never := aCall("over"), aCall("runs"), aCall("moved"), aCall("never")
+		first.send(over)
+		first.send(runs)
+		first.send(moved)
+		first.send(moved)
+		first.End(over.ended(""))
+		first.End(never.ended("model_not_found"))
+		first.stop() // with the database down it leaves what a kill would
+
+		for range 2 { // the second finds most of it twice
+			b.set(false)
+			next := begin(t, path, b)
+			synctest.Wait()
+			next.stop()
+		}
+		all := b.all()
+		want := over.ended("")
+		if got := all["over"]; !reflect.DeepEqual(got, want) {
+			t.Errorf("got %+v, want %+v", got, want)
+		}
+		for id, attempt := range map[string]int{"runs": 1, "moved": 2} {
+			u := all[id]
+			if u.Code != account.Interrupted || u.TokensHow != account.TokensUnknown || u.Attempt != attempt || u.MachineID != "mch_1" || u.OwnerID != "mem_2" || u.Status != 0 {
+				t.Errorf("%s: %+v", id, u)
+			}
+		}
+		if len(all) != 4 || b.days != 4 || all["never"].Code != "model_not_found" || all["never"].MachineID != "" {
+			t.Errorf("%d calls, %d counted: %+v", len(all), b.days, all)
+		}
+	})
+}
+
+// TestLedgerSyncsWhenSent: an intent is brought to the disk when its call is on the
+// way, not before, and for an answer that waits whatever became of that.
+func TestLedgerSyncsWhenSent(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := begin(t, filepath.Join(t.TempDir(), "ledger-"), &books{calls: map[string]account.Usage{}})
+		defer l.stop()
+		first, err := l.Begin(aCall("one").attempt())
+		if err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Minute) // in the bubble
+		select {
+		case <-first.done:
+			t.Error("it was synced before it was sent")
+		default:
+		}
+		l.RequestSync()
+		<-first.done
+		second, err := l.Begin(aCall("two").attempt())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := l.Await(t.Context(), second); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// TestLedgerAwaitsTheDisk: an answer waits for its call's intent to be on the
+// disk, and is not told where that fails.
+func TestLedgerAwaitsTheDisk(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		j, err := journal.Open(filepath.Join(t.TempDir(), "ledger-"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		l := New(forgetful{}, j, slog.New(slog.DiscardHandler)) // nobody syncs
+		wait := func() error {
+			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+			defer cancel()
+			n, err := l.Begin(aCall("one").attempt())
+			if err != nil {
+				return err
+			}
+			return l.Await(ctx, n)
+		}
+		if err := wait(); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("before the sync: %v", err)
+		}
+		time.AfterFunc(time.Second, l.syncJournal)
+		if err := wait(); err != nil {
+			t.Errorf("after the sync: %v", err)
+		}
+		j.Close() // the disk is gone
+		time.AfterFunc(time.Second, l.syncJournal)
+		if f := fault.Of(wait()); f == nil || f.Code != fault.CascadeExhausted {
+			t.Errorf("without a disk: %v", f)
+		}
+		if _, err := l.Begin(aCall("two").attempt()); fault.Of(err).Code != fault.CascadeExhausted {
+			t.Errorf("without a disk: %v", err)
+		}
+	})
+}
+
+// TestLedgerDatabaseDown: calls go on while the journal has room for them, then
+// are refused, and those that run are recorded all the same; once the database
+// is back all of it is there and calls go on (faults 16 to 18, 27).
+func TestLedgerDatabaseDown(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		path := filepath.Join(t.TempDir(), "ledger-")
+		b := &books{calls: map[string]account.Usage{}, down: true}
+		l := begin(t, path, b)
+		l.send(aLong("runs"))
+		n := 0 // the last of them is refused
+		var err error
+		for ; err == nil; n++ {
+			call := aLong(fmt.Sprint("call-", n))
+			if _, err = l.Begin(call.attempt()); err == nil {
+				l.End(call.ended(""))
+			}
+		}
+		if f := fault.Of(err); f.Code != fault.CascadeExhausted || !errors.Is(err, journal.ErrFull) || n < 1_000 {
+			t.Fatalf("after %d calls: %v", n, err)
+		}
+		l.End(aLong("runs").ended("")) // into what is reserved
+		l.End(aCall("refused").ended("CASCADE_EXHAUSTED"))
+
+		// Should the hub die now, the next one has it all.
+		l.stop()
+		next := begin(t, path, b)
+		b.set(false)
+		time.Sleep(2 * retryDelay)
+		synctest.Wait()
+		if all := b.all(); len(all) != n+1 || all["runs"].Code != "" || all["runs"].Status != 200 || b.days != len(all) {
+			t.Errorf("%d calls in the ledger (%d counted), want %d; %+v", len(all), b.days, n+1, all["runs"])
+		}
+		next.send(aCall("after")) // without hands
+		next.stop()
+	})
+}
+
+// TestLedgerTurnsOver: a journal under load for long never fills, and a call
+// that runs all the while is not lost.
+func TestLedgerTurnsOver(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "ledger-")
+	b := &books{calls: map[string]account.Usage{}, room: make(chan struct{}, 1000)}
+	l := begin(t, path, b)
+	l.send(aCall("long"))
+	const workers, each = 8, 1_500
+	var load sync.WaitGroup
+	for w := range workers {
+		load.Go(func() {
+			for i := range each {
+				call := aLong(fmt.Sprint("call-", w, "-", i))
+				b.room <- struct{}{}
+				receipt, err := l.Begin(call.attempt())
+				if err == nil && i%10 == 0 { // as if the engines were that quick
+					err = l.Await(t.Context(), receipt)
+				}
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				l.End(call.ended(""))
+			}
+		})
+	}
+	load.Wait()
+	l.stop()
+	again := begin(t, path, b)
+	again.stop()
+	all := b.all()
+	if len(all) != workers*each+1 || all["long"].Code != account.Interrupted {
+		t.Errorf("%d calls, want %d; %+v", len(all), workers*each+1, all["long"])
+	}
+}
+
+// BenchmarkLedger is a call's cost, with 16 at once, without and with a journal,
+// and without and with waiting for the disk as an engine that answers at once
+// would make it. cpu-µs/call is all of the process, the syncing included.
+func BenchmarkLedger(b *testing.B) {
+	for _, mode := range []string{"memory", "journal", "journal, awaited"} {
+		b.Run(mode, func(b *testing.B) {
+			var j *journal.Journal
+			if mode != "memory" {
+				var err error
+				if j, err = journal.Open(filepath.Join(b.TempDir(), "ledger-")); err != nil {
+					b.Fatal(err)
+				}
+				defer j.Close()
+			}
+			l := New(forgetful{}, j, slog.New(slog.DiscardHandler))
+			ctx, cancel := context.WithCancel(b.Context())
+			var all sync.WaitGroup
+			all.Go(func() { _ = l.Run(ctx) })
+			var next sync.Mutex
+			n := 0
+			before := cpu()
+			b.ReportAllocs()
+			b.SetParallelism(8)
+			b.ResetTimer()
+			b.RunParallel(func(pb *testing.PB) {
+				for pb.Next() {
+					next.Lock()
+					n++
+					call := aCall(fmt.Sprint("req_0190e9f2-0000-7000-8000-", n))
+					next.Unlock()
+					receipt, err := l.Begin(call.attempt())
+					if err == nil && mode == "journal, awaited" {
+						err = l.Await(b.Context(), receipt)
+					}
+					if err != nil {
+						b.Error(err)
+						return
+					}
+					l.End(call.ended(""))
+				}
+			})
+			b.StopTimer()
+			cancel()
+			all.Wait()
+			b.ReportMetric(float64((cpu()-before).Nanoseconds())/1e3/float64(b.N), "cpu-µs/call")
+		})
+	}
+}
+
+// forgetful takes every record at no cost.
+type forgetful struct{ Store }
+
+func (forgetful) RecordUsage(context.Context, []account.Usage) error    { return nil }
+func (forgetful) TouchKeys(context.Context, map[string]time.Time) error { return nil }
+
+func cpu() time.Duration {
+	var r syscall.Rusage
+	_ = syscall.Getrusage(syscall.RUSAGE_SELF, &r)
+	return time.Duration(r.Utime.Nano() + r.Stime.Nano())
+}

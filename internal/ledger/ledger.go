@@ -1,0 +1,482 @@
+// Package ledger keeps what the hub records of its calls:
+//
+//   - Ledger: one usage record a call. It survives a crash of the hub.
+//   - Traces: how each call was decided and where it was tried, for a week, for
+//     those whom it concerns. A crash loses the last second of them.
+//   - Turns: the turns of the responses dialect that a later call may refer to,
+//     sealed.
+//
+// A usage record takes this way:
+//
+//	Begin ── intent ──▶ journal ── sync, every 2 ms at most ──▶ Await returns
+//	End ──── result ──▶ journal, and pending ── Run, in batches ──▶ database
+//
+// An intent is in the journal before its call is sent to a machine, and on the disk
+// before the first byte of the answer is sent to the caller. The journal is
+// restarted once most of what it holds is in the database. New closes the calls
+// that an earlier start left open as account.Interrupted
+// (docs/decisions/0003-ledger.md).
+package ledger
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"slices"
+	"sync"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/kith/kith/internal/account"
+	"github.com/kith/kith/internal/fault"
+	"github.com/kith/kith/internal/ledger/journal"
+)
+
+const (
+	// batchSize is the maximum number of records in one transaction.
+	batchSize = 512
+	// maxPending is the maximum number of records that wait while the database
+	// cannot be written. Beyond it calls are refused, and refusals are not recorded.
+	maxPending = 100_000
+	// shutdownTimeout limits the last write when the hub stops.
+	shutdownTimeout = 5 * time.Second
+	// batchDelay is how long records gather for one transaction, up to a batch: its
+	// sync costs as much as some fifty records.
+	batchDelay = 250 * time.Millisecond
+	// retryDelay is the time between two attempts at a write that fails.
+	retryDelay = time.Second
+	// syncInterval is the shortest time between two syncs of the journal. Concurrent
+	// calls share a sync, and most engines take far longer to their first byte.
+	syncInterval = 2 * time.Millisecond
+	// intentShare is how much of the journal intents may fill. The rest is reserved
+	// for results, so that running calls can end when a disk is full.
+	intentShare = 0.5
+	// restartAbove is how full the journal is before a restart pays.
+	restartAbove = 0.25
+)
+
+// Store is the part of the database that this package writes and reads; *store.DB
+// implements it.
+type Store interface {
+	// RecordUsage adds records. One that is there already counts once.
+	RecordUsage(context.Context, []account.Usage) error
+	TouchKeys(context.Context, map[string]time.Time) error
+
+	SaveStories(ctx context.Context, stories []account.Story, now time.Time) error
+	Story(ctx context.Context, callID, memberID string) (account.Story, error)
+
+	KeepTurn(ctx context.Context, turn account.Turn, most int, mostBytes int64) error
+	Turn(ctx context.Context, hash [32]byte, memberID string, now time.Time) (account.Turn, error)
+	ForgetTurn(ctx context.Context, hash [32]byte, memberID string, now time.Time) error
+	PruneTurns(ctx context.Context, now time.Time) error
+}
+
+// Ledger records the usage of calls. Make it with New, then Run it.
+type Ledger struct {
+	store   Store
+	journal *journal.Journal // nil: only the database outlives the process
+	log     *slog.Logger
+
+	syncing  sync.Mutex // serializes the journal's Sync and Restart
+	flushing sync.Mutex // held while records are taken from pending
+
+	mu       sync.Mutex
+	open     map[string][]byte    // call id: its newest intent, encoded
+	pending  []account.Usage      // results that are not in the database yet
+	keysUsed map[string]time.Time // key id: last use, not yet written
+	next     *Receipt             // of the intents that the next sync covers
+	entries  int                  // in the journal's active slot
+	broken   error                // why the journal takes nothing until its next restart
+	dropped  int                  // refusals that were not recorded
+	stopped  bool                 // Run has returned: End writes to the database itself
+
+	wake  chan struct{} // there are pending records
+	batch chan struct{} // there are batchSize of them
+	sync  chan struct{} // there are intents to sync
+}
+
+// errNotStarted is why a new ledger takes nothing before its first restart.
+var errNotStarted = errors.New("the journal was not started yet")
+
+// Receipt stands for intents that one sync brings to the disk.
+type Receipt struct {
+	done chan struct{} // closed after the sync
+	err  error         // of the sync; read after done
+}
+
+// New returns a ledger that has read what an earlier start left in the journal j.
+// If j is nil, a crash loses the records that are not in the database.
+func New(store Store, j *journal.Journal, log *slog.Logger) *Ledger {
+	l := &Ledger{
+		store: store, journal: j, log: log,
+		open: map[string][]byte{}, keysUsed: map[string]time.Time{},
+		next: &Receipt{done: make(chan struct{})},
+		wake: make(chan struct{}, 1), batch: make(chan struct{}, 1), sync: make(chan struct{}, 1),
+	}
+	if j != nil {
+		l.restore(j.Found())
+		l.broken = errNotStarted
+		l.syncJournal()
+	}
+	return l
+}
+
+// restore makes pending records of the entries that an earlier start left: calls
+// that ended, some of which are in the database already, and calls without a
+// result, which are interrupted.
+func (l *Ledger) restore(left [][]byte) {
+	intents := map[string]account.Usage{}
+	ended := map[string]bool{}
+	for _, text := range left {
+		e, err := decodeEntry(text)
+		switch {
+		case err != nil:
+			l.log.Error("cannot read an entry of the journal", "error", err)
+		case !e.Ended:
+			if intents[e.Usage.CallID].Attempt <= e.Usage.Attempt {
+				intents[e.Usage.CallID] = e.Usage
+			}
+		case !ended[e.Usage.CallID]:
+			ended[e.Usage.CallID] = true
+			l.pending = append(l.pending, e.Usage)
+		}
+	}
+	interrupted := 0
+	for id, u := range intents {
+		if !ended[id] {
+			u.Code, u.TokensHow = account.Interrupted, account.TokensUnknown
+			l.pending = append(l.pending, u)
+			interrupted++
+		}
+	}
+	if len(l.pending) > 0 {
+		notify(l.wake)
+	}
+	if interrupted > 0 {
+		l.log.Warn("the hub died while calls ran; they are in the ledger as interrupted, their tokens unknown", "calls", interrupted)
+	}
+}
+
+// Begin records the intent to send a call to a machine: u as far as it is known
+// before. When Begin returns, a crash of this process does not lose the call; Await
+// says when a power cut does not. While the ledger cannot be written the error is
+// CASCADE_EXHAUSTED (docs/faults.md#27).
+func (l *Ledger) Begin(u account.Usage) (*Receipt, error) {
+	text := entry{Usage: u}.encode()
+	l.mu.Lock()
+	if err := l.appendIntent(text); err != nil {
+		l.mu.Unlock()
+		notify(l.sync) // restarts the journal if that helps
+		return nil, notWritten(err)
+	}
+	l.open[u.CallID] = text
+	receipt, stopped := l.next, l.stopped
+	l.mu.Unlock()
+	if stopped {
+		l.syncJournal()
+	}
+	return receipt, nil
+}
+
+func notWritten(err error) *fault.Fault {
+	return fault.New(fault.CascadeExhausted, "the service could not write its ledger just now; try again shortly").Because(err)
+}
+
+// appendIntent writes an intent, if there is room for its result too. Needs mu.
+func (l *Ledger) appendIntent(text []byte) error {
+	switch {
+	case len(l.pending) >= maxPending:
+		return errors.New("the database could not be written for too long")
+	case l.journal == nil:
+		return nil
+	case l.broken != nil:
+		return l.broken
+	case l.journal.Used() > intentShare:
+		return journal.ErrFull
+	}
+	return l.append(text)
+}
+
+// append writes an entry to the journal. Needs mu.
+func (l *Ledger) append(text []byte) error {
+	err := l.journal.Append(text)
+	if err == nil {
+		l.entries++
+	}
+	return err
+}
+
+// RequestSync starts a sync of the journal. It is called once the call is on its
+// way to its machine: an earlier sync would delay that.
+func (l *Ledger) RequestSync() { notify(l.sync) }
+
+// Await returns when the receipt's intent is on the disk, or with the fault that
+// says that it could not be written. It ends with ctx.
+func (l *Ledger) Await(ctx context.Context, r *Receipt) error {
+	if l.journal == nil {
+		return nil
+	}
+	l.mu.Lock()
+	unsynced := l.next == r
+	l.mu.Unlock()
+	if unsynced { // RequestSync may not have been called
+		l.RequestSync()
+	}
+	select {
+	case <-r.done:
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+	if r.err != nil {
+		return notWritten(r.err)
+	}
+	return nil
+}
+
+// End records how a call ended, whether or not Begin was called for it. It does
+// not block.
+func (l *Ledger) End(u account.Usage) {
+	l.mu.Lock()
+	_, began := l.open[u.CallID]
+	if !began && len(l.pending) >= maxPending {
+		l.dropped++
+		l.mu.Unlock()
+		return
+	}
+	delete(l.open, u.CallID)
+	l.pending = append(l.pending, u)
+	if l.journal != nil && l.broken == nil {
+		// A result that cannot be appended waits in memory for the database. If the
+		// hub crashes before it is written there, the intent remains.
+		_ = l.append(entry{true, u}.encode())
+	}
+	stopped, full := l.stopped, len(l.pending) >= batchSize
+	l.mu.Unlock()
+	if stopped {
+		_ = l.lastFlush(context.Background()) // it logs its error
+	}
+	notify(l.wake)
+	if full {
+		notify(l.batch)
+	}
+}
+
+// KeyUsed records that an API key was used now.
+func (l *Ledger) KeyUsed(id string) {
+	l.mu.Lock()
+	l.keysUsed[id] = time.Now().UTC()
+	l.mu.Unlock()
+}
+
+// Status is how a Ledger is, for the operator.
+type Status struct {
+	Journal bool    // there is one
+	Used    float64 // how full it is, from 0 to 1
+	Open    int     // calls without a result
+	Pending int     // results that are not in the database yet
+	Broken  bool    // it takes nothing, and calls are refused
+}
+
+// Status returns the ledger's present state.
+func (l *Ledger) Status() Status {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	s := Status{Journal: l.journal != nil, Open: len(l.open), Pending: len(l.pending), Broken: l.broken != nil}
+	if s.Journal {
+		s.Used = l.journal.Used()
+	}
+	return s
+}
+
+// Run syncs the journal and writes records to the database until ctx ends, then
+// writes what is pending.
+func (l *Ledger) Run(ctx context.Context) error {
+	var group errgroup.Group
+	group.Go(func() error { return l.runFlush(ctx) })
+	if l.journal != nil {
+		group.Go(func() error { l.runSync(ctx); return nil })
+	}
+	return group.Wait()
+}
+
+// runSync syncs the journal on request, at most every syncInterval, and retries
+// while the journal is broken.
+func (l *Ledger) runSync(ctx context.Context) {
+	var last time.Time
+	for ctx.Err() == nil {
+		var retry <-chan time.Time
+		l.mu.Lock()
+		if l.broken != nil {
+			retry = time.After(retryDelay)
+		}
+		l.mu.Unlock()
+		select {
+		case <-l.sync:
+		case <-retry:
+		case <-ctx.Done():
+		}
+		if rest := syncInterval - time.Since(last); rest > 0 {
+			sleep(ctx, rest)
+			select { // this sync covers requests of the meantime
+			case <-l.sync:
+			default:
+			}
+		}
+		l.syncJournal()
+		last = time.Now()
+	}
+	l.mu.Lock()
+	l.stopped = true
+	l.mu.Unlock()
+	l.syncJournal()
+}
+
+// syncJournal brings the journal's entries to the disk and closes the receipt of
+// the intents among them. It restarts the journal first if that is due.
+func (l *Ledger) syncJournal() {
+	if l.journal == nil {
+		return
+	}
+	l.syncing.Lock()
+	defer l.syncing.Unlock()
+	l.mu.Lock()
+	receipt, worked := l.next, l.broken == nil || l.broken == errNotStarted
+	l.next = &Receipt{done: make(chan struct{})}
+	err := l.restartIfDue()
+	l.mu.Unlock()
+	if err == nil {
+		err = l.journal.Sync()
+	}
+	receipt.err = err
+	close(receipt.done)
+	l.mu.Lock()
+	l.broken = err
+	l.mu.Unlock()
+	switch {
+	case err != nil && worked:
+		l.log.Error("cannot write the ledger; calls are refused until it can be written", "error", err)
+	case err == nil && !worked:
+		l.log.Info("the ledger is written again")
+	}
+}
+
+// restartIfDue restarts the journal with the entries that the database does not
+// have, if the journal is broken or mostly holds others. Needs mu.
+func (l *Ledger) restartIfDue() error {
+	if l.broken == nil && !l.restartDue() {
+		return nil
+	}
+	entries := make([][]byte, 0, len(l.open)+len(l.pending))
+	for _, text := range l.open {
+		entries = append(entries, text)
+	}
+	for _, u := range l.pending {
+		entries = append(entries, entry{true, u}.encode())
+	}
+	l.entries = len(entries)
+	return l.journal.Restart(entries)
+}
+
+// restartDue reports whether a good part of the journal is used, most of it by
+// calls that are in the database. Needs mu.
+func (l *Ledger) restartDue() bool {
+	return l.journal != nil && l.journal.Used() > restartAbove && 2*(len(l.open)+len(l.pending)) < l.entries
+}
+
+// runFlush writes pending records to the database until ctx ends, then what is
+// left.
+func (l *Ledger) runFlush(ctx context.Context) error {
+	for ctx.Err() == nil {
+		select {
+		case <-l.wake:
+		case <-time.After(time.Minute): // the last uses of keys do not wake it
+		case <-ctx.Done():
+		}
+		for err := l.Flush(ctx); err != nil && ctx.Err() == nil; err = l.Flush(ctx) {
+			l.log.Error("cannot write usage records; they are kept and tried again", "error", err)
+			sleep(ctx, retryDelay)
+		}
+		select {
+		case <-l.batch:
+		case <-time.After(batchDelay):
+		case <-ctx.Done():
+		}
+	}
+	l.mu.Lock()
+	l.stopped = true
+	l.mu.Unlock()
+	return l.lastFlush(context.WithoutCancel(ctx))
+}
+
+// lastFlush is Flush when the hub stops.
+func (l *Ledger) lastFlush(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, shutdownTimeout)
+	defer cancel()
+	err := l.Flush(ctx)
+	if err != nil {
+		l.log.Error("cannot write the last usage records", "error", err)
+	}
+	return err
+}
+
+// Flush writes all pending records to the database, a batch a transaction. A record
+// stays pending until it is written; one that is written twice counts once.
+func (l *Ledger) Flush(ctx context.Context) error {
+	l.flushing.Lock()
+	defer l.flushing.Unlock()
+	for {
+		l.mu.Lock()
+		batch := slices.Clone(l.pending[:min(batchSize, len(l.pending))])
+		l.mu.Unlock()
+		if len(batch) == 0 {
+			return l.flushKeys(ctx)
+		}
+		err := l.store.RecordUsage(ctx, batch)
+		if errors.Is(err, account.ErrInvalid) { // the others of the batch are written
+			l.log.Error("a usage record was left out", "error", err)
+			err = nil
+		}
+		if err != nil {
+			return err
+		}
+		l.mu.Lock()
+		l.pending = l.pending[len(batch):]
+		due := l.restartDue()
+		l.mu.Unlock()
+		if due {
+			notify(l.sync)
+		}
+	}
+}
+
+// flushKeys writes the last uses of keys, and logs how many records were dropped.
+func (l *Ledger) flushKeys(ctx context.Context) error {
+	l.mu.Lock()
+	used, dropped := l.keysUsed, l.dropped
+	l.keysUsed, l.dropped = map[string]time.Time{}, 0
+	l.mu.Unlock()
+	if dropped > 0 {
+		l.log.Error("refusals were not recorded: the database could not be written for too long", "calls", dropped)
+	}
+	if len(used) == 0 {
+		return nil
+	}
+	return l.store.TouchKeys(ctx, used)
+}
+
+// notify wakes the receiver of c, once however often it is called.
+func notify(c chan<- struct{}) {
+	select {
+	case c <- struct{}{}:
+	default:
+	}
+}
+
+// sleep waits for d, or until ctx ends.
+func sleep(ctx context.Context, d time.Duration) {
+	select {
+	case <-time.After(d):
+	case <-ctx.Done():
+	}
+}

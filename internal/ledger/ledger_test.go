@@ -1,0 +1,178 @@
+package ledger
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/kith/kith/internal/account"
+	"github.com/kith/kith/internal/fault"
+)
+
+func usage(i int) account.Usage { return account.Usage{CallID: fmt.Sprint(i)} }
+
+// numbered is the ids from one to another, the last left out.
+func numbered(from, to int) []string {
+	var ids []string
+	for i := from; i < to; i++ {
+		ids = append(ids, fmt.Sprint(i))
+	}
+	return ids
+}
+
+// keepLedger runs a ledger in a bubble; test gets a function that ends it.
+func keepLedger(t *testing.T, test func(*Ledger, *recorder, func() error)) {
+	synctest.Test(t, func(t *testing.T) {
+		r := new(recorder)
+		l := New(r, nil, slog.New(slog.DiscardHandler))
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan error, 1)
+		go func() { ended <- l.Run(ctx) }()
+		end := func() error { cancel(); return <-ended }
+		test(l, r, end)
+	})
+}
+
+func TestLedgerWritesInBatches(t *testing.T) {
+	keepLedger(t, func(l *Ledger, r *recorder, end func() error) {
+		const n = 2*batchSize + 10
+		r.set(true) // so that all of them wait
+		for i := range n {
+			l.End(usage(i))
+		}
+		r.set(false)
+		if err := end(); err != nil {
+			t.Error(err)
+		}
+		if got := r.ids(); !slices.Equal(got, numbered(0, n)) || len(r.batches) != 3 || len(r.batches[0]) != batchSize {
+			t.Errorf("%d records in %d batches", len(got), len(r.batches))
+		}
+	})
+}
+
+func TestLedgerTriesAgain(t *testing.T) {
+	keepLedger(t, func(l *Ledger, r *recorder, end func() error) {
+		r.set(true)
+		for i := range 600 {
+			l.End(usage(i))
+			time.Sleep(10 * time.Millisecond)
+		}
+		if got := r.ids(); got != nil {
+			t.Errorf("%d records", len(got))
+		}
+		r.set(false)
+		time.Sleep(2 * time.Second)
+		if got := r.ids(); !slices.Equal(got, numbered(0, 600)) {
+			t.Errorf("%d records: %v", len(got), got)
+		}
+		if err := end(); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// The end of the hub loses nothing: neither what was pending nor what comes
+// from calls that end after it.
+func TestLedgerAtTheEnd(t *testing.T) {
+	keepLedger(t, func(l *Ledger, r *recorder, end func() error) {
+		l.End(usage(0))
+		l.KeyUsed("key_1")
+		if err := end(); err != nil {
+			t.Error(err)
+		}
+		if got := r.ids(); !slices.Equal(got, numbered(0, 1)) || r.touched["key_1"].IsZero() {
+			t.Errorf("%v %v", got, r.touched)
+		}
+		l.End(usage(1))
+		if got := r.ids(); !slices.Equal(got, numbered(0, 2)) {
+			t.Errorf("%v", got)
+		}
+	})
+	keepLedger(t, func(l *Ledger, r *recorder, end func() error) {
+		r.set(true)
+		l.End(usage(0))
+		if err := end(); err == nil {
+			t.Error("the records are lost without a word")
+		}
+	})
+}
+
+// A database that is away for long costs the records of refusals; calls that
+// would run are refused before any of theirs could be lost.
+func TestLedgerIsBounded(t *testing.T) {
+	keepLedger(t, func(l *Ledger, r *recorder, end func() error) {
+		r.set(true)
+		const over = 10
+		for i := range maxPending + over {
+			l.End(usage(i))
+		}
+		if _, err := l.Begin(aCall("one more").attempt()); fault.Of(err).Code != fault.CascadeExhausted {
+			t.Errorf("a call begins all the same: %v", err)
+		}
+		r.set(false)
+		if err := end(); err != nil {
+			t.Error(err)
+		}
+		if got := r.ids(); !slices.Equal(got, numbered(0, maxPending)) {
+			t.Errorf("%d records, the first %v", len(got), got[:1])
+		}
+	})
+}
+
+var errDown = errors.New("the database is down")
+
+// recorder is a Store that only keeps usage records.
+type recorder struct {
+	Store
+	mu      sync.Mutex
+	down    bool
+	batches [][]account.Usage
+	touched map[string]time.Time
+}
+
+func (r *recorder) RecordUsage(_ context.Context, batch []account.Usage) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.down {
+		return errDown
+	}
+	if len(batch) > 0 {
+		r.batches = append(r.batches, batch)
+	}
+	return nil
+}
+
+func (r *recorder) TouchKeys(_ context.Context, used map[string]time.Time) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.down {
+		return errDown
+	}
+	r.touched = used
+	return nil
+}
+
+func (r *recorder) set(down bool) {
+	r.mu.Lock()
+	r.down = down
+	r.mu.Unlock()
+}
+
+// ids is the calls recorded so far, in order.
+func (r *recorder) ids() []string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	var ids []string
+	for _, batch := range r.batches {
+		for _, u := range batch {
+			ids = append(ids, u.CallID)
+		}
+	}
+	return ids
+}

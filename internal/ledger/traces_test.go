@@ -1,0 +1,97 @@
+package ledger
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/kith/kith/internal/account"
+)
+
+// shelf is Store that only keep stories.
+type shelf struct {
+	Store
+	down atomic.Bool
+	mu   sync.Mutex
+	kept []string
+}
+
+func (s *shelf) SaveStories(_ context.Context, stories []account.Story, _ time.Time) error {
+	if s.down.Load() {
+		return errDown
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, story := range stories {
+		s.kept = append(s.kept, story.CallID)
+	}
+	return nil
+}
+
+func (s *shelf) Story(_ context.Context, callID, _ string) (account.Story, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if slices.Contains(s.kept, callID) {
+		return account.Story{CallID: callID}, nil
+	}
+	return account.Story{}, account.ErrNotFound
+}
+
+func TestTracesAreReadBeforeAndAfterTheyAreWritten(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		records := new(shelf)
+		records.down.Store(true)
+		s := NewTraces(records, slog.New(slog.DiscardHandler))
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan error, 1)
+		go func() { ended <- s.Run(ctx) }()
+		readable := func(when string, ids ...string) {
+			t.Helper()
+			for _, id := range ids {
+				if _, err := s.Get(ctx, id, "mem_ann"); err != nil {
+					t.Errorf("%s: call %s: %v", when, id, err)
+				}
+			}
+			if _, err := s.Get(ctx, "1", "mem_eve"); when == "pending" && !errors.Is(err, account.ErrNotFound) {
+				t.Errorf("eve reads ann's: %v", err)
+			}
+		}
+		tell := func(id string) { s.Add([]account.Story{{CallID: id, MemberID: "mem_ann"}}) }
+		tell("1")
+		tell("2")
+		readable("pending", "1", "2")
+		time.Sleep(2 * traceDelay)
+		readable("while it cannot be written", "1", "2")
+		records.down.Store(false)
+		time.Sleep(traceRetryDelay + traceDelay)
+		readable("written", "1", "2")
+		tell("3")
+		cancel()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+		if !slices.Equal(records.kept, []string{"1", "2", "3"}) {
+			t.Errorf("kept %v", records.kept)
+		}
+		if len(s.pending) != 0 {
+			t.Errorf("still pending: %v", s.pending)
+		}
+	})
+}
+
+func TestTracesAreBounded(t *testing.T) {
+	s := NewTraces(new(shelf), nil)
+	for i := range maxTraces + 10 {
+		s.Add([]account.Story{{CallID: fmt.Sprint(i)}})
+	}
+	if n := len(s.pending); n != maxTraces || s.pending[0].CallID != "10" {
+		t.Errorf("%d pending, the first %s", n, s.pending[0].CallID)
+	}
+}

@@ -1,0 +1,89 @@
+package ledger
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"time"
+
+	"github.com/kith/kith/internal/account"
+	"github.com/kith/kith/internal/credential"
+	"github.com/kith/kith/internal/fault"
+	"github.com/kith/kith/internal/fleet"
+)
+
+const (
+	// maxTurns and maxTurnBytes limit the turns of one member; the newest are kept.
+	maxTurns     = 2000
+	maxTurnBytes = 256 << 20
+	// pruneEvery is how often expired turns are deleted. They cannot be read before
+	// that either.
+	pruneEvery = 10 * time.Minute
+)
+
+// Turns keeps the turns of the responses dialect, each sealed under the id of its
+// response, which is not kept. Make it with NewTurns, then Run it.
+type Turns struct {
+	store Store
+	life  time.Duration
+	log   *slog.Logger
+}
+
+// NewTurns returns Turns that can be read for the time life.
+func NewTurns(store Store, life time.Duration, log *slog.Logger) *Turns {
+	return &Turns{store: store, life: life, log: log}
+}
+
+// Keep stores a turn under its response's id.
+func (t *Turns) Keep(ctx context.Context, member fleet.MemberID, response string, turn []byte) error {
+	now := time.Now()
+	return t.store.KeepTurn(ctx, account.Turn{
+		Hash: credential.SealName(response), MemberID: string(member), Created: now, Expires: now.Add(t.life),
+		Sealed: credential.Seal(response, string(member), turn),
+	}, maxTurns, maxTurnBytes)
+}
+
+// Load returns a kept turn; nil if the member has none of that id.
+func (t *Turns) Load(ctx context.Context, member fleet.MemberID, response string) ([]byte, error) {
+	turn, err := t.store.Turn(ctx, credential.SealName(response), string(member), time.Now())
+	switch {
+	case errors.Is(err, account.ErrNotFound):
+		return nil, nil
+	case err != nil:
+		return nil, notRead(err)
+	}
+	return credential.Unseal(response, string(member), turn.Sealed)
+}
+
+// Forget deletes a kept turn and reports whether there was one.
+func (t *Turns) Forget(ctx context.Context, member fleet.MemberID, response string) (bool, error) {
+	err := t.store.ForgetTurn(ctx, credential.SealName(response), string(member), time.Now())
+	switch {
+	case errors.Is(err, account.ErrNotFound):
+		return false, nil
+	case err != nil:
+		return false, notRead(err)
+	}
+	return true, nil
+}
+
+// notRead is the fault for a database that does not answer.
+func notRead(err error) error {
+	return fault.New(fault.CascadeExhausted, "the service could not look for the kept response just now; try again shortly").Because(err)
+}
+
+// Run deletes expired turns until ctx ends.
+func (t *Turns) Run(ctx context.Context) error {
+	tick := time.NewTicker(pruneEvery)
+	defer tick.Stop()
+	for {
+		if err := t.store.PruneTurns(ctx, time.Now()); err != nil && ctx.Err() == nil {
+			t.log.Warn("cannot delete expired turns; it is tried again", "error", err)
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return nil
+		}
+	}
+}

@@ -1,0 +1,401 @@
+package store_test
+
+import (
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/kith/kith/internal/account"
+	"github.com/kith/kith/internal/fleet"
+	"github.com/kith/kith/internal/store"
+)
+
+// limit is a pointer to a value of a change.
+func limit[T any](v T) *T { return &v }
+
+// testPutShare: a change makes a share or changes the one there is, which keeps its
+// id, its time and the limits that are not named; a zero value ends a limit.
+func testPutShare(t *testing.T, db *store.DB) {
+	ctx := t.Context()
+	ada, bob, eve := newMember(t, db, "ada"), newMember(t, db, "bob"), newMember(t, db, "eve")
+	changes := watch(t, db)
+	first := account.Share{ID: account.NewID("shr_"), OwnerID: ada.ID, MemberID: bob.ID, Created: start, Limits: account.Limits{PerDay: 3}}
+	put := must[account.Share](t)
+	same(t, put(db.PutShare(ctx, first, account.LimitChange{PerDay: limit(3)})), first)
+	again := account.Share{ID: account.NewID("shr_"), OwnerID: ada.ID, MemberID: bob.ID, Created: later(60)}
+	want := first
+	same(t, put(db.PutShare(ctx, again, account.LimitChange{})), want)
+	want.Limits = account.Limits{Models: []string{"tiny"}, Hours: "Sat 10:00-12:00", Concurrent: 2, PerDay: 3}
+	same(t, put(db.PutShare(ctx, again, account.LimitChange{Models: limit([]string{"tiny"}), Hours: limit("Sat 10:00-12:00"), Concurrent: limit(2)})), want)
+	want.Hours, want.PerDay = "", 0
+	same(t, put(db.PutShare(ctx, again, account.LimitChange{Hours: limit(""), PerDay: limit(0)})), want)
+	toBob := fleet.Change{Kind: fleet.SharesChanged, ID: bob.ID}
+	expect(t, changes(), toBob, toBob, toBob, toBob)
+	back := newShare(t, db, eve, ada)
+	same(t, must[[]account.NamedShare](t)(db.NamedShares(ctx, ada.ID)), []account.NamedShare{
+		{Share: want, Owner: "ada", Member: "bob"}, {Share: back, Owner: "eve", Member: "ada"},
+	})
+	same(t, must[[]account.NamedShare](t)(db.NamedShares(ctx, bob.ID)), []account.NamedShare{{Share: want, Owner: "ada", Member: "bob"}})
+
+	changes()
+	_, err := db.PutShare(ctx, again, account.LimitChange{PerDay: limit(-1)})
+	fails(t, err, store.ErrInvalid)
+	again.MemberID = ada.ID
+	_, err = db.PutShare(ctx, again, account.LimitChange{})
+	fails(t, err, store.ErrInvalid)
+	again.MemberID = "mem_nobody"
+	_, err = db.PutShare(ctx, again, account.LimitChange{})
+	fails(t, err, store.ErrNotFound)
+	same(t, changes(), []fleet.Change{})
+}
+
+// testGroupLimits: a member limits its groups, each member and group apart; who is
+// not in a group limits nothing; what is limited is what routing reads, and its own
+// member alone sees it.
+func testGroupLimits(t *testing.T, db *store.DB) {
+	ctx := t.Context()
+	ada, bob, eve := newMember(t, db, "ada"), newMember(t, db, "bob"), newMember(t, db, "eve")
+	lab, den := newGroup(t, db, "lab", ada, bob), newGroup(t, db, "den", ada, bob)
+	changes := watch(t, db)
+	put, inLab := must[account.Limits](t), fleet.Change{Kind: fleet.GroupChanged, ID: lab.ID}
+	want := account.Limits{Models: []string{"tiny", `a "b"`}, PerDay: 3}
+	same(t, put(db.PutGroupLimits(ctx, ada.ID, lab.ID, account.LimitChange{Models: limit(want.Models), PerDay: limit(3)})), want)
+	want.Hours, want.Concurrent, want.PerDay = "Sat 10:00-12:00", 2, 0
+	same(t, put(db.PutGroupLimits(ctx, ada.ID, lab.ID, account.LimitChange{Hours: limit(want.Hours), Concurrent: limit(2), PerDay: limit(0)})), want)
+	same(t, put(db.PutGroupLimits(ctx, ada.ID, lab.ID, account.LimitChange{})), want)
+	same(t, put(db.PutGroupLimits(ctx, bob.ID, lab.ID, account.LimitChange{})), account.Limits{})
+	expect(t, changes(), inLab, inLab, inLab, inLab)
+	for member, groups := range map[string]string{eve.ID: lab.ID, ada.ID: "grp_none"} {
+		_, err := db.PutGroupLimits(ctx, member, groups, account.LimitChange{PerDay: limit(1)})
+		fails(t, err, store.ErrNotFound)
+	}
+	for _, wrong := range []account.LimitChange{{PerDay: limit(-1)}, {Models: limit([]string{"a\x00"})}} {
+		_, err := db.PutGroupLimits(ctx, ada.ID, lab.ID, wrong)
+		fails(t, err, store.ErrInvalid)
+	}
+	same(t, changes(), []fleet.Change{})
+
+	seen := must[[]account.SeenGroup](t)
+	same(t, seen(db.SeenGroups(ctx, ada.ID, "lab", time.Now()))[0].Limits, want)
+	same(t, seen(db.SeenGroups(ctx, ada.ID, "den", time.Now()))[0].Limits, account.Limits{})
+	same(t, seen(db.SeenGroups(ctx, bob.ID, "lab", time.Now()))[0].Limits, account.Limits{})
+	facts := db.Facts("eu")
+	for what, g := range map[string]*fleet.Group{
+		"alone": must[*fleet.Group](t)(facts.Group(ctx, fleet.GroupID(lab.ID))), "of all": must[[]*fleet.Group](t)(facts.Groups(ctx))[0],
+	} {
+		l := g.Limits[fleet.MemberID(ada.ID)]
+		if len(g.Limits) != 1 || l == nil || len(l.Models) != 2 || l.Hours.String() != want.Hours || l.Concurrent != 2 || l.PerDay != 0 {
+			t.Errorf("%s: %+v", what, l)
+		}
+	}
+	ok(t, db.LeaveGroup(ctx, den.ID, bob.ID))
+	ok(t, db.EndGroup(ctx, ada.ID, lab.ID))
+}
+
+// testCallsOfGroups: a restart counts what all members called on an owner's
+// machines by the group today, and no other call.
+func testCallsOfGroups(t *testing.T, db *store.DB) {
+	ctx := t.Context()
+	ada, bob, eve := newMember(t, db, "ada"), newMember(t, db, "bob"), newMember(t, db, "eve")
+	lab, den := newGroup(t, db, "lab", ada, bob, eve), newGroup(t, db, "den", ada, bob)
+	must[account.Limits](t)(db.PutGroupLimits(ctx, ada.ID, lab.ID, account.LimitChange{PerDay: limit(10)}))
+	now := time.Now()
+	var records []account.Usage
+	call := func(n int, caller, owner account.Member, group string, when time.Time) {
+		for range n {
+			u := aCall(fmt.Sprint("call-", len(records)), 1)
+			u.MemberID, u.OwnerID, u.GroupID, u.Started = caller.ID, owner.ID, group, when
+			records = append(records, u)
+		}
+	}
+	call(2, bob, ada, lab.ID, now)
+	call(3, eve, ada, lab.ID, now)
+	call(9, eve, ada, lab.ID, now.Add(-24*time.Hour))
+	call(9, bob, ada, den.ID, now)
+	call(9, bob, ada, "", now) // by a share, before
+	call(9, ada, bob, lab.ID, now)
+	ok(t, db.RecordUsage(ctx, records))
+	ok(t, db.RecordUsage(ctx, records)) // what is written twice counts once
+	facts := db.Facts("home")
+	for what, g := range map[string]*fleet.Group{
+		"alone": must[*fleet.Group](t)(facts.Group(ctx, fleet.GroupID(lab.ID))), "of all": must[[]*fleet.Group](t)(facts.Groups(ctx))[0],
+	} {
+		left := 0
+		for g.Limits[fleet.MemberID(ada.ID)].Reserve(now) {
+			left++
+		}
+		if left != 10-5 {
+			t.Errorf("%s: %d calls left today, want 5", what, left)
+		}
+	}
+}
+
+func newInvite(t *testing.T, db *store.DB, owner account.Member, code string, uses int) account.Invite {
+	t.Helper()
+	i := account.Invite{
+		ID: account.NewID("inv_"), OwnerID: owner.ID, Hash: sha256.Sum256([]byte(code)), LastFour: "wxyz",
+		Uses: uses, Created: start, Expires: later(3600),
+	}
+	ok(t, db.CreateInvite(t.Context(), i))
+	return i
+}
+
+func accept(t *testing.T, db *store.DB, i account.Invite, m account.Member, now time.Time) (account.Share, account.Member, error) {
+	t.Helper()
+	return db.AcceptInvite(t.Context(), i.Hash, account.Share{ID: account.NewID("shr_"), MemberID: m.ID, Created: start}, now)
+}
+
+// testInvites: a code makes a share with its maker, with the limits it carries,
+// as often as it says, until it expires or is revoked, and what fails uses
+// nothing up.
+func testInvites(t *testing.T, db *store.DB) {
+	ctx := t.Context()
+	ada, bob, eve, dan := newMember(t, db, "ada"), newMember(t, db, "bob"), newMember(t, db, "eve"), newMember(t, db, "dan")
+	changes := watch(t, db)
+	code := newInvite(t, db, ada, "one", 2)
+	same(t, changes(), []fleet.Change{}) // nobody reaches more yet
+	_, _, err := accept(t, db, code, ada, start)
+	fails(t, err, account.ErrOwn)
+	_, _, err = accept(t, db, code, bob, later(3600))
+	fails(t, err, store.ErrNotFound)
+	_, _, err = accept(t, db, account.Invite{}, bob, start)
+	fails(t, err, store.ErrNotFound)
+	ok(t, db.SetMemberDisabled(ctx, ada.ID, true))
+	_, _, err = accept(t, db, code, bob, start)
+	fails(t, err, store.ErrNotFound)
+	ok(t, db.SetMemberDisabled(ctx, ada.ID, false))
+
+	changes()
+	share, owner, err := accept(t, db, code, bob, start)
+	ok(t, err)
+	same(t, owner, ada)
+	same(t, must[[]account.Share](t)(db.SharesTo(ctx, bob.ID)), []account.Share{share})
+	expect(t, changes(), fleet.Change{Kind: fleet.SharesChanged, ID: bob.ID})
+	_, owner, err = accept(t, db, code, bob, start)
+	fails(t, err, store.ErrExists)
+	same(t, owner.Name, "ada")
+	code.Used = 1
+	same(t, must[[]account.Invite](t)(db.Invites(ctx, ada.ID)), []account.Invite{code})
+	_, _, err = accept(t, db, code, eve, later(3599))
+	ok(t, err)
+	_, _, err = accept(t, db, code, dan, start)
+	fails(t, err, store.ErrNotFound)
+
+	limited := account.Invite{
+		ID: account.NewID("inv_"), OwnerID: ada.ID, Hash: sha256.Sum256([]byte("limited")), LastFour: "wxyz", Uses: 1,
+		Limits:  account.Limits{Models: []string{`a "b"`, "tiny"}, Hours: "Sat 10:00-12:00", Concurrent: 2, PerDay: 9},
+		Created: start, Expires: later(3600),
+	}
+	ok(t, db.CreateInvite(ctx, limited))
+	share, _, err = accept(t, db, limited, dan, start)
+	ok(t, err)
+	same(t, share.Limits, limited.Limits)
+	same(t, must[[]account.Share](t)(db.SharesTo(ctx, dan.ID)), []account.Share{share})
+	limited.Used = 1
+
+	other := newInvite(t, db, ada, "two", 1)
+	fails(t, db.RevokeInvite(ctx, bob.ID, other.ID, later(5)), store.ErrNotFound)
+	ok(t, db.RevokeInvite(ctx, ada.ID, other.ID, later(5)))
+	fails(t, db.RevokeInvite(ctx, ada.ID, other.ID, later(6)), store.ErrNotFound)
+	_, _, err = accept(t, db, other, dan, start)
+	fails(t, err, store.ErrNotFound)
+	code.Used, other.Revoked = 2, later(5)
+	same(t, must[[]account.Invite](t)(db.Invites(ctx, ada.ID)), byID(code, limited, other))
+	same(t, must[[]account.Invite](t)(db.Invites(ctx, bob.ID)), []account.Invite{})
+
+	other.ID, other.Uses = account.NewID("inv_"), 0
+	negative := other
+	negative.Uses, negative.PerDay = 1, -1
+	fails(t, db.CreateInvite(ctx, negative), store.ErrInvalid)
+	fails(t, db.CreateInvite(ctx, other), store.ErrInvalid)
+	other.Uses = 1
+	fails(t, db.CreateInvite(ctx, other), store.ErrExists)
+}
+
+// byID is invites made at the same time in the order in which they are listed.
+func byID(invites ...account.Invite) []account.Invite {
+	slices.SortFunc(invites, func(a, b account.Invite) int { return strings.Compare(a.ID, b.ID) })
+	return invites
+}
+
+// testInviteRace: of many who accept at once, as many succeed as the invite has
+// uses (trust 31).
+func testInviteRace(t *testing.T, db *store.DB) {
+	const uses, rivals = 3, 12
+	ada := newMember(t, db, "ada")
+	code := newInvite(t, db, ada, "one", uses)
+	members := make([]account.Member, rivals)
+	for i := range members {
+		members[i] = newMember(t, db, string(rune('a'+i)))
+	}
+	var accepted atomic.Int64
+	together(rivals, func(i int) {
+		switch _, _, err := accept(t, db, code, members[i], start); {
+		case err == nil:
+			accepted.Add(1)
+		case !errors.Is(err, store.ErrNotFound):
+			t.Error(err)
+		}
+	})
+	same(t, int(accepted.Load()), uses)
+	same(t, len(must[[]account.Share](t)(db.ShareList(t.Context()))), uses)
+}
+
+// testSeenGroups: a member sees open groups and its own, and who is in its own.
+func testSeenGroups(t *testing.T, db *store.DB) {
+	ctx := t.Context()
+	ada, bob, eve := newMember(t, db, "ada"), newMember(t, db, "bob"), newMember(t, db, "eve")
+	box, den := newMachine(t, db, ada, "box"), newMachine(t, db, bob, "den")
+	lab := newGroup(t, db, "lab", ada, bob)
+	open := account.Group{
+		ID: account.NewID("grp_"), Name: "all", Kind: account.GroupOpen, Created: later(1),
+		Members: []account.GroupMember{{MemberID: bob.ID, Admin: true}},
+	}
+	ok(t, db.CreateGroup(ctx, open))
+	ok(t, db.KeepOutOwn(ctx, ada.ID, lab.ID, box.ID, true))
+	ok(t, db.KeepOutOwn(ctx, bob.ID, lab.ID, den.ID, true))
+	fails(t, db.KeepOutOwn(ctx, ada.ID, lab.ID, den.ID, true), store.ErrNotFound)
+	fails(t, db.KeepOutOwn(ctx, ada.ID, lab.ID, den.ID, false), store.ErrNotFound)
+
+	seen := must[[]account.SeenGroup](t)
+	labToAda := account.SeenGroup{
+		ID: lab.ID, Name: "lab", Kind: account.GroupOrg, Created: start, In: true, Admin: true, Size: 2,
+		Members: []account.Fellow{{Name: "ada", Admin: true}, {Name: "bob"}}, KeptOut: []account.Named{{ID: box.ID, Name: "box"}},
+	}
+	allToAda := account.SeenGroup{ID: open.ID, Name: "all", Kind: account.GroupOpen, Created: later(1), Size: 1}
+	same(t, seen(db.SeenGroups(ctx, ada.ID, "", start)), []account.SeenGroup{labToAda, allToAda})
+	same(t, seen(db.SeenGroups(ctx, ada.ID, "all", start)), []account.SeenGroup{allToAda})
+	same(t, seen(db.SeenGroups(ctx, eve.ID, "", start)), []account.SeenGroup{allToAda})
+	same(t, seen(db.SeenGroups(ctx, eve.ID, "lab", start)), []account.SeenGroup{})
+	labToBob := labToAda
+	labToBob.Admin, labToBob.KeptOut = false, []account.Named{{ID: den.ID, Name: "den"}}
+	same(t, seen(db.SeenGroups(ctx, bob.ID, "lab", start)), []account.SeenGroup{labToBob})
+	ok(t, db.SetMemberDisabled(ctx, bob.ID, true))
+	labToAda.Size, labToAda.Members = 1, labToAda.Members[:1]
+	same(t, seen(db.SeenGroups(ctx, ada.ID, "lab", start)), []account.SeenGroup{labToAda})
+}
+
+// testRunningGroups: anyone joins an open group and nobody an org; admins run
+// an org and nobody else does; an org is never without an admin.
+func testRunningGroups(t *testing.T, db *store.DB) {
+	ctx := t.Context()
+	ada, bob, eve := newMember(t, db, "ada"), newMember(t, db, "bob"), newMember(t, db, "eve")
+	lab := newGroup(t, db, "lab", ada)
+	open := account.Group{
+		ID: account.NewID("grp_"), Name: "all", Kind: account.GroupOpen, Created: start,
+		Members: []account.GroupMember{{MemberID: ada.ID, Admin: true}},
+	}
+	ok(t, db.CreateGroup(ctx, open))
+	changes := watch(t, db)
+
+	fails(t, db.JoinGroup(ctx, lab.ID, bob.ID, start), store.ErrNotFound)
+	fails(t, inviteTo(t, db, lab, bob, bob), store.ErrNotFound)
+	fails(t, db.LeaveGroup(ctx, lab.ID, bob.ID), store.ErrNotFound)
+	fails(t, db.LeaveGroup(ctx, lab.ID, ada.ID), account.ErrLastAdmin)
+	fails(t, db.ExpelFromGroup(ctx, ada.ID, lab.ID, ada.ID), account.ErrLastAdmin)
+	fails(t, inviteTo(t, db, open, ada, bob), store.ErrNotFound)
+	fails(t, db.MakeAdmin(ctx, ada.ID, lab.ID, bob.ID), store.ErrNotFound)
+	same(t, changes(), []fleet.Change{})
+
+	inLab, inOpen := fleet.Change{Kind: fleet.GroupChanged, ID: lab.ID}, fleet.Change{Kind: fleet.GroupChanged, ID: open.ID}
+	ok(t, db.JoinGroup(ctx, open.ID, bob.ID, start))
+	fails(t, db.JoinGroup(ctx, open.ID, bob.ID, start), store.ErrExists)
+	for _, m := range []account.Member{bob, eve} {
+		ok(t, inviteTo(t, db, lab, ada, m))
+		ok(t, db.AcceptGroup(ctx, lab.ID, m.ID, start))
+	}
+	fails(t, db.ExpelFromGroup(ctx, bob.ID, lab.ID, eve.ID), store.ErrNotFound)
+	fails(t, db.MakeAdmin(ctx, bob.ID, lab.ID, bob.ID), store.ErrNotFound)
+	fails(t, db.DropAdmin(ctx, ada.ID, lab.ID, ada.ID), account.ErrLastAdmin)
+	fails(t, db.DropAdmin(ctx, bob.ID, lab.ID, ada.ID), store.ErrNotFound)
+	ok(t, db.MakeAdmin(ctx, ada.ID, lab.ID, bob.ID))
+	fails(t, db.DropAdmin(ctx, ada.ID, lab.ID, "mem_nobody"), store.ErrNotFound)
+	ok(t, db.ExpelFromGroup(ctx, bob.ID, lab.ID, eve.ID))
+	ok(t, db.DropAdmin(ctx, bob.ID, lab.ID, ada.ID))
+	fails(t, db.MakeAdmin(ctx, ada.ID, lab.ID, ada.ID), store.ErrNotFound)
+	ok(t, db.MakeAdmin(ctx, bob.ID, lab.ID, ada.ID))
+	expect(t, changes(), inLab, inLab, inLab, inLab, inLab, inLab, inOpen)
+
+	// A disabled admin runs nothing, so the other one is the last.
+	ok(t, db.SetMemberDisabled(ctx, bob.ID, true))
+	fails(t, db.LeaveGroup(ctx, lab.ID, ada.ID), account.ErrLastAdmin)
+	ok(t, db.SetMemberDisabled(ctx, bob.ID, false))
+	ok(t, db.LeaveGroup(ctx, lab.ID, ada.ID))
+	fails(t, db.LeaveGroup(ctx, lab.ID, bob.ID), account.ErrLastAdmin)
+	fails(t, db.EndGroup(ctx, ada.ID, lab.ID), store.ErrNotFound)
+	ok(t, db.KeepOutOwn(ctx, bob.ID, lab.ID, newMachine(t, db, bob, "den").ID, true))
+	changes()
+	ok(t, db.EndGroup(ctx, bob.ID, lab.ID))
+	expect(t, changes(), inLab)
+	_, err := db.Group(ctx, lab.ID)
+	fails(t, err, store.ErrNotFound)
+
+	// An open group has no need of an admin, and ends with its last member.
+	ok(t, db.LeaveGroup(ctx, open.ID, ada.ID))
+	must[account.Group](t)(db.Group(ctx, open.ID))
+	ok(t, db.LeaveGroup(ctx, open.ID, bob.ID))
+	_, err = db.Group(ctx, open.ID)
+	fails(t, err, store.ErrNotFound)
+	expect(t, changes(), inOpen, inOpen)
+}
+
+// testLastAdminRace: of two admins who leave at once, one stays.
+func testLastAdminRace(t *testing.T, db *store.DB) {
+	ada, bob := newMember(t, db, "ada"), newMember(t, db, "bob")
+	admins := []account.Member{ada, bob}
+	for range 10 {
+		lab := newGroup(t, db, account.NewID(""), ada, bob)
+		ok(t, db.MakeAdmin(t.Context(), ada.ID, lab.ID, bob.ID))
+		var left atomic.Int64
+		together(len(admins), func(i int) {
+			switch err := db.LeaveGroup(t.Context(), lab.ID, admins[i].ID); {
+			case err == nil:
+				left.Add(1)
+			case !errors.Is(err, account.ErrLastAdmin):
+				t.Error(err)
+			}
+		})
+		same(t, int(left.Load()), 1)
+	}
+}
+
+// testKeptOutOfAll: an owner keeps a machine out of every group, and routing is
+// told so.
+func testKeptOutOfAll(t *testing.T, db *store.DB) {
+	ctx := t.Context()
+	ada, bob := newMember(t, db, "ada"), newMember(t, db, "bob")
+	box := newMachine(t, db, ada, "box")
+	facts := db.Facts("eu")
+	keptOut := func() bool {
+		t.Helper()
+		kept, there, err := facts.KeptMachine(ctx, fleet.MachineID(box.ID))
+		ok(t, err)
+		all := must[[]fleet.StoredMachine](t)(facts.Kept(ctx, time.Time{}))
+		if !there || len(all) != 1 || all[0].KeptOut != kept.KeptOut {
+			t.Fatalf("the machine is %+v alone and %+v among all", kept, all)
+		}
+		return kept.KeptOut
+	}
+	same(t, keptOut(), false)
+	changes := watch(t, db)
+	fails(t, db.KeepOutOfAll(ctx, bob.ID, box.ID, true), store.ErrNotFound)
+	same(t, changes(), []fleet.Change{})
+	ok(t, db.KeepOutOfAll(ctx, ada.ID, box.ID, true))
+	expect(t, changes(), fleet.Change{Kind: fleet.MachineChanged, ID: box.ID})
+	same(t, keptOut(), true)
+	box.KeptOut = true
+	same(t, must[account.Machine](t)(db.OwnMachine(ctx, ada.ID, box.ID)), box)
+	_, err := db.OwnMachine(ctx, bob.ID, box.ID)
+	fails(t, err, store.ErrNotFound)
+	ok(t, db.KeepOutOfAll(ctx, ada.ID, box.ID, false))
+	same(t, keptOut(), false)
+	ok(t, db.RevokeMachine(ctx, box.ID, start))
+	fails(t, db.KeepOutOfAll(ctx, ada.ID, box.ID, true), store.ErrNotFound)
+	_, err = db.OwnMachine(ctx, ada.ID, box.ID)
+	fails(t, err, store.ErrNotFound)
+}

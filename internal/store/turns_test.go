@@ -1,0 +1,92 @@
+package store_test
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/kith/kith/internal/account"
+	"github.com/kith/kith/internal/store"
+)
+
+// aTurn is a turn of the member, created so many seconds after start.
+func aTurn(m account.Member, id string, seconds, size int) account.Turn {
+	return account.Turn{
+		Hash: sha256.Sum256([]byte(id)), MemberID: m.ID, Created: later(seconds), Expires: later(seconds).Add(time.Hour),
+		Sealed: bytes.Repeat([]byte{0xff, 0}, size/2),
+	}
+}
+
+func testTurns(t *testing.T, db *store.DB) {
+	ctx, get := t.Context(), must[account.Turn](t)
+	ann, bob := newMember(t, db, "ann"), newMember(t, db, "bob")
+	first, second := aTurn(ann, "resp_1", 0, 10), aTurn(ann, "resp_2", 1, 20)
+	ok(t, db.KeepTurn(ctx, first, 100, 1<<20))
+	ok(t, db.KeepTurn(ctx, second, 100, 1<<20))
+	same(t, get(db.Turn(ctx, first.Hash, ann.ID, later(1))), first)
+	fails(t, db.KeepTurn(ctx, first, 100, 1<<20), store.ErrExists)
+	stranger := aTurn(account.Member{ID: "mem_nobody"}, "resp_3", 0, 10)
+	fails(t, db.KeepTurn(ctx, stranger, 100, 1<<20), store.ErrNotFound)
+
+	// Of the other's, and of what is not there, nothing is told or done.
+	for _, hash := range [][32]byte{first.Hash, sha256.Sum256([]byte("resp_9"))} {
+		_, err := db.Turn(ctx, hash, bob.ID, later(1))
+		fails(t, err, store.ErrNotFound)
+		fails(t, db.ForgetTurn(ctx, hash, bob.ID, later(1)), store.ErrNotFound)
+	}
+	get(db.Turn(ctx, first.Hash, ann.ID, later(1)))
+
+	// At its end a turn is gone, swept or not.
+	_, err := db.Turn(ctx, first.Hash, ann.ID, first.Expires)
+	fails(t, err, store.ErrNotFound)
+	fails(t, db.ForgetTurn(ctx, first.Hash, ann.ID, first.Expires), store.ErrNotFound)
+	get(db.Turn(ctx, first.Hash, ann.ID, first.Expires.Add(-time.Millisecond)))
+	ok(t, db.PruneTurns(ctx, first.Expires))
+	_, err = db.Turn(ctx, first.Hash, ann.ID, start)
+	fails(t, err, store.ErrNotFound)
+	get(db.Turn(ctx, second.Hash, ann.ID, first.Expires))
+
+	ok(t, db.ForgetTurn(ctx, second.Hash, ann.ID, later(2)))
+	fails(t, db.ForgetTurn(ctx, second.Hash, ann.ID, later(2)), store.ErrNotFound)
+}
+
+// What a member has beyond its share goes, oldest first, and nobody else's.
+func testTurnBounds(t *testing.T, db *store.DB) {
+	ctx := t.Context()
+	ann, bob := newMember(t, db, "ann"), newMember(t, db, "bob")
+	there := func(of account.Turn) bool {
+		_, err := db.Turn(ctx, of.Hash, of.MemberID, start)
+		return err == nil
+	}
+	bobs := aTurn(bob, "bobs", -100, 10)
+	ok(t, db.KeepTurn(ctx, bobs, 100, 1<<20))
+	for _, c := range []struct {
+		name      string
+		most      int
+		mostBytes int64
+		kept      int
+	}{
+		{"of ten, four", 4, 1 << 20, 4},
+		{"of ten, 350 bytes", 100, 350, 3},
+		{"of ten, all but none fit", 100, 99, 0},
+	} {
+		var turns []account.Turn
+		for i := range 10 {
+			turns = append(turns, aTurn(ann, c.name+strconv.Itoa(i), i, 100))
+			ok(t, db.KeepTurn(ctx, turns[i], c.most, c.mostBytes))
+		}
+		for i, turn := range turns {
+			if there(turn) != (i >= len(turns)-c.kept) {
+				t.Errorf("%s: of turn %d, kept is %v", c.name, i, there(turn))
+			}
+		}
+		for _, turn := range turns[len(turns)-c.kept:] {
+			ok(t, db.ForgetTurn(ctx, turn.Hash, ann.ID, start))
+		}
+	}
+	if !there(bobs) {
+		t.Error("another member's turn went")
+	}
+}
