@@ -1,6 +1,7 @@
 package dialect
 
 import (
+	"io"
 	"slices"
 	"strconv"
 	"strings"
@@ -274,13 +275,20 @@ func (f *ChatForms) earlierCalls(message jsonObject) {
 
 // Answer is a whole chat answer in the forms of the request; it checks the answer
 // as CheckUnary does. Errors are *fault.Fault.
-func (f *ChatForms) Answer(answer []byte) ([]byte, Usage, error) {
-	usage, err := CheckUnary(answer)
-	if err != nil {
+func (f *ChatForms) Answer(answer io.Reader) ([]byte, Usage, error) {
+	document := jsonObject{}
+	if err := readObject(answer, &document); err != nil {
 		return nil, Usage{}, err
 	}
+	if failure := document["error"]; failure != nil && failure.Kind() != 'n' {
+		return nil, Usage{}, memberSays(failure)
+	}
+	var usage Usage
+	if document["usage"].Kind() == '{' {
+		usage = readUsage(document["usage"])
+	}
 	e := &formEvents{forms: f}
-	out, err := e.rewrite(answer, "message", true)
+	out, err := e.rewrite(document, "message", true)
 	return out, usage, err
 }
 
@@ -307,15 +315,16 @@ type customCall struct {
 }
 
 // chunk satisfies eventWriter.
-func (e *formEvents) chunk(p *piece) error {
-	out, err := e.rewrite(p.document, "delta", false)
-	if err != nil {
-		return err
+func (e *formEvents) chunk(p *delta) error {
+	chunk := jsonObject{}
+	if json.Unmarshal(p.document, &chunk) != nil {
+		return nonsense("something that is not a chat answer")
 	}
-	e.raw("data: ")
-	e.out = append(e.out, out...)
-	e.raw("\n\n")
-	return nil
+	out, err := e.rewrite(chunk, "delta", false)
+	if err == nil {
+		e.data(out)
+	}
+	return err
 }
 
 // end satisfies eventWriter.
@@ -345,10 +354,9 @@ type formInput struct {
 
 // rewrite is an answer or a chunk in the forms of the request; said is the member
 // of a choice that holds what the model said.
-func (e *formEvents) rewrite(document []byte, said string, whole bool) ([]byte, error) {
-	answer := jsonObject{}
+func (e *formEvents) rewrite(answer jsonObject, said string, whole bool) ([]byte, error) {
 	var choices []jsonObject
-	if json.Unmarshal(document, &answer) != nil || answer["choices"] != nil && json.Unmarshal(answer["choices"], &choices) != nil {
+	if answer["choices"] != nil && json.Unmarshal(answer["choices"], &choices) != nil {
 		return nil, nonsense("something that is not a chat answer")
 	}
 	for at, choice := range choices {

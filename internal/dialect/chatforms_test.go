@@ -106,7 +106,7 @@ func TestChatFormsAnswers(t *testing.T) {
 		if err != nil || forms == nil {
 			t.Fatal(name, err)
 		}
-		if whole, _, err := forms.Answer([]byte(c.answer)); err != nil || string(whole) != c.whole {
+		if whole, _, err := forms.Answer(strings.NewReader(c.answer)); err != nil || string(whole) != c.whole {
 			t.Errorf("%s: %v\n got %s\nwant %s", name, err, whole, c.whole)
 		}
 		for size := 1; size <= len(c.stream); size++ {
@@ -129,7 +129,7 @@ func TestChatFormsAnswers(t *testing.T) {
 	}
 	_, forms, _, _ := PeekChat([]byte(`{"model":"m","functions":[{"name":"f"}],` + formTalk + `}`))
 	for _, answer := range []string{`{"error":{"message":"x"}}`, `[]`, `{"choices":{}}`, `{"choices":[{"message":7}]}`} {
-		if _, _, err := forms.Answer([]byte(answer)); fault.Of(err) == nil || fault.Of(err).Code != fault.EngineError {
+		if _, _, err := forms.Answer(strings.NewReader(answer)); fault.Of(err) == nil || fault.Of(err).Code != fault.EngineError {
 			t.Errorf("%s: %v", answer, err)
 		}
 	}

@@ -9,7 +9,9 @@ package dialect
 
 import (
 	"bytes"
+	"io"
 
+	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
 
 	"github.com/kith/kith/internal/fleet"
@@ -35,7 +37,8 @@ const (
 // VersionHeader names the version header of the messages dialect (S9.2).
 const VersionHeader = "Anthropic-Version"
 
-// MaxAnswer bounds a unary answer, in bytes: it is held whole until it is checked.
+// MaxAnswer is how many bytes a unary answer of an endpoint may have. It is the one limit of such answers: on a machine, and
+// at the edge, where the answer is held until it is checked.
 func MaxAnswer(endpoint fleet.Endpoint) int64 {
 	if endpoint == fleet.EmbeddingsEndpoint {
 		return 64 << 20
@@ -72,6 +75,39 @@ func members(dec *jsontext.Decoder, member func(name []byte) error) error {
 	}
 	_, err := dec.ReadToken()
 	return err
+}
+
+// elements reads the value that comes next in dec. Where it is a list, element must read each of its elements.
+func elements(dec *jsontext.Decoder, element func() error) error {
+	if dec.PeekKind() != '[' {
+		_, err := dec.ReadValue()
+		return err
+	}
+	if _, err := dec.ReadToken(); err != nil {
+		return err
+	}
+	for dec.PeekKind() != ']' {
+		if err := element(); err != nil {
+			return err
+		}
+	}
+	_, err := dec.ReadToken()
+	return err
+}
+
+// readObject reads all of r, which must be one strict JSON object, into v.
+func readObject(r io.Reader, v any) error {
+	dec := jsontext.NewDecoder(r)
+	if dec.PeekKind() != '{' {
+		return nonsense("something that is not a JSON object")
+	}
+	if err := json.UnmarshalDecode(dec, v); err != nil {
+		return notJSON(err)
+	}
+	if _, err := dec.ReadToken(); err != io.EOF {
+		return notJSON(err)
+	}
+	return nil
 }
 
 // unquote is the text of a JSON string that a decoder has already checked. It

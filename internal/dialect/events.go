@@ -7,13 +7,13 @@ package dialect
 type Events struct {
 	*outbox
 	writer eventWriter
-	piece  piece
+	delta  delta
 }
 
 // eventWriter writes the events of one dialect to its outbox: those that a chunk
 // comes to, and those of the end mark.
 type eventWriter interface {
-	chunk(*piece) error
+	chunk(*delta) error
 	end(Usage) error
 }
 
@@ -30,7 +30,7 @@ func (e *Events) chunk() error {
 		return nil
 	}
 	e.compact()
-	return e.writer.chunk(&e.piece)
+	return e.writer.chunk(&e.delta)
 }
 
 // end turns the end mark into events.

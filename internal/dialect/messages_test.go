@@ -27,7 +27,7 @@ func TestMessagesGoldens(t *testing.T) {
 			got["chat.json"] = indented(t, chat)
 		}
 		if answer, ok := files["answer.json"]; ok {
-			message, _, err := MessageAnswer([]byte(answer), "msg_1", "m")
+			message, _, err := MessageAnswer(strings.NewReader(answer), "msg_1", "m")
 			if err != nil {
 				got["message.json"] = err.Error() + "\n"
 			} else {
@@ -292,7 +292,7 @@ func TestAppendMessageRefuses(t *testing.T) {
 		`{"error":{"message":"boom"}}`:              "boom",
 		`{"error":"boom","choices":[{}]}`:           "boom",
 	} {
-		if out, _, err := MessageAnswer([]byte(answer), "msg_1", "m"); fault.Of(err).Code != fault.EngineError || !strings.Contains(err.Error(), says) || len(out) > 0 {
+		if out, _, err := MessageAnswer(strings.NewReader(answer), "msg_1", "m"); fault.Of(err).Code != fault.EngineError || !strings.Contains(err.Error(), says) || len(out) > 0 {
 			t.Errorf("%s: %s, %v", answer, out, err)
 		}
 	}

@@ -2,6 +2,8 @@ package dialect
 
 import (
 	"bytes"
+	"errors"
+	"io"
 
 	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
@@ -75,9 +77,9 @@ func (u *nativeUsage) add(known *Usage) {
 // native reads the data of one event; end says that none may follow. A failed
 // response is an answer, whole and told by its service: it passes as it is.
 func (s *Stream) native(data []byte) (end bool, err error) {
-	event, err := readNative(data)
-	if err != nil {
-		return false, err
+	var event nativeEvent
+	if err := readObject(bytes.NewReader(data), &event); err != nil {
+		return false, foreign(err)
 	}
 	event.Usage.add(&s.object.usage)
 	event.Message.Usage.add(&s.object.usage)
@@ -94,30 +96,24 @@ func (s *Stream) native(data []byte) (end bool, err error) {
 	return false, nil
 }
 
-// readNative reads strict JSON of which everything else is left alone.
-func readNative(document []byte) (event nativeEvent, err error) {
-	dec := jsontext.NewDecoder(bytes.NewReader(document))
-	value, err := dec.ReadValue() // names twice and bytes that are no UTF-8 are refused here
-	if err != nil || value.Kind() != '{' || len(bytes.TrimSpace(document[dec.InputOffset():])) > 0 {
-		return event, nonsense("something that is not a JSON object")
+// foreign is the fault of an answer that readObject could not read.
+func foreign(err error) error {
+	if errors.As(err, new(*json.SemanticError)) {
+		return nonsense("an answer that is of no such dialect")
 	}
-	if err := json.Unmarshal(value, &event); err != nil {
-		return event, nonsense("an answer that is of no such dialect")
-	}
-	return event, nil
+	return err
 }
 
-// CheckNative checks a whole answer of the messages or responses dialect, which
-// passes as it is, and returns the usage it tells; errors are *fault.Fault.
-func CheckNative(body []byte) (Usage, error) {
-	answer, err := readNative(body)
-	if err != nil {
-		return Usage{}, err
+// CheckNative checks a unary answer of the messages or responses dialect, which
+// passes as it is, and returns the usage it reports; errors are *fault.Fault, or those of reading.
+func CheckNative(answer io.Reader) (usage Usage, err error) {
+	var event nativeEvent
+	if err := readObject(answer, &event); err != nil {
+		return Usage{}, foreign(err)
 	}
-	if answer.Type == "error" {
-		return Usage{}, engineSays(body)
+	if event.Type == "error" {
+		return Usage{}, memberSays(event.Error)
 	}
-	var usage Usage
-	answer.Usage.add(&usage)
+	event.Usage.add(&usage)
 	return usage, nil
 }

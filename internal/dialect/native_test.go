@@ -81,12 +81,12 @@ func TestCheckNative(t *testing.T) {
 		``:                      false,
 		`{"type":"message","usage":{"input_tokens":1,"output_tokens":2},"usage":{}}`: false,
 	} {
-		usage, err := CheckNative([]byte(body))
+		usage, err := CheckNative(strings.NewReader(body))
 		if (err == nil) != good || good && usage != (Usage{In: 1, Out: 2, Reported: true}) {
 			t.Errorf("%s: %+v, %v", body, usage, err)
 		}
 	}
-	usage, err := CheckNative([]byte(`{"usage":{"input_tokens":-1,"output_tokens":9223372036854775807,"cache_read_input_tokens":9223372036854775807}}`))
+	usage, err := CheckNative(strings.NewReader(`{"usage":{"input_tokens":-1,"output_tokens":9223372036854775807,"cache_read_input_tokens":9223372036854775807}}`))
 	if err != nil || usage.In < 0 || usage.Out < 0 {
 		t.Errorf("%+v, %v", usage, err)
 	}

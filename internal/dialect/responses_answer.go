@@ -2,6 +2,7 @@ package dialect
 
 import (
 	"bytes"
+	"io"
 	"time"
 
 	"github.com/go-json-experiment/json"
@@ -60,7 +61,7 @@ func (r *Response) Events() *Events {
 }
 
 // Unary takes a unary chat answer, checked as CheckUnary does; errors are *fault.Fault.
-func (r *Response) Unary(answer []byte) (Usage, error) {
+func (r *Response) Unary(answer io.Reader) (Usage, error) {
 	said, usage, err := readChatAnswer(answer)
 	if err != nil {
 		return Usage{}, err

@@ -78,7 +78,7 @@ func (r *Response) grow(value jsontext.Value) error {
 }
 
 // chunk satisfies eventWriter.
-func (r *Response) chunk(p *piece) error {
+func (r *Response) chunk(p *delta) error {
 	r.begin()
 	r.likely(p)
 	if p.speaks() {
@@ -115,7 +115,7 @@ func (r *Response) chunk(p *piece) error {
 // likely takes the logprobs of a chunk, if the caller wants them: they go with the
 // text that comes with them, or, where a token is only a part of a letter, next.
 // Those of thoughts and of tool calls have no place in this dialect.
-func (r *Response) likely(p *piece) {
+func (r *Response) likely(p *delta) {
 	if p.text == nil && (p.thought != nil || p.refusal != nil || len(p.calls) > 0) {
 		r.logprobs = r.logprobs[:0]
 		return
@@ -356,7 +356,7 @@ func (r *Response) close(status string) {
 }
 
 // toolCall takes a part of a tool call that callQueue passes: of the open call, or the first of another.
-func (r *Response) toolCall(c *callPiece) error {
+func (r *Response) toolCall(c *callDelta) error {
 	o := &r.item
 	if open := (o.kind == callItem || o.kind == customItem) && o.call.continues(c); !open {
 		tool, ok := r.request.called(c.name)

@@ -181,12 +181,12 @@ func (s *Stream) read(line []byte) (blank bool, err error) {
 		return false, s.Events.end(s.Usage())
 	}
 	if s.Events != nil {
-		s.object.into = &s.Events.piece
+		s.object.into = &s.Events.delta
 	}
 	if err := s.object.read(data); err != nil {
 		return false, err
 	}
-	if s.object.failed {
+	if s.object.failure != nil {
 		return false, s.failure(data)
 	}
 	return false, s.Events.chunk()

@@ -1,7 +1,9 @@
 package dialect
 
 import (
+	"errors"
 	"fmt"
+	"io"
 	"math"
 	"strconv"
 	"strings"
@@ -22,6 +24,7 @@ type transcript struct {
 	Segments []segment       `json:"segments,omitzero"`
 	Words    []word          `json:"words,omitzero"`
 	Usage    transcriptUsage `json:"usage,omitzero"`
+	Error    jsontext.Value  `json:"error,omitzero"`
 }
 
 type segment struct {
@@ -62,13 +65,16 @@ func (u transcriptUsage) usage() Usage {
 
 // Answer is the body in the form's own format of what an engine answered to the
 // format that Encode asked for, and its media type. Errors are *fault.Fault.
-func (t *Transcription) Answer(answer []byte) (body []byte, contentType string, usage Usage, err error) {
-	if _, err := CheckUnary(answer); err != nil {
-		return nil, "", Usage{}, err
-	}
+func (t *Transcription) Answer(answer io.Reader) (body []byte, contentType string, usage Usage, err error) {
 	var said transcript
-	if err := json.Unmarshal(answer, &said); err != nil || said.Text == nil {
+	err = readObject(answer, &said)
+	switch {
+	case said.Error != nil && said.Error.Kind() != 'n':
+		return nil, "", Usage{}, memberSays(said.Error)
+	case errors.As(err, new(*json.SemanticError)), err == nil && said.Text == nil:
 		return nil, "", Usage{}, nonsense("something that is no transcript")
+	case err != nil:
+		return nil, "", Usage{}, err
 	}
 	if t.asked() == "verbose_json" && said.Segments == nil {
 		return nil, "", Usage{}, fault.New(fault.InvalidRequest, "the machine's engine tells no times, which %s is made of: ask for json or text", t.Format).WithParam("response_format")
@@ -93,7 +99,7 @@ func (s *transcript) document(format string) ([]byte, error) {
 	if format == "json" {
 		*s = transcript{Text: s.Text, Usage: s.Usage}
 	} else {
-		s.Task = "transcribe"
+		s.Task, s.Error = "transcribe", nil
 		if s.Language == nil {
 			s.Language = new(string)
 		}
@@ -169,7 +175,7 @@ func (s *Stream) speech(data []byte) (end bool, err error) {
 	if err := s.object.read(data); err != nil {
 		return false, err
 	}
-	if s.object.failed {
+	if s.object.failure != nil {
 		return false, s.failure(data)
 	}
 	var e SpeechEvent

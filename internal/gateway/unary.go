@@ -48,25 +48,24 @@ func (x *exchange) unary() error {
 	}
 	defer whole.Close()
 	contentType, made := "application/json", []byte(nil)
-	err = whole.View(ctx, func(body []byte) (err error) {
-		switch {
-		case x.call.Form != nil:
-			made, contentType, x.usage, err = x.call.Form.Answer(body)
-		case dialect.Native(answer.Endpoint):
-			x.usage, err = dialect.CheckNative(body)
-		case !x.call.translated(answer):
-			x.usage, err = dialect.CheckUnary(body)
-		case x.response != nil:
-			if x.usage, err = x.response.Unary(body); err == nil {
-				made = x.conclude()
-			}
-		case x.forms != nil:
-			made, x.usage, err = x.forms.Answer(body)
-		default:
-			made, x.usage, err = dialect.MessageAnswer(body, x.messageID(), x.call.Model)
+	body := whole.Open()
+	defer body.Close()
+	switch {
+	case x.call.Form != nil:
+		made, contentType, x.usage, err = x.call.Form.Answer(body)
+	case dialect.Native(answer.Endpoint):
+		x.usage, err = dialect.CheckNative(body)
+	case !x.call.translated(answer):
+		x.usage, err = dialect.CheckUnary(body)
+	case x.response != nil:
+		if x.usage, err = x.response.Unary(body); err == nil {
+			made = x.conclude()
 		}
-		return err
-	})
+	case x.forms != nil:
+		made, x.usage, err = x.forms.Answer(body)
+	default:
+		made, x.usage, err = dialect.MessageAnswer(body, x.messageID(), x.call.Model)
+	}
 	if err != nil {
 		return x.faultOf(ctx, err)
 	}
