@@ -21,8 +21,8 @@ func (c *daemonFile) comfortable(computer host.Computer) {
 }
 
 // comfort is what the configuration says of it.
-func (c *daemonFile) comfort() daemon.Comfort {
-	return daemon.Comfort{
+func (c *daemonFile) comfort() daemon.PowerPolicy {
+	return daemon.PowerPolicy{
 		Computer:  thisComputer(),
 		OnBattery: c.Share.PauseOnBattery, OnBusyGPU: c.Share.PauseOnBusyGPU, OnHotCPU: c.Share.PauseOnHotCPU,
 		Yield: c.Share.YieldToLocal, Awake: thisComputer().AwakeCommand(),

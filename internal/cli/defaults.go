@@ -50,7 +50,7 @@ func defaultDaemonFile(home string) *daemonFile {
 	c.Engine.IdleUnload.Duration = 10 * time.Minute
 	c.Engine.Models = []string{filepath.Join(home, "models")}
 	c.Discovery.Enabled = defaultDiscovery
-	c.Audio.MaxUpload.Bytes = daemon.DefaultUpload
+	c.Audio.MaxUpload.Bytes = daemon.DefaultMaxUpload
 	c.Share.Enabled = true
 	return c
 }

@@ -249,7 +249,7 @@ func awaitModels(ctx context.Context, d *daemon.Daemon, hub *client, expected bo
 		if _, err := hub.call(ctx, "list the models", http.MethodGet, "/v1/models", nil, &list); err != nil {
 			return nil, err
 		}
-		if status := d.Status(); len(list.Data) > 0 || !expected && len(status.Models) == 0 && status.Line.State == lineUp {
+		if status := d.Status(); len(list.Data) > 0 || !expected && len(status.Models) == 0 && status.Tunnel.State == lineUp {
 			models := make([]string, len(list.Data))
 			for i, m := range list.Data {
 				models[i] = m.ID

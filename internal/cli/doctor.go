@@ -134,7 +134,7 @@ func (d *doctor) examine(ctx context.Context) {
 	if err == nil {
 		d.hub(ctx, "hub", toHub(saved.Hub, saved.Secret), "sign in again: `kith login --hub "+saved.Hub+"`")
 		if running {
-			d.line(status.Line)
+			d.line(status.Tunnel)
 		}
 	}
 	d.key(ctx)
@@ -337,15 +337,15 @@ func (d *doctor) clock(date string, asked time.Time) {
 }
 
 // line checks the daemon's line to the hub.
-func (d *doctor) line(line daemon.LineStatus) {
+func (d *doctor) line(line daemon.TunnelStatus) {
 	switch line.State {
 	case lineUp:
 		d.ok("line", "connected since %s", day(line.Since))
-	case daemon.LineUnshared:
+	case daemon.TunnelUnshared:
 		d.note("line", "set [share] enabled = true to open it", "closed by the configuration")
-	case daemon.LineRefused:
-		d.fail("line", "sign in again: `kith login`", "the hub refused this machine: %s", line.Trouble)
-	case daemon.LineFenced:
+	case daemon.TunnelRefused:
+		d.fail("line", "sign in again: `kith login`", "the hub refused this machine: %s", line.Error)
+	case daemon.TunnelFenced:
 		d.fail("line", "give each its own: `kith login` on one of them", "another daemon uses this machine's credential")
 	default:
 		d.fail("line", "check the network, and what stands between this machine and the hub", "%s", lineWords(line))

@@ -138,7 +138,7 @@ func TestDoctorNamesTheCause(t *testing.T) {
 			p.status = strings.Replace(p.status, `"models":["tiny"]`, `"models":[]`, 1)
 		}, "models", "there is no model on this machine", "put a GGUF file into"},
 		{"credential for all", func(t *testing.T, p *patient) { chmod(t, filepath.Join(p.home, "credential"), 0o644) },
-			"credential", "its mode 0644 lets others at it", "sign in anew"},
+			"credential", "its mode 0644 gives others access", "sign in anew"},
 		{"broken credential", func(t *testing.T, p *patient) { p.write(t, "credential", "{") }, "credential", "cannot read", "sign in anew"},
 		{"wrong configuration", func(t *testing.T, p *patient) { p.write(t, "config.toml", "[daemon]\nlisen = \"127.0.0.1:1\"\n") },
 			"configuration", `config.toml:2:1: unknown key "daemon.lisen"; the nearest right key is "daemon.listen"`, "kith config check"},

@@ -29,7 +29,7 @@ func (a *app) reload() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			var done daemon.Reloaded
+			var done daemon.ReloadResult
 			return a.ask(cmd.Context(), control(config.Daemon.Data), "reload", http.MethodPost, "/reload", nil, &done, func() {
 				if len(done.Applied)+len(done.Restart) == 0 {
 					a.say("nothing has changed\n")
@@ -47,10 +47,10 @@ func (a *app) reload() *cobra.Command {
 
 // reload reads the configuration anew and brings into force what can be. On an
 // error all stays as it was.
-func (m *machine) reload(ctx context.Context) (daemon.Reloaded, error) {
+func (m *machine) reload(ctx context.Context) (daemon.ReloadResult, error) {
 	m.rereading.Lock()
 	defer m.rereading.Unlock()
-	done := daemon.Reloaded{Applied: []string{}, Restart: []string{}}
+	done := daemon.ReloadResult{Applied: []string{}, Restart: []string{}}
 	next, err := m.read()
 	if err != nil {
 		return done, err

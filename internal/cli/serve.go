@@ -146,7 +146,7 @@ func (m *machine) run(ctx context.Context) error {
 	config.Spool = room
 	config.Servers = m.startServers(ctx, group)
 	if m.read != nil {
-		config.Reread = m.reload
+		config.ReloadConfig = m.reload
 	}
 	d, err := daemon.New(config)
 	if err == nil {
@@ -315,13 +315,13 @@ func (m *machine) daemonConfig(builtin *engine.Engine) daemon.Config {
 	c := m.config
 	config := daemon.Config{
 		Home: c.Daemon.Data, Listen: c.Daemon.Listen.Text, Name: hostName(), Version: thisBuild().Version,
-		Builtin:   builtin,
-		Discovery: engine.Config{Usual: c.Discovery.Enabled},
-		Sharing:   c.sharing(),
-		Groups:    c.Share.Groups,
-		Unshared:  !c.Share.Enabled,
-		Comfort:   c.comfort(),
-		Log:       m.log,
+		Builtin:     builtin,
+		Discovery:   engine.Config{Usual: c.Discovery.Enabled},
+		Sharing:     c.sharing(),
+		Groups:      c.Share.Groups,
+		Unshared:    !c.Share.Enabled,
+		PowerPolicy: c.comfort(),
+		Log:         m.log,
 	}
 	if c.RateLimit.Enabled {
 		config.Rate = gateway.Rate{PerSecond: float64(c.RateLimit.RPS), Burst: int(c.RateLimit.Burst)}

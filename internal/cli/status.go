@@ -117,8 +117,8 @@ func (a *app) showServed(groups []string) {
 func (a *app) showStatus(now daemon.Status) {
 	a.fact("daemon", "%s since %s, version %s", now.Local, day(now.Started), now.Version)
 	hub := signedOut
-	if now.Line.SignedIn {
-		hub = fmt.Sprintf("%s as machine %s: %s", now.Line.Hub, cmp.Or(now.Line.Name, now.Line.Machine), lineWords(now.Line))
+	if now.Tunnel.SignedIn {
+		hub = fmt.Sprintf("%s as machine %s: %s", now.Tunnel.Hub, cmp.Or(now.Tunnel.Name, now.Tunnel.Machine), lineWords(now.Tunnel))
 	}
 	a.fact("hub", "%s", hub)
 	a.fact("slots", "%d; calls from the hub take %d, your own %d", now.Slots, now.Routed, now.Own)
@@ -131,7 +131,7 @@ func (a *app) showStatus(now daemon.Status) {
 		models = strings.Trim(fmt.Sprint(now.Models), "[]")
 	}
 	a.fact("models", "%s", models)
-	for _, trouble := range now.Troubles {
+	for _, trouble := range now.RecentErrors {
 		a.fact("trouble", "%s %s", day(trouble.At), trouble.What)
 	}
 }
@@ -159,13 +159,13 @@ func (a *app) showEngines(engines []daemon.EngineStatus) {
 }
 
 // lineWords says for a person how the line to the hub is.
-func lineWords(line daemon.LineStatus) string {
+func lineWords(line daemon.TunnelStatus) string {
 	state := line.State
 	if state == lineUp {
 		state = "connected"
 	}
-	if line.Trouble != "" {
-		state += ", " + line.Trouble
+	if line.Error != "" {
+		state += ", " + line.Error
 	}
 	return state
 }

@@ -14,13 +14,13 @@ import (
 	"github.com/kith/kith/internal/tunnel"
 )
 
-// audioEvery is how often the audio engine is checked (decisions 5).
-const audioEvery = time.Hour
+// audioCheckInterval is how often a usable audio engine is checked.
+const audioCheckInterval = time.Hour
 
-// newAudio is the audio engine of the configuration; nil: it names none.
+// newAudio returns the audio engine of the configuration; nil if it names none.
 func newAudio(c *Config) (*engine.Audio, error) {
 	if c.Audio.MaxUpload == 0 {
-		c.Audio.MaxUpload = DefaultUpload
+		c.Audio.MaxUpload = DefaultMaxUpload
 	}
 	if c.Audio.Engine == "" {
 		return nil, nil
@@ -31,67 +31,67 @@ func newAudio(c *Config) (*engine.Audio, error) {
 	return engine.NewAudio(c.Audio)
 }
 
-// keepAudio checks the audio engine now, hourly, when it was asked for, and as
-// often as the other engines while there is none to ask.
-func (d *Daemon) keepAudio(ctx context.Context) error {
+// runAudioChecks checks the audio engine at once, every hour, on request, and as often
+// as the other engines while it cannot be used.
+func (d *Daemon) runAudioChecks(ctx context.Context) error {
 	if d.audio == nil {
 		return nil
 	}
 	for {
 		before := d.audio.Engine()
-		wait := lookEvery
+		wait := discoveryInterval
 		if d.audio.Check(ctx) {
-			wait = audioEvery
+			wait = audioCheckInterval
 		}
 		if d.audio.Engine() != before {
-			d.board.touch()
+			d.offers.setChanged()
 		}
 		select {
 		case <-time.After(wait):
-		case <-d.recheck:
+		case <-d.checkAudioNow:
 		case <-ctx.Done():
 			return nil
 		}
-		select { // a failing engine is not asked without a break
-		case <-time.After(lookPace):
+		select { // a failing engine is not checked continuously
+		case <-time.After(minDiscoveryInterval):
 		case <-ctx.Done():
 			return nil
 		}
 	}
 }
 
-// askCheck asks for a check of the audio engine soon.
-func (d *Daemon) askCheck() {
+// checkAudioSoon requests a check of the audio engine.
+func (d *Daemon) checkAudioSoon() {
 	select {
-	case d.recheck <- struct{}{}:
-	default: // one is due already
+	case d.checkAudioNow <- struct{}{}:
+	default: // one is requested already
 	}
 }
 
-// serveSpeech serves one transcription of the hub.
-func (d *Daemon) serveSpeech(w http.ResponseWriter, r *http.Request, began *bool) {
+// serveTranscription serves one transcription call of the hub.
+func (d *Daemon) serveTranscription(w http.ResponseWriter, r *http.Request, began *bool) {
 	a, ok := d.admitHead(w, r, fleet.Transcriptions)
 	if !ok {
 		return
 	}
 	defer a.release()
 	limit := d.config.Audio.MaxUpload
-	sound := d.config.Spool.Hold(spool.Holder{Member: routed}, -1)
-	defer sound.Close()
-	form, err := dialect.ReadTranscription(r.Header.Get("Content-Type"), http.MaxBytesReader(w, r.Body, limit+dialect.FormRoom), sound, limit)
+	clip := d.config.Spool.Hold(spool.Holder{Member: hubMember}, -1)
+	defer clip.Close()
+	form, err := dialect.ReadTranscription(r.Header.Get("Content-Type"), http.MaxBytesReader(w, r.Body, limit+dialect.FormRoom), clip, limit)
 	f := (*fault.Fault)(nil)
 	switch {
 	case errors.As(err, new(*http.MaxBytesError)):
-		tellHub(w, r, fault.New(fault.RequestTooLarge, "the form is larger than %d bytes", limit+dialect.FormRoom))
+		writeFault(w, fault.New(fault.RequestTooLarge, "the form is larger than %d bytes", limit+dialect.FormRoom), correlation(r))
 		return
 	case errors.As(err, &f) && f.Code == fault.CapacityFull:
-		turnAway(w, tunnel.RefusedBusy)
+		refuseCall(w, tunnel.RefusedBusy)
 		return
 	case errors.As(err, &f):
-		tellHub(w, r, f)
+		writeFault(w, f, correlation(r))
 		return
 	case err != nil:
-		panic(http.ErrAbortHandler) // the hub gave the call up
+		panic(http.ErrAbortHandler) // the hub cancelled the call
 	}
 	d.serveCall(w, r, began, a, engine.Request{Endpoint: fleet.Transcriptions, Model: form.Model, Stream: form.Stream, Form: form})
 }

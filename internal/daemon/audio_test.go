@@ -51,7 +51,7 @@ func (r *rig) transcribe(body string) *http.Response {
 	return resp
 }
 
-// audioOf is what status says of the audio engine.
+// audioOf returns the audio engine's part of the status.
 func audioOf(s Status) EngineStatus {
 	for _, e := range s.Engines {
 		if e.Kind == "audio" {
@@ -103,8 +103,8 @@ func TestLocalAudio(t *testing.T) {
 		}
 	}
 	e.Close()
-	// A connection that was kept may not have told of its end yet: one call may be
-	// written to it and break off, and is then the engine's failure.
+	// The end of an idle connection may not be noticed yet: one call may be written to
+	// it, and fails as the engine's failure.
 	got := faultIn(t, r.transcribe(speech("x")))
 	if got.Code == string(fault.EngineError) {
 		got = faultIn(t, r.transcribe(speech("x")))
@@ -120,8 +120,8 @@ func TestLocalAudio(t *testing.T) {
 	}
 }
 
-// An engine that takes the clip is not offered, and status says why; asked
-// again after it was mended, it is.
+// An engine that accepts the clip is not offered, and status says why. Once it is
+// correct and checked again, it is offered.
 func TestAudioNotOffered(t *testing.T) {
 	e := enginetest.New(enginetest.Speech, enginetest.Options{Models: []enginetest.Model{{ID: "whisper"}}})
 	if err := e.Start(); err != nil {
@@ -145,8 +145,8 @@ func TestAudioNotOffered(t *testing.T) {
 	}
 }
 
-// Down the tunnel: advertised for audio alone, served without a stranger's
-// parts, refused as any other call.
+// Down the tunnel: advertised for audio alone, served without
+// unknown parts of the form, refused as any other call.
 func TestRoutedAudio(t *testing.T) {
 	e, c := speaking(t)
 	r, _, l := joined(t, c)
@@ -204,7 +204,7 @@ func TestAudioGoesUp(t *testing.T) {
 }
 
 // With no speech model anywhere audio is 400, signed in or not; where this
-// machine offers one, another model is 404 (decisions 4 and 5).
+// machine offers one, another model is 404.
 func TestNoSpeechModel(t *testing.T) {
 	const none = `{"error":{"code":"invalid_request","message":"no speech model","type":"invalid_request_error","param":"model","correlation_id":"req_1"}}`
 	t.Setenv("TMPDIR", t.TempDir())
@@ -216,8 +216,8 @@ func TestNoSpeechModel(t *testing.T) {
 		}
 	}
 	check("not signed in", run(t, Config{}), "whisper", 400, fault.InvalidRequest)
-	signedIn, _ := away(t, refuseWith(400, none))
-	check("signed in", signedIn, "whisper", 400, fault.InvalidRequest)
+	credentialChanged, _ := away(t, refuseWith(400, none))
+	check("signed in", credentialChanged, "whisper", 400, fault.InvalidRequest)
 
 	_, c := speaking(t)
 	alone := run(t, c)
@@ -230,6 +230,6 @@ func TestNoSpeechModel(t *testing.T) {
 	c.Home, c.Unshared = shortHome(t), true
 	h.signIn(c.Home)
 	both := run(t, c)
-	both.await("offered", func(s Status) bool { return audioOf(s).Models == 1 && s.Line.SignedIn })
+	both.await("offered", func(s Status) bool { return audioOf(s).Models == 1 && s.Tunnel.SignedIn })
 	check("another model, signed in", both, "parakeet", 404, fault.ModelNotFound)
 }

@@ -14,14 +14,18 @@ import (
 	"github.com/kith/kith/internal/gateway"
 )
 
-// Do serves one call of the local surface: an engine here, then a configured
-// upstream, then the hub if this machine is signed in, then model_not_found
-// (decisions 6). The responses dialect only an upstream serves (S4); the messages
-// dialect is asked in chat of what does not speak it (decisions 5).
+// Do implements gateway.Backend for the local surface. It tries, in this order:
+//
+//  1. the first engine of this machine that serves the model;
+//  2. the first upstream that does;
+//  3. the hub, if this machine is signed in.
+//
+// Else it returns model_not_found. Only an upstream serves the responses dialect. A
+// call of the messages dialect is translated to chat for an engine without it.
 func (d *Daemon) Do(ctx context.Context, call *gateway.Call) (*gateway.Answer, error) {
-	var here *fault.Fault // why nothing here took it, in the words of the first
-	for _, e := range firsts(d.able(call)) {
-		answer, next, err := d.doHere(ctx, call, e)
+	var here *fault.Fault // why the first engine or upstream did not take the call
+	for _, e := range firstOfEach(d.candidates(call)) {
+		answer, next, err := d.tryEngine(ctx, call, e)
 		if !next {
 			return answer, err
 		}
@@ -29,41 +33,41 @@ func (d *Daemon) Do(ctx context.Context, call *gateway.Call) (*gateway.Answer, e
 			here = fault.Of(err)
 		}
 	}
-	if why := d.board.whyNot(call.Model); here == nil && why != "" {
+	if why := d.offers.whyNot(call.Model); here == nil && why != "" {
 		here = fault.New(fault.ModelNotFound, "this machine cannot serve %q just now: %s", call.Model, why)
 	}
-	up := d.up.Load()
+	up := d.hubClient.Load()
 	switch {
 	case here != nil && (up == nil || call.Endpoint == fleet.Responses):
 		return nil, here
 	case up == nil || call.Endpoint == fleet.Responses:
-		return nil, d.nothing(call)
+		return nil, d.noBackend(call)
 	}
 	call.Trace.Attempts++
 	answer, err := up.do(ctx, call)
 	code := codeOf(err)
 	if here != nil && (code == fault.ModelNotFound || code == fault.NotInCircle) {
-		return nil, here // the hub knows no other machine; the cause is here
+		return nil, here // no machine of the hub has the model either: the local cause helps more
 	}
-	if code == fault.InvalidRequest && fault.Of(err).Param == "model" && d.board.speaks() {
-		return nil, d.nothing(call) // no other machine offers speech, but this one does: it is the model that is unknown
+	if code == fault.InvalidRequest && fault.Of(err).Param == "model" && d.offers.hasSpeech() {
+		return nil, d.noBackend(call) // no machine of the hub has a speech model, this one does: the model is unknown
 	}
 	return answer, err
 }
 
-// able are the engines and upstreams that serve the call, in order.
-func (d *Daemon) able(call *gateway.Call) []*engine.Engine {
-	return slices.DeleteFunc(d.board.own(), func(e *engine.Engine) bool {
+// candidates returns the engines and upstreams that serve the call, in order.
+func (d *Daemon) candidates(call *gateway.Call) []*engine.Engine {
+	return slices.DeleteFunc(d.offers.forOwner(), func(e *engine.Engine) bool {
 		return modelOf(e, call.Model, call.Endpoint) == nil &&
 			(call.Endpoint != fleet.Messages || modelOf(e, call.Model, fleet.ChatCompletions) == nil)
 	})
 }
 
-// firsts are the first engine and the first upstream: a call that one engine
-// cannot take now is not tried at all others.
-func firsts(able []*engine.Engine) []*engine.Engine {
+// firstOfEach returns the first engine and the first upstream: a call that one engine
+// cannot take now is not tried on all others.
+func firstOfEach(candidates []*engine.Engine) []*engine.Engine {
 	var out []*engine.Engine
-	for _, e := range able {
+	for _, e := range candidates {
 		if !slices.ContainsFunc(out, func(o *engine.Engine) bool { return o.IsUpstream() == e.IsUpstream() }) {
 			out = append(out, e)
 		}
@@ -71,7 +75,7 @@ func firsts(able []*engine.Engine) []*engine.Engine {
 	return out
 }
 
-// codeOf is the code of err's fault; empty for nil.
+// codeOf returns the code of err's fault; empty for nil.
 func codeOf(err error) fault.Code {
 	if f := fault.Of(err); f != nil {
 		return f.Code
@@ -79,16 +83,16 @@ func codeOf(err error) fault.Code {
 	return ""
 }
 
-// doHere gives the call to an engine of this machine; next says that it did not
-// start there and may go elsewhere. The owner's own calls are counted, never
-// refused: they wait in the engine's queue.
-func (d *Daemon) doHere(ctx context.Context, call *gateway.Call, e *engine.Engine) (answer *gateway.Answer, next bool, err error) {
-	own := modelOf(e, call.Model, call.Endpoint) != nil && (call.Endpoint != fleet.ChatCompletions || e.IsUpstream())
-	endpoint, asked, err := call.ForEngine(own)
+// tryEngine sends the call to an engine or upstream. next reports that the call did
+// not start there and the next may be tried. Local calls are counted, never refused:
+// they wait in the engine's queue.
+func (d *Daemon) tryEngine(ctx context.Context, call *gateway.Call, e *engine.Engine) (answer *gateway.Answer, next bool, err error) {
+	native := modelOf(e, call.Model, call.Endpoint) != nil && (call.Endpoint != fleet.ChatCompletions || e.IsUpstream())
+	endpoint, body, err := call.ForEngine(native)
 	if err != nil {
 		return nil, true, err
 	}
-	release := d.desk.enter(call.Model, call.Choices, !e.IsUpstream())
+	release := d.admission.startLocal(call.Model, call.Choices, !e.IsUpstream())
 	defer func() {
 		if answer == nil {
 			release()
@@ -98,7 +102,7 @@ func (d *Daemon) doHere(ctx context.Context, call *gateway.Call, e *engine.Engin
 		Endpoint: endpoint, Model: call.Model, Stream: call.Stream, Form: call.Form, Header: call.Header, Trusted: true, Spool: d.config.Spool,
 	}
 	if call.Form == nil {
-		if request.Body, err = asked.Load(); err != nil {
+		if request.Body, err = body.Load(); err != nil {
 			return nil, false, err
 		}
 	}
@@ -117,30 +121,30 @@ func (d *Daemon) doHere(ctx context.Context, call *gateway.Call, e *engine.Engin
 	}
 	d.engineRefused(e, call.Model, resp.StatusCode)
 	if resp.StatusCode == http.StatusOK {
-		resp.Body = &body{ReadCloser: resp.Body, closed: release, broken: func(err error) error {
+		resp.Body = &responseBody{ReadCloser: resp.Body, onClose: release, onError: func(err error) error {
 			if ctx.Err() == nil {
 				d.engineFailed(e, call.Model, err)
 			}
 			return err
 		}}
-		return &gateway.Answer{Response: resp, Endpoint: endpoint, ToBody: own}, false, nil
+		return &gateway.Answer{Response: resp, Endpoint: endpoint, ToBody: native}, false, nil
 	}
 	defer resp.Body.Close()
-	next, f := told(call, e, resp)
+	next, f := engineFault(call, e, resp)
 	return nil, next, f
 }
 
-// told is what an engine's status other than 200 means to the caller: the code
-// that gateway.EngineFault has for it, in words for the engine's owner, who may
-// know which engine it is and all that it says.
-func told(call *gateway.Call, e *engine.Engine, resp *http.Response) (next bool, f *fault.Fault) {
+// engineFault returns the fault for an engine's status other than 200: the code is
+// gateway.EngineFault's, the text is for the engine's owner, who may know which engine
+// it is and what it reports.
+func engineFault(call *gateway.Call, e *engine.Engine, resp *http.Response) (next bool, f *fault.Fault) {
 	switch resp.StatusCode {
 	case http.StatusNotFound:
 		return true, fault.New(fault.ModelNotFound, "%s lists %q and does not have it loaded; load it there, or list the models again", e.Name(), call.Model)
 	case http.StatusTooManyRequests, http.StatusServiceUnavailable:
 		return true, unavailable(call, "%s, which runs %q here, is busy; try again", e.Name(), call.Model)
 	}
-	answer, _ := io.ReadAll(resp.Body) // bounded by the engine package; what came before a break is enough
+	answer, _ := io.ReadAll(resp.Body) // bounded by the engine package; a part of it is enough
 	f = gateway.EngineFault(resp.StatusCode, answer)
 	text := dialect.EngineText(answer)
 	switch {
@@ -153,7 +157,8 @@ func told(call *gateway.Call, e *engine.Engine, resp *http.Response) (next bool,
 	}
 }
 
-// unavailable is row 11 of decisions 2 for a machine of the caller's own.
+// unavailable returns the fault for a machine of the caller's own that cannot serve
+// the model now.
 func unavailable(call *gateway.Call, format string, args ...any) *fault.Fault {
 	if call.Endpoint.Family() == fleet.Chat {
 		return fault.New(fault.CapacityFull, format, args...)
@@ -161,29 +166,30 @@ func unavailable(call *gateway.Call, format string, args ...any) *fault.Fault {
 	return fault.New(fault.CascadeExhausted, format, args...)
 }
 
-// nothing is why a call that neither an engine here nor the hub takes is refused.
-func (d *Daemon) nothing(call *gateway.Call) *fault.Fault {
+// noBackend returns the fault for a call that nothing here serves and the hub does not
+// take.
+func (d *Daemon) noBackend(call *gateway.Call) *fault.Fault {
 	switch {
-	case call.Endpoint == fleet.Transcriptions && !d.board.speaks():
+	case call.Endpoint == fleet.Transcriptions && !d.offers.hasSpeech():
 		return fault.New(fault.InvalidRequest, "no speech model is available here; configure an audio engine, or sign in with `kith login`").WithParam("model")
-	case d.up.Load() == nil && len(d.board.own()) == 0 && d.board.servers == nil:
-		return fault.New(fault.NoInferenceBackend, "no inference backend compiled in") // S7: exactly these words
+	case d.hubClient.Load() == nil && len(d.offers.forOwner()) == 0 && d.offers.servers == nil:
+		return fault.New(fault.NoInferenceBackend, "no inference backend compiled in") // the contract's exact words
 	case call.Endpoint == fleet.Responses:
 		return fault.New(fault.ModelNotFound, "no configured upstream serves %q for %s; use /v1/chat/completions", call.Model, call.Endpoint.Path())
 	default:
-		return unserved(call.Model)
+		return modelNotServed(call.Model)
 	}
 }
 
-// unserved refuses a call for a model that nothing on this machine serves.
-func unserved(model fleet.ModelID) *fault.Fault {
+// modelNotServed returns the fault for a model that nothing on this machine serves.
+func modelNotServed(model fleet.ModelID) *fault.Fault {
 	return fault.New(fault.ModelNotFound, "nothing on this machine serves %q; GET /v1/models lists what does, `kith login` reaches more", model)
 }
 
-// Models lists what this daemon itself serves (S4): what the account reaches is
-// the hub's to tell.
+// Models implements gateway.Backend: the models that this daemon serves itself. The
+// hub lists those that the account can reach.
 func (d *Daemon) Models(context.Context, gateway.Caller) ([]gateway.Model, error) {
-	offers := d.board.offers(d.board.own())
+	offers := d.offers.models(d.offers.forOwner())
 	models := make([]gateway.Model, len(offers))
 	for i, o := range offers {
 		models[i] = gateway.Model{

@@ -11,7 +11,6 @@ import (
 
 	"github.com/go-json-experiment/json"
 
-	"github.com/kith/kith/internal/dialect"
 	"github.com/kith/kith/internal/fault"
 	"github.com/kith/kith/internal/fleet"
 )
@@ -22,51 +21,51 @@ type Status struct {
 	Started time.Time `json:"started"`
 	Local   string    `json:"local"` // the local surface's base URL, with /v1
 
-	Line LineStatus `json:"line"`
+	Tunnel TunnelStatus `json:"line"`
 
 	Sharing Sharing `json:"sharing"`
 	Open    bool    `json:"open"` // inside the sharing hours just now
-	// PausedBy says why this machine has paused by itself; absent: it has not.
+	// PausedBy holds why this machine has paused by itself; absent if it has not.
 	PausedBy []string `json:"paused_by,omitempty"`
-	// Yielding says that no call from the hub begins now, for the owner's own.
+	// Yielding reports that no call of the hub starts now, because local calls run.
 	Yielding bool `json:"yielding"`
-	Slots    int  `json:"slots"` // in force: the owner's, else the engines'
-	// Groups are the only ones that this machine serves; absent: every one.
+	Slots    int  `json:"slots"` // the number in effect: the owner's, else the engines'
+	// Groups are the only groups that this machine serves; absent: all.
 	Groups []string `json:"groups,omitzero"`
-	Routed int      `json:"routed"`
-	Own    int      `json:"own"` // running calls of the local surface
+	Routed int      `json:"routed"` // running calls of the hub
+	Own    int      `json:"own"`    // running local calls
 
 	Models  []fleet.ModelID `json:"models"`
-	Engines []EngineStatus  `json:"engines"` // the built-in one, and each place that was looked at
-	// Troubles are the last errors, oldest first.
-	Troubles []Trouble `json:"troubles,omitempty"`
+	Engines []EngineStatus  `json:"engines"` // the built-in one, and each address that was checked
+	// RecentErrors are the latest errors, oldest first.
+	RecentErrors []RecentError `json:"troubles,omitempty"`
 }
 
-// EngineStatus is one engine, or one place where there is none to use.
+// EngineStatus is one engine, or an address where no engine can be used.
 type EngineStatus struct {
 	Place      string `json:"place"` // its address, without /v1
 	Configured bool   `json:"configured"`
 	Kind       string `json:"kind,omitempty"`
 	Name       string `json:"name,omitempty"`
 	Models     int    `json:"models"`
-	Others     int    `json:"others,omitzero"` // calls of other programs that it runs, where it tells
-	Why        string `json:"why,omitempty"`   // why there is no engine to use
+	Others     int    `json:"others,omitzero"` // running calls of other programs, where it reports them
+	Why        string `json:"why,omitempty"`   // why no engine can be used there
 }
 
-// LineStatus is the line to the hub.
-type LineStatus struct {
+// TunnelStatus is the tunnel to the hub.
+type TunnelStatus struct {
 	SignedIn bool      `json:"signed_in"`
 	Hub      string    `json:"hub,omitempty"`
 	Machine  string    `json:"machine,omitempty"`
 	Name     string    `json:"name,omitempty"`
-	State    string    `json:"state"` // a LineState's word
+	State    string    `json:"state"` // tunnel.Phase or one of TunnelOff, …
 	Since    time.Time `json:"since"`
-	// Trouble says why the line is not up, if that is known.
-	Trouble string `json:"trouble,omitempty"`
+	// Error is why the tunnel is not open, if that is known.
+	Error string `json:"trouble,omitempty"`
 }
 
-// Trouble is one error of the recent past; it holds nothing of a call's content.
-type Trouble struct {
+// RecentError is an error that status shows. It holds no part of a call's content.
+type RecentError struct {
 	At   time.Time `json:"at"`
 	What string    `json:"what"`
 }
@@ -74,9 +73,9 @@ type Trouble struct {
 // maxControl bounds the body of a control request, in bytes.
 const maxControl = 64 << 10
 
-// socketSurface is the API of the daemon's socket for the owner's own programs:
-// whoever may open the socket (0600) may do everything here. Every other path
-// is the local surface, behind the same guard and rate as over TCP.
+// socketSurface returns the handler of the daemon's socket. It is for the owner's own
+// programs: the mode of the socket (0600) is the only access control. Every other path
+// is the local surface, with the same guard and rate limit as over TCP.
 func (d *Daemon) socketSurface(local http.Handler) http.Handler {
 	no := false
 	_, own, _ := strings.Cut(strings.TrimSuffix(d.base, "/v1"), "//")
@@ -88,7 +87,7 @@ func (d *Daemon) socketSurface(local http.Handler) http.Handler {
 		"POST /hours":  d.serveHours,
 		"POST /reload": d.serveReload,
 		"POST /discover": func(w http.ResponseWriter, r *http.Request) {
-			d.askCheck()
+			d.checkAudioSoon()
 			d.checkUpstreams(r.Context())
 			d.finder.Probe(r.Context())
 			writeJSON(w, http.StatusOK, d.Status())
@@ -100,17 +99,17 @@ func (d *Daemon) socketSurface(local http.Handler) http.Handler {
 	}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if serve := routes[r.Method+" "+r.URL.Path]; serve != nil {
-			defer func() { // a defect of this request only
+			defer func() { // a panic ends this request only
 				if v := recover(); v != nil {
 					err := fault.Defect(v)
-					d.log.Error("a request of the owner's failed", "request", r.Method+" "+r.URL.Path, "error", err)
-					refuse(w, fault.Of(err))
+					d.log.Error("a request on the daemon's socket failed", "request", r.Method+" "+r.URL.Path, "error", err)
+					writeFault(w, fault.Of(err), "")
 				}
 			}()
 			serve(w, r)
 			return
 		}
-		r.Host = own // a socket has no name of its own, and no browser reaches it
+		r.Host = own // a socket has no host name, and no browser reaches it
 		local.ServeHTTP(w, r)
 	})
 }
@@ -118,46 +117,46 @@ func (d *Daemon) socketSurface(local http.Handler) http.Handler {
 // HoursChange is the body of POST /hours.
 type HoursChange struct {
 	Hours    string `json:"hours"`    // as fleet.ParseHours reads them; empty: always
-	Timezone string `json:"timezone"` // IANA name; empty: as it was
+	Timezone string `json:"timezone"` // IANA name; empty: unchanged
 }
 
 func (d *Daemon) serveHours(w http.ResponseWriter, r *http.Request) {
-	var asked HoursChange
-	if !readChange(w, r, &asked) {
+	var body HoursChange
+	if !readChange(w, r, &body) {
 		return
 	}
-	change := Change{Hours: &asked.Hours}
-	if asked.Timezone != "" {
-		change.Timezone = &asked.Timezone
+	change := Change{Hours: &body.Hours}
+	if body.Timezone != "" {
+		change.Timezone = &body.Timezone
 	}
 	d.answerChange(w, change)
 }
 
-// PauseChange is the body of POST /pause, which may have none.
+// PauseChange is the body of POST /pause. An absent body is the zero PauseChange.
 type PauseChange struct {
-	Until time.Time `json:"until,omitzero"` // when the pause ends by itself; zero: when it is told to
+	Until time.Time `json:"until,omitzero"` // when the pause ends by itself; zero: at POST /resume
 }
 
 func (d *Daemon) servePause(w http.ResponseWriter, r *http.Request) {
-	var asked PauseChange
-	if r.ContentLength != 0 && !readChange(w, r, &asked) {
+	var body PauseChange
+	if r.ContentLength != 0 && !readChange(w, r, &body) {
 		return
 	}
 	yes := true
-	d.answerChange(w, Change{Paused: &yes, Until: &asked.Until})
+	d.answerChange(w, Change{Paused: &yes, Until: &body.Until})
 }
 
-// serveDrain answers once no call from the hub runs any more: in a pause none
-// begins. It fails where this machine is not paused, or no longer.
+// serveDrain responds once no call of the hub runs. It fails if this machine is not
+// paused, or no longer: then further calls start.
 func (d *Daemon) serveDrain(w http.ResponseWriter, r *http.Request) {
 	for {
-		changed := d.board.change() // first: a change while the rest is read counts
+		changed := d.offers.watch() // first, so that no change during the reading is missed
 		now, _ := d.settings.current(time.Now())
 		if !now.Paused {
-			refuseChange(w, errors.New("cannot drain this machine: it is not paused (any more), and goes on taking calls"))
+			refuseChange(w, errors.New("cannot drain this machine: it is not paused (any more), and still takes calls"))
 			return
 		}
-		drained := d.desk.drained()
+		drained := d.admission.drained()
 		select {
 		case <-drained:
 			writeJSON(w, http.StatusOK, now)
@@ -169,7 +168,7 @@ func (d *Daemon) serveDrain(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// readChange reads a change's strict JSON, or answers that it cannot.
+// readChange decodes a change's JSON strictly, or writes an error response.
 func readChange(w http.ResponseWriter, r *http.Request, into any) bool {
 	err := json.UnmarshalRead(http.MaxBytesReader(w, r.Body, maxControl), into, json.RejectUnknownMembers(true))
 	if err != nil {
@@ -187,40 +186,40 @@ func (d *Daemon) answerChange(w http.ResponseWriter, change Change) {
 	writeJSON(w, http.StatusOK, now)
 }
 
-// change brings a change of the owner's into force, from the socket or from the
-// site down the tunnel, and tells the hub.
+// change applies a change that the owner made over the socket or on the site, and
+// notifies the hub.
 func (d *Daemon) change(c Change) error {
 	if err := d.settings.change(c); err != nil {
 		return err
 	}
-	d.board.touch()
+	d.offers.setChanged()
 	now, _ := d.settings.current(time.Now())
 	d.log.Info("sharing changed", "paused", now.Paused, "until", now.Until, "hours", now.Hours, "timezone", now.Timezone, "slots", now.Slots)
 	return nil
 }
 
-// pauseLook is how often a timed pause is looked at: a timer stands still while
-// a laptop sleeps, and the pause does not.
-const pauseLook = 30 * time.Second
+// pauseCheckInterval is how often the end of a timed pause is checked. A timer stops
+// while a laptop sleeps; the pause does not.
+const pauseCheckInterval = 30 * time.Second
 
-// keepPause ends a timed pause when its time is over, also one that began
-// before this daemon did.
-func (d *Daemon) keepPause(ctx context.Context) error {
+// endTimedPauses ends each timed pause at its time, one from before the start of this
+// daemon too.
+func (d *Daemon) endTimedPauses(ctx context.Context) error {
 	for {
-		changed := d.board.change()
+		changed := d.offers.watch()
 		var over <-chan time.Time
 		if paused, until := d.settings.pause(); paused && !until.IsZero() {
 			left := time.Until(until)
 			if left <= 0 {
 				no := false
 				if err := d.change(Change{Paused: &no}); err != nil {
-					d.trouble("the pause is over, and that cannot be saved: %v", err)
-					d.board.touch() // it is over all the same
-					over = time.After(pauseLook)
+					d.recordError("the pause is over, and that cannot be saved: %v", err)
+					d.offers.setChanged() // the pause is over in any case
+					over = time.After(pauseCheckInterval)
 				}
-				changed = d.board.change()
+				changed = d.offers.watch()
 			} else {
-				over = time.After(min(left, pauseLook))
+				over = time.After(min(left, pauseCheckInterval))
 			}
 		}
 		select {
@@ -232,20 +231,20 @@ func (d *Daemon) keepPause(ctx context.Context) error {
 	}
 }
 
-// Status is how the daemon is just now.
+// Status returns the daemon's present state.
 func (d *Daemon) Status() Status {
 	sharing, hours := d.settings.current(time.Now())
-	routed, own := d.desk.load("")
+	ofHub, local := d.admission.running("")
 	s := Status{
 		Version: d.config.Version, Started: d.started,
-		Sharing: sharing, Open: hours.Open(time.Now()), Slots: d.slots(sharing), Groups: d.policy.Load().groups, Routed: routed, Own: own,
-		Yielding: d.desk.owners(),
+		Sharing: sharing, Open: hours.Open(time.Now()), Slots: d.slots(sharing), Groups: d.policy.Load().groups, Routed: ofHub, Own: local,
+		Yielding: d.admission.ownerOnly(),
 		Models:   []fleet.ModelID{}, Engines: []EngineStatus{},
 	}
 	if e := d.config.Builtin; e != nil {
 		s.Engines = append(s.Engines, EngineStatus{Place: e.Base(), Kind: e.Kind(), Name: e.Name(), Models: len(e.Models())})
 	}
-	for _, e := range d.board.servers {
+	for _, e := range d.offers.servers {
 		found := EngineStatus{Place: e.Base(), Kind: e.Kind(), Name: e.Name() + " for " + string(e.Models()[0].ID), Models: len(e.Models()), Why: e.Problem()}
 		if found.Why != "" {
 			found.Models = 0
@@ -258,33 +257,26 @@ func (d *Daemon) Status() Status {
 	if d.audio != nil {
 		s.Engines = append(s.Engines, EngineStatus(d.audio.Finding()))
 	}
-	for _, u := range d.board.upstreams {
+	for _, u := range d.offers.upstreams {
 		s.Engines = append(s.Engines, EngineStatus(u.Finding()))
 	}
-	for _, o := range d.board.offers(d.board.own()) {
+	for _, o := range d.offers.models(d.offers.forOwner()) {
 		s.Models = append(s.Models, fleet.ModelID(o.ID))
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	s.PausedBy = slices.Clone(d.comfort.pausedBy)
-	s.Local, s.Line, s.Troubles = d.base, d.line, slices.Clone(d.troubles)
+	s.PausedBy = slices.Clone(d.power.pausedBy)
+	s.Local, s.Tunnel, s.RecentErrors = d.base, d.tunnel, slices.Clone(d.recentErrors)
 	return s
 }
 
-// refuseChange tells the owner's program why not, in the envelope of the local
-// surface, so that one reader does for both.
+// refuseChange writes err in the same form as the local surface does.
 func refuseChange(w http.ResponseWriter, err error) {
-	refuse(w, fault.New(fault.InvalidRequest, "%v", err))
-}
-
-func refuse(w http.ResponseWriter, f *fault.Fault) {
-	w.Header().Set("Content-Type", "application/json")
-	w.WriteHeader(f.Status())
-	_, _ = w.Write(dialect.FaultBody(dialect.Chat, f, "")) // the only error is a client that left
+	writeFault(w, fault.New(fault.InvalidRequest, "%v", err), "")
 }
 
 func writeJSON(w http.ResponseWriter, status int, v any) {
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(status)
-	_ = json.MarshalWrite(w, v) // the only error is a client that left
+	_ = json.MarshalWrite(w, v) // the only error is a closed connection
 }

@@ -35,7 +35,7 @@ func socketClient(home string) *http.Client {
 	}}
 }
 
-// The local surface asks nobody for a key, so it is on loopback or nowhere (trust 4).
+// The local surface requires no key, so it is on loopback only.
 func TestListenOnLoopbackOnly(t *testing.T) {
 	for _, address := range []string{
 		"0.0.0.0:8701", "[::]:8701", "192.168.1.4:8701", "172.17.0.1:8701", "[fe80::1]:8701", "8.8.8.8:1",
@@ -53,7 +53,7 @@ func TestListenOnLoopbackOnly(t *testing.T) {
 	}
 }
 
-// The credential is its owner's alone, and never printed (trust 3).
+// Only its owner can read the credential, and it is never printed.
 func TestCredential(t *testing.T) {
 	home := filepath.Join(t.TempDir(), "new")
 	if _, err := LoadCredential(home); !errors.Is(err, fs.ErrNotExist) {
@@ -101,8 +101,8 @@ func TestCredential(t *testing.T) {
 	}
 }
 
-// What the owner changed outlives the daemon; what was never changed follows
-// the configuration.
+// The owner's changes are kept after the daemon ends; all else follows the
+// configuration.
 func TestSettings(t *testing.T) {
 	path := filepath.Join(t.TempDir(), stateFile)
 	first := Sharing{Hours: "Mon-Fri 18:00-23:00", Timezone: "Europe/Lisbon", Slots: 2}
@@ -193,7 +193,7 @@ func TestSocket(t *testing.T) {
 	if err := json.UnmarshalRead(resp.Body, &s); err != nil {
 		t.Fatal(err)
 	}
-	if s.Version != "test" || s.Slots != 3 || len(s.Engines) != 1 || s.Engines[0].Kind != "llama.cpp" || s.Line.State != LineOff ||
+	if s.Version != "test" || s.Slots != 3 || len(s.Engines) != 1 || s.Engines[0].Kind != "llama.cpp" || s.Tunnel.State != TunnelOff ||
 		!strings.HasPrefix(s.Local, "http://127.0.0.1:") || !strings.HasSuffix(s.Local, "/v1") || !s.Open || len(s.Models) != 1 {
 		t.Errorf("status %+v", s)
 	}
@@ -237,7 +237,7 @@ func TestSocket(t *testing.T) {
 	}
 }
 
-// A pause outlives the daemon and is told to the hub.
+// A pause is kept after the daemon ends and is reported to the hub.
 func TestPauseOutlivesRestart(t *testing.T) {
 	e := enginetest.New(enginetest.Plain, enginetest.Options{})
 	r, h, l := joined(t, Config{}, e)
@@ -254,7 +254,7 @@ func TestPauseOutlivesRestart(t *testing.T) {
 	}
 }
 
-// Signing in takes no restart; a refused credential ends the line and not the
+// Signing in requires no restart; a refused credential ends the tunnel and not the
 // daemon.
 func TestSignIn(t *testing.T) {
 	e := enginetest.New(enginetest.Plain, enginetest.Options{})
@@ -263,7 +263,7 @@ func TestSignIn(t *testing.T) {
 	h.refuse = http.StatusUnauthorized
 	h.signIn(r.home)
 	post(t, r.socket(), "http://localhost/signin", "")
-	r.await("refused", func(s Status) bool { return s.Line.State == LineRefused && s.Line.Trouble != "" })
+	r.await("refused", func(s Status) bool { return s.Tunnel.State == TunnelRefused && s.Tunnel.Error != "" })
 	if resp := r.post("/v1/chat/completions", chat(false)); resp.StatusCode != 200 {
 		t.Errorf("a local call: %d", resp.StatusCode)
 	}
@@ -273,29 +273,29 @@ func TestSignIn(t *testing.T) {
 	post(t, r.socket(), "http://localhost/signin", "")
 	l := h.connected()
 	r.await("acknowledged", func(s Status) bool {
-		return s.Line.State == string(tunnel.Acked) && s.Line.Hub == h.URL && s.Line.Machine == "mch_1" && s.Line.Trouble == ""
+		return s.Tunnel.State == string(tunnel.Acked) && s.Tunnel.Hub == h.URL && s.Tunnel.Machine == "mch_1" && s.Tunnel.Error == ""
 	})
 
-	// A newer tunnel of the same machine: this daemon says so and stops its line.
+	// A newer tunnel of the same machine: this daemon reports it and stops its own.
 	l.Fence(t.Context())
-	r.await("fenced", func(s Status) bool { return s.Line.State == LineFenced })
+	r.await("fenced", func(s Status) bool { return s.Tunnel.State == TunnelFenced })
 
 	if err := os.Remove(filepath.Join(r.home, "credential")); err != nil {
 		t.Fatal(err)
 	}
 	post(t, r.socket(), "http://localhost/signin", "")
-	r.await("signed out", func(s Status) bool { return s.Line.State == LineOff && !s.Line.SignedIn })
+	r.await("signed out", func(s Status) bool { return s.Tunnel.State == TunnelOff && !s.Tunnel.SignedIn })
 	if text := r.log.String(); strings.Contains(text, "kithm_") {
 		t.Errorf("the secret is in the log: %s", text)
 	}
 }
 
-// A machine that is not shared keeps no line, whoever is signed in.
+// A machine that is not shared keeps no tunnel.
 func TestUnshared(t *testing.T) {
 	r, h := away(t, nil)
-	r.await("not shared", func(s Status) bool { return s.Line.State == LineUnshared })
+	r.await("not shared", func(s Status) bool { return s.Tunnel.State == TunnelUnshared })
 	r.end()
-	if len(h.lines) != 0 {
+	if len(h.clients) != 0 {
 		t.Error("it dialled")
 	}
 }
@@ -340,8 +340,8 @@ func (p *pipes) dial(ctx context.Context, _, _ string) (net.Conn, error) {
 	}
 }
 
-// A whole daemon under false time: the hour strikes, and strangers are refused
-// while the owner is served and what runs runs on.
+// At the end of the sharing hours others are refused, the owner is served and running
+// calls continue; in false time.
 func TestHoursEnd(t *testing.T) {
 	home := t.TempDir()
 	synctest.Test(t, func(t *testing.T) {
@@ -363,7 +363,7 @@ func TestHoursEnd(t *testing.T) {
 }
 
 // falseTime runs a daemon inside a synctest bubble with that engine built in,
-// connected to a hub that only holds the line. Both end with the test, or when
+// connected to a hub that only holds the tunnel. Both end with the test, or when
 // the link's leave is called.
 func falseTime(t *testing.T, c Config, double *enginetest.Engine) (*Daemon, *link) {
 	t.Helper()
@@ -372,14 +372,14 @@ func falseTime(t *testing.T, c Config, double *enginetest.Engine) (*Daemon, *lin
 	}
 	model := engine.Model{ID: "test-model", Families: []fleet.Family{fleet.Chat}, Endpoints: []fleet.Endpoint{fleet.ChatCompletions}, Slots: 4}
 	hub := newPipes()
-	lines := make(chan *tunnel.Client, 1)
+	clients := make(chan *tunnel.Client, 1)
 	server := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		line, err := tunnel.Upgrade(w, r, tunnel.UpgradeConfig{Generation: 1})
+		client, err := tunnel.Upgrade(w, r, tunnel.UpgradeConfig{Generation: 1})
 		if err != nil {
 			t.Errorf("Upgrade: %v", err)
 			return
 		}
-		lines <- line
+		clients <- client
 	})}
 	go server.Serve(hub)
 	c.Log, c.Builtin, c.Dial = slog.New(slog.DiscardHandler), builtinOf(double, model), hub.dial
@@ -391,22 +391,22 @@ func falseTime(t *testing.T, c Config, double *enginetest.Engine) (*Daemon, *lin
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() { ended <- d.Run(ctx) }()
-	line := <-lines
-	next, stop := iter.Pull2(line.Offers(ctx))
-	l := &link{Client: line, t: t, next: next}
+	client := <-clients
+	next, stop := iter.Pull2(client.Offers(ctx))
+	l := &link{Client: client, t: t, next: next}
 	l.leave = sync.OnceFunc(func() {
 		cancel()
 		if err := <-ended; err != nil {
 			t.Error(err)
 		}
 		stop()
-		line.Close()
+		client.Close()
 		server.Close()
 		hub.Close()
 	})
 	t.Cleanup(l.leave)
 	l.until("there", func(tunnel.Advertisement) bool { return true })
-	if err := line.Ack(ctx); err != nil {
+	if err := client.Ack(ctx); err != nil {
 		t.Fatal(err)
 	}
 	return d, l

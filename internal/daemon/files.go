@@ -17,14 +17,12 @@ import (
 // The names of the daemon's files in its home (KITH_HOME, default ~/.kith).
 const (
 	credentialFile = "credential"  // the machine's secret, 0600
-	stateFile      = "state.json"  // what the owner changed at run time, 0600
+	stateFile      = "state.json"  // the owner's changes at run time, 0600
 	socketFile     = "daemon.sock" // the control API and the local surface, 0600
 )
 
-// Credential is what `kith login` leaves in KITH_HOME: which hub this machine
-// belongs to, as what, and the secret that proves it (decisions 7). Only the
-// file and the two requests that need it ever see Secret: printed or logged, a
-// Credential shows everything else.
+// Credential is what `kith login` saves in KITH_HOME: the hub of this machine, its
+// identity there and its secret. Printed or logged, a Credential omits Secret.
 type Credential struct {
 	Hub     string `json:"hub"`     // the hub's base URL, without /v1
 	Machine string `json:"machine"` // the machine's id on that hub
@@ -33,20 +31,19 @@ type Credential struct {
 	Secret  string `json:"secret"` // kithm_…
 }
 
-// String is the credential without its secret.
+// String returns the credential without its secret.
 func (c Credential) String() string {
 	return fmt.Sprintf("machine %s of %s on %s", c.Machine, c.Member, c.Hub)
 }
 
-// GoString is String: %#v must not print the secret either.
+// GoString is String, so that %#v does not print the secret either.
 func (c Credential) GoString() string { return c.String() }
 
 // LogValue is String, for slog.
 func (c Credential) LogValue() slog.Value { return slog.StringValue(c.String()) }
 
-// LoadCredential reads the credential kept in home. A machine that is not
-// signed in has none: the error is then fs.ErrNotExist. A file that others may
-// read is refused (trust 3).
+// LoadCredential reads the credential saved in home. The error is fs.ErrNotExist if
+// the machine is not signed in. A file that other users can read is refused.
 func LoadCredential(home string) (Credential, error) {
 	var c Credential
 	path := filepath.Join(home, credentialFile)
@@ -63,8 +60,8 @@ func LoadCredential(home string) (Credential, error) {
 	return c, nil
 }
 
-// checkHub refuses a hub's address to which the secret would travel in the
-// clear beyond this machine, or that is none.
+// checkHub refuses what is no hub's address, and an address to which the secret would
+// travel unencrypted beyond this machine.
 func checkHub(address string) error {
 	u, err := url.Parse(address)
 	if err != nil || u.Hostname() == "" || u.User != nil || u.RawQuery != "" || u.Fragment != "" {
@@ -78,7 +75,7 @@ func checkHub(address string) error {
 	return nil
 }
 
-// SaveCredential keeps c in home, readable by its owner only, whole or not at all.
+// SaveCredential saves c in home, atomically, in a file that only its owner can read.
 func SaveCredential(home string, c Credential) error {
 	if err := os.MkdirAll(home, 0o700); err != nil {
 		return fmt.Errorf("cannot keep the credential: %w", err)
@@ -86,14 +83,14 @@ func SaveCredential(home string, c Credential) error {
 	return writePrivate(filepath.Join(home, credentialFile), c)
 }
 
-// RemoveCredential forgets the credential kept in home; where there is none it
-// is fs.ErrNotExist.
+// RemoveCredential removes the credential saved in home. The error is fs.ErrNotExist
+// if there is none.
 func RemoveCredential(home string) error {
 	return os.Remove(filepath.Join(home, credentialFile))
 }
 
-// readPrivate decodes the JSON file at path into v, unless anybody but its
-// owner may read or change it.
+// readPrivate decodes the JSON file at path into v. It refuses a file that other users
+// can read or change.
 func readPrivate(path string, v any) error {
 	f, err := os.Open(path)
 	if err != nil {
@@ -104,9 +101,9 @@ func readPrivate(path string, v any) error {
 	if err != nil {
 		return err
 	}
-	// Windows keeps no mode bits; there the profile's own access list protects the file.
+	// Windows has no mode bits; the access list of the profile protects the file there.
 	if mode := info.Mode().Perm(); mode&0o077 != 0 && runtime.GOOS != "windows" {
-		return fmt.Errorf("cannot use %s: its mode %04o lets others at it; run `chmod 600 %s`", path, mode, path)
+		return fmt.Errorf("cannot use %s: its mode %04o gives others access; run `chmod 600 %s`", path, mode, path)
 	}
 	if err := json.UnmarshalRead(f, v); err != nil {
 		return fmt.Errorf("cannot read %s: %w", path, err)
@@ -114,9 +111,8 @@ func readPrivate(path string, v any) error {
 	return nil
 }
 
-// writePrivate puts v at path as JSON, mode 0600, by way of a temporary file
-// that is synced and renamed: after a crash the old content or the new stands
-// there, never a part.
+// writePrivate writes v to path as JSON with mode 0600. It syncs and renames a
+// temporary file, so that after a crash the file has its old content or the new.
 func writePrivate(path string, v any) (err error) {
 	defer func() {
 		if err != nil {

@@ -24,7 +24,7 @@ import (
 )
 
 // patience bounds every wait of a test that uses real time.
-const patience = 10 * time.Second
+const patience = 2 * time.Minute
 
 // rig is a daemon that runs on loopback, with its log.
 type rig struct {
@@ -146,15 +146,15 @@ func read(t *testing.T, r io.Reader) string {
 	return string(text)
 }
 
-// told is the error member of an answer.
-type toldFault struct {
+// decodedFault is the error member of a response.
+type decodedFault struct {
 	Status  int
 	Code    string
 	Message string
 	Reason  string
 }
 
-func faultIn(t *testing.T, resp *http.Response) toldFault {
+func faultIn(t *testing.T, resp *http.Response) decodedFault {
 	t.Helper()
 	var envelope struct {
 		Error struct{ Code, Message, Reason string } `json:"error"`
@@ -163,7 +163,7 @@ func faultIn(t *testing.T, resp *http.Response) toldFault {
 	if err := json.Unmarshal([]byte(text), &envelope, json.MatchCaseInsensitiveNames(true)); err != nil {
 		t.Fatalf("status %d, body %q: %v", resp.StatusCode, text, err)
 	}
-	return toldFault{resp.StatusCode, envelope.Error.Code, envelope.Error.Message, envelope.Error.Reason}
+	return decodedFault{resp.StatusCode, envelope.Error.Code, envelope.Error.Message, envelope.Error.Reason}
 }
 
 // chat is a chat body for the double's usual model.
@@ -174,22 +174,21 @@ func chat(stream bool) string {
 	return `{"model":"test-model","messages":[{"role":"user","content":"one two three"}]}`
 }
 
-// fakeHub is a hub's two ends that a daemon sees: the tunnel's, and the
-// surface.
+// fakeHub is a hub as a daemon sees it: its end of tunnels, and its surface.
 type fakeHub struct {
 	*httptest.Server
-	t      *testing.T
-	lines  chan *tunnel.Client
-	mu     sync.Mutex
-	refuse int // status of GET /tunnel; 0: 101
-	asked  []*http.Request
-	bodies []string
-	answer http.HandlerFunc
+	t       *testing.T
+	clients chan *tunnel.Client
+	mu      sync.Mutex
+	refuse  int // status of GET /tunnel; 0: 101
+	asked   []*http.Request
+	bodies  []string
+	answer  http.HandlerFunc
 }
 
 func newHub(t *testing.T) *fakeHub {
 	t.Helper()
-	h := &fakeHub{t: t, lines: make(chan *tunnel.Client, 10)}
+	h := &fakeHub{t: t, clients: make(chan *tunnel.Client, 10)}
 	var generation int64
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /tunnel", func(w http.ResponseWriter, r *http.Request) {
@@ -201,13 +200,13 @@ func newHub(t *testing.T) *fakeHub {
 			w.WriteHeader(refuse)
 			return
 		}
-		line, err := tunnel.Upgrade(w, r, tunnel.UpgradeConfig{Generation: number})
+		client, err := tunnel.Upgrade(w, r, tunnel.UpgradeConfig{Generation: number})
 		if err != nil {
 			t.Errorf("Upgrade: %v", err)
 			return
 		}
-		t.Cleanup(line.Close)
-		h.lines <- line
+		t.Cleanup(client.Close)
+		h.clients <- client
 	})
 	mux.HandleFunc("/v1/", func(w http.ResponseWriter, r *http.Request) {
 		body, _ := io.ReadAll(r.Body)
@@ -223,14 +222,14 @@ func newHub(t *testing.T) *fakeHub {
 	return h
 }
 
-// does makes the hub's surface answer so from now on.
+// does sets the handler of the hub's surface.
 func (h *fakeHub) does(answer http.HandlerFunc) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.answer = answer
 }
 
-// signIn leaves a credential of the hub in a home.
+// signIn saves a credential of the hub in a home.
 func (h *fakeHub) signIn(home string) {
 	h.t.Helper()
 	c := Credential{Hub: h.URL, Machine: "mch_1", Member: "ada", Region: "here", Secret: "kithm_here_secret"}
@@ -253,14 +252,14 @@ type link struct {
 func (h *fakeHub) connected() *link {
 	h.t.Helper()
 	select {
-	case line := <-h.lines:
+	case client := <-h.clients:
 		ctx, cancel := context.WithTimeout(h.t.Context(), patience)
 		h.t.Cleanup(cancel)
-		next, stop := iter.Pull2(line.Offers(ctx))
+		next, stop := iter.Pull2(client.Offers(ctx))
 		h.t.Cleanup(stop)
-		l := &link{Client: line, t: h.t, next: next}
+		l := &link{Client: client, t: h.t, next: next}
 		l.until("there", func(tunnel.Advertisement) bool { return true })
-		if err := line.Ack(ctx); err != nil {
+		if err := client.Ack(ctx); err != nil {
 			h.t.Fatal(err)
 		}
 		return l
@@ -298,7 +297,7 @@ func (l *link) call(ctx context.Context, path, body string, header ...string) (*
 	return l.RoundTrip(r)
 }
 
-// served is call, with an answer.
+// served is call, and fails the test on an error.
 func (l *link) served(path, body string, header ...string) *http.Response {
 	l.t.Helper()
 	resp, err := l.call(l.t.Context(), path, body, header...)

@@ -23,7 +23,7 @@ func away(t *testing.T, answer http.HandlerFunc) (*rig, *fakeHub) {
 	home := shortHome(t)
 	h.signIn(home)
 	r := run(t, Config{Home: home, Unshared: true})
-	r.await("signed in", func(s Status) bool { return s.Line.SignedIn })
+	r.await("signed in", func(s Status) bool { return s.Tunnel.SignedIn })
 	return r, h
 }
 
@@ -52,8 +52,8 @@ func sayFrames(frames ...string) http.HandlerFunc {
 	}
 }
 
-// A call nothing here serves goes up: same path, same bytes, this machine's
-// credential, the caller's own patience.
+// A call that nothing here serves is sent to the hub: same path, same bytes, this
+// machine's credential, the caller's own wait limit.
 func TestHubServes(t *testing.T) {
 	const answer = `{"id":"1","object":"chat.completion","choices":[],"usage":{"prompt_tokens":1,"completion_tokens":2}}`
 	r, h := away(t, refuseWith(200, answer, "X-Kith-Route", "shared; machine=desk; owner=bob"))
@@ -84,14 +84,14 @@ func TestHubServes(t *testing.T) {
 			t.Errorf("%s: %q, want %q", name, got, want)
 		}
 	}
-	// What the account reaches is not this daemon's list (S4).
+	// What the account reaches is not this daemon's list.
 	if models, err := r.Models(t.Context(), gateway.Caller{}); err != nil || len(models) != 0 {
 		t.Errorf("models: %v, %v", models, err)
 	}
 }
 
-// A stream of the hub's passes as it is, its comments and the codes of its
-// error frames included.
+// A stream of the hub passes unchanged, with its comments and the codes of its error
+// frames.
 func TestHubStreams(t *testing.T) {
 	const chunk = `data: {"id":"1","object":"chat.completion.chunk","choices":[{"index":0,"delta":{"content":"hi"}}]}` + "\n\n"
 	r, h := away(t, sayFrames(": waiting 2 ahead, 41 s left\n\n", chunk, done))
@@ -113,7 +113,7 @@ func TestHubStreams(t *testing.T) {
 	}
 }
 
-// A hub that dies in the middle of an answer is told, never an end mark.
+// A hub that dies during a response causes an error, never an end marker.
 func TestHubDiesMidStream(t *testing.T) {
 	const chunk = `data: {"id":"1","object":"chat.completion.chunk","choices":[{"index":0,"delta":{"content":"hi"}}]}` + "\n\n"
 	r, _ := away(t, func(w http.ResponseWriter, q *http.Request) {
@@ -126,7 +126,7 @@ func TestHubDiesMidStream(t *testing.T) {
 	}
 }
 
-// The hosted codes pass; what would mislead a local caller does not (decisions 6).
+// The hosted codes pass; what would mislead a local caller does not.
 func TestHubRefusals(t *testing.T) {
 	envelope := func(code, reason string) string {
 		if reason != "" {
@@ -136,25 +136,25 @@ func TestHubRefusals(t *testing.T) {
 	}
 	for name, c := range map[string]struct {
 		answer http.HandlerFunc
-		want   toldFault // Message: a part of it
+		want   decodedFault // Message: a part of it
 		header map[string]string
 	}{
-		"model_not_found":       {refuseWith(404, envelope("model_not_found", "")), toldFault{404, "model_not_found", "so says the hub", ""}, nil},
-		"NOT_IN_CIRCLE":         {refuseWith(403, envelope("NOT_IN_CIRCLE", "")), toldFault{403, "NOT_IN_CIRCLE", "so says the hub", ""}, nil},
-		"machine_offline":       {refuseWith(503, envelope("machine_offline", ""), "Retry-After", "7"), toldFault{503, "machine_offline", "so says the hub", ""}, map[string]string{"Retry-After": "7"}},
-		"wait_elapsed":          {refuseWith(503, envelope("CAPACITY_FULL", "wait_elapsed"), "Retry-After", "4"), toldFault{503, "CAPACITY_FULL", "so says the hub", "wait_elapsed"}, map[string]string{"Retry-After": "4"}},
-		"outside_sharing_hours": {refuseWith(503, envelope("outside_sharing_hours", ""), "X-Should-Retry", "false"), toldFault{503, "outside_sharing_hours", "so says the hub", ""}, map[string]string{"X-Should-Retry": "false"}},
-		"rate":                  {refuseWith(429, envelope("rate_limit_exceeded", ""), "Retry-After", "2"), toldFault{429, "rate_limit_exceeded", "so says the hub", ""}, map[string]string{"Retry-After": "2"}},
-		"invalid_request":       {refuseWith(400, envelope("invalid_request", "")), toldFault{400, "invalid_request", "so says the hub", ""}, nil},
-		"engine_error":          {refuseWith(502, envelope("engine_error", "")), toldFault{502, "engine_error", "so says the hub", ""}, nil},
+		"model_not_found":       {refuseWith(404, envelope("model_not_found", "")), decodedFault{404, "model_not_found", "so says the hub", ""}, nil},
+		"NOT_IN_CIRCLE":         {refuseWith(403, envelope("NOT_IN_CIRCLE", "")), decodedFault{403, "NOT_IN_CIRCLE", "so says the hub", ""}, nil},
+		"machine_offline":       {refuseWith(503, envelope("machine_offline", ""), "Retry-After", "7"), decodedFault{503, "machine_offline", "so says the hub", ""}, map[string]string{"Retry-After": "7"}},
+		"wait_elapsed":          {refuseWith(503, envelope("CAPACITY_FULL", "wait_elapsed"), "Retry-After", "4"), decodedFault{503, "CAPACITY_FULL", "so says the hub", "wait_elapsed"}, map[string]string{"Retry-After": "4"}},
+		"outside_sharing_hours": {refuseWith(503, envelope("outside_sharing_hours", ""), "X-Should-Retry", "false"), decodedFault{503, "outside_sharing_hours", "so says the hub", ""}, map[string]string{"X-Should-Retry": "false"}},
+		"rate":                  {refuseWith(429, envelope("rate_limit_exceeded", ""), "Retry-After", "2"), decodedFault{429, "rate_limit_exceeded", "so says the hub", ""}, map[string]string{"Retry-After": "2"}},
+		"invalid_request":       {refuseWith(400, envelope("invalid_request", "")), decodedFault{400, "invalid_request", "so says the hub", ""}, nil},
+		"engine_error":          {refuseWith(502, envelope("engine_error", "")), decodedFault{502, "engine_error", "so says the hub", ""}, nil},
 
-		"401":             {refuseWith(401, envelope("invalid_api_key", "")), toldFault{503, "CASCADE_EXHAUSTED", "refuses this machine's credential", ""}, nil},
-		"bare 401":        {refuseWith(401, "no"), toldFault{503, "CASCADE_EXHAUSTED", "refuses this machine's credential", ""}, nil},
-		"no such route":   {refuseWith(404, envelope("route_not_found", "")), toldFault{503, "CASCADE_EXHAUSTED", "no kith hub in order", ""}, nil},
-		"a proxy's page":  {refuseWith(502, "<html>bad gateway</html>"), toldFault{503, "CASCADE_EXHAUSTED", "status 502", ""}, nil},
-		"a redirect":      {refuseWith(302, "", "Location", "https://evil.example/"), toldFault{503, "CASCADE_EXHAUSTED", "status 302", ""}, nil},
-		"an unknown code": {refuseWith(503, envelope("made_up", "")), toldFault{503, "CASCADE_EXHAUSTED", "no kith hub in order", ""}, nil},
-		"goes away":       {func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }, toldFault{503, "CASCADE_EXHAUSTED", "cannot be reached", ""}, nil},
+		"401":             {refuseWith(401, envelope("invalid_api_key", "")), decodedFault{503, "CASCADE_EXHAUSTED", "refuses this machine's credential", ""}, nil},
+		"bare 401":        {refuseWith(401, "no"), decodedFault{503, "CASCADE_EXHAUSTED", "refuses this machine's credential", ""}, nil},
+		"no such route":   {refuseWith(404, envelope("route_not_found", "")), decodedFault{503, "CASCADE_EXHAUSTED", "is not a kith hub's", ""}, nil},
+		"a proxy's page":  {refuseWith(502, "<html>bad gateway</html>"), decodedFault{503, "CASCADE_EXHAUSTED", "status 502", ""}, nil},
+		"a redirect":      {refuseWith(302, "", "Location", "https://evil.example/"), decodedFault{503, "CASCADE_EXHAUSTED", "status 302", ""}, nil},
+		"an unknown code": {refuseWith(503, envelope("made_up", "")), decodedFault{503, "CASCADE_EXHAUSTED", "is not a kith hub's", ""}, nil},
+		"goes away":       {func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }, decodedFault{503, "CASCADE_EXHAUSTED", "cannot be reached", ""}, nil},
 	} {
 		t.Run(name, func(t *testing.T) {
 			r, _ := away(t, c.answer)
@@ -178,7 +178,7 @@ func TestHubRefusals(t *testing.T) {
 	}
 }
 
-// A dead hub is said to be one.
+// The error names a hub that does not respond.
 func TestHubDead(t *testing.T) {
 	r, h := away(t, nil)
 	h.Close()
@@ -188,21 +188,21 @@ func TestHubDead(t *testing.T) {
 	}
 }
 
-// An engine that is busy passes the call on to the hub; if that knows no other
-// machine, the engine here is the cause that is told.
+// A call that a busy engine does not take is sent to the hub; if the hub knows no
+// other machine, the error names the engine here.
 func TestEngineThenHub(t *testing.T) {
 	e := enginetest.New(enginetest.Plain, enginetest.Options{Behaviour: enginetest.Behaviour{Status: 503}})
 	h := newHub(t)
 	home := shortHome(t)
 	h.signIn(home)
 	r := run(t, Config{Home: home, Unshared: true}, e)
-	r.await("signed in", func(s Status) bool { return s.Line.SignedIn })
+	r.await("signed in", func(s Status) bool { return s.Tunnel.SignedIn })
 
 	h.does(refuseWith(200, `{"choices":[]}`))
 	if text := read(t, r.post("/v1/chat/completions", chat(false)).Body); text != `{"choices":[]}` {
 		t.Errorf("got %s", text)
 	}
-	h.does(refuseWith(404, `{"error":{"code":"model_not_found","message":"nobody"}}`))
+	h.does(refuseWith(404, `{"error":{"code":"model_not_found","message":"none"}}`))
 	if got := faultIn(t, r.post("/v1/chat/completions", chat(false))); got.Code != string(fault.CapacityFull) {
 		t.Errorf("got %+v", got)
 	}
@@ -214,7 +214,8 @@ func TestEngineThenHub(t *testing.T) {
 	}
 }
 
-// Responses never go up: locally they are an upstream's only (S4).
+// Calls of the responses dialect are never sent to the hub: only an upstream serves
+// them.
 func TestResponsesStayHere(t *testing.T) {
 	r, h := away(t, refuseWith(200, "{}"))
 	_, err := r.Do(t.Context(), &gateway.Call{Endpoint: fleet.Responses, Model: "m", Wait: -1})
@@ -223,7 +224,7 @@ func TestResponsesStayHere(t *testing.T) {
 	}
 }
 
-// A caller who leaves ends the call at the hub.
+// A caller that disconnects ends the call at the hub.
 func TestHubCancelled(t *testing.T) {
 	begun, left := make(chan struct{}), make(chan struct{})
 	r, _ := away(t, func(w http.ResponseWriter, q *http.Request) {

@@ -15,7 +15,7 @@ import (
 	"github.com/kith/kith/internal/gateway"
 )
 
-// A local call is served by the engine here, its body carried whole.
+// A local call is served by the engine here with its complete body.
 func TestLocalCall(t *testing.T) {
 	e := enginetest.New(enginetest.LlamaCpp, enginetest.Options{})
 	r := run(t, Config{}, e)
@@ -35,13 +35,12 @@ func TestLocalCall(t *testing.T) {
 	if text := read(t, resp.Body); resp.StatusCode != 200 || !strings.HasSuffix(text, "data: [DONE]\n\n") {
 		t.Fatalf("status %d, body %s", resp.StatusCode, text)
 	}
-	if _, own := r.desk.load(""); own != 0 {
+	if _, own := r.admission.running(""); own != 0 {
 		t.Errorf("%d local calls are still counted", own)
 	}
 }
 
-// Row by row what an engine's failure means to a local caller who is not
-// signed in (decisions 2).
+// What each failure of an engine means to a local caller who is not signed in.
 func TestLocalEngineFailures(t *testing.T) {
 	for name, c := range map[string]struct {
 		behaviour enginetest.Behaviour
@@ -66,14 +65,14 @@ func TestLocalEngineFailures(t *testing.T) {
 			if got.Status != c.status || got.Code != string(c.code) || !strings.Contains(got.Message, c.says) {
 				t.Errorf("got %+v, want %d %s that says %q", got, c.status, c.code, c.says)
 			}
-			if _, own := r.desk.load(""); own != 0 {
+			if _, own := r.admission.running(""); own != 0 {
 				t.Errorf("%d local calls are still counted", own)
 			}
 		})
 	}
 }
 
-// An engine that cannot be reached is told as row 11, by the family.
+// An engine that cannot be reached gives the family's code for a busy machine.
 func TestLocalEngineUnreachable(t *testing.T) {
 	models := []engine.Model{
 		{ID: "test-model", Families: []fleet.Family{fleet.Chat}, Endpoints: []fleet.Endpoint{fleet.ChatCompletions}, Slots: 1},
@@ -107,11 +106,11 @@ func TestLocalStreamBreaks(t *testing.T) {
 	r.await("idle", func(s Status) bool { return s.Own == 0 })
 }
 
-// Nothing at all: the words are part of the contract (S7).
+// Nothing at all: the words are part of the contract.
 func TestNothingToServe(t *testing.T) {
 	r := run(t, Config{})
 	got := faultIn(t, r.post("/v1/chat/completions", chat(false)))
-	if want := (toldFault{503, "no_inference_backend", "no inference backend compiled in", ""}); got != want {
+	if want := (decodedFault{503, "no_inference_backend", "no inference backend compiled in", ""}); got != want {
 		t.Errorf("got %+v, want %+v", got, want)
 	}
 	resp, err := http.Get(r.base() + "/v1/models")
@@ -124,7 +123,7 @@ func TestNothingToServe(t *testing.T) {
 	}
 }
 
-// What nothing here serves and no hub is asked for, by endpoint (S4, decisions 6).
+// The errors for what nothing here serves and is not sent to a hub, by endpoint.
 func TestNotFoundHere(t *testing.T) {
 	r := run(t, Config{}, enginetest.New(enginetest.Plain, enginetest.Options{}))
 	for endpoint, want := range map[fleet.Endpoint]fault.Code{
@@ -138,7 +137,7 @@ func TestNotFoundHere(t *testing.T) {
 			t.Errorf("%s: got %v, want %s", endpoint, got, want)
 		}
 	}
-	// A local model is not served for responses either (S4).
+	// A local model is not served for responses either.
 	if _, err := r.Do(t.Context(), &gateway.Call{Endpoint: fleet.Responses, Model: "test-model"}); fault.Of(err).Code != fault.ModelNotFound {
 		t.Errorf("responses for a local model: %v", err)
 	}
@@ -173,9 +172,9 @@ func TestLocalModels(t *testing.T) {
 func TestBuiltinComesLater(t *testing.T) {
 	inner := enginetest.New(enginetest.Plain, enginetest.Options{Models: []enginetest.Model{{ID: "tiny"}}})
 	r := run(t, Config{}, enginetest.New(enginetest.LlamaCpp, enginetest.Options{Models: []enginetest.Model{{ID: "found"}}}))
-	changed := r.board.change()
+	changed := r.offers.watch()
 	r.OfferBuiltin(builtinOf(inner, engine.Model{ID: "tiny", Families: []fleet.Family{fleet.Chat}, Endpoints: []fleet.Endpoint{fleet.ChatCompletions}, Slots: 1}))
-	<-changed // what the line to the hub waits for, too
+	<-changed // what the tunnel waits for, too
 	read(t, r.post("/v1/chat/completions", strings.Replace(chat(false), "test-model", "tiny", 1)).Body)
 	if models, err := r.Models(t.Context(), gateway.Caller{}); err != nil || len(models) != 2 || inner.Counts().Runs != 1 {
 		t.Errorf("%+v %v; the built-in engine ran %d", models, err, inner.Counts().Runs)
@@ -183,7 +182,7 @@ func TestBuiltinComesLater(t *testing.T) {
 }
 
 // The owner's calls go beyond the slots into the engine's own queue, are
-// counted as local load, and end at the engine within 2 s of the caller's leaving.
+// counted as local load, and end at the engine within 2 s of the caller's disconnect.
 func TestLocalLoadAndCancel(t *testing.T) {
 	e := enginetest.New(enginetest.LlamaCpp, enginetest.Options{Slots: 1, Behaviour: enginetest.Behaviour{Fault: enginetest.Hang, After: 1}})
 	r := run(t, Config{}, e)
@@ -216,7 +215,7 @@ func TestLocalLoadAndCancel(t *testing.T) {
 	r.await("idle", func(s Status) bool { return s.Own == 0 })
 }
 
-// Web pages are kept off every path (trust 1, 2).
+// Web pages are kept off every path.
 func TestGuard(t *testing.T) {
 	e := enginetest.New(enginetest.Plain, enginetest.Options{})
 	r := run(t, Config{}, e)
@@ -246,7 +245,7 @@ func TestGuard(t *testing.T) {
 	}
 }
 
-// One bucket for all routes (S8).
+// One bucket for all routes.
 func TestRate(t *testing.T) {
 	r := run(t, Config{Rate: gateway.Rate{PerSecond: 0.001, Burst: 2}})
 	for range 2 {
@@ -258,7 +257,7 @@ func TestRate(t *testing.T) {
 	}
 }
 
-// Nothing of a prompt or an answer is in the log (trust 26).
+// Nothing of a prompt or an answer is in the log.
 func TestLogHoldsNoContent(t *testing.T) {
 	e := enginetest.New(enginetest.Plain, enginetest.Options{})
 	r := run(t, Config{}, e)

@@ -18,49 +18,50 @@ import (
 	"github.com/kith/kith/internal/tunnel"
 )
 
-// maxRequest bounds the body of a call from the tunnel, in bytes: what the hub
-// takes (S8), and room for what its translation to chat adds.
+// maxRequest bounds the body of a call of the hub, in bytes: the hub's own limit, and
+// room for what its translation to chat adds.
 const maxRequest = 40 << 20
 
-// machine answers the calls that come down the tunnel. Whatever it answers
-// without Kith-Refused came from the engine. Such a call is served here or not
-// at all: it is never sent up again (decisions 2).
-func (d *Daemon) machine() http.Handler {
+// machineHandler returns the handler of the hub's calls. A response without
+// Kith-Refused is the engine's. Such a call is served here or not at all: it is never
+// sent back to the hub.
+func (d *Daemon) machineHandler() http.Handler {
 	mux := http.NewServeMux()
 	for _, endpoint := range []fleet.Endpoint{fleet.ChatCompletions, fleet.EmbeddingsEndpoint, fleet.Responses, fleet.Messages} {
-		mux.HandleFunc("POST "+endpoint.Path(), d.apart(func(w http.ResponseWriter, r *http.Request, began *bool) {
-			d.serveRouted(w, r, began, endpoint)
+		mux.HandleFunc("POST "+endpoint.Path(), d.isolate(func(w http.ResponseWriter, r *http.Request, began *bool) {
+			d.serveJSON(w, r, began, endpoint)
 		}))
 	}
-	mux.HandleFunc("POST "+fleet.Transcriptions.Path(), d.apart(d.serveSpeech))
-	mux.HandleFunc("POST "+tunnel.PathTokenize, d.apart(d.serveTokenize))
+	mux.HandleFunc("POST "+fleet.Transcriptions.Path(), d.isolate(d.serveTranscription))
+	mux.HandleFunc("POST "+tunnel.PathTokenize, d.isolate(d.serveTokenize))
 	return mux
 }
 
-// apart serves one call so that a defect in it is that call's alone.
-func (d *Daemon) apart(serve func(w http.ResponseWriter, r *http.Request, began *bool)) http.HandlerFunc {
+// isolate recovers a panic of serve, so that it fails one call only. began reports
+// whether the response has begun.
+func (d *Daemon) isolate(serve func(w http.ResponseWriter, r *http.Request, began *bool)) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		began := false
 		defer func() {
 			switch v := recover(); {
 			case v == nil:
-			case v == http.ErrAbortHandler: // a break meant for the hub, not a defect
+			case v == http.ErrAbortHandler: // a deliberate reset of the stream
 				panic(v)
-			default: // a defect of this call only
+			default:
 				err := fault.Defect(v)
-				d.log.Error("a call from the hub failed", "id", r.Header.Get(tunnel.HeaderCorrelation), "error", err)
+				d.log.Error("a call from the hub failed", "id", correlation(r), "error", err)
 				if began {
 					panic(http.ErrAbortHandler)
 				}
-				tellHub(w, r, fault.Of(err))
+				writeFault(w, fault.Of(err), correlation(r))
 			}
 		}()
 		serve(w, r, &began)
 	}
 }
 
-// serveRouted serves one call of the hub whose body is JSON.
-func (d *Daemon) serveRouted(w http.ResponseWriter, r *http.Request, began *bool, endpoint fleet.Endpoint) {
+// serveJSON serves one call of the hub whose body is JSON.
+func (d *Daemon) serveJSON(w http.ResponseWriter, r *http.Request, began *bool, endpoint fleet.Endpoint) {
 	a, ok := d.admitHead(w, r, endpoint)
 	if !ok {
 		return
@@ -72,100 +73,100 @@ func (d *Daemon) serveRouted(w http.ResponseWriter, r *http.Request, began *bool
 	}
 	defer body.Close()
 	text, err := body.Load()
-	if err != nil { // no room for it
-		turnAway(w, tunnel.RefusedBusy)
+	if err != nil { // the spool is full
+		refuseCall(w, tunnel.RefusedBusy)
 		return
 	}
 	d.serveCall(w, r, began, a, engine.Request{Endpoint: endpoint, Model: head.Model, Stream: head.Stream, Choices: head.Choices, Body: text})
 }
 
-// admission is a call's engine and its slot there. The zero admission has none yet.
-type admission struct {
+// admittedCall is a call's engine and its slot there. The zero admittedCall is not
+// admitted yet.
+type admittedCall struct {
 	engine *engine.Engine
 	model  fleet.ModelID
-	free   func()
+	free   func() // the slot
 }
 
-func (a *admission) release() {
+func (a *admittedCall) release() {
 	if a.free != nil {
 		a.free()
 	}
 }
 
-// admitHead admits a call of the hub by its head, before any of its body is read:
-// the hub may keep the body back until then (decisions 2). ok is false where the
-// call was refused. A hub before version 6 of the tunnel does not name the model in
-// the head: the admission is empty, and serveCall admits the call.
-func (d *Daemon) admitHead(w http.ResponseWriter, r *http.Request, endpoint fleet.Endpoint) (a *admission, ok bool) {
-	a = new(admission)
+// admitHead admits a call of the hub by its header, before its body is read: the hub
+// may send the body only then. ok is false if the call was refused. A hub before
+// version 6 of the tunnel does not name the model in the header: then serveCall admits
+// the call.
+func (d *Daemon) admitHead(w http.ResponseWriter, r *http.Request, endpoint fleet.Endpoint) (a *admittedCall, ok bool) {
+	a = new(admittedCall)
 	model, named := tunnel.CallModel(r.Header)
 	return a, !named || d.admitCall(w, r, a, fleet.ModelID(model), endpoint)
 }
 
-// admitCall finds the engine for a call and takes a slot of it, or refuses the call.
-func (d *Daemon) admitCall(w http.ResponseWriter, r *http.Request, a *admission, model fleet.ModelID, endpoint fleet.Endpoint) bool {
+// admitCall sets a to an engine and a slot for the call, or refuses the call.
+func (d *Daemon) admitCall(w http.ResponseWriter, r *http.Request, a *admittedCall, model fleet.ModelID, endpoint fleet.Endpoint) bool {
 	e, free, refusal := d.admit(model, endpoint, classOf(r) == fleet.Own.String(), time.Now())
 	if refusal != "" {
-		turnAway(w, refusal)
+		refuseCall(w, refusal)
 		return false
 	}
-	*a = admission{e, model, free}
+	*a = admittedCall{e, model, free}
 	return true
 }
 
-// classOf is the word for why the caller reaches this machine, as the hub says.
+// classOf returns the class of the caller: own, shared or group.
 func classOf(r *http.Request) string {
 	class, _, _ := strings.Cut(r.Header.Get(tunnel.HeaderCaller), " ")
 	return class
 }
 
-// serveCall gives a call of the hub to the engine that serves it; *began is true
-// from the answer's first byte on. The caller releases the admission.
-func (d *Daemon) serveCall(w http.ResponseWriter, r *http.Request, began *bool, a *admission, call engine.Request) {
+// serveCall sends a call of the hub to the engine that serves it and copies the
+// response; *began is true from its first byte on. The caller releases a.
+func (d *Daemon) serveCall(w http.ResponseWriter, r *http.Request, began *bool, a *admittedCall, call engine.Request) {
 	switch {
 	case a.engine == nil:
 		if !d.admitCall(w, r, a, call.Model, call.Endpoint) {
 			return
 		}
-	case a.model != call.Model: // what was checked is not what would run
-		tellHub(w, r, fault.New(fault.InvalidRequest, "the request is for another model than its head names").WithParam("model"))
+	case a.model != call.Model: // the checks were for the header's model
+		writeFault(w, fault.New(fault.InvalidRequest, "the request is for another model than its head names").WithParam("model"), correlation(r))
 		return
 	}
 	_, caller, _ := strings.Cut(r.Header.Get(tunnel.HeaderCaller), " ")
 	e := a.engine
-	defer d.desk.widen(call.Model, call.Choices)()
-	defer d.comfort.wakelock.Hold()()
+	defer d.admission.addChoices(call.Model, call.Choices)()
+	defer d.power.wakelock.Hold()()
 	ctx, cancel := withDeadline(r.Context(), r.Header.Get(tunnel.HeaderDeadline))
 	defer cancel()
-	// Not Trusted, whoever the caller is: no string that came over the network
-	// becomes a switch of the engine (decisions 5).
-	call.Caller, call.Spool, call.Holder = caller, d.config.Spool, routed
+	// Not Trusted, for any caller: nothing from the network sets an engine's options.
+	call.Caller, call.Spool, call.Holder = caller, d.config.Spool, hubMember
 	resp, err := e.Do(ctx, call)
 	if err != nil {
-		d.tellFailure(ctx, w, r, e, call.Model, err)
+		d.writeEngineFailure(ctx, w, r, e, call.Model, err)
 		return
 	}
 	defer resp.Body.Close()
 	d.engineRefused(e, call.Model, resp.StatusCode)
 	*began = true
-	if err := relay(w, resp, call.Stream); err != nil {
+	if err := copyResponse(w, resp, call.Stream); err != nil {
 		if ctx.Err() == nil {
 			d.engineFailed(e, call.Model, err)
 		}
-		// Never an orderly end: the hub sees a reset and tells its caller.
+		// The hub sees a reset of the stream and reports it to the caller.
 		panic(http.ErrAbortHandler)
 	}
 }
 
-// routed is who the calls of the hub are held for, all of them together: a hub
-// can take no more of this computer than that, whatever it sends.
-const routed = "hub"
+// hubMember is the member of the spool that all calls of the hub count for, so that a
+// hub cannot fill it.
+const hubMember = "hub"
 
-// readRequest holds a call's body, whole, and reads its head. It answers the hub
-// itself where there is nothing to serve: ok is false.
-func (d *Daemon) readRequest(w http.ResponseWriter, r *http.Request, most int64) (head dialect.Head, body *spool.Bytes, ok bool) {
-	body = d.config.Spool.Hold(spool.Holder{Member: routed}, r.ContentLength)
-	_, err := body.ReadFrom(http.MaxBytesReader(w, r.Body, most))
+// readRequest reads a call's complete body into the spool and parses its head. If that
+// fails it writes the response and ok is false.
+func (d *Daemon) readRequest(w http.ResponseWriter, r *http.Request, limit int64) (head dialect.Head, body *spool.Bytes, ok bool) {
+	body = d.config.Spool.Hold(spool.Holder{Member: hubMember}, r.ContentLength)
+	_, err := body.ReadFrom(http.MaxBytesReader(w, r.Body, limit))
 	if err == nil {
 		err = body.View(r.Context(), func(text []byte) (err error) {
 			head, err = dialect.Peek(text)
@@ -179,42 +180,42 @@ func (d *Daemon) readRequest(w http.ResponseWriter, r *http.Request, most int64)
 	var f *fault.Fault
 	switch {
 	case errors.As(err, new(*http.MaxBytesError)):
-		tellHub(w, r, fault.New(fault.RequestTooLarge, "the request is larger than %d MiB", most>>20))
+		writeFault(w, fault.New(fault.RequestTooLarge, "the request is larger than %d MiB", limit>>20), correlation(r))
 	case !errors.As(err, &f):
-		panic(http.ErrAbortHandler) // the hub gave the call up
+		panic(http.ErrAbortHandler) // the hub cancelled the call
 	case f.Code == fault.CapacityFull:
-		turnAway(w, tunnel.RefusedBusy)
+		refuseCall(w, tunnel.RefusedBusy)
 	default:
-		tellHub(w, r, f)
+		writeFault(w, f, correlation(r))
 	}
 	return head, nil, false
 }
 
-// turnAway tells the hub why this machine does not take a call.
-func turnAway(w http.ResponseWriter, reason tunnel.Refusal) {
+// refuseCall responds that this machine does not take the call.
+func refuseCall(w http.ResponseWriter, reason tunnel.Refusal) {
 	w.Header().Set(tunnel.HeaderRefused, string(reason))
 	w.WriteHeader(http.StatusServiceUnavailable)
 }
 
-// engineFor is the engine for a call from the tunnel, or why this machine does
-// not take the call, slots aside. Sharing hours bind others, not the owner; a
-// pause binds both (decisions 2).
+// engineFor returns the engine for a call of the hub, or why this machine refuses the
+// call, except for slots. Sharing hours bind others and not the owner; a pause binds
+// both.
 func (d *Daemon) engineFor(model fleet.ModelID, endpoint fleet.Endpoint, own bool, now time.Time) (*engine.Engine, Sharing, tunnel.Refusal) {
 	sharing, hours := d.settings.current(now)
-	able := serving(d.board.shared(), model, endpoint)
+	candidates := serving(d.offers.forHub(), model, endpoint)
 	switch {
-	case len(able) == 0 || !d.shares(model):
+	case len(candidates) == 0 || !d.shares(model):
 		return nil, sharing, tunnel.RefusedUnknownModel
 	case d.isPaused(sharing):
 		return nil, sharing, tunnel.RefusedPaused
 	case !own && !hours.Open(now):
 		return nil, sharing, tunnel.RefusedHours
 	}
-	return able[0], sharing, ""
+	return candidates[0], sharing, ""
 }
 
-// admit finds the engine for a call from the tunnel and takes a slot of it, or
-// says why this machine does not take the call.
+// admit returns an engine for a call of the hub and takes a slot of it, or returns why
+// this machine refuses the call.
 func (d *Daemon) admit(model fleet.ModelID, endpoint fleet.Endpoint, own bool, now time.Time) (*engine.Engine, func(), tunnel.Refusal) {
 	e, sharing, refusal := d.engineFor(model, endpoint, own, now)
 	if refusal != "" {
@@ -223,7 +224,7 @@ func (d *Daemon) admit(model fleet.ModelID, endpoint fleet.Endpoint, own bool, n
 	free := modelOf(e, model, endpoint).Slots - e.OtherCalls()
 	release, ok := (func())(nil), false
 	if free > 0 {
-		release, ok = d.desk.admit(model, d.open(sharing), free)
+		release, ok = d.admission.admit(model, d.openSlots(sharing), free)
 	}
 	if !ok {
 		return nil, nil, tunnel.RefusedBusy
@@ -231,9 +232,9 @@ func (d *Daemon) admit(model fleet.ModelID, endpoint fleet.Endpoint, own bool, n
 	return e, release, ""
 }
 
-// withDeadline ends ctx when the hub gives the call up. The hub's clock rules
-// and it resets a call it gave up anyway: a deadline that seems past already
-// only says that this machine's clock is ahead, and is left aside (fault 38).
+// withDeadline ends ctx when the hub cancels the call. A deadline in the past means
+// that this machine's clock is ahead (docs/faults.md#38). It is ignored: the hub resets
+// a cancelled call in any case.
 func withDeadline(ctx context.Context, header string) (context.Context, context.CancelFunc) {
 	deadline, err := time.Parse(time.RFC3339, header)
 	if err != nil || !deadline.After(time.Now()) {
@@ -242,39 +243,39 @@ func withDeadline(ctx context.Context, header string) (context.Context, context.
 	return context.WithDeadline(ctx, deadline)
 }
 
-// tellFailure answers a call that got no answer from its engine.
-func (d *Daemon) tellFailure(ctx context.Context, w http.ResponseWriter, r *http.Request, e *engine.Engine, model fleet.ModelID, err error) {
+// writeEngineFailure responds to a call for which the engine returned an error.
+func (d *Daemon) writeEngineFailure(ctx context.Context, w http.ResponseWriter, r *http.Request, e *engine.Engine, model fleet.ModelID, err error) {
 	f := (*fault.Fault)(nil)
 	switch {
 	case ctx.Err() != nil:
-		panic(http.ErrAbortHandler) // nobody waits for words
-	case errors.As(err, &f) && f.Code == fault.CapacityFull: // no room here for what was asked or answered
-		turnAway(w, tunnel.RefusedBusy)
+		panic(http.ErrAbortHandler) // the hub reads no response
+	case errors.As(err, &f) && f.Code == fault.CapacityFull: // the spool is full
+		refuseCall(w, tunnel.RefusedBusy)
 	case errors.Is(err, engine.ErrUnreachable):
-		// As an engine's own 503: the hub goes on to the next machine.
+		// As an engine's own 503: the hub tries the next machine.
 		d.engineGone(e, err)
 		w.WriteHeader(http.StatusServiceUnavailable)
 	case errors.As(err, &f) && f.Code == fault.ModelNotFound:
-		// The engine was replaced between the look at it and the call.
-		w.Header().Set(tunnel.HeaderRefused, string(tunnel.RefusedUnknownModel))
-		w.WriteHeader(http.StatusServiceUnavailable)
+		refuseCall(w, tunnel.RefusedUnknownModel) // the engine was replaced after engineFor
 	default:
 		d.engineFailed(e, model, err)
-		tellHub(w, r, fault.Of(err))
+		writeFault(w, fault.Of(err), correlation(r))
 	}
 }
 
-// tellHub answers the hub with a fault as an engine would.
-func tellHub(w http.ResponseWriter, r *http.Request, f *fault.Fault) {
+// writeFault responds with a fault as an engine would. id is the call's correlation id;
+// it may be empty.
+func writeFault(w http.ResponseWriter, f *fault.Fault, id string) {
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(f.Status())
-	// The only error is a hub that went away.
-	_, _ = w.Write(dialect.FaultBody(dialect.Chat, f, r.Header.Get(tunnel.HeaderCorrelation)))
+	_, _ = w.Write(dialect.FaultBody(dialect.Chat, f, id)) // the only error is a closed connection
 }
 
-// relay passes an engine's answer on: of its headers the content's own, a
-// stream flushed as it comes. The engine package bounds an error's body.
-func relay(w http.ResponseWriter, resp *http.Response, stream bool) error {
+func correlation(r *http.Request) string { return r.Header.Get(tunnel.HeaderCorrelation) }
+
+// copyResponse copies an engine's response to w: of its headers those of the content,
+// a stream flushed at each read. The engine package bounds the body of an error.
+func copyResponse(w http.ResponseWriter, resp *http.Response, stream bool) error {
 	h := w.Header()
 	h.Set("Content-Type", resp.Header.Get("Content-Type"))
 	if after := resp.Header.Get("Retry-After"); after != "" {
@@ -287,7 +288,7 @@ func relay(w http.ResponseWriter, resp *http.Response, stream bool) error {
 		h.Add("Trailer", name)
 	}
 	w.WriteHeader(resp.StatusCode)
-	if err := pour(w, resp.Body, stream); err != nil {
+	if err := copyBody(w, resp.Body, stream); err != nil {
 		return err
 	}
 	for name := range resp.Trailer {
@@ -296,12 +297,12 @@ func relay(w http.ResponseWriter, resp *http.Response, stream bool) error {
 	return nil
 }
 
-// chunks are buffers for answers on their way: they were a third of what a call
+// chunks are the buffers of copyBody. Without the pool they are a third of what a call
 // allocates.
 var chunks = sync.Pool{New: func() any { return new([8 << 10]byte) }}
 
-// pour copies src to w, each read flushed if the answer is a stream.
-func pour(w http.ResponseWriter, src io.Reader, stream bool) error {
+// copyBody copies src to w, and flushes each read of a stream.
+func copyBody(w http.ResponseWriter, src io.Reader, stream bool) error {
 	flush := http.NewResponseController(w).Flush
 	pooled := chunks.Get().(*[8 << 10]byte)
 	defer chunks.Put(pooled)

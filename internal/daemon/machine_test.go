@@ -20,7 +20,7 @@ import (
 	"github.com/kith/kith/internal/tunnel"
 )
 
-// cancelWithin is how long an engine may compute for nobody (decisions 3).
+// cancelWithin is how long an engine may compute after its caller has disconnected.
 const cancelWithin = 2 * time.Second
 
 // A call down a real tunnel, unary and streamed; the engine gets an allow-list
@@ -51,7 +51,7 @@ func TestRoutedCall(t *testing.T) {
 }
 
 // Each reason a machine does not take a call; whatever has no Kith-Refused came
-// from the engine (decisions 8).
+// from the engine.
 func TestRefusals(t *testing.T) {
 	e := enginetest.New(enginetest.Ollama, enginetest.Options{Models: []enginetest.Model{{ID: "test-model"}, {ID: "vectors", Embeddings: true}}})
 	r, _, l := joined(t, Config{Sharing: Sharing{Slots: 2}}, e)
@@ -65,12 +65,12 @@ func TestRefusals(t *testing.T) {
 		want   tunnel.Refusal // empty: taken
 	}{
 		{"open", tunnel.Control{}, "/v1/chat/completions", chat(false), "shared bob", ""},
-		{"another model", tunnel.Control{}, "/v1/chat/completions", `{"model":"nobody's","messages":[]}`, "own ada", tunnel.RefusedUnknownModel},
+		{"another model", tunnel.Control{}, "/v1/chat/completions", `{"model":"unknown","messages":[]}`, "own ada", tunnel.RefusedUnknownModel},
 		{"another endpoint", tunnel.Control{}, "/v1/embeddings", `{"model":"test-model","input":"x"}`, "own ada", tunnel.RefusedUnknownModel},
 		{"not native", tunnel.Control{}, "/v1/messages", `{"model":"test-model","messages":[]}`, "own ada", tunnel.RefusedUnknownModel},
-		{"paused, stranger", tunnel.Control{Paused: &yes}, "/v1/chat/completions", chat(false), "shared bob", tunnel.RefusedPaused},
+		{"paused, other member", tunnel.Control{Paused: &yes}, "/v1/chat/completions", chat(false), "shared bob", tunnel.RefusedPaused},
 		{"paused, owner", tunnel.Control{}, "/v1/chat/completions", chat(false), "own ada", tunnel.RefusedPaused},
-		{"resumed, out of hours, stranger", tunnel.Control{Paused: &no, Hours: &shut}, "/v1/chat/completions", chat(false), "group eve", tunnel.RefusedHours},
+		{"resumed, out of hours, other member", tunnel.Control{Paused: &no, Hours: &shut}, "/v1/chat/completions", chat(false), "group eve", tunnel.RefusedHours},
 		{"out of hours, no caller named", tunnel.Control{}, "/v1/chat/completions", chat(false), "", tunnel.RefusedHours},
 		{"out of hours, owner", tunnel.Control{}, "/v1/chat/completions", chat(false), "own ada", ""},
 		{"always open", tunnel.Control{Hours: &always}, "/v1/embeddings", `{"model":"vectors","input":"x"}`, "shared bob", ""},
@@ -103,7 +103,7 @@ func TestBusy(t *testing.T) {
 	firstFrame(t, first.Body)
 	local := r.post("/v1/chat/completions", chat(true))
 	firstFrame(t, local.Body)
-	l.until("told of the local call", func(ad tunnel.Advertisement) bool { return ad.Local == 1 && ad.Models[0].Local == 1 })
+	l.until("notified of the local call", func(ad tunnel.Advertisement) bool { return ad.Local == 1 && ad.Models[0].Local == 1 })
 	if s := r.Status(); s.Routed != 1 || s.Own != 1 || s.Slots != 2 {
 		t.Errorf("status %+v", s)
 	}
@@ -111,18 +111,18 @@ func TestBusy(t *testing.T) {
 		t.Errorf("beyond the slots: refused %q", got)
 	}
 	local.Body.Close()
-	l.until("told of its end", func(ad tunnel.Advertisement) bool { return ad.Local == 0 })
+	l.until("notified of its end", func(ad tunnel.Advertisement) bool { return ad.Local == 0 })
 	if got := l.served("/v1/chat/completions", chat(true)); got.StatusCode != 200 {
 		t.Errorf("a slot came free: status %d, refused %q", got.StatusCode, got.Header.Get(tunnel.HeaderRefused))
 	}
 }
 
 // What is free: the machine's slots less all that runs, and the model's own.
-func TestDesk(t *testing.T) {
-	k := &desk{onLocal: func() {}}
+func TestAdmission(t *testing.T) {
+	k := &admission{onLocal: func() {}}
 	end, ok := k.admit("m", 3, 1)
 	if !ok {
-		t.Fatal("an empty desk is full")
+		t.Fatal("an idle machine is full")
 	}
 	if _, ok := k.admit("m", 3, 1); ok {
 		t.Error("a second call of a model with one slot")
@@ -130,14 +130,14 @@ func TestDesk(t *testing.T) {
 	if _, ok := k.admit("n", 3, 0); !ok {
 		t.Error("another model, with no limit of its own")
 	}
-	leave := k.enter("o", 1, true)
+	leave := k.startLocal("o", 1, true)
 	if _, ok := k.admit("n", 3, 0); ok {
 		t.Error("a slot that a local call holds was given away")
 	}
 	leave()
 	leave() // a body may be closed twice
 	end()
-	if routed, local := k.load(""); routed != 1 || local != 0 {
+	if routed, local := k.running(""); routed != 1 || local != 0 {
 		t.Errorf("%d routed and %d local calls run", routed, local)
 	}
 	if _, ok := k.admit("m", 3, 1); !ok {
@@ -146,15 +146,15 @@ func TestDesk(t *testing.T) {
 }
 
 // A call for several answers holds a slot for each, and waits for one only.
-func TestDeskCountsAnswers(t *testing.T) {
-	k := &desk{onLocal: func() {}}
+func TestAdmissionCountsChoices(t *testing.T) {
+	k := &admission{onLocal: func() {}}
 	call := func(answers int) (end func()) {
 		t.Helper()
 		release, ok := k.admit("m", 4, 0)
 		if !ok {
 			t.Fatal("a slot is free")
 		}
-		narrow := k.widen("m", answers)
+		narrow := k.addChoices("m", answers)
 		return func() { narrow(); release() }
 	}
 	full := func() {
@@ -166,22 +166,22 @@ func TestDeskCountsAnswers(t *testing.T) {
 	end := call(4)
 	full()
 	end()
-	leave := k.enter("m", 3, true)
+	leave := k.startLocal("m", 3, true)
 	end = call(4)
-	if routed, local := k.load("m"); routed != 4 || local != 3 {
+	if routed, local := k.running("m"); routed != 4 || local != 3 {
 		t.Errorf("%d and %d answers run", routed, local)
 	}
 	leave()
 	full()
 	end()
 	call(0)()
-	if routed, local := k.load(""); routed != 0 || local != 0 {
+	if routed, local := k.running(""); routed != 0 || local != 0 {
 		t.Errorf("%d and %d answers run on", routed, local)
 	}
 }
 
-// Every status of the engine reaches the hub as it is, its body bounded, and
-// frees the slot.
+// Every status of the engine reaches the hub unchanged, its body bounded, and frees
+// the slot.
 func TestRoutedEngineStatuses(t *testing.T) {
 	e := enginetest.New(enginetest.Plain, enginetest.Options{})
 	r, _, l := joined(t, Config{}, e)
@@ -206,7 +206,7 @@ func TestRoutedEngineStatuses(t *testing.T) {
 }
 
 // A model that its engine denies having, and does not list any more, is withdrawn
-// long before the next regular look.
+// long before the next regular check.
 func TestRoutedEngineUnlisted(t *testing.T) {
 	both := []enginetest.Model{{ID: "test-model"}, {ID: "other"}}
 	var now atomic.Pointer[enginetest.Engine]
@@ -221,8 +221,8 @@ func TestRoutedEngineUnlisted(t *testing.T) {
 	l.until("withdrawn", func(ad tunnel.Advertisement) bool { return len(ad.Models) == 1 && ad.Models[0].ID == "other" })
 }
 
-// An engine that cannot be reached is a 503 of its own, so that the hub goes on
-// to another machine.
+// An engine that cannot be reached is a 503 of its own, so that the hub tries
+// another machine.
 func TestRoutedEngineUnreachable(t *testing.T) {
 	model := engine.Model{ID: "test-model", Families: []fleet.Family{fleet.Chat}, Endpoints: []fleet.Endpoint{fleet.ChatCompletions}, Slots: 1}
 	r, _, l := joined(t, Config{Builtin: engine.Builtin("kith", noWay{}, []engine.Model{model})})
@@ -230,8 +230,8 @@ func TestRoutedEngineUnreachable(t *testing.T) {
 	if resp.StatusCode != 503 || resp.Header.Get(tunnel.HeaderRefused) != "" {
 		t.Errorf("status %d, refused %q", resp.StatusCode, resp.Header.Get(tunnel.HeaderRefused))
 	}
-	r.await("told", func(s Status) bool {
-		return len(s.Troubles) == 1 && strings.Contains(s.Troubles[0].What, "cannot be reached") && s.Routed == 0
+	r.await("recorded", func(s Status) bool {
+		return len(s.RecentErrors) == 1 && strings.Contains(s.RecentErrors[0].What, "cannot be reached") && s.Routed == 0
 	})
 }
 
@@ -242,8 +242,8 @@ func (noWay) RoundTrip(*http.Request) (*http.Response, error) {
 	return nil, &net.OpError{Op: "dial", Net: "unix", Err: errors.New("connection refused")}
 }
 
-// The models of an engine that went away are offered no more, long before the
-// next regular look; when it is back so are they.
+// The models of an engine that does not respond are withdrawn long before the next
+// regular check; when it responds again they are offered.
 func TestRoutedEngineGone(t *testing.T) {
 	e := enginetest.New(enginetest.Plain, enginetest.Options{})
 	r, _, l := joined(t, Config{}, e)
@@ -264,7 +264,7 @@ func TestRoutedEngineGone(t *testing.T) {
 	l.until("with it", func(ad tunnel.Advertisement) bool { return len(ad.Models) == 1 })
 }
 
-// An engine that dies is never an orderly end (fault 44): the hub's read fails.
+// An engine that dies is never an orderly end (docs/faults.md#44): the hub's read fails.
 func TestRoutedEngineDies(t *testing.T) {
 	e := enginetest.New(enginetest.Plain, enginetest.Options{Behaviour: enginetest.Behaviour{Fault: enginetest.Die, After: 2}})
 	r, _, l := joined(t, Config{}, e)
@@ -280,12 +280,12 @@ func TestRoutedEngineDies(t *testing.T) {
 		t.Errorf("died before the first byte: status %d", resp.StatusCode)
 	}
 	r.await("idle", func(s Status) bool { return s.Routed == 0 })
-	if s := r.Status(); len(s.Troubles) != 1 || !strings.Contains(s.Troubles[0].What, "failed on a call") { // twice the same
-		t.Errorf("troubles: %+v", s.Troubles)
+	if s := r.Status(); len(s.RecentErrors) != 1 || !strings.Contains(s.RecentErrors[0].What, "failed on a call") { // twice the same
+		t.Errorf("troubles: %+v", s.RecentErrors)
 	}
 }
 
-// The hub gives a call up: the engine stops within 2 s (decisions 3).
+// The hub cancels a call: the engine stops within 2 s.
 func TestRoutedCancel(t *testing.T) {
 	e := enginetest.New(enginetest.Plain, enginetest.Options{Behaviour: enginetest.Behaviour{Fault: enginetest.Endless, Interval: 5 * time.Millisecond}})
 	r, _, l := joined(t, Config{Sharing: Sharing{Slots: 2}}, e)
@@ -320,7 +320,7 @@ func TestRoutedCancel(t *testing.T) {
 	}
 }
 
-// The tunnel's end ends its calls at the engine (fault 30, seen from here).
+// The tunnel's end ends its calls at the engine (docs/faults.md#30).
 func TestTunnelEnds(t *testing.T) {
 	e := enginetest.New(enginetest.Plain, enginetest.Options{Behaviour: enginetest.Behaviour{Fault: enginetest.Hang, After: 1}})
 	_, h, l := joined(t, Config{}, e)
@@ -331,15 +331,15 @@ func TestTunnelEnds(t *testing.T) {
 	if err := e.Wait(soon, func(c enginetest.Counts) bool { return c.Cancelled == 1 }); err != nil {
 		t.Errorf("the engine computes on: %+v", e.Counts())
 	}
-	// It comes back by itself and serves.
+	// It reconnects by itself and serves.
 	e.Set(enginetest.Behaviour{})
 	if resp := h.connected().served("/v1/chat/completions", chat(false)); resp.StatusCode != 200 {
-		t.Errorf("after the line came back: status %d", resp.StatusCode)
+		t.Errorf("after the tunnel came back: status %d", resp.StatusCode)
 	}
 }
 
-// The hub's deadline ends the call; one that is past already tells of a wrong
-// clock here, and the hub's rules (fault 38).
+// The hub's deadline ends the call; one in the past shows a wrong clock here, and the
+// hub's clock counts (docs/faults.md#38).
 func TestDeadline(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for offset, want := range map[time.Duration]bool{time.Minute: true, -time.Hour: false} {
@@ -398,7 +398,7 @@ func TestRoutedNonsense(t *testing.T) {
 	}
 }
 
-// crashes is an engine's way that panics: at once, or with "late" after the
+// crashes is a transport to an engine that panics: at once, or with "late" after the
 // first bytes of its answer.
 type crashes struct{ late bool }
 
@@ -414,8 +414,8 @@ func (c crashes) RoundTrip(*http.Request) (*http.Response, error) {
 
 func (crashes) Read([]byte) (int, error) { panic("the secret inside") }
 
-// A defect in the daemon is one call's only: the hub is told, or sees the answer
-// break, the stack is in the log under the call's id, and the next call is served.
+// A panic in the daemon fails one call only: the hub gets an error, or sees the
+// response break, the stack is in the log under the call's id, and the next call is served.
 func TestRoutedPanic(t *testing.T) {
 	for _, late := range []bool{false, true} {
 		crashing := engine.Builtin("crashing", crashes{late}, []engine.Model{{

@@ -21,7 +21,7 @@ func claude(model string, stream bool) string {
 }
 
 // An engine here serves the messages dialect by translation, without a hub and
-// without a version header (decisions 5, S9.2).
+// without a version header.
 func TestLocalMessages(t *testing.T) {
 	e := enginetest.New(enginetest.LlamaCpp, enginetest.Options{})
 	r := run(t, Config{}, e)
@@ -42,7 +42,7 @@ func TestLocalMessages(t *testing.T) {
 			t.Fatalf("%d %s lacks %s", resp.StatusCode, text, part)
 		}
 	}
-	if _, own := r.desk.load(""); own != 0 {
+	if _, own := r.admission.running(""); own != 0 {
 		t.Errorf("%d local calls are still counted", own)
 	}
 	resp = r.post("/v1/messages", claude("other", false))
@@ -56,7 +56,7 @@ func TestLocalMessages(t *testing.T) {
 }
 
 // After the engines here a call of the messages dialect goes to an upstream, to
-// one of the chat dialect translated, and then to the hub as it is.
+// one of the chat dialect translated, and then to the hub unchanged.
 func TestLocalMessagesGoOn(t *testing.T) {
 	const answer = `{"id":"msg_1","type":"message","role":"assistant","model":"far","content":[],"stop_reason":"end_turn","stop_sequence":null,"usage":{"input_tokens":1,"output_tokens":2}}`
 	h := newHub(t)
@@ -66,7 +66,7 @@ func TestLocalMessagesGoOn(t *testing.T) {
 	there := service(t, "elsewhere")
 	r := run(t, Config{Home: home, Unshared: true, Upstreams: []engine.UpstreamConfig{upstream(there, "chat")}},
 		enginetest.New(enginetest.Plain, enginetest.Options{}))
-	r.await("ready", func(s Status) bool { return s.Line.SignedIn && len(s.Models) == 2 })
+	r.await("ready", func(s Status) bool { return s.Tunnel.SignedIn && len(s.Models) == 2 })
 
 	resp := r.post("/v1/messages", claude("elsewhere", false))
 	if text := read(t, resp.Body); resp.StatusCode != 200 || !strings.Contains(text, `"type":"message"`) || !strings.Contains(there.Last().Path, "chat/completions") {
@@ -99,7 +99,7 @@ func TestLocalMessagesGoOn(t *testing.T) {
 }
 
 // A prompt over the context is reported in the words on which agents compact, in each
-// dialect (decisions 4).
+// dialect.
 func TestLocalPromptTooLong(t *testing.T) {
 	const engineSays = `{"error":{"code":400,"message":"request (9412 tokens) exceeds the available context size (8192 tokens), try increasing it","type":"exceed_context_size_error","n_prompt_tokens":9412,"n_ctx":8192}}`
 	r := run(t, Config{}, enginetest.New(enginetest.LlamaCpp, enginetest.Options{Behaviour: enginetest.Behaviour{Status: 400, Answer: engineSays}}))
@@ -107,7 +107,7 @@ func TestLocalPromptTooLong(t *testing.T) {
 		"/v1/chat/completions": chat(false), "/v1/chat/completions?streamed": chat(true),
 		"/v1/messages": claude("test-model", false), "/v1/messages?streamed": claude("test-model", true),
 	} {
-		if got := faultIn(t, r.post(path, body)); got != (toldFault{400, "context_length_exceeded", "prompt is too long: 9412 tokens > 8192 maximum", ""}) {
+		if got := faultIn(t, r.post(path, body)); got != (decodedFault{400, "context_length_exceeded", "prompt is too long: 9412 tokens > 8192 maximum", ""}) {
 			t.Errorf("%s: %+v", path, got)
 		}
 	}

@@ -15,7 +15,7 @@ import (
 	"github.com/kith/kith/internal/tunnel"
 )
 
-// refusedAs is how the daemon refuses that caller's call; empty: it is taken.
+// refusedAs returns how the daemon refuses that caller's call; empty if it does not.
 func (l *link) refusedAs(caller string) tunnel.Refusal {
 	l.t.Helper()
 	resp := l.served("/v1/chat/completions", chat(false), tunnel.HeaderCaller, caller)
@@ -23,8 +23,8 @@ func (l *link) refusedAs(caller string) tunnel.Refusal {
 	return tunnel.Refusal(resp.Header.Get(tunnel.HeaderRefused))
 }
 
-// A timed pause is told to the hub at once, binds the owner too, outlives the
-// daemon, and ends by itself at its time, which the hub is told at once as well.
+// A timed pause is reported to the hub at once, binds the owner too, is kept after the
+// daemon ends, and ends by itself at its time, which is reported at once too.
 func TestTimedPause(t *testing.T) {
 	home := t.TempDir()
 	synctest.Test(t, func(t *testing.T) {
@@ -37,7 +37,7 @@ func TestTimedPause(t *testing.T) {
 		}
 		l.until("paused", func(ad tunnel.Advertisement) bool { return ad.Paused })
 		if took := time.Since(began); took > time.Second {
-			t.Errorf("told of the pause after %v", took)
+			t.Errorf("notified of the pause after %v", took)
 		}
 		for _, caller := range []string{"own ada", "shared bob"} {
 			if got := l.refusedAs(caller); got != tunnel.RefusedPaused {
@@ -54,7 +54,7 @@ func TestTimedPause(t *testing.T) {
 		}
 		l.until("resumed", func(ad tunnel.Advertisement) bool { return !ad.Paused })
 		if late := time.Since(until); late < 0 || late > time.Second {
-			t.Errorf("told of the end %v after it", late)
+			t.Errorf("notified of the end %v after it", late)
 		}
 		if now := d.Status().Sharing; now.Paused || !now.Until.IsZero() || l.refusedAs("shared bob") != "" {
 			t.Errorf("after its end the daemon shares %+v", now)
@@ -127,8 +127,8 @@ func TestSlotsAreOnlyLowered(t *testing.T) {
 	l.until("fewer", func(ad tunnel.Advertisement) bool { return ad.Slots == 2 && ad.Free == 2 })
 }
 
-// Drain is answered when the last call from the hub has ended; a pause lets
-// none begin. Without a pause, or when it ends meanwhile, it says so.
+// Drain responds when the last call of the hub has ended. Without a pause, or when the
+// pause ends meanwhile, it fails.
 func TestDrain(t *testing.T) {
 	home := t.TempDir()
 	synctest.Test(t, func(t *testing.T) {
@@ -221,7 +221,7 @@ func TestHoursAcrossClockChanges(t *testing.T) {
 }
 
 // [share] models: the hub is offered those alone, and gets no others; programs
-// here are served all. [share] groups: the hub is told.
+// here are served all. [share] groups: they are reported to the hub.
 func TestModelsForTheHub(t *testing.T) {
 	e := enginetest.New(enginetest.Ollama, enginetest.Options{Models: []enginetest.Model{{ID: "test-model"}, {ID: "private"}}})
 	r, _, l := joined(t, Config{Models: []fleet.ModelID{"test-model", "absent"}, Groups: []string{"lab"}}, e)

@@ -10,32 +10,32 @@ import (
 	"github.com/kith/kith/internal/gateway"
 )
 
-// policy is what the configuration says of others' calls and the owner's ease.
+// policy is the part of the configuration that Reload replaces at once.
 type policy struct {
 	models   []fleet.ModelID
 	groups   []string
 	unshared bool
-	comfort  Comfort
+	power    PowerPolicy
 }
 
-func (c *Config) policy() *policy { return &policy{c.Models, c.Groups, c.Unshared, c.Comfort} }
+func (c *Config) policy() *policy { return &policy{c.Models, c.Groups, c.Unshared, c.PowerPolicy} }
 
-// Reloaded says what came of a configuration that was read anew.
-type Reloaded struct {
-	Applied []string `json:"applied"` // keys that are in force now
-	Restart []string `json:"restart"` // keys that changed and wait for the next start
+// ReloadResult lists what a reload of the configuration has changed.
+type ReloadResult struct {
+	Applied []string `json:"applied"` // keys that are in effect now
+	Restart []string `json:"restart"` // changed keys that take effect at the next start
 }
 
-// Reload brings into force what of c can change while calls run: Rate,
-// Discovery, Sharing's first values, Models, Groups, Unshared and
-// Comfort without Awake; the rest is left aside. No call is dropped: those of the hub that run when Unshared is set
-// run on, and none begins. On an error nothing has changed.
+// Reload applies the fields of c that can change while calls run: Rate, Discovery,
+// Sharing, Models, Groups, Unshared, and PowerPolicy without Awake. It ignores the
+// others. Running calls continue; once Unshared is set no call of the hub starts. On an
+// error nothing has changed.
 func (d *Daemon) Reload(ctx context.Context, c Config) error {
-	if err := d.settings.begin(c.Sharing); err != nil {
+	if err := d.settings.reconfigure(c.Sharing); err != nil {
 		return err
 	}
 	if err := d.finder.Reconfigure(c.Discovery); err != nil {
-		return errors.Join(err, d.settings.begin(d.config.Sharing))
+		return errors.Join(err, d.settings.reconfigure(d.config.Sharing))
 	}
 	d.mu.Lock()
 	if d.config.Rate != c.Rate {
@@ -45,49 +45,50 @@ func (d *Daemon) Reload(ctx context.Context, c Config) error {
 	d.config.Sharing = c.Sharing
 	d.mu.Unlock()
 	if before := d.policy.Swap(c.policy()); before.unshared && !c.Unshared {
-		d.reconnect() // to open the line that was kept closed
+		d.reconnect() // to open the tunnel
 	}
-	d.desk.yield(c.Comfort.Yield)
-	d.askCheck()
+	d.admission.setYields(c.PowerPolicy.Yield)
+	d.checkAudioSoon()
 	d.finder.Probe(ctx)
-	d.board.touch()
+	d.offers.setChanged()
 	return nil
 }
 
-// reconnect has the line begin anew, with the credential that is kept now.
+// reconnect opens a new tunnel with the present credential.
 func (d *Daemon) reconnect() {
 	select {
-	case d.signedIn <- struct{}{}:
-	default: // it is due already
+	case d.credentialChanged <- struct{}{}:
+	default: // one is requested already
 	}
 }
 
-// serveReload has the program read its configuration anew.
+// serveReload reads the configuration again.
 func (d *Daemon) serveReload(w http.ResponseWriter, r *http.Request) {
-	if d.config.Reread == nil {
+	if d.config.ReloadConfig == nil {
 		refuseChange(w, errors.New("cannot reload: this daemon was started without a configuration file"))
 		return
 	}
-	done, err := d.config.Reread(r.Context())
+	result, err := d.config.ReloadConfig(r.Context())
 	if err != nil {
 		refuseChange(w, err)
 		return
 	}
-	writeJSON(w, http.StatusOK, done)
+	writeJSON(w, http.StatusOK, result)
 }
 
-// current is the local surface in force: a call stays with the one it began on.
-func (d *Daemon) current(w http.ResponseWriter, r *http.Request) {
+// serveLocal serves a request by the present local surface. The request stays with it
+// when Reload replaces the surface.
+func (d *Daemon) serveLocal(w http.ResponseWriter, r *http.Request) {
 	d.mu.Lock()
 	surface := d.surface
 	d.mu.Unlock()
 	surface.ServeHTTP(w, r)
 }
 
-// newSurface makes the local surface for the port it listens on.
+// newSurface returns the local surface for the port on which it listens.
 func (d *Daemon) newSurface(port int) http.Handler {
 	return gateway.New(gateway.Config{
-		Backend: wakeful{d},
+		Backend: awakeBackend{d},
 		Base:    strings.TrimSuffix(d.base, "/v1"), Version: d.config.Version,
 		Guard:  &gateway.Guard{Port: port, Origins: d.config.Origins},
 		Rate:   d.config.Rate,

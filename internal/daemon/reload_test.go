@@ -14,8 +14,8 @@ import (
 	"github.com/kith/kith/internal/tunnel"
 )
 
-// TestReload: what can change does, for the hub and for programs here, and a
-// call that runs meanwhile is not touched.
+// TestReload: the settings that can change do, for the hub and for programs here, and
+// a running call continues.
 func TestReload(t *testing.T) {
 	first := enginetest.New(enginetest.LlamaCpp, enginetest.Options{Slots: 2, Behaviour: enginetest.Behaviour{Fault: enginetest.Hang, After: 1}})
 	second := enginetest.New(enginetest.Ollama, enginetest.Options{Models: []enginetest.Model{{ID: "other"}}})
@@ -72,13 +72,13 @@ func TestReload(t *testing.T) {
 	}
 }
 
-// A line that the configuration kept closed opens with it.
+// A tunnel that the configuration kept closed opens with it.
 func TestReloadOpensTheLine(t *testing.T) {
 	h := newHub(t)
 	home := shortHome(t)
 	h.signIn(home)
 	r := run(t, Config{Home: home, Unshared: true})
-	r.await("not shared", func(s Status) bool { return s.Line.State == LineUnshared })
+	r.await("not shared", func(s Status) bool { return s.Tunnel.State == TunnelUnshared })
 	if err := r.Reload(t.Context(), Config{}); err != nil {
 		t.Fatal(err)
 	}
@@ -93,8 +93,8 @@ func TestReloadOverTheSocket(t *testing.T) {
 	if status, text := ask(run(t, Config{})); status != 400 || !strings.Contains(text, "without a configuration file") {
 		t.Errorf("%d %s", status, text)
 	}
-	answer, trouble := Reloaded{Applied: []string{"share.slots"}, Restart: []string{}}, error(nil)
-	r := run(t, Config{Reread: func(context.Context) (Reloaded, error) { return answer, trouble }})
+	answer, trouble := ReloadResult{Applied: []string{"share.slots"}, Restart: []string{}}, error(nil)
+	r := run(t, Config{ReloadConfig: func(context.Context) (ReloadResult, error) { return answer, trouble }})
 	if status, text := ask(r); status != 200 || text != `{"applied":["share.slots"],"restart":[]}` {
 		t.Errorf("%d %s", status, text)
 	}

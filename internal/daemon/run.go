@@ -20,20 +20,20 @@ import (
 )
 
 const (
-	// lookEvery is how often the engines are looked at.
-	lookEvery = 15 * time.Second
-	// othersEvery is how often while other programs use them.
-	othersEvery = 3 * time.Second
-	// lookPace is the least time between two looks that a failing engine asks for.
-	lookPace = time.Second
-	// farewell is how long running answers may go on once the daemon is to end.
-	farewell = 5 * time.Second
-	// maxTroubles is how many of the last errors status remembers.
-	maxTroubles = 16
+	// discoveryInterval is how often the engines are checked.
+	discoveryInterval = 15 * time.Second
+	// busyDiscoveryInterval is how often while other programs use the engines.
+	busyDiscoveryInterval = 3 * time.Second
+	// minDiscoveryInterval is the least time between two checks on request.
+	minDiscoveryInterval = time.Second
+	// shutdownGrace is how long running responses may continue after the end of ctx.
+	shutdownGrace = 5 * time.Second
+	// maxRecentErrors is how many errors status shows.
+	maxRecentErrors = 16
 )
 
-// listen opens the local surface and the socket, and fixes the surface to the
-// port it got.
+// listen opens the listeners of the local surface and of the socket, and sets the
+// surface's port.
 func (d *Daemon) listen() (local, socket net.Listener, err error) {
 	open := d.config.ListenOn
 	if open == nil {
@@ -58,8 +58,8 @@ func (d *Daemon) listen() (local, socket net.Listener, err error) {
 	return local, socket, nil
 }
 
-// listenOn opens a listener of this computer; a unix socket is for its owner's
-// programs alone, and a dead one in its place is cleared away.
+// listenOn opens a listener. A unix socket gets mode 0600 and replaces one that no
+// process serves.
 func listenOn(network, address string) (net.Listener, error) {
 	if network != "unix" {
 		return net.Listen(network, address)
@@ -71,8 +71,7 @@ func listenOn(network, address string) (net.Listener, error) {
 	if err := os.Remove(address); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return nil, fmt.Errorf("cannot open the daemon's socket: %w", err)
 	}
-	// The folder is 0700 where it was made by us; the mode of the socket is what
-	// holds where it was not.
+	// New creates the folder with mode 0700; an existing folder may have another mode.
 	l, err := net.Listen("unix", address)
 	if err != nil {
 		return nil, fmt.Errorf("cannot open the daemon's socket: %w", err)
@@ -90,7 +89,7 @@ func (d *Daemon) serve(ctx context.Context, l net.Listener, handler http.Handler
 	stopped := make(chan struct{})
 	stop := context.AfterFunc(ctx, func() {
 		defer close(stopped)
-		grace, cancel := context.WithTimeout(context.WithoutCancel(ctx), farewell)
+		grace, cancel := context.WithTimeout(context.WithoutCancel(ctx), shutdownGrace)
 		defer cancel()
 		if server.Shutdown(grace) != nil {
 			server.Close()
@@ -104,11 +103,11 @@ func (d *Daemon) serve(ctx context.Context, l net.Listener, handler http.Handler
 	return fmt.Errorf("cannot serve %s any longer: %w", l.Addr(), err)
 }
 
-// watchEngines carries the Finder's changes to the board.
+// watchEngines forwards the Finder's changes to the offers.
 func (d *Daemon) watchEngines(ctx context.Context) error {
 	for {
 		changed := d.finder.Changed()
-		d.board.touch()
+		d.offers.setChanged()
 		select {
 		case <-changed:
 		case <-ctx.Done():
@@ -117,81 +116,80 @@ func (d *Daemon) watchEngines(ctx context.Context) error {
 	}
 }
 
-// keepLooking looks at the engines every lookEvery, sooner while other programs
-// use them or when a call found one changed. Run has looked once before.
-func (d *Daemon) keepLooking(ctx context.Context) error {
-	offered := d.board.offers(d.board.engines())
+// runDiscovery checks the engines every discoveryInterval, more often while other
+// programs use them, and on request. Run has checked them once before.
+func (d *Daemon) runDiscovery(ctx context.Context) error {
+	offered := d.offers.models(d.offers.engines())
 	for {
-		wait := lookEvery
-		if d.board.others() > 0 {
-			wait = othersEvery // what they hold is free again soon
+		wait := discoveryInterval
+		if d.offers.otherCalls() > 0 {
+			wait = busyDiscoveryInterval // their slots are free again soon
 		}
 		select {
 		case <-time.After(wait):
-		case <-d.relook:
+		case <-d.discoverNow:
 		case <-ctx.Done():
 			return nil
 		}
 		d.finder.ProbeAgain(ctx)
-		// A server that kith runs comes, goes and learns without a word.
-		if now := d.board.offers(d.board.engines()); !reflect.DeepEqual(now, offered) {
+		// A server that kith runs reports no changes.
+		if now := d.offers.models(d.offers.engines()); !reflect.DeepEqual(now, offered) {
 			offered = now
-			d.board.touch()
+			d.offers.setChanged()
 		}
 		select {
-		case <-time.After(lookPace):
+		case <-time.After(minDiscoveryInterval):
 		case <-ctx.Done():
 			return nil
 		}
 	}
 }
 
-// engineGone notes an engine that could not be reached.
+// engineGone records that an engine could not be reached.
 func (d *Daemon) engineGone(e *engine.Engine, err error) {
-	d.trouble("%s at %s cannot be reached: %v", e.Name(), e.Base(), err)
-	d.askLook()
-	d.askCheck()
+	d.recordError("%s at %s cannot be reached: %v", e.Name(), e.Base(), err)
+	d.discoverSoon()
+	d.checkAudioSoon()
 }
 
-// engineFailed notes an engine that failed on a call: perhaps it died.
+// engineFailed records that an engine failed on a call, and checks the engines.
 func (d *Daemon) engineFailed(e *engine.Engine, model fleet.ModelID, err error) {
-	d.trouble("%s failed on a call for %q: %s", e.Name(), model, fault.Of(err).Code)
-	d.askLook()
+	d.recordError("%s failed on a call for %q: %s", e.Name(), model, fault.Of(err).Code)
+	d.discoverSoon()
 }
 
-// engineRefused notes an engine's refusal that says its offers may be wrong: the
-// engine is looked at now (decisions 2). A model that it still lists stays offered,
-// since what it said of one call may concern only that call.
+// engineRefused checks the engines after a status that may mean that the offers are
+// wrong. A model that the engine still lists stays offered: the refusal may concern one
+// call only.
 func (d *Daemon) engineRefused(e *engine.Engine, model fleet.ModelID, status int) {
 	switch status {
 	case http.StatusNotFound:
-		d.trouble("%s lists %q and answers that it does not have it", e.Name(), model)
+		d.recordError("%s lists %q and answers that it does not have it", e.Name(), model)
 	case http.StatusTooManyRequests, http.StatusServiceUnavailable:
 	default:
 		return
 	}
-	d.askLook()
+	d.discoverSoon()
 }
 
-// askLook asks for a look soon; asking twice is asking once.
-func (d *Daemon) askLook() {
+// discoverSoon requests a check of the engines.
+func (d *Daemon) discoverSoon() {
 	select {
-	case d.relook <- struct{}{}:
-	default:
+	case d.discoverNow <- struct{}{}:
+	default: // one is requested already
 	}
 }
 
-// trouble remembers an error for status and logs it; one that repeats is
-// remembered once, at its newest time. The text holds nothing of a call's
-// content.
-func (d *Daemon) trouble(format string, args ...any) {
-	now := Trouble{At: time.Now(), What: fmt.Sprintf(format, args...)}
-	d.log.Warn("trouble", "what", now.What)
+// recordError logs an error and keeps it for status; a repeated error is kept once, at
+// its latest time. The text must hold no part of a call's content.
+func (d *Daemon) recordError(format string, args ...any) {
+	now := RecentError{At: time.Now(), What: fmt.Sprintf(format, args...)}
+	d.log.Warn("error", "what", now.What)
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.troubles = slices.DeleteFunc(d.troubles, func(t Trouble) bool { return t.What == now.What })
-	d.troubles = append(d.troubles, now)
-	if len(d.troubles) > maxTroubles {
-		d.troubles = d.troubles[1:]
+	d.recentErrors = slices.DeleteFunc(d.recentErrors, func(t RecentError) bool { return t.What == now.What })
+	d.recentErrors = append(d.recentErrors, now)
+	if len(d.recentErrors) > maxRecentErrors {
+		d.recentErrors = d.recentErrors[1:]
 	}
 }

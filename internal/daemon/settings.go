@@ -13,88 +13,86 @@ import (
 	"github.com/kith/kith/internal/tunnel"
 )
 
-// Sharing is what the owner may change while the daemon runs. The
-// configuration gives the first values; what the site and the CLI changed since
-// is saved and stands over them, member by member (decisions 8).
+// Sharing holds the settings that the owner can change while the daemon runs. The
+// configuration sets them; a change by the site or the CLI is saved and replaces the
+// configured value of each member that it sets.
 type Sharing struct {
-	// Paused refuses every call that comes down the tunnel, the owner's own too.
+	// Paused refuses every call of the hub, the owner's own too.
 	Paused bool `json:"paused"`
-	// Until is when the pause ends by itself; zero: when it is told to.
+	// Until is when the pause ends by itself; zero: when the owner ends it.
 	Until time.Time `json:"until,omitzero"`
 	// Hours are the weekly windows in which this machine serves others, as
 	// fleet.ParseHours reads them; empty: always.
 	Hours string `json:"hours"`
 	// Timezone is the IANA zone Hours are in; empty: UTC.
 	Timezone string `json:"timezone"`
-	// Slots is how many calls may run here at once; 0: as many as the engines say.
-	// A change sets fewer than the configuration does, never more; 0 is the
-	// configuration's again.
+	// Slots is how many calls may run here at once; 0: the engines' number. A change
+	// cannot exceed the configuration's number; 0 restores it.
 	Slots int `json:"slots"`
 }
 
-// Change is a change of the owner's to Sharing: what is nil stays as it is. A
-// change of Paused takes Until with it.
+// Change is a change of Sharing by the owner. A nil member is unchanged, except that
+// a change of Paused sets Until too.
 type Change = tunnel.Control
 
-// settings is the Sharing in force and the file that outlives the process.
+// settings is the Sharing in effect and the file in which changes are saved.
 type settings struct {
-	path  string
-	first Sharing // of the configuration
+	path       string
+	configured Sharing // of the configuration
 
-	mu    sync.Mutex
-	saved Change      // what was changed since; the state file's content
-	now   Sharing     // first with saved over it
-	hours fleet.Hours // now.Hours, read
+	mu      sync.Mutex
+	saved   Change      // the owner's changes: the content of the state file
+	inForce Sharing     // configured, with saved merged into it
+	hours   fleet.Hours // inForce.Hours, parsed
 }
 
-// openSettings reads the state file at path over the first values. A state that
-// cannot be read is an error, not a fresh start: it may hold the owner's pause.
-func openSettings(path string, first Sharing) (*settings, error) {
-	s := &settings{path: path, first: first}
+// openSettings reads the state file at path. A file that cannot be read is an error,
+// because it may hold the owner's pause.
+func openSettings(path string, configured Sharing) (*settings, error) {
+	s := &settings{path: path, configured: configured}
 	if err := readPrivate(path, &s.saved); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, err
 	}
 	var err error
-	if s.now, s.hours, err = settle(first, s.saved); err != nil {
+	if s.inForce, s.hours, err = effective(configured, s.saved); err != nil {
 		return nil, err
 	}
 	return s, nil
 }
 
-// begin puts other first values under what was changed since. On an error
-// nothing has changed.
-func (s *settings) begin(first Sharing) error {
+// reconfigure replaces the configured values. On an error nothing has changed.
+func (s *settings) reconfigure(configured Sharing) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	now, hours, err := settle(first, s.saved)
+	now, hours, err := effective(configured, s.saved)
 	if err == nil {
-		s.first, s.now, s.hours = first, now, hours
+		s.configured, s.inForce, s.hours = configured, now, hours
 	}
 	return err
 }
 
-// owners is how many slots the configuration says; 0: as many as the engines do.
-func (s *settings) owners() int {
+// configuredSlots returns the configuration's number of slots; 0: the engines'.
+func (s *settings) configuredSlots() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.first.Slots
+	return s.configured.Slots
 }
 
-// current is the Sharing in force at that time and its hours.
+// current returns the Sharing in effect at that time and its hours.
 func (s *settings) current(now time.Time) (Sharing, fleet.Hours) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.now.at(now), s.hours
+	return s.inForce.at(now), s.hours
 }
 
-// pause is the pause as it was asked for, over or not.
+// pause returns the pause as it was set, even if it has ended.
 func (s *settings) pause() (paused bool, until time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.now.Paused, s.now.Until
+	return s.inForce.Paused, s.inForce.Until
 }
 
-// at is the Sharing without a pause that is over by then.
+// at returns s without a pause that has ended by then.
 func (s Sharing) at(now time.Time) Sharing {
 	if s.Paused && !s.Until.IsZero() && !now.Before(s.Until) {
 		s.Paused, s.Until = false, time.Time{}
@@ -102,31 +100,29 @@ func (s Sharing) at(now time.Time) Sharing {
 	return s
 }
 
-// change lays c over what is in force: checked, then saved, then in force. On
-// an error nothing has changed.
+// change checks c, saves it and applies it. On an error nothing has changed.
 func (s *settings) change(c Change) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if c.Slots != nil && s.first.Slots > 0 && *c.Slots > s.first.Slots {
-		return fmt.Errorf("cannot share %d slots: the configuration of this machine says %d ([share] slots), and only there can it be more", *c.Slots, s.first.Slots)
+	if c.Slots != nil && s.configured.Slots > 0 && *c.Slots > s.configured.Slots {
+		return fmt.Errorf("cannot share %d slots: the configuration of this machine says %d ([share] slots), and only there can it be more", *c.Slots, s.configured.Slots)
 	}
-	saved := overlay(s.saved, c)
-	now, hours, err := settle(s.first, saved)
+	saved := merge(s.saved, c)
+	now, hours, err := effective(s.configured, saved)
 	if err != nil {
 		return err
 	}
 	if err := writePrivate(s.path, saved); err != nil {
 		return err
 	}
-	s.saved, s.now, s.hours = saved, now, hours
+	s.saved, s.inForce, s.hours = saved, now, hours
 	return nil
 }
 
-// ChangeSaved is change for a daemon that does not run: it lays c over the state
-// saved in home, which the daemon takes up when it starts. first is what its
-// configuration says.
-func ChangeSaved(home string, first Sharing, c Change) (Sharing, error) {
-	s, err := openSettings(filepath.Join(home, stateFile), first)
+// ChangeSaved applies c to the state saved in home, for a daemon that does not run. It
+// returns the Sharing with which that daemon starts.
+func ChangeSaved(home string, configured Sharing, c Change) (Sharing, error) {
+	s, err := openSettings(filepath.Join(home, stateFile), configured)
 	if err == nil && c != (Change{}) {
 		if err = os.MkdirAll(home, 0o700); err == nil {
 			err = s.change(c)
@@ -139,35 +135,35 @@ func ChangeSaved(home string, first Sharing, c Change) (Sharing, error) {
 	return now, nil
 }
 
-// overlay is under with every member that over sets.
-func overlay(under, over Change) Change {
-	if over.Paused != nil {
-		under.Paused, under.Until = over.Paused, over.Until
+// merge returns base with every member that c sets.
+func merge(base, c Change) Change {
+	if c.Paused != nil {
+		base.Paused, base.Until = c.Paused, c.Until
 	}
-	if over.Hours != nil {
-		under.Hours = over.Hours
+	if c.Hours != nil {
+		base.Hours = c.Hours
 	}
-	if over.Timezone != nil {
-		under.Timezone = over.Timezone
+	if c.Timezone != nil {
+		base.Timezone = c.Timezone
 	}
-	if over.Slots != nil {
-		under.Slots = over.Slots
+	if c.Slots != nil {
+		base.Slots = c.Slots
 	}
-	return under
+	return base
 }
 
-// settle is first with every member that saved sets, checked.
-func settle(first Sharing, saved Change) (Sharing, fleet.Hours, error) {
-	c := overlay(Change{Paused: &first.Paused, Hours: &first.Hours, Timezone: &first.Timezone, Slots: &first.Slots}, saved)
+// effective returns configured with every member that saved sets, checked.
+func effective(configured Sharing, saved Change) (Sharing, fleet.Hours, error) {
+	c := merge(Change{Paused: &configured.Paused, Hours: &configured.Hours, Timezone: &configured.Timezone, Slots: &configured.Slots}, saved)
 	now := Sharing{Paused: *c.Paused, Hours: *c.Hours, Timezone: *c.Timezone, Slots: *c.Slots}
 	if c.Until != nil && now.Paused {
 		now.Until = *c.Until
 	}
 	if now.Slots < 0 {
-		return Sharing{}, fleet.Hours{}, fmt.Errorf("cannot share %d slots: give a number of calls, or 0 for what the engines say", now.Slots)
+		return Sharing{}, fleet.Hours{}, fmt.Errorf("cannot share %d slots: give a number of calls, or 0 for the engines' own number", now.Slots)
 	}
-	if first.Slots > 0 && (now.Slots == 0 || now.Slots > first.Slots) {
-		now.Slots = first.Slots
+	if configured.Slots > 0 && (now.Slots == 0 || now.Slots > configured.Slots) {
+		now.Slots = configured.Slots
 	}
 	hours, err := fleet.ParseHours(now.Hours, now.Timezone)
 	if err != nil {

@@ -18,8 +18,8 @@ func thinker() *enginetest.Engine {
 	})
 }
 
-// The four controls and their aliases do on the local surface what they do for
-// a call of the hub, hiding included (S4, decisions 5).
+// The four controls and their aliases have the same effect on the local surface as in
+// a call of the hub, hiding included.
 func TestThinkingOnBothSurfaces(t *testing.T) {
 	e := thinker()
 	r, _, l := joined(t, Config{}, e)
@@ -92,10 +92,10 @@ func TestBadThinkingOnTheLocalSurface(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		var told struct {
+		var got struct {
 			Error struct{ Code, Param string } `json:"error"`
 		}
-		if err := json.Unmarshal(text, &told, json.MatchCaseInsensitiveNames(true)); err != nil || resp.StatusCode != 400 || told.Error.Code != "invalid_request" || told.Error.Param != param {
+		if err := json.Unmarshal(text, &got, json.MatchCaseInsensitiveNames(true)); err != nil || resp.StatusCode != 400 || got.Error.Code != "invalid_request" || got.Error.Param != param {
 			t.Errorf("%s: %d %s", said, resp.StatusCode, text)
 		}
 	}

@@ -17,108 +17,92 @@ import (
 )
 
 const (
-	// countersAtOnce is how many prompts are counted at the same time for others,
-	// and as many for the owner here: no slot of the engines is held for it, and
-	// they run their calls meanwhile.
-	countersAtOnce = 2
-	// countLimit is how long an engine may count one.
-	countLimit = 3 * time.Second
+	// maxCounts is how many prompts are counted at the same time for the hub, and as
+	// many for the owner. A count uses no slot of an engine.
+	maxCounts = 2
+	// countTimeout bounds the count of one prompt.
+	countTimeout = 3 * time.Second
 )
 
-// counters are the places of those who count, as many as its room.
-type counters chan struct{}
-
-// enter takes a place, given back by leave; false: none is free.
-func (c counters) enter() (leave func(), ok bool) {
-	select {
-	case c <- struct{}{}:
-		return func() { <-c }, true
-	default:
-		return nil, false
-	}
-}
-
-// serveTokenize counts the tokens of a chat call's body for the hub (decisions
-// 8), for whom the machine would serve that call, and at once or not at all.
+// serveTokenize counts the tokens of a chat call's body for the hub, if the machine
+// would serve that call. It does not wait.
 func (d *Daemon) serveTokenize(w http.ResponseWriter, r *http.Request, _ *bool) {
-	leave, ok := d.routedCounts.enter()
-	if !ok {
-		turnAway(w, tunnel.RefusedBusy)
+	if !d.hubCounts.TryAcquire(1) {
+		refuseCall(w, tunnel.RefusedBusy)
 		return
 	}
-	defer leave()
+	defer d.hubCounts.Release(1)
 	var e *engine.Engine
-	able := func(model fleet.ModelID) bool {
+	check := func(model fleet.ModelID) bool {
 		var refusal tunnel.Refusal
 		e, _, refusal = d.engineFor(model, fleet.ChatCompletions, classOf(r) == fleet.Own.String(), time.Now())
-		if refusal == "" && d.desk.owners() {
+		if refusal == "" && d.admission.ownerOnly() {
 			refusal = tunnel.RefusedBusy
 		}
 		if refusal != "" {
-			turnAway(w, refusal)
+			refuseCall(w, refusal)
 		}
 		return refusal == ""
 	}
-	if named, ok := tunnel.CallModel(r.Header); ok && !able(fleet.ModelID(named)) {
-		return // before any of the body is read
+	if named, ok := tunnel.CallModel(r.Header); ok && !check(fleet.ModelID(named)) {
+		return // before the body is read
 	}
 	head, body, ok := d.readRequest(w, r, tunnel.MaxTokenize)
 	if !ok {
 		return
 	}
 	defer body.Close()
-	if !able(head.Model) {
+	if !check(head.Model) {
 		return
 	}
 	text, err := body.Load()
-	if err != nil { // no room for it
-		turnAway(w, tunnel.RefusedBusy)
+	if err != nil { // the spool is full
+		refuseCall(w, tunnel.RefusedBusy)
 		return
 	}
 	_, caller, _ := strings.Cut(r.Header.Get(tunnel.HeaderCaller), " ")
-	ctx, cancel := context.WithTimeout(r.Context(), countLimit)
+	ctx, cancel := context.WithTimeout(r.Context(), countTimeout)
 	defer cancel()
 	tokens, err := e.Count(ctx, engine.Request{Endpoint: fleet.ChatCompletions, Model: head.Model, Body: text, Caller: caller})
 	switch {
 	case err == nil:
 		w.Header().Set("Content-Type", "application/json")
-		_ = json.MarshalWrite(w, tunnel.Tokens{Tokens: tokens}) // the hub left: nobody to tell
+		_ = json.MarshalWrite(w, tunnel.Tokens{Tokens: tokens}) // the only error is a closed connection
 	case errors.Is(err, engine.ErrNoTokenizer):
 		w.WriteHeader(http.StatusNotImplemented)
 	case errors.As(err, new(*fault.Fault)):
-		tellHub(w, r, fault.Of(err))
-	default: // it is not known what the engine lacks just now; calls will find out
+		writeFault(w, fault.Of(err), correlation(r))
+	default: // a call to the engine will show what it lacks
 		w.WriteHeader(http.StatusServiceUnavailable)
 	}
 }
 
-// count is gateway.Config's, of the local surface: an engine here counts, or an
-// upstream that speaks the messages dialect.
+// count is gateway.Config.Count of the local surface: an engine here counts, or an
+// upstream of the messages dialect.
 func (d *Daemon) count(ctx context.Context, call *gateway.Call) (tokens int64, err error) {
-	leave, ok := d.localCounts.enter()
-	if !ok {
+	if !d.localCounts.TryAcquire(1) {
 		return 0, nil
 	}
-	defer leave()
+	defer d.localCounts.Release(1)
 	request := engine.Request{Model: call.Model, Header: call.Header, Trusted: true}
 	endpoint, body := call.Request()
-	able := serving(d.board.own(), call.Model, endpoint)
-	if len(able) == 0 {
+	candidates := serving(d.offers.forOwner(), call.Model, endpoint)
+	if len(candidates) == 0 {
 		endpoint, body = fleet.Messages, call.Body
-		able = serving(d.board.own(), call.Model, fleet.Messages)
+		candidates = serving(d.offers.forOwner(), call.Model, fleet.Messages)
 	}
 	switch {
-	case len(able) > 0:
+	case len(candidates) > 0:
 		request.Endpoint = endpoint
 		if request.Body, err = body.Load(); err != nil {
-			return 0, nil // an estimate will do
+			return 0, nil // the caller estimates
 		}
-		if tokens, err = able[0].Count(ctx, request); err != nil {
-			return 0, nil // an estimate will do
+		if tokens, err = candidates[0].Count(ctx, request); err != nil {
+			return 0, nil // the caller estimates
 		}
 		return tokens, nil
-	case d.up.Load() == nil: // where the hub may have it, a call finds out
-		return 0, unserved(call.Model).WithParam("model")
+	case d.hubClient.Load() == nil: // the hub may have it otherwise
+		return 0, modelNotServed(call.Model).WithParam("model")
 	default:
 		return 0, nil
 	}

@@ -15,7 +15,8 @@ import (
 
 const question = `{"model":"test-model","messages":[{"role":"user","content":"one two three"}]}`
 
-// A machine counts for whom it would serve, and says why not as it does there.
+// A machine counts tokens for those whose calls it would serve, and refuses the others
+// in the same way.
 func TestTokenize(t *testing.T) {
 	e := enginetest.New(enginetest.LlamaCpp, enginetest.Options{})
 	r, _, l := joined(t, Config{}, e)
@@ -27,7 +28,7 @@ func TestTokenize(t *testing.T) {
 	if status, refused, text := ask(question, "shared bob"); status != 200 || refused != "" || text != `{"tokens":5}` {
 		t.Errorf("%d %s %s", status, refused, text)
 	}
-	// For a stranger's prompt the engine is told to keep nothing; it runs nothing.
+	// For another member's prompt the engine is asked to keep nothing; it runs nothing.
 	if counts := e.Counts(); counts.Runs != 0 {
 		t.Errorf("%+v", counts)
 	}
@@ -58,10 +59,10 @@ func TestTokenize(t *testing.T) {
 		}
 	}
 
-	// Two at once, and no more; the owner's own are apart from them.
-	asked, hanging := make(chan struct{}, countersAtOnce), 0
+	// At most two at once; the owner's are counted separately.
+	asked, hanging := make(chan struct{}, maxCounts), 0
 	e.Script(func(enginetest.Call) enginetest.Behaviour { // one at a time
-		if hanging == countersAtOnce {
+		if hanging == maxCounts {
 			return enginetest.Behaviour{}
 		}
 		hanging++
@@ -69,8 +70,8 @@ func TestTokenize(t *testing.T) {
 		return enginetest.Behaviour{Fault: enginetest.Hang}
 	})
 	ctx, cancel := context.WithCancel(t.Context())
-	ended := make(chan error, countersAtOnce)
-	for range countersAtOnce {
+	ended := make(chan error, maxCounts)
+	for range maxCounts {
 		go func() {
 			resp, err := l.call(ctx, tunnel.PathTokenize, question, tunnel.HeaderCaller, "own ada")
 			if err == nil {
@@ -79,7 +80,7 @@ func TestTokenize(t *testing.T) {
 			ended <- err
 		}()
 	}
-	for range countersAtOnce {
+	for range maxCounts {
 		<-asked
 	}
 	if status, refused, _ := ask(question, "own ada"); status != 503 || refused != tunnel.RefusedBusy {
@@ -89,13 +90,13 @@ func TestTokenize(t *testing.T) {
 		t.Errorf("the owner's: %d %s, estimate %v", status, text, estimate)
 	}
 	cancel()
-	for range countersAtOnce {
+	for range maxCounts {
 		<-ended
 	}
 }
 
-// An engine without a tokenizer is said to have none, by an answer that no
-// daemon gives that has never heard of the route.
+// An engine without a tokenizer gives a status that differs from that of a daemon
+// without the route.
 func TestTokenizeWithout(t *testing.T) {
 	_, _, l := joined(t, Config{}, enginetest.New(enginetest.Ollama, enginetest.Options{}))
 	if resp := l.served(tunnel.PathTokenize, question); resp.StatusCode != http.StatusNotImplemented {
@@ -103,13 +104,13 @@ func TestTokenizeWithout(t *testing.T) {
 	}
 }
 
-// While the engines are the owner's nothing is counted for others, and no engine
-// may count for longer than a count is worth.
+// While local calls use the engines nothing is counted for the hub, and a count has a
+// timeout.
 func TestTokenizeGivesWay(t *testing.T) {
 	home := t.TempDir()
 	synctest.Test(t, func(t *testing.T) {
 		double := enginetest.New(enginetest.VLLM, enginetest.Options{})
-		d, l := falseTime(t, Config{Home: home, Comfort: Comfort{Yield: true}}, double)
+		d, l := falseTime(t, Config{Home: home, PowerPolicy: PowerPolicy{Yield: true}}, double)
 		defer l.leave()
 		ask := func() (status int, refused string, took time.Duration) {
 			began := time.Now()
@@ -120,7 +121,7 @@ func TestTokenizeGivesWay(t *testing.T) {
 			t.Errorf("%d %s", status, refused)
 		}
 		double.Set(enginetest.Behaviour{Fault: enginetest.Hang})
-		if status, refused, took := ask(); status != 503 || refused != "" || took != countLimit {
+		if status, refused, took := ask(); status != 503 || refused != "" || took != countTimeout {
 			t.Errorf("an engine that hangs: %d %s after %v", status, refused, took)
 		}
 		double.Set(enginetest.Behaviour{})

@@ -10,13 +10,13 @@ import (
 )
 
 const (
-	// upstreamEvery is how often the upstreams are asked for their models.
-	upstreamEvery = 10 * time.Minute
-	// upstreamAgain is how soon while one of them does not tell.
-	upstreamAgain = time.Minute
+	// upstreamCheckInterval is how often the models of the upstreams are listed.
+	upstreamCheckInterval = 10 * time.Minute
+	// upstreamRetryInterval is how often while one of them cannot be used.
+	upstreamRetryInterval = time.Minute
 )
 
-// newUpstreams are the upstreams of the configuration.
+// newUpstreams returns the upstreams of the configuration.
 func newUpstreams(c *Config) ([]*engine.Upstream, error) {
 	var all []*engine.Upstream
 	for _, config := range c.Upstreams {
@@ -32,19 +32,19 @@ func newUpstreams(c *Config) ([]*engine.Upstream, error) {
 	return all, nil
 }
 
-// checkUpstreams asks all upstreams for their models, all at once, and reports
-// whether all are in order.
+// checkUpstreams lists the models of all upstreams concurrently, and reports whether
+// all can be used.
 func (d *Daemon) checkUpstreams(ctx context.Context) bool {
 	var all sync.WaitGroup
 	var failed atomic.Bool
-	for _, u := range d.board.upstreams {
+	for _, u := range d.offers.upstreams {
 		all.Go(func() {
 			before := u.Engine()
 			if !u.Check(ctx) {
 				failed.Store(true)
 			}
 			if u.Engine() != before {
-				d.board.touch()
+				d.offers.setChanged()
 			}
 		})
 	}
@@ -52,15 +52,15 @@ func (d *Daemon) checkUpstreams(ctx context.Context) bool {
 	return !failed.Load()
 }
 
-// keepUpstreams keeps what is known of the upstreams new.
-func (d *Daemon) keepUpstreams(ctx context.Context) error {
-	if len(d.board.upstreams) == 0 {
+// runUpstreamChecks checks the upstreams until ctx ends.
+func (d *Daemon) runUpstreamChecks(ctx context.Context) error {
+	if len(d.offers.upstreams) == 0 {
 		return nil
 	}
 	for {
-		wait := upstreamAgain
+		wait := upstreamRetryInterval
 		if d.checkUpstreams(ctx) {
-			wait = upstreamEvery
+			wait = upstreamCheckInterval
 		}
 		select {
 		case <-time.After(wait):

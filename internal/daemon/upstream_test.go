@@ -49,7 +49,7 @@ func (r *rig) listed() []string {
 	return ids
 }
 
-// keyless fails if the key stands anywhere it must not.
+// keyless fails if the key is anywhere it must not be.
 func (r *rig) keyless(texts ...string) {
 	r.t.Helper()
 	status, err := json.Marshal(r.Status())
@@ -65,7 +65,7 @@ func (r *rig) keyless(texts ...string) {
 	}
 }
 
-// The bytes of the responses and messages dialects pass untouched both ways,
+// The bytes of the responses and messages dialects pass unchanged both ways,
 // with the owner's key and the usage read.
 func TestUpstreamNative(t *testing.T) {
 	for _, c := range []struct {
@@ -121,7 +121,7 @@ func TestUpstreamNative(t *testing.T) {
 				}
 			}
 			if want := fmt.Sprintf("tokens_in=%d tokens_out=%d", c.in, c.out); strings.Count(r.log.String(), want) != 2 {
-				t.Errorf("the log does not tell %s twice:\n%s", want, r.log)
+				t.Errorf("the log does not say %s twice:\n%s", want, r.log)
 			}
 			r.keyless()
 		})
@@ -167,7 +167,7 @@ func TestUpstreamAfterEnginesHere(t *testing.T) {
 			}
 		}
 	}
-	// An engine here that is busy or gone: the upstream takes what it has, too.
+	// An engine here that is busy or gone: the upstream serves its models too.
 	here.Set(enginetest.Behaviour{Status: http.StatusServiceUnavailable})
 	if status, text := ask("/v1/chat/completions", "both"); status != 200 {
 		t.Errorf("busy here: %d %s", status, text)
@@ -176,7 +176,7 @@ func TestUpstreamAfterEnginesHere(t *testing.T) {
 }
 
 // A local model is not served in the responses dialect, nor one that only the
-// hub knows (S4).
+// hub knows.
 func TestResponsesAreForUpstreamsOnly(t *testing.T) {
 	e := enginetest.New(enginetest.LlamaCpp, enginetest.Options{})
 	r := run(t, Config{}, e)
@@ -216,7 +216,7 @@ func TestUpstreamSharing(t *testing.T) {
 			w := httptest.NewRecorder()
 			q := httptest.NewRequest(http.MethodPost, path, strings.NewReader(`{"model":"big-model","web_search_options":{},"messages":[{"role":"user","content":"hi"}]}`))
 			q.Header.Set(tunnel.HeaderCaller, "shared bob")
-			r.machine().ServeHTTP(w, q)
+			r.machineHandler().ServeHTTP(w, q)
 			if refused := w.Header().Get(tunnel.HeaderRefused); (w.Code == 200) != served || !served && refused != string(tunnel.RefusedUnknownModel) {
 				t.Errorf("share %v, %s: %d %q", share, path, w.Code, refused)
 			}
@@ -225,14 +225,14 @@ func TestUpstreamSharing(t *testing.T) {
 			t.Errorf("share %v: %d runs", share, e.Counts().Runs-before)
 		}
 		if body := string(e.Last().Body); share && strings.Contains(body, "web_search_options") {
-			t.Errorf("a stranger's switch went up: %s", body)
+			t.Errorf("a other member's option went up: %s", body)
 		}
 		r.keyless()
 		r.end()
 	}
 }
 
-// Whatever a service does, the key stays and the caller gets a fault of ours.
+// Whatever a service does, the key stays secret and the caller gets a fault.
 func TestUpstreamGoesWrong(t *testing.T) {
 	var elsewhere atomic.Int64
 	other := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { elsewhere.Add(1) }))
@@ -296,8 +296,8 @@ func TestUpstreamGoesWrong(t *testing.T) {
 	}
 }
 
-// A stream that breaks off or says nonsense ends with the dialect's own error
-// event, and no end is invented.
+// A stream that breaks off or is malformed ends with the dialect's own error event and
+// without an end marker.
 func TestUpstreamStreamsGoWrong(t *testing.T) {
 	for _, c := range []struct{ dialect, path, end string }{
 		{"responses", "/v1/responses", "response.completed"},
@@ -334,7 +334,7 @@ func TestUpstreamStreamsGoWrong(t *testing.T) {
 }
 
 // A service that refuses the key, or lists nothing, is not offered; status says
-// why, and it comes back.
+// why, and it is offered again later.
 func TestUpstreamListing(t *testing.T) {
 	e := service(t, "big-model")
 	wrong := upstream(e, "chat")
@@ -363,7 +363,7 @@ func TestUpstreamListing(t *testing.T) {
 	}
 }
 
-// A server whose certificate nobody vouches for gets no key.
+// A server without a trusted certificate gets no key.
 func TestUpstreamCertificate(t *testing.T) {
 	var calls atomic.Int64
 	server := httptest.NewTLSServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { calls.Add(1) }))

@@ -33,7 +33,7 @@ func (w *world) on(a *answer) *machine {
 	return runs[len(runs)-1].machine
 }
 
-// wantServed fails the test unless the call was served whole, by so many runs.
+// wantServed fails the test unless the call was served completely, by so many runs.
 func (w *world) wantServed(a *answer, runs int) {
 	w.t.Helper()
 	if a.err != nil || !a.served() || a.text != a.said {
@@ -517,7 +517,7 @@ func TestKeyRevoked(t *testing.T) {
 		ann := w.addMember("ann")
 		w.addMachine(ann, "box", 1, "m")
 		w.wantServed(w.do(ask{by: ann, model: "m"}), 1)
-		w.must(w.db.RevokeKey(w.t.Context(), ann.key.ID, time.Now())) // and nobody says so
+		w.must(w.db.RevokeKey(w.t.Context(), ann.key.ID, time.Now())) // without a hint
 		time.Sleep(5 * time.Second)
 		w.wantCode(w.do(ask{by: ann, model: "m"}), "invalid_api_key", "")
 	})
@@ -652,7 +652,7 @@ func TestMemberDisabled(t *testing.T) {
 		time.Sleep(5 * time.Second)
 		w.wantCode(w.do(ask{by: ann, model: "m"}), "invalid_api_key", "")
 		w.wantCode(w.do(ask{by: bob, model: "m"}), "model_not_found", "")
-		if s := box.Status().Line; s.State != daemon.LineRefused || !strings.Contains(s.Trouble, "sign in again") {
+		if s := box.Status().Tunnel; s.State != daemon.TunnelRefused || !strings.Contains(s.Error, "sign in again") {
 			w.t.Errorf("%+v", s)
 		}
 		w.must(w.db.SetMemberDisabled(w.t.Context(), ann.ID, false))
@@ -677,7 +677,7 @@ func TestMachineRevoked(t *testing.T) {
 			w.t.Error(a)
 		}
 		time.Sleep(time.Second)
-		if s := box.Status().Line; s.State != daemon.LineRefused || !strings.Contains(s.Trouble, "sign in again") {
+		if s := box.Status().Tunnel; s.State != daemon.TunnelRefused || !strings.Contains(s.Error, "sign in again") {
 			w.t.Errorf("%+v", s)
 		}
 		if !box.newest().dead() {
@@ -750,5 +750,5 @@ func (w *world) routable(m *machine) {
 		}
 		time.Sleep(time.Second)
 	}
-	w.t.Fatalf("%s is not back: %+v", m.name, m.Status().Line)
+	w.t.Fatalf("%s is not back: %+v", m.name, m.Status().Tunnel)
 }

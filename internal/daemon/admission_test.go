@@ -1,0 +1,98 @@
+package daemon
+
+import (
+	"bytes"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"testing"
+
+	"github.com/kith/kith/internal/enginetest"
+	"github.com/kith/kith/internal/tunnel"
+)
+
+// keptBack is a request body that records whether it was read.
+type keptBack struct {
+	io.Reader
+	read bool
+}
+
+func (b *keptBack) Read(p []byte) (int, error) {
+	b.read = true
+	return b.Reader.Read(p)
+}
+
+// A call whose head names its model is refused before its body is read, at every
+// route; one that is admitted runs only the model that its head names.
+func TestAdmittedByTheHead(t *testing.T) {
+	e := enginetest.New(enginetest.LlamaCpp, enginetest.Options{Models: []enginetest.Model{{ID: "test-model"}, {ID: "größer+ %"}}})
+	r, _, l := joined(t, Config{Sharing: Sharing{Slots: 1}}, e)
+	yes, no, shut, always := true, false, closedNow(), ""
+	ask := func(path, model, caller, body string) (*httptest.ResponseRecorder, bool) {
+		sent := &keptBack{Reader: bytes.NewReader([]byte(body))}
+		q := httptest.NewRequest("POST", path, sent)
+		q.Header.Set(tunnel.HeaderCaller, caller)
+		q.Header.Set(tunnel.HeaderModel, tunnel.EscapeModel(model))
+		q.Header.Set("Content-Type", "application/json")
+		w := httptest.NewRecorder()
+		r.machineHandler().ServeHTTP(w, q)
+		return w, sent.read
+	}
+	const completions = "/v1/chat/completions"
+	hanging := func(run func()) {
+		e.Set(enginetest.Behaviour{Fault: enginetest.Hang, After: 1})
+		resp := l.served(completions, chat(true))
+		firstFrame(t, resp.Body)
+		run()
+		resp.Body.Close()
+		e.Set(enginetest.Behaviour{})
+		r.await("idle", func(s Status) bool { return s.Routed == 0 })
+	}
+	for _, step := range []struct {
+		name   string
+		change tunnel.Control
+		path   string
+		model  string
+		busy   bool
+		want   tunnel.Refusal
+	}{
+		{"another model", tunnel.Control{}, completions, "another", false, tunnel.RefusedUnknownModel},
+		{"another endpoint", tunnel.Control{}, "/v1/embeddings", "test-model", false, tunnel.RefusedUnknownModel},
+		{"speech", tunnel.Control{}, "/v1/audio/transcriptions", "test-model", false, tunnel.RefusedUnknownModel},
+		{"a count", tunnel.Control{}, tunnel.PathTokenize, "another", false, tunnel.RefusedUnknownModel},
+		{"busy", tunnel.Control{}, completions, "test-model", true, tunnel.RefusedBusy},
+		{"paused", tunnel.Control{Paused: &yes}, completions, "test-model", false, tunnel.RefusedPaused},
+		{"out of hours", tunnel.Control{Paused: &no, Hours: &shut}, completions, "test-model", false, tunnel.RefusedHours},
+	} {
+		if err := l.Control(t.Context(), step.change); err != nil {
+			t.Fatal(err)
+		}
+		check := func() {
+			w, read := ask(step.path, step.model, "group eve", chat(false))
+			if got := tunnel.Refusal(w.Header().Get(tunnel.HeaderRefused)); got != step.want || w.Code != http.StatusServiceUnavailable || read {
+				t.Errorf("%s: status %d, refused %q, body read: %v", step.name, w.Code, got, read)
+			}
+		}
+		if step.busy {
+			hanging(check)
+		} else {
+			check()
+		}
+	}
+	if err := l.Control(t.Context(), tunnel.Control{Hours: &always}); err != nil {
+		t.Fatal(err)
+	}
+	if w, read := ask(completions, "test-model", "group eve", chat(false)); w.Code != 200 || !read {
+		t.Errorf("admitted: %d %s", w.Code, w.Body)
+	}
+	if w, _ := ask(completions, "größer+ %", "own ada", `{"model":"größer+ %","messages":[{"role":"user","content":"x"}]}`); w.Code != 200 {
+		t.Errorf("an id that no header can hold: %d %s", w.Code, w.Body)
+	}
+	runs := e.Counts().Runs
+	if w, _ := ask(completions, "größer+ %", "own ada", chat(false)); w.Code != 400 || e.Counts().Runs != runs {
+		t.Errorf("another model than the head's: %d %s, %d runs", w.Code, w.Body, e.Counts().Runs-runs)
+	}
+	if s := r.Status(); s.Routed != 0 {
+		t.Errorf("%d slots are not given back", s.Routed)
+	}
+}

@@ -1,0 +1,156 @@
+package daemon
+
+import (
+	"context"
+	"crypto/tls"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/kith/kith/internal/dialect"
+	"github.com/kith/kith/internal/fault"
+	"github.com/kith/kith/internal/fleet"
+	"github.com/kith/kith/internal/gateway"
+)
+
+// messagesVersion is the version of the messages dialect that requests to the hub
+// carry if the caller named none.
+const messagesVersion = "2023-06-01"
+
+// maxError bounds what is read of an error response, in bytes.
+const maxError = 64 << 10
+
+// hubClient sends local calls to the hub: the same path and the same bytes, with the
+// machine's credential. The hub does not route such a call back to this machine.
+type hubClient struct {
+	credential Credential
+	transport  http.RoundTripper
+	// recordError records an error that affects every call to the hub.
+	recordError func(format string, args ...any)
+}
+
+// newHubTransport returns the transport to hubs. A RoundTripper follows no redirect,
+// so that only the hub receives the credential. Pings detect a hub that is gone while
+// a response is slow.
+func newHubTransport(dial func(ctx context.Context, network, address string) (net.Conn, error), roots *tls.Config) *http.Transport {
+	if dial == nil {
+		dial = (&net.Dialer{Timeout: 5 * time.Second}).DialContext
+	}
+	return &http.Transport{
+		DialContext:         dial,
+		TLSClientConfig:     roots.Clone(),
+		TLSHandshakeTimeout: 5 * time.Second,
+		ForceAttemptHTTP2:   true,
+		HTTP2:               &http.HTTP2Config{SendPingTimeout: 10 * time.Second, PingTimeout: 5 * time.Second},
+		MaxIdleConnsPerHost: 16,
+		IdleConnTimeout:     time.Minute,
+		DisableCompression:  true, // bytes pass unchanged
+	}
+}
+
+// do sends the call to the hub. Every failure is a fault. None is a 401, which the
+// local caller would take for a refusal of its own key.
+func (u *hubClient) do(ctx context.Context, call *gateway.Call) (*gateway.Answer, error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, u.credential.Hub+call.Endpoint.Path(), nil)
+	if err != nil {
+		return nil, u.unreachable(ctx, err)
+	}
+	req.Header.Set("Authorization", "Bearer "+u.credential.Secret)
+	for name, values := range call.Header {
+		req.Header[name] = values
+	}
+	if call.Endpoint == fleet.Messages && req.Header.Get(dialect.VersionHeader) == "" { // the hub requires one
+		req.Header.Set(dialect.VersionHeader, messagesVersion)
+	}
+	call.Attach(req, call.Body)
+	if call.Form == nil {
+		req.Header.Set("Content-Type", "application/json")
+	}
+	if call.Wait >= 0 {
+		req.Header.Set("Prefer", "wait="+strconv.FormatInt(int64(call.Wait/time.Second), 10))
+	}
+	resp, err := u.transport.RoundTrip(req)
+	if err != nil {
+		return nil, u.unreachable(ctx, err)
+	}
+	call.Trace.Route = resp.Header.Get("X-Kith-Route")
+	if resp.StatusCode != http.StatusOK {
+		defer resp.Body.Close()
+		return nil, u.refusal(resp)
+	}
+	resp.Body = &responseBody{ReadCloser: resp.Body, onError: func(err error) error {
+		return fault.New(fault.CascadeExhausted, "the connection to the hub at %s broke during the answer; try again", u.credential.Hub).Because(err)
+	}}
+	return &gateway.Answer{Response: resp, Endpoint: call.Endpoint, FromHub: true, ToBody: true}, nil
+}
+
+// unreachable returns the fault for a hub that did not respond.
+func (u *hubClient) unreachable(ctx context.Context, cause error) *fault.Fault {
+	if ctx.Err() == nil {
+		u.recordError("the hub at %s cannot be reached: %v", u.credential.Hub, cause)
+	}
+	return fault.New(fault.CascadeExhausted, "nothing here serves this model and the hub at %s cannot be reached; check the network and `kith status`", u.credential.Hub).Because(cause)
+}
+
+// refusal returns the fault in the hub's error response.
+func (u *hubClient) refusal(resp *http.Response) *fault.Fault {
+	document, _ := io.ReadAll(io.LimitReader(resp.Body, maxError)) // without a code if it does not parse
+	f, ok := dialect.ParseFault(document)
+	cause := fmt.Errorf("the hub answered %d, its correlation id %q", resp.StatusCode, resp.Header.Get("X-Correlation-ID"))
+	if resp.StatusCode == http.StatusUnauthorized || ok && f.Code == fault.InvalidAPIKey {
+		u.recordError("the hub at %s refuses this machine's credential", u.credential.Hub)
+		return fault.New(fault.CascadeExhausted, "nothing here serves this model and the hub at %s refuses this machine's credential; run `kith login`", u.credential.Hub).Because(cause)
+	}
+	if !ok || !passes(f.Code) {
+		u.recordError("the response of %s is not a kith hub's: status %d", u.credential.Hub, resp.StatusCode)
+		return fault.New(fault.CascadeExhausted, "nothing here serves this model and the response of %s (status %d) is not a kith hub's; check the address with `kith status`", u.credential.Hub, resp.StatusCode).Because(cause)
+	}
+	f = f.Because(cause)
+	if seconds, err := strconv.Atoi(resp.Header.Get("Retry-After")); err == nil && seconds > 0 {
+		f = f.WithRetryAfter(seconds)
+	}
+	if strings.EqualFold(resp.Header.Get("X-Should-Retry"), "false") {
+		f = f.WithNoRetry()
+	}
+	return f
+}
+
+// passes reports whether a code of the hub means the same to the local caller. The
+// codes about the route or the browser concern the daemon's own request.
+func passes(code fault.Code) bool {
+	switch code {
+	case fault.InvalidAPIKey, fault.ForbiddenOrigin, fault.RouteNotFound, fault.MethodNotAllowed, fault.NoInferenceBackend:
+		return false
+	}
+	return true
+}
+
+// responseBody calls onError with an error of Read, which its result replaces, and
+// onClose at each Close. Either may be nil.
+type responseBody struct {
+	io.ReadCloser
+	onError func(error) error
+	onClose func()
+}
+
+// Read implements io.Reader.
+func (b *responseBody) Read(p []byte) (int, error) {
+	n, err := b.ReadCloser.Read(p)
+	if err != nil && err != io.EOF && b.onError != nil {
+		err = b.onError(err)
+	}
+	return n, err
+}
+
+// Close implements io.Closer.
+func (b *responseBody) Close() error {
+	err := b.ReadCloser.Close()
+	if b.onClose != nil {
+		b.onClose()
+	}
+	return err
+}

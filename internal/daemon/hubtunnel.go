@@ -1,0 +1,174 @@
+package daemon
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+	"slices"
+	"time"
+
+	"github.com/kith/kith/internal/fleet"
+	"github.com/kith/kith/internal/tunnel"
+)
+
+// The states of the tunnel to the hub besides the phases of tunnel.State.
+const (
+	TunnelOff      = "off"        // not signed in
+	TunnelUnshared = "not shared" // signed in; the configuration keeps the tunnel closed
+	TunnelRefused  = "refused"    // the hub does not know the credential; sign in again
+	TunnelFenced   = "fenced"     // another daemon with this credential connected
+)
+
+// runTunnels keeps a tunnel to the hub while this machine is signed in, and opens a
+// new one each time the credential changes.
+func (d *Daemon) runTunnels(ctx context.Context) error {
+	for {
+		running, cancel := context.WithCancel(ctx)
+		ended := make(chan struct{})
+		go func() {
+			defer close(ended)
+			d.runTunnel(running)
+		}()
+		select {
+		case <-d.credentialChanged:
+		case <-ctx.Done():
+		}
+		cancel()
+		<-ended
+		if ctx.Err() != nil {
+			return nil
+		}
+	}
+}
+
+// runTunnel reads the credential and keeps a tunnel with it until ctx ends or the
+// tunnel cannot be opened again. The local surface serves either way.
+func (d *Daemon) runTunnel(ctx context.Context) {
+	c, err := LoadCredential(d.config.Home)
+	if err != nil {
+		d.hubClient.Store(nil)
+		d.setTunnel(func(t *TunnelStatus) { *t = TunnelStatus{State: TunnelOff} })
+		if !errors.Is(err, fs.ErrNotExist) {
+			d.tunnelFailed(err)
+		}
+		return
+	}
+	d.hubClient.Store(&hubClient{credential: c, transport: d.hubTransport, recordError: d.recordError})
+	d.setTunnel(func(t *TunnelStatus) {
+		*t = TunnelStatus{SignedIn: true, Hub: c.Hub, Machine: c.Machine, Name: d.config.Name, State: TunnelUnshared}
+	})
+	if d.policy.Load().unshared {
+		return
+	}
+	dialer := &tunnel.Dialer{
+		HubURL:     c.Hub,
+		Credential: func() string { return c.Secret },
+		Handler:    d.machineHandler(),
+		Advertise:  d.advertise,
+		Control:    func(_ context.Context, change tunnel.Control) error { return d.change(change) },
+		OnState:    d.onTunnelState,
+		Log:        d.log,
+		TLS:        d.config.TLS,
+		Dial:       d.config.Dial,
+		Draw:       d.config.Draw,
+	}
+	err = dialer.Run(ctx)
+	switch {
+	case ctx.Err() != nil:
+		return
+	case errors.Is(err, tunnel.ErrRefused):
+		d.setTunnel(func(t *TunnelStatus) { t.State = TunnelRefused })
+	case errors.Is(err, tunnel.ErrFenced):
+		d.setTunnel(func(t *TunnelStatus) { t.State = TunnelFenced })
+	}
+	d.tunnelFailed(err)
+}
+
+// onTunnelState records and logs a step of the tunnel.
+func (d *Daemon) onTunnelState(s tunnel.State) {
+	d.setTunnel(func(t *TunnelStatus) {
+		t.State = string(s.Phase)
+		switch {
+		case s.Phase == tunnel.Acked:
+			t.Error = ""
+		case s.Err != nil:
+			t.Error = s.Err.Error()
+		}
+	})
+	switch {
+	case s.Phase == tunnel.Acked:
+		d.log.Info("connected to the hub")
+	case s.Phase == tunnel.Lost && s.Retry > 0:
+		d.log.Warn("lost the connection to the hub", "cause", s.Err, "retry", s.Retry)
+	}
+}
+
+// tunnelFailed records why no further tunnel is opened.
+func (d *Daemon) tunnelFailed(err error) {
+	d.setTunnel(func(t *TunnelStatus) { t.Error = err.Error() })
+	d.recordError("the connection to the hub has ended: %v", err)
+}
+
+func (d *Daemon) setTunnel(set func(*TunnelStatus)) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	before := d.tunnel.State
+	if set(&d.tunnel); d.tunnel.State != before {
+		d.tunnel.Since = time.Now()
+	}
+}
+
+// advertise returns the machine's complete state for the hub, and a channel that is
+// closed when it has changed. Calls of the hub change only the free slots, which it
+// counts itself.
+func (d *Daemon) advertise() (tunnel.Advertisement, <-chan struct{}) {
+	changed := d.offers.watch() // first, so that no change during the reading is missed
+	sharing, _ := d.settings.current(time.Now())
+	ofHub, local := d.admission.running("")
+	slots := d.slots(sharing)
+	ad := tunnel.Advertisement{
+		Name: d.config.Name, Paused: d.isPaused(sharing), Hours: sharing.Hours, Timezone: sharing.Timezone,
+		Slots: slots, Free: max(0, d.openSlots(sharing)-ofHub-local), Local: local, Groups: d.policy.Load().groups,
+	}
+	for _, m := range d.offers.models(d.offers.forHub()) {
+		if d.shares(fleet.ModelID(m.ID)) {
+			ad.Models = append(ad.Models, m)
+		}
+	}
+	for i := range ad.Models {
+		m := &ad.Models[i]
+		ofHub, local := d.admission.running(fleet.ModelID(m.ID))
+		m.Local, m.Free = local, min(ad.Free, max(0, m.Slots-d.offers.otherCallsFor(fleet.ModelID(m.ID))-ofHub-local))
+	}
+	if d.admission.ownerOnly() {
+		offerNoSlots(&ad)
+	}
+	return ad, changed
+}
+
+// shares reports whether calls of the hub may use the model.
+func (d *Daemon) shares(model fleet.ModelID) bool {
+	only := d.policy.Load().models
+	return len(only) == 0 || slices.Contains(only, model)
+}
+
+// slots returns how many calls may run here at once: the owner's number, else the
+// engines'. A number set on the site only lowers it, because a hub could have set it.
+func (d *Daemon) slots(s Sharing) int { return d.limitSlots(s, d.offers.slots()) }
+
+func (d *Daemon) limitSlots(s Sharing, engines int) int {
+	switch {
+	case s.Slots == 0:
+		return engines
+	case d.settings.configuredSlots() == 0:
+		return min(s.Slots, engines)
+	default:
+		return s.Slots
+	}
+}
+
+// openSlots returns how many slots the calls of other programs leave. They do not
+// lower the owner's own number; each engine's slots limit it.
+func (d *Daemon) openSlots(s Sharing) int {
+	return d.limitSlots(s, max(0, d.offers.slots()-d.offers.otherCalls()))
+}

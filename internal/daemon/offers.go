@@ -1,0 +1,182 @@
+package daemon
+
+import (
+	"cmp"
+	"slices"
+	"sync"
+	"sync/atomic"
+
+	"github.com/kith/kith/internal/engine"
+	"github.com/kith/kith/internal/fleet"
+	"github.com/kith/kith/internal/tunnel"
+)
+
+// offers is what this machine can serve now: its engines, and the models that they
+// offer. A model that several engines offer at one endpoint is served by the first:
+// the engines that kith runs come before those that it found.
+type offers struct {
+	builtin   atomic.Pointer[engine.Engine] // nil: none, or not ready yet
+	servers   []*engine.Engine              // processes that kith runs, each for a model
+	finder    *engine.Finder
+	audio     *engine.Audio      // nil: none
+	upstreams []*engine.Upstream // services elsewhere, after all engines here
+
+	mu      sync.Mutex
+	changed chan struct{} // closed at the next change
+}
+
+// engines returns all engines of this machine in order of preference.
+func (o *offers) engines() []*engine.Engine {
+	var all []*engine.Engine
+	if e := o.builtin.Load(); e != nil {
+		all = append(all, e)
+	}
+	for _, e := range o.servers {
+		if e.Problem() == "" {
+			all = append(all, e)
+		}
+	}
+	all = append(all, o.finder.Engines()...)
+	if o.audio != nil {
+		if e := o.audio.Engine(); e != nil {
+			all = append(all, e)
+		}
+	}
+	return all
+}
+
+// whyNot returns why a server that kith runs for the model cannot serve it now;
+// empty if it can, or if there is none.
+func (o *offers) whyNot(model fleet.ModelID) string {
+	for _, e := range o.servers {
+		if e.Models()[0].ID == model {
+			return e.Problem()
+		}
+	}
+	return ""
+}
+
+// forOwner returns the engines and upstreams that serve local calls.
+func (o *offers) forOwner() []*engine.Engine { return o.withUpstreams((*engine.Upstream).Engine) }
+
+// forHub returns the engines, and the upstreams that their owner shares, that serve
+// calls of the hub.
+func (o *offers) forHub() []*engine.Engine { return o.withUpstreams((*engine.Upstream).Shared) }
+
+func (o *offers) withUpstreams(of func(*engine.Upstream) *engine.Engine) []*engine.Engine {
+	all := o.engines()
+	for _, u := range o.upstreams {
+		if e := of(u); e != nil {
+			all = append(all, e)
+		}
+	}
+	return all
+}
+
+// serving returns those of the engines that serve the model at the endpoint, in
+// order.
+func serving(engines []*engine.Engine, model fleet.ModelID, endpoint fleet.Endpoint) []*engine.Engine {
+	return slices.DeleteFunc(engines, func(e *engine.Engine) bool { return modelOf(e, model, endpoint) == nil })
+}
+
+// modelOf returns the engine's model of that id at the endpoint; nil if it has none.
+func modelOf(e *engine.Engine, model fleet.ModelID, endpoint fleet.Endpoint) *engine.Model {
+	models := e.Models()
+	i := slices.IndexFunc(models, func(m engine.Model) bool { return m.ID == model && slices.Contains(m.Endpoints, endpoint) })
+	if i < 0 {
+		return nil
+	}
+	return &models[i]
+}
+
+// hasSpeech reports whether an engine or upstream here has a speech model.
+func (o *offers) hasSpeech() bool {
+	return slices.ContainsFunc(o.forOwner(), func(e *engine.Engine) bool {
+		return slices.ContainsFunc(e.Models(), func(m engine.Model) bool { return slices.Contains(m.Families, fleet.Audio) })
+	})
+}
+
+// slots returns how many calls the engines run at once: for each engine, the largest
+// number of slots of one model, because the models of an engine share its memory
+// and its processors.
+func (o *offers) slots() int {
+	n := 0
+	for _, e := range o.forHub() {
+		largest := 0
+		for _, m := range e.Models() {
+			largest = max(largest, m.Slots)
+		}
+		n += largest
+	}
+	return max(n, 1)
+}
+
+// otherCalls returns how many calls of other programs the engines run.
+func (o *offers) otherCalls() int {
+	n := 0
+	for _, e := range o.engines() {
+		n += e.OtherCalls()
+	}
+	return n
+}
+
+// otherCallsFor returns how many calls of other programs run on the engine that
+// serves the model.
+func (o *offers) otherCallsFor(model fleet.ModelID) int {
+	for _, e := range o.forHub() {
+		if slices.ContainsFunc(e.Models(), func(m engine.Model) bool { return m.ID == model }) {
+			return e.OtherCalls()
+		}
+	}
+	return 0
+}
+
+// models returns the models of the engines, sorted by id and each once, without
+// their load.
+func (o *offers) models(engines []*engine.Engine) []tunnel.Model {
+	merged := map[fleet.ModelID]*tunnel.Model{}
+	for _, e := range engines {
+		for _, m := range e.Models() {
+			offer := merged[m.ID]
+			if offer == nil {
+				offer = &tunnel.Model{ID: string(m.ID), ContextLength: m.ContextLength, Capabilities: m.Capabilities, Engine: e.Kind()}
+				merged[m.ID] = offer
+			}
+			offer.Slots = max(offer.Slots, m.Slots)
+			for _, f := range m.Families {
+				offer.Families = addOnce(offer.Families, f.String())
+			}
+			for _, p := range m.Endpoints {
+				offer.Endpoints = addOnce(offer.Endpoints, p.Path())
+			}
+		}
+	}
+	out := make([]tunnel.Model, 0, len(merged))
+	for _, offer := range merged {
+		out = append(out, *offer)
+	}
+	slices.SortFunc(out, func(a, b tunnel.Model) int { return cmp.Compare(a.ID, b.ID) })
+	return out
+}
+
+func addOnce(list []string, word string) []string {
+	if slices.Contains(list, word) {
+		return list
+	}
+	return append(list, word)
+}
+
+// setChanged notifies the watchers that what is advertised has changed.
+func (o *offers) setChanged() {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	close(o.changed)
+	o.changed = make(chan struct{})
+}
+
+// watch returns a channel that is closed at the next change.
+func (o *offers) watch() <-chan struct{} {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.changed
+}
