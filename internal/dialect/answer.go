@@ -32,7 +32,7 @@ func CheckUnary(answer io.Reader) (Usage, error) {
 		return Usage{}, err
 	}
 	if o.failure != nil {
-		return Usage{}, memberSays(o.failure)
+		return Usage{}, errorMember(o.failure)
 	}
 	return o.usage, nil
 }
@@ -64,7 +64,7 @@ func (o *object) read(document []byte) error {
 
 func (o *object) scan() error {
 	if o.dec.PeekKind() != '{' {
-		return nonsense("something that is not a JSON object")
+		return invalidAnswer("something that is not a JSON object")
 	}
 	if err := members(&o.dec, o.member); err != nil {
 		return notJSON(err)
@@ -78,7 +78,7 @@ func (o *object) scan() error {
 // notJSON is the fault of an answer that cannot be decoded, or err where it could not be read.
 func notJSON(err error) error {
 	if err == nil || errors.Is(err, io.ErrUnexpectedEOF) || errors.As(err, new(*jsontext.SyntacticError)) {
-		return nonsense("broken JSON")
+		return invalidAnswer("broken JSON")
 	}
 	return err
 }
@@ -201,22 +201,22 @@ func readUsage(value jsontext.Value) Usage {
 	}
 	return Usage{
 		In: usage.PromptTokens, Out: usage.CompletionTokens, Reported: true,
-		Cached:  min(max(usage.PromptDetails.CachedTokens, 0), usage.PromptTokens),
-		Thought: min(max(usage.CompletionDetails.ReasoningTokens, 0), usage.CompletionTokens),
+		Cached:    min(max(usage.PromptDetails.CachedTokens, 0), usage.PromptTokens),
+		Reasoning: min(max(usage.CompletionDetails.ReasoningTokens, 0), usage.CompletionTokens),
 	}
 }
 
-// nonsense is the fault of an answer that is not what its dialect allows.
-func nonsense(what string) *fault.Fault {
+// invalidAnswer is the fault of an answer that is not what its dialect allows.
+func invalidAnswer(what string) *fault.Fault {
 	return fault.New(fault.EngineError, "the machine's engine sent %s; try again, or another model", what)
 }
 
 // maxEngineText is how much of an engine's own words a caller is shown, in bytes.
 const maxEngineText = 300
 
-// engineSays is engine_error with the engine's own words from an error document,
+// reportedError is engine_error with the engine's own words from an error document,
 // or what those mean where the prompt is too long.
-func engineSays(document []byte) *fault.Fault {
+func reportedError(document []byte) *fault.Fault {
 	if f := ContextExceeded(document); f != nil {
 		return f
 	}
@@ -227,9 +227,9 @@ func engineSays(document []byte) *fault.Fault {
 	return fault.New(fault.EngineError, "the machine's engine failed on this request: %s", text)
 }
 
-// memberSays is engineSays for an error member.
-func memberSays(member jsontext.Value) *fault.Fault {
-	return engineSays(encode(jsonObject{"error": member}))
+// errorMember is reportedError for an error member.
+func errorMember(member jsontext.Value) *fault.Fault {
+	return reportedError(encode(jsonObject{"error": member}))
 }
 
 // EngineText is what an engine wrote in an error document, its code before its

@@ -24,11 +24,11 @@ type ChatForms struct {
 // members of a JSON object whose values stay bytes.
 type jsonObject map[string]jsontext.Value
 
-// PeekChat is Peek for the chat dialect. Where the body uses ChatForms, those and
+// ReadChatHead is ReadHead for the chat dialect. Where the body uses ChatForms, those and
 // the body as machines are asked are returned, too. Every error is a *fault.Fault;
 // the Head is there with one that is about the forms alone.
-func PeekChat(body []byte) (Head, *ChatForms, []byte, error) {
-	var h head
+func ReadChatHead(body []byte) (Head, *ChatForms, []byte, error) {
+	var h headReader
 	if err := h.read(body, h.member); err != nil {
 		return Head{}, nil, nil, err
 	}
@@ -47,8 +47,8 @@ func PeekChat(body []byte) (Head, *ChatForms, []byte, error) {
 	return h.Head, f, encode(request), nil
 }
 
-// formed reports whether a member of a chat request may use ChatForms.
-func formed(name string, value jsontext.Value) bool {
+// usesForms reports whether a member of a chat request may use ChatForms.
+func usesForms(name string, value jsontext.Value) bool {
 	switch name {
 	case "functions", "function_call":
 		return value.Kind() != 'n'
@@ -77,7 +77,7 @@ func onlyFunctions(tools jsontext.Value) bool {
 	return true
 }
 
-func badForm(param, format string, args ...any) error {
+func formFault(param, format string, args ...any) error {
 	return fault.New(fault.InvalidRequest, param+": "+format, args...).WithParam(param)
 }
 
@@ -92,13 +92,13 @@ func (f *ChatForms) functions(request jsonObject) error {
 		tools := make([]formTool, len(list))
 		for i, one := range list {
 			if one.Kind() != '{' {
-				return badForm("functions."+strconv.Itoa(i), "a function is an object with a name")
+				return formFault("functions."+strconv.Itoa(i), "a function is an object with a name")
 			}
 			tools[i] = formTool{Type: "function", Function: one}
 		}
 		request["tools"], f.legacy = encode(tools), true
 	} else if functions != nil && functions.Kind() != 'n' {
-		return badForm("functions", "must be a list")
+		return formFault("functions", "must be a list")
 	}
 	switch call.Kind() {
 	case '"':
@@ -152,9 +152,9 @@ func (f *ChatForms) tools(request jsonObject) error {
 		switch err := json.Unmarshal(one, &t); {
 		case err != nil, t.Type == "function", t.Type == "": // for the machine to check
 		case t.Type != "custom":
-			return noHosted(param, strconv.Quote(t.Type))
+			return vendorToolFault(param, strconv.Quote(t.Type))
 		case t.name() == nil:
-			return badForm(param, "a tool of the type custom has a name, which is a string")
+			return formFault(param, "a tool of the type custom has a name, which is a string")
 		default:
 			f.custom[string(unquote(t.name()))] = true
 			tool := customTool(t.Custom.Name, t.Custom.Description, t.Custom.Format)
@@ -183,16 +183,16 @@ func (f *ChatForms) choice(request jsonObject) error {
 		return nil
 	case "custom":
 		if choice.name() == nil {
-			return badForm("tool_choice", "a choice of the type custom names it")
+			return formFault("tool_choice", "a choice of the type custom names it")
 		}
 		request["tool_choice"] = encode(chatTool{Type: "function", Function: chatFunction{Name: choice.name()}})
 		return nil
 	case "allowed_tools":
 	default:
-		return noHosted("tool_choice", strconv.Quote(choice.Type))
+		return vendorToolFault("tool_choice", strconv.Quote(choice.Type))
 	}
 	if mode := choice.Allowed.Mode; mode != "auto" && mode != "required" {
-		return badForm("tool_choice", "the mode of allowed_tools must be auto or required")
+		return formFault("tool_choice", "the mode of allowed_tools must be auto or required")
 	}
 	allowed := map[string]bool{}
 	for i := range choice.Allowed.Tools {
@@ -208,7 +208,7 @@ func (f *ChatForms) choice(request jsonObject) error {
 	}
 	if len(shown) == 0 {
 		if choice.Allowed.Mode == "required" {
-			return badForm("tool_choice", "none of the allowed tools is among the tools")
+			return formFault("tool_choice", "none of the allowed tools is among the tools")
 		}
 		delete(request, "tools")
 		delete(request, "tool_choice")
@@ -240,7 +240,7 @@ func (f *ChatForms) messages(request jsonObject) error {
 		if string(message["role"]) == `"function"` {
 			id := ids[string(message["name"])]
 			if id == "" {
-				return badForm("messages."+strconv.Itoa(i), "a message of the role function follows the function_call of that name")
+				return formFault("messages."+strconv.Itoa(i), "a message of the role function follows the function_call of that name")
 			}
 			message["role"], message["tool_call_id"] = jsontext.Value(`"tool"`), quote(id)
 		}
@@ -281,7 +281,7 @@ func (f *ChatForms) Answer(answer io.Reader) ([]byte, Usage, error) {
 		return nil, Usage{}, err
 	}
 	if failure := document["error"]; failure != nil && failure.Kind() != 'n' {
-		return nil, Usage{}, memberSays(failure)
+		return nil, Usage{}, errorMember(failure)
 	}
 	var usage Usage
 	if document["usage"].Kind() == '{' {
@@ -318,7 +318,7 @@ type customCall struct {
 func (e *formEvents) chunk(p *delta) error {
 	chunk := jsonObject{}
 	if json.Unmarshal(p.document, &chunk) != nil {
-		return nonsense("something that is not a chat answer")
+		return invalidAnswer("something that is not a chat answer")
 	}
 	out, err := e.rewrite(chunk, "delta", false)
 	if err == nil {
@@ -357,13 +357,13 @@ type formInput struct {
 func (e *formEvents) rewrite(answer jsonObject, said string, whole bool) ([]byte, error) {
 	var choices []jsonObject
 	if answer["choices"] != nil && json.Unmarshal(answer["choices"], &choices) != nil {
-		return nil, nonsense("something that is not a chat answer")
+		return nil, invalidAnswer("something that is not a chat answer")
 	}
 	for at, choice := range choices {
 		message := jsonObject{}
 		var calls []formCall
 		if json.Unmarshal(choice[said], &message) != nil || message["tool_calls"] != nil && json.Unmarshal(message["tool_calls"], &calls) != nil {
-			return nil, nonsense("something that is not a chat answer")
+			return nil, invalidAnswer("something that is not a chat answer")
 		}
 		var number struct {
 			Index int `json:"index"`
@@ -424,7 +424,7 @@ func (e *formEvents) customCalls(choice int, calls []formCall, whole, finished b
 			at[1] = *call.Index
 		}
 		open := e.calls[at]
-		if e.forms.custom[name] && open == nil && len(e.calls) < mostWaitingCalls {
+		if e.forms.custom[name] && open == nil && len(e.calls) < maxWaitingCalls {
 			open = &customCall{id: call.ID}
 			e.calls[at] = open
 			out = append(out, formCall{Index: &at[1], ID: call.ID, Type: "custom", Custom: &formInput{Name: name}})

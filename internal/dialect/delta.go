@@ -35,8 +35,8 @@ func (p *delta) reset(document []byte) {
 	}
 }
 
-// speaks reports whether the chunk says something that is no tool call.
-func (p *delta) speaks() bool { return p.text != nil || p.thought != nil || p.refusal != nil }
+// hasText reports whether the chunk says something that is no tool call.
+func (p *delta) hasText() bool { return p.text != nil || p.thought != nil || p.refusal != nil }
 
 // closeChoice is called behind each choice.
 func (p *delta) closeChoice() {
@@ -117,7 +117,7 @@ func (p *delta) toolCall(dec *jsontext.Decoder) (call callDelta, err error) {
 		switch string(name) {
 		case "index":
 			value, err := value()
-			call.index, _ = strconv.ParseInt(string(value), 10, 64) // nonsense is the first
+			call.index, _ = strconv.ParseInt(string(value), 10, 64) // invalidAnswer is the first
 			return err
 		case "id":
 			return text(&call.id)
@@ -189,9 +189,9 @@ func readChatAnswer(answer io.Reader) (*delta, Usage, error) {
 	err := readObject(answer, &chat)
 	switch {
 	case chat.Error != nil && chat.Error.Kind() != 'n':
-		return nil, Usage{}, memberSays(chat.Error)
+		return nil, Usage{}, errorMember(chat.Error)
 	case err != nil || len(chat.Choices) == 0:
-		return nil, Usage{}, nonsense("something that is not a chat answer")
+		return nil, Usage{}, invalidAnswer("something that is not a chat answer")
 	}
 	value := func(text string) jsontext.Value {
 		if text == "" {

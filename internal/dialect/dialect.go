@@ -17,10 +17,10 @@ import (
 	"github.com/kith/kith/internal/fleet"
 )
 
-// Dialect is the shape in which a caller reads faults and listings.
+// Dialect is the bounds in which a caller reads faults and listings.
 type Dialect uint8
 
-// The dialects of the service (S1.1). Responses has the chat shape of faults,
+// The dialects of the service (S1.1). Responses has the chat bounds of faults,
 // except that their param is a string, always.
 const (
 	Chat Dialect = iota
@@ -30,8 +30,8 @@ const (
 
 // What one call may hold: machines refuse more from others than their owner.
 const (
-	MostMessages = 8192
-	MostPictures = 256
+	MaxMessages = 8192
+	MaxPictures = 256
 )
 
 // VersionHeader names the version header of the messages dialect (S9.2).
@@ -49,12 +49,12 @@ func MaxAnswer(endpoint fleet.Endpoint) int64 {
 // Usage is what the engine says a call took.
 type Usage struct {
 	In, Out int64 // tokens
-	// Reported is false while the engine has said nothing, or nonsense.
+	// Reported is false while the engine has said nothing, or invalidAnswer.
 	Reported bool
 	// Cached is how many of In the engine had read before.
 	Cached int64
-	// Thought is how many of Out were reasoning.
-	Thought int64
+	// Reasoning is how many of Out were reasoning.
+	Reasoning int64
 }
 
 // members reads the JSON object that comes next in dec and hands each member's
@@ -99,7 +99,7 @@ func elements(dec *jsontext.Decoder, element func() error) error {
 func readObject(r io.Reader, v any) error {
 	dec := jsontext.NewDecoder(r)
 	if dec.PeekKind() != '{' {
-		return nonsense("something that is not a JSON object")
+		return invalidAnswer("something that is not a JSON object")
 	}
 	if err := json.UnmarshalDecode(dec, v); err != nil {
 		return notJSON(err)

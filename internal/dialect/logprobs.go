@@ -8,8 +8,8 @@ import (
 )
 
 const (
-	// mostAlternatives is how many other tokens a caller may ask for at each place.
-	mostAlternatives = 20
+	// maxAlternatives is how many other tokens a caller may ask for at each place.
+	maxAlternatives = 20
 	// maxLogprobs bounds the logprobs of one answer, which are told four times, in
 	// bytes as they are told. Those of later tokens are left out.
 	maxLogprobs = 2 << 20
@@ -18,18 +18,18 @@ const (
 	maxLogprob = 64 << 10
 )
 
-// logprob is how likely a token was. The members and their order are those of
+// logprob is how takeLogprobs a token was. The members and their order are those of
 // the responses dialect; what an engine adds is left out.
 type logprob struct {
 	Token   string  `json:"token"`
 	Bytes   []int   `json:"bytes"`
 	Logprob float64 `json:"logprob"`
-	// Top is what else was likely at the place; an alternative has none.
+	// Top is what else was takeLogprobs at the place; an alternative has none.
 	Top []logprob `json:"top_logprobs,omitzero"`
 }
 
-// mend gives a logprob what every one has.
-func (l *logprob) mend() {
+// complete gives a logprob what every one has.
+func (l *logprob) complete() {
 	if l.Bytes == nil {
 		l.Bytes = []int{}
 		for _, b := range []byte(l.Token) {
@@ -60,10 +60,10 @@ func appendLogprobs(dst []byte, value jsontext.Value, alternatives, most int) []
 		if len(value) > maxLogprob || json.Unmarshal(value, &l) != nil {
 			continue
 		}
-		l.mend()
+		l.complete()
 		l.Top = append([]logprob{}, l.Top[:min(len(l.Top), alternatives)]...)
 		for j := range l.Top {
-			l.Top[j].mend()
+			l.Top[j].complete()
 			l.Top[j].Top = nil
 		}
 		text, err := json.Marshal(l)

@@ -98,7 +98,7 @@ func isArguments(text []byte) bool {
 }
 
 func badArguments() error {
-	return nonsense("a tool call whose arguments are not a JSON object")
+	return invalidAnswer("a tool call whose arguments are not a JSON object")
 }
 
 // messageStop is why an answer ended.
@@ -158,7 +158,7 @@ func NewMessageEvents(id string, model fleet.ModelID) *Events {
 // chunk satisfies eventWriter. A refusal is text like any other here.
 func (e *messageEvents) chunk(p *delta) error {
 	e.begin()
-	if p.speaks() {
+	if p.hasText() {
 		if err := e.calls.end(e.toolCall); err != nil {
 			return err
 		}

@@ -31,7 +31,7 @@ func CountMessages(body []byte) (Count, error) {
 	if err != nil {
 		return Count{}, err
 	}
-	w := weight{}
+	w := estimate{}
 	w.blocks(q.system)
 	for _, t := range q.turns {
 		w.tokens += tokensOfMessage
@@ -54,16 +54,16 @@ func CountMessages(body []byte) (Count, error) {
 	return count, nil
 }
 
-// weight adds up the tokens of text, in quarters, and of what is no text.
-type weight struct {
+// estimate adds up the tokens of text, in quarters, and of what is no text.
+type estimate struct {
 	tokens, quarters int64
 	pictures         bool
 }
 
 // total is the number of tokens.
-func (w *weight) total() int64 { return w.tokens + (w.quarters+3)/4 }
+func (w *estimate) total() int64 { return w.tokens + (w.quarters+3)/4 }
 
-func (w *weight) text(text []byte) {
+func (w *estimate) text(text []byte) {
 	for _, b := range text {
 		if b < utf8.RuneSelf {
 			w.quarters += quarterOfASCII
@@ -73,7 +73,7 @@ func (w *weight) text(text []byte) {
 	}
 }
 
-func (w *weight) blocks(blocks []block) {
+func (w *estimate) blocks(blocks []block) {
 	for i := range blocks {
 		b := &blocks[i]
 		if b.kind == imageBlock {

@@ -64,7 +64,7 @@ func TestResponsesGoldens(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := Peek(chat); err != nil {
+		if _, err := ReadHead(chat); err != nil {
 			t.Errorf("what was written is not taken: %v\n%s", err, chat)
 		}
 		got["chat.json"] = indented(t, chat)
@@ -366,7 +366,7 @@ func TestReadResponsesRefuses(t *testing.T) {
 		`{"model":"m","input":[{"type":"custom_tool_call","call_id":"a","name":"c"}]}`:                               {"input.0", "input"},
 		with(`"conversation":"conv_1"`):                                                                              {"conversation", "previous_response_id"},
 		with(`"prompt":{"id":"p"}`):                                                                                  {"prompt", "kept"},
-		`{"model":"m","input":[` + strings.Repeat(`{"type":"x"},`, mostBlocks) + `{"type":"x"}]}`:                    {"input." + fmt.Sprint(mostBlocks-1), "not taken"},
+		`{"model":"m","input":[` + strings.Repeat(`{"type":"x"},`, maxBlocks) + `{"type":"x"}]}`:                     {"input." + fmt.Sprint(maxBlocks-1), "not taken"},
 		`{"model":"m","input":[` + strings.Repeat("[", MaxDepth) + strings.Repeat("]", MaxDepth) + `]}`:              {"", "deeper"},
 	} {
 		_, chat, err := asks(body, loader(nil))
@@ -388,7 +388,7 @@ func TestResponsesNotKept(t *testing.T) {
 		`{"model":"m","input":[{"role":"user","content":"x"},{"type":"item_reference","id":"msg_B_0"}]}`: "input.1.id",
 		`{"model":"m","input":[{"type":"item_reference","id":"msg_A_7"}]}`:                               "input.0.id",
 		`{"model":"m","input":[{"type":"item_reference","id":"msg_A"}]}`:                                 "input.0.id",
-		`{"model":"m","input":[{"type":"item_reference","id":"nonsense"}]}`:                              "input.0.id",
+		`{"model":"m","input":[{"type":"item_reference","id":"invalidAnswer"}]}`:                         "input.0.id",
 		`{"model":"m","input":[{"id":"msg__0"}]}`:                                                        "input.0.id",
 	} {
 		_, _, err := asks(body, load)
@@ -407,7 +407,7 @@ func TestResponsesNotKept(t *testing.T) {
 	}
 	t.Run("no more than a few turns are opened", func(t *testing.T) {
 		var items []string
-		for i := range 2 * mostTurns {
+		for i := range 2 * maxTurns {
 			items = append(items, `{"type":"item_reference","id":"msg_`+strconv.Itoa(i)+`_0"}`)
 		}
 		loads := 0
@@ -416,7 +416,7 @@ func TestResponsesNotKept(t *testing.T) {
 			own := strings.TrimPrefix(id, "resp_")
 			return []byte(`{"input":[],"response":{"output":[{"id":"msg_` + own + `_0","type":"message","role":"assistant","content":"x"}]}}`), nil
 		})
-		if fault.Of(err).Code != fault.PreviousResponseNotFound || loads != mostTurns {
+		if fault.Of(err).Code != fault.PreviousResponseNotFound || loads != maxTurns {
 			t.Errorf("%d loads, %v", loads, err)
 		}
 	})
@@ -469,7 +469,7 @@ func TestResponsesControls(t *testing.T) {
 			t.Errorf("%s: %v\n%s\nlacks %s", members, err, chat, want[0])
 			continue
 		}
-		if _, err := Peek(chat); err != nil {
+		if _, err := ReadHead(chat); err != nil {
 			t.Errorf("%s: %v", chat, err)
 		}
 		object := q.Answer("OWN", began, q.Stores()).Finish(done1, q.Stores())
@@ -591,7 +591,7 @@ func FuzzResponsesRequest(f *testing.F) {
 			}
 			return
 		}
-		again, err := Peek(chat)
+		again, err := ReadHead(chat)
 		if err != nil && !strings.Contains(err.Error(), "deeper") { // a tool's schema lies a level deeper
 			t.Fatalf("%v\n%s\n%s", err, body, chat)
 		}

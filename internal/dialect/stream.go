@@ -31,12 +31,12 @@ type Stream struct {
 	// Speech says that the stream is a transcript and not a chat: its events have
 	// types, and the last of them is its end mark.
 	Speech bool
-	// Most is how many bytes the answer may have; 0: MaxStreamBytes.
-	Most int
-	// Native says that the stream is of the messages or the responses dialect and
+	// MaxBytes is how many bytes the answer may have; 0: MaxStreamBytes.
+	MaxBytes int
+	// Passthrough says that the stream is of the messages or the responses dialect and
 	// passes as it is, comments too: its events have names and types, and one of
 	// them is the last.
-	Native bool
+	Passthrough bool
 
 	object  object
 	scanned int  // bytes of the pending ones that were looked at
@@ -92,7 +92,7 @@ func (s *Stream) Take(pending []byte) (n int, err error) {
 			continue
 		}
 		if s.mark && len(bytes.Trim(pending[s.scanned:], "\r\n")) > 0 {
-			err = nonsense("more after the end of its answer")
+			err = invalidAnswer("more after the end of its answer")
 			break
 		}
 		if err = s.close(s.scanned - n); err != nil {
@@ -114,8 +114,8 @@ func (s *Stream) close(size int) error {
 	switch {
 	case size > s.longest():
 		return s.tooLong()
-	case s.bytes > cmp.Or(s.Most, MaxStreamBytes):
-		return nonsense(fmt.Sprintf("an answer of more than %d MiB", cmp.Or(s.Most, MaxStreamBytes)>>20))
+	case s.bytes > cmp.Or(s.MaxBytes, MaxStreamBytes):
+		return invalidAnswer(fmt.Sprintf("an answer of more than %d MiB", cmp.Or(s.MaxBytes, MaxStreamBytes)>>20))
 	}
 	if s.filled && s.object.content {
 		s.content++
@@ -128,14 +128,14 @@ func (s *Stream) close(size int) error {
 
 // longest is how long a frame may be.
 func (s *Stream) longest() int {
-	if s.Native {
-		return maxNativeFrame
+	if s.Passthrough {
+		return maxPassedFrame
 	}
 	return MaxFrame
 }
 
 func (s *Stream) tooLong() error {
-	return nonsense("a frame of more than " + strconv.Itoa(s.longest()>>10) + " KiB")
+	return invalidAnswer("a frame of more than " + strconv.Itoa(s.longest()>>10) + " KiB")
 }
 
 var (
@@ -151,20 +151,20 @@ func (s *Stream) read(line []byte) (blank bool, err error) {
 	case len(line) == 0:
 		return true, nil
 	case bytes.IndexByte(line, '\r') >= 0: // readers differ on a bare CR
-		return false, nonsense("a bare carriage return")
+		return false, invalidAnswer("a bare carriage return")
 	case line[0] == ':':
-		if !s.Trusted && !s.Native {
+		if !s.Trusted && !s.Passthrough {
 			for i := range line[1:] {
 				line[1+i] = ' '
 			}
 		}
 		return false, nil
 	case s.ended:
-		return false, nonsense("more after the end of its answer")
-	case s.Native && !s.filled && bytes.HasPrefix(line, eventField):
+		return false, invalidAnswer("more after the end of its answer")
+	case s.Passthrough && !s.filled && bytes.HasPrefix(line, eventField):
 		return false, nil
 	case s.filled || !bytes.HasPrefix(line, dataField):
-		return false, nonsense("a frame that is not one data line")
+		return false, invalidAnswer("a frame that is not one data line")
 	}
 	s.filled = true
 	data := bytes.TrimPrefix(line[len(dataField):], []byte{' '})
@@ -172,7 +172,7 @@ func (s *Stream) read(line []byte) (blank bool, err error) {
 		s.mark, err = s.speech(data)
 		return false, err
 	}
-	if s.Native {
+	if s.Passthrough {
 		s.mark, err = s.native(data)
 		return false, err
 	}
@@ -199,5 +199,5 @@ func (s *Stream) failure(data []byte) error {
 			return f
 		}
 	}
-	return engineSays(data)
+	return reportedError(data)
 }

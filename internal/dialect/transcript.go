@@ -70,13 +70,13 @@ func (t *Transcription) Answer(answer io.Reader) (body []byte, contentType strin
 	err = readObject(answer, &said)
 	switch {
 	case said.Error != nil && said.Error.Kind() != 'n':
-		return nil, "", Usage{}, memberSays(said.Error)
+		return nil, "", Usage{}, errorMember(said.Error)
 	case errors.As(err, new(*json.SemanticError)), err == nil && said.Text == nil:
-		return nil, "", Usage{}, nonsense("something that is no transcript")
+		return nil, "", Usage{}, invalidAnswer("something that is no transcript")
 	case err != nil:
 		return nil, "", Usage{}, err
 	}
-	if t.asked() == "verbose_json" && said.Segments == nil {
+	if t.engineFormat() == "verbose_json" && said.Segments == nil {
 		return nil, "", Usage{}, fault.New(fault.InvalidRequest, "the machine's engine tells no times, which %s is made of: ask for json or text", t.Format).WithParam("response_format")
 	}
 	contentType = "text/plain; charset=utf-8"
@@ -114,7 +114,7 @@ func (s *transcript) document(format string) ([]byte, error) {
 	}
 	body, err := json.Marshal(s)
 	if err != nil {
-		return nil, nonsense("something that is no transcript")
+		return nil, invalidAnswer("something that is no transcript")
 	}
 	return body, nil
 }
@@ -180,7 +180,7 @@ func (s *Stream) speech(data []byte) (end bool, err error) {
 	}
 	var e SpeechEvent
 	if err := json.Unmarshal(data, &e); err != nil {
-		return false, nonsense("an event that is of no transcript")
+		return false, invalidAnswer("an event that is of no transcript")
 	}
 	switch {
 	case e.Type == SpeechDelta && e.Delta != nil:
@@ -193,7 +193,7 @@ func (s *Stream) speech(data []byte) (end bool, err error) {
 		}
 		return true, nil
 	}
-	return false, nonsense("an event that is of no transcript")
+	return false, invalidAnswer("an event that is of no transcript")
 }
 
 // AppendSpeech appends an event of a streamed transcript as a frame; usage may be nil.

@@ -55,9 +55,9 @@ type Call struct {
 	Trace Trace
 
 	chat *spool.Bytes // Body as that of a chat call; nil where it is one, or can be none
-	// untranslated is why Body cannot be translated to the chat dialect, where a service that
+	// translationErr is why Body cannot be translated to the chat dialect, where a service that
 	// speaks its own dialect may take it all the same: on the local surface.
-	untranslated error
+	translationErr error
 }
 
 // Request is the endpoint and the body by which the call is asked of a machine:
@@ -79,7 +79,7 @@ func (c *Call) ForEngine(own bool) (fleet.Endpoint, *spool.Bytes, error) {
 		return c.Endpoint, c.Body, nil
 	}
 	endpoint, body := c.Request()
-	return endpoint, body, c.untranslated
+	return endpoint, body, c.translationErr
 }
 
 // Attach makes what the call asks the body of a request for the next hop: one of
@@ -122,7 +122,7 @@ func (c *Call) close() {
 
 // translated reports whether the answer has to be translated back.
 func (c *Call) translated(a *Answer) bool {
-	return c.chat != nil && !a.ToBody && a.Endpoint == fleet.ChatCompletions
+	return c.chat != nil && !a.Untranslated && a.Endpoint == fleet.ChatCompletions
 }
 
 // Trace is what a Backend learned on the way of one call.
@@ -135,20 +135,20 @@ type Trace struct {
 	Waited   time.Duration
 	// First and Last are the first and the newest decision about the call, Tries
 	// the attempts at it, for the record that answers `kith why`.
-	First, Last Judged
-	Tries       []Try
+	First, Last Decision
+	Tries       []Attempt
 }
 
-// Judged is one decision about a call. The zero Judged is none.
-type Judged struct {
+// Decision is one decision about a call. The zero Decision is none.
+type Decision struct {
 	After   time.Duration // since the call arrived
 	Row     int           // of decisions 2
 	Verdict fleet.Verdict
 	Tally   fleet.Tally
 }
 
-// Try is one attempt at a call on a machine.
-type Try struct {
+// Attempt is one attempt at a call on a machine.
+type Attempt struct {
 	Machine *fleet.Machine
 	Class   fleet.Class
 	After   time.Duration // since the call arrived
@@ -167,21 +167,21 @@ type Try struct {
 type Answer struct {
 	*http.Response
 	Endpoint fleet.Endpoint
-	// Whole is the body of a unary call's answer where it was held already, by
+	// Held is the body of a unary call's answer where it was held already, by
 	// Call.Hold; the gateway closes it. Body then has nothing more to be read.
-	Whole *spool.Bytes
+	Held *spool.Bytes
 	// FromHub says that a hub rendered the body and not a machine: its comments
 	// are passed on, count as signs of life, and its error frames keep their codes.
 	FromHub bool
-	// ToBody says that it answers the call's own Body and not a translation.
-	ToBody bool
+	// Untranslated says that it answers the call's own Body and not a translation.
+	Untranslated bool
 }
 
 // Close ends an answer that is given to no caller.
 func (a *Answer) Close() {
 	a.Body.Close()
-	if a.Whole != nil {
-		a.Whole.Close()
+	if a.Held != nil {
+		a.Held.Close()
 	}
 }
 

@@ -42,7 +42,7 @@ func EngineFault(status int, body []byte) *fault.Fault {
 // caller did not send is not named.
 func (x *exchange) located(err error) error {
 	var f *fault.Fault
-	if !errors.As(err, &f) || f.Code != fault.InvalidRequest || f.Param == "" || x.call.Body == nil || x.call.untranslated != nil {
+	if !errors.As(err, &f) || f.Code != fault.InvalidRequest || f.Param == "" || x.call.Body == nil || x.call.translationErr != nil {
 		return err
 	}
 	own := ""

@@ -24,19 +24,19 @@ var errGone = errors.New("the caller is gone")
 
 // exchange is one request and its answer.
 type exchange struct {
-	g       *Edge
-	w       http.ResponseWriter
-	r       *http.Request
-	control *http.ResponseController
-	id      string // correlation id, made here and never taken from the caller
-	arrived time.Time
-	route   *route // nil until the path was matched
-	shape   dialect.Dialect
-	caller  Caller
-	known   bool // caller was identified, or there is no need to
-	settled bool // the body was read, or seen to
-	tooMuch bool // the body is over the limit
-	call    *Call
+	g            *Edge
+	w            http.ResponseWriter
+	r            *http.Request
+	control      *http.ResponseController
+	id           string // correlation id, made here and never taken from the caller
+	arrived      time.Time
+	route        *route // nil until the path was matched
+	envelope     dialect.Dialect
+	caller       Caller
+	identified   bool // caller was identified, or there is no need to
+	bodyDone     bool // the body was read, or seen to
+	bodyTooLarge bool // the body is over the limit
+	call         *Call
 	// response is the answer to a call of the responses dialect that is translated.
 	response *dialect.Response
 	// forms are those of a chat call that machines are asked in other words.
@@ -44,15 +44,15 @@ type exchange struct {
 	routed bool // the call was handed to the Backend
 
 	// mu orders what the handler and the heartbeat write.
-	mu       sync.Mutex
-	began    bool // status and headers are out
-	named    bool // and with them, or behind them, whose machines have the prompt
-	status   int
-	deadline time.Time // of the next write, as last set
-	first    time.Duration
-	usage    dialect.Usage
-	given    int64 // bytes of the answer that went to the caller
-	asked    int   // the most tokens that the request can be, some room aside
+	mu        sync.Mutex
+	began     bool // status and headers are out
+	routeSent bool // and with them, or behind them, whose machines have the prompt
+	status    int
+	deadline  time.Time // of the next write, as last set
+	firstByte time.Duration
+	usage     dialect.Usage
+	written   int64 // bytes of the answer that went to the caller
+	maxPrompt int   // the most tokens that the request can be, some room aside
 }
 
 func newExchange(g *Edge, w http.ResponseWriter, r *http.Request) *exchange {
@@ -62,8 +62,8 @@ func newExchange(g *Edge, w http.ResponseWriter, r *http.Request) *exchange {
 		id:      "req_" + uuid.Must(uuid.NewV7()).String(),
 		arrived: time.Now(),
 	}
-	x.shape = shapeOf(r, nil)
-	x.settled = r.ContentLength == 0 || r.ProtoMajor > 1 // HTTP/2 resets a stream by itself
+	x.envelope = envelopeOf(r, nil)
+	x.bodyDone = r.ContentLength == 0 || r.ProtoMajor > 1 // HTTP/2 resets a stream by itself
 	id := []string{x.id}
 	h := w.Header()
 	h["X-Correlation-Id"], h["Request-Id"], h["X-Request-Id"] = id, id, id
@@ -96,18 +96,18 @@ func (x *exchange) serve() error {
 	}
 	matched := find(x.r.URL.Path, x.g.on)
 	if matched == nil {
-		return x.noRoute()
+		return x.routeFault()
 	}
-	x.route, x.shape = matched, shapeOf(x.r, matched)
+	x.route, x.envelope = matched, envelopeOf(x.r, matched)
 	if !matched.allows(x.r.Method) {
 		return fault.New(fault.MethodNotAllowed, "%s takes %s", matched.path, matched.methods)
 	}
-	if x.g.on == hosted && !matched.open && !x.known {
+	if x.g.on == hosted && !matched.open && !x.identified {
 		if err := x.identify(); err != nil {
 			return err
 		}
 	}
-	x.known = true
+	x.identified = true
 	if x.g.on == local || !matched.open {
 		if err := x.g.buckets.take(bucketOf(x.caller), x.arrived); err != nil {
 			return err
@@ -118,22 +118,22 @@ func (x *exchange) serve() error {
 			return err
 		}
 	}
-	if matched.infers() {
+	if matched.inference() {
 		return x.infer()
 	}
 	return matched.serve(x)
 }
 
-func (x *exchange) noRoute() error {
+func (x *exchange) routeFault() error {
 	if path := nearest(x.r.URL.Path, x.g.on); path != "" {
 		return fault.New(fault.RouteNotFound, "no such path: you want %s; check whether the base URL should include /v1", path)
 	}
 	return fault.New(fault.RouteNotFound, "no such path: requests go to /v1/models, /v1/chat/completions and their neighbours; check the base URL")
 }
 
-// greet answers HEAD /, which agents send to see whether a service is there, and
+// serviceInfo answers HEAD /, which agents send to see whether a service is there, and
 // GET / of what is no browser: the program and its base URLs (decisions 4).
-func (x *exchange) greet() error {
+func (x *exchange) serviceInfo() error {
 	body, err := json.Marshal(struct {
 		Name         string `json:"name"`
 		Version      string `json:"version"`
@@ -197,13 +197,13 @@ func (x *exchange) read(call *Call) (head dialect.Head, err error) {
 		if err != nil {
 			return head, err
 		}
-		if head, chat, err = x.respond(whole); err != nil {
+		if head, chat, err = x.readResponses(whole); err != nil {
 			return head, err
 		}
-		x.measure(whole, chat)
+		x.boundTokens(whole, chat)
 	} else if err = call.Body.View(x.r.Context(), func(body []byte) (err error) {
-		head, chat, err = x.understand(call, body)
-		x.measure(body, chat)
+		head, chat, err = x.parse(call, body)
+		x.boundTokens(body, chat)
 		return err
 	}); err != nil {
 		return head, x.faultOf(x.r.Context(), err)
@@ -214,26 +214,26 @@ func (x *exchange) read(call *Call) (head dialect.Head, err error) {
 	return head, err
 }
 
-// understand reads a body, of which it keeps nothing: what it asks for, and the
+// parse reads a body, of which it keeps nothing: what it asks for, and the
 // same as the body of a chat call where that is another.
-func (x *exchange) understand(call *Call, body []byte) (head dialect.Head, chat []byte, err error) {
+func (x *exchange) parse(call *Call, body []byte) (head dialect.Head, chat []byte, err error) {
 	switch {
 	case call.Endpoint == fleet.Messages && x.g.on == local: // what cannot be translated, an upstream may still take
 		call.Header = ownHeaders(x.r.Header)
-		if head, err = dialect.Peek(body); err == nil {
-			_, chat, call.untranslated = x.translate(body)
+		if head, err = dialect.ReadHead(body); err == nil {
+			_, chat, call.translationErr = x.translate(body)
 		}
 	case call.Endpoint == fleet.Messages:
 		head, chat, err = x.translate(body)
 	case call.Endpoint == fleet.EmbeddingsEndpoint:
-		head, err = dialect.PeekEmbeddings(body)
+		head, err = dialect.ReadEmbeddingsHead(body)
 	case call.Endpoint == fleet.ChatCompletions:
-		head, x.forms, chat, err = dialect.PeekChat(body)
+		head, x.forms, chat, err = dialect.ReadChatHead(body)
 		if err != nil && head.Model != "" && x.g.on == local { // an upstream may take it as it is
-			call.untranslated, err = err, nil
+			call.translationErr, err = err, nil
 		}
 	default:
-		head, err = dialect.Peek(body)
+		head, err = dialect.ReadHead(body)
 	}
 	return head, chat, err
 }

@@ -140,7 +140,7 @@ func (g *Edge) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 // than by a key: the request's own, if it has any, is not looked at.
 func (g *Edge) ServeAs(w http.ResponseWriter, r *http.Request, caller Caller) {
 	x := newExchange(g, w, r)
-	x.caller, x.known = caller, true
+	x.caller, x.identified = caller, true
 	x.finish(x.run())
 }
 
@@ -159,7 +159,7 @@ func (g *Edge) Admit(c Caller) error { return g.buckets.take(bucketOf(c), time.N
 // it says that the model is out of reach and the caller has asked for too many
 // such models already (decisions 7).
 func (g *Edge) Miss(c Caller, model fleet.ModelID, f *fault.Fault) *fault.Fault {
-	if !isMiss(f) {
+	if !isOutOfReach(f) {
 		return f
 	}
 	if limited := g.misses.add(bucketOf(c), model, time.Now()); limited != nil {

@@ -118,6 +118,6 @@ func (x *exchange) tokenize(call *Call) (tokens int64, err error) {
 	if f := fault.Of(err); f != nil && x.g.on == hosted {
 		err = x.g.Miss(x.caller, call.Model, f)
 	}
-	tellRoute(x.w.Header(), call)
+	setRoute(x.w.Header(), call)
 	return tokens, err
 }

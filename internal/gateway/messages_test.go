@@ -182,7 +182,7 @@ func TestMessagesUnary(t *testing.T) {
 		// A machine is asked in chat, whatever else it says it speaks.
 		endpoint, body := asked.Request()
 		text := textOf(body)
-		if _, err := dialect.Peek([]byte(text)); endpoint != fleet.ChatCompletions || err != nil || !strings.Contains(text, `"messages":[{"role":"user","content":"canary"}]`) {
+		if _, err := dialect.ReadHead([]byte(text)); endpoint != fleet.ChatCompletions || err != nil || !strings.Contains(text, `"messages":[{"role":"user","content":"canary"}]`) {
 			t.Errorf("%s %s %v", endpoint, text, err)
 		}
 		return answer(io.NopCloser(strings.NewReader(chatReply))), nil

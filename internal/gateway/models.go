@@ -52,7 +52,7 @@ func (x *exchange) record(m Model) any {
 		ContextLength: m.ContextLength, Capabilities: m.Capabilities,
 		Availability: m.Availability, Via: m.Via.String(), Machines: m.Machines,
 	}
-	if x.shape == dialect.Messages {
+	if x.envelope == dialect.Messages {
 		return messagesModel{Type: "model", ID: m.ID, DisplayName: m.ID, CreatedAt: created, modelExtras: extras}
 	}
 	return chatModel{ID: m.ID, Object: "model", Created: created.Unix(), OwnedBy: "kith", modelExtras: extras}
@@ -65,7 +65,7 @@ func (x *exchange) listModels() error {
 	if err != nil {
 		return x.faultOf(x.r.Context(), err)
 	}
-	if x.shape != dialect.Messages {
+	if x.envelope != dialect.Messages {
 		return x.writeJSON(struct {
 			Object string `json:"object"`
 			Data   []any  `json:"data"`

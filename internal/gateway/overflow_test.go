@@ -152,7 +152,7 @@ func TestChatForms(t *testing.T) {
 		}
 		asked = textOf(body)
 		a := answer(io.NopCloser(strings.NewReader(tools)))
-		a.ToBody = toBody
+		a.Untranslated = toBody
 		return a, nil
 	}}
 	w, _ := do(New(hostedConfig(b)), ask("POST", "/v1/chat/completions", body))

@@ -126,9 +126,9 @@ func (m *misses) add(key bucketKey, model fleet.ModelID, now time.Time) error {
 	return nil
 }
 
-// isMiss reports whether f tells that the model is out of the caller's reach:
+// isOutOfReach reports whether f tells that the model is out of the caller's reach:
 // rows 1 and 5 to 7 of decisions 2.
-func isMiss(f *fault.Fault) bool {
+func isOutOfReach(f *fault.Fault) bool {
 	switch f.Code {
 	case fault.ModelNotFound, fault.NotInCircle:
 		return true

@@ -31,8 +31,8 @@ const (
 
 // begin sends the status; the headers were set.
 func (x *exchange) begin(status int) {
-	if !x.settled {
-		x.settle()
+	if !x.bodyDone {
+		x.discardBody()
 	}
 	x.began, x.status = true, status
 	x.w.WriteHeader(status)
@@ -59,20 +59,20 @@ func (x *exchange) writeAll(body []byte) error {
 	return nil
 }
 
-// tellRoute names the machines that were given the prompt (decisions 5).
-func tellRoute(h http.Header, call *Call) {
+// setRoute names the machines that were given the prompt (decisions 5).
+func setRoute(h http.Header, call *Call) {
 	if route := call.Trace.Route; route != "" {
 		h["X-Kith-Route"] = []string{oneLine(route)}
 	}
 }
 
-// routeComment is what tellRoute says, as a comment of a stream whose headers
+// routeComment is what setRoute says, as a comment of a stream whose headers
 // went out before it was known; nil if there is nothing to say, or it was said.
 func (x *exchange) routeComment() []byte {
-	if x.named || x.call.Trace.Route == "" {
+	if x.routeSent || x.call.Trace.Route == "" {
 		return nil
 	}
-	x.named = true
+	x.routeSent = true
 	return []byte(": " + oneLine(x.call.Trace.Route) + "\n\n")
 }
 
@@ -115,7 +115,7 @@ func (x *exchange) finish(err error) {
 			f = f.WithParam(x.promptMember())
 		}
 		unclean = x.began
-		x.tell(f)
+		x.writeFault(f)
 	}
 	x.report(f, unclean && f == nil)
 	if unclean {
@@ -132,11 +132,11 @@ func (x *exchange) promptMember() string {
 	return "messages"
 }
 
-// tell writes the fault: as status and body, or, once the answer has begun, as
+// writeFault writes the fault: as status and body, or, once the answer has begun, as
 // its last frame. A stream of the responses dialect whose prompt is too long
 // fails in its events, complete: coding agents shorten their talk when
 // response.failed says so, and not for a status (decisions 4).
-func (x *exchange) tell(f *fault.Fault) {
+func (x *exchange) writeFault(f *fault.Fault) {
 	x.arm(time.Now())
 	if !x.began && x.response != nil && x.call != nil && x.call.Stream && f.Code == fault.ContextLengthExceeded {
 		x.beginStream()
@@ -148,12 +148,12 @@ func (x *exchange) tell(f *fault.Fault) {
 		}
 		return
 	}
-	body := dialect.FaultBody(x.shape, f, x.id)
+	body := dialect.FaultBody(x.envelope, f, x.id)
 	h := x.w.Header()
 	h["Content-Type"] = []string{"application/json"}
 	h["Content-Length"] = []string{strconv.Itoa(len(body))}
 	if x.call != nil {
-		tellRoute(h, x.call)
+		setRoute(h, x.call)
 	}
 	switch status := f.Status(); status {
 	case http.StatusUnauthorized:
@@ -175,7 +175,7 @@ func (x *exchange) lastFrames(f *fault.Fault) []byte {
 	if x.response != nil {
 		return x.response.Fail(f, x.id)
 	}
-	return dialect.FaultFrame(x.shape, f, x.id)
+	return dialect.FaultFrame(x.envelope, f, x.id)
 }
 
 // retryAfter is the seconds of a Retry-After header: the fault's own, or the
@@ -200,7 +200,7 @@ const (
 // report tells Finished and writes the one log event of the exchange. Nothing
 // of the request's or the answer's content is in it.
 func (x *exchange) report(f *fault.Fault, cancelled bool) {
-	out := Outcome{Status: x.status, FirstByte: x.first, Duration: time.Since(x.arrived), Reported: x.usage.Reported}
+	out := Outcome{Status: x.status, FirstByte: x.firstByte, Duration: time.Since(x.arrived), Reported: x.usage.Reported}
 	out.TokensIn, out.TokensOut = x.tokens()
 	switch {
 	case cancelled:
@@ -217,7 +217,7 @@ func (x *exchange) report(f *fault.Fault, cancelled bool) {
 	switch {
 	case x.routed && x.g.Finished != nil:
 		x.g.Finished(x.call, out)
-	case !x.routed && x.known && f != nil && x.route.infers() && x.g.Refused != nil:
+	case !x.routed && x.identified && f != nil && x.route.inference() && x.g.Refused != nil:
 		x.g.Refused(x.refused(), out)
 	}
 	x.log(f, out)
@@ -235,21 +235,21 @@ const (
 // tokens is the usage of the call, as far as it can be true.
 func (x *exchange) tokens() (in, out int64) {
 	within := func(n int64, most int) int64 { return min(max(n, 0), int64(most)+tokenRoom) }
-	out = within(x.usage.Out, int(x.given))
+	out = within(x.usage.Out, int(x.written))
 	switch c := x.call; {
 	case c == nil:
 		return 0, 0
 	case c.Form != nil: // its sound is bounded by the largest clip
 		return within(x.usage.In, int(x.g.Limits.Upload)), out
 	default:
-		return within(x.usage.In, x.asked), out
+		return within(x.usage.In, x.maxPrompt), out
 	}
 }
 
-// measure notes how many tokens a request may be, of which chat is the translation,
+// boundTokens notes how many tokens a request may be, of which chat is the translation,
 // if there is one: turns before this one are in that alone.
-func (x *exchange) measure(body, chat []byte) {
-	x.asked = max(len(body), len(chat)) + pictureRoom*bytes.Count(body, []byte("data:image/"))
+func (x *exchange) boundTokens(body, chat []byte) {
+	x.maxPrompt = max(len(body), len(chat)) + pictureRoom*bytes.Count(body, []byte("data:image/"))
 }
 
 // refused is the call of a request that did not reach the Backend, in as far as
@@ -268,7 +268,7 @@ func (x *exchange) log(f *fault.Fault, out Outcome) {
 	switch {
 	case f != nil && f.Code == fault.InternalError:
 		level = slog.LevelError
-	case x.known && x.route.infers():
+	case x.identified && x.route.inference():
 		level = slog.LevelInfo
 	}
 	ctx := context.WithoutCancel(x.r.Context())

@@ -30,9 +30,9 @@ type Turns struct {
 // keepLimit is how long keeping a turn may hold up the end of an answer.
 const keepLimit = 2 * time.Second
 
-// respond reads the body of a call in the responses dialect: as that of a chat
+// readResponses reads the body of a call in the responses dialect: as that of a chat
 // call, and as the beginning of its answer.
-func (x *exchange) respond(body []byte) (dialect.Head, []byte, error) {
+func (x *exchange) readResponses(body []byte) (dialect.Head, []byte, error) {
 	q, err := dialect.ReadResponses(body)
 	if err != nil {
 		return dialect.Head{}, nil, err
@@ -53,8 +53,8 @@ func (x *exchange) respond(body []byte) (dialect.Head, []byte, error) {
 	return q.Head, chat, nil
 }
 
-// mostShortened is how often a call is asked again with a shorter talk.
-const mostShortened = 6
+// maxShortened is how often a call is asked again with a shorter talk.
+const maxShortened = 6
 
 // serveCall has the Backend serve the call. Where the prompt is too long for the
 // machine, a call of the responses dialect that allows it is asked again without
@@ -63,7 +63,7 @@ func (x *exchange) serveCall(ctx context.Context) (*Answer, error) {
 	for again := 0; ; again++ {
 		answer, err := x.g.Backend.Do(ctx, x.call)
 		f := (*fault.Fault)(nil)
-		if x.response == nil || again == mostShortened || ctx.Err() != nil || !errors.As(err, &f) {
+		if x.response == nil || again == maxShortened || ctx.Err() != nil || !errors.As(err, &f) {
 			return answer, err
 		}
 		shorter, ok := x.response.Shorten(f)
@@ -85,9 +85,9 @@ func (x *exchange) loadTurn(response string) ([]byte, error) {
 	return x.g.Turns.Load(x.r.Context(), x.caller.Member, response)
 }
 
-// conclude keeps the turn and is the end of the answer, which says whether it
+// finishResponse keeps the turn and is the end of the answer, which says whether it
 // was kept: an answer never fails because it could not be.
-func (x *exchange) conclude() []byte {
+func (x *exchange) finishResponse() []byte {
 	now := time.Now()
 	turn := x.response.Turn(now)
 	if turn == nil {

@@ -40,7 +40,7 @@ type route struct {
 // routes is the whole surface: what is not here does not exist. A dialect that
 // is not served yet has no row.
 var routes = []route{
-	{path: "/", methods: "GET, HEAD", on: both, byVersion: true, open: true, serve: (*exchange).greet},
+	{path: "/", methods: "GET, HEAD", on: both, byVersion: true, open: true, serve: (*exchange).serviceInfo},
 	{path: "/v1/models", methods: "GET, HEAD", on: both, byVersion: true, serve: (*exchange).listModels},
 	{path: "/v1/models/", methods: "GET, HEAD", on: both, byVersion: true, serve: (*exchange).oneModel},
 	{path: "/v1/chat/completions", methods: "POST", on: both, endpoint: fleet.ChatCompletions},
@@ -76,8 +76,8 @@ func (r *route) matches(path string) bool {
 	return !r.segment || !strings.Contains(r.argument(path), "/")
 }
 
-// infers reports whether the route is an inference route.
-func (r *route) infers() bool { return r != nil && r.serve == nil }
+// inference reports whether the route is an inference route.
+func (r *route) inference() bool { return r != nil && r.serve == nil }
 
 // takesAPIKey reports whether a key in x-api-key alone will do (decisions 5).
 func (r *route) takesAPIKey() bool { return r.byVersion || r.messages }
@@ -95,9 +95,9 @@ func (r *route) allows(method string) bool {
 	return false
 }
 
-// shapeOf is the envelope of faults for a request: the route's, and where that
+// envelopeOf is the envelope of faults for a request: the route's, and where that
 // leaves it open, or where no route is, the version header's.
-func shapeOf(r *http.Request, matched *route) dialect.Dialect {
+func envelopeOf(r *http.Request, matched *route) dialect.Dialect {
 	switch {
 	case matched != nil && matched.messages:
 		return dialect.Messages

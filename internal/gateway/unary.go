@@ -40,7 +40,7 @@ func (x *exchange) unary() error {
 	}
 	defer answer.Close()
 	x.call.answered(x.response != nil)
-	whole := answer.Whole
+	whole := answer.Held
 	if whole == nil {
 		if whole, err = x.call.Hold(x.g.Spool, answer.Body, answer.ContentLength); err != nil {
 			return x.faultOf(ctx, broken(err))
@@ -53,13 +53,13 @@ func (x *exchange) unary() error {
 	switch {
 	case x.call.Form != nil:
 		made, contentType, x.usage, err = x.call.Form.Answer(body)
-	case dialect.Native(answer.Endpoint):
-		x.usage, err = dialect.CheckNative(body)
+	case dialect.PassesThrough(answer.Endpoint):
+		x.usage, err = dialect.CheckPassthrough(body)
 	case !x.call.translated(answer):
 		x.usage, err = dialect.CheckUnary(body)
 	case x.response != nil:
 		if x.usage, err = x.response.Unary(body); err == nil {
-			made = x.conclude()
+			made = x.finishResponse()
 		}
 	case x.forms != nil:
 		made, x.usage, err = x.forms.Answer(body)
@@ -76,11 +76,11 @@ func (x *exchange) unary() error {
 		}
 		defer whole.Close()
 	}
-	x.first, x.given = time.Since(x.arrived), whole.Len()
+	x.firstByte, x.written = time.Since(x.arrived), whole.Len()
 	h := x.w.Header()
 	h["Content-Type"] = []string{contentType}
 	h["Content-Length"] = []string{strconv.FormatInt(whole.Len(), 10)}
-	tellRoute(h, x.call)
+	setRoute(h, x.call)
 	x.begin(http.StatusOK)
 	_, err = whole.WriteTo(chunked{x})
 	return err

@@ -110,7 +110,7 @@ func (h *Hub) try(ctx context.Context, call *gateway.Call, c *held) (*gateway.An
 	if call.Stream {
 		err = answer.peek()
 	} else { // so that a machine that vanishes in the middle can be replaced (decisions 2)
-		result.Whole, err = call.Hold(h.edge.Spool, answer.ReadCloser, response.ContentLength)
+		result.Held, err = call.Hold(h.edge.Spool, answer.ReadCloser, response.ContentLength)
 	}
 	if err != nil {
 		out, f := broken(ctx, call, gone, err)

@@ -49,7 +49,7 @@ func (h *Hub) countOn(ctx context.Context, call *gateway.Call, c fleet.Candidate
 	request, sent := h.request(ctx, call, c, tunnel.PathTokenize)
 	response, err := line.RoundTrip(request)
 	trace := &call.Trace
-	trace.Tries = append(trace.Tries, gateway.Try{Machine: c.Machine, Class: c.Class, Prompt: err == nil && response.StatusCode == http.StatusOK || sent.seal()})
+	trace.Tries = append(trace.Tries, gateway.Attempt{Machine: c.Machine, Class: c.Class, Prompt: err == nil && response.StatusCode == http.StatusOK || sent.seal()})
 	trace.Route = routeOf(trace.Tries)
 	if err != nil {
 		return 0

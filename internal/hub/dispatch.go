@@ -284,10 +284,10 @@ func (d *dispatch) report(w *waiter) {
 // routeOf is X-Kith-Route's value: each machine that was given the prompt, once, in
 // the order in which they had it last; the one that answers is the last (decisions
 // 5). A machine that refused without it is not named.
-func routeOf(tries []gateway.Try) string {
+func routeOf(tries []gateway.Attempt) string {
 	var parts []string
 	for i, t := range tries {
-		again := slices.ContainsFunc(tries[i+1:], func(later gateway.Try) bool { return later.Prompt && later.Machine.ID == t.Machine.ID })
+		again := slices.ContainsFunc(tries[i+1:], func(later gateway.Attempt) bool { return later.Prompt && later.Machine.ID == t.Machine.ID })
 		if t.Prompt && !again {
 			parts = append(parts, t.Class.String()+"; machine="+headerText(t.Machine.Name)+"; owner="+headerText(t.Machine.OwnerName))
 		}

@@ -45,7 +45,7 @@ type waiter struct {
 type grant struct {
 	held    *held
 	refusal *fault.Fault
-	judged  gateway.Judged // the decision that ended it
+	judged  gateway.Decision // the decision that ended it
 }
 
 func newQueue(model fleet.ModelID, offers int) *queue {

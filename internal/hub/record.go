@@ -57,7 +57,7 @@ func storiesOf(call *gateway.Call, out gateway.Outcome) []account.Story {
 		Status: out.Status, Code: out.Code, WaitedMS: trace.Waited.Milliseconds(), TookMS: out.Duration.Milliseconds(),
 		Tries: make([]account.StoryTry, len(trace.Tries)),
 	}
-	for _, j := range [...]gateway.Judged{trace.First, trace.Last} {
+	for _, j := range [...]gateway.Decision{trace.First, trace.Last} {
 		if j.Row != 0 && (len(mine.Judgements) == 0 || j != trace.First) {
 			mine.Judgements = append(mine.Judgements, tellable(j, call.Endpoint.Family()))
 		}
@@ -110,7 +110,7 @@ func unfinished(code string) string {
 }
 
 // tellable is a decision as its caller may be told it.
-func tellable(j gateway.Judged, family fleet.Family) account.Judgement {
+func tellable(j gateway.Decision, family fleet.Family) account.Judgement {
 	t := account.Judgement{
 		AfterMS: j.After.Milliseconds(), Verdict: j.Verdict.String(), Row: fleet.ReasonOf(j.Row, family).Row,
 	}
@@ -125,12 +125,12 @@ func tellable(j gateway.Judged, family fleet.Family) account.Judgement {
 }
 
 // judgement is a decision as the call's trace keeps it.
-func judgement(d fleet.Decision) gateway.Judged {
-	return gateway.Judged{Row: d.Row, Verdict: d.Verdict, Tally: d.Tally}
+func judgement(d fleet.Decision) gateway.Decision {
+	return gateway.Decision{Row: d.Row, Verdict: d.Verdict, Tally: d.Tally}
 }
 
 // judged notes a decision about the call.
-func (d *dispatch) judged(j gateway.Judged) {
+func (d *dispatch) judged(j gateway.Decision) {
 	trace := &d.call.Trace
 	j.After = time.Since(d.call.Arrived)
 	if trace.Last = j; trace.First.Row == 0 {
@@ -142,7 +142,7 @@ func (d *dispatch) judged(j gateway.Judged) {
 // now.
 func (d *dispatch) tried(c *held, began time.Time, out outcome) {
 	trace := &d.call.Trace
-	trace.Tries = append(trace.Tries, gateway.Try{
+	trace.Tries = append(trace.Tries, gateway.Attempt{
 		Machine: c.Machine, Class: c.Class, After: began.Sub(d.call.Arrived), Took: time.Since(began), Outcome: c.words(out),
 		Prompt: c.prompt, Began: out == served, Waited: trace.Waited,
 	})

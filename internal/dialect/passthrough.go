@@ -11,45 +11,45 @@ import (
 	"github.com/kith/kith/internal/fleet"
 )
 
-// maxNativeFrame bounds one event of an answer that passes as it is, in bytes:
+// maxPassedFrame bounds one event of an answer that passes as it is, in bytes:
 // the last of the responses dialect repeats the whole answer and its request.
-const maxNativeFrame = 8 << 20
+const maxPassedFrame = 8 << 20
 
-// Native reports whether answers at the endpoint are of a dialect that is
+// PassesThrough reports whether answers at the endpoint are of a dialect that is
 // checked here and never changed: messages and responses.
-func Native(e fleet.Endpoint) bool { return e == fleet.Messages || e == fleet.Responses }
+func PassesThrough(e fleet.Endpoint) bool { return e == fleet.Messages || e == fleet.Responses }
 
-// nativeEvent is what the edge has to know of one event, or of a whole answer,
+// passedEvent is what the edge has to know of one event, or of a whole answer,
 // of the messages and responses dialects.
-type nativeEvent struct {
+type passedEvent struct {
 	Type     string         `json:"type"`
-	Usage    *nativeUsage   `json:"usage"`
+	Usage    *passedUsage   `json:"usage"`
 	Delta    jsontext.Value `json:"delta"`
 	Error    jsontext.Value `json:"error"`
-	Message  nativeMessage  `json:"message"`
-	Response nativeMessage  `json:"response"`
+	Message  passedMessage  `json:"message"`
+	Response passedMessage  `json:"response"`
 }
 
-type nativeMessage struct {
-	Usage *nativeUsage
+type passedMessage struct {
+	Usage *passedUsage
 }
 
 // UnmarshalJSON satisfies json.Unmarshaler: an error event's message is text.
-func (m *nativeMessage) UnmarshalJSON(data []byte) error {
+func (m *passedMessage) UnmarshalJSON(data []byte) error {
 	if len(data) == 0 || data[0] != '{' {
 		return nil
 	}
 	var inner struct {
-		Usage *nativeUsage `json:"usage"`
+		Usage *passedUsage `json:"usage"`
 	}
 	err := json.Unmarshal(data, &inner)
 	m.Usage = inner.Usage
 	return err
 }
 
-// nativeUsage has the counts of both dialects; in messages the cached tokens are
+// passedUsage has the counts of both dialects; in messages the cached tokens are
 // not among the input's.
-type nativeUsage struct {
+type passedUsage struct {
 	In      *int64 `json:"input_tokens"`
 	Out     *int64 `json:"output_tokens"`
 	Read    int64  `json:"cache_read_input_tokens"`
@@ -61,7 +61,7 @@ type nativeUsage struct {
 
 // add lays what was told over what was known: messages tells input and output
 // in two events.
-func (u *nativeUsage) add(known *Usage) {
+func (u *passedUsage) add(known *Usage) {
 	if u == nil {
 		return
 	}
@@ -77,7 +77,7 @@ func (u *nativeUsage) add(known *Usage) {
 // native reads the data of one event; end says that none may follow. A failed
 // response is an answer, whole and told by its service: it passes as it is.
 func (s *Stream) native(data []byte) (end bool, err error) {
-	var event nativeEvent
+	var event passedEvent
 	if err := readObject(bytes.NewReader(data), &event); err != nil {
 		return false, foreign(err)
 	}
@@ -90,7 +90,7 @@ func (s *Stream) native(data []byte) (end bool, err error) {
 	case "message_stop", "response.completed", "response.incomplete", "response.failed":
 		return true, nil
 	case "":
-		return false, nonsense("an event without a type")
+		return false, invalidAnswer("an event without a type")
 	}
 	s.object.content = event.Delta != nil
 	return false, nil
@@ -99,20 +99,20 @@ func (s *Stream) native(data []byte) (end bool, err error) {
 // foreign is the fault of an answer that readObject could not read.
 func foreign(err error) error {
 	if errors.As(err, new(*json.SemanticError)) {
-		return nonsense("an answer that is of no such dialect")
+		return invalidAnswer("an answer that is of no such dialect")
 	}
 	return err
 }
 
-// CheckNative checks a unary answer of the messages or responses dialect, which
+// CheckPassthrough checks a unary answer of the messages or responses dialect, which
 // passes as it is, and returns the usage it reports; errors are *fault.Fault, or those of reading.
-func CheckNative(answer io.Reader) (usage Usage, err error) {
-	var event nativeEvent
+func CheckPassthrough(answer io.Reader) (usage Usage, err error) {
+	var event passedEvent
 	if err := readObject(answer, &event); err != nil {
 		return Usage{}, foreign(err)
 	}
 	if event.Type == "error" {
-		return Usage{}, memberSays(event.Error)
+		return Usage{}, errorMember(event.Error)
 	}
 	event.Usage.add(&usage)
 	return usage, nil

@@ -7,8 +7,8 @@ import (
 )
 
 const (
-	// mostWaitingCalls bounds the tool calls that wait for one before them to end.
-	mostWaitingCalls = 1024
+	// maxWaitingCalls bounds the tool calls that wait for one before them to end.
+	maxWaitingCalls = 1024
 	// maxWaitingText bounds what those have said so far, in bytes.
 	maxWaitingText = 4 << 20
 )
@@ -46,10 +46,10 @@ func (q *callQueue) take(c *callDelta, pass func(*callDelta) error) error {
 	case c.name == nil && q.begun && len(bytes.TrimSpace(unquoteOrNil(c.arguments))) == 0: // of a call that is over
 		return nil
 	case c.name == nil:
-		return nonsense("parts of tool calls out of order")
+		return invalidAnswer("parts of tool calls out of order")
 	case q.open && !q.arguments.over():
-		if len(q.waiting) == mostWaitingCalls {
-			return nonsense("too many tool calls at once")
+		if len(q.waiting) == maxWaitingCalls {
+			return invalidAnswer("too many tool calls at once")
 		}
 		q.waiting = append(q.waiting, waitingCall{name: bytes.Clone(c.name)})
 		later = &q.waiting[len(q.waiting)-1]
@@ -79,7 +79,7 @@ func (q *callQueue) later(c *callDelta) *waitingCall {
 // hold keeps a part of a call that waits.
 func (q *callQueue) hold(w *waitingCall, c *callDelta) error {
 	if q.held += len(c.arguments) + len(c.name); q.held > maxWaitingText {
-		return nonsense("parallel tool calls of more than 4 MiB")
+		return invalidAnswer("parallel tool calls of more than 4 MiB")
 	}
 	if c.arguments != nil {
 		w.arguments = append(w.arguments, c.arguments[1:len(c.arguments)-1]...)
