@@ -49,6 +49,7 @@ func townOf(t *testing.T, w *world, change func(*Config)) *town {
 		tn.site.ServeHTTP(rw, r)
 	}))
 	t.Cleanup(tn.web.Close)
+	t.Cleanup(tn.web.CloseClientConnections) // Close waits for streams that a failed test left
 	tn.web.URL = strings.Replace(tn.web.URL, "127.0.0.1", "localhost", 1) // a name, as passkeys need
 	c := Config{
 		Base: tn.web.URL, SignUp: SignUpOpen,
