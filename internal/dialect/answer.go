@@ -162,10 +162,8 @@ func (o *object) delta(name []byte) error {
 	return err
 }
 
-// UsageTrailer is the trailer of a streamed answer that carries the engine's own
-// token counts, "PROMPT COMPLETION", when it told them. The machine asks its
-// engine for them on every stream and takes their chunk out again unless the
-// caller asked.
+// UsageTrailer is the trailer of a streamed answer that carries the engine's own token counts, "PROMPT COMPLETION". The
+// daemon requests them from its engine on every stream, and removes their chunk unless the caller requested it.
 const UsageTrailer = "Kith-Usage"
 
 // Trailer is the usage as a UsageTrailer's value.
@@ -173,8 +171,7 @@ func (u Usage) Trailer() string {
 	return strconv.FormatInt(u.In, 10) + " " + strconv.FormatInt(u.Out, 10)
 }
 
-// ParseTrailer reads a UsageTrailer's value; false where there is none, or no
-// sense in it.
+// ParseTrailer reads a UsageTrailer's value; false where it is absent or malformed.
 func ParseTrailer(value string) (Usage, bool) {
 	in, out, ok := strings.Cut(value, " ")
 	u := Usage{Reported: true}
@@ -206,7 +203,7 @@ func readUsage(value jsontext.Value) Usage {
 	}
 }
 
-// invalidAnswer is the fault of an answer that is not what its dialect allows.
+// invalidAnswer is the fault of an answer that its dialect does not allow.
 func invalidAnswer(what string) *fault.Fault {
 	return fault.New(fault.EngineError, "the machine's engine sent %s; try again, or another model", what)
 }
@@ -232,8 +229,8 @@ func errorMember(member jsontext.Value) *fault.Fault {
 	return reportedError(encode(jsonObject{"error": member}))
 }
 
-// EngineText is what an engine wrote in an error document, its code before its
-// message, as one printable line of bounded length; empty if it says nothing.
+// EngineText is the code and the message of an engine's error document, as one printable line of bounded length; empty
+// if it has neither.
 func EngineText(document []byte) string {
 	e := readEngineError(document)
 	text := e.text

@@ -6,10 +6,9 @@ import (
 	"github.com/kith/kith/internal/fault"
 )
 
-// Bounds of a request body: a reader's memory is many times that of values of a
-// byte or two (trust 19, 25).
+// Bounds of a request body: to read a value of a byte or two takes many times its memory (spec/security.md#bombs).
 const (
-	// MaxDepth is how deep it may nest (decisions 5).
+	// MaxDepth is how deep it may nest (spec/api.md#strict-json).
 	MaxDepth = 64
 	// MaxNames is how many names one object may hold.
 	MaxNames = 10_000

@@ -96,7 +96,7 @@ type chatCall struct {
 	} `json:"function"`
 }
 
-// prose is JSON strings that are written as one, a paragraph each. The prefix stands before the first.
+// prose is JSON strings that are written as one, a paragraph each. The prefix comes before the first.
 type prose struct {
 	prefix string // as JSON writes it
 	texts  []jsontext.Value
@@ -206,8 +206,8 @@ type translation struct {
 	pictures int
 }
 
-// attribution begins the system block that a coding agent writes anew for each
-// prompt. Before a prompt that stays the same it would spoil every cache.
+// attribution begins the system block that a coding agent changes with each prompt. In front of a prompt that stays the
+// same it would defeat every cache.
 var attribution = []byte(`"x-anthropic-billing-header:`)
 
 // system adds the system prompt, with what the first turns add to it, as one message: many templates take only one, and

@@ -12,10 +12,9 @@ import (
 	"github.com/kith/kith/internal/fault"
 )
 
-// ChatForms are forms of the chat dialect that engines do not know: tools of the
-// type custom, a choice of allowed tools, and the functions that were before
-// tools. A request that uses them is asked of machines with function tools, and
-// its answer is returned in the forms of the request.
+// ChatForms are forms of the chat dialect that engines do not know: tools of the type custom, a choice of allowed tools,
+// and functions, which tools replaced. Machines get a request that uses them with function tools; its answer is returned
+// in the forms of the request.
 type ChatForms struct {
 	legacy bool            // functions and function_call
 	custom map[string]bool // names of tools of the type custom
@@ -273,8 +272,8 @@ func (f *ChatForms) earlierCalls(message jsonObject) {
 	message["tool_calls"] = encode(calls)
 }
 
-// Answer is a whole chat answer in the forms of the request; it checks the answer
-// as CheckUnary does. Errors are *fault.Fault.
+// Answer is a unary chat answer in the forms of the request. It checks the answer as CheckUnary does; errors are
+// *fault.Fault.
 func (f *ChatForms) Answer(answer io.Reader) ([]byte, Usage, error) {
 	document := jsonObject{}
 	if err := readObject(answer, &document); err != nil {

@@ -73,7 +73,7 @@ func TestPeekChatForms(t *testing.T) {
 	}
 }
 
-// Answers come back in the forms of the request, whole and streamed, in whatever
+// Answers come back in the forms of the request, unary and streamed, in whatever
 // pieces the stream comes.
 func TestChatFormsAnswers(t *testing.T) {
 	for name, c := range map[string]struct{ request, answer, whole, stream, events string }{

@@ -9,15 +9,14 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 )
 
-// piece is what one chunk adds to an answer's first choice, as slices of the
-// chunk itself. A nil piece is not interested.
+// delta is what one chunk adds to an answer's first choice, as slices of the chunk itself. A nil delta ignores the chunk.
 type delta struct {
 	document []byte
 	done     bool // with the first choice: there is no second in this dialect
 
 	text, refusal, thought, finish jsontext.Value
 
-	stop     jsontext.Value // the stop sequence, where the engine tells which
+	stop     jsontext.Value // the stop sequence, where the engine reports it
 	logprobs jsontext.Value // of the choice, an object
 	calls    []callDelta
 }
@@ -28,7 +27,7 @@ type callDelta struct {
 	id, name, arguments jsontext.Value
 }
 
-// reset makes the piece ready for the next chunk.
+// reset makes the delta ready for the next chunk.
 func (p *delta) reset(document []byte) {
 	if p != nil {
 		*p = delta{document: document, calls: p.calls[:0]}

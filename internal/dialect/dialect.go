@@ -1,10 +1,7 @@
-// Package dialect knows what requests and answers look like on the wire: it
-// peeks into a request body, checks answers on their way to the caller, frame
-// by frame, renders faults as the caller's dialect writes them, and translates
-// between chat, in which machines are asked, and the messages and responses
-// dialects (docs/dialects.md). It knows no connection, member or machine, and where
-// nothing is to be translated it never changes a byte that it passes on, except
-// the text of a stranger's SSE comments.
+// Package dialect reads and writes requests and answers: it reads the head of a request body, checks answers on their
+// way to the caller, frame by frame, renders faults in the caller's dialect, and translates between chat, which machines
+// get, and the messages and responses dialects (docs/dialects.md). It knows no connection, member or machine. Where
+// nothing is to be translated it changes no byte that it passes on, except the text of a machine's SSE comments.
 package dialect
 
 import (
@@ -17,24 +14,24 @@ import (
 	"github.com/kith/kith/internal/fleet"
 )
 
-// Dialect is the bounds in which a caller reads faults and listings.
+// Dialect is the form in which a caller reads faults and listings.
 type Dialect uint8
 
-// The dialects of the service (S1.1). Responses has the chat bounds of faults,
-// except that their param is a string, always.
+// The dialects of the service (spec/api.md#dialects). Responses has the chat form of faults, except that their param is
+// always a string.
 const (
 	Chat Dialect = iota
 	Messages
 	Responses
 )
 
-// What one call may hold: machines refuse more from others than their owner.
+// What one call may hold. A machine takes no more from callers other than its owner.
 const (
 	MaxMessages = 8192
 	MaxPictures = 256
 )
 
-// VersionHeader names the version header of the messages dialect (S9.2).
+// VersionHeader names the version header of the messages dialect (spec/api.md#check-version).
 const VersionHeader = "Anthropic-Version"
 
 // MaxAnswer is how many bytes a unary answer of an endpoint may have. It is the one limit of such answers: on a machine, and

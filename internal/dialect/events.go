@@ -1,9 +1,7 @@
 package dialect
 
-// Events turns the chunks of a chat stream into the events of another dialect,
-// in one pass and as they come. It is the Events of a Stream, which drives it.
-// Its events are whole and in order, and good ones end them only where the end
-// mark was seen.
+// Events turns the chunks of a chat stream into the events of another dialect, in one pass and as they come. A Stream
+// drives it. Its events are complete and in order; the last one of a good answer comes only after the end mark.
 type Events struct {
 	*outbox
 	writer eventWriter

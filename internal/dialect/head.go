@@ -13,10 +13,10 @@ import (
 	"github.com/kith/kith/internal/fleet"
 )
 
-// Head is what the edge reads from a request body; all the rest stays bytes.
+// Head is what the edge reads from a request body.
 type Head struct {
 	Model fleet.ModelID // never empty; perhaps not Valid
-	// Stream is the boolean of S4's payload rule 1; null reads as false.
+	// Stream is false for null.
 	Stream bool
 	// IncludeUsage says that the caller asked for a usage frame
 	// (stream_options.include_usage).
@@ -132,8 +132,7 @@ func (h *headReader) member(name []byte) error {
 	}
 }
 
-// other passes over a member nobody asked for, unless it could be taken for one
-// that somebody did.
+// other skips an unknown member, and refuses one whose name differs from a known one in its case alone.
 func (h *headReader) other(name []byte) error {
 	for _, known := range [...]string{"model", "stream"} {
 		if bytes.EqualFold(name, []byte(known)) {
@@ -200,8 +199,8 @@ func (h *headReader) streamOptions() error {
 	return nil
 }
 
-// refusal turns a reader's error into what the caller is told: where the body
-// stops being strict JSON, in words that quote nothing but a member's name.
+// refusal is the fault of a reader's error: it says where the body stops being strict JSON, and quotes nothing but a
+// member's name.
 func refusal(err error) *fault.Fault {
 	var f *fault.Fault
 	if errors.As(err, &f) {

@@ -10,11 +10,11 @@ import (
 const (
 	// maxAlternatives is how many other tokens a caller may ask for at each place.
 	maxAlternatives = 20
-	// maxLogprobs bounds the logprobs of one answer, which are told four times, in
-	// bytes as they are told. Those of later tokens are left out.
+	// maxLogprobs bounds the logprobs of one answer, which is written four times, in bytes as they are written. Those of
+	// later tokens are left out.
 	maxLogprobs = 2 << 20
-	// maxLogprob bounds what an engine tells of one token, in bytes; more is left
-	// out before it is taken apart, which takes many times as much.
+	// maxLogprob bounds the logprobs of one token, in bytes. Larger ones are left out before they are decoded, which takes
+	// many times their memory.
 	maxLogprob = 64 << 10
 )
 
@@ -38,10 +38,8 @@ func (l *logprob) complete() {
 	}
 }
 
-// appendLogprobs appends what the logprobs of a chat answer's choice tell, with
-// at most so many alternatives at each place, behind a comma where something
-// stands before it, while that is no more than most bytes in all. What cannot be
-// read tells nothing.
+// appendLogprobs appends the logprobs of a chat answer's choice, separated by commas, with at most so many alternatives
+// for each token, while that is at most so many bytes in all. It skips what it cannot read.
 func appendLogprobs(dst []byte, value jsontext.Value, alternatives, most int) []byte {
 	var told struct {
 		Content jsontext.Value `json:"content"`

@@ -16,8 +16,8 @@ const (
 type Count struct {
 	Head
 	// Chat is the input as the body of a chat call, for a tokenizer; nil where
-	// none could tell: of pictures, which each model counts in its own way and
-	// tokenizers not at all, or of what no engine would take.
+	// none can count: with pictures, which each model counts in its own way and
+	// tokenizers not at all, or where no engine would take the input.
 	Chat []byte
 	// Estimate is the number of tokens as this package sees it, without any
 	// tokenizer. It may be wrong by a third either way.
@@ -48,7 +48,7 @@ func CountMessages(body []byte) (Count, error) {
 	if !w.pictures {
 		q.Stream = false
 		if count.Chat, err = writeChat(&q.request, len(body)); err != nil {
-			count.Chat = nil // of nothing; the estimate stands
+			count.Chat = nil // there is nothing to answer; the estimate remains
 		}
 	}
 	return count, nil

@@ -9,7 +9,7 @@ import (
 )
 
 // A prompt over the context is recognised in each engine's own words, in a body,
-// in a whole answer and in a stream; agents compact on the message (decisions 4).
+// in a unary answer and in a stream; agents compact on the message (spec/routing.md#engine-too-long).
 func TestContextLengthExceeded(t *testing.T) {
 	text, err := os.ReadFile("testdata/overflow.txt")
 	if err != nil {

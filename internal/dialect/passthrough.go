@@ -11,16 +11,15 @@ import (
 	"github.com/kith/kith/internal/fleet"
 )
 
-// maxPassedFrame bounds one event of an answer that passes as it is, in bytes:
-// the last of the responses dialect repeats the whole answer and its request.
+// maxPassedFrame bounds one event of an answer that passes as it is, in bytes: the last one of the responses dialect
+// repeats the complete answer and its request.
 const maxPassedFrame = 8 << 20
 
 // PassesThrough reports whether answers at the endpoint are of a dialect that is
 // checked here and never changed: messages and responses.
 func PassesThrough(e fleet.Endpoint) bool { return e == fleet.Messages || e == fleet.Responses }
 
-// passedEvent is what the edge has to know of one event, or of a whole answer,
-// of the messages and responses dialects.
+// passedEvent is what the edge reads of an event, or of a unary answer, of the messages and responses dialects.
 type passedEvent struct {
 	Type     string         `json:"type"`
 	Usage    *passedUsage   `json:"usage"`
@@ -59,8 +58,7 @@ type passedUsage struct {
 	} `json:"input_tokens_details"`
 }
 
-// add lays what was told over what was known: messages tells input and output
-// in two events.
+// add adds the counts to the known ones: messages reports input and output in two events.
 func (u *passedUsage) add(known *Usage) {
 	if u == nil {
 		return
@@ -75,7 +73,7 @@ func (u *passedUsage) add(known *Usage) {
 }
 
 // native reads the data of one event; end says that none may follow. A failed
-// response is an answer, whole and told by its service: it passes as it is.
+// response is a complete answer of its service: it passes as it is.
 func (s *Stream) native(data []byte) (end bool, err error) {
 	var event passedEvent
 	if err := readObject(bytes.NewReader(data), &event); err != nil {

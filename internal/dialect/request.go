@@ -61,7 +61,7 @@ type toolChoice struct {
 type blockKind uint8
 
 const (
-	otherBlock blockKind = iota // of a type nobody here knows
+	otherBlock blockKind = iota // of an unknown type
 	textBlock
 	imageBlock
 	documentBlock
@@ -174,7 +174,7 @@ func (q *request) optionalBoolean() (jsontext.Value, error) {
 	return value, err
 }
 
-// optionalInteger is the next value, a whole number of at least that; nil for null.
+// optionalInteger is the next value, an integer of at least that; nil for null.
 func (q *request) optionalInteger(least int64) (jsontext.Value, error) {
 	value, err := q.optionalValue()
 	if err != nil || value == nil {

@@ -15,10 +15,8 @@ import (
 // maxTurn bounds a turn that is kept, in bytes; a longer one is not.
 const maxTurn = 16 << 20
 
-// Response is one answer of the responses dialect while it is made: its items, the
-// object that tells them, and, streamed, the events that come to that object.
-// Make it with ResponsesRequest.Answer, then feed it either a whole chat answer
-// (Whole) or a chat stream (Events), and end it with Finish; or with Fail.
+// Response builds one answer of the responses dialect: its items and, streamed, their events. Make it with
+// ResponsesRequest.Answer, give it a unary chat answer (Unary) or a chat stream (Events), and end it with Finish or Fail.
 type Response struct {
 	outbox
 	request *ResponsesRequest
@@ -72,8 +70,8 @@ func (r *Response) Unary(answer io.Reader) (Usage, error) {
 	return usage, r.end(usage)
 }
 
-// Turn is the turn as it is to be kept, completed at that time: the whole input,
-// then the response. It is nil where there is nothing to keep.
+// Turn is the turn to keep, completed at that time: the complete input, then the response. It is nil where there is
+// nothing to keep.
 func (r *Response) Turn(now time.Time) []byte {
 	r.completed = now
 	if !r.stores {

@@ -61,8 +61,7 @@ type responseEvent struct {
 	Logprobs     jsontext.Value  `json:"logprobs,omitzero"`
 }
 
-// maxAnswerText bounds the text of an answer, which is told four times at its
-// end, in bytes as JSON writes it.
+// maxAnswerText bounds the text of an answer, which is written four times at its end, in bytes as JSON writes it.
 const maxAnswerText = 4 << 20
 
 // grow takes text to the open part.
@@ -112,9 +111,9 @@ func (r *Response) chunk(p *delta) error {
 	return nil
 }
 
-// takeLogprobs takes the logprobs of a chunk, if the caller wants them: they go with the
-// text that comes with them, or, where a token is only a part of a letter, next.
-// Those of thoughts and of tool calls have no place in this dialect.
+// takeLogprobs takes the logprobs of a chunk, if the caller wants them. They are written with the text of the chunk or,
+// where a token is only a part of a character, with the next text. Those of reasoning and of tool calls have no place in
+// this dialect.
 func (r *Response) takeLogprobs(p *delta) {
 	if p.text == nil && (p.thought != nil || p.refusal != nil || len(p.calls) > 0) {
 		r.logprobs = r.logprobs[:0]
@@ -127,8 +126,7 @@ func (r *Response) takeLogprobs(p *delta) {
 	}
 }
 
-// end satisfies eventWriter. What the last event tells is not all known yet: it
-// is Finish's.
+// end satisfies eventWriter. Finish writes the last event, since whether the turn was kept is not known yet.
 func (r *Response) end(u Usage) error {
 	r.begin()
 	if err := r.calls.end(r.toolCall); err != nil {
@@ -223,7 +221,7 @@ func (o *openItem) string() jsontext.Value {
 	return append(o.text[:len(o.text):len(o.text)], '"')
 }
 
-// list is what stands between commas as a list.
+// list is elements, which commas separate, as a list.
 func list(elements []byte) jsontext.Value {
 	return append(append([]byte{'['}, elements...), ']')
 }

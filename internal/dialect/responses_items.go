@@ -150,7 +150,7 @@ func (q *ResponsesRequest) checkItem(item *inputItem, word string) error {
 	return nil
 }
 
-// checkMessage refuses a message that no model here can be told whole.
+// checkMessage refuses a message of which a model here would not get every part.
 func (q *ResponsesRequest) checkMessage(item *inputItem) error {
 	switch item.role {
 	case "developer":
@@ -324,7 +324,7 @@ func (q *ResponsesRequest) Resolve(load func(response string) ([]byte, error)) e
 		if known == nil {
 			known = make(map[string]inputItem)
 			for _, old := range q.context {
-				known[old.id] = inputItem{} // it is told already
+				known[old.id] = inputItem{} // it is in the context already
 			}
 		}
 		found, ok := known[item.id]

@@ -10,9 +10,8 @@ import (
 	"github.com/kith/kith/internal/fault"
 )
 
-// ResponsesRequest is a body of the responses dialect as it was read. Resolve
-// gives it what it refers to; then Chat is what a machine is asked and Answer
-// begins what its caller is told.
+// ResponsesRequest is a body of the responses dialect as it was read. Resolve loads what it refers to; then Chat is the
+// request for a machine, and Answer begins the answer to the caller.
 type ResponsesRequest struct {
 	request
 	inputs []inputItem // as they were sent
@@ -266,8 +265,7 @@ func (q *ResponsesRequest) textMember(name []byte) (err error) {
 	return err
 }
 
-// include reads what the caller wants to be told beside the rest. Of that only
-// logprobs are known here.
+// include reads what else the caller wants in the answer. Only logprobs are known here.
 func (q *ResponsesRequest) include() error {
 	if q.dec.PeekKind() != '[' {
 		return q.dec.SkipValue()

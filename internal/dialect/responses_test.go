@@ -97,7 +97,7 @@ func TestResponsesGoldens(t *testing.T) {
 	})
 }
 
-// checkTurn holds that what is kept can be told and be gone on from.
+// checkTurn holds that what is kept can be returned and continued.
 func checkTurn(t *testing.T, turn []byte, told string) {
 	t.Helper()
 	object, err := KeptResponse(turn)
@@ -209,7 +209,7 @@ var everyMember = strings.Fields(`id object created_at completed_at status incom
 	max_output_tokens max_tool_calls store background service_tier metadata safety_identifier prompt_cache_key`)
 
 // checkResponseEvents holds the dialect's order: created, in progress, items that
-// never overlap, each added, filled and done, and one last event that tells the
+// never overlap, each added, filled and done, and one last event that has the
 // same items; numbers without a gap; the end mark at a good end only.
 func checkResponseEvents(t *testing.T, text string, whole bool) {
 	t.Helper()

@@ -7,9 +7,8 @@ import (
 	"strconv"
 )
 
-// What one stream may hold (decisions 5, trust's fault 48). Its frames are not
-// counted: one of a long answer is one token, and what bounds those are its bytes
-// and the limits on its time.
+// What one stream may hold (docs/faults.md#48). Its frames are not counted: in a long answer each is one token, and the
+// limits on bytes and time bound those.
 const (
 	MaxFrame       = 256 << 10 // bytes, its blank line included
 	MaxStreamBytes = 64 << 20
@@ -21,9 +20,8 @@ const (
 // line that holds a strict JSON object or the end mark, comments, and a blank
 // line; lines end in LF or CRLF. The zero Stream is ready.
 type Stream struct {
-	// Trusted says that the bytes come from a surface of ours and not from a
-	// member's machine: its comments stay as they are and its faults keep their
-	// codes.
+	// Trusted says that a hub sent the bytes and not a member's machine: its comments stay as they are and its faults
+	// keep their codes.
 	Trusted bool
 	// Events, if set, turns what is taken into events of another dialect,
 	// which are then passed on in its place. Set it before the first Take.
@@ -66,11 +64,11 @@ func (s *Stream) Usage() Usage {
 }
 
 // Take looks at pending, the bytes that were received and not passed on, and
-// returns how many of them from the front are whole and checked frames: n.
+// returns how many of them from the front are complete and checked frames: n.
 // The next pending begins behind those. An error is a *fault.Fault that ends
 // the stream: an error frame of the sender, or bytes that the dialect does not
-// allow; the n bytes before them are good. In a stranger's comments, which
-// could pass for ours, Take overwrites the text with spaces.
+// allow; the n bytes before them are good. In the comments of an untrusted
+// sender, which could look like the hub's, Take overwrites the text with spaces.
 func (s *Stream) Take(pending []byte) (n int, err error) {
 	for {
 		i := bytes.IndexByte(pending[s.scanned:], '\n')
@@ -192,7 +190,7 @@ func (s *Stream) read(line []byte) (blank bool, err error) {
 	return false, s.Events.chunk()
 }
 
-// failure is the fault that an error frame tells.
+// failure is the fault that an error frame reports.
 func (s *Stream) failure(data []byte) error {
 	if s.Trusted {
 		if f, ok := ParseFault(data); ok {

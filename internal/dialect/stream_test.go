@@ -62,7 +62,7 @@ func TestStreamCountsContentWithoutUsage(t *testing.T) {
 	}
 }
 
-// A stranger must not be able to write in our name: its comments lose their text.
+// A machine cannot write in the hub's name: its comments lose their text.
 func TestStreamBlanksStrangersComments(t *testing.T) {
 	var s Stream
 	passed, err := feed(&s, ": own; machine=mine\n"+chunk, 5)

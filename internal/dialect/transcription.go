@@ -29,10 +29,10 @@ const (
 	maxFormValue  = 64 << 10 // bytes of one part that is not the sound
 )
 
-// transcriptFormats are the words of response_format (decisions 5).
+// transcriptFormats are the words of response_format (spec/api.md#audio-forms).
 var transcriptFormats = []string{"json", "text", "srt", "verbose_json", "vtt"}
 
-// soundTypes are the kinds of file that engines tell apart by their names, and
+// soundTypes are the kinds of file that engines distinguish by their names, and
 // the media type each is sent as.
 var soundTypes = map[string]string{
 	".flac": "audio/flac", ".m4a": "audio/mp4", ".mp3": "audio/mpeg", ".mp4": "audio/mp4", ".mpeg": "audio/mpeg",
@@ -43,19 +43,19 @@ var soundTypes = map[string]string{
 type Field struct{ Name, Value string }
 
 // Transcription is the form of a transcription call: what it asks for in
-// memory, its sound in a file. Every hop writes the form anew (Encode), so that
-// nothing of the caller's own framing, file name or media type passes.
+// memory, its sound in a spool. Every hop encodes the form again, so that nothing of the caller's own framing, file name
+// or media type passes.
 type Transcription struct {
 	Model       fleet.ModelID // never empty; perhaps not Valid
 	Language    string        // empty: the engine finds out
 	Prompt      string
-	Format      string   // of the answer: a word of decisions 5
+	Format      string   // of the answer: one of transcriptFormats
 	Temperature string   // a number from 0 to 1; empty: not said
 	Granularity []string // of word and segment
 	Stream      bool
 	Others      []Field // what else was sent, in its order
 
-	extension string // with its dot, a key of soundTypes; empty: not told
+	extension string // with its dot, a key of soundTypes; empty: unknown
 	sound     *spool.Bytes
 	size      int64
 }
@@ -114,8 +114,7 @@ func malformed(format string, args ...any) *fault.Fault {
 	return fault.New(fault.InvalidRequest, "the multipart form is malformed: "+format, args...)
 }
 
-// encoded reports whether a part is not as it is: nobody sends that, and
-// readers differ on it.
+// encoded reports whether a part has a transfer encoding, which readers treat differently and no client uses.
 func encoded(h textproto.MIMEHeader) bool {
 	switch strings.ToLower(h.Get("Content-Transfer-Encoding")) {
 	case "", "binary", "8bit", "7bit":
@@ -272,7 +271,7 @@ func (t *Transcription) engineFormat() string {
 
 // Encode is the form as the next hop gets it: its media type and length, and a
 // function that makes its bytes, from the beginning at each call. With others
-// the parts nobody here knows are in it; an engine gets those of its owner only.
+// the unknown parts are in it; an engine gets those of its owner only.
 func (t *Transcription) Encode(others bool) (contentType string, length int64, body func() io.ReadCloser) {
 	var head bytes.Buffer
 	w := multipart.NewWriter(&head)

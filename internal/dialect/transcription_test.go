@@ -125,7 +125,7 @@ func encodedParts(t *testing.T, f *Transcription, others bool) []string {
 	}
 }
 
-// What is no form, or asks for what nobody can do, is refused and says where.
+// What is no form, or asks for the impossible, is refused with the place named.
 func TestTranscriptionRefused(t *testing.T) {
 	good := []string{"file:a.mp3=sound", "model=m"}
 	with := func(parts ...string) string { return form(append(parts, good...)...) }

@@ -12,8 +12,8 @@ import (
 	"github.com/kith/kith/internal/spool"
 )
 
-// A body must come within bodyGrace and bodyFloor bytes a second; otherwise
-// the connection is closed: a 408 would make SDKs send it again (decisions 4).
+// A body must come within bodyGrace and bodyFloor bytes a second; otherwise the connection is closed
+// (spec/api.md#limit-slow): SDKs would repeat the request after a 408.
 const (
 	bodyGrace = 30 * time.Second
 	bodyFloor = 64 << 10
@@ -28,8 +28,7 @@ const (
 	discardTime  = time.Second
 )
 
-// readBody holds the request's body, whole. What there is no room for is refused
-// as soon as it came, without the rest of it.
+// readBody holds the complete body of the request. Where there is no room for it, it is refused at that byte.
 func (x *exchange) readBody() (*spool.Bytes, error) {
 	limit, length := x.g.Limits.Body, x.r.ContentLength
 	if length > limit {
@@ -70,8 +69,7 @@ func (x *exchange) bodyWasRead() {
 	_ = x.control.SetReadDeadline(time.Time{}) // else it would cut the answer
 }
 
-// unread is why a body was not read to its end: the fault of where it came from,
-// or err, of what was to take it in.
+// unread is why a body was not read to its end: the error of its source, or err, of the spool.
 func (x *exchange) unread(from *paced, err error) error {
 	if from.err != nil {
 		return x.brokenBody(from.err)
@@ -91,7 +89,7 @@ func (x *exchange) tooLarge() error {
 	return fault.New(fault.RequestTooLarge, "the body is larger than %d bytes: send less", x.g.Limits.Body)
 }
 
-// brokenBody tells a body over the limit from one that will never come.
+// brokenBody is the error of a body that is over the limit, malformed, or did not come.
 func (x *exchange) brokenBody(err error) error {
 	var tooLarge *http.MaxBytesError
 	switch {
@@ -104,10 +102,9 @@ func (x *exchange) brokenBody(err error) error {
 	}
 }
 
-// discardBody sees to a body that nobody read, before the answer goes out: net/http
-// would wait for the rest of it, first and without a limit. A small one is
-// taken in, so that the connection is kept; for any other the answer goes out
-// at once and the connection is closed behind it.
+// discardBody discards a body that was not read, before the answer goes out: net/http would first wait for the rest of
+// it, without a limit. A small one is read, so that the connection is kept; for any other the answer goes out at once and
+// the connection is closed after it.
 func (x *exchange) discardBody() {
 	x.bodyDone = true
 	_ = x.control.SetReadDeadline(time.Now().Add(discardTime))

@@ -18,8 +18,7 @@ import (
 	"github.com/kith/kith/internal/fleet"
 )
 
-// errGone ends an exchange whose caller left, or is too slow to be served:
-// nothing more can be told on the connection.
+// errGone ends an exchange whose caller left or is too slow: nothing more can be written to the connection.
 var errGone = errors.New("the caller is gone")
 
 // exchange is one request and its answer.
@@ -68,15 +67,14 @@ func newExchange(g *Edge, w http.ResponseWriter, r *http.Request) *exchange {
 	h := w.Header()
 	h["X-Correlation-Id"], h["Request-Id"], h["X-Request-Id"] = id, id, id
 	if r.ProtoMajor == 1 && r.TransferEncoding != nil {
-		// net/http has dropped a Content-Length that stood beside it; where the
-		// two differ, what follows must not be read as a request (trust 22).
+		// net/http has dropped a Content-Length beside it; where the two differ, what follows must not be read as a request
+		// (spec/security.md#smuggling).
 		h["Connection"] = []string{"close"}
 	}
 	return x
 }
 
-// run serves the request; a panic is a defect of this request only (trust's
-// fault 58).
+// run serves the request; a panic is a defect of this request only (spec/api.md#internal-error).
 func (x *exchange) run() (err error) {
 	defer func() {
 		if v := recover(); v != nil {
@@ -86,8 +84,7 @@ func (x *exchange) run() (err error) {
 	return x.serve()
 }
 
-// serve makes the checks in their order: path, method, key, rate, size, body,
-// routing (decisions 4).
+// serve makes the checks in their order (spec/api.md#order-of-checks).
 func (x *exchange) serve() error {
 	if x.g.Guard != nil {
 		if err := x.g.Guard.check(x.r); err != nil {
@@ -113,7 +110,7 @@ func (x *exchange) serve() error {
 			return err
 		}
 	}
-	if matched.messages && x.g.on == hosted { // S9.2: required on hosted requests
+	if matched.messages && x.g.on == hosted { // spec/api.md#check-version
 		if err := checkVersion(x.r.Header); err != nil {
 			return err
 		}
@@ -131,8 +128,8 @@ func (x *exchange) routeFault() error {
 	return fault.New(fault.RouteNotFound, "no such path: requests go to /v1/models, /v1/chat/completions and their neighbours; check the base URL")
 }
 
-// serviceInfo answers HEAD /, which agents send to see whether a service is there, and
-// GET / of what is no browser: the program and its base URLs (decisions 4).
+// serviceInfo answers HEAD /, by which agents check for a service, and GET / of other clients than browsers: the program
+// and its base URLs (spec/api.md#get-root).
 func (x *exchange) serviceInfo() error {
 	body, err := json.Marshal(struct {
 		Name         string `json:"name"`
@@ -257,7 +254,7 @@ func preferredWait(h http.Header) time.Duration {
 }
 
 // isJSON reports whether a Content-Type is one that a page cannot send without
-// asking first; text/plain, forms and none at all are (trust 1).
+// asking first; text/plain, forms and none at all are not (spec/security.md#local-guard).
 func isJSON(contentType string) bool {
 	if contentType == "application/json" {
 		return true
@@ -271,7 +268,7 @@ func isJSON(contentType string) bool {
 func (x *exchange) faultOf(ctx context.Context, err error) error {
 	var f *fault.Fault
 	switch cause := context.Cause(ctx); {
-	case errors.As(context.Cause(x.r.Context()), &f): // whoever has it served ended it, and the caller is there
+	case errors.As(context.Cause(x.r.Context()), &f): // its server ended it, and the caller is still there
 		return f
 	case x.r.Context().Err() != nil || errors.Is(err, errGone) || errors.Is(cause, errGone):
 		return errGone

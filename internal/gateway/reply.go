@@ -25,7 +25,7 @@ const (
 	// writeChunk is the largest chunk written under one deadline.
 	writeChunk = 256 << 10
 
-	minRetryAfter, maxRetryAfter = 1, 30 // seconds (decisions 4)
+	minRetryAfter, maxRetryAfter = 1, 30 // seconds (spec/api.md#retry-after)
 	retrySpread                  = 0.2
 )
 
@@ -46,7 +46,7 @@ func (x *exchange) arm(now time.Time) {
 	}
 }
 
-// writeAll writes a whole body in chunks, each in its own time.
+// writeAll writes a body in chunks, each under its own deadline.
 func (x *exchange) writeAll(body []byte) error {
 	for len(body) > 0 {
 		chunk := body[:min(len(body), writeChunk)]
@@ -59,7 +59,7 @@ func (x *exchange) writeAll(body []byte) error {
 	return nil
 }
 
-// setRoute names the machines that were given the prompt (decisions 5).
+// setRoute names the machines that were given the prompt (spec/api.md#x-kith-route).
 func setRoute(h http.Header, call *Call) {
 	if route := call.Trace.Route; route != "" {
 		h["X-Kith-Route"] = []string{oneLine(route)}
@@ -96,7 +96,7 @@ func broken(err error) error {
 	return fault.New(fault.EngineError, "the answer broke off before its end: try again").Because(err)
 }
 
-// finish ends the exchange: it tells err, if there is one, calls Finished and
+// finish ends the exchange: it writes err, if there is one, calls Finished and
 // writes the log event. What cannot end well on the connection ends it.
 func (x *exchange) finish(err error) {
 	x.mu.Lock() // a heartbeat that is being written comes first
@@ -119,7 +119,7 @@ func (x *exchange) finish(err error) {
 	}
 	x.report(f, unclean && f == nil)
 	if unclean {
-		panic(http.ErrAbortHandler) // HTTP itself says that the answer is not whole
+		panic(http.ErrAbortHandler) // HTTP itself reports that the answer is incomplete
 	}
 }
 
@@ -134,8 +134,7 @@ func (x *exchange) promptMember() string {
 
 // writeFault writes the fault: as status and body, or, once the answer has begun, as
 // its last frame. A stream of the responses dialect whose prompt is too long
-// fails in its events, complete: coding agents shorten their talk when
-// response.failed says so, and not for a status (decisions 4).
+// fails in its events, with status 200 (spec/api.md#too-long-stream).
 func (x *exchange) writeFault(f *fault.Fault) {
 	x.arm(time.Now())
 	if !x.began && x.response != nil && x.call != nil && x.call.Stream && f.Code == fault.ContextLengthExceeded {
@@ -197,7 +196,7 @@ const (
 	statusCancelled = 499
 )
 
-// report tells Finished and writes the one log event of the exchange. Nothing
+// report calls Finished and writes the one log event of the exchange. Nothing
 // of the request's or the answer's content is in it.
 func (x *exchange) report(f *fault.Fault, cancelled bool) {
 	out := Outcome{Status: x.status, FirstByte: x.firstByte, Duration: time.Since(x.arrived), Reported: x.usage.Reported}
@@ -212,7 +211,7 @@ func (x *exchange) report(f *fault.Fault, cancelled bool) {
 		out.Code = string(f.Code)
 	}
 	if x.call != nil && !x.call.Stream && x.r.ProtoMajor == 1 && !cancelled {
-		_ = x.control.Flush() // the caller need not wait for our books
+		_ = x.control.Flush() // the caller need not wait for the records
 	}
 	switch {
 	case x.routed && x.g.Finished != nil:
@@ -226,7 +225,7 @@ func (x *exchange) report(f *fault.Fault, cancelled bool) {
 // A token is at least a byte of text, so the tokens that a machine reports are no
 // more than the bytes of what it was given and what its caller got of it, and room
 // for what is in neither: an engine's template around the prompt, the pictures that
-// few bytes make many tokens of, and thinking that is not shown (trust 30).
+// few bytes make many tokens of, and thinking that is not shown (spec/security.md#token-counts).
 const (
 	tokenRoom   = 2 << 10
 	pictureRoom = 8 << 10 // of each

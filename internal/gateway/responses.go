@@ -15,7 +15,7 @@ import (
 )
 
 // Turns is where the turns of the responses dialect are kept, each for its member
-// alone and under its response's id, which is all that opens it (decisions 5).
+// alone and under its response's id, which alone opens it (spec/api.md#responses-state).
 type Turns struct {
 	// Keep keeps a turn; an error means that it is not kept.
 	Keep func(ctx context.Context, member fleet.MemberID, response string, turn []byte) error
@@ -47,7 +47,7 @@ func (x *exchange) readResponses(body []byte) (dialect.Head, []byte, error) {
 	if err != nil {
 		return dialect.Head{}, nil, err
 	}
-	// Not of the correlation id: that stands in logs, and who knows a response's id
+	// Not of the correlation id: that is in logs, and anyone with a response's id
 	// can open its turn.
 	x.response = q.Answer(rand.Text(), x.arrived, q.Stores() && x.g.Turns != nil)
 	return q.Head, chat, nil

@@ -14,14 +14,14 @@ import (
 
 // A streamed call that has heard nothing for firstBeat is answered 200 and
 // kept alive by a comment, and by another whenever nothing was written for
-// nextBeat: proxies cut silent streams after a minute (decisions 3).
+// nextBeat (spec/routing.md#heartbeat): proxies cut silent streams after a minute.
 const (
 	firstBeat = 5 * time.Second
 	nextBeat  = 10 * time.Second
 )
 
-// stream is the streamed answer of an exchange. One timer watches it and no
-// goroutine stands by: heartbeats and the limits on silence and on the whole.
+// stream is the streamed answer of an exchange. One timer serves its heartbeats and its limits on silence and total time;
+// it has no goroutine of its own.
 type stream struct {
 	x      *exchange
 	check  dialect.Stream
@@ -38,11 +38,11 @@ type stream struct {
 	lastWrite  time.Time     // when anything was last written; before that: arrival
 	lastSign   time.Time     // last sign of life of the machine; zero: none took it
 	maxSilence time.Duration // longest time without one
-	end        time.Time     // end of the whole
+	end        time.Time     // the end of its total time
 	frames     int           // with data, passed on
 }
 
-// position is where a call stands in a queue.
+// position is the place of a call in a queue.
 type position struct {
 	ahead int
 	until time.Time
@@ -122,8 +122,8 @@ func (s *stream) stop() {
 	}
 }
 
-// copy passes the answer on, frame by whole frame, one write and one flush a
-// read. It is good only if the end mark was seen.
+// copy passes on the complete frames of the answer, with one write and one flush a read. The answer is good only if its
+// end mark was seen.
 func (s *stream) copy(body io.Reader) error {
 	pooled := buffers.Get().(*[]byte)
 	defer release(pooled)
@@ -149,7 +149,7 @@ func (s *stream) copy(body io.Reader) error {
 		switch {
 		case err != nil:
 			return err
-		case s.check.Ended(): // what comes after it is nobody's
+		case s.check.Ended(): // what comes after it is ignored
 			if readErr == nil {
 				_, _ = body.Read(buffer) // the body's own end, so that closing cancels nothing
 			}
@@ -165,7 +165,7 @@ func (s *stream) copy(body io.Reader) error {
 	}
 }
 
-// pass writes whole frames, or the events they came to, and flushes them.
+// pass writes complete frames, or their translation, and flushes them.
 func (s *stream) pass(frames []byte) error {
 	x := s.x
 	x.mu.Lock()
@@ -274,7 +274,7 @@ func (s *stream) next() time.Time {
 	return next
 }
 
-// heartbeat is a comment that says where the call stands; in the messages
+// heartbeat is a comment with the position in the queue; in the messages
 // dialect an event, which also sets back the watchdogs of its clients.
 func (s *stream) heartbeat(now time.Time) []byte {
 	if s.x.envelope == dialect.Messages {

@@ -24,7 +24,7 @@ func (x *exchange) readForm() (*dialect.Transcription, error) {
 	body := &paced{x: x, src: http.MaxBytesReader(x.w, x.r.Body, limit+dialect.FormOverhead)}
 	x.bodyDeadline(0)
 	form, err := dialect.ReadTranscription(x.r.Header.Get("Content-Type"), body, x.hold(-1), limit)
-	if err == nil { // what follows the form is nobody's, and has to be out of the way
+	if err == nil { // what follows the form is discarded, to keep the connection
 		_, err = io.Copy(io.Discard, body)
 	}
 	if err == nil {

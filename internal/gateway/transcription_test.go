@@ -184,7 +184,7 @@ func TestTranscriptionStream(t *testing.T) {
 			aborted := false
 			func() {
 				defer func() { aborted = recover() == http.ErrAbortHandler }()
-				New(hostedConfig(tells(6*time.Second, c.said...))).ServeHTTP(w, transcribe(formOf("sound", "stream=true")))
+				New(hostedConfig(sends(6*time.Second, c.said...))).ServeHTTP(w, transcribe(formOf("sound", "stream=true")))
 			}()
 			text := w.text.String()
 			if w.status != 200 || !strings.HasPrefix(text, ": working\n\n") || !strings.Contains(text, delta) {

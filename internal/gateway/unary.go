@@ -29,8 +29,7 @@ func release(buffer *[]byte) {
 	}
 }
 
-// unary serves a call that is not streamed: the complete answer is held and checked
-// before the first byte goes out.
+// unary serves a call that is not streamed: the complete answer is held and checked before the first byte goes out.
 func (x *exchange) unary() error {
 	ctx, cancel := context.WithDeadlineCause(x.r.Context(), x.arrived.Add(x.g.Limits.Unary), x.g.late)
 	defer cancel()
@@ -96,7 +95,7 @@ func (c chunked) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// Hold holds the whole of a unary answer to the call, as its caller's and of
+// Hold holds a complete unary answer to the call, counted for its caller, of
 // dialect.MaxAnswer bytes at most. announced is its length, negative where that
 // is unknown. Errors are those of reading it, or *fault.Fault.
 func (c *Call) Hold(in *spool.Spool, answer io.Reader, announced int64) (*spool.Bytes, error) {
