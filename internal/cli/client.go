@@ -12,6 +12,8 @@ import (
 	"strings"
 
 	"github.com/go-json-experiment/json"
+
+	"github.com/kith/kith/internal/api"
 )
 
 // maxAnswer bounds an answer that is read whole, in bytes.
@@ -185,6 +187,46 @@ func (c *client) call(ctx context.Context, doing, method, path string, in, out a
 		return nil, fmt.Errorf("cannot %s: cannot understand the answer of %s: %w", doing, c.who, err)
 	}
 	return bytes.TrimSpace(text), nil
+}
+
+// fetch makes a typed request of the management API, and returns its answer also as
+// it came.
+func fetch[Out any](ctx context.Context, at *client, doing string, r api.Request[Out]) (out Out, text []byte, err error) {
+	text, err = at.call(ctx, doing, r.Method, r.Path, r.Body, &out)
+	return out, text, err
+}
+
+// command is a command that makes requests of one surface.
+type command struct {
+	*app
+	to func() (*client, error)
+}
+
+// account is a command's way to the hub, as the member.
+func (a *app) account() command { return command{a, a.toAccount} }
+
+// ask makes one request. With --json its answer is printed as it came, otherwise
+// show prints it for a person.
+func ask[Out any](ctx context.Context, c command, doing string, r api.Request[Out], show func(Out)) error {
+	_, err := answer(ctx, c, doing, r, show)
+	return err
+}
+
+// answer is ask, and returns the answer.
+func answer[Out any](ctx context.Context, c command, doing string, r api.Request[Out], show func(Out)) (out Out, err error) {
+	at, err := c.to()
+	if err != nil {
+		return out, err
+	}
+	out, text, err := fetch(ctx, at, doing, r)
+	switch {
+	case err != nil:
+	case c.json:
+		_, err = c.out.Write(append(text, '\n'))
+	default:
+		show(out)
+	}
+	return out, err
 }
 
 // isBad reports whether the request itself was at fault.

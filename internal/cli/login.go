@@ -13,6 +13,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/kith/kith/internal/api"
 	"github.com/kith/kith/internal/daemon"
 )
 
@@ -179,7 +180,7 @@ func (a *app) signOut(ctx context.Context, data string) error {
 func revoke(ctx context.Context, c daemon.Credential) error {
 	ctx, cancel := context.WithTimeout(ctx, hubPatience)
 	defer cancel()
-	_, err := toHub(c.Hub, c.Secret).call(ctx, "revoke the credential", http.MethodDelete, api("machines", c.Machine), nil, nil)
+	_, _, err := fetch(ctx, toHub(c.Hub, c.Secret), "revoke the credential", api.RevokeMachine.With(api.MachineID{Machine: c.Machine}))
 	if refused := (*refusal)(nil); errors.As(err, &refused) && refused.code == "invalid_api_key" {
 		return nil
 	}

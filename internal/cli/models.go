@@ -14,6 +14,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/kith/kith/internal/api"
 	"github.com/kith/kith/internal/daemon"
 )
 
@@ -123,7 +124,7 @@ func (a *app) models() *cobra.Command {
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			from, path := a.toDaemon, "/v1/models"
 			if account {
-				from, path = a.toAccount, "/api/models"
+				from, path = a.toAccount, api.ListModels.With(api.None{}).Path
 			}
 			surface, err := from()
 			if err != nil {

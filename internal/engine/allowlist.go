@@ -22,7 +22,7 @@ import (
 // Limits of an untrusted call.
 const (
 	maxMessages    = dialect.MaxMessages
-	maxParts       = 1024                 // of a message
+	maxParts       = 1024                // of a message
 	maxMedia       = dialect.MaxPictures // images and sounds
 	maxTools       = 512
 	maxStops       = 16

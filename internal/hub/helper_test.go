@@ -16,7 +16,6 @@ import (
 
 	"github.com/kith/kith/internal/account"
 	"github.com/kith/kith/internal/credential"
-	"github.com/kith/kith/internal/fleet"
 	"github.com/kith/kith/internal/registry"
 	"github.com/kith/kith/internal/store"
 )
@@ -81,13 +80,9 @@ func newRig(t *testing.T, cfg Config) *rig {
 	t.Cleanup(func() { db.Close() })
 	k := &kept{DB: db}
 	cfg.Log = slog.New(slog.DiscardHandler)
-	var h *Hub
-	live := registry.New(registry.Config{
-		Node: "hub", Region: "home", Facts: db.Facts("home"), Log: cfg.Log,
-		OnChange: func(c []fleet.Change, whom fleet.Affected) { h.OnChange(c, whom) },
-	})
+	live := registry.New(registry.Config{Node: "hub", Region: "home", Facts: db.Facts("home"), Log: cfg.Log})
 	cfg.DB = db
-	h = New(cfg, k, live)
+	h := New(cfg, k, live)
 	return &rig{Hub: h, t: t, kept: k, operator: h.Operator()}
 }
 

@@ -8,6 +8,7 @@ import (
 	"github.com/kith/kith/internal/credential"
 	"github.com/kith/kith/internal/fault"
 	"github.com/kith/kith/internal/fleet"
+	"github.com/kith/kith/internal/gateway"
 )
 
 // code is the fault's code that Identify gives for the secret; empty: none.
@@ -83,17 +84,17 @@ func TestIdentifyForgets(t *testing.T) {
 			}
 		}
 		good("", 1)
-		time.Sleep(keyFresh - 1)
+		time.Sleep(cacheFor - 1)
 		good("", 1)
 		time.Sleep(time.Nanosecond)
 		good("", 2)
-		r.OnChange(nil, everybody)
+		r.onChange(nil, fleet.AffectedBy(nil, nil, nil))
 		good("", 3)
 		if err := r.kept.RevokeKey(t.Context(), keyID, time.Now()); err != nil {
 			t.Fatal(err)
 		}
 		good("", 3)
-		time.Sleep(keyFresh)
+		time.Sleep(cacheFor)
 		good(fault.InvalidAPIKey, 4)
 	})
 }
@@ -108,7 +109,7 @@ func TestIdentifyRevokedMeanwhile(t *testing.T) {
 		if err := r.kept.RevokeKey(t.Context(), keyID, time.Now()); err != nil {
 			t.Error(err)
 		}
-		r.OnChange(nil, everybody)
+		r.onChange(nil, fleet.AffectedBy(nil, nil, nil))
 	}
 	_ = r.code(key)
 	if code := r.code(key); code != fault.InvalidAPIKey {
@@ -146,7 +147,7 @@ func TestIdentifyWithoutDatabase(t *testing.T) {
 func TestKeyringIsBounded(t *testing.T) {
 	var k keyring
 	for i := range maxCachedKeys + 1 {
-		k.put([32]byte{byte(i), byte(i >> 8), byte(i >> 16)}, holder{callerOf("ann"), time.Unix(1, 0)}, 0)
+		k.put([32]byte{byte(i), byte(i >> 8), byte(i >> 16)}, holder{gateway.Caller{Name: "ann"}, time.Unix(1, 0)}, 0)
 	}
 	if n := len(k.byHash); n != 1 {
 		t.Errorf("%d keys", n)

@@ -69,15 +69,15 @@ func TestSessionStands(t *testing.T) {
 		t.Fatal(err)
 	}
 	caller := gateway.Caller{Member: fleet.MemberID(ada.ID), Name: "ada", KeyID: site.SiteKey + ada.ID}
-	if !r.stands(t.Context(), caller) {
+	if r.valid(t.Context(), caller) != nil {
 		t.Error("a session does not stand")
 	}
 	r.ok("POST", "/keys/"+id+"/revoke", "")
-	if !r.stands(t.Context(), caller) {
+	if r.valid(t.Context(), caller) != nil {
 		t.Error("a session ended with a key")
 	}
 	r.ok("POST", "/members/ada/disable", "")
-	if r.stands(t.Context(), caller) {
+	if r.valid(t.Context(), caller) == nil {
 		t.Error("a session outlives its member")
 	}
 }

@@ -1,7 +1,8 @@
-package hub
+package dispatch
 
 import (
 	"cmp"
+	"context"
 	"slices"
 	"strings"
 	"time"
@@ -10,10 +11,15 @@ import (
 	"github.com/kith/kith/internal/gateway"
 )
 
-// listModels is what the caller reaches at that time: models on online
-// machines, sorted by id, each once, described by the machine that would serve
-// it best (decisions 5).
-func listModels(s *fleet.Snapshot, caller gateway.Caller, now time.Time) []gateway.Model {
+// Models lists what the caller reaches now.
+func (d *Dispatcher) Models(_ context.Context, caller gateway.Caller) ([]gateway.Model, error) {
+	return ListModels(d.cfg.Registry.Snapshot(), caller, time.Now()), nil
+}
+
+// ListModels lists what the caller reaches at that time: models on connected
+// machines, sorted by id, each once, described by the machine that would serve it
+// best.
+func ListModels(s *fleet.Snapshot, caller gateway.Caller, now time.Time) []gateway.Model {
 	type entry struct {
 		gateway.Model
 		best fleet.State
@@ -52,7 +58,7 @@ func listModels(s *fleet.Snapshot, caller gateway.Caller, now time.Time) []gatew
 	return models
 }
 
-// availability is a state of an online machine in the listing's four words.
+// availability is the state of a connected machine as the listing names it.
 func availability(state fleet.State) gateway.Availability {
 	switch state {
 	case fleet.Ready:

@@ -1,4 +1,4 @@
-package hub
+package dispatch
 
 import (
 	"context"
@@ -17,63 +17,63 @@ import (
 	"github.com/kith/kith/internal/registry"
 )
 
-// A machine's owner goes ahead of others on that machine, in their own order.
-func TestRoomOwnerGoesFirst(t *testing.T) {
-	r := newRoom(t, 1)
+// On a machine its owner's calls are served first, in the order of their arrival.
+func TestSchedulerOwnerGoesFirst(t *testing.T) {
+	r := newScheduler(t, 1)
 	h := r.newcomer("bob")
 	want := []*waiter{2: r.wait("bob", 0), 3: r.wait("cid", 1), 0: r.wait("ann", 2), 1: nil}
 	want[1] = r.join(fleet.Query{Caller: "ann", Model: "n"}, noon.Add(3)) // for another model of the machine
 	for i, w := range want {
 		r.release(h, true)
-		if h = got(w).held; h == nil {
+		if h = got(w).slot; h == nil {
 			t.Fatalf("waiter %d was passed over", i)
 		}
-		if n := r.ahead(w); n != 0 {
+		if n := r.position(w); n != 0 {
 			t.Errorf("waiter %d was served and has %d ahead", i, n)
 		}
 	}
 }
 
-// The oldest goes first on a machine, whatever model of it they wait for, and
-// however much alike others are.
-func TestRoomOldestOfTheMachine(t *testing.T) {
-	r := newRoom(t, 1)
+// A machine serves the oldest call first, for whichever of its models the calls wait,
+// and in whichever cohorts they are.
+func TestSchedulerOldestOfTheMachine(t *testing.T) {
+	r := newScheduler(t, 1)
 	h := r.newcomer("ann")
 	var order []*waiter
-	for i, ask := range []fleet.Query{
+	for i, query := range []fleet.Query{
 		{Caller: "bob", Model: "m"}, {Caller: "cid", Model: "n"}, {Caller: "bob", Model: "m", Narrow: fleet.OwnAndShared},
 		{Caller: "bob", Model: "n"}, {Caller: "bob", Model: "m", Avoid: []fleet.MachineID{"other"}, Gone: true}, {Caller: "cid", Model: "n"},
 	} {
-		order = append(order, r.join(ask, noon.Add(time.Duration(i))))
+		order = append(order, r.join(query, noon.Add(time.Duration(i))))
 	}
 	for i, w := range order {
 		r.release(h, true)
-		if h = got(w).held; h == nil {
+		if h = got(w).slot; h == nil {
 			t.Fatalf("waiter %d was passed over", i)
 		}
 	}
 }
 
 // A place in a share that comes free on one machine serves on another.
-func TestRoomSharesPlaceElsewhere(t *testing.T) {
-	r := newRoom(t, 1)
+func TestSchedulerSharesPlaceElsewhere(t *testing.T) {
+	r := newScheduler(t, 1)
 	r.snapshot = r.snapshot.WithMachine(&fleet.Machine{
 		ID: "more", Owner: "ann", Online: true, Slots: 1, Offers: []fleet.Offer{{ID: "x", Families: fleet.Families(fleet.Chat)}},
 	}).WithShares("bob", []*fleet.Share{{ID: "s", Owner: "ann", Member: "bob", Limits: fleet.Limits{Concurrent: 1}}})
 	h := r.newcomer("bob")
 	w := r.join(fleet.Query{Caller: "bob", Model: "x"}, noon)
-	if got(w).held != nil {
+	if got(w).slot != nil {
 		t.Fatal("over the share's limit")
 	}
 	r.release(h, true)
-	if got(w).held == nil {
+	if got(w).slot == nil {
 		t.Error("waits on")
 	}
 }
 
 // So does a place in the limits of a group, which serves whichever member waits.
-func TestRoomGroupsPlaceElsewhere(t *testing.T) {
-	r := newRoom(t, 2)
+func TestSchedulerGroupsPlaceElsewhere(t *testing.T) {
+	r := newScheduler(t, 2)
 	limits := &fleet.Limits{Concurrent: 1}
 	r.snapshot = r.snapshot.WithMachine(&fleet.Machine{
 		ID: "more", Owner: "ann", Online: true, Slots: 1, Offers: []fleet.Offer{{ID: "x", Families: fleet.Families(fleet.Chat)}},
@@ -83,18 +83,18 @@ func TestRoomGroupsPlaceElsewhere(t *testing.T) {
 		t.Fatal("the group's limit is not one for all its members together")
 	}
 	w := r.join(fleet.Query{Caller: "eve", Model: "x"}, noon)
-	if got(w).held != nil {
+	if got(w).slot != nil {
 		t.Fatal("over the group's limit")
 	}
 	r.release(h, true)
-	if g := got(w); g.held == nil || g.held.GroupID() != "g" {
+	if g := got(w); g.slot == nil || g.slot.GroupID() != "g" {
 		t.Error("waits on")
 	}
 }
 
 // So does a place in a share's day, which a call that no machine took gives back.
-func TestRoomSharesDayElsewhere(t *testing.T) {
-	r := newRoom(t, 1)
+func TestSchedulerSharesDayElsewhere(t *testing.T) {
+	r := newScheduler(t, 1)
 	offers := []fleet.Offer{{ID: "x", Families: fleet.Families(fleet.Chat)}}
 	mine := &fleet.Machine{ID: "mine", Owner: "bob", Online: true, Slots: 1, Offers: offers}
 	r.snapshot = r.snapshot.WithMachine(mine).WithMachine(&fleet.Machine{
@@ -103,19 +103,19 @@ func TestRoomSharesDayElsewhere(t *testing.T) {
 	h := r.newcomer("bob")
 	mine.Reserve("x", fleet.Own) // busy: something to wait for
 	w := r.join(fleet.Query{Caller: "bob", Model: "x"}, noon)
-	if got(w) != (grant{}) {
+	if got(w) != (waitResult{}) {
 		t.Fatal("does not wait")
 	}
 	r.release(h, false)
-	if g := got(w); g.held == nil || g.held.Machine.ID != "more" {
+	if g := got(w); g.slot == nil || g.slot.Machine.ID != "more" {
 		t.Error("waits on")
 	}
 }
 
-// What only time, or nothing at all, tells of: a new minute, that reach can be
-// confirmed again, that a machine no longer offers the model.
-func TestRoomTicks(t *testing.T) {
-	r := newRoom(t, 1)
+// What is not notified: a new minute, that reach can be confirmed again, that a machine
+// no longer offers the model.
+func TestSchedulerTicks(t *testing.T) {
+	r := newScheduler(t, 1)
 	now := noon
 	next := func(d time.Duration) { now = now.Add(d); r.tick(now) }
 	box := *r.snapshot.Machine("box")
@@ -126,18 +126,18 @@ func TestRoomTicks(t *testing.T) {
 	r.unconfirmed = true
 	r.release(h, true)
 	next(time.Second)
-	if got(w) != (grant{}) {
+	if got(w) != (waitResult{}) {
 		t.Fatal("reach was not confirmed")
 	}
 	r.unconfirmed = false
-	if next(time.Second); got(w).held == nil {
+	if next(time.Second); got(w).slot == nil {
 		t.Fatal("reach is confirmed: waits on")
 	}
 
 	w = r.wait("bob", 0)
 	r.snapshot = r.snapshot.WithShares("bob", nil) // as if hours had ended
-	if next(time.Second); got(w) != (grant{}) {
-		t.Error("decided anew within the minute")
+	if next(time.Second); got(w) != (waitResult{}) {
+		t.Error("decided again within the minute")
 	}
 	if next(time.Minute); got(w).refusal == nil {
 		t.Error("a new minute: waits on")
@@ -146,18 +146,18 @@ func TestRoomTicks(t *testing.T) {
 	w = r.wait("cid", 0)
 	box.Offers = box.Offers[1:]
 	r.snapshot = r.snapshot.WithMachine(&box)
-	r.changed(&box)
+	r.onMachine(&box)
 	if next(time.Second); got(w).refusal == nil {
-		t.Error("nobody offers it: waits on")
+		t.Error("no machine offers it: waits on")
 	}
 }
 
-// crowd is random members around random machines, and a room they wait in.
+// crowd is random members and machines, and a scheduler.
 type crowd struct {
-	oneRoom
+	oneMachine
 	rng     *rand.Rand
 	proven  bool // every machine has served every model before
-	running []*held
+	running []*reservation
 	waiters []*waiter
 }
 
@@ -166,7 +166,7 @@ const crowdMembers, crowdMachines = 6, 4
 func newCrowd(t *testing.T, seed uint64) *crowd {
 	c := &crowd{rng: rand.New(rand.NewPCG(seed, 7)), proven: seed%2 == 0}
 	c.t, c.snapshot = t, fleet.NewSnapshot()
-	c.moved = func() {}
+	c.activity = func() {}
 	c.now = func(a *fleet.Query) *fleet.Snapshot {
 		a.Now, a.Draw = noon, c.rng.Uint64()
 		return c.snapshot
@@ -205,7 +205,7 @@ func (c *crowd) reshare() (member fleet.MemberID) {
 	return member
 }
 
-func (c *crowd) ask() fleet.Query {
+func (c *crowd) query() fleet.Query {
 	a := fleet.Query{Caller: c.member(), Model: []fleet.ModelID{"m", "n", "o"}[c.rng.IntN(3)], Narrow: fleet.Narrow(c.rng.IntN(3))}
 	if c.rng.IntN(4) == 0 {
 		a.Avoid, a.Gone = []fleet.MachineID{"box0"}, true
@@ -215,18 +215,18 @@ func (c *crowd) ask() fleet.Query {
 
 // call is what dispatch does with a new call.
 func (c *crowd) call() {
-	ask := c.ask()
-	known := c.now(&ask)
-	d := fleet.Route(known, ask)
+	query := c.query()
+	known := c.now(&query)
+	d := fleet.Route(known, query)
 	if d.Verdict == fleet.Try {
-		if h := c.take(d.Candidates, ask.Model, ask.Now); h != nil {
+		if h := c.take(d.Candidates, query.Model, query.Now); h != nil {
 			c.running = append(c.running, h)
 			return
 		}
 	}
 	if d.Verdict != fleet.Refuse {
 		arrived := noon.Add(time.Duration(c.rng.IntN(1000))) // one that tried before comes back in its place
-		c.waiters = append(c.waiters, c.join(ask, arrived))
+		c.waiters = append(c.waiters, c.join(query, arrived))
 	}
 }
 
@@ -244,20 +244,20 @@ func (c *crowd) step() string {
 	case n < 17 && len(c.waiters) > 0:
 		i := c.rng.IntN(len(c.waiters))
 		if _, ok := c.leave(c.waiters[i]); ok {
-			c.t.Fatal("a grant that nobody saw")
+			c.t.Fatal("a result that was not read")
 		}
 		c.waiters = slices.Delete(c.waiters, i, i+1)
 		return "leave"
 	case n < 18:
 		before := c.snapshot
 		member := c.reshare()
-		c.recheck(fleet.AffectedBy(before, c.snapshot, []fleet.Change{{Kind: fleet.SharesChanged, ID: string(member)}}))
+		c.onChange(fleet.AffectedBy(before, c.snapshot, []fleet.Change{{Kind: fleet.SharesChanged, ID: string(member)}}))
 		return "reshare"
 	default:
 		m := *c.snapshot.Machine(fleet.MachineID(fmt.Sprint("box", c.rng.IntN(crowdMachines))))
 		m.Online, m.Paused, m.Slots = c.rng.IntN(4) > 0, c.rng.IntN(4) == 0, 1+c.rng.IntN(3)
 		c.snapshot = c.snapshot.WithMachine(&m)
-		c.changed(&m)
+		c.onMachine(&m)
 		return "changed"
 	}
 }
@@ -265,59 +265,59 @@ func (c *crowd) step() string {
 // could says whether the waiter may use the machine, were a slot free. Through a
 // group a machine that has not served yet takes one call, however many are free.
 func (c *crowd) could(w *waiter, id fleet.MachineID) bool {
-	ask := w.line.ask
-	ask.Now = noon
-	seen, ok := fleet.StateOf(c.snapshot, &ask, c.snapshot.Machine(id))
+	query := w.cohort.query
+	query.Now = noon
+	seen, ok := fleet.StateOf(c.snapshot, &query, c.snapshot.Machine(id))
 	return ok && seen.State >= fleet.Busy && (c.proven || seen.Class != fleet.Grouped)
 }
 
-// check looks at what a step came to: nobody waits who could be served or must
-// be refused, and nobody was passed by one who came later, but for an owner on
-// a machine of theirs.
+// check looks at the result of a step: no call waits that could be served or must be
+// refused, and no call was served before one that arrived earlier, except an owner's
+// on the owner's machine.
 func (c *crowd) check(what string) {
 	c.t.Helper()
 	var served []*waiter
-	var by []*held
+	var by []*reservation
 	waiting := c.waiters[:0]
 	for _, w := range c.waiters {
 		switch g := got(w); {
-		case g.held != nil:
-			served, by = append(served, w), append(by, g.held)
+		case g.slot != nil:
+			served, by = append(served, w), append(by, g.slot)
 		case g.refusal == nil:
 			waiting = append(waiting, w)
 		}
 	}
 	c.waiters, c.running = waiting, append(c.running, by...)
 	for _, w := range waiting {
-		ask := w.line.ask
-		known := c.now(&ask)
-		if d := fleet.Route(known, ask); d.Verdict != fleet.Wait {
-			c.t.Fatalf("after %s: %+v waits: %s, row %d", what, ask, d.Verdict, d.Row)
+		query := w.cohort.query
+		known := c.now(&query)
+		if d := fleet.Route(known, query); d.Verdict != fleet.Wait {
+			c.t.Fatalf("after %s: %+v waits: %s, row %d", what, query, d.Verdict, d.Row)
 		}
 		before := 0
 		for _, other := range waiting {
-			if other.line.ask.Model == ask.Model && other.before(w) {
+			if other.cohort.query.Model == query.Model && other.before(w) {
 				before++
 			}
 		}
-		if n := c.ahead(w); n != before {
+		if n := c.position(w); n != before {
 			c.t.Fatalf("after %s: %d ahead, not %d", what, n, before)
 		}
 		for i, s := range served {
 			m := by[i].Machine
-			owner, own := w.line.ask.Caller == m.Owner, s.line.ask.Caller == m.Owner
+			owner, own := w.cohort.query.Caller == m.Owner, s.cohort.query.Caller == m.Owner
 			if c.could(w, m.ID) && (owner && !own || owner == own && w.before(s)) {
-				c.t.Fatalf("after %s: %+v was passed by %+v on %s", what, w.line.ask, s.line.ask, m.ID)
+				c.t.Fatalf("after %s: %+v was passed by %+v on %s", what, w.cohort.query, s.cohort.query, m.ID)
 			}
 		}
 	}
-	if n := c.room.waiting.Load(); int(n) != len(waiting) {
+	if n := c.scheduler.waiting.Load(); int(n) != len(waiting) {
 		c.t.Fatalf("after %s: %d wait, not %d", what, n, len(waiting))
 	}
 }
 
-// In random worlds nobody is passed over and nobody is forgotten.
-func TestRoomPassesNobody(t *testing.T) {
+// In random worlds no call is passed over and none is forgotten.
+func TestSchedulerIsFair(t *testing.T) {
 	for seed := range uint64(300) {
 		c := newCrowd(t, seed)
 		for range 150 {
@@ -333,10 +333,10 @@ func TestRoomPassesNobody(t *testing.T) {
 
 // Calls that come, wait, hang up and end all at once: in a bubble, a wake-up
 // that is lost is a deadlock.
-func TestRoomLosesNoWakeUp(t *testing.T) {
+func TestSchedulerLosesNoWakeUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r := newRoom(t, 2)
-		r.moved = func() {}
+		r := newScheduler(t, 2)
+		r.activity = func() {}
 		r.now = func(a *fleet.Query) *fleet.Snapshot {
 			a.Now = noon
 			return r.snapshot
@@ -360,19 +360,19 @@ func TestRoomLosesNoWakeUp(t *testing.T) {
 
 // serveOne is one call from its arrival to its end; hasty hangs up if it is to
 // wait.
-func (r *oneRoom) serveOne(ask fleet.Query, hasty bool) {
+func (r *oneMachine) serveOne(query fleet.Query, hasty bool) {
 	arrived := time.Now()
-	known := r.now(&ask)
-	d := fleet.Route(known, ask)
-	h := r.take(d.Candidates, ask.Model, ask.Now)
+	known := r.now(&query)
+	d := fleet.Route(known, query)
+	h := r.take(d.Candidates, query.Model, query.Now)
 	if h == nil {
-		w := r.join(ask, arrived)
+		w := r.join(query, arrived)
 		if hasty {
 			runtime.Gosched()
 			g, _ := r.leave(w)
-			h = g.held
+			h = g.slot
 		} else {
-			h = (<-w.granted).held
+			h = (<-w.result).slot
 		}
 	}
 	runtime.Gosched()
@@ -382,12 +382,12 @@ func (r *oneRoom) serveOne(ask fleet.Query, hasty bool) {
 }
 
 // 10,000 wait for a model of which 100 slots a second come free: they are served
-// in the order in which they came, or told so at their deadline; each knows its
+// in the order in which they came, or refused at their deadline; each knows its
 // position.
 func TestTenThousandWait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const waiters, callers = 10_000, 500
-		hub := &Hub{cfg: Config{}.withDefaults(), live: registry.New(registry.Config{})}
+		d := &Dispatcher{cfg: Config{Registry: registry.New(registry.Config{}), Draw: rand.Uint64}}
 		machine := &fleet.Machine{ID: "box", Owner: "ann", Online: true, Slots: 100, Offers: []fleet.Offer{{ID: "m", Families: fleet.Families(fleet.Chat)}}}
 		snapshot := fleet.NewSnapshot().WithMachine(machine)
 		members := []fleet.MemberID{}
@@ -395,16 +395,16 @@ func TestTenThousandWait(t *testing.T) {
 			members = append(members, fleet.MemberID(fmt.Sprint("member", i)))
 		}
 		snapshot = snapshot.WithGroup(&fleet.Group{ID: "g", Members: append(members, "ann")})
-		hub.room.moved = func() {}
-		hub.room.now = func(a *fleet.Query) *fleet.Snapshot {
+		d.scheduler.activity = func() {}
+		d.scheduler.now = func(a *fleet.Query) *fleet.Snapshot {
 			a.Now = time.Now()
 			return snapshot
 		}
-		var running []*held
+		var running []*reservation
 		for range machine.Slots {
-			ask := fleet.Query{Caller: "ann", Model: "m"}
-			known := hub.room.now(&ask)
-			running = append(running, hub.room.take(fleet.Route(known, ask).Candidates, "m", ask.Now))
+			query := fleet.Query{Caller: "ann", Model: "m"}
+			known := d.scheduler.now(&query)
+			running = append(running, d.scheduler.take(fleet.Route(known, query).Candidates, "m", query.Now))
 		}
 
 		var mu sync.Mutex
@@ -412,38 +412,38 @@ func TestTenThousandWait(t *testing.T) {
 		elapsed := 0
 		var all sync.WaitGroup
 		for i := range waiters {
-			patience := time.Duration(1+i%60) * time.Second
+			limit := time.Duration(1+i%60) * time.Second
 			reports := 0
 			call := &gateway.Call{Model: "m", Arrived: time.Now(), Waiting: func(ahead int, left time.Duration) {
-				if reports++; reports == 1 && (ahead != i || left != patience) {
+				if reports++; reports == 1 && (ahead != i || left != limit) {
 					t.Errorf("waiter %d: %d ahead, %s left", i, ahead, left)
 				}
 			}}
-			d := &dispatch{hub: hub, call: call, ask: fleet.Query{Caller: members[i%callers], Model: "m"}, deadline: call.Arrived.Add(patience)}
-			w := hub.room.join(d.ask, call.Arrived)
+			c := &activeCall{d: d, call: call, query: fleet.Query{Caller: members[i%callers], Model: "m"}, deadline: call.Arrived.Add(limit)}
+			w := d.scheduler.join(c.query, call.Arrived)
 			all.Go(func() {
-				g, err := d.sit(context.Background(), w)
-				late := time.Since(d.deadline)
+				g, err := c.await(context.Background(), w)
+				late := time.Since(c.deadline)
 				mu.Lock()
 				defer mu.Unlock()
-				if g.held != nil {
-					order, running = append(order, i), append(running, g.held)
+				if g.slot != nil {
+					order, running = append(order, i), append(running, g.slot)
 				} else {
 					elapsed++
 				}
-				if late > 500*time.Millisecond || g.held == nil && late < 0 {
+				if late > 500*time.Millisecond || g.slot == nil && late < 0 {
 					t.Errorf("waiter %d: %+v, %v, %s after its deadline", i, g, err, late)
 				}
 			})
 		}
 		synctest.Wait()
-		for hub.room.waiting.Load() > 0 {
+		for d.scheduler.waiting.Load() > 0 {
 			time.Sleep(10*time.Millisecond + 1) // never at the instant of a deadline
 			mu.Lock()
 			h := running[0]
 			running = running[1:]
 			mu.Unlock()
-			hub.room.release(h, true)
+			d.scheduler.release(h, true)
 			synctest.Wait() // order is the order of grants
 		}
 		all.Wait()
@@ -453,9 +453,9 @@ func TestTenThousandWait(t *testing.T) {
 	})
 }
 
-// Alike waiters are refused together, each with the same words.
-func TestRoomRefusesALine(t *testing.T) {
-	r := newRoom(t, 1)
+// A cohort is refused together, each call with the same fault.
+func TestSchedulerRefusesACohort(t *testing.T) {
+	r := newScheduler(t, 1)
 	r.newcomer("ann")
 	var all []*waiter
 	for i := range 5 {
@@ -465,7 +465,7 @@ func TestRoomRefusesALine(t *testing.T) {
 	box := *r.snapshot.Machine("box")
 	box.Paused = true
 	r.snapshot = r.snapshot.WithMachine(&box)
-	r.changed(&box)
+	r.onMachine(&box)
 	for _, w := range append(all, stays) {
 		if g := got(w); g.refusal == nil || g.refusal.Code != fault.CascadeExhausted {
 			t.Errorf("%+v", g)

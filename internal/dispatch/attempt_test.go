@@ -1,4 +1,4 @@
-package hub
+package dispatch
 
 import (
 	"context"
@@ -15,8 +15,8 @@ import (
 	"github.com/kith/kith/internal/tunnel"
 )
 
-// A line that ends a moment after its streams broke is a machine that went
-// away; one that lives on has an engine that broke off.
+// A tunnel that ends a moment after its streams broke is a machine that disconnected;
+// if the tunnel lives on, its engine broke off.
 func TestBroken(t *testing.T) {
 	left := errors.New("the caller left")
 	for name, c := range map[string]struct {
@@ -25,13 +25,13 @@ func TestBroken(t *testing.T) {
 		ends   time.Duration // of the line; 0: never
 		leaves bool
 		want   outcome
-		told   error
+		cause  error
 	}{
 		"machine gone, unary":    {false, io.ErrUnexpectedEOF, 100 * time.Millisecond, false, vanished, nil},
-		"machine gone, streamed": {true, io.ErrUnexpectedEOF, 100 * time.Millisecond, false, movedOn, nil},
+		"machine gone, streamed": {true, io.ErrUnexpectedEOF, 100 * time.Millisecond, false, notTaken, nil},
 		"engine broke off":       {true, io.ErrUnexpectedEOF, 0, false, failed, fault.New(fault.EngineError, "")},
 		"too late to be one":     {false, io.ErrUnexpectedEOF, time.Second, false, failed, fault.New(fault.EngineError, "")},
-		"no stream left":         {false, tunnel.ErrFull, 0, false, refusedBusy, nil},
+		"no stream left":         {false, tunnel.ErrFull, 0, false, busy, nil},
 		"a fault":                {false, fault.New(fault.InvalidRequest, ""), 0, false, failed, fault.New(fault.InvalidRequest, "")},
 		"caller left":            {true, context.Canceled, 100 * time.Millisecond, true, failed, left},
 	} {
@@ -46,7 +46,7 @@ func TestBroken(t *testing.T) {
 					time.AfterFunc(c.ends, func() { close(gone) })
 				}
 				got, err := broken(ctx, &gateway.Call{Stream: c.stream}, gone, c.err)
-				if got != c.want || (err == nil) != (c.told == nil) || err != nil && fault.Of(err).Code != fault.Of(c.told).Code {
+				if got != c.want || (err == nil) != (c.cause == nil) || err != nil && fault.Of(err).Code != fault.Of(c.cause).Code {
 					t.Errorf("%d, %v", got, err)
 				}
 				cancel(nil)
@@ -56,18 +56,18 @@ func TestBroken(t *testing.T) {
 	}
 }
 
-// Fault 38: the hub's clock rules, but a machine whose own clock says that its
-// hours are over may decline; the call goes to the next.
+// The hub's clock decides, but a machine whose own clock says that its hours are over
+// may refuse; the call moves on to the next (docs/faults.md#38).
 func TestFault38MachineDeclines(t *testing.T) {
 	for _, reason := range []tunnel.Refusal{tunnel.RefusedHours, tunnel.RefusedPaused, tunnel.RefusedUnknownModel, "\u009b31m words of its own"} {
 		response := &http.Response{
 			StatusCode: http.StatusServiceUnavailable, Body: http.NoBody,
 			Header: http.Header{tunnel.HeaderRefused: {string(reason)}},
 		}
-		if got, err := refused(response); got != movedOn || err != nil {
+		if got, err := readRefusal(response); got != notTaken || err != nil {
 			t.Errorf("%s: %d, %v", reason, got, err)
 		}
-		if words := (&held{refused: tunnel.RefusalIn(response.Header)}).words(movedOn); strings.Contains(words, "of its own") {
+		if words := (&attempt{refusal: tunnel.RefusalIn(response.Header)}).describe(notTaken); strings.Contains(words, "of its own") {
 			t.Errorf("a machine's own words: %q", words)
 		}
 	}

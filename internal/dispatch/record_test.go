@@ -1,9 +1,8 @@
-package hub
+package dispatch
 
 import (
-	"fmt"
 	"math"
-	"net/http/httptest"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -11,6 +10,7 @@ import (
 	"github.com/kith/kith/internal/account"
 	"github.com/kith/kith/internal/fleet"
 	"github.com/kith/kith/internal/gateway"
+	"github.com/kith/kith/internal/store"
 )
 
 func callerOf(name string) gateway.Caller {
@@ -19,18 +19,22 @@ func callerOf(name string) gateway.Caller {
 
 // Whatever an engine claims and a clock does, the store takes the record.
 func TestRecordIsAlwaysTaken(t *testing.T) {
-	r := newRig(t, Config{})
+	db, err := store.Open(t.Context(), store.Config{Path: filepath.Join(t.TempDir(), "kith.db")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer db.Close()
 	call := &gateway.Call{
 		ID: "req_1", Model: fleet.ModelID(strings.Repeat("m", fleet.MaxModelID)), Caller: callerOf("ann"), Arrived: time.Now(),
 		Trace: gateway.Trace{Waited: -time.Second},
 	}
-	u := record(call, gateway.Outcome{
+	u := usageOf(call, gateway.Outcome{
 		Status: 200, FirstByte: math.MaxInt64, Duration: math.MinInt64, TokensIn: math.MaxInt64, TokensOut: -5, Reported: true,
 	})
-	if err := r.kept.RecordUsage(t.Context(), []account.Usage{u}); err != nil {
+	if err := db.RecordUsage(t.Context(), []account.Usage{u}); err != nil {
 		t.Fatal(err)
 	}
-	got, err := r.kept.Usage(t.Context())
+	got, err := db.Usage(t.Context())
 	if err != nil || len(got) != 1 {
 		t.Fatal(got, err)
 	}
@@ -41,7 +45,7 @@ func TestRecordIsAlwaysTaken(t *testing.T) {
 
 // An owner learns what happened on the owner's machines, and how long the call had
 // waited for them; not where else the call was, nor how it ended elsewhere.
-func TestStoriesOf(t *testing.T) {
+func TestTracesOf(t *testing.T) {
 	arrived := time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC)
 	machine := func(owner, name string) *fleet.Machine {
 		return &fleet.Machine{ID: fleet.MachineID(name), Owner: fleet.MemberID("mem_" + owner), OwnerName: owner, Name: name}
@@ -60,7 +64,7 @@ func TestStoriesOf(t *testing.T) {
 		call.Trace.Tries[i].Waited = time.Duration(i) * 20 * time.Second
 	}
 	call.Trace.Machine, call.Trace.Owner = also.ID, also.Owner
-	all := storiesOf(call, gateway.Outcome{Status: 200, Duration: 3 * time.Second})
+	all := tracesOf(call, gateway.Outcome{Status: 200, Duration: 3 * time.Second})
 
 	byMember := map[string]account.Story{}
 	for _, s := range all {
@@ -68,24 +72,24 @@ func TestStoriesOf(t *testing.T) {
 	}
 	bob, ann, dan := byMember["mem_bob"], byMember["mem_ann"], byMember["mem_dan"]
 	if len(all) != 3 || len(bob.Tries) != 4 || len(ann.Tries) != 2 || len(dan.Tries) != 1 {
-		t.Fatalf("told %+v", all)
+		t.Fatalf("%+v", all)
 	}
 	if !bob.Mine || bob.WaitedMS != 60_000 || bob.TookMS != 3000 || len(bob.Judgements) != 2 {
-		t.Errorf("the caller is told %+v", bob)
+		t.Errorf("the caller sees %+v", bob)
 	}
 	if row := bob.Judgements[1].Row; row != 5 {
-		t.Errorf("row %d of an embeddings call tells what is out of reach", row)
+		t.Errorf("row %d of an embeddings call reveals what is out of reach", row)
 	}
 	if ann.Mine || ann.WaitedMS != 60_000 || ann.Judgements != nil || ann.Status != 200 || ann.TookMS != 2000 || ann.Tries[0].Machine != "a1" {
-		t.Errorf("who served it is told %+v", ann)
+		t.Errorf("the owner whose machine served it sees %+v", ann)
 	}
 	if dan.Status != 0 || dan.Code != "" || dan.TookMS != 0 || dan.WaitedMS != 40_000 || dan.Tries[0].Outcome != "z" || dan.Tries[0].Prompt {
-		t.Errorf("who did not is told %+v", dan)
+		t.Errorf("the owner whose machine did not sees %+v", dan)
 	}
 	for code, want := range map[string]string{
 		"": "answered", "machine_offline": "began to answer and did not finish: machine_offline", gateway.Cancelled: "began to answer; the caller left",
 	} {
-		for _, s := range storiesOf(call, gateway.Outcome{Status: 200, Code: code}) {
+		for _, s := range tracesOf(call, gateway.Outcome{Status: 200, Code: code}) {
 			last := s.Tries[len(s.Tries)-1]
 			if s.MemberID != "mem_dan" && (last.Outcome != want || !last.Prompt) || s.Tries[0].Outcome == want {
 				t.Errorf("ended with %q: %s reads %+v", code, s.MemberID, s.Tries)
@@ -96,45 +100,7 @@ func TestStoriesOf(t *testing.T) {
 	refused := &gateway.Call{ID: "req_2", Caller: callerOf("bob"), Model: "m", Arrived: arrived}
 	refused.Trace.First = gateway.Decision{Row: 1}
 	refused.Trace.Last = refused.Trace.First
-	if all := storiesOf(refused, gateway.Outcome{Status: 404, Code: "model_not_found"}); len(all) != 1 || len(all[0].Judgements) != 1 || all[0].Judgements[0].Row != 5 {
-		t.Errorf("told %+v", all)
-	}
-}
-
-// What is refused before the routing is told to its caller as well, without a
-// word of what was sent; a wrong key is nobody's, and a flood is not kept.
-func TestRefusedBeforeTheRoutingIsTold(t *testing.T) {
-	r := newRig(t, Config{Edge: gateway.Config{Rate: gateway.Rate{PerSecond: 1e-9, Burst: 3}}})
-	_, secret := r.member("bob")
-	member, err := r.kept.MemberByName(t.Context(), "bob")
-	if err != nil {
-		t.Fatal(err)
-	}
-	const path = "/v1/chat/completions"
-	for i, c := range []struct {
-		secret, body, model, code string
-		kept                      bool
-	}{
-		{secret, `{"model":"m","messages":[],"messages":["hush"]}`, "", "invalid_request", true},
-		{secret, `{"messages":["hush"]}`, "", "invalid_request", true},
-		{secret, `{"model":"no \u0000 name","messages":["hush"]}`, "", "model_not_found", true},
-		{secret, `{"model":"m","messages":["hush"]}`, "", "rate_limit_exceeded", false},
-		{mistyped(secret), `{"model":"m"}`, "", "invalid_api_key", false},
-	} {
-		q := httptest.NewRequest("POST", path, strings.NewReader(c.body))
-		q.Header.Set("Authorization", "Bearer "+c.secret)
-		q.Header.Set("Content-Type", "application/json")
-		w := httptest.NewRecorder()
-		r.Handler().ServeHTTP(w, q)
-		if !strings.Contains(w.Body.String(), `"code":"`+c.code+`"`) {
-			t.Fatalf("%d: %d %s", i, w.Code, w.Body)
-		}
-		s, err := r.traces.Get(t.Context(), w.Header().Get("X-Correlation-ID"), member.ID)
-		if c.kept != (err == nil) {
-			t.Errorf("%d: %+v, %v", i, s, err)
-		}
-		if c.kept && (!s.Mine || s.Code != c.code || s.Status != w.Code || s.Endpoint != path || s.Model != c.model || s.Judgements != nil || strings.Contains(fmt.Sprintf("%+v", s), "hush")) {
-			t.Errorf("%d: told %+v", i, s)
-		}
+	if all := tracesOf(refused, gateway.Outcome{Status: 404, Code: "model_not_found"}); len(all) != 1 || len(all[0].Judgements) != 1 || all[0].Judgements[0].Row != 5 {
+		t.Errorf("%+v", all)
 	}
 }

@@ -1,4 +1,4 @@
-package hub
+package dispatch
 
 import (
 	"io"
@@ -16,12 +16,12 @@ func TestCounted(t *testing.T) {
 		`{}`: 0, `[7]`: 0, ``: 0, `{"tokens":7}{"tokens":8}`: 0, `{"tokens":7,"x":"` + strings.Repeat("x", maxCount) + `"}`: 0,
 	} {
 		left := strings.NewReader(text)
-		got := counted(&http.Response{StatusCode: http.StatusOK, Body: io.NopCloser(left)})
+		got := readCount(&http.Response{StatusCode: http.StatusOK, Body: io.NopCloser(left)})
 		if got != want || len(text)-left.Len() > maxCount {
 			t.Errorf("%.50s: %d, %d bytes read", text, got, len(text)-left.Len())
 		}
 	}
-	if got := counted(&http.Response{StatusCode: http.StatusServiceUnavailable, Body: io.NopCloser(strings.NewReader(`{"tokens":7}`))}); got != 0 {
+	if got := readCount(&http.Response{StatusCode: http.StatusServiceUnavailable, Body: io.NopCloser(strings.NewReader(`{"tokens":7}`))}); got != 0 {
 		t.Errorf("a refusal counts %d", got)
 	}
 }
