@@ -167,11 +167,8 @@ var citing = []string{
 	"docs",
 	"internal/cli",
 	"internal/daemon",
-	"internal/dialect",
-	"internal/gateway",
 	"internal/hub",
 	"internal/ledger",
-	"internal/spool",
 	"internal/tunnel",
 }
 
@@ -224,10 +221,7 @@ var wordy = []string{
 	"docs",
 	"internal/cli",
 	"internal/daemon",
-	"internal/dialect",
-	"internal/gateway",
 	"internal/hub",
-	"internal/spool",
 	"internal/tunnel",
 	"internal/site/static",
 	"internal/site/templates",
