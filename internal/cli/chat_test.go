@@ -194,8 +194,8 @@ func TestProgressInATerminal(t *testing.T) {
 		tells   []string // one after the other
 		serves  string   // what stays of one that then serves until Ctrl-C
 	}{
-		{"kith pause --drain", []string{"waiting for the calls that run to end …"}, ""},
-		{"kith rehearse model_not_found", []string{"raising the curtain …", "staging model_not_found …"}, ""},
+		{"kith pause --drain", []string{"waiting for the running calls to end …"}, ""},
+		{"kith rehearse model_not_found", []string{"starting the rehearsal's hub …", "staging model_not_found …"}, ""},
 		{"kith dev --data dev --listen 127.0.0.1:0 --local 127.0.0.1:0", []string{
 			"starting the hub …", "starting the engine and the daemon …", "connecting the daemon to the hub …"}, "Ctrl-C ends."},
 	} {

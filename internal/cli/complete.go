@@ -11,12 +11,11 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// completePatience is how long the shell waits for live names at most; what has
-// not answered by then is left out, without a word. Only tests change it.
-var completePatience = 700 * time.Millisecond
+// completionTimeout bounds the listing of names. A source that has not answered by
+// then is left out. Only tests change it.
+var completionTimeout = 700 * time.Millisecond
 
-// strictCompletion makes cobra's command for the shells' scripts refuse a shell
-// that it does not know, as any group refuses a command.
+// strictCompletion makes cobra's completion command refuse an unknown shell.
 func strictCompletion(root *cobra.Command) {
 	root.InitDefaultCompletionCmd()
 	for _, cmd := range root.Commands() {
@@ -26,11 +25,11 @@ func strictCompletion(root *cobra.Command) {
 	}
 }
 
-// source is one listing that names are taken from.
+// source lists names.
 type source func(ctx context.Context) []string
 
-// complete offers the names of several sources, each asked at once, that begin
-// with what was typed.
+// complete returns the names of the sources, queried concurrently, that begin with
+// typed.
 func (a *app) complete(ctx context.Context, typed string, sources ...source) ([]string, cobra.ShellCompDirective) {
 	const directive = cobra.ShellCompDirectiveNoFileComp
 	var err error
@@ -40,7 +39,7 @@ func (a *app) complete(ctx context.Context, typed string, sources ...source) ([]
 	if ctx == nil {
 		ctx = context.Background()
 	}
-	ctx, cancel := context.WithTimeout(ctx, completePatience)
+	ctx, cancel := context.WithTimeout(ctx, completionTimeout)
 	defer cancel()
 	found := make([][]string, len(sources))
 	var group sync.WaitGroup
@@ -53,7 +52,7 @@ func (a *app) complete(ctx context.Context, typed string, sources ...source) ([]
 	return slices.Compact(names), directive
 }
 
-// modelsOf lists the models of a surface.
+// modelsOf returns a source of the models of a surface.
 func modelsOf(surface func() (*client, error), path string) source {
 	return func(ctx context.Context) []string {
 		var list listing
@@ -68,7 +67,7 @@ func modelsOf(surface func() (*client, error), path string) source {
 	}
 }
 
-// quietly reads a listing, and says whether it could.
+// quietly reads a listing and reports whether it could.
 func quietly(ctx context.Context, surface func() (*client, error), path string, into any) bool {
 	at, err := surface()
 	if err != nil {
@@ -78,7 +77,7 @@ func quietly(ctx context.Context, surface func() (*client, error), path string, 
 	return err == nil
 }
 
-// completeModels offers models as a command's first argument.
+// completeModels completes models as a command's first argument.
 func (a *app) completeModels(cmd *cobra.Command, args []string, typed string) ([]string, cobra.ShellCompDirective) {
 	if len(args) > 0 {
 		return nil, cobra.ShellCompDirectiveNoFileComp
@@ -86,12 +85,12 @@ func (a *app) completeModels(cmd *cobra.Command, args []string, typed string) ([
 	return a.completeModelFlag(cmd, nil, typed)
 }
 
-// completeModelFlag offers the models of this machine and of the account.
+// completeModelFlag completes the models of this machine and of the account.
 func (a *app) completeModelFlag(cmd *cobra.Command, _ []string, typed string) ([]string, cobra.ShellCompDirective) {
 	return a.complete(cmd.Context(), typed, modelsOf(a.toDaemon, "/v1/models"), modelsOf(a.toAccount, api("models")))
 }
 
-// shared are the members of the account's shares that pass.
+// shared returns a source of the members of the account's shares that pass.
 func (a *app) shared(passes func(shareRow) (name string, ok bool)) source {
 	return func(ctx context.Context) []string {
 		var answer rowsOf[shareRow]
@@ -108,7 +107,8 @@ func (a *app) shared(passes func(shareRow) (name string, ok bool)) source {
 	}
 }
 
-// grouped are the names that a group of the account's has for a completion.
+// grouped returns a source of the names that of returns for each of the account's
+// groups.
 func (a *app) grouped(of func(groupRow) []string) source {
 	return func(ctx context.Context) []string {
 		var answer rowsOf[groupRow]
@@ -123,8 +123,8 @@ func (a *app) grouped(of func(groupRow) []string) source {
 	}
 }
 
-// fellows are the members of a group, and those invited to it.
-func fellows(g groupRow) []string {
+// groupMembers returns the members of a group and those invited to it.
+func groupMembers(g groupRow) []string {
 	var names []string
 	for _, m := range g.Members {
 		names = append(names, m.Name)
@@ -135,7 +135,7 @@ func fellows(g groupRow) []string {
 	return names
 }
 
-// completeMembers offers those the account shares with, and its groups' members.
+// completeMembers completes the members of the account's shares and groups.
 func (a *app) completeMembers(cmd *cobra.Command, args []string, typed string) ([]string, cobra.ShellCompDirective) {
 	if len(args) > 0 {
 		return nil, cobra.ShellCompDirectiveNoFileComp
@@ -146,10 +146,10 @@ func (a *app) completeMembers(cmd *cobra.Command, args []string, typed string) (
 		}
 		return row.With, true
 	})
-	return a.complete(cmd.Context(), typed, known, a.grouped(fellows))
+	return a.complete(cmd.Context(), typed, known, a.grouped(groupMembers))
 }
 
-// completeGivenShares offers what `kith share remove` takes.
+// completeGivenShares completes the argument of `kith share remove`.
 func (a *app) completeGivenShares(cmd *cobra.Command, args []string, typed string) ([]string, cobra.ShellCompDirective) {
 	if len(args) > 0 {
 		return nil, cobra.ShellCompDirectiveNoFileComp
@@ -170,8 +170,8 @@ func (a *app) completeGivenShares(cmd *cobra.Command, args []string, typed strin
 	})
 }
 
-// completeGroups offers the groups that pass and, for a second argument, the
-// members that there are for it.
+// completeGroups completes the groups that pass and, if members is set, a member as
+// the second argument.
 func (a *app) completeGroups(passes func(groupRow) bool, members bool) cobra.CompletionFunc {
 	return func(cmd *cobra.Command, args []string, typed string) ([]string, cobra.ShellCompDirective) {
 		if len(args) == 0 {

@@ -14,7 +14,7 @@ import (
 
 // TestLedgerFullDisk: when nothing can be written any more no call is sent to a
 // machine, those that run end well, and all goes on once there is room, without
-// hands (fault 27). A limit on the size of the hub's files stands for the disk.
+// hands (docs/faults.md#27). A limit on the size of the hub's files stands for the disk.
 func TestLedgerFullDisk(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)

@@ -196,7 +196,7 @@ func shortDir(t *testing.T) string {
 }
 
 // awaitRefusal waits until the key of the environment, which was revoked, is
-// refused. That it is within 5 s everywhere (decisions 7) is for internal/sim to
+// refused. That it is within 5 s everywhere is for internal/sim to
 // show, in false time.
 func awaitRefusal(t *testing.T) {
 	t.Helper()
