@@ -39,7 +39,7 @@ test-all: test ## every test, and the coding agents that npm ships
 check: ## the quick form, before a commit
 	@scripts/check.sh
 
-flaky: setup-test build ## every test 50 times on a busy computer (RUNS=5, PACKAGES=./internal/web)
+flaky: setup-test build ## every test 50 times on a busy computer (RUNS=5, PACKAGES=./internal/site)
 	@RUNS='$(RUNS)' PACKAGES='$(PACKAGES)' scripts/flaky.sh
 
 soak: setup-test ## the long runs: ten million worlds, ten thousand seeds, a thousand kills

@@ -147,7 +147,7 @@ func once(ctx context.Context, t *target, c *http.Client, payload ask) error {
 	return err
 }
 
-// open sends rate requests a second whatever comes back, and tells the latency.
+// open sends rate requests a second whatever comes back, and returns the latencies.
 func open(ctx context.Context, t *target, rate int, d time.Duration) (figure, error) {
 	c := t.client(64)
 	defer c.CloseIdleConnections()
@@ -234,7 +234,7 @@ func stream(ctx context.Context, t *target, c *http.Client, payload ask) (int, e
 	return n, lines.Err()
 }
 
-// summarize tells what n operations cost since the processes had used before.
+// summarize returns what n operations cost since the processes had used before.
 func summarize(n int, times []time.Duration, pids []int, before []time.Duration, wall time.Duration) figure {
 	f := figure{count: n}
 	if n == 0 {

@@ -1,6 +1,6 @@
 // Command bench measures kith beside what else could carry a call: the engine
 // asked directly, two hops of Go's ReverseProxy, two hops of nginx, and kith
-// (hub and daemon, TLS, everything on). Rigs are interleaved, medians are told,
+// (hub and daemon, TLS, everything on). Rigs are interleaved, medians are printed,
 // CPU is user plus system time of the rig's own processes.
 //
 //	go run ./bench [-rounds 5] [-out docs/performance.md]

@@ -102,7 +102,7 @@ func answers(c *http.Client, url, key, want string) bool {
 	return response.StatusCode == http.StatusOK && strings.Contains(string(text), want)
 }
 
-// freePort is a loopback port nobody listens on just now.
+// freePort returns a loopback port without a listener.
 func freePort() (string, error) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
 # The long runs: Route against its naive twin on ten million worlds, ten
-# thousand seeds of the whole hub under false time, ten thousand revocations, a
+# thousand seeds of a complete network in simulated time, ten thousand revocations, a
 # hub killed a thousand times.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 step() { printf '\n== %s\n' "$*"; }
-# long runs a test that tells what it found, without a line for each part of it.
+# long runs a test that prints what it found, without a line for each part of it.
 long() { time go test "$@" -v -count=1 -timeout 0 | grep -v '^=== \|^ *--- PASS: .*/'; }
 
 step "worlds"

@@ -1,4 +1,4 @@
-// Command kith is the whole program: hub, daemon and every command.
+// Command kith is the hub, the daemon and every other command.
 package main
 
 import (

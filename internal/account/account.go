@@ -1,7 +1,6 @@
-// Package account is the records of people, as the store keeps them: members,
-// API keys, machines, login tokens, shares, groups and usage. Plain types, no
-// behaviour; times are UTC with millisecond precision. Ids are made by the
-// store's caller with NewID.
+// Package account defines the records that the store keeps about members: accounts, API
+// keys, machines, login tokens, shares, groups and usage. They are plain types; times
+// are UTC with millisecond precision. Callers of the store make the ids with NewID.
 package account
 
 import (
@@ -11,14 +10,14 @@ import (
 	"github.com/google/uuid"
 )
 
-// NewID makes a time-ordered id with a prefix that says what it names:
+// NewID returns a time-ordered id with a prefix for what it names:
 // "mem_", "key_", "mch_", "shr_", "grp_", "tok_", "inv_".
 func NewID(prefix string) string { return prefix + uuid.Must(uuid.NewV7()).String() }
 
-// What a store's refusal is, by errors.Is; anything else is a failure of the
-// database (docs/decisions/0002).
+// The errors of a store, by errors.Is; any other is a failure of the database
+// (docs/decisions/0002).
 var (
-	// ErrNotFound: nothing live is named so. A key or machine that was revoked,
+	// ErrNotFound: nothing live has this name or id. A key or machine that was revoked,
 	// or whose member is disabled, is not found by its hash.
 	ErrNotFound = errors.New("not found")
 	// ErrExists: the id, the name, the secret or the pair is taken.
@@ -29,9 +28,9 @@ var (
 	ErrLastAdmin = errors.New("the last admin of an org")
 	// ErrLastWay: a member would be left without a way to sign in.
 	ErrLastWay = errors.New("the last way to sign in")
-	// ErrOwn: an invite cannot be accepted by who made it.
+	// ErrOwn: members cannot accept their own invites.
 	ErrOwn = errors.New("one's own")
-	// ErrTooMany: as many as may be are there already.
+	// ErrTooMany: the limit is reached.
 	ErrTooMany = errors.New("too many")
 )
 
@@ -40,11 +39,11 @@ type Member struct {
 	ID       string
 	Name     string // unique, case-sensitive, as shown to other members
 	Operator bool
-	Disabled bool // a disabled member's keys and machines are refused (decisions 7)
+	Disabled bool // the member's keys and machines are refused
 	Created  time.Time
 }
 
-// Reach is what a key may reach, narrowed at its creation (decisions 5).
+// Reach is what a key may reach (spec/routing.md#narrowed-key).
 type Reach string
 
 // The reaches of a key.
@@ -61,7 +60,7 @@ type Key struct {
 	Name     string
 	Region   string
 	Reach    Reach
-	Hash     [32]byte // SHA-256 of the whole secret
+	Hash     [32]byte // SHA-256 of the secret
 	LastFour string
 	Created  time.Time
 	LastUsed time.Time // zero: never
@@ -104,8 +103,8 @@ type Share struct {
 	Created time.Time
 }
 
-// Limits are what an owner may limit a share to, or the calls of a group. The zero
-// Limits are none.
+// Limits are what an owner may limit a share to, or the calls of a group
+// (spec/routing.md#limits). The zero Limits limit nothing.
 type Limits struct {
 	Models     []string // empty: every model
 	Hours      string   // as `kith hours set` writes them; empty: the machine's own
@@ -113,8 +112,8 @@ type Limits struct {
 	PerDay     int      // requests a day; 0: no limit
 }
 
-// LimitChange is a change of Limits: what is nil stays as it is, and a zero value
-// ends a limit.
+// LimitChange is a change of Limits: a nil field leaves a limit as it is, and a zero
+// value ends it.
 type LimitChange struct {
 	Models     *[]string
 	Hours      *string
@@ -122,7 +121,7 @@ type LimitChange struct {
 	PerDay     *int
 }
 
-// Of is the limits l after the change.
+// Of returns the limits l after the change.
 func (c LimitChange) Of(l Limits) Limits {
 	if c.Models != nil {
 		l.Models = *c.Models
@@ -145,7 +144,7 @@ type NamedShare struct {
 	Owner, Member string
 }
 
-// Invite makes a share of its owner's machines with whoever accepts its code.
+// Invite makes a share of its owner's machines with each member who accepts its code.
 type Invite struct {
 	ID       string
 	OwnerID  string
@@ -162,7 +161,7 @@ type Invite struct {
 // GroupKind says who may join a group.
 type GroupKind string
 
-// The kinds of group (decisions 1).
+// The kinds of group (spec/routing.md#group).
 const (
 	GroupOrg  GroupKind = "org"
 	GroupOpen GroupKind = "open"
@@ -176,7 +175,7 @@ type Group struct {
 	Created time.Time
 	Members []GroupMember
 	KeptOut []string // ids of machines that their owners keep out of this group
-	// Invited are the invitations that are made with a new group; they are not read.
+	// Invited are the invitations to make with a new group. They are only written.
 	Invited []GroupInvitation
 }
 
@@ -201,10 +200,10 @@ type SeenGroup struct {
 	// Invitations are those of other members that wait for an answer; only an
 	// admin sees them.
 	Invitations []GroupInvitation
-	// What only those in it see; empty for others.
+	// What only its members see; empty for others.
 	Members []Fellow
 	KeptOut []Named // the member's own machines that are kept out of it
-	Limits  Limits  // what the member limits calls by it to, on machines of its own
+	Limits  Limits  // the member's own, for this group
 }
 
 // Fellow is one member of a group, by name.
@@ -230,7 +229,7 @@ type Usage struct {
 	Endpoint  string // its path
 	Stream    bool
 	Status    int
-	Code      string        // empty: served whole; Interrupted; or what ended it
+	Code      string        // empty: served completely; Interrupted; or what ended it
 	Waited    time.Duration // in the queue
 	FirstByte time.Duration // from arrival to the first byte of the answer; 0: none
 	Duration  time.Duration
@@ -239,9 +238,9 @@ type Usage struct {
 	TokensHow TokensHow
 }
 
-// Interrupted is the Code of a call that a hub had sent to a machine when that
-// hub itself died. Its caller may have heard all of the answer, some or none:
-// nobody is left who knows. Its Status is 0, its tokens are unknown.
+// Interrupted is the Code of a call that a hub had sent to a machine when the hub died.
+// It is not known how much of the answer the caller got. Its Status is 0, its tokens are
+// unknown.
 const Interrupted = "interrupted"
 
 // TokensHow says where token counts came from.
@@ -255,15 +254,14 @@ const (
 	TokensUnknown  TokensHow = "unknown"  // see Interrupted
 )
 
-// UsageDay sums the usage of one day for one caller, owner, machine, model and
-// way to end.
+// UsageDay is the usage of one day by caller, owner, machine, model and code.
 type UsageDay struct {
 	Day       time.Time // midnight UTC
 	MemberID  string
 	OwnerID   string
 	MachineID string
 	Model     string
-	Code      string // of each of these calls; empty: they were served whole
+	Code      string // of each of these calls; empty: they were served completely
 	Calls     int64
 	Waited    time.Duration
 	Duration  time.Duration
@@ -277,19 +275,18 @@ type Backup struct {
 	At    time.Time
 	File  string // on the hub's own computer
 	Bytes int64
-	Fault string // what reading the whole copy found wrong; empty: it is sound
+	Fault string // what the check of the copy found wrong; empty: nothing
 }
 
-// Place is a place in a list that is read a page at a time, the newest first: the
-// page holds what comes after it. The zero Place is the list's beginning; one
-// without an ID is a moment, and the page what is older.
+// Place is a position in a list that is read a page at a time, the newest first. The
+// page holds what follows it. The zero Place is the list's beginning; one without an ID
+// is a time, and the page what is older.
 type Place struct {
 	At time.Time
-	ID string // of what is of the same millisecond, in reverse order
+	ID string // distinguishes entries of the same millisecond, in reverse order
 }
 
-// Kept is a machine that may connect, with its owner's name: what a registry
-// knows of a machine that is not connected.
+// Kept is a machine that may connect, with its owner's name.
 type Kept struct {
 	Machine   Machine
 	OwnerName string

@@ -12,18 +12,18 @@ type Act struct {
 	By      string // the operator's member id; empty: on the hub's own computer
 	ByName  string // the operator's name then
 	What    string // in words, as "disable a member"
-	Subject string // whom or what it concerned, by name or id
+	Subject string // the name or id of what it changed
 }
 
 type actKey struct{}
 
-// Acting gives what is done with the context to the audit log: the first write
-// transaction of the store that commits under it keeps the act with it.
+// Acting returns a context whose first committed write transaction of the store adds
+// the act to the audit log.
 func Acting(ctx context.Context, act *Act) context.Context {
 	return context.WithValue(ctx, actKey{}, act)
 }
 
-// ActOf is the act that the context was given; nil for none.
+// ActOf returns the act of the context; nil: none.
 func ActOf(ctx context.Context) *Act {
 	act, _ := ctx.Value(actKey{}).(*Act)
 	return act

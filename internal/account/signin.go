@@ -16,8 +16,8 @@ type Passkey struct {
 	Used       time.Time // zero: never
 }
 
-// Identity is an account at an OpenID provider that signs a member in. Issuer and
-// Subject together name it; nothing else that the provider says does.
+// Identity is an account at an OpenID provider that signs a member in. Only Issuer and
+// Subject together identify it.
 type Identity struct {
 	ID       string
 	MemberID string
@@ -29,14 +29,14 @@ type Identity struct {
 
 // Ceremony is what is remembered between the two steps of a sign-in.
 type Ceremony struct {
-	Hash     [32]byte // of what the second step brings
+	Hash     [32]byte // of the secret of the second step
 	Kind     CeremonyKind
-	MemberID string // whose; empty: nobody's yet
+	MemberID string // empty: not known yet
 	Data     []byte
 	Expires  time.Time
 }
 
-// CeremonyKind says what a ceremony is for; it is taken for nothing else.
+// CeremonyKind is what a ceremony is for. It is accepted for nothing else.
 type CeremonyKind string
 
 // The kinds of ceremony.
@@ -46,14 +46,14 @@ const (
 	AtProvider CeremonyKind = "at provider" // the member is at the OpenID provider
 )
 
-// Email is a member's e-mail address. It counts, for letters and as a way back
-// in, once a link that was mailed there was used; any number of members may have
-// the same.
+// Email is a member's e-mail address. It is used, for messages and for recovery, after
+// the member has opened a link that was mailed there. Several members may have the same
+// address.
 type Email struct {
 	MemberID string
-	Address  string    // empty: none counts yet
-	Verified time.Time // zero: none does
-	Asked    string    // a link was mailed there, which is to be used; empty: none was
+	Address  string    // empty: none is verified yet
+	Verified time.Time // zero: never
+	Asked    string    // the address that a link was mailed to and not verified yet; empty: none
 	Hash     [32]byte  // of that link's code
 	Expires  time.Time // of that link
 }

@@ -3,21 +3,20 @@ package account
 import "time"
 
 // SignUp is a new member who will sign in with a password, or by an account at an
-// OpenID provider: one of Password and Identity is set. It is let in by an
-// invite of another member, by a link to a hub's first operator, or by nothing
-// where anyone may sign up; at most one of Invite and Link is set.
+// OpenID provider: one of Password and Identity is set. At most one of Invite and Link
+// is set, as the hub's rules for sign-up require.
 type SignUp struct {
 	Member   Member
 	Password string    // its hash, in argon2id's own encoding
 	Identity *Identity // of the member
 	Invite   *[32]byte // hash of the code of an invite, which is accepted with it
-	Link     *[32]byte // hash of a link for whoever is the first operator
+	Link     *[32]byte // hash of the link for the first operator
 }
 
-// Session is a browser in which a member signed in, or began to.
+// Session is a browser in which a member signed in, or began to sign in.
 type Session struct {
 	ID       string // a hash of what the browser holds
-	MemberID string // empty: nobody is signed in yet
+	MemberID string // empty: not signed in yet
 	Data     []byte
 	Created  time.Time
 	Seen     time.Time // to about a minute
@@ -34,7 +33,7 @@ type Link struct {
 	Mailed   bool // it was asked for by e-mail
 }
 
-// GrantKind says what a Grant gives.
+// GrantKind is what a Grant gives.
 type GrantKind string
 
 // The kinds of grant.
@@ -43,7 +42,7 @@ const (
 	GrantKey     GrantKind = "key"     // an API key
 )
 
-// GrantState says how far a Grant has come.
+// GrantState is the state of a Grant.
 type GrantState string
 
 // The states of a grant; a member decides between the first and the next two.
@@ -51,7 +50,7 @@ const (
 	GrantWaiting  GrantState = "waiting"
 	GrantApproved GrantState = "approved"
 	GrantDenied   GrantState = "denied"
-	GrantUsed     GrantState = "used" // its secret was told
+	GrantUsed     GrantState = "used" // its secret was fetched
 )
 
 // Grant is a request of a device that waits for a member's approval (RFC 8628):
@@ -64,9 +63,9 @@ type Grant struct {
 	Name     string // of the machine or key
 	Reach    Reach  // of a key
 	Client   string // what the device says it is
-	Address  string // where it asked from
+	Address  string // the address of its request
 	State    GrantState
-	MemberID string // who decided
+	MemberID string // the member who decided
 	Created  time.Time
 	Expires  time.Time
 }

@@ -2,42 +2,42 @@ package account
 
 import "time"
 
-// Story is what one member may know of one past call (`kith why ID`): the one
-// who made it, or an owner of machines it was tried on. It holds nothing of the
-// call's content. Kept for StoryLife.
+// Story is what one member may see of one past call (`kith why ID`): the caller, or an
+// owner of machines it was tried on. It holds no content of the call. It is kept for
+// StoryLife.
 type Story struct {
 	CallID   string    `json:"call"`
-	MemberID string    `json:"-"` // whose story it is
+	MemberID string    `json:"-"` // the member who may see it
 	Started  time.Time `json:"started"`
-	// Mine says that its reader made the call; else they own a machine of Tries.
+	// Mine says that the member made the call; else the member owns a machine of Tries.
 	Mine     bool   `json:"mine"`
 	Caller   string `json:"caller"` // by name
 	Model    string `json:"model"`
 	Endpoint string `json:"endpoint"`
 	Stream   bool   `json:"stream"`
-	// How the call ended and how long it took. An owner knows that only of a call
-	// that ended on the owner's machine: else Status is 0.
+	// How the call ended and how long it took. An owner sees that only if the call
+	// ended on the owner's machine: else Status is 0.
 	Status int    `json:"status,omitzero"`
 	Code   string `json:"code,omitempty"` // empty: served, complete
 	TookMS int64  `json:"took_ms,omitzero"`
 	// WaitedMS is how long the call waited for a machine; for an owner, before the
 	// last of Tries.
 	WaitedMS int64 `json:"waited_ms,omitzero"`
-	// Judgements are the first and the last decision about the call; its caller's
-	// only.
+	// Judgements are the first and the last decision about the call. Only the caller
+	// sees them.
 	Judgements []Judgement `json:"decisions,omitempty"`
-	// Tries are the machines that it was sent to; for an owner, of the owner's.
+	// Tries are the machines that it was sent to; for an owner, the owner's.
 	Tries []StoryTry `json:"tries"`
 }
 
 // StoryLife is how long a Story is kept.
 const StoryLife = 7 * 24 * time.Hour
 
-// Judgement is one decision about a call, as its caller may be told it.
+// Judgement is one decision about a call.
 type Judgement struct {
 	AfterMS int64   `json:"after_ms"` // since the call arrived
 	Verdict string  `json:"verdict"`
-	Row     int     `json:"row"` // of decisions 2
+	Row     int     `json:"row"` // of spec/routing.md#the-twelve-rows
 	Seen    []Sight `json:"seen,omitempty"`
 }
 
@@ -55,6 +55,6 @@ type StoryTry struct {
 	Via     string `json:"via"`
 	AfterMS int64  `json:"after_ms"` // since the call arrived
 	TookMS  int64  `json:"took_ms"`  // to its outcome
-	Outcome string `json:"outcome"`  // for a person
-	Prompt  bool   `json:"prompt"`   // the machine was given the request's body, or some of it
+	Outcome string `json:"outcome"`  // in words
+	Prompt  bool   `json:"prompt"`   // the machine was given some of the request's body
 }

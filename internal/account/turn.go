@@ -2,11 +2,10 @@ package account
 
 import "time"
 
-// Turn is a kept turn of the responses dialect, sealed: nobody reads it without
-// the id of its response, of which the store keeps a hash.
+// Turn is a sealed turn of the responses dialect (spec/api.md#responses-state).
 type Turn struct {
 	Hash     [32]byte // SHA-256 of the response's id
-	MemberID string   // whose it is
+	MemberID string   // its owner
 	Created  time.Time
 	Expires  time.Time
 	Sealed   []byte

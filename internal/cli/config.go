@@ -17,7 +17,7 @@ import (
 	"github.com/pelletier/go-toml/v2/unstable"
 
 	"github.com/kith/kith/internal/fleet"
-	"github.com/kith/kith/internal/hub"
+	"github.com/kith/kith/internal/site"
 )
 
 // problem is one error in a configuration file. Line and column count from 1; 0
@@ -175,17 +175,17 @@ func (m *smtpTable) contradictions() []problem {
 	return nil
 }
 
-// mail returns the mail server's part of the hub's configuration.
-func (m *smtpTable) mail() hub.Mail {
+// mail returns the mail server's part of the site's configuration.
+func (m *smtpTable) mail() site.Mail {
 	if m.Host == "" {
-		return hub.Mail{}
+		return site.Mail{}
 	}
 	port := 587
 	if m.TLS.Text == "implicit" {
 		port = 465
 	}
-	return hub.Mail{
-		Host: m.Host, Port: cmp.Or(int(m.Port), port), User: m.User, Password: m.Password.text, From: m.From.Text, TLS: hub.MailTLS(m.TLS.Text),
+	return site.Mail{
+		Host: m.Host, Port: cmp.Or(int(m.Port), port), User: m.User, Password: m.Password.text, From: m.From.Text, TLS: site.MailTLS(m.TLS.Text),
 	}
 }
 
@@ -201,9 +201,9 @@ func (c *hubFile) resolveSecrets(file string) (problems []problem) {
 	return problems
 }
 
-// provider returns the OpenID provider's part of the hub's configuration.
-func (o *oidcTable) provider() hub.Provider {
-	p := hub.Provider{Issuer: o.Issuer.Text, ClientID: o.ClientID, ClientSecret: o.ClientSecret.text, Name: o.Name}
+// provider returns the OpenID provider's part of the site's configuration.
+func (o *oidcTable) provider() site.Provider {
+	p := site.Provider{Issuer: o.Issuer.Text, ClientID: o.ClientID, ClientSecret: o.ClientSecret.text, Name: o.Name}
 	if u, err := url.Parse(p.Issuer); err == nil {
 		p.Name = cmp.Or(p.Name, u.Host)
 	}

@@ -12,14 +12,14 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/kith/kith/internal/hub"
+	"github.com/kith/kith/internal/site"
 )
 
 func TestConfigProblemsNamePlaceAndRemedy(t *testing.T) {
 	for _, test := range []struct {
 		name, text string
 		hub        bool
-		want       []string // whole lines of problems, without the file's name
+		want       []string // lines of problems, without the file's name
 	}{
 		{name: "misspelled key", text: "[daemon]\nlisten = \"127.0.0.1:1\"\n[engine]\nslotz = 2\n",
 			want: []string{`:4:1: unknown key "engine.slotz"; the nearest right key is "engine.slots"`}},
@@ -131,7 +131,7 @@ func TestConfigProblemsNamePlaceAndRemedy(t *testing.T) {
 // inside lets cmp look into the unexported fields of the configuration.
 var inside = cmp.Exporter(func(reflect.Type) bool { return true })
 
-// No group is not the same as no word about groups.
+// An empty list of groups differs from an absent one.
 func TestConfigOfNoGroup(t *testing.T) {
 	for text, want := range map[string][]string{"": nil, "[share]\ngroups = []\n": {}, "[share]\ngroups = [\"lab\"]\n": {"lab"}} {
 		got := defaultDaemonFile("/home")
@@ -209,14 +209,14 @@ func TestProviderConfig(t *testing.T) {
 	if err := parseConfig("f", []byte("[site.oidc]\nissuer = \"https://id.example:8443/x/\"\nclient_id = \"kith\"\nclient_secret = \"env:KITH_TEST_SECRET\"\n"), c); err != nil {
 		t.Fatal(err)
 	}
-	want := hub.Provider{Issuer: "https://id.example:8443/x/", ClientID: "kith", ClientSecret: "canary-secret", Name: "id.example:8443"}
+	want := site.Provider{Issuer: "https://id.example:8443/x/", ClientID: "kith", ClientSecret: "canary-secret", Name: "id.example:8443"}
 	if got := c.Site.OIDC.provider(); got != want {
 		t.Errorf("given %s", got.Issuer)
 	}
 	if printed := fmt.Sprintf("%v %+v %#v", c, c, *c); strings.Contains(printed, "canary") {
 		t.Error("the secret is printed")
 	}
-	if got := defaultHubFile("/home").Site.OIDC.provider(); got != (hub.Provider{}) {
+	if got := defaultHubFile("/home").Site.OIDC.provider(); got != (site.Provider{}) {
 		t.Errorf("without one: %s", got.Issuer)
 	}
 }
@@ -224,7 +224,7 @@ func TestProviderConfig(t *testing.T) {
 // TestMailConfig: what the hub is given of [site.smtp], and what is printed.
 func TestMailConfig(t *testing.T) {
 	t.Setenv("KITH_TEST_SECRET", "canary-secret")
-	for text, want := range map[string]hub.Mail{
+	for text, want := range map[string]site.Mail{
 		"": {},
 		"host = \"mail.example\"\nfrom = \"kith <kith@x.example>\"\nuser = \"kith\"\npassword = \"env:KITH_TEST_SECRET\"\n": {
 			Host: "mail.example", Port: 587, User: "kith", Password: "canary-secret", From: "kith <kith@x.example>",

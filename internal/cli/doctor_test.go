@@ -16,7 +16,7 @@ import (
 	"github.com/go-json-experiment/json"
 )
 
-// patient is a machine in good health, and the parts that a test makes ill.
+// patient is a machine without failures, and the parts that a test breaks.
 type patient struct {
 	home   string
 	hub    *httptest.Server

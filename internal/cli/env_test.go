@@ -190,7 +190,7 @@ func TestLaunchRefused(t *testing.T) {
 	check(t, kith(t, "", "launch", "codex"), said{3, "", "without an API key"})
 }
 
-// TestCompletion: live names where somebody answers, and silence where nobody does.
+// TestCompletion: names from each server that answers, and no output from the others.
 func TestCompletion(t *testing.T) {
 	const invite = "inv_01234567-89ab-7cde-8f01-23456789abcd"
 	handler, _ := double(t, func(w http.ResponseWriter, path string) {

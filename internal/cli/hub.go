@@ -24,6 +24,7 @@ import (
 	"github.com/kith/kith/internal/hub"
 	"github.com/kith/kith/internal/ledger/journal"
 	"github.com/kith/kith/internal/registry"
+	"github.com/kith/kith/internal/site"
 	"github.com/kith/kith/internal/spool"
 	"github.com/kith/kith/internal/store"
 )
@@ -215,7 +216,7 @@ func (p *hubProcess) wire(clients *gateway.Clients) {
 		OnFree:   func(id fleet.MachineID) { p.hub.OnMachine(id) },
 	})
 	p.hub = hub.New(hub.Config{
-		Region: p.config.Hub.Region.Text, Clients: clients,
+		Region: p.config.Hub.Region.Text, Clients: clients, DB: p.records,
 		Wait: limits.Wait.Duration, WaitStream: limits.WaitStream.Duration, FirstByte: limits.FirstByte.Duration,
 		Running: bound(limits.Running), Waiting: bound(limits.Waiting), Machines: bound(limits.Machines),
 		KeepResponses: keep,
@@ -229,7 +230,7 @@ func (p *hubProcess) wire(clients *gateway.Clients) {
 			},
 		},
 		Journal: p.journal,
-		Site:    hub.SiteConfig{Base: p.base, SignUp: p.config.Site.SignUp.Text, Provider: p.config.Site.OIDC.provider(), Mail: p.config.Site.SMTP.mail(), FirstMade: p.removeFirstLink},
+		Site:    site.Config{Base: p.base, SignUp: site.SignUp(p.config.Site.SignUp.Text), Provider: p.config.Site.OIDC.provider(), Mail: p.config.Site.SMTP.mail(), FirstMade: p.removeFirstLink},
 		Log:     p.log,
 	}, p.records, p.live)
 }

@@ -279,9 +279,9 @@ func TestHubAndItsOperator(t *testing.T) {
 	}
 }
 
-// TestDevKeepsTheMemberAndMintsTheKeyAnew starts `kith dev` twice on one
+// TestDevKeepsTheMemberAndReplacesTheKey starts `kith dev` twice on one
 // folder, in a build without the built-in engine.
-func TestDevKeepsTheMemberAndMintsTheKeyAnew(t *testing.T) {
+func TestDevKeepsTheMemberAndReplacesTheKey(t *testing.T) {
 	dir := shortDir(t)
 	t.Setenv("KITH_HOME", dir)
 	args := []string{"dev", "--data", dir, "--listen", "127.0.0.1:0", "--local", "127.0.0.1:0", "--json"}
@@ -310,7 +310,7 @@ func TestDevKeepsTheMemberAndMintsTheKeyAnew(t *testing.T) {
 
 	p, second := start()
 	if second.APIKey == first.APIKey {
-		t.Error("the key was not minted anew")
+		t.Error("the key was not replaced")
 	}
 	if got := kith(t, "", "admin", "member", "list", "--data", dir, "--json").out; got != members {
 		t.Errorf("another member: %s, was %s", got, members)

@@ -1,11 +1,11 @@
-// Package credential mints and reads the service's secrets: API keys, machine
-// credentials, login tokens, invites, links. All have one form (decisions 7):
+// Package credential makes and parses the service's secrets: API keys, machine
+// credentials, login tokens, invites, links. All have one form (spec/api.md#api-key):
 //
 //	PREFIX_REGION_ + 32 random base62 characters + 6 of checksum
 //
-// The checksum is the CRC-32 of everything before it, so a mistyped secret is
-// refused without asking a database. A Secret shows itself to nobody: every
-// way of printing it is redacted, and only Reveal gives the text.
+// The checksum is the CRC-32 of everything before it, so a mistyped secret is refused
+// without a database. A Secret prints as redacted in every form; only Reveal returns the
+// text.
 package credential
 
 import (
@@ -19,7 +19,7 @@ import (
 	"strings"
 )
 
-// Kind is what a secret opens; its text is the secret's prefix.
+// Kind is what a secret is for. Its text is the secret's prefix.
 type Kind string
 
 // The kinds of secret.
@@ -27,7 +27,7 @@ const (
 	APIKey     Kind = "kith"  // a member's key on the hosted surface
 	MachineKey Kind = "kithm" // a machine's own credential
 	LoginToken Kind = "kitht" // makes one machine, once
-	InviteCode Kind = "kithi" // makes a share with whoever accepts it
+	InviteCode Kind = "kithi" // makes a share with each member who accepts it
 	LinkCode   Kind = "kithl" // signs a member in on the site, once
 	DeviceCode Kind = "kithd" // fetches what a member approved (RFC 8628)
 )
@@ -39,23 +39,23 @@ const (
 	maxRegion   = 16
 )
 
-// The reasons a text is no secret of ours. They never hold the text.
+// The reasons why a text is not a secret. They never contain the text.
 var (
-	errForm     = errors.New("cannot read the secret: it does not have the form PREFIX_REGION_TEXT with a known prefix; copy it whole, as it was shown")
+	errForm     = errors.New("cannot read the secret: it does not have the form PREFIX_REGION_TEXT with a known prefix; copy all of it, as it was shown")
 	errChecksum = errors.New("cannot read the secret: its checksum is wrong; copy it again, as it was shown")
 )
 
-// Secret is one secret. The zero Secret is none: its text is empty.
+// Secret is one secret. The zero Secret has an empty text.
 type Secret struct {
 	kind   Kind
 	region string
-	// text is behind a pointer because fmt prints the unexported fields of a
-	// struct around a Secret without asking the Secret's own methods.
+	// text is a pointer because fmt prints the unexported fields of a struct around a
+	// Secret without the Secret's own methods.
 	text *string
 }
 
-// Mint makes a new secret of that kind for a region. It panics when the region
-// is not ValidRegion: a hub checks its own at start.
+// Mint makes a new secret of that kind for a region. It panics if the region is not
+// valid: a hub checks its own at start.
 func Mint(kind Kind, region string) Secret {
 	if !ValidRegion(region) {
 		panic(fmt.Sprintf("credential: %q cannot be a region", region))
@@ -65,8 +65,8 @@ func Mint(kind Kind, region string) Secret {
 	return Secret{kind: kind, region: region, text: &text}
 }
 
-// Parse reads a secret, checking prefix, shape and checksum. It says nothing
-// about whether the secret opens anything. Its errors never hold the text.
+// Parse parses a secret and checks prefix, form and checksum, but not whether the secret
+// is in use. Its errors never contain the text.
 func Parse(text string) (Secret, error) {
 	prefix, rest, _ := strings.Cut(text, "_")
 	region, body, _ := strings.Cut(rest, "_")
@@ -83,17 +83,17 @@ func Parse(text string) (Secret, error) {
 	if checksum(head) != sum {
 		return Secret{}, errChecksum
 	}
-	text = strings.Clone(text) // not a piece of a whole request header
+	text = strings.Clone(text) // do not retain a request header
 	return Secret{kind: kind, region: text[len(kind)+1:][:len(region)], text: &text}, nil
 }
 
-// ValidRegion reports whether region may stand in a secret: [a-z0-9-]{1,16}.
+// ValidRegion reports whether region can be part of a secret: [a-z0-9-]{1,16}.
 func ValidRegion(region string) bool {
 	return region != "" && len(region) <= maxRegion &&
 		strings.Trim(region, "abcdefghijklmnopqrstuvwxyz0123456789-") == ""
 }
 
-// Reveal is the secret's text. Show it once, to its owner; never log or keep it.
+// Reveal returns the secret's text. Show it once, to its owner; never log or store it.
 func (s Secret) Reveal() string {
 	if s.text == nil {
 		return ""
@@ -101,23 +101,23 @@ func (s Secret) Reveal() string {
 	return *s.text
 }
 
-// Kind is what the secret opens.
+// Kind returns what the secret is for.
 func (s Secret) Kind() Kind { return s.kind }
 
-// Region is the region the secret was minted for.
+// Region returns the region that the secret was made for.
 func (s Secret) Region() string { return s.region }
 
-// Hash is the SHA-256 of the whole text: what a store keeps in its place.
+// Hash returns the SHA-256 of the text, which a store keeps instead of it.
 func (s Secret) Hash() [32]byte { return sha256.Sum256([]byte(s.Reveal())) }
 
-// LastFour is the text's last four characters, by which its owner tells it from
-// others. They belong to the checksum and give nothing of the random part away.
+// LastFour returns the text's last four characters, by which its owner recognizes it.
+// They belong to the checksum and reveal nothing of the random part.
 func (s Secret) LastFour() string {
 	text := s.Reveal()
 	return text[max(0, len(text)-4):]
 }
 
-// String is the secret without what is secret in it.
+// String returns the redacted form.
 func (s Secret) String() string {
 	if s.text == nil {
 		return "[no secret]"
@@ -125,31 +125,31 @@ func (s Secret) String() string {
 	return string(s.kind) + "_" + s.region + "_[redacted]"
 }
 
-// GoString is String.
+// GoString returns String.
 func (s Secret) GoString() string { return s.String() }
 
 // Format writes String, whatever the verb.
 func (s Secret) Format(f fmt.State, _ rune) { _, _ = io.WriteString(f, s.String()) }
 
-// LogValue is String.
+// LogValue returns String.
 func (s Secret) LogValue() slog.Value { return slog.StringValue(s.String()) }
 
-// MarshalText is String, for JSON and every other encoding.
+// MarshalText returns String, for JSON and every other encoding.
 func (s Secret) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
 
-// random is randomLen characters of the alphabet, each as likely as the others.
+// random returns randomLen characters of the alphabet.
 func random() string { return randomOf(alphabet, randomLen) }
 
-// randomOf is n characters of the letters, each as likely as the others.
-func randomOf(letters string, n int) string {
-	fair := 256 - 256%len(letters) // bytes from here on would favour some
+// randomOf returns n of the characters, each with the same probability.
+func randomOf(characters string, n int) string {
+	fair := 256 - 256%len(characters) // larger bytes would favour some
 	out := make([]byte, 0, n)
 	for {
 		var draw [2 * randomLen]byte
 		_, _ = rand.Read(draw[:]) // never fails: it would end the process
 		for _, b := range draw {
 			if int(b) < fair {
-				out = append(out, letters[int(b)%len(letters)])
+				out = append(out, characters[int(b)%len(characters)])
 			}
 			if len(out) == n {
 				return string(out)
@@ -158,7 +158,7 @@ func randomOf(letters string, n int) string {
 	}
 }
 
-// checksum is the CRC-32 (IEEE) of head in base62, most significant first.
+// checksum returns the CRC-32 (IEEE) of head in base62, most significant digit first.
 func checksum(head string) string {
 	sum := crc32.ChecksumIEEE([]byte(head))
 	var out [checksumLen]byte

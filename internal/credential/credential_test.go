@@ -32,7 +32,7 @@ func TestMintAndParse(t *testing.T) {
 				t.Errorf("parsed %v %q, minted %v %q", p.Kind(), p.Region(), kind, region)
 			}
 			if p.Hash() != sha256.Sum256([]byte(text)) || p.Hash() != s.Hash() {
-				t.Error("the hash is not the SHA-256 of the whole text")
+				t.Error("the hash is not the SHA-256 of the text")
 			}
 			if p.LastFour() != text[len(text)-4:] {
 				t.Errorf("last four %q", p.LastFour())
@@ -41,8 +41,8 @@ func TestMintAndParse(t *testing.T) {
 	}
 }
 
-// The form is a promise to every secret already out there; these checksums
-// were computed apart from this package.
+// The form cannot change while secrets are in use. These checksums were computed apart
+// from this package.
 func TestTheFormStays(t *testing.T) {
 	for _, text := range []string{
 		"kith_eu_0123456789ABCDEFGHIJKLMNOPQRSTUV2hD1mP",
@@ -138,7 +138,7 @@ func TestGarbageNeverParses(t *testing.T) {
 	}
 }
 
-// A right checksum alone makes no secret: each of these is wrong in one thing.
+// A correct checksum alone makes no secret: each of these is wrong in one place.
 func TestTheChecksumDoesNotMakeTheForm(t *testing.T) {
 	random := strings.Repeat("0", randomLen)
 	if head := "kith_eu_" + random; !parses(head + checksum(head)) {

@@ -8,19 +8,19 @@ import (
 	"errors"
 )
 
-// sealUse tells the keys of seals from those of any other use.
+// sealUse separates the keys of seals from those of any other use.
 const sealUse = "kith sealed turn 1"
 
-var errSealed = errors.New("cannot open what is sealed: it was sealed under another name, for another owner, or it is damaged")
+var errSealed = errors.New("cannot open a sealed text: it was sealed under another name or for another owner, or it is damaged")
 
-// Seal seals text under a name that is itself the secret: only who has the name
-// can open it, and only for that owner. The name has to be unguessable and to
-// seal one text only. AES-256-GCM, its key by HKDF-SHA-256 from the name.
+// Seal encrypts text for an owner under a name that is itself the secret. The name must
+// be unguessable and seal one text only. The cipher is AES-256-GCM, its key is derived
+// from the name by HKDF-SHA-256.
 func Seal(name, owner string, text []byte) []byte {
 	return sealer(name).Seal(nil, nil, text, []byte(owner))
 }
 
-// Unseal opens what Seal sealed under the name for the owner.
+// Unseal decrypts what Seal encrypted under the name for the owner.
 func Unseal(name, owner string, sealed []byte) ([]byte, error) {
 	text, err := sealer(name).Open(nil, nil, sealed, []byte(owner))
 	if err != nil {
@@ -29,18 +29,17 @@ func Unseal(name, owner string, sealed []byte) ([]byte, error) {
 	return text, nil
 }
 
-// SealName is how what is sealed under a name is found again: it does not tell
-// the name.
+// SealName returns the hash of a name, by which a store finds the sealed text.
 func SealName(name string) [32]byte { return sha256.Sum256([]byte(name)) }
 
-// sealer is the cipher of a name. It makes its nonces itself.
+// sealer returns the cipher of a name. It makes its nonces itself.
 func sealer(name string) cipher.AEAD {
-	key := must(hkdf.Key(sha256.New, []byte(name), nil, sealUse, 32)) // so few bytes are never too many
-	block := must(aes.NewCipher(key))                                 // so many are a key
+	key := must(hkdf.Key(sha256.New, []byte(name), nil, sealUse, 32)) // 32 bytes are never too many
+	block := must(aes.NewCipher(key))                                 // 32 bytes are a key
 	return must(cipher.NewGCMWithRandomNonce(block))                  // blocks of AES have the right size
 }
 
-// must is v, where an error would be a mistake in this file.
+// must returns v; an error would be a mistake in this file.
 func must[T any](v T, err error) T {
 	if err != nil {
 		panic(err)

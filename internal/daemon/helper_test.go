@@ -24,7 +24,7 @@ import (
 )
 
 // patience bounds every wait of a test that uses real time.
-const patience = 10 * time.Second
+const patience = 2 * time.Minute
 
 // rig is a daemon that runs on loopback, with its log.
 type rig struct {

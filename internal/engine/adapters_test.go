@@ -18,7 +18,7 @@ import (
 	"github.com/kith/kith/internal/fleet"
 )
 
-// oneOfEach is a double of each kind, its one model named after it.
+// oneOfEach returns a double of each kind with one model named after the kind.
 func oneOfEach() map[enginetest.Kind]*enginetest.Engine {
 	doubles := map[enginetest.Kind]*enginetest.Engine{}
 	for _, k := range enginetest.Kinds {
@@ -27,7 +27,7 @@ func oneOfEach() map[enginetest.Kind]*enginetest.Engine {
 	return doubles
 }
 
-// Each kind at each other kind's port is still that kind: the answer decides.
+// A kind is recognized by its answers on each other kind's port.
 func TestNoKindIsTakenForAnother(t *testing.T) {
 	ports := []int{8080, 11434, 1234, 8000, 30000, 12434, 5001, 5000, 1337}
 	for _, k := range enginetest.Kinds {
@@ -50,8 +50,8 @@ func TestNoKindIsTakenForAnother(t *testing.T) {
 	}
 }
 
-// Two engines that want one port, each at its own loopback address: both are
-// found and told apart; one that listens at both is one.
+// Two engines on the same port, one on each loopback address, are both found. One
+// engine that listens on both counts once.
 func TestOnePortTwoAddresses(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		same := enginetest.Options{Models: []enginetest.Model{{ID: "m"}}}
@@ -74,7 +74,7 @@ func TestOnePortTwoAddresses(t *testing.T) {
 	})
 }
 
-// A server that is no engine is not asked everything at every look.
+// A server that is no engine is not probed completely each time.
 func TestStrangersAreLeftAlone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		asked, says := 0, "not found"
@@ -113,8 +113,8 @@ func TestStrangersAreLeftAlone(t *testing.T) {
 	})
 }
 
-// What other programs run at an engine is told by those that tell it, and our
-// own calls are not among it.
+// The calls of other programs are counted where the engine reports them, without
+// our own calls.
 func TestCallsOfOthers(t *testing.T) {
 	for _, k := range []enginetest.Kind{enginetest.LlamaCpp, enginetest.VLLM, enginetest.SGLang, enginetest.KoboldCpp, enginetest.Docker} {
 		t.Run(string(k), func(t *testing.T) {
@@ -179,8 +179,7 @@ func TestCallsOfOthers(t *testing.T) {
 	}
 }
 
-// Hostile places are bounded in time and in bytes and never spooled for an
-// engine.
+// Hostile servers are bounded in time and bytes and never taken for an engine.
 func TestHostilePlaces(t *testing.T) {
 	zeros := func() io.Reader { return io.LimitReader(silent{}, 1<<40) }
 	for name, answer := range map[string]func(w http.ResponseWriter, r *http.Request){

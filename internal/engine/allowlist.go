@@ -17,7 +17,7 @@ import (
 // describes JSON that is copied value by value in one pass. Members that it does
 // not name are omitted; named members that do not fit are refused or clamped. It
 // has no options of engines (n_predict, grammar, id_slot, …) and nothing that an
-// engine could read as an address or a file.
+// engine could read as an address or a file (spec/api.md#allow-list).
 
 // Limits of an untrusted call.
 const (

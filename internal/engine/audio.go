@@ -40,7 +40,8 @@ type AudioConfig struct {
 }
 
 // Audio is the owner's engine for speech. It is offered only if it enforces its
-// limit: it must answer a clip that is one byte too large with status 413.
+// limit: it must answer a clip that is one byte too large with status 413
+// (spec/api.md#audio-check).
 type Audio struct {
 	config AudioConfig
 	base   string

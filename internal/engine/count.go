@@ -72,11 +72,16 @@ func countTemplated(ctx context.Context, e *Engine, body []byte) (tokens int64, 
 	}
 	// With the same switches as in a chat call: the tokens at the beginning of every
 	// text, and control tokens by name.
-	text := []byte(`{"model":` + quoted(call.Model) + `,"add_special":true,"parse_special":true,"content":`)
-	if text, err = jsontext.AppendQuote(text, form.Prompt); err != nil {
+	text, err := json.Marshal(struct {
+		Model   string `json:"model"`
+		Add     bool   `json:"add_special"`
+		Parse   bool   `json:"parse_special"`
+		Content string `json:"content"`
+	}{call.Model, true, true, form.Prompt})
+	if err != nil {
 		return 0, err
 	}
-	return e.countAt(ctx, e.base+"/tokenize", nil, append(text, '}'))
+	return e.countAt(ctx, e.base+"/tokenize", nil, text)
 }
 
 // countAt posts body and reads the count in the answer.

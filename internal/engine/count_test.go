@@ -76,7 +76,7 @@ func TestCount(t *testing.T) {
 	}
 }
 
-// The dialects whose bytes pass as they are pass for the owner's own calls alone.
+// The dialects that pass unchanged serve only the owner's own calls.
 func TestNativeIsTheOwners(t *testing.T) {
 	double := enginetest.New(enginetest.Service, enginetest.Options{Models: []enginetest.Model{{ID: "m"}}})
 	u, err := NewUpstream(UpstreamConfig{Name: "s", URL: "https://127.0.0.1/v1", Dialect: "messages", Models: []fleet.ModelID{"m"}, Transport: double.Transport()})

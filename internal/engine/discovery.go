@@ -234,7 +234,7 @@ func (f *Finder) update(a *address, k *kind, models []Model, omitted int) {
 	}
 }
 
-// idRule describes fleet.ModelID.Valid. An id is never changed to fit, because it
+// idRule describes fleet.ModelID.Valid (spec/routing.md#model-id). An id is never changed to fit, because it
 // may become the id of another model.
 const idRule = "an id is 1 to 256 printable bytes without a space at either end, and each is offered once; rename the others there"
 

@@ -54,7 +54,7 @@ func recording(a *txtar.Archive) http.Handler {
 	})
 }
 
-// finder makes a Finder that has looked once.
+// finder returns a Finder that has probed once.
 func finder(t *testing.T, c Config) *Finder {
 	t.Helper()
 	c.Log = quiet
@@ -66,8 +66,8 @@ func finder(t *testing.T, c Config) *Finder {
 	return f
 }
 
-// told is a finding and its engine as the recordings' "want" has them.
-func told(f *Finder) string {
+// describe formats a finding and its engine as the recordings' "want" does.
+func describe(f *Finder) string {
 	found := f.Report()[0]
 	if found.Kind == "" {
 		found.Kind = "none"
@@ -100,14 +100,14 @@ func TestRecordedEngines(t *testing.T) {
 			server := httptest.NewServer(recording(a))
 			defer server.Close()
 			f := finder(t, Config{Endpoints: []string{server.URL + "/v1/"}})
-			if diff := cmp.Diff(string(a.Files[0].Data), told(f)); diff != "" {
+			if diff := cmp.Diff(string(a.Files[0].Data), describe(f)); diff != "" {
 				t.Errorf("-want +got\n%s", diff)
 			}
 		})
 	}
 }
 
-// atPorts reaches doubles at ports they are not really at.
+// atPorts reaches doubles as if they listened on these ports.
 type atPorts map[string]http.RoundTripper
 
 func (p atPorts) RoundTrip(r *http.Request) (*http.Response, error) {
@@ -117,7 +117,7 @@ func (p atPorts) RoundTrip(r *http.Request) (*http.Response, error) {
 	return nil, &net.OpError{Op: "dial", Err: errors.New("connection refused")}
 }
 
-// tripper is a function that answers requests.
+// tripper is a function as a RoundTripper.
 type tripper func(*http.Request) (*http.Response, error)
 
 func (f tripper) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
@@ -130,7 +130,7 @@ func kindsOf(f *Finder) []string {
 	return out
 }
 
-// Every engine at another's port: the answer decides, never the port.
+// An engine is recognized by its answers, not by its port.
 func TestPortsAreHints(t *testing.T) {
 	double := func(k enginetest.Kind) http.RoundTripper { return enginetest.New(k, enginetest.Options{}).Transport() }
 	synctest.Test(t, func(t *testing.T) {
@@ -147,7 +147,7 @@ func TestPortsAreHints(t *testing.T) {
 	})
 }
 
-// A server of no kind known counts only where the owner named it.
+// A server of an unknown kind counts only at a configured address.
 func TestPlainOnlyWhereConfigured(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		at := atPorts{"127.0.0.1:8080": enginetest.New(enginetest.Plain, enginetest.Options{}).Transport()}
@@ -161,7 +161,7 @@ func TestPlainOnlyWhereConfigured(t *testing.T) {
 	})
 }
 
-// All places are asked at once, and none may take more than 300 ms.
+// All addresses are probed at once, each for at most 300 ms.
 func TestSlowPlaces(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		waits := func(d time.Duration, then http.RoundTripper) http.RoundTripper {
@@ -194,7 +194,7 @@ func TestSlowPlaces(t *testing.T) {
 	})
 }
 
-// Coming, staying, changing, missing one look, and going, look by look.
+// An engine appears, stays, changes, misses one probe, and disappears.
 func TestAppearAndDisappear(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var there atomic.Pointer[http.RoundTripper]
@@ -246,8 +246,8 @@ func TestAppearAndDisappear(t *testing.T) {
 	})
 }
 
-// Real sockets: every double under a configured place, a dead port, an answer
-// without end.
+// Real sockets: each double at a configured address, a closed port, an endless
+// answer.
 func TestRealPlaces(t *testing.T) {
 	var endpoints, want []string
 	for _, k := range append(slices.Clone(enginetest.Kinds), enginetest.Plain) {
@@ -282,7 +282,7 @@ func TestRealPlaces(t *testing.T) {
 	if why := report[len(report)-2].Why; why != "nothing listens there" {
 		t.Errorf("dead port: %q", why)
 	}
-	// How much of it comes in time is this computer's to say.
+	// How much of it arrives in time depends on this computer.
 	if why := report[len(report)-1].Why; !strings.Contains(why, "larger than") && !strings.Contains(why, "did not answer") {
 		t.Errorf("huge answer: %q", why)
 	}
@@ -309,7 +309,7 @@ func TestOddModelIDsAreLeftOut(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			double := enginetest.New(enginetest.VLLM, enginetest.Options{Models: []enginetest.Model{{ID: id}}})
 			f := finder(t, Config{Endpoints: []string{"http://127.0.0.1:1"}, Transport: double.Transport()})
-			if text := told(f); len(f.Engines()) != 0 || !strings.Contains(text, "without a space at either end") {
+			if text := describe(f); len(f.Engines()) != 0 || !strings.Contains(text, "without a space at either end") {
 				t.Errorf("%q: %s", id, text)
 			}
 		})

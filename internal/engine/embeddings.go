@@ -2,12 +2,9 @@ package engine
 
 import (
 	"bytes"
-	"cmp"
 	"encoding/base64"
 	"encoding/binary"
 	"math"
-	"slices"
-	"strconv"
 
 	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
@@ -20,7 +17,7 @@ import (
 // engine supports. An answer that is none passes unchanged, and the gateway
 // refuses it.
 func (m *normalizer) embeddings(body []byte) ([]byte, error) {
-	var told struct {
+	var got struct {
 		Data []struct {
 			Index     *int           `json:"index"`
 			Embedding jsontext.Value `json:"embedding"`
@@ -28,90 +25,76 @@ func (m *normalizer) embeddings(body []byte) ([]byte, error) {
 		Usage jsontext.Value `json:"usage"`
 		Error jsontext.Value `json:"error"`
 	}
-	if err := json.Unmarshal(body, &told); err != nil || told.Error != nil && told.Error.Kind() != 'n' {
+	if err := json.Unmarshal(body, &got); err != nil || got.Error != nil && got.Error.Kind() != 'n' {
 		return body, nil
 	}
-	if len(told.Data) != m.want.inputs {
-		return nil, fault.New(fault.EngineError, "the engine gave %d embeddings for %d inputs", len(told.Data), m.want.inputs)
+	if len(got.Data) != m.want.inputs {
+		return nil, fault.New(fault.EngineError, "the engine gave %d embeddings for %d inputs", len(got.Data), m.want.inputs)
 	}
-	order := make([]int, len(told.Data))
-	for i, d := range told.Data {
-		order[i] = i
+	type vector struct {
+		Object    string         `json:"object"`
+		Index     int            `json:"index"`
+		Embedding jsontext.Value `json:"embedding"`
+	}
+	answer := struct {
+		Object string         `json:"object"`
+		Data   []vector       `json:"data"`
+		Model  jsontext.Value `json:"model"`
+		Usage  jsontext.Value `json:"usage"`
+	}{"list", make([]vector, len(got.Data)), m.model, got.Usage}
+	for i, d := range got.Data {
 		if d.Index != nil {
-			order[i] = *d.Index
+			i = *d.Index
 		}
-	}
-	places := make([]int, len(order))
-	for i := range places {
-		places[i] = i
-	}
-	slices.SortFunc(places, func(a, b int) int { return cmp.Compare(order[a], order[b]) })
-	out := append(make([]byte, 0, len(body)), `{"object":"list","data":[`...)
-	for i, at := range places {
-		if order[at] != i {
+		if i < 0 || i >= len(answer.Data) || answer.Data[i].Object != "" {
 			return nil, fault.New(fault.EngineError, "the engine does not say which embedding is whose")
 		}
-		if i > 0 {
-			out = append(out, ',')
-		}
-		out = append(out, `{"object":"embedding","index":`...)
-		out = strconv.AppendInt(out, int64(i), 10)
-		out = append(out, `,"embedding":`...)
-		var ok bool
-		if out, ok = encodeVector(out, told.Data[at].Embedding, m.want.base64); !ok {
+		encoded, ok := encodeVector(d.Embedding, m.want.base64)
+		if !ok {
 			return nil, fault.New(fault.EngineError, "the engine's embeddings are no lists of numbers")
 		}
-		out = append(out, '}')
+		answer.Data[i] = vector{"embedding", i, encoded}
 	}
-	out = append(append(append(out, `],`...), m.exact...), `,"usage":`...)
-	if told.Usage.Kind() == '{' {
-		return append(append(out, told.Usage...), '}'), nil
+	if got.Usage.Kind() != '{' {
+		answer.Usage = jsontext.Value(`{"prompt_tokens":0,"total_tokens":0}`)
 	}
-	return append(out, `{"prompt_tokens":0,"total_tokens":0}}`...), nil
+	return json.Marshal(answer)
 }
 
 // encodeVector returns a vector as the base64 of its little-endian 32-bit floats,
 // or as numbers; ok is false if it is neither.
-func encodeVector(out []byte, vector jsontext.Value, asBase64 bool) (_ []byte, ok bool) {
+func encodeVector(vector jsontext.Value, asBase64 bool) (_ jsontext.Value, ok bool) {
 	switch kind := vector.Kind(); {
-	case kind == '"' && asBase64:
-		raw, err := base64.StdEncoding.DecodeString(textIn(vector))
-		return append(out, vector...), err == nil && len(raw) > 0 && len(raw)%4 == 0
 	case kind == '"':
 		raw, err := base64.StdEncoding.DecodeString(textIn(vector))
 		if err != nil || len(raw) == 0 || len(raw)%4 != 0 {
-			return out, false
+			return nil, false
 		}
-		for i := 0; i < len(raw); i += 4 {
-			x := float64(math.Float32frombits(binary.LittleEndian.Uint32(raw[i:])))
-			if math.IsNaN(x) || math.IsInf(x, 0) { // JSON has no such numbers
-				return out, false
-			}
-			out = strconv.AppendFloat(append(out, separator(i)), x, 'g', -1, 32)
+		if asBase64 {
+			return vector, true
 		}
-		return append(out, ']'), true
+		floats := make([]float32, len(raw)/4)
+		for i := range floats {
+			floats[i] = math.Float32frombits(binary.LittleEndian.Uint32(raw[4*i:]))
+		}
+		numbers, err := json.Marshal(floats) // refuses NaN and infinities
+		return numbers, err == nil
 	case kind == '[' && asBase64:
-		var numbers []float64
-		if json.Unmarshal(vector, &numbers) != nil || len(numbers) == 0 {
-			return out, false
+		var floats []float64
+		if json.Unmarshal(vector, &floats) != nil || len(floats) == 0 {
+			return nil, false
 		}
-		raw := make([]byte, 0, 4*len(numbers))
-		for _, x := range numbers {
+		raw := make([]byte, 0, 4*len(floats))
+		for _, x := range floats {
 			raw = binary.LittleEndian.AppendUint32(raw, math.Float32bits(float32(x)))
 		}
-		return append(base64.StdEncoding.AppendEncode(append(out, '"'), raw), '"'), true
+		encoded, err := json.Marshal(raw) // base64
+		return encoded, err == nil
 	case kind == '[': // numbers for numbers: only the first is checked
-		inside := bytes.TrimLeft(vector[1:], " \t\r\n")
-		return append(out, vector...), inside[0] == '-' || inside[0] >= '0' && inside[0] <= '9'
+		first := bytes.TrimLeft(vector[1:], " \t\r\n")[0]
+		return vector, first == '-' || first >= '0' && first <= '9'
 	}
-	return out, false
-}
-
-func separator(i int) byte {
-	if i == 0 {
-		return '['
-	}
-	return ','
+	return nil, false
 }
 
 // input copies the inputs of an embeddings call and counts them.

@@ -17,8 +17,8 @@ import (
 	"github.com/kith/kith/internal/fleet"
 )
 
-// embedded is what an engine of the kind answers to the members, and what it
-// was sent.
+// embedded returns what an engine of the kind answers to the members, and the
+// request that it received.
 func embedded(t *testing.T, kind enginetest.Kind, b enginetest.Behaviour, members string, trusted bool) (got, sent string, err error) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
@@ -34,9 +34,9 @@ func embedded(t *testing.T, kind enginetest.Kind, b enginetest.Behaviour, member
 	return got, sent, err
 }
 
-// The coding that was asked for comes out, whichever the engine knows.
+// The answer has the requested encoding, whatever the engine supports.
 func TestEmbeddingCodings(t *testing.T) {
-	halves := base64.StdEncoding.EncodeToString([]byte{0, 0, 0, 0x3f, 0, 0, 0x80, 0xbf}) // 0.5, -1
+	encoded := base64.StdEncoding.EncodeToString([]byte{0, 0, 0, 0x3f, 0, 0, 0x80, 0xbf}) // 0.5, -1
 	answer := func(vectors ...string) string {
 		text := `{"object":"list","model":"/models/x.gguf","data":[`
 		for i, v := range vectors {
@@ -52,12 +52,12 @@ func TestEmbeddingCodings(t *testing.T) {
 		return strings.TrimSuffix(text, ",") + `],"model":"e","usage":{"prompt_tokens":2,"total_tokens":2}}`
 	}
 	for name, c := range map[string]struct{ asked, engine, want string }{
-		"floats as they are":   {`"encoding_format":"float"`, answer(`[0.5, -1]`), want(`[0.5, -1]`)},
+		"floats as they are":   {`"encoding_format":"float"`, answer(`[0.5, -1]`), want(`[0.5,-1]`)},
 		"nothing said":         {`"user":"u"`, answer(`[0.5,-1]`), want(`[0.5,-1]`)},
-		"base64 as it is":      {`"encoding_format":"base64"`, answer(`"` + halves + `"`), want(`"` + halves + `"`)},
-		"base64 of floats":     {`"encoding_format":"base64"`, answer(`[0.5,-1]`), want(`"` + halves + `"`)},
-		"floats of base64":     {`"encoding_format":"float"`, answer(`"` + halves + `"`), want(`[0.5,-1]`)},
-		"floats, nothing said": {`"encoding_format":null`, answer(`"` + halves + `"`), want(`[0.5,-1]`)},
+		"base64 as it is":      {`"encoding_format":"base64"`, answer(`"` + encoded + `"`), want(`"` + encoded + `"`)},
+		"base64 of floats":     {`"encoding_format":"base64"`, answer(`[0.5,-1]`), want(`"` + encoded + `"`)},
+		"floats of base64":     {`"encoding_format":"float"`, answer(`"` + encoded + `"`), want(`[0.5,-1]`)},
+		"floats, nothing said": {`"encoding_format":null`, answer(`"` + encoded + `"`), want(`[0.5,-1]`)},
 	} {
 		got, _, err := embedded(t, enginetest.VLLM, enginetest.Behaviour{Answer: c.engine}, `"input":"x",`+c.asked, false)
 		if err != nil || got != c.want {
@@ -98,7 +98,7 @@ func TestEmbeddingCodings(t *testing.T) {
 	}
 }
 
-// What may be embedded, by whom, on which engine.
+// The inputs that each engine accepts, from the owner and from others.
 func TestEmbeddingInputs(t *testing.T) {
 	many := "[" + strings.Repeat(`"a",`, maxInputs-1) + `"a"]`
 	for _, c := range []struct {

@@ -162,7 +162,7 @@ type Request struct {
 	Trusted bool
 	// Caller identifies the caller if it is not the owner. Engines that share a
 	// prompt cache keep it separate for each caller: a fast answer would otherwise
-	// reveal that someone else sent the same prompt.
+	// reveal that someone else sent the same prompt (spec/security.md#prompt-cache).
 	Caller string
 	// Header holds headers of the dialect. Only upstreams receive them.
 	Header http.Header

@@ -15,12 +15,12 @@ import (
 	"github.com/kith/kith/internal/fault"
 )
 
-// hostileBodies are requests that two parsers may read differently, or that
-// would rather break one (trust 19).
+// hostileBodies are requests that two parsers may read differently, or that may
+// crash one (spec/security.md#untrusted-prompts).
 func hostileBodies() []string {
 	var all []string
 	const good = `{"model":"m","messages":[{"role":"user","content":"hi"}]`
-	// Names that come twice, at every depth and in every spelling of JSON.
+	// Duplicate names at each depth and in each JSON spelling.
 	for _, name := range []string{"model", "stream", "messages", "x", "reasoning_effort", "max_tokens"} {
 		for _, values := range [][2]string{{`"m"`, `"n"`}, {`"m"`, `"m"`}, {`true`, `false`}, {`null`, `"n"`}, {`[]`, `{}`}} {
 			escaped := fmt.Sprintf(`\u%04x`, name[0]) + name[1:]
@@ -31,17 +31,17 @@ func hostileBodies() []string {
 			)
 		}
 	}
-	// Other spellings of the names that are read, which some parsers fold.
+	// Case variants of the names that kith reads, which some parsers fold.
 	for _, name := range []string{"Model", "MODEL", "mOdel", "model ", " model", "model\\u0000", "ｍodel", "mode\u0130", "Stream", "STREAM", "\u017ftream", "stream\\t", "ſtream", "Messages"} {
 		for _, value := range []string{`"n"`, `true`, `null`} {
 			all = append(all, fmt.Sprintf(`%s,"%s":%s}`, good, name, value), fmt.Sprintf(`{"%s":%s,"model":"m","messages":[]}`, name, value))
 		}
 	}
-	// Models and switches of other types, or that mean two things.
+	// Models and switches of other types, or with two meanings.
 	for _, value := range []string{`1`, `null`, `true`, `["m"]`, `{"id":"m"}`, `""`, `"m\u0000"`, `"\ud800"`, `"\udc00\ud800"`, `"m\n"`, `" m"`, `"m\u202e"`, `"` + strings.Repeat("m", 300) + `"`, `"\u006d"`, `"m/../n"`, `"m%00"`, `"m"x`, `'m'`, `m`, `NaN`, `-0`, `1e999`, `0x1`, `01`, `.5`, `"m`, `"m\"`} {
 		all = append(all, fmt.Sprintf(`{"model":%s,"messages":[]}`, value), fmt.Sprintf(`%s,"stream":%s}`, good, value), fmt.Sprintf(`%s,"seed":%s}`, good, value))
 	}
-	// What is no one JSON object.
+	// What is not a single JSON object.
 	for _, text := range []string{"", " ", "null", "[]", `"x"`, "1", "{", "}", `{"model"}`, `{"model":}`, `{"model":"m"`, `{"model":"m",}`, `{,"model":"m"}`, `{"model":"m"};`, `{"model":"m"}{"model":"n"}`, `{"model":"m"}]`,
 		`{"model":"m"}` + "\x00", "\ufeff" + `{"model":"m"}`, "\xff\xfe{\x00", `{"model":"m"/**/}`, `//x` + "\n" + `{"model":"m"}`, `{model:"m"}`, `{'model':'m'}`, `{"model":"m" "x":1}`, "{\"model\":\"m\",\"x\":\"a\nb\"}",
 		"{\"model\":\"m\",\"x\":\"\x7f\"}", "{\"model\":\"m\",\"x\":\"\xc3\x28\"}", "{\"model\":\"m\",\"x\":\"\xed\xa0\x80\"}", "{\"model\":\"m\",\"\xff\":1}", "{\"mod\xc0\xaeel\":\"m\"}", "\x1f\x8b\x08", "model=m&stream=true", "--B\r\n\r\nx\r\n--B--"} {
@@ -57,8 +57,8 @@ func hostileBodies() []string {
 	return all
 }
 
-// Hub and machine read every body the same, or refuse it; whatever an engine
-// gets means to any parser what was routed.
+// Hub and machine read every body alike or refuse it. Any parser reads the routed
+// call from what an engine receives.
 func TestHostileBodies(t *testing.T) {
 	bodies := hostileBodies()
 	if len(bodies) < 300 {
@@ -74,8 +74,7 @@ func TestHostileBodies(t *testing.T) {
 			continue
 		}
 		spooled++
-		// What another parser, which folds cases and takes the last of two names,
-		// reads.
+		// As a parser that ignores case and takes the last of two equal names.
 		var other struct {
 			Model  string
 			Stream bool
@@ -114,7 +113,7 @@ func TestHostileBodies(t *testing.T) {
 	}
 }
 
-// The same for embeddings, whose input is checked at the edge and again here.
+// The same for embeddings, whose input is checked by the gateway and by the engine.
 func TestHostileEmbeddings(t *testing.T) {
 	for _, text := range hostileBodies() {
 		text = strings.Replace(text, `"messages"`, `"input"`, 1)
@@ -131,8 +130,8 @@ func TestHostileEmbeddings(t *testing.T) {
 	}
 }
 
-// What a machine's engine sends, normalized, is for the hub a good stream or one
-// that it refuses: the two halves agree, and nothing is held without a bound.
+// The hub either passes on or refuses a normalized stream, whatever the engine
+// sends: both read it alike, and no buffer is unbounded.
 func FuzzBothHalves(f *testing.F) {
 	for _, g := range golden(f) {
 		f.Add([]byte(g["in"]), false)

@@ -260,15 +260,11 @@ func ollamaList(p *probe) ([]Model, error) {
 // ollamaShow reads the details of a model, which say whether it chats or embeds.
 func ollamaShow(p *probe, name string) (Model, error) {
 	m := chatModel(name, 0)
-	asked, err := jsontext.AppendQuote([]byte(`{"model":`), name)
-	if err != nil {
-		return m, err
-	}
 	var show struct {
 		Capabilities []string                  `json:"capabilities"`
 		Info         map[string]jsontext.Value `json:"model_info"`
 	}
-	if err := p.post("/api/show", string(append(asked, '}'))).into(&show); err != nil {
+	if err := p.post("/api/show", `{"model":`+quoted(name)+`}`).into(&show); err != nil {
 		return m, err
 	}
 	for name, value := range show.Info {

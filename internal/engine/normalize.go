@@ -14,7 +14,10 @@ import (
 // in every chunk, reasoning under both of its names or none, tool calls with
 // index, type and arguments as text, the finish reason that fits them, and token
 // counts only for callers that asked for them. It walks each object once and
-// rewrites it member by member; other values are copied as raw bytes.
+// rewrites it member by member; other values are copied as raw bytes
+// (spec/api.md#canonical). It appends to a buffer, because a jsontext.Encoder
+// checks each value again: 7.1 instead of 5.2 µs a chunk in BenchmarkStream/model,
+// 7.9 instead of 5.8 µs in BenchmarkStream/reasoning.
 //
 // It does not validate: what is not JSON passes unchanged, and the gateway
 // refuses it.

@@ -8,8 +8,8 @@ import (
 	"encoding/hex"
 	"errors"
 	"io"
+	"slices"
 	"strconv"
-	"strings"
 
 	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
@@ -287,24 +287,12 @@ func (r *rebuild) write(name, value string) {
 
 // joined returns the members as a JSON object. The first of equal names counts.
 func joined(members []member) string {
-	var b strings.Builder
-	seen := map[string]bool{}
-	for _, m := range members {
-		if seen[m.name] {
-			continue
-		}
-		sep := byte(',')
-		if len(seen) == 0 {
-			sep = '{'
-		}
-		seen[m.name] = true
-		b.WriteByte(sep)
-		b.WriteString(quoted(m.name))
-		b.WriteByte(':')
-		b.WriteString(m.value)
+	object := map[string]jsontext.Value{}
+	for _, m := range slices.Backward(members) {
+		object[m.name] = jsontext.Value(m.value)
 	}
-	b.WriteByte('}')
-	return b.String()
+	text, _ := json.Marshal(object, json.Deterministic(true)) // the values are valid JSON
+	return string(text)
 }
 
 // quoted returns s as a JSON string.

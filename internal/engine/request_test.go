@@ -16,7 +16,7 @@ import (
 	"github.com/kith/kith/internal/fleet"
 )
 
-// sent is what an engine of the kind is sent for body, or why nothing is.
+// sent returns the body that an engine of the kind receives for body, or the error.
 func sent(t *testing.T, kind enginetest.Kind, req Request) (string, error) {
 	t.Helper()
 	var got string
@@ -42,7 +42,7 @@ func sent(t *testing.T, kind enginetest.Kind, req Request) (string, error) {
 	return got, failed
 }
 
-// value is JSON as Go sees it, for comparing without regard to order.
+// value decodes JSON, for comparisons without regard to order.
 func value(t *testing.T, text string) any {
 	t.Helper()
 	var v any
@@ -59,7 +59,7 @@ func chatBody(members string) []byte {
 	return []byte(`{"model":"m","messages":[{"role":"user","content":"hi"}]` + members + `}`)
 }
 
-// killers are members that steer or break engines; none may reach one.
+// killers are members that control or break engines. None may reach one.
 var killers = []string{
 	`"n_predict":-1`, `"n_discard":-5`, `"n_keep":-1`, `"grammar":"root ::= ((((\"a\"))))"`, `"grammar_lazy":true`, `"json_schema":{"pattern":"(a+)+"}`,
 	`"id_slot":0`, `"slot_id":1`, `"cache_prompt":true`, `"session":"a"`, `"n_cache_reuse":256`, `"samplers":["x"]`, `"mirostat":2`,
@@ -89,7 +89,7 @@ func TestKillersNeverArrive(t *testing.T) {
 	}
 }
 
-// What a stranger may say arrives, clamped.
+// Allowed members of an untrusted caller arrive, clamped.
 func TestAllowed(t *testing.T) {
 	png := `data:image/png;base64,iVBORw0KGgo=`
 	for name, test := range map[string]struct{ body, want string }{
@@ -138,7 +138,7 @@ func TestAllowed(t *testing.T) {
 	}
 }
 
-// What cannot be carried safely is 400, and names its place.
+// A value that must not be passed on is refused with 400 and its path.
 func TestRefused(t *testing.T) {
 	part := func(p string) string { return `"messages":[{"role":"user","content":[` + p + `]}]` }
 	image := func(url string) string { return part(`{"type":"image_url","image_url":{"url":"` + url + `"}}`) }
@@ -206,7 +206,7 @@ func TestRefused(t *testing.T) {
 	}
 }
 
-// The owner's own call is carried whole, but for what the kind says otherwise.
+// The owner's own call is passed on completely, except where the kind differs.
 func TestTrusted(t *testing.T) {
 	for _, test := range []struct {
 		kind       enginetest.Kind
@@ -228,7 +228,7 @@ func TestTrusted(t *testing.T) {
 	}
 }
 
-// Thinking controls in every form, to every kind (the wire's mapping table).
+// Thinking controls in every form, for every kind.
 func TestThinking(t *testing.T) {
 	on := func(more string) string { return `"chat_template_kwargs":{"enable_thinking":true` + more + `}` }
 	both := `"chat_template_kwargs":{"enable_thinking":true,"thinking":true}`
@@ -279,7 +279,7 @@ func TestThinking(t *testing.T) {
 	}
 }
 
-// Two callers never share a cache, and the owner's own is left alone.
+// Two callers never share a prompt cache. The owner's own setting is passed on.
 func TestCachesApart(t *testing.T) {
 	salt := func(caller string, trusted bool) string {
 		got, err := sent(t, enginetest.VLLM, Request{Body: chatBody(""), Caller: caller, Trusted: trusted})
@@ -303,8 +303,7 @@ func TestCachesApart(t *testing.T) {
 	}
 }
 
-// A stream asks for the counts, whatever the caller said; a call that is not
-// streamed has no stream options.
+// A stream always requests the token counts. A unary call has no stream options.
 func TestStreamOptions(t *testing.T) {
 	got, err := sent(t, enginetest.VLLM, Request{Stream: true, Body: chatBody(`"stream":true,"stream_options":{"include_usage":false,"continuous_usage_stats":true}`)})
 	if err != nil || !strings.HasSuffix(got, `"stream_options":{"include_usage":true}}`) || !strings.Contains(got, `"stream":true`) {
@@ -315,8 +314,8 @@ func TestStreamOptions(t *testing.T) {
 	}
 }
 
-// Whatever a stranger sends, what an engine is sent is one strict JSON object
-// of known members, without an address other than a picture.
+// Whatever an untrusted caller sends, the engine receives one strict JSON object of
+// known members, without an address except that of an image.
 func FuzzRequest(f *testing.F) {
 	for _, k := range killers {
 		f.Add(chatBody(k))
@@ -362,8 +361,8 @@ func BenchmarkRequest(b *testing.B) {
 	}
 }
 
-// A model that is not known to think is told nothing, not even off: some engines
-// refuse that.
+// A model that is not known to think gets no thinking setting, not even "off":
+// some engines refuse that.
 func TestThinkingOfModelsThatDoNot(t *testing.T) {
 	for _, said := range []string{`"reasoning_effort":"high"`, `"reasoning_effort":"none"`, `"thinking":true`} {
 		for _, kind := range []enginetest.Kind{enginetest.Ollama, enginetest.LMStudio} {
@@ -383,8 +382,8 @@ func TestThinkingOfModelsThatDoNot(t *testing.T) {
 	}
 }
 
-// Where the caller began the answer, llama.cpp is not asked to think: it refuses
-// to do both.
+// If the caller began the answer, llama.cpp is not asked to think, because it
+// refuses both in one call.
 func TestNoThinkingBehindABegunAnswer(t *testing.T) {
 	begun := []byte(`{"model":"m","messages":[{"role":"user","content":"hi"},{"role":"assistant","content":"Well,"}],"reasoning_effort":"high"}`)
 	got, err := sent(t, enginetest.LlamaCpp, Request{Body: begun})
@@ -396,7 +395,7 @@ func TestNoThinkingBehindABegunAnswer(t *testing.T) {
 	}
 }
 
-// An older vLLM that does not know the word is asked again without it, once.
+// An older vLLM that refuses the effort gets the call once more without it.
 func TestOlderVLLM(t *testing.T) {
 	for refusals, status := range map[int]int{0: 200, 1: 200, 2: 400} {
 		synctest.Test(t, func(t *testing.T) {

@@ -19,10 +19,10 @@ import (
 	"github.com/kith/kith/internal/spool"
 )
 
-// whisper is what the doubles list.
+// whisper is the model that the doubles list.
 var whisper = []enginetest.Model{{ID: "whisper"}}
 
-// audio is an Audio whose engine is the double, with a budget of 8 KiB.
+// audio returns an Audio with the double as its engine and a limit of 8 KiB.
 func audio(t *testing.T, e *enginetest.Engine, model fleet.ModelID) *Audio {
 	t.Helper()
 	a, err := NewAudio(AudioConfig{Engine: "http://127.0.0.1:1", MaxUpload: 8 << 10, Model: model, Transport: e.Transport(), Log: slog.New(slog.DiscardHandler)})
@@ -32,7 +32,8 @@ func audio(t *testing.T, e *enginetest.Engine, model fleet.ModelID) *Audio {
 	return a
 }
 
-// Only 413 to a clip one byte over the budget makes audio offered (S4).
+// Only an engine that refuses a clip one byte over the limit with 413 is offered
+// (spec/api.md#audio-check).
 func TestOverBudgetClip(t *testing.T) {
 	for name, c := range map[string]struct {
 		max       int64 // of the engine
@@ -70,7 +71,7 @@ func TestOverBudgetClip(t *testing.T) {
 			if diff := cmp.Diff(want, a.Engine().Models(), cmp.AllowUnexported(Model{})); diff != "" {
 				t.Error(diff)
 			}
-			// One that lets go of its bound later is offered no longer.
+			// An engine that no longer enforces its limit is withdrawn.
 			e.Set(enginetest.Behaviour{Status: 400})
 			loose := enginetest.New(enginetest.Speech, enginetest.Options{Models: whisper})
 			a.rt = loose.Transport()
@@ -84,8 +85,8 @@ func TestOverBudgetClip(t *testing.T) {
 	}
 }
 
-// Over a real connection: engines that judge by the length and answer before
-// the bytes come, and a place where nothing listens.
+// Real connections: engines that decide by the length and answer before the bytes
+// arrive, and a closed port.
 func TestOverBudgetClipOverTCP(t *testing.T) {
 	early := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.ContentLength > 1<<20 {
@@ -111,7 +112,7 @@ func TestOverBudgetClipOverTCP(t *testing.T) {
 	}
 }
 
-// Without a name in the configuration the engine's one model is offered.
+// Without a configured model the engine's only model is offered.
 func TestAudioModel(t *testing.T) {
 	for n, offered := range []bool{false, true, false} {
 		models := make([]enginetest.Model, n)
@@ -131,7 +132,7 @@ func TestAudioModel(t *testing.T) {
 	}
 }
 
-// speechForm is a form as the edge reads it.
+// speechForm returns a form as the gateway reads it.
 func speechForm(t *testing.T, parts ...string) *dialect.Transcription {
 	t.Helper()
 	room, _ := spool.Open("", spool.Limits{}) // without a folder nothing fails
@@ -148,7 +149,7 @@ func speechForm(t *testing.T, parts ...string) *dialect.Transcription {
 	return f
 }
 
-// transcribed is what a checked engine makes of a form.
+// transcribed returns the answer of a checked engine to a form.
 func transcribed(t *testing.T, b enginetest.Behaviour, form *dialect.Transcription, trusted bool) (string, *enginetest.Clip, error) {
 	t.Helper()
 	e := enginetest.New(enginetest.Speech, enginetest.Options{Models: whisper, MaxUpload: 8 << 10})
@@ -164,8 +165,8 @@ func transcribed(t *testing.T, b enginetest.Behaviour, form *dialect.Transcripti
 	return string(text), e.Last().Clip, err
 }
 
-// hostileParts steer engines, name files or addresses, or smuggle; none may
-// reach an engine from a stranger.
+// hostileParts control engines, name files or addresses, or smuggle other parts.
+// None may reach an engine from an untrusted caller.
 var hostileParts = []string{
 	"to_language=de", "vad_filter=true", "hotwords=x", "beam_size=9999", "best_of=9999", "no_context=true", "translate=true", "diarize=true", "tinydiarize=1",
 	"offset_t=1", "duration=1", "max_len=1", "split_on_word=1", "entropy_thold=x", "logprob_thold=x", "suppress_nst=1", "grammar=root ::= x", "audio_ctx=-1",
@@ -198,7 +199,7 @@ func TestHostilePartsNeverArrive(t *testing.T) {
 	}
 }
 
-// Whatever way an engine streams, it comes out as the dialect's own events.
+// Each way in which engines stream becomes events of the dialect.
 func TestSpeechStreams(t *testing.T) {
 	delta := func(s string) string { return string(dialect.AppendSpeech(nil, dialect.SpeechDelta, s, nil)) }
 	done := func(s string) string { return string(dialect.AppendSpeech(nil, dialect.SpeechDone, s, nil)) }
@@ -237,7 +238,7 @@ func TestSpeechStreams(t *testing.T) {
 	}
 }
 
-// The engine hears at once when the caller leaves.
+// The engine's call ends when the caller leaves.
 func TestSpeechCancel(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := enginetest.New(enginetest.Speech, enginetest.Options{Models: whisper, MaxUpload: 8 << 10})

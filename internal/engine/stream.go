@@ -12,7 +12,7 @@ import (
 	"github.com/kith/kith/internal/dialect"
 )
 
-// maxFrame bounds one frame of a stream.
+// maxFrame bounds one frame of a stream (spec/api.md#limit-frame).
 const maxFrame = 256 << 10
 
 // drainTimeout is how long Close waits for the end of a complete stream, so that

@@ -23,7 +23,7 @@ import (
 	"github.com/kith/kith/internal/fleet"
 )
 
-// chunked gives its parts one Read each.
+// chunked returns one of its parts for each Read.
 type chunked struct{ parts [][]byte }
 
 func (c *chunked) Read(p []byte) (int, error) {
@@ -66,7 +66,7 @@ func golden(t testing.TB) map[string]map[string]string {
 	return out
 }
 
-// asked is what the caller wants by a golden file's "ask".
+// asked returns the wants of a golden file's "ask".
 func asked(t testing.TB, ask string) wants {
 	e := &Engine{kind: kinds[0], models: []Model{chatModel("m", 0)}}
 	_, want, err := e.request(&Request{Model: "m", Stream: true, Body: chatBody(strings.TrimSpace(ask))}, &e.models[0])
@@ -76,8 +76,8 @@ func asked(t testing.TB, ask string) wants {
 	return want
 }
 
-// Every golden stream comes out the same, cut at every byte, in one piece, in
-// single bytes, with other line ends.
+// Each golden stream gives the same result cut at every byte, in one piece, in
+// single bytes, and with other line ends.
 func TestMendedStreams(t *testing.T) {
 	for name, g := range golden(t) {
 		t.Run(name, func(t *testing.T) {
@@ -121,7 +121,7 @@ func TestOtherLineEnds(t *testing.T) {
 	}
 }
 
-// However a stream is cut, what comes out is the same, in whole frames.
+// A stream gives the same complete frames wherever it is cut.
 func FuzzStream(f *testing.F) {
 	for _, g := range golden(f) {
 		f.Add([]byte(g["in"]), uint16(100), true)
@@ -139,8 +139,8 @@ func FuzzStream(f *testing.F) {
 	})
 }
 
-// A frame over the limit ends the stream in an error that names it, which the hub
-// passes on: a break would be reported as a break.
+// A frame over the limit ends the stream with an error that names the limit and
+// that the hub passes on.
 func TestFrameTooLarge(t *testing.T) {
 	good := `data: {"id":"chatcmpl-1","model":"test-model","choices":[{"index":0,"delta":{"content":"a"},"finish_reason":null}]}` + "\n\n"
 	endless := io.MultiReader(strings.NewReader(good+"data: {\""), &chunked{[][]byte{bytes.Repeat([]byte("x"), maxFrame)}})
@@ -155,7 +155,7 @@ func TestFrameTooLarge(t *testing.T) {
 	}
 }
 
-// do runs one call against a double that behaves so.
+// do runs one call against a double with this behaviour.
 func do(t *testing.T, ctx context.Context, double *enginetest.Engine, stream bool) (*http.Response, error) {
 	t.Helper()
 	f := finder(t, Config{Endpoints: []string{"http://127.0.0.1:1"}, Transport: double.Transport()})
@@ -222,7 +222,7 @@ func TestAnswers(t *testing.T) {
 	}
 }
 
-// Calls that get no answer, and who is to blame for each.
+// The errors of calls without an answer.
 func TestFailures(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		code := func(err error) fault.Code {
@@ -264,7 +264,7 @@ func TestFailures(t *testing.T) {
 	})
 }
 
-// A frame is there to be read as soon as the engine sent it.
+// A frame can be read as soon as the engine has sent it.
 func TestFramesComeAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		begun := time.Now()
@@ -286,8 +286,8 @@ func TestFramesComeAtOnce(t *testing.T) {
 	})
 }
 
-// Over real sockets: a caller who leaves, in each way, ends the run at the
-// engine; an answer that was read whole does not cost its connection.
+// Real sockets: a caller that leaves ends the call at the engine, in each way. A
+// complete answer keeps its connection.
 func TestCancelReachesTheEngine(t *testing.T) {
 	ctx, stop := context.WithTimeout(t.Context(), 10*time.Second)
 	defer stop()
@@ -346,7 +346,7 @@ func TestCancelReachesTheEngine(t *testing.T) {
 		cancelled(3 + i)
 	}
 
-	// The connection's end comes a little after the answer's, and is waited for.
+	// The connection ends a little after the answer.
 	e.Set(enginetest.Behaviour{Raw: []string{"data: [DONE]\n\n", ": bye\n\n"}, Interval: time.Millisecond})
 	var from string
 	for i := range 10 {
@@ -366,7 +366,7 @@ func TestCancelReachesTheEngine(t *testing.T) {
 	}
 }
 
-// LM Studio knows no base64: it is done here.
+// LM Studio has no base64, so kith encodes it.
 func TestBase64Embeddings(t *testing.T) {
 	var answers []string
 	for _, kind := range []enginetest.Kind{enginetest.LMStudio, enginetest.VLLM} {
@@ -389,7 +389,7 @@ func TestBase64Embeddings(t *testing.T) {
 	}
 }
 
-// One chunk of about 240 bytes at a time, as engines send them.
+// Chunks of about 240 bytes, one for each Read, as engines send them.
 func BenchmarkStream(b *testing.B) {
 	plain := `data: {"choices":[{"finish_reason":null,"index":0,"delta":{"content":" word"}}],"created":1795219200,"id":"chatcmpl-yFzPZ0kAyXlbw8ECPXBhkX8Z2s9aM9aK","model":"m","system_fingerprint":"b8681-3f3a4fb9c","object":"chat.completion.chunk"}` + "\n\n"
 	for name, frame := range map[string]string{
@@ -412,7 +412,7 @@ func BenchmarkStream(b *testing.B) {
 	}
 }
 
-// again is the same frame for ever, one a Read.
+// again is the same frame for each Read.
 type again struct{ frame []byte }
 
 func (a *again) Read(p []byte) (int, error) { return copy(p, a.frame), nil }

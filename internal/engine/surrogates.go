@@ -2,7 +2,6 @@ package engine
 
 import (
 	"bytes"
-	"fmt"
 	"strconv"
 	"strings"
 
@@ -129,18 +128,26 @@ func (h *surrogates) rest() (lost [][]byte) {
 // replaced returns a chunk with U+FFFD for a held surrogate.
 func (h *surrogates) replaced(p textPlace) []byte {
 	delete(h.held, p)
-	delta := fmt.Sprintf(`{"%s":"%s"}`, p.field, replacement)
+	type object = map[string]any
+	delta := object{p.field: jsontext.Value(`"` + replacement + `"`)}
 	if p.call >= 0 {
-		delta = fmt.Sprintf(`{"tool_calls":[{"index":%d,"function":%s}]}`, p.call, delta)
+		type call struct {
+			Index    int    `json:"index"`
+			Function object `json:"function"`
+		}
+		delta = object{"tool_calls": []call{{p.call, delta}}}
 	}
-	head := ""
-	if h.object != nil {
-		head += `"object":` + string(h.object) + `,`
+	type choice struct {
+		Index  int    `json:"index"`
+		Delta  object `json:"delta"`
+		Finish any    `json:"finish_reason"`
 	}
-	if h.created != nil {
-		head += `"created":` + string(h.created) + `,`
-	}
-	return fmt.Appendf(nil, `{%s"choices":[{"index":%d,"delta":%s,"finish_reason":null}]}`, head, p.choice, delta)
+	chunk, _ := json.Marshal(struct { // all strings came from valid JSON
+		Object  jsontext.Value `json:"object,omitzero"`
+		Created jsontext.Value `json:"created,omitzero"`
+		Choices []choice       `json:"choices"`
+	}{h.object, h.created, []choice{{p.choice, delta, nil}}}, jsontext.PreserveRawStrings(true))
+	return chunk
 }
 
 // replaceSurrogates returns the answer with U+FFFD for each lone surrogate.

@@ -7,15 +7,15 @@ import (
 	"testing/iotest"
 )
 
-// TestHalvesAreJoined: half an emoji at the end of a text is joined with the next
-// text of the same place; alone it is U+FFFD.
-func TestHalvesAreJoined(t *testing.T) {
+// Half an emoji at the end of a text is joined with the next text of the same
+// place. Alone it becomes U+FFFD.
+func TestSurrogatesAreJoined(t *testing.T) {
 	delta := func(choice, delta string) string {
 		return `data: {"id":"a","object":"chat.completion.chunk","created":7,"model":"m","choices":[{"index":` + choice + `,"delta":` + delta + `,"finish_reason":null}]}` + "\n\n"
 	}
 	text := func(text string) string { return delta("0", `{"content":"`+text+`"}`) }
 	const end = `data: {"id":"a","object":"chat.completion.chunk","created":7,"model":"m","choices":[{"index":0,"delta":{},"finish_reason":"stop"}]}` + "\n\n"
-	// What kith says itself where nothing completes a half.
+	// The chunk that kith adds for a surrogate that stays alone.
 	const alone = `data: {"object":"chat.completion.chunk","created":7,"choices":[{"index":0,"delta":{"content":"\ufffd"},"finish_reason":null}],"id":"a","model":"m"}` + "\n\n"
 	const done = "data: [DONE]\n\n"
 	arguments := func(call, text string) string {

@@ -21,7 +21,7 @@ const (
 )
 
 // thinking is the setting that all thinking controls are reduced to. With the zero
-// value nothing is sent to the engine.
+// value nothing is sent to the engine (spec/api.md#thinking).
 type thinking struct {
 	mode   thinkMode
 	effort string // minimal, low, medium, high, xhigh or max; "" if not set

@@ -2,8 +2,8 @@ package engine
 
 import (
 	"bytes"
+	"cmp"
 	"errors"
-	"fmt"
 
 	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
@@ -11,14 +11,14 @@ import (
 
 var (
 	errNoObject = errors.New("a JSON object was expected")
-	errNoAnswer = errors.New("it is no whole chat answer")
+	errNoAnswer = errors.New("it is no complete chat answer")
 )
 
 // streamFrames returns a complete chat answer as a stream: each message in one
 // chunk, its finish reason in another, the token counts, the end mark. The result
 // is then normalized as any stream.
 func streamFrames(body []byte) ([]byte, error) {
-	var whole struct {
+	var answer struct {
 		ID      string `json:"id"`
 		Object  string `json:"object"`
 		Created int64  `json:"created"`
@@ -30,30 +30,47 @@ func streamFrames(body []byte) ([]byte, error) {
 		} `json:"choices"`
 		Usage jsontext.Value `json:"usage"`
 	}
-	if err := json.Unmarshal(body, &whole); err != nil {
+	if err := json.Unmarshal(body, &answer); err != nil {
 		return nil, err
 	}
-	if whole.Object != "chat.completion" || len(whole.Choices) == 0 {
+	if answer.Object != "chat.completion" || len(answer.Choices) == 0 {
 		return nil, errNoAnswer
 	}
-	var out bytes.Buffer
-	frame := func(rest string) {
-		fmt.Fprintf(&out, "data: {\"id\":%s,\"object\":\"chat.completion.chunk\",\"created\":%d,%s}\n\n", quoted(whole.ID), whole.Created, rest)
+	type choice struct {
+		Index    int            `json:"index"`
+		Delta    jsontext.Value `json:"delta"`
+		Logprobs jsontext.Value `json:"logprobs,omitzero"`
+		Finish   jsontext.Value `json:"finish_reason"`
 	}
-	for _, c := range whole.Choices {
+	var out bytes.Buffer
+	frame := func(usage jsontext.Value, choices ...choice) error {
+		out.WriteString("data: ")
+		err := json.MarshalWrite(&out, struct {
+			ID      string         `json:"id"`
+			Object  string         `json:"object"`
+			Created int64          `json:"created"`
+			Choices []choice       `json:"choices"`
+			Usage   jsontext.Value `json:"usage,omitzero"`
+		}{answer.ID, "chat.completion.chunk", answer.Created, choices, usage})
+		out.WriteString("\n\n")
+		return err
+	}
+	null, empty := jsontext.Value("null"), jsontext.Value("{}")
+	for _, c := range answer.Choices {
 		if c.Message.Kind() != '{' || c.Finish.Kind() != '"' {
 			return nil, errNoAnswer
 		}
-		message := bytes.ReplaceAll(c.Message, newline, []byte(" ")) // between values: in strings they are escaped
-		logprobs := "null"
-		if c.Logprobs.Kind() == '{' {
-			logprobs = string(bytes.ReplaceAll(c.Logprobs, newline, []byte(" ")))
+		if c.Logprobs.Kind() != '{' {
+			c.Logprobs = null
 		}
-		frame(fmt.Sprintf(`"choices":[{"index":%d,"delta":%s,"logprobs":%s,"finish_reason":null}]`, c.Index, message, logprobs))
-		frame(fmt.Sprintf(`"choices":[{"index":%d,"delta":{},"finish_reason":%s}]`, c.Index, c.Finish))
+		if err := cmp.Or(frame(nil, choice{c.Index, c.Message, c.Logprobs, null}), frame(nil, choice{Index: c.Index, Delta: empty, Finish: c.Finish})); err != nil {
+			return nil, err
+		}
 	}
-	if whole.Usage.Kind() == '{' {
-		frame(`"choices":[],"usage":` + string(bytes.ReplaceAll(whole.Usage, newline, []byte(" "))))
+	if answer.Usage.Kind() == '{' {
+		if err := frame(answer.Usage); err != nil {
+			return nil, err
+		}
 	}
 	out.WriteString("data: [DONE]\n\n")
 	return out.Bytes(), nil

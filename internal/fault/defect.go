@@ -6,9 +6,8 @@ import (
 	"runtime/debug"
 )
 
-// Defect is the error of a panic, for whoever recovered its value: its kind and
-// the stack, for the log. The value's own text is kept only when the runtime
-// wrote it, since it could hold anything else.
+// Defect returns the error of a recovered panic: its kind and the stack, for the log.
+// The value's text is kept only if the runtime wrote it, since it could hold anything.
 func Defect(recovered any) error {
 	text := fmt.Sprintf("panic (%T)", recovered)
 	if e, ok := recovered.(runtime.Error); ok {

@@ -1,8 +1,7 @@
-// Package fault is every failure a caller can be told: its code, its HTTP
-// status, its type word and how soon a retry makes sense. It renders nothing:
-// the edge (gateway, through dialect) turns a Fault into the caller's dialect.
-// An error that is not a *Fault is a defect of ours and is told as
-// internal_error, its text kept in the log.
+// Package fault defines every failure that a caller can get: its code, its HTTP
+// status, its type and how soon a retry makes sense. It renders nothing: gateway
+// writes a Fault in the caller's dialect. An error that is not a *Fault is a defect
+// of ours; the caller gets internal_error, and the text stays in the log.
 package fault
 
 import (
@@ -10,11 +9,11 @@ import (
 	"fmt"
 )
 
-// Code is the machine-readable word a client branches on; matched exactly,
-// casing mixed on purpose (S7).
+// Code is the word that a client branches on. It is compared exactly; the mixed casing
+// is part of the contract (docs/errors.md).
 type Code string
 
-// The hosted codes of S7 and the rest of decisions 4.
+// The codes. The first six are the results of routing.
 const (
 	ModelNotFound       Code = "model_not_found"
 	NotInCircle         Code = "NOT_IN_CIRCLE"
@@ -39,70 +38,42 @@ const (
 	NoInferenceBackend       Code = "no_inference_backend"
 	EngineTimeout            Code = "engine_timeout"
 
-	// Of the member's JSON API alone.
+	// Of the member's API only.
 
 	NotFound   Code = "not_found"
 	NotAllowed Code = "not_allowed"
 )
 
-// WaitElapsed is the reason beside a 503 whose cause is a wait that ended (S7.1).
+// WaitElapsed is the reason of a 503 whose cause is a wait that ended
+// (spec/api.md#wait-elapsed).
 const WaitElapsed = "wait_elapsed"
 
-// statuses is the one table from code to HTTP status.
-var statuses = map[Code]int{
-	ModelNotFound:            404,
-	NotInCircle:              403,
-	CascadeExhausted:         503,
-	CapacityFull:             503,
-	MachineOffline:           503,
-	OutsideSharingHours:      503,
-	InvalidRequest:           400,
-	ContextLengthExceeded:    400,
-	PreviousResponseNotFound: 400,
-	InvalidAPIKey:            401,
-	ForbiddenOrigin:          403,
-	RouteNotFound:            404,
-	MethodNotAllowed:         405,
-	RequestTooLarge:          413,
-	UnsupportedEncoding:      415,
-	RateLimitExceeded:        429,
-	InternalError:            500,
-	NotImplemented:           501,
-	EngineError:              502,
-	NoInferenceBackend:       503,
-	EngineTimeout:            504,
-
-	NotFound:   404,
-	NotAllowed: 403,
-}
-
-// Codes lists every code with its status, for the table in docs/errors.md.
+// Codes returns every code with its status.
 func Codes() map[Code]int {
-	out := make(map[Code]int, len(statuses))
-	for code, status := range statuses {
-		out[code] = status
+	out := make(map[Code]int, len(codes))
+	for code, c := range codes {
+		out[code] = c.status
 	}
 	return out
 }
 
 // Known reports whether the code is one of ours.
 func (c Code) Known() bool {
-	_, ok := statuses[c]
+	_, ok := codes[c]
 	return ok
 }
 
-// Fault is one failure as a caller may be told it. Build it with New; a Fault
-// is a value to read, never changed after it was returned: use the With methods,
-// which copy.
+// Fault is one failure as a caller gets it. Make it with New. A Fault is never changed
+// after it was returned: the With methods return copies.
 type Fault struct {
 	Code    Code
 	Message string
-	// Param names the request member at fault, if one is.
+	// Param names the member of the request that is at fault; empty: none.
 	Param string
 	// Reason is WaitElapsed after a wait that ended, else empty.
 	Reason string
-	// RetryAfter is whole seconds to the earliest sensible retry; 0 means the
-	// edge's standard back-off where the status calls for one (decisions 4).
+	// RetryAfter is the seconds until a retry makes sense; 0: the edge's standard
+	// back-off where the status requires one (spec/api.md#retry-after).
 	RetryAfter int
 	// NoRetry asks for x-should-retry: false: repeating cannot help.
 	NoRetry bool
@@ -110,8 +81,8 @@ type Fault struct {
 	cause error
 }
 
-// New makes a Fault; the message is for the caller and names cause and next step.
-// The Param of model_not_found is model (decisions 4).
+// New makes a Fault. The message is for the caller and names cause and next step. The
+// Param of model_not_found is model.
 func New(code Code, format string, args ...any) *Fault {
 	f := &Fault{Code: code, Message: fmt.Sprintf(format, args...), NoRetry: code == NotImplemented || code == EngineTimeout}
 	if code == ModelNotFound {
@@ -120,16 +91,16 @@ func New(code Code, format string, args ...any) *Fault {
 	return f
 }
 
-// Status is the HTTP status of the code; 500 for one that is not in the table.
+// Status returns the HTTP status of the code; 500 for an unknown code.
 func (f *Fault) Status() int {
-	if s, ok := statuses[f.Code]; ok {
-		return s
+	if c, ok := codes[f.Code]; ok {
+		return c.status
 	}
 	return 500
 }
 
-// Type is error.type of the chat dialect: it follows the status, not the cause
-// (S2, S7.4; 429 as decisions 4).
+// Type returns error.type of the chat dialect, which follows the status
+// (spec/api.md#error-type).
 func (f *Fault) Type() string {
 	switch status := f.Status(); {
 	case status == 429:
@@ -141,7 +112,7 @@ func (f *Fault) Type() string {
 	}
 }
 
-// Error satisfies error: code and message, then the cause, for logs.
+// Error returns code, message and cause, for logs.
 func (f *Fault) Error() string {
 	if f.cause != nil {
 		return string(f.Code) + ": " + f.Message + ": " + f.cause.Error()
@@ -149,10 +120,10 @@ func (f *Fault) Error() string {
 	return string(f.Code) + ": " + f.Message
 }
 
-// Unwrap is the cause, which callers of the service never see.
+// Unwrap returns the cause, which callers of the service never see.
 func (f *Fault) Unwrap() error { return f.cause }
 
-// Because returns a copy that carries cause for the log.
+// Because returns a copy with a cause for the log.
 func (f *Fault) Because(cause error) *Fault {
 	c := *f
 	c.cause = cause
@@ -166,14 +137,14 @@ func (f *Fault) WithParam(name string) *Fault {
 	return &c
 }
 
-// AfterWait returns a copy whose reason is wait_elapsed (S7.1).
+// AfterWait returns a copy whose reason is WaitElapsed.
 func (f *Fault) AfterWait() *Fault {
 	c := *f
 	c.Reason = WaitElapsed
 	return &c
 }
 
-// WithRetryAfter returns a copy with that many whole seconds to the next try.
+// WithRetryAfter returns a copy with so many seconds until the next try.
 func (f *Fault) WithRetryAfter(seconds int) *Fault {
 	c := *f
 	c.RetryAfter = seconds
@@ -187,8 +158,8 @@ func (f *Fault) WithNoRetry() *Fault {
 	return &c
 }
 
-// Of is the Fault in err's chain, or an internal_error that keeps err as its
-// cause and says nothing of the inside. Of(nil) is nil.
+// Of returns the Fault in err's chain, else an internal_error with err as its cause
+// (spec/api.md#internal-error). Of(nil) is nil.
 func Of(err error) *Fault {
 	if err == nil {
 		return nil

@@ -10,8 +10,8 @@ import (
 	"testing"
 )
 
-// stage makes a computer of files under a root; a text that begins with "-> "
-// is a link.
+// stage returns a computer whose files are below a root. A text with the prefix
+// "-> " is a link.
 func stage(t *testing.T, files map[string]string) Computer {
 	t.Helper()
 	root := t.TempDir()
@@ -116,8 +116,8 @@ func TestHotCPU(t *testing.T) {
 	}
 }
 
-// gpuTree is a computer with an AMD card whose memory is in use, and processes
-// of this user: the program, an engine with its worker, and this test.
+// gpuTree is a computer with an AMD card in use, and processes of this user: a
+// program, an engine with its worker, and this test.
 func gpuTree(holder string, mib int, more map[string]string) map[string]string {
 	me := strconv.Itoa(os.Getuid())
 	files := map[string]string{
@@ -175,8 +175,8 @@ func nvidiaSMI(t *testing.T, rows string) {
 		"# gpu         pid   type     fb   ccpm    command\n# Idx           #    C/G     MB     MB    name\n"+rows)
 }
 
-// nvidiaSays puts an nvidia-smi on PATH that says that to those arguments and
-// fails with others.
+// nvidiaSays puts an nvidia-smi on PATH that prints says for those arguments and
+// fails for others.
 func nvidiaSays(t *testing.T, args, says string) {
 	t.Helper()
 	dir := t.TempDir()
@@ -218,7 +218,7 @@ func TestGPUUserNVIDIA(t *testing.T) {
 	}
 }
 
-// The kernel's own tables are read as the staged ones are.
+// The kernel's own tables have the same format as the staged ones.
 func TestListenersOfThisComputer(t *testing.T) {
 	if _, err := os.Stat("/proc/net/tcp"); err != nil {
 		return // the readings are Linux's
@@ -240,7 +240,7 @@ func TestListenersOfThisComputer(t *testing.T) {
 	}
 }
 
-// What macOS prints, from its manual.
+// The output of pmset, from the manual of macOS.
 func TestPmset(t *testing.T) {
 	if !pmsetOnBattery("Now drawing from 'Battery Power'\n -InternalBattery-0 (id=1)\t87%; discharging;") || pmsetOnBattery("Now drawing from 'AC Power'\n") {
 		t.Error("`pmset -g batt` is misread")

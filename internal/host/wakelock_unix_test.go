@@ -13,12 +13,12 @@ import (
 	"time"
 )
 
-// A fake inhibitor writes its process id to a pipe when it begins, and a second
-// line when its input has ended.
+// inhibitor writes its process id to a pipe when it starts, and a second line when
+// its input ends.
 const inhibitor = `echo $$ >&3; cat; echo over >&3`
 
-// runWakelock runs a Wakelock whose command is a script with the pipe as its third file;
-// output receives its lines.
+// runWakelock runs a Wakelock whose command is a script with the pipe as its third
+// file. output receives its lines.
 func runWakelock(t *testing.T, script string) (w *Wakelock, output <-chan string, failures <-chan error, stop func()) {
 	t.Helper()
 	pipe := filepath.Join(t.TempDir(), "lines")
@@ -62,14 +62,14 @@ func next[T any](t *testing.T, from <-chan T) T {
 	select {
 	case got := <-from:
 		return got
-	case <-time.After(30 * time.Second):
+	case <-time.After(2 * time.Minute):
 		t.Fatal("nothing arrived")
 		panic("unreachable")
 	}
 }
 
-// One program is there from the first hold to a while after the last release,
-// however many hold; the next hold begins another.
+// One program runs from the first hold until idleTime after the last release,
+// however many holds there are. The next hold starts another.
 func TestWakelock(t *testing.T) {
 	w, lines, _, stop := runWakelock(t, inhibitor)
 	one, two := w.Hold(), w.Hold()
@@ -115,7 +115,7 @@ func TestWakelockThatFails(t *testing.T) {
 	}
 }
 
-// A program that is not there, and none at all, harm nothing.
+// A missing program is reported, and no program at all does nothing.
 func TestWakelockWithoutProgram(t *testing.T) {
 	failed := make(chan error, 1)
 	w := &Wakelock{Command: []string{filepath.Join(t.TempDir(), "absent")}, OnError: func(err error) { failed <- err }}
@@ -135,8 +135,8 @@ func TestWakelockWithoutProgram(t *testing.T) {
 	}
 }
 
-// The computer may sleep again when kith was killed: its end of the pipe closes
-// by itself, and with it the program's input. This is that end.
+// The computer may sleep again when kith is killed: the pipe that is the program's
+// input closes with this process.
 func TestWakelockEndsWithItsProcess(t *testing.T) {
 	w, lines, _, stop := runWakelock(t, inhibitor)
 	defer stop()

@@ -2,6 +2,7 @@ package hub
 
 import (
 	"context"
+	crand "crypto/rand"
 	"errors"
 	"maps"
 	"math/rand/v2"
@@ -13,11 +14,11 @@ import (
 	"golang.org/x/time/rate"
 
 	"github.com/kith/kith/internal/account"
+	"github.com/kith/kith/internal/api"
 	"github.com/kith/kith/internal/credential"
 	"github.com/kith/kith/internal/fault"
 	"github.com/kith/kith/internal/fleet"
 	"github.com/kith/kith/internal/tunnel"
-	"github.com/kith/kith/internal/web"
 )
 
 // acceptTunnel is GET /tunnel: a machine that dialled out becomes reachable
@@ -206,7 +207,7 @@ func (h *Hub) login(w http.ResponseWriter, r *http.Request) {
 		writeProblem(w, badToken())
 		return
 	}
-	if web.CheckName(ask.Name) != nil {
+	if api.CheckName(ask.Name) != nil {
 		ask.Name = "machine"
 	}
 	secret := credential.Mint(credential.MachineKey, h.cfg.Region)
@@ -217,7 +218,7 @@ func (h *Hub) login(w http.ResponseWriter, r *http.Request) {
 	}
 	machine, member, err := h.records.RedeemLoginToken(r.Context(), token.Hash(), asked, now)
 	if errors.Is(err, account.ErrExists) {
-		asked.Name += "-" + randomWord()
+		asked.Name += "-" + strings.ToLower(crand.Text()[:6])
 		machine, member, err = h.records.RedeemLoginToken(r.Context(), token.Hash(), asked, now)
 	}
 	switch {
@@ -233,7 +234,8 @@ func (h *Hub) login(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	h.live.Nudge()
-	writeJSON(w, http.StatusOK, map[string]string{
+	w.Header().Set("Cache-Control", "no-store")
+	api.WriteJSON(w, http.StatusOK, map[string]string{
 		"secret": secret.Reveal(), "machine": machine.ID, "name": machine.Name, "member": member.Name, "region": machine.Region,
 	})
 }

@@ -9,15 +9,15 @@ import (
 	"time"
 
 	"github.com/kith/kith/internal/account"
-	"github.com/kith/kith/internal/web"
+	"github.com/kith/kith/internal/site"
 )
 
 // healthWithin is how long the database may take to be called well.
 const healthWithin = 2 * time.Second
 
 // health is how the parts of this hub are, for its operator.
-func (h *Hub) health(ctx context.Context) []web.Part {
-	parts := []web.Part{h.databaseHealth(ctx), {Name: "NATS", Good: h.live.Hinted(), Told: "takes part in hints between hubs"}, h.journalHealth()}
+func (h *Hub) health(ctx context.Context) []site.Part {
+	parts := []site.Part{h.databaseHealth(ctx), {Name: "NATS", Good: h.live.Hinted(), Told: "takes part in hints between hubs"}, h.journalHealth()}
 	if !parts[1].Good {
 		parts[1].Told = "not connected: changes are found by looking, up to a second later"
 	}
@@ -29,46 +29,46 @@ func (h *Hub) health(ctx context.Context) []web.Part {
 }
 
 // memoryHealth is the room for requests and answers.
-func (h *Hub) memoryHealth() web.Part {
+func (h *Hub) memoryHealth() site.Part {
 	held := h.edge.Spool.Use()
 	use := fmt.Sprintf("%d MiB of requests and answers in memory, %d MiB on disk", held.Memory>>20, held.Disk>>20)
 	if h.edge.Spool.Full() {
-		return web.Part{Name: "Memory", Told: use + ": nearly full, new calls are refused"}
+		return site.Part{Name: "Memory", Told: use + ": nearly full, new calls are refused"}
 	}
-	return web.Part{Name: "Memory", Good: true, Told: use}
+	return site.Part{Name: "Memory", Good: true, Told: use}
 }
 
-func (h *Hub) databaseHealth(ctx context.Context) web.Part {
+func (h *Hub) databaseHealth(ctx context.Context) site.Part {
 	ctx, cancel := context.WithTimeout(ctx, healthWithin)
 	defer cancel()
 	began := time.Now()
 	_, err := h.records.Grant(ctx, [32]byte{}) // of nobody
 	took := time.Since(began).Round(time.Microsecond)
 	if err != nil && !errors.Is(err, account.ErrNotFound) {
-		return web.Part{Name: "Database", Told: "does not answer; the log says why"}
+		return site.Part{Name: "Database", Told: "does not answer; the log says why"}
 	}
 	if !h.live.Confirmed(time.Now()) {
-		return web.Part{Name: "Database", Told: "changes cannot be followed: calls are refused until they can"}
+		return site.Part{Name: "Database", Told: "changes cannot be followed: calls are refused until they can"}
 	}
-	return web.Part{Name: "Database", Good: true, Told: fmt.Sprintf("answered in %s", took)}
+	return site.Part{Name: "Database", Good: true, Told: fmt.Sprintf("answered in %s", took)}
 }
 
 // journalHealth is how the ledger's journal is.
-func (h *Hub) journalHealth() web.Part {
+func (h *Hub) journalHealth() site.Part {
 	switch s := h.ledger.Status(); {
 	case !s.Journal:
-		return web.Part{Name: "Journal", Good: true, Told: "none: records wait in memory"}
+		return site.Part{Name: "Journal", Good: true, Told: "none: records wait in memory"}
 	case s.Broken:
-		return web.Part{Name: "Journal", Told: "takes nothing until it is started again: calls are refused meanwhile; the log says why"}
+		return site.Part{Name: "Journal", Told: "takes nothing until it is started again: calls are refused meanwhile; the log says why"}
 	default:
-		return web.Part{Name: "Journal", Good: true, Told: fmt.Sprintf("%.0f %% full, %d calls open, %d records on their way to the database", 100*s.Used, s.Open, s.Pending)}
+		return site.Part{Name: "Journal", Good: true, Told: fmt.Sprintf("%.0f %% full, %d calls open, %d records on their way to the database", 100*s.Used, s.Open, s.Pending)}
 	}
 }
 
 // limits are those in force, for the operator.
-func (h *Hub) limits() []web.Limit {
+func (h *Hub) limits() []site.Limit {
 	edge := h.edge.Limits
-	limits := []web.Limit{
+	limits := []site.Limit{
 		{Name: "Requests of one key", Value: "not limited"},
 		{Name: "Calls of one member that run at once", Value: most(h.cfg.Running)},
 		{Name: "Calls of one member that wait at once", Value: most(h.cfg.Waiting)},
@@ -84,7 +84,7 @@ func (h *Hub) limits() []web.Limit {
 		{Name: "Machines that connect at once", Value: fmt.Sprint(h.cfg.Admissions)},
 		{Name: "Turns of the responses dialect are kept", Value: length(max(0, h.cfg.KeepResponses))},
 		{Name: "What happened to a call is kept", Value: length(account.StoryLife)},
-		{Name: "Who may sign up", Value: cmp.Or(h.cfg.Site.SignUp, string(web.SignUpInvite))},
+		{Name: "Who may sign up", Value: string(cmp.Or(h.cfg.Site.SignUp, site.SignUpInvite))},
 	}
 	if rate := h.edge.Rate; rate.PerSecond > 0 {
 		limits[0].Value = fmt.Sprintf("%g a second, %d at once", rate.PerSecond, rate.Burst)

@@ -86,6 +86,7 @@ func newRig(t *testing.T, cfg Config) *rig {
 		Node: "hub", Region: "home", Facts: db.Facts("home"), Log: cfg.Log,
 		OnChange: func(c []fleet.Change, whom fleet.Affected) { h.OnChange(c, whom) },
 	})
+	cfg.DB = db
 	h = New(cfg, k, live)
 	return &rig{Hub: h, t: t, kept: k, operator: h.Operator()}
 }

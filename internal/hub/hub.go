@@ -1,6 +1,6 @@
 // Package hub is the hosted surface: it knows who calls (Identify), sends each
 // call to a machine in the caller's reach (Do), lets calls wait for one, takes
-// in the machines' tunnels, and listens to the operator on a socket of its own.
+// in the machines' tunnels, and wires the management API and the site.
 package hub
 
 import (
@@ -16,13 +16,15 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/kith/kith/internal/account"
+	"github.com/kith/kith/internal/api"
 	"github.com/kith/kith/internal/fault"
 	"github.com/kith/kith/internal/fleet"
 	"github.com/kith/kith/internal/gateway"
 	"github.com/kith/kith/internal/ledger"
 	"github.com/kith/kith/internal/ledger/journal"
 	"github.com/kith/kith/internal/registry"
-	"github.com/kith/kith/internal/web"
+	"github.com/kith/kith/internal/site"
+	"github.com/kith/kith/internal/store"
 )
 
 // Config is what an operator sets of the hub. The zero value of each member
@@ -43,6 +45,8 @@ type Config struct {
 	// Admissions is how many tunnels may be in their handshake at once; more are
 	// told to come back (decisions 8). Default 128.
 	Admissions int
+	// DB is the database of the management API and the site.
+	DB *store.DB
 	// Clients are those of the public address; nil: no proxy is trusted, and nothing is
 	// bounded.
 	Clients *gateway.Clients
@@ -59,8 +63,9 @@ type Config struct {
 	// Edge configures the HTTP edge: limits and rates. Its Backend, Identify,
 	// Finished, Refused, Turns and Count are set here.
 	Edge gateway.Config
-	// Site configures the members' pages.
-	Site SiteConfig
+	// Site configures the members' pages. Its Try, Call, Health and Limits are set
+	// here.
+	Site site.Config
 	// Draw breaks ties between machines: a number spread over all 64 bits. Default
 	// rand.Uint64; a simulation gives its own, so that a history repeats.
 	Draw func() uint64
@@ -100,36 +105,20 @@ func (c Config) withDefaults() Config {
 	return c
 }
 
-// Records is what the hub keeps: *store.DB. Times are UTC; a look-up that finds
-// nothing is account.ErrNotFound, a clash account.ErrExists.
+// Records is what calls and tunnels need of the database: *store.DB, or one with
+// faults in a test. Times are UTC; a look-up that finds nothing is
+// account.ErrNotFound, a clash account.ErrExists.
 type Records interface {
-	web.Accounts
 	ledger.Store
 
-	CreateMember(context.Context, account.Member) error
-	Members(context.Context) ([]account.Member, error)
-
-	CreateKey(context.Context, account.Key) error
 	KeyByHash(context.Context, [32]byte) (account.Key, account.Member, error)
-	Keys(ctx context.Context, memberID string) ([]account.Key, error)
-	RevokeKey(ctx context.Context, id string, now time.Time) error
-
 	MachineByHash(context.Context, [32]byte) (account.Machine, account.Member, error)
+	MemberByName(ctx context.Context, name string) (account.Member, error)
+	Keys(ctx context.Context, memberID string) ([]account.Key, error)
 	Machines(ctx context.Context, memberID string) ([]account.Machine, error)
-	RevokeMachine(ctx context.Context, id string, now time.Time) error
 	NextGeneration(ctx context.Context, machineID string) (int64, error)
-	CreateLoginToken(context.Context, account.LoginToken) error
 	RedeemLoginToken(ctx context.Context, hash [32]byte, machine account.Machine, now time.Time) (account.Machine, account.Member, error)
-
-	WaitingGrants(ctx context.Context, now time.Time) ([]account.Grant, error)
-
-	AddShare(context.Context, account.Share) error
-	RemoveShare(ctx context.Context, ownerID, memberID string) error
-	CreateGroup(context.Context, account.Group) error
-	GroupByName(context.Context, string) (account.Group, error)
-	RemoveGroupMember(ctx context.Context, groupID, memberID string) error
-
-	Backup(context.Context, account.Backup) (account.Backup, error)
+	Grant(ctx context.Context, hash [32]byte) (account.Grant, error)
 }
 
 // Hub is one node of the hosted surface. Make it with New, then Run it.
@@ -145,8 +134,8 @@ type Hub struct {
 	traces   *ledger.Traces
 	turns    *ledger.Turns
 	edge     *gateway.Edge
-	api      http.Handler // of members, under /api/
-	site     *web.Site    // their pages
+	api      *api.API
+	site     *site.Site
 	tunnels  tunnels
 	admitted chan struct{} // a place for each tunnel in its handshake
 	paces    paces
@@ -186,8 +175,8 @@ func New(cfg Config, records Records, live *registry.Registry) *Hub {
 		}
 	}
 	h.edge = gateway.New(edge)
-	api := h.newAPI()
-	h.api, h.site = api, h.newSite(api)
+	h.api = h.newAPI()
+	h.site = h.newSite()
 	return h
 }
 
@@ -282,12 +271,6 @@ func (h *Hub) OnMachine(id fleet.MachineID) {
 	if machine := h.live.Snapshot().Machine(id); machine != nil {
 		h.room.changed(machine)
 	}
-}
-
-// online reports whether the machine is connected.
-func (h *Hub) online(id string) bool {
-	machine := h.live.Snapshot().Machine(fleet.MachineID(id))
-	return machine != nil && machine.Online
 }
 
 // Models lists what the caller reaches now: models on online machines, whatever

@@ -4,18 +4,18 @@ import (
 	"context"
 	"errors"
 
+	"github.com/kith/kith/internal/api"
 	"github.com/kith/kith/internal/fault"
 	"github.com/kith/kith/internal/fleet"
 	"github.com/kith/kith/internal/gateway"
 	"github.com/kith/kith/internal/registry"
 	"github.com/kith/kith/internal/tunnel"
-	"github.com/kith/kith/internal/web"
 )
 
-// newAPI is the members' JSON API over this hub's store and registry.
-func (h *Hub) newAPI() *web.API {
-	return web.New(web.Config{
-		Accounts: h.records,
+// newAPI is the management API over this hub's database and registry.
+func (h *Hub) newAPI() *api.API {
+	return api.New(api.Config{
+		DB:       h.cfg.DB,
 		Region:   h.cfg.Region,
 		Identify: h.memberOf,
 		Snapshot: h.live.Snapshot,
@@ -24,29 +24,30 @@ func (h *Hub) newAPI() *web.API {
 		Queued:   h.room.queued,
 		Control:  h.control,
 		Changed:  h.live.Nudge,
-		Admit:    func(c web.Caller) error { return h.edge.Admit(gateway.Caller(c)) },
-		Miss: func(c web.Caller, model fleet.ModelID, f *fault.Fault) *fault.Fault {
+		Admit:    func(c api.Caller) error { return h.edge.Admit(gateway.Caller(c)) },
+		Miss: func(c api.Caller, model fleet.ModelID, f *fault.Fault) *fault.Fault {
 			return h.edge.Miss(gateway.Caller(c), model, f)
 		},
 		Confirmed: h.live.Confirmed,
 		Story:     h.traces.Get,
+		Flush:     func(ctx context.Context) error { return errors.Join(h.ledger.Flush(ctx), h.traces.Flush(ctx)) },
 		Log:       h.log,
 	})
 }
 
 // memberOf is who asks on the members' API: the holder of an API key or a
 // machine credential (decisions 5).
-func (h *Hub) memberOf(ctx context.Context, secret string) (web.Caller, error) {
+func (h *Hub) memberOf(ctx context.Context, secret string) (api.Caller, error) {
 	c, err := h.Identify(ctx, secret)
-	return web.Caller{Member: c.Member, Name: c.Name, KeyID: c.KeyID, Narrow: c.Narrow, Machine: c.Machine}, err
+	return api.Caller{Member: c.Member, Name: c.Name, KeyID: c.KeyID, Narrow: c.Narrow, Machine: c.Machine}, err
 }
 
 // accountModels is what the account reaches, the machine that asks included.
-func (h *Hub) accountModels(ctx context.Context, c web.Caller) ([]web.Model, error) {
+func (h *Hub) accountModels(ctx context.Context, c api.Caller) ([]api.Model, error) {
 	models, err := h.Models(ctx, gateway.Caller{Member: c.Member, Name: c.Name, KeyID: c.KeyID, Narrow: c.Narrow})
-	out := make([]web.Model, len(models))
+	out := make([]api.Model, len(models))
 	for i, m := range models {
-		out[i] = web.Model{
+		out[i] = api.Model{
 			ID: m.ID, ContextLength: m.ContextLength, Capabilities: m.Capabilities,
 			Availability: string(m.Availability), Via: m.Via.String(), Machines: m.Machines,
 		}
@@ -55,10 +56,10 @@ func (h *Hub) accountModels(ctx context.Context, c web.Caller) ([]web.Model, err
 }
 
 // control hands a connected machine its owner's change.
-func (h *Hub) control(ctx context.Context, id fleet.MachineID, change web.Control) error {
+func (h *Hub) control(ctx context.Context, id fleet.MachineID, change api.Control) error {
 	err := h.live.Control(ctx, id, tunnel.Control(change))
 	if errors.Is(err, registry.ErrNotHere) {
-		return web.ErrNotConnected
+		return api.ErrNotConnected
 	}
 	return err
 }

@@ -126,7 +126,7 @@ func TestOperatorShowsASecretOnce(t *testing.T) {
 	}
 }
 
-// A defect behind the operator's socket, in a sign-in or in front of a tunnel is
+// A defect in a sign-in or in front of a tunnel is
 // told as one, with the id under which its stack is in the log.
 func TestPanic(t *testing.T) {
 	r := newRig(t, Config{})
@@ -141,9 +141,8 @@ func TestPanic(t *testing.T) {
 		handler http.Handler
 		request *http.Request
 	}{
-		"operator": {r.operator, httptest.NewRequest("GET", "/members", nil)},
-		"login":    {r.Handler(), httptest.NewRequest("POST", "/login", strings.NewReader(`{"token":"`+token+`"}`))},
-		"tunnel":   {r.Handler(), dial},
+		"login":  {r.Handler(), httptest.NewRequest("POST", "/login", strings.NewReader(`{"token":"`+token+`"}`))},
+		"tunnel": {r.Handler(), dial},
 	} {
 		log.Reset()
 		w := httptest.NewRecorder()
@@ -152,7 +151,7 @@ func TestPanic(t *testing.T) {
 		if w.Code != 500 || !strings.Contains(w.Body.String(), `"internal_error"`) || id == "" || !strings.Contains(w.Body.String(), id) {
 			t.Errorf("%s: %d %s", what, w.Code, w.Body)
 		}
-		if !strings.Contains(log.String(), "id="+id) || !strings.Contains(log.String(), "nil pointer") || !strings.Contains(log.String(), "operator.go") {
+		if !strings.Contains(log.String(), "id="+id) || !strings.Contains(log.String(), "nil pointer") || !strings.Contains(log.String(), "accept.go") {
 			t.Errorf("%s: logged %s", what, &log)
 		}
 	}

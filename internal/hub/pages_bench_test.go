@@ -15,11 +15,12 @@ import (
 	"time"
 
 	"github.com/kith/kith/internal/account"
+	"github.com/kith/kith/internal/api"
 	"github.com/kith/kith/internal/fault"
 	"github.com/kith/kith/internal/fleet"
 	"github.com/kith/kith/internal/gateway"
+	"github.com/kith/kith/internal/site"
 	"github.com/kith/kith/internal/store"
-	"github.com/kith/kith/internal/web"
 )
 
 // The size at which each page has to answer within 20 ms.
@@ -37,7 +38,7 @@ const (
 type city struct {
 	db       *store.DB
 	snapshot *fleet.Snapshot
-	site     *web.Site
+	site     *site.Site
 }
 
 func newCity(b *testing.B) *city {
@@ -47,23 +48,23 @@ func newCity(b *testing.B) *city {
 	c := &city{db: db, snapshot: fleet.NewSnapshot()}
 	c.people(b)
 	c.history(b)
-	api := web.New(web.Config{
-		Accounts: db, Region: "home", Log: slog.New(slog.DiscardHandler),
-		Identify: func(context.Context, string) (web.Caller, error) { return web.Caller{}, nil },
+	a := api.New(api.Config{
+		DB: db, Region: "home", Log: slog.New(slog.DiscardHandler),
+		Identify: func(context.Context, string) (api.Caller, error) { return api.Caller{}, nil },
 		Snapshot: func() *fleet.Snapshot { return c.snapshot },
-		Models: func(_ context.Context, w web.Caller) (out []web.Model, err error) {
+		Models: func(_ context.Context, w api.Caller) (out []api.Model, err error) {
 			for _, m := range listModels(c.snapshot, gateway.Caller{Member: w.Member, Narrow: w.Narrow}, time.Now()) {
-				out = append(out, web.Model{ID: m.ID, Availability: string(m.Availability), Via: m.Via.String(), Machines: m.Machines})
+				out = append(out, api.Model{ID: m.ID, Availability: string(m.Availability), Via: m.Via.String(), Machines: m.Machines})
 			}
 			return out, nil
 		},
-		Running: func() []web.Use { return nil }, Queued: func(*fleet.Machine) int { return 0 },
-		Control: func(context.Context, fleet.MachineID, web.Control) error { return nil },
-		Changed: func() {}, Admit: func(web.Caller) error { return nil },
-		Miss:      func(_ web.Caller, _ fleet.ModelID, f *fault.Fault) *fault.Fault { return f },
+		Running: func() []api.Use { return nil }, Queued: func(*fleet.Machine) int { return 0 },
+		Control: func(context.Context, fleet.MachineID, api.Control) error { return nil },
+		Changed: func() {}, Admit: func(api.Caller) error { return nil },
+		Miss:      func(_ api.Caller, _ fleet.ModelID, f *fault.Fault) *fault.Fault { return f },
 		Confirmed: func(time.Time) bool { return true }, Story: db.Story,
 	})
-	c.site = web.NewSite(api, web.SiteConfig{Base: "http://localhost", Health: func(context.Context) []web.Part { return nil }})
+	c.site = site.New(a, site.Config{Base: "http://localhost", Health: func(context.Context) []site.Part { return nil }})
 	return c
 }
 

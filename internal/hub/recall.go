@@ -7,10 +7,11 @@ import (
 	"time"
 
 	"github.com/kith/kith/internal/account"
+	"github.com/kith/kith/internal/api"
 	"github.com/kith/kith/internal/fault"
 	"github.com/kith/kith/internal/fleet"
 	"github.com/kith/kith/internal/gateway"
-	"github.com/kith/kith/internal/web"
+	"github.com/kith/kith/internal/site"
 )
 
 const (
@@ -33,11 +34,11 @@ func (u *underway) all() []*dispatch {
 }
 
 // uses is what machines run now.
-func (u *underway) uses() []web.Use {
-	var out []web.Use
+func (u *underway) uses() []api.Use {
+	var out []api.Use
 	for _, d := range u.all() {
 		if on := d.on.Load(); on != nil {
-			out = append(out, web.Use{
+			out = append(out, api.Use{
 				Caller: d.call.Caller.Member, Name: d.call.Caller.Name,
 				Machine: on.Machine, Model: d.call.Model, Class: on.Class,
 			})
@@ -101,7 +102,7 @@ func (h *Hub) stands(ctx context.Context, caller gateway.Caller) bool {
 	if err != nil || member.Disabled {
 		return err != nil
 	}
-	if strings.HasPrefix(caller.KeyID, web.SiteKey) {
+	if strings.HasPrefix(caller.KeyID, site.SiteKey) {
 		return true
 	}
 	if caller.KeyID == "" {

@@ -8,8 +8,8 @@ import (
 	"github.com/kith/kith/internal/account"
 	"github.com/kith/kith/internal/fleet"
 	"github.com/kith/kith/internal/gateway"
+	"github.com/kith/kith/internal/site"
 	"github.com/kith/kith/internal/spool"
-	"github.com/kith/kith/internal/web"
 )
 
 // TestAuditLog: what is done on the operator's socket is in the log, whom it
@@ -68,7 +68,7 @@ func TestSessionStands(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	caller := gateway.Caller{Member: fleet.MemberID(ada.ID), Name: "ada", KeyID: web.SiteKey + ada.ID}
+	caller := gateway.Caller{Member: fleet.MemberID(ada.ID), Name: "ada", KeyID: site.SiteKey + ada.ID}
 	if !r.stands(t.Context(), caller) {
 		t.Error("a session does not stand")
 	}

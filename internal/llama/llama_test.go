@@ -77,7 +77,7 @@ func startEngine(t testing.TB, c Config) *engine {
 	case err := <-done:
 		done <- err
 		t.Fatalf("Run ended: %v", err)
-	case <-time.After(30 * time.Second):
+	case <-time.After(2 * time.Minute):
 		_, _, err := s.current()
 		t.Fatalf("the worker does not get ready: %v", err)
 	}

@@ -43,7 +43,7 @@ var widths = map[uint32]int{
 	ggufFloat32: 4, ggufBool: 1, ggufUint64: 8, ggufInt64: 8, ggufFloat64: 8,
 }
 
-// header holds the values of a GGUF header by key: the whole numbers (of a list
+// header holds the values of a GGUF header by key: the integers (of a list
 // the largest) and the strings.
 type header struct {
 	numbers map[string]uint64

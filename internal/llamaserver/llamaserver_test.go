@@ -26,7 +26,7 @@ import (
 	"github.com/kith/kith/internal/enginetest"
 )
 
-// TestMain makes this program a llama-server too, for the tests to start.
+// TestMain makes this program a llama-server that the tests start.
 func TestMain(m *testing.M) {
 	if filepath.Base(os.Args[0]) == "llama-server" {
 		fakeServer(os.Args[1:])
@@ -35,8 +35,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// fakeServer is a llama-server of which the model file's name says how it
-// behaves.
+// fakeServer is a llama-server whose behaviour the name of the model file selects.
 func fakeServer(args []string) {
 	flags := map[string]string{}
 	for i := 0; i < len(args); i++ {
@@ -100,7 +99,7 @@ type entry struct {
 	value any
 }
 
-// gguf is a file with that header and that many bytes behind it.
+// gguf returns a file with that header and size more bytes.
 func gguf(entries []entry, behind int) []byte {
 	var b bytes.Buffer
 	put := func(v any) { _ = binary.Write(&b, binary.LittleEndian, v) }
@@ -148,7 +147,7 @@ func chats() []entry {
 	}
 }
 
-// computer is the memory that a rig's machine has.
+// computer is the memory of a rig's machine.
 type computer struct {
 	mu  sync.Mutex
 	ram Memory
@@ -184,7 +183,7 @@ func (c *computer) GPUs(context.Context) []Memory {
 	return c.gpu()
 }
 
-// rig is a pool that runs, over models in a folder of its own.
+// rig is a running pool with models in a folder of its own.
 type rig struct {
 	*Pool
 	*computer
@@ -192,7 +191,7 @@ type rig struct {
 	dir string
 }
 
-// fit is the main memory of a machine, in MiB, as it is seen at once.
+// fit sets the main memory of a machine, in MiB, and lets the pool read it again.
 func (r *rig) fit(total, free uint64) {
 	r.has(total, free)
 	r.Pool.mu.Lock()
@@ -200,8 +199,8 @@ func (r *rig) fit(total, free uint64) {
 	r.Pool.mu.Unlock()
 }
 
-// newRig is one on a machine of 1000 MiB, that many free. devices is what its
-// llama-server lists; empty: it is too old to.
+// newRig returns a rig with a llama-server that lists these devices; "" means that
+// it is too old to list any.
 func newRig(t *testing.T, idle time.Duration, devices string, c *computer, names ...string) *rig {
 	t.Helper()
 	r := &rig{computer: c, t: t, dir: t.TempDir()}
@@ -250,7 +249,7 @@ func newRig(t *testing.T, idle time.Duration, devices string, c *computer, names
 	return r
 }
 
-// free is a computer of 1000 MiB with so many free, and no card.
+// free is a computer of 1,000 MiB with that much free, and no card.
 func free(mib uint64) *computer { return &computer{ram: Memory{1000 << 20, mib << 20}} }
 
 func (r *rig) starts() []string {
@@ -284,10 +283,10 @@ func (r *rig) says(model, text string) {
 	}
 }
 
-// until waits for what has to come by itself.
+// until waits for a condition.
 func (r *rig) until(what string, holds func() bool) {
 	r.t.Helper()
-	for end := time.Now().Add(10 * time.Second); !holds(); <-time.After(2 * time.Millisecond) {
+	for end := time.Now().Add(2 * time.Minute); !holds(); <-time.After(2 * time.Millisecond) {
 		if time.Now().After(end) {
 			r.t.Fatalf("never: %s", what)
 		}
@@ -322,7 +321,7 @@ func TestStartedOnceByTheFirstCall(t *testing.T) {
 	}
 }
 
-// To count tokens a model that runs is asked; none is loaded for it.
+// Counting tokens uses a running model and loads none.
 func TestOnlyCallsStart(t *testing.T) {
 	r := newRig(t, 0, "", free(900), "one")
 	count := func() (int, error) {
@@ -356,7 +355,8 @@ func TestIdleUnload(t *testing.T) {
 	}
 }
 
-// A crash is reported, the server is not started again at once, and a later call starts it.
+// A crash is reported, the server is not started again during the back-off, and a
+// later call starts it.
 func TestCrash(t *testing.T) {
 	r := newRig(t, 0, "", free(900), "one")
 	if _, err := r.ask(t.Context(), "one", "die"); err == nil {
@@ -396,7 +396,7 @@ func TestBrokenModel(t *testing.T) {
 	}
 }
 
-// Each model needs 128 MiB beside its 9 MiB: 200 MiB hold one.
+// Each model needs 128 MiB besides its 9 MiB, so 200 MiB hold one.
 func TestMemory(t *testing.T) {
 	r := newRig(t, 0, "", free(100), "one", "other")
 	_, err := r.ask(t.Context(), "one", "hello")
@@ -468,7 +468,7 @@ func TestTooLargeForThisMachine(t *testing.T) {
 	}
 }
 
-// A model that fits nowhere ends no other.
+// A model that does not fit ends no other.
 func TestNobodyIsEndedInVain(t *testing.T) {
 	r := newRig(t, 0, "", free(200), "one", "other")
 	r.says("one", "hello")
@@ -481,7 +481,7 @@ func TestNobodyIsEndedInVain(t *testing.T) {
 	}
 }
 
-// Nor is one ended that would not make enough room.
+// No model is ended if that would not free enough.
 func TestNobodyIsEndedForTooLittle(t *testing.T) {
 	r := newRig(t, 0, "", free(900), "one", "other", "large")
 	r.says("one", "hello")
@@ -498,7 +498,7 @@ func TestNobodyIsEndedForTooLittle(t *testing.T) {
 	}
 }
 
-// The one that was idle for longest gives way, and no other, once there is room.
+// The model idle for longest is ended, and no more than are needed.
 func TestIdleLongestGivesWay(t *testing.T) {
 	r := newRig(t, 0, "", free(900), "one", "other", "third")
 	r.Pool.config.RAM = func() Memory { // before anything asks: 400 MiB, of which each takes 150
@@ -523,8 +523,8 @@ func TestIdleLongestGivesWay(t *testing.T) {
 	}
 }
 
-// A server that is to end takes no call with it: either it does not end, or the
-// call waits for the next start.
+// A server that ends takes no call with it: either it does not end, or the call
+// waits for the next start.
 func TestRetiresWhenNobodyIsIn(t *testing.T) {
 	s := &server{address: "x"}
 	if err := s.acquire(t.Context(), false); err != nil || s.closeIfIdle() {
@@ -539,8 +539,8 @@ func TestRetiresWhenNobodyIsIn(t *testing.T) {
 	}
 }
 
-// What a GPU holds counts, but for what llama-server leaves free there, and only
-// where the llama-server was built for one.
+// The memory of a GPU counts, without what llama-server leaves free, and only if
+// the llama-server was built for a GPU.
 func TestMemoryOfTheGPU(t *testing.T) {
 	const cuda = "Available devices:\n  CUDA0: NVIDIA GeForce RTX 3060 (12044 MiB, 11802 MiB free)\n"
 	for _, c := range []struct {
@@ -574,7 +574,7 @@ func TestMemoryOfTheGPU(t *testing.T) {
 	}
 }
 
-// What a model took of the GPU is not missing from the main memory, too.
+// What a model takes of the GPU is not subtracted from main memory, too.
 func TestModelsOnTheGPU(t *testing.T) {
 	const card, took = 2048 << 20, 1 << 19
 	var r *rig
@@ -593,7 +593,7 @@ func TestModelsOnTheGPU(t *testing.T) {
 	}
 }
 
-// What the file only promises, the server that has loaded it knows.
+// What the server reports of a loaded model replaces what the file says.
 func TestAbilitiesOnceLoaded(t *testing.T) {
 	r := newRig(t, 0, "", free(900), "one", "plain", "sees", "short")
 	for id, want := range map[string]Model{
@@ -612,7 +612,7 @@ func TestAbilitiesOnceLoaded(t *testing.T) {
 	}
 }
 
-// What a server says holds for as long as it runs: the next may have more room.
+// What a server reports holds while it runs: the next one may have more memory.
 func TestAbilitiesOfTheNextStart(t *testing.T) {
 	r := newRig(t, 0, "", free(900), "short")
 	for _, want := range []int{2048, 4096} {
@@ -626,7 +626,7 @@ func TestAbilitiesOfTheNextStart(t *testing.T) {
 	}
 }
 
-// A server that has no such page tells nothing.
+// A server without /props changes nothing.
 func TestPropsOfAnOldServer(t *testing.T) {
 	old := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		w.WriteHeader(http.StatusNotFound)
@@ -667,7 +667,7 @@ func TestHeader(t *testing.T) {
 	}
 }
 
-// What cannot be a header is refused, whatever it claims, and costs no memory.
+// What is no header is refused, whatever it claims, without using memory.
 func FuzzHeader(f *testing.F) {
 	whole := gguf(chats(), 0)
 	f.Add(whole)

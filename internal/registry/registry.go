@@ -124,7 +124,7 @@ type connection struct {
 // entry is what the writer knows of a machine beside its fleet.Machine.
 type entry struct {
 	kept       fleet.StoredMachine // without the advertisement
-	refreshed  bool       // kept was read again since the line was attached
+	refreshed  bool                // kept was read again since the line was attached
 	line       *tunnel.Client
 	generation int64
 	arrivals   [flapCount]time.Time // the latest, a ring

@@ -39,7 +39,7 @@ type answer struct {
 	code, reason string
 	message      string // of the error
 	text         string // what was said
-	done         bool   // [DONE] or a whole unary answer
+	done         bool   // [DONE], or a complete unary answer
 	framed       bool   // the code came in a frame
 	beats        []time.Duration
 	comments     []string
@@ -140,8 +140,8 @@ func (a *answer) read(client *http.Client, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	var told struct {
-		Error   *told `json:"error"`
+	var answer struct {
+		Error   *errorBody `json:"error"`
 		Choices []struct {
 			Message struct {
 				Content string `json:"content"`
@@ -149,25 +149,25 @@ func (a *answer) read(client *http.Client, r *http.Request) error {
 		} `json:"choices"`
 		Data []struct{} `json:"data"`
 	}
-	if err := json.Unmarshal(text, &told); err != nil {
+	if err := json.Unmarshal(text, &answer); err != nil {
 		return fmt.Errorf("cannot read the answer %q: %w", text, err)
 	}
 	switch {
-	case told.Error != nil:
-		a.code, a.reason, a.message = told.Error.Code, told.Error.Reason, told.Error.Message
-		if told.Error.ID == "" || told.Error.ID != response.Header.Get("X-Correlation-ID") {
-			return fmt.Errorf("the correlation id is %q, in the header %q", told.Error.ID, response.Header.Get("X-Correlation-ID"))
+	case answer.Error != nil:
+		a.code, a.reason, a.message = answer.Error.Code, answer.Error.Reason, answer.Error.Message
+		if answer.Error.ID == "" || answer.Error.ID != response.Header.Get("X-Correlation-ID") {
+			return fmt.Errorf("the correlation id is %q, in the header %q", answer.Error.ID, response.Header.Get("X-Correlation-ID"))
 		}
-	case len(told.Choices) == 1:
-		a.text, a.done = told.Choices[0].Message.Content, true
+	case len(answer.Choices) == 1:
+		a.text, a.done = answer.Choices[0].Message.Content, true
 	default:
-		a.text, a.done = a.said, len(told.Data) == 1
+		a.text, a.done = a.said, len(answer.Data) == 1
 	}
 	return nil
 }
 
-// told is an error as a client reads it.
-type told struct {
+// errorBody is an error as a client reads it.
+type errorBody struct {
 	Code    string `json:"code"`
 	Message string `json:"message"`
 	Reason  string `json:"reason"`
@@ -206,7 +206,7 @@ func (a *answer) readStream(body io.Reader) error {
 			continue
 		}
 		var chunk struct {
-			Error   *told `json:"error"`
+			Error   *errorBody `json:"error"`
 			Choices []struct {
 				Delta struct {
 					Content string `json:"content"`

@@ -9,7 +9,7 @@ import (
 
 // TestInvitedIsNoCandidate: an invitation to a group makes no machine a candidate,
 // in either direction, until it is accepted; nor does a new one for a member who
-// left (decisions 1).
+// left (spec/routing.md#consent).
 func TestInvitedIsNoCandidate(t *testing.T) {
 	inBubble(t, func(w *world) {
 		ctx, ann, bob := w.t.Context(), w.addMember("ann"), w.addMember("bob")
@@ -27,7 +27,7 @@ func TestInvitedIsNoCandidate(t *testing.T) {
 		}
 		apart := func() {
 			w.t.Helper()
-			time.Sleep(6 * time.Second) // whatever the store says is in force (decisions 7)
+			time.Sleep(6 * time.Second) // whatever the store says is in force (spec/api.md#within-5s)
 			w.refused(ask{by: bob, model: "anns"}, 403, "NOT_IN_CIRCLE")
 			w.refused(ask{by: ann, model: "bobs"}, 403, "NOT_IN_CIRCLE")
 		}

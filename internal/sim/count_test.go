@@ -58,7 +58,7 @@ func TestCountTokens(t *testing.T) {
 		about := func(what string, by *member, model string) {
 			t.Helper()
 			before, began := box.engine.Last().Path, time.Now()
-			box.engine.Set(enginetest.Behaviour{Answer: `{"tokens":[1,2]}`}) // whoever asks it is told wrong
+			box.engine.Set(enginetest.Behaviour{Answer: `{"tokens":[1,2]}`}) // a wrong answer
 			defer box.engine.Set(enginetest.Behaviour{})
 			if text, estimate := w.tokens(by, model); !estimate || text != `{"input_tokens":8}` || time.Since(began) > time.Second || box.engine.Last().Path != before {
 				t.Errorf("%s: %s, estimate %v, after %v, asked %s", what, text, estimate, time.Since(began), box.engine.Last().Path)
@@ -130,7 +130,7 @@ func TestCountAsksNoGroup(t *testing.T) {
 }
 
 // A count is sent to no more machines than a call may try: a prompt of megabytes
-// does not walk a whole circle.
+// does not visit all machines of a group.
 func TestCountAsksFewMachines(t *testing.T) {
 	inBubble(t, func(w *world) {
 		ann := w.addMember("ann")

@@ -127,7 +127,7 @@ func TestFault42EverySlotOfTheEngineTaken(t *testing.T) {
 	})
 }
 
-// Pings tell a link that lives from one that does not; the engine's silence has
+// Pings distinguish a link that lives from one that does not; the engine's silence has
 // its own limits.
 func TestFault45EngineHangsBeforeFirstByte(t *testing.T) {
 	both(t, func(w *world, stream bool) {

@@ -146,7 +146,7 @@ func TestFault04ClientStopsReading(t *testing.T) {
 func TestFault08ShareEndsBeforeFirstByte(t *testing.T) {
 	for name, c := range map[string]struct {
 		others bool // another machine is in reach
-		sharer bool // somebody still shares, something else
+		sharer bool // another member still shares another model
 		code   string
 	}{
 		"another machine": {true, true, ""},
@@ -215,7 +215,7 @@ func TestFault09GroupLeftUnderway(t *testing.T) {
 
 // A share decides alone between its owner and its member: one that does not cover
 // the model ends, within 5 s, the call that runs by a group of both; while one
-// that covers it ends, the call goes on by the group (decisions 1, share).
+// that covers it ends, the call goes on by the group (spec/routing.md#share).
 func TestFault09ShareBesideAGroup(t *testing.T) {
 	for name, models := range map[string][]string{"another model": {"n"}, "this model": {"m"}} {
 		t.Run(name, func(t *testing.T) {
@@ -376,7 +376,7 @@ func TestFault17DatabaseDown(t *testing.T) {
 	})
 }
 
-// What runs goes on for 30 s in which nobody could be seen to be revoked.
+// A running call continues for 30 s in which no revocation could be seen.
 func TestFault18DatabaseDownUnderway(t *testing.T) {
 	both(t, func(w *world, stream bool) {
 		ann := w.addMember("ann")

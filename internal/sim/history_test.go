@@ -30,7 +30,7 @@ var (
 //     answer;
 //   - what the records no longer allow ends within 5 s of their commit;
 //   - who waits for a machine does so for as long as was said, to half a second;
-//   - what ends with [DONE] is whole, what is not whole ends without, with an
+//   - what ends with [DONE] is complete, what is incomplete ends without, with an
 //     error frame or a broken connection;
 //   - each refusal is a row that the records allow;
 //
@@ -62,7 +62,7 @@ func TestSeeds(t *testing.T) {
 	}
 }
 
-// play makes a world, lets things happen in it, and looks at what came of it.
+// play makes a world, plays a history in it, and checks the results.
 func (w *world) play(seed uint64, all *delays) []*answer {
 	rng := rand.New(rand.NewPCG(seed, 1))
 	w.rng, w.draw = rng, seed
@@ -172,7 +172,7 @@ func (w *world) somethingHappens() {
 		m.disturb()
 		m.setAway(true)
 	case 5, 6:
-		w.mend(m)
+		w.restore(m)
 	case 7:
 		m.disturb()
 		m.setDown(!m.down)
@@ -215,7 +215,7 @@ func (w *world) somethingHappens() {
 	}
 }
 
-// restart ends the hub and begins it anew, some time later.
+// restart stops the hub and starts it again, some time later.
 func (w *world) restart() {
 	w.restarts = append(w.restarts, time.Now())
 	for _, m := range w.machines {
@@ -230,8 +230,8 @@ func (w *world) restart() {
 	}
 }
 
-// mend brings a machine back.
-func (w *world) mend(m *machine) {
+// restore brings a machine back.
+func (w *world) restore(m *machine) {
 	m.disturb()
 	m.setAway(false)
 	m.setDown(false)
@@ -304,7 +304,7 @@ func (w *world) calm() {
 	for _, m := range w.machines {
 		m.engine.Set(enginetest.Behaviour{})
 		m.stop()
-		w.mend(m)
+		w.restore(m)
 	}
 	time.Sleep(unrest) // redials, hours of a flapping machine, waits
 	for _, m := range w.machines {

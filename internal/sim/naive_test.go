@@ -9,7 +9,7 @@ import (
 )
 
 // truth is what the records say at one moment, read by the plainest means; it
-// shares nothing with the law it checks.
+// shares nothing with the rules that it checks.
 type truth struct {
 	from     time.Time
 	disabled map[string]bool
@@ -92,7 +92,7 @@ func (v *truth) allows(a *answer, m *machine) bool {
 	return good && v.way(a.by, a.key.Reach, m) != ""
 }
 
-// shared says whether somebody shares with the member.
+// shared reports whether another member shares with the member.
 func (v *truth) shared(w *world, by *member) bool {
 	return !v.disabled[by.ID] && slices.ContainsFunc(w.people, func(other *member) bool {
 		return other != by && !v.disabled[other.ID] && (v.shares[[2]string{other.ID, by.ID}] || v.together(other.ID, by.ID))

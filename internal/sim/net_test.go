@@ -36,7 +36,7 @@ func (n *network) Addr() net.Addr { return &net.TCPAddr{IP: net.IPv4(127, 0, 0, 
 
 var errNoRoute = errors.New("nobody listens there")
 
-// dial connects, unless nobody listens.
+// dial connects, if there is a listener.
 func (n *network) dial(ctx context.Context) (*end, error) {
 	a, b := net.Pipe()
 	l := &link{ends: [2]net.Conn{a, b}, net: n}

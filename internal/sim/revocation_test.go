@@ -18,7 +18,7 @@ import (
 var roundsFlag = flag.Int("rounds", 10, "how often TestRevocations ends each kind of right")
 
 // bound is how long after the commit of a change anything may be served that it
-// ended (decisions 4).
+// ended (spec/routing.md#frame-share).
 const bound = 5 * time.Second
 
 // loss is a run that the records allow no more.
@@ -29,7 +29,7 @@ type loss struct {
 	back bool // allowed again, before it ended
 }
 
-// changed notes a change and sometimes tells the hub of it, which would find out
+// changed records a change and sometimes notifies the hub, which would find out
 // by itself.
 func (w *world) changed(kind string) {
 	w.noted(kind)
@@ -64,12 +64,12 @@ func (w *world) noted(kind string) {
 }
 
 // checkLosses looks at how long what was no longer allowed went on, now that all
-// calls are over. Those that the law ended count in all.
+// calls are over. Those that the rules ended count in all.
 func (w *world) checkLosses(all *delays) {
 	for _, l := range w.lost {
 		a, end := w.asked(l.run.call), l.run.left
 		if l.run.link.lost.Load() {
-			if a.text == "" { // nobody hears of that run
+			if a.text == "" { // a run without an answer
 				continue
 			}
 			end = a.ended
@@ -125,8 +125,8 @@ func (d *delays) String() string {
 // hearing is how a hub comes to know of a change.
 type hearing struct {
 	name string
-	// begins is before the commit, tells after it.
-	begins, tells func(w *world)
+	// begins runs before the commit, notifies after it.
+	begins, notifies func(w *world)
 }
 
 var hearings = []hearing{
@@ -207,7 +207,7 @@ func (w *world) revoke(kind string, how hearing, all *delays) {
 	how.begins(w)
 	w.must(revocations[kind](w, ann, bob))
 	w.noted(kind + ", " + how.name)
-	how.tells(w)
+	how.notifies(w)
 	if len(w.lost) != len(calls) {
 		w.t.Errorf("%d calls lost their right, not %d", len(w.lost), len(calls))
 	}

@@ -33,7 +33,7 @@ func (w *world) on(a *answer) *machine {
 	return runs[len(runs)-1].machine
 }
 
-// wantServed fails the test unless the call was served whole, by so many runs.
+// wantServed fails the test unless the call was served completely, by so many runs.
 func (w *world) wantServed(a *answer, runs int) {
 	w.t.Helper()
 	if a.err != nil || !a.served() || a.text != a.said {
@@ -517,7 +517,7 @@ func TestKeyRevoked(t *testing.T) {
 		ann := w.addMember("ann")
 		w.addMachine(ann, "box", 1, "m")
 		w.wantServed(w.do(ask{by: ann, model: "m"}), 1)
-		w.must(w.db.RevokeKey(w.t.Context(), ann.key.ID, time.Now())) // and nobody says so
+		w.must(w.db.RevokeKey(w.t.Context(), ann.key.ID, time.Now())) // without a hint
 		time.Sleep(5 * time.Second)
 		w.wantCode(w.do(ask{by: ann, model: "m"}), "invalid_api_key", "")
 	})

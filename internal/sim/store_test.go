@@ -16,7 +16,7 @@ import (
 )
 
 // newDir is a folder that has an empty database, so that its tables are not made
-// in every world anew. Where there is one it lies in memory: thousands of worlds
+// in every world again. Where there is one it lies in memory: thousands of worlds
 // would wait for the disk most of their time.
 func newDir(t *testing.T) string {
 	t.Helper()

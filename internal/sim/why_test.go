@@ -10,7 +10,7 @@ import (
 	"github.com/kith/kith/internal/account"
 )
 
-// why is what the member is told of a call; false: nothing.
+// why returns what the member sees of a call; false: nothing.
 func (w *world) why(m *member, a *answer) (account.Story, bool) {
 	w.t.Helper()
 	r, err := http.NewRequest("GET", hubURL+"/api/why/"+a.header.Get("X-Correlation-ID"), nil)
@@ -27,7 +27,7 @@ func (w *world) why(m *member, a *answer) (account.Story, bool) {
 }
 
 // A call moves from one owner's machine to another's: its caller knows all of
-// it, each owner what happened on the owner's, and nobody else anything; at
+// it, each owner what happened on the owner's machines, and no one else anything; at
 // once, and after it was written.
 func TestWhy(t *testing.T) {
 	inBubble(t, func(w *world) {
@@ -71,7 +71,7 @@ func TestWhy(t *testing.T) {
 	})
 }
 
-// A refusal is told with the decision that ended the wait.
+// A refusal is shown with the decision that ended the wait.
 func TestWhyRefused(t *testing.T) {
 	inBubble(t, func(w *world) {
 		ann := w.addMember("ann")

@@ -152,7 +152,7 @@ func (w *world) startHub() {
 	})
 	n.spool, _ = spool.Open("", spool.Limits{Memory: memory}) // without a folder nothing fails
 	config := w.config
-	config.Region, config.Edge.Spool, config.Draw, config.Log = region, n.spool, w.drawFor("hub"), log
+	config.Region, config.Edge.Spool, config.Draw, config.Log, config.DB = region, n.spool, w.drawFor("hub"), log, n.db
 	n.hub = hub.New(config, records{n.db, &n.trouble}, n.live)
 	handler := n.hub.Handler()
 	n.server = gateway.NewServer(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
@@ -260,7 +260,7 @@ type machine struct {
 
 	// Its sharing hours, minutes of the day; 0: always open.
 	from, until int
-	faulty      atomic.Bool // its engine was told to fail, once
+	faulty      atomic.Bool // its engine was made to fail once
 	revoked     bool
 	lingers     time.Duration // how long its engine runs on after a call was cancelled
 

@@ -303,7 +303,7 @@ func TestStalledUploads(t *testing.T) {
 			echo(w, r)
 		})
 		defer close(release)
-		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 		defer cancel()
 		const stalled = 3
 		for range stalled {
@@ -358,7 +358,7 @@ func TestStalledReader(t *testing.T) {
 			}
 			defer answer.Body.Close()
 		}
-		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 		defer cancel()
 		for range 10 {
 			if _, _, err := call(ctx, client, "/v1/chat/completions", "x"); err != nil {

@@ -35,7 +35,7 @@ import (
 	"github.com/go-json-experiment/json"
 )
 
-// variable tells a test binary which mutant it is.
+// variable says to a test binary which mutant it is.
 const variable = "MUTANT"
 
 // mutant is one edit of one file.
@@ -177,7 +177,7 @@ func run(ctx context.Context, pkg string, testFlags []string, only *regexp.Regex
 }
 
 // report says what became of the mutants; an error if that is not good enough.
-func report(pkg string, mutants []*mutant, listed map[string]bool, known string, whole bool, took time.Duration) error {
+func report(pkg string, mutants []*mutant, listed map[string]bool, known string, complete bool, took time.Duration) error {
 	number := map[fate]int{}
 	equivalent, wrong := 0, 0
 	for _, m := range mutants {
@@ -194,7 +194,7 @@ func report(pkg string, mutants []*mutant, listed map[string]bool, known string,
 		delete(listed, m.String())
 	}
 	for name := range listed {
-		if whole {
+		if complete {
 			wrong++
 			fmt.Printf("%s lists one that is gone:\n    %s\n", known, name)
 		}
@@ -233,7 +233,7 @@ func listing(known string, sources []*source) (map[string]bool, error) {
 // builder makes test binaries of a package.
 type builder struct{ pkg, scratch string }
 
-// chooser is the file that stands beside the broken ones.
+// chooser is the file beside the changed ones.
 const chooser = `package %s
 
 import (
@@ -244,7 +244,7 @@ import (
 
 var mutant_, _ = strconv.Atoi(os.Getenv(%q))
 
-func choose_[T any](ids []int, of ...T) T { // the last one is whole
+func choose_[T any](ids []int, of ...T) T { // the last one is unchanged
 	if i := slices.Index(ids, mutant_); i >= 0 {
 		return of[i]
 	}

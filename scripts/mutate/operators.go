@@ -22,7 +22,7 @@ func (s *source) offset(p token.Pos) int { return s.set.Position(p).Offset }
 
 func (s *source) of(n ast.Node) string { return s.text[s.offset(n.Pos()):s.offset(n.End())] }
 
-// read parses the package's files, but for tests, and breaks them.
+// read parses the package's files, except tests, and makes the mutants.
 func read(pkg string) (sources []*source, mutants []*mutant, err error) {
 	names, err := filepath.Glob(filepath.Join(pkg, "*.go"))
 	for _, name := range names {
@@ -46,8 +46,8 @@ func read(pkg string) (sources []*source, mutants []*mutant, err error) {
 	return sources, mutants, err
 }
 
-// breaker makes the mutants of one source. Below, what stands after → replaces
-// what stands before it.
+// breaker makes the mutants of one source. Below, the text after → replaces
+// the text before it.
 type breaker struct {
 	s        *source
 	function string
@@ -64,7 +64,7 @@ func (b *breaker) put(from, to token.Pos, text string) {
 
 func (b *breaker) replace(n ast.Node, text string) { b.put(n.Pos(), n.End(), text) }
 
-// exchange x with y, which stands after it.
+// exchange x with y, which follows it.
 func (b *breaker) exchange(x, y ast.Node) {
 	if b.s.of(x) != b.s.of(y) {
 		b.put(x.Pos(), y.End(), b.s.of(y)+b.s.text[b.s.offset(x.End()):b.s.offset(y.Pos())]+b.s.of(x))
@@ -196,7 +196,7 @@ func (b *breaker) expr(n ast.Expr) {
 }
 
 // literal: a field left out; neighbours exchanged; of a table, a row put in the
-// place of the one before it, whole and cell by cell.
+// place of the one before it, as a line and cell by cell.
 func (b *breaker) literal(n *ast.CompositeLit) {
 	for i, element := range n.Elts {
 		if _, ok := element.(*ast.KeyValueExpr); ok {

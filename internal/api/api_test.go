@@ -1,0 +1,639 @@
+package api
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/go-json-experiment/json"
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/kith/kith/internal/account"
+	"github.com/kith/kith/internal/credential"
+	"github.com/kith/kith/internal/fault"
+	"github.com/kith/kith/internal/fleet"
+	"github.com/kith/kith/internal/store"
+)
+
+// world is the API over a real store. A member's name, sent as
+// the secret, identifies that member.
+type world struct {
+	t        *testing.T
+	db       *store.DB
+	api      *API
+	server   *httptest.Server
+	members  map[string]account.Member
+	machine  account.Machine // ada's
+	snapshot *fleet.Snapshot
+	changed  int
+	controls []Control
+	refuse   error // what Control answers
+	limit    error // what Admit answers
+	missed   []fleet.ModelID
+	blind    bool              // nothing can be confirmed
+	keys     map[string]string // secrets of API keys, and whose they are
+	uses     []Use
+	queued   int
+	crash    bool // Admit panics
+	log      bytes.Buffer
+}
+
+func newWorld(t *testing.T) *world {
+	t.Helper()
+	return worldOn(t, store.Config{Path: filepath.Join(t.TempDir(), "kith.db")})
+}
+
+func worldOn(t *testing.T, config store.Config) *world {
+	t.Helper()
+	db, err := store.Open(t.Context(), config)
+	check(t, err)
+	w := &world{t: t, db: db, members: map[string]account.Member{}, snapshot: fleet.NewSnapshot()}
+	for _, name := range []string{"ada", "bob", "eve"} {
+		m := account.Member{ID: account.NewID("mem_"), Name: name, Created: time.Now()}
+		check(t, db.CreateMember(t.Context(), m))
+		w.members[name] = m
+	}
+	w.machine = account.Machine{
+		ID: account.NewID("mch_"), OwnerID: w.members["ada"].ID, Name: "box", Region: "home", Hash: [32]byte{1}, Created: time.Now(),
+	}
+	check(t, db.CreateMachine(t.Context(), w.machine))
+	hours, err := fleet.ParseHours("Mon-Sun 00:00-24:00", "Europe/Lisbon")
+	check(t, err)
+	w.snapshot = w.snapshot.WithMachine(&fleet.Machine{
+		ID: fleet.MachineID(w.machine.ID), Owner: fleet.MemberID(w.machine.OwnerID), OwnerName: "ada", Name: "box", Online: true, Slots: 3, Hours: hours, Groups: []string{"lab"},
+		Offers: []fleet.Offer{{ID: "tiny", Families: fleet.Families(fleet.Chat), ContextLength: 512, Slots: 2}},
+	})
+	w.api = New(Config{
+		DB: db, Region: "home", Identify: w.identify,
+		Snapshot: func() *fleet.Snapshot { return w.snapshot },
+		Models: func(_ context.Context, c Caller) ([]Model, error) {
+			return []Model{{ID: fleet.ModelID("of-" + c.Name)}}, nil
+		},
+		Control: func(_ context.Context, id fleet.MachineID, c Control) error {
+			if string(id) != w.machine.ID {
+				t.Errorf("machine %s was to be changed", id)
+			}
+			w.controls = append(w.controls, c)
+			return w.refuse
+		},
+		Changed: func() { w.changed++ },
+		Admit: func(Caller) error {
+			if w.crash {
+				panic("the secret inside")
+			}
+			return w.limit
+		},
+		Miss: func(_ Caller, model fleet.ModelID, f *fault.Fault) *fault.Fault {
+			if w.missed = append(w.missed, model); len(w.missed) > 60 {
+				return fault.New(fault.RateLimitExceeded, "too many")
+			}
+			return f
+		},
+		Confirmed: func(time.Time) bool { return !w.blind },
+		Running:   func() []Use { return w.uses },
+		Queued:    func(*fleet.Machine) int { return w.queued },
+		Story:     db.Story,
+		Log:       slog.New(slog.NewTextHandler(&w.log, nil)),
+	})
+	w.server = httptest.NewServer(w.api)
+	t.Cleanup(func() { w.server.Close(); check(t, db.Close()) })
+	return w
+}
+
+func check(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func (w *world) identify(_ context.Context, secret string) (Caller, error) {
+	if whose, ok := w.keys[secret]; ok {
+		return Caller{Member: fleet.MemberID(w.members[whose].ID), Name: whose, KeyID: "key_of_" + whose}, nil
+	}
+	m, ok := w.members[secret]
+	if !ok {
+		return Caller{}, fault.New(fault.InvalidAPIKey, "who is that?")
+	}
+	return Caller{Member: fleet.MemberID(m.ID), Name: m.Name}, nil
+}
+
+// answer is what the tests look at of an answer.
+type told struct {
+	status int
+	code   string
+	body   string
+}
+
+// ask makes one request as that member.
+func (w *world) ask(who, method, path, body string) told {
+	w.t.Helper()
+	r, err := http.NewRequest(method, w.server.URL+path, strings.NewReader(body))
+	check(w.t, err)
+	if who != "" {
+		r.Header.Set("Authorization", "Bearer "+who)
+	}
+	resp, err := w.server.Client().Do(r)
+	check(w.t, err)
+	defer resp.Body.Close()
+	text, err := io.ReadAll(resp.Body)
+	check(w.t, err)
+	answer := told{status: resp.StatusCode, body: string(text)}
+	if resp.Header.Get("X-Correlation-ID") == "" {
+		w.t.Errorf("%s %s has no correlation id", method, path)
+	}
+	if resp.StatusCode != http.StatusOK {
+		var envelope struct{ Error Problem }
+		check(w.t, json.Unmarshal(text, &envelope, json.MatchCaseInsensitiveNames(true)))
+		answer.code = string(envelope.Error.Code)
+		if envelope.Error.CorrelationID != resp.Header.Get("X-Correlation-ID") || envelope.Error.Message == "" || envelope.Error.Type == "" {
+			w.t.Errorf("%s %s is refused with %s", method, path, text)
+		}
+	}
+	if path != openAPIPath {
+		asDescribed(w.t, method, routeOf(method, path), resp.StatusCode, answer.body)
+	}
+	return answer
+}
+
+// good is ask where the answer must be 200; it is decoded into T.
+func good[T any](w *world, who, method, path, body string) T {
+	w.t.Helper()
+	answer := w.ask(who, method, path, body)
+	if answer.status != http.StatusOK {
+		w.t.Fatalf("%s: %s %s %s: %d %s", who, method, path, body, answer.status, answer.body)
+	}
+	var into T
+	check(w.t, json.Unmarshal([]byte(answer.body), &into))
+	return into
+}
+
+type anything = map[string]any
+
+// intoGroup has ada invite a member to a group of hers, and the member accept.
+func (w *world) intoGroup(group, who string) {
+	w.t.Helper()
+	good[anything](w, "ada", "POST", "/api/groups/"+group+"/invitations", `{"member":"`+who+`"}`)
+	good[anything](w, who, "POST", "/api/groups/"+group+"/accept", "")
+}
+
+// adas is everything that ada sees of her account.
+func (w *world) adas() []told {
+	var all []told
+	for _, path := range []string{"/api/shares", "/api/invites", "/api/groups", "/api/notices", "/api/keys", "/api/requests", "/api/why/req_adas"} {
+		all = append(all, w.ask("ada", "GET", path, ""))
+	}
+	m, err := w.db.OwnMachine(w.t.Context(), w.members["ada"].ID, w.machine.ID)
+	check(w.t, err)
+	text, err := json.Marshal(m)
+	check(w.t, err)
+	return append(all, told{body: string(text)})
+}
+
+// TestWhatIsAdasIsNotEves walks every route as another member, and as a member of
+// ada's org who does not run it: neither reads nor changes what is ada's. A
+// route that is not in the table fails.
+func TestWhatIsAdasIsNotEves(t *testing.T) {
+	w := newWorld(t)
+	good[anything](w, "ada", "POST", "/api/shares", `{"with":"bob","models":["secret-model"]}`)
+	invite := good[Invite](w, "ada", "POST", "/api/invites", "")
+	good[anything](w, "ada", "POST", "/api/groups", `{"name":"lab","kind":"org"}`)
+	w.intoGroup("lab", "bob")
+	pat := account.Member{ID: account.NewID("mem_"), Name: "pat", Created: time.Now()}
+	check(t, w.db.CreateMember(t.Context(), pat))
+	good[anything](w, "ada", "POST", "/api/groups/lab/invitations", `{"member":"pat"}`)
+	good[anything](w, "ada", "POST", "/api/groups", `{"name":"all","kind":"open"}`)
+	good[anything](w, "ada", "POST", "/api/machines/"+w.machine.ID+"/keep-out", `{"group":"lab"}`)
+
+	key := account.Key{ID: account.NewID("key_"), MemberID: w.members["ada"].ID, Name: "adas", Region: "home", Reach: account.ReachAll, Hash: [32]byte{2}, Created: time.Now()}
+	check(t, w.db.CreateKey(t.Context(), key))
+
+	type attempt struct {
+		who, path, body string
+		want            int
+	}
+	machine := "/api/machines/" + w.machine.ID
+	attempts := map[string][]attempt{
+		"GET /api/models":                             {{"eve", "/api/models", "", 200}},
+		"GET /api/shares":                             {{"eve", "/api/shares", "", 200}},
+		"POST /api/shares":                            {{"eve", "/api/shares", `{"with":"bob","per_day":1}`, 200}, {"eve", "/api/shares", `{"with":"eve"}`, 400}, {"eve", "/api/shares", `{"with":"bob","owner":"ada"}`, 400}},
+		"DELETE /api/shares/{member}":                 {{"eve", "/api/shares/ada", "", 404}, {"bob", "/api/shares/ada", "", 404}, {"eve", "/api/shares/nobody", "", 404}},
+		"GET /api/invites":                            {{"eve", "/api/invites", "", 200}},
+		"POST /api/invites":                           {{"eve", "/api/invites", `{"uses":2}`, 200}},
+		"POST /api/invites/accept":                    {{"eve", "/api/invites/accept", `{"code":"` + strings.Repeat("x", 40) + `"}`, 404}, {"eve", "/api/invites/accept", `{"code":"` + invite.ID + `"}`, 404}, {"ada", "/api/invites/accept", `{"code":"` + invite.Code + `"}`, 400}},
+		"DELETE /api/invites/{invite}":                {{"eve", "/api/invites/" + invite.ID, "", 404}, {"bob", "/api/invites/" + invite.ID, "", 404}},
+		"GET /api/groups":                             {{"eve", "/api/groups", "", 200}},
+		"POST /api/groups":                            {{"eve", "/api/groups", `{"name":"lab","kind":"org"}`, 400}},
+		"DELETE /api/groups/{group}":                  {{"eve", "/api/groups/lab", "", 404}, {"bob", "/api/groups/lab", "", 403}, {"eve", "/api/groups/all", "", 403}},
+		"POST /api/groups/{group}/join":               {{"eve", "/api/groups/lab/join", "", 404}, {"eve", "/api/groups/none/join", "", 404}},
+		"POST /api/groups/{group}/leave":              {{"eve", "/api/groups/lab/leave", "", 404}, {"eve", "/api/groups/all/leave", "", 403}},
+		"POST /api/groups/{group}/limits":             {{"eve", "/api/groups/lab/limits", `{"per_day":1}`, 404}, {"eve", "/api/groups/all/limits", `{"per_day":1}`, 403}, {"bob", "/api/groups/lab/limits", `{"per_day":1}`, 200}, {"ada", "/api/groups/lab/limits", `{"per_day":0}`, 400}},
+		"POST /api/groups/{group}/accept":             {{"eve", "/api/groups/lab/accept", "", 404}, {"eve", "/api/groups/none/accept", "", 404}, {"eve", "/api/groups/all/accept", "", 400}, {"bob", "/api/groups/lab/accept", "", 200}},
+		"POST /api/groups/{group}/decline":            {{"eve", "/api/groups/lab/decline", "", 404}, {"eve", "/api/groups/all/decline", "", 400}, {"bob", "/api/groups/lab/decline", "", 400}},
+		"POST /api/groups/{group}/invitations":        {{"eve", "/api/groups/lab/invitations", `{"member":"eve"}`, 404}, {"bob", "/api/groups/lab/invitations", `{"member":"eve"}`, 403}, {"ada", "/api/groups/all/invitations", `{"member":"eve"}`, 400}, {"ada", "/api/groups/lab/invitations", `{"member":"nobody"}`, 404}},
+		"GET /api/notices":                            {{"eve", "/api/notices", "", 200}},
+		"POST /api/notices/seen":                      {{"eve", "/api/notices/seen", `{"until":"` + time.Now().Format(time.RFC3339) + `"}`, 200}, {"eve", "/api/notices/seen", `{"until":"2999-01-01T00:00:00Z"}`, 400}},
+		"DELETE /api/groups/{group}/members/{member}": {{"eve", "/api/groups/lab/members/bob", "", 404}, {"bob", "/api/groups/lab/members/ada", "", 403}, {"ada", "/api/groups/lab/members/ada", "", 400}},
+		"POST /api/groups/{group}/admins":             {{"eve", "/api/groups/lab/admins", `{"member":"eve"}`, 404}, {"bob", "/api/groups/lab/admins", `{"member":"bob"}`, 403}, {"ada", "/api/groups/lab/admins", `{"member":"eve"}`, 404}},
+		"DELETE /api/groups/{group}/admins/{member}":  {{"eve", "/api/groups/lab/admins/ada", "", 404}, {"bob", "/api/groups/lab/admins/ada", "", 403}},
+		"GET /api/keys":                               {{"eve", "/api/keys", "", 200}},
+		"DELETE /api/keys/{key}":                      {{"eve", "/api/keys/" + key.ID, "", 404}, {"bob", "/api/keys/none", "", 404}},
+		"GET /api/machines":                           {{"eve", "/api/machines", "", 200}, {"bob", "/api/machines", "", 200}},
+		"DELETE /api/machines/{machine}":              {{"eve", machine, "", 404}, {"bob", machine, "", 404}, {"eve", "/api/machines/none", "", 404}},
+		"POST /api/machines/{machine}/name":           {{"eve", machine + "/name", `{"name":"mine"}`, 404}, {"bob", machine + "/name", `{"name":"mine"}`, 404}, {"ada", machine + "/name", `{"name":"a/b"}`, 400}},
+		"GET /api/requests":                           {{"eve", "/api/requests", "", 200}, {"eve", "/api/requests?before=x", "", 400}},
+		"POST /api/machines/{machine}/control":        {{"eve", machine + "/control", `{"paused":true}`, 404}, {"bob", machine + "/control", `{"paused":true}`, 404}, {"eve", "/api/machines/none/control", `{"paused":true}`, 404}},
+		"GET /api/why":                                {{"eve", "/api/why", "", 400}, {"eve", "/api/why?model=secret-model", "", 200}},
+		"GET /api/why/{call}":                         {{"eve", "/api/why/req_1", "", 404}},
+		"GET /api/usage":                              {{"eve", "/api/usage", "", 200}},
+		"POST /api/machines/{machine}/keep-out":       {{"eve", machine + "/keep-out", `{"all":true}`, 404}, {"bob", machine + "/keep-out", `{"group":"lab","undo":true}`, 404}, {"ada", machine + "/keep-out", `{"group":"none"}`, 404}},
+	}
+	check(t, w.db.SaveStories(t.Context(), []account.Story{{CallID: "req_adas", MemberID: w.members["ada"].ID, Started: time.Now(), Model: "secret-model"}}, time.Now()))
+	attempts["GET /api/why"] = []attempt{{"eve", "/api/why?model=tiny", "", 200}}
+	attempts["GET /api/why/{call}"] = []attempt{{"eve", "/api/why/req_adas", "", 404}, {"bob", "/api/why/req_adas", "", 404}, {"eve", "/api/why/none", "", 404}}
+	before := w.adas()
+	for _, l := range table {
+		if l.may != members {
+			continue
+		}
+		name := l.method + " " + l.path
+		if attempts[name] == nil {
+			t.Errorf("%s: say here what a stranger gets", name)
+		}
+		if got := w.ask("", l.method, l.path, ""); got.status != 401 {
+			t.Errorf("%s without a key: %+v", name, got)
+		}
+		if got := w.ask("mallory", l.method, l.path, ""); got.status != 401 {
+			t.Errorf("%s with a wrong key: %+v", name, got)
+		}
+		for _, a := range attempts[name] {
+			got := w.ask(a.who, l.method, a.path, a.body)
+			if got.status != a.want {
+				t.Errorf("%s as %s: %+v, want %d", name, a.who, got, a.want)
+			}
+			for _, secret := range []string{"secret-model", w.machine.ID, invite.Code, invite.ID, key.ID, `"pat"`} {
+				if (a.who == "eve" || secret == `"pat"` && a.who == "bob") && strings.Contains(got.body, secret) && !strings.Contains(a.path, secret) {
+					t.Errorf("%s tells eve of ada's %s: %s", name, secret, got.body)
+				}
+			}
+		}
+		if diff := cmp.Diff(before, w.adas(), cmp.AllowUnexported(told{})); diff != "" {
+			t.Fatalf("%s changed what is ada's:\n%s", name, diff)
+		}
+	}
+	if len(w.controls) > 0 {
+		t.Errorf("a stranger changed ada's machine: %+v", w.controls)
+	}
+	// An org and a group that is not there cannot be distinguished.
+	hidden, absent := w.ask("eve", "POST", "/api/groups/lab/leave", ""), w.ask("eve", "POST", "/api/groups/bal/leave", "")
+	if a, b := message(t, hidden), message(t, absent); strings.ReplaceAll(a, "lab", "bal") != b {
+		t.Errorf("%q and %q differ", a, b)
+	}
+}
+
+func message(t *testing.T, answer told) string {
+	t.Helper()
+	var envelope struct {
+		Error struct{ Message string } `json:"error"`
+	}
+	check(t, json.Unmarshal([]byte(answer.body), &envelope, json.MatchCaseInsensitiveNames(true)))
+	return envelope.Error.Message
+}
+
+// A defect is answered as one, is in the log under its id, and is this request's only.
+func TestPanic(t *testing.T) {
+	w := newWorld(t)
+	w.crash = true
+	if got := w.ask("ada", "GET", "/api/shares", ""); got.status != 500 || got.code != "internal_error" || strings.Contains(got.body, "secret") {
+		t.Errorf("%+v", got)
+	}
+	if log := w.log.String(); strings.Contains(log, "secret") || !strings.Contains(log, "panic (string)") || !strings.Contains(log, "api_test.go") || !strings.Contains(log, "id=req_") {
+		t.Errorf("logged %s", log)
+	}
+	w.crash = false
+	good[List[Share]](w, "ada", "GET", "/api/shares", "")
+}
+
+func TestShares(t *testing.T) {
+	w := newWorld(t)
+	made := good[Share](w, "ada", "POST", "/api/shares", `{"with":"bob","models":["tiny"],"hours":"sat,sun 00:00-24:00","concurrent":2,"per_day":9}`)
+	want := Share{ID: made.ID, Owner: "ada", With: "bob", Direction: "given", Created: made.Created,
+		Limits: Limits{Models: []string{"tiny"}, Hours: "Sat,Sun 00:00-24:00", Concurrent: limit(2), PerDay: limit(9)}}
+	if diff := cmp.Diff(want, made); diff != "" {
+		t.Error(diff)
+	}
+	again := good[Share](w, "ada", "POST", "/api/shares", `{"with":"bob","per_day":5}`)
+	want.PerDay = limit(5) // all else stays
+	if diff := cmp.Diff(want, again); diff != "" {
+		t.Error(diff)
+	}
+	if diff := cmp.Diff(want, good[Share](w, "ada", "POST", "/api/shares", `{"with":"bob"}`)); diff != "" {
+		t.Error(diff)
+	}
+	want.Models, want.Hours, want.Concurrent = []string{}, "", nil
+	again = good[Share](w, "ada", "POST", "/api/shares", `{"with":"bob","models":null,"hours":null,"concurrent":null}`)
+	if diff := cmp.Diff(want, again); diff != "" {
+		t.Error(diff)
+	}
+	for who, direction := range map[string]string{"ada": "given", "bob": "received"} {
+		got := good[List[Share]](w, who, "GET", "/api/shares", "").Data
+		want := again
+		want.Direction = direction
+		if diff := cmp.Diff([]Share{want}, got); diff != "" {
+			t.Error(diff)
+		}
+	}
+	for _, body := range []string{
+		`{"with":"bob","hours":"never"}`, `{"with":"bob","concurrent":-1}`, `{"with":"bob","per_day":-1}`, `{"with":"bob","concurrent":0}`, `{"with":"bob","per_day":0}`, `{"with":"bob","models":[""]}`,
+		`{"with":"bob","with":"eve"}`, `{"with":7}`, ``, `[]`, `{"with":"bob"} {}`,
+	} {
+		if got := w.ask("ada", "POST", "/api/shares", body); got.status != 400 || got.code != "invalid_request" {
+			t.Errorf("%s: %+v", body, got)
+		}
+	}
+	check(t, w.db.SetMemberDisabled(t.Context(), w.members["bob"].ID, true))
+	if got := w.ask("ada", "POST", "/api/shares", `{"with":"bob"}`); got.status != 404 || got.code != "not_found" {
+		t.Errorf("a disabled member: %+v", got)
+	}
+	before := w.changed
+	good[anything](w, "ada", "DELETE", "/api/shares/bob", "")
+	if got := w.ask("ada", "DELETE", "/api/shares/bob", ""); got.status != 404 {
+		t.Errorf("ended twice: %+v", got)
+	}
+	if w.changed != before+1 {
+		t.Errorf("told of %d changes, want 1", w.changed-before)
+	}
+}
+
+func TestInvites(t *testing.T) {
+	w := newWorld(t)
+	once := good[Invite](w, "ada", "POST", "/api/invites", "")
+	if left := time.Until(once.Expires); once.Uses != 1 || left < inviteLife-time.Minute || left > inviteLife {
+		t.Errorf("made %+v", once)
+	}
+	good[anything](w, "bob", "POST", "/api/invites/accept", `{"code":" `+once.Code+`\n"}`)
+	if got := w.ask("eve", "POST", "/api/invites/accept", `{"code":"`+once.Code+`"}`); got.status != 404 {
+		t.Errorf("used up: %+v", got)
+	}
+	twice := good[Invite](w, "ada", "POST", "/api/invites", `{"uses":2,"expires":"1d"}`)
+	if got := good[anything](w, "bob", "POST", "/api/invites/accept", `{"code":"`+twice.Code+`"}`); got["state"] != "shared already" || got["owner"] != "ada" {
+		t.Errorf("accepted by one who has the share: %v", got)
+	}
+	if got := good[anything](w, "eve", "POST", "/api/invites/accept", `{"code":"`+twice.Code+`"}`); got["state"] != "accepted" || got["owner"] != "ada" {
+		t.Errorf("accepted: %v", got)
+	}
+	limits := Limits{Models: []string{"tiny"}, Hours: "Sat,Sun 00:00-24:00", Concurrent: limit(2), PerDay: limit(9)}
+	limited := good[Invite](w, "ada", "POST", "/api/invites", `{"models":["tiny"],"hours":"sat,sun 00:00-24:00","concurrent":2,"per_day":9}`)
+	check(t, w.db.RemoveShare(t.Context(), w.members["ada"].ID, w.members["eve"].ID))
+	accepted := good[Share](w, "eve", "POST", "/api/invites/accept", `{"code":"`+limited.Code+`"}`)
+	received := good[List[Share]](w, "eve", "GET", "/api/shares", "").Data[0]
+	for what, got := range map[string]Limits{"made": limited.Limits, "accepted": accepted.Limits, "in force": received.Limits} {
+		if diff := cmp.Diff(limits, got); diff != "" {
+			t.Errorf("%s with\n%s", what, diff)
+		}
+	}
+	good[anything](w, "ada", "DELETE", "/api/invites/"+twice.ID, "")
+	foreign := credential.Mint(credential.InviteCode, "mars").Reveal()
+	unknown := credential.Mint(credential.InviteCode, "home").Reveal()
+	key := credential.Mint(credential.APIKey, "home").Reveal()
+	for _, code := range []string{twice.Code, foreign, unknown, key, ""} {
+		if got := w.ask("eve", "POST", "/api/invites/accept", `{"code":"`+code+`"}`); got.status != 404 || got.code != "not_found" {
+			t.Errorf("accepted %s: %+v", code, got)
+		}
+	}
+	var states []string
+	for _, i := range good[List[Invite]](w, "ada", "GET", "/api/invites", "").Data {
+		if i.Code != "" {
+			t.Errorf("the code is told again: %+v", i)
+		}
+		states = append(states, i.State)
+	}
+	if diff := cmp.Diff([]string{"used up", "revoked", "used up"}, states); diff != "" {
+		t.Error(diff)
+	}
+	for _, body := range []string{`{"uses":-1}`, `{"uses":1001}`, `{"expires":"0d"}`, `{"expires":"-7d"}`, `{"expires":"400d"}`, `{"expires":"soon"}`, `{"expires":"d"}`, `{"expires":"99999999999999d"}`, `{"hours":"never"}`, `{"per_day":-1}`, `{"per_day":0}`, `{"concurrent":0}`, `{"models":[""]}`} {
+		if got := w.ask("ada", "POST", "/api/invites", body); got.status != 400 {
+			t.Errorf("%s: %+v", body, got)
+		}
+	}
+}
+
+func TestGroups(t *testing.T) {
+	w := newWorld(t)
+	// From before such a name was refused: as a path it would be another.
+	check(t, w.db.CreateGroup(t.Context(), account.Group{
+		ID: account.NewID("grp_"), Name: "..", Kind: account.GroupOrg, Created: time.Now(),
+		Members: []account.GroupMember{{MemberID: w.members["ada"].ID, Admin: true}},
+	}))
+	w.intoGroup("..", "bob")
+	if got := w.ask("ada", "POST", "/api/groups/../leave", ""); got.status != 400 || !strings.Contains(got.body, "without an admin") {
+		t.Errorf("the last admin left: %+v", got)
+	}
+	good[anything](w, "ada", "POST", "/api/groups/../admins", `{"member":"bob"}`)
+	good[anything](w, "ada", "POST", "/api/groups/../leave", "")
+	good[Group](w, "ada", "POST", "/api/groups", `{"name":"all","kind":"open"}`)
+	good[anything](w, "bob", "POST", "/api/groups/all/join", "")
+	good[anything](w, "bob", "POST", "/api/groups/all/join", "")
+	good[anything](w, "ada", "POST", "/api/machines/"+w.machine.ID+"/keep-out", `{"group":"all"}`)
+	got := good[List[Group]](w, "ada", "GET", "/api/groups", "").Data
+	want := []Group{{
+		Name: "all", Kind: account.GroupOpen, In: true, Admin: true, Size: 2, Created: got[0].Created,
+		Members: []GroupMember{{"ada", true}, {"bob", false}}, Invitations: []Invitation{}, KeptOut: []string{"box"}, Closed: []Closed{}, Limits: &Limits{Models: []string{}},
+	}}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Error(diff)
+	}
+	for _, step := range []struct {
+		change string
+		closed []Closed
+	}{
+		{`{"group":"all","undo":true}`, []Closed{{"box", "configuration"}}},
+		{`{"all":true}`, []Closed{{"box", "all"}}},
+		{`{"all":true,"undo":true}`, []Closed{{"box", "configuration"}}},
+	} {
+		good[anything](w, "ada", "POST", "/api/machines/"+w.machine.ID+"/keep-out", step.change)
+		got := good[List[Group]](w, "ada", "GET", "/api/groups", "").Data[0]
+		if diff := cmp.Diff(step.closed, got.Closed); diff != "" || len(got.KeptOut) != 0 {
+			t.Errorf("after %s: %s kept out %v", step.change, diff, got.KeptOut)
+		}
+	}
+	good[anything](w, "bob", "DELETE", "/api/groups/..", "")
+	if got := good[List[Group]](w, "bob", "GET", "/api/groups", "").Data; len(got) != 1 || len(got[0].KeptOut) != 0 {
+		t.Errorf("bob sees %+v", got)
+	}
+	for _, body := range []string{`{"name":"","kind":"org"}`, `{"name":"a/b","kind":"org"}`, `{"name":" a","kind":"org"}`, `{"name":"x","kind":"club"}`, `{"name":"all","kind":"org"}`} {
+		if got := w.ask("ada", "POST", "/api/groups", body); got.status != 400 {
+			t.Errorf("%s: %+v", body, got)
+		}
+	}
+}
+
+func limit(n int) *int { return &n }
+
+// TestGroupLimits: a member limits a group for its own machines; what is absent
+// stays, null ends, 0 is refused, and a model that no machine of the member's
+// offers is taken with a warning.
+func TestGroupLimits(t *testing.T) {
+	w := newWorld(t)
+	good[Group](w, "ada", "POST", "/api/groups", `{"name":"lab","kind":"open"}`)
+	good[anything](w, "bob", "POST", "/api/groups/lab/join", "")
+	for _, step := range []struct {
+		body string
+		want GroupLimits
+	}{
+		{`{"models":["tiny"],"hours":"sat,sun 00:00-24:00","concurrent":2,"per_day":9}`, GroupLimits{"lab", Limits{[]string{"tiny"}, "Sat,Sun 00:00-24:00", limit(2), limit(9)}, 0, nil}},
+		{`{"per_day":5}`, GroupLimits{"lab", Limits{[]string{"tiny"}, "Sat,Sun 00:00-24:00", limit(2), limit(5)}, 0, nil}},
+		{`{"hours":null,"concurrent":null,"models":["Tiny:latest"]}`, GroupLimits{"lab", Limits{[]string{"Tiny:latest"}, "", nil, limit(5)}, 0,
+			[]string{`no machine of yours offers the model "Tiny:latest": until one does, this names nothing; did you mean "tiny"?`}}},
+		{`{}`, GroupLimits{"lab", Limits{[]string{"Tiny:latest"}, "", nil, limit(5)}, 0, nil}},
+	} {
+		if diff := cmp.Diff(step.want, good[GroupLimits](w, "ada", "POST", "/api/groups/lab/limits", step.body)); diff != "" {
+			t.Errorf("%s: %s", step.body, diff)
+		}
+	}
+	for who, perDay := range map[string]*int{"ada": limit(5), "bob": nil} {
+		if got := good[List[Group]](w, who, "GET", "/api/groups", "").Data[0].Limits; got == nil || !cmp.Equal(got.PerDay, perDay) {
+			t.Errorf("%s sees %+v", who, got)
+		}
+	}
+	if got := good[List[Group]](w, "eve", "GET", "/api/groups", "").Data[0].Limits; got != nil {
+		t.Errorf("eve, who is not in it, sees %+v", got)
+	}
+	for _, body := range []string{`{"per_day":0}`, `{"concurrent":0}`, `{"per_day":-1}`} {
+		if got := w.ask("ada", "POST", "/api/groups/lab/limits", body); got.status != 400 || !strings.Contains(got.body, "for no limit send null") || !strings.Contains(got.body, "pause") {
+			t.Errorf("%s: %+v", body, got)
+		}
+	}
+	made := good[Share](w, "ada", "POST", "/api/shares", `{"with":"bob","models":["tiny","big"]}`)
+	invited := good[Invite](w, "ada", "POST", "/api/invites", `{"models":["big"]}`)
+	if len(made.Warnings) != 1 || len(invited.Warnings) != 1 || !strings.Contains(made.Warnings[0], `"big"`) {
+		t.Errorf("warned of %q and %q", made.Warnings, invited.Warnings)
+	}
+}
+
+// Only its owner revokes a machine, and only once.
+func TestRevokeMachine(t *testing.T) {
+	w := newWorld(t)
+	path := "/api/machines/" + w.machine.ID
+	if got := w.ask("bob", "DELETE", path, ""); got.status != 404 || got.code != "not_found" {
+		t.Errorf("by another: %+v", got)
+	}
+	if got := good[anything](w, "ada", "DELETE", path, ""); got["state"] != "revoked" || got["name"] != "box" {
+		t.Errorf("revoked: %v", got)
+	}
+	if got := good[List[Machine]](w, "ada", "GET", "/api/machines", "").Data; len(got) != 0 {
+		t.Errorf("still listed: %+v", got)
+	}
+	if got := w.ask("ada", "DELETE", path, ""); got.status != 404 {
+		t.Errorf("twice: %+v", got)
+	}
+}
+
+func TestMachines(t *testing.T) {
+	w := newWorld(t)
+	path := "/api/machines/" + w.machine.ID
+	good[anything](w, "ada", "POST", path+"/keep-out", `{"all":true}`)
+	got := good[List[Machine]](w, "ada", "GET", "/api/machines", "").Data
+	want := []Machine{{
+		ID: w.machine.ID, Name: "box", Online: true, Hours: "Mon-Sun 00:00-24:00", Timezone: "Europe/Lisbon", Open: true, Slots: 3,
+		Models: []MachineModel{{ID: "tiny", ContextLength: 512, Slots: 2}}, KeptOut: true, Groups: []string{"lab"}, Created: got[0].Created, LastSeen: got[0].LastSeen,
+	}}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Error(diff)
+	}
+	for _, body := range []string{`{}`, `{"all":true,"group":"x"}`, `{"undo":true}`} {
+		if got := w.ask("ada", "POST", path+"/keep-out", body); got.status != 400 {
+			t.Errorf("%s: %+v", body, got)
+		}
+	}
+
+	until := time.Now().Add(time.Hour).UTC().Truncate(time.Second)
+	good[anything](w, "ada", "POST", path+"/control", `{"paused":true,"until":"`+until.Format(time.RFC3339)+`"}`)
+	good[anything](w, "ada", "POST", path+"/control", `{"hours":"","slots":0}`)
+	yes, always, none := true, "", 0
+	if diff := cmp.Diff([]Control{{Paused: &yes, Until: &until}, {Hours: &always, Slots: &none}}, w.controls); diff != "" {
+		t.Error(diff)
+	}
+	for body, param := range map[string]string{
+		`{}`: "", `{"until":"2099-01-01T00:00:00Z"}`: "until", `{"paused":true,"until":"2001-01-01T00:00:00Z"}`: "until",
+		`{"hours":"x"}`: "hours", `{"timezone":"Mars/Olympus"}`: "timezone", `{"slots":-1}`: "slots", `{"slots":"1"}`: "slots",
+	} {
+		got := w.ask("ada", "POST", path+"/control", body)
+		if got.status != 400 || param != "" && !strings.Contains(got.body, `"param":"`+param+`"`) {
+			t.Errorf("%s: %+v", body, got)
+		}
+	}
+	if len(w.controls) != 2 {
+		t.Errorf("a machine was asked for %+v", w.controls[2:])
+	}
+	for _, refuse := range []error{ErrNotConnected, errors.New("it broke")} {
+		w.refuse = refuse
+		if got := w.ask("ada", "POST", path+"/control", `{"paused":false}`); got.status != 503 || got.code != "machine_offline" || strings.Contains(got.body, "broke") {
+			t.Errorf("%v: %+v", refuse, got)
+		}
+	}
+	check(t, w.db.RevokeMachine(t.Context(), w.machine.ID, time.Now()))
+	if got := good[List[Machine]](w, "ada", "GET", "/api/machines", "").Data; len(got) != 0 {
+		t.Errorf("a revoked machine is listed: %+v", got)
+	}
+}
+
+func TestPathsAndMethods(t *testing.T) {
+	w := newWorld(t)
+	for _, path := range []string{"/api/", "/api/nothing", "/api/shares/", "/api/shares/a/b", "/api//shares", "/api/groups//join"} {
+		if got := w.ask("ada", "GET", path, ""); got.status != 404 || got.code != "route_not_found" {
+			t.Errorf("GET %s: %+v", path, got)
+		}
+	}
+	r, err := http.NewRequest("PUT", w.server.URL+"/api/shares", nil)
+	check(t, err)
+	resp, err := w.server.Client().Do(r)
+	check(t, err)
+	resp.Body.Close()
+	if resp.StatusCode != 405 || resp.Header.Get("Allow") != "GET, POST" {
+		t.Errorf("PUT /api/shares: %s, Allow %q", resp.Status, resp.Header.Get("Allow"))
+	}
+}
+
+// TestBodiesThatDoNotEnd: a body is bounded, and one that never comes holds no
+// answer back.
+func TestBodiesThatDoNotEnd(t *testing.T) {
+	w := newWorld(t)
+	if got := w.ask("ada", "POST", "/api/shares", `{"with":"`+strings.Repeat("x", maxBody)+`"}`); got.status != 413 || got.code != "request_too_large" {
+		t.Errorf("a large body: %+v", got)
+	}
+	c, err := net.Dial("tcp", w.server.Listener.Addr().String())
+	check(t, err)
+	defer c.Close()
+	_, err = io.WriteString(c, "POST /api/shares HTTP/1.1\r\nHost: x\r\nContent-Length: 1000000\r\n\r\n"+strings.Repeat(" ", maxBody+1))
+	check(t, err)
+	text, err := io.ReadAll(c) // to the end of the connection: nothing waits for the rest
+	check(t, err)
+	if !strings.HasPrefix(string(text), "HTTP/1.1 401 ") {
+		t.Errorf("answered %s", text)
+	}
+}
+
+// history gives ada a past: a call that was served, and one that was refused.
+func (w *world) history() {
+	w.t.Helper()
+	ada := w.members["ada"].ID
+	check(w.t, w.db.RecordUsage(w.t.Context(), []account.Usage{
+		{CallID: "req_0", Attempt: 1, Started: time.Now().Add(-24 * time.Hour), MemberID: ada, OwnerID: ada, MachineID: w.machine.ID, Model: "usage-model", TokensOut: 1234567},
+		{CallID: "req_1", Attempt: 1, Started: time.Now(), MemberID: ada, Model: "usage-model", Code: "NOT_IN_CIRCLE"},
+	}))
+	check(w.t, w.db.SaveStories(w.t.Context(), []account.Story{{
+		CallID: "req_1", MemberID: ada, Started: time.Now().UTC().Truncate(time.Second), Mine: true, Caller: "ada", Model: "story-model", Endpoint: "/v1/chat/completions",
+		Status: 403, Code: "NOT_IN_CIRCLE", Judgements: []account.Judgement{{Verdict: "refuse", Row: 7, Seen: []account.Sight{{Via: "own", State: "offline", Machines: 1}}}},
+		Tries: []account.StoryTry{{Machine: "box", Owner: "ada", Via: "own", Outcome: "gone", Prompt: true}},
+	}}, time.Now()))
+}

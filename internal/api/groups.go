@@ -1,0 +1,293 @@
+package api
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"time"
+
+	"github.com/kith/kith/internal/account"
+	"github.com/kith/kith/internal/fault"
+	"github.com/kith/kith/internal/fleet"
+)
+
+// Group is a group as a member sees it: only those who are in it see who is.
+type Group struct {
+	Name    string            `json:"name"`
+	Kind    account.GroupKind `json:"kind"`
+	In      bool              `json:"in"`
+	Admin   bool              `json:"admin"`
+	Size    int               `json:"size"`
+	Members []GroupMember     `json:"members"`
+	// Invited is the invitation that the caller may accept or decline; null: none.
+	Invited *Invitation `json:"invited"`
+	// Invitations are those of others that wait for an answer; its admins see them.
+	Invitations []Invitation `json:"invitations"`
+	KeptOut     []string     `json:"kept_out"` // names of the caller's machines that are kept out of this one
+	// Closed are those of the caller's other machines that its members do not
+	// reach either.
+	Closed []Closed `json:"closed"`
+	// Limits are the caller's own: what all other members together may call on the
+	// caller's machines by this group. Absent: the caller is not in it.
+	Limits  *Limits   `json:"limits,omitzero"`
+	Created time.Time `json:"created"`
+}
+
+// Closed is a machine that a group's members do not reach for a reason beyond
+// that group.
+type Closed struct {
+	Machine string `json:"machine"` // its name
+	By      string `json:"by"`      // "all": kept out of every group; "configuration": its [share] groups leave this one out
+}
+
+// GroupMember is a member of a group.
+type GroupMember struct {
+	Name  string `json:"name"`
+	Admin bool   `json:"admin"`
+}
+
+func viewGroup(g account.SeenGroup) Group {
+	v := Group{
+		Name: g.Name, Kind: g.Kind, In: g.In, Admin: g.Admin, Size: g.Size, Created: g.Created,
+		Members: []GroupMember{}, Invitations: []Invitation{}, KeptOut: []string{}, Closed: []Closed{},
+	}
+	if g.Invited != nil {
+		invited := viewInvitation(*g.Invited)
+		v.Invited = &invited
+	}
+	for _, i := range g.Invitations {
+		v.Invitations = append(v.Invitations, viewInvitation(i))
+	}
+	for _, m := range g.Members {
+		v.Members = append(v.Members, GroupMember(m))
+	}
+	for _, m := range g.KeptOut {
+		v.KeptOut = append(v.KeptOut, m.Name)
+	}
+	if g.In {
+		limits := viewLimits(g.Limits)
+		v.Limits = &limits
+	}
+	return v
+}
+
+// groupSeen returns the group of that name if the caller may see it.
+func (a *API) groupSeen(ctx context.Context, c Caller, name string) (account.SeenGroup, error) {
+	if name != "" {
+		groups, err := a.DB.SeenGroups(ctx, c.id(), name, time.Now())
+		if err != nil && !isNotFound(err) {
+			return account.SeenGroup{}, err
+		}
+		if len(groups) == 1 {
+			return groups[0], nil
+		}
+	}
+	return account.SeenGroup{}, fault.New(fault.NotFound, "no group named %.80q is open, and you are in none of that name", name)
+}
+
+// groupIn is groupSeen for what only the group's members may do.
+func (a *API) groupIn(ctx context.Context, c Caller, name string) (account.SeenGroup, error) {
+	g, err := a.groupSeen(ctx, c, name)
+	switch {
+	case err != nil || g.In:
+		return g, err
+	case g.Invited != nil:
+		return g, fault.New(fault.NotAllowed, "you are not in group %q: accept or decline its invitation first", g.Name)
+	}
+	return g, fault.New(fault.NotAllowed, "you are not in group %q; anyone can join it", g.Name)
+}
+
+// groupRun is groupIn for what only the group's admins may do.
+func (a *API) groupRun(ctx context.Context, c Caller, name string) (account.SeenGroup, error) {
+	g, err := a.groupIn(ctx, c, name)
+	if err == nil && !g.Admin {
+		err = fault.New(fault.NotAllowed, "only an admin of group %q may do this", g.Name)
+	}
+	return g, err
+}
+
+// orgRun is groupRun for what only an org has: each member of an open group
+// decides alone to be in it.
+func (a *API) orgRun(ctx context.Context, c Caller, name string) (account.SeenGroup, error) {
+	g, err := a.groupRun(ctx, c, name)
+	if err == nil && g.Kind != account.GroupOrg {
+		err = fault.New(fault.InvalidRequest, "group %q is open: members join and leave it by themselves", g.Name)
+	}
+	return g, err
+}
+
+// listGroups lists the groups that the caller is in or invited to, and all open
+// ones.
+func (a *API) listGroups(ctx context.Context, c Caller, _ None) (List[Group], error) {
+	groups, err := a.DB.SeenGroups(ctx, c.id(), "", time.Now())
+	if err != nil {
+		return List[Group]{}, err
+	}
+	machines, err := a.DB.Machines(ctx, c.id())
+	views, snapshot := make([]Group, len(groups)), a.Snapshot()
+	for i, g := range groups {
+		views[i] = viewGroup(g)
+		if g.In {
+			views[i].Closed = closed(g, machines, snapshot)
+		}
+	}
+	return listOf(views), err
+}
+
+// closed lists the machines that are not kept out of the group and that its
+// members do not reach all the same.
+func closed(g account.SeenGroup, machines []account.Machine, snapshot *fleet.Snapshot) []Closed {
+	out := []Closed{}
+	for _, m := range machines {
+		if !m.Revoked.IsZero() || slices.ContainsFunc(g.KeptOut, func(k account.Named) bool { return k.ID == m.ID }) {
+			continue
+		}
+		live := snapshot.Machine(fleet.MachineID(m.ID))
+		switch {
+		case m.KeptOut:
+			out = append(out, Closed{m.Name, "all"})
+		case live != nil && live.Groups != nil && !slices.Contains(live.Groups, g.Name):
+			out = append(out, Closed{m.Name, "configuration"})
+		}
+	}
+	return out
+}
+
+// NewGroup is a group to make.
+type NewGroup struct {
+	Name string            `json:"name"`
+	Kind account.GroupKind `json:"kind"`
+}
+
+// createGroup makes a group; the caller is its first member and admin.
+func (a *API) createGroup(ctx context.Context, c Caller, in NewGroup) (Group, error) {
+	if f := CheckName(in.Name); f != nil {
+		return Group{}, f
+	}
+	if in.Kind != account.GroupOrg && in.Kind != account.GroupOpen {
+		return Group{}, fault.New(fault.InvalidRequest, "a group's kind is org or open, not %.40q", in.Kind).WithParam("kind")
+	}
+	group := account.Group{
+		ID: account.NewID("grp_"), Name: in.Name, Kind: in.Kind, Created: time.Now().UTC(),
+		Members: []account.GroupMember{{MemberID: c.id(), Admin: true}},
+	}
+	if err := a.DB.CreateGroup(ctx, group); err != nil {
+		return Group{}, Taken(err, "a group named %q is there already", in.Name)
+	}
+	made, err := a.groupSeen(ctx, c, in.Name)
+	return viewGroup(made), err
+}
+
+// GroupName names a group.
+type GroupName struct {
+	Group string `json:"-" path:"group"`
+}
+
+// GroupMemberName names a group and one of its members, or who is to be one.
+type GroupMemberName struct {
+	Group  string `json:"-" path:"group"`
+	Member string `json:"member" path:"member"`
+}
+
+// GroupAct says what was done to a group, and to which member.
+type GroupAct struct {
+	Group  string `json:"group"`
+	Member string `json:"member"`
+	State  string `json:"state"`
+	Cut    int    `json:"cut,omitzero"` // running calls that end with it
+}
+
+// done is the answer for what was done to the member of the group, or the refusal
+// that the store's error stands for.
+func (act GroupAct) done(err error) (GroupAct, error) {
+	if errors.Is(err, account.ErrLastAdmin) {
+		return GroupAct{}, fault.New(fault.InvalidRequest, "%q would be left without an admin: make another member one first", act.Group).Because(err)
+	}
+	if err != nil {
+		return GroupAct{}, NotFound(err, "%.80q is not in group %q", act.Member, act.Group)
+	}
+	return act, nil
+}
+
+// endGroup ends a group.
+func (a *API) endGroup(ctx context.Context, c Caller, in GroupName) (GroupAct, error) {
+	g, err := a.groupRun(ctx, c, in.Group)
+	if err != nil {
+		return GroupAct{}, err
+	}
+	cut := a.cut(endsWithGroup(g.ID))
+	return GroupAct{g.Name, c.Name, "ended", cut}.done(a.DB.EndGroup(ctx, c.id(), g.ID))
+}
+
+// joinGroup makes the caller a member of an open group.
+func (a *API) joinGroup(ctx context.Context, c Caller, in GroupName) (GroupAct, error) {
+	g, err := a.groupSeen(ctx, c, in.Group)
+	switch {
+	case err != nil:
+		return GroupAct{}, err
+	case g.In:
+	case g.Kind != account.GroupOpen: // the caller sees it by an invitation
+		return GroupAct{}, fault.New(fault.NotAllowed, "group %q takes members by invitation: accept or decline yours", g.Name)
+	default:
+		err = a.DB.JoinGroup(ctx, g.ID, c.id(), time.Now())
+		switch {
+		case errors.Is(err, account.ErrExists): // by another request, just now
+			err = nil
+		case err == nil && a.Notify.Joined != nil:
+			a.Notify.Joined(ctx, g, c)
+		}
+	}
+	return GroupAct{Group: g.Name, Member: c.Name, State: "joined"}.done(err)
+}
+
+// leaveGroup ends the caller's membership.
+func (a *API) leaveGroup(ctx context.Context, c Caller, in GroupName) (GroupAct, error) {
+	g, err := a.groupIn(ctx, c, in.Group)
+	if err != nil {
+		return GroupAct{}, err
+	}
+	cut := a.cut(endsWithGroup(g.ID, c.id()))
+	return GroupAct{g.Name, c.Name, "left", cut}.done(a.DB.LeaveGroup(ctx, g.ID, c.id()))
+}
+
+// removeFromGroup takes a member out of an org, or withdraws the member's
+// invitation.
+func (a *API) removeFromGroup(ctx context.Context, c Caller, in GroupMemberName) (GroupAct, error) {
+	g, err := a.orgRun(ctx, c, in.Group)
+	if err != nil {
+		return GroupAct{}, err
+	}
+	member, err := a.DB.MemberByName(ctx, in.Member)
+	cut := 0
+	if err == nil {
+		cut = a.cut(endsWithGroup(g.ID, member.ID))
+		err = a.DB.ExpelFromGroup(ctx, c.id(), g.ID, member.ID)
+	}
+	return GroupAct{g.Name, in.Member, "removed", cut}.done(err)
+}
+
+// makeAdmin makes a member of an org another admin.
+func (a *API) makeAdmin(ctx context.Context, c Caller, in GroupMemberName) (GroupAct, error) {
+	g, err := a.orgRun(ctx, c, in.Group)
+	if err != nil {
+		return GroupAct{}, err
+	}
+	member, err := a.DB.MemberByName(ctx, in.Member)
+	if err == nil {
+		err = a.DB.MakeAdmin(ctx, c.id(), g.ID, member.ID)
+	}
+	return GroupAct{Group: g.Name, Member: in.Member, State: "admin"}.done(err)
+}
+
+// dropAdmin takes the role of admin from a member of an org, who stays in it.
+func (a *API) dropAdmin(ctx context.Context, c Caller, in GroupMemberName) (GroupAct, error) {
+	g, err := a.orgRun(ctx, c, in.Group)
+	if err != nil {
+		return GroupAct{}, err
+	}
+	member, err := a.DB.MemberByName(ctx, in.Member)
+	if err == nil {
+		err = a.DB.DropAdmin(ctx, c.id(), g.ID, member.ID)
+	}
+	return GroupAct{Group: g.Name, Member: in.Member, State: "member"}.done(err)
+}

@@ -1,0 +1,154 @@
+package api
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/kith/kith/internal/account"
+	"github.com/kith/kith/internal/fault"
+)
+
+// Invitation asks a member to join an org.
+type Invitation struct {
+	Member  string    `json:"member"` // who is invited
+	By      string    `json:"by"`     // the admin who invites; empty: the hub's operator
+	Created time.Time `json:"created"`
+	Expires time.Time `json:"expires"`
+}
+
+func viewInvitation(i account.GroupInvitation) Invitation {
+	return Invitation{i.Member, i.By, i.Created, i.Expires}
+}
+
+// invite dates an invitation to a group, has keep store it, and notifies the
+// member by e-mail. An empty ByID is the hub's operator. An invitation that waits
+// already stays as it is, with account.ErrExists.
+func (a *API) invite(ctx context.Context, group string, i account.GroupInvitation, keep func(account.GroupInvitation) error) error {
+	i.Created = time.Now().UTC()
+	i.Expires = i.Created.Add(account.InvitationLife)
+	err := keep(i)
+	if errors.Is(err, account.ErrTooMany) {
+		return fault.New(fault.InvalidRequest, "at most %d invitations of one group, and %d to one member, may wait for an answer: withdraw one, or try again later",
+			account.MaxGroupInvitations, account.MaxMemberInvitations).Because(err)
+	}
+	if err == nil && a.Notify.Invited != nil {
+		a.Notify.Invited(ctx, group, i)
+	}
+	return err
+}
+
+// inviteToGroup invites a member to an org. The member is in it only after
+// accepting.
+func (a *API) inviteToGroup(ctx context.Context, c Caller, in GroupMemberName) (GroupAct, error) {
+	g, err := a.orgRun(ctx, c, in.Group)
+	if err != nil {
+		return GroupAct{}, err
+	}
+	member, err := a.memberNamed(ctx, "member", in.Member)
+	if err != nil {
+		return GroupAct{}, err
+	}
+	for _, m := range g.Members {
+		if m.Name == member.Name {
+			return GroupAct{Group: g.Name, Member: member.Name, State: "joined"}, nil
+		}
+	}
+	invitation := account.GroupInvitation{GroupID: g.ID, MemberID: member.ID, ByID: c.id(), Member: member.Name, By: c.Name}
+	err = a.invite(ctx, g.Name, invitation, func(i account.GroupInvitation) error { return a.DB.InviteToGroup(ctx, i) })
+	if errors.Is(err, account.ErrExists) { // one invitation waits, however often it is requested
+		err = nil
+	}
+	return GroupAct{Group: g.Name, Member: member.Name, State: "invited"}.done(err)
+}
+
+// invitedTo returns the group if the caller is invited to it, or in it.
+func (a *API) invitedTo(ctx context.Context, c Caller, name string) (account.SeenGroup, error) {
+	g, err := a.groupSeen(ctx, c, name)
+	if err == nil && g.Invited == nil && !g.In {
+		err = fault.New(fault.InvalidRequest, "group %q is open: join it, there is nothing to accept or decline", g.Name)
+	}
+	return g, err
+}
+
+// acceptGroup accepts the caller's invitation.
+func (a *API) acceptGroup(ctx context.Context, c Caller, in GroupName) (GroupAct, error) {
+	g, err := a.invitedTo(ctx, c, in.Group)
+	if err != nil {
+		return GroupAct{}, err
+	}
+	if !g.In || g.Invited != nil {
+		if err := a.DB.AcceptGroup(ctx, g.ID, c.id(), time.Now()); err != nil {
+			return GroupAct{}, noInvitation(err, g)
+		}
+		if a.Notify.Joined != nil {
+			a.Notify.Joined(ctx, g, c)
+		}
+	}
+	return GroupAct{Group: g.Name, Member: c.Name, State: "joined"}, nil
+}
+
+// declineGroup declines the caller's invitation.
+func (a *API) declineGroup(ctx context.Context, c Caller, in GroupName) (GroupAct, error) {
+	g, err := a.invitedTo(ctx, c, in.Group)
+	switch {
+	case err != nil:
+		return GroupAct{}, err
+	case g.In && g.Invited == nil:
+		return GroupAct{}, fault.New(fault.InvalidRequest, "you are in group %q already: leave it instead", g.Name)
+	}
+	err = a.DB.DeclineGroup(ctx, g.ID, c.id(), time.Now())
+	return GroupAct{Group: g.Name, Member: c.Name, State: "declined"}, noInvitation(err, g)
+}
+
+// noInvitation is the refusal for an invitation that ended while it was answered.
+func noInvitation(err error, g account.SeenGroup) error {
+	return NotFound(err, "no invitation to group %q waits for you: it was withdrawn, or answered", g.Name)
+}
+
+// Notice is something that concerns the caller's groups.
+type Notice struct {
+	Kind   string    `json:"kind"` // "invited": the caller, by member; "joined": member joined a group of the caller's
+	Group  string    `json:"group"`
+	Member string    `json:"member"` // empty: the hub's operator
+	At     time.Time `json:"at"`
+}
+
+// maxNotices is how many joins one answer lists.
+const maxNotices = 100
+
+// listNotices lists the invitations that wait for the caller, then the joins of
+// the caller's groups that the caller has not marked as seen, the newest first.
+func (a *API) listNotices(ctx context.Context, c Caller, _ None) (List[Notice], error) {
+	now := time.Now()
+	groups, err := a.DB.SeenGroups(ctx, c.id(), "", now)
+	if err != nil {
+		return List[Notice]{}, err
+	}
+	joins, err := a.DB.NewJoins(ctx, c.id(), now, maxNotices)
+	var notices []Notice
+	for _, g := range groups {
+		if g.Invited != nil {
+			notices = append(notices, Notice{"invited", g.Name, g.Invited.By, g.Invited.Created})
+		}
+	}
+	for _, j := range joins {
+		notices = append(notices, Notice{"joined", j.Group, j.Member, j.At})
+	}
+	return listOf(notices), err
+}
+
+// SeenUntil is the time of the newest notice that the caller has seen.
+type SeenUntil struct {
+	Until time.Time `json:"until"`
+}
+
+// seeNotices marks the joins up to that time as seen: the time of the newest one
+// that was listed, so that none that came later is missed. Invitations stay until
+// they are answered.
+func (a *API) seeNotices(ctx context.Context, c Caller, in SeenUntil) (SeenUntil, error) {
+	if in.Until.UnixMilli() <= 0 || in.Until.After(time.Now()) {
+		return in, fault.New(fault.InvalidRequest, "until is the time of the newest notice that was seen").WithParam("until")
+	}
+	return in, a.DB.SeeJoins(ctx, c.id(), in.Until)
+}

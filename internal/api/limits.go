@@ -1,0 +1,178 @@
+package api
+
+import (
+	"context"
+	"fmt"
+	"slices"
+
+	"github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
+
+	"github.com/kith/kith/internal/account"
+	"github.com/kith/kith/internal/fault"
+	"github.com/kith/kith/internal/fleet"
+)
+
+// Bounds of what limits may say.
+const (
+	maxModels = 64
+	maxLimit  = 1_000_000
+)
+
+// Limits are what an owner limits a share, or the calls of a group, to. A limit that
+// is empty or null is none.
+type Limits struct {
+	Models []string `json:"models"`
+	// Hours are weekly windows as ParseHours reads them, on the wall clock of
+	// each machine's zone; they narrow the machine's own.
+	Hours      string `json:"hours"`
+	Concurrent *int   `json:"concurrent"` // calls at once
+	PerDay     *int   `json:"per_day"`    // calls started in one UTC day
+}
+
+func viewLimits(l account.Limits) Limits {
+	v := Limits{Models: l.Models, Hours: l.Hours}
+	if v.Models == nil {
+		v.Models = []string{}
+	}
+	if l.Concurrent > 0 {
+		v.Concurrent = &l.Concurrent
+	}
+	if l.PerDay > 0 {
+		v.PerDay = &l.PerDay
+	}
+	return v
+}
+
+// LimitChange is the part of a request that changes limits: what is absent leaves
+// its limit as it is, null ends it.
+type LimitChange struct {
+	Models     Given[[]string] `json:"models,omitzero"`
+	Hours      Given[string]   `json:"hours,omitzero"`
+	Concurrent Given[int]      `json:"concurrent,omitzero"`
+	PerDay     Given[int]      `json:"per_day,omitzero"`
+}
+
+// Given is a member of a body that may be absent, null or a value.
+type Given[T any] struct {
+	value *T   // nil: null
+	there bool // not absent
+}
+
+// Give is a member with a value, and End one that is null.
+func Give[T any](value T) Given[T] { return Given[T]{&value, true} }
+
+// End is the member that ends a limit.
+func End[T any]() Given[T] { return Given[T]{there: true} }
+
+// UnmarshalJSONFrom satisfies json.UnmarshalerFrom.
+func (g *Given[T]) UnmarshalJSONFrom(from *jsontext.Decoder) error {
+	g.there = true
+	return json.UnmarshalDecode(from, &g.value)
+}
+
+// MarshalJSONTo satisfies json.MarshalerTo.
+func (g Given[T]) MarshalJSONTo(to *jsontext.Encoder) error { return json.MarshalEncode(to, g.value) }
+
+// change is the value to change to: nil is no change, and null the zero value.
+func (g Given[T]) change() *T {
+	if g.there && g.value == nil {
+		return new(T)
+	}
+	return g.value
+}
+
+// check refuses limits that mean nothing, and writes the hours in their one form.
+func (c LimitChange) check() (account.LimitChange, error) {
+	to := account.LimitChange{Models: c.Models.change(), Hours: c.Hours.change(), Concurrent: c.Concurrent.change(), PerDay: c.PerDay.change()}
+	if to.Models != nil {
+		if len(*to.Models) > maxModels {
+			return to, fault.New(fault.InvalidRequest, "limits name at most %d models; name none to allow all", maxModels).WithParam("models")
+		}
+		for _, id := range *to.Models {
+			if !fleet.ModelID(id).Valid() {
+				return to, fault.New(fault.InvalidRequest, "%.80q is no model's id: write it exactly as GET /v1/models lists it", id).WithParam("models")
+			}
+		}
+	}
+	if to.Hours != nil {
+		hours, err := fleet.ParseHours(*to.Hours, "")
+		if err != nil {
+			return to, fault.New(fault.InvalidRequest, "%v", err).WithParam("hours")
+		}
+		written := hours.String()
+		to.Hours = &written
+	}
+	if n := c.Concurrent.value; n != nil && (*n < 1 || *n > maxLimit) {
+		return to, fault.New(fault.InvalidRequest, "concurrent is how many calls may run at once, 1 to %d; for no limit send null, or leave the field of a form empty; "+
+			"to let none run, end the share, keep the machine out of the group or pause it", maxLimit).WithParam("concurrent")
+	}
+	if n := c.PerDay.value; n != nil && (*n < 1 || *n > maxLimit) {
+		return to, fault.New(fault.InvalidRequest, "per_day is how many calls a day may start, 1 to %d; for no limit send null, or leave the field of a form empty; "+
+			"to let none start, end the share, keep the machine out of the group or pause it", maxLimit).WithParam("per_day")
+	}
+	return to, nil
+}
+
+// warnings says which of the models that limits name no machine of the caller's
+// offers, online or not: such a limit is taken, since a machine may offer it later.
+func (a *API) warnings(c Caller, to account.LimitChange) []string {
+	if to.Models == nil {
+		return nil
+	}
+	var offered []fleet.ModelID
+	for m := range a.Snapshot().Reach(c.Member, fleet.OwnOnly) {
+		for _, o := range m.Offers {
+			offered = append(offered, o.ID)
+		}
+	}
+	var out []string
+	for _, id := range *to.Models {
+		id := fleet.ModelID(id)
+		if slices.Contains(offered, id) {
+			continue
+		}
+		text := fmt.Sprintf("no machine of yours offers the model %q: until one does, this names nothing", id)
+		if i := slices.IndexFunc(offered, func(o fleet.ModelID) bool { return Skeleton(o) == Skeleton(id) }); i >= 0 {
+			text += fmt.Sprintf("; did you mean %q?", offered[i])
+		}
+		out = append(out, text)
+	}
+	return out
+}
+
+// GroupLimits are what the caller limits the calls of a group's members to.
+type GroupLimits struct {
+	Group string `json:"group"`
+	Limits
+	Cut      int      `json:"cut,omitzero"`      // running calls that end with the change
+	Warnings []string `json:"warnings,omitzero"` // of models that no machine of the caller's offers
+}
+
+// GroupLimitChange is a change of the caller's limits for a group.
+type GroupLimitChange struct {
+	Group string `json:"-" path:"group"`
+	LimitChange
+}
+
+// limitGroup limits what all members of the group together may call on the
+// caller's machines by it.
+func (a *API) limitGroup(ctx context.Context, c Caller, in GroupLimitChange) (GroupLimits, error) {
+	group, err := a.groupIn(ctx, c, in.Group)
+	if err != nil {
+		return GroupLimits{}, err
+	}
+	to, err := in.check()
+	if err != nil {
+		return GroupLimits{}, err
+	}
+	cut := 0
+	if to.Models != nil {
+		cut = a.cut(endsWithGroupLimits(group.ID, c.id(), *to.Models))
+	}
+	now, err := a.DB.PutGroupLimits(ctx, c.id(), group.ID, to)
+	if err != nil {
+		return GroupLimits{}, NotFound(err, "you are not in group %q", group.Name)
+	}
+	return GroupLimits{group.Name, viewLimits(now), cut, a.warnings(c, to)}, nil
+}

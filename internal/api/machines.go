@@ -1,0 +1,294 @@
+package api
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/kith/kith/internal/account"
+	"github.com/kith/kith/internal/fault"
+	"github.com/kith/kith/internal/fleet"
+)
+
+// controlTime is how long a machine may take to bring a change into force.
+const controlTime = 10 * time.Second
+
+// maxSlots is the most slots that a machine can be set to.
+const maxSlots = 1024
+
+// Machine is a machine as its owner sees it. What it says of itself is its newest
+// advertisement; a machine that never connected has none.
+type Machine struct {
+	ID       string         `json:"id"`
+	Name     string         `json:"name"`
+	Online   bool           `json:"online"`
+	Paused   bool           `json:"paused"`
+	Hours    string         `json:"hours"` // empty: always
+	Timezone string         `json:"timezone"`
+	Open     bool           `json:"open"` // inside its hours now
+	Slots    int            `json:"slots"`
+	Running  int            `json:"running"` // calls that this hub sent it
+	Queued   int            `json:"queued"`  // calls that wait and that it could take
+	Models   []MachineModel `json:"models"`
+	KeptOut  bool           `json:"kept_out"` // of every group
+	// Groups are the only ones it serves, by its own configuration; absent: every
+	// one of its owner's.
+	Groups   []string  `json:"groups,omitzero"`
+	Created  time.Time `json:"created"`
+	LastSeen time.Time `json:"last_seen,omitzero"`
+}
+
+// MachineModel is one model that a machine offers.
+type MachineModel struct {
+	ID            fleet.ModelID `json:"id"`
+	ContextLength int           `json:"context_length,omitzero"`
+	Slots         int           `json:"slots,omitzero"` // 0: only the machine's count
+	// FirstTokenMS is the recent mean time to the first token, in milliseconds;
+	// absent: not measured since this hub began.
+	FirstTokenMS int64 `json:"first_token_ms,omitzero"`
+	// TokensPerSecond is how fast it answered over the last 7 days, from when a
+	// call left the queue to its end; absent: it did not.
+	TokensPerSecond float64 `json:"tokens_per_second,omitzero"`
+}
+
+// speedDays is how many days a machine's speed is measured over.
+const speedDays = 7
+
+// LiveMachine is a machine as the hub sees it now, without what only the store
+// knows.
+func (a *API) LiveMachine(live *fleet.Machine, now time.Time) Machine {
+	v := viewMachine(account.Machine{ID: string(live.ID), Name: live.Name, KeptOut: live.KeptOut, Created: live.Created}, live, now)
+	v.Queued = a.Queued(live)
+	return v
+}
+
+func viewMachine(record account.Machine, live *fleet.Machine, now time.Time) Machine {
+	v := Machine{
+		ID: record.ID, Name: record.Name, KeptOut: record.KeptOut, Created: record.Created, LastSeen: record.LastSeen,
+		Models: []MachineModel{},
+	}
+	if live == nil {
+		return v
+	}
+	v.Online, v.Paused, v.Hours, v.Timezone = live.Online, live.Paused, live.Hours.String(), live.Hours.Zone()
+	v.Groups = live.Groups
+	v.Open, v.Slots, v.Running = live.Hours.Open(now), live.Slots, live.Load.InFlight()
+	if live.Online {
+		v.LastSeen = now.UTC()
+	}
+	for _, o := range live.Offers {
+		v.Models = append(v.Models, MachineModel{ID: o.ID, ContextLength: o.ContextLength, Slots: o.Slots, FirstTokenMS: o.Load.TTFT().Milliseconds()})
+	}
+	return v
+}
+
+// listMachines lists the caller's machines whose credential is valid.
+func (a *API) listMachines(ctx context.Context, c Caller, _ None) (List[Machine], error) {
+	records, err := a.DB.Machines(ctx, c.id())
+	if err != nil {
+		return List[Machine]{}, err
+	}
+	var views []Machine
+	snapshot, now := a.Snapshot(), time.Now()
+	speeds, err := a.speeds(ctx, c, now.UTC().Truncate(24*time.Hour).AddDate(0, 0, 1-speedDays))
+	for _, record := range records {
+		if !record.Revoked.IsZero() {
+			continue
+		}
+		live := snapshot.Machine(fleet.MachineID(record.ID))
+		v := viewMachine(record, live, now)
+		if live != nil {
+			v.Queued = a.Queued(live)
+		}
+		for i := range v.Models {
+			v.Models[i].TokensPerSecond = speeds[offered{record.ID, string(v.Models[i].ID)}]
+		}
+		views = append(views, v)
+	}
+	return listOf(views), err
+}
+
+// offered names a model on a machine.
+type offered struct{ machine, model string }
+
+// speeds is how many tokens a second each model on each of the caller's machines
+// gave since then, over all calls that were served to their end.
+func (a *API) speeds(ctx context.Context, c Caller, since time.Time) (map[offered]float64, error) {
+	tokens, took := map[offered]int64{}, map[offered]time.Duration{}
+	err := a.DB.DaysOfOwner(ctx, c.id(), since, func(d account.UsageDay) {
+		if of := (offered{d.MachineID, d.Model}); d.Code == "" {
+			tokens[of] += d.TokensOut
+			took[of] += d.Duration - d.Waited
+		}
+	})
+	speeds := map[offered]float64{}
+	for of, n := range tokens {
+		if n > 0 && took[of] > 0 {
+			speeds[of] = float64(n) / took[of].Seconds()
+		}
+	}
+	return speeds, err
+}
+
+// MachineID names a machine.
+type MachineID struct {
+	Machine string `json:"-" path:"machine"`
+}
+
+// ownMachine returns the caller's machine of that id.
+func (a *API) ownMachine(ctx context.Context, c Caller, id string) (account.Machine, error) {
+	m, err := a.DB.OwnMachine(ctx, c.id(), id)
+	return m, NotFound(err, "you have no machine with the id %.80q", id)
+}
+
+// MachineAct says what was done to a machine.
+type MachineAct struct {
+	ID    string `json:"id"`
+	Name  string `json:"name"`
+	State string `json:"state"`
+	Cut   int    `json:"cut,omitzero"` // running calls that end with it
+}
+
+// revokeMachine voids a machine's credential; its tunnel ends. What the ledger has
+// of it stays.
+func (a *API) revokeMachine(ctx context.Context, c Caller, in MachineID) (MachineAct, error) {
+	m, err := a.ownMachine(ctx, c, in.Machine)
+	if err != nil {
+		return MachineAct{}, err
+	}
+	cut := a.cut(func(_ *fleet.Snapshot, u Use) bool { return string(u.Machine.ID) == m.ID })
+	err = a.DB.RevokeMachine(ctx, m.ID, time.Now().UTC())
+	return MachineAct{m.ID, m.Name, "revoked", cut}, NotFound(err, "machine %q was revoked already", m.Name)
+}
+
+// MachineName is a new name for a machine.
+type MachineName struct {
+	Machine string `json:"-" path:"machine"`
+	Name    string `json:"name"`
+}
+
+func (a *API) renameMachine(ctx context.Context, c Caller, in MachineName) (MachineAct, error) {
+	m, err := a.ownMachine(ctx, c, in.Machine)
+	if err != nil {
+		return MachineAct{}, err
+	}
+	if f := CheckName(in.Name); f != nil {
+		return MachineAct{}, f
+	}
+	if err := a.DB.RenameMachine(ctx, c.id(), m.ID, in.Name); err != nil {
+		return MachineAct{}, Taken(NotFound(err, "machine %q was revoked", m.Name), "you have a machine named %q already", in.Name)
+	}
+	return MachineAct{ID: m.ID, Name: in.Name, State: "renamed"}, nil
+}
+
+// Control is a change of the owner's to a machine: what is nil stays as it is.
+type Control struct {
+	// Paused stops, or begins again, to take calls; those that run finish.
+	Paused *bool `json:"paused,omitzero"`
+	// Until ends a pause by itself.
+	Until *time.Time `json:"until,omitzero"`
+	// Hours are weekly windows as ParseHours reads them, in Timezone, an IANA
+	// name; empty: always.
+	Hours    *string `json:"hours,omitzero"`
+	Timezone *string `json:"timezone,omitzero"`
+	// Slots is how many calls may run at once; 0: as many as the engines say.
+	Slots *int `json:"slots,omitzero"`
+}
+
+// check refuses what a machine would refuse, and names the member of the body.
+func (c *Control) check(now time.Time) error {
+	switch {
+	case *c == Control{}:
+		return fault.New(fault.InvalidRequest, "nothing is to be changed: give paused, hours, timezone or slots")
+	case c.Until != nil && (c.Paused == nil || !*c.Paused):
+		return fault.New(fault.InvalidRequest, "until ends a pause: it goes with paused = true").WithParam("until")
+	case c.Until != nil && !c.Until.After(now):
+		return fault.New(fault.InvalidRequest, "the end of the pause is past already").WithParam("until")
+	case c.Slots != nil && (*c.Slots < 0 || *c.Slots > maxSlots):
+		return fault.New(fault.InvalidRequest, "slots is how many calls may run at once, up to %d; 0 is what the engines say", maxSlots).WithParam("slots")
+	}
+	if c.Timezone != nil {
+		if _, err := fleet.ParseHours("", *c.Timezone); err != nil {
+			return fault.New(fault.InvalidRequest, "%v", err).WithParam("timezone")
+		}
+	}
+	if c.Hours != nil {
+		if _, err := fleet.ParseHours(*c.Hours, ""); err != nil {
+			return fault.New(fault.InvalidRequest, "%v", err).WithParam("hours")
+		}
+	}
+	return nil
+}
+
+// MachineControl is a change to one machine.
+type MachineControl struct {
+	Machine string `json:"-" path:"machine"`
+	Control
+}
+
+// controlMachine sends a change to a machine, which keeps it.
+func (a *API) controlMachine(ctx context.Context, c Caller, in MachineControl) (MachineAct, error) {
+	m, err := a.ownMachine(ctx, c, in.Machine)
+	if err != nil {
+		return MachineAct{}, err
+	}
+	if err := in.check(time.Now()); err != nil {
+		return MachineAct{}, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, controlTime)
+	defer cancel()
+	err = a.Control(ctx, fleet.MachineID(m.ID), in.Control)
+	switch {
+	case errors.Is(err, ErrNotConnected):
+		return MachineAct{}, fault.New(fault.MachineOffline, "machine %q is not connected: change it there, or once it is", m.Name)
+	case err != nil:
+		return MachineAct{}, fault.New(fault.MachineOffline, "machine %q did not take the change; try again", m.Name).Because(err)
+	}
+	return MachineAct{ID: m.ID, Name: m.Name, State: "changed"}, nil
+}
+
+// KeepOut keeps a machine out of one group or of all, or lets it in again.
+type KeepOut struct {
+	Machine string `json:"-" path:"machine"`
+	Group   string `json:"group,omitzero"`
+	All     bool   `json:"all,omitzero"`
+	Undo    bool   `json:"undo,omitzero"`
+}
+
+// KeptOut says which groups a machine is kept out of, or is not any more.
+type KeptOut struct {
+	Machine string `json:"machine"` // its name
+	KeptOut bool   `json:"kept_out"`
+	Group   string `json:"group,omitzero"`
+	All     bool   `json:"all,omitzero"`
+	Cut     int    `json:"cut,omitzero"` // running calls that end with it
+}
+
+func (a *API) keepMachineOut(ctx context.Context, c Caller, in KeepOut) (KeptOut, error) {
+	m, err := a.ownMachine(ctx, c, in.Machine)
+	switch {
+	case err != nil:
+		return KeptOut{}, err
+	case (in.Group == "") != in.All:
+		return KeptOut{}, fault.New(fault.InvalidRequest, "name the group that the machine is kept out of, or give all = true").WithParam("group")
+	}
+	answer := KeptOut{Machine: m.Name, KeptOut: !in.Undo, All: in.All}
+	if in.All {
+		if !in.Undo {
+			answer.Cut = a.cut(func(s *fleet.Snapshot, u Use) bool {
+				shares, _ := s.Ways(u.Caller, u.Machine, u.Model)
+				return string(u.Machine.ID) == m.ID && len(shares) == 0
+			})
+		}
+		return answer, a.DB.KeepOutOfAll(ctx, c.id(), m.ID, !in.Undo)
+	}
+	group, err := a.groupSeen(ctx, c, in.Group)
+	if err != nil {
+		return KeptOut{}, err
+	}
+	if answer.Group = group.Name; !in.Undo {
+		ends := endsWithGroup(group.ID)
+		answer.Cut = a.cut(func(s *fleet.Snapshot, u Use) bool { return string(u.Machine.ID) == m.ID && ends(s, u) })
+	}
+	return answer, a.DB.KeepOutOwn(ctx, c.id(), group.ID, m.ID, !in.Undo)
+}

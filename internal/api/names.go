@@ -1,0 +1,86 @@
+package api
+
+import (
+	"unicode"
+	"unicode/utf8"
+
+	"golang.org/x/text/unicode/norm"
+
+	"github.com/kith/kith/internal/fault"
+)
+
+// MaxName bounds a name, in bytes.
+const MaxName = 64
+
+// CheckName holds what a new member, machine or group may be called: what a label
+// may, but neither "." nor "..", composed as Unicode's NFKC has it, and of one
+// script, so that no name can be written in two ways that look alike; nil if it may.
+// Names that were given before this rule stay valid.
+func CheckName(name string) *fault.Fault {
+	if normal := norm.NFKC.String(name); normal != name && checkLabel(normal) == nil {
+		return badName("a name is written in plain characters: write %q in place of %q", normal, name)
+	}
+	if f := checkLabel(name); f != nil {
+		return f
+	}
+	switch {
+	case name == "." || name == "..":
+		return badName("%q cannot be a name, since in a path it is a folder: add another character", name)
+	case !oneScript(name):
+		return badName("a name has letters of one script, and %q mixes those of several, some of which look alike: write it in one", name)
+	}
+	return nil
+}
+
+// checkLabel holds what a member may call something that no one else reads, such as
+// an API key: 1 to 64 bytes of letters, digits or any of "-_. ", no space at an end;
+// nil if it may.
+func checkLabel(name string) *fault.Fault {
+	ok := name != "" && len(name) <= MaxName && utf8.ValidString(name) && name[0] != ' ' && name[len(name)-1] != ' '
+	for _, c := range name {
+		ok = ok && (unicode.IsLetter(c) || unicode.IsDigit(c) || c == '-' || c == '_' || c == '.' || c == ' ')
+	}
+	if !ok {
+		return badName("a name is 1 to 64 bytes of letters, digits, spaces inside, or any of - _ .; this is not: %.80q", name)
+	}
+	return nil
+}
+
+func badName(format string, args ...any) *fault.Fault {
+	return fault.New(fault.InvalidRequest, format, args...).WithParam("name")
+}
+
+// togethers are scripts that one language writes together; every other script is
+// written alone.
+var togethers = [][]*unicode.RangeTable{
+	{unicode.Han, unicode.Hiragana, unicode.Katakana},
+	{unicode.Han, unicode.Hangul},
+	{unicode.Han, unicode.Bopomofo},
+}
+
+// oneScript reports whether all characters of a name can be of one script, those
+// aside that every script has.
+func oneScript(name string) bool {
+	of := func(scripts ...*unicode.RangeTable) bool {
+		for _, c := range name {
+			if !unicode.In(c, unicode.Common, unicode.Inherited) && !unicode.In(c, scripts...) {
+				return false
+			}
+		}
+		return true
+	}
+	if of(unicode.Latin) {
+		return true
+	}
+	for _, scripts := range togethers {
+		if of(scripts...) {
+			return true
+		}
+	}
+	for _, script := range unicode.Scripts {
+		if of(script) {
+			return true
+		}
+	}
+	return false
+}

@@ -1,0 +1,40 @@
+package api
+
+import (
+	"strings"
+	"testing"
+)
+
+func TestCheckName(t *testing.T) {
+	for _, name := range []string{"ada", "Ada L.", "a-b_c.d 9", "Zoë", "Łukasz", "Иван", "Ιωάννης", "山田たろう", "ソニー", "김철수", "李小龍", "محمد", "9", "...", ".a", strings.Repeat("x", 64)} {
+		if f := CheckName(name); f != nil {
+			t.Errorf("%q: %v", name, f)
+		}
+	}
+	for name, want := range map[string]string{
+		"":                      "1 to 64 bytes",
+		" ada":                  "1 to 64 bytes",
+		"a/b":                   "1 to 64 bytes",
+		"a\x00":                 "1 to 64 bytes",
+		"a\u202eb":              "1 to 64 bytes", // turns the direction of what follows
+		strings.Repeat("x", 65): "1 to 64 bytes",
+		".":                     "folder",
+		"..":                    "folder",
+		"pаypal":                "one script", // a Cyrillic а
+		"Αda":                   "one script", // a Greek Α
+		"adа山":                  "one script",
+		"ａｄａ":                   `write "ada"`,
+		"ﬁona":                  `write "fiona"`,
+		"Zoe\u0308":             `write "Zoë"`,
+		"x²":                    `write "x2"`,
+		"٣ada":                  "one script", // an Arabic digit
+	} {
+		f := CheckName(name)
+		if f == nil || !strings.Contains(f.Message, want) || f.Param != "name" {
+			t.Errorf("%q: %v, want %q", name, f, want)
+		}
+	}
+	if f := checkLabel("Mac ноутбук"); f != nil {
+		t.Errorf("a key may be called as its member likes: %v", f)
+	}
+}

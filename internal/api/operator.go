@@ -1,0 +1,487 @@
+package api
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"time"
+
+	"github.com/kith/kith/internal/account"
+	"github.com/kith/kith/internal/credential"
+	"github.com/kith/kith/internal/fault"
+	"github.com/kith/kith/internal/fleet"
+)
+
+// Lives of what lets a person or a machine in once.
+const (
+	tokenLife = 24 * time.Hour // a login token
+	linkLife  = 24 * time.Hour // a sign-in link
+)
+
+// about names the subject of the operator's act, where the request's path does not.
+func about(ctx context.Context, names ...string) {
+	if act := account.ActOf(ctx); act != nil {
+		act.Subject = strings.Join(names, ", ")
+	}
+}
+
+// Named names what an operator's route is about.
+type Named struct {
+	Name string `json:"-" path:"name"`
+}
+
+// Member is a member as the operator sees it.
+type Member struct {
+	ID       string    `json:"id"`
+	Name     string    `json:"name"`
+	Operator bool      `json:"operator"`
+	Disabled bool      `json:"disabled"`
+	Created  time.Time `json:"created"`
+}
+
+// NewMember is a member to add.
+type NewMember struct {
+	Name     string `json:"name"`
+	Operator bool   `json:"operator,omitzero"`
+	Password string `json:"password,omitzero"` // empty: the member cannot sign in with one
+}
+
+func (a *API) operatorCreateMember(ctx context.Context, _ Caller, in NewMember) (Member, error) {
+	if f := CheckName(in.Name); f != nil {
+		return Member{}, f
+	}
+	about(ctx, in.Name)
+	now := time.Now().UTC()
+	made := account.SignUp{Member: account.Member{ID: account.NewID("mem_"), Name: in.Name, Operator: in.Operator, Created: now}}
+	var err error
+	if in.Password == "" {
+		err = a.DB.CreateMember(ctx, made.Member)
+	} else if made.Password, err = a.Passwords.Hash(ctx, in.Name, in.Password); err == nil {
+		err = a.DB.SignUp(ctx, made, now)
+	}
+	return viewMember(made.Member), Taken(err, "a member named %q is there already", in.Name)
+}
+
+func viewMember(m account.Member) Member {
+	return Member{m.ID, m.Name, m.Operator, m.Disabled, m.Created}
+}
+
+func (a *API) operatorListMembers(ctx context.Context, _ Caller, _ None) ([]Member, error) {
+	members, err := a.DB.Members(ctx)
+	views := make([]Member, len(members))
+	for i, m := range members {
+		views[i] = viewMember(m)
+	}
+	return views, err
+}
+
+func (a *API) operatorDisableMember(ctx context.Context, _ Caller, in Named) (Member, error) {
+	member, err := a.anyMember(ctx, in.Name)
+	if err != nil {
+		return Member{}, err
+	}
+	member.Disabled = true
+	return viewMember(member), a.DB.SetMemberDisabled(ctx, member.ID, true)
+}
+
+// SignInLink is a one-time link that signs a member in on the site.
+type SignInLink struct {
+	Member string `json:"member"`
+	Link   string `json:"link"`
+}
+
+func (a *API) operatorCreateLink(ctx context.Context, _ Caller, in Named) (SignInLink, error) {
+	member, err := a.anyMember(ctx, in.Name)
+	if err != nil {
+		return SignInLink{}, err
+	}
+	link, err := a.NewLink(ctx, member.ID)
+	return SignInLink{member.Name, link}, err
+}
+
+// NewLink makes a one-time link that signs the member in, and notifies the member.
+// Without a member's id the link is to the account of the hub's first operator.
+func (a *API) NewLink(ctx context.Context, memberID string) (string, error) {
+	secret, now := credential.Mint(credential.LinkCode, a.Region), time.Now().UTC()
+	err := a.DB.CreateLink(ctx, account.Link{Hash: secret.Hash(), MemberID: memberID, Created: now, Expires: now.Add(linkLife)})
+	if err == nil && memberID != "" && a.Notify.LinkMade != nil {
+		a.Notify.LinkMade(ctx, memberID)
+	}
+	return a.Base + "/welcome/" + secret.Reveal(), err
+}
+
+// FirstLink makes a one-time link to the account of the hub's first operator;
+// empty where an operator can sign in already.
+func (a *API) FirstLink(ctx context.Context) (string, error) {
+	there, err := a.DB.OperatorCanSignIn(ctx)
+	if there || err != nil {
+		return "", err
+	}
+	return a.NewLink(ctx, "")
+}
+
+// Device is a request for a machine's credential or a key that waits for approval.
+type Device struct {
+	Code    string    `json:"code"`
+	Kind    string    `json:"kind"`
+	Name    string    `json:"name"`
+	Client  string    `json:"client"`
+	Address string    `json:"address"`
+	Created time.Time `json:"created"`
+	Expires time.Time `json:"expires"`
+}
+
+func viewDevice(g account.Grant) Device {
+	return Device{g.UserCode, string(g.Kind), g.Name, g.Client, g.Address, g.Created, g.Expires}
+}
+
+func (a *API) operatorListDevices(ctx context.Context, _ Caller, _ None) ([]Device, error) {
+	grants, err := a.DB.WaitingGrants(ctx, time.Now())
+	views := make([]Device, len(grants))
+	for i, g := range grants {
+		views[i] = viewDevice(g)
+	}
+	return views, err
+}
+
+// DeviceApproval approves a device in a member's name.
+type DeviceApproval struct {
+	Code   string `json:"-" path:"code"`
+	Member string `json:"member"`
+}
+
+func (a *API) operatorApproveDevice(ctx context.Context, _ Caller, in DeviceApproval) (Device, error) {
+	member, err := a.anyMember(ctx, in.Member)
+	if err != nil {
+		return Device{}, err
+	}
+	about(ctx, in.Code, member.Name)
+	g, err := a.DB.DecideGrant(ctx, credential.ReadUserCode(in.Code), account.GrantApproved, member.ID, time.Now())
+	return viewDevice(g), missing(err, "nothing waits under the code %.20q; kith admin device list shows what does", in.Code)
+}
+
+// OperatorKey is an API key as the operator sees it; Secret only at its creation.
+type OperatorKey struct {
+	ID       string        `json:"id"`
+	Secret   string        `json:"secret,omitempty"`
+	Member   string        `json:"member"`
+	Name     string        `json:"name,omitempty"`
+	Region   string        `json:"region"`
+	Reach    account.Reach `json:"reach"`
+	LastFour string        `json:"last_four"`
+	Created  time.Time     `json:"created"`
+	LastUsed time.Time     `json:"last_used,omitzero"`
+	Revoked  time.Time     `json:"revoked,omitzero"`
+}
+
+func viewOperatorKey(k account.Key, member string) OperatorKey {
+	return OperatorKey{k.ID, "", member, k.Name, k.Region, k.Reach, k.LastFour, k.Created, k.LastUsed, k.Revoked}
+}
+
+// NewKey is a member's API key to make.
+type NewKey struct {
+	Member string        `json:"member"`
+	Name   string        `json:"name,omitzero"`
+	Region string        `json:"region,omitzero"` // empty: this hub's
+	Reach  account.Reach `json:"reach,omitzero"`  // empty: all
+}
+
+func (a *API) operatorCreateKey(ctx context.Context, _ Caller, in NewKey) (OperatorKey, error) {
+	if in.Region != "" && in.Region != a.Region {
+		return OperatorKey{}, fault.New(fault.InvalidRequest, "this hub serves region %q; a key of %q would be refused", a.Region, in.Region).WithParam("region")
+	}
+	if in.Reach == "" {
+		in.Reach = account.ReachAll
+	}
+	key, secret, err := mintKey(a.Region, in.Name, in.Reach)
+	if err != nil {
+		return OperatorKey{}, err
+	}
+	member, err := a.anyMember(ctx, in.Member)
+	if err != nil {
+		return OperatorKey{}, err
+	}
+	about(ctx, member.Name, in.Name)
+	key.MemberID = member.ID
+	view := viewOperatorKey(key, member.Name)
+	view.Secret = secret.Reveal()
+	return view, a.DB.CreateKey(ctx, key)
+}
+
+// OfMember restricts a listing to one member.
+type OfMember struct {
+	Member string `json:"-" query:"member"`
+}
+
+func (a *API) operatorListKeys(ctx context.Context, _ Caller, in OfMember) ([]OperatorKey, error) {
+	member, err := a.anyMember(ctx, in.Member)
+	if err != nil {
+		return nil, err
+	}
+	keys, err := a.DB.Keys(ctx, member.ID)
+	views := make([]OperatorKey, len(keys))
+	for i, k := range keys {
+		views[i] = viewOperatorKey(k, member.Name)
+	}
+	return views, err
+}
+
+// ID names a key or a machine.
+type ID struct {
+	ID string `json:"-" path:"id"`
+}
+
+func (a *API) operatorRevokeKey(ctx context.Context, _ Caller, in ID) (Revoked, error) {
+	err := a.DB.RevokeKey(ctx, in.ID, time.Now().UTC())
+	return Revoked{in.ID, "revoked"}, missing(err, "no key has the id %q", in.ID)
+}
+
+// NewToken is a login token to make; LoginToken is the answer, the only one that
+// shows the secret.
+type NewToken struct {
+	Member string `json:"member"`
+	Name   string `json:"name,omitzero"` // of the machine; empty: as it calls itself
+}
+
+// LoginToken makes one machine of its member's.
+type LoginToken struct {
+	ID      string    `json:"id"`
+	Token   string    `json:"token"`
+	Member  string    `json:"member"`
+	Name    string    `json:"name"`
+	Expires time.Time `json:"expires"`
+}
+
+func (a *API) operatorCreateToken(ctx context.Context, _ Caller, in NewToken) (LoginToken, error) {
+	member, err := a.anyMember(ctx, in.Member)
+	if err != nil {
+		return LoginToken{}, err
+	}
+	if f := CheckName(in.Name); in.Name != "" && f != nil {
+		return LoginToken{}, f
+	}
+	about(ctx, member.Name, in.Name)
+	secret, now := credential.Mint(credential.LoginToken, a.Region), time.Now().UTC()
+	token := account.LoginToken{
+		ID: account.NewID("tok_"), MemberID: member.ID, Name: in.Name, Hash: secret.Hash(), Created: now, Expires: now.Add(tokenLife),
+	}
+	return LoginToken{token.ID, secret.Reveal(), member.Name, in.Name, token.Expires}, a.DB.CreateLoginToken(ctx, token)
+}
+
+// OperatorMachine is a machine as the operator sees it.
+type OperatorMachine struct {
+	ID       string    `json:"id"`
+	Name     string    `json:"name"`
+	Owner    string    `json:"owner"`
+	Region   string    `json:"region"`
+	Online   bool      `json:"online"`
+	Created  time.Time `json:"created"`
+	LastSeen time.Time `json:"last_seen,omitzero"`
+	Revoked  time.Time `json:"revoked,omitzero"`
+}
+
+func (a *API) operatorListMachines(ctx context.Context, _ Caller, in OfMember) ([]OperatorMachine, error) {
+	members, err := a.DB.Members(ctx)
+	if err != nil {
+		return nil, err
+	}
+	names := make(map[string]string, len(members))
+	for _, m := range members {
+		names[m.ID] = m.Name
+	}
+	var owner account.Member
+	if in.Member != "" {
+		if owner, err = a.anyMember(ctx, in.Member); err != nil {
+			return nil, err
+		}
+	}
+	machines, err := a.DB.Machines(ctx, owner.ID)
+	views, snapshot := make([]OperatorMachine, len(machines)), a.Snapshot()
+	for i, m := range machines {
+		live := snapshot.Machine(fleet.MachineID(m.ID))
+		views[i] = OperatorMachine{m.ID, m.Name, names[m.OwnerID], m.Region, live != nil && live.Online, m.Created, m.LastSeen, m.Revoked}
+	}
+	return views, err
+}
+
+func (a *API) operatorRevokeMachine(ctx context.Context, _ Caller, in ID) (Revoked, error) {
+	err := a.DB.RevokeMachine(ctx, in.ID, time.Now().UTC())
+	return Revoked{in.ID, "revoked"}, missing(err, "no machine has the id %q", in.ID)
+}
+
+// BetweenMembers names the owner of machines and the member who may use them.
+type BetweenMembers struct {
+	Owner string `json:"owner"`
+	With  string `json:"with"`
+}
+
+// OperatorShare is a share as the operator sees it.
+type OperatorShare struct {
+	ID    string `json:"id,omitzero"` // of one that was made
+	Owner string `json:"owner"`
+	With  string `json:"with"`
+	State string `json:"state,omitzero"` // "ended", or absent
+}
+
+func (a *API) operatorAddShare(ctx context.Context, _ Caller, in BetweenMembers) (OperatorShare, error) {
+	owner, with, err := a.twoMembers(ctx, in.Owner, in.With)
+	if err != nil {
+		return OperatorShare{}, err
+	}
+	if owner.ID == with.ID {
+		return OperatorShare{}, fault.New(fault.InvalidRequest, "a member's own machines need no share")
+	}
+	about(ctx, owner.Name, with.Name)
+	share := account.Share{ID: account.NewID("shr_"), OwnerID: owner.ID, MemberID: with.ID, Created: time.Now().UTC()}
+	err = a.DB.AddShare(ctx, share)
+	return OperatorShare{ID: share.ID, Owner: owner.Name, With: with.Name}, Taken(err, "%s shares with %s already", owner.Name, with.Name)
+}
+
+// ShareBetween names the share that one member gave another.
+type ShareBetween struct {
+	Owner string `json:"-" query:"owner"`
+	With  string `json:"-" query:"with"`
+}
+
+func (a *API) operatorEndShare(ctx context.Context, _ Caller, in ShareBetween) (OperatorShare, error) {
+	owner, with, err := a.twoMembers(ctx, in.Owner, in.With)
+	if err != nil {
+		return OperatorShare{}, err
+	}
+	err = a.DB.RemoveShare(ctx, owner.ID, with.ID)
+	return OperatorShare{Owner: owner.Name, With: with.Name, State: "ended"}, missing(err, "%s does not share with %s", owner.Name, with.Name)
+}
+
+// OperatorGroup is a group that the operator makes.
+type OperatorGroup struct {
+	ID    string            `json:"id,omitzero"`
+	Name  string            `json:"name"`
+	Kind  account.GroupKind `json:"kind"`
+	Admin string            `json:"admin"` // a member's name
+	State string            `json:"state,omitzero"`
+}
+
+// NewOperatorGroup is a group to make, whose admin is invited to it.
+type NewOperatorGroup struct {
+	Name  string            `json:"name"`
+	Kind  account.GroupKind `json:"kind"`
+	Admin string            `json:"admin"`
+}
+
+// operatorCreateGroup makes a group for a member, who is invited to be its first
+// member and admin, and is in it only after accepting.
+func (a *API) operatorCreateGroup(ctx context.Context, _ Caller, in NewOperatorGroup) (OperatorGroup, error) {
+	if f := CheckName(in.Name); f != nil {
+		return OperatorGroup{}, f
+	}
+	if in.Kind != account.GroupOrg && in.Kind != account.GroupOpen {
+		return OperatorGroup{}, fault.New(fault.InvalidRequest, "a group's kind is org or open, not %q", in.Kind).WithParam("kind")
+	}
+	admin, err := a.anyMember(ctx, in.Admin)
+	if err != nil {
+		return OperatorGroup{}, err
+	}
+	about(ctx, in.Name, admin.Name)
+	group := account.Group{ID: account.NewID("grp_"), Name: in.Name, Kind: in.Kind, Created: time.Now().UTC()}
+	invitation := account.GroupInvitation{GroupID: group.ID, MemberID: admin.ID, Member: admin.Name}
+	err = a.invite(ctx, group.Name, invitation, func(i account.GroupInvitation) error {
+		group.Invited = []account.GroupInvitation{i}
+		return a.DB.CreateGroup(ctx, group)
+	})
+	return OperatorGroup{group.ID, group.Name, in.Kind, admin.Name, "invited"}, Taken(err, "a group named %q is there already", in.Name)
+}
+
+// MemberOfGroup names a group and a member of it, or who is to be one.
+type MemberOfGroup struct {
+	Name   string `json:"-" path:"name"`
+	Member string `json:"member" path:"member"`
+}
+
+// operatorInviteToGroup invites a member to an org. No operator puts a member into
+// a group: the member accepts or declines, as with an admin's invitation.
+func (a *API) operatorInviteToGroup(ctx context.Context, _ Caller, in MemberOfGroup) (GroupAct, error) {
+	group, member, err := a.groupAndMember(ctx, in)
+	if err != nil {
+		return GroupAct{}, err
+	}
+	if group.Kind != account.GroupOrg {
+		return GroupAct{}, fault.New(fault.InvalidRequest, "group %s is open: its members join it by themselves, with kith group join", group.Name)
+	}
+	about(ctx, group.Name, member.Name)
+	invitation := account.GroupInvitation{GroupID: group.ID, MemberID: member.ID, Member: member.Name}
+	err = a.invite(ctx, group.Name, invitation, func(i account.GroupInvitation) error { return a.DB.InviteToGroup(ctx, i) })
+	return GroupAct{Group: group.Name, Member: member.Name, State: "invited"}, Taken(err, "%s is in %s already, or invited to it", member.Name, group.Name)
+}
+
+func (a *API) operatorRemoveFromGroup(ctx context.Context, _ Caller, in MemberOfGroup) (GroupAct, error) {
+	group, member, err := a.groupAndMember(ctx, in)
+	if err != nil {
+		return GroupAct{}, err
+	}
+	err = a.DB.RemoveGroupMember(ctx, group.ID, member.ID)
+	return GroupAct{Group: group.Name, Member: member.Name, State: "removed"}, missing(err, "%s is neither in %s nor invited to it", member.Name, group.Name)
+}
+
+// BackupFile is where a copy of the database is to be, on the hub's computer.
+type BackupFile struct {
+	File string `json:"file"`
+}
+
+// Backup is a copy of the database.
+type Backup struct {
+	ID    string    `json:"id"`
+	At    time.Time `json:"at"`
+	File  string    `json:"file"`
+	Bytes int64     `json:"bytes"`
+}
+
+// operatorBackUp copies the database to a new file, and reads the complete copy to
+// see that it is sound. It writes the records in memory to the database first, so
+// the copy misses no call that is over.
+func (a *API) operatorBackUp(ctx context.Context, _ Caller, in BackupFile) (Backup, error) {
+	about(ctx, in.File)
+	if err := a.Flush(ctx); err != nil {
+		return Backup{}, err
+	}
+	made, err := a.DB.Backup(ctx, account.Backup{ID: account.NewID("bak_"), At: time.Now().UTC(), File: in.File})
+	switch {
+	case errors.Is(err, account.ErrInvalid), errors.Is(err, account.ErrExists):
+		_, text, _ := strings.Cut(err.Error(), ": ") // the kind of error says nothing to a person
+		return Backup{}, fault.New(fault.InvalidRequest, "%s", text).WithParam("file").Because(err)
+	case err != nil:
+		return Backup{}, err
+	case made.Fault != "":
+		return Backup{}, fault.New(fault.InternalError, "the copy is not sound and was not kept: %s; check the disk, and the database itself", made.Fault)
+	}
+	return Backup{made.ID, made.At, made.File, made.Bytes}, nil
+}
+
+// anyMember returns the member of that name, disabled or not.
+func (a *API) anyMember(ctx context.Context, name string) (account.Member, error) {
+	member, err := a.DB.MemberByName(ctx, name)
+	return member, missing(err, "no member is named %q; kith admin member list shows who there is", name)
+}
+
+func (a *API) twoMembers(ctx context.Context, one, other string) (m, n account.Member, err error) {
+	if m, err = a.anyMember(ctx, one); err == nil {
+		n, err = a.anyMember(ctx, other)
+	}
+	return m, n, err
+}
+
+func (a *API) groupAndMember(ctx context.Context, in MemberOfGroup) (account.Group, account.Member, error) {
+	g, err := a.DB.GroupByName(ctx, in.Name)
+	if err != nil {
+		return g, account.Member{}, missing(err, "no group is named %q", in.Name)
+	}
+	m, err := a.anyMember(ctx, in.Member)
+	return g, m, err
+}
+
+// missing is NotFound with the operator's code.
+func missing(err error, format string, args ...any) error {
+	if errors.Is(err, account.ErrNotFound) {
+		return fault.New(fault.RouteNotFound, format, args...)
+	}
+	return err
+}

@@ -1,0 +1,215 @@
+package api
+
+import (
+	"cmp"
+	"context"
+	"slices"
+	"time"
+
+	"github.com/kith/kith/internal/account"
+	"github.com/kith/kith/internal/fault"
+	"github.com/kith/kith/internal/fleet"
+)
+
+// Why says whether a call for a model would be served now, by which machine, and if
+// not, which of the twelve rows (spec/routing.md#the-twelve-rows) refuses it and what
+// would change that. It describes the caller's reach; of anything beyond it says what
+// the refusal itself says.
+type Why struct {
+	Model   fleet.ModelID `json:"model"`
+	Family  string        `json:"family"`
+	Verdict string        `json:"verdict"` // try, wait or refuse
+	Row     int           `json:"row"`
+	Reason  string        `json:"reason"`
+	Change  string        `json:"change"` // what would change it
+	// The refusal, as a call would get it; absent where it would be served or
+	// wait.
+	Code    fault.Code `json:"code,omitempty"`
+	Status  int        `json:"status,omitzero"`
+	Message string     `json:"message,omitempty"`
+	// NoRetry says that repeating the call does not help.
+	NoRetry bool `json:"no_retry,omitzero"`
+	// Machines are those in reach that offer the model: the ones that would be
+	// tried first, in that order.
+	Machines []WhyMachine `json:"machines"`
+}
+
+// WhyMachine is one machine in the caller's reach that offers the model.
+type WhyMachine struct {
+	Machine string `json:"machine"`
+	Owner   string `json:"owner"`
+	Via     string `json:"via"`             // own, shared or group
+	Group   string `json:"group,omitempty"` // which one
+	// Limits are those of the share or group that the caller's calls count against;
+	// absent: none.
+	Limits *Limits `json:"limits,omitzero"`
+	State  string  `json:"state"`
+	Order  int     `json:"order,omitzero"` // in which it would be tried, from 1; 0: not
+}
+
+// ModelQuestion asks about a call for a model.
+type ModelQuestion struct {
+	Model  fleet.ModelID `json:"-" query:"model"`
+	Family string        `json:"-" query:"family"` // empty: chat
+}
+
+// explainModel says how a call for the model would be routed now. A model out of
+// reach counts as one that was tried. Like the account's listing, it does not
+// leave out the machine whose credential asks.
+func (a *API) explainModel(_ context.Context, c Caller, in ModelQuestion) (Why, error) {
+	if !in.Model.Valid() {
+		return Why{}, fault.New(fault.InvalidRequest, "name the model: ?model=ID, an id of 1 to %d printable bytes", fleet.MaxModelID).WithParam("model")
+	}
+	family, ok := fleet.ParseFamily(cmp.Or(in.Family, fleet.Chat.String()))
+	if !ok {
+		return Why{}, fault.New(fault.InvalidRequest, "family is chat, embeddings or audio").WithParam("family")
+	}
+	now := time.Now()
+	why, f := explain(a.Snapshot(), fleet.Query{
+		Caller: c.Member, Narrow: c.Narrow, Model: in.Model, Family: family,
+		Now: now, Unconfirmed: !a.Confirmed(now),
+	})
+	if f != nil {
+		if limited := a.Miss(c, in.Model, f); limited != f {
+			return Why{}, limited
+		}
+	}
+	return why, nil
+}
+
+// explain is Route's decision in words, and the fault if it is a refusal.
+func explain(s *fleet.Snapshot, ask fleet.Query) (Why, *fault.Fault) {
+	d := fleet.Route(s, ask)
+	reason := fleet.ReasonOf(d.Row, ask.Family)
+	w := Why{
+		Model: ask.Model, Family: ask.Family.String(), Verdict: d.Verdict.String(),
+		Row: reason.Row, Reason: reason.What, Change: reason.Fix, Machines: []WhyMachine{},
+	}
+	if f := d.Fault; f != nil {
+		w.Code, w.Status, w.Message, w.NoRetry = f.Code, f.Status(), f.Message, f.NoRetry
+	}
+	if ask.Unconfirmed { // no machine is listed while it is unknown whose reach it is in
+		return w, d.Fault
+	}
+	for seen := range fleet.Reachable(s, ask) {
+		m := WhyMachine{Machine: seen.Machine.Name, Owner: seen.Machine.OwnerName, Via: seen.Class.String(), State: seen.State.String()}
+		if seen.Group != nil {
+			m.Group = seen.Group.Name
+		}
+		m.Limits = limitsInForce(seen.Limits)
+		m.Order = 1 + slices.IndexFunc(d.Candidates, func(c fleet.Candidate) bool { return c.Machine.ID == seen.Machine.ID })
+		w.Machines = append(w.Machines, m)
+	}
+	slices.SortFunc(w.Machines, func(a, b WhyMachine) int {
+		if a.Order != 0 && b.Order != 0 || a.Order == b.Order {
+			return cmp.Or(cmp.Compare(a.Order, b.Order), cmp.Compare(a.Owner, b.Owner), cmp.Compare(a.Machine, b.Machine))
+		}
+		return cmp.Compare(b.Order, a.Order)
+	})
+	return w, d.Fault
+}
+
+// limitsInForce is limits of the routing rules as an answer holds them; nil: they limit nothing.
+func limitsInForce(l *fleet.Limits) *Limits {
+	if l == nil {
+		return nil
+	}
+	of := account.Limits{Hours: l.Hours.String(), Concurrent: l.Concurrent, PerDay: l.PerDay}
+	for _, id := range l.Models {
+		of.Models = append(of.Models, string(id))
+	}
+	v := viewLimits(of)
+	if len(v.Models) == 0 && v.Hours == "" && v.Concurrent == nil && v.PerDay == nil {
+		return nil
+	}
+	return &v
+}
+
+// CallTrace is what happened to a past call, as its caller or the machine's owner sees it:
+// with its decisions in words.
+type CallTrace struct {
+	account.Story `json:",inline"`
+	Meaning       string           `json:"meaning,omitempty"` // of its code, in words
+	Decisions     []TracedDecision `json:"decisions,omitempty"`
+}
+
+// TracedDecision is one decision about a past call.
+type TracedDecision struct {
+	account.Judgement `json:",inline"`
+	Reason            string `json:"reason"`
+	Change            string `json:"change"`
+}
+
+// CallID is the correlation id of a call.
+type CallID struct {
+	Call string `json:"-" path:"call"`
+}
+
+// explainCall says what happened to a call of the caller's or on the caller's
+// machines. Ids hold more random bits than can be guessed, and a wrong id is
+// answered like another member's.
+func (a *API) explainCall(ctx context.Context, c Caller, in CallID) (CallTrace, error) {
+	s, err := a.Story(ctx, in.Call, c.id())
+	if err != nil {
+		return CallTrace{}, NotFound(err, "nothing is known of a call %.80q of yours or on your machines: what happened to calls is kept for %d days; "+
+			"a call whose key was refused (401) is nobody's, and one over the rate (429) is not kept", in.Call, int(account.StoryLife.Hours()/24))
+	}
+	return viewTrace(s), nil
+}
+
+func viewTrace(s account.Story) CallTrace {
+	family := fleet.Chat
+	if endpoint, ok := fleet.ParseEndpoint(s.Endpoint); ok {
+		family = endpoint.Family()
+	}
+	view := CallTrace{Story: s, Meaning: meaning(s.Code)}
+	for _, j := range s.Judgements {
+		reason := fleet.ReasonOf(j.Row, family)
+		view.Decisions = append(view.Decisions, TracedDecision{j, reason.What, reason.Fix})
+	}
+	return view
+}
+
+// meaning says what a call's code means; of one that was served, nothing.
+func meaning(code string) string {
+	switch code {
+	case "":
+		return ""
+	case account.Interrupted:
+		return "The hub itself ended while the call ran: its caller may have heard all of the answer, some or none."
+	case "cancelled":
+		return "The caller left, or read too slowly, before the end."
+	}
+	return fault.Code(code).When()
+}
+
+// maxRequests is how many calls one page lists.
+const maxRequests = 100
+
+// Requests is a page of calls, the newest first.
+type Requests struct {
+	Object string          `json:"object"`
+	Data   []account.Story `json:"data"`
+	Next   string          `json:"next,omitempty"` // the before of the next page; absent: this is the last
+}
+
+// Page says where a page of a listing begins.
+type Page struct {
+	Before string `json:"-" query:"before"`
+}
+
+// listRequests lists the caller's newest calls, and those on the caller's machines,
+// without what was decided about them.
+func (a *API) listRequests(ctx context.Context, c Caller, in Page) (Requests, error) {
+	from, err := PageStart(in.Before)
+	if err != nil {
+		return Requests{}, err
+	}
+	stories, err := a.DB.StoriesOf(ctx, c.id(), from, maxRequests+1)
+	for i := range stories {
+		stories[i].Judgements = nil
+	}
+	page := Requests{Object: "list"}
+	page.Data, page.Next = PageOf(stories, maxRequests, func(s account.Story) account.Place { return account.Place{At: s.Started, ID: s.CallID} })
+	return page, err
+}

@@ -1,0 +1,177 @@
+package api
+
+import (
+	"fmt"
+	"net/url"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/kith/kith/internal/account"
+	"github.com/kith/kith/internal/fault"
+	"github.com/kith/kith/internal/fleet"
+)
+
+// kin makes a snapshot of owners' machines, each of which offers "m" for chat,
+// shared with bob; a machine is edited before it goes in.
+func kin(t *testing.T, machines map[string]func(*fleet.Machine)) *fleet.Snapshot {
+	t.Helper()
+	s := fleet.NewSnapshot()
+	var shares []*fleet.Share
+	for owner, edit := range machines {
+		m := &fleet.Machine{
+			ID: fleet.MachineID("mch_" + owner), Owner: fleet.MemberID(owner), OwnerName: owner, Name: owner + "s", Online: true, Slots: 1,
+			Offers: []fleet.Offer{{ID: "m", Families: fleet.Families(fleet.Chat)}},
+		}
+		if edit != nil {
+			edit(m)
+		}
+		s = s.WithMachine(m)
+		if owner != "bob" && owner != "stranger" {
+			shares = append(shares, &fleet.Share{ID: fleet.ShareID("shr_" + owner), Owner: m.Owner, Member: "bob"})
+		}
+	}
+	return s.WithShares("bob", shares)
+}
+
+// TestEveryRowIsExplained goes through the rows that a call can meet before it
+// is made.
+func TestEveryRowIsExplained(t *testing.T) {
+	noon := time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC) // a Saturday
+	closed, err := fleet.ParseHours("Mon 00:00-24:00", "UTC")
+	check(t, err)
+	paused := func(m *fleet.Machine) { m.Paused = true }
+	full := func(m *fleet.Machine) { m.Slots = 0 }
+	offline := func(m *fleet.Machine) { m.Online = false }
+	for name, c := range map[string]struct {
+		machines map[string]func(*fleet.Machine)
+		family   fleet.Family
+		blind    bool
+		row      int
+		says     string // the verdict or the code
+		seen     string
+	}{
+		"unknown":               {row: 5, says: "model_not_found"},
+		"offline elsewhere":     {machines: map[string]func(*fleet.Machine){"stranger": offline}, row: 5, says: "model_not_found"},
+		"unconfirmed":           {machines: map[string]func(*fleet.Machine){"ann": nil}, blind: true, row: 2, says: "CASCADE_EXHAUSTED"},
+		"ready":                 {machines: map[string]func(*fleet.Machine){"ann": nil, "bob": paused}, row: 3, says: "try", seen: "1 anns of ann shared ready; 0 bobs of bob own paused"},
+		"busy":                  {machines: map[string]func(*fleet.Machine){"ann": full}, row: 4, says: "wait", seen: "0 anns of ann shared busy"},
+		"not in circle":         {machines: map[string]func(*fleet.Machine){"stranger": nil}, row: 6, says: "NOT_IN_CIRCLE"},
+		"not shared":            {machines: map[string]func(*fleet.Machine){"stranger": nil, "ann": func(m *fleet.Machine) { m.Offers = nil }}, row: 7, says: "CASCADE_EXHAUSTED"},
+		"elsewhere, embeddings": {machines: map[string]func(*fleet.Machine){"stranger": nil}, family: fleet.Embeddings, row: 5, says: "model_not_found"},
+		"offline":               {machines: map[string]func(*fleet.Machine){"ann": offline}, row: 8, says: "machine_offline", seen: "0 anns of ann shared offline"},
+		"closed":                {machines: map[string]func(*fleet.Machine){"ann": func(m *fleet.Machine) { m.Hours = closed }}, row: 9, says: "outside_sharing_hours", seen: "0 anns of ann shared outside hours"},
+		"mixture":               {machines: map[string]func(*fleet.Machine){"ann": paused, "dan": offline}, row: 10, says: "CASCADE_EXHAUSTED", seen: "0 anns of ann shared paused; 0 dans of dan shared offline"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			ask := fleet.Query{Caller: "bob", Model: "m", Family: c.family, Now: noon, Unconfirmed: c.blind}
+			w, f := explain(kin(t, c.machines), ask)
+			says := w.Verdict
+			if f != nil {
+				says = string(w.Code)
+			}
+			var seen []string
+			for _, m := range w.Machines {
+				seen = append(seen, fmt.Sprintf("%d %s of %s %s %s", m.Order, m.Machine, m.Owner, m.Via, m.State))
+			}
+			if w.Row != c.row || says != c.says || strings.Join(seen, "; ") != c.seen {
+				t.Errorf("row %d %s %q, not row %d %s %q", w.Row, says, seen, c.row, c.says, c.seen)
+			}
+			if w.Reason == "" || w.Change == "" || (w.Verdict == "refuse") != (w.Message != "" && w.Status >= 400) {
+				t.Errorf("not explained: %+v", w)
+			}
+			if strings.Contains(fmt.Sprint(w), "stranger") {
+				t.Errorf("tells of a stranger's machine: %+v", w)
+			}
+			// The machine of another member beside those in reach changes nothing.
+			if len(w.Machines) > 0 {
+				more := map[string]func(*fleet.Machine){"stranger": nil}
+				for owner, edit := range c.machines {
+					more[owner] = edit
+				}
+				with, _ := explain(kin(t, more), ask)
+				if diff := cmp.Diff(w, with); diff != "" {
+					t.Errorf("a machine out of reach changes the answer:\n%s", diff)
+				}
+			}
+		})
+	}
+}
+
+func TestWhyOverHTTP(t *testing.T) {
+	w := newWorld(t)
+	got := good[Why](w, "ada", "GET", "/api/why?model=tiny", "")
+	if got.Verdict != "try" || len(got.Machines) != 1 || got.Machines[0].Machine != "box" || got.Machines[0].Order != 1 || len(w.missed) != 0 {
+		t.Errorf("ada is told %+v; missed %v", got, w.missed)
+	}
+	got = good[Why](w, "eve", "GET", "/api/why?model=tiny", "")
+	if got.Code != fault.NotInCircle || got.Status != 403 || len(got.Machines) != 0 || len(w.missed) != 1 {
+		t.Errorf("eve is told %+v; missed %v", got, w.missed)
+	}
+	for _, query := range []string{"", "?model=", "?model=%00", "?model=tiny&family=poems", "?model=" + strings.Repeat("x", 300)} {
+		if got := w.ask("ada", "GET", "/api/why"+query, ""); got.status != 400 || got.code != "invalid_request" {
+			t.Errorf("%q: %+v", query, got)
+		}
+	}
+	w.blind = true
+	if got := good[Why](w, "ada", "GET", "/api/why?model=tiny", ""); got.Row != 2 || len(got.Machines) != 0 {
+		t.Errorf("while nothing can be confirmed ada is told %+v", got)
+	}
+	w.blind = false
+	// A caller who tries names is stopped as on the inference routes.
+	last := told{}
+	for i := range 61 {
+		last = w.ask("eve", "GET", "/api/why?"+url.Values{"model": {fmt.Sprint("guess", i)}}.Encode(), "")
+	}
+	if last.status != 429 {
+		t.Errorf("after 61 guesses: %+v", last)
+	}
+	w.limit = fault.New(fault.RateLimitExceeded, "slow down")
+	if got := w.ask("ada", "GET", "/api/why?model=tiny", ""); got.status != 429 || got.code != "rate_limit_exceeded" {
+		t.Errorf("over the rate: %+v", got)
+	}
+}
+
+// Two members of one call: each reads what was written for that member.
+func TestAStoryIsForWhomItConcerns(t *testing.T) {
+	w := newWorld(t)
+	now := time.Now().UTC().Truncate(time.Millisecond)
+	of := func(name string, mine bool) account.Story {
+		s := account.Story{
+			CallID: "req_1", MemberID: w.members[name].ID, Started: now, Mine: mine, Caller: "bob", Model: "m", Endpoint: "/v1/embeddings",
+			Tries: []account.StoryTry{
+				{Machine: "shy", Owner: "ada", Via: "shared", Outcome: "did not take it: busy"},
+				{Machine: "box", Owner: "ada", Via: "shared", Outcome: "answered", Prompt: true},
+			},
+			WaitedMS: 7000,
+		}
+		if mine {
+			s.Status = 200
+			s.Judgements = []account.Judgement{{Verdict: "try", Row: 3, Seen: []account.Sight{{Via: "shared", State: "ready", Machines: 1}}}}
+		}
+		return s
+	}
+	check(t, w.db.SaveStories(t.Context(), []account.Story{of("bob", true), of("ada", false)}, now))
+	bobs := good[anything](w, "bob", "GET", "/api/why/req_1", "")
+	decisions, _ := bobs["decisions"].([]any)
+	if len(decisions) != 1 || decisions[0].(anything)["reason"] != fleet.ReasonOf(3, fleet.Embeddings).What || bobs["mine"] != true {
+		t.Errorf("bob is told %v", bobs)
+	}
+	adas := good[anything](w, "ada", "GET", "/api/why/req_1", "")
+	if adas["decisions"] != nil || adas["status"] != nil || adas["mine"] != false || adas["caller"] != "bob" {
+		t.Errorf("ada is told %v", adas)
+	}
+	for _, told := range []anything{bobs, adas} {
+		tries, _ := told["tries"].([]any)
+		if len(tries) != 2 || tries[0].(anything)["prompt"] != false || tries[1].(anything)["prompt"] != true || told["waited_ms"] != 7000.0 {
+			t.Errorf("told of the machines %v, waited %v", tries, told["waited_ms"])
+		}
+	}
+	// Another's call, and one that never was, are answered alike.
+	another, none := w.ask("eve", "GET", "/api/why/req_1", ""), w.ask("eve", "GET", "/api/why/req_2", "")
+	if another.status != 404 || strings.ReplaceAll(message(t, another), "req_1", "req_2") != message(t, none) {
+		t.Errorf("%+v and %+v", another, none)
+	}
+}

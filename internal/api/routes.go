@@ -1,0 +1,84 @@
+package api
+
+const keepsOrEnds = "a limit that the body does not name stays as it is, null ends it."
+
+// The routes of the members, under /api/.
+var (
+	ListModels = member("GET /api/models", "The models that the account reaches now.", (*API).listModels)
+
+	ListShares = member("GET /api/shares", "The shares of one's machines, and those with oneself.", (*API).listShares)
+	PutShare   = member("POST /api/shares", "Share one's machines with a member, or change the limits of the share that is there: "+keepsOrEnds, (*API).putShare)
+	EndShare   = member("DELETE /api/shares/{member}", "End the share with a member: it holds within 5 seconds, for running answers too.", (*API).endShare)
+
+	ListInvites  = member("GET /api/invites", "One's own invites.", (*API).listInvites)
+	CreateInvite = member("POST /api/invites", "Make an invite: whoever accepts it may use one's machines. Its code is told this once. Without a body: one use, 7 days, no limits.", (*API).createInvite)
+	AcceptInvite = member("POST /api/invites/accept",
+		"Accept an invite by its code. Where its maker shares with one already, that share and its limits stay as they are, and the invite is not used.", (*API).acceptInvite)
+	RevokeInvite = member("DELETE /api/invites/{invite}", "Revoke an invite; shares that it made stay.", (*API).revokeInvite)
+
+	ListGroups  = member("GET /api/groups", "The groups that one is in or invited to, and all open ones.", (*API).listGroups)
+	CreateGroup = member("POST /api/groups", "Make a group, of which one is the first member and admin.", (*API).createGroup)
+	EndGroup    = member("DELETE /api/groups/{group}", "End a group, as its admin.", (*API).endGroup)
+	JoinGroup   = member("POST /api/groups/{group}/join", "Join an open group.", (*API).joinGroup)
+	LeaveGroup  = member("POST /api/groups/{group}/leave", "Leave a group.", (*API).leaveGroup)
+	LimitGroup  = member("POST /api/groups/{group}/limits",
+		"Limit what all other members of a group together may call on one's machines by it: "+keepsOrEnds, (*API).limitGroup)
+	AcceptGroup = member("POST /api/groups/{group}/accept",
+		"Accept the invitation to an org: from then on its members reach one's machines, and one theirs.", (*API).acceptGroup)
+	DeclineGroup  = member("POST /api/groups/{group}/decline", "Decline the invitation to an org.", (*API).declineGroup)
+	InviteToGroup = member("POST /api/groups/{group}/invitations",
+		"Invite a member to an org, as its admin. The member is in it only after accepting, within 30 days.", (*API).inviteToGroup)
+	RemoveFromGroup = member("DELETE /api/groups/{group}/members/{member}",
+		"Remove a member from an org, or withdraw the member's invitation, as its admin.", (*API).removeFromGroup)
+	MakeAdmin = member("POST /api/groups/{group}/admins", "Make a member of an org another admin, as its admin.", (*API).makeAdmin)
+	DropAdmin = member("DELETE /api/groups/{group}/admins/{member}",
+		"Take the role of admin from a member of an org, as its admin: the member stays in it.", (*API).dropAdmin)
+
+	ListNotices = member("GET /api/notices", "The invitations that wait for one, and who joined one's groups lately.", (*API).listNotices)
+	SeeNotices  = member("POST /api/notices/seen", "Mark the joins up to a time as seen; invitations stay until they are answered.", (*API).seeNotices)
+
+	ListKeys  = member("GET /api/keys", "One's own API keys, revoked ones too, the newest first. Keys are made on the site alone.", (*API).listKeys)
+	RevokeKey = member("DELETE /api/keys/{key}", "Revoke a key: it is refused everywhere within 5 seconds.", (*API).revokeKey)
+
+	ListMachines   = member("GET /api/machines", "One's own machines.", (*API).listMachines)
+	RevokeMachine  = member("DELETE /api/machines/{machine}", "Revoke a machine's credential: its line and what runs on it end within 5 seconds.", (*API).revokeMachine)
+	RenameMachine  = member("POST /api/machines/{machine}/name", "Rename a machine.", (*API).renameMachine)
+	ControlMachine = member("POST /api/machines/{machine}/control", "Pause or resume a connected machine, set its hours or its slots.", (*API).controlMachine)
+	KeepMachineOut = member("POST /api/machines/{machine}/keep-out", "Keep a machine out of one group or of all, or let it in again.", (*API).keepMachineOut)
+
+	ListRequests = member("GET /api/requests", "One's newest calls, and those on one's machines: what happened to each, nothing of what it said.", (*API).listRequests)
+	ExplainModel = member("GET /api/why", "Whether a call for a model would be served now, by whom, and if not, why not and what would change that.", (*API).explainModel)
+	ExplainCall  = member("GET /api/why/{call}", "What happened to a call of one's own or on one's machines, and why.", (*API).explainCall)
+	GetUsage     = member("GET /api/usage", "Sums of usage, as caller and as owner.", (*API).getUsage)
+)
+
+// parameterTexts say what the parameters of paths and queries are.
+var parameterTexts = map[string]string{
+	"member": "a member's name", "invite": "an invite's id", "group": "a group's name", "key": "a key's id", "machine": "a machine's id",
+	"call":   "a request's correlation id, as every answer tells it",
+	"before": "the next of the page before, or a time: what is older is told",
+	"model":  "the model's id; has to be there", "family": "chat (when absent), embeddings or audio",
+	"days": "1 to 366, today included; 30 when absent",
+}
+
+// The routes of the operator, on the socket in the hub's data folder.
+var (
+	OperatorCreateMember    = operator("POST /members", "create a member", (*API).operatorCreateMember)
+	OperatorListMembers     = operator("GET /members", "", (*API).operatorListMembers)
+	OperatorDisableMember   = operator("POST /members/{name}/disable", "disable a member", (*API).operatorDisableMember)
+	OperatorCreateLink      = operator("POST /members/{name}/link", "make a sign-in link", (*API).operatorCreateLink)
+	OperatorListDevices     = operator("GET /devices", "", (*API).operatorListDevices)
+	OperatorApproveDevice   = operator("POST /devices/{code}/approve", "approve a device", (*API).operatorApproveDevice)
+	OperatorCreateKey       = operator("POST /keys", "create a key", (*API).operatorCreateKey)
+	OperatorListKeys        = operator("GET /keys", "", (*API).operatorListKeys)
+	OperatorRevokeKey       = operator("POST /keys/{id}/revoke", "revoke a key", (*API).operatorRevokeKey)
+	OperatorCreateToken     = operator("POST /machines/token", "make a login token", (*API).operatorCreateToken)
+	OperatorListMachines    = operator("GET /machines", "", (*API).operatorListMachines)
+	OperatorRevokeMachine   = operator("POST /machines/{id}/revoke", "revoke a machine", (*API).operatorRevokeMachine)
+	OperatorAddShare        = operator("POST /shares", "add a share", (*API).operatorAddShare)
+	OperatorEndShare        = operator("DELETE /shares", "end a share", (*API).operatorEndShare)
+	OperatorCreateGroup     = operator("POST /groups", "create a group", (*API).operatorCreateGroup)
+	OperatorInviteToGroup   = operator("POST /groups/{name}/invitations", "invite to a group", (*API).operatorInviteToGroup)
+	OperatorRemoveFromGroup = operator("DELETE /groups/{name}/members/{member}", "remove from a group", (*API).operatorRemoveFromGroup)
+	OperatorBackUp          = operator("POST /backups", "back up the database", (*API).operatorBackUp)
+)

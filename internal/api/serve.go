@@ -1,0 +1,231 @@
+package api
+
+import (
+	"cmp"
+	"io"
+	"net/http"
+	"net/url"
+	"path"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/go-json-experiment/json"
+
+	"github.com/kith/kith/internal/account"
+	"github.com/kith/kith/internal/fault"
+)
+
+// Bounds of a request's body: its size in bytes, and the time to receive it.
+const (
+	maxBody  = 64 << 10
+	bodyTime = 10 * time.Second
+)
+
+// Mux finds handlers by the patterns of http.ServeMux. It takes paths as they
+// came, and redirects none: a path with an empty segment fits no pattern, and a
+// segment of dots is a name like any other.
+type Mux struct{ patterns http.ServeMux }
+
+// Handle adds a handler for a method and the pattern of a path.
+func (m *Mux) Handle(method, pattern string, h http.Handler) {
+	if pattern == "/" {
+		pattern = "/{$}"
+	}
+	m.patterns.Handle(method+" "+pattern, h)
+}
+
+// Allowed lists the methods that the path takes; none: no pattern fits it.
+func (m *Mux) Allowed(u *url.URL) []string {
+	u = withDots(u)
+	if p := u.EscapedPath(); p != "/" && path.Clean(p) != p {
+		return nil
+	}
+	var methods []string
+	for _, method := range []string{http.MethodGet, http.MethodPost, http.MethodDelete} {
+		if _, found := m.patterns.Handler(&http.Request{Method: method, URL: u}); found != "" {
+			methods = append(methods, method)
+		}
+	}
+	return methods
+}
+
+// ServeHTTP serves the handler of the request's method and path, which Allowed
+// lists.
+func (m *Mux) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	if u := withDots(r.URL); u != r.URL {
+		r = r.WithContext(r.Context())
+		r.URL = u
+	}
+	m.patterns.ServeHTTP(w, r)
+}
+
+// withDots escapes the segments "." and ".." of a path, which ServeMux would take
+// for folders.
+func withDots(u *url.URL) *url.URL {
+	if !strings.Contains(u.Path, "/.") {
+		return u
+	}
+	segments := strings.Split(u.EscapedPath(), "/")
+	for i, s := range segments {
+		if s == "." || s == ".." {
+			segments[i] = strings.ReplaceAll(s, ".", "%2E")
+		}
+	}
+	escaped := *u
+	escaped.RawPath = strings.Join(segments, "/")
+	return &escaped
+}
+
+// ServeHTTP serves the members' routes.
+func (a *API) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	if r.Method == http.MethodGet && r.URL.Path == openAPIPath {
+		correlate(w)
+		w.Header().Set("Content-Type", "application/json")
+		_, _ = w.Write(OpenAPI()) // an error means that the client is gone
+		return
+	}
+	a.route(&a.member, w, r)
+}
+
+// Operator serves the operator's routes. It is for the socket in the hub's data
+// folder and nowhere else: only the operator can open it.
+func (a *API) Operator() http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		r.Body = http.MaxBytesReader(w, r.Body, maxBody)
+		a.route(&a.operator, w, r)
+	})
+}
+
+// correlate gives the answer its id, by which the log finds it.
+func correlate(w http.ResponseWriter) (id string) {
+	id = account.NewID("req_")
+	h := w.Header()
+	h["X-Correlation-Id"], h["Request-Id"], h["X-Request-Id"] = []string{id}, []string{id}, []string{id}
+	h.Set("Cache-Control", "no-store")
+	return id
+}
+
+// route serves the line of the table that fits the request, or refuses it.
+func (a *API) route(mux *Mux, w http.ResponseWriter, r *http.Request) {
+	switch allowed := mux.Allowed(r.URL); {
+	case allowed == nil:
+		a.refuse(fault.New(fault.RouteNotFound, "there is no such path under /api/"), w, r)
+	case !slices.Contains(allowed, r.Method):
+		allow := strings.Join(allowed, ", ")
+		w.Header().Set("Allow", allow)
+		a.refuse(fault.New(fault.MethodNotAllowed, "this path takes %s", allow), w, r)
+	default:
+		mux.ServeHTTP(w, r)
+	}
+}
+
+// handler serves one line of the table.
+func (a *API) handler(l *line) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		id := correlate(w)
+		body, late := ReadBody(w, r) // first: net/http would wait for it after the answer
+		answer, err := a.answer(l, r, body, late)
+		if err == nil {
+			WriteJSON(w, http.StatusOK, answer)
+			return
+		}
+		f := fault.Of(err)
+		if f.Code == fault.InternalError {
+			a.Log.Error("management request failed", "id", id, "request", l.method+" "+l.path, "error", err)
+		}
+		WriteFault(w, f, id)
+	})
+}
+
+func (a *API) refuse(f *fault.Fault, w http.ResponseWriter, r *http.Request) {
+	id := correlate(w)
+	_, _ = ReadBody(w, r)
+	WriteFault(w, f, id)
+}
+
+// answer checks the caller, then the rate, then the body, and serves the line. A
+// panic is a defect of this request only.
+func (a *API) answer(l *line, r *http.Request, body []byte, late error) (answer any, err error) {
+	defer func() {
+		if v := recover(); v != nil {
+			answer, err = nil, fault.Defect(v)
+		}
+	}()
+	var caller Caller
+	if l.may == members {
+		secret, ok := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
+		if !ok {
+			return nil, fault.New(fault.InvalidAPIKey, "no valid API key: send Authorization: Bearer with an API key or a machine's credential")
+		}
+		if caller, err = a.Identify(r.Context(), secret); err != nil {
+			return nil, err
+		}
+		if err := a.Admit(caller); err != nil {
+			return nil, err
+		}
+	}
+	if late != nil {
+		return nil, late
+	}
+	return l.serve(a, r, caller, body)
+}
+
+// ReadBody reads the complete body of a small request. Its error is for the
+// caller; the connection then ends with the answer.
+func ReadBody(w http.ResponseWriter, r *http.Request) ([]byte, error) {
+	if r.Body == nil || r.Body == http.NoBody {
+		return nil, nil
+	}
+	control := http.NewResponseController(w)
+	_ = control.SetReadDeadline(time.Now().Add(bodyTime)) // a connection in memory may have none
+	body, err := io.ReadAll(io.LimitReader(r.Body, maxBody+1))
+	if err == nil && len(body) <= maxBody {
+		_ = control.SetReadDeadline(time.Time{})
+		return body, nil
+	}
+	_ = control.SetReadDeadline(time.Now()) // what is still to come is not waited for
+	_ = control.EnableFullDuplex()
+	w.Header().Set("Connection", "close")
+	if err == nil {
+		return nil, fault.New(fault.RequestTooLarge, "the body is larger than %d bytes: send less", maxBody)
+	}
+	return nil, fault.New(fault.InvalidRequest, "cannot read the body: it did not come whole").Because(err)
+}
+
+// WriteJSON answers with a value as JSON.
+func WriteJSON(w http.ResponseWriter, status int, answer any) {
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(status)
+	_ = json.MarshalWrite(w, answer) // an error means that the client is gone
+}
+
+// Problem is a refusal in the envelope of the chat dialect.
+type Problem struct {
+	Code          fault.Code `json:"code"`
+	Message       string     `json:"message"`
+	Type          string     `json:"type"`
+	Param         *string    `json:"param"`
+	CorrelationID string     `json:"correlation_id"`
+}
+
+// defaultRetryAfter is the back-off in seconds where a fault names none.
+const defaultRetryAfter = 5
+
+// SetRetryAfter sets the header Retry-After where the fault's status asks for it.
+func SetRetryAfter(h http.Header, f *fault.Fault) {
+	if status := f.Status(); status == http.StatusTooManyRequests || status == http.StatusServiceUnavailable {
+		h.Set("Retry-After", strconv.Itoa(cmp.Or(f.RetryAfter, defaultRetryAfter)))
+	}
+}
+
+// WriteFault answers with a fault, under the answer's correlation id.
+func WriteFault(w http.ResponseWriter, f *fault.Fault, id string) {
+	p := Problem{Code: f.Code, Message: f.Message, Type: f.Type(), CorrelationID: id}
+	if f.Param != "" {
+		p.Param = &f.Param
+	}
+	SetRetryAfter(w.Header(), f)
+	WriteJSON(w, f.Status(), map[string]Problem{"error": p})
+}

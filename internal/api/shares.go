@@ -1,0 +1,268 @@
+package api
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"time"
+
+	"github.com/kith/kith/internal/account"
+	"github.com/kith/kith/internal/credential"
+	"github.com/kith/kith/internal/fault"
+)
+
+// Bounds of an invite.
+const (
+	maxUses    = 1000
+	maxLife    = 365 * 24 * time.Hour
+	inviteLife = 7 * 24 * time.Hour
+)
+
+// Share is a share as either side sees it. Its limits are the owner's.
+type Share struct {
+	ID      string `json:"id"`
+	Owner   string `json:"owner"`
+	With    string `json:"with"`
+	OwnerID string `json:"-"`
+	WithID  string `json:"-"`
+	// Direction is "given" for its owner, "received" for the other member.
+	Direction string `json:"direction"`
+	Limits
+	Created time.Time `json:"created"`
+	// Of the change that this answers: the running calls that end with it, and the
+	// models in it that no machine of the owner offers.
+	Cut      int      `json:"cut,omitzero"`
+	Warnings []string `json:"warnings,omitzero"`
+}
+
+func viewShare(s account.NamedShare, c Caller) Share {
+	view := Share{
+		ID: s.ID, Owner: s.Owner, With: s.Member, OwnerID: s.OwnerID, WithID: s.MemberID, Direction: "received", Created: s.Created,
+		Limits: viewLimits(s.Limits),
+	}
+	if s.OwnerID == c.id() {
+		view.Direction = "given"
+	}
+	return view
+}
+
+// listShares lists the shares of the caller's machines, and those with the caller.
+func (a *API) listShares(ctx context.Context, c Caller, _ None) (List[Share], error) {
+	shares, err := a.DB.NamedShares(ctx, c.id())
+	views := make([]Share, len(shares))
+	for i, s := range shares {
+		views[i] = viewShare(s, c)
+	}
+	return listOf(views), err
+}
+
+// NewShare is a share to make or to change.
+type NewShare struct {
+	With string `json:"with"` // a member's name
+	LimitChange
+}
+
+// putShare shares the caller's machines with a member. Of a share that exists it
+// changes the limits that the request names.
+func (a *API) putShare(ctx context.Context, c Caller, in NewShare) (Share, error) {
+	to, err := in.check()
+	if err != nil {
+		return Share{}, err
+	}
+	with, err := a.memberNamed(ctx, "with", in.With)
+	if err != nil {
+		return Share{}, err
+	}
+	if with.ID == c.id() {
+		return Share{}, fault.New(fault.InvalidRequest, "your own machines are yours already: share them with another member").WithParam("with")
+	}
+	made, err := a.DB.PutShare(ctx, account.Share{ID: account.NewID("shr_"), OwnerID: c.id(), MemberID: with.ID, Created: time.Now().UTC()}, to)
+	if err != nil {
+		return Share{}, err
+	}
+	view := viewShare(account.NamedShare{Share: made, Owner: c.Name, Member: with.Name}, c)
+	view.Cut, view.Warnings = a.cut(endsWithLimits(c.id(), with.ID, made.Models)), a.warnings(c, to)
+	return view, nil
+}
+
+// MemberName names a member.
+type MemberName struct {
+	Member string `json:"-" path:"member"`
+}
+
+// EndedShare says that a share is over.
+type EndedShare struct {
+	Owner string `json:"owner"`
+	With  string `json:"with"`
+	State string `json:"state"`
+	Cut   int    `json:"cut,omitzero"` // running calls that end with it
+}
+
+// endShare ends the caller's share with a member, disabled or not.
+func (a *API) endShare(ctx context.Context, c Caller, in MemberName) (EndedShare, error) {
+	with, err := a.DB.MemberByName(ctx, in.Member)
+	cut := 0
+	if err == nil {
+		cut = a.cut(endsWithShare(c.id(), with.ID))
+		err = a.DB.RemoveShare(ctx, c.id(), with.ID)
+	}
+	return EndedShare{c.Name, with.Name, "ended", cut}, NotFound(err, "you do not share with %q", in.Member)
+}
+
+// Invite is an invite as its owner sees it.
+type Invite struct {
+	ID string `json:"id"`
+	// Code is there once: when the invite is made.
+	Code     string    `json:"code,omitzero"`
+	LastFour string    `json:"last_four"`
+	State    string    `json:"state"` // "open", "used up", "expired" or "revoked"
+	Uses     int       `json:"uses"`
+	Used     int       `json:"used"`
+	Limits             // of the shares it makes
+	Created  time.Time `json:"created"`
+	Expires  time.Time `json:"expires"`
+	Warnings []string  `json:"warnings,omitzero"` // of models that no machine of the owner offers
+}
+
+func viewInvite(i account.Invite, now time.Time) Invite {
+	v := Invite{ID: i.ID, LastFour: i.LastFour, State: "open", Uses: i.Uses, Used: i.Used, Limits: viewLimits(i.Limits), Created: i.Created, Expires: i.Expires}
+	switch {
+	case !i.Revoked.IsZero():
+		v.State = "revoked"
+	case i.Used >= i.Uses:
+		v.State = "used up"
+	case !i.Expires.After(now):
+		v.State = "expired"
+	}
+	return v
+}
+
+// NewInvite is an invite to make.
+type NewInvite struct {
+	Uses        int    `json:"uses,omitzero"`    // 0: one
+	Expires     string `json:"expires,omitzero"` // a time from now like "7d" or "12h"; empty: after 7 days
+	LimitChange        // of no limits
+}
+
+// createInvite makes a code that shares the caller's machines with those who
+// accept it.
+func (a *API) createInvite(ctx context.Context, c Caller, in NewInvite) (Invite, error) {
+	to, err := in.check()
+	if err != nil {
+		return Invite{}, err
+	}
+	if in.Uses == 0 {
+		in.Uses = 1
+	}
+	if in.Uses < 1 || in.Uses > maxUses {
+		return Invite{}, fault.New(fault.InvalidRequest, "an invite has 1 to %d uses", maxUses).WithParam("uses")
+	}
+	life, err := parseLife(in.Expires)
+	if err != nil {
+		return Invite{}, err
+	}
+	code, now := credential.Mint(credential.InviteCode, a.Region), time.Now().UTC().Truncate(time.Millisecond)
+	made := account.Invite{
+		ID: account.NewID("inv_"), OwnerID: c.id(), Hash: code.Hash(), LastFour: code.LastFour(),
+		Uses: in.Uses, Limits: to.Of(account.Limits{}), Created: now, Expires: now.Add(life),
+	}
+	if err := a.DB.CreateInvite(ctx, made); err != nil {
+		return Invite{}, err
+	}
+	view := viewInvite(made, now)
+	view.Code, view.Warnings = code.Reveal(), a.warnings(c, to)
+	return view, nil
+}
+
+// parseLife reads how long an invite lives; days are written as in "7d".
+func parseLife(text string) (time.Duration, error) {
+	if text == "" {
+		return inviteLife, nil
+	}
+	unit := text
+	days, whole := strings.CutSuffix(text, "d")
+	if whole {
+		unit = days + "h"
+	}
+	life, err := time.ParseDuration(unit)
+	if whole {
+		life *= 24
+	}
+	if err != nil || life < time.Minute || life > maxLife {
+		return 0, fault.New(fault.InvalidRequest, "expires is a time from a minute to 365 days, like 7d or 12h, not %.40q", text).WithParam("expires")
+	}
+	return life, nil
+}
+
+// listInvites lists the caller's invites.
+func (a *API) listInvites(ctx context.Context, c Caller, _ None) (List[Invite], error) {
+	invites, err := a.DB.Invites(ctx, c.id())
+	views, now := make([]Invite, len(invites)), time.Now()
+	for i, invite := range invites {
+		views[i] = viewInvite(invite, now)
+	}
+	return listOf(views), err
+}
+
+// InviteID names an invite.
+type InviteID struct {
+	Invite string `json:"-" path:"invite"`
+}
+
+// revokeInvite ends an invite. Shares that it made stay.
+func (a *API) revokeInvite(ctx context.Context, c Caller, in InviteID) (Revoked, error) {
+	if err := a.DB.RevokeInvite(ctx, c.id(), in.Invite, time.Now().UTC()); err != nil {
+		return Revoked{}, NotFound(err, "you have no open invite with the id %.80q", in.Invite)
+	}
+	return Revoked{in.Invite, "revoked"}, nil
+}
+
+// InviteCode is the secret of an invite.
+type InviteCode struct {
+	Code string `json:"code"`
+}
+
+// Accepted says what an invite brought. ID and the limits are absent where its
+// maker shares with the caller already: that share and its limits stay as they
+// are, whatever the invite's are, and the invite is not used.
+type Accepted struct {
+	ID    string `json:"id,omitzero"`
+	Owner string `json:"owner"`
+	With  string `json:"with"`
+	State string `json:"state"` // "accepted" or "shared already"
+	*Limits
+}
+
+// acceptInvite makes the share that an invite stands for. A code that the caller
+// accepted before is accepted again, at no use: an answer may have been lost.
+func (a *API) acceptInvite(ctx context.Context, c Caller, in InviteCode) (Accepted, error) {
+	dead := fault.New(fault.NotFound, "the invite is wrong, used up, expired or revoked; ask for another").WithParam("code")
+	hash, ok := a.CodeHash(in.Code, credential.InviteCode)
+	if !ok {
+		return Accepted{}, dead
+	}
+	now := time.Now().UTC().Truncate(time.Millisecond)
+	share := account.Share{ID: account.NewID("shr_"), MemberID: c.id(), Created: now}
+	share, owner, err := a.DB.AcceptInvite(ctx, hash, share, now)
+	switch {
+	case errors.Is(err, account.ErrNotFound):
+		return Accepted{}, dead
+	case errors.Is(err, account.ErrOwn):
+		return Accepted{}, fault.New(fault.InvalidRequest, "the invite is your own: give its code to who is to use your machines").WithParam("code")
+	case errors.Is(err, account.ErrExists):
+		return Accepted{Owner: owner.Name, With: c.Name, State: "shared already"}, nil
+	case err != nil:
+		return Accepted{}, err
+	}
+	limits := viewLimits(share.Limits)
+	return Accepted{share.ID, owner.Name, c.Name, "accepted", &limits}, nil
+}
+
+// CodeHash is the hash of a code of that kind and of this hub's region.
+func (a *API) CodeHash(text string, kind credential.Kind) ([32]byte, bool) {
+	code, err := credential.Parse(strings.TrimSpace(text))
+	if err != nil || code.Kind() != kind || code.Region() != a.Region {
+		return [32]byte{}, false
+	}
+	return code.Hash(), true
+}

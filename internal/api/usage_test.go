@@ -1,0 +1,219 @@
+package api
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"math/rand/v2"
+	"net/http"
+	"net/http/httptest"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/go-json-experiment/json"
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/kith/kith/internal/account"
+	"github.com/kith/kith/internal/fault"
+	"github.com/kith/kith/internal/fleet"
+	"github.com/kith/kith/internal/store"
+)
+
+// usageOf asks the API for a member's usage.
+func usageOf(t *testing.T, db *store.DB, member, query string) (page UsagePage, status int) {
+	t.Helper()
+	api := New(Config{
+		DB: db, Log: slog.New(slog.DiscardHandler), Admit: func(Caller) error { return nil },
+		Identify: func(_ context.Context, secret string) (Caller, error) {
+			if secret != member {
+				return Caller{}, fault.New(fault.InvalidAPIKey, "no")
+			}
+			return Caller{Member: fleet.MemberID(member), Name: member}, nil
+		},
+		Snapshot: func() *fleet.Snapshot {
+			return fleet.NewSnapshot().WithMachine(&fleet.Machine{ID: "mch_desk", Owner: "bob", OwnerName: "Bob", Name: "desk"})
+		},
+	})
+	r := httptest.NewRequest(http.MethodGet, "/api/usage"+query, nil)
+	r.Header.Set("Authorization", "Bearer "+member)
+	w := httptest.NewRecorder()
+	api.ServeHTTP(w, r)
+	if w.Code == http.StatusOK {
+		if err := json.Unmarshal(w.Body.Bytes(), &page, json.RejectUnknownMembers(true)); err != nil {
+			t.Fatal(err)
+		}
+		if strings.Contains(w.Body.String(), "eve") {
+			t.Errorf("the page tells of who is not its business: %s", w.Body)
+		}
+	}
+	return page, w.Code
+}
+
+func openStore(t testing.TB) *store.DB {
+	t.Helper()
+	db, err := store.Open(t.Context(), store.Config{Path: filepath.Join(t.TempDir(), "kith.db")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { db.Close() })
+	return db
+}
+
+// TestUsage: both sides add up, by day, model, machine and code, each member
+// sees its own, and who was at the other end.
+func TestUsage(t *testing.T) {
+	db := openStore(t)
+	today := time.Now().UTC().Truncate(24 * time.Hour)
+	day := func(ago int) time.Time { return today.AddDate(0, 0, -ago).Add(time.Hour) }
+	call := func(id, member, owner, machine, model, code string, started time.Time) account.Usage {
+		return account.Usage{
+			CallID: id, Attempt: 1, Started: started, MemberID: member, OwnerID: owner, MachineID: machine, Model: model, Code: code,
+			Waited: 1500 * time.Millisecond, TokensIn: 10, TokensOut: 100,
+		}
+	}
+	check(t, db.CreateMember(t.Context(), account.Member{ID: "ann", Name: "Ann", Created: today}))
+	check(t, db.CreateMember(t.Context(), account.Member{ID: "eve", Name: "Eve", Created: today}))
+	err := db.RecordUsage(t.Context(), []account.Usage{
+		call("1", "ann", "bob", "mch_desk", "m1", "", day(0)),
+		call("2", "ann", "bob", "mch_desk", "m1", "machine_offline", day(0)),
+		call("3", "ann", "ann", "mch_gone", "m2", "", day(2)),
+		call("4", "ann", "", "", "m3", "CAPACITY_FULL", day(2)),
+		call("5", "eve", "bob", "mch_desk", "m1", "", day(2)),
+		call("6", "bob", "bob", "mch_desk", "m1", "", day(0)),
+		call("7", "ann", "bob", "mch_desk", "m1", "", day(31)),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	sum := func(calls, refused, others int64) UsageSum {
+		return UsageSum{calls, refused, others, 1500 * calls, 10 * calls, 100 * calls}
+	}
+	date := func(ago int) string { return day(ago).Format(time.DateOnly) }
+
+	page, _ := usageOf(t, db, "ann", "?days=3")
+	want := UsagePage{Days: 3, Since: date(2),
+		As: UsageSide{
+			Total:    sum(4, 2, 2),
+			Days:     []UsageOfDay{{date(2), sum(2, 1, 0)}, {date(0), sum(2, 1, 2)}},
+			Models:   []UsageOfModel{{"m1", sum(2, 1, 2)}, {"m2", sum(1, 0, 0)}, {"m3", sum(1, 1, 0)}},
+			Machines: []UsageOfMachine{{"mch_desk", "desk", "Bob", sum(2, 1, 2)}, {"mch_gone", "", "", sum(1, 0, 0)}},
+			Members:  []UsageOfMember{{"", false, sum(2, 1, 2)}, {"Ann", true, sum(1, 0, 0)}}, // bob is no member any more
+			Codes:    []UsageOfCode{{"CAPACITY_FULL", 1}, {"machine_offline", 1}},
+		},
+		On: UsageSide{
+			Total:    sum(1, 0, 0),
+			Days:     []UsageOfDay{{date(2), sum(1, 0, 0)}},
+			Models:   []UsageOfModel{{"m2", sum(1, 0, 0)}},
+			Machines: []UsageOfMachine{{"mch_gone", "", "", sum(1, 0, 0)}},
+			Members:  []UsageOfMember{{"Ann", true, sum(1, 0, 0)}},
+			Codes:    []UsageOfCode{},
+		},
+	}
+	if diff := cmp.Diff(want, page); diff != "" {
+		t.Errorf("-want +got\n%s", diff)
+	}
+	page, _ = usageOf(t, db, "bob", "")
+	if page.Days != 30 || page.As.Total != sum(1, 0, 0) || page.On.Total != sum(4, 1, 3) {
+		t.Errorf("bob's: %+v", page)
+	}
+	if diff := cmp.Diff([]UsageOfMember{{"Ann", false, sum(2, 1, 2)}, {"", true, sum(1, 0, 0)}, {"Eve", false, sum(1, 0, 1)}}, page.On.Members); diff != "" {
+		t.Errorf("who called on bob's: -want +got\n%s", diff)
+	}
+	if page, _ = usageOf(t, db, "ann", "?days=32"); page.As.Total.Calls != 5 {
+		t.Errorf("32 days: %+v", page.As.Total)
+	}
+	for _, query := range []string{"?days=0", "?days=367", "?days=-1", "?days=x", "?days=99999999999999999999"} {
+		if _, status := usageOf(t, db, "ann", query); status != http.StatusBadRequest {
+			t.Errorf("%s: %d", query, status)
+		}
+	}
+}
+
+// TestUsageOfMany: of those on the other side, a hundred are listed, those
+// with most calls; the sums are of all.
+func TestUsageOfMany(t *testing.T) {
+	db := openStore(t)
+	now := time.Now().UTC()
+	check(t, db.CreateMember(t.Context(), account.Member{ID: "most", Name: "Most", Created: now}))
+	var records []account.Usage
+	add := func(member string) {
+		records = append(records, account.Usage{
+			CallID: account.NewID("req_"), Attempt: 1, Started: now, MemberID: member, OwnerID: "bob", MachineID: "mch_desk", Model: "m",
+		})
+	}
+	for i := range maxOthers + 5 {
+		add(name("mem_", i))
+	}
+	add("most")
+	add("most")
+	check(t, db.RecordUsage(t.Context(), records))
+	on, _ := usageOf(t, db, "bob", "")
+	if got := on.On.Members; len(got) != maxOthers || got[0].Member != "Most" || got[0].Calls != 2 || got[1].Member != "" {
+		t.Errorf("%d are told apart, first %+v", len(got), got[:2])
+	}
+	if on.On.Total.Calls != maxOthers+7 {
+		t.Errorf("in all %+v", on.On.Total)
+	}
+}
+
+// BenchmarkUsagePage asks for a page over 1,000,000 records of 90 days: 200
+// members, each calling 4 of 50 machines for 3 models, and 1 call in 20 is
+// refused.
+func BenchmarkUsagePage(b *testing.B) {
+	db := openStore(b)
+	today := time.Now().UTC()
+	const records, batch = 1_000_000, 20_000
+	random := rand.New(rand.NewPCG(1, 2))
+	for from := 0; from < records; from += batch {
+		list := make([]account.Usage, batch)
+		for i := range list {
+			n := from + i
+			member := random.IntN(200)
+			machine := (member + 13*random.IntN(4)) % 50
+			code := ""
+			if random.IntN(20) == 0 {
+				code = "CAPACITY_FULL"
+			}
+			list[i] = account.Usage{
+				CallID: account.NewID("req_"), Attempt: 1, Started: today.Add(-time.Duration(n) * (90 * 24 * time.Hour / records)),
+				MemberID: name("mem_", member), OwnerID: name("mem_", machine), MachineID: name("mch_", machine), Model: name("model-", random.IntN(3)),
+				Code: code, TokensIn: 100, TokensOut: 200, TokensHow: account.TokensReported,
+			}
+		}
+		if err := db.RecordUsage(b.Context(), list); err != nil {
+			b.Fatal(err)
+		}
+	}
+	api := New(Config{
+		DB: db, Log: slog.New(slog.DiscardHandler), Admit: func(Caller) error { return nil }, Snapshot: fleet.NewSnapshot,
+		Identify: func(_ context.Context, secret string) (Caller, error) {
+			return Caller{Member: fleet.MemberID(secret)}, nil
+		},
+	})
+	for _, days := range []string{"1", "30", "90"} {
+		b.Run(days+" days", func(b *testing.B) {
+			since := today.AddDate(0, 0, -90)
+			n := 0
+			count := func(account.UsageDay) { n++ }
+			err := errors.Join(db.DaysOfCaller(b.Context(), "mem_aa", since, count), db.DaysOfOwner(b.Context(), "mem_aa", since, count))
+			if err != nil || n == 0 {
+				b.Fatal(err, n)
+			}
+			b.ReportMetric(float64(n), "sums/90days")
+			for i := 0; b.Loop(); i++ {
+				r := httptest.NewRequest(http.MethodGet, "/api/usage?days="+days, nil)
+				r.Header.Set("Authorization", "Bearer "+name("mem_", i%50))
+				w := httptest.NewRecorder()
+				if api.ServeHTTP(w, r); w.Code != http.StatusOK {
+					b.Fatal(errors.New(w.Body.String()))
+				}
+			}
+		})
+	}
+}
+
+func name(prefix string, n int) string {
+	return prefix + string(rune('a'+n/26)) + string(rune('a'+n%26))
+}

@@ -1,0 +1,144 @@
+package site
+
+import (
+	"errors"
+	"time"
+
+	"github.com/kith/kith/internal/account"
+	"github.com/kith/kith/internal/credential"
+	"github.com/kith/kith/internal/fault"
+)
+
+// accountData is what /account shows.
+type accountData struct {
+	HasPassword bool
+	NeedsOld    bool // the password of now has to be given to change it
+	Recent      bool // the sign-in is: nothing more is asked for
+	CodesLeft   int
+	Codes       []string // just made; shown this once
+	CanPasskeys bool     // the site has an address that passkeys can be bound to
+	Passkeys    []account.Passkey
+	Provider    string // the name of the one to sign in at; empty: none
+	Identities  []account.Identity
+	CanMail     bool
+	Email       account.Email
+}
+
+func (s *Site) accountPage(v *visit) (reply, error) {
+	data, err := s.accountData(v)
+	return reply{page: "account", title: "Account", data: data}, err
+}
+
+func (s *Site) accountData(v *visit) (accountData, error) {
+	_, err := s.DB.Password(v.Context(), v.me.ID)
+	if err != nil && !errors.Is(err, account.ErrNotFound) {
+		return accountData{}, err
+	}
+	data := accountData{HasPassword: err == nil, Recent: s.recent(v), CanPasskeys: s.passkeys != nil, Provider: s.provider.name(), CanMail: s.mail != nil}
+	data.NeedsOld = data.HasPassword && s.sessions.GetString(v.Context(), sessionHow) != "link"
+	if data.CodesLeft, err = s.DB.RecoveryCodes(v.Context(), v.me.ID); err != nil {
+		return accountData{}, err
+	}
+	if data.Passkeys, err = s.DB.Passkeys(v.Context(), v.me.ID); err != nil {
+		return accountData{}, err
+	}
+	if data.Identities, err = s.DB.Identities(v.Context(), v.me.ID); err != nil {
+		return accountData{}, err
+	}
+	data.Email, err = s.emailOf(v.Context(), v.me.ID)
+	if !time.Now().Before(data.Email.Expires) {
+		data.Email.Asked = ""
+	}
+	return data, err
+}
+
+// recentFor is how long after a sign-in nobody is asked again who they are.
+const recentFor = 10 * time.Minute
+
+// recent reports whether the member signed in just now.
+func (s *Site) recent(v *visit) bool {
+	since, err := time.Parse(time.RFC3339, s.sessions.GetString(v.Context(), sessionSince))
+	return err == nil && time.Since(since) < recentFor
+}
+
+// checkOld asks for the password again before what it guards, or, of a member who
+// has none, for a sign-in just now. Who came by a link may have forgotten it.
+func (s *Site) checkOld(v *visit) error {
+	if s.sessions.GetString(v.Context(), sessionHow) == "link" {
+		return nil
+	}
+	return s.checkPassword(v)
+}
+
+// checkRecent asks whoever did not sign in just now for the password again, before
+// a new way in is opened.
+func (s *Site) checkRecent(v *visit) error {
+	if s.recent(v) {
+		return nil
+	}
+	return s.checkPassword(v)
+}
+
+func (s *Site) checkPassword(v *visit) error {
+	if err := tooSoon(s.limits.confirms.take(v.me.ID, time.Now())); err != nil {
+		return err
+	}
+	hash, err := s.DB.Password(v.Context(), v.me.ID)
+	if errors.Is(err, account.ErrNotFound) {
+		if s.recent(v) {
+			return nil
+		}
+		return fault.New(fault.NotAllowed, "you signed in a while ago: sign in once more, then do it again")
+	}
+	if err != nil {
+		return err
+	}
+	fits, err := s.Passwords.Fits(v.Context(), v.form.Get("old"), hash)
+	if err == nil && !fits {
+		return fault.New(fault.NotAllowed, "the current password is wrong").WithParam("old")
+	}
+	return err
+}
+
+// changePassword is POST /account/password: it ends the member's other sessions.
+func (s *Site) changePassword(v *visit) (reply, error) {
+	if err := s.checkOld(v); err != nil {
+		return reply{}, err
+	}
+	hash, err := s.Passwords.Hash(v.Context(), v.me.Name, v.form.Get("password"))
+	if err != nil {
+		return reply{}, err
+	}
+	if err := s.DB.SetPassword(v.Context(), v.me.ID, hash, s.sessionID(v.Context()), time.Now()); err != nil {
+		return reply{}, err
+	}
+	s.sessions.Put(v.Context(), sessionHow, "password")
+	s.rememberBrowser(v, v.me.ID)
+	s.Log.Info("password changed", "member", v.me.ID)
+	s.notice(v, "The password of your account was set.")
+	return reply{to: "/account", done: "The password is changed, and every other session ended."}, nil
+}
+
+// recoveryCodes is how many are made at once.
+const recoveryCodes = 8
+
+// makeCodes is POST /account/codes: new recovery codes, shown once, in place of
+// the old.
+func (s *Site) makeCodes(v *visit) (reply, error) {
+	if err := s.checkOld(v); err != nil {
+		return reply{}, err
+	}
+	codes, hashes := make([]string, recoveryCodes), make([][32]byte, recoveryCodes)
+	for i := range codes {
+		codes[i] = credential.RecoveryCode()
+		hashes[i] = credential.RecoveryHash(codes[i])
+	}
+	if err := s.DB.PutRecoveryCodes(v.Context(), v.me.ID, hashes); err != nil {
+		return reply{}, err
+	}
+	s.Log.Info("recovery codes made", "member", v.me.ID)
+	s.notice(v, "New recovery codes were made for your account; those of before are void.")
+	data, err := s.accountData(v)
+	data.Codes = codes
+	return reply{page: "account", title: "Account", data: data}, err
+}

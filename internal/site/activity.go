@@ -1,0 +1,142 @@
+package site
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/kith/kith/internal/api"
+	"github.com/kith/kith/internal/fleet"
+)
+
+// cutWords says how many running calls an act ends.
+func cutWords(n int) string {
+	switch n {
+	case 0:
+		return "No running call is cut."
+	case 1:
+		return "1 running call is cut within 5 seconds."
+	default:
+		return fmt.Sprintf("%d running calls are cut within 5 seconds.", n)
+	}
+}
+
+// sharingScene tells who uses what now: of each member that the caller shares
+// with, of those who come through a group, and of the caller on others' machines.
+func sharingScene(_ *Site, seen *glance, who api.Caller) scene {
+	out := scene{newShape, map[string]words{}}
+	type line struct {
+		name, machine string
+		model         fleet.ModelID
+	}
+	all := map[string]map[line]int{}
+	for _, u := range seen.uses {
+		owner := u.Machine.Owner
+		id, l := "", line{"", u.Machine.Name, u.Model}
+		switch {
+		case owner == u.Caller:
+			continue
+		case owner == who.Member && u.Class == fleet.Shared:
+			id = "use-" + string(u.Caller)
+		case owner == who.Member:
+			id, l.name = "use-groups", u.Name
+		case u.Caller == who.Member && u.Class == fleet.Shared:
+			id = "using-" + string(owner)
+		case u.Caller == who.Member:
+			id, l.name = "using-groups", u.Machine.OwnerName
+		default:
+			continue
+		}
+		if all[id] == nil {
+			all[id] = map[line]int{}
+		}
+		all[id][l]++
+	}
+	for id, lines := range all {
+		var told []string
+		for l, n := range lines {
+			text := string(l.model) + " on " + l.machine
+			if l.name != "" {
+				text = l.name + ": " + text
+			}
+			if n > 1 {
+				text += fmt.Sprintf(" (%d calls)", n)
+			}
+			told = append(told, text)
+		}
+		slices.Sort(told)
+		out.texts[id] = words{strings.Join(told, "; "), "good"}
+	}
+	return out
+}
+
+// machineState is a machine's state in the words and the tone of a page.
+func machineState(m *api.Machine) words {
+	switch {
+	case !m.Online:
+		return words{"offline", "bad"}
+	case m.Paused:
+		return words{"paused", "warn"}
+	case !m.Open:
+		return words{"outside hours", "warn"}
+	case m.Slots > 0 && m.Running >= m.Slots:
+		return words{"busy", "warn"}
+	default:
+		return words{"ready", "good"}
+	}
+}
+
+// machinesScene is what is live of the caller's machines.
+func machinesScene(s *Site, seen *glance, who api.Caller) scene {
+	out := scene{newShape, map[string]words{}}
+	for live := range seen.snapshot.Reach(who.Member, fleet.OwnOnly) {
+		m := s.LiveMachine(live, seen.now)
+		id := string(live.ID)
+		out.shape = out.shape.with(id, m.Name, fmt.Sprint(m.Online, m.Paused, m.KeptOut, m.Slots, m.Groups != nil), m.Hours, m.Timezone).with(m.Groups...)
+		out.texts["state-"+id] = machineState(&m)
+		if !m.Online {
+			continue
+		}
+		running := fmt.Sprint(m.Running)
+		if m.Slots > 0 {
+			running = fmt.Sprintf("%d of %d slots", m.Running, m.Slots)
+		}
+		out.texts["running-"+id] = words{text: running}
+		out.texts["queue-"+id] = words{text: queueWords(m.Queued)}
+		for i, model := range m.Models {
+			out.shape = out.shape.with(string(model.ID), fmt.Sprint(model.ContextLength, model.Slots))
+			if model.FirstTokenMS > 0 {
+				out.texts[fmt.Sprintf("first-%s-%d", id, i)] = words{text: seconds(model.FirstTokenMS)}
+			}
+		}
+	}
+	return out
+}
+
+func queueWords(n int) string {
+	switch n {
+	case 0:
+		return "nobody"
+	case 1:
+		return "1 call"
+	default:
+		return fmt.Sprintf("%d calls", n)
+	}
+}
+
+// seconds is a time to the first token.
+func seconds(ms int64) string {
+	if ms < 1000 {
+		return fmt.Sprintf("%d ms", ms)
+	}
+	return fmt.Sprintf("%d.%02d s", ms/1000, ms%1000/10)
+}
+
+// availabilityWords are a model's in the tone of a page.
+func availabilityWords(a string) words {
+	if a == "ready" {
+		return words{a, "good"}
+	}
+	return words{strings.ReplaceAll(cmp.Or(a, "unknown"), "_", " "), "warn"}
+}

@@ -1,0 +1,105 @@
+package site
+
+import (
+	"slices"
+	"strings"
+
+	"github.com/kith/kith/internal/account"
+	"github.com/kith/kith/internal/api"
+	"github.com/kith/kith/internal/credential"
+	"github.com/kith/kith/internal/fault"
+	"github.com/kith/kith/internal/fleet"
+)
+
+// applicationsData is what /applications shows.
+type applicationsData struct {
+	Keys   []api.Key
+	Region string
+	// Models are the ids that the member reaches; Model is the one that the lines
+	// to paste name.
+	Models []fleet.ModelID
+	Model  fleet.ModelID
+	// Made is the key just made, and Secret its secret, shown this once; or the
+	// secret that was just tested.
+	Made   api.Key
+	Secret string
+	Trial  *Trial
+}
+
+// exampleModel stands in lines to paste where no model is reached yet.
+const exampleModel fleet.ModelID = "MODEL"
+
+func (s *Site) applicationsData(v *visit) (applicationsData, error) {
+	keys, err := call(s, v, api.ListKeys, api.None{})
+	if err != nil {
+		return applicationsData{}, err
+	}
+	models, err := call(s, v, api.ListModels, api.None{})
+	data := applicationsData{Keys: keys.Data, Region: s.Region, Model: exampleModel}
+	for _, m := range models.Data {
+		data.Models = append(data.Models, m.ID)
+		if data.Model == exampleModel && m.Availability == "ready" && pastes(m.ID) {
+			data.Model = m.ID
+		}
+	}
+	return data, err
+}
+
+// pastes reports whether an id may stand in lines that people paste into a
+// shell: whoever shares a machine names its models, and a name can hold a quote
+// and a command.
+func pastes(id fleet.ModelID) bool {
+	return id != "" && strings.Trim(string(id), "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._:/@+-") == ""
+}
+
+func (s *Site) applications(v *visit) (reply, error) {
+	data, err := s.applicationsData(v)
+	return reply{page: "applications", title: "Applications", data: data}, err
+}
+
+// createKey is POST /applications: the answer is the only one that shows the
+// secret.
+func (s *Site) createKey(v *visit) (reply, error) {
+	key, secret, err := s.CreateKey(v.Context(), v.caller(), strings.TrimSpace(v.form.Get("name")), account.Reach(v.form.Get("reach")))
+	if err != nil {
+		return reply{}, err
+	}
+	data, err := s.applicationsData(v)
+	data.Made, data.Secret = key, secret.Reveal()
+	return reply{page: "key", title: "Your new key", data: data}, err
+}
+
+// testKey is POST /applications/test: a live call with a key of the member's own.
+func (s *Site) testKey(v *visit) (reply, error) {
+	secret := strings.TrimSpace(v.form.Get("secret"))
+	model := fleet.ModelID(v.form.Get("model"))
+	parsed, err := credential.Parse(secret)
+	if err != nil || parsed.Kind() != credential.APIKey {
+		return reply{}, fault.New(fault.InvalidRequest, "that is not a whole API key: copy it again, as it was shown").WithParam("secret")
+	}
+	if model != "" && !model.Valid() {
+		return reply{}, fault.New(fault.InvalidRequest, "%.80q is no model's id", model).WithParam("model")
+	}
+	// Not the caller's: a key that was made a moment ago is known to no cache.
+	caller, err := s.Identify(v.Context(), secret)
+	if err != nil || caller.KeyID == "" || string(caller.Member) != v.me.ID {
+		return reply{}, fault.New(fault.InvalidRequest, "that is no live key of yours").WithParam("secret")
+	}
+	data, err := s.applicationsData(v)
+	if err != nil {
+		return reply{}, err
+	}
+	if i := slices.IndexFunc(data.Keys, func(k api.Key) bool { return k.ID == caller.KeyID }); i >= 0 {
+		data.Made = data.Keys[i]
+	}
+	trial := s.Try(v.Context(), secret, model)
+	data.Trial, data.Secret = &trial, secret
+	if pastes(trial.Model) {
+		data.Model = trial.Model
+	}
+	return reply{page: "key", title: "Test a key", data: data}, nil
+}
+
+func (s *Site) endKey(v *visit) (reply, error) {
+	return did(s, v, reply{to: "/applications", done: "The key is revoked: it is refused everywhere within 5 seconds."}, api.RevokeKey, api.KeyID{Key: v.form.Get("key")})
+}

@@ -1,0 +1,249 @@
+package site
+
+import (
+	"crypto/rand"
+	"errors"
+	"net/http"
+	"net/url"
+	"strings"
+	"time"
+
+	"github.com/kith/kith/internal/account"
+	"github.com/kith/kith/internal/api"
+	"github.com/kith/kith/internal/credential"
+	"github.com/kith/kith/internal/fault"
+)
+
+// The device sign-in of RFC 8628: a device asks at /device/code, shows its user
+// the code that it got, and asks at /device/token until a member who typed that
+// code at /device has decided.
+const (
+	devicePath = "/device"
+	grantLife  = 10 * time.Minute
+	grantType  = "urn:ietf:params:oauth:grant-type:device_code"
+)
+
+// serveGrant answers a device. Its errors have the form of RFC 6749 5.2.
+func (s *Site) serveGrant(w http.ResponseWriter, r *http.Request, body []byte, late error) {
+	refuse := func(status int, code, text string) {
+		api.WriteJSON(w, status, map[string]string{"error": code, "error_description": text})
+	}
+	if r.Method != http.MethodPost {
+		w.Header().Set("Allow", http.MethodPost)
+		refuse(http.StatusMethodNotAllowed, "invalid_request", "this path takes POST")
+		return
+	}
+	form, err := formOf(r, body)
+	if late != nil || err != nil {
+		refuse(http.StatusBadRequest, "invalid_request", "a form is needed, as application/x-www-form-urlencoded")
+		return
+	}
+	var answer any
+	var code string
+	if r.URL.Path == devicePath+"/code" {
+		answer, code, err = s.beginGrant(r, form)
+	} else {
+		answer, code, err = s.pollGrant(r, form)
+	}
+	switch f := fault.Of(err); {
+	case err == nil:
+		api.WriteJSON(w, http.StatusOK, answer)
+	case code != "":
+		refuse(http.StatusBadRequest, code, f.Message)
+	case f.Code == fault.RateLimitExceeded:
+		api.WriteFault(w, f, w.Header().Get("X-Correlation-ID"))
+	default:
+		s.Log.Error("device sign-in failed", "id", w.Header().Get("X-Correlation-ID"), "error", err)
+		refuse(http.StatusServiceUnavailable, "temporarily_unavailable", "the service could not do this just now; try again shortly")
+	}
+}
+
+// beginGrant is POST /device/code client_id, scope ("machine" or "key"), name,
+// reach. The second result is the code of an error that the device is told.
+func (s *Site) beginGrant(r *http.Request, form url.Values) (any, string, error) {
+	from := addressOf(r)
+	if err := tooSoon(s.limits.devices.take(network(from), time.Now())); err != nil {
+		return nil, "", err
+	}
+	if form.Get("client_id") == "" {
+		return nil, "invalid_client", fault.New(fault.InvalidRequest, "client_id is missing")
+	}
+	code, now := credential.Mint(credential.DeviceCode, s.Region), time.Now().UTC().Truncate(time.Millisecond)
+	g := account.Grant{
+		ID: account.NewID("grt_"), Hash: code.Hash(), Kind: account.GrantKind(form.Get("scope")), Name: form.Get("name"),
+		Reach: account.Reach(form.Get("reach")), Client: plain(r.UserAgent(), 100), Address: from,
+		Created: now, Expires: now.Add(grantLife),
+	}
+	if g.Reach == "" {
+		g.Reach = account.ReachAll
+	}
+	switch {
+	case g.Kind == account.GrantMachine && api.CheckName(g.Name) != nil:
+		g.Name = "machine"
+	case g.Kind == account.GrantKey:
+		if _, _, err := api.MintKey(s.Region, g.Name, g.Reach); err != nil {
+			return nil, "invalid_request", err
+		}
+	case g.Kind != account.GrantMachine:
+		return nil, "invalid_scope", fault.New(fault.InvalidRequest, "scope is machine or key")
+	}
+	g.UserCode = credential.UserCode()
+	err := s.DB.CreateGrant(r.Context(), g)
+	if errors.Is(err, account.ErrExists) { // one in 25,600,000,000 for each that waits
+		g.UserCode = credential.UserCode()
+		err = s.DB.CreateGrant(r.Context(), g)
+	}
+	if err != nil {
+		return nil, "", err
+	}
+	return struct {
+		DeviceCode string `json:"device_code"`
+		UserCode   string `json:"user_code"`
+		Address    string `json:"verification_uri"`
+		ExpiresIn  int    `json:"expires_in"`
+		Interval   int    `json:"interval"`
+	}{code.Reveal(), g.UserCode, s.Base + devicePath, int(grantLife.Seconds()), int(pollEvery.Seconds())}, "", nil
+}
+
+// granted is what a device is told once it was approved; Secret this once.
+type granted struct {
+	Secret    string `json:"access_token"`
+	TokenType string `json:"token_type"`
+	ID        string `json:"id"` // of the machine or key
+	Name      string `json:"name"`
+	Member    string `json:"member"`
+	Region    string `json:"region"`
+}
+
+// pollGrant is POST /device/token grant_type, device_code.
+func (s *Site) pollGrant(r *http.Request, form url.Values) (any, string, error) {
+	if form.Get("grant_type") != grantType {
+		return nil, "unsupported_grant_type", fault.New(fault.InvalidRequest, "grant_type is %s", grantType)
+	}
+	unknown := fault.New(fault.InvalidRequest, "the device code is wrong or was used")
+	hash, ok := s.CodeHash(form.Get("device_code"), credential.DeviceCode)
+	if !ok {
+		return nil, "invalid_grant", unknown
+	}
+	now := time.Now().UTC()
+	if s.limits.polls.take(string(hash[:]), now) > 0 {
+		return nil, "slow_down", fault.New(fault.InvalidRequest, "ask less often")
+	}
+	g, err := s.DB.Grant(r.Context(), hash)
+	switch {
+	case errors.Is(err, account.ErrNotFound) || err == nil && g.State == account.GrantUsed:
+		return nil, "invalid_grant", unknown
+	case err != nil:
+		return nil, "", err
+	case g.State == account.GrantDenied:
+		return nil, "access_denied", fault.New(fault.InvalidRequest, "the member denied it")
+	case !g.Expires.After(now):
+		return nil, "expired_token", fault.New(fault.InvalidRequest, "nobody approved it in time")
+	case g.State == account.GrantWaiting:
+		return nil, "authorization_pending", fault.New(fault.InvalidRequest, "nobody decided yet")
+	}
+	return s.redeem(r, g, now)
+}
+
+// redeem makes what was approved.
+func (s *Site) redeem(r *http.Request, g account.Grant, now time.Time) (any, string, error) {
+	out := granted{TokenType: "Bearer", Name: g.Name, Region: s.Region}
+	var machine account.Machine
+	var key account.Key
+	if g.Kind == account.GrantMachine {
+		secret := credential.Mint(credential.MachineKey, s.Region)
+		machine = account.Machine{
+			ID: account.NewID("mch_"), Name: g.Name, Region: s.Region, Hash: secret.Hash(), LastFour: secret.LastFour(), Created: now,
+		}
+		out.Secret, out.ID = secret.Reveal(), machine.ID
+	} else {
+		made, secret, err := api.MintKey(s.Region, g.Name, g.Reach)
+		if err != nil {
+			return nil, "", err
+		}
+		key, out.Secret, out.ID = made, secret.Reveal(), made.ID
+	}
+	member, err := s.DB.RedeemGrant(r.Context(), g.Hash, machine, key, now)
+	if errors.Is(err, account.ErrExists) && g.Kind == account.GrantMachine {
+		machine.Name += "-" + strings.ToLower(rand.Text()[:4])
+		out.Name = machine.Name
+		member, err = s.DB.RedeemGrant(r.Context(), g.Hash, machine, key, now)
+	}
+	if errors.Is(err, account.ErrNotFound) { // used by another poll, or its member is disabled
+		return nil, "invalid_grant", fault.New(fault.InvalidRequest, "the device code is wrong or was used")
+	}
+	if err != nil {
+		return nil, "", err
+	}
+	out.Member = member.Name
+	s.Log.Info("member act", "member", member.ID, "method", r.Method, "path", r.URL.Path, "kind", g.Kind, "made", out.ID)
+	s.Changed()
+	return out, "", nil
+}
+
+// deviceData is what /device shows: a field for a code, or what waits under one.
+type deviceData struct {
+	Grant   *account.Grant
+	Decided account.GrantState
+}
+
+func (s *Site) devicePage(*visit) (reply, error) {
+	return reply{page: "device", title: "Approve a device", data: deviceData{}}, nil
+}
+
+// showDevice is POST /device: what asks, from where and since when. Nothing is
+// decided yet.
+func (s *Site) showDevice(v *visit) (reply, error) {
+	g, err := s.typed(v)
+	if err != nil {
+		return reply{}, err
+	}
+	return reply{page: "device", title: "Approve a device", data: deviceData{Grant: &g}}, nil
+}
+
+// typed is the request that waits under the code that the member typed. Wrong
+// codes are counted, of the member and of the address (trust 12).
+func (s *Site) typed(v *visit) (account.Grant, error) {
+	now, from := time.Now(), network(v.from)
+	if err := tooSoon(max(s.limits.userCodes.take(v.me.ID, now), s.limits.codesFrom.take(from, now))); err != nil {
+		return account.Grant{}, err
+	}
+	wrong := fault.New(fault.NotFound, "nothing waits under this code: look at it again; a code lasts 10 minutes and works once").WithParam("code")
+	code := credential.ReadUserCode(v.form.Get("code"))
+	if code == "" {
+		return account.Grant{}, wrong
+	}
+	g, err := s.DB.WaitingGrant(v.Context(), code, now)
+	if errors.Is(err, account.ErrNotFound) {
+		return account.Grant{}, wrong
+	}
+	if err == nil {
+		s.limits.userCodes.give(v.me.ID)
+		s.limits.codesFrom.give(from)
+	}
+	return g, err
+}
+
+// decideDevice is POST /device/decide: once, for good.
+func (s *Site) decideDevice(v *visit) (reply, error) {
+	g, err := s.typed(v)
+	if err != nil {
+		return reply{}, err
+	}
+	state := account.GrantDenied
+	switch v.form.Get("decision") {
+	case "approve":
+		state = account.GrantApproved
+	case "deny":
+	default:
+		return reply{}, fault.New(fault.InvalidRequest, "approve it or deny it")
+	}
+	if _, err = s.DB.DecideGrant(v.Context(), g.UserCode, state, v.me.ID, time.Now()); err != nil {
+		return reply{}, api.NotFound(err, "it was decided already, or is too old")
+	}
+	s.Log.Info("member act", "member", v.me.ID, "method", v.Method, "path", "/device/decide", "grant", g.ID, "decision", state)
+	if state == account.GrantApproved {
+		s.notice(v, "A "+string(g.Kind)+" was approved, with the name "+line(g.Name)+": it acts as you until you revoke it.")
+	}
+	return reply{page: "device", title: "Done", data: deviceData{Grant: &g, Decided: state}}, nil
+}

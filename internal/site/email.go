@@ -1,0 +1,331 @@
+package site
+
+import (
+	"cmp"
+	"context"
+	"crypto/subtle"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+	"unicode"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/kith/kith/internal/account"
+	"github.com/kith/kith/internal/api"
+	"github.com/kith/kith/internal/credential"
+	"github.com/kith/kith/internal/fault"
+	"github.com/kith/kith/internal/mail"
+)
+
+// Mail says how the site sends letters; the zero Mail is not at all.
+type Mail = mail.Config
+
+// MailTLS is how the connection to the mail server is secured.
+type MailTLS = mail.TLS
+
+// Bounds of what is done by mail.
+const (
+	verifyFor   = 24 * time.Hour   // a link proves an address
+	recoverFor  = 30 * time.Minute // a mailed link signs in
+	mostLookups = 64               // addresses that wait to be looked up
+	mostSharing = 5                // members who are written to at one address
+)
+
+// lookup is an address that somebody who lost the way in typed.
+type lookup struct{ address, from string }
+
+// runMail sends the site's mail until ctx ends.
+func (s *Site) runMail(ctx context.Context) error {
+	group, ctx := errgroup.WithContext(ctx)
+	group.Go(func() error { return s.mail.Run(ctx) })
+	group.Go(func() error {
+		for {
+			select {
+			case l := <-s.lookups:
+				s.mailLinks(ctx, l)
+			case <-ctx.Done():
+				return nil
+			}
+		}
+	})
+	return group.Wait()
+}
+
+// MailPart is how the sending of mail goes; false where the site sends none.
+func (s *Site) MailPart() (Part, bool) {
+	if s.mail == nil {
+		return Part{}, false
+	}
+	good, told := s.mail.Health()
+	return Part{Name: "Mail", Good: good, Told: told}, true
+}
+
+func (s *Site) canMail() error {
+	if s.mail == nil {
+		return fault.New(fault.NotFound, "this hub sends no mail")
+	}
+	return nil
+}
+
+// emailOf is what is known of the member's address; the zero Email is nothing.
+func (s *Site) emailOf(ctx context.Context, memberID string) (account.Email, error) {
+	e, err := s.DB.Email(ctx, memberID)
+	if errors.Is(err, account.ErrNotFound) {
+		return account.Email{}, nil
+	}
+	return e, err
+}
+
+// askEmail is POST /account/email address: a link is mailed there, which proves
+// that the address is the member's. That somebody else has the same address makes
+// no difference, so nobody learns of it.
+func (s *Site) askEmail(v *visit) (reply, error) {
+	if err := s.canMail(); err != nil {
+		return reply{}, err
+	}
+	if err := s.checkRecent(v); err != nil {
+		return reply{}, err
+	}
+	address, ok := mail.Address(v.form.Get("address"))
+	if !ok {
+		return reply{}, fault.New(fault.InvalidRequest, "an e-mail address is like ada@example.org; a domain in other letters is written as xn--…").WithParam("address")
+	}
+	kept, err := s.emailOf(v.Context(), v.me.ID)
+	if err != nil {
+		return reply{}, err
+	}
+	if strings.EqualFold(kept.Address, address) {
+		return reply{}, fault.New(fault.InvalidRequest, "this is your address already").WithParam("address")
+	}
+	now := time.Now().UTC()
+	if err := tooSoon(s.limits.verifiers.take(v.me.ID, now)); err != nil {
+		return reply{}, err
+	}
+	code := mintLink(s.Region)
+	asked := account.Email{MemberID: v.me.ID, Asked: address, Hash: code.Hash(), Expires: now.Add(verifyFor)}
+	if err := s.DB.AskEmail(v.Context(), asked); err != nil {
+		return reply{}, err
+	}
+	s.Log.Info("e-mail address asked for", "member", v.me.ID)
+	// Too many to one address are dropped without a word: the member would learn
+	// that somebody else asked for it, too.
+	if s.limits.verified.take(strings.ToLower(address), now) > 0 {
+		s.Log.Warn("mail not sent: too many to one address", "member", v.me.ID)
+	} else {
+		s.mail.Send(mail.Letter{MemberID: v.me.ID, To: address, Subject: "kith: is this your address?", Until: asked.Expires, Text: fmt.Sprintf(
+			"Somebody with an account at\n%s\ngave this address as theirs. If that was you, open this link where you are signed in:\n\n%s\n\n"+
+				"It works once, until %s. If it was not you, do nothing:\nnobody can use your address without the link.\n",
+			s.Base, s.Base+"/account/email/"+code.Reveal(), when(asked.Expires))})
+	}
+	return reply{to: "/account", done: "A link was mailed to " + address + ": open it within a day, in a browser where you are signed in. Only a few an hour go to one address."}, nil
+}
+
+// deadProof is what a link is told that proves nothing.
+func deadProof() *fault.Fault {
+	return fault.New(fault.NotFound, "the link was used, is too old, is not whole or is of another account: ask for another at your name at the top")
+}
+
+// emailPage is GET /account/email/{code}: what a mailed link leads to. Only the
+// form on it uses the link up, so that no preview of it does.
+func (s *Site) emailPage(v *visit) (reply, error) {
+	text := v.PathValue("code")
+	hash, ok := s.CodeHash(text, credential.LinkCode)
+	kept, err := s.emailOf(v.Context(), v.me.ID)
+	if err != nil {
+		return reply{}, err
+	}
+	if !ok || kept.Asked == "" || subtle.ConstantTimeCompare(hash[:], kept.Hash[:]) != 1 || !time.Now().Before(kept.Expires) {
+		return reply{}, deadProof()
+	}
+	return reply{page: "email", title: "Your address", data: map[string]string{"Address": kept.Asked, "Code": text}}, nil
+}
+
+// verifyEmail is POST /account/email/verify code: the address counts from now on,
+// and the one of before is told so.
+func (s *Site) verifyEmail(v *visit) (reply, error) {
+	hash, ok := s.CodeHash(v.form.Get("code"), credential.LinkCode)
+	if !ok {
+		return reply{}, deadProof()
+	}
+	before, err := s.DB.VerifyEmail(v.Context(), v.me.ID, hash, time.Now())
+	if err != nil {
+		return reply{}, api.NotFound(err, "%s", deadProof().Message)
+	}
+	s.Log.Info("e-mail address verified", "member", v.me.ID)
+	s.noticeTo(before.Address, v, "Another e-mail address was set for your account, in the place of this one.")
+	return reply{to: "/account", done: "Your e-mail address is set."}, nil
+}
+
+// removeEmail is POST /account/email/remove.
+func (s *Site) removeEmail(v *visit) (reply, error) {
+	if err := s.checkRecent(v); err != nil {
+		return reply{}, err
+	}
+	before, err := s.DB.RemoveEmail(v.Context(), v.me.ID)
+	if err != nil {
+		return reply{}, api.NotFound(err, "you have no e-mail address here")
+	}
+	s.Log.Info("e-mail address removed", "member", v.me.ID)
+	s.noticeTo(before.Address, v, "This e-mail address was removed from your account: nothing is mailed to it any more.")
+	return reply{to: "/account", done: "The e-mail address is removed."}, nil
+}
+
+// recoverByMail is POST /recover/mail address. It looks nothing up: whoever has
+// the address is found later, so that neither the answer nor its time tells
+// whether anybody does.
+func (s *Site) recoverByMail(v *visit) (reply, error) {
+	if err := s.canMail(); err != nil {
+		return reply{}, err
+	}
+	if err := s.slowRecovery(v, ""); err != nil {
+		return reply{}, err
+	}
+	address, ok := mail.Address(v.form.Get("address"))
+	if !ok {
+		return reply{}, fault.New(fault.InvalidRequest, "an e-mail address is like ada@example.org").WithParam("address")
+	}
+	if err := tooSoon(s.limits.recoveries.take(strings.ToLower(address), time.Now())); err != nil {
+		return reply{}, err
+	}
+	select {
+	case s.lookups <- lookup{address, v.from}:
+	default:
+		s.Log.Warn("mail lost: too many recoveries wait to be looked up", "from", v.from)
+	}
+	return reply{page: "recover", title: "Recover an account", data: recoverData{CanMail: true, Mailed: true}}, nil
+}
+
+// mailLinks writes to every member whose address it is. The letter goes to the
+// address as they proved it, not as it was typed.
+func (s *Site) mailLinks(ctx context.Context, l lookup) {
+	found, err := s.DB.EmailsOf(ctx, l.address, mostSharing)
+	if err != nil {
+		s.Log.Error("cannot recover an account by mail", "error", err)
+	}
+	for _, e := range found {
+		if err := s.mailLink(ctx, e, l.from); err != nil {
+			s.Log.Error("cannot recover an account by mail", "member", e.MemberID, "error", err)
+		}
+	}
+}
+
+func (s *Site) mailLink(ctx context.Context, e account.Email, from string) error {
+	member, err := s.DB.Member(ctx, e.MemberID)
+	if err != nil || member.Disabled {
+		return err
+	}
+	secret, now := mintLink(s.Region), time.Now().UTC()
+	link := account.Link{Hash: secret.Hash(), MemberID: member.ID, Created: now, Expires: now.Add(recoverFor), Mailed: true}
+	if err := s.DB.CreateLink(ctx, link); err != nil {
+		return err
+	}
+	s.Log.Info("recovery link made", "member", member.ID, "from", from)
+	s.mail.Send(mail.Letter{MemberID: member.ID, To: e.Address, Subject: "kith: a link to sign in", Until: link.Expires, Text: fmt.Sprintf(
+		"Somebody, from the network address %s, asked for a link that signs %s in at\n%s\n\nThis one does, once, until %s;\na link mailed before no longer works:\n\n%s\n\n"+
+			"After it, set a new password under your name at the top. If it was not you, do nothing:\nwithout this letter nobody can use the link.\n",
+		from, line(member.Name), s.Base, when(link.Expires), s.Base+"/welcome/"+secret.Reveal())})
+	return nil
+}
+
+// notice tells the member by mail of a change to the account, if there is an
+// address to tell it to.
+func (s *Site) notice(v *visit, what string) {
+	if s.mail == nil {
+		return
+	}
+	kept, err := s.emailOf(v.Context(), v.me.ID)
+	if err != nil {
+		s.Log.Error("cannot tell a member of a change by mail", "member", v.me.ID, "error", err)
+		return
+	}
+	s.noticeTo(kept.Address, v, what)
+}
+
+// noticeTo is notice to that address; empty: none.
+func (s *Site) noticeTo(address string, v *visit, what string) {
+	s.told(address, v.me, what+" It was done from the network address "+v.from+".")
+}
+
+// noticeOfLink tells the member that whoever runs the hub made a link that signs
+// in to the account.
+func (s *Site) noticeOfLink(ctx context.Context, memberID string) {
+	if s.mail == nil {
+		return
+	}
+	kept, err := s.emailOf(ctx, memberID)
+	if err != nil || kept.Address == "" {
+		return // the link is made all the same
+	}
+	member, err := s.DB.Member(ctx, memberID)
+	if err == nil {
+		s.told(kept.Address, member, "Whoever runs this hub made a link that signs in to your account, once, within a day.")
+	}
+}
+
+// told sends a notice; an empty address is none to send it to.
+func (s *Site) told(address string, m account.Member, what string) {
+	if address == "" {
+		return
+	}
+	s.mail.Send(mail.Letter{MemberID: m.ID, To: address, Subject: "kith: a change to your account", Text: fmt.Sprintf(
+		"Hello %s,\n\non %s, at %s:\n%s\n\nIf that was you, or you asked for it, there is nothing to do. If not, sign in, end the other\nsessions (%s) and set another password (%s), or ask whoever runs this hub.\n",
+		line(m.Name), when(time.Now()), s.Base, what, s.Base+"/sessions", s.Base+"/account")})
+}
+
+// mailInvitation notifies a member of an invitation to an org, if there is an
+// address to notify at. The page of groups lists it in any case, so one over the
+// limits is left out.
+func (s *Site) mailInvitation(ctx context.Context, group string, i account.GroupInvitation) {
+	if s.mail == nil {
+		return
+	}
+	kept, err := s.emailOf(ctx, i.MemberID)
+	if err != nil {
+		s.Log.Error("cannot notify a member of an invitation by mail", "member", i.MemberID, "error", err)
+	}
+	if kept.Address == "" || i.ByID != "" && s.limits.inviters.take(i.ByID, i.Created) > 0 || s.limits.notices.take(i.MemberID, i.Created) > 0 {
+		return
+	}
+	s.mail.Send(mail.Letter{MemberID: i.MemberID, To: kept.Address, Subject: "kith: an invitation to a group", Until: i.Expires, Text: fmt.Sprintf(
+		"Hello %s,\n\n%s invites you to the group %s at\n%s\n\nOnly if you accept, the group's members may use your machines, and you may use theirs.\n"+
+			"Accept or decline, until %s, at\n%s\nIf you do nothing, nothing is shared.\n",
+		line(i.Member), cmp.Or(line(i.By), "The operator"), line(group), s.Base, when(i.Expires), s.Base+"/groups")})
+}
+
+// mostJoinMails is how many members are notified by mail that one joined a group.
+const mostJoinMails = 50
+
+// mailJoin notifies members of a group, whose machines the one who joined reaches
+// from now on, if they have an address. The page of groups lists each join in any
+// case, so one over the limits is left out.
+func (s *Site) mailJoin(ctx context.Context, group account.SeenGroup, joined api.Caller) {
+	if s.mail == nil {
+		return
+	}
+	found, err := s.DB.AddressesOfGroup(ctx, group.ID, string(joined.Member), mostJoinMails)
+	if err != nil {
+		s.Log.Error("cannot notify the members of a group by mail", "group", group.ID, "error", err)
+	}
+	for _, e := range found {
+		if s.limits.notices.take(e.MemberID, time.Now()) > 0 {
+			continue
+		}
+		s.mail.Send(mail.Letter{MemberID: e.MemberID, To: e.Address, Subject: "kith: a new member of your group", Text: fmt.Sprintf(
+			"%s joined the group %s at\n%s\nand may use those of your machines that you do not keep out of it.\n\n"+
+				"Who is in the group, and how to leave it: %s\nYour machines, and how to keep one out of it: %s\n",
+			line(joined.Name), line(group.Name), s.Base, s.Base+"/groups", s.Base+"/machines")})
+	}
+}
+
+// line is text that somebody chose, for a letter: on one line, without signs that
+// nobody sees or that turn what follows around.
+func line(text string) string {
+	return plain(strings.Map(func(r rune) rune {
+		if unicode.In(r, unicode.Cc, unicode.Cf, unicode.Zl, unicode.Zp) {
+			return ' '
+		}
+		return r
+	}, text), 200)
+}

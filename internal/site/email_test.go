@@ -1,0 +1,475 @@
+package site
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"net/url"
+	"regexp"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/kith/kith/internal/account"
+	"github.com/kith/kith/internal/api"
+	"github.com/kith/kith/internal/mail"
+	"github.com/kith/kith/internal/mail/mailtest"
+)
+
+// letters are those that a town's site sends.
+type letters struct {
+	t      *testing.T
+	server *mailtest.Server
+	stop   func() // ends the sending, after which the log can be read
+}
+
+// posts has the site send mail from now on.
+func (tn *town) posts(t *testing.T) *letters {
+	t.Helper()
+	return tn.postsTo(t, mailtest.Start(t, "none"))
+}
+
+// postsTo is posts by a server that is there: in a bubble, one from outside.
+func (tn *town) postsTo(t *testing.T, server *mailtest.Server) *letters {
+	t.Helper()
+	l := &letters{t: t, server: server}
+	tn.site.mail = mail.New(Mail{Host: "127.0.0.1", Port: l.server.Port(), From: "kith@hub.example", TLS: mail.NoTLS}, tn.site.Log)
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() { ended <- tn.site.runMail(ctx) }()
+	stopped := false
+	l.stop = func() {
+		if cancel(); !stopped {
+			stopped = true
+			check(t, <-ended)
+		}
+	}
+	t.Cleanup(l.stop)
+	return l
+}
+
+// next is the next letter that was taken, which goes there and says that.
+func (l *letters) next(to string, says ...string) mailtest.Letter {
+	l.t.Helper()
+	select {
+	case got := <-l.server.Letters:
+		if got.To != to {
+			l.t.Fatalf("a letter to %s, want one to %s: %s", got.To, to, got.Text)
+		}
+		for _, text := range says {
+			if !strings.Contains(got.Text, text) {
+				l.t.Fatalf("the letter does not say %q: %s", text, got.Text)
+			}
+		}
+		return got
+	case <-time.After(2 * time.Minute):
+		l.t.Fatal("no letter came to " + to)
+		panic("unreachable")
+	}
+}
+
+// none checks that every letter there is was looked at; one that is sent now
+// comes after all before it.
+func (l *letters) none(tn *town) {
+	l.t.Helper()
+	tn.site.mail.Send(mail.Letter{To: "last@example.org", Subject: "last"})
+	l.next("last@example.org")
+}
+
+var codeIn = regexp.MustCompile(`kithl_home_[0-9A-Za-z]+`)
+
+// linkIn is the path of the link in a letter, and its code.
+func (tn *town) linkIn(l mailtest.Letter) (path, code string) {
+	tn.t.Helper()
+	code = codeIn.FindString(l.Text)
+	_, rest, _ := strings.Cut(l.Text, tn.web.URL+"/")
+	for !strings.Contains(strings.SplitN(rest, "\n", 2)[0], code) && rest != "" {
+		_, rest, _ = strings.Cut(rest, tn.web.URL+"/")
+	}
+	if path, _, _ = strings.Cut("/"+rest, "\n"); code == "" || !strings.HasSuffix(path, code) {
+		tn.t.Fatalf("no link in %s", l.Text)
+	}
+	return path, code
+}
+
+// verify gives the member an address, as they would.
+func (b *browser) verify(l *letters, address string) {
+	b.t.Helper()
+	b.post("/account/email", "address", address).goes(b.t, "/account")
+	path, code := b.linkIn(l.next(address, "gave this address as theirs"))
+	b.get(path).want(b.t, 200, address)
+	b.post("/account/email/verify", "code", code).goes(b.t, "/account")
+}
+
+func TestEmail(t *testing.T) { onEachStore(t, testEmail) }
+
+func testEmail(t *testing.T, tn *town) {
+	post := tn.posts(t)
+	ada, eve, op := tn.as("ada"), tn.as("eve"), tn.operator()
+	ada.get("/account").want(t, 200, "E-mail address", "Whoever reads your mail")
+	ada.post("/account/email", "address", " Ada@Example.org ").goes(t, "/account")
+	ada.get("/account").want(t, 200, "A link waits in the mail to Ada@Example.org", "open it within a day")
+	first := post.next("Ada@Example.org", "gave this address as theirs")
+	if strings.Contains(first.Text, "ada") || first.Header.Get("Subject") != "kith: is this your address?" {
+		t.Errorf("whoever has the address is told of ada: %s", first.Text)
+	}
+	path, code := tn.linkIn(first)
+	tn.browser().get(path).goes(t, "/signin?"+url.Values{"next": {path}}.Encode())
+	tn.browser().get("/welcome/"+code).want(t, 404)
+	tn.browser().post("/welcome", "link", code).want(t, 404)
+	eve.get(path).want(t, 404)
+	eve.post("/account/email/verify", "code", code).want(t, 404)
+	ada.get(path).want(t, 200, "Ada@Example.org", `value="`+code+`"`)
+	ada.get(path).want(t, 200) // looking uses nothing up
+	ada.post("/account/email/verify", "code", code).goes(t, "/account")
+	ada.get("/account").want(t, 200, "Your e-mail address is set", `id="email">Ada@Example.org<`)
+	ada.post("/account/email/verify", "code", code).want(t, 404, "the link was used")
+	ada.get(path).want(t, 404)
+	ada.post("/account/email", "address", "ada@EXAMPLE.org").want(t, 400, "your address already")
+
+	// Nobody else sees it, or can tell that it is somebody's.
+	for _, page := range []seen{op.get("/operator/members"), op.get("/operator/audit"), eve.get("/sharing"), eve.get("/account")} {
+		if strings.Contains(strings.ToLower(page.want(t, 200).body), "ada@example.org") {
+			t.Error("somebody else is told of it")
+		}
+	}
+	eve.verify(post, "ada@example.org")
+	post.none(tn)
+
+	// The newest link is the one that works; the address of before is told.
+	ada.post("/account/email", "address", "new@example.org").goes(t, "/account")
+	_, stale := tn.linkIn(post.next("new@example.org"))
+	ada.verify(post, "newer@example.org")
+	post.next("Ada@Example.org", "Hello ada", "Another e-mail address was set", "127.0.0.1")
+	ada.post("/account/email/verify", "code", stale).want(t, 404)
+	ada.post("/account/email/remove").goes(t, "/account")
+	post.next("newer@example.org", "was removed")
+	ada.post("/account/email/remove").want(t, 404)
+	if page := ada.get("/account").want(t, 200); strings.Contains(page.body, "example.org") {
+		t.Error("it is not gone")
+	}
+	if e := must1(tn.site.emailOf(t.Context(), tn.members["eve"].ID)); e.Address != "ada@example.org" {
+		t.Errorf("eve has %+v", e)
+	}
+	post.none(tn)
+	post.stop()
+	if log := tn.log.String(); strings.Contains(strings.ToLower(log), "example.org") || codeIn.MatchString(log) || !strings.Contains(log, `msg="mail sent" member=mem_`) {
+		t.Error("the log tells of an address or a link")
+	}
+}
+
+// TestEmailWantsSignIn: an address is a way in, so who signed in a while ago gives
+// the password again.
+func TestEmailWantsSignIn(t *testing.T) {
+	tn := newTown(t, nil)
+	post := tn.posts(t)
+	ada := tn.as("ada")
+	ada.post("/account/password", "password", aPassword).goes(t, "/account")
+	cookie := cookieOf(ada)
+	synctest.Test(t, func(t *testing.T) {
+		tn.site.limits, tn.site.Passwords = newLimits(), api.New(api.Config{}).Passwords
+		time.Sleep(time.Until(time.Now().AddDate(30, 0, 0))) // long after true time; the session is made to last
+		sessions := must1(tn.db.SessionsOf(t.Context(), tn.members["ada"].ID, time.Time{}))
+		for _, k := range sessions {
+			k.Seen, k.Expires = time.Now(), time.Now().Add(time.Hour)
+			_, values, err := sessionCodec{}.Decode(k.Data)
+			check(t, err)
+			delete(values, sessionKept)
+			k.Data = must1(sessionCodec{}.Encode(k.Expires, values))
+			check(t, tn.db.TouchSession(t.Context(), k))
+		}
+		as := tn.inProcessAs("192.0.2.1", cookie)
+		as("/account/email", "address", "ada@example.org").want(t, 403)
+		as("/account/email/remove").want(t, 403)
+		as("/account/email", "address", "ada@example.org", "old", "wrong").want(t, 403)
+		as("/account/email", "address", "ada@example.org", "old", aPassword).goes(t, "/account")
+		as("/account/email/remove", "old", aPassword).goes(t, "/account")
+	})
+	post.stop()
+}
+
+func cookieOf(b *browser) string {
+	var all []string
+	for _, c := range b.client.Jar.Cookies(must1(url.Parse(b.web.URL))) {
+		all = append(all, c.String())
+	}
+	return strings.Join(all, "; ")
+}
+
+func TestRecoverByMail(t *testing.T) { onEachStore(t, testRecoverByMail) }
+
+func testRecoverByMail(t *testing.T, tn *town) {
+	post := tn.posts(t)
+	ada, bob, eve := tn.as("ada"), tn.as("bob"), tn.as("eve")
+	ada.post("/account/password", "password", aPassword).goes(t, "/account")
+	ada.verify(post, "ada@example.org")
+	eve.verify(post, "eve@example.org")
+	bob.post("/account/email", "address", "bob@example.org").goes(t, "/account") // and not proved
+	post.next("bob@example.org")
+	check(t, tn.db.SetMemberDisabled(t.Context(), tn.members["eve"].ID, true))
+
+	// Whether somebody has the address makes no difference to the answer.
+	ask := func(address string) mailtest.Letter {
+		t.Helper()
+		tn.browser().post("/recover/mail", "address", address).want(t, 200, "If a member here has this address")
+		return post.next("ada@example.org", "signs ada in", "127.0.0.1")
+	}
+	var first seen
+	for i, address := range []string{"ada@example.org", "nobody@example.org", "eve@example.org", "bob@example.org"} {
+		got := tn.browser().post("/recover/mail", "address", address).want(t, 200)
+		if got.header.Get("X-Correlation-Id") == "" || got.header.Get("Set-Cookie") != "" {
+			t.Errorf("%s: %v", address, got.header)
+		}
+		got.header.Del("X-Correlation-Id")
+		got.header.Del("Date")
+		got.body = strings.ReplaceAll(got.body, address, "ADDRESS")
+		got.header.Del("Content-Length") // the address as it was typed stands in the page
+		if i == 0 {
+			first = got
+		} else if diff := cmp.Diff(first, got, cmp.AllowUnexported(seen{})); diff != "" {
+			t.Errorf("%s is answered otherwise:\n%s", address, diff)
+		}
+	}
+	_, old := tn.linkIn(post.next("ada@example.org"))
+	letter := ask("ADA@example.org")
+	if letter.Header.Get("Subject") != "kith: a link to sign in" {
+		t.Errorf("%v", letter.Header)
+	}
+
+	// The link signs in once, and the password of now is not asked for; a look does not use it up.
+	path, code := tn.linkIn(letter)
+	b := tn.browser()
+	b.post("/welcome", "link", old).want(t, 404)
+	b.get(path).want(t, 200, "Sign in as ada")
+	b.post("/account/email/verify", "code", code).goes(t, "/signin?next=%2Faccount")
+	b.post("/welcome", "link", code).goes(t, "/")
+	tn.browser().post("/welcome", "link", code).want(t, 404)
+	tn.browser().get(path).want(t, 404)
+	tn.browser().post("/signin", "name", "ada", "password", aPassword).goes(t, "/") // unchanged so far
+	b.get("/sessions").want(t, 200, "link")
+	b.post("/account/password", "password", "another good one").goes(t, "/account")
+	post.next("ada@example.org", "password of your account was set")
+	ada.get("/account").goes(t, "/signin?next=%2Faccount")
+
+	// A change of the password ends what was mailed before it.
+	tn.site.limits = newLimits()
+	_, code = tn.linkIn(ask("ada@example.org"))
+	b.post("/account/password", "old", "another good one", "password", aPassword).goes(t, "/account")
+	post.next("ada@example.org", "password of your account was set")
+	tn.browser().post("/welcome", "link", code).want(t, 404)
+
+	// Each of two who share an address gets a link, and disabled is disabled.
+	bob.verify(post, "ada@example.org")
+	tn.browser().post("/recover/mail", "address", "ada@example.org").want(t, 200)
+	post.next("ada@example.org", "signs ada in")
+	_, code = tn.linkIn(post.next("ada@example.org", "signs bob in"))
+	check(t, tn.db.SetMemberDisabled(t.Context(), tn.members["bob"].ID, true))
+	tn.browser().post("/welcome", "link", code).want(t, 404)
+	post.none(tn)
+	post.stop()
+	if log := tn.log.String(); strings.Contains(log, "example.org") || codeIn.MatchString(log) {
+		t.Error("the log tells of an address or a link")
+	}
+}
+
+// TestMailedLinksExpire: each link works for its time and no longer.
+func TestMailedLinksExpire(t *testing.T) {
+	tn := newTown(t, nil)
+	ctx, ada, server := t.Context(), tn.members["ada"].ID, mailtest.Start(t, "none")
+	synctest.Test(t, func(t *testing.T) {
+		tn.site.limits, tn.site.lookups = newLimits(), make(chan lookup, mostLookups)
+		sent := tn.postsTo(t, server)
+		defer sent.stop()
+		at := time.Now()
+		check(t, tn.db.AskEmail(ctx, account.Email{MemberID: ada, Asked: "ada@example.org", Hash: [32]byte{1}, Expires: at.Add(time.Hour)}))
+		must1(tn.db.VerifyEmail(ctx, ada, [32]byte{1}, at))
+		one := tn.inProcess("192.0.2.1")
+		one("/recover/mail", "address", "ada@example.org").want(t, 200)
+		_, code := tn.linkIn(sent.next("ada@example.org", when(time.Now().Add(recoverFor))))
+		time.Sleep(recoverFor - time.Second)
+		one("/welcome", "link", code).goes(t, "/")
+		one("/recover/mail", "address", "ada@example.org").want(t, 200)
+		_, code = tn.linkIn(sent.next("ada@example.org"))
+		time.Sleep(recoverFor)
+		one("/welcome", "link", code).want(t, 404)
+
+		verify := func(wait time.Duration) seen {
+			one("/recover/mail", "address", "ada@example.org").want(t, 200)
+			_, link := tn.linkIn(sent.next("ada@example.org"))
+			cookie := setCookie(t, one("/welcome", "link", link).header, "kith")
+			me := tn.inProcessAs("192.0.2.1", cookie)
+			me("/account/email", "address", "new@example.org").goes(t, "/account")
+			_, code := tn.linkIn(sent.next("new@example.org"))
+			for ; wait > time.Hour; wait -= time.Hour { // the session is kept alive
+				time.Sleep(time.Hour)
+				me("/account/email", "address", "-").want(t, 403)
+			}
+			time.Sleep(wait)
+			return me("/account/email/verify", "code", code)
+		}
+		verify(verifyFor).want(t, 404)
+		verify(verifyFor-time.Second).goes(t, "/account")
+	})
+}
+
+// TestMailLimits: letters are bounded by who asks, by where from and by where to,
+// and what is dropped for somebody else's sake is not told.
+func TestMailLimits(t *testing.T) {
+	tn := newTown(t, nil)
+	post := tn.posts(t)
+	ada, eve := tn.as("ada"), tn.as("eve")
+	for i := range 5 {
+		ada.post("/account/email", "address", fmt.Sprintf("ada%d@example.org", i)).goes(t, "/account")
+		post.next(fmt.Sprintf("ada%d@example.org", i))
+	}
+	if got := ada.post("/account/email", "address", "ada6@example.org").want(t, 429); got.header.Get("Retry-After") != "600" {
+		t.Errorf("wait %q", got.header.Get("Retry-After"))
+	}
+	for i := range 4 {
+		eve.post("/account/email", "address", "VICTIM@example.org").goes(t, "/account")
+		eve.get("/account").want(t, 200, "A link was mailed to VICTIM@example.org", "A link waits in the mail")
+		if i < 3 {
+			post.next("VICTIM@example.org")
+		}
+	}
+	post.none(tn)
+	for _, address := range []string{"x@example.org", "X@example.org", "x@Example.org"} {
+		tn.browser().post("/recover/mail", "address", address).want(t, 200)
+	}
+	tn.browser().post("/recover/mail", "address", "x@example.org").want(t, 429, "tried too often")
+	one := tn.inProcess("192.0.2.7")
+	for i := range 20 {
+		one("/recover/mail", "address", fmt.Sprintf("y%d@example.org", i)).want(t, 200)
+	}
+	one("/recover/mail", "address", "z@example.org").want(t, 429)
+	tn.inProcess("192.0.2.8")("/recover/mail", "address", "z@example.org").want(t, 200)
+}
+
+// TestMailServerAway: whatever the mail server does, pages do not wait for it and
+// acts are done.
+func TestMailServerAway(t *testing.T) {
+	for name, away := range map[string]func(*letters, *town){
+		"silent":  func(l *letters, _ *town) { l.server.Misbehave("", "silence") },
+		"refuses": func(l *letters, _ *town) { l.server.Misbehave("RCPT", "550 no ada@example.org here") },
+		"busy":    func(l *letters, _ *town) { l.server.Misbehave("MAIL", "421 later") },
+		"down": func(l *letters, tn *town) {
+			l.stop()
+			tn.site.mail = mail.New(Mail{Host: "127.0.0.1", Port: 1, From: "kith@hub.example", TLS: mail.NoTLS}, tn.site.Log)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			tn := newTown(t, nil)
+			post := tn.posts(t)
+			ada := tn.as("ada")
+			ada.verify(post, "ada@example.org")
+			away(post, tn)
+			began := time.Now()
+			ada.post("/account/password", "password", aPassword).goes(t, "/account")
+			ada.post("/account/email", "address", "new@example.org").goes(t, "/account")
+			for i := range mostLookups + 10 { // more than wait
+				tn.inProcess(fmt.Sprintf("192.0.2.%d", i))("/recover/mail", "address", fmt.Sprintf("ada%d@example.org", i)).want(t, 200)
+			}
+			tn.browser().post("/signin", "name", "ada", "password", aPassword).goes(t, "/")
+			if took := time.Since(began); took > 25*time.Second { // one try takes 30
+				t.Errorf("the pages took %s", took)
+			}
+			post.stop()
+			if log := tn.log.String(); strings.Contains(log, "example.org") {
+				t.Error("the log tells of an address")
+			}
+		})
+	}
+}
+
+// TestNotices: the member is told of each change to the account, and nothing that
+// somebody chose reaches a header.
+func TestNotices(t *testing.T) {
+	p := newIDP(t)
+	tn := p.town(newWorld(t), SignUpOpen)
+	post := tn.posts(t)
+	odd := account.Member{ID: account.NewID("mem_"), Name: "zoe\r\nBcc: eve@example.org\r\n\r\n\u202egnihton", Created: time.Now()}
+	check(t, tn.db.CreateMember(t.Context(), odd))
+	link := tn.link(odd.ID)
+	zoe := tn.browser()
+	zoe.post("/welcome", "link", strings.TrimPrefix(link, "/welcome/")).goes(t, "/")
+	zoe.verify(post, "zoe@example.org")
+	told := func(says string) {
+		t.Helper()
+		got := post.next("zoe@example.org", "Hello zoe  Bcc: eve@example.org", says)
+		if got.Header.Get("Bcc") != "" || strings.Contains(got.Head, "eve@") || strings.Contains(got.Text, "\u202e") || got.From != "kith@hub.example" ||
+			got.Header.Get("Subject") != "kith: a change to your account" || strings.Contains(got.Text, "\nBcc") || !strings.Contains(got.Text, tn.web.URL+"/sessions") {
+			t.Errorf("the letter is %s\n\n%s", got.Head, got.Text)
+		}
+		if codeIn.MatchString(got.Text) {
+			t.Error("a notice holds a secret")
+		}
+	}
+	zoe.post("/account/password", "password", aPassword).goes(t, "/account")
+	told("The password of your account was set. It was done from the network address 127.0.0.1.")
+	zoe.post("/account/codes", "old", aPassword).want(t, 200)
+	told("New recovery codes were made")
+	zoe.enrol("my <phone>\r\nBcc: eve@example.org\u2028x")
+	told("A passkey was added to your account: my <phone>  Bcc: eve@example.org x.")
+	zoe.post("/account/passkeys/remove", "passkey", must1(tn.db.Passkeys(t.Context(), odd.ID))[0].ID).goes(t, "/account")
+	told("A passkey was removed")
+	zoe.through(p.at("z", "z\r\n@there"), "/account/provider").goes(t, "/account")
+	told("was bound to yours, and signs you in: z  @there.")
+	zoe.post("/account/provider/remove", "identity", must1(tn.db.Identities(t.Context(), odd.ID))[0].ID).goes(t, "/account")
+	told("was removed from yours")
+	tn.link(odd.ID)
+	told("Whoever runs this hub made a link")
+	d := tn.ask4("scope", "machine", "name", "box2", "client", "a test")
+	zoe.post("/device/decide", "code", d.user, "decision", "approve").want(t, 200)
+	told("A machine was approved, with the name box2")
+
+	// Of a recovery code, too.
+	ada := tn.as("ada")
+	ada.verify(post, "ada@example.org")
+	page := ada.post("/account/codes").want(t, 200)
+	post.next("ada@example.org", "New recovery codes")
+	tn.browser().post("/recover", "name", "ada", "code", strings.Fields(textOf(t, page, "codes"))[0], "password", aPassword).goes(t, "/account")
+	post.next("ada@example.org", "A recovery code was used")
+
+	// And not of what was refused.
+	ada = tn.as("ada")
+	post.next("ada@example.org", "Whoever runs this hub made a link") // as NewLink is an operator's
+	ada.post("/account/passkeys/remove", "passkey", "pky_none").want(t, 404)
+	ada.post("/account/password", "password", "short").want(t, 400)
+	post.none(tn)
+}
+
+// TestBadAddresses: what is no bare address is refused, and nothing goes out.
+func TestBadAddresses(t *testing.T) {
+	tn := newTown(t, nil)
+	post := tn.posts(t)
+	ada := tn.as("ada")
+	for _, bad := range []string{"", "ada", "ada@example.org\r\nBcc: eve@example.org", "a@example.org, b@example.org", "Ada <ada@example.org>", "adа@example.org", "ada@example.org\x00", strings.Repeat("a", 300) + "@example.org"} {
+		ada.post("/account/email", "address", bad).want(t, 400, "an e-mail address is like")
+		ada.post("/recover/mail", "address", bad).want(t, 400, "an e-mail address is like")
+		tn.site.limits = newLimits()
+	}
+	post.none(tn)
+}
+
+// TestNoMail: without a mail server nothing offers mail.
+func TestNoMail(t *testing.T) {
+	tn := newTown(t, nil)
+	ada := tn.as("ada")
+	for path, form := range map[string][]string{"/account/email": {"address", "ada@example.org"}, "/recover/mail": {"address", "ada@example.org"}} {
+		ada.post(path, form...).want(t, http.StatusNotFound, "this hub sends no mail")
+	}
+	for _, path := range []string{"/account", "/recover"} {
+		if page := ada.get(path).want(t, 200); strings.Contains(page.body, "mail") {
+			t.Errorf("%s offers mail", path)
+		}
+	}
+	if _, sends := tn.site.MailPart(); sends {
+		t.Error("it has a state of its mail")
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	check(t, tn.site.runMail(ctx))
+}

@@ -1,0 +1,128 @@
+package site
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/kith/kith/internal/api"
+)
+
+// TestLimitsOnPages: what the pages say about who may use machines is so: groups
+// are named with their limits, a form shows the limits that are there, an empty
+// field ends one, and sharing again leaves them.
+func TestLimitsOnPages(t *testing.T) { onEachStore(t, testLimitsOnPages) }
+
+func testLimitsOnPages(t *testing.T, tn *town) {
+	ada, bob := tn.as("ada"), tn.as("bob")
+	ada.get("/sharing").want(t, 200, "Nobody but you.")
+	ada.post("/groups/create", "name", "lab", "kind", "open").goes(t, "/groups")
+	ada.get("/sharing").want(t, 200, "Nobody but you.") // alone in it
+	bob.post("/groups/join", "group", "lab").goes(t, "/groups")
+	if page := ada.get("/sharing").want(t, 200, "All other members of <strong>lab</strong> (open, 2 members), together: no limits."); strings.Contains(page.body, "Nobody but you") {
+		t.Error("nobody but you, while a group reaches the machine")
+	}
+	ada.post("/groups/limit", "group", "lab", "models", "tiny", "per_day", "7").goes(t, "/groups")
+	ada.get("/groups").want(t, 200, "These are now your limits for lab.", "<strong>models tiny; 7 a day</strong>", `placeholder="no limit" value="7"`)
+	ada.get("/sharing").want(t, 200, "together: models tiny; 7 a day.")
+	ada.get("/machines").want(t, 200, "served, models tiny; 7 a day")
+	bob.get("/groups").want(t, 200, "<strong>no limits</strong>")
+	ada.post("/groups/limit", "group", "lab", "models", "tiny", "per_day", "0").want(t, 400, "for no limit send null", `placeholder="no limit" value="0"`)
+	ada.post("/groups/limit", "group", "lab", "models", "", "per_day", "").goes(t, "/groups")
+	ada.get("/groups").want(t, 200, "<strong>no limits</strong>")
+
+	ada.post("/sharing/share", "with", "bob", "models", "tiny", "concurrent", "2", "per_day", "9").goes(t, "/sharing")
+	ada.post("/sharing/share", "with", "bob", "models", "", "concurrent", "", "per_day", "8").goes(t, "/sharing")
+	ada.get("/sharing").want(t, 200, "models tiny; 2 at once; 8 a day", `placeholder="no limit" value="8"`, "the share alone decides")
+	ada.post("/sharing/limits", "with", "bob", "models", "tiny\nnone-such", "concurrent", "", "per_day", "8").goes(t, "/sharing")
+	ada.get("/sharing").want(t, 200, "models tiny, none-such; 8 a day", "Note: no machine of yours offers the model")
+	ada.post("/sharing/limits", "with", "bob", "per_day", "0").want(t, 400, "per_day is how many calls a day may start", `placeholder="no limit" value="0"`)
+
+	code := textOf(t, ada.post("/sharing/invite", "uses", "1", "expires", "7d"), "link")
+	bob.post("/sharing/accept", "code", code).goes(t, "/sharing")
+	bob.get("/sharing").want(t, 200, "ada shares with you already: that share and its limits are as they were", "models tiny, none-such; 8 a day")
+	ada.get("/sharing").want(t, 200, "0 of 1")
+}
+
+// TestInvitationPages: the pages say on each how many notices wait, and a member
+// answers an invitation on /groups, without scripts.
+func TestInvitationPages(t *testing.T) { onEachStore(t, testInvitationPages) }
+
+func testInvitationPages(t *testing.T, tn *town) {
+	ada, bob := tn.as("ada"), tn.as("bob")
+	ada.post("/groups/create", "name", "lab", "kind", "org").goes(t, "/groups")
+	quiet := func(b *browser, path string) {
+		t.Helper()
+		if page := b.get(path).want(t, 200); strings.Contains(page.body, " new)") || strings.Contains(page.body, `id="notices"`) {
+			t.Errorf("%s tells of notices", path)
+		}
+	}
+	for _, answer := range []string{"decline", "withdraw", "accept"} {
+		quiet(bob, "/")
+		ada.post("/groups/invite", "group", "lab", "member", " bob ").goes(t, "/groups")
+		ada.get("/groups").want(t, 200, "bob is invited, and is in the group after accepting", `aria-label="Withdraw the invitation of bob to lab"`)
+		bob.get("/models").want(t, 200, "Groups (1 new)")
+		bob.get("/").want(t, 200, "1 notice of your groups")
+		bob.get("/groups").want(t, 200, "<strong>ada</strong> invites you to <strong>lab</strong>, an org of 1 member", `aria-label="Accept the invitation to lab"`)
+		switch answer {
+		case "withdraw":
+			ada.post("/groups/withdraw", "group", "lab", "member", "bob").goes(t, "/groups")
+			ada.get("/groups").want(t, 200, "The invitation of bob is withdrawn.")
+			bob.post("/groups/accept", "group", "lab").want(t, 404, "no group named")
+		default:
+			bob.post("/groups/"+answer, "group", "lab").goes(t, "/groups")
+			bob.get("/groups").want(t, 200, map[string]string{"accept": "You are in the group: its members reach your machines", "decline": "Declined: nothing is shared"}[answer])
+		}
+		quiet(bob, "/")
+	}
+	ada.post("/groups/invite", "group", "lab", "member", "bob").goes(t, "/groups")
+	ada.get("/groups").want(t, 200, "bob is in the group already")
+	page := ada.get("/groups").want(t, 200, "Groups (1 new)", "<strong>bob</strong> joined <strong>lab</strong>", "Mark as seen")
+	_, rest, _ := strings.Cut(page.body, `name="until" value="`)
+	until, _, _ := strings.Cut(rest, `"`)
+	ada.post("/groups/seen", "until", strings.ReplaceAll(until, "&#43;", "+")).goes(t, "/groups")
+	quiet(ada, "/groups")
+	ada.post("/groups/seen", "until", "yesterday").want(t, 400, "up to when")
+}
+
+// TestInvitationMail: an invitation goes to the member's address, and each join to
+// members with a machine that the group reaches; never more than a few an hour.
+func TestInvitationMail(t *testing.T) {
+	tn := newTown(t, nil)
+	post := tn.posts(t)
+	ada, bob := tn.as("ada"), tn.as("bob")
+	good[api.Group](tn.world, "ada", "POST", "/api/groups", `{"name":"lab","kind":"org"}`)
+	good[api.Group](tn.world, "ada", "POST", "/api/groups", `{"name":"all","kind":"open"}`)
+	good[anything](tn.world, "ada", "POST", "/api/groups/lab/invitations", `{"member":"eve"}`)
+	post.none(tn) // eve has no address
+	ada.verify(post, "ada@example.org")
+	bob.verify(post, "bob@example.org")
+
+	good[anything](tn.world, "ada", "POST", "/api/groups/lab/invitations", `{"member":"bob"}`)
+	got := post.next("bob@example.org", "Hello bob", "ada invites you to the group lab", tn.web.URL+"/groups", "If you do nothing, nothing is shared.")
+	if got.Header.Get("Subject") != "kith: an invitation to a group" {
+		t.Errorf("subject %q", got.Header.Get("Subject"))
+	}
+	good[anything](tn.world, "ada", "POST", "/api/groups/lab/invitations", `{"member":"bob"}`) // waits already
+	post.none(tn)
+	bob.post("/groups/accept", "group", "lab").goes(t, "/groups")
+	post.next("ada@example.org", "bob joined the group lab", "those of your machines that you do not keep out of it")
+	good[anything](tn.world, "eve", "POST", "/api/groups/all/join", "")
+	post.next("ada@example.org", "eve joined the group all")
+
+	// One who invites, and withdraws, again and again fills no mailbox.
+	for range 20 {
+		good[anything](tn.world, "ada", "DELETE", "/api/groups/lab/members/bob", "")
+		good[anything](tn.world, "ada", "POST", "/api/groups/lab/invitations", `{"member":"bob"}`)
+	}
+	for range 4 { // one of five came before
+		post.next("bob@example.org", "invites you")
+	}
+	post.none(tn)
+
+	// The operator's says so.
+	check(t, tn.db.DeclineGroup(t.Context(), tn.labID(tn.members["ada"].ID), tn.members["bob"].ID, time.Now()))
+	tn.site.limits = newLimits()
+	must1(api.OperatorInviteToGroup.Do(t.Context(), tn.api, api.Caller{}, api.MemberOfGroup{Name: "lab", Member: "bob"}))
+	post.next("bob@example.org", "The operator invites you to the group lab")
+}

@@ -1,0 +1,157 @@
+package site
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"path/filepath"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/kith/kith/internal/api"
+	"github.com/kith/kith/internal/fleet"
+	"github.com/kith/kith/internal/store"
+)
+
+// BenchmarkLivePages is one second of 1,000 open pages, each of another member
+// with a machine of two models and 20 more machines in reach: what the one look
+// and all events cost, where so many of the machines moved. Events go through
+// net/http and real sockets, whose reading is in the figures, too.
+func BenchmarkLivePages(b *testing.B) {
+	const pages = 1000
+	for _, of := range []string{"machines", "models", "sharing"} {
+		for _, moved := range []int{0, 100, pages} {
+			b.Run(fmt.Sprintf("%s/moved=%d", of, moved), func(b *testing.B) { benchLive(b, of, pages, moved) })
+		}
+	}
+}
+
+func benchLive(b *testing.B, of string, pages, moved int) {
+	db, err := store.Open(b.Context(), store.Config{Path: filepath.Join(b.TempDir(), "kith.db")})
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer db.Close()
+	s := fleet.NewSnapshot()
+	member := func(i int) fleet.MemberID { return fleet.MemberID(fmt.Sprintf("mem_%d", i)) }
+	for i := range pages {
+		hours, _ := fleet.ParseHours("Mon-Fri 18:00-23:00; Sat,Sun 00:00-24:00", "Europe/Lisbon")
+		s = s.WithMachine(&fleet.Machine{
+			ID: fleet.MachineID(fmt.Sprintf("mch_%d", i)), Owner: member(i), OwnerName: "owner", Name: "box", Online: true, Slots: 4, Hours: hours,
+			Offers: []fleet.Offer{{ID: "llama3", Families: fleet.Families(fleet.Chat)}, {ID: fleet.ModelID(fmt.Sprint("model-", i%7)), Families: fleet.Families(fleet.Chat)}},
+		})
+	}
+	for i := range pages {
+		var shares []*fleet.Share
+		for j := 1; j <= 20; j++ {
+			shares = append(shares, &fleet.Share{ID: fleet.ShareID(fmt.Sprintf("%d-%d", i, j)), Owner: member((i + j) % pages), Member: member(i)})
+		}
+		s = s.WithShares(member(i), shares)
+	}
+	var uses []api.Use
+	a := api.New(api.Config{
+		DB: db, Snapshot: func() *fleet.Snapshot { return s }, Running: func() []api.Use { return uses }, Queued: func(*fleet.Machine) int { return 0 },
+		Confirmed: func(time.Time) bool { return true }, Admit: func(api.Caller) error { return nil },
+		Models: func(_ context.Context, c api.Caller) ([]api.Model, error) { return reached(s, c.Member), nil },
+	})
+	site := New(a, Config{Base: "http://localhost"})
+	look := map[string]livePage{"machines": machinesScene, "models": modelsScene, "sharing": sharingScene}[of]
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		_ = site.follow(r.Context(), w, api.Caller{Member: fleet.MemberID(r.URL.Query().Get("member"))}, "/"+of, look)
+	}))
+	defer server.Close()
+	events := make(chan struct{}, 4*pages)
+	for i := range pages {
+		conn, err := net.Dial("tcp", server.Listener.Addr().String())
+		if err != nil {
+			b.Fatal(err)
+		}
+		defer conn.Close()
+		fmt.Fprintf(conn, "GET /?member=%s HTTP/1.1\r\nHost: x\r\n\r\n", member(i))
+		go func() {
+			buffer := make([]byte, 64<<10)
+			for {
+				if _, err := conn.Read(buffer); err != nil {
+					return
+				}
+				events <- struct{}{}
+			}
+		}()
+	}
+	for range pages {
+		<-events
+	}
+	now := time.Now()
+	site.pass(now)
+	var before, after syscall.Rusage
+	at := 0
+	_ = syscall.Getrusage(syscall.RUSAGE_SELF, &before)
+	for b.Loop() {
+		at++
+		uses = uses[:0]
+		for i := range moved {
+			m := s.Machine(fleet.MachineID(fmt.Sprintf("mch_%d", i)))
+			if at%2 == 1 {
+				m.Reserve("llama3", fleet.Own)
+				uses = append(uses, api.Use{Caller: member((i + pages - 1) % pages), Name: "n", Machine: m, Model: "llama3", Class: fleet.Shared})
+			} else {
+				m.Release("llama3")
+			}
+			if of == "models" {
+				m.Load.SetLocal(at % 2 * 3) // with the slot: busy
+			}
+		}
+		site.Stir()
+		now = now.Add(time.Second)
+		site.live.rest, site.live.beaten, site.live.minute = time.Time{}, now, now.Truncate(time.Minute)
+		for range changedBy(site, func() { site.pass(now) }) {
+			<-events
+		}
+	}
+	_ = syscall.Getrusage(syscall.RUSAGE_SELF, &after)
+	cpu := time.Duration(after.Utime.Nano() + after.Stime.Nano() - before.Utime.Nano() - before.Stime.Nano())
+	b.ReportMetric(float64(cpu.Microseconds())/1000/float64(at), "cpu-ms/s")
+}
+
+// changedBy is how many pages a look changed.
+func changedBy(s *Site, look func()) int {
+	before := map[*watch]*scene{}
+	for _, w := range s.live.watches {
+		before[w] = w.now.Load()
+	}
+	look()
+	n := 0
+	for w, was := range before {
+		if w.now.Load() != was {
+			n++
+		}
+	}
+	return n
+}
+
+// reached is what a hub tells of the models in a member's reach.
+func reached(s *fleet.Snapshot, who fleet.MemberID) []api.Model {
+	at := map[fleet.ModelID]int{}
+	var out []api.Model
+	now := time.Now()
+	for m, standing := range s.Reach(who, fleet.Everything) {
+		for i := range m.Offers {
+			seen, ok := standing.State(m, &m.Offers[i], now)
+			if !ok {
+				continue
+			}
+			j, known := at[m.Offers[i].ID]
+			if !known {
+				j = len(out)
+				at[m.Offers[i].ID] = j
+				out = append(out, api.Model{ID: m.Offers[i].ID, Via: seen.Class.String()})
+			}
+			out[j].Machines++
+			out[j].Availability = seen.State.String()
+		}
+	}
+	return out
+}

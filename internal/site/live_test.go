@@ -1,0 +1,513 @@
+package site
+
+import (
+	"bufio"
+	"context"
+	"encoding/base64"
+	"fmt"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/go-json-experiment/json"
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/kith/kith/internal/api"
+	"github.com/kith/kith/internal/fault"
+	"github.com/kith/kith/internal/fleet"
+)
+
+// event is one that a page's stream tells.
+type event struct {
+	Shape string              `json:"shape"`
+	All   bool                `json:"all"`
+	Texts map[string][]string `json:"texts"`
+}
+
+// listener is a page's stream as a browser hears it.
+type listener struct {
+	t      *testing.T
+	header http.Header
+	lines  *bufio.Scanner
+}
+
+// listen opens a stream, until the test's end at most.
+func (b *browser) listen(path string) *listener {
+	b.t.Helper()
+	resp := b.knock(path)
+	if resp.StatusCode != 200 || resp.Header.Get("Content-Type") != "text/event-stream" {
+		b.t.Fatalf("%s: %s, %v", path, resp.Status, resp.Header)
+	}
+	return &listener{b.t, resp.Header, bufio.NewScanner(resp.Body)}
+}
+
+func (b *browser) knock(path string) *http.Response {
+	b.t.Helper()
+	ctx, cancel := context.WithCancel(context.Background())
+	r, err := http.NewRequestWithContext(ctx, "GET", b.web.URL+path, nil)
+	check(b.t, err)
+	r.Header = b.header.Clone()
+	r.Header.Set("Accept", "text/event-stream")
+	resp, err := b.client.Do(r)
+	check(b.t, err)
+	b.t.Cleanup(func() { cancel(); resp.Body.Close() })
+	return resp
+}
+
+// next is what comes next: an event, "beat" for a sign of life, "end".
+func (l *listener) next() (e event, kind string) {
+	l.t.Helper()
+	for l.lines.Scan() {
+		line := l.lines.Text()
+		if data, ok := strings.CutPrefix(line, "data: "); ok {
+			check(l.t, json.Unmarshal([]byte(data), &e))
+			return e, "event"
+		}
+		if line == ":" {
+			return e, "beat"
+		}
+	}
+	return e, "end"
+}
+
+// tells checks that the next event is that one, whatever its shape.
+func (l *listener) tells(all bool, texts map[string][]string) event {
+	l.t.Helper()
+	got, kind := l.next()
+	if diff := cmp.Diff(event{got.Shape, all, texts}, got); diff != "" || kind != "event" {
+		l.t.Fatalf("%s: %s", kind, diff)
+	}
+	return got
+}
+
+func (l *listener) wants(kind string) {
+	l.t.Helper()
+	if e, got := l.next(); got != kind {
+		l.t.Fatalf("%s %+v, want %s", got, e, kind)
+	}
+}
+
+// ends reads the stream to its end, past what else comes in the time until then.
+func (l *listener) ends() {
+	for kind := ""; kind != "end"; {
+		_, kind = l.next()
+	}
+}
+
+// box is ada's machine.
+func (w *world) box() *fleet.Machine { return w.snapshot.Machine(fleet.MachineID(w.machine.ID)) }
+
+// TestLiveMachines: the stream tells all once and then what changed, in the words
+// of the page, and nothing where nothing did.
+func TestLiveMachines(t *testing.T) {
+	tn := newTown(t, nil)
+	ada := tn.as("ada")
+	ada.header.Set("Last-Event-Id", "'; DROP TABLE sessions; --")
+	l, id := ada.listen("/live/machines"), tn.machine.ID
+	first := l.tells(true, map[string][]string{"state-" + id: {"ready", "good"}, "running-" + id: {"0 of 3 slots"}, "queue-" + id: {"nobody"}})
+	page := ada.get("/machines").want(t, 200, `data-shape="`+first.Shape+`"`, `id="running-`+id+`" data-live data-idle="0">0 of 3 slots<`, `class="state good">ready<`)
+	if l.header.Get("Set-Cookie") != "" || page.header.Get("Cache-Control") != "no-store" || l.header.Get("Cache-Control") != "no-store" {
+		t.Errorf("a stream is answered with %v", l.header)
+	}
+	now := time.Now()
+	pass := func() { now = now.Add(passEvery); tn.site.live.beaten, tn.site.live.rest = now, now; tn.site.pass(now) }
+	pass() // nothing moved
+
+	if !tn.box().Reserve("tiny", fleet.Own) {
+		t.Fatal("no slot")
+	}
+	tn.box().Offer("tiny").Load.ObserveTTFT(420 * time.Millisecond)
+	tn.queued = 2
+	tn.site.Stir()
+	pass()
+	pass()
+	l.tells(false, map[string][]string{"running-" + id: {"1 of 3 slots"}, "queue-" + id: {"2 calls"}, "first-" + id + "-0": {"420 ms"}})
+
+	tn.blind = true // nothing new is shown that cannot be told for sure
+	tn.box().Release("tiny")
+	tn.site.Stir()
+	pass()
+	tn.blind = false
+	pass()
+	same := l.tells(false, map[string][]string{"running-" + id: {"0 of 3 slots"}})
+	if same.Shape != first.Shape {
+		t.Error("a slot changed the page's shape")
+	}
+	paused := *tn.box()
+	paused.Paused = true
+	tn.snapshot = tn.snapshot.WithMachine(&paused)
+	tn.site.Stir()
+	pass()
+	changed := l.tells(false, map[string][]string{"state-" + id: {"paused", "warn"}})
+	if changed.Shape == first.Shape {
+		t.Error("a page that offers other buttons has the same shape")
+	}
+	ada.get("/machines").want(t, 200, `data-shape="`+changed.Shape+`"`, ">paused<", ">420 ms<", ">2 calls<")
+
+	tn.site.live.beaten = time.Time{}
+	tn.site.pass(now.Add(time.Millisecond))
+	l.wants("beat")
+	tn.site.live.stop()
+	l.wants("end")
+	if resp := ada.knock("/live/machines"); resp.StatusCode != 503 {
+		t.Errorf("a hub that stops answers %s", resp.Status)
+	}
+}
+
+// TestLivePass: a look comes only after something moved or a minute began, and
+// after twenty times its own length of rest.
+func TestLivePass(t *testing.T) {
+	tn := newTown(t, nil)
+	s, looks := tn.site, 0
+	_, err := s.live.join("/x", func(*Site, *glance, api.Caller) scene { looks++; return scene{shape(looks), map[string]words{}} }, api.Caller{Member: "m"})
+	check(t, err)
+	at := time.Date(2026, 11, 21, 10, 0, 0, 0, time.UTC)
+	for i, step := range []struct {
+		stir  bool
+		after time.Duration
+		want  int
+	}{{false, 0, 1}, {false, 59 * time.Second, 1}, {true, 59 * time.Second, 2}, {false, 60 * time.Second, 3}, {false, 61 * time.Second, 3}} {
+		if step.stir {
+			s.Stir()
+		}
+		s.live.rest = time.Time{}
+		if s.pass(at.Add(step.after)); looks != step.want {
+			t.Errorf("step %d: %d looks, want %d", i, looks, step.want)
+		}
+	}
+	s.Stir()
+	s.live.rest = at.Add(70 * time.Second)
+	if s.pass(at.Add(69 * time.Second)); looks != 3 {
+		t.Error("no rest between looks")
+	}
+	if s.pass(at.Add(70 * time.Second)); looks != 4 {
+		t.Error("what moved during the rest was forgotten")
+	}
+}
+
+// TestLiveEnds: what runs by a session ends with it, and with its member, and what
+// runs by another one does not.
+func TestLiveEnds(t *testing.T) { onEachStore(t, testLiveEnds) }
+
+func testLiveEnds(t *testing.T, tn *town) {
+	epoch, err := tn.db.Epoch(t.Context())
+	check(t, err)
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error)
+	go func() { done <- tn.site.Run(ctx) }()
+	defer func() { cancel(); check(t, <-done) }()
+	took := func() { // what a registry does
+		t.Helper()
+		var changes []fleet.Change
+		epoch, changes, err = tn.db.Changes(t.Context(), epoch)
+		check(t, err)
+		tn.site.OnChange(changes)
+	}
+	begun, causes := make(chan struct{}, 8), make(chan error, 8)
+	tn.call = func(w http.ResponseWriter, r *http.Request, _ api.Caller) {
+		w.Header().Set("Content-Type", "text/event-stream")
+		check(t, http.NewResponseController(w).Flush())
+		begun <- struct{}{}
+		<-r.Context().Done()
+		causes <- context.Cause(r.Context())
+	}
+	for name, end := range map[string]func(b, other *browser){
+		"it is ended from another browser": func(b, other *browser) {
+			page := other.get("/sessions").body
+			for _, s := range must1(tn.db.SessionsOf(t.Context(), tn.members["ada"].ID, time.Now())) {
+				if strings.Contains(page, s.ID) && s.ID != tn.sessionOf(other) {
+					other.post("/sessions/end", "session", s.ID).goes(t, "/sessions")
+				}
+			}
+		},
+		"sign-out": func(b, _ *browser) { b.post("/signout").goes(t, "/signin") },
+		"all but the other's": func(_, other *browser) {
+			check(t, tn.db.EndSessionsOf(t.Context(), tn.members["ada"].ID, tn.sessionOf(other)))
+		},
+		"a new password": func(_, other *browser) {
+			check(t, tn.db.SetPassword(t.Context(), tn.members["ada"].ID, "hash", tn.sessionOf(other), time.Now()))
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b, other := tn.as("ada"), tn.as("ada")
+			mine, theirs := b.listen("/live/machines"), other.listen("/live/models")
+			mine.wants("event")
+			theirs.wants("event")
+			answer := make(chan seen, 1)
+			go func() { answer <- b.post("/try/stream", "model", "of-ada", "ask", "x") }()
+			<-begun // a session that ends before this is refused instead (TestLiveLetIn)
+			tn.site.recheck(ctx, time.Now())
+			if tn.site.tied() != 3 {
+				t.Errorf("%d things go on, want two streams and an answer", tn.site.tied())
+			}
+			end(b, other)
+			took()
+			mine.ends()
+			if f := fault.Of(<-causes); f.Code != fault.InvalidAPIKey {
+				t.Errorf("an answer ended with %v", f)
+			}
+			<-answer
+			if tn.site.tied() != 1 {
+				t.Errorf("%d things go on, want the other browser's stream", tn.site.tied())
+			}
+			if name == "a new password" {
+				check(t, tn.db.SetMemberDisabled(t.Context(), tn.members["ada"].ID, true))
+				took()
+				theirs.ends()
+				check(t, tn.db.SetMemberDisabled(t.Context(), tn.members["ada"].ID, false))
+				return
+			}
+			check(t, tn.db.EndSession(t.Context(), tn.sessionOf(other)))
+			tn.site.OnChange(nil) // everything may have changed
+			theirs.ends()
+		})
+	}
+}
+
+// tied is how much runs by sessions.
+func (s *Site) tied() int {
+	s.live.mu.Lock()
+	defer s.live.mu.Unlock()
+	return len(s.live.ties)
+}
+
+// sessionOf is the id of a browser's session.
+func (tn *town) sessionOf(b *browser) string {
+	hash := hashOf(b.session().Value)
+	return base64.RawURLEncoding.EncodeToString(hash[:])
+}
+
+// TestLiveExpires: a session that is not used any more ends its streams, which do
+// not count as use; one that was used meanwhile does not.
+func TestLiveExpires(t *testing.T) {
+	tn := newTown(t, nil)
+	ada := tn.as("ada")
+	l := ada.listen("/live/machines")
+	l.wants("event")
+	session := must1(tn.db.SessionsOf(t.Context(), tn.members["ada"].ID, time.Now()))[0]
+	session.Expires = session.Expires.Add(time.Hour)
+	session.Seen = session.Seen.Add(time.Hour)
+	session.Data = append(session.Data, ' ')
+	check(t, tn.db.TouchSession(t.Context(), session))
+	tn.site.recheck(t.Context(), session.Expires.Add(-time.Minute))
+	if tn.site.tied() != 1 {
+		t.Fatal("a stream ended with a session that goes on")
+	}
+	tn.site.recheck(t.Context(), session.Expires.Add(time.Minute))
+	l.wants("end")
+}
+
+// TestLiveBounds: so many streams a member, and no more; one that ends makes room.
+func TestLiveBounds(t *testing.T) {
+	tn := newTown(t, nil)
+	ada, bob := tn.as("ada"), tn.as("bob")
+	for i := range maxStreams {
+		ada.listen([]string{"/live/machines", "/live/models", "/live/sharing"}[i%3]).wants("event")
+	}
+	if resp := ada.knock("/live/models"); resp.StatusCode != 429 {
+		t.Errorf("one more: %s", resp.Status)
+	}
+	bob.listen("/live/models").wants("event")
+	tn.site.live.mu.Lock()
+	open := tn.site.live.open[tn.members["ada"].ID]
+	tn.site.live.mu.Unlock()
+	if open != maxStreams || tn.site.tied() != maxStreams+1 {
+		t.Errorf("%d streams, %d tied", open, tn.site.tied())
+	}
+	if resp := tn.browser().knock("/live/machines"); resp.StatusCode != 303 || !strings.HasPrefix(resp.Header.Get("Location"), "/signin?") {
+		t.Errorf("without a session: %s", resp.Status)
+	}
+}
+
+// TestLiveIsTheMembersOwn: streams tell a stranger nothing of ada's.
+func TestLiveIsTheMembersOwn(t *testing.T) {
+	tn := newTown(t, nil)
+	tn.uses = []api.Use{{Caller: fleet.MemberID(tn.members["bob"].ID), Name: "bob", Machine: tn.box(), Model: "tiny", Class: fleet.Shared}}
+	eve := tn.as("eve")
+	for path, want := range map[string]map[string][]string{
+		"/live/machines": {}, "/live/sharing": {}, "/live/models": {"now-0": {"unknown", "warn"}, "machines-0": {"0"}},
+	} {
+		eve.listen(path).tells(true, want)
+	}
+	bobs, adas := tn.members["bob"].ID, tn.members["ada"].ID
+	tn.as("ada").listen("/live/sharing").tells(true, map[string][]string{"use-" + bobs: {"tiny on box", "good"}})
+	tn.as("bob").listen("/live/sharing").tells(true, map[string][]string{"using-" + adas: {"tiny on box", "good"}})
+}
+
+// TestWhoUsesWhat: the page tells it, and each end says how many calls it cuts:
+// those that have no other way.
+func TestWhoUsesWhat(t *testing.T) { onEachStore(t, testWhoUsesWhat) }
+
+func testWhoUsesWhat(t *testing.T, tn *town) {
+	ada, bob, eve := tn.members["ada"].ID, tn.members["bob"].ID, tn.members["eve"].ID
+	good[anything](tn.world, "ada", "POST", "/api/shares", `{"with":"bob"}`)
+	good[anything](tn.world, "ada", "POST", "/api/groups", `{"name":"lab","kind":"org"}`)
+	tn.intoGroup("lab", "eve")
+	tn.intoGroup("lab", "bob")
+	reach := func(share bool, lab ...string) {
+		s := tn.snapshot.WithShares(fleet.MemberID(bob), nil).WithoutGroup(fleet.GroupID(tn.labID(ada)))
+		if share {
+			s = s.WithShares(fleet.MemberID(bob), []*fleet.Share{{ID: "s", Owner: fleet.MemberID(ada), Member: fleet.MemberID(bob)}})
+		}
+		if len(lab) > 0 {
+			g := &fleet.Group{ID: fleet.GroupID(tn.labID(ada)), Name: "lab"}
+			for _, m := range lab {
+				g.Members = append(g.Members, fleet.MemberID(m))
+			}
+			s = s.WithGroup(g)
+		}
+		tn.snapshot = s
+	}
+	use := func(who, name string, class fleet.Class) api.Use {
+		return api.Use{Caller: fleet.MemberID(who), Name: name, Machine: tn.box(), Model: "tiny", Class: class}
+	}
+	reach(true, ada, bob, eve)
+	tn.uses = []api.Use{use(ada, "ada", fleet.Own), use(bob, "bob", fleet.Shared), use(bob, "bob", fleet.Shared), use(eve, "eve", fleet.Grouped)}
+	a := tn.as("ada")
+	a.get("/sharing").want(t, 200, `class="state good">tiny on box (2 calls)<`, `class="state good">eve: tiny on box<`)
+	tn.as("eve").get("/sharing").want(t, 200, "I use: ", "ada: tiny on box", ">nothing now<")
+
+	// bob has the group, too: without the share his calls go on by it.
+	a.post("/sharing/end", "with", "bob").goes(t, "/sharing")
+	a.get("/sharing").want(t, 200, "The share with bob has ended. No running call is cut.")
+	reach(true, ada, eve)
+	good[anything](tn.world, "ada", "POST", "/api/shares", `{"with":"bob"}`)
+	a.post("/sharing/end", "with", "bob").goes(t, "/sharing")
+	a.get("/sharing").want(t, 200, "2 running calls are cut within 5 seconds.")
+
+	reach(false, ada, bob, eve)
+	if got := good[api.GroupLimits](tn.world, "ada", "POST", "/api/groups/lab/limits", `{"models":["other"]}`); got.Cut != 3 {
+		t.Errorf("a limit of the group to another model cuts %d calls, want 3", got.Cut)
+	}
+	if got := good[api.GroupLimits](tn.world, "ada", "POST", "/api/groups/lab/limits", `{"models":null}`); got.Cut != 0 {
+		t.Errorf("the end of that limit cuts %d calls", got.Cut)
+	}
+	// The calls run by the group, and a share decides about them from when it is there.
+	a.post("/sharing/share", "with", "bob", "models", "other").goes(t, "/sharing")
+	a.get("/sharing").want(t, 200, "Shared with bob. 2 running calls are cut within 5 seconds. Note: no machine of yours offers")
+	a.post("/machines/keep-out", "machine", tn.machine.ID, "group", "lab").goes(t, "/machines")
+	a.get("/machines").want(t, 200, "box is kept out of lab. 3 running calls are cut")
+	a.post("/machines/keep-out", "machine", tn.machine.ID, "group", "lab", "undo", "yes").goes(t, "/machines")
+	a.get("/machines").want(t, 200, "box may serve lab again")
+	a.post("/machines/keep-out", "machine", tn.machine.ID).goes(t, "/machines")
+	a.get("/machines").want(t, 200, "box is kept out of every group. 3 running calls are cut")
+	a.post("/groups/remove", "group", "lab", "member", "eve").goes(t, "/groups")
+	a.get("/groups").want(t, 200, "Removed. 1 running call is cut")
+	tn.as("bob").post("/groups/leave", "group", "lab").goes(t, "/groups")
+	a.post("/groups/end", "group", "lab").goes(t, "/groups")
+	a.get("/groups").want(t, 200, "The group lab has ended", "3 running calls are cut")
+	a.post("/machines/revoke", "machine", tn.machine.ID).goes(t, "/machines")
+	a.get("/machines").want(t, 200, "The machine box is revoked. 3 running calls are cut")
+}
+
+// labID is the id of the group lab, if it is there.
+func (tn *town) labID(member string) string {
+	groups, err := tn.db.SeenGroups(tn.t.Context(), member, "lab", time.Now())
+	if err != nil || len(groups) == 0 {
+		return "grp_gone"
+	}
+	return groups[0].ID
+}
+
+// TestRoles: an org's admin makes others admins and takes that away, but for the
+// last one.
+func TestRoles(t *testing.T) { onEachStore(t, testRoles) }
+
+func testRoles(t *testing.T, tn *town) {
+	ada, bob := tn.as("ada"), tn.as("bob")
+	ada.post("/groups/create", "name", "lab", "kind", "org").goes(t, "/groups")
+	tn.intoGroup("lab", "bob")
+	ada.get("/groups").want(t, 200, "An admin invites members", `aria-label="Make admin: bob, of lab"`, ">member<")
+	if page := bob.get("/groups").want(t, 200, ">admin<"); strings.Contains(page.body, `action="/groups/admin"`) || strings.Contains(page.body, `action="/groups/demote"`) {
+		t.Error("a member is offered what admins do")
+	}
+	bob.post("/groups/demote", "group", "lab", "member", "ada").want(t, 403, "only an admin")
+	ada.post("/groups/demote", "group", "lab", "member", "ada").want(t, 400, "without an admin")
+	ada.post("/groups/admin", "group", "lab", "member", "bob").goes(t, "/groups")
+	bob.post("/groups/demote", "group", "lab", "member", "ada").goes(t, "/groups")
+	ada.post("/groups/demote", "group", "lab", "member", "bob").want(t, 403, "only an admin")
+	got := good[api.List[api.Group]](tn.world, "ada", "GET", "/api/groups", "").Data[0].Members
+	if diff := cmp.Diff([]api.GroupMember{{Name: "ada"}, {Name: "bob", Admin: true}}, got); diff != "" {
+		t.Error(diff)
+	}
+}
+
+// TestLiveLetIn: a session that ends after its visit was let in, and before
+// anything is tied to it, still ends what it was let in for.
+func TestLiveLetIn(t *testing.T) {
+	tn := newTown(t, nil)
+	ada := tn.as("ada")
+	ctx, err := tn.site.sessions.Load(t.Context(), ada.session().Value)
+	check(t, err)
+	check(t, tn.db.EndSession(t.Context(), tn.sessionOf(ada)))
+	r := httptest.NewRequest("GET", "/live/machines", nil).WithContext(ctx)
+	_, _, err = tn.site.tie(&visit{Request: r, me: tn.members["ada"]})
+	if err == nil || fault.Of(err).Code != fault.InvalidAPIKey || tn.site.tied() != 0 {
+		t.Errorf("told %v, %d tied", err, tn.site.tied())
+	}
+}
+
+// socket is an answer on a connection whose other end reads as it likes.
+type socket struct {
+	net.Conn
+	header http.Header
+}
+
+func (s socket) Header() http.Header                { return s.header }
+func (s socket) WriteHeader(int)                    {}
+func (s socket) Flush()                             {}
+func (s socket) SetWriteDeadline(t time.Time) error { return s.Conn.SetWriteDeadline(t) }
+
+// TestLiveStuckReader: a browser that takes nothing holds up neither the look nor
+// any other page, is let go in time, and leaves nothing behind.
+func TestLiveStuckReader(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		site := New(api.New(api.Config{
+			Snapshot: fleet.NewSnapshot, Running: func() []api.Use { return nil }, Confirmed: func(time.Time) bool { return true },
+		}), Config{Base: "http://localhost"})
+		var looks atomic.Uint64
+		look := func(*Site, *glance, api.Caller) scene {
+			n := looks.Add(1)
+			return scene{shape(n), map[string]words{"n": {text: fmt.Sprint(n)}}}
+		}
+		follow := func() (far net.Conn, took chan time.Duration) {
+			near, far := net.Pipe()
+			took = make(chan time.Duration, 1)
+			go func() {
+				began := time.Now()
+				check(t, site.follow(t.Context(), socket{near, http.Header{}}, api.Caller{Member: "m"}, "/x", look))
+				took <- time.Since(began)
+			}()
+			return far, took
+		}
+		_, stuck := follow()
+		far, gone := follow()
+		reader := &listener{t, nil, bufio.NewScanner(far)}
+		reader.wants("event")
+		for range 5 {
+			time.Sleep(passEvery) // of the bubble's time
+			site.Stir()
+			site.live.rest = time.Time{}
+			site.pass(time.Now())
+			reader.wants("event")
+		}
+		if took := <-stuck; took != streamWrite {
+			t.Errorf("let go after %s, want %s", took, streamWrite)
+		}
+		if n := site.live.open["m"]; n != 1 {
+			t.Errorf("%d pages are counted, want 1", n)
+		}
+		check(t, far.Close())
+		site.live.beaten = time.Time{}
+		site.pass(time.Now())
+		<-gone
+		if len(site.live.open)+len(site.live.watches) != 0 {
+			t.Errorf("left behind: %v, %v", site.live.open, site.live.watches)
+		}
+	})
+}

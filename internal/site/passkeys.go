@@ -1,0 +1,304 @@
+package site
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"net/http"
+	"net/url"
+	"strings"
+	"time"
+
+	"github.com/go-json-experiment/json"
+	"github.com/go-webauthn/webauthn/protocol"
+	"github.com/go-webauthn/webauthn/webauthn"
+
+	"github.com/kith/kith/internal/account"
+	"github.com/kith/kith/internal/api"
+	"github.com/kith/kith/internal/fault"
+)
+
+// Bounds of passkeys.
+const (
+	ceremonyLife = 5 * time.Minute // of a challenge
+	maxPasskeys  = 20              // of one member
+)
+
+// newPasskeys is the site as a relying party; nil where browsers would refuse to
+// bind a passkey to its address: one that is no name, or not over TLS.
+func newPasskeys(base string) *webauthn.WebAuthn {
+	u, err := url.Parse(base)
+	if err != nil {
+		return nil
+	}
+	here := u.Hostname() == "localhost" || strings.HasSuffix(u.Hostname(), ".localhost")
+	if u.Scheme != "https" && !here {
+		return nil
+	}
+	discoverable := true
+	party, err := webauthn.New(&webauthn.Config{
+		RPID: u.Hostname(), RPDisplayName: "kith at " + u.Host, RPOrigins: []string{u.Scheme + "://" + u.Host},
+		AttestationPreference: protocol.PreferNoAttestation,
+		AuthenticatorSelection: protocol.AuthenticatorSelection{
+			RequireResidentKey: &discoverable, ResidentKey: protocol.ResidentKeyRequirementRequired, UserVerification: protocol.VerificationRequired,
+		},
+		Timeouts: webauthn.TimeoutsConfig{
+			Login:        webauthn.TimeoutConfig{Timeout: ceremonyLife},
+			Registration: webauthn.TimeoutConfig{Timeout: ceremonyLife},
+		},
+		// Some password managers say more than they were asked; none of it is used.
+		ExtensionsUnsolicitedOutputPolicy: protocol.UnsolicitedOutputPolicyIgnore,
+	})
+	if err != nil {
+		return nil // a host that is no name
+	}
+	return party
+}
+
+// holder is a member as webauthn knows them.
+type holder struct {
+	account.Member
+	passkeys []account.Passkey
+}
+
+// WebAuthnID satisfies webauthn.User: what authenticators keep, and bring back
+// where nobody typed a name.
+func (h holder) WebAuthnID() []byte { return []byte(h.ID) }
+
+// WebAuthnName satisfies webauthn.User.
+func (h holder) WebAuthnName() string { return h.Name }
+
+// WebAuthnDisplayName satisfies webauthn.User.
+func (h holder) WebAuthnDisplayName() string { return h.Name }
+
+// WebAuthnCredentials satisfies webauthn.User.
+func (h holder) WebAuthnCredentials() []webauthn.Credential {
+	all := make([]webauthn.Credential, len(h.passkeys))
+	for i, p := range h.passkeys {
+		all[i] = webauthn.Credential{
+			ID: p.Credential, PublicKey: p.PublicKey, Flags: webauthn.CredentialFlags{BackupEligible: p.Synced},
+			Authenticator: webauthn.Authenticator{SignCount: uint32(p.Signs)},
+		}
+	}
+	return all
+}
+
+func (s *Site) holder(ctx context.Context, m account.Member) (holder, error) {
+	passkeys, err := s.DB.Passkeys(ctx, m.ID)
+	return holder{m, passkeys}, err
+}
+
+// scripted answers a page's script: with JSON, whatever it came to.
+func (s *Site) scripted(v *visit, answer any, err error) (reply, error) {
+	return reply{write: func(w http.ResponseWriter) {
+		if err == nil {
+			api.WriteJSON(w, http.StatusOK, answer)
+			return
+		}
+		f := fault.Of(err)
+		if f.Code == fault.InternalError {
+			s.Log.Error("page failed", "id", v.id, "method", v.Method, "error", err)
+		}
+		api.WriteFault(w, f, v.id)
+	}}, nil
+}
+
+// remember keeps what a challenge was given out for, until it is brought back,
+// once, or is too old.
+func (s *Site) remember(ctx context.Context, kind account.CeremonyKind, memberID string, session *webauthn.SessionData) error {
+	data, err := json.Marshal(session)
+	if err != nil {
+		return err
+	}
+	now := time.Now().UTC()
+	return s.DB.BeginCeremony(ctx, account.Ceremony{
+		Hash: hashOf(session.Challenge), Kind: kind, MemberID: memberID, Data: data, Expires: now.Add(ceremonyLife),
+	}, now)
+}
+
+// recall is what the challenge that a browser brought back was given out for;
+// account.ErrNotFound if for nothing, or not just now.
+func (s *Site) recall(ctx context.Context, kind account.CeremonyKind, challenge string) (memberID string, session webauthn.SessionData, err error) {
+	c, err := s.DB.TakeCeremony(ctx, hashOf(challenge), kind, time.Now())
+	if err != nil {
+		return "", session, err
+	}
+	return c.MemberID, session, json.Unmarshal(c.Data, &session)
+}
+
+func (s *Site) canPasskeys() error {
+	if s.passkeys == nil {
+		return fault.New(fault.InvalidRequest, "this hub has no address that a passkey can be bound to: whoever runs it can set public_url to an https:// name")
+	}
+	return nil
+}
+
+// beginSignIn is POST /signin/passkey/begin: a challenge for whoever has a
+// passkey, without a name.
+func (s *Site) beginSignIn(v *visit) (reply, error) {
+	answer, err := s.signInChallenge(v)
+	return s.scripted(v, answer, err)
+}
+
+func (s *Site) signInChallenge(v *visit) (*protocol.CredentialAssertion, error) {
+	if err := cmp.Or(s.canPasskeys(), s.slowDown(v)); err != nil {
+		return nil, err
+	}
+	options, session, err := s.passkeys.BeginDiscoverableLogin()
+	if err != nil {
+		return nil, err
+	}
+	return options, s.remember(v.Context(), account.UsePasskey, "", session)
+}
+
+// signInByPasskey is POST /signin/passkey. There is one message for whatever is
+// wrong with an answer.
+func (s *Site) signInByPasskey(v *visit) (reply, error) {
+	if err := cmp.Or(s.canPasskeys(), s.slowDown(v)); err != nil {
+		return reply{}, err
+	}
+	member, err := s.asserted(v.Context(), v.form.Get("answer"))
+	if f := (*fault.Fault)(nil); errors.As(err, &f) && f.Code == fault.NotAllowed {
+		s.Log.Info("sign-in refused", "from", v.from, "how", "passkey", "cause", errors.Unwrap(f))
+	}
+	if err != nil {
+		return reply{}, err
+	}
+	if err := s.begin(v, member, "passkey"); err != nil {
+		return reply{}, err
+	}
+	return reply{to: s.localPath(v.form.Get("next"))}, nil
+}
+
+// asserted is the member whose passkey gave the answer, to a challenge of ours
+// that was not answered before.
+func (s *Site) asserted(ctx context.Context, text string) (account.Member, error) {
+	refuse := func(cause error) (account.Member, error) {
+		return account.Member{}, fault.New(fault.NotAllowed,
+			"the passkey was not accepted: it may have been removed here, or the page waited too long; try once more, or sign in with the password").Because(cause)
+	}
+	answer, err := protocol.ParseCredentialRequestResponseBytes([]byte(text))
+	if err != nil {
+		return refuse(err)
+	}
+	_, session, err := s.recall(ctx, account.UsePasskey, answer.Response.CollectedClientData.Challenge)
+	if errors.Is(err, account.ErrNotFound) {
+		return refuse(err)
+	}
+	if err != nil {
+		return account.Member{}, err
+	}
+	member, err := s.DB.Member(ctx, string(answer.Response.UserHandle))
+	if errors.Is(err, account.ErrNotFound) || errors.Is(err, account.ErrInvalid) || err == nil && member.Disabled {
+		return refuse(account.ErrNotFound)
+	}
+	if err != nil {
+		return account.Member{}, err
+	}
+	whose, err := s.holder(ctx, member)
+	if err != nil {
+		return account.Member{}, err
+	}
+	known := func([]byte, []byte) (webauthn.User, error) { return whose, nil }
+	_, used, err := s.passkeys.ValidatePasskeyLogin(known, session, answer)
+	if err != nil {
+		return refuse(err)
+	}
+	for _, p := range whose.passkeys {
+		if string(p.Credential) != string(used.ID) {
+			continue
+		}
+		err := s.DB.UsePasskey(ctx, p.ID, int64(answer.Response.AuthenticatorData.Counter), time.Now().UTC())
+		if errors.Is(err, account.ErrNotFound) { // or it was removed this very moment
+			s.Log.Warn("a passkey's counter did not grow: it may have been copied", "member", member.ID, "passkey", p.ID)
+			return refuse(err)
+		}
+		return member, err
+	}
+	return refuse(account.ErrNotFound)
+}
+
+// beginPasskey is POST /account/passkeys/begin: a challenge for a new passkey of
+// the member's, who has to have signed in just now or to give the password again.
+func (s *Site) beginPasskey(v *visit) (reply, error) {
+	answer, err := s.newPasskeyChallenge(v)
+	return s.scripted(v, answer, err)
+}
+
+func (s *Site) newPasskeyChallenge(v *visit) (*protocol.CredentialCreation, error) {
+	if err := s.canPasskeys(); err != nil {
+		return nil, err
+	}
+	if err := s.checkRecent(v); err != nil {
+		return nil, err
+	}
+	whose, err := s.holder(v.Context(), v.me)
+	if err != nil {
+		return nil, err
+	}
+	if len(whose.passkeys) >= maxPasskeys {
+		return nil, fault.New(fault.InvalidRequest, "you have %d passkeys, the most that an account may have: remove one first", maxPasskeys)
+	}
+	options, session, err := s.passkeys.BeginRegistration(whose,
+		webauthn.WithExclusions(webauthn.Credentials(whose.WebAuthnCredentials()).CredentialDescriptors()))
+	if err != nil {
+		return nil, err
+	}
+	return options, s.remember(v.Context(), account.AddPasskey, v.me.ID, session)
+}
+
+// addPasskey is POST /account/passkeys name, answer.
+func (s *Site) addPasskey(v *visit) (reply, error) {
+	if err := s.canPasskeys(); err != nil {
+		return reply{}, err
+	}
+	refuse := func(cause error) (reply, error) {
+		return reply{}, fault.New(fault.InvalidRequest, "the passkey was not added: the page waited too long, or this device cannot make one; try once more").Because(cause)
+	}
+	answer, err := protocol.ParseCredentialCreationResponseBytes([]byte(v.form.Get("answer")))
+	if err != nil {
+		return refuse(err)
+	}
+	memberID, session, err := s.recall(v.Context(), account.AddPasskey, answer.Response.CollectedClientData.Challenge)
+	if errors.Is(err, account.ErrNotFound) || err == nil && memberID != v.me.ID {
+		return refuse(account.ErrNotFound)
+	}
+	if err != nil {
+		return reply{}, err
+	}
+	made, err := s.passkeys.CreateCredential(holder{Member: v.me}, session, answer)
+	if err != nil {
+		return refuse(err)
+	}
+	p := account.Passkey{
+		ID: account.NewID("pky_"), MemberID: v.me.ID, Name: cmp.Or(plain(v.form.Get("name"), 64), "Passkey"),
+		Credential: made.ID, PublicKey: made.PublicKey, Synced: made.Flags.BackupEligible, Signs: int64(made.Authenticator.SignCount),
+		Created: time.Now().UTC().Truncate(time.Millisecond),
+	}
+	if err := s.DB.AddPasskey(v.Context(), p); err != nil {
+		return reply{}, api.Taken(err, "that passkey is on an account already")
+	}
+	s.Log.Info("passkey added", "member", v.me.ID, "passkey", p.ID)
+	s.notice(v, "A passkey was added to your account: "+line(p.Name)+".")
+	return reply{to: "/account", done: "The passkey is added: it signs you in without a name or a password."}, nil
+}
+
+// removePasskey is POST /account/passkeys/remove: it ends the member's other
+// sessions.
+func (s *Site) removePasskey(v *visit) (reply, error) {
+	err := s.DB.RemovePasskey(v.Context(), v.me.ID, v.form.Get("passkey"), s.sessionID(v.Context()))
+	if err != nil {
+		return reply{}, lastWay(api.NotFound(err, "you have no such passkey"))
+	}
+	s.Log.Info("passkey removed", "member", v.me.ID, "passkey", v.form.Get("passkey"))
+	s.notice(v, "A passkey was removed from your account.")
+	return reply{to: "/account", done: "The passkey is removed, and every other session ended. Delete it on the device, too."}, nil
+}
+
+// lastWay says what to do where nothing else would let the member in.
+func lastWay(err error) error {
+	if errors.Is(err, account.ErrLastWay) {
+		return fault.New(fault.InvalidRequest, "nothing else lets you in: set a password first").Because(err)
+	}
+	return err
+}

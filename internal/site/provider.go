@@ -1,0 +1,357 @@
+package site
+
+import (
+	"cmp"
+	"context"
+	"crypto/rand"
+	"crypto/subtle"
+	"errors"
+	"log/slog"
+	"net/http"
+	"net/url"
+	"sync/atomic"
+	"time"
+
+	"github.com/coreos/go-oidc/v3/oidc"
+	"github.com/go-json-experiment/json"
+	"golang.org/x/oauth2"
+
+	"github.com/kith/kith/internal/account"
+	"github.com/kith/kith/internal/api"
+	"github.com/kith/kith/internal/fault"
+)
+
+// Provider is an OpenID provider at which members may sign in (decisions 7).
+type Provider struct {
+	Issuer       string // its address, exactly as it gives it; empty: there is none
+	ClientID     string
+	ClientSecret string // empty: the hub is a public client
+	Name         string // on the button
+}
+
+// LogValue hides the secret from slog.
+func (p Provider) LogValue() slog.Value { return slog.StringValue(p.Issuer) }
+
+// backPath is where the provider sends browsers back to.
+const backPath = "/signin/provider/back"
+
+// Bounds of a sign-in at a provider.
+const (
+	providerWithin = 10 * time.Second // for each of its answers
+	awayFor        = 10 * time.Minute // the member is there
+	newcomerFor    = 30 * time.Minute // who came back chooses a name
+)
+
+// provider is the configured one. It is asked about itself when somebody first
+// signs in there: one that is away keeps no hub from starting.
+type provider struct {
+	Provider
+	back   string // where it sends browsers back to
+	client *http.Client
+	known  atomic.Pointer[known]
+}
+
+// known is what a provider said about itself.
+type known struct {
+	oauth    *oauth2.Config
+	verifier *oidc.IDTokenVerifier
+}
+
+// newProvider is nil where none is configured.
+func newProvider(p Provider, base string) *provider {
+	if p.Issuer == "" {
+		return nil
+	}
+	return &provider{Provider: p, back: base + backPath, client: &http.Client{Timeout: providerWithin}}
+}
+
+// name is what its button says; empty where there is none.
+func (p *provider) name() string {
+	if p == nil {
+		return ""
+	}
+	return p.Name
+}
+
+// discover asks the provider about itself, until it once answered.
+func (p *provider) discover(ctx context.Context) (*known, error) {
+	if k := p.known.Load(); k != nil {
+		return k, nil
+	}
+	found, err := oidc.NewProvider(oidc.ClientContext(ctx, p.client), p.Issuer)
+	if err != nil {
+		return nil, fault.New(fault.CascadeExhausted, "%s cannot be reached just now; try again shortly, or sign in in another way", p.Name).Because(err)
+	}
+	k := &known{
+		oauth: &oauth2.Config{
+			ClientID: p.ClientID, ClientSecret: p.ClientSecret, Endpoint: found.Endpoint(), RedirectURL: p.back,
+			Scopes: []string{oidc.ScopeOpenID, "profile"},
+		},
+		verifier: found.Verifier(&oidc.Config{ClientID: p.ClientID}),
+	}
+	if p.ClientSecret == "" {
+		k.oauth.Endpoint.AuthStyle = oauth2.AuthStyleInParams
+	}
+	p.known.Store(k)
+	return k, nil
+}
+
+// away is what is remembered of a member who is at the provider.
+type away struct {
+	Nonce    string `json:"nonce"`
+	Verifier string `json:"verifier"` // PKCE
+	Next     string `json:"next"`
+	Invite   string `json:"invite"`
+}
+
+// newcomer is an account at the provider that came back bound to nobody, and
+// chooses a name. It stands in the browser's session.
+type newcomer struct {
+	Issuer  string    `json:"issuer"`
+	Subject string    `json:"subject"`
+	Shown   string    `json:"shown"`
+	Invite  string    `json:"invite"`
+	Next    string    `json:"next"`
+	Until   time.Time `json:"until"`
+}
+
+// seeProvider is POST /signin/provider next, invite: a visitor goes on to the
+// provider.
+func (s *Site) seeProvider(v *visit) (reply, error) {
+	return s.sendOn(v, "", away{Next: s.localPath(v.form.Get("next")), Invite: v.form.Get("invite")})
+}
+
+// linkProvider is POST /account/provider: a member goes there to bind an account.
+func (s *Site) linkProvider(v *visit) (reply, error) {
+	if err := s.checkRecent(v); err != nil {
+		return reply{}, err
+	}
+	return s.sendOn(v, v.me.ID, away{Next: "/account"})
+}
+
+func noProvider() error {
+	return fault.New(fault.NotFound, "this hub has no provider to sign in at")
+}
+
+// sendOn shows the way to the provider: by a page of ours, because our policy lets
+// no form lead off the site.
+func (s *Site) sendOn(v *visit, memberID string, going away) (reply, error) {
+	if s.provider == nil {
+		return reply{}, noProvider()
+	}
+	if err := s.slowDown(v); err != nil {
+		return reply{}, err
+	}
+	k, err := s.provider.discover(v.Context())
+	if err != nil {
+		s.Log.Warn("cannot ask the OpenID provider about itself", "issuer", s.provider.Issuer, "error", errors.Unwrap(err))
+		return reply{}, err
+	}
+	state := rand.Text()
+	going.Nonce, going.Verifier = rand.Text(), oauth2.GenerateVerifier()
+	data, err := json.Marshal(going)
+	if err != nil {
+		return reply{}, fault.New(fault.InvalidRequest, "the form holds text that is not UTF-8").Because(err)
+	}
+	now := time.Now().UTC()
+	c := account.Ceremony{Hash: hashOf(state), Kind: account.AtProvider, MemberID: memberID, Data: data, Expires: now.Add(awayFor)}
+	if err := s.DB.BeginCeremony(v.Context(), c, now); err != nil {
+		return reply{}, err
+	}
+	s.sessions.Put(v.Context(), sessionState, state)
+	to := k.oauth.AuthCodeURL(state, oidc.Nonce(going.Nonce), oauth2.S256ChallengeOption(going.Verifier))
+	return reply{page: "leave", title: "On to " + s.provider.Name, data: map[string]string{"Name": s.provider.Name, "To": to}}, nil
+}
+
+// comeBack is GET /signin/provider/back: the provider sent the browser back, with
+// a code for who it is. The state says that this browser began it, once.
+func (s *Site) comeBack(v *visit) (reply, error) {
+	if s.provider == nil {
+		return reply{}, noProvider()
+	}
+	query, began := v.URL.Query(), s.sessions.GetString(v.Context(), sessionState)
+	stray := fault.New(fault.NotAllowed, "this sign-in did not begin in this browser just now: begin it here once more")
+	if state := query.Get("state"); began == "" || subtle.ConstantTimeCompare([]byte(state), []byte(began)) != 1 {
+		return reply{}, stray
+	}
+	s.sessions.Remove(v.Context(), sessionState)
+	c, err := s.DB.TakeCeremony(v.Context(), hashOf(began), account.AtProvider, time.Now())
+	if errors.Is(err, account.ErrNotFound) || err == nil && c.MemberID != "" && c.MemberID != v.me.ID {
+		return reply{}, stray
+	}
+	if err != nil {
+		return reply{}, err
+	}
+	var from away
+	if err := json.Unmarshal(c.Data, &from); err != nil {
+		return reply{}, err
+	}
+	if why := query.Get("error"); why != "" {
+		s.Log.Info("sign-in refused", "from", v.from, "how", "provider", "cause", plain(why, 60))
+		return reply{}, fault.New(fault.NotAllowed, "%s did not sign you in: it says %q", s.provider.Name, plain(why, 60))
+	}
+	who, err := s.whoCame(v.Context(), query, from)
+	if err != nil {
+		return reply{}, err
+	}
+	if c.MemberID != "" {
+		return s.bind(v, who)
+	}
+	return s.signInAs(v, who, from)
+}
+
+// whoCame is the account that the provider vouches for: by a token of its own,
+// fresh, for this hub and this very sign-in.
+func (s *Site) whoCame(ctx context.Context, query url.Values, from away) (who account.Identity, err error) {
+	refuse := func(cause error) (account.Identity, error) {
+		s.Log.Warn("the OpenID provider's answer was refused", "issuer", s.provider.Issuer, "cause", cause)
+		return who, fault.New(fault.NotAllowed, "what %s answered was not accepted; try once more, or ask who runs this hub", s.provider.Name).Because(cause)
+	}
+	k, err := s.provider.discover(ctx)
+	if err != nil {
+		return who, err
+	}
+	if iss := query.Get("iss"); iss != "" && iss != s.provider.Issuer { // RFC 9207
+		return refuse(errors.New("another issuer sent it"))
+	}
+	ctx, cancel := context.WithTimeout(oidc.ClientContext(ctx, s.provider.client), providerWithin)
+	defer cancel()
+	token, err := k.oauth.Exchange(ctx, query.Get("code"), oauth2.VerifierOption(from.Verifier))
+	if told := (*oauth2.RetrieveError)(nil); errors.As(err, &told) {
+		return refuse(errors.New("it took no code: " + plain(told.ErrorCode, 60))) // its whole text may hold anything
+	}
+	if err != nil {
+		s.Log.Warn("cannot redeem a code at the OpenID provider", "issuer", s.provider.Issuer, "error", err)
+		return who, fault.New(fault.CascadeExhausted, "%s cannot be reached just now; try again shortly", s.provider.Name).Because(err)
+	}
+	raw, _ := token.Extra("id_token").(string)
+	signed, err := k.verifier.Verify(ctx, raw)
+	if err != nil {
+		return refuse(err)
+	}
+	if subtle.ConstantTimeCompare([]byte(signed.Nonce), []byte(from.Nonce)) != 1 {
+		return refuse(errors.New("the token is of another sign-in"))
+	}
+	if signed.Subject == "" || plain(signed.Subject, 255) != signed.Subject {
+		return refuse(errors.New("the token names nobody, or in no fit text"))
+	}
+	var says struct {
+		Username string `json:"preferred_username"`
+		Name     string `json:"name"`
+	}
+	_ = signed.Claims(&says) // for display alone
+	shown := plain(says.Username, 100)
+	if shown == "" {
+		shown = plain(says.Name, 100)
+	}
+	return account.Identity{Issuer: signed.Issuer, Subject: signed.Subject, Shown: shown}, nil
+}
+
+// bind gives the member who is signed in a further way in.
+func (s *Site) bind(v *visit, who account.Identity) (reply, error) {
+	who.ID, who.MemberID, who.Created = account.NewID("idn_"), v.me.ID, time.Now().UTC().Truncate(time.Millisecond)
+	if err := s.DB.AddIdentity(v.Context(), who); err != nil {
+		return reply{}, api.Taken(err, "that account at %s signs somebody in already: another member, or you", s.provider.Name)
+	}
+	s.Log.Info("identity bound", "member", v.me.ID, "identity", who.ID)
+	s.notice(v, "An account at "+line(s.provider.Name)+" was bound to yours, and signs you in: "+line(cmp.Or(who.Shown, who.Subject))+".")
+	return reply{to: "/account", done: "Your account at " + s.provider.Name + " signs you in from now on."}, nil
+}
+
+// signInAs signs in whoever the provider's account is bound to. Nobody: they may
+// sign up, by the operator's rule, and an account of the same name or address is
+// never taken for theirs.
+func (s *Site) signInAs(v *visit, who account.Identity, from away) (reply, error) {
+	bound, err := s.DB.Identity(v.Context(), who.Issuer, who.Subject)
+	if errors.Is(err, account.ErrNotFound) {
+		return s.greet(v, who, from)
+	}
+	if err != nil {
+		return reply{}, err
+	}
+	member, err := s.DB.Member(v.Context(), bound.MemberID)
+	if err != nil {
+		return reply{}, err
+	}
+	if member.Disabled {
+		return reply{}, fault.New(fault.NotAllowed, "this account is disabled: ask who runs this hub")
+	}
+	if err := s.begin(v, member, "provider"); err != nil {
+		return reply{}, err
+	}
+	return reply{to: from.Next}, nil
+}
+
+func (s *Site) greet(v *visit, who account.Identity, from away) (reply, error) {
+	if s.SignUp == SignUpClosed {
+		return reply{}, fault.New(fault.NotAllowed, "no member here is bound to this account at %s, and nobody can sign up. If you are a member, sign in as before and bind it at Account", s.provider.Name)
+	}
+	text, err := json.Marshal(newcomer{who.Issuer, who.Subject, who.Shown, from.Invite, from.Next, time.Now().Add(newcomerFor).UTC()})
+	if err != nil {
+		return reply{}, err
+	}
+	s.sessions.Put(v.Context(), sessionNewcomer, string(text))
+	return reply{to: "/signup/provider"}, nil
+}
+
+// newcomer is who this browser brought back from the provider; nil if nobody did
+// just now.
+func (s *Site) newcomer(v *visit) *newcomer {
+	var n newcomer
+	err := json.Unmarshal([]byte(s.sessions.GetString(v.Context(), sessionNewcomer)), &n)
+	if err != nil || s.provider == nil || n.Issuer != s.provider.Issuer || time.Now().After(n.Until) {
+		return nil
+	}
+	return &n
+}
+
+// newcomerPage is GET /signup/provider.
+func (s *Site) newcomerPage(v *visit) (reply, error) {
+	n := s.newcomer(v)
+	if n == nil {
+		return reply{to: "/signin"}, nil
+	}
+	data := map[string]string{"Provider": s.provider.Name, "Shown": n.Shown, "Invite": n.Invite, "Name": v.form.Get("name")}
+	if data["Name"] == "" && api.CheckName(n.Shown) == nil {
+		data["Name"] = n.Shown
+	}
+	if invite := v.form.Get("invite"); invite != "" {
+		data["Invite"] = invite
+	}
+	return reply{page: "newcomer", title: "Sign up", data: data}, nil
+}
+
+// signUpByProvider is POST /signup/provider name, invite: a new member without a
+// password.
+func (s *Site) signUpByProvider(v *visit) (reply, error) {
+	if err := s.slowDown(v); err != nil {
+		return reply{}, err
+	}
+	n := s.newcomer(v)
+	if n == nil {
+		return reply{}, fault.New(fault.NotAllowed, "that took too long: begin once more at Sign in")
+	}
+	made, now, err := s.newMember(v)
+	if err != nil {
+		return reply{}, err
+	}
+	made.Identity = &account.Identity{
+		ID: account.NewID("idn_"), MemberID: made.Member.ID, Issuer: n.Issuer, Subject: n.Subject, Shown: n.Shown, Created: now,
+	}
+	if _, err := s.DB.Identity(v.Context(), n.Issuer, n.Subject); err == nil {
+		return reply{}, fault.New(fault.InvalidRequest, "that account at %s is bound by now: sign in with it", s.provider.Name)
+	}
+	return reply{to: n.Next}, s.takeIn(v, made, now, "provider")
+}
+
+// unbind is POST /account/provider/remove identity: it ends the member's other
+// sessions.
+func (s *Site) unbind(v *visit) (reply, error) {
+	id := v.form.Get("identity")
+	if err := s.DB.RemoveIdentity(v.Context(), v.me.ID, id, s.sessionID(v.Context())); err != nil {
+		return reply{}, lastWay(api.NotFound(err, "you have no such account bound"))
+	}
+	s.Log.Info("identity removed", "member", v.me.ID, "identity", id)
+	s.notice(v, "An account at a provider, which signed you in, was removed from yours.")
+	return reply{to: "/account", done: "It no longer signs you in, and every other session ended."}, nil
+}

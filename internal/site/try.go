@@ -1,0 +1,167 @@
+package site
+
+import (
+	"bytes"
+	"cmp"
+	"net/http"
+	"slices"
+	"strings"
+
+	"github.com/go-json-experiment/json"
+
+	"github.com/kith/kith/internal/api"
+	"github.com/kith/kith/internal/fault"
+	"github.com/kith/kith/internal/fleet"
+)
+
+// tryData is what /try shows. What was said stands in the page alone: each form
+// brings all of it, and it is neither kept nor logged here.
+type tryData struct {
+	Models []fleet.ModelID
+	Model  fleet.ModelID
+	Said   []said
+	Ask    string   // what was typed and not answered
+	Failed *refused // why not
+}
+
+// said is one message of the conversation, as the chat dialect has it.
+type said struct {
+	Role    string `json:"role"`
+	Content string `json:"content"`
+}
+
+// refused is what a call came to that was not answered.
+type refused struct {
+	Status                       int
+	Code, Message, CorrelationID string
+}
+
+func (s *Site) tryPage(v *visit) (reply, error) {
+	data, err := s.tryData(v)
+	return reply{page: "try", title: "Try a model", data: data}, err
+}
+
+func (s *Site) tryData(v *visit) (tryData, error) {
+	models, err := call(s, v, api.ListModels, api.None{})
+	data := tryData{Said: conversation(v), Ask: lines(v.form.Get("ask")), Model: fleet.ModelID(cmp.Or(v.form.Get("model"), v.URL.Query().Get("model")))}
+	for _, m := range models.Data {
+		data.Models = append(data.Models, m.ID)
+		if data.Model == "" && m.Availability == "ready" {
+			data.Model = m.ID
+		}
+	}
+	if !data.Model.Valid() {
+		data.Model = ""
+	}
+	if data.Model != "" && !slices.Contains(data.Models, data.Model) {
+		data.Models = append(data.Models, data.Model) // one that was here a moment ago; the call says what became of it
+	}
+	return data, err
+}
+
+// conversation is what was said before, by turns: the member first.
+func conversation(v *visit) []said {
+	var all []said
+	for i, text := range v.form["said"] {
+		all = append(all, said{[]string{"user", "assistant"}[i%2], lines(text)})
+	}
+	return all[:len(all)/2*2]
+}
+
+// lines has the line ends that were typed; browsers send them as CRLF.
+func lines(text string) string { return strings.ReplaceAll(text, "\r\n", "\n") }
+
+// tryCall is the form's question and all before it as a client's call.
+func tryCall(v *visit, stream bool) (*http.Request, error) {
+	model, question := fleet.ModelID(v.form.Get("model")), lines(v.form.Get("ask"))
+	switch {
+	case !model.Valid():
+		return nil, fault.New(fault.InvalidRequest, "choose a model that you reach").WithParam("model")
+	case strings.TrimSpace(question) == "":
+		return nil, fault.New(fault.InvalidRequest, "type something to say to the model").WithParam("ask")
+	}
+	body, err := json.Marshal(struct {
+		Model    fleet.ModelID `json:"model"`
+		Stream   bool          `json:"stream"`
+		Messages []said        `json:"messages"`
+	}{model, stream, append(conversation(v), said{"user", question})})
+	if err != nil {
+		return nil, fault.New(fault.InvalidRequest, "the form holds text that is not UTF-8").Because(err)
+	}
+	r, err := http.NewRequestWithContext(v.Context(), http.MethodPost, fleet.ChatCompletions.String(), bytes.NewReader(body))
+	if err != nil {
+		return nil, err
+	}
+	r.Header.Set("Content-Type", "application/json")
+	r.RequestURI = r.URL.RequestURI()
+	return r, nil
+}
+
+// tryLive is POST /try/stream: the answer as a client's, event by event.
+func (s *Site) tryLive(v *visit) (reply, error) {
+	r, err := tryCall(v, true)
+	if err != nil {
+		return reply{write: func(w http.ResponseWriter) { api.WriteFault(w, fault.Of(err), v.id) }}, nil
+	}
+	return reply{write: func(w http.ResponseWriter) {
+		ctx, release, err := s.tie(v)
+		if err != nil {
+			api.WriteFault(w, fault.Of(err), v.id)
+			return
+		}
+		defer release()
+		s.Call(w, r.WithContext(ctx), v.caller())
+	}}, nil
+}
+
+// tryOnce is POST /try: the same for a browser without a script, whole.
+func (s *Site) tryOnce(v *visit) (reply, error) {
+	r, err := tryCall(v, false)
+	if err != nil {
+		return reply{}, err
+	}
+	ctx, release, err := s.tie(v)
+	if err != nil {
+		return reply{}, err
+	}
+	defer release()
+	answer := &whole{header: http.Header{}}
+	s.Call(answer, r.WithContext(ctx), v.caller())
+	data, err := s.tryData(v)
+	if err != nil {
+		return reply{}, err
+	}
+	var told struct {
+		Error struct {
+			Code    string `json:"code"`
+			Message string `json:"message"`
+		} `json:"error"`
+		Choices []struct {
+			Message said `json:"message"`
+		} `json:"choices"`
+	}
+	_ = json.Unmarshal(answer.body.Bytes(), &told) // what it is not, the status says
+	if status := cmp.Or(answer.status, http.StatusOK); status == http.StatusOK && len(told.Choices) > 0 {
+		data.Said = append(data.Said, said{"user", data.Ask}, said{"assistant", told.Choices[0].Message.Content})
+		data.Ask = ""
+	} else {
+		data.Failed = &refused{status, told.Error.Code, cmp.Or(told.Error.Message, "the answer could not be read"), answer.header.Get("X-Correlation-ID")}
+	}
+	return reply{page: "try", title: "Try a model", data: data}, nil
+}
+
+// whole takes an answer into memory.
+type whole struct {
+	header http.Header
+	status int
+	body   bytes.Buffer
+}
+
+// Header satisfies http.ResponseWriter.
+func (a *whole) Header() http.Header { return a.header }
+
+// WriteHeader satisfies http.ResponseWriter.
+func (a *whole) WriteHeader(status int) { a.status = cmp.Or(a.status, status) }
+
+// Write satisfies http.ResponseWriter.
+func (a *whole) Write(p []byte) (int, error) { return a.body.Write(p) }

@@ -1,0 +1,186 @@
+package site
+
+import (
+	"encoding/csv"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/kith/kith/internal/account"
+	"github.com/kith/kith/internal/fleet"
+)
+
+// TestUsageCSV: whole, by side and by table; as RFC 4180 has it, and no cell
+// begins what a spreadsheet would take for a formula.
+func TestUsageCSV(t *testing.T) {
+	tn := newTown(t, nil)
+	tn.history()
+	ada, bob := tn.members["ada"].ID, tn.members["bob"].ID
+	formulas := []string{"=1+1", "+1", "-1", "@SUM(1)", "a,b", `a"b`, "plain"}
+	for i, model := range formulas {
+		check(t, tn.db.RecordUsage(t.Context(), []account.Usage{{
+			CallID: fmt.Sprint("req_f", i), Attempt: 1, Started: time.Now(), MemberID: bob, OwnerID: ada, MachineID: tn.machine.ID, Model: model, TokensIn: 3, TokensOut: 4,
+		}}))
+	}
+	b := tn.as("ada")
+	read := func(query string) [][]string {
+		t.Helper()
+		page := b.get("/usage.csv"+query).want(t, 200)
+		if strings.Count(page.body, "\n") != strings.Count(page.body, "\r\n") || !strings.HasSuffix(page.body, "\r\n") {
+			t.Errorf("%s: the lines do not end in CRLF: %q", query, page.body)
+		}
+		rows, err := csv.NewReader(strings.NewReader(page.body)).ReadAll()
+		check(t, err)
+		for _, row := range rows {
+			for _, cell := range row {
+				if strings.ContainsAny(cell[:min(1, len(cell))], "=+-@\t\r") {
+					t.Errorf("%s: a formula: %q", query, row)
+				}
+			}
+		}
+		return rows[1:]
+	}
+	views := map[string]int{"day": 2, "model": len(formulas) + 1, "machine": 1, "member": 2, "code": 0} // with ada's own of yesterday
+	sum := 0
+	for of, n := range views {
+		rows := read("?days=7&side=owner&of=" + of)
+		if sum += n; len(rows) != n {
+			t.Errorf("%s: %q, want %d rows", of, rows, n)
+		}
+		for _, row := range rows {
+			if row[0] != "owner" || row[1] != of {
+				t.Errorf("%s: %q", of, row)
+			}
+		}
+	}
+	if rows := read("?days=7&side=owner"); len(rows) != sum {
+		t.Errorf("the side has %d rows, its tables %d", len(rows), sum)
+	}
+	if all, caller := read("?days=7"), read("?days=7&side=caller"); len(all) != sum+len(caller) || len(caller) == 0 {
+		t.Errorf("%d rows in all, %d and %d of the sides", len(all), sum, len(caller))
+	}
+	if got := strings.Join(read("?days=7&side=owner&of=member")[0], ","); got != "owner,member,bob,7,0,7,0,21,28" {
+		t.Errorf("most called: %s", got)
+	}
+	got := fmt.Sprint(read("?days=7&side=owner&of=model"))
+	for _, want := range []string{"'=1+1", "'+1", "'-1", "'@SUM(1)", "a,b", `a"b`} {
+		if !strings.Contains(got, want) {
+			t.Errorf("no %s in %s", want, got)
+		}
+	}
+	for query, says := range map[string]string{"?side=x": "side is", "?of=x": "of is", "?days=x": "whole number"} {
+		b.get("/usage.csv"+query).want(t, 400, says)
+	}
+	if name := b.get("/usage.csv?days=7&side=owner&of=model").header.Get("Content-Disposition"); !strings.Contains(name, "kith-usage-owner-model-") {
+		t.Errorf("it is called %s", name)
+	}
+
+	// The page: who called, whose machines; and the other side of it is bob's.
+	b.get("/usage?days=7").want(t, 200, `id="owner-members"`, ">bob<", ">me<", "side=owner&amp;of=member", `data-days="7"`, "usage.js")
+	tn.as("bob").get("/usage?days=7").want(t, 200, `id="caller-members"`, ">ada<")
+	if page := tn.as("eve").get("/usage?days=7").want(t, 200); strings.Contains(page.body, ">ada<") || strings.Contains(page.body, ">bob<") {
+		t.Error("eve is told who called whom")
+	}
+}
+
+// TestRequestPages: a list is read to its end by its links, though all of it is of
+// one millisecond; a request is found by its id, and its code is explained.
+func TestRequestPages(t *testing.T) { onEachStore(t, testRequestPages) }
+
+func testRequestPages(t *testing.T, tn *town) {
+	now, ada := time.Now(), tn.members["ada"].ID
+	const many = 230
+	var stories []account.Story
+	for i := range many {
+		stories = append(stories, account.Story{CallID: fmt.Sprintf("req_%04d", i), MemberID: ada, Started: now, Mine: true, Caller: "ada", Model: "m", Status: 200, Endpoint: fleet.ChatCompletions.String()})
+	}
+	check(t, tn.db.SaveStories(t.Context(), stories, now))
+	b := tn.as("ada")
+	seen := map[string]int{}
+	pages := 0
+	for path := "/requests"; path != ""; pages++ {
+		page := b.get(path).want(t, 200)
+		for part := range strings.SplitSeq(page.body, `href="/requests/`) {
+			if id, _, ok := strings.Cut(part, `"`); ok && strings.HasPrefix(id, "req_") {
+				seen[id]++
+			}
+		}
+		path = next(page, "/requests?before=")
+	}
+	for id, n := range seen {
+		if n != 1 {
+			t.Errorf("%s is told %d times", id, n)
+		}
+	}
+	if len(seen) != many || pages != 3 {
+		t.Errorf("%d of %d told on %d pages", len(seen), many, pages)
+	}
+	b.get("/requests?id=+req_0007+").goes(t, "/requests/req_0007")
+	b.get("/requests?before=2026-11-21T10:30:00Z,%00").want(t, 400, "before is a time")
+	b.get("/requests/req_none").want(t, 404, "<h1>Request</h1>", "nothing is known of a call", "401")
+
+	early := account.Story{CallID: "req_early", MemberID: ada, Started: now, Mine: true, Caller: "ada", Status: 413, Code: "request_too_large", Endpoint: "/v1/chat/completions"}
+	lost := account.Story{CallID: "req_lost", MemberID: ada, Started: now, Mine: true, Caller: "ada", Status: 200, Code: account.Interrupted, Model: "m"}
+	check(t, tn.db.SaveStories(t.Context(), []account.Story{early, lost}, now))
+	b.get("/requests/req_early").want(t, 200, "The body is over the limit", "before any machine was looked for")
+	b.get("/requests/req_lost").want(t, 200, "The hub itself ended")
+	b.get("/requests/req_0007").want(t, 200, "served")
+}
+
+// next is where a page's link to the next one leads; empty: it has none.
+func next(page seen, from string) string {
+	_, after, ok := strings.Cut(page.body, `href="`+from)
+	if !ok {
+		return ""
+	}
+	rest, _, _ := strings.Cut(after, `"`)
+	return strings.ReplaceAll(from+rest, "&amp;", "&")
+}
+
+// TestOperatorPages: an operator's lists go on to their end, also where a search
+// narrows them, and the last backup is told as it came out.
+func TestOperatorPages(t *testing.T) {
+	tn := newTown(t, nil)
+	op := tn.operator()
+	const many = mostListed + 20
+	at := time.Now()
+	for i := range many {
+		check(t, tn.db.CreateMember(t.Context(), account.Member{ID: fmt.Sprintf("mem_p%03d", i), Name: fmt.Sprintf("pat %03d", i), Created: at}))
+		m := account.Machine{ID: fmt.Sprintf("mch_p%03d", i), OwnerID: tn.members["bob"].ID, Name: fmt.Sprintf("pad %03d", i), Region: "home", Created: at}
+		m.Hash[0], m.Hash[1] = byte(i), 7
+		check(t, tn.db.CreateMachine(t.Context(), m))
+		act := account.Act{ID: fmt.Sprintf("act_p%03d", i), At: at, What: "enable a member", Subject: fmt.Sprintf("pat %03d", i)}
+		check(t, tn.db.SetMemberDisabled(account.Acting(t.Context(), &act), fmt.Sprintf("mem_p%03d", i), false))
+	}
+	for path, name := range map[string]string{"/operator/members?name=PAT": "pat", "/operator/machines?name=pa": "pad", "/operator/audit": "pat"} {
+		base, _, _ := strings.Cut(path, "?")
+		told, pages := "", 0
+		for at := path; at != ""; pages++ {
+			page := op.get(at).want(t, 200)
+			told += page.body
+			from := base + "?"
+			if base == "/operator/audit" {
+				from += "before="
+			} else {
+				from = path + "&amp;before="
+			}
+			at = next(page, from)
+		}
+		for i := range many {
+			if !strings.Contains(told, fmt.Sprintf("%s %03d<", name, i)) {
+				t.Errorf("%s leaves out %s %03d", path, name, i)
+				break
+			}
+		}
+		if pages != 2 {
+			t.Errorf("%s: %d pages", path, pages)
+		}
+	}
+
+	op.get("/operator").want(t, 200, "none yet", fmt.Sprintf("%d members", many+4), fmt.Sprintf("1 of %d online", many+1))
+	file := t.TempDir() + "/copy.db"
+	_, err := tn.db.Backup(t.Context(), account.Backup{ID: "bak_1", At: time.Now(), File: file})
+	check(t, err)
+	op.get("/operator").want(t, 200, file, "KiB", "read whole and sound")
+}

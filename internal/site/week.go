@@ -1,0 +1,123 @@
+package site
+
+import (
+	"fmt"
+	"net/url"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/kith/kith/internal/fleet"
+)
+
+// dayMinutes is how long a day is on a wall clock.
+const dayMinutes = 24 * 60
+
+// weekOrder is the week as members write it.
+var weekOrder = []time.Weekday{
+	time.Monday, time.Tuesday, time.Wednesday, time.Thursday, time.Friday, time.Saturday, time.Sunday,
+}
+
+// week is the picture of a machine's sharing hours, on its own wall clock.
+type week struct {
+	Days  []weekDay
+	Words string // the same for who does not see it
+}
+
+// weekDay is one day of it, in minutes.
+type weekDay struct {
+	Name  string
+	Today bool
+	Now   int // minute of the day, if it is today
+	Open  []span
+}
+
+// span is a part of a day that is open.
+type span struct{ From, Length int }
+
+// drawWeek is the picture of the hours, at a time.
+func drawWeek(hours, zone string, now time.Time) week {
+	h, err := fleet.ParseHours(hours, zone)
+	if err != nil { // not reached: they are Hours.String's and Zone's
+		return week{}
+	}
+	there := h.Now(now)
+	pic := week{Words: "Open " + hours + ", on the clock of " + h.Zone()}
+	windows := h.Windows()
+	if h.Always() {
+		pic.Words = "Open always"
+		windows = []fleet.Window{{Days: weekOrder, To: dayMinutes}}
+	}
+	pic.Words += fmt.Sprintf("; there it is %s now.", there.Format("Monday, 15:04"))
+	for i, day := range weekOrder {
+		d := weekDay{Name: day.String()[:3], Today: day == there.Weekday(), Now: there.Hour()*60 + there.Minute()}
+		before := weekOrder[(i+6)%7]
+		for _, w := range windows {
+			on := slices.Contains(w.Days, day)
+			switch {
+			case w.From < w.To && on:
+				d.Open = append(d.Open, span{w.From, w.To - w.From})
+			case w.From > w.To && on:
+				d.Open = append(d.Open, span{w.From, dayMinutes - w.From})
+			}
+			if w.From > w.To && slices.Contains(w.Days, before) {
+				d.Open = append(d.Open, span{0, w.To})
+			}
+		}
+		pic.Days = append(pic.Days, d)
+	}
+	return pic
+}
+
+// hoursRow is one window in the editor of sharing hours.
+type hoursRow struct {
+	N        int // its fields end in it
+	Days     []dayBox
+	From, To string
+}
+
+// Number is the window's as a person counts.
+func (r hoursRow) Number() int { return r.N + 1 }
+
+// dayBox is a day to tick.
+type dayBox struct {
+	Word string
+	On   bool
+}
+
+// maxHoursRows is how many windows the editor takes.
+const maxHoursRows = 64
+
+// hoursRows are the windows in the editor and one to add.
+func hoursRows(hours string) []hoursRow {
+	h, err := fleet.ParseHours(hours, "")
+	if err != nil {
+		return nil
+	}
+	clock := func(minute int) string { return fmt.Sprintf("%02d:%02d", minute/60%24, minute%60) }
+	var rows []hoursRow
+	for _, w := range append(h.Windows(), fleet.Window{}) {
+		row := hoursRow{N: len(rows)}
+		if len(w.Days) > 0 {
+			row.From, row.To = clock(w.From), clock(w.To)
+		}
+		for _, day := range weekOrder {
+			row.Days = append(row.Days, dayBox{day.String()[:3], slices.Contains(w.Days, day)})
+		}
+		rows = append(rows, row)
+	}
+	return rows[:min(len(rows), maxHoursRows)]
+}
+
+// readRows is what was ticked and typed in the editor, as ParseHours reads it. A
+// window without a day is none.
+func readRows(form url.Values) string {
+	var windows []string
+	for i := range maxHoursRows {
+		n := fmt.Sprint("-", i)
+		if days := form["days"+n]; len(days) > 0 {
+			windows = append(windows, fmt.Sprintf("%s %s-%s", strings.Join(days, ","), form.Get("from"+n), form.Get("to"+n)))
+		}
+	}
+	return strings.Join(windows, "; ")
+}

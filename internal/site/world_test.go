@@ -1,0 +1,194 @@
+package site
+
+import (
+	"bytes"
+	"context"
+	"io"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/go-json-experiment/json"
+
+	"github.com/kith/kith/internal/account"
+	"github.com/kith/kith/internal/api"
+	"github.com/kith/kith/internal/fault"
+	"github.com/kith/kith/internal/fleet"
+	"github.com/kith/kith/internal/store"
+)
+
+// world is the api.API over a real store. Whoever sends a member's name as the
+// secret is that member.
+type world struct {
+	t        *testing.T
+	db       *store.DB
+	api      *api.API
+	server   *httptest.Server
+	members  map[string]account.Member
+	machine  account.Machine // ada's
+	snapshot *fleet.Snapshot
+	changed  int
+	controls []api.Control
+	refuse   error // what Control answers
+	limit    error // what Admit answers
+	missed   []fleet.ModelID
+	blind    bool              // nothing can be confirmed
+	keys     map[string]string // secrets of API keys, and whose they are
+	uses     []api.Use
+	queued   int
+	crash    bool // Admit panics
+	log      bytes.Buffer
+}
+
+func newWorld(t *testing.T) *world {
+	t.Helper()
+	return worldOn(t, store.Config{Path: filepath.Join(t.TempDir(), "kith.db")})
+}
+
+func worldOn(t *testing.T, config store.Config) *world {
+	t.Helper()
+	db, err := store.Open(t.Context(), config)
+	check(t, err)
+	w := &world{t: t, db: db, members: map[string]account.Member{}, snapshot: fleet.NewSnapshot()}
+	for _, name := range []string{"ada", "bob", "eve"} {
+		m := account.Member{ID: account.NewID("mem_"), Name: name, Created: time.Now()}
+		check(t, db.CreateMember(t.Context(), m))
+		w.members[name] = m
+	}
+	w.machine = account.Machine{
+		ID: account.NewID("mch_"), OwnerID: w.members["ada"].ID, Name: "box", Region: "home", Hash: [32]byte{1}, Created: time.Now(),
+	}
+	check(t, db.CreateMachine(t.Context(), w.machine))
+	hours, err := fleet.ParseHours("Mon-Sun 00:00-24:00", "Europe/Lisbon")
+	check(t, err)
+	w.snapshot = w.snapshot.WithMachine(&fleet.Machine{
+		ID: fleet.MachineID(w.machine.ID), Owner: fleet.MemberID(w.machine.OwnerID), OwnerName: "ada", Name: "box", Online: true, Slots: 3, Hours: hours, Groups: []string{"lab"},
+		Offers: []fleet.Offer{{ID: "tiny", Families: fleet.Families(fleet.Chat), ContextLength: 512, Slots: 2}},
+	})
+	w.api = api.New(api.Config{
+		DB: db, Region: "home", Identify: w.identify,
+		Snapshot: func() *fleet.Snapshot { return w.snapshot },
+		Models: func(_ context.Context, c api.Caller) ([]api.Model, error) {
+			return []api.Model{{ID: fleet.ModelID("of-" + c.Name)}}, nil
+		},
+		Control: func(_ context.Context, id fleet.MachineID, c api.Control) error {
+			if string(id) != w.machine.ID {
+				t.Errorf("machine %s was to be changed", id)
+			}
+			w.controls = append(w.controls, c)
+			return w.refuse
+		},
+		Changed: func() { w.changed++ },
+		Admit: func(api.Caller) error {
+			if w.crash {
+				panic("the secret inside")
+			}
+			return w.limit
+		},
+		Miss: func(_ api.Caller, model fleet.ModelID, f *fault.Fault) *fault.Fault {
+			if w.missed = append(w.missed, model); len(w.missed) > 60 {
+				return fault.New(fault.RateLimitExceeded, "too many")
+			}
+			return f
+		},
+		Confirmed: func(time.Time) bool { return !w.blind },
+		Running:   func() []api.Use { return w.uses },
+		Queued:    func(*fleet.Machine) int { return w.queued },
+		Story:     db.Story,
+		Log:       slog.New(slog.NewTextHandler(&w.log, nil)),
+	})
+	w.server = httptest.NewServer(w.api)
+	t.Cleanup(func() { w.server.Close(); check(t, db.Close()) })
+	return w
+}
+
+func check(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func (w *world) identify(_ context.Context, secret string) (api.Caller, error) {
+	if whose, ok := w.keys[secret]; ok {
+		return api.Caller{Member: fleet.MemberID(w.members[whose].ID), Name: whose, KeyID: "key_of_" + whose}, nil
+	}
+	m, ok := w.members[secret]
+	if !ok {
+		return api.Caller{}, fault.New(fault.InvalidAPIKey, "who is that?")
+	}
+	return api.Caller{Member: fleet.MemberID(m.ID), Name: m.Name}, nil
+}
+
+// told is an answer, in as far as the tests look at it.
+type told struct {
+	status int
+	code   string
+	body   string
+}
+
+// ask makes one request as that member.
+func (w *world) ask(who, method, path, body string) told {
+	w.t.Helper()
+	r, err := http.NewRequest(method, w.server.URL+path, strings.NewReader(body))
+	check(w.t, err)
+	if who != "" {
+		r.Header.Set("Authorization", "Bearer "+who)
+	}
+	resp, err := w.server.Client().Do(r)
+	check(w.t, err)
+	defer resp.Body.Close()
+	text, err := io.ReadAll(resp.Body)
+	check(w.t, err)
+	answer := told{status: resp.StatusCode, body: string(text)}
+	if resp.Header.Get("X-Correlation-ID") == "" {
+		w.t.Errorf("%s %s has no correlation id", method, path)
+	}
+	if resp.StatusCode != http.StatusOK {
+		var envelope struct{ Error api.Problem }
+		check(w.t, json.Unmarshal(text, &envelope, json.MatchCaseInsensitiveNames(true)))
+		answer.code = string(envelope.Error.Code)
+		if envelope.Error.CorrelationID != resp.Header.Get("X-Correlation-ID") || envelope.Error.Message == "" || envelope.Error.Type == "" {
+			w.t.Errorf("%s %s is refused with %s", method, path, text)
+		}
+	}
+	return answer
+}
+
+// good is ask where the answer must be 200; it is decoded into T.
+func good[T any](w *world, who, method, path, body string) T {
+	w.t.Helper()
+	answer := w.ask(who, method, path, body)
+	if answer.status != http.StatusOK {
+		w.t.Fatalf("%s: %s %s %s: %d %s", who, method, path, body, answer.status, answer.body)
+	}
+	var into T
+	check(w.t, json.Unmarshal([]byte(answer.body), &into))
+	return into
+}
+
+type anything = map[string]any
+
+// intoGroup has ada invite a member to a group of hers, and the member accept.
+func (w *world) intoGroup(group, who string) {
+	w.t.Helper()
+	good[anything](w, "ada", "POST", "/api/groups/"+group+"/invitations", `{"member":"`+who+`"}`)
+	good[anything](w, who, "POST", "/api/groups/"+group+"/accept", "")
+}
+
+// adas is everything that ada sees of her account.
+func (w *world) adas() []told {
+	var all []told
+	for _, path := range []string{"/api/shares", "/api/invites", "/api/groups", "/api/notices", "/api/keys", "/api/requests", "/api/why/req_adas"} {
+		all = append(all, w.ask("ada", "GET", path, ""))
+	}
+	m, err := w.db.OwnMachine(w.t.Context(), w.members["ada"].ID, w.machine.ID)
+	check(w.t, err)
+	text, err := json.Marshal(m)
+	check(w.t, err)
+	return append(all, told{body: string(text)})
+}
