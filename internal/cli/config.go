@@ -152,7 +152,7 @@ func (m *smtpTable) contradictions() []problem {
 	switch {
 	case m.Host == "" && *m != (smtpTable{}):
 		key := "from"
-		for field := range fields(reflect.TypeOf(*m)) {
+		for field := range reflect.TypeOf(*m).Fields() {
 			if !reflect.ValueOf(*m).FieldByIndex(field.Index).IsZero() {
 				key = field.Tag.Get("toml")
 				break
@@ -318,7 +318,7 @@ func tableOf(field reflect.Type) reflect.Type {
 // keysOf returns every dotted key that a file may hold, sections included.
 func keysOf(shape reflect.Type, prefix string) []string {
 	var keys []string
-	for field := range fields(shape) {
+	for field := range shape.Fields() {
 		key := prefix + field.Tag.Get("toml")
 		keys = append(keys, key)
 		if section(field.Type) {
@@ -328,19 +328,9 @@ func keysOf(shape reflect.Type, prefix string) []string {
 	return keys
 }
 
-func fields(shape reflect.Type) func(func(reflect.StructField) bool) {
-	return func(yield func(reflect.StructField) bool) {
-		for i := range shape.NumField() {
-			if !yield(shape.Field(i)) {
-				return
-			}
-		}
-	}
-}
-
 // fieldOf returns the type of a dotted key; nil if there is none.
 func fieldOf(shape reflect.Type, key []string) reflect.Type {
-	for field := range fields(shape) {
+	for field := range shape.Fields() {
 		if field.Tag.Get("toml") != key[0] {
 			continue
 		}

@@ -237,29 +237,43 @@ func ensureSignedIn(ctx context.Context, operator *client, base, data string) er
 
 // awaitModels waits until the hub lists the daemon's models and returns them. If
 // expected is false and the daemon has none, it waits for the tunnel only.
-func awaitModels(ctx context.Context, d *daemon.Daemon, hub *client, expected bool) ([]string, error) {
-	timeout := time.NewTimer(devReady)
-	defer timeout.Stop()
-	poll := time.NewTicker(20 * time.Millisecond)
-	defer poll.Stop()
-	for {
+func awaitModels(ctx context.Context, d *daemon.Daemon, hub *client, expected bool) (models []string, err error) {
+	err = poll(ctx, devReady, func() (bool, error) {
 		var list listing
-		if _, err := hub.call(ctx, "list the models", http.MethodGet, "/v1/models", nil, &list); err != nil {
-			return nil, err
+		_, err := hub.call(ctx, "list the models", http.MethodGet, "/v1/models", nil, &list)
+		models = make([]string, len(list.Data))
+		for i, m := range list.Data {
+			models[i] = m.ID
 		}
-		if status := d.Status(); len(list.Data) > 0 || !expected && len(status.Models) == 0 && status.Tunnel.State == tunnelUp {
-			models := make([]string, len(list.Data))
-			for i, m := range list.Data {
-				models[i] = m.ID
-			}
-			return models, nil
+		status := d.Status()
+		return len(models) > 0 || !expected && len(status.Models) == 0 && status.Tunnel.State == tunnelUp, err
+	})
+	if errors.Is(err, errTimeout) {
+		err = fmt.Errorf("cannot start the network: after %s the hub still lists no model; see the log in the data folder", devReady)
+	}
+	return models, err
+}
+
+// errTimeout is the error of poll after its timeout.
+var errTimeout = errors.New("the time is over")
+
+// poll calls done until it returns true or an error, ctx ends, or timeout has passed
+// (errTimeout).
+func poll(ctx context.Context, timeout time.Duration, done func() (bool, error)) error {
+	end := time.NewTimer(timeout)
+	defer end.Stop()
+	next := time.NewTicker(20 * time.Millisecond)
+	defer next.Stop()
+	for {
+		if ok, err := done(); ok || err != nil {
+			return err
 		}
 		select {
-		case <-poll.C:
-		case <-timeout.C:
-			return nil, fmt.Errorf("cannot start the network: after %s the hub still lists no model; see the log in the data folder", devReady)
+		case <-next.C:
+		case <-end.C:
+			return errTimeout
 		case <-ctx.Done():
-			return nil, ctx.Err()
+			return ctx.Err()
 		}
 	}
 }

@@ -165,11 +165,7 @@ func proof(ctx context.Context, surface *client, paths ...string) (string, error
 	if _, err := surface.call(ctx, doing, http.MethodGet, "/v1/models", nil, &list); err != nil {
 		return "", err
 	}
-	in := struct {
-		Model     string    `json:"model"`
-		MaxTokens int       `json:"max_tokens"`
-		Messages  []message `json:"messages"`
-	}{MaxTokens: 1, Messages: []message{{"user", "Hello"}}}
+	in := chatRequest{MaxTokens: 1, Messages: []message{{"user", "Hello"}}}
 	for _, m := range list.Data {
 		if cmp.Or(m.Availability, "ready") != "ready" {
 			continue

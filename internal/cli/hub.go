@@ -19,6 +19,7 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/kith/kith/internal/daemon"
 	"github.com/kith/kith/internal/fleet"
 	"github.com/kith/kith/internal/gateway"
 	"github.com/kith/kith/internal/hub"
@@ -185,7 +186,7 @@ func openHub(ctx context.Context, config *hubFile, log *slog.Logger) (p *hubProc
 	if p.listener, err = listenTCP(ctx, config.Hub.Listen.Text, "--listen"); err != nil {
 		return p, err
 	}
-	if p.operator, err = listenSocket(ctx, filepath.Join(config.Hub.Data, "admin.sock")); err != nil {
+	if p.operator, err = daemon.ListenSocket(filepath.Join(config.Hub.Data, "admin.sock")); err != nil {
 		return p, err
 	}
 	p.base = config.Hub.PublicURL.Text

@@ -35,27 +35,6 @@ func addressInUse(address, flag string) error {
 	return fmt.Errorf("cannot listen on %s: another program does already; end it, or choose another address with %s", address, flag)
 }
 
-// listenSocket listens on a unix socket to which only this user can connect. It
-// replaces a socket that no process serves.
-func listenSocket(ctx context.Context, path string) (net.Listener, error) {
-	if conn, err := new(net.Dialer).DialContext(ctx, "unix", path); err == nil {
-		_ = conn.Close()
-		return nil, fmt.Errorf("cannot listen on %s: another kith does already; end it, or use another folder", path)
-	}
-	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
-		return nil, fmt.Errorf("cannot make the folder of %s: %w", path, err)
-	}
-	_ = os.Remove(path) // if that fails, so does Listen
-	listener, err := new(net.ListenConfig).Listen(ctx, "unix", path)
-	if err != nil {
-		return nil, fmt.Errorf("cannot listen on %s: %w; the path of a socket has about 100 bytes", path, err)
-	}
-	if err := os.Chmod(path, 0o600); err != nil {
-		return nil, errors.Join(fmt.Errorf("cannot close %s to others: %w", path, err), listener.Close())
-	}
-	return listener, nil
-}
-
 // serveHTTP serves until ctx ends, then waits for running responses, and after
 // shutdownGrace closes their connections.
 func serveHTTP(ctx context.Context, server *http.Server, listener net.Listener) error {

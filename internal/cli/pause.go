@@ -43,9 +43,14 @@ func (a *app) changeSharing(ctx context.Context, doing, path string, in any, cha
 	if err != nil {
 		return sharingNow{}, err
 	}
-	hours, err := fleet.ParseHours(now.Hours, now.Timezone)
-	now.Open = hours.Open(time.Now())
+	now.Open, err = isOpen(now.Sharing)
 	return now, err
+}
+
+// isOpen reports whether the sharing hours are open now.
+func isOpen(s daemon.Sharing) (bool, error) {
+	hours, err := fleet.ParseHours(s.Hours, s.Timezone)
+	return hours.Open(time.Now()), err
 }
 
 // printSharing prints now as JSON, or calls say.
@@ -210,9 +215,7 @@ func (a *app) showHours(ctx context.Context) error {
 		if now.Sharing, err = daemon.ChangeSaved(config.Daemon.Data, config.sharing(), daemon.Change{}); err != nil {
 			return err
 		}
-		var hours fleet.Hours
-		hours, err = fleet.ParseHours(now.Hours, now.Timezone)
-		now.Open = hours.Open(time.Now())
+		now.Open, err = isOpen(now.Sharing)
 	}
 	if err != nil {
 		return err

@@ -186,30 +186,20 @@ func (s *scenarioRun) startMachine(ctx context.Context) error {
 // await waits until the hub lists the scenario's model to the member with that
 // availability, or, if that is empty, does not list it.
 func (s *scenarioRun) await(ctx context.Context, member, availability string) error {
-	timeout := time.NewTimer(rehearsalTimeout)
-	defer timeout.Stop()
-	poll := time.NewTicker(20 * time.Millisecond)
-	defer poll.Stop()
-	for {
+	var seen string
+	err := poll(ctx, rehearsalTimeout, func() (bool, error) {
 		var list listing
-		if _, err := s.members[member].call(ctx, "list the models", http.MethodGet, "/v1/models", nil, &list); err != nil {
-			return err
-		}
-		seen := ""
+		_, err := s.members[member].call(ctx, "list the models", http.MethodGet, "/v1/models", nil, &list)
+		seen = ""
 		for _, m := range list.Data {
 			if m.ID == s.model {
 				seen = m.Availability
 			}
 		}
-		if seen == availability {
-			return nil
-		}
-		select {
-		case <-poll.C:
-		case <-timeout.C:
-			return fmt.Errorf("after %s the hub lists the model to %s as %q, not as %q", rehearsalTimeout, member, seen, availability)
-		case <-ctx.Done():
-			return ctx.Err()
-		}
+		return err == nil && seen == availability, err
+	})
+	if errors.Is(err, errTimeout) {
+		err = fmt.Errorf("after %s the hub lists the model to %s as %q, not as %q", rehearsalTimeout, member, seen, availability)
 	}
+	return err
 }

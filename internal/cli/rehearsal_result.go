@@ -16,15 +16,9 @@ import (
 
 const chatPath = "/v1/chat/completions"
 
-// question is a rehearsal's request.
-type question struct {
-	Model    string    `json:"model"`
-	Stream   bool      `json:"stream,omitzero"`
-	Messages []message `json:"messages"`
-}
-
-func (s *scenario) question(stream bool) question {
-	return question{s.model, stream, []message{{"user", "Hello"}}}
+// question returns the scenario's request.
+func (s *scenario) question(stream bool) chatRequest {
+	return chatRequest{Model: s.model, Stream: stream, Messages: []message{{"user", "Hello"}}}
 }
 
 // rehearsalResult is the response to a rehearsed call, as `kith rehearse --json` prints it.

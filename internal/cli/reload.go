@@ -83,7 +83,7 @@ func (m *daemonProcess) reload(ctx context.Context) (daemon.ReloadResult, error)
 // changed returns the dotted keys whose values differ.
 func changed(before, after reflect.Value, prefix string) []string {
 	var keys []string
-	for field := range fields(before.Type()) {
+	for field := range before.Type().Fields() {
 		x, y := before.FieldByIndex(field.Index), after.FieldByIndex(field.Index)
 		key := prefix + field.Tag.Get("toml")
 		switch {

@@ -22,6 +22,14 @@ type message struct {
 	Content string `json:"content"`
 }
 
+// chatRequest is a request of the chat dialect.
+type chatRequest struct {
+	Model     string    `json:"model"`
+	Stream    bool      `json:"stream,omitzero"`
+	MaxTokens int       `json:"max_tokens,omitzero"`
+	Messages  []message `json:"messages"`
+}
+
 // chunk is one frame of a streamed chat response, as far as it is shown.
 type chunk struct {
 	Choices []struct {
@@ -101,11 +109,7 @@ func (a *app) run() *cobra.Command {
 // failure the conversation is unchanged.
 func (c *conversation) answer(ctx context.Context, prompt string) error {
 	turns := append(c.said[:len(c.said):len(c.said)], message{"user", prompt})
-	in := struct {
-		Model    string    `json:"model"`
-		Stream   bool      `json:"stream"`
-		Messages []message `json:"messages"`
-	}{c.model, true, turns}
+	in := chatRequest{Model: c.model, Stream: true, Messages: turns}
 	doing := fmt.Sprintf("run %s", c.model)
 	c.progress(atWork)
 	res, err := c.surface.send(ctx, http.MethodPost, "/v1/chat/completions", in)

@@ -19,6 +19,7 @@ import (
 	"github.com/go-json-experiment/json"
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/kith/kith/internal/daemon"
 	"github.com/kith/kith/internal/enginetest"
 	"github.com/kith/kith/internal/llama"
 )
@@ -49,17 +50,17 @@ func TestModelFiles(t *testing.T) {
 
 func TestSocketIsOursAlone(t *testing.T) {
 	dir := onSocket(t, "live.sock", http.NotFoundHandler())
-	if _, err := listenSocket(t.Context(), filepath.Join(dir, "live.sock")); err == nil || !strings.Contains(err.Error(), "another kith") {
+	if _, err := daemon.ListenSocket(filepath.Join(dir, "live.sock")); err == nil || !strings.Contains(err.Error(), "another kith") {
 		t.Errorf("took a live socket over: %v", err)
 	}
 	dead := filepath.Join(dir, "new", "dead.sock")
-	first, err := listenSocket(t.Context(), dead)
+	first, err := daemon.ListenSocket(dead)
 	if err != nil {
 		t.Fatal(err)
 	}
 	first.(*net.UnixListener).SetUnlinkOnClose(false) // as a killed process leaves it
 	first.Close()
-	second, err := listenSocket(t.Context(), dead)
+	second, err := daemon.ListenSocket(dead)
 	if err != nil {
 		t.Fatalf("a dead socket is in the way: %v", err)
 	}
@@ -360,7 +361,7 @@ func TestAMachineJoins(t *testing.T) {
 	check(t, kith(t, "", "models"), said{0, "MODEL       CONTEXT\nllama3:8b   4096\n", ""})
 	check(t, kith(t, "", "run", "llama3:8b", "hi"), said{0, "Hello from here\n", ""})
 	check(t, kith(t, "", "run", "nope", "hi"), said{4, "", "cannot run nope"})
-	check(t, kith(t, "", "serve"), said{1, "", "another daemon runs on this folder"})
+	check(t, kith(t, "", "serve"), said{1, "", "another kith does already"})
 
 	secret := func(args ...string) string {
 		t.Helper()

@@ -8,13 +8,11 @@ import (
 	"net/http"
 	"path/filepath"
 	"strings"
-	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/kith/kith/internal/daemon"
 	"github.com/kith/kith/internal/engine"
-	"github.com/kith/kith/internal/fleet"
 )
 
 // control returns a client to the API of the daemon on data, over its socket.
@@ -85,11 +83,9 @@ func (a *app) showSaved(config *daemonFile) error {
 	if now.Sharing, err = daemon.ChangeSaved(config.Daemon.Data, config.sharing(), daemon.Change{}); err != nil {
 		return err
 	}
-	hours, err := fleet.ParseHours(now.Sharing.Hours, now.Sharing.Timezone)
-	if err != nil {
+	if now.Open, err = isOpen(now.Sharing); err != nil {
 		return err
 	}
-	now.Open = hours.Open(time.Now())
 	if a.json {
 		return a.printJSON(now)
 	}

@@ -210,6 +210,13 @@ func (e *retryLaterError) Error() string {
 	return fmt.Sprintf("the hub answered %d: it takes no further machine just now, retry after %v", e.status, e.after)
 }
 
+// CheckHub refuses an address that is no hub's, and one to which the credential would
+// travel unencrypted beyond this machine.
+func CheckHub(address string) error {
+	_, err := parseHub(address)
+	return err
+}
+
 // hubTarget is a hub's address, parsed.
 type hubTarget struct {
 	url     *url.URL // of GET /tunnel
