@@ -31,7 +31,7 @@ const (
 	paused    = "paused"
 )
 
-// What the double answers to askTool, as a chunk each and as a whole.
+// What the double answers to askTool, as one chunk each, and together.
 const (
 	chunk      = `data: {"id":"chatcmpl-7","object":"chat.completion.chunk","created":1795219200,"model":"test-model","choices":[`
 	toolChunks = chunk + `{"index":0,"delta":{"role":"assistant","reasoning":"A file."},"finish_reason":null}]}
@@ -65,7 +65,7 @@ func startLibraries(t *testing.T) *libraries {
 		switch {
 		case strings.Contains(string(c.Body), `"role":"tool"`):
 			return enginetest.Behaviour{Text: "The file says hello."}
-		case strings.Contains(c.Said, askBroken):
+		case strings.Contains(c.Input, askBroken):
 			return enginetest.Behaviour{Text: "one two three four", Fault: enginetest.Die, After: 2}
 		default:
 			return enginetest.Behaviour{Raw: []string{toolChunks}, Answer: toolAnswer}

@@ -2,33 +2,25 @@ package cli
 
 import (
 	"fmt"
-	"net/http"
 	"path/filepath"
-	"time"
 
 	"github.com/spf13/cobra"
-)
 
-// madeBackup is the answer to a request for a backup.
-type madeBackup struct {
-	File  string    `json:"file"`
-	Bytes int64     `json:"bytes"`
-	At    time.Time `json:"at"`
-}
+	"github.com/kith/kith/internal/api"
+)
 
 func (o *operator) backup() *cobra.Command {
 	return &cobra.Command{
 		Use: "backup FILE", Short: "Copy the hub's database to a new file, while the hub runs", Args: cobra.ExactArgs(1),
 		Long: "Copy the hub's database, as it is at one moment, to a new file on the hub's computer, and read the whole\n" +
 			"copy to see that it is sound. To bring it back: stop the hub, put the file into an empty data folder as\n" +
-			"kith.db, and start the hub on that folder. A hub on PostgreSQL is copied with pg_dump.",
+			"kith.db, and start the hub on that folder.",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			file, err := filepath.Abs(args[0])
 			if err != nil {
 				return fmt.Errorf("cannot name the backup's file: %w", err)
 			}
-			var made madeBackup
-			return o.ask(cmd.Context(), "copy the database", http.MethodPost, "/backups", map[string]string{"file": file}, &made, func() {
+			return ask(cmd.Context(), o.command(), "copy the database", api.OperatorBackUp.With(api.BackupFile{File: file}), func(made api.Backup) {
 				o.say("%s: %d bytes, read whole and sound\n", strong(made.File), made.Bytes)
 			})
 		},

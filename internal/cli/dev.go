@@ -7,7 +7,6 @@ import (
 	"io/fs"
 	"log/slog"
 	"net/http"
-	"net/url"
 	"os"
 	"path/filepath"
 	"time"
@@ -16,6 +15,7 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/kith/kith/internal/api"
 	"github.com/kith/kith/internal/daemon"
 	"github.com/kith/kith/internal/llama"
 )
@@ -156,24 +156,24 @@ func devLog(data string) (*slog.Logger, func(), error) {
 
 // prepareAccount makes the member if there is none, replaces the key and signs this
 // machine in if it is not. It uses the hub's operator socket and its address.
-func (a *app) prepareAccount(ctx context.Context, base, data string) (mintedKey, error) {
+func (a *app) prepareAccount(ctx context.Context, base, data string) (api.OperatorKey, error) {
 	operator := devOperator(data)
-	var members []memberRow
-	if _, err := operator.call(ctx, "look for the member", http.MethodGet, "/members", nil, &members); err != nil {
-		return mintedKey{}, err
+	members, _, err := fetch(ctx, operator, "look for the member", api.OperatorListMembers.With(api.None{}))
+	if err != nil {
+		return api.OperatorKey{}, err
 	}
 	found := false
 	for _, m := range members {
 		found = found || m.Name == devMember
 	}
 	if !found {
-		if _, err := operator.call(ctx, "make the member", http.MethodPost, "/members", map[string]any{"name": devMember, "operator": true}, nil); err != nil {
-			return mintedKey{}, err
+		if _, _, err := fetch(ctx, operator, "make the member", api.OperatorCreateMember.With(api.NewMember{Name: devMember, Operator: true})); err != nil {
+			return api.OperatorKey{}, err
 		}
 	}
 	key, err := replaceKey(ctx, operator)
 	if err != nil {
-		return mintedKey{}, err
+		return api.OperatorKey{}, err
 	}
 	return key, ensureSignedIn(ctx, operator, base, data)
 }
@@ -185,28 +185,25 @@ func devOperator(data string) *client {
 
 // newSignIn returns a link that signs the member in on the site.
 func newSignIn(ctx context.Context, data string) (string, error) {
-	var made signInLink
-	_, err := devOperator(data).call(ctx, "make the link to the site", http.MethodPost, under("members", devMember, "link"), nil, &made)
+	made, _, err := fetch(ctx, devOperator(data), "make the link to the site", api.OperatorCreateLink.With(api.Named{Name: devMember}))
 	return made.Link, err
 }
 
 // replaceKey revokes the keys of earlier starts and makes a new one.
-func replaceKey(ctx context.Context, operator *client) (mintedKey, error) {
-	var keys []keyRow
-	path := "/keys?" + url.Values{"member": {devMember}}.Encode()
-	if _, err := operator.call(ctx, "look for old keys", http.MethodGet, path, nil, &keys); err != nil {
-		return mintedKey{}, err
+func replaceKey(ctx context.Context, operator *client) (api.OperatorKey, error) {
+	keys, _, err := fetch(ctx, operator, "look for old keys", api.OperatorListKeys.With(api.OfMember{Member: devMember}))
+	if err != nil {
+		return api.OperatorKey{}, err
 	}
 	for _, old := range keys {
 		if old.Name != devKey || !old.Revoked.IsZero() {
 			continue
 		}
-		if _, err := operator.call(ctx, "revoke the old key", http.MethodPost, under("keys", old.ID, "revoke"), nil, nil); err != nil {
-			return mintedKey{}, err
+		if _, _, err := fetch(ctx, operator, "revoke the old key", api.OperatorRevokeKey.With(api.ID{ID: old.ID})); err != nil {
+			return api.OperatorKey{}, err
 		}
 	}
-	var made mintedKey
-	_, err := operator.call(ctx, "make the key", http.MethodPost, "/keys", newKey{Member: devMember, Name: devKey}, &made)
+	made, _, err := fetch(ctx, operator, "make the key", api.OperatorCreateKey.With(api.NewKey{Member: devMember, Name: devKey}))
 	return made, err
 }
 
@@ -216,7 +213,7 @@ func ensureSignedIn(ctx context.Context, operator *client, base, data string) er
 	saved, err := daemon.LoadCredential(data)
 	if err == nil {
 		saved.Hub = base
-		if _, err = toHub(base, saved.Secret).call(ctx, "use the machine's credential", http.MethodGet, "/v1/models", nil, nil); err == nil {
+		if _, err = toHub(base, saved.Secret).call(ctx, "use the machine's credential", request{http.MethodGet, "/v1/models", nil}, nil); err == nil {
 			return daemon.SaveCredential(data, saved)
 		}
 		if f, refused := errors.AsType[failure](err); !refused || f.exit != exitNotSignedIn {
@@ -225,8 +222,8 @@ func ensureSignedIn(ctx context.Context, operator *client, base, data string) er
 	} else if !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
-	var made machineToken
-	if _, err := operator.call(ctx, "make a machine", http.MethodPost, "/machines/token", newMachine{Member: devMember}, &made); err != nil {
+	made, _, err := fetch(ctx, operator, "make a machine", api.OperatorCreateToken.With(api.NewToken{Member: devMember}))
+	if err != nil {
 		return err
 	}
 	if saved, err = redeem(ctx, toHub(base, ""), made.Token); err != nil {
@@ -240,7 +237,7 @@ func ensureSignedIn(ctx context.Context, operator *client, base, data string) er
 func awaitModels(ctx context.Context, d *daemon.Daemon, hub *client, expected bool) (models []string, err error) {
 	err = poll(ctx, devReady, func() (bool, error) {
 		var list listing
-		_, err := hub.call(ctx, "list the models", http.MethodGet, "/v1/models", nil, &list)
+		_, err := hub.call(ctx, "list the models", request{http.MethodGet, "/v1/models", nil}, &list)
 		models = make([]string, len(list.Data))
 		for i, m := range list.Data {
 			models[i] = m.ID

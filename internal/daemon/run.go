@@ -66,11 +66,14 @@ func listenOn(network, address string) (net.Listener, error) {
 }
 
 // ListenSocket listens on a unix socket of mode 0600, to which only this user can
-// connect. It replaces a socket that no process serves.
+// connect. It makes the socket's folder, and replaces a socket that no process serves.
 func ListenSocket(path string) (net.Listener, error) {
 	if c, err := net.Dial("unix", path); err == nil {
 		c.Close()
 		return nil, fmt.Errorf("cannot listen on %s: another kith does already; end it, or use another folder", path)
+	}
+	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+		return nil, fmt.Errorf("cannot make the folder of %s: %w", path, err)
 	}
 	_ = os.Remove(path) // if that fails, so does Listen
 	l, err := net.Listen("unix", path)
