@@ -1,8 +1,11 @@
 package site
 
 import (
+	"context"
+	"net/http"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/kith/kith/internal/account"
 	"github.com/kith/kith/internal/api"
@@ -23,7 +26,7 @@ type applicationsData struct {
 	// secret that was just tested.
 	Made   api.Key
 	Secret string
-	Trial  *Trial
+	Trial  *trial
 }
 
 // exampleModel is the model in lines to paste while the member reaches none.
@@ -91,12 +94,50 @@ func (s *Site) testKey(v *visit) (reply, error) {
 	if i := slices.IndexFunc(data.Keys, func(k api.Key) bool { return k.ID == caller.KeyID }); i >= 0 {
 		data.Made = data.Keys[i]
 	}
-	trial := s.Try(v.Context(), secret, model)
+	trial := s.tryKey(v.Context(), secret, caller, model)
 	data.Trial, data.Secret = &trial, secret
 	if pastes(trial.Model) {
 		data.Model = trial.Model
 	}
 	return reply{page: "key", title: "Test a key", data: data}, nil
+}
+
+// trial is what a live call with a key came to.
+type trial struct {
+	chatAnswer
+	Model fleet.ModelID
+	Route string // X-Kith-Route: whose machine answered
+	Took  time.Duration
+}
+
+// trialTime is how long a live call with a key may take.
+const trialTime = 60 * time.Second
+
+// tryKey makes a short call with a caller's key as a client would. Without a model
+// it calls the first that is ready, or else the first that the key reaches.
+func (s *Site) tryKey(ctx context.Context, secret string, who api.Caller, model fleet.ModelID) trial {
+	ctx, cancel := context.WithTimeout(ctx, trialTime)
+	defer cancel()
+	if model == "" {
+		models, err := s.Models(ctx, who)
+		if err != nil || len(models) == 0 {
+			f := fault.New(fault.ModelNotFound, "the key reaches no model just now: connect a machine that runs one, or accept an invite")
+			return trial{chatAnswer: chatAnswer{Status: f.Status(), Code: string(f.Code), Message: f.Message}}
+		}
+		i := slices.IndexFunc(models, func(m api.Model) bool { return m.Availability == "ready" })
+		model = models[max(i, 0)].ID
+	}
+	r, err := chatCall(ctx, chatRequest{Model: model, MaxTokens: 32, Messages: []said{{"user", "Say hello."}}})
+	if err != nil {
+		return trial{chatAnswer: chatAnswer{Message: "the call cannot be made"}, Model: model}
+	}
+	r.Header.Set("Authorization", "Bearer "+secret)
+	began := time.Now()
+	answer := answerOf(func(w http.ResponseWriter) { s.Edge.ServeHTTP(w, r) })
+	if answer.Message == "" {
+		answer.Message = answer.Text
+	}
+	return trial{answer, model, answer.header.Get("X-Kith-Route"), time.Since(began)}
 }
 
 func (s *Site) endKey(v *visit) (reply, error) {

@@ -11,7 +11,6 @@ import (
 	"net/url"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/alexedwards/scs/v2"
 	"github.com/go-json-experiment/json"
@@ -50,9 +49,8 @@ type Config struct {
 	// FirstMade is called when the link to the first operator's account was used.
 	// May be nil.
 	FirstMade func()
-	// Try makes a short live call with an API key, as a client would; where model
-	// is empty it takes the first that would be served.
-	Try func(ctx context.Context, secret string, model fleet.ModelID) Trial
+	// Edge serves the hosted routes to clients.
+	Edge http.Handler
 	// Call serves a request to a hosted route, as a client's, in the name of a
 	// caller who is known by a session.
 	Call func(w http.ResponseWriter, r *http.Request, caller api.Caller)
@@ -71,16 +69,6 @@ type Part struct {
 
 // Limit is one limit of a hub.
 type Limit struct{ Name, Value string }
-
-// Trial is what a live call came to.
-type Trial struct {
-	Model   fleet.ModelID
-	Status  int    // HTTP
-	Code    string // of a refusal
-	Message string // of a refusal, or the beginning of the answer
-	Route   string // X-Kith-Route: whose machine answered
-	Took    time.Duration
-}
 
 // Site serves the members' pages. Make it with New, then Run it.
 type Site struct {

@@ -16,7 +16,6 @@ import (
 	"github.com/kith/kith/internal/account"
 	"github.com/kith/kith/internal/api"
 
-	"github.com/kith/kith/internal/fleet"
 	"github.com/kith/kith/internal/store"
 	"github.com/kith/kith/internal/storetest"
 )
@@ -49,13 +48,13 @@ func townOf(t *testing.T, w *world, change func(*Config)) *town {
 		tn.site.ServeHTTP(rw, r)
 	}))
 	t.Cleanup(tn.web.Close)
-	t.Cleanup(tn.web.CloseClientConnections) // Close waits for streams that a failed test left
+	t.Cleanup(tn.web.CloseClientConnections)                              // Close waits for streams that a failed test left
 	tn.web.URL = strings.Replace(tn.web.URL, "127.0.0.1", "localhost", 1) // a name, as passkeys need
 	c := Config{
 		Base: tn.web.URL, SignUp: SignUpOpen,
-		Try: func(_ context.Context, _ string, model fleet.ModelID) Trial {
-			return Trial{Model: model, Status: 200, Message: "Hello there."}
-		},
+		Edge: http.HandlerFunc(func(rw http.ResponseWriter, _ *http.Request) {
+			_, _ = io.WriteString(rw, `{"choices":[{"message":{"role":"assistant","content":"Hello there."}}]}`)
+		}),
 	}
 	c.Health = func(context.Context) []Part {
 		return []Part{{Name: "Database", Good: true, Text: "answered"}, {Name: "NATS"}}

@@ -3,6 +3,7 @@ package site
 import (
 	"bytes"
 	"cmp"
+	"context"
 	"net/http"
 	"slices"
 	"strings"
@@ -20,20 +21,14 @@ type tryData struct {
 	Models []fleet.ModelID
 	Model  fleet.ModelID
 	Said   []said
-	Ask    string   // what was typed and not answered
-	Failed *refused // why not
+	Ask    string      // what was typed and not answered
+	Failed *chatAnswer // why not
 }
 
 // said is one message of the conversation, as the chat dialect has it.
 type said struct {
 	Role    string `json:"role"`
 	Content string `json:"content"`
-}
-
-// refused is what a call came to that was not answered.
-type refused struct {
-	Status                       int
-	Code, Message, CorrelationID string
 }
 
 func (s *Site) tryPage(v *visit) (reply, error) {
@@ -71,6 +66,29 @@ func conversation(v *visit) []said {
 // lines has the line ends that were typed; browsers send them as CRLF.
 func lines(text string) string { return strings.ReplaceAll(text, "\r\n", "\n") }
 
+// chatRequest is a call in the chat dialect.
+type chatRequest struct {
+	Model     fleet.ModelID `json:"model"`
+	Stream    bool          `json:"stream"`
+	MaxTokens int           `json:"max_tokens,omitzero"`
+	Messages  []said        `json:"messages"`
+}
+
+// chatCall is the call as a client sends it.
+func chatCall(ctx context.Context, call chatRequest) (*http.Request, error) {
+	body, err := json.Marshal(call)
+	if err != nil {
+		return nil, fault.New(fault.InvalidRequest, "the form holds text that is not UTF-8").Because(err)
+	}
+	r, err := http.NewRequestWithContext(ctx, http.MethodPost, fleet.ChatCompletions.String(), bytes.NewReader(body))
+	if err != nil {
+		return nil, err
+	}
+	r.Header.Set("Content-Type", "application/json")
+	r.RequestURI = r.URL.RequestURI()
+	return r, nil
+}
+
 // tryCall is the form's question and all before it as a client's call.
 func tryCall(v *visit, stream bool) (*http.Request, error) {
 	model, question := fleet.ModelID(v.form.Get("model")), lines(v.form.Get("ask"))
@@ -80,21 +98,7 @@ func tryCall(v *visit, stream bool) (*http.Request, error) {
 	case strings.TrimSpace(question) == "":
 		return nil, fault.New(fault.InvalidRequest, "type something to say to the model").WithParam("ask")
 	}
-	body, err := json.Marshal(struct {
-		Model    fleet.ModelID `json:"model"`
-		Stream   bool          `json:"stream"`
-		Messages []said        `json:"messages"`
-	}{model, stream, append(conversation(v), said{"user", question})})
-	if err != nil {
-		return nil, fault.New(fault.InvalidRequest, "the form holds text that is not UTF-8").Because(err)
-	}
-	r, err := http.NewRequestWithContext(v.Context(), http.MethodPost, fleet.ChatCompletions.String(), bytes.NewReader(body))
-	if err != nil {
-		return nil, err
-	}
-	r.Header.Set("Content-Type", "application/json")
-	r.RequestURI = r.URL.RequestURI()
-	return r, nil
+	return chatCall(v.Context(), chatRequest{Model: model, Stream: stream, Messages: append(conversation(v), said{"user", question})})
 }
 
 // tryLive is POST /try/stream: the answer as a client's, event by event.
@@ -125,12 +129,34 @@ func (s *Site) tryOnce(v *visit) (reply, error) {
 		return reply{}, err
 	}
 	defer release()
-	answer := &buffer{header: http.Header{}}
-	s.Call(answer, r.WithContext(ctx), v.caller())
+	answer := answerOf(func(w http.ResponseWriter) { s.Call(w, r.WithContext(ctx), v.caller()) })
 	data, err := s.tryData(v)
 	if err != nil {
 		return reply{}, err
 	}
+	if answer.answered {
+		data.Said = append(data.Said, said{"user", data.Ask}, said{"assistant", answer.Text})
+		data.Ask = ""
+	} else {
+		answer.Message = cmp.Or(answer.Message, "the answer could not be read")
+		data.Failed = &answer
+	}
+	return reply{page: "try", title: "Try a model", data: data}, nil
+}
+
+// chatAnswer is what a call that is not streamed came to.
+type chatAnswer struct {
+	Status                       int
+	Code, Message, CorrelationID string // of a refusal
+	Text                         string // of the answer
+	answered                     bool
+	header                       http.Header
+}
+
+// answerOf reads the answer that serve writes.
+func answerOf(serve func(http.ResponseWriter)) chatAnswer {
+	b := &buffer{header: http.Header{}}
+	serve(b)
 	var read struct {
 		Error struct {
 			Code    string `json:"code"`
@@ -140,14 +166,15 @@ func (s *Site) tryOnce(v *visit) (reply, error) {
 			Message said `json:"message"`
 		} `json:"choices"`
 	}
-	_ = json.Unmarshal(answer.body.Bytes(), &read) // what it is not, the status says
-	if status := cmp.Or(answer.status, http.StatusOK); status == http.StatusOK && len(read.Choices) > 0 {
-		data.Said = append(data.Said, said{"user", data.Ask}, said{"assistant", read.Choices[0].Message.Content})
-		data.Ask = ""
-	} else {
-		data.Failed = &refused{status, read.Error.Code, cmp.Or(read.Error.Message, "the answer could not be read"), answer.header.Get("X-Correlation-ID")}
+	_ = json.Unmarshal(b.body.Bytes(), &read) // where it is no JSON, the status says enough
+	a := chatAnswer{
+		Status: cmp.Or(b.status, http.StatusOK), Code: read.Error.Code, Message: read.Error.Message,
+		CorrelationID: b.header.Get("X-Correlation-ID"), header: b.header,
 	}
-	return reply{page: "try", title: "Try a model", data: data}, nil
+	if len(read.Choices) > 0 {
+		a.Text, a.answered = read.Choices[0].Message.Content, a.Status == http.StatusOK
+	}
+	return a
 }
 
 // buffer takes an answer into memory.
@@ -158,10 +185,10 @@ type buffer struct {
 }
 
 // Header satisfies http.ResponseWriter.
-func (a *buffer) Header() http.Header { return a.header }
+func (b *buffer) Header() http.Header { return b.header }
 
 // WriteHeader satisfies http.ResponseWriter.
-func (a *buffer) WriteHeader(status int) { a.status = cmp.Or(a.status, status) }
+func (b *buffer) WriteHeader(status int) { b.status = cmp.Or(b.status, status) }
 
 // Write satisfies http.ResponseWriter.
-func (a *buffer) Write(p []byte) (int, error) { return a.body.Write(p) }
+func (b *buffer) Write(p []byte) (int, error) { return b.body.Write(p) }
