@@ -117,7 +117,7 @@ func request(ts *testscript.TestScript, ctx context.Context, args []string) *htt
 }
 
 // call STATUS CODE METHOD URL [NAME:VALUE]... [@FILE] makes a request and checks
-// status, error code ("-" for none) and that the correlation id stands in all
+// status, error code ("-" for none) and that the correlation id is in all
 // three headers and, in an error, in the body. The body goes to the log.
 func call(ts *testscript.TestScript, neg bool, args []string) {
 	usage(ts, neg, len(args) >= 4, "call STATUS CODE METHOD URL [NAME:VALUE]... [@FILE]")

@@ -1,5 +1,5 @@
 // Package e2e_test drives the binary that members get, as separate processes
-// on loopback: each script in testdata is one story, told with the commands
+// on loopback: each script in testdata is one scenario, with the commands
 // below and curl.
 package e2e_test
 

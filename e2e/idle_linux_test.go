@@ -13,7 +13,7 @@ import (
 	"time"
 )
 
-// What a daemon may cost that nobody uses (docs/performance.md).
+// What an idle daemon may cost (docs/performance.md).
 const (
 	maxIdle  = 40_000 // KB, proportional set size
 	maxStart = 300 * time.Millisecond

@@ -12,7 +12,7 @@ import (
 
 // reader NAME MODEL FILE starts an engine double at $NAME with a context long
 // enough for a coding agent: it reads FILE by whichever tool the agent has for
-// that, then says the word that stands behind "password" in what the tool gave.
+// that, then says the word after "password" in what the tool gave.
 func reader(ts *testscript.TestScript, neg bool, args []string) {
 	usage(ts, neg, len(args) == 3, "reader NAME MODEL FILE")
 	e := enginetest.New(enginetest.VLLM, enginetest.Options{Models: []enginetest.Model{{ID: args[1], ContextLength: 200_000, Tools: true}}})

@@ -162,7 +162,7 @@ func plant(tab context.Context, address, document string) error {
 }
 
 // Pages make an unguarded engine run, and the daemon never, whatever their
-// origin and by whichever name they call it (trust 1).
+// origin and by whichever name they call it (spec/security.md#local-guard).
 func TestAttackPages(t *testing.T) {
 	browser := chromium(t, hostile())
 
@@ -189,7 +189,7 @@ func TestAttackPages(t *testing.T) {
 }
 
 // A page whose name has come to mean this computer, on the daemon's own port, is
-// of the daemon's own origin to the browser: only the Host tells (trust 2).
+// of the daemon's own origin to the browser: only the Host differs (spec/security.md#dns-rebinding).
 func TestRebinding(t *testing.T) {
 	browser := chromium(t, hostile())
 	d := serve(t, "")
@@ -215,7 +215,7 @@ func (d *daemon) ranNothing(t *testing.T, origin string) {
 	}
 }
 
-// Of hundreds of ways to write a Host, the daemon answers to three (trust 2).
+// Of hundreds of ways to write a Host, the daemon answers to three (spec/security.md#dns-rebinding).
 func TestHostForms(t *testing.T) {
 	d := serve(t, "[ratelimit]\nenabled = false\n")
 	names := strings.Fields(`localhost LOCALHOST Localhost localhost. localhost.localdomain localhost.evil.example evil.localhost

@@ -259,7 +259,7 @@ func (w *walk) crossSite() {
 		w.t.Fatal(err)
 	}
 	got := map[string]int64{}
-	w.until("the browser tells of every answer", func() bool { // on a way of its own, after the page has it
+	w.until("the browser reports every answer", func() bool { // on a way of its own, after the page has it
 		mu.Lock()
 		defer mu.Unlock()
 		for id, action := range asked {

@@ -17,7 +17,7 @@ import (
 	"github.com/go-jose/go-jose/v4"
 )
 
-// TestProvider: somebody comes from an OpenID provider on another site, chooses a
+// TestProvider: a person comes from an OpenID provider on another site, chooses a
 // name, and is signed in by it again: with scripts and without.
 func TestProvider(t *testing.T) {
 	t.Parallel()

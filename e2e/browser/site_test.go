@@ -10,7 +10,7 @@ import (
 	"github.com/chromedp/chromedp"
 )
 
-// Two members' way through the whole site, as docs/walk.md tells it: with
+// Two members' way through the complete site, as in docs/walk.md: with
 // scripts, where every page on the way is looked at closely; and without.
 func TestSite(t *testing.T) {
 	t.Parallel()
@@ -92,7 +92,7 @@ func (w *walk) join() {
 	ben.see("Hello, ben")
 }
 
-// firstCall is how soon somebody who just signed up is answered: from there, two
+// firstCall is how soon a member who just signed up gets an answer: from there, two
 // clicks (one without scripts, where text is copied by hand), and one paste into
 // a shell.
 func (w *walk) firstCall() {
@@ -162,8 +162,8 @@ func (w *walk) calls() {
 	w.look(ben, "models-why")
 }
 
-// refusedAtField: what is wrong with a form is told at its field, where scripts
-// run; what was typed stands there still.
+// refusedAtField: what is wrong with a form is shown at its field, where scripts
+// run; what was typed is still there.
 func (w *walk) refusedAtField() {
 	op := w.op
 	run(op, chromedp.SetValue(chromedp.CSS("#with"), "nobody"))

@@ -57,7 +57,7 @@ func (b *tab) hear(event any) {
 	case *runtime.EventExceptionThrown:
 		b.note("exception: %s at %s:%d", e.ExceptionDetails.Text, e.ExceptionDetails.URL, e.ExceptionDetails.LineNumber)
 	case *log.EventEntryAdded:
-		if e.Entry.Source != log.EntrySourceNetwork { // those tell of the refusals that tests provoke
+		if e.Entry.Source != log.EntrySourceNetwork { // those report the refusals that tests provoke
 			b.note("%s: %s", e.Entry.Source, e.Entry.Text)
 		}
 	case *network.EventRequestWillBeSent:

@@ -70,9 +70,9 @@ func TestAnthropicGo(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		var told *http.Response // counted by the model's tokenizer, not estimated
-		count, err := client.Messages.CountTokens(ctx, anthropic.MessageCountTokensParams{Model: "tiny", Messages: params.Messages}, option.WithResponseInto(&told))
-		if err != nil || count.InputTokens != answer.Usage.InputTokens || told.Header.Get("X-Kith-Estimate") != "" {
+		var response *http.Response // counted by the model's tokenizer, not estimated
+		count, err := client.Messages.CountTokens(ctx, anthropic.MessageCountTokensParams{Model: "tiny", Messages: params.Messages}, option.WithResponseInto(&response))
+		if err != nil || count.InputTokens != answer.Usage.InputTokens || response.Header.Get("X-Kith-Estimate") != "" {
 			t.Errorf("%+v, %v; the same as a message has %d", count, err, answer.Usage.InputTokens)
 		}
 	})
@@ -104,20 +104,20 @@ func TestAnthropicGo(t *testing.T) {
 	}
 }
 
-// checkAnthropic checks an error as the library tells it.
+// checkAnthropic checks an error as the library returns it.
 func checkAnthropic(t *testing.T, err error, status int, kind, code string) {
 	t.Helper()
 	var api *anthropic.Error
-	var told struct {
+	var response struct {
 		Error struct {
 			Code          string `json:"code"`
 			CorrelationID string `json:"correlation_id"`
 		} `json:"error"`
 	}
-	if !errors.As(err, &api) || json.Unmarshal([]byte(api.RawJSON()), &told) != nil {
+	if !errors.As(err, &api) || json.Unmarshal([]byte(api.RawJSON()), &response) != nil {
 		t.Fatalf("%v, want %d %s", err, status, code)
 	}
-	if api.StatusCode != status || string(api.Type()) != kind || told.Error.Code != code || told.Error.CorrelationID == "" || api.RequestID != told.Error.CorrelationID {
+	if api.StatusCode != status || string(api.Type()) != kind || response.Error.Code != code || response.Error.CorrelationID == "" || api.RequestID != response.Error.CorrelationID {
 		t.Errorf("%v: type %q, request id %q; want %d %s %s", err, api.Type(), api.RequestID, status, kind, code)
 	}
 }
@@ -181,7 +181,7 @@ func (n *libraries) anthropic(t *testing.T) {
 				`{"role":"tool","tool_call_id":"call_1","content":"hello"}`, `"max_tokens":4096`, `"enable_thinking":true`, `"thinking_token_budget":1024`,
 			} {
 				if !strings.Contains(asked, part) {
-					t.Errorf("the engine was not told %s:\n%s", part, asked)
+					t.Errorf("the engine did not get %s:\n%s", part, asked)
 				}
 			}
 		})

@@ -43,7 +43,7 @@ func kithBinary(t *testing.T) string {
 	return binary
 }
 
-// dev starts the whole network and ends it with the test.
+// dev starts a complete network and ends it with the test.
 func dev(t *testing.T) network {
 	t.Helper()
 	cmd := exec.Command(kithBinary(t), "dev", "--json", "--data", t.TempDir(), "--listen", "127.0.0.1:0", "--local", "127.0.0.1:0")
@@ -208,7 +208,7 @@ func (n *libraries) openAI(t *testing.T) {
 	}, checkOpenAI)
 }
 
-// checkOpenAI checks a refusal as the library tells it.
+// checkOpenAI checks a refusal as the library returns it.
 func checkOpenAI(t *testing.T, r refusal, err error) {
 	var api *openai.Error
 	if !errors.As(err, &api) || api.StatusCode != r.status || api.Code != r.code {

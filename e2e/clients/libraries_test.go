@@ -31,7 +31,7 @@ const (
 	paused    = "paused"
 )
 
-// What the double answers to askTool, as a chunk each and as a whole.
+// What the double answers to askTool, as one chunk each, and together.
 const (
 	chunk      = `data: {"id":"chatcmpl-7","object":"chat.completion.chunk","created":1795219200,"model":"test-model","choices":[`
 	toolChunks = chunk + `{"index":0,"delta":{"role":"assistant","reasoning":"A file."},"finish_reason":null}]}

@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// goProgram is what stands around a block of Go on the page.
+// goProgram is the text around a block of Go on the page.
 var goProgram = map[string][2]string{
 	"openai": {`package main
 
@@ -30,7 +30,7 @@ fmt.Println(answer.Content[0].Text, err)
 }`},
 }
 
-// page runs what the members' page tells those who program, as it stands, with
+// page runs the programs of the members' page as they are, with
 // this network's hub and model; e2e/agents does so with the rest of the page.
 func (n *libraries) page(t *testing.T) {
 	text, err := os.ReadFile("../../docs/clients.md")

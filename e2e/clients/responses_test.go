@@ -25,7 +25,7 @@ func withItems(params responses.ResponseNewParams, items ...responses.ResponseIn
 	return params
 }
 
-// checkResponseError checks an error as the library tells it.
+// checkResponseError checks an error as the library returns it.
 func checkResponseError(t *testing.T, err error, status int, code, member string) {
 	t.Helper()
 	var api *openai.Error
@@ -35,7 +35,7 @@ func checkResponseError(t *testing.T, err error, status int, code, member string
 }
 
 // streamResponse streams the answer and returns the response that the last event
-// tells, having checked it against what the library put together from the others.
+// returns, having checked it against what the library put together from the others.
 func streamResponse(ctx context.Context, t *testing.T, client *openai.Client, params responses.ResponseNewParams) (whole responses.Response, events int) {
 	t.Helper()
 	stream := client.Responses.NewStreaming(ctx, params)

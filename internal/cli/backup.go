@@ -2,19 +2,12 @@ package cli
 
 import (
 	"fmt"
-	"net/http"
 	"path/filepath"
-	"time"
 
 	"github.com/spf13/cobra"
-)
 
-// madeBackup is the answer to a request for a backup.
-type madeBackup struct {
-	File  string    `json:"file"`
-	Bytes int64     `json:"bytes"`
-	At    time.Time `json:"at"`
-}
+	"github.com/kith/kith/internal/api"
+)
 
 func (o *operator) backup() *cobra.Command {
 	return &cobra.Command{
@@ -27,8 +20,7 @@ func (o *operator) backup() *cobra.Command {
 			if err != nil {
 				return fmt.Errorf("cannot name the backup's file: %w", err)
 			}
-			var made madeBackup
-			return o.ask(cmd.Context(), "copy the database", http.MethodPost, "/backups", map[string]string{"file": file}, &made, func() {
+			return ask(cmd.Context(), o.command(), "copy the database", api.OperatorBackUp.With(api.BackupFile{File: file}), func(made api.Backup) {
 				o.say("%s: %d bytes, read whole and sound\n", strong(made.File), made.Bytes)
 			})
 		},

@@ -12,6 +12,8 @@ import (
 	"strings"
 
 	"github.com/go-json-experiment/json"
+
+	"github.com/kith/kith/internal/api"
 )
 
 // maxAnswer bounds an answer that is read whole, in bytes.
@@ -165,13 +167,19 @@ func refusalIn(status int, text []byte) *refusal {
 	return refused
 }
 
-// call makes a request and reads its answer whole, also into out unless nil.
+// request is a request for a route of any surface; a nil body sends none.
+type request struct {
+	method, path string
+	body         any
+}
+
+// call makes a request and reads its complete answer, also into out unless nil.
 // doing completes "cannot …" when it is refused.
-func (c *client) call(ctx context.Context, doing, method, path string, in, out any) ([]byte, error) {
-	res, err := c.send(ctx, method, path, in)
+func (c *client) call(ctx context.Context, doing string, r request, out any) ([]byte, error) {
+	res, err := c.send(ctx, r.method, r.path, r.body)
 	if err != nil {
 		err = told(doing, err)
-		if f, ok := errors.AsType[failure](err); ok && isBad(err) && strings.HasPrefix(path, "/api/") {
+		if f, ok := errors.AsType[failure](err); ok && isBad(err) && strings.HasPrefix(r.path, "/api/") {
 			err = failure{exitWrongUse, f.error} // what was given to the command
 		}
 		return nil, err
@@ -185,6 +193,46 @@ func (c *client) call(ctx context.Context, doing, method, path string, in, out a
 		return nil, fmt.Errorf("cannot %s: cannot understand the answer of %s: %w", doing, c.who, err)
 	}
 	return bytes.TrimSpace(text), nil
+}
+
+// fetch makes a typed request of the management API, and returns its answer also as
+// it came.
+func fetch[Out any](ctx context.Context, at *client, doing string, r api.Request[Out]) (out Out, text []byte, err error) {
+	text, err = at.call(ctx, doing, request{r.Method, r.Path, r.Body}, &out)
+	return out, text, err
+}
+
+// command is a command that makes requests of one surface.
+type command struct {
+	*app
+	to func() (*client, error)
+}
+
+// account is a command's way to the hub, as the member.
+func (a *app) account() command { return command{a, a.toAccount} }
+
+// ask makes one request. With --json its answer is printed as it came, otherwise
+// show prints it for a person.
+func ask[Out any](ctx context.Context, c command, doing string, r api.Request[Out], show func(Out)) error {
+	_, err := answer(ctx, c, doing, r, show)
+	return err
+}
+
+// answer is ask, and returns the answer.
+func answer[Out any](ctx context.Context, c command, doing string, r api.Request[Out], show func(Out)) (out Out, err error) {
+	at, err := c.to()
+	if err != nil {
+		return out, err
+	}
+	out, text, err := fetch(ctx, at, doing, r)
+	switch {
+	case err != nil:
+	case c.json:
+		_, err = c.out.Write(append(text, '\n'))
+	default:
+		show(out)
+	}
+	return out, err
 }
 
 // isBad reports whether the request itself was at fault.

@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+
+	"github.com/kith/kith/internal/api"
 )
 
 // completePatience is how long the shell waits for live names at most; what has
@@ -56,8 +58,12 @@ func (a *app) complete(ctx context.Context, typed string, sources ...source) ([]
 // modelsOf lists the models of a surface.
 func modelsOf(surface func() (*client, error), path string) source {
 	return func(ctx context.Context) []string {
+		at, err := surface()
+		if err != nil {
+			return nil
+		}
 		var list listing
-		if !quietly(ctx, surface, path, &list) {
+		if _, err := at.call(ctx, "complete", request{http.MethodGet, path, nil}, &list); err != nil {
 			return nil
 		}
 		var ids []string
@@ -68,14 +74,17 @@ func modelsOf(surface func() (*client, error), path string) source {
 	}
 }
 
-// quietly reads a listing, and says whether it could.
-func quietly(ctx context.Context, surface func() (*client, error), path string, into any) bool {
-	at, err := surface()
+// quiet is the rows of a listing of the account's; none where it cannot be read.
+func quiet[Row any](ctx context.Context, a *app, listing api.Route[api.None, api.List[Row]]) []Row {
+	at, err := a.toAccount()
 	if err != nil {
-		return false
+		return nil
 	}
-	_, err = at.call(ctx, "complete", http.MethodGet, path, nil, into)
-	return err == nil
+	out, _, err := fetch(ctx, at, "complete", listing.With(api.None{}))
+	if err != nil {
+		return nil
+	}
+	return out.Data
 }
 
 // completeModels offers models as a command's first argument.
@@ -88,18 +97,14 @@ func (a *app) completeModels(cmd *cobra.Command, args []string, typed string) ([
 
 // completeModelFlag offers the models of this machine and of the account.
 func (a *app) completeModelFlag(cmd *cobra.Command, _ []string, typed string) ([]string, cobra.ShellCompDirective) {
-	return a.complete(cmd.Context(), typed, modelsOf(a.toDaemon, "/v1/models"), modelsOf(a.toAccount, api("models")))
+	return a.complete(cmd.Context(), typed, modelsOf(a.toDaemon, "/v1/models"), modelsOf(a.toAccount, api.ListModels.With(api.None{}).Path))
 }
 
 // shared are the members of the account's shares that pass.
-func (a *app) shared(passes func(shareRow) (name string, ok bool)) source {
+func (a *app) shared(passes func(api.Share) (name string, ok bool)) source {
 	return func(ctx context.Context) []string {
-		var answer rowsOf[shareRow]
-		if !quietly(ctx, a.toAccount, api("shares"), &answer) {
-			return nil
-		}
 		var names []string
-		for _, row := range answer.Data {
+		for _, row := range quiet(ctx, a, api.ListShares) {
 			if name, ok := passes(row); ok {
 				names = append(names, name)
 			}
@@ -109,14 +114,10 @@ func (a *app) shared(passes func(shareRow) (name string, ok bool)) source {
 }
 
 // grouped are the names that a group of the account's has for a completion.
-func (a *app) grouped(of func(groupRow) []string) source {
+func (a *app) grouped(of func(api.Group) []string) source {
 	return func(ctx context.Context) []string {
-		var answer rowsOf[groupRow]
-		if !quietly(ctx, a.toAccount, api("groups"), &answer) {
-			return nil
-		}
 		var names []string
-		for _, row := range answer.Data {
+		for _, row := range quiet(ctx, a, api.ListGroups) {
 			names = append(names, of(row)...)
 		}
 		return names
@@ -124,7 +125,7 @@ func (a *app) grouped(of func(groupRow) []string) source {
 }
 
 // fellows are the members of a group, and those invited to it.
-func fellows(g groupRow) []string {
+func fellows(g api.Group) []string {
 	var names []string
 	for _, m := range g.Members {
 		names = append(names, m.Name)
@@ -140,7 +141,7 @@ func (a *app) completeMembers(cmd *cobra.Command, args []string, typed string) (
 	if len(args) > 0 {
 		return nil, cobra.ShellCompDirectiveNoFileComp
 	}
-	known := a.shared(func(row shareRow) (string, bool) {
+	known := a.shared(func(row api.Share) (string, bool) {
 		if row.Direction == "received" {
 			return row.Owner, true
 		}
@@ -154,14 +155,10 @@ func (a *app) completeGivenShares(cmd *cobra.Command, args []string, typed strin
 	if len(args) > 0 {
 		return nil, cobra.ShellCompDirectiveNoFileComp
 	}
-	given := a.shared(func(row shareRow) (string, bool) { return row.With, row.Direction != "received" })
+	given := a.shared(func(row api.Share) (string, bool) { return row.With, row.Direction != "received" })
 	return a.complete(cmd.Context(), typed, given, func(ctx context.Context) []string {
-		var answer rowsOf[inviteRow]
-		if !quietly(ctx, a.toAccount, api("invites"), &answer) {
-			return nil
-		}
 		var ids []string
-		for _, row := range answer.Data {
+		for _, row := range quiet(ctx, a, api.ListInvites) {
 			if row.State == "open" {
 				ids = append(ids, row.ID)
 			}
@@ -172,10 +169,10 @@ func (a *app) completeGivenShares(cmd *cobra.Command, args []string, typed strin
 
 // completeGroups offers the groups that pass and, for a second argument, the
 // members that there are for it.
-func (a *app) completeGroups(passes func(groupRow) bool, members bool) cobra.CompletionFunc {
+func (a *app) completeGroups(passes func(api.Group) bool, members bool) cobra.CompletionFunc {
 	return func(cmd *cobra.Command, args []string, typed string) ([]string, cobra.ShellCompDirective) {
 		if len(args) == 0 {
-			return a.complete(cmd.Context(), typed, a.grouped(func(g groupRow) []string {
+			return a.complete(cmd.Context(), typed, a.grouped(func(g api.Group) []string {
 				if !passes(g) {
 					return nil
 				}

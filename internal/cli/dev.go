@@ -7,7 +7,6 @@ import (
 	"io/fs"
 	"log/slog"
 	"net/http"
-	"net/url"
 	"os"
 	"path/filepath"
 	"time"
@@ -16,6 +15,7 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/kith/kith/internal/api"
 	"github.com/kith/kith/internal/daemon"
 	"github.com/kith/kith/internal/llama"
 )
@@ -157,24 +157,24 @@ func devLog(data string) (*slog.Logger, func(), error) {
 // settle makes sure of the member, mints the key anew and signs this machine in
 // if it is not yet, all as an operator and a member would: over the hub's own
 // socket and address.
-func (a *app) settle(ctx context.Context, base, data string) (mintedKey, error) {
+func (a *app) settle(ctx context.Context, base, data string) (api.OperatorKey, error) {
 	operator := devOperator(data)
-	var members []memberRow
-	if _, err := operator.call(ctx, "look for the member", http.MethodGet, "/members", nil, &members); err != nil {
-		return mintedKey{}, err
+	members, _, err := fetch(ctx, operator, "look for the member", api.OperatorListMembers.With(api.None{}))
+	if err != nil {
+		return api.OperatorKey{}, err
 	}
 	found := false
 	for _, m := range members {
 		found = found || m.Name == devMember
 	}
 	if !found {
-		if _, err := operator.call(ctx, "make the member", http.MethodPost, "/members", map[string]any{"name": devMember, "operator": true}, nil); err != nil {
-			return mintedKey{}, err
+		if _, _, err := fetch(ctx, operator, "make the member", api.OperatorCreateMember.With(api.NewMember{Name: devMember, Operator: true})); err != nil {
+			return api.OperatorKey{}, err
 		}
 	}
 	key, err := mintAnew(ctx, operator)
 	if err != nil {
-		return mintedKey{}, err
+		return api.OperatorKey{}, err
 	}
 	return key, signInOnce(ctx, operator, base, data)
 }
@@ -186,28 +186,25 @@ func devOperator(data string) *client {
 
 // newSignIn makes the link that signs the member in on the site.
 func newSignIn(ctx context.Context, data string) (string, error) {
-	var made signInLink
-	_, err := devOperator(data).call(ctx, "make the link to the site", http.MethodPost, under("members", devMember, "link"), nil, &made)
+	made, _, err := fetch(ctx, devOperator(data), "make the link to the site", api.OperatorCreateLink.With(api.Named{Name: devMember}))
 	return made.Link, err
 }
 
 // mintAnew makes the key of this start and ends those of starts before.
-func mintAnew(ctx context.Context, operator *client) (mintedKey, error) {
-	var keys []keyRow
-	path := "/keys?" + url.Values{"member": {devMember}}.Encode()
-	if _, err := operator.call(ctx, "look for old keys", http.MethodGet, path, nil, &keys); err != nil {
-		return mintedKey{}, err
+func mintAnew(ctx context.Context, operator *client) (api.OperatorKey, error) {
+	keys, _, err := fetch(ctx, operator, "look for old keys", api.OperatorListKeys.With(api.OfMember{Member: devMember}))
+	if err != nil {
+		return api.OperatorKey{}, err
 	}
 	for _, old := range keys {
 		if old.Name != devKey || !old.Revoked.IsZero() {
 			continue
 		}
-		if _, err := operator.call(ctx, "revoke the old key", http.MethodPost, under("keys", old.ID, "revoke"), nil, nil); err != nil {
-			return mintedKey{}, err
+		if _, _, err := fetch(ctx, operator, "revoke the old key", api.OperatorRevokeKey.With(api.ID{ID: old.ID})); err != nil {
+			return api.OperatorKey{}, err
 		}
 	}
-	var made mintedKey
-	_, err := operator.call(ctx, "make the key", http.MethodPost, "/keys", newKey{Member: devMember, Name: devKey}, &made)
+	made, _, err := fetch(ctx, operator, "make the key", api.OperatorCreateKey.With(api.NewKey{Member: devMember, Name: devKey}))
 	return made, err
 }
 
@@ -217,7 +214,7 @@ func signInOnce(ctx context.Context, operator *client, base, data string) error 
 	saved, err := daemon.LoadCredential(data)
 	if err == nil {
 		saved.Hub = base
-		if _, err = toHub(base, saved.Secret).call(ctx, "use the machine's credential", http.MethodGet, "/v1/models", nil, nil); err == nil {
+		if _, err = toHub(base, saved.Secret).call(ctx, "use the machine's credential", request{http.MethodGet, "/v1/models", nil}, nil); err == nil {
 			return daemon.SaveCredential(data, saved)
 		}
 		if f, refused := errors.AsType[failure](err); !refused || f.exit != exitNotSignedIn {
@@ -226,8 +223,8 @@ func signInOnce(ctx context.Context, operator *client, base, data string) error 
 	} else if !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
-	var made machineToken
-	if _, err := operator.call(ctx, "make a machine", http.MethodPost, "/machines/token", newMachine{Member: devMember}, &made); err != nil {
+	made, _, err := fetch(ctx, operator, "make a machine", api.OperatorCreateToken.With(api.NewToken{Member: devMember}))
+	if err != nil {
 		return err
 	}
 	if saved, err = redeem(ctx, toHub(base, ""), made.Token); err != nil {
@@ -246,7 +243,7 @@ func awaitModels(ctx context.Context, d *daemon.Daemon, hub *client, expected bo
 	defer again.Stop()
 	for {
 		var list listing
-		if _, err := hub.call(ctx, "list the models", http.MethodGet, "/v1/models", nil, &list); err != nil {
+		if _, err := hub.call(ctx, "list the models", request{http.MethodGet, "/v1/models", nil}, &list); err != nil {
 			return nil, err
 		}
 		if status := d.Status(); len(list.Data) > 0 || !expected && len(status.Models) == 0 && status.Tunnel.State == lineUp {

@@ -15,6 +15,8 @@ import (
 
 	"github.com/go-json-experiment/json"
 	"github.com/spf13/cobra"
+
+	"github.com/kith/kith/internal/api"
 )
 
 // deviceCode is a request that waits for a member's approval in the browser
@@ -141,7 +143,12 @@ func (a *app) keys() *cobra.Command {
 				return err
 			}
 			if a.json {
-				return a.printJSON(mintedKey{ID: made.ID, Secret: made.Secret, Member: made.Member, Region: made.Region})
+				return a.printJSON(struct {
+					ID     string `json:"id"`
+					Secret string `json:"secret"`
+					Member string `json:"member"`
+					Region string `json:"region"`
+				}{made.ID, made.Secret, made.Member, made.Region})
 			}
 			a.say("%s\n", made.Secret)
 			fmt.Fprintf(a.err, "A key of %s. It is shown this once; revoke it with `kith keys revoke %s`.\n", made.Member, made.ID)
@@ -154,14 +161,13 @@ func (a *app) keys() *cobra.Command {
 	list := &cobra.Command{
 		Use: "list", Short: "List my API keys", Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			var answer rowsOf[keyRow]
-			return a.askAccount(cmd.Context(), "list the keys", http.MethodGet, api("keys"), nil, &answer, func() { a.keyTable(answer.Data) })
+			return ask(cmd.Context(), a.account(), "list the keys", api.ListKeys.With(api.None{}), func(l api.List[api.Key]) { a.keyTable(l.Data) })
 		},
 	}
 	revoke := &cobra.Command{
 		Use: "revoke ID", Short: "End an API key of mine, within 5 s", Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return a.askAccount(cmd.Context(), "revoke the key", http.MethodDelete, api("keys", args[0]), nil, nil, func() {
+			return ask(cmd.Context(), a.account(), "revoke the key", api.RevokeKey.With(api.KeyID{Key: args[0]}), func(api.Revoked) {
 				a.say("key %s revoked: it is refused everywhere within 5 s\n", strong(args[0]))
 			})
 		},
@@ -170,14 +176,14 @@ func (a *app) keys() *cobra.Command {
 }
 
 // keyTable prints keys for a person.
-func (a *app) keyTable(keys []keyRow) {
+func (a *app) keyTable(keys []api.Key) {
 	var rows [][]string
 	for _, k := range keys {
 		state := "live"
 		if !k.Revoked.IsZero() {
 			state = "revoked"
 		}
-		rows = append(rows, []string{k.ID, k.Name, "…" + k.LastFour, k.Region, k.Reach, state, day(k.LastUsed)})
+		rows = append(rows, []string{k.ID, k.Name, "…" + k.LastFour, k.Region, string(k.Reach), state, day(k.LastUsed)})
 	}
 	a.table("KEY NAME ENDS REGION REACH STATE USED", rows)
 }
@@ -198,21 +204,12 @@ func (a *app) hubToAsk(flag string) (string, error) {
 
 // devices is `kith admin device`: what waits for approval.
 func (o *operator) devices() *cobra.Command {
-	type row struct {
-		Code    string    `json:"code"`
-		Kind    string    `json:"kind"`
-		Name    string    `json:"name"`
-		Client  string    `json:"client"`
-		Address string    `json:"address"`
-		Created time.Time `json:"created"`
-	}
 	list := &cobra.Command{
 		Use: "list", Short: "List the sign-ins and key requests that wait", Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			var answer []row
-			return o.ask(cmd.Context(), "list what waits", http.MethodGet, "/devices", nil, &answer, func() {
+			return ask(cmd.Context(), o.command(), "list what waits", api.OperatorListDevices.With(api.None{}), func(waiting []api.Device) {
 				var rows [][]string
-				for _, g := range answer {
+				for _, g := range waiting {
 					rows = append(rows, []string{g.Code, g.Kind, g.Name, g.Address, day(g.Created), g.Client})
 				}
 				o.table("CODE FOR NAME FROM SINCE PROGRAM", rows)
@@ -223,8 +220,8 @@ func (o *operator) devices() *cobra.Command {
 	approve := &cobra.Command{
 		Use: "approve CODE --member NAME", Short: "Approve one in a member's name, without the site", Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			in := map[string]string{"member": member}
-			return o.ask(cmd.Context(), "approve it", http.MethodPost, under("devices", args[0], "approve"), in, nil, func() {
+			in := api.DeviceApproval{Code: args[0], Member: member}
+			return ask(cmd.Context(), o.command(), "approve it", api.OperatorApproveDevice.With(in), func(api.Device) {
 				o.say("approved in the name of %s\n", strong(member))
 			})
 		},

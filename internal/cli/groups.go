@@ -4,50 +4,21 @@ import (
 	"cmp"
 	"errors"
 	"io/fs"
-	"net/http"
 	"slices"
 	"strconv"
 	"strings"
-	"time"
 
 	"github.com/spf13/cobra"
+
+	"github.com/kith/kith/internal/account"
+	"github.com/kith/kith/internal/api"
 )
-
-type groupRow struct {
-	Name    string   `json:"name"`
-	Kind    string   `json:"kind"`
-	In      bool     `json:"in"`
-	Admin   bool     `json:"admin"`
-	Size    int      `json:"size"`
-	KeptOut []string `json:"kept_out"`
-	Limits  *limits  `json:"limits"` // one's own; nil: not in it
-	Closed  []struct {
-		Machine string `json:"machine"`
-		By      string `json:"by"`
-	} `json:"closed"`
-	Members []struct {
-		Name  string `json:"name"`
-		Admin bool   `json:"admin"`
-	} `json:"members"`
-	Invited     *invitationRow  `json:"invited"`     // of the member who asks; nil: none
-	Invitations []invitationRow `json:"invitations"` // of others, for an admin
-}
-
-// invitationRow is an invitation to an org that waits for an answer.
-type invitationRow struct {
-	Member  string    `json:"member"`
-	By      string    `json:"by"` // empty: the hub's operator
-	Expires time.Time `json:"expires"`
-}
 
 func (a *app) groups() *cobra.Command {
 	list := &cobra.Command{
 		Use: "list", Short: "List your groups, your invitations, and the groups open to anyone", Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			var answer rowsOf[groupRow]
-			return a.askAccount(cmd.Context(), "list the groups", http.MethodGet, api("groups"), nil, &answer, func() {
-				a.showGroups(answer.Data)
-			})
+			return ask(cmd.Context(), a.account(), "list the groups", api.ListGroups.With(api.None{}), func(l api.List[api.Group]) { a.showGroups(l.Data) })
 		},
 	}
 	var kind string
@@ -57,23 +28,27 @@ func (a *app) groups() *cobra.Command {
 			if kind != "org" && kind != "open" {
 				return wrongUse("cannot make a group of kind %q; use --kind org (its admins run it) or --kind open (anyone can join)", kind)
 			}
-			in := map[string]string{"name": args[0], "kind": kind}
-			return a.askAccount(cmd.Context(), "make the group", http.MethodPost, api("groups"), in, nil, func() {
+			in := api.NewGroup{Name: args[0], Kind: account.GroupKind(kind)}
+			return ask(cmd.Context(), a.account(), "make the group", api.CreateGroup.With(in), func(api.Group) {
 				a.say("group %s made; you are its admin\n", strong(args[0]))
 			})
 		},
 	}
 	create.Flags().StringVar(&kind, "kind", "", "org (its admins run it) or open (anyone can join)")
 	_ = create.MarkFlagRequired("kind")
-	inside := func(g groupRow) bool { return g.In }
-	outside := func(g groupRow) bool { return !g.In && g.Kind == "open" }
-	invited := func(g groupRow) bool { return g.Invited != nil }
-	runs := func(g groupRow) bool { return g.Admin }
-	mine := func(use, short, doing, act, done string, passes func(groupRow) bool) *cobra.Command {
+	inside := func(g api.Group) bool { return g.In }
+	outside := func(g api.Group) bool { return !g.In && g.Kind == "open" }
+	invited := func(g api.Group) bool { return g.Invited != nil }
+	runs := func(g api.Group) bool { return g.Admin }
+	mine := func(use, short, done string, act api.Route[api.GroupName, api.GroupAct], passes func(api.Group) bool) *cobra.Command {
 		return &cobra.Command{
 			Use: use + " NAME", Short: short, Args: cobra.ExactArgs(1), ValidArgsFunction: a.completeGroups(passes, false),
 			RunE: func(cmd *cobra.Command, args []string) error {
-				return a.askAccount(cmd.Context(), doing, http.MethodPost, api("groups", args[0], act), nil, nil, func() {
+				doing := use + " the group"
+				if use == "accept" || use == "decline" {
+					doing = use + " the invitation"
+				}
+				return ask(cmd.Context(), a.account(), doing, act.With(api.GroupName{Group: args[0]}), func(api.GroupAct) {
 					a.say(done+"\n", strong(args[0]))
 				})
 			},
@@ -82,8 +57,8 @@ func (a *app) groups() *cobra.Command {
 	admin := &cobra.Command{
 		Use: "admin NAME MEMBER", Short: "Make a member of an org that you run an admin", Args: cobra.ExactArgs(2), ValidArgsFunction: a.completeGroups(runs, true),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			in := map[string]string{"member": args[1]}
-			return a.askAccount(cmd.Context(), "make an admin", http.MethodPost, api("groups", args[0], "admins"), in, nil, func() {
+			in := api.GroupMemberName{Group: args[0], Member: args[1]}
+			return ask(cmd.Context(), a.account(), "make an admin", api.MakeAdmin.With(in), func(api.GroupAct) {
 				a.say("%s is now an admin of group %s\n", strong(args[1]), strong(args[0]))
 			})
 		},
@@ -91,34 +66,31 @@ func (a *app) groups() *cobra.Command {
 	remove := &cobra.Command{
 		Use: "remove NAME MEMBER", Short: "Take a member out of an org, within 5 s, or withdraw an invitation", Args: cobra.ExactArgs(2), ValidArgsFunction: a.completeGroups(runs, true),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			path := api("groups", args[0], "members", args[1])
-			return a.askAccount(cmd.Context(), "take out of the group", http.MethodDelete, path, nil, nil, func() {
+			in := api.GroupMemberName{Group: args[0], Member: args[1]}
+			return ask(cmd.Context(), a.account(), "take out of the group", api.RemoveFromGroup.With(in), func(api.GroupAct) {
 				a.say("%s is neither in group %s nor invited to it\n", strong(args[1]), strong(args[0]))
 			})
 		},
 	}
 	return group("group", "Groups of members who reach each other's machines", list, create,
-		mine("join", "Join an open group", "join the group", "join", "you are in group %s: its members reach your machines, and you theirs", outside),
-		mine("leave", "Leave a group", "leave the group", "leave", "you are no longer in group %s", inside),
+		mine("join", "Join an open group", "you are in group %s: its members reach your machines, and you theirs", api.JoinGroup, outside),
+		mine("leave", "Leave a group", "you are no longer in group %s", api.LeaveGroup, inside),
 		a.inviteToGroup(runs),
-		mine("accept", "Accept an invitation to an org", "accept the invitation", "accept", "you are in group %s: its members reach your machines, and you theirs", invited),
-		mine("decline", "Decline an invitation to an org", "decline the invitation", "decline", "you declined: nothing is shared with group %s", invited),
+		mine("accept", "Accept an invitation to an org", "you are in group %s: its members reach your machines, and you theirs", api.AcceptGroup, invited),
+		mine("decline", "Decline an invitation to an org", "you declined: nothing is shared with group %s", api.DeclineGroup, invited),
 		remove, admin, a.limitGroup(), a.keepOut())
 }
 
 // inviteToGroup asks a member into an org. No command puts a member into a group.
-func (a *app) inviteToGroup(runs func(groupRow) bool) *cobra.Command {
+func (a *app) inviteToGroup(runs func(api.Group) bool) *cobra.Command {
 	return &cobra.Command{
 		Use: "invite NAME MEMBER", Aliases: []string{"add"}, Short: "Invite a member to an org that you run", Args: cobra.ExactArgs(2), ValidArgsFunction: a.completeGroups(runs, true),
 		Long: "Invite a member to an org that you run. Until the member accepts, neither side reaches the other's machines. An\n" +
 			"invitation waits for 30 days; `kith group remove` withdraws it.",
 		Example: "  kith group invite lab bob\n  kith group accept lab     # as bob; or: kith group decline lab",
 		RunE: func(cmd *cobra.Command, args []string) error {
-			var done struct {
-				State string `json:"state"`
-			}
-			in := map[string]string{"member": args[1]}
-			return a.askAccount(cmd.Context(), "invite to the group", http.MethodPost, api("groups", args[0], "invitations"), in, &done, func() {
+			in := api.GroupMemberName{Group: args[0], Member: args[1]}
+			return ask(cmd.Context(), a.account(), "invite to the group", api.InviteToGroup.With(in), func(done api.GroupAct) {
 				if done.State == "joined" {
 					a.say("%s is in group %s already\n", strong(args[1]), strong(args[0]))
 					return
@@ -135,24 +107,20 @@ func (a *app) limitGroup() *cobra.Command {
 	var flags limitFlags
 	cmd := &cobra.Command{
 		Use: "limit NAME", Short: "Limit what a group's members may call on your machines", Args: cobra.ExactArgs(1),
-		ValidArgsFunction: a.completeGroups(func(g groupRow) bool { return g.In }, false),
+		ValidArgsFunction: a.completeGroups(func(g api.Group) bool { return g.In }, false),
 		Long: "Limit what the other members of a group, all of them together, may call on your machines by it. The limits\n" +
 			"given here change and all others stay; --models all, --hours always, --concurrent none and --per-day none\n" +
 			"end a limit. A member you share with (`kith share add`) has the limits of that share alone.",
 		RunE: func(cmd *cobra.Command, args []string) error {
-			in, err := flags.change(cmd)
+			change, err := flags.change(cmd)
 			if err != nil {
 				return err
 			}
-			var made struct {
-				Group string `json:"group"`
-				limits
-				warned
-			}
-			err = a.askAccount(cmd.Context(), "limit the group", http.MethodPost, api("groups", args[0], "limits"), in, &made, func() {
-				a.say("all other members of group %s together may use your machines: %s\n", strong(made.Group), made.limits)
+			in := api.GroupLimitChange{Group: args[0], LimitChange: change}
+			made, err := answer(cmd.Context(), a.account(), "limit the group", api.LimitGroup.With(in), func(made api.GroupLimits) {
+				a.say("all other members of group %s together may use your machines: %s\n", strong(made.Group), limitsText(&made.Limits))
 			})
-			a.warn(made.warned)
+			a.warn(made.Warnings)
 			return err
 		},
 	}
@@ -161,7 +129,7 @@ func (a *app) limitGroup() *cobra.Command {
 	return cmd
 }
 
-func (a *app) showGroups(groups []groupRow) {
+func (a *app) showGroups(groups []api.Group) {
 	var rows [][]string
 	waiting := false
 	for _, g := range groups {
@@ -200,9 +168,9 @@ func (a *app) showGroups(groups []groupRow) {
 		}
 		mine := "-"
 		if g.Limits != nil {
-			mine = g.Limits.String()
+			mine = limitsText(g.Limits)
 		}
-		rows = append(rows, []string{g.Name, g.Kind, you, mine, cmp.Or(strings.Join(kept, ", "), "-"), members})
+		rows = append(rows, []string{g.Name, string(g.Kind), you, mine, cmp.Or(strings.Join(kept, ", "), "-"), members})
 	}
 	a.table("GROUP KIND YOU YOUR-LIMITS KEPT-OUT MEMBERS", rows)
 	if waiting {
@@ -213,14 +181,10 @@ func (a *app) showGroups(groups []groupRow) {
 // keepOut speaks with this machine's own credential, whatever the environment
 // says: it is about this machine.
 func (a *app) keepOut() *cobra.Command {
-	in := struct {
-		Group string `json:"group,omitempty"`
-		All   bool   `json:"all,omitzero"`
-		Undo  bool   `json:"undo,omitzero"`
-	}{}
+	var in api.KeepOut
 	cmd := &cobra.Command{
 		Use: "keep-out NAME|--all [--undo]", Short: "Keep this machine out of a group, or out of all", Args: cobra.MaximumNArgs(1),
-		ValidArgsFunction: a.completeGroups(func(g groupRow) bool { return g.In }, false),
+		ValidArgsFunction: a.completeGroups(func(g api.Group) bool { return g.In }, false),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if (len(args) == 1) == in.All {
 				return wrongUse("cannot tell which groups: name one, or give --all")
@@ -236,8 +200,9 @@ func (a *app) keepOut() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			path := api("machines", saved.Machine, "keep-out")
-			return a.ask(cmd.Context(), toHub(saved.Hub, saved.Secret), "keep the machine out", http.MethodPost, path, in, nil, func() {
+			in.Machine = saved.Machine
+			asMachine := command{a, func() (*client, error) { return toHub(saved.Hub, saved.Secret), nil }}
+			return ask(cmd.Context(), asMachine, "keep the machine out", api.KeepMachineOut.With(in), func(api.KeptOut) {
 				if in.Undo {
 					a.say("this machine is no longer kept out of %s\n", strong(where))
 					return

@@ -19,7 +19,6 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/sync/errgroup"
 
-	"github.com/kith/kith/internal/fleet"
 	"github.com/kith/kith/internal/gateway"
 	"github.com/kith/kith/internal/hub"
 	"github.com/kith/kith/internal/ledger/journal"
@@ -203,7 +202,7 @@ func openHub(ctx context.Context, config *hubFile, log *slog.Logger) (p *hubProc
 	return p, nil
 }
 
-// wire makes the hub and its registry, each of which tells the other.
+// wire makes the registry, and the hub that observes it.
 func (p *hubProcess) wire(clients *gateway.Clients) {
 	limits := p.config.Limits
 	keep := p.config.Responses.Keep.Duration
@@ -212,8 +211,6 @@ func (p *hubProcess) wire(clients *gateway.Clients) {
 	}
 	p.live = registry.New(registry.Config{
 		Node: "hub", Region: p.config.Hub.Region.Text, Facts: p.records.Facts(p.config.Hub.Region.Text), Log: p.log,
-		OnChange: func(changes []fleet.Change, whom fleet.Affected) { p.hub.OnChange(changes, whom) },
-		OnFree:   func(id fleet.MachineID) { p.hub.OnMachine(id) },
 	})
 	p.hub = hub.New(hub.Config{
 		Region: p.config.Hub.Region.Text, Clients: clients, DB: p.records,

@@ -19,6 +19,7 @@ import (
 	"time"
 
 	"github.com/kith/kith/internal/account"
+	"github.com/kith/kith/internal/api"
 	"github.com/kith/kith/internal/daemon"
 	"github.com/kith/kith/internal/enginetest"
 	"github.com/kith/kith/internal/store"
@@ -110,7 +111,7 @@ func newRig(t *testing.T) *rig {
 	r.startHub()
 	t.Cleanup(func() { r.hub.kill() })
 	r.until("the hub's socket answers", func() error {
-		_, err := overSocket(filepath.Join(r.dir, "admin.sock"), "", "").call(t.Context(), "look", http.MethodGet, "/members", nil, nil)
+		_, err := overSocket(filepath.Join(r.dir, "admin.sock"), "", "").call(t.Context(), "look", request{http.MethodGet, "/members", nil}, nil)
 		return err
 	})
 	r.signIn()
@@ -125,11 +126,9 @@ func (r *rig) signIn() {
 	r.t.Helper()
 	ctx := r.t.Context()
 	operator := overSocket(filepath.Join(r.dir, "admin.sock"), "", "")
-	var key mintedKey
-	var token machineToken
-	_, err1 := operator.call(ctx, "make a member", http.MethodPost, "/members", map[string]string{"name": "ada"}, nil)
-	_, err2 := operator.call(ctx, "make a key", http.MethodPost, "/keys", newKey{Member: "ada", Name: "k"}, &key)
-	_, err3 := operator.call(ctx, "make a token", http.MethodPost, "/machines/token", newMachine{Member: "ada"}, &token)
+	_, _, err1 := fetch(ctx, operator, "make a member", api.OperatorCreateMember.With(api.NewMember{Name: "ada"}))
+	key, _, err2 := fetch(ctx, operator, "make a key", api.OperatorCreateKey.With(api.NewKey{Member: "ada", Name: "k"}))
+	token, _, err3 := fetch(ctx, operator, "make a token", api.OperatorCreateToken.With(api.NewToken{Member: "ada"}))
 	if err := errors.Join(err1, err2, err3); err != nil {
 		r.t.Fatal(err)
 	}

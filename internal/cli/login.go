@@ -13,6 +13,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/kith/kith/internal/api"
 	"github.com/kith/kith/internal/daemon"
 )
 
@@ -97,7 +98,7 @@ func signedInTo(data string) string {
 
 // readAgain has a daemon that runs on data read the credential again.
 func readAgain(ctx context.Context, data string) (runs bool, err error) {
-	_, err = control(data).call(ctx, "tell the daemon", http.MethodPost, "/signin", nil, nil)
+	_, err = control(data).call(ctx, "tell the daemon", request{http.MethodPost, "/signin", nil}, nil)
 	if _, off := errors.AsType[unreachable](err); off {
 		return false, nil
 	}
@@ -109,7 +110,7 @@ func readAgain(ctx context.Context, data string) (runs bool, err error) {
 func redeem(ctx context.Context, hub *client, token string) (daemon.Credential, error) {
 	var made daemon.Credential
 	in := map[string]string{"token": token, "name": hostName()}
-	if _, err := hub.call(ctx, "sign in", http.MethodPost, "/login", in, &made); err != nil {
+	if _, err := hub.call(ctx, "sign in", request{http.MethodPost, "/login", in}, &made); err != nil {
 		return daemon.Credential{}, err
 	}
 	made.Hub = hub.base
@@ -179,7 +180,7 @@ func (a *app) signOut(ctx context.Context, data string) error {
 func revoke(ctx context.Context, c daemon.Credential) error {
 	ctx, cancel := context.WithTimeout(ctx, hubPatience)
 	defer cancel()
-	_, err := toHub(c.Hub, c.Secret).call(ctx, "revoke the credential", http.MethodDelete, api("machines", c.Machine), nil, nil)
+	_, _, err := fetch(ctx, toHub(c.Hub, c.Secret), "revoke the credential", api.RevokeMachine.With(api.MachineID{Machine: c.Machine}))
 	if refused := (*refusal)(nil); errors.As(err, &refused) && refused.code == "invalid_api_key" {
 		return nil
 	}

@@ -14,6 +14,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/kith/kith/internal/api"
 	"github.com/kith/kith/internal/daemon"
 )
 
@@ -123,14 +124,14 @@ func (a *app) models() *cobra.Command {
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			from, path := a.toDaemon, "/v1/models"
 			if account {
-				from, path = a.toAccount, "/api/models"
+				from, path = a.toAccount, api.ListModels.With(api.None{}).Path
 			}
 			surface, err := from()
 			if err != nil {
 				return err
 			}
 			var list listing
-			text, err := surface.call(cmd.Context(), "list the models", http.MethodGet, path, nil, &list)
+			text, err := surface.call(cmd.Context(), "list the models", request{http.MethodGet, path, nil}, &list)
 			if err != nil {
 				return err
 			}

@@ -12,6 +12,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/kith/kith/internal/api"
 	"github.com/kith/kith/internal/daemon"
 )
 
@@ -29,8 +30,8 @@ func (a *app) reload() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			var done daemon.ReloadResult
-			return a.ask(cmd.Context(), control(config.Daemon.Data), "reload", http.MethodPost, "/reload", nil, &done, func() {
+			daemonOf := command{a, func() (*client, error) { return control(config.Daemon.Data), nil }}
+			return ask(cmd.Context(), daemonOf, "reload", api.Request[daemon.ReloadResult]{Method: http.MethodPost, Path: "/reload"}, func(done daemon.ReloadResult) {
 				if len(done.Applied)+len(done.Restart) == 0 {
 					a.say("nothing has changed\n")
 				}

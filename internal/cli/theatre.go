@@ -12,6 +12,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/kith/kith/internal/api"
 	"github.com/kith/kith/internal/daemon"
 	"github.com/kith/kith/internal/enginetest"
 )
@@ -59,16 +60,16 @@ func openTheatre(ctx context.Context) (_ *theatre, err error) {
 // cast makes the members, and ada's share with ben.
 func (t *theatre) cast(ctx context.Context) error {
 	for _, name := range []string{"ada", "ben", "eve"} {
-		if _, err := t.operator.call(ctx, "make a member", http.MethodPost, "/members", map[string]string{"name": name}, nil); err != nil {
+		if _, _, err := fetch(ctx, t.operator, "make a member", api.OperatorCreateMember.With(api.NewMember{Name: name})); err != nil {
 			return err
 		}
-		var key mintedKey
-		if _, err := t.operator.call(ctx, "make a key", http.MethodPost, "/keys", newKey{Member: name}, &key); err != nil {
+		key, _, err := fetch(ctx, t.operator, "make a key", api.OperatorCreateKey.With(api.NewKey{Member: name}))
+		if err != nil {
 			return err
 		}
 		t.members[name] = toHub(t.hub.base, key.Secret)
 	}
-	_, err := t.operator.call(ctx, "share", http.MethodPost, "/shares", map[string]string{"owner": "ada", "with": "ben"}, nil)
+	_, _, err := fetch(ctx, t.operator, "share", api.OperatorAddShare.With(api.BetweenMembers{Owner: "ada", With: "ben"}))
 	return err
 }
 
@@ -148,8 +149,8 @@ func (s *stage) bring(ctx context.Context) error {
 	if err := s.double.Start(); err != nil {
 		return err
 	}
-	var made machineToken
-	if _, err := s.operator.call(ctx, "make a machine", http.MethodPost, "/machines/token", newMachine{Member: "ada", Name: s.machine}, &made); err != nil {
+	made, _, err := fetch(ctx, s.operator, "make a machine", api.OperatorCreateToken.With(api.NewToken{Member: "ada", Name: s.machine}))
+	if err != nil {
 		return err
 	}
 	saved, err := redeem(ctx, toHub(s.hub.base, ""), made.Token)
@@ -192,7 +193,7 @@ func (s *stage) await(ctx context.Context, member, availability string) error {
 	defer again.Stop()
 	for {
 		var list listing
-		if _, err := s.members[member].call(ctx, "list the models", http.MethodGet, "/v1/models", nil, &list); err != nil {
+		if _, err := s.members[member].call(ctx, "list the models", request{http.MethodGet, "/v1/models", nil}, &list); err != nil {
 			return err
 		}
 		seen := ""

@@ -2,52 +2,14 @@ package cli
 
 import (
 	"fmt"
-	"net/http"
 	"strconv"
 	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
+
+	"github.com/kith/kith/internal/api"
 )
-
-// usageSum and the types below are GET /api/usage, as far as it is shown.
-type usageSum struct {
-	Calls     int64 `json:"calls"`
-	Refused   int64 `json:"refused"`
-	Others    int64 `json:"others"`
-	WaitedMS  int64 `json:"waited_ms"`
-	TokensIn  int64 `json:"tokens_in"`
-	TokensOut int64 `json:"tokens_out"`
-}
-
-type usageSide struct {
-	Total usageSum `json:"total"`
-	Days  []struct {
-		Day string `json:"day"`
-		usageSum
-	} `json:"days"`
-	Models []struct {
-		Model string `json:"model"`
-		usageSum
-	} `json:"models"`
-	Machines []struct {
-		Machine string `json:"machine"`
-		Name    string `json:"name"`
-		Owner   string `json:"owner"`
-		usageSum
-	} `json:"machines"`
-	Codes []struct {
-		Code  string `json:"code"`
-		Calls int64  `json:"calls"`
-	} `json:"codes"`
-}
-
-type usagePage struct {
-	Days  int       `json:"days"`
-	Since string    `json:"since"`
-	As    usageSide `json:"as_caller"`
-	On    usageSide `json:"as_owner"`
-}
 
 func (a *app) usage() *cobra.Command {
 	var days int
@@ -56,23 +18,12 @@ func (a *app) usage() *cobra.Command {
 		Long: "Show your calls by day, model and machine, and what ran on your machines for you and for others.\n" +
 			"Days are UTC. Nothing of any prompt or answer is kept, so none is shown.",
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			hub, err := a.toAccount()
-			if err != nil {
-				return err
-			}
-			var page usagePage
-			text, err := hub.call(cmd.Context(), "show your usage", http.MethodGet, "/api/usage?days="+strconv.Itoa(days), nil, &page)
-			if err != nil {
-				return err
-			}
-			if a.json {
-				_, err := a.out.Write(append(text, '\n'))
-				return err
-			}
-			a.showUsage("Your calls", page, page.As)
-			a.say("\n")
-			a.showUsage("On your machines", page, page.On)
-			return nil
+			in := api.Span{Days: strconv.Itoa(days)}
+			return ask(cmd.Context(), a.account(), "show your usage", api.GetUsage.With(in), func(page api.UsagePage) {
+				a.showUsage("Your calls", page, page.As)
+				a.say("\n")
+				a.showUsage("On your machines", page, page.On)
+			})
 		},
 	}
 	cmd.Flags().IntVar(&days, "days", 30, "how many days back, today included")
@@ -81,7 +32,7 @@ func (a *app) usage() *cobra.Command {
 
 // showUsage prints one side: a line in all, a bar a day on a terminal, a table
 // each by model and by machine.
-func (a *app) showUsage(title string, page usagePage, side usageSide) {
+func (a *app) showUsage(title string, page api.UsagePage, side api.UsageSide) {
 	total := side.Total
 	a.say("%s  %s\n", strong(title), faint(fmt.Sprintf("%s, since %s", count(page.Days, "day"), page.Since)))
 	if total.Calls == 0 {
@@ -93,12 +44,12 @@ func (a *app) showUsage(title string, page usagePage, side usageSide) {
 		a.chart(page, side)
 	}
 	var rows [][]string
-	row := func(name string, s usageSum) {
+	row := func(name string, s api.UsageSum) {
 		rows = append(rows, []string{name, short(s.Calls), short(s.Refused), short(s.TokensIn), short(s.TokensOut), waited(s)})
 	}
 	const columns = " CALLS FAILED TOKENS-IN TOKENS-OUT WAITED"
 	for _, m := range side.Models {
-		row(m.Model, m.usageSum)
+		row(m.Model, m.UsageSum)
 	}
 	a.table("MODEL"+columns, rows)
 	rows = nil
@@ -107,7 +58,7 @@ func (a *app) showUsage(title string, page usagePage, side usageSide) {
 		if m.Name != "" {
 			name = m.Owner + "/" + m.Name
 		}
-		row(name, m.usageSum)
+		row(name, m.UsageSum)
 	}
 	if len(rows) > 0 {
 		a.table("MACHINE"+columns, rows)
@@ -126,7 +77,7 @@ const chartWidth = 40
 
 // chart prints a bar for each day, of its tokens in and out; days without calls
 // between the first and the last have none.
-func (a *app) chart(page usagePage, side usageSide) {
+func (a *app) chart(page api.UsagePage, side api.UsageSide) {
 	tokens := map[string]int64{}
 	var most int64
 	for _, d := range side.Days {
@@ -185,7 +136,7 @@ func short(n int64) string {
 }
 
 // waited is how long a call waited for a machine on average.
-func waited(s usageSum) string {
+func waited(s api.UsageSum) string {
 	if s.WaitedMS == 0 {
 		return "-"
 	}

@@ -2,14 +2,15 @@ package cli
 
 import (
 	"fmt"
-	"net/http"
-	"net/url"
 	"regexp"
 	"strconv"
 	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
+
+	"github.com/kith/kith/internal/api"
+	"github.com/kith/kith/internal/fleet"
 )
 
 // correlationID is what an answer's X-Correlation-ID looks like.
@@ -23,64 +24,26 @@ func (a *app) why() *cobra.Command {
 			"change that. With the X-Correlation-ID of an answer: what happened to that call; the owner of a machine\n" +
 			"sees what happened on it.",
 		RunE: func(cmd *cobra.Command, args []string) error {
-			hub, err := a.toAccount()
-			if err != nil {
-				return err
-			}
-			var now whyNow
-			var past story
-			path := "/api/why?" + url.Values{"model": {args[0]}, "family": {family}}.Encode()
-			into, show := any(&now), func() { a.showWhy(now) }
 			if correlationID.MatchString(args[0]) {
-				path, into, show = "/api/why/"+args[0], &past, func() { a.showStory(past) }
+				return ask(cmd.Context(), a.account(), "say why", api.ExplainCall.With(api.CallID{Call: args[0]}), a.showTrace)
 			}
-			text, err := hub.call(cmd.Context(), "say why", http.MethodGet, path, nil, into)
-			switch {
-			case err != nil:
-				return err
-			case a.json:
-				_, err := a.out.Write(append(text, '\n'))
-				return err
-			}
-			show()
-			return nil
+			in := api.ModelQuestion{Model: fleet.ModelID(args[0]), Family: family}
+			return ask(cmd.Context(), a.account(), "say why", api.ExplainModel.With(in), a.showWhy)
 		},
 	}
 	cmd.Flags().StringVar(&family, "family", "chat", "what the model is for: chat, embeddings or audio")
 	return cmd
 }
 
-// whyNow is GET /api/why.
-type whyNow struct {
-	Model    string `json:"model"`
-	Family   string `json:"family"`
-	Verdict  string `json:"verdict"`
-	Row      int    `json:"row"`
-	Reason   string `json:"reason"`
-	Change   string `json:"change"`
-	Code     string `json:"code"`
-	Status   int    `json:"status"`
-	NoRetry  bool   `json:"no_retry"`
-	Machines []struct {
-		Machine string `json:"machine"`
-		Owner   string `json:"owner"`
-		Via     string `json:"via"`
-		Group   string `json:"group"`
-		State   string `json:"state"`
-		Limits  limits `json:"limits"` // that the calls count against
-		Order   int    `json:"order"`
-	} `json:"machines"`
-}
-
-func (a *app) showWhy(w whyNow) {
+func (a *app) showWhy(w api.Why) {
 	switch w.Verdict {
 	case "try":
 		first := w.Machines[0]
-		a.say("%s would be served now, by %s's machine %s\n", strong(w.Model), first.Owner, strong(first.Machine))
+		a.say("%s would be served now, by %s's machine %s\n", strong(string(w.Model)), first.Owner, strong(first.Machine))
 	case "wait":
-		a.say("%s would wait for a machine now\n", strong(w.Model))
+		a.say("%s would wait for a machine now\n", strong(string(w.Model)))
 	default:
-		a.say("%s would be refused now: %d %s\n", strong(w.Model), w.Status, strong(w.Code))
+		a.say("%s would be refused now: %d %s\n", strong(string(w.Model)), w.Status, strong(string(w.Code)))
 	}
 	a.fact("why", "%s", because(w.Reason, w.Row))
 	a.fact("change", "%s", w.Change)
@@ -94,8 +57,8 @@ func (a *app) showWhy(w whyNow) {
 		if m.Group != "" {
 			via += " " + m.Group
 		}
-		if text := m.Limits.String(); text != (limits{}).String() {
-			via += " (" + text + ")"
+		if m.Limits != nil {
+			via += " (" + limitsText(m.Limits) + ")"
 		}
 		if m.Order > 0 {
 			order = strconv.Itoa(m.Order)
@@ -110,43 +73,7 @@ func because(reason string, row int) string {
 	return reason + faint(fmt.Sprintf(" (row %d)", row))
 }
 
-// story is GET /api/why/{call}.
-type story struct {
-	Call      string    `json:"call"`
-	Started   time.Time `json:"started"`
-	Mine      bool      `json:"mine"`
-	Caller    string    `json:"caller"`
-	Model     string    `json:"model"`
-	Endpoint  string    `json:"endpoint"`
-	Stream    bool      `json:"stream"`
-	Status    int       `json:"status"`
-	Code      string    `json:"code"`
-	WaitedMS  int64     `json:"waited_ms"`
-	TookMS    int64     `json:"took_ms"`
-	Decisions []struct {
-		AfterMS int64  `json:"after_ms"`
-		Row     int    `json:"row"`
-		Verdict string `json:"verdict"`
-		Reason  string `json:"reason"`
-		Change  string `json:"change"`
-		Seen    []struct {
-			Via      string `json:"via"`
-			State    string `json:"state"`
-			Machines int    `json:"machines"`
-		} `json:"seen"`
-	} `json:"decisions"`
-	Tries []struct {
-		Machine string `json:"machine"`
-		Owner   string `json:"owner"`
-		Via     string `json:"via"`
-		AfterMS int64  `json:"after_ms"`
-		TookMS  int64  `json:"took_ms"`
-		Outcome string `json:"outcome"`
-		Prompt  bool   `json:"prompt"`
-	} `json:"tries"`
-}
-
-func (a *app) showStory(s story) {
+func (a *app) showTrace(s api.CallTrace) {
 	who, streamed := s.Caller, ""
 	if s.Mine {
 		who = "you"

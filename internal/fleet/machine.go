@@ -7,52 +7,37 @@ import (
 	"time"
 )
 
+// Set is a set of families or endpoints.
+type Set[T ~uint8] uint8
+
 // FamilySet is a set of families.
-type FamilySet uint8
-
-// Families returns the set of those families.
-func Families(of ...Family) FamilySet {
-	var set FamilySet
-	for _, f := range of {
-		set |= 1 << f
-	}
-	return set
-}
-
-// Has reports whether the family is in the set.
-func (s FamilySet) Has(f Family) bool { return s&(1<<f) != 0 }
-
-// All yields the families of the set in the order of their constants.
-func (s FamilySet) All() iter.Seq[Family] {
-	return func(yield func(Family) bool) {
-		for f := range families {
-			if s.Has(f) && !yield(f) {
-				return
-			}
-		}
-	}
-}
+type FamilySet = Set[Family]
 
 // EndpointSet is a set of endpoints.
-type EndpointSet uint8
+type EndpointSet = Set[Endpoint]
+
+// Families returns the set of those families.
+func Families(of ...Family) FamilySet { return setOf(of) }
 
 // Endpoints returns the set of those endpoints.
-func Endpoints(of ...Endpoint) EndpointSet {
-	var set EndpointSet
-	for _, e := range of {
-		set |= 1 << e
+func Endpoints(of ...Endpoint) EndpointSet { return setOf(of) }
+
+func setOf[T ~uint8](of []T) Set[T] {
+	var set Set[T]
+	for _, v := range of {
+		set |= 1 << v
 	}
 	return set
 }
 
-// Has reports whether the endpoint is in the set.
-func (s EndpointSet) Has(e Endpoint) bool { return s&(1<<e) != 0 }
+// Has reports whether v is in the set.
+func (s Set[T]) Has(v T) bool { return s&(1<<v) != 0 }
 
-// All yields the endpoints of the set in the order of their constants.
-func (s EndpointSet) All() iter.Seq[Endpoint] {
-	return func(yield func(Endpoint) bool) {
-		for e := range endpoints {
-			if s.Has(e) && !yield(e) {
+// All yields the elements of the set in the order of their constants.
+func (s Set[T]) All() iter.Seq[T] {
+	return func(yield func(T) bool) {
+		for v := T(0); s>>v != 0; v++ {
+			if s.Has(v) && !yield(v) {
 				return
 			}
 		}

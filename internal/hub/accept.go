@@ -21,8 +21,13 @@ import (
 	"github.com/kith/kith/internal/tunnel"
 )
 
-// acceptTunnel is GET /tunnel: a machine that dialled out becomes reachable
-// (decisions 8), for as long as the line lives.
+// acceptTunnel is GET /tunnel: the machine that dialed is reachable for as long as
+// its tunnel lives (spec/tunnel.md). It refuses, in this order:
+//
+//  1. 503: too many tunnels are in their handshake.
+//  2. 401: the credential is missing, wrong or revoked.
+//  3. 503: the machine dials too often, its owner has too many machines connected, or
+//     the store does not answer.
 func (h *Hub) acceptTunnel(w http.ResponseWriter, r *http.Request) {
 	select {
 	case h.admitted <- struct{}{}:
@@ -68,16 +73,15 @@ func (h *Hub) acceptTunnel(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	leave()
-	// The server's goroutine and its buffers are not needed for as long as the tunnel
-	// lives; nor is the request's context.
+	// The tunnel outlives this handler, which frees the server's buffers.
 	go h.serveTunnel(context.WithoutCancel(r.Context()), fleet.StoredMachine{
 		ID: fleet.MachineID(machine.ID), Owner: fleet.MemberID(machine.OwnerID), OwnerName: owner.Name,
 		Name: machine.Name, Generation: generation, LastSeen: machine.LastSeen, Created: machine.Created,
 	}, line)
 }
 
-// serveTunnel keeps the machine reachable until its line ends. A panic is a
-// defect of this tunnel only.
+// serveTunnel keeps the machine reachable until its tunnel ends. A panic ends this
+// tunnel only.
 func (h *Hub) serveTunnel(ctx context.Context, kept fleet.StoredMachine, line *tunnel.Client) {
 	defer line.Close()
 	defer func() {
@@ -89,23 +93,23 @@ func (h *Hub) serveTunnel(ctx context.Context, kept fleet.StoredMachine, line *t
 	h.log.Info("tunnel ended", "machine", kept.ID, "name", kept.Name, "owner", kept.OwnerName, "generation", kept.Generation, "reason", err)
 }
 
-// A machine may dial, and advertise, so often. A dial beyond that is answered
-// with 503, an advertisement is taken in later.
+// Limits of how often one machine dials and advertises. A dial beyond them is
+// refused with 503, an advertisement is read later.
 const (
-	pacePerSecond = 1
-	paceAtOnce    = 5
-	minPaces      = 1024 // machines below which none is forgotten
+	perSecond = 1
+	burst     = 5
+	minPaces  = 1024 // machines below which none is forgotten
 )
 
-// pace is how often one machine may do what costs the hub.
+// pace limits how often one machine dials and advertises.
 type pace struct{ dials, offers *rate.Limiter }
 
-// isFull reports whether the pace is that of a machine that was never here.
+// isFull reports whether the pace is that of a machine that was not here lately.
 func (p pace) isFull(now time.Time) bool {
-	return p.dials.TokensAt(now) >= paceAtOnce && p.offers.TokensAt(now) >= paceAtOnce
+	return p.dials.TokensAt(now) >= burst && p.offers.TokensAt(now) >= burst
 }
 
-// paces is the pace of each machine that was here of late.
+// paces holds the pace of each machine that was here lately.
 type paces struct {
 	mu    sync.Mutex
 	by    map[string]pace // by the machine's id
@@ -125,21 +129,22 @@ func (p *paces) of(machine string, now time.Time) pace {
 	if p.by == nil {
 		p.by = make(map[string]pace)
 	}
-	fresh := pace{rate.NewLimiter(pacePerSecond, paceAtOnce), rate.NewLimiter(pacePerSecond, paceAtOnce)}
+	fresh := pace{rate.NewLimiter(perSecond, burst), rate.NewLimiter(perSecond, burst)}
 	p.by[machine] = fresh
 	return fresh
 }
 
-// tunnels counts the tunnels of each member's machines, which no address's
-// connections include.
+// tunnels limits the tunnels of each member's machines. The limits of addresses do
+// not include them.
 type tunnels struct {
-	most int // of one member; 0: not bounded
+	most int // of one member; 0: no limit
 
 	mu sync.Mutex
-	of map[string]int // by member; entries only while there are any
+	of map[string]int // by member; without entries of 0
 }
 
-// take counts one more tunnel of a member's until free, if there may be one more.
+// take counts one more tunnel of a member, until free is called; false: the member
+// has as many as one may.
 func (t *tunnels) take(member string) (free func(), ok bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -159,7 +164,8 @@ func (t *tunnels) take(member string) (free func(), ok bool) {
 	}, true
 }
 
-// machineOf is the machine whose credential the request carries.
+// machineOf returns the machine that the request's credential identifies, and its
+// owner.
 func (h *Hub) machineOf(r *http.Request) (account.Machine, account.Member, error) {
 	text, ok := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
 	if !ok {
@@ -179,8 +185,8 @@ func (h *Hub) machineOf(r *http.Request) (account.Machine, account.Member, error
 	return machine, owner, nil
 }
 
-// comeBack is a 503 for a machine, spread so that those turned away together do
-// not come back together.
+// comeBack is a 503 for a machine. Retry-After is random, so that machines that were
+// refused together do not come back together.
 func comeBack(code fault.Code, text string) *fault.Fault {
 	return fault.New(code, "%s", text).WithRetryAfter(2 + rand.IntN(4))
 }
@@ -189,10 +195,10 @@ func badMachine() *fault.Fault {
 	return fault.New(fault.InvalidAPIKey, "the machine's credential is missing, wrong or revoked; sign in again with kith login")
 }
 
-// login is POST /login {"token","name"}: a token made for a member becomes one
-// machine and its credential. The secret is in this answer only. The machine is
-// called as the token says, else as it calls itself, with a word behind it
-// where the member has one of that name already.
+// login is POST /login {"token","name"}: it redeems a member's login token for a new
+// machine and its credential, whose secret is in this answer only. The machine's name
+// is the token's, else the request's; a random word is appended if the member has a
+// machine of that name.
 func (h *Hub) login(w http.ResponseWriter, r *http.Request) {
 	var ask struct {
 		Token string `json:"token"`

@@ -1,113 +1,99 @@
-// Package hub is the hosted surface: it knows who calls (Identify), sends each
-// call to a machine in the caller's reach (Do), lets calls wait for one, takes
-// in the machines' tunnels, and wires the management API and the site.
+// Package hub is the hosted surface. It wires its parts and holds what is left of
+// them:
+//
+//	client  ──▶ gateway ── Identify ──▶ dispatch ──▶ registry ══▶ machine
+//	machine ──▶ GET /tunnel, POST /login ──────────▶ registry
+//	member  ──▶ the members' pages and their API
+//	operator ─▶ a socket of its own
+//
+// Here are the wiring (hub.go), who calls (identify.go), how machines connect
+// (accept.go) and how the hub is (health.go).
 package hub
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"log/slog"
-	"math/rand/v2"
 	"net/http"
 	"strings"
-	"sync/atomic"
 	"time"
 
 	"golang.org/x/sync/errgroup"
 
 	"github.com/kith/kith/internal/account"
 	"github.com/kith/kith/internal/api"
-	"github.com/kith/kith/internal/fault"
+	"github.com/kith/kith/internal/dispatch"
 	"github.com/kith/kith/internal/fleet"
 	"github.com/kith/kith/internal/gateway"
 	"github.com/kith/kith/internal/ledger"
 	"github.com/kith/kith/internal/ledger/journal"
 	"github.com/kith/kith/internal/registry"
 	"github.com/kith/kith/internal/site"
+	"github.com/kith/kith/internal/spool"
 	"github.com/kith/kith/internal/store"
 )
 
-// Config is what an operator sets of the hub. The zero value of each member
-// means its default.
+// Config is what an operator sets of the hub. A zero field has its default.
 type Config struct {
-	// Region names the region this hub serves; keys of another are refused.
+	// Region is the region that this hub serves. Keys of another are refused.
 	// Default "home".
 	Region string
-	// Wait and WaitStream are how long a call may wait for a machine, unary and
-	// streamed (S7.1). Defaults 60 s and 180 s.
+	// Wait and WaitStream limit how long a unary and a streamed call wait for a
+	// machine. Defaults 60 s and 180 s.
 	Wait, WaitStream time.Duration
-	// Running and Waiting are how many calls of one member may run on machines, and
-	// wait for one, at the same time. Defaults 64 and 256; negative: not bounded.
+	// Running and Waiting limit how many calls of one member run on machines, and wait
+	// for one, at the same time. Defaults 64 and 256; negative: no limit.
 	Running, Waiting int
-	// FirstByte is how long a machine may take to its first byte once it took a
-	// call (decisions 3). Default 10 min.
+	// FirstByte limits how long a machine takes to its first byte. Default 10 min.
 	FirstByte time.Duration
-	// Admissions is how many tunnels may be in their handshake at once; more are
-	// told to come back (decisions 8). Default 128.
+	// Admissions limits how many tunnels are in their handshake at once; others are
+	// to come back (spec/tunnel.md#statuses). Default 128.
 	Admissions int
 	// DB is the database of the management API and the site.
 	DB *store.DB
-	// Clients are those of the public address; nil: no proxy is trusted, and nothing is
-	// bounded.
+	// Clients limits the connections of the public address; nil: no limits, and no
+	// proxy is trusted.
 	Clients *gateway.Clients
-	// Machines is how many machines of one member may be connected. Default 1000;
-	// negative: not bounded.
+	// Machines limits how many machines of one member are connected. Default 1000;
+	// negative: no limit.
 	Machines int
-	// Journal keeps what the ledger knows until the database has it, so that no
-	// death of the hub loses a call. Without one, as in a simulation, records wait
-	// in memory. The hub closes it no more than the database.
+	// Journal holds the ledger's records until they are in the database, so that a
+	// crash loses no call; nil: they wait in memory. The hub does not close it.
 	Journal *journal.Journal
-	// KeepResponses is how long a turn of the responses dialect can be referred to.
-	// Default 24 h; negative: none is kept.
+	// KeepResponses is how long turns of the responses dialect are kept. Default 24 h;
+	// negative: none are.
 	KeepResponses time.Duration
-	// Edge configures the HTTP edge: limits and rates. Its Backend, Identify,
-	// Finished, Refused, Turns and Count are set here.
+	// Edge configures the gateway: limits and rates. New sets its Backend, Identify,
+	// Finished, Refused, Turns and Count.
 	Edge gateway.Config
-	// Site configures the members' pages. Its Try, Call, Health and Limits are set
-	// here.
+	// Site configures the members' pages. New sets its Try, Call, Health and Limits.
 	Site site.Config
-	// Draw breaks ties between machines: a number spread over all 64 bits. Default
-	// rand.Uint64; a simulation gives its own, so that a history repeats.
+	// Draw returns random numbers that break ties between machines. Default
+	// rand.Uint64; the simulation sets its own, so that a history repeats.
 	Draw func() uint64
-	// Log takes the hub's events. Default slog.Default.
+	// Log takes the hub's events. Default slog.Default().
 	Log *slog.Logger
 }
 
 func (c Config) withDefaults() Config {
-	orDuration := func(d *time.Duration, value time.Duration) {
-		if *d == 0 {
-			*d = value
-		}
-	}
-	if c.Region == "" {
-		c.Region = "home"
-	}
-	orDuration(&c.Wait, 60*time.Second)
-	orDuration(&c.WaitStream, 180*time.Second)
-	orDuration(&c.FirstByte, 10*time.Minute)
-	orDuration(&c.KeepResponses, 24*time.Hour)
-	orDuration(&c.Edge.Limits.Stream, 30*time.Minute)
-	orCount := func(n *int, value int) {
-		if *n == 0 {
-			*n = value
-		}
-	}
-	orCount(&c.Admissions, 128)
-	orCount(&c.Machines, 1000)
-	orCount(&c.Running, 64)
-	orCount(&c.Waiting, 256)
-	if c.Draw == nil {
-		c.Draw = rand.Uint64
-	}
-	if c.Log == nil {
-		c.Log = slog.Default()
-	}
+	c.Region = cmp.Or(c.Region, "home")
+	c.Wait = cmp.Or(c.Wait, 60*time.Second)
+	c.WaitStream = cmp.Or(c.WaitStream, 180*time.Second)
+	c.FirstByte = cmp.Or(c.FirstByte, 10*time.Minute)
+	c.KeepResponses = cmp.Or(c.KeepResponses, 24*time.Hour)
+	c.Edge.Limits.Stream = cmp.Or(c.Edge.Limits.Stream, 30*time.Minute)
+	c.Admissions = cmp.Or(c.Admissions, 128)
+	c.Machines = cmp.Or(c.Machines, 1000)
+	c.Running = cmp.Or(c.Running, 64)
+	c.Waiting = cmp.Or(c.Waiting, 256)
+	c.Log = cmp.Or(c.Log, slog.Default())
 	return c
 }
 
-// Records is what calls and tunnels need of the database: *store.DB, or one with
-// faults in a test. Times are UTC; a look-up that finds nothing is
-// account.ErrNotFound, a clash account.ErrExists.
+// Records is the part of the database that calls and tunnels need; *store.DB
+// implements it, and a test may add faults. Times are UTC. A look-up that finds nothing
+// fails with account.ErrNotFound, a clash with account.ErrExists.
 type Records interface {
 	ledger.Store
 
@@ -127,8 +113,7 @@ type Hub struct {
 	records  Records
 	live     *registry.Registry
 	log      *slog.Logger
-	room     room
-	underway underway
+	calls    *dispatch.Dispatcher
 	keys     keyring
 	ledger   *ledger.Ledger
 	traces   *ledger.Traces
@@ -137,13 +122,11 @@ type Hub struct {
 	api      *api.API
 	site     *site.Site
 	tunnels  tunnels
-	admitted chan struct{} // a place for each tunnel in its handshake
+	admitted chan struct{} // holds one for each tunnel in its handshake
 	paces    paces
-	changed  atomic.Pointer[time.Time] // when facts of the store moved last; nil: never
 }
 
-// New makes a hub over what it keeps and who is connected. The registry's
-// OnChange and OnFree are to call the hub's OnChange and OnMachine.
+// New returns a hub over a store and a registry, which it observes. Run both.
 func New(cfg Config, records Records, live *registry.Registry) *Hub {
 	cfg = cfg.withDefaults()
 	h := &Hub{
@@ -154,41 +137,37 @@ func New(cfg Config, records Records, live *registry.Registry) *Hub {
 		admitted: make(chan struct{}, cfg.Admissions),
 	}
 	h.tunnels.most = max(cfg.Machines, 0)
-	h.underway.maxRunning, h.underway.maxWaiting = max(cfg.Running, 0), max(cfg.Waiting, 0)
-	h.room.now, h.room.moved = h.now, func() { h.site.Stir() }
 	edge := cfg.Edge
-	edge.Backend, edge.Identify, edge.Log = h, h.Identify, cfg.Log
-	edge.Count = h.count
+	if edge.Spool == nil {
+		edge.Spool, _ = spool.Open("", spool.Limits{}) // without a folder nothing fails
+	}
+	h.calls = dispatch.New(dispatch.Config{
+		Wait: cfg.Wait, WaitStream: cfg.WaitStream, Running: cfg.Running, Waiting: cfg.Waiting,
+		FirstByte: cfg.FirstByte, Stream: edge.Limits.Stream,
+		Registry: live, Ledger: h.ledger, Traces: h.traces, Spool: edge.Spool,
+		Valid: h.valid, Activity: func() { h.site.Stir() }, Draw: cfg.Draw, Log: cfg.Log,
+	})
+	edge.Backend, edge.Identify, edge.Log = h.calls, h.Identify, cfg.Log
+	edge.Count, edge.Finished, edge.Refused = h.calls.Count, h.calls.Finished, h.calls.Refused
 	if cfg.KeepResponses > 0 {
 		edge.Turns = &gateway.Turns{Keep: h.turns.Keep, Load: h.turns.Load, Forget: h.turns.Forget}
-	}
-	edge.Finished = func(call *gateway.Call, out gateway.Outcome) {
-		h.ledger.End(record(call, out))
-		h.traces.Add(storiesOf(call, out))
-		if out.Code == "" {
-			h.served(call)
-		}
-	}
-	edge.Refused = func(call *gateway.Call, out gateway.Outcome) {
-		if out.Code != string(fault.RateLimitExceeded) { // a flood of those would wash away what is worth telling
-			h.traces.Add(storiesOf(call, out))
-		}
 	}
 	h.edge = gateway.New(edge)
 	h.api = h.newAPI()
 	h.site = h.newSite()
+	live.Observe(registry.Observer{Store: h.onChange, Machine: h.onMachine})
 	return h
 }
 
-// Handler is the hub's public address: the hosted routes, the members' pages and
-// their API under /api/, GET /tunnel for machines and POST /login for a machine
-// that has a token.
+// Handler serves the hub's public address: the hosted routes, the members' pages and
+// their API under /api/, GET /tunnel for machines and POST /login for a machine that
+// has a token.
 func (h *Hub) Handler() http.Handler {
 	tunnel, login := h.guarded(h.acceptTunnel), h.guarded(h.login)
 	serve := func(w http.ResponseWriter, r *http.Request) {
-		// No mux: it would clean paths, which the edge wants as they came.
+		// No mux: it would clean paths, which the gateway compares byte for byte.
 		switch path := r.URL.Path; {
-		case strings.HasPrefix(path, "/v1/"): // first: it is nearly all there is
+		case strings.HasPrefix(path, "/v1/"): // nearly all requests
 			h.edge.ServeHTTP(w, r)
 		case r.Method == http.MethodGet && path == "/tunnel":
 			tunnel(w, r)
@@ -204,7 +183,7 @@ func (h *Hub) Handler() http.Handler {
 	}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		r, proxied := h.cfg.Clients.Resolve(r)
-		if proxied && r.URL.Path != "/tunnel" { // those are counted by machine
+		if proxied && r.URL.Path != "/tunnel" { // tunnels are limited by machine
 			leave, err := h.cfg.Clients.Admit(r)
 			if err != nil {
 				h.edge.Refuse(w, r, err)
@@ -216,65 +195,42 @@ func (h *Hub) Handler() http.Handler {
 	})
 }
 
-// TakeUp brings what an earlier start left in the journal to the database. It
-// comes before the registry's first look there, which counts the day's calls of
-// each share.
+// TakeUp writes what an earlier start left in the journal to the database. It comes
+// before the registry is loaded, which counts the day's calls of each share.
 func (h *Hub) TakeUp(ctx context.Context) error { return h.ledger.Flush(ctx) }
 
-// Run keeps the hub's books until ctx ends; what is pending is written first.
+// Run runs the hub's parts until ctx ends. Pending records are written first.
 func (h *Hub) Run(ctx context.Context) error {
 	group, ctx := errgroup.WithContext(ctx)
-	group.Go(func() error { return h.ledger.Run(ctx) })
-	group.Go(func() error { return h.traces.Run(ctx) })
-	group.Go(func() error { return h.turns.Run(ctx) })
-	group.Go(func() error { return h.recheck(ctx) })
-	group.Go(func() error { return h.site.Run(ctx) })
+	for _, run := range []func(context.Context) error{h.calls.Run, h.ledger.Run, h.traces.Run, h.turns.Run, h.site.Run} {
+		group.Go(func() error { return run(ctx) })
+	}
 	if err := group.Wait(); err != nil && !errors.Is(err, context.Canceled) {
 		return err
 	}
 	return nil
 }
 
-// recheck lets waiting calls decide anew, looking each second whether time may
-// have changed something: sharing hours open and close without anybody telling.
-// It also sees to calls that run while the store cannot be read.
-func (h *Hub) recheck(ctx context.Context) error {
-	tick := time.NewTicker(time.Second)
-	defer tick.Stop()
-	for {
-		select {
-		case now := <-tick.C:
-			h.room.tick(now)
-			h.recallUnsure(now)
-		case <-ctx.Done():
-			return nil
-		}
-	}
-}
-
-// OnChange takes in that facts of the store moved (nil: any of them): keys are
-// looked up anew, calls decide anew that wait for what the changes may concern,
-// and what runs by a key or a share that ended ends.
-func (h *Hub) OnChange(changes []fleet.Change, whom fleet.Affected) {
-	now := time.Now()
-	h.changed.Store(&now) // before recall looks at what is underway
-	h.keys.forget()
+// onChange takes changes of the store that the registry's snapshot holds already,
+// and what they affect; nil changes stand for any.
+func (h *Hub) onChange(changes []fleet.Change, affected fleet.Affected) {
+	h.keys.clear()
 	h.site.OnChange(changes)
-	h.recall(changes)
-	h.room.recheck(whom)
+	h.calls.OnChange(changes, affected)
 }
 
-// OnMachine takes in that a machine came, went or changed: those who wait for
-// what it offers decide anew.
-func (h *Hub) OnMachine(id fleet.MachineID) {
+// onMachine takes that a machine connected, disconnected or changed.
+func (h *Hub) onMachine(id fleet.MachineID) {
 	h.site.Stir()
-	if machine := h.live.Snapshot().Machine(id); machine != nil {
-		h.room.changed(machine)
-	}
+	h.calls.OnMachine(id)
 }
 
-// Models lists what the caller reaches now: models on online machines, whatever
-// their state, sorted by id, each once, by its best machine (decisions 5).
-func (h *Hub) Models(_ context.Context, caller gateway.Caller) ([]gateway.Model, error) {
-	return listModels(h.live.Snapshot(), caller, time.Now()), nil
+// running returns the calls that machines run now, for the members' pages.
+func (h *Hub) running() []api.Use {
+	running := h.calls.Running()
+	uses := make([]api.Use, len(running))
+	for i, r := range running {
+		uses[i] = api.Use(r)
+	}
+	return uses
 }

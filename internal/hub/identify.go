@@ -3,6 +3,8 @@ package hub
 import (
 	"context"
 	"errors"
+	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -11,34 +13,34 @@ import (
 	"github.com/kith/kith/internal/fault"
 	"github.com/kith/kith/internal/fleet"
 	"github.com/kith/kith/internal/gateway"
+	"github.com/kith/kith/internal/site"
 )
 
-// keyFresh is how long a key that was looked up is believed without asking
-// again; a revocation is pushed sooner and holds by then at the latest
-// (decisions 7).
-const keyFresh = 5 * time.Second
+const (
+	// cacheFor is how long a look-up of a key is cached. A revocation clears the cache
+	// sooner, and holds by then at the latest (spec/api.md#within-5s).
+	cacheFor = 5 * time.Second
+	// lookUpTimeout limits a look-up: nothing is granted from what the database said
+	// longer ago (spec/routing.md#row-2).
+	lookUpTimeout = 5 * time.Second
+	// maxCachedKeys limits the cache; beyond it the cache is cleared.
+	maxCachedKeys = 100_000
+)
 
-// lookUpWithin is how long a look-up may take: nothing is granted from what the
-// database said longer ago (decisions 2, row 2).
-const lookUpWithin = 5 * time.Second
-
-// maxCachedKeys bounds the cache; past it the cache starts afresh.
-const maxCachedKeys = 100_000
-
-// badKey is the one message for a key that is missing, wrong or revoked, so
-// that an answer never tells which (decisions 4).
+// badKey is the one fault for a key that is missing, wrong or revoked, so that an
+// answer does not reveal which (spec/api.md#check-key).
 func badKey() *fault.Fault {
 	return fault.New(fault.InvalidAPIKey, "the API key is missing, wrong or revoked; make one at /applications and send it as Authorization: Bearer")
 }
 
-// keyring remembers which caller a credential's hash names.
+// keyring caches the callers that credentials identify.
 type keyring struct {
 	mu     sync.RWMutex
 	byHash map[[32]byte]holder
-	age    int // how often all was forgotten
+	age    int // how often it was cleared
 }
 
-// holder is who a credential belongs to, and until when that may be believed.
+// holder is the caller that a credential identifies, and until when that is cached.
 type holder struct {
 	caller gateway.Caller
 	until  time.Time
@@ -52,8 +54,8 @@ func (k *keyring) get(hash [32]byte, now time.Time) (_ gateway.Caller, age int, 
 	return h.caller, age, ok && now.Before(h.until)
 }
 
-// put remembers what was looked up when the keyring was of that age: what was
-// looked up before a change is not believed after it.
+// put caches what was looked up when the keyring was of that age: a look-up from
+// before a change is not cached after it.
 func (k *keyring) put(hash [32]byte, h holder, age int) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -66,19 +68,19 @@ func (k *keyring) put(hash [32]byte, h holder, age int) {
 	k.byHash[hash] = h
 }
 
-// forget drops everything: changes to keys and members are rare, and a look-up
-// is cheap.
-func (k *keyring) forget() {
+// clear drops everything: changes of keys and members are rare, and a look-up is
+// cheap.
+func (k *keyring) clear() {
 	k.mu.Lock()
 	clear(k.byHash)
 	k.age++
 	k.mu.Unlock()
 }
 
-// Identify says who presents secret: the member of an API key, or the owner of
-// a machine credential (decisions 5, 7). A mistyped secret never reaches the
-// database: prefix and checksum are looked at first. When the database cannot
-// be asked the fault is CASCADE_EXHAUSTED, never a guess.
+// Identify returns the caller that a secret identifies: the member of an API key, or
+// the owner of a machine credential. A mistyped secret does not reach the database:
+// its checksum is wrong. If the database does not answer the fault is
+// CASCADE_EXHAUSTED.
 func (h *Hub) Identify(ctx context.Context, secret string) (gateway.Caller, error) {
 	parsed, err := credential.Parse(secret)
 	if err != nil || parsed.Region() != h.cfg.Region {
@@ -93,12 +95,12 @@ func (h *Hub) Identify(ctx context.Context, secret string) (gateway.Caller, erro
 	if caller, err = h.lookUp(ctx, parsed); err != nil {
 		return gateway.Caller{}, err
 	}
-	h.keys.put(hash, holder{caller, now.Add(keyFresh)}, age)
+	h.keys.put(hash, holder{caller, now.Add(cacheFor)}, age)
 	return caller, nil
 }
 
 func (h *Hub) lookUp(ctx context.Context, secret credential.Secret) (gateway.Caller, error) {
-	ctx, cancel := context.WithTimeout(ctx, lookUpWithin)
+	ctx, cancel := context.WithTimeout(ctx, lookUpTimeout)
 	defer cancel()
 	switch secret.Kind() {
 	case credential.APIKey:
@@ -123,7 +125,8 @@ func (h *Hub) lookUp(ctx context.Context, secret credential.Secret) (gateway.Cal
 	}
 }
 
-// unknownOr tells a credential nobody has from a database that cannot be asked.
+// unknownOr is the fault of an unknown credential, or of a database that does not
+// answer.
 func (h *Hub) unknownOr(err error) error {
 	if errors.Is(err, account.ErrNotFound) {
 		return badKey()
@@ -140,4 +143,27 @@ func narrowing(reach account.Reach) fleet.Narrow {
 	default:
 		return fleet.Everything
 	}
+}
+
+// valid returns the fault of a caller whose credential was revoked; nil while it is
+// valid, and while the database does not answer: a hub that cannot read the store
+// grants nothing new anyway.
+func (h *Hub) valid(ctx context.Context, caller gateway.Caller) error {
+	member, err := h.records.MemberByName(ctx, caller.Name)
+	found := err == nil && !member.Disabled
+	switch {
+	case !found || strings.HasPrefix(caller.KeyID, site.SiteKey):
+	case caller.KeyID == "":
+		var machines []account.Machine
+		machines, err = h.records.Machines(ctx, member.ID)
+		found = slices.ContainsFunc(machines, func(m account.Machine) bool { return m.ID == string(caller.Machine) && m.Revoked.IsZero() })
+	default:
+		var keys []account.Key
+		keys, err = h.records.Keys(ctx, member.ID)
+		found = slices.ContainsFunc(keys, func(k account.Key) bool { return k.ID == caller.KeyID && k.Revoked.IsZero() })
+	}
+	if found || err != nil {
+		return nil
+	}
+	return badKey()
 }

@@ -8,6 +8,7 @@ import (
 	"github.com/kith/kith/internal/credential"
 	"github.com/kith/kith/internal/fault"
 	"github.com/kith/kith/internal/fleet"
+	"github.com/kith/kith/internal/gateway"
 )
 
 // code is the fault's code that Identify gives for the secret; empty: none.
@@ -62,10 +63,10 @@ func TestIdentifyAsksOnlyForWhatMayBe(t *testing.T) {
 		t.Errorf("%d look-ups", n)
 	}
 	if code := r.code(credential.Mint(credential.APIKey, "home").Reveal()); code != fault.InvalidAPIKey {
-		t.Errorf("a key nobody has: %q", code)
+		t.Errorf("an unknown key: %q", code)
 	}
 	if n := r.kept.lookups.Load() - before; n != 1 {
-		t.Errorf("%d look-ups for a key nobody has", n)
+		t.Errorf("%d look-ups for an unknown key", n)
 	}
 }
 
@@ -83,17 +84,17 @@ func TestIdentifyForgets(t *testing.T) {
 			}
 		}
 		good("", 1)
-		time.Sleep(keyFresh - 1)
+		time.Sleep(cacheFor - 1)
 		good("", 1)
 		time.Sleep(time.Nanosecond)
 		good("", 2)
-		r.OnChange(nil, everybody)
+		r.onChange(nil, fleet.AffectedBy(nil, nil, nil))
 		good("", 3)
 		if err := r.kept.RevokeKey(t.Context(), keyID, time.Now()); err != nil {
 			t.Fatal(err)
 		}
 		good("", 3)
-		time.Sleep(keyFresh)
+		time.Sleep(cacheFor)
 		good(fault.InvalidAPIKey, 4)
 	})
 }
@@ -108,7 +109,7 @@ func TestIdentifyRevokedMeanwhile(t *testing.T) {
 		if err := r.kept.RevokeKey(t.Context(), keyID, time.Now()); err != nil {
 			t.Error(err)
 		}
-		r.OnChange(nil, everybody)
+		r.onChange(nil, fleet.AffectedBy(nil, nil, nil))
 	}
 	_ = r.code(key)
 	if code := r.code(key); code != fault.InvalidAPIKey {
@@ -116,7 +117,7 @@ func TestIdentifyRevokedMeanwhile(t *testing.T) {
 	}
 }
 
-// While the database is down nobody new is let in, and nobody is called wrong.
+// While the database is down no new key is accepted, and none is called wrong.
 func TestIdentifyWithoutDatabase(t *testing.T) {
 	r := newRig(t, Config{})
 	_, known := r.member("ann")
@@ -146,7 +147,7 @@ func TestIdentifyWithoutDatabase(t *testing.T) {
 func TestKeyringIsBounded(t *testing.T) {
 	var k keyring
 	for i := range maxCachedKeys + 1 {
-		k.put([32]byte{byte(i), byte(i >> 8), byte(i >> 16)}, holder{callerOf("ann"), time.Unix(1, 0)}, 0)
+		k.put([32]byte{byte(i), byte(i >> 8), byte(i >> 16)}, holder{gateway.Caller{Name: "ann"}, time.Unix(1, 0)}, 0)
 	}
 	if n := len(k.byHash); n != 1 {
 		t.Errorf("%d keys", n)

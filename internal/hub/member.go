@@ -20,8 +20,8 @@ func (h *Hub) newAPI() *api.API {
 		Identify: h.memberOf,
 		Snapshot: h.live.Snapshot,
 		Models:   h.accountModels,
-		Running:  h.underway.uses,
-		Queued:   h.room.queued,
+		Running:  h.running,
+		Queued:   h.calls.Queued,
 		Control:  h.control,
 		Changed:  h.live.Nudge,
 		Admit:    func(c api.Caller) error { return h.edge.Admit(gateway.Caller(c)) },
@@ -36,7 +36,7 @@ func (h *Hub) newAPI() *api.API {
 }
 
 // memberOf is who asks on the members' API: the holder of an API key or a
-// machine credential (decisions 5).
+// machine credential.
 func (h *Hub) memberOf(ctx context.Context, secret string) (api.Caller, error) {
 	c, err := h.Identify(ctx, secret)
 	return api.Caller{Member: c.Member, Name: c.Name, KeyID: c.KeyID, Narrow: c.Narrow, Machine: c.Machine}, err
@@ -44,7 +44,7 @@ func (h *Hub) memberOf(ctx context.Context, secret string) (api.Caller, error) {
 
 // accountModels is what the account reaches, the machine that asks included.
 func (h *Hub) accountModels(ctx context.Context, c api.Caller) ([]api.Model, error) {
-	models, err := h.Models(ctx, gateway.Caller{Member: c.Member, Name: c.Name, KeyID: c.KeyID, Narrow: c.Narrow})
+	models, err := h.calls.Models(ctx, gateway.Caller{Member: c.Member, Name: c.Name, KeyID: c.KeyID, Narrow: c.Narrow})
 	out := make([]api.Model, len(models))
 	for i, m := range models {
 		out[i] = api.Model{

@@ -16,6 +16,7 @@ import (
 
 	"github.com/kith/kith/internal/account"
 	"github.com/kith/kith/internal/api"
+	"github.com/kith/kith/internal/dispatch"
 	"github.com/kith/kith/internal/fault"
 	"github.com/kith/kith/internal/fleet"
 	"github.com/kith/kith/internal/gateway"
@@ -53,7 +54,7 @@ func newCity(b *testing.B) *city {
 		Identify: func(context.Context, string) (api.Caller, error) { return api.Caller{}, nil },
 		Snapshot: func() *fleet.Snapshot { return c.snapshot },
 		Models: func(_ context.Context, w api.Caller) (out []api.Model, err error) {
-			for _, m := range listModels(c.snapshot, gateway.Caller{Member: w.Member, Narrow: w.Narrow}, time.Now()) {
+			for _, m := range dispatch.ListModels(c.snapshot, gateway.Caller{Member: w.Member, Narrow: w.Narrow}, time.Now()) {
 				out = append(out, api.Model{ID: m.ID, Availability: string(m.Availability), Via: m.Via.String(), Machines: m.Machines})
 			}
 			return out, nil

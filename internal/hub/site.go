@@ -94,7 +94,7 @@ func (h *Hub) anyModel(ctx context.Context, secret string) (fleet.ModelID, *faul
 	if err != nil {
 		return "", fault.Of(err)
 	}
-	models, err := h.Models(ctx, caller)
+	models, err := h.calls.Models(ctx, caller)
 	if err != nil || len(models) == 0 {
 		return "", fault.New(fault.ModelNotFound, "the key reaches no model just now: connect a machine that runs one, or accept an invite")
 	}

@@ -69,15 +69,15 @@ func TestSessionStands(t *testing.T) {
 		t.Fatal(err)
 	}
 	caller := gateway.Caller{Member: fleet.MemberID(ada.ID), Name: "ada", KeyID: site.SiteKey + ada.ID}
-	if !r.stands(t.Context(), caller) {
+	if r.valid(t.Context(), caller) != nil {
 		t.Error("a session does not stand")
 	}
 	r.ok("POST", "/keys/"+id+"/revoke", "")
-	if !r.stands(t.Context(), caller) {
+	if r.valid(t.Context(), caller) != nil {
 		t.Error("a session ended with a key")
 	}
 	r.ok("POST", "/members/ada/disable", "")
-	if r.stands(t.Context(), caller) {
+	if r.valid(t.Context(), caller) == nil {
 		t.Error("a session outlives its member")
 	}
 }
@@ -93,7 +93,7 @@ func TestHealth(t *testing.T) {
 	states := func() map[string]bool {
 		all := map[string]bool{}
 		for _, p := range r.health(t.Context()) {
-			if all[p.Name] = p.Good; p.Told == "" {
+			if all[p.Name] = p.Good; p.Text == "" {
 				t.Errorf("nothing is told of %s", p.Name)
 			}
 		}

@@ -203,14 +203,14 @@ func TestLedgerSyncsWhenSent(t *testing.T) {
 }
 
 // TestLedgerAwaitsTheDisk: an answer waits for its call's intent to be on the
-// disk, and is not told where that fails.
+// disk, and is not sent if that fails.
 func TestLedgerAwaitsTheDisk(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		j, err := journal.Open(filepath.Join(t.TempDir(), "ledger-"))
 		if err != nil {
 			t.Fatal(err)
 		}
-		l := New(forgetful{}, j, slog.New(slog.DiscardHandler)) // nobody syncs
+		l := New(forgetful{}, j, slog.New(slog.DiscardHandler)) // without its Run
 		wait := func() error {
 			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 			defer cancel()
@@ -240,7 +240,7 @@ func TestLedgerAwaitsTheDisk(t *testing.T) {
 
 // TestLedgerDatabaseDown: calls go on while the journal has room for them, then
 // are refused, and those that run are recorded all the same; once the database
-// is back all of it is there and calls go on (faults 16 to 18, 27).
+// is back all of it is there and calls go on (docs/faults.md#17, docs/faults.md#27).
 func TestLedgerDatabaseDown(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		path := filepath.Join(t.TempDir(), "ledger-")

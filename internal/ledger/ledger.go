@@ -1,8 +1,8 @@
 // Package ledger keeps what the hub records of its calls:
 //
 //   - Ledger: one usage record a call. It survives a crash of the hub.
-//   - Traces: how each call was decided and where it was tried, for a week, for
-//     those whom it concerns. A crash loses the last second of them.
+//   - Traces: how each call was decided and where it was tried, for its caller and the
+//     owners of those machines. A crash loses the last second of them.
 //   - Turns: the turns of the responses dialect that a later call may refer to,
 //     sealed.
 //
@@ -99,7 +99,7 @@ type Ledger struct {
 // errNotStarted is why a new ledger takes nothing before its first restart.
 var errNotStarted = errors.New("the journal was not started yet")
 
-// Receipt stands for intents that one sync brings to the disk.
+// Receipt is for the intents that one sync brings to the disk.
 type Receipt struct {
 	done chan struct{} // closed after the sync
 	err  error         // of the sync; read after done

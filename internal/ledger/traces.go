@@ -21,8 +21,8 @@ const (
 	traceRetryDelay = 5 * time.Second
 )
 
-// Traces keeps what happened to each call, for the members whom it concerns. Make
-// it with NewTraces, then Run it.
+// Traces keeps what happened to each call, for its caller and for the owners of the
+// machines that it was tried on. Make it with NewTraces, then Run it.
 type Traces struct {
 	store Store
 	log   *slog.Logger
@@ -36,7 +36,7 @@ func NewTraces(store Store, log *slog.Logger) *Traces {
 	return &Traces{store: store, log: log}
 }
 
-// Add takes the traces of one call, one for each member whom it concerns.
+// Add takes the traces of one call, one for each of these members.
 func (t *Traces) Add(of []account.Story) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -63,16 +63,16 @@ func TestTracesAreReadBeforeAndAfterTheyAreWritten(t *testing.T) {
 				t.Errorf("eve reads ann's: %v", err)
 			}
 		}
-		tell := func(id string) { s.Add([]account.Story{{CallID: id, MemberID: "mem_ann"}}) }
-		tell("1")
-		tell("2")
+		add := func(id string) { s.Add([]account.Story{{CallID: id, MemberID: "mem_ann"}}) }
+		add("1")
+		add("2")
 		readable("pending", "1", "2")
 		time.Sleep(2 * traceDelay)
 		readable("while it cannot be written", "1", "2")
 		records.down.Store(false)
 		time.Sleep(traceRetryDelay + traceDelay)
 		readable("written", "1", "2")
-		tell("3")
+		add("3")
 		cancel()
 		if err := <-ended; err != nil {
 			t.Error(err)

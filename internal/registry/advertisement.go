@@ -16,8 +16,8 @@ import (
 	"github.com/kith/kith/internal/tunnel"
 )
 
-// What one machine may say of itself; what goes beyond is left out, so that an
-// honest daemon of another version stays connected.
+// Limits of an advertisement. What is beyond them is left out, so that an honest
+// daemon of another version stays connected.
 const (
 	maxModels = 256
 	maxSlots  = 1024
@@ -28,9 +28,9 @@ const (
 	maxHours  = 4096 // bytes of the hours and their zone
 )
 
-// read is what an advertisement says, as a fleet.Machine without a name, and what
-// was accepted of the advertisement. Only hours that cannot be read make it
-// useless: no call may be let in on a guess.
+// read returns an advertisement as a fleet.Machine without a name, and what was
+// accepted of it. It fails only if the hours cannot be read: without them a call might
+// run outside of them.
 func read(ad tunnel.Advertisement) (*fleet.Machine, tunnel.Advertisement, error) {
 	if len(ad.Hours)+len(ad.Timezone) > maxHours {
 		return nil, ad, fmt.Errorf("its hours are longer than %d bytes", maxHours)
@@ -61,7 +61,7 @@ func read(ad tunnel.Advertisement) (*fleet.Machine, tunnel.Advertisement, error)
 	return m, ad, nil
 }
 
-// readModel is an offer, and what was accepted of it.
+// readModel returns an advertised model as an offer, and what was accepted of it.
 func readModel(model tunnel.Model) (fleet.Offer, tunnel.Model) {
 	model.Families = short(model.Families, maxWord, maxWords)
 	model.Endpoints = short(model.Endpoints, maxWord, maxWords)
@@ -89,14 +89,14 @@ func readModel(model tunnel.Model) (fleet.Offer, tunnel.Model) {
 	return o, model
 }
 
-// short returns the first n of the words that have at most size bytes; nil for
-// nil, which says something else than an empty list.
+// short returns the first n of the words that have at most size bytes; nil for nil,
+// which differs from an empty list.
 func short(words []string, size, n int) []string {
 	words = slices.DeleteFunc(slices.Clone(words), func(word string) bool { return len(word) > size })
 	return words[:min(len(words), n)]
 }
 
-// setLocal writes the slots that others hold into the machine's loads.
+// setLocal sets the slots that calls from elsewhere hold.
 func setLocal(m *fleet.Machine, ad tunnel.Advertisement) {
 	m.Load.SetLocal(min(max(ad.Local, 0), maxSlots))
 	for i := range ad.Models {
@@ -112,7 +112,7 @@ func sameButLoad(a, b tunnel.Advertisement) bool {
 	return reflect.DeepEqual(withoutLoad(a), withoutLoad(b))
 }
 
-// withoutLoad is the part of an advertisement that is worth keeping.
+// withoutLoad returns the part of an advertisement that is stored.
 func withoutLoad(ad tunnel.Advertisement) tunnel.Advertisement {
 	ad.Generation, ad.Free, ad.Local = 0, 0, 0
 	ad.Models = slices.Clone(ad.Models)
@@ -123,26 +123,26 @@ func withoutLoad(ad tunnel.Advertisement) tunnel.Advertisement {
 }
 
 const (
-	// saveEvery is the least time between two saves of one machine: one that
-	// advertises without end costs the store no more than that.
+	// saveEvery is the shortest time between two saves of one machine, however often it
+	// advertises.
 	saveEvery = 5 * time.Second
-	// seenEvery is how often the time a connected machine was last seen is kept:
-	// often against the 30 days it is needed for, rarely for the store.
+	// seenEvery is how often the time is saved at which a connected machine was last
+	// seen.
 	seenEvery = 30 * time.Minute
 )
 
-// keeper writes one machine's last offers to the store: soon after they change,
-// now and then while they do not, and at the end of its line.
+// keeper saves one machine's last offers to the store: soon after they change, each
+// seenEvery, and at the end of its line.
 type keeper struct {
 	facts Facts
 	log   *slog.Logger
 	id    fleet.MachineID
-	// replaced reports whether the machine has a line. Once this one has ended, that
-	// is another, whose keeper saves newer offers.
+	// replaced reports whether the machine has a line. After the end of this one it is
+	// another, whose keeper saves newer offers.
 	replaced func() bool
 
 	mu     sync.Mutex
-	ad     []byte // what is to be kept; nil before the first advertisement
+	ad     []byte // to be saved; nil before the first advertisement
 	saved  [sha256.Size]byte
 	at     time.Time // of the last save
 	timer  *time.Timer
@@ -156,7 +156,7 @@ func (r *Registry) newKeeper(kept fleet.StoredMachine) *keeper {
 	}
 }
 
-// keep takes an advertisement in, to be saved when that is due.
+// keep takes an advertisement, which is saved when that is due.
 func (k *keeper) keep(ctx context.Context, ad tunnel.Advertisement) {
 	text, err := json.Marshal(withoutLoad(ad))
 	if err != nil {
@@ -166,14 +166,14 @@ func (k *keeper) keep(ctx context.Context, ad tunnel.Advertisement) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if k.ad == nil {
-		// The hub's end is when the last save matters.
+		// WithoutCancel: the last save matters when the hub stops.
 		k.timer = time.AfterFunc(seenEvery, func() { k.due(context.WithoutCancel(ctx)) })
 	}
 	k.ad = text
 	k.saveIfDue(ctx)
 }
 
-// due is the timer's.
+// due is called by the timer.
 func (k *keeper) due(ctx context.Context) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -184,8 +184,8 @@ func (k *keeper) due(ctx context.Context) {
 }
 
 // saveIfDue saves new offers saveEvery after the last save at the earliest, and
-// the same ones, as seen again, after seenEvery. It sets the timer for the next
-// time. What fails is tried again, unless the line has ended.
+// the same ones after seenEvery. It sets the timer for the next save. A save that fails
+// is tried again, unless the line has ended.
 func (k *keeper) saveIfDue(ctx context.Context) {
 	wait := seenEvery - time.Since(k.at)
 	if k.isNew() {
@@ -203,8 +203,8 @@ func (k *keeper) saveIfDue(ctx context.Context) {
 	k.timer.Reset(wait)
 }
 
-// close saves what is new, as soon as that is due, and when the machine was seen
-// last, unless that was just now.
+// close saves new offers as soon as that is due, and when the machine was last seen,
+// unless that was saved just now.
 func (k *keeper) close(ctx context.Context) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -223,7 +223,7 @@ func (k *keeper) close(ctx context.Context) {
 // isNew reports whether the offers differ from the saved ones.
 func (k *keeper) isNew() bool { return sha256.Sum256(k.ad) != k.saved }
 
-// save writes to the store and reports whether that went well.
+// save writes to the store and reports whether that succeeded.
 func (k *keeper) save(ctx context.Context) bool {
 	ctx, cancel := context.WithTimeout(ctx, pollWithin)
 	defer cancel()
@@ -236,8 +236,8 @@ func (k *keeper) save(ctx context.Context) bool {
 	return true
 }
 
-// readKept is a kept machine as it was advertised last, offline; nil if it never
-// was, or in words this hub no longer reads.
+// readKept returns a stored machine as it was last advertised, offline; nil if it never
+// was.
 func readKept(kept fleet.StoredMachine) (*fleet.Machine, error) {
 	if len(kept.Advertisement) == 0 {
 		return nil, nil

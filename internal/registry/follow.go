@@ -58,7 +58,7 @@ func (r *Registry) poll(ctx context.Context) error {
 		if err := r.load(ctx, time.Time{}); err != nil {
 			return err
 		}
-		r.tell(nil, nil, nil)
+		r.notifyStore(nil, nil, nil)
 		return nil
 	}
 	if err != nil {
@@ -88,25 +88,25 @@ func (r *Registry) poll(ctx context.Context) error {
 	r.epoch = epoch
 	r.confirmed.Store(began.UnixNano())
 	if len(changes) > 0 {
-		// Calls end for their own reason before the line of a machine that was
-		// revoked ends them for its own.
-		r.tell(before, after, changes)
+		// A call that a change ends gets its own fault, before the end of a revoked
+		// machine's line gives it another.
+		r.notifyStore(before, after, changes)
 		r.endLines()
 		for _, id := range freed {
-			r.free(id)
+			r.notifyMachine(id)
 		}
 	}
 	return nil
 }
 
-func (r *Registry) tell(before, after *fleet.Snapshot, changes []fleet.Change) {
-	if r.config.OnChange != nil {
-		r.config.OnChange(changes, fleet.AffectedBy(before, after, changes))
+func (r *Registry) notifyStore(before, after *fleet.Snapshot, changes []fleet.Change) {
+	if r.observer.Store != nil {
+		r.observer.Store(changes, fleet.AffectedBy(before, after, changes))
 	}
 }
 
-// read reads every fact that changed, each once. Members and keys are not the
-// snapshot's: a member's end comes with changes of all it touches.
+// read reads every fact that changed, each once. The snapshot holds no members and
+// keys: the end of a member comes with changes of all that it affects.
 func (r *Registry) read(ctx context.Context, changes []fleet.Change) ([]update, error) {
 	var updates []update
 	seen := make(map[fleet.Change]bool, len(changes))
@@ -171,8 +171,8 @@ func (r *Registry) readGroup(ctx context.Context, id fleet.GroupID) (update, err
 	}, err
 }
 
-// keptMachine takes in what the store says of a machine. One that is not known
-// yet is offline, or returning until then.
+// keptMachine returns the update for what the store keeps of a machine. One that is
+// not known yet is offline, or until that time returning.
 func (r *Registry) keptMachine(kept fleet.StoredMachine, returning time.Time) update {
 	state, err := readKept(kept)
 	if err != nil {
@@ -201,18 +201,18 @@ func (r *Registry) keptMachine(kept fleet.StoredMachine, returning time.Time) up
 	}
 }
 
-// forget takes a machine out that may no longer connect, and ends its tunnel.
+// forget removes a machine that may no longer connect, and ends its tunnel.
 func (r *Registry) forget(s *fleet.Snapshot, id fleet.MachineID) *fleet.Snapshot {
 	if e := r.entries[id]; e != nil && e.line != nil {
 		r.revoked = append(r.revoked, e.line)
 	}
 	delete(r.entries, id)
-	r.take(id)
+	r.dropLine(id)
 	return s.WithoutMachine(id)
 }
 
-// load reads everything the store keeps and publishes it at once, over whatever
-// is known already. Machines not known yet are returning until then.
+// load reads everything that the store keeps and publishes it at once, over what is
+// known already. Machines that are not known yet are returning until that time.
 func (r *Registry) load(ctx context.Context, returning time.Time) error {
 	began, facts := time.Now(), r.config.Facts
 	epoch, err := facts.Epoch(ctx)
@@ -252,7 +252,7 @@ func (r *Registry) load(ctx context.Context, returning time.Time) error {
 	return nil
 }
 
-// strays is every machine known here that the store no longer has.
+// strays returns every machine known here that the store no longer has.
 func (r *Registry) strays(ctx context.Context, kept []fleet.StoredMachine) ([]fleet.MachineID, error) {
 	known := make(map[fleet.MachineID]bool)
 	r.mu.Lock()
@@ -264,7 +264,7 @@ func (r *Registry) strays(ctx context.Context, kept []fleet.StoredMachine) ([]fl
 		delete(known, k.ID)
 	}
 	var strays []fleet.MachineID
-	for id := range known { // new ones that never were seen, and revoked ones
+	for id := range known { // machines that have not been seen yet, and revoked ones
 		_, ok, err := r.config.Facts.KeptMachine(ctx, id)
 		if err != nil {
 			return nil, err
@@ -310,7 +310,7 @@ func (r *Registry) withGroups(s *fleet.Snapshot, groups []*fleet.Group) *fleet.S
 	return s
 }
 
-// purge forgets machines that were not seen for 30 days.
+// purge removes machines that were not seen for 30 days.
 func (r *Registry) purge(now time.Time) {
 	r.write(func(s *fleet.Snapshot) (*fleet.Snapshot, []fleet.MachineID) {
 		var freed []fleet.MachineID

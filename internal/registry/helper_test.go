@@ -48,7 +48,7 @@ func newFacts(ids ...fleet.MachineID) *facts {
 
 var errDown = errors.New("the database is down")
 
-// locked runs f under the lock; every read goes through it.
+// locked runs f under the lock, as every read does.
 func (f *facts) locked(do func()) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -161,24 +161,26 @@ func (f *facts) saved(id fleet.MachineID) int {
 // takes a machine's id for its credential.
 type node struct {
 	*Registry
-	facts *facts
-	conns chan net.Conn
-	freed chan fleet.MachineID
-	told  chan []fleet.Change
-	ends  chan error    // of Serve
-	pace  *rate.Limiter // of each machine's advertisements; nil: none
+	facts    *facts
+	conns    chan net.Conn
+	machines chan fleet.MachineID
+	changes  chan []fleet.Change
+	ends     chan error    // of Serve
+	pace     *rate.Limiter // of each machine's advertisements; nil: none
 }
 
 func newNode(t *testing.T, f *facts) *node {
 	t.Helper()
 	n := &node{
 		facts: f, conns: make(chan net.Conn),
-		freed: make(chan fleet.MachineID, 100_000), told: make(chan []fleet.Change, 1000), ends: make(chan error, 100_000),
+		machines: make(chan fleet.MachineID, 100_000), changes: make(chan []fleet.Change, 1000), ends: make(chan error, 100_000),
 	}
 	n.Registry = New(Config{
 		Node: "hub-1", Region: "home", Facts: f, Log: slog.New(slog.DiscardHandler),
-		OnFree:   func(id fleet.MachineID) { n.freed <- id },
-		OnChange: func(c []fleet.Change, _ fleet.Affected) { n.told <- c },
+	})
+	n.Observe(Observer{
+		Store:   func(c []fleet.Change, _ fleet.Affected) { n.changes <- c },
+		Machine: func(id fleet.MachineID) { n.machines <- id },
 	})
 	ctx, cancel := context.WithCancel(context.Background())
 	server := &http.Server{Handler: n, BaseContext: func(net.Listener) context.Context { return ctx }}

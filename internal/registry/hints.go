@@ -13,22 +13,22 @@ import (
 // natsWithin bounds the start of the embedded NATS server.
 const natsWithin = 10 * time.Second
 
-// hints notify the hub nodes of a region that the store changed, over a NATS
-// server that runs inside the process, keeps nothing and listens nowhere. A hint
-// has no content and no authority: it makes a node poll the store sooner.
+// hints notify the hub nodes of a region that the store changed, over a NATS server
+// that runs inside the process, keeps nothing and listens nowhere.
 type hints struct {
-	conn   atomic.Pointer[nats.Conn] // nil while it does not run
-	region string
+	conn    atomic.Pointer[nats.Conn] // nil while it does not run
+	subject string
 }
 
-// run serves hints until ctx ends and calls poke for each hint of another node.
-func (h *hints) run(ctx context.Context, node, region string, poke func()) error {
+// run sends and receives hints until ctx ends, and calls pollNow for each of another
+// node.
+func (h *hints) run(ctx context.Context, node, region string, pollNow func()) error {
 	s, err := embed(node)
 	if err != nil {
 		return err
 	}
 	defer func() { s.Shutdown(); s.WaitForShutdown() }()
-	return h.serve(ctx, s, region, poke)
+	return h.serve(ctx, s, region, pollNow)
 }
 
 // embed starts a NATS server inside the process.
@@ -50,8 +50,8 @@ func embed(node string) (*server.Server, error) {
 	return s, nil
 }
 
-// serve sends and receives hints over that server until ctx ends.
-func (h *hints) serve(ctx context.Context, s nats.InProcessConnProvider, region string, poke func()) error {
+// serve is run with a server.
+func (h *hints) serve(ctx context.Context, s nats.InProcessConnProvider, region string, pollNow func()) error {
 	closed := make(chan struct{})
 	conn, err := nats.Connect("", nats.InProcessServer(s), nats.NoEcho(), nats.MaxReconnects(-1),
 		nats.ClosedHandler(func(*nats.Conn) { close(closed) }))
@@ -59,22 +59,20 @@ func (h *hints) serve(ctx context.Context, s nats.InProcessConnProvider, region 
 		return fmt.Errorf("cannot connect to the embedded NATS server: %w", err)
 	}
 	defer func() { conn.Close(); <-closed }()
-	if _, err := conn.Subscribe(subject(region), func(*nats.Msg) { poke() }); err != nil {
+	h.subject = "kith." + region + ".changed"
+	if _, err := conn.Subscribe(h.subject, func(*nats.Msg) { pollNow() }); err != nil {
 		return fmt.Errorf("cannot listen for hints: %w", err)
 	}
-	h.region = region
 	h.conn.Store(conn)
 	defer h.conn.Store(nil)
 	<-ctx.Done()
 	return nil
 }
 
-func subject(region string) string { return "kith." + region + ".changed" }
-
-// changed notifies the other nodes that the store changed. A hint that is lost
-// delays them by up to a second.
-func (h *hints) changed() {
+// send notifies the other nodes. A hint that is lost costs a second
+// (docs/faults.md#20).
+func (h *hints) send() {
 	if conn := h.conn.Load(); conn != nil {
-		_ = conn.Publish(subject(h.region), nil)
+		_ = conn.Publish(h.subject, nil)
 	}
 }

@@ -11,7 +11,8 @@ import (
 	"github.com/nats-io/nats.go"
 )
 
-// A node receives the hints of the other nodes and not its own.
+// A node gets the hints of other nodes and not its own, and does not read what they
+// say.
 func TestHints(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, err := embed("hub-1")
@@ -24,30 +25,30 @@ func TestHints(t *testing.T) {
 		defer all.Wait()
 		defer cancel()
 		var a, b hints
-		var own, heard atomic.Int64
+		var own, others atomic.Int64
 		all.Go(func() { a.serve(ctx, s, "home", func() { own.Add(1) }) })
-		all.Go(func() { b.serve(ctx, s, "home", func() { heard.Add(1) }) })
-		other, err := nats.Connect("", nats.InProcessServer(s))
+		all.Go(func() { b.serve(ctx, s, "home", func() { others.Add(1) }) })
+		forger, err := nats.Connect("", nats.InProcessServer(s))
 		if err != nil {
 			t.Fatal(err)
 		}
-		defer other.Close()
+		defer forger.Close()
 		synctest.Wait()
-		a.changed()
+		a.send()
 		synctest.Wait()
-		if own.Load() != 0 || heard.Load() != 1 {
-			t.Errorf("a node heard %d of its own hints, the other %d of 1", own.Load(), heard.Load())
+		if own.Load() != 0 || others.Load() != 1 {
+			t.Errorf("a node got %d of its own hints, the other %d of 1", own.Load(), others.Load())
 		}
-		other.Publish(subject("home"), []byte{0xff, 0}) // forged, garbage
-		other.Flush()
+		forger.Publish(b.subject, []byte{0xff, 0})
+		forger.Flush()
 		synctest.Wait()
-		if heard.Load() != 2 {
-			t.Error("a hint is looked into, not just heard")
+		if others.Load() != 2 {
+			t.Error("the content of a hint is read")
 		}
 	})
 }
 
-// Faults 20, 21: a flood of hints costs 50 polls a second at most, and changes
+// A flood of forged hints (docs/faults.md#21) costs 50 polls a second at most, and changes
 // nothing that the store does not say.
 func TestForgedHints(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -60,8 +61,8 @@ func TestForgedHints(t *testing.T) {
 		f.polls = 0
 		f.mu.Unlock()
 		for time.Since(start) < time.Second {
-			n.poke()
-			n.poke()
+			n.pollNow()
+			n.pollNow()
 			time.Sleep(time.Millisecond)
 		}
 		f.mu.Lock()
@@ -76,8 +77,7 @@ func TestForgedHints(t *testing.T) {
 	})
 }
 
-// Without any hint (NATS down) changes still come with the poll.
+// Without NATS changes still come with the poll.
 func TestWithoutHints(t *testing.T) {
-	var h hints
-	h.changed() // must not panic
+	new(hints).send() // does not panic
 }

@@ -1,11 +1,18 @@
-// Package registry is what one hub node knows of its region just now: which
-// machines are connected and what they advertise, who shares with whom, which
-// groups there are. It publishes that as an immutable fleet.Snapshot, of which
-// it is the only writer, and reaches the machines whose tunnels end here.
+// Package registry holds the live state of a region on one hub node: which machines
+// are connected and what they advertise, who shares with whom, which groups there
+// are. It publishes that as an immutable fleet.Snapshot, which it alone writes, and
+// reaches the machines whose tunnels end here.
 //
-// The store is the truth about people; its epoch is polled every second, and
-// at once on a hint. Hints travel over NATS and are never believed: one that
-// is forged, doubled or lost moves a poll in time and changes nothing else.
+//	store ── poll each second, or on a hint ──▶ Registry ──▶ Snapshot, Line
+//	tunnel ── advertisements (Serve) ─────────▶    │
+//	                                               └──▶ Observer: what changed
+//
+// The registry imports and calls none of those who use it. They read the snapshot,
+// and Observe what changes.
+//
+// The store holds what lasts; the registry polls its epoch. A hint over NATS makes
+// the next poll come sooner and changes nothing else, so that one that is forged,
+// doubled or lost does no harm.
 package registry
 
 import (
@@ -24,7 +31,6 @@ import (
 	"github.com/kith/kith/internal/tunnel"
 )
 
-// Times of decisions 2 and 7.
 const (
 	returnAfterLoss  = 10 * time.Second
 	returnAfterStart = 30 * time.Second
@@ -37,8 +43,8 @@ const (
 	ackWithin        = 5 * time.Second
 )
 
-// A machine that comes back more than 3 times in a minute flaps: it is held out
-// of every decision for a minute (fault 34).
+// A machine that comes back more than 3 times in a minute flaps: no call is sent to
+// it for a minute (docs/faults.md#34).
 const (
 	flapCount  = 4 // arrivals before the one that is too many
 	flapWindow = time.Minute
@@ -53,8 +59,8 @@ var (
 	ErrNotHere = errors.New("the machine is not connected")
 )
 
-// Facts is what lasts, in the words of fleet, for one region. Its errors are of
-// the moment: what failed is tried again.
+// Facts is the part of the store that the registry reads, for one region. After an
+// error the registry tries again.
 type Facts interface {
 	// Kept is every machine that may connect and was seen at since or later.
 	Kept(ctx context.Context, since time.Time) ([]fleet.StoredMachine, error)
@@ -77,26 +83,30 @@ type Facts interface {
 	SaveOffers(ctx context.Context, id fleet.MachineID, advertisement []byte, seen time.Time) error
 }
 
-// Config is what a Registry works with. All fields but the functions are needed.
+// Config is what a Registry works with. All fields are needed.
 type Config struct {
 	Node   string // this hub node's name, unique in the region
 	Region string
 	Facts  Facts
 	Log    *slog.Logger
-	// OnChange is told of the store's changes after the Snapshot holds them, and
-	// whom they concern. After a gap (fleet.ErrBehind) it is told nil: everything
-	// may have changed, for everybody.
-	OnChange func([]fleet.Change, fleet.Affected)
-	// OnFree is told of a machine that may have gained room or whose waiters
-	// must be decided anew: it came, changed, left, or is no longer expected
-	// back. The Snapshot holds it already. May be called by several goroutines
-	// at once and must not block.
-	OnFree func(fleet.MachineID)
+}
+
+// Observer is notified of changes once the Snapshot holds them. Its functions may be
+// called by several goroutines at once and must not block; nil ones are skipped.
+type Observer struct {
+	// Store gets the store's changes, and what they affect. After a gap
+	// (fleet.ErrBehind) the changes are nil: everything may have changed.
+	Store func([]fleet.Change, fleet.Affected)
+	// Machine gets a machine that may have free slots, or whose waiting calls are to
+	// be decided again: it connected, disconnected, changed, or is no longer expected
+	// back.
+	Machine func(fleet.MachineID)
 }
 
 // Registry is the live state of one region on one hub node. Make it with New.
 type Registry struct {
 	config    Config
+	observer  Observer
 	snapshot  atomic.Pointer[fleet.Snapshot]
 	confirmed atomic.Int64  // Unix nanoseconds: the store was read as of then
 	lines     sync.Map      // fleet.MachineID → *connection, routable ones only
@@ -105,14 +115,14 @@ type Registry struct {
 	hints     hints
 	stopped   atomic.Bool
 
-	mu sync.Mutex // held by whoever writes; what is below is the writer's
+	mu sync.Mutex // held by the writer; guards what is below
 	// entries has every machine in the snapshot and every attached one.
 	entries map[fleet.MachineID]*entry
 	shared  map[fleet.MemberID]struct{} // members with shares in the snapshot
 	groups  map[fleet.GroupID]struct{}  // groups in the snapshot
-	epoch   int64                       // poll's alone
+	epoch   int64                       // used by poll alone
 	revoked []*tunnel.Client            // to be closed by endLines
-	taken   []*connection               // out of lines; endLines reports them lost
+	taken   []*connection               // out of lines; endLines closes lost
 }
 
 // connection is the way to a machine whose tunnel is acknowledged.
@@ -131,7 +141,7 @@ type entry struct {
 	arrived    int
 }
 
-// New makes a Registry that knows nothing yet.
+// New returns an empty Registry.
 func New(config Config) *Registry {
 	r := &Registry{
 		config:  config,
@@ -145,61 +155,64 @@ func New(config Config) *Registry {
 	return r
 }
 
-// Run loads what the store keeps and follows its changes until ctx ends. An
-// error is a store that could not be read at the start or hints that cannot run.
+// Observe sets the Observer. It is called before Run and Serve.
+func (r *Registry) Observe(o Observer) { r.observer = o }
+
+// Run loads what the store keeps and follows its changes until ctx ends. It fails if
+// the store cannot be read at the start, or hints cannot run.
 func (r *Registry) Run(ctx context.Context) error {
 	defer r.stopped.Store(true)
 	if err := r.load(ctx, time.Now().Add(returnAfterStart)); err != nil {
 		return fmt.Errorf("cannot load the registry: %w", err)
 	}
 	close(r.ready)
-	again := time.AfterFunc(returnAfterStart, r.endOfReturn)
+	again := time.AfterFunc(returnAfterStart, r.notifyNotReturned)
 	defer again.Stop()
 	g, ctx := errgroup.WithContext(ctx)
-	g.Go(func() error { return r.hints.run(ctx, r.config.Node, r.config.Region, r.poke) })
+	g.Go(func() error { return r.hints.run(ctx, r.config.Node, r.config.Region, r.pollNow) })
 	g.Go(func() error { r.follow(ctx); return nil })
 	return g.Wait()
 }
 
-// Ready is closed once everything was loaded: before that the Snapshot lacks
-// machines, and a refusal made from it would be wrong.
+// Ready is closed once everything is loaded. Before that the Snapshot lacks machines,
+// and a refusal made from it would be wrong.
 func (r *Registry) Ready() <-chan struct{} { return r.ready }
 
-// Snapshot is the present state. It costs nothing.
+// Snapshot returns the present state. It costs nothing.
 func (r *Registry) Snapshot() *fleet.Snapshot { return r.snapshot.Load() }
 
 // Confirmed reports whether the Snapshot holds every change of the store up to
-// 5 s before now; if not, nothing may be granted from it (decisions 2, row 2).
+// 5 s before now; if not, nothing may be granted from it (spec/routing.md#row-2).
 func (r *Registry) Confirmed(now time.Time) bool {
 	at := r.confirmed.Load()
 	return at != 0 && now.Sub(time.Unix(0, at)) <= confirmedFor
 }
 
-// Hinted reports whether this node takes part in the hints of NATS just now.
+// Hinted reports whether this node sends and receives hints now.
 func (r *Registry) Hinted() bool {
 	conn := r.hints.conn.Load()
 	return conn != nil && conn.IsConnected()
 }
 
-// Nudge says that this node changed the store: it is read now, and other nodes
-// are told to read it, too.
+// Nudge is called after this node changed the store: this node and, by a hint, all
+// others poll it now.
 func (r *Registry) Nudge() {
-	r.poke()
-	r.hints.changed()
+	r.pollNow()
+	r.hints.send()
 }
 
-// poke makes the next poll come now; many at once are one.
-func (r *Registry) poke() {
+// pollNow makes the next poll come now; many calls at once make one poll.
+func (r *Registry) pollNow() {
 	select {
 	case r.nudged <- struct{}{}:
 	default:
 	}
 }
 
-// Line is the way to a machine whose tunnel ends at this node and is
-// acknowledged, and a channel that is closed when that tunnel has ended. By then
-// the Snapshot holds that the machine is gone, so that a call which moves on does
-// not choose it again.
+// Line returns the way to a machine whose tunnel ends at this node and is
+// acknowledged, and a channel that is closed when that tunnel has ended. By then the
+// Snapshot holds that the machine is disconnected, so that a call which is decided
+// again does not choose it.
 func (r *Registry) Line(id fleet.MachineID) (http.RoundTripper, <-chan struct{}, bool) {
 	found, ok := r.lines.Load(id)
 	if !ok {
@@ -209,15 +222,15 @@ func (r *Registry) Line(id fleet.MachineID) (http.RoundTripper, <-chan struct{},
 	return c, c.lost, true
 }
 
-// take takes the way to a machine out of lines. The caller writes.
-func (r *Registry) take(id fleet.MachineID) {
+// dropLine takes the way to a machine out of lines. Needs mu.
+func (r *Registry) dropLine(id fleet.MachineID) {
 	if found, ok := r.lines.LoadAndDelete(id); ok {
 		r.taken = append(r.taken, found.(*connection))
 	}
 }
 
-// Control hands a connected machine a change that its owner made; ErrNotHere if
-// it is not connected.
+// Control sends a connected machine a change that its owner made; ErrNotHere if it
+// is not connected.
 func (r *Registry) Control(ctx context.Context, id fleet.MachineID, change tunnel.Control) error {
 	line, ok := r.lines.Load(id)
 	if !ok {
@@ -226,14 +239,14 @@ func (r *Registry) Control(ctx context.Context, id fleet.MachineID, change tunne
 	return line.(*connection).Control(ctx, change)
 }
 
-// write runs change as the only writer: it gets the snapshot and returns the
-// next. Afterwards lines that change took away end, and OnFree is called for the
-// machines that it named.
+// write runs change as the only writer: it gets the snapshot and returns the next,
+// and the machines that the Observer is notified of. Lines that change dropped end
+// before that.
 func (r *Registry) write(change func(*fleet.Snapshot) (*fleet.Snapshot, []fleet.MachineID)) {
 	freed := r.publish(change)
 	r.endLines()
 	for _, id := range freed {
-		r.free(id)
+		r.notifyMachine(id)
 	}
 }
 
@@ -246,8 +259,8 @@ func (r *Registry) publish(change func(*fleet.Snapshot) (*fleet.Snapshot, []flee
 	return freed
 }
 
-// endLines closes the lines of machines that were revoked, and reports those lost
-// that the writer took away.
+// endLines closes the lines of revoked machines, and the lost channels of those that
+// were dropped.
 func (r *Registry) endLines() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -260,18 +273,18 @@ func (r *Registry) endLines() {
 	r.revoked, r.taken = nil, nil
 }
 
-func (r *Registry) free(id fleet.MachineID) {
-	if r.config.OnFree != nil && !r.stopped.Load() {
-		r.config.OnFree(id)
+func (r *Registry) notifyMachine(id fleet.MachineID) {
+	if r.observer.Machine != nil && !r.stopped.Load() {
+		r.observer.Machine(id)
 	}
 }
 
-// endOfReturn tells of every machine that did not come back in time.
-func (r *Registry) endOfReturn() {
+// notifyNotReturned notifies of every machine that did not come back in time.
+func (r *Registry) notifyNotReturned() {
 	now := time.Now()
 	for m := range r.Snapshot().Machines() {
 		if !m.Online && !m.ReturningUntil.After(now) {
-			r.free(m.ID)
+			r.notifyMachine(m.ID)
 		}
 	}
 }

@@ -58,24 +58,25 @@ func TestRoutableAfterAck(t *testing.T) {
 	})
 }
 
-// Decisions 2: lost means returning for 10 s, then offline; both are told.
+// A machine whose tunnel was lost is returning for 10 s, then offline
+// (spec/routing.md#returning); both are notified.
 func TestLostIsReturningThenOffline(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t, newFacts("m"))
 		d := n.connect(t, "m", offering("llama"))
 		synctest.Wait()
-		drain(n.freed)
+		drain(n.machines)
 		d.stop()
 		synctest.Wait()
 		lost := time.Now()
 		if m := n.machine("m"); m.Online || !m.ReturningUntil.Equal(lost.Add(10*time.Second)) || m.Offer("llama") == nil {
 			t.Errorf("after the loss: %+v", m)
 		}
-		if id := <-n.freed; id != "m" {
-			t.Errorf("told of %q", id)
+		if id := <-n.machines; id != "m" {
+			t.Errorf("notified of %q", id)
 		}
-		if id := <-n.freed; id != "m" || time.Since(lost) != 10*time.Second {
-			t.Errorf("told of %q %v after the loss", id, time.Since(lost))
+		if id := <-n.machines; id != "m" || time.Since(lost) != 10*time.Second {
+			t.Errorf("notified of %q %v after the loss", id, time.Since(lost))
 		}
 	})
 }
@@ -97,16 +98,16 @@ func TestLoadSurvives(t *testing.T) {
 			t.Error("the slot of a running call was given twice")
 		}
 		m.Release("llama")
-		drain(n.freed)
+		drain(n.machines)
 		d.change(func(ad *tunnel.Advertisement) { ad.Local = 1 })
-		if <-n.freed; again.Reserve("llama", fleet.Own) {
+		if <-n.machines; again.Reserve("llama", fleet.Own) {
 			t.Error("a slot that others hold was given")
 		}
 		if n.Snapshot().Machine("m") != again {
 			t.Error("held slots alone made a new version of the machine")
 		}
 		d.change(func(ad *tunnel.Advertisement) { ad.Local = 0 })
-		if <-n.freed; !again.Reserve("llama", fleet.Own) {
+		if <-n.machines; !again.Reserve("llama", fleet.Own) {
 			t.Error("a slot that came free is not given")
 		}
 	})
@@ -217,9 +218,9 @@ func TestStart(t *testing.T) {
 				t.Errorf("%s reaches %d machines", member, reached(n, member))
 			}
 		}
-		drain(n.freed)
-		if id := <-n.freed; id != "m" || time.Since(start) != 30*time.Second {
-			t.Errorf("told of %q after %v", id, time.Since(start))
+		drain(n.machines)
+		if id := <-n.machines; id != "m" || time.Since(start) != 30*time.Second {
+			t.Errorf("notified of %q after %v", id, time.Since(start))
 		}
 		n.connect(t, "m", offering("qwen"))
 		synctest.Wait()
@@ -273,17 +274,17 @@ func TestFollowsChanges(t *testing.T) {
 		f.change(fleet.GroupChanged, "g", func() { delete(f.groups, "g") })
 		step(0, "group ended")
 		f.change(fleet.MachineChanged, "m", func() { k := f.kept["m"]; k.Name = "renamed"; f.kept["m"] = k })
-		f.change(fleet.MachineChanged, "nobody's", func() {})
+		f.change(fleet.MachineChanged, "unknown", func() {})
 		step(0, "renamed")
 		if m := n.machine("m"); m.Name != "renamed" || !m.Online {
 			t.Errorf("after the renaming: %+v", m)
 		}
-		told := 0
-		for len(n.told) > 0 {
-			told += len(<-n.told)
+		notified := 0
+		for len(n.changes) > 0 {
+			notified += len(<-n.changes)
 		}
-		if told != len(f.changes) {
-			t.Errorf("told of %d changes, want %d", told, len(f.changes))
+		if notified != len(f.changes) {
+			t.Errorf("notified of %d changes, want %d", notified, len(f.changes))
 		}
 		f.revoke("m")
 		time.Sleep(1100 * time.Millisecond)
@@ -307,15 +308,15 @@ func TestBehind(t *testing.T) {
 		n := newNode(t, f)
 		n.connect(t, "m", offering("llama"))
 		synctest.Wait()
-		drain(n.told)
+		drain(n.changes)
 		f.mu.Lock()
 		delete(f.kept, "gone")
 		f.shares = []*fleet.Share{{ID: "s2", Owner: "owner-m", Member: "dora"}}
 		f.groups = map[fleet.GroupID]*fleet.Group{"g2": {ID: "g2", Members: []fleet.MemberID{"owner-m", "emil"}}}
 		f.behind = true
 		f.mu.Unlock()
-		if got := <-n.told; got != nil {
-			t.Errorf("told %v of a gap", got)
+		if got := <-n.changes; got != nil {
+			t.Errorf("notified of %v after a gap", got)
 		}
 		if n.Snapshot().Machine("gone") != nil || !n.machine("m").Online {
 			t.Error("the machines are not what the store has")
@@ -452,7 +453,7 @@ func TestKeepsOffers(t *testing.T) {
 	})
 }
 
-// Fault 34: a machine that comes and goes is left alone for a minute.
+// A machine that comes and goes gets no calls for a minute (docs/faults.md#34).
 func TestFlapping(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t, newFacts("m"))
@@ -474,10 +475,10 @@ func TestFlapping(t *testing.T) {
 		if got := verdict(); got == fleet.Try {
 			t.Error("tried a machine that flaps")
 		}
-		drain(n.freed)
-		for range n.freed {
+		drain(n.machines)
+		for range n.machines {
 			if verdict() == fleet.Try {
-				break // told when it may be tried again
+				break // notified when it may be tried again
 			}
 		}
 	})
@@ -518,7 +519,7 @@ func TestChurn(t *testing.T) {
 	})
 }
 
-// Control goes to the machine that is here.
+// Control reaches the machine that is connected here.
 func TestControl(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t, newFacts("m"))
@@ -534,7 +535,7 @@ func TestControl(t *testing.T) {
 	})
 }
 
-// What a stranger advertises is bounded; only unreadable hours refuse it.
+// What a machine advertises is limited; only hours that cannot be read refuse it.
 func TestRead(t *testing.T) {
 	ad := offering(" bad ", "", "same", "same", "none")
 	ad.Models[4].Families = []string{"telepathy"}

@@ -9,11 +9,10 @@ import (
 	"github.com/kith/kith/internal/tunnel"
 )
 
-// Serve keeps a machine in the fleet for as long as its tunnel lives, which it
-// owns: it reads the offers, acknowledges the first, and publishes each. The
-// generation is the tunnel's; an older one of the machine is fenced, and one
-// that is itself older than the live one ends at once (ErrFenced). The error is
-// why the tunnel ended.
+// Serve publishes a machine's advertisements for as long as its tunnel lives, and
+// closes it. It acknowledges the first advertisement. Of two tunnels of a machine
+// the one of the higher generation stays: the other is fenced (ErrFenced). Serve
+// returns why the tunnel ended.
 func (r *Registry) Serve(ctx context.Context, kept fleet.StoredMachine, generation int64, line *tunnel.Client) error {
 	defer line.Close()
 	older, ok := r.attach(kept, generation, line)
@@ -24,13 +23,13 @@ func (r *Registry) Serve(ctx context.Context, kept fleet.StoredMachine, generati
 	defer r.detach(kept.ID, line)
 	if older != nil {
 		fenced := make(chan struct{})
-		go func() { // a dead peer takes 2 s, which the new tunnel need not wait
+		go func() { // a dead peer takes 2 s; the new tunnel does not wait for it
 			defer close(fenced)
 			older.Fence(ctx)
 		}()
 		defer func() { <-fenced }()
 	}
-	// From here a revocation finds the line; one before is seen now.
+	// A revocation from here on finds the line; an earlier one is read now.
 	kept, ok, err := r.config.Facts.KeptMachine(ctx, kept.ID)
 	switch {
 	case err != nil:
@@ -46,11 +45,11 @@ func (r *Registry) Serve(ctx context.Context, kept fleet.StoredMachine, generati
 		err = reason
 	}
 	line.Close()
-	r.detach(kept.ID, line) // before keeper writes, which may take its time
+	r.detach(kept.ID, line) // before keeper writes, which may take long
 	return err
 }
 
-// follows takes the machine's advertisements in until they end.
+// follows publishes the machine's advertisements until they end.
 func (r *Registry) follows(ctx context.Context, line *tunnel.Client, id fleet.MachineID, keeper *keeper) error {
 	var before tunnel.Advertisement
 	acked := false
@@ -82,8 +81,8 @@ func (r *Registry) follows(ctx context.Context, line *tunnel.Client, id fleet.Ma
 	return ctx.Err()
 }
 
-// attach makes the line the machine's, unless a newer one is; the line it takes
-// over from is returned and must be fenced.
+// attach makes the line the machine's, unless the machine has a newer one. It
+// returns the line before it, which must be fenced.
 func (r *Registry) attach(kept fleet.StoredMachine, generation int64, line *tunnel.Client) (older *tunnel.Client, ok bool) {
 	r.write(func(s *fleet.Snapshot) (*fleet.Snapshot, []fleet.MachineID) {
 		e := r.entries[kept.ID]
@@ -113,8 +112,8 @@ func (r *Registry) attached(id fleet.MachineID) bool {
 	return e != nil && e.line != nil
 }
 
-// identify takes in what the store said of the machine after it was attached,
-// unless a change brought newer things meanwhile.
+// identify sets what the store said of the machine after it was attached, unless a
+// change brought something newer meanwhile.
 func (r *Registry) identify(kept fleet.StoredMachine, line *tunnel.Client) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -123,8 +122,8 @@ func (r *Registry) identify(kept fleet.StoredMachine, line *tunnel.Client) {
 	}
 }
 
-// advertise publishes an advertisement of an acknowledged line: its state, or
-// with nil only its load. False: the line is no longer the machine's.
+// advertise publishes an advertisement of an acknowledged line: its state, or if
+// that is nil only its load. It returns false if the line is no longer the machine's.
 func (r *Registry) advertise(id fleet.MachineID, line *tunnel.Client, state *fleet.Machine, ad tunnel.Advertisement) bool {
 	current := false
 	r.write(func(s *fleet.Snapshot) (*fleet.Snapshot, []fleet.MachineID) {
@@ -134,9 +133,8 @@ func (r *Registry) advertise(id fleet.MachineID, line *tunnel.Client, state *fle
 		}
 		current = true
 		m := s.Machine(id)
-		arrival := false
+		arrival := state != nil && (m == nil || !m.Online)
 		if state != nil {
-			arrival = m == nil || !m.Online
 			state.Online, state.Generation = true, e.generation
 			e.name(state)
 			s, m = s.WithMachine(state), state
@@ -146,7 +144,7 @@ func (r *Registry) advertise(id fleet.MachineID, line *tunnel.Client, state *fle
 			r.lines.Store(id, &connection{line, make(chan struct{})})
 			if now := time.Now(); e.flaps(now) {
 				m.Load.HoldOut(now.Add(flapWindow))
-				r.later(id, flapWindow)
+				r.notifyAfter(id, flapWindow)
 			}
 		}
 		return s, []fleet.MachineID{id}
@@ -154,7 +152,7 @@ func (r *Registry) advertise(id fleet.MachineID, line *tunnel.Client, state *fle
 	return current
 }
 
-// detach ends the line's time as the machine's.
+// detach removes the line from its machine.
 func (r *Registry) detach(id fleet.MachineID, line *tunnel.Client) {
 	r.write(func(s *fleet.Snapshot) (*fleet.Snapshot, []fleet.MachineID) {
 		e := r.entries[id]
@@ -170,9 +168,9 @@ func (r *Registry) detach(id fleet.MachineID, line *tunnel.Client) {
 	})
 }
 
-// lose makes an online machine a returning one. The caller writes.
+// lose makes a connected machine a returning one. Needs mu.
 func (r *Registry) lose(s *fleet.Snapshot, id fleet.MachineID) (*fleet.Snapshot, []fleet.MachineID) {
-	r.take(id)
+	r.dropLine(id)
 	m := s.Machine(id)
 	if m == nil || !m.Online {
 		return s, nil
@@ -180,22 +178,22 @@ func (r *Registry) lose(s *fleet.Snapshot, id fleet.MachineID) (*fleet.Snapshot,
 	lost := *m
 	lost.Online = false
 	lost.ReturningUntil = time.Now().Add(returnAfterLoss)
-	r.later(id, returnAfterLoss)
+	r.notifyAfter(id, returnAfterLoss)
 	return s.WithMachine(&lost), []fleet.MachineID{id}
 }
 
-// later has the machine's waiters decided again after d.
-func (r *Registry) later(id fleet.MachineID, d time.Duration) {
-	time.AfterFunc(d, func() { r.free(id) })
+// notifyAfter notifies of the machine after d.
+func (r *Registry) notifyAfter(id fleet.MachineID, d time.Duration) {
+	time.AfterFunc(d, func() { r.notifyMachine(id) })
 }
 
-// name gives a machine what the store says of it.
+// name sets what the store says of a machine.
 func (e *entry) name(m *fleet.Machine) {
 	m.ID, m.Owner, m.OwnerName = e.kept.ID, e.kept.Owner, e.kept.OwnerName
 	m.Name, m.KeptOut, m.Created = e.kept.Name, e.kept.KeptOut, e.kept.Created
 }
 
-// flaps notes an arrival and reports whether there were too many of late.
+// flaps records a connection and reports whether there were too many lately.
 func (e *entry) flaps(now time.Time) bool {
 	oldest := &e.arrivals[e.arrived%flapCount]
 	e.arrived++

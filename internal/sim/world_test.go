@@ -147,8 +147,6 @@ func (w *world) startHub() {
 	}
 	n.live = registry.New(registry.Config{
 		Node: "hub", Region: region, Facts: facts{n.db.Facts(region), &n.trouble}, Log: log,
-		OnChange: func(changes []fleet.Change, whom fleet.Affected) { n.hub.OnChange(changes, whom) },
-		OnFree:   func(id fleet.MachineID) { n.hub.OnMachine(id) },
 	})
 	n.spool, _ = spool.Open("", spool.Limits{Memory: memory}) // without a folder nothing fails
 	config := w.config

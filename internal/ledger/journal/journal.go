@@ -1,11 +1,11 @@
 // Package journal keeps records on this computer's own disk until they are kept
-// elsewhere. A record that was appended survives the death of the process; once
-// Sync returned it survives a power cut.
+// elsewhere. An appended record survives a crash of the process, and once Sync
+// returned a power cut.
 //
-// A journal is two slots, files of a fixed size whose room is reserved when they
-// are made, so that a disk that others filled does not stop it. Records go to one
-// slot. Restart begins the other with what is still needed, and what the first
-// held is let go; whatever moment a crash picks, one of the two is whole.
+// A journal is two slots: files of a fixed size that is reserved when they are made,
+// so that a full disk does not stop it. Append writes to the active slot. Restart
+// makes the other slot active, with the records that are still needed. Whenever a
+// crash comes, one of the two is complete.
 package journal
 
 import (
@@ -19,14 +19,13 @@ import (
 	"path/filepath"
 )
 
-// slotSize is the room of one slot in bytes, some 100,000 records.
+// slotSize is the size of one slot in bytes, some 100,000 records.
 const slotSize = 32 << 20
 
 // A slot begins with a header: the magic word, the slot's generation (each
 // Restart's is one higher), the offset at which that Restart's own records end,
-// and a checksum. Then come the records: length, checksum, bytes. Checksums of
-// records begin with the generation, so that what an earlier one left behind is
-// never read.
+// and a checksum. The records follow: length, checksum, bytes. The checksum of a
+// record includes the generation, so that records of an earlier one are not read.
 const (
 	magic      = "kithjnl1"
 	headerSize = len(magic) + 8 + 8 + 4
@@ -34,39 +33,39 @@ const (
 	maxRecord  = 64 << 10
 )
 
-// ErrFull is Append's when the slot has no room for the record.
+// ErrFull is the error for a slot that has no room for a record.
 var ErrFull = errors.New("the journal is full")
 
-// errTorn: no Restart has succeeded yet, or the last one failed.
-var errTorn = errors.New("the journal was not begun")
+// errNotStarted is the error before the first Restart, and after one that failed.
+var errNotStarted = errors.New("the journal was not started")
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
-// Journal is an open journal. Append and Restart exclude each other, as do Sync
-// and Restart; Append and Sync may run at once. Its users see to that.
+// Journal is an open journal. Append and Sync may run at the same time; Restart may
+// not run with either.
 type Journal struct {
 	slots      [2]*os.File
 	size       int64
 	active     int
 	generation uint64
 	end        int64 // of the active slot: where the next record goes
-	torn       bool  // the active slot was not begun whole
-	// firm says that all which the active slot began with is on the disk. Until
-	// then the other slot is needed, and Restart leaves it alone.
-	firm  bool
-	found [][]byte
-	frame []byte // for Append, which so makes one write
+	started    bool  // the active slot holds all of its Restart's records
+	// synced says that these are on the disk. Until then the other slot is needed, and
+	// Restart does not write it.
+	synced bool
+	found  [][]byte
+	frame  []byte // buffer of Append
 }
 
-// Open opens the journal at path, or makes it: two files, path and "a" or "b".
-// Nothing may be appended before the first Restart. One process at a time may
-// have a journal open; its users see to that, too.
+// Open opens the journal at path, or makes it: two files, path with "a" and "b"
+// appended. Append fails before the first Restart. One process at a time may have a
+// journal open.
 func Open(path string) (*Journal, error) {
 	return open(path, slotSize)
 }
 
 func open(path string, size int64) (_ *Journal, err error) {
-	j := &Journal{size: size, torn: true}
+	j := &Journal{size: size}
 	defer func() {
 		if err != nil {
 			err = fmt.Errorf("cannot open the journal %s: %w", filepath.Dir(path), errors.Join(err, j.Close()))
@@ -88,13 +87,13 @@ func open(path string, size int64) (_ *Journal, err error) {
 		j.active = 1
 	}
 	newest, older := found[j.active], found[1-j.active]
-	j.generation, j.firm = newest.generation, newest.whole
+	j.generation, j.synced = newest.generation, newest.complete
 	j.found = append(older.records, newest.records...)
 	return j, nil
 }
 
-// Found gives, once, the records that Open found, the oldest first, some of them
-// perhaps twice.
+// Found returns, once, the records that Open found, the oldest first. It may hold a
+// record twice.
 func (j *Journal) Found() [][]byte {
 	found := j.found
 	j.found = nil
@@ -104,12 +103,11 @@ func (j *Journal) Found() [][]byte {
 // content is what a slot holds.
 type content struct {
 	generation uint64
-	whole      bool // nothing is missing of what the slot began with
+	complete   bool // it has all records of its Restart
 	records    [][]byte
 }
 
-// read reads a slot as far as it is sound; a slot that holds nothing sound is
-// the empty content.
+// read reads a slot up to the first record whose checksum is wrong.
 func read(slot *os.File) (content, error) {
 	if _, err := slot.Seek(0, io.SeekStart); err != nil {
 		return content{}, err
@@ -117,7 +115,7 @@ func read(slot *os.File) (content, error) {
 	from := bufio.NewReaderSize(slot, maxRecord)
 	head := make([]byte, headerSize)
 	if _, err := io.ReadFull(from, head); err != nil {
-		return content{}, err // a slot has its size from its first moment on
+		return content{}, err // every slot has its full size
 	}
 	sum := binary.BigEndian.Uint32(head[headerSize-4:])
 	head = head[:headerSize-4]
@@ -132,7 +130,7 @@ func read(slot *os.File) (content, error) {
 			return content{}, err
 		}
 		if record == nil {
-			c.whole = offset >= binary.BigEndian.Uint64(head[len(magic)+8:])
+			c.complete = offset >= binary.BigEndian.Uint64(head[len(magic)+8:])
 			return c, nil
 		}
 		c.records = append(c.records, record)
@@ -140,7 +138,7 @@ func read(slot *os.File) (content, error) {
 	}
 }
 
-// readFrame reads the next record; where no sound one follows it is nil.
+// readFrame reads the next record; nil if none follows.
 func readFrame(from io.Reader, generation uint64) ([]byte, error) {
 	var head [frameSize]byte
 	if _, err := io.ReadFull(from, head[:]); err != nil {
@@ -179,11 +177,11 @@ func appendFrame(b []byte, generation uint64, record []byte) []byte {
 	return append(b, record...)
 }
 
-// Append writes one record, of 1 byte to 64 KiB. After an error nothing of it
-// stays, and a later Append may well succeed.
+// Append writes one record, of 1 byte to 64 KiB. After an error nothing of it is
+// kept, and the next Append may succeed.
 func (j *Journal) Append(record []byte) error {
-	if j.torn {
-		return errTorn
+	if !j.started {
+		return errNotStarted
 	}
 	j.frame = appendFrame(j.frame[:0], j.generation, record)
 	if j.end+int64(len(j.frame)) > j.size {
@@ -196,12 +194,12 @@ func (j *Journal) Append(record []byte) error {
 	return nil
 }
 
-// Restart begins a slot anew with these records; all others are let go once
-// Sync has returned. After an error (but ErrFull, which changes nothing) it has
-// to be tried again before anything may be appended; what was there is kept.
+// Restart starts a slot with these records. Once Sync has returned all others are
+// dropped. ErrFull changes nothing; after any other error the records that were there
+// are kept, and Restart has to succeed before the next Append.
 func (j *Journal) Restart(records [][]byte) error {
 	target := j.active
-	if j.firm {
+	if j.synced {
 		target = 1 - target
 	}
 	generation := j.generation + 1
@@ -216,28 +214,28 @@ func (j *Journal) Restart(records [][]byte) error {
 	if int64(len(text)) > j.size {
 		return ErrFull
 	}
-	j.active, j.generation, j.firm, j.torn = target, generation, false, true
+	j.active, j.generation, j.synced, j.started = target, generation, false, false
 	if _, err := j.slots[target].WriteAt(text, 0); err != nil {
-		return fmt.Errorf("cannot begin the journal anew: %w", err)
+		return fmt.Errorf("cannot restart the journal: %w", err)
 	}
-	j.end, j.torn = int64(len(text)), false
+	j.end, j.started = int64(len(text)), true
 	return nil
 }
 
-// Sync makes all that was appended before it survive a power cut. After an
-// error that is unknown, and the journal needs a Restart.
+// Sync makes all that was appended before it survive a power cut. After an error the
+// journal needs a Restart.
 func (j *Journal) Sync() error {
-	if j.torn {
-		return errTorn
+	if !j.started {
+		return errNotStarted
 	}
 	if err := flush(j.slots[j.active]); err != nil {
 		return fmt.Errorf("cannot bring the journal to the disk: %w", err)
 	}
-	j.firm = true
+	j.synced = true
 	return nil
 }
 
-// Used is how much of the slot is taken, from 0 to 1.
+// Used returns how much of the active slot is used, from 0 to 1.
 func (j *Journal) Used() float64 { return float64(j.end) / float64(j.size) }
 
 // Close closes the files.

@@ -62,7 +62,7 @@ func TestKept(t *testing.T) {
 		t.Fatal("a record was taken before the first Restart")
 	}
 	if err := j.Sync(); err == nil {
-		t.Fatal("nothing was begun and yet it is firm")
+		t.Fatal("Sync succeeds before the first Restart")
 	}
 	ok(t, j.Restart(nil), j.Append([]byte("one")), j.Append([]byte("two")), j.Sync())
 	_, found = reopen(t, path, 4<<10)
@@ -77,9 +77,9 @@ func TestKept(t *testing.T) {
 	same(t, found, []string{"two", "three", "three"})
 }
 
-// TestNotFirm: while the last Restart is not on the disk, another leaves the
+// TestNotSynced: while the last Restart is not on the disk, another leaves the
 // slot before it alone, also across a restart of the process.
-func TestNotFirm(t *testing.T) {
+func TestNotSynced(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "j-")
 	j, _ := reopen(t, path, 4<<10)
 	ok(t, j.Restart(nil), j.Append([]byte("kept")), j.Sync())
@@ -141,7 +141,7 @@ func TestFull(t *testing.T) {
 }
 
 // TestAnyMoment: whatever prefix of the writes since the last Sync reached the
-// disk, and whatever stood there before, the records that were firm are there.
+// disk, and whatever was there before, the synced records are there.
 func TestAnyMoment(t *testing.T) {
 	const size = 2 << 10
 	for seed := range uint64(300) {
@@ -149,7 +149,7 @@ func TestAnyMoment(t *testing.T) {
 		path := filepath.Join(t.TempDir(), "j-")
 		j, err := open(path, size)
 		ok(t, err)
-		var live, firm []string // live since the last Sync, and at it
+		var live, synced []string // live since the last Sync, and at it
 		ok(t, j.Restart(nil), j.Sync())
 		disk := snapshot(t, path)
 		for i := range 60 {
@@ -159,7 +159,7 @@ func TestAnyMoment(t *testing.T) {
 				ok(t, j.Restart(bytesOf(live)))
 			case 1:
 				ok(t, j.Sync())
-				firm, disk = slices.Clone(live), snapshot(t, path)
+				synced, disk = slices.Clone(live), snapshot(t, path)
 			default:
 				text := fmt.Sprint(seed, "/", i)
 				if err := j.Append([]byte(text)); err == nil {
@@ -170,7 +170,7 @@ func TestAnyMoment(t *testing.T) {
 			}
 		}
 		// Let go since: what is not live needs not be there.
-		firm = slices.DeleteFunc(firm, func(s string) bool { return !slices.Contains(live, s) })
+		synced = slices.DeleteFunc(synced, func(s string) bool { return !slices.Contains(live, s) })
 		now := snapshot(t, path)
 		ok(t, j.Close())
 		for slot, name := range []string{path + "a", path + "b"} {
@@ -182,9 +182,9 @@ func TestAnyMoment(t *testing.T) {
 			t.Fatalf("seed %d: %v", seed, err)
 		}
 		found := texts(j.Found())
-		for _, s := range firm {
+		for _, s := range synced {
 			if !slices.Contains(found, s) {
-				t.Fatalf("seed %d: %s was firm and is lost; found %q", seed, s, found)
+				t.Fatalf("seed %d: %s was synced and is lost; found %q", seed, s, found)
 			}
 		}
 		ok(t, j.Close())
@@ -213,7 +213,7 @@ func TestOpenFails(t *testing.T) {
 	same(t, found, nil)
 }
 
-// BenchmarkAppend writes a record of 250 bytes, not yet firm.
+// BenchmarkAppend writes a record of 250 bytes, not synced.
 func BenchmarkAppend(b *testing.B) {
 	j, err := Open(filepath.Join(b.TempDir(), "j-"))
 	if err != nil {

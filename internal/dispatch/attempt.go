@@ -1,0 +1,289 @@
+package dispatch
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptrace"
+	"time"
+
+	"github.com/kith/kith/internal/fault"
+	"github.com/kith/kith/internal/fleet"
+	"github.com/kith/kith/internal/gateway"
+	"github.com/kith/kith/internal/tunnel"
+)
+
+const (
+	// disconnectGrace is how long a broken exchange waits for the end of its tunnel:
+	// HTTP/2 reports a connection's end to its streams, and a daemon that stops
+	// resets them, a moment before the tunnel is closed.
+	disconnectGrace = 250 * time.Millisecond
+	// maxWithHead is the longest body that is sent together with the call's head, to
+	// a machine of the caller's own or shared with the caller.
+	maxWithHead = 64 << 10
+	// admitTimeout limits how long a machine takes to admit a call by its head.
+	admitTimeout = 10 * time.Second
+	// cancelTimeout limits how long a machine takes to end a cancelled call.
+	cancelTimeout = 2 * time.Second
+	// maxRefusal limits what is read of an engine's own message.
+	maxRefusal = 64 << 10
+)
+
+// errNotAdmitted is the cause of the end of an attempt that its machine did not
+// admit in time.
+var errNotAdmitted = errors.New("the machine neither took nor refused the call in time")
+
+// attempt is a call on one machine.
+type attempt struct {
+	*reservation
+	call    *gateway.Call
+	began   time.Time
+	cancel  context.CancelCauseFunc // ends the attempt, not the call
+	refusal tunnel.Refusal          // why the daemon did not take the call, if it said so
+	gotBody bool                    // the machine was given some of the request's body
+}
+
+// outcome is how an attempt ended.
+type outcome int
+
+const (
+	answered outcome = iota // the slot is released when the answer's body is closed
+	failed                  // with a fault that holds for every machine
+	busy                    // the machine had no slot after all
+	notTaken                // gone, unreachable or refusing: another may be tried
+	vanished                // gone while a unary call ran: another may be tried once
+)
+
+// send posts the call through the tunnel of the attempt's machine. For every outcome
+// but answered the reservation was released.
+//
+//  1. A machine that is disconnected, or out of the caller's reach by now, gets no
+//     request.
+//  2. The head is sent, and the body with it or once the daemon admitted the head
+//     (spec/routing.md#head-first). A daemon that refuses the head has not seen the
+//     body.
+//  3. Status 200: of a streamed answer the first bytes are awaited, a unary answer
+//     is read to its end. Until then another machine may still replace this one.
+//  4. Any other status is a refusal or the engine's own fault (readRefusal); no
+//     response at all is the end of the tunnel, or the engine's (broken).
+func (d *Dispatcher) send(ctx context.Context, a *attempt) (*gateway.Answer, outcome, error) {
+	line, gone, ok := d.cfg.Registry.Line(a.Machine.ID)
+	if !ok || isClosed(gone) || !d.stillReaches(a) {
+		d.scheduler.release(a.reservation, false)
+		return nil, notTaken, nil
+	}
+	ctx, cancel := context.WithCancelCause(ctx)
+	late := time.AfterFunc(d.cfg.FirstByte, func() {
+		cancel(fault.New(fault.EngineTimeout, "the machine took the call but its engine gave no answer for %s", d.cfg.FirstByte))
+	})
+	end := func(out outcome) {
+		late.Stop()
+		cancel(nil)
+		if out == busy {
+			d.scheduler.releaseBusy(a.reservation)
+			return
+		}
+		d.scheduler.release(a.reservation, out != notTaken)
+	}
+
+	endpoint, _ := a.call.Request()
+	traced := httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{WroteHeaders: d.cfg.Ledger.RequestSync})
+	request, body := d.request(traced, a.call, a.Candidate, endpoint.Path())
+	if request.Header.Get("Expect") != "" {
+		silent := time.AfterFunc(admitTimeout, func() {
+			if body.withhold() {
+				cancel(errNotAdmitted)
+			}
+		})
+		defer silent.Stop()
+	}
+	response, err := line.RoundTrip(request)
+	if err != nil {
+		a.gotBody = body.stop()
+		out, f := broken(ctx, a.call, gone, err)
+		if out == busy || context.Cause(ctx) == errNotAdmitted {
+			d.recordRefusal(a)
+		}
+		end(out)
+		return nil, out, f
+	}
+	if response.StatusCode != http.StatusOK {
+		a.gotBody = body.stop()
+		a.refusal = tunnel.RefusalIn(response.Header)
+		out, f := readRefusal(response)
+		response.Body.Close()
+		if out != failed {
+			d.recordRefusal(a)
+		}
+		end(out)
+		return nil, out, f
+	}
+	a.gotBody = true
+	answer := &answerBody{ReadCloser: response.Body, ctx: ctx, gone: gone, end: func() { end(answered) }}
+	result := &gateway.Answer{Response: response, Endpoint: endpoint}
+	if a.call.Stream {
+		err = answer.readAhead()
+	} else {
+		result.Whole, err = a.call.Hold(d.cfg.Spool, answer.ReadCloser, response.ContentLength)
+	}
+	if err != nil {
+		out, f := broken(ctx, a.call, gone, err)
+		answer.Close()
+		return nil, out, f
+	}
+	late.Stop()
+	a.Offer.Load.ObserveTTFT(time.Since(a.began))
+	response.Body = answer
+	if !a.call.Stream { // the machine is done: its slot does not wait for the caller to read
+		answer.Close()
+	}
+	return result, answered, nil
+}
+
+// stopped reports whether the machine no longer runs an attempt that was cancelled:
+// its daemon says so, or its tunnel has ended (spec/routing.md#one-attempt).
+func (d *Dispatcher) stopped(ctx context.Context, a *attempt) bool {
+	line, gone, ok := d.cfg.Registry.Line(a.Machine.ID)
+	if !ok {
+		return true
+	}
+	ctx, cancel := context.WithTimeout(ctx, cancelTimeout)
+	defer cancel()
+	r := newRequest(ctx, tunnel.PathEnded)
+	r.Header = http.Header{tunnel.HeaderCorrelation: {a.call.ID}, tunnel.HeaderAttempt: {attemptHeader(a.call, a.Machine)}}
+	response, err := line.RoundTrip(r)
+	if err != nil {
+		return ends(ctx, gone)
+	}
+	response.Body.Close()
+	return response.StatusCode == http.StatusNoContent
+}
+
+// recordRefusal records that the machine did not take a call which by its
+// advertisement it would have taken (spec/routing.md#left-out). A model that it does
+// not have after all is no race. When the machine is no longer left out, the calls
+// that wait for it are decided again: what corrects the hub's view of the machine may
+// come without a notification.
+func (d *Dispatcher) recordRefusal(a *attempt) {
+	now := time.Now()
+	until := a.Offer.Load.Record(a.Class).Refused(a.began, now, a.refusal != tunnel.RefusedUnknownModel)
+	if until.IsZero() {
+		return
+	}
+	if until.Sub(now) >= time.Second {
+		d.cfg.Log.Info("machine left out", "machine", a.Machine.ID, "model", string(a.model), "refused", string(a.refusal), "until", until)
+	}
+	time.AfterFunc(until.Sub(now), func() { d.OnMachine(a.Machine.ID) })
+}
+
+// recordServed records that the machine on which the call ended served it. Calls
+// that wait get what the machine may be sent beyond the slot that is free again.
+func (d *Dispatcher) recordServed(call *gateway.Call) {
+	if len(call.Trace.Tries) == 0 {
+		return
+	}
+	last := call.Trace.Tries[len(call.Trace.Tries)-1]
+	if offer := last.Machine.Offer(call.Model); offer != nil && offer.Load.Record(last.Class).Served() {
+		d.OnMachine(last.Machine.ID)
+	}
+}
+
+func newRequest(ctx context.Context, path string) *http.Request {
+	r, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://machine"+path, nil)
+	if err != nil {
+		panic(err) // the URL is a constant
+	}
+	return r
+}
+
+// request returns the call as the machine gets it, and its body. None of the
+// caller's own headers passes. The body follows the head once the daemon admitted
+// that, if the machine is reached through a group or the body is long.
+func (d *Dispatcher) request(ctx context.Context, call *gateway.Call, c fleet.Candidate, path string) (*http.Request, *requestBody) {
+	r := newRequest(ctx, path)
+	r.Header = http.Header{
+		tunnel.HeaderCorrelation: {call.ID},
+		tunnel.HeaderAttempt:     {attemptHeader(call, c.Machine)},
+		tunnel.HeaderCaller:      {c.Class.String() + " " + headerText(call.Caller.Name)},
+		tunnel.HeaderModel:       {tunnel.EscapeModel(string(call.Model))},
+		"User-Agent":             {""},
+	}
+	_, content := call.Request()
+	call.Attach(r, content)
+	if c.Class == fleet.Grouped || r.ContentLength > maxWithHead {
+		r.Header.Set("Expect", "100-continue")
+	}
+	deadline, ok := ctx.Deadline()
+	if !ok { // the limits of a streamed call begin when a machine took it
+		deadline = time.Now().Add(d.cfg.FirstByte + d.cfg.Stream)
+	}
+	// In whole seconds, rounded up: the hub is the first to give up.
+	r.Header.Set(tunnel.HeaderDeadline, deadline.Add(time.Second).UTC().Format(time.RFC3339))
+	body := &requestBody{body: r.Body}
+	r.Body, r.GetBody = body, nil
+	return r, body
+}
+
+func attemptHeader(call *gateway.Call, machine *fleet.Machine) string {
+	return fmt.Sprintf("%d %d", call.Trace.Attempts, machine.Generation)
+}
+
+// broken returns what a failed exchange means: the caller hung up or a limit passed,
+// the machine disconnected or takes no further stream, or its engine broke off.
+func broken(ctx context.Context, call *gateway.Call, gone <-chan struct{}, err error) (outcome, error) {
+	var f *fault.Fault
+	switch {
+	case context.Cause(ctx) == errNotAdmitted:
+		return notTaken, nil
+	case ctx.Err() != nil:
+		return failed, context.Cause(ctx)
+	case errors.As(err, &f):
+		return failed, f
+	case errors.Is(err, tunnel.ErrFull):
+		return busy, nil
+	case !ends(ctx, gone):
+		return failed, fault.New(fault.EngineError, "the engine on the machine broke off before it answered").Because(err)
+	case call.Stream:
+		return notTaken, nil
+	default:
+		return vanished, nil
+	}
+}
+
+// readRefusal returns what a status other than 200 means.
+func readRefusal(response *http.Response) (outcome, error) {
+	switch reason := tunnel.RefusalIn(response.Header); {
+	case reason == tunnel.RefusedBusy:
+		return busy, nil
+	case reason != "":
+		return notTaken, nil
+	}
+	text, _ := io.ReadAll(io.LimitReader(response.Body, maxRefusal)) // what came before a break is enough
+	f := gateway.EngineFault(response.StatusCode, text)
+	if f == nil {
+		return notTaken, nil
+	}
+	return failed, f
+}
+
+// ends reports whether the tunnel ends within disconnectGrace.
+func ends(ctx context.Context, gone <-chan struct{}) bool {
+	select {
+	case <-gone:
+		return true
+	case <-time.After(disconnectGrace):
+	case <-ctx.Done():
+	}
+	return isClosed(gone)
+}
+
+func isClosed(gone <-chan struct{}) bool {
+	select {
+	case <-gone:
+		return true
+	default:
+		return false
+	}
+}

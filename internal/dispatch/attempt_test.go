@@ -1,0 +1,74 @@
+package dispatch
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net/http"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/kith/kith/internal/fault"
+	"github.com/kith/kith/internal/gateway"
+	"github.com/kith/kith/internal/tunnel"
+)
+
+// A tunnel that ends a moment after its streams broke is a machine that disconnected;
+// if the tunnel lives on, its engine broke off.
+func TestBroken(t *testing.T) {
+	left := errors.New("the caller left")
+	for name, c := range map[string]struct {
+		stream bool
+		err    error
+		ends   time.Duration // of the line; 0: never
+		leaves bool
+		want   outcome
+		cause  error
+	}{
+		"machine gone, unary":    {false, io.ErrUnexpectedEOF, 100 * time.Millisecond, false, vanished, nil},
+		"machine gone, streamed": {true, io.ErrUnexpectedEOF, 100 * time.Millisecond, false, notTaken, nil},
+		"engine broke off":       {true, io.ErrUnexpectedEOF, 0, false, failed, fault.New(fault.EngineError, "")},
+		"too late to be one":     {false, io.ErrUnexpectedEOF, time.Second, false, failed, fault.New(fault.EngineError, "")},
+		"no stream left":         {false, tunnel.ErrFull, 0, false, busy, nil},
+		"a fault":                {false, fault.New(fault.InvalidRequest, ""), 0, false, failed, fault.New(fault.InvalidRequest, "")},
+		"caller left":            {true, context.Canceled, 100 * time.Millisecond, true, failed, left},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				ctx, cancel := context.WithCancelCause(t.Context())
+				if c.leaves {
+					cancel(left)
+				}
+				gone := make(chan struct{})
+				if c.ends > 0 {
+					time.AfterFunc(c.ends, func() { close(gone) })
+				}
+				got, err := broken(ctx, &gateway.Call{Stream: c.stream}, gone, c.err)
+				if got != c.want || (err == nil) != (c.cause == nil) || err != nil && fault.Of(err).Code != fault.Of(c.cause).Code {
+					t.Errorf("%d, %v", got, err)
+				}
+				cancel(nil)
+				time.Sleep(2 * time.Second)
+			})
+		})
+	}
+}
+
+// The hub's clock decides, but a machine whose own clock says that its hours are over
+// may refuse; the call moves on to the next (docs/faults.md#38).
+func TestFault38MachineDeclines(t *testing.T) {
+	for _, reason := range []tunnel.Refusal{tunnel.RefusedHours, tunnel.RefusedPaused, tunnel.RefusedUnknownModel, "\u009b31m words of its own"} {
+		response := &http.Response{
+			StatusCode: http.StatusServiceUnavailable, Body: http.NoBody,
+			Header: http.Header{tunnel.HeaderRefused: {string(reason)}},
+		}
+		if got, err := readRefusal(response); got != notTaken || err != nil {
+			t.Errorf("%s: %d, %v", reason, got, err)
+		}
+		if words := (&attempt{refusal: tunnel.RefusalIn(response.Header)}).describe(notTaken); strings.Contains(words, "of its own") {
+			t.Errorf("a machine's own words: %q", words)
+		}
+	}
+}

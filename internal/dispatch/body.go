@@ -1,0 +1,103 @@
+package dispatch
+
+import (
+	"context"
+	"errors"
+	"io"
+	"sync"
+
+	"github.com/kith/kith/internal/fault"
+)
+
+// requestBody is the body of a request to a machine. It knows whether any of it was
+// given to the tunnel: the caller is informed of each machine that got some.
+type requestBody struct {
+	mu      sync.Mutex
+	body    io.ReadCloser
+	given   bool
+	stopped bool
+}
+
+// errStopped ends a body whose request was answered before it was read.
+var errStopped = errors.New("the machine answered before it read the request")
+
+// Read satisfies io.Reader.
+func (b *requestBody) Read(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.stopped {
+		return 0, errStopped
+	}
+	n, err := b.body.Read(p)
+	b.given = b.given || n > 0
+	return n, err
+}
+
+// Close satisfies io.Closer.
+func (b *requestBody) Close() error { return b.body.Close() }
+
+// stop ends the body and reports whether any of it was given.
+func (b *requestBody) stop() (given bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.stopped = true
+	return b.given
+}
+
+// withhold ends the body if none of it was given, and reports whether it did.
+func (b *requestBody) withhold() bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.stopped = b.stopped || !b.given
+	return !b.given
+}
+
+// answerBody is the body of a machine's answer. Closing it ends the call at the
+// machine and then releases its slot, so that the machine learns of the end before
+// it gets the next call.
+type answerBody struct {
+	io.ReadCloser
+	ctx   context.Context
+	gone  <-chan struct{} // closed when the machine's tunnel has ended
+	first []byte          // read ahead
+	end   func()
+}
+
+// readAhead waits for the answer's first bytes.
+func (b *answerBody) readAhead() error {
+	buffer := make([]byte, 4<<10)
+	n, err := io.ReadAtLeast(b.ReadCloser, buffer, 1)
+	if n == 0 {
+		return err
+	}
+	b.first = buffer[:n]
+	return nil
+}
+
+// Read returns the bytes that were read ahead, then the machine's. The error of an
+// answer that breaks says who ended it: the caller, the machine or its engine.
+func (b *answerBody) Read(p []byte) (int, error) {
+	if len(b.first) > 0 {
+		n := copy(p, b.first)
+		b.first = b.first[n:]
+		return n, nil
+	}
+	n, err := b.ReadCloser.Read(p)
+	switch {
+	case err == nil || err == io.EOF:
+		return n, err
+	case b.ctx.Err() != nil:
+		return n, context.Cause(b.ctx)
+	case ends(b.ctx, b.gone):
+		return n, fault.New(fault.MachineOffline, "the machine went away in the middle of the answer").Because(err)
+	default:
+		return n, fault.New(fault.EngineError, "the engine broke off in the middle of the answer").Because(err)
+	}
+}
+
+// Close satisfies io.Closer.
+func (b *answerBody) Close() error {
+	err := b.ReadCloser.Close()
+	b.end()
+	return err
+}

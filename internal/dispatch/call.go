@@ -1,0 +1,207 @@
+package dispatch
+
+import (
+	"context"
+	"sync/atomic"
+	"time"
+
+	"github.com/kith/kith/internal/fault"
+	"github.com/kith/kith/internal/fleet"
+	"github.com/kith/kith/internal/gateway"
+)
+
+const (
+	// maxAttempts is how many machines one call may try
+	// (spec/routing.md#three-attempts).
+	maxAttempts = 3
+	// reportEvery is how often a waiting call's position is reported to its caller.
+	reportEvery = 2 * time.Second
+)
+
+// activeCall is a call from Do until its answer is closed.
+type activeCall struct {
+	d        *Dispatcher
+	call     *gateway.Call
+	query    fleet.Query
+	deadline time.Time // of its wait
+	// vanished says that a unary call lost its machine after it had started
+	// (spec/routing.md#vanished).
+	vanished bool
+	attempt  atomic.Pointer[attempt] // the one that runs now; nil: none
+	phase    phase                   // guarded by activeCalls.mu
+}
+
+// run decides, tries and waits until there is an answer or a fault.
+func (c *activeCall) run(ctx context.Context) (*gateway.Answer, error) {
+	for {
+		decision := c.d.route(&c.query)
+		c.recordDecision(judgement(decision))
+		switch decision.Verdict {
+		case fleet.Refuse:
+			return nil, c.refusal(decision)
+		case fleet.Try:
+			if r := c.d.scheduler.take(decision.Candidates, c.call.Model, c.query.Now); r != nil {
+				if err := c.d.active.enter(c, running); err != nil {
+					c.d.scheduler.release(r, false)
+					return nil, err
+				}
+				if answer, err, done := c.try(ctx, r); done {
+					return answer, err
+				}
+				continue
+			}
+			// Other calls took the slots since the decision: wait for one.
+		}
+		if answer, err, done := c.wait(ctx); done {
+			return answer, err
+		}
+	}
+}
+
+// try attempts the call on the machine of a reservation, by the outcome of send:
+//
+//  1. answered, failed: the call ends with that answer or fault. A failure because the
+//     machine went out of the caller's reach is notTaken, once the machine has stopped.
+//  2. busy: the call is decided again, and the machine counts as busy until the call
+//     has waited.
+//  3. notTaken, vanished: the call is decided again without the machine, unless it has
+//     had maxAttempts, or a second machine vanished.
+//
+// If done is false the call is to be decided again.
+func (c *activeCall) try(ctx context.Context, r *reservation) (_ *gateway.Answer, _ error, done bool) {
+	trace := &c.call.Trace
+	trace.Attempts++
+	r.widen(c.call.Choices)
+	trace.Machine, trace.Owner, trace.Group = r.Machine.ID, r.Machine.Owner, r.GroupID()
+	receipt, err := c.d.cfg.Ledger.Begin(runningUsage(c.call))
+	if err != nil {
+		trace.Machine, trace.Owner, trace.Group = "", "", ""
+		c.d.scheduler.release(r, false)
+		return nil, err, true
+	}
+	here, cancel := context.WithCancelCause(ctx)
+	a := &attempt{reservation: r, call: c.call, began: time.Now(), cancel: cancel}
+	c.attempt.Store(a)
+	answer, outcome, err := c.d.send(here, a)
+	if outcome == answered {
+		if err = c.d.cfg.Ledger.Await(here, receipt); err != nil {
+			answer.Close()
+			answer, outcome = nil, failed
+		}
+	}
+	if outcome == failed && here.Err() != nil && ctx.Err() == nil && c.d.stopped(ctx, a) {
+		outcome = notTaken // revoked before the answer began
+	}
+	c.recordAttempt(a, outcome)
+	if outcome == answered || outcome == failed {
+		return answer, err, true
+	}
+	c.attempt.Store(nil)
+	cancel(nil)
+	if outcome != vanished {
+		trace.Machine, trace.Owner, trace.Group = "", "", "" // it never ran the call
+	}
+	switch {
+	case ctx.Err() != nil:
+		return nil, context.Cause(ctx), true
+	case outcome == busy:
+		c.query.Full = append(c.query.Full, r.Machine.ID) // until the call has waited
+		return nil, nil, false
+	case outcome == vanished && c.vanished:
+		return nil, fault.New(fault.MachineOffline, "two machines went away in the middle of the answer; try again shortly"), true
+	}
+	c.vanished = c.vanished || outcome == vanished
+	c.query.Avoid, c.query.Gone = append(c.query.Avoid, r.Machine.ID), true
+	if len(c.query.Avoid) == maxAttempts {
+		return nil, c.exhausted(), true
+	}
+	return nil, nil, false
+}
+
+// refusal is the fault of a decision to refuse. For a call that lost its machine
+// that loss is the cause.
+func (c *activeCall) refusal(decision fleet.Decision) *fault.Fault {
+	if c.vanished && decision.Row == rowExhausted {
+		return fault.New(fault.MachineOffline, "the machine went away in the middle of the answer and no other one is free; try again shortly")
+	}
+	return decision.Fault
+}
+
+// Rows of spec/routing.md#the-twelve-rows that this package looks at.
+const (
+	rowUnconfirmed = 2  // the store cannot be read; the only refusal that does not end a wait
+	rowReady       = 3  // a machine is ready
+	rowExhausted   = 11 // the attempts or the time for them are used up
+)
+
+// exhausted is the fault of a call whose attempts or time are used up: the refusal
+// that holds now, or that of row 11 where fleet.Route would still try or wait.
+func (c *activeCall) exhausted() *fault.Fault {
+	decision := c.d.route(&c.query)
+	if decision.Verdict == fleet.Refuse {
+		c.recordDecision(judgement(decision))
+		return c.refusal(decision)
+	}
+	decision.Verdict, decision.Row = fleet.Refuse, rowExhausted
+	c.recordDecision(judgement(decision))
+	code := fault.CapacityFull
+	if c.query.Family != fleet.Chat {
+		code = fault.CascadeExhausted
+	}
+	f := fault.New(code, "every machine that was tried for this model was busy or went away before it started; try again shortly")
+	if c.query.Waited {
+		f = f.AfterWait()
+	}
+	return f
+}
+
+// wait queues the call for its model and tries the machine of the slot that it is
+// granted.
+func (c *activeCall) wait(ctx context.Context) (_ *gateway.Answer, _ error, done bool) {
+	if err := c.d.active.enter(c, waiting); err != nil {
+		return nil, err, true
+	}
+	began := time.Now()
+	w := c.d.scheduler.join(c.query, c.call.Arrived)
+	c.query.Full = nil
+	result, err := c.await(ctx, w)
+	c.call.Trace.Waited += time.Since(began)
+	c.call.Waiting(-1, 0)
+	if err != nil {
+		return nil, err, true
+	}
+	c.recordDecision(result.decision)
+	if result.slot == nil {
+		return nil, result.refusal, true
+	}
+	_ = c.d.active.enter(c, running) // a call that waited is not refused here
+	return c.try(ctx, result.slot)
+}
+
+// await returns how the wait ended, or the error that ended it: the deadline's or
+// the caller's.
+func (c *activeCall) await(ctx context.Context, w *waiter) (waitResult, error) {
+	deadline := time.NewTimer(time.Until(c.deadline))
+	defer deadline.Stop()
+	report := time.NewTicker(reportEvery)
+	defer report.Stop()
+	for {
+		c.call.Waiting(c.d.scheduler.position(w), max(0, time.Until(c.deadline)))
+		select {
+		case result := <-w.result:
+			return result, nil
+		case <-report.C:
+		case <-deadline.C:
+			if result, ok := c.d.scheduler.leave(w); ok {
+				return result, nil
+			}
+			c.query.Waited = true
+			return waitResult{}, c.exhausted()
+		case <-ctx.Done():
+			if result, ok := c.d.scheduler.leave(w); ok && result.slot != nil {
+				c.d.scheduler.release(result.slot, false)
+			}
+			return waitResult{}, context.Cause(ctx)
+		}
+	}
+}

@@ -1,0 +1,217 @@
+// Package dispatch brings a call to a machine and the machine's answer back.
+//
+// The gateway identified the caller and read the call. Do returns the answer, or
+// the fault that says why there is none:
+//
+//	            ┌──────────── another machine ────────────┐
+//	            ▼                                         │
+//	Do ──▶ 1 decide ── Try ──▶ 2 reserve ── slot ──▶ 3 attempt ──▶ answer or fault
+//	         │   │                 │                     ▲
+//	         │   └─ Wait ──▶ 4 wait ◀── no slot          │
+//	         │                 │  └──────── slot ────────┘
+//	         ▼                 ▼
+//	       fault             fault
+//
+// The steps are these:
+//
+//  1. Decide. fleet.Route looks at the registry's snapshot: which machines the caller
+//     reaches, what they offer, how busy they are. It returns Try with the candidates,
+//     best first, or Wait, or Refuse with the fault.
+//  2. Reserve. The scheduler reserves a slot of the first candidate that has one. Calls
+//     that wait go before a call that has just come.
+//  3. Attempt. The call is recorded in the ledger and sent through the machine's
+//     tunnel. If the machine is gone, refuses, or vanishes before it answered, the call
+//     is decided again without it, for at most maxAttempts machines. A machine that
+//     refuses as busy counts as busy until the call has waited.
+//  4. Wait. The call joins its model's queue in the scheduler. It leaves with a slot,
+//     with a refusal (what it waits for is gone), at its deadline, or when the caller
+//     hangs up.
+//
+// When the answer's body is closed the scheduler grants its slot to the next waiting
+// call. Finished then records the call.
+//
+// Three things happen beside that way. The registry notifies of changes (OnMachine,
+// OnChange): calls that wait are decided again, and calls whose key or share ended are
+// ended (revocation.go). A tick each second does the same for what changes with time
+// (Run). And the number of calls that a member has running and waiting is limited
+// (active.go).
+//
+// The rules are those of docs/spec/routing.md: fleet.Route holds what is decided at one
+// moment, this package what takes time.
+package dispatch
+
+import (
+	"context"
+	"io"
+	"log/slog"
+	"math/rand/v2"
+	"sync/atomic"
+	"time"
+
+	"github.com/kith/kith/internal/fleet"
+	"github.com/kith/kith/internal/gateway"
+	"github.com/kith/kith/internal/ledger"
+	"github.com/kith/kith/internal/registry"
+	"github.com/kith/kith/internal/spool"
+)
+
+// Config is what a Dispatcher works with. All fields but Draw are needed.
+type Config struct {
+	// Wait and WaitStream limit how long a unary and a streamed call wait for a
+	// machine.
+	Wait, WaitStream time.Duration
+	// Running and Waiting limit how many calls of one member run on machines, and
+	// wait for one, at the same time; 0 or less: no limit.
+	Running, Waiting int
+	// FirstByte limits how long a machine takes to its first byte.
+	FirstByte time.Duration
+	// Stream limits how long a streamed answer takes in all.
+	Stream time.Duration
+
+	Registry *registry.Registry // which machines there are, and the way to each
+	Ledger   *ledger.Ledger
+	Traces   *ledger.Traces
+	Spool    *spool.Spool // holds unary answers
+	// Valid returns the fault that ends the caller's calls once the caller's
+	// credential is revoked; nil while it is valid, and while that is unknown.
+	Valid func(context.Context, gateway.Caller) error
+	// Activity is called when a call reserves or releases a slot, and when it begins
+	// or ends to wait. It must not block.
+	Activity func()
+	// Draw returns random numbers that break ties between machines. Default
+	// rand.Uint64.
+	Draw func() uint64
+	Log  *slog.Logger
+}
+
+// Dispatcher serves hosted calls; it is a gateway.Backend. Make it with New, then
+// Run it.
+type Dispatcher struct {
+	cfg       Config
+	scheduler scheduler
+	active    activeCalls
+	changed   atomic.Pointer[time.Time] // of the last OnChange; nil: none yet
+}
+
+// New returns a Dispatcher. The registry's notifications are to reach OnChange and
+// OnMachine.
+func New(cfg Config) *Dispatcher {
+	if cfg.Draw == nil {
+		cfg.Draw = rand.Uint64
+	}
+	d := &Dispatcher{cfg: cfg}
+	d.scheduler.now, d.scheduler.activity = d.now, cfg.Activity
+	d.active.maxRunning, d.active.maxWaiting = max(cfg.Running, 0), max(cfg.Waiting, 0)
+	return d
+}
+
+// Run decides again, each second, for the calls that time may have changed
+// something for, until ctx ends.
+func (d *Dispatcher) Run(ctx context.Context) error {
+	tick := time.NewTicker(time.Second)
+	defer tick.Stop()
+	for {
+		select {
+		case now := <-tick.C:
+			d.scheduler.tick(now)
+			d.revokeUnconfirmed(now)
+		case <-ctx.Done():
+			return nil
+		}
+	}
+}
+
+// OnChange takes changes of the store that the registry's snapshot holds already,
+// and what they affect; nil changes stand for any. Calls whose key or share ended
+// end, and waiting calls that are affected are decided again.
+func (d *Dispatcher) OnChange(changes []fleet.Change, affected fleet.Affected) {
+	now := time.Now()
+	d.changed.Store(&now) // before revoke looks at the active calls
+	d.revoke(changes)
+	d.scheduler.onChange(affected)
+}
+
+// OnMachine takes that a machine connected, disconnected or changed: calls that wait
+// for what it offers are decided again.
+func (d *Dispatcher) OnMachine(id fleet.MachineID) {
+	if machine := d.cfg.Registry.Snapshot().Machine(id); machine != nil {
+		d.scheduler.onMachine(machine)
+	}
+}
+
+// Queued returns how many waiting calls the machine could take.
+func (d *Dispatcher) Queued(machine *fleet.Machine) int { return d.scheduler.queued(machine) }
+
+// Do serves a call on a machine that the caller reaches, or returns the fault that
+// refuses it.
+func (d *Dispatcher) Do(ctx context.Context, call *gateway.Call) (answer *gateway.Answer, err error) {
+	c := &activeCall{d: d, call: call, query: queryOf(call), deadline: call.Arrived.Add(d.waitLimit(call))}
+	ctx, end := d.active.begin(ctx, c)
+	defer func() {
+		if answer == nil { // a refusal, or a panic, which may have left a slot reserved
+			if a := c.attempt.Load(); a != nil {
+				d.scheduler.release(a.reservation, true)
+			}
+			end()
+		}
+	}()
+	// The call's body may have taken minutes to arrive. A change in the meantime did
+	// not end it: it was not active yet.
+	if changed := d.changed.Load(); changed != nil && !call.Arrived.After(*changed) {
+		if err := d.cfg.Valid(ctx, call.Caller); err != nil {
+			return nil, err
+		}
+	}
+	if answer, err = c.run(ctx); err != nil {
+		return nil, err
+	}
+	answer.Body = &closer{answer.Body, end}
+	return answer, nil
+}
+
+// closer is an answer's body that ends the call when it is closed.
+type closer struct {
+	io.ReadCloser
+	end func()
+}
+
+// Close satisfies io.Closer.
+func (b *closer) Close() error {
+	defer b.end()
+	return b.ReadCloser.Close()
+}
+
+// waitLimit is how long the call may wait for a machine: the operator's limit, or
+// the caller's own if that is shorter (spec/routing.md#wait-limit).
+func (d *Dispatcher) waitLimit(call *gateway.Call) time.Duration {
+	limit := d.cfg.Wait
+	if call.Stream {
+		limit = d.cfg.WaitStream
+	}
+	if call.Wait >= 0 {
+		limit = min(limit, call.Wait)
+	}
+	return limit
+}
+
+func queryOf(call *gateway.Call) fleet.Query {
+	return fleet.Query{
+		Caller: call.Caller.Member, Narrow: call.Caller.Narrow, Exclude: call.Caller.Machine,
+		Model: call.Model, Family: call.Endpoint.Family(),
+	}
+}
+
+// route decides on the newest snapshot.
+func (d *Dispatcher) route(query *fleet.Query) fleet.Decision {
+	s := d.now(query)
+	return fleet.Route(s, *query)
+}
+
+// now sets what the query depends on beside the snapshot (the time, a new draw,
+// whether the store could be read) and returns the newest snapshot.
+func (d *Dispatcher) now(query *fleet.Query) *fleet.Snapshot {
+	query.Now = time.Now()
+	query.Draw = d.cfg.Draw()
+	query.Unconfirmed = !d.cfg.Registry.Confirmed(query.Now)
+	return d.cfg.Registry.Snapshot()
+}

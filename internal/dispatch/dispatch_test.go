@@ -1,0 +1,150 @@
+package dispatch_test
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/kith/kith/internal/account"
+	"github.com/kith/kith/internal/dispatch"
+	"github.com/kith/kith/internal/fault"
+	"github.com/kith/kith/internal/fleet"
+	"github.com/kith/kith/internal/gateway"
+	"github.com/kith/kith/internal/ledger"
+	"github.com/kith/kith/internal/registry"
+	"github.com/kith/kith/internal/spool"
+	"github.com/kith/kith/internal/store"
+	"github.com/kith/kith/internal/tunnel"
+)
+
+// sharedMachine is a dispatcher, and a machine of ann's that is shared with bob and
+// offers the model m.
+type sharedMachine struct {
+	*dispatch.Dispatcher
+	t       *testing.T
+	db      *store.DB
+	live    *registry.Registry
+	spool   *spool.Spool
+	id      fleet.MachineID
+	changed chan struct{} // the snapshot holds a change of the store
+	asked   chan struct{} // the machine got a request
+}
+
+// newSharedMachine returns it once the machine is connected. activity is called as
+// Config.Activity is.
+func newSharedMachine(t *testing.T, activity func(*sharedMachine)) *sharedMachine {
+	t.Helper()
+	m := &sharedMachine{t: t, changed: make(chan struct{}, 99), asked: make(chan struct{}, 99)}
+	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
+	must := func(err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	var err error
+	m.db, err = store.Open(ctx, store.Config{Path: filepath.Join(t.TempDir(), "kith.db")})
+	must(err)
+	t.Cleanup(func() { m.db.Close() })
+	now := time.Now().UTC()
+	for _, name := range []string{"ann", "bob"} {
+		must(m.db.CreateMember(ctx, account.Member{ID: name, Name: name, Created: now}))
+	}
+	must(m.db.AddShare(ctx, account.Share{ID: "share", OwnerID: "ann", MemberID: "bob", Created: now}))
+	must(m.db.CreateLoginToken(ctx, account.LoginToken{ID: "token", MemberID: "ann", Created: now, Expires: now.Add(time.Hour)}))
+	machine, _, err := m.db.RedeemLoginToken(ctx, [32]byte{}, account.Machine{ID: "box", Name: "box", Region: "home", Created: now}, now)
+	must(err)
+	m.id = fleet.MachineID(machine.ID)
+
+	log := slog.New(slog.DiscardHandler)
+	connected := make(chan struct{}, 99)
+	m.live = registry.New(registry.Config{Node: "hub", Region: "home", Facts: m.db.Facts("home"), Log: log})
+	m.live.Observe(registry.Observer{
+		Store: func(changes []fleet.Change, affected fleet.Affected) {
+			m.OnChange(changes, affected)
+			m.changed <- struct{}{}
+		},
+		Machine: func(fleet.MachineID) { connected <- struct{}{} },
+	})
+	m.spool, _ = spool.Open("", spool.Limits{})
+	m.Dispatcher = dispatch.New(dispatch.Config{
+		Wait: time.Minute, WaitStream: time.Minute, FirstByte: time.Minute, Stream: time.Minute,
+		Registry: m.live, Ledger: ledger.New(m.db, nil, log), Traces: ledger.NewTraces(m.db, log), Spool: m.spool,
+		Valid: func(context.Context, gateway.Caller) error { return nil }, Activity: func() { activity(m) }, Log: log,
+	})
+	served := make(chan struct{})
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		defer close(served)
+		line, err := tunnel.Upgrade(w, r, tunnel.UpgradeConfig{Generation: 1})
+		if err == nil {
+			err = m.live.Serve(ctx, fleet.StoredMachine{ID: m.id, Owner: "ann", OwnerName: "ann", Name: "box"}, 1, line)
+		}
+		if !errors.Is(err, context.Canceled) {
+			t.Log("the tunnel ended:", err)
+		}
+	}))
+	ended := make(chan struct{}, 2)
+	go func() { _ = m.live.Run(ctx); ended <- struct{}{} }()
+	<-m.live.Ready()
+	dialer := tunnel.Dialer{
+		HubURL: server.URL, Credential: func() string { return "secret" },
+		Handler: http.HandlerFunc(func(http.ResponseWriter, *http.Request) { m.asked <- struct{}{} }),
+		Advertise: func() (tunnel.Advertisement, <-chan struct{}) {
+			return tunnel.Advertisement{Name: "box", Slots: 1, Free: 1, Models: []tunnel.Model{{
+				ID: "m", Families: []string{"chat"}, Endpoints: []string{"/v1/chat/completions"}, Slots: 1, Free: 1,
+			}}}, nil
+		},
+	}
+	go func() { _ = dialer.Run(ctx); ended <- struct{}{} }()
+	t.Cleanup(func() {
+		cancel()
+		<-ended
+		<-ended
+		<-served
+		server.Close()
+	})
+	for machine := m.live.Snapshot().Machine(m.id); machine == nil || !machine.Online; machine = m.live.Snapshot().Machine(m.id) {
+		<-connected
+	}
+	return m
+}
+
+// A share that ends after a machine was chosen, and before the call is sent there,
+// gives the machine no prompt.
+func TestShareEndsBeforeTheAttempt(t *testing.T) {
+	reserved := false
+	m := newSharedMachine(t, func(m *sharedMachine) {
+		if reserved {
+			return
+		}
+		reserved = true
+		if err := m.db.RemoveShare(m.t.Context(), "ann", "bob"); err != nil {
+			m.t.Error(err)
+		}
+		m.live.Nudge()
+		<-m.changed
+	})
+	body, err := m.spool.Keep(spool.Holder{}, []byte(`{"model":"m"}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	call := &gateway.Call{
+		ID: "req_1", Endpoint: fleet.ChatCompletions, Model: "m", Caller: gateway.Caller{Member: "bob", Name: "bob"}, Arrived: time.Now(), Stream: true,
+		Body: body, Waiting: func(int, time.Duration) { t.Error("it waits") },
+	}
+	_, err = m.Do(t.Context(), call)
+	if f := fault.Of(err); f.Code != fault.NotInCircle || len(call.Trace.Tries) != 1 || call.Trace.Tries[0].Prompt {
+		t.Errorf("%v; tries %+v", err, call.Trace.Tries)
+	}
+	if !reserved || len(m.asked) != 0 {
+		t.Error("the machine was asked")
+	}
+	if n := m.live.Snapshot().Machine(m.id).Load.InFlight(); n != 0 {
+		t.Errorf("%d slots are reserved", n)
+	}
+}

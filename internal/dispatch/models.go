@@ -1,0 +1,73 @@
+package dispatch
+
+import (
+	"cmp"
+	"context"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/kith/kith/internal/fleet"
+	"github.com/kith/kith/internal/gateway"
+)
+
+// Models lists what the caller reaches now.
+func (d *Dispatcher) Models(_ context.Context, caller gateway.Caller) ([]gateway.Model, error) {
+	return ListModels(d.cfg.Registry.Snapshot(), caller, time.Now()), nil
+}
+
+// ListModels lists what the caller reaches at that time: models on connected
+// machines, sorted by id, each once, described by the machine that would serve it
+// best.
+func ListModels(s *fleet.Snapshot, caller gateway.Caller, now time.Time) []gateway.Model {
+	type entry struct {
+		gateway.Model
+		best fleet.State
+	}
+	byID := map[fleet.ModelID]*entry{}
+	for machine, standing := range s.Reach(caller.Member, caller.Narrow) {
+		if machine.ID == caller.Machine || !machine.Online {
+			continue
+		}
+		for i := range machine.Offers {
+			offer := &machine.Offers[i]
+			seen, ok := standing.State(machine, offer, now)
+			if !ok || seen.State < fleet.OutsideHours {
+				continue
+			}
+			e := byID[offer.ID]
+			if e == nil {
+				e = &entry{best: fleet.Offline}
+				byID[offer.ID] = e
+			}
+			e.Machines++
+			if better := cmp.Or(cmp.Compare(seen.State, e.best), cmp.Compare(e.Via, seen.Class)); better > 0 {
+				e.best = seen.State
+				e.Model = gateway.Model{
+					ID: offer.ID, ContextLength: offer.ContextLength, Capabilities: offer.Capabilities,
+					Availability: availability(seen.State), Via: seen.Class, Machines: e.Machines, Created: machine.Created,
+				}
+			}
+		}
+	}
+	models := make([]gateway.Model, 0, len(byID))
+	for _, e := range byID {
+		models = append(models, e.Model)
+	}
+	slices.SortFunc(models, func(a, b gateway.Model) int { return strings.Compare(string(a.ID), string(b.ID)) })
+	return models
+}
+
+// availability is the state of a connected machine as the listing names it.
+func availability(state fleet.State) gateway.Availability {
+	switch state {
+	case fleet.Ready:
+		return gateway.Ready
+	case fleet.OutsideHours:
+		return gateway.OutsideHours
+	case fleet.Paused:
+		return gateway.Paused
+	default:
+		return gateway.Busy
+	}
+}

@@ -1,0 +1,124 @@
+package dispatch
+
+import (
+	"cmp"
+	"slices"
+	"time"
+
+	"github.com/kith/kith/internal/fleet"
+)
+
+// queue is the calls that wait for one model, guarded by scheduler.mu. To find who
+// may use a slot costs a look at each cohort, however many calls wait. All slices
+// are ordered by arrival.
+type queue struct {
+	model    fleet.ModelID
+	offers   int                          // of the model in the region, at the last tick
+	waiters  []*waiter                    // all: the index of a call is its position
+	cohorts  []*cohort                    // by their first waiter; none is empty
+	byCaller map[fleet.MemberID][]*cohort // the same cohorts
+}
+
+// cohort is the waiting calls of a queue that are equal to routing: each may use a
+// machine if and only if the others may.
+type cohort struct {
+	queue   *queue
+	query   fleet.Query
+	waiters []*waiter
+}
+
+// waiter is one waiting call. What takes it out of its queue with a result sends the
+// result, once.
+type waiter struct {
+	cohort  *cohort
+	arrived time.Time
+	number  int64 // orders calls that arrived at the same instant
+	result  chan waitResult
+	left    bool // it is in no queue any more; guarded by scheduler.mu
+}
+
+func newQueue(model fleet.ModelID, offers int) *queue {
+	return &queue{model: model, offers: offers, byCaller: make(map[fleet.MemberID][]*cohort)}
+}
+
+func (w *waiter) before(other *waiter) bool { return byArrival(w, other) < 0 }
+
+func byArrival(a, b *waiter) int {
+	return cmp.Or(a.arrived.Compare(b.arrived), cmp.Compare(a.number, b.number))
+}
+
+func byFirst(a, b *cohort) int { return byArrival(a.waiters[0], b.waiters[0]) }
+
+// insertSorted inserts e into an ordered slice.
+func insertSorted[E any](in []E, e E, order func(a, b E) int) []E {
+	at, _ := slices.BinarySearchFunc(in, e, order)
+	return slices.Insert(in, at, e)
+}
+
+// deleteSorted deletes e from an ordered slice.
+func deleteSorted[E any](from []E, e E, order func(a, b E) int) []E {
+	at, _ := slices.BinarySearchFunc(from, e, order)
+	return slices.Delete(from, at, at+1)
+}
+
+// cohortOf returns the cohort of such a query; a new one joins the queue with its
+// first waiter.
+func (q *queue) cohortOf(query fleet.Query) *cohort {
+	for _, c := range q.byCaller[query.Caller] {
+		if alike(&c.query, &query) {
+			return c
+		}
+	}
+	return &cohort{queue: q, query: query}
+}
+
+// alike reports whether two queries of one caller for one model are equal to routing.
+func alike(a, b *fleet.Query) bool {
+	return a.Narrow == b.Narrow && a.Exclude == b.Exclude && a.Family == b.Family &&
+		a.Gone == b.Gone && slices.Equal(a.Avoid, b.Avoid)
+}
+
+func (q *queue) insert(w *waiter) {
+	q.waiters = insertSorted(q.waiters, w, byArrival)
+	c := w.cohort
+	if len(c.waiters) > 0 && c.waiters[0].before(w) {
+		c.waiters = insertSorted(c.waiters, w, byArrival)
+		return
+	}
+	q.unrank(c)
+	c.waiters = slices.Insert(c.waiters, 0, w)
+	q.rank(c)
+}
+
+func (q *queue) remove(w *waiter) {
+	q.waiters = deleteSorted(q.waiters, w, byArrival)
+	c := w.cohort
+	if c.waiters[0] != w {
+		c.waiters = deleteSorted(c.waiters, w, byArrival)
+		return
+	}
+	q.unrank(c)
+	c.waiters = slices.Delete(c.waiters, 0, 1)
+	q.rank(c)
+}
+
+// rank puts a cohort that is not empty in its place by its first waiter.
+func (q *queue) rank(c *cohort) {
+	if len(c.waiters) > 0 {
+		q.cohorts = insertSorted(q.cohorts, c, byFirst)
+		q.byCaller[c.query.Caller] = insertSorted(q.byCaller[c.query.Caller], c, byFirst)
+	}
+}
+
+// unrank takes a cohort out of its place, before its first waiter changes.
+func (q *queue) unrank(c *cohort) {
+	if len(c.waiters) == 0 {
+		return
+	}
+	q.cohorts = deleteSorted(q.cohorts, c, byFirst)
+	if own := deleteSorted(q.byCaller[c.query.Caller], c, byFirst); len(own) > 0 {
+		q.byCaller[c.query.Caller] = own
+	} else {
+		delete(q.byCaller, c.query.Caller)
+	}
+}

@@ -1,0 +1,106 @@
+package dispatch
+
+import (
+	"math"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/kith/kith/internal/account"
+	"github.com/kith/kith/internal/fleet"
+	"github.com/kith/kith/internal/gateway"
+	"github.com/kith/kith/internal/store"
+)
+
+func callerOf(name string) gateway.Caller {
+	return gateway.Caller{Member: fleet.MemberID("mem_" + name), Name: name}
+}
+
+// Whatever an engine claims and a clock does, the store takes the record.
+func TestRecordIsAlwaysTaken(t *testing.T) {
+	db, err := store.Open(t.Context(), store.Config{Path: filepath.Join(t.TempDir(), "kith.db")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer db.Close()
+	call := &gateway.Call{
+		ID: "req_1", Model: fleet.ModelID(strings.Repeat("m", fleet.MaxModelID)), Caller: callerOf("ann"), Arrived: time.Now(),
+		Trace: gateway.Trace{Waited: -time.Second},
+	}
+	u := usageOf(call, gateway.Outcome{
+		Status: 200, FirstByte: math.MaxInt64, Duration: math.MinInt64, TokensIn: math.MaxInt64, TokensOut: -5, Reported: true,
+	})
+	if err := db.RecordUsage(t.Context(), []account.Usage{u}); err != nil {
+		t.Fatal(err)
+	}
+	got, err := db.Usage(t.Context())
+	if err != nil || len(got) != 1 {
+		t.Fatal(got, err)
+	}
+	if g := got[0]; g.TokensIn != math.MaxInt32 || g.TokensOut != 0 || g.FirstByte != 24*time.Hour || g.Duration != 0 || g.Waited != 0 || g.Attempt != 1 {
+		t.Errorf("%+v", g)
+	}
+}
+
+// An owner learns what happened on the owner's machines, and how long the call had
+// waited for them; not where else the call was, nor how it ended elsewhere.
+func TestTracesOf(t *testing.T) {
+	arrived := time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC)
+	machine := func(owner, name string) *fleet.Machine {
+		return &fleet.Machine{ID: fleet.MachineID(name), Owner: fleet.MemberID("mem_" + owner), OwnerName: owner, Name: name}
+	}
+	try := func(m *fleet.Machine, class fleet.Class, outcome string) gateway.Try {
+		return gateway.Try{Machine: m, Class: class, After: time.Second, Took: time.Millisecond, Outcome: outcome, Prompt: outcome == "answered", Began: outcome == "answered"}
+	}
+	own, anns, also, dans := machine("bob", "own"), machine("ann", "a1"), machine("ann", "a2"), machine("dan", "d1")
+	call := &gateway.Call{ID: "req_1", Caller: callerOf("bob"), Model: "m", Endpoint: fleet.EmbeddingsEndpoint, Arrived: arrived}
+	call.Trace.Waited = time.Minute
+	call.Trace.First, call.Trace.Last = gateway.Judged{Row: 4, Verdict: fleet.Wait}, gateway.Judged{Row: 7, Verdict: fleet.Refuse}
+	call.Trace.Tries = []gateway.Try{
+		try(own, fleet.Own, "x"), try(anns, fleet.Shared, "y"), try(dans, fleet.Grouped, "z"), try(also, fleet.Shared, "answered"),
+	}
+	for i := range call.Trace.Tries {
+		call.Trace.Tries[i].Waited = time.Duration(i) * 20 * time.Second
+	}
+	call.Trace.Machine, call.Trace.Owner = also.ID, also.Owner
+	all := tracesOf(call, gateway.Outcome{Status: 200, Duration: 3 * time.Second})
+
+	byMember := map[string]account.Story{}
+	for _, s := range all {
+		byMember[s.MemberID] = s
+	}
+	bob, ann, dan := byMember["mem_bob"], byMember["mem_ann"], byMember["mem_dan"]
+	if len(all) != 3 || len(bob.Tries) != 4 || len(ann.Tries) != 2 || len(dan.Tries) != 1 {
+		t.Fatalf("%+v", all)
+	}
+	if !bob.Mine || bob.WaitedMS != 60_000 || bob.TookMS != 3000 || len(bob.Judgements) != 2 {
+		t.Errorf("the caller sees %+v", bob)
+	}
+	if row := bob.Judgements[1].Row; row != 5 {
+		t.Errorf("row %d of an embeddings call reveals what is out of reach", row)
+	}
+	if ann.Mine || ann.WaitedMS != 60_000 || ann.Judgements != nil || ann.Status != 200 || ann.TookMS != 2000 || ann.Tries[0].Machine != "a1" {
+		t.Errorf("the owner whose machine served it sees %+v", ann)
+	}
+	if dan.Status != 0 || dan.Code != "" || dan.TookMS != 0 || dan.WaitedMS != 40_000 || dan.Tries[0].Outcome != "z" || dan.Tries[0].Prompt {
+		t.Errorf("the owner whose machine did not sees %+v", dan)
+	}
+	for code, want := range map[string]string{
+		"": "answered", "machine_offline": "began to answer and did not finish: machine_offline", gateway.Cancelled: "began to answer; the caller left",
+	} {
+		for _, s := range tracesOf(call, gateway.Outcome{Status: 200, Code: code}) {
+			last := s.Tries[len(s.Tries)-1]
+			if s.MemberID != "mem_dan" && (last.Outcome != want || !last.Prompt) || s.Tries[0].Outcome == want {
+				t.Errorf("ended with %q: %s reads %+v", code, s.MemberID, s.Tries)
+			}
+		}
+	}
+
+	refused := &gateway.Call{ID: "req_2", Caller: callerOf("bob"), Model: "m", Arrived: arrived}
+	refused.Trace.First = gateway.Judged{Row: 1}
+	refused.Trace.Last = refused.Trace.First
+	if all := tracesOf(refused, gateway.Outcome{Status: 404, Code: "model_not_found"}); len(all) != 1 || len(all[0].Judgements) != 1 || all[0].Judgements[0].Row != 5 {
+		t.Errorf("%+v", all)
+	}
+}

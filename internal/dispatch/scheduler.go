@@ -1,0 +1,421 @@
+package dispatch
+
+import (
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/kith/kith/internal/fault"
+	"github.com/kith/kith/internal/fleet"
+	"github.com/kith/kith/internal/gateway"
+)
+
+// scheduler reserves the slots of machines for calls, and holds the calls that wait
+// for one: a queue a model, oldest first. A waiting call gets its slot from
+// grantSlots alone; a call that does not wait takes one after grantSlots found no
+// waiting call for it.
+type scheduler struct {
+	// now sets the time and what else a query depends on beside the snapshot, and
+	// returns the snapshot.
+	now func(*fleet.Query) *fleet.Snapshot
+	// activity is Config.Activity.
+	activity func()
+
+	waiting atomic.Int64 // how many calls wait; while none does, mu is not needed
+
+	mu          sync.Mutex
+	queues      map[fleet.ModelID]*queue
+	joined      int64     // how many calls have joined a queue so far
+	unconfirmed bool      // a grant was put off because the store could not be read
+	minute      time.Time // of the last tick
+}
+
+// waitResult is what ends a wait: a reserved slot, or the refusal that holds now.
+type waitResult struct {
+	slot     *reservation
+	refusal  *fault.Fault
+	decision gateway.Judged // that ended the wait
+}
+
+// reservation is a slot of a machine, and a place in the limits of the share or
+// group by which the machine is reached, from reserve until its release.
+type reservation struct {
+	fleet.Candidate
+	model fleet.ModelID
+	since time.Time
+	once  sync.Once // of the release
+	extra int       // slots beside the first, for the further answers of one call
+}
+
+// reserve reserves a slot of the candidate; nil if none is free any more.
+func reserve(c fleet.Candidate, model fleet.ModelID, now time.Time) *reservation {
+	if !c.Machine.Reserve(model, c.Class) {
+		return nil
+	}
+	if c.Limits != nil && !c.Limits.Reserve(now) {
+		c.Machine.Release(model)
+		return nil
+	}
+	return &reservation{Candidate: c, model: model, since: now}
+}
+
+// widen reserves a slot for each of the answers that a call asks for.
+func (r *reservation) widen(answers int) {
+	r.extra = max(answers, 1) - 1
+	r.Machine.AddSlots(r.model, r.extra)
+}
+
+// cancel undoes reserve and widen; ran says that the machine took the call.
+func (r *reservation) cancel(ran bool) {
+	r.Machine.AddSlots(r.model, -r.extra)
+	r.Machine.Release(r.model)
+	if r.Limits != nil {
+		r.Limits.Release(ran, r.since)
+	}
+}
+
+// sharers returns every member whose calls count against the same limits.
+func (r *reservation) sharers() []fleet.MemberID {
+	if r.Share != nil {
+		return []fleet.MemberID{r.Share.Member}
+	}
+	return r.Group.Members
+}
+
+// grantSlots grants a machine's free slots to waiting calls, and reports whether it
+// granted any (spec/routing.md#wait-order). Needs mu.
+//
+//  1. A machine that is not in the snapshot has no slots to grant.
+//  2. While the store cannot be read, nothing is granted; the next tick decides
+//     again.
+//  3. A free slot goes to a call of the machine's owner that waits for any of the
+//     machine's models: of several, to the one that arrived first.
+//  4. If the owner has none, it goes to the call that arrived first of all that wait
+//     for any of the machine's models and may use the machine now.
+//  5. If no waiting call may use the machine, the slot stays free for a call that
+//     does not wait.
+//  6. Steps 3 to 5 repeat while the machine has a free slot. A reservation that
+//     fails was lost to a call that does not wait, and is tried again with what is
+//     free then.
+func (s *scheduler) grantSlots(id fleet.MachineID) (granted bool) {
+	var at fleet.Query
+	snapshot := s.now(&at)
+	machine := snapshot.Machine(id)
+	if machine == nil {
+		return false
+	}
+	if at.Unconfirmed {
+		s.unconfirmed = true
+		return false
+	}
+	for machine.FreeSlots() > 0 {
+		w, candidate := s.nextWaiter(snapshot, machine, at.Now)
+		if w == nil {
+			break
+		}
+		if r := reserve(candidate, w.cohort.query.Model, at.Now); r != nil {
+			s.end(w, waitResult{slot: r, decision: gateway.Judged{Verdict: fleet.Try, Row: rowReady}})
+			granted = true
+		}
+	}
+	return granted
+}
+
+// nextWaiter returns the waiting call that the machine's next slot goes to, and the
+// way by which it reaches the machine: steps 3 and 4 of grantSlots. It looks at one
+// call of a cohort, for all of them. Needs mu.
+func (s *scheduler) nextWaiter(snapshot *fleet.Snapshot, machine *fleet.Machine, now time.Time) (best *waiter, by fleet.Candidate) {
+	look := func(cohorts []*cohort) {
+		for _, c := range cohorts {
+			w := c.waiters[0]
+			if best != nil && best.before(w) {
+				return
+			}
+			query := c.query
+			query.Now = now
+			if seen, ok := fleet.StateOf(snapshot, &query, machine); ok && seen.State == fleet.Ready {
+				best, by = w, seen.Candidate
+				return
+			}
+		}
+	}
+	queues := s.queuesOf(machine)
+	for _, q := range queues {
+		look(q.byCaller[machine.Owner])
+	}
+	if best == nil {
+		for _, q := range queues {
+			look(q.cohorts)
+		}
+	}
+	return best, by
+}
+
+// queuesOf returns the queues of the machine's models. Needs mu.
+func (s *scheduler) queuesOf(machine *fleet.Machine) (queues []*queue) {
+	for i := range machine.Offers {
+		if q := s.queues[machine.Offers[i].ID]; q != nil {
+			queues = append(queues, q)
+		}
+	}
+	return queues
+}
+
+// decide routes the calls of a cohort again, where the machines in full count as busy
+// (spec/routing.md#wait-end). Needs mu.
+//
+//  1. If routing cannot be confirmed, the calls wait on; the next tick decides
+//     again.
+//  2. Try: grantSlots grants the candidates' slots, to calls of other cohorts as
+//     well. This repeats until nothing is granted or the cohort is empty.
+//  3. Refuse: all calls of the cohort end with the refusal.
+//  4. Wait: they wait on.
+func (s *scheduler) decide(c *cohort, full []fleet.MachineID) {
+	for len(c.waiters) > 0 {
+		query := c.query
+		query.Full = full
+		snapshot := s.now(&query)
+		d := fleet.Route(snapshot, query)
+		granted := false
+		switch {
+		case d.Row == rowUnconfirmed:
+			s.unconfirmed = true
+		case d.Verdict == fleet.Try:
+			for _, candidate := range d.Candidates {
+				granted = s.grantSlots(candidate.Machine.ID) || granted
+			}
+		case d.Verdict == fleet.Refuse:
+			for len(c.waiters) > 0 {
+				s.end(c.waiters[len(c.waiters)-1], waitResult{refusal: d.Fault, decision: judgement(d)})
+			}
+		}
+		if !granted {
+			return
+		}
+	}
+}
+
+// decideAll decides for each cohort, and holds mu for one at a time: the order in
+// which they are looked at does not matter to grantSlots.
+func (s *scheduler) decideAll(cohorts []*cohort) {
+	for _, c := range cohorts {
+		s.mu.Lock()
+		s.decide(c, nil)
+		s.mu.Unlock()
+	}
+}
+
+// take reserves a slot of the first candidate that has one, for a call that does
+// not wait; waiting calls get theirs first. now is the time of the decision, so that
+// a call counts in a share's day by the clock that found room in it.
+func (s *scheduler) take(candidates []fleet.Candidate, model fleet.ModelID, now time.Time) *reservation {
+	crowded := s.waiting.Load() > 0
+	if crowded {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+	}
+	for _, c := range candidates {
+		if crowded {
+			s.grantSlots(c.Machine.ID)
+		}
+		if r := reserve(c, model, now); r != nil {
+			s.activity()
+			return r
+		}
+	}
+	return nil
+}
+
+// release gives a reservation back, once, and grants its slot to a waiting call. ran
+// says that the machine took the call.
+func (s *scheduler) release(r *reservation, ran bool) {
+	r.once.Do(func() {
+		r.cancel(ran)
+		s.activity()
+		if s.waiting.Load() == 0 {
+			return
+		}
+		s.mu.Lock()
+		s.grantSlots(r.Machine.ID)
+		var cohorts []*cohort
+		if r.Limits.Counts() { // its place there may be used on another machine
+			for _, q := range s.queues {
+				for _, member := range r.sharers() {
+					cohorts = append(cohorts, q.byCaller[member]...)
+				}
+			}
+		}
+		s.mu.Unlock()
+		s.decideAll(cohorts)
+	})
+}
+
+// releaseBusy gives back a reservation that the machine refused as busy: there is no
+// slot to grant.
+func (s *scheduler) releaseBusy(r *reservation) {
+	r.once.Do(func() { r.cancel(false); s.activity() })
+}
+
+// onMachine grants the free slots of a machine that connected, disconnected or
+// changed. If it takes no calls now, those that wait for what it offers may have to
+// be refused.
+func (s *scheduler) onMachine(machine *fleet.Machine) {
+	if s.waiting.Load() == 0 {
+		return
+	}
+	var at fleet.Query
+	s.now(&at)
+	s.mu.Lock()
+	s.grantSlots(machine.ID)
+	var cohorts []*cohort
+	if !machine.Accepts(at.Now) {
+		for _, q := range s.queuesOf(machine) {
+			cohorts = append(cohorts, q.cohorts...)
+		}
+	}
+	s.mu.Unlock()
+	s.decideAll(cohorts)
+}
+
+// onChange decides again for the waiting calls that a change of the store affects.
+// To find them costs far less than to decide for all.
+func (s *scheduler) onChange(affected fleet.Affected) {
+	if s.waiting.Load() == 0 || !affected.Any() {
+		return
+	}
+	var cohorts []*cohort
+	s.mu.Lock()
+	for _, q := range s.queues {
+		for _, c := range q.cohorts {
+			if affected.Includes(&c.query) {
+				cohorts = append(cohorts, c)
+			}
+		}
+	}
+	s.mu.Unlock()
+	s.decideAll(cohorts)
+}
+
+// tick decides again for the calls that time may have changed something for. Sharing
+// hours and the days of shares begin and end with a minute. Two other changes are
+// not notified: that the store can be read again, and that a machine no longer
+// offers a model.
+func (s *scheduler) tick(now time.Time) {
+	if s.waiting.Load() == 0 {
+		return
+	}
+	snapshot := s.now(new(fleet.Query))
+	var cohorts []*cohort
+	s.mu.Lock()
+	minute := now.Truncate(time.Minute)
+	all := s.unconfirmed || !minute.Equal(s.minute)
+	s.unconfirmed, s.minute = false, minute
+	for _, q := range s.queues {
+		was := q.offers
+		q.offers = snapshot.Offers(q.model)
+		if all || q.offers != was {
+			cohorts = append(cohorts, q.cohorts...)
+		}
+	}
+	s.mu.Unlock()
+	s.decideAll(cohorts)
+}
+
+// join puts a call into its model's queue, by its arrival, and decides for it once:
+// a slot that came free since the call was decided is not missed. Behind another
+// call of its cohort there is nothing to decide.
+func (s *scheduler) join(query fleet.Query, arrived time.Time) *waiter {
+	full := query.Full
+	query.Full = nil // a refusal holds until the next event
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	q := s.queues[query.Model]
+	if q == nil {
+		if s.queues == nil {
+			s.queues = make(map[fleet.ModelID]*queue)
+		}
+		q = newQueue(query.Model, s.now(new(fleet.Query)).Offers(query.Model))
+		s.queues[query.Model] = q
+	}
+	s.joined++
+	w := &waiter{arrived: arrived, number: s.joined, result: make(chan waitResult, 1), cohort: q.cohortOf(query)}
+	q.insert(w)
+	s.waiting.Add(1)
+	s.activity()
+	if w.cohort.waiters[0] == w {
+		s.decide(w.cohort, full)
+	}
+	return w
+}
+
+// leave takes w out of its queue. If its wait ended at the same moment, leave
+// returns the result, so that its slot is not lost.
+func (s *scheduler) leave(w *waiter) (waitResult, bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !w.left {
+		s.remove(w)
+		return waitResult{}, false
+	}
+	return <-w.result, true
+}
+
+// position returns how many calls that arrived before w wait for its model. On its
+// owner's machine a call may still be served before them.
+func (s *scheduler) position(w *waiter) int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if w.left {
+		return 0
+	}
+	at, _ := slices.BinarySearchFunc(w.cohort.queue.waiters, w, byArrival)
+	return at
+}
+
+// maxLooked limits how many cohorts queued looks at.
+const maxLooked = 256
+
+// queued returns how many waiting calls the machine could take, whatever its state
+// is now; of more than maxLooked cohorts, how many calls those hold.
+func (s *scheduler) queued(machine *fleet.Machine) (n int) {
+	if s.waiting.Load() == 0 {
+		return 0
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var at fleet.Query
+	snapshot := s.now(&at)
+	looked := 0
+	for _, q := range s.queuesOf(machine) {
+		for _, c := range q.cohorts {
+			if looked++; looked > maxLooked {
+				return n
+			}
+			query := c.query
+			query.Now = at.Now
+			if _, ok := fleet.StateOf(snapshot, &query, machine); ok {
+				n += len(c.waiters)
+			}
+		}
+	}
+	return n
+}
+
+// end takes w out of its queue with a result. Needs mu.
+func (s *scheduler) end(w *waiter, result waitResult) {
+	s.remove(w)
+	w.result <- result
+}
+
+// remove takes w out of its queue. Needs mu.
+func (s *scheduler) remove(w *waiter) {
+	q := w.cohort.queue
+	q.remove(w)
+	if len(q.waiters) == 0 {
+		delete(s.queues, q.model)
+	}
+	w.left = true
+	s.waiting.Add(-1)
+	s.activity()
+}

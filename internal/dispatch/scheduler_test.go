@@ -1,0 +1,445 @@
+package dispatch
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/kith/kith/internal/fault"
+	"github.com/kith/kith/internal/fleet"
+	"github.com/kith/kith/internal/gateway"
+)
+
+// anything is what unknown changes affect.
+var anything = fleet.AffectedBy(nil, nil, nil)
+
+var noon = time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC)
+
+// oneMachine is a scheduler for ann's one machine with so many slots, shared with
+// bob and cid.
+type oneMachine struct {
+	scheduler
+	t           *testing.T
+	snapshot    *fleet.Snapshot
+	unconfirmed bool
+	activities  int // calls of activity
+}
+
+func newScheduler(t *testing.T, slots int) *oneMachine {
+	s := fleet.NewSnapshot().WithMachine(&fleet.Machine{
+		ID: "box", Owner: "ann", Online: true, Slots: slots,
+		Offers: []fleet.Offer{{ID: "m", Families: fleet.Families(fleet.Chat)}, {ID: "n", Families: fleet.Families(fleet.Chat)}},
+	})
+	s = s.WithShares("bob", []*fleet.Share{{ID: "s", Owner: "ann", Member: "bob"}})
+	r := &oneMachine{t: t, snapshot: s.WithShares("cid", []*fleet.Share{{ID: "t", Owner: "ann", Member: "cid"}})}
+	r.activity = func() { r.activities++ }
+	r.now = func(a *fleet.Query) *fleet.Snapshot {
+		a.Now, a.Unconfirmed = noon, r.unconfirmed
+		return r.snapshot
+	}
+	return r
+}
+
+func queryBy(member fleet.MemberID) fleet.Query { return fleet.Query{Caller: member, Model: "m"} }
+
+// newcomer is a call that finds a machine ready and tries for it.
+func (r *oneMachine) newcomer(member fleet.MemberID) *reservation {
+	r.t.Helper()
+	a := queryBy(member)
+	known := r.now(&a)
+	d := fleet.Route(known, a)
+	if d.Verdict != fleet.Try {
+		return nil
+	}
+	return r.take(d.Candidates, "m", a.Now)
+}
+
+func (r *oneMachine) wait(member fleet.MemberID, after time.Duration) *waiter {
+	return r.join(queryBy(member), noon.Add(after))
+}
+
+func (r *oneMachine) inFlight() int { return r.snapshot.Machine("box").Load.InFlight() }
+
+// got is what ended the wait; none yet: the zero grant.
+func got(w *waiter) waitResult {
+	select {
+	case g := <-w.result:
+		return g
+	default:
+		return waitResult{}
+	}
+}
+
+func TestSchedulerIsFirstInFirstOut(t *testing.T) {
+	r := newScheduler(t, 1)
+	first := r.newcomer("ann")
+	late, early := r.wait("cid", 2*time.Second), r.wait("bob", time.Second)
+	if r.position(late) != 1 || r.position(early) != 0 {
+		t.Errorf("ahead: %d, %d", r.position(late), r.position(early))
+	}
+	if r.newcomer("ann") != nil {
+		t.Error("a newcomer got a slot that is not there")
+	}
+	r.release(first, true)
+	g := got(early)
+	if g.slot == nil || got(late).slot != nil || r.inFlight() != 1 {
+		t.Fatalf("early %+v, in flight %d", g, r.inFlight())
+	}
+	r.release(first, true) // again: nothing
+	if got(late).slot != nil || r.inFlight() != 1 {
+		t.Error("a slot came back twice")
+	}
+	r.release(g.slot, true)
+	g = got(late)
+	if g.slot == nil {
+		t.Fatal("the second waiter waits on")
+	}
+	r.release(g.slot, true)
+	if r.inFlight() != 0 || r.waiting.Load() != 0 || len(r.queues) != 0 {
+		t.Errorf("left over: in flight %d, waiting %d", r.inFlight(), r.waiting.Load())
+	}
+}
+
+// A freed slot of one model serves who waits for another model of the machine.
+func TestSchedulerServesOtherModels(t *testing.T) {
+	r := newScheduler(t, 1)
+	first := r.newcomer("ann")
+	w := r.join(fleet.Query{Caller: "ann", Model: "n"}, noon)
+	r.release(first, true)
+	if got(w).slot == nil {
+		t.Error("waits on")
+	}
+}
+
+// A slot that a machine refused wakes no waiting call; the next call that comes is
+// served after those that wait.
+func TestSchedulerAfterARefusal(t *testing.T) {
+	r := newScheduler(t, 1)
+	first := r.newcomer("ann")
+	w := r.wait("bob", 0)
+	r.releaseBusy(first)
+	if got(w).slot != nil || r.inFlight() != 0 {
+		t.Fatal("a waiter was woken")
+	}
+	if r.newcomer("ann") != nil {
+		t.Error("a newcomer passed a waiter")
+	}
+	if got(w).slot == nil {
+		t.Error("the waiter was passed over")
+	}
+}
+
+func TestSchedulerLeaving(t *testing.T) {
+	r := newScheduler(t, 1)
+	first := r.newcomer("ann")
+	left, raced := r.wait("ann", 0), r.wait("ann", 1)
+	if _, ok := r.leave(left); ok {
+		t.Error("granted from nowhere")
+	}
+	r.release(first, true)
+	g, ok := r.leave(raced) // its grant came at the same moment
+	if !ok || g.slot == nil || got(left).slot != nil {
+		t.Fatal("the grant is lost")
+	}
+	r.release(g.slot, false)
+	if r.inFlight() != 0 {
+		t.Error("the slot is lost")
+	}
+}
+
+// Calls that are equal to routing are in one cohort, whatever their time and draw;
+// others are not.
+func TestCohorts(t *testing.T) {
+	q := newQueue("m", 1)
+	w := &waiter{cohort: q.cohortOf(queryBy("bob"))}
+	q.insert(w)
+	for _, c := range []struct {
+		what   string
+		change func(*fleet.Query)
+		alike  bool
+	}{
+		{"nothing", func(*fleet.Query) {}, true},
+		{"time and draw", func(a *fleet.Query) { a.Now, a.Draw = noon, 7 }, true},
+		{"caller", func(a *fleet.Query) { a.Caller = "cid" }, false},
+		{"narrowing", func(a *fleet.Query) { a.Narrow = fleet.OwnAndShared }, false},
+		{"exclusion", func(a *fleet.Query) { a.Exclude = "box" }, false},
+		{"family", func(a *fleet.Query) { a.Family = fleet.Embeddings }, false},
+		{"what was tried", func(a *fleet.Query) { a.Avoid = []fleet.MachineID{"box"} }, false},
+		{"how it ended", func(a *fleet.Query) { a.Gone = true }, false},
+	} {
+		query := queryBy("bob")
+		c.change(&query)
+		if one := q.cohortOf(query) == w.cohort; one != c.alike {
+			t.Errorf("with another %s: in one cohort: %t", c.what, one)
+		}
+	}
+	if q.remove(w); len(q.waiters)+len(q.cohorts)+len(q.byCaller) != 0 {
+		t.Errorf("left over: %d waiters, %d cohorts, of %d callers", len(q.waiters), len(q.cohorts), len(q.byCaller))
+	}
+}
+
+// What ends a wait: a share's end at once; that reach cannot be confirmed, not.
+func TestSchedulerDecidesAgain(t *testing.T) {
+	r := newScheduler(t, 1)
+	first := r.newcomer("ann")
+	w := r.wait("bob", 0)
+	r.onChange(anything)
+	r.unconfirmed = true
+	r.onChange(anything)
+	r.release(first, true)
+	if g := got(w); g != (waitResult{}) {
+		t.Fatalf("%+v", g)
+	}
+	r.unconfirmed = false
+	before := r.snapshot
+	r.snapshot = r.snapshot.WithShares("bob", nil)
+	concerns := func(kind fleet.ChangeKind, id string) fleet.Affected {
+		return fleet.AffectedBy(before, r.snapshot, []fleet.Change{{Kind: kind, ID: id}})
+	}
+	r.onChange(concerns(fleet.KeyChanged, "bob's"))
+	r.onChange(concerns(fleet.SharesChanged, "cid"))
+	if g := got(w); g != (waitResult{}) {
+		t.Fatalf("looked at for nothing: %+v", g)
+	}
+	r.onChange(concerns(fleet.SharesChanged, "bob"))
+	g := got(w)
+	if g.refusal == nil || g.refusal.Code != fault.NotInCircle || r.waiting.Load() != 0 {
+		t.Errorf("%+v", g)
+	}
+	if j := g.decision; j.Verdict != fleet.Refuse || j.Row != 6 {
+		t.Errorf("recorded: %s, row %d", j.Verdict, j.Row)
+	}
+}
+
+// What came free between a call's look and its joining is its own at once.
+func TestSchedulerJoiningWhereOneIsFree(t *testing.T) {
+	r := newScheduler(t, 1)
+	first, second := r.wait("bob", 0), r.wait("bob", 1)
+	if got(first).slot == nil || got(second) != (waitResult{}) || r.inFlight() != 1 {
+		t.Errorf("%d slots given out", r.inFlight())
+	}
+}
+
+// The slot of a machine that was removed is not granted.
+func TestSchedulerAfterAMachineIsRevoked(t *testing.T) {
+	r := newScheduler(t, 1)
+	h := r.newcomer("ann")
+	w := r.wait("bob", 0)
+	r.snapshot = r.snapshot.WithoutMachine("box")
+	r.release(h, true)
+	if got(w) != (waitResult{}) {
+		t.Error("a slot of no machine was given out")
+	}
+}
+
+// A call that begins to wait is not sent back to the machine that just refused it; from
+// the next event on it waits as any other.
+func TestSchedulerJoiningAfterARefusal(t *testing.T) {
+	r := newScheduler(t, 1)
+	query := queryBy("bob")
+	query.Full = []fleet.MachineID{"box"}
+	w := r.join(query, noon)
+	if got(w) != (waitResult{}) {
+		t.Fatal("was sent back to the machine that had just refused it")
+	}
+	r.onChange(anything)
+	g := got(w)
+	if g.slot == nil {
+		t.Fatal("waits on")
+	}
+	if j := g.decision; j.Verdict != fleet.Try || j.Row != 3 {
+		t.Errorf("recorded: %s, row %d", j.Verdict, j.Row)
+	}
+}
+
+// A call that begins to wait while reach cannot be confirmed is served when it can.
+func TestSchedulerJoiningUnconfirmed(t *testing.T) {
+	r := newScheduler(t, 1)
+	r.minute = noon // so that no tick below is the first of its minute
+	r.unconfirmed = true
+	w := r.wait("bob", 0)
+	r.unconfirmed = false
+	if got(w) != (waitResult{}) {
+		t.Fatal("reach was not confirmed")
+	}
+	if r.tick(noon); got(w).slot == nil {
+		t.Error("waits on")
+	}
+}
+
+// However many machines come into reach at once, and although the share to some
+// is used up by the first calls, every slot finds its waiter.
+func TestSchedulerGivesAllThatCameIntoReach(t *testing.T) {
+	offers := []fleet.Offer{{ID: "m", Families: fleet.Families(fleet.Chat)}}
+	r := newScheduler(t, 1)
+	add := func(id fleet.MachineID, owner fleet.MemberID) *fleet.Machine {
+		m := &fleet.Machine{ID: id, Owner: owner, Online: true, Slots: 1, Offers: slices.Clone(offers)}
+		r.snapshot = r.snapshot.WithMachine(m)
+		return m
+	}
+	add("bob's", "bob").Reserve("m", fleet.Own) // what all wait for
+	for i := range 2 {
+		add(fleet.MachineID(fmt.Sprint("ann's", i)), "ann")
+		add(fleet.MachineID(fmt.Sprint("dan's", i)), "dan")
+	}
+	r.snapshot = r.snapshot.WithShares("bob", nil)
+	var all []*waiter
+	for i := range 5 {
+		all = append(all, r.wait("bob", time.Duration(i)))
+	}
+	r.snapshot = r.snapshot.
+		WithShares("bob", []*fleet.Share{{ID: "s", Owner: "ann", Member: "bob", Limits: fleet.Limits{Concurrent: 2}}}).
+		WithGroup(&fleet.Group{ID: "g", Members: []fleet.MemberID{"bob", "dan"}})
+	r.onChange(anything)
+	for i, w := range all {
+		if served := got(w).slot != nil; served != (i < 4) {
+			t.Errorf("waiter %d was served: %t", i, served)
+		}
+	}
+}
+
+// A share's limits are held and given back with the slot.
+func TestSchedulerHoldsTheShare(t *testing.T) {
+	r := newScheduler(t, 2)
+	r.snapshot = r.snapshot.WithShares("bob", []*fleet.Share{{ID: "s", Owner: "ann", Member: "bob", Limits: fleet.Limits{Concurrent: 1, PerDay: 2}}})
+	for range 3 { // refused by the machine: it does not count for the day, either
+		r.releaseBusy(r.newcomer("bob"))
+	}
+	first := r.newcomer("bob")
+	if first == nil || r.newcomer("bob") != nil {
+		t.Fatal("the share's limit does not hold")
+	}
+	r.release(first, false) // no machine took it: it does not count for the day
+	for range 2 {
+		h := r.newcomer("bob")
+		if h == nil {
+			t.Fatal("the day is over too soon")
+		}
+		r.release(h, true)
+	}
+	if r.newcomer("bob") != nil {
+		t.Error("a third call of two a day")
+	}
+}
+
+// Of two calls with the same candidates, the second reserves what the first left.
+func TestSchedulerTakesWhatIsLeft(t *testing.T) {
+	r := newScheduler(t, 2)
+	r.snapshot = r.snapshot.WithMachine(&fleet.Machine{
+		ID: "mine", Owner: "bob", Online: true, Slots: 1, Offers: []fleet.Offer{{ID: "m", Families: fleet.Families(fleet.Chat)}},
+	}).WithShares("bob", []*fleet.Share{{ID: "s", Owner: "ann", Member: "bob", Limits: fleet.Limits{Concurrent: 1}}})
+	query := queryBy("bob")
+	s := r.now(&query)
+	candidates := fleet.Route(s, query).Candidates
+	for _, want := range []fleet.MachineID{"mine", "box"} {
+		if h := r.take(candidates, "m", noon); h == nil || h.Machine.ID != want {
+			t.Fatalf("took %+v, not %s", h, want)
+		}
+	}
+	if r.take(candidates, "m", noon) != nil || r.inFlight() != 1 {
+		t.Errorf("%d slots held of a share of one", r.inFlight())
+	}
+}
+
+// queued returns how many waiting calls a machine could take, and activity is called
+// whenever a call reserves or releases a slot, and begins or ends to wait.
+func TestSchedulerQueued(t *testing.T) {
+	r := newScheduler(t, 1)
+	box := r.snapshot.Machine("box")
+	moved := func(what string) {
+		t.Helper()
+		if r.activities == 0 {
+			t.Errorf("no activity: %s", what)
+		}
+		r.activities = 0
+	}
+	first := r.newcomer("ann")
+	moved("a call took a slot")
+	bob := r.wait("bob", 1)
+	r.wait("bob", 2)
+	moved("a call waits")
+	r.wait("eve", 3) // out of reach: refused at once
+	r.wait("cid", 4)
+	if n := r.queued(box); n != 3 {
+		t.Errorf("%d wait for the machine, want 3", n)
+	}
+	other := *box
+	other.Offers = other.Offers[1:]
+	if n := r.queued(&other); n != 0 {
+		t.Errorf("%d wait for another model", n)
+	}
+	r.activities = 0
+	r.leave(bob)
+	moved("a call left")
+	r.release(first, true)
+	moved("a slot came free")
+	if n := r.queued(box); n != 1 {
+		t.Errorf("%d wait, want 1", n)
+	}
+
+	alone := newScheduler(t, 1)
+	for what, end := range map[string]func(*reservation){
+		"came free": func(h *reservation) { alone.release(h, true) }, "was refused by its machine": alone.releaseBusy,
+	} {
+		h := alone.newcomer("ann")
+		alone.activities = 0
+		if end(h); alone.activities == 0 {
+			t.Errorf("no activity: a slot that no call waits for %s", what)
+		}
+	}
+}
+
+func TestRouteHeader(t *testing.T) {
+	try := func(class fleet.Class, name, owner string, prompt bool) gateway.Try {
+		return gateway.Try{Machine: &fleet.Machine{ID: fleet.MachineID(name), Name: name, OwnerName: owner}, Class: class, Prompt: prompt}
+	}
+	for name, want := range map[string]string{
+		"box-1.local": "shared; machine=box-1.local; owner=ann",
+		"Anna's Mac":  `shared; machine="Anna's Mac"; owner=ann`,
+		"Größe\r\nX:": `shared; machine="Gr\u00f6\u00dfe\r\nX:"; owner=ann`,
+		`a"; b=c, d`:  `shared; machine="a\"; b=c, d"; owner=ann`,
+	} {
+		if got := routeHeader([]gateway.Try{try(fleet.Shared, name, "ann", true)}); got != want {
+			t.Errorf("%q: %s", name, got)
+		}
+	}
+	own, group, other := try(fleet.Own, "box", "me", true), try(fleet.Grouped, "trap", "eve", true), try(fleet.Grouped, "shy", "cy", false)
+	for _, c := range []struct {
+		tries []gateway.Try
+		want  string
+	}{
+		{nil, ""},
+		{[]gateway.Try{other}, ""},
+		{[]gateway.Try{group, other, own}, "group; machine=trap; owner=eve, own; machine=box; owner=me"},
+		{[]gateway.Try{own, group, own, own}, "group; machine=trap; owner=eve, own; machine=box; owner=me"},
+		{[]gateway.Try{group, own, try(fleet.Grouped, "trap", "eve", false)}, "group; machine=trap; owner=eve, own; machine=box; owner=me"},
+	} {
+		if got := routeHeader(c.tries); got != c.want {
+			t.Errorf("%+v: %s", c.tries, got)
+		}
+	}
+}
+
+// A call for several answers holds a slot for each; it waits for one alone, and
+// gives all of them back once.
+func TestSchedulerCountsAnswers(t *testing.T) {
+	r := newScheduler(t, 4)
+	one, four := r.newcomer("ann"), r.newcomer("bob")
+	four.widen(4)
+	if n := r.inFlight(); n != 5 {
+		t.Errorf("%d slots are held, not 5", n)
+	}
+	w := r.wait("cid", 0)
+	r.release(one, true)
+	if got(w) != (waitResult{}) {
+		t.Error("a slot of four that are held was given away")
+	}
+	r.release(four, true)
+	r.release(four, true)
+	if h := got(w).slot; h == nil {
+		t.Error("waits on")
+	} else if r.release(h, true); r.inFlight() != 0 {
+		t.Errorf("%d slots are still held", r.inFlight())
+	}
+}

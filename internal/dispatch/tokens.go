@@ -1,0 +1,71 @@
+package dispatch
+
+import (
+	"context"
+	"io"
+	"math"
+	"net/http"
+
+	"github.com/go-json-experiment/json"
+
+	"github.com/kith/kith/internal/fault"
+	"github.com/kith/kith/internal/fleet"
+	"github.com/kith/kith/internal/gateway"
+	"github.com/kith/kith/internal/tunnel"
+)
+
+// Count returns the number of tokens of the call's prompt, by the tokenizer of a
+// machine; 0 if none counted it. A model that no machine serves is refused as in Do.
+// Count reserves no slot and does not wait (spec/api.md#count-tokens). It tries the
+// candidates of a call, best first, but no machine that is reached through a group: a
+// count is not worth the prompt to a machine that any member may bring.
+func (d *Dispatcher) Count(ctx context.Context, call *gateway.Call) (tokens int64, err error) {
+	query := queryOf(call)
+	decision := d.route(&query)
+	if f := decision.Fault; f != nil && f.Code == fault.ModelNotFound {
+		return 0, f
+	}
+	if query.Narrow == fleet.Everything {
+		query.Narrow = fleet.OwnAndShared
+		decision = d.route(&query)
+	}
+	for _, c := range decision.Candidates {
+		if tokens = d.countOn(ctx, call, c); tokens > 0 || ctx.Err() != nil {
+			break
+		}
+	}
+	return tokens, nil
+}
+
+// countOn counts on one machine. Daemons before version 5 of the tunnel do not have the
+// route.
+func (d *Dispatcher) countOn(ctx context.Context, call *gateway.Call, c fleet.Candidate) (tokens int64) {
+	endpoint, content := call.Request()
+	line, _, ok := d.cfg.Registry.Line(c.Machine.ID)
+	if !ok || endpoint != fleet.ChatCompletions || content.Len() > tunnel.MaxTokenize {
+		return 0
+	}
+	request, body := d.request(ctx, call, c, tunnel.PathTokenize)
+	response, err := line.RoundTrip(request)
+	trace := &call.Trace
+	trace.Tries = append(trace.Tries, gateway.Try{Machine: c.Machine, Class: c.Class, Prompt: err == nil && response.StatusCode == http.StatusOK || body.stop()})
+	trace.Route = routeHeader(trace.Tries)
+	if err != nil {
+		return 0
+	}
+	defer response.Body.Close()
+	return readCount(response)
+}
+
+// maxCount limits a machine's answer to a count, in bytes.
+const maxCount = 1 << 10
+
+// readCount reads a machine's answer to a count; 0 if it is none.
+func readCount(response *http.Response) (tokens int64) {
+	var answer tunnel.Tokens
+	if response.StatusCode != http.StatusOK || json.UnmarshalRead(io.LimitReader(response.Body, maxCount), &answer) != nil ||
+		answer.Tokens < 0 || answer.Tokens > math.MaxInt32 {
+		return 0
+	}
+	return answer.Tokens
+}

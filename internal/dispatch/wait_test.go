@@ -1,0 +1,477 @@
+package dispatch
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"runtime"
+	"slices"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/kith/kith/internal/fault"
+	"github.com/kith/kith/internal/fleet"
+	"github.com/kith/kith/internal/gateway"
+	"github.com/kith/kith/internal/registry"
+)
+
+// On a machine its owner's calls are served first, in the order of their arrival.
+func TestSchedulerOwnerGoesFirst(t *testing.T) {
+	r := newScheduler(t, 1)
+	h := r.newcomer("bob")
+	want := []*waiter{2: r.wait("bob", 0), 3: r.wait("cid", 1), 0: r.wait("ann", 2), 1: nil}
+	want[1] = r.join(fleet.Query{Caller: "ann", Model: "n"}, noon.Add(3)) // for another model of the machine
+	for i, w := range want {
+		r.release(h, true)
+		if h = got(w).slot; h == nil {
+			t.Fatalf("waiter %d was passed over", i)
+		}
+		if n := r.position(w); n != 0 {
+			t.Errorf("waiter %d was served and has %d ahead", i, n)
+		}
+	}
+}
+
+// A machine serves the oldest call first, for whichever of its models the calls wait,
+// and in whichever cohorts they are.
+func TestSchedulerOldestOfTheMachine(t *testing.T) {
+	r := newScheduler(t, 1)
+	h := r.newcomer("ann")
+	var order []*waiter
+	for i, query := range []fleet.Query{
+		{Caller: "bob", Model: "m"}, {Caller: "cid", Model: "n"}, {Caller: "bob", Model: "m", Narrow: fleet.OwnAndShared},
+		{Caller: "bob", Model: "n"}, {Caller: "bob", Model: "m", Avoid: []fleet.MachineID{"other"}, Gone: true}, {Caller: "cid", Model: "n"},
+	} {
+		order = append(order, r.join(query, noon.Add(time.Duration(i))))
+	}
+	for i, w := range order {
+		r.release(h, true)
+		if h = got(w).slot; h == nil {
+			t.Fatalf("waiter %d was passed over", i)
+		}
+	}
+}
+
+// A place in a share that comes free on one machine serves on another.
+func TestSchedulerSharesPlaceElsewhere(t *testing.T) {
+	r := newScheduler(t, 1)
+	r.snapshot = r.snapshot.WithMachine(&fleet.Machine{
+		ID: "more", Owner: "ann", Online: true, Slots: 1, Offers: []fleet.Offer{{ID: "x", Families: fleet.Families(fleet.Chat)}},
+	}).WithShares("bob", []*fleet.Share{{ID: "s", Owner: "ann", Member: "bob", Limits: fleet.Limits{Concurrent: 1}}})
+	h := r.newcomer("bob")
+	w := r.join(fleet.Query{Caller: "bob", Model: "x"}, noon)
+	if got(w).slot != nil {
+		t.Fatal("over the share's limit")
+	}
+	r.release(h, true)
+	if got(w).slot == nil {
+		t.Error("waits on")
+	}
+}
+
+// So does a place in the limits of a group, which serves whichever member waits.
+func TestSchedulerGroupsPlaceElsewhere(t *testing.T) {
+	r := newScheduler(t, 2)
+	limits := &fleet.Limits{Concurrent: 1}
+	r.snapshot = r.snapshot.WithMachine(&fleet.Machine{
+		ID: "more", Owner: "ann", Online: true, Slots: 1, Offers: []fleet.Offer{{ID: "x", Families: fleet.Families(fleet.Chat)}},
+	}).WithGroup(&fleet.Group{ID: "g", Members: []fleet.MemberID{"ann", "dan", "eve"}, Limits: map[fleet.MemberID]*fleet.Limits{"ann": limits}})
+	h := r.newcomer("dan")
+	if h == nil || r.newcomer("eve") != nil || r.newcomer("dan") != nil {
+		t.Fatal("the group's limit is not one for all its members together")
+	}
+	w := r.join(fleet.Query{Caller: "eve", Model: "x"}, noon)
+	if got(w).slot != nil {
+		t.Fatal("over the group's limit")
+	}
+	r.release(h, true)
+	if g := got(w); g.slot == nil || g.slot.GroupID() != "g" {
+		t.Error("waits on")
+	}
+}
+
+// So does a place in a share's day, which a call that no machine took gives back.
+func TestSchedulerSharesDayElsewhere(t *testing.T) {
+	r := newScheduler(t, 1)
+	offers := []fleet.Offer{{ID: "x", Families: fleet.Families(fleet.Chat)}}
+	mine := &fleet.Machine{ID: "mine", Owner: "bob", Online: true, Slots: 1, Offers: offers}
+	r.snapshot = r.snapshot.WithMachine(mine).WithMachine(&fleet.Machine{
+		ID: "more", Owner: "ann", Online: true, Slots: 1, Offers: slices.Clone(offers),
+	}).WithShares("bob", []*fleet.Share{{ID: "s", Owner: "ann", Member: "bob", Limits: fleet.Limits{PerDay: 1}}})
+	h := r.newcomer("bob")
+	mine.Reserve("x", fleet.Own) // busy: something to wait for
+	w := r.join(fleet.Query{Caller: "bob", Model: "x"}, noon)
+	if got(w) != (waitResult{}) {
+		t.Fatal("does not wait")
+	}
+	r.release(h, false)
+	if g := got(w); g.slot == nil || g.slot.Machine.ID != "more" {
+		t.Error("waits on")
+	}
+}
+
+// What is not notified: a new minute, that reach can be confirmed again, that a machine
+// no longer offers the model.
+func TestSchedulerTicks(t *testing.T) {
+	r := newScheduler(t, 1)
+	now := noon
+	next := func(d time.Duration) { now = now.Add(d); r.tick(now) }
+	box := *r.snapshot.Machine("box")
+
+	h := r.newcomer("ann")
+	w := r.wait("bob", 0)
+	next(0)
+	r.unconfirmed = true
+	r.release(h, true)
+	next(time.Second)
+	if got(w) != (waitResult{}) {
+		t.Fatal("reach was not confirmed")
+	}
+	r.unconfirmed = false
+	if next(time.Second); got(w).slot == nil {
+		t.Fatal("reach is confirmed: waits on")
+	}
+
+	w = r.wait("bob", 0)
+	r.snapshot = r.snapshot.WithShares("bob", nil) // as if hours had ended
+	if next(time.Second); got(w) != (waitResult{}) {
+		t.Error("decided again within the minute")
+	}
+	if next(time.Minute); got(w).refusal == nil {
+		t.Error("a new minute: waits on")
+	}
+
+	w = r.wait("cid", 0)
+	box.Offers = box.Offers[1:]
+	r.snapshot = r.snapshot.WithMachine(&box)
+	r.onMachine(&box)
+	if next(time.Second); got(w).refusal == nil {
+		t.Error("no machine offers it: waits on")
+	}
+}
+
+// crowd is random members and machines, and a scheduler.
+type crowd struct {
+	oneMachine
+	rng     *rand.Rand
+	proven  bool // every machine has served every model before
+	running []*reservation
+	waiters []*waiter
+}
+
+const crowdMembers, crowdMachines = 6, 4
+
+func newCrowd(t *testing.T, seed uint64) *crowd {
+	c := &crowd{rng: rand.New(rand.NewPCG(seed, 7)), proven: seed%2 == 0}
+	c.t, c.snapshot = t, fleet.NewSnapshot()
+	c.activity = func() {}
+	c.now = func(a *fleet.Query) *fleet.Snapshot {
+		a.Now, a.Draw = noon, c.rng.Uint64()
+		return c.snapshot
+	}
+	for i := range crowdMachines {
+		m := &fleet.Machine{ID: fleet.MachineID(fmt.Sprint("box", i)), Owner: c.member(), Online: true, Slots: 1 + c.rng.IntN(3)}
+		for _, model := range []fleet.ModelID{"m", "n", "o"} {
+			if c.rng.IntN(3) > 0 {
+				m.Offers = append(m.Offers, fleet.Offer{ID: model, Families: fleet.Families(fleet.Chat)})
+			}
+		}
+		c.snapshot = c.snapshot.WithMachine(m)
+		for i := range m.Offers {
+			if c.proven {
+				m.Offers[i].Load.Record(fleet.Grouped).Served()
+			}
+		}
+	}
+	c.snapshot = c.snapshot.WithGroup(&fleet.Group{ID: "g", Members: []fleet.MemberID{c.member(), c.member(), c.member()}})
+	for range crowdMembers {
+		c.reshare()
+	}
+	return c
+}
+
+func (c *crowd) member() fleet.MemberID { return fleet.MemberID(rune('a' + c.rng.IntN(crowdMembers))) }
+
+func (c *crowd) reshare() (member fleet.MemberID) {
+	member = c.member()
+	var shares []*fleet.Share
+	for range c.rng.IntN(3) {
+		owner := c.member()
+		shares = append(shares, &fleet.Share{ID: fleet.ShareID(owner + member), Owner: owner, Member: member})
+	}
+	c.snapshot = c.snapshot.WithShares(member, shares)
+	return member
+}
+
+func (c *crowd) query() fleet.Query {
+	a := fleet.Query{Caller: c.member(), Model: []fleet.ModelID{"m", "n", "o"}[c.rng.IntN(3)], Narrow: fleet.Narrow(c.rng.IntN(3))}
+	if c.rng.IntN(4) == 0 {
+		a.Avoid, a.Gone = []fleet.MachineID{"box0"}, true
+	}
+	return a
+}
+
+// call is what dispatch does with a new call.
+func (c *crowd) call() {
+	query := c.query()
+	known := c.now(&query)
+	d := fleet.Route(known, query)
+	if d.Verdict == fleet.Try {
+		if h := c.take(d.Candidates, query.Model, query.Now); h != nil {
+			c.running = append(c.running, h)
+			return
+		}
+	}
+	if d.Verdict != fleet.Refuse {
+		arrived := noon.Add(time.Duration(c.rng.IntN(1000))) // one that tried before comes back in its place
+		c.waiters = append(c.waiters, c.join(query, arrived))
+	}
+}
+
+// step does one thing at random.
+func (c *crowd) step() string {
+	switch n := c.rng.IntN(20); {
+	case n < 9:
+		c.call()
+		return "call"
+	case n < 16 && len(c.running) > 0:
+		i := c.rng.IntN(len(c.running))
+		c.release(c.running[i], true)
+		c.running = slices.Delete(c.running, i, i+1)
+		return "release"
+	case n < 17 && len(c.waiters) > 0:
+		i := c.rng.IntN(len(c.waiters))
+		if _, ok := c.leave(c.waiters[i]); ok {
+			c.t.Fatal("a result that was not read")
+		}
+		c.waiters = slices.Delete(c.waiters, i, i+1)
+		return "leave"
+	case n < 18:
+		before := c.snapshot
+		member := c.reshare()
+		c.onChange(fleet.AffectedBy(before, c.snapshot, []fleet.Change{{Kind: fleet.SharesChanged, ID: string(member)}}))
+		return "reshare"
+	default:
+		m := *c.snapshot.Machine(fleet.MachineID(fmt.Sprint("box", c.rng.IntN(crowdMachines))))
+		m.Online, m.Paused, m.Slots = c.rng.IntN(4) > 0, c.rng.IntN(4) == 0, 1+c.rng.IntN(3)
+		c.snapshot = c.snapshot.WithMachine(&m)
+		c.onMachine(&m)
+		return "changed"
+	}
+}
+
+// could says whether the waiter may use the machine, were a slot free. Through a
+// group a machine that has not served yet takes one call, however many are free.
+func (c *crowd) could(w *waiter, id fleet.MachineID) bool {
+	query := w.cohort.query
+	query.Now = noon
+	seen, ok := fleet.StateOf(c.snapshot, &query, c.snapshot.Machine(id))
+	return ok && seen.State >= fleet.Busy && (c.proven || seen.Class != fleet.Grouped)
+}
+
+// check looks at the result of a step: no call waits that could be served or must be
+// refused, and no call was served before one that arrived earlier, except an owner's
+// on the owner's machine.
+func (c *crowd) check(what string) {
+	c.t.Helper()
+	var served []*waiter
+	var by []*reservation
+	waiting := c.waiters[:0]
+	for _, w := range c.waiters {
+		switch g := got(w); {
+		case g.slot != nil:
+			served, by = append(served, w), append(by, g.slot)
+		case g.refusal == nil:
+			waiting = append(waiting, w)
+		}
+	}
+	c.waiters, c.running = waiting, append(c.running, by...)
+	for _, w := range waiting {
+		query := w.cohort.query
+		known := c.now(&query)
+		if d := fleet.Route(known, query); d.Verdict != fleet.Wait {
+			c.t.Fatalf("after %s: %+v waits: %s, row %d", what, query, d.Verdict, d.Row)
+		}
+		before := 0
+		for _, other := range waiting {
+			if other.cohort.query.Model == query.Model && other.before(w) {
+				before++
+			}
+		}
+		if n := c.position(w); n != before {
+			c.t.Fatalf("after %s: %d ahead, not %d", what, n, before)
+		}
+		for i, s := range served {
+			m := by[i].Machine
+			owner, own := w.cohort.query.Caller == m.Owner, s.cohort.query.Caller == m.Owner
+			if c.could(w, m.ID) && (owner && !own || owner == own && w.before(s)) {
+				c.t.Fatalf("after %s: %+v was passed by %+v on %s", what, w.cohort.query, s.cohort.query, m.ID)
+			}
+		}
+	}
+	if n := c.scheduler.waiting.Load(); int(n) != len(waiting) {
+		c.t.Fatalf("after %s: %d wait, not %d", what, n, len(waiting))
+	}
+}
+
+// In random worlds no call is passed over and none is forgotten.
+func TestSchedulerIsFair(t *testing.T) {
+	for seed := range uint64(300) {
+		c := newCrowd(t, seed)
+		for range 150 {
+			c.check(c.step())
+		}
+		for len(c.running) > 0 {
+			c.release(c.running[0], true)
+			c.running = c.running[1:]
+			c.check("the end")
+		}
+	}
+}
+
+// Calls that come, wait, hang up and end all at once: in a bubble, a wake-up
+// that is lost is a deadlock.
+func TestSchedulerLosesNoWakeUp(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newScheduler(t, 2)
+		r.activity = func() {}
+		r.now = func(a *fleet.Query) *fleet.Snapshot {
+			a.Now = noon
+			return r.snapshot
+		}
+		var all sync.WaitGroup
+		for i := range 32 {
+			caller := []fleet.MemberID{"ann", "bob", "cid"}[i%3]
+			model := []fleet.ModelID{"m", "n"}[i%2]
+			all.Go(func() {
+				for n := range 300 {
+					r.serveOne(fleet.Query{Caller: caller, Model: model}, n%5 == i%5)
+				}
+			})
+		}
+		all.Wait()
+		if r.inFlight() != 0 || r.waiting.Load() != 0 || len(r.queues) != 0 {
+			t.Errorf("left over: in flight %d, waiting %d", r.inFlight(), r.waiting.Load())
+		}
+	})
+}
+
+// serveOne is one call from its arrival to its end; hasty hangs up if it is to
+// wait.
+func (r *oneMachine) serveOne(query fleet.Query, hasty bool) {
+	arrived := time.Now()
+	known := r.now(&query)
+	d := fleet.Route(known, query)
+	h := r.take(d.Candidates, query.Model, query.Now)
+	if h == nil {
+		w := r.join(query, arrived)
+		if hasty {
+			runtime.Gosched()
+			g, _ := r.leave(w)
+			h = g.slot
+		} else {
+			h = (<-w.result).slot
+		}
+	}
+	runtime.Gosched()
+	if h != nil {
+		r.release(h, true)
+	}
+}
+
+// 10,000 wait for a model of which 100 slots a second come free: they are served
+// in the order in which they came, or refused at their deadline; each knows its
+// position.
+func TestTenThousandWait(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const waiters, callers = 10_000, 500
+		d := &Dispatcher{cfg: Config{Registry: registry.New(registry.Config{}), Draw: rand.Uint64}}
+		machine := &fleet.Machine{ID: "box", Owner: "ann", Online: true, Slots: 100, Offers: []fleet.Offer{{ID: "m", Families: fleet.Families(fleet.Chat)}}}
+		snapshot := fleet.NewSnapshot().WithMachine(machine)
+		members := []fleet.MemberID{}
+		for i := range callers {
+			members = append(members, fleet.MemberID(fmt.Sprint("member", i)))
+		}
+		snapshot = snapshot.WithGroup(&fleet.Group{ID: "g", Members: append(members, "ann")})
+		d.scheduler.activity = func() {}
+		d.scheduler.now = func(a *fleet.Query) *fleet.Snapshot {
+			a.Now = time.Now()
+			return snapshot
+		}
+		var running []*reservation
+		for range machine.Slots {
+			query := fleet.Query{Caller: "ann", Model: "m"}
+			known := d.scheduler.now(&query)
+			running = append(running, d.scheduler.take(fleet.Route(known, query).Candidates, "m", query.Now))
+		}
+
+		var mu sync.Mutex
+		var order []int
+		elapsed := 0
+		var all sync.WaitGroup
+		for i := range waiters {
+			limit := time.Duration(1+i%60) * time.Second
+			reports := 0
+			call := &gateway.Call{Model: "m", Arrived: time.Now(), Waiting: func(ahead int, left time.Duration) {
+				if reports++; reports == 1 && (ahead != i || left != limit) {
+					t.Errorf("waiter %d: %d ahead, %s left", i, ahead, left)
+				}
+			}}
+			c := &activeCall{d: d, call: call, query: fleet.Query{Caller: members[i%callers], Model: "m"}, deadline: call.Arrived.Add(limit)}
+			w := d.scheduler.join(c.query, call.Arrived)
+			all.Go(func() {
+				g, err := c.await(context.Background(), w)
+				late := time.Since(c.deadline)
+				mu.Lock()
+				defer mu.Unlock()
+				if g.slot != nil {
+					order, running = append(order, i), append(running, g.slot)
+				} else {
+					elapsed++
+				}
+				if late > 500*time.Millisecond || g.slot == nil && late < 0 {
+					t.Errorf("waiter %d: %+v, %v, %s after its deadline", i, g, err, late)
+				}
+			})
+		}
+		synctest.Wait()
+		for d.scheduler.waiting.Load() > 0 {
+			time.Sleep(10*time.Millisecond + 1) // never at the instant of a deadline
+			mu.Lock()
+			h := running[0]
+			running = running[1:]
+			mu.Unlock()
+			d.scheduler.release(h, true)
+			synctest.Wait() // order is the order of grants
+		}
+		all.Wait()
+		if !slices.IsSorted(order) || len(order)+elapsed != waiters || len(order) < 1000 {
+			t.Errorf("%d served, in order: %t; %d waited in vain", len(order), slices.IsSorted(order), elapsed)
+		}
+	})
+}
+
+// A cohort is refused together, each call with the same fault.
+func TestSchedulerRefusesACohort(t *testing.T) {
+	r := newScheduler(t, 1)
+	r.newcomer("ann")
+	var all []*waiter
+	for i := range 5 {
+		all = append(all, r.wait("bob", time.Duration(i)))
+	}
+	stays := r.wait("cid", 0)
+	box := *r.snapshot.Machine("box")
+	box.Paused = true
+	r.snapshot = r.snapshot.WithMachine(&box)
+	r.onMachine(&box)
+	for _, w := range append(all, stays) {
+		if g := got(w); g.refusal == nil || g.refusal.Code != fault.CascadeExhausted {
+			t.Errorf("%+v", g)
+		}
+	}
+	if r.waiting.Load() != 0 || len(r.queues) != 0 {
+		t.Error("left over")
+	}
+}

@@ -1,0 +1,79 @@
+package hub
+
+import (
+	"context"
+	"fmt"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/kith/kith/internal/fault"
+	"github.com/kith/kith/internal/fleet"
+	"github.com/kith/kith/internal/gateway"
+)
+
+// TestKeyRevokedWhileTheBodyComes: a key that is revoked after its call was
+// identified, and before the call is active, no longer serves it.
+func TestKeyRevokedWhileTheBodyComes(t *testing.T) {
+	r := newRig(t, Config{Region: "home"})
+	id, secret := r.member("ann")
+	arrived := time.Now()
+	caller, err := r.Identify(t.Context(), secret)
+	if err != nil {
+		t.Fatal(err)
+	}
+	code := func() fault.Code {
+		_, err := r.calls.Do(context.Background(), &gateway.Call{Caller: caller, Model: "m", Arrived: arrived, Waiting: func(int, time.Duration) {}})
+		return fault.Of(err).Code
+	}
+	if got := code(); got == fault.InvalidAPIKey {
+		t.Fatalf("before it: %s", got)
+	}
+	r.ok("POST", "/keys/"+id+"/revoke", "")
+	r.onChange(nil, fleet.AffectedBy(nil, nil, nil))
+	if got := code(); got != fault.InvalidAPIKey {
+		t.Errorf("after it: %s, want %s", got, fault.InvalidAPIKey)
+	}
+	if n := len(r.calls.Running()); n != 0 {
+		t.Errorf("%d calls are still active", n)
+	}
+}
+
+// A refusal before the routing leaves a trace for its caller, without content; a wrong
+// key identifies no caller, and calls over the rate leave none.
+func TestRefusedBeforeRoutingLeavesATrace(t *testing.T) {
+	r := newRig(t, Config{Edge: gateway.Config{Rate: gateway.Rate{PerSecond: 1e-9, Burst: 3}}})
+	_, secret := r.member("bob")
+	member, err := r.kept.MemberByName(t.Context(), "bob")
+	if err != nil {
+		t.Fatal(err)
+	}
+	const path = "/v1/chat/completions"
+	for i, c := range []struct {
+		secret, body, model, code string
+		kept                      bool
+	}{
+		{secret, `{"model":"m","messages":[],"messages":["hush"]}`, "", "invalid_request", true},
+		{secret, `{"messages":["hush"]}`, "", "invalid_request", true},
+		{secret, `{"model":"no \u0000 name","messages":["hush"]}`, "", "model_not_found", true},
+		{secret, `{"model":"m","messages":["hush"]}`, "", "rate_limit_exceeded", false},
+		{mistyped(secret), `{"model":"m"}`, "", "invalid_api_key", false},
+	} {
+		q := httptest.NewRequest("POST", path, strings.NewReader(c.body))
+		q.Header.Set("Authorization", "Bearer "+c.secret)
+		q.Header.Set("Content-Type", "application/json")
+		w := httptest.NewRecorder()
+		r.Handler().ServeHTTP(w, q)
+		if !strings.Contains(w.Body.String(), `"code":"`+c.code+`"`) {
+			t.Fatalf("%d: %d %s", i, w.Code, w.Body)
+		}
+		s, err := r.traces.Get(t.Context(), w.Header().Get("X-Correlation-ID"), member.ID)
+		if c.kept != (err == nil) {
+			t.Errorf("%d: %+v, %v", i, s, err)
+		}
+		if c.kept && (!s.Mine || s.Code != c.code || s.Status != w.Code || s.Endpoint != path || s.Model != c.model || s.Judgements != nil || strings.Contains(fmt.Sprintf("%+v", s), "hush")) {
+			t.Errorf("%d: %+v", i, s)
+		}
+	}
+}

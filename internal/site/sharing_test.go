@@ -1,0 +1,215 @@
+package site
+
+import (
+	"image"
+	"image/color"
+	"math/rand/v2"
+	"net/url"
+	"regexp"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/makiuchi-d/gozxing"
+	"github.com/makiuchi-d/gozxing/qrcode"
+
+	"github.com/kith/kith/internal/account"
+	"github.com/kith/kith/internal/api"
+	"github.com/kith/kith/internal/fleet"
+)
+
+// TestInvitePage: an invite with limits is made by the form, shown with its limits
+// and as a picture that a phone reads, and the share that it makes has them.
+func TestInvitePage(t *testing.T) {
+	tn := newTown(t, nil)
+	ada, bob := tn.as("ada"), tn.as("bob")
+	page := ada.post("/sharing/invite", "uses", "2", "expires", "30d", "models", "tiny\r\nother one", "hours", "sat,sun 00:00-24:00", "concurrent", "2", "per_day", "9").
+		want(t, 200, "models tiny, other one; Sat,Sun 00:00-24:00; 2 at once; 9 a day", `id="uses" inputmode="numeric" pattern="[0-9]*" value="1"`)
+	link := textOf(t, page, "link")
+	if got := readQR(t, page.body); got != link {
+		t.Errorf("a phone reads %q, not %q", got, link)
+	}
+	code := strings.TrimPrefix(link, tn.web.URL+"/invite/")
+	bob.post("/sharing/accept", "code", code).goes(t, "/sharing")
+	ada.get("/sharing").want(t, 200, "1 of 2")
+	got := good[api.List[api.Share]](tn.world, "bob", "GET", "/api/shares", "").Data[0].Limits
+	if diff := cmp.Diff(api.Limits{Models: []string{"tiny", "other one"}, Hours: "Sat,Sun 00:00-24:00", Concurrent: new(2), PerDay: new(9)}, got); diff != "" {
+		t.Error(diff)
+	}
+	// What was refused is still there, in its own form alone.
+	again := ada.post("/sharing/invite", "uses", "3", "per_day", "many", "hours", "Mon 10:00-12:00").want(t, 400, "per_day is a whole number", `id="invite-per-day" inputmode="numeric" pattern="[0-9]*" placeholder="no limit" value="many"`, `id="uses" inputmode="numeric" pattern="[0-9]*" value="3"`)
+	if strings.Count(again.body, `value="many"`) != 1 {
+		t.Error("the form for a share holds what was typed for an invite")
+	}
+	ada.get("/sharing").want(t, 200, `aria-label="Revoke the invite`)
+}
+
+// TestQRCodeReads: whatever the code of an invite, its picture says the link.
+func TestQRCodeReads(t *testing.T) {
+	chance := rand.New(rand.NewPCG(1, 10))
+	for range 40 {
+		link := "https://hub.example.org/invite/"
+		for range 16 + chance.IntN(32) {
+			link += string("ABCDEFGHIJKLMNOPQRSTUVWXYZ234567abcdefghijklmnopqrstuvwxyz-_"[chance.IntN(60)])
+		}
+		if got := readQR(t, string(qrCode(link))); got != link {
+			t.Fatalf("a phone reads %q, not %q", got, link)
+		}
+	}
+}
+
+// readQR draws the picture on a page as a browser would, and reads it. It knows
+// that the picture is the code and its border alone: to find a code in the photo
+// of a phone is a search that this reader loses for some good codes, whichever
+// encoder made them.
+func readQR(t *testing.T, page string) string {
+	t.Helper()
+	found := regexp.MustCompile(`<svg class="qr" viewBox="0 0 (\d+) \d+".*? d="([^"]*)"`).FindStringSubmatch(page)
+	if found == nil {
+		t.Fatal("the page has no QR code")
+	}
+	const scale = 8
+	number := func(s string) int { return must1(strconv.Atoi(s)) }
+	side := number(found[1])
+	img := image.NewGray(image.Rect(0, 0, side*scale, side*scale))
+	for i := range img.Pix {
+		img.Pix[i] = 0xff
+	}
+	for _, run := range regexp.MustCompile(`M(\d+) (\d+)h(\d+)v1h-\d+z`).FindAllStringSubmatch(found[2], -1) {
+		x, y, n := number(run[1]), number(run[2]), number(run[3])
+		if min(x, y, side-x-n, side-y-1) < quiet {
+			t.Errorf("the %d modules at %d, %d are in the white border of %d", n, x, y, quiet)
+		}
+		for py := y * scale; py < (y+1)*scale; py++ {
+			for px := x * scale; px < (x+n)*scale; px++ {
+				img.SetGray(px, py, color.Gray{})
+			}
+		}
+	}
+	bitmap := must1(gozxing.NewBinaryBitmapFromImage(img))
+	read, err := qrcode.NewQRCodeReader().Decode(bitmap, map[gozxing.DecodeHintType]any{gozxing.DecodeHintType_PURE_BARCODE: true})
+	check(t, err)
+	return read.GetText()
+}
+
+// TestHoursEditor: what is ticked becomes the hours, and the page shows them as a
+// picture and in words.
+func TestHoursEditor(t *testing.T) {
+	tn := newTown(t, nil)
+	ada := tn.as("ada")
+	ada.get("/machines").want(t, 200, `aria-label="Open Mon-Sun 00:00-24:00, on the clock of Europe/Lisbon; there it is `, "Change its hours",
+		`name="days-0" value="Mon" checked>`, `name="days-1" value="Mon">`, `name="from-0" value="00:00"`, `name="to-0" value="00:00"`)
+	post := func(form url.Values) seen {
+		form.Set("machine", tn.machine.ID)
+		return ada.do("POST", "/machines/hours", form)
+	}
+	post(url.Values{
+		"days-0": {"Mon", "Tue", "Wed"}, "from-0": {"18:00"}, "to-0": {"23:00"}, "from-1": {"01:00"}, "to-1": {"02:00"}, // no day: none
+		"days-2": {"Sat"}, "from-2": {"22:00"}, "to-2": {"00:00"}, "timezone": {"Asia/Kolkata"},
+	}).goes(t, "/machines")
+	post(url.Values{}).goes(t, "/machines")
+	ada.post("/machines/slots", "machine", tn.machine.ID, "slots", "2").goes(t, "/machines")
+	hours, zone, always, two := "Mon,Tue,Wed 18:00-23:00; Sat 22:00-00:00", "Asia/Kolkata", "", 2
+	if diff := cmp.Diff([]api.Control{{Hours: &hours, Timezone: &zone}, {Hours: &always}, {Slots: &two}}, tn.controls); diff != "" {
+		t.Error(diff)
+	}
+	post(url.Values{"days-0": {"Mon"}, "from-0": {"10:00"}}).want(t, 400, "cannot read the window", `id="hours-`+tn.machine.ID+`" open>`)
+	post(url.Values{"days-0": {"<b>"}, "from-0": {"10:00"}, "to-0": {"11:00"}}).want(t, 400, "&lt;b&gt;")
+	ada.post("/machines/slots", "machine", tn.machine.ID, "slots", "-1").want(t, 400, "slots is how many")
+	if len(tn.controls) != 3 {
+		t.Errorf("a machine was asked for %+v", tn.controls[3:])
+	}
+}
+
+func TestDrawWeek(t *testing.T) {
+	now := time.Date(2026, 11, 21, 20, 30, 0, 0, time.UTC) // a Saturday; Sunday in Kolkata
+	pic := drawWeek("Mon-Wed 18:00-23:00; Sun 22:00-02:00", "Asia/Kolkata", now)
+	want := week{Words: "Open Mon-Wed 18:00-23:00; Sun 22:00-02:00, on the clock of Asia/Kolkata; there it is Sunday, 02:00 now."}
+	for i, name := range []string{"Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun"} {
+		d := weekDay{Name: name, Today: name == "Sun", Now: 120}
+		if i < 3 {
+			d.Open = []span{{18 * 60, 5 * 60}}
+		}
+		switch name {
+		case "Mon":
+			d.Open = append(d.Open, span{0, 120})
+		case "Sun":
+			d.Open = []span{{22 * 60, 120}}
+		}
+		want.Days = append(want.Days, d)
+	}
+	if diff := cmp.Diff(want, pic); diff != "" {
+		t.Error(diff)
+	}
+	if pic := drawWeek("", "", now); len(pic.Days[0].Open) != 1 || pic.Days[0].Open[0].Length != dayMinutes || !strings.HasPrefix(pic.Words, "Open always") {
+		t.Errorf("always: %+v", pic)
+	}
+	// Whatever the hours are, the editor gives them back.
+	for _, hours := range []string{"", "Mon-Fri 18:00-23:00; Sat,Sun 00:00-24:00", "Fri 22:00-06:00"} {
+		form := url.Values{}
+		for _, row := range hoursRows(hours) {
+			n := "-" + strconv.Itoa(row.N)
+			for _, d := range row.Days {
+				if d.On {
+					form.Add("days"+n, d.Word)
+				}
+			}
+			form.Set("from"+n, row.From)
+			form.Set("to"+n, row.To)
+		}
+		got, err := fleet.ParseHours(readRows(form), "")
+		check(t, err)
+		if got.String() != hours {
+			t.Errorf("%q comes back as %q", hours, got)
+		}
+	}
+}
+
+// TestSpeed: how soon and how fast a machine answers, by what was measured.
+func TestSpeed(t *testing.T) {
+	tn := newTown(t, nil)
+	ada := tn.members["ada"].ID
+	use := func(id string, model, code string, tokens int64, age time.Duration) account.Usage {
+		return account.Usage{
+			CallID: id, Attempt: 1, Started: time.Now().Add(-age), MemberID: ada, OwnerID: ada, MachineID: tn.machine.ID, Model: model, Code: code,
+			Waited: time.Second, Duration: 3 * time.Second, TokensOut: tokens,
+		}
+	}
+	check(t, tn.db.RecordUsage(t.Context(), []account.Usage{
+		use("a", "tiny", "", 100, 0), use("b", "tiny", "", 50, 24*time.Hour), use("c", "tiny", "engine_error", 9000, 0), use("d", "tiny", "", 9000, 8*24*time.Hour), use("e", "other", "", 9, 0),
+	}))
+	tn.box().Offer("tiny").Load.ObserveTTFT(1500 * time.Millisecond)
+	want := api.MachineModel{ID: "tiny", ContextLength: 512, Slots: 2, FirstTokenMS: 1500, TokensPerSecond: 37.5}
+	if diff := cmp.Diff([]api.MachineModel{want}, good[api.List[api.Machine]](tn.world, "ada", "GET", "/api/machines", "").Data[0].Models); diff != "" {
+		t.Error(diff)
+	}
+	tn.as("ada").get("/machines").want(t, 200, ">37.5<", ">1.50 s<")
+}
+
+// TestTwins: ids that look alike are side by side, each as it is.
+func TestTwins(t *testing.T) {
+	var models []api.Model
+	for _, id := range []fleet.ModelID{"Llama-3", "llama3", "llama3.1", "llama3:latest", "qwen", "?", "!"} {
+		models = append(models, api.Model{ID: id})
+	}
+	type row struct {
+		ID    fleet.ModelID
+		N     int
+		Twins []fleet.ModelID
+		First bool
+	}
+	var got []row
+	for _, r := range modelRows(models) {
+		got = append(got, row{r.ID, r.N, r.Twins, r.First})
+	}
+	want := []row{
+		{"!", 6, nil, false}, {"?", 5, nil, false},
+		{"Llama-3", 0, []fleet.ModelID{"llama3", "llama3:latest"}, true}, {"llama3", 1, []fleet.ModelID{"Llama-3", "llama3:latest"}, false},
+		{"llama3:latest", 3, []fleet.ModelID{"Llama-3", "llama3"}, false}, {"llama3.1", 2, nil, false}, {"qwen", 4, nil, false},
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Error(diff)
+	}
+}
