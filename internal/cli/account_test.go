@@ -161,7 +161,7 @@ func TestWhoseAccount(t *testing.T) {
 		{"key and hub", t.TempDir(), server.URL + "/v1", "k", "k", said{out: "none\n"}},
 		{"the saved hub by name", saved, server.URL + "/v1/", "", "kithm_x", said{out: "none\n"}},
 		{"another hub without a key", saved, "https://other.example", "", "", said{3, "", "this machine is signed in to " + server.URL}},
-		{"key without a hub", t.TempDir(), "", "k", "", said{2, "", "cannot tell which hub KITH_API_KEY is for: set KITH_HUB"}},
+		{"key without a hub", t.TempDir(), "", "k", "", said{2, "", "cannot determine which hub KITH_API_KEY is for: set KITH_HUB"}},
 		{"nothing", t.TempDir(), "", "", "", said{3, "", "not signed in"}},
 	} {
 		t.Run(test.name, func(t *testing.T) {
@@ -216,7 +216,7 @@ func TestMachineCommands(t *testing.T) {
 		{"pause --until 18:30", `{"paused":true,"until":"2026-11-21T20:00:00Z","hours":"","timezone":"UTC","slots":0}`, `POST /pause {"until":"UNTIL"}`, "paused until 2026-11-2"},
 		{"pause --drain", `{"paused":true,"hours":"","timezone":"UTC","slots":0}`, "POST /pause {} POST /drain ", "drained: no call"},
 		{"resume", `{"paused":false,"hours":"","timezone":"UTC","slots":0}`, "POST /resume ", "taking calls"},
-		{"hours", status, "GET /status ", "others may use this machine Sat 10:00-12:00, in UTC: closed just now"},
+		{"hours", status, "GET /status ", "others may use this machine Sat 10:00-12:00, in UTC: closed now"},
 		{"hours show", status, "GET /status ", "Sat 10:00-12:00"},
 		{"hours set sat,sun|00:00-24:00 --tz Europe/Lisbon", `{"paused":false,"hours":"Sat,Sun 00:00-24:00","timezone":"Europe/Lisbon","slots":0}`,
 			`POST /hours {"hours":"Sat,Sun 00:00-24:00","timezone":"Europe/Lisbon"}`, "in Europe/Lisbon"},
@@ -294,7 +294,7 @@ func TestMachineCommandsWithoutADaemon(t *testing.T) {
 		}
 	}
 	for args, words := range map[string]string{
-		"pause --for 2h --until 18:30": "none of the others can be", "pause --for -2h": "a time to come", "pause --for 0s": "a time to come",
+		"pause --for 2h --until 18:30": "none of the others can be", "pause --for -2h": "a positive time", "pause --for 0s": "a positive time",
 		"pause --until teatime": "time of the day", "hours set Funday": "cannot read the hours",
 		"hours set Mon|09:00-17:00 --tz Mars": "time zone", "share add bob --hours x": "cannot read the hours", "share add bob --per-day -1": "a number from 1",
 		"group create lab --kind club": `kind "club"`, "group keep-out": "name one, or give --all", "group keep-out lab --all": "name one, or give --all",

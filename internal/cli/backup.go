@@ -14,7 +14,7 @@ func (o *operator) backup() *cobra.Command {
 		Use: "backup FILE", Short: "Copy the hub's database to a new file, while the hub runs", Args: cobra.ExactArgs(1),
 		Long: "Copy the hub's database, as it is at one moment, to a new file on the hub's computer, and read the whole\n" +
 			"copy to see that it is sound. To bring it back: stop the hub, put the file into an empty data folder as\n" +
-			"kith.db, and start the hub on that folder. A hub on PostgreSQL is copied with pg_dump.",
+			"kith.db, and start the hub on that folder.",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			file, err := filepath.Abs(args[0])
 			if err != nil {

@@ -14,26 +14,26 @@ import (
 )
 
 const chatHelp = `/clear         forget the conversation
-/model [NAME]  go on with another model, or list those there are
+/model [NAME]  continue with another model, or list the models
 /help          this
 /exit          end; so does Ctrl-D
 
-Ctrl-C stops an answer, or empties the line. The arrows bring back what you typed. Text of
-several lines is pasted as it is, and sent with Enter.
+Ctrl-C stops an answer, or empties the line. The arrows bring back what you typed. Several
+lines can be pasted at once, and are sent with Enter.
 `
 
-// chat takes turns until /exit, the end of input, or ctx. An interrupt ends the
-// answer that is being written, not the chat.
+// chat reads and answers lines until /exit, the end of input or the end of ctx. An
+// interrupt ends the answer that is being written, not the chat.
 func (c *conversation) chat(ctx context.Context) error {
-	signal.Reset(os.Interrupt) // from here on it is ours alone
+	signal.Reset(os.Interrupt) // main's handler would end the program
 	interrupts := make(chan os.Signal, 1)
 	signal.Notify(interrupts, os.Interrupt)
 	defer signal.Stop(interrupts)
 
-	ask := c.newAsker()
+	lines := c.newLineReader()
 	c.say("%s\n", faint("Chatting with "+c.model+". Ctrl-C stops an answer; /help lists the commands, /exit ends."))
 	for {
-		line, err := ask.next(ctx)
+		line, err := lines.next(ctx)
 		switch {
 		case errors.Is(err, io.EOF) || ctx.Err() != nil:
 			c.say("\n")
@@ -57,7 +57,7 @@ func (c *conversation) chat(ctx context.Context) error {
 	}
 }
 
-// command does what a line that begins with a slash asks for.
+// command runs a line that begins with a slash.
 func (c *conversation) command(ctx context.Context, name, argument string) {
 	switch name {
 	case "/help", "/?":
@@ -68,12 +68,12 @@ func (c *conversation) command(ctx context.Context, name, argument string) {
 	case "/model":
 		if argument != "" {
 			c.model = argument
-			c.say("%s\n", faint("Going on with "+argument+"; it is told what was said so far."))
+			c.say("%s\n", faint("Continuing with "+argument+"; it gets the conversation so far."))
 			return
 		}
 		var list listing
 		if _, err := c.surface.call(ctx, "list the models", request{http.MethodGet, "/v1/models", nil}, &list); err != nil {
-			c.complain(err)
+			c.printError(err)
 			return
 		}
 		for _, m := range list.Data {
@@ -88,14 +88,14 @@ func (c *conversation) command(ctx context.Context, name, argument string) {
 	}
 }
 
-// complain tells a failure that does not end the chat.
-func (c *conversation) complain(err error) {
+// printError prints an error that does not end the chat.
+func (c *conversation) printError(err error) {
 	c.progress("")
 	fmt.Fprintln(c.err, "kith: "+oneLine(err.Error()))
 }
 
-// turn is one question and its answer. A failure is told and the chat goes on,
-// except where the member is not signed in.
+// turn sends one question and prints the answer. It prints a failure and returns nil,
+// except if the member is not signed in.
 func (c *conversation) turn(ctx context.Context, interrupts <-chan os.Signal, line string) error {
 	answering, stop := context.WithCancel(ctx)
 	defer stop()
@@ -117,15 +117,15 @@ func (c *conversation) turn(ctx context.Context, interrupts <-chan os.Signal, li
 		return err
 	}
 	if err != nil {
-		c.complain(err)
+		c.printError(err)
 	}
 	return nil
 }
 
-// asker reads what is typed, with a line editor where that is a terminal.
-type asker struct {
+// lineReader reads lines, with a line editor if the input is a terminal.
+type lineReader struct {
 	editor *term.Terminal
-	file   *os.File // the terminal; nil: none
+	file   *os.File // the terminal; nil if the input is none
 	lines  chan typed
 }
 
@@ -134,61 +134,60 @@ type typed struct {
 	err  error
 }
 
-func (c *conversation) newAsker() *asker {
-	k := &asker{lines: make(chan typed, 1)}
+func (c *conversation) newLineReader() *lineReader {
+	r := &lineReader{lines: make(chan typed, 1)}
 	if terminal(c.in) {
-		k.file = c.in.(*os.File)
+		r.file = c.in.(*os.File)
 	}
-	k.editor = term.NewTerminal(struct {
+	r.editor = term.NewTerminal(struct {
 		io.Reader
 		io.Writer
-	}{clears{c.in}, c.out}, "> ")
-	return k
+	}{clearOnInterrupt{c.in}, c.out}, "> ")
+	return r
 }
 
-// next is the next line, or several that were pasted as one. The terminal is
-// the editor's for as long; an answer is written with its own settings back, so
-// that Ctrl-C is a signal then.
-func (k *asker) next(ctx context.Context) (string, error) {
-	if k.file != nil {
-		if width, height, err := term.GetSize(int(k.file.Fd())); err == nil {
-			_ = k.editor.SetSize(width, height) // it never fails where there was a width before
+// next returns the next line, or several that were pasted together. The terminal is in
+// raw mode only during next, so that Ctrl-C is a signal while an answer is written.
+func (r *lineReader) next(ctx context.Context) (string, error) {
+	if r.file != nil {
+		if width, height, err := term.GetSize(int(r.file.Fd())); err == nil {
+			_ = r.editor.SetSize(width, height) // it fails only without an earlier width
 		}
-		before, err := term.MakeRaw(int(k.file.Fd()))
+		before, err := term.MakeRaw(int(r.file.Fd()))
 		if err != nil {
 			return "", err
 		}
-		k.editor.SetBracketedPasteMode(true)
+		r.editor.SetBracketedPasteMode(true)
 		defer func() {
-			k.editor.SetBracketedPasteMode(false)
-			_ = term.Restore(int(k.file.Fd()), before) // the shell does it otherwise
+			r.editor.SetBracketedPasteMode(false)
+			_ = term.Restore(int(r.file.Fd()), before) // the shell does it otherwise
 		}()
 	}
-	go func() { // read apart, so that ctx is heard meanwhile
+	go func() { // so that the end of ctx is noticed
 		var text strings.Builder
 		for {
-			line, err := k.editor.ReadLine()
+			line, err := r.editor.ReadLine()
 			text.WriteString(line)
 			if !errors.Is(err, term.ErrPasteIndicator) {
-				k.lines <- typed{text.String(), err}
+				r.lines <- typed{text.String(), err}
 				return
 			}
 			text.WriteString("\n")
 		}
 	}()
 	select {
-	case line := <-k.lines:
+	case line := <-r.lines:
 		return line.text, line.err
 	case <-ctx.Done():
 		return "", ctx.Err() // the reader waits for its next byte; the program ends first
 	}
 }
 
-// clears hands on what is typed, with Ctrl-C as the key that empties the line:
-// the editor would end the chat.
-type clears struct{ in io.Reader }
+// clearOnInterrupt replaces Ctrl-C in the input by Ctrl-U, which empties the line. The
+// editor would end the chat.
+type clearOnInterrupt struct{ in io.Reader }
 
-func (r clears) Read(p []byte) (int, error) {
+func (r clearOnInterrupt) Read(p []byte) (int, error) {
 	n, err := r.in.Read(p)
 	for i, key := range p[:n] {
 		if key == 3 { // Ctrl-C

@@ -191,11 +191,11 @@ func TestProgressInATerminal(t *testing.T) {
 	home := onSocket(t, "daemon.sock", handler)
 	for _, test := range []struct {
 		command string
-		tells   []string // one after the other
+		shows   []string // one after the other
 		serves  string   // what stays of one that then serves until Ctrl-C
 	}{
-		{"kith pause --drain", []string{"waiting for the calls that run to end …"}, ""},
-		{"kith rehearse model_not_found", []string{"raising the curtain …", "staging model_not_found …"}, ""},
+		{"kith pause --drain", []string{"waiting for the running calls to end …"}, ""},
+		{"kith rehearse model_not_found", []string{"starting the rehearsal's hub …", "staging model_not_found …"}, ""},
 		{"kith dev --data dev --listen 127.0.0.1:0 --local 127.0.0.1:0", []string{
 			"starting the hub …", "starting the engine and the daemon …", "connecting the daemon to the hub …"}, "Ctrl-C ends."},
 	} {
@@ -214,15 +214,15 @@ func TestProgressInATerminal(t *testing.T) {
 			t.Fatal(err)
 		}
 		rest := string(written)
-		for _, tells := range test.tells {
-			_, after, told := strings.Cut(rest, "\r\x1b[K\x1b[2m"+tells)
-			if !told {
-				t.Errorf("%s never said %q:\n%q", test.command, tells, written)
+		for _, shows := range test.shows {
+			_, after, shown := strings.Cut(rest, "\r\x1b[K\x1b[2m"+shows)
+			if !shown {
+				t.Errorf("%s never said %q:\n%q", test.command, shows, written)
 				continue
 			}
 			rest = after
-			if strings.Contains(screen, tells) {
-				t.Errorf("%s left %q:\n%s", test.command, tells, screen)
+			if strings.Contains(screen, shows) {
+				t.Errorf("%s left %q:\n%s", test.command, shows, screen)
 			}
 		}
 		if !strings.Contains(rest, "\r\x1b[K") {

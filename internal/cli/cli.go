@@ -1,8 +1,7 @@
-// Package cli is the outside of kith: its commands, its configuration files
-// and the wiring of the packages into running programs. It decides nothing
-// that they decide. A command prints for people, or with --json one JSON
-// document (one a line for streams) and nothing else; an error is one line
-// `kith: cannot …` on standard error.
+// Package cli holds kith's commands, its configuration files and the wiring of the
+// other packages into running programs. A command prints text for people, or with
+// --json one JSON document (for streams one a line) and nothing else. An error is one
+// line `kith: cannot …` on standard error.
 package cli
 
 import (
@@ -22,16 +21,16 @@ import (
 	"golang.org/x/term"
 )
 
-// The exit statuses, a contract with scripts.
+// The exit statuses. Scripts depend on them.
 const (
 	exitDone        = 0
 	exitFailed      = 1
 	exitWrongUse    = 2
 	exitNotSignedIn = 3
-	exitNoCapacity  = 4 // nothing can serve the model just now
+	exitNoCapacity  = 4 // nothing can serve the model now
 )
 
-// failure is an error that deserves an exit status other than exitFailed.
+// failure is an error with an exit status other than exitFailed.
 type failure struct {
 	exit int
 	error
@@ -47,21 +46,18 @@ func notSignedIn(format string, args ...any) error {
 	return failure{exitNotSignedIn, fmt.Errorf(format, args...)}
 }
 
-// app is one run of the program: where it reads and writes, and what was said
-// on the command line for every command.
+// app is one run of the program: its streams and the flags of every command.
 type app struct {
-	in       io.Reader
-	out, err io.Writer
-	home     string // KITH_HOME
-	json     bool
-	// begun tells a command that failed from one that cobra never started
-	// because it was used wrongly.
-	begun   bool
-	waiting bool // a progress stands on the terminal
+	in            io.Reader
+	out, err      io.Writer
+	home          string // KITH_HOME
+	json          bool
+	begun         bool // cobra has found the flags and arguments correct and runs the command
+	progressShown bool // on the terminal
 }
 
-// Main runs one command and returns the exit status of the process. ctx ends
-// it: a command that serves then closes what it holds and returns.
+// Main runs one command until its end, or that of ctx, and returns the exit status of
+// the process.
 func Main(ctx context.Context, args []string, in io.Reader, out, errs io.Writer) int {
 	a := &app{in: in, out: out, err: errs}
 	root := a.root()
@@ -94,10 +90,10 @@ func Main(ctx context.Context, args []string, in io.Reader, out, errs io.Writer)
 	return status
 }
 
-// misused words an error of cobra's, of a command that it did not begin.
+// misused rewrites an error of cobra for a command that it did not run.
 func misused(cmd *cobra.Command, err error) error {
 	if number, ok := errors.AsType[*strconv.NumError](err); ok {
-		err = fmt.Errorf("%q is no whole number that it takes", number.Num)
+		err = fmt.Errorf("%q is not an integer that it takes", number.Num)
 	}
 	usage := ""
 	if strings.Contains(cmd.Use, " ") { // it takes arguments
@@ -106,11 +102,11 @@ func misused(cmd *cobra.Command, err error) error {
 	return fmt.Errorf("cannot understand the command: %w; %ssee `%s --help`", err, usage, cmd.CommandPath())
 }
 
-// oneLine folds a message into the one line an error is told in.
+// oneLine returns a message as one line that begins with "cannot".
 func oneLine(text string) string {
 	text = strings.Join(strings.Fields(text), " ")
 	if !strings.HasPrefix(text, "cannot ") {
-		text = "cannot go on: " + text
+		text = "cannot continue: " + text
 	}
 	return text
 }
@@ -131,7 +127,7 @@ func (a *app) root() *cobra.Command {
 	return root
 }
 
-// group is a command that only holds others.
+// group returns a command that only has subcommands.
 func group(use, short string, commands ...*cobra.Command) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: use, Short: short, Args: known,
@@ -141,7 +137,7 @@ func group(use, short string, commands ...*cobra.Command) *cobra.Command {
 	return cmd
 }
 
-// known refuses what is no command of a group, and names one spelled like it.
+// known refuses an unknown subcommand and suggests one with a similar name.
 func known(cmd *cobra.Command, args []string) error {
 	if len(args) == 0 {
 		return nil
@@ -154,13 +150,12 @@ func known(cmd *cobra.Command, args []string) error {
 	return err
 }
 
-// track makes every command note that it was begun, once its flags and
-// arguments were found right.
+// track wraps every command, so that it sets begun and home before it runs.
 func (a *app) track(cmd *cobra.Command) {
 	run := cmd.RunE
 	cmd.RunE = func(cmd *cobra.Command, args []string) (err error) {
 		own := args
-		if dash := cmd.ArgsLenAtDash(); dash >= 0 { // what follows is another program's
+		if dash := cmd.ArgsLenAtDash(); dash >= 0 { // the rest is for another program
 			own = args[:dash]
 		}
 		if slices.Contains(own, "") {
@@ -177,7 +172,7 @@ func (a *app) track(cmd *cobra.Command) {
 	}
 }
 
-// kithHome is the folder of this member's files: KITH_HOME, else ~/.kith.
+// kithHome returns the folder of this member's files: KITH_HOME, else ~/.kith.
 func kithHome() (string, error) {
 	if home := os.Getenv("KITH_HOME"); home != "" {
 		return filepath.Abs(home)
@@ -199,24 +194,24 @@ func (a *app) printJSON(v any) error {
 	return err
 }
 
-// say prints for a person. Styles reach a terminal only, and colours only
-// without NO_COLOR: lipgloss takes them out elsewhere.
+// say prints text for people. lipgloss removes styles unless the output is a terminal,
+// and colours if NO_COLOR is set.
 func (a *app) say(format string, args ...any) {
 	_, _ = lipgloss.Fprintf(a.out, format, args...)
 }
 
-// The styles of everything printed for a person.
+// The styles of the text for people.
 var (
 	strong = lipgloss.NewStyle().Bold(true).Render
 	faint  = lipgloss.NewStyle().Faint(true).Render
 	accent = lipgloss.NewStyle().Foreground(lipgloss.Cyan).Render
 )
 
-// terminal reports whether a stream of the program is one.
+// terminal reports whether the stream is a terminal.
 func terminal(stream any) bool {
 	file, ok := stream.(*os.File)
 	return ok && term.IsTerminal(int(file.Fd()))
 }
 
-// Commands is the tree of all commands, for their manual; it runs none.
+// Commands returns the tree of all commands, for scripts/man.
 func Commands() *cobra.Command { return new(app).root() }

@@ -177,7 +177,7 @@ func TestChatGoesOnAfterAFailure(t *testing.T) {
 		t.Fatal(err)
 	}
 	if !strings.Contains(errs.String(), "kith: cannot run tiny: all busy") {
-		t.Errorf("the failure was told as %q", errs.String())
+		t.Errorf("the failure was reported as %q", errs.String())
 	}
 	if got := (*log)[1].body; strings.Contains(got, "one") {
 		t.Errorf("a turn that failed is still in the conversation: %s", got)
@@ -328,8 +328,8 @@ func TestLoginRefused(t *testing.T) {
 	}
 }
 
-// The credential is gone after each way in which a sign-out can go; whether the
-// hub still knows it is told.
+// The credential is removed by every sign-out; the output says whether the hub still
+// knows it.
 func TestLogout(t *testing.T) {
 	handler := http.Handler(nil)
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { handler.ServeHTTP(w, r) }))

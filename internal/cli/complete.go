@@ -13,12 +13,11 @@ import (
 	"github.com/kith/kith/internal/api"
 )
 
-// completePatience is how long the shell waits for live names at most; what has
-// not answered by then is left out, without a word. Only tests change it.
-var completePatience = 700 * time.Millisecond
+// completionTimeout bounds the listing of names. A source that has not answered by
+// then is left out. Only tests change it.
+var completionTimeout = 700 * time.Millisecond
 
-// strictCompletion makes cobra's command for the shells' scripts refuse a shell
-// that it does not know, as any group refuses a command.
+// strictCompletion makes cobra's completion command refuse an unknown shell.
 func strictCompletion(root *cobra.Command) {
 	root.InitDefaultCompletionCmd()
 	for _, cmd := range root.Commands() {
@@ -28,11 +27,11 @@ func strictCompletion(root *cobra.Command) {
 	}
 }
 
-// source is one listing that names are taken from.
+// source lists names.
 type source func(ctx context.Context) []string
 
-// complete offers the names of several sources, each asked at once, that begin
-// with what was typed.
+// complete returns the names of the sources, queried concurrently, that begin with
+// typed.
 func (a *app) complete(ctx context.Context, typed string, sources ...source) ([]string, cobra.ShellCompDirective) {
 	const directive = cobra.ShellCompDirectiveNoFileComp
 	var err error
@@ -42,7 +41,7 @@ func (a *app) complete(ctx context.Context, typed string, sources ...source) ([]
 	if ctx == nil {
 		ctx = context.Background()
 	}
-	ctx, cancel := context.WithTimeout(ctx, completePatience)
+	ctx, cancel := context.WithTimeout(ctx, completionTimeout)
 	defer cancel()
 	found := make([][]string, len(sources))
 	var group sync.WaitGroup
@@ -55,7 +54,7 @@ func (a *app) complete(ctx context.Context, typed string, sources ...source) ([]
 	return slices.Compact(names), directive
 }
 
-// modelsOf lists the models of a surface.
+// modelsOf returns a source of the models of a surface.
 func modelsOf(surface func() (*client, error), path string) source {
 	return func(ctx context.Context) []string {
 		at, err := surface()
@@ -74,7 +73,7 @@ func modelsOf(surface func() (*client, error), path string) source {
 	}
 }
 
-// quiet is the rows of a listing of the account's; none where it cannot be read.
+// quiet returns the rows of a listing of the account; none if it cannot be read.
 func quiet[Row any](ctx context.Context, a *app, listing api.Route[api.None, api.List[Row]]) []Row {
 	at, err := a.toAccount()
 	if err != nil {
@@ -87,7 +86,7 @@ func quiet[Row any](ctx context.Context, a *app, listing api.Route[api.None, api
 	return out.Data
 }
 
-// completeModels offers models as a command's first argument.
+// completeModels completes models as a command's first argument.
 func (a *app) completeModels(cmd *cobra.Command, args []string, typed string) ([]string, cobra.ShellCompDirective) {
 	if len(args) > 0 {
 		return nil, cobra.ShellCompDirectiveNoFileComp
@@ -95,12 +94,12 @@ func (a *app) completeModels(cmd *cobra.Command, args []string, typed string) ([
 	return a.completeModelFlag(cmd, nil, typed)
 }
 
-// completeModelFlag offers the models of this machine and of the account.
+// completeModelFlag completes the models of this machine and of the account.
 func (a *app) completeModelFlag(cmd *cobra.Command, _ []string, typed string) ([]string, cobra.ShellCompDirective) {
 	return a.complete(cmd.Context(), typed, modelsOf(a.toDaemon, "/v1/models"), modelsOf(a.toAccount, api.ListModels.With(api.None{}).Path))
 }
 
-// shared are the members of the account's shares that pass.
+// shared returns a source of the members of the account's shares that pass.
 func (a *app) shared(passes func(api.Share) (name string, ok bool)) source {
 	return func(ctx context.Context) []string {
 		var names []string
@@ -113,7 +112,8 @@ func (a *app) shared(passes func(api.Share) (name string, ok bool)) source {
 	}
 }
 
-// grouped are the names that a group of the account's has for a completion.
+// grouped returns a source of the names that of returns for each of the account's
+// groups.
 func (a *app) grouped(of func(api.Group) []string) source {
 	return func(ctx context.Context) []string {
 		var names []string
@@ -124,8 +124,8 @@ func (a *app) grouped(of func(api.Group) []string) source {
 	}
 }
 
-// fellows are the members of a group, and those invited to it.
-func fellows(g api.Group) []string {
+// groupMembers returns the members of a group and those invited to it.
+func groupMembers(g api.Group) []string {
 	var names []string
 	for _, m := range g.Members {
 		names = append(names, m.Name)
@@ -136,7 +136,7 @@ func fellows(g api.Group) []string {
 	return names
 }
 
-// completeMembers offers those the account shares with, and its groups' members.
+// completeMembers completes the members of the account's shares and groups.
 func (a *app) completeMembers(cmd *cobra.Command, args []string, typed string) ([]string, cobra.ShellCompDirective) {
 	if len(args) > 0 {
 		return nil, cobra.ShellCompDirectiveNoFileComp
@@ -147,10 +147,10 @@ func (a *app) completeMembers(cmd *cobra.Command, args []string, typed string) (
 		}
 		return row.With, true
 	})
-	return a.complete(cmd.Context(), typed, known, a.grouped(fellows))
+	return a.complete(cmd.Context(), typed, known, a.grouped(groupMembers))
 }
 
-// completeGivenShares offers what `kith share remove` takes.
+// completeGivenShares completes the argument of `kith share remove`.
 func (a *app) completeGivenShares(cmd *cobra.Command, args []string, typed string) ([]string, cobra.ShellCompDirective) {
 	if len(args) > 0 {
 		return nil, cobra.ShellCompDirectiveNoFileComp
@@ -167,8 +167,8 @@ func (a *app) completeGivenShares(cmd *cobra.Command, args []string, typed strin
 	})
 }
 
-// completeGroups offers the groups that pass and, for a second argument, the
-// members that there are for it.
+// completeGroups completes the groups that pass and, if members is set, a member as
+// the second argument.
 func (a *app) completeGroups(passes func(api.Group) bool, members bool) cobra.CompletionFunc {
 	return func(cmd *cobra.Command, args []string, typed string) ([]string, cobra.ShellCompDirective) {
 		if len(args) == 0 {

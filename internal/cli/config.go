@@ -20,12 +20,12 @@ import (
 	"github.com/kith/kith/internal/site"
 )
 
-// problem is one thing wrong in a configuration file. Line and column count
-// from 1; 0 means the file as a whole.
+// problem is one error in a configuration file. Line and column count from 1; 0
+// means the file itself.
 type problem struct {
 	Line    int    `json:"line"`
 	Column  int    `json:"column"`
-	Key     string `json:"key"` // dotted, as in "hub.listen"; empty where none is at fault
+	Key     string `json:"key"` // dotted, as in "hub.listen"; empty if no key is wrong
 	Message string `json:"message"`
 }
 
@@ -35,7 +35,7 @@ type configError struct {
 	Problems []problem
 }
 
-// Error is one line: the first problem with its place, and how many follow.
+// Error returns one line: the first problem with its position, and how many follow.
 func (e *configError) Error() string {
 	text := "cannot use the configuration: " + e.place(e.Problems[0])
 	if more := len(e.Problems) - 1; more > 0 {
@@ -44,7 +44,7 @@ func (e *configError) Error() string {
 	return text
 }
 
-// place is a problem as editors and people find it: file:line:column: message.
+// place formats a problem as file:line:column: message.
 func (e *configError) place(p problem) string {
 	if p.Line == 0 {
 		return e.File + ": " + p.Message
@@ -52,10 +52,9 @@ func (e *configError) place(p problem) string {
 	return fmt.Sprintf("%s:%d:%d: %s", e.File, p.Line, p.Column, p.Message)
 }
 
-// readConfig decodes the TOML file strictly over what into, a pointer to a
-// struct, already holds as defaults. A file that does not exist leaves the
-// defaults, unless it was asked for by name. Every other failure is a
-// *configError.
+// readConfig decodes the TOML file strictly into a pointer to a struct that holds the
+// defaults. A file that does not exist leaves the defaults, unless it was named by
+// the user. A file with wrong content is a *configError.
 func readConfig(file string, named bool, into any) error {
 	text, err := os.ReadFile(file)
 	if errors.Is(err, fs.ErrNotExist) && !named {
@@ -64,14 +63,14 @@ func readConfig(file string, named bool, into any) error {
 	if err != nil {
 		return fmt.Errorf("cannot read the configuration: %w; name a file that you can read", err)
 	}
-	// What it says decides who may use this machine, and where prompts go.
+	// It decides who may use this machine, and where prompts are sent.
 	if info, err := os.Stat(file); err == nil && info.Mode().Perm()&0o002 != 0 && runtime.GOOS != "windows" {
 		return fmt.Errorf("cannot trust %s: every user can change it; run `chmod 600 %s`", file, file)
 	}
 	return parseConfig(file, text, into)
 }
 
-// parseConfig is readConfig for text already read; file names it in errors.
+// parseConfig is readConfig for a text; file names it in errors.
 func parseConfig(file string, text []byte, into any) error {
 	err := toml.NewDecoder(strings.NewReader(string(text))).DisallowUnknownFields().Decode(into)
 	refused := &configError{File: file}
@@ -111,7 +110,7 @@ func parseConfig(file string, text []byte, into any) error {
 	return refused
 }
 
-// contradictions are keys whose values are good alone and not together.
+// contradictions returns the keys whose values are valid alone and not together.
 func (c *daemonFile) contradictions() (problems []problem) {
 	if c.RateLimit.Enabled && c.RateLimit.RPS > 0 && c.RateLimit.Burst == 0 {
 		problems = append(problems, problem{Key: "ratelimit.burst", Message: "ratelimit.burst takes 1 or more where there is a rate: with 0 every request would be refused; enabled = false is no limit"})
@@ -140,7 +139,7 @@ func (o *oidcTable) contradictions() []problem {
 	case o.Issuer.Text == "" && o.ClientID != "":
 		return []problem{{Key: "site.oidc.client_id", Message: "site.oidc.client_id is of no use without site.oidc.issuer: set both"}}
 	case len(o.Name) > 40 || !fleet.ModelID(o.Name).Valid() && o.Name != "":
-		return []problem{{Key: "site.oidc.name", Message: "site.oidc.name stands on a button: give it 1 to 40 printable bytes"}}
+		return []problem{{Key: "site.oidc.name", Message: "site.oidc.name is on a button: give it 1 to 40 printable bytes"}}
 	}
 	return nil
 }
@@ -153,7 +152,7 @@ func (m *smtpTable) contradictions() []problem {
 	switch {
 	case m.Host == "" && *m != (smtpTable{}):
 		key := "from"
-		for field := range fields(reflect.TypeOf(*m)) {
+		for field := range reflect.TypeOf(*m).Fields() {
 			if !reflect.ValueOf(*m).FieldByIndex(field.Index).IsZero() {
 				key = field.Tag.Get("toml")
 				break
@@ -165,18 +164,18 @@ func (m *smtpTable) contradictions() []problem {
 	case !domain:
 		return one("host", "takes the name of a mail server, such as \"mail.example.org\": its port is site.smtp.port")
 	case m.From.Text == "":
-		return one("host", "is of no use without site.smtp.from, the address that letters come from: set both")
+		return one("host", "is of no use without site.smtp.from, the sender's address: set both")
 	case m.User != "" && m.Password.text == "":
 		return one("user", "is of no use without site.smtp.password: set both")
 	case m.User == "" && m.Password.text != "":
 		return one("password", "is of no use without site.smtp.user: set both")
-	case m.TLS.Text == "none" && !hereOnly(m.Host):
-		return one("tls", "takes \"starttls\" or \"implicit\" for a server that is not on this machine: without TLS anybody on the way could sign in as any member")
+	case m.TLS.Text == "none" && !isLocalHost(m.Host):
+		return one("tls", "takes \"starttls\" or \"implicit\" for a server that is not on this machine: without TLS others on the network could sign in as any member")
 	}
 	return nil
 }
 
-// mail is the mail server in the hub's words.
+// mail returns the mail server's part of the site's configuration.
 func (m *smtpTable) mail() site.Mail {
 	if m.Host == "" {
 		return site.Mail{}
@@ -190,19 +189,19 @@ func (m *smtpTable) mail() site.Mail {
 	}
 }
 
-// resolveSecrets reads the hub's secrets from where they stand.
+// resolveSecrets reads the hub's secrets from their sources.
 func (c *hubFile) resolveSecrets(file string) (problems []problem) {
 	if err := c.Site.OIDC.ClientSecret.resolve(file); err != nil {
 		problems = append(problems, problem{Key: "site.oidc.client_secret", Message: "site.oidc.client_secret " + err.Error()})
 	}
 	if err := c.Site.SMTP.Password.resolve(file); err != nil {
 		problems = append(problems, problem{Key: "site.smtp.password", Message: "site.smtp.password " + err.Error()})
-		c.Site.SMTP = smtpTable{} // what is wrong beside it would be told of the missing password
+		c.Site.SMTP = smtpTable{} // no further problems because of the missing password
 	}
 	return problems
 }
 
-// provider is the OpenID provider in the hub's words.
+// provider returns the OpenID provider's part of the site's configuration.
 func (o *oidcTable) provider() site.Provider {
 	p := site.Provider{Issuer: o.Issuer.Text, ClientID: o.ClientID, ClientSecret: o.ClientSecret.text, Name: o.Name}
 	if u, err := url.Parse(p.Issuer); err == nil {
@@ -211,7 +210,7 @@ func (o *oidcTable) provider() site.Provider {
 	return p
 }
 
-// placed puts to each problem the place of its key's value, if the text holds it.
+// placed sets the position of each problem to that of its key's value in text.
 func placed(text []byte, problems []problem) []problem {
 	if problems == nil {
 		return nil
@@ -226,8 +225,8 @@ func placed(text []byte, problems []problem) []problem {
 	return problems
 }
 
-// values calls each with every key of a text, in full, its value and where that
-// begins.
+// values calls each with every dotted key of a text, its value and the value's
+// position.
 func values(text []byte, each func(key []string, value *unstable.Node, at unstable.Position)) {
 	var parser unstable.Parser
 	parser.Reset(text)
@@ -247,9 +246,8 @@ func values(text []byte, each func(key []string, value *unstable.Node, at unstab
 	}
 }
 
-// unquoted finds the value that a text of ours refused although it was none: a
-// number or a switch, such as 60 for "60s". The decoder hands those over
-// without a word on where they stand.
+// unquoted finds a number or boolean for which a key takes a string, such as 60 for
+// "60s". The decoder's error has no position for it.
 func unquoted(text []byte, shape reflect.Type, cause error) problem {
 	found := problem{Message: cause.Error()}
 	values(text, func(parts []string, value *unstable.Node, at unstable.Position) {
@@ -262,7 +260,7 @@ func unquoted(text []byte, shape reflect.Type, cause error) problem {
 	return found
 }
 
-// wrongValue says in the words of the file, not of Go, what a key takes.
+// wrongValue describes the values that a key takes, without Go's type names.
 func wrongValue(key string, shape reflect.Type, err *toml.DecodeError) string {
 	text := strings.TrimPrefix(err.Error(), "toml: ")
 	if key == "" {
@@ -274,7 +272,7 @@ func wrongValue(key string, shape reflect.Type, err *toml.DecodeError) string {
 	return fmt.Sprintf("%s takes %s", key, takes(fieldOf(shape, strings.Split(key, "."))))
 }
 
-// takes names the kind of value a field is written as.
+// takes describes the values of a field.
 func takes(field reflect.Type) string {
 	if field == nil {
 		return "another kind of value"
@@ -286,7 +284,7 @@ func takes(field reflect.Type) string {
 	case reflect.Bool:
 		return "true or false"
 	case reflect.Uint16, reflect.Uint32:
-		return fmt.Sprintf("a whole number from 0 to %d", uint64(1)<<field.Bits()-1)
+		return fmt.Sprintf("an integer from 0 to %d", uint64(1)<<field.Bits()-1)
 	case reflect.Float64:
 		return "a number"
 	case reflect.Slice:
@@ -301,15 +299,15 @@ func takes(field reflect.Type) string {
 	}
 }
 
-// section reports whether a field holds keys of its own rather than a value; a
-// list of tables does.
+// section reports whether a field is a table, or a list of tables, rather than a
+// value.
 func section(field reflect.Type) bool {
 	field = tableOf(field)
 	_, value := reflect.New(field).Interface().(interface{ UnmarshalText([]byte) error })
 	return field.Kind() == reflect.Struct && !value
 }
 
-// tableOf is the table behind a field, which may hold it many times.
+// tableOf returns the type of a table, or of the elements of a list of tables.
 func tableOf(field reflect.Type) reflect.Type {
 	if field.Kind() == reflect.Slice {
 		return field.Elem()
@@ -317,10 +315,10 @@ func tableOf(field reflect.Type) reflect.Type {
 	return field
 }
 
-// keysOf lists every key a file may hold, dotted, sections included.
+// keysOf returns every dotted key that a file may hold, sections included.
 func keysOf(shape reflect.Type, prefix string) []string {
 	var keys []string
-	for field := range fields(shape) {
+	for field := range shape.Fields() {
 		key := prefix + field.Tag.Get("toml")
 		keys = append(keys, key)
 		if section(field.Type) {
@@ -330,19 +328,9 @@ func keysOf(shape reflect.Type, prefix string) []string {
 	return keys
 }
 
-func fields(shape reflect.Type) func(func(reflect.StructField) bool) {
-	return func(yield func(reflect.StructField) bool) {
-		for i := range shape.NumField() {
-			if !yield(shape.Field(i)) {
-				return
-			}
-		}
-	}
-}
-
-// fieldOf is the type behind a dotted key; nil if there is none.
+// fieldOf returns the type of a dotted key; nil if there is none.
 func fieldOf(shape reflect.Type, key []string) reflect.Type {
-	for field := range fields(shape) {
+	for field := range shape.Fields() {
 		if field.Tag.Get("toml") != key[0] {
 			continue
 		}
@@ -356,8 +344,8 @@ func fieldOf(shape reflect.Type, key []string) reflect.Type {
 	return nil
 }
 
-// unknownKey refuses a key and names the nearest right one: by spelling, or by
-// its last word where the section is what went wrong; else all there are beside it.
+// unknownKey returns the error for an unknown key. It names the nearest key by spelling,
+// or one of the same name in another section, else all keys of the section.
 func unknownKey(key string, known []string) string {
 	split := func(k string) (section, last string) {
 		dot := strings.LastIndex(k, ".") + 1
@@ -380,7 +368,7 @@ func unknownKey(key string, known []string) string {
 	return fmt.Sprintf("unknown key %q; the nearest right key is %q", key, nearest)
 }
 
-// distance is how many single-character edits turn a into b (Levenshtein).
+// distance returns how many single-character edits turn a into b (Levenshtein).
 func distance(a, b string) int {
 	row := make([]int, len(b)+1)
 	for j := range row {
@@ -401,8 +389,8 @@ func distance(a, b string) int {
 	return row[len(b)]
 }
 
-// pathIn is a path of a configuration file: "~/" is the user's home, and a
-// relative one starts at the folder of the file.
+// pathIn resolves a path in a configuration file: "~/" is the user's home, and a
+// relative path starts at the folder of the file.
 func pathIn(file, path string) string {
 	if rest, ok := strings.CutPrefix(path, "~/"); ok {
 		if home, err := os.UserHomeDir(); err == nil {

@@ -19,7 +19,7 @@ func TestConfigProblemsNamePlaceAndRemedy(t *testing.T) {
 	for _, test := range []struct {
 		name, text string
 		hub        bool
-		want       []string // whole lines of problems, without the file's name
+		want       []string // lines of problems, without the file's name
 	}{
 		{name: "misspelled key", text: "[daemon]\nlisten = \"127.0.0.1:1\"\n[engine]\nslotz = 2\n",
 			want: []string{`:4:1: unknown key "engine.slotz"; the nearest right key is "engine.slots"`}},
@@ -33,19 +33,19 @@ func TestConfigProblemsNamePlaceAndRemedy(t *testing.T) {
 		{name: "unknown section", text: "[enigne]\nslots = 1\n",
 			want: []string{`:1:2: unknown key "enigne"; the nearest right key is "engine"`}},
 		{name: "wrong type", text: "[engine]\nslots = \"two\"\n",
-			want: []string{":2:9: engine.slots takes a whole number from 0 to 65535"}},
+			want: []string{":2:9: engine.slots takes an integer from 0 to 65535"}},
 		{name: "a switch takes no number", text: "[engine]\nbuiltin = 1\n",
 			want: []string{":2:11: engine.builtin takes true or false"}},
 		{name: "a list takes no string", text: "[engine]\nmodels = \"a\"\n",
 			want: []string{`:2:10: engine.models takes a list of strings, such as ["a", "b"]`}},
 		{name: "negative number", text: "[engine]\nslots = -1\n",
-			want: []string{":2:9: engine.slots takes a whole number from 0 to 65535"}},
+			want: []string{":2:9: engine.slots takes an integer from 0 to 65535"}},
 		{name: "too large a number", text: "[engine]\nslots = 70000\n",
-			want: []string{":2:9: engine.slots takes a whole number from 0 to 65535"}},
+			want: []string{":2:9: engine.slots takes an integer from 0 to 65535"}},
 		{name: "address not loopback", text: "[daemon]\nlisten = \"0.0.0.0:8701\"\n",
-			want: []string{`:2:10: daemon.listen takes a loopback address such as "127.0.0.1:8701", in quotes: the local surface asks nobody for a key, so it is never opened to a network`}},
+			want: []string{`:2:10: daemon.listen takes a loopback address such as "127.0.0.1:8701", in quotes: the local surface requires no key, so it is never opened to a network`}},
 		{name: "a name is no loopback literal", text: "[daemon]\nlisten = \"localhost:8701\"\n",
-			want: []string{`:2:10: daemon.listen takes a loopback address such as "127.0.0.1:8701", in quotes: the local surface asks nobody for a key, so it is never opened to a network`}},
+			want: []string{`:2:10: daemon.listen takes a loopback address such as "127.0.0.1:8701", in quotes: the local surface requires no key, so it is never opened to a network`}},
 		{name: "not TOML", text: "[engine\nslots = 1\n", want: []string{":1:8: "}},
 		{name: "twice", text: "[engine]\nslots = 1\nslots = 2\n", want: []string{":3:1: "}},
 		{name: "zone", text: "[share]\ntimezone = \"Lisbon\"\n",
@@ -58,8 +58,8 @@ func TestConfigProblemsNamePlaceAndRemedy(t *testing.T) {
 			want: []string{`:2:8: limits.wait takes a time such as "60s" or "10m", in quotes`}},
 		{name: "size", hub: true, text: "[limits]\nbody = \"32 megs\"\n",
 			want: []string{`:2:8: limits.body takes a size such as "32MiB" or "500KB", in quotes`}},
-		{name: "postgres is not built", hub: true, text: "[database]\nurl = \"postgres://db/kith\"\n",
-			want: []string{`:2:7: database.url takes "" (the embedded database in hub.data); other databases are not built yet`}},
+		{name: "another database", hub: true, text: "[database]\nurl = \"postgres://db/kith\"\n",
+			want: []string{`:2:7: database.url takes "" (the embedded database in hub.data)`}},
 		{name: "no proxy", hub: true, text: "[hub]\nproxies = [\"proxy.lan\"]\n",
 			want: []string{`:2:12: hub.proxies takes an address or a network such as "10.0.0.0/8", in quotes`}},
 		{name: "every address a proxy", hub: true, text: "[hub]\nproxies = [\"10.0.0.1\", \"::/0\"]\n",
@@ -83,12 +83,12 @@ func TestConfigProblemsNamePlaceAndRemedy(t *testing.T) {
 		{name: "a client alone", hub: true, text: "[site.oidc]\nclient_id = \"kith\"\n",
 			want: []string{":2:13: site.oidc.client_id is of no use without site.oidc.issuer: set both"}},
 		{name: "an issuer in the clear", hub: true, text: "[site.oidc]\nissuer = \"http://id.example\"\n",
-			want: []string{`:2:10: site.oidc.issuer takes an address such as "https://id.example.org", in quotes: without https anybody on the way`}},
+			want: []string{`:2:10: site.oidc.issuer takes an address such as "https://id.example.org", in quotes: without https others on the network`}},
 		{name: "no issuer", hub: true, text: "[site.oidc]\nissuer = \"id.example\"\n", want: []string{":2:10: site.oidc.issuer takes an address"}},
 		{name: "a secret that is not there", hub: true, text: "[site]\nsignup = \"open\"\n[site.oidc]\nissuer = \"https://id.example/\"\nclient_id = \"kith\"\nclient_secret = \"env:KITH_TEST_NONE\"\n",
 			want: []string{":6:17: site.oidc.client_secret names the environment variable KITH_TEST_NONE, which is not set"}},
 		{name: "a button's name", hub: true, text: "[site.oidc]\nissuer = \"http://127.0.0.1:1\"\nclient_id = \"kith\"\nname = \" x\"\n",
-			want: []string{":4:8: site.oidc.name stands on a button"}},
+			want: []string{":4:8: site.oidc.name is on a button"}},
 		{name: "a mail server without an address", hub: true, text: "[site.smtp]\nhost = \"mail.example\"\n",
 			want: []string{":2:8: site.smtp.host is of no use without site.smtp.from"}},
 		{name: "no mail server", hub: true, text: "[site.smtp]\nport = 25\nfrom = \"kith@x.example\"\n", want: []string{":2:8: site.smtp.port is of no use without site.smtp.host"}},
@@ -131,7 +131,7 @@ func TestConfigProblemsNamePlaceAndRemedy(t *testing.T) {
 // inside lets cmp look into the unexported fields of the configuration.
 var inside = cmp.Exporter(func(reflect.Type) bool { return true })
 
-// No group is not the same as no word about groups.
+// An empty list of groups differs from an absent one.
 func TestConfigOfNoGroup(t *testing.T) {
 	for text, want := range map[string][]string{"": nil, "[share]\ngroups = []\n": {}, "[share]\ngroups = [\"lab\"]\n": {"lab"}} {
 		got := defaultDaemonFile("/home")

@@ -33,11 +33,11 @@ func TestConfigurationPage(t *testing.T) {
 	})
 	page.print("# Configuration\n\n" +
 		"TOML, and strict: an unknown key, a wrong type or an impossible value is refused with file, line, column and the nearest right\n" +
-		"key; `kith config check [FILE]` runs the very code that reads it at start. Without a file, or a key, the default holds. A path may\n" +
+		"key; `kith config check [FILE]` runs the code that reads it at start. Without a file, or a key, the default applies. A path may\n" +
 		"begin with `~/`; a relative one begins at the file's folder. A file that every user can change is refused.\n\n" +
 		"This page is made from the comments where the keys are declared (`internal/cli/configfiles.go`).\n")
-	page.print("\n## The daemon: `config.toml` in `KITH_HOME`\n\n`kith reload`, or SIGHUP, brings changes of `%s` into force while calls run on; the rest waits for the next start, and is named.\n",
-		strings.Join(live, "`, `"))
+	page.print("\n## The daemon: `config.toml` in `KITH_HOME`\n\n`kith reload`, or SIGHUP, applies changes of `%s` while calls run; changes of other keys are listed and take effect at the next start.\n",
+		strings.Join(reloadable, "`, `"))
 	page.sections("daemonFile", reflect.TypeFor[daemonFile]())
 	page.print("\n## A hub: `hub.toml` in `KITH_HOME`\n")
 	page.sections("hubFile", reflect.TypeFor[hubFile]())

@@ -1,7 +1,7 @@
 package cli
 
-// daemonFile is ~/.kith/config.toml: every key `kith serve` knows, with its
-// meaning and default. An absent file, section or key is its default.
+// daemonFile is ~/.kith/config.toml: every key of `kith serve`, with its meaning and
+// default. An absent file, section or key has its default.
 type daemonFile struct {
 	Daemon struct {
 		// Listen is the address of the local surface, a loopback literal;
@@ -11,12 +11,11 @@ type daemonFile struct {
 		Data string `toml:"data"`
 	} `toml:"daemon"`
 	Hub struct {
-		// URL is the hub to sign in to when `kith login` is not told another;
-		// default none.
+		// URL is the hub of `kith login` without --hub; default none.
 		URL web `toml:"url"`
 	} `toml:"hub"`
-	// RateLimit bounds the local surface, all routes together (S8): it absorbs
-	// spikes and is no quota.
+	// RateLimit bounds all requests of the local surface together. It absorbs spikes
+	// and is no quota.
 	RateLimit struct {
 		// Enabled turns the limit on; default true.
 		Enabled bool `toml:"enabled"`
@@ -29,8 +28,8 @@ type daemonFile struct {
 		// Builtin runs the engine that comes with kith; default true.
 		Builtin bool `toml:"builtin"`
 		// Models are GGUF files, or folders of them, that are offered under their
-		// file names; default ["~/.kith/models"]. Where this machine has a
-		// llama-server on its PATH that runs them, else the built-in engine.
+		// file names; default ["~/.kith/models"]. A
+		// llama-server on this machine's PATH runs them, else the built-in engine.
 		Models []string `toml:"models"`
 		// Slots is how many calls are run at once for each model; 0, the default,
 		// is 4.
@@ -38,15 +37,15 @@ type daemonFile struct {
 		// Context is the context length in tokens of each slot; 0, the default,
 		// is 8192. A model made for less has its own.
 		Context uint32 `toml:"context"`
-		// IdleUnload is how long after its last call a model leaves memory; "0s"
-		// is never, default "10m".
+		// IdleUnload is how long after its last call a model is unloaded from memory;
+		// "0s" is never, default "10m".
 		IdleUnload duration `toml:"idle_unload"`
 	} `toml:"engine"`
 	Discovery struct {
 		// Enabled looks for engines at their usual ports on this machine;
 		// default true.
 		Enabled bool `toml:"enabled"`
-		// Endpoints are more places to look, as base addresses; default none.
+		// Endpoints are the base addresses of more engines; default none.
 		Endpoints []web `toml:"endpoints"`
 	} `toml:"discovery"`
 	// Upstream, as often as you like, is a service elsewhere that you have an
@@ -54,7 +53,7 @@ type daemonFile struct {
 	// this machine.
 	Upstream []upstreamTable `toml:"upstream"`
 	// Audio is an engine for speech. It is offered only while it refuses a clip one
-	// byte over MaxUpload with 413 (S4); kith status says why it is not.
+	// byte over MaxUpload with 413; kith status says why it is not.
 	Audio struct {
 		// Engine is its base address; default none: no speech.
 		Engine web `toml:"engine"`
@@ -76,8 +75,8 @@ type daemonFile struct {
 		// elsewhere too; default all that this machine serves.
 		Models []string `toml:"models"`
 		// Groups are the names of the only groups whose members may use this
-		// machine; default all that you are in, and with [] none. It bars no one
-		// whom you share with yourself.
+		// machine; default all that you are in, and with [] none. Shares with single
+		// members are not affected.
 		Groups []string `toml:"groups"`
 		// Hours are when others may use this machine; default "", always.
 		Hours hours `toml:"hours"`
@@ -108,17 +107,17 @@ type upstreamTable struct {
 	// Dialect is what it speaks: "chat", the default (chat, embeddings and
 	// responses), "embeddings" or "responses" for one of them alone, or "messages".
 	Dialect dialectWord `toml:"dialect"`
-	// Key is its key, or "env:NAME" or "file:PATH" where that stands; default
-	// none. It is sent to URL and nowhere else.
+	// Key is its key, or "env:NAME" or "file:PATH" to read it from; default
+	// none. It is sent to URL only.
 	Key secret `toml:"key"`
 	// Models are those to offer; default all that it lists.
 	Models []string `toml:"models"`
-	// Share offers them to others, too, at your expense; default false. For the
+	// Share offers them to others too, at your expense; default false. For the
 	// dialects chat and embeddings.
 	Share bool `toml:"share"`
 }
 
-// hubFile is hub.toml: every key `kith hub` knows, with its meaning and default.
+// hubFile is hub.toml: every key of `kith hub`, with its meaning and default.
 type hubFile struct {
 	Hub struct {
 		// Listen is the public address; default "127.0.0.1:8700".
@@ -142,8 +141,7 @@ type hubFile struct {
 		// URL is "", the embedded SQLite in Data.
 		URL database `toml:"url"`
 	} `toml:"database"`
-	// Limits bound one call (decisions 3), the calls of one member, and the bytes
-	// held for all calls.
+	// Limits bound one call, the calls of one member, and the bytes held for all calls.
 	Limits struct {
 		// Running is how many calls of one member run on machines at once, the
 		// member's own machines included; 0 is off, default 64.
@@ -157,7 +155,7 @@ type hubFile struct {
 		// Body is the largest request body; default "32MiB".
 		Body size `toml:"body"`
 		// Member is how many bytes of requests and answers underway one member may
-		// have at once, in memory and on disk; default "256MiB". Past it calls are
+		// have at once, in memory and on disk; default "256MiB". Calls beyond it are
 		// refused with CAPACITY_FULL.
 		Member size `toml:"member"`
 		// Spool is how many bytes of requests and answers over 1 MiB are kept in files,
@@ -177,12 +175,11 @@ type hubFile struct {
 		Total duration `toml:"total"`
 	} `toml:"limits"`
 	Responses struct {
-		// Keep is how long a turn of /v1/responses can be referred to by its id,
-		// sealed so that nobody without the id can read it; "0s" is never, default
-		// "24h".
+		// Keep is how long a turn of /v1/responses can be referred to by its id, which
+		// is needed to read it; "0s" is never, default "24h".
 		Keep duration `toml:"keep"`
 	} `toml:"responses"`
-	// RateLimit bounds each key and machine credential; 0 is off (decisions 4).
+	// RateLimit bounds each key and machine credential; 0 is off.
 	RateLimit struct {
 		// RPS is requests a second; default 50.
 		RPS uint32 `toml:"rps"`
@@ -195,15 +192,15 @@ type hubFile struct {
 	} `toml:"ratelimit"`
 	// Site is the members' pages.
 	Site struct {
-		// SignUp says who may make an account: "open" for anybody, "invite", the
-		// default, for who has a member's invite, "closed" for nobody.
+		// SignUp says who may make an account: "open" is everyone, "invite", the
+		// default, everyone with a member's invite, "closed" no one.
 		SignUp signUp `toml:"signup"`
-		// OIDC is an OpenID provider at which members may sign in, too. Register
+		// OIDC is an OpenID provider at which members may sign in too. Register
 		// PUBLIC_URL/signin/provider/back there as the address to come back to.
 		OIDC oidcTable `toml:"oidc"`
 		// SMTP is a mail server; default none: the hub sends no mail. With one,
-		// members may give an address, which is told of changes to their accounts
-		// and can be mailed a link that signs in. PUBLIC_URL stands in the letters.
+		// members may give an address, which is notified of changes to their
+		// accounts and can be mailed a link that signs in. The messages hold PUBLIC_URL.
 		SMTP smtpTable `toml:"smtp"`
 	} `toml:"site"`
 	TLS struct {
@@ -222,10 +219,10 @@ type oidcTable struct {
 	Issuer issuer `toml:"issuer"`
 	// ClientID is what the provider knows this hub by.
 	ClientID string `toml:"client_id"`
-	// ClientSecret is the secret it gave the hub, or "env:NAME" or "file:PATH"
-	// where that stands; default none, for a public client.
+	// ClientSecret is the secret it gave the hub, or "env:NAME" or "file:PATH" to
+	// read it from; default none, for a public client.
 	ClientSecret secret `toml:"client_secret"`
-	// Name stands on the button; default the issuer's host.
+	// Name is the text of the button; default the issuer's host.
 	Name string `toml:"name"`
 }
 
@@ -235,11 +232,11 @@ type smtpTable struct {
 	Host string `toml:"host"`
 	// Port is its port; 0, the default, is 465 for TLS "implicit", else 587.
 	Port uint16 `toml:"port"`
-	// User signs in there; default none: nobody does.
+	// User signs in there; default none: without a sign-in.
 	User string `toml:"user"`
-	// Password is the user's, or "env:NAME" or "file:PATH" where that stands.
+	// Password is the user's, or "env:NAME" or "file:PATH" to read it from.
 	Password secret `toml:"password"`
-	// From is the address that letters come from, such as "kith@example.org" or
+	// From is the sender's address, such as "kith@example.org" or
 	// "kith <kith@example.org>".
 	From sender `toml:"from"`
 	// TLS is "starttls", the default: the server has to have it; "implicit": from

@@ -8,10 +8,9 @@ import (
 	"github.com/kith/kith/internal/daemon"
 )
 
-// The addresses everything listens on when neither a flag nor the configuration
-// names another, and whether a daemon looks for engines at their usual ports.
-// Only this package's tests change them, so that no command under test reaches a
-// hub, a daemon or an engine that the computer's owner runs.
+// The default addresses, and whether a daemon looks for engines at their usual ports.
+// Only this package's tests change them, so that no command under test reaches a hub,
+// a daemon or an engine of the computer's owner.
 var (
 	defaultHub       = "127.0.0.1:8700"
 	defaultLocal     = "127.0.0.1:8701"
@@ -19,7 +18,7 @@ var (
 	defaultDiscovery = true
 )
 
-// loadDaemonFile reads config.toml over its defaults. file is "" for the one in
+// loadDaemonFile reads config.toml over its defaults. An empty file is the one in
 // home, which need not exist.
 func loadDaemonFile(home, file string) (*daemonFile, error) {
 	named := file != ""
@@ -27,7 +26,7 @@ func loadDaemonFile(home, file string) (*daemonFile, error) {
 		file = filepath.Join(home, "config.toml")
 	}
 	c := defaultDaemonFile(home)
-	c.comfortable(thisComputer())
+	c.setPowerDefaults(thisComputer())
 	if err := readConfig(file, named, c); err != nil {
 		return nil, err
 	}
@@ -55,7 +54,7 @@ func defaultDaemonFile(home string) *daemonFile {
 	return c
 }
 
-// loadHubFile reads hub.toml over its defaults; file "" is the one in home,
+// loadHubFile reads hub.toml over its defaults. An empty file is the one in home,
 // which need not exist.
 func loadHubFile(home, file string) (*hubFile, error) {
 	named := file != ""
@@ -92,8 +91,8 @@ func defaultHubFile(home string) *hubFile {
 	return c
 }
 
-// localZone is the IANA name of this computer's time zone, "UTC" when the
-// system does not say.
+// localZone returns the IANA name of this computer's time zone; "UTC" if it is not
+// known.
 func localZone() string {
 	zone := time.Local.String()
 	if zone != "Local" {

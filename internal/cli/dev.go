@@ -21,17 +21,17 @@ import (
 )
 
 const (
-	devMember = "you"      // who owns everything in `kith dev`
-	devKey    = "kith dev" // what its key is called; the one before is revoked by it
-	lineUp    = "acked"    // the daemon's line is routable (tunnel.Acked)
-	// devReady is how long the network may take to be able to serve.
+	devMember = "you"      // the owner of everything in `kith dev`
+	devKey    = "kith dev" // the name of its key; a new key revokes the one before
+	tunnelUp  = "acked"    // tunnel.Acked
+	// devReady bounds the time until the network can serve.
 	devReady = 2 * time.Minute
 )
 
-// devFlags are what `kith dev` is told.
+// devFlags are the flags of `kith dev`.
 type devFlags struct{ data, listen, local string }
 
-// network is what `kith dev --json` prints, and people read in another shape.
+// network is the output of `kith dev --json`.
 type network struct {
 	Hub          string   `json:"hub"`
 	MessagesBase string   `json:"messages_base"`
@@ -39,15 +39,15 @@ type network struct {
 	Site         string   `json:"site"`
 	APIKey       string   `json:"api_key"`
 	Models       []string `json:"models"`
-	// SignIn is a link to the site that signs the member in, once.
+	// SignIn is a link that signs the member in on the site, once.
 	SignIn string `json:"sign_in"`
 }
 
 func (a *app) dev() *cobra.Command {
 	var flags devFlags
 	cmd := &cobra.Command{
-		Use: "dev", Short: "Run a whole network on this machine: hub, member, key, daemon and a small model", Args: cobra.NoArgs,
-		Long: "Run a whole network in one process, on loopback: a hub, a member, an API key, and this machine's\n" +
+		Use: "dev", Short: "Run a complete network on this machine: hub, member, key, daemon and a small model", Args: cobra.NoArgs,
+		Long: "Run a complete network in one process, on loopback: a hub, a member, an API key, and this machine's\n" +
 			"daemon with the built-in engine and its small model. It prints what to paste and serves until interrupted.",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if flags.data == "" {
@@ -56,14 +56,14 @@ func (a *app) dev() *cobra.Command {
 			return a.runDev(cmd.Context(), flags)
 		},
 	}
-	cmd.Flags().StringVar(&flags.data, "data", "", "where everything is kept (default: dev in KITH_HOME)")
+	cmd.Flags().StringVar(&flags.data, "data", "", "the folder of all data (default: dev in KITH_HOME)")
 	cmd.Flags().StringVar(&flags.listen, "listen", defaultHub, "the hub's address, on loopback")
 	cmd.Flags().StringVar(&flags.local, "local", defaultLocal, "the daemon's local address, on loopback")
 	return cmd
 }
 
-// runDev brings the network up, says where it is once a call would be served,
-// and serves until ctx ends.
+// runDev starts the network, prints its addresses once it can serve a call, and serves
+// until ctx ends.
 func (a *app) runDev(ctx context.Context, flags devFlags) error {
 	hubConfig, daemonConfig, err := devConfig(flags)
 	if err != nil {
@@ -84,12 +84,12 @@ func (a *app) runDev(ctx context.Context, flags devFlags) error {
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return p.run(ctx) })
 	group.Go(func() error {
-		key, err := a.settle(ctx, p.base, flags.data)
+		key, err := a.prepareAccount(ctx, p.base, flags.data)
 		if err != nil {
 			return err
 		}
 		a.progress("starting the engine and the daemon")
-		m := &machine{config: daemonConfig, flag: "--local", log: log}
+		m := &daemonProcess{config: daemonConfig, flag: "--local", log: log}
 		if llama.Available() == nil {
 			small, err := llama.Tiny(filepath.Join(flags.data, "models"))
 			if err != nil {
@@ -108,7 +108,7 @@ func (a *app) runDev(ctx context.Context, flags devFlags) error {
 				return err
 			}
 			a.progress("")
-			return a.announce(network{
+			return a.printNetwork(network{
 				Hub: p.base + "/v1", MessagesBase: p.base, Local: d.Status().Local, Site: p.base,
 				APIKey: key.Secret, Models: models, SignIn: link,
 			}, flags.data)
@@ -123,8 +123,8 @@ func (a *app) runDev(ctx context.Context, flags devFlags) error {
 	return err
 }
 
-// devConfig is the configuration of both halves: the defaults, on loopback, all
-// in one folder.
+// devConfig returns the configurations of hub and daemon: the defaults, on loopback,
+// with one data folder.
 func devConfig(flags devFlags) (*hubFile, *daemonFile, error) {
 	var listen, local loopback
 	if listen.UnmarshalText([]byte(flags.listen)) != nil {
@@ -140,8 +140,8 @@ func devConfig(flags devFlags) (*hubFile, *daemonFile, error) {
 	return h, d, nil
 }
 
-// devLog keeps what both halves log beside the data, out of the way of the few
-// lines a newcomer reads.
+// devLog opens the log of hub and daemon in the data folder, so that the terminal
+// shows only what the user needs.
 func devLog(data string) (*slog.Logger, func(), error) {
 	folder := filepath.Join(data, "log")
 	if err := os.MkdirAll(folder, 0o700); err != nil {
@@ -154,10 +154,9 @@ func devLog(data string) (*slog.Logger, func(), error) {
 	return logTo(file, slog.LevelInfo), func() { _ = file.Close() }, nil
 }
 
-// settle makes sure of the member, mints the key anew and signs this machine in
-// if it is not yet, all as an operator and a member would: over the hub's own
-// socket and address.
-func (a *app) settle(ctx context.Context, base, data string) (api.OperatorKey, error) {
+// prepareAccount makes the member if there is none, replaces the key and signs this
+// machine in if it is not. It uses the hub's operator socket and its address.
+func (a *app) prepareAccount(ctx context.Context, base, data string) (api.OperatorKey, error) {
 	operator := devOperator(data)
 	members, _, err := fetch(ctx, operator, "look for the member", api.OperatorListMembers.With(api.None{}))
 	if err != nil {
@@ -172,11 +171,11 @@ func (a *app) settle(ctx context.Context, base, data string) (api.OperatorKey, e
 			return api.OperatorKey{}, err
 		}
 	}
-	key, err := mintAnew(ctx, operator)
+	key, err := replaceKey(ctx, operator)
 	if err != nil {
 		return api.OperatorKey{}, err
 	}
-	return key, signInOnce(ctx, operator, base, data)
+	return key, ensureSignedIn(ctx, operator, base, data)
 }
 
 // devOperator is the operator of the hub that this process runs.
@@ -184,14 +183,14 @@ func devOperator(data string) *client {
 	return overSocket(filepath.Join(data, "admin.sock"), "the hub just started", "see "+filepath.Join(data, "log"))
 }
 
-// newSignIn makes the link that signs the member in on the site.
+// newSignIn returns a link that signs the member in on the site.
 func newSignIn(ctx context.Context, data string) (string, error) {
 	made, _, err := fetch(ctx, devOperator(data), "make the link to the site", api.OperatorCreateLink.With(api.Named{Name: devMember}))
 	return made.Link, err
 }
 
-// mintAnew makes the key of this start and ends those of starts before.
-func mintAnew(ctx context.Context, operator *client) (api.OperatorKey, error) {
+// replaceKey revokes the keys of earlier starts and makes a new one.
+func replaceKey(ctx context.Context, operator *client) (api.OperatorKey, error) {
 	keys, _, err := fetch(ctx, operator, "look for old keys", api.OperatorListKeys.With(api.OfMember{Member: devMember}))
 	if err != nil {
 		return api.OperatorKey{}, err
@@ -208,9 +207,9 @@ func mintAnew(ctx context.Context, operator *client) (api.OperatorKey, error) {
 	return made, err
 }
 
-// signInOnce keeps the machine credential of an earlier start where the hub
-// still knows it, under the hub's address of this start, else makes a machine.
-func signInOnce(ctx context.Context, operator *client, base, data string) error {
+// ensureSignedIn keeps the machine credential of an earlier start if the hub knows it,
+// with the hub's present address; else it makes a machine.
+func ensureSignedIn(ctx context.Context, operator *client, base, data string) error {
 	saved, err := daemon.LoadCredential(data)
 	if err == nil {
 		saved.Hub = base
@@ -233,49 +232,62 @@ func signInOnce(ctx context.Context, operator *client, base, data string) error 
 	return daemon.SaveCredential(data, saved)
 }
 
-// awaitModels waits until a call through the hub would be served: the daemon's
-// line is up and the hub lists what it offers. Without an engine, built in or
-// found, there is nothing to wait for but the line.
-func awaitModels(ctx context.Context, d *daemon.Daemon, hub *client, expected bool) ([]string, error) {
-	late := time.NewTimer(devReady)
-	defer late.Stop()
-	again := time.NewTicker(20 * time.Millisecond)
-	defer again.Stop()
-	for {
+// awaitModels waits until the hub lists the daemon's models and returns them. If
+// expected is false and the daemon has none, it waits for the tunnel only.
+func awaitModels(ctx context.Context, d *daemon.Daemon, hub *client, expected bool) (models []string, err error) {
+	err = poll(ctx, devReady, func() (bool, error) {
 		var list listing
-		if _, err := hub.call(ctx, "list the models", request{http.MethodGet, "/v1/models", nil}, &list); err != nil {
-			return nil, err
+		_, err := hub.call(ctx, "list the models", request{http.MethodGet, "/v1/models", nil}, &list)
+		models = make([]string, len(list.Data))
+		for i, m := range list.Data {
+			models[i] = m.ID
 		}
-		if status := d.Status(); len(list.Data) > 0 || !expected && len(status.Models) == 0 && status.Tunnel.State == lineUp {
-			models := make([]string, len(list.Data))
-			for i, m := range list.Data {
-				models[i] = m.ID
-			}
-			return models, nil
+		status := d.Status()
+		return len(models) > 0 || !expected && len(status.Models) == 0 && status.Tunnel.State == tunnelUp, err
+	})
+	if errors.Is(err, errTimeout) {
+		err = fmt.Errorf("cannot start the network: after %s the hub still lists no model; see the log in the data folder", devReady)
+	}
+	return models, err
+}
+
+// errTimeout is the error of poll after its timeout.
+var errTimeout = errors.New("the time is over")
+
+// poll calls done until it returns true or an error, ctx ends, or timeout has passed
+// (errTimeout).
+func poll(ctx context.Context, timeout time.Duration, done func() (bool, error)) error {
+	end := time.NewTimer(timeout)
+	defer end.Stop()
+	next := time.NewTicker(20 * time.Millisecond)
+	defer next.Stop()
+	for {
+		if ok, err := done(); ok || err != nil {
+			return err
 		}
 		select {
-		case <-again.C:
-		case <-late.C:
-			return nil, fmt.Errorf("cannot bring the network up: after %s the hub still lists no model; see the log in the data folder", devReady)
+		case <-next.C:
+		case <-end.C:
+			return errTimeout
 		case <-ctx.Done():
-			return nil, ctx.Err()
+			return ctx.Err()
 		}
 	}
 }
 
-// progress says on a terminal what is being waited for; "" wipes it away.
+// progress shows on a terminal what the command waits for; "" removes it.
 func (a *app) progress(what string) {
-	if !terminal(a.err) || what == "" && !a.waiting {
+	if !terminal(a.err) || what == "" && !a.progressShown {
 		return
 	}
-	if a.waiting = what != ""; a.waiting {
+	if a.progressShown = what != ""; a.progressShown {
 		what = faint(what + " …")
 	}
 	_, _ = lipgloss.Fprint(a.err, "\r\x1b[K"+what)
 }
 
-// announce prints the network: one JSON line, or what a newcomer pastes.
-func (a *app) announce(n network, data string) error {
+// printNetwork prints the network: one JSON line, or lines to paste.
+func (a *app) printNetwork(n network, data string) error {
 	if a.json {
 		return a.printJSON(n)
 	}

@@ -19,8 +19,8 @@ import (
 	"github.com/kith/kith/internal/api"
 )
 
-// deviceCode is a request that waits for a member's approval in the browser
-// (RFC 8628), as the hub tells it.
+// deviceCode is a request that waits for a member's approval in the browser (RFC
+// 8628), as the hub returns it.
 type deviceCode struct {
 	DeviceCode string `json:"device_code"`
 	UserCode   string `json:"user_code"`
@@ -29,7 +29,7 @@ type deviceCode struct {
 	Interval   int    `json:"interval"`   // seconds
 }
 
-// granted is what was approved; Secret is told this once.
+// granted is what was approved. Secret is returned once.
 type granted struct {
 	Secret string `json:"access_token"`
 	ID     string `json:"id"`
@@ -38,21 +38,21 @@ type granted struct {
 	Region string `json:"region"`
 }
 
-// grantRefusal is an error in the form of RFC 6749 5.2.
+// grantRefusal is an error in the form of RFC 6749, 5.2.
 type grantRefusal struct {
 	Code string `json:"error"`
 	Text string `json:"error_description"`
 }
 
-// approved asks the hub for what form describes, shows the code and the address
-// where a member approves it, and waits until that is decided or ctx ends.
+// approved requests what form describes, prints the code and the address at which a
+// member approves it, and waits until that is decided or ctx ends.
 func (a *app) approved(ctx context.Context, hub *client, doing string, form url.Values) (granted, error) {
 	form.Set("client_id", "kith")
 	var ask deviceCode
 	if refused, err := hub.postForm(ctx, "/device/code", form, &ask); err != nil || refused != nil {
 		return granted{}, wordsOf(doing, refused, err)
 	}
-	// On standard error, so that what the command is for can be piped.
+	// On standard error, so that the result can be piped.
 	fmt.Fprintf(a.err, "Open   %s\nType   %s\nwithin %s, signed in as yourself. Waiting …\n", ask.Address, ask.UserCode, time.Duration(ask.ExpiresIn)*time.Second)
 	poll := url.Values{"client_id": {"kith"}, "grant_type": {"urn:ietf:params:oauth:grant-type:device_code"}, "device_code": {ask.DeviceCode}}
 	every := time.Duration(max(1, ask.Interval)) * time.Second
@@ -69,7 +69,7 @@ func (a *app) approved(ctx context.Context, hub *client, doing string, form url.
 			return got, nil
 		case refused != nil && refused.Code == "authorization_pending", refused != nil && refused.Code == "temporarily_unavailable":
 		case refused != nil && refused.Code == "slow_down":
-			every += 5 * time.Second // RFC 8628 3.5
+			every += 5 * time.Second // RFC 8628, 3.5
 		case refused == nil && retryable(err):
 		default:
 			return granted{}, wordsOf(doing, refused, err)
@@ -77,7 +77,7 @@ func (a *app) approved(ctx context.Context, hub *client, doing string, form url.
 	}
 }
 
-// retryable: a hub that was not reached may be starting anew.
+// retryable reports whether the hub was not reached: it may be restarting.
 func retryable(err error) bool {
 	_, off := errors.AsType[unreachable](err)
 	return off
@@ -91,13 +91,13 @@ func wordsOf(doing string, refused *grantRefusal, err error) error {
 	case "access_denied":
 		return fmt.Errorf("cannot %s: it was denied in the browser", doing)
 	case "expired_token":
-		return fmt.Errorf("cannot %s: nobody approved it in time; run the command again", doing)
+		return fmt.Errorf("cannot %s: it was not approved in time; run the command again", doing)
 	}
 	return fmt.Errorf("cannot %s: %s", doing, refused.Text)
 }
 
-// postForm posts a form and reads the answer into out. A refusal in the form of
-// RFC 6749 is told apart from failures.
+// postForm posts a form and decodes the response into out. It returns a refusal in
+// the form of RFC 6749 apart from failures.
 func (c *client) postForm(ctx context.Context, path string, form url.Values, out any) (*grantRefusal, error) {
 	r, err := http.NewRequestWithContext(ctx, http.MethodPost, c.base+path, strings.NewReader(form.Encode()))
 	if err != nil {
@@ -175,7 +175,7 @@ func (a *app) keys() *cobra.Command {
 	return group("keys", "My API keys", create, list, revoke)
 }
 
-// keyTable prints keys for a person.
+// keyTable prints keys for people.
 func (a *app) keyTable(keys []api.Key) {
 	var rows [][]string
 	for _, k := range keys {
@@ -188,8 +188,8 @@ func (a *app) keyTable(keys []api.Key) {
 	a.table("KEY NAME ENDS REGION REACH STATE USED", rows)
 }
 
-// hubToAsk is the hub to ask for something new: the one named, else that of the
-// environment, of the configuration, or of this machine's credential.
+// hubToAsk returns the address of the hub: that of the flag, else of the environment,
+// of the configuration, or of this machine's credential.
 func (a *app) hubToAsk(flag string) (string, error) {
 	config, err := loadDaemonFile(a.home, "")
 	if err != nil {
@@ -197,12 +197,12 @@ func (a *app) hubToAsk(flag string) (string, error) {
 	}
 	named := cmp.Or(flag, os.Getenv("KITH_HUB"), config.Hub.URL.Text, signedInTo(config.Daemon.Data))
 	if named == "" {
-		return "", wrongUse("cannot tell which hub is meant; name it with --hub URL, KITH_HUB, or [hub] url in config.toml")
+		return "", wrongUse("cannot determine the hub; name it with --hub URL, KITH_HUB, or [hub] url in config.toml")
 	}
 	return hubAddress(named)
 }
 
-// devices is `kith admin device`: what waits for approval.
+// devices is `kith admin device`: the requests that wait for approval.
 func (o *operator) devices() *cobra.Command {
 	list := &cobra.Command{
 		Use: "list", Short: "List the sign-ins and key requests that wait", Args: cobra.NoArgs,

@@ -26,29 +26,29 @@ import (
 	"github.com/kith/kith/internal/llamaserver"
 )
 
-// Bounds of what kith doctor calls sound.
+// The limits of kith doctor.
 const (
-	patience     = 5 * time.Second  // for each question to somebody else
+	checkTimeout = 5 * time.Second  // for each request to a daemon or hub
 	clockSkew    = 30 * time.Second // from the hub's clock
-	diskNeeded   = 64 << 20         // bytes: state, log
-	diskForModel = 2 << 30          // bytes: a small model
-	socketPath   = 100              // bytes of a socket's path
+	diskNeeded   = 64 << 20         // bytes, for state and log
+	diskForModel = 2 << 30          // bytes, for a small model
+	socketPath   = 100              // bytes
 )
 
-// finding is what one check of kith doctor found.
+// finding is the result of one check.
 type finding struct {
 	Check string `json:"check"`
 	State string `json:"state"` // "ok", "note" or "fail"
 	Found string `json:"found"`
-	Do    string `json:"do,omitzero"` // what to do about it
+	Do    string `json:"do,omitzero"` // what the user can do about it
 }
 
-// doctor looks at one machine.
+// doctor checks one machine.
 type doctor struct {
 	*app
 	findings []finding
-	// free is how many bytes may still be written to the disk under a folder, and
-	// lookup finds a host: readings of the system, which tests stage.
+	// free returns how many bytes may still be written under a folder, and lookup
+	// resolves a host. Tests replace them.
 	free   func(folder string) (uint64, error)
 	lookup func(ctx context.Context, host string) ([]string, error)
 }
@@ -57,7 +57,7 @@ func (a *app) doctor() *cobra.Command {
 	return &cobra.Command{
 		Use: "doctor", Short: "Check this machine and say what to do", Args: cobra.NoArgs,
 		Long: "Check the configuration, folders and disk, the credential, the daemon and its port, engines and models,\n" +
-			"the hub, the clock and the line to it. What is wrong is named with its cause and what to do, and the\n" +
+			"the hub, the clock and the connection to it. If something is wrong, its cause and what to do is printed, and the\n" +
 			"command then ends with status 1.",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			d := &doctor{app: a, free: freeSpace, lookup: net.DefaultResolver.LookupHost}
@@ -76,10 +76,10 @@ func (d *doctor) note(check, do, format string, args ...any) {
 }
 
 func (d *doctor) fail(check, do, format string, args ...any) {
-	d.findings = append(d.findings, finding{check, "fail", strings.TrimPrefix(fmt.Sprintf(format, args...), "cannot go on: "), do})
+	d.findings = append(d.findings, finding{check, "fail", strings.TrimPrefix(fmt.Sprintf(format, args...), "cannot continue: "), do})
 }
 
-// report prints the findings; an error if any is a failure.
+// report prints the findings and returns an error if any is a failure.
 func (d *doctor) report() error {
 	var failed []string
 	for _, f := range d.findings {
@@ -107,15 +107,15 @@ func (d *doctor) report() error {
 	if failed == nil {
 		return nil
 	}
-	return fmt.Errorf("cannot call this machine sound: %s; do what is said there, then run `kith doctor` again", strings.Join(failed, ", "))
+	return fmt.Errorf("this machine has failures: %s; follow the steps above, then run `kith doctor` again", strings.Join(failed, ", "))
 }
 
-// examine makes every check, each with what those before it found.
+// examine makes every check. Later checks use the results of earlier ones.
 func (d *doctor) examine(ctx context.Context) {
 	config, err := loadDaemonFile(d.home, "")
 	if err != nil {
-		d.fail("configuration", "correct it; `kith config check` lists all that is wrong, docs/configuration.md all that may stand there", "%v", err)
-		config = defaultDaemonFile(d.home) // the rest is looked at as if it were not there
+		d.fail("configuration", "correct it; `kith config check` lists all problems, docs/configuration.md all keys", "%v", err)
+		config = defaultDaemonFile(d.home) // the other checks use the defaults
 	} else {
 		d.ok("configuration", "%s is good", filepath.Join(d.home, "config.toml"))
 	}
@@ -125,7 +125,7 @@ func (d *doctor) examine(ctx context.Context) {
 	case errors.Is(err, fs.ErrNotExist):
 		d.note("credential", "to use and serve a hub: `kith login --hub URL`", "this machine is not signed in; it serves its own programs only")
 	case err != nil:
-		d.fail("credential", "do as it says, or sign in anew with `kith login`", "%v", err)
+		d.fail("credential", "do as it says, or sign in again with `kith login`", "%v", err)
 	default:
 		d.ok("credential", "%s, for its owner only", saved)
 	}
@@ -178,7 +178,7 @@ func (d *doctor) folders(config *daemonFile) {
 	}
 }
 
-// tryWrite writes some bytes to a file in the folder, for good, and removes it.
+// tryWrite writes and syncs a file in the folder, and removes it.
 func tryWrite(folder string) error {
 	f, err := os.CreateTemp(folder, "doctor.*")
 	if err != nil {
@@ -189,8 +189,8 @@ func tryWrite(folder string) error {
 	return errors.Join(err, f.Sync(), f.Close())
 }
 
-// space checks how much room there is under a folder; too little fails the
-// check where the program needs it, and is a note where only its owner might.
+// space checks the free space under a folder. Too little is a failure if vital is set,
+// and else a note.
 func (d *doctor) space(check, folder string, need uint64, do string, vital bool) {
 	free, err := d.free(folder)
 	switch {
@@ -205,9 +205,9 @@ func (d *doctor) space(check, folder string, need uint64, do string, vital bool)
 	}
 }
 
-// daemon checks that this machine's daemon runs, or could.
+// daemon checks that this machine's daemon runs, or could run.
 func (d *doctor) daemon(ctx context.Context, config *daemonFile) (status daemon.Status, running bool) {
-	ctx, cancel := context.WithTimeout(ctx, patience)
+	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
 	defer cancel()
 	_, err := control(config.Daemon.Data).call(ctx, "ask the daemon", request{http.MethodGet, "/status", nil}, &status)
 	if err == nil {
@@ -219,27 +219,27 @@ func (d *doctor) daemon(ctx context.Context, config *daemonFile) (status daemon.
 	}
 	listen := config.Daemon.Listen.Text
 	if _, off := errors.AsType[unreachable](err); !off {
-		d.fail("daemon", "end it and start it again: `kith serve`", "the daemon does not answer in order: %v", err)
+		d.fail("daemon", "end it and start it again: `kith serve`", "the daemon's answer is not valid: %v", err)
 	} else if listener, err := new(net.ListenConfig).Listen(ctx, "tcp", listen); err != nil {
 		d.fail("port", "end the other program, or set [daemon] listen to another port; then `kith serve`",
 			"the daemon does not run, and could not: %v", err)
 	} else {
-		_ = listener.Close() // it was opened to see that it can be
-		d.fail("daemon", "start it with `kith serve`, or for good with `kith service install`", "the daemon does not run; %s is free for it", listen)
+		_ = listener.Close() // opened only to check the address
+		d.fail("daemon", "start it with `kith serve`, or at each sign-in with `kith service install`", "the daemon does not run; %s is free for it", listen)
 	}
 	return status, false
 }
 
-// engines checks that there is an engine and a model. A daemon that runs has
-// looked; otherwise it is looked now.
+// engines checks that there is an engine and a model: by the status of a daemon that
+// runs, else by a probe of its own.
 func (d *doctor) engines(ctx context.Context, config *daemonFile, status daemon.Status, running bool) {
 	found, models := status.Engines, len(status.Models)
 	if !running {
-		files, _ := modelFiles(config.Engine.Models) // a place that cannot be read was told of
+		files, _ := modelFiles(config.Engine.Models) // folders has reported what cannot be read
 		if llama.Available() == nil && config.Engine.Builtin || llamaserver.Find(ctx) != "" {
 			models = len(files)
 		}
-		m := &machine{config: config, log: slog.New(slog.DiscardHandler)}
+		m := &daemonProcess{config: config, log: slog.New(slog.DiscardHandler)}
 		look := m.daemonConfig(nil)
 		look.Discovery.Log = look.Log
 		finder, err := engine.NewFinder(look.Discovery)
@@ -247,7 +247,7 @@ func (d *doctor) engines(ctx context.Context, config *daemonFile, status daemon.
 			d.fail("engines", "correct [discovery] endpoints", "%v", err)
 			return
 		}
-		ctx, cancel := context.WithTimeout(ctx, patience)
+		ctx, cancel := context.WithTimeout(ctx, checkTimeout)
 		defer cancel()
 		finder.Probe(ctx)
 		for _, f := range finder.Report() {
@@ -275,10 +275,10 @@ func (d *doctor) engines(ctx context.Context, config *daemonFile, status daemon.
 	d.ok("models", "%d", models)
 }
 
-// hub checks that a hub is there, is one, and takes the secret, and compares
-// clocks. again is what to do where the secret is no longer good.
+// hub checks that the hub responds, is a kith hub and accepts the secret, and compares
+// the clocks. again is what to do if the secret is not valid.
 func (d *doctor) hub(ctx context.Context, check string, hub *client, again string) {
-	ctx, cancel := context.WithTimeout(ctx, patience)
+	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
 	defer cancel()
 	address, err := url.Parse(hub.base)
 	if err != nil {
@@ -303,25 +303,25 @@ func (d *doctor) hub(ctx context.Context, check string, hub *client, again strin
 	kith := res.Header.Get("X-Correlation-Id") != "" && json.Unmarshal(text, &list) == nil
 	switch {
 	case !kith:
-		d.fail(check, "correct the address: "+again, "what answers at %s is no kith hub (status %d)", hub.base, res.StatusCode)
+		d.fail(check, "correct the address: "+again, "the response of %s is not a kith hub's (status %d)", hub.base, res.StatusCode)
 		return
 	case res.StatusCode == http.StatusUnauthorized:
-		d.fail(check, again, "%s does not know the secret, or no longer: it was revoked, or made for another hub", hub.base)
+		d.fail(check, again, "%s does not know the secret: it was revoked, or made for another hub", hub.base)
 	case res.StatusCode != http.StatusOK:
 		d.fail(check, "try again in a while; then ask its operator", "%s answers %d", hub.base, res.StatusCode)
 	default:
-		d.ok(check, "%s answers and knows us", hub.base)
+		d.ok(check, "%s responds and accepts the secret", hub.base)
 	}
 	if check == "hub" {
 		d.clock(res.Header.Get("Date"), asked)
 	}
 }
 
-// clock compares this machine's clock with the time the hub answered at.
+// clock compares this machine's clock with the Date of the hub's response.
 func (d *doctor) clock(date string, asked time.Time) {
 	theirs, err := http.ParseTime(date)
 	if err != nil {
-		d.note("clock", "", "the hub does not say what time it is")
+		d.note("clock", "", "the hub's response has no date")
 		return
 	}
 	if ahead := asked.Sub(theirs); ahead.Abs() > clockSkew {
@@ -329,17 +329,17 @@ func (d *doctor) clock(date string, asked time.Time) {
 		if ahead > 0 {
 			word = "ahead of"
 		}
-		d.fail("clock", "set it by the network (on Linux: `timedatectl set-ntp true`): hours, pauses and certificates go by it",
+		d.fail("clock", "set it by the network (on Linux: `timedatectl set-ntp true`): hours, pauses and certificates depend on it",
 			"this machine's clock is %s %s the hub's", ahead.Abs().Round(5*time.Second), word)
 		return
 	}
 	d.ok("clock", "as the hub's")
 }
 
-// line checks the daemon's line to the hub.
+// line checks the daemon's tunnel to the hub.
 func (d *doctor) line(line daemon.TunnelStatus) {
 	switch line.State {
-	case lineUp:
+	case tunnelUp:
 		d.ok("line", "connected since %s", day(line.Since))
 	case daemon.TunnelUnshared:
 		d.note("line", "set [share] enabled = true to open it", "closed by the configuration")
@@ -348,11 +348,11 @@ func (d *doctor) line(line daemon.TunnelStatus) {
 	case daemon.TunnelFenced:
 		d.fail("line", "give each its own: `kith login` on one of them", "another daemon uses this machine's credential")
 	default:
-		d.fail("line", "check the network, and what stands between this machine and the hub", "%s", lineWords(line))
+		d.fail("line", "check the network, and what is between this machine and the hub", "%s", connectionText(line))
 	}
 }
 
-// key checks the API key of the environment.
+// key checks the API key in the environment.
 func (d *doctor) key(ctx context.Context) {
 	hub, found, err := d.byKey()
 	if err != nil {

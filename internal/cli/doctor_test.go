@@ -16,7 +16,7 @@ import (
 	"github.com/go-json-experiment/json"
 )
 
-// patient is a machine in good health, and the parts that a test makes ill.
+// patient is a machine without failures, and the parts that a test breaks.
 type patient struct {
 	home   string
 	hub    *httptest.Server
@@ -82,10 +82,10 @@ func TestDoctorNamesTheCause(t *testing.T) {
 		{"hub of another kind", func(t *testing.T, p *patient) {
 			p.answer = func(w http.ResponseWriter, _ *http.Request) { io.WriteString(w, "<html>") }
 		},
-			"hub", "is no kith hub (status 200)", "kith login --hub"},
+			"hub", "is not a kith hub's (status 200)", "kith login --hub"},
 		{"another kith hub, or a stale credential", func(t *testing.T, p *patient) {
 			p.write(t, "credential", `{"hub":"`+p.hub.URL+`","machine":"mch_1","member":"ann","region":"home","secret":"kithm_old"}`)
-		}, "hub", "does not know the secret, or no longer", "sign in again: `kith login --hub"},
+		}, "hub", "does not know the secret", "sign in again: `kith login --hub"},
 		{"hub away", func(t *testing.T, p *patient) { p.hub.Close() }, "hub", "connection refused", "check the network"},
 		{"hub moved", func(t *testing.T, p *patient) {
 			p.answer = func(w http.ResponseWriter, r *http.Request) {
@@ -138,8 +138,8 @@ func TestDoctorNamesTheCause(t *testing.T) {
 			p.status = strings.Replace(p.status, `"models":["tiny"]`, `"models":[]`, 1)
 		}, "models", "there is no model on this machine", "put a GGUF file into"},
 		{"credential for all", func(t *testing.T, p *patient) { chmod(t, filepath.Join(p.home, "credential"), 0o644) },
-			"credential", "its mode 0644 gives others access", "sign in anew"},
-		{"broken credential", func(t *testing.T, p *patient) { p.write(t, "credential", "{") }, "credential", "cannot read", "sign in anew"},
+			"credential", "its mode 0644 gives others access", "sign in again"},
+		{"broken credential", func(t *testing.T, p *patient) { p.write(t, "credential", "{") }, "credential", "cannot read", "sign in again"},
 		{"wrong configuration", func(t *testing.T, p *patient) { p.write(t, "config.toml", "[daemon]\nlisen = \"127.0.0.1:1\"\n") },
 			"configuration", `config.toml:2:1: unknown key "daemon.lisen"; the nearest right key is "daemon.listen"`, "kith config check"},
 		{"unreadable configuration", func(t *testing.T, p *patient) {
@@ -205,7 +205,7 @@ func TestDoctorNamesTheCause(t *testing.T) {
 			if len(failed) != 1 || failed[0].Check != test.check || !strings.Contains(failed[0].Found, test.found) || !strings.Contains(failed[0].Do, test.do) {
 				t.Fatalf("failed: %+v\nwant %s: %s → %s", failed, test.check, test.found, test.do)
 			}
-			if err == nil || !strings.HasPrefix(err.Error(), "cannot call this machine sound: "+test.check) {
+			if err == nil || !strings.HasPrefix(err.Error(), "this machine has failures: "+test.check) {
 				t.Errorf("the error is %v", err)
 			}
 			if got := p.out.String(); !strings.Contains(got, "FAIL  "+test.check) || !strings.Contains(got, "→ "+failed[0].Do) {
@@ -256,7 +256,7 @@ func TestDoctorJSON(t *testing.T) {
 	if err := json.Unmarshal([]byte(got.out), &report); err != nil || report.OK || len(report.Checks) < 5 {
 		t.Errorf("%v %+v", err, got)
 	}
-	check(t, said{got.status, "", got.err}, said{1, "", "cannot call this machine sound: hub"})
+	check(t, said{got.status, "", got.err}, said{1, "", "this machine has failures: hub"})
 }
 
 // A real disk is asked, and a real folder written.

@@ -19,19 +19,20 @@ import (
 // setting is one variable of the environment of a client.
 type setting struct{ name, value string }
 
-// environment is what points OpenAI- and Anthropic-style clients at a surface.
+// environment holds the variables that point OpenAI- and Anthropic-style clients at a
+// surface.
 type environment struct {
 	set []setting
-	// unset are variables that would make a client send a second secret, which
-	// the hub refuses.
+	// unset are variables with which a client would send a second secret, which the hub
+	// refuses.
 	unset []string
-	// proof is the model that answered a call; empty: none was ready to.
+	// proof is the model that answered a call; empty if none was ready.
 	proof string
 }
 
-// shell is a way to write the lines: formats of one that sets and one that
-// unsets, what stands for a single quote within single quotes, and how the
-// lines are taken up.
+// shell is the syntax of a shell: the formats of a line that sets and of one that
+// unsets a variable, the escape of a single quote, and the command that applies the
+// lines.
 type shell struct{ set, unset, quote, use string }
 
 var shells = map[string]shell{
@@ -40,7 +41,7 @@ var shells = map[string]shell{
 	"powershell": {"$env:%s = '%s'\n", "Remove-Item Env:%s -ErrorAction SilentlyContinue\n", "''", "kith env%s | Out-String | Invoke-Expression"},
 }
 
-// usualShell is the shell that the lines are for when none is named.
+// usualShell returns the shell for which the lines are if none is named.
 func usualShell() string {
 	if runtime.GOOS == "windows" {
 		return "powershell"
@@ -55,10 +56,10 @@ func (a *app) env() *cobra.Command {
 	var name string
 	var local bool
 	cmd := &cobra.Command{
-		Use: "env [--shell sh|fish|powershell] [--local]", Short: "Print the lines that point clients at your hub, once a call proved them", Args: cobra.NoArgs,
+		Use: "env [--shell sh|fish|powershell] [--local]", Short: "Print the lines that point clients at your hub, after a test call", Args: cobra.NoArgs,
 		Long: "Print the lines that point OpenAI- and Anthropic-style clients at your hub, with the key in KITH_API_KEY,\n" +
-			"after calls with just these values went well. With --local they point them at this machine's daemon,\n" +
-			"which wants no key. Use them with: " + fmt.Sprintf(shells["sh"].use, ""),
+			"after calls with just these values succeeded. With --local they point them at this machine's daemon,\n" +
+			"which needs no key. Use them with: " + fmt.Sprintf(shells["sh"].use, ""),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			style, ok := shells[name]
 			if !ok {
@@ -86,7 +87,7 @@ func (a *app) env() *cobra.Command {
 }
 
 func (a *app) write(env environment, style shell, flags string) {
-	// Raw: a shell reads this, and a value never holds a style.
+	// Without say: a shell reads this, and it has no styles.
 	print := func(format string, args ...any) { fmt.Fprintf(a.out, format, args...) }
 	for _, s := range env.set {
 		print(style.set, s.name, strings.ReplaceAll(s.value, "'", style.quote))
@@ -95,14 +96,14 @@ func (a *app) write(env environment, style shell, flags string) {
 		print(style.unset, name)
 	}
 	if env.proof != "" {
-		print("# A call to %s with these went well. Use them with:\n", env.proof)
+		print("# A call to %s with these succeeded. Use them with:\n", env.proof)
 	} else {
-		print("# The address and the key are good; no model is ready for a call just now. Use them with:\n")
+		print("# The address and the key are valid; no model is ready for a call now. Use them with:\n")
 	}
 	print("#   "+style.use+"\n", flags)
 }
 
-// json is the environment as `kith env --json` prints it.
+// json returns the document that `kith env --json` prints.
 func (e environment) json() any {
 	values := map[string]string{}
 	for _, s := range e.set {
@@ -115,8 +116,8 @@ func (e environment) json() any {
 	}{values, append([]string{}, e.unset...), e.proof}
 }
 
-// hubEnvironment points clients at the hub, with an API key: the machine's own
-// credential is not for programs that run what a model says.
+// hubEnvironment points clients at the hub, with an API key. The machine's own
+// credential is not for programs that run a model's output.
 func (a *app) hubEnvironment(ctx context.Context) (environment, error) {
 	hub, found, err := a.byKey()
 	if err != nil {
@@ -136,13 +137,13 @@ func (a *app) hubEnvironment(ctx context.Context) (environment, error) {
 	return env, err
 }
 
-// localEnvironment points clients at this machine's daemon, which takes any key.
+// localEnvironment points clients at this machine's daemon, which accepts any key.
 func (a *app) localEnvironment(ctx context.Context) (environment, error) {
 	surface, err := a.toDaemon()
 	if err != nil {
 		return environment{}, err
 	}
-	// Over TCP as the client will, not over the socket.
+	// Over TCP like the clients, not over the socket.
 	surface.http = &http.Client{}
 	env := environment{
 		set: []setting{
@@ -155,54 +156,44 @@ func (a *app) localEnvironment(ctx context.Context) (environment, error) {
 	return env, err
 }
 
-// proof makes the shortest call there is at each path, to the first model that
-// is ready for it, and returns that model; empty where none is just now, and
-// the address and the key alone are proved.
+// proof makes a call of one token at each path, to the first model that is ready for
+// it, and returns that model. It returns "" if none is ready; then the address and the
+// key are valid.
 func proof(ctx context.Context, surface *client, paths ...string) (string, error) {
 	const doing = "prove the address and the key"
 	var list listing
 	if _, err := surface.call(ctx, doing, request{http.MethodGet, "/v1/models", nil}, &list); err != nil {
 		return "", err
 	}
-	in := struct {
-		Model     string    `json:"model"`
-		MaxTokens int       `json:"max_tokens"`
-		Messages  []message `json:"messages"`
-	}{MaxTokens: 1, Messages: []message{{"user", "Hello"}}}
+	in := chatRequest{MaxTokens: 1, Messages: []message{{"user", "Hello"}}}
 	for _, m := range list.Data {
 		if cmp.Or(m.Availability, "ready") != "ready" {
 			continue
 		}
 		in.Model = m.ID
-		served, err := all(paths, func(path string) (bool, error) {
+		served := true
+		for _, path := range paths {
 			res, err := surface.send(ctx, http.MethodPost, path, in)
 			if refused := (*refusal)(nil); errors.As(err, &refused) && refused.exit() == exitNoCapacity {
-				return false, nil // no chat model, or taken meanwhile
+				served = false // no chat model, or busy in the meantime
+				break
 			}
 			if err != nil {
-				return false, told("prove the lines by a call to "+m.ID, err)
+				return m.ID, told("prove the lines by a call to "+m.ID, err)
 			}
 			_, err = io.Copy(io.Discard, io.LimitReader(res.Body, maxAnswer))
-			return err == nil, errors.Join(err, res.Body.Close())
-		})
-		if served || err != nil {
-			return m.ID, err
+			if err = errors.Join(err, res.Body.Close()); err != nil {
+				return m.ID, err
+			}
+		}
+		if served {
+			return m.ID, nil
 		}
 	}
 	return "", nil
 }
 
-// all reports whether every item passes; the first that does not ends it.
-func all[T any](items []T, passes func(T) (bool, error)) (bool, error) {
-	for _, item := range items {
-		if ok, err := passes(item); !ok || err != nil {
-			return false, err
-		}
-	}
-	return true, nil
-}
-
-// over is the environment of a process with e laid over it.
+// over returns the environment of a process with the changes of e.
 func (e environment) over(process []string) []string {
 	process = slices.DeleteFunc(slices.Clone(process), func(entry string) bool {
 		name, _, _ := strings.Cut(entry, "=")

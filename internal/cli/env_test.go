@@ -87,7 +87,7 @@ func TestEnvLocal(t *testing.T) {
 	write(t, filepath.Join(home, "config.toml"), "[daemon]\nlisten = \""+strings.TrimPrefix(server.URL, "http://")+"\"\n")
 	check(t, kith(t, "", "env", "--local"), said{out: "export OPENAI_BASE_URL='" + server.URL + "/v1'\nexport OPENAI_API_KEY='kith'\n" +
 		"export ANTHROPIC_BASE_URL='" + server.URL + "'\nexport ANTHROPIC_AUTH_TOKEN='kith'\nunset ANTHROPIC_API_KEY\n" +
-		"# The address and the key are good; no model is ready for a call just now. Use them with:\n#   eval \"$(kith env --local)\"\n"})
+		"# The address and the key are valid; no model is ready for a call now. Use them with:\n#   eval \"$(kith env --local)\"\n"})
 	if len(*log) != 1 {
 		t.Errorf("asked %+v", *log)
 	}
@@ -117,7 +117,7 @@ func noDaemon(t *testing.T) string {
 }
 
 // An agent whose dialect the daemon speaks is started on it for a model that is
-// here, and without a key (decisions 5).
+// here, and without a key.
 func TestLaunchLocal(t *testing.T) {
 	hub, _ := clientsHub(t)
 	handler, _ := double(t, words(`{"data":[{"id":"tiny","availability":"ready","context_length":100},{"id":"small","availability":"ready","context_length":8192,"capabilities":["tools"]}]}`))
@@ -190,7 +190,7 @@ func TestLaunchRefused(t *testing.T) {
 	check(t, kith(t, "", "launch", "codex"), said{3, "", "without an API key"})
 }
 
-// TestCompletion: live names where somebody answers, and silence where nobody does.
+// TestCompletion: names from each server that answers, and no output from the others.
 func TestCompletion(t *testing.T) {
 	const invite = "inv_01234567-89ab-7cde-8f01-23456789abcd"
 	handler, _ := double(t, func(w http.ResponseWriter, path string) {

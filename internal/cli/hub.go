@@ -19,6 +19,7 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/kith/kith/internal/daemon"
 	"github.com/kith/kith/internal/gateway"
 	"github.com/kith/kith/internal/hub"
 	"github.com/kith/kith/internal/ledger/journal"
@@ -68,7 +69,7 @@ func (a *app) hub() *cobra.Command {
 	return cmd
 }
 
-// runHub opens a hub, says where it is, and serves until ctx ends.
+// runHub opens a hub, prints its addresses and serves until ctx ends.
 func (a *app) runHub(ctx context.Context, config *hubFile, admin string, anyAdmin bool) error {
 	tuneMemory()
 	p, err := openHub(ctx, config, logTo(a.err, slog.LevelInfo))
@@ -79,8 +80,8 @@ func (a *app) runHub(ctx context.Context, config *hubFile, admin string, anyAdmi
 	at := struct {
 		Hub   string `json:"hub"`
 		Admin string `json:"admin,omitempty"`
-		// FirstLink makes the account of the hub's first operator, once. It opens
-		// the hub, so what is no terminal, such as a log, gets only the file's name.
+		// FirstLink makes the account of the hub's first operator, once. It is printed to
+		// a terminal only; a log gets the file's name.
 		FirstLink     string `json:"first_link,omitempty"`
 		FirstLinkFile string `json:"first_link_file,omitempty"`
 	}{Hub: p.base}
@@ -91,13 +92,13 @@ func (a *app) runHub(ctx context.Context, config *hubFile, admin string, anyAdmi
 		at.FirstLink = ""
 	}
 	if admin != "" {
-		watched, err := listenTCP(ctx, admin, "--admin")
+		listener, err := listenTCP(ctx, admin, "--admin")
 		if err != nil {
 			return err
 		}
-		at.Admin = "http://" + watched.Addr().String()
-		p.watched = watched
-		p.guard = gateway.Guard{Port: watched.Addr().(*net.TCPAddr).Port, AnyHost: anyAdmin}
+		at.Admin = "http://" + listener.Addr().String()
+		p.admin = listener
+		p.guard = gateway.Guard{Port: listener.Addr().(*net.TCPAddr).Port, AnyHost: anyAdmin}
 	}
 	if a.json {
 		err = a.printJSON(at)
@@ -113,14 +114,14 @@ func (a *app) runHub(ctx context.Context, config *hubFile, admin string, anyAdmi
 	return errors.Join(err, p.run(ctx))
 }
 
-// firstLinkFile is where in the data folder the link to the first operator's account
-// is, for this user alone, until it was used.
+// firstLinkFile is the file in the data folder with the link to the first operator's
+// account, until the link is used. Only this user can read it.
 const firstLinkFile = "first-link"
 
-// firstLink makes the link to the first operator's account and writes it to a file;
-// both are empty where an operator can sign in already.
+// firstLink makes the link to the first operator's account and writes it to a file.
+// Both are empty if an operator can sign in already.
 func (p *hubProcess) firstLink(ctx context.Context) (link, file string, err error) {
-	p.removeFirstLink() // an older one is void
+	p.removeFirstLink() // an older link is not valid any more
 	link, err = p.hub.FirstLink(ctx)
 	if err != nil || link == "" {
 		return "", "", err
@@ -135,11 +136,11 @@ func (p *hubProcess) firstLink(ctx context.Context) (link, file string, err erro
 func (p *hubProcess) removeFirstLink() {
 	err := os.Remove(filepath.Join(p.config.Hub.Data, firstLinkFile))
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		p.log.Warn("cannot remove the file with the first link, which is of no use any more", "error", err)
+		p.log.Warn("cannot remove the file with the first link, which is not valid any more", "error", err)
 	}
 }
 
-// hubProcess is one hub with everything it holds open.
+// hubProcess is one hub with its files, sockets and servers.
 type hubProcess struct {
 	config   *hubFile
 	log      *slog.Logger
@@ -152,12 +153,12 @@ type hubProcess struct {
 	spool    *spool.Spool
 	listener net.Listener
 	operator net.Listener
-	watched  net.Listener  // metrics, health, profiles; nil: none
-	guard    gateway.Guard // of watched
+	admin    net.Listener  // metrics, health, profiles; nil: none
+	guard    gateway.Guard // of admin
 }
 
-// openHub opens what a hub needs, in an order that blames the right thing: its
-// data before its address. Close it, also after run.
+// openHub opens the data of a hub, then its addresses. The caller closes the
+// hubProcess, also after run.
 func openHub(ctx context.Context, config *hubFile, log *slog.Logger) (p *hubProcess, err error) {
 	p = &hubProcess{config: config, log: log}
 	defer func() {
@@ -184,7 +185,7 @@ func openHub(ctx context.Context, config *hubFile, log *slog.Logger) (p *hubProc
 	if p.listener, err = listenTCP(ctx, config.Hub.Listen.Text, "--listen"); err != nil {
 		return p, err
 	}
-	if p.operator, err = listenSocket(ctx, filepath.Join(config.Hub.Data, "admin.sock")); err != nil {
+	if p.operator, err = daemon.ListenSocket(filepath.Join(config.Hub.Data, "admin.sock")); err != nil {
 		return p, err
 	}
 	p.base = config.Hub.PublicURL.Text
@@ -207,7 +208,7 @@ func (p *hubProcess) wire(clients *gateway.Clients) {
 	limits := p.config.Limits
 	keep := p.config.Responses.Keep.Duration
 	if keep == 0 {
-		keep = -1 // never
+		keep = -1 // off
 	}
 	p.live = registry.New(registry.Config{
 		Node: "hub", Region: p.config.Hub.Region.Text, Facts: p.records.Facts(p.config.Hub.Region.Text), Log: p.log,
@@ -232,7 +233,7 @@ func (p *hubProcess) wire(clients *gateway.Clients) {
 	}, p.records, p.live)
 }
 
-// bound is a bound as the hub takes it, where the configuration's 0 is off.
+// bound returns a limit for hub.Config, in which -1 is off; in the configuration 0 is.
 func bound(n uint16) int {
 	if n == 0 {
 		return -1
@@ -248,15 +249,17 @@ func (p *hubProcess) run(ctx context.Context) error {
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return p.live.Run(ctx) })
 	group.Go(func() error { return p.hub.Run(ctx) })
-	select { // a refusal made before everything is known would be wrong
+	select { // earlier the hub would refuse calls that it can route
 	case <-p.live.Ready():
 	case <-ctx.Done():
 		return group.Wait()
 	}
 	group.Go(func() error { return serveHTTP(ctx, p.public, p.listener) })
 	group.Go(func() error { return serveHTTP(ctx, gateway.NewServer(p.hub.Operator(), p.log), p.operator) })
-	if p.watched != nil {
-		group.Go(func() error { return serveHTTP(ctx, gateway.NewServer(p.guard.Handler(p.watch()), p.log), p.watched) })
+	if p.admin != nil {
+		group.Go(func() error {
+			return serveHTTP(ctx, gateway.NewServer(p.guard.Handler(p.adminHandler()), p.log), p.admin)
+		})
 	}
 	if err := group.Wait(); err != nil && !errors.Is(err, context.Canceled) {
 		return err
@@ -264,15 +267,15 @@ func (p *hubProcess) run(ctx context.Context) error {
 	return nil
 }
 
-// close gives back what openHub opened; it may be called in any state.
+// close closes what openHub has opened; it may be called in any state.
 func (p *hubProcess) close() {
-	for _, listener := range []net.Listener{p.listener, p.operator, p.watched} {
+	for _, listener := range []net.Listener{p.listener, p.operator, p.admin} {
 		if listener != nil {
 			_ = listener.Close() // closed already, after run
 		}
 	}
 	if p.journal != nil {
-		_ = p.journal.Close() // what is needed of it was synced
+		_ = p.journal.Close() // it syncs what must be kept at once
 	}
 	if p.records != nil {
 		if err := p.records.Close(); err != nil {
@@ -281,8 +284,8 @@ func (p *hubProcess) close() {
 	}
 }
 
-// watch is the handler for the operator's tools: metrics, health, profiles.
-func (p *hubProcess) watch() http.Handler {
+// adminHandler returns the handler of metrics, health and profiles.
+func (p *hubProcess) adminHandler() http.Handler {
 	metrics := prometheus.NewRegistry()
 	metrics.MustRegister(
 		collectors.NewGoCollector(),
@@ -302,13 +305,13 @@ func (p *hubProcess) watch() http.Handler {
 			func() float64 { return gauge.value(p.spool.Use()) }))
 	}
 	metrics.MustRegister(prometheus.NewCounterFunc(prometheus.CounterOpts{
-		Name: "kith_held_refused_total", Help: "Requests and answers that were refused for want of room.",
+		Name: "kith_held_refused_total", Help: "Requests and answers that were refused because no space was left.",
 	}, func() float64 { return float64(p.spool.Use().Refused) }))
 	mux := http.NewServeMux()
 	mux.Handle("GET /metrics", promhttp.HandlerFor(metrics, promhttp.HandlerOpts{}))
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) {
-		// A hub that cannot confirm who may reach what refuses calls (decisions 2),
-		// so a balancer should look elsewhere.
+		// A hub that cannot confirm rights refuses calls (docs/spec/security.md#revocation), so a
+		// load balancer should use another.
 		if !p.live.Confirmed(time.Now()) {
 			http.Error(w, "cannot read the database just now", http.StatusServiceUnavailable)
 			return

@@ -18,44 +18,41 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// agent is a coding agent that kith can start, as docs/clients.md sets it up.
+// agent is a coding agent that kith can start with the settings of docs/clients.md.
 type agent struct {
-	install string // the line that installs it
-	// local says that it speaks a dialect that the daemon of this machine serves for
-	// the models here, too (decisions 5).
+	install string // the command that installs it
+	// local reports that this machine's daemon serves its dialect for the models here.
 	local bool
-	// starts says how it is started at a target: the arguments before the member's
-	// own, and its environment.
-	starts func(target) (args []string, env environment, err error)
+	// settings returns the arguments for a target, which precede the user's own, and the
+	// environment.
+	settings func(target) (args []string, env environment, err error)
 }
 
-// target is what an agent is started on: a surface and a model that it serves.
+// target is the surface and the model that an agent uses.
 type target struct {
 	base, key, model string
 	context          int // the model's context length; 0: unknown
 }
 
-// answerLimit is how many tokens of the context an agent leaves for an answer. It
-// has to be named to some together with the context: a quarter, and no more than
-// the agents ask of models with a long context.
+// answerLimit returns how many tokens of the context an agent reserves for an answer:
+// a quarter, and no more than the agents themselves reserve in a long context. Some
+// agents need it together with the context.
 func (t target) answerLimit() int { return min(t.context/4, 32_000) }
 
 var agents = map[string]agent{
-	"claude":   {"npm install -g @anthropic-ai/claude-code", true, startClaude},
-	"codex":    {"npm install -g @openai/codex", false, startCodex},
-	"opencode": {"npm install -g opencode-ai", true, startOpencode},
+	"claude":   {"npm install -g @anthropic-ai/claude-code", true, claudeSettings},
+	"codex":    {"npm install -g @openai/codex", false, codexSettings},
+	"opencode": {"npm install -g opencode-ai", true, opencodeSettings},
 }
 
-// startClaude starts Claude Code. Of a model that it does not know it takes the
-// context to be 200,000 tokens; what it takes instead is in the first variable,
-// and in the second when it shortens the talk, which it does of itself only where
-// that is set.
-func startClaude(t target) ([]string, environment, error) {
+// claudeSettings returns the settings of Claude Code. It assumes 200,000 tokens of
+// context for an unknown model, unless the first of the last three variables is set. It
+// shortens the conversation at the length in the second, only if that is set.
+func claudeSettings(t target) ([]string, environment, error) {
 	env := environment{
 		set: []setting{
 			{"ANTHROPIC_BASE_URL", t.base}, {"ANTHROPIC_AUTH_TOKEN", t.key},
-			// What it does beside the main conversation, it would ask of models that no
-			// machine of the member's has.
+			// Its defaults for side tasks are models that no machine of the member has.
 			{"ANTHROPIC_DEFAULT_HAIKU_MODEL", t.model}, {"CLAUDE_CODE_SUBAGENT_MODEL", t.model},
 		},
 		unset: []string{"ANTHROPIC_API_KEY"},
@@ -69,14 +66,14 @@ func startClaude(t target) ([]string, environment, error) {
 	return []string{"--model", t.model}, env, nil
 }
 
-func startCodex(t target) ([]string, environment, error) {
+func codexSettings(t target) ([]string, environment, error) {
 	quoted := func(text string) string { return `"` + strings.NewReplacer(`\`, `\\`, `"`, `\"`).Replace(text) + `"` }
 	settings := []setting{
 		{"model", quoted(t.model)}, {"model_provider", `"kith"`}, {"model_providers.kith.name", `"kith"`},
 		{"model_providers.kith.base_url", quoted(t.base + "/v1")}, {"model_providers.kith.env_key", `"KITH_API_KEY"`},
 		{"model_providers.kith.wire_api", `"responses"`},
 	}
-	if t.context > 0 { // else it takes the context of the vendor's models
+	if t.context > 0 { // else it assumes the context of the vendor's models
 		settings = append(settings, setting{"model_context_window", strconv.Itoa(t.context)})
 	}
 	var args []string
@@ -86,8 +83,8 @@ func startCodex(t target) ([]string, environment, error) {
 	return args, environment{set: []setting{{"KITH_API_KEY", t.key}}}, nil
 }
 
-func startOpencode(t target) ([]string, environment, error) {
-	type limit struct { // without it the talk is never shortened
+func opencodeSettings(t target) ([]string, environment, error) {
+	type limit struct { // without it the conversation is never shortened
 		Context int `json:"context"`
 		Output  int `json:"output"`
 	}
@@ -118,11 +115,11 @@ func (a *app) launch() *cobra.Command {
 	names := []string{"claude", "codex", "opencode"}
 	cmd := &cobra.Command{
 		Use: "launch claude|codex|opencode [--model M] [-- ARGS…]", Short: "Start a coding agent on a model of your hub or of this machine",
-		Long: "Start a coding agent on a model of your hub, with the key in KITH_API_KEY; the arguments after -- go to\n" +
-			"the agent. Without --model it is the one that is ready, calls tools and takes most context. claude and\n" +
-			"opencode use this machine's daemon where that has the model itself, and without a key. The agent gets the\n" +
+		Long: "Start a coding agent on a model of your hub, with the key in KITH_API_KEY; the arguments after -- are for\n" +
+			"the agent. Without --model it is the one that is ready, calls tools and has most context. claude and\n" +
+			"opencode use this machine's daemon if it serves the model itself, and without a key. The agent gets the\n" +
 			"model's context length, and nothing of its own configuration is changed.\n\n" +
-			"The owner of a machine that serves you could write what your agent does: let none run tools unasked on\n" +
+			"The owner of a machine that serves you could control what your agent does: let none run tools unasked on\n" +
 			"machines of people to whom you would not give a shell.",
 		Args: func(cmd *cobra.Command, args []string) error {
 			if at := cmd.ArgsLenAtDash(); len(args) == 0 || at == 0 || at < 0 && len(args) > 1 || at > 1 {
@@ -148,13 +145,13 @@ func (a *app) launch() *cobra.Command {
 	return cmd
 }
 
-// start runs the agent in this terminal and ends as it ends.
+// start runs the agent in this terminal and returns its exit status as an error.
 func (a *app) start(ctx context.Context, path string, chosen agent, model string, rest []string) error {
 	t, err := a.target(ctx, chosen.local, model)
 	if err != nil {
 		return err
 	}
-	first, env, err := chosen.starts(t)
+	first, env, err := chosen.settings(t)
 	if err != nil {
 		return fmt.Errorf("cannot write the agent's settings: %w", err)
 	}
@@ -164,20 +161,19 @@ func (a *app) start(ctx context.Context, path string, chosen agent, model string
 	agent := exec.Command(path, append(first, rest...)...)
 	agent.Env = env.over(os.Environ())
 	agent.Stdin, agent.Stdout, agent.Stderr = a.in, a.out, a.err
-	err = inPlace(agent)
+	err = runForeground(agent)
 	if exit := (*exec.ExitError)(nil); errors.As(err, &exit) {
 		return ended{max(exit.ExitCode(), exitFailed)}
 	}
 	if err != nil {
-		return fmt.Errorf("cannot start %s: %w; run it by itself to see why", path, err)
+		return fmt.Errorf("cannot start %s: %w; run it without kith to see why", path, err)
 	}
 	return nil
 }
 
-// inPlace runs a program to its end. An interrupt of the terminal reaches it by
-// itself, and what it makes of that is its own affair; a request to end is
-// passed on.
-func inPlace(program *exec.Cmd) error {
+// runForeground runs a program to its end. The terminal sends an interrupt to both
+// processes, and this one ignores it; SIGTERM is forwarded.
+func runForeground(program *exec.Cmd) error {
 	signal.Reset(os.Interrupt, syscall.SIGTERM)
 	signals := make(chan os.Signal, 1)
 	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
@@ -199,12 +195,12 @@ func inPlace(program *exec.Cmd) error {
 	}
 }
 
-// localKey is what agents send to the daemon, which asks for no key.
+// localKey is the key that agents send to the daemon, which requires none.
 const localKey = "kith"
 
-// target finds the model that an agent is started on, and its surface: for an
-// agent that the daemon here can serve, the daemon where it has the model itself,
-// or where there is no API key; else the hub.
+// target returns the model that an agent uses, and its surface: this machine's daemon
+// if it can serve the agent and either serves the model itself or there is no API key;
+// else the hub.
 func (a *app) target(ctx context.Context, local bool, model string) (target, error) {
 	var here []listed
 	base := ""
@@ -213,7 +209,7 @@ func (a *app) target(ctx context.Context, local bool, model string) (target, err
 		if err != nil {
 			return target{}, err
 		}
-		surface.http = &http.Client{} // over TCP as the agent will, not over the socket
+		surface.http = &http.Client{} // over TCP like the agent, not over the socket
 		var list listing
 		if _, err := surface.call(ctx, "list the models", request{http.MethodGet, "/v1/models", nil}, &list); err == nil { // else no daemon runs here
 			here, base = list.Data, surface.base
@@ -239,7 +235,7 @@ func (a *app) target(ctx context.Context, local bool, model string) (target, err
 	}
 	one, ok := choose(list.Data, model)
 	if !ok {
-		return target{}, failure{exitNoCapacity, fmt.Errorf("cannot launch on %s: no machine you reach serves it just now; `kith models --account` lists what is there", cmp.Or(model, "any model"))}
+		return target{}, failure{exitNoCapacity, fmt.Errorf("cannot launch on %s: no machine that you reach serves it now; `kith models --account` lists the models", cmp.Or(model, "any model"))}
 	}
 	if own, ok := choose(here, one.ID); ok {
 		return at(own), nil
@@ -247,8 +243,8 @@ func (a *app) target(ctx context.Context, local bool, model string) (target, err
 	return target{hub.base, hub.bearer, one.ID, one.ContextLength}, nil
 }
 
-// choose finds the model in the list, or, where none is named, one for an agent:
-// ready before busy, with tools before without, then by context length.
+// choose returns the model of that id. Without an id it returns the best model for an
+// agent: first by readiness, then by tools, then by context length.
 func choose(list []listed, model string) (listed, bool) {
 	if model != "" {
 		i := slices.IndexFunc(list, func(m listed) bool { return m.ID == model })
@@ -275,8 +271,8 @@ func choose(list []listed, model string) (listed, bool) {
 	}), true
 }
 
-// ended is the end of a program that kith ran in its own place and that said
-// for itself what was wrong.
+// ended is the exit status of a program that kith ran. The program has reported its
+// error itself.
 type ended struct{ status int }
 
 func (e ended) Error() string { return fmt.Sprintf("ended with status %d", e.status) }

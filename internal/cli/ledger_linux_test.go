@@ -12,9 +12,9 @@ import (
 	"github.com/kith/kith/internal/enginetest"
 )
 
-// TestLedgerFullDisk: when nothing can be written any more no call is sent to a
-// machine, those that run end well, and all goes on once there is room, without
-// hands (fault 27). A limit on the size of the hub's files stands for the disk.
+// TestLedgerFullDisk: while nothing can be written no call is sent to a machine, and
+// running calls complete; the hub recovers by itself once there is space
+// (docs/faults.md#27). A limit on the size of the hub's files simulates the disk.
 func TestLedgerFullDisk(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
@@ -32,14 +32,14 @@ func TestLedgerFullDisk(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		told := readRefusal(res)
+		refusal := readRefusal(res)
 		res.Body.Close()
-		if told.status != http.StatusServiceUnavailable || told.code != "CASCADE_EXHAUSTED" || res.Header.Get("Retry-After") == "" {
-			t.Fatalf("with a full disk: %+v, %v", told, res.Header)
+		if refusal.status != http.StatusServiceUnavailable || refusal.code != "CASCADE_EXHAUSTED" || res.Header.Get("Retry-After") == "" {
+			t.Fatalf("with a full disk: %+v, %v", refusal, res.Header)
 		}
 		refused = append(refused, res.Header.Get("X-Correlation-Id"))
 	}
-	ran, err := whole(res, true)
+	ran, err := complete(res, true)
 	if err != nil {
 		t.Fatalf("the stream that ran when the disk was full: %v", err)
 	}

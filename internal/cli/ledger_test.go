@@ -188,17 +188,17 @@ func (r *rig) begin(stream bool) (*http.Response, error) {
 	return res, nil
 }
 
-// ask makes a call and reads its answer; the id is that of a whole one.
+// ask makes a call and returns the id of a complete response.
 func (r *rig) ask(stream bool) (id string, err error) {
 	res, err := r.begin(stream)
 	if err != nil {
 		return "", err
 	}
-	return whole(res, stream)
+	return complete(res, stream)
 }
 
-// whole reads an answer to its end, which must be its own.
-func whole(res *http.Response, stream bool) (string, error) {
+// complete reads a response to its end marker and returns its id.
+func complete(res *http.Response, stream bool) (string, error) {
 	defer res.Body.Close()
 	text, err := io.ReadAll(res.Body)
 	switch {
@@ -207,15 +207,15 @@ func whole(res *http.Response, stream bool) (string, error) {
 	case res.StatusCode != http.StatusOK:
 		return "", fmt.Errorf("status %d: %s", res.StatusCode, text)
 	case stream && !bytes.HasSuffix(text, []byte("data: [DONE]\n\n")):
-		return "", fmt.Errorf("no end mark: %s", text)
+		return "", fmt.Errorf("no end marker: %s", text)
 	}
 	return res.Header.Get("X-Correlation-Id"), nil
 }
 
-// TestLedgerOutlivesKills: under load the hub, and now and then the daemon, is
-// killed at any moment, again and again. Each call that a client got a whole
-// answer to is in the ledger once, none is there twice, and the daily sums are
-// those of the records (decisions 7; faults 24, 35, 36).
+// TestLedgerOutlivesKills kills the hub, and sometimes the daemon, at random moments
+// under load. Each call with a complete response is in the ledger once, none is there
+// twice, and the daily sums are those of the records (docs/faults.md#24,
+// docs/faults.md#35, docs/faults.md#36).
 func TestLedgerOutlivesKills(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)

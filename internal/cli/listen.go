@@ -15,15 +15,15 @@ import (
 	"time"
 )
 
-// grace is how long running answers may go on after the program was told to
-// end; what is left then is cut off. An interrupt ends everything in 2 s.
-const grace = time.Second
+// shutdownGrace is how long running responses may continue after the end of ctx. An
+// interrupt ends the program within 2 s.
+const shutdownGrace = time.Second
 
-// listenTCP opens an address that the given flag names.
+// listenTCP listens on an address. flag is the flag that sets it, for the error.
 func listenTCP(ctx context.Context, address, flag string) (net.Listener, error) {
 	listener, err := new(net.ListenConfig).Listen(ctx, "tcp", address)
 	if errors.Is(err, syscall.EADDRINUSE) {
-		return nil, taken(address, flag)
+		return nil, addressInUse(address, flag)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("cannot listen on %s: %w; choose another address with %s", address, err, flag)
@@ -31,33 +31,12 @@ func listenTCP(ctx context.Context, address, flag string) (net.Listener, error) 
 	return listener, nil
 }
 
-func taken(address, flag string) error {
+func addressInUse(address, flag string) error {
 	return fmt.Errorf("cannot listen on %s: another program does already; end it, or choose another address with %s", address, flag)
 }
 
-// listenSocket opens a unix socket that only this user can connect to. A
-// socket that a dead process left is replaced.
-func listenSocket(ctx context.Context, path string) (net.Listener, error) {
-	if conn, err := new(net.Dialer).DialContext(ctx, "unix", path); err == nil {
-		_ = conn.Close()
-		return nil, fmt.Errorf("cannot listen on %s: another kith does already; end it, or use another folder", path)
-	}
-	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
-		return nil, fmt.Errorf("cannot make the folder of %s: %w", path, err)
-	}
-	_ = os.Remove(path) // if it stays, listening says why
-	listener, err := new(net.ListenConfig).Listen(ctx, "unix", path)
-	if err != nil {
-		return nil, fmt.Errorf("cannot listen on %s: %w; the path of a socket has about 100 bytes", path, err)
-	}
-	if err := os.Chmod(path, 0o600); err != nil {
-		return nil, errors.Join(fmt.Errorf("cannot close %s to others: %w", path, err), listener.Close())
-	}
-	return listener, nil
-}
-
-// serveHTTP serves until ctx ends, then lets running answers finish for the
-// grace and cuts off the rest.
+// serveHTTP serves until ctx ends, then waits for running responses, and after
+// shutdownGrace closes their connections.
 func serveHTTP(ctx context.Context, server *http.Server, listener net.Listener) error {
 	ended := make(chan error, 1)
 	go func() {
@@ -72,25 +51,25 @@ func serveHTTP(ctx context.Context, server *http.Server, listener net.Listener) 
 		return fmt.Errorf("cannot serve %s any longer: %w", listener.Addr(), err)
 	case <-ctx.Done():
 	}
-	leaving, cancel := context.WithTimeout(context.WithoutCancel(ctx), grace)
+	grace, cancel := context.WithTimeout(context.WithoutCancel(ctx), shutdownGrace)
 	defer cancel()
-	if server.Shutdown(leaving) != nil {
-		_ = server.Close() // its only errors are of connections that end anyway
+	if server.Shutdown(grace) != nil {
+		_ = server.Close() // its errors concern connections that end in any case
 	}
 	<-ended
 	return nil
 }
 
-// certificates reads the certificate of a public listener; nil for plain HTTP.
+// certificates reads the certificate of the public listener; nil for plain HTTP.
 func certificates(config *hubFile) (*tls.Config, error) {
 	certificate, key := config.TLS.Certificate, config.TLS.Key
 	if certificate == "" && key == "" {
 		return nil, nil
 	}
 	if certificate == "" || key == "" {
-		return nil, errors.New("cannot serve TLS with half of it: set both certificate and key in [tls]")
+		return nil, errors.New("cannot serve TLS with one file: set both certificate and key in [tls]")
 	}
-	if err := private(key); err != nil {
+	if err := checkPrivate(key); err != nil {
 		return nil, err
 	}
 	pair, err := tls.LoadX509KeyPair(certificate, key)
@@ -100,8 +79,8 @@ func certificates(config *hubFile) (*tls.Config, error) {
 	return &tls.Config{Certificates: []tls.Certificate{pair}, MinVersion: tls.VersionTLS12}, nil
 }
 
-// private refuses a file with a secret that other users can read.
-func private(file string) error {
+// checkPrivate refuses a file that other users can read.
+func checkPrivate(file string) error {
 	info, err := os.Stat(file)
 	if err != nil {
 		return fmt.Errorf("cannot look at %s: %w", file, err)
@@ -112,7 +91,7 @@ func private(file string) error {
 	return nil
 }
 
-// logTo is the log of a program that serves: lines of key=value.
+// logTo returns a log that writes lines of key=value.
 func logTo(w io.Writer, level slog.Level) *slog.Logger {
 	return slog.New(slog.NewTextHandler(w, &slog.HandlerOptions{Level: level}))
 }

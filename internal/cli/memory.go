@@ -8,20 +8,20 @@ import (
 	"github.com/kith/kith/internal/spool"
 )
 
-// A program that serves trades memory for less collecting: most of what a call
-// allocates is dead when it ends, so collecting rarely is collecting little
-// (hub −14 %, daemon −23 % of CPU, docs/performance.md). Above the limit the
-// collector works as usual. The Go runtime's own variables go before.
+// A server collects garbage less often than Go's default, because most of what a call
+// allocates is garbage at its end (hub −14 %, daemon −23 % of CPU, docs/performance.md).
+// Above memoryLimit the collector works as usual. GOGC and GOMEMLIMIT take precedence.
 const (
 	gcPercent   = 400
 	memoryLimit = 1 << 30
 )
 
-// diskLimit is how much a daemon holds in files, where a hub has a key for it.
+// diskLimit is how many bytes a daemon's spool keeps in files, and the default for a
+// hub's.
 const diskLimit = 2 << 30
 
-// openSpool makes what holds the bodies of calls and answers: in memory a quarter
-// of what this process may use.
+// openSpool opens the spool for the bodies of calls and responses. In memory it may
+// use a quarter of the process's limit.
 func openSpool(folder string, disk, member int64) (*spool.Spool, error) {
 	return spool.Open(filepath.Join(folder, "spool"), spool.Limits{Memory: debug.SetMemoryLimit(-1) / 4, Disk: disk, Member: member})
 }

@@ -18,7 +18,7 @@ import (
 	"github.com/kith/kith/internal/daemon"
 )
 
-// listing is GET /v1/models of either surface, as far as it is shown.
+// listing is GET /v1/models of either surface, as far as kith shows it.
 type listing struct {
 	Data []listed `json:"data"`
 }
@@ -33,9 +33,9 @@ type listed struct {
 	Machines      int      `json:"machines"`
 }
 
-// toDaemon is a client to the local surface of this machine's daemon: over its
-// socket, or where the configuration puts it when no socket answers, as for a
-// `kith dev` with its data elsewhere.
+// toDaemon returns a client to the local surface of this machine's daemon: over its
+// socket, or at its configured address if no process serves the socket, as for a `kith
+// dev` with its data elsewhere.
 func (a *app) toDaemon() (*client, error) {
 	config, err := loadDaemonFile(a.home, "")
 	if err != nil {
@@ -55,9 +55,9 @@ func (a *app) toDaemon() (*client, error) {
 	}, nil
 }
 
-// toAccount is a client to the hub as the member: with KITH_API_KEY if that is
-// set, else with this machine's credential. Without either the member is not
-// signed in.
+// toAccount returns a client to the hub as the member: with KITH_API_KEY if that is
+// set, else with this machine's credential. The error is that of a member who is not
+// signed in if there is neither.
 func (a *app) toAccount() (*client, error) {
 	hub, found, err := a.byKey()
 	if found || err != nil {
@@ -81,8 +81,8 @@ func (a *app) toAccount() (*client, error) {
 	return toHub(saved.Hub, saved.Secret), nil
 }
 
-// byKey is a client with KITH_API_KEY, if that is set: to the hub of KITH_HUB,
-// else to the one this machine is signed in to, else to that of config.toml.
+// byKey returns a client with KITH_API_KEY, if that is set: to the hub of KITH_HUB,
+// else to the one to which this machine is signed in, else to that of config.toml.
 func (a *app) byKey() (hub *client, found bool, err error) {
 	key := os.Getenv("KITH_API_KEY")
 	if key == "" {
@@ -97,7 +97,7 @@ func (a *app) byKey() (hub *client, found bool, err error) {
 		named = cmp.Or(saved.Hub, config.Hub.URL.Text)
 	}
 	if named == "" {
-		return nil, false, wrongUse("cannot tell which hub KITH_API_KEY is for: set KITH_HUB, or [hub] url in config.toml")
+		return nil, false, wrongUse("cannot determine which hub KITH_API_KEY is for: set KITH_HUB, or [hub] url in config.toml")
 	}
 	address, err := hubAddress(named)
 	if err != nil {
@@ -106,8 +106,8 @@ func (a *app) byKey() (hub *client, found bool, err error) {
 	return toHub(address, key), true, nil
 }
 
-// credential reads this machine's configuration and, where it is signed in, its
-// credential; fs.ErrNotExist where it is not.
+// credential reads this machine's configuration and its credential. The error is
+// fs.ErrNotExist if the machine is not signed in.
 func (a *app) credential() (*daemonFile, daemon.Credential, error) {
 	config, err := loadDaemonFile(a.home, "")
 	if err != nil {

@@ -13,49 +13,54 @@ import (
 	"github.com/kith/kith/internal/fleet"
 )
 
-// sharingNow is what the commands about this machine's sharing print with --json.
+// sharingNow is the --json output of the commands about this machine's sharing.
 type sharingNow struct {
 	Running bool `json:"running"` // the daemon
 	daemon.Sharing
-	Open    bool `json:"open"`             // inside the sharing hours just now
-	Drained bool `json:"drained,omitzero"` // no call from the hub runs any more
+	Open    bool `json:"open"`             // inside the sharing hours now
+	Drained bool `json:"drained,omitzero"` // no call of the hub runs
 }
 
-// onMachine asks this machine's daemon with in, or, where it does not run,
-// makes the same change to what it has saved.
-func (a *app) onMachine(ctx context.Context, doing, path string, in any, change daemon.Change) (sharingNow, error) {
+// changeSharing sends in to this machine's daemon. If the daemon does not run, it
+// applies the same change to the saved state.
+func (a *app) changeSharing(ctx context.Context, doing, path string, in any, change daemon.Change) (sharingNow, error) {
 	config, err := loadDaemonFile(a.home, "")
 	if err != nil {
 		return sharingNow{}, err
 	}
 	now := sharingNow{Running: true}
-	ask := func() error {
+	send := func() error {
 		_, err := control(config.Daemon.Data).call(ctx, doing, request{http.MethodPost, path, in}, &now.Sharing)
 		return err
 	}
-	err = ask()
+	err = send()
 	if _, off := errors.AsType[unreachable](err); off {
 		if now.Sharing, err = daemon.ChangeSaved(config.Daemon.Data, config.sharing(), change); err != nil {
 			return sharingNow{}, err
 		}
-		now.Running = ask() == nil // one that started meanwhile has read what was saved before
+		now.Running = send() == nil // a daemon that started in between has read the older state
 	}
 	if err != nil {
 		return sharingNow{}, err
 	}
-	hours, err := fleet.ParseHours(now.Hours, now.Timezone)
-	now.Open = hours.Open(time.Now())
+	now.Open, err = isOpen(now.Sharing)
 	return now, err
 }
 
-// tell prints what holds now: as JSON, or in the words of say.
-func (a *app) tell(now sharingNow, say func()) error {
+// isOpen reports whether the sharing hours are open now.
+func isOpen(s daemon.Sharing) (bool, error) {
+	hours, err := fleet.ParseHours(s.Hours, s.Timezone)
+	return hours.Open(time.Now()), err
+}
+
+// printSharing prints now as JSON, or calls say.
+func (a *app) printSharing(now sharingNow, say func()) error {
 	if a.json {
 		return a.printJSON(now)
 	}
 	say()
 	if !now.Running {
-		a.say("%s\n", faint("The daemon is not running; it goes by this from its next start."))
+		a.say("%s\n", faint("The daemon is not running; this takes effect at its next start."))
 	}
 	return nil
 }
@@ -65,14 +70,14 @@ func (a *app) pause() *cobra.Command {
 	var until string
 	var drain bool
 	cmd := &cobra.Command{
-		Use: "pause [--for 2h | --until 18:30] [--drain]", Short: "Take no more calls from the hub; those that run finish", Args: cobra.NoArgs,
+		Use: "pause [--for 2h | --until 18:30] [--drain]", Short: "Take no more calls from the hub; running calls finish", Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			end, err := pauseEnd(time.Now(), length, cmd.Flags().Changed("for"), until)
 			if err != nil {
 				return err
 			}
 			yes := true
-			now, err := a.onMachine(cmd.Context(), "pause this machine", "/pause",
+			now, err := a.changeSharing(cmd.Context(), "pause this machine", "/pause",
 				daemon.PauseChange{Until: end}, daemon.Change{Paused: &yes, Until: &end})
 			if err != nil {
 				return err
@@ -80,7 +85,7 @@ func (a *app) pause() *cobra.Command {
 			if drain {
 				return a.drain(cmd.Context(), now)
 			}
-			return a.tell(now, func() { a.sayPaused(now) })
+			return a.printSharing(now, func() { a.sayPaused(now) })
 		},
 	}
 	cmd.Flags().DurationVar(&length, "for", 0, "end the pause after this time, like 2h or 45m")
@@ -92,17 +97,17 @@ func (a *app) pause() *cobra.Command {
 
 func (a *app) sayPaused(now sharingNow) {
 	if now.Until.IsZero() {
-		a.say("paused, until `kith resume`; calls that run finish\n")
+		a.say("paused, until `kith resume`; running calls finish\n")
 		return
 	}
-	a.say("paused until %s; calls that run finish\n", strong(day(now.Until)))
+	a.say("paused until %s; running calls finish\n", strong(day(now.Until)))
 }
 
-// pauseEnd is when a pause that begins now ends; the zero time for never.
+// pauseEnd returns when a pause that begins now ends; the zero time is never.
 func pauseEnd(now time.Time, length time.Duration, limited bool, until string) (time.Time, error) {
 	switch {
 	case limited && length <= 0:
-		return time.Time{}, wrongUse("cannot pause for %s: give a time to come, like --for 2h", length)
+		return time.Time{}, wrongUse("cannot pause for %s: give a positive time, like --for 2h", length)
 	case limited:
 		return now.Add(length).Round(time.Second), nil
 	case until == "":
@@ -121,7 +126,7 @@ func pauseEnd(now time.Time, length time.Duration, limited bool, until string) (
 	return at(1), nil
 }
 
-// drain waits until the calls that ran when the pause began have ended.
+// drain waits until the calls of the hub have ended.
 func (a *app) drain(ctx context.Context, now sharingNow) error {
 	if now.Running {
 		config, err := loadDaemonFile(a.home, "")
@@ -131,7 +136,7 @@ func (a *app) drain(ctx context.Context, now sharingNow) error {
 		if !a.json {
 			a.sayPaused(now)
 		}
-		a.progress("waiting for the calls that run to end")
+		a.progress("waiting for the running calls to end")
 		_, err = control(config.Daemon.Data).call(ctx, "drain this machine", request{http.MethodPost, "/drain", nil}, &now.Sharing)
 		a.progress("")
 		if err != nil {
@@ -139,7 +144,7 @@ func (a *app) drain(ctx context.Context, now sharingNow) error {
 		}
 	}
 	now.Drained = true
-	return a.tell(now, func() { a.say("drained: no call from the hub runs here any more\n") })
+	return a.printSharing(now, func() { a.say("drained: no call from the hub runs here\n") })
 }
 
 func (a *app) resume() *cobra.Command {
@@ -147,11 +152,11 @@ func (a *app) resume() *cobra.Command {
 		Use: "resume", Short: "End a pause", Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			no := false
-			now, err := a.onMachine(cmd.Context(), "resume", "/resume", nil, daemon.Change{Paused: &no})
+			now, err := a.changeSharing(cmd.Context(), "resume", "/resume", nil, daemon.Change{Paused: &no})
 			if err != nil {
 				return err
 			}
-			return a.tell(now, func() { a.say("taking calls from the hub again\n") })
+			return a.printSharing(now, func() { a.say("taking calls from the hub again\n") })
 		},
 	}
 }
@@ -165,8 +170,8 @@ func (a *app) hours() *cobra.Command {
 	set := &cobra.Command{
 		Use: `set "Mon-Fri 18:00-23:00; Sat,Sun 00:00-24:00" [--tz Europe/Lisbon]`, Short: "Let others use this machine in these hours only",
 		Long: "Let others use this machine in these weekly hours only. A window that ends before it begins ends on the\n" +
-			"next day. The hours are on the wall clock of --tz; without it the zone stays as it is, at first this\n" +
-			"computer's. Your own calls are not bound by them.",
+			"next day. The hours are on the wall clock of --tz; without it the zone is unchanged, at first this\n" +
+			"computer's. They do not limit your own calls.",
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			read, err := fleet.ParseHours(args[0], zone)
@@ -191,11 +196,11 @@ func (a *app) setHours(ctx context.Context, hours, zone string) error {
 	if zone != "" {
 		change.Timezone = &zone
 	}
-	now, err := a.onMachine(ctx, "set the hours", "/hours", daemon.HoursChange{Hours: hours, Timezone: zone}, change)
+	now, err := a.changeSharing(ctx, "set the hours", "/hours", daemon.HoursChange{Hours: hours, Timezone: zone}, change)
 	if err != nil {
 		return err
 	}
-	return a.tell(now, func() { a.sayHours(now) })
+	return a.printSharing(now, func() { a.sayHours(now) })
 }
 
 func (a *app) showHours(ctx context.Context) error {
@@ -210,14 +215,12 @@ func (a *app) showHours(ctx context.Context) error {
 		if now.Sharing, err = daemon.ChangeSaved(config.Daemon.Data, config.sharing(), daemon.Change{}); err != nil {
 			return err
 		}
-		var hours fleet.Hours
-		hours, err = fleet.ParseHours(now.Hours, now.Timezone)
-		now.Open = hours.Open(time.Now())
+		now.Open, err = isOpen(now.Sharing)
 	}
 	if err != nil {
 		return err
 	}
-	return a.tell(now, func() { a.sayHours(now) })
+	return a.printSharing(now, func() { a.sayHours(now) })
 }
 
 func (a *app) sayHours(now sharingNow) {
@@ -225,9 +228,9 @@ func (a *app) sayHours(now sharingNow) {
 		a.say("others may use this machine at %s\n", strong("any time"))
 		return
 	}
-	state := "closed just now"
+	state := "closed now"
 	if now.Open {
-		state = "open just now"
+		state = "open now"
 	}
 	a.say("others may use this machine %s, in %s: %s\n", strong(now.Hours), cmp.Or(now.Timezone, "UTC"), state)
 }

@@ -13,34 +13,34 @@ import (
 	"github.com/kith/kith/internal/enginetest"
 )
 
-// scene is the circumstances of one hosted code (S7): whom it needs, what goes
-// wrong, and the answer that must come of it. Ada owns every machine and shares
-// with ben; nobody shares with eve.
-type scene struct {
+// scenario sets up the circumstances of one hosted code and describes the response
+// that a client must get. Ada owns every machine and shares with ben; no one shares
+// with eve.
+type scenario struct {
 	code   string
 	status int
-	staged string // for a person, in one line
+	staged string // the circumstances in one line
 	caller string
 	model  string
-	// machine is the one that offers the model; empty: none does.
+	// machine is the name of the one that offers the model; empty if none does.
 	machine string
-	closed  bool // its sharing hours leave today out
-	spoil   func(context.Context, *stage) error
-	// seen is the model's availability to the caller once all is staged; empty:
+	closed  bool                                      // its sharing hours exclude today
+	disrupt func(context.Context, *scenarioRun) error // after the machine is ready; nil: nothing
+	// seen is the model's availability in the caller's list before the call; empty if
 	// it is not listed.
 	seen string
-	// wait is how many seconds the caller is willing to wait, unary and streamed
-	// (Prefer: wait); 0: it does not say.
+	// wait is how many seconds the caller accepts to wait, unary and streamed (Prefer:
+	// wait); 0: the header is not sent.
 	wait [2]int
-	// waits says that the refusal comes after a wait, and so, streamed, as a
-	// frame: nothing is sent before 5 s, then 200 and a comment.
+	// waits reports that the refusal follows a wait. In a stream it is then a frame: the
+	// status 200 and a comment are sent after 5 s.
 	waits   bool
-	reason  string // of the refusal; empty: it has none
+	reason  string // of the refusal; empty if it has none
 	noRetry bool   // x-should-retry: false
 }
 
-// scenes are the six, in S7's order.
-var scenes = []scene{
+// scenarios are those of the six hosted codes.
+var scenarios = []scenario{
 	{
 		code: "model_not_found", status: http.StatusNotFound,
 		staged: "ben asks for a model that no machine offers",
@@ -48,24 +48,24 @@ var scenes = []scene{
 	},
 	{
 		code: "NOT_IN_CIRCLE", status: http.StatusForbidden,
-		staged: "ada's machine offers the model, and nobody shares with eve",
+		staged: "ada's machine offers the model, and no one shares with eve",
 		caller: "eve", model: "not-for-eve", machine: "den",
 	},
 	{
 		code: "CASCADE_EXHAUSTED", status: http.StatusServiceUnavailable,
 		staged: "ada shares her machine with ben and has paused it",
-		caller: "ben", model: "paused", machine: "attic", spoil: pauseMachine, seen: "paused",
+		caller: "ben", model: "paused", machine: "attic", disrupt: pauseMachine, seen: "paused",
 	},
 	{
 		code: "CAPACITY_FULL", status: http.StatusServiceUnavailable,
 		staged: "ada's machine runs one call at a time and ada's own runs on it; ben's waits in vain",
-		caller: "ben", model: "busy", machine: "desk", spoil: occupyMachine, seen: "busy",
+		caller: "ben", model: "busy", machine: "desk", disrupt: occupyMachine, seen: "busy",
 		wait: [2]int{1, 6}, waits: true, reason: "wait_elapsed",
 	},
 	{
 		code: "machine_offline", status: http.StatusServiceUnavailable,
 		staged: "ada's machine went away just now; ben's call waits the 10 s in which it may come back",
-		caller: "ben", model: "gone", machine: "garage", spoil: endMachine, waits: true,
+		caller: "ben", model: "gone", machine: "garage", disrupt: endMachine, waits: true,
 	},
 	{
 		code: "outside_sharing_hours", status: http.StatusServiceUnavailable,
@@ -74,13 +74,13 @@ var scenes = []scene{
 	},
 }
 
-func pauseMachine(ctx context.Context, s *stage) error {
+func pauseMachine(ctx context.Context, s *scenarioRun) error {
 	_, err := control(s.data).call(ctx, "pause the machine", request{http.MethodPost, "/pause", nil}, nil)
 	return err
 }
 
-// occupyMachine has its owner make a call that does not end before the scene does.
-func occupyMachine(ctx context.Context, s *stage) error {
+// occupyMachine makes a call of the machine's owner that runs until the scenario ends.
+func occupyMachine(ctx context.Context, s *scenarioRun) error {
 	s.double.Set(enginetest.Behaviour{Fault: enginetest.Hang})
 	s.group.Go(func() error {
 		_, err := s.members["ada"].call(ctx, "keep the machine busy", request{http.MethodPost, chatPath, s.question(false)}, nil)
@@ -89,16 +89,16 @@ func occupyMachine(ctx context.Context, s *stage) error {
 	return s.double.Wait(ctx, func(c enginetest.Counts) bool { return c.Running == 1 })
 }
 
-func endMachine(_ context.Context, s *stage) error { return s.end() }
+func endMachine(_ context.Context, s *scenarioRun) error { return s.end() }
 
-// closedToday are sharing hours that do not open for two days, in UTC.
+// closedToday returns sharing hours that do not open for two days, in UTC.
 func closedToday(now time.Time) string {
 	return now.UTC().AddDate(0, 0, 3).Format("Mon") + " 00:00-24:00"
 }
 
 func (a *app) rehearse() *cobra.Command {
-	codes := make([]string, len(scenes))
-	for i, s := range scenes {
+	codes := make([]string, len(scenarios))
+	for i, s := range scenarios {
 		codes[i] = s.code
 	}
 	var stream bool
@@ -110,41 +110,41 @@ func (a *app) rehearse() *cobra.Command {
 		ValidArgs: append(codes, "all"), Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if args[0] == "all" {
-				return a.runRehearsal(cmd.Context(), scenes, stream)
+				return a.runRehearsal(cmd.Context(), scenarios, stream)
 			}
 			at := slices.Index(codes, args[0])
 			if at < 0 {
 				return wrongUse("cannot stage %q: the codes are %s, or all for each; casing matters", args[0], strings.Join(codes, ", "))
 			}
-			return a.runRehearsal(cmd.Context(), scenes[at:at+1], stream)
+			return a.runRehearsal(cmd.Context(), scenarios[at:at+1], stream)
 		},
 	}
 	cmd.Flags().BoolVar(&stream, "stream", false, "make the call with stream: true")
 	return cmd
 }
 
-// runRehearsal plays the scenes side by side and prints their answers in order.
-// It fails if one is not the answer wanted.
-func (a *app) runRehearsal(ctx context.Context, chosen []scene, stream bool) error {
+// runRehearsal runs the scenarios concurrently and prints their responses in order. It
+// fails if a response is not as required.
+func (a *app) runRehearsal(ctx context.Context, chosen []scenario, stream bool) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	a.progress("raising the curtain")
+	a.progress("starting the rehearsal's hub")
 	defer a.progress("")
-	t, err := openTheatre(ctx)
+	network, err := openRehearsalNetwork(ctx)
 	if err != nil {
 		return err
 	}
-	defer t.close()
+	defer network.close()
 	type ending struct {
-		take
+		rehearsalResult
 		err error
 	}
 	endings := make([]chan ending, len(chosen))
 	for i := range chosen {
 		endings[i] = make(chan ending, 1)
 		go func() {
-			take, err := t.play(ctx, &chosen[i], stream)
-			endings[i] <- ending{take, err}
+			result, err := network.run(ctx, &chosen[i], stream)
+			endings[i] <- ending{result, err}
 		}()
 	}
 	var wrong []string
@@ -155,7 +155,7 @@ func (a *app) runRehearsal(ctx context.Context, chosen []scene, stream bool) err
 		if end.err != nil {
 			return fmt.Errorf("cannot stage %s: %w", chosen[i].code, end.err)
 		}
-		if err := a.showTake(end.take); err != nil {
+		if err := a.printResult(end.rehearsalResult); err != nil {
 			return err
 		}
 		if end.Wrong != "" {
@@ -163,14 +163,14 @@ func (a *app) runRehearsal(ctx context.Context, chosen []scene, stream bool) err
 		}
 	}
 	if len(wrong) > 0 {
-		return fmt.Errorf("cannot vouch for this build: wrong answers to %s; please report it", strings.Join(wrong, ", "))
+		return fmt.Errorf("this build gives wrong answers to %s; please report it", strings.Join(wrong, ", "))
 	}
 	return nil
 }
 
-// showTake prints one answer: with --json a document on a line, else what was
-// staged and the answer as a client sees it.
-func (a *app) showTake(t take) error {
+// printResult prints one result: with --json a document on a line, else the
+// circumstances and the response as a client sees it.
+func (a *app) printResult(t rehearsalResult) error {
 	if a.json {
 		return a.printJSON(t)
 	}

@@ -16,15 +16,15 @@ import (
 	"github.com/kith/kith/internal/daemon"
 )
 
-// live are the sections of config.toml that a running daemon takes up; the rest
-// waits for its next start.
-var live = []string{"ratelimit", "discovery", "share"}
+// reloadable are the sections of config.toml that a running daemon applies; the others
+// take effect at its next start.
+var reloadable = []string{"ratelimit", "discovery", "share"}
 
 func (a *app) reload() *cobra.Command {
 	return &cobra.Command{
-		Use: "reload", Short: "Have the daemon read its configuration again, with its calls running on", Args: cobra.NoArgs,
+		Use: "reload", Short: "Have the daemon read its configuration again, while its calls run", Args: cobra.NoArgs,
 		Long: "Have the daemon read its configuration again; SIGHUP does the same. No call is dropped. What cannot\n" +
-			"change while it runs is named, and waits for its next start.",
+			"change while it runs is listed, and takes effect at its next start.",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			config, err := loadDaemonFile(a.home, "")
 			if err != nil {
@@ -36,7 +36,7 @@ func (a *app) reload() *cobra.Command {
 					a.say("nothing has changed\n")
 				}
 				if len(done.Applied) > 0 {
-					a.say("in force now: %s\n", strong(strings.Join(done.Applied, ", ")))
+					a.say("in effect now: %s\n", strong(strings.Join(done.Applied, ", ")))
 				}
 				if len(done.Restart) > 0 {
 					a.say("from the next start of the daemon: %s\n", strong(strings.Join(done.Restart, ", ")))
@@ -46,11 +46,11 @@ func (a *app) reload() *cobra.Command {
 	}
 }
 
-// reload reads the configuration anew and brings into force what can be. On an
-// error all stays as it was.
-func (m *machine) reload(ctx context.Context) (daemon.ReloadResult, error) {
-	m.rereading.Lock()
-	defer m.rereading.Unlock()
+// reload reads the configuration again and applies what can change. On an error
+// nothing changes.
+func (m *daemonProcess) reload(ctx context.Context) (daemon.ReloadResult, error) {
+	m.reloading.Lock()
+	defer m.reloading.Unlock()
 	done := daemon.ReloadResult{Applied: []string{}, Restart: []string{}}
 	next, err := m.read()
 	if err != nil {
@@ -62,7 +62,7 @@ func (m *machine) reload(ctx context.Context) (daemon.ReloadResult, error) {
 	}
 	for _, key := range changed(reflect.ValueOf(*m.config), reflect.ValueOf(*next), "") {
 		section, _, _ := strings.Cut(key, ".")
-		if slices.Contains(live, section) {
+		if slices.Contains(reloadable, section) {
 			done.Applied = append(done.Applied, key)
 		} else {
 			done.Restart = append(done.Restart, key)
@@ -73,7 +73,7 @@ func (m *machine) reload(ctx context.Context) (daemon.ReloadResult, error) {
 	}
 	after := *m.config
 	after.RateLimit, after.Discovery, after.Share = next.RateLimit, next.Discovery, next.Share
-	if err := m.daemon.Reload(ctx, (&machine{config: &after, log: m.log}).daemonConfig(nil)); err != nil {
+	if err := m.daemon.Reload(ctx, (&daemonProcess{config: &after, log: m.log}).daemonConfig(nil)); err != nil {
 		return done, err
 	}
 	m.config = &after
@@ -81,10 +81,10 @@ func (m *machine) reload(ctx context.Context) (daemon.ReloadResult, error) {
 	return done, nil
 }
 
-// changed lists the keys whose values differ, dotted.
+// changed returns the dotted keys whose values differ.
 func changed(before, after reflect.Value, prefix string) []string {
 	var keys []string
-	for field := range fields(before.Type()) {
+	for field := range before.Type().Fields() {
 		x, y := before.FieldByIndex(field.Index), after.FieldByIndex(field.Index)
 		key := prefix + field.Tag.Get("toml")
 		switch {
@@ -97,8 +97,8 @@ func changed(before, after reflect.Value, prefix string) []string {
 	return keys
 }
 
-// heed reads the configuration again at each SIGHUP until ctx ends.
-func (m *machine) heed(ctx context.Context) error {
+// reloadOnHangup reads the configuration again at each SIGHUP until ctx ends.
+func (m *daemonProcess) reloadOnHangup(ctx context.Context) error {
 	if m.read == nil {
 		return nil
 	}
@@ -109,7 +109,7 @@ func (m *machine) heed(ctx context.Context) error {
 		select {
 		case <-hangups:
 			if _, err := m.reload(ctx); err != nil {
-				m.log.Error("cannot take up the configuration; all stays as it was", "error", err)
+				m.log.Error("cannot apply the configuration; nothing has changed", "error", err)
 			}
 		case <-ctx.Done():
 			return nil

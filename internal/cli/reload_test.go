@@ -28,7 +28,7 @@ func TestReload(t *testing.T) {
 
 	changed := base + "[share]\nslots = 3\ngroups = [\"lab\"]\n[ratelimit]\nrps = 7\n[engine]\nslots = 2\n"
 	write(t, file, changed)
-	check(t, kith(t, "", "reload"), said{out: "in force now: ratelimit.rps, share.slots, share.groups\nfrom the next start of the daemon: engine.slots\n"})
+	check(t, kith(t, "", "reload"), said{out: "in effect now: ratelimit.rps, share.slots, share.groups\nfrom the next start of the daemon: engine.slots\n"})
 	check(t, kith(t, "", "reload", "--json"), said{out: `{"applied":[],"restart":["engine.slots"]}` + "\n"})
 	if got := kith(t, "", "status"); !strings.Contains(got.out, "slots     3;") || !strings.Contains(got.out, "groups    lab") {
 		t.Errorf("status says %+v", got)

@@ -13,7 +13,7 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// maxFrame bounds one frame of a streamed answer, in bytes (decisions 5).
+// maxFrame bounds one frame of a streamed response, in bytes.
 const maxFrame = 256 << 10
 
 // message is one turn of a conversation.
@@ -22,7 +22,15 @@ type message struct {
 	Content string `json:"content"`
 }
 
-// chunk is one frame of a streamed chat answer, as far as it is shown.
+// chatRequest is a request of the chat dialect.
+type chatRequest struct {
+	Model     string    `json:"model"`
+	Stream    bool      `json:"stream,omitzero"`
+	MaxTokens int       `json:"max_tokens,omitzero"`
+	Messages  []message `json:"messages"`
+}
+
+// chunk is one frame of a streamed chat response, as far as it is shown.
 type chunk struct {
 	Choices []struct {
 		Delta struct {
@@ -36,7 +44,7 @@ type chunk struct {
 	} `json:"error"`
 }
 
-// conversation is one `kith run`: a model, what was said, and where calls go.
+// conversation is one `kith run`: its model, its messages and the surface that it calls.
 type conversation struct {
 	*app
 	surface *client
@@ -44,11 +52,10 @@ type conversation struct {
 	said    []message
 }
 
-// The progress of a call whose answer has not begun, on a terminal.
+// atWork is the progress shown until the response begins.
 const atWork = "waiting for the model"
 
-// waitingFor says in words what a comment of the stream tells; "" if it tells
-// nothing.
+// waitingFor returns the progress for a comment of the stream; "" if it has none.
 func waitingFor(comment string) string {
 	var ahead, left int
 	switch _, err := fmt.Sscanf(comment, ": waiting %d ahead, %d s left", &ahead, &left); {
@@ -67,7 +74,7 @@ func (a *app) run() *cobra.Command {
 	return &cobra.Command{
 		Use: "run MODEL [PROMPT…]", Short: "Chat with a model in the terminal",
 		Long: "Chat with a model. With a prompt, or text on standard input, one answer is printed.\n" +
-			"Calls go to the hub with KITH_API_KEY if that is set, else to this machine's daemon.",
+			"Calls are sent to the hub with KITH_API_KEY if that is set, else to this machine's daemon.",
 		Args:              cobra.MinimumNArgs(1),
 		ValidArgsFunction: a.completeModels,
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -98,15 +105,11 @@ func (a *app) run() *cobra.Command {
 	}
 }
 
-// answer asks for and prints one answer, and remembers both sides of the turn.
-// What was printed before a failure is forgotten: the model never finished it.
+// answer sends prompt, prints the answer and appends both to the conversation. After a
+// failure the conversation is unchanged.
 func (c *conversation) answer(ctx context.Context, prompt string) error {
 	turns := append(c.said[:len(c.said):len(c.said)], message{"user", prompt})
-	in := struct {
-		Model    string    `json:"model"`
-		Stream   bool      `json:"stream"`
-		Messages []message `json:"messages"`
-	}{c.model, true, turns}
+	in := chatRequest{Model: c.model, Stream: true, Messages: turns}
 	doing := fmt.Sprintf("run %s", c.model)
 	c.progress(atWork)
 	res, err := c.surface.send(ctx, http.MethodPost, "/v1/chat/completions", in)
@@ -122,8 +125,8 @@ func (c *conversation) answer(ctx context.Context, prompt string) error {
 	return nil
 }
 
-// print copies a streamed answer to the output as it comes, with --json its
-// frames one a line, and returns the text. The stream's own end mark must come.
+// print copies a streamed response to the output, with --json one frame a line, and
+// returns the text. A stream without its end marker is an error.
 func (c *conversation) print(stream io.Reader) (string, error) {
 	var text strings.Builder
 	var begun, thinking bool
@@ -161,7 +164,7 @@ func (c *conversation) print(stream io.Reader) (string, error) {
 				begun = true
 				c.progress("")
 			}
-			// Thoughts are for a person who watches, not for what reads the output.
+			// Thoughts are shown on a terminal only.
 			if thought := choice.Delta.Reasoning; thought != "" && terminal(c.out) {
 				thinking = true
 				c.say("%s", faint(thought))
@@ -179,5 +182,5 @@ func (c *conversation) print(stream io.Reader) (string, error) {
 	if err := scanner.Err(); err != nil {
 		return "", fmt.Errorf("cannot read the answer to its end: %w; ask again", err)
 	}
-	return "", errors.New("cannot trust the answer: it ended without its end mark; ask again")
+	return "", errors.New("cannot trust the answer: it ended without its end marker; ask again")
 }

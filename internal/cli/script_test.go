@@ -21,7 +21,7 @@ import (
 func TestMain(m *testing.M) {
 	defaultHub, defaultLocal, defaultAdmin = noPort, noPort, noPort
 	defaultDiscovery = false
-	completePatience = soon
+	completionTimeout = soon
 	if len(os.Args) > 1 && os.Args[1] == llama.WorkerArg {
 		os.Exit(Worker()) // the supervisor starts its own program again
 	}

@@ -25,16 +25,16 @@ import (
 	"github.com/kith/kith/internal/llamaserver"
 )
 
-// engineStart is how long the daemon waits for the built-in engine to say what
-// it serves before it starts without it.
-const engineStart = 20 * time.Second
+// engineTimeout is how long the start of the daemon waits for the models of the
+// built-in engine.
+const engineTimeout = 20 * time.Second
 
 func (a *app) serve() *cobra.Command {
 	var file, listen string
 	cmd := &cobra.Command{
 		Use: "serve", Short: "Run this machine's daemon", Args: cobra.NoArgs,
 		Long: "Run this machine's daemon: the local API for programs here, the engines of this machine,\n" +
-			"and, when signed in, the line to the hub.",
+			"and, when signed in, the connection to the hub.",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			read := func() (*daemonFile, error) {
 				config, err := loadDaemonFile(a.home, file)
@@ -54,7 +54,7 @@ func (a *app) serve() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			m := &machine{config: config, files: files, flag: "--listen", read: read, log: logTo(a.err, slog.LevelInfo)}
+			m := &daemonProcess{config: config, files: files, flag: "--listen", read: read, log: logTo(a.err, slog.LevelInfo)}
 			if len(files) > 0 {
 				m.program = llamaserver.Find(cmd.Context())
 			}
@@ -74,67 +74,65 @@ func (a *app) serve() *cobra.Command {
 	return cmd
 }
 
-// modelFiles finds the GGUF files of the configured places. A file's name
-// without its ending is its model's id. A folder need not exist; a file must.
-func modelFiles(places []string) ([]llama.ModelFile, error) {
+// modelFiles returns the GGUF files at the configured paths. The name of a file without
+// its extension is its model's id. A folder need not exist; a file must.
+func modelFiles(paths []string) ([]llama.ModelFile, error) {
 	var files []llama.ModelFile
-	for _, place := range places {
-		info, err := os.Stat(place)
+	for _, path := range paths {
+		info, err := os.Stat(path)
 		switch {
-		case errors.Is(err, fs.ErrNotExist) && filepath.Ext(place) != ".gguf":
+		case errors.Is(err, fs.ErrNotExist) && filepath.Ext(path) != ".gguf":
 			continue
 		case err != nil:
-			return nil, fmt.Errorf("cannot use a place of [engine] models: %w", err)
+			return nil, fmt.Errorf("cannot use a path of [engine] models: %w", err)
 		case !info.IsDir():
-			files = append(files, modelFile(place))
+			files = append(files, modelFile(path))
 			continue
 		}
-		entries, err := os.ReadDir(place)
+		entries, err := os.ReadDir(path)
 		if err != nil {
 			return nil, fmt.Errorf("cannot look for models: %w", err)
 		}
 		for _, entry := range entries {
 			if filepath.Ext(entry.Name()) == ".gguf" && !laterPart(entry.Name()) {
-				files = append(files, modelFile(filepath.Join(place, entry.Name())))
+				files = append(files, modelFile(filepath.Join(path, entry.Name())))
 			}
 		}
 	}
 	return files, nil
 }
 
-// laterPart reports whether the file is a part of a model that begins in
-// another file.
+// laterPart reports whether the file is not the first part of its model.
 func laterPart(name string) bool {
 	return partName.MatchString(name) && !strings.Contains(name, "-00001-of-")
 }
 
-// partName is how the parts of one model are called.
+// partName matches the file names of the parts of a model.
 var partName = regexp.MustCompile(`-[0-9]{5}-of-[0-9]{5}\.gguf$`)
 
 func modelFile(path string) llama.ModelFile {
 	return llama.ModelFile{ID: strings.TrimSuffix(filepath.Base(path), ".gguf"), Path: path}
 }
 
-// machine is one daemon and the built-in engine under it.
-type machine struct {
+// daemonProcess is one daemon and the engines that kith runs for it.
+type daemonProcess struct {
 	config *daemonFile
 	files  []llama.ModelFile
-	// program is the llama-server that runs the files; empty: the built-in engine.
+	// program is the llama-server that runs the files; empty is the built-in engine.
 	program string
-	flag    string // of the command line, which sets the local address
-	// read reads the configuration anew; nil: there is no file.
-	read   func() (*daemonFile, error)
-	log    *slog.Logger
-	daemon *daemon.Daemon // once it is made
-	// rereading is held while the configuration is read anew: one at a time.
-	rereading sync.Mutex
+	flag    string // the flag that sets the local address
+	// read reads the configuration again; nil if there is no file.
+	read      func() (*daemonFile, error)
+	log       *slog.Logger
+	daemon    *daemon.Daemon // once it is made
+	reloading sync.Mutex     // held during a reload
 	// ready is called once the local surface listens.
 	ready func(*daemon.Daemon) error
 }
 
-// run lives until ctx ends (nil) or a part fails. The built-in engine's failure
-// is not the daemon's: other engines may serve.
-func (m *machine) run(ctx context.Context) error {
+// run serves until ctx ends (nil) or a part fails. A failure of the built-in engine is
+// logged only: other engines may serve.
+func (m *daemonProcess) run(ctx context.Context) error {
 	tuneMemory()
 	group, ctx := errgroup.WithContext(ctx)
 	room, err := openSpool(m.config.Daemon.Data, diskLimit, 0)
@@ -151,7 +149,7 @@ func (m *machine) run(ctx context.Context) error {
 	d, err := daemon.New(config)
 	if err == nil {
 		m.daemon = d
-		group.Go(func() error { return m.heed(ctx) })
+		group.Go(func() error { return m.reloadOnHangup(ctx) })
 		group.Go(func() error { return d.Run(ctx) })
 		group.Go(func() error {
 			select {
@@ -177,15 +175,15 @@ func (m *machine) run(ctx context.Context) error {
 	case errors.Is(err, context.Canceled):
 		return nil
 	case errors.Is(err, syscall.EADDRINUSE):
-		return taken(m.config.Daemon.Listen.Text, m.flag)
+		return addressInUse(m.config.Daemon.Listen.Text, m.flag)
 	}
 	return err
 }
 
-// startEngine runs the built-in engine in group and waits until it knows what
-// it serves; nil if there is none. From later comes one that takes longer, once it
-// is ready.
-func (m *machine) startEngine(ctx context.Context, group *errgroup.Group) (now *engine.Engine, later <-chan *engine.Engine) {
+// startEngine runs the built-in engine in group and returns it once it knows its
+// models; nil if there is none. An engine that needs longer than engineTimeout is sent
+// to later.
+func (m *daemonProcess) startEngine(ctx context.Context, group *errgroup.Group) (now *engine.Engine, later <-chan *engine.Engine) {
 	if !m.config.Engine.Builtin || len(m.files) == 0 || m.program != "" {
 		return nil, nil
 	}
@@ -213,16 +211,16 @@ func (m *machine) startEngine(ctx context.Context, group *errgroup.Group) (now *
 		for id, problem := range supervisor.Problems() {
 			m.log.Error("a model cannot be served", "model", id, "error", problem)
 		}
-		started <- engine.Builtin("kith", supervisor.Transport(), offered(supervisor.Models()))
+		started <- engine.Builtin("kith", supervisor.Transport(), builtinModels(supervisor.Models()))
 		return nil
 	})
-	late := time.NewTimer(engineStart)
-	defer late.Stop()
+	timeout := time.NewTimer(engineTimeout)
+	defer timeout.Stop()
 	select {
 	case e := <-started:
 		return e, nil
-	case <-late.C:
-		m.log.Warn("the built-in engine is not ready; the daemon starts without it, and offers it once it is", "after", engineStart)
+	case <-timeout.C:
+		m.log.Warn("the built-in engine is not ready; the daemon starts without it, and offers it once it is", "after", engineTimeout)
 		return nil, started
 	case <-failed:
 	case <-ctx.Done():
@@ -230,8 +228,8 @@ func (m *machine) startEngine(ctx context.Context, group *errgroup.Group) (now *
 	return nil, nil
 }
 
-// Worker is the whole life of the built-in engine's process, which this program
-// starts of itself with llama.WorkerArg; it returns the exit status.
+// Worker runs the built-in engine's process, which this program starts with
+// llama.WorkerArg, and returns its exit status.
 func Worker() int {
 	return llama.Worker(func() (bytes uint64, known bool) {
 		ram := thisComputer().RAM(context.Background())
@@ -239,9 +237,9 @@ func Worker() int {
 	})
 }
 
-// startServers runs this machine's own llama-server for the files, in group, if
-// it has one.
-func (m *machine) startServers(ctx context.Context, group *errgroup.Group) []*engine.Engine {
+// startServers runs this machine's llama-server for the files in group, if there is
+// one.
+func (m *daemonProcess) startServers(ctx context.Context, group *errgroup.Group) []*engine.Engine {
 	if m.program == "" {
 		return nil
 	}
@@ -264,7 +262,7 @@ func (m *machine) startServers(ctx context.Context, group *errgroup.Group) []*en
 	group.Go(func() error { return pool.Run(ctx) })
 	var servers []*engine.Engine
 	for _, id := range pool.IDs() {
-		offer := func() engine.Model { return served(pool.Model(id)) }
+		offer := func() engine.Model { return serverModel(pool.Model(id)) }
 		servers = append(servers, engine.Server(pool.Transport(id), offer, func() string { return pool.Problem(id) }))
 		if why := pool.Problem(id); why != "" {
 			m.log.Error("a model cannot be served", "model", id, "error", why)
@@ -273,8 +271,8 @@ func (m *machine) startServers(ctx context.Context, group *errgroup.Group) []*en
 	return servers
 }
 
-// served says in the daemon's words what a llama-server serves.
-func served(m llamaserver.Model) engine.Model {
+// serverModel converts a model of a llama-server.
+func serverModel(m llamaserver.Model) engine.Model {
 	offer := engine.Model{ID: fleet.ModelID(m.ID), ContextLength: m.ContextLength, Slots: max(m.Slots, 1), Families: []fleet.Family{fleet.Chat}}
 	if m.Embeddings {
 		offer.Families = []fleet.Family{fleet.Embeddings}
@@ -290,8 +288,8 @@ func served(m llamaserver.Model) engine.Model {
 	return offer
 }
 
-// offered says in the daemon's words what the built-in engine serves.
-func offered(models []llama.Model) []engine.Model {
+// builtinModels converts the models of the built-in engine.
+func builtinModels(models []llama.Model) []engine.Model {
 	out := make([]engine.Model, 0, len(models))
 	for _, m := range models {
 		offer := engine.Model{ID: fleet.ModelID(m.ID), ContextLength: m.ContextLength, Slots: m.Slots}
@@ -311,7 +309,7 @@ func offered(models []llama.Model) []engine.Model {
 	return out
 }
 
-func (m *machine) daemonConfig(builtin *engine.Engine) daemon.Config {
+func (m *daemonProcess) daemonConfig(builtin *engine.Engine) daemon.Config {
 	c := m.config
 	config := daemon.Config{
 		Home: c.Daemon.Data, Listen: c.Daemon.Listen.Text, Name: hostName(), Version: thisBuild().Version,
@@ -320,7 +318,7 @@ func (m *machine) daemonConfig(builtin *engine.Engine) daemon.Config {
 		Sharing:     c.sharing(),
 		Groups:      c.Share.Groups,
 		Unshared:    !c.Share.Enabled,
-		PowerPolicy: c.comfort(),
+		PowerPolicy: c.powerPolicy(),
 		Log:         m.log,
 	}
 	if c.RateLimit.Enabled {
@@ -339,12 +337,12 @@ func (m *machine) daemonConfig(builtin *engine.Engine) daemon.Config {
 	return config
 }
 
-// sharing is what the configuration says of what the owner may change later.
+// sharing returns the configured settings that the owner can change later.
 func (c *daemonFile) sharing() daemon.Sharing {
 	return daemon.Sharing{Hours: c.Share.Hours.Text, Timezone: c.Share.Timezone.Text, Slots: int(c.Share.Slots)}
 }
 
-// hostName is what this computer calls itself.
+// hostName returns this computer's name.
 func hostName() string {
 	name, err := os.Hostname()
 	if err != nil || name == "" {

@@ -19,6 +19,7 @@ import (
 	"github.com/go-json-experiment/json"
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/kith/kith/internal/daemon"
 	"github.com/kith/kith/internal/enginetest"
 	"github.com/kith/kith/internal/llama"
 )
@@ -49,17 +50,17 @@ func TestModelFiles(t *testing.T) {
 
 func TestSocketIsOursAlone(t *testing.T) {
 	dir := onSocket(t, "live.sock", http.NotFoundHandler())
-	if _, err := listenSocket(t.Context(), filepath.Join(dir, "live.sock")); err == nil || !strings.Contains(err.Error(), "another kith") {
+	if _, err := daemon.ListenSocket(filepath.Join(dir, "live.sock")); err == nil || !strings.Contains(err.Error(), "another kith") {
 		t.Errorf("took a live socket over: %v", err)
 	}
 	dead := filepath.Join(dir, "new", "dead.sock")
-	first, err := listenSocket(t.Context(), dead)
+	first, err := daemon.ListenSocket(dead)
 	if err != nil {
 		t.Fatal(err)
 	}
 	first.(*net.UnixListener).SetUnlinkOnClose(false) // as a killed process leaves it
 	first.Close()
-	second, err := listenSocket(t.Context(), dead)
+	second, err := daemon.ListenSocket(dead)
 	if err != nil {
 		t.Fatalf("a dead socket is in the way: %v", err)
 	}
@@ -196,7 +197,7 @@ func shortDir(t *testing.T) string {
 }
 
 // awaitRefusal waits until the key of the environment, which was revoked, is
-// refused. That it is within 5 s everywhere (decisions 7) is for internal/sim to
+// refused. That it is within 5 s everywhere is for internal/sim to
 // show, in false time.
 func awaitRefusal(t *testing.T) {
 	t.Helper()
@@ -279,9 +280,9 @@ func TestHubAndItsOperator(t *testing.T) {
 	}
 }
 
-// TestDevKeepsTheMemberAndMintsTheKeyAnew starts `kith dev` twice on one
+// TestDevKeepsTheMemberAndReplacesTheKey starts `kith dev` twice on one
 // folder, in a build without the built-in engine.
-func TestDevKeepsTheMemberAndMintsTheKeyAnew(t *testing.T) {
+func TestDevKeepsTheMemberAndReplacesTheKey(t *testing.T) {
 	dir := shortDir(t)
 	t.Setenv("KITH_HOME", dir)
 	args := []string{"dev", "--data", dir, "--listen", "127.0.0.1:0", "--local", "127.0.0.1:0", "--json"}
@@ -310,7 +311,7 @@ func TestDevKeepsTheMemberAndMintsTheKeyAnew(t *testing.T) {
 
 	p, second := start()
 	if second.APIKey == first.APIKey {
-		t.Error("the key was not minted anew")
+		t.Error("the key was not replaced")
 	}
 	if got := kith(t, "", "admin", "member", "list", "--data", dir, "--json").out; got != members {
 		t.Errorf("another member: %s, was %s", got, members)
@@ -360,7 +361,7 @@ func TestAMachineJoins(t *testing.T) {
 	check(t, kith(t, "", "models"), said{0, "MODEL       CONTEXT\nllama3:8b   4096\n", ""})
 	check(t, kith(t, "", "run", "llama3:8b", "hi"), said{0, "Hello from here\n", ""})
 	check(t, kith(t, "", "run", "nope", "hi"), said{4, "", "cannot run nope"})
-	check(t, kith(t, "", "serve"), said{1, "", "another daemon runs on this folder"})
+	check(t, kith(t, "", "serve"), said{1, "", "another kith does already"})
 
 	secret := func(args ...string) string {
 		t.Helper()

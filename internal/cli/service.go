@@ -20,36 +20,36 @@ import (
 //go:embed service
 var serviceTemplates embed.FS
 
-// manager is what starts a user's own services on a kind of system.
+// manager describes a system's manager of the user's own services (docs/decisions/0009).
 type manager struct {
 	template string // below service/
 	file     string // below the user's home
 	escape   *strings.Replacer
-	// The programs run to bring an installed file into force, to end it before it
-	// is removed, to tidy up after, and to ask whether it runs: FILE and UID stand
-	// for the file and the user's id.
-	start, stop, tidy [][]string
-	runs              []string
-	boot              string // how it starts before the user signs in
+	// The commands that start the service of an installed file, stop it, reload the
+	// manager after its removal, and report whether it runs. FILE and UID are replaced by
+	// the file and the user's id.
+	start, stop, reload [][]string
+	isRunning           []string
+	boot                string // for people: when the service starts
 }
 
 var managers = map[string]manager{
 	"linux": {
 		template: "kith.service", file: ".config/systemd/user/kith.service",
-		escape: strings.NewReplacer(`\`, `\\`, `"`, `\"`, `%`, `%%`, `$`, `$$`),
-		start:  [][]string{{"systemctl", "--user", "daemon-reload"}, {"systemctl", "--user", "enable", "--now", "kith.service"}},
-		stop:   [][]string{{"systemctl", "--user", "disable", "--now", "kith.service"}},
-		tidy:   [][]string{{"systemctl", "--user", "daemon-reload"}},
-		runs:   []string{"systemctl", "--user", "is-active", "--quiet", "kith.service"},
-		boot:   "it starts when you sign in to this computer; `loginctl enable-linger` has it start with the computer",
+		escape:    strings.NewReplacer(`\`, `\\`, `"`, `\"`, `%`, `%%`, `$`, `$$`),
+		start:     [][]string{{"systemctl", "--user", "daemon-reload"}, {"systemctl", "--user", "enable", "--now", "kith.service"}},
+		stop:      [][]string{{"systemctl", "--user", "disable", "--now", "kith.service"}},
+		reload:    [][]string{{"systemctl", "--user", "daemon-reload"}},
+		isRunning: []string{"systemctl", "--user", "is-active", "--quiet", "kith.service"},
+		boot:      "it starts when you sign in to this computer; `loginctl enable-linger` has it start with the computer",
 	},
 	"darwin": {
 		template: "org.kith.daemon.plist", file: "Library/LaunchAgents/org.kith.daemon.plist",
-		escape: strings.NewReplacer("&", "&amp;", "<", "&lt;", ">", "&gt;", `"`, "&quot;"),
-		start:  [][]string{{"launchctl", "bootstrap", "gui/UID", "FILE"}},
-		stop:   [][]string{{"launchctl", "bootout", "gui/UID/org.kith.daemon"}},
-		runs:   []string{"launchctl", "print", "gui/UID/org.kith.daemon"},
-		boot:   "it starts when you sign in to this computer",
+		escape:    strings.NewReplacer("&", "&amp;", "<", "&lt;", ">", "&gt;", `"`, "&quot;"),
+		start:     [][]string{{"launchctl", "bootstrap", "gui/UID", "FILE"}},
+		stop:      [][]string{{"launchctl", "bootout", "gui/UID/org.kith.daemon"}},
+		isRunning: []string{"launchctl", "print", "gui/UID/org.kith.daemon"},
+		boot:      "it starts when you sign in to this computer",
 	},
 }
 
@@ -66,10 +66,10 @@ func (a *app) service() *cobra.Command {
 			},
 		}
 	}
-	return group("service", "The daemon as a service of yours, started by the system",
-		on("install", "Have the system start the daemon, now and from now on", a.installService),
-		on("uninstall", "End that", a.uninstallService),
-		on("status", "Say whether it is installed and runs", a.serviceStatus))
+	return group("service", "The daemon as your own service, started by the system",
+		on("install", "Have the system start the daemon now and at each sign-in", a.installService),
+		on("uninstall", "Stop and remove the service", a.uninstallService),
+		on("status", "Show whether it is installed and runs", a.serviceStatus))
 }
 
 // service is the daemon as this user's service.
@@ -95,7 +95,7 @@ func (a *app) newService(system string) (*service, error) {
 	return s, nil
 }
 
-// text is the service's file for this program.
+// text returns the content of the service's file.
 func (s *service) text(program string) ([]byte, error) {
 	text, err := serviceTemplates.ReadFile("service/" + s.template)
 	if err != nil {
@@ -128,16 +128,16 @@ func (a *app) installService(ctx context.Context, s *service) error {
 	if err != nil {
 		return fmt.Errorf("cannot install the service: %w", err)
 	}
-	_ = s.all(ctx, s.stop) // one installed before, perhaps another program
+	_ = s.all(ctx, s.stop) // an older installation, perhaps of another program
 	if err := s.all(ctx, s.start); err != nil {
 		return err
 	}
-	return a.tellService(s, true, true, "installed and started: "+strong(s.path)+"\n"+faint(s.boot))
+	return a.printService(s, true, true, "installed and started: "+strong(s.path)+"\n"+faint(s.boot))
 }
 
 func (a *app) uninstallService(ctx context.Context, s *service) error {
 	if _, err := os.Stat(s.path); errors.Is(err, fs.ErrNotExist) {
-		return a.tellService(s, false, false, "not installed")
+		return a.printService(s, false, false, "not installed")
 	}
 	if err := s.all(ctx, s.stop); err != nil {
 		return err
@@ -145,27 +145,27 @@ func (a *app) uninstallService(ctx context.Context, s *service) error {
 	if err := os.Remove(s.path); err != nil {
 		return fmt.Errorf("cannot remove the service: %w", err)
 	}
-	if err := s.all(ctx, s.tidy); err != nil {
+	if err := s.all(ctx, s.reload); err != nil {
 		return err
 	}
-	return a.tellService(s, false, false, "ended and removed")
+	return a.printService(s, false, false, "ended and removed")
 }
 
 func (a *app) serviceStatus(ctx context.Context, s *service) error {
 	_, err := os.Stat(s.path)
 	installed := err == nil
-	running := installed && s.run(ctx, s.runs) == nil
-	words := "not installed; `kith service install` does it"
+	running := installed && s.run(ctx, s.isRunning) == nil
+	text := "not installed; `kith service install` does it"
 	switch {
 	case running:
-		words = "runs, by " + s.path
+		text = "runs, by " + s.path
 	case installed:
-		words = "installed in " + s.path + " and does not run; its log says why"
+		text = "installed in " + s.path + " and does not run; its log says why"
 	}
-	return a.tellService(s, installed, running, words)
+	return a.printService(s, installed, running, text)
 }
 
-func (a *app) tellService(s *service, installed, running bool, words string) error {
+func (a *app) printService(s *service, installed, running bool, text string) error {
 	if a.json {
 		return a.printJSON(struct {
 			Installed bool   `json:"installed"`
@@ -173,7 +173,7 @@ func (a *app) tellService(s *service, installed, running bool, words string) err
 			File      string `json:"file"`
 		}{installed, running, s.path})
 	}
-	a.say("%s\n", words)
+	a.say("%s\n", text)
 	return nil
 }
 
@@ -186,7 +186,7 @@ func (s *service) all(ctx context.Context, commands [][]string) error {
 	return nil
 }
 
-// run runs one program of the system; its words are the error's.
+// run runs one command of the manager. The error holds its output.
 func (s *service) run(ctx context.Context, command []string) error {
 	args := make([]string, len(command))
 	for i, arg := range command {

@@ -10,8 +10,8 @@ import (
 	"testing"
 )
 
-// TestService installs, asks and uninstalls with a systemctl that only notes
-// what it is told.
+// TestService installs, queries and uninstalls with a systemctl that only records its
+// arguments.
 func TestService(t *testing.T) {
 	if runtime.GOOS != "linux" {
 		t.Logf("systemd is Linux's; %s has its own manager", runtime.GOOS)
@@ -47,10 +47,10 @@ func TestService(t *testing.T) {
 	if _, err := os.Stat(unit); err == nil {
 		t.Error("the unit is still there")
 	}
-	told, _ := os.ReadFile(log)
+	calls, _ := os.ReadFile(log)
 	for _, line := range []string{"--user daemon-reload", "--user enable --now kith.service", "--user is-active --quiet kith.service", "--user disable --now kith.service"} {
-		if !strings.Contains(string(told), line+"\n") {
-			t.Errorf("systemctl was never told %q:\n%s", line, told)
+		if !strings.Contains(string(calls), line+"\n") {
+			t.Errorf("systemctl was never called with %q:\n%s", line, calls)
 		}
 	}
 
@@ -61,7 +61,7 @@ func TestService(t *testing.T) {
 	check(t, kith(t, "", "service", "install"), said{1, "", "cannot run `systemctl --user daemon-reload`: exit status 1: no bus"})
 }
 
-// The launchd agent is well-formed whatever stands in the paths.
+// The launchd agent is well-formed for any paths.
 func TestLaunchdAgent(t *testing.T) {
 	t.Setenv("HOME", "/Users/ann")
 	s, err := (&app{home: "/Users/ann/R&D <kith>"}).newService("darwin")

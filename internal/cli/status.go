@@ -8,30 +8,26 @@ import (
 	"net/http"
 	"path/filepath"
 	"strings"
-	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/kith/kith/internal/daemon"
 	"github.com/kith/kith/internal/engine"
-	"github.com/kith/kith/internal/fleet"
 )
 
-// control is a client to the control API of the daemon on data, over its
-// socket alone: whoever may open that is the owner.
+// control returns a client to the API of the daemon on data, over its socket.
 func control(data string) *client {
 	return overSocket(filepath.Join(data, "daemon.sock"), "this machine's daemon", "start it with `kith serve`")
 }
 
-// running is what `kith status --json` prints of a daemon that runs: its own
-// words.
-type running struct {
+// runningStatus is the output of `kith status --json` for a daemon that runs.
+type runningStatus struct {
 	Running bool `json:"running"`
 	daemon.Status
 }
 
-// resting is what it prints of one that does not: what is saved.
-type resting struct {
+// savedStatus is the output for a daemon that does not run: the saved state.
+type savedStatus struct {
 	Running bool `json:"running"` // false
 	Line    struct {
 		SignedIn bool   `json:"signed_in"`
@@ -45,13 +41,13 @@ type resting struct {
 
 func (a *app) status() *cobra.Command {
 	return &cobra.Command{
-		Use: "status", Short: "Show this machine's daemon, its engines and its line to the hub", Args: cobra.NoArgs,
+		Use: "status", Short: "Show this machine's daemon, its engines and its connection to the hub", Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			config, err := loadDaemonFile(a.home, "")
 			if err != nil {
 				return err
 			}
-			now := running{Running: true}
+			now := runningStatus{Running: true}
 			_, err = control(config.Daemon.Data).call(cmd.Context(), "ask for the status", request{http.MethodGet, "/status", nil}, &now.Status)
 			if _, off := errors.AsType[unreachable](err); off {
 				return a.showSaved(config)
@@ -68,31 +64,28 @@ func (a *app) status() *cobra.Command {
 	}
 }
 
-// fact prints one labelled line of a status.
+// fact prints one line of a status with its label.
 func (a *app) fact(label, format string, args ...any) {
 	a.say("%s  %s\n", strong(fmt.Sprintf("%-8s", label)), fmt.Sprintf(format, args...))
 }
 
 const signedOut = "not signed in; `kith login --hub URL` connects this machine to a hub"
 
-// showSaved prints what is known of a daemon that does not run: what it starts
-// with.
+// showSaved prints the state with which a daemon that does not run starts.
 func (a *app) showSaved(config *daemonFile) error {
 	saved, missing := daemon.LoadCredential(config.Daemon.Data)
 	if missing != nil && !errors.Is(missing, fs.ErrNotExist) {
 		return missing
 	}
-	now := resting{Groups: config.Share.Groups}
+	now := savedStatus{Groups: config.Share.Groups}
 	now.Line.SignedIn, now.Line.Hub, now.Line.Machine = missing == nil, saved.Hub, saved.Machine
 	var err error
 	if now.Sharing, err = daemon.ChangeSaved(config.Daemon.Data, config.sharing(), daemon.Change{}); err != nil {
 		return err
 	}
-	hours, err := fleet.ParseHours(now.Sharing.Hours, now.Sharing.Timezone)
-	if err != nil {
+	if now.Open, err = isOpen(now.Sharing); err != nil {
 		return err
 	}
-	now.Open = hours.Open(time.Now())
 	if a.json {
 		return a.printJSON(now)
 	}
@@ -107,7 +100,7 @@ func (a *app) showSaved(config *daemonFile) error {
 	return nil
 }
 
-// showServed prints the groups that the configuration names, if it does.
+// showServed prints the groups of the configuration, if it names them.
 func (a *app) showServed(groups []string) {
 	if groups != nil {
 		a.fact("groups", "%s", cmp.Or(strings.Join(groups, ", "), "none")+" ([share] groups of config.toml)")
@@ -118,12 +111,12 @@ func (a *app) showStatus(now daemon.Status) {
 	a.fact("daemon", "%s since %s, version %s", now.Local, day(now.Started), now.Version)
 	hub := signedOut
 	if now.Tunnel.SignedIn {
-		hub = fmt.Sprintf("%s as machine %s: %s", now.Tunnel.Hub, cmp.Or(now.Tunnel.Name, now.Tunnel.Machine), lineWords(now.Tunnel))
+		hub = fmt.Sprintf("%s as machine %s: %s", now.Tunnel.Hub, cmp.Or(now.Tunnel.Name, now.Tunnel.Machine), connectionText(now.Tunnel))
 	}
 	a.fact("hub", "%s", hub)
 	a.fact("slots", "%d; calls from the hub take %d, your own %d", now.Slots, now.Routed, now.Own)
 	a.fact("sharing", "%s", sharing(now.Sharing, now.Open))
-	a.showComfort(now)
+	a.showSelfPause(now)
 	a.showServed(now.Groups)
 	a.showEngines(now.Engines)
 	models := "none; start an engine, or put a GGUF file into a folder of [engine] models"
@@ -131,13 +124,13 @@ func (a *app) showStatus(now daemon.Status) {
 		models = strings.Trim(fmt.Sprint(now.Models), "[]")
 	}
 	a.fact("models", "%s", models)
-	for _, trouble := range now.RecentErrors {
-		a.fact("trouble", "%s %s", day(trouble.At), trouble.What)
+	for _, e := range now.RecentErrors {
+		a.fact("trouble", "%s %s", day(e.At), e.What)
 	}
 }
 
-// showEngines prints what was found and what was not; the usual ports where
-// nothing listens are not worth a line each.
+// showEngines prints the engines, and the addresses where none can be used, without
+// the usual ports on which nothing listens.
 func (a *app) showEngines(engines []daemon.EngineStatus) {
 	label := "engines"
 	for _, found := range engines {
@@ -154,14 +147,14 @@ func (a *app) showEngines(engines []daemon.EngineStatus) {
 		label = ""
 	}
 	if label != "" {
-		a.fact(label, "none found; start one, or name its place in [discovery] endpoints")
+		a.fact(label, "none found; start one, or add its address to [discovery] endpoints")
 	}
 }
 
-// lineWords says for a person how the line to the hub is.
-func lineWords(line daemon.TunnelStatus) string {
+// connectionText describes the tunnel to the hub for people.
+func connectionText(line daemon.TunnelStatus) string {
 	state := line.State
-	if state == lineUp {
+	if state == tunnelUp {
 		state = "connected"
 	}
 	if line.Error != "" {
@@ -170,7 +163,7 @@ func lineWords(line daemon.TunnelStatus) string {
 	return state
 }
 
-// sharing says whether others' calls run here now, and why not.
+// sharing describes whether others' calls run here now, and why not.
 func sharing(now daemon.Sharing, open bool) string {
 	when := "always"
 	if now.Hours != "" {

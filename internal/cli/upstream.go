@@ -18,7 +18,7 @@ import (
 	"github.com/kith/kith/internal/fleet"
 )
 
-// serviceURL is the base of a service elsewhere, with its /v1.
+// serviceURL is the base URL of an upstream, with its /v1.
 type serviceURL struct{ Text string }
 
 func (serviceURL) takes() string { return `an address such as "https://api.example.com/v1", in quotes` }
@@ -31,20 +31,20 @@ func (s *serviceURL) UnmarshalText(text []byte) error {
 		return errors.New("takes " + s.takes())
 	case strings.Trim(u.Path, "/") == "":
 		return fmt.Errorf("takes %s: the /v1 is missing", s.takes())
-	case u.Scheme == "http" && !hereOnly(u.Hostname()):
-		return fmt.Errorf("takes %s: without https the key would travel in the clear", s.takes())
+	case u.Scheme == "http" && !isLocalHost(u.Hostname()):
+		return fmt.Errorf("takes %s: without https the key would travel unencrypted", s.takes())
 	}
 	s.Text = string(text)
 	return nil
 }
 
-// hereOnly reports whether the host is this machine by its own words.
-func hereOnly(host string) bool {
+// isLocalHost reports whether the host is "localhost" or a loopback address.
+func isLocalHost(host string) bool {
 	ip, err := netip.ParseAddr(host)
 	return host == "localhost" || err == nil && ip.IsLoopback()
 }
 
-// dialectWord is what an upstream speaks; empty is "chat".
+// dialectWord is the dialect of an upstream; empty is "chat".
 type dialectWord struct{ Text string }
 
 func (dialectWord) takes() string { return `"chat", "embeddings", "responses" or "messages"` }
@@ -57,18 +57,18 @@ func (d *dialectWord) UnmarshalText(text []byte) error {
 	return nil
 }
 
-// secret is a value that nobody is shown, or where it stands. text is the value
-// once the file was read.
+// secret is a value that is never printed, or its source. After resolve text is the
+// value.
 type secret struct{ text string }
 
 func (secret) takes() string {
-	return `a key, or where it stands: "env:NAME" or "file:PATH", in quotes`
+	return `a key, or its source "env:NAME" or "file:PATH", in quotes`
 }
 
 // String hides the secret.
 func (secret) String() string { return "[key]" }
 
-// GoString hides the secret from %#v, too.
+// GoString hides the secret from %#v too.
 func (secret) GoString() string { return "[key]" }
 
 // LogValue hides the secret from slog.
@@ -80,8 +80,8 @@ func (s *secret) UnmarshalText(text []byte) error {
 	return nil
 }
 
-// resolve puts the secret itself in place of where it stands. An error quotes
-// nothing of it.
+// resolve replaces the source of the secret by the secret. An error holds no part of
+// the secret.
 func (s *secret) resolve(file string) error {
 	if name, ok := strings.CutPrefix(s.text, "env:"); ok {
 		if s.text = strings.TrimSpace(os.Getenv(name)); s.text == "" {
@@ -100,30 +100,30 @@ func (s *secret) resolve(file string) error {
 	} else if path = file; s.text == "" {
 		return nil
 	}
-	// Windows keeps no mode bits; there the profile's own access list protects it.
+	// Windows has no mode bits; the access list of the profile protects the file there.
 	if info, err := os.Stat(path); err == nil && info.Mode().Perm()&0o077 != 0 && runtime.GOOS != "windows" {
-		return fmt.Errorf("stands in %s, which others may read; run `chmod 600 %s`", path, path)
+		return fmt.Errorf("is in %s, which others may read; run `chmod 600 %s`", path, path)
 	}
 	return checkSecret(s.text)
 }
 
-// checkSecret refuses what cannot stand in a header.
+// checkSecret refuses what a header cannot hold.
 func checkSecret(text string) error {
 	if text == "" || len(text) > 4096 || strings.ContainsFunc(text, func(r rune) bool { return r <= ' ' || r > '~' }) {
-		return errors.New("is empty or holds what no key has: spaces, line ends or other signs")
+		return errors.New("is empty or holds spaces, line ends or other characters that no key has")
 	}
 	return nil
 }
 
-// resolveUpstreams checks what one key of an [[upstream]] says beside another,
-// and reads the keys.
+// resolveUpstreams checks the keys of each [[upstream]] against each other, and reads
+// the secrets.
 func (c *daemonFile) resolveUpstreams(file string, text []byte) (problems []problem) {
 	if len(c.Upstream) == 0 {
 		return nil
 	}
 	places := tables(text, "upstream")
 	refuse := func(i int, key, format string, args ...any) {
-		var at problem // of an inline table nothing is known
+		var at problem // the position in an inline table is not known
 		if i < len(places) {
 			at = cmp.Or(places[i][key], places[i][""])
 		}
@@ -139,7 +139,7 @@ func (c *daemonFile) resolveUpstreams(file string, text []byte) (problems []prob
 		}
 		switch {
 		case u.Name == "" || len(u.Name) > 64 || !fleet.ModelID(u.Name).Valid():
-			refuse(i, "name", "is what you call this upstream: give it 1 to 64 printable bytes")
+			refuse(i, "name", "is your name for this upstream: give it 1 to 64 printable bytes")
 		case names[u.Name]:
 			refuse(i, "name", "is the name of another upstream: give each its own")
 		}
@@ -162,8 +162,7 @@ func (c *daemonFile) resolveUpstreams(file string, text []byte) (problems []prob
 	return problems
 }
 
-// tables finds where each [[name]] stands and, by name, each of its keys; "" is
-// the table itself.
+// tables returns the positions of each [[name]] by key; "" is the table itself.
 func tables(text []byte, name string) []map[string]problem {
 	var parser unstable.Parser
 	parser.Reset(text)
@@ -194,7 +193,7 @@ func tables(text []byte, name string) []map[string]problem {
 	return found
 }
 
-// upstreams are the configured ones in the daemon's words.
+// upstreams converts the configured upstreams.
 func (c *daemonFile) upstreams() []engine.UpstreamConfig {
 	var all []engine.UpstreamConfig
 	for _, u := range c.Upstream {

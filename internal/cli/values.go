@@ -16,11 +16,11 @@ import (
 	"github.com/kith/kith/internal/fleet"
 )
 
-// The kinds of value a configuration key takes beyond TOML's own. Each is a
-// struct, so that TOML can fill it through UnmarshalText only, which refuses an
-// impossible value where it stands; takes describes it to a reader.
+// The types of configuration values beyond TOML's own. Each is a struct, so that the
+// decoder sets it through UnmarshalText only, which validates it. takes describes the
+// valid values.
 
-// duration is a span of time, written "60s" or "10m"; zero is 0s.
+// duration is a time span such as "60s" or "10m"; zero is 0s.
 type duration struct{ time.Duration }
 
 func (duration) takes() string { return `a time such as "60s" or "10m", in quotes` }
@@ -34,7 +34,7 @@ func (d *duration) UnmarshalText(text []byte) (err error) {
 	return nil
 }
 
-// size is a number of bytes, written "32MiB", "64KiB" or "25MB".
+// size is a number of bytes such as "32MiB", "64KiB" or "25MB".
 type size struct{ Bytes int64 }
 
 func (size) takes() string { return `a size such as "32MiB" or "500KB", in quotes` }
@@ -53,7 +53,7 @@ func (s *size) UnmarshalText(text []byte) error {
 	return nil
 }
 
-// address is where to listen, "HOST:PORT"; port 0 takes any free one.
+// address is an address to listen on, "HOST:PORT"; port 0 is any free port.
 type address struct{ Text string }
 
 func (address) takes() string { return `an address such as "127.0.0.1:8700", in quotes` }
@@ -71,9 +71,8 @@ func (a *address) UnmarshalText(text []byte) error {
 	return nil
 }
 
-// loopback is an address that only this machine reaches: a literal of the
-// loopback network, because a name may mean something else tomorrow
-// (decisions 6).
+// loopback is a literal loopback address. A name is refused, because it may resolve to
+// another address later.
 type loopback struct{ address }
 
 func (loopback) takes() string { return `a loopback address such as "127.0.0.1:8701", in quotes` }
@@ -85,12 +84,12 @@ func (l *loopback) UnmarshalText(text []byte) error {
 	}
 	at, err := netip.ParseAddrPort(l.Text)
 	if err != nil || !at.Addr().IsLoopback() {
-		return fmt.Errorf("takes %s: the local surface asks nobody for a key, so it is never opened to a network", l.takes())
+		return fmt.Errorf("takes %s: the local surface requires no key, so it is never opened to a network", l.takes())
 	}
 	return nil
 }
 
-// web is the address of a site or an API: http or https, with a host.
+// web is the URL of a site or an API: http or https, with a host.
 type web struct{ Text string }
 
 func (web) takes() string { return `an address such as "https://hub.example.org", in quotes` }
@@ -108,8 +107,8 @@ func (w *web) UnmarshalText(text []byte) error {
 	return nil
 }
 
-// issuer is the address of an OpenID provider, byte for byte as the provider has
-// it; "" is none.
+// issuer is the URL of an OpenID provider, exactly as the provider writes it; "" is
+// none.
 type issuer struct{ Text string }
 
 func (issuer) takes() string { return `an address such as "https://id.example.org", in quotes` }
@@ -124,13 +123,13 @@ func (i *issuer) UnmarshalText(text []byte) error {
 	switch {
 	case err != nil || u.Hostname() == "" || u.Scheme != "http" && u.Scheme != "https" || u.User != nil || u.RawQuery != "" || u.Fragment != "":
 		return errors.New("takes " + i.takes())
-	case u.Scheme == "http" && !hereOnly(u.Hostname()):
-		return fmt.Errorf("takes %s: without https anybody on the way could sign in as anybody", i.takes())
+	case u.Scheme == "http" && !isLocalHost(u.Hostname()):
+		return fmt.Errorf("takes %s: without https others on the network could sign in as any member", i.takes())
 	}
 	return nil
 }
 
-// region is a hub's region as it stands in keys: 1 to 16 of a-z, 0-9 and "-".
+// region is a hub's region as in its keys: 1 to 16 of a-z, 0-9 and "-".
 type region struct{ Text string }
 
 func (region) takes() string { return `a region such as "eu-west": 1 to 16 of a-z, 0-9 and "-"` }
@@ -165,7 +164,7 @@ func (p *proxy) UnmarshalText(text []byte) (err error) {
 	return nil
 }
 
-// prefixes are the networks of the proxies.
+// prefixes returns the networks of the proxies.
 func prefixes(proxies []proxy) []netip.Prefix {
 	out := make([]netip.Prefix, len(proxies))
 	for i := range proxies {
@@ -174,7 +173,7 @@ func prefixes(proxies []proxy) []netip.Prefix {
 	return out
 }
 
-// origin is where a web application comes from, as browsers write it.
+// origin is the origin of a web application, as browsers write it.
 type origin struct{ Text string }
 
 func (origin) takes() string { return `an origin such as "https://app.example.org", in quotes` }
@@ -185,16 +184,16 @@ func (o *origin) UnmarshalText(text []byte) error {
 	u, err := url.Parse(o.Text)
 	switch {
 	case o.Text == "*":
-		return fmt.Errorf("takes %s: with * every page on the web could use the keys that it is given here; name the applications that may", o.takes())
+		return fmt.Errorf("takes %s: with * every page on the web could use the keys that are entered in it; name the applications", o.takes())
 	case err != nil || u.Hostname() == "" || u.Scheme != "http" && u.Scheme != "https" || o.Text != strings.ToLower(u.Scheme+"://"+u.Host):
 		return errors.New("takes " + o.takes())
-	case u.Scheme == "http" && !hereOnly(u.Hostname()):
-		return fmt.Errorf("takes %s: without https the application's key could be read on the way", o.takes())
+	case u.Scheme == "http" && !isLocalHost(u.Hostname()):
+		return fmt.Errorf("takes %s: without https the application's key would travel unencrypted", o.takes())
 	}
 	return nil
 }
 
-// origins are the origins as the hub takes them.
+// origins returns the texts of the origins.
 func origins(list []origin) []string {
 	out := make([]string, len(list))
 	for i := range list {
@@ -217,7 +216,7 @@ func (s *signUp) UnmarshalText(text []byte) error {
 	return errors.New("takes " + s.takes())
 }
 
-// sender is the address that letters come from, with or without a name.
+// sender is the sender's address of e-mail, with or without a name.
 type sender struct{ Text string }
 
 func (sender) takes() string { return `an address such as "kith <kith@example.org>", in quotes` }
@@ -232,7 +231,7 @@ func (s *sender) UnmarshalText(text []byte) error {
 	return nil
 }
 
-// mailTLS says how a mail server is spoken to; empty is "starttls".
+// mailTLS is the use of TLS with a mail server; empty is "starttls".
 type mailTLS struct{ Text string }
 
 func (mailTLS) takes() string { return `"starttls", "implicit" or "none"` }
@@ -262,8 +261,7 @@ func (h *hours) UnmarshalText(text []byte) error {
 	return nil
 }
 
-// timezone is the IANA name of the zone that sharing hours are in; "" is the
-// zone of this computer.
+// timezone is the IANA name of the zone of the sharing hours; "" is this computer's.
 type timezone struct{ Text string }
 
 func (timezone) takes() string { return `an IANA time zone such as "Europe/Lisbon", in quotes` }
@@ -277,7 +275,7 @@ func (z *timezone) UnmarshalText(text []byte) error {
 	return nil
 }
 
-// database names the store; so far the embedded one only.
+// database is the URL of the database; "" is the embedded one.
 type database struct{}
 
 func (database) takes() string { return `"" (the embedded database in hub.data)` }
@@ -285,7 +283,7 @@ func (database) takes() string { return `"" (the embedded database in hub.data)`
 // UnmarshalText satisfies encoding.TextUnmarshaler.
 func (d *database) UnmarshalText(text []byte) error {
 	if len(text) > 0 {
-		return fmt.Errorf("takes %s; other databases are not built yet", d.takes())
+		return errors.New("takes " + d.takes())
 	}
 	return nil
 }

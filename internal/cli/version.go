@@ -8,11 +8,11 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// Version is the release, set by the linker (make build); empty in a plain
-// `go build`, which knows its version itself.
+// Version is the release, set by the linker (make build). It is empty after a plain `go
+// build`, which records the module's version.
 var Version string
 
-// build is what this binary is, as `kith version --json` prints it.
+// build is the output of `kith version --json`.
 type build struct {
 	Version  string `json:"version"`
 	Revision string `json:"revision,omitzero"` // of the source
@@ -21,7 +21,7 @@ type build struct {
 	Platform string `json:"platform"`
 }
 
-// thisBuild reads what the toolchain wrote into the binary.
+// thisBuild returns what the toolchain recorded in the binary.
 func thisBuild() build {
 	b := build{Version: "(devel)", Go: runtime.Version(), Platform: runtime.GOOS + "/" + runtime.GOARCH}
 	info, ok := debug.ReadBuildInfo()
@@ -42,7 +42,7 @@ func thisBuild() build {
 
 func (a *app) version() *cobra.Command {
 	return &cobra.Command{
-		Use: "version", Short: "Say which kith this is", Args: cobra.NoArgs,
+		Use: "version", Short: "Print the version", Args: cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
 			b := thisBuild()
 			if a.json {

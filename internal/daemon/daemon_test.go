@@ -228,7 +228,7 @@ func TestSocket(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := second.Run(t.Context()); err == nil || !strings.Contains(err.Error(), "another daemon") {
+	if err := second.Run(t.Context()); err == nil || !strings.Contains(err.Error(), "another kith") {
 		t.Errorf("a second daemon: %v", err)
 	}
 	r.end()

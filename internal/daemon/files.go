@@ -3,8 +3,6 @@ package daemon
 import (
 	"fmt"
 	"log/slog"
-	"net/netip"
-	"net/url"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -12,6 +10,8 @@ import (
 
 	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
+
+	"github.com/kith/kith/internal/tunnel"
 )
 
 // The names of the daemon's files in its home (KITH_HOME, default ~/.kith).
@@ -53,26 +53,11 @@ func LoadCredential(home string) (Credential, error) {
 	if c.Secret == "" {
 		return Credential{}, fmt.Errorf("cannot use %s: it holds no secret; run `kith login` again", path)
 	}
-	if err := checkHub(c.Hub); err != nil {
+	if err := tunnel.CheckHub(c.Hub); err != nil {
 		return Credential{}, fmt.Errorf("cannot use %s: %w; run `kith login` again", path, err)
 	}
 	c.Hub = strings.TrimSuffix(c.Hub, "/")
 	return c, nil
-}
-
-// checkHub refuses what is no hub's address, and an address to which the secret would
-// travel unencrypted beyond this machine.
-func checkHub(address string) error {
-	u, err := url.Parse(address)
-	if err != nil || u.Hostname() == "" || u.User != nil || u.RawQuery != "" || u.Fragment != "" {
-		return fmt.Errorf("%q is not the address of a hub, like https://HOST", address)
-	}
-	ip, err := netip.ParseAddr(u.Hostname())
-	here := u.Hostname() == "localhost" || err == nil && ip.IsLoopback()
-	if u.Scheme != "https" && (u.Scheme != "http" || !here) {
-		return fmt.Errorf("the hub's address %s is not https:// and not on this machine", address)
-	}
-	return nil
 }
 
 // SaveCredential saves c in home, atomically, in a file that only its owner can read.

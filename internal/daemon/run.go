@@ -2,7 +2,6 @@ package daemon
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net"
 	"net/http"
@@ -58,27 +57,32 @@ func (d *Daemon) listen() (local, socket net.Listener, err error) {
 	return local, socket, nil
 }
 
-// listenOn opens a listener. A unix socket gets mode 0600 and replaces one that no
-// process serves.
+// listenOn opens a listener.
 func listenOn(network, address string) (net.Listener, error) {
-	if network != "unix" {
-		return net.Listen(network, address)
+	if network == "unix" {
+		return ListenSocket(address)
 	}
-	if c, err := net.Dial("unix", address); err == nil {
+	return net.Listen(network, address)
+}
+
+// ListenSocket listens on a unix socket of mode 0600, to which only this user can
+// connect. It makes the socket's folder, and replaces a socket that no process serves.
+func ListenSocket(path string) (net.Listener, error) {
+	if c, err := net.Dial("unix", path); err == nil {
 		c.Close()
-		return nil, fmt.Errorf("cannot open %s: another daemon runs on this folder", address)
+		return nil, fmt.Errorf("cannot listen on %s: another kith does already; end it, or use another folder", path)
 	}
-	if err := os.Remove(address); err != nil && !errors.Is(err, os.ErrNotExist) {
-		return nil, fmt.Errorf("cannot open the daemon's socket: %w", err)
+	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+		return nil, fmt.Errorf("cannot make the folder of %s: %w", path, err)
 	}
-	// New creates the folder with mode 0700; an existing folder may have another mode.
-	l, err := net.Listen("unix", address)
+	_ = os.Remove(path) // if that fails, so does Listen
+	l, err := net.Listen("unix", path)
 	if err != nil {
-		return nil, fmt.Errorf("cannot open the daemon's socket: %w", err)
+		return nil, fmt.Errorf("cannot listen on %s: %w; the path of a socket has about 100 bytes", path, err)
 	}
-	if err := os.Chmod(address, 0o600); err != nil {
+	if err := os.Chmod(path, 0o600); err != nil {
 		l.Close()
-		return nil, fmt.Errorf("cannot keep the daemon's socket private: %w", err)
+		return nil, fmt.Errorf("cannot close %s to others: %w", path, err)
 	}
 	return l, nil
 }

@@ -2,6 +2,7 @@ package tunnel
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -24,11 +25,9 @@ const (
 	dialTimeout    = 5 * time.Second
 	upgradeTimeout = 10 * time.Second // dial, TLS and the hub's response together
 	ackTimeout     = 10 * time.Second // from 101 to POST /ack
-	// minPause and maxPause bound the full-jitter pause between attempts: it is
-	// uniform from zero to a ceiling that doubles from the one to the other.
-	minPause      = 200 * time.Millisecond
-	maxPause      = 30 * time.Second
-	maxRetryAfter = 5 * time.Minute // the longest Retry-After that is obeyed
+	minPause       = 200 * time.Millisecond
+	maxPause       = 30 * time.Second
+	maxRetryAfter  = 5 * time.Minute // the longest Retry-After that is obeyed
 	// webSocketPeriod is how long attempts ask for a WebSocket before they try the
 	// plain upgrade again: the machine may be in another network by then.
 	webSocketPeriod = time.Hour
@@ -72,6 +71,10 @@ type Dialer struct {
 	// Dial opens the connection, without TLS; nil is the network. Tests and the
 	// simulation use connections in memory.
 	Dial func(ctx context.Context, network, address string) (net.Conn, error)
+	// MinPause and MaxPause bound the full-jitter pause between attempts: it is uniform
+	// from zero to a ceiling that doubles from the one to the other. Zero is 200 ms and
+	// 30 s.
+	MinPause, MaxPause time.Duration
 	// Draw returns the random numbers of the pauses, uniform in 64 bits; nil is
 	// rand.Uint64. A simulation sets it to make a run repeatable.
 	Draw func() uint64
@@ -106,7 +109,7 @@ func (d *Dialer) Run(ctx context.Context) error {
 		return err
 	}
 	var mode upgradeMode
-	ceilings := newCeilings()
+	ceilings := d.ceilings()
 	for {
 		d.state(State{Phase: Dialing})
 		acked, err := d.attempt(ctx, target, mode.at(time.Now()))
@@ -135,10 +138,11 @@ func (d *Dialer) Run(ctx context.Context) error {
 	}
 }
 
-// newCeilings returns the ceilings of the pauses, without jitter: the library draws
-// its jitter from a source that a simulation cannot seed (docs/decisions/0009).
-func newCeilings() *backoff.ExponentialBackOff {
-	return &backoff.ExponentialBackOff{InitialInterval: minPause, Multiplier: 2, MaxInterval: maxPause}
+// ceilings returns the ceilings of the pauses, without jitter: the library draws its
+// jitter from a source that a simulation cannot seed (docs/decisions/0009).
+func (d *Dialer) ceilings() *backoff.ExponentialBackOff {
+	longest := cmp.Or(d.MaxPause, maxPause)
+	return &backoff.ExponentialBackOff{InitialInterval: min(cmp.Or(d.MinPause, minPause), longest), Multiplier: 2, MaxInterval: longest}
 }
 
 // upgradeMode is how the tunnel is requested: by the plain upgrade at first, then
@@ -204,6 +208,13 @@ type retryLaterError struct {
 
 func (e *retryLaterError) Error() string {
 	return fmt.Sprintf("the hub answered %d: it takes no further machine just now, retry after %v", e.status, e.after)
+}
+
+// CheckHub refuses an address that is no hub's, and one to which the credential would
+// travel unencrypted beyond this machine.
+func CheckHub(address string) error {
+	_, err := parseHub(address)
+	return err
 }
 
 // hubTarget is a hub's address, parsed.

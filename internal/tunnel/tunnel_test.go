@@ -335,7 +335,8 @@ func TestAdmissionGate(t *testing.T) {
 // Reconnecting is full jitter under a ceiling that doubles, and starts over
 // after a tunnel that was acknowledged.
 func TestBackoff(t *testing.T) {
-	d, ceilings := new(Dialer), newCeilings()
+	d := new(Dialer)
+	ceilings := d.ceilings()
 	for failures := range 40 {
 		ceiling := min(minPause<<min(failures, 20), maxPause)
 		next := ceilings.NextBackOff()

@@ -1,5 +1,5 @@
-// Command man writes kith's man pages, one a command, into the folder that it
-// is given.
+// Command man writes kith's man pages, one for each command, into the folder named by
+// its argument.
 package main
 
 import (

@@ -17,25 +17,25 @@ import (
 	"github.com/kith/kith/internal/enginetest"
 )
 
-// curtain is how long the staging of a rehearsal may take, or the wait for an
-// answer, before it is given up.
-const curtain = 30 * time.Second
+// rehearsalTimeout bounds the set-up of a scenario, and the wait for a response.
+const rehearsalTimeout = 30 * time.Second
 
-// theatre is a throw-away hub in a folder of its own, with the members of a
-// rehearsal. Everything in it is real but the engines.
-type theatre struct {
+// rehearsalNetwork is a hub in a temporary folder, with the members of a rehearsal.
+// Only the engines are doubles.
+type rehearsalNetwork struct {
 	dir      string
 	hub      *hubProcess
 	log      *slog.Logger
 	operator *client
-	members  map[string]*client // each with a key of the member's
+	members  map[string]*client // by name, each with a key of the member
 	group    *errgroup.Group    // of the hub
 	end      context.CancelFunc
 }
 
-// openTheatre starts the hub and makes its members. Close it, unless it failed.
-func openTheatre(ctx context.Context) (_ *theatre, err error) {
-	t := &theatre{log: slog.New(slog.DiscardHandler), members: map[string]*client{}, end: func() {}}
+// openRehearsalNetwork starts the hub and makes its members. The caller closes the
+// network, unless it failed.
+func openRehearsalNetwork(ctx context.Context) (_ *rehearsalNetwork, err error) {
+	t := &rehearsalNetwork{log: slog.New(slog.DiscardHandler), members: map[string]*client{}, end: func() {}}
 	defer func() {
 		if err != nil {
 			t.close()
@@ -46,7 +46,7 @@ func openTheatre(ctx context.Context) (_ *theatre, err error) {
 	}
 	config := defaultHubFile(t.dir)
 	config.Hub.Listen.Text = "127.0.0.1:0"
-	config.RateLimit.RPS = 0 // await asks often
+	config.RateLimit.RPS = 0 // await polls
 	if t.hub, err = openHub(ctx, config, t.log); err != nil {
 		return nil, err
 	}
@@ -54,11 +54,11 @@ func openTheatre(ctx context.Context) (_ *theatre, err error) {
 	t.group, ctx = errgroup.WithContext(ctx)
 	t.group.Go(func() error { return t.hub.run(ctx) })
 	t.operator = overSocket(filepath.Join(config.Hub.Data, "admin.sock"), "the rehearsal's hub", "run it again")
-	return t, t.cast(ctx)
+	return t, t.createMembers(ctx)
 }
 
-// cast makes the members, and ada's share with ben.
-func (t *theatre) cast(ctx context.Context) error {
+// createMembers makes the members, and ada's share with ben.
+func (t *rehearsalNetwork) createMembers(ctx context.Context) error {
 	for _, name := range []string{"ada", "ben", "eve"} {
 		if _, _, err := fetch(ctx, t.operator, "make a member", api.OperatorCreateMember.With(api.NewMember{Name: name})); err != nil {
 			return err
@@ -73,78 +73,78 @@ func (t *theatre) cast(ctx context.Context) error {
 	return err
 }
 
-// close ends the hub and leaves nothing behind.
-func (t *theatre) close() {
+// close ends the hub and removes its folder.
+func (t *rehearsalNetwork) close() {
 	t.end()
 	if t.group != nil {
-		_ = t.group.Wait() // what failed while it ran was told by a scene
+		_ = t.group.Wait() // a failure while it ran is a scenario's error
 	}
 	if t.hub != nil {
 		t.hub.close()
 	}
 	if t.dir != "" {
 		if err := os.RemoveAll(t.dir); err != nil {
-			t.log.Error("cannot clear the rehearsal away", "error", err)
+			t.log.Error("cannot remove the rehearsal's folder", "error", err)
 		}
 	}
 }
 
-// stage is one scene while it is played.
-type stage struct {
-	*theatre
-	*scene
-	group  *errgroup.Group // what runs until the scene is over
+// scenarioRun is one scenario while it runs.
+type scenarioRun struct {
+	*rehearsalNetwork
+	*scenario
+	group  *errgroup.Group // ends with the scenario
 	data   string          // the machine's folder
 	double *enginetest.Engine
 	end    func() error // ends the machine and waits for it
 }
 
-// play sets the scene, makes the call, and says what came of it. What it
-// started has ended when it returns.
-func (t *theatre) play(ctx context.Context, s *scene, stream bool) (take, error) {
-	ctx, cancel := context.WithTimeoutCause(ctx, 2*curtain, errors.New("it took too long"))
+// run sets up the scenario, makes the call and returns its result. All that it starts
+// has ended when it returns.
+func (t *rehearsalNetwork) run(ctx context.Context, s *scenario, stream bool) (rehearsalResult, error) {
+	ctx, cancel := context.WithTimeoutCause(ctx, 2*rehearsalTimeout, errors.New("it took too long"))
 	group, ctx := errgroup.WithContext(ctx)
-	g := &stage{theatre: t, scene: s, group: group, end: func() error { return nil }}
+	g := &scenarioRun{rehearsalNetwork: t, scenario: s, group: group, end: func() error { return nil }}
 	defer func() {
 		cancel()
-		_ = group.Wait() // it was cancelled, or failed and cancelled the scene
+		_ = group.Wait() // it was cancelled, or failed and cancelled the scenario
 		if g.double != nil {
 			_ = g.double.Close()
 		}
 	}()
-	err := g.set(ctx)
-	var told take
+	err := g.setUp(ctx)
+	var result rehearsalResult
 	if err == nil {
-		told, err = g.ask(ctx, stream)
+		result, err = g.ask(ctx, stream)
 	}
 	if err != nil && ctx.Err() != nil {
 		err = context.Cause(ctx)
 	}
-	return told, err
+	return result, err
 }
 
-// set brings the scene's machine up and lets go wrong what is to go wrong.
-func (s *stage) set(ctx context.Context) error {
+// setUp starts the scenario's machine and disrupts it as the scenario says.
+func (s *scenarioRun) setUp(ctx context.Context) error {
 	if s.machine == "" {
 		return nil
 	}
-	if err := s.bring(ctx); err != nil {
+	if err := s.startMachine(ctx); err != nil {
 		return err
 	}
 	if err := s.await(ctx, "ada", "ready"); err != nil {
 		return err
 	}
-	if s.spoil != nil {
-		if err := s.spoil(ctx, s); err != nil {
+	if s.disrupt != nil {
+		if err := s.disrupt(ctx, s); err != nil {
 			return err
 		}
 	}
 	return s.await(ctx, s.caller, s.seen)
 }
 
-// bring starts the machine's engine, signs the machine in as ada's and starts
+// startMachine starts the machine's engine, signs the machine in as ada's and starts
 // its daemon.
-func (s *stage) bring(ctx context.Context) error {
+func (s *scenarioRun) startMachine(ctx context.Context) error {
 	s.double = enginetest.New(enginetest.LlamaCpp, enginetest.Options{Models: []enginetest.Model{{ID: s.model}}})
 	if err := s.double.Start(); err != nil {
 		return err
@@ -169,7 +169,7 @@ func (s *stage) bring(ctx context.Context) error {
 	if s.closed {
 		config.Share.Hours.Text = closedToday(time.Now())
 	}
-	m := &machine{config: config, flag: "--local", log: s.log, ready: func(*daemon.Daemon) error { return nil }}
+	m := &daemonProcess{config: config, flag: "--local", log: s.log, ready: func(*daemon.Daemon) error { return nil }}
 	running, stop := context.WithCancel(ctx)
 	ended := make(chan struct{})
 	s.group.Go(func() error {
@@ -184,33 +184,23 @@ func (s *stage) bring(ctx context.Context) error {
 	return nil
 }
 
-// await waits until the hub lists the scene's model to the member so; empty:
-// until it does not list it.
-func (s *stage) await(ctx context.Context, member, availability string) error {
-	late := time.NewTimer(curtain)
-	defer late.Stop()
-	again := time.NewTicker(20 * time.Millisecond)
-	defer again.Stop()
-	for {
+// await waits until the hub lists the scenario's model to the member with that
+// availability, or, if that is empty, does not list it.
+func (s *scenarioRun) await(ctx context.Context, member, availability string) error {
+	var seen string
+	err := poll(ctx, rehearsalTimeout, func() (bool, error) {
 		var list listing
-		if _, err := s.members[member].call(ctx, "list the models", request{http.MethodGet, "/v1/models", nil}, &list); err != nil {
-			return err
-		}
-		seen := ""
+		_, err := s.members[member].call(ctx, "list the models", request{http.MethodGet, "/v1/models", nil}, &list)
+		seen = ""
 		for _, m := range list.Data {
 			if m.ID == s.model {
 				seen = m.Availability
 			}
 		}
-		if seen == availability {
-			return nil
-		}
-		select {
-		case <-again.C:
-		case <-late.C:
-			return fmt.Errorf("after %s the hub lists the model to %s as %q, not as %q", curtain, member, seen, availability)
-		case <-ctx.Done():
-			return ctx.Err()
-		}
+		return err == nil && seen == availability, err
+	})
+	if errors.Is(err, errTimeout) {
+		err = fmt.Errorf("after %s the hub lists the model to %s as %q, not as %q", rehearsalTimeout, member, seen, availability)
 	}
+	return err
 }

@@ -16,40 +16,34 @@ import (
 
 const chatPath = "/v1/chat/completions"
 
-// question is a rehearsal's request.
-type question struct {
-	Model    string    `json:"model"`
-	Stream   bool      `json:"stream,omitzero"`
-	Messages []message `json:"messages"`
+// question returns the scenario's request.
+func (s *scenario) question(stream bool) chatRequest {
+	return chatRequest{Model: s.model, Stream: stream, Messages: []message{{"user", "Hello"}}}
 }
 
-func (s *scene) question(stream bool) question {
-	return question{s.model, stream, []message{{"user", "Hello"}}}
-}
-
-// take is one answer to a rehearsed call, as `kith rehearse --json` prints it.
-type take struct {
-	Code   string `json:"code"`   // what was to come
+// rehearsalResult is the response to a rehearsed call, as `kith rehearse --json` prints it.
+type rehearsalResult struct {
+	Code   string `json:"code"`   // the code required
 	Staged string `json:"staged"` // the circumstances, for a person
-	// The call: who made it, where, for how long it would wait, and its body.
+	// The call: the caller, the path, the wait that it accepts, and its body.
 	Caller  string         `json:"caller"`
 	Path    string         `json:"path"`
 	Prefer  string         `json:"prefer,omitempty"`
 	Request jsontext.Value `json:"request"`
-	// The answer, as it came; its headers are those that a client acts on.
+	// The response; of its headers those that affect a client.
 	Status  int               `json:"status"`
 	Headers map[string]string `json:"headers"`
 	Answer  string            `json:"answer"` // the body, or the stream
 	Error   jsontext.Value    `json:"error"`  // the error in it; null: none
-	// Wrong says how the answer differs from the one wanted; empty: it is right.
+	// Wrong says how the response differs from the one required; empty if it does not.
 	Wrong string `json:"wrong"`
 }
 
-// telling are the headers of an answer that a client acts on.
-var telling = []string{"Content-Type", "Retry-After", "X-Should-Retry", "X-Correlation-Id"}
+// shownHeaders are the response headers that affect a client.
+var shownHeaders = []string{"Content-Type", "Retry-After", "X-Should-Retry", "X-Correlation-Id"}
 
-// toldError is the error of an answer, in a body or a frame.
-type toldError struct {
+// resultError is the error of an answer, in a body or a frame.
+type resultError struct {
 	Code          string `json:"code"`
 	Message       string `json:"message"`
 	Type          string `json:"type"`
@@ -60,17 +54,17 @@ type toldError struct {
 	} `json:"details"` // in a frame
 }
 
-// ask makes the scene's call as any client would.
-func (s *stage) ask(ctx context.Context, stream bool) (take, error) {
+// ask makes the scenario's call as a client does.
+func (s *scenarioRun) ask(ctx context.Context, stream bool) (rehearsalResult, error) {
 	caller := s.members[s.caller]
 	body, err := json.Marshal(s.question(stream))
 	if err != nil {
-		return take{}, err
+		return rehearsalResult{}, err
 	}
-	t := take{Code: s.code, Staged: s.staged, Caller: s.caller, Path: chatPath, Request: body, Headers: map[string]string{}}
+	t := rehearsalResult{Code: s.code, Staged: s.staged, Caller: s.caller, Path: chatPath, Request: body, Headers: map[string]string{}}
 	r, err := http.NewRequestWithContext(ctx, http.MethodPost, caller.base+chatPath, bytes.NewReader(body))
 	if err != nil {
-		return take{}, err
+		return rehearsalResult{}, err
 	}
 	r.Header.Set("Authorization", "Bearer "+caller.bearer)
 	r.Header.Set("Content-Type", "application/json")
@@ -84,25 +78,25 @@ func (s *stage) ask(ctx context.Context, stream bool) (take, error) {
 	}
 	response, err := caller.http.Do(r)
 	if err != nil {
-		return take{}, err
+		return rehearsalResult{}, err
 	}
 	defer response.Body.Close()
-	// After a frame with an error the connection ends without HTTP's own mark.
+	// After a frame with an error the connection ends without HTTP's end marker.
 	text, _ := io.ReadAll(io.LimitReader(response.Body, maxAnswer))
 	t.Status, t.Answer = response.StatusCode, string(text)
-	for _, name := range telling {
+	for _, name := range shownHeaders {
 		if value := response.Header.Get(name); value != "" {
 			t.Headers[name] = value
 		}
 	}
-	t.Wrong = t.judge(s.scene, stream && s.waits)
+	t.Wrong = t.judge(s.scenario, stream && s.waits)
 	return t, nil
 }
 
-// judge compares the answer with what the scene must give, as a status or as a
-// frame of a stream that has begun; empty: it is right.
-func (t *take) judge(s *scene, frame bool) string {
-	var told toldError
+// judge compares the response with what the scenario requires, as a status or as a
+// frame of a stream; empty if it is correct.
+func (t *rehearsalResult) judge(s *scenario, frame bool) string {
+	var got resultError
 	var problems []string
 	want := func(ok bool, format string, args ...any) {
 		if !ok {
@@ -124,17 +118,17 @@ func (t *take) judge(s *scene, frame bool) string {
 	var envelope struct {
 		Error jsontext.Value `json:"error"`
 	}
-	if json.Unmarshal([]byte(text), &envelope) != nil || json.Unmarshal(envelope.Error, &told) != nil {
+	if json.Unmarshal([]byte(text), &envelope) != nil || json.Unmarshal(envelope.Error, &got) != nil {
 		return strings.Join(append(problems, "no error in the answer"), "; ")
 	}
 	t.Error = envelope.Error
-	want(told.Code == s.code, "code %s, not %s", told.Code, s.code)
-	want(told.CorrelationID != "" && told.CorrelationID == t.Headers["X-Correlation-Id"], "the correlation id is not the header's")
-	reason := told.Reason
+	want(got.Code == s.code, "code %s, not %s", got.Code, s.code)
+	want(got.CorrelationID != "" && got.CorrelationID == t.Headers["X-Correlation-Id"], "the correlation id is not the header's")
+	reason := got.Reason
 	if frame {
-		want(told.Details != nil, "no details in the frame")
-		if told.Details != nil {
-			reason = told.Details.Reason
+		want(got.Details != nil, "no details in the frame")
+		if got.Details != nil {
+			reason = got.Details.Reason
 		}
 	} else {
 		retry := t.Headers["Retry-After"] != ""
@@ -145,7 +139,7 @@ func (t *take) judge(s *scene, frame bool) string {
 	return strings.Join(problems, "; ")
 }
 
-// lastFrame is the data of a stream's last frame.
+// lastFrame returns the data of a stream's last frame.
 func lastFrame(stream string) string {
 	last := ""
 	for line := range strings.Lines(stream) {
@@ -156,15 +150,15 @@ func lastFrame(stream string) string {
 	return last
 }
 
-// lines is the call and its answer as a person reads them: what went over the
-// wire, but for the headers that say nothing here.
-func (t *take) lines() []string {
+// lines returns the call and its response as a client sees them, without the headers
+// that matter to no client.
+func (t *rehearsalResult) lines() []string {
 	lines := []string{fmt.Sprintf("> POST %s  %s", t.Path, t.Request)}
 	if t.Prefer != "" {
 		lines = append(lines, "> Prefer: "+t.Prefer)
 	}
 	lines = append(lines, fmt.Sprintf("< %d %s", t.Status, http.StatusText(t.Status)))
-	for _, name := range telling {
+	for _, name := range shownHeaders {
 		if value := t.Headers[name]; value != "" {
 			lines = append(lines, "< "+name+": "+value)
 		}
