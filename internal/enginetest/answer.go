@@ -3,7 +3,6 @@ package enginetest
 import (
 	"compress/gzip"
 	"context"
-	"encoding/base64"
 	"encoding/binary"
 	"fmt"
 	"hash/fnv"
@@ -377,36 +376,40 @@ func (r *run) embeddings() error {
 	if json.Unmarshal([]byte(r.call.Input), &inputs) != nil {
 		inputs = []jsontext.Value{jsontext.Value(r.call.Input)}
 	}
-	out := []byte(`{"object":"list","data":[`)
-	for i, input := range inputs {
-		if i > 0 {
-			out = append(out, ',')
-		}
-		out = fmt.Appendf(out, `{"object":"embedding","index":%d,"embedding":`, i)
-		out = append(r.e.vector(out, input, r.call.Base64), '}')
+	type vector struct {
+		Object    string `json:"object"`
+		Index     int    `json:"index"`
+		Embedding any    `json:"embedding"`
 	}
-	out = quote(append(out, `],"model":`...), r.call.Model)
-	out = fmt.Appendf(out, `,"usage":{"prompt_tokens":%d,"total_tokens":%[1]d}}`, r.tokensIn())
-	_, err := r.w.Write(out)
-	return err
+	var data []vector
+	for i, input := range inputs {
+		data = append(data, vector{"embedding", i, r.e.vector(input, r.call.Base64)})
+	}
+	return json.MarshalWrite(r.w, struct {
+		Object string   `json:"object"`
+		Data   []vector `json:"data"`
+		Model  string   `json:"model"`
+		Usage  object   `json:"usage"`
+	}{"list", data, r.call.Model, object{"prompt_tokens": r.tokensIn(), "total_tokens": r.tokensIn()}}, json.Deterministic(true))
 }
 
-// vector returns eight numbers derived from the input. LM Studio has no base64.
-func (e *Engine) vector(out []byte, input []byte, asBase64 bool) []byte {
+// vector returns eight numbers derived from the input, or their bytes, which JSON
+// has as base64. LM Studio has no base64.
+func (e *Engine) vector(input []byte, asBase64 bool) any {
 	h := fnv.New64a()
 	h.Write(input)
 	seed := h.Sum64()
 	var raw []byte
-	var numbers []string
+	var numbers []float32
 	for i := range 8 {
 		x := float32(seed>>(8*i)&0xff) / 256
 		raw = binary.LittleEndian.AppendUint32(raw, math.Float32bits(x))
-		numbers = append(numbers, strconv.FormatFloat(float64(x), 'g', -1, 32))
+		numbers = append(numbers, x)
 	}
 	if asBase64 && e.kind != LMStudio {
-		return quote(out, base64.StdEncoding.EncodeToString(raw))
+		return raw
 	}
-	return append(out, "["+strings.Join(numbers, ",")+"]"...)
+	return numbers
 }
 
 // quote appends s as a JSON string; invalid UTF-8 is replaced.

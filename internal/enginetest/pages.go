@@ -45,14 +45,10 @@ func (e *Engine) pages() map[string]func() any {
 				"result": "KoboldCpp", "version": "1.101", "protected": e.key != "", "llm": true, "txt2img": false,
 				"vision": first.Vision, "audio": false, "transcribe": false, "embeddings": false,
 			}),
-			"/api/v1/model":                         always(object{"result": first.ID}),
-			"/api/extra/true_max_context_length":    always(object{"value": first.ContextLength}),
-			"/api/extra/perf":                       e.perf,
-			"/api/version":                          always(object{"version": "0.7.0"}), // it also speaks as Ollama does
-			"/api/tags":                             e.tags,
-			"/sdapi/v1/sd-models":                   always([]any{}),
-			"/api/v1/config/max_context_length":     always(object{"value": first.ContextLength}),
-			"/api/latest/config/max_context_length": always(object{"value": first.ContextLength}),
+			"/api/extra/true_max_context_length": always(object{"value": first.ContextLength}),
+			"/api/extra/perf":                    e.perf,
+			"/api/version":                       always(object{"version": "0.7.0"}), // it also speaks as Ollama does
+			"/api/tags":                          e.tags,
 		}
 	case TabbyAPI:
 		return map[string]func() any{

@@ -5,6 +5,8 @@ package llama
 import (
 	"fmt"
 	"path/filepath"
+	"reflect"
+	"strings"
 	"sync"
 	"unsafe"
 
@@ -161,7 +163,7 @@ func open(dir string) (*library, error) {
 	return lib, nil
 }
 
-// bind binds the functions. It recovers from the panic of a missing symbol.
+// bind binds each function to the symbol of its field's name. It recovers from the panic of a missing symbol.
 func (lib *library) bind(ggml, llama uintptr) (err error) {
 	defer func() {
 		if p := recover(); p != nil {
@@ -169,52 +171,12 @@ func (lib *library) bind(ggml, llama uintptr) (err error) {
 		}
 	}()
 	purego.RegisterLibFunc(&lib.ggml_backend_load_all_from_path, ggml, "ggml_backend_load_all_from_path")
-	for name, fn := range map[string]any{
-		"llama_backend_init":           &lib.llama_backend_init,
-		"llama_log_set":                &lib.llama_log_set,
-		"llama_version":                &lib.llama_version,
-		"llama_print_system_info":      &lib.llama_print_system_info,
-		"llama_model_default_params":   &lib.llama_model_default_params,
-		"llama_context_default_params": &lib.llama_context_default_params,
-		"llama_model_load_from_file":   &lib.llama_model_load_from_file,
-		"llama_model_free":             &lib.llama_model_free,
-		"llama_init_from_model":        &lib.llama_init_from_model,
-		"llama_free":                   &lib.llama_free,
-		"llama_model_get_vocab":        &lib.llama_model_get_vocab,
-		"llama_model_meta_val_str":     &lib.llama_model_meta_val_str,
-		"llama_model_chat_template":    &lib.llama_model_chat_template,
-		"llama_model_n_embd_out":       &lib.llama_model_n_embd_out,
-		"llama_model_has_decoder":      &lib.llama_model_has_decoder,
-		"llama_pooling_type":           &lib.llama_pooling_type,
-		"llama_vocab_n_tokens":         &lib.llama_vocab_n_tokens,
-		"llama_vocab_bos":              &lib.llama_vocab_bos,
-		"llama_vocab_eos":              &lib.llama_vocab_eos,
-		"llama_vocab_get_add_bos":      &lib.llama_vocab_get_add_bos,
-		"llama_vocab_is_eog":           &lib.llama_vocab_is_eog,
-		"llama_tokenize":               &lib.llama_tokenize,
-		"llama_token_to_piece":         &lib.llama_token_to_piece,
-		"llama_chat_apply_template":    &lib.llama_chat_apply_template,
-		"llama_get_memory":             &lib.llama_get_memory,
-		"llama_memory_seq_rm":          &lib.llama_memory_seq_rm,
-		"llama_batch_init":             &lib.llama_batch_init,
-		"llama_batch_free":             &lib.llama_batch_free,
-		"llama_decode":                 &lib.llama_decode,
-		"llama_get_embeddings_seq":     &lib.llama_get_embeddings_seq,
-		"llama_get_logits_ith":         &lib.llama_get_logits_ith,
-		"llama_sampler_chain_init":     &lib.llama_sampler_chain_init,
-		"llama_sampler_chain_add":      &lib.llama_sampler_chain_add,
-		"llama_sampler_init_greedy":    &lib.llama_sampler_init_greedy,
-		"llama_sampler_init_dist":      &lib.llama_sampler_init_dist,
-		"llama_sampler_init_top_k":     &lib.llama_sampler_init_top_k,
-		"llama_sampler_init_top_p":     &lib.llama_sampler_init_top_p,
-		"llama_sampler_init_min_p":     &lib.llama_sampler_init_min_p,
-		"llama_sampler_init_temp":      &lib.llama_sampler_init_temp,
-		"llama_sampler_init_penalties": &lib.llama_sampler_init_penalties,
-		"llama_sampler_init_grammar":   &lib.llama_sampler_init_grammar,
-		"llama_sampler_sample":         &lib.llama_sampler_sample,
-		"llama_sampler_free":           &lib.llama_sampler_free,
-	} {
-		purego.RegisterLibFunc(fn, llama, name)
+	fields := reflect.ValueOf(lib).Elem()
+	for i := range fields.NumField() {
+		name, field := fields.Type().Field(i).Name, fields.Field(i)
+		if strings.HasPrefix(name, "llama_") {
+			purego.RegisterLibFunc(reflect.NewAt(field.Type(), field.Addr().UnsafePointer()).Interface(), llama, name)
+		}
 	}
 	return nil
 }

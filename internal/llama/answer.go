@@ -31,7 +31,7 @@ func newUsage(j *job, tokens int) usage {
 }
 
 // unary sends the complete answer.
-func (a answer) unary(w http.ResponseWriter, j *job) {
+func (a answer) unary(w http.ResponseWriter, j *job) error {
 	type message struct {
 		Role      string  `json:"role"`
 		Content   string  `json:"content"`
@@ -58,8 +58,7 @@ func (a answer) unary(w http.ResponseWriter, j *job) {
 	for {
 		p, err := j.out.take(j.ctx)
 		if err != nil {
-			refuse(w, err)
-			return
+			return err
 		}
 		thoughts, part := j.reasoning.split(p.text, p.ended)
 		reasoning.WriteString(thoughts)
@@ -74,7 +73,7 @@ func (a answer) unary(w http.ResponseWriter, j *job) {
 				}},
 				Usage: newUsage(j, p.tokens),
 			})
-			return
+			return nil
 		}
 	}
 }

@@ -3,7 +3,6 @@ package llama
 import (
 	"context"
 	"crypto/rand"
-	"encoding/base64"
 	"encoding/binary"
 	"errors"
 	"io"
@@ -29,10 +28,10 @@ type server struct {
 // handler returns the worker's routes.
 func (s *server) handler() http.Handler {
 	mux := http.NewServeMux()
-	mux.HandleFunc("POST /v1/chat/completions", s.chat)
-	mux.HandleFunc("POST /v1/embeddings", s.embeddings)
+	mux.HandleFunc("POST /v1/chat/completions", orRefuse(s.chat))
+	mux.HandleFunc("POST /v1/embeddings", orRefuse(s.embeddings))
 	mux.HandleFunc("GET /v1/models", s.list)
-	mux.HandleFunc("POST /tokenize", s.tokenize)
+	mux.HandleFunc("POST /tokenize", orRefuse(s.tokenize))
 	mux.HandleFunc("GET /health", func(w http.ResponseWriter, _ *http.Request) {
 		reply(w, http.StatusOK, map[string]string{"status": "ok"})
 	})
@@ -40,6 +39,15 @@ func (s *server) handler() http.Handler {
 		refuse(w, &refusal{http.StatusNotFound, "not_found_error", "no such route"})
 	})
 	return mux
+}
+
+// orRefuse returns a handler that answers with the error of handle.
+func orRefuse(handle func(http.ResponseWriter, *http.Request) error) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		if err := handle(w, r); err != nil {
+			refuse(w, err)
+		}
+	}
 }
 
 // reply writes v as JSON. It ignores write errors, because then the client has
@@ -163,35 +171,31 @@ func (r *runner) start(ctx context.Context, c *chat) (*job, error) {
 	return j, r.submit(j)
 }
 
-func (s *server) chat(w http.ResponseWriter, r *http.Request) {
+func (s *server) chat(w http.ResponseWriter, r *http.Request) error {
 	ctx, cancel := context.WithCancel(r.Context())
 	defer cancel() // frees the slot however the handler ends
 	b, err := body(w, r)
 	if err != nil {
-		refuse(w, err)
-		return
+		return err
 	}
 	c, err := parseChat(b)
 	if err != nil {
-		refuse(w, err)
-		return
+		return err
 	}
 	run, err := s.model(c.model)
 	if err != nil {
-		refuse(w, err)
-		return
+		return err
 	}
 	j, err := run.start(ctx, c)
 	if err != nil {
-		refuse(w, err)
-		return
+		return err
 	}
 	a := answer{ID: "chatcmpl-" + rand.Text(), Created: time.Now().Unix(), Model: c.model}
 	if c.stream {
 		a.stream(w, j, c.usage)
-		return
+		return nil
 	}
-	a.unary(w, j)
+	return a.unary(w, j)
 }
 
 func (s *server) list(w http.ResponseWriter, _ *http.Request) {
@@ -220,48 +224,44 @@ func (s *server) list(w http.ResponseWriter, _ *http.Request) {
 
 // tokenize counts tokens of {"model", "content"}, or of a chat request with
 // {"model", "messages"} in the model's template.
-func (s *server) tokenize(w http.ResponseWriter, r *http.Request) {
-	tokens, err := func() ([]token, error) {
-		b, err := body(w, r)
-		if err != nil {
-			return nil, err
-		}
-		var q struct {
-			Model    string         `json:"model"`
-			Content  string         `json:"content"`
-			Messages []chatTurn     `json:"messages"`
-			Kwargs   templateKwargs `json:"chat_template_kwargs"`
-		}
-		if err := decode(b, &q); err != nil {
-			return nil, err
-		}
-		run, err := s.model(q.Model)
-		if err != nil {
-			return nil, err
-		}
-		if len(q.Messages) == 0 {
-			return run.tokens(q.Content, max(run.ContextLength, maxBody/maxTokenBytes), false)
-		}
+func (s *server) tokenize(w http.ResponseWriter, r *http.Request) error {
+	b, err := body(w, r)
+	if err != nil {
+		return err
+	}
+	var q struct {
+		Model    string         `json:"model"`
+		Content  string         `json:"content"`
+		Messages []chatTurn     `json:"messages"`
+		Kwargs   templateKwargs `json:"chat_template_kwargs"`
+	}
+	if err := decode(b, &q); err != nil {
+		return err
+	}
+	run, err := s.model(q.Model)
+	if err != nil {
+		return err
+	}
+	var tokens []token
+	if len(q.Messages) == 0 {
+		tokens, err = run.tokens(q.Content, max(run.ContextLength, maxBody/maxTokenBytes), false)
+	} else {
 		turns := make([]turn, len(q.Messages))
 		for i, m := range q.Messages {
 			if turns[i], err = m.turn(); err != nil {
-				return nil, badRequest("messages[%d]: %v", i, err)
+				return badRequest("messages[%d]: %v", i, err)
 			}
 		}
-		_, tokens, err := run.prompt(turns, q.Kwargs.values())
-		return tokens, err
-	}()
-	if err != nil {
-		refuse(w, err)
-		return
+		_, tokens, err = run.prompt(turns, q.Kwargs.values())
 	}
-	if tokens == nil {
-		tokens = []token{}
+	if err != nil {
+		return err
 	}
 	reply(w, http.StatusOK, map[string][]token{"tokens": tokens})
+	return nil
 }
 
-func (s *server) embeddings(w http.ResponseWriter, r *http.Request) {
+func (s *server) embeddings(w http.ResponseWriter, r *http.Request) error {
 	type item struct {
 		Object    string         `json:"object"`
 		Index     int            `json:"index"`
@@ -277,46 +277,40 @@ func (s *server) embeddings(w http.ResponseWriter, r *http.Request) {
 		Model  string `json:"model"`
 		Usage  counts `json:"usage"`
 	}
-	out, err := func() (*list, error) {
-		b, err := body(w, r)
-		if err != nil {
-			return nil, err
-		}
-		var q embeddingsRequest
-		if err := decode(b, &q); err != nil {
-			return nil, err
-		}
-		run, err := s.model(q.Model)
-		if err != nil {
-			return nil, err
-		}
-		dimensions, err := run.checkEmbeddings(&q)
-		if err != nil {
-			return nil, err
-		}
-		inputs, total, err := run.embeddingInputs(q.Input)
-		if err != nil {
-			return nil, err
-		}
-		vectors, err := run.embed(r.Context(), inputs)
-		if err != nil {
-			return nil, err
-		}
-		l := &list{Object: "list", Model: q.Model, Data: make([]item, len(vectors)), Usage: counts{total, total}}
-		for i, v := range vectors {
-			coded, err := encodeVector(normalize(v, dimensions), q.EncodingFormat == "base64")
-			if err != nil {
-				return nil, err
-			}
-			l.Data[i] = item{"embedding", i, coded}
-		}
-		return l, nil
-	}()
+	b, err := body(w, r)
 	if err != nil {
-		refuse(w, err)
-		return
+		return err
 	}
-	reply(w, http.StatusOK, out)
+	var q embeddingsRequest
+	if err := decode(b, &q); err != nil {
+		return err
+	}
+	run, err := s.model(q.Model)
+	if err != nil {
+		return err
+	}
+	dimensions, err := run.checkEmbeddings(&q)
+	if err != nil {
+		return err
+	}
+	inputs, total, err := run.embeddingInputs(q.Input)
+	if err != nil {
+		return err
+	}
+	vectors, err := run.embed(r.Context(), inputs)
+	if err != nil {
+		return err
+	}
+	l := &list{Object: "list", Model: q.Model, Data: make([]item, len(vectors)), Usage: counts{total, total}}
+	for i, v := range vectors {
+		encoded, err := encodeVector(normalize(v, dimensions), q.EncodingFormat == "base64")
+		if err != nil {
+			return err
+		}
+		l.Data[i] = item{"embedding", i, encoded}
+	}
+	reply(w, http.StatusOK, l)
+	return nil
 }
 
 // checkEmbeddings checks a request except its input, and returns the number of
@@ -368,7 +362,7 @@ func (r *runner) embeddingInputs(v jsontext.Value) (lists [][]token, total int, 
 	return lists, total, nil
 }
 
-// encodeVector returns a vector as a JSON list, or as base64 of little-endian
+// encodeVector returns a vector as a JSON list, or as the base64 of little-endian
 // float32, which the official clients request.
 func encodeVector(v []float32, asBase64 bool) (jsontext.Value, error) {
 	if !asBase64 {
@@ -378,5 +372,5 @@ func encodeVector(v []float32, asBase64 bool) (jsontext.Value, error) {
 	for _, x := range v {
 		raw = binary.LittleEndian.AppendUint32(raw, math.Float32bits(x))
 	}
-	return json.Marshal(base64.StdEncoding.EncodeToString(raw))
+	return json.Marshal(raw)
 }
