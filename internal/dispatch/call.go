@@ -58,8 +58,16 @@ func (c *activeCall) run(ctx context.Context) (*gateway.Answer, error) {
 	}
 }
 
-// try attempts the call on the machine of a reservation. If done is false another
-// machine may be tried.
+// try attempts the call on the machine of a reservation, by the outcome of send:
+//
+//  1. answered, failed: the call ends with that answer or fault. A failure because the
+//     machine went out of the caller's reach is notTaken, once the machine has stopped.
+//  2. busy: the call is decided again, and the machine counts as busy until the call
+//     has waited.
+//  3. notTaken, vanished: the call is decided again without the machine, unless it has
+//     had maxAttempts, or a second machine vanished.
+//
+// If done is false the call is to be decided again.
 func (c *activeCall) try(ctx context.Context, r *reservation) (_ *gateway.Answer, _ error, done bool) {
 	trace := &c.call.Trace
 	trace.Attempts++

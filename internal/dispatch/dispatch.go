@@ -3,35 +3,38 @@
 // The gateway identified the caller and read the call. Do returns the answer, or
 // the fault that says why there is none:
 //
-//		            ┌───────────── another machine ──────────────┐
-//		            ▼                                            │
-//		Do ──▶ 1 decide ── Try ──▶ 2 reserve ── slot ──▶ 3 attempt ──▶ answer or fault
-//		         │   │                 │                     ▲
-//		         │   └─ Wait ──▶ 4 wait ◀── no slot          │
-//		         │                 │  └──────── slot ────────┘
-//		         ▼                 ▼
-//		       fault             fault
+//	            ┌──────────── another machine ────────────┐
+//	            ▼                                         │
+//	Do ──▶ 1 decide ── Try ──▶ 2 reserve ── slot ──▶ 3 attempt ──▶ answer or fault
+//	         │   │                 │                     ▲
+//	         │   └─ Wait ──▶ 4 wait ◀── no slot          │
+//	         │                 │  └──────── slot ────────┘
+//	         ▼                 ▼
+//	       fault             fault
 //
-//	 1. Decide. fleet.Route looks at the registry's snapshot: who the caller is, which
-//	    machines the caller reaches, what they offer, how busy they are. It returns Try
-//	    with the candidates, best first, or Wait, or Refuse with the fault.
-//	 2. Reserve. The scheduler reserves a slot of the first candidate that has one.
-//	    Waiting calls go before a call that has just come.
-//	 3. Attempt. The call is recorded in the ledger and sent through the machine's
-//	    tunnel. A machine that is gone, refuses, or vanishes before it answered is
-//	    avoided from then on, and the call is decided again, up to maxAttempts times.
-//	 4. Wait. The call joins its model's queue in the scheduler. It leaves with a slot,
-//	    with a refusal (what it waits for is gone), at its deadline, or when the
-//	    caller hangs up.
+// The steps are these:
 //
-// When the answer's body is closed the slot is released, and the scheduler grants it
-// to the next waiting call. Finished then records the call.
+//  1. Decide. fleet.Route looks at the registry's snapshot: which machines the caller
+//     reaches, what they offer, how busy they are. It returns Try with the candidates,
+//     best first, or Wait, or Refuse with the fault.
+//  2. Reserve. The scheduler reserves a slot of the first candidate that has one. Calls
+//     that wait go before a call that has just come.
+//  3. Attempt. The call is recorded in the ledger and sent through the machine's
+//     tunnel. If the machine is gone, refuses, or vanishes before it answered, the call
+//     is decided again without it, for at most maxAttempts machines. A machine that
+//     refuses as busy counts as busy until the call has waited.
+//  4. Wait. The call joins its model's queue in the scheduler. It leaves with a slot,
+//     with a refusal (what it waits for is gone), at its deadline, or when the caller
+//     hangs up.
 //
-// Three things happen beside that way. The registry reports that a machine or a
-// share changed (OnMachine, OnChange): waiting calls are decided again, and calls
-// whose key or share ended are ended (revocation.go). A tick each second does the
-// same for what only time changes. And no member has more than a number of calls
-// running and waiting (active.go).
+// When the answer's body is closed the scheduler grants its slot to the next waiting
+// call. Finished then records the call.
+//
+// Three things happen beside that way. The registry notifies of changes (OnMachine,
+// OnChange): calls that wait are decided again, and calls whose key or share ended are
+// ended (revocation.go). A tick each second does the same for what changes with time
+// (Run). And the number of calls that a member has running and waiting is limited
+// (active.go).
 //
 // The rules are those of docs/spec/routing.md: fleet.Route holds what is decided at one
 // moment, this package what takes time.

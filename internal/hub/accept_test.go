@@ -16,7 +16,7 @@ import (
 )
 
 // knock asks for a tunnel with that Authorization, without taking it over.
-func (r *rig) knock(authorization string) told {
+func (r *rig) knock(authorization string) reply {
 	r.t.Helper()
 	return send(r.t, http.HandlerFunc(func(w http.ResponseWriter, q *http.Request) {
 		if authorization != "" {
@@ -32,12 +32,12 @@ func TestTunnelRefused(t *testing.T) {
 	machineID, good := r.machine("ann", "box")
 	before := r.kept.lookups.Load()
 	for name, authorization := range map[string]string{
-		"nothing":             "",
-		"another scheme":      "Basic " + good,
-		"mistyped":            "Bearer " + mistyped(good),
-		"an API key":          "Bearer " + key,
-		"of another region":   "Bearer " + elsewhere(credential.MachineKey),
-		"nobody's (looks up)": "Bearer " + credential.Mint(credential.MachineKey, "home").Reveal(),
+		"nothing":            "",
+		"another scheme":     "Basic " + good,
+		"mistyped":           "Bearer " + mistyped(good),
+		"an API key":         "Bearer " + key,
+		"of another region":  "Bearer " + elsewhere(credential.MachineKey),
+		"unknown (looks up)": "Bearer " + credential.Mint(credential.MachineKey, "home").Reveal(),
 	} {
 		a := r.knock(authorization)
 		if a.Status != 401 || a.code() != "invalid_api_key" || a.Header.Get("X-Correlation-ID") == "" {
@@ -48,7 +48,7 @@ func TestTunnelRefused(t *testing.T) {
 		t.Errorf("%d look-ups", n)
 	}
 
-	soon := func(name string, a told, code string) {
+	soon := func(name string, a reply, code string) {
 		t.Helper()
 		if after, err := strconv.Atoi(a.Header.Get("Retry-After")); a.Status != 503 || a.code() != code || err != nil || after < 1 || after > 30 {
 			t.Errorf("%s: %d %v, %v", name, a.Status, a.Body, a.Header)
@@ -113,8 +113,8 @@ func TestRedialsAreLimited(t *testing.T) {
 	}
 }
 
-// The machines of one member that are connected are bounded; another member has
-// others, and each that goes makes room.
+// The connected machines of one member are limited; another member has a limit of its
+// own, and each that disconnects makes room.
 func TestTunnelsOfOneMember(t *testing.T) {
 	r := newRig(t, Config{Machines: 2})
 	r.member("ann")
@@ -145,8 +145,8 @@ func TestTunnelsOfOneMember(t *testing.T) {
 	passes("after a refused upgrade", anns)
 }
 
-// Each tunnel of a machine has the next number, and gives its place at the gate
-// back as soon as it stands.
+// Each tunnel of a machine has the next generation, and its handshake ends once it is
+// open.
 func TestTunnelGenerations(t *testing.T) {
 	r := newRig(t, Config{Admissions: 1})
 	r.member("ann")
@@ -188,7 +188,7 @@ func TestLogin(t *testing.T) {
 	r := newRig(t, Config{})
 	r.member("ann")
 	token := r.ok("POST", "/machines/token", `{"member":"ann","name":"box"}`).Body["token"].(string)
-	login := func(body string) told {
+	login := func(body string) reply {
 		t.Helper()
 		return send(t, r.Handler(), "POST", "/login", body)
 	}
@@ -201,7 +201,7 @@ func TestLogin(t *testing.T) {
 		"no token":          {`{}`, 401},
 		"mistyped":          {`{"token":"` + mistyped(token) + `"}`, 401},
 		"another region's":  {`{"token":"` + elsewhere(credential.LoginToken) + `"}`, 401},
-		"nobody's":          {`{"token":"` + credential.Mint(credential.LoginToken, "home").Reveal() + `"}`, 401},
+		"unknown":           {`{"token":"` + credential.Mint(credential.LoginToken, "home").Reveal() + `"}`, 401},
 	} {
 		if a := login(c.body); a.Status != c.status || a.Header.Get("X-Correlation-ID") == "" {
 			t.Errorf("%s: %d %v", name, a.Status, a.Body)

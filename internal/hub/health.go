@@ -12,14 +12,14 @@ import (
 	"github.com/kith/kith/internal/site"
 )
 
-// healthWithin is how long the database may take to be called well.
+// healthWithin limits the database's answer.
 const healthWithin = 2 * time.Second
 
-// health is how the parts of this hub are, for its operator.
+// health returns the state of the hub's parts, for its operator.
 func (h *Hub) health(ctx context.Context) []site.Part {
-	parts := []site.Part{h.databaseHealth(ctx), {Name: "NATS", Good: h.live.Hinted(), Told: "takes part in hints between hubs"}, h.journalHealth()}
+	parts := []site.Part{h.databaseHealth(ctx), {Name: "NATS", Good: h.live.Hinted(), Text: "connected: other hubs learn of changes at once"}, h.journalHealth()}
 	if !parts[1].Good {
-		parts[1].Told = "not connected: changes are found by looking, up to a second later"
+		parts[1].Text = "not connected: changes are found by polling, up to a second later"
 	}
 	parts = append(parts, h.memoryHealth())
 	if mail, sends := h.site.MailPart(); sends {
@@ -28,44 +28,44 @@ func (h *Hub) health(ctx context.Context) []site.Part {
 	return parts
 }
 
-// memoryHealth is the room for requests and answers.
+// memoryHealth is the state of the memory for requests and answers.
 func (h *Hub) memoryHealth() site.Part {
 	held := h.edge.Spool.Use()
 	use := fmt.Sprintf("%d MiB of requests and answers in memory, %d MiB on disk", held.Memory>>20, held.Disk>>20)
 	if h.edge.Spool.Full() {
-		return site.Part{Name: "Memory", Told: use + ": nearly full, new calls are refused"}
+		return site.Part{Name: "Memory", Text: use + ": nearly full, new calls are refused"}
 	}
-	return site.Part{Name: "Memory", Good: true, Told: use}
+	return site.Part{Name: "Memory", Good: true, Text: use}
 }
 
 func (h *Hub) databaseHealth(ctx context.Context) site.Part {
 	ctx, cancel := context.WithTimeout(ctx, healthWithin)
 	defer cancel()
 	began := time.Now()
-	_, err := h.records.Grant(ctx, [32]byte{}) // of nobody
+	_, err := h.records.Grant(ctx, [32]byte{}) // of an unknown code
 	took := time.Since(began).Round(time.Microsecond)
 	if err != nil && !errors.Is(err, account.ErrNotFound) {
-		return site.Part{Name: "Database", Told: "does not answer; the log says why"}
+		return site.Part{Name: "Database", Text: "does not answer; the log says why"}
 	}
 	if !h.live.Confirmed(time.Now()) {
-		return site.Part{Name: "Database", Told: "changes cannot be followed: calls are refused until they can"}
+		return site.Part{Name: "Database", Text: "changes cannot be followed: calls are refused until they can"}
 	}
-	return site.Part{Name: "Database", Good: true, Told: fmt.Sprintf("answered in %s", took)}
+	return site.Part{Name: "Database", Good: true, Text: fmt.Sprintf("answered in %s", took)}
 }
 
-// journalHealth is how the ledger's journal is.
+// journalHealth is the state of the ledger's journal.
 func (h *Hub) journalHealth() site.Part {
 	switch s := h.ledger.Status(); {
 	case !s.Journal:
-		return site.Part{Name: "Journal", Good: true, Told: "none: records wait in memory"}
+		return site.Part{Name: "Journal", Good: true, Text: "none: records wait in memory"}
 	case s.Broken:
-		return site.Part{Name: "Journal", Told: "takes nothing until it is started again: calls are refused meanwhile; the log says why"}
+		return site.Part{Name: "Journal", Text: "takes nothing until it is started again: calls are refused meanwhile; the log says why"}
 	default:
-		return site.Part{Name: "Journal", Good: true, Told: fmt.Sprintf("%.0f %% full, %d calls open, %d records on their way to the database", 100*s.Used, s.Open, s.Pending)}
+		return site.Part{Name: "Journal", Good: true, Text: fmt.Sprintf("%.0f %% full, %d calls open, %d records on their way to the database", 100*s.Used, s.Open, s.Pending)}
 	}
 }
 
-// limits are those in force, for the operator.
+// limits returns the limits in force, for the operator.
 func (h *Hub) limits() []site.Limit {
 	edge := h.edge.Limits
 	limits := []site.Limit{
@@ -92,7 +92,7 @@ func (h *Hub) limits() []site.Limit {
 	return limits
 }
 
-// most is a bound on a number; a negative one is none.
+// most is a limit on a number; a negative one is none.
 func most(n int) string {
 	if n < 0 {
 		return "not limited"
@@ -100,7 +100,7 @@ func most(n int) string {
 	return fmt.Sprint(n)
 }
 
-// length is a time without the zeros at its end, as hub.toml takes it.
+// length is a duration without the zeros at its end, as hub.toml takes it.
 func length(d time.Duration) string {
 	text := d.String()
 	if strings.HasSuffix(text, "m0s") {

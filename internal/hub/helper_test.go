@@ -63,7 +63,7 @@ func (k *kept) RedeemLoginToken(ctx context.Context, hash [32]byte, m account.Ma
 	return k.DB.RedeemLoginToken(ctx, hash, m, now)
 }
 
-// rig is a hub over a real store, with nobody connected.
+// rig is a hub over a real store, without machines.
 type rig struct {
 	*Hub
 	t        *testing.T
@@ -86,8 +86,8 @@ func newRig(t *testing.T, cfg Config) *rig {
 	return &rig{Hub: h, t: t, kept: k, operator: h.Operator()}
 }
 
-// told is an answer of the operator's API or of POST /login.
-type told struct {
+// reply is an answer of the operator's API or of POST /login.
+type reply struct {
 	Status int
 	Header http.Header
 	Body   map[string]any
@@ -95,17 +95,17 @@ type told struct {
 }
 
 // code is the code of an error answer.
-func (a told) code() string {
+func (a reply) code() string {
 	e, _ := a.Body["error"].(map[string]any)
 	code, _ := e["code"].(string)
 	return code
 }
 
-func send(t *testing.T, handler http.Handler, method, path, body string) told {
+func send(t *testing.T, handler http.Handler, method, path, body string) reply {
 	t.Helper()
 	recorder := httptest.NewRecorder()
 	handler.ServeHTTP(recorder, httptest.NewRequest(method, path, strings.NewReader(body)))
-	a := told{Status: recorder.Code, Header: recorder.Header()}
+	a := reply{Status: recorder.Code, Header: recorder.Header()}
 	if text := recorder.Body.Bytes(); strings.HasPrefix(string(text), "[") {
 		if err := json.Unmarshal(text, &a.List); err != nil {
 			t.Fatalf("%s %s: %s: %v", method, path, text, err)
@@ -117,13 +117,13 @@ func send(t *testing.T, handler http.Handler, method, path, body string) told {
 }
 
 // admin asks the operator's API.
-func (r *rig) admin(method, path, body string) told {
+func (r *rig) admin(method, path, body string) reply {
 	r.t.Helper()
 	return send(r.t, r.operator, method, path, body)
 }
 
 // ok asks the operator's API for something that works.
-func (r *rig) ok(method, path, body string) told {
+func (r *rig) ok(method, path, body string) reply {
 	r.t.Helper()
 	a := r.admin(method, path, body)
 	if a.Status != 200 {

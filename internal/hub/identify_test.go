@@ -63,10 +63,10 @@ func TestIdentifyAsksOnlyForWhatMayBe(t *testing.T) {
 		t.Errorf("%d look-ups", n)
 	}
 	if code := r.code(credential.Mint(credential.APIKey, "home").Reveal()); code != fault.InvalidAPIKey {
-		t.Errorf("a key nobody has: %q", code)
+		t.Errorf("an unknown key: %q", code)
 	}
 	if n := r.kept.lookups.Load() - before; n != 1 {
-		t.Errorf("%d look-ups for a key nobody has", n)
+		t.Errorf("%d look-ups for an unknown key", n)
 	}
 }
 
@@ -117,7 +117,7 @@ func TestIdentifyRevokedMeanwhile(t *testing.T) {
 	}
 }
 
-// While the database is down nobody new is let in, and nobody is called wrong.
+// While the database is down no new key is accepted, and none is called wrong.
 func TestIdentifyWithoutDatabase(t *testing.T) {
 	r := newRig(t, Config{})
 	_, known := r.member("ann")

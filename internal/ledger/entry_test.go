@@ -1,12 +1,16 @@
 package ledger
 
 import (
+	"bytes"
 	"encoding/hex"
+	"errors"
+	"path/filepath"
 	"reflect"
 	"testing"
 	"time"
 
 	"github.com/kith/kith/internal/account"
+	"github.com/kith/kith/internal/ledger/journal"
 )
 
 // everyField is an entry in which no field is zero.
@@ -65,6 +69,34 @@ func TestEntryOfEarlierVersions(t *testing.T) {
 		t.Errorf("form 1: %v\n got %+v\nwant %+v", err, got, want)
 	}
 	refusesParts(t, form1)
+}
+
+// A hub that starts after an upgrade records the calls that the version before it left
+// in the journal: those that were over, and as interrupted those that were not.
+func TestJournalOfEarlierVersions(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "ledger-")
+	j, err := journal.Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ended, err := hex.DecodeString(onDiskOld)
+	if err != nil {
+		t.Fatal(err)
+	}
+	intent := bytes.Replace(ended, []byte("req_1"), []byte("req_2"), 1)
+	intent[1] = 0
+	if err := errors.Join(j.Restart(nil), j.Append(ended), j.Append(intent), j.Sync(), j.Close()); err != nil {
+		t.Fatal(err)
+	}
+	b := &books{calls: map[string]account.Usage{}}
+	begin(t, path, b).stop()
+	all := b.all()
+	if want := everyField(t).Usage; len(all) != 2 || !reflect.DeepEqual(all["req_1"], want) {
+		t.Errorf("%d calls; got %+v, want %+v", len(all), all["req_1"], want)
+	}
+	if u := all["req_2"]; u.Code != account.Interrupted || u.MachineID != "mch_1" {
+		t.Errorf("%+v", u)
+	}
 }
 
 // refusesParts checks that no part of an entry, and nothing longer, is read as one.

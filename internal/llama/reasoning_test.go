@@ -8,9 +8,9 @@ import (
 	"testing"
 )
 
-// What is thought and what is said is told apart wherever the pieces end.
-func TestThoughts(t *testing.T) {
-	for _, c := range []struct{ prompt, text, thought, said string }{
+// The reasoning is separated from the answer wherever the pieces end.
+func TestReasoningSplitter(t *testing.T) {
+	for _, c := range []struct{ prompt, text, reasoning, answer string }{
 		{"", "Hello", "", "Hello"},
 		{"", "<think>\nso it is\n</think>\n\nHello <think>", "so it is", "Hello <think>"},
 		{"", " \n<think>a</think>b", "a", "b"},
@@ -27,27 +27,26 @@ func TestThoughts(t *testing.T) {
 		runes := c.text
 		for first := range len(runes) + 1 {
 			for second := first; second <= len(runes); second++ {
-				state := thoughtsAfter(c.prompt)
-				var thought, said strings.Builder
+				state := splitterAfter(c.prompt)
+				var reasoning, answer strings.Builder
 				pieces := []string{runes[:first], runes[first:second], runes[second:]}
 				for i, piece := range pieces {
-					a, b := state.tell(piece, i == len(pieces)-1)
-					thought.WriteString(a)
-					said.WriteString(b)
+					a, b := state.split(piece, i == len(pieces)-1)
+					reasoning.WriteString(a)
+					answer.WriteString(b)
 				}
-				if got := strings.TrimPrefix(thought.String(), "\n"); got != c.thought || said.String() != c.said {
-					t.Fatalf("%q cut at %d and %d: thought %q, said %q", c.text, first, second, got, said.String())
+				if got := strings.TrimPrefix(reasoning.String(), "\n"); got != c.reasoning || answer.String() != c.answer {
+					t.Fatalf("%q cut at %d and %d: reasoning %q, answer %q", c.text, first, second, got, answer.String())
 				}
 			}
 		}
 	}
-	if thought, said := (&thoughts{}).tell("<think>a</think>b", true); thought != "" || said != "<think>a</think>b" {
-		t.Errorf("a model that does not think: %q %q", thought, said)
+	if reasoning, answer := new(reasoningSplitter).split("<think>a</think>b", true); reasoning != "" || answer != "<think>a</think>b" {
+		t.Errorf("a model that does not think: %q %q", reasoning, answer)
 	}
 }
 
-// thinkingModel is the small model with the template of one that thinks when it
-// is told to.
+// thinkingModel is the small model with a template that has enable_thinking.
 func thinkingModel(t *testing.T) ModelFile {
 	t.Helper()
 	start := bytes.Index(tinyModel, []byte("{% for message in messages %}"))
@@ -61,8 +60,8 @@ func thinkingModel(t *testing.T) ModelFile {
 	return ModelFile{ID: "thinker", Path: path}
 }
 
-// The built-in engine says what a thinking model thinks under its own name,
-// streamed or not, and only where the model was told to think.
+// The reasoning of a thinking model has a field of its own, streamed or not, and
+// only if thinking is enabled.
 func TestThinkingModel(t *testing.T) {
 	e := startEngine(t, Config{Models: []ModelFile{thinkingModel(t), testModels[0]}})
 	for _, m := range e.Models() {
