@@ -7,6 +7,7 @@ VERSION := $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
 LDFLAGS := -s -w -X github.com/kith/kith/internal/cli.Version=$(VERSION)
 GO      := go
 STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
+GREMLINS    := github.com/go-gremlins/gremlins/cmd/gremlins@v0.6.0
 SQLC        := github.com/sqlc-dev/sqlc/cmd/sqlc@v1.31.1
 
 .PHONY: help run build build-slim llama test test-all check flaky soak mutate bench bench-idle h2spec generate man fmt setup-test clean
@@ -45,9 +46,10 @@ flaky: setup-test build ## every test 50 times on a busy computer (RUNS=5, PACKA
 soak: setup-test ## the long runs: ten million worlds, ten thousand seeds, a thousand kills
 	@scripts/soak.sh
 
-mutate: ## break the law and the credentials, one way at a time: a test must notice
-	@$(GO) run ./scripts/mutate ./internal/fleet -worlds=1000
-	@$(GO) run ./scripts/mutate ./internal/credential
+mutate: ## change one operator of the routing rules or the credentials at a time: a test must fail
+	@for package in fleet credential; do \
+	  KITH_TEST_WORLDS=1000 GOFLAGS=-vet=off $(GO) run $(GREMLINS) unleash --output-statuses lt ./internal/$$package; \
+	done
 
 bench: build ## CPU a request and a chunk, beside a plain proxy and nginx
 	@$(GO) run ./bench
@@ -55,7 +57,7 @@ bench: build ## CPU a request and a chunk, beside a plain proxy and nginx
 bench-idle: build ## 10,000 idle tunnels: memory of each, and how soon all are back
 	@$(GO) run ./bench -idle 10000
 
-h2spec: ## the tunnel's server end beside net/http alone
+h2spec: ## HTTP/2 conformance of the tunnel's server end, compared with net/http
 	@scripts/h2spec.sh
 
 generate: ## SQL to Go, code to docs

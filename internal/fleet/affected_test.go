@@ -179,3 +179,24 @@ func TestConcernIsSmall(t *testing.T) {
 		t.Error("no word on what changed concerns no one")
 	}
 }
+
+// Each of an owner's limits for a group affects its members when it changes alone.
+func TestEachLimitAffects(t *testing.T) {
+	with := func(l Limits) *Snapshot {
+		return NewSnapshot().WithMachine(&Machine{ID: "box", Owner: "dan", Online: true, Slots: 1, Offers: offering("m", "n")}).
+			WithGroup(&Group{ID: "g", Members: []MemberID{"bob", "dan"}, Limits: map[MemberID]*Limits{"dan": &l}})
+	}
+	start := func() Limits {
+		return Limits{Models: []ModelID{"m"}, Hours: knownHours(t, "Mon 08:00-09:00", "UTC"), Concurrent: 2, PerDay: 3}
+	}
+	for name, change := range map[string]func(*Limits){
+		"models": func(l *Limits) { l.Models = []ModelID{"n"} }, "hours": func(l *Limits) { l.Hours = knownHours(t, "Tue 08:00-09:00", "UTC") },
+		"concurrent": func(l *Limits) { l.Concurrent++ }, "per day": func(l *Limits) { l.PerDay++ }, "none": func(*Limits) {},
+	} {
+		after := start()
+		change(&after)
+		if got := AffectedBy(with(start()), with(after), []Change{{Kind: GroupChanged, ID: "g"}}).Any(); got != (name != "none") {
+			t.Errorf("%s: affected %t", name, got)
+		}
+	}
+}

@@ -4,16 +4,27 @@ import (
 	"flag"
 	"fmt"
 	"math/rand/v2"
+	"os"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
 )
 
 var (
-	worldsFlag = flag.Int("worlds", 100_000, "how many random worlds Route and its naive twin must agree on; the other random tests stay below it")
+	worldsFlag = flag.Int("worlds", envOr("KITH_TEST_WORLDS", 100_000), "how many random worlds Route and its naive twin must agree on; the other random tests stay below it")
 	seedFlag   = flag.Uint64("seed", 1, "seed of the first random world; each next one has the next seed")
 )
+
+// envOr returns the number in an environment variable, for a tool that passes no
+// flags to tests, or the other one.
+func envOr(name string, other int) int {
+	if n, err := strconv.Atoi(os.Getenv(name)); err == nil {
+		return n
+	}
+	return other
+}
 
 // Route and the naive twin must agree on every random world. 10 million:
 //
