@@ -151,7 +151,6 @@ var citing = []string{
 	"internal/dialect",
 	"internal/gateway",
 	"internal/hub",
-	"internal/ledger",
 	"internal/llama",
 	"internal/spool",
 	"internal/store",
