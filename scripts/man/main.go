@@ -20,7 +20,7 @@ func main() {
 
 func write(args []string) error {
 	if len(args) != 1 {
-		return fmt.Errorf("cannot tell where the pages go: name one folder")
+		return fmt.Errorf("no folder for the pages: name one folder")
 	}
 	if err := os.MkdirAll(args[0], 0o755); err != nil {
 		return fmt.Errorf("cannot make the folder: %w", err)
