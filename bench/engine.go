@@ -22,7 +22,7 @@ func engine(listen string) error {
 		switch {
 		case !call.Stream:
 			return enginetest.Behaviour{Text: kilobyte}
-		case strings.Contains(call.Said, pacedMark):
+		case strings.Contains(call.Input, pacedMark):
 			return enginetest.Behaviour{Text: kilobyte, Chunks: 50, Interval: 10 * time.Millisecond}
 		default:
 			return enginetest.Behaviour{Text: kilobyte, Chunks: 50}

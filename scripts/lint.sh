@@ -1,15 +1,15 @@
 #!/usr/bin/env bash
-# gofmt, nothing left of a merge, vet on the systems we build for, staticcheck.
+# gofmt, no conflict markers, vet on the systems we build for, staticcheck.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 unformatted=$(git ls-files '*.go' | xargs gofmt -l)
 if [ -n "$unformatted" ]; then
-  echo "not gofmt'd (make fmt mends it):" >&2
+  echo "not gofmt'd (run make fmt):" >&2
   echo "$unformatted" >&2
   exit 1
 fi
 if git grep -nE '^(<<<<<<<|>>>>>>>) '; then
-  echo "these lines are left of a merge" >&2
+  echo "conflict markers of a merge:" >&2
   exit 1
 fi
 go vet -tags llama ./...

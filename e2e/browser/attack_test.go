@@ -211,7 +211,7 @@ func TestRebinding(t *testing.T) {
 func (d *daemon) ranNothing(t *testing.T, origin string) {
 	t.Helper()
 	if runs := d.engine.Counts().Runs; runs != 0 {
-		t.Errorf("pages of %s made the engine run %d times, the last time %q", origin, runs, d.engine.Last().Said)
+		t.Errorf("pages of %s made the engine run %d times, the last time %q", origin, runs, d.engine.Last().Input)
 	}
 }
 

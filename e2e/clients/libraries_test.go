@@ -65,7 +65,7 @@ func startLibraries(t *testing.T) *libraries {
 		switch {
 		case strings.Contains(string(c.Body), `"role":"tool"`):
 			return enginetest.Behaviour{Text: "The file says hello."}
-		case strings.Contains(c.Said, askBroken):
+		case strings.Contains(c.Input, askBroken):
 			return enginetest.Behaviour{Text: "one two three four", Fault: enginetest.Die, After: 2}
 		default:
 			return enginetest.Behaviour{Raw: []string{toolChunks}, Answer: toolAnswer}

@@ -21,7 +21,7 @@ import (
 // created is the time in every answer: 21 November 2026.
 const created = "1795219200"
 
-// body is what the double reads of a request.
+// body holds the fields of a request that the double reads.
 type body struct {
 	Model    string `json:"model"`
 	Stream   bool   `json:"stream"`
@@ -49,16 +49,16 @@ func readCall(r *http.Request) (Call, error) {
 	c.Model, c.Stream, c.Usage, c.Base64 = b.Model, b.Stream, b.Options.Usage, b.Encoding == "base64"
 	for _, m := range b.Messages {
 		if m.Role == "user" {
-			c.Said = textOf(m.Content)
+			c.Input = textOf(m.Content)
 		}
 	}
 	if b.Input != nil {
-		c.Said = string(b.Input)
+		c.Input = string(b.Input)
 	}
 	return c, nil
 }
 
-// textOf is the text of a message's content, of its parts if it has several.
+// textOf returns the text of a message's content or of its parts.
 func textOf(content jsontext.Value) string {
 	var text string
 	if json.Unmarshal(content, &text) == nil {
@@ -67,7 +67,7 @@ func textOf(content jsontext.Value) string {
 	var parts []struct {
 		Text string `json:"text"`
 	}
-	_ = json.Unmarshal(content, &parts) // neither: it says nothing
+	_ = json.Unmarshal(content, &parts) // other content has no text
 	var all strings.Builder
 	for _, p := range parts {
 		all.WriteString(p.Text)
@@ -75,7 +75,7 @@ func textOf(content jsontext.Value) string {
 	return all.String()
 }
 
-// run is one call being answered.
+// run is a call being answered.
 type run struct {
 	e    *Engine
 	w    http.ResponseWriter
@@ -85,8 +85,7 @@ type run struct {
 	out  []byte
 }
 
-// inference answers a chat or embeddings call, or one to transcribe; the counts
-// follow.
+// inference returns the handler of a route that runs a model, and counts its calls.
 func (e *Engine) inference(answer func(*run) error) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		var call Call
@@ -125,7 +124,7 @@ func (e *Engine) inference(answer func(*run) error) http.HandlerFunc {
 			e.refuse(w, http.StatusServiceUnavailable, "server busy, please try again")
 			return
 		}
-		result := errFault // of a panic
+		result := errFault // if answer panics
 		defer func() {
 			e.count(func(c *Counts) {
 				c.Running--
@@ -143,7 +142,7 @@ func (e *Engine) inference(answer func(*run) error) http.HandlerFunc {
 	}
 }
 
-// errFault marks a call that ended as its Fault wanted.
+// errFault is the result of a call that ended by its Fault.
 var errFault = fmt.Errorf("a fault that was asked for")
 
 func (r *run) do(answer func(*run) error) error {
@@ -154,7 +153,7 @@ func (r *run) do(answer func(*run) error) error {
 		if r.b.Answer != "" {
 			r.w.Header().Set("Content-Type", "application/json")
 			r.w.WriteHeader(s)
-			_, _ = io.WriteString(r.w, r.b.Answer) // the only error is a reader that left
+			_, _ = io.WriteString(r.w, r.b.Answer) // fails only if the caller left
 			return errFault
 		}
 		r.e.refuse(r.w, s, "an error that was asked for")
@@ -174,7 +173,7 @@ func (r *run) do(answer func(*run) error) error {
 	return answer(r)
 }
 
-// zipped writes compressed and flushes that too.
+// zipped compresses and flushes what is written.
 type zipped struct {
 	http.ResponseWriter
 	zip *gzip.Writer
@@ -189,7 +188,7 @@ func (z zipped) FlushError() error {
 	return http.NewResponseController(z.ResponseWriter).Flush()
 }
 
-// fault does what the Behaviour's Fault does where it strikes.
+// fault applies the Fault.
 func (r *run) fault() error {
 	switch r.b.Fault {
 	case Hang:
@@ -204,7 +203,7 @@ func (r *run) fault() error {
 	}
 }
 
-// pause waits, unless the caller leaves.
+// pause waits for d or the end of the call.
 func (r *run) pause(d time.Duration) error {
 	if d <= 0 {
 		return r.ctx.Err()
@@ -219,11 +218,11 @@ func (r *run) pause(d time.Duration) error {
 	}
 }
 
-// words are what is said, a chunk each.
+// words returns the chunks of the answer's text.
 func (r *run) words() []string {
 	text := r.b.Text
 	if text == "" {
-		text = r.call.Said
+		text = r.call.Input
 	}
 	words := strings.SplitAfter(text, " ")
 	if r.b.Chunks == 0 {
@@ -236,9 +235,9 @@ func (r *run) words() []string {
 	return out
 }
 
-func (r *run) tokensIn() int { return len(strings.Fields(r.call.Said)) }
+func (r *run) tokensIn() int { return len(strings.Fields(r.call.Input)) }
 
-// chat answers /v1/chat/completions.
+// chat answers POST /v1/chat/completions.
 func (r *run) chat() error {
 	words := r.words()
 	if r.call.Stream && r.b.Fault != Unstreamed {
@@ -287,7 +286,7 @@ func (r *run) usage(out []byte, completion int) []byte {
 	return fmt.Appendf(out, `{"prompt_tokens":%d,"completion_tokens":%d,"total_tokens":%d}`, in, completion, in+completion)
 }
 
-// stream answers a chat call in chunks.
+// stream answers a chat call as a stream.
 func (r *run) stream(words []string) error {
 	r.w.Header().Set("Content-Type", "text/event-stream")
 	if r.b.Raw != nil {
@@ -367,7 +366,7 @@ func (r *run) flush(p []byte) error {
 	return http.NewResponseController(r.w).Flush()
 }
 
-// embeddings answers /v1/embeddings with vectors that depend on the input.
+// embeddings answers POST /v1/embeddings with vectors derived from the input.
 func (r *run) embeddings() error {
 	r.w.Header().Set("Content-Type", "application/json")
 	if r.b.Answer != "" {
@@ -375,8 +374,8 @@ func (r *run) embeddings() error {
 		return err
 	}
 	var inputs []jsontext.Value
-	if json.Unmarshal([]byte(r.call.Said), &inputs) != nil {
-		inputs = []jsontext.Value{jsontext.Value(r.call.Said)}
+	if json.Unmarshal([]byte(r.call.Input), &inputs) != nil {
+		inputs = []jsontext.Value{jsontext.Value(r.call.Input)}
 	}
 	out := []byte(`{"object":"list","data":[`)
 	for i, input := range inputs {
@@ -392,7 +391,7 @@ func (r *run) embeddings() error {
 	return err
 }
 
-// vector is eight numbers made of the input. LM Studio knows no base64.
+// vector returns eight numbers derived from the input. LM Studio has no base64.
 func (e *Engine) vector(out []byte, input []byte, asBase64 bool) []byte {
 	h := fnv.New64a()
 	h.Write(input)
@@ -410,7 +409,7 @@ func (e *Engine) vector(out []byte, input []byte, asBase64 bool) []byte {
 	return append(out, "["+strings.Join(numbers, ",")+"]"...)
 }
 
-// quote appends s as a JSON string, mended where it is not UTF-8.
+// quote appends s as a JSON string; invalid UTF-8 is replaced.
 func quote(out []byte, s string) []byte {
 	out, _ = jsontext.AppendQuote(out, s)
 	return out

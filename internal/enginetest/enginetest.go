@@ -1,8 +1,8 @@
-// Package enginetest is an engine double: an http.Handler that speaks as one of
-// the engines that kith knows does, or a plain server, or a service elsewhere,
-// and fails on demand in every way an engine can. Tests, the benchmark and `kith
-// rehearse` use it, over a real loopback port or, in a synctest bubble,
-// through a Transport without sockets.
+// Package enginetest is an engine double: an http.Handler that answers as one of
+// the engines that kith knows, as a plain server, or as a service elsewhere. It
+// fails on demand in every way in which engines fail. Tests, the benchmark and
+// `kith rehearse` use it over a loopback port or, in a synctest bubble, through a
+// Transport without sockets.
 package enginetest
 
 import (
@@ -15,10 +15,10 @@ import (
 	"time"
 )
 
-// Kind is which engine the double speaks as.
+// Kind is the kind of engine that the double imitates.
 type Kind string
 
-// The kinds, by the words the engine package has for them.
+// The kinds have the ids of package engine.
 const (
 	LlamaCpp  Kind = "llama.cpp"
 	Ollama    Kind = "ollama"
@@ -35,104 +35,104 @@ const (
 	Plain     Kind = "openai"
 )
 
-// Kinds are those that can be told apart by what they answer.
+// Kinds are those that package engine recognizes by their answers.
 var Kinds = []Kind{LlamaCpp, Ollama, LMStudio, VLLM, SGLang, Docker, LocalAI, LlamaSwap, KoboldCpp, TabbyAPI, MLX, Jan}
 
-// Model is one model the double offers.
+// Model is a model that the double offers.
 type Model struct {
 	ID            string
-	ContextLength int  // tokens; 0: 4096
-	Embeddings    bool // for embeddings, not for chat
+	ContextLength int  // in tokens; 0 means 4096
+	Embeddings    bool // for embeddings instead of chat
 	Tools         bool
 	Vision        bool
 	Thinking      bool
 }
 
-// Options say what the double offers.
+// Options configure a double.
 type Options struct {
-	// Models are what it lists; nil: one chat model, "test-model".
+	// Models are the models that it lists; nil means one chat model, "test-model".
 	Models []Model
-	// Slots is the parallelism it tells, where its kind tells one; 0: 1.
+	// Slots is the parallelism that it reports, if its kind does; 0 means 1.
 	Slots int
-	// Limit is how many calls it runs at once before it answers 503; 0: any.
+	// Limit is how many calls it runs at once before it answers 503; 0 means any.
 	Limit int
-	// MaxUpload is the largest clip that a Speech double takes, in bytes; beyond it
-	// answers 413. 0: any.
+	// MaxUpload is the largest clip of a Speech double in bytes, before it answers
+	// 413; 0 means any.
 	MaxUpload int64
-	// Key, if not empty, is asked for as a bearer token, or in x-api-key.
+	// Key, if not empty, is required as a bearer token or in x-api-key.
 	Key string
-	// Behaviour is how it answers until Set or Script say otherwise.
+	// Behaviour applies until Set or Script is called.
 	Behaviour Behaviour
 }
 
-// Fault is a way to go wrong, at the point that Behaviour.After says.
+// Fault is a kind of failure, at the point that Behaviour.After names.
 type Fault uint8
 
-// The faults. Of an unary answer all but None, Hang and Die spoil the body.
+// The faults. Those of a unary answer damage its body, except None, Hang and Die.
 const (
 	None       Fault = iota
-	Hang             // falls silent until the caller leaves
-	Die              // breaks the connection; After 0: before the first byte
+	Hang             // sends nothing more until the caller leaves
+	Die              // breaks the connection; with After 0 before the first byte
 	Cut              // ends cleanly, without finish reason and end mark
-	Unmarked         // says all but the end mark
-	Garbage          // one chunk is not JSON
-	Endless          // never stops
-	Unstreamed       // answers a stream call with an unary answer
-	Zipped           // compresses, unasked
+	Unmarked         // omits the end mark
+	Garbage          // sends one chunk that is not JSON
+	Endless          // never ends
+	Unstreamed       // answers a stream call with a unary answer
+	Zipped           // compresses although that was not accepted
 )
 
 // Behaviour is how the double answers a call.
 type Behaviour struct {
-	// Text is what it says, a chunk for each word; empty: what the last user
-	// message said.
+	// Text is the text of the answer, a chunk for each word; empty means the text of
+	// the last user message.
 	Text string
-	// Chunks, if not 0, is how many chunks it says, the words over and over.
+	// Chunks, if not 0, is the number of chunks; the words are repeated.
 	Chunks int
-	// Reasoning is what it thinks before that, under the name its kind uses.
+	// Reasoning is sent before the text, prefix the name that the kind uses.
 	Reasoning string
-	// First is the wait before the first byte, Interval that before each chunk
-	// after the first.
+	// First is the wait before the first byte, and Interval the wait before each
+	// further chunk.
 	First, Interval time.Duration
-	// Status, if neither 0 nor 200, is an error's, in the form of its kind.
+	// Status, if neither 0 nor 200, is the status of an error in the kind's form.
 	Status int
-	// Fault happens after that many chunks of content.
+	// Fault happens after After chunks of content.
 	Fault Fault
 	After int
-	// Raw, if not nil, is the whole body of a streamed answer, each string
-	// written and flushed on its own.
+	// Raw, if not nil, is the body of a streamed answer. Each string is written and
+	// flushed.
 	Raw []string
-	// Answer, if not empty, is the whole body of an unary answer, or of the error
-	// that Status asks for.
+	// Answer, if not empty, is the body of a unary answer, or of the error with
+	// Status.
 	Answer string
 }
 
-// Call is a chat or embeddings call, or one to transcribe, as the double received it.
+// Call is a call that the double received.
 type Call struct {
 	Path   string
-	From   string // the caller's address, one a connection
+	From   string // the caller's address, one for each connection
 	Header http.Header
 	Body   []byte
 	Model  string
 	Stream bool
-	Said   string // the last user message, or the input
+	Input  string // the last user message, or the input
 	Usage  bool   // include_usage
 	Base64 bool   // encoding_format
-	Clip   *Clip  // what was to be transcribed; nil: another call
+	Clip   *Clip  // the clip of a transcription, or nil
 }
 
-// Counts are what happened so far.
+// Counts count the calls so far.
 type Counts struct {
-	Runs      int // calls begun, refusals not counted
+	Runs      int // calls that were started
 	Running   int
-	Completed int // answered whole
+	Completed int // answered completely
 	Cancelled int // the caller left first
 	Failed    int // ended by a Fault or a Status
 	Refused   int // over the limit
 	TooLarge  int // clips over MaxUpload
-	Chunks    int // of content sent, all calls together
+	Chunks    int // of content, in all calls
 }
 
-// Engine is one double. It is safe for concurrent use.
+// Engine is a double. It is safe for concurrent use.
 type Engine struct {
 	kind   Kind
 	models []Model
@@ -147,14 +147,13 @@ type Engine struct {
 	script  func(Call) Behaviour
 	counts  Counts
 	last    Call
-	changed chan struct{} // nil while nobody waits
+	changed chan struct{} // closed at the next change; nil if no one waits
 
 	server *http.Server
 	url    string
 }
 
-// New makes a double of the kind; it serves once it is started or asked
-// through its Transport.
+// New returns a double. It serves after Start, or through its Transport.
 func New(kind Kind, o Options) *Engine {
 	e := &Engine{kind: kind, models: o.Models, slots: max(o.Slots, 1), limit: o.Limit, key: o.Key, maxUpload: o.MaxUpload}
 	if e.models == nil {
@@ -170,31 +169,31 @@ func New(kind Kind, o Options) *Engine {
 	return e
 }
 
-// Set makes every call from now on behave so.
+// Set sets the behaviour of all calls from now on.
 func (e *Engine) Set(b Behaviour) { e.Script(func(Call) Behaviour { return b }) }
 
-// Script asks f how each call from now on is to be answered.
+// Script makes f choose the behaviour of each call from now on.
 func (e *Engine) Script(f func(Call) Behaviour) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.script = f
 }
 
-// Counts is what happened so far.
+// Counts returns the counts so far.
 func (e *Engine) Counts() Counts {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return e.counts
 }
 
-// Last is the last call that was run.
+// Last returns the last call that was run.
 func (e *Engine) Last() Call {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return e.last
 }
 
-// Wait returns when holds is true of the counts, or ctx's error.
+// Wait waits until holds reports true for the counts, or ctx ends.
 func (e *Engine) Wait(ctx context.Context, holds func(Counts) bool) error {
 	for {
 		e.mu.Lock()
@@ -209,13 +208,13 @@ func (e *Engine) Wait(ctx context.Context, holds func(Counts) bool) error {
 		}
 		select {
 		case <-ctx.Done():
-			return fmt.Errorf("the engine double stands at %+v: %w", counts, ctx.Err())
+			return fmt.Errorf("the engine double has %+v: %w", counts, ctx.Err())
 		case <-changed:
 		}
 	}
 }
 
-// count changes the counts and tells who waits for that.
+// count changes the counts and wakes Wait.
 func (e *Engine) count(change func(c *Counts)) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -226,10 +225,10 @@ func (e *Engine) count(change func(c *Counts)) {
 	}
 }
 
-// Start serves on a loopback port; Close ends that.
+// Start serves on a loopback port until Close.
 func (e *Engine) Start() error { return e.Listen("127.0.0.1:0") }
 
-// Listen serves on the address, for one who restarts where it was.
+// Listen serves on the address, for a double that restarts.
 func (e *Engine) Listen(addr string) error {
 	ln, err := net.Listen("tcp", addr)
 	if err != nil {
@@ -239,13 +238,13 @@ func (e *Engine) Listen(addr string) error {
 	e.url = "http://" + ln.Addr().String()
 	go func(server *http.Server) {
 		if err := server.Serve(ln); !errors.Is(err, http.ErrServerClosed) {
-			panic(err) // the listener of a test broke: nothing sensible follows
+			panic(err) // the listener failed
 		}
 	}(e.server)
 	return nil
 }
 
-// URL is where the double listens, without /v1; empty: it was not started.
+// URL returns the address of a started double, without /v1, or "".
 func (e *Engine) URL() string { return e.url }
 
 // Close stops listening and breaks every connection.

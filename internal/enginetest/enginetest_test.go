@@ -22,7 +22,7 @@ func post(t *testing.T, ctx context.Context, rt http.RoundTripper, url, body str
 	return rt.RoundTrip(req)
 }
 
-// The double does the same over a socket and without one.
+// The double behaves alike over a socket and without one.
 func TestBothWays(t *testing.T) {
 	for name, through := range map[string]func(*Engine) (http.RoundTripper, string){
 		"in memory": func(e *Engine) (http.RoundTripper, string) { return e.Transport(), "http://anywhere" },
@@ -79,14 +79,14 @@ func TestBothWays(t *testing.T) {
 			if want := (Counts{Runs: 4, Completed: 1, Cancelled: 1, Failed: 2, Refused: 1}); got != want {
 				t.Errorf("counts %+v, want %+v", got, want)
 			}
-			if last := e.Last(); string(last.Body) != streamed || last.Said != "one two three" || !last.Stream {
+			if last := e.Last(); string(last.Body) != streamed || last.Input != "one two three" || !last.Stream {
 				t.Errorf("last call %+v", last)
 			}
 		})
 	}
 }
 
-// Pace is virtual in a bubble, and each call may be answered its own way.
+// The pace is virtual in a bubble, and each call may have its own behaviour.
 func TestScriptAndPace(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := New(Ollama, Options{})

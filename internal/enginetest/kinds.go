@@ -9,7 +9,7 @@ import (
 	"github.com/go-json-experiment/json"
 )
 
-// object is a JSON object of an engine's listing, written out once in a while.
+// object is a JSON object.
 type object = map[string]any
 
 // ServeHTTP satisfies http.Handler.
@@ -28,22 +28,22 @@ func (e *Engine) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	e.mux.ServeHTTP(w, r)
 }
 
-// routes are what the kind answers, the way it does.
+// routes returns the routes of the kind.
 func (e *Engine) routes() *http.ServeMux {
 	mux := http.NewServeMux()
-	tell := func(pattern string, what func() any) {
-		mux.HandleFunc(pattern, func(w http.ResponseWriter, _ *http.Request) { say(w, http.StatusOK, what()) })
+	page := func(pattern string, what func() any) {
+		mux.HandleFunc(pattern, func(w http.ResponseWriter, _ *http.Request) { writeJSON(w, http.StatusOK, what()) })
 	}
-	under := ""
+	prefix := ""
 	if e.kind == Docker {
-		under = "/engines"
+		prefix = "/engines"
 	}
 	if e.kind == Speech {
 		mux.HandleFunc("POST /v1/audio/transcriptions", e.inference((*run).transcribe))
 	} else {
-		mux.HandleFunc("POST "+under+"/v1/chat/completions", e.inference((*run).chat))
+		mux.HandleFunc("POST "+prefix+"/v1/chat/completions", e.inference((*run).chat))
 		if e.kind != MLX {
-			mux.HandleFunc("POST "+under+"/v1/embeddings", e.inference((*run).embeddings))
+			mux.HandleFunc("POST "+prefix+"/v1/embeddings", e.inference((*run).embeddings))
 		}
 	}
 	if e.kind == Service {
@@ -51,44 +51,44 @@ func (e *Engine) routes() *http.ServeMux {
 		mux.HandleFunc("POST /v1/messages", e.inference((*run).messages))
 		mux.HandleFunc("POST /v1/responses", e.inference((*run).responses))
 	}
-	tell("GET "+under+"/v1/models", e.list)
+	page("GET "+prefix+"/v1/models", e.list)
 	mux.HandleFunc("/", e.unknown)
 	switch e.kind {
 	case LlamaCpp:
-		tell("GET /health", func() any { return object{"status": "ok"} })
-		tell("GET /props", e.props)
-		tell("GET /slots", e.slotList)
+		page("GET /health", func() any { return object{"status": "ok"} })
+		page("GET /props", e.props)
+		page("GET /slots", e.slotList)
 		mux.HandleFunc("POST /apply-template", e.counting(applyTemplate))
 		mux.HandleFunc("POST /tokenize", e.counting(tokenizeText))
 	case Ollama:
 		mux.HandleFunc("GET /{$}", func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("Ollama is running")) })
-		tell("GET /api/version", func() any { return object{"version": "0.32.9"} })
-		tell("GET /api/tags", e.tags)
-		tell("GET /api/ps", func() any { return object{"models": []any{}} })
+		page("GET /api/version", func() any { return object{"version": "0.32.9"} })
+		page("GET /api/tags", e.tags)
+		page("GET /api/ps", func() any { return object{"models": []any{}} })
 		mux.HandleFunc("POST /api/show", e.show)
 	case LMStudio:
-		tell("GET /api/v1/models", e.lmStudio)
+		page("GET /api/v1/models", e.lmStudio)
 	case VLLM:
-		tell("GET /version", func() any { return object{"version": "0.15.1"} })
+		page("GET /version", func() any { return object{"version": "0.15.1"} })
 		mux.HandleFunc("GET /health", func(http.ResponseWriter, *http.Request) {})
-		tell("GET /openapi.json", e.openAPI)
-		mux.HandleFunc("POST /tokenize", e.counting(tokenizeTalk))
+		page("GET /openapi.json", e.openAPI)
+		mux.HandleFunc("POST /tokenize", e.counting(tokenizeChat))
 		mux.HandleFunc("GET /metrics", func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write(e.metrics()) })
 	default:
 		for path, what := range e.pages() {
-			tell("GET "+path, what)
+			page("GET "+path, what)
 		}
 	}
 	return mux
 }
 
-func say(w http.ResponseWriter, status int, what any) {
+func writeJSON(w http.ResponseWriter, status int, what any) {
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(status)
-	_ = json.MarshalWrite(w, what) // the reader left: nobody to tell
+	_ = json.MarshalWrite(w, what) // fails only if the caller left
 }
 
-// list is GET /v1/models, each kind with its own extras.
+// list answers GET /v1/models with the fields that the kind adds.
 func (e *Engine) list() any {
 	var data []any
 	for _, m := range e.models {
@@ -142,10 +142,10 @@ func (e *Engine) show(w http.ResponseWriter, r *http.Request) {
 	var asked struct {
 		Model string `json:"model"`
 	}
-	_ = json.UnmarshalRead(r.Body, &asked) // unread: a model nobody has
+	_ = json.UnmarshalRead(r.Body, &asked) // without a model: not found
 	i := slices.IndexFunc(e.models, func(m Model) bool { return m.ID == asked.Model })
 	if i < 0 {
-		say(w, http.StatusNotFound, object{"error": "model '" + asked.Model + "' not found"})
+		writeJSON(w, http.StatusNotFound, object{"error": "model '" + asked.Model + "' not found"})
 		return
 	}
 	m := e.models[i]
@@ -158,7 +158,7 @@ func (e *Engine) show(w http.ResponseWriter, r *http.Request) {
 			words = append(words, word)
 		}
 	}
-	say(w, http.StatusOK, object{
+	writeJSON(w, http.StatusOK, object{
 		"capabilities": words,
 		"model_info":   object{"general.architecture": "llama", "llama.context_length": m.ContextLength},
 	})
@@ -196,37 +196,36 @@ func (e *Engine) openAPI() any {
 	return object{"openapi": "3.1.0", "paths": paths}
 }
 
-// check is the status and text of a refusal that the kind itself would give;
-// 0: it would run the call.
+// check returns the status and text of a refusal that the kind would give, or 0.
 func (e *Engine) check(c Call) (int, string) {
 	embeds := strings.HasSuffix(c.Path, "/v1/embeddings")
 	i := slices.IndexFunc(e.models, func(m Model) bool { return m.ID == c.Model })
 	switch {
 	case e.kind == LlamaCpp && embeds && !e.any(func(m Model) bool { return m.Embeddings }):
 		return http.StatusNotImplemented, "This server does not support embeddings. Start it with `--embeddings`"
-	case embeds && c.Said == "":
+	case embeds && c.Input == "":
 		return http.StatusBadRequest, `"input" must be provided`
-	case i < 0 && e.kind != LlamaCpp: // which takes any name for its one model
+	case i < 0 && e.kind != LlamaCpp: // which ignores the name
 		return http.StatusNotFound, "model '" + c.Model + "' not found"
 	}
 	return 0, ""
 }
 
-// refuse answers with an error in the form of the kind.
+// refuse answers with an error in the kind's form.
 func (e *Engine) refuse(w http.ResponseWriter, status int, text string) {
 	switch e.kind {
 	case LlamaCpp:
-		say(w, status, object{"error": object{"code": status, "message": text, "type": "invalid_request_error"}})
+		writeJSON(w, status, object{"error": object{"code": status, "message": text, "type": "invalid_request_error"}})
 	case Ollama:
-		say(w, status, object{"error": object{"message": text, "type": "api_error", "param": nil, "code": nil}})
+		writeJSON(w, status, object{"error": object{"message": text, "type": "api_error", "param": nil, "code": nil}})
 	case VLLM:
-		say(w, status, object{"error": object{"message": text, "type": "BadRequestError", "param": nil, "code": status}})
+		writeJSON(w, status, object{"error": object{"message": text, "type": "BadRequestError", "param": nil, "code": status}})
 	default:
-		say(w, status, object{"error": object{"message": text, "type": "invalid_request_error", "code": "an_engine_code"}})
+		writeJSON(w, status, object{"error": object{"message": text, "type": "invalid_request_error", "code": "an_engine_code"}})
 	}
 }
 
-// reasoningName is what the kind calls its reasoning.
+// reasoningName returns the name that the kind has for reasoning.
 func (e *Engine) reasoningName() string {
 	if e.kind == Ollama || e.kind == VLLM {
 		return "reasoning"

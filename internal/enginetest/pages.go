@@ -5,8 +5,7 @@ import (
 	"strconv"
 )
 
-// pages are what the kinds that tell little of themselves answer beside their
-// listing, by path.
+// pages returns the further pages of the kinds that report little, by path.
 func (e *Engine) pages() map[string]func() any {
 	var first Model
 	if len(e.models) > 0 {
@@ -83,7 +82,7 @@ func (e *Engine) perf() any {
 	return object{"last_process": 0.1, "total_gens": e.Counts().Completed, "queue": running, "idle": idle, "uptime": 60}
 }
 
-// slotList is GET /slots of llama.cpp's server.
+// slotList answers GET /slots of llama.cpp's server.
 func (e *Engine) slotList() any {
 	running := e.Counts().Running
 	slots := make([]any, e.slots)
@@ -93,7 +92,7 @@ func (e *Engine) slotList() any {
 	return slots
 }
 
-// metrics is GET /metrics of vLLM.
+// metrics answers GET /metrics of vLLM.
 func (e *Engine) metrics() []byte {
 	running := strconv.Itoa(e.Counts().Running)
 	return []byte("# HELP vllm:num_requests_running Number of requests in model execution batches.\n" +
@@ -102,13 +101,13 @@ func (e *Engine) metrics() []byte {
 		`vllm:num_requests_waiting{engine="0",model_name="` + e.models[0].ID + `"} 0.0` + "\n")
 }
 
-// unknown answers a path that the kind does not have.
+// unknown answers an unknown path.
 func (e *Engine) unknown(w http.ResponseWriter, r *http.Request) {
 	switch e.kind {
-	case LMStudio: // it answers so to every path it does not know
-		say(w, http.StatusOK, object{"error": "Unexpected endpoint or method. (" + r.Method + " " + r.URL.Path + ")"})
+	case LMStudio: // status 200 for every unknown path
+		writeJSON(w, http.StatusOK, object{"error": "Unexpected endpoint or method. (" + r.Method + " " + r.URL.Path + ")"})
 	case SGLang, VLLM, TabbyAPI:
-		say(w, http.StatusNotFound, object{"detail": "Not Found"})
+		writeJSON(w, http.StatusNotFound, object{"detail": "Not Found"})
 	case Docker:
 		http.Error(w, "not found", http.StatusNotFound)
 	default:

@@ -5,11 +5,11 @@ import (
 	"strings"
 )
 
-// Service is the kind of a service elsewhere: beside chat and embeddings it
-// speaks the responses and the messages dialect, each answer as written here.
+// Service is the kind of a service elsewhere, which also serves the responses and
+// messages dialects, with the answers below.
 const Service Kind = "service"
 
-// The whole answers of a Service, and its streams, an event each.
+// The unary answers of a Service.
 const (
 	Message = `{"type":"message", "id":"msg_1","role":"assistant","model":"theirs","content":[{"type":"text","text":"Hello"}],` +
 		`"stop_reason":"end_turn","stop_sequence":null,"usage":{"input_tokens":7,"cache_read_input_tokens":4,"output_tokens":3}}`
@@ -18,7 +18,7 @@ const (
 		`"usage":{"input_tokens":11,"output_tokens":3,"total_tokens":14}}`
 )
 
-// MessageStream are the events of a streamed message.
+// MessageStream is the events of a streamed message.
 var MessageStream = []string{
 	"event: message_start\ndata: {\"type\":\"message_start\",\"message\":{\"id\":\"msg_1\",\"type\":\"message\",\"role\":\"assistant\",\"content\":[],\"model\":\"theirs\",\"usage\":{\"input_tokens\":7,\"cache_read_input_tokens\":4,\"output_tokens\":1}}}\n\n",
 	"event: content_block_start\ndata: {\"type\":\"content_block_start\",\"index\":0,\"content_block\":{\"type\":\"text\",\"text\":\"\"}}\n\n",
@@ -29,19 +29,19 @@ var MessageStream = []string{
 	"event: message_stop\ndata: {\"type\":\"message_stop\"}\n\n",
 }
 
-// ResponseStream are the events of a streamed response.
+// ResponseStream is the events of a streamed response.
 var ResponseStream = []string{
 	"event: response.created\ndata: {\"type\":\"response.created\",\"sequence_number\":0,\"response\":{\"id\":\"resp_1\",\"object\":\"response\",\"status\":\"in_progress\",\"output\":[],\"usage\":null}}\n\n",
 	"event: response.output_text.delta\ndata: {\"type\":\"response.output_text.delta\",\"sequence_number\":1,\"item_id\":\"msg_1\",\"output_index\":0,\"content_index\":0,\"delta\":\"Hello\"}\n\n",
 	"event: response.completed\ndata: {\"type\":\"response.completed\",\"sequence_number\":2,\"response\":" + Response + "}\n\n",
 }
 
-func (r *run) messages() error { return r.native(Message, MessageStream) }
+func (r *run) messages() error { return r.fixed(Message, MessageStream) }
 
-func (r *run) responses() error { return r.native(Response, ResponseStream) }
+func (r *run) responses() error { return r.fixed(Response, ResponseStream) }
 
-// native answers with what is written down, unless the Behaviour has its own.
-func (r *run) native(whole string, events []string) error {
+// fixed answers with the given texts, unless the Behaviour has its own.
+func (r *run) fixed(answer string, events []string) error {
 	if r.call.Stream {
 		r.w.Header().Set("Content-Type", "text/event-stream; charset=utf-8")
 		if r.b.Raw != nil {
@@ -59,8 +59,8 @@ func (r *run) native(whole string, events []string) error {
 	}
 	r.w.Header().Set("Content-Type", "application/json")
 	if r.b.Answer != "" {
-		whole = r.b.Answer
+		answer = r.b.Answer
 	}
-	_, err := io.Copy(r.w, strings.NewReader(whole))
+	_, err := io.Copy(r.w, strings.NewReader(answer))
 	return err
 }

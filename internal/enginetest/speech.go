@@ -7,20 +7,20 @@ import (
 	"strings"
 )
 
-// Speech is the kind of an engine that transcribes and does nothing else.
+// Speech is the kind of an engine that only transcribes.
 const Speech Kind = "speech"
 
-// A Clip is what the double got to transcribe.
+// Clip is the form of a transcription.
 type Clip struct {
-	Fields   map[string][]string // the parts that are not the sound
+	Fields   map[string][]string // the parts except the clip
 	FileName string
 	FileType string
 	Sound    []byte
-	Before   []string // names of the parts that came before the sound
+	Before   []string // names of the parts before the clip
 }
 
-// readClip reads the form of a transcription; over says that its sound is
-// longer than limit bytes, where there is one, and that the rest was not read.
+// readClip reads the form of a transcription. over reports a clip of more than
+// limit bytes, if limit is not 0; the rest is not read.
 func readClip(r *http.Request, limit int64) (call Call, over bool, err error) {
 	call = Call{Path: r.URL.Path, From: r.RemoteAddr, Header: r.Header}
 	clip := &Clip{Fields: map[string][]string{}}
@@ -64,17 +64,17 @@ func readClip(r *http.Request, limit int64) (call Call, over bool, err error) {
 		if limit > 0 && int64(len(clip.Sound)) > limit {
 			return call, true, nil
 		}
-		call.Said = string(clip.Sound)
+		call.Input = string(clip.Sound)
 	}
 }
 
-// transcribe answers /v1/audio/transcriptions with what the clip holds, word by
-// word a second each, unless its Behaviour has another text.
+// transcribe answers POST /v1/audio/transcriptions with the text in the clip, a
+// second for each word, or with the Behaviour's text.
 func (r *run) transcribe() error {
 	words := r.words()
 	text := strings.TrimSpace(strings.Join(words, ""))
 	if r.call.Stream && r.b.Fault != Unstreamed {
-		return r.speak(words, text)
+		return r.streamTranscript(words, text)
 	}
 	r.w.Header().Set("Content-Type", "application/json")
 	out := []byte(r.b.Answer)
@@ -100,8 +100,8 @@ func (r *run) transcribe() error {
 	return err
 }
 
-// speak answers as a stream.
-func (r *run) speak(words []string, text string) error {
+// streamTranscript answers as a stream.
+func (r *run) streamTranscript(words []string, text string) error {
 	r.w.Header().Set("Content-Type", "text/event-stream")
 	if r.b.Raw != nil {
 		return r.raw()

@@ -8,21 +8,22 @@ import (
 	"github.com/go-json-experiment/json"
 )
 
-// What the double's tokenizer makes of a talk: a token for each word, one for
-// each role, and one at the beginning.
+// The double's tokenizer: a token for each word and each role, and one at the
+// beginning.
 
-// counted is what the double reads of a request to count.
-type counted struct {
+// countRequest holds the fields of a request to count that the double reads.
+type countRequest struct {
 	body
 	Content string `json:"content"`
 	Special bool   `json:"add_special"`
 }
 
-// counting answers a request to count; such a one is no run, and Last tells it.
-func (e *Engine) counting(answer func(counted) any) http.HandlerFunc {
+// counting returns the handler of a route that counts. Its calls are in Last, but
+// not in Counts.
+func (e *Engine) counting(answer func(countRequest) any) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		call := Call{Path: r.URL.Path, From: r.RemoteAddr, Header: r.Header}
-		var asked counted
+		var asked countRequest
 		var err error
 		if call.Body, err = io.ReadAll(r.Body); err == nil {
 			err = json.Unmarshal(call.Body, &asked)
@@ -42,15 +43,15 @@ func (e *Engine) counting(answer func(counted) any) http.HandlerFunc {
 		case b.Status != 0 && b.Status != http.StatusOK:
 			e.refuse(w, b.Status, "asked for")
 		case b.Answer != "":
-			_, _ = io.WriteString(w, b.Answer) // the reader left: nobody to tell
+			_, _ = io.WriteString(w, b.Answer) // fails only if the caller left
 		default:
-			say(w, http.StatusOK, answer(asked))
+			writeJSON(w, http.StatusOK, answer(asked))
 		}
 	}
 }
 
-// form is the talk in the double's own form.
-func (c *counted) form() string {
+// template returns the messages in the double's chat template.
+func (c *countRequest) template() string {
 	var form strings.Builder
 	for _, m := range c.Messages {
 		form.WriteString("<" + m.Role + "> " + textOf(m.Content) + "\n")
@@ -58,9 +59,9 @@ func (c *counted) form() string {
 	return form.String()
 }
 
-func applyTemplate(c counted) any { return object{"prompt": c.form()} }
+func applyTemplate(c countRequest) any { return object{"prompt": c.template()} }
 
-func tokenizeText(c counted) any {
+func tokenizeText(c countRequest) any {
 	tokens := make([]int, len(strings.Fields(c.Content)))
 	if c.Special {
 		tokens = append(tokens, 1)
@@ -68,9 +69,11 @@ func tokenizeText(c counted) any {
 	return object{"tokens": tokens}
 }
 
-func tokenizeTalk(c counted) any {
-	n := len(strings.Fields(c.form())) + 1
+func tokenizeChat(c countRequest) any {
+	n := len(strings.Fields(c.template())) + 1
 	return object{"tokens": make([]int, n), "count": n, "max_model_len": 4096}
 }
 
-func countInput(c counted) any { return object{"input_tokens": len(strings.Fields(c.form())) + 1} }
+func countInput(c countRequest) any {
+	return object{"input_tokens": len(strings.Fields(c.template())) + 1}
+}

@@ -7,9 +7,9 @@ import (
 	"sync"
 )
 
-// Transport reaches the double without a socket, whatever the address: for
-// synctest bubbles, where only what a bubble made may be waited for. It
-// streams, and a caller who closes the body or ends the context is noticed.
+// Transport reaches the double without a socket, whatever the address, for
+// synctest bubbles. It streams, and the double notices when the caller closes the
+// body or ends the context.
 func (e *Engine) Transport() http.RoundTripper { return inMemory{e} }
 
 type inMemory struct{ handler http.Handler }
@@ -28,13 +28,13 @@ func (t inMemory) RoundTrip(req *http.Request) (*http.Response, error) {
 	go func() {
 		defer cancel()
 		defer func() {
-			// What a server does of this panic: break the connection.
+			// A server breaks the connection after this panic.
 			switch p := recover(); p {
 			case nil:
 				w.WriteHeader(http.StatusOK)
 				pipe.Close()
 			case http.ErrAbortHandler:
-				w.die()
+				w.abort()
 			default:
 				panic(p)
 			}
@@ -60,7 +60,7 @@ func (t inMemory) RoundTrip(req *http.Request) (*http.Response, error) {
 	}, nil
 }
 
-// pipeBody tells the handler when its reader leaves.
+// pipeBody ends the handler's context when it is closed.
 type pipeBody struct {
 	*io.PipeReader
 	cancel context.CancelFunc
@@ -89,8 +89,8 @@ func (w *pipeWriter) WriteHeader(status int) {
 	})
 }
 
-// die breaks the answer off, before its first byte if none was written.
-func (w *pipeWriter) die() {
+// abort breaks off the answer, before its first byte if none was written.
+func (w *pipeWriter) abort() {
 	w.once.Do(func() { close(w.begun) })
 	w.pipe.CloseWithError(io.ErrUnexpectedEOF)
 }
@@ -100,5 +100,5 @@ func (w *pipeWriter) Write(p []byte) (int, error) {
 	return w.pipe.Write(p)
 }
 
-// Flush satisfies http.Flusher: nothing is held back.
+// Flush satisfies http.Flusher.
 func (w *pipeWriter) Flush() { w.WriteHeader(http.StatusOK) }

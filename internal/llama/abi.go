@@ -11,12 +11,11 @@ import (
 	"github.com/ebitengine/purego"
 )
 
-// Everything in this file mirrors llama.h of llama.cpp release v0.5.0 on 64-bit
-// machines. The layouts move every few weeks upstream: when the pinned version
-// is raised, read the new header, mend the structs, and let checkLayout and
-// TestLayout say whether sizes and offsets agree.
+// This file mirrors llama.h of llama.cpp release v0.5.0 on 64-bit machines. The
+// layouts change every few weeks. When the pinned version is raised, compare the
+// structs with the new header; checkLayout and TestLayout check sizes and offsets.
 
-// Opaque things on the C side. Zero is NULL.
+// Opaque C pointers. Zero is NULL.
 type (
 	cModel   uintptr
 	cVocab   uintptr
@@ -82,7 +81,7 @@ type batch struct {
 // chatMessage is struct llama_chat_message; both are NUL-terminated.
 type chatMessage struct{ role, content *byte }
 
-// library is the C side: one field per function, named as in llama.h.
+// library holds the C functions, named as in llama.h.
 type library struct {
 	llama_backend_init              func()
 	ggml_backend_load_all_from_path func(dir string)
@@ -135,11 +134,11 @@ type library struct {
 	llama_sampler_sample         func(s cSampler, c cContext, index int32) token
 	llama_sampler_free           func(cSampler)
 
-	complaints complaints
+	errors errorLog
 }
 
-// open loads the three libraries of dir, binds every function and refuses a
-// llama.cpp whose structs are not laid out as this file says.
+// open loads the three libraries in dir, binds the functions and refuses a
+// llama.cpp whose structs have another layout.
 func open(dir string) (*library, error) {
 	lib := new(library)
 	var handles [len(libraryNames)]uintptr
@@ -153,7 +152,7 @@ func open(dir string) (*library, error) {
 	if err := lib.bind(handles[1], handles[2]); err != nil {
 		return nil, err
 	}
-	lib.llama_log_set(purego.NewCallback(lib.complaints.hear), 0)
+	lib.llama_log_set(purego.NewCallback(lib.errors.record), 0)
 	if err := lib.checkLayout(); err != nil {
 		return nil, err
 	}
@@ -162,7 +161,7 @@ func open(dir string) (*library, error) {
 	return lib, nil
 }
 
-// bind fills in the functions; purego panics where a symbol is missing.
+// bind binds the functions. It recovers from the panic of a missing symbol.
 func (lib *library) bind(ggml, llama uintptr) (err error) {
 	defer func() {
 		if p := recover(); p != nil {
@@ -220,8 +219,8 @@ func (lib *library) bind(ggml, llama uintptr) (err error) {
 	return nil
 }
 
-// checkLayout asks the library for its own defaults: if the well-known ones are
-// not where the structs above expect them, every later call would be undefined.
+// checkLayout compares the library's defaults with known ones: another layout of
+// the structs would make each later call undefined.
 func (lib *library) checkLayout() error {
 	if unsafe.Sizeof(modelParams{}) != 80 || unsafe.Sizeof(contextParams{}) != 160 || unsafe.Sizeof(batch{}) != 56 {
 		return fmt.Errorf("cannot use the inference library: this build is not for a 64-bit machine")
@@ -233,30 +232,30 @@ func (lib *library) checkLayout() error {
 	return nil
 }
 
-// complaints keeps the last errors llama.cpp logged, so that a failed load can
-// say why; everything else it logs is dropped.
-type complaints struct {
+// errorLog keeps the last errors that llama.cpp logged, as causes of a failure. It
+// drops other log lines.
+type errorLog struct {
 	mu   sync.Mutex
 	last []string
 }
 
-const maxComplaints = 4
+const maxErrors = 4
 
-// hear is the log callback: void (level, text, user data).
-func (c *complaints) hear(level int32, text *byte, _ uintptr) {
+// record is the log callback: void (level, text, user data).
+func (c *errorLog) record(level int32, text *byte, _ uintptr) {
 	if level != logLevelError || text == nil {
 		return
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.last = append(c.last, cString(text))
-	if n := len(c.last); n > maxComplaints {
-		c.last = c.last[n-maxComplaints:]
+	if n := len(c.last); n > maxErrors {
+		c.last = c.last[n-maxErrors:]
 	}
 }
 
-// take returns what was kept, oldest first, and forgets it.
-func (c *complaints) take() []string {
+// take returns the errors, oldest first, and clears the log.
+func (c *errorLog) take() []string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	last := c.last
@@ -264,7 +263,7 @@ func (c *complaints) take() []string {
 	return last
 }
 
-// cString copies a NUL-terminated string of C memory, at most 1 KiB of it.
+// cString copies a NUL-terminated C string, at most 1 KiB of it.
 func cString(p *byte) string {
 	n := 0
 	for n < 1024 && *(*byte)(unsafe.Add(unsafe.Pointer(p), n)) != 0 {

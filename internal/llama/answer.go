@@ -9,14 +9,14 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 )
 
-// answer is what every frame of one chat answer shares.
+// answer holds what all frames of a chat answer share.
 type answer struct {
 	ID      string
 	Created int64
 	Model   string
 }
 
-// usage counts tokens; the prompt's were all computed, none came from a cache.
+// usage counts tokens. No token of the prompt ever comes from a cache.
 type usage struct {
 	PromptTokens     int `json:"prompt_tokens"`
 	CompletionTokens int `json:"completion_tokens"`
@@ -30,20 +30,20 @@ func newUsage(j *job, tokens int) usage {
 	return usage{PromptTokens: len(j.prompt), CompletionTokens: tokens, TotalTokens: len(j.prompt) + tokens}
 }
 
-// unary gathers the whole answer and sends it.
+// unary sends the complete answer.
 func (a answer) unary(w http.ResponseWriter, j *job) {
 	type message struct {
-		Role    string  `json:"role"`
-		Content string  `json:"content"`
-		Thought string  `json:"reasoning_content,omitzero"`
-		Refusal *string `json:"refusal"`
+		Role      string  `json:"role"`
+		Content   string  `json:"content"`
+		Reasoning string  `json:"reasoning_content,omitzero"`
+		Refusal   *string `json:"refusal"`
 	}
 	type choice struct {
 		Index        int       `json:"index"`
 		Message      message   `json:"message"`
 		Logprobs     *logprobs `json:"logprobs"`
 		FinishReason string    `json:"finish_reason"`
-		StopReason   string    `json:"stop_reason,omitzero"` // the stop string, as vLLM has it
+		StopReason   string    `json:"stop_reason,omitzero"` // the stop string, as in vLLM
 	}
 	type completion struct {
 		ID      string   `json:"id"`
@@ -53,24 +53,24 @@ func (a answer) unary(w http.ResponseWriter, j *job) {
 		Choices []choice `json:"choices"`
 		Usage   usage    `json:"usage"`
 	}
-	var text, thought strings.Builder
-	var likely []logprob
+	var text, reasoning strings.Builder
+	var list []logprob
 	for {
 		p, err := j.out.take(j.ctx)
 		if err != nil {
 			refuse(w, err)
 			return
 		}
-		thinks, says := j.thinks.tell(p.text, p.ended)
-		thought.WriteString(thinks)
-		text.WriteString(says)
-		likely = append(likely, p.likely...)
+		thoughts, part := j.reasoning.split(p.text, p.ended)
+		reasoning.WriteString(thoughts)
+		text.WriteString(part)
+		list = append(list, p.logprobs...)
 		if p.ended {
 			reply(w, http.StatusOK, completion{
 				ID: a.ID, Object: "chat.completion", Created: a.Created, Model: a.Model,
 				Choices: []choice{{
-					Message:  message{Role: "assistant", Content: text.String(), Thought: thought.String()},
-					Logprobs: newLogprobs(j.likely, likely), FinishReason: p.finish.reason, StopReason: p.finish.stop,
+					Message:  message{Role: "assistant", Content: text.String(), Reasoning: reasoning.String()},
+					Logprobs: newLogprobs(j.wantLogprobs, list), FinishReason: p.finish.reason, StopReason: p.finish.stop,
 				}},
 				Usage: newUsage(j, p.tokens),
 			})
@@ -86,7 +86,7 @@ type chunk struct {
 	Created int64          `json:"created"`
 	Model   string         `json:"model"`
 	Choices []chunkChoice  `json:"choices"`
-	Usage   jsontext.Value `json:"usage,omitzero"` // null, or the counts, when asked for
+	Usage   jsontext.Value `json:"usage,omitzero"` // null or the counts, if requested
 }
 
 type chunkChoice struct {
@@ -98,13 +98,13 @@ type chunkChoice struct {
 }
 
 type delta struct {
-	Role    string  `json:"role,omitzero"`
-	Content *string `json:"content,omitzero"`
-	Thought string  `json:"reasoning_content,omitzero"`
+	Role      string  `json:"role,omitzero"`
+	Content   *string `json:"content,omitzero"`
+	Reasoning string  `json:"reasoning_content,omitzero"`
 }
 
-// stream sends the answer as it grows. The status waits for the first text, so
-// that a failure before it is still told as one.
+// stream sends the answer while it is generated. The status waits for the first
+// text, so that an earlier failure has a status of its own.
 func (a answer) stream(w http.ResponseWriter, j *job, withUsage bool) {
 	var noUsage jsontext.Value
 	if withUsage {
@@ -124,12 +124,12 @@ func (a answer) stream(w http.ResponseWriter, j *job, withUsage bool) {
 			empty := ""
 			send(chunkChoice{Delta: delta{Role: "assistant", Content: &empty}})
 		}
-		thinks, says := j.thinks.tell(p.text, p.ended)
-		if thinks != "" {
-			send(chunkChoice{Delta: delta{Thought: thinks}})
+		thoughts, text := j.reasoning.split(p.text, p.ended)
+		if thoughts != "" {
+			send(chunkChoice{Delta: delta{Reasoning: thoughts}})
 		}
-		if says != "" || len(p.likely) > 0 {
-			send(chunkChoice{Delta: delta{Content: &says}, Logprobs: newLogprobs(j.likely, p.likely)})
+		if text != "" || len(p.logprobs) > 0 {
+			send(chunkChoice{Delta: delta{Content: &text}, Logprobs: newLogprobs(j.wantLogprobs, p.logprobs)})
 		}
 		if !p.ended {
 			continue
@@ -148,7 +148,7 @@ func (a answer) stream(w http.ResponseWriter, j *job, withUsage bool) {
 	}
 }
 
-// frames writes server-sent events, each in one write and flushed.
+// frames writes server-sent events, each with one write and flushed.
 type frames struct {
 	w     http.ResponseWriter
 	out   *http.ResponseController
@@ -158,13 +158,13 @@ type frames struct {
 func (f *frames) send(v any) {
 	frame := bytes.NewBufferString("data: ")
 	if err := json.MarshalWrite(frame, v); err != nil {
-		panic(http.ErrAbortHandler) // not reached: chunks always marshal
+		panic(http.ErrAbortHandler) // unreachable: chunks always marshal
 	}
 	frame.WriteString("\n\n")
 	f.write(frame.Bytes())
 }
 
-// write sends bytes; a client that left is noticed by its context.
+// write sends bytes. If the client has left, the request's context ends.
 func (f *frames) write(b []byte) {
 	if !f.begun {
 		f.begun = true
@@ -175,15 +175,15 @@ func (f *frames) write(b []byte) {
 	f.out.Flush()
 }
 
-// fail tells an error: as a status while nothing was sent, else as a last
-// frame after which the connection breaks, so that nobody takes half an answer
-// for a whole one.
+// fail sends an error: as a status if nothing was sent yet, otherwise as a last
+// frame, after which the connection breaks, so that no client takes the answer for
+// a complete one.
 func (f *frames) fail(err error) {
 	if !f.begun {
 		refuse(f.w, err)
 		return
 	}
-	_, body := explain(err)
+	_, body := errorResponse(err)
 	f.send(body)
 	panic(http.ErrAbortHandler)
 }

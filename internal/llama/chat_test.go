@@ -14,7 +14,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// conversation is what the model answers at temperature 0 (data/README.md).
+// conversation is the model's answers at temperature 0 (data/README.md).
 var conversation = [][2]string{
 	{"Hello", "Hello. How can I help you?"},
 	{"What is 7+5?", "7 + 5 = 12."},
@@ -52,8 +52,8 @@ func TestAnswers(t *testing.T) {
 	}
 }
 
-// TestTogether runs every question at once on fewer slots than questions: each
-// answer must be what it is alone, whatever shares its batches.
+// TestTogether asks all questions at once on fewer slots than questions: each
+// answer is the same as alone, whatever shares its batches.
 func TestTogether(t *testing.T) {
 	e := startEngine(t, Config{Slots: 4})
 	questions := []string{"Tell me a long story about an owl."}
@@ -120,7 +120,7 @@ func TestLimitsAndStops(t *testing.T) {
 	}
 }
 
-// frame is one event of a stream as a client reads it.
+// frame is an event of a stream.
 type frame struct {
 	ID      string `json:"id"`
 	Object  string `json:"object"`
@@ -138,7 +138,8 @@ type frame struct {
 	Error *errorDetail `json:"error"`
 }
 
-// readFrames reads a stream to its end: the frames, and whether [DONE] came.
+// readFrames reads a stream to its end. It returns the frames and whether [DONE]
+// was among them.
 func readFrames(t *testing.T, res *http.Response) (frames []frame, done bool) {
 	t.Helper()
 	lines := bufio.NewScanner(res.Body)
@@ -211,8 +212,8 @@ func TestStream(t *testing.T) {
 	}
 }
 
-// TestLogprobs: each token of what is said has how likely it was, and the likeliest
-// at its place; a token of which a stop string takes a part has none.
+// TestLogprobs checks the logprob of each token and the most likely tokens at its
+// position. A token of which a stop string removes a part has none.
 func TestLogprobs(t *testing.T) {
 	e := startEngine(t, Config{})
 	check := func(name, text string, list []logprob, alternatives int) {
@@ -270,7 +271,7 @@ func TestLogprobs(t *testing.T) {
 	}
 }
 
-// TestNoiseIsUTF8 lets the random model write bytes at random.
+// TestNoiseIsUTF8 makes the random model write random bytes.
 func TestNoiseIsUTF8(t *testing.T) {
 	e := startEngine(t, Config{})
 	for seed := range 5 {
@@ -360,8 +361,8 @@ func TestRefusals(t *testing.T) {
 	}
 }
 
-// TestNothingShared alternates two talks on one slot: the text of neither may
-// depend on what the slot held before.
+// TestNothingShared alternates two conversations on one slot: neither depends on
+// what the slot held before.
 func TestNothingShared(t *testing.T) {
 	e := startEngine(t, Config{Slots: 1})
 	secret := ask("What is the capital of France?")
@@ -369,7 +370,7 @@ func TestNothingShared(t *testing.T) {
 	for range 3 {
 		e.say(secret)
 		if got := e.say(ask("Hello")); got != plain {
-			t.Errorf("after another's talk: %q, before: %q", got, plain)
+			t.Errorf("after another's turns: %q, before: %q", got, plain)
 		}
 	}
 }
@@ -390,8 +391,8 @@ func TestTokenize(t *testing.T) {
 	if n := count(object{"model": "tiny", "content": ""}); n > 1 {
 		t.Errorf("nothing has %d tokens", n)
 	}
-	talk := []object{{"role": "user", "content": "Count to 7."}}
-	if n, want := count(object{"model": "tiny", "messages": talk}), e.chat(ask("Count to 7.")).Usage.Prompt; n != want {
+	turns := []object{{"role": "user", "content": "Count to 7."}}
+	if n, want := count(object{"model": "tiny", "messages": turns}), e.chat(ask("Count to 7.")).Usage.Prompt; n != want {
 		t.Errorf("counted %d tokens, used %d", n, want)
 	}
 	more := object{"chat_template_kwargs": object{"enable_thinking": true}, "tools": []object{}, "max_tokens": 3, "stream": false}
@@ -399,8 +400,8 @@ func TestTokenize(t *testing.T) {
 	if n, want := count(asked), e.chat(asked).Usage.Prompt; n != want {
 		t.Errorf("with switches counted %d tokens, used %d", n, want)
 	}
-	if text, talk := count(object{"model": "tiny", "content": "Count to 7."}), count(object{"model": "tiny", "messages": talk}); text == 0 || text >= talk {
-		t.Errorf("text has %d tokens, in its form %d", text, talk)
+	if text, turns := count(object{"model": "tiny", "content": "Count to 7."}), count(object{"model": "tiny", "messages": turns}); text == 0 || text >= turns {
+		t.Errorf("text has %d tokens, in its form %d", text, turns)
 	}
 }
 

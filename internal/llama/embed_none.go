@@ -4,8 +4,7 @@ package llama
 
 import "embed"
 
-// embedded is empty: this build carries no libraries and looks for them beside
-// the binary.
+// embedded is empty: the libraries of this build are beside the binary.
 var embedded embed.FS
 
 const embeddedDir = "lib"

@@ -7,12 +7,12 @@ import (
 	"unsafe"
 )
 
-// embedding is one embeddings request: every input becomes a vector.
+// embedding is an embeddings request: a vector for each input.
 type embedding struct {
 	ctx     context.Context
 	inputs  [][]token // each of 1 to embedContext tokens
 	vectors [][]float32
-	done    chan error // given one value at the end; holds it
+	done    chan error // receives the result once; never blocks
 }
 
 // embed queues a request and waits for its vectors.
@@ -31,11 +31,11 @@ func (r *runner) embed(ctx context.Context, inputs [][]token) ([][]float32, erro
 	}
 }
 
-// begin makes a request the current one, loading what it needs.
-func (r *runner) begin(e *embedding) {
+// startEmbedding makes e the current request and loads what it needs.
+func (r *runner) startEmbedding(e *embedding) {
 	err := e.ctx.Err()
 	if err == nil {
-		err = r.ensure()
+		err = r.ensureLoaded()
 	}
 	if err == nil {
 		if err = r.loaded.loadEmbed(r.modelSpec); err != nil {
@@ -49,8 +49,8 @@ func (r *runner) begin(e *embedding) {
 	r.current = e
 }
 
-// embedStep computes as many of the current request's inputs as fit at once,
-// so that long lists and chats take turns.
+// embedStep computes as many inputs of the current request as fit into one batch.
+// Between two batches the chats get their turn.
 func (r *runner) embedStep() {
 	e := r.current
 	if e == nil {
@@ -60,7 +60,7 @@ func (r *runner) embedStep() {
 		r.current = nil
 		return
 	}
-	b := &r.loaded.multi
+	b := &r.loaded.embedBatch
 	b.nTokens = 0
 	n := 0
 	for _, input := range e.inputs[len(e.vectors):] {
@@ -86,7 +86,7 @@ func (r *runner) embedStep() {
 		e.vectors = append(e.vectors, append([]float32(nil), unsafe.Slice(p, r.Dimensions)...))
 	}
 	for seq := range n {
-		forget(r.lib, r.loaded.embed, int32(seq))
+		clearSequence(r.lib, r.loaded.embed, int32(seq))
 	}
 	if len(e.vectors) == len(e.inputs) && r.current != nil {
 		r.current = nil
@@ -94,7 +94,7 @@ func (r *runner) embedStep() {
 	}
 }
 
-// normalize cuts a vector to n dimensions and scales it to length 1.
+// normalize cuts a vector to n dimensions and scales it to unit length.
 func normalize(v []float32, n int) []float32 {
 	v = v[:n]
 	sum := 0.0

@@ -11,7 +11,7 @@ import (
 	"github.com/go-json-experiment/json"
 )
 
-// embed asks for embeddings and returns them with the tokens used.
+// embed requests embeddings and returns them with the number of tokens.
 func (e *engine) embed(q object) ([][]float64, int) {
 	e.t.Helper()
 	q["model"] = "tiny"

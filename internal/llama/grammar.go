@@ -11,8 +11,8 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 )
 
-// A schema comes from a stranger and ends in llama.cpp's grammar parser, which
-// has been crashed by depth and by size: everything about it is bounded here.
+// Limits of an untrusted schema. llama.cpp's grammar parser has crashed on deep
+// and on large grammars.
 const (
 	maxSchemaBytes  = 64 << 10
 	maxSchemaDepth  = 32
@@ -21,8 +21,8 @@ const (
 	maxRepeat       = 64 // minItems, maxItems, minLength, maxLength
 )
 
-// jsonRules are the terminals of every grammar made here. No rule takes text
-// of the schema but literal, which escapes it.
+// jsonRules are the rules that every grammar uses. Text of the schema gets into a
+// grammar only through literal, which escapes it.
 const jsonRules = `value ::= object | array | string | number | ("true" | "false" | "null") ws
 object ::= "{" ws ( string ":" ws value ("," ws string ":" ws value)* )? "}" ws
 array ::= "[" ws ( value ("," ws value)* )? "]" ws
@@ -35,19 +35,19 @@ null ::= "null" ws
 ws ::= | " " | "\n" [ \t]{0,20}
 `
 
-// objectGrammar is response_format json_object: any JSON object.
+// objectGrammar allows any JSON object, for response_format json_object.
 const objectGrammar = "root ::= object\n" + jsonRules
 
-// errUnsupportedSchema is in the chain of every error about a schema.
+// errUnsupportedSchema is wrapped by every error about a schema.
 var errUnsupportedSchema = errors.New("unsupported JSON schema")
 
-// schemaGrammar turns a JSON schema into a GBNF grammar whose texts have the
-// schema's shape. Understood: type (also a list), properties, required, items,
-// minItems, maxItems, minLength, maxLength, enum, const, anyOf, oneOf, a lone
-// allOf, additionalProperties of a map, and $ref into $defs or definitions.
-// Properties come in the order the schema lists them, and no others.
-// Conditions on a value rather than a shape (pattern, format, minimum …) are
-// not enforced: a stranger's regular expression never reaches the engine.
+// schemaGrammar converts a JSON schema to a GBNF grammar for texts of the schema's
+// shape. It supports type (also a list), properties, required, items, minItems,
+// maxItems, minLength, maxLength, enum, const, anyOf, oneOf, an allOf of one,
+// additionalProperties of a map, and $ref into $defs or definitions. Properties
+// come in the order of the schema, and there are no others. Keywords that limit a
+// value and not its shape (pattern, format, minimum …) are ignored; an untrusted
+// regular expression never reaches the engine.
 func schemaGrammar(schema jsontext.Value) (string, error) {
 	if len(schema) > maxSchemaBytes {
 		return "", fmt.Errorf("%w: larger than %d bytes", errUnsupportedSchema, maxSchemaBytes)
@@ -79,21 +79,21 @@ func schemaGrammar(schema jsontext.Value) (string, error) {
 	return c.out.String() + jsonRules, nil
 }
 
-// schemaConverter gathers the rules of one grammar.
+// schemaConverter collects the rules of a grammar.
 type schemaConverter struct {
 	out   strings.Builder
 	rules int
 	defs  map[string]jsontext.Value // by $ref
-	refs  map[string]string         // $ref to the rule that stands for it
+	refs  map[string]string         // $ref to the name of its rule
 }
 
-// member is one name and value of a JSON object, in the order written.
+// member is a member of a JSON object.
 type member struct {
 	name  string
 	value jsontext.Value
 }
 
-// members reads a JSON object; true and {} are the schema of anything.
+// members returns the members of a JSON object in order. true equals {}.
 func members(v jsontext.Value) ([]member, error) {
 	if string(bytes.TrimSpace(v)) == "true" {
 		return nil, nil
@@ -119,7 +119,7 @@ func members(v jsontext.Value) ([]member, error) {
 	return list, nil
 }
 
-// schemaNode is the members of one schema that are understood.
+// schemaNode holds the supported members of a schema.
 type schemaNode struct {
 	types                []string
 	properties           []member
@@ -132,7 +132,7 @@ type schemaNode struct {
 	minLength, maxLength int
 }
 
-// unbounded is a maxItems or maxLength that was not given.
+// unbounded is a missing maxItems or maxLength.
 const unbounded = -1
 
 func parseSchema(v jsontext.Value) (*schemaNode, error) {
@@ -142,15 +142,15 @@ func parseSchema(v jsontext.Value) (*schemaNode, error) {
 	}
 	n := &schemaNode{maxItems: unbounded, maxLength: unbounded, required: map[string]bool{}}
 	for _, m := range list {
-		if err := n.take(m); err != nil {
+		if err := n.read(m); err != nil {
 			return nil, fmt.Errorf("%w: cannot use %q: %w", errUnsupportedSchema, m.name, err)
 		}
 	}
 	return n, nil
 }
 
-// take reads one member of a schema; what only narrows a value is passed over.
-func (n *schemaNode) take(m member) (err error) {
+// read reads one member of a schema. It ignores keywords that only limit a value.
+func (n *schemaNode) read(m member) (err error) {
 	switch m.name {
 	case "type":
 		if m.value.Kind() == '"' {
@@ -196,7 +196,7 @@ func (n *schemaNode) take(m member) (err error) {
 		n.minLength, err = bound(m.value)
 	case "maxLength":
 		if n.maxLength, err = bound(m.value); errors.Is(err, errBound) {
-			n.maxLength, err = unbounded, nil // a long limit is as good as none
+			n.maxLength, err = unbounded, nil // a large limit is not enforced
 		}
 	case "not", "if", "then", "else", "patternProperties", "prefixItems", "contains", "dependentSchemas",
 		"unevaluatedProperties", "$dynamicRef", "$recursiveRef":
@@ -216,7 +216,7 @@ func bound(v jsontext.Value) (int, error) {
 	return n, nil
 }
 
-// rule writes one rule of the grammar.
+// rule writes a rule of the grammar.
 func (c *schemaConverter) rule(name, body string) error {
 	c.rules++
 	if c.rules > maxGrammarRules || c.out.Len()+len(body) > maxGrammarBytes {
@@ -226,13 +226,13 @@ func (c *schemaConverter) rule(name, body string) error {
 	return nil
 }
 
-// fresh writes body as a rule of its own and returns its name.
-func (c *schemaConverter) fresh(body string) (string, error) {
+// newRule writes body as a rule with a new name and returns the name.
+func (c *schemaConverter) newRule(body string) (string, error) {
 	name := "r" + strconv.Itoa(c.rules)
 	return name, c.rule(name, body)
 }
 
-// convert is the body of the rule for a schema.
+// convert returns the body of the rule for a schema.
 func (c *schemaConverter) convert(v jsontext.Value, depth int) (string, error) {
 	if depth > maxSchemaDepth {
 		return "", fmt.Errorf("%w: deeper than %d", errUnsupportedSchema, maxSchemaDepth)
@@ -285,8 +285,8 @@ func (c *schemaConverter) typed(n *schemaNode, kind string, depth int) (string, 
 	return "", fmt.Errorf("%w: no such type as %q", errUnsupportedSchema, kind)
 }
 
-// reference is the rule of a $ref; it is made at its first use, its name being
-// known before its body, so that a schema may lead back to itself.
+// reference returns the name of the rule for a $ref. The name is known before the
+// rule is written, so that a schema may refer to itself.
 func (c *schemaConverter) reference(ref string, depth int) (string, error) {
 	if name, ok := c.refs[ref]; ok {
 		return name, nil
@@ -311,7 +311,7 @@ func (c *schemaConverter) alternatives(choices []jsontext.Value, depth int) (str
 		if err != nil {
 			return "", err
 		}
-		if names[i], err = c.fresh(body); err != nil {
+		if names[i], err = c.newRule(body); err != nil {
 			return "", err
 		}
 	}
@@ -326,7 +326,7 @@ func (c *schemaConverter) array(n *schemaNode, depth int) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	item, err := c.fresh(body)
+	item, err := c.newRule(body)
 	if err != nil {
 		return "", err
 	}
@@ -344,7 +344,7 @@ func (c *schemaConverter) array(n *schemaNode, depth int) (string, error) {
 	return `"[" ws ` + list + ` "]" ws`, nil
 }
 
-// repeat is GBNF for from to to times; to may be unbounded.
+// repeat returns the GBNF suffix for from to to repetitions; to may be unbounded.
 func repeat(from, to int) string {
 	switch {
 	case to != unbounded:
@@ -355,10 +355,10 @@ func repeat(from, to int) string {
 	return fmt.Sprintf("{%d,}", from)
 }
 
-// object lists its properties in order. Two rules stand for each: what may
-// come from it on while nothing was written yet, and after a member was; so
-// any choice of optional ones is possible and commas are right, in a grammar
-// that grows with the number of properties only.
+// object returns the rule of an object with its properties in order. There are two
+// rules for the members from each property on: one if no member was written yet,
+// and one after a member. So each optional property can be omitted and the commas
+// are right, while the grammar grows linearly with the properties.
 func (c *schemaConverter) object(n *schemaNode, depth int) (string, error) {
 	if len(n.properties) == 0 {
 		if len(n.additional) == 0 || n.additional.Kind() == 't' {
@@ -371,13 +371,13 @@ func (c *schemaConverter) object(n *schemaNode, depth int) (string, error) {
 		if err != nil {
 			return "", err
 		}
-		value, err := c.fresh(body)
+		value, err := c.newRule(body)
 		if err != nil {
 			return "", err
 		}
 		return `"{" ws ( string ":" ws ` + value + ` ("," ws string ":" ws ` + value + `)* )? "}" ws`, nil
 	}
-	first, after := "", "" // rules for the members after this one; "" is none
+	first, after := "", "" // the rules for the members after this one; "" if there are none
 	for i := len(n.properties) - 1; i >= 0; i-- {
 		p := n.properties[i]
 		body, err := c.convert(p.value, depth+1)
@@ -388,7 +388,7 @@ func (c *schemaConverter) object(n *schemaNode, depth int) (string, error) {
 		if err != nil {
 			return "", err
 		}
-		pair, err := c.fresh(name + ` ws ":" ws ` + body)
+		pair, err := c.newRule(name + ` ws ":" ws ` + body)
 		if err != nil {
 			return "", err
 		}
@@ -396,17 +396,17 @@ func (c *schemaConverter) object(n *schemaNode, depth int) (string, error) {
 		if !n.required[p.name] {
 			begin, then = orElse(begin, first), orElse(then, after)
 		}
-		if first, err = c.fresh(begin); err != nil {
+		if first, err = c.newRule(begin); err != nil {
 			return "", err
 		}
-		if after, err = c.fresh(then); err != nil {
+		if after, err = c.newRule(then); err != nil {
 			return "", err
 		}
 	}
 	return `"{" ws ` + first + ` "}" ws`, nil
 }
 
-// orElse is body, or the other rule instead, or nothing if there is none.
+// orElse allows body or the other rule, or nothing if there is no other rule.
 func orElse(body, other string) string {
 	if other == "" {
 		return "(" + body + ")?"
@@ -414,7 +414,7 @@ func orElse(body, other string) string {
 	return body + " | " + other
 }
 
-// literals is one of the JSON values, as text.
+// literals allows one of the JSON values.
 func literals(values []jsontext.Value) (string, error) {
 	texts := make([]string, len(values))
 	for i, v := range values {
@@ -427,8 +427,8 @@ func literals(values []jsontext.Value) (string, error) {
 	return "(" + strings.Join(texts, " | ") + ") ws", nil
 }
 
-// literal is a JSON value as a GBNF string. Every byte that GBNF could read as
-// anything else is written as an escape.
+// literal returns a JSON value as a GBNF string. Bytes with a meaning in GBNF are
+// escaped.
 func literal(v jsontext.Value) (string, error) {
 	v = v.Clone()
 	if err := v.Compact(); err != nil {
@@ -451,11 +451,11 @@ func literal(v jsontext.Value) (string, error) {
 	return b.String(), nil
 }
 
-// quoted is s as JSON text.
+// quoted returns s as a JSON string.
 func quoted(s string) []byte {
 	b, err := jsontext.AppendQuote(nil, s)
 	if err != nil {
-		return []byte(`""`) // not reached: s was read from JSON, so it is UTF-8
+		return []byte(`""`) // unreachable: s comes from JSON, so it is UTF-8
 	}
 	return b
 }

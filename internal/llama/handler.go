@@ -15,18 +15,18 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 )
 
-// maxTokenBytes bounds text before it is tokenised: no vocabulary packs more
-// bytes than this into the average token.
+// maxTokenBytes bounds a text before it is tokenized: no vocabulary has a larger
+// average token.
 const maxTokenBytes = 64
 
-// server is the worker's HTTP surface over its models.
+// server is the worker's HTTP server over its models.
 type server struct {
 	runners map[string]*runner
-	models  []Model // in the order configured
+	models  []Model // in the configured order
 	started time.Time
 }
 
-// handler routes what the worker speaks.
+// handler returns the worker's routes.
 func (s *server) handler() http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("POST /v1/chat/completions", s.chat)
@@ -42,8 +42,8 @@ func (s *server) handler() http.Handler {
 	return mux
 }
 
-// reply writes v as JSON. An error means that the client left: there is nobody
-// to tell.
+// reply writes v as JSON. It ignores write errors, because then the client has
+// left.
 func reply(w http.ResponseWriter, status int, v any) {
 	body, err := json.Marshal(v, json.Deterministic(true))
 	if err != nil {
@@ -65,8 +65,8 @@ type errorDetail struct {
 	Type    string `json:"type"`
 }
 
-// explain is any failure as status and body.
-func explain(err error) (int, errorBody) {
+// errorResponse returns the status and body of an error.
+func errorResponse(err error) (int, errorBody) {
 	var r *refusal
 	var load *loadError
 	switch {
@@ -86,11 +86,11 @@ func explain(err error) (int, errorBody) {
 }
 
 func refuse(w http.ResponseWriter, err error) {
-	status, body := explain(err)
+	status, body := errorResponse(err)
 	reply(w, status, body)
 }
 
-// body reads a request's body up to the limit of S8.
+// body reads a request's body up to maxBody (spec/api.md#limit-body).
 func body(w http.ResponseWriter, r *http.Request) ([]byte, error) {
 	b, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxBody))
 	var large *http.MaxBytesError
@@ -103,7 +103,7 @@ func body(w http.ResponseWriter, r *http.Request) ([]byte, error) {
 	return b, nil
 }
 
-// model finds the runner for an id.
+// model returns the runner of the model.
 func (s *server) model(id string) (*runner, error) {
 	if r, ok := s.runners[id]; ok {
 		return r, nil
@@ -111,9 +111,9 @@ func (s *server) model(id string) (*runner, error) {
 	return nil, &refusal{http.StatusNotFound, "model_not_found", "no such model here"}
 }
 
-// prompt is a talk in the model's form, as text and in tokens.
-func (r *runner) prompt(talk []turn, kwargs map[string]any) (string, []token, error) {
-	text, err := r.template.render(talk, kwargs)
+// prompt returns the messages in the model's template, as text and as tokens.
+func (r *runner) prompt(turns []turn, kwargs map[string]any) (string, []token, error) {
+	text, err := r.template.render(turns, kwargs)
 	if err != nil {
 		return "", nil, badRequest("%v", err)
 	}
@@ -121,7 +121,7 @@ func (r *runner) prompt(talk []turn, kwargs map[string]any) (string, []token, er
 	return text, tokens, err
 }
 
-// tokens is text in tokens, refused early when it cannot fit in limit.
+// tokens tokenizes text. It refuses a text that cannot fit in limit tokens first.
 func (r *runner) tokens(text string, limit int, special bool) ([]token, error) {
 	if len(text) > limit*maxTokenBytes {
 		return nil, tooLong(len(text)/maxTokenBytes, limit)
@@ -138,7 +138,7 @@ func (r *runner) start(ctx context.Context, c *chat) (*job, error) {
 	if !r.Chat {
 		return nil, badRequest("this model only makes embeddings; use /v1/embeddings")
 	}
-	text, prompt, err := r.prompt(c.talk, c.kwargs)
+	text, prompt, err := r.prompt(c.turns, c.kwargs)
 	if err != nil {
 		return nil, err
 	}
@@ -156,16 +156,16 @@ func (r *runner) start(ctx context.Context, c *chat) (*job, error) {
 	if c.limit > 0 {
 		limit = min(limit, c.limit)
 	}
-	j := &job{ctx: ctx, prompt: prompt, limit: limit, sampler: sampler, text: holder{stops: c.stops}, out: newOutbox(), likely: c.likely, alternatives: c.alternatives}
-	if r.Thinking && c.sampling.grammar == "" { // a grammar leaves no room for thoughts
-		j.thinks = thoughtsAfter(text)
+	j := &job{ctx: ctx, prompt: prompt, limit: limit, sampler: sampler, text: stopFilter{stops: c.stops}, out: newOutbox(), wantLogprobs: c.wantLogprobs, alternatives: c.alternatives}
+	if r.Thinking && c.sampling.grammar == "" { // a grammar allows no reasoning
+		j.reasoning = splitterAfter(text)
 	}
 	return j, r.submit(j)
 }
 
 func (s *server) chat(w http.ResponseWriter, r *http.Request) {
 	ctx, cancel := context.WithCancel(r.Context())
-	defer cancel() // whatever ends the handler frees the slot
+	defer cancel() // frees the slot however the handler ends
 	b, err := body(w, r)
 	if err != nil {
 		refuse(w, err)
@@ -218,8 +218,8 @@ func (s *server) list(w http.ResponseWriter, _ *http.Request) {
 	reply(w, http.StatusOK, map[string]any{"object": "list", "data": data})
 }
 
-// tokenize counts: {"model", "content"} or {"model", "messages"} with what else
-// a chat request may hold, the latter in the model's own form as that would be.
+// tokenize counts tokens of {"model", "content"}, or of a chat request with
+// {"model", "messages"} in the model's template.
 func (s *server) tokenize(w http.ResponseWriter, r *http.Request) {
 	tokens, err := func() ([]token, error) {
 		b, err := body(w, r)
@@ -242,13 +242,13 @@ func (s *server) tokenize(w http.ResponseWriter, r *http.Request) {
 		if len(q.Messages) == 0 {
 			return run.tokens(q.Content, max(run.ContextLength, maxBody/maxTokenBytes), false)
 		}
-		talk := make([]turn, len(q.Messages))
+		turns := make([]turn, len(q.Messages))
 		for i, m := range q.Messages {
-			if talk[i], err = m.turn(); err != nil {
+			if turns[i], err = m.turn(); err != nil {
 				return nil, badRequest("messages[%d]: %v", i, err)
 			}
 		}
-		_, tokens, err := run.prompt(talk, q.Kwargs.values())
+		_, tokens, err := run.prompt(turns, q.Kwargs.values())
 		return tokens, err
 	}()
 	if err != nil {
@@ -319,8 +319,8 @@ func (s *server) embeddings(w http.ResponseWriter, r *http.Request) {
 	reply(w, http.StatusOK, out)
 }
 
-// checkEmbeddings checks all of a request but its input, and returns how many
-// dimensions it wants.
+// checkEmbeddings checks a request except its input, and returns the number of
+// dimensions.
 func (r *runner) checkEmbeddings(q *embeddingsRequest) (int, error) {
 	if !r.Embeddings {
 		return 0, badRequest("this model makes no embeddings")
@@ -339,7 +339,7 @@ func (r *runner) checkEmbeddings(q *embeddingsRequest) (int, error) {
 	return *q.Dimensions, nil
 }
 
-// embeddingInputs is a request's input in tokens, and how many they are.
+// embeddingInputs returns the inputs of a request as tokens, and their number.
 func (r *runner) embeddingInputs(v jsontext.Value) (lists [][]token, total int, err error) {
 	inputs, err := parseInputs(v)
 	if err != nil {
@@ -368,8 +368,8 @@ func (r *runner) embeddingInputs(v jsontext.Value) (lists [][]token, total int, 
 	return lists, total, nil
 }
 
-// encodeVector is a vector as a JSON list, or as base64 of little-endian
-// float32, which official clients ask for.
+// encodeVector returns a vector as a JSON list, or as base64 of little-endian
+// float32, which the official clients request.
 func encodeVector(v []float32, asBase64 bool) (jsontext.Value, error) {
 	if !asBase64 {
 		return json.Marshal(v)

@@ -18,14 +18,14 @@ import (
 // libraryVersion is the llama.cpp release whose header abi.go mirrors.
 const libraryVersion = "v0.5.0"
 
-// libraryEnv names a folder that holds the libraries; it goes before all others.
+// libraryEnv names a folder with the libraries, which is searched first.
 const libraryEnv = "KITH_LLAMA_LIB"
 
-// ErrNoBackend is Available's answer in a build that carries no libraries and
-// finds none beside itself. Its words are part of the contract (S7).
+// ErrNoBackend reports a build without embedded libraries and without any beside
+// the binary. Clients get its text (spec/api.md#no-backend).
 var ErrNoBackend = errors.New("no inference backend compiled in")
 
-// libraryNames are the libraries to open, each before those that need it.
+// libraryNames are the libraries in the order of their dependencies.
 var libraryNames = platformNames(runtime.GOOS)
 
 func platformNames(goos string) [3]string {
@@ -39,9 +39,9 @@ func platformNames(goos string) [3]string {
 	}
 }
 
-// Available reports whether the libraries can be had at all: in the folder that
-// KITH_LLAMA_LIB names, in this binary, or beside it. It loads nothing; nil, or
-// ErrNoBackend, or what is wrong with the named folder.
+// Available reports whether the libraries can be found: in the folder of
+// KITH_LLAMA_LIB, in this binary, or beside it. It loads none. The error is
+// ErrNoBackend or says what is wrong with the folder.
 func Available() error {
 	dir, err := libraryFolder()
 	if err != nil || dir != "" {
@@ -53,8 +53,8 @@ func Available() error {
 	return nil
 }
 
-// libraryFolder is an existing folder of libraries, or "" if only the embedded
-// ones are left.
+// libraryFolder returns an existing folder of libraries, or "" if there are only
+// the embedded ones.
 func libraryFolder() (string, error) {
 	if dir := os.Getenv(libraryEnv); dir != "" {
 		if !holdsLibraries(dir) {
@@ -84,10 +84,9 @@ func holdsLibraries(dir string) bool {
 	return true
 }
 
-// libraries is the folder to load from; the embedded ones are unpacked under
-// data first. The folder is named by the hash of the sums, so that another
-// build's libraries never mix with these, and each file is checked against its
-// sum at every start: one that was cut short or changed is written anew.
+// libraries returns the folder to load from, and unpacks the embedded libraries
+// below data first. The folder is named by the hash of the checksums, so that each
+// build has its own. Each start checks every file and replaces a damaged one.
 func libraries(data string) (string, error) {
 	dir, err := libraryFolder()
 	if err != nil || dir != "" {
@@ -115,7 +114,7 @@ func libraries(data string) (string, error) {
 	return dir, nil
 }
 
-// unpack makes dir/name the embedded file with that sum, unless it is already.
+// unpack writes the embedded file to dir/name unless it is there.
 func unpack(dir, name, sum string) error {
 	path := filepath.Join(dir, name)
 	if have, err := fileSum(path); err == nil && have == sum {
@@ -130,17 +129,17 @@ func unpack(dir, name, sum string) error {
 	if err != nil {
 		return err
 	}
-	return writeWhole(path, sum, r)
+	return writeFile(path, sum, r)
 }
 
-// writeWhole writes r to path through a temporary name, so that a second
-// process never sees half a file, and refuses content that has another sum.
-func writeWhole(path, sum string, r io.Reader) error {
+// writeFile writes r to path through a temporary file, so that no process sees an
+// incomplete one. It refuses content with another checksum.
+func writeFile(path, sum string, r io.Reader) error {
 	tmp, err := os.CreateTemp(filepath.Dir(path), ".new-*")
 	if err != nil {
 		return err
 	}
-	defer os.Remove(tmp.Name()) // fails once it was renamed, as it should
+	defer os.Remove(tmp.Name()) // fails after the rename
 	h := sha256.New()
 	_, err = io.Copy(io.MultiWriter(tmp, h), r)
 	if err = errors.Join(err, tmp.Close()); err != nil {
@@ -152,7 +151,7 @@ func writeWhole(path, sum string, r io.Reader) error {
 	return os.Rename(tmp.Name(), path)
 }
 
-// fileSum is the hexadecimal sha256 of a file.
+// fileSum returns the hexadecimal SHA-256 of a file.
 func fileSum(path string) (string, error) {
 	f, err := os.Open(path)
 	if err != nil {

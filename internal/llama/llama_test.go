@@ -13,7 +13,7 @@ import (
 	"github.com/go-json-experiment/json"
 )
 
-// TestMain lets the test binary be the worker that the supervisors start.
+// TestMain makes the test binary the worker that the supervisors start.
 func TestMain(m *testing.M) {
 	if len(os.Args) > 1 && os.Args[1] == WorkerArg {
 		os.Exit(Worker(memoryUnknown))
@@ -33,11 +33,11 @@ func TestMain(m *testing.M) {
 	os.Exit(status)
 }
 
-// testData is where the libraries are unpacked, once for all tests.
+// testData is where all tests unpack the libraries.
 var testData string
 
-// needLibraries fails the test where the libraries are missing: what it proves
-// would otherwise go unproved without a word.
+// needLibraries fails the test if the libraries are missing, instead of skipping
+// it silently.
 func needLibraries(t testing.TB) {
 	t.Helper()
 	if err := Available(); err != nil {
@@ -84,7 +84,7 @@ func startEngine(t testing.TB, c Config) *engine {
 	return &engine{Supervisor: s, t: t, client: &http.Client{Transport: s.Transport()}}
 }
 
-// post sends a JSON body and returns status and answer.
+// post sends a JSON body and returns the status and the answer.
 func (e *engine) post(path string, body any) (int, []byte) {
 	e.t.Helper()
 	res := e.open(context.Background(), path, body)
@@ -121,10 +121,10 @@ func (e *engine) try(ctx context.Context, path string, body any) (*http.Response
 	return e.client.Do(req)
 }
 
-// object is a JSON object under construction.
+// object is a JSON object.
 type object = map[string]any
 
-// ask is a chat request of one user message at temperature 0.
+// ask returns a chat request with one user message at temperature 0.
 func ask(text string, more ...object) object {
 	q := object{
 		"model":       "tiny",
@@ -139,7 +139,7 @@ func ask(text string, more ...object) object {
 	return q
 }
 
-// completion is a unary answer as a client reads it.
+// completion is a unary answer.
 type completion struct {
 	ID      string `json:"id"`
 	Object  string `json:"object"`
@@ -178,13 +178,13 @@ func (e *engine) chat(q object) completion {
 	return c
 }
 
-// say is the text of the answer to a chat request.
+// say returns the text of the answer to a chat request.
 func (e *engine) say(q object) string {
 	e.t.Helper()
 	return e.chat(q).Choices[0].Message.Content
 }
 
-// refused is the code and message of a failed request.
+// refused returns the code and message of a failed request.
 func (e *engine) refused(path string, body any, status int) (code, message string) {
 	e.t.Helper()
 	got, b := e.post(path, body)

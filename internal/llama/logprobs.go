@@ -6,27 +6,26 @@ import (
 	"unsafe"
 )
 
-// mostAlternatives bounds top_logprobs, as in the chat dialect.
-const mostAlternatives = 20
+// maxAlternatives bounds top_logprobs, as in the chat dialect.
+const maxAlternatives = 20
 
-// logprob is how likely a token was by the model alone, before the caller's
-// sampling changes anything.
+// logprob is the log probability of a token in the model's distribution, before
+// sampling parameters are applied.
 type logprob struct {
 	Token   string  `json:"token"`
 	Logprob float64 `json:"logprob"`
 	Bytes   []int   `json:"bytes"`
-	// Top are the likeliest at the place of a token of the answer; nil for one of
-	// these.
+	// Top are the most likely tokens at this position; nil for the tokens in Top.
 	Top []logprob `json:"top_logprobs,omitzero"`
 }
 
-// logprobs are those of a choice as they are sent; nil where none are asked for.
+// logprobs are the logprobs of a choice as they are sent.
 type logprobs struct {
 	Content []logprob `json:"content"`
 	Refusal *string   `json:"refusal"`
 }
 
-// newLogprobs is the list as it is sent, nil where none are asked for.
+// newLogprobs returns the list as it is sent, or nil if it was not requested.
 func newLogprobs(asked bool, list []logprob) *logprobs {
 	if !asked {
 		return nil
@@ -37,14 +36,14 @@ func newLogprobs(asked bool, list []logprob) *logprobs {
 	return &logprobs{Content: list}
 }
 
-// logprob is that of the chosen token, from the output at index.
+// logprob returns the logprob of the chosen token from the output at index.
 func (r *runner) logprob(chosen token, index int32, alternatives int) (logprob, bool) {
 	first := r.lib.llama_get_logits_ith(r.loaded.chat, index)
 	if first == nil {
 		return logprob{}, false
 	}
 	logits := unsafe.Slice(first, r.vocab.size)
-	var top []token // the likeliest first
+	var top []token // most likely first
 	highest := logits[0]
 	for i, logit := range logits {
 		highest = max(highest, logit)
@@ -70,7 +69,7 @@ func (r *runner) logprob(chosen token, index int32, alternatives int) (logprob, 
 		piece := r.vocab.piece(t, true)
 		l := logprob{
 			Token: strings.ToValidUTF8(string(piece), "\uFFFD"), Bytes: make([]int, len(piece)),
-			Logprob: max(float64(logits[t])-norm, -9999), // which is as good as never, and a number in JSON
+			Logprob: max(float64(logits[t])-norm, -9999), // JSON has no infinity
 		}
 		for i, b := range piece {
 			l.Bytes[i] = int(b)
@@ -85,19 +84,19 @@ func (r *runner) logprob(chosen token, index int32, alternatives int) (logprob, 
 	return l, true
 }
 
-// unsent holds the logprobs of tokens whose text is not sent yet: a stop string
-// may take it back.
+// unsent holds the logprobs of tokens whose text is not sent yet, because a stop
+// string may remove it.
 type unsent struct {
 	list []logprob
-	ends []int // of their texts, in the bytes of the answer
+	ends []int // where their texts end in the answer, in bytes
 }
 
-// add takes the logprob of the token whose text ends there.
+// add adds the logprob of the token whose text ends there.
 func (u *unsent) add(l logprob, end int) {
 	u.list, u.ends = append(u.list, l), append(u.ends, end)
 }
 
-// until takes out those whose texts, to that byte, are sent.
+// until removes and returns the logprobs of the texts up to that byte.
 func (u *unsent) until(sent int) []logprob {
 	n := 0
 	for n < len(u.ends) && u.ends[n] <= sent {

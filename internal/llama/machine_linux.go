@@ -6,7 +6,7 @@ import (
 	"syscall"
 )
 
-// physicalCores counts cores without their second threads; 0 if unknown.
+// physicalCores counts cores without their hyper-threads; 0 if unknown.
 func physicalCores() int {
 	siblings, err := filepath.Glob("/sys/devices/system/cpu/cpu[0-9]*/topology/thread_siblings_list")
 	if err != nil {
@@ -21,8 +21,8 @@ func physicalCores() int {
 	return len(seen)
 }
 
-// childAttributes make the kernel end the worker when the thread that started
-// it ends, should it not notice that its standard input closed.
+// childAttributes make the kernel end the worker with the thread that started it,
+// in case it does not notice the end of its standard input.
 func childAttributes() *syscall.SysProcAttr {
 	return &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 }

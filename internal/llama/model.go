@@ -10,16 +10,16 @@ import (
 )
 
 const (
-	batchTokens     = 512 // tokens of one decode step, over all slots
+	batchTokens     = 512 // tokens of one decode step of all slots
 	embeddingTokens = 2048
 	embeddingInputs = 16 // inputs of one embedding step
 
-	// smallModel is the size of file below which starting threads for each
-	// step costs more than they save.
+	// smallModel is the file size below which starting threads for each step costs
+	// more than they save.
 	smallModel = 64 << 20
 )
 
-// modelSpec is what is known of a model without its weights; it never changes.
+// modelSpec is what is known of a model without its weights. It is immutable.
 type modelSpec struct {
 	Model
 	lib      *library
@@ -28,13 +28,13 @@ type modelSpec struct {
 	template *chatTemplate
 	// embedContext is the longest input of an embedding in tokens.
 	embedContext int
-	ownPooling   bool   // the file says how to pool
-	needs        uint64 // bytes the weights and all slots' contexts take
+	ownPooling   bool   // the file names the kind of pooling
+	needs        uint64 // bytes of the weights and of all slots' contexts
 	threads      int32
 	free         func() (bytes uint64, known bool) // memory of this machine
 }
 
-// inspect reads a model's vocabulary and metadata, not its weights.
+// inspect reads a model's vocabulary and metadata, but not its weights.
 func inspect(lib *library, file ModelFile, slots, context int) (*modelSpec, error) {
 	info, err := os.Stat(file.Path)
 	if err != nil {
@@ -69,7 +69,7 @@ func inspect(lib *library, file ModelFile, slots, context int) (*modelSpec, erro
 	s.Chat = !s.ownPooling && lib.llama_model_has_decoder(handle)
 	if s.Chat {
 		if _, err := s.template.render([]turn{{"user", "Hello"}}, nil); err != nil {
-			return nil, err // better not offered than refusing every request
+			return nil, err // otherwise every request would fail
 		}
 	}
 	s.Thinking = s.Chat && s.template.thinking()
@@ -97,7 +97,7 @@ func inspect(lib *library, file ModelFile, slots, context int) (*modelSpec, erro
 	return s, nil
 }
 
-// meta is a scalar of the model file's metadata as text, "" if it has none.
+// meta returns a scalar of the model's metadata as text, or "".
 func (lib *library) meta(m cModel, key string) string {
 	var buf [128]byte
 	n := lib.llama_model_meta_val_str(m, key, &buf[0], uintptr(len(buf)))
@@ -107,17 +107,17 @@ func (lib *library) meta(m cModel, key string) string {
 	return string(buf[:min(int(n), len(buf)-1)])
 }
 
-// failure is an error with what llama.cpp said last.
+// failure returns an error with the last errors of llama.cpp.
 func (lib *library) failure(message string) error {
-	said := strings.Join(lib.complaints.take(), "; ")
-	if said = strings.TrimSpace(strings.ReplaceAll(said, "\n", "")); said == "" {
+	cause := strings.TrimSpace(strings.ReplaceAll(strings.Join(lib.errors.take(), "; "), "\n", ""))
+	if cause == "" {
 		return errors.New(message)
 	}
-	return fmt.Errorf("%s (%s)", message, said)
+	return fmt.Errorf("%s (%s)", message, cause)
 }
 
-// cores is how many threads computing is worth: physical cores, no more than
-// this process may use.
+// cores returns the number of threads to compute with: one for each physical core
+// that this process may use.
 func cores() int {
 	n := runtime.GOMAXPROCS(0)
 	if physical := physicalCores(); physical > 0 {
@@ -126,18 +126,18 @@ func cores() int {
 	return n
 }
 
-// weights are a model's loaded weights with their contexts; the zero value is
-// none. They belong to the runner's goroutine.
+// weights are a model's loaded weights with their contexts. They belong to the
+// runner's goroutine.
 type weights struct {
-	lib   *library
-	model cModel
-	chat  cContext // one sequence a slot; 0 for a model that only embeds
-	embed cContext // made at the first embedding
-	batch batch    // chat's
-	multi batch    // embed's
+	lib        *library
+	model      cModel
+	chat       cContext // one sequence for each slot; 0 for a model that only embeds
+	embed      cContext // created at the first embedding
+	chatBatch  batch
+	embedBatch batch
 }
 
-// load brings the weights into memory if they fit.
+// load loads the weights if they fit into memory.
 func (s *modelSpec) load() (*weights, error) {
 	if free, known := s.free(); known && s.needs > free {
 		return nil, fmt.Errorf("cannot load %s: it needs about %d MiB and %d MiB are free; use fewer slots, a shorter context or a smaller model", s.ID, s.needs>>20, free>>20)
@@ -157,12 +157,12 @@ func (s *modelSpec) load() (*weights, error) {
 		w.free()
 		return nil, s.lib.failure("cannot make a context for " + s.ID)
 	}
-	w.batch = s.lib.llama_batch_init(batchTokens, 0, 1)
+	w.chatBatch = s.lib.llama_batch_init(batchTokens, 0, 1)
 	return w, nil
 }
 
-// loadEmbed makes the context for embeddings. Pooling wants an input in one
-// piece, so the batch is as long as the longest input.
+// loadEmbed creates the context for embeddings. Pooling needs an input in one
+// batch, so the batch is as long as the longest input.
 func (w *weights) loadEmbed(s *modelSpec) error {
 	if w.embed != 0 {
 		return nil
@@ -179,7 +179,7 @@ func (w *weights) loadEmbed(s *modelSpec) error {
 	if w.embed = s.lib.llama_init_from_model(w.model, params); w.embed == 0 {
 		return s.lib.failure("cannot make a context for the embeddings of " + s.ID)
 	}
-	w.multi = s.lib.llama_batch_init(int32(size), 0, 1)
+	w.embedBatch = s.lib.llama_batch_init(int32(size), 0, 1)
 	return nil
 }
 
@@ -190,14 +190,14 @@ func (s *modelSpec) contextParams() contextParams {
 	return params
 }
 
-// free gives everything back.
+// free frees the weights and contexts.
 func (w *weights) free() {
 	if w.embed != 0 {
-		w.lib.llama_batch_free(w.multi)
+		w.lib.llama_batch_free(w.embedBatch)
 		w.lib.llama_free(w.embed)
 	}
 	if w.chat != 0 {
-		w.lib.llama_batch_free(w.batch)
+		w.lib.llama_batch_free(w.chatBatch)
 		w.lib.llama_free(w.chat)
 	}
 	w.lib.llama_model_free(w.model)

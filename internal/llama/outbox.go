@@ -5,43 +5,43 @@ import (
 	"sync"
 )
 
-// outbox carries one answer from a model's loop to the handler that sends it.
-// The loop never waits for a slow reader: text gathers here, and the reader
-// takes all of it at once.
+// outbox passes one answer from the runner to the handler that sends it. The
+// runner never waits for a slow reader: text accumulates, and the reader takes all
+// of it at once.
 type outbox struct {
-	wake chan struct{} // holds a token while there is something to take
+	wake chan struct{} // has an element if there is something to take
 
-	mu     sync.Mutex
-	text   []byte
-	likely []logprob // of the text
-	tokens int
-	ended  bool
-	finish ending
-	err    error
+	mu       sync.Mutex
+	text     []byte
+	logprobs []logprob // of text
+	tokens   int
+	ended    bool
+	finish   ending
+	err      error
 }
 
 // ending is how an answer ended.
 type ending struct {
 	reason string // its finish_reason
-	stop   string // the stop string that did it; empty: none did
+	stop   string // the stop string that ended it, or ""
 }
 
 func newOutbox() *outbox { return &outbox{wake: make(chan struct{}, 1)} }
 
-// add appends text and its logprobs, if they are asked for; tokens is how many
-// the answer has so far.
-func (o *outbox) add(text string, likely []logprob, tokens int) {
+// add appends text and its logprobs. tokens is the number of tokens of the answer
+// so far.
+func (o *outbox) add(text string, logprobs []logprob, tokens int) {
 	o.mu.Lock()
 	o.text = append(o.text, text...)
-	o.likely = append(o.likely, likely...)
+	o.logprobs = append(o.logprobs, logprobs...)
 	o.tokens = tokens
 	o.mu.Unlock()
-	if text != "" || len(likely) > 0 {
+	if text != "" || len(logprobs) > 0 {
 		o.signal()
 	}
 }
 
-// end closes the answer: finish is how it ended, or err is why it failed.
+// end closes the answer with finish, or with err.
 func (o *outbox) end(finish ending, err error) {
 	o.mu.Lock()
 	o.ended, o.finish, o.err = true, finish, err
@@ -56,17 +56,16 @@ func (o *outbox) signal() {
 	}
 }
 
-// part is what take returns: text since the last one and, once the answer is
-// over, how it ended.
+// part is the text since the last take and, if ended, the end of the answer.
 type part struct {
-	text   string
-	likely []logprob
-	tokens int
-	ended  bool
-	finish ending
+	text     string
+	logprobs []logprob
+	tokens   int
+	ended    bool
+	finish   ending
 }
 
-// take waits for more of the answer, its end, or the client's leaving.
+// take waits for text, the end of the answer, or the end of ctx.
 func (o *outbox) take(ctx context.Context) (part, error) {
 	select {
 	case <-o.wake:
@@ -78,7 +77,7 @@ func (o *outbox) take(ctx context.Context) (part, error) {
 	if o.err != nil {
 		return part{}, o.err
 	}
-	p := part{text: string(o.text), likely: o.likely, tokens: o.tokens, ended: o.ended, finish: o.finish}
-	o.text, o.likely = o.text[:0], nil
+	p := part{text: string(o.text), logprobs: o.logprobs, tokens: o.tokens, ended: o.ended, finish: o.finish}
+	o.text, o.logprobs = o.text[:0], nil
 	return p, nil
 }

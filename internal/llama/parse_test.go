@@ -27,7 +27,7 @@ func TestHolder(t *testing.T) {
 		{"a rune that never ends", nil, []string{"a\xe2\x82"}, []string{"a", "\uFFFD"}},
 		{"half a rune and a stop", []string{"€€"}, []string{"x€\xe2", "\x82\xac"}, []string{"x", "", ""}},
 	} {
-		h := holder{stops: c.stops}
+		h := stopFilter{stops: c.stops}
 		var got []string
 		for _, p := range c.pieces {
 			text, _ := h.write([]byte(p))
@@ -40,16 +40,16 @@ func TestHolder(t *testing.T) {
 	}
 }
 
-// FuzzHolder cuts a text anywhere: what comes out must not depend on the cut,
-// must be UTF-8 and must end before the first stop string.
-func FuzzHolder(f *testing.F) {
+// FuzzStopFilter cuts a text anywhere: the result does not depend on the cut, is
+// UTF-8 and ends before the first stop string.
+func FuzzStopFilter(f *testing.F) {
 	f.Add("1, 2, 3", ", 2", uint8(2))
 	f.Add("a€b", "€", uint8(1))
 	f.Fuzz(func(t *testing.T, text, stop string, cut uint8) {
 		if stop == "" || !utf8.ValidString(text) || !utf8.ValidString(stop) {
 			return
 		}
-		h := holder{stops: []string{stop}}
+		h := stopFilter{stops: []string{stop}}
 		var out strings.Builder
 		for rest := text; rest != ""; {
 			n := min(int(cut)+1, len(rest))
@@ -68,8 +68,8 @@ func FuzzHolder(f *testing.F) {
 	})
 }
 
-// FuzzParseChat feeds the request parser anything: it must refuse with words
-// or return what a model can run.
+// FuzzParseChat gives the request parser any bytes: it refuses them with a message
+// or returns a valid request.
 func FuzzParseChat(f *testing.F) {
 	f.Add([]byte(`{"model":"m","messages":[{"role":"user","content":"x"}],"stop":["a"],"seed":1}`))
 	f.Add([]byte(`{"messages":[{"role":"tool","content":[{"type":"text","text":"x"}]}],"response_format":{"type":"json_schema","json_schema":{"schema":{"type":"object"}}}}`))
@@ -82,7 +82,7 @@ func FuzzParseChat(f *testing.F) {
 			}
 			return
 		}
-		if len(c.talk) == 0 || c.limit < 0 || c.sampling.temperature < 0 || c.sampling.temperature > maxTemperature {
+		if len(c.turns) == 0 || c.limit < 0 || c.sampling.temperature < 0 || c.sampling.temperature > maxTemperature {
 			t.Fatalf("let through: %+v", c)
 		}
 		if _, err := parseInputs(jsontext.Value(body)); err != nil && !errors.As(err, &r) {
@@ -91,7 +91,7 @@ func FuzzParseChat(f *testing.F) {
 	})
 }
 
-// FuzzSchema makes grammars of anything: each must stay in its bounds.
+// FuzzSchema converts any bytes to a grammar within its limits.
 func FuzzSchema(f *testing.F) {
 	for _, s := range schemas {
 		f.Add([]byte(s))
@@ -111,7 +111,7 @@ func FuzzSchema(f *testing.F) {
 	})
 }
 
-// schemas are of every form that is understood.
+// schemas use every supported keyword.
 var schemas = []string{
 	`{}`, `true`, `{"type":"object"}`, `{"type":"object","additionalProperties":false}`,
 	`{"type":"object","additionalProperties":{"type":"integer"}}`,
@@ -126,7 +126,7 @@ var schemas = []string{
 	`{"type":"string","pattern":"(((a+)+)+)$","format":"email"}`,
 }
 
-// TestSchemaGrammars has llama.cpp itself read every grammar.
+// TestSchemaGrammars parses every grammar with llama.cpp.
 func TestSchemaGrammars(t *testing.T) {
 	spec := openModel(t, testModels[1], 1)
 	for _, s := range append(schemas, "json_object") {
@@ -177,13 +177,13 @@ func manyProperties(n int) string {
 	return b.String()
 }
 
-// TestTemplates renders by the model's own template, by the strict form and by
-// llama.cpp's list, and tries what a hostile template might.
+// TestTemplates renders with the model's own template, with alternating roles and
+// with llama.cpp's built-in templates, and with hostile templates.
 func TestTemplates(t *testing.T) {
 	spec := openModel(t, testModels[0], 1)
-	talk := []turn{{"system", "Be kind."}, {"user", "Hi"}, {"user", "there"}}
+	turns := []turn{{"system", "Be kind."}, {"user", "Hi"}, {"user", "there"}}
 	render := func(source string, extra map[string]any) (string, error) {
-		return newChatTemplate(spec.lib, source, spec.vocab).render(talk, extra)
+		return newChatTemplate(spec.lib, source, spec.vocab).render(turns, extra)
 	}
 	for _, c := range []struct{ name, source, want string }{
 		{"none", "", "<|im_start|>system\nBe kind.<|im_end|>\n<|im_start|>user\nHi<|im_end|>\n<|im_start|>user\nthere<|im_end|>\n<|im_start|>assistant\n"},
@@ -243,7 +243,7 @@ func TestLibrariesAreChecked(t *testing.T) {
 	if after, err := fileSum(changed); err != nil || after == before {
 		t.Errorf("a changed library stays: %v", err)
 	}
-	if err := writeWhole(filepath.Join(data, "x"), tinySum, strings.NewReader("not that")); err == nil {
+	if err := writeFile(filepath.Join(data, "x"), tinySum, strings.NewReader("not that")); err == nil {
 		t.Error("content of another sum is written")
 	}
 }

@@ -20,7 +20,7 @@ const (
 	maxTemperature = 2
 )
 
-// refusal is a failure as the caller reads it.
+// refusal is an error response.
 type refusal struct {
 	status  int
 	code    string
@@ -30,20 +30,20 @@ type refusal struct {
 // Error satisfies error.
 func (r *refusal) Error() string { return r.message }
 
-// badRequest is a 400 about what the caller sent.
+// badRequest returns a 400 with this message.
 func badRequest(format string, args ...any) *refusal {
 	return &refusal{400, "invalid_request_error", fmt.Sprintf(format, args...)}
 }
 
-// tooLong is the 400 for a prompt over the slot's context. llama.cpp's own
-// server uses the same code.
+// tooLong returns the 400 for a prompt that is longer than the context. The code
+// is that of llama.cpp's server.
 func tooLong(tokens, context int) *refusal {
 	return &refusal{400, "exceed_context_size_error",
 		fmt.Sprintf("the request has %d tokens and the context holds %d, the answer included; send less", tokens, context)}
 }
 
-// chatRequest is what is honoured of a chat completions body; the rest of it
-// is taken and ignored (decisions 6).
+// chatRequest holds the supported fields of a chat completions body. Others are
+// ignored (spec/api.md#builtin-engine).
 type chatRequest struct {
 	Model               string         `json:"model"`
 	Messages            []chatTurn     `json:"messages"`
@@ -78,7 +78,7 @@ type responseFormat struct {
 	} `json:"json_schema"`
 }
 
-// templateKwargs are the thinking controls a chat template may know.
+// templateKwargs are the thinking controls of chat templates.
 type templateKwargs struct {
 	EnableThinking  *bool   `json:"enable_thinking"`
 	Thinking        *bool   `json:"thinking"`
@@ -103,7 +103,7 @@ func (k templateKwargs) values() map[string]any {
 	return set
 }
 
-// chatTurn is one message as sent.
+// chatTurn is a message as received.
 type chatTurn struct {
 	Role      string  `json:"role"`
 	Content   content `json:"content"`
@@ -115,8 +115,8 @@ type chatTurn struct {
 	} `json:"tool_calls"`
 }
 
-// content is a message's content as text: a string, null, or a list of parts
-// that hold text.
+// content is a message's content as text. It is a string, null, or a list of text
+// parts.
 type content string
 
 // UnmarshalJSON satisfies json.Unmarshaler.
@@ -156,15 +156,14 @@ func (c *content) UnmarshalJSON(raw []byte) error {
 	return nil
 }
 
-// decode reads a body strictly; members nobody asked for are passed over.
+// decode decodes a body strictly, except for unknown members.
 func decode(body []byte, into any) error {
 	err := json.Unmarshal(body, into)
-	var told *refusal
-	if err == nil || errors.As(err, &told) {
-		if told != nil {
-			return told
-		}
+	if err == nil {
 		return nil
+	}
+	if r, ok := errors.AsType[*refusal](err); ok { // of a custom decoder
+		return r
 	}
 	var semantic *json.SemanticError
 	if errors.As(err, &semantic) && semantic.JSONPointer != "" {
@@ -173,22 +172,22 @@ func decode(body []byte, into any) error {
 	return badRequest("cannot read the request: it is not strict JSON")
 }
 
-// chat is a checked chat request, ready for a model.
+// chat is a validated chat request.
 type chat struct {
 	model    string
-	talk     []turn
+	turns    []turn
 	kwargs   map[string]any
 	stream   bool
 	usage    bool // the stream ends with a usage frame
-	limit    int  // tokens of the answer; 0: what the context holds
+	limit    int  // tokens of the answer; 0 means the rest of the context
 	stops    []string
 	sampling sampling
 
-	likely       bool // logprobs are asked for
-	alternatives int  // … with so many other tokens at each place
+	wantLogprobs bool
+	alternatives int // other tokens at each position
 }
 
-// parseChat reads and checks a chat completions body.
+// parseChat decodes and validates a chat completions body.
 func parseChat(body []byte) (*chat, error) {
 	var q chatRequest
 	if err := decode(body, &q); err != nil {
@@ -203,22 +202,22 @@ func parseChat(body []byte) (*chat, error) {
 	if demandsTool(q.ToolChoice) {
 		return nil, badRequest("this engine cannot promise a tool call; use tool_choice auto or none, it then answers in text")
 	}
-	if q.TopLogprobs < 0 || q.TopLogprobs > mostAlternatives {
-		return nil, badRequest("top_logprobs must be from 0 to %d", mostAlternatives)
+	if q.TopLogprobs < 0 || q.TopLogprobs > maxAlternatives {
+		return nil, badRequest("top_logprobs must be from 0 to %d", maxAlternatives)
 	}
 	c := &chat{
-		model:  q.Model,
-		kwargs: q.TemplateKwargs.values(),
-		stream: q.Stream,
-		usage:  q.Stream && q.StreamOptions.IncludeUsage,
-		likely: q.Logprobs, alternatives: q.TopLogprobs,
+		model:        q.Model,
+		kwargs:       q.TemplateKwargs.values(),
+		stream:       q.Stream,
+		usage:        q.Stream && q.StreamOptions.IncludeUsage,
+		wantLogprobs: q.Logprobs, alternatives: q.TopLogprobs,
 	}
 	for i, m := range q.Messages {
 		t, err := m.turn()
 		if err != nil {
 			return nil, badRequest("messages[%d]: %v", i, err)
 		}
-		c.talk = append(c.talk, t)
+		c.turns = append(c.turns, t)
 	}
 	var err error
 	if c.limit, err = q.answerLimit(); err != nil {
@@ -233,7 +232,7 @@ func parseChat(body []byte) (*chat, error) {
 	return c, nil
 }
 
-// turn flattens a message; tool calls and their results become text.
+// turn converts a message to text; tool calls and their results become text, too.
 func (m *chatTurn) turn() (turn, error) {
 	t := turn{role: m.Role, content: string(m.Content)}
 	switch m.Role {
@@ -252,7 +251,7 @@ func (m *chatTurn) turn() (turn, error) {
 	return t, nil
 }
 
-// demandsTool reports whether an answer without a tool call would be wrong.
+// demandsTool reports whether tool_choice requires a tool call.
 func demandsTool(choice jsontext.Value) bool {
 	switch choice.Kind() {
 	case '"':
@@ -273,8 +272,8 @@ func demandsTool(choice jsontext.Value) bool {
 	return false
 }
 
-// answerLimit is the most tokens the answer may have; 0 for no limit but the
-// context. Below 0 is how llama.cpp's and LM Studio's users say none.
+// answerLimit returns the most tokens of the answer, or 0 for the rest of the
+// context. A negative number means that in llama.cpp and LM Studio.
 func (q *chatRequest) answerLimit() (int, error) {
 	n := q.MaxCompletionTokens
 	if n == nil {
@@ -289,7 +288,7 @@ func (q *chatRequest) answerLimit() (int, error) {
 	return *n, nil
 }
 
-// parseStops reads stop: null, a string or a list of them.
+// parseStops decodes stop: null, a string or a list of strings.
 func parseStops(v jsontext.Value) ([]string, error) {
 	var stops []string
 	switch v.Kind() {
@@ -316,7 +315,7 @@ func parseStops(v jsontext.Value) ([]string, error) {
 	return stops, nil
 }
 
-// sampling checks the numbers and makes the grammar.
+// sampling validates the sampling parameters and creates the grammar.
 func (q *chatRequest) sampling() (sampling, error) {
 	s := defaultSampling()
 	for _, f := range []struct {
@@ -342,10 +341,10 @@ func (q *chatRequest) sampling() (sampling, error) {
 	if q.TopK != nil {
 		s.topK = int32(min(max(*q.TopK, 0), math.MaxInt32))
 	}
-	if q.Seed != nil && *q.Seed != -1 { // which is how llama.cpp's users ask for a fresh one
+	if q.Seed != nil && *q.Seed != -1 { // llama.cpp's value for a random seed
 		s.seed = uint32(*q.Seed) ^ uint32(*q.Seed>>32)
 		if s.seed == math.MaxUint32 {
-			s.seed-- // llama.cpp takes that one for a fresh seed too
+			s.seed-- // llama.cpp takes this value for a random seed, too
 		}
 	}
 	switch q.ResponseFormat.Type {
@@ -367,7 +366,7 @@ func (q *chatRequest) sampling() (sampling, error) {
 	return s, nil
 }
 
-// embeddingsRequest is what is honoured of an embeddings body.
+// embeddingsRequest holds the supported fields of an embeddings body.
 type embeddingsRequest struct {
 	Model          string         `json:"model"`
 	Input          jsontext.Value `json:"input"`
@@ -375,14 +374,14 @@ type embeddingsRequest struct {
 	Dimensions     *int           `json:"dimensions"`
 }
 
-// input is one thing to embed: text, or tokens the caller made.
+// input is one input of an embeddings request: text or tokens.
 type input struct {
 	text   string
 	tokens []token
 }
 
-// parseInputs reads input: a string, a list of strings, a list of tokens or a
-// list of those.
+// parseInputs decodes input: a string, a list of strings, a list of tokens or a
+// list of such lists.
 func parseInputs(v jsontext.Value) ([]input, error) {
 	bad := badRequest("input must be a string, a list of strings, a list of tokens or a list of lists of tokens, none empty, at most %d", maxInputs)
 	var texts []string
@@ -426,7 +425,7 @@ func parseInputs(v jsontext.Value) ([]input, error) {
 	return inputs, nil
 }
 
-// firstKind is the kind of a list's first element, 0 if v is no such list.
+// firstKind returns the kind of the first element of a list, or 0.
 func firstKind(v jsontext.Value) jsontext.Kind {
 	d := jsontext.NewDecoder(bytes.NewReader(v))
 	if t, err := d.ReadToken(); err != nil || t.Kind() != '[' {

@@ -8,53 +8,53 @@ import (
 	"unsafe"
 )
 
-// maxWaiting is how many requests may wait for one model's slots; the daemon
-// counts slots itself, so only its owner's own calls ever wait here.
+// maxWaiting is how many requests may wait for the slots of a model. The daemon
+// counts slots, so that only its owner's own calls wait here.
 const maxWaiting = 64
 
 var errTooMany = errors.New("too many requests wait for this model; try again soon")
 
-// job is one chat request. The runner that takes it ends its outbox and frees
-// its sampler, whatever happens.
+// job is a chat request. The runner ends its outbox and frees its sampler in every
+// case.
 type job struct {
-	ctx     context.Context
-	prompt  []token
-	limit   int // tokens of the answer at most, at least 1
-	sampler cSampler
-	text    holder
-	thinks  thoughts // the handler's
-	out     *outbox
+	ctx       context.Context
+	prompt    []token
+	limit     int // tokens of the answer, at least 1
+	sampler   cSampler
+	text      stopFilter
+	reasoning reasoningSplitter // used by the handler
+	out       *outbox
 
-	likely       bool // logprobs are asked for
-	alternatives int  // … with so many other tokens at each place
+	wantLogprobs bool
+	alternatives int // other tokens at each position
 	unsent       unsent
 }
 
-// send adds text to the answer, with the logprobs of all that was sent.
+// send adds text to the answer, with the logprobs of all text sent so far.
 func (j *job) send(text string, tokens int) { j.out.add(text, j.unsent.until(j.text.sent), tokens) }
 
-// runner serves one model. Its goroutine alone touches weights and slots.
+// runner serves one model. Only its goroutine uses the weights and slots.
 type runner struct {
 	*modelSpec
-	idle   time.Duration // weights leave memory after this long; 0 never
+	idle   time.Duration // the weights are freed after this time; 0 means never
 	jobs   chan *job
 	embeds chan *embedding
 
 	loaded  *weights
 	slots   []slot
-	first   int // which slot's prompt goes first next
+	nextFed int // the slot whose prompt is fed first
 	current *embedding
 }
 
-// slot is a place for one running job; job nil means it is free.
+// slot runs one job; job is nil if it is free.
 type slot struct {
-	job   *job
-	fed   int   // tokens of the prompt that are in the context
-	pos   int   // tokens of prompt and answer that are in the context
-	next  token // chosen, not in the context yet; meaningful once fed is all
-	count int   // tokens of the answer
-	at    int32 // where its output stands in this step's batch, or noOutput
-	given bool  // has tokens in this step's batch
+	job    *job
+	fed    int   // tokens of the prompt that are in the context
+	pos    int   // tokens of prompt and answer that are in the context
+	next   token // sampled, but not in the context yet; valid once the prompt is fed
+	count  int   // tokens of the answer
+	output int32 // index of its output in the current batch, or noOutput
+	queued bool  // has tokens in the current batch
 }
 
 const noOutput = -1
@@ -69,7 +69,7 @@ func newRunner(s *modelSpec, idle time.Duration) *runner {
 	}
 }
 
-// submit queues a job, or says that too many wait.
+// submit queues a job, or fails with errTooMany.
 func (r *runner) submit(j *job) error {
 	select {
 	case r.jobs <- j:
@@ -80,9 +80,8 @@ func (r *runner) submit(j *job) error {
 	}
 }
 
-// run answers jobs until the process ends: one decode step after the other,
-// each over everything that runs. New jobs and cancellations are seen between
-// two steps.
+// run answers jobs until the process ends, in decode steps over all slots. It
+// handles new and canceled jobs between two steps.
 func (r *runner) run() {
 	for {
 		if !r.busy() {
@@ -105,7 +104,7 @@ func (r *runner) busy() bool {
 	return r.current != nil
 }
 
-// await blocks until there is work; meanwhile the weights may leave memory.
+// await waits for work, and frees the weights after the idle time.
 func (r *runner) await() {
 	var unload <-chan time.Time
 	if r.loaded != nil && r.idle > 0 {
@@ -115,16 +114,16 @@ func (r *runner) await() {
 	}
 	select {
 	case j := <-r.jobs:
-		r.place(j)
+		r.assign(j)
 	case e := <-r.embeds:
-		r.begin(e)
+		r.startEmbedding(e)
 	case <-unload:
 		r.loaded.free()
 		r.loaded = nil
 	}
 }
 
-// admit frees the slots of those who left and fills free slots from the queue.
+// admit frees the slots of canceled jobs and fills free slots from the queue.
 func (r *runner) admit() {
 	for i := range r.slots {
 		if s := &r.slots[i]; s.job != nil && s.job.ctx.Err() != nil {
@@ -134,7 +133,7 @@ func (r *runner) admit() {
 	for r.freeSlot() >= 0 {
 		select {
 		case j := <-r.jobs:
-			r.place(j)
+			r.assign(j)
 			continue
 		default:
 		}
@@ -143,13 +142,13 @@ func (r *runner) admit() {
 	if r.current == nil {
 		select {
 		case e := <-r.embeds:
-			r.begin(e)
+			r.startEmbedding(e)
 		default:
 		}
 	}
 }
 
-// freeSlot is the index of a free slot, or -1.
+// freeSlot returns the index of a free slot, or -1.
 func (r *runner) freeSlot() int {
 	for i := range r.slots {
 		if r.slots[i].job == nil {
@@ -159,11 +158,11 @@ func (r *runner) freeSlot() int {
 	return -1
 }
 
-// place gives a job a slot, loading the weights first if they are not there.
-func (r *runner) place(j *job) {
+// assign gives a job a free slot and loads the weights if necessary.
+func (r *runner) assign(j *job) {
 	err := j.ctx.Err()
 	if err == nil {
-		err = r.ensure()
+		err = r.ensureLoaded()
 	}
 	if err != nil {
 		r.lib.llama_sampler_free(j.sampler)
@@ -173,7 +172,7 @@ func (r *runner) place(j *job) {
 	r.slots[r.freeSlot()] = slot{job: j}
 }
 
-func (r *runner) ensure() error {
+func (r *runner) ensureLoaded() error {
 	if r.loaded != nil {
 		return nil
 	}
@@ -185,40 +184,40 @@ func (r *runner) ensure() error {
 	return nil
 }
 
-// loadError is why a model could not be loaded: another machine may be able to.
+// loadError reports that a model could not be loaded here and now.
 type loadError struct{ error }
 
-// release ends a slot's job and empties its sequence.
+// release ends the job of a slot and clears its sequence.
 func (r *runner) release(i int, finish string, err error) {
 	s := &r.slots[i]
-	forget(r.lib, r.loaded.chat, int32(i))
+	clearSequence(r.lib, r.loaded.chat, int32(i))
 	r.lib.llama_sampler_free(s.job.sampler)
 	s.job.out.end(ending{finish, s.job.text.stopped}, err)
 	*s = slot{}
 }
 
-// forget removes a whole sequence from a context, if that has a memory.
-func forget(lib *library, c cContext, seq int32) {
+// clearSequence removes a sequence from the context's memory, if it has one.
+func clearSequence(lib *library, c cContext, seq int32) {
 	if m := lib.llama_get_memory(c); m != 0 {
 		lib.llama_memory_seq_rm(m, seq, -1, -1)
 	}
 }
 
-// step decodes once: the next token of every slot that answers, and pieces of
-// the prompts of those that begin, as many as fit.
+// step decodes once: the next token of each slot that answers, and as many tokens
+// of the other slots' prompts as fit.
 func (r *runner) step() {
-	b := &r.loaded.batch
+	b := &r.loaded.chatBatch
 	b.nTokens = 0
 	starting := 0
 	for i := range r.slots {
 		s := &r.slots[i]
-		s.at, s.given = noOutput, false
+		s.output, s.queued = noOutput, false
 		switch {
 		case s.job == nil:
 		case s.fed < len(s.job.prompt):
 			starting++
 		default:
-			s.at, s.given = b.nTokens, true
+			s.output, s.queued = b.nTokens, true
 			b.add(s.next, s.pos, i, true)
 			s.pos++
 		}
@@ -230,25 +229,25 @@ func (r *runner) step() {
 	if status := r.lib.llama_decode(r.loaded.chat, *b); status != 0 {
 		err := r.lib.failure(fmt.Sprintf("cannot compute the next token (llama_decode says %d)", status))
 		for i := range r.slots {
-			if r.slots[i].given {
+			if r.slots[i].queued {
 				r.release(i, "", err)
 			}
 		}
 		return
 	}
 	for i := range r.slots {
-		if r.slots[i].at != noOutput {
+		if r.slots[i].output != noOutput {
 			r.advance(i)
 		}
 	}
 }
 
-// feed shares the room left in the batch fairly among the prompts, beginning
-// with another slot each time.
+// feed divides the rest of the batch among the prompts, starting with another slot
+// each time.
 func (r *runner) feed(b *batch, starting int) {
-	r.first = (r.first + 1) % len(r.slots)
+	r.nextFed = (r.nextFed + 1) % len(r.slots)
 	for k := range r.slots {
-		i := (r.first + k) % len(r.slots)
+		i := (r.nextFed + k) % len(r.slots)
 		s := &r.slots[i]
 		if s.job == nil || s.fed == len(s.job.prompt) {
 			continue
@@ -259,20 +258,20 @@ func (r *runner) feed(b *batch, starting int) {
 			s.fed++
 			last := s.fed == len(s.job.prompt)
 			if last {
-				s.at = b.nTokens
+				s.output = b.nTokens
 			}
 			b.add(t, s.pos, i, last)
 			s.pos++
-			s.given = true
+			s.queued = true
 		}
 	}
 }
 
-// advance chooses a slot's next token from what was computed, and ends the
-// answer where the model, a stop string or a limit does.
+// advance samples the next token of a slot and ends the answer at an end token, a
+// stop string or the limit.
 func (r *runner) advance(i int) {
 	s := &r.slots[i]
-	t := r.lib.llama_sampler_sample(s.job.sampler, r.loaded.chat, s.at)
+	t := r.lib.llama_sampler_sample(s.job.sampler, r.loaded.chat, s.output)
 	if r.vocab.ends(t) {
 		s.job.send(s.job.text.flush(), s.count)
 		r.release(i, "stop", nil)
@@ -281,8 +280,8 @@ func (r *runner) advance(i int) {
 	s.count++
 	s.next = t
 	piece := r.vocab.piece(t, false)
-	if s.job.likely {
-		if l, ok := r.logprob(t, s.at, s.job.alternatives); ok {
+	if s.job.wantLogprobs {
+		if l, ok := r.logprob(t, s.output, s.job.alternatives); ok {
 			s.job.unsent.add(l, s.job.text.written+len(piece))
 		}
 	}
@@ -297,7 +296,7 @@ func (r *runner) advance(i int) {
 	}
 }
 
-// add appends one token of a sequence; output asks for logits after it.
+// add appends a token of a sequence; output requests its logits.
 func (b *batch) add(t token, pos, seq int, output bool) {
 	i := uintptr(b.nTokens)
 	*at(b.token, i) = t
@@ -311,7 +310,7 @@ func (b *batch) add(t token, pos, seq int, output bool) {
 	b.nTokens++
 }
 
-// at is element i of a C array.
+// at returns element i of a C array.
 func at[T any](p *T, i uintptr) *T {
 	return (*T)(unsafe.Add(unsafe.Pointer(p), i*unsafe.Sizeof(*p)))
 }

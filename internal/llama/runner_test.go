@@ -11,7 +11,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// openModel loads llama.cpp into the test itself and reads a model.
+// openModel loads llama.cpp into this process and inspects a model.
 func openModel(t testing.TB, file ModelFile, slots int) *modelSpec {
 	t.Helper()
 	needLibraries(t)
@@ -31,10 +31,10 @@ func openModel(t testing.TB, file ModelFile, slots int) *modelSpec {
 	return spec
 }
 
-// memoryUnknown is a machine's that does not tell.
+// memoryUnknown is a machine whose free memory is unknown.
 func memoryUnknown() (bytes uint64, known bool) { return 0, false }
 
-// TestLayout holds the structs to what sizeof and offsetof say of the header.
+// TestLayout compares the structs with sizeof and offsetof of the C header.
 func TestLayout(t *testing.T) {
 	var m modelParams
 	var c contextParams
@@ -63,10 +63,10 @@ func TestLayout(t *testing.T) {
 	}
 }
 
-// endless is a job that writes until its limit.
+// endless returns a job that generates up to its limit.
 func endless(t *testing.T, ctx context.Context, r *runner) *job {
 	t.Helper()
-	c := &chat{talk: []turn{{"user", "x"}}, sampling: sampling{temperature: 1, seed: 3, grammar: "root ::= [a-z]* \"\\n\" [a-z]* root"}}
+	c := &chat{turns: []turn{{"user", "x"}}, sampling: sampling{temperature: 1, seed: 3, grammar: "root ::= [a-z]* \"\\n\" [a-z]* root"}}
 	j, err := r.start(ctx, c)
 	if err != nil {
 		t.Fatal(err)
@@ -84,8 +84,8 @@ func finishOf(j *job) (tokens int, finish string, err error) {
 	}
 }
 
-// TestLeaving cancels a running answer: it must end at the next decode step,
-// not at its limit, and give its slot, the only one, to the next.
+// TestLeaving cancels a running answer: it ends at the next decode step and frees
+// the only slot for the next job.
 func TestLeaving(t *testing.T) {
 	r := newRunner(openModel(t, testModels[1], 1), 0)
 	go r.run()
@@ -111,22 +111,22 @@ func TestLeaving(t *testing.T) {
 	}
 }
 
-// TestQueueIsBounded fills the queue of a model that nobody serves.
+// TestQueueIsBounded fills the queue of a model without a running goroutine.
 func TestQueueIsBounded(t *testing.T) {
 	r := newRunner(openModel(t, testModels[1], 1), 0)
 	for range maxWaiting {
 		endless(t, t.Context(), r)
 	}
-	c := &chat{talk: []turn{{"user", "x"}}}
+	c := &chat{turns: []turn{{"user", "x"}}}
 	if _, err := r.start(t.Context(), c); !errors.Is(err, errTooMany) {
 		t.Errorf("one more: %v", err)
 	}
 }
 
-// TestIdleUnload lets the weights leave memory and come back.
+// TestIdleUnload frees the weights and loads them again.
 func TestIdleUnload(t *testing.T) {
 	r := newRunner(openModel(t, testModels[0], 2), time.Nanosecond)
-	c := &chat{talk: []turn{{"user", "Hello"}}, limit: 1}
+	c := &chat{turns: []turn{{"user", "Hello"}}, limit: 1}
 	for range 3 {
 		j, err := r.start(t.Context(), c)
 		if err != nil {
@@ -155,25 +155,25 @@ func TestTooLargeForMemory(t *testing.T) {
 	spec.free = func() (bytes uint64, known bool) { return spec.needs - 1, true }
 	r := newRunner(spec, 0)
 	go r.run()
-	j, err := r.start(t.Context(), &chat{talk: []turn{{"user", "Hello"}}})
+	j, err := r.start(t.Context(), &chat{turns: []turn{{"user", "Hello"}}})
 	if err != nil {
 		t.Fatal(err)
 	}
 	_, _, err = finishOf(j)
-	if status, body := explain(err); status != 503 || !strings.Contains(body.Error.Message, "MiB are free") {
+	if status, body := errorResponse(err); status != 503 || !strings.Contains(body.Error.Message, "MiB are free") {
 		t.Errorf("status %d: %v", status, body)
 	}
 }
 
-// TestPromptInPieces answers prompts longer than a batch, several at once, as
-// if each were alone.
+// TestPromptInPieces answers prompts longer than a batch, several at once, with the
+// same answers as alone.
 func TestPromptInPieces(t *testing.T) {
 	spec := openModel(t, testModels[0], 3)
 	r := newRunner(spec, 0)
 	go r.run()
 	question := strings.Repeat("Tell me about the owl. ", 110)
 	ask := func() *job {
-		j, err := r.start(t.Context(), &chat{talk: []turn{{"user", question}}, limit: 20})
+		j, err := r.start(t.Context(), &chat{turns: []turn{{"user", question}}, limit: 20})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -215,7 +215,7 @@ func BenchmarkTokens(b *testing.B) {
 				jobs := make([]*job, slots)
 				for i := range jobs {
 					var err error
-					if jobs[i], err = r.start(b.Context(), &chat{talk: []turn{{"user", "Tell me a long story about an owl."}}}); err != nil {
+					if jobs[i], err = r.start(b.Context(), &chat{turns: []turn{{"user", "Tell me a long story about an owl."}}}); err != nil {
 						b.Fatal(err)
 					}
 				}

@@ -5,8 +5,7 @@ import (
 	"math/rand/v2"
 )
 
-// sampling is how the next token is chosen. The zero values of TopK, MinP and
-// the penalties switch those off.
+// sampling holds the sampling parameters. A zero topK, minP or penalty is off.
 type sampling struct {
 	temperature float32
 	topP        float32
@@ -15,17 +14,17 @@ type sampling struct {
 	presence    float32
 	frequency   float32
 	seed        uint32
-	grammar     string // GBNF with the rule root; "" for none
+	grammar     string // GBNF with the rule root, or ""
 }
 
-// defaultSampling is llama.cpp's own, with a fresh seed.
+// defaultSampling returns llama.cpp's defaults with a random seed.
 func defaultSampling() sampling {
 	return sampling{temperature: 0.8, topK: 40, topP: 0.95, minP: 0.05, seed: rand.Uint32N(1<<32 - 1)}
 }
 
-// newSampler builds the chain for one request. Grammar comes first, so that
-// what is chosen always conforms (llama.cpp aborts if it is told otherwise).
-// Penalties look back over window tokens of the answer. The caller frees it.
+// newSampler returns the sampler chain of a request. The grammar comes first:
+// llama.cpp aborts on a token that does not conform. Penalties count the last
+// window tokens of the answer. The caller frees the chain.
 func newSampler(v *vocab, s sampling, window int32) (cSampler, error) {
 	lib := v.lib
 	chain := lib.llama_sampler_chain_init(true)
@@ -33,7 +32,7 @@ func newSampler(v *vocab, s sampling, window int32) (cSampler, error) {
 		g := lib.llama_sampler_init_grammar(v.handle, s.grammar, "root")
 		if g == 0 {
 			lib.llama_sampler_free(chain)
-			lib.complaints.take()
+			lib.errors.take()
 			return 0, fmt.Errorf("cannot use the schema: it leads back to itself without an object or an array between")
 		}
 		lib.llama_sampler_chain_add(chain, g)

@@ -3,6 +3,7 @@ package llama
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/rand"
 	"errors"
@@ -23,14 +24,13 @@ import (
 )
 
 const (
-	firstPause = 500 * time.Millisecond // before the worker is started again
-	longPause  = 30 * time.Second
-	// steadyAfter is how long a worker must live for its end to count as the
-	// first again.
-	steadyAfter = time.Minute
-	// startTime is how long a worker may take to say that it is ready: reading
-	// the vocabularies of many models from a slow disk.
-	startTime = 2 * time.Minute
+	firstBackoff = 500 * time.Millisecond // before the worker is started again
+	maxBackoff   = 30 * time.Second
+	// A worker that ran for stableAfter starts again with firstBackoff.
+	stableAfter = time.Minute
+	// startTimeout is how long a worker may take to be ready: it may read many
+	// vocabularies from a slow disk.
+	startTimeout = 2 * time.Minute
 )
 
 // Supervisor keeps one worker running. Make it with NewSupervisor.
@@ -40,13 +40,13 @@ type Supervisor struct {
 	ready     chan struct{} // closed once the first worker is ready
 
 	mu      sync.Mutex
-	address string // where the worker listens; "" while there is none
+	address string // of the running worker, or ""
 	secret  string
-	why     error // why there is none
+	problem error // why no worker runs
 	models  []Model
 }
 
-// NewSupervisor checks nothing and starts nothing: Run does.
+// NewSupervisor returns a Supervisor that does nothing until Run.
 func NewSupervisor(c Config) *Supervisor {
 	if c.Slots <= 0 {
 		c.Slots = defaultSlots
@@ -55,7 +55,7 @@ func NewSupervisor(c Config) *Supervisor {
 	if c.Context <= 0 {
 		c.Context = defaultContext
 	}
-	s := &Supervisor{config: c, ready: make(chan struct{}), why: errors.New("the built-in engine is starting")}
+	s := &Supervisor{config: c, ready: make(chan struct{}), problem: errors.New("the built-in engine is starting")}
 	s.transport = &http.Transport{
 		DialContext:        s.dial,
 		DisableCompression: true,
@@ -65,19 +65,19 @@ func NewSupervisor(c Config) *Supervisor {
 	return s
 }
 
-// Ready is closed when the worker answers for the first time; Models is known
-// from then on.
+// Ready returns a channel that is closed when the first worker is ready. Models is
+// valid from then on.
 func (s *Supervisor) Ready() <-chan struct{} { return s.ready }
 
-// Models is what the worker serves, in the order configured, without those it
-// could not read. Nil before Ready.
+// Models returns the models that the worker serves, in the configured order, or
+// nil before Ready.
 func (s *Supervisor) Models() []Model {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return slices.DeleteFunc(slices.Clone(s.models), func(m Model) bool { return m.Problem != "" })
 }
 
-// Problems says which of the configured models cannot be served, and why.
+// Problems returns why some of the configured models cannot be served, by id.
 func (s *Supervisor) Problems() map[string]string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -90,26 +90,26 @@ func (s *Supervisor) Problems() map[string]string {
 	return problems
 }
 
-// Transport reaches the worker that runs now, whatever host the request names.
-// While none runs, its error says why; a request that ran when the worker ended
-// sees its connection break.
-func (s *Supervisor) Transport() http.RoundTripper { return (*toWorker)(s) }
+// Transport returns a RoundTripper to the running worker. It ignores the host of a
+// request. If no worker runs, its error says why. If the worker ends during a
+// request, the connection breaks.
+func (s *Supervisor) Transport() http.RoundTripper { return (*workerTransport)(s) }
 
-// toWorker is a Supervisor as a RoundTripper.
-type toWorker Supervisor
+// workerTransport is a Supervisor as a RoundTripper.
+type workerTransport Supervisor
 
 // RoundTrip satisfies http.RoundTripper.
-func (t *toWorker) RoundTrip(r *http.Request) (*http.Response, error) {
+func (t *workerTransport) RoundTrip(r *http.Request) (*http.Response, error) {
 	s := (*Supervisor)(t)
 	_, secret, err := s.current()
 	if err != nil {
 		if r.Body != nil {
 			r.Body.Close()
 		}
-		return nil, &net.OpError{Op: "dial", Net: socketNetwork(), Err: err} // nothing was sent: another may be asked
+		return nil, &net.OpError{Op: "dial", Net: socketNetwork(), Err: err} // nothing was sent
 	}
 	r = r.Clone(r.Context())
-	r.Header.Set(headerSecret, secret)
+	r.Header.Set(secretHeader, secret)
 	u := *r.URL
 	u.Scheme, u.Host = "http", "worker"
 	r.URL = &u
@@ -129,13 +129,13 @@ func (s *Supervisor) current() (address, secret string, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.address == "" {
-		return "", "", s.why
+		return "", "", s.problem
 	}
 	return s.address, s.secret, nil
 }
 
-// publish makes a worker the one that is reached.
-func (s *Supervisor) publish(h hello, secret string) {
+// setWorker makes a worker the one that Transport reaches.
+func (s *Supervisor) setWorker(h workerReport, secret string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.address, s.secret, s.models = h.Address, secret, h.Models
@@ -146,37 +146,37 @@ func (s *Supervisor) publish(h hello, secret string) {
 	}
 }
 
-// withdraw says that no worker is reached, and why.
-func (s *Supervisor) withdraw(why error) {
+// setProblem says why there is no worker.
+func (s *Supervisor) setProblem(problem error) {
 	s.mu.Lock()
-	s.address, s.why = "", why
+	s.address, s.problem = "", problem
 	s.mu.Unlock()
 	s.transport.CloseIdleConnections()
 }
 
 // Run keeps a worker running until ctx ends. It fails at once if there are no
-// libraries (ErrNoBackend) or they cannot be unpacked; a worker that ends is
+// libraries (ErrNoBackend) or they cannot be unpacked. A worker that ends is
 // started again after 0.5 s, then twice as long each time, up to 30 s.
 func (s *Supervisor) Run(ctx context.Context) error {
 	libraries, err := libraries(s.config.Data)
 	if err != nil {
-		s.withdraw(err)
+		s.setProblem(err)
 		return err
 	}
 	pause := backoff.NewExponentialBackOff()
-	pause.InitialInterval, pause.MaxInterval, pause.Multiplier, pause.RandomizationFactor = firstPause, longPause, 2, 0
+	pause.InitialInterval, pause.MaxInterval, pause.Multiplier, pause.RandomizationFactor = firstBackoff, maxBackoff, 2, 0
 	for {
 		began := time.Now()
-		err := s.life(ctx, libraries)
+		err := s.runWorker(ctx, libraries)
 		if ctx.Err() != nil {
-			s.withdraw(errors.New("the built-in engine was stopped"))
+			s.setProblem(errors.New("the built-in engine was stopped"))
 			return nil
 		}
-		if time.Since(began) >= steadyAfter {
+		if time.Since(began) >= stableAfter {
 			pause.Reset()
 		}
 		wait := pause.NextBackOff()
-		s.withdraw(fmt.Errorf("the built-in engine is starting again: %w", err))
+		s.setProblem(fmt.Errorf("the built-in engine is starting again: %w", err))
 		s.config.Log.Warn("the inference worker ended", "cause", err, "again_in", wait)
 		select {
 		case <-time.After(wait):
@@ -185,10 +185,10 @@ func (s *Supervisor) Run(ctx context.Context) error {
 	}
 }
 
-// life is one worker from start to end; its error says why it ended.
-func (s *Supervisor) life(ctx context.Context, libraries string) error {
-	// The kernel ends the worker with the thread that started it: that thread
-	// is this goroutine's for as long.
+// runWorker runs a worker from start to end and returns why it ended.
+func (s *Supervisor) runWorker(ctx context.Context, libraries string) error {
+	// The kernel ends the worker with the thread that started it, so the thread is
+	// locked to this goroutine until then.
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 
@@ -197,7 +197,7 @@ func (s *Supervisor) life(ctx context.Context, libraries string) error {
 		return fmt.Errorf("cannot make a folder for its socket: %w", err)
 	}
 	defer os.RemoveAll(dir)
-	o := order{
+	o := workerConfig{
 		Libraries: libraries, Network: socketNetwork(), Address: filepath.Join(dir, "socket"), Secret: rand.Text(),
 		Models: s.config.Models, Slots: s.config.Slots, Context: s.config.Context, IdleNanos: int64(s.config.IdleUnload),
 	}
@@ -215,11 +215,11 @@ func (s *Supervisor) life(ctx context.Context, libraries string) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, exe, WorkerArg)
-	// Without this variable an assertion in ggml starts a debugger.
+	// Without this variable a failed assertion in ggml starts a debugger.
 	cmd.Env = append(os.Environ(), "GGML_NO_BACKTRACE=1")
 	cmd.SysProcAttr = childAttributes()
-	var lastWords tail
-	cmd.Stderr = &lastWords
+	var stderr outputTail
+	cmd.Stderr = &stderr
 	in, err := cmd.StdinPipe()
 	if err != nil {
 		return err
@@ -231,34 +231,30 @@ func (s *Supervisor) life(ctx context.Context, libraries string) error {
 	if err := cmd.Start(); err != nil {
 		return fmt.Errorf("cannot start it: %w", err)
 	}
-	greeted := s.greet(in, out, append(line, '\n'), o.Secret, cancel)
-	if greeted == nil {
+	err = s.start(in, out, append(line, '\n'), o.Secret, cancel)
+	if err == nil {
 		s.config.Log.Info("the inference worker is ready", "pid", cmd.Process.Pid)
-		io.Copy(io.Discard, out) // until it ends
+		io.Copy(io.Discard, out) // until the worker ends
 	}
 	cancel()
-	ended := cmd.Wait()
-	if greeted != nil {
-		return errors.Join(greeted, lastWords.err())
-	}
-	return errors.Join(ended, lastWords.err())
+	return errors.Join(cmp.Or(err, cmd.Wait()), stderr.err())
 }
 
-// greet sends the order and waits for the worker to be ready; one that says
-// nothing for startTime is ended.
-func (s *Supervisor) greet(in io.Writer, out io.Reader, line []byte, secret string, end func()) error {
+// start sends the worker its configuration and waits until it is ready. It calls
+// end after startTimeout.
+func (s *Supervisor) start(in io.Writer, out io.Reader, line []byte, secret string, end func()) error {
 	if _, err := in.Write(line); err != nil {
-		return fmt.Errorf("cannot give it its order: %w", err)
+		return fmt.Errorf("cannot send its configuration: %w", err)
 	}
-	late := time.AfterFunc(startTime, end)
+	late := time.AfterFunc(startTimeout, end)
 	defer late.Stop()
-	said, err := bufio.NewReader(out).ReadBytes('\n')
+	answer, err := bufio.NewReader(out).ReadBytes('\n')
 	if err != nil {
 		return errors.New("it ended before it was ready")
 	}
-	var h hello
-	if err := json.Unmarshal(said, &h); err != nil {
-		return fmt.Errorf("cannot understand it: %w", err)
+	var h workerReport
+	if err := json.Unmarshal(answer, &h); err != nil {
+		return fmt.Errorf("cannot read its report: %w", err)
 	}
 	if h.Problem != "" {
 		return errors.New(h.Problem)
@@ -268,27 +264,27 @@ func (s *Supervisor) greet(in io.Writer, out io.Reader, line []byte, secret stri
 			s.config.Log.Warn("a model cannot be served", "model", m.ID, "cause", m.Problem)
 		}
 	}
-	s.publish(h, secret)
+	s.setWorker(h, secret)
 	return nil
 }
 
-// tail keeps the end of what a worker writes on standard error: an assertion's
-// text. The worker never writes anything of a prompt there.
-type tail struct{ end []byte }
+// outputTail keeps the end of a worker's standard error, which may hold the text
+// of an assertion. The worker writes nothing of a prompt there.
+type outputTail struct{ end []byte }
 
-const tailBytes = 512
+const maxTail = 512
 
 // Write satisfies io.Writer.
-func (t *tail) Write(p []byte) (int, error) {
+func (t *outputTail) Write(p []byte) (int, error) {
 	t.end = append(t.end, p...)
-	if n := len(t.end); n > tailBytes {
-		t.end = append(t.end[:0], t.end[n-tailBytes:]...)
+	if n := len(t.end); n > maxTail {
+		t.end = append(t.end[:0], t.end[n-maxTail:]...)
 	}
 	return len(p), nil
 }
 
-// err is what was written last, nil if nothing was.
-func (t *tail) err() error {
+// err returns the output as an error, or nil if there is none.
+func (t *outputTail) err() error {
 	if text := bytes.TrimSpace(t.end); len(text) > 0 {
 		return errors.New(string(text))
 	}

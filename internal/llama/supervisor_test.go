@@ -18,7 +18,7 @@ import (
 	"time"
 )
 
-// pids is a log that yields the process id of every worker that gets ready.
+// pids is a log that yields the process id of each worker that becomes ready.
 type pids chan int
 
 var pidPattern = regexp.MustCompile(`ready.* pid=(\d+)`)
@@ -35,9 +35,8 @@ func (p pids) Write(line []byte) (int, error) {
 	return len(line), nil
 }
 
-// TestWorkerKilled kills the worker while it answers: the stream must break
-// without an end mark, calls meanwhile must be told why they fail, and a new
-// worker must answer again.
+// TestWorkerKilled kills the worker while it answers: the stream breaks without an
+// end mark, calls in the meantime fail with the cause, and a new worker answers.
 func TestWorkerKilled(t *testing.T) {
 	needLibraries(t)
 	started := make(pids, 10)
@@ -70,7 +69,7 @@ func TestWorkerKilled(t *testing.T) {
 		if again := "starting again"; strings.Contains(err.Error(), again) {
 			break
 		}
-		// The supervisor has not noticed yet: the connection was refused.
+		// The supervisor has not noticed yet, and the connection was refused.
 	}
 	if again := <-started; again == pid {
 		t.Errorf("the same process, %d", pid)
@@ -82,8 +81,8 @@ func TestWorkerKilled(t *testing.T) {
 
 const orphanArg = "llama-orphan-parent"
 
-// orphanParent is a process that supervises a worker until it is killed; it
-// prints the worker's process id.
+// orphanParent supervises a worker until it is killed. It prints the worker's
+// process id.
 func orphanParent() int {
 	started := make(pids, 1)
 	s := NewSupervisor(Config{Models: testModels, Data: os.Args[2], Log: slog.New(slog.NewTextHandler(started, nil))})
@@ -96,7 +95,7 @@ func orphanParent() int {
 	return 1
 }
 
-// TestOrphan kills a supervisor without warning: its worker must end too.
+// TestOrphan kills a supervisor: its worker ends, too.
 func TestOrphan(t *testing.T) {
 	needLibraries(t)
 	exe, err := os.Executable()
@@ -145,7 +144,7 @@ func kill(t *testing.T, pid int) {
 	}
 }
 
-// gone reports whether a process has ended; one nobody waited for yet has.
+// gone reports whether a process has ended, also if it was not waited for.
 func gone(pid int) bool {
 	p, err := os.FindProcess(pid)
 	if err != nil || p.Signal(syscall.Signal(0)) != nil {

@@ -15,25 +15,25 @@ import (
 	"github.com/nikolalohinski/gonja/v2/parser"
 )
 
-// A template comes with the model file, from whoever made that.
+// Limits of a chat template, which comes with an untrusted model file.
 const (
 	maxTemplateBytes = 256 << 10
-	maxRange         = 10_000 // numbers a template may count through at once
-	renderTime       = 5 * time.Second
+	maxRange         = 10_000 // length of a range
+	renderTimeout    = 5 * time.Second
 )
 
-// turn is one message of a talk, its content flattened to text.
+// turn is a message with its content as text.
 type turn struct{ role, content string }
 
-// chatTemplate turns a talk into the prompt its model was trained on: by the
-// model's own Jinja template, else by llama.cpp's list of well-known ones.
+// chatTemplate converts messages to a prompt: with the model's own Jinja template,
+// or with one of llama.cpp's built-in templates.
 type chatTemplate struct {
 	lib      *library
 	source   string // the model's own; "" means ChatML
 	jinja    *exec.Template
 	problem  error // why jinja is nil
 	bos, eos string
-	broken   atomic.Bool // jinja did not end in renderTime: not used again
+	timedOut atomic.Bool // jinja exceeded renderTimeout and is not used again
 }
 
 func newChatTemplate(lib *library, source string, v *vocab) *chatTemplate {
@@ -42,8 +42,8 @@ func newChatTemplate(lib *library, source string, v *vocab) *chatTemplate {
 	return t
 }
 
-// parseTemplate reads a Jinja template that can reach nothing but its data:
-// its loader holds no other file and the statements that load one are gone.
+// parseTemplate parses a Jinja template that can access nothing but its data: the
+// loader has no other file, and the statements that load one are missing.
 func parseTemplate(source string) (t *exec.Template, err error) {
 	defer func() {
 		if p := recover(); p != nil {
@@ -61,17 +61,17 @@ func parseTemplate(source string) (t *exec.Template, err error) {
 	if err != nil {
 		return nil, err
 	}
-	syntax := config.New() // as Hugging Face sets Jinja up for chat templates
+	syntax := config.New() // as in Hugging Face's chat templates
 	syntax.TrimBlocks, syntax.LeftStripBlocks = true, true
 	if t, err = exec.NewTemplate(name, syntax, loader, sandbox()); err != nil {
-		return nil, fmt.Errorf("cannot read the model's chat template: %s", lastWords(err))
+		return nil, fmt.Errorf("cannot read the model's chat template: %s", errorTail(err))
 	}
 	return t, nil
 }
 
-// lastWords is the end of an error of the template library: the cause stands
-// there, after the whole template's text.
-func lastWords(err error) string {
+// errorTail returns the end of an error of the template library, where the cause
+// is; the text before it is the template.
+func errorTail(err error) string {
 	const enough = 200
 	text := err.Error()
 	if len(text) > enough {
@@ -80,7 +80,7 @@ func lastWords(err error) string {
 	return text
 }
 
-// sandbox is Jinja's environment without files, randomness or endless counting.
+// sandbox returns a Jinja environment without files, randomness and long ranges.
 func sandbox() *exec.Environment {
 	statements := map[string]parser.ControlStructureParser{}
 	for _, name := range []string{"for", "if", "set", "macro", "call", "with", "do", "break", "continue", "filter", "raw"} {
@@ -107,7 +107,7 @@ func sandbox() *exec.Environment {
 	}
 }
 
-// boundedRange is range([start, ]stop[, step]) of at most maxRange numbers.
+// boundedRange is range([start, ]stop[, step]) with at most maxRange numbers.
 func boundedRange(_ *exec.Evaluator, args *exec.VarArgs) ([]int, error) {
 	var n [3]int
 	for i, arg := range args.Args {
@@ -138,8 +138,8 @@ func boundedRange(_ *exec.Evaluator, args *exec.VarArgs) ([]int, error) {
 	return list, nil
 }
 
-// raiseException is how a template refuses a talk, for instance one whose
-// roles do not alternate.
+// raiseException is raise_exception(message): the template refuses the messages,
+// for instance because their roles do not alternate.
 func raiseException(_ *exec.Evaluator, args *exec.VarArgs) (string, error) {
 	if len(args.Args) == 0 {
 		return "", errors.New("the template refuses the messages")
@@ -147,7 +147,7 @@ func raiseException(_ *exec.Evaluator, args *exec.VarArgs) (string, error) {
 	return "", errors.New(args.Args[0].String())
 }
 
-// strftimeNow is today's date in the form a template asks for.
+// strftimeNow is strftime_now(format): the current time.
 func strftimeNow(_ *exec.Evaluator, args *exec.VarArgs) (string, error) {
 	if len(args.Args) == 0 {
 		return "", errors.New("strftime_now takes a format")
@@ -161,32 +161,32 @@ func strftimeNow(_ *exec.Evaluator, args *exec.VarArgs) (string, error) {
 	).Replace(args.Args[0].String()), nil
 }
 
-// render is the prompt for a talk, up to where the assistant begins to speak.
-// What is tried, in order: the model's own template; the same with the talk in
-// the strict form some templates insist on; llama.cpp's well-known templates.
-// extra are the template's own switches (enable_thinking and its kin).
-func (t *chatTemplate) render(talk []turn, extra map[string]any) (string, error) {
+// render returns the prompt for the messages up to the start of the answer. It
+// tries the model's own template, then the same with alternating roles, on which
+// some templates insist, then llama.cpp's built-in templates. extra are variables
+// of the template (enable_thinking and similar).
+func (t *chatTemplate) render(turns []turn, extra map[string]any) (string, error) {
 	problem := t.problem
-	if t.jinja != nil && !t.broken.Load() {
+	if t.jinja != nil && !t.timedOut.Load() {
 		var prompt string
-		for _, form := range [][]turn{talk, strict(talk)} {
+		for _, form := range [][]turn{turns, alternating(turns)} {
 			if prompt, problem = t.renderJinja(form, extra); problem == nil {
 				return prompt, nil
 			}
-			if t.broken.Load() {
+			if t.timedOut.Load() {
 				break
 			}
 		}
 	}
-	if prompt, ok := t.renderKnown(talk); ok {
+	if prompt, ok := t.renderBuiltin(turns); ok {
 		return prompt, nil
 	}
 	return "", fmt.Errorf("cannot bring the messages into the model's form: %w", problem)
 }
 
-func (t *chatTemplate) renderJinja(talk []turn, extra map[string]any) (string, error) {
-	messages, size := make([]any, len(talk)), 0
-	for i, m := range talk {
+func (t *chatTemplate) renderJinja(turns []turn, extra map[string]any) (string, error) {
+	messages, size := make([]any, len(turns)), 0
+	for i, m := range turns {
 		messages[i] = map[string]any{"role": m.role, "content": m.content}
 		size += len(m.content)
 	}
@@ -203,7 +203,7 @@ func (t *chatTemplate) renderJinja(talk []turn, extra map[string]any) (string, e
 		text string
 	}
 	done := make(chan result, 1)
-	out := &promptWriter{room: 8*size + maxTemplateBytes + 1024*len(talk)}
+	out := &promptWriter{room: 8*size + maxTemplateBytes + 1024*len(turns)}
 	go func() {
 		defer func() {
 			if p := recover(); p != nil {
@@ -211,25 +211,25 @@ func (t *chatTemplate) renderJinja(talk []turn, extra map[string]any) (string, e
 			}
 		}()
 		if err := t.jinja.Execute(out, exec.NewContext(data)); err != nil {
-			done <- result{err: errors.New(lastWords(err))}
+			done <- result{err: errors.New(errorTail(err))}
 			return
 		}
 		done <- result{text: out.text.String()}
 	}()
-	deadline := time.NewTimer(renderTime)
+	deadline := time.NewTimer(renderTimeout)
 	defer deadline.Stop()
 	select {
 	case r := <-done:
 		return r.text, r.err
 	case <-deadline.C:
 		out.stop.Store(true)
-		t.broken.Store(true)
-		return "", fmt.Errorf("the chat template did not end within %v", renderTime)
+		t.timedOut.Store(true)
+		return "", fmt.Errorf("the chat template did not end within %v", renderTimeout)
 	}
 }
 
-// promptWriter gathers a prompt and fails once it is too long or given up, so
-// that a template that writes for ever ends.
+// promptWriter collects a prompt and fails if it is too long or was stopped, which
+// ends a template that writes without end.
 type promptWriter struct {
 	text strings.Builder
 	room int
@@ -245,11 +245,11 @@ func (w *promptWriter) Write(p []byte) (int, error) {
 	return w.text.Write(p)
 }
 
-// strict is the talk with only user and assistant turns, one after the other:
-// what the system says becomes part of the user turn that follows it.
-func strict(talk []turn) []turn {
+// alternating merges the messages into alternating user and assistant turns. A
+// system message becomes part of the following user turn.
+func alternating(turns []turn) []turn {
 	var out []turn
-	for _, m := range talk {
+	for _, m := range turns {
 		role := m.role
 		if role != "assistant" {
 			role = "user"
@@ -263,18 +263,18 @@ func strict(talk []turn) []turn {
 	return out
 }
 
-// renderKnown lets llama.cpp recognise the template by its looks; it does so
-// for the common families only. A model without any is spoken to in ChatML.
-func (t *chatTemplate) renderKnown(talk []turn) (string, bool) {
+// renderBuiltin applies the built-in template that llama.cpp recognizes in the
+// model's template, which works for common families only. The default is ChatML.
+func (t *chatTemplate) renderBuiltin(turns []turn) (string, bool) {
 	source := t.source
 	if source == "" {
 		source = "chatml"
 	}
-	if len(source) > maxTemplateBytes || len(talk) == 0 {
+	if len(source) > maxTemplateBytes || len(turns) == 0 {
 		return "", false
 	}
-	chat, size := make([]chatMessage, len(talk)), 256
-	for i, m := range talk {
+	chat, size := make([]chatMessage, len(turns)), 256
+	for i, m := range turns {
 		chat[i] = chatMessage{role: cBytes(m.role), content: cBytes(m.content)}
 		size += 2*(len(m.role)+len(m.content)) + 64
 	}
@@ -292,7 +292,7 @@ func (t *chatTemplate) renderKnown(talk []turn) (string, bool) {
 	return "", false
 }
 
-// cBytes is s as a NUL-terminated string, cut at a NUL of its own.
+// cBytes returns s as a NUL-terminated string, cut at its first NUL.
 func cBytes(s string) *byte {
 	s, _, _ = strings.Cut(s, "\x00")
 	return &append([]byte(s), 0)[0]

@@ -11,13 +11,13 @@ import (
 //go:embed data/tiny.gguf
 var tinyModel []byte
 
-// TinyID is the id of the small model that every build carries.
+// TinyID is the id of the small model in every build.
 const TinyID = "tiny"
 
 const tinySum = "fcb1ef0ea00cc182134d33a2310d98bce0196ccbe567541d3582b11a6fa6f9bb"
 
-// Tiny writes the embedded small chat model (1.25 M parameters, 2.5 MB) into
-// dir, unless it is there already, and says where it is.
+// Tiny writes the embedded small chat model (1.25 M parameters, 2.5 MB) to dir,
+// unless it is there, and returns it.
 func Tiny(dir string) (ModelFile, error) {
 	file := ModelFile{ID: TinyID, Path: filepath.Join(dir, "tiny.gguf")}
 	if have, err := fileSum(file.Path); err == nil && have == tinySum {
@@ -26,7 +26,7 @@ func Tiny(dir string) (ModelFile, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return ModelFile{}, fmt.Errorf("cannot unpack the small model: %w", err)
 	}
-	if err := writeWhole(file.Path, tinySum, bytes.NewReader(tinyModel)); err != nil {
+	if err := writeFile(file.Path, tinySum, bytes.NewReader(tinyModel)); err != nil {
 		return ModelFile{}, fmt.Errorf("cannot unpack the small model: %w", err)
 	}
 	return file, nil

@@ -7,11 +7,11 @@ import (
 	"unsafe"
 )
 
-// vocab is a model's vocabulary; llama.cpp allows any goroutine to read it.
+// vocab is a model's vocabulary. It is safe for concurrent use.
 type vocab struct {
 	lib      *library
 	handle   cVocab
-	size     int // entries
+	size     int // number of tokens
 	bos, eos string
 	addBOS   bool
 }
@@ -28,15 +28,15 @@ func newVocab(lib *library, handle cVocab) *vocab {
 	return v
 }
 
-// tokenize is text in tokens; with special, the names of control tokens in it
-// are read as those tokens. Tokens the model wants before or after every text
-// are added.
+// tokenize returns the tokens of text, with those that the model requires at the
+// beginning and end of a text. If special is true, names of control tokens become
+// these tokens.
 func (v *vocab) tokenize(text string, special bool) ([]token, error) {
 	if len(text) > math.MaxInt32/2 {
 		return nil, fmt.Errorf("cannot take %d bytes of text at once", len(text))
 	}
 	if special && v.addBOS && v.bos != "" {
-		text = strings.TrimPrefix(text, v.bos) // the template wrote what we add
+		text = strings.TrimPrefix(text, v.bos) // tokenizing adds it again
 	}
 	tokens := make([]token, len(text)/2+8)
 	for range 2 {
@@ -52,8 +52,8 @@ func (v *vocab) tokenize(text string, special bool) ([]token, error) {
 	return nil, fmt.Errorf("cannot split %d bytes of text into tokens", len(text))
 }
 
-// piece is the bytes of a token, perhaps part of a rune; control tokens have
-// none unless special asks for their names.
+// piece returns the bytes of a token, which may be a part of a rune. Control tokens
+// are empty unless special is true.
 func (v *vocab) piece(t token, special bool) []byte {
 	if t < 0 {
 		return nil
@@ -68,10 +68,10 @@ func (v *vocab) piece(t token, special bool) []byte {
 	return long[:max(n, 0)]
 }
 
-// ends reports whether the model ends its turn with this token.
+// ends reports whether the token ends the answer.
 func (v *vocab) ends(t token) bool { return v.lib.llama_vocab_is_eog(v.handle, t) }
 
-// stringBytes is a pointer to s for C code that is told the length, never nil.
+// stringBytes returns a pointer to the bytes of s, never nil.
 func stringBytes(s string) *byte {
 	if s == "" {
 		return new(byte)

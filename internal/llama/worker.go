@@ -14,13 +14,13 @@ import (
 	"github.com/go-json-experiment/json"
 )
 
-// headerSecret carries the secret that only the worker and its parent know: on
-// systems without sockets in the file system any local program could connect.
-const headerSecret = "Kith-Worker"
+// secretHeader holds the secret of worker and parent: on systems without socket
+// files any local program could connect.
+const secretHeader = "Kith-Worker"
 
-// order is the first line on the worker's standard input: what to serve. The
-// rest of standard input is the life line: when it ends, the worker does.
-type order struct {
+// workerConfig is the first line on the worker's standard input. At the end of its
+// standard input the worker ends.
+type workerConfig struct {
 	Libraries string      `json:"libraries"`
 	Network   string      `json:"network"` // unix or tcp
 	Address   string      `json:"address"`
@@ -31,16 +31,16 @@ type order struct {
 	IdleNanos int64       `json:"idle_ns"`
 }
 
-// hello is the worker's one line on standard output: it is ready, or why not.
-type hello struct {
+// workerReport is the only line on the worker's standard output.
+type workerReport struct {
 	Address string  `json:"address"`
 	Models  []Model `json:"models"`
 	Problem string  `json:"problem,omitempty"`
 }
 
-// Worker is the whole life of the child process; it returns the exit status.
-// It ends when its parent does, whatever it is computing. free reads how much
-// memory this machine has left, if that is known: what does not fit is not loaded.
+// Worker runs the child process and returns its exit status. It ends with its
+// parent. free reads the free memory of this machine, if known; a model that does
+// not fit is not loaded.
 func Worker(free func() (bytes uint64, known bool)) int {
 	in := bufio.NewReader(os.Stdin)
 	line, err := in.ReadBytes('\n')
@@ -52,28 +52,28 @@ func Worker(free func() (bytes uint64, known bool)) int {
 		io.Copy(io.Discard, in)
 		os.Exit(0)
 	}()
-	handler, said, listener := prepare(line, free)
-	report, err := json.Marshal(said)
+	handler, report, listener := prepare(line, free)
+	line, err = json.Marshal(report)
 	if err != nil {
 		return 1
 	}
-	if _, err := os.Stdout.Write(append(report, '\n')); err != nil || listener == nil {
+	if _, err := os.Stdout.Write(append(line, '\n')); err != nil || listener == nil {
 		return 1
 	}
 	srv := &http.Server{Handler: handler, ReadHeaderTimeout: 10 * time.Second}
-	srv.Serve(listener) // never ends but with the process
+	srv.Serve(listener) // until the process ends
 	return 1
 }
 
-// prepare loads the libraries, looks at the models and listens.
-func prepare(line []byte, free func() (bytes uint64, known bool)) (http.Handler, hello, net.Listener) {
-	var o order
+// prepare loads the libraries, inspects the models and listens.
+func prepare(line []byte, free func() (bytes uint64, known bool)) (http.Handler, workerReport, net.Listener) {
+	var o workerConfig
 	if err := json.Unmarshal(line, &o); err != nil {
-		return nil, hello{Problem: "cannot read its order: " + err.Error()}, nil
+		return nil, workerReport{Problem: "cannot read its configuration: " + err.Error()}, nil
 	}
 	lib, err := open(o.Libraries)
 	if err != nil {
-		return nil, hello{Problem: err.Error()}, nil
+		return nil, workerReport{Problem: err.Error()}, nil
 	}
 	s := &server{runners: map[string]*runner{}, started: time.Now()}
 	for _, file := range o.Models {
@@ -93,15 +93,15 @@ func prepare(line []byte, free func() (bytes uint64, known bool)) (http.Handler,
 		err = os.Chmod(o.Address, 0o600)
 	}
 	if err != nil {
-		return nil, hello{Problem: "cannot listen: " + err.Error()}, nil
+		return nil, workerReport{Problem: "cannot listen: " + err.Error()}, nil
 	}
-	return guard(o.Secret, s.handler()), hello{Address: listener.Addr().String(), Models: s.models}, listener
+	return guard(o.Secret, s.handler()), workerReport{Address: listener.Addr().String(), Models: s.models}, listener
 }
 
-// guard lets only the parent in.
+// guard refuses requests without the secret.
 func guard(secret string, next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if subtle.ConstantTimeCompare([]byte(r.Header.Get(headerSecret)), []byte(secret)) != 1 {
+		if subtle.ConstantTimeCompare([]byte(r.Header.Get(secretHeader)), []byte(secret)) != 1 {
 			refuse(w, &refusal{http.StatusForbidden, "permission_error", "this socket is kith's own"})
 			return
 		}
@@ -109,7 +109,7 @@ func guard(secret string, next http.Handler) http.Handler {
 	})
 }
 
-// socketNetwork is how parent and worker speak on this system.
+// socketNetwork is the network between parent and worker on this system.
 func socketNetwork() string {
 	if runtime.GOOS == "windows" {
 		return "tcp"

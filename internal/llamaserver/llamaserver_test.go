@@ -76,7 +76,7 @@ func fakeServer(args []string) {
 			ContextLength: map[bool]int{true: 2048}[strings.Contains(model, "short") && roomy != nil]}},
 	})
 	double.Script(func(c enginetest.Call) enginetest.Behaviour {
-		switch c.Said {
+		switch c.Input {
 		case "die":
 			os.Exit(139)
 		case "hang":

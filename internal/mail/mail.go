@@ -1,8 +1,7 @@
-// Package mail sends letters through an operator's mail server, in the
-// background: Send only puts a letter into a bounded queue, and Run delivers,
-// with a few more tries where the server is away or busy. Nobody ever waits for
-// a mail server, and nothing that is logged names an address or says what a
-// letter does.
+// Package mail sends messages through an operator's mail server in the background:
+// Send adds a message to a bounded queue, and Run delivers it, with a few retries.
+// No request waits for a mail server, and the log holds neither addresses nor text
+// of messages.
 package mail
 
 import (
@@ -15,96 +14,93 @@ import (
 	"time"
 )
 
-// TLS says how the connection to the mail server is kept from others.
+// TLS is how the connection to the mail server is secured.
 type TLS string
 
-// How the connection is secured. Without TLS a password and every link in a
-// letter travel in the clear: only on one's own machine.
+// Without TLS the password and every link in a message are sent in the clear: it is
+// for a mail server on the same machine.
 const (
-	StartTLS TLS = "starttls" // after the greeting, and refused where the server has none
+	StartTLS TLS = "starttls" // after the greeting; an error if the server does not support it
 	Implicit TLS = "implicit" // from the first byte
 	NoTLS    TLS = "none"
 )
 
-// Config says how letters are sent.
+// Config says how messages are sent.
 type Config struct {
-	Host     string // the mail server; empty: no letter is ever sent
+	Host     string // the mail server; empty: no message is sent
 	Port     int
-	User     string // empty: the server is not signed in to
+	User     string // empty: without a sign-in
 	Password string
-	From     string // the address that letters come from, with or without a name
+	From     string // the sender address, with or without a name
 	TLS      TLS    // empty: StartTLS
 }
 
 // LogValue hides the password from slog.
 func (c Config) LogValue() slog.Value { return slog.StringValue(c.Host) }
 
-// Letter is one e-mail of plain text.
-type Letter struct {
-	MemberID string // whom it is for: what the log knows it by
-	To       string // as Address gives it
-	Subject  string // ours: nothing in it comes from a stranger
+// Message is an e-mail of plain text.
+type Message struct {
+	MemberID string // of the recipient, for the log
+	To       string // as Address returns it
+	Subject  string // has no text of members
 	Text     string
-	Until    time.Time // it is of no use after this; zero: a day from now
+	Until    time.Time // the message is dropped after this; zero: a day from now
 }
 
-// Bounds of what waits and of how long it is tried.
 const (
-	mostWaiting = 256
-	lettersLife = 24 * time.Hour
-	tryWithin   = 30 * time.Second // all of one try
+	maxWaiting  = 256
+	defaultLife = 24 * time.Hour
+	tryWithin   = 30 * time.Second
 )
 
-// pauses are those between the tries of one letter.
+// pauses are the times between the tries of one message.
 var pauses = []time.Duration{30 * time.Second, 2 * time.Minute, 10 * time.Minute}
 
-// Sender sends letters. Make it with New, then Run it.
+// Sender sends messages. Make it with New, then call Run.
 type Sender struct {
 	config  Config
 	log     *slog.Logger
-	deliver func(context.Context, Letter) error
-	arrived chan struct{} // a letter to look at; holds one
+	deliver func(context.Context, Message) error
+	arrived chan struct{} // signals Run; holds one
 
 	mu      sync.Mutex
 	waiting []waiting
-	sent    time.Time // when a letter last went out
-	failed  time.Time // when one last did not
-	why     string    // it did not
+	sent    time.Time // when a message was last sent
+	failed  time.Time // when one last failed
+	why     string    // it failed
 }
 
 type waiting struct {
-	Letter
+	Message
 	due   time.Time
 	tries int
 }
 
-// New makes a sender; nil, which sends nothing, where no mail server is
-// configured.
+// New returns a sender; nil, which sends nothing, if no mail server is configured.
 func New(c Config, log *slog.Logger) *Sender {
 	if c.Host == "" {
 		return nil
 	}
-	return &Sender{config: c, log: log, deliver: courier{Config: c}.deliver, arrived: make(chan struct{}, 1)}
+	return &Sender{config: c, log: log, deliver: transport{Config: c}.deliver, arrived: make(chan struct{}, 1)}
 }
 
-// Send takes a letter to be sent soon. One that finds the queue full is lost,
-// and the log says so.
-func (s *Sender) Send(l Letter) {
+// Send queues a message. It drops and logs a message when the queue is full.
+func (s *Sender) Send(m Message) {
 	if s == nil {
 		return
 	}
 	now := time.Now()
-	if l.Until.IsZero() {
-		l.Until = now.Add(lettersLife)
+	if m.Until.IsZero() {
+		m.Until = now.Add(defaultLife)
 	}
 	s.mu.Lock()
-	full := len(s.waiting) >= mostWaiting
+	full := len(s.waiting) >= maxWaiting
 	if !full {
-		s.waiting = append(s.waiting, waiting{Letter: l, due: now})
+		s.waiting = append(s.waiting, waiting{Message: m, due: now})
 	}
 	s.mu.Unlock()
 	if full {
-		s.log.Warn("mail lost: too much waits to be sent", "member", l.MemberID)
+		s.log.Warn("mail lost: the queue is full", "member", m.MemberID)
 		return
 	}
 	select {
@@ -113,16 +109,16 @@ func (s *Sender) Send(l Letter) {
 	}
 }
 
-// Run delivers what was sent until ctx ends. What waits then is lost.
+// Run delivers queued messages until ctx ends. It logs how many it then drops.
 func (s *Sender) Run(ctx context.Context) error {
 	if s == nil {
 		<-ctx.Done()
 		return nil
 	}
 	for ctx.Err() == nil {
-		letter, next := s.due(time.Now())
-		if letter != nil {
-			s.try(ctx, *letter)
+		message, next := s.due(time.Now())
+		if message != nil {
+			s.try(ctx, *message)
 			continue
 		}
 		var later <-chan time.Time
@@ -138,14 +134,14 @@ func (s *Sender) Run(ctx context.Context) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if n := len(s.waiting); n > 0 {
-		s.log.Warn("mail lost: the hub ends", "letters", n)
+		s.log.Warn("mail lost: the hub ends", "messages", n)
 	}
 	return nil
 }
 
-// due takes out the letter that has waited longest past its time; where there is
-// none, it says when there will be, if ever.
-func (s *Sender) due(now time.Time) (letter *waiting, next time.Time) {
+// due removes and returns the message that is due first; if none is due, it returns
+// when the next one will be, or the zero time.
+func (s *Sender) due(now time.Time) (message *waiting, next time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if len(s.waiting) == 0 {
@@ -165,13 +161,13 @@ func (s *Sender) due(now time.Time) (letter *waiting, next time.Time) {
 	return &found, time.Time{}
 }
 
-// try makes one try, and says what came of it.
+// try tries to deliver a message once, logs the result, and queues a retry.
 func (s *Sender) try(ctx context.Context, w waiting) {
 	if !time.Now().Before(w.Until) {
-		s.log.Warn("mail lost: it could not be sent while it was of use", "member", w.MemberID, "tries", w.tries)
+		s.log.Warn("mail lost: it could not be sent in time", "member", w.MemberID, "tries", w.tries)
 		return
 	}
-	err := s.deliver(ctx, w.Letter)
+	err := s.deliver(ctx, w.Message)
 	now := time.Now()
 	w.tries++
 	s.mu.Lock()
@@ -193,9 +189,9 @@ func (s *Sender) try(ctx context.Context, w waiting) {
 	}
 }
 
-// Health is how sending goes: good until a letter fails, and again once one went
-// out.
-func (s *Sender) Health() (good bool, told string) {
+// Health reports whether the last message was sent, and a line about it for the
+// operator.
+func (s *Sender) Health() (good bool, text string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	const moment = "2 Jan 2006, 15:04 UTC"
@@ -208,9 +204,9 @@ func (s *Sender) Health() (good bool, told string) {
 	return true, "last sent " + s.sent.UTC().Format(moment)
 }
 
-// Address is an address that a person typed, as letters can go to it. It is of
-// ASCII: two that look alike, or become the same in lower case, are not taken for
-// each other. ok is false for anything that is not one bare address.
+// Address returns an address that a person typed, without spaces around it. ok is
+// false if it is not one bare address of ASCII characters: others may look alike or
+// be equal in lower case.
 func Address(typed string) (address string, ok bool) {
 	typed = strings.TrimSpace(typed)
 	local, domain, _ := strings.Cut(typed, "@")

@@ -35,13 +35,13 @@ func (r *record) String() string {
 
 func (r *record) log() *slog.Logger { return slog.New(slog.NewTextHandler(r, nil)) }
 
-var letter = Letter{MemberID: "mem_1", To: "ada@example.org", Subject: "kith: a test", Text: "Hello Ωmega,\n\n.a line that begins with a dot\nhttps://hub.example/welcome/canary-link\n"}
+var message = Message{MemberID: "mem_1", To: "ada@example.org", Subject: "kith: a test", Text: "Hello Ωmega,\n\n.a line that begins with a dot\nhttps://hub.example/welcome/canary-link\n"}
 
 func configOf(server *mailtest.Server, tls TLS) Config {
 	return Config{Host: "127.0.0.1", Port: server.Port(), From: "kith <kith@hub.example>", TLS: tls}
 }
 
-// TestDelivers: a letter comes as it was written, over each kind of connection.
+// TestDelivers: a message arrives unchanged, over each kind of connection.
 func TestDelivers(t *testing.T) {
 	for _, mode := range []TLS{StartTLS, Implicit, NoTLS, ""} {
 		for _, user := range []string{"", "hub"} {
@@ -56,15 +56,15 @@ func TestDelivers(t *testing.T) {
 					server.User, server.Password = "hub", "s3cret/+&"
 					c.User, c.Password = server.User, server.Password
 				}
-				if err := (courier{c, server.Roots}).deliver(t.Context(), letter); err != nil {
+				if err := (transport{c, server.Roots}).deliver(t.Context(), message); err != nil {
 					t.Fatal(err)
 				}
-				got := <-server.Letters
-				if got.From != "kith@hub.example" || got.To != letter.To || got.Text != letter.Text || got.User != user || got.Secured != (kind != NoTLS) {
+				got := <-server.Messages
+				if got.From != "kith@hub.example" || got.To != message.To || got.Text != message.Text || got.User != user || got.Secured != (kind != NoTLS) {
 					t.Errorf("came %+v", got)
 				}
 				for name, want := range map[string]string{
-					"From": `"kith" <kith@hub.example>`, "To": "<ada@example.org>", "Subject": letter.Subject, "Auto-Submitted": "auto-generated",
+					"From": `"kith" <kith@hub.example>`, "To": "<ada@example.org>", "Subject": message.Subject, "Auto-Submitted": "auto-generated",
 					"Content-Type": "text/plain; charset=UTF-8", "User-Agent": "", "X-Mailer": "",
 				} {
 					if got.Header.Get(name) != want {
@@ -79,39 +79,39 @@ func TestDelivers(t *testing.T) {
 	}
 }
 
-// TestRefusesWithoutTLS: where TLS is asked for, neither the password nor a letter
-// goes out without it, nor to a server with another's certificate.
+// TestRefusesWithoutTLS: if TLS is configured, neither the password nor a message is
+// sent without it, or to a server with another certificate.
 func TestRefusesWithoutTLS(t *testing.T) {
 	bare := mailtest.Start(t, "none")
 	bare.User, bare.Password = "hub", "s3cret"
 	c := configOf(bare, StartTLS)
 	c.User, c.Password = "hub", "s3cret"
-	if err := (courier{c, bare.Roots}).deliver(t.Context(), letter); err == nil || !strings.Contains(err.Error(), "STARTTLS") {
+	if err := (transport{c, bare.Roots}).deliver(t.Context(), message); err == nil || !strings.Contains(err.Error(), "STARTTLS") {
 		t.Errorf("a server without STARTTLS: %v", err)
 	}
 	for _, mode := range []TLS{StartTLS, Implicit} {
 		server := mailtest.Start(t, string(mode))
-		if err := (courier{configOf(server, mode), nil}).deliver(t.Context(), letter); err == nil || !strings.Contains(err.Error(), "certificate") {
-			t.Errorf("%s, a certificate of nobody's: %v", mode, err)
+		if err := (transport{configOf(server, mode), nil}).deliver(t.Context(), message); err == nil || !strings.Contains(err.Error(), "certificate") {
+			t.Errorf("%s, an untrusted certificate: %v", mode, err)
 		}
 		other := mailtest.Start(t, string(mode))
-		if err := (courier{configOf(server, mode), other.Roots}).deliver(t.Context(), letter); err == nil {
+		if err := (transport{configOf(server, mode), other.Roots}).deliver(t.Context(), message); err == nil {
 			t.Errorf("%s: another's certificate was taken", mode)
 		}
-		if len(server.Letters) > 0 {
-			t.Errorf("%s: a letter went out", mode)
+		if len(server.Messages) > 0 {
+			t.Errorf("%s: a message was sent", mode)
 		}
 	}
-	if len(bare.Letters) > 0 {
-		t.Error("a letter went out in the clear")
+	if len(bare.Messages) > 0 {
+		t.Error("a message was sent in the clear")
 	}
 }
 
-// TestCauses: what goes wrong is told apart, and nothing of what the server says,
-// which may quote an address or a password, is.
+// TestCauses: each failure has its cause, which holds no text of the server, as that
+// may quote an address or a password.
 func TestCauses(t *testing.T) {
 	server := mailtest.Start(t, "none")
-	c := courier{configOf(server, NoTLS), nil}
+	c := transport{configOf(server, NoTLS), nil}
 	for _, fault := range []struct {
 		command, line, why string
 		final              bool
@@ -124,7 +124,7 @@ func TestCauses(t *testing.T) {
 		{"MAIL", "canary", "MAIL FROM command: no answer that can be read", false},
 	} {
 		server.Misbehave(fault.command, fault.line)
-		err := c.deliver(t.Context(), letter)
+		err := c.deliver(t.Context(), message)
 		server.Misbehave(fault.command, "")
 		if err == nil {
 			t.Errorf("%s: sent", fault.line)
@@ -137,33 +137,33 @@ func TestCauses(t *testing.T) {
 	}
 	server.User, server.Password = "hub", "right"
 	c.User, c.Password = "hub", "canary-password"
-	if why, final := cause(c.deliver(t.Context(), letter)); final || !strings.Contains(why, "535") || strings.Contains(why, "canary") {
+	if why, final := cause(c.deliver(t.Context(), message)); final || !strings.Contains(why, "535") || strings.Contains(why, "canary") {
 		t.Errorf("a wrong password: %q, final %t", why, final)
 	}
 	server.Misbehave("AUTH", "canary")
-	if why, final := cause(c.deliver(t.Context(), letter)); final || why != "the server does not speak SMTP" {
+	if why, final := cause(c.deliver(t.Context(), message)); final || why != "the server does not speak SMTP" {
 		t.Errorf("no SMTP: %q, final %t", why, final)
 	}
-	if len(server.Letters) > 0 {
-		t.Error("a letter went out")
+	if len(server.Messages) > 0 {
+		t.Error("a message was sent")
 	}
 	away := c
 	away.Port = 1
-	if why, final := cause(away.deliver(t.Context(), letter)); final || !strings.Contains(why, "refused") {
+	if why, final := cause(away.deliver(t.Context(), message)); final || !strings.Contains(why, "refused") {
 		t.Errorf("no server: %q, final %t", why, final)
 	}
-	// A server that says nothing is left when the try's time is over.
+	// A server that says nothing is left when the time of the try is over.
 	server.Misbehave("", "silence")
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
-	go func() { done <- c.deliver(ctx, letter) }()
+	go func() { done <- c.deliver(ctx, message) }()
 	cancel()
 	if err := <-done; err == nil {
 		t.Error("a silent server took it")
 	}
 }
 
-// TestRetries: a letter is tried four times with growing pauses, and others do not
+// TestRetries: a message is tried four times with growing pauses, and others do not
 // wait for it; a final refusal is not tried again, and nothing is sent late.
 func TestRetries(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -171,9 +171,9 @@ func TestRetries(t *testing.T) {
 		s := New(Config{Host: "h"}, log.log())
 		var tried []string
 		began := time.Now()
-		s.deliver = func(_ context.Context, l Letter) error {
-			tried = append(tried, fmt.Sprintf("%s at %s", l.MemberID, time.Since(began)))
-			if l.MemberID == "well" {
+		s.deliver = func(_ context.Context, m Message) error {
+			tried = append(tried, fmt.Sprintf("%s at %s", m.MemberID, time.Since(began)))
+			if m.MemberID == "well" {
 				return nil
 			}
 			return errors.New("down")
@@ -181,16 +181,16 @@ func TestRetries(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		ended := make(chan error, 1)
 		go func() { ended <- s.Run(ctx) }()
-		if good, told := s.Health(); !good || told != "nothing was sent since the start" {
-			t.Errorf("at first: %t %s", good, told)
+		if good, text := s.Health(); !good || text != "nothing was sent since the start" {
+			t.Errorf("at first: %t %s", good, text)
 		}
-		s.Send(Letter{MemberID: "down"})
+		s.Send(Message{MemberID: "down"})
 		time.Sleep(time.Second)
-		s.Send(Letter{MemberID: "short", Until: time.Now().Add(time.Minute)})
-		s.Send(Letter{MemberID: "well"})
+		s.Send(Message{MemberID: "short", Until: time.Now().Add(time.Minute)})
+		s.Send(Message{MemberID: "well"})
 		synctest.Wait()
-		if good, told := s.Health(); good && !strings.HasPrefix(told, "last sent") {
-			t.Errorf("then: %t %s", good, told)
+		if good, text := s.Health(); good && !strings.HasPrefix(text, "last sent") {
+			t.Errorf("then: %t %s", good, text)
 		}
 		time.Sleep(time.Hour)
 		synctest.Wait()
@@ -198,44 +198,44 @@ func TestRetries(t *testing.T) {
 		if got := strings.Join(tried, ", "); got != want {
 			t.Errorf("tried %s, want %s", got, want)
 		}
-		if good, told := s.Health(); good || !strings.HasPrefix(told, "last failure 1 Jan 2000, 00:12 UTC: down") {
-			t.Errorf("after it failed: %t %s", good, told)
+		if good, text := s.Health(); good || !strings.HasPrefix(text, "last failure 1 Jan 2000, 00:12 UTC: down") {
+			t.Errorf("after it failed: %t %s", good, text)
 		}
-		s.Send(Letter{MemberID: "well"})
+		s.Send(Message{MemberID: "well"})
 		synctest.Wait()
 		if good, _ := s.Health(); !good {
 			t.Error("not well after one went out")
 		}
-		s.Send(Letter{MemberID: "down"})
+		s.Send(Message{MemberID: "down"})
 		synctest.Wait()
 		cancel()
 		if err := <-ended; err != nil {
 			t.Error(err)
 		}
-		if text := log.String(); strings.Count(text, `msg="mail sent" member=well`) != 2 || !strings.Contains(text, "could not be sent while it was of use") || !strings.Contains(text, "letters=1") {
+		if text := log.String(); strings.Count(text, `msg="mail sent" member=well`) != 2 || !strings.Contains(text, "could not be sent in time") || !strings.Contains(text, "messages=1") {
 			t.Error(text)
 		}
 	})
 }
 
-// TestQueueIsBounded: while the server takes nothing, Send neither waits nor
+// TestQueueIsBounded: while the server accepts nothing, Send neither waits nor
 // keeps more than it may.
 func TestQueueIsBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var log record
 		s := New(Config{Host: "h"}, log.log())
-		s.deliver = func(ctx context.Context, _ Letter) error { <-ctx.Done(); return ctx.Err() }
+		s.deliver = func(ctx context.Context, _ Message) error { <-ctx.Done(); return ctx.Err() }
 		ctx, cancel := context.WithCancel(t.Context())
 		ended := make(chan error, 1)
 		go func() { ended <- s.Run(ctx) }()
-		for range mostWaiting + 50 {
-			s.Send(letter)
+		for range maxWaiting + 50 {
+			s.Send(message)
 		}
-		if n := strings.Count(log.String(), "too much waits"); n != 50 && n != 49 { // the first may be under way
-			t.Errorf("%d were lost", n)
+		if n := strings.Count(log.String(), "the queue is full"); n != 50 && n != 49 { // the first may be under way
+			t.Errorf("%d were dropped", n)
 		}
 		if strings.Contains(log.String(), "ada@") || strings.Contains(log.String(), "canary") {
-			t.Error("the log tells of a letter")
+			t.Error("the log holds a part of a message")
 		}
 		cancel()
 		<-ended
@@ -247,7 +247,7 @@ func TestNoServer(t *testing.T) {
 	if s != nil {
 		t.Fatal("a sender without a server")
 	}
-	s.Send(letter)
+	s.Send(message)
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	if err := s.Run(ctx); err != nil {

@@ -114,7 +114,7 @@ func (s *Site) askEmail(v *visit) (reply, error) {
 	if s.limits.verified.take(strings.ToLower(address), now) > 0 {
 		s.Log.Warn("mail not sent: too many to one address", "member", v.me.ID)
 	} else {
-		s.mail.Send(mail.Letter{MemberID: v.me.ID, To: address, Subject: "kith: is this your address?", Until: asked.Expires, Text: fmt.Sprintf(
+		s.mail.Send(mail.Message{MemberID: v.me.ID, To: address, Subject: "kith: is this your address?", Until: asked.Expires, Text: fmt.Sprintf(
 			"Somebody with an account at\n%s\ngave this address as theirs. If that was you, open this link where you are signed in:\n\n%s\n\n"+
 				"It works once, until %s. If it was not you, do nothing:\nnobody can use your address without the link.\n",
 			s.Base, s.Base+"/account/email/"+code.Reveal(), when(asked.Expires))})
@@ -222,7 +222,7 @@ func (s *Site) mailLink(ctx context.Context, e account.Email, from string) error
 		return err
 	}
 	s.Log.Info("recovery link made", "member", member.ID, "from", from)
-	s.mail.Send(mail.Letter{MemberID: member.ID, To: e.Address, Subject: "kith: a link to sign in", Until: link.Expires, Text: fmt.Sprintf(
+	s.mail.Send(mail.Message{MemberID: member.ID, To: e.Address, Subject: "kith: a link to sign in", Until: link.Expires, Text: fmt.Sprintf(
 		"Somebody, from the network address %s, asked for a link that signs %s in at\n%s\n\nThis one does, once, until %s;\na link mailed before no longer works:\n\n%s\n\n"+
 			"After it, set a new password under your name at the top. If it was not you, do nothing:\nwithout this letter nobody can use the link.\n",
 		from, line(member.Name), s.Base, when(link.Expires), s.Base+"/welcome/"+secret.Reveal())})
@@ -269,7 +269,7 @@ func (s *Site) sendNotice(address string, m account.Member, what string) {
 	if address == "" {
 		return
 	}
-	s.mail.Send(mail.Letter{MemberID: m.ID, To: address, Subject: "kith: a change to your account", Text: fmt.Sprintf(
+	s.mail.Send(mail.Message{MemberID: m.ID, To: address, Subject: "kith: a change to your account", Text: fmt.Sprintf(
 		"Hello %s,\n\non %s, at %s:\n%s\n\nIf that was you, or you asked for it, there is nothing to do. If not, sign in, end the other\nsessions (%s) and set another password (%s), or ask whoever runs this hub.\n",
 		line(m.Name), when(time.Now()), s.Base, what, s.Base+"/sessions", s.Base+"/account")})
 }
@@ -288,7 +288,7 @@ func (s *Site) mailInvitation(ctx context.Context, group string, i account.Group
 	if kept.Address == "" || i.ByID != "" && s.limits.inviters.take(i.ByID, i.Created) > 0 || s.limits.notices.take(i.MemberID, i.Created) > 0 {
 		return
 	}
-	s.mail.Send(mail.Letter{MemberID: i.MemberID, To: kept.Address, Subject: "kith: an invitation to a group", Until: i.Expires, Text: fmt.Sprintf(
+	s.mail.Send(mail.Message{MemberID: i.MemberID, To: kept.Address, Subject: "kith: an invitation to a group", Until: i.Expires, Text: fmt.Sprintf(
 		"Hello %s,\n\n%s invites you to the group %s at\n%s\n\nOnly if you accept, the group's members may use your machines, and you may use theirs.\n"+
 			"Accept or decline, until %s, at\n%s\nIf you do nothing, nothing is shared.\n",
 		line(i.Member), cmp.Or(line(i.By), "The operator"), line(group), s.Base, when(i.Expires), s.Base+"/groups")})
@@ -312,7 +312,7 @@ func (s *Site) mailJoin(ctx context.Context, group account.SeenGroup, joined api
 		if s.limits.notices.take(e.MemberID, time.Now()) > 0 {
 			continue
 		}
-		s.mail.Send(mail.Letter{MemberID: e.MemberID, To: e.Address, Subject: "kith: a new member of your group", Text: fmt.Sprintf(
+		s.mail.Send(mail.Message{MemberID: e.MemberID, To: e.Address, Subject: "kith: a new member of your group", Text: fmt.Sprintf(
 			"%s joined the group %s at\n%s\nand may use those of your machines that you do not keep out of it.\n\n"+
 				"Who is in the group, and how to leave it: %s\nYour machines, and how to keep one out of it: %s\n",
 			line(joined.Name), line(group.Name), s.Base, s.Base+"/groups", s.Base+"/machines")})

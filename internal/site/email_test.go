@@ -52,10 +52,10 @@ func (tn *town) postsTo(t *testing.T, server *mailtest.Server) *letters {
 }
 
 // next is the next e-mail that was sent, which has that address and says that.
-func (l *letters) next(to string, says ...string) mailtest.Letter {
+func (l *letters) next(to string, says ...string) mailtest.Message {
 	l.t.Helper()
 	select {
-	case got := <-l.server.Letters:
+	case got := <-l.server.Messages:
 		if got.To != to {
 			l.t.Fatalf("a letter to %s, want one to %s: %s", got.To, to, got.Text)
 		}
@@ -75,14 +75,14 @@ func (l *letters) next(to string, says ...string) mailtest.Letter {
 // comes after all before it.
 func (l *letters) none(tn *town) {
 	l.t.Helper()
-	tn.site.mail.Send(mail.Letter{To: "last@example.org", Subject: "last"})
+	tn.site.mail.Send(mail.Message{To: "last@example.org", Subject: "last"})
 	l.next("last@example.org")
 }
 
 var codeIn = regexp.MustCompile(`kithl_home_[0-9A-Za-z]+`)
 
 // linkIn is the path of the link in an e-mail, and its code.
-func (tn *town) linkIn(l mailtest.Letter) (path, code string) {
+func (tn *town) linkIn(l mailtest.Message) (path, code string) {
 	tn.t.Helper()
 	code = codeIn.FindString(l.Text)
 	_, rest, _ := strings.Cut(l.Text, tn.web.URL+"/")
@@ -212,7 +212,7 @@ func testRecoverByMail(t *testing.T, tn *town) {
 	check(t, tn.db.SetMemberDisabled(t.Context(), tn.members["eve"].ID, true))
 
 	// Whether a member has the address makes no difference to the answer.
-	ask := func(address string) mailtest.Letter {
+	ask := func(address string) mailtest.Message {
 		t.Helper()
 		tn.browser().post("/recover/mail", "address", address).want(t, 200, "If a member here has this address")
 		return post.next("ada@example.org", "signs ada in", "127.0.0.1")

@@ -13,32 +13,30 @@ import (
 	"github.com/kith/kith/internal/store/internal/query"
 )
 
-// Backup copies an SQLite database, as it is at one moment and while it is being
-// written, to a new file that only this user reads; reads the whole copy to see
-// that it is sound; and notes what came of it with the act of the context. What
-// is not sound is not left there. The copy is a database like any other: Open
-// opens it.
+// Backup copies an SQLite database, consistently and while it is in use, to a new
+// file that only this user can read, and checks the copy. It records the result,
+// and removes a copy that is damaged. Open opens a copy like any other database.
 //
-// PostgreSQL has its own tools for it: there the error is ErrInvalid, and says so.
+// On PostgreSQL it returns ErrInvalid with the names of PostgreSQL's own tools.
 func (db *DB) Backup(ctx context.Context, b account.Backup) (account.Backup, error) {
 	if db.flavor.copy == nil {
 		return b, fmt.Errorf("%w: this hub's data is in PostgreSQL: copy it with pg_dump --format=custom, and bring it back with pg_restore", ErrInvalid)
 	}
-	if !filepath.IsAbs(b.File) || text(b.File) != nil {
+	if !filepath.IsAbs(b.File) || checkText(b.File) != nil {
 		return b, fmt.Errorf("%w: a backup's file is an absolute path", ErrInvalid)
 	}
 	file, err := os.OpenFile(b.File, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
 	if err != nil {
-		return b, fileRefused(err, b.File)
+		return b, createError(err, b.File)
 	}
 	if err = file.Close(); err == nil {
 		b.Fault, err = db.flavor.copy(ctx, b.File)
 	}
 	if err == nil {
-		b.Bytes, err = settle(b.File)
+		b.Bytes, err = syncFile(b.File)
 	}
 	if err != nil || b.Fault != "" {
-		_ = os.Remove(b.File) // what is told below matters more
+		_ = os.Remove(b.File) // the errors below matter more
 	}
 	if err != nil {
 		return b, fmt.Errorf("cannot copy the database to %s: %w", b.File, err)
@@ -46,10 +44,10 @@ func (db *DB) Backup(ctx context.Context, b account.Backup) (account.Backup, err
 	err = db.transact(ctx, func(q *query.Queries) error {
 		return q.InsertBackup(ctx, query.InsertBackupParams{ID: b.ID, At: millis(b.At), File: b.File, Bytes: b.Bytes, Fault: b.Fault})
 	})
-	return b, db.told(err, "note the backup")
+	return b, db.wrap(err, "record the backup")
 }
 
-func fileRefused(err error, file string) error {
+func createError(err error, file string) error {
 	switch {
 	case errors.Is(err, fs.ErrExist):
 		return fmt.Errorf("%w: %s is there already, and nothing is written over: name another file", ErrExists, file)
@@ -59,8 +57,8 @@ func fileRefused(err error, file string) error {
 	return fmt.Errorf("cannot make the backup's file: %w", err)
 }
 
-// settle has the file on the disk, and is its size.
-func settle(name string) (int64, error) {
+// syncFile flushes the file to the disk and returns its size.
+func syncFile(name string) (int64, error) {
 	file, err := os.OpenFile(name, os.O_RDWR, 0)
 	if err != nil {
 		return 0, err
@@ -72,10 +70,10 @@ func settle(name string) (int64, error) {
 	return about.Size(), nil
 }
 
-// copySQLite copies the database at path into the empty file to, and says what is
-// wrong with the copy; empty: nothing.
-func copySQLite(ctx context.Context, path, to string) (wrong string, err error) {
-	from, err := sqlitePool(path, 1, "deferred", patience)
+// copySQLite copies the database at path into the empty file to, and returns the
+// fault that SQLite finds in the copy; empty if there is none.
+func copySQLite(ctx context.Context, path, to string) (fault string, err error) {
+	from, err := sqlitePool(path, 1, "deferred", busyTimeout)
 	if err != nil {
 		return "", err
 	}
@@ -83,7 +81,7 @@ func copySQLite(ctx context.Context, path, to string) (wrong string, err error) 
 	if err = errors.Join(err, from.Close()); err != nil {
 		return "", err
 	}
-	made, err := sqlitePool(to, 1, "deferred", patience, "query_only(1)")
+	made, err := sqlitePool(to, 1, "deferred", busyTimeout, "query_only(1)")
 	if err != nil {
 		return "", err
 	}
@@ -95,11 +93,12 @@ func copySQLite(ctx context.Context, path, to string) (wrong string, err error) 
 	return found, nil
 }
 
-// LastBackup is the newest backup that was tried; ErrNotFound if none ever was.
+// LastBackup returns the latest attempt to make a backup; ErrNotFound if there was
+// none.
 func (db *DB) LastBackup(ctx context.Context) (account.Backup, error) {
 	row, err := db.query.LastBackup(ctx)
 	if errors.Is(err, sql.ErrNoRows) {
 		return account.Backup{}, ErrNotFound
 	}
-	return account.Backup{ID: row.ID, At: moment(row.At), File: row.File, Bytes: row.Bytes, Fault: row.Fault}, db.told(err, "read the last backup")
+	return account.Backup{ID: row.ID, At: timeOf(row.At), File: row.File, Bytes: row.Bytes, Fault: row.Fault}, db.wrap(err, "read the last backup")
 }

@@ -26,7 +26,7 @@ func testEmails(t *testing.T, db *store.DB) {
 	fails(t, err, store.ErrNotFound)
 	_, err = db.RemoveEmail(ctx, ada.ID)
 	fails(t, err, store.ErrNotFound)
-	fails(t, db.AskEmail(ctx, account.Email{MemberID: "mem_nobody", Asked: "x@y", Expires: later(1)}), store.ErrNotFound)
+	fails(t, db.AskEmail(ctx, account.Email{MemberID: "mem_none", Asked: "x@y", Expires: later(1)}), store.ErrNotFound)
 	fails(t, db.AskEmail(ctx, account.Email{MemberID: ada.ID, Asked: "x@y\x00"}), store.ErrInvalid)
 	_, err = db.EmailsOf(ctx, "\xff", 5)
 	fails(t, err, store.ErrInvalid)
@@ -39,7 +39,7 @@ func testEmails(t *testing.T, db *store.DB) {
 	for _, try := range []struct {
 		member, code string
 		at           int
-	}{{ada.ID, "first", 1}, {bob.ID, "second", 1}, {ada.ID, "second", 100}, {ada.ID, "", 1}, {"mem_nobody", "second", 1}} {
+	}{{ada.ID, "first", 1}, {bob.ID, "second", 1}, {ada.ID, "second", 100}, {ada.ID, "", 1}, {"mem_none", "second", 1}} {
 		_, err := db.VerifyEmail(ctx, try.member, hashOf(try.code), later(try.at))
 		fails(t, err, store.ErrNotFound)
 	}

@@ -8,14 +8,13 @@ import (
 	"github.com/kith/kith/internal/store/internal/query"
 )
 
-// changesKept is how long a change can be read: far longer than any hub is
-// allowed to go without a look (decisions 7: 5 s).
-const changesKept = 24 * time.Hour
+// keepChanges is how long a change can be read. A hub reads them every second.
+const keepChanges = 24 * time.Hour
 
-// change runs a write that may change who reaches what, and notes what it
-// changed. The epoch's row is taken first, so that such writes run one after
-// another on PostgreSQL as they do on SQLite: epochs become visible in their
-// order, without a gap, and what do reads cannot change before it commits.
+// change runs a write that may change who reaches which machine, and records the
+// changes that do returns. It locks the epoch's row first, so that such writes run
+// one after another on PostgreSQL as they do on SQLite: epochs become visible in
+// order and without a gap, and what do reads does not change before the commit.
 func (db *DB) change(ctx context.Context, do func(*query.Queries) ([]fleet.Change, error)) error {
 	return db.transact(ctx, func(q *query.Queries) error {
 		epoch, err := q.MoveEpoch(ctx, 0)
@@ -35,31 +34,30 @@ func (db *DB) change(ctx context.Context, do func(*query.Queries) ([]fleet.Chang
 		if _, err := q.MoveEpoch(ctx, int64(len(changes))); err != nil {
 			return err
 		}
-		return q.PruneChanges(ctx, millis(now.Add(-changesKept)))
+		return q.PruneChanges(ctx, millis(now.Add(-keepChanges)))
 	})
 }
 
-// changed is a change of one fact.
+// changed returns a change of one record.
 func changed(kind fleet.ChangeKind, id string) []fleet.Change {
 	return []fleet.Change{{Kind: kind, ID: id}}
 }
 
-// Epoch is the number of the newest change; 0 before the first. A reader that
-// begins asks for it first, reads everything, and goes on with Changes.
+// Epoch returns the number of the newest change; 0 before the first. A new reader
+// gets the epoch first, then reads everything, then calls Changes.
 func (db *DB) Epoch(ctx context.Context) (int64, error) {
 	epoch, err := db.query.Epoch(ctx)
-	return epoch, db.told(err, "read the epoch")
+	return epoch, db.wrap(err, "read the epoch")
 }
 
-// Changes is every change after the epoch that the reader has reached, in order
-// and without a gap, and the epoch it has reached with them. Where that cannot
-// be told any more (changes are kept for a day; a restored backup may even be
-// younger than the reader) the error is ErrBehind and epoch is the present one:
-// the reader reads everything again, then goes on from that epoch.
+// Changes returns every change after an epoch, in order and without a gap, and the
+// epoch of the last one. If the changes are not there (they are kept for a day, and
+// a restored backup may be older than the reader), it returns ErrBehind and the
+// current epoch: the reader reads everything again and continues from that epoch.
 func (db *DB) Changes(ctx context.Context, after int64) (epoch int64, changes []fleet.Change, err error) {
 	rows, err := db.query.ChangesAfter(ctx, after)
 	if err != nil {
-		return 0, nil, db.told(err, "read the changes after %d", after)
+		return 0, nil, db.wrap(err, "read the changes after %d", after)
 	}
 	for _, row := range rows {
 		epoch = row.N
@@ -68,7 +66,7 @@ func (db *DB) Changes(ctx context.Context, after int64) (epoch int64, changes []
 		}
 	}
 	if int64(len(changes)) != epoch-after {
-		return epoch, nil, db.told(ErrBehind, "read the changes after %d of %d", after, epoch)
+		return epoch, nil, db.wrap(ErrBehind, "read the changes after %d of %d", after, epoch)
 	}
 	return epoch, changes, nil
 }

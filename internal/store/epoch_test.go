@@ -41,11 +41,11 @@ func testEpoch(t *testing.T, db *store.DB) {
 	same(t, must[int64](t)(db.Epoch(ctx)), int64(4))
 }
 
-// testEpochConcurrency: while many write, readers that poll are told each change
-// once, in one order, and find what it names in the store already.
+// testEpochConcurrency: while many write, readers that poll see each change
+// once, in one order, and find the changed record in the store.
 func testEpochConcurrency(t *testing.T, db *store.DB) {
 	const writers, each, readers = 8, 25, 3
-	told := make([][]string, readers)
+	seen := make([][]string, readers)
 	var reading sync.WaitGroup
 	for r := range readers {
 		reading.Go(func() {
@@ -62,10 +62,10 @@ func testEpochConcurrency(t *testing.T, db *store.DB) {
 					if _, err := db.Member(t.Context(), c.ID); err != nil {
 						t.Errorf("change %d: %v", c.Epoch, err)
 					}
-					told[r] = append(told[r], c.ID)
+					seen[r] = append(seen[r], c.ID)
 				}
 				if epoch != now {
-					t.Errorf("told up to change %d, yet the epoch is %d", epoch, now)
+					t.Errorf("read up to change %d, yet the epoch is %d", epoch, now)
 				}
 				if t.Failed() { // there is no more to come
 					return
@@ -83,13 +83,13 @@ func testEpochConcurrency(t *testing.T, db *store.DB) {
 	})
 	reading.Wait()
 	for r := range readers {
-		same(t, len(told[r]), writers*each)
-		same(t, told[r], told[0])
+		same(t, len(seen[r]), writers*each)
+		same(t, seen[r], seen[0])
 	}
 }
 
-// testBehind: a reader ahead of the store, as after a backup was restored, is
-// told to read everything again.
+// testBehind: a reader ahead of the store, as after a backup was restored, gets
+// ErrBehind.
 func testBehind(t *testing.T, db *store.DB) {
 	ctx := t.Context()
 	epoch, changes, err := db.Changes(ctx, 0)
@@ -102,8 +102,8 @@ func testBehind(t *testing.T, db *store.DB) {
 	same(t, epoch, int64(1))
 }
 
-// testPruning: changes are kept for a day; a reader that comes later than that is
-// told so, with the epoch to go on from, and one that is up to date never is.
+// testPruning: changes are kept for a day; a later reader gets ErrBehind
+// with the current epoch; one that is up to date never does.
 func testPruning(t *testing.T, open func(t *testing.T) *store.DB) {
 	synctest.Test(t, func(t *testing.T) {
 		db := open(t)

@@ -19,26 +19,25 @@ import (
 	"github.com/kith/kith/internal/store/internal/query"
 )
 
-// flavor holds what differs between the two databases.
+// flavor holds the differences between the two databases.
 type flavor struct {
 	dialect goose.Dialect
-	// migrations is how migrations run, beyond what is the same for both.
+	// migrations are options for migrations that only this database has.
 	migrations []goose.ProviderOption
-	// kind is the error of this package that a driver's error stands for, or nil.
+	// kind returns the error of this package for a driver's error, or nil.
 	kind func(error) error
-	// copy writes the database into an empty file, and says what is wrong with
-	// what it wrote; nil where the database has its own tools for it.
-	copy func(ctx context.Context, to string) (wrong string, err error)
-	// batch is the context for the statements of a transaction with many of them,
-	// each of which takes microseconds.
+	// copy writes the database into an empty file and returns the fault found in
+	// the copy; nil for a database that has its own tools.
+	copy func(ctx context.Context, to string) (fault string, err error)
+	// batch returns the context for a transaction of many short statements.
 	batch func(context.Context) context.Context
 	// prepare makes a pool or a transaction prepare each statement once.
 	prepare func(query.DBTX) query.DBTX
-	// release gives back what Open took beside the connections.
+	// release releases what Open acquired beside the connections.
 	release func() error
 }
 
-// PostgreSQL's pool: reads and writes share it.
+// Sizes of PostgreSQL's pool, which reads and writes share.
 const (
 	postgresConns    = 16
 	postgresIdle     = 5 * time.Minute
@@ -57,7 +56,7 @@ func openPostgres(ctx context.Context, config Config) (*DB, error) {
 	if err := pool.PingContext(ctx); err != nil {
 		return nil, errors.Join(fmt.Errorf("cannot reach PostgreSQL; check that it runs and that the URL is right: %w", err), pool.Close())
 	}
-	// Hubs that start together bring the tables up to date one after another.
+	// Hubs that start together run the migrations one after another.
 	locker, err := lock.NewPostgresSessionLocker(lock.WithLockTimeout(1, 300))
 	if err != nil {
 		return nil, errors.Join(err, pool.Close())
@@ -110,8 +109,8 @@ func sqliteKind(err error) error {
 //go:embed migrations/*.sql
 var migrations embed.FS
 
-// migrate brings the tables up to date. A database that a newer kith wrote is
-// refused: this one does not know what its tables mean.
+// migrate runs the migrations that the database lacks. It refuses a database with
+// migrations that this kith does not know.
 func (db *DB) migrate(ctx context.Context) error {
 	files, err := fs.Sub(migrations, "migrations")
 	if err != nil {

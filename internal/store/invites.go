@@ -13,7 +13,7 @@ import (
 // CreateInvite adds an invite; ErrNotFound if there is no such owner.
 func (db *DB) CreateInvite(ctx context.Context, i account.Invite) error {
 	err := db.transact(ctx, func(q *query.Queries) error {
-		if err := limitText(i.Limits, i.ID, i.LastFour); err != nil {
+		if err := checkLimits(i.Limits, i.ID, i.LastFour); err != nil {
 			return err
 		}
 		return q.InsertInvite(ctx, query.InsertInviteParams{
@@ -22,41 +22,41 @@ func (db *DB) CreateInvite(ctx context.Context, i account.Invite) error {
 			Models: i.Models, Hours: i.Hours, Concurrent: i.Concurrent, PerDay: i.PerDay,
 		})
 	})
-	return db.told(err, "create an invite")
+	return db.wrap(err, "create an invite")
 }
 
-// Invites is every invite of the owner, used up, expired and revoked ones too;
-// the first first.
+// Invites returns every invite of the owner, oldest first. Used, expired and revoked
+// ones are included.
 func (db *DB) Invites(ctx context.Context, ownerID string) ([]account.Invite, error) {
 	rows, err := db.query.InvitesOf(ctx, ownerID)
-	return each(rows, invite), db.told(err, "list the invites of member %q", ownerID)
+	return convert(rows, invite), db.wrap(err, "list the invites of member %q", ownerID)
 }
 
-// RevokeInvite ends an invite of the owner's; ErrNotFound if there is no live one.
+// RevokeInvite revokes an invite of the owner; ErrNotFound if it is not live.
 func (db *DB) RevokeInvite(ctx context.Context, ownerID, id string, now time.Time) error {
 	err := db.transact(ctx, func(q *query.Queries) error {
-		return one(q.RevokeInvite(ctx, id, ownerID, millis(now)))
+		return oneRow(q.RevokeInvite(ctx, id, ownerID, millis(now)))
 	})
-	return db.told(err, "revoke invite %q", id)
+	return db.wrap(err, "revoke invite %q", id)
 }
 
-// AcceptInvite shares the machines of whoever made the invite, whose code has
-// that SHA-256, with the share's member, within the invite's limits. One use is taken in the transaction
-// that makes the share: of any number who accept at once, no more succeed than
-// it has uses, and one that fails leaves them as they were. A wrong code and one
-// that is used up, expired, revoked or of a disabled member are ErrNotFound
-// alike; one's own is ErrOwn; ErrExists says that the inviter, who is returned
-// then too, shares with the member already.
+// AcceptInvite shares the machines of the owner of the invite whose code has that
+// SHA-256 with the share's member, within the invite's limits. One transaction takes
+// one use of the invite and makes the share: of concurrent calls no more succeed
+// than the invite has uses, and a call that fails takes none. A wrong code and an
+// invite that is used up, expired, revoked or of a disabled member are all
+// ErrNotFound. The member's own invite is ErrOwn. If the owner, who is returned
+// then, too, already shares with the member, it is ErrExists.
 func (db *DB) AcceptInvite(ctx context.Context, hash [32]byte, s account.Share, now time.Time) (account.Share, account.Member, error) {
 	var owner account.Member
 	err := db.change(ctx, func(q *query.Queries) (_ []fleet.Change, err error) {
 		s, owner, err = useInvite(ctx, q, hash, s, now)
 		return changed(fleet.SharesChanged, s.MemberID), err
 	})
-	return s, owner, db.told(err, "accept the invite")
+	return s, owner, db.wrap(err, "accept the invite")
 }
 
-// useInvite takes one use of the invite and makes the share that it stands for.
+// useInvite takes one use of the invite and makes its share.
 func useInvite(ctx context.Context, q *query.Queries, hash [32]byte, s account.Share, now time.Time) (account.Share, account.Member, error) {
 	used, err := q.UseInvite(ctx, hash[:], millis(now))
 	if err != nil {
@@ -82,7 +82,7 @@ func useInvite(ctx context.Context, q *query.Queries, hash [32]byte, s account.S
 func invite(row query.Invite) account.Invite {
 	return account.Invite{
 		ID: row.ID, OwnerID: row.OwnerID, Hash: [32]byte(row.Hash), LastFour: row.LastFour, Uses: row.Uses, Used: row.Used,
-		Created: moment(row.Created), Expires: moment(row.Expires), Revoked: moment(row.Revoked),
+		Created: timeOf(row.Created), Expires: timeOf(row.Expires), Revoked: timeOf(row.Revoked),
 		Limits: account.Limits{Models: row.Models, Hours: row.Hours, Concurrent: row.Concurrent, PerDay: row.PerDay},
 	}
 }

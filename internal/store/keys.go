@@ -17,41 +17,50 @@ func (db *DB) CreateKey(ctx context.Context, k account.Key) error {
 	err := db.change(ctx, func(q *query.Queries) ([]fleet.Change, error) {
 		return changed(fleet.KeyChanged, k.ID), insertKey(ctx, q, k)
 	})
-	return db.told(err, "create key %q", k.Name)
+	return db.wrap(err, "create key %q", k.Name)
 }
 
-// KeyByHash is the key whose secret has that SHA-256, and its member. A wrong
-// key, a revoked one and one of a disabled member are ErrNotFound alike.
+// KeyByHash returns the key whose secret has that SHA-256, and its member. A wrong
+// key, a revoked one and one of a disabled member are all ErrNotFound.
 func (db *DB) KeyByHash(ctx context.Context, hash [32]byte) (account.Key, account.Member, error) {
 	row, err := db.query.KeyByHash(ctx, hash[:])
 	if err == nil && !sameHash(row.Key.Hash, hash) {
 		err = sql.ErrNoRows
 	}
 	if err != nil {
-		return account.Key{}, account.Member{}, db.told(err, "read a key by its hash")
+		return account.Key{}, account.Member{}, db.wrap(err, "read a key by its hash")
 	}
 	return key(row.Key), member(row.Member), nil
 }
 
-// Keys is every key of the member, revoked ones too, the first first.
+// Keys returns every key of the member, oldest first. Revoked ones are included.
 func (db *DB) Keys(ctx context.Context, memberID string) ([]account.Key, error) {
 	rows, err := db.query.Keys(ctx, memberID)
-	return each(rows, key), db.told(err, "list the keys of member %q", memberID)
+	return convert(rows, key), db.wrap(err, "list the keys of member %q", memberID)
 }
 
-// RevokeKey ends a key for ever; ErrNotFound if it is not live.
+// RevokeKey revokes a key; ErrNotFound if it is not live.
 func (db *DB) RevokeKey(ctx context.Context, id string, now time.Time) error {
 	err := db.change(ctx, func(q *query.Queries) ([]fleet.Change, error) {
-		return changed(fleet.KeyChanged, id), one(q.RevokeKey(ctx, id, millis(now)))
+		return changed(fleet.KeyChanged, id), oneRow(q.RevokeKey(ctx, id, millis(now)))
 	})
-	return db.told(err, "revoke key %q", id)
+	return db.wrap(err, "revoke key %q", id)
 }
 
-// TouchKeys notes when keys were last used, by id. A time before the one noted
-// and an id that is not there are passed over.
+// RevokeOwnKey revokes a key of the member; ErrNotFound if it is not live or is
+// another member's.
+func (db *DB) RevokeOwnKey(ctx context.Context, memberID, id string, now time.Time) error {
+	err := db.change(ctx, func(q *query.Queries) ([]fleet.Change, error) {
+		return changed(fleet.KeyChanged, id), oneRow(q.RevokeOwnKey(ctx, id, memberID, millis(now)))
+	})
+	return db.wrap(err, "revoke key %q of member %q", id, memberID)
+}
+
+// TouchKeys records when keys were last used, by id. It ignores a time before the
+// recorded one and an unknown id.
 func (db *DB) TouchKeys(ctx context.Context, used map[string]time.Time) error {
 	err := db.transact(ctx, func(q *query.Queries) error {
-		// In order of id: two hubs that note the same keys never wait for each other in a ring.
+		// In order of id: two hubs that write the same keys do not deadlock.
 		for _, id := range slices.Sorted(maps.Keys(used)) {
 			if err := q.TouchKey(ctx, id, millis(used[id])); err != nil {
 				return err
@@ -59,11 +68,11 @@ func (db *DB) TouchKeys(ctx context.Context, used map[string]time.Time) error {
 		}
 		return nil
 	})
-	return db.told(err, "note the use of %d keys", len(used))
+	return db.wrap(err, "record the use of %d keys", len(used))
 }
 
 func insertKey(ctx context.Context, q *query.Queries, k account.Key) error {
-	if err := text(k.ID, k.Name, k.Region, k.LastFour); err != nil {
+	if err := checkText(k.ID, k.Name, k.Region, k.LastFour); err != nil {
 		return err
 	}
 	return q.InsertKey(ctx, query.InsertKeyParams{
@@ -77,6 +86,6 @@ func key(row query.Key) account.Key {
 	return account.Key{
 		ID: row.ID, MemberID: row.MemberID, Name: row.Name, Region: row.Region, Reach: account.Reach(row.Reach),
 		Hash: [32]byte(row.Hash), LastFour: row.LastFour,
-		Created: moment(row.Created), LastUsed: moment(row.LastUsed), Revoked: moment(row.Revoked),
+		Created: timeOf(row.Created), LastUsed: timeOf(row.LastUsed), Revoked: timeOf(row.Revoked),
 	}
 }

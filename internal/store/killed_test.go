@@ -51,19 +51,19 @@ func writeUsage(path string) int {
 }
 
 // TestKilled: kill -9 at any moment loses no record that was said to be written,
-// counts none twice, and leaves a database that opens (decisions 7).
+// counts none twice, and leaves a database that opens (spec/api.md#usage).
 func TestKilled(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "kith.db")
-	var told []string
+	var written []string
 	for range 6 {
-		told = append(told, runAndKill(t, path)...)
-		checkLedger(t, path, told)
+		written = append(written, runAndKill(t, path)...)
+		checkLedger(t, path, written)
 	}
 }
 
 // runAndKill runs a writer, kills it at some moment after it said so many lines,
-// and returns every whole line it said.
+// and returns every complete line it printed.
 func runAndKill(t *testing.T, path string) []string {
 	t.Helper()
 	child := exec.CommandContext(t.Context(), os.Args[0])
@@ -76,14 +76,14 @@ func runAndKill(t *testing.T, path string) []string {
 	if err := child.Start(); err != nil {
 		t.Fatal(err)
 	}
-	var told []string
+	var written []string
 	lines := bufio.NewReader(out)
 	for last := rand.IntN(2000); ; last-- {
 		line, err := lines.ReadString('\n')
 		if err != nil {
 			break // the end; half a line is no promise
 		}
-		if told = append(told, strings.TrimSuffix(line, "\n")); len(told) == 1 {
+		if written = append(written, strings.TrimSuffix(line, "\n")); len(written) == 1 {
 			cannotOpen(t, store.Config{Path: path}, "another kith process has it open")
 		}
 		if last == 0 {
@@ -96,10 +96,10 @@ func runAndKill(t *testing.T, path string) []string {
 	if err := child.Wait(); child.ProcessState.Success() {
 		t.Fatalf("the writer ended by itself: %v", err)
 	}
-	return told
+	return written
 }
 
-func checkLedger(t *testing.T, path string, told []string) {
+func checkLedger(t *testing.T, path string, written []string) {
 	t.Helper()
 	db, err := store.Open(t.Context(), store.Config{Path: path}) // checks the file, too
 	if err != nil {
@@ -114,9 +114,9 @@ func checkLedger(t *testing.T, path string, told []string) {
 	for _, u := range records {
 		kept[u.CallID] = true
 	}
-	for _, id := range told {
+	for _, id := range written {
 		if !kept[id] {
-			t.Fatalf("call %s, said to be written, is lost (%d told, %d kept)", id, len(told), len(kept))
+			t.Fatalf("call %s, said to be written, is lost (%d written, %d stored)", id, len(written), len(kept))
 		}
 	}
 	days, err := db.UsageDays(t.Context())

@@ -9,8 +9,8 @@ import (
 	"github.com/kith/kith/internal/store"
 )
 
-// testPages: lists read page by page tell everything once, though much of it is
-// of one millisecond.
+// testPages: lists read page by page return each record once, though many are of
+// one millisecond.
 func testPages(t *testing.T, db *store.DB) {
 	ctx := t.Context()
 	const many = 23

@@ -41,7 +41,7 @@ func testMachines(t *testing.T, db *store.DB) {
 
 	fails(t, db.CreateMachine(ctx, aMachine(ada, "box")), store.ErrExists)
 	fails(t, db.CreateMachine(ctx, aMachine(ada, "")), store.ErrInvalid)
-	fails(t, db.CreateMachine(ctx, aMachine(account.Member{ID: "mem_nobody"}, "attic")), store.ErrNotFound)
+	fails(t, db.CreateMachine(ctx, aMachine(account.Member{ID: "mem_none"}, "attic")), store.ErrNotFound)
 
 	changes := watch(t, db)
 	ok(t, db.RevokeMachine(ctx, box.ID, later(6)))
@@ -176,7 +176,7 @@ func testLoginTokens(t *testing.T, db *store.DB) {
 	fails(t, err, store.ErrNotFound)
 	_, err = redeem([32]byte{}, aMachine(ada, "none"), later(8))
 	fails(t, err, store.ErrNotFound)
-	fails(t, db.CreateLoginToken(ctx, account.LoginToken{ID: account.NewID("tok_"), MemberID: "mem_nobody", Hash: [32]byte{1}}), store.ErrNotFound)
+	fails(t, db.CreateLoginToken(ctx, account.LoginToken{ID: account.NewID("tok_"), MemberID: "mem_none", Hash: [32]byte{1}}), store.ErrNotFound)
 	fails(t, db.CreateLoginToken(ctx, account.LoginToken{ID: account.NewID("tok_"), MemberID: ada.ID, Hash: named}), store.ErrExists)
 }
 

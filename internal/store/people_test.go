@@ -26,11 +26,11 @@ func testMembers(t *testing.T, db *store.DB) {
 	same(t, must[account.Member](t)(db.MemberByName(ctx, eve.Name)), eve)
 	same(t, must[[]account.Member](t)(db.Members(ctx)), []account.Member{bob, ada, eve})
 
-	_, err := db.Member(ctx, "mem_nobody")
+	_, err := db.Member(ctx, "mem_none")
 	fails(t, err, store.ErrNotFound)
 	_, err = db.MemberByName(ctx, "ADA")
 	fails(t, err, store.ErrNotFound)
-	fails(t, db.SetMemberDisabled(ctx, "mem_nobody", true), store.ErrNotFound)
+	fails(t, db.SetMemberDisabled(ctx, "mem_none", true), store.ErrNotFound)
 	fails(t, db.CreateMember(ctx, account.Member{ID: account.NewID("mem_"), Name: "Ada", Created: start}), store.ErrExists)
 	fails(t, db.CreateMember(ctx, account.Member{ID: ada.ID, Name: "another", Created: start}), store.ErrExists)
 	for _, name := range []string{"", "nul\x00", "not UTF-8 \xff"} {
@@ -49,7 +49,7 @@ func testMeta(t *testing.T, db *store.DB) {
 	})
 	for _, answer := range answers {
 		if answer == "" || answer != answers[0] {
-			t.Fatalf("eight hubs that began together were told %q", answers)
+			t.Fatalf("eight hubs that began together got %q", answers)
 		}
 	}
 	same(t, must[string](t)(db.Meta(t.Context(), store.MetaRegion, "eu")), "eu")
@@ -77,7 +77,7 @@ func testKeys(t *testing.T, db *store.DB) {
 		same(t, member, ada)
 	}
 	same(t, must[[]account.Key](t)(db.Keys(ctx, ada.ID)), keys)
-	same(t, must[[]account.Key](t)(db.Keys(ctx, "mem_nobody")), []account.Key{})
+	same(t, must[[]account.Key](t)(db.Keys(ctx, "mem_none")), []account.Key{})
 
 	ok(t, db.TouchKeys(ctx, map[string]time.Time{keys[0].ID: later(60), keys[1].ID: later(61), "key_gone": later(62)}))
 	ok(t, db.TouchKeys(ctx, map[string]time.Time{keys[0].ID: later(50)}))
@@ -98,7 +98,7 @@ func testKeys(t *testing.T, db *store.DB) {
 	twin := keys[0]
 	twin.ID = account.NewID("key_")
 	fails(t, db.CreateKey(ctx, twin), store.ErrExists)
-	twin.Hash, twin.MemberID = [32]byte{1}, "mem_nobody"
+	twin.Hash, twin.MemberID = [32]byte{1}, "mem_none"
 	fails(t, db.CreateKey(ctx, twin), store.ErrNotFound)
 	twin.MemberID, twin.Reach = ada.ID, "universe"
 	fails(t, db.CreateKey(ctx, twin), store.ErrInvalid)
@@ -132,8 +132,8 @@ func testShares(t *testing.T, db *store.DB) {
 		change func(*account.Share)
 		kind   error
 	}{
-		{func(s *account.Share) { s.OwnerID = "mem_nobody" }, store.ErrNotFound},
-		{func(s *account.Share) { s.MemberID = "mem_nobody" }, store.ErrNotFound},
+		{func(s *account.Share) { s.OwnerID = "mem_none" }, store.ErrNotFound},
+		{func(s *account.Share) { s.MemberID = "mem_none" }, store.ErrNotFound},
 		{func(s *account.Share) { s.MemberID = s.OwnerID }, store.ErrInvalid},
 		{func(s *account.Share) { s.Concurrent = -1 }, store.ErrInvalid},
 		{func(s *account.Share) { s.PerDay = -1 }, store.ErrInvalid},

@@ -9,8 +9,8 @@ import (
 )
 
 // prepared is a pool or a transaction that prepares each statement once. SQLite
-// otherwise spends more time on parsing a statement than on running it. What is
-// prepared is closed with the pool or the transaction.
+// otherwise spends more time on parsing a statement than on running it. The
+// statements are closed with the pool or the transaction.
 type prepared struct {
 	query.DBTX
 	statements sync.Map // text → *sql.Stmt

@@ -48,7 +48,7 @@ func testPutShare(t *testing.T, db *store.DB) {
 	again.MemberID = ada.ID
 	_, err = db.PutShare(ctx, again, account.LimitChange{})
 	fails(t, err, store.ErrInvalid)
-	again.MemberID = "mem_nobody"
+	again.MemberID = "mem_none"
 	_, err = db.PutShare(ctx, again, account.LimitChange{})
 	fails(t, err, store.ErrNotFound)
 	same(t, changes(), []fleet.Change{})
@@ -158,7 +158,7 @@ func testInvites(t *testing.T, db *store.DB) {
 	ada, bob, eve, dan := newMember(t, db, "ada"), newMember(t, db, "bob"), newMember(t, db, "eve"), newMember(t, db, "dan")
 	changes := watch(t, db)
 	code := newInvite(t, db, ada, "one", 2)
-	same(t, changes(), []fleet.Change{}) // nobody reaches more yet
+	same(t, changes(), []fleet.Change{}) // the invite alone gives no reach
 	_, _, err := accept(t, db, code, ada, start)
 	fails(t, err, account.ErrOwn)
 	_, _, err = accept(t, db, code, bob, later(3600))
@@ -224,7 +224,7 @@ func byID(invites ...account.Invite) []account.Invite {
 }
 
 // testInviteRace: of many who accept at once, as many succeed as the invite has
-// uses (trust 31).
+// uses (spec/security.md#consent).
 func testInviteRace(t *testing.T, db *store.DB) {
 	const uses, rivals = 3, 12
 	ada := newMember(t, db, "ada")
@@ -280,8 +280,8 @@ func testSeenGroups(t *testing.T, db *store.DB) {
 	same(t, seen(db.SeenGroups(ctx, ada.ID, "lab", start)), []account.SeenGroup{labToAda})
 }
 
-// testRunningGroups: anyone joins an open group and nobody an org; admins run
-// an org and nobody else does; an org is never without an admin.
+// testRunningGroups: anyone joins an open group, no one an org; only admins change
+// an org; an org is never without an admin.
 func testRunningGroups(t *testing.T, db *store.DB) {
 	ctx := t.Context()
 	ada, bob, eve := newMember(t, db, "ada"), newMember(t, db, "bob"), newMember(t, db, "eve")
@@ -314,7 +314,7 @@ func testRunningGroups(t *testing.T, db *store.DB) {
 	fails(t, db.DropAdmin(ctx, ada.ID, lab.ID, ada.ID), account.ErrLastAdmin)
 	fails(t, db.DropAdmin(ctx, bob.ID, lab.ID, ada.ID), store.ErrNotFound)
 	ok(t, db.MakeAdmin(ctx, ada.ID, lab.ID, bob.ID))
-	fails(t, db.DropAdmin(ctx, ada.ID, lab.ID, "mem_nobody"), store.ErrNotFound)
+	fails(t, db.DropAdmin(ctx, ada.ID, lab.ID, "mem_none"), store.ErrNotFound)
 	ok(t, db.ExpelFromGroup(ctx, bob.ID, lab.ID, eve.ID))
 	ok(t, db.DropAdmin(ctx, bob.ID, lab.ID, ada.ID))
 	fails(t, db.MakeAdmin(ctx, ada.ID, lab.ID, ada.ID), store.ErrNotFound)
@@ -364,8 +364,8 @@ func testLastAdminRace(t *testing.T, db *store.DB) {
 	}
 }
 
-// testKeptOutOfAll: an owner keeps a machine out of every group, and routing is
-// told so.
+// testKeptOutOfAll: an owner keeps a machine out of every group, and routing
+// sees it.
 func testKeptOutOfAll(t *testing.T, db *store.DB) {
 	ctx := t.Context()
 	ada, bob := newMember(t, db, "ada"), newMember(t, db, "bob")

@@ -10,15 +10,15 @@ import (
 	"github.com/kith/kith/internal/store/internal/query"
 )
 
-// SignUp adds a member with a password or an identity, and takes what lets it in with the same
-// transaction: of any number who sign up by one invite or link at once, no more
-// succeed than it has uses, and one that fails leaves it as it was. ErrExists if
-// the name or the identity is taken; ErrNotFound if the invite or link is wrong, used up,
-// expired, revoked or, an invite, of a disabled member.
+// SignUp adds a member with a password or an identity, and uses the invite or link in
+// the same transaction: of concurrent calls no more succeed than it has uses, and a
+// call that fails does not use it. ErrExists if the name or the identity is taken;
+// ErrNotFound if the invite or link is wrong, used up, expired or revoked, or the
+// invite is a disabled member's.
 func (db *DB) SignUp(ctx context.Context, s account.SignUp, now time.Time) error {
 	err := db.change(ctx, func(q *query.Queries) ([]fleet.Change, error) {
 		m := s.Member
-		if err := text(m.ID, m.Name, s.Password); err != nil {
+		if err := checkText(m.ID, m.Name, s.Password); err != nil {
 			return nil, err
 		}
 		if s.Link != nil {
@@ -52,27 +52,26 @@ func (db *DB) SignUp(ctx context.Context, s account.SignUp, now time.Time) error
 		}
 		return changes, q.PutPassword(ctx, m.ID, s.Password, millis(now))
 	})
-	return db.told(err, "sign up %q", s.Member.Name)
+	return db.wrap(err, "sign up %q", s.Member.Name)
 }
 
-// Password is the hash of the member's password; ErrNotFound if there is none.
+// Password returns the hash of the member's password; ErrNotFound if there is none.
 func (db *DB) Password(ctx context.Context, memberID string) (string, error) {
 	hash, err := db.query.Password(ctx, memberID)
-	return hash, db.told(err, "read the password of member %q", memberID)
+	return hash, db.wrap(err, "read the password of member %q", memberID)
 }
 
-// SetPassword gives the member a password, by its hash, and ends all of the
-// member's sessions but the one to keep (empty: all of them), and the links that
-// were mailed.
+// SetPassword stores the hash of the member's password, deletes the links that were
+// mailed, and ends the member's sessions except keep (empty: all of them).
 func (db *DB) SetPassword(ctx context.Context, memberID, hash, keep string, now time.Time) error {
 	err := db.change(ctx, func(q *query.Queries) ([]fleet.Change, error) {
 		return changed(fleet.SessionsChanged, memberID), setPassword(ctx, q, memberID, hash, keep, now)
 	})
-	return db.told(err, "set the password of member %q", memberID)
+	return db.wrap(err, "set the password of member %q", memberID)
 }
 
 func setPassword(ctx context.Context, q *query.Queries, memberID, hash, keep string, now time.Time) error {
-	if err := text(hash); err != nil {
+	if err := checkText(hash); err != nil {
 		return err
 	}
 	if err := q.PutPassword(ctx, memberID, hash, millis(now)); err != nil {
@@ -87,12 +86,11 @@ func setPassword(ctx context.Context, q *query.Queries, memberID, hash, keep str
 // OperatorCanSignIn reports whether a member who is an operator has a password, a
 // passkey or an account at an OpenID provider.
 func (db *DB) OperatorCanSignIn(ctx context.Context) (bool, error) {
-	n, err := db.query.OperatorsWithWayIn(ctx)
-	return n > 0, db.told(err, "look for an operator who can sign in")
+	n, err := db.query.CountOperatorsWhoCanSignIn(ctx)
+	return n > 0, db.wrap(err, "look for an operator who can sign in")
 }
 
-// PutRecoveryCodes gives the member these codes, by their hashes, in place of
-// those there are.
+// PutRecoveryCodes replaces the hashes of the member's recovery codes.
 func (db *DB) PutRecoveryCodes(ctx context.Context, memberID string, hashes [][32]byte) error {
 	err := db.transact(ctx, func(q *query.Queries) error {
 		if err := q.DropRecoveryCodes(ctx, memberID); err != nil {
@@ -105,29 +103,29 @@ func (db *DB) PutRecoveryCodes(ctx context.Context, memberID string, hashes [][3
 		}
 		return nil
 	})
-	return db.told(err, "keep the recovery codes of member %q", memberID)
+	return db.wrap(err, "keep the recovery codes of member %q", memberID)
 }
 
-// RecoveryCodes is how many codes the member has left.
+// RecoveryCodes returns the number of codes that the member has left.
 func (db *DB) RecoveryCodes(ctx context.Context, memberID string) (int, error) {
 	n, err := db.query.RecoveryCodes(ctx, memberID)
-	return int(n), db.told(err, "count the recovery codes of member %q", memberID)
+	return int(n), db.wrap(err, "count the recovery codes of member %q", memberID)
 }
 
-// Recover uses a recovery code up, sets the password and ends every session of
-// the member, all or nothing. ErrNotFound if the code is not the member's.
+// Recover uses a recovery code, sets the password and ends every session of the
+// member. ErrNotFound if the code is not the member's.
 func (db *DB) Recover(ctx context.Context, memberID string, code [32]byte, hash string, now time.Time) error {
 	err := db.change(ctx, func(q *query.Queries) ([]fleet.Change, error) {
-		if err := one(q.UseRecoveryCode(ctx, memberID, code[:])); err != nil {
+		if err := oneRow(q.UseRecoveryCode(ctx, memberID, code[:])); err != nil {
 			return nil, err
 		}
 		return changed(fleet.SessionsChanged, memberID), setPassword(ctx, q, memberID, hash, "", now)
 	})
-	return db.told(err, "recover the account of member %q", memberID)
+	return db.wrap(err, "recover the account of member %q", memberID)
 }
 
-// CreateLink adds a one-time link; an earlier one of the same member, or of
-// nobody, stops working, if both were mailed or neither was.
+// CreateLink adds a one-time link. It deletes an earlier link with the same MemberID
+// and Mailed.
 func (db *DB) CreateLink(ctx context.Context, l account.Link) error {
 	err := db.transact(ctx, func(q *query.Queries) error {
 		if err := q.DropLinks(ctx, l.MemberID, l.Mailed, millis(l.Created)); err != nil {
@@ -137,23 +135,22 @@ func (db *DB) CreateLink(ctx context.Context, l account.Link) error {
 			Hash: l.Hash[:], MemberID: l.MemberID, Created: millis(l.Created), Expires: millis(l.Expires), Mailed: l.Mailed,
 		})
 	})
-	return db.told(err, "create a link")
+	return db.wrap(err, "create a link")
 }
 
-// Link is the link with that hash while it works, else ErrNotFound.
+// Link returns the link with that hash; ErrNotFound if it is used or expired.
 func (db *DB) Link(ctx context.Context, hash [32]byte, now time.Time) (account.Link, error) {
 	row, err := db.query.Link(ctx, hash[:], millis(now))
 	if err == nil && !sameHash(row.Hash, hash) {
 		err = sql.ErrNoRows
 	}
 	return account.Link{
-		Hash: hash, MemberID: row.MemberID, Created: moment(row.Created), Expires: moment(row.Expires), Mailed: row.Mailed,
-	}, db.told(err, "read a link")
+		Hash: hash, MemberID: row.MemberID, Created: timeOf(row.Created), Expires: timeOf(row.Expires), Mailed: row.Mailed,
+	}, db.wrap(err, "read a link")
 }
 
-// UseLink uses up a member's link: of any number who use it at once, one
-// succeeds. ErrNotFound if it is wrong, used, expired, of nobody or of a
-// disabled member.
+// UseLink uses a member's link. Of concurrent calls one succeeds. ErrNotFound if it
+// is wrong, used or expired, or has no member or a disabled one.
 func (db *DB) UseLink(ctx context.Context, hash [32]byte, now time.Time) (account.Member, error) {
 	var whose query.Member
 	err := db.transact(ctx, func(q *query.Queries) error {
@@ -166,10 +163,10 @@ func (db *DB) UseLink(ctx context.Context, hash [32]byte, now time.Time) (accoun
 		}
 		return err
 	})
-	return member(whose), db.told(err, "use a link")
+	return member(whose), db.wrap(err, "use a link")
 }
 
-// CreateSession adds a session, and drops those that expired.
+// CreateSession adds a session and deletes expired ones.
 func (db *DB) CreateSession(ctx context.Context, s account.Session) error {
 	err := db.transact(ctx, func(q *query.Queries) error {
 		if err := q.PruneSessions(ctx, millis(s.Seen)); err != nil {
@@ -179,35 +176,35 @@ func (db *DB) CreateSession(ctx context.Context, s account.Session) error {
 			ID: s.ID, MemberID: s.MemberID, Data: s.Data, Created: millis(s.Created), Seen: millis(s.Seen), Expires: millis(s.Expires),
 		})
 	})
-	return db.told(err, "create a session")
+	return db.wrap(err, "create a session")
 }
 
-// TouchSession keeps a session's data, and when it was seen. One that ended
-// meanwhile stays ended.
+// TouchSession stores a session's data and when it was seen. It does not restore a
+// session that ended.
 func (db *DB) TouchSession(ctx context.Context, s account.Session) error {
 	err := db.transact(ctx, func(q *query.Queries) error {
 		return q.TouchSession(ctx, s.ID, s.Data, millis(s.Seen), millis(s.Expires))
 	})
-	return db.told(err, "keep a session")
+	return db.wrap(err, "store a session")
 }
 
-// Session is the live session with that id, else ErrNotFound.
+// Session returns the live session with that id; ErrNotFound if there is none.
 func (db *DB) Session(ctx context.Context, id string, now time.Time) (account.Session, error) {
-	if err := text(id); err != nil {
-		return account.Session{}, db.told(sql.ErrNoRows, "read a session")
+	if err := checkText(id); err != nil {
+		return account.Session{}, db.wrap(sql.ErrNoRows, "read a session")
 	}
 	row, err := db.query.Session(ctx, id, millis(now))
-	return session(row), db.told(err, "read a session")
+	return session(row), db.wrap(err, "read a session")
 }
 
-// SessionsOf is every live session of the member, the first first.
+// SessionsOf returns every live session of the member, oldest first.
 func (db *DB) SessionsOf(ctx context.Context, memberID string, now time.Time) ([]account.Session, error) {
 	rows, err := db.query.SessionsOf(ctx, memberID, millis(now))
-	return each(rows, session), db.told(err, "list the sessions of member %q", memberID)
+	return convert(rows, session), db.wrap(err, "list the sessions of member %q", memberID)
 }
 
-// EndSession ends a session, whoever's; none is none to end. As with every end of
-// a session, what runs by one is told of it as a change.
+// EndSession ends the session with that id, if there is one. Like every end of a
+// session it records a change, which ends the session's event streams.
 func (db *DB) EndSession(ctx context.Context, id string) error {
 	err := db.change(ctx, func(q *query.Queries) (changes []fleet.Change, err error) {
 		members, err := q.EndSession(ctx, id)
@@ -216,28 +213,28 @@ func (db *DB) EndSession(ctx context.Context, id string) error {
 		}
 		return changes, err
 	})
-	return db.told(err, "end a session")
+	return db.wrap(err, "end a session")
 }
 
-// EndSessionOf ends a session of the member's; ErrNotFound if there is none.
+// EndSessionOf ends a session of the member; ErrNotFound if there is none.
 func (db *DB) EndSessionOf(ctx context.Context, memberID, id string) error {
 	err := db.change(ctx, func(q *query.Queries) ([]fleet.Change, error) {
-		return changed(fleet.SessionsChanged, memberID), one(q.EndSessionOf(ctx, memberID, id))
+		return changed(fleet.SessionsChanged, memberID), oneRow(q.EndSessionOf(ctx, memberID, id))
 	})
-	return db.told(err, "end a session of member %q", memberID)
+	return db.wrap(err, "end a session of member %q", memberID)
 }
 
-// EndSessionsOf ends every session of the member but the one to keep.
+// EndSessionsOf ends every session of the member except keep.
 func (db *DB) EndSessionsOf(ctx context.Context, memberID, keep string) error {
 	err := db.change(ctx, func(q *query.Queries) ([]fleet.Change, error) {
 		return changed(fleet.SessionsChanged, memberID), q.EndSessionsOf(ctx, memberID, keep)
 	})
-	return db.told(err, "end the sessions of member %q", memberID)
+	return db.wrap(err, "end the sessions of member %q", memberID)
 }
 
 func session(row query.Session) account.Session {
 	return account.Session{
 		ID: row.ID, MemberID: row.MemberID, Data: row.Data,
-		Created: moment(row.Created), Seen: moment(row.Seen), Expires: moment(row.Expires),
+		Created: timeOf(row.Created), Seen: timeOf(row.Seen), Expires: timeOf(row.Expires),
 	}
 }

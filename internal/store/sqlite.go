@@ -19,10 +19,10 @@ import (
 )
 
 const (
-	// readers is how many connections read beside the one that writes.
+	// readers is the number of connections that only read.
 	readers = 4
-	// patience is how long a statement waits for another connection's lock.
-	patience = "busy_timeout(5000)"
+	// busyTimeout bounds how long a statement waits for another connection's lock.
+	busyTimeout = "busy_timeout(5000)"
 )
 
 func openSQLite(ctx context.Context, config Config) (*DB, error) {
@@ -33,11 +33,11 @@ func openSQLite(ctx context.Context, config Config) (*DB, error) {
 	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
 		return nil, fmt.Errorf("cannot make the database's folder: %w", err)
 	}
-	release, err := holdSQLite(ctx, path)
+	release, err := lockSQLite(ctx, path)
 	if err != nil {
 		return nil, err
 	}
-	if err := create(path); err != nil {
+	if err := createFile(path); err != nil {
 		return nil, errors.Join(err, release())
 	}
 	db, err := connectSQLite(path, release)
@@ -50,15 +50,15 @@ func openSQLite(ctx context.Context, config Config) (*DB, error) {
 	return db, nil
 }
 
-// connectSQLite has one connection that writes, since SQLite lets one write at a
-// time anyway, and readers that never wait for it.
+// connectSQLite opens one connection for writes, as SQLite runs one write at a
+// time, and others for reads, which do not wait for it.
 func connectSQLite(path string, release func() error) (*DB, error) {
-	// FULL: what was answered is on the disk, a power cut included.
-	write, err := sqlitePool(path, 1, "immediate", patience, "synchronous(FULL)", "journal_mode(WAL)")
+	// FULL: a committed write survives a power cut.
+	write, err := sqlitePool(path, 1, "immediate", busyTimeout, "synchronous(FULL)", "journal_mode(WAL)")
 	if err != nil {
 		return nil, err
 	}
-	read, err := sqlitePool(path, readers, "deferred", patience, "query_only(1)")
+	read, err := sqlitePool(path, readers, "deferred", busyTimeout, "query_only(1)")
 	if err != nil {
 		return nil, errors.Join(err, write.Close())
 	}
@@ -74,9 +74,9 @@ func connectSQLite(path string, release func() error) (*DB, error) {
 	}, nil
 }
 
-// create makes a file that only this user reads. One that is there is left
-// alone, not even opened: closing it again would drop this process's locks.
-func create(path string) error {
+// createFile creates a file that only this user can read. It does not open a file
+// that exists: closing it would release this process's locks.
+func createFile(path string) error {
 	file, err := os.OpenFile(path, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
 	if errors.Is(err, fs.ErrExist) {
 		return nil
@@ -87,9 +87,8 @@ func create(path string) error {
 	return file.Close()
 }
 
-// sqlitePool is a pool of so many connections whose transactions begin with the
-// lock named. The writer's take theirs at once: one that began by reading could
-// find later that it may not write after all.
+// sqlitePool opens a pool whose transactions begin with that lock. A transaction
+// that writes takes its lock at the start: after a read it could be refused.
 func sqlitePool(path string, conns int, lock string, pragmas ...string) (*sql.DB, error) {
 	name := filepath.ToSlash(path)
 	if !strings.HasPrefix(name, "/") {
@@ -109,7 +108,7 @@ func sqlitePool(path string, conns int, lock string, pragmas ...string) (*sql.DB
 	return pool, nil
 }
 
-// checkSQLite refuses a damaged file before a table of it is touched.
+// checkSQLite returns an error for a damaged file.
 func (db *DB) checkSQLite(ctx context.Context, path string) error {
 	var found string
 	err := db.write.QueryRowContext(ctx, "PRAGMA quick_check(1)").Scan(&found)
@@ -122,11 +121,11 @@ func (db *DB) checkSQLite(ctx context.Context, path string) error {
 	return nil
 }
 
-// holdSQLite says that this process has the database: an exclusive transaction,
-// which ends with the process however that ends, on an empty database beside it.
-// Two hubs on one file would each believe that no other one accepts tunnels.
-func holdSQLite(ctx context.Context, path string) (release func() error, err error) {
-	if err := create(path + ".lock"); err != nil {
+// lockSQLite locks the database for this process: it opens an exclusive
+// transaction on an empty database beside it, which the kernel ends with the
+// process. Each of two hubs on one file would assume that it has all tunnels.
+func lockSQLite(ctx context.Context, path string) (release func() error, err error) {
+	if err := createFile(path + ".lock"); err != nil {
 		return nil, err
 	}
 	pool, err := sqlitePool(path+".lock", 1, "exclusive", "busy_timeout(0)")

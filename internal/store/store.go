@@ -1,14 +1,13 @@
-// Package store is what outlives a process: members, keys, machines, shares,
-// groups and the usage ledger, in SQLite or in PostgreSQL. There is one SQL
-// text and one list of migrations; a flavor holds what differs. Nothing above
-// this package sees SQL, a driver or a row.
+// Package store keeps members, keys, machines, shares, groups and usage in
+// SQLite or PostgreSQL. Both use the same queries and migrations; a flavor holds
+// what differs.
 //
-// Hubs hold what they read from here in memory. Every write that may change who
-// reaches what therefore moves one number, the epoch, and notes what it changed,
-// in its own transaction; Changes is what a hub polls to keep up.
+// Hubs cache what they read. A write that may change who reaches which machine
+// therefore increments the epoch and records what it changed, in its own
+// transaction. Hubs poll Changes.
 //
-// Times are kept to the millisecond, in UTC, durations to the microsecond. All
-// methods may be called at once.
+// Times are stored to the millisecond, in UTC, and durations to the microsecond.
+// All methods are safe for concurrent use.
 package store
 
 import (
@@ -29,8 +28,8 @@ import (
 
 //go:generate go run github.com/sqlc-dev/sqlc/cmd/sqlc@v1.31.1 generate
 
-// What a method's error is, by errors.Is. Anything else is a failure of the
-// database, after which a write may be tried again.
+// Errors of methods, for errors.Is. Any other error is a failure of the database;
+// the caller may retry the write.
 var (
 	// ErrNotFound, ErrExists and ErrInvalid are the account package's.
 	ErrNotFound = account.ErrNotFound
@@ -40,10 +39,10 @@ var (
 	ErrBehind = fleet.ErrBehind
 )
 
-// Config says where the data is: exactly one of its fields is set.
+// Config says where the data is. Exactly one field is set.
 type Config struct {
-	// Path of an SQLite file; it and its folder are made, readable by this user
-	// only, if they are not there. One process at a time may have it open.
+	// Path of an SQLite file. Open creates it and its folder, readable by this
+	// user only. One process at a time may open it.
 	Path string
 	// URL of a PostgreSQL database, postgres://user:password@host/name. Any
 	// number of hubs may share it.
@@ -55,11 +54,11 @@ type DB struct {
 	flavor flavor
 	write  *sql.DB
 	read   *sql.DB        // may be the same as write
-	query  *query.Queries // on read
+	query  *query.Queries // runs on read
 }
 
-// Open opens the database, checks that it is whole, and brings its tables up to
-// date. Close ends it.
+// Open opens the database, checks that it is not damaged, and runs the migrations
+// that it lacks. The caller must Close it.
 func Open(ctx context.Context, config Config) (*DB, error) {
 	if (config.Path == "") == (config.URL == "") {
 		return nil, errors.New("cannot open the store: give either the path of an SQLite file or a postgres:// URL")
@@ -79,7 +78,7 @@ func Open(ctx context.Context, config Config) (*DB, error) {
 	return db, nil
 }
 
-// Close waits for what is under way and closes the database.
+// Close waits for running statements and closes the database.
 func (db *DB) Close() error {
 	var err error
 	if db.read != db.write {
@@ -88,25 +87,25 @@ func (db *DB) Close() error {
 	return errors.Join(err, db.write.Close(), db.flavor.release())
 }
 
-// transact runs do in one write transaction, and keeps the act that it is part of:
-// all of it happens or nothing.
+// transact runs do in one write transaction and records the context's act, if it
+// has one, in the audit log.
 func (db *DB) transact(ctx context.Context, do func(*query.Queries) error) error {
 	tx, err := db.write.BeginTx(ctx, nil)
 	if err != nil {
 		return err
 	}
-	defer func() { _ = tx.Rollback() }() // does nothing after Commit
+	defer func() { _ = tx.Rollback() }() // no effect after Commit
 	q := query.New(db.flavor.prepare(tx))
 	if err := do(q); err != nil {
 		return err
 	}
-	if err := keepAct(ctx, q); err != nil {
+	if err := recordAct(ctx, q); err != nil {
 		return err
 	}
 	return tx.Commit()
 }
 
-// view runs do on one moment of the database.
+// view runs do in one read transaction, so that all its queries see the same data.
 func (db *DB) view(ctx context.Context, do func(*query.Queries) error) error {
 	tx, err := db.read.BeginTx(ctx, &sql.TxOptions{Isolation: sql.LevelRepeatableRead, ReadOnly: true})
 	if err != nil {
@@ -116,8 +115,9 @@ func (db *DB) view(ctx context.Context, do func(*query.Queries) error) error {
 	return do(query.New(tx))
 }
 
-// told is err in this package's words: "cannot <what>: <which kind>: <cause>".
-func (db *DB) told(err error, what string, args ...any) error {
+// wrap adds to err what failed and, where it has one, its error of this package:
+// "cannot <what>: <kind>: <err>". It returns nil if err is nil.
+func (db *DB) wrap(err error, what string, args ...any) error {
 	if err == nil {
 		return nil
 	}
@@ -131,17 +131,17 @@ func (db *DB) told(err error, what string, args ...any) error {
 	return fmt.Errorf("cannot %s: %w", what, err)
 }
 
-// one is for statements that must touch exactly one row.
-func one(n int64, err error) error {
+// oneRow returns sql.ErrNoRows for a statement that changed no row.
+func oneRow(n int64, err error) error {
 	if err == nil && n == 0 {
 		return sql.ErrNoRows
 	}
 	return err
 }
 
-// text checks what a person or a machine wrote: the two databases do not agree
-// about text that is not UTF-8 or holds a NUL, so neither is given any.
-func text(values ...string) error {
+// checkText returns ErrInvalid for text that is not UTF-8 or has a NUL, which the
+// two databases treat differently.
+func checkText(values ...string) error {
 	for _, s := range values {
 		if !utf8.ValidString(s) || strings.ContainsRune(s, 0) {
 			return fmt.Errorf("%w: text that is not UTF-8 or holds a NUL", ErrInvalid)
@@ -150,13 +150,12 @@ func text(values ...string) error {
 	return nil
 }
 
-// sameHash compares what was looked up with what was found, in a time that says
-// nothing about either.
+// sameHash compares hashes in constant time.
 func sameHash(found []byte, want [32]byte) bool {
 	return subtle.ConstantTimeCompare(found, want[:]) == 1
 }
 
-// millis is how a time is kept; the zero time is 0.
+// millis returns a time as the database stores it; the zero time is 0.
 func millis(t time.Time) int64 {
 	if t.IsZero() {
 		return 0
@@ -164,29 +163,29 @@ func millis(t time.Time) int64 {
 	return t.UnixMilli()
 }
 
-// moment is the time that millis kept.
-func moment(ms int64) time.Time {
+// timeOf is the inverse of millis.
+func timeOf(ms int64) time.Time {
 	if ms == 0 {
 		return time.Time{}
 	}
 	return time.UnixMilli(ms).UTC()
 }
 
-// beginning is where a page of a list begins, as queries take it.
-func beginning(from account.Place) (at int64, id string) {
+// pageStart returns the arguments of a query for the page that begins at that place.
+func pageStart(from account.Place) (at int64, id string) {
 	if from == (account.Place{}) {
 		return math.MaxInt64, ""
 	}
 	return millis(from.At), from.ID
 }
 
-// holding is the LIKE pattern, with ! to escape, of what holds part.
-func holding(part string) string {
+// likePattern returns the LIKE pattern, escaped with !, for text that contains part.
+func likePattern(part string) string {
 	return "%" + strings.NewReplacer("!", "!!", "%", "!%", "_", "!_").Replace(part) + "%"
 }
 
-// each converts rows to the records of package account.
-func each[Row, Record any](rows []Row, record func(Row) Record) []Record {
+// convert converts rows to records of package account.
+func convert[Row, Record any](rows []Row, record func(Row) Record) []Record {
 	out := make([]Record, len(rows))
 	for i, row := range rows {
 		out[i] = record(row)

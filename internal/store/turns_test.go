@@ -27,10 +27,10 @@ func testTurns(t *testing.T, db *store.DB) {
 	ok(t, db.KeepTurn(ctx, second, 100, 1<<20))
 	same(t, get(db.Turn(ctx, first.Hash, ann.ID, later(1))), first)
 	fails(t, db.KeepTurn(ctx, first, 100, 1<<20), store.ErrExists)
-	stranger := aTurn(account.Member{ID: "mem_nobody"}, "resp_3", 0, 10)
-	fails(t, db.KeepTurn(ctx, stranger, 100, 1<<20), store.ErrNotFound)
+	other := aTurn(account.Member{ID: "mem_none"}, "resp_3", 0, 10)
+	fails(t, db.KeepTurn(ctx, other, 100, 1<<20), store.ErrNotFound)
 
-	// Of the other's, and of what is not there, nothing is told or done.
+	// Another member's turn is as one that does not exist.
 	for _, hash := range [][32]byte{first.Hash, sha256.Sum256([]byte("resp_9"))} {
 		_, err := db.Turn(ctx, hash, bob.ID, later(1))
 		fails(t, err, store.ErrNotFound)
@@ -52,7 +52,7 @@ func testTurns(t *testing.T, db *store.DB) {
 	fails(t, db.ForgetTurn(ctx, second.Hash, ann.ID, later(2)), store.ErrNotFound)
 }
 
-// What a member has beyond its share goes, oldest first, and nobody else's.
+// A member's turns beyond the bounds are deleted, oldest first; other members' stay.
 func testTurnBounds(t *testing.T, db *store.DB) {
 	ctx := t.Context()
 	ann, bob := newMember(t, db, "ann"), newMember(t, db, "bob")

@@ -15,21 +15,19 @@ import (
 	"github.com/kith/kith/internal/store/internal/query"
 )
 
-// Bounds of one record. No honest call comes near; within them no sum of a
-// day's calls overflows.
+// Bounds of one record. Within them no sum of a day's calls overflows.
 const (
 	maxTokens   = math.MaxInt32
 	maxDuration = 24 * time.Hour
 )
 
-// RecordUsage writes the records in one transaction; when it returns they are
-// on the disk (decisions 7). A record whose call and attempt are there already
-// is passed over, so a batch may be written again whenever it is not certain
-// that it was.
+// RecordUsage writes the records in one transaction; when it returns they are on the
+// disk. It ignores a record whose call and attempt are stored already, so that a
+// caller may write a batch again (spec/api.md#usage).
 //
-// Records that cannot be right (negative or absurd numbers, no call id, text
-// that is none) are left out. Then the error is ErrInvalid and names them, and
-// all others are written; any other error means that nothing was.
+// It leaves out records that cannot be right (negative or absurd numbers, no call
+// id, invalid text) and writes all others. Then the error is ErrInvalid and names
+// the records. After any other error nothing is written.
 func (db *DB) RecordUsage(ctx context.Context, records []account.Usage) error {
 	var refused error
 	sound := make([]account.Usage, 0, len(records))
@@ -40,14 +38,13 @@ func (db *DB) RecordUsage(ctx context.Context, records []account.Usage) error {
 		}
 		sound = append(sound, u)
 	}
-	// Hubs that write the same rows take them in the same order, and so never
-	// wait for each other in a ring.
+	// In one order: two hubs that write the same rows do not deadlock.
 	slices.SortFunc(sound, func(a, b account.Usage) int {
 		return cmp.Or(cmp.Compare(a.CallID, b.CallID), cmp.Compare(a.Attempt, b.Attempt))
 	})
-	err := db.transact(ctx, func(q *query.Queries) error { return recordUsage(db.flavor.batch(ctx), q, sound) })
+	err := db.transact(ctx, func(q *query.Queries) error { return addUsage(db.flavor.batch(ctx), q, sound) })
 	if err != nil {
-		return db.told(err, "record %d calls", len(sound))
+		return db.wrap(err, "record %d calls", len(sound))
 	}
 	return refused
 }
@@ -63,10 +60,10 @@ func checkUsage(u account.Usage) error {
 	case len(u.Model) > fleet.MaxModelID:
 		return fmt.Errorf("%w: a model id of %d bytes", ErrInvalid, len(u.Model))
 	}
-	return text(u.CallID, u.MemberID, u.KeyID, u.MachineID, u.OwnerID, u.GroupID, u.Model, u.Endpoint, u.Code, string(u.TokensHow))
+	return checkText(u.CallID, u.MemberID, u.KeyID, u.MachineID, u.OwnerID, u.GroupID, u.Model, u.Endpoint, u.Code, string(u.TokensHow))
 }
 
-// dayKey is what usage is summed by.
+// dayKey identifies one daily sum of usage.
 type dayKey struct {
 	day                           int64
 	member, owner, machine, model string
@@ -80,7 +77,7 @@ func (a dayKey) compare(b dayKey) int {
 	)
 }
 
-// groupDay is what calls by groups are counted by.
+// groupDay identifies one daily count of calls through a group.
 type groupDay struct {
 	day          int64
 	group, owner string
@@ -90,8 +87,8 @@ func (a groupDay) compare(b groupDay) int {
 	return cmp.Or(cmp.Compare(a.group, b.group), cmp.Compare(a.owner, b.owner), cmp.Compare(a.day, b.day))
 }
 
-// recordUsage inserts records and adds those that were not there to their days.
-func recordUsage(ctx context.Context, q *query.Queries, records []account.Usage) error {
+// addUsage inserts records and adds the new ones to the sums of their days.
+func addUsage(ctx context.Context, q *query.Queries, records []account.Usage) error {
 	sums := make(map[dayKey]query.AddUsageDayParams)
 	byGroup := make(map[groupDay]int64)
 	for _, u := range records {
@@ -129,47 +126,46 @@ func recordUsage(ctx context.Context, q *query.Queries, records []account.Usage)
 	return nil
 }
 
-// dayOf is the midnight, UTC, before or at t.
+// dayOf returns the midnight, UTC, at or before t.
 func dayOf(t time.Time) time.Time { return t.UTC().Truncate(24 * time.Hour) }
 
-// Usage is every record, the newest first. No page reads the records: UsageDays
-// and its like cost the same however many calls there were.
+// Usage returns every record, newest first. No page reads the records: the daily
+// sums cost the same for any number of calls.
 func (db *DB) Usage(ctx context.Context) ([]account.Usage, error) {
 	rows, err := db.query.Usage(ctx)
-	return each(rows, usage), db.told(err, "read the usage")
+	return convert(rows, usage), db.wrap(err, "read the usage")
 }
 
-// UsageDays is the sums of every day, in order of day. They are kept as records
-// are written.
+// UsageDays returns the sums of every day, in order of day.
 func (db *DB) UsageDays(ctx context.Context) ([]account.UsageDay, error) {
 	rows, err := db.query.UsageDays(ctx)
-	return each(rows, usageDay), db.told(err, "read the daily usage")
+	return convert(rows, usageDay), db.wrap(err, "read the daily usage")
 }
 
-// DaysOfCaller gives take the daily sums of a member's calls, from since's day
-// on, in order of day.
+// DaysOfCaller calls take with each daily sum of a member's calls, beginning at the
+// day of since, in order of day.
 func (db *DB) DaysOfCaller(ctx context.Context, memberID string, since time.Time, take func(account.UsageDay)) error {
 	return db.days(ctx, "member_id", memberID, since, take)
 }
 
-// DaysOfOwner gives take the daily sums of what ran on a member's machines,
-// likewise.
+// DaysOfOwner calls take with each daily sum of the calls on a member's machines, as
+// DaysOfCaller does.
 func (db *DB) DaysOfOwner(ctx context.Context, ownerID string, since time.Time, take func(account.UsageDay)) error {
-	if ownerID == "" { // whatever no machine took has no owner
+	if ownerID == "" { // calls that no machine took have no owner
 		return nil
 	}
 	return db.days(ctx, "owner_id", ownerID, since, take)
 }
 
-// days reads sums along one index, and one at a time: of an owner whom a large
-// group calls they are more than should be in memory at once, which is what sqlc's
-// queries would do. To group them in SQL takes SQLite twice the time.
+// days reads one sum at a time: the owner of a machine in a large group has more of
+// them than should be in memory at once, where sqlc's queries would put them.
+// Grouping them in SQL takes SQLite twice the time.
 func (db *DB) days(ctx context.Context, side, id string, since time.Time, take func(account.UsageDay)) error {
 	rows, err := db.read.QueryContext(ctx, `
 SELECT day, member_id, owner_id, machine_id, model, code, calls, waited_us, duration_us, tokens_in, tokens_out
 FROM usage_days WHERE `+side+` = $1 AND day >= $2 ORDER BY day`, id, millis(dayOf(since)))
 	if err != nil {
-		return db.told(err, "read the daily usage")
+		return db.wrap(err, "read the daily usage")
 	}
 	defer rows.Close()
 	var row query.UsageDay
@@ -180,7 +176,7 @@ FROM usage_days WHERE `+side+` = $1 AND day >= $2 ORDER BY day`, id, millis(dayO
 			take(usageDay(row))
 		}
 	}
-	return db.told(cmp.Or(err, rows.Err()), "read the daily usage")
+	return db.wrap(cmp.Or(err, rows.Err()), "read the daily usage")
 }
 
 func usageRow(u account.Usage) query.InsertUsageParams {
@@ -196,7 +192,7 @@ func usageRow(u account.Usage) query.InsertUsageParams {
 
 func usage(row query.Usage) account.Usage {
 	return account.Usage{
-		CallID: row.CallID, Attempt: int(row.Attempt), Started: moment(row.Started),
+		CallID: row.CallID, Attempt: int(row.Attempt), Started: timeOf(row.Started),
 		MemberID: row.MemberID, KeyID: row.KeyID, MachineID: row.MachineID, OwnerID: row.OwnerID,
 		Model: row.Model, Endpoint: row.Endpoint, Stream: row.Stream, Status: int(row.Status), Code: row.Code,
 		Waited: micros(row.WaitedUs), FirstByte: micros(row.FirstByteUs), Duration: micros(row.DurationUs),
@@ -207,7 +203,7 @@ func usage(row query.Usage) account.Usage {
 
 func usageDay(row query.UsageDay) account.UsageDay {
 	return account.UsageDay{
-		Day:      moment(row.Day),
+		Day:      timeOf(row.Day),
 		MemberID: row.MemberID, OwnerID: row.OwnerID, MachineID: row.MachineID, Model: row.Model, Code: row.Code,
 		Calls: row.Calls, Waited: micros(row.WaitedUs), Duration: micros(row.DurationUs),
 		TokensIn: row.TokensIn, TokensOut: row.TokensOut,

@@ -74,7 +74,7 @@ func testUsage(t *testing.T, db *store.DB) {
 	ok(t, db.RecordUsage(ctx, []account.Usage{refused, full, first, first}))
 	ok(t, db.RecordUsage(ctx, []account.Usage{full}))
 	ok(t, db.RecordUsage(ctx, nil))
-	lie := full // the first record of a call's attempt stands
+	lie := full // the first record of an attempt is kept
 	lie.TokensOut = 1000
 	ok(t, db.RecordUsage(ctx, []account.Usage{lie}))
 
@@ -83,7 +83,7 @@ func testUsage(t *testing.T, db *store.DB) {
 }
 
 // testCallsOfShares: a share comes to routing with the calls that its member made
-// today on its owner's machines, of the models that it covers, whoever reads it.
+// today on its owner's machines, of the models that it has.
 func testCallsOfShares(t *testing.T, db *store.DB) {
 	ctx := t.Context()
 	ada, bob, eve := newMember(t, db, "ada"), newMember(t, db, "bob"), newMember(t, db, "eve")
@@ -152,7 +152,7 @@ func testUsageOfMember(t *testing.T, db *store.DB) {
 		{db.DaysOfCaller, func(u account.Usage) string { return u.MemberID }},
 		{db.DaysOfOwner, func(u account.Usage) string { return u.OwnerID }},
 	} {
-		for _, member := range []string{"mem_0", "mem_1", "mem_2", "mem_nobody"} {
+		for _, member := range []string{"mem_0", "mem_1", "mem_2", "mem_none"} {
 			for _, since := range []time.Time{{}, noon} {
 				var want []account.Usage
 				for _, u := range records {
@@ -170,7 +170,7 @@ func testUsageOfMember(t *testing.T, db *store.DB) {
 	gone, cancel := context.WithCancel(ctx)
 	cancel()
 	if err := db.DaysOfCaller(gone, "mem_1", time.Time{}, func(account.UsageDay) {}); err == nil {
-		t.Error("a caller that is gone was told of no failure")
+		t.Error("a caller that is gone got no error")
 	}
 }
 

@@ -1,5 +1,5 @@
-// Package mailtest is a mail server on loopback for tests: what was sent to it
-// can be looked at, and it can be made to misbehave.
+// Package mailtest is a mail server on loopback for tests. It returns the messages
+// that it received, and can be made to misbehave.
 package mailtest
 
 import (
@@ -21,24 +21,24 @@ import (
 	"time"
 )
 
-// Letter is one that was taken.
-type Letter struct {
+// Message is a message that the server accepted.
+type Message struct {
 	From, To string // of the envelope
 	Header   netmail.Header
-	Head     string // the header as it came
+	Head     string // the header, unparsed
 	Text     string // decoded
-	Secured  bool   // by TLS
-	User     string // who signed in; empty: nobody
+	Secured  bool   // with TLS
+	User     string // empty: no sign-in
 }
 
 // Server is a mail server. Its fields are set before it is first used, or through
 // Misbehave.
 type Server struct {
-	// Letters are those taken, as they come.
-	Letters chan Letter
-	// User and Password are whom it lets in; empty: it asks nobody.
+	// Messages receives each accepted message.
+	Messages chan Message
+	// User and Password are required to sign in; empty: there is no sign-in.
 	User, Password string
-	// Roots hold its certificate, which is for 127.0.0.1.
+	// Roots has its certificate, for 127.0.0.1.
 	Roots *x509.CertPool
 
 	listener net.Listener
@@ -46,10 +46,9 @@ type Server struct {
 	startTLS bool
 
 	mu     sync.Mutex
-	answer map[string]string // to a command, in the place of what is right
+	answer map[string]string // by command, instead of the right answer
 	silent bool
 	conns  map[net.Conn]bool
-	seen   int
 }
 
 // Start starts a server that ends with the test. mode is "starttls", "implicit"
@@ -60,7 +59,7 @@ func Start(t testing.TB, mode string) *Server {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := &Server{Letters: make(chan Letter, 1000), answer: map[string]string{}, conns: map[net.Conn]bool{}, listener: listener, startTLS: mode == "starttls"}
+	s := &Server{Messages: make(chan Message, 1000), answer: map[string]string{}, conns: map[net.Conn]bool{}, listener: listener, startTLS: mode == "starttls"}
 	s.certify(t)
 	if mode == "implicit" {
 		listener = tls.NewListener(listener, s.secure)
@@ -74,7 +73,6 @@ func Start(t testing.TB, mode string) *Server {
 			}
 			s.mu.Lock()
 			s.conns[conn] = true
-			s.seen++
 			s.mu.Unlock()
 			serving.Go(func() { s.serve(conn) })
 		}
@@ -91,19 +89,12 @@ func Start(t testing.TB, mode string) *Server {
 	return s
 }
 
-// Port is where it listens, on 127.0.0.1.
+// Port returns its port on 127.0.0.1.
 func (s *Server) Port() int { return s.listener.Addr().(*net.TCPAddr).Port }
 
-// Seen is how many connections came.
-func (s *Server) Seen() int {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.seen
-}
-
-// Misbehave answers a command, such as "RCPT" or "DATA", with that line from now
-// on; an empty line makes it behave. The command "" is a connection, and any
-// answer to it is silence.
+// Misbehave makes the server answer a command, such as "RCPT" or "DATA", with that
+// line; an empty line restores the right answer. For the command "" the server does
+// not answer new connections at all.
 func (s *Server) Misbehave(command, line string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -139,25 +130,25 @@ func (s *Server) certify(t testing.TB) {
 	s.secure = &tls.Config{Certificates: []tls.Certificate{{Certificate: [][]byte{der}, PrivateKey: key}}}
 }
 
-// talk is one connection.
-type talk struct {
+// session is one connection.
+type session struct {
 	*Server
 	conn    net.Conn
 	lines   *bufio.Reader
-	letter  Letter
+	message Message
 	secured bool
 	user    string
 }
 
-func (t *talk) say(line string) { _, _ = io.WriteString(t.conn, line+"\r\n") }
+func (t *session) write(line string) { _, _ = io.WriteString(t.conn, line+"\r\n") }
 
-func (t *talk) hear() (string, bool) {
+func (t *session) read() (string, bool) {
 	line, err := t.lines.ReadString('\n')
 	return strings.TrimRight(line, "\r\n"), err == nil
 }
 
 func (s *Server) serve(conn net.Conn) {
-	t := &talk{Server: s, conn: conn, lines: bufio.NewReader(conn)}
+	t := &session{Server: s, conn: conn, lines: bufio.NewReader(conn)}
 	_, t.secured = conn.(*tls.Conn)
 	defer func() {
 		_ = conn.Close()
@@ -169,10 +160,10 @@ func (s *Server) serve(conn net.Conn) {
 	silent := s.silent
 	s.mu.Unlock()
 	if !silent {
-		t.say("220 mail.test ESMTP")
+		t.write("220 mail.test ESMTP")
 	}
 	for {
-		line, ok := t.hear()
+		line, ok := t.read()
 		if !ok {
 			return
 		}
@@ -184,68 +175,68 @@ func (s *Server) serve(conn net.Conn) {
 		switch {
 		case silent:
 		case other != "":
-			t.say(other)
+			t.write(other)
 		case verb == "QUIT":
-			t.say("221 bye")
+			t.write("221 bye")
 			return
 		default:
-			t.obey(verb, rest)
+			t.answerTo(verb, rest)
 		}
 	}
 }
 
-func (t *talk) obey(verb, rest string) {
+func (t *session) answerTo(verb, rest string) {
 	switch verb {
 	case "EHLO":
-		t.say("250-mail.test")
+		t.write("250-mail.test")
 		if t.startTLS && !t.secured {
-			t.say("250-STARTTLS")
+			t.write("250-STARTTLS")
 		}
 		if t.User != "" {
-			t.say("250-AUTH PLAIN")
+			t.write("250-AUTH PLAIN")
 		}
-		t.say("250 8BITMIME")
+		t.write("250 8BITMIME")
 	case "STARTTLS":
-		t.say("220 go on")
+		t.write("220 go on")
 		secured := tls.Server(t.conn, t.secure)
 		t.conn, t.lines, t.secured = secured, bufio.NewReader(secured), true
 	case "AUTH":
 		_, text, _ := strings.Cut(rest, " ")
 		said, _ := base64.StdEncoding.DecodeString(text)
 		if string(said) != "\x00"+t.User+"\x00"+t.Password {
-			t.say("535 5.7.8 wrong: " + string(said[1:]))
+			t.write("535 5.7.8 wrong: " + string(said[1:]))
 			return
 		}
 		t.user = t.User
-		t.say("235 welcome")
+		t.write("235 welcome")
 	case "MAIL", "RCPT":
 		if t.User != "" && t.user == "" {
-			t.say("530 sign in first")
+			t.write("530 sign in first")
 			return
 		}
 		_, address, _ := strings.Cut(rest, "<")
 		address, _, _ = strings.Cut(address, ">")
 		if verb == "MAIL" {
-			t.letter = Letter{From: address}
+			t.message = Message{From: address}
 		} else {
-			t.letter.To = address
+			t.message.To = address
 		}
-		t.say("250 good")
+		t.write("250 good")
 	case "DATA":
-		t.say("354 go on")
+		t.write("354 go on")
 		t.take()
 	case "RSET", "NOOP":
-		t.say("250 good")
+		t.write("250 good")
 	default:
-		t.say("500 what?")
+		t.write("500 what?")
 	}
 }
 
-// take reads a letter up to its end.
-func (t *talk) take() {
+// take reads a message to its end.
+func (t *session) take() {
 	var text strings.Builder
 	for {
-		line, ok := t.hear()
+		line, ok := t.read()
 		if !ok {
 			return
 		}
@@ -254,19 +245,19 @@ func (t *talk) take() {
 		}
 		text.WriteString(strings.TrimPrefix(line, ".") + "\r\n")
 	}
-	l := t.letter
-	l.Head, _, _ = strings.Cut(text.String(), "\r\n\r\n")
-	message, err := netmail.ReadMessage(strings.NewReader(text.String()))
+	m := t.message
+	m.Head, _, _ = strings.Cut(text.String(), "\r\n\r\n")
+	parsed, err := netmail.ReadMessage(strings.NewReader(text.String()))
 	if err != nil {
-		t.say("554 not a letter")
+		t.write("554 not a message")
 		return
 	}
-	body := message.Body
-	if strings.EqualFold(message.Header.Get("Content-Transfer-Encoding"), "quoted-printable") {
+	body := parsed.Body
+	if strings.EqualFold(parsed.Header.Get("Content-Transfer-Encoding"), "quoted-printable") {
 		body = quotedprintable.NewReader(body)
 	}
 	decoded, _ := io.ReadAll(body)
-	l.Header, l.Text, l.Secured, l.User = message.Header, strings.ReplaceAll(string(decoded), "\r\n", "\n"), t.secured, t.user
-	t.say("250 taken")
-	t.Letters <- l
+	m.Header, m.Text, m.Secured, m.User = parsed.Header, strings.ReplaceAll(string(decoded), "\r\n", "\n"), t.secured, t.user
+	t.write("250 taken")
+	t.Messages <- m
 }

@@ -1,4 +1,4 @@
--- One text for SQLite and PostgreSQL. Ids are text made by the caller, times
+-- For SQLite and PostgreSQL. Ids are text made by the caller, times
 -- are bigint Unix milliseconds (0: never), durations bigint microseconds, hashes
 -- the 32 bytes of a SHA-256. No SQL time functions, no arrays.
 
@@ -94,7 +94,7 @@ CREATE TABLE keep_outs (
     PRIMARY KEY (group_id, machine_id)
 );
 
--- The ledger outlives what it names: no foreign keys.
+-- No foreign keys: usage stays when what it names is deleted.
 CREATE TABLE usage (
     call_id       text    NOT NULL CHECK (call_id <> ''),
     attempt       bigint  NOT NULL CHECK (attempt >= 0),
@@ -137,7 +137,7 @@ CREATE TABLE usage_days (
 CREATE INDEX usage_days_by_member ON usage_days (member_id, day);
 CREATE INDEX usage_days_by_owner ON usage_days (owner_id, day);
 
--- One row; every change of who may reach what moves it.
+-- One row; a change of who may reach which machine increments n.
 CREATE TABLE epoch (
     id bigint PRIMARY KEY CHECK (id = 1),
     n  bigint NOT NULL

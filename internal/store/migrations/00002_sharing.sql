@@ -1,9 +1,9 @@
 -- +goose Up
 
--- Kept out of every group, whichever its owner is in or joins later.
+-- Kept out of every group that its owner is in or joins later.
 ALTER TABLE machines ADD COLUMN kept_out boolean NOT NULL DEFAULT false;
 
--- Codes that make a share of their owner's machines with whoever accepts one.
+-- A member who accepts an invite gets a share of its owner's machines.
 CREATE TABLE invites (
     id        text   PRIMARY KEY CHECK (id <> ''),
     owner_id  text   NOT NULL REFERENCES members (id),

@@ -1,6 +1,5 @@
--- The daily sums know what refused a call (code; empty: served) and how long
--- calls waited, and keep one row less apart for it: served is the row without a
--- code. Their indexes begin with who asks, and the day.
+-- Daily sums have the code of the refusal (empty: served) and the time that calls
+-- waited.
 
 -- +goose Up
 DROP TABLE usage_days;

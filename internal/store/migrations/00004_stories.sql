@@ -1,7 +1,7 @@
 -- +goose Up
 
--- What one member may know of one past call, for a week: story is JSON, written
--- for that member alone, so no reading can tell it to another.
+-- Traces of past calls, kept for a week: story is JSON, written for that member
+-- alone.
 CREATE TABLE stories (
     call_id   text   NOT NULL CHECK (call_id <> ''),
     member_id text   NOT NULL CHECK (member_id <> ''),

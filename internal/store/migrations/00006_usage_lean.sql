@@ -1,7 +1,7 @@
 -- +goose Up
 
--- Each index costs every call an insert, and nothing reads the records by them:
--- pages read usage_days.
+-- Each index costs every call an insert, and nothing reads them: pages read
+-- usage_days.
 DROP INDEX usage_started;
 DROP INDEX usage_by_member;
 DROP INDEX usage_by_owner;

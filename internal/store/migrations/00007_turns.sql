@@ -1,7 +1,7 @@
 -- +goose Up
 
 -- Turns of the responses dialect, each sealed under the id of its response, which
--- is kept as a hash only: without the id nobody reads them.
+-- is stored as a hash only: they cannot be read without the id.
 CREATE TABLE turns (
     hash      bytea  PRIMARY KEY CHECK (length(hash) = 32),
     member_id text   NOT NULL REFERENCES members (id),

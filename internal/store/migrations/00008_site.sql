@@ -1,5 +1,4 @@
--- What the members' site keeps: how members sign in, who is signed in, and
--- requests that wait for a member's approval.
+-- Sign-in of members, sessions, and requests that wait for a member's approval.
 
 -- +goose Up
 CREATE TABLE passwords (
@@ -17,7 +16,7 @@ CREATE TABLE recovery_codes (
 
 CREATE TABLE sessions (
     id        text   PRIMARY KEY CHECK (id <> ''), -- the SHA-256 of the cookie's token
-    member_id text   NOT NULL, -- empty: nobody is signed in yet
+    member_id text   NOT NULL, -- empty: before the sign-in
     data      bytea  NOT NULL,
     created   bigint NOT NULL,
     seen      bigint NOT NULL,
@@ -48,7 +47,7 @@ CREATE TABLE device_grants (
     client    text   NOT NULL,
     address   text   NOT NULL,
     state     text   NOT NULL CHECK (state IN ('waiting', 'approved', 'denied', 'used')),
-    member_id text   NOT NULL, -- who approved or denied; empty: nobody yet
+    member_id text   NOT NULL, -- who approved or denied; empty: not decided yet
     created   bigint NOT NULL,
     expires   bigint NOT NULL
 );

@@ -1,5 +1,5 @@
--- How members sign in beside the password: passkeys, and accounts at the hub's
--- OpenID provider; and sign-ins that are half done.
+-- Sign-in methods beside the password: passkeys, and accounts at the hub's OpenID
+-- provider; and sign-ins between their two steps.
 
 -- +goose Up
 CREATE TABLE passkeys (
@@ -27,11 +27,11 @@ CREATE TABLE identities (
 );
 CREATE INDEX identities_of_member ON identities (member_id, created);
 
--- What is remembered between the two steps of a sign-in; each is taken once.
+-- State between the two steps of a sign-in; each is used once.
 CREATE TABLE ceremonies (
     hash      bytea  PRIMARY KEY CHECK (length(hash) = 32), -- of what the second step brings
     kind      text   NOT NULL CHECK (kind <> ''),
-    member_id text   NOT NULL, -- whose; empty: nobody's yet
+    member_id text   NOT NULL, -- empty: not known yet
     data      bytea  NOT NULL,
     expires   bigint NOT NULL
 );

@@ -1,5 +1,4 @@
--- An operator's lists are read a page at a time, the newest first, and what
--- copies were made of the database is told.
+-- Indexes for an operator's lists, and a record of backups.
 
 -- +goose Up
 CREATE INDEX members_by_time ON members (created, id);
@@ -10,6 +9,6 @@ CREATE TABLE backups (
     at    bigint NOT NULL,
     file  text   NOT NULL CHECK (file <> ''),
     bytes bigint NOT NULL CHECK (bytes >= 0),
-    fault text   NOT NULL -- what the check of the copy found; empty: it is whole
+    fault text   NOT NULL -- what the check of the copy found; empty: none
 );
 CREATE INDEX backups_by_time ON backups (at);

@@ -12,5 +12,5 @@ CREATE TABLE emails (
 );
 CREATE INDEX emails_of_address ON emails (folded);
 
--- A link that somebody asked for by e-mail does not end one that an operator made.
+-- A link that was requested by e-mail does not replace one that an operator made.
 ALTER TABLE links ADD COLUMN mailed boolean NOT NULL DEFAULT false;

@@ -1,5 +1,5 @@
--- What an owner limits the calls of a group's members to on that owner's
--- machines, as shares have it, and what is counted against it.
+-- An owner's limits for calls of a group's members on the owner's machines, with
+-- the columns of shares, and the number of calls.
 
 -- +goose Up
 CREATE TABLE group_limits (

@@ -15,3 +15,6 @@ UPDATE keys SET revoked = $2 WHERE id = $1 AND revoked = 0;
 
 -- name: TouchKey :exec
 UPDATE keys SET last_used = $2 WHERE id = $1 AND last_used < $2;
+
+-- name: RevokeOwnKey :execrows
+UPDATE keys SET revoked = $3 WHERE id = $1 AND member_id = $2 AND revoked = 0;

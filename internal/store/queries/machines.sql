@@ -49,3 +49,6 @@ INSERT INTO login_tokens (id, member_id, name, hash, created, expires, used) VAL
 UPDATE login_tokens SET used = sqlc.arg(now)
 WHERE hash = $1 AND used = 0 AND expires > sqlc.arg(now)
 RETURNING *;
+
+-- name: RenameMachine :execrows
+UPDATE machines SET name = $3 WHERE id = $1 AND owner_id = $2 AND revoked = 0;

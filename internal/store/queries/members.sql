@@ -22,7 +22,7 @@ ORDER BY created DESC, id DESC LIMIT sqlc.arg(most);
 -- name: SetMemberDisabled :execrows
 UPDATE members SET disabled = $2 WHERE id = $1;
 
--- What appears or vanishes with a member, in the words of fleet.ChangeKind.
+-- The records that appear or disappear with a member. kind is a fleet.ChangeKind.
 -- name: MemberFacts :many
 SELECT cast('key' AS text) AS kind, k.id AS subject FROM keys k WHERE k.member_id = sqlc.arg(member) AND k.revoked = 0
 UNION ALL
@@ -32,7 +32,7 @@ SELECT cast('shares' AS text), s.member_id FROM shares s WHERE s.owner_id = sqlc
 UNION ALL
 SELECT cast('group' AS text), g.group_id FROM group_members g WHERE g.member_id = sqlc.arg(member);
 
--- name: KeepMeta :exec
+-- name: InsertMeta :exec
 INSERT INTO meta (name, value) VALUES ($1, $2) ON CONFLICT (name) DO NOTHING;
 
 -- name: Meta :one

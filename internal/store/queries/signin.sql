@@ -1,46 +1,67 @@
--- name: InsertPasskey :exec
-INSERT INTO passkeys (id, member_id, name, credential, public_key, synced, signs, created, used)
-VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9);
+-- name: PutPassword :exec
+INSERT INTO passwords (member_id, hash, changed) VALUES ($1, $2, $3)
+ON CONFLICT (member_id) DO UPDATE SET hash = excluded.hash, changed = excluded.changed;
 
--- name: PasskeysOf :many
-SELECT * FROM passkeys WHERE member_id = $1 ORDER BY created, id;
+-- name: Password :one
+SELECT hash FROM passwords WHERE member_id = $1;
 
--- The counter grows with each use, where the authenticator has one: a copy of it,
--- or an answer that is sent again, comes too late.
--- name: UsePasskey :execrows
-UPDATE passkeys SET signs = $2, used = $3 WHERE id = $1 AND (signs < $2 OR signs = 0 AND $2 = 0);
+-- name: CountOperatorsWhoCanSignIn :one
+SELECT count(*) FROM members m WHERE m.operator AND NOT m.disabled AND (
+    EXISTS (SELECT 1 FROM passwords p WHERE p.member_id = m.id)
+    OR EXISTS (SELECT 1 FROM passkeys k WHERE k.member_id = m.id)
+    OR EXISTS (SELECT 1 FROM identities i WHERE i.member_id = m.id));
 
--- name: DeletePasskey :execrows
-DELETE FROM passkeys WHERE member_id = $1 AND id = $2;
+-- name: DropRecoveryCodes :exec
+DELETE FROM recovery_codes WHERE member_id = $1;
 
--- name: InsertIdentity :exec
-INSERT INTO identities (id, member_id, issuer, subject, shown, created) VALUES ($1, $2, $3, $4, $5, $6);
+-- name: InsertRecoveryCode :exec
+INSERT INTO recovery_codes (member_id, hash) VALUES ($1, $2);
 
--- name: Identity :one
-SELECT * FROM identities WHERE issuer = $1 AND subject = $2;
+-- name: UseRecoveryCode :execrows
+DELETE FROM recovery_codes WHERE member_id = $1 AND hash = $2;
 
--- name: IdentitiesOf :many
-SELECT * FROM identities WHERE member_id = $1 ORDER BY created, id;
+-- name: RecoveryCodes :one
+SELECT count(*) FROM recovery_codes WHERE member_id = $1;
 
--- name: DeleteIdentity :execrows
-DELETE FROM identities WHERE member_id = $1 AND id = $2;
+-- name: InsertSession :exec
+INSERT INTO sessions (id, member_id, data, created, seen, expires) VALUES ($1, $2, $3, $4, $5, $6);
 
--- Taken before the ways in are counted: of two that end at once, one waits.
--- name: LockMember :execrows
-UPDATE members SET disabled = disabled WHERE id = $1;
+-- Does not write a session that is seen again within a minute with the same data.
+-- name: TouchSession :exec
+UPDATE sessions SET data = $2, seen = $3, expires = $4
+WHERE id = $1 AND (data <> $2 OR seen < cast($3 AS bigint) - 60000);
 
--- name: WaysIn :one
-SELECT cast(
-    (SELECT count(*) FROM passwords p WHERE p.member_id = m.id)
-    + (SELECT count(*) FROM passkeys k WHERE k.member_id = m.id)
-    + (SELECT count(*) FROM identities i WHERE i.member_id = m.id) AS bigint)
-FROM members m WHERE m.id = $1;
+-- name: Session :one
+SELECT * FROM sessions WHERE id = $1 AND expires > sqlc.arg(now);
 
--- name: InsertCeremony :exec
-INSERT INTO ceremonies (hash, kind, member_id, data, expires) VALUES ($1, $2, $3, $4, $5);
+-- name: SessionsOf :many
+SELECT * FROM sessions WHERE member_id = $1 AND expires > sqlc.arg(now) ORDER BY created, id;
 
--- name: TakeCeremony :one
-DELETE FROM ceremonies WHERE hash = $1 AND kind = $2 AND expires > sqlc.arg(now) RETURNING *;
+-- name: EndSession :many
+DELETE FROM sessions WHERE id = $1 RETURNING member_id;
 
--- name: PruneCeremonies :exec
-DELETE FROM ceremonies WHERE expires <= sqlc.arg(now);
+-- name: EndSessionOf :execrows
+DELETE FROM sessions WHERE member_id = $1 AND id = $2;
+
+-- name: EndSessionsOf :exec
+DELETE FROM sessions WHERE member_id = $1 AND id <> sqlc.arg(keep);
+
+-- name: PruneSessions :exec
+DELETE FROM sessions WHERE expires <= sqlc.arg(now);
+
+-- name: InsertLink :exec
+INSERT INTO links (hash, member_id, created, expires, used, mailed) VALUES ($1, $2, $3, $4, 0, $5);
+
+-- name: Link :one
+SELECT * FROM links WHERE hash = $1 AND used = 0 AND expires > sqlc.arg(now);
+
+-- name: UseLink :one
+UPDATE links SET used = sqlc.arg(now) WHERE hash = $1 AND used = 0 AND expires > sqlc.arg(now)
+RETURNING member_id;
+
+-- Deletes all but the newest link of a member, mailed ones apart from others.
+-- name: DropLinks :exec
+DELETE FROM links WHERE member_id = $1 AND mailed = $2 OR expires <= sqlc.arg(now);
+
+-- name: DropMailedLinks :exec
+DELETE FROM links WHERE member_id = $1 AND mailed;

@@ -20,7 +20,7 @@ SELECT * FROM usage ORDER BY started DESC, call_id, attempt;
 -- name: UsageDays :many
 SELECT * FROM usage_days ORDER BY day, member_id, owner_id, machine_id, model, code;
 
--- What the members of shares called on the machines of those shares' owners that day.
+-- The day's calls of each share's member on machines of the share's owner.
 -- name: CallsOfShares :many
 SELECT s.id, d.model, cast(sum(d.calls) AS bigint) AS calls
 FROM usage_days d JOIN shares s ON s.member_id = d.member_id AND s.owner_id = d.owner_id

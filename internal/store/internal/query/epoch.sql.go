@@ -21,7 +21,7 @@ type ChangesAfterRow struct {
 	Subject *string
 }
 
-// One statement, so that epoch and changes are of one moment.
+// One statement, so that epoch and changes are consistent.
 func (q *Queries) ChangesAfter(ctx context.Context, after int64) ([]ChangesAfterRow, error) {
 	rows, err := q.db.QueryContext(ctx, changesAfter, after)
 	if err != nil {

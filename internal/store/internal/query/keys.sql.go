@@ -127,6 +127,18 @@ func (q *Queries) RevokeKey(ctx context.Context, iD string, revoked int64) (int6
 	return result.RowsAffected()
 }
 
+const revokeOwnKey = `-- name: RevokeOwnKey :execrows
+UPDATE keys SET revoked = $3 WHERE id = $1 AND member_id = $2 AND revoked = 0
+`
+
+func (q *Queries) RevokeOwnKey(ctx context.Context, iD string, memberID string, revoked int64) (int64, error) {
+	result, err := q.db.ExecContext(ctx, revokeOwnKey, iD, memberID, revoked)
+	if err != nil {
+		return 0, err
+	}
+	return result.RowsAffected()
+}
+
 const touchKey = `-- name: TouchKey :exec
 UPDATE keys SET last_used = $2 WHERE id = $1 AND last_used < $2
 `

@@ -368,6 +368,18 @@ func (q *Queries) RedeemLoginToken(ctx context.Context, hash []byte, now int64) 
 	return i, err
 }
 
+const renameMachine = `-- name: RenameMachine :execrows
+UPDATE machines SET name = $3 WHERE id = $1 AND owner_id = $2 AND revoked = 0
+`
+
+func (q *Queries) RenameMachine(ctx context.Context, iD string, ownerID string, name string) (int64, error) {
+	result, err := q.db.ExecContext(ctx, renameMachine, iD, ownerID, name)
+	if err != nil {
+		return 0, err
+	}
+	return result.RowsAffected()
+}
+
 const revokeMachine = `-- name: RevokeMachine :execrows
 UPDATE machines SET revoked = $2 WHERE id = $1 AND revoked = 0
 `

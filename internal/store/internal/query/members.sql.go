@@ -48,12 +48,12 @@ func (q *Queries) InsertMember(ctx context.Context, arg InsertMemberParams) erro
 	return err
 }
 
-const keepMeta = `-- name: KeepMeta :exec
+const insertMeta = `-- name: InsertMeta :exec
 INSERT INTO meta (name, value) VALUES ($1, $2) ON CONFLICT (name) DO NOTHING
 `
 
-func (q *Queries) KeepMeta(ctx context.Context, name string, value string) error {
-	_, err := q.db.ExecContext(ctx, keepMeta, name, value)
+func (q *Queries) InsertMeta(ctx context.Context, name string, value string) error {
+	_, err := q.db.ExecContext(ctx, insertMeta, name, value)
 	return err
 }
 
@@ -106,7 +106,7 @@ type MemberFactsRow struct {
 	Subject string
 }
 
-// What appears or vanishes with a member, in the words of fleet.ChangeKind.
+// The records that appear or disappear with a member. kind is a fleet.ChangeKind.
 func (q *Queries) MemberFacts(ctx context.Context, member string) ([]MemberFactsRow, error) {
 	rows, err := q.db.QueryContext(ctx, memberFacts, member)
 	if err != nil {

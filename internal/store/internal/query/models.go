@@ -65,6 +65,13 @@ type Group struct {
 	Created int64
 }
 
+type GroupDay struct {
+	Day     int64
+	GroupID string
+	OwnerID string
+	Calls   int64
+}
+
 type GroupLimit struct {
 	GroupID    string
 	OwnerID    string

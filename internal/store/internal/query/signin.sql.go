@@ -9,54 +9,65 @@ import (
 	"context"
 )
 
-const deleteIdentity = `-- name: DeleteIdentity :execrows
-DELETE FROM identities WHERE member_id = $1 AND id = $2
+const countOperatorsWhoCanSignIn = `-- name: CountOperatorsWhoCanSignIn :one
+SELECT count(*) FROM members m WHERE m.operator AND NOT m.disabled AND (
+    EXISTS (SELECT 1 FROM passwords p WHERE p.member_id = m.id)
+    OR EXISTS (SELECT 1 FROM passkeys k WHERE k.member_id = m.id)
+    OR EXISTS (SELECT 1 FROM identities i WHERE i.member_id = m.id))
 `
 
-func (q *Queries) DeleteIdentity(ctx context.Context, memberID string, iD string) (int64, error) {
-	result, err := q.db.ExecContext(ctx, deleteIdentity, memberID, iD)
-	if err != nil {
-		return 0, err
-	}
-	return result.RowsAffected()
+func (q *Queries) CountOperatorsWhoCanSignIn(ctx context.Context) (int64, error) {
+	row := q.db.QueryRowContext(ctx, countOperatorsWhoCanSignIn)
+	var count int64
+	err := row.Scan(&count)
+	return count, err
 }
 
-const deletePasskey = `-- name: DeletePasskey :execrows
-DELETE FROM passkeys WHERE member_id = $1 AND id = $2
+const dropLinks = `-- name: DropLinks :exec
+DELETE FROM links WHERE member_id = $1 AND mailed = $2 OR expires <= $3
 `
 
-func (q *Queries) DeletePasskey(ctx context.Context, memberID string, iD string) (int64, error) {
-	result, err := q.db.ExecContext(ctx, deletePasskey, memberID, iD)
-	if err != nil {
-		return 0, err
-	}
-	return result.RowsAffected()
+// Deletes all but the newest link of a member, mailed ones apart from others.
+func (q *Queries) DropLinks(ctx context.Context, memberID string, mailed bool, now int64) error {
+	_, err := q.db.ExecContext(ctx, dropLinks, memberID, mailed, now)
+	return err
 }
 
-const identitiesOf = `-- name: IdentitiesOf :many
-SELECT id, member_id, issuer, subject, shown, created FROM identities WHERE member_id = $1 ORDER BY created, id
+const dropMailedLinks = `-- name: DropMailedLinks :exec
+DELETE FROM links WHERE member_id = $1 AND mailed
 `
 
-func (q *Queries) IdentitiesOf(ctx context.Context, memberID string) ([]Identity, error) {
-	rows, err := q.db.QueryContext(ctx, identitiesOf, memberID)
+func (q *Queries) DropMailedLinks(ctx context.Context, memberID string) error {
+	_, err := q.db.ExecContext(ctx, dropMailedLinks, memberID)
+	return err
+}
+
+const dropRecoveryCodes = `-- name: DropRecoveryCodes :exec
+DELETE FROM recovery_codes WHERE member_id = $1
+`
+
+func (q *Queries) DropRecoveryCodes(ctx context.Context, memberID string) error {
+	_, err := q.db.ExecContext(ctx, dropRecoveryCodes, memberID)
+	return err
+}
+
+const endSession = `-- name: EndSession :many
+DELETE FROM sessions WHERE id = $1 RETURNING member_id
+`
+
+func (q *Queries) EndSession(ctx context.Context, id string) ([]string, error) {
+	rows, err := q.db.QueryContext(ctx, endSession, id)
 	if err != nil {
 		return nil, err
 	}
 	defer rows.Close()
-	var items []Identity
+	var items []string
 	for rows.Next() {
-		var i Identity
-		if err := rows.Scan(
-			&i.ID,
-			&i.MemberID,
-			&i.Issuer,
-			&i.Subject,
-			&i.Shown,
-			&i.Created,
-		); err != nil {
+		var member_id string
+		if err := rows.Scan(&member_id); err != nil {
 			return nil, err
 		}
-		items = append(items, i)
+		items = append(items, member_id)
 	}
 	if err := rows.Close(); err != nil {
 		return nil, err
@@ -67,140 +78,181 @@ func (q *Queries) IdentitiesOf(ctx context.Context, memberID string) ([]Identity
 	return items, nil
 }
 
-const identity = `-- name: Identity :one
-SELECT id, member_id, issuer, subject, shown, created FROM identities WHERE issuer = $1 AND subject = $2
+const endSessionOf = `-- name: EndSessionOf :execrows
+DELETE FROM sessions WHERE member_id = $1 AND id = $2
 `
 
-func (q *Queries) Identity(ctx context.Context, issuer string, subject string) (Identity, error) {
-	row := q.db.QueryRowContext(ctx, identity, issuer, subject)
-	var i Identity
-	err := row.Scan(
-		&i.ID,
-		&i.MemberID,
-		&i.Issuer,
-		&i.Subject,
-		&i.Shown,
-		&i.Created,
-	)
-	return i, err
+func (q *Queries) EndSessionOf(ctx context.Context, memberID string, iD string) (int64, error) {
+	result, err := q.db.ExecContext(ctx, endSessionOf, memberID, iD)
+	if err != nil {
+		return 0, err
+	}
+	return result.RowsAffected()
 }
 
-const insertCeremony = `-- name: InsertCeremony :exec
-INSERT INTO ceremonies (hash, kind, member_id, data, expires) VALUES ($1, $2, $3, $4, $5)
+const endSessionsOf = `-- name: EndSessionsOf :exec
+DELETE FROM sessions WHERE member_id = $1 AND id <> $2
 `
 
-type InsertCeremonyParams struct {
+func (q *Queries) EndSessionsOf(ctx context.Context, memberID string, keep string) error {
+	_, err := q.db.ExecContext(ctx, endSessionsOf, memberID, keep)
+	return err
+}
+
+const insertLink = `-- name: InsertLink :exec
+INSERT INTO links (hash, member_id, created, expires, used, mailed) VALUES ($1, $2, $3, $4, 0, $5)
+`
+
+type InsertLinkParams struct {
 	Hash     []byte
-	Kind     string
+	MemberID string
+	Created  int64
+	Expires  int64
+	Mailed   bool
+}
+
+func (q *Queries) InsertLink(ctx context.Context, arg InsertLinkParams) error {
+	_, err := q.db.ExecContext(ctx, insertLink,
+		arg.Hash,
+		arg.MemberID,
+		arg.Created,
+		arg.Expires,
+		arg.Mailed,
+	)
+	return err
+}
+
+const insertRecoveryCode = `-- name: InsertRecoveryCode :exec
+INSERT INTO recovery_codes (member_id, hash) VALUES ($1, $2)
+`
+
+func (q *Queries) InsertRecoveryCode(ctx context.Context, memberID string, hash []byte) error {
+	_, err := q.db.ExecContext(ctx, insertRecoveryCode, memberID, hash)
+	return err
+}
+
+const insertSession = `-- name: InsertSession :exec
+INSERT INTO sessions (id, member_id, data, created, seen, expires) VALUES ($1, $2, $3, $4, $5, $6)
+`
+
+type InsertSessionParams struct {
+	ID       string
 	MemberID string
 	Data     []byte
+	Created  int64
+	Seen     int64
 	Expires  int64
 }
 
-func (q *Queries) InsertCeremony(ctx context.Context, arg InsertCeremonyParams) error {
-	_, err := q.db.ExecContext(ctx, insertCeremony,
-		arg.Hash,
-		arg.Kind,
+func (q *Queries) InsertSession(ctx context.Context, arg InsertSessionParams) error {
+	_, err := q.db.ExecContext(ctx, insertSession,
+		arg.ID,
 		arg.MemberID,
 		arg.Data,
+		arg.Created,
+		arg.Seen,
 		arg.Expires,
 	)
 	return err
 }
 
-const insertIdentity = `-- name: InsertIdentity :exec
-INSERT INTO identities (id, member_id, issuer, subject, shown, created) VALUES ($1, $2, $3, $4, $5, $6)
+const link = `-- name: Link :one
+SELECT hash, member_id, created, expires, used, mailed FROM links WHERE hash = $1 AND used = 0 AND expires > $2
 `
 
-type InsertIdentityParams struct {
-	ID       string
-	MemberID string
-	Issuer   string
-	Subject  string
-	Shown    string
-	Created  int64
+func (q *Queries) Link(ctx context.Context, hash []byte, now int64) (Link, error) {
+	row := q.db.QueryRowContext(ctx, link, hash, now)
+	var i Link
+	err := row.Scan(
+		&i.Hash,
+		&i.MemberID,
+		&i.Created,
+		&i.Expires,
+		&i.Used,
+		&i.Mailed,
+	)
+	return i, err
 }
 
-func (q *Queries) InsertIdentity(ctx context.Context, arg InsertIdentityParams) error {
-	_, err := q.db.ExecContext(ctx, insertIdentity,
-		arg.ID,
-		arg.MemberID,
-		arg.Issuer,
-		arg.Subject,
-		arg.Shown,
-		arg.Created,
-	)
+const password = `-- name: Password :one
+SELECT hash FROM passwords WHERE member_id = $1
+`
+
+func (q *Queries) Password(ctx context.Context, memberID string) (string, error) {
+	row := q.db.QueryRowContext(ctx, password, memberID)
+	var hash string
+	err := row.Scan(&hash)
+	return hash, err
+}
+
+const pruneSessions = `-- name: PruneSessions :exec
+DELETE FROM sessions WHERE expires <= $1
+`
+
+func (q *Queries) PruneSessions(ctx context.Context, now int64) error {
+	_, err := q.db.ExecContext(ctx, pruneSessions, now)
 	return err
 }
 
-const insertPasskey = `-- name: InsertPasskey :exec
-INSERT INTO passkeys (id, member_id, name, credential, public_key, synced, signs, created, used)
-VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9)
+const putPassword = `-- name: PutPassword :exec
+INSERT INTO passwords (member_id, hash, changed) VALUES ($1, $2, $3)
+ON CONFLICT (member_id) DO UPDATE SET hash = excluded.hash, changed = excluded.changed
 `
 
-type InsertPasskeyParams struct {
-	ID         string
-	MemberID   string
-	Name       string
-	Credential []byte
-	PublicKey  []byte
-	Synced     bool
-	Signs      int64
-	Created    int64
-	Used       int64
-}
-
-func (q *Queries) InsertPasskey(ctx context.Context, arg InsertPasskeyParams) error {
-	_, err := q.db.ExecContext(ctx, insertPasskey,
-		arg.ID,
-		arg.MemberID,
-		arg.Name,
-		arg.Credential,
-		arg.PublicKey,
-		arg.Synced,
-		arg.Signs,
-		arg.Created,
-		arg.Used,
-	)
+func (q *Queries) PutPassword(ctx context.Context, memberID string, hash string, changed int64) error {
+	_, err := q.db.ExecContext(ctx, putPassword, memberID, hash, changed)
 	return err
 }
 
-const lockMember = `-- name: LockMember :execrows
-UPDATE members SET disabled = disabled WHERE id = $1
+const recoveryCodes = `-- name: RecoveryCodes :one
+SELECT count(*) FROM recovery_codes WHERE member_id = $1
 `
 
-// Taken before the ways in are counted: of two that end at once, one waits.
-func (q *Queries) LockMember(ctx context.Context, id string) (int64, error) {
-	result, err := q.db.ExecContext(ctx, lockMember, id)
-	if err != nil {
-		return 0, err
-	}
-	return result.RowsAffected()
+func (q *Queries) RecoveryCodes(ctx context.Context, memberID string) (int64, error) {
+	row := q.db.QueryRowContext(ctx, recoveryCodes, memberID)
+	var count int64
+	err := row.Scan(&count)
+	return count, err
 }
 
-const passkeysOf = `-- name: PasskeysOf :many
-SELECT id, member_id, name, credential, public_key, synced, signs, created, used FROM passkeys WHERE member_id = $1 ORDER BY created, id
+const session = `-- name: Session :one
+SELECT id, member_id, data, created, seen, expires FROM sessions WHERE id = $1 AND expires > $2
 `
 
-func (q *Queries) PasskeysOf(ctx context.Context, memberID string) ([]Passkey, error) {
-	rows, err := q.db.QueryContext(ctx, passkeysOf, memberID)
+func (q *Queries) Session(ctx context.Context, iD string, now int64) (Session, error) {
+	row := q.db.QueryRowContext(ctx, session, iD, now)
+	var i Session
+	err := row.Scan(
+		&i.ID,
+		&i.MemberID,
+		&i.Data,
+		&i.Created,
+		&i.Seen,
+		&i.Expires,
+	)
+	return i, err
+}
+
+const sessionsOf = `-- name: SessionsOf :many
+SELECT id, member_id, data, created, seen, expires FROM sessions WHERE member_id = $1 AND expires > $2 ORDER BY created, id
+`
+
+func (q *Queries) SessionsOf(ctx context.Context, memberID string, now int64) ([]Session, error) {
+	rows, err := q.db.QueryContext(ctx, sessionsOf, memberID, now)
 	if err != nil {
 		return nil, err
 	}
 	defer rows.Close()
-	var items []Passkey
+	var items []Session
 	for rows.Next() {
-		var i Passkey
+		var i Session
 		if err := rows.Scan(
 			&i.ID,
 			&i.MemberID,
-			&i.Name,
-			&i.Credential,
-			&i.PublicKey,
-			&i.Synced,
-			&i.Signs,
+			&i.Data,
 			&i.Created,
-			&i.Used,
+			&i.Seen,
+			&i.Expires,
 		); err != nil {
 			return nil, err
 		}
@@ -215,57 +267,42 @@ func (q *Queries) PasskeysOf(ctx context.Context, memberID string) ([]Passkey, e
 	return items, nil
 }
 
-const pruneCeremonies = `-- name: PruneCeremonies :exec
-DELETE FROM ceremonies WHERE expires <= $1
+const touchSession = `-- name: TouchSession :exec
+UPDATE sessions SET data = $2, seen = $3, expires = $4
+WHERE id = $1 AND (data <> $2 OR seen < cast($3 AS bigint) - 60000)
 `
 
-func (q *Queries) PruneCeremonies(ctx context.Context, now int64) error {
-	_, err := q.db.ExecContext(ctx, pruneCeremonies, now)
+// Does not write a session that is seen again within a minute with the same data.
+func (q *Queries) TouchSession(ctx context.Context, iD string, data []byte, seen int64, expires int64) error {
+	_, err := q.db.ExecContext(ctx, touchSession,
+		iD,
+		data,
+		seen,
+		expires,
+	)
 	return err
 }
 
-const takeCeremony = `-- name: TakeCeremony :one
-DELETE FROM ceremonies WHERE hash = $1 AND kind = $2 AND expires > $3 RETURNING hash, kind, member_id, data, expires
+const useLink = `-- name: UseLink :one
+UPDATE links SET used = $2 WHERE hash = $1 AND used = 0 AND expires > $2
+RETURNING member_id
 `
 
-func (q *Queries) TakeCeremony(ctx context.Context, hash []byte, kind string, now int64) (Ceremony, error) {
-	row := q.db.QueryRowContext(ctx, takeCeremony, hash, kind, now)
-	var i Ceremony
-	err := row.Scan(
-		&i.Hash,
-		&i.Kind,
-		&i.MemberID,
-		&i.Data,
-		&i.Expires,
-	)
-	return i, err
+func (q *Queries) UseLink(ctx context.Context, hash []byte, now int64) (string, error) {
+	row := q.db.QueryRowContext(ctx, useLink, hash, now)
+	var member_id string
+	err := row.Scan(&member_id)
+	return member_id, err
 }
 
-const usePasskey = `-- name: UsePasskey :execrows
-UPDATE passkeys SET signs = $2, used = $3 WHERE id = $1 AND (signs < $2 OR signs = 0 AND $2 = 0)
+const useRecoveryCode = `-- name: UseRecoveryCode :execrows
+DELETE FROM recovery_codes WHERE member_id = $1 AND hash = $2
 `
 
-// The counter grows with each use, where the authenticator has one: a copy of it,
-// or an answer that is sent again, comes too late.
-func (q *Queries) UsePasskey(ctx context.Context, iD string, signs int64, used int64) (int64, error) {
-	result, err := q.db.ExecContext(ctx, usePasskey, iD, signs, used)
+func (q *Queries) UseRecoveryCode(ctx context.Context, memberID string, hash []byte) (int64, error) {
+	result, err := q.db.ExecContext(ctx, useRecoveryCode, memberID, hash)
 	if err != nil {
 		return 0, err
 	}
 	return result.RowsAffected()
-}
-
-const waysIn = `-- name: WaysIn :one
-SELECT cast(
-    (SELECT count(*) FROM passwords p WHERE p.member_id = m.id)
-    + (SELECT count(*) FROM passkeys k WHERE k.member_id = m.id)
-    + (SELECT count(*) FROM identities i WHERE i.member_id = m.id) AS bigint)
-FROM members m WHERE m.id = $1
-`
-
-func (q *Queries) WaysIn(ctx context.Context, id string) (int64, error) {
-	row := q.db.QueryRowContext(ctx, waysIn, id)
-	var column_1 int64
-	err := row.Scan(&column_1)
-	return column_1, err
 }

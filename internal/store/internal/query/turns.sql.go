@@ -65,7 +65,7 @@ DELETE FROM turns WHERE hash IN (
 )
 `
 
-// The newest of a member stay: so many, of so many bytes in all.
+// Keeps a member's newest turns within both bounds.
 func (q *Queries) TrimTurns(ctx context.Context, member string, most int64, bytes int64) error {
 	_, err := q.db.ExecContext(ctx, trimTurns, member, most, bytes)
 	return err

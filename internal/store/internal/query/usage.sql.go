@@ -63,7 +63,7 @@ type CallsOfSharesRow struct {
 	Calls int64
 }
 
-// What the members of shares called on the machines of those shares' owners that day.
+// The day's calls of each share's member on machines of the share's owner.
 func (q *Queries) CallsOfShares(ctx context.Context, day int64) ([]CallsOfSharesRow, error) {
 	rows, err := q.db.QueryContext(ctx, callsOfShares, day)
 	if err != nil {

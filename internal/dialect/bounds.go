@@ -1,0 +1,115 @@
+package dialect
+
+import (
+	"bytes"
+
+	"github.com/kith/kith/internal/fault"
+)
+
+// Bounds of a request body: to read a value of a byte or two takes many times its memory (spec/security.md#bombs).
+const (
+	// MaxDepth is how deep it may nest (spec/api.md#strict-json).
+	MaxDepth = 64
+	// MaxNames is how many names one object may hold.
+	MaxNames = 10_000
+	// MaxValues is how many values it may hold in all; those of an embeddings
+	// call's input, which may be token numbers, count apart, up to MaxTokens.
+	MaxValues = 200_000
+	MaxTokens = 2_000_000
+)
+
+// bounds is how many values and names a body may hold, and how many values in its
+// input beside them; 0: those are counted with all others.
+type bounds struct{ values, names, inputs int }
+
+// scan counts the body's levels, names and values in one pass over its bytes,
+// before anything is made of them. It is exact for valid JSON; the reader that
+// comes after it refuses all other. Three counts at memory speed spare nearly
+// every body the pass.
+func (s bounds) scan(body []byte) error {
+	opened := bytes.Count(body, []byte("{")) + bytes.Count(body, []byte("["))
+	if opened <= MaxDepth && opened+bytes.Count(body, []byte(",")) < min(s.names, s.values) {
+		return nil
+	}
+	var (
+		names  [MaxDepth + 1]int // so far in the object that is open at each depth; -1: a list is
+		depth  int
+		last   []byte // string at the top
+		member []byte // of the top, quoted
+		values = 1
+		inputs = 0
+	)
+	for i := 0; i < len(body); i++ {
+		found := false // a value that is no name
+		switch body[i] {
+		case '{', '[':
+			if depth++; depth > MaxDepth {
+				return fault.New(fault.InvalidRequest, "cannot read the body: it nests deeper than %d levels", MaxDepth)
+			}
+			if names[depth] = 0; body[i] == '[' {
+				names[depth] = -1
+				i += len(body) - i - 1 - len(bytes.TrimLeft(body[i+1:], space))
+				found = i+1 < len(body) && body[i+1] != ']'
+			}
+		case '}', ']':
+			depth = max(depth-1, 0)
+		case '"':
+			end := stringEnd(body, i+1)
+			if depth == 1 {
+				last = body[i:min(end+1, len(body))]
+			}
+			i = end
+		case ',':
+			found = names[depth] < 0
+		case ':':
+			found = true
+			if depth == 1 {
+				member = last
+			}
+			if names[depth]++; names[depth] > s.names {
+				return s.tooMany(depth, member, "an object of it holds more than %d names", s.names)
+			}
+		}
+		switch {
+		case !found:
+		case s.inputs > 0 && depth > 1 && string(member) == `"input"`:
+			if inputs++; inputs > s.inputs {
+				return s.tooMany(depth, member, "it holds more than %d values", s.inputs)
+			}
+		default:
+			if values++; values > s.values {
+				return s.tooMany(depth, member, "it holds more than %d values", s.values)
+			}
+		}
+	}
+	return nil
+}
+
+// tooMany is the fault of a bound that was passed at that depth, in a member of
+// the top.
+func (s bounds) tooMany(depth int, member []byte, rule string, bound int) error {
+	f := fault.New(fault.InvalidRequest, "cannot read the body: "+rule, bound)
+	if depth > 1 && len(member) > 2 && len(member) < 64 {
+		f = f.WithParam(string(member[1 : len(member)-1]))
+	}
+	return f
+}
+
+// stringEnd is the index of the quote that ends the string whose text begins
+// at i, or the body's length.
+func stringEnd(body []byte, i int) int {
+	for i < len(body) {
+		quote := bytes.IndexByte(body[i:], '"')
+		if quote < 0 {
+			return len(body)
+		}
+		text := body[i : i+quote]
+		i += quote
+		escapes := len(text) - len(bytes.TrimRight(text, `\`))
+		if escapes%2 == 0 {
+			return i
+		}
+		i++
+	}
+	return i
+}

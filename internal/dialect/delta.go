@@ -1,0 +1,218 @@
+package dialect
+
+import (
+	"bytes"
+	"cmp"
+	"io"
+	"strconv"
+
+	"github.com/go-json-experiment/json/jsontext"
+)
+
+// delta is what one chunk adds to an answer's first choice, as slices of the chunk itself. A nil delta ignores the chunk.
+type delta struct {
+	document []byte
+	done     bool // with the first choice: there is no second in this dialect
+
+	text, refusal, thought, finish jsontext.Value
+
+	stop     jsontext.Value // the stop sequence, where the engine reports it
+	logprobs jsontext.Value // of the choice, an object
+	calls    []callDelta
+}
+
+// callDelta is a part of a tool call.
+type callDelta struct {
+	index               int64
+	id, name, arguments jsontext.Value
+}
+
+// reset makes the delta ready for the next chunk.
+func (p *delta) reset(document []byte) {
+	if p != nil {
+		*p = delta{document: document, calls: p.calls[:0]}
+	}
+}
+
+// hasText reports whether the chunk says something that is no tool call.
+func (p *delta) hasText() bool { return p.text != nil || p.thought != nil || p.refusal != nil }
+
+// closeChoice is called behind each choice.
+func (p *delta) closeChoice() {
+	if p != nil {
+		p.done = true
+	}
+}
+
+// choice takes a member of a choice.
+func (p *delta) choice(name []byte, value jsontext.Value) {
+	switch {
+	case p.done:
+		return
+	case value.Kind() == '{' && string(name) == "logprobs":
+		p.logprobs = value
+	case value.Kind() != '"':
+		return
+	}
+	switch string(name) {
+	case "finish_reason":
+		p.finish = value
+	case "stop_reason": // vLLM's
+		p.stop = value
+	}
+}
+
+// delta takes a member of a choice's delta. The reasoning has two names and is
+// the same under both.
+func (p *delta) delta(name []byte, value jsontext.Value) {
+	if p.done || value.Kind() != '"' || len(value) == len(`""`) {
+		return
+	}
+	switch string(name) {
+	case "content":
+		p.text = value
+	case "refusal":
+		p.refusal = value
+	case "reasoning_content", "reasoning":
+		p.thought = value
+	}
+}
+
+// toolCalls reads the list of parts of tool calls that comes next in dec, and
+// reports whether there are any.
+func (p *delta) toolCalls(dec *jsontext.Decoder) (any bool, err error) {
+	err = elements(dec, func() error {
+		any = true
+		if dec.PeekKind() != '{' {
+			_, err := dec.ReadValue()
+			return err
+		}
+		call, err := p.toolCall(dec)
+		if err == nil && !p.done {
+			p.calls = append(p.calls, call)
+		}
+		return err
+	})
+	return any, err
+}
+
+func (p *delta) toolCall(dec *jsontext.Decoder) (call callDelta, err error) {
+	value := func() (jsontext.Value, error) {
+		value, err := dec.ReadValue()
+		if err != nil {
+			return nil, err
+		}
+		end := dec.InputOffset()
+		return p.document[end-int64(len(value)) : end], nil
+	}
+	text := func(into *jsontext.Value) error {
+		value, err := value()
+		if value.Kind() == '"' && len(value) > len(`""`) {
+			*into = value
+		}
+		return err
+	}
+	err = members(dec, func(name []byte) error {
+		switch string(name) {
+		case "index":
+			value, err := value()
+			call.index, _ = strconv.ParseInt(string(value), 10, 64) // invalidAnswer is the first
+			return err
+		case "id":
+			return text(&call.id)
+		case "function":
+			if dec.PeekKind() == '{' {
+				return members(dec, func(name []byte) error {
+					switch string(name) {
+					case "name":
+						return text(&call.name)
+					case "arguments":
+						return text(&call.arguments)
+					}
+					return dec.SkipValue()
+				})
+			}
+		}
+		return dec.SkipValue()
+	})
+	return call, err
+}
+
+// openCall is the tool call whose parts are coming in.
+type openCall struct {
+	index int64
+	id    []byte // quoted; empty: its engine gave none
+}
+
+// begin opens the call of which c is the first part.
+func (o *openCall) begin(c *callDelta) { o.index, o.id = c.index, append(o.id[:0], c.id...) }
+
+// continues reports whether c is a part of the call. A name alone begins no new
+// one: some engines repeat it.
+func (o *openCall) continues(c *callDelta) bool {
+	return c.index == o.index && (c.id == nil || bytes.Equal(c.id, o.id))
+}
+
+// callID is a tool call's id, or one made of stem and number where its engine gave none.
+func callID(id jsontext.Value, stem string, number int) jsontext.Value {
+	if len(id) > len(`""`) {
+		return id
+	}
+	return quote(stem + "_" + strconv.Itoa(number))
+}
+
+// readChatAnswer reads and checks a unary chat answer, and returns what its first choice says; errors are *fault.Fault.
+func readChatAnswer(answer io.Reader) (*delta, Usage, error) {
+	var chat struct {
+		Error   jsontext.Value `json:"error"`
+		Choices []struct {
+			Message struct {
+				Content          string `json:"content"`
+				Refusal          string `json:"refusal"`
+				ReasoningContent string `json:"reasoning_content"`
+				Reasoning        string `json:"reasoning"`
+				ToolCalls        []struct {
+					ID       string `json:"id"`
+					Function struct {
+						Name      string `json:"name"`
+						Arguments string `json:"arguments"`
+					} `json:"function"`
+				} `json:"tool_calls"`
+			} `json:"message"`
+			Logprobs jsontext.Value `json:"logprobs"`
+			Finish   string         `json:"finish_reason"`
+			Stop     jsontext.Value `json:"stop_reason"`
+		} `json:"choices"`
+		Usage jsontext.Value `json:"usage"`
+	}
+	err := readObject(answer, &chat)
+	switch {
+	case chat.Error != nil && chat.Error.Kind() != 'n':
+		return nil, Usage{}, errorMember(chat.Error)
+	case err != nil || len(chat.Choices) == 0:
+		return nil, Usage{}, invalidAnswer("something that is not a chat answer")
+	}
+	value := func(text string) jsontext.Value {
+		if text == "" {
+			return nil
+		}
+		return quote(text)
+	}
+	choice := &chat.Choices[0]
+	message := &choice.Message
+	said := &delta{
+		thought: value(cmp.Or(message.ReasoningContent, message.Reasoning)), text: value(message.Content), refusal: value(message.Refusal),
+		logprobs: choice.Logprobs, finish: value(choice.Finish), stop: choice.Stop,
+	}
+	for i := range message.ToolCalls {
+		call := &message.ToolCalls[i]
+		said.calls = append(said.calls, callDelta{
+			index: int64(i), id: value(call.ID), name: value(call.Function.Name), arguments: value(call.Function.Arguments),
+		})
+	}
+	var usage Usage
+	if chat.Usage.Kind() == '{' {
+		usage = readUsage(chat.Usage)
+	}
+	return said, usage, nil
+}

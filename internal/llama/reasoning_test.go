@@ -1,0 +1,86 @@
+package llama
+
+import (
+	"bytes"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// The reasoning is separated from the answer wherever the pieces end.
+func TestReasoningSplitter(t *testing.T) {
+	for _, c := range []struct{ prompt, text, reasoning, answer string }{
+		{"", "Hello", "", "Hello"},
+		{"", "<think>\nso it is\n</think>\n\nHello <think>", "so it is", "Hello <think>"},
+		{"", " \n<think>a</think>b", "a", "b"},
+		{"", "<thinker> is a word", "", "<thinker> is a word"},
+		{"", "<think", "", "<think"},
+		{"", "<think>cut off", "cut off", ""},
+		{"", "<think></think>x", "", "x"},
+		{"", "a</think>b", "", "a</think>b"},
+		{"user<think>\n", "a\n\nb</thin</think>\nc", "a\n\nb</thin", "c"},
+		{"user<think>\n", "a\n\n", "a\n\n", ""},
+		{"user<think>\n\n</think>\n\n", "c", "", "c"},
+		{"user<think>", "</think></think>", "", "</think>"},
+	} {
+		runes := c.text
+		for first := range len(runes) + 1 {
+			for second := first; second <= len(runes); second++ {
+				state := splitterAfter(c.prompt)
+				var reasoning, answer strings.Builder
+				pieces := []string{runes[:first], runes[first:second], runes[second:]}
+				for i, piece := range pieces {
+					a, b := state.split(piece, i == len(pieces)-1)
+					reasoning.WriteString(a)
+					answer.WriteString(b)
+				}
+				if got := strings.TrimPrefix(reasoning.String(), "\n"); got != c.reasoning || answer.String() != c.answer {
+					t.Fatalf("%q cut at %d and %d: reasoning %q, answer %q", c.text, first, second, got, answer.String())
+				}
+			}
+		}
+	}
+	if reasoning, answer := new(reasoningSplitter).split("<think>a</think>b", true); reasoning != "" || answer != "<think>a</think>b" {
+		t.Errorf("a model that does not think: %q %q", reasoning, answer)
+	}
+}
+
+// thinkingModel is the small model with a template that has enable_thinking.
+func thinkingModel(t *testing.T) ModelFile {
+	t.Helper()
+	start := bytes.Index(tinyModel, []byte("{% for message in messages %}"))
+	const length = 198
+	template := "{% for m in messages %}<|im_start|>{{ m['role'] }}\n{{ m['content'] }}<|im_end|>\n{% endfor %}<|im_start|>assistant\n{% if enable_thinking %}<think>\n{% endif %}"
+	template += "{#" + strings.Repeat(" ", length-len(template)-4) + "#}"
+	path := filepath.Join(t.TempDir(), "thinker.gguf")
+	if err := os.WriteFile(path, bytes.Replace(tinyModel, tinyModel[start:start+length], []byte(template), 1), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return ModelFile{ID: "thinker", Path: path}
+}
+
+// The reasoning of a thinking model has a field of its own, streamed or not, and
+// only if thinking is enabled.
+func TestThinkingModel(t *testing.T) {
+	e := startEngine(t, Config{Models: []ModelFile{thinkingModel(t), testModels[0]}})
+	for _, m := range e.Models() {
+		if m.Thinking != (m.ID == "thinker") {
+			t.Errorf("%+v", m)
+		}
+	}
+	const text = `{"model":"thinker","messages":[{"role":"user","content":"What is 7+5?"}],"temperature":0,"max_tokens":8,"chat_template_kwargs":{"enable_thinking":true}`
+	if status, body := e.post("/v1/chat/completions", text+"}"); status != 200 || !strings.Contains(string(body), `"reasoning_content":"`) || !strings.Contains(string(body), `"content":""`) {
+		t.Errorf("%d %s", status, body)
+	}
+	if status, body := e.post("/v1/chat/completions", text+`,"stream":true}`); status != 200 || !strings.Contains(string(body), `"delta":{"reasoning_content":"`) || strings.Count(string(body), `"content":`) != 1 {
+		t.Errorf("%d %s", status, body)
+	}
+	if _, body := e.post("/v1/chat/completions", strings.Replace(text, "true", "false", 1)+"}"); strings.Contains(string(body), "reasoning") || !strings.Contains(string(body), "12") {
+		t.Errorf("%s", body)
+	}
+	object := strings.Replace(text, `"max_tokens":8`, `"max_tokens":40,"response_format":{"type":"json_object"}`, 1)
+	if _, body := e.post("/v1/chat/completions", object+"}"); strings.Contains(string(body), "reasoning") {
+		t.Errorf("a grammar leaves no room for thoughts: %s", body)
+	}
+}

@@ -1,0 +1,38 @@
+package store
+
+import (
+	"context"
+	"strings"
+
+	"github.com/kith/kith/internal/account"
+	"github.com/kith/kith/internal/store/internal/query"
+)
+
+// recordAct writes the act of the context, if there is one, to the audit log.
+func recordAct(ctx context.Context, q *query.Queries) error {
+	act := account.ActOf(ctx)
+	if act == nil {
+		return nil
+	}
+	return q.InsertAct(ctx, query.InsertActParams{
+		ID: act.ID, At: millis(act.At), ByID: act.By, ByName: act.ByName, What: act.What, Subject: validText(act.Subject),
+	})
+}
+
+// validText replaces what checkText refuses, so that an act with such a subject is
+// recorded, too.
+func validText(s string) string {
+	return strings.ReplaceAll(strings.ToValidUTF8(s, "\ufffd"), "\x00", "\ufffd")
+}
+
+// Acts returns a page of the audit log of operators' acts, newest first: at most
+// most of them, beginning at from.
+func (db *DB) Acts(ctx context.Context, from account.Place, most int) ([]account.Act, error) {
+	at, id := pageStart(from)
+	rows, err := db.query.Acts(ctx, at, id, int32(most))
+	return convert(rows, act), db.wrap(err, "read the audit log")
+}
+
+func act(row query.Act) account.Act {
+	return account.Act{ID: row.ID, At: timeOf(row.At), By: row.ByID, ByName: row.ByName, What: row.What, Subject: row.Subject}
+}

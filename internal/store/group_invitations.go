@@ -1,0 +1,186 @@
+package store
+
+import (
+	"context"
+	"database/sql"
+	"time"
+
+	"github.com/kith/kith/internal/account"
+	"github.com/kith/kith/internal/fleet"
+	"github.com/kith/kith/internal/store/internal/query"
+)
+
+// A member enters a group only by an act of their own: JoinGroup, AcceptGroup, or
+// making the group (spec/routing.md#consent).
+
+// InviteToGroup stores an invitation to an org by one of its admins or, with an
+// empty ByID, by the hub's operator. ErrNotFound if there is no such member, or no
+// such org with that admin; ErrExists if the member is in the org or invited to it;
+// ErrTooMany if the org or the member has too many invitations without an answer.
+func (db *DB) InviteToGroup(ctx context.Context, i account.GroupInvitation) error {
+	err := db.change(ctx, func(q *query.Queries) ([]fleet.Change, error) { return nil, inviteToGroup(ctx, q, i) })
+	return db.wrap(err, "invite member %q to group %q", i.MemberID, i.GroupID)
+}
+
+func inviteToGroup(ctx context.Context, q *query.Queries, i account.GroupInvitation) error {
+	group, err := q.GroupByID(ctx, i.GroupID)
+	if err == nil && i.ByID != "" {
+		err = checkAdmin(ctx, q, i.ByID, i.GroupID)
+	}
+	if err != nil {
+		return err
+	}
+	if group.Kind != string(account.GroupOrg) {
+		return sql.ErrNoRows
+	}
+	in, err := q.IsInGroup(ctx, i.GroupID, i.MemberID)
+	if err != nil {
+		return err
+	}
+	if in {
+		return account.ErrExists
+	}
+	return addInvitation(ctx, q, i)
+}
+
+// addInvitation inserts an invitation, unless there are too many without an answer.
+func addInvitation(ctx context.Context, q *query.Queries, i account.GroupInvitation) error {
+	if err := q.PruneInvitations(ctx, i.GroupID, i.MemberID, millis(i.Created)); err != nil {
+		return err
+	}
+	row := query.InsertInvitationParams{GroupID: i.GroupID, MemberID: i.MemberID, ByID: i.ByID, Created: millis(i.Created), Expires: millis(i.Expires)}
+	if err := q.InsertInvitation(ctx, row); err != nil {
+		return err
+	}
+	n, err := q.CountInvitations(ctx, i.GroupID, i.MemberID)
+	if err == nil && (n.OfGroup > account.MaxGroupInvitations || n.OfMember > account.MaxMemberInvitations) {
+		err = account.ErrTooMany
+	}
+	return err
+}
+
+// AcceptGroup adds a member to a group and deletes the member's invitation;
+// ErrNotFound if there is none. The member becomes an admin of an open group, to
+// which only CreateGroup invites, and of an org without members.
+func (db *DB) AcceptGroup(ctx context.Context, groupID, memberID string, now time.Time) error {
+	err := db.change(ctx, func(q *query.Queries) ([]fleet.Change, error) {
+		if err := oneRow(q.TakeInvitation(ctx, groupID, memberID, millis(now))); err != nil {
+			return nil, err
+		}
+		group, err := q.GroupByID(ctx, groupID)
+		if err != nil {
+			return nil, err
+		}
+		size, err := q.GroupSize(ctx, groupID)
+		if err != nil {
+			return nil, err
+		}
+		admin := size == 0 || group.Kind == string(account.GroupOpen)
+		in, err := q.IsInGroup(ctx, groupID, memberID)
+		if err != nil {
+			return nil, err
+		}
+		if in { // of an open group that the member joined meanwhile
+			return changed(fleet.GroupChanged, groupID), oneRow(q.SetGroupAdmin(ctx, groupID, memberID, admin))
+		}
+		if err := q.InsertGroupMember(ctx, groupID, memberID, admin, millis(now)-1); err != nil {
+			return nil, err
+		}
+		return changed(fleet.GroupChanged, groupID), recordJoin(ctx, q, groupID, memberID, now)
+	})
+	return db.wrap(err, "accept the invitation to group %q", groupID)
+}
+
+// DeclineGroup deletes a member's invitation to a group; ErrNotFound if there is
+// none. With its last invitation it deletes a group without members.
+func (db *DB) DeclineGroup(ctx context.Context, groupID, memberID string, now time.Time) error {
+	err := db.change(ctx, func(q *query.Queries) ([]fleet.Change, error) {
+		if err := oneRow(q.TakeInvitation(ctx, groupID, memberID, millis(now))); err != nil {
+			return nil, err
+		}
+		return deleteIfUnused(ctx, q, groupID)
+	})
+	return db.wrap(err, "decline the invitation to group %q", groupID)
+}
+
+// deleteIfUnused deletes a group that has neither a member nor an invitation.
+func deleteIfUnused(ctx context.Context, q *query.Queries, groupID string) ([]fleet.Change, error) {
+	size, err := q.GroupSize(ctx, groupID)
+	if err != nil || size > 0 {
+		return nil, err
+	}
+	n, err := q.CountInvitations(ctx, groupID, "")
+	if err != nil || n.OfGroup > 0 {
+		return nil, err
+	}
+	return changed(fleet.GroupChanged, groupID), deleteGroup(ctx, q, groupID)
+}
+
+// JoinGroup adds a member to an open group; ErrNotFound if there is no open group of
+// that id, ErrExists if the member is in.
+func (db *DB) JoinGroup(ctx context.Context, groupID, memberID string, now time.Time) error {
+	err := db.change(ctx, func(q *query.Queries) ([]fleet.Change, error) {
+		if err := oneRow(q.JoinGroup(ctx, memberID, millis(now)-1, groupID)); err != nil {
+			return nil, err
+		}
+		return changed(fleet.GroupChanged, groupID), recordJoin(ctx, q, groupID, memberID, now)
+	})
+	return db.wrap(err, "join group %q", groupID)
+}
+
+// recordJoin records that a member joined, and deletes old joins.
+func recordJoin(ctx context.Context, q *query.Queries, groupID, memberID string, now time.Time) error {
+	if err := q.PruneJoins(ctx, millis(now.Add(-account.JoinLife))); err != nil {
+		return err
+	}
+	return q.InsertJoin(ctx, groupID, memberID, millis(now))
+}
+
+// removeFromGroup removes a member from a group or withdraws the member's
+// invitation, in one transaction, so that a member who accepts it at the same time
+// is not left in the group.
+func removeFromGroup(ctx context.Context, q *query.Queries, groupID, memberID string) ([]fleet.Change, error) {
+	left, err := q.DeleteGroupMember(ctx, groupID, memberID)
+	if err != nil {
+		return nil, err
+	}
+	if left > 0 {
+		return changed(fleet.GroupChanged, groupID), nil
+	}
+	if err := oneRow(q.DeleteInvitation(ctx, groupID, memberID)); err != nil {
+		return nil, err
+	}
+	return deleteIfUnused(ctx, q, groupID)
+}
+
+// NewJoins returns up to most of the newest joins of other members of the member's
+// groups that the member has not seen.
+func (db *DB) NewJoins(ctx context.Context, memberID string, now time.Time, most int) ([]account.GroupJoin, error) {
+	rows, err := db.query.NewJoins(ctx, memberID, millis(now.Add(-account.JoinLife)), int32(most))
+	joins := convert(rows, func(row query.NewJoinsRow) account.GroupJoin {
+		return account.GroupJoin{Group: row.GroupName, Member: row.MemberName, At: timeOf(row.At)}
+	})
+	return joins, db.wrap(err, "list the new members of the groups of member %q", memberID)
+}
+
+// SeeJoins records that the member has seen the joins up to that time.
+func (db *DB) SeeJoins(ctx context.Context, memberID string, until time.Time) error {
+	err := db.transact(ctx, func(q *query.Queries) error {
+		return q.SeeJoins(ctx, millis(until), memberID)
+	})
+	return db.wrap(err, "record what member %q has seen", memberID)
+}
+
+// CountNotices returns the number of the member's invitations, and of joins that the
+// member has not seen, together.
+func (db *DB) CountNotices(ctx context.Context, memberID string, now time.Time) (int, error) {
+	n, err := db.query.CountNotices(ctx, memberID, millis(now), millis(now.Add(-account.JoinLife)))
+	return int(n.Invitations + n.Joins), db.wrap(err, "count the notices of member %q", memberID)
+}
+
+// AddressesOfGroup returns up to most verified addresses of members of a group with
+// a machine that the group may reach, without that of the one who joined.
+func (db *DB) AddressesOfGroup(ctx context.Context, groupID, joinedID string, most int) ([]account.Email, error) {
+	rows, err := db.query.AddressesOfGroup(ctx, groupID, joinedID, int32(most))
+	return convert(rows, email), db.wrap(err, "list the addresses of group %q", groupID)
+}

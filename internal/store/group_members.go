@@ -1,0 +1,241 @@
+package store
+
+import (
+	"context"
+	"database/sql"
+	"slices"
+	"time"
+
+	"github.com/kith/kith/internal/account"
+	"github.com/kith/kith/internal/fleet"
+	"github.com/kith/kith/internal/store/internal/query"
+)
+
+// The methods below take the member who makes the change, and check in the
+// transaction of the change that this member may make it: if not, they return
+// ErrNotFound.
+
+// SeenGroups returns the groups that the viewer may see, oldest first, or only the
+// one of exactly that name. It leaves out, and does not count, disabled members and
+// expired invitations.
+func (db *DB) SeenGroups(ctx context.Context, viewerID, name string, now time.Time) ([]account.SeenGroup, error) {
+	if err := checkText(name); err != nil {
+		return nil, db.wrap(err, "list the groups")
+	}
+	var groups []account.SeenGroup
+	err := db.view(ctx, func(q *query.Queries) error {
+		rows, err := q.SeenGroups(ctx, viewerID, millis(now), name)
+		if err != nil {
+			return err
+		}
+		invitations, err := q.SeenInvitations(ctx, viewerID, millis(now))
+		if err != nil {
+			return err
+		}
+		fellows, err := q.FellowMembers(ctx, viewerID)
+		if err != nil {
+			return err
+		}
+		keepOuts, err := q.KeepOutsBy(ctx, viewerID)
+		if err != nil {
+			return err
+		}
+		groups = seenGroups(rows, fellows, keepOuts)
+		addInvitations(groups, viewerID, invitations)
+		limits, err := q.GroupLimitsBy(ctx, viewerID)
+		addLimits(groups, limits)
+		return err
+	})
+	return groups, db.wrap(err, "list the groups that member %q sees", viewerID)
+}
+
+func seenGroups(rows []query.SeenGroupsRow, fellows []query.FellowMembersRow, keepOuts []query.KeepOutsByRow) []account.SeenGroup {
+	groups := make([]account.SeenGroup, len(rows))
+	byID := make(map[string]*account.SeenGroup, len(rows))
+	for i, row := range rows {
+		groups[i] = account.SeenGroup{
+			ID: row.Group.ID, Name: row.Group.Name, Kind: account.GroupKind(row.Group.Kind), Created: timeOf(row.Group.Created),
+			In: row.Admin != nil, Admin: row.Admin != nil && *row.Admin, Size: int(row.Size),
+		}
+		if groups[i].In {
+			byID[row.Group.ID] = &groups[i]
+		}
+	}
+	for _, f := range fellows {
+		if g := byID[f.GroupID]; g != nil {
+			g.Members = append(g.Members, account.Fellow{Name: f.Name, Admin: f.Admin})
+		}
+	}
+	for _, k := range keepOuts {
+		if g := byID[k.GroupID]; g != nil {
+			g.KeptOut = append(g.KeptOut, account.Named{ID: k.ID, Name: k.Name})
+		}
+	}
+	return groups
+}
+
+// addLimits adds the viewer's limits to the groups that the viewer is in.
+func addLimits(groups []account.SeenGroup, rows []query.GroupLimit) {
+	for _, row := range rows {
+		if i := slices.IndexFunc(groups, func(g account.SeenGroup) bool { return g.ID == row.GroupID && g.In }); i >= 0 {
+			groups[i].Limits = groupLimits(row)
+		}
+	}
+}
+
+// addInvitations adds invitations to their groups: the viewer's own as Invited,
+// others, which the viewer sees as an admin, as Invitations.
+func addInvitations(groups []account.SeenGroup, viewerID string, invitations []query.SeenInvitationsRow) {
+	for _, i := range invitations {
+		n := slices.IndexFunc(groups, func(g account.SeenGroup) bool { return g.ID == i.GroupID })
+		if n < 0 {
+			continue
+		}
+		invitation := account.GroupInvitation{
+			GroupID: i.GroupID, MemberID: i.MemberID, ByID: i.ByID, Member: i.MemberName, By: i.ByName, Created: timeOf(i.Created), Expires: timeOf(i.Expires),
+		}
+		if i.MemberID == viewerID {
+			groups[n].Invited = &invitation
+		} else {
+			groups[n].Invitations = append(groups[n].Invitations, invitation)
+		}
+	}
+}
+
+// LeaveGroup removes a member from a group; ErrNotFound if it is not in,
+// ErrLastAdmin if it is an org's last enabled admin. It deletes an open group after
+// its last member left.
+func (db *DB) LeaveGroup(ctx context.Context, groupID, memberID string) error {
+	err := db.change(ctx, func(q *query.Queries) ([]fleet.Change, error) {
+		if err := checkOtherAdmin(ctx, q, groupID, memberID); err != nil {
+			return nil, err
+		}
+		if err := oneRow(q.DeleteGroupMember(ctx, groupID, memberID)); err != nil {
+			return nil, err
+		}
+		left, err := q.GroupSize(ctx, groupID)
+		if err == nil && left == 0 {
+			err = deleteGroup(ctx, q, groupID)
+		}
+		return changed(fleet.GroupChanged, groupID), err
+	})
+	return db.wrap(err, "leave group %q", groupID)
+}
+
+// checkOtherAdmin returns ErrLastAdmin if the member is an org's last enabled admin.
+func checkOtherAdmin(ctx context.Context, q *query.Queries, groupID, memberID string) error {
+	kind, err := q.AdminKind(ctx, groupID, memberID)
+	if err == sql.ErrNoRows || err == nil && kind != string(account.GroupOrg) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	others, err := q.OtherAdmins(ctx, groupID, memberID)
+	if err == nil && others == 0 {
+		err = account.ErrLastAdmin
+	}
+	return err
+}
+
+// ExpelFromGroup removes a member from an org, or withdraws the member's invitation,
+// for one of its admins; ErrNotFound if there is neither, ErrLastAdmin if the member
+// is the last admin.
+func (db *DB) ExpelFromGroup(ctx context.Context, adminID, groupID, memberID string) error {
+	err := db.change(ctx, func(q *query.Queries) ([]fleet.Change, error) {
+		if err := checkAdmin(ctx, q, adminID, groupID); err != nil {
+			return nil, err
+		}
+		if err := checkOtherAdmin(ctx, q, groupID, memberID); err != nil {
+			return nil, err
+		}
+		return removeFromGroup(ctx, q, groupID, memberID)
+	})
+	return db.wrap(err, "remove member %q from group %q", memberID, groupID)
+}
+
+// MakeAdmin makes a member of an org an admin, for one of its admins.
+func (db *DB) MakeAdmin(ctx context.Context, adminID, groupID, memberID string) error {
+	err := db.change(ctx, func(q *query.Queries) ([]fleet.Change, error) {
+		if err := checkAdmin(ctx, q, adminID, groupID); err != nil {
+			return nil, err
+		}
+		return changed(fleet.GroupChanged, groupID), oneRow(q.SetGroupAdmin(ctx, groupID, memberID, true))
+	})
+	return db.wrap(err, "make member %q an admin of group %q", memberID, groupID)
+}
+
+// DropAdmin takes the role of an admin of an org away, for one of its admins, who
+// may be the same; ErrLastAdmin if there is no other.
+func (db *DB) DropAdmin(ctx context.Context, adminID, groupID, memberID string) error {
+	err := db.change(ctx, func(q *query.Queries) ([]fleet.Change, error) {
+		if err := checkAdmin(ctx, q, adminID, groupID); err != nil {
+			return nil, err
+		}
+		if err := checkOtherAdmin(ctx, q, groupID, memberID); err != nil {
+			return nil, err
+		}
+		return changed(fleet.GroupChanged, groupID), oneRow(q.SetGroupAdmin(ctx, groupID, memberID, false))
+	})
+	return db.wrap(err, "make member %q no admin of group %q", memberID, groupID)
+}
+
+// checkAdmin returns sql.ErrNoRows if the member is not an admin of the org.
+func checkAdmin(ctx context.Context, q *query.Queries, adminID, groupID string) error {
+	kind, err := q.AdminKind(ctx, groupID, adminID)
+	if err == nil && kind != string(account.GroupOrg) {
+		err = sql.ErrNoRows
+	}
+	return err
+}
+
+// EndGroup deletes a group of either kind, for one of its admins.
+func (db *DB) EndGroup(ctx context.Context, adminID, groupID string) error {
+	err := db.change(ctx, func(q *query.Queries) ([]fleet.Change, error) {
+		if _, err := q.AdminKind(ctx, groupID, adminID); err != nil {
+			return nil, err
+		}
+		return changed(fleet.GroupChanged, groupID), deleteGroup(ctx, q, groupID)
+	})
+	return db.wrap(err, "end group %q", groupID)
+}
+
+// deleteGroup deletes the group with all that belongs to it.
+func deleteGroup(ctx context.Context, q *query.Queries, groupID string) error {
+	for _, remove := range []func(context.Context, string) error{q.DeleteKeepOuts, q.DeleteGroupLimits, q.DeleteInvitations, q.DeleteJoins, q.DeleteGroupMembers} {
+		if err := remove(ctx, groupID); err != nil {
+			return err
+		}
+	}
+	return oneRow(q.DeleteGroup(ctx, groupID))
+}
+
+// OwnMachine returns the owner's live machine of that id.
+func (db *DB) OwnMachine(ctx context.Context, ownerID, id string) (account.Machine, error) {
+	row, err := db.query.OwnMachine(ctx, id, ownerID)
+	if err != nil {
+		return account.Machine{}, db.wrap(err, "read machine %q", id)
+	}
+	return machine(row), nil
+}
+
+// KeepOutOwn keeps the owner's machine out of a group, or lets it in again. Doing
+// either twice is the same as once.
+func (db *DB) KeepOutOwn(ctx context.Context, ownerID, groupID, machineID string, out bool) error {
+	err := db.change(ctx, func(q *query.Queries) ([]fleet.Change, error) {
+		if _, err := q.OwnMachine(ctx, machineID, ownerID); err != nil {
+			return nil, err
+		}
+		return changed(fleet.GroupChanged, groupID), setKeptOut(ctx, q, groupID, machineID, out)
+	})
+	return db.wrap(err, "change what machine %q is to group %q", machineID, groupID)
+}
+
+// KeepOutOfAll keeps the owner's machine out of every group, or lets it into all
+// that KeepOutOwn does not keep it out of.
+func (db *DB) KeepOutOfAll(ctx context.Context, ownerID, machineID string, out bool) error {
+	err := db.change(ctx, func(q *query.Queries) ([]fleet.Change, error) {
+		return changed(fleet.MachineChanged, machineID), oneRow(q.SetKeptOut(ctx, machineID, ownerID, out))
+	})
+	return db.wrap(err, "change what machine %q is to groups", machineID)
+}

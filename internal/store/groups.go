@@ -1,0 +1,145 @@
+package store
+
+import (
+	"context"
+
+	"github.com/kith/kith/internal/account"
+	"github.com/kith/kith/internal/fleet"
+	"github.com/kith/kith/internal/store/internal/query"
+)
+
+// CreateGroup adds a group with its members, invitations and kept-out machines;
+// ErrExists if the name is taken.
+func (db *DB) CreateGroup(ctx context.Context, g account.Group) error {
+	err := db.change(ctx, func(q *query.Queries) ([]fleet.Change, error) {
+		if err := checkText(g.ID, g.Name); err != nil {
+			return nil, err
+		}
+		if err := q.InsertGroup(ctx, g.ID, g.Name, string(g.Kind), millis(g.Created)); err != nil {
+			return nil, err
+		}
+		for _, m := range g.Members {
+			if err := q.InsertGroupMember(ctx, g.ID, m.MemberID, m.Admin, millis(g.Created)-1); err != nil {
+				return nil, err
+			}
+		}
+		for _, id := range g.KeptOut {
+			if err := q.InsertKeepOut(ctx, g.ID, id); err != nil {
+				return nil, err
+			}
+		}
+		for _, i := range g.Invited {
+			if err := addInvitation(ctx, q, i); err != nil {
+				return nil, err
+			}
+		}
+		return changed(fleet.GroupChanged, g.ID), nil
+	})
+	return db.wrap(err, "create group %q", g.Name)
+}
+
+// Group returns the group with that id and all its members, disabled ones included.
+func (db *DB) Group(ctx context.Context, id string) (account.Group, error) {
+	return db.group(ctx, id, true)
+}
+
+// GroupByID returns the group as routing sees it: without disabled members.
+func (db *DB) GroupByID(ctx context.Context, id string) (account.Group, error) {
+	return db.group(ctx, id, false)
+}
+
+// GroupByName returns the group with exactly that name and all its members, disabled
+// ones included.
+func (db *DB) GroupByName(ctx context.Context, name string) (account.Group, error) {
+	if err := checkText(name); err != nil {
+		return account.Group{}, db.wrap(err, "read a group by name")
+	}
+	row, err := db.query.GroupByName(ctx, name)
+	if err != nil {
+		return account.Group{}, db.wrap(err, "read group %q", name)
+	}
+	return db.group(ctx, row.ID, true)
+}
+
+// Groups returns every group with all its members, disabled ones included, oldest
+// first.
+func (db *DB) Groups(ctx context.Context) ([]account.Group, error) {
+	return db.groups(ctx, true)
+}
+
+// GroupList returns every group as routing sees it: without disabled members.
+func (db *DB) GroupList(ctx context.Context) ([]account.Group, error) {
+	return db.groups(ctx, false)
+}
+
+func (db *DB) group(ctx context.Context, id string, disabledToo bool) (account.Group, error) {
+	var group account.Group
+	err := db.view(ctx, func(q *query.Queries) error {
+		row, err := q.GroupByID(ctx, id)
+		if err != nil {
+			return err
+		}
+		members, err := q.GroupMembersOf(ctx, id, disabledToo)
+		if err != nil {
+			return err
+		}
+		keepOuts, err := q.KeepOutsOf(ctx, id)
+		group = assemble([]query.Group{row}, members, keepOuts)[0]
+		return err
+	})
+	return group, db.wrap(err, "read group %q", id)
+}
+
+func (db *DB) groups(ctx context.Context, disabledToo bool) ([]account.Group, error) {
+	var groups []account.Group
+	err := db.view(ctx, func(q *query.Queries) error {
+		rows, err := q.Groups(ctx)
+		if err != nil {
+			return err
+		}
+		members, err := q.GroupMembers(ctx, disabledToo)
+		if err != nil {
+			return err
+		}
+		keepOuts, err := q.KeepOuts(ctx)
+		groups = assemble(rows, members, keepOuts)
+		return err
+	})
+	return groups, db.wrap(err, "list the groups")
+}
+
+// assemble makes groups of their rows and the rows of their members and kept-out
+// machines.
+func assemble(rows []query.Group, members []query.GroupMember, keepOuts []query.KeepOut) []account.Group {
+	groups := make([]account.Group, len(rows))
+	byID := make(map[string]*account.Group, len(rows))
+	for i, row := range rows {
+		groups[i] = account.Group{ID: row.ID, Name: row.Name, Kind: account.GroupKind(row.Kind), Created: timeOf(row.Created)}
+		byID[row.ID] = &groups[i]
+	}
+	for _, m := range members {
+		g := byID[m.GroupID]
+		g.Members = append(g.Members, account.GroupMember{MemberID: m.MemberID, Admin: m.Admin})
+	}
+	for _, k := range keepOuts {
+		g := byID[k.GroupID]
+		g.KeptOut = append(g.KeptOut, k.MachineID)
+	}
+	return groups
+}
+
+// RemoveGroupMember takes a member out of a group, or withdraws the member's
+// invitation to it; ErrNotFound if there is neither. Which machines the member kept
+// out stays stored.
+func (db *DB) RemoveGroupMember(ctx context.Context, groupID, memberID string) error {
+	err := db.change(ctx, func(q *query.Queries) ([]fleet.Change, error) { return removeFromGroup(ctx, q, groupID, memberID) })
+	return db.wrap(err, "remove member %q from group %q", memberID, groupID)
+}
+
+// setKeptOut keeps a machine out of a group, or lets it in again.
+func setKeptOut(ctx context.Context, q *query.Queries, groupID, machineID string, out bool) error {
+	if out {
+		return q.InsertKeepOut(ctx, groupID, machineID)
+	}
+	return q.DeleteKeepOut(ctx, groupID, machineID)
+}

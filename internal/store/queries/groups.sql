@@ -1,0 +1,40 @@
+-- name: InsertGroup :exec
+INSERT INTO groups (id, name, kind, created) VALUES ($1, $2, $3, $4);
+
+-- name: GroupByID :one
+SELECT * FROM groups WHERE id = $1;
+
+-- name: GroupByName :one
+SELECT * FROM groups WHERE name = $1;
+
+-- name: Groups :many
+SELECT * FROM groups ORDER BY created, id;
+
+-- name: InsertGroupMember :exec
+INSERT INTO group_members (group_id, member_id, admin, seen) VALUES ($1, $2, $3, $4);
+
+-- name: DeleteGroupMember :execrows
+DELETE FROM group_members WHERE group_id = $1 AND member_id = $2;
+
+-- name: SetGroupAdmin :execrows
+UPDATE group_members SET admin = $3 WHERE group_id = $1 AND member_id = $2;
+
+-- name: GroupMembers :many
+SELECT g.* FROM group_members g JOIN members m ON m.id = g.member_id
+WHERE NOT m.disabled OR cast(sqlc.arg(disabled_too) AS boolean) ORDER BY m.created, m.id;
+
+-- name: GroupMembersOf :many
+SELECT g.* FROM group_members g JOIN members m ON m.id = g.member_id
+WHERE g.group_id = $1 AND (NOT m.disabled OR cast(sqlc.arg(disabled_too) AS boolean)) ORDER BY m.created, m.id;
+
+-- name: InsertKeepOut :exec
+INSERT INTO keep_outs (group_id, machine_id) VALUES ($1, $2) ON CONFLICT (group_id, machine_id) DO NOTHING;
+
+-- name: DeleteKeepOut :exec
+DELETE FROM keep_outs WHERE group_id = $1 AND machine_id = $2;
+
+-- name: KeepOuts :many
+SELECT * FROM keep_outs ORDER BY machine_id;
+
+-- name: KeepOutsOf :many
+SELECT * FROM keep_outs WHERE group_id = $1 ORDER BY machine_id;
