@@ -167,7 +167,6 @@ var citing = []string{
 	"docs",
 	"internal/cli",
 	"internal/hub",
-	"internal/ledger",
 }
 
 // TestCitations checks that each citation of a page leads to an id of that page,
