@@ -166,11 +166,8 @@ func slug(heading string) string {
 var citing = []string{
 	"docs",
 	"internal/cli",
-	"internal/dialect",
-	"internal/gateway",
 	"internal/hub",
 	"internal/ledger",
-	"internal/spool",
 }
 
 // TestCitations checks that each citation of a page leads to an id of that page,
@@ -221,10 +218,7 @@ var meant = regexp.MustCompile(`(?i)\b(?:stands? for|letters? (?:case|and digits
 var wordy = []string{
 	"docs",
 	"internal/cli",
-	"internal/dialect",
-	"internal/gateway",
 	"internal/hub",
-	"internal/spool",
 	"internal/site/static",
 	"internal/site/templates",
 	"internal/api messages",

@@ -78,11 +78,11 @@ func (d *Daemon) serveTranscription(w http.ResponseWriter, r *http.Request, bega
 	limit := d.config.Audio.MaxUpload
 	clip := d.config.Spool.Hold(spool.Holder{Member: hubMember}, -1)
 	defer clip.Close()
-	form, err := dialect.ReadTranscription(r.Header.Get("Content-Type"), http.MaxBytesReader(w, r.Body, limit+dialect.FormRoom), clip, limit)
+	form, err := dialect.ReadTranscription(r.Header.Get("Content-Type"), http.MaxBytesReader(w, r.Body, limit+dialect.FormOverhead), clip, limit)
 	f := (*fault.Fault)(nil)
 	switch {
 	case errors.As(err, new(*http.MaxBytesError)):
-		writeFault(w, fault.New(fault.RequestTooLarge, "the form is larger than %d bytes", limit+dialect.FormRoom), correlation(r))
+		writeFault(w, fault.New(fault.RequestTooLarge, "the form is larger than %d bytes", limit+dialect.FormOverhead), correlation(r))
 		return
 	case errors.As(err, &f) && f.Code == fault.CapacityFull:
 		refuseCall(w, tunnel.RefusedBusy)

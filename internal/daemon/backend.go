@@ -127,7 +127,7 @@ func (d *Daemon) tryEngine(ctx context.Context, call *gateway.Call, e *engine.En
 			}
 			return err
 		}}
-		return &gateway.Answer{Response: resp, Endpoint: endpoint, ToBody: native}, false, nil
+		return &gateway.Answer{Response: resp, Endpoint: endpoint, Untranslated: native}, false, nil
 	}
 	defer resp.Body.Close()
 	next, f := engineFault(call, e, resp)

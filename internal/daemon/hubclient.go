@@ -85,7 +85,7 @@ func (u *hubClient) do(ctx context.Context, call *gateway.Call) (*gateway.Answer
 	resp.Body = &responseBody{ReadCloser: resp.Body, onError: func(err error) error {
 		return fault.New(fault.CascadeExhausted, "the connection to the hub at %s broke during the answer; try again", u.credential.Hub).Because(err)
 	}}
-	return &gateway.Answer{Response: resp, Endpoint: call.Endpoint, FromHub: true, ToBody: true}, nil
+	return &gateway.Answer{Response: resp, Endpoint: call.Endpoint, FromHub: true, Untranslated: true}, nil
 }
 
 // unreachable returns the fault for a hub that did not respond.

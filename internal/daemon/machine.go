@@ -169,7 +169,7 @@ func (d *Daemon) readRequest(w http.ResponseWriter, r *http.Request, limit int64
 	_, err := body.ReadFrom(http.MaxBytesReader(w, r.Body, limit))
 	if err == nil {
 		err = body.View(r.Context(), func(text []byte) (err error) {
-			head, err = dialect.Peek(text)
+			head, err = dialect.ReadHead(text)
 			return err
 		})
 	}

@@ -2,6 +2,7 @@ package dialect
 
 import (
 	"bytes"
+	"errors"
 	"io"
 	"strconv"
 	"strings"
@@ -14,20 +15,24 @@ import (
 	"github.com/kith/kith/internal/fault"
 )
 
-// CheckUnary checks a whole answer: one strict JSON object that tells no error.
-// It returns the usage the engine reported; errors are *fault.Fault.
-func CheckUnary(body []byte) (Usage, error) {
+// CheckUnary checks a unary answer: one strict JSON object that reports no error. It reads the answer piece by piece and
+// returns the usage that the engine reported; errors are *fault.Fault, or those of reading.
+func CheckUnary(answer io.Reader) (Usage, error) {
 	o := objects.Get().(*object)
+	o.dec.Reset(answer)
 	defer func() {
-		o.usage, o.source = Usage{}, bytes.Buffer{} // keep nothing of the answer
+		if o.dec.InputOffset() > 1<<20 { // its buffer has grown
+			return
+		}
+		o.usage, o.failure = Usage{}, nil // keep nothing of the answer
 		o.dec.Reset(&o.source)
 		objects.Put(o)
 	}()
-	if err := o.read(body); err != nil {
+	if err := o.scan(); err != nil {
 		return Usage{}, err
 	}
-	if o.failed {
-		return Usage{}, engineSays(body)
+	if o.failure != nil {
+		return Usage{}, errorMember(o.failure)
 	}
 	return o.usage, nil
 }
@@ -39,32 +44,43 @@ var objects = sync.Pool{New: func() any { return new(object) }}
 // to know. It is reused from chunk to chunk and then allocates nothing.
 type object struct {
 	dec    jsontext.Decoder
-	source bytes.Buffer // what dec reads from: an alias of the document
+	source bytes.Buffer // what dec reads a chunk from: an alias of the document
 
 	usage   Usage
-	failed  bool // the object has an error member that is not null
-	content bool // a choice's delta carries text, reasoning or a tool call
+	failure jsontext.Value // the error member; nil where there is none, or null
+	content bool           // a choice's delta carries text, reasoning or a tool call
 
-	into *piece // is told what a chunk says; nil: nobody asks
+	into *delta // what the chunk adds; nil: it is not needed
 }
 
-// read checks document. usage stays from document to document; failed and
-// content are of this one.
+// read checks a chunk. usage stays from chunk to chunk; failure and content are of this one.
 func (o *object) read(document []byte) error {
-	o.failed, o.content = false, false
+	o.failure, o.content = nil, false
 	o.into.reset(document)
 	o.source = *bytes.NewBuffer(document) // parsed in place
 	o.dec.Reset(&o.source)
+	return o.scan()
+}
+
+func (o *object) scan() error {
 	if o.dec.PeekKind() != '{' {
-		return nonsense("something that is not a JSON object")
+		return invalidAnswer("something that is not a JSON object")
 	}
 	if err := members(&o.dec, o.member); err != nil {
-		return nonsense("broken JSON")
+		return notJSON(err)
 	}
 	if _, err := o.dec.ReadToken(); err != io.EOF {
-		return nonsense("broken JSON")
+		return notJSON(err)
 	}
 	return nil
+}
+
+// notJSON is the fault of an answer that cannot be decoded, or err where it could not be read.
+func notJSON(err error) error {
+	if err == nil || errors.Is(err, io.ErrUnexpectedEOF) || errors.As(err, new(*jsontext.SyntacticError)) {
+		return invalidAnswer("broken JSON")
+	}
+	return err
 }
 
 func (o *object) member(name []byte) error {
@@ -79,8 +95,15 @@ func (o *object) member(name []byte) error {
 		return err
 	case "error":
 		value, err := o.dec.ReadValue()
-		o.failed = err == nil && value.Kind() != 'n'
+		if err == nil && value.Kind() != 'n' {
+			o.failure = bytes.Clone(value)
+		}
 		return err
+	case "data": // an embedding each
+		return elements(&o.dec, func() error {
+			_, err := o.dec.ReadValue()
+			return err
+		})
 	default:
 		_, err := o.dec.ReadValue()
 		return err
@@ -89,27 +112,15 @@ func (o *object) member(name []byte) error {
 
 // choices looks for content in the deltas of a chunk.
 func (o *object) choices() error {
-	if o.dec.PeekKind() != '[' {
-		_, err := o.dec.ReadValue()
-		return err
-	}
-	if _, err := o.dec.ReadToken(); err != nil {
-		return err
-	}
-	for o.dec.PeekKind() != ']' {
-		var err error
-		if o.dec.PeekKind() == '{' {
-			err = members(&o.dec, o.choice)
-			o.into.closeChoice()
-		} else {
+	return elements(&o.dec, func() (err error) {
+		if o.dec.PeekKind() != '{' {
 			_, err = o.dec.ReadValue()
-		}
-		if err != nil {
 			return err
 		}
-	}
-	_, err := o.dec.ReadToken()
-	return err
+		err = members(&o.dec, o.choice)
+		o.into.closeChoice()
+		return err
+	})
 }
 
 func (o *object) choice(name []byte) error {
@@ -151,10 +162,8 @@ func (o *object) delta(name []byte) error {
 	return err
 }
 
-// UsageTrailer is the trailer of a streamed answer that carries the engine's own
-// token counts, "PROMPT COMPLETION", when it told them. The machine asks its
-// engine for them on every stream and takes their chunk out again unless the
-// caller asked.
+// UsageTrailer is the trailer of a streamed answer that carries the engine's own token counts, "PROMPT COMPLETION". The
+// daemon requests them from its engine on every stream, and removes their chunk unless the caller requested it.
 const UsageTrailer = "Kith-Usage"
 
 // Trailer is the usage as a UsageTrailer's value.
@@ -162,8 +171,7 @@ func (u Usage) Trailer() string {
 	return strconv.FormatInt(u.In, 10) + " " + strconv.FormatInt(u.Out, 10)
 }
 
-// ParseTrailer reads a UsageTrailer's value; false where there is none, or no
-// sense in it.
+// ParseTrailer reads a UsageTrailer's value; false where it is absent or malformed.
 func ParseTrailer(value string) (Usage, bool) {
 	in, out, ok := strings.Cut(value, " ")
 	u := Usage{Reported: true}
@@ -190,22 +198,22 @@ func readUsage(value jsontext.Value) Usage {
 	}
 	return Usage{
 		In: usage.PromptTokens, Out: usage.CompletionTokens, Reported: true,
-		Cached:  min(max(usage.PromptDetails.CachedTokens, 0), usage.PromptTokens),
-		Thought: min(max(usage.CompletionDetails.ReasoningTokens, 0), usage.CompletionTokens),
+		Cached:    min(max(usage.PromptDetails.CachedTokens, 0), usage.PromptTokens),
+		Reasoning: min(max(usage.CompletionDetails.ReasoningTokens, 0), usage.CompletionTokens),
 	}
 }
 
-// nonsense is the fault of an answer that is not what its dialect allows.
-func nonsense(what string) *fault.Fault {
+// invalidAnswer is the fault of an answer that its dialect does not allow.
+func invalidAnswer(what string) *fault.Fault {
 	return fault.New(fault.EngineError, "the machine's engine sent %s; try again, or another model", what)
 }
 
 // maxEngineText is how much of an engine's own words a caller is shown, in bytes.
 const maxEngineText = 300
 
-// engineSays is engine_error with the engine's own words from an error document,
+// reportedError is engine_error with the engine's own words from an error document,
 // or what those mean where the prompt is too long.
-func engineSays(document []byte) *fault.Fault {
+func reportedError(document []byte) *fault.Fault {
 	if f := ContextExceeded(document); f != nil {
 		return f
 	}
@@ -216,8 +224,13 @@ func engineSays(document []byte) *fault.Fault {
 	return fault.New(fault.EngineError, "the machine's engine failed on this request: %s", text)
 }
 
-// EngineText is what an engine wrote in an error document, its code before its
-// message, as one printable line of bounded length; empty if it says nothing.
+// errorMember is reportedError for an error member.
+func errorMember(member jsontext.Value) *fault.Fault {
+	return reportedError(encode(jsonObject{"error": member}))
+}
+
+// EngineText is the code and the message of an engine's error document, as one printable line of bounded length; empty
+// if it has neither.
 func EngineText(document []byte) string {
 	e := readEngineError(document)
 	text := e.text

@@ -96,7 +96,7 @@ type chatCall struct {
 	} `json:"function"`
 }
 
-// prose is JSON strings that are written as one, a paragraph each. The prefix stands before the first.
+// prose is JSON strings that are written as one, a paragraph each. The prefix comes before the first.
 type prose struct {
 	prefix string // as JSON writes it
 	texts  []jsontext.Value
@@ -136,9 +136,9 @@ func writeChat(q *request, size int) ([]byte, error) {
 	for _, limit := range [...]struct {
 		what       string
 		there, top int
-	}{{"messages", len(chat.Messages), MostMessages}, {"pictures", pictures, MostPictures}} {
+	}{{"messages", len(chat.Messages), MaxMessages}, {"pictures", pictures, MaxPictures}} {
 		if limit.there > limit.top {
-			return nil, fault.New(fault.InvalidRequest, "the %s holds %d %s and no more than %d are taken in one call; send fewer", q.talk, limit.there, limit.what, limit.top).WithParam(q.talk)
+			return nil, fault.New(fault.InvalidRequest, "the %s holds %d %s and no more than %d are taken in one call; send fewer", q.turnsMember, limit.there, limit.what, limit.top).WithParam(q.turnsMember)
 		}
 	}
 	var out bytes.Buffer
@@ -177,10 +177,10 @@ func newChatRequest(q *request) (chat *chatRequest, pictures int, err error) {
 	said := len(t.messages)
 	prefilled := t.talk(q.turns[lead:])
 	if len(t.messages) == said {
-		return nil, 0, fault.New(fault.InvalidRequest, "the %s holds nothing to answer: send something of the user's", q.talk).WithParam(q.talk)
+		return nil, 0, fault.New(fault.InvalidRequest, "the %s holds nothing to answer: send something of the user's", q.turnsMember).WithParam(q.turnsMember)
 	}
 	chat.Messages = t.messages
-	if prefilled || q.thoughtless { // an answer whose beginning is given cannot be thought about first: some engines refuse to try
+	if prefilled || q.noThinking { // an answer whose beginning is given cannot be thought about first: some engines refuse to try
 		chat.Thinking, chat.Reasoning = chatThinking{Type: "disabled"}, jsontext.Value(`{"exclude":true}`)
 		chat.Effort, chat.TemplateArguments = nil, nil
 	}
@@ -206,8 +206,8 @@ type translation struct {
 	pictures int
 }
 
-// attribution begins the system block that a coding agent writes anew for each
-// prompt. Before a prompt that stays the same it would spoil every cache.
+// attribution begins the system block that a coding agent changes with each prompt. In front of a prompt that stays the
+// same it would defeat every cache.
 var attribution = []byte(`"x-anthropic-billing-header:`)
 
 // system adds the system prompt, with what the first turns add to it, as one message: many templates take only one, and

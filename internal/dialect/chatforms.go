@@ -1,6 +1,7 @@
 package dialect
 
 import (
+	"io"
 	"slices"
 	"strconv"
 	"strings"
@@ -11,10 +12,9 @@ import (
 	"github.com/kith/kith/internal/fault"
 )
 
-// ChatForms are forms of the chat dialect that engines do not know: tools of the
-// type custom, a choice of allowed tools, and the functions that were before
-// tools. A request that uses them is asked of machines with function tools, and
-// its answer is returned in the forms of the request.
+// ChatForms are forms of the chat dialect that engines do not know: tools of the type custom, a choice of allowed tools,
+// and functions, which tools replaced. Machines get a request that uses them with function tools; its answer is returned
+// in the forms of the request.
 type ChatForms struct {
 	legacy bool            // functions and function_call
 	custom map[string]bool // names of tools of the type custom
@@ -23,11 +23,11 @@ type ChatForms struct {
 // members of a JSON object whose values stay bytes.
 type jsonObject map[string]jsontext.Value
 
-// PeekChat is Peek for the chat dialect. Where the body uses ChatForms, those and
+// ReadChatHead is ReadHead for the chat dialect. Where the body uses ChatForms, those and
 // the body as machines are asked are returned, too. Every error is a *fault.Fault;
 // the Head is there with one that is about the forms alone.
-func PeekChat(body []byte) (Head, *ChatForms, []byte, error) {
-	var h head
+func ReadChatHead(body []byte) (Head, *ChatForms, []byte, error) {
+	var h headReader
 	if err := h.read(body, h.member); err != nil {
 		return Head{}, nil, nil, err
 	}
@@ -46,8 +46,8 @@ func PeekChat(body []byte) (Head, *ChatForms, []byte, error) {
 	return h.Head, f, encode(request), nil
 }
 
-// formed reports whether a member of a chat request may use ChatForms.
-func formed(name string, value jsontext.Value) bool {
+// usesForms reports whether a member of a chat request may use ChatForms.
+func usesForms(name string, value jsontext.Value) bool {
 	switch name {
 	case "functions", "function_call":
 		return value.Kind() != 'n'
@@ -76,7 +76,7 @@ func onlyFunctions(tools jsontext.Value) bool {
 	return true
 }
 
-func badForm(param, format string, args ...any) error {
+func formFault(param, format string, args ...any) error {
 	return fault.New(fault.InvalidRequest, param+": "+format, args...).WithParam(param)
 }
 
@@ -91,13 +91,13 @@ func (f *ChatForms) functions(request jsonObject) error {
 		tools := make([]formTool, len(list))
 		for i, one := range list {
 			if one.Kind() != '{' {
-				return badForm("functions."+strconv.Itoa(i), "a function is an object with a name")
+				return formFault("functions."+strconv.Itoa(i), "a function is an object with a name")
 			}
 			tools[i] = formTool{Type: "function", Function: one}
 		}
 		request["tools"], f.legacy = encode(tools), true
 	} else if functions != nil && functions.Kind() != 'n' {
-		return badForm("functions", "must be a list")
+		return formFault("functions", "must be a list")
 	}
 	switch call.Kind() {
 	case '"':
@@ -151,9 +151,9 @@ func (f *ChatForms) tools(request jsonObject) error {
 		switch err := json.Unmarshal(one, &t); {
 		case err != nil, t.Type == "function", t.Type == "": // for the machine to check
 		case t.Type != "custom":
-			return noHosted(param, strconv.Quote(t.Type))
+			return vendorToolFault(param, strconv.Quote(t.Type))
 		case t.name() == nil:
-			return badForm(param, "a tool of the type custom has a name, which is a string")
+			return formFault(param, "a tool of the type custom has a name, which is a string")
 		default:
 			f.custom[string(unquote(t.name()))] = true
 			tool := customTool(t.Custom.Name, t.Custom.Description, t.Custom.Format)
@@ -182,16 +182,16 @@ func (f *ChatForms) choice(request jsonObject) error {
 		return nil
 	case "custom":
 		if choice.name() == nil {
-			return badForm("tool_choice", "a choice of the type custom names it")
+			return formFault("tool_choice", "a choice of the type custom names it")
 		}
 		request["tool_choice"] = encode(chatTool{Type: "function", Function: chatFunction{Name: choice.name()}})
 		return nil
 	case "allowed_tools":
 	default:
-		return noHosted("tool_choice", strconv.Quote(choice.Type))
+		return vendorToolFault("tool_choice", strconv.Quote(choice.Type))
 	}
 	if mode := choice.Allowed.Mode; mode != "auto" && mode != "required" {
-		return badForm("tool_choice", "the mode of allowed_tools must be auto or required")
+		return formFault("tool_choice", "the mode of allowed_tools must be auto or required")
 	}
 	allowed := map[string]bool{}
 	for i := range choice.Allowed.Tools {
@@ -207,7 +207,7 @@ func (f *ChatForms) choice(request jsonObject) error {
 	}
 	if len(shown) == 0 {
 		if choice.Allowed.Mode == "required" {
-			return badForm("tool_choice", "none of the allowed tools is among the tools")
+			return formFault("tool_choice", "none of the allowed tools is among the tools")
 		}
 		delete(request, "tools")
 		delete(request, "tool_choice")
@@ -239,7 +239,7 @@ func (f *ChatForms) messages(request jsonObject) error {
 		if string(message["role"]) == `"function"` {
 			id := ids[string(message["name"])]
 			if id == "" {
-				return badForm("messages."+strconv.Itoa(i), "a message of the role function follows the function_call of that name")
+				return formFault("messages."+strconv.Itoa(i), "a message of the role function follows the function_call of that name")
 			}
 			message["role"], message["tool_call_id"] = jsontext.Value(`"tool"`), quote(id)
 		}
@@ -272,15 +272,22 @@ func (f *ChatForms) earlierCalls(message jsonObject) {
 	message["tool_calls"] = encode(calls)
 }
 
-// Answer is a whole chat answer in the forms of the request; it checks the answer
-// as CheckUnary does. Errors are *fault.Fault.
-func (f *ChatForms) Answer(answer []byte) ([]byte, Usage, error) {
-	usage, err := CheckUnary(answer)
-	if err != nil {
+// Answer is a unary chat answer in the forms of the request. It checks the answer as CheckUnary does; errors are
+// *fault.Fault.
+func (f *ChatForms) Answer(answer io.Reader) ([]byte, Usage, error) {
+	document := jsonObject{}
+	if err := readObject(answer, &document); err != nil {
 		return nil, Usage{}, err
 	}
+	if failure := document["error"]; failure != nil && failure.Kind() != 'n' {
+		return nil, Usage{}, errorMember(failure)
+	}
+	var usage Usage
+	if document["usage"].Kind() == '{' {
+		usage = readUsage(document["usage"])
+	}
 	e := &formEvents{forms: f}
-	out, err := e.rewrite(answer, "message", true)
+	out, err := e.rewrite(document, "message", true)
 	return out, usage, err
 }
 
@@ -307,15 +314,16 @@ type customCall struct {
 }
 
 // chunk satisfies eventWriter.
-func (e *formEvents) chunk(p *piece) error {
-	out, err := e.rewrite(p.document, "delta", false)
-	if err != nil {
-		return err
+func (e *formEvents) chunk(p *delta) error {
+	chunk := jsonObject{}
+	if json.Unmarshal(p.document, &chunk) != nil {
+		return invalidAnswer("something that is not a chat answer")
 	}
-	e.raw("data: ")
-	e.out = append(e.out, out...)
-	e.raw("\n\n")
-	return nil
+	out, err := e.rewrite(chunk, "delta", false)
+	if err == nil {
+		e.data(out)
+	}
+	return err
 }
 
 // end satisfies eventWriter.
@@ -345,17 +353,16 @@ type formInput struct {
 
 // rewrite is an answer or a chunk in the forms of the request; said is the member
 // of a choice that holds what the model said.
-func (e *formEvents) rewrite(document []byte, said string, whole bool) ([]byte, error) {
-	answer := jsonObject{}
+func (e *formEvents) rewrite(answer jsonObject, said string, whole bool) ([]byte, error) {
 	var choices []jsonObject
-	if json.Unmarshal(document, &answer) != nil || answer["choices"] != nil && json.Unmarshal(answer["choices"], &choices) != nil {
-		return nil, nonsense("something that is not a chat answer")
+	if answer["choices"] != nil && json.Unmarshal(answer["choices"], &choices) != nil {
+		return nil, invalidAnswer("something that is not a chat answer")
 	}
 	for at, choice := range choices {
 		message := jsonObject{}
 		var calls []formCall
 		if json.Unmarshal(choice[said], &message) != nil || message["tool_calls"] != nil && json.Unmarshal(message["tool_calls"], &calls) != nil {
-			return nil, nonsense("something that is not a chat answer")
+			return nil, invalidAnswer("something that is not a chat answer")
 		}
 		var number struct {
 			Index int `json:"index"`
@@ -416,7 +423,7 @@ func (e *formEvents) customCalls(choice int, calls []formCall, whole, finished b
 			at[1] = *call.Index
 		}
 		open := e.calls[at]
-		if e.forms.custom[name] && open == nil && len(e.calls) < mostWaitingCalls {
+		if e.forms.custom[name] && open == nil && len(e.calls) < maxWaitingCalls {
 			open = &customCall{id: call.ID}
 			e.calls[at] = open
 			out = append(out, formCall{Index: &at[1], ID: call.ID, Type: "custom", Custom: &formInput{Name: name}})

@@ -23,7 +23,7 @@ func TestPeekChatForms(t *testing.T) {
 			`"tools":[` + f + `]`, `"tool_choice":"required"`},
 		`"tools":[` + f + `],"tool_choice":{"type":"allowed_tools","allowed_tools":{"mode":"auto","tools":[]}}`: {`{"messages":[{"content":"x","role":"user"}],"model":"m"}`},
 	} {
-		head, forms, chat, err := PeekChat([]byte(`{"model":"m",` + body + `,` + formTalk + `}`))
+		head, forms, chat, err := ReadChatHead([]byte(`{"model":"m",` + body + `,` + formTalk + `}`))
 		if err != nil || forms == nil || head.Model != "m" {
 			t.Errorf("%s: %v", body, err)
 			continue
@@ -33,17 +33,17 @@ func TestPeekChatForms(t *testing.T) {
 				t.Errorf("%s:\n%s lacks\n%s", body, chat, want)
 			}
 		}
-		if _, again, _, err := PeekChat(chat); again != nil || err != nil {
+		if _, again, _, err := ReadChatHead(chat); again != nil || err != nil {
 			t.Errorf("what was written has forms, too: %s %v", chat, err)
 		}
 	}
 	earlier := `{"model":"m","functions":[{"name":"f"}],"messages":[{"role":"user","content":"x"},{"role":"assistant","content":null,"function_call":{"name":"f","arguments":"{}"}},{"role":"function","name":"f","content":"y"}]}`
-	_, _, chat, err := PeekChat([]byte(earlier))
+	_, _, chat, err := ReadChatHead([]byte(earlier))
 	if want := `{"content":null,"role":"assistant","tool_calls":[{"function":{"name":"f","arguments":"{}"},"id":"call_1","type":"function"}]},{"content":"y","name":"f","role":"tool","tool_call_id":"call_1"}`; err != nil || !strings.Contains(string(chat), want) {
 		t.Errorf("%v %s lacks\n%s", err, chat, want)
 	}
 	earlier = `{"model":"m","tools":[{"type":"custom","custom":{"name":"c"}}],"messages":[{"role":"assistant","content":null,"tool_calls":[{"id":"a","type":"custom","custom":{"name":"c","input":"\"i\""}}]},{"role":"tool","tool_call_id":"a","content":"y"}]}`
-	_, _, chat, err = PeekChat([]byte(earlier))
+	_, _, chat, err = ReadChatHead([]byte(earlier))
 	if want := `"tool_calls":[{"function":{"name":"c","arguments":"{\"input\":\"\\\"i\\\"\"}"},"id":"a","type":"function"}]`; err != nil || !strings.Contains(string(chat), want) {
 		t.Errorf("%v %s lacks\n%s", err, chat, want)
 	}
@@ -51,7 +51,7 @@ func TestPeekChatForms(t *testing.T) {
 		`{"model":"m",` + formTalk + `}`, `{"model":"m","tools":[` + f + `],"tool_choice":{"type":"function","function":{"name":"f"}},` + formTalk + `}`,
 		`{"model":"m","functions":null,"function_call":null,"tools":null,` + formTalk + `}`, `{"model":"m","tools":7,` + formTalk + `}`,
 	} {
-		if _, forms, chat, err := PeekChat([]byte(plain)); forms != nil || chat != nil || err != nil {
+		if _, forms, chat, err := ReadChatHead([]byte(plain)); forms != nil || chat != nil || err != nil {
 			t.Errorf("%s is rewritten: %s %v", plain, chat, err)
 		}
 	}
@@ -66,14 +66,14 @@ func TestPeekChatForms(t *testing.T) {
 		`"tools":[` + f + `],"tool_choice":{"type":"allowed_tools","allowed_tools":{"mode":"some","tools":[]}}`:     {"tool_choice", "auto or required"},
 		`"tools":[` + f + `],"tool_choice":{"type":"allowed_tools","allowed_tools":{"mode":"required","tools":[]}}`: {"tool_choice", "none of"},
 	} {
-		_, _, _, err := PeekChat([]byte(`{"model":"m",` + body + `,` + formTalk + `}`))
+		_, _, _, err := ReadChatHead([]byte(`{"model":"m",` + body + `,` + formTalk + `}`))
 		if f := fault.Of(err); f == nil || f.Code != fault.InvalidRequest || f.Param != want[0] || !strings.Contains(f.Message, want[1]) {
 			t.Errorf("%s: %v", body, err)
 		}
 	}
 }
 
-// Answers come back in the forms of the request, whole and streamed, in whatever
+// Answers come back in the forms of the request, unary and streamed, in whatever
 // pieces the stream comes.
 func TestChatFormsAnswers(t *testing.T) {
 	for name, c := range map[string]struct{ request, answer, whole, stream, events string }{
@@ -102,11 +102,11 @@ func TestChatFormsAnswers(t *testing.T) {
 				`data: {"choices":[{"delta":{"tool_calls":[{"index":1,"custom":{"input":"plain"}}]},"finish_reason":"tool_calls","index":0}]}` + "\n\n" +
 				`data: {"choices":[],"usage":{"prompt_tokens":2,"completion_tokens":3}}` + "\n\ndata: [DONE]\n\n"},
 	} {
-		_, forms, _, err := PeekChat([]byte(`{"model":"m",` + c.request + `,` + formTalk + `}`))
+		_, forms, _, err := ReadChatHead([]byte(`{"model":"m",` + c.request + `,` + formTalk + `}`))
 		if err != nil || forms == nil {
 			t.Fatal(name, err)
 		}
-		if whole, _, err := forms.Answer([]byte(c.answer)); err != nil || string(whole) != c.whole {
+		if whole, _, err := forms.Answer(strings.NewReader(c.answer)); err != nil || string(whole) != c.whole {
 			t.Errorf("%s: %v\n got %s\nwant %s", name, err, whole, c.whole)
 		}
 		for size := 1; size <= len(c.stream); size++ {
@@ -127,9 +127,9 @@ func TestChatFormsAnswers(t *testing.T) {
 			}
 		}
 	}
-	_, forms, _, _ := PeekChat([]byte(`{"model":"m","functions":[{"name":"f"}],` + formTalk + `}`))
+	_, forms, _, _ := ReadChatHead([]byte(`{"model":"m","functions":[{"name":"f"}],` + formTalk + `}`))
 	for _, answer := range []string{`{"error":{"message":"x"}}`, `[]`, `{"choices":{}}`, `{"choices":[{"message":7}]}`} {
-		if _, _, err := forms.Answer([]byte(answer)); fault.Of(err) == nil || fault.Of(err).Code != fault.EngineError {
+		if _, _, err := forms.Answer(strings.NewReader(answer)); fault.Of(err) == nil || fault.Of(err).Code != fault.EngineError {
 			t.Errorf("%s: %v", answer, err)
 		}
 	}

@@ -38,7 +38,7 @@ func customTool(name, description, format jsontext.Value) tool {
 	if description.Kind() == '"' {
 		said = string(unquote(description)) + "\n\n"
 	}
-	t.described, t.description = description, quote(said+"The input has to follow this "+syntax+" grammar:\n"+definition)
+	t.callerDescription, t.description = description, quote(said+"The input has to follow this "+syntax+" grammar:\n"+definition)
 	return t
 }
 

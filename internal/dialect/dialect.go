@@ -1,41 +1,41 @@
-// Package dialect knows what requests and answers look like on the wire: it
-// peeks into a request body, checks answers on their way to the caller, frame
-// by frame, renders faults as the caller's dialect writes them, and translates
-// between chat, in which machines are asked, and the messages and responses
-// dialects (docs/dialects.md). It knows no connection, member or machine, and where
-// nothing is to be translated it never changes a byte that it passes on, except
-// the text of a stranger's SSE comments.
+// Package dialect reads and writes requests and answers: it reads the head of a request body, checks answers on their
+// way to the caller, frame by frame, renders faults in the caller's dialect, and translates between chat, which machines
+// get, and the messages and responses dialects (docs/dialects.md). It knows no connection, member or machine. Where
+// nothing is to be translated it changes no byte that it passes on, except the text of a machine's SSE comments.
 package dialect
 
 import (
 	"bytes"
+	"io"
 
+	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
 
 	"github.com/kith/kith/internal/fleet"
 )
 
-// Dialect is the shape in which a caller reads faults and listings.
+// Dialect is the form in which a caller reads faults and listings.
 type Dialect uint8
 
-// The dialects of the service (S1.1). Responses has the chat shape of faults,
-// except that their param is a string, always.
+// The dialects of the service (spec/api.md#dialects). Responses has the chat form of faults, except that their param is
+// always a string.
 const (
 	Chat Dialect = iota
 	Messages
 	Responses
 )
 
-// What one call may hold: machines refuse more from others than their owner.
+// What one call may hold. A machine takes no more from callers other than its owner.
 const (
-	MostMessages = 8192
-	MostPictures = 256
+	MaxMessages = 8192
+	MaxPictures = 256
 )
 
-// VersionHeader names the version header of the messages dialect (S9.2).
+// VersionHeader names the version header of the messages dialect (spec/api.md#check-version).
 const VersionHeader = "Anthropic-Version"
 
-// MaxAnswer bounds a unary answer, in bytes: it is held whole until it is checked.
+// MaxAnswer is how many bytes a unary answer of an endpoint may have. It is the one limit of such answers: on a machine, and
+// at the edge, where the answer is held until it is checked.
 func MaxAnswer(endpoint fleet.Endpoint) int64 {
 	if endpoint == fleet.EmbeddingsEndpoint {
 		return 64 << 20
@@ -46,12 +46,12 @@ func MaxAnswer(endpoint fleet.Endpoint) int64 {
 // Usage is what the engine says a call took.
 type Usage struct {
 	In, Out int64 // tokens
-	// Reported is false while the engine has said nothing, or nonsense.
+	// Reported is false while the engine has said nothing, or invalidAnswer.
 	Reported bool
 	// Cached is how many of In the engine had read before.
 	Cached int64
-	// Thought is how many of Out were reasoning.
-	Thought int64
+	// Reasoning is how many of Out were reasoning.
+	Reasoning int64
 }
 
 // members reads the JSON object that comes next in dec and hands each member's
@@ -72,6 +72,39 @@ func members(dec *jsontext.Decoder, member func(name []byte) error) error {
 	}
 	_, err := dec.ReadToken()
 	return err
+}
+
+// elements reads the value that comes next in dec. Where it is a list, element must read each of its elements.
+func elements(dec *jsontext.Decoder, element func() error) error {
+	if dec.PeekKind() != '[' {
+		_, err := dec.ReadValue()
+		return err
+	}
+	if _, err := dec.ReadToken(); err != nil {
+		return err
+	}
+	for dec.PeekKind() != ']' {
+		if err := element(); err != nil {
+			return err
+		}
+	}
+	_, err := dec.ReadToken()
+	return err
+}
+
+// readObject reads all of r, which must be one strict JSON object, into v.
+func readObject(r io.Reader, v any) error {
+	dec := jsontext.NewDecoder(r)
+	if dec.PeekKind() != '{' {
+		return invalidAnswer("something that is not a JSON object")
+	}
+	if err := json.UnmarshalDecode(dec, v); err != nil {
+		return notJSON(err)
+	}
+	if _, err := dec.ReadToken(); err != io.EOF {
+		return notJSON(err)
+	}
+	return nil
 }
 
 // unquote is the text of a JSON string that a decoder has already checked. It

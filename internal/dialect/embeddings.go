@@ -10,11 +10,11 @@ import (
 // MaxInputs is how many texts one embeddings call may hold.
 const MaxInputs = 2048
 
-// PeekEmbeddings is Peek for an embeddings call, whose input it checks, too:
+// ReadEmbeddingsHead is ReadHead for an embeddings call, whose input it checks, too:
 // text, a list of texts, a list of token numbers or a list of such lists; 1 to
 // MaxInputs of them, none empty.
-func PeekEmbeddings(body []byte) (Head, error) {
-	h := embeddingsHead{head: head{inputs: MaxTokens}}
+func ReadEmbeddingsHead(body []byte) (Head, error) {
+	h := embeddingsReader{headReader: headReader{inputs: MaxTokens}}
 	if err := h.read(body, h.field); err != nil {
 		return Head{}, err
 	}
@@ -24,9 +24,9 @@ func PeekEmbeddings(body []byte) (Head, error) {
 	return h.Head, nil
 }
 
-// embeddingsHead reads the head of an embeddings call.
-type embeddingsHead struct {
-	head
+// embeddingsReader reads the head of an embeddings call.
+type embeddingsReader struct {
+	headReader
 	input bool // it was there
 }
 
@@ -35,7 +35,7 @@ func badInput(rule string, args ...any) error {
 }
 
 // field reads one member of the body.
-func (h *embeddingsHead) field(name []byte) error {
+func (h *embeddingsReader) field(name []byte) error {
 	switch string(name) {
 	case "input":
 		h.input = true
@@ -67,7 +67,7 @@ func (h *embeddingsHead) field(name []byte) error {
 }
 
 // inputs checks what is to be embedded.
-func (h *embeddingsHead) inputs() error {
+func (h *embeddingsReader) inputs() error {
 	switch h.dec.PeekKind() {
 	case '"':
 		return h.text()
@@ -119,7 +119,7 @@ func (h *embeddingsHead) inputs() error {
 }
 
 // text checks one text.
-func (h *embeddingsHead) text() error {
+func (h *embeddingsReader) text() error {
 	value, err := h.dec.ReadValue()
 	if err == nil && len(value) == len(`""`) {
 		return badInput("holds an empty text, of which there is no embedding")
@@ -128,7 +128,7 @@ func (h *embeddingsHead) text() error {
 }
 
 // number checks one token number.
-func (h *embeddingsHead) number() error {
+func (h *embeddingsReader) number() error {
 	value, err := h.dec.ReadValue()
 	if err != nil {
 		return err
@@ -142,7 +142,7 @@ func (h *embeddingsHead) number() error {
 }
 
 // numbers checks one list of token numbers.
-func (h *embeddingsHead) numbers() error {
+func (h *embeddingsReader) numbers() error {
 	if _, err := h.dec.ReadToken(); err != nil {
 		return err
 	}

@@ -25,27 +25,27 @@ func TestPeekEmbeddings(t *testing.T) {
 		`{"model":"m","input":"a","dimensions":1}`: "", `{"model":"m","input":"a","dimensions":0}`: "dimensions", `{"model":"m","input":"a","dimensions":"8"}`: "dimensions",
 		`{"model":"m","input":"a","reasoning_effort":"odd","user":"u","x":[1]}`: "", `{"input":"a"}`: "model", `{"Model":"m","input":"a"}`: "Model",
 	} {
-		head, err := PeekEmbeddings([]byte(body))
+		head, err := ReadEmbeddingsHead([]byte(body))
 		f := fault.Of(err)
 		if param == "" && (err != nil || head.Model != "m") || param != "" && (f == nil || f.Code != fault.InvalidRequest || f.Param != param) {
 			t.Errorf("%.80s: %+v %v", body, head, err)
 		}
 	}
 	for _, body := range []string{``, `[]`, `{`, `{"model":"m","input":["a"`, `{"model":"m","input":"a"}x`, `{"model":"m","input":"a","input":"b"}`, "{\"model\":\"m\",\"input\":\"\xff\"}", `{"model":"m","input":[[1],[2`} {
-		if _, err := PeekEmbeddings([]byte(body)); err == nil || fault.Of(err).Code != fault.InvalidRequest {
+		if _, err := ReadEmbeddingsHead([]byte(body)); err == nil || fault.Of(err).Code != fault.InvalidRequest {
 			t.Errorf("%q: %v", body, err)
 		}
 	}
 }
 
-// Whatever the body, it is refused as a fault or it is what PeekEmbeddings says
-// and Peek says the same of its head.
+// Whatever the body, it is refused as a fault or it is what ReadEmbeddingsHead says
+// and ReadHead says the same of its head.
 func FuzzPeekEmbeddings(f *testing.F) {
 	for _, body := range []string{`{"model":"m","input":"a"}`, `{"model":"m","input":["a","b"],"dimensions":8}`, `{"model":"m","input":[[1],[2,3]],"encoding_format":"base64"}`, `{"model":"m","input":[1,""]}`} {
 		f.Add([]byte(body))
 	}
 	f.Fuzz(func(t *testing.T, body []byte) {
-		head, err := PeekEmbeddings(body)
+		head, err := ReadEmbeddingsHead(body)
 		if err != nil {
 			if f := fault.Of(err); f.Code != fault.InvalidRequest {
 				t.Fatal(err)

@@ -1,19 +1,17 @@
 package dialect
 
-// Events turns the chunks of a chat stream into the events of another dialect,
-// in one pass and as they come. It is the Events of a Stream, which drives it.
-// Its events are whole and in order, and good ones end them only where the end
-// mark was seen.
+// Events turns the chunks of a chat stream into the events of another dialect, in one pass and as they come. A Stream
+// drives it. Its events are complete and in order; the last one of a good answer comes only after the end mark.
 type Events struct {
 	*outbox
 	writer eventWriter
-	piece  piece
+	delta  delta
 }
 
 // eventWriter writes the events of one dialect to its outbox: those that a chunk
 // comes to, and those of the end mark.
 type eventWriter interface {
-	chunk(*piece) error
+	chunk(*delta) error
 	end(Usage) error
 }
 
@@ -30,7 +28,7 @@ func (e *Events) chunk() error {
 		return nil
 	}
 	e.compact()
-	return e.writer.chunk(&e.piece)
+	return e.writer.chunk(&e.delta)
 }
 
 // end turns the end mark into events.
@@ -44,9 +42,9 @@ func (e *Events) end(u Usage) error {
 
 // outbox is events on their way out.
 type outbox struct {
-	out   []byte
-	whole int // of out: events whose frame was taken
-	taken int // of out: events that Next gave
+	out       []byte
+	committed int // of out: events whose frame was taken
+	given     int // of out: events that Next gave
 	// sequence numbers the event that comes next, where a dialect does that;
 	// numbered is what it was for the first that is not good yet.
 	sequence, numbered int
@@ -55,8 +53,8 @@ type outbox struct {
 // Next is the events of what was taken since the last Next; they are good until
 // the next Take.
 func (o *outbox) Next() []byte {
-	events := o.out[o.taken:o.whole]
-	o.taken = o.whole
+	events := o.out[o.given:o.committed]
+	o.given = o.committed
 	return events
 }
 
@@ -78,15 +76,15 @@ func (o *outbox) data(data []byte) {
 }
 
 // commit makes what was written good.
-func (o *outbox) commit() { o.whole, o.numbered = len(o.out), o.sequence }
+func (o *outbox) commit() { o.committed, o.numbered = len(o.out), o.sequence }
 
 // revert forgets what is not good.
-func (o *outbox) revert() { o.out, o.sequence = o.out[:o.whole], o.numbered }
+func (o *outbox) revert() { o.out, o.sequence = o.out[:o.committed], o.numbered }
 
 // compact forgets the events that were given.
 func (o *outbox) compact() {
-	if o.taken > 0 {
-		o.out = append(o.out[:0], o.out[o.taken:]...)
-		o.whole, o.taken = o.whole-o.taken, 0
+	if o.given > 0 {
+		o.out = append(o.out[:0], o.out[o.given:]...)
+		o.committed, o.given = o.committed-o.given, 0
 	}
 }

@@ -122,10 +122,9 @@ func messagesType(f *fault.Fault) string {
 	}
 }
 
-// ParseFault reads the fault that another hub or daemon of ours rendered in
-// the chat dialect, as a body or as the data of a frame. ok is false for a
-// document that tells no code of ours. Only an answer whose sender may speak
-// for the service is read so: a machine's own codes are never taken over.
+// ParseFault reads the fault that a hub or daemon rendered in the chat dialect, as a body or as the data of a frame. ok
+// is false for a document without a known code. It is for answers of a hub only: the codes that a machine sends are
+// never used.
 func ParseFault(document []byte) (f *fault.Fault, ok bool) {
 	var body struct {
 		Error struct {

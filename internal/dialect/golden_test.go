@@ -16,7 +16,7 @@ import (
 var update = flag.Bool("update", false, "write the golden files anew")
 
 // goldens calls each with every story in that folder of testdata; what it returns
-// under a file's name must be what stands there.
+// under a file's name must equal the file.
 func goldens(t *testing.T, folder string, each func(t *testing.T, files map[string]string) map[string]string) {
 	names, err := filepath.Glob("testdata/" + folder + "/*.txtar")
 	if err != nil || len(names) == 0 {

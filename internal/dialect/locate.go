@@ -109,8 +109,8 @@ func (q *request) locate(place string, known []rewording) string {
 	switch {
 	case HasMember(q.body, first):
 		return first
-	case first == "messages" && HasMember(q.body, q.talk):
-		return q.talk
+	case first == "messages" && HasMember(q.body, q.turnsMember):
+		return q.turnsMember
 	}
 	return ""
 }

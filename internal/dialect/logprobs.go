@@ -8,28 +8,28 @@ import (
 )
 
 const (
-	// mostAlternatives is how many other tokens a caller may ask for at each place.
-	mostAlternatives = 20
-	// maxLogprobs bounds the logprobs of one answer, which are told four times, in
-	// bytes as they are told. Those of later tokens are left out.
+	// maxAlternatives is how many other tokens a caller may ask for at each place.
+	maxAlternatives = 20
+	// maxLogprobs bounds the logprobs of one answer, which is written four times, in bytes as they are written. Those of
+	// later tokens are left out.
 	maxLogprobs = 2 << 20
-	// maxLogprob bounds what an engine tells of one token, in bytes; more is left
-	// out before it is taken apart, which takes many times as much.
+	// maxLogprob bounds the logprobs of one token, in bytes. Larger ones are left out before they are decoded, which takes
+	// many times their memory.
 	maxLogprob = 64 << 10
 )
 
-// logprob is how likely a token was. The members and their order are those of
+// logprob is how takeLogprobs a token was. The members and their order are those of
 // the responses dialect; what an engine adds is left out.
 type logprob struct {
 	Token   string  `json:"token"`
 	Bytes   []int   `json:"bytes"`
 	Logprob float64 `json:"logprob"`
-	// Top is what else was likely at the place; an alternative has none.
+	// Top is what else was takeLogprobs at the place; an alternative has none.
 	Top []logprob `json:"top_logprobs,omitzero"`
 }
 
-// mend gives a logprob what every one has.
-func (l *logprob) mend() {
+// complete gives a logprob what every one has.
+func (l *logprob) complete() {
 	if l.Bytes == nil {
 		l.Bytes = []int{}
 		for _, b := range []byte(l.Token) {
@@ -38,10 +38,8 @@ func (l *logprob) mend() {
 	}
 }
 
-// appendLogprobs appends what the logprobs of a chat answer's choice tell, with
-// at most so many alternatives at each place, behind a comma where something
-// stands before it, while that is no more than most bytes in all. What cannot be
-// read tells nothing.
+// appendLogprobs appends the logprobs of a chat answer's choice, separated by commas, with at most so many alternatives
+// for each token, while that is at most so many bytes in all. It skips what it cannot read.
 func appendLogprobs(dst []byte, value jsontext.Value, alternatives, most int) []byte {
 	var told struct {
 		Content jsontext.Value `json:"content"`
@@ -60,10 +58,10 @@ func appendLogprobs(dst []byte, value jsontext.Value, alternatives, most int) []
 		if len(value) > maxLogprob || json.Unmarshal(value, &l) != nil {
 			continue
 		}
-		l.mend()
+		l.complete()
 		l.Top = append([]logprob{}, l.Top[:min(len(l.Top), alternatives)]...)
 		for j := range l.Top {
-			l.Top[j].mend()
+			l.Top[j].complete()
 			l.Top[j].Top = nil
 		}
 		text, err := json.Marshal(l)

@@ -1,6 +1,7 @@
 package dialect
 
 import (
+	"bytes"
 	"runtime"
 	"strings"
 	"testing"
@@ -21,7 +22,7 @@ func TestLogprobsAreBounded(t *testing.T) {
 		r, answer := ask(), []byte(`{"choices":[{"message":{"content":"x"},"finish_reason":"stop","logprobs":{"content":[`+content+`]}}]}`)
 		var before, after runtime.MemStats
 		runtime.ReadMemStats(&before)
-		if _, err := r.Unary(answer); err != nil {
+		if _, err := r.Unary(bytes.NewReader(answer)); err != nil {
 			t.Fatal(err)
 		}
 		runtime.ReadMemStats(&after)

@@ -2,6 +2,7 @@ package dialect
 
 import (
 	"bytes"
+	"io"
 	"strconv"
 
 	"github.com/go-json-experiment/json/jsontext"
@@ -57,7 +58,7 @@ func newMessage(id string, model fleet.ModelID) *message {
 
 // MessageAnswer is a unary chat answer as a message of that id. It checks the answer as CheckUnary does; errors are
 // *fault.Fault.
-func MessageAnswer(answer []byte, id string, model fleet.ModelID) ([]byte, Usage, error) {
+func MessageAnswer(answer io.Reader, id string, model fleet.ModelID) ([]byte, Usage, error) {
 	said, usage, err := readChatAnswer(answer)
 	if err != nil {
 		return nil, Usage{}, err
@@ -97,7 +98,7 @@ func isArguments(text []byte) bool {
 }
 
 func badArguments() error {
-	return nonsense("a tool call whose arguments are not a JSON object")
+	return invalidAnswer("a tool call whose arguments are not a JSON object")
 }
 
 // messageStop is why an answer ended.
@@ -155,9 +156,9 @@ func NewMessageEvents(id string, model fleet.ModelID) *Events {
 }
 
 // chunk satisfies eventWriter. A refusal is text like any other here.
-func (e *messageEvents) chunk(p *piece) error {
+func (e *messageEvents) chunk(p *delta) error {
 	e.begin()
-	if p.speaks() {
+	if p.hasText() {
 		if err := e.calls.end(e.toolCall); err != nil {
 			return err
 		}
@@ -267,7 +268,7 @@ func (e *messageEvents) close() error {
 }
 
 // toolCall takes a part of a tool call that callQueue passes: of the open call, or the first of another.
-func (e *messageEvents) toolCall(c *callPiece) error {
+func (e *messageEvents) toolCall(c *callDelta) error {
 	if e.kind != toolUseBlock || !e.call.continues(c) {
 		if err := e.close(); err != nil {
 			return err

@@ -16,8 +16,8 @@ const (
 type Count struct {
 	Head
 	// Chat is the input as the body of a chat call, for a tokenizer; nil where
-	// none could tell: of pictures, which each model counts in its own way and
-	// tokenizers not at all, or of what no engine would take.
+	// none can count: with pictures, which each model counts in its own way and
+	// tokenizers not at all, or where no engine would take the input.
 	Chat []byte
 	// Estimate is the number of tokens as this package sees it, without any
 	// tokenizer. It may be wrong by a third either way.
@@ -31,7 +31,7 @@ func CountMessages(body []byte) (Count, error) {
 	if err != nil {
 		return Count{}, err
 	}
-	w := weight{}
+	w := estimate{}
 	w.blocks(q.system)
 	for _, t := range q.turns {
 		w.tokens += tokensOfMessage
@@ -48,22 +48,22 @@ func CountMessages(body []byte) (Count, error) {
 	if !w.pictures {
 		q.Stream = false
 		if count.Chat, err = writeChat(&q.request, len(body)); err != nil {
-			count.Chat = nil // of nothing; the estimate stands
+			count.Chat = nil // there is nothing to answer; the estimate remains
 		}
 	}
 	return count, nil
 }
 
-// weight adds up the tokens of text, in quarters, and of what is no text.
-type weight struct {
+// estimate adds up the tokens of text, in quarters, and of what is no text.
+type estimate struct {
 	tokens, quarters int64
 	pictures         bool
 }
 
 // total is the number of tokens.
-func (w *weight) total() int64 { return w.tokens + (w.quarters+3)/4 }
+func (w *estimate) total() int64 { return w.tokens + (w.quarters+3)/4 }
 
-func (w *weight) text(text []byte) {
+func (w *estimate) text(text []byte) {
 	for _, b := range text {
 		if b < utf8.RuneSelf {
 			w.quarters += quarterOfASCII
@@ -73,7 +73,7 @@ func (w *weight) text(text []byte) {
 	}
 }
 
-func (w *weight) blocks(blocks []block) {
+func (w *estimate) blocks(blocks []block) {
 	for i := range blocks {
 		b := &blocks[i]
 		if b.kind == imageBlock {

@@ -19,12 +19,12 @@ type messagesRequest struct {
 		hidden bool
 	}
 	schema jsontext.Value // of output_config.format
-	// vendors are the names of the vendor's tools, one for each of hosted.
-	vendors []jsontext.Value
+	// vendorNames are the names of the vendor's tools, one for each of hosted.
+	vendorNames []jsontext.Value
 }
 
 // MessagesToChat reads the body of a call in the messages dialect, as strictly
-// as Peek, and writes it as the body of a chat call: the pivot for engines that
+// as ReadHead, and writes it as the body of a chat call: the pivot for engines that
 // speak only that. docs/dialects.md says what becomes of each member. Every error
 // is a *fault.Fault.
 func MessagesToChat(body []byte) (Head, []byte, error) {
@@ -45,10 +45,10 @@ func MessagesToChat(body []byte) (Head, []byte, error) {
 	return q.Head, chat, nil
 }
 
-// readMessages reads a body of the messages dialect, as strictly as Peek reads
+// readMessages reads a body of the messages dialect, as strictly as ReadHead reads
 // one of the chat dialect. Every error is a *fault.Fault.
 func readMessages(body []byte) (*messagesRequest, error) {
-	q := &messagesRequest{request: request{body: body, talk: "messages"}}
+	q := &messagesRequest{request: request{body: body, turnsMember: "messages"}}
 	if err := q.read(body, q.member); err != nil {
 		return nil, err
 	}
@@ -62,12 +62,12 @@ func readMessages(body []byte) (*messagesRequest, error) {
 // conclude says the thinking controls and the format of the answer in the words
 // of the chat dialect, which every machine's adapters read.
 func (q *messagesRequest) conclude() {
-	for i, name := range q.vendors {
+	for i, name := range q.vendorNames {
 		if q.choice.kind == "tool" && string(name) == string(q.choice.name) {
-			q.choice.hosted = q.hosted[i]
+			q.choice.vendorType = q.vendorTools[i]
 		}
 	}
-	q.thoughtless = q.thinking.kind == "disabled"
+	q.noThinking = q.thinking.kind == "disabled"
 	if q.thinking.kind == "enabled" {
 		q.chat.Thinking = chatThinking{"enabled", q.thinking.budget}
 	}
@@ -88,15 +88,15 @@ func (q *messagesRequest) member(name []byte) (err error) {
 	case "stream":
 		return q.stream()
 	case "max_tokens":
-		q.chat.MaxTokens, err = q.count(1)
+		q.chat.MaxTokens, err = q.optionalInteger(1)
 	case "temperature":
-		q.chat.Temperature, err = q.optional()
+		q.chat.Temperature, err = q.optionalValue()
 	case "top_p":
-		q.chat.TopP, err = q.optional()
+		q.chat.TopP, err = q.optionalValue()
 	case "top_k":
-		q.chat.TopK, err = q.optional()
+		q.chat.TopK, err = q.optionalValue()
 	case "stop_sequences":
-		q.chat.Stop, err = q.optional()
+		q.chat.Stop, err = q.optionalValue()
 	case "system":
 		q.system, err = q.content()
 		for i := range q.system {
@@ -105,9 +105,9 @@ func (q *messagesRequest) member(name []byte) (err error) {
 			}
 		}
 	case "messages":
-		return q.each(q.turn)
+		return q.list(q.turn)
 	case "tools":
-		return q.each(q.tool)
+		return q.list(q.tool)
 	case "tool_choice":
 		return q.object(q.toolChoice)
 	case "thinking":
@@ -137,7 +137,7 @@ func (q *messagesRequest) turn() error {
 	err := q.object(func(name []byte) (err error) {
 		switch string(name) {
 		case "role":
-			if t.role, err = q.word(); err == nil && t.role != "user" && t.role != "assistant" && t.role != "system" {
+			if t.role, err = q.requiredString(); err == nil && t.role != "user" && t.role != "assistant" && t.role != "system" {
 				err = q.refuse("must be user, assistant or system")
 			}
 		case "content":
@@ -157,7 +157,7 @@ func (q *messagesRequest) turn() error {
 	}
 	for i := range t.blocks {
 		if b := &t.blocks[i]; b.kind == otherBlock {
-			return q.refuse("content blocks of the type %q are not known here; send text, image, document, tool_use or tool_result", b.word)
+			return q.refuse("content blocks of the type %q are not known here; send text, image, document, tool_use or tool_result", b.typeName)
 		}
 	}
 	q.turns = append(q.turns, t)
@@ -173,7 +173,7 @@ func (q *messagesRequest) content() ([]block, error) {
 		return []block{{kind: textBlock, text: text}}, err
 	case '[':
 		var blocks []block
-		err := q.each(func() error {
+		err := q.list(func() error {
 			b, err := q.block()
 			blocks = append(blocks, b)
 			return err
@@ -194,21 +194,21 @@ func (q *messagesRequest) block() (b block, err error) {
 	err = q.object(func(name []byte) (err error) {
 		switch string(name) {
 		case "type":
-			if b.word, err = q.word(); err == nil {
-				b.kind = kindOf(b.word)
+			if b.typeName, err = q.requiredString(); err == nil {
+				b.kind = kindOf(b.typeName)
 			}
 		case "text", "thinking":
-			b.text, err = q.optional()
+			b.text, err = q.optionalValue()
 		case "title":
-			b.title, err = q.optional()
+			b.title, err = q.optionalValue()
 		case "id", "tool_use_id":
-			b.id, err = q.optional()
+			b.id, err = q.optionalValue()
 		case "name":
-			b.name, err = q.optional()
+			b.name, err = q.optionalValue()
 		case "input":
-			b.input, err = q.optional()
+			b.input, err = q.optionalValue()
 		case "is_error":
-			b.failed, err = q.truth()
+			b.failed, err = q.boolean()
 		case "content":
 			b.content, err = q.content()
 		case "source":
@@ -258,13 +258,13 @@ func kindOf(word string) blockKind {
 func (q *messagesRequest) source(name []byte, b *block) (err error) {
 	switch string(name) {
 	case "type":
-		b.source.kind, err = q.optional()
+		b.source.kind, err = q.optionalValue()
 	case "media_type":
-		b.source.media, err = q.optional()
+		b.source.media, err = q.optionalValue()
 	case "data":
-		b.source.data, err = q.optional()
+		b.source.data, err = q.optionalValue()
 	case "url":
-		b.source.url, err = q.optional()
+		b.source.url, err = q.optionalValue()
 	case "content":
 		b.content, err = q.content()
 	default:
@@ -279,7 +279,7 @@ func (q *messagesRequest) checkBlock(b *block) error {
 	s := &b.source
 	switch kind := string(s.kind); {
 	case (b.kind == textBlock || b.kind == thinkingBlock) && b.text.Kind() != '"':
-		return q.refuse("a block of the type %s has its text as a string", b.word)
+		return q.refuse("a block of the type %s has its text as a string", b.typeName)
 	case b.kind == imageBlock && kind == `"base64"` && s.media.Kind() == '"' && s.data.Kind() == '"':
 	case b.kind == imageBlock && kind == `"url"` && s.url.Kind() == '"':
 		s.data = nil
@@ -309,15 +309,15 @@ func (q *messagesRequest) tool() error {
 			if q.dec.PeekKind() == 'n' {
 				return q.dec.SkipValue()
 			}
-			kind, err = q.word()
+			kind, err = q.requiredString()
 		case "name":
-			t.name, err = q.optional()
+			t.name, err = q.optionalValue()
 		case "description":
-			t.description, err = q.optional()
+			t.description, err = q.optionalValue()
 		case "input_schema":
-			t.schema, err = q.optional()
+			t.schema, err = q.optionalValue()
 		case "strict":
-			t.strict, err = q.optional()
+			t.strict, err = q.optionalValue()
 		default:
 			err = q.dec.SkipValue()
 		}
@@ -327,8 +327,8 @@ func (q *messagesRequest) tool() error {
 	case err != nil:
 		return err
 	case kind != "custom":
-		q.hosted = append(q.hosted, strconv.Quote(kind))
-		q.vendors = append(q.vendors, t.name)
+		q.vendorTools = append(q.vendorTools, strconv.Quote(kind))
+		q.vendorNames = append(q.vendorNames, t.name)
 		return nil
 	case t.name.Kind() != '"':
 		return q.refuse("a tool has a name, which is a string")
@@ -341,15 +341,15 @@ func (q *messagesRequest) tool() error {
 func (q *messagesRequest) toolChoice(name []byte) (err error) {
 	switch string(name) {
 	case "type":
-		if q.choice.kind, err = q.word(); err == nil && !slices.Contains([]string{"auto", "any", "tool", "none"}, q.choice.kind) {
+		if q.choice.kind, err = q.requiredString(); err == nil && !slices.Contains([]string{"auto", "any", "tool", "none"}, q.choice.kind) {
 			err = q.refuse("must be auto, any, tool or none")
 		}
 	case "name":
-		if q.choice.name, err = q.optional(); err == nil && q.choice.name != nil && q.choice.name.Kind() != '"' {
+		if q.choice.name, err = q.optionalValue(); err == nil && q.choice.name != nil && q.choice.name.Kind() != '"' {
 			err = q.refuse("must be a string")
 		}
 	case "disable_parallel_tool_use":
-		q.choice.serial, err = q.truth()
+		q.choice.serial, err = q.boolean()
 	default:
 		err = q.dec.SkipValue()
 	}
@@ -363,14 +363,14 @@ var messagesThinking = []string{"enabled", "disabled", "adaptive", "between_tool
 func (q *messagesRequest) think(name []byte) (err error) {
 	switch string(name) {
 	case "type":
-		if q.thinking.kind, err = q.word(); err == nil && !slices.Contains(messagesThinking, q.thinking.kind) {
+		if q.thinking.kind, err = q.requiredString(); err == nil && !slices.Contains(messagesThinking, q.thinking.kind) {
 			err = q.refuse("must be one of %s", strings.Join(messagesThinking, ", "))
 		}
 	case "budget_tokens":
-		q.thinking.budget, err = q.count(1)
+		q.thinking.budget, err = q.optionalInteger(1)
 	case "display":
 		var display jsontext.Value
-		display, err = q.optional()
+		display, err = q.optionalValue()
 		q.thinking.hidden = string(display) == `"omitted"`
 	default:
 		err = q.dec.SkipValue()
@@ -380,7 +380,7 @@ func (q *messagesRequest) think(name []byte) (err error) {
 
 // readEffort reads output_config.effort.
 func (q *messagesRequest) readEffort() (err error) {
-	if q.chat.Effort, err = q.optional(); err != nil || q.chat.Effort == nil {
+	if q.chat.Effort, err = q.optionalValue(); err != nil || q.chat.Effort == nil {
 		return err
 	}
 	if q.chat.Effort.Kind() != '"' || !slices.Contains(efforts, string(unquote(q.chat.Effort))) {
@@ -394,7 +394,7 @@ func (q *messagesRequest) format(name []byte) (err error) {
 	if string(name) != "schema" {
 		return q.dec.SkipValue()
 	}
-	if q.schema, err = q.optional(); err == nil && q.schema != nil && q.schema.Kind() != '{' {
+	if q.schema, err = q.optionalValue(); err == nil && q.schema != nil && q.schema.Kind() != '{' {
 		err = q.refuse("must be an object")
 	}
 	return err

@@ -21,13 +21,13 @@ func TestMessagesGoldens(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if _, err := Peek(chat); err != nil {
+			if _, err := ReadHead(chat); err != nil {
 				t.Errorf("what was written is not taken: %v", err)
 			}
 			got["chat.json"] = indented(t, chat)
 		}
 		if answer, ok := files["answer.json"]; ok {
-			message, _, err := MessageAnswer([]byte(answer), "msg_1", "m")
+			message, _, err := MessageAnswer(strings.NewReader(answer), "msg_1", "m")
 			if err != nil {
 				got["message.json"] = err.Error() + "\n"
 			} else {
@@ -199,9 +199,9 @@ func TestMessagesToChatRefuses(t *testing.T) {
 		says(`[{"type":"tool_result","content":"x"}]`):                                                            {"messages.0.content.0", "tool_use_id"},
 		says(`[{"type":"tool_result","tool_use_id":"a","is_error":1}]`):                                           {"messages.0.content.0.is_error", "true or false"},
 		says(strings.Repeat("[", MaxDepth) + strings.Repeat("]", MaxDepth)):                                       {"", "deeper"},
-		says(`[` + strings.Repeat(`{"type":"text","text":""},`, mostBlocks) + `{"type":"text","text":""}]`):       {"messages.0.content." + fmt.Sprint(mostBlocks-2), "not taken"},
-		says(`[` + strings.Repeat(picture+`,`, MostPictures) + picture + `]`):                                     {"messages", "holds 257 pictures and no more than 256 are taken"},
-		`{"model":"m","max_tokens":1,"messages":[` + strings.Repeat(turns+`,`, MostMessages/2) + turns + `]}`:     {"messages", "holds 8194 messages and no more than 8192 are taken"},
+		says(`[` + strings.Repeat(`{"type":"text","text":""},`, maxBlocks) + `{"type":"text","text":""}]`):        {"messages.0.content." + fmt.Sprint(maxBlocks-2), "not taken"},
+		says(`[` + strings.Repeat(picture+`,`, MaxPictures) + picture + `]`):                                      {"messages", "holds 257 pictures and no more than 256 are taken"},
+		`{"model":"m","max_tokens":1,"messages":[` + strings.Repeat(turns+`,`, MaxMessages/2) + turns + `]}`:      {"messages", "holds 8194 messages and no more than 8192 are taken"},
 	} {
 		head, chat, err := MessagesToChat([]byte(body))
 		var f *fault.Fault
@@ -239,7 +239,7 @@ func TestMessagesToChatControls(t *testing.T) {
 		if err != nil || !strings.Contains(string(chat), want) {
 			t.Errorf("%s: %v\n%s\nlacks %s", members, err, chat, want)
 		}
-		if _, err := Peek(chat); err != nil {
+		if _, err := ReadHead(chat); err != nil {
 			t.Errorf("%s: %v", chat, err)
 		}
 	}
@@ -252,7 +252,7 @@ func TestCountMessages(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if head, err := Peek(n.Chat); n.Model != "m" || n.Chat != nil && (err != nil || head.Model != "m" || head.Stream) {
+		if head, err := ReadHead(n.Chat); n.Model != "m" || n.Chat != nil && (err != nil || head.Model != "m" || head.Stream) {
 			t.Errorf("%+v %s: %v", n.Head, n.Chat, err)
 		}
 		return n.Estimate
@@ -292,7 +292,7 @@ func TestAppendMessageRefuses(t *testing.T) {
 		`{"error":{"message":"boom"}}`:              "boom",
 		`{"error":"boom","choices":[{}]}`:           "boom",
 	} {
-		if out, _, err := MessageAnswer([]byte(answer), "msg_1", "m"); fault.Of(err).Code != fault.EngineError || !strings.Contains(err.Error(), says) || len(out) > 0 {
+		if out, _, err := MessageAnswer(strings.NewReader(answer), "msg_1", "m"); fault.Of(err).Code != fault.EngineError || !strings.Contains(err.Error(), says) || len(out) > 0 {
 			t.Errorf("%s: %s, %v", answer, out, err)
 		}
 	}
@@ -315,7 +315,7 @@ func FuzzMessagesToChat(f *testing.F) {
 		if _, err := CountMessages(body); err != nil {
 			t.Fatalf("taken, but not counted: %v", err)
 		}
-		again, err := Peek(chat)
+		again, err := ReadHead(chat)
 		if err != nil && !strings.Contains(err.Error(), "deeper") { // a tool's schema lies a level deeper
 			t.Fatalf("%v\n%s\n%s", err, body, chat)
 		}

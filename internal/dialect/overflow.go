@@ -42,8 +42,8 @@ var overflows = []*regexp.Regexp{
 }
 
 // ContextExceeded is the fault of an engine's error document which says that the
-// prompt is longer than the model's context, or nil. Its message has the words on
-// which agents shorten their talk (decisions 4).
+// prompt is longer than the model's context, or nil. Agents shorten their conversation when they read its message
+// (spec/routing.md#engine-too-long).
 func ContextExceeded(document []byte) *fault.Fault {
 	e := readEngineError(document)
 	var all, n, most int64
@@ -58,7 +58,7 @@ func ContextExceeded(document []byte) *fault.Fault {
 		}
 		known = true
 		for i, name := range form.SubexpNames() {
-			value, _ := strconv.ParseInt(found[i], 10, 64) // digits; 0 where there are none, or too many
+			value, _ := strconv.ParseInt(found[i], 10, 64) // digits; 0 where they are absent, or too many
 			switch name {
 			case "n":
 				n = value

@@ -9,7 +9,7 @@ import (
 )
 
 // A prompt over the context is recognised in each engine's own words, in a body,
-// in a whole answer and in a stream; agents compact on the message (decisions 4).
+// in a unary answer and in a stream; agents compact on the message (spec/routing.md#engine-too-long).
 func TestContextLengthExceeded(t *testing.T) {
 	text, err := os.ReadFile("testdata/overflow.txt")
 	if err != nil {
@@ -38,7 +38,7 @@ func TestContextLengthExceeded(t *testing.T) {
 		if !strings.Contains(body, `"error":`) && !strings.Contains(body, `"error": `) { // such a body comes with a status
 			continue
 		}
-		_, err := CheckUnary([]byte(body))
+		_, err := CheckUnary(strings.NewReader(body))
 		check("in an answer", err)
 		var s Stream
 		_, err = s.Take([]byte("data: " + body + "\n\n"))
@@ -58,7 +58,7 @@ func TestNoContextLengthExceeded(t *testing.T) {
 		`{"error":{"message":"out of memory","n_prompt_tokens":9,"n_ctx":8}}`,
 		`{"error":{}}`,
 	} {
-		_, err := CheckUnary([]byte(body))
+		_, err := CheckUnary(strings.NewReader(body))
 		if f := fault.Of(err); f == nil || f.Code != fault.EngineError {
 			t.Errorf("%s: %v", body, f)
 		}

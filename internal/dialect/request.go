@@ -9,26 +9,26 @@ import (
 	"github.com/kith/kith/internal/fault"
 )
 
-// mostBlocks bounds the messages, content blocks and tools of one body all
+// maxBlocks bounds the messages, content blocks and tools of one body all
 // together: what is kept of each is larger than the shortest of them.
-const mostBlocks = 3 * MostMessages
+const maxBlocks = 3 * MaxMessages
 
 // request is a body of the messages or responses dialect as it was read, in one pass. Its values are parts of the body:
 // nothing is copied or unescaped. A value that is nil was absent or null. writeChat translates a request.
 type request struct {
-	head
+	headReader
 	body    []byte
-	counted int // towards mostBlocks
+	counted int // towards maxBlocks
 
 	chat         chatRequest // the members that need no translation
 	alternatives int         // how many other tokens are wanted with the logprobs of each token
-	thoughtless  bool        // thinking is switched off, whatever the controls say
+	noThinking   bool        // thinking is switched off, whatever the controls say
 	system       []block
 	turns        []turn
 	tools        []tool
-	hosted       []string // types of tools that only their vendor runs
+	vendorTools  []string // types of tools that only their vendor runs
 	choice       toolChoice
-	talk         string // the name of the member that holds the turns
+	turnsMember  string // the name of the member that holds the turns
 }
 
 // turn is one message.
@@ -42,26 +42,26 @@ type tool struct {
 	name, description, schema, strict jsontext.Value
 	// Where its caller knows it by another name than machines do: that name, and
 	// its namespace.
-	own, space jsontext.Value
+	callerName, namespace jsontext.Value
 	// custom: it represents a tool of the type custom, with this format; where its
 	// description was added to, described is what it was.
-	custom            bool
-	format, described jsontext.Value
+	custom                    bool
+	format, callerDescription jsontext.Value
 }
 
 // toolChoice is the tool_choice; kind is empty where there was none.
 type toolChoice struct {
-	kind   string
-	name   jsontext.Value
-	serial bool   // disable_parallel_tool_use
-	hosted string // the type of the vendor's tool that was chosen
+	kind       string
+	name       jsontext.Value
+	serial     bool   // disable_parallel_tool_use
+	vendorType string // the type of the vendor's tool that was chosen
 }
 
 // blockKind is what a content block is.
 type blockKind uint8
 
 const (
-	otherBlock blockKind = iota // of a type nobody here knows
+	otherBlock blockKind = iota // of an unknown type
 	textBlock
 	imageBlock
 	documentBlock
@@ -76,16 +76,16 @@ const (
 
 // block is one content block.
 type block struct {
-	kind    blockKind
-	word    string         // its type, where that is otherBlock's
-	text    jsontext.Value // of text and thinking blocks, and a document's own
-	title   jsontext.Value
-	id      jsontext.Value // of a tool's use, or the use that a result answers
-	name    jsontext.Value
-	input   jsontext.Value
-	source  source
-	content []block // of a tool's result, a search result, a document
-	failed  bool    // is_error
+	kind     blockKind
+	typeName string         // its type, where that is otherBlock's
+	text     jsontext.Value // of text and thinking blocks, and a document's own
+	title    jsontext.Value
+	id       jsontext.Value // of a tool's use, or the use that a result answers
+	name     jsontext.Value
+	input    jsontext.Value
+	source   source
+	content  []block // of a tool's result, a search result, a document
+	failed   bool    // is_error
 }
 
 // source says where the content of an image or document is.
@@ -96,17 +96,17 @@ type source struct{ kind, media, data, url, detail jsontext.Value }
 // model can do without, because agents list them in every request.
 func (q *request) runnable() error {
 	switch {
-	case len(q.hosted) == 0:
+	case len(q.vendorTools) == 0:
 		return nil
-	case q.choice.hosted != "":
-		return noHosted("tool_choice", q.choice.hosted)
+	case q.choice.vendorType != "":
+		return vendorToolFault("tool_choice", q.choice.vendorType)
 	case len(q.tools) == 0 && q.choice.kind != "none":
-		return noHosted("tools", strings.Join(q.hosted, ", "))
+		return vendorToolFault("tools", strings.Join(q.vendorTools, ", "))
 	}
 	return nil
 }
 
-func noHosted(param, types string) error {
+func vendorToolFault(param, types string) error {
 	return fault.New(fault.InvalidRequest, "%s: no machine here can run %s, which is its vendor's own; send tools of the type function or custom, and run them yourself", param, types).WithParam(param)
 }
 
@@ -120,8 +120,8 @@ func (q *request) value() (jsontext.Value, error) {
 	return q.body[end-int64(len(value)) : end], nil
 }
 
-// optional is the next value, nil for null.
-func (q *request) optional() (jsontext.Value, error) {
+// optionalValue is the next value, nil for null.
+func (q *request) optionalValue() (jsontext.Value, error) {
 	value, err := q.value()
 	if err != nil || value.Kind() == 'n' {
 		return nil, err
@@ -129,8 +129,8 @@ func (q *request) optional() (jsontext.Value, error) {
 	return value, nil
 }
 
-// word is the text of the next value, which must be a string.
-func (q *request) word() (string, error) {
+// requiredString is the text of the next value, which must be a string.
+func (q *request) requiredString() (string, error) {
 	value, err := q.value()
 	if err != nil {
 		return "", err
@@ -141,42 +141,42 @@ func (q *request) word() (string, error) {
 	return string(unquote(value)), nil
 }
 
-// truth is the next value, which must be a boolean; null is false.
-func (q *request) truth() (bool, error) {
-	value, err := q.flag()
+// boolean is the next value, which must be a boolean; null is false.
+func (q *request) boolean() (bool, error) {
+	value, err := q.optionalBoolean()
 	return value.Kind() == 't', err
 }
 
-// number is the next value, which must be a number; nil for null.
-func (q *request) number() (jsontext.Value, error) {
-	value, err := q.optional()
+// optionalNumber is the next value, which must be a number; nil for null.
+func (q *request) optionalNumber() (jsontext.Value, error) {
+	value, err := q.optionalValue()
 	if err == nil && value != nil && value.Kind() != '0' {
 		return nil, q.refuse("must be a number")
 	}
 	return value, err
 }
 
-// text is the next value, which must be a string; nil for null.
-func (q *request) text() (jsontext.Value, error) {
-	value, err := q.optional()
+// optionalString is the next value, which must be a string; nil for null.
+func (q *request) optionalString() (jsontext.Value, error) {
+	value, err := q.optionalValue()
 	if err == nil && value != nil && value.Kind() != '"' {
 		return nil, q.refuse("must be a string")
 	}
 	return value, err
 }
 
-// flag is the next value, which must be a boolean; nil for null.
-func (q *request) flag() (jsontext.Value, error) {
-	value, err := q.optional()
+// optionalBoolean is the next value, which must be a boolean; nil for null.
+func (q *request) optionalBoolean() (jsontext.Value, error) {
+	value, err := q.optionalValue()
 	if err == nil && value != nil && value.Kind() != 't' && value.Kind() != 'f' {
 		return nil, q.refuse("must be true or false")
 	}
 	return value, err
 }
 
-// count is the next value, a whole number of at least that; nil for null.
-func (q *request) count(least int64) (jsontext.Value, error) {
-	value, err := q.optional()
+// optionalInteger is the next value, an integer of at least that; nil for null.
+func (q *request) optionalInteger(least int64) (jsontext.Value, error) {
+	value, err := q.optionalValue()
 	if err != nil || value == nil {
 		return nil, err
 	}
@@ -191,17 +191,17 @@ func (q *request) object(member func(name []byte) error) error {
 	if q.dec.PeekKind() == '{' {
 		return members(q.dec, member)
 	}
-	if value, err := q.optional(); err != nil || value == nil {
+	if value, err := q.optionalValue(); err != nil || value == nil {
 		return err
 	}
 	return q.refuse("must be an object")
 }
 
-// each reads the list that comes next, each of its elements by one; null is an
+// list reads the list that comes next, each of its elements by one; null is an
 // empty one.
-func (q *request) each(one func() error) error {
+func (q *request) list(one func() error) error {
 	if q.dec.PeekKind() != '[' {
-		if value, err := q.optional(); err != nil || value == nil {
+		if value, err := q.optionalValue(); err != nil || value == nil {
 			return err
 		}
 		return q.refuse("must be a list")
@@ -210,8 +210,8 @@ func (q *request) each(one func() error) error {
 		return err
 	}
 	for q.dec.PeekKind() != ']' {
-		if q.counted++; q.counted > mostBlocks {
-			return q.refuse("more than %d messages, content blocks and tools are not taken in one request", mostBlocks)
+		if q.counted++; q.counted > maxBlocks {
+			return q.refuse("more than %d messages, content blocks and tools are not taken in one request", maxBlocks)
 		}
 		if err := one(); err != nil {
 			return err

@@ -2,6 +2,7 @@ package dialect
 
 import (
 	"bytes"
+	"io"
 	"time"
 
 	"github.com/go-json-experiment/json"
@@ -14,43 +15,41 @@ import (
 // maxTurn bounds a turn that is kept, in bytes; a longer one is not.
 const maxTurn = 16 << 20
 
-// Response is one answer of the responses dialect while it is made: its items, the
-// object that tells them, and, streamed, the events that come to that object.
-// Make it with ResponsesRequest.Answer, then feed it either a whole chat answer
-// (Whole) or a chat stream (Events), and end it with Finish; or with Fail.
+// Response builds one answer of the responses dialect: its items and, streamed, their events. Make it with
+// ResponsesRequest.Answer, give it a unary chat answer (Unary) or a chat stream (Events), and end it with Finish or Fail.
 type Response struct {
 	outbox
 	request *ResponsesRequest
-	own     string // what all its ids have in common
+	idBase  string // what all its ids have in common
 	model   fleet.ModelID
 	created int64
 	stores  bool
 	echo    echo
 
-	streamed   bool
-	output     []outputItem // those that are complete
-	size       int          // bytes of text so far
-	item       openItem
-	calls      callQueue
-	logprobs   []byte // of the text that comes next, between commas
-	likelihood int    // bytes of logprobs so far
-	finish     []byte // the finish reason, quoted
-	usage      Usage
-	completed  time.Time
+	streamed     bool
+	output       []outputItem // those that are complete
+	size         int          // bytes of text so far
+	item         openItem
+	calls        callQueue
+	logprobs     []byte // of the text that comes next, between commas
+	logprobBytes int    // bytes of logprobs so far
+	finish       []byte // the finish reason, quoted
+	usage        Usage
+	completed    time.Time
 }
 
 // Answer begins the answer to the request, made at that time. own is the part
 // that its id and those of its items have in common; it has to be unguessable,
 // since a turn is sealed under it. stores says that its turn will be kept if it
 // can be.
-func (q *ResponsesRequest) Answer(own string, created time.Time, stores bool) *Response {
+func (q *ResponsesRequest) Answer(idBase string, created time.Time, stores bool) *Response {
 	return &Response{
-		request: q, own: own, model: q.Model, created: created.Unix(), stores: stores, echo: q.repeated(),
+		request: q, idBase: idBase, model: q.Model, created: created.Unix(), stores: stores, echo: q.repeated(),
 	}
 }
 
 // ID is the response's id.
-func (r *Response) ID() string { return "resp_" + r.own }
+func (r *Response) ID() string { return "resp_" + r.idBase }
 
 // Events makes the events of the response out of a chat stream. The last of them
 // is for Finish to write.
@@ -60,7 +59,7 @@ func (r *Response) Events() *Events {
 }
 
 // Unary takes a unary chat answer, checked as CheckUnary does; errors are *fault.Fault.
-func (r *Response) Unary(answer []byte) (Usage, error) {
+func (r *Response) Unary(answer io.Reader) (Usage, error) {
 	said, usage, err := readChatAnswer(answer)
 	if err != nil {
 		return Usage{}, err
@@ -71,8 +70,8 @@ func (r *Response) Unary(answer []byte) (Usage, error) {
 	return usage, r.end(usage)
 }
 
-// Turn is the turn as it is to be kept, completed at that time: the whole input,
-// then the response. It is nil where there is nothing to keep.
+// Turn is the turn to keep, completed at that time: the complete input, then the response. It is nil where there is
+// nothing to keep.
 func (r *Response) Turn(now time.Time) []byte {
 	r.completed = now
 	if !r.stores {
@@ -83,7 +82,7 @@ func (r *Response) Turn(now time.Time) []byte {
 	enc := jsontext.NewEncoder(&turn, encoding)
 	_ = enc.WriteToken(jsontext.BeginObject) // nothing fails to be written to a Buffer, and the values were read before
 	_ = enc.WriteToken(jsontext.String("input"))
-	r.request.writeItems(enc, r.own)
+	r.request.writeItems(enc, r.idBase)
 	_ = enc.WriteToken(jsontext.String("response"))
 	_ = json.MarshalEncode(enc, r.object(nil))
 	_ = enc.WriteToken(jsontext.EndObject)
@@ -189,7 +188,7 @@ func (r *Response) object(failed *fault.Fault) *responseObject {
 		return o
 	}
 	o.Usage = &responseUsage{In: r.usage.In, Out: r.usage.Out, Total: r.usage.In + r.usage.Out}
-	o.Usage.InDetails.Cached, o.Usage.OutDetails.Reasoning = r.usage.Cached, r.usage.Thought
+	o.Usage.InDetails.Cached, o.Usage.OutDetails.Reasoning = r.usage.Cached, r.usage.Reasoning
 	switch o.Status = r.status(); {
 	case o.Status == "completed":
 		o.CompletedAt = new(r.completed.Unix())
@@ -226,11 +225,11 @@ func (q *ResponsesRequest) repeated() echo {
 	e.Tools = make([]responseTool, len(tools))
 	for i := range tools {
 		t := &tools[i]
-		e.Tools[i] = responseTool{Type: "function", Name: or(t.own, string(t.name)), Description: t.description}
+		e.Tools[i] = responseTool{Type: "function", Name: or(t.callerName, string(t.name)), Description: t.description}
 		if t.custom {
 			e.Tools[i].Type, e.Tools[i].Format = "custom", or(t.format, `{"type":"text"}`)
-			if t.described != nil {
-				e.Tools[i].Description = t.described
+			if t.callerDescription != nil {
+				e.Tools[i].Description = t.callerDescription
 			}
 		} else {
 			e.Tools[i].Parameters, e.Tools[i].Strict = or(t.schema, "null"), or(t.strict, "null")

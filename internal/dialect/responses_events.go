@@ -61,14 +61,13 @@ type responseEvent struct {
 	Logprobs     jsontext.Value  `json:"logprobs,omitzero"`
 }
 
-// maxAnswerText bounds the text of an answer, which is told four times at its
-// end, in bytes as JSON writes it.
+// maxAnswerText bounds the text of an answer, which is written four times at its end, in bytes as JSON writes it.
 const maxAnswerText = 4 << 20
 
 // grow takes text to the open part.
 func (r *Response) grow(value jsontext.Value) error {
 	if r.size += len(value); r.size > maxAnswerText {
-		return nonsense("an answer of more than 4 MiB of text")
+		return invalidAnswer("an answer of more than 4 MiB of text")
 	}
 	if len(r.item.text) == 0 {
 		r.item.text = append(r.item.text, '"')
@@ -78,10 +77,10 @@ func (r *Response) grow(value jsontext.Value) error {
 }
 
 // chunk satisfies eventWriter.
-func (r *Response) chunk(p *piece) error {
+func (r *Response) chunk(p *delta) error {
 	r.begin()
-	r.likely(p)
-	if p.speaks() {
+	r.takeLogprobs(p)
+	if p.hasText() {
 		if err := r.calls.end(r.toolCall); err != nil {
 			return err
 		}
@@ -112,23 +111,22 @@ func (r *Response) chunk(p *piece) error {
 	return nil
 }
 
-// likely takes the logprobs of a chunk, if the caller wants them: they go with the
-// text that comes with them, or, where a token is only a part of a letter, next.
-// Those of thoughts and of tool calls have no place in this dialect.
-func (r *Response) likely(p *piece) {
+// takeLogprobs takes the logprobs of a chunk, if the caller wants them. They are written with the text of the chunk or,
+// where a token is only a part of a character, with the next text. Those of reasoning and of tool calls have no place in
+// this dialect.
+func (r *Response) takeLogprobs(p *delta) {
 	if p.text == nil && (p.thought != nil || p.refusal != nil || len(p.calls) > 0) {
 		r.logprobs = r.logprobs[:0]
 		return
 	}
-	if p.logprobs != nil && r.request.chat.Logprobs && r.likelihood < maxLogprobs {
+	if p.logprobs != nil && r.request.chat.Logprobs && r.logprobBytes < maxLogprobs {
 		before := len(r.logprobs)
-		r.logprobs = appendLogprobs(r.logprobs, p.logprobs, r.request.alternatives, maxLogprobs-r.likelihood)
-		r.likelihood += len(r.logprobs) - before
+		r.logprobs = appendLogprobs(r.logprobs, p.logprobs, r.request.alternatives, maxLogprobs-r.logprobBytes)
+		r.logprobBytes += len(r.logprobs) - before
 	}
 }
 
-// end satisfies eventWriter. What the last event tells is not all known yet: it
-// is Finish's.
+// end satisfies eventWriter. Finish writes the last event, since whether the turn was kept is not known yet.
 func (r *Response) end(u Usage) error {
 	r.begin()
 	if err := r.calls.end(r.toolCall); err != nil {
@@ -223,7 +221,7 @@ func (o *openItem) string() jsontext.Value {
 	return append(o.text[:len(o.text):len(o.text)], '"')
 }
 
-// list is what stands between commas as a list.
+// list is elements, which commas separate, as a list.
 func list(elements []byte) jsontext.Value {
 	return append(append([]byte{'['}, elements...), ']')
 }
@@ -285,7 +283,7 @@ func (r *Response) say(kind itemKind, refusal bool, text jsontext.Value) error {
 
 // open opens an item of that kind.
 func (r *Response) open(kind itemKind, item outputItem) {
-	item.ID = itemPrefixes[kind] + r.own + "_" + strconv.Itoa(len(r.output))
+	item.ID = itemPrefixes[kind] + r.idBase + "_" + strconv.Itoa(len(r.output))
 	r.item = openItem{outputItem: item, kind: kind}
 	r.send(responseEvent{Type: "response.output_item.added", OutputIndex: new(len(r.output)), Item: r.item.now("in_progress")})
 }
@@ -356,12 +354,12 @@ func (r *Response) close(status string) {
 }
 
 // toolCall takes a part of a tool call that callQueue passes: of the open call, or the first of another.
-func (r *Response) toolCall(c *callPiece) error {
+func (r *Response) toolCall(c *callDelta) error {
 	o := &r.item
 	if open := (o.kind == callItem || o.kind == customItem) && o.call.continues(c); !open {
 		tool, ok := r.request.called(c.name)
 		if !ok {
-			return nonsense("a call of a tool that the request does not allow")
+			return invalidAnswer("a call of a tool that the request does not allow")
 		}
 		r.close("completed")
 		kind := callItem
@@ -369,7 +367,7 @@ func (r *Response) toolCall(c *callPiece) error {
 			kind = customItem
 		}
 		r.open(kind, outputItem{
-			CallID: bytes.Clone(callID(c.id, "call_"+r.own, len(r.output))), Name: bytes.Clone(tool.own), Namespace: tool.space,
+			CallID: bytes.Clone(callID(c.id, "call_"+r.idBase, len(r.output))), Name: bytes.Clone(tool.callerName), Namespace: tool.namespace,
 		})
 		o.call.begin(c)
 	}

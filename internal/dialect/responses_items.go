@@ -34,10 +34,10 @@ type inputItem struct {
 	kind itemKind
 	id   string // empty: none
 
-	role                          string
-	callID, name, space, argument jsontext.Value
-	content, summary              []block
-	text                          bool // the content is a string
+	role                              string
+	callID, name, namespace, argument jsontext.Value
+	content, summary                  []block
+	text                              bool // the content is a string
 }
 
 // input reads the input: one text, or a list of items.
@@ -60,7 +60,7 @@ func (q *ResponsesRequest) input() (err error) {
 
 // items reads a list of items.
 func (q *ResponsesRequest) items() (items []inputItem, err error) {
-	err = q.each(func() error {
+	err = q.list(func() error {
 		item, err := q.item()
 		items = append(items, item)
 		return err
@@ -79,25 +79,25 @@ func (q *ResponsesRequest) item() (item inputItem, err error) {
 			if q.dec.PeekKind() == 'n' {
 				return q.dec.SkipValue()
 			}
-			word, err = q.word()
+			word, err = q.requiredString()
 		case "role":
 			if q.dec.PeekKind() == 'n' {
 				return q.dec.SkipValue()
 			}
-			item.role, err = q.word()
+			item.role, err = q.requiredString()
 		case "id":
 			var id jsontext.Value
-			if id, err = q.text(); id != nil {
+			if id, err = q.optionalString(); id != nil {
 				item.id = string(unquote(id))
 			}
 		case "call_id":
-			item.callID, err = q.optional()
+			item.callID, err = q.optionalValue()
 		case "name":
-			item.name, err = q.optional()
+			item.name, err = q.optionalValue()
 		case "namespace":
-			item.space, err = q.optional()
+			item.namespace, err = q.optionalValue()
 		case "arguments", "input":
-			item.argument, err = q.optional()
+			item.argument, err = q.optionalValue()
 		case "content", "output":
 			item.text = q.dec.PeekKind() == '"'
 			item.content, err = q.parts()
@@ -150,7 +150,7 @@ func (q *ResponsesRequest) checkItem(item *inputItem, word string) error {
 	return nil
 }
 
-// checkMessage refuses a message that no model here can be told whole.
+// checkMessage refuses a message of which a model here would not get every part.
 func (q *ResponsesRequest) checkMessage(item *inputItem) error {
 	switch item.role {
 	case "developer":
@@ -163,11 +163,11 @@ func (q *ResponsesRequest) checkMessage(item *inputItem) error {
 		b := &item.content[i]
 		switch {
 		case b.kind == otherBlock:
-			return q.refuse("content of the type %q is not taken here; send input_text or input_image", b.word)
+			return q.refuse("content of the type %q is not taken here; send input_text or input_image", b.typeName)
 		case b.kind == imageBlock && b.source.url == nil:
 			return q.refuse("a picture is sent as image_url: files are not kept here")
 		case b.kind == textBlock && b.text == nil:
-			return q.refuse("content of the type %s has its text as a string", b.word)
+			return q.refuse("content of the type %s has its text as a string", b.typeName)
 		}
 	}
 	return nil
@@ -182,7 +182,7 @@ func (q *ResponsesRequest) parts() ([]block, error) {
 		return []block{{kind: textBlock, text: text}}, err
 	case '[':
 		var blocks []block
-		err := q.each(func() error {
+		err := q.list(func() error {
 			if q.dec.PeekKind() != '{' {
 				blocks = append(blocks, block{})
 				return q.dec.SkipValue()
@@ -204,7 +204,7 @@ func (q *ResponsesRequest) part() (b block, err error) {
 		case "type":
 			var word jsontext.Value
 			if word, err = q.value(); err == nil && word.Kind() == '"' {
-				b.word = string(unquote(word))
+				b.typeName = string(unquote(word))
 			}
 		case "text", "refusal":
 			var text jsontext.Value
@@ -223,7 +223,7 @@ func (q *ResponsesRequest) part() (b block, err error) {
 		}
 		return err
 	})
-	switch b.word {
+	switch b.typeName {
 	case "input_text", "output_text", "text", "summary_text", "reasoning_text", "refusal":
 		b.kind = textBlock
 	case "input_image", "image_url":
@@ -247,19 +247,19 @@ func (q *ResponsesRequest) picture(name []byte, s *source) error {
 	return nil
 }
 
-// spoken is what the item says to a model. A tool that its caller answers for
+// turnOf is what the item says to a model. A tool that its caller answers for
 // another of the same name goes by the name that machines know.
-func (q *ResponsesRequest) spoken(item *inputItem) turn {
+func (q *ResponsesRequest) turnOf(item *inputItem) turn {
 	switch item.kind {
 	case messageItem:
 		return turn{role: item.role, blocks: item.content}
 	case callItem:
 		return turn{role: "assistant", blocks: []block{{
-			kind: toolUseBlock, id: item.callID, name: q.toolNamed(item.name, item.space), input: item.argument,
+			kind: toolUseBlock, id: item.callID, name: q.toolNamed(item.name, item.namespace), input: item.argument,
 		}}}
 	case customItem:
 		return turn{role: "assistant", blocks: []block{{
-			kind: toolUseBlock, id: item.callID, name: q.toolNamed(item.name, item.space), input: customArguments(item.argument),
+			kind: toolUseBlock, id: item.callID, name: q.toolNamed(item.name, item.namespace), input: customArguments(item.argument),
 		}}}
 	case resultItem:
 		shown := item.content[:0:0]
@@ -285,10 +285,10 @@ func (q *ResponsesRequest) spoken(item *inputItem) turn {
 	return turn{role: "user"}
 }
 
-// mostTurns is how many kept turns one request may need: its previous response,
+// maxTurns is how many kept turns one request may need: its previous response,
 // and those that its references name. A turn holds all that came before it, so
 // that the newest is mostly enough.
-const mostTurns = 16
+const maxTurns = 16
 
 // Resolve finds what the request refers to: its previous response, and the items
 // that it names instead of repeating them. load gives the kept turn of a response,
@@ -297,7 +297,7 @@ const mostTurns = 16
 func (q *ResponsesRequest) Resolve(load func(response string) ([]byte, error)) error {
 	loads := 0
 	turn := func(id, param string) ([]inputItem, error) {
-		if loads++; loads > mostTurns {
+		if loads++; loads > maxTurns {
 			return nil, notKept(param)
 		}
 		kept, err := load(id)
@@ -324,7 +324,7 @@ func (q *ResponsesRequest) Resolve(load func(response string) ([]byte, error)) e
 		if known == nil {
 			known = make(map[string]inputItem)
 			for _, old := range q.context {
-				known[old.id] = inputItem{} // it is told already
+				known[old.id] = inputItem{} // it is in the context already
 			}
 		}
 		found, ok := known[item.id]

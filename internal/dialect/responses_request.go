@@ -10,9 +10,8 @@ import (
 	"github.com/kith/kith/internal/fault"
 )
 
-// ResponsesRequest is a body of the responses dialect as it was read. Resolve
-// gives it what it refers to; then Chat is what a machine is asked and Answer
-// begins what its caller is told.
+// ResponsesRequest is a body of the responses dialect as it was read. Resolve loads what it refers to; then Chat is the
+// request for a machine, and Answer begins the answer to the caller.
 type ResponsesRequest struct {
 	request
 	inputs []inputItem // as they were sent
@@ -68,10 +67,10 @@ type responseTool struct {
 	Strict      jsontext.Value `json:"strict,omitzero"`
 }
 
-// ReadResponses reads a body of the responses dialect, as strictly as Peek reads
+// ReadResponses reads a body of the responses dialect, as strictly as ReadHead reads
 // one of the chat dialect. Every error is a *fault.Fault.
 func ReadResponses(body []byte) (*ResponsesRequest, error) {
-	q := &ResponsesRequest{request: request{body: body, talk: "input"}}
+	q := &ResponsesRequest{request: request{body: body, turnsMember: "input"}}
 	if err := q.read(body, q.member); err != nil {
 		return nil, err
 	}
@@ -94,7 +93,7 @@ func (q *ResponsesRequest) Chat() ([]byte, error) {
 	for _, items := range [...][]inputItem{q.context, q.inputs} {
 		for i := range items {
 			if items[i].kind != referenceItem {
-				q.turns = append(q.turns, q.spoken(&items[i]))
+				q.turns = append(q.turns, q.turnOf(&items[i]))
 			}
 		}
 	}
@@ -131,24 +130,24 @@ func (q *ResponsesRequest) member(name []byte) (err error) {
 	case "input":
 		return q.input()
 	case "instructions":
-		if e.Instructions, err = q.text(); e.Instructions != nil {
+		if e.Instructions, err = q.optionalString(); e.Instructions != nil {
 			q.system = []block{{kind: textBlock, text: e.Instructions}}
 		}
 	case "previous_response_id":
 		var id jsontext.Value
-		if id, err = q.text(); id != nil && string(id) != `""` {
+		if id, err = q.optionalString(); id != nil && string(id) != `""` {
 			q.previous, e.PreviousResponse = string(unquote(id)), id
 		}
 	case "store":
 		var store jsontext.Value
-		store, err = q.flag()
+		store, err = q.optionalBoolean()
 		q.unstored = store.Kind() == 'f'
 	case "tools":
-		return q.each(func() error { return q.tool(nil) })
+		return q.list(func() error { return q.tool(nil) })
 	case "tool_choice":
 		return q.toolChoice()
 	case "parallel_tool_calls":
-		e.Parallel, err = q.flag()
+		e.Parallel, err = q.optionalBoolean()
 		q.choice.serial = e.Parallel.Kind() == 'f'
 	case "reasoning", "reasoning_effort", "thinking", "chat_template_kwargs":
 		return q.control(string(name))
@@ -156,7 +155,7 @@ func (q *ResponsesRequest) member(name []byte) (err error) {
 		return q.object(q.textMember)
 	case "conversation", "prompt":
 		var value jsontext.Value
-		if value, err = q.optional(); value != nil {
+		if value, err = q.optionalValue(); value != nil {
 			return q.refuse("nothing of that kind is kept here; send the input itself, or previous_response_id")
 		}
 	default:
@@ -170,43 +169,43 @@ func (q *ResponsesRequest) setting(name []byte) (err error) {
 	e := &q.echo
 	switch string(name) {
 	case "max_output_tokens":
-		e.MaxOutputTokens, err = q.count(1)
+		e.MaxOutputTokens, err = q.optionalInteger(1)
 		q.chat.MaxTokens = e.MaxOutputTokens
 	case "max_tool_calls":
-		e.MaxToolCalls, err = q.count(1)
+		e.MaxToolCalls, err = q.optionalInteger(1)
 	case "temperature":
-		e.Temperature, err = q.number()
+		e.Temperature, err = q.optionalNumber()
 		q.chat.Temperature = e.Temperature
 	case "top_p":
-		e.TopP, err = q.number()
+		e.TopP, err = q.optionalNumber()
 		q.chat.TopP = e.TopP
 	case "presence_penalty":
-		e.Presence, err = q.number()
+		e.Presence, err = q.optionalNumber()
 		q.chat.Presence = e.Presence
 	case "frequency_penalty":
-		e.Frequency, err = q.number()
+		e.Frequency, err = q.optionalNumber()
 		q.chat.Frequency = e.Frequency
 	case "top_logprobs":
-		if e.TopLogprobs, err = q.count(0); e.TopLogprobs != nil {
-			n, _ := strconv.ParseInt(string(e.TopLogprobs), 10, 64)    // it was just read
-			if q.alternatives = int(min(n, mostAlternatives)); n > 0 { // some engines take 0 for none at all
+		if e.TopLogprobs, err = q.optionalInteger(0); e.TopLogprobs != nil {
+			n, _ := strconv.ParseInt(string(e.TopLogprobs), 10, 64)   // it was just read
+			if q.alternatives = int(min(n, maxAlternatives)); n > 0 { // some engines take 0 for none at all
 				q.chat.Logprobs, q.chat.TopLogprobs = true, jsontext.Value(strconv.Itoa(q.alternatives))
 			}
 		}
 	case "include":
 		return q.include()
 	case "metadata":
-		if e.Metadata, err = q.optional(); err == nil && e.Metadata != nil && e.Metadata.Kind() != '{' {
+		if e.Metadata, err = q.optionalValue(); err == nil && e.Metadata != nil && e.Metadata.Kind() != '{' {
 			err = q.refuse("must be an object")
 		}
 	case "user":
-		e.User, err = q.text()
+		e.User, err = q.optionalString()
 	case "safety_identifier":
-		e.SafetyIdentifier, err = q.text()
+		e.SafetyIdentifier, err = q.optionalString()
 	case "prompt_cache_key":
-		e.PromptCacheKey, err = q.text()
+		e.PromptCacheKey, err = q.optionalString()
 	case "truncation":
-		if e.Truncation, err = q.text(); err == nil && e.Truncation != nil && string(e.Truncation) != `"auto"` && string(e.Truncation) != `"disabled"` {
+		if e.Truncation, err = q.optionalString(); err == nil && e.Truncation != nil && string(e.Truncation) != `"auto"` && string(e.Truncation) != `"disabled"` {
 			err = q.refuse("must be auto or disabled")
 		}
 	default:
@@ -218,7 +217,7 @@ func (q *ResponsesRequest) setting(name []byte) (err error) {
 // control reads one of the thinking controls, which are those of the chat
 // dialect.
 func (q *ResponsesRequest) control(name string) error {
-	value, err := q.optional()
+	value, err := q.optionalValue()
 	if err != nil || value == nil {
 		return err
 	}
@@ -259,20 +258,19 @@ func (q *ResponsesRequest) textMember(name []byte) (err error) {
 	case "format":
 		return q.readFormat()
 	case "verbosity":
-		q.echo.Text.Verbosity, err = q.text()
+		q.echo.Text.Verbosity, err = q.optionalString()
 	default:
 		err = q.dec.SkipValue()
 	}
 	return err
 }
 
-// include reads what the caller wants to be told beside the rest. Of that only
-// logprobs are known here.
+// include reads what else the caller wants in the answer. Only logprobs are known here.
 func (q *ResponsesRequest) include() error {
 	if q.dec.PeekKind() != '[' {
 		return q.dec.SkipValue()
 	}
-	return q.each(func() error {
+	return q.list(func() error {
 		value, err := q.value()
 		q.chat.Logprobs = q.chat.Logprobs || string(value) == `"message.output_text.logprobs"`
 		return err
@@ -286,15 +284,15 @@ func (q *ResponsesRequest) readFormat() error {
 	err := q.object(func(member []byte) (err error) {
 		switch string(member) {
 		case "type":
-			kind, err = q.word()
+			kind, err = q.requiredString()
 		case "name":
-			name, err = q.text()
+			name, err = q.optionalString()
 		case "description":
-			description, err = q.text()
+			description, err = q.optionalString()
 		case "strict":
-			strict, err = q.optional()
+			strict, err = q.optionalValue()
 		case "schema":
-			if schema, err = q.optional(); err == nil && schema != nil && schema.Kind() != '{' {
+			if schema, err = q.optionalValue(); err == nil && schema != nil && schema.Kind() != '{' {
 				err = q.refuse("must be an object")
 			}
 		default:
@@ -339,23 +337,23 @@ func (q *ResponsesRequest) tool(space jsontext.Value) error {
 	err := q.object(func(name []byte) (err error) {
 		switch string(name) {
 		case "type":
-			kind, err = q.word()
+			kind, err = q.requiredString()
 		case "name":
-			t.name, err = q.optional()
+			t.name, err = q.optionalValue()
 		case "description":
-			t.description, err = q.optional()
+			t.description, err = q.optionalValue()
 		case "parameters":
-			t.schema, err = q.optional()
+			t.schema, err = q.optionalValue()
 		case "strict":
-			t.strict, err = q.optional()
+			t.strict, err = q.optionalValue()
 		case "format":
-			t.format, err = q.optional()
+			t.format, err = q.optionalValue()
 		case "tools":
 			if space != nil || q.dec.PeekKind() != '[' {
 				return q.dec.SkipValue()
 			}
 			q.tools = nil
-			err = q.each(func() error { return q.tool(jsontext.Value(`""`)) }) // its name may come later
+			err = q.list(func() error { return q.tool(jsontext.Value(`""`)) }) // its name may come later
 			inner, q.tools = q.tools, before
 		default:
 			err = q.dec.SkipValue()
@@ -367,12 +365,12 @@ func (q *ResponsesRequest) tool(space jsontext.Value) error {
 		return err
 	case kind == "namespace" && t.name.Kind() == '"':
 		for i := range inner {
-			inner[i].space = t.name
+			inner[i].namespace = t.name
 		}
 		q.tools = append(q.tools, inner...)
 		return nil
 	case kind != "function" && kind != "custom":
-		q.hosted = append(q.hosted, strconv.Quote(kind))
+		q.vendorTools = append(q.vendorTools, strconv.Quote(kind))
 		return nil
 	case t.name.Kind() != '"':
 		return q.refuse("a tool has a name, which is a string")
@@ -382,7 +380,7 @@ func (q *ResponsesRequest) tool(space jsontext.Value) error {
 	if kind == "custom" {
 		t = customTool(t.name, t.description, t.format)
 	}
-	t.space = space
+	t.namespace = space
 	q.tools = append(q.tools, t)
 	return nil
 }
@@ -393,7 +391,7 @@ func (q *ResponsesRequest) toolChoice() error {
 	case 'n':
 		return q.dec.SkipValue()
 	case '"':
-		kind, err := q.word()
+		kind, err := q.requiredString()
 		if err != nil {
 			return err
 		}
@@ -405,18 +403,18 @@ func (q *ResponsesRequest) toolChoice() error {
 	err := q.object(func(member []byte) (err error) {
 		switch string(member) {
 		case "type":
-			kind, err = q.word()
+			kind, err = q.requiredString()
 		case "mode":
-			mode, err = q.word()
+			mode, err = q.requiredString()
 		case "name":
-			name, err = q.text()
+			name, err = q.optionalString()
 		case "tools":
-			err = q.each(func() error {
+			err = q.list(func() error {
 				return q.object(func(member []byte) error {
 					if string(member) != "name" {
 						return q.dec.SkipValue()
 					}
-					name, err := q.text()
+					name, err := q.optionalString()
 					names = append(names, name)
 					return err
 				})
@@ -453,8 +451,8 @@ func (q *ResponsesRequest) toolChoice() error {
 			Tools []namedTool `json:"tools"`
 		}{kind, mode, tools})
 	default:
-		q.choice.hosted = strconv.Quote(kind)
-		q.hosted = append(q.hosted, q.choice.hosted)
+		q.choice.vendorType = strconv.Quote(kind)
+		q.vendorTools = append(q.vendorTools, q.choice.vendorType)
 	}
 	return nil
 }
@@ -504,12 +502,12 @@ func (q *ResponsesRequest) nameTools() {
 	for i := range q.tools {
 		t := &q.tools[i]
 		name := string(unquote(t.name))
-		if t.space != nil && taken[name] {
-			name = string(unquote(t.space)) + "__" + name
+		if t.namespace != nil && taken[name] {
+			name = string(unquote(t.namespace)) + "__" + name
 		}
 		taken[name] = true
-		t.own, t.name = t.name, quote(name)
-		if q.allows(unquote(t.own)) {
+		t.callerName, t.name = t.name, quote(name)
+		if q.allows(unquote(t.callerName)) {
 			shown = append(shown, *t)
 		}
 	}
@@ -519,7 +517,7 @@ func (q *ResponsesRequest) nameTools() {
 // toolNamed is the name by which machines know the tool that its caller calls so.
 func (q *ResponsesRequest) toolNamed(name, space jsontext.Value) jsontext.Value {
 	for i := range q.known {
-		if t := &q.known[i]; bytes.Equal(t.own, name) && bytes.Equal(t.space, space) {
+		if t := &q.known[i]; bytes.Equal(t.callerName, name) && bytes.Equal(t.namespace, space) {
 			return t.name
 		}
 	}
@@ -530,14 +528,14 @@ func (q *ResponsesRequest) toolNamed(name, space jsontext.Value) jsontext.Value 
 // which its caller knows it; ok is false where the caller allows no such call.
 func (q *ResponsesRequest) called(name jsontext.Value) (called tool, ok bool) {
 	plain := unquote(name)
-	called = tool{own: name}
+	called = tool{callerName: name}
 	for i := range q.known {
 		if t := &q.known[i]; bytes.Equal(unquote(t.name), plain) {
 			called = *t
 			break
 		}
 	}
-	return called, q.allows(unquote(called.own))
+	return called, q.allows(unquote(called.callerName))
 }
 
 // responseOf is the id of the response that an item of ours belongs to; empty

@@ -64,13 +64,13 @@ func TestResponsesGoldens(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := Peek(chat); err != nil {
+		if _, err := ReadHead(chat); err != nil {
 			t.Errorf("what was written is not taken: %v\n%s", err, chat)
 		}
 		got["chat.json"] = indented(t, chat)
 		if answer, ok := files["answer.json"]; ok {
 			r := q.Answer("OWN", began, q.Stores())
-			if _, err := r.Unary([]byte(answer)); err != nil {
+			if _, err := r.Unary(strings.NewReader(answer)); err != nil {
 				got["response.json"] = err.Error() + "\n"
 			} else {
 				turn := r.Turn(done1)
@@ -97,7 +97,7 @@ func TestResponsesGoldens(t *testing.T) {
 	})
 }
 
-// checkTurn holds that what is kept can be told and be gone on from.
+// checkTurn holds that what is kept can be returned and continued.
 func checkTurn(t *testing.T, turn []byte, told string) {
 	t.Helper()
 	object, err := KeptResponse(turn)
@@ -146,8 +146,8 @@ func translateResponse(r *Response, stream string, size int) (string, error) {
 	return out.String(), nil
 }
 
-// readEvent is one event as a client reads it.
-type readEvent struct {
+// seenEvent is one event as a client reads it.
+type seenEvent struct {
 	Type         string      `json:"type"`
 	Sequence     int         `json:"sequence_number"`
 	OutputIndex  int         `json:"output_index"`
@@ -159,19 +159,19 @@ type readEvent struct {
 	Arguments    *string     `json:"arguments"`
 	Input        *string     `json:"input"`
 	Code         string      `json:"code"`
-	Item         *readItem   `json:"item"`
-	Part         *readPart   `json:"part"`
-	Error        *readError  `json:"error"`
-	Response     *readObject `json:"response"`
+	Item         *seenItem   `json:"item"`
+	Part         *seenPart   `json:"part"`
+	Error        *seenError  `json:"error"`
+	Response     *seenObject `json:"response"`
 }
 
-type readPart struct {
+type seenPart struct {
 	Type    string `json:"type"`
 	Text    string `json:"text"`
 	Refusal string `json:"refusal"`
 }
 
-type readItem struct {
+type seenItem struct {
 	ID        string     `json:"id"`
 	Type      string     `json:"type"`
 	Status    string     `json:"status"`
@@ -179,11 +179,11 @@ type readItem struct {
 	CallID    string     `json:"call_id"`
 	Name      string     `json:"name"`
 	Arguments string     `json:"arguments"`
-	Content   []readPart `json:"content"`
-	Summary   []readPart `json:"summary"`
+	Content   []seenPart `json:"content"`
+	Summary   []seenPart `json:"summary"`
 }
 
-type readError struct {
+type seenError struct {
 	Code          string `json:"code"`
 	Message       string `json:"message"`
 	Type          string `json:"type"`
@@ -193,11 +193,11 @@ type readError struct {
 	} `json:"details"`
 }
 
-type readObject struct {
+type seenObject struct {
 	ID     string     `json:"id"`
 	Status string     `json:"status"`
-	Output []readItem `json:"output"`
-	Error  *readError `json:"error"`
+	Output []seenItem `json:"output"`
+	Error  *seenError `json:"error"`
 	Usage  *struct {
 		Total int `json:"total_tokens"`
 	} `json:"usage"`
@@ -209,7 +209,7 @@ var everyMember = strings.Fields(`id object created_at completed_at status incom
 	max_output_tokens max_tool_calls store background service_tier metadata safety_identifier prompt_cache_key`)
 
 // checkResponseEvents holds the dialect's order: created, in progress, items that
-// never overlap, each added, filled and done, and one last event that tells the
+// never overlap, each added, filled and done, and one last event that has the
 // same items; numbers without a gap; the end mark at a good end only.
 func checkResponseEvents(t *testing.T, text string, whole bool) {
 	t.Helper()
@@ -219,14 +219,14 @@ func checkResponseEvents(t *testing.T, text string, whole bool) {
 		wrong("whole %v, but the end mark's presence is %v", whole, ended)
 	}
 	text = strings.TrimSuffix(text, "data: [DONE]\n\n")
-	var finished []readItem
-	var item *readItem
-	var part *readPart
+	var finished []seenItem
+	var item *seenItem
+	var part *seenPart
 	said, sequence, last := "", 0, ""
 	for frame := range strings.SplitSeq(strings.TrimSuffix(text, "\n\n"), "\n\n") {
 		name, data, ok := strings.Cut(frame, "\ndata: ")
 		name, named := strings.CutPrefix(name, "event: ")
-		var e readEvent
+		var e seenEvent
 		if err := json.Unmarshal([]byte(data), &e); !ok || !named || err != nil || e.Type != name || e.Sequence != sequence || strings.ContainsAny(data, "\r\n") {
 			wrong("frame %d %q: %v", sequence, frame, err)
 		}
@@ -366,7 +366,7 @@ func TestReadResponsesRefuses(t *testing.T) {
 		`{"model":"m","input":[{"type":"custom_tool_call","call_id":"a","name":"c"}]}`:                               {"input.0", "input"},
 		with(`"conversation":"conv_1"`):                                                                              {"conversation", "previous_response_id"},
 		with(`"prompt":{"id":"p"}`):                                                                                  {"prompt", "kept"},
-		`{"model":"m","input":[` + strings.Repeat(`{"type":"x"},`, mostBlocks) + `{"type":"x"}]}`:                    {"input." + fmt.Sprint(mostBlocks-1), "not taken"},
+		`{"model":"m","input":[` + strings.Repeat(`{"type":"x"},`, maxBlocks) + `{"type":"x"}]}`:                     {"input." + fmt.Sprint(maxBlocks-1), "not taken"},
 		`{"model":"m","input":[` + strings.Repeat("[", MaxDepth) + strings.Repeat("]", MaxDepth) + `]}`:              {"", "deeper"},
 	} {
 		_, chat, err := asks(body, loader(nil))
@@ -388,7 +388,7 @@ func TestResponsesNotKept(t *testing.T) {
 		`{"model":"m","input":[{"role":"user","content":"x"},{"type":"item_reference","id":"msg_B_0"}]}`: "input.1.id",
 		`{"model":"m","input":[{"type":"item_reference","id":"msg_A_7"}]}`:                               "input.0.id",
 		`{"model":"m","input":[{"type":"item_reference","id":"msg_A"}]}`:                                 "input.0.id",
-		`{"model":"m","input":[{"type":"item_reference","id":"nonsense"}]}`:                              "input.0.id",
+		`{"model":"m","input":[{"type":"item_reference","id":"invalidAnswer"}]}`:                         "input.0.id",
 		`{"model":"m","input":[{"id":"msg__0"}]}`:                                                        "input.0.id",
 	} {
 		_, _, err := asks(body, load)
@@ -407,7 +407,7 @@ func TestResponsesNotKept(t *testing.T) {
 	}
 	t.Run("no more than a few turns are opened", func(t *testing.T) {
 		var items []string
-		for i := range 2 * mostTurns {
+		for i := range 2 * maxTurns {
 			items = append(items, `{"type":"item_reference","id":"msg_`+strconv.Itoa(i)+`_0"}`)
 		}
 		loads := 0
@@ -416,7 +416,7 @@ func TestResponsesNotKept(t *testing.T) {
 			own := strings.TrimPrefix(id, "resp_")
 			return []byte(`{"input":[],"response":{"output":[{"id":"msg_` + own + `_0","type":"message","role":"assistant","content":"x"}]}}`), nil
 		})
-		if fault.Of(err).Code != fault.PreviousResponseNotFound || loads != mostTurns {
+		if fault.Of(err).Code != fault.PreviousResponseNotFound || loads != maxTurns {
 			t.Errorf("%d loads, %v", loads, err)
 		}
 	})
@@ -469,7 +469,7 @@ func TestResponsesControls(t *testing.T) {
 			t.Errorf("%s: %v\n%s\nlacks %s", members, err, chat, want[0])
 			continue
 		}
-		if _, err := Peek(chat); err != nil {
+		if _, err := ReadHead(chat); err != nil {
 			t.Errorf("%s: %v", chat, err)
 		}
 		object := q.Answer("OWN", began, q.Stores()).Finish(done1, q.Stores())
@@ -494,7 +494,7 @@ func TestResponsesAllowedTools(t *testing.T) {
 		`{"type":"allowed_tools","tools":[]}`:                                             false,
 	} {
 		r := answerTo(t, `{"model":"m","input":"x","tools":[{"type":"function","name":"f"},{"type":"function","name":"g"}],"tool_choice":`+choice+`}`, loader(nil))
-		if _, err := r.Unary([]byte(answer)); (err == nil) != ok || err != nil && fault.Of(err).Code != fault.EngineError {
+		if _, err := r.Unary(strings.NewReader(answer)); (err == nil) != ok || err != nil && fault.Of(err).Code != fault.EngineError {
 			t.Errorf("%s: %v", choice, err)
 		}
 	}
@@ -510,7 +510,7 @@ func TestWholeResponseRefuses(t *testing.T) {
 		`{"choices":[{"message":{"tool_calls":[{"id":"c"}]}}]}`:                              "out of order",
 		`{"choices":[{"message":{"content":"` + strings.Repeat("x", maxAnswerText) + `"}}]}`: "4 MiB",
 	} {
-		if _, err := answerTo(t, `{"model":"m","input":"x"}`, loader(nil)).Unary([]byte(answer)); fault.Of(err).Code != fault.EngineError || !strings.Contains(err.Error(), says) {
+		if _, err := answerTo(t, `{"model":"m","input":"x"}`, loader(nil)).Unary(strings.NewReader(answer)); fault.Of(err).Code != fault.EngineError || !strings.Contains(err.Error(), says) {
 			t.Errorf("%.100s: %v", answer, err)
 		}
 	}
@@ -591,7 +591,7 @@ func FuzzResponsesRequest(f *testing.F) {
 			}
 			return
 		}
-		again, err := Peek(chat)
+		again, err := ReadHead(chat)
 		if err != nil && !strings.Contains(err.Error(), "deeper") { // a tool's schema lies a level deeper
 			t.Fatalf("%v\n%s\n%s", err, body, chat)
 		}
@@ -599,7 +599,7 @@ func FuzzResponsesRequest(f *testing.F) {
 			t.Fatalf("%+v became %+v", q.Head, again)
 		}
 		r := q.Answer("OWN", began, true)
-		if _, err := r.Unary([]byte(`{"choices":[{"message":{"content":"z"},"finish_reason":"stop"}]}`)); err != nil {
+		if _, err := r.Unary(strings.NewReader(`{"choices":[{"message":{"content":"z"},"finish_reason":"stop"}]}`)); err != nil {
 			t.Fatal(err)
 		}
 		kept := r.Turn(done1)

@@ -7,9 +7,8 @@ import (
 	"strconv"
 )
 
-// What one stream may hold (decisions 5, trust's fault 48). Its frames are not
-// counted: one of a long answer is one token, and what bounds those are its bytes
-// and the limits on its time.
+// What one stream may hold (docs/faults.md#48). Its frames are not counted: in a long answer each is one token, and the
+// limits on bytes and time bound those.
 const (
 	MaxFrame       = 256 << 10 // bytes, its blank line included
 	MaxStreamBytes = 64 << 20
@@ -21,9 +20,8 @@ const (
 // line that holds a strict JSON object or the end mark, comments, and a blank
 // line; lines end in LF or CRLF. The zero Stream is ready.
 type Stream struct {
-	// Trusted says that the bytes come from a surface of ours and not from a
-	// member's machine: its comments stay as they are and its faults keep their
-	// codes.
+	// Trusted says that a hub sent the bytes and not a member's machine: its comments stay as they are and its faults
+	// keep their codes.
 	Trusted bool
 	// Events, if set, turns what is taken into events of another dialect,
 	// which are then passed on in its place. Set it before the first Take.
@@ -31,12 +29,12 @@ type Stream struct {
 	// Speech says that the stream is a transcript and not a chat: its events have
 	// types, and the last of them is its end mark.
 	Speech bool
-	// Most is how many bytes the answer may have; 0: MaxStreamBytes.
-	Most int
-	// Native says that the stream is of the messages or the responses dialect and
+	// MaxBytes is how many bytes the answer may have; 0: MaxStreamBytes.
+	MaxBytes int
+	// Passthrough says that the stream is of the messages or the responses dialect and
 	// passes as it is, comments too: its events have names and types, and one of
 	// them is the last.
-	Native bool
+	Passthrough bool
 
 	object  object
 	scanned int  // bytes of the pending ones that were looked at
@@ -66,11 +64,11 @@ func (s *Stream) Usage() Usage {
 }
 
 // Take looks at pending, the bytes that were received and not passed on, and
-// returns how many of them from the front are whole and checked frames: n.
+// returns how many of them from the front are complete and checked frames: n.
 // The next pending begins behind those. An error is a *fault.Fault that ends
 // the stream: an error frame of the sender, or bytes that the dialect does not
-// allow; the n bytes before them are good. In a stranger's comments, which
-// could pass for ours, Take overwrites the text with spaces.
+// allow; the n bytes before them are good. In the comments of an untrusted
+// sender, which could look like the hub's, Take overwrites the text with spaces.
 func (s *Stream) Take(pending []byte) (n int, err error) {
 	for {
 		i := bytes.IndexByte(pending[s.scanned:], '\n')
@@ -92,7 +90,7 @@ func (s *Stream) Take(pending []byte) (n int, err error) {
 			continue
 		}
 		if s.mark && len(bytes.Trim(pending[s.scanned:], "\r\n")) > 0 {
-			err = nonsense("more after the end of its answer")
+			err = invalidAnswer("more after the end of its answer")
 			break
 		}
 		if err = s.close(s.scanned - n); err != nil {
@@ -114,8 +112,8 @@ func (s *Stream) close(size int) error {
 	switch {
 	case size > s.longest():
 		return s.tooLong()
-	case s.bytes > cmp.Or(s.Most, MaxStreamBytes):
-		return nonsense(fmt.Sprintf("an answer of more than %d MiB", cmp.Or(s.Most, MaxStreamBytes)>>20))
+	case s.bytes > cmp.Or(s.MaxBytes, MaxStreamBytes):
+		return invalidAnswer(fmt.Sprintf("an answer of more than %d MiB", cmp.Or(s.MaxBytes, MaxStreamBytes)>>20))
 	}
 	if s.filled && s.object.content {
 		s.content++
@@ -128,14 +126,14 @@ func (s *Stream) close(size int) error {
 
 // longest is how long a frame may be.
 func (s *Stream) longest() int {
-	if s.Native {
-		return maxNativeFrame
+	if s.Passthrough {
+		return maxPassedFrame
 	}
 	return MaxFrame
 }
 
 func (s *Stream) tooLong() error {
-	return nonsense("a frame of more than " + strconv.Itoa(s.longest()>>10) + " KiB")
+	return invalidAnswer("a frame of more than " + strconv.Itoa(s.longest()>>10) + " KiB")
 }
 
 var (
@@ -151,20 +149,20 @@ func (s *Stream) read(line []byte) (blank bool, err error) {
 	case len(line) == 0:
 		return true, nil
 	case bytes.IndexByte(line, '\r') >= 0: // readers differ on a bare CR
-		return false, nonsense("a bare carriage return")
+		return false, invalidAnswer("a bare carriage return")
 	case line[0] == ':':
-		if !s.Trusted && !s.Native {
+		if !s.Trusted && !s.Passthrough {
 			for i := range line[1:] {
 				line[1+i] = ' '
 			}
 		}
 		return false, nil
 	case s.ended:
-		return false, nonsense("more after the end of its answer")
-	case s.Native && !s.filled && bytes.HasPrefix(line, eventField):
+		return false, invalidAnswer("more after the end of its answer")
+	case s.Passthrough && !s.filled && bytes.HasPrefix(line, eventField):
 		return false, nil
 	case s.filled || !bytes.HasPrefix(line, dataField):
-		return false, nonsense("a frame that is not one data line")
+		return false, invalidAnswer("a frame that is not one data line")
 	}
 	s.filled = true
 	data := bytes.TrimPrefix(line[len(dataField):], []byte{' '})
@@ -172,7 +170,7 @@ func (s *Stream) read(line []byte) (blank bool, err error) {
 		s.mark, err = s.speech(data)
 		return false, err
 	}
-	if s.Native {
+	if s.Passthrough {
 		s.mark, err = s.native(data)
 		return false, err
 	}
@@ -181,23 +179,23 @@ func (s *Stream) read(line []byte) (blank bool, err error) {
 		return false, s.Events.end(s.Usage())
 	}
 	if s.Events != nil {
-		s.object.into = &s.Events.piece
+		s.object.into = &s.Events.delta
 	}
 	if err := s.object.read(data); err != nil {
 		return false, err
 	}
-	if s.object.failed {
+	if s.object.failure != nil {
 		return false, s.failure(data)
 	}
 	return false, s.Events.chunk()
 }
 
-// failure is the fault that an error frame tells.
+// failure is the fault that an error frame reports.
 func (s *Stream) failure(data []byte) error {
 	if s.Trusted {
 		if f, ok := ParseFault(data); ok {
 			return f
 		}
 	}
-	return engineSays(data)
+	return reportedError(data)
 }

@@ -62,7 +62,7 @@ func TestStreamCountsContentWithoutUsage(t *testing.T) {
 	}
 }
 
-// A stranger must not be able to write in our name: its comments lose their text.
+// A machine cannot write in the hub's name: its comments lose their text.
 func TestStreamBlanksStrangersComments(t *testing.T) {
 	var s Stream
 	passed, err := feed(&s, ": own; machine=mine\n"+chunk, 5)
@@ -158,16 +158,16 @@ func TestStreamTrustedKeepsCodes(t *testing.T) {
 }
 
 func TestCheckUnary(t *testing.T) {
-	got, err := CheckUnary([]byte(`{"object":"list","data":[],"usage":{"prompt_tokens":4,"total_tokens":4}}`))
+	got, err := CheckUnary(strings.NewReader(`{"object":"list","data":[],"usage":{"prompt_tokens":4,"total_tokens":4}}`))
 	if err != nil || got != (Usage{In: 4, Reported: true}) {
 		t.Errorf("%+v, %v", got, err)
 	}
 	for _, bad := range []string{``, `[]`, `{"a":1}{}`, `{"a":1,"a":2}`, "{\"a\":\"\xff\"}", `{"error":{"message":"x"}}`, `data: {}`} {
-		if _, err := CheckUnary([]byte(bad)); err == nil || fault.Of(err).Code != fault.EngineError {
+		if _, err := CheckUnary(strings.NewReader(bad)); err == nil || fault.Of(err).Code != fault.EngineError {
 			t.Errorf("CheckUnary(%q): %v", bad, err)
 		}
 	}
-	if _, err := CheckUnary([]byte(`{"error":null}`)); err != nil {
+	if _, err := CheckUnary(strings.NewReader(`{"error":null}`)); err != nil {
 		t.Error(err)
 	}
 }
@@ -216,7 +216,7 @@ func BenchmarkCheckUnary(b *testing.B) {
 	b.SetBytes(int64(len(body)))
 	b.ReportAllocs()
 	for b.Loop() {
-		if _, err := CheckUnary(body); err != nil {
+		if _, err := CheckUnary(bytes.NewReader(body)); err != nil {
 			b.Fatal(err)
 		}
 	}

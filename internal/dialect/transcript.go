@@ -1,7 +1,9 @@
 package dialect
 
 import (
+	"errors"
 	"fmt"
+	"io"
 	"math"
 	"strconv"
 	"strings"
@@ -22,6 +24,7 @@ type transcript struct {
 	Segments []segment       `json:"segments,omitzero"`
 	Words    []word          `json:"words,omitzero"`
 	Usage    transcriptUsage `json:"usage,omitzero"`
+	Error    jsontext.Value  `json:"error,omitzero"`
 }
 
 type segment struct {
@@ -62,15 +65,18 @@ func (u transcriptUsage) usage() Usage {
 
 // Answer is the body in the form's own format of what an engine answered to the
 // format that Encode asked for, and its media type. Errors are *fault.Fault.
-func (t *Transcription) Answer(answer []byte) (body []byte, contentType string, usage Usage, err error) {
-	if _, err := CheckUnary(answer); err != nil {
+func (t *Transcription) Answer(answer io.Reader) (body []byte, contentType string, usage Usage, err error) {
+	var said transcript
+	err = readObject(answer, &said)
+	switch {
+	case said.Error != nil && said.Error.Kind() != 'n':
+		return nil, "", Usage{}, errorMember(said.Error)
+	case errors.As(err, new(*json.SemanticError)), err == nil && said.Text == nil:
+		return nil, "", Usage{}, invalidAnswer("something that is no transcript")
+	case err != nil:
 		return nil, "", Usage{}, err
 	}
-	var said transcript
-	if err := json.Unmarshal(answer, &said); err != nil || said.Text == nil {
-		return nil, "", Usage{}, nonsense("something that is no transcript")
-	}
-	if t.asked() == "verbose_json" && said.Segments == nil {
+	if t.engineFormat() == "verbose_json" && said.Segments == nil {
 		return nil, "", Usage{}, fault.New(fault.InvalidRequest, "the machine's engine tells no times, which %s is made of: ask for json or text", t.Format).WithParam("response_format")
 	}
 	contentType = "text/plain; charset=utf-8"
@@ -93,7 +99,7 @@ func (s *transcript) document(format string) ([]byte, error) {
 	if format == "json" {
 		*s = transcript{Text: s.Text, Usage: s.Usage}
 	} else {
-		s.Task = "transcribe"
+		s.Task, s.Error = "transcribe", nil
 		if s.Language == nil {
 			s.Language = new(string)
 		}
@@ -108,7 +114,7 @@ func (s *transcript) document(format string) ([]byte, error) {
 	}
 	body, err := json.Marshal(s)
 	if err != nil {
-		return nil, nonsense("something that is no transcript")
+		return nil, invalidAnswer("something that is no transcript")
 	}
 	return body, nil
 }
@@ -169,12 +175,12 @@ func (s *Stream) speech(data []byte) (end bool, err error) {
 	if err := s.object.read(data); err != nil {
 		return false, err
 	}
-	if s.object.failed {
+	if s.object.failure != nil {
 		return false, s.failure(data)
 	}
 	var e SpeechEvent
 	if err := json.Unmarshal(data, &e); err != nil {
-		return false, nonsense("an event that is of no transcript")
+		return false, invalidAnswer("an event that is of no transcript")
 	}
 	switch {
 	case e.Type == SpeechDelta && e.Delta != nil:
@@ -187,7 +193,7 @@ func (s *Stream) speech(data []byte) (end bool, err error) {
 		}
 		return true, nil
 	}
-	return false, nonsense("an event that is of no transcript")
+	return false, invalidAnswer("an event that is of no transcript")
 }
 
 // AppendSpeech appends an event of a streamed transcript as a frame; usage may be nil.

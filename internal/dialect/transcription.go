@@ -21,18 +21,18 @@ import (
 
 // Bounds of a transcription form beside its sound.
 const (
-	// FormRoom is how many bytes a form may be longer than its sound.
-	FormRoom = 1 << 20
+	// FormOverhead is how many bytes a form may be longer than its sound.
+	FormOverhead = 1 << 20
 
 	maxFormParts  = 64
 	maxFormHeader = 16 << 10 // bytes of one part's header
 	maxFormValue  = 64 << 10 // bytes of one part that is not the sound
 )
 
-// transcriptFormats are the words of response_format (decisions 5).
+// transcriptFormats are the words of response_format (spec/api.md#audio-forms).
 var transcriptFormats = []string{"json", "text", "srt", "verbose_json", "vtt"}
 
-// soundTypes are the kinds of file that engines tell apart by their names, and
+// soundTypes are the kinds of file that engines distinguish by their names, and
 // the media type each is sent as.
 var soundTypes = map[string]string{
 	".flac": "audio/flac", ".m4a": "audio/mp4", ".mp3": "audio/mpeg", ".mp4": "audio/mp4", ".mpeg": "audio/mpeg",
@@ -43,19 +43,19 @@ var soundTypes = map[string]string{
 type Field struct{ Name, Value string }
 
 // Transcription is the form of a transcription call: what it asks for in
-// memory, its sound in a file. Every hop writes the form anew (Encode), so that
-// nothing of the caller's own framing, file name or media type passes.
+// memory, its sound in a spool. Every hop encodes the form again, so that nothing of the caller's own framing, file name
+// or media type passes.
 type Transcription struct {
 	Model       fleet.ModelID // never empty; perhaps not Valid
 	Language    string        // empty: the engine finds out
 	Prompt      string
-	Format      string   // of the answer: a word of decisions 5
+	Format      string   // of the answer: one of transcriptFormats
 	Temperature string   // a number from 0 to 1; empty: not said
 	Granularity []string // of word and segment
 	Stream      bool
 	Others      []Field // what else was sent, in its order
 
-	extension string // with its dot, a key of soundTypes; empty: not told
+	extension string // with its dot, a key of soundTypes; empty: unknown
 	sound     *spool.Bytes
 	size      int64
 }
@@ -71,7 +71,7 @@ func ReadTranscription(contentType string, body io.Reader, sound *spool.Bytes, l
 	if err != nil || media != "multipart/form-data" || params["boundary"] == "" {
 		return t, fault.New(fault.InvalidRequest, "send the request as multipart/form-data with a boundary, the sound in the part named file")
 	}
-	from := &gauge{src: body}
+	from := &partReader{src: body}
 	parts := multipart.NewReader(from, params["boundary"])
 	seen := map[string]bool{}
 	for n := 0; ; n++ {
@@ -81,7 +81,7 @@ func ReadTranscription(contentType string, body io.Reader, sound *spool.Bytes, l
 			break
 		}
 		if err != nil {
-			return t, from.told(malformed("cannot find the end of a part"))
+			return t, from.cause(malformed("cannot find the end of a part"))
 		}
 		name := part.FormName()
 		switch {
@@ -91,7 +91,7 @@ func ReadTranscription(contentType string, body io.Reader, sound *spool.Bytes, l
 			return t, malformed("a part has no name")
 		case encoded(part.Header):
 			return t, malformed("the part %q is in a transfer encoding; send it as it is", name)
-		case single(name) && seen[name]:
+		case onlyOnce(name) && seen[name]:
 			return t, malformed("the part %q comes twice", name).WithParam(name)
 		}
 		seen[name] = true
@@ -103,7 +103,7 @@ func ReadTranscription(contentType string, body io.Reader, sound *spool.Bytes, l
 			err = t.readField(name, part)
 		}
 		if err != nil {
-			return t, from.told(err)
+			return t, from.cause(err)
 		}
 	}
 	return t, t.check()
@@ -114,8 +114,7 @@ func malformed(format string, args ...any) *fault.Fault {
 	return fault.New(fault.InvalidRequest, "the multipart form is malformed: "+format, args...)
 }
 
-// encoded reports whether a part is not as it is: nobody sends that, and
-// readers differ on it.
+// encoded reports whether a part has a transfer encoding, which readers treat differently and no client uses.
 func encoded(h textproto.MIMEHeader) bool {
 	switch strings.ToLower(h.Get("Content-Transfer-Encoding")) {
 	case "", "binary", "8bit", "7bit":
@@ -124,9 +123,9 @@ func encoded(h textproto.MIMEHeader) bool {
 	return true
 }
 
-// single reports whether a part may come only once: readers differ on which of
+// onlyOnce reports whether a part may come only once: readers differ on which of
 // two would count.
-func single(name string) bool {
+func onlyOnce(name string) bool {
 	switch name {
 	case "file", "model", "language", "prompt", "response_format", "temperature", "stream":
 		return true
@@ -134,19 +133,19 @@ func single(name string) bool {
 	return false
 }
 
-// gauge lets only so many bytes through to the multipart reader, which holds a
+// partReader lets only so many bytes through to the multipart reader, which holds a
 // part's header in memory, and remembers why its source ended.
-type gauge struct {
+type partReader struct {
 	src  io.Reader
 	left int64
 	err  error // of src, other than its end
 }
 
-var errGauge = errors.New("more than a part may have")
+var errPartTooLong = errors.New("more than a part may have")
 
-func (g *gauge) Read(p []byte) (int, error) {
+func (g *partReader) Read(p []byte) (int, error) {
 	if g.left <= 0 {
-		return 0, errGauge
+		return 0, errPartTooLong
 	}
 	n, err := g.src.Read(p[:min(int64(len(p)), g.left)])
 	g.left -= int64(n)
@@ -156,8 +155,8 @@ func (g *gauge) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// told is err, unless the source broke: then that.
-func (g *gauge) told(err error) error {
+// cause is err, unless the source broke: then that.
+func (g *partReader) cause(err error) error {
 	if g.err != nil {
 		return g.err
 	}
@@ -261,9 +260,9 @@ func (t *Transcription) Head() Head { return Head{Model: t.Model, Stream: t.Stre
 // Close gives the sound back.
 func (t *Transcription) Close() { t.sound.Close() }
 
-// asked is the format that machines and engines are asked for: one that all of
+// engineFormat is the format that machines and engines are asked for: one that all of
 // the caller's can be made of. Most engines know no other.
-func (t *Transcription) asked() string {
+func (t *Transcription) engineFormat() string {
 	if t.Stream || t.Format == "json" || t.Format == "text" {
 		return "json"
 	}
@@ -272,7 +271,7 @@ func (t *Transcription) asked() string {
 
 // Encode is the form as the next hop gets it: its media type and length, and a
 // function that makes its bytes, from the beginning at each call. With others
-// the parts nobody here knows are in it; an engine gets those of its owner only.
+// the unknown parts are in it; an engine gets those of its owner only.
 func (t *Transcription) Encode(others bool) (contentType string, length int64, body func() io.ReadCloser) {
 	var head bytes.Buffer
 	w := multipart.NewWriter(&head)
@@ -283,7 +282,7 @@ func (t *Transcription) Encode(others bool) (contentType string, length int64, b
 		}
 	}
 	field("model", string(t.Model))
-	field("response_format", t.asked())
+	field("response_format", t.engineFormat())
 	field("language", t.Language)
 	field("prompt", t.Prompt)
 	field("temperature", t.Temperature)

@@ -125,7 +125,7 @@ func encodedParts(t *testing.T, f *Transcription, others bool) []string {
 	}
 }
 
-// What is no form, or asks for what nobody can do, is refused and says where.
+// What is no form, or asks for the impossible, is refused with the place named.
 func TestTranscriptionRefused(t *testing.T) {
 	good := []string{"file:a.mp3=sound", "model=m"}
 	with := func(parts ...string) string { return form(append(parts, good...)...) }
@@ -224,12 +224,12 @@ func TestTranscriptAnswers(t *testing.T) {
 		{"srt", `{"text":"","segments":[]}`, "", "text/plain; charset=utf-8"},
 	} {
 		f := &Transcription{Format: c.format}
-		body, kind, _, err := f.Answer([]byte(c.answer))
+		body, kind, _, err := f.Answer(strings.NewReader(c.answer))
 		if err != nil || string(body) != c.want || kind != c.kind {
 			t.Errorf("%s: %v %s\n got %q\nwant %q", c.format, err, kind, body, c.want)
 		}
 	}
-	_, _, usage, _ := (&Transcription{Format: "text"}).Answer([]byte(plainText))
+	_, _, usage, _ := (&Transcription{Format: "text"}).Answer(strings.NewReader(plainText))
 	if usage != (Usage{In: 14, Out: 101, Reported: true}) {
 		t.Errorf("usage %+v", usage)
 	}
@@ -247,7 +247,7 @@ func TestTranscriptAnswersRefused(t *testing.T) {
 		{"srt", `{"text":"a"}`, fault.InvalidRequest}, {"vtt", `{"text":"a"}`, fault.InvalidRequest}, {"verbose_json", `{"text":"a"}`, fault.InvalidRequest},
 		{"verbose_json", `{"text":"a","segments":"x"}`, fault.EngineError}, {"srt", `{"text":"a","segments":[{"start":"x"}]}`, fault.EngineError},
 	} {
-		_, _, _, err := (&Transcription{Format: c.format}).Answer([]byte(c.answer))
+		_, _, _, err := (&Transcription{Format: c.format}).Answer(strings.NewReader(c.answer))
 		if f := fault.Of(err); f == nil || f.Code != c.code {
 			t.Errorf("%s %s: %v", c.format, c.answer, err)
 		}

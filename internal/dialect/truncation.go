@@ -34,7 +34,7 @@ func (r *Response) Shorten(f *fault.Fault) ([]byte, bool) {
 // half of them where it has none. At least one part of the talk is left out, if
 // one may be.
 func shortened(q *ResponsesRequest, message string) []turn {
-	fixed := weight{}
+	fixed := estimate{}
 	fixed.blocks(q.system)
 	for _, t := range q.tools {
 		fixed.text(t.description)
@@ -42,7 +42,7 @@ func shortened(q *ResponsesRequest, message string) []turn {
 	}
 	all := fixed.total()
 	for _, t := range q.turns {
-		all += weightOf(t)
+		all += estimateOf(t)
 	}
 	goal := all / 2
 	var tokens, context int64
@@ -55,7 +55,7 @@ func shortened(q *ResponsesRequest, message string) []turn {
 		}
 		goal = int64(float64(all) * float64(context-answer) / float64(tokens))
 	}
-	parts := partsOf(q.turns)
+	parts := groupsOf(q.turns)
 	kept := make([]bool, len(parts))
 	for i := range parts {
 		kept[i] = true
@@ -68,7 +68,7 @@ func shortened(q *ResponsesRequest, message string) []turn {
 		kept[i] = false
 		dropped++
 		for _, t := range p.turns {
-			all -= weightOf(t)
+			all -= estimateOf(t)
 		}
 	}
 	if dropped == 0 {
@@ -83,23 +83,23 @@ func shortened(q *ResponsesRequest, message string) []turn {
 	return withCalls(out)
 }
 
-// talkPart is turns that are left out together.
-type talkPart struct {
+// turnGroup is turns that are left out together.
+type turnGroup struct {
 	turns []turn
 	stays bool
 }
 
-// partsOf takes the talk apart. Before the last message of the user a part is a
+// groupsOf takes the talk apart. Before the last message of the user a part is a
 // message and all that followed it; behind that message, what the model said with
 // its calls and their outputs.
-func partsOf(turns []turn) []talkPart {
+func groupsOf(turns []turn) []turnGroup {
 	last := -1 // the last message of the user
 	for i, t := range turns {
 		if t.role == "user" && !t.results() {
 			last = i
 		}
 	}
-	var parts []talkPart
+	var parts []turnGroup
 	for i, t := range turns {
 		lead := t.role == "system" && (i == 0 || parts[0].turns[0].role == "system" && len(parts) == 1)
 		begins := i == 0 || !lead && parts[len(parts)-1].turns[0].role == "system" && len(parts) == 1
@@ -109,7 +109,7 @@ func partsOf(turns []turn) []talkPart {
 			begins = begins || i == last+1 || t.role == "assistant" && turns[i-1].results()
 		}
 		if begins {
-			parts = append(parts, talkPart{})
+			parts = append(parts, turnGroup{})
 		}
 		p := &parts[len(parts)-1]
 		p.turns = append(p.turns, t)
@@ -154,9 +154,9 @@ func withCalls(turns []turn) []turn {
 	return out
 }
 
-// weightOf is about how many tokens a turn has.
-func weightOf(t turn) int64 {
-	w := weight{tokens: tokensOfMessage}
+// estimateOf is about how many tokens a turn has.
+func estimateOf(t turn) int64 {
+	w := estimate{tokens: tokensOfMessage}
 	w.blocks(t.blocks)
 	return w.total()
 }

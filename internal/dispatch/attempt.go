@@ -126,7 +126,7 @@ func (d *Dispatcher) send(ctx context.Context, a *attempt) (*gateway.Answer, out
 	if a.call.Stream {
 		err = answer.readAhead()
 	} else {
-		result.Whole, err = a.call.Hold(d.cfg.Spool, answer.ReadCloser, response.ContentLength)
+		result.Held, err = a.call.Hold(d.cfg.Spool, answer.ReadCloser, response.ContentLength)
 	}
 	if err != nil {
 		out, f := broken(ctx, a.call, gone, err)

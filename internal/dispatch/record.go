@@ -68,13 +68,13 @@ const (
 func within[N int64 | time.Duration](n, most N) N { return min(max(n, 0), most) }
 
 // judgement is a decision as the call's trace keeps it.
-func judgement(d fleet.Decision) gateway.Judged {
-	return gateway.Judged{Row: d.Row, Verdict: d.Verdict, Tally: d.Tally}
+func judgement(d fleet.Decision) gateway.Decision {
+	return gateway.Decision{Row: d.Row, Verdict: d.Verdict, Tally: d.Tally}
 }
 
 // recordDecision adds a decision to the call's trace, which keeps the first and the
 // last.
-func (c *activeCall) recordDecision(j gateway.Judged) {
+func (c *activeCall) recordDecision(j gateway.Decision) {
 	trace := &c.call.Trace
 	j.After = time.Since(c.call.Arrived)
 	if trace.Last = j; trace.First.Row == 0 {
@@ -85,7 +85,7 @@ func (c *activeCall) recordDecision(j gateway.Judged) {
 // recordAttempt adds an attempt to the call's trace.
 func (c *activeCall) recordAttempt(a *attempt, out outcome) {
 	trace := &c.call.Trace
-	trace.Tries = append(trace.Tries, gateway.Try{
+	trace.Tries = append(trace.Tries, gateway.Attempt{
 		Machine: a.Machine, Class: a.Class, After: a.began.Sub(c.call.Arrived), Took: time.Since(a.began), Outcome: a.describe(out),
 		Prompt: a.gotBody, Began: out == answered, Waited: trace.Waited,
 	})
@@ -112,10 +112,10 @@ func (a *attempt) describe(out outcome) string {
 
 // routeHeader is the value of X-Kith-Route (spec/api.md#x-kith-route): each machine that was given some of the
 // request's body, once, in the order in which they got it last.
-func routeHeader(tries []gateway.Try) string {
+func routeHeader(tries []gateway.Attempt) string {
 	var parts []string
 	for i, t := range tries {
-		again := slices.ContainsFunc(tries[i+1:], func(later gateway.Try) bool { return later.Prompt && later.Machine.ID == t.Machine.ID })
+		again := slices.ContainsFunc(tries[i+1:], func(later gateway.Attempt) bool { return later.Prompt && later.Machine.ID == t.Machine.ID })
 		if t.Prompt && !again {
 			parts = append(parts, t.Class.String()+"; machine="+headerText(t.Machine.Name)+"; owner="+headerText(t.Machine.OwnerName))
 		}
@@ -145,7 +145,7 @@ func tracesOf(call *gateway.Call, out gateway.Outcome) []account.Story {
 		Status: out.Status, Code: out.Code, WaitedMS: trace.Waited.Milliseconds(), TookMS: out.Duration.Milliseconds(),
 		Tries: make([]account.StoryTry, len(trace.Tries)),
 	}
-	for _, j := range [...]gateway.Judged{trace.First, trace.Last} {
+	for _, j := range [...]gateway.Decision{trace.First, trace.Last} {
 		if j.Row != 0 && (len(mine.Judgements) == 0 || j != trace.First) {
 			mine.Judgements = append(mine.Judgements, forCaller(j, call.Endpoint.Family()))
 		}
@@ -198,7 +198,7 @@ func unfinished(code string) string {
 }
 
 // forCaller is a decision as the call's caller may see it.
-func forCaller(j gateway.Judged, family fleet.Family) account.Judgement {
+func forCaller(j gateway.Decision, family fleet.Family) account.Judgement {
 	t := account.Judgement{
 		AfterMS: j.After.Milliseconds(), Verdict: j.Verdict.String(), Row: fleet.ReasonOf(j.Row, family).Row,
 	}

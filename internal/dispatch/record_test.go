@@ -50,14 +50,14 @@ func TestTracesOf(t *testing.T) {
 	machine := func(owner, name string) *fleet.Machine {
 		return &fleet.Machine{ID: fleet.MachineID(name), Owner: fleet.MemberID("mem_" + owner), OwnerName: owner, Name: name}
 	}
-	try := func(m *fleet.Machine, class fleet.Class, outcome string) gateway.Try {
-		return gateway.Try{Machine: m, Class: class, After: time.Second, Took: time.Millisecond, Outcome: outcome, Prompt: outcome == "answered", Began: outcome == "answered"}
+	try := func(m *fleet.Machine, class fleet.Class, outcome string) gateway.Attempt {
+		return gateway.Attempt{Machine: m, Class: class, After: time.Second, Took: time.Millisecond, Outcome: outcome, Prompt: outcome == "answered", Began: outcome == "answered"}
 	}
 	own, anns, also, dans := machine("bob", "own"), machine("ann", "a1"), machine("ann", "a2"), machine("dan", "d1")
 	call := &gateway.Call{ID: "req_1", Caller: callerOf("bob"), Model: "m", Endpoint: fleet.EmbeddingsEndpoint, Arrived: arrived}
 	call.Trace.Waited = time.Minute
-	call.Trace.First, call.Trace.Last = gateway.Judged{Row: 4, Verdict: fleet.Wait}, gateway.Judged{Row: 7, Verdict: fleet.Refuse}
-	call.Trace.Tries = []gateway.Try{
+	call.Trace.First, call.Trace.Last = gateway.Decision{Row: 4, Verdict: fleet.Wait}, gateway.Decision{Row: 7, Verdict: fleet.Refuse}
+	call.Trace.Tries = []gateway.Attempt{
 		try(own, fleet.Own, "x"), try(anns, fleet.Shared, "y"), try(dans, fleet.Grouped, "z"), try(also, fleet.Shared, "answered"),
 	}
 	for i := range call.Trace.Tries {
@@ -98,7 +98,7 @@ func TestTracesOf(t *testing.T) {
 	}
 
 	refused := &gateway.Call{ID: "req_2", Caller: callerOf("bob"), Model: "m", Arrived: arrived}
-	refused.Trace.First = gateway.Judged{Row: 1}
+	refused.Trace.First = gateway.Decision{Row: 1}
 	refused.Trace.Last = refused.Trace.First
 	if all := tracesOf(refused, gateway.Outcome{Status: 404, Code: "model_not_found"}); len(all) != 1 || len(all[0].Judgements) != 1 || all[0].Judgements[0].Row != 5 {
 		t.Errorf("%+v", all)

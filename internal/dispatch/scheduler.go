@@ -35,7 +35,7 @@ type scheduler struct {
 type waitResult struct {
 	slot     *reservation
 	refusal  *fault.Fault
-	decision gateway.Judged // that ended the wait
+	decision gateway.Decision // that ended the wait
 }
 
 // reservation is a slot of a machine, and a place in the limits of the share or
@@ -115,7 +115,7 @@ func (s *scheduler) grantSlots(id fleet.MachineID) (granted bool) {
 			break
 		}
 		if r := reserve(candidate, w.cohort.query.Model, at.Now); r != nil {
-			s.end(w, waitResult{slot: r, decision: gateway.Judged{Verdict: fleet.Try, Row: rowReady}})
+			s.end(w, waitResult{slot: r, decision: gateway.Decision{Verdict: fleet.Try, Row: rowReady}})
 			granted = true
 		}
 	}

@@ -391,8 +391,8 @@ func TestSchedulerQueued(t *testing.T) {
 }
 
 func TestRouteHeader(t *testing.T) {
-	try := func(class fleet.Class, name, owner string, prompt bool) gateway.Try {
-		return gateway.Try{Machine: &fleet.Machine{ID: fleet.MachineID(name), Name: name, OwnerName: owner}, Class: class, Prompt: prompt}
+	try := func(class fleet.Class, name, owner string, prompt bool) gateway.Attempt {
+		return gateway.Attempt{Machine: &fleet.Machine{ID: fleet.MachineID(name), Name: name, OwnerName: owner}, Class: class, Prompt: prompt}
 	}
 	for name, want := range map[string]string{
 		"box-1.local": "shared; machine=box-1.local; owner=ann",
@@ -400,20 +400,20 @@ func TestRouteHeader(t *testing.T) {
 		"Größe\r\nX:": `shared; machine="Gr\u00f6\u00dfe\r\nX:"; owner=ann`,
 		`a"; b=c, d`:  `shared; machine="a\"; b=c, d"; owner=ann`,
 	} {
-		if got := routeHeader([]gateway.Try{try(fleet.Shared, name, "ann", true)}); got != want {
+		if got := routeHeader([]gateway.Attempt{try(fleet.Shared, name, "ann", true)}); got != want {
 			t.Errorf("%q: %s", name, got)
 		}
 	}
 	own, group, other := try(fleet.Own, "box", "me", true), try(fleet.Grouped, "trap", "eve", true), try(fleet.Grouped, "shy", "cy", false)
 	for _, c := range []struct {
-		tries []gateway.Try
+		tries []gateway.Attempt
 		want  string
 	}{
 		{nil, ""},
-		{[]gateway.Try{other}, ""},
-		{[]gateway.Try{group, other, own}, "group; machine=trap; owner=eve, own; machine=box; owner=me"},
-		{[]gateway.Try{own, group, own, own}, "group; machine=trap; owner=eve, own; machine=box; owner=me"},
-		{[]gateway.Try{group, own, try(fleet.Grouped, "trap", "eve", false)}, "group; machine=trap; owner=eve, own; machine=box; owner=me"},
+		{[]gateway.Attempt{other}, ""},
+		{[]gateway.Attempt{group, other, own}, "group; machine=trap; owner=eve, own; machine=box; owner=me"},
+		{[]gateway.Attempt{own, group, own, own}, "group; machine=trap; owner=eve, own; machine=box; owner=me"},
+		{[]gateway.Attempt{group, own, try(fleet.Grouped, "trap", "eve", false)}, "group; machine=trap; owner=eve, own; machine=box; owner=me"},
 	} {
 		if got := routeHeader(c.tries); got != c.want {
 			t.Errorf("%+v: %s", c.tries, got)

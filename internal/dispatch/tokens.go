@@ -48,7 +48,7 @@ func (d *Dispatcher) countOn(ctx context.Context, call *gateway.Call, c fleet.Ca
 	request, body := d.request(ctx, call, c, tunnel.PathTokenize)
 	response, err := line.RoundTrip(request)
 	trace := &call.Trace
-	trace.Tries = append(trace.Tries, gateway.Try{Machine: c.Machine, Class: c.Class, Prompt: err == nil && response.StatusCode == http.StatusOK || body.stop()})
+	trace.Tries = append(trace.Tries, gateway.Attempt{Machine: c.Machine, Class: c.Class, Prompt: err == nil && response.StatusCode == http.StatusOK || body.stop()})
 	trace.Route = routeHeader(trace.Tries)
 	if err != nil {
 		return 0

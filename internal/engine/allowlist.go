@@ -21,9 +21,9 @@ import (
 
 // Limits of an untrusted call.
 const (
-	maxMessages    = dialect.MostMessages
-	maxParts       = 1024                 // of a message
-	maxMedia       = dialect.MostPictures // images and sounds
+	maxMessages    = dialect.MaxMessages
+	maxParts       = 1024                // of a message
+	maxMedia       = dialect.MaxPictures // images and sounds
 	maxTools       = 512
 	maxStops       = 16
 	maxBiases      = 512

@@ -92,7 +92,7 @@ func TestEmbeddingCodings(t *testing.T) {
 		if got, _, err := embedded(t, enginetest.VLLM, enginetest.Behaviour{Answer: body}, `"input":"a"`, false); err != nil || got != body {
 			t.Errorf("%s: %v %s", body, err, got)
 		}
-		if _, err := dialect.CheckUnary([]byte(body)); err == nil && body[0] == '<' {
+		if _, err := dialect.CheckUnary(strings.NewReader(body)); err == nil && body[0] == '<' {
 			t.Errorf("%s passes the edge", body)
 		}
 	}

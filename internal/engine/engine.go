@@ -188,9 +188,9 @@ func (e *Engine) Do(ctx context.Context, req Request) (*http.Response, error) {
 	var want wants
 	switch {
 	case req.Form != nil:
-	case dialect.Native(req.Endpoint) && !req.Trusted: // there is no allow-list for these dialects
+	case dialect.PassesThrough(req.Endpoint) && !req.Trusted: // there is no allow-list for these dialects
 		return nil, fault.New(fault.ModelNotFound, "%s serves %q to others in the chat dialect only", e.name, req.Model)
-	case dialect.Native(req.Endpoint):
+	case dialect.PassesThrough(req.Endpoint):
 		body = req.Body
 	default:
 		var err error
@@ -304,7 +304,7 @@ func (e *Engine) respond(ctx context.Context, resp *http.Response, cancel contex
 		out.Body = &limited{Reader: io.LimitReader(body, maxRefusal), src: body, cancel: cancel}
 		return out, nil
 	}
-	if dialect.Native(req.Endpoint) {
+	if dialect.PassesThrough(req.Endpoint) {
 		out.Body = passThrough(body, req.Stream, dialect.MaxAnswer(req.Endpoint), cancel)
 		return out, nil
 	}

@@ -66,7 +66,7 @@ func TestHostileBodies(t *testing.T) {
 	}
 	spooled := 0
 	for _, text := range bodies {
-		head, err := dialect.Peek([]byte(text))
+		head, err := dialect.ReadHead([]byte(text))
 		if err != nil {
 			if f, ok := errors.AsType[*fault.Fault](err); !ok || f.Code != fault.InvalidRequest {
 				t.Errorf("%.120q: %v", text, err)
@@ -117,7 +117,7 @@ func TestHostileBodies(t *testing.T) {
 func TestHostileEmbeddings(t *testing.T) {
 	for _, text := range hostileBodies() {
 		text = strings.Replace(text, `"messages"`, `"input"`, 1)
-		head, err := dialect.PeekEmbeddings([]byte(text))
+		head, err := dialect.ReadEmbeddingsHead([]byte(text))
 		if err != nil {
 			if f, ok := errors.AsType[*fault.Fault](err); !ok || f.Code != fault.InvalidRequest {
 				t.Errorf("%.120q: %v", text, err)

@@ -12,8 +12,8 @@ import (
 	"github.com/kith/kith/internal/spool"
 )
 
-// A body must come within bodyGrace and bodyFloor bytes a second; otherwise
-// the connection is closed: a 408 would make SDKs send it again (decisions 4).
+// A body must come within bodyGrace and bodyFloor bytes a second; otherwise the connection is closed
+// (spec/api.md#limit-slow): SDKs would repeat the request after a 408.
 const (
 	bodyGrace = 30 * time.Second
 	bodyFloor = 64 << 10
@@ -24,12 +24,11 @@ const (
 // A body that was not read when the answer goes out may still be this long, and
 // has this long to come, for the connection to be kept.
 const (
-	settleBytes = 64 << 10
-	settleTime  = time.Second
+	discardLimit = 64 << 10
+	discardTime  = time.Second
 )
 
-// readBody holds the request's body, whole. What there is no room for is refused
-// as soon as it came, without the rest of it.
+// readBody holds the complete body of the request. Where there is no room for it, it is refused at that byte.
 func (x *exchange) readBody() (*spool.Bytes, error) {
 	limit, length := x.g.Limits.Body, x.r.ContentLength
 	if length > limit {
@@ -50,7 +49,7 @@ func (x *exchange) readBody() (*spool.Bytes, error) {
 		body.Close()
 		return nil, x.unread(from, err)
 	}
-	x.wasRead()
+	x.bodyWasRead()
 	return body, nil
 }
 
@@ -64,19 +63,18 @@ func (x *exchange) keep(made []byte) (*spool.Bytes, error) {
 	return x.g.Spool.Keep(spool.Holder{Member: string(x.caller.Member)}, made)
 }
 
-// wasRead notes that nothing of the request is left on the connection.
-func (x *exchange) wasRead() {
-	x.settled = true
+// bodyWasRead notes that nothing of the request is left on the connection.
+func (x *exchange) bodyWasRead() {
+	x.bodyDone = true
 	_ = x.control.SetReadDeadline(time.Time{}) // else it would cut the answer
 }
 
-// unread is why a body was not read to its end: the fault of where it came from,
-// or err, of what was to take it in.
+// unread is why a body was not read to its end: the error of its source, or err, of the spool.
 func (x *exchange) unread(from *paced, err error) error {
 	if from.err != nil {
 		return x.brokenBody(from.err)
 	}
-	x.tooMuch = x.tooMuch || fault.Of(err).Code == fault.CapacityFull
+	x.bodyTooLarge = x.bodyTooLarge || fault.Of(err).Code == fault.CapacityFull
 	return err
 }
 
@@ -87,11 +85,11 @@ func (x *exchange) bodyDeadline(received int) {
 }
 
 func (x *exchange) tooLarge() error {
-	x.tooMuch = true
+	x.bodyTooLarge = true
 	return fault.New(fault.RequestTooLarge, "the body is larger than %d bytes: send less", x.g.Limits.Body)
 }
 
-// brokenBody tells a body over the limit from one that will never come.
+// brokenBody is the error of a body that is over the limit, malformed, or did not come.
 func (x *exchange) brokenBody(err error) error {
 	var tooLarge *http.MaxBytesError
 	switch {
@@ -104,15 +102,14 @@ func (x *exchange) brokenBody(err error) error {
 	}
 }
 
-// settle sees to a body that nobody read, before the answer goes out: net/http
-// would wait for the rest of it, first and without a limit. A small one is
-// taken in, so that the connection is kept; for any other the answer goes out
-// at once and the connection is closed behind it.
-func (x *exchange) settle() {
-	x.settled = true
-	_ = x.control.SetReadDeadline(time.Now().Add(settleTime))
-	if !x.tooMuch && x.r.ContentLength <= settleBytes && x.r.Header["Expect"] == nil {
-		if _, err := io.CopyN(io.Discard, x.r.Body, settleBytes+1); err == io.EOF {
+// discardBody discards a body that was not read, before the answer goes out: net/http would first wait for the rest of
+// it, without a limit. A small one is read, so that the connection is kept; for any other the answer goes out at once and
+// the connection is closed after it.
+func (x *exchange) discardBody() {
+	x.bodyDone = true
+	_ = x.control.SetReadDeadline(time.Now().Add(discardTime))
+	if !x.bodyTooLarge && x.r.ContentLength <= discardLimit && x.r.Header["Expect"] == nil {
+		if _, err := io.CopyN(io.Discard, x.r.Body, discardLimit+1); err == io.EOF {
 			_ = x.control.SetReadDeadline(time.Time{})
 			return
 		}

@@ -18,7 +18,7 @@ type Caller struct {
 	Name   string
 	// KeyID names the API key; empty for a machine credential and locally.
 	KeyID string
-	// Narrow is what the key may reach (decisions 5).
+	// Narrow is what the key may reach (spec/routing.md#narrowed-key).
 	Narrow fleet.Narrow
 	// Machine is set for a machine credential: for its calls that machine does
 	// not exist, so that a call never comes back to where it began.
@@ -47,23 +47,21 @@ type Call struct {
 	// Wait is the caller's own limit on waiting for a machine (Prefer: wait=N);
 	// negative when the caller said nothing.
 	Wait time.Duration
-	// Waiting tells the caller how many are ahead in the queue and how long it
-	// may still take; a Backend calls it while the call waits, and with a
-	// negative ahead once it waits no longer. It never blocks.
+	// Waiting reports to the caller how many calls are ahead in the queue and how long the wait may still take. A Backend
+	// calls it while the call waits, and with a negative ahead once it waits no longer. It never blocks.
 	Waiting func(ahead int, left time.Duration)
-	// Trace is what the Backend found out, for the log and the usage record.
+	// Trace is what the Backend reports, for the log and the usage record.
 	Trace Trace
 
 	chat *spool.Bytes // Body as that of a chat call; nil where it is one, or can be none
-	// untranslated is why Body cannot be translated to the chat dialect, where a service that
+	// translationErr is why Body cannot be translated to the chat dialect, where a service that
 	// speaks its own dialect may take it all the same: on the local surface.
-	untranslated error
+	translationErr error
 }
 
-// Request is the endpoint and the body by which the call is asked of a machine:
-// its own bytes, or its translation to chat where that is not what it is. A machine
-// that says it speaks messages or responses is asked in the chat dialect like any
-// other: what holds for every call holds only there (docs/decisions/0004).
+// Request is the endpoint and the body that a machine gets: the call's own bytes, or their translation to chat. A machine
+// that speaks messages or responses gets chat like any other, because only chat has every check
+// (docs/decisions/0004-machines-are-asked-in-chat.md).
 func (c *Call) Request() (fleet.Endpoint, *spool.Bytes) {
 	if c.chat == nil {
 		return c.Endpoint, c.Body
@@ -71,15 +69,14 @@ func (c *Call) Request() (fleet.Endpoint, *spool.Bytes) {
 	return fleet.ChatCompletions, c.chat
 }
 
-// ForEngine is the endpoint and the body by which the call is asked of an engine of
-// this machine, or of a service elsewhere: its own bytes where that is asked in
-// them, else as Request. The error is why there is no translation.
+// ForEngine is the endpoint and the body that an engine of this machine or an upstream gets: with own the call's own
+// bytes, else as Request. The error is why there is no translation.
 func (c *Call) ForEngine(own bool) (fleet.Endpoint, *spool.Bytes, error) {
 	if own {
 		return c.Endpoint, c.Body, nil
 	}
 	endpoint, body := c.Request()
-	return endpoint, body, c.untranslated
+	return endpoint, body, c.translationErr
 }
 
 // Attach makes what the call asks the body of a request for the next hop: one of
@@ -122,7 +119,7 @@ func (c *Call) close() {
 
 // translated reports whether the answer has to be translated back.
 func (c *Call) translated(a *Answer) bool {
-	return c.chat != nil && !a.ToBody && a.Endpoint == fleet.ChatCompletions
+	return c.chat != nil && !a.Untranslated && a.Endpoint == fleet.ChatCompletions
 }
 
 // Trace is what a Backend learned on the way of one call.
@@ -135,20 +132,20 @@ type Trace struct {
 	Waited   time.Duration
 	// First and Last are the first and the newest decision about the call, Tries
 	// the attempts at it, for the record that answers `kith why`.
-	First, Last Judged
-	Tries       []Try
+	First, Last Decision
+	Tries       []Attempt
 }
 
-// Judged is one decision about a call. The zero Judged is none.
-type Judged struct {
+// Decision is one decision about a call. The zero Decision is none.
+type Decision struct {
 	After   time.Duration // since the call arrived
-	Row     int           // of decisions 2
+	Row     int           // of spec/routing.md#the-twelve-rows
 	Verdict fleet.Verdict
 	Tally   fleet.Tally
 }
 
-// Try is one attempt at a call on a machine.
-type Try struct {
+// Attempt is one attempt at a call on a machine.
+type Attempt struct {
 	Machine *fleet.Machine
 	Class   fleet.Class
 	After   time.Duration // since the call arrived
@@ -167,21 +164,21 @@ type Try struct {
 type Answer struct {
 	*http.Response
 	Endpoint fleet.Endpoint
-	// Whole is the body of a unary call's answer where it was held already, by
+	// Held is the body of a unary call's answer where it was held already, by
 	// Call.Hold; the gateway closes it. Body then has nothing more to be read.
-	Whole *spool.Bytes
+	Held *spool.Bytes
 	// FromHub says that a hub rendered the body and not a machine: its comments
 	// are passed on, count as signs of life, and its error frames keep their codes.
 	FromHub bool
-	// ToBody says that it answers the call's own Body and not a translation.
-	ToBody bool
+	// Untranslated says that it answers the call's own Body and not a translation.
+	Untranslated bool
 }
 
 // Close ends an answer that is given to no caller.
 func (a *Answer) Close() {
 	a.Body.Close()
-	if a.Whole != nil {
-		a.Whole.Close()
+	if a.Held != nil {
+		a.Held.Close()
 	}
 }
 
@@ -220,7 +217,7 @@ type Backend interface {
 // Outcome is how a call ended, for the log event and the usage record.
 type Outcome struct {
 	Status    int
-	Code      string        // empty: served whole
+	Code      string        // empty: served completely
 	FirstByte time.Duration // from arrival to the answer's first byte; 0: none
 	Duration  time.Duration
 	TokensIn  int64

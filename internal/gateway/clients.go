@@ -16,7 +16,7 @@ import (
 )
 
 // Clients distinguishes the clients of a server and bounds what each may hold at
-// once (trust 24): connections, and for a client behind a trusted proxy requests,
+// once (spec/api.md#limit-connections): connections, and for a client behind a trusted proxy requests,
 // since a proxy's connections are no one client's. A client is an IPv4 address or
 // an IPv6 /64, which is what one customer has. The nil Clients trusts no proxy and
 // bounds nothing.

@@ -9,10 +9,8 @@ import (
 	"github.com/kith/kith/internal/fleet"
 )
 
-// EngineFault is what a caller is told when an engine answered with another
-// status than 200 (decisions 2, the second table). Nil means that another
-// machine may be tried. An engine's words stay in the message: it can never put
-// one of our codes into an answer.
+// EngineFault is the fault of an engine's answer whose status is not 200 (spec/routing.md#what-the-engines-answer-becomes).
+// Nil means that another machine may be tried. An engine's text stays in the message: an engine can never set the code.
 func EngineFault(status int, body []byte) *fault.Fault {
 	if status == 400 || status == 413 || status == 422 || status == 500 {
 		if f := dialect.ContextExceeded(body); f != nil {
@@ -42,7 +40,7 @@ func EngineFault(status int, body []byte) *fault.Fault {
 // caller did not send is not named.
 func (x *exchange) located(err error) error {
 	var f *fault.Fault
-	if !errors.As(err, &f) || f.Code != fault.InvalidRequest || f.Param == "" || x.call.Body == nil || x.call.untranslated != nil {
+	if !errors.As(err, &f) || f.Code != fault.InvalidRequest || f.Param == "" || x.call.Body == nil || x.call.translationErr != nil {
 		return err
 	}
 	own := ""

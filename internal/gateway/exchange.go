@@ -18,25 +18,24 @@ import (
 	"github.com/kith/kith/internal/fleet"
 )
 
-// errGone ends an exchange whose caller left, or is too slow to be served:
-// nothing more can be told on the connection.
+// errGone ends an exchange whose caller left or is too slow: nothing more can be written to the connection.
 var errGone = errors.New("the caller is gone")
 
 // exchange is one request and its answer.
 type exchange struct {
-	g       *Edge
-	w       http.ResponseWriter
-	r       *http.Request
-	control *http.ResponseController
-	id      string // correlation id, made here and never taken from the caller
-	arrived time.Time
-	route   *route // nil until the path was matched
-	shape   dialect.Dialect
-	caller  Caller
-	known   bool // caller was identified, or there is no need to
-	settled bool // the body was read, or seen to
-	tooMuch bool // the body is over the limit
-	call    *Call
+	g            *Edge
+	w            http.ResponseWriter
+	r            *http.Request
+	control      *http.ResponseController
+	id           string // correlation id, made here and never taken from the caller
+	arrived      time.Time
+	route        *route // nil until the path was matched
+	envelope     dialect.Dialect
+	caller       Caller
+	identified   bool // caller was identified, or there is no need to
+	bodyDone     bool // the body was read, or seen to
+	bodyTooLarge bool // the body is over the limit
+	call         *Call
 	// response is the answer to a call of the responses dialect that is translated.
 	response *dialect.Response
 	// forms are those of a chat call that machines are asked in other words.
@@ -44,15 +43,15 @@ type exchange struct {
 	routed bool // the call was handed to the Backend
 
 	// mu orders what the handler and the heartbeat write.
-	mu       sync.Mutex
-	began    bool // status and headers are out
-	named    bool // and with them, or behind them, whose machines have the prompt
-	status   int
-	deadline time.Time // of the next write, as last set
-	first    time.Duration
-	usage    dialect.Usage
-	given    int64 // bytes of the answer that went to the caller
-	asked    int   // the most tokens that the request can be, some room aside
+	mu        sync.Mutex
+	began     bool // status and headers are out
+	routeSent bool // and with them, or behind them, whose machines have the prompt
+	status    int
+	deadline  time.Time // of the next write, as last set
+	firstByte time.Duration
+	usage     dialect.Usage
+	written   int64 // bytes of the answer that went to the caller
+	maxPrompt int   // the most tokens that the request can be, some room aside
 }
 
 func newExchange(g *Edge, w http.ResponseWriter, r *http.Request) *exchange {
@@ -62,21 +61,20 @@ func newExchange(g *Edge, w http.ResponseWriter, r *http.Request) *exchange {
 		id:      "req_" + uuid.Must(uuid.NewV7()).String(),
 		arrived: time.Now(),
 	}
-	x.shape = shapeOf(r, nil)
-	x.settled = r.ContentLength == 0 || r.ProtoMajor > 1 // HTTP/2 resets a stream by itself
+	x.envelope = envelopeOf(r, nil)
+	x.bodyDone = r.ContentLength == 0 || r.ProtoMajor > 1 // HTTP/2 resets a stream by itself
 	id := []string{x.id}
 	h := w.Header()
 	h["X-Correlation-Id"], h["Request-Id"], h["X-Request-Id"] = id, id, id
 	if r.ProtoMajor == 1 && r.TransferEncoding != nil {
-		// net/http has dropped a Content-Length that stood beside it; where the
-		// two differ, what follows must not be read as a request (trust 22).
+		// net/http has dropped a Content-Length beside it; where the two differ, what follows must not be read as a request
+		// (spec/security.md#smuggling).
 		h["Connection"] = []string{"close"}
 	}
 	return x
 }
 
-// run serves the request; a panic is a defect of this request only (trust's
-// fault 58).
+// run serves the request; a panic is a defect of this request only (spec/api.md#internal-error).
 func (x *exchange) run() (err error) {
 	defer func() {
 		if v := recover(); v != nil {
@@ -86,8 +84,7 @@ func (x *exchange) run() (err error) {
 	return x.serve()
 }
 
-// serve makes the checks in their order: path, method, key, rate, size, body,
-// routing (decisions 4).
+// serve makes the checks in their order (spec/api.md#order-of-checks).
 func (x *exchange) serve() error {
 	if x.g.Guard != nil {
 		if err := x.g.Guard.check(x.r); err != nil {
@@ -96,44 +93,44 @@ func (x *exchange) serve() error {
 	}
 	matched := find(x.r.URL.Path, x.g.on)
 	if matched == nil {
-		return x.noRoute()
+		return x.routeFault()
 	}
-	x.route, x.shape = matched, shapeOf(x.r, matched)
+	x.route, x.envelope = matched, envelopeOf(x.r, matched)
 	if !matched.allows(x.r.Method) {
 		return fault.New(fault.MethodNotAllowed, "%s takes %s", matched.path, matched.methods)
 	}
-	if x.g.on == hosted && !matched.open && !x.known {
+	if x.g.on == hosted && !matched.open && !x.identified {
 		if err := x.identify(); err != nil {
 			return err
 		}
 	}
-	x.known = true
+	x.identified = true
 	if x.g.on == local || !matched.open {
 		if err := x.g.buckets.take(bucketOf(x.caller), x.arrived); err != nil {
 			return err
 		}
 	}
-	if matched.messages && x.g.on == hosted { // S9.2: required on hosted requests
+	if matched.messages && x.g.on == hosted { // spec/api.md#check-version
 		if err := checkVersion(x.r.Header); err != nil {
 			return err
 		}
 	}
-	if matched.infers() {
+	if matched.inference() {
 		return x.infer()
 	}
 	return matched.serve(x)
 }
 
-func (x *exchange) noRoute() error {
+func (x *exchange) routeFault() error {
 	if path := nearest(x.r.URL.Path, x.g.on); path != "" {
 		return fault.New(fault.RouteNotFound, "no such path: you want %s; check whether the base URL should include /v1", path)
 	}
 	return fault.New(fault.RouteNotFound, "no such path: requests go to /v1/models, /v1/chat/completions and their neighbours; check the base URL")
 }
 
-// greet answers HEAD /, which agents send to see whether a service is there, and
-// GET / of what is no browser: the program and its base URLs (decisions 4).
-func (x *exchange) greet() error {
+// serviceInfo answers HEAD /, by which agents check for a service, and GET / of other clients than browsers: the program
+// and its base URLs (spec/api.md#get-root).
+func (x *exchange) serviceInfo() error {
 	body, err := json.Marshal(struct {
 		Name         string `json:"name"`
 		Version      string `json:"version"`
@@ -197,13 +194,13 @@ func (x *exchange) read(call *Call) (head dialect.Head, err error) {
 		if err != nil {
 			return head, err
 		}
-		if head, chat, err = x.respond(whole); err != nil {
+		if head, chat, err = x.readResponses(whole); err != nil {
 			return head, err
 		}
-		x.measure(whole, chat)
+		x.boundTokens(whole, chat)
 	} else if err = call.Body.View(x.r.Context(), func(body []byte) (err error) {
-		head, chat, err = x.understand(call, body)
-		x.measure(body, chat)
+		head, chat, err = x.parse(call, body)
+		x.boundTokens(body, chat)
 		return err
 	}); err != nil {
 		return head, x.faultOf(x.r.Context(), err)
@@ -214,26 +211,26 @@ func (x *exchange) read(call *Call) (head dialect.Head, err error) {
 	return head, err
 }
 
-// understand reads a body, of which it keeps nothing: what it asks for, and the
+// parse reads a body, of which it keeps nothing: what it asks for, and the
 // same as the body of a chat call where that is another.
-func (x *exchange) understand(call *Call, body []byte) (head dialect.Head, chat []byte, err error) {
+func (x *exchange) parse(call *Call, body []byte) (head dialect.Head, chat []byte, err error) {
 	switch {
 	case call.Endpoint == fleet.Messages && x.g.on == local: // what cannot be translated, an upstream may still take
 		call.Header = ownHeaders(x.r.Header)
-		if head, err = dialect.Peek(body); err == nil {
-			_, chat, call.untranslated = x.translate(body)
+		if head, err = dialect.ReadHead(body); err == nil {
+			_, chat, call.translationErr = x.translate(body)
 		}
 	case call.Endpoint == fleet.Messages:
 		head, chat, err = x.translate(body)
 	case call.Endpoint == fleet.EmbeddingsEndpoint:
-		head, err = dialect.PeekEmbeddings(body)
+		head, err = dialect.ReadEmbeddingsHead(body)
 	case call.Endpoint == fleet.ChatCompletions:
-		head, x.forms, chat, err = dialect.PeekChat(body)
+		head, x.forms, chat, err = dialect.ReadChatHead(body)
 		if err != nil && head.Model != "" && x.g.on == local { // an upstream may take it as it is
-			call.untranslated, err = err, nil
+			call.translationErr, err = err, nil
 		}
 	default:
-		head, err = dialect.Peek(body)
+		head, err = dialect.ReadHead(body)
 	}
 	return head, chat, err
 }
@@ -257,7 +254,7 @@ func preferredWait(h http.Header) time.Duration {
 }
 
 // isJSON reports whether a Content-Type is one that a page cannot send without
-// asking first; text/plain, forms and none at all are (trust 1).
+// asking first; text/plain, forms and none at all are not (spec/security.md#local-guard).
 func isJSON(contentType string) bool {
 	if contentType == "application/json" {
 		return true
@@ -271,7 +268,7 @@ func isJSON(contentType string) bool {
 func (x *exchange) faultOf(ctx context.Context, err error) error {
 	var f *fault.Fault
 	switch cause := context.Cause(ctx); {
-	case errors.As(context.Cause(x.r.Context()), &f): // whoever has it served ended it, and the caller is there
+	case errors.As(context.Cause(x.r.Context()), &f): // its server ended it, and the caller is still there
 		return f
 	case x.r.Context().Err() != nil || errors.Is(err, errGone) || errors.Is(cause, errGone):
 		return errGone

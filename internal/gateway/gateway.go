@@ -1,8 +1,7 @@
-// Package gateway is the HTTP edge of both surfaces: it matches the path,
-// knows the caller, holds every limit against slow, greedy and hostile
-// clients, reads and checks the request, hands a Call to its Backend, and is
-// the only writer to the caller: answers, streams, heartbeats and faults in
-// the caller's dialect. It knows neither machines nor how a Call is served.
+// Package gateway is the HTTP edge of both surfaces: it matches the path, identifies the caller, enforces the limits
+// against slow, greedy and hostile clients, reads and checks the request, and gives a Call to its Backend. It alone writes
+// to the caller: answers, streams, heartbeats and faults in the caller's dialect. It knows neither machines nor how a Call
+// is served.
 //
 // What net/http refuses before a handler runs (400 for a malformed request,
 // 431 for headers over the limit) carries no correlation id; everything else
@@ -23,10 +22,9 @@ import (
 // Config is what an edge needs to know. Zero values of limits mean the default.
 type Config struct {
 	Backend Backend
-	// Identify finds who holds a key or machine credential. It is given the
-	// secret as it came and returns a *fault.Fault: invalid_api_key for any
-	// secret that is not good now, another one when that cannot be told. nil
-	// makes the local surface, where nobody is asked for a key (S5.1).
+	// Identify finds the caller of a key or machine credential. It gets the secret as it came and returns a *fault.Fault:
+	// invalid_api_key for any secret that is not valid now, another one when that is not known. nil makes the local
+	// surface, which needs no key (spec/api.md#local-no-key).
 	Identify func(ctx context.Context, secret string) (Caller, error)
 	// Base is the surface's address as callers see it, without /v1, and Version the
 	// program's: both are in the answer to GET /.
@@ -44,22 +42,20 @@ type Config struct {
 	// Spool holds the bodies of requests and unary answers, each as its caller's.
 	// nil: one without limits, in memory.
 	Spool *spool.Spool
-	// Finished is told how each Call that reached the Backend ended, after its
-	// last byte was written. May be nil.
+	// Finished gets the outcome of each Call that reached the Backend, after its last byte was written. May be nil.
 	Finished func(*Call, Outcome)
-	// Count asks a tokenizer for the number of tokens of a call's prompt, without
-	// serving the call; 0: none says before ctx ends. An error is the refusal of a
-	// call that nothing could serve. nil: none is asked.
+	// Count asks a tokenizer for the number of tokens of a call's prompt, without serving the call; 0: no tokenizer
+	// answered before ctx ended. An error is the refusal of a call that nothing could serve. nil: there is no tokenizer.
 	Count func(ctx context.Context, call *Call) (tokens int64, err error)
-	// Refused is told of a known caller's request for an inference route that never
-	// reached the Backend: Call has what is known of it, and no Body. May be nil.
+	// Refused gets each request of an identified caller for an inference route that did not reach the Backend: Call has
+	// what is known of it, and no Body. May be nil.
 	Refused func(*Call, Outcome)
 	// Turns keeps the turns of the responses dialect; nil: none are kept.
 	Turns *Turns
 	Log   *slog.Logger
 }
 
-// Limits bound one call (decisions 3, 4; S8). Zero is the default in brackets.
+// Limits bound one call (spec/api.md#limits, spec/routing.md#time-limits). Zero is the default in brackets.
 type Limits struct {
 	Body   int64 // bytes of a request body [32 MiB]
 	Upload int64 // bytes of a clip to transcribe [25 MiB]
@@ -72,8 +68,7 @@ type Limits struct {
 	// Stream is how long a streamed call may take once a machine took it
 	// [30 min]; Unary how long any other may take from its arrival [590 s].
 	Stream, Unary time.Duration
-	// RetryAfter is the standard back-off of a 503, told give or take 20 % in
-	// whole seconds, 1 to 30 [5 s].
+	// RetryAfter is the standard back-off of a 503, sent ± 20 % in seconds, 1 to 30 [5 s].
 	RetryAfter time.Duration
 }
 
@@ -140,7 +135,7 @@ func (g *Edge) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 // than by a key: the request's own, if it has any, is not looked at.
 func (g *Edge) ServeAs(w http.ResponseWriter, r *http.Request, caller Caller) {
 	x := newExchange(g, w, r)
-	x.caller, x.known = caller, true
+	x.caller, x.identified = caller, true
 	x.finish(x.run())
 }
 
@@ -155,11 +150,10 @@ func (g *Edge) Refuse(w http.ResponseWriter, r *http.Request, err error) {
 // there is one.
 func (g *Edge) Admit(c Caller) error { return g.buckets.take(bucketOf(c), time.Now()) }
 
-// Miss is what a caller whom f tells about a model is told in truth: f, unless
-// it says that the model is out of reach and the caller has asked for too many
-// such models already (decisions 7).
+// Miss counts a refusal that says that the model is out of reach. It returns the refusal for the caller: f, or
+// rate_limit_exceeded after too many such models (spec/security.md#enumeration).
 func (g *Edge) Miss(c Caller, model fleet.ModelID, f *fault.Fault) *fault.Fault {
-	if !isMiss(f) {
+	if !isOutOfReach(f) {
 		return f
 	}
 	if limited := g.misses.add(bucketOf(c), model, time.Now()); limited != nil {

@@ -463,7 +463,7 @@ func TestPreferredWait(t *testing.T) {
 }
 
 // The id of a model is compared byte for byte, and never trimmed, folded or
-// completed on its way to the machines (S1.5).
+// completed on its way to the machines.
 func TestModelIDsAreExact(t *testing.T) {
 	var asked []fleet.ModelID
 	h := New(hostedConfig(&backend{models: []Model{{ID: "m"}, {ID: "org/a b:8b"}}, do: func(_ context.Context, call *Call) (*Answer, error) {
@@ -496,7 +496,7 @@ func TestModelIDsAreExact(t *testing.T) {
 	}
 }
 
-// A whole answer is with its caller before the books are written: Finished waits
+// A complete answer is with its caller before the records are written: Finished waits
 // here until the caller has read it.
 func TestAnswerBeforeBooks(t *testing.T) {
 	read, finished := make(chan struct{}), make(chan struct{})

@@ -9,9 +9,8 @@ import (
 	"github.com/kith/kith/internal/fault"
 )
 
-// Guard keeps web pages away from a local surface (S5, decisions 6): a
-// loopback connection does not prove that a local program speaks. It is asked
-// before anything else, on every path.
+// Guard keeps web pages away from a local surface (spec/security.md#local-guard): a loopback connection does not prove
+// that a local program sends the request. It is checked first, on every path.
 type Guard struct {
 	// Port is the port of the address listened on; Host must name it.
 	Port int

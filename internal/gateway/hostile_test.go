@@ -43,7 +43,7 @@ const (
 	decent = hello + piece + piece + finish + done
 )
 
-// hostileStreams are the cases of trust 15.
+// hostileStreams are the cases of spec/security.md#hostile-streams.
 func hostileStreams() []hostileCase {
 	var all []hostileCase
 	add := func(name, body string, v verdict) {
@@ -136,7 +136,7 @@ func heap() uint64 {
 	return m.HeapAlloc
 }
 
-// readsWhole reads what a caller got: whether it is a whole good stream, and whether
+// readsWhole reads what a caller got: whether it is a complete good stream, and whether
 // it is one that says that it failed. Anything else is neither.
 func readsWhole(t *testing.T, text string) (whole, failed bool) {
 	t.Helper()
@@ -177,7 +177,7 @@ func hostileEdge(b *backend) *Edge {
 }
 
 // Whatever a machine sends, its caller sees a good stream or one that says that
-// it failed, and memory stays bounded (trust 15).
+// it failed, and memory stays bounded (spec/security.md#hostile-streams).
 func TestHostileStreams(t *testing.T) {
 	cases := hostileStreams()
 	if len(cases) < 250 {

@@ -8,14 +8,13 @@ import (
 )
 
 // refusedKey is the one answer to a missing, wrong or revoked key, and to two
-// different ones: nobody learns which it was (decisions 4).
+// different ones: the caller does not learn which it was (spec/api.md#check-key).
 func refusedKey() *fault.Fault {
 	return fault.New(fault.InvalidAPIKey, "no valid API key: send Authorization: Bearer with a key made on the site's /applications page")
 }
 
-// identify finds the caller of a hosted request; it is the only place that
-// reads a key (S5.1). x-api-key alone counts only where the route takes it,
-// but wherever both headers stand they must say the same.
+// identify finds the caller of a hosted request; it is the only place that reads a key. x-api-key alone counts only where
+// the route takes it, but two keys must always be equal.
 func (x *exchange) identify() error {
 	secret, ok := secretOf(x.r.Header, x.route.takesAPIKey())
 	if !ok {

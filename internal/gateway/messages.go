@@ -15,8 +15,7 @@ import (
 // limit of a body: machines take no more than the two together.
 const translationRoom = 8 << 20
 
-// checkVersion wants the version header of the messages dialect: any date, once
-// (S9.2, decisions 5).
+// checkVersion requires the version header of the messages dialect: any date, once (spec/api.md#check-version).
 func checkVersion(h http.Header) error {
 	values := h[dialect.VersionHeader]
 	if len(values) == 1 {
@@ -57,13 +56,12 @@ func (x *exchange) messageID() string { return "msg_" + strings.TrimPrefix(x.id,
 // countLimit is how long a tokenizer may take to count.
 const countLimit = 3 * time.Second
 
-// countRate is how often a key's counts may go to machines: an agent asks for all
-// its tools' at once, and seldom. No share's requests a day are used up by a
-// count, so without it they were work without end (trust A6). Past it they are estimates.
+// countRate is how often a key's counts may go to machines: an agent counts all its tools at once, and seldom. A count
+// does not use up a share's calls of the day, so nothing else bounds this work. Past the rate counts are estimates.
 var countRate = Rate{PerSecond: 1, Burst: 60}
 
-// countTokens serves POST /v1/messages/count_tokens: the number that a tokenizer
-// tells, and where none does an estimate, which says so (decisions 5).
+// countTokens serves POST /v1/messages/count_tokens: the number that a tokenizer reports, else an estimate that is marked
+// as one (spec/api.md#count-tokens).
 func (x *exchange) countTokens() error {
 	call := &Call{
 		ID: x.id, Endpoint: fleet.Messages, Caller: x.caller, Arrived: x.arrived,
@@ -118,6 +116,6 @@ func (x *exchange) tokenize(call *Call) (tokens int64, err error) {
 	if f := fault.Of(err); f != nil && x.g.on == hosted {
 		err = x.g.Miss(x.caller, call.Model, f)
 	}
-	tellRoute(x.w.Header(), call)
+	setRoute(x.w.Header(), call)
 	return tokens, err
 }

@@ -110,7 +110,7 @@ func TestMessagesRefusals(t *testing.T) {
 
 // On the local surface the backend gets the bytes and the dialect's own headers,
 // for who speaks it, and the translation for who does not; what a service answers
-// in the dialect passes as it is, and the version may be left out (S9.2).
+// in the dialect passes as it is, and the version may be left out.
 func TestMessagesOnTheLocalSurface(t *testing.T) {
 	var got *Call
 	var sent, engineText string
@@ -182,7 +182,7 @@ func TestMessagesUnary(t *testing.T) {
 		// A machine is asked in chat, whatever else it says it speaks.
 		endpoint, body := asked.Request()
 		text := textOf(body)
-		if _, err := dialect.Peek([]byte(text)); endpoint != fleet.ChatCompletions || err != nil || !strings.Contains(text, `"messages":[{"role":"user","content":"canary"}]`) {
+		if _, err := dialect.ReadHead([]byte(text)); endpoint != fleet.ChatCompletions || err != nil || !strings.Contains(text, `"messages":[{"role":"user","content":"canary"}]`) {
 			t.Errorf("%s %s %v", endpoint, text, err)
 		}
 		return answer(io.NopCloser(strings.NewReader(chatReply))), nil
@@ -321,7 +321,7 @@ func TestMessagesStream(t *testing.T) {
 		hidden := `data: {"choices":[{"index":0,"delta":{}}]}` + "\n\n"
 		lines := []line{{time.Second, frame, nil}, {time.Second, hidden, nil}, {8 * time.Second, hidden, nil}, {8 * time.Second, frame[:20], nil}, {time.Second, frame[20:] + done, io.EOF}}
 		var out Outcome
-		c := hostedConfig(tells(7*time.Second, lines...))
+		c := hostedConfig(sends(7*time.Second, lines...))
 		c.Finished = func(_ *Call, o Outcome) { out = o }
 		w, aborted := playMessages(c)
 		var got []string
@@ -358,16 +358,16 @@ func TestMessagesStreamFails(t *testing.T) {
 		kind string
 		code fault.Code
 	}{
-		"machine gone": {tells(0, line{0, frame, nil}, line{time.Second, "", gone}), "api_error", fault.MachineOffline},
-		"no end mark":  {tells(0, line{0, frame, io.EOF}), "api_error", fault.EngineError},
-		"error frame":  {tells(0, line{0, frame + `data: {"error":{"message":"boom"}}` + "\n\n", nil}), "api_error", fault.EngineError},
-		"nonsense":     {tells(0, line{0, frame + "data: {\n\n", nil}), "api_error", fault.EngineError},
-		"silence":      {tells(0, line{0, frame, nil}, line{time.Hour, "", nil}), "timeout_error", fault.EngineTimeout},
+		"machine gone": {sends(0, line{0, frame, nil}, line{time.Second, "", gone}), "api_error", fault.MachineOffline},
+		"no end mark":  {sends(0, line{0, frame, io.EOF}), "api_error", fault.EngineError},
+		"error frame":  {sends(0, line{0, frame + `data: {"error":{"message":"boom"}}` + "\n\n", nil}), "api_error", fault.EngineError},
+		"nonsense":     {sends(0, line{0, frame + "data: {\n\n", nil}), "api_error", fault.EngineError},
+		"silence":      {sends(0, line{0, frame, nil}, line{time.Hour, "", nil}), "timeout_error", fault.EngineTimeout},
 		"refused, late": {&backend{do: func(context.Context, *Call) (*Answer, error) {
 			time.Sleep(9 * time.Second)
 			return nil, fault.New(fault.CapacityFull, "busy").AfterWait()
 		}}, "overloaded_error", fault.CapacityFull},
-		"broken tool": {tells(0, line{0, `data: {"choices":[{"delta":{"tool_calls":[{"index":0,"function":{"arguments":"x"}}]}}]}` + "\n\n" + done, nil}), "api_error", fault.EngineError},
+		"broken tool": {sends(0, line{0, `data: {"choices":[{"delta":{"tool_calls":[{"index":0,"function":{"arguments":"x"}}]}}]}` + "\n\n" + done, nil}), "api_error", fault.EngineError},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

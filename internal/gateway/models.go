@@ -14,8 +14,7 @@ import (
 	"github.com/kith/kith/internal/fleet"
 )
 
-// modelExtras are the members of ours after a listing's standard ones
-// (decisions 5).
+// modelExtras are the additional members of a listing's entries (spec/api.md#models-shape).
 type modelExtras struct {
 	ContextLength int          `json:"context_length,omitzero"`
 	Capabilities  []string     `json:"capabilities"`
@@ -52,20 +51,20 @@ func (x *exchange) record(m Model) any {
 		ContextLength: m.ContextLength, Capabilities: m.Capabilities,
 		Availability: m.Availability, Via: m.Via.String(), Machines: m.Machines,
 	}
-	if x.shape == dialect.Messages {
+	if x.envelope == dialect.Messages {
 		return messagesModel{Type: "model", ID: m.ID, DisplayName: m.ID, CreatedAt: created, modelExtras: extras}
 	}
 	return chatModel{ID: m.ID, Object: "model", Created: created.Unix(), OwnedBy: "kith", modelExtras: extras}
 }
 
-// listModels serves GET /v1/models: the whole list in the chat dialect, pages
+// listModels serves GET /v1/models: the complete list in the chat dialect, pages
 // of it in the messages dialect.
 func (x *exchange) listModels() error {
 	models, err := x.g.Backend.Models(x.r.Context(), x.caller)
 	if err != nil {
 		return x.faultOf(x.r.Context(), err)
 	}
-	if x.shape != dialect.Messages {
+	if x.envelope != dialect.Messages {
 		return x.writeJSON(struct {
 			Object string `json:"object"`
 			Data   []any  `json:"data"`

@@ -12,7 +12,7 @@ import (
 )
 
 // Each engine's refusal of a prompt over its context, with its own status, is
-// context_length_exceeded; a status that sends the call on is not (decisions 2, 4).
+// context_length_exceeded; a status that sends the call on is not (spec/routing.md#what-the-engines-answer-becomes).
 func TestEngineFaultOverContext(t *testing.T) {
 	text, err := os.ReadFile("../dialect/testdata/overflow.txt")
 	if err != nil {
@@ -69,7 +69,7 @@ func TestContextLengthExceeded(t *testing.T) {
 }
 
 // param names the field at fault: model for a model that is not there; else null,
-// and on the responses route a text, always (decisions 4).
+// and on the responses route always a string (spec/api.md#error-param).
 func TestParam(t *testing.T) {
 	missing := New(hostedConfig(refuses(fault.New(fault.ModelNotFound, "no such model"))))
 	full := New(hostedConfig(refuses(fault.New(fault.CapacityFull, "busy"))))
@@ -152,7 +152,7 @@ func TestChatForms(t *testing.T) {
 		}
 		asked = textOf(body)
 		a := answer(io.NopCloser(strings.NewReader(tools)))
-		a.ToBody = toBody
+		a.Untranslated = toBody
 		return a, nil
 	}}
 	w, _ := do(New(hostedConfig(b)), ask("POST", "/v1/chat/completions", body))

@@ -11,8 +11,7 @@ import (
 	"github.com/kith/kith/internal/fleet"
 )
 
-// Rate is a limit on requests; the zero Rate limits nothing. S8's local limit
-// is 100 a second with a burst of 200, decisions 4's hosted one 50 and 100.
+// Rate is a limit on requests (spec/api.md#limits); the zero Rate limits nothing.
 type Rate struct {
 	PerSecond float64
 	Burst     int
@@ -76,8 +75,8 @@ func (b *buckets) limiter(key bucketKey, now time.Time) *rate.Limiter {
 	return l
 }
 
-// Which models exist out of a member's reach must not be found out by trying
-// names: that many distinct misses a key may have in a window (decisions 7).
+// A member must not find out by trying names which models exist out of reach:
+// that many distinct misses a key may have in a window (spec/api.md#limit-misses).
 const (
 	maxMisses   = 60
 	missWindow  = time.Minute
@@ -126,9 +125,9 @@ func (m *misses) add(key bucketKey, model fleet.ModelID, now time.Time) error {
 	return nil
 }
 
-// isMiss reports whether f tells that the model is out of the caller's reach:
-// rows 1 and 5 to 7 of decisions 2.
-func isMiss(f *fault.Fault) bool {
+// isOutOfReach reports whether f says that the model is out of the caller's reach:
+// rows 1 and 5 to 7 of spec/routing.md#the-twelve-rows.
+func isOutOfReach(f *fault.Fault) bool {
 	switch f.Code {
 	case fault.ModelNotFound, fault.NotInCircle:
 		return true

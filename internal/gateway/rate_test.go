@@ -12,7 +12,7 @@ import (
 )
 
 // The local surface takes 200 requests at once and then 100 a second, whatever
-// they are (S8).
+// they are.
 func TestLocalRateIsExact(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := localConfig(answers(reply))
@@ -109,7 +109,7 @@ func TestBucketsAreBounded(t *testing.T) {
 }
 
 // A key may miss 60 different models a minute; then it learns nothing more
-// (decisions 7).
+// (spec/api.md#limit-misses).
 func TestMissesAreLimited(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var refusal error

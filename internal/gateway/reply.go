@@ -25,14 +25,14 @@ const (
 	// writeChunk is the largest chunk written under one deadline.
 	writeChunk = 256 << 10
 
-	minRetryAfter, maxRetryAfter = 1, 30 // seconds (decisions 4)
+	minRetryAfter, maxRetryAfter = 1, 30 // seconds (spec/api.md#retry-after)
 	retrySpread                  = 0.2
 )
 
 // begin sends the status; the headers were set.
 func (x *exchange) begin(status int) {
-	if !x.settled {
-		x.settle()
+	if !x.bodyDone {
+		x.discardBody()
 	}
 	x.began, x.status = true, status
 	x.w.WriteHeader(status)
@@ -46,7 +46,7 @@ func (x *exchange) arm(now time.Time) {
 	}
 }
 
-// writeAll writes a whole body in chunks, each in its own time.
+// writeAll writes a body in chunks, each under its own deadline.
 func (x *exchange) writeAll(body []byte) error {
 	for len(body) > 0 {
 		chunk := body[:min(len(body), writeChunk)]
@@ -59,20 +59,20 @@ func (x *exchange) writeAll(body []byte) error {
 	return nil
 }
 
-// tellRoute names the machines that were given the prompt (decisions 5).
-func tellRoute(h http.Header, call *Call) {
+// setRoute names the machines that were given the prompt (spec/api.md#x-kith-route).
+func setRoute(h http.Header, call *Call) {
 	if route := call.Trace.Route; route != "" {
 		h["X-Kith-Route"] = []string{oneLine(route)}
 	}
 }
 
-// routeComment is what tellRoute says, as a comment of a stream whose headers
+// routeComment is what setRoute says, as a comment of a stream whose headers
 // went out before it was known; nil if there is nothing to say, or it was said.
 func (x *exchange) routeComment() []byte {
-	if x.named || x.call.Trace.Route == "" {
+	if x.routeSent || x.call.Trace.Route == "" {
 		return nil
 	}
-	x.named = true
+	x.routeSent = true
 	return []byte(": " + oneLine(x.call.Trace.Route) + "\n\n")
 }
 
@@ -96,7 +96,7 @@ func broken(err error) error {
 	return fault.New(fault.EngineError, "the answer broke off before its end: try again").Because(err)
 }
 
-// finish ends the exchange: it tells err, if there is one, calls Finished and
+// finish ends the exchange: it writes err, if there is one, calls Finished and
 // writes the log event. What cannot end well on the connection ends it.
 func (x *exchange) finish(err error) {
 	x.mu.Lock() // a heartbeat that is being written comes first
@@ -115,11 +115,11 @@ func (x *exchange) finish(err error) {
 			f = f.WithParam(x.promptMember())
 		}
 		unclean = x.began
-		x.tell(f)
+		x.writeFault(f)
 	}
 	x.report(f, unclean && f == nil)
 	if unclean {
-		panic(http.ErrAbortHandler) // HTTP itself says that the answer is not whole
+		panic(http.ErrAbortHandler) // HTTP itself reports that the answer is incomplete
 	}
 }
 
@@ -132,11 +132,10 @@ func (x *exchange) promptMember() string {
 	return "messages"
 }
 
-// tell writes the fault: as status and body, or, once the answer has begun, as
+// writeFault writes the fault: as status and body, or, once the answer has begun, as
 // its last frame. A stream of the responses dialect whose prompt is too long
-// fails in its events, complete: coding agents shorten their talk when
-// response.failed says so, and not for a status (decisions 4).
-func (x *exchange) tell(f *fault.Fault) {
+// fails in its events, with status 200 (spec/api.md#too-long-stream).
+func (x *exchange) writeFault(f *fault.Fault) {
 	x.arm(time.Now())
 	if !x.began && x.response != nil && x.call != nil && x.call.Stream && f.Code == fault.ContextLengthExceeded {
 		x.beginStream()
@@ -148,12 +147,12 @@ func (x *exchange) tell(f *fault.Fault) {
 		}
 		return
 	}
-	body := dialect.FaultBody(x.shape, f, x.id)
+	body := dialect.FaultBody(x.envelope, f, x.id)
 	h := x.w.Header()
 	h["Content-Type"] = []string{"application/json"}
 	h["Content-Length"] = []string{strconv.Itoa(len(body))}
 	if x.call != nil {
-		tellRoute(h, x.call)
+		setRoute(h, x.call)
 	}
 	switch status := f.Status(); status {
 	case http.StatusUnauthorized:
@@ -175,7 +174,7 @@ func (x *exchange) lastFrames(f *fault.Fault) []byte {
 	if x.response != nil {
 		return x.response.Fail(f, x.id)
 	}
-	return dialect.FaultFrame(x.shape, f, x.id)
+	return dialect.FaultFrame(x.envelope, f, x.id)
 }
 
 // retryAfter is the seconds of a Retry-After header: the fault's own, or the
@@ -197,10 +196,10 @@ const (
 	statusCancelled = 499
 )
 
-// report tells Finished and writes the one log event of the exchange. Nothing
+// report calls Finished and writes the one log event of the exchange. Nothing
 // of the request's or the answer's content is in it.
 func (x *exchange) report(f *fault.Fault, cancelled bool) {
-	out := Outcome{Status: x.status, FirstByte: x.first, Duration: time.Since(x.arrived), Reported: x.usage.Reported}
+	out := Outcome{Status: x.status, FirstByte: x.firstByte, Duration: time.Since(x.arrived), Reported: x.usage.Reported}
 	out.TokensIn, out.TokensOut = x.tokens()
 	switch {
 	case cancelled:
@@ -212,12 +211,12 @@ func (x *exchange) report(f *fault.Fault, cancelled bool) {
 		out.Code = string(f.Code)
 	}
 	if x.call != nil && !x.call.Stream && x.r.ProtoMajor == 1 && !cancelled {
-		_ = x.control.Flush() // the caller need not wait for our books
+		_ = x.control.Flush() // the caller need not wait for the records
 	}
 	switch {
 	case x.routed && x.g.Finished != nil:
 		x.g.Finished(x.call, out)
-	case !x.routed && x.known && f != nil && x.route.infers() && x.g.Refused != nil:
+	case !x.routed && x.identified && f != nil && x.route.inference() && x.g.Refused != nil:
 		x.g.Refused(x.refused(), out)
 	}
 	x.log(f, out)
@@ -226,7 +225,7 @@ func (x *exchange) report(f *fault.Fault, cancelled bool) {
 // A token is at least a byte of text, so the tokens that a machine reports are no
 // more than the bytes of what it was given and what its caller got of it, and room
 // for what is in neither: an engine's template around the prompt, the pictures that
-// few bytes make many tokens of, and thinking that is not shown (trust 30).
+// few bytes make many tokens of, and thinking that is not shown (spec/security.md#token-counts).
 const (
 	tokenRoom   = 2 << 10
 	pictureRoom = 8 << 10 // of each
@@ -235,21 +234,21 @@ const (
 // tokens is the usage of the call, as far as it can be true.
 func (x *exchange) tokens() (in, out int64) {
 	within := func(n int64, most int) int64 { return min(max(n, 0), int64(most)+tokenRoom) }
-	out = within(x.usage.Out, int(x.given))
+	out = within(x.usage.Out, int(x.written))
 	switch c := x.call; {
 	case c == nil:
 		return 0, 0
 	case c.Form != nil: // its sound is bounded by the largest clip
 		return within(x.usage.In, int(x.g.Limits.Upload)), out
 	default:
-		return within(x.usage.In, x.asked), out
+		return within(x.usage.In, x.maxPrompt), out
 	}
 }
 
-// measure notes how many tokens a request may be, of which chat is the translation,
+// boundTokens notes how many tokens a request may be, of which chat is the translation,
 // if there is one: turns before this one are in that alone.
-func (x *exchange) measure(body, chat []byte) {
-	x.asked = max(len(body), len(chat)) + pictureRoom*bytes.Count(body, []byte("data:image/"))
+func (x *exchange) boundTokens(body, chat []byte) {
+	x.maxPrompt = max(len(body), len(chat)) + pictureRoom*bytes.Count(body, []byte("data:image/"))
 }
 
 // refused is the call of a request that did not reach the Backend, in as far as
@@ -268,7 +267,7 @@ func (x *exchange) log(f *fault.Fault, out Outcome) {
 	switch {
 	case f != nil && f.Code == fault.InternalError:
 		level = slog.LevelError
-	case x.known && x.route.infers():
+	case x.identified && x.route.inference():
 		level = slog.LevelInfo
 	}
 	ctx := context.WithoutCancel(x.r.Context())

@@ -15,7 +15,7 @@ import (
 )
 
 // Turns is where the turns of the responses dialect are kept, each for its member
-// alone and under its response's id, which is all that opens it (decisions 5).
+// alone and under its response's id, which alone opens it (spec/api.md#responses-state).
 type Turns struct {
 	// Keep keeps a turn; an error means that it is not kept.
 	Keep func(ctx context.Context, member fleet.MemberID, response string, turn []byte) error
@@ -30,9 +30,9 @@ type Turns struct {
 // keepLimit is how long keeping a turn may hold up the end of an answer.
 const keepLimit = 2 * time.Second
 
-// respond reads the body of a call in the responses dialect: as that of a chat
+// readResponses reads the body of a call in the responses dialect: as that of a chat
 // call, and as the beginning of its answer.
-func (x *exchange) respond(body []byte) (dialect.Head, []byte, error) {
+func (x *exchange) readResponses(body []byte) (dialect.Head, []byte, error) {
 	q, err := dialect.ReadResponses(body)
 	if err != nil {
 		return dialect.Head{}, nil, err
@@ -47,14 +47,14 @@ func (x *exchange) respond(body []byte) (dialect.Head, []byte, error) {
 	if err != nil {
 		return dialect.Head{}, nil, err
 	}
-	// Not of the correlation id: that stands in logs, and who knows a response's id
+	// Not of the correlation id: that is in logs, and anyone with a response's id
 	// can open its turn.
 	x.response = q.Answer(rand.Text(), x.arrived, q.Stores() && x.g.Turns != nil)
 	return q.Head, chat, nil
 }
 
-// mostShortened is how often a call is asked again with a shorter talk.
-const mostShortened = 6
+// maxShortened is how often a call is asked again with a shorter talk.
+const maxShortened = 6
 
 // serveCall has the Backend serve the call. Where the prompt is too long for the
 // machine, a call of the responses dialect that allows it is asked again without
@@ -63,7 +63,7 @@ func (x *exchange) serveCall(ctx context.Context) (*Answer, error) {
 	for again := 0; ; again++ {
 		answer, err := x.g.Backend.Do(ctx, x.call)
 		f := (*fault.Fault)(nil)
-		if x.response == nil || again == mostShortened || ctx.Err() != nil || !errors.As(err, &f) {
+		if x.response == nil || again == maxShortened || ctx.Err() != nil || !errors.As(err, &f) {
 			return answer, err
 		}
 		shorter, ok := x.response.Shorten(f)
@@ -85,9 +85,9 @@ func (x *exchange) loadTurn(response string) ([]byte, error) {
 	return x.g.Turns.Load(x.r.Context(), x.caller.Member, response)
 }
 
-// conclude keeps the turn and is the end of the answer, which says whether it
+// finishResponse keeps the turn and is the end of the answer, which says whether it
 // was kept: an answer never fails because it could not be.
-func (x *exchange) conclude() []byte {
+func (x *exchange) finishResponse() []byte {
 	now := time.Now()
 	turn := x.response.Turn(now)
 	if turn == nil {

@@ -129,7 +129,7 @@ func TestResponsesRefusals(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			w, _ := do(h, c.r)
 			got := checkFault(t, w, c.status, c.code)
-			// The param is a text, always, where the path is the route's (decisions 4).
+			// The param is always a string where the path is the route's (spec/api.md#error-param).
 			if param := got.Error.Param; (param == nil) != (name == "v1 missing") || param != nil && *param != c.param {
 				t.Errorf("%s", w.Body)
 			}
@@ -144,7 +144,7 @@ func TestResponsesRefusals(t *testing.T) {
 }
 
 // Locally only an upstream may serve the dialect: its bytes are not translated,
-// and nothing is kept (S4).
+// and nothing is kept.
 func TestResponsesOnTheLocalSurface(t *testing.T) {
 	called := false
 	h := New(localConfig(&backend{do: func(_ context.Context, asked *Call) (*Answer, error) {
@@ -271,7 +271,7 @@ func TestResponsesState(t *testing.T) {
 	}
 }
 
-// An answer is told whether or not its turn could be kept, and says which.
+// An answer is sent whether or not its turn could be kept, and says which.
 func TestResponsesNotStored(t *testing.T) {
 	broken := newShelf()
 	broken.err = errors.New("the disk is full")
@@ -320,13 +320,13 @@ func playResponses(c Config) (w *tape, aborted bool) {
 }
 
 // While a call waits, comments are sent; what came is translated as it comes, and
-// the turn is kept before its caller is told the end.
+// the turn is kept before its caller gets the end.
 func TestResponsesStream(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		lines := []line{{time.Second, frame, nil}, {11 * time.Second, frame[:20], nil}, {time.Second, frame[20:] + done, io.EOF}}
 		var out Outcome
 		s := newShelf()
-		c := stateful(tells(7*time.Second, lines...), s)
+		c := stateful(sends(7*time.Second, lines...), s)
 		c.Finished = func(_ *Call, o Outcome) { out = o }
 		w, aborted := playResponses(c)
 		var got []string
@@ -364,7 +364,7 @@ func TestResponsesStream(t *testing.T) {
 // A store that hangs holds an answer up for a moment only.
 func TestResponsesStoreHangs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c := stateful(tells(0, line{0, frame + done, io.EOF}), newShelf())
+		c := stateful(sends(0, line{0, frame + done, io.EOF}), newShelf())
 		c.Turns.Keep = func(ctx context.Context, _ fleet.MemberID, _ string, _ []byte) error {
 			<-ctx.Done()
 			return ctx.Err()
@@ -385,16 +385,16 @@ func TestResponsesStreamFails(t *testing.T) {
 		b    *backend
 		code fault.Code
 	}{
-		"machine gone": {tells(0, line{0, frame, nil}, line{time.Second, "", gone}), fault.MachineOffline},
-		"no end mark":  {tells(0, line{0, frame, io.EOF}), fault.EngineError},
-		"error frame":  {tells(0, line{0, frame + `data: {"error":{"message":"boom"}}` + "\n\n", nil}), fault.EngineError},
-		"nonsense":     {tells(0, line{0, frame + "data: {\n\n", nil}), fault.EngineError},
-		"silence":      {tells(0, line{0, frame, nil}, line{time.Hour, "", nil}), fault.EngineTimeout},
+		"machine gone": {sends(0, line{0, frame, nil}, line{time.Second, "", gone}), fault.MachineOffline},
+		"no end mark":  {sends(0, line{0, frame, io.EOF}), fault.EngineError},
+		"error frame":  {sends(0, line{0, frame + `data: {"error":{"message":"boom"}}` + "\n\n", nil}), fault.EngineError},
+		"nonsense":     {sends(0, line{0, frame + "data: {\n\n", nil}), fault.EngineError},
+		"silence":      {sends(0, line{0, frame, nil}, line{time.Hour, "", nil}), fault.EngineTimeout},
 		"refused, late": {&backend{do: func(context.Context, *Call) (*Answer, error) {
 			time.Sleep(9 * time.Second)
 			return nil, fault.New(fault.CapacityFull, "busy").AfterWait()
 		}}, fault.CapacityFull},
-		"broken tool": {tells(0, line{0, frame + `data: {"choices":[{"delta":{"tool_calls":[{"index":0,"function":{"arguments":"x"}}]}}]}` + "\n\n" + done, nil}), fault.EngineError},
+		"broken tool": {sends(0, line{0, frame + `data: {"choices":[{"delta":{"tool_calls":[{"index":0,"function":{"arguments":"x"}}]}}]}` + "\n\n" + done, nil}), fault.EngineError},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

@@ -49,7 +49,7 @@ func TestRefusalsNameWhoGotThePrompt(t *testing.T) {
 func TestABrokenStreamNamesWhoGotThePromptOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for wait, want := range map[time.Duration]int{0: 0, 6 * time.Second: 1} { // a header; a comment
-			w, _ := play(t, hostedConfig(tells(wait, line{time.Second, frame, nil}, line{2 * time.Second, "", fault.New(fault.MachineOffline, "gone")})))
+			w, _ := play(t, hostedConfig(sends(wait, line{time.Second, frame, nil}, line{2 * time.Second, "", fault.New(fault.MachineOffline, "gone")})))
 			text := strings.Join(w.notes, "|")
 			if n := strings.Count(text, ": shared; machine=box"); n != want || (w.header.Get("X-Kith-Route") == "") != (want == 1) || !strings.Contains(text, "machine_offline") {
 				t.Errorf("after %s: %d comments, header %v\n%s", wait, n, w.header, text)

@@ -8,7 +8,7 @@ import (
 	"github.com/kith/kith/internal/fleet"
 )
 
-// surface says where a route stands.
+// surface is a set of surfaces that have a route.
 type surface uint8
 
 const (
@@ -37,10 +37,9 @@ type route struct {
 	endpoint fleet.Endpoint
 }
 
-// routes is the whole surface: what is not here does not exist. A dialect that
-// is not served yet has no row.
+// routes is every route of both surfaces (spec/api.md#routes).
 var routes = []route{
-	{path: "/", methods: "GET, HEAD", on: both, byVersion: true, open: true, serve: (*exchange).greet},
+	{path: "/", methods: "GET, HEAD", on: both, byVersion: true, open: true, serve: (*exchange).serviceInfo},
 	{path: "/v1/models", methods: "GET, HEAD", on: both, byVersion: true, serve: (*exchange).listModels},
 	{path: "/v1/models/", methods: "GET, HEAD", on: both, byVersion: true, serve: (*exchange).oneModel},
 	{path: "/v1/chat/completions", methods: "POST", on: both, endpoint: fleet.ChatCompletions},
@@ -76,10 +75,10 @@ func (r *route) matches(path string) bool {
 	return !r.segment || !strings.Contains(r.argument(path), "/")
 }
 
-// infers reports whether the route is an inference route.
-func (r *route) infers() bool { return r != nil && r.serve == nil }
+// inference reports whether the route is an inference route.
+func (r *route) inference() bool { return r != nil && r.serve == nil }
 
-// takesAPIKey reports whether a key in x-api-key alone will do (decisions 5).
+// takesAPIKey reports whether a key in x-api-key alone will do (spec/api.md#check-key).
 func (r *route) takesAPIKey() bool { return r.byVersion || r.messages }
 
 // streams reports whether stream: true means anything there.
@@ -95,9 +94,9 @@ func (r *route) allows(method string) bool {
 	return false
 }
 
-// shapeOf is the envelope of faults for a request: the route's, and where that
+// envelopeOf is the envelope of faults for a request: the route's, and where that
 // leaves it open, or where no route is, the version header's.
-func shapeOf(r *http.Request, matched *route) dialect.Dialect {
+func envelopeOf(r *http.Request, matched *route) dialect.Dialect {
 	switch {
 	case matched != nil && matched.messages:
 		return dialect.Messages
@@ -115,7 +114,7 @@ func shapeOf(r *http.Request, matched *route) dialect.Dialect {
 }
 
 // nearest is the right path for a wrong one: /v1 missing or doubled, slashes
-// too many, another case, a proxy's prefix left in front (S1, decisions 4).
+// too many, another case, a proxy's prefix left in front (spec/api.md#paths).
 // Empty: nothing is near.
 func nearest(path string, on surface) string {
 	parts := strings.FieldsFunc(strings.ToLower(path), func(c rune) bool { return c == '/' })

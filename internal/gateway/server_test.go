@@ -56,7 +56,7 @@ func raw(t *testing.T, address, text string) (reply string, took time.Duration) 
 	return string(all), time.Since(began)
 }
 
-// held is a log whose lines take until it is told.
+// held is a log whose lines block until it is released.
 type held struct {
 	slog.Handler
 	until chan struct{}
@@ -68,7 +68,7 @@ func (h held) Handle(context.Context, slog.Record) error {
 	return nil
 }
 
-// A caller has the whole answer, or the refusal, while its line of the log is
+// A caller has the complete answer, or the refusal, while its line of the log is
 // still being written.
 func TestAnswerBeforeTheLog(t *testing.T) {
 	for _, b := range []*backend{answers(reply), refuses(fault.New(fault.MachineOffline, "gone"))} {
@@ -194,7 +194,7 @@ func virtually(t *testing.T, h http.Handler, client func(t *testing.T, c net.Con
 }
 
 // Who is slow is cut off in time: headers after 5 s, a body after 30 s and what
-// 64 KiB a second allow, and nobody is told a 408.
+// 64 KiB a second allow, and there is no 408.
 func TestSlowCallers(t *testing.T) {
 	trickle := func(size int, every time.Duration) func(net.Conn) {
 		return func(c net.Conn) {
@@ -270,13 +270,13 @@ func TestTooLargeAtOnce(t *testing.T) {
 	}
 }
 
-// Fault 5: the limit is 32 MiB, and the byte after them is one too many.
+// docs/faults.md#5: the limit is 32 MiB, and the byte after them is one too many.
 func TestFault05OneByteTooMany(t *testing.T) {
 	const limit = 32 << 20
 	for name, request := range map[string]string{"unary": request, "streamed": streamRequest} {
 		for length, status := range map[int]string{limit: "HTTP/1.1 200", limit + 1: "HTTP/1.1 413"} {
 			t.Run(fmt.Sprint(name, length), func(t *testing.T) {
-				b := tells(0, line{0, frame, nil}, line{0, done, nil})
+				b := sends(0, line{0, frame, nil}, line{0, done, nil})
 				if name == "unary" {
 					b = answers(reply)
 				}
@@ -320,7 +320,7 @@ func TestSlowReaders(t *testing.T) {
 }
 
 // One frame is one flush: the caller has it before the next is made. When the
-// body breaks, the error frame comes whole, then HTTP itself reports the cut.
+// body breaks, the error frame comes complete, then HTTP itself reports the cut.
 func TestFramesArriveOneByOneThenTheCut(t *testing.T) {
 	next := make(chan string)
 	defer close(next)

@@ -14,19 +14,19 @@ import (
 
 // A streamed call that has heard nothing for firstBeat is answered 200 and
 // kept alive by a comment, and by another whenever nothing was written for
-// nextBeat: proxies cut silent streams after a minute (decisions 3).
+// nextBeat (spec/routing.md#heartbeat): proxies cut silent streams after a minute.
 const (
 	firstBeat = 5 * time.Second
 	nextBeat  = 10 * time.Second
 )
 
-// stream is the streamed answer of an exchange. One timer watches it and no
-// goroutine stands by: heartbeats and the limits on silence and on the whole.
+// stream is the streamed answer of an exchange. One timer serves its heartbeats and its limits on silence and total time;
+// it has no goroutine of its own.
 type stream struct {
 	x      *exchange
 	check  dialect.Stream
 	cancel context.CancelCauseFunc
-	queue  atomic.Pointer[place] // nil: not waiting
+	queue  atomic.Pointer[position] // nil: not waiting
 	// trailer is the usage that came behind the answer, where its caller did not
 	// ask for it.
 	trailer string
@@ -34,16 +34,16 @@ type stream struct {
 	timer *time.Timer
 
 	// Under x.mu.
-	over    bool
-	wrote   time.Time     // when anything was last written; before that: arrival
-	heard   time.Time     // last sign of life of the machine; zero: none took it
-	silence time.Duration // longest time without one
-	until   time.Time     // end of the whole
-	frames  int           // with data, passed on
+	stopped    bool
+	lastWrite  time.Time     // when anything was last written; before that: arrival
+	lastSign   time.Time     // last sign of life of the machine; zero: none took it
+	maxSilence time.Duration // longest time without one
+	end        time.Time     // the end of its total time
+	frames     int           // with data, passed on
 }
 
-// place is where a call stands in a queue.
-type place struct {
+// position is the place of a call in a queue.
+type position struct {
 	ahead int
 	until time.Time
 }
@@ -52,7 +52,7 @@ type place struct {
 func (x *exchange) stream() error {
 	ctx, cancel := context.WithCancelCause(x.r.Context())
 	defer cancel(nil)
-	s := &stream{x: x, cancel: cancel, wrote: x.arrived}
+	s := &stream{x: x, cancel: cancel, lastWrite: x.arrived}
 	x.call.Waiting = s.waiting
 	s.timer = time.AfterFunc(time.Hour, s.watch) // it reads s.timer: set it first
 	s.timer.Reset(firstBeat - time.Since(x.arrived))
@@ -78,15 +78,15 @@ func (s *stream) waiting(ahead int, left time.Duration) {
 		s.queue.Store(nil)
 		return
 	}
-	s.queue.Store(&place{ahead: ahead, until: time.Now().Add(left)})
+	s.queue.Store(&position{ahead: ahead, until: time.Now().Add(left)})
 }
 
 // took notes that a machine took the call: from now its limits count.
 func (s *stream) took(answer *Answer) {
-	s.check.Most = s.x.g.Limits.Streamed
+	s.check.MaxBytes = s.x.g.Limits.Streamed
 	s.check.Trusted = answer.FromHub
 	s.check.Speech = s.x.call.Form != nil
-	s.check.Native = dialect.Native(answer.Endpoint)
+	s.check.Passthrough = dialect.PassesThrough(answer.Endpoint)
 	if s.x.call.translated(answer) {
 		s.check.Events = s.x.events()
 	}
@@ -95,7 +95,7 @@ func (s *stream) took(answer *Answer) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	now := time.Now()
-	s.heard, s.silence, s.until = now, x.g.Limits.FirstByte, now.Add(x.g.Limits.Stream)
+	s.lastSign, s.maxSilence, s.end = now, x.g.Limits.FirstByte, now.Add(x.g.Limits.Stream)
 	s.timer.Reset(s.next().Sub(now))
 }
 
@@ -114,7 +114,7 @@ func (x *exchange) events() *dialect.Events {
 func (s *stream) stop() {
 	s.x.mu.Lock()
 	defer s.x.mu.Unlock()
-	s.over = true
+	s.stopped = true
 	s.timer.Stop()
 	s.x.usage = s.check.Usage()
 	if told, ok := dialect.ParseTrailer(s.trailer); ok && !s.x.usage.Reported {
@@ -122,8 +122,8 @@ func (s *stream) stop() {
 	}
 }
 
-// copy passes the answer on, frame by whole frame, one write and one flush a
-// read. It is good only if the end mark was seen.
+// copy passes on the complete frames of the answer, with one write and one flush a read. The answer is good only if its
+// end mark was seen.
 func (s *stream) copy(body io.Reader) error {
 	pooled := buffers.Get().(*[]byte)
 	defer release(pooled)
@@ -149,12 +149,12 @@ func (s *stream) copy(body io.Reader) error {
 		switch {
 		case err != nil:
 			return err
-		case s.check.Ended(): // what comes after it is nobody's
+		case s.check.Ended(): // what comes after it is ignored
 			if readErr == nil {
 				_, _ = body.Read(buffer) // the body's own end, so that closing cancels nothing
 			}
 			if s.x.response != nil {
-				return s.pass(s.x.conclude())
+				return s.pass(s.x.finishResponse())
 			}
 			return nil
 		case readErr == io.EOF:
@@ -165,7 +165,7 @@ func (s *stream) copy(body io.Reader) error {
 	}
 }
 
-// pass writes whole frames, or the events they came to, and flushes them.
+// pass writes complete frames, or their translation, and flushes them.
 func (s *stream) pass(frames []byte) error {
 	x := s.x
 	x.mu.Lock()
@@ -174,21 +174,21 @@ func (s *stream) pass(frames []byte) error {
 	fresh, first := s.check.Frames() > s.frames, s.frames == 0
 	s.frames = s.check.Frames()
 	if fresh || s.check.Trusted { // a machine's comments are no sign of its engine
-		s.heard = now
+		s.lastSign = now
 	}
 	if fresh && first {
-		x.first = now.Sub(x.arrived)
-		s.silence = x.g.Limits.Idle
+		x.firstByte = now.Sub(x.arrived)
+		s.maxSilence = x.g.Limits.Idle
 		s.timer.Reset(s.next().Sub(now))
 	}
 	if len(frames) == 0 { // what was said is nothing in the caller's dialect
 		return nil
 	}
 	if !x.began {
-		tellRoute(x.w.Header(), x.call)
-		x.named = true
+		setRoute(x.w.Header(), x.call)
+		x.routeSent = true
 	}
-	x.given += int64(len(frames))
+	x.written += int64(len(frames))
 	if comment := x.routeComment(); comment != nil { // too late for the header
 		frames = append(comment, frames...)
 	}
@@ -202,7 +202,7 @@ func (s *stream) write(p []byte, now time.Time) error {
 	if !x.began {
 		x.beginStream()
 	}
-	s.wrote = now
+	s.lastWrite = now
 	if _, err := x.w.Write(p); err != nil {
 		return errGone
 	}
@@ -230,17 +230,17 @@ func (s *stream) watch() {
 		return
 	}
 	defer x.mu.Unlock()
-	if s.over {
+	if s.stopped {
 		return
 	}
 	now := time.Now()
-	if !s.heard.IsZero() {
-		if !now.Before(s.until) {
+	if !s.lastSign.IsZero() {
+		if !now.Before(s.end) {
 			s.cancel(fault.New(fault.EngineTimeout, "the answer took longer than %s in all: ask for less", x.g.Limits.Stream))
 			return
 		}
-		if now.Sub(s.heard) >= s.silence {
-			s.cancel(fault.New(fault.EngineTimeout, "the machine's engine sent nothing for %s", s.silence))
+		if now.Sub(s.lastSign) >= s.maxSilence {
+			s.cancel(fault.New(fault.EngineTimeout, "the machine's engine sent nothing for %s", s.maxSilence))
 			return
 		}
 	}
@@ -258,14 +258,14 @@ func (s *stream) beat() time.Time {
 	if !s.x.began {
 		return s.x.arrived.Add(firstBeat)
 	}
-	return s.wrote.Add(nextBeat)
+	return s.lastWrite.Add(nextBeat)
 }
 
 // next is when the watch has something to do.
 func (s *stream) next() time.Time {
 	next := s.beat()
-	if !s.heard.IsZero() {
-		for _, limit := range [...]time.Time{s.heard.Add(s.silence), s.until} {
+	if !s.lastSign.IsZero() {
+		for _, limit := range [...]time.Time{s.lastSign.Add(s.maxSilence), s.end} {
 			if limit.Before(next) {
 				next = limit
 			}
@@ -274,10 +274,10 @@ func (s *stream) next() time.Time {
 	return next
 }
 
-// heartbeat is a comment that says where the call stands; in the messages
+// heartbeat is a comment with the position in the queue; in the messages
 // dialect an event, which also sets back the watchdogs of its clients.
 func (s *stream) heartbeat(now time.Time) []byte {
-	if s.x.shape == dialect.Messages {
+	if s.x.envelope == dialect.Messages {
 		return []byte(dialect.PingEvent)
 	}
 	at := s.queue.Load()

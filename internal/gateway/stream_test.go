@@ -107,8 +107,8 @@ func (s *script) Close() error {
 	return nil
 }
 
-// tells makes a Backend that waits, then answers with the lines.
-func tells(wait time.Duration, lines ...line) *backend {
+// sends makes a Backend that waits, then answers with the lines.
+func sends(wait time.Duration, lines ...line) *backend {
 	return &backend{do: func(ctx context.Context, call *Call) (*Answer, error) {
 		select {
 		case <-time.After(wait):
@@ -123,7 +123,7 @@ func tells(wait time.Duration, lines ...line) *backend {
 func TestStreamIsPassedOnUntouched(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		lines := []line{{time.Second, frame + frame, nil}, {time.Second, frame[:10], nil}, {time.Second, frame[10:] + frame[:3], nil}, {time.Second, frame[3:] + done, io.EOF}}
-		w, aborted := play(t, hostedConfig(tells(0, lines...)))
+		w, aborted := play(t, hostedConfig(sends(0, lines...)))
 		want := []string{
 			"1 status 200", "1 " + frame + frame, "1 flush",
 			"3 " + frame, "3 flush",
@@ -140,8 +140,8 @@ func TestStreamIsPassedOnUntouched(t *testing.T) {
 	})
 }
 
-// Heartbeats come at 5 s and then every 10 s, say where the call stands, and
-// once they began the route is told in a comment.
+// Heartbeats come at 5 s and then every 10 s, say the position in the queue, and
+// once they began the route is in a comment.
 func TestHeartbeats(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := &backend{do: func(ctx context.Context, call *Call) (*Answer, error) {
@@ -195,20 +195,20 @@ func TestFailuresBeforeAndAfterTheFirstByte(t *testing.T) {
 		"refused after 5 s":     {refusesAfter(180*time.Second, waited), 200, fault.CapacityFull, 180},
 		"defect before 5 s":     {panics(time.Second), 500, fault.InternalError, 1},
 		"defect after 5 s":      {panics(6 * time.Second), 200, fault.InternalError, 6},
-		"broken before a frame": {tells(0, line{time.Second, "", gone}), 503, fault.MachineOffline, 1},
-		"broken after a frame":  {tells(0, line{time.Second, frame, nil}, line{time.Second, "", gone}), 200, fault.MachineOffline, 2},
-		"broken with a frame":   {tells(0, line{time.Second, frame, gone}), 200, fault.MachineOffline, 1},
-		"broken, cause unknown": {tells(0, line{0, frame, nil}, line{time.Second, "", io.ErrUnexpectedEOF}), 200, fault.EngineError, 1},
-		"no end mark":           {tells(0, line{0, frame, io.EOF}), 200, fault.EngineError, 0},
-		"nothing at all":        {tells(0), 502, fault.EngineError, 0},
-		"half an end mark":      {tells(0, line{0, frame + "data: [DONE]", io.EOF}), 200, fault.EngineError, 0},
-		"nonsense first":        {tells(0, line{0, "<html>\n", nil}), 502, fault.EngineError, 0},
-		"nonsense later":        {tells(0, line{0, frame + "data: {\n\n", nil}), 200, fault.EngineError, 0},
-		"after the end":         {tells(0, line{0, frame + done + frame, nil}), 200, fault.EngineError, 0},
-		"silent from the start": {tells(time.Second), 502, fault.EngineError, 1},
-		"first byte too late":   {tells(0, line{time.Hour, frame, nil}), 200, fault.EngineTimeout, 600},
-		"idle":                  {tells(0, line{time.Second, frame, nil}, line{time.Hour, frame, nil}), 200, fault.EngineTimeout, 121},
-		"idle but for comments": {tells(0, line{0, frame, nil}, line{100 * time.Second, ":\n\n", nil}, line{time.Hour, "", nil}), 200, fault.EngineTimeout, 120},
+		"broken before a frame": {sends(0, line{time.Second, "", gone}), 503, fault.MachineOffline, 1},
+		"broken after a frame":  {sends(0, line{time.Second, frame, nil}, line{time.Second, "", gone}), 200, fault.MachineOffline, 2},
+		"broken with a frame":   {sends(0, line{time.Second, frame, gone}), 200, fault.MachineOffline, 1},
+		"broken, cause unknown": {sends(0, line{0, frame, nil}, line{time.Second, "", io.ErrUnexpectedEOF}), 200, fault.EngineError, 1},
+		"no end mark":           {sends(0, line{0, frame, io.EOF}), 200, fault.EngineError, 0},
+		"nothing at all":        {sends(0), 502, fault.EngineError, 0},
+		"half an end mark":      {sends(0, line{0, frame + "data: [DONE]", io.EOF}), 200, fault.EngineError, 0},
+		"nonsense first":        {sends(0, line{0, "<html>\n", nil}), 502, fault.EngineError, 0},
+		"nonsense later":        {sends(0, line{0, frame + "data: {\n\n", nil}), 200, fault.EngineError, 0},
+		"after the end":         {sends(0, line{0, frame + done + frame, nil}), 200, fault.EngineError, 0},
+		"silent from the start": {sends(time.Second), 502, fault.EngineError, 1},
+		"first byte too late":   {sends(0, line{time.Hour, frame, nil}), 200, fault.EngineTimeout, 600},
+		"idle":                  {sends(0, line{time.Second, frame, nil}, line{time.Hour, frame, nil}), 200, fault.EngineTimeout, 121},
+		"idle but for comments": {sends(0, line{0, frame, nil}, line{100 * time.Second, ":\n\n", nil}, line{time.Hour, "", nil}), 200, fault.EngineTimeout, 120},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -259,7 +259,7 @@ func TestStreamTotal(t *testing.T) {
 			lines = append(lines, line{61 * time.Second, frame, nil})
 		}
 		var out Outcome
-		c := hostedConfig(tells(100*time.Second, lines...))
+		c := hostedConfig(sends(100*time.Second, lines...))
 		c.Finished = func(_ *Call, o Outcome) { out = o }
 		w, aborted := play(t, c)
 		checkEnd(t, w, aborted, 200, fault.EngineTimeout)
@@ -271,8 +271,8 @@ func TestStreamTotal(t *testing.T) {
 
 func TestUnaryTotal(t *testing.T) {
 	for name, b := range map[string]*backend{
-		"no answer":    tells(time.Hour),
-		"no end of it": tells(time.Second, line{time.Hour, reply, nil}),
+		"no answer":    sends(time.Hour),
+		"no end of it": sends(time.Second, line{time.Hour, reply, nil}),
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -288,7 +288,7 @@ func TestUnaryTotal(t *testing.T) {
 }
 
 // Bytes of a hub speak for themselves: its comments pass, keep the call alive,
-// and its codes stand.
+// and its codes stay.
 func TestStreamOfAHub(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		waiting := ": waiting 1 ahead, 9 s left\n\n"
@@ -343,12 +343,12 @@ func TestCallerLeaves(t *testing.T) {
 	}
 }
 
-// Who has a request served may end it with a fault, which its caller is told.
+// The server of a request may end it with a fault, which its caller gets.
 func TestServedUntilEnded(t *testing.T) {
 	for name, after := range map[string]time.Duration{"waiting": time.Second, "answering": 3 * time.Second} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				c := hostedConfig(tells(2*time.Second, line{0, frame, nil}, line{time.Hour, frame, nil}))
+				c := hostedConfig(sends(2*time.Second, line{0, frame, nil}, line{time.Hour, frame, nil}))
 				ctx, end := context.WithCancelCause(context.Background())
 				time.AfterFunc(after, func() { end(fault.New(fault.InvalidAPIKey, "you are signed out")) })
 				w, aborted := newTape(), false

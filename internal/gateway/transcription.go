@@ -13,7 +13,7 @@ import (
 // same pace.
 func (x *exchange) readForm() (*dialect.Transcription, error) {
 	limit := x.g.Limits.Upload
-	if x.r.ContentLength > limit+dialect.FormRoom {
+	if x.r.ContentLength > limit+dialect.FormOverhead {
 		return nil, x.soundTooLarge()
 	}
 	for _, encoding := range x.r.Header["Content-Encoding"] {
@@ -21,14 +21,14 @@ func (x *exchange) readForm() (*dialect.Transcription, error) {
 			return nil, fault.New(fault.UnsupportedEncoding, "send the form as it is, without Content-Encoding")
 		}
 	}
-	body := &paced{x: x, src: http.MaxBytesReader(x.w, x.r.Body, limit+dialect.FormRoom)}
+	body := &paced{x: x, src: http.MaxBytesReader(x.w, x.r.Body, limit+dialect.FormOverhead)}
 	x.bodyDeadline(0)
 	form, err := dialect.ReadTranscription(x.r.Header.Get("Content-Type"), body, x.hold(-1), limit)
-	if err == nil { // what follows the form is nobody's, and has to be out of the way
+	if err == nil { // what follows the form is discarded, to keep the connection
 		_, err = io.Copy(io.Discard, body)
 	}
 	if err == nil {
-		x.wasRead()
+		x.bodyWasRead()
 		return form, nil
 	}
 	form.Close()
@@ -39,7 +39,7 @@ func (x *exchange) readForm() (*dialect.Transcription, error) {
 }
 
 func (x *exchange) soundTooLarge() error {
-	x.tooMuch = true
+	x.bodyTooLarge = true
 	return fault.New(fault.RequestTooLarge, "the sound is larger than %d bytes: send less", x.g.Limits.Upload).WithParam("file")
 }
 

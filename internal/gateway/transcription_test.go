@@ -154,9 +154,9 @@ func TestSoundTooLargeAtTheByte(t *testing.T) {
 	begun := strings.Split(formOf(strings.Repeat("x", 1000)), "\r\n--B\r\n")[0]
 	for name, c := range map[string]struct{ text, status string }{
 		"at the limit":  {fmt.Sprintf("%sConnection: close\r\nContent-Length: %d\r\n\r\n%s", head, len(whole), whole), "200"},
-		"length":        {fmt.Sprintf("%sContent-Length: %d\r\n\r\n", head, 1001+dialect.FormRoom), "413"},
+		"length":        {fmt.Sprintf("%sContent-Length: %d\r\n\r\n", head, 1001+dialect.FormOverhead), "413"},
 		"a byte over":   {fmt.Sprintf("%sTransfer-Encoding: chunked\r\n\r\n%x\r\n%s\r\n8\r\nyyyyyyyy\r\n", head, len(begun), begun), "413"}, // its end never comes
-		"a long ending": {fmt.Sprintf("%sTransfer-Encoding: chunked\r\n\r\n%x\r\n%s\r\n%x\r\n%s", head, len(whole), whole, dialect.FormRoom, strings.Repeat("z", dialect.FormRoom)), "413"},
+		"a long ending": {fmt.Sprintf("%sTransfer-Encoding: chunked\r\n\r\n%x\r\n%s\r\n%x\r\n%s", head, len(whole), whole, dialect.FormOverhead, strings.Repeat("z", dialect.FormOverhead)), "413"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			got, took := raw(t, address, c.text)
@@ -184,7 +184,7 @@ func TestTranscriptionStream(t *testing.T) {
 			aborted := false
 			func() {
 				defer func() { aborted = recover() == http.ErrAbortHandler }()
-				New(hostedConfig(tells(6*time.Second, c.said...))).ServeHTTP(w, transcribe(formOf("sound", "stream=true")))
+				New(hostedConfig(sends(6*time.Second, c.said...))).ServeHTTP(w, transcribe(formOf("sound", "stream=true")))
 			}()
 			text := w.text.String()
 			if w.status != 200 || !strings.HasPrefix(text, ": working\n\n") || !strings.Contains(text, delta) {

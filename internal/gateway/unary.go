@@ -29,8 +29,7 @@ func release(buffer *[]byte) {
 	}
 }
 
-// unary serves a call that is not streamed: the complete answer is held and checked
-// before the first byte goes out.
+// unary serves a call that is not streamed: the complete answer is held and checked before the first byte goes out.
 func (x *exchange) unary() error {
 	ctx, cancel := context.WithDeadlineCause(x.r.Context(), x.arrived.Add(x.g.Limits.Unary), x.g.late)
 	defer cancel()
@@ -40,7 +39,7 @@ func (x *exchange) unary() error {
 	}
 	defer answer.Close()
 	x.call.answered(x.response != nil)
-	whole := answer.Whole
+	whole := answer.Held
 	if whole == nil {
 		if whole, err = x.call.Hold(x.g.Spool, answer.Body, answer.ContentLength); err != nil {
 			return x.faultOf(ctx, broken(err))
@@ -48,25 +47,24 @@ func (x *exchange) unary() error {
 	}
 	defer whole.Close()
 	contentType, made := "application/json", []byte(nil)
-	err = whole.View(ctx, func(body []byte) (err error) {
-		switch {
-		case x.call.Form != nil:
-			made, contentType, x.usage, err = x.call.Form.Answer(body)
-		case dialect.Native(answer.Endpoint):
-			x.usage, err = dialect.CheckNative(body)
-		case !x.call.translated(answer):
-			x.usage, err = dialect.CheckUnary(body)
-		case x.response != nil:
-			if x.usage, err = x.response.Unary(body); err == nil {
-				made = x.conclude()
-			}
-		case x.forms != nil:
-			made, x.usage, err = x.forms.Answer(body)
-		default:
-			made, x.usage, err = dialect.MessageAnswer(body, x.messageID(), x.call.Model)
+	body := whole.Open()
+	defer body.Close()
+	switch {
+	case x.call.Form != nil:
+		made, contentType, x.usage, err = x.call.Form.Answer(body)
+	case dialect.PassesThrough(answer.Endpoint):
+		x.usage, err = dialect.CheckPassthrough(body)
+	case !x.call.translated(answer):
+		x.usage, err = dialect.CheckUnary(body)
+	case x.response != nil:
+		if x.usage, err = x.response.Unary(body); err == nil {
+			made = x.finishResponse()
 		}
-		return err
-	})
+	case x.forms != nil:
+		made, x.usage, err = x.forms.Answer(body)
+	default:
+		made, x.usage, err = dialect.MessageAnswer(body, x.messageID(), x.call.Model)
+	}
 	if err != nil {
 		return x.faultOf(ctx, err)
 	}
@@ -77,11 +75,11 @@ func (x *exchange) unary() error {
 		}
 		defer whole.Close()
 	}
-	x.first, x.given = time.Since(x.arrived), whole.Len()
+	x.firstByte, x.written = time.Since(x.arrived), whole.Len()
 	h := x.w.Header()
 	h["Content-Type"] = []string{contentType}
 	h["Content-Length"] = []string{strconv.FormatInt(whole.Len(), 10)}
-	tellRoute(h, x.call)
+	setRoute(h, x.call)
 	x.begin(http.StatusOK)
 	_, err = whole.WriteTo(chunked{x})
 	return err
@@ -97,7 +95,7 @@ func (c chunked) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// Hold holds the whole of a unary answer to the call, as its caller's and of
+// Hold holds a complete unary answer to the call, counted for its caller, of
 // dialect.MaxAnswer bytes at most. announced is its length, negative where that
 // is unknown. Errors are those of reading it, or *fault.Fault.
 func (c *Call) Hold(in *spool.Spool, answer io.Reader, announced int64) (*spool.Bytes, error) {

@@ -69,8 +69,7 @@ const prefix = "held-"
 // away the files that an earlier process left in it. With an empty folder
 // everything is held in memory.
 func Open(folder string, limits Limits) (*Spool, error) {
-	// A key of this process's own: what is in a file is of use to nothing else
-	// (decisions 5: never stored in the clear).
+	// A key of this process alone: nothing is stored in the clear (spec/api.md#at-rest).
 	key := make([]byte, 32)
 	_, _ = rand.Read(key) // it never fails
 	block, err := aes.NewCipher(key)

@@ -143,7 +143,7 @@ func TestMemberLimit(t *testing.T) {
 	}
 }
 
-// TestHalfOfMemory: one member never has the whole of the memory.
+// TestHalfOfMemory: one member never has all of the memory.
 func TestHalfOfMemory(t *testing.T) {
 	s := open(t, Limits{Memory: 4 * mib})
 	var held []*Bytes

@@ -10,7 +10,7 @@ import (
 // took is what a native stream's checker makes of a text that comes in pieces
 // of that many bytes: how much passed, and whether it ended well.
 func took(text string, piece int) (passed string, s Stream, err error) {
-	s.Native = true
+	s.Passthrough = true
 	var held []byte
 	for len(text) > 0 || len(held) > 0 {
 		n := min(piece, len(text))
@@ -59,7 +59,7 @@ func TestNativeStreams(t *testing.T) {
 		"after the end":   stop + begin,
 		"an error":        "event: error\ndata: {\"type\":\"error\",\"error\":{\"message\":\"no\"}}\n\n",
 		"a flat error":    "event: error\ndata: {\"type\":\"error\",\"message\":\"no\",\"code\":\"x\"}\n\n",
-		"an endless one":  "data: {\"type\":\"" + strings.Repeat("x", maxNativeFrame+1),
+		"an endless one":  "data: {\"type\":\"" + strings.Repeat("x", maxPassedFrame+1),
 		"a bare return":   "data: {\"type\":\r\"a\"}\n\n",
 		"a wrong message": "data: {\"type\":7}\n\n",
 	} {
@@ -81,12 +81,12 @@ func TestCheckNative(t *testing.T) {
 		``:                      false,
 		`{"type":"message","usage":{"input_tokens":1,"output_tokens":2},"usage":{}}`: false,
 	} {
-		usage, err := CheckNative([]byte(body))
+		usage, err := CheckPassthrough(strings.NewReader(body))
 		if (err == nil) != good || good && usage != (Usage{In: 1, Out: 2, Reported: true}) {
 			t.Errorf("%s: %+v, %v", body, usage, err)
 		}
 	}
-	usage, err := CheckNative([]byte(`{"usage":{"input_tokens":-1,"output_tokens":9223372036854775807,"cache_read_input_tokens":9223372036854775807}}`))
+	usage, err := CheckPassthrough(strings.NewReader(`{"usage":{"input_tokens":-1,"output_tokens":9223372036854775807,"cache_read_input_tokens":9223372036854775807}}`))
 	if err != nil || usage.In < 0 || usage.Out < 0 {
 		t.Errorf("%+v, %v", usage, err)
 	}

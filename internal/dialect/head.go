@@ -13,10 +13,10 @@ import (
 	"github.com/kith/kith/internal/fleet"
 )
 
-// Head is what the edge reads from a request body; all the rest stays bytes.
+// Head is what the edge reads from a request body.
 type Head struct {
 	Model fleet.ModelID // never empty; perhaps not Valid
-	// Stream is the boolean of S4's payload rule 1; null reads as false.
+	// Stream is false for null.
 	Stream bool
 	// IncludeUsage says that the caller asked for a usage frame
 	// (stream_options.include_usage).
@@ -29,13 +29,13 @@ type Head struct {
 // MaxChoices is how many answers one call may ask for.
 const MaxChoices = 4
 
-// Peek checks that body is one strict JSON object (UTF-8, no duplicate names
+// ReadHead checks that body is one strict JSON object (UTF-8, no duplicate names
 // at any depth, nothing after it, within the bounds of MaxDepth and its like, no
 // case variants of model and stream) and reads its head. Thinking controls are checked, not
 // kept. Every error is a *fault.Fault invalid_request that names the member at
 // fault; what another parser could read differently never passes.
-func Peek(body []byte) (Head, error) {
-	var h head
+func ReadHead(body []byte) (Head, error) {
+	var h headReader
 	if err := h.read(body, h.member); err != nil {
 		return Head{}, err
 	}
@@ -66,7 +66,7 @@ func (r *reader) release(large bool) {
 }
 
 // head reads a Head out of a body.
-type head struct {
+type headReader struct {
 	Head
 	dec    *jsontext.Decoder // while read runs
 	inputs int               // how many values the input may hold beside all others
@@ -75,11 +75,11 @@ type head struct {
 
 // read reads the body, one strict object that names a model; member reads each
 // of its members from h.dec. Every error is a *fault.Fault.
-func (h *head) read(body []byte, member func(name []byte) error) error {
+func (h *headReader) read(body []byte, member func(name []byte) error) error {
 	if len(bytes.TrimLeft(body, space)) == 0 {
 		return fault.New(fault.InvalidRequest, "the body is empty: send a JSON object")
 	}
-	if err := (shape{MaxValues, MaxNames, h.inputs}).scan(body); err != nil {
+	if err := (bounds{MaxValues, MaxNames, h.inputs}).scan(body); err != nil {
 		return err
 	}
 	r := readers.Get().(*reader)
@@ -106,7 +106,7 @@ func (h *head) read(body []byte, member func(name []byte) error) error {
 }
 
 // member reads one member of the body.
-func (h *head) member(name []byte) error {
+func (h *headReader) member(name []byte) error {
 	switch string(name) {
 	case "model":
 		return h.model()
@@ -125,16 +125,15 @@ func (h *head) member(name []byte) error {
 		return control(value)
 	case "functions", "function_call", "tools", "tool_choice":
 		value, err := h.dec.ReadValue()
-		h.forms = h.forms || err == nil && formed(string(name), value)
+		h.forms = h.forms || err == nil && usesForms(string(name), value)
 		return err
 	default:
 		return h.other(name)
 	}
 }
 
-// other passes over a member nobody asked for, unless it could be taken for one
-// that somebody did.
-func (h *head) other(name []byte) error {
+// other skips an unknown member, and refuses one whose name differs from a known one in its case alone.
+func (h *headReader) other(name []byte) error {
 	for _, known := range [...]string{"model", "stream"} {
 		if bytes.EqualFold(name, []byte(known)) {
 			return fault.New(fault.InvalidRequest, "the body spells %s as %q: names are case-sensitive", known, name).WithParam(string(name))
@@ -144,7 +143,7 @@ func (h *head) other(name []byte) error {
 	return err
 }
 
-func (h *head) model() error {
+func (h *headReader) model() error {
 	value, err := h.dec.ReadValue()
 	if err != nil {
 		return err
@@ -156,7 +155,7 @@ func (h *head) model() error {
 	return nil
 }
 
-func (h *head) stream() error {
+func (h *headReader) stream() error {
 	value, err := h.dec.ReadValue()
 	if err != nil {
 		return err
@@ -172,7 +171,7 @@ func (h *head) stream() error {
 }
 
 // choices reads n. What is no number is the engine's to refuse.
-func (h *head) choices() error {
+func (h *headReader) choices() error {
 	value, err := h.dec.ReadValue()
 	if err != nil {
 		return err
@@ -186,7 +185,7 @@ func (h *head) choices() error {
 
 // streamOptions takes what it understands; SDKs send the member in odd shapes
 // and none of them is worth a refusal.
-func (h *head) streamOptions() error {
+func (h *headReader) streamOptions() error {
 	value, err := h.dec.ReadValue()
 	if err != nil {
 		return err
@@ -200,8 +199,8 @@ func (h *head) streamOptions() error {
 	return nil
 }
 
-// refusal turns a reader's error into what the caller is told: where the body
-// stops being strict JSON, in words that quote nothing but a member's name.
+// refusal is the fault of a reader's error: it says where the body stops being strict JSON, and quotes nothing but a
+// member's name.
 func refusal(err error) *fault.Fault {
 	var f *fault.Fault
 	if errors.As(err, &f) {

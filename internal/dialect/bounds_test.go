@@ -40,12 +40,12 @@ func TestPeekBounds(t *testing.T) {
 		{"objects", head + `"y":[` + strings.TrimSuffix(strings.Repeat(`{"a":1},`, 100_001), ",") + `]}`, head + `"y":[` + strings.TrimSuffix(strings.Repeat(`{"a":1},`, 99_998), ",") + `]}`, "y", "200000 values"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			_, err := Peek([]byte(c.body))
+			_, err := ReadHead([]byte(c.body))
 			f := fault.Of(err)
 			if err == nil || f.Code != fault.InvalidRequest || f.Param != c.param || !strings.Contains(f.Message, c.words) {
 				t.Errorf("got %v (param %q)", err, f.Param)
 			}
-			if _, err := Peek([]byte(c.within)); err != nil {
+			if _, err := ReadHead([]byte(c.within)); err != nil {
 				t.Errorf("just within: %v", err)
 			}
 			if _, _, err := MessagesToChat([]byte(c.body)); err == nil || !strings.Contains(err.Error(), c.words) {
@@ -61,15 +61,15 @@ func TestPeekBounds(t *testing.T) {
 // TestEmbeddingsBounds: token numbers may be ten times as many, in the input only.
 func TestEmbeddingsBounds(t *testing.T) {
 	body := func(n int) []byte { return []byte(`{"model":"m","input":[[` + zeros(n) + `]]}`) }
-	if _, err := PeekEmbeddings(body(1_999_999)); err != nil {
+	if _, err := ReadEmbeddingsHead(body(1_999_999)); err != nil {
 		t.Error(err)
 	}
 	for _, refused := range [][]byte{body(2_000_000), []byte(`{"model":"m","other":[` + zeros(200_000) + `],"input":"x"}`)} {
-		if _, err := PeekEmbeddings(refused); err == nil || !strings.Contains(err.Error(), "000 values") {
+		if _, err := ReadEmbeddingsHead(refused); err == nil || !strings.Contains(err.Error(), "000 values") {
 			t.Errorf("got %v", err)
 		}
 	}
-	if _, err := Peek(body(200_000)); err == nil {
+	if _, err := ReadHead(body(200_000)); err == nil {
 		t.Error("a chat call may not have as many")
 	}
 }
@@ -85,7 +85,7 @@ func FuzzShape(f *testing.F) {
 			return
 		}
 		values, names := count(t, text)
-		for _, limits := range []shape{{values: values, names: names}, {values: values - 1, names: names}, {values: values, names: names - 1}} {
+		for _, limits := range []bounds{{values: values, names: names}, {values: values - 1, names: names}, {values: values, names: names - 1}} {
 			s := limits
 			if err := s.scan([]byte(text)); limits.values > 0 && limits.names >= 0 && (err == nil) != (limits.values == values && limits.names == names) {
 				t.Errorf("%q has %d values and %d names at most in one object; of %+v: %v", text, values, names, limits, err)
@@ -95,7 +95,7 @@ func FuzzShape(f *testing.F) {
 }
 
 func tooDeep(text string) bool {
-	s := shape{values: len(text), names: len(text)}
+	s := bounds{values: len(text), names: len(text)}
 	err := s.scan([]byte(text))
 	return err != nil && strings.Contains(err.Error(), "deeper")
 }

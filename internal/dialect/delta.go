@@ -3,50 +3,49 @@ package dialect
 import (
 	"bytes"
 	"cmp"
+	"io"
 	"strconv"
 
-	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
 )
 
-// piece is what one chunk adds to an answer's first choice, as slices of the
-// chunk itself. A nil piece is not interested.
-type piece struct {
+// delta is what one chunk adds to an answer's first choice, as slices of the chunk itself. A nil delta ignores the chunk.
+type delta struct {
 	document []byte
 	done     bool // with the first choice: there is no second in this dialect
 
 	text, refusal, thought, finish jsontext.Value
 
-	stop     jsontext.Value // the stop sequence, where the engine tells which
+	stop     jsontext.Value // the stop sequence, where the engine reports it
 	logprobs jsontext.Value // of the choice, an object
-	calls    []callPiece
+	calls    []callDelta
 }
 
-// callPiece is a part of a tool call.
-type callPiece struct {
+// callDelta is a part of a tool call.
+type callDelta struct {
 	index               int64
 	id, name, arguments jsontext.Value
 }
 
-// reset makes the piece ready for the next chunk.
-func (p *piece) reset(document []byte) {
+// reset makes the delta ready for the next chunk.
+func (p *delta) reset(document []byte) {
 	if p != nil {
-		*p = piece{document: document, calls: p.calls[:0]}
+		*p = delta{document: document, calls: p.calls[:0]}
 	}
 }
 
-// speaks reports whether the chunk says something that is no tool call.
-func (p *piece) speaks() bool { return p.text != nil || p.thought != nil || p.refusal != nil }
+// hasText reports whether the chunk says something that is no tool call.
+func (p *delta) hasText() bool { return p.text != nil || p.thought != nil || p.refusal != nil }
 
 // closeChoice is called behind each choice.
-func (p *piece) closeChoice() {
+func (p *delta) closeChoice() {
 	if p != nil {
 		p.done = true
 	}
 }
 
 // choice takes a member of a choice.
-func (p *piece) choice(name []byte, value jsontext.Value) {
+func (p *delta) choice(name []byte, value jsontext.Value) {
 	switch {
 	case p.done:
 		return
@@ -65,7 +64,7 @@ func (p *piece) choice(name []byte, value jsontext.Value) {
 
 // delta takes a member of a choice's delta. The reasoning has two names and is
 // the same under both.
-func (p *piece) delta(name []byte, value jsontext.Value) {
+func (p *delta) delta(name []byte, value jsontext.Value) {
 	if p.done || value.Kind() != '"' || len(value) == len(`""`) {
 		return
 	}
@@ -81,31 +80,23 @@ func (p *piece) delta(name []byte, value jsontext.Value) {
 
 // toolCalls reads the list of parts of tool calls that comes next in dec, and
 // reports whether there are any.
-func (p *piece) toolCalls(dec *jsontext.Decoder) (any bool, err error) {
-	if _, err := dec.ReadToken(); err != nil {
-		return false, err
-	}
-	for dec.PeekKind() != ']' {
+func (p *delta) toolCalls(dec *jsontext.Decoder) (any bool, err error) {
+	err = elements(dec, func() error {
 		any = true
 		if dec.PeekKind() != '{' {
-			if _, err := dec.ReadValue(); err != nil {
-				return any, err
-			}
-			continue
+			_, err := dec.ReadValue()
+			return err
 		}
 		call, err := p.toolCall(dec)
-		if err != nil {
-			return any, err
-		}
-		if !p.done {
+		if err == nil && !p.done {
 			p.calls = append(p.calls, call)
 		}
-	}
-	_, err = dec.ReadToken()
+		return err
+	})
 	return any, err
 }
 
-func (p *piece) toolCall(dec *jsontext.Decoder) (call callPiece, err error) {
+func (p *delta) toolCall(dec *jsontext.Decoder) (call callDelta, err error) {
 	value := func() (jsontext.Value, error) {
 		value, err := dec.ReadValue()
 		if err != nil {
@@ -125,7 +116,7 @@ func (p *piece) toolCall(dec *jsontext.Decoder) (call callPiece, err error) {
 		switch string(name) {
 		case "index":
 			value, err := value()
-			call.index, _ = strconv.ParseInt(string(value), 10, 64) // nonsense is the first
+			call.index, _ = strconv.ParseInt(string(value), 10, 64) // invalidAnswer is the first
 			return err
 		case "id":
 			return text(&call.id)
@@ -154,11 +145,11 @@ type openCall struct {
 }
 
 // begin opens the call of which c is the first part.
-func (o *openCall) begin(c *callPiece) { o.index, o.id = c.index, append(o.id[:0], c.id...) }
+func (o *openCall) begin(c *callDelta) { o.index, o.id = c.index, append(o.id[:0], c.id...) }
 
 // continues reports whether c is a part of the call. A name alone begins no new
 // one: some engines repeat it.
-func (o *openCall) continues(c *callPiece) bool {
+func (o *openCall) continues(c *callDelta) bool {
 	return c.index == o.index && (c.id == nil || bytes.Equal(c.id, o.id))
 }
 
@@ -171,7 +162,7 @@ func callID(id jsontext.Value, stem string, number int) jsontext.Value {
 }
 
 // readChatAnswer reads and checks a unary chat answer, and returns what its first choice says; errors are *fault.Fault.
-func readChatAnswer(answer []byte) (*piece, Usage, error) {
+func readChatAnswer(answer io.Reader) (*delta, Usage, error) {
 	var chat struct {
 		Error   jsontext.Value `json:"error"`
 		Choices []struct {
@@ -194,12 +185,12 @@ func readChatAnswer(answer []byte) (*piece, Usage, error) {
 		} `json:"choices"`
 		Usage jsontext.Value `json:"usage"`
 	}
-	err := json.Unmarshal(answer, &chat)
+	err := readObject(answer, &chat)
 	switch {
 	case chat.Error != nil && chat.Error.Kind() != 'n':
-		return nil, Usage{}, engineSays(answer)
+		return nil, Usage{}, errorMember(chat.Error)
 	case err != nil || len(chat.Choices) == 0:
-		return nil, Usage{}, nonsense("something that is not a chat answer")
+		return nil, Usage{}, invalidAnswer("something that is not a chat answer")
 	}
 	value := func(text string) jsontext.Value {
 		if text == "" {
@@ -209,13 +200,13 @@ func readChatAnswer(answer []byte) (*piece, Usage, error) {
 	}
 	choice := &chat.Choices[0]
 	message := &choice.Message
-	said := &piece{
+	said := &delta{
 		thought: value(cmp.Or(message.ReasoningContent, message.Reasoning)), text: value(message.Content), refusal: value(message.Refusal),
 		logprobs: choice.Logprobs, finish: value(choice.Finish), stop: choice.Stop,
 	}
 	for i := range message.ToolCalls {
 		call := &message.ToolCalls[i]
-		said.calls = append(said.calls, callPiece{
+		said.calls = append(said.calls, callDelta{
 			index: int64(i), id: value(call.ID), name: value(call.Function.Name), arguments: value(call.Function.Arguments),
 		})
 	}

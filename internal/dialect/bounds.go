@@ -6,10 +6,9 @@ import (
 	"github.com/kith/kith/internal/fault"
 )
 
-// Bounds of a request body: a reader's memory is many times that of values of a
-// byte or two (trust 19, 25).
+// Bounds of a request body: to read a value of a byte or two takes many times its memory (spec/security.md#bombs).
 const (
-	// MaxDepth is how deep it may nest (decisions 5).
+	// MaxDepth is how deep it may nest (spec/api.md#strict-json).
 	MaxDepth = 64
 	// MaxNames is how many names one object may hold.
 	MaxNames = 10_000
@@ -19,15 +18,15 @@ const (
 	MaxTokens = 2_000_000
 )
 
-// shape is how many values and names a body may hold, and how many values in its
+// bounds is how many values and names a body may hold, and how many values in its
 // input beside them; 0: those are counted with all others.
-type shape struct{ values, names, inputs int }
+type bounds struct{ values, names, inputs int }
 
 // scan counts the body's levels, names and values in one pass over its bytes,
 // before anything is made of them. It is exact for valid JSON; the reader that
 // comes after it refuses all other. Three counts at memory speed spare nearly
 // every body the pass.
-func (s shape) scan(body []byte) error {
+func (s bounds) scan(body []byte) error {
 	opened := bytes.Count(body, []byte("{")) + bytes.Count(body, []byte("["))
 	if opened <= MaxDepth && opened+bytes.Count(body, []byte(",")) < min(s.names, s.values) {
 		return nil
@@ -88,7 +87,7 @@ func (s shape) scan(body []byte) error {
 
 // tooMany is the fault of a bound that was passed at that depth, in a member of
 // the top.
-func (s shape) tooMany(depth int, member []byte, rule string, bound int) error {
+func (s bounds) tooMany(depth int, member []byte, rule string, bound int) error {
 	f := fault.New(fault.InvalidRequest, "cannot read the body: "+rule, bound)
 	if depth > 1 && len(member) > 2 && len(member) < 64 {
 		f = f.WithParam(string(member[1 : len(member)-1]))

@@ -10,14 +10,14 @@ import (
 	"github.com/kith/kith/internal/fault"
 )
 
-// efforts are the words of reasoning_effort (decisions 5); none switches
+// efforts are the words of reasoning_effort (spec/api.md#thinking); none switches
 // thinking off.
 var efforts = []string{"none", "minimal", "low", "medium", "high", "xhigh", "max"}
 
 // thinkingTypes are the words of thinking.type.
 var thinkingTypes = []string{"enabled", "disabled", "adaptive", "auto"}
 
-// thinkingControls checks reasoning_effort and its three siblings (S4). null
+// thinkingControls checks reasoning_effort and its three siblings (spec/api.md#thinking). null
 // says nothing and is always taken; members beyond those known are ignored.
 var thinkingControls = map[string]func(jsontext.Value) error{
 	"reasoning_effort":     checkReasoningEffort,

@@ -7,8 +7,8 @@ import (
 )
 
 const (
-	// mostWaitingCalls bounds the tool calls that wait for one before them to end.
-	mostWaitingCalls = 1024
+	// maxWaitingCalls bounds the tool calls that wait for one before them to end.
+	maxWaitingCalls = 1024
 	// maxWaitingText bounds what those have said so far, in bytes.
 	maxWaitingText = 4 << 20
 )
@@ -34,7 +34,7 @@ type waitingCall struct {
 
 // take takes a part and gives pass what can pass by now, in order. A name begins a
 // call, unless it is the name of a call that is known.
-func (q *callQueue) take(c *callPiece, pass func(*callPiece) error) error {
+func (q *callQueue) take(c *callDelta, pass func(*callDelta) error) error {
 	switch later := q.later(c); {
 	case q.open && q.call.continues(c):
 		q.arguments.read(c.arguments)
@@ -46,10 +46,10 @@ func (q *callQueue) take(c *callPiece, pass func(*callPiece) error) error {
 	case c.name == nil && q.begun && len(bytes.TrimSpace(unquoteOrNil(c.arguments))) == 0: // of a call that is over
 		return nil
 	case c.name == nil:
-		return nonsense("parts of tool calls out of order")
+		return invalidAnswer("parts of tool calls out of order")
 	case q.open && !q.arguments.over():
-		if len(q.waiting) == mostWaitingCalls {
-			return nonsense("too many tool calls at once")
+		if len(q.waiting) == maxWaitingCalls {
+			return invalidAnswer("too many tool calls at once")
 		}
 		q.waiting = append(q.waiting, waitingCall{name: bytes.Clone(c.name)})
 		later = &q.waiting[len(q.waiting)-1]
@@ -67,7 +67,7 @@ func (q *callQueue) take(c *callPiece, pass func(*callPiece) error) error {
 }
 
 // later is the waiting call that c is a part of; nil: none.
-func (q *callQueue) later(c *callPiece) *waitingCall {
+func (q *callQueue) later(c *callDelta) *waitingCall {
 	for i := range q.waiting {
 		if q.waiting[i].continues(c) {
 			return &q.waiting[i]
@@ -77,9 +77,9 @@ func (q *callQueue) later(c *callPiece) *waitingCall {
 }
 
 // hold keeps a part of a call that waits.
-func (q *callQueue) hold(w *waitingCall, c *callPiece) error {
+func (q *callQueue) hold(w *waitingCall, c *callDelta) error {
 	if q.held += len(c.arguments) + len(c.name); q.held > maxWaitingText {
-		return nonsense("parallel tool calls of more than 4 MiB")
+		return invalidAnswer("parallel tool calls of more than 4 MiB")
 	}
 	if c.arguments != nil {
 		w.arguments = append(w.arguments, c.arguments[1:len(c.arguments)-1]...)
@@ -88,7 +88,7 @@ func (q *callQueue) hold(w *waitingCall, c *callPiece) error {
 }
 
 // begin passes the first part of a call.
-func (q *callQueue) begin(c *callPiece, pass func(*callPiece) error) error {
+func (q *callQueue) begin(c *callDelta, pass func(*callDelta) error) error {
 	q.begun, q.open, q.arguments = true, true, nesting{}
 	q.call.begin(c)
 	q.arguments.read(c.arguments)
@@ -96,11 +96,11 @@ func (q *callQueue) begin(c *callPiece, pass func(*callPiece) error) error {
 }
 
 // next passes all that is there of the first call that waits.
-func (q *callQueue) next(pass func(*callPiece) error) error {
+func (q *callQueue) next(pass func(*callDelta) error) error {
 	w := q.waiting[0]
 	q.waiting = q.waiting[1:]
 	q.held -= len(w.arguments)
-	c := callPiece{index: w.index, name: w.name}
+	c := callDelta{index: w.index, name: w.name}
 	if len(w.id) > 0 {
 		c.id = w.id
 	}
@@ -111,7 +111,7 @@ func (q *callQueue) next(pass func(*callPiece) error) error {
 }
 
 // end passes all that waits: no part of these calls may come any more.
-func (q *callQueue) end(pass func(*callPiece) error) error {
+func (q *callQueue) end(pass func(*callDelta) error) error {
 	for len(q.waiting) > 0 {
 		if err := q.next(pass); err != nil {
 			return err

@@ -29,9 +29,9 @@ func TestPeek(t *testing.T) {
 		{nest(MaxDepth), Head{Model: "m"}},
 		{`{"model":"m","text":"` + strings.Repeat(`[{\"`, 100) + `"}`, Head{Model: "m"}},
 	} {
-		got, err := Peek([]byte(c.body))
+		got, err := ReadHead([]byte(c.body))
 		if err != nil || got != c.want {
-			t.Errorf("Peek(%s) = %+v, %v; want %+v", c.body, got, err, c.want)
+			t.Errorf("ReadHead(%s) = %+v, %v; want %+v", c.body, got, err, c.want)
 		}
 	}
 }
@@ -82,10 +82,10 @@ func TestPeekRefuses(t *testing.T) {
 		{`{"model":"m","chat_template_kwargs":{"enable_thinking":"false"}}`, "chat_template_kwargs", "must be an object"},
 		{`{"model":"m","chat_template_kwargs":{"reasoning_effort":"huge"}}`, "chat_template_kwargs.reasoning_effort", "must be one of"},
 	} {
-		_, err := Peek([]byte(c.body))
+		_, err := ReadHead([]byte(c.body))
 		var f *fault.Fault
 		if !errors.As(err, &f) || f.Code != fault.InvalidRequest || f.Param != c.param || !strings.Contains(f.Message, c.message) {
-			t.Errorf("Peek(%.60q) = %v; want invalid_request, param %q, a message with %q", c.body, err, c.param, c.message)
+			t.Errorf("ReadHead(%.60q) = %v; want invalid_request, param %q, a message with %q", c.body, err, c.param, c.message)
 			if f != nil {
 				t.Logf("param %q", f.Param)
 			}
@@ -100,7 +100,7 @@ func FuzzPeek(f *testing.F) {
 	f.Add([]byte(`{"mod\u0065l":"m","Model":"n"}`))
 	f.Add([]byte(nest(65)))
 	f.Fuzz(func(t *testing.T, body []byte) {
-		head, err := Peek(body)
+		head, err := ReadHead(body)
 		if err != nil {
 			var refused *fault.Fault
 			if !errors.As(err, &refused) || refused.Code != fault.InvalidRequest {
@@ -133,7 +133,7 @@ func BenchmarkPeek(b *testing.B) {
 			b.SetBytes(int64(len(body)))
 			b.ReportAllocs()
 			for b.Loop() {
-				if _, err := Peek(body); err != nil {
+				if _, err := ReadHead(body); err != nil {
 					b.Fatal(err)
 				}
 			}

@@ -1,0 +1,117 @@
+package dialect
+
+import (
+	"bytes"
+	"errors"
+	"io"
+
+	"github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
+
+	"github.com/kith/kith/internal/fleet"
+)
+
+// maxPassedFrame bounds one event of an answer that passes as it is, in bytes: the last one of the responses dialect
+// repeats the complete answer and its request.
+const maxPassedFrame = 8 << 20
+
+// PassesThrough reports whether answers at the endpoint are of a dialect that is
+// checked here and never changed: messages and responses.
+func PassesThrough(e fleet.Endpoint) bool { return e == fleet.Messages || e == fleet.Responses }
+
+// passedEvent is what the edge reads of an event, or of a unary answer, of the messages and responses dialects.
+type passedEvent struct {
+	Type     string         `json:"type"`
+	Usage    *passedUsage   `json:"usage"`
+	Delta    jsontext.Value `json:"delta"`
+	Error    jsontext.Value `json:"error"`
+	Message  passedMessage  `json:"message"`
+	Response passedMessage  `json:"response"`
+}
+
+type passedMessage struct {
+	Usage *passedUsage
+}
+
+// UnmarshalJSON satisfies json.Unmarshaler: an error event's message is text.
+func (m *passedMessage) UnmarshalJSON(data []byte) error {
+	if len(data) == 0 || data[0] != '{' {
+		return nil
+	}
+	var inner struct {
+		Usage *passedUsage `json:"usage"`
+	}
+	err := json.Unmarshal(data, &inner)
+	m.Usage = inner.Usage
+	return err
+}
+
+// passedUsage has the counts of both dialects; in messages the cached tokens are
+// not among the input's.
+type passedUsage struct {
+	In      *int64 `json:"input_tokens"`
+	Out     *int64 `json:"output_tokens"`
+	Read    int64  `json:"cache_read_input_tokens"`
+	Written int64  `json:"cache_creation_input_tokens"`
+	Details struct {
+		Cached int64 `json:"cached_tokens"`
+	} `json:"input_tokens_details"`
+}
+
+// add adds the counts to the known ones: messages reports input and output in two events.
+func (u *passedUsage) add(known *Usage) {
+	if u == nil {
+		return
+	}
+	if u.In != nil && *u.In >= 0 && u.Read >= 0 && u.Written >= 0 && *u.In+u.Read+u.Written >= *u.In {
+		known.In, known.Reported = *u.In+u.Read+u.Written, true
+		known.Cached = min(max(u.Details.Cached, u.Read, 0), known.In)
+	}
+	if u.Out != nil && *u.Out >= 0 {
+		known.Out, known.Reported = *u.Out, true
+	}
+}
+
+// native reads the data of one event; end says that none may follow. A failed
+// response is a complete answer of its service: it passes as it is.
+func (s *Stream) native(data []byte) (end bool, err error) {
+	var event passedEvent
+	if err := readObject(bytes.NewReader(data), &event); err != nil {
+		return false, foreign(err)
+	}
+	event.Usage.add(&s.object.usage)
+	event.Message.Usage.add(&s.object.usage)
+	event.Response.Usage.add(&s.object.usage)
+	switch event.Type {
+	case "error":
+		return false, s.failure(data)
+	case "message_stop", "response.completed", "response.incomplete", "response.failed":
+		return true, nil
+	case "":
+		return false, invalidAnswer("an event without a type")
+	}
+	s.object.content = event.Delta != nil
+	return false, nil
+}
+
+// foreign is the fault of an answer that readObject could not read.
+func foreign(err error) error {
+	if errors.As(err, new(*json.SemanticError)) {
+		return invalidAnswer("an answer that is of no such dialect")
+	}
+	return err
+}
+
+// CheckPassthrough checks a unary answer of the messages or responses dialect, which
+// passes as it is, and returns the usage it reports; errors are *fault.Fault, or those of reading.
+func CheckPassthrough(answer io.Reader) (usage Usage, err error) {
+	var event passedEvent
+	if err := readObject(answer, &event); err != nil {
+		return Usage{}, foreign(err)
+	}
+	if event.Type == "error" {
+		return Usage{}, errorMember(event.Error)
+	}
+	event.Usage.add(&usage)
+	return usage, nil
+}

@@ -1,0 +1,90 @@
+package gateway
+
+import (
+	"context"
+	"io"
+	"net/http"
+	"runtime"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/kith/kith/internal/dialect"
+	"github.com/kith/kith/internal/fleet"
+	"github.com/kith/kith/internal/spool"
+)
+
+// vectors is an embeddings answer of so many vectors of a thousand numbers.
+func vectors(count int) io.Reader {
+	vector := `{"object":"embedding","embedding":[` + strings.Repeat("0.0123,", 999) + `1]}`
+	parts := []io.Reader{strings.NewReader(`{"object":"list","data":[` + vector)}
+	for range count - 1 {
+		parts = append(parts, strings.NewReader(","), strings.NewReader(vector))
+	}
+	return io.MultiReader(append(parts, strings.NewReader(`],"usage":{"prompt_tokens":3,"total_tokens":3}}`))...)
+}
+
+// A unary answer is held once, in the spool: to check it and to pass it on takes no second copy.
+func TestUnaryAnswerIsHeldOnce(t *testing.T) {
+	const count = 2000 // 14 MB
+	held, err := spool.Open(t.TempDir(), spool.Limits{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got Outcome
+	c := hostedConfig(&backend{do: func(context.Context, *Call) (*Answer, error) {
+		a := answer(io.NopCloser(vectors(count)))
+		a.Endpoint = fleet.EmbeddingsEndpoint
+		return a, nil
+	}})
+	c.Spool, c.Finished = held, func(_ *Call, o Outcome) { got = o }
+	h := New(c)
+	w := &counting{sink: sink{header: http.Header{}}, spool: held}
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	h.ServeHTTP(w, ask("POST", "/v1/embeddings", `{"model":"m","input":"x"}`))
+	runtime.ReadMemStats(&after)
+	if length, _ := strconv.Atoi(w.header.Get("Content-Length")); w.status != 200 || w.written != length || length < 14e6 || got.TokensIn != 3 {
+		t.Fatalf("%d, %d of %d bytes, %+v", w.status, w.written, length, got)
+	}
+	if disk := w.most.Disk; disk != int64(w.written) {
+		t.Errorf("%d bytes are in files while an answer of %d is passed on", disk, w.written)
+	}
+	if taken := after.TotalAlloc - before.TotalAlloc; taken > 4<<20 {
+		t.Errorf("an answer of %d bytes took %d bytes of memory", w.written, taken)
+	}
+	if use := held.Use(); use.Memory != 0 || use.Disk != 0 {
+		t.Errorf("%+v are still held", use)
+	}
+}
+
+// counting is a sink that counts what it is given, and sees the most that the spool holds meanwhile.
+type counting struct {
+	sink
+	spool   *spool.Spool
+	written int
+	most    spool.Use
+}
+
+func (w *counting) Write(p []byte) (int, error) {
+	w.written += len(p)
+	if use := w.spool.Use(); use.Disk > w.most.Disk {
+		w.most = use
+	}
+	return len(p), nil
+}
+
+// One limit holds for every unary answer of an endpoint: dialect.MaxAnswer.
+func TestUnaryAnswerLimit(t *testing.T) {
+	limit := dialect.MaxAnswer(fleet.ChatCompletions)
+	frame := `{"choices":[{"message":{"content":""}}]}`
+	for more, status := range map[int64]int{0: 200, 1: 502} {
+		padding := strings.Repeat(" ", int(limit+more)-len(frame))
+		c := hostedConfig(answers(frame + padding))
+		w := &sink{header: http.Header{}}
+		New(c).ServeHTTP(w, ask("POST", "/v1/chat/completions", `{"model":"m","messages":[]}`))
+		if w.status != status {
+			t.Errorf("%d bytes more than the limit: %d, not %d", more, w.status, status)
+		}
+	}
+}
