@@ -49,7 +49,7 @@ func townOf(t *testing.T, w *world, change func(*Config)) *town {
 		tn.site.ServeHTTP(rw, r)
 	}))
 	t.Cleanup(tn.web.Close)
-	t.Cleanup(tn.web.CloseClientConnections) // Close waits for streams that a failed test left
+	t.Cleanup(tn.web.CloseClientConnections)                              // Close waits for streams that a failed test left
 	tn.web.URL = strings.Replace(tn.web.URL, "127.0.0.1", "localhost", 1) // a name, as passkeys need
 	c := Config{
 		Base: tn.web.URL, SignUp: SignUpOpen,
@@ -285,10 +285,10 @@ func (tn *town) history() {
 		{CallID: "req_0", Attempt: 1, Started: time.Now().Add(-24 * time.Hour), MemberID: ada, OwnerID: ada, MachineID: tn.machine.ID, Model: "usage-model", TokensOut: 1234567},
 		{CallID: "req_1", Attempt: 1, Started: time.Now(), MemberID: ada, Model: "usage-model", Code: "NOT_IN_CIRCLE"},
 	}))
-	check(tn.t, tn.db.SaveStories(tn.t.Context(), []account.Story{{
+	check(tn.t, tn.db.SaveStories(tn.t.Context(), []account.Trace{{
 		CallID: "req_1", MemberID: ada, Started: time.Now().UTC().Truncate(time.Second), Mine: true, Caller: "ada", Model: "story-model", Endpoint: "/v1/chat/completions",
-		Status: 403, Code: "NOT_IN_CIRCLE", Judgements: []account.Judgement{{Verdict: "refuse", Row: 7, Seen: []account.Sight{{Via: "own", State: "offline", Machines: 1}}}},
-		Tries: []account.StoryTry{{Machine: "box", Owner: "ada", Via: "own", Outcome: "gone", Prompt: true}},
+		Status: 403, Code: "NOT_IN_CIRCLE", Decisions: []account.Decision{{Verdict: "refuse", Row: 7, Seen: []account.StateCount{{Via: "own", State: "offline", Machines: 1}}}},
+		Tries: []account.Attempt{{Machine: "box", Owner: "ada", Via: "own", Outcome: "gone", Prompt: true}},
 	}}, time.Now()))
 }
 

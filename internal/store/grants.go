@@ -138,10 +138,10 @@ func (db *DB) RenameMachine(ctx context.Context, ownerID, id, name string) error
 
 // StoriesOf is a page of the member's stories, the newest first: at most so many
 // from that place on.
-func (db *DB) StoriesOf(ctx context.Context, memberID string, from account.Place, most int) ([]account.Story, error) {
+func (db *DB) StoriesOf(ctx context.Context, memberID string, from account.Place, most int) ([]account.Trace, error) {
 	at, id := beginning(from)
 	rows, err := db.query.StoriesOf(ctx, memberID, at, id, int32(most))
-	stories := make([]account.Story, len(rows))
+	stories := make([]account.Trace, len(rows))
 	for i, row := range rows {
 		stories[i].MemberID = memberID
 		if err == nil {

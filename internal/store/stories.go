@@ -12,8 +12,8 @@ import (
 )
 
 // SaveStories keeps the stories in one transaction, and drops those older than
-// account.StoryLife. A story that is there already stays as it was.
-func (db *DB) SaveStories(ctx context.Context, stories []account.Story, now time.Time) error {
+// account.TraceLife. A story that is there already stays as it was.
+func (db *DB) SaveStories(ctx context.Context, stories []account.Trace, now time.Time) error {
 	texts := make([]string, len(stories))
 	for i, s := range stories {
 		text, err := json.Marshal(s)
@@ -29,15 +29,15 @@ func (db *DB) SaveStories(ctx context.Context, stories []account.Story, now time
 				return err
 			}
 		}
-		return q.PruneStories(ctx, millis(now.Add(-account.StoryLife)))
+		return q.PruneStories(ctx, millis(now.Add(-account.TraceLife)))
 	})
 	return db.told(err, "keep %d stories", len(stories))
 }
 
 // Story is what the member may know of the call; ErrNotFound where that is
 // nothing, whether there was such a call or not.
-func (db *DB) Story(ctx context.Context, callID, memberID string) (account.Story, error) {
-	s := account.Story{MemberID: memberID}
+func (db *DB) Story(ctx context.Context, callID, memberID string) (account.Trace, error) {
+	s := account.Trace{MemberID: memberID}
 	row, err := db.query.Story(ctx, callID, memberID)
 	if err == nil {
 		err = json.Unmarshal([]byte(row), &s)
