@@ -127,15 +127,15 @@ func (w *world) identify(_ context.Context, secret string) (Caller, error) {
 	return Caller{Member: fleet.MemberID(m.ID), Name: m.Name}, nil
 }
 
-// answer is what the tests look at of an answer.
-type told struct {
+// response is what the tests look at of an answer.
+type response struct {
 	status int
 	code   string
 	body   string
 }
 
 // ask makes one request as that member.
-func (w *world) ask(who, method, path, body string) told {
+func (w *world) ask(who, method, path, body string) response {
 	w.t.Helper()
 	r, err := http.NewRequest(method, w.server.URL+path, strings.NewReader(body))
 	check(w.t, err)
@@ -147,7 +147,7 @@ func (w *world) ask(who, method, path, body string) told {
 	defer resp.Body.Close()
 	text, err := io.ReadAll(resp.Body)
 	check(w.t, err)
-	answer := told{status: resp.StatusCode, body: string(text)}
+	answer := response{status: resp.StatusCode, body: string(text)}
 	if resp.Header.Get("X-Correlation-ID") == "" {
 		w.t.Errorf("%s %s has no correlation id", method, path)
 	}
@@ -187,8 +187,8 @@ func (w *world) intoGroup(group, who string) {
 }
 
 // adas is everything that ada sees of her account.
-func (w *world) adas() []told {
-	var all []told
+func (w *world) adas() []response {
+	var all []response
 	for _, path := range []string{"/api/shares", "/api/invites", "/api/groups", "/api/notices", "/api/keys", "/api/requests", "/api/why/req_adas"} {
 		all = append(all, w.ask("ada", "GET", path, ""))
 	}
@@ -196,7 +196,7 @@ func (w *world) adas() []told {
 	check(w.t, err)
 	text, err := json.Marshal(m)
 	check(w.t, err)
-	return append(all, told{body: string(text)})
+	return append(all, response{body: string(text)})
 }
 
 // TestWhatIsAdasIsNotEves walks every route as another member, and as a member of
@@ -286,7 +286,7 @@ func TestWhatIsAdasIsNotEves(t *testing.T) {
 				}
 			}
 		}
-		if diff := cmp.Diff(before, w.adas(), cmp.AllowUnexported(told{})); diff != "" {
+		if diff := cmp.Diff(before, w.adas(), cmp.AllowUnexported(response{})); diff != "" {
 			t.Fatalf("%s changed what is ada's:\n%s", name, diff)
 		}
 	}
@@ -300,7 +300,7 @@ func TestWhatIsAdasIsNotEves(t *testing.T) {
 	}
 }
 
-func message(t *testing.T, answer told) string {
+func message(t *testing.T, answer response) string {
 	t.Helper()
 	var envelope struct {
 		Error struct{ Message string } `json:"error"`

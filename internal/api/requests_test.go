@@ -121,7 +121,7 @@ func TestWhyOverHTTP(t *testing.T) {
 	}
 	w.blind = false
 	// A caller who tries names is stopped as on the inference routes.
-	last := told{}
+	last := response{}
 	for i := range 61 {
 		last = w.ask("eve", "GET", "/api/why?"+url.Values{"model": {fmt.Sprint("guess", i)}}.Encode(), "")
 	}

@@ -72,7 +72,7 @@ func (c *conversation) command(ctx context.Context, name, argument string) {
 			return
 		}
 		var list listing
-		if _, err := c.surface.call(ctx, "list the models", http.MethodGet, "/v1/models", nil, &list); err != nil {
+		if _, err := c.surface.call(ctx, "list the models", request{http.MethodGet, "/v1/models", nil}, &list); err != nil {
 			c.complain(err)
 			return
 		}

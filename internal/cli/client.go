@@ -167,13 +167,19 @@ func refusalIn(status int, text []byte) *refusal {
 	return refused
 }
 
-// call makes a request and reads its answer whole, also into out unless nil.
+// request is a request for a route of any surface; a nil body sends none.
+type request struct {
+	method, path string
+	body         any
+}
+
+// call makes a request and reads its complete answer, also into out unless nil.
 // doing completes "cannot …" when it is refused.
-func (c *client) call(ctx context.Context, doing, method, path string, in, out any) ([]byte, error) {
-	res, err := c.send(ctx, method, path, in)
+func (c *client) call(ctx context.Context, doing string, r request, out any) ([]byte, error) {
+	res, err := c.send(ctx, r.method, r.path, r.body)
 	if err != nil {
 		err = told(doing, err)
-		if f, ok := errors.AsType[failure](err); ok && isBad(err) && strings.HasPrefix(path, "/api/") {
+		if f, ok := errors.AsType[failure](err); ok && isBad(err) && strings.HasPrefix(r.path, "/api/") {
 			err = failure{exitWrongUse, f.error} // what was given to the command
 		}
 		return nil, err
@@ -192,7 +198,7 @@ func (c *client) call(ctx context.Context, doing, method, path string, in, out a
 // fetch makes a typed request of the management API, and returns its answer also as
 // it came.
 func fetch[Out any](ctx context.Context, at *client, doing string, r api.Request[Out]) (out Out, text []byte, err error) {
-	text, err = at.call(ctx, doing, r.Method, r.Path, r.Body, &out)
+	text, err = at.call(ctx, doing, request{r.Method, r.Path, r.Body}, &out)
 	return out, text, err
 }
 

@@ -63,7 +63,7 @@ func modelsOf(surface func() (*client, error), path string) source {
 			return nil
 		}
 		var list listing
-		if _, err := at.call(ctx, "complete", http.MethodGet, path, nil, &list); err != nil {
+		if _, err := at.call(ctx, "complete", request{http.MethodGet, path, nil}, &list); err != nil {
 			return nil
 		}
 		var ids []string

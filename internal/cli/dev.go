@@ -214,7 +214,7 @@ func signInOnce(ctx context.Context, operator *client, base, data string) error 
 	saved, err := daemon.LoadCredential(data)
 	if err == nil {
 		saved.Hub = base
-		if _, err = toHub(base, saved.Secret).call(ctx, "use the machine's credential", http.MethodGet, "/v1/models", nil, nil); err == nil {
+		if _, err = toHub(base, saved.Secret).call(ctx, "use the machine's credential", request{http.MethodGet, "/v1/models", nil}, nil); err == nil {
 			return daemon.SaveCredential(data, saved)
 		}
 		if f, refused := errors.AsType[failure](err); !refused || f.exit != exitNotSignedIn {
@@ -243,7 +243,7 @@ func awaitModels(ctx context.Context, d *daemon.Daemon, hub *client, expected bo
 	defer again.Stop()
 	for {
 		var list listing
-		if _, err := hub.call(ctx, "list the models", http.MethodGet, "/v1/models", nil, &list); err != nil {
+		if _, err := hub.call(ctx, "list the models", request{http.MethodGet, "/v1/models", nil}, &list); err != nil {
 			return nil, err
 		}
 		if status := d.Status(); len(list.Data) > 0 || !expected && len(status.Models) == 0 && status.Tunnel.State == lineUp {

@@ -209,7 +209,7 @@ func (d *doctor) space(check, folder string, need uint64, do string, vital bool)
 func (d *doctor) daemon(ctx context.Context, config *daemonFile) (status daemon.Status, running bool) {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
-	_, err := control(config.Daemon.Data).call(ctx, "ask the daemon", http.MethodGet, "/status", nil, &status)
+	_, err := control(config.Daemon.Data).call(ctx, "ask the daemon", request{http.MethodGet, "/status", nil}, &status)
 	if err == nil {
 		d.ok("daemon", "listens on %s, version %s", status.Local, status.Version)
 		if !status.Open || status.Sharing.Paused {

@@ -161,7 +161,7 @@ func (a *app) localEnvironment(ctx context.Context) (environment, error) {
 func proof(ctx context.Context, surface *client, paths ...string) (string, error) {
 	const doing = "prove the address and the key"
 	var list listing
-	if _, err := surface.call(ctx, doing, http.MethodGet, "/v1/models", nil, &list); err != nil {
+	if _, err := surface.call(ctx, doing, request{http.MethodGet, "/v1/models", nil}, &list); err != nil {
 		return "", err
 	}
 	in := struct {

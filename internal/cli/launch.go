@@ -215,7 +215,7 @@ func (a *app) target(ctx context.Context, local bool, model string) (target, err
 		}
 		surface.http = &http.Client{} // over TCP as the agent will, not over the socket
 		var list listing
-		if _, err := surface.call(ctx, "list the models", http.MethodGet, "/v1/models", nil, &list); err == nil { // else no daemon runs here
+		if _, err := surface.call(ctx, "list the models", request{http.MethodGet, "/v1/models", nil}, &list); err == nil { // else no daemon runs here
 			here, base = list.Data, surface.base
 		}
 	}
@@ -234,7 +234,7 @@ func (a *app) target(ctx context.Context, local bool, model string) (target, err
 		return target{}, notSignedIn("cannot launch an agent without an API key: make one with `kith keys create` or on the hub's site, and set KITH_API_KEY")
 	}
 	var list listing
-	if _, err := hub.call(ctx, "list the models", http.MethodGet, "/v1/models", nil, &list); err != nil {
+	if _, err := hub.call(ctx, "list the models", request{http.MethodGet, "/v1/models", nil}, &list); err != nil {
 		return target{}, err
 	}
 	one, ok := choose(list.Data, model)

@@ -111,7 +111,7 @@ func newRig(t *testing.T) *rig {
 	r.startHub()
 	t.Cleanup(func() { r.hub.kill() })
 	r.until("the hub's socket answers", func() error {
-		_, err := overSocket(filepath.Join(r.dir, "admin.sock"), "", "").call(t.Context(), "look", http.MethodGet, "/members", nil, nil)
+		_, err := overSocket(filepath.Join(r.dir, "admin.sock"), "", "").call(t.Context(), "look", request{http.MethodGet, "/members", nil}, nil)
 		return err
 	})
 	r.signIn()

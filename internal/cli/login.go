@@ -98,7 +98,7 @@ func signedInTo(data string) string {
 
 // readAgain has a daemon that runs on data read the credential again.
 func readAgain(ctx context.Context, data string) (runs bool, err error) {
-	_, err = control(data).call(ctx, "tell the daemon", http.MethodPost, "/signin", nil, nil)
+	_, err = control(data).call(ctx, "tell the daemon", request{http.MethodPost, "/signin", nil}, nil)
 	if _, off := errors.AsType[unreachable](err); off {
 		return false, nil
 	}
@@ -110,7 +110,7 @@ func readAgain(ctx context.Context, data string) (runs bool, err error) {
 func redeem(ctx context.Context, hub *client, token string) (daemon.Credential, error) {
 	var made daemon.Credential
 	in := map[string]string{"token": token, "name": hostName()}
-	if _, err := hub.call(ctx, "sign in", http.MethodPost, "/login", in, &made); err != nil {
+	if _, err := hub.call(ctx, "sign in", request{http.MethodPost, "/login", in}, &made); err != nil {
 		return daemon.Credential{}, err
 	}
 	made.Hub = hub.base

@@ -131,7 +131,7 @@ func (a *app) models() *cobra.Command {
 				return err
 			}
 			var list listing
-			text, err := surface.call(cmd.Context(), "list the models", http.MethodGet, path, nil, &list)
+			text, err := surface.call(cmd.Context(), "list the models", request{http.MethodGet, path, nil}, &list)
 			if err != nil {
 				return err
 			}

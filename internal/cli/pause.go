@@ -30,7 +30,7 @@ func (a *app) onMachine(ctx context.Context, doing, path string, in any, change 
 	}
 	now := sharingNow{Running: true}
 	ask := func() error {
-		_, err := control(config.Daemon.Data).call(ctx, doing, http.MethodPost, path, in, &now.Sharing)
+		_, err := control(config.Daemon.Data).call(ctx, doing, request{http.MethodPost, path, in}, &now.Sharing)
 		return err
 	}
 	err = ask()
@@ -132,7 +132,7 @@ func (a *app) drain(ctx context.Context, now sharingNow) error {
 			a.sayPaused(now)
 		}
 		a.progress("waiting for the calls that run to end")
-		_, err = control(config.Daemon.Data).call(ctx, "drain this machine", http.MethodPost, "/drain", nil, &now.Sharing)
+		_, err = control(config.Daemon.Data).call(ctx, "drain this machine", request{http.MethodPost, "/drain", nil}, &now.Sharing)
 		a.progress("")
 		if err != nil {
 			return err
@@ -204,7 +204,7 @@ func (a *app) showHours(ctx context.Context) error {
 		return err
 	}
 	var status daemon.Status
-	_, err = control(config.Daemon.Data).call(ctx, "ask for the hours", http.MethodGet, "/status", nil, &status)
+	_, err = control(config.Daemon.Data).call(ctx, "ask for the hours", request{http.MethodGet, "/status", nil}, &status)
 	now := sharingNow{Running: err == nil, Sharing: status.Sharing, Open: status.Open}
 	if _, off := errors.AsType[unreachable](err); off {
 		if now.Sharing, err = daemon.ChangeSaved(config.Daemon.Data, config.sharing(), daemon.Change{}); err != nil {

@@ -75,7 +75,7 @@ var scenes = []scene{
 }
 
 func pauseMachine(ctx context.Context, s *stage) error {
-	_, err := control(s.data).call(ctx, "pause the machine", http.MethodPost, "/pause", nil, nil)
+	_, err := control(s.data).call(ctx, "pause the machine", request{http.MethodPost, "/pause", nil}, nil)
 	return err
 }
 
@@ -83,7 +83,7 @@ func pauseMachine(ctx context.Context, s *stage) error {
 func occupyMachine(ctx context.Context, s *stage) error {
 	s.double.Set(enginetest.Behaviour{Fault: enginetest.Hang})
 	s.group.Go(func() error {
-		_, err := s.members["ada"].call(ctx, "keep the machine busy", http.MethodPost, chatPath, s.question(false), nil)
+		_, err := s.members["ada"].call(ctx, "keep the machine busy", request{http.MethodPost, chatPath, s.question(false)}, nil)
 		return err
 	})
 	return s.double.Wait(ctx, func(c enginetest.Counts) bool { return c.Running == 1 })

@@ -52,7 +52,7 @@ func (a *app) status() *cobra.Command {
 				return err
 			}
 			now := running{Running: true}
-			_, err = control(config.Daemon.Data).call(cmd.Context(), "ask for the status", http.MethodGet, "/status", nil, &now.Status)
+			_, err = control(config.Daemon.Data).call(cmd.Context(), "ask for the status", request{http.MethodGet, "/status", nil}, &now.Status)
 			if _, off := errors.AsType[unreachable](err); off {
 				return a.showSaved(config)
 			}

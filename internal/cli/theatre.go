@@ -193,7 +193,7 @@ func (s *stage) await(ctx context.Context, member, availability string) error {
 	defer again.Stop()
 	for {
 		var list listing
-		if _, err := s.members[member].call(ctx, "list the models", http.MethodGet, "/v1/models", nil, &list); err != nil {
+		if _, err := s.members[member].call(ctx, "list the models", request{http.MethodGet, "/v1/models", nil}, &list); err != nil {
 			return err
 		}
 		seen := ""

@@ -17,9 +17,9 @@ const healthWithin = 2 * time.Second
 
 // health is how the parts of this hub are, for its operator.
 func (h *Hub) health(ctx context.Context) []site.Part {
-	parts := []site.Part{h.databaseHealth(ctx), {Name: "NATS", Good: h.live.Hinted(), Told: "takes part in hints between hubs"}, h.journalHealth()}
+	parts := []site.Part{h.databaseHealth(ctx), {Name: "NATS", Good: h.live.Hinted(), Text: "takes part in hints between hubs"}, h.journalHealth()}
 	if !parts[1].Good {
-		parts[1].Told = "not connected: changes are found by looking, up to a second later"
+		parts[1].Text = "not connected: changes are found by looking, up to a second later"
 	}
 	parts = append(parts, h.memoryHealth())
 	if mail, sends := h.site.MailPart(); sends {
@@ -33,9 +33,9 @@ func (h *Hub) memoryHealth() site.Part {
 	held := h.edge.Spool.Use()
 	use := fmt.Sprintf("%d MiB of requests and answers in memory, %d MiB on disk", held.Memory>>20, held.Disk>>20)
 	if h.edge.Spool.Full() {
-		return site.Part{Name: "Memory", Told: use + ": nearly full, new calls are refused"}
+		return site.Part{Name: "Memory", Text: use + ": nearly full, new calls are refused"}
 	}
-	return site.Part{Name: "Memory", Good: true, Told: use}
+	return site.Part{Name: "Memory", Good: true, Text: use}
 }
 
 func (h *Hub) databaseHealth(ctx context.Context) site.Part {
@@ -45,23 +45,23 @@ func (h *Hub) databaseHealth(ctx context.Context) site.Part {
 	_, err := h.records.Grant(ctx, [32]byte{}) // of nobody
 	took := time.Since(began).Round(time.Microsecond)
 	if err != nil && !errors.Is(err, account.ErrNotFound) {
-		return site.Part{Name: "Database", Told: "does not answer; the log says why"}
+		return site.Part{Name: "Database", Text: "does not answer; the log says why"}
 	}
 	if !h.live.Confirmed(time.Now()) {
-		return site.Part{Name: "Database", Told: "changes cannot be followed: calls are refused until they can"}
+		return site.Part{Name: "Database", Text: "changes cannot be followed: calls are refused until they can"}
 	}
-	return site.Part{Name: "Database", Good: true, Told: fmt.Sprintf("answered in %s", took)}
+	return site.Part{Name: "Database", Good: true, Text: fmt.Sprintf("answered in %s", took)}
 }
 
 // journalHealth is how the ledger's journal is.
 func (h *Hub) journalHealth() site.Part {
 	switch s := h.ledger.Status(); {
 	case !s.Journal:
-		return site.Part{Name: "Journal", Good: true, Told: "none: records wait in memory"}
+		return site.Part{Name: "Journal", Good: true, Text: "none: records wait in memory"}
 	case s.Broken:
-		return site.Part{Name: "Journal", Told: "takes nothing until it is started again: calls are refused meanwhile; the log says why"}
+		return site.Part{Name: "Journal", Text: "takes nothing until it is started again: calls are refused meanwhile; the log says why"}
 	default:
-		return site.Part{Name: "Journal", Good: true, Told: fmt.Sprintf("%.0f %% full, %d calls open, %d records on their way to the database", 100*s.Used, s.Open, s.Pending)}
+		return site.Part{Name: "Journal", Good: true, Text: fmt.Sprintf("%.0f %% full, %d calls open, %d records on their way to the database", 100*s.Used, s.Open, s.Pending)}
 	}
 }
 

@@ -36,7 +36,7 @@ func (h *Hub) newAPI() *api.API {
 }
 
 // memberOf is who asks on the members' API: the holder of an API key or a
-// machine credential (decisions 5).
+// machine credential.
 func (h *Hub) memberOf(ctx context.Context, secret string) (api.Caller, error) {
 	c, err := h.Identify(ctx, secret)
 	return api.Caller{Member: c.Member, Name: c.Name, KeyID: c.KeyID, Narrow: c.Narrow, Machine: c.Machine}, err

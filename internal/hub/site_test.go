@@ -93,7 +93,7 @@ func TestHealth(t *testing.T) {
 	states := func() map[string]bool {
 		all := map[string]bool{}
 		for _, p := range r.health(t.Context()) {
-			if all[p.Name] = p.Good; p.Told == "" {
+			if all[p.Name] = p.Good; p.Text == "" {
 				t.Errorf("nothing is told of %s", p.Name)
 			}
 		}

@@ -52,7 +52,7 @@ func (s *Site) accountData(v *visit) (accountData, error) {
 	return data, err
 }
 
-// recentFor is how long after a sign-in nobody is asked again who they are.
+// recentFor is how long after a sign-in no password is asked for.
 const recentFor = 10 * time.Minute
 
 // recent reports whether the member signed in just now.
@@ -70,8 +70,8 @@ func (s *Site) checkOld(v *visit) error {
 	return s.checkPassword(v)
 }
 
-// checkRecent asks whoever did not sign in just now for the password again, before
-// a new way in is opened.
+// checkRecent asks a member who did not sign in just now for the password, before
+// a sign-in method is added.
 func (s *Site) checkRecent(v *visit) error {
 	if s.recent(v) {
 		return nil

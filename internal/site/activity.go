@@ -22,8 +22,8 @@ func cutWords(n int) string {
 	}
 }
 
-// sharingScene tells who uses what now: of each member that the caller shares
-// with, of those who come through a group, and of the caller on others' machines.
+// sharingScene shows who uses what now: each member that the caller shares with,
+// the members of groups, and the caller on others' machines.
 func sharingScene(_ *Site, seen *glance, who api.Caller) scene {
 	out := scene{newShape, map[string]words{}}
 	type line struct {
@@ -54,7 +54,7 @@ func sharingScene(_ *Site, seen *glance, who api.Caller) scene {
 		all[id][l]++
 	}
 	for id, lines := range all {
-		var told []string
+		var texts []string
 		for l, n := range lines {
 			text := string(l.model) + " on " + l.machine
 			if l.name != "" {
@@ -63,10 +63,10 @@ func sharingScene(_ *Site, seen *glance, who api.Caller) scene {
 			if n > 1 {
 				text += fmt.Sprintf(" (%d calls)", n)
 			}
-			told = append(told, text)
+			texts = append(texts, text)
 		}
-		slices.Sort(told)
-		out.texts[id] = words{strings.Join(told, "; "), "good"}
+		slices.Sort(texts)
+		out.texts[id] = words{strings.Join(texts, "; "), "good"}
 	}
 	return out
 }

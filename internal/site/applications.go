@@ -26,7 +26,7 @@ type applicationsData struct {
 	Trial  *Trial
 }
 
-// exampleModel stands in lines to paste where no model is reached yet.
+// exampleModel is the model in lines to paste while the member reaches none.
 const exampleModel fleet.ModelID = "MODEL"
 
 func (s *Site) applicationsData(v *visit) (applicationsData, error) {
@@ -45,9 +45,8 @@ func (s *Site) applicationsData(v *visit) (applicationsData, error) {
 	return data, err
 }
 
-// pastes reports whether an id may stand in lines that people paste into a
-// shell: whoever shares a machine names its models, and a name can hold a quote
-// and a command.
+// pastes reports whether an id is safe in lines that people paste into a shell: the
+// owner of a machine names its models, and a name can hold a quote and a command.
 func pastes(id fleet.ModelID) bool {
 	return id != "" && strings.Trim(string(id), "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._:/@+-") == ""
 }

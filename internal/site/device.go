@@ -59,7 +59,7 @@ func (s *Site) serveGrant(w http.ResponseWriter, r *http.Request, body []byte, l
 }
 
 // beginGrant is POST /device/code client_id, scope ("machine" or "key"), name,
-// reach. The second result is the code of an error that the device is told.
+// reach. The second result is the code of the error for the device.
 func (s *Site) beginGrant(r *http.Request, form url.Values) (any, string, error) {
 	from := addressOf(r)
 	if err := tooSoon(s.limits.devices.take(network(from), time.Now())); err != nil {
@@ -105,7 +105,7 @@ func (s *Site) beginGrant(r *http.Request, form url.Values) (any, string, error)
 	}{code.Reveal(), g.UserCode, s.Base + devicePath, int(grantLife.Seconds()), int(pollEvery.Seconds())}, "", nil
 }
 
-// granted is what a device is told once it was approved; Secret this once.
+// granted is the answer to a device that was approved; Secret is in no other answer.
 type granted struct {
 	Secret    string `json:"access_token"`
 	TokenType string `json:"token_type"`
@@ -202,7 +202,7 @@ func (s *Site) showDevice(v *visit) (reply, error) {
 }
 
 // typed is the request that waits under the code that the member typed. Wrong
-// codes are counted, of the member and of the address (trust 12).
+// codes are counted, of the member and of the address.
 func (s *Site) typed(v *visit) (account.Grant, error) {
 	now, from := time.Now(), network(v.from)
 	if err := tooSoon(max(s.limits.userCodes.take(v.me.ID, now), s.limits.codesFrom.take(from, now))); err != nil {

@@ -19,7 +19,7 @@ import (
 	"github.com/kith/kith/internal/mail"
 )
 
-// Mail says how the site sends letters; the zero Mail is not at all.
+// Mail says how the site sends e-mail; the zero Mail sends none.
 type Mail = mail.Config
 
 // MailTLS is how the connection to the mail server is secured.
@@ -33,7 +33,7 @@ const (
 	mostSharing = 5                // members who are written to at one address
 )
 
-// lookup is an address that somebody who lost the way in typed.
+// lookup is an address that was typed to recover an account.
 type lookup struct{ address, from string }
 
 // runMail sends the site's mail until ctx ends.
@@ -59,7 +59,7 @@ func (s *Site) MailPart() (Part, bool) {
 		return Part{}, false
 	}
 	good, told := s.mail.Health()
-	return Part{Name: "Mail", Good: good, Told: told}, true
+	return Part{Name: "Mail", Good: good, Text: told}, true
 }
 
 func (s *Site) canMail() error {
@@ -79,8 +79,8 @@ func (s *Site) emailOf(ctx context.Context, memberID string) (account.Email, err
 }
 
 // askEmail is POST /account/email address: a link is mailed there, which proves
-// that the address is the member's. That somebody else has the same address makes
-// no difference, so nobody learns of it.
+// that the address is the member's. Another member with the
+// same address makes no difference, so the member does not learn of one.
 func (s *Site) askEmail(v *visit) (reply, error) {
 	if err := s.canMail(); err != nil {
 		return reply{}, err
@@ -109,8 +109,8 @@ func (s *Site) askEmail(v *visit) (reply, error) {
 		return reply{}, err
 	}
 	s.Log.Info("e-mail address asked for", "member", v.me.ID)
-	// Too many to one address are dropped without a word: the member would learn
-	// that somebody else asked for it, too.
+	// Too many to one address are dropped silently: the member would learn that
+	// another member asked for it.
 	if s.limits.verified.take(strings.ToLower(address), now) > 0 {
 		s.Log.Warn("mail not sent: too many to one address", "member", v.me.ID)
 	} else {
@@ -122,7 +122,7 @@ func (s *Site) askEmail(v *visit) (reply, error) {
 	return reply{to: "/account", done: "A link was mailed to " + address + ": open it within a day, in a browser where you are signed in. Only a few an hour go to one address."}, nil
 }
 
-// deadProof is what a link is told that proves nothing.
+// deadProof refuses a link that proves nothing.
 func deadProof() *fault.Fault {
 	return fault.New(fault.NotFound, "the link was used, is too old, is not whole or is of another account: ask for another at your name at the top")
 }
@@ -143,7 +143,7 @@ func (s *Site) emailPage(v *visit) (reply, error) {
 }
 
 // verifyEmail is POST /account/email/verify code: the address counts from now on,
-// and the one of before is told so.
+// and the one before it is notified.
 func (s *Site) verifyEmail(v *visit) (reply, error) {
 	hash, ok := s.CodeHash(v.form.Get("code"), credential.LinkCode)
 	if !ok {
@@ -172,9 +172,9 @@ func (s *Site) removeEmail(v *visit) (reply, error) {
 	return reply{to: "/account", done: "The e-mail address is removed."}, nil
 }
 
-// recoverByMail is POST /recover/mail address. It looks nothing up: whoever has
-// the address is found later, so that neither the answer nor its time tells
-// whether anybody does.
+// recoverByMail is POST /recover/mail address. It looks nothing up: the
+// address's members are found later, so that neither the answer nor its time shows
+// whether there are any.
 func (s *Site) recoverByMail(v *visit) (reply, error) {
 	if err := s.canMail(); err != nil {
 		return reply{}, err
@@ -197,7 +197,7 @@ func (s *Site) recoverByMail(v *visit) (reply, error) {
 	return reply{page: "recover", title: "Recover an account", data: recoverData{CanMail: true, Mailed: true}}, nil
 }
 
-// mailLinks writes to every member whose address it is. The letter goes to the
+// mailLinks writes to every member whose address it is. The e-mail goes to the
 // address as they proved it, not as it was typed.
 func (s *Site) mailLinks(ctx context.Context, l lookup) {
 	found, err := s.DB.EmailsOf(ctx, l.address, mostSharing)
@@ -229,8 +229,8 @@ func (s *Site) mailLink(ctx context.Context, e account.Email, from string) error
 	return nil
 }
 
-// notice tells the member by mail of a change to the account, if there is an
-// address to tell it to.
+// notice notifies the member by e-mail of a change to the account, if the member has
+// an address.
 func (s *Site) notice(v *visit, what string) {
 	if s.mail == nil {
 		return
@@ -245,11 +245,11 @@ func (s *Site) notice(v *visit, what string) {
 
 // noticeTo is notice to that address; empty: none.
 func (s *Site) noticeTo(address string, v *visit, what string) {
-	s.told(address, v.me, what+" It was done from the network address "+v.from+".")
+	s.sendNotice(address, v.me, what+" It was done from the network address "+v.from+".")
 }
 
-// noticeOfLink tells the member that whoever runs the hub made a link that signs
-// in to the account.
+// noticeOfLink notifies the member that the hub's operator made a link that signs in
+// to the account.
 func (s *Site) noticeOfLink(ctx context.Context, memberID string) {
 	if s.mail == nil {
 		return
@@ -260,12 +260,12 @@ func (s *Site) noticeOfLink(ctx context.Context, memberID string) {
 	}
 	member, err := s.DB.Member(ctx, memberID)
 	if err == nil {
-		s.told(kept.Address, member, "Whoever runs this hub made a link that signs in to your account, once, within a day.")
+		s.sendNotice(kept.Address, member, "Whoever runs this hub made a link that signs in to your account, once, within a day.")
 	}
 }
 
-// told sends a notice; an empty address is none to send it to.
-func (s *Site) told(address string, m account.Member, what string) {
+// sendNotice sends a notice; an empty address gets none.
+func (s *Site) sendNotice(address string, m account.Member, what string) {
 	if address == "" {
 		return
 	}
@@ -319,8 +319,8 @@ func (s *Site) mailJoin(ctx context.Context, group account.SeenGroup, joined api
 	}
 }
 
-// line is text that somebody chose, for a letter: on one line, without signs that
-// nobody sees or that turn what follows around.
+// line is text that a member chose, for an e-mail: on one line, without characters
+// that are invisible or that reverse what follows.
 func line(text string) string {
 	return plain(strings.Map(func(r rune) rune {
 		if unicode.In(r, unicode.Cc, unicode.Cf, unicode.Zl, unicode.Zp) {

@@ -19,7 +19,7 @@ import (
 	"github.com/kith/kith/internal/mail/mailtest"
 )
 
-// letters are those that a town's site sends.
+// letters are the e-mails that a town's site sends.
 type letters struct {
 	t      *testing.T
 	server *mailtest.Server
@@ -51,7 +51,7 @@ func (tn *town) postsTo(t *testing.T, server *mailtest.Server) *letters {
 	return l
 }
 
-// next is the next letter that was taken, which goes there and says that.
+// next is the next e-mail that was sent, which has that address and says that.
 func (l *letters) next(to string, says ...string) mailtest.Letter {
 	l.t.Helper()
 	select {
@@ -71,7 +71,7 @@ func (l *letters) next(to string, says ...string) mailtest.Letter {
 	}
 }
 
-// none checks that every letter there is was looked at; one that is sent now
+// none checks that every e-mail was looked at; one that is sent now
 // comes after all before it.
 func (l *letters) none(tn *town) {
 	l.t.Helper()
@@ -81,7 +81,7 @@ func (l *letters) none(tn *town) {
 
 var codeIn = regexp.MustCompile(`kithl_home_[0-9A-Za-z]+`)
 
-// linkIn is the path of the link in a letter, and its code.
+// linkIn is the path of the link in an e-mail, and its code.
 func (tn *town) linkIn(l mailtest.Letter) (path, code string) {
 	tn.t.Helper()
 	code = codeIn.FindString(l.Text)
@@ -130,7 +130,7 @@ func testEmail(t *testing.T, tn *town) {
 	ada.get(path).want(t, 404)
 	ada.post("/account/email", "address", "ada@EXAMPLE.org").want(t, 400, "your address already")
 
-	// Nobody else sees it, or can tell that it is somebody's.
+	// No other member sees it, or learns that it is in use.
 	for _, page := range []seen{op.get("/operator/members"), op.get("/operator/audit"), eve.get("/sharing"), eve.get("/account")} {
 		if strings.Contains(strings.ToLower(page.want(t, 200).body), "ada@example.org") {
 			t.Error("somebody else is told of it")
@@ -139,7 +139,7 @@ func testEmail(t *testing.T, tn *town) {
 	eve.verify(post, "ada@example.org")
 	post.none(tn)
 
-	// The newest link is the one that works; the address of before is told.
+	// The newest link is the one that works; the address before it is notified.
 	ada.post("/account/email", "address", "new@example.org").goes(t, "/account")
 	_, stale := tn.linkIn(post.next("new@example.org"))
 	ada.verify(post, "newer@example.org")
@@ -211,7 +211,7 @@ func testRecoverByMail(t *testing.T, tn *town) {
 	post.next("bob@example.org")
 	check(t, tn.db.SetMemberDisabled(t.Context(), tn.members["eve"].ID, true))
 
-	// Whether somebody has the address makes no difference to the answer.
+	// Whether a member has the address makes no difference to the answer.
 	ask := func(address string) mailtest.Letter {
 		t.Helper()
 		tn.browser().post("/recover/mail", "address", address).want(t, 200, "If a member here has this address")
@@ -226,7 +226,7 @@ func testRecoverByMail(t *testing.T, tn *town) {
 		got.header.Del("X-Correlation-Id")
 		got.header.Del("Date")
 		got.body = strings.ReplaceAll(got.body, address, "ADDRESS")
-		got.header.Del("Content-Length") // the address as it was typed stands in the page
+		got.header.Del("Content-Length") // the page holds the address as it was typed
 		if i == 0 {
 			first = got
 		} else if diff := cmp.Diff(first, got, cmp.AllowUnexported(seen{})); diff != "" {
@@ -315,8 +315,8 @@ func TestMailedLinksExpire(t *testing.T) {
 	})
 }
 
-// TestMailLimits: letters are bounded by who asks, by where from and by where to,
-// and what is dropped for somebody else's sake is not told.
+// TestMailLimits: e-mails are bounded by who asks, by where from and by where to,
+// and what is dropped because of another member is not shown.
 func TestMailLimits(t *testing.T) {
 	tn := newTown(t, nil)
 	post := tn.posts(t)
@@ -384,8 +384,8 @@ func TestMailServerAway(t *testing.T) {
 	}
 }
 
-// TestNotices: the member is told of each change to the account, and nothing that
-// somebody chose reaches a header.
+// TestNotices: the member is notified of each change to the account, and nothing that
+// a member chose reaches a header.
 func TestNotices(t *testing.T) {
 	p := newIDP(t)
 	tn := p.town(newWorld(t), SignUpOpen)

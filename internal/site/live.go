@@ -51,8 +51,8 @@ func (w words) MarshalJSON() ([]byte, error) {
 // scene is all that changes by itself on one page of one member. Page and stream
 // are written from the same.
 type scene struct {
-	// shape stands for everything else that the page shows of what is live: where
-	// it differs, the page has to be asked for anew.
+	// shape is a hash of everything else that the page shows of what is live: where it
+	// differs, the page has to be loaded again.
 	shape shape
 	texts map[string]words // by the element's id; what is absent is idle
 }
@@ -205,7 +205,7 @@ func (s *Site) pass(now time.Time) {
 	if beat {
 		l.beaten = now
 	}
-	// While it cannot be told who reaches what, nothing new is shown.
+	// While it is unknown who reaches what, nothing new is shown.
 	look := l.stirred.Load() && !now.Before(l.rest) && s.Confirmed(now)
 	if !beat && !look {
 		return
@@ -248,8 +248,8 @@ func signedOut() *fault.Fault {
 	return fault.New(fault.InvalidAPIKey, "you are signed out: sign in again")
 }
 
-// recheck ends what runs by sessions that ended. Where that cannot be told just
-// now, they are looked at again with the next second.
+// recheck ends what runs by sessions that ended. Where that is unknown just now,
+// they are looked at again with the next second.
 func (s *Site) recheck(ctx context.Context, now time.Time) {
 	l := &s.live
 	l.mu.Lock()
@@ -262,7 +262,7 @@ func (s *Site) recheck(ctx context.Context, now time.Time) {
 	clear(l.suspects)
 	l.mu.Unlock()
 	for _, t := range due {
-		until, err := s.stands(ctx, t.member, t.session, now)
+		until, err := s.sessionUntil(ctx, t.member, t.session, now)
 		switch {
 		case errors.Is(err, account.ErrNotFound):
 			t.end(signedOut())
@@ -275,9 +275,9 @@ func (s *Site) recheck(ctx context.Context, now time.Time) {
 	}
 }
 
-// stands says until when a session does if it is not used meanwhile;
-// account.ErrNotFound: it ended, or its member may not be here any more.
-func (s *Site) stands(ctx context.Context, member, session string, now time.Time) (time.Time, error) {
+// sessionUntil returns when a session ends unless it is used meanwhile;
+// account.ErrNotFound: it ended, or its member is disabled.
+func (s *Site) sessionUntil(ctx context.Context, member, session string, now time.Time) (time.Time, error) {
 	kept, err := s.DB.Session(ctx, session, now)
 	if err != nil {
 		return time.Time{}, err
@@ -306,7 +306,7 @@ func (s *Site) tie(v *visit) (_ context.Context, release func(), _ error) {
 		end(nil)
 	}
 	// What ended after the visit was let in and before it was tied is seen now.
-	until, err := s.stands(ctx, t.member, t.session, time.Now())
+	until, err := s.sessionUntil(ctx, t.member, t.session, time.Now())
 	if err != nil {
 		release()
 		if errors.Is(err, account.ErrNotFound) {
@@ -443,7 +443,7 @@ type events struct {
 func (e *events) write(p []byte) {
 	e.text = append(e.text, p...)
 	if e.text[len(e.text)-2] != '\n' || e.err != nil {
-		return // an event is not whole yet
+		return // an event is not complete yet
 	}
 	_ = e.control.SetWriteDeadline(time.Now().Add(streamWrite)) // a connection in memory may have none
 	if _, e.err = e.w.Write(e.text); e.err == nil {
@@ -452,28 +452,28 @@ func (e *events) write(p []byte) {
 	e.text = e.text[:0]
 }
 
-// event tells how the page gets from one scene to another; from the empty one, it
-// is told all.
+// event writes how the page gets from one scene to another; from the empty scene, it
+// writes everything.
 func (e *events) event(from, to scene) {
-	told := struct {
+	event := struct {
 		Shape string           `json:"shape"`
 		All   bool             `json:"all,omitzero"`
 		Texts map[string]words `json:"texts"`
 	}{to.shape.String(), from.texts == nil, to.texts}
-	if !told.All {
-		told.Texts = map[string]words{}
+	if !event.All {
+		event.Texts = map[string]words{}
 		for id, now := range to.texts {
 			if was, ok := from.texts[id]; !ok || was != now {
-				told.Texts[id] = now
+				event.Texts[id] = now
 			}
 		}
 		for id := range from.texts {
 			if _, ok := to.texts[id]; !ok {
-				told.Texts[id] = words{}
+				event.Texts[id] = words{}
 			}
 		}
 	}
-	text, err := json.Marshal(told)
+	text, err := json.Marshal(event)
 	if e.err = cmp.Or(e.err, err); e.err == nil {
 		e.write(fmt.Appendf(nil, "data: %s\n\n", text))
 	}

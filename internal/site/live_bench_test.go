@@ -132,7 +132,7 @@ func changedBy(s *Site, look func()) int {
 	return n
 }
 
-// reached is what a hub tells of the models in a member's reach.
+// reached is what a hub lists of the models in a member's reach.
 func reached(s *fleet.Snapshot, who fleet.MemberID) []api.Model {
 	at := map[fleet.ModelID]int{}
 	var out []api.Model

@@ -22,7 +22,7 @@ import (
 	"github.com/kith/kith/internal/fleet"
 )
 
-// event is one that a page's stream tells.
+// event is one event of a page's stream.
 type event struct {
 	Shape string              `json:"shape"`
 	All   bool                `json:"all"`
@@ -75,8 +75,8 @@ func (l *listener) next() (e event, kind string) {
 	return e, "end"
 }
 
-// tells checks that the next event is that one, whatever its shape.
-func (l *listener) tells(all bool, texts map[string][]string) event {
+// expect checks that the next event is that one, whatever its shape.
+func (l *listener) expect(all bool, texts map[string][]string) event {
 	l.t.Helper()
 	got, kind := l.next()
 	if diff := cmp.Diff(event{got.Shape, all, texts}, got); diff != "" || kind != "event" {
@@ -102,14 +102,14 @@ func (l *listener) ends() {
 // box is ada's machine.
 func (w *world) box() *fleet.Machine { return w.snapshot.Machine(fleet.MachineID(w.machine.ID)) }
 
-// TestLiveMachines: the stream tells all once and then what changed, in the words
+// TestLiveMachines: the stream sends everything once and then what changed, in the words
 // of the page, and nothing where nothing did.
 func TestLiveMachines(t *testing.T) {
 	tn := newTown(t, nil)
 	ada := tn.as("ada")
 	ada.header.Set("Last-Event-Id", "'; DROP TABLE sessions; --")
 	l, id := ada.listen("/live/machines"), tn.machine.ID
-	first := l.tells(true, map[string][]string{"state-" + id: {"ready", "good"}, "running-" + id: {"0 of 3 slots"}, "queue-" + id: {"nobody"}})
+	first := l.expect(true, map[string][]string{"state-" + id: {"ready", "good"}, "running-" + id: {"0 of 3 slots"}, "queue-" + id: {"nobody"}})
 	page := ada.get("/machines").want(t, 200, `data-shape="`+first.Shape+`"`, `id="running-`+id+`" data-live data-idle="0">0 of 3 slots<`, `class="state good">ready<`)
 	if l.header.Get("Set-Cookie") != "" || page.header.Get("Cache-Control") != "no-store" || l.header.Get("Cache-Control") != "no-store" {
 		t.Errorf("a stream is answered with %v", l.header)
@@ -126,15 +126,15 @@ func TestLiveMachines(t *testing.T) {
 	tn.site.Stir()
 	pass()
 	pass()
-	l.tells(false, map[string][]string{"running-" + id: {"1 of 3 slots"}, "queue-" + id: {"2 calls"}, "first-" + id + "-0": {"420 ms"}})
+	l.expect(false, map[string][]string{"running-" + id: {"1 of 3 slots"}, "queue-" + id: {"2 calls"}, "first-" + id + "-0": {"420 ms"}})
 
-	tn.blind = true // nothing new is shown that cannot be told for sure
+	tn.blind = true // nothing new is shown that is not certain
 	tn.box().Release("tiny")
 	tn.site.Stir()
 	pass()
 	tn.blind = false
 	pass()
-	same := l.tells(false, map[string][]string{"running-" + id: {"0 of 3 slots"}})
+	same := l.expect(false, map[string][]string{"running-" + id: {"0 of 3 slots"}})
 	if same.Shape != first.Shape {
 		t.Error("a slot changed the page's shape")
 	}
@@ -143,7 +143,7 @@ func TestLiveMachines(t *testing.T) {
 	tn.snapshot = tn.snapshot.WithMachine(&paused)
 	tn.site.Stir()
 	pass()
-	changed := l.tells(false, map[string][]string{"state-" + id: {"paused", "warn"}})
+	changed := l.expect(false, map[string][]string{"state-" + id: {"paused", "warn"}})
 	if changed.Shape == first.Shape {
 		t.Error("a page that offers other buttons has the same shape")
 	}
@@ -324,7 +324,7 @@ func TestLiveBounds(t *testing.T) {
 	}
 }
 
-// TestLiveIsTheMembersOwn: streams tell a stranger nothing of ada's.
+// TestLiveIsTheMembersOwn: streams show another member nothing of ada's.
 func TestLiveIsTheMembersOwn(t *testing.T) {
 	tn := newTown(t, nil)
 	tn.uses = []api.Use{{Caller: fleet.MemberID(tn.members["bob"].ID), Name: "bob", Machine: tn.box(), Model: "tiny", Class: fleet.Shared}}
@@ -332,14 +332,14 @@ func TestLiveIsTheMembersOwn(t *testing.T) {
 	for path, want := range map[string]map[string][]string{
 		"/live/machines": {}, "/live/sharing": {}, "/live/models": {"now-0": {"unknown", "warn"}, "machines-0": {"0"}},
 	} {
-		eve.listen(path).tells(true, want)
+		eve.listen(path).expect(true, want)
 	}
 	bobs, adas := tn.members["bob"].ID, tn.members["ada"].ID
-	tn.as("ada").listen("/live/sharing").tells(true, map[string][]string{"use-" + bobs: {"tiny on box", "good"}})
-	tn.as("bob").listen("/live/sharing").tells(true, map[string][]string{"using-" + adas: {"tiny on box", "good"}})
+	tn.as("ada").listen("/live/sharing").expect(true, map[string][]string{"use-" + bobs: {"tiny on box", "good"}})
+	tn.as("bob").listen("/live/sharing").expect(true, map[string][]string{"using-" + adas: {"tiny on box", "good"}})
 }
 
-// TestWhoUsesWhat: the page tells it, and each end says how many calls it cuts:
+// TestWhoUsesWhat: the page shows it, and each end says how many calls it cuts:
 // those that have no other way.
 func TestWhoUsesWhat(t *testing.T) { onEachStore(t, testWhoUsesWhat) }
 
@@ -414,7 +414,7 @@ func (tn *town) labID(member string) string {
 	return groups[0].ID
 }
 
-// TestRoles: an org's admin makes others admins and takes that away, but for the
+// TestRoles: an org's admin makes others admins and takes that away, except for the
 // last one.
 func TestRoles(t *testing.T) { onEachStore(t, testRoles) }
 

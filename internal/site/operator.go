@@ -58,7 +58,7 @@ type membersData struct {
 	Next     string // the before of the next page; empty: this is the last
 	Name     string // what was searched for
 	NeedsOld bool   // the operator's own password has to be given to make a link
-	// Link is the one just made, shown this once, and For whom.
+	// Link is the one just made, shown this once, and For which member.
 	Link, For string
 }
 
@@ -131,7 +131,7 @@ func (s *Site) setDisabled(v *visit, m account.Member, disabled bool, what, done
 }
 
 // linkMember is POST /operator/members/link: a one-time link that signs the member
-// in, as where a password is forgotten. Whoever has it is that member, so the
+// in, as where a password is forgotten. Its holder is that member, so the
 // operator's own password is asked for.
 func (s *Site) linkMember(v *visit) (reply, error) {
 	m, err := s.named(v)
@@ -154,7 +154,7 @@ func (s *Site) linkMember(v *visit) (reply, error) {
 	return reply{page: "operator-members", title: "Members", data: data}, err
 }
 
-// machineLine is one machine of the hub, whoever's.
+// machineLine is one machine of the hub.
 type machineLine struct {
 	ID, Name, Owner   string
 	Online, Revoked   bool

@@ -40,7 +40,7 @@ func (s *Site) home(v *visit) (reply, error) {
 }
 
 // requestsPage is GET /requests[?before=PLACE], or ?id= of one request, as an
-// answer told it.
+// answer names it.
 func (s *Site) requestsPage(v *visit) (reply, error) {
 	if id := strings.TrimSpace(v.URL.Query().Get("id")); id != "" {
 		return reply{to: "/requests/" + url.PathEscape(id)}, nil

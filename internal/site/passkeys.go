@@ -62,7 +62,7 @@ type holder struct {
 }
 
 // WebAuthnID satisfies webauthn.User: what authenticators keep, and bring back
-// where nobody typed a name.
+// where no name was typed.
 func (h holder) WebAuthnID() []byte { return []byte(h.ID) }
 
 // WebAuthnName satisfies webauthn.User.
@@ -133,7 +133,7 @@ func (s *Site) canPasskeys() error {
 	return nil
 }
 
-// beginSignIn is POST /signin/passkey/begin: a challenge for whoever has a
+// beginSignIn is POST /signin/passkey/begin: a challenge for any
 // passkey, without a name.
 func (s *Site) beginSignIn(v *visit) (reply, error) {
 	answer, err := s.signInChallenge(v)

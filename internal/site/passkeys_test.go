@@ -176,7 +176,7 @@ func testPasskeys(t *testing.T, tn *town) {
 	b.signInWith(key).want(t, 403)
 }
 
-// TestPasskeysRefused: what is wrong with an answer is told in one message, and
+// TestPasskeysRefused: what is wrong with an answer is said in one message, and
 // opens nothing.
 func TestPasskeysRefused(t *testing.T) {
 	tn := newTown(t, nil)
@@ -249,7 +249,7 @@ func TestPasskeysRefused(t *testing.T) {
 }
 
 // TestReplayedAssertions: of 1,000 answers that were seen before, none is accepted
-// (trust 10).
+// .
 func TestReplayedAssertions(t *testing.T) {
 	tn := newTown(t, nil)
 	key := tn.as("ada").enrol("phone")

@@ -21,7 +21,7 @@ import (
 	"github.com/kith/kith/internal/fault"
 )
 
-// Provider is an OpenID provider at which members may sign in (decisions 7).
+// Provider is an OpenID provider at which members may sign in.
 type Provider struct {
 	Issuer       string // its address, exactly as it gives it; empty: there is none
 	ClientID     string
@@ -42,8 +42,8 @@ const (
 	newcomerFor    = 30 * time.Minute // who came back chooses a name
 )
 
-// provider is the configured one. It is asked about itself when somebody first
-// signs in there: one that is away keeps no hub from starting.
+// provider is the configured one. Its endpoints are read when a
+// member first signs in there: a provider that is away keeps no hub from starting.
 type provider struct {
 	Provider
 	back   string // where it sends browsers back to
@@ -104,8 +104,8 @@ type away struct {
 	Invite   string `json:"invite"`
 }
 
-// newcomer is an account at the provider that came back bound to nobody, and
-// chooses a name. It stands in the browser's session.
+// newcomer is an account at the provider that is bound to no member, and chooses a
+// name. The browser's session holds it.
 type newcomer struct {
 	Issuer  string    `json:"issuer"`
 	Subject string    `json:"subject"`
@@ -217,8 +217,8 @@ func (s *Site) whoCame(ctx context.Context, query url.Values, from away) (who ac
 	ctx, cancel := context.WithTimeout(oidc.ClientContext(ctx, s.provider.client), providerWithin)
 	defer cancel()
 	token, err := k.oauth.Exchange(ctx, query.Get("code"), oauth2.VerifierOption(from.Verifier))
-	if told := (*oauth2.RetrieveError)(nil); errors.As(err, &told) {
-		return refuse(errors.New("it took no code: " + plain(told.ErrorCode, 60))) // its whole text may hold anything
+	if refusal := (*oauth2.RetrieveError)(nil); errors.As(err, &refusal) {
+		return refuse(errors.New("it took no code: " + plain(refusal.ErrorCode, 60))) // its full text may hold anything
 	}
 	if err != nil {
 		s.Log.Warn("cannot redeem a code at the OpenID provider", "issuer", s.provider.Issuer, "error", err)
@@ -258,9 +258,9 @@ func (s *Site) bind(v *visit, who account.Identity) (reply, error) {
 	return reply{to: "/account", done: "Your account at " + s.provider.Name + " signs you in from now on."}, nil
 }
 
-// signInAs signs in whoever the provider's account is bound to. Nobody: they may
-// sign up, by the operator's rule, and an account of the same name or address is
-// never taken for theirs.
+// signInAs signs in the member that the provider's account is bound to. Without one
+// they may sign up, by the operator's rule; an account of the same name or address
+// is never taken for theirs.
 func (s *Site) signInAs(v *visit, who account.Identity, from away) (reply, error) {
 	bound, err := s.DB.Identity(v.Context(), who.Issuer, who.Subject)
 	if errors.Is(err, account.ErrNotFound) {
@@ -294,8 +294,8 @@ func (s *Site) greet(v *visit, who account.Identity, from away) (reply, error) {
 	return reply{to: "/signup/provider"}, nil
 }
 
-// newcomer is who this browser brought back from the provider; nil if nobody did
-// just now.
+// newcomer is the account that this browser brought back from the provider; nil if it
+// brought none just now.
 func (s *Site) newcomer(v *visit) *newcomer {
 	var n newcomer
 	err := json.Unmarshal([]byte(s.sessions.GetString(v.Context(), sessionNewcomer)), &n)

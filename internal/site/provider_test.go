@@ -118,7 +118,7 @@ func (p *idp) token(w http.ResponseWriter, r *http.Request) {
 	api.WriteJSON(w, 200, map[string]any{"access_token": "x", "token_type": "Bearer", "id_token": p.sign(must1(json.Marshal(claims)))})
 }
 
-// at makes the provider somebody's.
+// at makes the provider one person's.
 func (p *idp) at(subject, name string) *idp {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -162,7 +162,7 @@ func TestProvider(t *testing.T) {
 }
 
 func testProvider(t *testing.T, p *idp, tn *town) {
-	// Nobody's yet, though a member has that very name and address: a member's
+	// It is no member's yet, though a member has that very name and address: a member's
 	// account is not taken by what a provider says.
 	zoe := tn.browser()
 	zoe.get("/signin").want(t, 200, "Sign in with Example &lt;ID&gt;")
@@ -187,7 +187,7 @@ func testProvider(t *testing.T, p *idp, tn *town) {
 	tn.as("bob").through(p, "/account/provider").want(t, 400, "signs somebody in already")
 	ada.through(p, "/account/provider").want(t, 400, "signs somebody in already")
 
-	// Removed, it is nobody's again, and its sessions end; the last way in stays.
+	// Removed, it is no member's again, and its sessions end; the last way in stays.
 	mine := must1(tn.db.Identities(t.Context(), tn.members["ada"].ID))[0].ID
 	tn.as("bob").post("/account/provider/remove", "identity", mine).want(t, 404)
 	ada.post("/account/provider/remove", "identity", mine).want(t, 400, "set a password first")
@@ -253,7 +253,7 @@ func TestProviderRefused(t *testing.T) {
 	one.get(backPath+"?state=x").want(t, 403)
 	one.back(to).goes(t, "/")
 	one.back(to).want(t, 403, "did not begin in this browser")
-	// What ada began binds nothing to whoever is signed in there by then.
+	// What ada began binds nothing to the member who is signed in there by then.
 	to = way(ada, "/account/provider")
 	ada.post("/signout").goes(t, "/signin")
 	ada.back(to).want(t, 403)
@@ -355,7 +355,7 @@ func TestProviderDown(t *testing.T) {
 	}
 }
 
-// TestProviderTimes: who stays away for long begins anew, there and at choosing a
+// TestProviderTimes: who stays away for long begins again, there and at choosing a
 // name; and binding needs a sign-in just now, or the password.
 func TestProviderTimes(t *testing.T) {
 	p := newIDP(t)

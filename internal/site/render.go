@@ -248,8 +248,7 @@ func size(n int64) string {
 	return fmt.Sprintf("%.1f GiB", float64(n)/unit/unit/unit)
 }
 
-// inCode is a text of ours in which `x` stands for a command or a name, as a page
-// shows it.
+// inCode writes a text of ours for a page: `x` in it is a command or a name.
 func inCode(text string) template.HTML {
 	var page strings.Builder
 	for {
@@ -264,8 +263,8 @@ func inCode(text string) template.HTML {
 	}
 }
 
-// browserName is what a member calls the browser that names itself so; what
-// nobody would know it by stands as it came.
+// browserName is what a member calls the browser that names itself so; an unknown
+// one stays as it came.
 func browserName(agent string) string {
 	first := func(names ...[2]string) string {
 		for _, name := range names {

@@ -18,7 +18,7 @@ import (
 	"github.com/kith/kith/internal/credential"
 )
 
-// How long a session lives unseen, and at most (trust 10).
+// How long a session lives unseen, and at most.
 const (
 	sessionIdle = 12 * time.Hour
 	sessionLife = 14 * 24 * time.Hour
@@ -32,7 +32,7 @@ const (
 	sessionHow      = "how"      // by password, passkey, provider, recovery, link or sign-up
 	sessionSince    = "since"    // when
 	sessionState    = "state"    // of a sign-in at the provider that began here
-	sessionNewcomer = "newcomer" // who came back from there, bound to nobody
+	sessionNewcomer = "newcomer" // who came back from there, bound to no member
 	sessionDone     = "done"     // what the last act did, for the next page
 	sessionKept     = "kept"     // it was read from the store
 )
@@ -92,7 +92,7 @@ func (k sessionStore) FindCtx(ctx context.Context, id string) ([]byte, bool, err
 }
 
 // CommitCtx satisfies scs.CtxStore. A session that was read from the store is
-// not made anew: it may have been ended since.
+// not made again: it may have been ended since.
 func (k sessionStore) CommitCtx(ctx context.Context, id string, text []byte, expires time.Time) error {
 	_, values, err := sessionCodec{}.Decode(text)
 	if err != nil {
@@ -154,7 +154,7 @@ func hashOf(token string) [32]byte { return sha256.Sum256([]byte(token)) }
 
 func mintLink(region string) credential.Secret { return credential.Mint(credential.LinkCode, region) }
 
-// plain is text that somebody's program sent, fit to be kept and shown: valid,
+// plain is text that a program sent, fit to be kept and shown: valid,
 // without control characters, and not long.
 func plain(text string, most int) string {
 	text = strings.Map(func(r rune) rune {
@@ -240,7 +240,7 @@ func (t *throttle) give(key string) {
 	}
 }
 
-// limits bound what can be guessed at (trust 10, 12).
+// limits bound what can be guessed at.
 type limits struct {
 	fromAddress *throttle // sign-ins and sign-ups, by address
 	guesses     *throttle // passwords, by address and the account's name
@@ -253,7 +253,7 @@ type limits struct {
 	polls       *throttle // by request
 	userCodes   *throttle // codes typed, by member
 	codesFrom   *throttle // and by address
-	verifiers   *throttle // letters that prove an address, by member
+	verifiers   *throttle // e-mails that prove an address, by member
 	verified    *throttle // and by that address
 	recoveries  *throttle // recoveries by mail, by the e-mail address
 	inviters    *throttle // mailed invitations to groups, by the admin who invites

@@ -53,7 +53,7 @@ func (s *Site) sharingPage(v *visit) (reply, error) {
 	return reply{page: "sharing", title: "Sharing", data: data}, err
 }
 
-// number reads a field that holds a whole number; empty is 0.
+// number reads a field that holds an integer; empty is 0.
 func (v *visit) number(name string) (int, error) {
 	text := strings.TrimSpace(v.form.Get(name))
 	n, err := strconv.Atoi(cmp.Or(text, "0"))

@@ -169,7 +169,7 @@ func (s *Site) takeIn(v *visit, made account.SignUp, now time.Time, how string) 
 	return s.begin(v, made.Member, how)
 }
 
-// letIn finds what lets a visitor sign up (decisions 7): a link, an invite, or
+// letIn finds what lets a visitor sign up: a link, an invite, or
 // that anybody may.
 func (s *Site) letIn(v *visit, made *account.SignUp, now time.Time) error {
 	if text := v.form.Get("link"); text != "" {
@@ -267,7 +267,7 @@ func (s *Site) invitePage(v *visit) (reply, error) {
 // recoverData is what /recover shows.
 type recoverData struct {
 	CanMail bool
-	Mailed  bool // a link was, if somebody has the address that was typed
+	Mailed  bool // a link was, if a member has the address that was typed
 }
 
 func (s *Site) recoverPage(*visit) (reply, error) {
@@ -319,7 +319,7 @@ func (s *Site) recover(v *visit) (reply, error) {
 	return reply{to: "/account", done: "The password is changed, and every other session ended."}, nil
 }
 
-// sessionView is one session as its member is told of it.
+// sessionView is one session as its member sees it.
 type sessionView struct {
 	ID            string
 	This          bool

@@ -25,11 +25,11 @@ import (
 	"github.com/kith/kith/internal/mail"
 )
 
-// SignUp says who may make an account (decisions 7).
+// SignUp says who may make an account.
 type SignUp string
 
-// Who may make an account: anybody, who has a member's invite, nobody. Whoever
-// has the link to a fresh hub's first account may in any case.
+// Who may make an account: everyone, those with a member's invite, or no one. The
+// link to a new hub's first account works in any case.
 const (
 	SignUpOpen   SignUp = "open"
 	SignUpInvite SignUp = "invite"
@@ -45,7 +45,7 @@ type Config struct {
 	SignUp SignUp
 	// Provider is where members may sign in, too.
 	Provider Provider
-	// Mail is how letters to members are sent.
+	// Mail is how e-mail to members is sent.
 	Mail Mail
 	// FirstMade is called when the link to the first operator's account was used.
 	// May be nil.
@@ -66,7 +66,7 @@ type Config struct {
 type Part struct {
 	Name string
 	Good bool
-	Told string // in words
+	Text string // in words
 }
 
 // Limit is one limit of a hub.
@@ -137,7 +137,7 @@ type access uint8
 const (
 	anyone access = iota
 	members
-	operators // to everybody else there is no such page
+	operators // for all others there is no such page
 )
 
 // page is one line of the site: what is asked, who may, and what answers.
@@ -150,7 +150,7 @@ type page struct {
 	again string
 }
 
-// sitePages is the whole site. Nothing that a person named stands in a path.
+// sitePages is the complete site. No path holds what a person named.
 func sitePages() []page { return slices.Concat(signInPages(), memberPages()) }
 
 // signInPages are those of signing in, and of what a member signs in with.
@@ -284,7 +284,7 @@ type visit struct {
 	from   string      // the visitor's address
 	header http.Header // of the answer
 	form   url.Values
-	me     account.Member // ID empty: nobody is signed in
+	me     account.Member // ID empty: the visitor is not signed in
 }
 
 // SiteKey begins the KeyID of a caller who is known by a session; the member's id
@@ -303,7 +303,7 @@ type reply struct {
 	title string
 	data  any
 	to    string // a path of this site, instead of a page
-	done  string // with to: what was done, told on the page that follows
+	done  string // with to: what was done, shown on the page that follows
 	file  *download
 	// write answers in the page's place, whatever else the reply says.
 	write func(http.ResponseWriter)
@@ -352,8 +352,7 @@ func (s *Site) handler(p *page) http.Handler {
 	})
 }
 
-// loadOnly has a session read and not kept: a page that stands open keeps nobody
-// signed in.
+// loadOnly has a session read and not kept: an open page keeps no one signed in.
 func (s *Site) loadOnly(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		token := ""
@@ -369,7 +368,7 @@ func (s *Site) loadOnly(next http.Handler) http.Handler {
 	})
 }
 
-// secureHeaders are on every answer of the site (trust 11).
+// secureHeaders are on every answer of the site.
 func (s *Site) secureHeaders(h http.Header) {
 	h.Set("Content-Security-Policy", "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "+
 		"form-action 'self'; base-uri 'none'; frame-ancestors 'none'")
@@ -385,7 +384,7 @@ func (s *Site) secureHeaders(h http.Header) {
 }
 
 // visit finds the page, checks who asks and that it was this site that did, and
-// serves it. A refused POST is told on the page that it came from, and a panic is
+// serves it. A refused POST is answered with the page that it came from, and a panic is
 // a defect of this request only.
 func (s *Site) visit(v *visit, body []byte, late error) (out reply, err error) {
 	defer func() {
@@ -498,8 +497,8 @@ func did[In, Out any](s *Site, v *visit, done reply, route api.Route[In, Out], i
 	return done, err
 }
 
-// whoIs is the member whose browser asks; none where nobody is signed in, or the
-// member may not be any more.
+// whoIs is the member whose browser asks; none where the visitor is not signed in, or
+// the member is disabled.
 func (s *Site) whoIs(ctx context.Context) (account.Member, error) {
 	id := s.sessions.GetString(ctx, sessionMember)
 	if id == "" {

@@ -18,8 +18,8 @@ import (
 	"github.com/kith/kith/internal/fleet"
 )
 
-// TestPagesOfOthers walks every page as a stranger who is signed in, naming what
-// is ada's: nothing of hers is told, and nothing changes.
+// TestPagesOfOthers walks every page as another member who is signed in, naming what
+// is ada's: nothing of hers is shown, and nothing changes.
 func TestPagesOfOthers(t *testing.T) { onEachStore(t, testPagesOfOthers) }
 
 func testPagesOfOthers(t *testing.T, tn *town) {
@@ -123,7 +123,7 @@ func testPagesOfOthers(t *testing.T, tn *town) {
 				t.Errorf("%s %s tells eve of ada's %s", p.method, p.path, secret)
 			}
 		}
-		if diff := cmp.Diff(before, everything(), cmp.AllowUnexported(told{})); diff != "" {
+		if diff := cmp.Diff(before, everything(), cmp.AllowUnexported(response{})); diff != "" {
 			t.Fatalf("%s %s changed what is ada's:\n%s", p.method, p.path, diff)
 		}
 	}
@@ -133,8 +133,8 @@ func testPagesOfOthers(t *testing.T, tn *town) {
 	ada.get("/account").want(t, 200)
 }
 
-// TestWhoMay: whoever is not signed in gets no further than the sign-in, whatever
-// key is sent along; and from another site, nobody gets anywhere.
+// TestWhoMay: a visitor who is not signed in gets no further than the sign-in, whatever
+// key is sent along; and a request from another site gets nowhere.
 func TestWhoMay(t *testing.T) {
 	tn := newTown(t, nil)
 	visitor, ada := tn.browser(), tn.as("ada")
@@ -256,7 +256,7 @@ func TestHeaders(t *testing.T) {
 	}
 }
 
-// hostile are names and ids that somebody might give something.
+// hostile are names and ids that a member might give something.
 func hostile() []string {
 	base := []string{
 		`<script>alert(1)</script>`, `"><script>alert(1)</script>`, `'><img src=x onerror=alert(1)>`, `<svg/onload=alert(1)>`, `</title><script>alert(1)</script>`,

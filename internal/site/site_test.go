@@ -27,7 +27,7 @@ type town struct {
 	*world
 	site *Site
 	web  *httptest.Server
-	// call is the hosted routes to whoever is signed in.
+	// call is the hosted routes for the member who is signed in.
 	call func(http.ResponseWriter, *http.Request, api.Caller)
 }
 
@@ -58,7 +58,7 @@ func townOf(t *testing.T, w *world, change func(*Config)) *town {
 		},
 	}
 	c.Health = func(context.Context) []Part {
-		return []Part{{Name: "Database", Good: true, Told: "answered"}, {Name: "NATS"}}
+		return []Part{{Name: "Database", Good: true, Text: "answered"}, {Name: "NATS"}}
 	}
 	c.Limits = []Limit{{Name: "Requests of one key", Value: "50 a second"}}
 	c.Call = func(rw http.ResponseWriter, r *http.Request, who api.Caller) { tn.call(rw, r, who) }
@@ -155,7 +155,7 @@ func problemIn(body string) string {
 	return body
 }
 
-// textOf is what stands in the element with that id.
+// textOf is the text of the element with that id.
 func textOf(t *testing.T, page seen, id string) string {
 	t.Helper()
 	found := regexp.MustCompile(`(?s)id="` + id + `"[^>]*>([^<]*)<`).FindStringSubmatch(page.body)

@@ -14,7 +14,7 @@ import (
 	"github.com/kith/kith/internal/fleet"
 )
 
-// tryData is what /try shows. What was said stands in the page alone: each form
+// tryData is what /try shows. The page alone holds the conversation: each form
 // brings all of it, and it is neither kept nor logged here.
 type tryData struct {
 	Models []fleet.ModelID
@@ -114,7 +114,7 @@ func (s *Site) tryLive(v *visit) (reply, error) {
 	}}, nil
 }
 
-// tryOnce is POST /try: the same for a browser without a script, whole.
+// tryOnce is POST /try: the same for a browser without a script, in one piece.
 func (s *Site) tryOnce(v *visit) (reply, error) {
 	r, err := tryCall(v, false)
 	if err != nil {
@@ -125,13 +125,13 @@ func (s *Site) tryOnce(v *visit) (reply, error) {
 		return reply{}, err
 	}
 	defer release()
-	answer := &whole{header: http.Header{}}
+	answer := &buffer{header: http.Header{}}
 	s.Call(answer, r.WithContext(ctx), v.caller())
 	data, err := s.tryData(v)
 	if err != nil {
 		return reply{}, err
 	}
-	var told struct {
+	var read struct {
 		Error struct {
 			Code    string `json:"code"`
 			Message string `json:"message"`
@@ -140,28 +140,28 @@ func (s *Site) tryOnce(v *visit) (reply, error) {
 			Message said `json:"message"`
 		} `json:"choices"`
 	}
-	_ = json.Unmarshal(answer.body.Bytes(), &told) // what it is not, the status says
-	if status := cmp.Or(answer.status, http.StatusOK); status == http.StatusOK && len(told.Choices) > 0 {
-		data.Said = append(data.Said, said{"user", data.Ask}, said{"assistant", told.Choices[0].Message.Content})
+	_ = json.Unmarshal(answer.body.Bytes(), &read) // what it is not, the status says
+	if status := cmp.Or(answer.status, http.StatusOK); status == http.StatusOK && len(read.Choices) > 0 {
+		data.Said = append(data.Said, said{"user", data.Ask}, said{"assistant", read.Choices[0].Message.Content})
 		data.Ask = ""
 	} else {
-		data.Failed = &refused{status, told.Error.Code, cmp.Or(told.Error.Message, "the answer could not be read"), answer.header.Get("X-Correlation-ID")}
+		data.Failed = &refused{status, read.Error.Code, cmp.Or(read.Error.Message, "the answer could not be read"), answer.header.Get("X-Correlation-ID")}
 	}
 	return reply{page: "try", title: "Try a model", data: data}, nil
 }
 
-// whole takes an answer into memory.
-type whole struct {
+// buffer takes an answer into memory.
+type buffer struct {
 	header http.Header
 	status int
 	body   bytes.Buffer
 }
 
 // Header satisfies http.ResponseWriter.
-func (a *whole) Header() http.Header { return a.header }
+func (a *buffer) Header() http.Header { return a.header }
 
 // WriteHeader satisfies http.ResponseWriter.
-func (a *whole) WriteHeader(status int) { a.status = cmp.Or(a.status, status) }
+func (a *buffer) WriteHeader(status int) { a.status = cmp.Or(a.status, status) }
 
 // Write satisfies http.ResponseWriter.
-func (a *whole) Write(p []byte) (int, error) { return a.body.Write(p) }
+func (a *buffer) Write(p []byte) (int, error) { return a.body.Write(p) }

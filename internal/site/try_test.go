@@ -69,7 +69,7 @@ func testTry(t *testing.T, tn *town) {
 }
 
 // TestTryIsTheMembersOwn: a call goes out in the name of who is signed in, with
-// the whole conversation and none of the browser's headers.
+// the complete conversation and none of the browser's headers.
 func TestTryIsTheMembersOwn(t *testing.T) {
 	tn := newTown(t, nil)
 	var who api.Caller

@@ -93,7 +93,7 @@ func rowsOf(u api.UsageSide, of string) (rows [][]string) {
 	return rows
 }
 
-// inCell keeps a spreadsheet from taking what somebody named for a formula.
+// inCell keeps a spreadsheet from taking a member's text for a formula.
 func inCell(name string) string {
 	if name != "" && strings.ContainsRune("=+-@\t\r\n", rune(name[0])) {
 		return "'" + name

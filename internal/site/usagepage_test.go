@@ -11,7 +11,7 @@ import (
 	"github.com/kith/kith/internal/fleet"
 )
 
-// TestUsageCSV: whole, by side and by table; as RFC 4180 has it, and no cell
+// TestUsageCSV: complete, by side and by table; as RFC 4180 has it, and no cell
 // begins what a spreadsheet would take for a formula.
 func TestUsageCSV(t *testing.T) {
 	tn := newTown(t, nil)
@@ -139,7 +139,7 @@ func next(page seen, from string) string {
 }
 
 // TestOperatorPages: an operator's lists go on to their end, also where a search
-// narrows them, and the last backup is told as it came out.
+// narrows them, and the last backup is shown as it came out.
 func TestOperatorPages(t *testing.T) {
 	tn := newTown(t, nil)
 	op := tn.operator()

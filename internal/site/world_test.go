@@ -21,8 +21,8 @@ import (
 	"github.com/kith/kith/internal/store"
 )
 
-// world is the api.API over a real store. Whoever sends a member's name as the
-// secret is that member.
+// world is the api.API over a real store. A member's name, sent as the secret,
+// identifies that member.
 type world struct {
 	t        *testing.T
 	db       *store.DB
@@ -124,15 +124,15 @@ func (w *world) identify(_ context.Context, secret string) (api.Caller, error) {
 	return api.Caller{Member: fleet.MemberID(m.ID), Name: m.Name}, nil
 }
 
-// told is an answer, in as far as the tests look at it.
-type told struct {
+// response is what the tests look at of an answer.
+type response struct {
 	status int
 	code   string
 	body   string
 }
 
 // ask makes one request as that member.
-func (w *world) ask(who, method, path, body string) told {
+func (w *world) ask(who, method, path, body string) response {
 	w.t.Helper()
 	r, err := http.NewRequest(method, w.server.URL+path, strings.NewReader(body))
 	check(w.t, err)
@@ -144,7 +144,7 @@ func (w *world) ask(who, method, path, body string) told {
 	defer resp.Body.Close()
 	text, err := io.ReadAll(resp.Body)
 	check(w.t, err)
-	answer := told{status: resp.StatusCode, body: string(text)}
+	answer := response{status: resp.StatusCode, body: string(text)}
 	if resp.Header.Get("X-Correlation-ID") == "" {
 		w.t.Errorf("%s %s has no correlation id", method, path)
 	}
@@ -181,8 +181,8 @@ func (w *world) intoGroup(group, who string) {
 }
 
 // adas is everything that ada sees of her account.
-func (w *world) adas() []told {
-	var all []told
+func (w *world) adas() []response {
+	var all []response
 	for _, path := range []string{"/api/shares", "/api/invites", "/api/groups", "/api/notices", "/api/keys", "/api/requests", "/api/why/req_adas"} {
 		all = append(all, w.ask("ada", "GET", path, ""))
 	}
@@ -190,5 +190,5 @@ func (w *world) adas() []told {
 	check(w.t, err)
 	text, err := json.Marshal(m)
 	check(w.t, err)
-	return append(all, told{body: string(text)})
+	return append(all, response{body: string(text)})
 }

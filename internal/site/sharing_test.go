@@ -188,7 +188,7 @@ func TestSpeed(t *testing.T) {
 	tn.as("ada").get("/machines").want(t, 200, ">37.5<", ">1.50 s<")
 }
 
-// TestTwins: ids that look alike stand side by side, each as it is.
+// TestTwins: ids that look alike are side by side, each as it is.
 func TestTwins(t *testing.T) {
 	var models []api.Model
 	for _, id := range []fleet.ModelID{"Llama-3", "llama3", "llama3.1", "llama3:latest", "qwen", "?", "!"} {
