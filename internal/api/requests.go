@@ -152,7 +152,7 @@ func (a *API) explainCall(ctx context.Context, c Caller, in CallID) (CallTrace, 
 	s, err := a.Story(ctx, in.Call, c.id())
 	if err != nil {
 		return CallTrace{}, NotFound(err, "nothing is known of a call %.80q of yours or on your machines: what happened to calls is kept for %d days; "+
-			"a call whose key was refused (401) is nobody's, and one over the rate (429) is not kept", in.Call, int(account.TraceLife.Hours()/24))
+			"a call whose key was refused (401) belongs to no member, and one over the rate (429) is not kept", in.Call, int(account.TraceLife.Hours()/24))
 	}
 	return viewTrace(s), nil
 }

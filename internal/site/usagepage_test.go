@@ -182,5 +182,5 @@ func TestOperatorPages(t *testing.T) {
 	file := t.TempDir() + "/copy.db"
 	_, err := tn.db.Backup(t.Context(), account.Backup{ID: "bak_1", At: time.Now(), File: file})
 	check(t, err)
-	op.get("/operator").want(t, 200, file, "KiB", "read whole and sound")
+	op.get("/operator").want(t, 200, file, "KiB", "all read, and sound")
 }
