@@ -559,6 +559,31 @@ func TestKeyRevokedUnderway(t *testing.T) {
 	})
 }
 
+// A look-up of a key that fails after a change is repeated: the call ends when it
+// shows that the key is revoked, or when it has failed for 30 s.
+func TestKeyRevokedUnseen(t *testing.T) {
+	for code, fails := range map[string]time.Duration{"invalid_api_key": 10 * time.Second, "CASCADE_EXHAUSTED": time.Minute} {
+		inBubble(t, func(w *world) {
+			ann := w.addMember("ann")
+			w.addMachine(ann, "box", 1, "m")
+			w.set(paced(time.Second))
+			a := w.begin(ask{by: ann, model: "m", stream: true, words: 100})
+			w.begun(a)
+			w.keys.Store(true)
+			began := time.Now()
+			time.AfterFunc(fails, func() { w.keys.Store(false) })
+			w.must(w.db.RevokeKey(w.t.Context(), ann.key.ID, began))
+			<-a.over
+			w.wantCode(a, code, "")
+			if took := a.ended.Sub(began); !a.framed || took > min(fails+2*time.Second, 30*time.Second) {
+				w.t.Errorf("after %s: %s", took, a)
+			}
+			time.Sleep(time.Until(began.Add(fails)))
+			w.settled()
+		})
+	}
+}
+
 // The end of a share ends what runs by it.
 func TestShareEndedUnderway(t *testing.T) {
 	for elsewhere, code := range map[bool]string{false: "NOT_IN_CIRCLE", true: "CASCADE_EXHAUSTED"} {
