@@ -38,7 +38,7 @@ func (c *activeCall) run(ctx context.Context) (*gateway.Answer, error) {
 		c.recordDecision(judgement(decision))
 		switch decision.Verdict {
 		case fleet.Refuse:
-			return nil, c.refusal(decision)
+			return nil, c.refusal(decision.Row, decision.Fault)
 		case fleet.Try:
 			if r := c.d.scheduler.take(decision.Candidates, c.call.Model, c.query.Now); r != nil {
 				if err := c.d.active.enter(c, running); err != nil {
@@ -118,13 +118,16 @@ func (c *activeCall) try(ctx context.Context, r *reservation) (_ *gateway.Answer
 	return nil, nil, false
 }
 
-// refusal is the fault of a decision to refuse. For a call that lost its machine
-// that loss is the cause.
-func (c *activeCall) refusal(decision fleet.Decision) *fault.Fault {
-	if c.vanished && decision.Row == rowExhausted {
-		return fault.New(fault.MachineOffline, "the machine went away in the middle of the answer and no other one is free; try again shortly")
+// refusal is the fault of a decision to refuse by that row. For a call that lost its
+// machine that loss is the cause.
+func (c *activeCall) refusal(row int, f *fault.Fault) *fault.Fault {
+	if c.vanished && row == rowExhausted {
+		f = fault.New(fault.MachineOffline, "the machine went away in the middle of the answer and no other one could take over; try again shortly")
+		if c.query.Waited {
+			f = f.AfterWait()
+		}
 	}
-	return decision.Fault
+	return f
 }
 
 // Rows of spec/routing.md#the-twelve-rows that this package looks at.
@@ -140,7 +143,7 @@ func (c *activeCall) exhausted() *fault.Fault {
 	decision := c.d.route(&c.query)
 	if decision.Verdict == fleet.Refuse {
 		c.recordDecision(judgement(decision))
-		return c.refusal(decision)
+		return c.refusal(decision.Row, decision.Fault)
 	}
 	decision.Verdict, decision.Row = fleet.Refuse, rowExhausted
 	c.recordDecision(judgement(decision))
@@ -152,7 +155,7 @@ func (c *activeCall) exhausted() *fault.Fault {
 	if c.query.Waited {
 		f = f.AfterWait()
 	}
-	return f
+	return c.refusal(rowExhausted, f)
 }
 
 // wait queues the call for its model and tries the machine of the slot that it is
@@ -172,7 +175,7 @@ func (c *activeCall) wait(ctx context.Context) (_ *gateway.Answer, _ error, done
 	}
 	c.recordDecision(result.decision)
 	if result.slot == nil {
-		return nil, result.refusal, true
+		return nil, c.refusal(result.decision.Row, result.refusal), true
 	}
 	_ = c.d.active.enter(c, running) // a call that waited is not refused here
 	return c.try(ctx, result.slot)

@@ -1,6 +1,7 @@
 package sim
 
 import (
+	"fmt"
 	"net/http/httptest"
 	"slices"
 	"strings"
@@ -178,6 +179,50 @@ func TestUnaryVanishes(t *testing.T) {
 			w.t.Fatal(a)
 		}
 	})
+}
+
+// A unary call that lost its machine ends as machine_offline, also after a wait for
+// another machine and after attempts that did not start (spec/routing.md#vanished).
+func TestUnaryVanishesLast(t *testing.T) {
+	for name, c := range map[string]struct {
+		reason string
+		others int
+		then   func(w *world, others []*machine)
+	}{
+		"waits to its deadline": {"wait_elapsed", 1, func(*world, []*machine) {}},
+		"waits for a machine that pauses": {"", 1, func(w *world, others []*machine) {
+			time.Sleep(3 * time.Second)
+			w.pause(others[0], true)
+		}},
+		"no other engine runs": {"", 3, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(w *world) {
+				ann := w.addMember("ann")
+				for i := range 1 + c.others {
+					w.addMachine(ann, fmt.Sprint("box", i), 1, "m")
+				}
+				w.set(slow(5 * time.Minute))
+				a := w.begin(ask{by: ann, model: "m"})
+				w.begun(a)
+				its := w.on(a)
+				others := slices.DeleteFunc(slices.Clone(w.machines), func(m *machine) bool { return m == its })
+				if c.then != nil {
+					w.begun(w.begin(ask{by: ann, model: "m", stream: true})) // the other machine is busy
+				} else {
+					for _, m := range others {
+						m.setDown(true)
+					}
+				}
+				its.setAway(true)
+				if c.then != nil {
+					c.then(w, others)
+				}
+				<-a.over
+				w.wantCode(a, "machine_offline", c.reason)
+			})
+		})
+	}
 }
 
 func TestQueueIsFirstInFirstOut(t *testing.T) {
