@@ -27,6 +27,7 @@ type activeCall struct {
 	// vanished says that a unary call lost its machine after it had started
 	// (spec/routing.md#vanished).
 	vanished bool
+	slot     *reservation            // the last that it got
 	attempt  atomic.Pointer[attempt] // the one that runs now; nil: none
 	phase    phase                   // guarded by activeCalls.mu
 }
@@ -41,6 +42,7 @@ func (c *activeCall) run(ctx context.Context) (*gateway.Answer, error) {
 			return nil, c.refusal(decision.Row, decision.Fault)
 		case fleet.Try:
 			if r := c.d.scheduler.take(decision.Candidates, c.call.Model, c.query.Now); r != nil {
+				c.slot = r
 				if err := c.d.active.enter(c, running); err != nil {
 					c.d.scheduler.release(r, false)
 					return nil, err
@@ -168,6 +170,7 @@ func (c *activeCall) wait(ctx context.Context) (_ *gateway.Answer, _ error, done
 	w := c.d.scheduler.join(c.query, c.call.Arrived)
 	c.query.Full = nil
 	result, err := c.await(ctx, w)
+	c.slot = result.slot
 	c.call.Trace.Waited += time.Since(began)
 	c.call.Waiting(-1, 0)
 	if err != nil {
@@ -184,6 +187,16 @@ func (c *activeCall) wait(ctx context.Context) (_ *gateway.Answer, _ error, done
 // await returns how the wait ended, or the error that ended it: the deadline's or
 // the caller's.
 func (c *activeCall) await(ctx context.Context, w *waiter) (waitResult, error) {
+	ended := false
+	defer func() {
+		if ended {
+			return
+		}
+		// The caller hung up, or there was a panic.
+		if result, ok := c.d.scheduler.leave(w); ok && result.slot != nil {
+			c.d.scheduler.release(result.slot, false)
+		}
+	}()
 	deadline := time.NewTimer(time.Until(c.deadline))
 	defer deadline.Stop()
 	report := time.NewTicker(reportEvery)
@@ -192,18 +205,17 @@ func (c *activeCall) await(ctx context.Context, w *waiter) (waitResult, error) {
 		c.call.Waiting(c.d.scheduler.position(w), max(0, time.Until(c.deadline)))
 		select {
 		case result := <-w.result:
+			ended = true
 			return result, nil
 		case <-report.C:
 		case <-deadline.C:
+			ended = true
 			if result, ok := c.d.scheduler.leave(w); ok {
 				return result, nil
 			}
 			c.query.Waited = true
 			return waitResult{}, c.exhausted()
 		case <-ctx.Done():
-			if result, ok := c.d.scheduler.leave(w); ok && result.slot != nil {
-				c.d.scheduler.release(result.slot, false)
-			}
 			return waitResult{}, context.Cause(ctx)
 		}
 	}

@@ -156,8 +156,8 @@ func (d *Dispatcher) Do(ctx context.Context, call *gateway.Call) (answer *gatewa
 	ctx, end := d.active.begin(ctx, c)
 	defer func() {
 		if answer == nil { // a refusal, or a panic, which may have left a slot reserved
-			if a := c.attempt.Load(); a != nil {
-				d.scheduler.release(a.reservation, true)
+			if c.slot != nil {
+				d.scheduler.release(c.slot, true)
 			}
 			end()
 		}
@@ -210,7 +210,7 @@ func queryOf(call *gateway.Call) fleet.Query {
 
 // route decides on the newest snapshot.
 func (d *Dispatcher) route(query *fleet.Query) fleet.Decision {
-	s := d.now(query)
+	s := d.scheduler.now(query)
 	return fleet.Route(s, *query)
 }
 
