@@ -2,9 +2,11 @@ package dispatch
 
 import (
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/kith/kith/internal/fault"
+	"github.com/kith/kith/internal/fleet"
 	"github.com/kith/kith/internal/gateway"
 )
 
@@ -54,5 +56,53 @@ func TestDefectInDo(t *testing.T) {
 	}()
 	if n := len(d.active.all()); n != 0 {
 		t.Errorf("%d calls are left underway", n)
+	}
+}
+
+// A call that a defect ends leaves no slot reserved and does not wait, wherever the
+// defect is.
+func TestDefectLeavesNoSlot(t *testing.T) {
+	for name, c := range map[string]struct {
+		busy    bool
+		waiting func(ahead int)
+	}{
+		"with a slot": {false, nil}, // there is no ledger
+		"waiting":     {true, func(int) { panic("a defect") }},
+		"granted": {true, func(ahead int) {
+			if ahead < 0 {
+				panic("a defect")
+			}
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				one := newScheduler(t, 1)
+				d := &Dispatcher{cfg: Config{Wait: time.Minute}}
+				d.scheduler.now, d.scheduler.activity = one.now, func() {}
+				var held *reservation
+				if c.busy {
+					held = one.newcomer("ann")
+				}
+				ended := make(chan any)
+				go func() {
+					defer func() { ended <- recover() }()
+					_, err := d.Do(t.Context(), &gateway.Call{
+						Model: "m", Endpoint: fleet.ChatCompletions, Caller: gateway.Caller{Member: "bob"}, Arrived: time.Now(), Wait: -1,
+						Waiting: func(ahead int, _ time.Duration) { c.waiting(ahead) },
+					})
+					t.Error("there was no defect:", err)
+				}()
+				synctest.Wait()
+				if held != nil {
+					d.scheduler.release(held, true)
+				}
+				if <-ended == nil {
+					t.Error("there was no defect")
+				}
+				if n := one.inFlight(); n != 0 || d.scheduler.waiting.Load() != 0 || len(d.active.all()) != 0 {
+					t.Errorf("%d slots are reserved, %d calls wait, %d are active", n, d.scheduler.waiting.Load(), len(d.active.all()))
+				}
+			})
+		})
 	}
 }

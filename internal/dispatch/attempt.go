@@ -91,15 +91,13 @@ func (d *Dispatcher) send(ctx context.Context, a *attempt) (*gateway.Answer, out
 	endpoint, _ := a.call.Request()
 	traced := httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{WroteHeaders: d.cfg.Ledger.RequestSync})
 	request, body := d.request(traced, a.call, a.Candidate, endpoint.Path())
-	if request.Header.Get("Expect") != "" {
-		silent := time.AfterFunc(admitTimeout, func() {
-			if body.withhold() {
-				cancel(errNotAdmitted)
-			}
-		})
-		defer silent.Stop()
-	}
+	admit := time.AfterFunc(admitTimeout, func() {
+		if request.Header.Get("Expect") != "" && body.withhold() {
+			cancel(errNotAdmitted)
+		}
+	})
 	response, err := line.RoundTrip(request)
+	admit.Stop() // a machine that answers took the call, whether or not it read the body
 	if err != nil {
 		a.gotBody = body.stop()
 		out, f := broken(ctx, a.call, gone, err)

@@ -27,6 +27,7 @@ type activeCall struct {
 	// vanished says that a unary call lost its machine after it had started
 	// (spec/routing.md#vanished).
 	vanished bool
+	slot     *reservation            // the last that it got
 	attempt  atomic.Pointer[attempt] // the one that runs now; nil: none
 	phase    phase                   // guarded by activeCalls.mu
 }
@@ -38,9 +39,10 @@ func (c *activeCall) run(ctx context.Context) (*gateway.Answer, error) {
 		c.recordDecision(judgement(decision))
 		switch decision.Verdict {
 		case fleet.Refuse:
-			return nil, c.refusal(decision)
+			return nil, c.refusal(decision.Row, decision.Fault)
 		case fleet.Try:
 			if r := c.d.scheduler.take(decision.Candidates, c.call.Model, c.query.Now); r != nil {
+				c.slot = r
 				if err := c.d.active.enter(c, running); err != nil {
 					c.d.scheduler.release(r, false)
 					return nil, err
@@ -118,13 +120,16 @@ func (c *activeCall) try(ctx context.Context, r *reservation) (_ *gateway.Answer
 	return nil, nil, false
 }
 
-// refusal is the fault of a decision to refuse. For a call that lost its machine
-// that loss is the cause.
-func (c *activeCall) refusal(decision fleet.Decision) *fault.Fault {
-	if c.vanished && decision.Row == rowExhausted {
-		return fault.New(fault.MachineOffline, "the machine went away in the middle of the answer and no other one is free; try again shortly")
+// refusal is the fault of a decision to refuse by that row. For a call that lost its
+// machine that loss is the cause.
+func (c *activeCall) refusal(row int, f *fault.Fault) *fault.Fault {
+	if c.vanished && row == rowExhausted {
+		f = fault.New(fault.MachineOffline, "the machine went away in the middle of the answer and no other one could take over; try again shortly")
+		if c.query.Waited {
+			f = f.AfterWait()
+		}
 	}
-	return decision.Fault
+	return f
 }
 
 // Rows of spec/routing.md#the-twelve-rows that this package looks at.
@@ -140,7 +145,7 @@ func (c *activeCall) exhausted() *fault.Fault {
 	decision := c.d.route(&c.query)
 	if decision.Verdict == fleet.Refuse {
 		c.recordDecision(judgement(decision))
-		return c.refusal(decision)
+		return c.refusal(decision.Row, decision.Fault)
 	}
 	decision.Verdict, decision.Row = fleet.Refuse, rowExhausted
 	c.recordDecision(judgement(decision))
@@ -152,7 +157,7 @@ func (c *activeCall) exhausted() *fault.Fault {
 	if c.query.Waited {
 		f = f.AfterWait()
 	}
-	return f
+	return c.refusal(rowExhausted, f)
 }
 
 // wait queues the call for its model and tries the machine of the slot that it is
@@ -165,6 +170,7 @@ func (c *activeCall) wait(ctx context.Context) (_ *gateway.Answer, _ error, done
 	w := c.d.scheduler.join(c.query, c.call.Arrived)
 	c.query.Full = nil
 	result, err := c.await(ctx, w)
+	c.slot = result.slot
 	c.call.Trace.Waited += time.Since(began)
 	c.call.Waiting(-1, 0)
 	if err != nil {
@@ -172,7 +178,7 @@ func (c *activeCall) wait(ctx context.Context) (_ *gateway.Answer, _ error, done
 	}
 	c.recordDecision(result.decision)
 	if result.slot == nil {
-		return nil, result.refusal, true
+		return nil, c.refusal(result.decision.Row, result.refusal), true
 	}
 	_ = c.d.active.enter(c, running) // a call that waited is not refused here
 	return c.try(ctx, result.slot)
@@ -181,6 +187,16 @@ func (c *activeCall) wait(ctx context.Context) (_ *gateway.Answer, _ error, done
 // await returns how the wait ended, or the error that ended it: the deadline's or
 // the caller's.
 func (c *activeCall) await(ctx context.Context, w *waiter) (waitResult, error) {
+	ended := false
+	defer func() {
+		if ended {
+			return
+		}
+		// The caller hung up, or there was a panic.
+		if result, ok := c.d.scheduler.leave(w); ok && result.slot != nil {
+			c.d.scheduler.release(result.slot, false)
+		}
+	}()
 	deadline := time.NewTimer(time.Until(c.deadline))
 	defer deadline.Stop()
 	report := time.NewTicker(reportEvery)
@@ -189,18 +205,17 @@ func (c *activeCall) await(ctx context.Context, w *waiter) (waitResult, error) {
 		c.call.Waiting(c.d.scheduler.position(w), max(0, time.Until(c.deadline)))
 		select {
 		case result := <-w.result:
+			ended = true
 			return result, nil
 		case <-report.C:
 		case <-deadline.C:
+			ended = true
 			if result, ok := c.d.scheduler.leave(w); ok {
 				return result, nil
 			}
 			c.query.Waited = true
 			return waitResult{}, c.exhausted()
 		case <-ctx.Done():
-			if result, ok := c.d.scheduler.leave(w); ok && result.slot != nil {
-				c.d.scheduler.release(result.slot, false)
-			}
 			return waitResult{}, context.Cause(ctx)
 		}
 	}

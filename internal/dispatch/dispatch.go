@@ -45,9 +45,11 @@ import (
 	"io"
 	"log/slog"
 	"math/rand/v2"
+	"sync"
 	"sync/atomic"
 	"time"
 
+	"github.com/kith/kith/internal/fault"
 	"github.com/kith/kith/internal/fleet"
 	"github.com/kith/kith/internal/gateway"
 	"github.com/kith/kith/internal/ledger"
@@ -72,9 +74,10 @@ type Config struct {
 	Ledger   *ledger.Ledger
 	Traces   *ledger.Traces
 	Spool    *spool.Spool // holds unary answers
-	// Valid returns the fault that ends the caller's calls once the caller's
-	// credential is revoked; nil while it is valid, and while that is unknown.
-	Valid func(context.Context, gateway.Caller) error
+	// Revoked returns the fault that ends the caller's calls if the caller's
+	// credential is revoked, and nil while it is valid. It fails if the store does not
+	// say; it is called again then.
+	Revoked func(context.Context, gateway.Caller) (*fault.Fault, error)
 	// Activity is called when a call reserves or releases a slot, and when it begins
 	// or ends to wait. It must not block.
 	Activity func()
@@ -91,6 +94,9 @@ type Dispatcher struct {
 	scheduler scheduler
 	active    activeCalls
 	changed   atomic.Pointer[time.Time] // of the last OnChange; nil: none yet
+
+	mu        sync.Mutex
+	unchecked map[gateway.Caller]time.Time // callers whose look-up failed, and since when
 }
 
 // New returns a Dispatcher. The registry's notifications are to reach OnChange and
@@ -115,6 +121,7 @@ func (d *Dispatcher) Run(ctx context.Context) error {
 		case now := <-tick.C:
 			d.scheduler.tick(now)
 			d.revokeUnconfirmed(now)
+			d.revokeUnchecked(now)
 		case <-ctx.Done():
 			return nil
 		}
@@ -127,7 +134,7 @@ func (d *Dispatcher) Run(ctx context.Context) error {
 func (d *Dispatcher) OnChange(changes []fleet.Change, affected fleet.Affected) {
 	now := time.Now()
 	d.changed.Store(&now) // before revoke looks at the active calls
-	d.revoke(changes)
+	d.revoke(changes)     // first: a waiting call gets the fault of its credential
 	d.scheduler.onChange(affected)
 }
 
@@ -149,8 +156,8 @@ func (d *Dispatcher) Do(ctx context.Context, call *gateway.Call) (answer *gatewa
 	ctx, end := d.active.begin(ctx, c)
 	defer func() {
 		if answer == nil { // a refusal, or a panic, which may have left a slot reserved
-			if a := c.attempt.Load(); a != nil {
-				d.scheduler.release(a.reservation, true)
+			if c.slot != nil {
+				d.scheduler.release(c.slot, true)
 			}
 			end()
 		}
@@ -158,8 +165,8 @@ func (d *Dispatcher) Do(ctx context.Context, call *gateway.Call) (answer *gatewa
 	// The call's body may have taken minutes to arrive. A change in the meantime did
 	// not end it: it was not active yet.
 	if changed := d.changed.Load(); changed != nil && !call.Arrived.After(*changed) {
-		if err := d.cfg.Valid(ctx, call.Caller); err != nil {
-			return nil, err
+		if f := d.checkCaller(ctx, call.Caller, time.Now()); f != nil {
+			return nil, f
 		}
 	}
 	if answer, err = c.run(ctx); err != nil {
@@ -203,7 +210,7 @@ func queryOf(call *gateway.Call) fleet.Query {
 
 // route decides on the newest snapshot.
 func (d *Dispatcher) route(query *fleet.Query) fleet.Decision {
-	s := d.now(query)
+	s := d.scheduler.now(query)
 	return fleet.Route(s, *query)
 }
 

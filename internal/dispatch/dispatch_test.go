@@ -75,7 +75,7 @@ func newSharedMachine(t *testing.T, activity func(*sharedMachine)) *sharedMachin
 	m.Dispatcher = dispatch.New(dispatch.Config{
 		Wait: time.Minute, WaitStream: time.Minute, FirstByte: time.Minute, Stream: time.Minute,
 		Registry: m.live, Ledger: ledger.New(m.db, nil, log), Traces: ledger.NewTraces(m.db, log), Spool: m.spool,
-		Valid: func(context.Context, gateway.Caller) error { return nil }, Activity: func() { activity(m) }, Log: log,
+		Revoked: func(context.Context, gateway.Caller) (*fault.Fault, error) { return nil, nil }, Activity: func() { activity(m) }, Log: log,
 	})
 	served := make(chan struct{})
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

@@ -11,7 +11,8 @@ import (
 )
 
 const (
-	// checkTimeout limits the look-ups after a change.
+	// checkTimeout limits the look-ups after a change, and so how much later waiting
+	// calls are decided again. Those that it cuts off are repeated (checkCaller).
 	checkTimeout = 2 * time.Second
 	// unconfirmedGrace is how long a running call continues while changes of the store
 	// cannot be read, from when nothing new is granted: 30 s in all
@@ -26,26 +27,95 @@ const (
 //  2. A call that runs on a machine which its caller no longer reaches ends there.
 //     If its answer has not begun, it is decided again.
 //  3. All others continue. The scheduler decides again for waiting calls.
+//
+// The calls that no change names come first: they need no look-up.
 func (d *Dispatcher) revoke(changes []fleet.Change) {
+	var named []*activeCall
+	for _, c := range d.active.all() {
+		if names(changes, c.call.Caller) {
+			named = append(named, c)
+		} else {
+			d.revokeReach(c)
+		}
+	}
+	d.endRevoked(named, time.Now())
+	for _, c := range named { // those that were just ended keep their fault
+		d.revokeReach(c)
+	}
+}
+
+// revokeReach ends a running call on a machine that its caller no longer reaches.
+func (d *Dispatcher) revokeReach(c *activeCall) {
+	if a := c.attempt.Load(); a != nil && !d.reaches(c.call.Caller, a) {
+		a.cancel(d.outOfReach(c.call))
+	}
+}
+
+// endRevoked looks the callers of the calls up, and ends the calls of those whose
+// credential is revoked.
+func (d *Dispatcher) endRevoked(calls []*activeCall, now time.Time) {
 	ctx, cancel := context.WithTimeout(context.Background(), checkTimeout)
 	defer cancel()
-	checked := make(map[gateway.Caller]error)
-	for _, c := range d.active.all() {
-		caller := c.call.Caller
-		invalid, known := checked[caller]
-		if !known {
-			if names(changes, caller) {
-				invalid = d.cfg.Valid(ctx, caller)
-			}
-			checked[caller] = invalid
+	checked := make(map[gateway.Caller]*fault.Fault)
+	for _, c := range calls {
+		f, ok := checked[c.call.Caller]
+		if !ok {
+			f = d.checkCaller(ctx, c.call.Caller, now)
+			checked[c.call.Caller] = f
 		}
-		if invalid != nil {
-			d.active.revoke(c, invalid)
-		} else if a := c.attempt.Load(); a != nil && !d.reaches(caller, a) {
-			a.cancel(d.outOfReach(c.call))
+		if f != nil {
+			d.active.revoke(c, f)
 		}
 	}
 }
+
+// checkCaller returns the fault that ends the caller's calls. A look-up that fails is
+// repeated with the next tick, and ends the calls once it has failed for
+// unconfirmedGrace.
+func (d *Dispatcher) checkCaller(ctx context.Context, caller gateway.Caller, now time.Time) *fault.Fault {
+	f, err := d.cfg.Revoked(ctx, caller)
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if err == nil {
+		delete(d.unchecked, caller)
+		return f
+	}
+	if d.unchecked == nil {
+		d.unchecked = make(map[gateway.Caller]time.Time)
+	}
+	if _, ok := d.unchecked[caller]; !ok {
+		d.unchecked[caller] = now
+	}
+	if now.Sub(d.unchecked[caller]) >= unconfirmedGrace {
+		return errUnconfirmed
+	}
+	return nil
+}
+
+// revokeUnchecked repeats the look-ups that failed, for the calls that are still
+// active.
+func (d *Dispatcher) revokeUnchecked(now time.Time) {
+	d.mu.Lock()
+	if len(d.unchecked) == 0 {
+		d.mu.Unlock()
+		return
+	}
+	var calls []*activeCall
+	still := make(map[gateway.Caller]time.Time)
+	for _, c := range d.active.all() {
+		if since, ok := d.unchecked[c.call.Caller]; ok {
+			calls = append(calls, c)
+			still[c.call.Caller] = since
+		}
+	}
+	d.unchecked = still
+	d.mu.Unlock()
+	d.endRevoked(calls, now)
+}
+
+// errUnconfirmed ends calls that may have been revoked, as far as the hub can see
+// (spec/routing.md#frame-blind).
+var errUnconfirmed = fault.New(fault.CascadeExhausted, "cannot confirm any more that this may go on; try again shortly")
 
 // revokeUnconfirmed ends every running call once changes of the store could not be
 // read for so long that the call may have been revoked. Waiting calls wait on.
@@ -55,7 +125,7 @@ func (d *Dispatcher) revokeUnconfirmed(now time.Time) {
 	}
 	for _, c := range d.active.all() {
 		if c.attempt.Load() != nil {
-			d.active.revoke(c, fault.New(fault.CascadeExhausted, "cannot confirm any more that this may go on; try again shortly"))
+			d.active.revoke(c, errUnconfirmed)
 		}
 	}
 }

@@ -198,10 +198,10 @@ func (s *scheduler) decide(c *cohort, full []fleet.MachineID) {
 
 // decideAll decides for each cohort, and holds mu for one at a time: the order in
 // which they are looked at does not matter to grantSlots.
-func (s *scheduler) decideAll(cohorts []*cohort) {
+func (s *scheduler) decideAll(cohorts []*cohort, full ...fleet.MachineID) {
 	for _, c := range cohorts {
 		s.mu.Lock()
-		s.decide(c, nil)
+		s.decide(c, full)
 		s.mu.Unlock()
 	}
 }
@@ -238,23 +238,37 @@ func (s *scheduler) release(r *reservation, ran bool) {
 		}
 		s.mu.Lock()
 		s.grantSlots(r.Machine.ID)
-		var cohorts []*cohort
-		if r.Limits.Counts() { // its place there may be used on another machine
-			for _, q := range s.queues {
-				for _, member := range r.sharers() {
-					cohorts = append(cohorts, q.byCaller[member]...)
-				}
-			}
-		}
 		s.mu.Unlock()
-		s.decideAll(cohorts)
+		s.decideAll(s.sharing(r))
 	})
 }
 
-// releaseBusy gives back a reservation that the machine refused as busy: there is no
-// slot to grant.
+// releaseBusy gives back a reservation that the machine refused as busy: it has no
+// slot to grant, but the place in the limits may be used on another machine.
 func (s *scheduler) releaseBusy(r *reservation) {
-	r.once.Do(func() { r.cancel(false); s.activity() })
+	r.once.Do(func() {
+		r.cancel(false)
+		s.activity()
+		if s.waiting.Load() > 0 {
+			s.decideAll(s.sharing(r), r.Machine.ID)
+		}
+	})
+}
+
+// sharing returns the cohorts whose calls may use the place in the limits of a share
+// or group that a reservation has given back.
+func (s *scheduler) sharing(r *reservation) (cohorts []*cohort) {
+	if !r.Limits.Counts() {
+		return nil
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, q := range s.queues {
+		for _, member := range r.sharers() {
+			cohorts = append(cohorts, q.byCaller[member]...)
+		}
+	}
+	return cohorts
 }
 
 // onMachine grants the free slots of a machine that connected, disconnected or

@@ -130,6 +130,27 @@ func TestSchedulerAfterARefusal(t *testing.T) {
 	}
 }
 
+// A machine that refuses a call as busy gives the call's place in a share back at
+// once: a call that waits for the owner's other machine gets that.
+func TestSchedulerSharesPlaceAfterARefusal(t *testing.T) {
+	r := newScheduler(t, 1)
+	r.snapshot = r.snapshot.WithMachine(&fleet.Machine{
+		ID: "more", Owner: "ann", Online: true, Slots: 1, Offers: []fleet.Offer{{ID: "x", Families: fleet.Families(fleet.Chat)}},
+	}).WithShares("bob", []*fleet.Share{{ID: "s", Owner: "ann", Member: "bob", Limits: fleet.Limits{Concurrent: 1}}})
+	h := r.newcomer("bob")
+	same, other := r.wait("bob", 0), r.join(fleet.Query{Caller: "bob", Model: "x"}, noon)
+	if got(same) != (waitResult{}) || got(other) != (waitResult{}) {
+		t.Fatal("over the share's limit")
+	}
+	r.releaseBusy(h)
+	if got(same).slot != nil {
+		t.Error("was sent to the machine that had just refused")
+	}
+	if got(other).slot == nil {
+		t.Error("waits on for the owner's other machine")
+	}
+}
+
 func TestSchedulerLeaving(t *testing.T) {
 	r := newScheduler(t, 1)
 	first := r.newcomer("ann")

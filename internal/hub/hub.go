@@ -145,7 +145,7 @@ func New(cfg Config, records Records, live *registry.Registry) *Hub {
 		Wait: cfg.Wait, WaitStream: cfg.WaitStream, Running: cfg.Running, Waiting: cfg.Waiting,
 		FirstByte: cfg.FirstByte, Stream: edge.Limits.Stream,
 		Registry: live, Ledger: h.ledger, Traces: h.traces, Spool: edge.Spool,
-		Valid: h.valid, Activity: func() { h.site.Stir() }, Draw: cfg.Draw, Log: cfg.Log,
+		Revoked: h.revoked, Activity: func() { h.site.Stir() }, Draw: cfg.Draw, Log: cfg.Log,
 	})
 	edge.Backend, edge.Identify, edge.Log = h.calls, h.Identify, cfg.Log
 	edge.Count, edge.Finished, edge.Refused = h.calls.Count, h.calls.Finished, h.calls.Refused

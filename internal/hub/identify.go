@@ -145,10 +145,9 @@ func narrowing(reach account.Reach) fleet.Narrow {
 	}
 }
 
-// valid returns the fault of a caller whose credential was revoked; nil while it is
-// valid, and while the database does not answer: a hub that cannot read the store
-// grants nothing new anyway.
-func (h *Hub) valid(ctx context.Context, caller gateway.Caller) error {
+// revoked returns the fault that ends the calls of a caller whose credential was
+// revoked; nil while it is valid. It fails if the database does not answer.
+func (h *Hub) revoked(ctx context.Context, caller gateway.Caller) (*fault.Fault, error) {
 	member, err := h.records.MemberByName(ctx, caller.Name)
 	found := err == nil && !member.Disabled
 	switch {
@@ -163,7 +162,7 @@ func (h *Hub) valid(ctx context.Context, caller gateway.Caller) error {
 		found = slices.ContainsFunc(keys, func(k account.Key) bool { return k.ID == caller.KeyID && k.Revoked.IsZero() })
 	}
 	if found || err != nil {
-		return nil
+		return nil, err
 	}
-	return badKey()
+	return badKey(), nil
 }

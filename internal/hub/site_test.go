@@ -59,9 +59,9 @@ func TestAuditLog(t *testing.T) {
 	}
 }
 
-// TestSessionStands: a call by a session goes on until its member may not any
-// more; it is no key that could be looked up.
-func TestSessionStands(t *testing.T) {
+// A call by a session continues until its member is disabled: a session is no key that
+// could be looked up.
+func TestSessionContinues(t *testing.T) {
 	r := newRig(t, Config{})
 	id, _ := r.member("ada")
 	ada, err := r.kept.MemberByName(t.Context(), "ada")
@@ -69,15 +69,15 @@ func TestSessionStands(t *testing.T) {
 		t.Fatal(err)
 	}
 	caller := gateway.Caller{Member: fleet.MemberID(ada.ID), Name: "ada", KeyID: site.SiteKey + ada.ID}
-	if r.valid(t.Context(), caller) != nil {
-		t.Error("a session does not stand")
+	if f, err := r.revoked(t.Context(), caller); f != nil || err != nil {
+		t.Error("a session is not valid")
 	}
 	r.ok("POST", "/keys/"+id+"/revoke", "")
-	if r.valid(t.Context(), caller) != nil {
+	if f, err := r.revoked(t.Context(), caller); f != nil || err != nil {
 		t.Error("a session ended with a key")
 	}
 	r.ok("POST", "/members/ada/disable", "")
-	if r.valid(t.Context(), caller) == nil {
+	if f, err := r.revoked(t.Context(), caller); f == nil || err != nil {
 		t.Error("a session outlives its member")
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"strings"
 	"sync"
 	"testing"
@@ -312,6 +313,29 @@ func TestClaimsInAGroupAttractOneCall(t *testing.T) {
 			<-a.over
 		}
 		synctest.Wait()
+	})
+}
+
+// A machine that answers before it reads the prompt took the call: its answer may take
+// longer than a machine has to admit a call.
+func TestAnAnswerBeforeTheBody(t *testing.T) {
+	both(t, func(w *world, stream bool) {
+		ann, eve := w.addMember("ann"), w.addMember("eve")
+		x := w.addTrap(eve, "trap", func(rw http.ResponseWriter, r *http.Request) {
+			_ = http.NewResponseController(rw).Flush()
+			select {
+			case <-time.After(30 * time.Second):
+			case <-r.Context().Done():
+			}
+			body := fmt.Sprintf(`{"stream":%t}`, stream)
+			echo(rw, httptest.NewRequest(http.MethodPost, "/", strings.NewReader(body)))
+		})
+		defer x.end()
+		w.together(ann, eve)
+		a := w.do(ask{by: ann, model: "m", stream: stream})
+		if !a.served() || x.knows(a) {
+			w.t.Error(a)
+		}
 	})
 }
 

@@ -1,6 +1,7 @@
 package sim
 
 import (
+	"fmt"
 	"net/http/httptest"
 	"slices"
 	"strings"
@@ -178,6 +179,50 @@ func TestUnaryVanishes(t *testing.T) {
 			w.t.Fatal(a)
 		}
 	})
+}
+
+// A unary call that lost its machine ends as machine_offline, also after a wait for
+// another machine and after attempts that did not start (spec/routing.md#vanished).
+func TestUnaryVanishesLast(t *testing.T) {
+	for name, c := range map[string]struct {
+		reason string
+		others int
+		then   func(w *world, others []*machine)
+	}{
+		"waits to its deadline": {"wait_elapsed", 1, func(*world, []*machine) {}},
+		"waits for a machine that pauses": {"", 1, func(w *world, others []*machine) {
+			time.Sleep(3 * time.Second)
+			w.pause(others[0], true)
+		}},
+		"no other engine runs": {"", 3, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(w *world) {
+				ann := w.addMember("ann")
+				for i := range 1 + c.others {
+					w.addMachine(ann, fmt.Sprint("box", i), 1, "m")
+				}
+				w.set(slow(5 * time.Minute))
+				a := w.begin(ask{by: ann, model: "m"})
+				w.begun(a)
+				its := w.on(a)
+				others := slices.DeleteFunc(slices.Clone(w.machines), func(m *machine) bool { return m == its })
+				if c.then != nil {
+					w.begun(w.begin(ask{by: ann, model: "m", stream: true})) // the other machine is busy
+				} else {
+					for _, m := range others {
+						m.setDown(true)
+					}
+				}
+				its.setAway(true)
+				if c.then != nil {
+					c.then(w, others)
+				}
+				<-a.over
+				w.wantCode(a, "machine_offline", c.reason)
+			})
+		})
+	}
 }
 
 func TestQueueIsFirstInFirstOut(t *testing.T) {
@@ -557,6 +602,31 @@ func TestKeyRevokedUnderway(t *testing.T) {
 		w.wantServed(other, 1)
 		w.settled()
 	})
+}
+
+// A look-up of a key that fails after a change is repeated: the call ends when it
+// shows that the key is revoked, or when it has failed for 30 s.
+func TestKeyRevokedUnseen(t *testing.T) {
+	for code, fails := range map[string]time.Duration{"invalid_api_key": 10 * time.Second, "CASCADE_EXHAUSTED": time.Minute} {
+		inBubble(t, func(w *world) {
+			ann := w.addMember("ann")
+			w.addMachine(ann, "box", 1, "m")
+			w.set(paced(time.Second))
+			a := w.begin(ask{by: ann, model: "m", stream: true, words: 100})
+			w.begun(a)
+			w.keys.Store(true)
+			began := time.Now()
+			time.AfterFunc(fails, func() { w.keys.Store(false) })
+			w.must(w.db.RevokeKey(w.t.Context(), ann.key.ID, began))
+			<-a.over
+			w.wantCode(a, code, "")
+			if took := a.ended.Sub(began); !a.framed || took > min(fails+2*time.Second, 30*time.Second) {
+				w.t.Errorf("after %s: %s", took, a)
+			}
+			time.Sleep(time.Until(began.Add(fails)))
+			w.settled()
+		})
+	}
 }
 
 // The end of a share ends what runs by it.

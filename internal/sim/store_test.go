@@ -60,6 +60,7 @@ var errDown = errors.New("the database is down")
 type trouble struct {
 	down atomic.Bool  // it cannot be reached
 	slow atomic.Int64 // how long it takes to answer, a time.Duration
+	keys atomic.Bool  // only the keys cannot be read
 }
 
 // meet is a question to the database: it takes its time or fails.
@@ -90,6 +91,13 @@ func (r records) KeyByHash(ctx context.Context, hash [32]byte) (account.Key, acc
 		return account.Key{}, account.Member{}, err
 	}
 	return r.DB.KeyByHash(ctx, hash)
+}
+
+func (r records) Keys(ctx context.Context, memberID string) ([]account.Key, error) {
+	if r.keys.Load() {
+		return nil, errDown
+	}
+	return r.DB.Keys(ctx, memberID)
 }
 
 func (r records) MachineByHash(ctx context.Context, hash [32]byte) (account.Machine, account.Member, error) {

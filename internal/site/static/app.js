@@ -77,7 +77,7 @@
   }
 
   // What changes by itself: the hub sends the words that did. Where the rest of the
-  // page is another one now, that part of it is asked for refresh, unless a person is
+  // page is another one now, that part of it is loaded again, unless a person is
   // at it. Without a stream the page stays as it was loaded.
   function follow(place) {
     const id = place.id;
