@@ -49,11 +49,13 @@ type attempt struct {
 type outcome int
 
 const (
-	answered outcome = iota // the slot is released when the answer's body is closed
-	failed                  // with a fault that holds for every machine
-	busy                    // the machine had no slot after all
-	notTaken                // gone, unreachable or refusing: another may be tried
-	vanished                // gone while a unary call ran: another may be tried once
+	answered    outcome = iota // the slot is released when the answer's body is closed
+	failed                     // with a fault that holds for every machine
+	busy                       // the machine had no slot after all
+	notTaken                   // gone, unreachable or refusing: another may be tried
+	notAdmitted                // neither taken nor refused in time: as notTaken
+	revoked                    // out of the caller's reach before it answered, and idle: as notTaken
+	vanished                   // gone while a unary call ran: another may be tried once
 )
 
 // send posts the call through the tunnel of the attempt's machine. For every outcome
@@ -70,9 +72,13 @@ const (
 //     response at all is the end of the tunnel, or the engine's (broken).
 func (d *Dispatcher) send(ctx context.Context, a *attempt) (*gateway.Answer, outcome, error) {
 	line, gone, ok := d.cfg.Registry.Line(a.Machine.ID)
-	if !ok || isClosed(gone) || !d.stillReaches(a) {
+	if !ok || isClosed(gone) {
 		d.scheduler.release(a.reservation, false)
 		return nil, notTaken, nil
+	}
+	if !d.stillReaches(a) {
+		d.scheduler.release(a.reservation, false)
+		return nil, revoked, nil
 	}
 	ctx, cancel := context.WithCancelCause(ctx)
 	late := time.AfterFunc(d.cfg.FirstByte, func() {
@@ -85,7 +91,7 @@ func (d *Dispatcher) send(ctx context.Context, a *attempt) (*gateway.Answer, out
 			d.scheduler.releaseBusy(a.reservation)
 			return
 		}
-		d.scheduler.release(a.reservation, out != notTaken)
+		d.scheduler.release(a.reservation, out != notTaken && out != notAdmitted)
 	}
 
 	endpoint, _ := a.call.Request()
@@ -101,7 +107,7 @@ func (d *Dispatcher) send(ctx context.Context, a *attempt) (*gateway.Answer, out
 	if err != nil {
 		a.gotBody = body.stop()
 		out, f := broken(ctx, a.call, gone, err)
-		if out == busy || context.Cause(ctx) == errNotAdmitted {
+		if out == busy || out == notAdmitted {
 			d.recordRefusal(a)
 		}
 		end(out)
@@ -234,7 +240,7 @@ func broken(ctx context.Context, call *gateway.Call, gone <-chan struct{}, err e
 	var f *fault.Fault
 	switch {
 	case context.Cause(ctx) == errNotAdmitted:
-		return notTaken, nil
+		return notAdmitted, nil
 	case ctx.Err() != nil:
 		return failed, context.Cause(ctx)
 	case errors.As(err, &f):

@@ -63,11 +63,11 @@ func (c *activeCall) run(ctx context.Context) (*gateway.Answer, error) {
 // try attempts the call on the machine of a reservation, by the outcome of send:
 //
 //  1. answered, failed: the call ends with that answer or fault. A failure because the
-//     machine went out of the caller's reach is notTaken, once the machine has stopped.
+//     machine went out of the caller's reach is revoked, once the machine has stopped.
 //  2. busy: the call is decided again, and the machine counts as busy until the call
 //     has waited.
-//  3. notTaken, vanished: the call is decided again without the machine, unless it has
-//     had maxAttempts, or a second machine vanished.
+//  3. notTaken, notAdmitted, revoked, vanished: the call is decided again without the
+//     machine, unless it has had maxAttempts, or a second machine vanished.
 //
 // If done is false the call is to be decided again.
 func (c *activeCall) try(ctx context.Context, r *reservation) (_ *gateway.Answer, _ error, done bool) {
@@ -92,7 +92,7 @@ func (c *activeCall) try(ctx context.Context, r *reservation) (_ *gateway.Answer
 		}
 	}
 	if outcome == failed && here.Err() != nil && ctx.Err() == nil && c.d.stopped(ctx, a) {
-		outcome = notTaken // revoked before the answer began
+		outcome = revoked
 	}
 	c.recordAttempt(a, outcome)
 	if outcome == answered || outcome == failed {
@@ -101,7 +101,7 @@ func (c *activeCall) try(ctx context.Context, r *reservation) (_ *gateway.Answer
 	c.attempt.Store(nil)
 	cancel(nil)
 	if outcome != vanished {
-		trace.Machine, trace.Owner, trace.Group = "", "", "" // it never ran the call
+		trace.Machine, trace.Owner, trace.Group = "", "", "" // the call is another machine's, or none's
 	}
 	switch {
 	case ctx.Err() != nil:
