@@ -172,7 +172,7 @@ func (w *walk) operates() {
 		w.look(op, name)
 	}
 	op.open("/operator")
-	op.see("read whole and sound")
+	op.see("all read, and sound")
 	op.open("/operator/audit")
 	op.see("back up the database")
 	op.open("/operator/members?name=ben")

@@ -290,7 +290,7 @@ func (w *walk) ends() {
 	op.open("/groups")
 	op.send("form[action='/groups/end'] button")
 	op.open("/sharing")
-	op.see("Nobody but you.")
+	op.see("Only you.")
 	op.open("/")
 	op.send("form[action='/signout'] button")
 	op.open("/signin")

@@ -54,7 +54,7 @@ type Config struct {
 	Confirmed func(now time.Time) bool
 	// Story returns the trace of a past call that concerns the member, or
 	// account.ErrNotFound.
-	Story func(ctx context.Context, callID, memberID string) (account.Story, error)
+	Story func(ctx context.Context, callID, memberID string) (account.Trace, error)
 	// Flush writes the records that are still in memory to the database.
 	Flush func(context.Context) error
 	// Notify sends e-mail to members.

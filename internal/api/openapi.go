@@ -46,7 +46,7 @@ var OpenAPI = sync.OnceValue(func() []byte {
 		"openapi": "3.1.0",
 		"info": object{
 			"title": "kith: a member's account", "version": "1",
-			"description": "What the members' site does, for programs: the commands of kith use nothing else. Whatever is another member's is told like what does not exist. Members may be added to answers.",
+			"description": "What the members' site does, for programs: the commands of kith use nothing else. What belongs to another member is answered as what does not exist. Members may be added to answers.",
 		},
 		"security": []any{object{"secret": []string{}}},
 		"paths":    paths,

@@ -74,7 +74,7 @@ func CheckPassword(name, password string) error {
 	case len(password) > MaxPassword:
 		return fault.New(fault.InvalidRequest, "a password has at most %d bytes", MaxPassword).WithParam("password")
 	case strings.Trim(password, password[:1]) == "" || name != "" && strings.Contains(strings.ToLower(password), strings.ToLower(name)) && len(password) < len(name)+6:
-		return fault.New(fault.InvalidRequest, "this password is easy to guess: choose one without your name, of more than one letter").WithParam("password")
+		return fault.New(fault.InvalidRequest, "this password is easy to guess: choose one without your name and with more than one character").WithParam("password")
 	}
 	return nil
 }

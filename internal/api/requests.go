@@ -128,16 +128,16 @@ func limitsInForce(l *fleet.Limits) *Limits {
 // CallTrace is what happened to a past call, as its caller or the machine's owner sees it:
 // with its decisions in words.
 type CallTrace struct {
-	account.Story `json:",inline"`
+	account.Trace `json:",inline"`
 	Meaning       string           `json:"meaning,omitempty"` // of its code, in words
 	Decisions     []TracedDecision `json:"decisions,omitempty"`
 }
 
 // TracedDecision is one decision about a past call.
 type TracedDecision struct {
-	account.Judgement `json:",inline"`
-	Reason            string `json:"reason"`
-	Change            string `json:"change"`
+	account.Decision `json:",inline"`
+	Reason           string `json:"reason"`
+	Change           string `json:"change"`
 }
 
 // CallID is the correlation id of a call.
@@ -152,18 +152,18 @@ func (a *API) explainCall(ctx context.Context, c Caller, in CallID) (CallTrace, 
 	s, err := a.Story(ctx, in.Call, c.id())
 	if err != nil {
 		return CallTrace{}, NotFound(err, "nothing is known of a call %.80q of yours or on your machines: what happened to calls is kept for %d days; "+
-			"a call whose key was refused (401) is nobody's, and one over the rate (429) is not kept", in.Call, int(account.StoryLife.Hours()/24))
+			"a call whose key was refused (401) belongs to no member, and one over the rate (429) is not kept", in.Call, int(account.TraceLife.Hours()/24))
 	}
 	return viewTrace(s), nil
 }
 
-func viewTrace(s account.Story) CallTrace {
+func viewTrace(s account.Trace) CallTrace {
 	family := fleet.Chat
 	if endpoint, ok := fleet.ParseEndpoint(s.Endpoint); ok {
 		family = endpoint.Family()
 	}
-	view := CallTrace{Story: s, Meaning: meaning(s.Code)}
-	for _, j := range s.Judgements {
+	view := CallTrace{Trace: s, Meaning: meaning(s.Code)}
+	for _, j := range s.Decisions {
 		reason := fleet.ReasonOf(j.Row, family)
 		view.Decisions = append(view.Decisions, TracedDecision{j, reason.What, reason.Fix})
 	}
@@ -189,7 +189,7 @@ const maxRequests = 100
 // Requests is a page of calls, the newest first.
 type Requests struct {
 	Object string          `json:"object"`
-	Data   []account.Story `json:"data"`
+	Data   []account.Trace `json:"data"`
 	Next   string          `json:"next,omitempty"` // the before of the next page; absent: this is the last
 }
 
@@ -207,9 +207,9 @@ func (a *API) listRequests(ctx context.Context, c Caller, in Page) (Requests, er
 	}
 	stories, err := a.DB.StoriesOf(ctx, c.id(), from, maxRequests+1)
 	for i := range stories {
-		stories[i].Judgements = nil
+		stories[i].Decisions = nil
 	}
 	page := Requests{Object: "list"}
-	page.Data, page.Next = PageOf(stories, maxRequests, func(s account.Story) account.Place { return account.Place{At: s.Started, ID: s.CallID} })
+	page.Data, page.Next = PageOf(stories, maxRequests, func(s account.Trace) account.Place { return account.Place{At: s.Started, ID: s.CallID} })
 	return page, err
 }

@@ -138,10 +138,10 @@ func TestWhyOverHTTP(t *testing.T) {
 func TestAStoryIsForWhomItConcerns(t *testing.T) {
 	w := newWorld(t)
 	now := time.Now().UTC().Truncate(time.Millisecond)
-	of := func(name string, mine bool) account.Story {
-		s := account.Story{
+	of := func(name string, mine bool) account.Trace {
+		s := account.Trace{
 			CallID: "req_1", MemberID: w.members[name].ID, Started: now, Mine: mine, Caller: "bob", Model: "m", Endpoint: "/v1/embeddings",
-			Tries: []account.StoryTry{
+			Tries: []account.Attempt{
 				{Machine: "shy", Owner: "ada", Via: "shared", Outcome: "did not take it: busy"},
 				{Machine: "box", Owner: "ada", Via: "shared", Outcome: "answered", Prompt: true},
 			},
@@ -149,11 +149,11 @@ func TestAStoryIsForWhomItConcerns(t *testing.T) {
 		}
 		if mine {
 			s.Status = 200
-			s.Judgements = []account.Judgement{{Verdict: "try", Row: 3, Seen: []account.Sight{{Via: "shared", State: "ready", Machines: 1}}}}
+			s.Decisions = []account.Decision{{Verdict: "try", Row: 3, Seen: []account.StateCount{{Via: "shared", State: "ready", Machines: 1}}}}
 		}
 		return s
 	}
-	check(t, w.db.SaveStories(t.Context(), []account.Story{of("bob", true), of("ada", false)}, now))
+	check(t, w.db.SaveStories(t.Context(), []account.Trace{of("bob", true), of("ada", false)}, now))
 	bobs := good[anything](w, "bob", "GET", "/api/why/req_1", "")
 	decisions, _ := bobs["decisions"].([]any)
 	if len(decisions) != 1 || decisions[0].(anything)["reason"] != fleet.ReasonOf(3, fleet.Embeddings).What || bobs["mine"] != true {

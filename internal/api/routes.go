@@ -11,7 +11,7 @@ var (
 	EndShare   = member("DELETE /api/shares/{member}", "End the share with a member: it holds within 5 seconds, for running answers too.", (*API).endShare)
 
 	ListInvites  = member("GET /api/invites", "One's own invites.", (*API).listInvites)
-	CreateInvite = member("POST /api/invites", "Make an invite: whoever accepts it may use one's machines. Its code is told this once. Without a body: one use, 7 days, no limits.", (*API).createInvite)
+	CreateInvite = member("POST /api/invites", "Make an invite: the member who accepts it may use one's machines. Its code is shown this once. Without a body: one use, 7 days, no limits.", (*API).createInvite)
 	AcceptInvite = member("POST /api/invites/accept",
 		"Accept an invite by its code. Where its maker shares with one already, that share and its limits stay as they are, and the invite is not used.", (*API).acceptInvite)
 	RevokeInvite = member("DELETE /api/invites/{invite}", "Revoke an invite; shares that it made stay.", (*API).revokeInvite)
@@ -47,7 +47,7 @@ var (
 	KeepMachineOut = member("POST /api/machines/{machine}/keep-out", "Keep a machine out of one group or of all, or let it in again.", (*API).keepMachineOut)
 
 	ListRequests = member("GET /api/requests", "One's newest calls, and those on one's machines: what happened to each, nothing of what it said.", (*API).listRequests)
-	ExplainModel = member("GET /api/why", "Whether a call for a model would be served now, by whom, and if not, why not and what would change that.", (*API).explainModel)
+	ExplainModel = member("GET /api/why", "Whether a call for a model would be served now and by which machine, and if not, why not and what would change that.", (*API).explainModel)
 	ExplainCall  = member("GET /api/why/{call}", "What happened to a call of one's own or on one's machines, and why.", (*API).explainCall)
 	GetUsage     = member("GET /api/usage", "Sums of usage, as caller and as owner.", (*API).getUsage)
 )
@@ -55,8 +55,8 @@ var (
 // parameterTexts say what the parameters of paths and queries are.
 var parameterTexts = map[string]string{
 	"member": "a member's name", "invite": "an invite's id", "group": "a group's name", "key": "a key's id", "machine": "a machine's id",
-	"call":   "a request's correlation id, as every answer tells it",
-	"before": "the next of the page before, or a time: what is older is told",
+	"call":   "a request's correlation id, as in every answer's header",
+	"before": "the next of the page before, or a time: the list begins with what is older",
 	"model":  "the model's id; has to be there", "family": "chat (when absent), embeddings or audio",
 	"days": "1 to 366, today included; 30 when absent",
 }

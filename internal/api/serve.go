@@ -191,7 +191,7 @@ func ReadBody(w http.ResponseWriter, r *http.Request) ([]byte, error) {
 	if err == nil {
 		return nil, fault.New(fault.RequestTooLarge, "the body is larger than %d bytes: send less", maxBody)
 	}
-	return nil, fault.New(fault.InvalidRequest, "cannot read the body: it did not come whole").Because(err)
+	return nil, fault.New(fault.InvalidRequest, "cannot read the body: it ended too early").Because(err)
 }
 
 // WriteJSON answers with a value as JSON.

@@ -30,7 +30,7 @@ func TestAccountCommands(t *testing.T) {
 		{[]string{"share", "remove", "bob x"}, `{}`, "DELETE /api/shares/bob%20x ", "bob x can no longer"},
 		{[]string{"share", "remove", "inv_0f"}, `{}`, "DELETE /api/shares/inv_0f ", "inv_0f can no longer"},
 		{[]string{"share", "remove", "inv_01234567-89ab-7cde-8f01-23456789abcd"}, `{}`,
-			"DELETE /api/invites/inv_01234567-89ab-7cde-8f01-23456789abcd ", "nobody can accept invite inv_01234567"},
+			"DELETE /api/invites/inv_01234567-89ab-7cde-8f01-23456789abcd ", "invite inv_01234567"},
 		{[]string{"share", "invite"}, `{"code":"kithi_x","uses":1,"expires":"2026-12-01T00:00:00Z"}`, `POST /api/invites {"uses":1,"expires":"7d"}`, "kithi_x\n"},
 		{[]string{"share", "invite", "--uses", "3", "--expires", "12h"}, `{"code":"kithi_x","uses":3}`, `POST /api/invites {"uses":3,"expires":"12h"}`, "3 times"},
 		{[]string{"accept", "kithi_x"}, `{"owner":"ann","state":"accepted"}`, `POST /api/invites/accept {"code":"kithi_x"}`, "ann shares with you"},

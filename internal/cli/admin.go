@@ -102,7 +102,7 @@ func (o *operator) members() *cobra.Command {
 		Use: "link NAME", Short: "Make a link that signs a member in on the site, once, within a day", Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return ask(cmd.Context(), o.command(), "make the link", api.OperatorCreateLink.With(api.Named{Name: args[0]}), func(made api.SignInLink) {
-				o.say("%s\n%s\n", strong(made.Link), faint("Give it to "+made.Member+" alone: whoever opens it is signed in as them, and can set a new password."))
+				o.say("%s\n%s\n", strong(made.Link), faint("Give it to "+made.Member+" alone: it signs in as them, and can set a new password."))
 			})
 		},
 	}

@@ -16,7 +16,7 @@ import (
 	"github.com/kith/kith/internal/api"
 )
 
-// maxAnswer bounds an answer that is read whole, in bytes.
+// maxAnswer bounds an answer that is read into memory, in bytes.
 const maxAnswer = 16 << 20
 
 // client speaks HTTP to one of kith's own surfaces: a hub, this machine's
@@ -25,7 +25,7 @@ type client struct {
 	base   string // without a slash at the end
 	bearer string // sent as Authorization: Bearer; empty: not sent
 	http   *http.Client
-	// unreachable is what to do when nobody answers, for the error.
+	// unreachable is what to do when nothing answers, for the error.
 	unreachable string
 	// who is at the other end, for the error: "the hub at …".
 	who string
@@ -56,7 +56,7 @@ func noRedirect(to *http.Request, _ []*http.Request) error {
 	return fmt.Errorf("it points to %s://%s, and a secret is sent only where it was meant to go: use that address if it is right", to.URL.Scheme, to.URL.Host)
 }
 
-// unreachable is the error of a request that nobody answered.
+// unreachable is the error of a request without an answer.
 type unreachable struct{ error }
 
 func (u unreachable) Unwrap() error { return u.error }
@@ -70,7 +70,7 @@ type refusal struct {
 
 func (r *refusal) Error() string {
 	if r.message == "" {
-		return fmt.Sprintf("what answers there does not speak as kith does (status %d); check the address, and what stands between", r.status)
+		return fmt.Sprintf("what answers there does not speak as kith does (status %d); check the address, and any proxy between", r.status)
 	}
 	return r.message
 }
@@ -88,7 +88,7 @@ func (r *refusal) exit() int {
 }
 
 // messagesPath is the route of the messages dialect, whose clients name the
-// version they speak in every call (decisions 5).
+// version they speak in every call.
 const (
 	messagesPath    = "/v1/messages"
 	messagesVersion = "2023-06-01"
@@ -139,7 +139,7 @@ func (c *client) do(req *http.Request) (*http.Response, error) {
 	}
 	var wrapped *url.Error
 	if errors.As(err, &wrapped) {
-		err = wrapped.Err // the method and address are told already
+		err = wrapped.Err // the message names the method and address already
 	}
 	if err := req.Context().Err(); errors.Is(err, context.Canceled) {
 		return nil, err
@@ -178,7 +178,7 @@ type request struct {
 func (c *client) call(ctx context.Context, doing string, r request, out any) ([]byte, error) {
 	res, err := c.send(ctx, r.method, r.path, r.body)
 	if err != nil {
-		err = told(doing, err)
+		err = callFailure(doing, err)
 		if f, ok := errors.AsType[failure](err); ok && isBad(err) && strings.HasPrefix(r.path, "/api/") {
 			err = failure{exitWrongUse, f.error} // what was given to the command
 		}
@@ -241,8 +241,8 @@ func isBad(err error) bool {
 	return ok && refused.status == http.StatusBadRequest
 }
 
-// told words a failure for a person, with the exit status it deserves.
-func told(doing string, err error) error {
+// callFailure words a failure for a person, with the exit status it deserves.
+func callFailure(doing string, err error) error {
 	var refused *refusal
 	if !errors.As(err, &refused) {
 		return err

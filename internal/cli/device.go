@@ -85,7 +85,7 @@ func retryable(err error) bool {
 
 func wordsOf(doing string, refused *grantRefusal, err error) error {
 	if refused == nil {
-		return told(doing, err)
+		return callFailure(doing, err)
 	}
 	switch refused.Code {
 	case "access_denied":

@@ -179,7 +179,7 @@ func proof(ctx context.Context, surface *client, paths ...string) (string, error
 				break
 			}
 			if err != nil {
-				return m.ID, told("prove the lines by a call to "+m.ID, err)
+				return m.ID, callFailure("prove the lines by a call to "+m.ID, err)
 			}
 			_, err = io.Copy(io.Discard, io.LimitReader(res.Body, maxAnswer))
 			if err = errors.Join(err, res.Body.Close()); err != nil {

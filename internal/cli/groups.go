@@ -187,7 +187,7 @@ func (a *app) keepOut() *cobra.Command {
 		ValidArgsFunction: a.completeGroups(func(g api.Group) bool { return g.In }, false),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if (len(args) == 1) == in.All {
-				return wrongUse("cannot tell which groups: name one, or give --all")
+				return wrongUse("which groups? name one, or give --all")
 			}
 			where := "every group"
 			if len(args) == 1 {

@@ -120,7 +120,7 @@ func (a *app) launch() *cobra.Command {
 			"opencode use this machine's daemon if it serves the model itself, and without a key. The agent gets the\n" +
 			"model's context length, and nothing of its own configuration is changed.\n\n" +
 			"The owner of a machine that serves you could control what your agent does: let none run tools unasked on\n" +
-			"machines of people to whom you would not give a shell.",
+			"machines of people who should not have a shell on yours.",
 		Args: func(cmd *cobra.Command, args []string) error {
 			if at := cmd.ArgsLenAtDash(); len(args) == 0 || at == 0 || at < 0 && len(args) > 1 || at > 1 {
 				return errors.New("name one agent; its own arguments come after --")

@@ -48,7 +48,7 @@ func (a *app) login() *cobra.Command {
 }
 
 // signIn becomes a machine of the hub, by the token or else by approval in the
-// browser, keeps the credential in data, and tells a daemon that runs there.
+// browser, keeps the credential in data, and notifies a daemon that runs there.
 func (a *app) signIn(ctx context.Context, data, address, token string) error {
 	become := a.askToJoin
 	if token != "" {
@@ -98,7 +98,7 @@ func signedInTo(data string) string {
 
 // readAgain has a daemon that runs on data read the credential again.
 func readAgain(ctx context.Context, data string) (runs bool, err error) {
-	_, err = control(data).call(ctx, "tell the daemon", request{http.MethodPost, "/signin", nil}, nil)
+	_, err = control(data).call(ctx, "notify the daemon", request{http.MethodPost, "/signin", nil}, nil)
 	if _, off := errors.AsType[unreachable](err); off {
 		return false, nil
 	}
@@ -125,7 +125,7 @@ func (a *app) logout() *cobra.Command {
 	return &cobra.Command{
 		Use: "logout", Short: "Revoke this machine's credential at its hub, and forget it", Args: cobra.NoArgs,
 		Long: "Revoke this machine's credential at its hub, and forget it. Its calls from the hub end. Where the hub\n" +
-			"cannot be reached, the credential is forgotten here, and you are told how to revoke it there.",
+			"cannot be reached, the credential is forgotten here, and the command says how to revoke it there.",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			config, err := loadDaemonFile(a.home, "")
 			if err != nil {

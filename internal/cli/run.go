@@ -114,12 +114,12 @@ func (c *conversation) answer(ctx context.Context, prompt string) error {
 	c.progress(atWork)
 	res, err := c.surface.send(ctx, http.MethodPost, "/v1/chat/completions", in)
 	if err != nil {
-		return told(doing, err)
+		return callFailure(doing, err)
 	}
 	defer res.Body.Close()
 	text, err := c.print(res.Body)
 	if err != nil {
-		return told(doing, err)
+		return callFailure(doing, err)
 	}
 	c.said = append(turns, message{"assistant", text})
 	return nil

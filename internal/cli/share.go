@@ -120,7 +120,7 @@ func (a *app) share() *cobra.Command {
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if inviteID.MatchString(args[0]) {
 				return ask(cmd.Context(), a.account(), "end the invite", api.RevokeInvite.With(api.InviteID{Invite: args[0]}), func(api.Revoked) {
-					a.say("nobody can accept invite %s any more\n", strong(args[0]))
+					a.say("invite %s can no longer be accepted\n", strong(args[0]))
 				})
 			}
 			return ask(cmd.Context(), a.account(), "end the share", api.EndShare.With(api.MemberName{Member: args[0]}), func(api.EndedShare) {
@@ -211,8 +211,8 @@ func (a *app) invite() *cobra.Command {
 	var in api.NewInvite
 	var flags limitFlags
 	cmd := &cobra.Command{
-		Use: "invite", Short: "Make a code that shares your machines with whoever accepts it", Args: cobra.NoArgs,
-		Long: "Make a code that shares your machines with whoever accepts it, within the limits given.",
+		Use: "invite", Short: "Make a code that shares your machines with the member who accepts it", Args: cobra.NoArgs,
+		Long: "Make a code that shares your machines with the member who accepts it, within the limits given.",
 		RunE: func(cmd *cobra.Command, _ []string) (err error) {
 			if in.LimitChange, err = flags.change(cmd); err != nil {
 				return err
@@ -226,7 +226,7 @@ func (a *app) invite() *cobra.Command {
 				if made.Uses > 1 {
 					times = fmt.Sprintf("%d times", made.Uses)
 				}
-				a.say("%s\n", faint(fmt.Sprintf("Whoever runs `kith accept CODE` may use your machines: %s. It works %s, until %s, and is shown this once; `kith share list` and `kith share remove` end it sooner.", limitsText(&made.Limits), times, day(made.Expires))))
+				a.say("%s\n", faint(fmt.Sprintf("A member who runs `kith accept CODE` may use your machines: %s. It works %s, until %s, and is shown this once; `kith share list` and `kith share remove` end it sooner.", limitsText(&made.Limits), times, day(made.Expires))))
 			})
 			a.warn(made.Warnings)
 			return err

@@ -20,7 +20,7 @@ func (a *app) why() *cobra.Command {
 	var family string
 	cmd := &cobra.Command{
 		Use: "why MODEL|CORRELATION_ID", Short: "Say why a call goes, or went, where it does, and what would change that", Args: cobra.ExactArgs(1), ValidArgsFunction: a.completeModels,
-		Long: "With a model: whether a call would be served now and by whom, or which rule refuses it and what would\n" +
+		Long: "With a model: whether a call would be served now and where, or which rule refuses it and what would\n" +
 			"change that. With the X-Correlation-ID of an answer: what happened to that call; the owner of a machine\n" +
 			"sees what happened on it.",
 		RunE: func(cmd *cobra.Command, args []string) error {

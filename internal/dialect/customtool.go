@@ -10,7 +10,7 @@ import (
 // those of the custom tool.
 
 // customSchema is the schema of the function that represents a custom tool.
-const customSchema = `{"type":"object","properties":{"input":{"type":"string","description":"the whole input of the tool, as plain text"}},"required":["input"],"additionalProperties":false}`
+const customSchema = `{"type":"object","properties":{"input":{"type":"string","description":"the complete input of the tool, as plain text"}},"required":["input"],"additionalProperties":false}`
 
 // customTool is the function that represents a custom tool of that name. The
 // grammar of its input, if it has one, is added to its description.

@@ -355,7 +355,7 @@ func (q *ResponsesRequest) Resolve(load func(response string) ([]byte, error)) e
 // notKept is the fault of a response, or an item of one, that is not kept for
 // this caller.
 func notKept(param string) error {
-	return fault.New(fault.PreviousResponseNotFound, "no such response is kept for you: it is unknown, has expired, was not stored or was deleted; send the whole input").WithParam(param)
+	return fault.New(fault.PreviousResponseNotFound, "no such response is kept for you: it is unknown, has expired, was not stored or was deleted; send the complete input").WithParam(param)
 }
 
 // readTurn reads the items of a kept turn: its input, then its output.

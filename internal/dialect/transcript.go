@@ -77,7 +77,7 @@ func (t *Transcription) Answer(answer io.Reader) (body []byte, contentType strin
 		return nil, "", Usage{}, err
 	}
 	if t.engineFormat() == "verbose_json" && said.Segments == nil {
-		return nil, "", Usage{}, fault.New(fault.InvalidRequest, "the machine's engine tells no times, which %s is made of: ask for json or text", t.Format).WithParam("response_format")
+		return nil, "", Usage{}, fault.New(fault.InvalidRequest, "the machine's engine gives no times, which %s is made of: ask for json or text", t.Format).WithParam("response_format")
 	}
 	contentType = "text/plain; charset=utf-8"
 	switch t.Format {

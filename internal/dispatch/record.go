@@ -141,22 +141,22 @@ func headerText(name string) string {
 
 // tracesOf returns the traces of a finished call: one for its caller, and one for each
 // owner of machines that it was tried on, of what that member may know.
-func tracesOf(call *gateway.Call, out gateway.Outcome) []account.Story {
+func tracesOf(call *gateway.Call, out gateway.Outcome) []account.Trace {
 	trace := &call.Trace
-	mine := account.Story{
+	mine := account.Trace{
 		CallID: call.ID, MemberID: string(call.Caller.Member), Started: call.Arrived.UTC(), Mine: true, Caller: call.Caller.Name,
 		Model: string(call.Model), Endpoint: call.Endpoint.Path(), Stream: call.Stream,
 		Status: out.Status, Code: out.Code, WaitedMS: trace.Waited.Milliseconds(), TookMS: out.Duration.Milliseconds(),
-		Tries: make([]account.StoryTry, len(trace.Tries)),
+		Tries: make([]account.Attempt, len(trace.Tries)),
 	}
 	for _, j := range [...]gateway.Decision{trace.First, trace.Last} {
-		if j.Row != 0 && (len(mine.Judgements) == 0 || j != trace.First) {
-			mine.Judgements = append(mine.Judgements, forCaller(j, call.Endpoint.Family()))
+		if j.Row != 0 && (len(mine.Decisions) == 0 || j != trace.First) {
+			mine.Decisions = append(mine.Decisions, forCaller(j, call.Endpoint.Family()))
 		}
 	}
-	all := []account.Story{mine}
+	all := []account.Trace{mine}
 	for i, try := range trace.Tries {
-		mine.Tries[i] = account.StoryTry{
+		mine.Tries[i] = account.Attempt{
 			Machine: try.Machine.Name, Owner: try.Machine.OwnerName, Via: try.Class.String(),
 			AfterMS: try.After.Milliseconds(), TookMS: try.Took.Milliseconds(), Outcome: try.Outcome, Prompt: try.Prompt,
 		}
@@ -179,11 +179,11 @@ func tracesOf(call *gateway.Call, out gateway.Outcome) []account.Story {
 
 // addForOwner adds a try, and how long its call had waited before it, to the trace
 // of the machine's owner. The first trace is the caller's.
-func addForOwner(all []account.Story, owner string, try account.StoryTry, waited time.Duration) []account.Story {
-	at := slices.IndexFunc(all, func(s account.Story) bool { return s.MemberID == owner })
+func addForOwner(all []account.Trace, owner string, try account.Attempt, waited time.Duration) []account.Trace {
+	at := slices.IndexFunc(all, func(s account.Trace) bool { return s.MemberID == owner })
 	if at < 0 {
 		s := all[0]
-		at, all = len(all), append(all, account.Story{
+		at, all = len(all), append(all, account.Trace{
 			CallID: s.CallID, MemberID: owner, Started: s.Started, Caller: s.Caller,
 			Model: s.Model, Endpoint: s.Endpoint, Stream: s.Stream,
 		})
@@ -202,14 +202,14 @@ func unfinished(code string) string {
 }
 
 // forCaller is a decision as the call's caller may see it.
-func forCaller(j gateway.Decision, family fleet.Family) account.Judgement {
-	t := account.Judgement{
+func forCaller(j gateway.Decision, family fleet.Family) account.Decision {
+	t := account.Decision{
 		AfterMS: j.After.Milliseconds(), Verdict: j.Verdict.String(), Row: fleet.ReasonOf(j.Row, family).Row,
 	}
 	for class, counts := range j.Tally.Counts {
 		for state, n := range counts {
 			if n > 0 {
-				t.Seen = append(t.Seen, account.Sight{Via: fleet.Class(class).String(), State: fleet.State(state).String(), Machines: int(n)})
+				t.Seen = append(t.Seen, account.StateCount{Via: fleet.Class(class).String(), State: fleet.State(state).String(), Machines: int(n)})
 			}
 		}
 	}

@@ -66,7 +66,7 @@ func TestTracesOf(t *testing.T) {
 	call.Trace.Machine, call.Trace.Owner = also.ID, also.Owner
 	all := tracesOf(call, gateway.Outcome{Status: 200, Duration: 3 * time.Second})
 
-	byMember := map[string]account.Story{}
+	byMember := map[string]account.Trace{}
 	for _, s := range all {
 		byMember[s.MemberID] = s
 	}
@@ -74,13 +74,13 @@ func TestTracesOf(t *testing.T) {
 	if len(all) != 3 || len(bob.Tries) != 4 || len(ann.Tries) != 2 || len(dan.Tries) != 1 {
 		t.Fatalf("%+v", all)
 	}
-	if !bob.Mine || bob.WaitedMS != 60_000 || bob.TookMS != 3000 || len(bob.Judgements) != 2 {
+	if !bob.Mine || bob.WaitedMS != 60_000 || bob.TookMS != 3000 || len(bob.Decisions) != 2 {
 		t.Errorf("the caller sees %+v", bob)
 	}
-	if row := bob.Judgements[1].Row; row != 5 {
+	if row := bob.Decisions[1].Row; row != 5 {
 		t.Errorf("row %d of an embeddings call reveals what is out of reach", row)
 	}
-	if ann.Mine || ann.WaitedMS != 60_000 || ann.Judgements != nil || ann.Status != 200 || ann.TookMS != 2000 || ann.Tries[0].Machine != "a1" {
+	if ann.Mine || ann.WaitedMS != 60_000 || ann.Decisions != nil || ann.Status != 200 || ann.TookMS != 2000 || ann.Tries[0].Machine != "a1" {
 		t.Errorf("the owner whose machine served it sees %+v", ann)
 	}
 	if dan.Status != 0 || dan.Code != "" || dan.TookMS != 0 || dan.WaitedMS != 40_000 || dan.Tries[0].Outcome != "z" || dan.Tries[0].Prompt {
@@ -100,7 +100,7 @@ func TestTracesOf(t *testing.T) {
 	refused := &gateway.Call{ID: "req_2", Caller: callerOf("bob"), Model: "m", Arrived: arrived}
 	refused.Trace.First = gateway.Decision{Row: 1}
 	refused.Trace.Last = refused.Trace.First
-	if all := tracesOf(refused, gateway.Outcome{Status: 404, Code: "model_not_found"}); len(all) != 1 || len(all[0].Judgements) != 1 || all[0].Judgements[0].Row != 5 {
+	if all := tracesOf(refused, gateway.Outcome{Status: 404, Code: "model_not_found"}); len(all) != 1 || len(all[0].Decisions) != 1 || all[0].Decisions[0].Row != 5 {
 		t.Errorf("%+v", all)
 	}
 }

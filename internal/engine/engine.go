@@ -271,7 +271,7 @@ func (e *Engine) failed(ctx context.Context, err error) error {
 }
 
 func brokeOff(err error) error {
-	return fault.New(fault.EngineError, "the engine broke off before its answer was whole").Because(err)
+	return fault.New(fault.EngineError, "the engine broke off before its answer was complete").Because(err)
 }
 
 // respond normalizes the engine's answer.

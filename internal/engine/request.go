@@ -59,7 +59,7 @@ func refused(err error) error {
 	if _, ok := errors.AsType[*jsontext.SyntacticError](err); ok {
 		return fault.New(fault.InvalidRequest, "the body is not strict JSON; check quotes, commas and repeated names").Because(err)
 	}
-	return fault.New(fault.InvalidRequest, "the body ended too early; send one whole JSON object").Because(err)
+	return fault.New(fault.InvalidRequest, "the body ended too early; send one complete JSON object").Because(err)
 }
 
 // rebuild is the rewriting of one body.

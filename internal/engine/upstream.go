@@ -125,7 +125,7 @@ func upstreamBase(address string) (string, error) {
 	case u.User != nil || u.RawQuery != "" || u.Fragment != "":
 		return "", errors.New("leave the user, the query and the fragment out of its url; the key has its own place")
 	case strings.Trim(u.Path, "/") == "":
-		return "", errors.New("write its url with the /v1, or whatever stands in its place")
+		return "", errors.New("write its url with the /v1, or what takes its place")
 	case u.Scheme == "http" && !loopback(address):
 		return "", errors.New("its url is not https:// and not on this machine: the key would travel in the clear")
 	}

@@ -168,7 +168,7 @@ func (x *exchange) infer() error {
 	call.Model, call.Stream, call.Choices = head.Model, head.Stream && x.route.streams(), head.Choices
 	x.call = call
 	if !head.Model.Valid() { // nothing can advertise it
-		return fault.New(fault.ModelNotFound, "no machine serves a model of that name, which can be nobody's: an id has no space at either end and 256 bytes at most; send it exactly as GET /v1/models lists it")
+		return fault.New(fault.ModelNotFound, "no machine serves a model of that name, which no machine can have: an id has no space at either end and 256 bytes at most; send it exactly as GET /v1/models lists it")
 	}
 	x.routed = true
 	if x.call.Stream {

@@ -97,7 +97,7 @@ func (x *exchange) finishResponse() []byte {
 	defer cancel()
 	err := x.g.Turns.Keep(ctx, x.caller.Member, x.response.ID(), turn)
 	if err != nil && !errors.Is(err, context.Canceled) {
-		x.g.Log.Warn("cannot keep a turn; its caller is told that it was not stored", "id", x.id, "error", err)
+		x.g.Log.Warn("cannot keep a turn; its answer says that it was not stored", "id", x.id, "error", err)
 	}
 	return x.response.Finish(now, err == nil)
 }

@@ -158,7 +158,7 @@ func (s *stream) copy(body io.Reader) error {
 			}
 			return nil
 		case readErr == io.EOF:
-			return fault.New(fault.EngineError, "the answer ended without its end mark: it is not whole")
+			return fault.New(fault.EngineError, "the answer ended without its end mark: it is not complete")
 		case readErr != nil:
 			return broken(readErr)
 		}

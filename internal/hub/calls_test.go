@@ -72,7 +72,7 @@ func TestRefusedBeforeRoutingLeavesATrace(t *testing.T) {
 		if c.kept != (err == nil) {
 			t.Errorf("%d: %+v, %v", i, s, err)
 		}
-		if c.kept && (!s.Mine || s.Code != c.code || s.Status != w.Code || s.Endpoint != path || s.Model != c.model || s.Judgements != nil || strings.Contains(fmt.Sprintf("%+v", s), "hush")) {
+		if c.kept && (!s.Mine || s.Code != c.code || s.Status != w.Code || s.Endpoint != path || s.Model != c.model || s.Decisions != nil || strings.Contains(fmt.Sprintf("%+v", s), "hush")) {
 			t.Errorf("%d: %+v", i, s)
 		}
 	}

@@ -83,7 +83,7 @@ func (h *Hub) limits() []site.Limit {
 		{Name: "Machines of one member", Value: most(h.cfg.Machines)},
 		{Name: "Machines that connect at once", Value: fmt.Sprint(h.cfg.Admissions)},
 		{Name: "Turns of the responses dialect are kept", Value: length(max(0, h.cfg.KeepResponses))},
-		{Name: "What happened to a call is kept", Value: length(account.StoryLife)},
+		{Name: "What happened to a call is kept", Value: length(account.TraceLife)},
 		{Name: "Who may sign up", Value: string(cmp.Or(h.cfg.Site.SignUp, site.SignUpInvite))},
 	}
 	if rate := h.edge.Rate; rate.PerSecond > 0 {

@@ -126,8 +126,8 @@ func TestOperatorShowsASecretOnce(t *testing.T) {
 	}
 }
 
-// A defect in a sign-in or in front of a tunnel is
-// told as one, with the id under which its stack is in the log.
+// A panic in a sign-in or in front of a tunnel is answered as an internal error,
+// with the id under which its stack is in the log.
 func TestPanic(t *testing.T) {
 	r := newRig(t, Config{})
 	r.member("ann")

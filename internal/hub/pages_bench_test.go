@@ -156,12 +156,12 @@ func (c *city) history(b *testing.B) {
 		fatal(b, c.db.RecordUsage(b.Context(), list))
 	}
 	for from := 0; from < cityStories; from += batch {
-		var list []account.Story
+		var list []account.Trace
 		for i := range batch {
-			s := account.Story{
+			s := account.Trace{
 				CallID: fmt.Sprintf("req_%07d", from+i), MemberID: member(who()), Mine: true, Caller: "member", Model: "model-01", Status: 200,
 				Started: now.Add(-time.Duration(from+i) * (6 * 24 * time.Hour / cityStories)), Endpoint: "/v1/chat/completions",
-				Tries: []account.StoryTry{{Machine: "box", Owner: "member", Via: "shared", Outcome: "answered"}},
+				Tries: []account.Attempt{{Machine: "box", Owner: "member", Via: "shared", Outcome: "answered"}},
 			}
 			if from+i < 200 {
 				s.MemberID = member(0)

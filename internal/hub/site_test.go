@@ -12,8 +12,8 @@ import (
 	"github.com/kith/kith/internal/spool"
 )
 
-// TestAuditLog: what is done on the operator's socket is in the log, whom it
-// concerned with it; what only reads, or was refused, is not.
+// TestAuditLog: what is done on the operator's socket is in the log, with the
+// member concerned; what only reads, or was refused, is not.
 func TestAuditLog(t *testing.T) {
 	r := newRig(t, Config{})
 	r.member("ada")
@@ -82,8 +82,8 @@ func TestSessionContinues(t *testing.T) {
 	}
 }
 
-// TestHealth: the operator is told how the parts are, and of a database that does
-// not answer.
+// TestHealth: the operator's page has the state of each part, and names a database
+// that does not answer.
 func TestHealth(t *testing.T) {
 	room, err := spool.Open("", spool.Limits{Memory: 2000})
 	if err != nil {

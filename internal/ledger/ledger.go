@@ -63,8 +63,8 @@ type Store interface {
 	RecordUsage(context.Context, []account.Usage) error
 	TouchKeys(context.Context, map[string]time.Time) error
 
-	SaveStories(ctx context.Context, stories []account.Story, now time.Time) error
-	Story(ctx context.Context, callID, memberID string) (account.Story, error)
+	SaveStories(ctx context.Context, stories []account.Trace, now time.Time) error
+	Story(ctx context.Context, callID, memberID string) (account.Trace, error)
 
 	KeepTurn(ctx context.Context, turn account.Turn, most int, mostBytes int64) error
 	Turn(ctx context.Context, hash [32]byte, memberID string, now time.Time) (account.Turn, error)

@@ -28,7 +28,7 @@ type Traces struct {
 	log   *slog.Logger
 
 	mu      sync.Mutex
-	pending []account.Story // oldest first
+	pending []account.Trace // oldest first
 }
 
 // NewTraces returns Traces that keep to the store.
@@ -37,7 +37,7 @@ func NewTraces(store Store, log *slog.Logger) *Traces {
 }
 
 // Add takes the traces of one call, one for each of these members.
-func (t *Traces) Add(of []account.Story) {
+func (t *Traces) Add(of []account.Trace) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.pending = append(t.pending, of...)
@@ -85,7 +85,7 @@ func (t *Traces) Flush(ctx context.Context) error {
 }
 
 // Get returns the member's trace of the call; account.ErrNotFound if there is none.
-func (t *Traces) Get(ctx context.Context, callID, memberID string) (account.Story, error) {
+func (t *Traces) Get(ctx context.Context, callID, memberID string) (account.Trace, error) {
 	t.mu.Lock()
 	if at := t.find(callID, memberID); at >= 0 {
 		defer t.mu.Unlock()
@@ -97,5 +97,5 @@ func (t *Traces) Get(ctx context.Context, callID, memberID string) (account.Stor
 
 // find returns the index of a pending trace, or -1. Needs mu.
 func (t *Traces) find(callID, memberID string) int {
-	return slices.IndexFunc(t.pending, func(s account.Story) bool { return s.CallID == callID && s.MemberID == memberID })
+	return slices.IndexFunc(t.pending, func(s account.Trace) bool { return s.CallID == callID && s.MemberID == memberID })
 }

@@ -23,7 +23,7 @@ type shelf struct {
 	kept []string
 }
 
-func (s *shelf) SaveStories(_ context.Context, stories []account.Story, _ time.Time) error {
+func (s *shelf) SaveStories(_ context.Context, stories []account.Trace, _ time.Time) error {
 	if s.down.Load() {
 		return errDown
 	}
@@ -35,13 +35,13 @@ func (s *shelf) SaveStories(_ context.Context, stories []account.Story, _ time.T
 	return nil
 }
 
-func (s *shelf) Story(_ context.Context, callID, _ string) (account.Story, error) {
+func (s *shelf) Story(_ context.Context, callID, _ string) (account.Trace, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if slices.Contains(s.kept, callID) {
-		return account.Story{CallID: callID}, nil
+		return account.Trace{CallID: callID}, nil
 	}
-	return account.Story{}, account.ErrNotFound
+	return account.Trace{}, account.ErrNotFound
 }
 
 func TestTracesAreReadBeforeAndAfterTheyAreWritten(t *testing.T) {
@@ -63,7 +63,7 @@ func TestTracesAreReadBeforeAndAfterTheyAreWritten(t *testing.T) {
 				t.Errorf("eve reads ann's: %v", err)
 			}
 		}
-		add := func(id string) { s.Add([]account.Story{{CallID: id, MemberID: "mem_ann"}}) }
+		add := func(id string) { s.Add([]account.Trace{{CallID: id, MemberID: "mem_ann"}}) }
 		add("1")
 		add("2")
 		readable("pending", "1", "2")
@@ -89,7 +89,7 @@ func TestTracesAreReadBeforeAndAfterTheyAreWritten(t *testing.T) {
 func TestTracesAreBounded(t *testing.T) {
 	s := NewTraces(new(shelf), nil)
 	for i := range maxTraces + 10 {
-		s.Add([]account.Story{{CallID: fmt.Sprint(i)}})
+		s.Add([]account.Trace{{CallID: fmt.Sprint(i)}})
 	}
 	if n := len(s.pending); n != maxTraces || s.pending[0].CallID != "10" {
 		t.Errorf("%d pending, the first %s", n, s.pending[0].CallID)

@@ -44,7 +44,7 @@ func inspect(lib *library, file ModelFile, slots, context int) (*modelSpec, erro
 	params.vocabOnly = true
 	handle := lib.llama_model_load_from_file(file.Path, params)
 	if handle == 0 {
-		return nil, lib.failure("cannot read the model file; is it GGUF and whole?")
+		return nil, lib.failure("cannot read the model file; is it GGUF and complete?")
 	}
 	s := &modelSpec{
 		Model: Model{ID: file.ID, Slots: slots},

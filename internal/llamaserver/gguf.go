@@ -59,7 +59,7 @@ func readHeader(path string) (*header, error) {
 	defer f.Close()
 	h, err := parseHeader(io.LimitReader(f, maxHeaderBytes))
 	if err != nil {
-		return nil, fmt.Errorf("it is not GGUF, or not whole: %w", err)
+		return nil, fmt.Errorf("it is not GGUF, or not complete: %w", err)
 	}
 	return h, nil
 }

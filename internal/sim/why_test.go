@@ -11,7 +11,7 @@ import (
 )
 
 // why returns what the member sees of a call; false: nothing.
-func (w *world) why(m *member, a *answer) (account.Story, bool) {
+func (w *world) why(m *member, a *answer) (account.Trace, bool) {
 	w.t.Helper()
 	r, err := http.NewRequest("GET", hubURL+"/api/why/"+a.header.Get("X-Correlation-ID"), nil)
 	w.must(err)
@@ -19,7 +19,7 @@ func (w *world) why(m *member, a *answer) (account.Story, bool) {
 	response, err := w.client.Do(r)
 	w.must(err)
 	defer response.Body.Close()
-	var s account.Story
+	var s account.Trace
 	if response.StatusCode == 200 {
 		w.must(json.UnmarshalRead(response.Body, &s))
 	}
@@ -47,7 +47,7 @@ func TestWhy(t *testing.T) {
 		second := w.on(a)
 		for range 2 {
 			s, _ := w.why(cy, a)
-			if len(s.Tries) != 2 || !s.Mine || s.Status != 200 || s.Code != "" || s.Judgements == nil ||
+			if len(s.Tries) != 2 || !s.Mine || s.Status != 200 || s.Code != "" || s.Decisions == nil ||
 				s.Tries[0].Machine != lost.name || s.Tries[0].Outcome != "went away in the middle of the answer" ||
 				s.Tries[1].Machine != second.name || s.Tries[1].Owner != second.owner.Name || s.Tries[1].Outcome != "answered" {
 				w.t.Errorf("the caller is told %+v", s)
@@ -58,7 +58,7 @@ func TestWhy(t *testing.T) {
 				if m == second {
 					status = 200
 				}
-				if s.Mine || s.Caller != "cy" || s.Model != "m" || s.Judgements != nil || s.Status != status || s.WaitedMS != 0 ||
+				if s.Mine || s.Caller != "cy" || s.Model != "m" || s.Decisions != nil || s.Status != status || s.WaitedMS != 0 ||
 					len(s.Tries) != 1 || s.Tries[0].Machine != m.name {
 					w.t.Errorf("%s is told %+v", m.owner.Name, s)
 				}
@@ -91,7 +91,7 @@ func TestWhyRefused(t *testing.T) {
 			waited int64
 		}{{full, [2]int{4, 11}, 3000}, {gone, [2]int{4, 8}, 10_000}} {
 			s, _ := w.why(ann, c.answer)
-			if j := s.Judgements; len(j) != 2 || j[0].Row != c.rows[0] || j[1].Row != c.rows[1] || j[1].Verdict != "refuse" || len(j[1].Seen) != 1 {
+			if j := s.Decisions; len(j) != 2 || j[0].Row != c.rows[0] || j[1].Row != c.rows[1] || j[1].Verdict != "refuse" || len(j[1].Seen) != 1 {
 				w.t.Errorf("decided %+v", j)
 			}
 			if s.Code != c.code || s.WaitedMS < c.waited-500 || s.WaitedMS > c.waited+500 {

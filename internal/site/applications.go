@@ -77,7 +77,7 @@ func (s *Site) testKey(v *visit) (reply, error) {
 	model := fleet.ModelID(v.form.Get("model"))
 	parsed, err := credential.Parse(secret)
 	if err != nil || parsed.Kind() != credential.APIKey {
-		return reply{}, fault.New(fault.InvalidRequest, "that is not a whole API key: copy it again, as it was shown").WithParam("secret")
+		return reply{}, fault.New(fault.InvalidRequest, "that is not a complete API key: copy it again, as it was shown").WithParam("secret")
 	}
 	if model != "" && !model.Valid() {
 		return reply{}, fault.New(fault.InvalidRequest, "%.80q is no model's id", model).WithParam("model")

@@ -138,9 +138,9 @@ func (s *Site) pollGrant(r *http.Request, form url.Values) (any, string, error) 
 	case g.State == account.GrantDenied:
 		return nil, "access_denied", fault.New(fault.InvalidRequest, "the member denied it")
 	case !g.Expires.After(now):
-		return nil, "expired_token", fault.New(fault.InvalidRequest, "nobody approved it in time")
+		return nil, "expired_token", fault.New(fault.InvalidRequest, "it was not approved in time")
 	case g.State == account.GrantWaiting:
-		return nil, "authorization_pending", fault.New(fault.InvalidRequest, "nobody decided yet")
+		return nil, "authorization_pending", fault.New(fault.InvalidRequest, "not decided yet")
 	}
 	return s.redeem(r, g, now)
 }

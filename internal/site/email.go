@@ -90,7 +90,7 @@ func (s *Site) askEmail(v *visit) (reply, error) {
 	}
 	address, ok := mail.Address(v.form.Get("address"))
 	if !ok {
-		return reply{}, fault.New(fault.InvalidRequest, "an e-mail address is like ada@example.org; a domain in other letters is written as xn--…").WithParam("address")
+		return reply{}, fault.New(fault.InvalidRequest, "an e-mail address is like ada@example.org; a domain in another script is written as xn--…").WithParam("address")
 	}
 	kept, err := s.emailOf(v.Context(), v.me.ID)
 	if err != nil {
@@ -115,7 +115,7 @@ func (s *Site) askEmail(v *visit) (reply, error) {
 		s.Log.Warn("mail not sent: too many to one address", "member", v.me.ID)
 	} else {
 		s.mail.Send(mail.Message{MemberID: v.me.ID, To: address, Subject: "kith: is this your address?", Until: asked.Expires, Text: fmt.Sprintf(
-			"Somebody with an account at\n%s\ngave this address as theirs. If that was you, open this link where you are signed in:\n\n%s\n\n"+
+			"A member at\n%s\ngave this address as theirs. If that was you, open this link where you are signed in:\n\n%s\n\n"+
 				"It works once, until %s. If it was not you, do nothing:\nnobody can use your address without the link.\n",
 			s.Base, s.Base+"/account/email/"+code.Reveal(), when(asked.Expires))})
 	}
@@ -124,7 +124,7 @@ func (s *Site) askEmail(v *visit) (reply, error) {
 
 // deadProof refuses a link that proves nothing.
 func deadProof() *fault.Fault {
-	return fault.New(fault.NotFound, "the link was used, is too old, is not whole or is of another account: ask for another at your name at the top")
+	return fault.New(fault.NotFound, "the link was used, is too old, is not complete or is of another account: ask for another at your name at the top")
 }
 
 // emailPage is GET /account/email/{code}: what a mailed link leads to. Only the
@@ -223,8 +223,8 @@ func (s *Site) mailLink(ctx context.Context, e account.Email, from string) error
 	}
 	s.Log.Info("recovery link made", "member", member.ID, "from", from)
 	s.mail.Send(mail.Message{MemberID: member.ID, To: e.Address, Subject: "kith: a link to sign in", Until: link.Expires, Text: fmt.Sprintf(
-		"Somebody, from the network address %s, asked for a link that signs %s in at\n%s\n\nThis one does, once, until %s;\na link mailed before no longer works:\n\n%s\n\n"+
-			"After it, set a new password under your name at the top. If it was not you, do nothing:\nwithout this letter nobody can use the link.\n",
+		"A person at the network address %s asked for a link that signs %s in at\n%s\n\nThis one does, once, until %s;\na link mailed before no longer works:\n\n%s\n\n"+
+			"After it, set a new password under your name at the top. If it was not you, do nothing:\nthe link is in no other message.\n",
 		from, line(member.Name), s.Base, when(link.Expires), s.Base+"/welcome/"+secret.Reveal())})
 	return nil
 }
@@ -237,7 +237,7 @@ func (s *Site) notice(v *visit, what string) {
 	}
 	kept, err := s.emailOf(v.Context(), v.me.ID)
 	if err != nil {
-		s.Log.Error("cannot tell a member of a change by mail", "member", v.me.ID, "error", err)
+		s.Log.Error("cannot notify a member of a change by mail", "member", v.me.ID, "error", err)
 		return
 	}
 	s.noticeTo(kept.Address, v, what)
@@ -260,7 +260,7 @@ func (s *Site) noticeOfLink(ctx context.Context, memberID string) {
 	}
 	member, err := s.DB.Member(ctx, memberID)
 	if err == nil {
-		s.sendNotice(kept.Address, member, "Whoever runs this hub made a link that signs in to your account, once, within a day.")
+		s.sendNotice(kept.Address, member, "The operator of this hub made a link that signs in to your account, once, within a day.")
 	}
 }
 
@@ -270,7 +270,7 @@ func (s *Site) sendNotice(address string, m account.Member, what string) {
 		return
 	}
 	s.mail.Send(mail.Message{MemberID: m.ID, To: address, Subject: "kith: a change to your account", Text: fmt.Sprintf(
-		"Hello %s,\n\non %s, at %s:\n%s\n\nIf that was you, or you asked for it, there is nothing to do. If not, sign in, end the other\nsessions (%s) and set another password (%s), or ask whoever runs this hub.\n",
+		"Hello %s,\n\non %s, at %s:\n%s\n\nIf that was you, or you asked for it, there is nothing to do. If not, sign in, end the other\nsessions (%s) and set another password (%s), or ask the hub's operator.\n",
 		line(m.Name), when(time.Now()), s.Base, what, s.Base+"/sessions", s.Base+"/account")})
 }
 

@@ -109,7 +109,7 @@ func TestEmail(t *testing.T) { onEachStore(t, testEmail) }
 func testEmail(t *testing.T, tn *town) {
 	post := tn.posts(t)
 	ada, eve, op := tn.as("ada"), tn.as("eve"), tn.operator()
-	ada.get("/account").want(t, 200, "E-mail address", "Whoever reads your mail")
+	ada.get("/account").want(t, 200, "E-mail address", "A person who reads your mail")
 	ada.post("/account/email", "address", " Ada@Example.org ").goes(t, "/account")
 	ada.get("/account").want(t, 200, "A link waits in the mail to Ada@Example.org", "open it within a day")
 	first := post.next("Ada@Example.org", "gave this address as theirs")
@@ -420,7 +420,7 @@ func TestNotices(t *testing.T) {
 	zoe.post("/account/provider/remove", "identity", must1(tn.db.Identities(t.Context(), odd.ID))[0].ID).goes(t, "/account")
 	told("was removed from yours")
 	tn.link(odd.ID)
-	told("Whoever runs this hub made a link")
+	told("The operator of this hub made a link")
 	d := tn.ask4("scope", "machine", "name", "box2", "client", "a test")
 	zoe.post("/device/decide", "code", d.user, "decision", "approve").want(t, 200)
 	told("A machine was approved, with the name box2")
@@ -435,7 +435,7 @@ func TestNotices(t *testing.T) {
 
 	// And not of what was refused.
 	ada = tn.as("ada")
-	post.next("ada@example.org", "Whoever runs this hub made a link") // as NewLink is an operator's
+	post.next("ada@example.org", "The operator of this hub made a link") // as NewLink is an operator's
 	ada.post("/account/passkeys/remove", "passkey", "pky_none").want(t, 404)
 	ada.post("/account/password", "password", "short").want(t, 400)
 	post.none(tn)

@@ -75,7 +75,7 @@ func (s *Site) limitGroup(v *visit) (reply, error) {
 
 func (s *Site) dissolve(v *visit) (reply, error) {
 	act, err := call(s, v, api.EndGroup, v.group())
-	return reply{to: "/groups", done: "The group " + act.Group + " has ended: nobody reaches machines through it. " + cutWords(act.Cut)}, err
+	return reply{to: "/groups", done: "The group " + act.Group + " has ended: no member reaches machines through it. " + cutWords(act.Cut)}, err
 }
 
 func (s *Site) acceptGroup(v *visit) (reply, error) {

@@ -15,9 +15,9 @@ func TestLimitsOnPages(t *testing.T) { onEachStore(t, testLimitsOnPages) }
 
 func testLimitsOnPages(t *testing.T, tn *town) {
 	ada, bob := tn.as("ada"), tn.as("bob")
-	ada.get("/sharing").want(t, 200, "Nobody but you.")
+	ada.get("/sharing").want(t, 200, "Only you.")
 	ada.post("/groups/create", "name", "lab", "kind", "open").goes(t, "/groups")
-	ada.get("/sharing").want(t, 200, "Nobody but you.") // alone in it
+	ada.get("/sharing").want(t, 200, "Only you.") // alone in it
 	bob.post("/groups/join", "group", "lab").goes(t, "/groups")
 	if page := ada.get("/sharing").want(t, 200, "All other members of <strong>lab</strong> (open, 2 members), together: no limits."); strings.Contains(page.body, "Nobody but you") {
 		t.Error("nobody but you, while a group reaches the machine")

@@ -88,7 +88,7 @@ func (s *Site) setHours(v *visit) (reply, error) {
 	if zone != "" {
 		change.Timezone = &zone
 	}
-	return s.control(v, "The machine has its new hours, and this page shows them as soon as the machine tells; what runs now finishes.", change)
+	return s.control(v, "The machine has its new hours, and this page shows them as soon as the machine reports them; what runs now finishes.", change)
 }
 
 // setSlots is POST /machines/slots machine, slots.

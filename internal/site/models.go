@@ -67,7 +67,7 @@ func modelRows(models []api.Model) []modelRow {
 func modelsScene(s *Site, _ *glance, who api.Caller) scene {
 	models, err := s.Models(context.Background(), who)
 	if err != nil {
-		s.Log.Warn("cannot tell an open page which models are reached", "member", string(who.Member), "error", err)
+		s.Log.Warn("cannot notify an open page of the models in reach", "member", string(who.Member), "error", err)
 	}
 	return sceneOf(models)
 }

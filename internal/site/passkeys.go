@@ -128,7 +128,7 @@ func (s *Site) recall(ctx context.Context, kind account.CeremonyKind, challenge 
 
 func (s *Site) canPasskeys() error {
 	if s.passkeys == nil {
-		return fault.New(fault.InvalidRequest, "this hub has no address that a passkey can be bound to: whoever runs it can set public_url to an https:// name")
+		return fault.New(fault.InvalidRequest, "this hub has no address that a passkey can be bound to: its operator can set public_url to an https:// name")
 	}
 	return nil
 }

@@ -233,7 +233,7 @@ func (s *Site) whoCame(ctx context.Context, query url.Values, from away) (who ac
 		return refuse(errors.New("the token is of another sign-in"))
 	}
 	if signed.Subject == "" || plain(signed.Subject, 255) != signed.Subject {
-		return refuse(errors.New("the token names nobody, or in no fit text"))
+		return refuse(errors.New("the token names no account, or in no fit text"))
 	}
 	var says struct {
 		Username string `json:"preferred_username"`
@@ -251,7 +251,7 @@ func (s *Site) whoCame(ctx context.Context, query url.Values, from away) (who ac
 func (s *Site) bind(v *visit, who account.Identity) (reply, error) {
 	who.ID, who.MemberID, who.Created = account.NewID("idn_"), v.me.ID, time.Now().UTC().Truncate(time.Millisecond)
 	if err := s.DB.AddIdentity(v.Context(), who); err != nil {
-		return reply{}, api.Taken(err, "that account at %s signs somebody in already: another member, or you", s.provider.Name)
+		return reply{}, api.Taken(err, "that account at %s signs a member in already: another one, or you", s.provider.Name)
 	}
 	s.Log.Info("identity bound", "member", v.me.ID, "identity", who.ID)
 	s.notice(v, "An account at "+line(s.provider.Name)+" was bound to yours, and signs you in: "+line(cmp.Or(who.Shown, who.Subject))+".")
@@ -284,7 +284,7 @@ func (s *Site) signInAs(v *visit, who account.Identity, from away) (reply, error
 
 func (s *Site) greet(v *visit, who account.Identity, from away) (reply, error) {
 	if s.SignUp == SignUpClosed {
-		return reply{}, fault.New(fault.NotAllowed, "no member here is bound to this account at %s, and nobody can sign up. If you are a member, sign in as before and bind it at Account", s.provider.Name)
+		return reply{}, fault.New(fault.NotAllowed, "no member here is bound to this account at %s, and sign-up is closed. If you are a member, sign in as before and bind it at Account", s.provider.Name)
 	}
 	text, err := json.Marshal(newcomer{who.Issuer, who.Subject, who.Shown, from.Invite, from.Next, time.Now().Add(newcomerFor).UTC()})
 	if err != nil {

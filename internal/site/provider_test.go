@@ -184,8 +184,8 @@ func testProvider(t *testing.T, p *idp, tn *town) {
 	other := tn.browser()
 	other.through(p.at("a", "somebody else"), "/signin/provider").goes(t, "/")
 	other.get("/").want(t, 200, "Hello, ada")
-	tn.as("bob").through(p, "/account/provider").want(t, 400, "signs somebody in already")
-	ada.through(p, "/account/provider").want(t, 400, "signs somebody in already")
+	tn.as("bob").through(p, "/account/provider").want(t, 400, "signs a member in already")
+	ada.through(p, "/account/provider").want(t, 400, "signs a member in already")
 
 	// Removed, it is no member's again, and its sessions end; the last way in stays.
 	mine := must1(tn.db.Identities(t.Context(), tn.members["ada"].ID))[0].ID
@@ -208,7 +208,7 @@ func TestProviderRules(t *testing.T) {
 	invite := good[api.Invite](w, "ada", "POST", "/api/invites", `{"uses":1}`).Code
 	closed, invited := p.town(w, SignUpClosed), p.town(w, SignUpInvite)
 	no := closed.browser()
-	no.through(p.at("1", "zoe"), "/signin/provider").want(t, 403, "nobody can sign up")
+	no.through(p.at("1", "zoe"), "/signin/provider").want(t, 403, "sign-up is closed")
 	no.get("/signup/provider").goes(t, "/signin")
 	no.post("/signup/provider", "name", "zoe").want(t, 403)
 

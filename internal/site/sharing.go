@@ -156,7 +156,7 @@ func (s *Site) makeInvite(v *visit) (reply, error) {
 }
 
 func (s *Site) endInvite(v *visit) (reply, error) {
-	done := "The invite is revoked: nobody can accept it any more. It cuts no call; shares that it made stay until you end them."
+	done := "The invite is revoked: it can no longer be accepted. It cuts no call; shares that it made stay until you end them."
 	return did(s, v, reply{to: "/sharing", done: done}, api.RevokeInvite, api.InviteID{Invite: v.form.Get("invite")})
 }
 

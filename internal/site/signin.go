@@ -155,7 +155,7 @@ func (s *Site) takeIn(v *visit, made account.SignUp, now time.Time, how string) 
 	err := s.DB.SignUp(v.Context(), made, now)
 	switch {
 	case errors.Is(err, account.ErrExists):
-		return fault.New(fault.InvalidRequest, "somebody is called %q already: choose another name", made.Member.Name).WithParam("name")
+		return fault.New(fault.InvalidRequest, "a member is called %q already: choose another name", made.Member.Name).WithParam("name")
 	case errors.Is(err, account.ErrNotFound):
 		return fault.New(fault.NotFound, "the invite or link is wrong, used up, expired or revoked; ask for another")
 	case err != nil:
@@ -187,11 +187,11 @@ func (s *Site) letIn(v *visit, made *account.SignUp, now time.Time) error {
 	text := strings.TrimSpace(v.form.Get("invite"))
 	switch {
 	case s.SignUp == SignUpClosed:
-		return fault.New(fault.NotAllowed, "nobody can sign up here; ask who runs this hub for an account")
+		return fault.New(fault.NotAllowed, "sign-up is closed; ask the hub's operator for an account")
 	case text != "":
 		hash, ok := s.CodeHash(inviteIn(text), credential.InviteCode)
 		if !ok {
-			return fault.New(fault.NotFound, "the invite is wrong; copy it whole").WithParam("invite")
+			return fault.New(fault.NotFound, "the invite is wrong; copy all of it").WithParam("invite")
 		}
 		made.Invite = &hash
 	case s.SignUp == SignUpInvite:
@@ -207,7 +207,7 @@ func inviteIn(text string) string {
 }
 
 func deadLink() *fault.Fault {
-	return fault.New(fault.NotFound, "the link was used, is too old, or is not whole; ask for another")
+	return fault.New(fault.NotFound, "the link was used, is too old, or is not complete; ask for another")
 }
 
 // welcomePage is GET /welcome/{code}: what a one-time link leads to. Only the

@@ -198,7 +198,7 @@ func TestSignUpRules(t *testing.T) {
 	closed := townOf(t, w, func(c *Config) { c.SignUp = SignUpClosed })
 	invited := townOf(t, w, func(c *Config) { c.SignUp = "" })
 	open := townOf(t, w, nil)
-	closed.browser().post("/signup", "name", "zoe", "password", aPassword, "invite", invite).want(t, 403, "nobody can sign up")
+	closed.browser().post("/signup", "name", "zoe", "password", aPassword, "invite", invite).want(t, 403, "sign-up is closed")
 	invited.browser().post("/signup", "name", "zoe", "password", aPassword).want(t, 403, "an invite is needed")
 	invited.browser().post("/signup", "name", "zoe", "password", aPassword, "invite", credential.Mint(credential.InviteCode, "home").Reveal()).want(t, 404)
 	invited.browser().post("/signup", "name", "zoe", "password", aPassword, "invite", "x").want(t, 404)
@@ -217,7 +217,7 @@ func TestSignUpRules(t *testing.T) {
 		t.Error("a member is left of a sign-up that failed")
 	}
 	open.browser().post("/signup", "name", "xia", "password", aPassword).goes(t, "/")
-	open.browser().post("/signup", "name", "xia", "password", aPassword).want(t, 400, "somebody is called")
+	open.browser().post("/signup", "name", "xia", "password", aPassword).want(t, 400, "a member is called")
 }
 
 func TestSessionsEnd(t *testing.T) { onEachStore(t, testSessionsEnd) }
@@ -443,7 +443,7 @@ func testDeviceSignIn(t *testing.T, tn *town) {
 	// A key.
 	key := tn.ask4("scope", "key", "name", "editor", "reach", "own")
 	bob.post("/device", "code", key.user).want(t, 200, "an API key called <strong>editor</strong> that reaches my machines")
-	bob.post("/device/decide", "code", key.user, "decision", "approve").want(t, 200, "told there")
+	bob.post("/device/decide", "code", key.user, "decision", "approve").want(t, 200, "shown there")
 	got := key.want("")
 	stored, member, err := tn.db.KeyByHash(t.Context(), must1(credential.Parse(got.Secret)).Hash())
 	if err != nil || member.Name != "bob" || stored.Reach != account.ReachOwn || stored.Name != "editor" || stored.ID != got.ID {

@@ -187,7 +187,7 @@ func TestFirstSteps(t *testing.T) {
 	op.get(link).want(t, 200, "Who signs up here runs it")
 	code := strings.TrimPrefix(link, "/welcome/")
 	op.post("/signup", "link", code, "name", "root", "password", "short").want(t, 400, "at least 10")
-	op.post("/signup", "link", code, "name", "ada", "password", aPassword).want(t, 400, "somebody is called")
+	op.post("/signup", "link", code, "name", "ada", "password", aPassword).want(t, 400, "a member is called")
 	op.post("/signup", "link", code, "name", "root", "password", aPassword).goes(t, "/")
 	op.get("/").want(t, 200, "Hello, root")
 	if m, err := tn.db.MemberByName(t.Context(), "root"); err != nil || !m.Operator {
@@ -284,10 +284,10 @@ func (tn *town) history() {
 		{CallID: "req_0", Attempt: 1, Started: time.Now().Add(-24 * time.Hour), MemberID: ada, OwnerID: ada, MachineID: tn.machine.ID, Model: "usage-model", TokensOut: 1234567},
 		{CallID: "req_1", Attempt: 1, Started: time.Now(), MemberID: ada, Model: "usage-model", Code: "NOT_IN_CIRCLE"},
 	}))
-	check(tn.t, tn.db.SaveStories(tn.t.Context(), []account.Story{{
+	check(tn.t, tn.db.SaveStories(tn.t.Context(), []account.Trace{{
 		CallID: "req_1", MemberID: ada, Started: time.Now().UTC().Truncate(time.Second), Mine: true, Caller: "ada", Model: "story-model", Endpoint: "/v1/chat/completions",
-		Status: 403, Code: "NOT_IN_CIRCLE", Judgements: []account.Judgement{{Verdict: "refuse", Row: 7, Seen: []account.Sight{{Via: "own", State: "offline", Machines: 1}}}},
-		Tries: []account.StoryTry{{Machine: "box", Owner: "ada", Via: "own", Outcome: "gone", Prompt: true}},
+		Status: 403, Code: "NOT_IN_CIRCLE", Decisions: []account.Decision{{Verdict: "refuse", Row: 7, Seen: []account.StateCount{{Via: "own", State: "offline", Machines: 1}}}},
+		Tries: []account.Attempt{{Machine: "box", Owner: "ada", Via: "own", Outcome: "gone", Prompt: true}},
 	}}, time.Now()))
 }
 

@@ -91,9 +91,9 @@ func TestRequestPages(t *testing.T) { onEachStore(t, testRequestPages) }
 func testRequestPages(t *testing.T, tn *town) {
 	now, ada := time.Now(), tn.members["ada"].ID
 	const many = 230
-	var stories []account.Story
+	var stories []account.Trace
 	for i := range many {
-		stories = append(stories, account.Story{CallID: fmt.Sprintf("req_%04d", i), MemberID: ada, Started: now, Mine: true, Caller: "ada", Model: "m", Status: 200, Endpoint: fleet.ChatCompletions.String()})
+		stories = append(stories, account.Trace{CallID: fmt.Sprintf("req_%04d", i), MemberID: ada, Started: now, Mine: true, Caller: "ada", Model: "m", Status: 200, Endpoint: fleet.ChatCompletions.String()})
 	}
 	check(t, tn.db.SaveStories(t.Context(), stories, now))
 	b := tn.as("ada")
@@ -120,9 +120,9 @@ func testRequestPages(t *testing.T, tn *town) {
 	b.get("/requests?before=2026-11-21T10:30:00Z,%00").want(t, 400, "before is a time")
 	b.get("/requests/req_none").want(t, 404, "<h1>Request</h1>", "nothing is known of a call", "401")
 
-	early := account.Story{CallID: "req_early", MemberID: ada, Started: now, Mine: true, Caller: "ada", Status: 413, Code: "request_too_large", Endpoint: "/v1/chat/completions"}
-	lost := account.Story{CallID: "req_lost", MemberID: ada, Started: now, Mine: true, Caller: "ada", Status: 200, Code: account.Interrupted, Model: "m"}
-	check(t, tn.db.SaveStories(t.Context(), []account.Story{early, lost}, now))
+	early := account.Trace{CallID: "req_early", MemberID: ada, Started: now, Mine: true, Caller: "ada", Status: 413, Code: "request_too_large", Endpoint: "/v1/chat/completions"}
+	lost := account.Trace{CallID: "req_lost", MemberID: ada, Started: now, Mine: true, Caller: "ada", Status: 200, Code: account.Interrupted, Model: "m"}
+	check(t, tn.db.SaveStories(t.Context(), []account.Trace{early, lost}, now))
 	b.get("/requests/req_early").want(t, 200, "The body is over the limit", "before any machine was looked for")
 	b.get("/requests/req_lost").want(t, 200, "The hub itself ended")
 	b.get("/requests/req_0007").want(t, 200, "served")
@@ -182,5 +182,5 @@ func TestOperatorPages(t *testing.T) {
 	file := t.TempDir() + "/copy.db"
 	_, err := tn.db.Backup(t.Context(), account.Backup{ID: "bak_1", At: time.Now(), File: file})
 	check(t, err)
-	op.get("/operator").want(t, 200, file, "KiB", "read whole and sound")
+	op.get("/operator").want(t, 200, file, "KiB", "all read, and sound")
 }

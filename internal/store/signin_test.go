@@ -291,14 +291,14 @@ func testOwnThings(t *testing.T, db *store.DB) {
 	same(t, must[account.Machine](t)(db.OwnMachine(ctx, ada.ID, box.ID)).Name, "new")
 
 	// The newest calls first, a member's own view of each.
-	var stories []account.Story
+	var stories []account.Trace
 	for i := range 5 {
-		s := account.Story{CallID: fmt.Sprint("req_", i), MemberID: ada.ID, Started: later(i), Mine: true, Caller: "ada"}
-		stories = append(stories, s, account.Story{CallID: s.CallID, MemberID: bob.ID, Started: later(i), Caller: "ada"})
+		s := account.Trace{CallID: fmt.Sprint("req_", i), MemberID: ada.ID, Started: later(i), Mine: true, Caller: "ada"}
+		stories = append(stories, s, account.Trace{CallID: s.CallID, MemberID: bob.ID, Started: later(i), Caller: "ada"})
 	}
 	ok(t, db.SaveStories(ctx, stories, later(10)))
 	ids := func(before time.Time, most int) (ids []string) {
-		for _, s := range must[[]account.Story](t)(db.StoriesOf(ctx, ada.ID, account.Place{At: before}, most)) {
+		for _, s := range must[[]account.Trace](t)(db.StoriesOf(ctx, ada.ID, account.Place{At: before}, most)) {
 			if !s.Mine || s.MemberID != ada.ID {
 				t.Errorf("ada gets %+v", s)
 			}

@@ -12,8 +12,8 @@ import (
 )
 
 // SaveStories stores call traces in one transaction and drops those older than
-// account.StoryLife. It does not change a trace that is stored.
-func (db *DB) SaveStories(ctx context.Context, stories []account.Story, now time.Time) error {
+// account.TraceLife. It does not change a trace that is stored.
+func (db *DB) SaveStories(ctx context.Context, stories []account.Trace, now time.Time) error {
 	texts := make([]string, len(stories))
 	for i, s := range stories {
 		text, err := json.Marshal(s)
@@ -29,15 +29,15 @@ func (db *DB) SaveStories(ctx context.Context, stories []account.Story, now time
 				return err
 			}
 		}
-		return q.PruneStories(ctx, millis(now.Add(-account.StoryLife)))
+		return q.PruneStories(ctx, millis(now.Add(-account.TraceLife)))
 	})
 	return db.wrap(err, "store %d call traces", len(stories))
 }
 
 // Story returns the member's trace of the call; ErrNotFound if the member has none,
 // whether there was such a call or not.
-func (db *DB) Story(ctx context.Context, callID, memberID string) (account.Story, error) {
-	s := account.Story{MemberID: memberID}
+func (db *DB) Story(ctx context.Context, callID, memberID string) (account.Trace, error) {
+	s := account.Trace{MemberID: memberID}
 	row, err := db.query.Story(ctx, callID, memberID)
 	if err == nil {
 		err = json.Unmarshal([]byte(row), &s)
@@ -47,10 +47,10 @@ func (db *DB) Story(ctx context.Context, callID, memberID string) (account.Story
 
 // StoriesOf returns a page of the member's call traces, newest first: up to most
 // of them, beginning at from.
-func (db *DB) StoriesOf(ctx context.Context, memberID string, from account.Place, most int) ([]account.Story, error) {
+func (db *DB) StoriesOf(ctx context.Context, memberID string, from account.Place, most int) ([]account.Trace, error) {
 	at, id := pageStart(from)
 	rows, err := db.query.StoriesOf(ctx, memberID, at, id, int32(most))
-	stories := make([]account.Story, len(rows))
+	stories := make([]account.Trace, len(rows))
 	for i, row := range rows {
 		stories[i].MemberID = memberID
 		if err == nil {

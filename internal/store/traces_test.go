@@ -9,20 +9,20 @@ import (
 	"github.com/kith/kith/internal/store"
 )
 
-func aStory(call, member string, started time.Time) account.Story {
-	return account.Story{
+func aStory(call, member string, started time.Time) account.Trace {
+	return account.Trace{
 		CallID: call, MemberID: member, Started: started, Mine: true, Caller: "ann", Model: "llama3:8b", Endpoint: "/v1/chat/completions",
 		Stream: true, Status: 503, Code: "CAPACITY_FULL", WaitedMS: 60_000, TookMS: 60_001,
-		Judgements: []account.Judgement{{AfterMS: 1, Verdict: "wait", Row: 4, Seen: []account.Sight{{Via: "own", State: "busy", Machines: 2}}}},
-		Tries:      []account.StoryTry{{Machine: "bóx", Owner: "ann", Via: "own", AfterMS: 2, TookMS: 3, Outcome: "failed"}},
+		Decisions: []account.Decision{{AfterMS: 1, Verdict: "wait", Row: 4, Seen: []account.StateCount{{Via: "own", State: "busy", Machines: 2}}}},
+		Tries:     []account.Attempt{{Machine: "bóx", Owner: "ann", Via: "own", AfterMS: 2, TookMS: 3, Outcome: "failed"}},
 	}
 }
 
 func testStories(t *testing.T, db *store.DB) {
-	ctx, get := t.Context(), must[account.Story](t)
+	ctx, get := t.Context(), must[account.Trace](t)
 	anns, bobs := aStory("req_1", "mem_ann", start), aStory("req_1", "mem_bob", start)
-	bobs.Mine, bobs.Judgements = false, nil
-	ok(t, db.SaveStories(ctx, []account.Story{anns, bobs}, later(1)))
+	bobs.Mine, bobs.Decisions = false, nil
+	ok(t, db.SaveStories(ctx, []account.Trace{anns, bobs}, later(1)))
 	same(t, get(db.Story(ctx, "req_1", "mem_ann")), anns)
 	same(t, get(db.Story(ctx, "req_1", "mem_bob")), bobs)
 	for _, wrong := range [][2]string{{"req_1", "mem_eve"}, {"req_2", "mem_ann"}, {"req_1", ""}, {"", "mem_ann"}, {"req_%", "mem_ann"}, {"req__", "mem____"}} {
@@ -33,10 +33,10 @@ func testStories(t *testing.T, db *store.DB) {
 	// Written again it stays; past its life it goes with the next that come.
 	again := anns
 	again.Code = "changed"
-	ok(t, db.SaveStories(ctx, []account.Story{again}, later(2)))
+	ok(t, db.SaveStories(ctx, []account.Trace{again}, later(2)))
 	same(t, get(db.Story(ctx, "req_1", "mem_ann")), anns)
-	end := start.Add(account.StoryLife)
-	ok(t, db.SaveStories(ctx, []account.Story{aStory("req_2", "mem_ann", end)}, end))
+	end := start.Add(account.TraceLife)
+	ok(t, db.SaveStories(ctx, []account.Trace{aStory("req_2", "mem_ann", end)}, end))
 	get(db.Story(ctx, "req_1", "mem_ann"))
 	ok(t, db.SaveStories(ctx, nil, end.Add(time.Millisecond)))
 	_, err := db.Story(ctx, "req_1", "mem_ann")
@@ -46,6 +46,6 @@ func testStories(t *testing.T, db *store.DB) {
 	// A model's name may be anything that can be asked for.
 	odd := aStory("req_3", "mem_ann", end)
 	odd.Model = strings.Repeat("\u202e\"\\", 20)
-	ok(t, db.SaveStories(ctx, []account.Story{odd}, end))
+	ok(t, db.SaveStories(ctx, []account.Trace{odd}, end))
 	same(t, get(db.Story(ctx, "req_3", "mem_ann")), odd)
 }

@@ -77,7 +77,7 @@
   }
 
   // What changes by itself: the hub sends the words that did. Where the rest of the
-  // page is another one now, that part of it is asked for anew, unless somebody is
+  // page is another one now, that part of it is loaded again, unless a person is
   // at it. Without a stream the page stays as it was loaded.
   function follow(place) {
     const id = place.id;
@@ -90,7 +90,7 @@
     const inUse = () => region().contains(document.activeElement) && document.activeElement.matches("input, select, textarea")
       || [...region().querySelectorAll("input, select, textarea")].some(typed);
 
-    async function anew() {
+    async function refresh() {
       if (asking || shape === region().dataset.shape || inUse()) return;
       asking = true;
       try {
@@ -124,7 +124,7 @@
         if (element && "live" in element.dataset) put(element, words);
       }
       shape = told.shape;
-      anew();
+      refresh();
     }
 
     function turn() { // a page that nobody sees needs no stream, and browsers allow few
@@ -139,7 +139,7 @@
     document.addEventListener("visibilitychange", turn);
     addEventListener("pagehide", () => { source?.close(); source = null; });
     addEventListener("pageshow", turn);
-    document.addEventListener("focusout", () => setTimeout(anew, 0));
+    document.addEventListener("focusout", () => setTimeout(refresh, 0));
   }
   if (window.EventSource) for (const place of document.querySelectorAll("[data-stream]")) if (place.id) follow(place);
 

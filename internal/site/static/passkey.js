@@ -43,7 +43,7 @@
     const reply = await fetch(form.dataset.passkey, { method: "POST", body: fields });
     let told = {};
     try { told = await reply.json(); } catch {
-      told = { error: { message: reply.redirected ? "you are not signed in any more: load this page anew" : "the hub did not answer; try again shortly" } };
+      told = { error: { message: reply.redirected ? "you are not signed in any more: load this page again" : "the hub did not answer; try again shortly" } };
     }
     if (!reply.ok || told.error) throw new Error(told.error?.message);
     const publicKey = asked(told.publicKey);

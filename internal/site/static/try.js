@@ -108,7 +108,7 @@
       if (!response.ok || !kind.startsWith("text/event-stream")) {
         let told = {};
         try { told = (await response.json()).error ?? {}; } catch {
-          told = response.redirected ? { code: "signed_out", message: "you are not signed in any more: load this page anew" } : { code: String(response.status) };
+          told = response.redirected ? { code: "signed_out", message: "you are not signed in any more: load this page again" } : { code: String(response.status) };
         }
         throw told;
       }

@@ -2,10 +2,10 @@ package account
 
 import "time"
 
-// Story is what one member may see of one past call (`kith why ID`): the caller, or an
+// Trace is what one member may see of one past call (`kith why ID`): the caller, or an
 // owner of machines it was tried on. It holds no content of the call. It is kept for
-// StoryLife.
-type Story struct {
+// TraceLife.
+type Trace struct {
 	CallID   string    `json:"call"`
 	MemberID string    `json:"-"` // the member who may see it
 	Started  time.Time `json:"started"`
@@ -23,33 +23,33 @@ type Story struct {
 	// WaitedMS is how long the call waited for a machine; for an owner, before the
 	// last of Tries.
 	WaitedMS int64 `json:"waited_ms,omitzero"`
-	// Judgements are the first and the last decision about the call. Only the caller
+	// Decisions are the first and the last decision about the call. Only the caller
 	// sees them.
-	Judgements []Judgement `json:"decisions,omitempty"`
+	Decisions []Decision `json:"decisions,omitempty"`
 	// Tries are the machines that it was sent to; for an owner, the owner's.
-	Tries []StoryTry `json:"tries"`
+	Tries []Attempt `json:"tries"`
 }
 
-// StoryLife is how long a Story is kept.
-const StoryLife = 7 * 24 * time.Hour
+// TraceLife is how long a Trace is kept.
+const TraceLife = 7 * 24 * time.Hour
 
-// Judgement is one decision about a call.
-type Judgement struct {
-	AfterMS int64   `json:"after_ms"` // since the call arrived
-	Verdict string  `json:"verdict"`
-	Row     int     `json:"row"` // of spec/routing.md#the-twelve-rows
-	Seen    []Sight `json:"seen,omitempty"`
+// Decision is one decision about a call.
+type Decision struct {
+	AfterMS int64        `json:"after_ms"` // since the call arrived
+	Verdict string       `json:"verdict"`
+	Row     int          `json:"row"` // of spec/routing.md#the-twelve-rows
+	Seen    []StateCount `json:"seen,omitempty"`
 }
 
-// Sight is how many of the machines in the caller's reach were in one state.
-type Sight struct {
+// StateCount is how many of the machines in the caller's reach were in one state.
+type StateCount struct {
 	Via      string `json:"via"`
 	State    string `json:"state"`
 	Machines int    `json:"machines"`
 }
 
-// StoryTry is one attempt at a call on one machine.
-type StoryTry struct {
+// Attempt is one attempt at a call on one machine.
+type Attempt struct {
 	Machine string `json:"machine"`
 	Owner   string `json:"owner"`
 	Via     string `json:"via"`
