@@ -166,10 +166,10 @@ func (d *Dispatcher) stopped(ctx context.Context, a *attempt) bool {
 }
 
 // recordRefusal records that the machine did not take a call which by its
-// advertisement it would have taken (spec/routing.md#left-out). A model that it does
-// not have after all is no race. When the machine is no longer left out, the calls
-// that wait for it are decided again: what corrects the hub's view of the machine may
-// come without a notification.
+// advertisement it would have taken (spec/routing.md#left-out). RefusedUnknownModel
+// cannot be a stale advertisement, so it leaves the machine out for the full time.
+// Nothing notifies the hub when the time is over, so a timer decides again for the calls
+// that wait for the machine.
 func (d *Dispatcher) recordRefusal(a *attempt) {
 	now := time.Now()
 	until := a.Offer.Load.Record(a.Class).Refused(a.began, now, a.refusal != tunnel.RefusedUnknownModel)
@@ -182,8 +182,8 @@ func (d *Dispatcher) recordRefusal(a *attempt) {
 	time.AfterFunc(until.Sub(now), func() { d.OnMachine(a.Machine.ID) })
 }
 
-// recordServed records that the machine on which the call ended served it. Calls
-// that wait get what the machine may be sent beyond the slot that is free again.
+// recordServed records that the machine on which the call ended served it. Served may
+// lift a limit (left out, unproven); the slots that this frees go to waiting calls.
 func (d *Dispatcher) recordServed(call *gateway.Call) {
 	if len(call.Trace.Tries) == 0 {
 		return
@@ -235,7 +235,8 @@ func attemptHeader(call *gateway.Call, machine *fleet.Machine) string {
 }
 
 // broken returns what a failed exchange means: the caller hung up or a limit passed,
-// the machine disconnected or takes no further stream, or its engine broke off.
+// the machine disconnected or takes no further stream, or its engine broke off. It may
+// wait for disconnectGrace.
 func broken(ctx context.Context, call *gateway.Call, gone <-chan struct{}, err error) (outcome, error) {
 	var f *fault.Fault
 	switch {
@@ -272,7 +273,8 @@ func readRefusal(response *http.Response) (outcome, error) {
 	return failed, f
 }
 
-// ends reports whether the tunnel ends within disconnectGrace.
+// ends waits for the end of the tunnel for at most disconnectGrace, and reports whether
+// it ended.
 func ends(ctx context.Context, gone <-chan struct{}) bool {
 	select {
 	case <-gone:
