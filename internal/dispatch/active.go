@@ -54,7 +54,7 @@ func (a *activeCalls) begin(ctx context.Context, c *activeCall) (_ context.Conte
 // enter counts a call as running or waiting from now on, or returns the fault for a
 // member that has too many of those. A call that waited is not refused when it is
 // to run: those that run and wait are limited together, so that waiting is no way
-// to run more.
+// to run more. A call that ran and is to wait may be refused.
 func (a *activeCalls) enter(c *activeCall, next phase) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()

@@ -49,11 +49,13 @@ type attempt struct {
 type outcome int
 
 const (
-	answered outcome = iota // the slot is released when the answer's body is closed
-	failed                  // with a fault that holds for every machine
-	busy                    // the machine had no slot after all
-	notTaken                // gone, unreachable or refusing: another may be tried
-	vanished                // gone while a unary call ran: another may be tried once
+	answered    outcome = iota // the slot is released when the answer's body is closed
+	failed                     // with a fault that holds for every machine
+	busy                       // the machine had no slot after all
+	notTaken                   // gone, unreachable or refusing: another may be tried
+	notAdmitted                // neither taken nor refused in time: as notTaken
+	revoked                    // out of the caller's reach before it answered, and idle: as notTaken
+	vanished                   // gone while a unary call ran: another may be tried once
 )
 
 // send posts the call through the tunnel of the attempt's machine. For every outcome
@@ -70,9 +72,13 @@ const (
 //     response at all is the end of the tunnel, or the engine's (broken).
 func (d *Dispatcher) send(ctx context.Context, a *attempt) (*gateway.Answer, outcome, error) {
 	line, gone, ok := d.cfg.Registry.Line(a.Machine.ID)
-	if !ok || isClosed(gone) || !d.stillReaches(a) {
+	if !ok || isClosed(gone) {
 		d.scheduler.release(a.reservation, false)
 		return nil, notTaken, nil
+	}
+	if !d.stillReaches(a) {
+		d.scheduler.release(a.reservation, false)
+		return nil, revoked, nil
 	}
 	ctx, cancel := context.WithCancelCause(ctx)
 	late := time.AfterFunc(d.cfg.FirstByte, func() {
@@ -85,7 +91,7 @@ func (d *Dispatcher) send(ctx context.Context, a *attempt) (*gateway.Answer, out
 			d.scheduler.releaseBusy(a.reservation)
 			return
 		}
-		d.scheduler.release(a.reservation, out != notTaken)
+		d.scheduler.release(a.reservation, out != notTaken && out != notAdmitted)
 	}
 
 	endpoint, _ := a.call.Request()
@@ -101,7 +107,7 @@ func (d *Dispatcher) send(ctx context.Context, a *attempt) (*gateway.Answer, out
 	if err != nil {
 		a.gotBody = body.stop()
 		out, f := broken(ctx, a.call, gone, err)
-		if out == busy || context.Cause(ctx) == errNotAdmitted {
+		if out == busy || out == notAdmitted {
 			d.recordRefusal(a)
 		}
 		end(out)
@@ -160,10 +166,10 @@ func (d *Dispatcher) stopped(ctx context.Context, a *attempt) bool {
 }
 
 // recordRefusal records that the machine did not take a call which by its
-// advertisement it would have taken (spec/routing.md#left-out). A model that it does
-// not have after all is no race. When the machine is no longer left out, the calls
-// that wait for it are decided again: what corrects the hub's view of the machine may
-// come without a notification.
+// advertisement it would have taken (spec/routing.md#left-out). RefusedUnknownModel
+// cannot be a stale advertisement, so it leaves the machine out for the full time.
+// Nothing notifies the hub when the time is over, so a timer decides again for the calls
+// that wait for the machine.
 func (d *Dispatcher) recordRefusal(a *attempt) {
 	now := time.Now()
 	until := a.Offer.Load.Record(a.Class).Refused(a.began, now, a.refusal != tunnel.RefusedUnknownModel)
@@ -176,8 +182,8 @@ func (d *Dispatcher) recordRefusal(a *attempt) {
 	time.AfterFunc(until.Sub(now), func() { d.OnMachine(a.Machine.ID) })
 }
 
-// recordServed records that the machine on which the call ended served it. Calls
-// that wait get what the machine may be sent beyond the slot that is free again.
+// recordServed records that the machine on which the call ended served it. Served may
+// lift a limit (left out, unproven); the slots that this frees go to waiting calls.
 func (d *Dispatcher) recordServed(call *gateway.Call) {
 	if len(call.Trace.Tries) == 0 {
 		return
@@ -229,12 +235,13 @@ func attemptHeader(call *gateway.Call, machine *fleet.Machine) string {
 }
 
 // broken returns what a failed exchange means: the caller hung up or a limit passed,
-// the machine disconnected or takes no further stream, or its engine broke off.
+// the machine disconnected or takes no further stream, or its engine broke off. It may
+// wait for disconnectGrace.
 func broken(ctx context.Context, call *gateway.Call, gone <-chan struct{}, err error) (outcome, error) {
 	var f *fault.Fault
 	switch {
 	case context.Cause(ctx) == errNotAdmitted:
-		return notTaken, nil
+		return notAdmitted, nil
 	case ctx.Err() != nil:
 		return failed, context.Cause(ctx)
 	case errors.As(err, &f):
@@ -266,7 +273,8 @@ func readRefusal(response *http.Response) (outcome, error) {
 	return failed, f
 }
 
-// ends reports whether the tunnel ends within disconnectGrace.
+// ends waits for the end of the tunnel for at most disconnectGrace, and reports whether
+// it ended.
 func ends(ctx context.Context, gone <-chan struct{}) bool {
 	select {
 	case <-gone:

@@ -10,13 +10,8 @@ import (
 	"github.com/kith/kith/internal/gateway"
 )
 
-const (
-	// maxAttempts is how many machines one call may try
-	// (spec/routing.md#three-attempts).
-	maxAttempts = 3
-	// reportEvery is how often a waiting call's position is reported to its caller.
-	reportEvery = 2 * time.Second
-)
+// reportEvery is how often a waiting call's position is reported to its caller.
+const reportEvery = 2 * time.Second
 
 // activeCall is a call from Do until its answer is closed.
 type activeCall struct {
@@ -63,11 +58,11 @@ func (c *activeCall) run(ctx context.Context) (*gateway.Answer, error) {
 // try attempts the call on the machine of a reservation, by the outcome of send:
 //
 //  1. answered, failed: the call ends with that answer or fault. A failure because the
-//     machine went out of the caller's reach is notTaken, once the machine has stopped.
+//     machine went out of the caller's reach is revoked, once the machine has stopped.
 //  2. busy: the call is decided again, and the machine counts as busy until the call
-//     has waited.
-//  3. notTaken, vanished: the call is decided again without the machine, unless it has
-//     had maxAttempts, or a second machine vanished.
+//     joins a queue. It is not one of the machines that the call may try.
+//  3. notTaken, notAdmitted, revoked, vanished: the call is decided again without the
+//     machine, unless it has had fleet.MaxCandidates, or a second machine vanished.
 //
 // If done is false the call is to be decided again.
 func (c *activeCall) try(ctx context.Context, r *reservation) (_ *gateway.Answer, _ error, done bool) {
@@ -92,7 +87,7 @@ func (c *activeCall) try(ctx context.Context, r *reservation) (_ *gateway.Answer
 		}
 	}
 	if outcome == failed && here.Err() != nil && ctx.Err() == nil && c.d.stopped(ctx, a) {
-		outcome = notTaken // revoked before the answer began
+		outcome = revoked
 	}
 	c.recordAttempt(a, outcome)
 	if outcome == answered || outcome == failed {
@@ -101,20 +96,20 @@ func (c *activeCall) try(ctx context.Context, r *reservation) (_ *gateway.Answer
 	c.attempt.Store(nil)
 	cancel(nil)
 	if outcome != vanished {
-		trace.Machine, trace.Owner, trace.Group = "", "", "" // it never ran the call
+		trace.Machine, trace.Owner, trace.Group = "", "", "" // the call is another machine's, or none's
 	}
 	switch {
 	case ctx.Err() != nil:
 		return nil, context.Cause(ctx), true
 	case outcome == busy:
-		c.query.Full = append(c.query.Full, r.Machine.ID) // until the call has waited
+		c.query.Full = append(c.query.Full, r.Machine.ID) // until the call joins a queue
 		return nil, nil, false
 	case outcome == vanished && c.vanished:
 		return nil, fault.New(fault.MachineOffline, "two machines went away in the middle of the answer; try again shortly"), true
 	}
 	c.vanished = c.vanished || outcome == vanished
 	c.query.Avoid, c.query.Gone = append(c.query.Avoid, r.Machine.ID), true
-	if len(c.query.Avoid) == maxAttempts {
+	if len(c.query.Avoid) == fleet.MaxCandidates {
 		return nil, c.exhausted(), true
 	}
 	return nil, nil, false
@@ -172,7 +167,7 @@ func (c *activeCall) wait(ctx context.Context) (_ *gateway.Answer, _ error, done
 	result, err := c.await(ctx, w)
 	c.slot = result.slot
 	c.call.Trace.Waited += time.Since(began)
-	c.call.Waiting(-1, 0)
+	c.call.Waiting(-1, 0) // the wait is over
 	if err != nil {
 		return nil, err, true
 	}

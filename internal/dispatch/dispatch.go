@@ -21,16 +21,17 @@
 //     that wait go before a call that has just come.
 //  3. Attempt. The call is recorded in the ledger and sent through the machine's
 //     tunnel. If the machine is gone, refuses, or vanishes before it answered, the call
-//     is decided again without it, for at most maxAttempts machines. A machine that
-//     refuses as busy counts as busy until the call has waited.
+//     is decided again without it, for at most fleet.MaxCandidates machines. A machine
+//     that refuses as busy is not one of those; it counts as busy until the call joins
+//     a queue.
 //  4. Wait. The call joins its model's queue in the scheduler. It leaves with a slot,
 //     with a refusal (what it waits for is gone), at its deadline, or when the caller
 //     hangs up.
 //
 // When the answer's body is closed the scheduler grants its slot to the next waiting
-// call. Finished then records the call.
+// call. The gateway then calls Finished, which records the call.
 //
-// Three things happen beside that way. The registry notifies of changes (OnMachine,
+// Three things run alongside. The registry notifies of changes (OnMachine,
 // OnChange): calls that wait are decided again, and calls whose key or share ended are
 // ended (revocation.go). A tick each second does the same for what changes with time
 // (Run). And the number of calls that a member has running and waiting is limited
@@ -57,7 +58,7 @@ import (
 	"github.com/kith/kith/internal/spool"
 )
 
-// Config is what a Dispatcher works with. All fields but Draw are needed.
+// Config is what a Dispatcher works with. Running, Waiting and Draw may be zero.
 type Config struct {
 	// Wait and WaitStream limit how long a unary and a streamed call wait for a
 	// machine.

@@ -138,7 +138,8 @@ func TestShareEndsBeforeTheAttempt(t *testing.T) {
 		Body: body, Waiting: func(int, time.Duration) { t.Error("it waits") },
 	}
 	_, err = m.Do(t.Context(), call)
-	if f := fault.Of(err); f.Code != fault.NotInCircle || len(call.Trace.Tries) != 1 || call.Trace.Tries[0].Prompt {
+	if f := fault.Of(err); f.Code != fault.NotInCircle || len(call.Trace.Tries) != 1 || call.Trace.Tries[0].Prompt ||
+		call.Trace.Tries[0].Outcome != "was no longer available to the caller" {
 		t.Errorf("%v; tries %+v", err, call.Trace.Tries)
 	}
 	if !reserved || len(m.asked) != 0 {

@@ -41,6 +41,7 @@ func ListModels(s *fleet.Snapshot, caller gateway.Caller, now time.Time) []gatew
 				byID[offer.ID] = e
 			}
 			e.Machines++
+			// The higher state is better, then the lower class.
 			if better := cmp.Or(cmp.Compare(seen.State, e.best), cmp.Compare(e.Via, seen.Class)); better > 0 {
 				e.best = seen.State
 				e.Model = gateway.Model{

@@ -73,9 +73,11 @@ func (q *queue) cohortOf(query fleet.Query) *cohort {
 }
 
 // alike reports whether two queries of one caller for one model are equal to routing.
+// The order in which machines were tried does not matter.
 func alike(a, b *fleet.Query) bool {
 	return a.Narrow == b.Narrow && a.Exclude == b.Exclude && a.Family == b.Family &&
-		a.Gone == b.Gone && slices.Equal(a.Avoid, b.Avoid)
+		a.Gone == b.Gone && len(a.Avoid) == len(b.Avoid) &&
+		!slices.ContainsFunc(a.Avoid, func(id fleet.MachineID) bool { return !slices.Contains(b.Avoid, id) })
 }
 
 func (q *queue) insert(w *waiter) {

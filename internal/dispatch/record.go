@@ -99,6 +99,10 @@ func (a *attempt) describe(out outcome) string {
 		return "answered"
 	case out == failed:
 		return "failed"
+	case out == revoked:
+		return "was no longer available to the caller"
+	case out == notAdmitted:
+		return "did not take it: no reply in time"
 	case out == vanished:
 		return "went away in the middle of the answer"
 	case a.refusal != "":

@@ -15,7 +15,7 @@ const (
 	// calls are decided again. Those that it cuts off are repeated (checkCaller).
 	checkTimeout = 2 * time.Second
 	// unconfirmedGrace is how long a running call continues while changes of the store
-	// cannot be read, from when nothing new is granted: 30 s in all
+	// cannot be read, on top of the 5 s after which nothing new is granted
 	// (spec/routing.md#frame-blind).
 	unconfirmedGrace = 25 * time.Second
 )
@@ -146,7 +146,7 @@ func (d *Dispatcher) reaches(caller gateway.Caller, a *attempt) bool {
 			return ok
 		}
 	}
-	// The end of its tunnel ends the calls of a machine that left the snapshot.
+	// Of a machine that left the snapshot the end of its tunnel ends the call, not revoke.
 	return s.Machine(a.Machine.ID) == nil
 }
 

@@ -27,8 +27,8 @@ type scheduler struct {
 	mu          sync.Mutex
 	queues      map[fleet.ModelID]*queue
 	joined      int64     // how many calls have joined a queue so far
-	unconfirmed bool      // a grant was put off because the store could not be read
-	minute      time.Time // of the last tick
+	unconfirmed bool      // the store could not be read: the next tick decides for all
+	minute      time.Time // of the last tick that found waiters
 }
 
 // waitResult is what ends a wait: a reserved slot, or the refusal that holds now.
@@ -97,7 +97,7 @@ func (r *reservation) sharers() []fleet.MemberID {
 //     does not wait.
 //  6. Steps 3 to 5 repeat while the machine has a free slot. A reservation that
 //     fails was lost to a call that does not wait, and is tried again with what is
-//     free then.
+//     free then. This ends, since StateOf and reserve look at the same counts.
 func (s *scheduler) grantSlots(id fleet.MachineID) (granted bool) {
 	var at fleet.Query
 	snapshot := s.now(&at)
@@ -186,7 +186,7 @@ func (s *scheduler) decide(c *cohort, full []fleet.MachineID) {
 				granted = s.grantSlots(candidate.Machine.ID) || granted
 			}
 		case d.Verdict == fleet.Refuse:
-			for len(c.waiters) > 0 {
+			for len(c.waiters) > 0 { // last first: the cohort's rank changes only once
 				s.end(c.waiters[len(c.waiters)-1], waitResult{refusal: d.Fault, decision: judgement(d)})
 			}
 		}
@@ -391,7 +391,7 @@ func (s *scheduler) position(w *waiter) int {
 const maxLooked = 256
 
 // queued returns how many waiting calls the machine could take, whatever its state
-// is now; of more than maxLooked cohorts, how many calls those hold.
+// is now. Only the first maxLooked cohorts are counted; of more it is a lower bound.
 func (s *scheduler) queued(machine *fleet.Machine) (n int) {
 	if s.waiting.Load() == 0 {
 		return 0

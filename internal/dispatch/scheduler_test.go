@@ -195,6 +195,11 @@ func TestCohorts(t *testing.T) {
 			t.Errorf("with another %s: in one cohort: %t", c.what, one)
 		}
 	}
+	one, other := queryBy("cid"), queryBy("cid")
+	one.Avoid, other.Avoid = []fleet.MachineID{"a", "b"}, []fleet.MachineID{"b", "a"}
+	if !alike(&one, &other) {
+		t.Error("the order of what was tried makes another cohort")
+	}
 	if q.remove(w); len(q.waiters)+len(q.cohorts)+len(q.byCaller) != 0 {
 		t.Errorf("left over: %d waiters, %d cohorts, of %d callers", len(q.waiters), len(q.cohorts), len(q.byCaller))
 	}

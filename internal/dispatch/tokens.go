@@ -18,7 +18,8 @@ import (
 // machine; 0 if none counted it. A model that no machine serves is refused as in Do.
 // Count reserves no slot and does not wait (spec/api.md#count-tokens). It tries the
 // candidates of a call, best first, but no machine that is reached through a group: a
-// count is not worth the prompt to a machine that any member may bring.
+// count is not worth the prompt to a machine that any member may bring. ctx limits the
+// time of all attempts together; no record is kept of a count.
 func (d *Dispatcher) Count(ctx context.Context, call *gateway.Call) (tokens int64, err error) {
 	query := queryOf(call)
 	decision := d.route(&query)
@@ -48,7 +49,11 @@ func (d *Dispatcher) countOn(ctx context.Context, call *gateway.Call, c fleet.Ca
 	request, body := d.request(ctx, call, c, tunnel.PathTokenize)
 	response, err := line.RoundTrip(request)
 	trace := &call.Trace
-	trace.Tries = append(trace.Tries, gateway.Attempt{Machine: c.Machine, Class: c.Class, Prompt: err == nil && response.StatusCode == http.StatusOK || body.stop()})
+	prompt := err == nil && response.StatusCode == http.StatusOK
+	if !prompt {
+		prompt = body.stop()
+	}
+	trace.Tries = append(trace.Tries, gateway.Attempt{Machine: c.Machine, Class: c.Class, Prompt: prompt})
 	trace.Route = routeHeader(trace.Tries)
 	if err != nil {
 		return 0

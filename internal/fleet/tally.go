@@ -29,7 +29,7 @@ type Query struct {
 	// Waited says that the call has waited to the end of its time.
 	Waited bool
 	// Gone says that every attempt so far found its machine gone, or refusing, before
-	// the call started.
+	// the call started, or lost it in the middle of a unary answer.
 	Gone bool
 	Now  time.Time
 	// Draw is random. It breaks ties between machines and does nothing else.

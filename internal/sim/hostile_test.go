@@ -352,6 +352,9 @@ func TestASilentTrapGetsNothing(t *testing.T) {
 		w.addMachine(bob, "honest", 1, "m")
 		<-a.over
 		w.wantServed(a, 1)
+		if why, _ := w.why(ann, a); why.Tries[0].Outcome != "did not take it: no reply in time" {
+			w.t.Errorf("%+v", why.Tries)
+		}
 		w.within("moved on", a.took(), 10*time.Second)
 		if x.knows(a) || a.names("trap") || x.asked() != 1 {
 			w.t.Errorf("%d calls; the trap has the prompt: %v, named: %v", x.asked(), x.knows(a), a.names("trap"))

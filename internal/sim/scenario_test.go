@@ -681,6 +681,9 @@ func TestMovesOnOnceStopped(t *testing.T) {
 			}
 			if runs == 2 {
 				w.wantServed(a, 2)
+				if why, _ := w.why(bob, a); why.Tries[0].Outcome != "was no longer available to the caller" {
+					w.t.Errorf("%+v", why.Tries)
+				}
 				return
 			}
 			w.wantCode(a, "CASCADE_EXHAUSTED", "")
