@@ -50,6 +50,10 @@ func (s *Site) requestsPage(v *visit) (reply, error) {
 }
 
 func (s *Site) requestPage(v *visit) (reply, error) {
-	told, err := call(s, v, api.ExplainCall, api.CallID{Call: v.PathValue("call")})
-	return reply{page: "request", title: "Request", data: told}, err
+	out := reply{page: "request", title: "Request"}
+	trace, err := call(s, v, api.ExplainCall, api.CallID{Call: v.PathValue("call")})
+	if err == nil {
+		out.data = trace
+	}
+	return out, err
 }

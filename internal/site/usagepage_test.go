@@ -118,7 +118,10 @@ func testRequestPages(t *testing.T, tn *town) {
 	}
 	b.get("/requests?id=+req_0007+").goes(t, "/requests/req_0007")
 	b.get("/requests?before=2026-11-21T10:30:00Z,%00").want(t, 400, "before is a time")
-	b.get("/requests/req_none").want(t, 404, "<h1>Request</h1>", "nothing is known of a call", "401")
+	none := b.get("/requests/req_none").want(t, 404, "<h1>Request</h1>", "nothing is known of a call", "401")
+	if strings.Contains(none.body, "<dt>") {
+		t.Errorf("the page of an unknown call describes one: %s", none.body)
+	}
 
 	early := account.Trace{CallID: "req_early", MemberID: ada, Started: now, Mine: true, Caller: "ada", Status: 413, Code: "request_too_large", Endpoint: "/v1/chat/completions"}
 	lost := account.Trace{CallID: "req_lost", MemberID: ada, Started: now, Mine: true, Caller: "ada", Status: 200, Code: account.Interrupted, Model: "m"}
