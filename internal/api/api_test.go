@@ -604,6 +604,42 @@ func TestPathsAndMethods(t *testing.T) {
 	}
 }
 
+// TestWrongBodies: a refusal names the member at fault and what the request takes,
+// and nothing of this program's inside.
+func TestWrongBodies(t *testing.T) {
+	w := newWorld(t)
+	for _, c := range []struct{ path, body, message, param string }{
+		{"/api/shares", `{"whit":"eve"}`, `this request has no member "whit"; it takes with, models, hours, concurrent, per_day`, "whit"},
+		{"/api/shares", `{"with":7}`, "with cannot be a JSON number", "with"},
+		{"/api/shares", `[]`, "the body cannot be a JSON array", ""},
+		{"/api/shares", `{"with":"eve","with":"bob"}`, "duplicate object member name", ""},
+		{"/api/shares", `{"with":`, "the body is not strict JSON", ""},
+		{"/api/shares", ``, "this request needs a JSON body", ""},
+		{"/api/shares", `{"with":"eve","per_day":"many"}`, "per_day cannot be a JSON string", "per_day"},
+	} {
+		got := w.ask("ada", "POST", c.path, c.body)
+		var answer struct {
+			Error struct {
+				Message string  `json:"message"`
+				Param   *string `json:"param"`
+			} `json:"error"`
+		}
+		check(t, json.Unmarshal([]byte(got.body), &answer))
+		param := ""
+		if answer.Error.Param != nil {
+			param = *answer.Error.Param
+		}
+		if got.status != 400 || !strings.Contains(answer.Error.Message, c.message) || param != c.param {
+			t.Errorf("%s: %d %s (param %q)", c.body, got.status, answer.Error.Message, param)
+		}
+		for _, inside := range []string{"Go ", "api.", "jsontext", "unmarshal"} {
+			if strings.Contains(answer.Error.Message, inside) {
+				t.Errorf("%s: %s", c.body, answer.Error.Message)
+			}
+		}
+	}
+}
+
 // TestBodiesThatDoNotEnd: a body is bounded, and one that never comes holds no
 // answer back.
 func TestBodiesThatDoNotEnd(t *testing.T) {

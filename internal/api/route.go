@@ -2,14 +2,11 @@ package api
 
 import (
 	"context"
-	"errors"
 	"net/http"
 	"net/url"
 	"reflect"
 	"strings"
 	"time"
-
-	"github.com/go-json-experiment/json"
 
 	"github.com/kith/kith/internal/account"
 	"github.com/kith/kith/internal/fault"
@@ -112,12 +109,8 @@ func (l *line) decode(r *http.Request, body []byte, into any) error {
 	case l.needed && len(body) == 0:
 		return fault.New(fault.InvalidRequest, "this request needs a JSON body")
 	case l.body && len(body) > 0:
-		if err := json.Unmarshal(body, into, json.RejectUnknownMembers(true)); err != nil {
-			f := fault.New(fault.InvalidRequest, "cannot read the JSON body: %v", err)
-			if wrong := (*json.SemanticError)(nil); errors.As(err, &wrong) {
-				f = f.WithParam(wrong.JSONPointer.LastToken())
-			}
-			return f
+		if err := ReadJSON(body, into); err != nil {
+			return err
 		}
 	}
 	query, in := r.URL.Query(), reflect.ValueOf(into).Elem()

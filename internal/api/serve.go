@@ -2,10 +2,12 @@ package api
 
 import (
 	"cmp"
+	"errors"
 	"io"
 	"net/http"
 	"net/url"
 	"path"
+	"reflect"
 	"slices"
 	"strconv"
 	"strings"
@@ -192,6 +194,47 @@ func ReadBody(w http.ResponseWriter, r *http.Request) ([]byte, error) {
 		return nil, fault.New(fault.RequestTooLarge, "the body is larger than %d bytes: send less", maxBody)
 	}
 	return nil, fault.New(fault.InvalidRequest, "cannot read the body: it ended too early").Because(err)
+}
+
+// ReadJSON reads a body, one strict JSON object, into what into points to. Its
+// error is for the caller, and names the member at fault and no type of Go's.
+func ReadJSON(body []byte, into any) error {
+	err := json.Unmarshal(body, into, json.RejectUnknownMembers(true))
+	if err == nil {
+		return nil
+	}
+	wrong, ok := errors.AsType[*json.SemanticError](err)
+	if !ok {
+		return fault.New(fault.InvalidRequest, "the body is not strict JSON: %s", strings.TrimPrefix(err.Error(), "jsontext: "))
+	}
+	name := wrong.JSONPointer.LastToken()
+	var f *fault.Fault
+	switch {
+	case errors.Is(err, json.ErrUnknownName):
+		f = fault.New(fault.InvalidRequest, "this request has no member %.80q; it takes %s", name, strings.Join(memberNames(reflect.TypeOf(into).Elem()), ", "))
+	case wrong.Err != nil:
+		f = fault.New(fault.InvalidRequest, "cannot use %s: %v", cmp.Or(name, "the body"), wrong.Err)
+	default:
+		kind := strings.NewReplacer("[", "array", "{", "object").Replace(wrong.JSONKind.String())
+		f = fault.New(fault.InvalidRequest, "%s cannot be a JSON %s", cmp.Or(name, "the body"), kind)
+	}
+	return f.WithParam(name).Because(err)
+}
+
+// memberNames lists the JSON members of a struct type, those of its embedded
+// structs included.
+func memberNames(t reflect.Type) []string {
+	var names []string
+	for f := range t.Fields() {
+		name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
+		switch {
+		case f.Anonymous:
+			names = append(names, memberNames(f.Type)...)
+		case name != "" && name != "-":
+			names = append(names, name)
+		}
+	}
+	return names
 }
 
 // WriteJSON answers with a value as JSON.

@@ -204,8 +204,12 @@ func (h *Hub) login(w http.ResponseWriter, r *http.Request) {
 		Token string `json:"token"`
 		Name  string `json:"name"`
 	}
-	if f := readJSON(w, r, &ask); f != nil {
-		writeProblem(w, f)
+	body, err := api.ReadBody(w, r)
+	if err == nil {
+		err = api.ReadJSON(body, &ask)
+	}
+	if err != nil {
+		writeProblem(w, fault.Of(err))
 		return
 	}
 	token, err := credential.Parse(ask.Token)

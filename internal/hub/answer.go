@@ -3,8 +3,6 @@ package hub
 import (
 	"net/http"
 
-	"github.com/go-json-experiment/json"
-
 	"github.com/kith/kith/internal/account"
 	"github.com/kith/kith/internal/api"
 	"github.com/kith/kith/internal/fault"
@@ -32,12 +30,4 @@ func writeProblem(w http.ResponseWriter, f *fault.Fault) (id string) {
 	w.Header().Set("Cache-Control", "no-store")
 	api.WriteFault(w, f, id)
 	return id
-}
-
-// readJSON reads a small strict JSON body; members it does not know are refused.
-func readJSON(w http.ResponseWriter, r *http.Request, into any) *fault.Fault {
-	if err := json.UnmarshalRead(http.MaxBytesReader(w, r.Body, 64<<10), into, json.RejectUnknownMembers(true)); err != nil {
-		return fault.New(fault.InvalidRequest, "cannot read the JSON body: %v", err)
-	}
-	return nil
 }
