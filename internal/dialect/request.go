@@ -113,14 +113,7 @@ func vendorToolFault(param, types string) error {
 }
 
 // value is the next value.
-func (q *request) value() (jsontext.Value, error) {
-	value, err := q.dec.ReadValue()
-	if err != nil {
-		return nil, err
-	}
-	end := q.dec.InputOffset()
-	return q.body[end-int64(len(value)) : end], nil
-}
+func (q *request) value() (jsontext.Value, error) { return valueIn(q.body, q.dec) }
 
 // A rule says why a member may not have a value, which is nil for null: the end of a sentence, empty where it may.
 type rule func(value jsontext.Value) string
