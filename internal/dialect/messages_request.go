@@ -135,10 +135,8 @@ func (q *messagesRequest) member(name []byte) (err error) {
 	})
 }
 
-// format reads the format of the answer.
 func (q *messagesRequest) format() error { return q.fields(field{"schema", anObject, &q.schema}) }
 
-// turn reads one message.
 func (q *messagesRequest) turn() error {
 	var t turn
 	var role jsontext.Value
@@ -183,13 +181,12 @@ func (q *messagesRequest) content() ([]block, error) {
 		})
 		return blocks, err
 	case '{', 'n':
-		return nil, q.dec.SkipValue()
+		return nil, skip(q.dec)
 	default:
 		return nil, q.refuseNext("must be a string or a list of content blocks")
 	}
 }
 
-// block reads one content block.
 func (q *messagesRequest) block() (b block, err error) {
 	var kind, failed jsontext.Value
 	source := []field{
@@ -232,7 +229,6 @@ func (q *messagesRequest) block() (b block, err error) {
 	return b, q.checkBlock(&b)
 }
 
-// kindOf is the kind of a content block's type.
 func kindOf(word string) blockKind {
 	switch word {
 	case "text":

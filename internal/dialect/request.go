@@ -33,7 +33,6 @@ type request struct {
 	turnsMember  string // the name of the member that holds the turns
 }
 
-// turn is one message.
 type turn struct {
 	role   string // user, assistant or system
 	blocks []block
@@ -76,7 +75,6 @@ const (
 	vendorBlock
 )
 
-// block is one content block.
 type block struct {
 	kind     blockKind
 	typeName string         // its type, where that is otherBlock's
@@ -112,7 +110,6 @@ func vendorToolFault(param, types string) error {
 	return fault.New(fault.InvalidRequest, "%s: no machine here can run %s, which is its vendor's own; send tools of the type function or custom, and run them yourself", param, types).WithParam(param)
 }
 
-// value is the next value.
 func (q *request) value() (jsontext.Value, error) { return valueIn(q.body, q.dec) }
 
 // A rule says why a member may not have a value, which is nil for null: the end of a sentence, empty where it may.
@@ -196,7 +193,7 @@ func (q *request) field(name []byte, fields []field) error {
 		*f.into = value
 		return nil
 	}
-	return q.dec.SkipValue()
+	return skip(q.dec)
 }
 
 // fields reads the object that comes next, of which these members are kept; null is an empty one.
@@ -219,7 +216,7 @@ func (q *request) object(member func(name []byte) error) error {
 	case '{':
 		return Members(q.dec, member)
 	case 'n':
-		return q.dec.SkipValue()
+		return skip(q.dec)
 	}
 	return q.refuseNext("must be an object")
 }
@@ -235,14 +232,14 @@ func (q *request) list(one func() error) error {
 			return one()
 		})
 	case 'n':
-		return q.dec.SkipValue()
+		return skip(q.dec)
 	}
 	return q.refuseNext("must be a list")
 }
 
 // refuseNext is the fault of the next value.
 func (q *request) refuseNext(rule string) error {
-	if err := q.dec.SkipValue(); err != nil {
+	if err := skip(q.dec); err != nil {
 		return err
 	}
 	return q.refuse("%s", rule)

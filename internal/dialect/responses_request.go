@@ -227,7 +227,7 @@ func (q *ResponsesRequest) control(name string) error {
 // include reads what else the caller wants in the answer. Only logprobs are known here.
 func (q *ResponsesRequest) include() error {
 	if q.dec.PeekKind() != '[' {
-		return q.dec.SkipValue()
+		return skip(q.dec)
 	}
 	return q.list(func() error {
 		value, err := q.value()
@@ -335,7 +335,7 @@ func (q *ResponsesRequest) toolChoice() error {
 						names = append(names, nil)
 						return q.field(member, []field{{"name", aString, &names[len(names)-1]}})
 					}
-					return q.dec.SkipValue()
+					return skip(q.dec)
 				})
 			})
 		}
