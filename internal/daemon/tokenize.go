@@ -47,17 +47,9 @@ func (d *Daemon) serveTokenize(w http.ResponseWriter, r *http.Request, _ *bool) 
 	if named, ok := tunnel.CallModel(r.Header); ok && !check(fleet.ModelID(named)) {
 		return // before the body is read
 	}
-	head, body, ok := d.readRequest(w, r, tunnel.MaxTokenize)
-	if !ok {
-		return
-	}
-	defer body.Close()
-	if !check(head.Model) {
-		return
-	}
-	text, err := body.Load()
-	if err != nil { // the spool is full
-		refuseCall(w, tunnel.RefusedBusy)
+	head, text, release, ok := d.readRequest(w, r, tunnel.MaxTokenize)
+	defer release()
+	if !ok || !check(head.Model) {
 		return
 	}
 	_, caller, _ := strings.Cut(r.Header.Get(tunnel.HeaderCaller), " ")

@@ -16,7 +16,6 @@ const (
 	upstreamRetryInterval = time.Minute
 )
 
-// newUpstreams returns the upstreams of the configuration.
 func newUpstreams(c *Config) ([]*engine.Upstream, error) {
 	var all []*engine.Upstream
 	for _, config := range c.Upstreams {
@@ -52,7 +51,6 @@ func (d *Daemon) checkUpstreams(ctx context.Context) bool {
 	return !failed.Load()
 }
 
-// runUpstreamChecks checks the upstreams until ctx ends.
 func (d *Daemon) runUpstreamChecks(ctx context.Context) error {
 	if len(d.offers.upstreams) == 0 {
 		return nil
@@ -62,9 +60,7 @@ func (d *Daemon) runUpstreamChecks(ctx context.Context) error {
 		if d.checkUpstreams(ctx) {
 			wait = upstreamCheckInterval
 		}
-		select {
-		case <-time.After(wait):
-		case <-ctx.Done():
+		if !sleep(ctx, wait, nil) {
 			return nil
 		}
 	}
