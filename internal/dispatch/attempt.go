@@ -58,16 +58,9 @@ const (
 	vanished                   // gone while a unary call ran: another may be tried once
 )
 
-// slotUse is what an attempt that ended so made of its slot.
-func (o outcome) slotUse() slotUse {
-	switch o {
-	case busy:
-		return refusedBusy
-	case notTaken, notAdmitted:
-		return unused
-	default:
-		return ran
-	}
+// slotUses is what became of the reservation, by outcome.
+var slotUses = [...]slotUse{
+	answered: ran, failed: ran, revoked: ran, vanished: ran, busy: refusedBusy, notTaken: unused, notAdmitted: unused,
 }
 
 // send posts the call through the tunnel of the attempt's machine. For every outcome
@@ -99,7 +92,7 @@ func (d *Dispatcher) send(ctx context.Context, a *attempt) (*gateway.Answer, out
 	finish := func(out outcome) {
 		firstByteTimer.Stop()
 		cancel(nil)
-		d.scheduler.release(a.reservation, out.slotUse())
+		d.scheduler.release(a.reservation, slotUses[out])
 	}
 
 	endpoint, _ := a.call.Request()
