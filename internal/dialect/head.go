@@ -139,7 +139,8 @@ func (h *headReader) member(name []byte) error {
 			h.Choices = int(min(max(n, 1), MaxChoices))
 		}
 	case "reasoning_effort", "reasoning", "thinking", "chat_template_kwargs":
-		return thinkingControls[string(name)](value)
+		_, err := ReadThinking(string(name), value)
+		return err
 	case "functions", "function_call", "tools", "tool_choice":
 		h.forms = h.forms || usesForms(string(name), value)
 	}
