@@ -81,6 +81,9 @@ func (c *activeCall) try(ctx context.Context, r *reservation) (_ *gateway.Answer
 	c.attempt.Store(a)
 	answer, outcome, err := c.d.send(here, a)
 	if outcome == answered {
+		if !c.call.Stream { // the machine is done
+			c.attempt.Store(nil)
+		}
 		if err = c.d.cfg.Ledger.Await(here, receipt); err != nil {
 			answer.Close()
 			answer, outcome = nil, failed

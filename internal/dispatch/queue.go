@@ -13,7 +13,7 @@ import (
 // are ordered by arrival.
 type queue struct {
 	model    fleet.ModelID
-	offers   int                          // of the model in the region, at the last tick
+	offered  fleet.OfferedBy              // by which machines of the region, at the last tick
 	waiters  []*waiter                    // all: the index of a call is its position
 	cohorts  []*cohort                    // by their first waiter; none is empty
 	byCaller map[fleet.MemberID][]*cohort // the same cohorts
@@ -37,8 +37,8 @@ type waiter struct {
 	left    bool // it is in no queue any more; guarded by scheduler.mu
 }
 
-func newQueue(model fleet.ModelID, offers int) *queue {
-	return &queue{model: model, offers: offers, byCaller: make(map[fleet.MemberID][]*cohort)}
+func newQueue(model fleet.ModelID, offered fleet.OfferedBy) *queue {
+	return &queue{model: model, offered: offered, byCaller: make(map[fleet.MemberID][]*cohort)}
 }
 
 func (w *waiter) before(other *waiter) bool { return byArrival(w, other) < 0 }

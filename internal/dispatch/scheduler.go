@@ -326,9 +326,9 @@ func (s *scheduler) tick(now time.Time) {
 	all := s.unconfirmed || !minute.Equal(s.minute)
 	s.unconfirmed, s.minute = false, minute
 	for _, q := range s.queues {
-		was := q.offers
-		q.offers = snapshot.Offers(q.model)
-		if all || q.offers != was {
+		was := q.offered
+		q.offered = snapshot.OfferedBy(q.model)
+		if all || q.offered != was {
 			cohorts = append(cohorts, q.cohorts...)
 		}
 	}
@@ -349,7 +349,7 @@ func (s *scheduler) join(query fleet.Query, arrived time.Time) *waiter {
 		if s.queues == nil {
 			s.queues = make(map[fleet.ModelID]*queue)
 		}
-		q = newQueue(query.Model, s.now(new(fleet.Query)).Offers(query.Model))
+		q = newQueue(query.Model, s.now(new(fleet.Query)).OfferedBy(query.Model))
 		s.queues[query.Model] = q
 	}
 	s.joined++

@@ -172,7 +172,7 @@ func TestSchedulerLeaving(t *testing.T) {
 // Calls that are equal to routing are in one cohort, whatever their time and draw;
 // others are not.
 func TestCohorts(t *testing.T) {
-	q := newQueue("m", 1)
+	q := newQueue("m", fleet.OfferedBy{})
 	w := &waiter{cohort: q.cohortOf(queryBy("bob"))}
 	q.insert(w)
 	for _, c := range []struct {

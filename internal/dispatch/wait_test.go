@@ -147,8 +147,11 @@ func TestSchedulerTicks(t *testing.T) {
 	box.Offers = box.Offers[1:]
 	r.snapshot = r.snapshot.WithMachine(&box)
 	r.onMachine(&box)
+	evesOwn := fleet.Machine{ID: "other", Owner: "eve", Online: true, Slots: 1, Offers: []fleet.Offer{{ID: "m", Families: fleet.Families(fleet.Chat)}}}
+	r.snapshot = r.snapshot.WithMachine(&evesOwn) // as many machines offer it as before
+	r.onMachine(&evesOwn)
 	if next(time.Second); got(w).refusal == nil {
-		t.Error("no machine offers it: waits on")
+		t.Error("no machine that it could use offers it: waits on")
 	}
 }
 
