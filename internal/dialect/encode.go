@@ -25,7 +25,7 @@ func quote(text string) jsontext.Value {
 }
 
 // text is what a JSON string says; empty for nil.
-func text(quoted jsontext.Value) string { return string(unquoteOrNil(quoted)) }
+func text(quoted jsontext.Value) string { return string(unquote(quoted)) }
 
 // or is the value, or the default where there is none.
 func or(value jsontext.Value, standard string) jsontext.Value {

@@ -93,7 +93,7 @@ func (h *headReader) read(body []byte, member func(name []byte) error) error {
 		}
 		return fault.New(fault.InvalidRequest, "the body must be a JSON object")
 	}
-	err := members(h.dec, func(name []byte) error {
+	err := Members(h.dec, func(name []byte) error {
 		switch string(name) {
 		case "model":
 			return h.model()
@@ -139,7 +139,8 @@ func (h *headReader) member(name []byte) error {
 			h.Choices = int(min(max(n, 1), MaxChoices))
 		}
 	case "reasoning_effort", "reasoning", "thinking", "chat_template_kwargs":
-		return thinkingControls[string(name)](value)
+		_, err := ReadThinking(string(name), value)
+		return err
 	case "functions", "function_call", "tools", "tool_choice":
 		h.forms = h.forms || usesForms(string(name), value)
 	}

@@ -113,14 +113,7 @@ func vendorToolFault(param, types string) error {
 }
 
 // value is the next value.
-func (q *request) value() (jsontext.Value, error) {
-	value, err := q.dec.ReadValue()
-	if err != nil {
-		return nil, err
-	}
-	end := q.dec.InputOffset()
-	return q.body[end-int64(len(value)) : end], nil
-}
+func (q *request) value() (jsontext.Value, error) { return valueIn(q.body, q.dec) }
 
 // A rule says why a member may not have a value, which is nil for null: the end of a sentence, empty where it may.
 type rule func(value jsontext.Value) string
@@ -224,7 +217,7 @@ func (q *request) stringInto(into *jsontext.Value) error {
 func (q *request) object(member func(name []byte) error) error {
 	switch q.dec.PeekKind() {
 	case '{':
-		return members(q.dec, member)
+		return Members(q.dec, member)
 	case 'n':
 		return q.dec.SkipValue()
 	}
@@ -235,7 +228,7 @@ func (q *request) object(member func(name []byte) error) error {
 func (q *request) list(one func() error) error {
 	switch q.dec.PeekKind() {
 	case '[':
-		return elements(q.dec, func() error {
+		return Elements(q.dec, func() error {
 			if q.counted++; q.counted > maxBlocks {
 				return q.refuse("more than %d messages, content blocks and tools are not taken in one request", maxBlocks)
 			}

@@ -203,7 +203,7 @@ func (q *ResponsesRequest) control(name string) error {
 	if err != nil || value.Kind() == 'n' {
 		return err
 	}
-	if err := thinkingControls[name](value); err != nil {
+	if _, err := ReadThinking(name, value); err != nil {
 		return err
 	}
 	switch name {
