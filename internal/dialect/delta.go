@@ -81,11 +81,10 @@ func (p *delta) delta(name []byte, value jsontext.Value) {
 // toolCalls reads the list of parts of tool calls that comes next in dec, and
 // reports whether there are any.
 func (p *delta) toolCalls(dec *jsontext.Decoder) (any bool, err error) {
-	err = elements(dec, func() error {
+	err = Elements(dec, func() error {
 		any = true
 		if dec.PeekKind() != '{' {
-			_, err := dec.ReadValue()
-			return err
+			return dec.SkipValue()
 		}
 		call, err := p.toolCall(dec)
 		if err == nil && !p.done {
@@ -97,32 +96,24 @@ func (p *delta) toolCalls(dec *jsontext.Decoder) (any bool, err error) {
 }
 
 func (p *delta) toolCall(dec *jsontext.Decoder) (call callDelta, err error) {
-	value := func() (jsontext.Value, error) {
-		value, err := dec.ReadValue()
-		if err != nil {
-			return nil, err
-		}
-		end := dec.InputOffset()
-		return p.document[end-int64(len(value)) : end], nil
-	}
 	text := func(into *jsontext.Value) error {
-		value, err := value()
+		value, err := valueIn(p.document, dec)
 		if value.Kind() == '"' && len(value) > len(`""`) {
 			*into = value
 		}
 		return err
 	}
-	err = members(dec, func(name []byte) error {
+	err = Members(dec, func(name []byte) error {
 		switch string(name) {
 		case "index":
-			value, err := value()
-			call.index, _ = strconv.ParseInt(string(value), 10, 64) // invalidAnswer is the first
+			value, err := dec.ReadValue()
+			call.index, _ = strconv.ParseInt(string(value), 10, 64) // 0 where it is no number
 			return err
 		case "id":
 			return text(&call.id)
 		case "function":
 			if dec.PeekKind() == '{' {
-				return members(dec, func(name []byte) error {
+				return Members(dec, func(name []byte) error {
 					switch string(name) {
 					case "name":
 						return text(&call.name)
