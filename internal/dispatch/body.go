@@ -21,7 +21,7 @@ type requestBody struct {
 // errStopped ends a body whose request was answered before it was read.
 var errStopped = errors.New("the machine answered before it read the request")
 
-// Read satisfies io.Reader.
+// Read implements io.Reader.
 func (b *requestBody) Read(p []byte) (int, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -33,7 +33,7 @@ func (b *requestBody) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// Close satisfies io.Closer.
+// Close implements io.Closer.
 func (b *requestBody) Close() error { return b.body.Close() }
 
 // stop ends the body and reports whether any of it was given.
@@ -56,48 +56,32 @@ func (b *requestBody) withhold() bool {
 // machine and then releases its slot, so that the machine learns of the end before
 // it gets the next call.
 type answerBody struct {
-	io.ReadCloser
-	ctx   context.Context
-	gone  <-chan struct{} // closed when the machine's tunnel has ended
-	first []byte          // read ahead
-	end   func()
+	io.Closer
+	in     io.Reader
+	ctx    context.Context
+	gone   <-chan struct{} // closed when the machine's tunnel has ended
+	finish func()
 }
 
-// readAhead waits for the answer's first bytes.
-func (b *answerBody) readAhead() error {
-	buffer := make([]byte, 4<<10)
-	n, err := io.ReadAtLeast(b.ReadCloser, buffer, 1)
-	if n == 0 {
-		return err
-	}
-	b.first = buffer[:n]
-	return nil
-}
-
-// Read returns the bytes that were read ahead, then the machine's. The error of an
-// answer that breaks says who ended it: the caller, the machine or its engine.
+// Read implements io.Reader. The error of an answer that breaks says who ended it: the
+// caller, the machine or its engine.
 func (b *answerBody) Read(p []byte) (int, error) {
-	if len(b.first) > 0 {
-		n := copy(p, b.first)
-		b.first = b.first[n:]
-		return n, nil
-	}
-	n, err := b.ReadCloser.Read(p)
+	n, err := b.in.Read(p)
 	switch {
 	case err == nil || err == io.EOF:
 		return n, err
 	case b.ctx.Err() != nil:
 		return n, context.Cause(b.ctx)
-	case ends(b.ctx, b.gone):
+	case awaitTunnelEnd(b.ctx, b.gone):
 		return n, fault.New(fault.MachineOffline, "the machine went away in the middle of the answer").Because(err)
 	default:
 		return n, fault.New(fault.EngineError, "the engine broke off in the middle of the answer").Because(err)
 	}
 }
 
-// Close satisfies io.Closer.
+// Close implements io.Closer.
 func (b *answerBody) Close() error {
-	err := b.ReadCloser.Close()
-	b.end()
+	err := b.Closer.Close()
+	b.finish()
 	return err
 }

@@ -22,6 +22,8 @@ import (
 // flavor holds the differences between the two databases.
 type flavor struct {
 	dialect goose.Dialect
+	// shared is whether several processes may use the database.
+	shared bool
 	// migrations are options for migrations that only this database has.
 	migrations []goose.ProviderOption
 	// kind returns the error of this package for a driver's error, or nil.
@@ -65,6 +67,7 @@ func openPostgres(ctx context.Context, config Config) (*DB, error) {
 		write: pool, read: pool,
 		flavor: flavor{
 			dialect:    goose.DialectPostgres,
+			shared:     true,
 			migrations: []goose.ProviderOption{goose.WithSessionLocker(locker)},
 			kind:       postgresKind,
 			prepare:    func(on query.DBTX) query.DBTX { return on }, // pgx does
