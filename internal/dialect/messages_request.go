@@ -230,28 +230,18 @@ func (q *messagesRequest) block() (b block, err error) {
 }
 
 func kindOf(word string) blockKind {
-	switch word {
-	case "text":
-		return textBlock
-	case "image":
-		return imageBlock
-	case "document":
-		return documentBlock
-	case "search_result":
-		return searchBlock
-	case "tool_use":
-		return toolUseBlock
-	case "tool_result":
-		return toolResultBlock
-	case "thinking":
-		return thinkingBlock
-	case "redacted_thinking", "server_tool_use", "mcp_tool_use", "container_upload", "compaction", "tool_reference":
-		return vendorBlock
+	if kind, known := blockKinds[word]; known || !strings.HasSuffix(word, "_tool_result") {
+		return kind
 	}
-	if strings.HasSuffix(word, "_tool_result") {
-		return vendorBlock
-	}
-	return otherBlock
+	return vendorBlock
+}
+
+// blockKinds are the kinds of the types of content blocks, beside the results of vendors' tools.
+var blockKinds = map[string]blockKind{
+	"text": textBlock, "image": imageBlock, "document": documentBlock, "search_result": searchBlock,
+	"tool_use": toolUseBlock, "tool_result": toolResultBlock, "thinking": thinkingBlock,
+	"redacted_thinking": vendorBlock, "server_tool_use": vendorBlock, "mcp_tool_use": vendorBlock,
+	"container_upload": vendorBlock, "compaction": vendorBlock, "tool_reference": vendorBlock,
 }
 
 // checkBlock refuses a block that lacks what its type needs. A document is

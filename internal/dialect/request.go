@@ -138,28 +138,38 @@ func oneOf(must string, words ...string) rule {
 	}
 }
 
+// optional allows null and what r allows.
+func optional(r rule) rule {
+	return func(value jsontext.Value) string {
+		if value == nil {
+			return ""
+		}
+		return r(value)
+	}
+}
+
 // kinds allows null and these kinds of values.
 func kinds(allowed, must string) rule {
-	return func(value jsontext.Value) string {
-		if value != nil && strings.IndexByte(allowed, byte(value.Kind())) < 0 {
+	return optional(func(value jsontext.Value) string {
+		if strings.IndexByte(allowed, byte(value.Kind())) < 0 {
 			return must
 		}
 		return ""
-	}
+	})
 }
 
 // integer allows null and integers of at least that.
 func integer(least int64) rule {
-	return func(value jsontext.Value) string {
-		if n, err := strconv.ParseInt(string(value), 10, 64); value != nil && (err != nil || n < least) {
+	return optional(func(value jsontext.Value) string {
+		if n, err := strconv.ParseInt(string(value), 10, 64); err != nil || n < least {
 			return fmt.Sprintf("must be a whole number of at least %d", least)
 		}
 		return ""
-	}
+	})
 }
 
 var (
-	aString   = kinds(`"`, "must be a string")
+	aString   = optional(requiredString)
 	aBoolean  = kinds("tf", "must be true or false")
 	aNumber   = kinds("0", "must be a number")
 	anObject  = kinds("{", "must be an object")

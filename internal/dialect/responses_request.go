@@ -120,16 +120,7 @@ func (q *ResponsesRequest) chosen() *request {
 	return &chosen
 }
 
-// truncationWord allows null and the words of truncation.
-func truncationWord(value jsontext.Value) string {
-	if wrong := aString(value); wrong != "" {
-		return wrong
-	}
-	if value != nil && string(value) != `"auto"` && string(value) != `"disabled"` {
-		return "must be auto or disabled"
-	}
-	return ""
-}
+var truncationWord = optional(oneOf("must be auto or disabled", "auto", "disabled"))
 
 // member reads one member of the body; those without a meaning here are passed
 // over.
