@@ -2,6 +2,7 @@ package dialect
 
 import (
 	"io"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -312,7 +313,6 @@ type formEvents struct {
 
 // customCall is a call of a custom tool while its arguments come in.
 type customCall struct {
-	id        string
 	arguments []byte
 	nesting   nesting
 	sent      bool
@@ -367,17 +367,14 @@ func (e *formEvents) rewrite(answer jsonObject, said string, whole bool) ([]byte
 		if json.Unmarshal(choice[said], &message) != nil || message["tool_calls"] != nil && json.Unmarshal(message["tool_calls"], &calls) != nil {
 			return nil, invalidAnswer("something that is not a chat answer")
 		}
-		var number struct {
-			Index int `json:"index"`
-		}
-		number.Index = at
+		index := at
 		if choice["index"].Kind() == '0' {
-			_ = json.Unmarshal(choice["index"], &number.Index) // a number
+			_ = json.Unmarshal(choice["index"], &index) // a number
 		}
 		finished := choice["finish_reason"].Kind() == '"'
 		if e.forms.legacy {
 			legacyCall(choice, message, calls)
-		} else if calls = e.customCalls(number.Index, calls, whole, finished); calls != nil {
+		} else if calls = e.customCalls(index, calls, whole, finished); calls != nil {
 			message["tool_calls"] = encode(calls)
 		} else {
 			delete(message, "tool_calls")
@@ -427,7 +424,7 @@ func (e *formEvents) customCalls(choice int, calls []formCall, whole, finished b
 		}
 		open := e.calls[at]
 		if e.forms.custom[name] && open == nil && len(e.calls) < maxWaitingCalls {
-			open = &customCall{id: call.ID}
+			open = &customCall{}
 			e.calls[at] = open
 			out = append(out, formCall{Index: &at[1], ID: call.ID, Type: "custom", Custom: &formInput{Name: name}})
 		}
@@ -442,8 +439,10 @@ func (e *formEvents) customCalls(choice int, calls []formCall, whole, finished b
 		out = open.send(out, at[1], open.nesting.over())
 	}
 	if finished {
-		for _, at := range sortedCalls(e.calls, choice) {
-			out = e.calls[at].send(out, at[1], true)
+		for _, at := range slices.SortedFunc(maps.Keys(e.calls), func(a, b [2]int) int { return a[1] - b[1] }) {
+			if at[0] == choice {
+				out = e.calls[at].send(out, at[1], true)
+			}
 		}
 	}
 	return out
@@ -456,15 +455,4 @@ func (c *customCall) send(out []formCall, index int, complete bool) []formCall {
 	}
 	c.sent = true
 	return append(out, formCall{Index: &index, Custom: &formInput{Input: customInput(c.arguments)}})
-}
-
-func sortedCalls(calls map[[2]int]*customCall, choice int) [][2]int {
-	var of [][2]int
-	for at := range calls {
-		if at[0] == choice {
-			of = append(of, at)
-		}
-	}
-	slices.SortFunc(of, func(a, b [2]int) int { return a[1] - b[1] })
-	return of
 }
