@@ -1,6 +1,7 @@
 package daemon
 
 import (
+	"cmp"
 	"context"
 	"net/http"
 	"time"
@@ -17,14 +18,9 @@ const audioCheckInterval = time.Hour
 
 // newAudio returns the audio engine of the configuration; nil if it names none.
 func newAudio(c *Config) (*engine.Audio, error) {
-	if c.Audio.MaxUpload == 0 {
-		c.Audio.MaxUpload = DefaultMaxUpload
-	}
+	c.Audio.MaxUpload = cmp.Or(c.Audio.MaxUpload, DefaultMaxUpload)
 	if c.Audio.Engine == "" {
 		return nil, nil
-	}
-	if c.Audio.Log == nil {
-		c.Audio.Log = c.Log
 	}
 	return engine.NewAudio(c.Audio)
 }

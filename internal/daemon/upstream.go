@@ -19,9 +19,7 @@ const (
 func newUpstreams(c *Config) ([]*engine.Upstream, error) {
 	var all []*engine.Upstream
 	for _, config := range c.Upstreams {
-		if config.Log == nil {
-			config.Log = c.Log
-		}
+		config.Log = c.Log
 		u, err := engine.NewUpstream(config)
 		if err != nil {
 			return nil, err
