@@ -112,7 +112,8 @@ func vendorToolFault(param, types string) error {
 
 func (q *request) value() (jsontext.Value, error) { return valueIn(q.body, q.dec) }
 
-// A rule says why a member may not have a value, which is nil for null: the end of a sentence, empty where it may.
+// A rule checks the value of a member, which is nil for null. It returns what the value must be, as the end of a
+// sentence, or "" if it fits.
 type rule func(value jsontext.Value) string
 
 func anything(jsontext.Value) string { return "" }
@@ -177,7 +178,7 @@ var (
 	anInteger = integer(0)
 )
 
-// field is a member of an object that is kept as it is, nil for null.
+// field is a member of an object: its name, the rule for its value, and where the value is kept, nil for null.
 type field struct {
 	name string
 	rule rule
