@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"crypto/tls"
 	"fmt"
@@ -31,7 +30,7 @@ const (
 // idle measures n tunnels on which nothing runs: memory of the hub for each, and
 // how long all take to come back after the hub was killed and started again.
 func (b *bench) idle(ctx context.Context, n int) error {
-	h, err := b.startHub()
+	h, err := b.startHub(ctx)
 	if err != nil {
 		return err
 	}
@@ -51,8 +50,8 @@ func (b *bench) idle(ctx context.Context, n int) error {
 	}
 	began := time.Now()
 	all := func() bool { return ready.Load() == int64(n) }
-	if err := within(ctx, 5*time.Minute, all); err != nil {
-		return fmt.Errorf("%w: %d of %d tunnels are up: %s", err, ready.Load(), n, b.log("hub"))
+	if err := await(ctx, 5*time.Minute, all); err != nil {
+		return fmt.Errorf("%w: %d of %d tunnels are up%s", err, ready.Load(), n, b.logs("hub"))
 	}
 	fmt.Printf("%d tunnels up after %.1f s\n", n, time.Since(began).Seconds())
 	time.Sleep(20 * time.Second) // pings have gone both ways
@@ -68,30 +67,16 @@ func (b *bench) idle(ctx context.Context, n int) error {
 	if err := syscall.Kill(h.pid, syscall.SIGKILL); err != nil {
 		return err
 	}
-	if err := within(ctx, time.Minute, func() bool { return ready.Load() == 0 }); err != nil {
+	if err := await(ctx, time.Minute, func() bool { return ready.Load() == 0 }); err != nil {
 		return fmt.Errorf("%w: %d tunnels outlive the hub", err, ready.Load())
 	}
-	if err := b.serve(h); err != nil {
+	if err := b.serve(ctx, h); err != nil {
 		return err
 	}
-	if err := within(ctx, 5*time.Minute, all); err != nil {
+	if err := await(ctx, 5*time.Minute, all); err != nil {
 		return fmt.Errorf("%w: %d of %d tunnels came back", err, ready.Load(), n)
 	}
 	fmt.Printf("all back %.1f s after the hub was killed (goal %.0f s)\n", time.Since(began).Seconds(), backSoon.Seconds())
-	return nil
-}
-
-// within polls until what is so, for a while.
-func within(ctx context.Context, limit time.Duration, is func() bool) error {
-	ctx, cancel := context.WithTimeout(ctx, limit)
-	defer cancel()
-	for !is() {
-		select {
-		case <-time.After(20 * time.Millisecond):
-		case <-ctx.Done():
-			return ctx.Err()
-		}
-	}
 	return nil
 }
 
@@ -108,10 +93,10 @@ func (h *hub) machines(ctx context.Context, n int) ([]string, error) {
 		g.Go(func() error {
 			name := fmt.Sprintf("box%05d", i)
 			var made struct{ Token, Secret string }
-			if err := post(ctx, operator, "http://operator/machines/token", map[string]string{"member": "bench", "name": name}, &made); err != nil {
+			if err := post(ctx, operator, "http://operator", "/machines/token", map[string]string{"member": "bench", "name": name}, &made); err != nil {
 				return err
 			}
-			err := post(ctx, public, "https://"+h.addr+"/login", map[string]string{"token": made.Token, "name": name}, &made)
+			err := post(ctx, public, "https://"+h.addr, "/login", map[string]string{"token": made.Token, "name": name}, &made)
 			secrets[i] = made.Secret
 			return err
 		})
@@ -119,26 +104,17 @@ func (h *hub) machines(ctx context.Context, n int) ([]string, error) {
 	return secrets, g.Wait()
 }
 
-func post(ctx context.Context, c *http.Client, url string, ask map[string]string, into any) error {
-	text, err := json.Marshal(ask)
+func post(ctx context.Context, c *http.Client, base, path string, in map[string]string, into any) error {
+	text, err := json.Marshal(in)
 	if err != nil {
 		return err
 	}
-	r, err := http.NewRequestWithContext(ctx, http.MethodPost, url, bytes.NewReader(text))
+	response, err := (&target{name: base, base: base}).send(ctx, c, http.MethodPost, ask{path: path, body: text})
 	if err != nil {
 		return err
 	}
-	r.Header.Set("Content-Type", "application/json")
-	answer, err := c.Do(r)
-	if err != nil {
-		return err
-	}
-	defer answer.Body.Close()
-	text, err = io.ReadAll(answer.Body)
-	if err != nil || answer.StatusCode != http.StatusOK {
-		return fmt.Errorf("%s answered %d: %s, %v", url, answer.StatusCode, text, err)
-	}
-	return json.Unmarshal(text, into, json.MatchCaseInsensitiveNames(true))
+	defer response.Body.Close()
+	return json.UnmarshalRead(response.Body, into, json.MatchCaseInsensitiveNames(true))
 }
 
 // machine keeps one machine without work connected until ctx ends.
@@ -153,13 +129,10 @@ func (h *hub) machine(ctx context.Context, secret string, ready *atomic.Int64) {
 			return tunnel.Advertisement{Slots: 1, Free: 1, Models: []tunnel.Model{{ID: model, Families: []string{"chat"}, Endpoints: []string{"/v1/chat/completions"}, Slots: 1, Free: 1}}}, nil
 		},
 		OnState: func(s tunnel.State) {
-			switch is := s.Phase == tunnel.Acked; {
-			case is && !up:
-				ready.Add(1)
-			case !is && up:
-				ready.Add(-1)
+			if is := s.Phase == tunnel.Acked; is != up {
+				up = is
+				ready.Add(map[bool]int64{true: 1, false: -1}[is])
 			}
-			up = s.Phase == tunnel.Acked
 		},
 	}
 	if err := dialer.Run(ctx); err != nil {

@@ -12,19 +12,17 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"time"
 )
 
 // target is one way to the engine under measurement.
 type target struct {
-	name string
-	base string // up to and including /v1
-	key  string
-	cas  *x509.CertPool
-	pids []int // the processes whose CPU counts
-	// admin is where its hub can be profiled; empty: nowhere.
-	admin string
+	name   string
+	engine string // of the direct rig: the engine's address
+	base   string // up to and including /v1
+	key    string
+	cas    *x509.CertPool
+	pids   []int // the processes whose CPU counts
 }
 
 func (t *target) client(connections int) *http.Client {
@@ -42,7 +40,8 @@ func body(stream bool) []byte {
 	return fmt.Appendf(nil, `{"model":%q,"stream":%t,"messages":[{"role":"user","content":%q}],"max_tokens":200}`, model, stream, text)
 }
 
-// ask is one kind of request: where it goes, its body, and what ends its stream.
+// ask is one kind of request: its path, its body, and the mark that ends its stream;
+// empty for an answer that is no stream.
 type ask struct {
 	path string
 	body []byte
@@ -50,9 +49,12 @@ type ask struct {
 }
 
 // chat is a request in the dialect that engines speak themselves.
-func chat(payload []byte) ask { return ask{"/chat/completions", payload, "[DONE]"} }
+func chat() ask { return ask{"/chat/completions", body(false), ""} }
 
-// messages and responses ask for what chat(paced()) does, in other dialects.
+// streamed is chat for a stream.
+func streamed(payload []byte) ask { return ask{"/chat/completions", payload, "[DONE]"} }
+
+// messages and responses ask for what streamed(paced()) does, in other dialects.
 func messages() ask { return ask{"/messages", paced(), `{"type":"message_stop"}`} }
 
 func responses() ask {
@@ -60,8 +62,8 @@ func responses() ask {
 	return ask{"/responses", bytes.Replace(asked, []byte(`"max_tokens"`), []byte(`"max_output_tokens"`), 1), "[DONE]"}
 }
 
-func (t *target) post(ctx context.Context, c *http.Client, a ask) (*http.Response, error) {
-	r, err := http.NewRequestWithContext(ctx, http.MethodPost, t.base+a.path, bytes.NewReader(a.body))
+func (t *target) send(ctx context.Context, c *http.Client, method string, a ask) (*http.Response, error) {
+	r, err := http.NewRequestWithContext(ctx, method, t.base+a.path, bytes.NewReader(a.body))
 	if err != nil {
 		return nil, err
 	}
@@ -80,177 +82,129 @@ func (t *target) post(ctx context.Context, c *http.Client, a ask) (*http.Respons
 	return response, nil
 }
 
+// workload is one way to load a target: by workers that make one request after
+// another, or at a rate, whatever comes back.
+type workload struct {
+	name        string
+	ask         ask
+	connections int           // at most; as many workers
+	rounds      int           // requests of each worker, or
+	length      time.Duration // how long
+	rate        int           // requests a second; 0: workers
+	alone       bool          // only kith can serve it
+}
+
 // figure is what one round of one workload on one target gave.
 type figure struct {
-	cpu   float64 // µs of the target's processes, an operation
+	cpu   float64 // µs of the target's processes for an answer or a chunk
 	first float64 // of these, its first process's: kith's hub
-	rate  float64 // operations a second
+	rate  float64 // answers or chunks a second
 	p50   time.Duration
 	p99   time.Duration
-	count int
-	// broken is how many operations failed on the way. Go's ReverseProxy cuts
-	// about one request in a hundred (golang/go#40747); all others must have none.
+	// broken is how many requests failed. Go's ReverseProxy cuts about one in a
+	// hundred (golang/go#40747); all others must have none.
 	broken int
 }
 
-// unary runs a closed loop: connections workers, each one request at a time.
-func unary(ctx context.Context, t *target, connections int, d time.Duration) (figure, error) {
-	c := t.client(connections)
+// run loads the target and returns what that cost.
+func (w workload) run(ctx context.Context, t *target) (figure, error) {
+	c := t.client(w.connections)
 	defer c.CloseIdleConnections()
-	payload := chat(body(false))
-	run := func(d time.Duration) (times []time.Duration, broken int, last error) {
-		ctx, cancel := context.WithTimeout(ctx, d)
-		defer cancel()
-		var mu sync.Mutex
-		var wait sync.WaitGroup
-		for range connections {
-			wait.Go(func() {
-				var mine []time.Duration
-				for ctx.Err() == nil {
-					began := time.Now()
-					err := once(ctx, t, c, payload)
-					switch {
-					case err == nil:
-						mine = append(mine, time.Since(began))
-					case ctx.Err() == nil:
-						mu.Lock()
-						broken, last = broken+1, err
-						mu.Unlock()
-					}
-				}
-				mu.Lock()
-				times = append(times, mine...)
-				mu.Unlock()
-			})
-		}
-		wait.Wait()
-		return times, broken, last
+	if w.length > 0 {
+		w.load(ctx, t, c, 300*time.Millisecond) // warm
 	}
-	run(300 * time.Millisecond) // warm
 	before, began := cpu(t.pids), time.Now()
-	times, broken, last := run(d)
-	if len(times) < 20*broken {
-		return figure{}, fmt.Errorf("%d of %d failed, the last with %w", broken, broken+len(times), last)
-	}
-	f := summarize(len(times), times, t.pids, before, time.Since(began))
-	f.broken = broken
-	return f, nil
-}
-
-func once(ctx context.Context, t *target, c *http.Client, payload ask) error {
-	response, err := t.post(ctx, c, payload)
-	if err != nil {
-		return err
-	}
-	defer response.Body.Close()
-	_, err = io.Copy(io.Discard, response.Body)
-	return err
-}
-
-// open sends rate requests a second whatever comes back, and returns the latencies.
-func open(ctx context.Context, t *target, rate int, d time.Duration) (figure, error) {
-	c := t.client(64)
-	defer c.CloseIdleConnections()
-	payload := chat(body(false))
-	if err := once(ctx, t, c, payload); err != nil {
+	got := w.load(ctx, t, c, w.length)
+	wall, after := time.Since(began), cpu(t.pids)
+	if err := ctx.Err(); err != nil {
 		return figure{}, err
 	}
-	var mu sync.Mutex
-	var all []time.Duration
-	var broken int
-	var last error
-	var wait sync.WaitGroup
-	tick := time.NewTicker(time.Second / time.Duration(rate))
-	defer tick.Stop()
-	before, began := cpu(t.pids), time.Now()
-	for time.Since(began) < d {
-		<-tick.C
-		wait.Go(func() {
-			start := time.Now()
-			err := once(ctx, t, c, payload)
-			mu.Lock()
-			defer mu.Unlock()
-			if err != nil {
-				broken, last = broken+1, err
-				return
-			}
-			all = append(all, time.Since(start))
-		})
+	if len(got.times) < max(1, 20*got.broken) {
+		return figure{}, fmt.Errorf("%d of %d failed, the last with %w", got.broken, got.broken+len(got.times), got.last)
 	}
-	wait.Wait()
-	if len(all) < 20*broken {
-		return figure{}, fmt.Errorf("%d of %d failed, the last with %w", broken, broken+len(all), last)
+	slices.Sort(got.times)
+	f := figure{
+		rate: float64(got.units) / wall.Seconds(), broken: got.broken,
+		p50: got.times[len(got.times)/2], p99: got.times[len(got.times)*99/100],
 	}
-	f := summarize(len(all), all, t.pids, before, time.Since(began))
-	f.broken = broken
-	return f, nil
-}
-
-// streams runs n streams at once, rounds times, and counts their chunks.
-func streams(ctx context.Context, t *target, payload ask, n, rounds int) (figure, error) {
-	c := t.client(n)
-	defer c.CloseIdleConnections()
-	var chunks, broken atomic.Int64
-	before, began := cpu(t.pids), time.Now()
-	var wait sync.WaitGroup
-	for range n {
-		wait.Go(func() {
-			for range rounds {
-				got, err := stream(ctx, t, c, payload)
-				chunks.Add(int64(got))
-				if err != nil {
-					broken.Add(1)
-				}
-			}
-		})
-	}
-	wait.Wait()
-	if int(broken.Load())*20 > n*rounds {
-		return figure{}, fmt.Errorf("%d of %d streams broke", broken.Load(), n*rounds)
-	}
-	f := summarize(int(chunks.Load()), nil, t.pids, before, time.Since(began))
-	f.broken = int(broken.Load())
-	return f, ctx.Err()
-}
-
-// stream reads one stream to its end mark and counts its frames.
-func stream(ctx context.Context, t *target, c *http.Client, payload ask) (int, error) {
-	response, err := t.post(ctx, c, payload)
-	if err != nil {
-		return 0, err
-	}
-	defer response.Body.Close()
-	n, done := 0, false
-	lines := bufio.NewScanner(response.Body)
-	for lines.Scan() {
-		if data, ok := bytes.CutPrefix(lines.Bytes(), []byte("data: ")); ok {
-			done = string(data) == payload.done
-			n++
-		}
-	}
-	if !done {
-		return n, fmt.Errorf("%s: a stream of %d frames ended without its end mark: %v", t.name, n, lines.Err())
-	}
-	return n, lines.Err()
-}
-
-// summarize returns what n operations cost since the processes had used before.
-func summarize(n int, times []time.Duration, pids []int, before []time.Duration, wall time.Duration) figure {
-	f := figure{count: n}
-	if n == 0 {
-		return f
-	}
-	for i, used := range cpu(pids) {
-		each := float64((used - before[i]).Microseconds()) / float64(n)
+	for i := range after {
+		each := float64((after[i] - before[i]).Microseconds()) / float64(got.units)
 		if i == 0 {
 			f.first = each
 		}
 		f.cpu += each
 	}
-	f.rate = float64(n) / wall.Seconds()
-	if len(times) > 0 {
-		slices.Sort(times)
-		f.p50, f.p99 = times[len(times)/2], times[len(times)*99/100]
+	return f, nil
+}
+
+// tally holds the results of requests.
+type tally struct {
+	mu     sync.Mutex
+	times  []time.Duration // of those that succeeded
+	units  int             // answers, or chunks of streams
+	broken int
+	last   error
+}
+
+// load makes the requests of the workload.
+func (w workload) load(ctx context.Context, t *target, c *http.Client, length time.Duration) *tally {
+	got := new(tally)
+	var running sync.WaitGroup
+	began := time.Now()
+	one := func() {
+		began := time.Now()
+		units, err := t.exchange(ctx, c, w.ask)
+		got.mu.Lock()
+		defer got.mu.Unlock()
+		got.units += units
+		if err != nil {
+			got.broken, got.last = got.broken+1, err
+			return
+		}
+		got.times = append(got.times, time.Since(began))
 	}
-	return f
+	if w.rate > 0 {
+		tick := time.NewTicker(time.Second / time.Duration(w.rate))
+		defer tick.Stop()
+		for time.Since(began) < length {
+			<-tick.C
+			running.Go(one)
+		}
+	} else {
+		for range w.connections {
+			running.Go(func() {
+				for i := 0; ctx.Err() == nil && (i < w.rounds || time.Since(began) < length); i++ {
+					one()
+				}
+			})
+		}
+	}
+	running.Wait()
+	return got
+}
+
+// exchange makes one request and reads its answer, a stream to its end mark. units
+// are the chunks, or 1 for an answer that is no stream.
+func (t *target) exchange(ctx context.Context, c *http.Client, a ask) (units int, err error) {
+	response, err := t.send(ctx, c, http.MethodPost, a)
+	if err != nil {
+		return 0, err
+	}
+	defer response.Body.Close()
+	if a.done == "" {
+		_, err = io.Copy(io.Discard, response.Body)
+		return 1, err
+	}
+	done := false
+	lines := bufio.NewScanner(response.Body)
+	for lines.Scan() {
+		if data, ok := bytes.CutPrefix(lines.Bytes(), []byte("data: ")); ok {
+			done = string(data) == a.done
+			units++
+		}
+	}
+	if !done {
+		return units, fmt.Errorf("%s: a stream of %d frames ended without its end mark: %v", t.name, units, lines.Err())
+	}
+	return units, lines.Err()
 }

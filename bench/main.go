@@ -15,8 +15,6 @@ import (
 	"errors"
 	"flag"
 	"fmt"
-	"io"
-	"net/http"
 	"os"
 	"os/signal"
 	"path/filepath"
@@ -44,13 +42,6 @@ func main() {
 	}
 }
 
-// workload is one way to load a target.
-type workload struct {
-	name  string
-	run   func(context.Context, *target) (figure, error)
-	alone bool // only kith can serve it
-}
-
 func measure() error {
 	rounds := flag.Int("rounds", 5, "rounds of each workload on each rig")
 	kith := flag.String("kith", "bin/kith", "the binary under measurement")
@@ -58,7 +49,6 @@ func measure() error {
 	only := flag.String("only", "", "measure only rigs whose name holds this")
 	alone := flag.String("load", "", "run only this workload: unary, paced, messages, responses, batched or open")
 	machines := flag.Int("idle", 0, "measure that many idle tunnels instead")
-	profile := flag.String("profile", "", "write the hub's CPU profile of each kith round to files that begin so")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()
@@ -84,20 +74,17 @@ func measure() error {
 	if *machines > 0 {
 		return b.idle(ctx, *machines)
 	}
-	rigs, err := b.rigs(*only)
+	rigs, err := b.rigs(ctx, *only)
 	if err != nil {
 		return err
 	}
-	several := func(a ask, n, rounds int) func(context.Context, *target) (figure, error) {
-		return func(ctx context.Context, t *target) (figure, error) { return streams(ctx, t, a, n, rounds) }
-	}
 	loads := []workload{
-		{name: "unary", run: func(ctx context.Context, t *target) (figure, error) { return unary(ctx, t, 16, 2*time.Second) }},
-		{name: "paced", run: several(chat(paced()), 64, 4)},
-		{name: "messages", run: several(messages(), 64, 4), alone: true},
-		{name: "responses", run: several(responses(), 64, 4), alone: true},
-		{name: "batched", run: several(chat(body(true)), 16, 40)},
-		{name: "open", run: func(ctx context.Context, t *target) (figure, error) { return open(ctx, t, 250, 2*time.Second) }},
+		{name: "unary", ask: chat(), connections: 16, length: 2 * time.Second},
+		{name: "paced", ask: streamed(paced()), connections: 64, rounds: 4},
+		{name: "messages", ask: messages(), connections: 64, rounds: 4, alone: true},
+		{name: "responses", ask: responses(), connections: 64, rounds: 4, alone: true},
+		{name: "batched", ask: streamed(body(true)), connections: 16, rounds: 40},
+		{name: "open", ask: chat(), connections: 64, rate: 250, length: 2 * time.Second},
 	}
 	if *alone != "" {
 		loads = slices.DeleteFunc(loads, func(l workload) bool { return l.name != *alone })
@@ -106,13 +93,10 @@ func measure() error {
 	for round := range *rounds {
 		for _, load := range loads {
 			for _, rig := range rigs {
-				if load.alone && rig.admin == "" {
+				if load.alone && rig.name != ours {
 					continue
 				}
 				fmt.Fprintf(os.Stderr, "round %d/%d  %-8s %s\n", round+1, *rounds, load.name, rig.name)
-				if *profile != "" && rig.admin != "" {
-					go saveProfile(rig.admin, fmt.Sprintf("%s-%s.pprof", *profile, load.name))
-				}
 				f, err := load.run(ctx, rig)
 				if err != nil {
 					return errors.Join(fmt.Errorf("%s on %s: %w", load.name, rig.name, err), ctx.Err())
@@ -132,21 +116,14 @@ func measure() error {
 	return replace(*out, text)
 }
 
-func (b *bench) rigs(only string) ([]*target, error) {
-	addr, err := freePort()
+func (b *bench) rigs(ctx context.Context, only string) ([]*target, error) {
+	direct, err := b.directRig(ctx)
 	if err != nil {
 		return nil, err
 	}
-	if _, err := b.start("engine", nil, b.self, "engine", addr); err != nil {
-		return nil, err
-	}
-	direct := b.directRig(addr)
-	if err := b.ready(direct); err != nil {
-		return nil, fmt.Errorf("%w: %s", err, b.log("engine"))
-	}
 	all := []*target{direct}
-	for _, build := range []func(string) (*target, error){b.goRig, b.nginxRig, b.kithRig} {
-		t, err := build(addr)
+	for _, build := range []func(context.Context, string) (*target, error){b.goRig, b.nginxRig, b.kithRig} {
+		t, err := build(ctx, direct.engine)
 		if err != nil {
 			return nil, err
 		}
@@ -175,7 +152,7 @@ func table(rigs []*target, results map[string]map[string][]figure, rounds int) s
 			return "–"
 		}
 		text := fmt.Sprintf(format, median(figures, func(f figure) float64 { return f.cpu }))
-		if rig.admin != "" {
+		if rig.name == ours {
 			text += " (hub " + fmt.Sprintf(format, median(figures, func(f figure) float64 { return f.first })) + ")"
 		}
 		return text
@@ -242,24 +219,6 @@ func broken(loads map[string][]figure) int {
 		}
 	}
 	return n
-}
-
-// saveProfile writes two seconds of a process's CPU profile to a file.
-func saveProfile(admin, file string) {
-	response, err := http.Get("http://" + admin + "/debug/pprof/profile?seconds=2")
-	if err != nil {
-		fmt.Fprintln(os.Stderr, "bench: cannot profile:", err)
-		return
-	}
-	defer response.Body.Close()
-	out, err := os.Create(file)
-	if err == nil {
-		_, err = io.Copy(out, response.Body)
-		err = errors.Join(err, out.Close())
-	}
-	if err != nil {
-		fmt.Fprintln(os.Stderr, "bench: cannot write the profile:", err)
-	}
 }
 
 const beginMark, endMark = "<!-- bench:begin -->\n", "<!-- bench:end -->\n"

@@ -1,37 +1,26 @@
 package main
 
 import (
-	"bytes"
+	"context"
 	"fmt"
-	"io"
 	"net"
-	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strconv"
 	"strings"
 	"syscall"
 	"time"
-)
 
-// tick is the kernel's unit in /proc/PID/stat; 100 a second on every Linux that
-// Go runs on.
-const tick = 10 * time.Millisecond
+	"github.com/shirou/gopsutil/v4/process"
+)
 
 // cpu is the user and system time that each of the processes has used so far.
 func cpu(pids []int) []time.Duration {
 	used := make([]time.Duration, len(pids))
 	for i, pid := range pids {
-		stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
-		if err != nil {
-			continue
+		if times, err := (&process.Process{Pid: int32(pid)}).Times(); err == nil {
+			used[i] = time.Duration((times.User + times.System) * float64(time.Second))
 		}
-		_, rest, _ := bytes.Cut(stat, []byte(") "))
-		fields := strings.Fields(string(rest))
-		user, _ := strconv.Atoi(fields[11])
-		system, _ := strconv.Atoi(fields[12])
-		used[i] = time.Duration(user+system) * tick
 	}
 	return used
 }
@@ -74,32 +63,28 @@ func (b *bench) end() {
 	os.RemoveAll(b.dir)
 }
 
-// log is what a process of the bench wrote, for an error message.
-func (b *bench) log(name string) string {
-	text, _ := os.ReadFile(filepath.Join(b.dir, name+".log"))
-	return string(text)
+// logs is what processes of the bench wrote, for an error message.
+func (b *bench) logs(names ...string) string {
+	var all strings.Builder
+	for _, name := range names {
+		text, _ := os.ReadFile(filepath.Join(b.dir, name+".log"))
+		fmt.Fprintf(&all, "\n%s: %s", name, text)
+	}
+	return all.String()
 }
 
-// await polls until ready says so, or 20 s passed.
-func await(what string, ready func() bool) error {
-	for limit := time.Now().Add(20 * time.Second); time.Now().Before(limit); time.Sleep(50 * time.Millisecond) {
-		if ready() {
-			return nil
+// await polls until ready reports true, for at most limit.
+func await(ctx context.Context, limit time.Duration, ready func() bool) error {
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	for !ready() {
+		select {
+		case <-time.After(20 * time.Millisecond):
+		case <-ctx.Done():
+			return ctx.Err()
 		}
 	}
-	return fmt.Errorf("%s was not ready within 20 s", what)
-}
-
-func answers(c *http.Client, url, key, want string) bool {
-	r, _ := http.NewRequest(http.MethodGet, url, nil)
-	r.Header.Set("Authorization", "Bearer "+key)
-	response, err := c.Do(r)
-	if err != nil {
-		return false
-	}
-	defer response.Body.Close()
-	text, _ := io.ReadAll(response.Body)
-	return response.StatusCode == http.StatusOK && strings.Contains(string(text), want)
+	return nil
 }
 
 // freePort returns a loopback port without a listener.

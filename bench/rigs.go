@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"context"
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
@@ -10,6 +11,7 @@ import (
 	"encoding/pem"
 	"errors"
 	"fmt"
+	"io"
 	"math/big"
 	"net"
 	"net/http"
@@ -22,31 +24,47 @@ import (
 	"time"
 
 	"github.com/go-json-experiment/json"
+	"github.com/shirou/gopsutil/v4/process"
 )
 
 // directRig is the engine double itself: what every hop is measured against.
-func (b *bench) directRig(engine string) *target {
-	return &target{name: "direct", base: "http://" + engine + "/v1"}
+func (b *bench) directRig(ctx context.Context) (*target, error) {
+	addr, err := freePort()
+	if err == nil {
+		_, err = b.start("engine", nil, b.self, "engine", addr)
+	}
+	if err != nil {
+		return nil, err
+	}
+	t := &target{name: "direct", engine: addr, base: "http://" + addr + "/v1"}
+	return t, b.ready(ctx, t, "engine")
 }
 
-// goRig is net/http/httputil.ReverseProxy twice, in two processes.
-func (b *bench) goRig(engine string) (*target, error) {
-	t := &target{name: "Go ReverseProxy, two hops"}
+// twoHops starts two proxies before the engine. start starts the ith.
+func (b *bench) twoHops(ctx context.Context, name, engine string, start func(i int, listen, next string) (pid int, err error)) (*target, error) {
+	t := &target{name: name}
 	next := engine
 	for i := range 2 {
-		addr, err := freePort()
+		listen, err := freePort()
 		if err != nil {
 			return nil, err
 		}
-		pid, err := b.start(fmt.Sprintf("proxy%d", i), nil, b.self, "proxy", addr, next)
+		pid, err := start(i, listen, next)
 		if err != nil {
 			return nil, err
 		}
 		t.pids = append(t.pids, pid)
-		next = addr
+		next = listen
 	}
 	t.base = "http://" + next + "/v1"
-	return t, b.ready(t)
+	return t, b.ready(ctx, t, "proxy0")
+}
+
+// goRig is net/http/httputil.ReverseProxy twice, in two processes.
+func (b *bench) goRig(ctx context.Context, engine string) (*target, error) {
+	return b.twoHops(ctx, theirs, engine, func(i int, listen, next string) (int, error) {
+		return b.start(fmt.Sprintf("proxy%d", i), nil, b.self, "proxy", listen, next)
+	})
 }
 
 // proxy is one hop of goRig.
@@ -71,38 +89,24 @@ http {
 `
 
 // nginxRig is Debian's nginx twice.
-func (b *bench) nginxRig(engine string) (*target, error) {
+func (b *bench) nginxRig(ctx context.Context, engine string) (*target, error) {
 	binary, err := exec.LookPath("nginx")
 	if err != nil {
 		return nil, errors.New("cannot find nginx: install Debian's nginx-light, which make setup-test does")
 	}
-	t := &target{name: "nginx, two hops"}
-	next := engine
-	for i := range 2 {
-		addr, err := freePort()
-		if err != nil {
-			return nil, err
-		}
+	t, err := b.twoHops(ctx, "nginx, two hops", engine, func(i int, listen, next string) (int, error) {
 		conf := filepath.Join(b.dir, fmt.Sprintf("nginx%d.conf", i))
-		if err := os.WriteFile(conf, fmt.Appendf(nil, nginxConf, b.dir, i, addr, next), 0o600); err != nil {
-			return nil, err
+		if err := os.WriteFile(conf, fmt.Appendf(nil, nginxConf, b.dir, i, listen, next), 0o600); err != nil {
+			return 0, err
 		}
-		pid, err := b.start(fmt.Sprintf("nginx%d", i), nil, binary, "-c", conf, "-e", "stderr")
-		if err != nil {
-			return nil, err
-		}
-		t.pids = append(t.pids, pid)
-		next = addr
+		return b.start(fmt.Sprintf("proxy%d", i), nil, binary, "-c", conf, "-e", "stderr")
+	})
+	if err != nil {
+		return nil, err
 	}
-	t.base = "http://" + next + "/v1"
-	if err := b.ready(t); err != nil {
-		return nil, fmt.Errorf("%w: %s", err, b.log("nginx0"))
-	}
-	// The work is the worker's, not the master's.
-	for i, pid := range t.pids {
-		out, _ := os.ReadFile(fmt.Sprintf("/proc/%d/task/%d/children", pid, pid))
-		if child := strings.Fields(string(out)); len(child) > 0 {
-			fmt.Sscan(child[0], &t.pids[i])
+	for i, pid := range t.pids { // the work is the worker's, not the master's
+		if workers, err := (&process.Process{Pid: int32(pid)}).Children(); err == nil {
+			t.pids[i] = int(workers[0].Pid)
 		}
 	}
 	return t, nil
@@ -118,7 +122,7 @@ type hub struct {
 }
 
 // startHub starts a hub with TLS and a member named bench.
-func (b *bench) startHub() (*hub, error) {
+func (b *bench) startHub(ctx context.Context) (*hub, error) {
 	h := &hub{data: filepath.Join(b.dir, "hub"), conf: filepath.Join(b.dir, "hub.toml")}
 	var errs [4]error
 	h.addr, errs[0] = freePort()
@@ -133,7 +137,7 @@ func (b *bench) startHub() (*hub, error) {
 	if err := os.WriteFile(h.conf, conf, 0o600); err != nil {
 		return nil, err
 	}
-	if err := b.serve(h); err != nil {
+	if err := b.serve(ctx, h); err != nil {
 		return nil, err
 	}
 	_, err := b.run(nil, "admin", "member", "create", "bench", "--data", h.data)
@@ -141,7 +145,7 @@ func (b *bench) startHub() (*hub, error) {
 }
 
 // serve starts the hub's process, for the first time or again.
-func (b *bench) serve(h *hub) (err error) {
+func (b *bench) serve(ctx context.Context, h *hub) (err error) {
 	socket := filepath.Join(h.data, "admin.sock")
 	if err := os.RemoveAll(socket); err != nil {
 		return err
@@ -149,28 +153,33 @@ func (b *bench) serve(h *hub) (err error) {
 	if h.pid, err = b.start("hub", nil, b.kith, "hub", "--config", h.conf, "--admin", h.admin); err != nil {
 		return err
 	}
-	if err := await("the hub", func() bool { _, err := os.Stat(socket); return err == nil }); err != nil {
-		return fmt.Errorf("%w: %s", err, b.log("hub"))
+	if err := await(ctx, 20*time.Second, func() bool { _, err := os.Stat(socket); return err == nil }); err != nil {
+		return fmt.Errorf("the hub is not ready: %w%s", err, b.logs("hub"))
 	}
 	return nil
 }
 
-// run runs a command of kith and returns what it prints.
-func (b *bench) run(env []string, args ...string) ([]byte, error) {
-	cmd := exec.Command(b.kith, args...)
+// run runs a command of kith with --json and returns the secret or token it prints.
+func (b *bench) run(env []string, args ...string) (string, error) {
+	cmd := exec.Command(b.kith, append(args, "--json")...)
 	cmd.Env = append(os.Environ(), env...)
-	var errs bytes.Buffer
+	var errs strings.Builder
 	cmd.Stderr = &errs
 	out, err := cmd.Output()
 	if err != nil {
-		return nil, fmt.Errorf("kith %s: %w: %s", strings.Join(args, " "), err, errs.String())
+		return "", fmt.Errorf("kith %s: %w: %s", strings.Join(args, " "), err, errs.String())
 	}
-	return out, nil
+	var made struct {
+		Secret string `json:"secret"`
+		Token  string `json:"token"`
+	}
+	err = json.Unmarshal(out, &made)
+	return made.Secret + made.Token, err
 }
 
 // kithRig is kith as members run it: a hub and a daemon, TLS to the hub and on
 // the tunnel, key check, routing, usage records and logs on.
-func (b *bench) kithRig(engine string) (*target, error) {
+func (b *bench) kithRig(ctx context.Context, engine string) (*target, error) {
 	localAddr, err := freePort()
 	if err != nil {
 		return nil, err
@@ -183,47 +192,51 @@ func (b *bench) kithRig(engine string) (*target, error) {
 	if err := os.WriteFile(filepath.Join(home, "config.toml"), conf, 0o600); err != nil {
 		return nil, err
 	}
-	hub, err := b.startHub()
+	hub, err := b.startHub(ctx)
 	if err != nil {
 		return nil, err
 	}
-	var minted struct {
-		Secret string `json:"secret"`
-	}
-	var token struct {
-		Token string `json:"token"`
-	}
-	out, err := b.run(nil, "admin", "key", "create", "--member", "bench", "--data", hub.data, "--json")
-	if err = errors.Join(err, json.Unmarshal(out, &minted)); err != nil {
+	key, err := b.run(nil, "admin", "key", "create", "--member", "bench", "--data", hub.data)
+	if err != nil {
 		return nil, err
 	}
-	out, err = b.run(nil, "admin", "machine", "token", "--member", "bench", "--data", hub.data, "--json")
-	if err = errors.Join(err, json.Unmarshal(out, &token)); err != nil {
+	token, err := b.run(nil, "admin", "machine", "token", "--member", "bench", "--data", hub.data)
+	if err != nil {
 		return nil, err
 	}
 	env := []string{"KITH_HOME=" + home, "SSL_CERT_FILE=" + hub.cert}
-	if _, err := b.run(env, "login", "--hub", "https://"+hub.addr, "--token", token.Token); err != nil {
+	if _, err := b.run(env, "login", "--hub", "https://"+hub.addr, "--token", token); err != nil {
 		return nil, err
 	}
 	daemonPID, err := b.start("daemon", env, b.kith, "serve")
 	if err != nil {
 		return nil, err
 	}
+	fmt.Fprintf(os.Stderr, "profiles of the hub at http://%s/debug/pprof/\n", hub.admin)
 	t := &target{
-		name: "kith, hub and daemon, TLS", base: "https://" + hub.addr + "/v1", key: minted.Secret, cas: hub.pool,
-		pids: []int{hub.pid, daemonPID}, admin: hub.admin,
+		name: ours, base: "https://" + hub.addr + "/v1", key: key, cas: hub.pool, pids: []int{hub.pid, daemonPID},
 	}
-	if err := b.ready(t); err != nil {
-		return nil, fmt.Errorf("%w\nhub: %s\ndaemon: %s", err, b.log("hub"), b.log("daemon"))
-	}
-	return t, nil
+	return t, b.ready(ctx, t, "hub", "daemon")
 }
 
-// ready waits until a listing through the target names the model.
-func (b *bench) ready(t *target) error {
+// ready waits until a listing through the target names the model. An error holds the
+// logs of the processes named.
+func (b *bench) ready(ctx context.Context, t *target, processes ...string) error {
 	c := t.client(1)
 	defer c.CloseIdleConnections()
-	return await(t.name, func() bool { return answers(c, t.base+"/models", t.key, model) })
+	err := await(ctx, 20*time.Second, func() bool {
+		response, err := t.send(ctx, c, http.MethodGet, ask{path: "/models"})
+		if err != nil {
+			return false
+		}
+		defer response.Body.Close()
+		text, _ := io.ReadAll(response.Body)
+		return bytes.Contains(text, []byte(model))
+	})
+	if err != nil {
+		return fmt.Errorf("%s is not ready: %w%s", t.name, err, b.logs(processes...))
+	}
+	return nil
 }
 
 // certificate makes a self-signed pair for loopback.

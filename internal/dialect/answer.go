@@ -63,16 +63,7 @@ func (o *object) read(document []byte) error {
 }
 
 func (o *object) scan() error {
-	if o.dec.PeekKind() != '{' {
-		return invalidAnswer("something that is not a JSON object")
-	}
-	if err := members(&o.dec, o.member); err != nil {
-		return notJSON(err)
-	}
-	if _, err := o.dec.ReadToken(); err != io.EOF {
-		return notJSON(err)
-	}
-	return nil
+	return oneObject(&o.dec, func() error { return members(&o.dec, o.member) })
 }
 
 // notJSON is the fault of an answer that cannot be decoded, or err where it could not be read.
@@ -100,13 +91,9 @@ func (o *object) member(name []byte) error {
 		}
 		return err
 	case "data": // an embedding each
-		return elements(&o.dec, func() error {
-			_, err := o.dec.ReadValue()
-			return err
-		})
+		return elements(&o.dec, o.dec.SkipValue)
 	default:
-		_, err := o.dec.ReadValue()
-		return err
+		return o.dec.SkipValue()
 	}
 }
 
@@ -114,8 +101,7 @@ func (o *object) member(name []byte) error {
 func (o *object) choices() error {
 	return elements(&o.dec, func() (err error) {
 		if o.dec.PeekKind() != '{' {
-			_, err = o.dec.ReadValue()
-			return err
+			return o.dec.SkipValue()
 		}
 		err = members(&o.dec, o.choice)
 		o.into.closeChoice()
@@ -127,18 +113,12 @@ func (o *object) choice(name []byte) error {
 	if string(name) == "delta" && o.dec.PeekKind() == '{' {
 		return members(&o.dec, o.delta)
 	}
-	value, err := o.dec.ReadValue()
-	if o.into != nil && err == nil {
-		o.into.choice(name, o.keep(value))
+	if o.into == nil {
+		return o.dec.SkipValue()
 	}
+	value, err := valueIn(o.into.document, &o.dec)
+	o.into.choice(name, value)
 	return err
-}
-
-// keep is the value that was just read as a piece of the document, which
-// outlives the next read.
-func (o *object) keep(value jsontext.Value) jsontext.Value {
-	end := o.dec.InputOffset()
-	return o.into.document[end-int64(len(value)) : end]
 }
 
 func (o *object) delta(name []byte) error {
@@ -152,9 +132,13 @@ func (o *object) delta(name []byte) error {
 		o.content = o.content || calls
 		return err
 	}
-	value, err := o.dec.ReadValue()
-	if o.into != nil && err == nil {
-		o.into.delta(name, o.keep(value))
+	var value jsontext.Value
+	var err error
+	if o.into == nil {
+		value, err = o.dec.ReadValue()
+	} else {
+		value, err = valueIn(o.into.document, &o.dec)
+		o.into.delta(name, value)
 	}
 	if carries && err == nil && len(value) > len(`""`) && value.Kind() != 'n' {
 		o.content = true

@@ -43,7 +43,7 @@ func (q *callQueue) take(c *callDelta, pass func(*callDelta) error) error {
 		}
 	case later != nil:
 		return q.hold(later, c)
-	case c.name == nil && q.begun && len(bytes.TrimSpace(unquoteOrNil(c.arguments))) == 0: // of a call that is over
+	case c.name == nil && q.begun && len(bytes.TrimSpace(unquote(c.arguments))) == 0: // of a call that is over
 		return nil
 	case c.name == nil:
 		return invalidAnswer("parts of tool calls out of order")
@@ -134,7 +134,7 @@ func (n *nesting) over() bool { return n.began && n.depth == 0 }
 
 // read reads a part, a JSON string.
 func (n *nesting) read(part jsontext.Value) {
-	for _, b := range unquoteOrNil(part) {
+	for _, b := range unquote(part) {
 		switch {
 		case n.escaping:
 			n.escaping = false
@@ -150,12 +150,4 @@ func (n *nesting) read(part jsontext.Value) {
 			n.depth--
 		}
 	}
-}
-
-// unquoteOrNil is unquote of a value that may be nil.
-func unquoteOrNil(quoted jsontext.Value) []byte {
-	if quoted == nil {
-		return nil
-	}
-	return unquote(quoted)
 }

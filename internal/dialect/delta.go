@@ -84,8 +84,7 @@ func (p *delta) toolCalls(dec *jsontext.Decoder) (any bool, err error) {
 	err = elements(dec, func() error {
 		any = true
 		if dec.PeekKind() != '{' {
-			_, err := dec.ReadValue()
-			return err
+			return dec.SkipValue()
 		}
 		call, err := p.toolCall(dec)
 		if err == nil && !p.done {
@@ -97,16 +96,8 @@ func (p *delta) toolCalls(dec *jsontext.Decoder) (any bool, err error) {
 }
 
 func (p *delta) toolCall(dec *jsontext.Decoder) (call callDelta, err error) {
-	value := func() (jsontext.Value, error) {
-		value, err := dec.ReadValue()
-		if err != nil {
-			return nil, err
-		}
-		end := dec.InputOffset()
-		return p.document[end-int64(len(value)) : end], nil
-	}
 	text := func(into *jsontext.Value) error {
-		value, err := value()
+		value, err := valueIn(p.document, dec)
 		if value.Kind() == '"' && len(value) > len(`""`) {
 			*into = value
 		}
@@ -115,8 +106,8 @@ func (p *delta) toolCall(dec *jsontext.Decoder) (call callDelta, err error) {
 	err = members(dec, func(name []byte) error {
 		switch string(name) {
 		case "index":
-			value, err := value()
-			call.index, _ = strconv.ParseInt(string(value), 10, 64) // invalidAnswer is the first
+			value, err := dec.ReadValue()
+			call.index, _ = strconv.ParseInt(string(value), 10, 64) // 0 where it is no number
 			return err
 		case "id":
 			return text(&call.id)

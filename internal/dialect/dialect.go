@@ -46,7 +46,7 @@ func MaxAnswer(endpoint fleet.Endpoint) int64 {
 // Usage is what the engine says a call took.
 type Usage struct {
 	In, Out int64 // tokens
-	// Reported is false while the engine has said nothing, or invalidAnswer.
+	// Reported is false while the engine has reported no valid usage.
 	Reported bool
 	// Cached is how many of In the engine had read before.
 	Cached int64
@@ -92,13 +92,28 @@ func elements(dec *jsontext.Decoder, element func() error) error {
 	return err
 }
 
+// valueIn is the value that comes next in dec, as a part of the document that dec reads.
+func valueIn(document []byte, dec *jsontext.Decoder) (jsontext.Value, error) {
+	value, err := dec.ReadValue()
+	if err != nil {
+		return nil, err
+	}
+	end := dec.InputOffset()
+	return document[end-int64(len(value)) : end], nil
+}
+
 // readObject reads all of r, which must be one strict JSON object, into v.
 func readObject(r io.Reader, v any) error {
 	dec := jsontext.NewDecoder(r)
+	return oneObject(dec, func() error { return json.UnmarshalDecode(dec, v) })
+}
+
+// oneObject has read read the answer in dec, which must be one strict JSON object.
+func oneObject(dec *jsontext.Decoder, read func() error) error {
 	if dec.PeekKind() != '{' {
 		return invalidAnswer("something that is not a JSON object")
 	}
-	if err := json.UnmarshalDecode(dec, v); err != nil {
+	if err := read(); err != nil {
 		return notJSON(err)
 	}
 	if _, err := dec.ReadToken(); err != io.EOF {
@@ -107,9 +122,12 @@ func readObject(r io.Reader, v any) error {
 	return nil
 }
 
-// unquote is the text of a JSON string that a decoder has already checked. It
-// aliases the input unless that holds an escape.
+// unquote is the text of a JSON string that a decoder has already checked; nil for
+// nil. It aliases the input unless that holds an escape.
 func unquote(quoted jsontext.Value) []byte {
+	if len(quoted) == 0 {
+		return nil
+	}
 	if bytes.IndexByte(quoted, '\\') < 0 {
 		return quoted[1 : len(quoted)-1]
 	}

@@ -1,6 +1,8 @@
 package dialect
 
 import (
+	"bytes"
+
 	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
 
@@ -42,23 +44,17 @@ func (h *embeddingsReader) field(name []byte) error {
 		return h.inputs()
 	case "encoding_format":
 		value, err := h.dec.ReadValue()
-		if err != nil {
-			return err
+		if s := string(value); err == nil && s != `"float"` && s != `"base64"` && s != "null" {
+			err = fault.New(fault.InvalidRequest, "encoding_format must be float or base64").WithParam("encoding_format")
 		}
-		if s := string(value); s != `"float"` && s != `"base64"` && value.Kind() != 'n' {
-			return fault.New(fault.InvalidRequest, "encoding_format must be float or base64").WithParam("encoding_format")
-		}
-		return nil
+		return err
 	case "dimensions":
 		value, err := h.dec.ReadValue()
-		if err != nil {
-			return err
-		}
 		var n *int
-		if json.Unmarshal(value, &n) != nil || n != nil && *n < 1 {
-			return fault.New(fault.InvalidRequest, "dimensions must be a whole number of at least 1").WithParam("dimensions")
+		if err == nil && (json.Unmarshal(value, &n) != nil || n != nil && *n < 1) {
+			err = fault.New(fault.InvalidRequest, "dimensions must be a whole number of at least 1").WithParam("dimensions")
 		}
-		return nil
+		return err
 	case "reasoning_effort", "reasoning", "thinking", "chat_template_kwargs": // no controls here
 		return h.dec.SkipValue()
 	default:
@@ -73,17 +69,11 @@ func (h *embeddingsReader) inputs() error {
 		return h.text()
 	case '[':
 	default:
-		if err := h.dec.SkipValue(); err != nil {
-			return err
-		}
-		return badInput("must be a text, a list of texts, or lists of token numbers")
-	}
-	if _, err := h.dec.ReadToken(); err != nil {
-		return err
+		return h.refuseNext("must be a text, a list of texts, or lists of token numbers")
 	}
 	items := 0
 	var all jsontext.Kind // what the items are
-	for h.dec.PeekKind() != ']' {
+	err := elements(h.dec, func() error {
 		kind := h.dec.PeekKind()
 		if items++; all == 0 {
 			all = kind
@@ -94,28 +84,28 @@ func (h *embeddingsReader) inputs() error {
 		case kind != '0' && items > MaxInputs:
 			return badInput("holds more than %d texts: send them in several calls", MaxInputs)
 		}
-		var err error
 		switch kind {
 		case '"':
-			err = h.text()
+			return h.text()
 		case '0':
-			err = h.number()
+			return h.number()
 		case '[':
-			err = h.numbers()
-		default:
-			if err = h.dec.SkipValue(); err == nil {
-				err = badInput("must hold texts or token numbers")
-			}
+			return h.numbers()
 		}
-		if err != nil {
-			return err
-		}
-	}
-	if items == 0 {
+		return h.refuseNext("must hold texts or token numbers")
+	})
+	if err == nil && items == 0 {
 		return badInput("is an empty list")
 	}
-	_, err := h.dec.ReadToken()
 	return err
+}
+
+// refuseNext refuses the input for the value that comes next.
+func (h *embeddingsReader) refuseNext(rule string) error {
+	if err := h.dec.SkipValue(); err != nil {
+		return err
+	}
+	return badInput("%s", rule)
 }
 
 // text checks one text.
@@ -130,37 +120,23 @@ func (h *embeddingsReader) text() error {
 // number checks one token number.
 func (h *embeddingsReader) number() error {
 	value, err := h.dec.ReadValue()
-	if err != nil {
-		return err
+	if err == nil && (len(value) > 9 || len(bytes.Trim(value, "0123456789")) > 0) {
+		return badInput("holds a number that is no token")
 	}
-	for _, b := range value {
-		if b < '0' || b > '9' || len(value) > 9 {
-			return badInput("holds a number that is no token")
-		}
-	}
-	return nil
+	return err
 }
 
 // numbers checks one list of token numbers.
 func (h *embeddingsReader) numbers() error {
-	if _, err := h.dec.ReadToken(); err != nil {
-		return err
-	}
 	n := 0
-	for ; h.dec.PeekKind() != ']'; n++ {
-		if h.dec.PeekKind() != '0' {
-			if err := h.dec.SkipValue(); err != nil {
-				return err
-			}
-			return badInput("holds a list of something else than token numbers")
+	err := elements(h.dec, func() error {
+		if n++; h.dec.PeekKind() != '0' {
+			return h.refuseNext("holds a list of something else than token numbers")
 		}
-		if err := h.number(); err != nil {
-			return err
-		}
-	}
-	if n == 0 {
+		return h.number()
+	})
+	if err == nil && n == 0 {
 		return badInput("holds an empty list")
 	}
-	_, err := h.dec.ReadToken()
 	return err
 }

@@ -24,6 +24,9 @@ func quote(text string) jsontext.Value {
 	return quoted
 }
 
+// text is what a JSON string says; empty for nil.
+func text(quoted jsontext.Value) string { return string(unquote(quoted)) }
+
 // or is the value, or the default where there is none.
 func or(value jsontext.Value, standard string) jsontext.Value {
 	if value == nil {

@@ -74,7 +74,7 @@ type headReader struct {
 }
 
 // read reads the body, one strict object that names a model; member reads each
-// of its members from h.dec. Every error is a *fault.Fault.
+// of its members but model and stream from h.dec. Every error is a *fault.Fault.
 func (h *headReader) read(body []byte, member func(name []byte) error) error {
 	if len(bytes.TrimLeft(body, space)) == 0 {
 		return fault.New(fault.InvalidRequest, "the body is empty: send a JSON object")
@@ -93,7 +93,21 @@ func (h *headReader) read(body []byte, member func(name []byte) error) error {
 		}
 		return fault.New(fault.InvalidRequest, "the body must be a JSON object")
 	}
-	if err := members(h.dec, member); err != nil {
+	err := members(h.dec, func(name []byte) error {
+		switch string(name) {
+		case "model":
+			return h.model()
+		case "stream":
+			return h.stream()
+		}
+		for _, known := range [...]string{"model", "stream"} {
+			if bytes.EqualFold(name, []byte(known)) {
+				return fault.New(fault.InvalidRequest, "the body spells %s as %q: names are case-sensitive", known, name).WithParam(string(name))
+			}
+		}
+		return member(name)
+	})
+	if err != nil {
 		return refusal(err)
 	}
 	if rest := bytes.TrimLeft(body[h.dec.InputOffset():], space); len(rest) > 0 {
@@ -105,42 +119,32 @@ func (h *headReader) read(body []byte, member func(name []byte) error) error {
 	return nil
 }
 
-// member reads one member of the body.
+// member reads one member of a chat body.
 func (h *headReader) member(name []byte) error {
-	switch string(name) {
-	case "model":
-		return h.model()
-	case "stream":
-		return h.stream()
-	case "stream_options":
-		return h.streamOptions()
-	case "n":
-		return h.choices()
-	case "reasoning_effort", "reasoning", "thinking", "chat_template_kwargs":
-		control := thinkingControls[string(name)]
-		value, err := h.dec.ReadValue()
-		if err != nil {
-			return err
-		}
-		return control(value)
-	case "functions", "function_call", "tools", "tool_choice":
-		value, err := h.dec.ReadValue()
-		h.forms = h.forms || err == nil && usesForms(string(name), value)
+	value, err := h.dec.ReadValue()
+	if err != nil {
 		return err
-	default:
-		return h.other(name)
 	}
-}
-
-// other skips an unknown member, and refuses one whose name differs from a known one in its case alone.
-func (h *headReader) other(name []byte) error {
-	for _, known := range [...]string{"model", "stream"} {
-		if bytes.EqualFold(name, []byte(known)) {
-			return fault.New(fault.InvalidRequest, "the body spells %s as %q: names are case-sensitive", known, name).WithParam(string(name))
+	switch string(name) {
+	case "stream_options": // SDKs send it in odd shapes, and none is worth a refusal
+		var options struct {
+			IncludeUsage bool `json:"include_usage"`
 		}
+		if json.Unmarshal(value, &options) == nil {
+			h.IncludeUsage = options.IncludeUsage
+		}
+	case "n": // what is no number is the engine's to refuse
+		var n float64
+		if json.Unmarshal(value, &n) == nil {
+			h.Choices = int(min(max(n, 1), MaxChoices))
+		}
+	case "reasoning_effort", "reasoning", "thinking", "chat_template_kwargs":
+		_, err := ReadThinking(string(name), value)
+		return err
+	case "functions", "function_call", "tools", "tool_choice":
+		h.forms = h.forms || usesForms(string(name), value)
 	}
-	_, err := h.dec.ReadValue()
-	return err
+	return nil
 }
 
 func (h *headReader) model() error {
@@ -166,35 +170,6 @@ func (h *headReader) stream() error {
 	case 'f', 'n':
 	default:
 		return fault.New(fault.InvalidRequest, "stream must be true or false").WithParam("stream")
-	}
-	return nil
-}
-
-// choices reads n. What is no number is the engine's to refuse.
-func (h *headReader) choices() error {
-	value, err := h.dec.ReadValue()
-	if err != nil {
-		return err
-	}
-	var n float64
-	if json.Unmarshal(value, &n) == nil {
-		h.Choices = int(min(max(n, 1), MaxChoices))
-	}
-	return nil
-}
-
-// streamOptions takes what it understands; SDKs send the member in odd shapes
-// and none of them is worth a refusal.
-func (h *headReader) streamOptions() error {
-	value, err := h.dec.ReadValue()
-	if err != nil {
-		return err
-	}
-	var options struct {
-		IncludeUsage bool `json:"include_usage"`
-	}
-	if json.Unmarshal(value, &options) == nil {
-		h.IncludeUsage = options.IncludeUsage
 	}
 	return nil
 }

@@ -18,13 +18,13 @@ const (
 	maxLogprob = 64 << 10
 )
 
-// logprob is how takeLogprobs a token was. The members and their order are those of
+// logprob is how likely a token was. The members and their order are those of
 // the responses dialect; what an engine adds is left out.
 type logprob struct {
 	Token   string  `json:"token"`
 	Bytes   []int   `json:"bytes"`
 	Logprob float64 `json:"logprob"`
-	// Top is what else was takeLogprobs at the place; an alternative has none.
+	// Top is what else was likely at the place; an alternative has none.
 	Top []logprob `json:"top_logprobs,omitzero"`
 }
 

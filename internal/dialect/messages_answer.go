@@ -74,7 +74,7 @@ func MessageAnswer(answer io.Reader, id string, model fleet.ModelID) ([]byte, Us
 	}
 	called := false
 	for i, call := range said.calls {
-		input := bytes.TrimSpace(unquoteOrNil(call.arguments))
+		input := bytes.TrimSpace(unquote(call.arguments))
 		if !isArguments(input) {
 			if string(said.finish) == `"length"` { // cut off: nothing that could be run
 				continue

@@ -13,13 +13,9 @@ import (
 // messagesRequest is a body of the messages dialect as it was read.
 type messagesRequest struct {
 	request
-	thinking struct {
-		kind   string
-		budget jsontext.Value
-		hidden bool
-	}
-	schema jsontext.Value // of output_config.format
-	// vendorNames are the names of the vendor's tools, one for each of hosted.
+	thinking struct{ kind, budget, display jsontext.Value }
+	schema   jsontext.Value // of output_config.format
+	// vendorNames are the names of the vendor's tools, one for each of vendorTools.
 	vendorNames []jsontext.Value
 }
 
@@ -67,11 +63,13 @@ func (q *messagesRequest) conclude() {
 			q.choice.vendorType = q.vendorTools[i]
 		}
 	}
-	q.noThinking = q.thinking.kind == "disabled"
-	if q.thinking.kind == "enabled" {
+	switch text(q.thinking.kind) {
+	case "disabled":
+		q.noThinking = true
+	case "enabled":
 		q.chat.Thinking = chatThinking{"enabled", q.thinking.budget}
 	}
-	if q.thinking.hidden {
+	if string(q.thinking.display) == `"omitted"` {
 		q.chat.Reasoning = jsontext.Value(`{"exclude":true}`)
 	}
 	if q.schema != nil {
@@ -79,24 +77,25 @@ func (q *messagesRequest) conclude() {
 	}
 }
 
+// The words of this dialect.
+var (
+	messageRole    = oneOf("must be user, assistant or system", "user", "assistant", "system")
+	toolChoiceType = oneOf("must be auto, any, tool or none", "auto", "any", "tool", "none")
+	thinkingType   = oneOf("must be one of enabled, disabled, adaptive, between_tools, auto", "enabled", "disabled", "adaptive", "between_tools", "auto")
+)
+
+// effortWord allows null and the words of reasoning_effort.
+func effortWord(value jsontext.Value) string {
+	if value != nil && (value.Kind() != '"' || !slices.Contains(efforts, text(value))) {
+		return "must be one of " + strings.Join(efforts, ", ")
+	}
+	return ""
+}
+
 // member reads one member of the body; those without a meaning here are passed
 // over.
 func (q *messagesRequest) member(name []byte) (err error) {
 	switch string(name) {
-	case "model":
-		return q.model()
-	case "stream":
-		return q.stream()
-	case "max_tokens":
-		q.chat.MaxTokens, err = q.optionalInteger(1)
-	case "temperature":
-		q.chat.Temperature, err = q.optionalValue()
-	case "top_p":
-		q.chat.TopP, err = q.optionalValue()
-	case "top_k":
-		q.chat.TopK, err = q.optionalValue()
-	case "stop_sequences":
-		q.chat.Stop, err = q.optionalValue()
 	case "system":
 		q.system, err = q.content()
 		for i := range q.system {
@@ -104,55 +103,59 @@ func (q *messagesRequest) member(name []byte) (err error) {
 				err = q.refuse("the system prompt is a string or a list of text blocks")
 			}
 		}
+		return err
 	case "messages":
 		return q.list(q.turn)
 	case "tools":
 		return q.list(q.tool)
 	case "tool_choice":
-		return q.object(q.toolChoice)
+		var kind, serial jsontext.Value
+		err := q.fields(field{"type", toolChoiceType, &kind}, field{"name", aString, &q.choice.name}, field{"disable_parallel_tool_use", aBoolean, &serial})
+		q.choice.kind, q.choice.serial = text(kind), serial.Kind() == 't'
+		return err
 	case "thinking":
-		return q.object(q.think)
+		t := &q.thinking
+		return q.fields(field{"type", thinkingType, &t.kind}, field{"budget_tokens", aCount, &t.budget}, field{"display", anything, &t.display})
 	case "output_config":
 		return q.object(func(name []byte) error {
-			switch string(name) {
-			case "effort":
-				return q.readEffort()
-			case "format":
-				return q.object(q.format)
+			if string(name) == "format" {
+				return q.format()
 			}
-			return q.dec.SkipValue()
+			return q.field(name, []field{{"effort", effortWord, &q.chat.Effort}})
 		})
 	case "output_format": // its name before output_config
-		return q.object(q.format)
-	default:
-		return q.other(name)
+		return q.format()
 	}
-	return err
+	return q.field(name, []field{
+		{"max_tokens", aCount, &q.chat.MaxTokens},
+		{"temperature", anything, &q.chat.Temperature},
+		{"top_p", anything, &q.chat.TopP},
+		{"top_k", anything, &q.chat.TopK},
+		{"stop_sequences", anything, &q.chat.Stop},
+	})
 }
+
+// format reads the format of the answer.
+func (q *messagesRequest) format() error { return q.fields(field{"schema", anObject, &q.schema}) }
 
 // turn reads one message.
 func (q *messagesRequest) turn() error {
 	var t turn
-	told := false
+	var role jsontext.Value
+	hasContent := false
 	err := q.object(func(name []byte) (err error) {
-		switch string(name) {
-		case "role":
-			if t.role, err = q.requiredString(); err == nil && t.role != "user" && t.role != "assistant" && t.role != "system" {
-				err = q.refuse("must be user, assistant or system")
-			}
-		case "content":
+		if string(name) == "content" {
 			kind := q.dec.PeekKind()
-			told = kind == '"' || kind == '['
+			hasContent = kind == '"' || kind == '['
 			t.blocks, err = q.content()
-		default:
-			err = q.dec.SkipValue()
+			return err
 		}
-		return err
+		return q.field(name, []field{{"role", messageRole, &role}})
 	})
-	switch {
+	switch t.role = text(role); {
 	case err != nil:
 		return err
-	case t.role == "" || !told:
+	case role == nil || !hasContent:
 		return q.refuse("a message has a role and a content")
 	}
 	for i := range t.blocks {
@@ -182,50 +185,51 @@ func (q *messagesRequest) content() ([]block, error) {
 	case '{', 'n':
 		return nil, q.dec.SkipValue()
 	default:
-		if _, err := q.value(); err != nil {
-			return nil, err
-		}
-		return nil, q.refuse("must be a string or a list of content blocks")
+		return nil, q.refuseNext("must be a string or a list of content blocks")
 	}
 }
 
 // block reads one content block.
 func (q *messagesRequest) block() (b block, err error) {
+	var kind, failed jsontext.Value
+	source := []field{
+		{"type", anything, &b.source.kind}, {"media_type", anything, &b.source.media}, {"data", anything, &b.source.data}, {"url", anything, &b.source.url},
+	}
 	err = q.object(func(name []byte) (err error) {
 		switch string(name) {
-		case "type":
-			if b.typeName, err = q.requiredString(); err == nil {
-				b.kind = kindOf(b.typeName)
-			}
-		case "text", "thinking":
-			b.text, err = q.optionalValue()
-		case "title":
-			b.title, err = q.optionalValue()
-		case "id", "tool_use_id":
-			b.id, err = q.optionalValue()
-		case "name":
-			b.name, err = q.optionalValue()
-		case "input":
-			b.input, err = q.optionalValue()
-		case "is_error":
-			b.failed, err = q.boolean()
 		case "content":
 			b.content, err = q.content()
+			return err
 		case "source":
 			if q.dec.PeekKind() == '"' { // of a search result
-				b.source.url, err = q.value()
-				return err
+				return q.stringInto(&b.source.url)
 			}
-			err = q.object(func(name []byte) error { return q.source(name, &b) })
-		default:
-			err = q.dec.SkipValue()
+			return q.object(func(name []byte) (err error) {
+				if string(name) != "content" {
+					return q.field(name, source)
+				}
+				b.content, err = q.content()
+				return err
+			})
 		}
-		return err
+		return q.field(name, []field{
+			{"type", requiredString, &kind},
+			{"text", anything, &b.text}, {"thinking", anything, &b.text},
+			{"title", anything, &b.title},
+			{"id", anything, &b.id}, {"tool_use_id", anything, &b.id},
+			{"name", anything, &b.name},
+			{"input", anything, &b.input},
+			{"is_error", aBoolean, &failed},
+		})
 	})
-	if err == nil {
-		err = q.checkBlock(&b)
+	if err != nil {
+		return b, err
 	}
-	return b, err
+	b.failed = failed.Kind() == 't'
+	if b.typeName = text(kind); kind != nil {
+		b.kind = kindOf(b.typeName)
+	}
+	return b, q.checkBlock(&b)
 }
 
 // kindOf is the kind of a content block's type.
@@ -252,25 +256,6 @@ func kindOf(word string) blockKind {
 		return vendorBlock
 	}
 	return otherBlock
-}
-
-// source reads one member of an image's or document's source.
-func (q *messagesRequest) source(name []byte, b *block) (err error) {
-	switch string(name) {
-	case "type":
-		b.source.kind, err = q.optionalValue()
-	case "media_type":
-		b.source.media, err = q.optionalValue()
-	case "data":
-		b.source.data, err = q.optionalValue()
-	case "url":
-		b.source.url, err = q.optionalValue()
-	case "content":
-		b.content, err = q.content()
-	default:
-		err = q.dec.SkipValue()
-	}
-	return err
 }
 
 // checkBlock refuses a block that lacks what its type needs. A document is
@@ -302,32 +287,16 @@ func (q *messagesRequest) checkBlock(b *block) error {
 // have a type of their own and no schema: no model here knows them.
 func (q *messagesRequest) tool() error {
 	var t tool
-	kind := "custom"
-	err := q.object(func(name []byte) (err error) {
-		switch string(name) {
-		case "type":
-			if q.dec.PeekKind() == 'n' {
-				return q.dec.SkipValue()
-			}
-			kind, err = q.requiredString()
-		case "name":
-			t.name, err = q.optionalValue()
-		case "description":
-			t.description, err = q.optionalValue()
-		case "input_schema":
-			t.schema, err = q.optionalValue()
-		case "strict":
-			t.strict, err = q.optionalValue()
-		default:
-			err = q.dec.SkipValue()
-		}
-		return err
-	})
+	var kind jsontext.Value
+	err := q.fields(
+		field{"type", aString, &kind}, field{"name", anything, &t.name}, field{"description", anything, &t.description},
+		field{"input_schema", anything, &t.schema}, field{"strict", anything, &t.strict},
+	)
 	switch {
 	case err != nil:
 		return err
-	case kind != "custom":
-		q.vendorTools = append(q.vendorTools, strconv.Quote(kind))
+	case kind != nil && text(kind) != "custom":
+		q.vendorTools = append(q.vendorTools, strconv.Quote(text(kind)))
 		q.vendorNames = append(q.vendorNames, t.name)
 		return nil
 	case t.name.Kind() != '"':
@@ -335,67 +304,4 @@ func (q *messagesRequest) tool() error {
 	}
 	q.tools = append(q.tools, t)
 	return nil
-}
-
-// toolChoice reads one member of tool_choice.
-func (q *messagesRequest) toolChoice(name []byte) (err error) {
-	switch string(name) {
-	case "type":
-		if q.choice.kind, err = q.requiredString(); err == nil && !slices.Contains([]string{"auto", "any", "tool", "none"}, q.choice.kind) {
-			err = q.refuse("must be auto, any, tool or none")
-		}
-	case "name":
-		if q.choice.name, err = q.optionalValue(); err == nil && q.choice.name != nil && q.choice.name.Kind() != '"' {
-			err = q.refuse("must be a string")
-		}
-	case "disable_parallel_tool_use":
-		q.choice.serial, err = q.boolean()
-	default:
-		err = q.dec.SkipValue()
-	}
-	return err
-}
-
-// messagesThinking are the words of this dialect's thinking.type.
-var messagesThinking = []string{"enabled", "disabled", "adaptive", "between_tools", "auto"}
-
-// think reads one member of the thinking control.
-func (q *messagesRequest) think(name []byte) (err error) {
-	switch string(name) {
-	case "type":
-		if q.thinking.kind, err = q.requiredString(); err == nil && !slices.Contains(messagesThinking, q.thinking.kind) {
-			err = q.refuse("must be one of %s", strings.Join(messagesThinking, ", "))
-		}
-	case "budget_tokens":
-		q.thinking.budget, err = q.optionalInteger(1)
-	case "display":
-		var display jsontext.Value
-		display, err = q.optionalValue()
-		q.thinking.hidden = string(display) == `"omitted"`
-	default:
-		err = q.dec.SkipValue()
-	}
-	return err
-}
-
-// readEffort reads output_config.effort.
-func (q *messagesRequest) readEffort() (err error) {
-	if q.chat.Effort, err = q.optionalValue(); err != nil || q.chat.Effort == nil {
-		return err
-	}
-	if q.chat.Effort.Kind() != '"' || !slices.Contains(efforts, string(unquote(q.chat.Effort))) {
-		return q.refuse("must be one of %s", strings.Join(efforts, ", "))
-	}
-	return nil
-}
-
-// format reads one member of output_config.format.
-func (q *messagesRequest) format(name []byte) (err error) {
-	if string(name) != "schema" {
-		return q.dec.SkipValue()
-	}
-	if q.schema, err = q.optionalValue(); err == nil && q.schema != nil && q.schema.Kind() != '{' {
-		err = q.refuse("must be an object")
-	}
-	return err
 }

@@ -1,6 +1,8 @@
 package dialect
 
 import (
+	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -111,114 +113,139 @@ func vendorToolFault(param, types string) error {
 }
 
 // value is the next value.
-func (q *request) value() (jsontext.Value, error) {
-	value, err := q.dec.ReadValue()
-	if err != nil {
-		return nil, err
-	}
-	end := q.dec.InputOffset()
-	return q.body[end-int64(len(value)) : end], nil
-}
+func (q *request) value() (jsontext.Value, error) { return valueIn(q.body, q.dec) }
 
-// optionalValue is the next value, nil for null.
-func (q *request) optionalValue() (jsontext.Value, error) {
-	value, err := q.value()
-	if err != nil || value.Kind() == 'n' {
-		return nil, err
-	}
-	return value, nil
-}
+// A rule says why a member may not have a value, which is nil for null: the end of a sentence, empty where it may.
+type rule func(value jsontext.Value) string
 
-// requiredString is the text of the next value, which must be a string.
-func (q *request) requiredString() (string, error) {
-	value, err := q.value()
-	if err != nil {
-		return "", err
-	}
+func anything(jsontext.Value) string { return "" }
+
+// requiredString allows strings, and not null.
+func requiredString(value jsontext.Value) string {
 	if value.Kind() != '"' {
-		return "", q.refuse("must be a string")
+		return "must be a string"
 	}
-	return string(unquote(value)), nil
+	return ""
 }
 
-// boolean is the next value, which must be a boolean; null is false.
-func (q *request) boolean() (bool, error) {
-	value, err := q.optionalBoolean()
-	return value.Kind() == 't', err
+// oneOf allows these strings.
+func oneOf(must string, words ...string) rule {
+	return func(value jsontext.Value) string {
+		if wrong := requiredString(value); wrong != "" {
+			return wrong
+		}
+		if !slices.Contains(words, text(value)) {
+			return must
+		}
+		return ""
+	}
 }
 
-// optionalNumber is the next value, which must be a number; nil for null.
-func (q *request) optionalNumber() (jsontext.Value, error) {
-	value, err := q.optionalValue()
-	if err == nil && value != nil && value.Kind() != '0' {
-		return nil, q.refuse("must be a number")
+// kinds allows null and these kinds of values.
+func kinds(allowed, must string) rule {
+	return func(value jsontext.Value) string {
+		if value != nil && strings.IndexByte(allowed, byte(value.Kind())) < 0 {
+			return must
+		}
+		return ""
 	}
-	return value, err
 }
 
-// optionalString is the next value, which must be a string; nil for null.
-func (q *request) optionalString() (jsontext.Value, error) {
-	value, err := q.optionalValue()
-	if err == nil && value != nil && value.Kind() != '"' {
-		return nil, q.refuse("must be a string")
+// integer allows null and integers of at least that.
+func integer(least int64) rule {
+	return func(value jsontext.Value) string {
+		if n, err := strconv.ParseInt(string(value), 10, 64); value != nil && (err != nil || n < least) {
+			return fmt.Sprintf("must be a whole number of at least %d", least)
+		}
+		return ""
 	}
-	return value, err
 }
 
-// optionalBoolean is the next value, which must be a boolean; nil for null.
-func (q *request) optionalBoolean() (jsontext.Value, error) {
-	value, err := q.optionalValue()
-	if err == nil && value != nil && value.Kind() != 't' && value.Kind() != 'f' {
-		return nil, q.refuse("must be true or false")
-	}
-	return value, err
+var (
+	aString   = kinds(`"`, "must be a string")
+	aBoolean  = kinds("tf", "must be true or false")
+	aNumber   = kinds("0", "must be a number")
+	anObject  = kinds("{", "must be an object")
+	aCount    = integer(1)
+	anInteger = integer(0)
+)
+
+// field is a member of an object that is kept as it is, nil for null.
+type field struct {
+	name string
+	rule rule
+	into *jsontext.Value
 }
 
-// optionalInteger is the next value, an integer of at least that; nil for null.
-func (q *request) optionalInteger(least int64) (jsontext.Value, error) {
-	value, err := q.optionalValue()
-	if err != nil || value == nil {
-		return nil, err
+// field reads the value of the member of that name; it skips a member that is not among the fields.
+func (q *request) field(name []byte, fields []field) error {
+	for _, f := range fields {
+		if f.name != string(name) {
+			continue
+		}
+		value, err := q.value()
+		if err != nil {
+			return err
+		}
+		if value.Kind() == 'n' {
+			value = nil
+		}
+		if wrong := f.rule(value); wrong != "" {
+			return q.refuse("%s", wrong)
+		}
+		*f.into = value
+		return nil
 	}
-	if n, err := strconv.ParseInt(string(value), 10, 64); err != nil || n < least {
-		return nil, q.refuse("must be a whole number of at least %d", least)
+	return q.dec.SkipValue()
+}
+
+// fields reads the object that comes next, of which these members are kept; null is an empty one.
+func (q *request) fields(fields ...field) error {
+	return q.object(func(name []byte) error { return q.field(name, fields) })
+}
+
+// stringInto keeps the next value if it is a string.
+func (q *request) stringInto(into *jsontext.Value) error {
+	value, err := q.value()
+	if value.Kind() == '"' {
+		*into = value
 	}
-	return value, nil
+	return err
 }
 
 // object reads the object that comes next; null is an empty one.
 func (q *request) object(member func(name []byte) error) error {
-	if q.dec.PeekKind() == '{' {
+	switch q.dec.PeekKind() {
+	case '{':
 		return members(q.dec, member)
+	case 'n':
+		return q.dec.SkipValue()
 	}
-	if value, err := q.optionalValue(); err != nil || value == nil {
-		return err
-	}
-	return q.refuse("must be an object")
+	return q.refuseNext("must be an object")
 }
 
-// list reads the list that comes next, each of its elements by one; null is an
-// empty one.
+// list reads the list that comes next, each of its elements by one; null is an empty one.
 func (q *request) list(one func() error) error {
-	if q.dec.PeekKind() != '[' {
-		if value, err := q.optionalValue(); err != nil || value == nil {
-			return err
-		}
-		return q.refuse("must be a list")
+	switch q.dec.PeekKind() {
+	case '[':
+		return elements(q.dec, func() error {
+			if q.counted++; q.counted > maxBlocks {
+				return q.refuse("more than %d messages, content blocks and tools are not taken in one request", maxBlocks)
+			}
+			return one()
+		})
+	case 'n':
+		return q.dec.SkipValue()
 	}
-	if _, err := q.dec.ReadToken(); err != nil {
+	return q.refuseNext("must be a list")
+}
+
+// refuseNext is the fault of the next value.
+func (q *request) refuseNext(rule string) error {
+	if err := q.dec.SkipValue(); err != nil {
 		return err
 	}
-	for q.dec.PeekKind() != ']' {
-		if q.counted++; q.counted > maxBlocks {
-			return q.refuse("more than %d messages, content blocks and tools are not taken in one request", maxBlocks)
-		}
-		if err := one(); err != nil {
-			return err
-		}
-	}
-	_, err := q.dec.ReadToken()
-	return err
+	return q.refuse("%s", rule)
 }
 
 // refuse is the fault of the value that was read last.

@@ -51,10 +51,7 @@ func (q *ResponsesRequest) input() (err error) {
 		q.inputs, err = q.items()
 		return err
 	default:
-		if _, err := q.value(); err != nil {
-			return err
-		}
-		return q.refuse("must be a text or a list of items")
+		return q.refuseNext("must be a text or a list of items")
 	}
 }
 
@@ -71,48 +68,34 @@ func (q *ResponsesRequest) items() (items []inputItem, err error) {
 // item reads one item. Only what its type needs is asked for, since the items of
 // vendors have members of the same names.
 func (q *ResponsesRequest) item() (item inputItem, err error) {
-	var word string
+	var kind, role, id jsontext.Value
 	start := q.dec.InputOffset()
 	err = q.object(func(name []byte) (err error) {
 		switch string(name) {
-		case "type":
-			if q.dec.PeekKind() == 'n' {
-				return q.dec.SkipValue()
-			}
-			word, err = q.requiredString()
-		case "role":
-			if q.dec.PeekKind() == 'n' {
-				return q.dec.SkipValue()
-			}
-			item.role, err = q.requiredString()
-		case "id":
-			var id jsontext.Value
-			if id, err = q.optionalString(); id != nil {
-				item.id = string(unquote(id))
-			}
-		case "call_id":
-			item.callID, err = q.optionalValue()
-		case "name":
-			item.name, err = q.optionalValue()
-		case "namespace":
-			item.namespace, err = q.optionalValue()
-		case "arguments", "input":
-			item.argument, err = q.optionalValue()
 		case "content", "output":
 			item.text = q.dec.PeekKind() == '"'
 			item.content, err = q.parts()
+			return err
 		case "summary":
 			item.summary, err = q.parts()
-		default:
-			err = q.dec.SkipValue()
+			return err
 		}
-		return err
+		return q.field(name, []field{
+			{"type", aString, &kind},
+			{"role", aString, &role},
+			{"id", aString, &id},
+			{"call_id", anything, &item.callID},
+			{"name", anything, &item.name},
+			{"namespace", anything, &item.namespace},
+			{"arguments", anything, &item.argument}, {"input", anything, &item.argument},
+		})
 	})
 	if err != nil {
 		return item, err
 	}
+	item.role, item.id = text(role), text(id)
 	item.raw = bytes.TrimLeft(q.body[start:q.dec.InputOffset()], space+",[:")
-	return item, q.checkItem(&item, word)
+	return item, q.checkItem(&item, text(kind))
 }
 
 // checkItem finds out what the item is, and refuses one that lacks what that
@@ -199,52 +182,38 @@ func (q *ResponsesRequest) parts() ([]block, error) {
 
 // part reads one part of a content.
 func (q *ResponsesRequest) part() (b block, err error) {
-	err = members(q.dec, func(name []byte) (err error) {
+	var kind jsontext.Value
+	err = members(q.dec, func(name []byte) error {
 		switch string(name) {
 		case "type":
-			var word jsontext.Value
-			if word, err = q.value(); err == nil && word.Kind() == '"' {
-				b.typeName = string(unquote(word))
-			}
+			return q.stringInto(&kind)
 		case "text", "refusal":
-			var text jsontext.Value
-			if text, err = q.value(); text.Kind() == '"' {
-				b.text = text
-			}
-		case "image_url":
-			if q.dec.PeekKind() == '{' { // as the chat dialect has it
-				return members(q.dec, func(name []byte) error { return q.picture(name, &b.source) })
-			}
-			return q.picture([]byte("url"), &b.source)
+			return q.stringInto(&b.text)
 		case "detail":
-			return q.picture(name, &b.source)
-		default:
-			err = q.dec.SkipValue()
+			return q.stringInto(&b.source.detail)
+		case "image_url":
+			if q.dec.PeekKind() != '{' {
+				return q.stringInto(&b.source.url)
+			}
+			return members(q.dec, func(name []byte) error { // as the chat dialect has it
+				switch string(name) {
+				case "url":
+					return q.stringInto(&b.source.url)
+				case "detail":
+					return q.stringInto(&b.source.detail)
+				}
+				return q.dec.SkipValue()
+			})
 		}
-		return err
+		return q.dec.SkipValue()
 	})
-	switch b.typeName {
+	switch b.typeName = text(kind); b.typeName {
 	case "input_text", "output_text", "text", "summary_text", "reasoning_text", "refusal":
 		b.kind = textBlock
 	case "input_image", "image_url":
 		b.kind = imageBlock
 	}
 	return b, err
-}
-
-// picture reads one member of a picture's address.
-func (q *ResponsesRequest) picture(name []byte, s *source) error {
-	value, err := q.value()
-	if err != nil || value.Kind() != '"' {
-		return err
-	}
-	switch string(name) {
-	case "url":
-		s.url = value
-	case "detail":
-		s.detail = value
-	}
-	return nil
 }
 
 // turnOf is what the item says to a model. A tool that its caller answers for

@@ -2,9 +2,11 @@ package dialect
 
 import (
 	"bytes"
+	"cmp"
 	"strconv"
 	"strings"
 
+	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
 
 	"github.com/kith/kith/internal/fault"
@@ -22,8 +24,7 @@ type ResponsesRequest struct {
 	known   []tool            // all of them, by either name
 	allowed *[]jsontext.Value // names, of allowed_tools; nil: all tools are
 	echo    echo
-	// unstored says that store is false.
-	unstored bool
+	store   jsontext.Value
 }
 
 // echo is what a response repeats of its request, as values of the body.
@@ -74,6 +75,7 @@ func ReadResponses(body []byte) (*ResponsesRequest, error) {
 	if err := q.read(body, q.member); err != nil {
 		return nil, err
 	}
+	q.conclude()
 	if len(q.inputs) == 0 && q.previous == "" {
 		return nil, fault.New(fault.InvalidRequest, "the body holds no input: send a text or a list of items").WithParam("input")
 	}
@@ -81,7 +83,7 @@ func ReadResponses(body []byte) (*ResponsesRequest, error) {
 }
 
 // Stores reports whether the turn is to be kept.
-func (q *ResponsesRequest) Stores() bool { return !q.unstored }
+func (q *ResponsesRequest) Stores() bool { return q.store.Kind() != 'f' }
 
 // Chat is what was asked as the body of a chat call. Every error is a
 // *fault.Fault.
@@ -118,151 +120,108 @@ func (q *ResponsesRequest) chosen() *request {
 	return &chosen
 }
 
+// truncationWord allows null and the words of truncation.
+func truncationWord(value jsontext.Value) string {
+	if wrong := aString(value); wrong != "" {
+		return wrong
+	}
+	if value != nil && string(value) != `"auto"` && string(value) != `"disabled"` {
+		return "must be auto or disabled"
+	}
+	return ""
+}
+
 // member reads one member of the body; those without a meaning here are passed
 // over.
 func (q *ResponsesRequest) member(name []byte) (err error) {
 	e := &q.echo
 	switch string(name) {
-	case "model":
-		return q.model()
-	case "stream":
-		return q.stream()
 	case "input":
 		return q.input()
-	case "instructions":
-		if e.Instructions, err = q.optionalString(); e.Instructions != nil {
-			q.system = []block{{kind: textBlock, text: e.Instructions}}
-		}
-	case "previous_response_id":
-		var id jsontext.Value
-		if id, err = q.optionalString(); id != nil && string(id) != `""` {
-			q.previous, e.PreviousResponse = string(unquote(id)), id
-		}
-	case "store":
-		var store jsontext.Value
-		store, err = q.optionalBoolean()
-		q.unstored = store.Kind() == 'f'
 	case "tools":
 		return q.list(func() error { return q.tool(nil) })
 	case "tool_choice":
 		return q.toolChoice()
-	case "parallel_tool_calls":
-		e.Parallel, err = q.optionalBoolean()
-		q.choice.serial = e.Parallel.Kind() == 'f'
 	case "reasoning", "reasoning_effort", "thinking", "chat_template_kwargs":
 		return q.control(string(name))
 	case "text":
-		return q.object(q.textMember)
-	case "conversation", "prompt":
-		var value jsontext.Value
-		if value, err = q.optionalValue(); value != nil {
-			return q.refuse("nothing of that kind is kept here; send the input itself, or previous_response_id")
-		}
-	default:
-		return q.setting(name)
-	}
-	return err
-}
-
-// setting reads a member that is carried or repeated as it is.
-func (q *ResponsesRequest) setting(name []byte) (err error) {
-	e := &q.echo
-	switch string(name) {
-	case "max_output_tokens":
-		e.MaxOutputTokens, err = q.optionalInteger(1)
-		q.chat.MaxTokens = e.MaxOutputTokens
-	case "max_tool_calls":
-		e.MaxToolCalls, err = q.optionalInteger(1)
-	case "temperature":
-		e.Temperature, err = q.optionalNumber()
-		q.chat.Temperature = e.Temperature
-	case "top_p":
-		e.TopP, err = q.optionalNumber()
-		q.chat.TopP = e.TopP
-	case "presence_penalty":
-		e.Presence, err = q.optionalNumber()
-		q.chat.Presence = e.Presence
-	case "frequency_penalty":
-		e.Frequency, err = q.optionalNumber()
-		q.chat.Frequency = e.Frequency
-	case "top_logprobs":
-		if e.TopLogprobs, err = q.optionalInteger(0); e.TopLogprobs != nil {
-			n, _ := strconv.ParseInt(string(e.TopLogprobs), 10, 64)   // it was just read
-			if q.alternatives = int(min(n, maxAlternatives)); n > 0 { // some engines take 0 for none at all
-				q.chat.Logprobs, q.chat.TopLogprobs = true, jsontext.Value(strconv.Itoa(q.alternatives))
+		return q.object(func(name []byte) error {
+			if string(name) == "format" {
+				return q.readFormat()
 			}
-		}
+			return q.field(name, []field{{"verbosity", aString, &e.Text.Verbosity}})
+		})
 	case "include":
 		return q.include()
-	case "metadata":
-		if e.Metadata, err = q.optionalValue(); err == nil && e.Metadata != nil && e.Metadata.Kind() != '{' {
-			err = q.refuse("must be an object")
+	case "conversation", "prompt":
+		if q.dec.PeekKind() != 'n' {
+			return q.refuseNext("nothing of that kind is kept here; send the input itself, or previous_response_id")
 		}
-	case "user":
-		e.User, err = q.optionalString()
-	case "safety_identifier":
-		e.SafetyIdentifier, err = q.optionalString()
-	case "prompt_cache_key":
-		e.PromptCacheKey, err = q.optionalString()
-	case "truncation":
-		if e.Truncation, err = q.optionalString(); err == nil && e.Truncation != nil && string(e.Truncation) != `"auto"` && string(e.Truncation) != `"disabled"` {
-			err = q.refuse("must be auto or disabled")
-		}
-	default:
-		err = q.other(name)
 	}
-	return err
+	return q.field(name, []field{
+		{"instructions", aString, &e.Instructions},
+		{"previous_response_id", aString, &e.PreviousResponse},
+		{"store", aBoolean, &q.store},
+		{"parallel_tool_calls", aBoolean, &e.Parallel},
+		{"max_output_tokens", aCount, &e.MaxOutputTokens},
+		{"max_tool_calls", aCount, &e.MaxToolCalls},
+		{"temperature", aNumber, &e.Temperature},
+		{"top_p", aNumber, &e.TopP},
+		{"presence_penalty", aNumber, &e.Presence},
+		{"frequency_penalty", aNumber, &e.Frequency},
+		{"top_logprobs", anInteger, &e.TopLogprobs},
+		{"metadata", anObject, &e.Metadata},
+		{"user", aString, &e.User},
+		{"safety_identifier", aString, &e.SafetyIdentifier},
+		{"prompt_cache_key", aString, &e.PromptCacheKey},
+		{"truncation", truncationWord, &e.Truncation},
+	})
+}
+
+// conclude makes of the members what the chat call has of them.
+func (q *ResponsesRequest) conclude() {
+	e := &q.echo
+	if e.Instructions != nil {
+		q.system = []block{{kind: textBlock, text: e.Instructions}}
+	}
+	if q.previous = text(e.PreviousResponse); q.previous == "" {
+		e.PreviousResponse = nil
+	}
+	q.choice.serial = e.Parallel.Kind() == 'f'
+	q.chat.MaxTokens, q.chat.Temperature, q.chat.TopP = e.MaxOutputTokens, e.Temperature, e.TopP
+	q.chat.Presence, q.chat.Frequency = e.Presence, e.Frequency
+	n, _ := strconv.ParseInt(string(e.TopLogprobs), 10, 64)   // a number, or absent
+	if q.alternatives = int(min(n, maxAlternatives)); n > 0 { // some engines take 0 for none at all
+		q.chat.Logprobs, q.chat.TopLogprobs = true, jsontext.Value(strconv.Itoa(q.alternatives))
+	}
 }
 
 // control reads one of the thinking controls, which are those of the chat
 // dialect.
 func (q *ResponsesRequest) control(name string) error {
-	value, err := q.optionalValue()
-	if err != nil || value == nil {
+	value, err := q.value()
+	if err != nil || value.Kind() == 'n' {
 		return err
 	}
-	if err := thinkingControls[name](value); err != nil {
+	if _, err := ReadThinking(name, value); err != nil {
 		return err
 	}
 	switch name {
 	case "reasoning_effort":
 		q.chat.Effort = value
-		return nil
 	case "thinking":
 		q.chat.Thinking = value
-		return nil
 	case "chat_template_kwargs":
 		q.chat.TemplateArguments = value
-		return nil
-	}
-	q.chat.Reasoning = value
-	dec := jsontext.NewDecoder(bytes.NewBuffer(value))
-	return members(dec, func(name []byte) error {
-		value, err := dec.ReadValue()
-		if err != nil || value.Kind() != '"' {
-			return err
-		}
-		switch string(name) {
-		case "effort":
-			q.echo.Reasoning.Effort = bytes.Clone(value)
-		case "summary":
-			q.echo.Reasoning.Summary = bytes.Clone(value)
-		}
-		return nil
-	})
-}
-
-// textMember reads one member of text.
-func (q *ResponsesRequest) textMember(name []byte) (err error) {
-	switch string(name) {
-	case "format":
-		return q.readFormat()
-	case "verbosity":
-		q.echo.Text.Verbosity, err = q.optionalString()
 	default:
-		err = q.dec.SkipValue()
+		q.chat.Reasoning = value
+		repeated := &q.echo.Reasoning
+		_ = json.Unmarshal(value, repeated) // an object, as was just checked
+		if repeated.Summary.Kind() != '"' {
+			repeated.Summary = nil
+		}
 	}
-	return err
+	return nil
 }
 
 // include reads what else the caller wants in the answer. Only logprobs are known here.
@@ -279,48 +238,30 @@ func (q *ResponsesRequest) include() error {
 
 // readFormat reads text.format, which is flat in this dialect.
 func (q *ResponsesRequest) readFormat() error {
-	kind := "text"
-	var name, description, schema, strict jsontext.Value
-	err := q.object(func(member []byte) (err error) {
-		switch string(member) {
-		case "type":
-			kind, err = q.requiredString()
-		case "name":
-			name, err = q.optionalString()
-		case "description":
-			description, err = q.optionalString()
-		case "strict":
-			strict, err = q.optionalValue()
-		case "schema":
-			if schema, err = q.optionalValue(); err == nil && schema != nil && schema.Kind() != '{' {
-				err = q.refuse("must be an object")
-			}
-		default:
-			err = q.dec.SkipValue()
-		}
-		return err
-	})
+	var f struct{ kind, name, description, schema, strict jsontext.Value }
+	err := q.fields(field{"type", requiredString, &f.kind}, field{"name", aString, &f.name}, field{"description", aString, &f.description},
+		field{"strict", anything, &f.strict}, field{"schema", anObject, &f.schema})
 	if err != nil {
 		return err
 	}
-	switch kind {
-	case "text":
+	switch kind := text(f.kind); kind {
+	case "", "text":
 	case "json_object":
 		q.chat.Format = &chatFormat{Type: kind}
 		q.echo.Text.Format = encode(q.chat.Format)
 	case "json_schema":
-		if schema == nil {
+		if f.schema == nil {
 			return q.refuse("a format of the type json_schema has a schema")
 		}
-		name = or(name, `"answer"`)
-		q.chat.Format = &chatFormat{kind, &chatSchema{name, description, strict, schema}}
+		f.name = or(f.name, `"answer"`)
+		q.chat.Format = &chatFormat{kind, &chatSchema{f.name, f.description, f.strict, f.schema}}
 		q.echo.Text.Format = encode(struct {
 			Type        string         `json:"type"`
 			Name        jsontext.Value `json:"name"`
 			Description jsontext.Value `json:"description"`
 			Schema      jsontext.Value `json:"schema"`
 			Strict      jsontext.Value `json:"strict"`
-		}{kind, name, description, schema, or(strict, "false")})
+		}{kind, f.name, f.description, f.schema, or(f.strict, "false")})
 	default:
 		return q.refuse("the type must be text, json_object or json_schema")
 	}
@@ -332,35 +273,25 @@ func (q *ResponsesRequest) readFormat() error {
 func (q *ResponsesRequest) tool(space jsontext.Value) error {
 	var t tool
 	var inner []tool
-	kind := ""
-	before := q.tools
-	err := q.object(func(name []byte) (err error) {
-		switch string(name) {
-		case "type":
-			kind, err = q.requiredString()
-		case "name":
-			t.name, err = q.optionalValue()
-		case "description":
-			t.description, err = q.optionalValue()
-		case "parameters":
-			t.schema, err = q.optionalValue()
-		case "strict":
-			t.strict, err = q.optionalValue()
-		case "format":
-			t.format, err = q.optionalValue()
-		case "tools":
-			if space != nil || q.dec.PeekKind() != '[' {
-				return q.dec.SkipValue()
-			}
+	var kindValue jsontext.Value
+	err := q.object(func(name []byte) error {
+		if string(name) == "tools" && space == nil && q.dec.PeekKind() == '[' {
+			before := q.tools
 			q.tools = nil
-			err = q.list(func() error { return q.tool(jsontext.Value(`""`)) }) // its name may come later
+			err := q.list(func() error { return q.tool(jsontext.Value(`""`)) }) // its name may come later
 			inner, q.tools = q.tools, before
-		default:
-			err = q.dec.SkipValue()
+			return err
 		}
-		return err
+		return q.field(name, []field{
+			{"type", requiredString, &kindValue},
+			{"name", anything, &t.name},
+			{"description", anything, &t.description},
+			{"parameters", anything, &t.schema},
+			{"strict", anything, &t.strict},
+			{"format", anything, &t.format},
+		})
 	})
-	switch {
+	switch kind := text(kindValue); {
 	case err != nil:
 		return err
 	case kind == "namespace" && t.name.Kind() == '"':
@@ -376,8 +307,7 @@ func (q *ResponsesRequest) tool(space jsontext.Value) error {
 		return q.refuse("a tool has a name, which is a string")
 	case t.schema != nil && t.schema.Kind() != '{':
 		return q.refuse("a tool's parameters are an object")
-	}
-	if kind == "custom" {
+	case kind == "custom":
 		t = customTool(t.name, t.description, t.format)
 	}
 	t.namespace = space
@@ -387,45 +317,32 @@ func (q *ResponsesRequest) tool(space jsontext.Value) error {
 
 // toolChoice reads tool_choice: a word, a tool, or which tools are allowed.
 func (q *ResponsesRequest) toolChoice() error {
-	switch q.dec.PeekKind() {
-	case 'n':
-		return q.dec.SkipValue()
-	case '"':
-		kind, err := q.requiredString()
+	if q.dec.PeekKind() == '"' {
+		kind, err := q.value()
 		if err != nil {
 			return err
 		}
-		return q.choose(kind)
+		return q.choose(text(kind))
 	}
-	var kind, mode string
-	var name jsontext.Value
+	var kindValue, mode, name jsontext.Value
 	names := []jsontext.Value{}
-	err := q.object(func(member []byte) (err error) {
-		switch string(member) {
-		case "type":
-			kind, err = q.requiredString()
-		case "mode":
-			mode, err = q.requiredString()
-		case "name":
-			name, err = q.optionalString()
-		case "tools":
-			err = q.list(func() error {
+	present := q.dec.PeekKind() != 'n'
+	err := q.object(func(member []byte) error {
+		if string(member) == "tools" {
+			return q.list(func() error {
 				return q.object(func(member []byte) error {
-					if string(member) != "name" {
-						return q.dec.SkipValue()
+					if string(member) == "name" {
+						names = append(names, nil)
+						return q.field(member, []field{{"name", aString, &names[len(names)-1]}})
 					}
-					name, err := q.optionalString()
-					names = append(names, name)
-					return err
+					return q.dec.SkipValue()
 				})
 			})
-		default:
-			err = q.dec.SkipValue()
 		}
-		return err
+		return q.field(member, []field{{"type", requiredString, &kindValue}, {"mode", requiredString, &mode}, {"name", aString, &name}})
 	})
-	switch {
-	case err != nil:
+	switch kind := text(kindValue); {
+	case err != nil || !present:
 		return err
 	case (kind == "function" || kind == "custom") && name == nil:
 		return q.refuse("a choice of the type %s names it", kind)
@@ -434,9 +351,7 @@ func (q *ResponsesRequest) toolChoice() error {
 		q.allowed = &[]jsontext.Value{name}
 		q.echo.ToolChoice = encode(namedTool{kind, name})
 	case kind == "allowed_tools":
-		if mode == "" {
-			mode = "auto"
-		}
+		mode := cmp.Or(text(mode), "auto")
 		if err := q.choose(mode); err != nil {
 			return err
 		}

@@ -1,6 +1,7 @@
 package dialect
 
 import (
+	"cmp"
 	"slices"
 	"strings"
 
@@ -17,65 +18,78 @@ var efforts = []string{"none", "minimal", "low", "medium", "high", "xhigh", "max
 // thinkingTypes are the words of thinking.type.
 var thinkingTypes = []string{"enabled", "disabled", "adaptive", "auto"}
 
-// thinkingControls checks reasoning_effort and its three siblings (spec/api.md#thinking). null
-// says nothing and is always taken; members beyond those known are ignored.
-var thinkingControls = map[string]func(jsontext.Value) error{
-	"reasoning_effort":     checkReasoningEffort,
-	"reasoning":            checkReasoning,
-	"thinking":             checkThinking,
-	"chat_template_kwargs": checkTemplateArguments,
+// Thinking is what one thinking control says; what is nil it leaves open.
+type Thinking struct {
+	Effort  *string // a word of reasoning_effort
+	Budget  *int64  // tokens; 0: none, negative: no limit
+	Enabled *bool
+	Hide    bool // the caller does not want to see the reasoning
 }
 
-func checkReasoningEffort(value jsontext.Value) error {
-	var effort *string
-	if json.Unmarshal(value, &effort) != nil {
-		return badControl("reasoning_effort", "must be one of %s", strings.Join(efforts, ", "))
+// ReadThinking reads reasoning_effort or one of its siblings (spec/api.md#thinking). null says
+// nothing and is always taken; members beyond those known are ignored. The error is a *fault.Fault.
+func ReadThinking(name string, value jsontext.Value) (Thinking, error) {
+	var t Thinking
+	switch name {
+	case "reasoning":
+		var control struct {
+			Effort    *string `json:"effort"`
+			MaxTokens *int64  `json:"max_tokens"`
+			Enabled   *bool   `json:"enabled"`
+			Exclude   bool    `json:"exclude"`
+		}
+		if json.Unmarshal(value, &control) != nil {
+			return t, badControl(name, "must be an object with effort (string), max_tokens (integer), enabled and exclude (booleans)")
+		}
+		t = Thinking{control.Effort, control.MaxTokens, control.Enabled, control.Exclude}
+		return t, checkEffort("reasoning.effort", t.Effort)
+	case "thinking":
+		return readThinkingObject(value)
+	case "chat_template_kwargs":
+		var control struct {
+			EnableThinking *bool   `json:"enable_thinking"`
+			Thinking       *bool   `json:"thinking"`
+			Effort         *string `json:"reasoning_effort"`
+			Budget         *int64  `json:"thinking_budget"`
+		}
+		if json.Unmarshal(value, &control) != nil {
+			return t, badControl(name, "must be an object; its enable_thinking and thinking are booleans, reasoning_effort a string, thinking_budget an integer")
+		}
+		t = Thinking{Effort: control.Effort, Budget: control.Budget, Enabled: cmp.Or(control.EnableThinking, control.Thinking)}
+		return t, checkEffort("chat_template_kwargs.reasoning_effort", t.Effort)
 	}
-	return checkEffort("reasoning_effort", effort)
+	if json.Unmarshal(value, &t.Effort) != nil {
+		return t, badControl(name, "must be one of %s", strings.Join(efforts, ", "))
+	}
+	return t, checkEffort(name, t.Effort)
 }
 
-func checkReasoning(value jsontext.Value) error {
-	var control struct {
-		Effort    *string `json:"effort"`
-		MaxTokens *int64  `json:"max_tokens"`
-		Enabled   *bool   `json:"enabled"`
-		Exclude   *bool   `json:"exclude"`
-	}
-	if json.Unmarshal(value, &control) != nil {
-		return badControl("reasoning", "must be an object with effort (string), max_tokens (integer), enabled and exclude (booleans)")
-	}
-	return checkEffort("reasoning.effort", control.Effort)
-}
-
-func checkThinking(value jsontext.Value) error {
+// readThinkingObject reads thinking, which is a boolean or an object.
+func readThinkingObject(value jsontext.Value) (t Thinking, err error) {
 	if kind := value.Kind(); kind == 't' || kind == 'f' {
-		return nil
+		t.Enabled = new(kind == 't')
+		return t, nil
 	}
 	var control struct {
 		Type   *string `json:"type"`
 		Budget *int64  `json:"budget_tokens"`
 	}
 	if json.Unmarshal(value, &control) != nil {
-		return badControl("thinking", "must be a boolean, or an object with type (string) and budget_tokens (integer)")
+		return t, badControl("thinking", "must be a boolean, or an object with type (string) and budget_tokens (integer)")
 	}
-	if control.Type != nil && !slices.Contains(thinkingTypes, *control.Type) {
-		return badControl("thinking.type", "must be one of %s", strings.Join(thinkingTypes, ", "))
+	switch kind := control.Type; {
+	case kind == nil:
+		t.Budget = control.Budget
+	case !slices.Contains(thinkingTypes, *kind):
+		return t, badControl("thinking.type", "must be one of %s", strings.Join(thinkingTypes, ", "))
+	case *kind == "enabled":
+		if t.Budget = control.Budget; t.Budget == nil || *t.Budget < 0 {
+			t.Enabled = new(true)
+		}
+	case *kind == "disabled":
+		t.Enabled = new(false)
 	}
-	return nil
-}
-
-func checkTemplateArguments(value jsontext.Value) error {
-	var control struct {
-		EnableThinking *bool   `json:"enable_thinking"`
-		Thinking       *bool   `json:"thinking"`
-		Effort         *string `json:"reasoning_effort"`
-		Budget         *int64  `json:"thinking_budget"`
-	}
-	if json.Unmarshal(value, &control) != nil {
-		return badControl("chat_template_kwargs",
-			"must be an object; its enable_thinking and thinking are booleans, reasoning_effort a string, thinking_budget an integer")
-	}
-	return checkEffort("chat_template_kwargs.reasoning_effort", control.Effort)
+	return t, nil
 }
 
 // checkEffort refuses an effort that is no word of the list.

@@ -55,17 +55,13 @@ func shortened(q *ResponsesRequest, message string) []turn {
 		}
 		goal = int64(float64(all) * float64(context-answer) / float64(tokens))
 	}
-	parts := groupsOf(q.turns)
-	kept := make([]bool, len(parts))
-	for i := range parts {
-		kept[i] = true
-	}
 	dropped := 0
-	for i, p := range parts {
+	var out []turn
+	for _, p := range groupsOf(q.turns) {
 		if p.stays || dropped > 0 && all <= goal {
+			out = append(out, p.turns...)
 			continue
 		}
-		kept[i] = false
 		dropped++
 		for _, t := range p.turns {
 			all -= estimateOf(t)
@@ -73,12 +69,6 @@ func shortened(q *ResponsesRequest, message string) []turn {
 	}
 	if dropped == 0 {
 		return q.turns
-	}
-	var out []turn
-	for i, p := range parts {
-		if kept[i] {
-			out = append(out, p.turns...)
-		}
 	}
 	return withCalls(out)
 }

@@ -153,7 +153,7 @@ func (c *copier) refuse(format string, args ...any) error {
 // tooMany returns the fault of a list with more than most elements.
 func (c *copier) tooMany(most int) error {
 	where := strings.ReplaceAll(strings.TrimPrefix(string(c.dec.StackPointer().Parent()), "/"), "/", ".")
-	return fault.New(fault.InvalidRequest, "%s: more than %d are not spooled in one call; send fewer", where, most).WithParam(where)
+	return fault.New(fault.InvalidRequest, "%s: more than %d are not taken in one call; send fewer", where, most).WithParam(where)
 }
 
 // one copies the value of the member called name, or omits it. null is omitted
@@ -238,7 +238,7 @@ func text(most int) shape {
 			return err
 		}
 		if most > 0 && len(t.String()) > most {
-			return c.refuse("longer than %d bytes is not spooled", most)
+			return c.refuse("longer than %d bytes is not taken", most)
 		}
 		return c.enc.WriteToken(t)
 	}}
@@ -331,7 +331,7 @@ func (c *copier) biases() error {
 		}
 		token := name.String()
 		if n == maxBiases || len(token) > 9 || strings.Trim(token, "0123456789") != "" {
-			return c.refuse("only up to %d token numbers are spooled", maxBiases)
+			return c.refuse("only up to %d token numbers are taken", maxBiases)
 		}
 		if err := c.enc.WriteToken(jsontext.String(token)); err != nil {
 			return err
@@ -354,7 +354,7 @@ func (c *copier) image() error {
 	switch head {
 	case "data:image/png;base64", "data:image/jpeg;base64", "data:image/jpg;base64", "data:image/webp;base64", "data:image/gif;base64":
 	default:
-		return c.refuse("pictures are spooled as data: URLs only (png, jpeg, webp or gif, base64)")
+		return c.refuse("pictures are taken as data: URLs only (png, jpeg, webp or gif, base64)")
 	}
 	if err := c.medium(data); err != nil {
 		return err
@@ -393,7 +393,7 @@ func (c *copier) sound() error {
 // list of a film or an address has other characters.
 func (c *copier) medium(data string) error {
 	if c.media++; c.media > maxMedia {
-		return c.refuse("more than %d pictures and sounds are not spooled in one call; send fewer", maxMedia)
+		return c.refuse("more than %d pictures and sounds are not taken in one call; send fewer", maxMedia)
 	}
 	data = strings.TrimRight(data, "=")
 	for i := range len(data) {
@@ -410,10 +410,10 @@ func (c *copier) medium(data string) error {
 // other documents, deep nesting. Without them the schema only allows more.
 func (c *copier) schema(depth int) error {
 	if depth > maxSchemaDepth {
-		return c.refuse("schemas deeper than %d are not spooled", maxSchemaDepth)
+		return c.refuse("schemas deeper than %d are not taken", maxSchemaDepth)
 	}
 	if c.nodes++; c.nodes > maxSchemaNodes {
-		return c.refuse("schemas of more than %d parts are not spooled", maxSchemaNodes)
+		return c.refuse("schemas of more than %d parts are not taken", maxSchemaNodes)
 	}
 	switch c.dec.PeekKind() {
 	case '[':
@@ -515,7 +515,7 @@ func (c *copier) data(depth int) error {
 		}
 	}
 	if c.nodes += len(value) / 16; depth+deep > maxSchemaDepth || c.nodes > maxSchemaNodes {
-		return c.refuse("values this deep or long are not spooled in a schema")
+		return c.refuse("values this deep or long are not taken in a schema")
 	}
 	return c.enc.WriteValue(value)
 }

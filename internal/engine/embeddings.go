@@ -114,7 +114,7 @@ func (c *copier) input() error {
 	}
 	for n := 0; c.dec.PeekKind() != ']'; n++ {
 		if n == most {
-			return c.refuse("more than %d are not spooled", most)
+			return c.refuse("more than %d are not taken", most)
 		}
 		c.tokens = c.tokens || c.dec.PeekKind() != '"'
 		if err := one.put(c); err != nil {

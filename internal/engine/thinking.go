@@ -4,10 +4,12 @@ import (
 	"maps"
 	"slices"
 	"strconv"
+	"strings"
 
 	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
 
+	"github.com/kith/kith/internal/dialect"
 	"github.com/kith/kith/internal/fault"
 )
 
@@ -25,7 +27,7 @@ const (
 type thinking struct {
 	mode   thinkMode
 	effort string // minimal, low, medium, high, xhigh or max; "" if not set
-	budget int    // tokens; 0 if not set
+	budget int64  // tokens; 0 if not set
 	hide   bool   // the caller does not want to see the reasoning
 }
 
@@ -35,24 +37,26 @@ type controls struct {
 	kwargs  []member // of chat_template_kwargs
 }
 
-// thinkingRank is the precedence of the controls. The last rank holds unpublished
-// names that clients send.
+// thinkingRank is the precedence of the controls.
 var thinkingRank = map[string]int{
 	"reasoning_effort":        0,
 	"reasoning":               1,
 	"thinking":                2,
 	"chat_template_kwargs":    3,
-	"think":                   4,
-	"enable_thinking":         4,
-	"thinking_budget":         4,
-	"thinking_budget_tokens":  4,
-	"reasoning_budget_tokens": 4,
-	"thinking_token_budget":   4,
-	"include_reasoning":       4,
+	"think":                   unpublished,
+	"enable_thinking":         unpublished,
+	"thinking_budget":         unpublished,
+	"thinking_budget_tokens":  unpublished,
+	"reasoning_budget_tokens": unpublished,
+	"thinking_token_budget":   unpublished,
+	"include_reasoning":       unpublished,
 }
 
+// unpublished is the rank of names that clients send and that are in no documentation.
+const unpublished = 4
+
 // thinkingSources holds the settings of each rank.
-type thinkingSources [5]thinking
+type thinkingSources [unpublished + 1]thinking
 
 // merged takes each aspect from the first rank that sets it; a conflict is no error.
 func (s *thinkingSources) merged() thinking {
@@ -78,20 +82,6 @@ func (s *thinkingSources) merged() thinking {
 // off returns the setting for a call that must not think.
 func (t thinking) off() thinking { return thinking{mode: thinkOff, hide: t.hide} }
 
-var efforts = []string{"minimal", "low", "medium", "high", "xhigh", "max"}
-
-func (t *thinking) setEffort(param, effort string) error {
-	switch {
-	case effort == "none":
-		t.mode = thinkOff
-	case slices.Contains(efforts, effort):
-		t.mode, t.effort = thinkOn, effort
-	default:
-		return fault.New(fault.InvalidRequest, "%s must be none, minimal, low, medium, high, xhigh or max", param).WithParam(param)
-	}
-	return nil
-}
-
 func (t *thinking) setEnabled(on bool) {
 	t.mode = thinkOff
 	if on {
@@ -100,7 +90,7 @@ func (t *thinking) setEnabled(on bool) {
 }
 
 // setBudget treats 0 as off and a negative number as no limit.
-func (t *thinking) setBudget(tokens int) {
+func (t *thinking) setBudget(tokens int64) {
 	switch {
 	case tokens == 0:
 		t.mode = thinkOff
@@ -112,114 +102,51 @@ func (t *thinking) setBudget(tokens int) {
 // read reads one control. It adds unknown members of chat_template_kwargs to r.
 func (s *thinkingSources) read(name string, value jsontext.Value, r *rebuild) error {
 	t := &s[thinkingRank[name]]
-	wrong := fault.New(fault.InvalidRequest, "%s is not of a form that is known; see the thinking controls", name).WithParam(name)
 	switch kind := value.Kind(); {
-	case name == "reasoning" && kind == '{':
-		return t.readReasoning(value, wrong)
-	case name == "thinking" && kind == '{':
-		return t.readThinking(value, wrong)
-	case name == "chat_template_kwargs" && kind == '{':
-		return t.readKwargs(value, wrong, r)
-	case (name == "thinking" || name == "think" || name == "enable_thinking") && (kind == 't' || kind == 'f'):
+	case thinkingRank[name] < unpublished || name == "think" && kind == '"':
+		control, err := dialect.ReadThinking(name, value)
+		if err != nil {
+			return err
+		}
+		t.set(control)
+		if name == "chat_template_kwargs" && r.req.Trusted { // only the owner may set what else the template knows
+			return r.keepKwargs(value)
+		}
+	case (name == "think" || name == "enable_thinking") && (kind == 't' || kind == 'f'):
 		t.setEnabled(kind == 't')
 	case name == "include_reasoning" && (kind == 't' || kind == 'f'):
 		t.hide = kind == 'f'
-	case (name == "reasoning_effort" || name == "think") && kind == '"':
-		var effort string
-		if err := json.Unmarshal(value, &effort); err != nil {
-			return wrong
-		}
-		return t.setEffort(name, effort)
-	case kind == '0' && (name == "thinking_budget" || name == "thinking_budget_tokens" || name == "reasoning_budget_tokens" || name == "thinking_token_budget"):
-		t.setBudget(atoi(value))
+	case kind == '0' && strings.Contains(name, "budget"):
+		t.setBudget(int64(atoi(value)))
 	default:
-		return wrong
+		return fault.New(fault.InvalidRequest, "%s is not of a form that is known; see the thinking controls", name).WithParam(name)
 	}
 	return nil
 }
 
-func (t *thinking) readReasoning(value jsontext.Value, wrong error) error {
-	var v struct {
-		Effort    *string `json:"effort"`
-		MaxTokens *int    `json:"max_tokens"`
-		Enabled   *bool   `json:"enabled"`
-		Exclude   bool    `json:"exclude"`
+// set applies a control. Of members that contradict each other the last here wins.
+func (t *thinking) set(control dialect.Thinking) {
+	t.hide = control.Hide
+	if control.Budget != nil {
+		t.setBudget(*control.Budget)
 	}
-	if err := json.Unmarshal(value, &v); err != nil {
-		return wrong
-	}
-	t.hide = v.Exclude
-	if v.MaxTokens != nil {
-		t.setBudget(*v.MaxTokens)
-	}
-	if v.Effort != nil {
-		if err := t.setEffort("reasoning", *v.Effort); err != nil {
-			return err
-		}
-	}
-	if v.Enabled != nil {
-		t.setEnabled(*v.Enabled)
-	}
-	return nil
-}
-
-func (t *thinking) readThinking(value jsontext.Value, wrong error) error {
-	var v struct {
-		Type   string `json:"type"`
-		Budget *int   `json:"budget_tokens"`
-	}
-	if err := json.Unmarshal(value, &v); err != nil {
-		return wrong
-	}
-	switch v.Type {
-	case "enabled":
-		t.mode = thinkOn
-		if v.Budget != nil {
-			t.setBudget(*v.Budget)
-		}
-	case "":
-		if v.Budget != nil {
-			t.setBudget(*v.Budget)
-		}
-	case "disabled":
+	switch {
+	case control.Effort == nil:
+	case *control.Effort == "none":
 		t.mode = thinkOff
-	case "adaptive", "auto", "between_tools":
 	default:
-		return wrong
+		t.mode, t.effort = thinkOn, *control.Effort
 	}
-	return nil
+	if control.Enabled != nil {
+		t.setEnabled(*control.Enabled)
+	}
 }
 
-func (t *thinking) readKwargs(value jsontext.Value, wrong error, r *rebuild) error {
-	var v struct {
-		Enable   *bool   `json:"enable_thinking"`
-		Thinking *bool   `json:"thinking"`
-		Effort   *string `json:"reasoning_effort"`
-		Budget   *int    `json:"thinking_budget"`
-	}
-	if err := json.Unmarshal(value, &v); err != nil {
-		return wrong
-	}
-	if v.Budget != nil {
-		t.setBudget(*v.Budget)
-	}
-	if v.Effort != nil {
-		if err := t.setEffort("chat_template_kwargs", *v.Effort); err != nil {
-			return err
-		}
-	}
-	for _, enabled := range []*bool{v.Thinking, v.Enable} {
-		if enabled != nil {
-			t.setEnabled(*enabled)
-		}
-	}
-	if !r.req.Trusted {
-		return nil
-	}
-	// Other members are for the chat template; only the owner may set them.
+// keepKwargs keeps the members of chat_template_kwargs that are no thinking settings.
+func (r *rebuild) keepKwargs(value jsontext.Value) error {
 	var all map[string]jsontext.Value
 	if err := json.Unmarshal(value, &all); err != nil {
-		return wrong
+		return err
 	}
 	for _, name := range slices.Sorted(maps.Keys(all)) {
 		switch name {
@@ -286,7 +213,7 @@ func templateThinking(t thinking, _ *Model) controls {
 			c.kwargs = append(c.kwargs, effortMember(t.level())...)
 		}
 		if t.budget > 0 {
-			c.members = []member{{"thinking_budget_tokens", strconv.Itoa(t.budget)}}
+			c.members = []member{{"thinking_budget_tokens", strconv.FormatInt(t.budget, 10)}}
 		}
 		return c
 	default:
@@ -332,7 +259,7 @@ func vllmThinking(t thinking, _ *Model) controls {
 			c.members = effortMember(t.level())
 		}
 		if t.budget > 0 {
-			c.members = append(c.members, member{"thinking_token_budget", strconv.Itoa(t.budget)})
+			c.members = append(c.members, member{"thinking_token_budget", strconv.FormatInt(t.budget, 10)})
 		}
 		return c
 	default:

@@ -1,7 +1,6 @@
 package fleet
 
 import (
-	"errors"
 	"slices"
 	"sync/atomic"
 	"time"
@@ -172,29 +171,3 @@ type Group struct {
 	// without an entry limits nothing.
 	Limits map[MemberID]*Limits
 }
-
-// ErrBehind is returned to a reader of changes when single changes are no longer known,
-// so that everything has to be read again.
-var ErrBehind = errors.New("too far behind to get each change: read everything again")
-
-// Change is one step of the store's epoch: the kind of record that changed, and its id.
-// Applying one twice, or late, is harmless: readers read the record again.
-type Change struct {
-	Epoch int64
-	Kind  ChangeKind
-	ID    string
-}
-
-// ChangeKind is what a Change's ID names.
-type ChangeKind string
-
-// The kinds of change.
-const (
-	MemberChanged  ChangeKind = "member"  // ID: member
-	KeyChanged     ChangeKind = "key"     // ID: key
-	MachineChanged ChangeKind = "machine" // ID: machine (made, renamed, revoked)
-	SharesChanged  ChangeKind = "shares"  // ID: the member shared with
-	GroupChanged   ChangeKind = "group"   // ID: group (members, keep-outs, end)
-
-	SessionsChanged ChangeKind = "sessions" // ID: the member whose session ended
-)

@@ -13,8 +13,9 @@ import (
 // the snapshot and returns the next.
 type update func(*fleet.Snapshot) *fleet.Snapshot
 
-// follow keeps the snapshot up with the store until ctx ends.
-func (r *Registry) follow(ctx context.Context) {
+// follow keeps the snapshot up with the store until ctx ends (nil) or another process
+// takes this node's name (fleet.ErrReplaced).
+func (r *Registry) follow(ctx context.Context) error {
 	ticker := time.NewTicker(pollEvery)
 	defer ticker.Stop()
 	purge := time.NewTicker(purgeEvery)
@@ -23,7 +24,7 @@ func (r *Registry) follow(ctx context.Context) {
 	for {
 		select {
 		case <-ctx.Done():
-			return
+			return nil
 		case <-purge.C:
 			r.purge(time.Now())
 			continue
@@ -33,7 +34,9 @@ func (r *Registry) follow(ctx context.Context) {
 		err := r.poll(ctx)
 		switch {
 		case ctx.Err() != nil:
-			return
+			return nil
+		case errors.Is(err, fleet.ErrReplaced):
+			return err
 		case err != nil && !failing:
 			r.config.Log.Error("cannot follow the store; nothing is granted after 5 s of it", "error", err)
 		case err == nil && failing:
@@ -43,7 +46,7 @@ func (r *Registry) follow(ctx context.Context) {
 		select {
 		case <-time.After(pollGap):
 		case <-ctx.Done():
-			return
+			return nil
 		}
 	}
 }
@@ -53,17 +56,20 @@ func (r *Registry) poll(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, pollWithin)
 	defer cancel()
 	began := time.Now()
-	epoch, changes, err := r.config.Facts.Changes(ctx, r.epoch)
+	polled, err := r.config.Facts.Poll(ctx, r.position)
 	if errors.Is(err, fleet.ErrBehind) {
 		if err := r.load(ctx, time.Time{}); err != nil {
 			return err
 		}
 		r.notifyStore(nil, nil, nil)
-		return nil
+		began = time.Now()
+		polled, err = r.config.Facts.Poll(ctx, r.position)
 	}
 	if err != nil {
 		return err
 	}
+	r.seeNodes(polled.Nodes, began)
+	changes := polled.Changes
 	updates, err := r.read(ctx, changes)
 	if err != nil {
 		return err
@@ -85,8 +91,8 @@ func (r *Registry) poll(ctx context.Context) error {
 			return s, freed
 		})
 	}
-	r.epoch = epoch
-	r.confirmed.Store(began.UnixNano())
+	r.position = polled.Position
+	r.confirmed.Store(&began)
 	if len(changes) > 0 {
 		// A call that a change ends gets its own fault, before the end of a revoked
 		// machine's line gives it another.
@@ -212,14 +218,15 @@ func (r *Registry) forget(s *fleet.Snapshot, id fleet.MachineID) *fleet.Snapshot
 }
 
 // load reads everything that the store keeps and publishes it at once, over what is
-// known already. Machines that are not known yet are returning until that time.
+// known already. Machines that are not known yet are returning until that time. It
+// confirms nothing: the next poll does.
 func (r *Registry) load(ctx context.Context, returning time.Time) error {
-	began, facts := time.Now(), r.config.Facts
-	epoch, err := facts.Epoch(ctx)
+	facts := r.config.Facts
+	position, err := facts.Position(ctx)
 	if err != nil {
 		return err
 	}
-	kept, err := facts.Kept(ctx, began.Add(-keepFor))
+	kept, err := facts.Kept(ctx, time.Now().Add(-keepFor))
 	if err != nil {
 		return err
 	}
@@ -247,8 +254,7 @@ func (r *Registry) load(ctx context.Context, returning time.Time) error {
 		}
 		return r.withGroups(r.withShares(s, shares), groups), freed
 	})
-	r.epoch = epoch
-	r.confirmed.Store(began.UnixNano())
+	r.position = position
 	return nil
 }
 

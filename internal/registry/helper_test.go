@@ -31,6 +31,8 @@ type facts struct {
 	polls       int
 	down        bool
 	behind      bool
+	nodes       []fleet.Node
+	replaced    bool
 }
 
 func newFacts(ids ...fleet.MachineID) *facts {
@@ -122,24 +124,29 @@ func (f *facts) Group(_ context.Context, id fleet.GroupID) (out *fleet.Group, er
 	return out, err
 }
 
-func (f *facts) Epoch(context.Context) (n int64, err error) {
-	err = f.locked(func() { n = int64(len(f.changes)) })
-	return n, err
+func (f *facts) Position(context.Context) (at fleet.Position, err error) {
+	err = f.locked(func() { at.Epoch = int64(len(f.changes)) })
+	return at, err
 }
 
-func (f *facts) Changes(_ context.Context, after int64) (n int64, out []fleet.Change, err error) {
-	behind := false
+func (f *facts) Poll(_ context.Context, after fleet.Position) (u fleet.Update, err error) {
+	behind, replaced := false, false
 	err = f.locked(func() {
 		f.polls++
-		n = int64(len(f.changes))
-		if behind, f.behind = f.behind || after > n, false; !behind {
-			out = slices.Clone(f.changes[after:])
+		u = fleet.Update{Position: fleet.Position{Epoch: int64(len(f.changes))}, Nodes: slices.Clone(f.nodes)}
+		replaced = f.replaced
+		if behind, f.behind = f.behind || after.Epoch > u.Position.Epoch, false; !behind {
+			u.Changes = slices.Clone(f.changes[after.Epoch:])
 		}
 	})
-	if behind {
+	switch {
+	case err != nil:
+	case replaced:
+		err = fleet.ErrReplaced
+	case behind:
 		err = fleet.ErrBehind
 	}
-	return n, out, err
+	return u, err
 }
 
 func (f *facts) SaveOffers(_ context.Context, id fleet.MachineID, ad []byte, seen time.Time) error {

@@ -74,11 +74,12 @@ type Facts interface {
 	Groups(ctx context.Context) ([]*fleet.Group, error)
 	// Group is one group as in Groups; nil once it is gone.
 	Group(ctx context.Context, id fleet.GroupID) (*fleet.Group, error)
-	// Epoch is the number of the newest change.
-	Epoch(ctx context.Context) (int64, error)
-	// Changes is every change after that epoch, in order, and the epoch reached
-	// with them; or fleet.ErrBehind, and everything has to be read again.
-	Changes(ctx context.Context, after int64) (epoch int64, changes []fleet.Change, err error)
+	// Position is the position of the newest change.
+	Position(ctx context.Context) (fleet.Position, error)
+	// Poll is what changed after that position; or fleet.ErrBehind, and everything has
+	// to be read again; or fleet.ErrReplaced, and this node ends. When it returns,
+	// the store has confirmed that it holds all that was committed before the call.
+	Poll(ctx context.Context, after fleet.Position) (fleet.Update, error)
 	// SaveOffers keeps a machine's last advertisement and when it was last seen.
 	SaveOffers(ctx context.Context, id fleet.MachineID, advertisement []byte, seen time.Time) error
 }
@@ -108,7 +109,8 @@ type Registry struct {
 	config    Config
 	observer  Observer
 	snapshot  atomic.Pointer[fleet.Snapshot]
-	confirmed atomic.Int64  // Unix nanoseconds: the store was read as of then
+	confirmed atomic.Pointer[time.Time] // the snapshot holds what was committed before
+	nodes     atomic.Pointer[[]seenNode]
 	lines     sync.Map      // fleet.MachineID → *connection, routable ones only
 	ready     chan struct{} // closed after the first load
 	nudged    chan struct{} // one waiting poll
@@ -120,9 +122,10 @@ type Registry struct {
 	entries map[fleet.MachineID]*entry
 	shared  map[fleet.MemberID]struct{} // members with shares in the snapshot
 	groups  map[fleet.GroupID]struct{}  // groups in the snapshot
-	epoch   int64                       // used by poll alone
-	revoked []*tunnel.Client            // to be closed by endLines
-	taken   []*connection               // out of lines; endLines closes lost
+	// position is that of the snapshot. Only poll and load use it.
+	position fleet.Position
+	revoked  []*tunnel.Client // to be closed by endLines
+	taken    []*connection    // out of lines; endLines closes lost
 }
 
 // connection is the way to a machine whose tunnel is acknowledged.
@@ -159,10 +162,14 @@ func New(config Config) *Registry {
 func (r *Registry) Observe(o Observer) { r.observer = o }
 
 // Run loads what the store keeps and follows its changes until ctx ends. It fails if
-// the store cannot be read at the start, or hints cannot run.
+// the store cannot be read at the start, hints cannot run, or another process takes
+// this node's name (fleet.ErrReplaced).
 func (r *Registry) Run(ctx context.Context) error {
 	defer r.stopped.Store(true)
 	if err := r.load(ctx, time.Now().Add(returnAfterStart)); err != nil {
+		return fmt.Errorf("cannot load the registry: %w", err)
+	}
+	if err := r.poll(ctx); err != nil { // which confirms what was loaded
 		return fmt.Errorf("cannot load the registry: %w", err)
 	}
 	close(r.ready)
@@ -170,7 +177,7 @@ func (r *Registry) Run(ctx context.Context) error {
 	defer again.Stop()
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return r.hints.run(ctx, r.config.Node, r.config.Region, r.pollNow) })
-	g.Go(func() error { r.follow(ctx); return nil })
+	g.Go(func() error { return r.follow(ctx) })
 	return g.Wait()
 }
 
@@ -182,10 +189,11 @@ func (r *Registry) Ready() <-chan struct{} { return r.ready }
 func (r *Registry) Snapshot() *fleet.Snapshot { return r.snapshot.Load() }
 
 // Confirmed reports whether the Snapshot holds every change of the store up to
-// 5 s before now; if not, nothing may be granted from it (spec/routing.md#row-2).
+// 5 s before now, a time of this process's monotonic clock; if not, nothing may be
+// granted from it (spec/routing.md#row-2).
 func (r *Registry) Confirmed(now time.Time) bool {
 	at := r.confirmed.Load()
-	return at != 0 && now.Sub(time.Unix(0, at)) <= confirmedFor
+	return at != nil && now.Sub(*at) <= confirmedFor
 }
 
 // Hinted reports whether this node sends and receives hints now.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"net"
 	"net/http"
 	"slices"
@@ -603,6 +604,50 @@ func TestUnreadableHours(t *testing.T) {
 		d.stop()
 		if n.Snapshot().Machine("m") != nil {
 			t.Error("the machine is in the snapshot")
+		}
+	})
+}
+
+// TestNodes: a node is alive while this one sees its beat move.
+func TestNodes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFacts()
+		set := func(nodes ...fleet.Node) { f.mu.Lock(); f.nodes = nodes; f.mu.Unlock() }
+		set(fleet.Node{Name: "a", Incarnation: "1", Beat: 7}, fleet.Node{Name: "b", Incarnation: "1", Beat: 3})
+		n := newNode(t, f)
+		expect := func(when string, alive ...bool) {
+			t.Helper()
+			for i, node := range n.Nodes(time.Now()) {
+				if node.Alive != alive[i] {
+					t.Errorf("%s: %s is alive: %t", when, node.Name, node.Alive)
+				}
+			}
+		}
+		expect("seen once", false, false)
+		set(fleet.Node{Name: "a", Incarnation: "1", Beat: 8}, fleet.Node{Name: "b", Incarnation: "1", Beat: 3})
+		time.Sleep(1100 * time.Millisecond)
+		expect("a beats", true, false)
+		time.Sleep(5500 * time.Millisecond)
+		expect("a stopped 5 s ago", false, false)
+		set(fleet.Node{Name: "a", Incarnation: "1", Beat: 8}, fleet.Node{Name: "b", Incarnation: "2", Beat: 3})
+		time.Sleep(1100 * time.Millisecond)
+		expect("b started again", false, true)
+	})
+}
+
+// TestReplaced: Run ends when another process took the node's name.
+func TestReplaced(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFacts()
+		n := New(Config{Node: "hub-1", Region: "home", Facts: f, Log: slog.New(slog.DiscardHandler)})
+		ended := make(chan error)
+		go func() { ended <- n.Run(t.Context()) }()
+		<-n.Ready()
+		f.mu.Lock()
+		f.replaced = true
+		f.mu.Unlock()
+		if err := <-ended; !errors.Is(err, fleet.ErrReplaced) {
+			t.Errorf("Run returned %v", err)
 		}
 	})
 }

@@ -127,11 +127,11 @@ type facts struct {
 	*trouble
 }
 
-func (f facts) Changes(ctx context.Context, after int64) (int64, []fleet.Change, error) {
+func (f facts) Poll(ctx context.Context, after fleet.Position) (fleet.Update, error) {
 	if err := f.meet(ctx); err != nil {
-		return 0, nil, err
+		return fleet.Update{}, err
 	}
-	return f.Facts.Changes(ctx, after)
+	return f.Facts.Poll(ctx, after)
 }
 
 func (f facts) KeptMachine(ctx context.Context, id fleet.MachineID) (fleet.StoredMachine, bool, error) {

@@ -195,7 +195,7 @@ func TestLivePass(t *testing.T) {
 func TestLiveEnds(t *testing.T) { onEachStore(t, testLiveEnds) }
 
 func testLiveEnds(t *testing.T, tn *town) {
-	epoch, err := tn.db.Epoch(t.Context())
+	position, err := tn.db.Position(t.Context())
 	check(t, err)
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error)
@@ -204,7 +204,7 @@ func testLiveEnds(t *testing.T, tn *town) {
 	took := func() { // what a registry does
 		t.Helper()
 		var changes []fleet.Change
-		epoch, changes, err = tn.db.Changes(t.Context(), epoch)
+		position, changes, err = tn.db.Changes(t.Context(), position)
 		check(t, err)
 		tn.site.OnChange(changes)
 	}

@@ -55,6 +55,7 @@ func onDatabase(t *testing.T, open func(t *testing.T) *store.DB) {
 		{"epoch", testEpoch},
 		{"epoch under concurrency", testEpochConcurrency},
 		{"behind", testBehind},
+		{"lost changes", testLostChanges},
 		{"usage", testUsage},
 		{"usage of a member", testUsageOfMember},
 		{"pages of lists", testPages},
@@ -182,18 +183,18 @@ func newGroup(t *testing.T, db *store.DB, name string, members ...account.Member
 // watch returns a function that returns the changes since it was last called.
 func watch(t *testing.T, db *store.DB) func() []fleet.Change {
 	t.Helper()
-	epoch := must[int64](t)(db.Epoch(t.Context()))
+	at := must[fleet.Position](t)(db.Position(t.Context()))
 	return func() []fleet.Change {
 		t.Helper()
-		now, changes, err := db.Changes(t.Context(), epoch)
+		now, changes, err := db.Changes(t.Context(), at)
 		ok(t, err)
 		for i := range changes {
-			if changes[i].Epoch != epoch+int64(i)+1 {
-				t.Fatalf("change %d after epoch %d has epoch %d", i, epoch, changes[i].Epoch)
+			if changes[i].Epoch != at.Epoch+int64(i)+1 {
+				t.Fatalf("change %d after epoch %d has epoch %d", i, at.Epoch, changes[i].Epoch)
 			}
 			changes[i].Epoch = 0
 		}
-		epoch = now
+		at = now
 		return changes
 	}
 }

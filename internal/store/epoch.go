@@ -2,6 +2,8 @@ package store
 
 import (
 	"context"
+	"crypto/rand"
+	"fmt"
 	"time"
 
 	"github.com/kith/kith/internal/fleet"
@@ -27,7 +29,10 @@ func (db *DB) change(ctx context.Context, do func(*query.Queries) ([]fleet.Chang
 		}
 		now := time.Now()
 		for i, c := range changes {
-			if err := q.InsertChange(ctx, epoch+int64(i)+1, string(c.Kind), c.ID, millis(now)); err != nil {
+			err := q.InsertChange(ctx, query.InsertChangeParams{
+				Epoch: epoch + int64(i) + 1, Nonce: rand.Text(), Kind: string(c.Kind), Subject: c.ID, At: millis(now),
+			})
+			if err != nil {
 				return err
 			}
 		}
@@ -43,30 +48,41 @@ func changed(kind fleet.ChangeKind, id string) []fleet.Change {
 	return []fleet.Change{{Kind: kind, ID: id}}
 }
 
-// Epoch returns the number of the newest change; 0 before the first. A new reader
-// gets the epoch first, then reads everything, then calls Changes.
-func (db *DB) Epoch(ctx context.Context) (int64, error) {
-	epoch, err := db.query.Epoch(ctx)
-	return epoch, db.wrap(err, "read the epoch")
+// Position returns the position of the newest change; the zero Position before the
+// first. A new reader gets the position first, then reads everything, then calls
+// Changes.
+func (db *DB) Position(ctx context.Context) (fleet.Position, error) {
+	row, err := db.query.Position(ctx)
+	return fleet.Position{Epoch: row.N, Nonce: row.Nonce}, db.wrap(err, "read the epoch")
 }
 
-// Changes returns every change after an epoch, in order and without a gap, and the
-// epoch of the last one. If the changes are not there (they are kept for a day, and
-// a restored backup may be older than the reader), it returns ErrBehind and the
-// current epoch: the reader reads everything again and continues from that epoch.
-func (db *DB) Changes(ctx context.Context, after int64) (epoch int64, changes []fleet.Change, err error) {
-	rows, err := db.query.ChangesAfter(ctx, after)
+// Changes returns every change after a position, in order and without a gap, and the
+// position of the last one. It returns ErrBehind if the changes are not there, as they
+// are kept for a day, or if the database lost changes that the reader knows. The reader
+// then reads everything again, as a new one.
+func (db *DB) Changes(ctx context.Context, after fleet.Position) (fleet.Position, []fleet.Change, error) {
+	position, changes, err := changesAfter(ctx, db.query, after)
+	return position, changes, db.wrap(err, "read the changes after %d", after.Epoch)
+}
+
+func changesAfter(ctx context.Context, q *query.Queries, after fleet.Position) (fleet.Position, []fleet.Change, error) {
+	rows, err := q.ChangesAfter(ctx, after.Epoch)
 	if err != nil {
-		return 0, nil, db.wrap(err, "read the changes after %d", after)
+		return fleet.Position{}, nil, err
 	}
+	position, epoch := after, int64(0)
+	var changes []fleet.Change
 	for _, row := range rows {
-		epoch = row.N
+		if epoch = row.N; row.Known != after.Nonce {
+			return fleet.Position{}, nil, fmt.Errorf("%w: change %d is not the one known here", ErrBehind, after.Epoch)
+		}
 		if row.Epoch != nil {
-			changes = append(changes, fleet.Change{Epoch: int64(*row.Epoch), Kind: fleet.ChangeKind(*row.Kind), ID: *row.Subject})
+			position = fleet.Position{Epoch: int64(*row.Epoch), Nonce: *row.Nonce}
+			changes = append(changes, fleet.Change{Epoch: position.Epoch, Kind: fleet.ChangeKind(*row.Kind), ID: *row.Subject})
 		}
 	}
-	if int64(len(changes)) != epoch-after {
-		return epoch, nil, db.wrap(ErrBehind, "read the changes after %d of %d", after, epoch)
+	if position.Epoch != epoch || int64(len(changes)) != epoch-after.Epoch {
+		return fleet.Position{}, nil, fmt.Errorf("%w: the newest change is %d", ErrBehind, epoch)
 	}
-	return epoch, changes, nil
+	return position, changes, nil
 }

@@ -16,7 +16,7 @@ import (
 // change; nothing else does, and neither does a write that failed.
 func testEpoch(t *testing.T, db *store.DB) {
 	ctx := t.Context()
-	same(t, must[int64](t)(db.Epoch(ctx)), int64(0))
+	same(t, must[fleet.Position](t)(db.Position(ctx)), fleet.Position{})
 	changes := watch(t, db)
 	ada := newMember(t, db, "ada")
 	key := newKey(t, db, ada, "one")
@@ -28,7 +28,7 @@ func testEpoch(t *testing.T, db *store.DB) {
 		{Kind: fleet.MachineChanged, ID: box.ID},
 		{Kind: fleet.KeyChanged, ID: key.ID},
 	})
-	same(t, must[int64](t)(db.Epoch(ctx)), int64(4))
+	same(t, must[fleet.Position](t)(db.Position(ctx)).Epoch, int64(4))
 
 	must[int64](t)(db.NextGeneration(ctx, box.ID))
 	ok(t, db.SaveOffers(ctx, box.ID, []byte("{}"), start))
@@ -38,7 +38,7 @@ func testEpoch(t *testing.T, db *store.DB) {
 	fails(t, db.CreateMember(ctx, ada), store.ErrExists)
 	fails(t, db.RevokeKey(ctx, key.ID, start), store.ErrNotFound)
 	same(t, changes(), []fleet.Change{})
-	same(t, must[int64](t)(db.Epoch(ctx)), int64(4))
+	same(t, must[fleet.Position](t)(db.Position(ctx)).Epoch, int64(4))
 }
 
 // testEpochConcurrency: while many write, readers that poll see each change
@@ -49,12 +49,14 @@ func testEpochConcurrency(t *testing.T, db *store.DB) {
 	var reading sync.WaitGroup
 	for r := range readers {
 		reading.Go(func() {
+			var at fleet.Position
 			for epoch := int64(0); epoch < writers*each; {
-				now, changes, err := db.Changes(t.Context(), epoch)
+				now, changes, err := db.Changes(t.Context(), at)
 				if err != nil {
 					t.Error(err)
 					return
 				}
+				at = now
 				for _, c := range changes {
 					if epoch++; c.Epoch != epoch {
 						t.Errorf("after %d came change %d", epoch-1, c.Epoch)
@@ -64,8 +66,8 @@ func testEpochConcurrency(t *testing.T, db *store.DB) {
 					}
 					seen[r] = append(seen[r], c.ID)
 				}
-				if epoch != now {
-					t.Errorf("read up to change %d, yet the epoch is %d", epoch, now)
+				if epoch != now.Epoch {
+					t.Errorf("read up to change %d, yet the epoch is %d", epoch, now.Epoch)
 				}
 				if t.Failed() { // there is no more to come
 					return
@@ -92,14 +94,33 @@ func testEpochConcurrency(t *testing.T, db *store.DB) {
 // ErrBehind.
 func testBehind(t *testing.T, db *store.DB) {
 	ctx := t.Context()
-	epoch, changes, err := db.Changes(ctx, 0)
+	at, changes, err := db.Changes(ctx, fleet.Position{})
 	ok(t, err)
-	same(t, epoch, int64(0))
+	same(t, at, fleet.Position{})
 	same(t, changes, []fleet.Change{})
 	newMember(t, db, "ada")
-	epoch, _, err = db.Changes(ctx, 7)
+	_, _, err = db.Changes(ctx, fleet.Position{Epoch: 7, Nonce: "of change 7"})
 	fails(t, err, store.ErrBehind)
-	same(t, epoch, int64(1))
+}
+
+// testLostChanges: a reader that knows a change which the database lost, so that
+// another one has its number, gets ErrBehind.
+func testLostChanges(t *testing.T, db *store.DB) {
+	ctx := t.Context()
+	newMember(t, db, "ada")
+	at := must[fleet.Position](t)(db.Position(ctx))
+	newMember(t, db, "bob")
+	now, changes, err := db.Changes(ctx, at)
+	ok(t, err)
+	same(t, len(changes), 1)
+	same(t, must[fleet.Position](t)(db.Position(ctx)), now)
+	if at.Nonce == "" || at.Nonce == now.Nonce {
+		t.Fatalf("changes 1 and 2 have the nonces %q and %q", at.Nonce, now.Nonce)
+	}
+	for _, lost := range []fleet.Position{{Epoch: 1, Nonce: now.Nonce}, {Epoch: 2, Nonce: at.Nonce}, {Epoch: 2}} {
+		_, _, err = db.Changes(ctx, lost)
+		fails(t, err, store.ErrBehind)
+	}
 }
 
 // testPruning: changes are kept for a day; a later reader gets ErrBehind
@@ -107,22 +128,26 @@ func testBehind(t *testing.T, db *store.DB) {
 func testPruning(t *testing.T, open func(t *testing.T) *store.DB) {
 	synctest.Test(t, func(t *testing.T) {
 		db := open(t)
-		newMember(t, db, "one")
-		newMember(t, db, "two")
+		nonces := []string{""}
+		add := func(name string) {
+			newMember(t, db, name)
+			nonces = append(nonces, must[fleet.Position](t)(db.Position(t.Context())).Nonce)
+		}
+		add("one")
+		add("two")
 		time.Sleep(23 * time.Hour)
-		newMember(t, db, "three")
-		epoch, changes, err := db.Changes(t.Context(), 0)
+		add("three")
+		at := func(epoch int64) fleet.Position { return fleet.Position{Epoch: epoch, Nonce: nonces[epoch]} }
+		_, changes, err := db.Changes(t.Context(), at(0))
 		ok(t, err)
-		same(t, epoch, int64(3))
 		same(t, len(changes), 3)
 
 		time.Sleep(2 * time.Hour)
-		newMember(t, db, "four")
-		epoch, _, err = db.Changes(t.Context(), 1)
+		add("four")
+		_, _, err = db.Changes(t.Context(), at(1))
 		fails(t, err, store.ErrBehind)
-		same(t, epoch, int64(4))
 		for after, want := range map[int64]int{2: 2, 3: 1, 4: 0} {
-			_, changes, err = db.Changes(t.Context(), after)
+			_, changes, err = db.Changes(t.Context(), at(after))
 			ok(t, err)
 			same(t, len(changes), want)
 		}

@@ -161,12 +161,17 @@ func routingGroup(r account.Group, limits limitsOfGroups) *fleet.Group {
 	return g
 }
 
-// Epoch returns the number of the newest change.
-func (f *Facts) Epoch(ctx context.Context) (int64, error) { return f.db.Epoch(ctx) }
+// Position returns the position of the newest change.
+func (f *Facts) Position(ctx context.Context) (fleet.Position, error) { return f.db.Position(ctx) }
 
-// Changes returns the changes after an epoch; fleet.ErrBehind if they are not kept.
-func (f *Facts) Changes(ctx context.Context, after int64) (int64, []fleet.Change, error) {
-	return f.db.Changes(ctx, after)
+// Poll returns what changed after a position; fleet.ErrBehind if single changes are not
+// known. A node on PostgreSQL beats with it: see StartNode.
+func (f *Facts) Poll(ctx context.Context, after fleet.Position) (fleet.Update, error) {
+	if f.db.node.Name != "" {
+		return f.db.beat(ctx, after)
+	}
+	position, changes, err := f.db.Changes(ctx, after)
+	return fleet.Update{Position: position, Changes: changes}, err
 }
 
 // SaveOffers stores a machine's last advertisement and when it was seen.

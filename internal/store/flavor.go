@@ -21,6 +21,8 @@ import (
 // flavor holds the differences between the two databases.
 type flavor struct {
 	dialect goose.Dialect
+	// shared is whether several processes may use the database.
+	shared bool
 	// migrations are options for migrations that only this database has.
 	migrations []goose.ProviderOption
 	// kind returns the error of this package for a driver's error, or nil.
@@ -66,6 +68,7 @@ func openPostgres(ctx context.Context, config Config) (*DB, error) {
 		write: pool, read: pool,
 		flavor: flavor{
 			dialect: goose.DialectPostgres,
+			shared:  true,
 			migrations: []goose.ProviderOption{
 				goose.WithSessionLocker(locker),
 				goose.WithGoMigrations(partitionMigration()),

@@ -105,12 +105,14 @@ func (db *DB) RevokeMachine(ctx context.Context, id string, now time.Time) error
 	return db.wrap(err, "revoke machine %q", id)
 }
 
-// NextGeneration returns the number of a new tunnel of the machine: one more than
-// that of its last tunnel to any hub. ErrNotFound if it may not connect.
+// NextGeneration returns the number of a new tunnel of the machine, greater than those
+// of its earlier tunnels to any hub. It is at least the time in milliseconds, so that a
+// database that lost the last ones does not return them again. ErrNotFound if the
+// machine may not connect.
 func (db *DB) NextGeneration(ctx context.Context, id string) (int64, error) {
 	var generation int64
 	err := db.transact(ctx, func(q *query.Queries) (err error) {
-		generation, err = q.NextGeneration(ctx, id)
+		generation, err = q.NextGeneration(ctx, id, time.Now().UnixMilli())
 		return err
 	})
 	return generation, db.wrap(err, "number a tunnel of machine %q", id)

@@ -55,6 +55,7 @@ type DB struct {
 	write  *sql.DB
 	read   *sql.DB        // may be the same as write
 	query  *query.Queries // runs on read
+	node   fleet.Node     // this process's, after StartNode on PostgreSQL
 }
 
 // Open opens the database, checks that it is not damaged, and runs the migrations

@@ -185,7 +185,7 @@ func TestTogether(t *testing.T) {
 		go func() {
 			db, err := store.Open(t.Context(), config)
 			if err == nil {
-				_, err = db.Epoch(t.Context())
+				_, err = db.Position(t.Context())
 				err = errors.Join(err, db.Close())
 			}
 			errs <- err

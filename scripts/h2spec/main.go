@@ -1,116 +1,30 @@
-// Command h2spec runs h2spec (github.com/summerwind/h2spec) against the tunnel's
-// server end and against net/http alone, in one run, and compares what fails. It
-// exits with 1 if a case fails at the tunnel that does not fail at net/http.
+// Command h2spec serves HTTP/2 for scripts/h2spec.sh: with net/http alone on the first
+// port that it prints, with the machine's end of a tunnel on the second.
 package main
 
 import (
 	"bufio"
 	"context"
-	"encoding/xml"
-	"errors"
 	"fmt"
 	"io"
 	"log"
 	"net"
 	"net/http"
-	"os"
-	"os/exec"
-	"path/filepath"
-	"strconv"
 	"strings"
 
 	"github.com/kith/kith/internal/tunnel"
 )
 
-const tool = "github.com/summerwind/h2spec/cmd/h2spec@v2.2.1+incompatible"
-
 func main() {
-	if err := run(); err != nil {
-		fmt.Fprintln(os.Stderr, "h2spec:", err)
-		os.Exit(1)
-	}
-}
-
-func run() error {
-	dir, err := os.MkdirTemp("", "h2spec")
-	if err != nil {
-		return err
-	}
-	defer os.RemoveAll(dir)
-	failed := make(map[string]map[string]bool) // by server
-	for name, serve := range map[string]func(net.Listener){"net/http": serveAlone, "tunnel": serveTunnel} {
+	for _, serve := range []func(net.Listener){serveAlone, serveTunnel} {
 		listener, err := net.Listen("tcp", "127.0.0.1:0")
 		if err != nil {
-			return err
+			log.Fatal(err)
 		}
-		defer listener.Close()
 		go serve(listener)
-		report := filepath.Join(dir, "report.xml")
-		cases, failures, err := test(listener.Addr().(*net.TCPAddr).Port, report)
-		if err != nil {
-			return err
-		}
-		fmt.Printf("%s: %d of %d cases fail\n", name, len(failures), cases)
-		failed[name] = failures
+		fmt.Println(listener.Addr().(*net.TCPAddr).Port)
 	}
-	worse := 0
-	for _, pair := range [][2]string{{"tunnel", "net/http"}, {"net/http", "tunnel"}} {
-		for failure := range failed[pair[0]] {
-			if failed[pair[1]][failure] {
-				continue
-			}
-			fmt.Printf("fails at %s and not at %s: %s\n", pair[0], pair[1], failure)
-			if pair[0] == "tunnel" {
-				worse++
-			}
-		}
-	}
-	for failure := range failed["tunnel"] {
-		if failed["net/http"][failure] {
-			fmt.Println("fails at both:", failure)
-		}
-	}
-	if worse > 0 {
-		return fmt.Errorf("%d cases fail at the tunnel alone", worse)
-	}
-	return nil
-}
-
-// test runs h2spec against a port of this computer and returns how many cases
-// there are and the names of those that fail.
-func test(port int, report string) (cases int, failures map[string]bool, err error) {
-	command := exec.Command("go", "run", tool, "-h", "127.0.0.1", "-p", strconv.Itoa(port), "-j", report)
-	output, err := command.CombinedOutput()
-	if exit := (*exec.ExitError)(nil); err != nil && !errors.As(err, &exit) {
-		return 0, nil, err
-	}
-	text, err := os.ReadFile(report) // an exit status says only that a case failed
-	if err != nil {
-		return 0, nil, fmt.Errorf("%w\n%s", err, output)
-	}
-	var results struct {
-		Suites []struct {
-			Cases []struct {
-				Package string    `xml:"package,attr"`
-				Name    string    `xml:"classname,attr"`
-				Failure *struct{} `xml:"failure"`
-				Error   *struct{} `xml:"error"`
-			} `xml:"testcase"`
-		} `xml:"testsuite"`
-	}
-	if err := xml.Unmarshal(text, &results); err != nil {
-		return 0, nil, err
-	}
-	failures = make(map[string]bool)
-	for _, suite := range results.Suites {
-		for _, c := range suite.Cases {
-			cases++
-			if c.Failure != nil || c.Error != nil {
-				failures[c.Package+": "+c.Name] = true
-			}
-		}
-	}
-	return cases, failures, nil
+	select {} // until the script ends it
 }
 
 // answer is the handler of both.

@@ -34,8 +34,10 @@ WHERE x.id = $1 AND x.revoked = 0 AND NOT m.disabled;
 -- name: RevokeMachine :execrows
 UPDATE machines SET revoked = $2 WHERE id = $1 AND revoked = 0;
 
+-- At least now, in milliseconds: a commit that a fail-over lost cannot have given
+-- the same number.
 -- name: NextGeneration :one
-UPDATE machines SET generation = generation + 1
+UPDATE machines SET generation = CASE WHEN generation < sqlc.arg(now) THEN sqlc.arg(now) ELSE generation + 1 END
 WHERE machines.id = $1 AND revoked = 0 AND owner_id IN (SELECT m.id FROM members m WHERE NOT m.disabled)
 RETURNING generation;
 

@@ -10,18 +10,22 @@ import (
 )
 
 const changesAfter = `-- name: ChangesAfter :many
-SELECT e.n, c.epoch, c.kind, c.subject FROM epoch e LEFT JOIN changes c ON c.epoch > $1
+SELECT e.n, coalesce(k.nonce, '') AS known, c.epoch, c.nonce, c.kind, c.subject
+FROM epoch e LEFT JOIN changes k ON k.epoch = $1 LEFT JOIN changes c ON c.epoch > $1
 WHERE e.id = 1 ORDER BY c.epoch
 `
 
 type ChangesAfterRow struct {
 	N       int64
+	Known   string
 	Epoch   *int
+	Nonce   *string
 	Kind    *string
 	Subject *string
 }
 
-// One statement, so that epoch and changes are consistent.
+// One statement, so that epoch and changes are consistent. known is the nonce of the
+// change that the reader knows.
 func (q *Queries) ChangesAfter(ctx context.Context, after int64) ([]ChangesAfterRow, error) {
 	rows, err := q.db.QueryContext(ctx, changesAfter, after)
 	if err != nil {
@@ -33,7 +37,9 @@ func (q *Queries) ChangesAfter(ctx context.Context, after int64) ([]ChangesAfter
 		var i ChangesAfterRow
 		if err := rows.Scan(
 			&i.N,
+			&i.Known,
 			&i.Epoch,
+			&i.Nonce,
 			&i.Kind,
 			&i.Subject,
 		); err != nil {
@@ -50,27 +56,25 @@ func (q *Queries) ChangesAfter(ctx context.Context, after int64) ([]ChangesAfter
 	return items, nil
 }
 
-const epoch = `-- name: Epoch :one
-SELECT n FROM epoch WHERE id = 1
+const insertChange = `-- name: InsertChange :exec
+INSERT INTO changes (epoch, nonce, kind, subject, at) VALUES ($1, $2, $3, $4, $5)
 `
 
-func (q *Queries) Epoch(ctx context.Context) (int64, error) {
-	row := q.db.QueryRowContext(ctx, epoch)
-	var n int64
-	err := row.Scan(&n)
-	return n, err
+type InsertChangeParams struct {
+	Epoch   int64
+	Nonce   string
+	Kind    string
+	Subject string
+	At      int64
 }
 
-const insertChange = `-- name: InsertChange :exec
-INSERT INTO changes (epoch, kind, subject, at) VALUES ($1, $2, $3, $4)
-`
-
-func (q *Queries) InsertChange(ctx context.Context, epoch int64, kind string, subject string, at int64) error {
+func (q *Queries) InsertChange(ctx context.Context, arg InsertChangeParams) error {
 	_, err := q.db.ExecContext(ctx, insertChange,
-		epoch,
-		kind,
-		subject,
-		at,
+		arg.Epoch,
+		arg.Nonce,
+		arg.Kind,
+		arg.Subject,
+		arg.At,
 	)
 	return err
 }
@@ -86,10 +90,28 @@ func (q *Queries) MoveEpoch(ctx context.Context, steps int64) (int64, error) {
 	return n, err
 }
 
-const pruneChanges = `-- name: PruneChanges :exec
-DELETE FROM changes WHERE at < $1
+const position = `-- name: Position :one
+SELECT e.n, coalesce(c.nonce, '') AS nonce FROM epoch e LEFT JOIN changes c ON c.epoch = e.n WHERE e.id = 1
 `
 
+type PositionRow struct {
+	N     int64
+	Nonce string
+}
+
+// The newest change; its nonce is empty if it is not kept.
+func (q *Queries) Position(ctx context.Context) (PositionRow, error) {
+	row := q.db.QueryRowContext(ctx, position)
+	var i PositionRow
+	err := row.Scan(&i.N, &i.Nonce)
+	return i, err
+}
+
+const pruneChanges = `-- name: PruneChanges :exec
+DELETE FROM changes WHERE epoch < (SELECT max(c.epoch) FROM changes c WHERE c.at < $1)
+`
+
+// The newest one of those that are pruned is kept: a reader may know no later one.
 func (q *Queries) PruneChanges(ctx context.Context, at int64) error {
 	_, err := q.db.ExecContext(ctx, pruneChanges, at)
 	return err

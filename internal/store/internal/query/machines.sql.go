@@ -335,13 +335,15 @@ func (q *Queries) MachinesOf(ctx context.Context, ownerID string) ([]Machine, er
 }
 
 const nextGeneration = `-- name: NextGeneration :one
-UPDATE machines SET generation = generation + 1
+UPDATE machines SET generation = CASE WHEN generation < $2 THEN $2 ELSE generation + 1 END
 WHERE machines.id = $1 AND revoked = 0 AND owner_id IN (SELECT m.id FROM members m WHERE NOT m.disabled)
 RETURNING generation
 `
 
-func (q *Queries) NextGeneration(ctx context.Context, id string) (int64, error) {
-	row := q.db.QueryRowContext(ctx, nextGeneration, id)
+// At least now, in milliseconds: a commit that a fail-over lost cannot have given
+// the same number.
+func (q *Queries) NextGeneration(ctx context.Context, iD string, now int64) (int64, error) {
+	row := q.db.QueryRowContext(ctx, nextGeneration, iD, now)
 	var generation int64
 	err := row.Scan(&generation)
 	return generation, err

@@ -173,6 +173,18 @@ type Member struct {
 	Created  int64
 }
 
+type Node struct {
+	Name        string
+	Incarnation string
+	Region      string
+	Address     string
+	Pin         string
+	Version     string
+	State       string
+	Beat        int64
+	Started     int64
+}
+
 type Passkey struct {
 	ID         string
 	MemberID   string

@@ -1,0 +1,72 @@
+package store
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/kith/kith/internal/fleet"
+	"github.com/kith/kith/internal/store/internal/query"
+)
+
+// StartNode adds this process to the nodes that share a PostgreSQL database. It
+// replaces an earlier process of that name, whose next beat fails. From then on each
+// Poll of Facts is a beat of this node. On SQLite, which one process at a time opens,
+// it does nothing. It is called before Facts are used.
+func (db *DB) StartNode(ctx context.Context, n fleet.Node) error {
+	if !db.flavor.shared {
+		return nil
+	}
+	err := db.transact(ctx, func(q *query.Queries) error {
+		if err := checkText(n.Name, n.Incarnation, n.Region, n.Address, n.Pin, n.Version, n.State); err != nil {
+			return err
+		}
+		return q.StartNode(ctx, query.StartNodeParams{
+			Name: n.Name, Incarnation: n.Incarnation, Region: n.Region, Address: n.Address, Pin: n.Pin,
+			Version: n.Version, State: n.State, Started: millis(n.Started),
+		})
+	})
+	if err == nil {
+		db.node = n
+	}
+	return db.wrap(err, "start node %q", n.Name)
+}
+
+// beat increments this node's beat and returns what changed after the position and the
+// nodes, in one transaction. Only its commit confirms what it returns: a server that
+// was replaced as the primary still answers reads, but cannot commit while its
+// synchronous standby is gone. It returns fleet.ErrReplaced if the node's row is not
+// there any more.
+func (db *DB) beat(ctx context.Context, after fleet.Position) (update fleet.Update, err error) {
+	err = db.transact(ctx, func(q *query.Queries) error {
+		n, err := q.Beat(ctx, db.node.Name, db.node.Incarnation)
+		if err == nil && n == 0 {
+			return fmt.Errorf("%w: give each hub a name of its own with hub.node; if the database was restored, start this one again", fleet.ErrReplaced)
+		}
+		if err != nil {
+			return err
+		}
+		if update.Position, update.Changes, err = changesAfter(ctx, q, after); err != nil {
+			return err
+		}
+		nodes, err := q.Nodes(ctx)
+		update.Nodes = convert(nodes, node)
+		return err
+	})
+	if err != nil {
+		return fleet.Update{}, db.wrap(err, "confirm the state of node %q", db.node.Name)
+	}
+	return update, nil
+}
+
+// Nodes returns the nodes that ever started on this database, by name.
+func (db *DB) Nodes(ctx context.Context) ([]fleet.Node, error) {
+	rows, err := db.query.Nodes(ctx)
+	return convert(rows, node), db.wrap(err, "list the nodes")
+}
+
+func node(row query.Node) fleet.Node {
+	return fleet.Node{
+		Name: row.Name, Incarnation: row.Incarnation, Region: row.Region, Address: row.Address, Pin: row.Pin,
+		Version: row.Version, State: row.State, Beat: row.Beat, Started: timeOf(row.Started),
+	}
+}

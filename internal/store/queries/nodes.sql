@@ -1,0 +1,11 @@
+-- name: StartNode :exec
+INSERT INTO nodes (name, incarnation, region, address, pin, version, state, beat, started)
+VALUES ($1, $2, $3, $4, $5, $6, $7, 0, $8)
+ON CONFLICT (name) DO UPDATE SET incarnation = excluded.incarnation, region = excluded.region, address = excluded.address,
+    pin = excluded.pin, version = excluded.version, state = excluded.state, beat = excluded.beat, started = excluded.started;
+
+-- name: Beat :execrows
+UPDATE nodes SET beat = beat + 1 WHERE name = $1 AND incarnation = $2;
+
+-- name: Nodes :many
+SELECT * FROM nodes ORDER BY name;
