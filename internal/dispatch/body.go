@@ -21,7 +21,7 @@ type requestBody struct {
 // errStopped ends a body whose request was answered before it was read.
 var errStopped = errors.New("the machine answered before it read the request")
 
-// Read satisfies io.Reader.
+// Read implements io.Reader.
 func (b *requestBody) Read(p []byte) (int, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -33,7 +33,7 @@ func (b *requestBody) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// Close satisfies io.Closer.
+// Close implements io.Closer.
 func (b *requestBody) Close() error { return b.body.Close() }
 
 // stop ends the body and reports whether any of it was given.
@@ -57,10 +57,10 @@ func (b *requestBody) withhold() bool {
 // it gets the next call.
 type answerBody struct {
 	io.ReadCloser
-	ctx   context.Context
-	gone  <-chan struct{} // closed when the machine's tunnel has ended
-	first []byte          // read ahead
-	end   func()
+	ctx    context.Context
+	gone   <-chan struct{} // closed when the machine's tunnel has ended
+	first  []byte          // read ahead
+	finish func()
 }
 
 // readAhead waits for the answer's first bytes.
@@ -88,16 +88,16 @@ func (b *answerBody) Read(p []byte) (int, error) {
 		return n, err
 	case b.ctx.Err() != nil:
 		return n, context.Cause(b.ctx)
-	case ends(b.ctx, b.gone):
+	case awaitTunnelEnd(b.ctx, b.gone):
 		return n, fault.New(fault.MachineOffline, "the machine went away in the middle of the answer").Because(err)
 	default:
 		return n, fault.New(fault.EngineError, "the engine broke off in the middle of the answer").Because(err)
 	}
 }
 
-// Close satisfies io.Closer.
+// Close implements io.Closer.
 func (b *answerBody) Close() error {
 	err := b.ReadCloser.Close()
-	b.end()
+	b.finish()
 	return err
 }
