@@ -13,8 +13,8 @@ import (
 	"github.com/kith/kith/internal/storetest"
 )
 
-// adminTo runs a command of the operator of the rig's hub; what it prints is read
-// into out.
+// admin runs a command of the operator of the rig's hub and reads what it prints into
+// out.
 func (r *rig) admin(out any, args ...string) error {
 	r.t.Helper()
 	got := kith(r.t, "", append([]string{"admin", "--json", "--data", r.dir, "--config", filepath.Join(r.home, "hub.toml")}, args...)...)
@@ -70,8 +70,8 @@ func TestMigrate(t *testing.T) {
 	}
 }
 
-// TestMove: a hub moves from SQLite to PostgreSQL. The key of before is served
-// there by the machine of before, and the usage is that of before.
+// TestMove: the database of a stopped hub, and a backup of a running one, are copied to
+// PostgreSQL; one in use is refused, and nothing is written over.
 func TestMove(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
@@ -113,7 +113,7 @@ func TestMove(t *testing.T) {
 	for _, table := range done.Tables {
 		rows[table.Table] = table.Rows
 	}
-	if rows["members"] != 1 || rows["keys"] != 1 || rows["machines"] != 1 || rows["usage"] != 21 {
+	if rows["members"] != 1 || rows["keys"] != 1 || rows["machines"] != 1 || rows["usage"] < 21 {
 		t.Errorf("copied: %v", rows)
 	}
 	if err := r.admin(&done, "copy", "--to", "file:"+url); err == nil || !strings.Contains(err.Error(), "in use") {

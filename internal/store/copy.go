@@ -58,6 +58,7 @@ func Copy(ctx context.Context, from, to *DB, progress func(TableCopy)) (copied [
 		return nil, fmt.Errorf("cannot write the target: %w", err)
 	}
 	defer func() { _ = target.Rollback() }() // no effect after Commit
+	c := copier{source, target, conn, progress}
 	tables, err := tablesToCopy(ctx, source, target)
 	if err == nil {
 		err = emptyTarget(ctx, target, tables)
@@ -66,7 +67,7 @@ func Copy(ctx context.Context, from, to *DB, progress func(TableCopy)) (copied [
 		return nil, err
 	}
 	for _, t := range tables {
-		done, err := copyTable(ctx, source, conn, target, t, progress)
+		done, err := c.copy(ctx, t)
 		if err != nil {
 			return nil, fmt.Errorf("cannot copy the table %s: %w", t.name, err)
 		}
@@ -207,20 +208,30 @@ func emptyTarget(ctx context.Context, target *sql.Tx, tables []table) error {
 	return err
 }
 
-// copyTable copies the rows of a table and compares both sides.
-func copyTable(ctx context.Context, source *sql.Tx, conn *sql.Conn, target *sql.Tx, t table, progress func(TableCopy)) (TableCopy, error) {
+// copier copies tables from one transaction to another.
+type copier struct {
+	source, target *sql.Tx
+	conn           *sql.Conn // of the target
+	progress       func(TableCopy)
+}
+
+// copy copies the rows of a table and compares both sides.
+func (c *copier) copy(ctx context.Context, t table) (TableCopy, error) {
 	if t.name == "usage" {
-		if err := partitionsFor(ctx, source, target); err != nil {
+		days, err := usageDaysIn(ctx, c.source, t.name)
+		if err == nil {
+			err = makePartitions(ctx, c.target, days)
+		}
+		if err != nil {
 			return TableCopy{}, err
 		}
 	}
-	// The copy reads from one database while it writes to the other.
-	sent := tableReader{table: t, progress: progress}
-	if err := sent.open(ctx, source); err != nil {
+	sent := tableReader{table: t, progress: c.progress}
+	if err := sent.open(ctx, c.source); err != nil {
 		return TableCopy{}, err
 	}
 	defer sent.rows.Close()
-	err := conn.Raw(func(driver any) error {
+	err := c.conn.Raw(func(driver any) error {
 		_, err := driver.(*stdlib.Conn).Conn().CopyFrom(ctx, pgx.Identifier{t.name}, t.names(), pgx.CopyFromFunc(sent.next))
 		return err
 	})
@@ -228,7 +239,7 @@ func copyTable(ctx context.Context, source *sql.Tx, conn *sql.Conn, target *sql.
 		return TableCopy{}, err
 	}
 	found := tableReader{table: t}
-	if err := found.open(ctx, target); err != nil {
+	if err := found.open(ctx, c.target); err != nil {
 		return TableCopy{}, err
 	}
 	defer found.rows.Close()
@@ -241,15 +252,6 @@ func copyTable(ctx context.Context, source *sql.Tx, conn *sql.Conn, target *sql.
 			return sent.count, err
 		}
 	}
-}
-
-// partitionsFor makes the partitions for the source's usage.
-func partitionsFor(ctx context.Context, source, target *sql.Tx) error {
-	days, err := usageDaysIn(ctx, source, "usage")
-	if err != nil {
-		return err
-	}
-	return makePartitions(ctx, target, days)
 }
 
 // tableReader reads a table's rows and counts them.
