@@ -6,8 +6,8 @@
 //	member  ──▶ the members' pages, and the management API, which signs machines in
 //	operator ─▶ the management API on a socket of its own
 //
-// Here are the wiring (hub.go), who calls (identify.go), how machines connect
-// (accept.go) and how the hub is (health.go).
+// Here are the wiring (hub.go, management.go), who calls (identify.go), how machines
+// connect (accept.go) and how the hub is (health.go).
 package hub
 
 import (

@@ -306,6 +306,21 @@ func (s *Site) tie(v *visit) (_ context.Context, release func(), _ error) {
 	return ctx, release, nil
 }
 
+// whileSignedIn is a reply that answer writes, with a context that ends with the visitor's
+// session.
+func (s *Site) whileSignedIn(v *visit, answer func(context.Context, http.ResponseWriter) error) reply {
+	return reply{write: func(w http.ResponseWriter) {
+		ctx, release, err := s.tie(v)
+		if err == nil {
+			defer release()
+			err = answer(ctx, w)
+		}
+		if err != nil {
+			api.WriteFault(w, fault.Of(err), v.id)
+		}
+	}}
+}
+
 // join opens a stream of a page for a member; leave closes it.
 func (l *live) join(look livePage, who api.Caller) (*stream, error) {
 	l.mu.Lock()
@@ -345,26 +360,13 @@ func (l *live) stop() {
 // liveStream answers GET /live/…: an event with all that is live on the page, and one
 // with what changed each time something did. No event needs one before it, so a
 // browser that comes back says nothing of what it had.
-func liveStream(page string, look livePage) func(*Site, *visit) (reply, error) {
+func liveStream(page string, look livePage) handler {
 	return func(s *Site, v *visit) (reply, error) {
 		if !strings.Contains(v.Header.Get("Accept"), "text/event-stream") {
 			return reply{to: page}, nil // a person
 		}
-		return reply{write: func(w http.ResponseWriter) {
-			if err := s.serveStream(w, v, look); err != nil {
-				api.WriteFault(w, fault.Of(err), v.id)
-			}
-		}}, nil
+		return s.whileSignedIn(v, func(ctx context.Context, w http.ResponseWriter) error { return s.follow(ctx, w, v.caller(), look) }), nil
 	}
-}
-
-func (s *Site) serveStream(w http.ResponseWriter, v *visit, look livePage) error {
-	ctx, release, err := s.tie(v)
-	if err != nil {
-		return err
-	}
-	defer release()
-	return s.follow(ctx, w, v.caller(), look)
 }
 
 // follow writes a page's stream until ctx ends, or the browser or the hub is gone.

@@ -68,7 +68,7 @@ func formSaying[In, Out any](path string, route api.Route[In, Out], read func(*v
 	})
 }
 
-// script answers a page's script: with JSON, whatever it came to.
+// script is a request of a page's script, which is answered with JSON.
 func script[Answer any](path string, ask func(*Site, *visit) (Answer, error)) page {
 	return post(path, func(s *Site, v *visit) (reply, error) {
 		answer, err := ask(s, v)
@@ -95,8 +95,8 @@ func call[In, Out any](s *Site, v *visit, route api.Route[In, Out], in In) (Out,
 	return route.Do(v.Context(), s.API, v.caller(), in)
 }
 
-// fields reads a request that has only texts from the fields of a form, which have
-// the names that they have in the request's path or body.
+// fields reads a request that consists of texts. The fields of the form have the
+// names of the path's segments, and of the members of the JSON body.
 func fields[In any](v *visit) (in In, _ error) {
 	for field, value := range reflect.ValueOf(&in).Elem().Fields() {
 		name, inPath := field.Tag.Lookup("path")
@@ -113,6 +113,7 @@ func sitePages() []page {
 	return slices.Concat(of(anyone, visitorPages()), of(members, accountPages()), of(members, memberPages()), of(members, groupPages()), of(operators, operatorPages()))
 }
 
+// of says who may see the pages.
 func of(may access, pages []page) []page {
 	for i := range pages {
 		pages[i].may = may

@@ -2,10 +2,14 @@ package site
 
 import (
 	"cmp"
+	"encoding/base64"
+	"html/template"
 	"slices"
 	"strconv"
 	"strings"
 	"time"
+
+	"rsc.io/qr"
 
 	"github.com/kith/kith/internal/api"
 	"github.com/kith/kith/internal/fault"
@@ -150,4 +154,14 @@ func acceptedInvite(made api.Accepted) string {
 		return made.Owner + " shares with you already: that share and its limits are as they were, and the invite is not used."
 	}
 	return "Accepted: these machines are yours to use now."
+}
+
+// qrCode is the address of a picture of the text for a phone's camera; empty for a
+// text that is too long for one.
+func qrCode(text string) template.URL {
+	code, err := qr.Encode(text, qr.M)
+	if err != nil {
+		return ""
+	}
+	return template.URL("data:image/png;base64," + base64.StdEncoding.EncodeToString(code.PNG()))
 }

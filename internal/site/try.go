@@ -99,18 +99,12 @@ func tryCall(v *visit, stream bool) (*http.Request, error) {
 // tryLive is POST /try/stream: the answer as a client's, event by event.
 func (s *Site) tryLive(v *visit) (reply, error) {
 	r, err := tryCall(v, true)
-	if err != nil {
-		return reply{write: func(w http.ResponseWriter) { api.WriteFault(w, fault.Of(err), v.id) }}, nil
-	}
-	return reply{write: func(w http.ResponseWriter) {
-		ctx, release, err := s.tie(v)
-		if err != nil {
-			api.WriteFault(w, fault.Of(err), v.id)
-			return
+	return s.whileSignedIn(v, func(ctx context.Context, w http.ResponseWriter) error {
+		if err == nil {
+			s.Call(w, r.WithContext(ctx), v.caller())
 		}
-		defer release()
-		s.Call(w, r.WithContext(ctx), v.caller())
-	}}, nil
+		return err
+	}), nil
 }
 
 // tryOnce is POST /try: the same for a browser without a script, in one piece.
