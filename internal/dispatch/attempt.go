@@ -59,7 +59,7 @@ const (
 	vanished                   // gone while a unary call ran: another may be tried once
 )
 
-// slotUses is what became of the reservation, by outcome.
+// slotUses is how an attempt used its reservation, by outcome.
 var slotUses = [...]slotUse{
 	answered: ran, failed: ran, revoked: ran, vanished: ran, busy: refusedBusy, notTaken: unused, notAdmitted: unused,
 }
