@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"os"
 	"path/filepath"
 	"time"
@@ -21,11 +22,8 @@ var (
 // loadDaemonFile reads config.toml over its defaults. An empty file is the one in
 // home, which need not exist.
 func loadDaemonFile(home, file string) (*daemonFile, error) {
-	named := file != ""
-	if !named {
-		file = filepath.Join(home, "config.toml")
-	}
-	c := defaultDaemonFile(home)
+	c, named := defaultDaemonFile(home), file != ""
+	file = cmp.Or(file, filepath.Join(home, "config.toml"))
 	c.setPowerDefaults(thisComputer())
 	if err := readConfig(file, named, c); err != nil {
 		return nil, err
@@ -57,11 +55,8 @@ func defaultDaemonFile(home string) *daemonFile {
 // loadHubFile reads hub.toml over its defaults. An empty file is the one in home,
 // which need not exist.
 func loadHubFile(home, file string) (*hubFile, error) {
-	named := file != ""
-	if !named {
-		file = filepath.Join(home, "hub.toml")
-	}
-	c := defaultHubFile(home)
+	c, named := defaultHubFile(home), file != ""
+	file = cmp.Or(file, filepath.Join(home, "hub.toml"))
 	if err := readConfig(file, named, c); err != nil {
 		return nil, err
 	}

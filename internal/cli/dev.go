@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"charm.land/lipgloss/v2"
+	"github.com/cenkalti/backoff/v5"
 	"github.com/spf13/cobra"
 	"golang.org/x/sync/errgroup"
 
@@ -107,10 +108,11 @@ func (a *app) runDev(ctx context.Context, flags devFlags) error {
 				return err
 			}
 			a.progress("")
-			return a.printNetwork(network{
+			now := network{
 				Hub: p.base + "/v1", MessagesBase: p.base, Local: d.Status().Local, Site: p.base,
 				APIKey: key.Secret, Models: models, SignIn: link,
-			}, flags.data)
+			}
+			return a.print(now, func() { a.showNetwork(now, flags.data) })
 		}
 		return m.run(ctx)
 	})
@@ -252,22 +254,17 @@ var errTimeout = errors.New("the time is over")
 // poll calls done until it returns true or an error, ctx ends, or timeout has passed
 // (errTimeout).
 func poll(ctx context.Context, timeout time.Duration, done func() (bool, error)) error {
-	end := time.NewTimer(timeout)
-	defer end.Stop()
-	next := time.NewTicker(20 * time.Millisecond)
-	defer next.Stop()
-	for {
-		if ok, err := done(); ok || err != nil {
-			return err
+	_, err := backoff.Retry(ctx, func() (bool, error) {
+		ok, err := done()
+		switch {
+		case err != nil:
+			err = backoff.Permanent(err)
+		case !ok:
+			err = errTimeout
 		}
-		select {
-		case <-next.C:
-		case <-end.C:
-			return errTimeout
-		case <-ctx.Done():
-			return ctx.Err()
-		}
-	}
+		return ok, err
+	}, backoff.WithBackOff(backoff.NewConstantBackOff(20*time.Millisecond)), backoff.WithMaxElapsedTime(timeout))
+	return err
 }
 
 // progress shows on a terminal what the command waits for; "" removes it.
@@ -281,11 +278,8 @@ func (a *app) progress(what string) {
 	_, _ = lipgloss.Fprint(a.err, "\r\x1b[K"+what)
 }
 
-// printNetwork prints the network: one JSON line, or lines to paste.
-func (a *app) printNetwork(n network, data string) error {
-	if a.json {
-		return a.printJSON(n)
-	}
+// showNetwork prints lines to paste.
+func (a *app) showNetwork(n network, data string) {
 	a.say("%s\n\n", strong("kith is up: a hub, a member, a key and this machine, all on loopback"))
 	line := func(label, value, note string) { a.say("  %-9s %s  %s\n", label, accent(value), faint(note)) }
 	line("hub", n.Hub, "chat dialect; needs the key")
@@ -296,7 +290,7 @@ func (a *app) printNetwork(n network, data string) error {
 	if len(n.Models) == 0 {
 		a.say("\n%s\n", "No model to serve: this build has no engine and none was found on this machine.")
 		a.say("%s\n", faint("Start Ollama, llama.cpp's server, LM Studio or vLLM here; it is found within 15 s. Ctrl-C ends."))
-		return nil
+		return
 	}
 	for i, m := range n.Models {
 		line([]string{"models", ""}[min(i, 1)], m, "")
@@ -310,5 +304,4 @@ func (a *app) printNetwork(n network, data string) error {
 	a.say("  curl %s/chat/completions \\\n    -H 'Content-Type: application/json' \\\n"+
 		"    -d '{\"model\":\"%s\",\"messages\":[{\"role\":\"user\",\"content\":\"What is the capital of France?\"}]}'\n\n", n.Local, n.Models[0])
 	a.say("%s\n", faint("Data, and the log, in "+data+". Ctrl-C ends."))
-	return nil
 }

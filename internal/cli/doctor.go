@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"github.com/go-json-experiment/json"
+	"github.com/shirou/gopsutil/v4/disk"
 	"github.com/spf13/cobra"
 
 	"github.com/kith/kith/internal/daemon"
@@ -170,6 +171,15 @@ func (d *doctor) folders(config *daemonFile) {
 			d.space("models folder", place, diskForModel, "free some before you add a model", false)
 		}
 	}
+}
+
+// freeSpace returns how many bytes this user may still write under the folder.
+func freeSpace(folder string) (uint64, error) {
+	usage, err := disk.Usage(folder)
+	if err != nil {
+		return 0, err
+	}
+	return usage.Free, nil
 }
 
 func tryWrite(folder string) error {

@@ -4,6 +4,7 @@ package mailtest
 
 import (
 	"bufio"
+	"context"
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
@@ -48,7 +49,6 @@ type Server struct {
 	mu     sync.Mutex
 	answer map[string]string // by command, instead of the right answer
 	silent bool
-	conns  map[net.Conn]bool
 }
 
 // Start starts a server that ends with the test. mode is "starttls", "implicit"
@@ -59,11 +59,12 @@ func Start(t testing.TB, mode string) *Server {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := &Server{Messages: make(chan Message, 1000), answer: map[string]string{}, conns: map[net.Conn]bool{}, listener: listener, startTLS: mode == "starttls"}
+	s := &Server{Messages: make(chan Message, 1000), answer: map[string]string{}, listener: listener, startTLS: mode == "starttls"}
 	s.certify(t)
 	if mode == "implicit" {
 		listener = tls.NewListener(listener, s.secure)
 	}
+	ctx, end := context.WithCancel(context.Background())
 	var serving sync.WaitGroup
 	serving.Go(func() {
 		for {
@@ -71,19 +72,15 @@ func Start(t testing.TB, mode string) *Server {
 			if err != nil {
 				return
 			}
-			s.mu.Lock()
-			s.conns[conn] = true
-			s.mu.Unlock()
-			serving.Go(func() { s.serve(conn) })
+			serving.Go(func() {
+				defer context.AfterFunc(ctx, func() { _ = conn.Close() })()
+				s.serve(conn)
+			})
 		}
 	})
 	t.Cleanup(func() {
 		_ = listener.Close()
-		s.mu.Lock()
-		for conn := range s.conns {
-			_ = conn.Close()
-		}
-		s.mu.Unlock()
+		end()
 		serving.Wait()
 	})
 	return s
@@ -150,12 +147,7 @@ func (t *session) read() (string, bool) {
 func (s *Server) serve(conn net.Conn) {
 	t := &session{Server: s, conn: conn, lines: bufio.NewReader(conn)}
 	_, t.secured = conn.(*tls.Conn)
-	defer func() {
-		_ = conn.Close()
-		s.mu.Lock()
-		delete(s.conns, conn)
-		s.mu.Unlock()
-	}()
+	defer conn.Close()
 	s.mu.Lock()
 	silent := s.silent
 	s.mu.Unlock()
