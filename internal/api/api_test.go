@@ -101,7 +101,7 @@ func worldOn(t *testing.T, config store.Config) *world {
 		Confirmed: func(time.Time) bool { return !w.blind },
 		Running:   func() []Use { return w.uses },
 		Queued:    func(*fleet.Machine) int { return w.queued },
-		Story:     db.Story,
+		Trace:     db.Trace,
 		Log:       slog.New(slog.NewTextHandler(&w.log, nil)),
 	})
 	w.server = httptest.NewServer(w.api)
@@ -257,7 +257,7 @@ func TestWhatIsAdasIsNotEves(t *testing.T) {
 		"GET /api/usage":                              {{"eve", "/api/usage", "", 200}},
 		"POST /api/machines/{machine}/keep-out":       {{"eve", machine + "/keep-out", `{"all":true}`, 404}, {"bob", machine + "/keep-out", `{"group":"lab","undo":true}`, 404}, {"ada", machine + "/keep-out", `{"group":"none"}`, 404}},
 	}
-	check(t, w.db.SaveStories(t.Context(), []account.Trace{{CallID: "req_adas", MemberID: w.members["ada"].ID, Started: time.Now(), Model: "secret-model"}}, time.Now()))
+	check(t, w.db.SaveTraces(t.Context(), []account.Trace{{CallID: "req_adas", MemberID: w.members["ada"].ID, Started: time.Now(), Model: "secret-model"}}, time.Now()))
 	attempts["GET /api/why"] = []attempt{{"eve", "/api/why?model=tiny", "", 200}}
 	attempts["GET /api/why/{call}"] = []attempt{{"eve", "/api/why/req_adas", "", 404}, {"bob", "/api/why/req_adas", "", 404}, {"eve", "/api/why/none", "", 404}}
 	before := w.adas()
@@ -309,18 +309,73 @@ func message(t *testing.T, answer response) string {
 	return envelope.Error.Message
 }
 
-// A defect is answered as one, is in the log under its id, and is this request's only.
+// A defect is answered as one, is in the log under its id, and is this request's only,
+// on a route of a member, the operator or a machine.
 func TestPanic(t *testing.T) {
 	w := newWorld(t)
 	w.crash = true
-	if got := w.ask("ada", "GET", "/api/shares", ""); got.status != 500 || got.code != "internal_error" || strings.Contains(got.body, "secret") {
-		t.Errorf("%+v", got)
+	db := w.api.DB
+	defer func() { w.api.DB = db }()
+	for name, ask := range map[string]struct {
+		handler http.Handler
+		request *http.Request
+		log     []string
+	}{
+		"member":   {w.api, httptest.NewRequest("GET", "/api/shares", nil), []string{"panic (string)", "api_test.go"}},
+		"operator": {w.api.Operator(), httptest.NewRequest("POST", "/backups", strings.NewReader(`{"file":"x"}`)), []string{"nil pointer", "operator.go"}}, // Flush is nil
+		"machine": {w.api, httptest.NewRequest("POST", "/login", strings.NewReader(`{"token":"`+credential.Mint(credential.LoginToken, "home").Reveal()+`"}`)),
+			[]string{"nil pointer", "machines.go"}},
+	} {
+		w.api.DB = db
+		if name == "machine" {
+			w.api.DB = nil
+		}
+		w.log.Reset()
+		ask.request.Header.Set("Authorization", "Bearer ada")
+		got := httptest.NewRecorder()
+		ask.handler.ServeHTTP(got, ask.request)
+		id := got.Header().Get("X-Correlation-ID")
+		if body := got.Body.String(); got.Code != 500 || !strings.Contains(body, `"internal_error"`) || strings.Contains(body, "secret") || !strings.Contains(body, id) {
+			t.Errorf("%s: %d %s", name, got.Code, body)
+		}
+		for _, text := range append(ask.log, "id="+id) {
+			if log := w.log.String(); !strings.Contains(log, text) || strings.Contains(log, "secret") {
+				t.Errorf("%s: logged %s", name, log)
+			}
+		}
 	}
-	if log := w.log.String(); strings.Contains(log, "secret") || !strings.Contains(log, "panic (string)") || !strings.Contains(log, "api_test.go") || !strings.Contains(log, "id=req_") {
-		t.Errorf("logged %s", log)
-	}
-	w.crash = false
+	w.crash, w.api.DB = false, db
 	good[List[Share]](w, "ada", "GET", "/api/shares", "")
+}
+
+// TestWhoMay: a route of the operator's is on the socket alone, and all others are on
+// the public address alone; of those, only a machine's sign-in takes no credential.
+func TestWhoMay(t *testing.T) {
+	w := newWorld(t)
+	for _, l := range table {
+		handlers := []http.Handler{w.api, w.api.Operator()}
+		if l.may == operators {
+			handlers[0], handlers[1] = handlers[1], handlers[0]
+		}
+		for i, want := range []map[access]int{{members: 401, machines: 400}, {members: 404, machines: 404, operators: 404}} {
+			got := httptest.NewRecorder()
+			handlers[i].ServeHTTP(got, httptest.NewRequest(l.method, strings.NewReplacer("{", "", "}", "").Replace(l.path), nil))
+			status, known := want[l.may]
+			if known && got.Code != status && (i == 0 || got.Code != 405) || !known && got.Code == 401 {
+				t.Errorf("%s %s at %d: %d %s", l.method, l.path, i, got.Code, got.Body)
+			}
+		}
+	}
+	db, err := store.Open(t.Context(), store.Config{Path: storetest.SQLite(t)})
+	check(t, err)
+	check(t, db.Close())
+	w.api.DB, db = db, w.api.DB
+	defer func() { w.api.DB = db }()
+	body := `{"token":"` + credential.Mint(credential.LoginToken, "home").Reveal() + `"}`
+	got := httptest.NewRecorder()
+	if w.api.ServeHTTP(got, httptest.NewRequest("POST", "/login", strings.NewReader(body))); got.Code != 500 || !strings.Contains(got.Body.String(), `"internal_error"`) {
+		t.Errorf("without a database: %d %s", got.Code, got.Body)
+	}
 }
 
 func TestShares(t *testing.T) {
@@ -667,7 +722,7 @@ func (w *world) history() {
 		{CallID: "req_0", Attempt: 1, Started: time.Now().Add(-24 * time.Hour), MemberID: ada, OwnerID: ada, MachineID: w.machine.ID, Model: "usage-model", TokensOut: 1234567},
 		{CallID: "req_1", Attempt: 1, Started: time.Now(), MemberID: ada, Model: "usage-model", Code: "NOT_IN_CIRCLE"},
 	}))
-	check(w.t, w.db.SaveStories(w.t.Context(), []account.Trace{{
+	check(w.t, w.db.SaveTraces(w.t.Context(), []account.Trace{{
 		CallID: "req_1", MemberID: ada, Started: time.Now().UTC().Truncate(time.Second), Mine: true, Caller: "ada", Model: "story-model", Endpoint: "/v1/chat/completions",
 		Status: 403, Code: "NOT_IN_CIRCLE", Decisions: []account.Decision{{Verdict: "refuse", Row: 7, Seen: []account.StateCount{{Via: "own", State: "offline", Machines: 1}}}},
 		Tries: []account.Attempt{{Machine: "box", Owner: "ada", Via: "own", Outcome: "gone", Prompt: true}},

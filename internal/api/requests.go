@@ -149,7 +149,7 @@ type CallID struct {
 // machines. Ids hold more random bits than can be guessed, and a wrong id is
 // answered like another member's.
 func (a *API) explainCall(ctx context.Context, c Caller, in CallID) (CallTrace, error) {
-	s, err := a.Story(ctx, in.Call, c.id())
+	s, err := a.Trace(ctx, in.Call, c.id())
 	if err != nil {
 		return CallTrace{}, NotFound(err, "nothing is known of a call %.80q of yours or on your machines: what happened to calls is kept for %d days; "+
 			"a call whose key was refused (401) belongs to no member, and one over the rate (429) is not kept", in.Call, int(account.TraceLife.Hours()/24))
@@ -201,15 +201,12 @@ type Page struct {
 // listRequests lists the caller's newest calls, and those on the caller's machines,
 // without what was decided about them.
 func (a *API) listRequests(ctx context.Context, c Caller, in Page) (Requests, error) {
-	from, err := PageStart(in.Before)
-	if err != nil {
-		return Requests{}, err
+	find := func(from account.Place, most int) ([]account.Trace, error) {
+		return a.DB.TracesOf(ctx, c.id(), from, most)
 	}
-	stories, err := a.DB.StoriesOf(ctx, c.id(), from, maxRequests+1)
-	for i := range stories {
-		stories[i].Decisions = nil
+	traces, next, err := Paged(in.Before, maxRequests, find, func(t account.Trace) account.Place { return account.Place{At: t.Started, ID: t.CallID} })
+	for i := range traces {
+		traces[i].Decisions = nil
 	}
-	page := Requests{Object: "list"}
-	page.Data, page.Next = PageOf(stories, maxRequests, func(s account.Trace) account.Place { return account.Place{At: s.Started, ID: s.CallID} })
-	return page, err
+	return Requests{"list", traces, next}, err
 }

@@ -170,7 +170,7 @@ func (c *activeCall) wait(ctx context.Context) error {
 	result, err := c.await(ctx, w)
 	c.slot = result.slot
 	c.call.Trace.Waited += time.Since(began)
-	c.call.Waiting(-1, 0) // no longer
+	c.call.Waiting(-1, 0) // negative: it waits no longer
 	if err != nil {
 		return err
 	}

@@ -87,8 +87,8 @@ type Config struct {
 	Log  *slog.Logger
 }
 
-// Dispatcher serves hosted calls; it is a gateway.Backend. Make it with New, then
-// Run it.
+// Dispatcher serves the hub's calls on members' machines; it is a gateway.Backend. Make it
+// with New, then Run it.
 type Dispatcher struct {
 	cfg       Config
 	scheduler scheduler

@@ -23,7 +23,7 @@ type scheduler struct {
 
 	waitCount atomic.Int64 // how many calls wait; while none does, mu is not needed
 
-	mu          sync.Mutex
+	mu          sync.Mutex // never held together with activeCalls.mu
 	queues      map[fleet.ModelID]*queue
 	joined      int64     // how many calls have joined a queue so far
 	unconfirmed bool      // the store could not be read: the next tick decides for all
@@ -47,7 +47,7 @@ type reservation struct {
 	extra int       // slots beside the first, for the further answers of one call
 }
 
-// slotUse is what became of a reservation.
+// slotUse is how a reservation was used.
 type slotUse uint8
 
 const (
@@ -270,7 +270,7 @@ func (s *scheduler) sharing(r *reservation) (cohorts []*cohort) {
 
 // onMachine grants the free slots of a machine that connected, disconnected or
 // changed. If it takes no calls now, those that wait for what it offers may have to
-// be refused.
+// be refused; tick finds those that wait for what it no longer offers.
 func (s *scheduler) onMachine(machine *fleet.Machine) {
 	if s.waitCount.Load() == 0 {
 		return
@@ -338,7 +338,7 @@ func (s *scheduler) tick(now time.Time) {
 // call of its cohort there is nothing to decide.
 func (s *scheduler) join(query fleet.Query, arrived time.Time) *waiter {
 	full := query.Full
-	query.Full = nil // a refusal holds until the next event
+	query.Full = nil // that a machine was busy holds until the next event
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	q := s.queues[query.Model]

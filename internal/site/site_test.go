@@ -284,7 +284,7 @@ func (tn *town) history() {
 		{CallID: "req_0", Attempt: 1, Started: time.Now().Add(-24 * time.Hour), MemberID: ada, OwnerID: ada, MachineID: tn.machine.ID, Model: "usage-model", TokensOut: 1234567},
 		{CallID: "req_1", Attempt: 1, Started: time.Now(), MemberID: ada, Model: "usage-model", Code: "NOT_IN_CIRCLE"},
 	}))
-	check(tn.t, tn.db.SaveStories(tn.t.Context(), []account.Trace{{
+	check(tn.t, tn.db.SaveTraces(tn.t.Context(), []account.Trace{{
 		CallID: "req_1", MemberID: ada, Started: time.Now().UTC().Truncate(time.Second), Mine: true, Caller: "ada", Model: "story-model", Endpoint: "/v1/chat/completions",
 		Status: 403, Code: "NOT_IN_CIRCLE", Decisions: []account.Decision{{Verdict: "refuse", Row: 7, Seen: []account.StateCount{{Via: "own", State: "offline", Machines: 1}}}},
 		Tries: []account.Attempt{{Machine: "box", Owner: "ada", Via: "own", Outcome: "gone", Prompt: true}},
@@ -294,9 +294,9 @@ func (tn *town) history() {
 // TestAPIPage: a person can read which routes the API has.
 func TestAPIPage(t *testing.T) {
 	page := newTown(t, nil).browser().get("/api").want(t, 200, "/api/openapi.json", "Whether a call for a model would be served")
-	for _, r := range api.MemberRoutes() {
-		if !strings.Contains(page.body, "<code>"+r[0]+" "+r[1]+"</code>") {
-			t.Errorf("the page does not list %s %s", r[0], r[1])
+	for _, op := range api.Describe().Operations {
+		if !strings.Contains(page.body, "<code>"+op.Method+" "+op.Path+"</code>") {
+			t.Errorf("the page does not list %s %s", op.Method, op.Path)
 		}
 	}
 	if strings.Contains(page.body, `href="#type-"`) {
