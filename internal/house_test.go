@@ -46,7 +46,7 @@ var mayImport = map[string][]string{
 	"daemon":      {"gateway", "dialect", "fleet", "fault", "engine", "tunnel", "host", "spool"},
 	"cli":         {"account", "api", "site", "hub", "ledger/journal", "daemon", "store", "registry", "llama", "llamaserver", "credential", "enginetest", "engine", "gateway", "fleet", "host", "spool"},
 	"enginetest":  {},
-	"storetest":   {},
+	"storetest":   {"store"},
 	"sim":         {"account", "credential", "daemon", "engine", "enginetest", "fault", "fleet", "gateway", "hub", "registry", "store", "tunnel"},
 
 	"ledger/journal": {},

@@ -4,4 +4,5 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 scripts/lint.sh
-go test -race -gcflags=modernc.org/sqlite/lib=-race=false -short -tags llama ./cmd/... ./internal/...
+go test -race -gcflags=modernc.org/sqlite/lib=-race=false -short -tags llama $(go list -tags llama ./cmd/... ./internal/... | grep -v '/internal$')
+go test -tags llama ./internal

@@ -27,13 +27,13 @@ func TestPasskey(t *testing.T) {
 	b.see("The passkey is added")
 	b.see("this laptop")
 	b.axe("account-passkey")
-	b.picture("account-passkey")
+	b.fits("account-passkey")
 
 	for range 2 {
 		b.send("form[action='/signout'] button")
 		b.open("/signin?next=/sessions")
 		b.axe("signin-passkey")
-		b.picture("signin-passkey")
+		b.fits("signin-passkey")
 		b.send("#use-passkey")
 		b.see("passkey")
 		if at := run(b, chromedp.Location()); at != s.base+"/sessions" {

@@ -39,13 +39,13 @@ func TestProvider(t *testing.T) {
 			b.see("Bind an account at Example")
 			if scripts {
 				b.axe("account-provider")
-				b.picture("account-provider")
+				b.fits("account-provider")
 			}
 			b.send("form[action='/signout'] button")
 			b.open("/signin")
 			if scripts {
 				b.axe("signin-provider")
-				b.picture("signin-provider")
+				b.fits("signin-provider")
 			}
 			b.open(link)
 			run(b, clickOn("#use-provider"))
@@ -53,14 +53,14 @@ func TestProvider(t *testing.T) {
 			b.see("On to Example")
 			if scripts {
 				b.axe("leave")
-				b.picture("leave")
+				b.fits("leave")
 			}
 			run(b, clickOn("#leave"))
 			b.backAt(s, "/signup/provider")
 			b.see("Example vouches for you as zoe")
 			if scripts {
 				b.axe("newcomer")
-				b.picture("newcomer")
+				b.fits("newcomer")
 			}
 			b.send("#sign-up")
 			b.see("Hello, zoe")

@@ -43,13 +43,13 @@ type walk struct {
 	invite        string // op's link
 }
 
-// look looks at the page that a tab shows: what it is for, as the pictures of it
-// are called.
+// look looks at the page that a tab shows: what it is for, as its pictures are
+// called.
 func (w *walk) look(b *tab, name string) {
 	w.t.Helper()
 	if w.scripts {
 		b.axe(name)
-		b.picture(name)
+		b.fits(name)
 	}
 }
 

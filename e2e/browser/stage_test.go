@@ -121,7 +121,7 @@ func (s *stage) until(what string, holds func() bool) {
 	s.t.Helper()
 	for late := time.After(patience); !holds(); {
 		select {
-		case <-time.After(20 * time.Millisecond):
+		case <-time.After(100 * time.Millisecond): // most look at a page, which takes as long
 		case <-late:
 			s.t.Fatalf("it never happened that %s", what)
 		}

@@ -9,7 +9,6 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -22,6 +21,7 @@ import (
 	"github.com/kith/kith/internal/fault"
 	"github.com/kith/kith/internal/fleet"
 	"github.com/kith/kith/internal/store"
+	"github.com/kith/kith/internal/storetest"
 )
 
 // world is the API over a real store. A member's name, sent as
@@ -49,7 +49,7 @@ type world struct {
 
 func newWorld(t *testing.T) *world {
 	t.Helper()
-	return worldOn(t, store.Config{Path: filepath.Join(t.TempDir(), "kith.db")})
+	return worldOn(t, store.Config{Path: storetest.SQLite(t)})
 }
 
 func worldOn(t *testing.T, config store.Config) *world {
@@ -366,7 +366,7 @@ func TestWhoMay(t *testing.T) {
 			}
 		}
 	}
-	db, err := store.Open(t.Context(), store.Config{Path: filepath.Join(t.TempDir(), "kith.db")})
+	db, err := store.Open(t.Context(), store.Config{Path: storetest.SQLite(t)})
 	check(t, err)
 	check(t, db.Close())
 	w.api.DB, db = db, w.api.DB

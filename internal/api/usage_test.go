@@ -7,7 +7,6 @@ import (
 	"math/rand/v2"
 	"net/http"
 	"net/http/httptest"
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -19,6 +18,7 @@ import (
 	"github.com/kith/kith/internal/fault"
 	"github.com/kith/kith/internal/fleet"
 	"github.com/kith/kith/internal/store"
+	"github.com/kith/kith/internal/storetest"
 )
 
 // usageOf asks the API for a member's usage.
@@ -53,7 +53,7 @@ func usageOf(t *testing.T, db *store.DB, member, query string) (page UsagePage, 
 
 func openStore(t testing.TB) *store.DB {
 	t.Helper()
-	db, err := store.Open(t.Context(), store.Config{Path: filepath.Join(t.TempDir(), "kith.db")})
+	db, err := store.Open(t.Context(), store.Config{Path: storetest.SQLite(t)})
 	if err != nil {
 		t.Fatal(err)
 	}

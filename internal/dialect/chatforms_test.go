@@ -109,7 +109,7 @@ func TestChatFormsAnswers(t *testing.T) {
 		if whole, _, err := forms.Answer(strings.NewReader(c.answer)); err != nil || string(whole) != c.whole {
 			t.Errorf("%s: %v\n got %s\nwant %s", name, err, whole, c.whole)
 		}
-		for size := 1; size <= len(c.stream); size++ {
+		for size := 1; size <= len(c.stream); size += stride() {
 			s := Stream{Events: forms.Events()}
 			var out strings.Builder
 			for rest, pending := c.stream, []byte(nil); len(rest) > 0; {

@@ -52,6 +52,15 @@ func goldens(t *testing.T, folder string, each func(t *testing.T, files map[stri
 	}
 }
 
+// stride is the step from one size to the next where a stream is read in pieces of
+// every size: with -short, as under the race detector, not every size is tried.
+func stride() int {
+	if testing.Short() {
+		return 11
+	}
+	return 1
+}
+
 // storied are the files of that name in the stories of a folder of testdata.
 func storied(f *testing.F, folder, file string) []string {
 	names, err := filepath.Glob("testdata/" + folder + "/*.txtar")

@@ -10,6 +10,9 @@ import (
 // However a machine spreads logprobs over an answer, little is held of them, and
 // no more memory is taken on the way than what they came in.
 func TestLogprobsAreBounded(t *testing.T) {
+	if testing.Short() {
+		t.Skip("8 MiB of small values take long under the race detector")
+	}
 	const sent = 8 << 20
 	ask := func() *Response {
 		return answerTo(t, `{"model":"m","input":"x","top_logprobs":2,"store":false}`, loader(nil))

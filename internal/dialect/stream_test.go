@@ -35,7 +35,7 @@ func feed(s *Stream, text string, size int) (passed string, err error) {
 func TestStreamPassesWholeFramesUntouched(t *testing.T) {
 	crlf := strings.ReplaceAll(goodText, "\n", "\r\n")
 	for _, text := range []string{goodText, crlf, "\n\n" + goodText, strings.ReplaceAll(goodText, "data: ", "data:")} {
-		for size := 1; size <= len(text); size++ {
+		for size := 1; size <= len(text); size += stride() {
 			s := Stream{Trusted: true}
 			passed, err := feed(&s, text, size)
 			if err != nil || passed != text || !s.Ended() {

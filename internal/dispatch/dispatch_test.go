@@ -6,7 +6,6 @@ import (
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
-	"path/filepath"
 	"testing"
 	"time"
 
@@ -19,6 +18,7 @@ import (
 	"github.com/kith/kith/internal/registry"
 	"github.com/kith/kith/internal/spool"
 	"github.com/kith/kith/internal/store"
+	"github.com/kith/kith/internal/storetest"
 	"github.com/kith/kith/internal/tunnel"
 )
 
@@ -48,7 +48,7 @@ func newSharedMachine(t *testing.T, activity func(*sharedMachine)) *sharedMachin
 		}
 	}
 	var err error
-	m.db, err = store.Open(ctx, store.Config{Path: filepath.Join(t.TempDir(), "kith.db")})
+	m.db, err = store.Open(ctx, store.Config{Path: storetest.SQLite(t)})
 	must(err)
 	t.Cleanup(func() { m.db.Close() })
 	now := time.Now().UTC()

@@ -2,7 +2,6 @@ package dispatch
 
 import (
 	"math"
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -11,6 +10,7 @@ import (
 	"github.com/kith/kith/internal/fleet"
 	"github.com/kith/kith/internal/gateway"
 	"github.com/kith/kith/internal/store"
+	"github.com/kith/kith/internal/storetest"
 )
 
 func callerOf(name string) gateway.Caller {
@@ -19,7 +19,7 @@ func callerOf(name string) gateway.Caller {
 
 // Whatever an engine claims and a clock does, the store takes the record.
 func TestRecordIsAlwaysTaken(t *testing.T) {
-	db, err := store.Open(t.Context(), store.Config{Path: filepath.Join(t.TempDir(), "kith.db")})
+	db, err := store.Open(t.Context(), store.Config{Path: storetest.SQLite(t)})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -405,6 +405,9 @@ func (p *probe) identify(configured bool) (*kind, []Model, error) {
 			return k, models, err
 		}
 	}
+	if err := p.late(); err != nil && !p.retried {
+		return nil, nil, err
+	}
 	if !configured {
 		return nil, nil, errNotEngine
 	}

@@ -169,7 +169,7 @@ func (a *address) duplicate() bool {
 
 // probe updates one address.
 func (f *Finder) probe(ctx context.Context, a *address, thorough bool) {
-	p := &probe{rt: f.rt, base: a.base, wait: nearWait, pages: map[string]page{}, known: a.known}
+	p := &probe{rt: f.rt, base: a.base, wait: nearWait, pages: map[string]page{}, known: a.known, retried: a.missed}
 	limit := nearProbe
 	if !loopback(a.base) {
 		p.wait, limit = farWait, farProbe
@@ -189,11 +189,12 @@ func (f *Finder) probe(ctx context.Context, a *address, thorough bool) {
 		a.other, a.otherAt = append([]byte{}, p.get("/v1/models").body...), time.Now()
 	}
 	// A busy machine answers slowly: one timeout does not remove an engine.
-	if missed := errors.Is(err, errSlow); missed && a.engine != nil && !a.missed {
+	missed := errors.Is(err, errSlow)
+	if missed && a.engine != nil && !a.missed {
 		a.missed = true
 		return
 	}
-	a.missed = false
+	a.missed = missed
 	a.finding = Finding{Place: a.base, Configured: a.configured}
 	if k != nil {
 		a.finding.Kind, a.finding.Name = k.id, k.name

@@ -43,6 +43,20 @@ type probe struct {
 	wait  time.Duration
 	pages map[string]page
 	known map[string]Model // details of models, kept from probe to probe
+
+	// retried reports that the last probe timed out. A kind whose own page was late
+	// once is not taken for another kind: the next probe decides.
+	retried bool
+}
+
+// late returns the error of a page that did not come in time, or nil.
+func (p *probe) late() error {
+	for _, got := range p.pages {
+		if errors.Is(got.err, errSlow) {
+			return got.err
+		}
+	}
+	return nil
 }
 
 // page is the answer to a request of a probe, or its error.

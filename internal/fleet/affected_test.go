@@ -11,7 +11,7 @@ import (
 // same decision as before.
 func TestUnaffectedCallersGetTheSame(t *testing.T) {
 	spared, moved := 0, 0
-	for seed := range uint64(min(20_000, *worldsFlag)) {
+	for seed := range worlds(20_000) {
 		rng := rand.New(rand.NewPCG(seed, 5))
 		w := randomWorld(rng)
 		before := w.snapshot(t, rng)

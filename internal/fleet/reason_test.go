@@ -61,7 +61,7 @@ func TestAReasonSaysNothingOfWhatIsOutOfReach(t *testing.T) {
 		return said, strings.Join(lines, "\n")
 	}
 	changed := 0
-	for seed := range uint64(min(20_000, *worldsFlag)) {
+	for seed := range worlds(20_000) {
 		rng := rand.New(rand.NewPCG(seed, 1))
 		w := randomWorld(rng)
 		outsider := randomMachine(rng, "mch_outsider", "mem_outsider")

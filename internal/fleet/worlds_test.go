@@ -26,13 +26,24 @@ func envOr(name string, other int) int {
 	return other
 }
 
+// worlds returns how many random worlds a test plays: at most that many, and with
+// -short, as under the race detector, no more than 5,000.
+func worlds(most int) uint64 {
+	n := min(most, *worldsFlag)
+	if testing.Short() {
+		n = min(n, 5_000)
+	}
+	return uint64(n)
+}
+
 // Route and the naive twin must agree on every random world. 10 million:
 //
 //	go test ./internal/fleet -run TestRouteAgreesWithItsTwin -worlds 10000000 -timeout 0
 func TestRouteAgreesWithItsTwin(t *testing.T) {
 	rows := map[int]int{}
-	for i := range *worldsFlag {
-		seed := *seedFlag + uint64(i)
+	n := worlds(*worldsFlag)
+	for i := range n {
+		seed := *seedFlag + i
 		rng := rand.New(rand.NewPCG(seed, 0))
 		w := randomWorld(rng)
 		s := w.snapshot(t, rng)
@@ -47,7 +58,7 @@ func TestRouteAgreesWithItsTwin(t *testing.T) {
 		}
 	}
 	for row := 1; row <= 12; row++ {
-		if rows[row] == 0 && *worldsFlag >= 100_000 {
+		if rows[row] == 0 && n >= 100_000 {
 			t.Errorf("no world came to row %d", row)
 		}
 	}
@@ -58,7 +69,7 @@ func TestRouteAgreesWithItsTwin(t *testing.T) {
 // any, Route cannot send there, and what only one of them carries ends with it.
 func TestWaysAreThoseOfReach(t *testing.T) {
 	seen := map[string]int{}
-	for seed := range uint64(min(20_000, *worldsFlag)) {
+	for seed := range worlds(20_000) {
 		rng := rand.New(rand.NewPCG(seed, 9))
 		w := randomWorld(rng)
 		s := w.snapshot(t, rng)
@@ -486,7 +497,7 @@ func (g wGroup) group(t testing.TB) *Group {
 // to 7 reveal (spec/routing.md#hidden); in embeddings and audio, not one byte, except
 // whether the region has any speech model (spec/api.md#audio-missing).
 func TestOutOfReachChangesNothing(t *testing.T) {
-	for seed := range uint64(min(20_000, *worldsFlag)) {
+	for seed := range worlds(20_000) {
 		rng := rand.New(rand.NewPCG(seed, 1))
 		w := randomWorld(rng)
 		s := w.snapshot(t, rng)
@@ -534,7 +545,7 @@ func reachable(w *world, a Query, m *Machine) bool {
 // StateOf must show of one machine what Reachable shows of it among all, and its
 // machines that are ready are those that Route counts.
 func TestSpotIsLookAtOneMachine(t *testing.T) {
-	for seed := range uint64(min(10_000, *worldsFlag)) {
+	for seed := range worlds(10_000) {
 		rng := rand.New(rand.NewPCG(seed, 3))
 		w := randomWorld(rng)
 		s := w.snapshot(t, rng)
@@ -595,7 +606,7 @@ func TestAWalkLooksOnlyAtWhoOffers(t *testing.T) {
 
 // Reach and Reachable must show exactly what the twin sees.
 func TestReachIsWhatTheTwinSees(t *testing.T) {
-	for seed := range uint64(min(10_000, *worldsFlag)) {
+	for seed := range worlds(10_000) {
 		rng := rand.New(rand.NewPCG(seed, 2))
 		w := randomWorld(rng)
 		s := w.snapshot(t, rng)
@@ -635,7 +646,7 @@ func TestReachIsWhatTheTwinSees(t *testing.T) {
 // A loop that is left early has seen the first machines and gets no others: the
 // language panics where an iterator continues.
 func TestReachAndReachableEndEarly(t *testing.T) {
-	for seed := range uint64(min(2_000, *worldsFlag)) {
+	for seed := range worlds(2_000) {
 		rng := rand.New(rand.NewPCG(seed, 4))
 		w := randomWorld(rng)
 		s, ask := w.snapshot(t, rng), randomAsk(rng, w).ask(w, 0)

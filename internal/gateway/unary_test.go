@@ -50,7 +50,9 @@ func TestUnaryAnswerIsHeldOnce(t *testing.T) {
 	if disk := w.most.Disk; disk != int64(w.written) {
 		t.Errorf("%d bytes are in files while an answer of %d is passed on", disk, w.written)
 	}
-	if taken := after.TotalAlloc - before.TotalAlloc; taken > 4<<20 {
+	// Buffers come from pools, which a garbage collection empties, so that how many
+	// are made depends on it; a second copy takes as much as the answer.
+	if taken := after.TotalAlloc - before.TotalAlloc; taken > uint64(w.written)/2 {
 		t.Errorf("an answer of %d bytes took %d bytes of memory", w.written, taken)
 	}
 	if use := held.Use(); use.Memory != 0 || use.Disk != 0 {

@@ -6,7 +6,6 @@ import (
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
-	"path/filepath"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -17,6 +16,7 @@ import (
 	"github.com/kith/kith/internal/credential"
 	"github.com/kith/kith/internal/registry"
 	"github.com/kith/kith/internal/store"
+	"github.com/kith/kith/internal/storetest"
 )
 
 var errDown = errors.New("the database is down")
@@ -65,7 +65,7 @@ type rig struct {
 
 func newRig(t *testing.T, cfg Config) *rig {
 	t.Helper()
-	db, err := store.Open(t.Context(), store.Config{Path: filepath.Join(t.TempDir(), "kith.db")})
+	db, err := store.Open(t.Context(), store.Config{Path: storetest.SQLite(t)})
 	if err != nil {
 		t.Fatal(err)
 	}

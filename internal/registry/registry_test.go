@@ -488,7 +488,10 @@ func TestFlapping(t *testing.T) {
 // 1,000 machines come, lose their tunnels all at once, and come back.
 func TestChurn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		const machines = 1000
+		machines := 1000
+		if testing.Short() {
+			machines = 200 // under the race detector
+		}
 		ids := make([]fleet.MachineID, machines)
 		for i := range ids {
 			ids[i] = fleet.MachineID(fmt.Sprintf("m%d", i))

@@ -42,10 +42,8 @@ func TestSeeds(t *testing.T) {
 	switch {
 	case *seedFlag != 0:
 		first, n = *seedFlag, 1
-	case n == 0 && testing.Short():
-		n = 60
 	case n == 0:
-		n = 300
+		n = unlessShort(300, 60)
 	}
 	all := new(delays)
 	t.Cleanup(func() { t.Logf("from the commit to the end of what it ended, in false time:\n%s", all) })
@@ -60,6 +58,15 @@ func TestSeeds(t *testing.T) {
 			inBubble(t, func(w *world) { w.play(seed, all) })
 		})
 	}
+}
+
+// unlessShort returns the usual number of plays, or with -short, as under the race
+// detector, the fewer.
+func unlessShort(usual, fewer int) int {
+	if testing.Short() {
+		return fewer
+	}
+	return usual
 }
 
 // play makes a world, plays a history in it, and checks the results.

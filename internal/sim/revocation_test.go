@@ -15,7 +15,7 @@ import (
 	"github.com/kith/kith/internal/account"
 )
 
-var roundsFlag = flag.Int("rounds", 10, "how often TestRevocations ends each kind of right")
+var roundsFlag = flag.Int("rounds", 0, "how often TestRevocations ends each kind of right; 0: 10, with -short 2")
 
 // bound is how long after the commit of a change anything may be served that it
 // ended (spec/routing.md#frame-share).
@@ -163,11 +163,15 @@ var revocations = map[string]func(w *world, ann, bob *member) error{
 func TestRevocations(t *testing.T) {
 	all := new(delays)
 	t.Cleanup(func() { t.Logf("from the commit to the end of what it ended, in false time:\n%s", all) })
+	rounds := *roundsFlag
+	if rounds == 0 {
+		rounds = unlessShort(10, 2)
+	}
 	for i, kind := range slices.Sorted(maps.Keys(revocations)) {
 		for j, how := range hearings {
 			t.Run(kind+", "+how.name, func(t *testing.T) {
 				t.Parallel()
-				for seed := range uint64(*roundsFlag) {
+				for seed := range uint64(rounds) {
 					inBubble(t, func(w *world) {
 						w.rng = rand.New(rand.NewPCG(seed, uint64(len(hearings)*i+j)))
 						w.revoke(kind, how, all)

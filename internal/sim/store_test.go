@@ -3,56 +3,13 @@ package sim
 import (
 	"context"
 	"errors"
-	"os"
-	"path/filepath"
-	"sync"
 	"sync/atomic"
-	"testing"
 	"time"
 
 	"github.com/kith/kith/internal/account"
 	"github.com/kith/kith/internal/fleet"
 	"github.com/kith/kith/internal/store"
 )
-
-// newDir is a folder that has an empty database, so that its tables are not made
-// in every world again. Where there is one it lies in memory: thousands of worlds
-// would wait for the disk most of their time.
-func newDir(t *testing.T) string {
-	t.Helper()
-	dir, err := os.MkdirTemp("/dev/shm", "kith-sim-")
-	if err != nil {
-		dir = t.TempDir()
-	} else {
-		t.Cleanup(func() { os.RemoveAll(dir) })
-	}
-	empty, err := emptyStore()
-	if err == nil {
-		err = os.WriteFile(filepath.Join(dir, "kith.db"), empty, 0o600)
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	return dir
-}
-
-// emptyStore is the file of a database without records.
-var emptyStore = sync.OnceValues(func() ([]byte, error) {
-	dir, err := os.MkdirTemp("", "kith-sim-")
-	if err != nil {
-		return nil, err
-	}
-	defer os.RemoveAll(dir)
-	path := filepath.Join(dir, "kith.db")
-	db, err := store.Open(context.Background(), store.Config{Path: path})
-	if err == nil {
-		err = db.Close()
-	}
-	if err != nil {
-		return nil, err
-	}
-	return os.ReadFile(path)
-})
 
 var errDown = errors.New("the database is down")
 

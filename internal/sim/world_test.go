@@ -31,6 +31,7 @@ import (
 	"github.com/kith/kith/internal/registry"
 	"github.com/kith/kith/internal/spool"
 	"github.com/kith/kith/internal/store"
+	"github.com/kith/kith/internal/storetest"
 )
 
 const (
@@ -40,9 +41,9 @@ const (
 
 // world is a hub, its members and their machines.
 type world struct {
-	t   *testing.T
-	dir string
-	log *logbook
+	t    *testing.T
+	path string // of the database
+	log  *logbook
 	// config is of the hubs that start from now on; Region and Log are set there.
 	config hub.Config
 
@@ -69,9 +70,9 @@ type world struct {
 
 // inBubble runs a test in a world of its own and ends what is left of it.
 func inBubble(t *testing.T, test func(*world)) {
-	dir := newDir(t)
+	path := storetest.SQLite(t)
 	synctest.Test(t, func(t *testing.T) {
-		w := &world{t: t, dir: dir, log: new(logbook)}
+		w := &world{t: t, path: path, log: new(logbook)}
 		w.client = &http.Client{Transport: &http.Transport{
 			DisableKeepAlives: true,
 			DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
@@ -142,7 +143,7 @@ func (w *world) startHub() {
 	n := &node{net: newNetwork(), cancel: cancel}
 	log := w.logger("hub")
 	var err error
-	if n.db, err = store.Open(ctx, store.Config{Path: filepath.Join(w.dir, "kith.db")}); err != nil {
+	if n.db, err = store.Open(ctx, store.Config{Path: w.path}); err != nil {
 		w.t.Fatal(err)
 	}
 	n.live = registry.New(registry.Config{
@@ -275,7 +276,7 @@ type machine struct {
 func (w *world) addMachine(owner *member, name string, slots int, models ...string) *machine {
 	w.t.Helper()
 	m := &machine{w: w, id: w.newID("mch_"), name: name, owner: owner, models: models}
-	m.home = filepath.Join(w.dir, name)
+	m.home = filepath.Join(filepath.Dir(w.path), name)
 	secret := credential.Mint(credential.MachineKey, region)
 	w.must(w.db.CreateMachine(w.t.Context(), account.Machine{
 		ID: m.id, OwnerID: owner.ID, Name: name, Region: region,

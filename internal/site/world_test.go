@@ -7,7 +7,6 @@ import (
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -19,6 +18,7 @@ import (
 	"github.com/kith/kith/internal/fault"
 	"github.com/kith/kith/internal/fleet"
 	"github.com/kith/kith/internal/store"
+	"github.com/kith/kith/internal/storetest"
 )
 
 // world is the api.API over a real store. A member's name, sent as the secret,
@@ -46,7 +46,7 @@ type world struct {
 
 func newWorld(t *testing.T) *world {
 	t.Helper()
-	return worldOn(t, store.Config{Path: filepath.Join(t.TempDir(), "kith.db")})
+	return worldOn(t, store.Config{Path: storetest.SQLite(t)})
 }
 
 func worldOn(t *testing.T, config store.Config) *world {

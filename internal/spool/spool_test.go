@@ -34,13 +34,15 @@ func open(t *testing.T, limits Limits) *Spool {
 }
 
 // text is n bytes that are not all alike.
-func text(n int) []byte {
-	p := make([]byte, n)
-	for i := range p {
-		p[i] = byte('a' + i%23 + i/1000%3)
+func text(n int) []byte { return bytes.Repeat(pattern, n/len(pattern)+1)[:n:n] }
+
+// pattern is made once: byte by byte, megabytes take long under the race detector.
+var pattern = func() (p []byte) {
+	for i := range 23 * 3000 {
+		p = append(p, byte('a'+i%23+i/1000%3))
 	}
 	return p
-}
+}()
 
 func hold(s *Spool, member string, whole []byte, expected int64) (*Bytes, error) {
 	b := s.Hold(Holder{Member: member, Answer: true}, expected)

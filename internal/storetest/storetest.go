@@ -1,4 +1,5 @@
-// Package storetest runs a PostgreSQL server for tests.
+// Package storetest makes databases for tests: files of SQLite, and PostgreSQL with
+// a server of its own.
 package storetest
 
 import (
