@@ -2,17 +2,14 @@ package store
 
 import (
 	"context"
-	"embed"
 	"errors"
-	"fmt"
-	"io/fs"
 	"time"
 
-	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/pressly/goose/v3"
 	"modernc.org/sqlite"
 	sqlite3 "modernc.org/sqlite/lib"
 
+	"github.com/kith/kith/internal/account"
 	"github.com/kith/kith/internal/store/internal/query"
 )
 
@@ -32,6 +29,8 @@ type flavor struct {
 	copy func(ctx context.Context, to string) (fault string, err error)
 	// batch returns the context for a transaction of many short statements.
 	batch func(context.Context) context.Context
+	// recordUsage writes usage records that are valid, all or none.
+	recordUsage func(context.Context, []account.Usage) error
 	// prepare makes a pool or a transaction prepare each statement once.
 	prepare func(query.DBTX) query.DBTX
 	// release releases what Open acquired beside the connections.
@@ -50,37 +49,6 @@ func sqliteKind(err error) error {
 		return ErrNotFound
 	case sqlite3.SQLITE_CONSTRAINT_CHECK:
 		return ErrInvalid
-	}
-	return nil
-}
-
-//go:embed migrations/*.sql
-var migrations embed.FS
-
-// migrate runs the migrations that the database lacks. It refuses a database with
-// migrations that this kith does not know.
-func (db *DB) migrate(ctx context.Context) error {
-	files, err := fs.Sub(migrations, "migrations")
-	if err != nil {
-		return err
-	}
-	options := append([]goose.ProviderOption{goose.WithDisableGlobalRegistry(true)}, db.flavor.migrations...)
-	provider, err := goose.NewProvider(db.flavor.dialect, db.write, files, options...)
-	if err != nil {
-		return fmt.Errorf("cannot read the migrations: %w", err)
-	}
-	var pg *pgconn.PgError
-	if _, err := provider.Up(ctx); errors.As(err, &pg) && pg.Code == "42501" { // insufficient_privilege
-		return fmt.Errorf("cannot bring the database's tables up to date: %s; make the hub's user the owner of the database: ALTER DATABASE … OWNER TO …", pg.Message)
-	} else if err != nil {
-		return fmt.Errorf("cannot bring the database's tables up to date: %w", err)
-	}
-	is, known, err := provider.GetVersions(ctx)
-	if err != nil {
-		return fmt.Errorf("cannot read the version of the database's tables: %w", err)
-	}
-	if is > known {
-		return fmt.Errorf("cannot use the database: its tables have version %d and this kith knows %d; update kith", is, known)
 	}
 	return nil
 }

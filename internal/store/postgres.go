@@ -61,14 +61,18 @@ func openPostgres(ctx context.Context, config Config) (*DB, error) {
 	return &DB{
 		write: pool, read: pool,
 		flavor: flavor{
-			dialect:    goose.DialectPostgres,
-			primary:    p,
-			within:     transactWithin,
-			migrations: []goose.ProviderOption{goose.WithSessionLocker(locker)},
-			kind:       postgresKind,
-			prepare:    func(on query.DBTX) query.DBTX { return on }, // pgx does
-			batch:      func(ctx context.Context) context.Context { return ctx },
-			release:    p.beats.Close,
+			dialect: goose.DialectPostgres,
+			primary: p,
+			within:  transactWithin,
+			migrations: []goose.ProviderOption{
+				goose.WithSessionLocker(locker),
+				goose.WithGoMigrations(partitionMigration()),
+			},
+			recordUsage: (&usagePartitions{pool: pool}).record,
+			kind:        postgresKind,
+			prepare:     func(on query.DBTX) query.DBTX { return on }, // pgx does
+			batch:       func(ctx context.Context) context.Context { return ctx },
+			release:     p.beats.Close,
 		},
 	}, nil
 }
@@ -268,6 +272,9 @@ func postgresKind(err error) error {
 	case "23503": // foreign_key_violation
 		return ErrNotFound
 	case "23514", "22021": // check_violation, character_not_in_repertoire
+		if pg.Code == "23514" && pg.ConstraintName == "" {
+			return nil // no constraint refused the row: its partition is missing
+		}
 		return ErrInvalid
 	}
 	return nil
