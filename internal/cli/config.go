@@ -188,8 +188,11 @@ func (m *smtpTable) mail() site.Mail {
 }
 
 func (c *hubFile) resolveSecrets(file string) (problems []problem) {
+	if err := c.Database.URL.resolve(file); err != nil {
+		problems = wrongKey("database.url", err.Error())
+	}
 	if err := c.Site.OIDC.ClientSecret.resolve(file); err != nil {
-		problems = wrongKey("site.oidc.client_secret", err.Error())
+		problems = append(problems, wrongKey("site.oidc.client_secret", err.Error())...)
 	}
 	if err := c.Site.SMTP.Password.resolve(file); err != nil {
 		problems = append(problems, wrongKey("site.smtp.password", err.Error())...)

@@ -58,8 +58,11 @@ func TestConfigProblemsNamePlaceAndRemedy(t *testing.T) {
 			want: []string{`:2:8: limits.wait takes a time such as "60s" or "10m", in quotes`}},
 		{name: "size", hub: true, text: "[limits]\nbody = \"32 megs\"\n",
 			want: []string{`:2:8: limits.body takes a size such as "32MiB" or "500KB", in quotes`}},
-		{name: "another database", hub: true, text: "[database]\nurl = \"postgres://db/kith\"\n",
-			want: []string{`:2:7: database.url takes "" (the embedded database in hub.data)`}},
+		{name: "another database", hub: true, text: "[database]\nurl = \"mysql://db/kith\"\n",
+			want: []string{`:2:7: database.url takes a URL such as postgres://USER:PASSWORD@HOST/NAME`}},
+		{name: "no port of a database", hub: true, text: "[database]\nurl = \"postgres://kith:hunter2@db:port/kith\"\n",
+			want: []string{`:2:7: database.url takes a URL such as postgres://USER:PASSWORD@HOST/NAME: invalid port`}},
+		{name: "no name of a node", hub: true, text: "[hub]\nnode = \"My hub\"\n", want: []string{`:2:8: hub.node takes a name such as "hub-1"`}},
 		{name: "no proxy", hub: true, text: "[hub]\nproxies = [\"proxy.lan\"]\n",
 			want: []string{`:2:12: hub.proxies takes an address or a network such as "10.0.0.0/8", in quotes`}},
 		{name: "every address a proxy", hub: true, text: "[hub]\nproxies = [\"10.0.0.1\", \"::/0\"]\n",
@@ -120,7 +123,7 @@ func TestConfigProblemsNamePlaceAndRemedy(t *testing.T) {
 				t.Fatalf("got problems %+v, want %d", refused.Problems, len(test.want))
 			}
 			for i, p := range refused.Problems {
-				if got := refused.place(p); !strings.HasPrefix(got, "f"+test.want[i]) {
+				if got := refused.place(p); !strings.HasPrefix(got, "f"+test.want[i]) || strings.Contains(got, "hunter2") {
 					t.Errorf("got  %s\nwant f%s", got, test.want[i])
 				}
 			}

@@ -128,8 +128,13 @@ type hubFile struct {
 		PublicURL web `toml:"public_url"`
 		// Region is the region this hub serves; default "local".
 		Region region `toml:"region"`
-		// Data is the folder of the database and the operator's socket; default
-		// KITH_HOME/hub.
+		// Node is this hub's name among those that share a PostgreSQL database, its own
+		// in each of them; default the computer's name. A hub that starts replaces the
+		// one of its name, which ends.
+		Node nodeName `toml:"node"`
+		// Data is the folder of the embedded database, the records that are not in the
+		// database yet, and the operator's socket; default KITH_HOME/hub. Each hub has
+		// its own.
 		Data string `toml:"data"`
 		// Proxies are the addresses, or networks, of the proxies in front of this hub:
 		// of their requests the client is the last address in X-Forwarded-For that is
@@ -140,8 +145,11 @@ type hubFile struct {
 		CORS []origin `toml:"cors"`
 	} `toml:"hub"`
 	Database struct {
-		// URL is "", the embedded SQLite in Data.
-		URL database `toml:"url"`
+		// URL is "", the default, for the embedded SQLite in Data; or the URL of a
+		// PostgreSQL database (14 or newer), such as "postgres://USER:PASSWORD@HOST/NAME",
+		// which several hubs may share; or "env:NAME" or "file:PATH" to read it from.
+		// Several hosts, separated by commas, are tried in turn. See docs/postgresql.md.
+		URL databaseURL `toml:"url"`
 	} `toml:"database"`
 	// Limits bound one call, the calls of one member, and the bytes held for all calls.
 	Limits struct {

@@ -70,6 +70,8 @@ func defaultHubFile(home string) *hubFile {
 	c := new(hubFile)
 	c.Hub.Listen.Text = defaultHub
 	c.Hub.Region.Text = "local"
+	host, _ := os.Hostname() // without one the name is the default's
+	c.Hub.Node.Text = cmp.Or(validNode(host), "hub")
 	c.Hub.Data = filepath.Join(home, "hub")
 	c.Limits.Body.Bytes = 32 << 20
 	c.Limits.Member.Bytes = 256 << 20

@@ -2,6 +2,7 @@ package cli
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -21,6 +22,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/kith/kith/internal/daemon"
+	"github.com/kith/kith/internal/fleet"
 	"github.com/kith/kith/internal/gateway"
 	"github.com/kith/kith/internal/hub"
 	"github.com/kith/kith/internal/ledger/journal"
@@ -172,7 +174,11 @@ func openHub(ctx context.Context, config *hubFile, log *slog.Logger) (p *hubProc
 	if err := os.MkdirAll(config.Hub.Data, 0o700); err != nil {
 		return p, fmt.Errorf("cannot make the hub's data folder: %w; choose another with --data", err)
 	}
-	if p.records, err = store.Open(ctx, store.Config{Path: filepath.Join(config.Hub.Data, "kith.db")}); err != nil {
+	database := store.Config{URL: config.Database.URL.text}
+	if database.URL == "" {
+		database.Path = filepath.Join(config.Hub.Data, "kith.db")
+	}
+	if p.records, err = store.Open(ctx, database); err != nil {
 		return p, err
 	}
 	if p.journal, err = journal.Open(filepath.Join(config.Hub.Data, "ledger-")); err != nil {
@@ -185,6 +191,9 @@ func openHub(ctx context.Context, config *hubFile, log *slog.Logger) (p *hubProc
 		return p, err
 	}
 	if p.operator, err = daemon.ListenSocket(filepath.Join(config.Hub.Data, "admin.sock")); err != nil {
+		return p, err
+	}
+	if err = p.startNode(ctx); err != nil {
 		return p, err
 	}
 	p.base = config.Hub.PublicURL.Text
@@ -202,6 +211,22 @@ func openHub(ctx context.Context, config *hubFile, log *slog.Logger) (p *hubProc
 	return p, nil
 }
 
+// startNode adds this hub to those that share the database, and logs what puts the
+// database at risk.
+func (p *hubProcess) startNode(ctx context.Context) error {
+	warning, err := p.records.Warning(ctx)
+	if err != nil {
+		return err
+	}
+	if warning != "" {
+		p.log.Warn(warning)
+	}
+	return p.records.StartNode(ctx, fleet.Node{
+		Name: p.config.Hub.Node.Text, Incarnation: rand.Text(), Region: p.config.Hub.Region.Text,
+		Version: thisBuild().Version, Started: time.Now(),
+	})
+}
+
 // wire makes the registry, and the hub that observes it.
 func (p *hubProcess) wire(clients *gateway.Clients) {
 	limits := p.config.Limits
@@ -210,7 +235,7 @@ func (p *hubProcess) wire(clients *gateway.Clients) {
 		keep = -1 // off
 	}
 	p.live = registry.New(registry.Config{
-		Node: "hub", Region: p.config.Hub.Region.Text, Facts: p.records.Facts(p.config.Hub.Region.Text), Log: p.log,
+		Node: p.config.Hub.Node.Text, Region: p.config.Hub.Region.Text, Facts: p.records.Facts(p.config.Hub.Region.Text), Log: p.log,
 	})
 	p.hub = hub.New(hub.Config{
 		Region: p.config.Hub.Region.Text, Clients: clients, DB: p.records,

@@ -86,8 +86,8 @@ func (r *rig) startHub() {
 
 func (r *rig) startDaemon() { r.daemon = r.start("serve", "--listen", "127.0.0.1:0") }
 
-// newRig brings everything up: a call is served.
-func newRig(t *testing.T) *rig {
+// newRig brings everything up, with further settings of the hub: a call is served.
+func newRig(t *testing.T, settings ...string) *rig {
 	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -101,7 +101,7 @@ func newRig(t *testing.T) *rig {
 	}
 	t.Cleanup(func() { r.engine.Close() })
 	for name, text := range map[string]string{
-		"hub.toml":    "[ratelimit]\nrps = 0\nconnections = 0\n",
+		"hub.toml":    "[ratelimit]\nrps = 0\nconnections = 0\n" + strings.Join(settings, ""),
 		"config.toml": "[engine]\nbuiltin = false\n[discovery]\nenabled = false\nendpoints = [\"" + r.engine.URL() + "\"]\n",
 	} {
 		if err := os.WriteFile(filepath.Join(r.home, name), []byte(text), 0o600); err != nil {

@@ -16,6 +16,7 @@ import (
 
 	"github.com/kith/kith/internal/credential"
 	"github.com/kith/kith/internal/fleet"
+	"github.com/kith/kith/internal/store"
 )
 
 // The types of configuration values beyond TOML's own. Each is a struct, so that the
@@ -270,14 +271,58 @@ func (z *timezone) UnmarshalText(text []byte) error {
 	return nil
 }
 
-// database is the URL of the database; "" is the embedded one.
-type database struct{}
+// databaseURL is the URL of a PostgreSQL database; "" is the embedded one.
+type databaseURL struct{ secret }
 
-func (database) takes() string { return `"" (the embedded database in hub.data)` }
+func (databaseURL) takes() string {
+	return `a URL such as "postgres://USER:PASSWORD@HOST/NAME", or its source "env:NAME" or "file:PATH", in quotes; "" is the embedded database in hub.data`
+}
 
-func (d *database) UnmarshalText(text []byte) error {
-	if len(text) > 0 {
-		return wrong(d)
+// resolve replaces the source of the URL by the URL and checks it. An error holds no
+// password.
+func (d *databaseURL) resolve(file string) error {
+	// A URL without a password may be in a file that others read.
+	if u, err := url.Parse(d.text); err == nil && u.Scheme != "env" && u.Scheme != "file" && !u.Query().Has("password") {
+		if _, password := u.User.Password(); d.text == "" || !password {
+			return d.check()
+		}
+	}
+	if err := d.secret.resolve(file); err != nil {
+		return err
+	}
+	return d.check()
+}
+
+func (d *databaseURL) check() error {
+	if d.text == "" {
+		return nil
+	}
+	return store.CheckURL(d.text)
+}
+
+// nodeName is the name of a hub among those that share a database.
+type nodeName struct{ Text string }
+
+func (nodeName) takes() string {
+	return `a name such as "hub-1": 1 to 63 of a-z, 0-9, "-" and "."`
+}
+
+func (n *nodeName) UnmarshalText(text []byte) error {
+	n.Text = string(text)
+	if n.Text == "" || n.Text != validNode(n.Text) {
+		return wrong(n)
 	}
 	return nil
+}
+
+// validNode returns the text with each character that no node's name has replaced by a
+// "-", and no longer than such a name.
+func validNode(text string) string {
+	valid := strings.Map(func(r rune) rune {
+		if r >= 'a' && r <= 'z' || r >= '0' && r <= '9' || r == '-' || r == '.' {
+			return r
+		}
+		return '-'
+	}, strings.ToLower(text))
+	return valid[:min(len(valid), 63)]
 }

@@ -2,15 +2,10 @@ package store
 
 import (
 	"context"
-	"database/sql"
 	"errors"
-	"fmt"
 	"time"
 
-	"github.com/jackc/pgx/v5/pgconn"
-	_ "github.com/jackc/pgx/v5/stdlib" // registers "pgx"
 	"github.com/pressly/goose/v3"
-	"github.com/pressly/goose/v3/lock"
 	"modernc.org/sqlite"
 	sqlite3 "modernc.org/sqlite/lib"
 
@@ -21,8 +16,10 @@ import (
 // flavor holds the differences between the two databases.
 type flavor struct {
 	dialect goose.Dialect
-	// shared is whether several processes may use the database.
-	shared bool
+	// primary confirms beats, where several processes may use the database; else nil.
+	primary *primary
+	// within bounds a transaction; 0 does not.
+	within time.Duration
 	// migrations are options for migrations that only this database has.
 	migrations []goose.ProviderOption
 	// kind returns the error of this package for a driver's error, or nil.
@@ -38,67 +35,6 @@ type flavor struct {
 	prepare func(query.DBTX) query.DBTX
 	// release releases what Open acquired beside the connections.
 	release func() error
-}
-
-// Sizes of PostgreSQL's pool, which reads and writes share.
-const (
-	postgresConns    = 16
-	postgresIdle     = 5 * time.Minute
-	postgresLifetime = time.Hour
-)
-
-func openPostgres(ctx context.Context, config Config) (*DB, error) {
-	pool, err := sql.Open("pgx", config.URL)
-	if err != nil {
-		return nil, fmt.Errorf("cannot read the database's URL: %w", err)
-	}
-	pool.SetMaxOpenConns(postgresConns)
-	pool.SetMaxIdleConns(postgresConns)
-	pool.SetConnMaxIdleTime(postgresIdle)
-	pool.SetConnMaxLifetime(postgresLifetime)
-	if err := pool.PingContext(ctx); err != nil {
-		return nil, errors.Join(fmt.Errorf("cannot reach PostgreSQL; check that it runs and that the URL is right: %w", err), pool.Close())
-	}
-	// Hubs that start together run the migrations one after another.
-	locker, err := lock.NewPostgresSessionLocker(lock.WithLockTimeout(1, 300))
-	if err != nil {
-		return nil, errors.Join(err, pool.Close())
-	}
-	return &DB{
-		write: pool, read: pool,
-		flavor: flavor{
-			dialect: goose.DialectPostgres,
-			shared:  true,
-			migrations: []goose.ProviderOption{
-				goose.WithSessionLocker(locker),
-				goose.WithGoMigrations(partitionMigration()),
-			},
-			recordUsage: (&usagePartitions{pool: pool}).record,
-			kind:        postgresKind,
-			prepare:     func(on query.DBTX) query.DBTX { return on }, // pgx does
-			batch:       func(ctx context.Context) context.Context { return ctx },
-			release:     func() error { return nil },
-		},
-	}, nil
-}
-
-func postgresKind(err error) error {
-	var pg *pgconn.PgError
-	if !errors.As(err, &pg) {
-		return nil
-	}
-	switch pg.Code {
-	case "23505": // unique_violation
-		return ErrExists
-	case "23503": // foreign_key_violation
-		return ErrNotFound
-	case "23514", "22021": // check_violation, character_not_in_repertoire
-		if pg.Code == "23514" && pg.ConstraintName == "" {
-			return nil // no constraint refused the row: its partition is missing
-		}
-		return ErrInvalid
-	}
-	return nil
 }
 
 func sqliteKind(err error) error {

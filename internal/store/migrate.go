@@ -15,6 +15,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/pressly/goose/v3"
 )
 
@@ -89,7 +90,10 @@ func (db *DB) migrate(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if _, err := provider.Up(ctx); err != nil {
+	var pg *pgconn.PgError
+	if _, err := provider.Up(ctx); errors.As(err, &pg) && pg.Code == "42501" { // insufficient_privilege
+		return fmt.Errorf("cannot bring the database's tables up to date: %s; make the hub's user the owner of the database: ALTER DATABASE … OWNER TO …", pg.Message)
+	} else if err != nil {
 		return fmt.Errorf("cannot bring the database's tables up to date: %w", err)
 	}
 	schema, err := db.schema(ctx)

@@ -2,6 +2,7 @@ package store
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	"github.com/kith/kith/internal/fleet"
@@ -13,7 +14,7 @@ import (
 // Poll of Facts is a beat of this node. On SQLite, which one process at a time opens,
 // it does nothing. It is called before Facts are used.
 func (db *DB) StartNode(ctx context.Context, n fleet.Node) error {
-	if !db.flavor.shared {
+	if db.flavor.primary == nil {
 		return nil
 	}
 	err := db.transact(ctx, func(q *query.Queries) error {
@@ -37,7 +38,8 @@ func (db *DB) StartNode(ctx context.Context, n fleet.Node) error {
 // synchronous standby is gone. It returns fleet.ErrReplaced if the node's row is not
 // there any more.
 func (db *DB) beat(ctx context.Context, after fleet.Position) (update fleet.Update, err error) {
-	err = db.transact(ctx, func(q *query.Queries) error {
+	var behind error // it does not keep the beat from being committed
+	err = db.flavor.primary.confirm(ctx, func(q *query.Queries) error {
 		n, err := q.Beat(ctx, db.node.Name, db.node.Incarnation)
 		if err == nil && n == 0 {
 			return fmt.Errorf("%w: give each hub a name of its own with hub.node; if the database was restored, start this one again", fleet.ErrReplaced)
@@ -45,13 +47,21 @@ func (db *DB) beat(ctx context.Context, after fleet.Position) (update fleet.Upda
 		if err != nil {
 			return err
 		}
-		if update.Position, update.Changes, err = changesAfter(ctx, q, after); err != nil {
+		update.Position, update.Changes, err = changesAfter(ctx, q, after)
+		if errors.Is(err, ErrBehind) {
+			behind = err
+			return nil
+		}
+		if err != nil {
 			return err
 		}
 		nodes, err := q.Nodes(ctx)
 		update.Nodes = convert(nodes, node)
 		return err
 	})
+	if err == nil {
+		err = behind
+	}
 	if err != nil {
 		return fleet.Update{}, db.wrap(err, "confirm the state of node %q", db.node.Name)
 	}

@@ -1,7 +1,12 @@
 package store_test
 
 import (
+	"context"
+	"database/sql"
+	neturl "net/url"
+	"strings"
 	"testing"
+	"time"
 
 	"github.com/kith/kith/internal/fleet"
 	"github.com/kith/kith/internal/store"
@@ -39,8 +44,84 @@ func TestBeat(t *testing.T) {
 	_, err = db.Facts("eu").Poll(t.Context(), update.Position)
 	fails(t, err, fleet.ErrReplaced)
 	update = must[fleet.Update](t)(again.Facts("eu").Poll(t.Context(), update.Position))
-	a.Incarnation = "third"
+	a.Incarnation, a.Beat = "third", 1
 	same(t, update.Nodes, []fleet.Node{a, b})
+}
+
+// confirms polls until the store confirms.
+func confirms(t *testing.T, db *store.DB, after fleet.Position) fleet.Update {
+	t.Helper()
+	for {
+		update, err := db.Facts("eu").Poll(t.Context(), after)
+		if err == nil {
+			return update
+		}
+		if t.Context().Err() != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// TestOldPrimaryDoesNotConfirm: a server without its synchronous standby, as one that was
+// replaced as the primary, answers reads and confirms nothing.
+func TestOldPrimaryDoesNotConfirm(t *testing.T) {
+	t.Parallel()
+	server := storetest.Start(t)
+	config := store.Config{URL: server.Database(t)}
+	db := open(t, config)
+	ok(t, db.StartNode(t.Context(), aNode("a", "first")))
+	newMember(t, db, "ada")
+	at := confirms(t, db, fleet.Position{}).Position
+	standby := func(name string) {
+		t.Helper()
+		execute(t, config.URL, "ALTER SYSTEM SET synchronous_standby_names = '"+name+"'", "SELECT pg_reload_conf()")
+	}
+	standby("gone")
+	for { // until the server has read its configuration
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		_, err := db.Facts("eu").Poll(ctx, at)
+		if cancel(); err != nil {
+			break
+		}
+	}
+	same(t, must[fleet.Position](t)(db.Position(t.Context())), at)
+	standby("")
+	same(t, confirms(t, db, at).Position, at)
+}
+
+// TestReplacedPrimary: after a node followed a fail-over it reads nothing from the old
+// primary, which lives on, though the URL names that one first.
+func TestReplacedPrimary(t *testing.T) {
+	t.Parallel()
+	old := storetest.Start(t)
+	url := old.Database(t)
+	must[*store.DB](t)(store.Open(t.Context(), store.Config{URL: url})).Close() // it has the tables
+	old.Stop(t)
+	next := old.Promoted(t)
+	old.Start(t)
+	db := open(t, store.Config{URL: strings.Replace(url, neturl.QueryEscape(old.Host()), neturl.QueryEscape(old.Host()+","+next.Host()), 1)})
+	if warning := must[string](t)(db.Warning(t.Context())); !strings.Contains(warning, "synchronous_standby_names") {
+		t.Errorf("several hosts and no standby: %q", warning)
+	}
+	ok(t, db.StartNode(t.Context(), aNode("a", "first")))
+	at := confirms(t, db, fleet.Position{}).Position
+	old.Stop(t)
+	_, err := db.Facts("eu").Poll(t.Context(), at)
+	if err == nil {
+		t.Fatal("it confirmed without a server")
+	}
+	// The next one was copied before it knew the node. A connection that broke is noticed
+	// when it is used.
+	for db.StartNode(t.Context(), aNode("a", "second")) != nil && t.Context().Err() == nil {
+	}
+	confirms(t, db, at)
+	old.Start(t)
+	ada := newMember(t, db, "ada")
+	together(32, func(int) { // more than there are connections
+		if _, err := db.Member(t.Context(), ada.ID); err != nil {
+			t.Errorf("after the fail-over: %v", err)
+		}
+	})
 }
 
 // TestNodeOnSQLite: the one process that has an SQLite file open needs no beat.
@@ -51,4 +132,16 @@ func TestNodeOnSQLite(t *testing.T) {
 	update := must[fleet.Update](t)(db.Facts("eu").Poll(t.Context(), fleet.Position{}))
 	same(t, update.Changes, []fleet.Change{{Epoch: 1, Kind: fleet.MemberChanged, ID: ada.ID}})
 	same(t, update.Nodes, []fleet.Node{})
+}
+
+// execute runs statements on the database, beside the store.
+func execute(t *testing.T, url string, statements ...string) {
+	t.Helper()
+	raw, err := sql.Open("pgx", url)
+	ok(t, err)
+	defer raw.Close()
+	for _, s := range statements {
+		_, err := raw.ExecContext(t.Context(), s)
+		ok(t, err)
+	}
 }

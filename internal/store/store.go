@@ -44,8 +44,8 @@ type Config struct {
 	// Path of an SQLite file. Open creates it and its folder, readable by this
 	// user only. One process at a time may open it.
 	Path string
-	// URL of a PostgreSQL database, postgres://user:password@host/name. Any
-	// number of hubs may share it.
+	// URL of a PostgreSQL database, postgres://user:password@host/name, with several
+	// hosts separated by commas if there are standbys. Any number of hubs may share it.
 	URL string
 }
 
@@ -91,6 +91,11 @@ func (db *DB) Close() error {
 // transact runs do in one write transaction and records the context's act, if it
 // has one, in the audit log.
 func (db *DB) transact(ctx context.Context, do func(*query.Queries) error) error {
+	if db.flavor.within > 0 {
+		bound, cancel := context.WithTimeout(ctx, db.flavor.within)
+		defer cancel()
+		ctx = bound
+	}
 	tx, err := db.write.BeginTx(ctx, nil)
 	if err != nil {
 		return err

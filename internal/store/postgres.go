@@ -1,0 +1,281 @@
+package store
+
+import (
+	"context"
+	"database/sql"
+	"database/sql/driver"
+	"errors"
+	"fmt"
+	"net"
+	"slices"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/stdlib"
+	"github.com/pressly/goose/v3"
+	"github.com/pressly/goose/v3/lock"
+
+	"github.com/kith/kith/internal/store/internal/query"
+)
+
+// The pool, which reads and writes share. One more connection is for beats, so that
+// these never wait for others.
+const (
+	postgresConns    = 16
+	postgresIdle     = 5 * time.Minute
+	postgresLifetime = time.Hour
+)
+
+const (
+	oldestPostgres = 14
+	// connectWithin bounds the connection to one host, so that a poll, which has 4 s,
+	// can try a second one. The URL may change it.
+	connectWithin = 1500 * time.Millisecond
+	// transactWithin bounds a transaction: a server that is gone without closing its
+	// connections does not answer.
+	transactWithin = 30 * time.Second
+)
+
+func openPostgres(ctx context.Context, config Config) (*DB, error) {
+	parsed, err := parsePostgres(config.URL)
+	if err != nil {
+		return nil, fmt.Errorf("cannot use the database's URL: it %w", err)
+	}
+	p := &primary{several: len(hostsOf(parsed)) > 1}
+	p.accept, parsed.ValidateConnect = parsed.ValidateConnect, p.validate
+	pool := p.open(parsed, postgresConns)
+	p.beats = p.open(parsed, 1)
+	closeAll := func() error { return errors.Join(pool.Close(), p.beats.Close()) }
+	if err := pool.PingContext(ctx); err != nil {
+		return nil, errors.Join(connectFault(err, parsed), closeAll())
+	}
+	// Hubs that start together run the migrations one after another.
+	locker, err := lock.NewPostgresSessionLocker(lock.WithLockTimeout(1, 300))
+	if err != nil {
+		return nil, errors.Join(err, closeAll())
+	}
+	return &DB{
+		write: pool, read: pool,
+		flavor: flavor{
+			dialect: goose.DialectPostgres,
+			primary: p,
+			within:  transactWithin,
+			migrations: []goose.ProviderOption{
+				goose.WithSessionLocker(locker),
+				goose.WithGoMigrations(partitionMigration()),
+			},
+			recordUsage: (&usagePartitions{pool: pool}).record,
+			kind:        postgresKind,
+			prepare:     func(on query.DBTX) query.DBTX { return on }, // pgx does
+			batch:       func(ctx context.Context) context.Context { return ctx },
+			release:     p.beats.Close,
+		},
+	}, nil
+}
+
+// CheckURL returns what is wrong with a PostgreSQL URL, as the end of a sentence that
+// begins with its name; nil if it can be used. The error holds no password.
+func CheckURL(url string) error {
+	_, err := parsePostgres(url)
+	return err
+}
+
+// parsePostgres reads a URL with every parameter that libpq and pgx know. It sets
+// target_session_attrs=read-write unless the URL chooses otherwise: a standby, or a
+// server that was made one, is of no use.
+func parsePostgres(url string) (*pgx.ConnConfig, error) {
+	const takes = "takes a URL such as postgres://USER:PASSWORD@HOST/NAME"
+	if !strings.HasPrefix(url, "postgres://") && !strings.HasPrefix(url, "postgresql://") {
+		return nil, errors.New(takes)
+	}
+	parsed, err := pgx.ParseConfig(url)
+	if err != nil {
+		// The text in front of this holds the URL.
+		if _, reason, ok := strings.Cut(err.Error(), "`: "); ok && !strings.Contains(reason, "://") {
+			return nil, fmt.Errorf("%s: %s", takes, reason)
+		}
+		return nil, fmt.Errorf("%s, with special characters percent-encoded", takes)
+	}
+	if parsed.ValidateConnect == nil {
+		parsed.ValidateConnect = pgconn.ValidateConnectTargetSessionAttrsReadWrite
+	}
+	if parsed.ConnectTimeout == 0 {
+		parsed.ConnectTimeout = connectWithin
+		dialer := &net.Dialer{Timeout: connectWithin, KeepAliveConfig: net.KeepAliveConfig{
+			Enable: true, Idle: 5 * time.Second, Interval: 2 * time.Second, Count: 3,
+		}}
+		parsed.DialFunc = dialer.DialContext
+	}
+	return parsed, nil
+}
+
+// hostsOf returns the different hosts, with their ports, that the URL names.
+func hostsOf(c *pgx.ConnConfig) []string {
+	hosts := []string{net.JoinHostPort(c.Host, strconv.Itoa(int(c.Port)))}
+	for _, f := range c.Fallbacks { // one for each host, and for each way to use TLS
+		if host := net.JoinHostPort(f.Host, strconv.Itoa(int(f.Port))); !slices.Contains(hosts, host) {
+			hosts = append(hosts, host)
+		}
+	}
+	return hosts
+}
+
+// server identifies a PostgreSQL server. It is the zero server where the service does
+// not report it.
+type server struct {
+	cluster  string
+	timeline string // in hexadecimal digits; a standby that is promoted begins a greater one
+}
+
+const serverQuery = "SELECT system_identifier, substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8) FROM pg_control_system()"
+
+// primary is the server that confirmed the last beat. Connections to others are not
+// used: a server that was replaced as the primary while it was cut off may answer reads
+// from its old state, after this process has followed its successor.
+type primary struct {
+	several bool // the URL names several hosts
+	accept  pgconn.ValidateConnectFunc
+	beats   *sql.DB
+	server  atomic.Pointer[server] // nil before the first beat
+}
+
+var errTooOld = errors.New("the server is too old")
+
+func (p *primary) open(parsed *pgx.ConnConfig, conns int) *sql.DB {
+	pool := stdlib.OpenDB(*parsed, stdlib.OptionResetSession(p.reset))
+	pool.SetMaxOpenConns(conns)
+	pool.SetMaxIdleConns(conns)
+	pool.SetConnMaxIdleTime(postgresIdle)
+	pool.SetConnMaxLifetime(postgresLifetime)
+	return pool
+}
+
+// validate accepts a new connection, or has pgx try the next host.
+func (p *primary) validate(ctx context.Context, conn *pgconn.PgConn) error {
+	major, _, _ := strings.Cut(conn.ParameterStatus("server_version"), ".")
+	if n, err := strconv.Atoi(major); err == nil && n < oldestPostgres {
+		return fmt.Errorf("%w: it is PostgreSQL %d", errTooOld, n)
+	}
+	if err := p.accept(ctx, conn); err != nil {
+		return err
+	}
+	var is server
+	results, err := conn.Exec(ctx, serverQuery).ReadAll()
+	var refused *pgconn.PgError
+	switch {
+	case err == nil:
+		row := results[0].Rows[0]
+		is = server{string(row[0]), string(row[1])}
+	case !errors.As(err, &refused):
+		return err
+	}
+	if now := p.server.Load(); now != nil && is.cluster == now.cluster && is.timeline < now.timeline {
+		return errors.New("the server is no longer the primary")
+	}
+	conn.CustomData()["server"] = is
+	return nil
+}
+
+// reset runs before a connection is used again.
+func (p *primary) reset(_ context.Context, conn *pgx.Conn) error {
+	if now := p.server.Load(); now != nil && conn.PgConn().CustomData()["server"] != *now {
+		return driver.ErrBadConn
+	}
+	return nil
+}
+
+// confirm runs do in a transaction on the connection for beats. After its commit the
+// server counts as the primary.
+func (p *primary) confirm(ctx context.Context, do func(*query.Queries) error) error {
+	conn, err := p.beats.Conn(ctx)
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	tx, err := conn.BeginTx(ctx, nil)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = tx.Rollback() }() // no effect after Commit
+	if err := do(query.New(tx)); err != nil {
+		return err
+	}
+	if err := tx.Commit(); err != nil {
+		return err
+	}
+	return conn.Raw(func(c any) error {
+		is := c.(*stdlib.Conn).Conn().PgConn().CustomData()["server"].(server)
+		p.server.Store(&is)
+		return nil
+	})
+}
+
+// Warning returns what in the settings of the database's server puts commits at risk;
+// empty if there is nothing.
+func (db *DB) Warning(ctx context.Context) (string, error) {
+	p := db.flavor.primary
+	if p == nil {
+		return "", nil
+	}
+	var standbys, commit string
+	err := db.read.QueryRowContext(ctx, "SELECT current_setting('synchronous_standby_names'), current_setting('synchronous_commit')").Scan(&standbys, &commit)
+	switch {
+	case err != nil:
+		return "", db.wrap(err, "read the settings of the database's server")
+	case commit == "off" || commit == "local" && p.several:
+		return fmt.Sprintf("PostgreSQL's synchronous_commit is %s: what was just committed, a revocation included, can be lost; set it to on", commit), nil
+	case standbys == "" && p.several:
+		return "the database has several hosts and no synchronous standby: a fail-over can lose what was just committed, and a revoked key " +
+			"can work for longer than 5 s; name the standby in PostgreSQL's synchronous_standby_names", nil
+	}
+	return "", nil
+}
+
+// connectFault returns the error of the first connection, in one line, with its cause
+// and what to do.
+func connectFault(err error, config *pgx.ConnConfig) error {
+	lines := strings.Split(err.Error(), "\n")
+	for i := range lines {
+		lines[i] = strings.TrimSpace(lines[i])
+	}
+	reason := strings.Join(slices.Compact(lines), " ")
+	fix := "check that it runs, and the hosts and ports in the URL"
+	var pg *pgconn.PgError
+	switch errors.As(err, &pg); {
+	case errors.Is(err, errTooOld):
+		fix = fmt.Sprintf("kith needs PostgreSQL %d or newer; update the server", oldestPostgres)
+	case errors.Is(err, pgconn.ErrReadOnlyConnection):
+		fix = "it only reads, as a standby does; name the primary, or all hosts, in the URL"
+	case pg == nil:
+	case pg.Code == "28P01" || pg.Code == "28000": // invalid_password, invalid_authorization_specification
+		fix = "check the user and the password in the URL, and the server's pg_hba.conf"
+	case pg.Code == "3D000": // invalid_catalog_name
+		fix = fmt.Sprintf("make the database: CREATE DATABASE %s OWNER %s", pgx.Identifier{config.Database}.Sanitize(), pgx.Identifier{config.User}.Sanitize())
+	case pg.Code == "53300": // too_many_connections
+		fix = fmt.Sprintf("raise its max_connections: each hub takes up to %d", postgresConns+1)
+	}
+	return fmt.Errorf("cannot use PostgreSQL: %s; %s", reason, fix)
+}
+
+func postgresKind(err error) error {
+	var pg *pgconn.PgError
+	if !errors.As(err, &pg) {
+		return nil
+	}
+	switch pg.Code {
+	case "23505": // unique_violation
+		return ErrExists
+	case "23503": // foreign_key_violation
+		return ErrNotFound
+	case "23514", "22021": // check_violation, character_not_in_repertoire
+		if pg.Code == "23514" && pg.ConstraintName == "" {
+			return nil // no constraint refused the row: its partition is missing
+		}
+		return ErrInvalid
+	}
+	return nil
+}
