@@ -174,11 +174,7 @@ func openHub(ctx context.Context, config *hubFile, log *slog.Logger) (p *hubProc
 	if err := os.MkdirAll(config.Hub.Data, 0o700); err != nil {
 		return p, fmt.Errorf("cannot make the hub's data folder: %w; choose another with --data", err)
 	}
-	database := store.Config{URL: config.Database.URL.text}
-	if database.URL == "" {
-		database.Path = filepath.Join(config.Hub.Data, "kith.db")
-	}
-	if p.records, err = store.Open(ctx, database); err != nil {
+	if p.records, err = store.Open(ctx, config.database()); err != nil {
 		return p, err
 	}
 	if p.journal, err = journal.Open(filepath.Join(config.Hub.Data, "ledger-")); err != nil {

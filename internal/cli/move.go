@@ -23,7 +23,15 @@ func (o *operator) database() (store.Config, error) {
 	if o.data != "" {
 		config.Hub.Data = o.data
 	}
-	return store.Config{Path: filepath.Join(config.Hub.Data, "kith.db")}, nil
+	return config.database(), nil
+}
+
+// database says where a hub's database is.
+func (c *hubFile) database() store.Config {
+	if c.Database.URL.text != "" {
+		return store.Config{URL: c.Database.URL.text}
+	}
+	return store.Config{Path: filepath.Join(c.Hub.Data, "kith.db")}
 }
 
 func (o *operator) migrate() *cobra.Command {
@@ -114,7 +122,7 @@ func (o *operator) showSchema(s store.Schema) error {
 
 func (o *operator) copy() *cobra.Command {
 	var from string
-	var to secret
+	var to databaseURL
 	cmd := &cobra.Command{
 		Use: "copy [--from kith.db] --to postgres://…", Short: "Copy a stopped hub's SQLite database to an empty PostgreSQL database", Args: cobra.NoArgs,
 		Long: "Copy all tables of a hub's SQLite database to an empty PostgreSQL database, in one transaction, read them back\n" +

@@ -10,6 +10,8 @@ import (
 
 	"github.com/go-json-experiment/json"
 
+	"github.com/kith/kith/internal/account"
+	"github.com/kith/kith/internal/store"
 	"github.com/kith/kith/internal/storetest"
 )
 
@@ -70,8 +72,8 @@ func TestMigrate(t *testing.T) {
 	}
 }
 
-// TestMove: the database of a stopped hub, and a backup of a running one, are copied to
-// PostgreSQL; one in use is refused, and nothing is written over.
+// TestMove: a hub moves from SQLite to PostgreSQL. The key of before is served
+// there by the machine of before, and the usage is that of before.
 func TestMove(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
@@ -119,4 +121,52 @@ func TestMove(t *testing.T) {
 	if err := r.admin(&done, "copy", "--to", "file:"+url); err == nil || !strings.Contains(err.Error(), "in use") {
 		t.Errorf("a copy over data: %v", err)
 	}
+
+	before := usageOf(t, store.Config{Path: filepath.Join(r.dir, "kith.db")})
+	hubToml := "[ratelimit]\nrps = 0\nconnections = 0\n[database]\nurl = \"file:" + url + "\"\n"
+	if err := os.WriteFile(filepath.Join(r.home, "hub.toml"), []byte(hubToml), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	r.startHub()
+	r.until("a call is served", func() error { _, err := r.ask(true); return err })
+	r.hub.stop(t)
+	address, err := os.ReadFile(url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	after := usageOf(t, store.Config{URL: strings.TrimSpace(string(address))})
+	for id, u := range before {
+		if after[id] != u {
+			t.Errorf("the usage of call %s is %+v, was %+v", id, after[id], u)
+		}
+	}
+	if len(after) <= len(before) {
+		t.Errorf("%d calls after the move, %d before, want the new one too", len(after), len(before))
+	}
+	var status struct {
+		Version int64 `json:"version"`
+		Known   int64 `json:"known"`
+	}
+	if err := r.admin(&status, "migrate", "--status"); err != nil || status.Version != status.Known {
+		t.Errorf("the steps on PostgreSQL: %+v, %v", status, err)
+	}
+}
+
+// usageOf returns the usage records of a database, by call.
+func usageOf(t *testing.T, config store.Config) map[string]account.Usage {
+	t.Helper()
+	db, err := store.Open(t.Context(), config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer db.Close()
+	records, err := db.Usage(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	calls := make(map[string]account.Usage)
+	for _, u := range records {
+		calls[u.CallID] = u
+	}
+	return calls
 }
