@@ -12,6 +12,7 @@ import (
 	"github.com/kith/kith/internal/fault"
 	"github.com/kith/kith/internal/fleet"
 	"github.com/kith/kith/internal/gateway"
+	"github.com/kith/kith/internal/registry"
 	"github.com/kith/kith/internal/tunnel"
 )
 
@@ -71,7 +72,8 @@ const (
 //  4. Any other status is a refusal or the engine's own fault (readRefusal); no
 //     response at all is the end of the tunnel, or the engine's (broken).
 func (d *Dispatcher) send(ctx context.Context, a *attempt) (*gateway.Answer, outcome, error) {
-	line, gone, ok := d.cfg.Registry.Line(a.Machine.ID)
+	line, ok := d.line(a.call, a.Candidate)
+	gone := line.Gone
 	if !ok || isClosed(gone) {
 		d.scheduler.release(a.reservation, false)
 		return nil, notTaken, nil
@@ -107,7 +109,7 @@ func (d *Dispatcher) send(ctx context.Context, a *attempt) (*gateway.Answer, out
 	if err != nil {
 		a.gotBody = body.stop()
 		out, f := broken(ctx, a.call, gone, err)
-		if out == busy || out == notAdmitted {
+		if errors.Is(err, tunnel.ErrFull) || out == notAdmitted {
 			d.recordRefusal(a)
 		}
 		end(out)
@@ -149,7 +151,7 @@ func (d *Dispatcher) send(ctx context.Context, a *attempt) (*gateway.Answer, out
 // stopped reports whether the machine no longer runs an attempt that was cancelled:
 // its daemon says so, or its tunnel has ended (spec/routing.md#one-attempt).
 func (d *Dispatcher) stopped(ctx context.Context, a *attempt) bool {
-	line, gone, ok := d.cfg.Registry.Line(a.Machine.ID)
+	line, ok := d.line(a.call, a.Candidate)
 	if !ok {
 		return true
 	}
@@ -159,7 +161,7 @@ func (d *Dispatcher) stopped(ctx context.Context, a *attempt) bool {
 	r.Header = http.Header{tunnel.HeaderCorrelation: {a.call.ID}, tunnel.HeaderAttempt: {attemptHeader(a.call, a.Machine)}}
 	response, err := line.RoundTrip(r)
 	if err != nil {
-		return ends(ctx, gone)
+		return errors.Is(err, registry.ErrLost) || ends(ctx, line.Gone)
 	}
 	response.Body.Close()
 	return response.StatusCode == http.StatusNoContent
@@ -246,9 +248,13 @@ func broken(ctx context.Context, call *gateway.Call, gone <-chan struct{}, err e
 		return failed, context.Cause(ctx)
 	case errors.As(err, &f):
 		return failed, f
-	case errors.Is(err, tunnel.ErrFull):
+	case errors.Is(err, tunnel.ErrFull), errors.Is(err, registry.ErrBusy):
 		return busy, nil
-	case !ends(ctx, gone):
+	case errors.Is(err, registry.ErrNotTaken):
+		return notTaken, nil
+	case errors.Is(err, registry.ErrUnreached):
+		return revoked, nil
+	case !errors.Is(err, registry.ErrLost) && !ends(ctx, gone):
 		return failed, fault.New(fault.EngineError, "the engine on the machine broke off before it answered").Because(err)
 	case call.Stream:
 		return notTaken, nil
