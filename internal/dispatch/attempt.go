@@ -109,6 +109,7 @@ func (d *Dispatcher) send(ctx context.Context, a *attempt) (*gateway.Answer, out
 	if err != nil {
 		a.gotBody = body.stop()
 		out, f := broken(ctx, a.call, gone, err)
+		d.awaitHome(ctx, a, err)
 		if errors.Is(err, tunnel.ErrFull) || out == notAdmitted {
 			d.recordRefusal(a)
 		}
@@ -136,6 +137,7 @@ func (d *Dispatcher) send(ctx context.Context, a *attempt) (*gateway.Answer, out
 	}
 	if err != nil {
 		out, f := broken(ctx, a.call, gone, err)
+		d.awaitHome(ctx, a, err)
 		answer.Close()
 		return nil, out, f
 	}
@@ -161,10 +163,18 @@ func (d *Dispatcher) stopped(ctx context.Context, a *attempt) bool {
 	r.Header = http.Header{tunnel.HeaderCorrelation: {a.call.ID}, tunnel.HeaderAttempt: {attemptHeader(a.call, a.Machine)}}
 	response, err := line.RoundTrip(r)
 	if err != nil {
-		return errors.Is(err, registry.ErrLost) || ends(ctx, line.Gone)
+		return errors.Is(err, registry.ErrLost) || errors.Is(err, registry.ErrNotTaken) || ends(ctx, line.Gone)
 	}
 	response.Body.Close()
 	return response.StatusCode == http.StatusNoContent
+}
+
+// awaitHome waits until a machine of another node no longer runs an attempt whose link
+// to that node ended, if the node is still connected (spec/routing.md#one-attempt).
+func (d *Dispatcher) awaitHome(ctx context.Context, a *attempt, err error) {
+	if errors.Is(err, registry.ErrLost) && ctx.Err() == nil {
+		d.stopped(ctx, a)
+	}
 }
 
 // recordRefusal records that the machine did not take a call which by its

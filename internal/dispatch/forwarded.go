@@ -86,7 +86,7 @@ func (f forwarding) RoundTrip(r *http.Request) (*http.Response, error) {
 //  3. The caller does not reach the machine, or that cannot be confirmed: no_reach.
 //  4. A count of tokens is passed on. It uses no slot.
 //  5. This attempt of the call was here before: repeated.
-//  6. The machine takes no calls of the caller now: unavailable, busy or gone.
+//  6. The machine takes no calls of the caller now: busy or unavailable.
 //  7. Calls that wait here get the machine's free slots first. None is left: busy.
 //  8. The call is passed on, and its answer back. It ends as soon as the other node
 //     ends it, or the caller does not reach the machine any more.
@@ -155,8 +155,6 @@ func refusalOf(state fleet.State) registry.Refusal {
 		return ""
 	case fleet.Busy:
 		return registry.RefusedBusy
-	case fleet.Offline, fleet.Returning:
-		return registry.RefusedGone
 	default:
 		return registry.RefusedUnavailable
 	}

@@ -82,6 +82,7 @@ func lostBy(err error) error {
 type forwardedBody struct {
 	io.ReadCloser
 	response *http.Response
+	line     *remoteLine
 }
 
 // Read implements io.Reader.
@@ -99,7 +100,7 @@ func (b *forwardedBody) Read(p []byte) (int, error) {
 	case "":
 		return n, ErrLost
 	default:
-		return n, ended.err()
+		return n, b.line.ended(ended)
 	}
 }
 

@@ -130,7 +130,7 @@ func (r *Registry) applyMachine(s *fleet.Snapshot, p *peer.Peer, a *announced, u
 	setUsed(m, &ad, a.Load)
 	if moved {
 		r.lines.Store(a.ID, &connection{
-			RoundTripper: &remoteLine{peer: p, machine: a.ID, generation: a.Generation}, home: home, lost: make(chan struct{}),
+			RoundTripper: &remoteLine{registry: r, peer: p, machine: a.ID, generation: a.Generation}, home: home, lost: make(chan struct{}),
 		})
 	}
 	return s, older
@@ -159,9 +159,23 @@ func (r *Registry) loseNode(home string) {
 	})
 }
 
+// loseRemote makes a machine a returning one whose home says that its tunnel of that
+// generation has ended. What the home announces next says more.
+func (r *Registry) loseRemote(l *remoteLine) {
+	r.write(func(s *fleet.Snapshot) (*fleet.Snapshot, []fleet.MachineID) {
+		e := r.entries[l.machine]
+		if e == nil || e.home != l.peer.Node.Name || e.generation != l.generation {
+			return s, nil
+		}
+		e.home = ""
+		return r.lose(s, l.machine, returnAfterLoss)
+	})
+}
+
 // remoteLine is the way to a machine whose tunnel ends at another node: an
 // http.RoundTripper that forwards requests to that node.
 type remoteLine struct {
+	registry   *Registry
 	peer       *peer.Peer
 	machine    fleet.MachineID
 	generation int64
@@ -183,8 +197,16 @@ func (l *remoteLine) RoundTrip(r *http.Request) (*http.Response, error) {
 	}
 	if reason := Refusal(response.Header.Get(headerRefused)); reason != "" {
 		response.Body.Close()
-		return nil, reason.err()
+		return nil, l.ended(reason)
 	}
-	response.Body = &forwardedBody{response.Body, response}
+	response.Body = &forwardedBody{response.Body, response, l}
 	return response, nil
+}
+
+// ended returns the error of an exchange that the home ended so.
+func (l *remoteLine) ended(how Refusal) error {
+	if how == RefusedGone || how == EndedLost {
+		l.registry.loseRemote(l)
+	}
+	return how.err()
 }

@@ -24,7 +24,7 @@ type ask struct {
 	words  int    // of the prompt, which the engine says back; 0: 3
 	prefer string // Prefer
 	leave  time.Duration
-	via    *node // nil: the world's
+	via    *seat // nil: the world's node
 }
 
 // answer is what a client got.
@@ -95,7 +95,7 @@ func (w *world) begin(q ask) *answer {
 	}
 	client := w.client
 	if q.via != nil {
-		client = clientOf(func() *network { return q.via.net })
+		client = clientOf(func() *network { return q.via.Load().net })
 	}
 	go func() {
 		defer close(a.over)

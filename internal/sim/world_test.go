@@ -276,7 +276,7 @@ type machine struct {
 	config daemon.Config
 	engine *enginetest.Engine
 	models []string
-	at     atomic.Pointer[network] // the node that it dials; nil: the world's
+	at     atomic.Pointer[seat] // the node that it dials; nil: the world's
 
 	*daemon.Daemon          // of the present life
 	end            func()   // nil while there is none
@@ -327,6 +327,9 @@ func (w *world) addMachine(owner *member, name string, slots int, models ...stri
 		},
 	}
 	w.machines = append(w.machines, m)
+	if w.cluster != nil && w.rng != nil {
+		m.at.Store(pick(w.rng, w.cluster.seats...))
+	}
 	m.start()
 	synctest.Wait()
 	return m
@@ -341,8 +344,8 @@ func (m *machine) dial(ctx context.Context, _, _ string) (net.Conn, error) {
 		return nil, &net.OpError{Op: "dial", Net: "mem", Err: errNoRoute}
 	}
 	at := m.w.at.Load()
-	if elsewhere := m.at.Load(); elsewhere != nil {
-		at = elsewhere
+	if seat := m.at.Load(); seat != nil {
+		at = seat.Load().net
 	}
 	c, err := at.dial(ctx)
 	if err != nil {
@@ -552,6 +555,15 @@ func (w *world) asked(tag string) *answer {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.asks[n-1]
+}
+
+// knows reports whether the node that has the call can route to the machine.
+func (w *world) knows(a *answer, m *machine) bool {
+	if a.via == nil {
+		return w.machineNow(m)
+	}
+	found := a.via.Load().live.Snapshot().Machine(fleet.MachineID(m.id))
+	return found != nil && found.Online
 }
 
 // machineNow reports whether the hub can route to the machine.
