@@ -215,27 +215,29 @@ type Fellow struct {
 // Named is the id and name of something.
 type Named struct{ ID, Name string }
 
-// Usage is the record of one call; it holds nothing of its content.
+// Usage is the record of one call; it holds nothing of its content. The numbers are those
+// of the fields in the ledger's journal: a field keeps its number for ever, and a new one
+// takes the next.
 type Usage struct {
-	CallID    string // correlation id
-	Attempt   int    // 1 for the first; unique with CallID
-	Started   time.Time
-	MemberID  string
-	KeyID     string // empty: a machine credential made the call
-	MachineID string // empty: refused before a machine took it
-	OwnerID   string // owner of that machine at that time
-	GroupID   string // the group by which the caller reached it; empty: by none
-	Model     string
-	Endpoint  string // its path
-	Stream    bool
-	Status    int
-	Code      string        // empty: served completely; Interrupted; or what ended it
-	Waited    time.Duration // in the queue
-	FirstByte time.Duration // from arrival to the first byte of the answer; 0: none
-	Duration  time.Duration
-	TokensIn  int64
-	TokensOut int64
-	TokensHow TokensHow
+	CallID    string        `cbor:"1,keyasint"` // correlation id
+	Attempt   int           `cbor:"2,keyasint"` // 1 for the first; unique with CallID
+	Started   time.Time     `cbor:"3,keyasint"`
+	MemberID  string        `cbor:"4,keyasint,omitempty"`
+	KeyID     string        `cbor:"5,keyasint,omitempty"` // empty: a machine credential made the call
+	MachineID string        `cbor:"6,keyasint,omitempty"` // empty: refused before a machine took it
+	OwnerID   string        `cbor:"7,keyasint,omitempty"` // owner of that machine at that time
+	GroupID   string        `cbor:"8,keyasint,omitempty"` // the group by which the caller reached it; empty: by none
+	Model     string        `cbor:"9,keyasint,omitempty"`
+	Endpoint  string        `cbor:"10,keyasint,omitempty"` // its path
+	Stream    bool          `cbor:"11,keyasint,omitempty"`
+	Status    int           `cbor:"12,keyasint,omitempty"`
+	Code      string        `cbor:"13,keyasint,omitempty"` // empty: served completely; Interrupted; or what ended it
+	Waited    time.Duration `cbor:"14,keyasint,omitempty"` // in the queue
+	FirstByte time.Duration `cbor:"15,keyasint,omitempty"` // from arrival to the first byte of the answer; 0: none
+	Duration  time.Duration `cbor:"16,keyasint,omitempty"`
+	TokensIn  int64         `cbor:"17,keyasint,omitempty"`
+	TokensOut int64         `cbor:"18,keyasint,omitempty"`
+	TokensHow TokensHow     `cbor:"19,keyasint,omitempty"`
 }
 
 // Interrupted is the Code of a call that a hub had sent to a machine when the hub died.

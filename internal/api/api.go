@@ -52,9 +52,9 @@ type Config struct {
 	Miss func(caller Caller, model fleet.ModelID, f *fault.Fault) *fault.Fault
 	// Confirmed reports whether the facts of who may use which machine are current.
 	Confirmed func(now time.Time) bool
-	// Story returns the trace of a past call that concerns the member, or
+	// Trace returns the trace of a past call that concerns the member, or
 	// account.ErrNotFound.
-	Story func(ctx context.Context, callID, memberID string) (account.Trace, error)
+	Trace func(ctx context.Context, callID, memberID string) (account.Trace, error)
 	// Flush writes the records that are still in memory to the database.
 	Flush func(context.Context) error
 	// Notify sends e-mail to members.

@@ -101,7 +101,7 @@ func worldOn(t *testing.T, config store.Config) *world {
 		Confirmed: func(time.Time) bool { return !w.blind },
 		Running:   func() []Use { return w.uses },
 		Queued:    func(*fleet.Machine) int { return w.queued },
-		Story:     db.Story,
+		Trace:     db.Trace,
 		Log:       slog.New(slog.NewTextHandler(&w.log, nil)),
 	})
 	w.server = httptest.NewServer(w.api)
@@ -257,7 +257,7 @@ func TestWhatIsAdasIsNotEves(t *testing.T) {
 		"GET /api/usage":                              {{"eve", "/api/usage", "", 200}},
 		"POST /api/machines/{machine}/keep-out":       {{"eve", machine + "/keep-out", `{"all":true}`, 404}, {"bob", machine + "/keep-out", `{"group":"lab","undo":true}`, 404}, {"ada", machine + "/keep-out", `{"group":"none"}`, 404}},
 	}
-	check(t, w.db.SaveStories(t.Context(), []account.Trace{{CallID: "req_adas", MemberID: w.members["ada"].ID, Started: time.Now(), Model: "secret-model"}}, time.Now()))
+	check(t, w.db.SaveTraces(t.Context(), []account.Trace{{CallID: "req_adas", MemberID: w.members["ada"].ID, Started: time.Now(), Model: "secret-model"}}, time.Now()))
 	attempts["GET /api/why"] = []attempt{{"eve", "/api/why?model=tiny", "", 200}}
 	attempts["GET /api/why/{call}"] = []attempt{{"eve", "/api/why/req_adas", "", 404}, {"bob", "/api/why/req_adas", "", 404}, {"eve", "/api/why/none", "", 404}}
 	before := w.adas()
@@ -667,7 +667,7 @@ func (w *world) history() {
 		{CallID: "req_0", Attempt: 1, Started: time.Now().Add(-24 * time.Hour), MemberID: ada, OwnerID: ada, MachineID: w.machine.ID, Model: "usage-model", TokensOut: 1234567},
 		{CallID: "req_1", Attempt: 1, Started: time.Now(), MemberID: ada, Model: "usage-model", Code: "NOT_IN_CIRCLE"},
 	}))
-	check(w.t, w.db.SaveStories(w.t.Context(), []account.Trace{{
+	check(w.t, w.db.SaveTraces(w.t.Context(), []account.Trace{{
 		CallID: "req_1", MemberID: ada, Started: time.Now().UTC().Truncate(time.Second), Mine: true, Caller: "ada", Model: "story-model", Endpoint: "/v1/chat/completions",
 		Status: 403, Code: "NOT_IN_CIRCLE", Decisions: []account.Decision{{Verdict: "refuse", Row: 7, Seen: []account.StateCount{{Via: "own", State: "offline", Machines: 1}}}},
 		Tries: []account.Attempt{{Machine: "box", Owner: "ada", Via: "own", Outcome: "gone", Prompt: true}},

@@ -149,7 +149,7 @@ type CallID struct {
 // machines. Ids hold more random bits than can be guessed, and a wrong id is
 // answered like another member's.
 func (a *API) explainCall(ctx context.Context, c Caller, in CallID) (CallTrace, error) {
-	s, err := a.Story(ctx, in.Call, c.id())
+	s, err := a.Trace(ctx, in.Call, c.id())
 	if err != nil {
 		return CallTrace{}, NotFound(err, "nothing is known of a call %.80q of yours or on your machines: what happened to calls is kept for %d days; "+
 			"a call whose key was refused (401) belongs to no member, and one over the rate (429) is not kept", in.Call, int(account.TraceLife.Hours()/24))
@@ -205,11 +205,11 @@ func (a *API) listRequests(ctx context.Context, c Caller, in Page) (Requests, er
 	if err != nil {
 		return Requests{}, err
 	}
-	stories, err := a.DB.StoriesOf(ctx, c.id(), from, maxRequests+1)
-	for i := range stories {
-		stories[i].Decisions = nil
+	traces, err := a.DB.TracesOf(ctx, c.id(), from, maxRequests+1)
+	for i := range traces {
+		traces[i].Decisions = nil
 	}
 	page := Requests{Object: "list"}
-	page.Data, page.Next = PageOf(stories, maxRequests, func(s account.Trace) account.Place { return account.Place{At: s.Started, ID: s.CallID} })
+	page.Data, page.Next = PageOf(traces, maxRequests, func(s account.Trace) account.Place { return account.Place{At: s.Started, ID: s.CallID} })
 	return page, err
 }

@@ -153,7 +153,7 @@ func TestAStoryIsForWhomItConcerns(t *testing.T) {
 		}
 		return s
 	}
-	check(t, w.db.SaveStories(t.Context(), []account.Trace{of("bob", true), of("ada", false)}, now))
+	check(t, w.db.SaveTraces(t.Context(), []account.Trace{of("bob", true), of("ada", false)}, now))
 	bobs := good[anything](w, "bob", "GET", "/api/why/req_1", "")
 	decisions, _ := bobs["decisions"].([]any)
 	if len(decisions) != 1 || decisions[0].(anything)["reason"] != fleet.ReasonOf(3, fleet.Embeddings).What || bobs["mine"] != true {

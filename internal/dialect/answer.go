@@ -63,7 +63,7 @@ func (o *object) read(document []byte) error {
 }
 
 func (o *object) scan() error {
-	return oneObject(&o.dec, func() error { return members(&o.dec, o.member) })
+	return oneObject(&o.dec, func() error { return Members(&o.dec, o.member) })
 }
 
 // notJSON is the fault of an answer that cannot be decoded, or err where it could not be read.
@@ -91,7 +91,7 @@ func (o *object) member(name []byte) error {
 		}
 		return err
 	case "data": // an embedding each
-		return elements(&o.dec, o.dec.SkipValue)
+		return Elements(&o.dec, o.dec.SkipValue)
 	default:
 		return o.dec.SkipValue()
 	}
@@ -99,11 +99,11 @@ func (o *object) member(name []byte) error {
 
 // choices looks for content in the deltas of a chunk.
 func (o *object) choices() error {
-	return elements(&o.dec, func() (err error) {
+	return Elements(&o.dec, func() (err error) {
 		if o.dec.PeekKind() != '{' {
 			return o.dec.SkipValue()
 		}
-		err = members(&o.dec, o.choice)
+		err = Members(&o.dec, o.choice)
 		o.into.closeChoice()
 		return err
 	})
@@ -111,7 +111,7 @@ func (o *object) choices() error {
 
 func (o *object) choice(name []byte) error {
 	if string(name) == "delta" && o.dec.PeekKind() == '{' {
-		return members(&o.dec, o.delta)
+		return Members(&o.dec, o.delta)
 	}
 	if o.into == nil {
 		return o.dec.SkipValue()

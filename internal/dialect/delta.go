@@ -81,7 +81,7 @@ func (p *delta) delta(name []byte, value jsontext.Value) {
 // toolCalls reads the list of parts of tool calls that comes next in dec, and
 // reports whether there are any.
 func (p *delta) toolCalls(dec *jsontext.Decoder) (any bool, err error) {
-	err = elements(dec, func() error {
+	err = Elements(dec, func() error {
 		any = true
 		if dec.PeekKind() != '{' {
 			return dec.SkipValue()
@@ -103,7 +103,7 @@ func (p *delta) toolCall(dec *jsontext.Decoder) (call callDelta, err error) {
 		}
 		return err
 	}
-	err = members(dec, func(name []byte) error {
+	err = Members(dec, func(name []byte) error {
 		switch string(name) {
 		case "index":
 			value, err := dec.ReadValue()
@@ -113,7 +113,7 @@ func (p *delta) toolCall(dec *jsontext.Decoder) (call callDelta, err error) {
 			return text(&call.id)
 		case "function":
 			if dec.PeekKind() == '{' {
-				return members(dec, func(name []byte) error {
+				return Members(dec, func(name []byte) error {
 					switch string(name) {
 					case "name":
 						return text(&call.name)

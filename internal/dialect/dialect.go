@@ -54,10 +54,10 @@ type Usage struct {
 	Reasoning int64
 }
 
-// members reads the JSON object that comes next in dec and hands each member's
+// Members reads the JSON object that comes next in dec and hands each member's
 // name, unquoted and valid until the next read, to member, which must read the
 // value. The caller has seen that an object comes.
-func members(dec *jsontext.Decoder, member func(name []byte) error) error {
+func Members(dec *jsontext.Decoder, member func(name []byte) error) error {
 	if _, err := dec.ReadToken(); err != nil {
 		return err
 	}
@@ -74,8 +74,8 @@ func members(dec *jsontext.Decoder, member func(name []byte) error) error {
 	return err
 }
 
-// elements reads the value that comes next in dec. Where it is a list, element must read each of its elements.
-func elements(dec *jsontext.Decoder, element func() error) error {
+// Elements reads the value that comes next in dec. Where it is a list, element must read each of its elements.
+func Elements(dec *jsontext.Decoder, element func() error) error {
 	if dec.PeekKind() != '[' {
 		_, err := dec.ReadValue()
 		return err

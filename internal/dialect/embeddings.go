@@ -73,7 +73,7 @@ func (h *embeddingsReader) inputs() error {
 	}
 	items := 0
 	var all jsontext.Kind // what the items are
-	err := elements(h.dec, func() error {
+	err := Elements(h.dec, func() error {
 		kind := h.dec.PeekKind()
 		if items++; all == 0 {
 			all = kind
@@ -129,7 +129,7 @@ func (h *embeddingsReader) number() error {
 // numbers checks one list of token numbers.
 func (h *embeddingsReader) numbers() error {
 	n := 0
-	err := elements(h.dec, func() error {
+	err := Elements(h.dec, func() error {
 		if n++; h.dec.PeekKind() != '0' {
 			return h.refuseNext("holds a list of something else than token numbers")
 		}

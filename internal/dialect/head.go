@@ -93,7 +93,7 @@ func (h *headReader) read(body []byte, member func(name []byte) error) error {
 		}
 		return fault.New(fault.InvalidRequest, "the body must be a JSON object")
 	}
-	err := members(h.dec, func(name []byte) error {
+	err := Members(h.dec, func(name []byte) error {
 		switch string(name) {
 		case "model":
 			return h.model()

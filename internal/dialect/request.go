@@ -217,7 +217,7 @@ func (q *request) stringInto(into *jsontext.Value) error {
 func (q *request) object(member func(name []byte) error) error {
 	switch q.dec.PeekKind() {
 	case '{':
-		return members(q.dec, member)
+		return Members(q.dec, member)
 	case 'n':
 		return q.dec.SkipValue()
 	}
@@ -228,7 +228,7 @@ func (q *request) object(member func(name []byte) error) error {
 func (q *request) list(one func() error) error {
 	switch q.dec.PeekKind() {
 	case '[':
-		return elements(q.dec, func() error {
+		return Elements(q.dec, func() error {
 			if q.counted++; q.counted > maxBlocks {
 				return q.refuse("more than %d messages, content blocks and tools are not taken in one request", maxBlocks)
 			}

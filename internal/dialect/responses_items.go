@@ -183,7 +183,7 @@ func (q *ResponsesRequest) parts() ([]block, error) {
 // part reads one part of a content.
 func (q *ResponsesRequest) part() (b block, err error) {
 	var kind jsontext.Value
-	err = members(q.dec, func(name []byte) error {
+	err = Members(q.dec, func(name []byte) error {
 		switch string(name) {
 		case "type":
 			return q.stringInto(&kind)
@@ -195,7 +195,7 @@ func (q *ResponsesRequest) part() (b block, err error) {
 			if q.dec.PeekKind() != '{' {
 				return q.stringInto(&b.source.url)
 			}
-			return members(q.dec, func(name []byte) error { // as the chat dialect has it
+			return Members(q.dec, func(name []byte) error { // as the chat dialect has it
 				switch string(name) {
 				case "url":
 					return q.stringInto(&b.source.url)
@@ -388,7 +388,7 @@ func (item *inputItem) write(enc *jsontext.Encoder, own string, number int) {
 	}
 	typed, stated := false, false
 	dec := jsontext.NewDecoder(bytes.NewBuffer(item.raw))
-	_ = members(dec, func(name []byte) error { // it was read before
+	_ = Members(dec, func(name []byte) error { // it was read before
 		key := string(name)
 		value, err := dec.ReadValue()
 		if key == "id" || value.Kind() == 'n' {

@@ -7,6 +7,7 @@ import (
 	"io"
 	"mime"
 	"mime/multipart"
+	"net/http"
 	"net/textproto"
 	"path"
 	"slices"
@@ -267,6 +268,20 @@ func (t *Transcription) engineFormat() string {
 		return "json"
 	}
 	return "verbose_json"
+}
+
+// SetBody makes a call the body of a request for the next hop: the form with or
+// without its unknown parts or, where form is nil, body, which is JSON.
+func SetBody(r *http.Request, form *Transcription, body *spool.Bytes, others bool) {
+	contentType, length, open := "application/json", int64(0), func() io.ReadCloser { return body.Open() }
+	if form != nil {
+		contentType, length, open = form.Encode(others)
+	} else {
+		length = body.Len()
+	}
+	r.Header.Set("Content-Type", contentType)
+	r.ContentLength, r.Body = length, open()
+	r.GetBody = func() (io.ReadCloser, error) { return open(), nil }
 }
 
 // Encode is the form as the next hop gets it: its media type and length, and a

@@ -2,52 +2,53 @@ package dispatch
 
 import (
 	"context"
+	"maps"
+	"slices"
 	"sync"
 
 	"github.com/kith/kith/internal/fault"
 	"github.com/kith/kith/internal/fleet"
 )
 
-// activeCalls is the calls from Do until their answers are closed. It ends them when
-// their key, member or share ends, and limits how many calls of one member run on
-// machines, the member's own included, and wait for one (spec/routing.md#wait-many).
+// activeCalls is the calls from Do until their answers are closed. It limits how many
+// calls of one member run on machines, the member's own included, and wait for one
+// (spec/routing.md#wait-many).
 type activeCalls struct {
 	maxRunning, maxWaiting int // of one member; 0: no limit
 
 	mu       sync.Mutex
-	cancel   map[*activeCall]context.CancelCauseFunc
-	byMember map[fleet.MemberID]*memberCalls // members with calls that run or wait
+	calls    map[*activeCall]struct{}
+	byMember map[fleet.MemberID]phaseCounts // members with calls that run or wait
 }
-
-// memberCalls is how many calls of a member run and wait.
-type memberCalls struct{ running, waiting int }
 
 // phase is what a call counts as.
 type phase uint8
 
 const (
-	deciding phase = iota // counts as nothing
-	waiting
-	running
+	phaseDeciding phase = iota // counts as nothing
+	phaseWaiting
+	phaseRunning
 )
 
-// begin adds a call until end is called; the context ends with the cause that
-// revoke gives.
-func (a *activeCalls) begin(ctx context.Context, c *activeCall) (_ context.Context, end func()) {
-	ctx, cancel := context.WithCancelCause(ctx)
+// phaseCounts is how many calls of a member are in each phase.
+type phaseCounts [phaseRunning + 1]int
+
+// register adds a call until unregister is called. c.cancel ends the context that it
+// returns.
+func (a *activeCalls) register(ctx context.Context, c *activeCall) (_ context.Context, unregister func()) {
+	ctx, c.cancel = context.WithCancelCause(ctx)
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if a.cancel == nil {
-		a.cancel = make(map[*activeCall]context.CancelCauseFunc)
-		a.byMember = make(map[fleet.MemberID]*memberCalls)
+	if a.calls == nil {
+		a.calls, a.byMember = make(map[*activeCall]struct{}), make(map[fleet.MemberID]phaseCounts)
 	}
-	a.cancel[c] = cancel
+	a.calls[c] = struct{}{}
 	return ctx, func() {
 		a.mu.Lock()
-		a.count(c, deciding)
-		delete(a.cancel, c)
+		a.setPhase(c, phaseDeciding)
+		delete(a.calls, c)
 		a.mu.Unlock()
-		cancel(nil)
+		c.cancel(nil)
 	}
 }
 
@@ -58,46 +59,32 @@ func (a *activeCalls) begin(ctx context.Context, c *activeCall) (_ context.Conte
 func (a *activeCalls) enter(c *activeCall, next phase) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	var has memberCalls
-	if counted := a.byMember[c.call.Caller.Member]; counted != nil {
-		has = *counted
-	}
+	has := a.byMember[c.call.Caller.Member]
+	running, waiting := has[phaseRunning], has[phaseWaiting]
 	switch {
 	case c.phase == next:
 		return nil
-	case next == running && c.phase == deciding && a.maxRunning > 0 && has.running >= a.maxRunning:
+	case next == phaseRunning && c.phase == phaseDeciding && a.maxRunning > 0 && running >= a.maxRunning:
 		return fault.New(fault.RateLimitExceeded, "you have %d calls running, which is as many as one member may have at once; wait until one ends", a.maxRunning)
-	case next == waiting && a.maxWaiting > 0 && has.waiting >= a.maxWaiting:
+	case next == phaseWaiting && a.maxWaiting > 0 && waiting >= a.maxWaiting:
 		return fault.New(fault.RateLimitExceeded, "you have %d calls waiting for a machine, which is as many as one member may have; wait until one ends", a.maxWaiting)
-	case next == waiting && c.phase == deciding && a.maxWaiting > 0 && a.maxRunning > 0 && has.running+has.waiting >= a.maxRunning+a.maxWaiting:
-		return fault.New(fault.RateLimitExceeded, "you have %d calls running or waiting for a machine, which is as many as one member may have; wait until one ends", has.running+has.waiting)
+	case next == phaseWaiting && c.phase == phaseDeciding && a.maxWaiting > 0 && a.maxRunning > 0 && running+waiting >= a.maxRunning+a.maxWaiting:
+		return fault.New(fault.RateLimitExceeded, "you have %d calls running or waiting for a machine, which is as many as one member may have; wait until one ends", running+waiting)
 	}
-	a.count(c, next)
+	a.setPhase(c, next)
 	return nil
 }
 
-// count moves a call from its phase to the next. Needs mu.
-func (a *activeCalls) count(c *activeCall, next phase) {
+// setPhase counts a call in its next phase. Needs mu.
+func (a *activeCalls) setPhase(c *activeCall, next phase) {
 	member := c.call.Caller.Member
-	calls := a.byMember[member]
-	if calls == nil {
-		calls = new(memberCalls)
-		a.byMember[member] = calls
-	}
-	calls.add(c.phase, -1)
-	calls.add(next, 1)
+	counts := a.byMember[member]
+	counts[c.phase]--
+	counts[next]++
+	counts[phaseDeciding] = 0
 	c.phase = next
-	if *calls == (memberCalls{}) {
+	if a.byMember[member] = counts; counts == (phaseCounts{}) {
 		delete(a.byMember, member)
-	}
-}
-
-func (m *memberCalls) add(as phase, n int) {
-	switch as {
-	case waiting:
-		m.waiting += n
-	case running:
-		m.running += n
 	}
 }
 
@@ -105,20 +92,7 @@ func (m *memberCalls) add(as phase, n int) {
 func (a *activeCalls) all() []*activeCall {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	out := make([]*activeCall, 0, len(a.cancel))
-	for c := range a.cancel {
-		out = append(out, c)
-	}
-	return out
-}
-
-// revoke ends a call with that fault, if it is still active.
-func (a *activeCalls) revoke(c *activeCall, why error) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if cancel := a.cancel[c]; cancel != nil {
-		cancel(why)
-	}
+	return slices.AppendSeq(make([]*activeCall, 0, len(a.calls)), maps.Keys(a.calls))
 }
 
 // Running is a call that a machine runs now.

@@ -18,17 +18,17 @@ func TestActiveTogether(t *testing.T) {
 	n := 0
 	for range 20 {
 		c := &activeCall{call: &gateway.Call{Caller: gateway.Caller{Member: "ann"}}}
-		_, end := u.begin(t.Context(), c)
-		if err := u.enter(c, waiting); err != nil {
+		_, unregister := u.register(t.Context(), c)
+		if err := u.enter(c, phaseWaiting); err != nil {
 			if f := fault.Of(err); f.Code != fault.RateLimitExceeded {
 				t.Fatal(err)
 			}
-			end()
+			unregister()
 			continue
 		}
 		n++
-		ends = append(ends, end)
-		if err := u.enter(c, running); err != nil { // its machine made room
+		ends = append(ends, unregister)
+		if err := u.enter(c, phaseRunning); err != nil { // its machine made room
 			t.Fatalf("one that waited is refused: %v", err)
 		}
 	}
@@ -38,8 +38,8 @@ func TestActiveTogether(t *testing.T) {
 	for _, end := range ends {
 		end()
 	}
-	if len(u.cancel) != 0 || len(u.byMember) != 0 {
-		t.Errorf("%d calls of %d members are left", len(u.cancel), len(u.byMember))
+	if len(u.calls) != 0 || len(u.byMember) != 0 {
+		t.Errorf("%d calls of %d members are left", len(u.calls), len(u.byMember))
 	}
 }
 
@@ -78,7 +78,7 @@ func TestDefectLeavesNoSlot(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				one := newScheduler(t, 1)
 				d := &Dispatcher{cfg: Config{Wait: time.Minute}}
-				d.scheduler.now, d.scheduler.activity = one.now, func() {}
+				d.scheduler.refresh, d.scheduler.activity = one.refresh, func() {}
 				var held *reservation
 				if c.busy {
 					held = one.newcomer("ann")
@@ -94,13 +94,13 @@ func TestDefectLeavesNoSlot(t *testing.T) {
 				}()
 				synctest.Wait()
 				if held != nil {
-					d.scheduler.release(held, true)
+					d.scheduler.release(held, ran)
 				}
 				if <-ended == nil {
 					t.Error("there was no defect")
 				}
-				if n := one.inFlight(); n != 0 || d.scheduler.waiting.Load() != 0 || len(d.active.all()) != 0 {
-					t.Errorf("%d slots are reserved, %d calls wait, %d are active", n, d.scheduler.waiting.Load(), len(d.active.all()))
+				if n := one.inFlight(); n != 0 || d.scheduler.waitCount.Load() != 0 || len(d.active.all()) != 0 {
+					t.Errorf("%d slots are reserved, %d calls wait, %d are active", n, d.scheduler.waitCount.Load(), len(d.active.all()))
 				}
 			})
 		})

@@ -28,8 +28,8 @@ const (
 	admitTimeout = 10 * time.Second
 	// cancelTimeout limits how long a machine takes to end a cancelled call.
 	cancelTimeout = 2 * time.Second
-	// maxRefusal limits what is read of an engine's own message.
-	maxRefusal = 64 << 10
+	// maxEngineText limits what is read of an engine's own message.
+	maxEngineText = 64 << 10
 )
 
 // errNotAdmitted is the cause of the end of an attempt that its machine did not
@@ -39,11 +39,11 @@ var errNotAdmitted = errors.New("the machine neither took nor refused the call i
 // attempt is a call on one machine.
 type attempt struct {
 	*reservation
-	call    *gateway.Call
-	began   time.Time
-	cancel  context.CancelCauseFunc // ends the attempt, not the call
-	refusal tunnel.Refusal          // why the daemon did not take the call, if it said so
-	gotBody bool                    // the machine was given some of the request's body
+	call         *gateway.Call
+	began        time.Time
+	cancel       context.CancelCauseFunc // ends the attempt, not the call
+	daemonReason tunnel.Refusal          // why the daemon did not take the call, if it said so
+	gotBody      bool                    // the machine was given some of the request's body
 }
 
 // outcome is how an attempt ended.
@@ -59,6 +59,11 @@ const (
 	vanished                   // gone while a unary call ran: another may be tried once
 )
 
+// slotUses is what became of the reservation, by outcome.
+var slotUses = [...]slotUse{
+	answered: ran, failed: ran, revoked: ran, vanished: ran, busy: refusedBusy, notTaken: unused, notAdmitted: unused,
+}
+
 // send posts the call through the tunnel of the attempt's machine. For every outcome
 // but answered the reservation was released.
 //
@@ -69,66 +74,62 @@ const (
 //     body.
 //  3. Status 200: of a streamed answer the first bytes are awaited, a unary answer
 //     is read to its end. Until then another machine may still replace this one.
-//  4. Any other status is a refusal or the engine's own fault (readRefusal); no
-//     response at all is the end of the tunnel, or the engine's (broken).
+//  4. Any other status is the daemon's refusal or the engine's own fault (readNon200);
+//     no response at all is the end of the tunnel, or the engine's (classifyBreak).
 func (d *Dispatcher) send(ctx context.Context, a *attempt) (*gateway.Answer, outcome, error) {
 	line, ok := d.line(a.call, a.Candidate)
 	gone := line.Gone
 	if !ok || isClosed(gone) {
-		d.scheduler.release(a.reservation, false)
+		d.scheduler.release(a.reservation, unused)
 		return nil, notTaken, nil
 	}
-	if !d.stillReaches(a) {
-		d.scheduler.release(a.reservation, false)
+	if !d.mayStart(a) {
+		d.scheduler.release(a.reservation, unused)
 		return nil, revoked, nil
 	}
 	ctx, cancel := context.WithCancelCause(ctx)
-	late := time.AfterFunc(d.cfg.FirstByte, func() {
+	firstByteTimer := time.AfterFunc(d.cfg.FirstByte, func() {
 		cancel(fault.New(fault.EngineTimeout, "the machine took the call but its engine gave no answer for %s", d.cfg.FirstByte))
 	})
-	end := func(out outcome) {
-		late.Stop()
+	finish := func(out outcome) {
+		firstByteTimer.Stop()
 		cancel(nil)
-		if out == busy {
-			d.scheduler.releaseBusy(a.reservation)
-			return
-		}
-		d.scheduler.release(a.reservation, out != notTaken && out != notAdmitted)
+		d.scheduler.release(a.reservation, slotUses[out])
 	}
 
 	endpoint, _ := a.call.Request()
 	traced := httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{WroteHeaders: d.cfg.Ledger.RequestSync})
 	request, body := d.request(traced, a.call, a.Candidate, endpoint.Path())
-	admit := time.AfterFunc(admitTimeout, func() {
+	admitTimer := time.AfterFunc(admitTimeout, func() {
 		if request.Header.Get("Expect") != "" && body.withhold() {
 			cancel(errNotAdmitted)
 		}
 	})
 	response, err := line.RoundTrip(request)
-	admit.Stop() // a machine that answers took the call, whether or not it read the body
+	admitTimer.Stop() // a machine that answers took the call, whether or not it read the body
 	if err != nil {
-		a.gotBody = body.stop()
-		out, f := broken(ctx, a.call, gone, err)
+		a.gotBody = body.stop() && !errors.Is(err, registry.ErrBusy) && !errors.Is(err, registry.ErrNotTaken)
+		out, f := classifyBreak(ctx, a.call, gone, err)
 		d.awaitHome(ctx, a, err)
 		if errors.Is(err, tunnel.ErrFull) || out == notAdmitted {
-			d.recordRefusal(a)
+			d.leaveOut(a)
 		}
-		end(out)
+		finish(out)
 		return nil, out, f
 	}
 	if response.StatusCode != http.StatusOK {
 		a.gotBody = body.stop()
-		a.refusal = tunnel.RefusalIn(response.Header)
-		out, f := readRefusal(response)
+		a.daemonReason = tunnel.RefusalIn(response.Header)
+		out, f := readNon200(response)
 		response.Body.Close()
 		if out != failed {
-			d.recordRefusal(a)
+			d.leaveOut(a)
 		}
-		end(out)
+		finish(out)
 		return nil, out, f
 	}
 	a.gotBody = true
-	answer := &answerBody{ReadCloser: response.Body, ctx: ctx, gone: gone, end: func() { end(answered) }}
+	answer := &answerBody{ReadCloser: response.Body, ctx: ctx, gone: gone, finish: func() { finish(answered) }}
 	result := &gateway.Answer{Response: response, Endpoint: endpoint}
 	if a.call.Stream {
 		err = answer.readAhead()
@@ -136,12 +137,12 @@ func (d *Dispatcher) send(ctx context.Context, a *attempt) (*gateway.Answer, out
 		result.Held, err = a.call.Hold(d.cfg.Spool, answer.ReadCloser, response.ContentLength)
 	}
 	if err != nil {
-		out, f := broken(ctx, a.call, gone, err)
+		out, f := classifyBreak(ctx, a.call, gone, err)
 		d.awaitHome(ctx, a, err)
 		answer.Close()
 		return nil, out, f
 	}
-	late.Stop()
+	firstByteTimer.Stop()
 	a.Offer.Load.ObserveTTFT(time.Since(a.began))
 	response.Body = answer
 	if !a.call.Stream { // the machine is done: its slot does not wait for the caller to read
@@ -150,9 +151,9 @@ func (d *Dispatcher) send(ctx context.Context, a *attempt) (*gateway.Answer, out
 	return result, answered, nil
 }
 
-// stopped reports whether the machine no longer runs an attempt that was cancelled:
+// hasStopped reports whether the machine no longer runs an attempt that was cancelled:
 // its daemon says so, or its tunnel has ended (spec/routing.md#one-attempt).
-func (d *Dispatcher) stopped(ctx context.Context, a *attempt) bool {
+func (d *Dispatcher) hasStopped(ctx context.Context, a *attempt) bool {
 	line, ok := d.line(a.call, a.Candidate)
 	if !ok {
 		return true
@@ -163,7 +164,7 @@ func (d *Dispatcher) stopped(ctx context.Context, a *attempt) bool {
 	r.Header = http.Header{tunnel.HeaderCorrelation: {a.call.ID}, tunnel.HeaderAttempt: {attemptHeader(a.call, a.Machine)}}
 	response, err := line.RoundTrip(r)
 	if err != nil {
-		return errors.Is(err, registry.ErrLost) || errors.Is(err, registry.ErrNotTaken) || ends(ctx, line.Gone)
+		return errors.Is(err, registry.ErrLost) || errors.Is(err, registry.ErrNotTaken) || awaitTunnelEnd(ctx, line.Gone)
 	}
 	response.Body.Close()
 	return response.StatusCode == http.StatusNoContent
@@ -173,23 +174,23 @@ func (d *Dispatcher) stopped(ctx context.Context, a *attempt) bool {
 // to that node ended, if the node is still connected (spec/routing.md#one-attempt).
 func (d *Dispatcher) awaitHome(ctx context.Context, a *attempt, err error) {
 	if errors.Is(err, registry.ErrLost) && ctx.Err() == nil {
-		d.stopped(ctx, a)
+		d.hasStopped(ctx, a)
 	}
 }
 
-// recordRefusal records that the machine did not take a call which by its
+// leaveOut records that the machine did not take a call which by its
 // advertisement it would have taken (spec/routing.md#left-out). RefusedUnknownModel
 // cannot be a stale advertisement, so it leaves the machine out for the full time.
 // Nothing notifies the hub when the time is over, so a timer decides again for the calls
 // that wait for the machine.
-func (d *Dispatcher) recordRefusal(a *attempt) {
+func (d *Dispatcher) leaveOut(a *attempt) {
 	now := time.Now()
-	until := a.Offer.Load.Record(a.Class).Refused(a.began, now, a.refusal != tunnel.RefusedUnknownModel)
+	until := a.Offer.Load.Record(a.Class).Refused(a.began, now, a.daemonReason != tunnel.RefusedUnknownModel)
 	if until.IsZero() {
 		return
 	}
 	if until.Sub(now) >= time.Second {
-		d.cfg.Log.Info("machine left out", "machine", a.Machine.ID, "model", string(a.model), "refused", string(a.refusal), "until", until)
+		d.cfg.Log.Info("machine left out", "machine", a.Machine.ID, "model", string(a.model), "refused", string(a.daemonReason), "until", until)
 	}
 	time.AfterFunc(until.Sub(now), func() { d.OnMachine(a.Machine.ID) })
 }
@@ -228,9 +229,7 @@ func (d *Dispatcher) request(ctx context.Context, call *gateway.Call, c fleet.Ca
 	}
 	_, content := call.Request()
 	call.Attach(r, content)
-	if c.Class == fleet.Grouped || r.ContentLength > maxWithHead {
-		r.Header.Set("Expect", "100-continue")
-	}
+	withholdBody(r, c.Class)
 	deadline, ok := ctx.Deadline()
 	if !ok { // the limits of a streamed call begin when a machine took it
 		deadline = time.Now().Add(d.cfg.FirstByte + d.cfg.Stream)
@@ -242,14 +241,22 @@ func (d *Dispatcher) request(ctx context.Context, call *gateway.Call, c fleet.Ca
 	return r, body
 }
 
+// withholdBody makes the body of a request follow its head once the daemon admitted that
+// (spec/routing.md#head-first).
+func withholdBody(r *http.Request, class fleet.Class) {
+	if class == fleet.Grouped || r.ContentLength > maxWithHead {
+		r.Header.Set("Expect", "100-continue")
+	}
+}
+
 func attemptHeader(call *gateway.Call, machine *fleet.Machine) string {
 	return fmt.Sprintf("%d %d", call.Trace.Attempts, machine.Generation)
 }
 
-// broken returns what a failed exchange means: the caller hung up or a limit passed,
+// classifyBreak returns what a failed exchange means: the caller hung up or a limit passed,
 // the machine disconnected or takes no further stream, or its engine broke off. It may
 // wait for disconnectGrace.
-func broken(ctx context.Context, call *gateway.Call, gone <-chan struct{}, err error) (outcome, error) {
+func classifyBreak(ctx context.Context, call *gateway.Call, gone <-chan struct{}, err error) (outcome, error) {
 	var f *fault.Fault
 	switch {
 	case context.Cause(ctx) == errNotAdmitted:
@@ -264,7 +271,7 @@ func broken(ctx context.Context, call *gateway.Call, gone <-chan struct{}, err e
 		return notTaken, nil
 	case errors.Is(err, registry.ErrUnreached):
 		return revoked, nil
-	case !errors.Is(err, registry.ErrLost) && !ends(ctx, gone):
+	case !errors.Is(err, registry.ErrLost) && !awaitTunnelEnd(ctx, gone):
 		return failed, fault.New(fault.EngineError, "the engine on the machine broke off before it answered").Because(err)
 	case call.Stream:
 		return notTaken, nil
@@ -273,15 +280,15 @@ func broken(ctx context.Context, call *gateway.Call, gone <-chan struct{}, err e
 	}
 }
 
-// readRefusal returns what a status other than 200 means.
-func readRefusal(response *http.Response) (outcome, error) {
+// readNon200 returns what a status other than 200 means.
+func readNon200(response *http.Response) (outcome, error) {
 	switch reason := tunnel.RefusalIn(response.Header); {
 	case reason == tunnel.RefusedBusy:
 		return busy, nil
 	case reason != "":
 		return notTaken, nil
 	}
-	text, _ := io.ReadAll(io.LimitReader(response.Body, maxRefusal)) // what came before a break is enough
+	text, _ := io.ReadAll(io.LimitReader(response.Body, maxEngineText)) // what came before a break is enough
 	f := gateway.EngineFault(response.StatusCode, text)
 	if f == nil {
 		return notTaken, nil
@@ -289,9 +296,9 @@ func readRefusal(response *http.Response) (outcome, error) {
 	return failed, f
 }
 
-// ends waits for the end of the tunnel for at most disconnectGrace, and reports whether
-// it ended.
-func ends(ctx context.Context, gone <-chan struct{}) bool {
+// awaitTunnelEnd waits for the end of the tunnel for at most disconnectGrace, and reports
+// whether it ended.
+func awaitTunnelEnd(ctx context.Context, gone <-chan struct{}) bool {
 	select {
 	case <-gone:
 		return true

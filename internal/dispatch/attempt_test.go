@@ -17,7 +17,7 @@ import (
 
 // A tunnel that ends a moment after its streams broke is a machine that disconnected;
 // if the tunnel lives on, its engine broke off.
-func TestBroken(t *testing.T) {
+func TestClassifyBreak(t *testing.T) {
 	left := errors.New("the caller left")
 	for name, c := range map[string]struct {
 		stream bool
@@ -45,7 +45,7 @@ func TestBroken(t *testing.T) {
 				if c.ends > 0 {
 					time.AfterFunc(c.ends, func() { close(gone) })
 				}
-				got, err := broken(ctx, &gateway.Call{Stream: c.stream}, gone, c.err)
+				got, err := classifyBreak(ctx, &gateway.Call{Stream: c.stream}, gone, c.err)
 				if got != c.want || (err == nil) != (c.cause == nil) || err != nil && fault.Of(err).Code != fault.Of(c.cause).Code {
 					t.Errorf("%d, %v", got, err)
 				}
@@ -64,10 +64,10 @@ func TestFault38MachineDeclines(t *testing.T) {
 			StatusCode: http.StatusServiceUnavailable, Body: http.NoBody,
 			Header: http.Header{tunnel.HeaderRefused: {string(reason)}},
 		}
-		if got, err := readRefusal(response); got != notTaken || err != nil {
+		if got, err := readNon200(response); got != notTaken || err != nil {
 			t.Errorf("%s: %d, %v", reason, got, err)
 		}
-		if words := (&attempt{refusal: tunnel.RefusalIn(response.Header)}).describe(notTaken); strings.Contains(words, "of its own") {
+		if words := (&attempt{daemonReason: tunnel.RefusalIn(response.Header)}).describe(notTaken); strings.Contains(words, "of its own") {
 			t.Errorf("a machine's own words: %q", words)
 		}
 	}

@@ -22,7 +22,7 @@ type requestBody struct {
 // errStopped ends a body whose request was answered before it was read.
 var errStopped = errors.New("the machine answered before it read the request")
 
-// Read satisfies io.Reader.
+// Read implements io.Reader.
 func (b *requestBody) Read(p []byte) (int, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -34,7 +34,7 @@ func (b *requestBody) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// Close satisfies io.Closer.
+// Close implements io.Closer.
 func (b *requestBody) Close() error { return b.body.Close() }
 
 // stop ends the body and reports whether any of it was given.
@@ -58,10 +58,10 @@ func (b *requestBody) withhold() bool {
 // it gets the next call.
 type answerBody struct {
 	io.ReadCloser
-	ctx   context.Context
-	gone  <-chan struct{} // closed when the machine's tunnel has ended
-	first []byte          // read ahead
-	end   func()
+	ctx    context.Context
+	gone   <-chan struct{} // closed when the machine's tunnel has ended
+	first  []byte          // read ahead
+	finish func()
 }
 
 // readAhead waits for the answer's first bytes.
@@ -91,16 +91,16 @@ func (b *answerBody) Read(p []byte) (int, error) {
 		return n, context.Cause(b.ctx)
 	case errors.Is(err, registry.ErrUnreached):
 		return n, fault.New(fault.CascadeExhausted, "the machine that ran this is no longer shared with you; if another one serves the model, try again")
-	case errors.Is(err, registry.ErrLost), ends(b.ctx, b.gone):
+	case errors.Is(err, registry.ErrLost), awaitTunnelEnd(b.ctx, b.gone):
 		return n, fault.New(fault.MachineOffline, "the machine went away in the middle of the answer").Because(err)
 	default:
 		return n, fault.New(fault.EngineError, "the engine broke off in the middle of the answer").Because(err)
 	}
 }
 
-// Close satisfies io.Closer.
+// Close implements io.Closer.
 func (b *answerBody) Close() error {
 	err := b.ReadCloser.Close()
-	b.end()
+	b.finish()
 	return err
 }

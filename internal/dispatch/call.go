@@ -2,6 +2,7 @@ package dispatch
 
 import (
 	"context"
+	"errors"
 	"sync/atomic"
 	"time"
 
@@ -18,44 +19,45 @@ type activeCall struct {
 	d        *Dispatcher
 	call     *gateway.Call
 	query    fleet.Query
-	deadline time.Time // of its wait
-	// vanished says that a unary call lost its machine after it had started
+	deadline time.Time               // of its wait
+	cancel   context.CancelCauseFunc // ends the call
+	// lostOne says that a unary call lost its machine after it had started
 	// (spec/routing.md#vanished).
-	vanished bool
-	slot     *reservation            // the last that it got
-	attempt  atomic.Pointer[attempt] // the one that runs now; nil: none
-	phase    phase                   // guarded by activeCalls.mu
+	lostOne   bool
+	slot      *reservation              // the last that it got
+	attempt   atomic.Pointer[attempt]   // the one that a machine runs now; nil: none
+	unchecked atomic.Pointer[time.Time] // since when the look-up of its caller fails; nil: it does not
+	phase     phase                     // guarded by activeCalls.mu
 }
 
-// run decides, tries and waits until there is an answer or a fault.
+// errDecideAgain is the error of runOn for a call that is to be decided again.
+var errDecideAgain = errors.New("the call is to be decided again")
+
+// run decides, reserves or waits, and attempts until there is an answer or a fault.
 func (c *activeCall) run(ctx context.Context) (*gateway.Answer, error) {
 	for {
 		decision := c.d.route(&c.query)
-		c.recordDecision(judgement(decision))
-		switch decision.Verdict {
-		case fleet.Refuse:
+		c.recordDecision(decisionTrace(decision))
+		if decision.Verdict == fleet.Refuse {
 			return nil, c.refusal(decision.Row, decision.Fault)
-		case fleet.Try:
-			if r := c.d.scheduler.take(decision.Candidates, c.call.Model, c.query.Now); r != nil {
-				c.slot = r
-				if err := c.d.active.enter(c, running); err != nil {
-					c.d.scheduler.release(r, false)
-					return nil, err
-				}
-				if answer, err, done := c.try(ctx, r); done {
-					return answer, err
-				}
-				continue
-			}
-			// Other calls took the slots since the decision: wait for one.
 		}
-		if answer, err, done := c.wait(ctx); done {
+		c.slot = c.d.scheduler.take(decision.Candidates, c.call.Model, c.query.Now) // Wait has no candidates
+		if c.slot == nil {
+			if err := c.wait(ctx); err != nil {
+				return nil, err
+			}
+		}
+		if err := c.d.active.enter(c, phaseRunning); err != nil {
+			c.d.scheduler.release(c.slot, unused)
+			return nil, err
+		}
+		if answer, err := c.runOn(ctx, c.slot); err != errDecideAgain {
 			return answer, err
 		}
 	}
 }
 
-// try attempts the call on the machine of a reservation, by the outcome of send:
+// runOn attempts the call on the machine of a reservation, by the outcome of send:
 //
 //  1. answered, failed: the call ends with that answer or fault. A failure because the
 //     machine went out of the caller's reach is revoked, once the machine has stopped.
@@ -63,9 +65,7 @@ func (c *activeCall) run(ctx context.Context) (*gateway.Answer, error) {
 //     joins a queue. It is not one of the machines that the call may try.
 //  3. notTaken, notAdmitted, revoked, vanished: the call is decided again without the
 //     machine, unless it has had fleet.MaxCandidates, or a second machine vanished.
-//
-// If done is false the call is to be decided again.
-func (c *activeCall) try(ctx context.Context, r *reservation) (_ *gateway.Answer, _ error, done bool) {
+func (c *activeCall) runOn(ctx context.Context, r *reservation) (*gateway.Answer, error) {
 	trace := &c.call.Trace
 	trace.Attempts++
 	r.widen(c.call.Choices)
@@ -73,25 +73,28 @@ func (c *activeCall) try(ctx context.Context, r *reservation) (_ *gateway.Answer
 	receipt, err := c.d.cfg.Ledger.Begin(runningUsage(c.call))
 	if err != nil {
 		trace.Machine, trace.Owner, trace.Group = "", "", ""
-		c.d.scheduler.release(r, false)
-		return nil, err, true
+		c.d.scheduler.release(r, unused)
+		return nil, err
 	}
-	here, cancel := context.WithCancelCause(ctx)
+	attemptCtx, cancel := context.WithCancelCause(ctx)
 	a := &attempt{reservation: r, call: c.call, began: time.Now(), cancel: cancel}
 	c.attempt.Store(a)
-	answer, outcome, err := c.d.send(here, a)
+	answer, outcome, err := c.d.send(attemptCtx, a)
 	if outcome == answered {
-		if err = c.d.cfg.Ledger.Await(here, receipt); err != nil {
+		if !c.call.Stream { // the machine is done
+			c.attempt.Store(nil)
+		}
+		if err = c.d.cfg.Ledger.Await(attemptCtx, receipt); err != nil {
 			answer.Close()
 			answer, outcome = nil, failed
 		}
 	}
-	if outcome == failed && here.Err() != nil && ctx.Err() == nil && c.d.stopped(ctx, a) {
+	if outcome == failed && attemptCtx.Err() != nil && ctx.Err() == nil && c.d.hasStopped(ctx, a) {
 		outcome = revoked
 	}
 	c.recordAttempt(a, outcome)
 	if outcome == answered || outcome == failed {
-		return answer, err, true
+		return answer, err
 	}
 	c.attempt.Store(nil)
 	cancel(nil)
@@ -100,25 +103,25 @@ func (c *activeCall) try(ctx context.Context, r *reservation) (_ *gateway.Answer
 	}
 	switch {
 	case ctx.Err() != nil:
-		return nil, context.Cause(ctx), true
+		return nil, context.Cause(ctx)
 	case outcome == busy:
 		c.query.Full = append(c.query.Full, r.Machine.ID) // until the call joins a queue
-		return nil, nil, false
-	case outcome == vanished && c.vanished:
-		return nil, fault.New(fault.MachineOffline, "two machines went away in the middle of the answer; try again shortly"), true
+		return nil, errDecideAgain
+	case outcome == vanished && c.lostOne:
+		return nil, fault.New(fault.MachineOffline, "two machines went away in the middle of the answer; try again shortly")
 	}
-	c.vanished = c.vanished || outcome == vanished
+	c.lostOne = c.lostOne || outcome == vanished
 	c.query.Avoid, c.query.Gone = append(c.query.Avoid, r.Machine.ID), true
 	if len(c.query.Avoid) == fleet.MaxCandidates {
-		return nil, c.exhausted(), true
+		return nil, c.exhausted()
 	}
-	return nil, nil, false
+	return nil, errDecideAgain
 }
 
 // refusal is the fault of a decision to refuse by that row. For a call that lost its
 // machine that loss is the cause.
 func (c *activeCall) refusal(row int, f *fault.Fault) *fault.Fault {
-	if c.vanished && row == rowExhausted {
+	if c.lostOne && row == rowExhausted {
 		f = fault.New(fault.MachineOffline, "the machine went away in the middle of the answer and no other one could take over; try again shortly")
 		if c.query.Waited {
 			f = f.AfterWait()
@@ -139,11 +142,11 @@ const (
 func (c *activeCall) exhausted() *fault.Fault {
 	decision := c.d.route(&c.query)
 	if decision.Verdict == fleet.Refuse {
-		c.recordDecision(judgement(decision))
+		c.recordDecision(decisionTrace(decision))
 		return c.refusal(decision.Row, decision.Fault)
 	}
 	decision.Verdict, decision.Row = fleet.Refuse, rowExhausted
-	c.recordDecision(judgement(decision))
+	c.recordDecision(decisionTrace(decision))
 	code := fault.CapacityFull
 	if c.query.Family != fleet.Chat {
 		code = fault.CascadeExhausted
@@ -155,11 +158,11 @@ func (c *activeCall) exhausted() *fault.Fault {
 	return c.refusal(rowExhausted, f)
 }
 
-// wait queues the call for its model and tries the machine of the slot that it is
-// granted.
-func (c *activeCall) wait(ctx context.Context) (_ *gateway.Answer, _ error, done bool) {
-	if err := c.d.active.enter(c, waiting); err != nil {
-		return nil, err, true
+// wait queues the call for its model until it has a slot. It fails with the fault that
+// ends the wait.
+func (c *activeCall) wait(ctx context.Context) error {
+	if err := c.d.active.enter(c, phaseWaiting); err != nil {
+		return err
 	}
 	began := time.Now()
 	w := c.d.scheduler.join(c.query, c.call.Arrived)
@@ -167,29 +170,28 @@ func (c *activeCall) wait(ctx context.Context) (_ *gateway.Answer, _ error, done
 	result, err := c.await(ctx, w)
 	c.slot = result.slot
 	c.call.Trace.Waited += time.Since(began)
-	c.call.Waiting(-1, 0) // the wait is over
+	c.call.Waiting(-1, 0) // negative: it waits no longer
 	if err != nil {
-		return nil, err, true
+		return err
 	}
 	c.recordDecision(result.decision)
 	if result.slot == nil {
-		return nil, c.refusal(result.decision.Row, result.refusal), true
+		return c.refusal(result.decision.Row, result.refusal)
 	}
-	_ = c.d.active.enter(c, running) // a call that waited is not refused here
-	return c.try(ctx, result.slot)
+	return nil
 }
 
 // await returns how the wait ended, or the error that ended it: the deadline's or
 // the caller's.
 func (c *activeCall) await(ctx context.Context, w *waiter) (waitResult, error) {
-	ended := false
+	resolved := false
 	defer func() {
-		if ended {
+		if resolved {
 			return
 		}
 		// The caller hung up, or there was a panic.
 		if result, ok := c.d.scheduler.leave(w); ok && result.slot != nil {
-			c.d.scheduler.release(result.slot, false)
+			c.d.scheduler.release(result.slot, unused)
 		}
 	}()
 	deadline := time.NewTimer(time.Until(c.deadline))
@@ -200,11 +202,11 @@ func (c *activeCall) await(ctx context.Context, w *waiter) (waitResult, error) {
 		c.call.Waiting(c.d.scheduler.position(w), max(0, time.Until(c.deadline)))
 		select {
 		case result := <-w.result:
-			ended = true
+			resolved = true
 			return result, nil
 		case <-report.C:
 		case <-deadline.C:
-			ended = true
+			resolved = true
 			if result, ok := c.d.scheduler.leave(w); ok {
 				return result, nil
 			}

@@ -34,7 +34,7 @@
 // Three things run alongside. The registry notifies of changes (OnMachine,
 // OnChange): calls that wait are decided again, and calls whose key or share ended are
 // ended (revocation.go). A tick each second does the same for what changes with time
-// (Run). And the number of calls that a member has running and waiting is limited
+// (Run). The number of calls that a member has running and waiting is limited
 // (active.go).
 //
 // The rules are those of docs/spec/routing.md: fleet.Route holds what is decided at one
@@ -46,7 +46,6 @@ import (
 	"io"
 	"log/slog"
 	"math/rand/v2"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -88,17 +87,14 @@ type Config struct {
 	Log  *slog.Logger
 }
 
-// Dispatcher serves hosted calls; it is a gateway.Backend. Make it with New, then
-// Run it.
+// Dispatcher serves the hub's calls on members' machines; it is a gateway.Backend. Make it
+// with New, then Run it.
 type Dispatcher struct {
 	cfg       Config
 	scheduler scheduler
 	active    activeCalls
 	repeated  repetitions               // attempts of other nodes
 	changed   atomic.Pointer[time.Time] // of the last OnChange; nil: none yet
-
-	mu        sync.Mutex
-	unchecked map[gateway.Caller]time.Time // callers whose look-up failed, and since when
 }
 
 // New returns a Dispatcher. The registry's notifications are to reach OnChange and
@@ -108,7 +104,7 @@ func New(cfg Config) *Dispatcher {
 		cfg.Draw = rand.Uint64
 	}
 	d := &Dispatcher{cfg: cfg}
-	d.scheduler.now, d.scheduler.activity = d.now, cfg.Activity
+	d.scheduler.refresh, d.scheduler.activity = d.refresh, cfg.Activity
 	d.active.maxRunning, d.active.maxWaiting = max(cfg.Running, 0), max(cfg.Waiting, 0)
 	return d
 }
@@ -122,8 +118,7 @@ func (d *Dispatcher) Run(ctx context.Context) error {
 		select {
 		case now := <-tick.C:
 			d.scheduler.tick(now)
-			d.revokeUnconfirmed(now)
-			d.revokeUnchecked(now)
+			d.endUnconfirmed(now)
 		case <-ctx.Done():
 			return nil
 		}
@@ -155,38 +150,37 @@ func (d *Dispatcher) Queued(machine *fleet.Machine) int { return d.scheduler.que
 // refuses it.
 func (d *Dispatcher) Do(ctx context.Context, call *gateway.Call) (answer *gateway.Answer, err error) {
 	c := &activeCall{d: d, call: call, query: queryOf(call), deadline: call.Arrived.Add(d.waitLimit(call))}
-	ctx, end := d.active.begin(ctx, c)
+	ctx, unregister := d.active.register(ctx, c)
 	defer func() {
 		if answer == nil { // a refusal, or a panic, which may have left a slot reserved
 			if c.slot != nil {
-				d.scheduler.release(c.slot, true)
+				d.scheduler.release(c.slot, ran)
 			}
-			end()
+			unregister()
 		}
 	}()
 	// The call's body may have taken minutes to arrive. A change in the meantime did
 	// not end it: it was not active yet.
 	if changed := d.changed.Load(); changed != nil && !call.Arrived.After(*changed) {
-		if f := d.checkCaller(ctx, call.Caller, time.Now()); f != nil {
-			return nil, f
+		if d.endRevoked([]*activeCall{c}, time.Now()); ctx.Err() != nil {
+			return nil, context.Cause(ctx)
 		}
 	}
-	if answer, err = c.run(ctx); err != nil {
-		return nil, err
+	if answer, err = c.run(ctx); err == nil {
+		answer.Body = &callBody{answer.Body, unregister}
 	}
-	answer.Body = &closer{answer.Body, end}
-	return answer, nil
+	return answer, err
 }
 
-// closer is an answer's body that ends the call when it is closed.
-type closer struct {
+// callBody is an answer's body. Closing it ends the call.
+type callBody struct {
 	io.ReadCloser
-	end func()
+	unregister func()
 }
 
-// Close satisfies io.Closer.
-func (b *closer) Close() error {
-	defer b.end()
+// Close implements io.Closer.
+func (b *callBody) Close() error {
+	defer b.unregister()
 	return b.ReadCloser.Close()
 }
 
@@ -212,13 +206,13 @@ func queryOf(call *gateway.Call) fleet.Query {
 
 // route decides on the newest snapshot.
 func (d *Dispatcher) route(query *fleet.Query) fleet.Decision {
-	s := d.scheduler.now(query)
+	s := d.scheduler.refresh(query)
 	return fleet.Route(s, *query)
 }
 
-// now sets what the query depends on beside the snapshot (the time, a new draw,
+// refresh sets what the query depends on beside the snapshot (the time, a new draw,
 // whether the store could be read) and returns the newest snapshot.
-func (d *Dispatcher) now(query *fleet.Query) *fleet.Snapshot {
+func (d *Dispatcher) refresh(query *fleet.Query) *fleet.Snapshot {
 	query.Now = time.Now()
 	query.Draw = d.cfg.Draw()
 	query.Unconfirmed = !d.cfg.Registry.Confirmed(query.Now)

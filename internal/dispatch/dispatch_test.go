@@ -149,3 +149,26 @@ func TestShareEndsBeforeTheAttempt(t *testing.T) {
 		t.Errorf("%d slots are reserved", n)
 	}
 }
+
+// A machine runs a unary call until its answer is complete, not until the caller has
+// read it.
+func TestUnaryAnswerRunsNoMore(t *testing.T) {
+	m := newSharedMachine(t, func(*sharedMachine) {})
+	body, err := m.spool.Keep(spool.Holder{}, []byte(`{"model":"m"}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	answer, err := m.Do(t.Context(), &gateway.Call{
+		ID: "req_1", Endpoint: fleet.ChatCompletions, Model: "m", Caller: gateway.Caller{Member: "bob", Name: "bob"}, Arrived: time.Now(), Body: body,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer answer.Close()
+	if n := m.live.Snapshot().Machine(m.id).Load.InFlight(); n != 0 {
+		t.Errorf("%d slots are reserved", n)
+	}
+	if running := m.Running(); len(running) != 0 {
+		t.Errorf("a machine runs %+v", running)
+	}
+}

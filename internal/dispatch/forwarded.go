@@ -113,7 +113,7 @@ func (d *Dispatcher) ServeForwarded(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	query := queryOf(call)
-	snapshot := d.now(&query)
+	snapshot := d.refresh(&query)
 	if machine = snapshot.Machine(id); machine == nil {
 		registry.Refuse(w, registry.RefusedGone)
 		return
@@ -173,7 +173,7 @@ func relay(w http.ResponseWriter, line registry.Line, request *http.Request) {
 
 // endOf returns why an exchange with a machine broke off.
 func endOf(ctx context.Context, gone <-chan struct{}) registry.Refusal {
-	if ends(ctx, gone) {
+	if awaitTunnelEnd(ctx, gone) {
 		return registry.EndedLost
 	}
 	return registry.EndedBroken
@@ -182,17 +182,17 @@ func endOf(ctx context.Context, gone <-chan struct{}) registry.Refusal {
 // serveForwarded is step 8 of ServeForwarded, with a slot. It is released before the
 // other node learns that the answer is complete, so that its next call finds it free.
 func (d *Dispatcher) serveForwarded(w http.ResponseWriter, request *http.Request, call *gateway.Call, slot *reservation, line registry.Line) {
-	ran := false
-	defer func() { d.scheduler.release(slot, ran) }()
+	use := unused
+	defer func() { d.scheduler.release(slot, use) }()
 	slot.widen(call.Choices)
 	c := &activeCall{d: d, call: call, query: queryOf(call)}
-	active, end := d.active.begin(request.Context(), c)
-	defer end()
+	active, unregister := d.active.register(request.Context(), c)
+	defer unregister()
 	ctx, cancel := context.WithCancelCause(active)
 	defer cancel(nil)
 	a := &attempt{reservation: slot, call: call, began: time.Now(), cancel: cancel}
 	c.attempt.Store(a)
-	if !d.stillReaches(a) { // revoke did not see an attempt that was stored after its change
+	if !d.mayStart(a) { // revoke did not see an attempt that was stored after its change
 		registry.Refuse(w, registry.RefusedReach)
 		return
 	}
@@ -200,22 +200,29 @@ func (d *Dispatcher) serveForwarded(w http.ResponseWriter, request *http.Request
 	// machine by then, unless the machine does not answer.
 	ended := func() registry.Refusal {
 		if request.Context().Err() == nil && ctx.Err() != nil {
-			d.stopped(request.Context(), a)
+			d.hasStopped(request.Context(), a)
 			return registry.EndedReach
 		}
 		return endOf(ctx, line.Gone)
 	}
+	withholdBody(request, slot.Class) // net/http took the Expect of the other node away
 	response, err := line.RoundTrip(request.WithContext(ctx))
 	if err != nil {
 		if errors.Is(err, tunnel.ErrFull) {
+			use = refusedBusy
 			registry.Refuse(w, registry.RefusedBusy)
 			return
 		}
-		ran = true
+		use = ran
 		registry.Refuse(w, ended())
 		return
 	}
-	ran = tunnel.RefusalIn(response.Header) == ""
+	switch tunnel.RefusalIn(response.Header) {
+	case "":
+		use = ran
+	case tunnel.RefusedBusy:
+		use = refusedBusy
+	}
 	defer response.Body.Close()
 	registry.Relay(w, response, func(error) registry.Refusal { return ended() })
 }

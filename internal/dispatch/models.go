@@ -46,7 +46,7 @@ func ListModels(s *fleet.Snapshot, caller gateway.Caller, now time.Time) []gatew
 				e.best = seen.State
 				e.Model = gateway.Model{
 					ID: offer.ID, ContextLength: offer.ContextLength, Capabilities: offer.Capabilities,
-					Availability: availability(seen.State), Via: seen.Class, Machines: e.Machines, Created: machine.Created,
+					Availability: availability[seen.State], Via: seen.Class, Machines: e.Machines, Created: machine.Created,
 				}
 			}
 		}
@@ -59,16 +59,8 @@ func ListModels(s *fleet.Snapshot, caller gateway.Caller, now time.Time) []gatew
 	return models
 }
 
-// availability is the state of a connected machine as the listing names it.
-func availability(state fleet.State) gateway.Availability {
-	switch state {
-	case fleet.Ready:
-		return gateway.Ready
-	case fleet.OutsideHours:
-		return gateway.OutsideHours
-	case fleet.Paused:
-		return gateway.Paused
-	default:
-		return gateway.Busy
-	}
+// availability is the states of a connected machine as the listing names them.
+var availability = [...]gateway.Availability{
+	fleet.OutsideHours: gateway.OutsideHours, fleet.Paused: gateway.Paused,
+	fleet.Spent: gateway.Busy, fleet.Busy: gateway.Busy, fleet.Ready: gateway.Ready,
 }

@@ -13,7 +13,7 @@ import (
 // are ordered by arrival.
 type queue struct {
 	model    fleet.ModelID
-	offers   int                          // of the model in the region, at the last tick
+	offered  fleet.OfferedBy              // by which machines, at the last tick
 	waiters  []*waiter                    // all: the index of a call is its position
 	cohorts  []*cohort                    // by their first waiter; none is empty
 	byCaller map[fleet.MemberID][]*cohort // the same cohorts
@@ -25,6 +25,7 @@ type cohort struct {
 	queue   *queue
 	query   fleet.Query
 	waiters []*waiter
+	first   *waiter // of waiters, by which the cohort is in its place; nil: it is empty
 }
 
 // waiter is one waiting call. What takes it out of its queue with a result sends the
@@ -37,8 +38,8 @@ type waiter struct {
 	left    bool // it is in no queue any more; guarded by scheduler.mu
 }
 
-func newQueue(model fleet.ModelID, offers int) *queue {
-	return &queue{model: model, offers: offers, byCaller: make(map[fleet.MemberID][]*cohort)}
+func newQueue(model fleet.ModelID, offered fleet.OfferedBy) *queue {
+	return &queue{model: model, offered: offered, byCaller: make(map[fleet.MemberID][]*cohort)}
 }
 
 func (w *waiter) before(other *waiter) bool { return byArrival(w, other) < 0 }
@@ -47,7 +48,7 @@ func byArrival(a, b *waiter) int {
 	return cmp.Or(a.arrived.Compare(b.arrived), cmp.Compare(a.number, b.number))
 }
 
-func byFirst(a, b *cohort) int { return byArrival(a.waiters[0], b.waiters[0]) }
+func byFirst(a, b *cohort) int { return byArrival(a.first, b.first) }
 
 // insertSorted inserts e into an ordered slice.
 func insertSorted[E any](in []E, e E, order func(a, b E) int) []E {
@@ -82,45 +83,34 @@ func alike(a, b *fleet.Query) bool {
 
 func (q *queue) insert(w *waiter) {
 	q.waiters = insertSorted(q.waiters, w, byArrival)
-	c := w.cohort
-	if len(c.waiters) > 0 && c.waiters[0].before(w) {
-		c.waiters = insertSorted(c.waiters, w, byArrival)
-		return
-	}
-	q.unrank(c)
-	c.waiters = slices.Insert(c.waiters, 0, w)
-	q.rank(c)
+	w.cohort.waiters = insertSorted(w.cohort.waiters, w, byArrival)
+	q.place(w.cohort)
 }
 
 func (q *queue) remove(w *waiter) {
 	q.waiters = deleteSorted(q.waiters, w, byArrival)
-	c := w.cohort
-	if c.waiters[0] != w {
-		c.waiters = deleteSorted(c.waiters, w, byArrival)
-		return
-	}
-	q.unrank(c)
-	c.waiters = slices.Delete(c.waiters, 0, 1)
-	q.rank(c)
+	w.cohort.waiters = deleteSorted(w.cohort.waiters, w, byArrival)
+	q.place(w.cohort)
 }
 
-// rank puts a cohort that is not empty in its place by its first waiter.
-func (q *queue) rank(c *cohort) {
+// place moves a cohort to its place after its waiters changed; an empty one leaves the
+// queue.
+func (q *queue) place(c *cohort) {
+	var first *waiter
 	if len(c.waiters) > 0 {
-		q.cohorts = insertSorted(q.cohorts, c, byFirst)
-		q.byCaller[c.query.Caller] = insertSorted(q.byCaller[c.query.Caller], c, byFirst)
+		first = c.waiters[0]
 	}
-}
-
-// unrank takes a cohort out of its place, before its first waiter changes.
-func (q *queue) unrank(c *cohort) {
-	if len(c.waiters) == 0 {
+	if first == c.first {
 		return
 	}
-	q.cohorts = deleteSorted(q.cohorts, c, byFirst)
-	if own := deleteSorted(q.byCaller[c.query.Caller], c, byFirst); len(own) > 0 {
-		q.byCaller[c.query.Caller] = own
-	} else {
+	same := q.byCaller[c.query.Caller]
+	if c.first != nil {
+		q.cohorts, same = deleteSorted(q.cohorts, c, byFirst), deleteSorted(same, c, byFirst)
+	}
+	if c.first = first; first != nil {
+		q.cohorts, same = insertSorted(q.cohorts, c, byFirst), insertSorted(same, c, byFirst)
+	}
+	if q.byCaller[c.query.Caller] = same; len(same) == 0 {
 		delete(q.byCaller, c.query.Caller)
 	}
 }

@@ -67,18 +67,18 @@ const (
 
 func within[N int64 | time.Duration](n, most N) N { return min(max(n, 0), most) }
 
-// judgement is a decision as the call's trace keeps it.
-func judgement(d fleet.Decision) gateway.Decision {
+// decisionTrace is a decision as the call's trace keeps it.
+func decisionTrace(d fleet.Decision) gateway.Decision {
 	return gateway.Decision{Row: d.Row, Verdict: d.Verdict, Tally: d.Tally}
 }
 
 // recordDecision adds a decision to the call's trace, which keeps the first and the
 // last.
-func (c *activeCall) recordDecision(j gateway.Decision) {
+func (c *activeCall) recordDecision(decision gateway.Decision) {
 	trace := &c.call.Trace
-	j.After = time.Since(c.call.Arrived)
-	if trace.Last = j; trace.First.Row == 0 {
-		trace.First = j
+	decision.After = time.Since(c.call.Arrived)
+	if trace.Last = decision; trace.First.Row == 0 {
+		trace.First = decision
 	}
 }
 
@@ -92,30 +92,27 @@ func (c *activeCall) recordAttempt(a *attempt, out outcome) {
 	trace.Route = routeHeader(trace.Tries)
 }
 
-// describe says in words how the attempt ended.
-func (a *attempt) describe(out outcome) string {
-	switch {
-	case out == answered:
-		return "answered"
-	case out == failed:
-		return "failed"
-	case out == revoked:
-		return "was no longer available to the caller"
-	case out == notAdmitted:
-		return "did not take it: no reply in time"
-	case out == vanished:
-		return "went away in the middle of the answer"
-	case a.refusal != "":
-		return "did not take it: " + strings.ReplaceAll(string(a.refusal), "_", " ")
-	case out == busy:
-		return "did not take it: busy"
-	default:
-		return "was gone, or its engine was, before it started"
-	}
+// outcomeText says in words how an attempt ended.
+var outcomeText = [...]string{
+	answered:    "answered",
+	failed:      "failed",
+	busy:        "did not take it: busy",
+	notTaken:    "was gone, or its engine was, before it started",
+	notAdmitted: "did not take it: no reply in time",
+	revoked:     "was no longer available to the caller",
+	vanished:    "went away in the middle of the answer",
 }
 
-// routeHeader is the value of X-Kith-Route (spec/api.md#x-kith-route): each machine that was given some of the
-// request's body, once, in the order in which they got it last.
+// describe says in words how the attempt ended.
+func (a *attempt) describe(out outcome) string {
+	if a.daemonReason != "" && (out == busy || out == notTaken) {
+		return "did not take it: " + strings.ReplaceAll(string(a.daemonReason), "_", " ")
+	}
+	return outcomeText[out]
+}
+
+// routeHeader is the value of X-Kith-Route (spec/api.md#x-kith-route): each machine that
+// was given some of the request's body, once, in the order in which they got it last.
 func routeHeader(tries []gateway.Attempt) string {
 	var parts []string
 	for i, t := range tries {
@@ -139,56 +136,49 @@ func headerText(name string) string {
 	return name
 }
 
-// tracesOf returns the traces of a finished call: one for its caller, and one for each
-// owner of machines that it was tried on, of what that member may know.
+// tracesOf returns the traces of a finished call: the first for its caller, then one for
+// each owner of machines that it was tried on, of what that member may know.
 func tracesOf(call *gateway.Call, out gateway.Outcome) []account.Trace {
 	trace := &call.Trace
-	mine := account.Trace{
-		CallID: call.ID, MemberID: string(call.Caller.Member), Started: call.Arrived.UTC(), Mine: true, Caller: call.Caller.Name,
+	owners := account.Trace{
+		CallID: call.ID, Started: call.Arrived.UTC(), Caller: call.Caller.Name,
 		Model: string(call.Model), Endpoint: call.Endpoint.Path(), Stream: call.Stream,
-		Status: out.Status, Code: out.Code, WaitedMS: trace.Waited.Milliseconds(), TookMS: out.Duration.Milliseconds(),
-		Tries: make([]account.Attempt, len(trace.Tries)),
 	}
-	for _, j := range [...]gateway.Decision{trace.First, trace.Last} {
-		if j.Row != 0 && (len(mine.Decisions) == 0 || j != trace.First) {
-			mine.Decisions = append(mine.Decisions, forCaller(j, call.Endpoint.Family()))
+	mine := owners
+	mine.MemberID, mine.Mine = string(call.Caller.Member), true
+	mine.Status, mine.Code = out.Status, out.Code
+	mine.WaitedMS, mine.TookMS = trace.Waited.Milliseconds(), out.Duration.Milliseconds()
+	for _, decision := range [...]gateway.Decision{trace.First, trace.Last} {
+		if decision.Row != 0 && (len(mine.Decisions) == 0 || decision != trace.First) {
+			mine.Decisions = append(mine.Decisions, forCaller(decision, call.Endpoint.Family()))
 		}
 	}
+	mine.Tries = make([]account.Attempt, 0, len(trace.Tries))
 	all := []account.Trace{mine}
 	for i, try := range trace.Tries {
-		mine.Tries[i] = account.Attempt{
+		shown := account.Attempt{
 			Machine: try.Machine.Name, Owner: try.Machine.OwnerName, Via: try.Class.String(),
 			AfterMS: try.After.Milliseconds(), TookMS: try.Took.Milliseconds(), Outcome: try.Outcome, Prompt: try.Prompt,
 		}
 		if try.Began && out.Code != "" {
-			mine.Tries[i].Outcome = unfinished(out.Code)
+			shown.Outcome = unfinished(out.Code)
 		}
-		if try.Machine.Owner != call.Caller.Member {
-			all = addForOwner(all, string(try.Machine.Owner), mine.Tries[i], try.Waited)
+		all[0].Tries = append(all[0].Tries, shown)
+		owner := string(try.Machine.Owner)
+		at := slices.IndexFunc(all, func(t account.Trace) bool { return t.MemberID == owner })
+		switch at {
+		case 0: // it is the caller's own machine
+			continue
+		case -1:
+			at, all = len(all), append(all, owners)
+		}
+		theirs := &all[at]
+		theirs.MemberID = owner
+		theirs.Tries, theirs.WaitedMS = append(theirs.Tries, shown), try.Waited.Milliseconds()
+		if i == len(trace.Tries)-1 && trace.Machine == try.Machine.ID { // the call ended there
+			theirs.Status, theirs.Code, theirs.TookMS = mine.Status, mine.Code, mine.TookMS-shown.AfterMS
 		}
 	}
-	if n := len(trace.Tries); n > 0 && trace.Machine == trace.Tries[n-1].Machine.ID { // it ended there
-		for i := range all[1:] {
-			if owners := &all[1+i]; owners.MemberID == string(trace.Owner) {
-				owners.Status, owners.Code, owners.TookMS = mine.Status, mine.Code, mine.TookMS-mine.Tries[n-1].AfterMS
-			}
-		}
-	}
-	return all
-}
-
-// addForOwner adds a try, and how long its call had waited before it, to the trace
-// of the machine's owner. The first trace is the caller's.
-func addForOwner(all []account.Trace, owner string, try account.Attempt, waited time.Duration) []account.Trace {
-	at := slices.IndexFunc(all, func(s account.Trace) bool { return s.MemberID == owner })
-	if at < 0 {
-		s := all[0]
-		at, all = len(all), append(all, account.Trace{
-			CallID: s.CallID, MemberID: owner, Started: s.Started, Caller: s.Caller,
-			Model: s.Model, Endpoint: s.Endpoint, Stream: s.Stream,
-		})
-	}
-	all[at].Tries, all[at].WaitedMS = append(all[at].Tries, try), waited.Milliseconds()
 	return all
 }
 
@@ -202,11 +192,11 @@ func unfinished(code string) string {
 }
 
 // forCaller is a decision as the call's caller may see it.
-func forCaller(j gateway.Decision, family fleet.Family) account.Decision {
+func forCaller(decision gateway.Decision, family fleet.Family) account.Decision {
 	t := account.Decision{
-		AfterMS: j.After.Milliseconds(), Verdict: j.Verdict.String(), Row: fleet.ReasonOf(j.Row, family).Row,
+		AfterMS: decision.After.Milliseconds(), Verdict: decision.Verdict.String(), Row: fleet.ReasonOf(decision.Row, family).Row,
 	}
-	for class, counts := range j.Tally.Counts {
+	for class, counts := range decision.Tally.Counts {
 		for state, n := range counts {
 			if n > 0 {
 				t.Seen = append(t.Seen, account.StateCount{Via: fleet.Class(class).String(), State: fleet.State(state).String(), Machines: int(n)})

@@ -11,14 +11,17 @@ import (
 )
 
 const (
-	// checkTimeout limits the look-ups after a change, and so how much later waiting
-	// calls are decided again. Those that it cuts off are repeated (checkCaller).
+	// checkTimeout limits the look-ups of callers, and so how much later waiting calls
+	// are decided again. Those that it cuts off are repeated (endUnconfirmed).
 	checkTimeout = 2 * time.Second
 	// unconfirmedGrace is how long a running call continues while changes of the store
 	// cannot be read, on top of the 5 s after which nothing new is granted
 	// (spec/routing.md#frame-blind).
 	unconfirmedGrace = 25 * time.Second
 )
+
+// errUnconfirmed ends a call that may have been revoked (spec/routing.md#frame-blind).
+var errUnconfirmed = fault.New(fault.CascadeExhausted, "cannot confirm any more that this may go on; try again shortly")
 
 // revoke ends every call that the changes end; nil stands for any change.
 //
@@ -32,129 +35,95 @@ const (
 func (d *Dispatcher) revoke(changes []fleet.Change) {
 	var named []*activeCall
 	for _, c := range d.active.all() {
-		if names(changes, c.call.Caller) {
+		if concerns(changes, c.call.Caller) {
 			named = append(named, c)
 		} else {
-			d.revokeReach(c)
+			d.endOutOfReach(c)
 		}
 	}
 	d.endRevoked(named, time.Now())
 	for _, c := range named { // those that were just ended keep their fault
-		d.revokeReach(c)
+		d.endOutOfReach(c)
 	}
 }
 
-// revokeReach ends a running call on a machine that its caller no longer reaches.
-func (d *Dispatcher) revokeReach(c *activeCall) {
-	if a := c.attempt.Load(); a != nil && !d.reaches(c.call.Caller, a) {
-		a.cancel(d.outOfReach(c.call))
-	}
-}
-
-// endRevoked looks the callers of the calls up, and ends the calls of those whose
-// credential is revoked.
-func (d *Dispatcher) endRevoked(calls []*activeCall, now time.Time) {
-	ctx, cancel := context.WithTimeout(context.Background(), checkTimeout)
-	defer cancel()
-	checked := make(map[gateway.Caller]*fault.Fault)
-	for _, c := range calls {
-		f, ok := checked[c.call.Caller]
-		if !ok {
-			f = d.checkCaller(ctx, c.call.Caller, now)
-			checked[c.call.Caller] = f
-		}
-		if f != nil {
-			d.active.revoke(c, f)
-		}
-	}
-}
-
-// checkCaller returns the fault that ends the caller's calls. A look-up that fails is
-// repeated with the next tick, and ends the calls once it has failed for
-// unconfirmedGrace.
-func (d *Dispatcher) checkCaller(ctx context.Context, caller gateway.Caller, now time.Time) *fault.Fault {
-	f, err := d.cfg.Revoked(ctx, caller)
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if err == nil {
-		delete(d.unchecked, caller)
-		return f
-	}
-	if d.unchecked == nil {
-		d.unchecked = make(map[gateway.Caller]time.Time)
-	}
-	if _, ok := d.unchecked[caller]; !ok {
-		d.unchecked[caller] = now
-	}
-	if now.Sub(d.unchecked[caller]) >= unconfirmedGrace {
-		return errUnconfirmed
-	}
-	return nil
-}
-
-// revokeUnchecked repeats the look-ups that failed, for the calls that are still
-// active.
-func (d *Dispatcher) revokeUnchecked(now time.Time) {
-	d.mu.Lock()
-	if len(d.unchecked) == 0 {
-		d.mu.Unlock()
-		return
-	}
-	var calls []*activeCall
-	still := make(map[gateway.Caller]time.Time)
-	for _, c := range d.active.all() {
-		if since, ok := d.unchecked[c.call.Caller]; ok {
-			calls = append(calls, c)
-			still[c.call.Caller] = since
-		}
-	}
-	d.unchecked = still
-	d.mu.Unlock()
-	d.endRevoked(calls, now)
-}
-
-// errUnconfirmed ends calls that may have been revoked, as far as the hub can see
-// (spec/routing.md#frame-blind).
-var errUnconfirmed = fault.New(fault.CascadeExhausted, "cannot confirm any more that this may go on; try again shortly")
-
-// revokeUnconfirmed ends every running call once changes of the store could not be
-// read for so long that the call may have been revoked. Waiting calls wait on.
-func (d *Dispatcher) revokeUnconfirmed(now time.Time) {
-	if d.cfg.Registry.Confirmed(now.Add(-unconfirmedGrace)) {
-		return
-	}
-	for _, c := range d.active.all() {
-		if c.attempt.Load() != nil {
-			d.active.revoke(c, errUnconfirmed)
-		}
-	}
-}
-
-// names reports whether a change is of the caller's key, machine or member.
-func names(changes []fleet.Change, caller gateway.Caller) bool {
+// concerns reports whether a change is of the caller's key, machine or member.
+func concerns(changes []fleet.Change, caller gateway.Caller) bool {
 	return changes == nil || slices.ContainsFunc(changes, func(c fleet.Change) bool {
 		return c.ID == caller.KeyID || c.ID == string(caller.Member) || c.ID == string(caller.Machine)
 	})
 }
 
-// reaches reports whether the caller of a running call still may use its machine.
-func (d *Dispatcher) reaches(caller gateway.Caller, a *attempt) bool {
-	s := d.cfg.Registry.Snapshot()
-	for machine, standing := range s.Reach(caller.Member, caller.Narrow) {
-		if machine.ID == a.Machine.ID {
-			_, ok := standing.State(machine, a.Offer, time.Now())
-			return ok
+// endRevoked looks the callers of the calls up, and ends the calls of those whose
+// credential is revoked. A look-up that fails is repeated with the next tick, and ends
+// the call once it has failed for unconfirmedGrace.
+func (d *Dispatcher) endRevoked(calls []*activeCall, now time.Time) {
+	type result struct {
+		revoked *fault.Fault
+		err     error
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), checkTimeout)
+	defer cancel()
+	checked := make(map[gateway.Caller]result)
+	for _, c := range calls {
+		r, ok := checked[c.call.Caller]
+		if !ok {
+			r.revoked, r.err = d.cfg.Revoked(ctx, c.call.Caller)
+			checked[c.call.Caller] = r
+		}
+		since := c.unchecked.Load()
+		switch {
+		case r.revoked != nil:
+			c.cancel(r.revoked)
+		case r.err == nil:
+			c.unchecked.Store(nil)
+		case since == nil:
+			c.unchecked.Store(&now)
+		case now.Sub(*since) >= unconfirmedGrace:
+			c.cancel(errUnconfirmed)
 		}
 	}
-	// Of a machine that left the snapshot the end of its tunnel ends the call, not revoke.
-	return s.Machine(a.Machine.ID) == nil
 }
 
-// stillReaches reports whether the caller of a call that is about to be sent may use
-// its machine: revoke did not see an attempt that was stored after its change.
-func (d *Dispatcher) stillReaches(a *attempt) bool {
+// endUnconfirmed repeats the look-ups that failed. Once changes of the store could not be
+// read for so long that any call may have been revoked, it ends those that run; waiting
+// calls wait on.
+func (d *Dispatcher) endUnconfirmed(now time.Time) {
+	confirmed := d.cfg.Registry.Confirmed(now.Add(-unconfirmedGrace))
+	var unchecked []*activeCall
+	for _, c := range d.active.all() {
+		if !confirmed && c.attempt.Load() != nil {
+			c.cancel(errUnconfirmed)
+		}
+		if c.unchecked.Load() != nil {
+			unchecked = append(unchecked, c)
+		}
+	}
+	d.endRevoked(unchecked, now)
+}
+
+// endOutOfReach ends the attempt of a call on a machine that its caller no longer
+// reaches. Where the machine left the snapshot, the end of its tunnel ends the attempt.
+func (d *Dispatcher) endOutOfReach(c *activeCall) {
+	a := c.attempt.Load()
+	if a == nil {
+		return
+	}
+	s := d.cfg.Registry.Snapshot()
+	machine, caller := s.Machine(a.Machine.ID), c.call.Caller
+	if machine == nil {
+		return
+	}
+	if _, ok := s.AccessTo(caller.Member, caller.Narrow, machine).State(machine, a.Offer, time.Now()); !ok {
+		a.cancel(d.outOfReach(c.call))
+	}
+}
+
+// mayStart reports whether the caller of a call that is about to be sent may use its
+// machine: revoke did not see an attempt that was stored after its change.
+func (d *Dispatcher) mayStart(a *attempt) bool {
 	query := queryOf(a.call)
-	s := d.now(&query)
+	s := d.refresh(&query)
 	machine := s.Machine(a.Machine.ID)
 	if machine == nil {
 		return false

@@ -16,19 +16,18 @@ import (
 // grantSlots alone; a call that does not wait takes one after grantSlots found no
 // waiting call for it.
 type scheduler struct {
-	// now sets the time and what else a query depends on beside the snapshot, and
-	// returns the snapshot.
-	now func(*fleet.Query) *fleet.Snapshot
+	// refresh is Dispatcher.refresh.
+	refresh func(*fleet.Query) *fleet.Snapshot
 	// activity is Config.Activity.
 	activity func()
 
-	waiting atomic.Int64 // how many calls wait; while none does, mu is not needed
+	waitCount atomic.Int64 // how many calls wait; while none does, mu is not needed
 
-	mu          sync.Mutex
+	mu          sync.Mutex // never held together with activeCalls.mu
 	queues      map[fleet.ModelID]*queue
 	joined      int64     // how many calls have joined a queue so far
 	unconfirmed bool      // the store could not be read: the next tick decides for all
-	minute      time.Time // of the last tick that found waiters
+	minute      time.Time // in which the last tick found waiting calls
 }
 
 // waitResult is what ends a wait: a reserved slot, or the refusal that holds now.
@@ -39,7 +38,7 @@ type waitResult struct {
 }
 
 // reservation is a slot of a machine, and a place in the limits of the share or
-// group by which the machine is reached, from reserve until its release.
+// group by which the machine is reached, from reserve until release.
 type reservation struct {
 	fleet.Candidate
 	model fleet.ModelID
@@ -47,6 +46,15 @@ type reservation struct {
 	once  sync.Once // of the release
 	extra int       // slots beside the first, for the further answers of one call
 }
+
+// slotUse is what became of a reservation.
+type slotUse uint8
+
+const (
+	unused      slotUse = iota // the machine did not take the call
+	refusedBusy                // it refused the call, as if it had no slot
+	ran                        // it took the call
+)
 
 // reserve reserves a slot of the candidate; nil if none is free any more.
 func reserve(c fleet.Candidate, model fleet.ModelID, now time.Time) *reservation {
@@ -66,21 +74,13 @@ func (r *reservation) widen(answers int) {
 	r.Machine.AddSlots(r.model, r.extra)
 }
 
-// cancel undoes reserve and widen; ran says that the machine took the call.
-func (r *reservation) cancel(ran bool) {
+// undo undoes reserve and widen.
+func (r *reservation) undo(use slotUse) {
 	r.Machine.AddSlots(r.model, -r.extra)
 	r.Machine.Release(r.model)
 	if r.Limits != nil {
-		r.Limits.Release(ran, r.since)
+		r.Limits.Release(use == ran, r.since)
 	}
-}
-
-// sharers returns every member whose calls count against the same limits.
-func (r *reservation) sharers() []fleet.MemberID {
-	if r.Share != nil {
-		return []fleet.MemberID{r.Share.Member}
-	}
-	return r.Group.Members
 }
 
 // grantSlots grants a machine's free slots to waiting calls, and reports whether it
@@ -99,23 +99,23 @@ func (r *reservation) sharers() []fleet.MemberID {
 //     fails was lost to a call that does not wait, and is tried again with what is
 //     free then. This ends, since StateOf and reserve look at the same counts.
 func (s *scheduler) grantSlots(id fleet.MachineID) (granted bool) {
-	var at fleet.Query
-	snapshot := s.now(&at)
+	var moment fleet.Query
+	snapshot := s.refresh(&moment)
 	machine := snapshot.Machine(id)
 	if machine == nil {
 		return false
 	}
-	if at.Unconfirmed {
+	if moment.Unconfirmed {
 		s.unconfirmed = true
 		return false
 	}
 	for machine.FreeSlots() > 0 {
-		w, candidate := s.nextWaiter(snapshot, machine, at.Now)
+		w, candidate := s.nextWaiter(snapshot, machine, moment.Now)
 		if w == nil {
 			break
 		}
-		if r := reserve(candidate, w.cohort.query.Model, at.Now); r != nil {
-			s.end(w, waitResult{slot: r, decision: gateway.Decision{Verdict: fleet.Try, Row: rowReady}})
+		if r := reserve(candidate, w.cohort.query.Model, moment.Now); r != nil {
+			s.resolve(w, waitResult{slot: r, decision: gateway.Decision{Verdict: fleet.Try, Row: rowReady}})
 			granted = true
 		}
 	}
@@ -128,14 +128,13 @@ func (s *scheduler) grantSlots(id fleet.MachineID) (granted bool) {
 func (s *scheduler) nextWaiter(snapshot *fleet.Snapshot, machine *fleet.Machine, now time.Time) (best *waiter, by fleet.Candidate) {
 	look := func(cohorts []*cohort) {
 		for _, c := range cohorts {
-			w := c.waiters[0]
-			if best != nil && best.before(w) {
+			if best != nil && best.before(c.first) {
 				return
 			}
 			query := c.query
 			query.Now = now
 			if seen, ok := fleet.StateOf(snapshot, &query, machine); ok && seen.State == fleet.Ready {
-				best, by = w, seen.Candidate
+				best, by = c.first, seen.Candidate
 				return
 			}
 		}
@@ -175,7 +174,7 @@ func (s *scheduler) decide(c *cohort, full []fleet.MachineID) {
 	for len(c.waiters) > 0 {
 		query := c.query
 		query.Full = full
-		snapshot := s.now(&query)
+		snapshot := s.refresh(&query)
 		d := fleet.Route(snapshot, query)
 		granted := false
 		switch {
@@ -186,8 +185,8 @@ func (s *scheduler) decide(c *cohort, full []fleet.MachineID) {
 				granted = s.grantSlots(candidate.Machine.ID) || granted
 			}
 		case d.Verdict == fleet.Refuse:
-			for len(c.waiters) > 0 { // last first: the cohort's rank changes only once
-				s.end(c.waiters[len(c.waiters)-1], waitResult{refusal: d.Fault, decision: judgement(d)})
+			for len(c.waiters) > 0 { // the last first: the cohort keeps its place until it is empty
+				s.resolve(c.waiters[len(c.waiters)-1], waitResult{refusal: d.Fault, decision: decisionTrace(d)})
 			}
 		}
 		if !granted {
@@ -210,7 +209,7 @@ func (s *scheduler) decideAll(cohorts []*cohort, full ...fleet.MachineID) {
 // not wait; waiting calls get theirs first. now is the time of the decision, so that
 // a call counts in a share's day by the clock that found room in it.
 func (s *scheduler) take(candidates []fleet.Candidate, model fleet.ModelID, now time.Time) *reservation {
-	crowded := s.waiting.Load() > 0
+	crowded := s.waitCount.Load() > 0
 	if crowded {
 		s.mu.Lock()
 		defer s.mu.Unlock()
@@ -227,44 +226,42 @@ func (s *scheduler) take(candidates []fleet.Candidate, model fleet.ModelID, now 
 	return nil
 }
 
-// release gives a reservation back, once, and grants its slot to a waiting call. ran
-// says that the machine took the call.
-func (s *scheduler) release(r *reservation, ran bool) {
+// release gives a reservation back, once, for waiting calls to use: its slot, unless the
+// machine refused the call as busy, and its place in the limits, on whichever machine.
+func (s *scheduler) release(r *reservation, use slotUse) {
 	r.once.Do(func() {
-		r.cancel(ran)
+		r.undo(use)
 		s.activity()
-		if s.waiting.Load() == 0 {
+		if s.waitCount.Load() == 0 {
 			return
 		}
+		var full []fleet.MachineID
 		s.mu.Lock()
-		s.grantSlots(r.Machine.ID)
-		s.mu.Unlock()
-		s.decideAll(s.sharing(r))
-	})
-}
-
-// releaseBusy gives back a reservation that the machine refused as busy: it has no
-// slot to grant, but the place in the limits may be used on another machine.
-func (s *scheduler) releaseBusy(r *reservation) {
-	r.once.Do(func() {
-		r.cancel(false)
-		s.activity()
-		if s.waiting.Load() > 0 {
-			s.decideAll(s.sharing(r), r.Machine.ID)
+		if use == refusedBusy {
+			full = append(full, r.Machine.ID)
+		} else {
+			s.grantSlots(r.Machine.ID)
 		}
+		cohorts := s.sharing(r)
+		s.mu.Unlock()
+		s.decideAll(cohorts, full...)
 	})
 }
 
-// sharing returns the cohorts whose calls may use the place in the limits of a share
-// or group that a reservation has given back.
+// sharing returns the cohorts whose calls count against the same limits as that of a
+// reservation. Needs mu.
 func (s *scheduler) sharing(r *reservation) (cohorts []*cohort) {
-	if !r.Limits.Counts() {
+	if !r.Limits.Counts() { // nor do nil Limits
 		return nil
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
+	var members []fleet.MemberID
+	if r.Share != nil {
+		members = append(members, r.Share.Member)
+	} else {
+		members = r.Group.Members
+	}
 	for _, q := range s.queues {
-		for _, member := range r.sharers() {
+		for _, member := range members {
 			cohorts = append(cohorts, q.byCaller[member]...)
 		}
 	}
@@ -273,17 +270,17 @@ func (s *scheduler) sharing(r *reservation) (cohorts []*cohort) {
 
 // onMachine grants the free slots of a machine that connected, disconnected or
 // changed. If it takes no calls now, those that wait for what it offers may have to
-// be refused.
+// be refused; tick finds those that wait for what it no longer offers.
 func (s *scheduler) onMachine(machine *fleet.Machine) {
-	if s.waiting.Load() == 0 {
+	if s.waitCount.Load() == 0 {
 		return
 	}
-	var at fleet.Query
-	s.now(&at)
+	var moment fleet.Query
+	s.refresh(&moment)
 	s.mu.Lock()
 	s.grantSlots(machine.ID)
 	var cohorts []*cohort
-	if !machine.Accepts(at.Now) {
+	if !machine.Accepts(moment.Now) {
 		for _, q := range s.queuesOf(machine) {
 			cohorts = append(cohorts, q.cohorts...)
 		}
@@ -295,7 +292,7 @@ func (s *scheduler) onMachine(machine *fleet.Machine) {
 // onChange decides again for the waiting calls that a change of the store affects.
 // To find them costs far less than to decide for all.
 func (s *scheduler) onChange(affected fleet.Affected) {
-	if s.waiting.Load() == 0 || !affected.Any() {
+	if s.waitCount.Load() == 0 || !affected.Any() {
 		return
 	}
 	var cohorts []*cohort
@@ -316,19 +313,19 @@ func (s *scheduler) onChange(affected fleet.Affected) {
 // not notified: that the store can be read again, and that a machine no longer
 // offers a model.
 func (s *scheduler) tick(now time.Time) {
-	if s.waiting.Load() == 0 {
+	if s.waitCount.Load() == 0 {
 		return
 	}
-	snapshot := s.now(new(fleet.Query))
+	snapshot := s.refresh(new(fleet.Query))
 	var cohorts []*cohort
 	s.mu.Lock()
 	minute := now.Truncate(time.Minute)
 	all := s.unconfirmed || !minute.Equal(s.minute)
 	s.unconfirmed, s.minute = false, minute
 	for _, q := range s.queues {
-		was := q.offers
-		q.offers = snapshot.Offers(q.model)
-		if all || q.offers != was {
+		was := q.offered
+		q.offered = snapshot.OfferedBy(q.model)
+		if all || q.offered != was {
 			cohorts = append(cohorts, q.cohorts...)
 		}
 	}
@@ -341,7 +338,7 @@ func (s *scheduler) tick(now time.Time) {
 // call of its cohort there is nothing to decide.
 func (s *scheduler) join(query fleet.Query, arrived time.Time) *waiter {
 	full := query.Full
-	query.Full = nil // a refusal holds until the next event
+	query.Full = nil // that a machine was busy holds until the next event
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	q := s.queues[query.Model]
@@ -349,15 +346,15 @@ func (s *scheduler) join(query fleet.Query, arrived time.Time) *waiter {
 		if s.queues == nil {
 			s.queues = make(map[fleet.ModelID]*queue)
 		}
-		q = newQueue(query.Model, s.now(new(fleet.Query)).Offers(query.Model))
+		q = newQueue(query.Model, s.refresh(new(fleet.Query)).OfferedBy(query.Model))
 		s.queues[query.Model] = q
 	}
 	s.joined++
 	w := &waiter{arrived: arrived, number: s.joined, result: make(chan waitResult, 1), cohort: q.cohortOf(query)}
 	q.insert(w)
-	s.waiting.Add(1)
+	s.waitCount.Add(1)
 	s.activity()
-	if w.cohort.waiters[0] == w {
+	if w.cohort.first == w {
 		s.decide(w.cohort, full)
 	}
 	return w
@@ -393,13 +390,13 @@ const maxLooked = 256
 // queued returns how many waiting calls the machine could take, whatever its state
 // is now. Only the first maxLooked cohorts are counted; of more it is a lower bound.
 func (s *scheduler) queued(machine *fleet.Machine) (n int) {
-	if s.waiting.Load() == 0 {
+	if s.waitCount.Load() == 0 {
 		return 0
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	var at fleet.Query
-	snapshot := s.now(&at)
+	var moment fleet.Query
+	snapshot := s.refresh(&moment)
 	looked := 0
 	for _, q := range s.queuesOf(machine) {
 		for _, c := range q.cohorts {
@@ -407,7 +404,7 @@ func (s *scheduler) queued(machine *fleet.Machine) (n int) {
 				return n
 			}
 			query := c.query
-			query.Now = at.Now
+			query.Now = moment.Now
 			if _, ok := fleet.StateOf(snapshot, &query, machine); ok {
 				n += len(c.waiters)
 			}
@@ -416,8 +413,8 @@ func (s *scheduler) queued(machine *fleet.Machine) (n int) {
 	return n
 }
 
-// end takes w out of its queue with a result. Needs mu.
-func (s *scheduler) end(w *waiter, result waitResult) {
+// resolve takes w out of its queue with a result. Needs mu.
+func (s *scheduler) resolve(w *waiter, result waitResult) {
 	s.remove(w)
 	w.result <- result
 }
@@ -430,6 +427,6 @@ func (s *scheduler) remove(w *waiter) {
 		delete(s.queues, q.model)
 	}
 	w.left = true
-	s.waiting.Add(-1)
+	s.waitCount.Add(-1)
 	s.activity()
 }

@@ -44,7 +44,7 @@ func manyWait(b *testing.B, waiters, callers int) (r *scheduler, all []*waiter, 
 
 func benchRoom(r *scheduler, s *fleet.Snapshot) {
 	r.activity = func() {}
-	r.now = func(a *fleet.Query) *fleet.Snapshot {
+	r.refresh = func(a *fleet.Query) *fleet.Snapshot {
 		a.Now = time.Now()
 		return s
 	}
@@ -67,7 +67,7 @@ func BenchmarkWaiters10000(b *testing.B) {
 		}
 		each("wake", func(b *testing.B, r *scheduler, all []*waiter, box *reservation) {
 			for i := 0; b.Loop(); i++ {
-				r.release(box, true)
+				r.release(box, ran)
 				w := all[i%waiters]
 				box = got(w).slot
 				if box == nil {
@@ -79,13 +79,13 @@ func BenchmarkWaiters10000(b *testing.B) {
 		each("a slot of no use", func(b *testing.B, r *scheduler, _ []*waiter, box *reservation) {
 			m := *box.Machine // whose owner keeps it out of all groups
 			m.KeptOut = true
-			benchRoom(r, r.now(new(fleet.Query)).WithMachine(&m))
+			benchRoom(r, r.refresh(new(fleet.Query)).WithMachine(&m))
 			for b.Loop() {
 				again := reserve(box.Candidate, "popular", time.Now())
 				if again == nil {
 					again = &reservation{Candidate: box.Candidate, model: "popular"}
 				}
-				r.release(again, true)
+				r.release(again, ran)
 			}
 		})
 		each("tick", func(b *testing.B, r *scheduler, _ []*waiter, _ *reservation) {
@@ -103,7 +103,7 @@ func BenchmarkWaiters10000(b *testing.B) {
 		})
 		concerns := func(name string, change func(w *waiter) fleet.Change) {
 			each(name, func(b *testing.B, r *scheduler, all []*waiter, _ *reservation) {
-				s := r.now(new(fleet.Query))
+				s := r.refresh(new(fleet.Query))
 				for i := 0; b.Loop(); i++ {
 					r.onChange(fleet.AffectedBy(s, s, []fleet.Change{change(all[i*7919%waiters])}))
 				}

@@ -34,7 +34,7 @@ func newScheduler(t *testing.T, slots int) *oneMachine {
 	s = s.WithShares("bob", []*fleet.Share{{ID: "s", Owner: "ann", Member: "bob"}})
 	r := &oneMachine{t: t, snapshot: s.WithShares("cid", []*fleet.Share{{ID: "t", Owner: "ann", Member: "cid"}})}
 	r.activity = func() { r.activities++ }
-	r.now = func(a *fleet.Query) *fleet.Snapshot {
+	r.refresh = func(a *fleet.Query) *fleet.Snapshot {
 		a.Now, a.Unconfirmed = noon, r.unconfirmed
 		return r.snapshot
 	}
@@ -47,7 +47,7 @@ func queryBy(member fleet.MemberID) fleet.Query { return fleet.Query{Caller: mem
 func (r *oneMachine) newcomer(member fleet.MemberID) *reservation {
 	r.t.Helper()
 	a := queryBy(member)
-	known := r.now(&a)
+	known := r.refresh(&a)
 	d := fleet.Route(known, a)
 	if d.Verdict != fleet.Try {
 		return nil
@@ -81,23 +81,23 @@ func TestSchedulerIsFirstInFirstOut(t *testing.T) {
 	if r.newcomer("ann") != nil {
 		t.Error("a newcomer got a slot that is not there")
 	}
-	r.release(first, true)
+	r.release(first, ran)
 	g := got(early)
 	if g.slot == nil || got(late).slot != nil || r.inFlight() != 1 {
 		t.Fatalf("early %+v, in flight %d", g, r.inFlight())
 	}
-	r.release(first, true) // again: nothing
+	r.release(first, ran) // again: nothing
 	if got(late).slot != nil || r.inFlight() != 1 {
 		t.Error("a slot came back twice")
 	}
-	r.release(g.slot, true)
+	r.release(g.slot, ran)
 	g = got(late)
 	if g.slot == nil {
 		t.Fatal("the second waiter waits on")
 	}
-	r.release(g.slot, true)
-	if r.inFlight() != 0 || r.waiting.Load() != 0 || len(r.queues) != 0 {
-		t.Errorf("left over: in flight %d, waiting %d", r.inFlight(), r.waiting.Load())
+	r.release(g.slot, ran)
+	if r.inFlight() != 0 || r.waitCount.Load() != 0 || len(r.queues) != 0 {
+		t.Errorf("left over: in flight %d, waiting %d", r.inFlight(), r.waitCount.Load())
 	}
 }
 
@@ -106,7 +106,7 @@ func TestSchedulerServesOtherModels(t *testing.T) {
 	r := newScheduler(t, 1)
 	first := r.newcomer("ann")
 	w := r.join(fleet.Query{Caller: "ann", Model: "n"}, noon)
-	r.release(first, true)
+	r.release(first, ran)
 	if got(w).slot == nil {
 		t.Error("waits on")
 	}
@@ -118,7 +118,7 @@ func TestSchedulerAfterARefusal(t *testing.T) {
 	r := newScheduler(t, 1)
 	first := r.newcomer("ann")
 	w := r.wait("bob", 0)
-	r.releaseBusy(first)
+	r.release(first, refusedBusy)
 	if got(w).slot != nil || r.inFlight() != 0 {
 		t.Fatal("a waiter was woken")
 	}
@@ -142,7 +142,7 @@ func TestSchedulerSharesPlaceAfterARefusal(t *testing.T) {
 	if got(same) != (waitResult{}) || got(other) != (waitResult{}) {
 		t.Fatal("over the share's limit")
 	}
-	r.releaseBusy(h)
+	r.release(h, refusedBusy)
 	if got(same).slot != nil {
 		t.Error("was sent to the machine that had just refused")
 	}
@@ -158,12 +158,12 @@ func TestSchedulerLeaving(t *testing.T) {
 	if _, ok := r.leave(left); ok {
 		t.Error("granted from nowhere")
 	}
-	r.release(first, true)
+	r.release(first, ran)
 	g, ok := r.leave(raced) // its grant came at the same moment
 	if !ok || g.slot == nil || got(left).slot != nil {
 		t.Fatal("the grant is lost")
 	}
-	r.release(g.slot, false)
+	r.release(g.slot, unused)
 	if r.inFlight() != 0 {
 		t.Error("the slot is lost")
 	}
@@ -172,7 +172,7 @@ func TestSchedulerLeaving(t *testing.T) {
 // Calls that are equal to routing are in one cohort, whatever their time and draw;
 // others are not.
 func TestCohorts(t *testing.T) {
-	q := newQueue("m", 1)
+	q := newQueue("m", fleet.OfferedBy{})
 	w := &waiter{cohort: q.cohortOf(queryBy("bob"))}
 	q.insert(w)
 	for _, c := range []struct {
@@ -213,7 +213,7 @@ func TestSchedulerDecidesAgain(t *testing.T) {
 	r.onChange(anything)
 	r.unconfirmed = true
 	r.onChange(anything)
-	r.release(first, true)
+	r.release(first, ran)
 	if g := got(w); g != (waitResult{}) {
 		t.Fatalf("%+v", g)
 	}
@@ -230,7 +230,7 @@ func TestSchedulerDecidesAgain(t *testing.T) {
 	}
 	r.onChange(concerns(fleet.SharesChanged, "bob"))
 	g := got(w)
-	if g.refusal == nil || g.refusal.Code != fault.NotInCircle || r.waiting.Load() != 0 {
+	if g.refusal == nil || g.refusal.Code != fault.NotInCircle || r.waitCount.Load() != 0 {
 		t.Errorf("%+v", g)
 	}
 	if j := g.decision; j.Verdict != fleet.Refuse || j.Row != 6 {
@@ -253,7 +253,7 @@ func TestSchedulerAfterAMachineIsRevoked(t *testing.T) {
 	h := r.newcomer("ann")
 	w := r.wait("bob", 0)
 	r.snapshot = r.snapshot.WithoutMachine("box")
-	r.release(h, true)
+	r.release(h, ran)
 	if got(w) != (waitResult{}) {
 		t.Error("a slot of no machine was given out")
 	}
@@ -330,19 +330,19 @@ func TestSchedulerHoldsTheShare(t *testing.T) {
 	r := newScheduler(t, 2)
 	r.snapshot = r.snapshot.WithShares("bob", []*fleet.Share{{ID: "s", Owner: "ann", Member: "bob", Limits: fleet.Limits{Concurrent: 1, PerDay: 2}}})
 	for range 3 { // refused by the machine: it does not count for the day, either
-		r.releaseBusy(r.newcomer("bob"))
+		r.release(r.newcomer("bob"), refusedBusy)
 	}
 	first := r.newcomer("bob")
 	if first == nil || r.newcomer("bob") != nil {
 		t.Fatal("the share's limit does not hold")
 	}
-	r.release(first, false) // no machine took it: it does not count for the day
+	r.release(first, unused) // no machine took it: it does not count for the day
 	for range 2 {
 		h := r.newcomer("bob")
 		if h == nil {
 			t.Fatal("the day is over too soon")
 		}
-		r.release(h, true)
+		r.release(h, ran)
 	}
 	if r.newcomer("bob") != nil {
 		t.Error("a third call of two a day")
@@ -356,7 +356,7 @@ func TestSchedulerTakesWhatIsLeft(t *testing.T) {
 		ID: "mine", Owner: "bob", Online: true, Slots: 1, Offers: []fleet.Offer{{ID: "m", Families: fleet.Families(fleet.Chat)}},
 	}).WithShares("bob", []*fleet.Share{{ID: "s", Owner: "ann", Member: "bob", Limits: fleet.Limits{Concurrent: 1}}})
 	query := queryBy("bob")
-	s := r.now(&query)
+	s := r.refresh(&query)
 	candidates := fleet.Route(s, query).Candidates
 	for _, want := range []fleet.MachineID{"mine", "box"} {
 		if h := r.take(candidates, "m", noon); h == nil || h.Machine.ID != want {
@@ -398,7 +398,7 @@ func TestSchedulerQueued(t *testing.T) {
 	r.activities = 0
 	r.leave(bob)
 	moved("a call left")
-	r.release(first, true)
+	r.release(first, ran)
 	moved("a slot came free")
 	if n := r.queued(box); n != 1 {
 		t.Errorf("%d wait, want 1", n)
@@ -406,7 +406,7 @@ func TestSchedulerQueued(t *testing.T) {
 
 	alone := newScheduler(t, 1)
 	for what, end := range map[string]func(*reservation){
-		"came free": func(h *reservation) { alone.release(h, true) }, "was refused by its machine": alone.releaseBusy,
+		"came free": func(h *reservation) { alone.release(h, ran) }, "was refused by its machine": func(h *reservation) { alone.release(h, refusedBusy) },
 	} {
 		h := alone.newcomer("ann")
 		alone.activities = 0
@@ -457,15 +457,15 @@ func TestSchedulerCountsAnswers(t *testing.T) {
 		t.Errorf("%d slots are held, not 5", n)
 	}
 	w := r.wait("cid", 0)
-	r.release(one, true)
+	r.release(one, ran)
 	if got(w) != (waitResult{}) {
 		t.Error("a slot of four that are held was given away")
 	}
-	r.release(four, true)
-	r.release(four, true)
+	r.release(four, ran)
+	r.release(four, ran)
 	if h := got(w).slot; h == nil {
 		t.Error("waits on")
-	} else if r.release(h, true); r.inFlight() != 0 {
+	} else if r.release(h, ran); r.inFlight() != 0 {
 		t.Errorf("%d slots are still held", r.inFlight())
 	}
 }

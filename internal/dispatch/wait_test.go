@@ -24,7 +24,7 @@ func TestSchedulerOwnerGoesFirst(t *testing.T) {
 	want := []*waiter{2: r.wait("bob", 0), 3: r.wait("cid", 1), 0: r.wait("ann", 2), 1: nil}
 	want[1] = r.join(fleet.Query{Caller: "ann", Model: "n"}, noon.Add(3)) // for another model of the machine
 	for i, w := range want {
-		r.release(h, true)
+		r.release(h, ran)
 		if h = got(w).slot; h == nil {
 			t.Fatalf("waiter %d was passed over", i)
 		}
@@ -47,7 +47,7 @@ func TestSchedulerOldestOfTheMachine(t *testing.T) {
 		order = append(order, r.join(query, noon.Add(time.Duration(i))))
 	}
 	for i, w := range order {
-		r.release(h, true)
+		r.release(h, ran)
 		if h = got(w).slot; h == nil {
 			t.Fatalf("waiter %d was passed over", i)
 		}
@@ -65,7 +65,7 @@ func TestSchedulerSharesPlaceElsewhere(t *testing.T) {
 	if got(w).slot != nil {
 		t.Fatal("over the share's limit")
 	}
-	r.release(h, true)
+	r.release(h, ran)
 	if got(w).slot == nil {
 		t.Error("waits on")
 	}
@@ -86,7 +86,7 @@ func TestSchedulerGroupsPlaceElsewhere(t *testing.T) {
 	if got(w).slot != nil {
 		t.Fatal("over the group's limit")
 	}
-	r.release(h, true)
+	r.release(h, ran)
 	if g := got(w); g.slot == nil || g.slot.GroupID() != "g" {
 		t.Error("waits on")
 	}
@@ -106,7 +106,7 @@ func TestSchedulerSharesDayElsewhere(t *testing.T) {
 	if got(w) != (waitResult{}) {
 		t.Fatal("does not wait")
 	}
-	r.release(h, false)
+	r.release(h, unused)
 	if g := got(w); g.slot == nil || g.slot.Machine.ID != "more" {
 		t.Error("waits on")
 	}
@@ -124,7 +124,7 @@ func TestSchedulerTicks(t *testing.T) {
 	w := r.wait("bob", 0)
 	next(0)
 	r.unconfirmed = true
-	r.release(h, true)
+	r.release(h, ran)
 	next(time.Second)
 	if got(w) != (waitResult{}) {
 		t.Fatal("reach was not confirmed")
@@ -147,8 +147,11 @@ func TestSchedulerTicks(t *testing.T) {
 	box.Offers = box.Offers[1:]
 	r.snapshot = r.snapshot.WithMachine(&box)
 	r.onMachine(&box)
+	evesOwn := fleet.Machine{ID: "other", Owner: "eve", Online: true, Slots: 1, Offers: []fleet.Offer{{ID: "m", Families: fleet.Families(fleet.Chat)}}}
+	r.snapshot = r.snapshot.WithMachine(&evesOwn) // as many machines offer it as before
+	r.onMachine(&evesOwn)
 	if next(time.Second); got(w).refusal == nil {
-		t.Error("no machine offers it: waits on")
+		t.Error("no machine that it could use offers it: waits on")
 	}
 }
 
@@ -167,7 +170,7 @@ func newCrowd(t *testing.T, seed uint64) *crowd {
 	c := &crowd{rng: rand.New(rand.NewPCG(seed, 7)), proven: seed%2 == 0}
 	c.t, c.snapshot = t, fleet.NewSnapshot()
 	c.activity = func() {}
-	c.now = func(a *fleet.Query) *fleet.Snapshot {
+	c.refresh = func(a *fleet.Query) *fleet.Snapshot {
 		a.Now, a.Draw = noon, c.rng.Uint64()
 		return c.snapshot
 	}
@@ -216,7 +219,7 @@ func (c *crowd) query() fleet.Query {
 // call is what dispatch does with a new call.
 func (c *crowd) call() {
 	query := c.query()
-	known := c.now(&query)
+	known := c.refresh(&query)
 	d := fleet.Route(known, query)
 	if d.Verdict == fleet.Try {
 		if h := c.take(d.Candidates, query.Model, query.Now); h != nil {
@@ -238,7 +241,7 @@ func (c *crowd) step() string {
 		return "call"
 	case n < 16 && len(c.running) > 0:
 		i := c.rng.IntN(len(c.running))
-		c.release(c.running[i], true)
+		c.release(c.running[i], ran)
 		c.running = slices.Delete(c.running, i, i+1)
 		return "release"
 	case n < 17 && len(c.waiters) > 0:
@@ -290,7 +293,7 @@ func (c *crowd) check(what string) {
 	c.waiters, c.running = waiting, append(c.running, by...)
 	for _, w := range waiting {
 		query := w.cohort.query
-		known := c.now(&query)
+		known := c.refresh(&query)
 		if d := fleet.Route(known, query); d.Verdict != fleet.Wait {
 			c.t.Fatalf("after %s: %+v waits: %s, row %d", what, query, d.Verdict, d.Row)
 		}
@@ -311,7 +314,7 @@ func (c *crowd) check(what string) {
 			}
 		}
 	}
-	if n := c.scheduler.waiting.Load(); int(n) != len(waiting) {
+	if n := c.scheduler.waitCount.Load(); int(n) != len(waiting) {
 		c.t.Fatalf("after %s: %d wait, not %d", what, n, len(waiting))
 	}
 }
@@ -324,7 +327,7 @@ func TestSchedulerIsFair(t *testing.T) {
 			c.check(c.step())
 		}
 		for len(c.running) > 0 {
-			c.release(c.running[0], true)
+			c.release(c.running[0], ran)
 			c.running = c.running[1:]
 			c.check("the end")
 		}
@@ -337,7 +340,7 @@ func TestSchedulerLosesNoWakeUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newScheduler(t, 2)
 		r.activity = func() {}
-		r.now = func(a *fleet.Query) *fleet.Snapshot {
+		r.refresh = func(a *fleet.Query) *fleet.Snapshot {
 			a.Now = noon
 			return r.snapshot
 		}
@@ -352,8 +355,8 @@ func TestSchedulerLosesNoWakeUp(t *testing.T) {
 			})
 		}
 		all.Wait()
-		if r.inFlight() != 0 || r.waiting.Load() != 0 || len(r.queues) != 0 {
-			t.Errorf("left over: in flight %d, waiting %d", r.inFlight(), r.waiting.Load())
+		if r.inFlight() != 0 || r.waitCount.Load() != 0 || len(r.queues) != 0 {
+			t.Errorf("left over: in flight %d, waiting %d", r.inFlight(), r.waitCount.Load())
 		}
 	})
 }
@@ -362,7 +365,7 @@ func TestSchedulerLosesNoWakeUp(t *testing.T) {
 // wait.
 func (r *oneMachine) serveOne(query fleet.Query, hasty bool) {
 	arrived := time.Now()
-	known := r.now(&query)
+	known := r.refresh(&query)
 	d := fleet.Route(known, query)
 	h := r.take(d.Candidates, query.Model, query.Now)
 	if h == nil {
@@ -377,7 +380,7 @@ func (r *oneMachine) serveOne(query fleet.Query, hasty bool) {
 	}
 	runtime.Gosched()
 	if h != nil {
-		r.release(h, true)
+		r.release(h, ran)
 	}
 }
 
@@ -396,14 +399,14 @@ func TestThousandsWait(t *testing.T) {
 		}
 		snapshot = snapshot.WithGroup(&fleet.Group{ID: "g", Members: append(members, "ann")})
 		d.scheduler.activity = func() {}
-		d.scheduler.now = func(a *fleet.Query) *fleet.Snapshot {
+		d.scheduler.refresh = func(a *fleet.Query) *fleet.Snapshot {
 			a.Now = time.Now()
 			return snapshot
 		}
 		var running []*reservation
 		for range machine.Slots {
 			query := fleet.Query{Caller: "ann", Model: "m"}
-			known := d.scheduler.now(&query)
+			known := d.scheduler.refresh(&query)
 			running = append(running, d.scheduler.take(fleet.Route(known, query).Candidates, "m", query.Now))
 		}
 
@@ -437,13 +440,13 @@ func TestThousandsWait(t *testing.T) {
 			})
 		}
 		synctest.Wait()
-		for d.scheduler.waiting.Load() > 0 {
+		for d.scheduler.waitCount.Load() > 0 {
 			time.Sleep(10*time.Millisecond + 1) // never at the instant of a deadline
 			mu.Lock()
 			h := running[0]
 			running = running[1:]
 			mu.Unlock()
-			d.scheduler.release(h, true)
+			d.scheduler.release(h, ran)
 			synctest.Wait() // order is the order of grants
 		}
 		all.Wait()
@@ -471,7 +474,7 @@ func TestSchedulerRefusesACohort(t *testing.T) {
 			t.Errorf("%+v", g)
 		}
 	}
-	if r.waiting.Load() != 0 || len(r.queues) != 0 {
+	if r.waitCount.Load() != 0 || len(r.queues) != 0 {
 		t.Error("left over")
 	}
 }

@@ -2,6 +2,7 @@ package engine
 
 import (
 	"bytes"
+	"cmp"
 	"errors"
 	"net/http"
 	"slices"
@@ -46,19 +47,14 @@ func sglangList(p *probe) ([]Model, error) {
 		_ = p.get("/server_info").into(&server) // optional
 	}
 	generates, _ := p.sglang()
-	var out []Model
-	for _, d := range l.Data {
-		m := chatModel(d.ID, d.MaxModelLen)
-		if m.ContextLength == 0 {
-			m.ContextLength = max(server.Context, 0)
-		}
+	return l.each(func(d listed) (Model, bool) {
+		m := chatModel(d.ID, cmp.Or(max(d.MaxModelLen, 0), server.Context))
 		m.Slots = max(server.Slots, 1)
 		if !generates {
 			m.embedsOnly()
 		}
-		out = append(out, m)
-	}
-	return out, nil
+		return m, true
+	}), nil
 }
 
 func sglangRunning(p *probe) (calls int, known bool) {
@@ -89,17 +85,14 @@ func dockerList(p *probe) ([]Model, error) {
 	if err := p.get("/engines/v1/models").into(&l); err != nil {
 		return nil, err
 	}
-	var out []Model
-	for _, d := range l.Data {
+	return l.each(func(d listed) (Model, bool) {
 		if strings.Contains(d.Docker.Architecture, "bert") { // such models only embed
 			m := chatModel(d.ID, d.Docker.Context)
 			m.embedsOnly()
-			out = append(out, m)
-			continue
+			return m, true
 		}
-		out = p.appendByName(out, "/engines"+embeddingsPath, d.ID, d.Docker.Context)
-	}
-	return out, nil
+		return p.byName("/engines"+embeddingsPath, d.ID, d.Docker.Context)
+	}), nil
 }
 
 func dockerRunning(p *probe) (calls int, known bool) {
@@ -150,12 +143,10 @@ func localAIList(p *probe) ([]Model, error) {
 	for _, d := range detailed.Data {
 		can[d.ID] = d.Can
 	}
-	var out []Model
-	for _, d := range l.Data {
+	return l.each(func(d listed) (Model, bool) {
 		words := can[d.ID]
 		if words == nil {
-			out = append(out, byName(d.ID, 0))
-			continue
+			return byName(d.ID, 0), true
 		}
 		m := chatModel(d.ID, 0)
 		embeds, chats := slices.Contains(words, "embeddings"), slices.Contains(words, "chat") || slices.Contains(words, "completion")
@@ -164,13 +155,10 @@ func localAIList(p *probe) ([]Model, error) {
 			m.alsoEmbeds()
 		case embeds:
 			m.embedsOnly()
-		case !chats:
-			continue
 		}
 		m.setCapability("vision", slices.Contains(words, "vision"))
-		out = append(out, m)
-	}
-	return out, nil
+		return m, embeds || chats
+	}), nil
 }
 
 func swapDetect(p *probe) bool {
@@ -185,22 +173,7 @@ func swapDetect(p *probe) bool {
 // swapList lists the models that llama-swap starts on request, without those that
 // it forwards to another computer.
 func swapList(p *probe) ([]Model, error) {
-	l, err := p.models()
-	if err != nil {
-		return nil, err
-	}
-	var out []Model
-	for _, d := range l.Data {
-		if d.Meta != nil && d.Meta.Swap.Peer != "" {
-			continue
-		}
-		context := 0
-		if d.Meta != nil {
-			context = d.Meta.Ctx
-		}
-		out = p.appendByName(out, embeddingsPath, d.ID, context)
-	}
-	return out, nil
+	return p.listByName(func(d listed) (context int, ok bool) { return d.Meta.Ctx, d.Meta.Swap.Peer == "" })
 }
 
 // koboldVersion is the answer of GET /api/extra/version of KoboldCpp.
@@ -233,20 +206,15 @@ func koboldList(p *probe) ([]Model, error) {
 		Value int `json:"value"`
 	}
 	_ = p.get("/api/extra/true_max_context_length").into(&context) // missing in older versions
-	var out []Model
-	for _, d := range l.Data {
-		if strings.HasSuffix(d.ID, "inactive") {
-			continue // no text model is loaded
-		}
+	return l.each(func(d listed) (Model, bool) {
 		m := chatModel(d.ID, context.Value)
 		m.setCapability("vision", v.Vision)
 		m.setCapability("audio", v.Audio)
 		if v.Embeddings {
 			m.alsoEmbeds()
 		}
-		out = append(out, m)
-	}
-	return out, nil
+		return m, !strings.HasSuffix(d.ID, "inactive") // then no text model is loaded
+	}), nil
 }
 
 func koboldRunning(p *probe) (calls int, known bool) {
@@ -313,17 +281,7 @@ func janDetect(p *probe) bool { return p.titled("Jan API") }
 
 // janList omits models that Jan forwards to a service upstream.
 func janList(p *probe) ([]Model, error) {
-	l, err := p.models()
-	if err != nil {
-		return nil, err
-	}
-	var out []Model
-	for _, d := range l.Data {
-		if d.OwnedBy != "remote" {
-			out = p.appendByName(out, embeddingsPath, d.ID, 0)
-		}
-	}
-	return out, nil
+	return p.listByName(func(d listed) (context int, ok bool) { return 0, d.OwnedBy != "remote" })
 }
 
 // titled reports whether the title of the OpenAPI description has the prefix.
@@ -348,30 +306,33 @@ func byName(id string, context int) Model {
 	return m
 }
 
-// appendByName appends a model of which only the id is known. A model for
-// embeddings is omitted if the engine lacks that route. The check costs nothing,
-// because a request without a model is refused.
-func (p *probe) appendByName(models []Model, embeddings, id string, context int) []Model {
-	m := byName(id, context)
-	if slices.Contains(m.Families, fleet.Embeddings) {
-		switch refusal := p.post(embeddings, `{}`); {
-		case refusal.err != nil, refusal.status == http.StatusNotFound, refusal.status == http.StatusMethodNotAllowed, refusal.status == http.StatusNotImplemented:
-			return models
-		}
+// byName is the function byName for a model whose embeddings are at a path; ok is
+// false for a model for embeddings if the engine lacks that route. The check costs
+// nothing, because a request without a model is refused.
+func (p *probe) byName(embeddings, id string, context int) (m Model, ok bool) {
+	m = byName(id, context)
+	if !slices.Contains(m.Families, fleet.Embeddings) {
+		return m, true
 	}
-	return append(models, m)
+	refusal := p.post(embeddings, `{}`)
+	missing := []int{http.StatusNotFound, http.StatusMethodNotAllowed, http.StatusNotImplemented}
+	return m, refusal.err == nil && !slices.Contains(missing, refusal.status)
+}
+
+// listByName lists models of which only the ids are known, and perhaps the context.
+func (p *probe) listByName(about func(d listed) (context int, ok bool)) ([]Model, error) {
+	l, err := p.models()
+	return l.each(func(d listed) (m Model, ok bool) {
+		context, ok := about(d)
+		if ok {
+			m, ok = p.byName(embeddingsPath, d.ID, context)
+		}
+		return m, ok
+	}), err
 }
 
 func genericList(p *probe) ([]Model, error) {
-	l, err := p.models()
-	if err != nil {
-		return nil, err
-	}
-	var out []Model
-	for _, d := range l.Data {
-		out = p.appendByName(out, embeddingsPath, d.ID, d.MaxModelLen)
-	}
-	return out, nil
+	return p.listByName(func(d listed) (context int, ok bool) { return d.MaxModelLen, true })
 }
 
 func llamaRunning(p *probe) (calls int, known bool) {

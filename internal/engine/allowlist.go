@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"cmp"
 	"hash/fnv"
 	"math"
 	"slices"
@@ -59,8 +60,8 @@ var chatMembers = members{
 	"presence_penalty":    number(-2, 2),
 	"frequency_penalty":   number(-2, 2),
 	"repetition_penalty":  number(0.5, 2),
-	"n":                   {"0", (*copier).answers},
-	"seed":                {"0", (*copier).seed},
+	"n":                   scalar("0", (*copier).answers),
+	"seed":                scalar("0", (*copier).seed),
 	"stop":                either(text(maxStop), list(maxStops, text(maxStop))),
 	"logit_bias":          {"{", (*copier).biases},
 	"logprobs":            boolean,
@@ -88,7 +89,7 @@ var part = members{
 	"text":        text(0),
 	"refusal":     text(0),
 	"image_url":   either(object(members{"url": image, "detail": oneOf("auto", "low", "high")}), shape{`"`, (*copier).bareImage}),
-	"input_audio": object(members{"data": {`"`, (*copier).sound}, "format": oneOf("wav", "mp3")}),
+	"input_audio": object(members{"data": scalar(`"`, (*copier).sound), "format": oneOf("wav", "mp3")}),
 }
 
 var toolCall = members{
@@ -120,7 +121,7 @@ var responseFormat = members{
 var (
 	boolean = shape{"tf", (*copier).token}
 	null    = shape{"n", (*copier).token}
-	image   = shape{`"`, (*copier).image}
+	image   = scalar(`"`, (*copier).image)
 	schema  = shape{"{", func(c *copier) error { return c.schema(0) }}
 )
 
@@ -183,22 +184,27 @@ func (s shape) put(c *copier) error {
 	return s.copy(c)
 }
 
+// members copies an object; member copies each member, or omits it.
+func (c *copier) members(member func(name string) error) error {
+	if err := c.token(); err != nil {
+		return err
+	}
+	for c.dec.PeekKind() != '}' {
+		name, err := c.dec.ReadToken()
+		if err != nil {
+			return err
+		}
+		if err := member(name.String()); err != nil {
+			return err
+		}
+	}
+	return c.token()
+}
+
 // object allows an object of these members.
 func object(m members) shape {
 	return shape{"{", func(c *copier) error {
-		if err := c.token(); err != nil {
-			return err
-		}
-		for c.dec.PeekKind() != '}' {
-			name, err := c.dec.ReadToken()
-			if err != nil {
-				return err
-			}
-			if err := m.one(c, name.String()); err != nil {
-				return err
-			}
-		}
-		return c.token()
+		return c.members(func(name string) error { return m.one(c, name) })
 	}}
 }
 
@@ -230,79 +236,69 @@ func either(a, b shape) shape {
 	}}
 }
 
-// text allows a string of at most that many bytes; 0 means no limit.
-func text(most int) shape {
-	return shape{`"`, func(c *copier) error {
+// scalar allows a value of these kinds, which change may replace or refuse.
+func scalar(kinds string, change func(c *copier, t jsontext.Token) (jsontext.Token, error)) shape {
+	return shape{kinds, func(c *copier) error {
 		t, err := c.dec.ReadToken()
 		if err != nil {
 			return err
 		}
-		if most > 0 && len(t.String()) > most {
-			return c.refuse("longer than %d bytes is not taken", most)
+		if t, err = change(c, t); err != nil {
+			return err
 		}
 		return c.enc.WriteToken(t)
 	}}
+}
+
+// text allows a string of at most that many bytes; 0 means no limit.
+func text(most int) shape {
+	return scalar(`"`, func(c *copier, t jsontext.Token) (_ jsontext.Token, err error) {
+		if most > 0 && len(t.String()) > most {
+			err = c.refuse("longer than %d bytes is not taken", most)
+		}
+		return t, err
+	})
 }
 
 // oneOf allows one of these strings.
 func oneOf(words ...string) shape {
-	return shape{`"`, func(c *copier) error {
-		t, err := c.dec.ReadToken()
-		if err != nil {
-			return err
-		}
+	return scalar(`"`, func(c *copier, t jsontext.Token) (_ jsontext.Token, err error) {
 		if !slices.Contains(words, t.String()) {
-			return c.refuse("this must be one of %s", strings.Join(words, ", "))
+			err = c.refuse("this must be one of %s", strings.Join(words, ", "))
 		}
-		return c.enc.WriteToken(t)
-	}}
+		return t, err
+	})
 }
 
 // number clamps a number to lo and hi.
 func number(lo, hi float64) shape {
-	return shape{"0", func(c *copier) error {
-		t, err := c.dec.ReadToken()
-		if err != nil {
-			return err
-		}
+	return scalar("0", func(_ *copier, t jsontext.Token) (jsontext.Token, error) {
 		n, _ := t.Float() // infinite if out of range
-		return c.enc.WriteToken(jsontext.Float(min(max(n, lo), hi)))
-	}}
+		return jsontext.Float(min(max(n, lo), hi)), nil
+	})
 }
 
 // integer clamps an integer to lo and hi.
 func integer(lo, hi int64) shape {
-	return shape{"0", func(c *copier) error {
-		t, err := c.dec.ReadToken()
-		if err != nil {
-			return err
-		}
+	return scalar("0", func(_ *copier, t jsontext.Token) (jsontext.Token, error) {
 		n, _ := t.Int() // truncated, and saturated if out of range
-		return c.enc.WriteToken(jsontext.Int(min(max(n, lo), hi)))
-	}}
+		return jsontext.Int(min(max(n, lo), hi)), nil
+	})
 }
 
 // answers copies n. A number out of bounds is refused, because fewer answers would
 // not fulfil the request.
-func (c *copier) answers() error {
-	t, err := c.dec.ReadToken()
-	if err != nil {
-		return err
+func (c *copier) answers(t jsontext.Token) (_ jsontext.Token, err error) {
+	if n, wrong := strconv.ParseInt(t.String(), 10, 64); wrong != nil || n < 1 || n > maxAnswers {
+		err = c.refuse("this must be a whole number from 1 to %d", maxAnswers)
 	}
-	if n, err := strconv.ParseInt(t.String(), 10, 64); err != nil || n < 1 || n > maxAnswers {
-		return c.refuse("this must be a whole number from 1 to %d", maxAnswers)
-	}
-	return c.enc.WriteToken(t)
+	return t, err
 }
 
 // seed copies a seed of any size and sign. Engines take 31 bits, so others are
 // hashed: different seeds stay different, and none means "random", as -1 does to
 // llama.cpp.
-func (c *copier) seed() error {
-	t, err := c.dec.ReadToken()
-	if err != nil {
-		return err
-	}
+func (c *copier) seed(t jsontext.Token) (jsontext.Token, error) {
 	text := t.String()
 	n, err := strconv.ParseUint(text, 10, 64)
 	if err != nil {
@@ -316,78 +312,40 @@ func (c *copier) seed() error {
 	if n > math.MaxInt32 {
 		n = n * 0x9e3779b97f4a7c15 >> 33 // Fibonacci hashing, because the upper bits depend on all
 	}
-	return c.enc.WriteToken(jsontext.Uint(n))
+	return jsontext.Uint(n), nil
 }
 
 // biases copies logit_bias: token numbers with weights.
 func (c *copier) biases() error {
-	if err := c.token(); err != nil {
-		return err
-	}
-	for n := 0; c.dec.PeekKind() != '}'; n++ {
-		name, err := c.dec.ReadToken()
-		if err != nil {
-			return err
-		}
-		token := name.String()
-		if n == maxBiases || len(token) > 9 || strings.Trim(token, "0123456789") != "" {
+	n := 0
+	return c.members(func(token string) error {
+		if n++; n > maxBiases || len(token) > 9 || strings.Trim(token, "0123456789") != "" {
 			return c.refuse("only up to %d token numbers are taken", maxBiases)
 		}
 		if err := c.enc.WriteToken(jsontext.String(token)); err != nil {
 			return err
 		}
-		if err := number(-100, 100).put(c); err != nil {
-			return err
-		}
-	}
-	return c.token()
+		return number(-100, 100).put(c)
+	})
 }
 
 // image copies a data: URL that holds an image.
-func (c *copier) image() error {
-	t, err := c.dec.ReadToken()
-	if err != nil {
-		return err
-	}
-	url := t.String()
-	head, data, _ := strings.Cut(url, ",")
+func (c *copier) image(t jsontext.Token) (jsontext.Token, error) {
+	head, data, _ := strings.Cut(t.String(), ",")
 	switch head {
 	case "data:image/png;base64", "data:image/jpeg;base64", "data:image/jpg;base64", "data:image/webp;base64", "data:image/gif;base64":
-	default:
-		return c.refuse("pictures are taken as data: URLs only (png, jpeg, webp or gif, base64)")
+		return t, c.medium(data)
 	}
-	if err := c.medium(data); err != nil {
-		return err
-	}
-	return c.enc.WriteToken(jsontext.String(url))
+	return t, c.refuse("pictures are taken as data: URLs only (png, jpeg, webp or gif, base64)")
 }
 
 // bareImage copies an image URL that has no object around it, and adds the object.
 func (c *copier) bareImage() error {
-	if err := c.enc.WriteToken(jsontext.BeginObject); err != nil {
-		return err
-	}
-	if err := c.enc.WriteToken(jsontext.String("url")); err != nil {
-		return err
-	}
-	if err := c.image(); err != nil {
-		return err
-	}
-	return c.enc.WriteToken(jsontext.EndObject)
+	return cmp.Or(c.enc.WriteToken(jsontext.BeginObject), c.enc.WriteToken(jsontext.String("url")), image.put(c), c.enc.WriteToken(jsontext.EndObject))
 }
 
 // sound copies a base64 audio clip.
-func (c *copier) sound() error {
-	t, err := c.dec.ReadToken()
-	if err != nil {
-		return err
-	}
-	data := t.String()
-	if err := c.medium(data); err != nil {
-		return err
-	}
-	return c.enc.WriteToken(jsontext.String(data))
-}
+func (c *copier) sound(t jsontext.Token) (jsontext.Token, error) { return t, c.medium(t.String()) }
 
 // medium counts an image or a sound and refuses data that is not base64: a frame
 // list of a film or an address has other characters.
@@ -417,39 +375,30 @@ func (c *copier) schema(depth int) error {
 	}
 	switch c.dec.PeekKind() {
 	case '[':
-		return list(maxSchemaNodes, shape{"{[\"0tfn", func(c *copier) error { return c.schema(depth + 1) }}).copy(c)
+		return list(maxSchemaNodes, inSchema(func(c *copier) error { return c.schema(depth + 1) })).copy(c)
 	case '{':
 	default:
 		return c.token()
 	}
-	if err := c.token(); err != nil {
-		return err
-	}
-	for c.dec.PeekKind() != '}' {
-		name, err := c.dec.ReadToken()
-		if err != nil {
-			return err
-		}
-		if err := c.keyword(name.String(), depth+1); err != nil {
-			return err
-		}
-	}
-	return c.token()
+	return c.members(func(name string) error { return c.keyword(name, depth+1) })
 }
+
+// inSchema allows a value of any kind.
+func inSchema(copy func(c *copier) error) shape { return shape{"{[\"0tfn", copy} }
 
 // keyword copies one member of a schema.
 func (c *copier) keyword(name string, depth int) error {
 	kind := c.dec.PeekKind()
-	inside := shape{"{[\"0tfn", func(c *copier) error { return c.schema(depth) }}
+	inside := inSchema(func(c *copier) error { return c.schema(depth) })
 	switch name {
 	case "$schema", "$id", "$anchor", "$dynamicRef", "$dynamicAnchor", "$comment", "pattern", "patternProperties", "contentMediaType", "contentEncoding":
 		return c.dec.SkipValue()
 	case "$ref":
-		inside = shape{`"`, (*copier).ref}
+		inside = scalar(`"`, (*copier).ref)
 	case "properties", "$defs", "definitions", "dependentSchemas":
 		inside = shape{"{", func(c *copier) error { return c.named(depth) }}
 	case "enum", "const", "default", "examples":
-		inside = shape{"{[\"0tfn", func(c *copier) error { return c.data(depth) }}
+		inside = inSchema(func(c *copier) error { return c.data(depth) })
 	case "minLength", "maxLength", "minItems", "maxItems", "minProperties", "maxProperties":
 		value, err := c.dec.ReadValue()
 		if err != nil {
@@ -471,31 +420,20 @@ func (c *copier) keyword(name string, depth int) error {
 
 // named copies an object of schemas under arbitrary names.
 func (c *copier) named(depth int) error {
-	if err := c.token(); err != nil {
-		return err
-	}
-	for c.dec.PeekKind() != '}' {
-		if err := c.token(); err != nil {
+	return c.members(func(name string) error {
+		if err := c.enc.WriteToken(jsontext.String(name)); err != nil {
 			return err
 		}
-		if err := c.schema(depth + 1); err != nil {
-			return err
-		}
-	}
-	return c.token()
+		return c.schema(depth + 1)
+	})
 }
 
 // ref copies a reference, which must point into the schema.
-func (c *copier) ref() error {
-	t, err := c.dec.ReadToken()
-	if err != nil {
-		return err
+func (c *copier) ref(t jsontext.Token) (_ jsontext.Token, err error) {
+	if to := t.String(); !strings.HasPrefix(to, "#") || len(to) > 4*maxName {
+		err = c.refuse("a schema may refer to itself only, as in #/$defs/name")
 	}
-	to := t.String()
-	if !strings.HasPrefix(to, "#") || len(to) > 4*maxName {
-		return c.refuse("a schema may refer to itself only, as in #/$defs/name")
-	}
-	return c.enc.WriteToken(jsontext.String(to))
+	return t, err
 }
 
 // data copies an example or a constant of a schema.

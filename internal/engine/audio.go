@@ -47,9 +47,28 @@ type Audio struct {
 	base   string
 	rt     http.RoundTripper
 
+	offered
+}
+
+// offered is what the last check found: an engine, or why there is none.
+type offered struct {
 	mu      sync.RWMutex
-	engine  *Engine // nil if it is not offered
+	engine  *Engine // nil if nothing is offered
 	finding Finding
+}
+
+// Engine returns the engine for the owner's calls, or nil if it is not offered.
+func (o *offered) Engine() *Engine {
+	o.mu.RLock()
+	defer o.mu.RUnlock()
+	return o.engine
+}
+
+// Finding returns what is known of the engine and why it is not offered.
+func (o *offered) Finding() Finding {
+	o.mu.RLock()
+	defer o.mu.RUnlock()
+	return o.finding
 }
 
 // speechEngine is the kind of all audio engines.
@@ -82,20 +101,6 @@ func (a *Audio) found(why string) Finding {
 		f.Models = 1
 	}
 	return f
-}
-
-// Engine returns the engine, or nil if it is not offered.
-func (a *Audio) Engine() *Engine {
-	a.mu.RLock()
-	defer a.mu.RUnlock()
-	return a.engine
-}
-
-// Finding returns what is known of the engine and why it is not offered.
-func (a *Audio) Finding() Finding {
-	a.mu.RLock()
-	defer a.mu.RUnlock()
-	return a.finding
 }
 
 // Check sends the engine a clip over the limit and offers it if it answers with

@@ -2,18 +2,18 @@ package engine
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io"
 	"net/http"
-	"slices"
 	"strconv"
 
 	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
 
-	"github.com/kith/kith/internal/fault"
+	"github.com/kith/kith/internal/dialect"
 	"github.com/kith/kith/internal/fleet"
 )
 
@@ -29,17 +29,17 @@ const maxCountAnswer = 64 << 20
 // the messages dialect is counted by its upstream. Errors are ErrNoTokenizer, a
 // *fault.Fault if the call is at fault, or another one if the engine fails.
 func (e *Engine) Count(ctx context.Context, req Request) (tokens int64, err error) {
-	i := slices.IndexFunc(e.models, func(m Model) bool { return m.ID == req.Model })
+	model, err := e.modelFor(&req)
 	switch {
-	case i < 0 || !slices.Contains(e.models[i].Endpoints, req.Endpoint):
-		return 0, fault.New(fault.ModelNotFound, "%s does not offer %q for %s now; list the models again", e.name, req.Model, req.Endpoint.Path())
+	case err != nil:
+		return 0, err
 	case req.Endpoint == fleet.Messages && e.upstream && req.Trusted:
 		return e.countAt(ctx, e.target(req.Endpoint)+"/count_tokens", req.Header, req.Body)
 	case req.Endpoint != fleet.ChatCompletions || e.kind.count == nil:
 		return 0, ErrNoTokenizer
 	}
 	req.Stream = false
-	body, _, err := e.request(&req, &e.models[i])
+	body, _, err := e.request(&req, model)
 	if err != nil {
 		return 0, err
 	}
@@ -125,39 +125,37 @@ var errNoCount = errors.New("the engine's answer has no count")
 // readCount returns the count in an answer, or the length of its list of tokens.
 func readCount(answer io.Reader) (tokens int64, err error) {
 	dec := jsontext.NewDecoder(answer, jsontext.AllowDuplicateNames(true))
-	if start, err := dec.ReadToken(); err != nil || start.Kind() != '{' {
+	if dec.PeekKind() != '{' {
 		return 0, errNoCount
 	}
-	for dec.PeekKind() == '"' {
-		name, err := dec.ReadToken()
-		if err != nil {
-			return 0, err
-		}
-		switch name.String() {
-		case "count", "input_tokens":
+	found := errors.New("found") // ends the reading
+	err = dialect.Members(dec, func(name []byte) error {
+		switch {
+		case string(name) == "count", string(name) == "input_tokens":
 			value, err := dec.ReadValue()
 			if err != nil {
-				return 0, err
+				return err
 			}
 			if tokens, err = strconv.ParseInt(string(value), 10, 32); err != nil || tokens < 0 {
-				return 0, errNoCount
+				return errNoCount
 			}
-			return tokens, nil
-		case "tokens":
-			if dec.PeekKind() != '[' {
-				return 0, errNoCount
-			}
-			_, _ = dec.ReadToken()
-			for ; dec.PeekKind() != ']'; tokens++ {
-				if err := dec.SkipValue(); err != nil {
-					return 0, err
-				}
-			}
-			return tokens, nil
+			return found
+		case string(name) != "tokens":
+			return dec.SkipValue()
+		case dec.PeekKind() != '[':
+			return errNoCount
 		}
-		if err := dec.SkipValue(); err != nil {
-			return 0, err
-		}
+		err := dialect.Elements(dec, func() error {
+			tokens++
+			return dec.SkipValue()
+		})
+		return cmp.Or(err, found)
+	})
+	switch err {
+	case found:
+		return tokens, nil
+	case nil:
+		err = errNoCount
 	}
-	return 0, errNoCount
+	return 0, err
 }

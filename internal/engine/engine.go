@@ -14,6 +14,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"net"
 	"net/http"
 	"net/url"
@@ -174,15 +175,24 @@ type Request struct {
 	noEffort bool // leave out reasoning_effort, which older engines refuse
 }
 
+// modelFor returns the model of a request.
+func (e *Engine) modelFor(req *Request) (*Model, error) {
+	models := e.Models()
+	i := slices.IndexFunc(models, func(m Model) bool { return m.ID == req.Model })
+	if i < 0 || !slices.Contains(models[i].Endpoints, req.Endpoint) {
+		return nil, fault.New(fault.ModelNotFound, "%s does not offer %q for %s now; list the models again", e.name, req.Model, req.Endpoint.Path())
+	}
+	return &models[i], nil
+}
+
 // Do sends the call and returns the engine's status with the normalized body.
 // Closing the body or the end of ctx cancels the call at the engine. The error is
 // a *fault.Fault if the call is at fault or the engine failed on it, wraps
 // ErrUnreachable if the call did not start, or is the cause of ctx.
 func (e *Engine) Do(ctx context.Context, req Request) (*http.Response, error) {
-	models := e.Models()
-	i := slices.IndexFunc(models, func(m Model) bool { return m.ID == req.Model })
-	if i < 0 || !slices.Contains(models[i].Endpoints, req.Endpoint) {
-		return nil, fault.New(fault.ModelNotFound, "%s does not offer %q for %s now; list the models again", e.name, req.Model, req.Endpoint.Path())
+	model, err := e.modelFor(&req)
+	if err != nil {
+		return nil, err
 	}
 	var body []byte
 	var want wants
@@ -193,8 +203,7 @@ func (e *Engine) Do(ctx context.Context, req Request) (*http.Response, error) {
 	case dialect.PassesThrough(req.Endpoint):
 		body = req.Body
 	default:
-		var err error
-		if body, want, err = e.request(&req, &models[i]); err != nil {
+		if body, want, err = e.request(&req, model); err != nil {
 			return nil, err
 		}
 	}
@@ -221,9 +230,8 @@ func (e *Engine) Do(ctx context.Context, req Request) (*http.Response, error) {
 	if e.upstream && req.Header != nil {
 		hr.Header = req.Header.Clone()
 	}
-	hr.Header.Set("Content-Type", "application/json")
 	hr.Header.Set("User-Agent", "kith")
-	attach(hr, &req, sent)
+	dialect.SetBody(hr, req.Form, sent, req.Trusted)
 	// RoundTrip and not Client.Do, because redirects are not followed.
 	resp, err := e.rt.RoundTrip(hr)
 	sent.Done()
@@ -300,12 +308,15 @@ func (e *Engine) respond(ctx context.Context, resp *http.Response, cancel contex
 	if after := resp.Header.Get("Retry-After"); after != "" {
 		out.Header.Set("Retry-After", after)
 	}
-	if resp.StatusCode != http.StatusOK {
-		out.Body = &limited{Reader: io.LimitReader(body, maxRefusal), src: body, cancel: cancel}
-		return out, nil
+	most := int64(math.MaxInt64) // bytes of an answer that passes unchanged
+	switch {
+	case resp.StatusCode != http.StatusOK:
+		most = maxRefusal
+	case !req.Stream:
+		most = dialect.MaxAnswer(req.Endpoint)
 	}
-	if dialect.PassesThrough(req.Endpoint) {
-		out.Body = passThrough(body, req.Stream, dialect.MaxAnswer(req.Endpoint), cancel)
+	if resp.StatusCode != http.StatusOK || dialect.PassesThrough(req.Endpoint) {
+		out.Body = &limited{Reader: io.LimitReader(body, most), src: body, cancel: cancel}
 		return out, nil
 	}
 	norm := newNormalizer(req, want)

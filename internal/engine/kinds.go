@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"cmp"
 	"context"
 	"net/http"
 	"slices"
@@ -134,26 +135,41 @@ func (m *Model) setCapability(capability string, has bool) {
 
 // modelList is the answer of GET /v1/models with the fields that engines add.
 type modelList struct {
-	Object string `json:"object"`
-	Data   []struct {
-		ID          string `json:"id"`
-		OwnedBy     string `json:"owned_by"`
-		MaxModelLen int    `json:"max_model_len"` // vLLM
-		Meta        *struct {
-			Ctx      int `json:"n_ctx"`
-			CtxTrain int `json:"n_ctx_train"`
-			Swap     struct {
-				Peer string `json:"peerID"`
-			} `json:"llamaswap"`
-		} `json:"meta"` // llama.cpp, llama-swap
-		Status struct {
-			Value string `json:"value"`
-		} `json:"status"` // llama.cpp as a router
-		Docker struct {
-			Context      int    `json:"context_window"`
-			Architecture string `json:"architecture"`
-		} `json:"dmr"` // Docker Model Runner
-	} `json:"data"`
+	Object string   `json:"object"`
+	Data   []listed `json:"data"`
+}
+
+// listed is an entry of a modelList.
+type listed struct {
+	ID          string `json:"id"`
+	OwnedBy     string `json:"owned_by"`
+	MaxModelLen int    `json:"max_model_len"` // vLLM
+	Meta        struct {
+		Ctx      int `json:"n_ctx"`
+		CtxTrain int `json:"n_ctx_train"`
+		Swap     struct {
+			Peer string `json:"peerID"`
+		} `json:"llamaswap"`
+	} `json:"meta"` // llama.cpp, llama-swap
+	Status struct {
+		Value string `json:"value"`
+	} `json:"status"` // llama.cpp as a router
+	Docker struct {
+		Context      int    `json:"context_window"`
+		Architecture string `json:"architecture"`
+	} `json:"dmr"` // Docker Model Runner
+}
+
+// each returns the models that describe makes of the entries, without those that
+// are not ok.
+func (l *modelList) each(describe func(d listed) (m Model, ok bool)) []Model {
+	var out []Model
+	for _, d := range l.Data {
+		if m, ok := describe(d); ok {
+			out = append(out, m)
+		}
+	}
+	return out
 }
 
 func (p *probe) models() (*modelList, error) {
@@ -193,17 +209,8 @@ func llamaList(p *probe) ([]Model, error) {
 	// A request without a model is refused and costs nothing: with 501 if embeddings
 	// are switched off, otherwise with 400.
 	embeds := p.post("/v1/embeddings", `{}`).status == http.StatusBadRequest
-	var out []Model
-	for _, d := range l.Data {
-		if d.Status.Value != "" && d.Status.Value != "loaded" {
-			continue // a router would have to load it first
-		}
-		m := chatModel(d.ID, props.Settings.Ctx)
-		if d.Meta != nil && d.Meta.Ctx > 0 {
-			m.ContextLength = d.Meta.Ctx
-		} else if d.Meta != nil && m.ContextLength == 0 {
-			m.ContextLength = d.Meta.CtxTrain
-		}
+	return l.each(func(d listed) (Model, bool) {
+		m := chatModel(d.ID, cmp.Or(max(d.Meta.Ctx, 0), max(props.Settings.Ctx, 0), d.Meta.CtxTrain))
 		m.Slots = max(props.TotalSlots, 1)
 		m.setCapability("tools", props.Template.Tools || props.Template.ToolCalls)
 		m.setCapability("vision", props.Modalities.Vision)
@@ -211,9 +218,8 @@ func llamaList(p *probe) ([]Model, error) {
 		if embeds {
 			m.alsoEmbeds()
 		}
-		out = append(out, m)
-	}
-	return out, nil
+		return m, d.Status.Value == "" || d.Status.Value == "loaded" // a router would have to load others first
+	}), nil
 }
 
 func ollamaDetect(p *probe) bool {
@@ -333,12 +339,7 @@ func lmStudioList(p *probe) ([]Model, error) {
 	// /v1/models holds the models that a call may name: all downloaded ones if
 	// loading on demand is allowed, otherwise the loaded ones.
 	allowed := func(id string) bool {
-		for _, d := range served.Data {
-			if d.ID == id {
-				return true
-			}
-		}
-		return false
+		return slices.ContainsFunc(served.Data, func(d listed) bool { return d.ID == id })
 	}
 	var l lmStudioModels
 	if err := p.get("/api/v1/models").into(&l); err != nil || l.Models == nil {
@@ -402,8 +403,7 @@ func vllmList(p *probe) ([]Model, error) {
 	described := p.get("/openapi.json").into(&routes) == nil
 	_, chats := routes.Paths[fleet.ChatCompletions.Path()]
 	_, embeds := routes.Paths[fleet.EmbeddingsEndpoint.Path()]
-	var out []Model
-	for _, d := range l.Data {
+	return l.each(func(d listed) (Model, bool) {
 		m := chatModel(d.ID, d.MaxModelLen)
 		switch {
 		case described && embeds && chats:
@@ -411,7 +411,6 @@ func vllmList(p *probe) ([]Model, error) {
 		case described && embeds:
 			m.embedsOnly()
 		}
-		out = append(out, m)
-	}
-	return out, nil
+		return m, true
+	}), nil
 }

@@ -7,6 +7,7 @@ import (
 	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
 
+	"github.com/kith/kith/internal/dialect"
 	"github.com/kith/kith/internal/fleet"
 )
 
@@ -388,35 +389,18 @@ func (m *normalizer) message(choice int) (called bool, err error) {
 }
 
 // object rewrites the next object. It calls each with every member's name; each
-// reads the value and may write the member. last, if not nil, adds members.
+// reads the value and may write the member. last adds members.
 func (m *normalizer) object(each func(name []byte) error, last func()) error {
 	if m.dec.PeekKind() != '{' {
 		return errNoObject
 	}
-	if _, err := m.dec.ReadToken(); err != nil {
+	m.out = append(m.out, '{')
+	if err := dialect.Members(&m.dec, each); err != nil {
 		return err
 	}
-	m.out = append(m.out, '{')
-	var buf [64]byte
-	for m.dec.PeekKind() != '}' {
-		name, err := m.dec.ReadValue()
-		if err != nil {
-			return err
-		}
-		plain, err := jsontext.AppendUnquote(buf[:0], name)
-		if err != nil {
-			return err
-		}
-		if err := each(plain); err != nil {
-			return err
-		}
-	}
-	if last != nil {
-		last()
-	}
+	last()
 	m.out = append(m.out, '}')
-	_, err := m.dec.ReadToken()
-	return err
+	return nil
 }
 
 // array rewrites the next array with each for every element.
@@ -426,20 +410,16 @@ func (m *normalizer) array(each func(i int) error) error {
 		m.out = append(m.out, value...)
 		return err
 	}
-	if _, err := m.dec.ReadToken(); err != nil {
-		return err
-	}
 	m.out = append(m.out, '[')
-	for i := 0; m.dec.PeekKind() != ']'; i++ {
+	i := 0
+	err := dialect.Elements(&m.dec, func() error {
 		if i > 0 {
 			m.out = append(m.out, ',')
 		}
-		if err := each(i); err != nil {
-			return err
-		}
-	}
+		i++
+		return each(i - 1)
+	})
 	m.out = append(m.out, ']')
-	_, err := m.dec.ReadToken()
 	return err
 }
 

@@ -297,10 +297,7 @@ func joined(members []member) string {
 
 // quoted returns s as a JSON string.
 func quoted(s string) string {
-	b, err := jsontext.AppendQuote(nil, s)
-	if err != nil { // not UTF-8, which no valid id is; the quote is normalized
-		return string(b)
-	}
+	b, _ := jsontext.AppendQuote(nil, s) // the error only reports invalid UTF-8, which becomes U+FFFD
 	return string(b)
 }
 

@@ -1,28 +1,10 @@
 package engine
 
 import (
-	"io"
-	"net/http"
-
 	"github.com/go-json-experiment/json"
 
 	"github.com/kith/kith/internal/dialect"
-	"github.com/kith/kith/internal/spool"
 )
-
-// attach sets the body of r: the form of req, or body. Unknown parts of a form are
-// only sent for a trusted caller.
-func attach(r *http.Request, req *Request, asked *spool.Bytes) {
-	if req.Form == nil {
-		r.ContentLength, r.Body = asked.Len(), asked.Open()
-		r.GetBody = func() (io.ReadCloser, error) { return asked.Open(), nil }
-		return
-	}
-	contentType, length, body := req.Form.Encode(req.Trusted)
-	r.Header.Set("Content-Type", contentType)
-	r.ContentLength, r.Body = length, body()
-	r.GetBody = func() (io.ReadCloser, error) { return body(), nil }
-}
 
 // maxSpeech bounds the text of a streamed transcript, in bytes.
 const maxSpeech = 4 << 20

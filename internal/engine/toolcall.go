@@ -7,6 +7,8 @@ import (
 
 	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
+
+	"github.com/kith/kith/internal/dialect"
 )
 
 // Limits of what is kept of the tool calls of a stream.
@@ -79,18 +81,18 @@ func (m *normalizer) toolCall(value jsontext.Value, choice int) error {
 		m.put([]byte("id"), []byte(quoted(part.id)))
 		m.put([]byte("type"), []byte(`"function"`))
 	}
-	err := eachMember(value, func(member string, v jsontext.Value) error {
-		switch member {
+	err := eachMember(value, func(member []byte, v jsontext.Value) error {
+		switch string(member) {
 		case "index", "id", "type":
 			return nil
 		case "function":
 			if v.Kind() != '{' {
 				return nil
 			}
-			m.name([]byte(member))
+			m.name(member)
 			return m.function(v, begins, part)
 		}
-		m.put([]byte(member), v)
+		m.put(member, v)
 		return nil
 	})
 	m.out = append(m.out, '}')
@@ -102,8 +104,8 @@ func (m *normalizer) toolCall(value jsontext.Value, choice int) error {
 func (m *normalizer) function(value jsontext.Value, begins bool, part *toolState) error {
 	m.out = append(m.out, '{')
 	argued := false
-	err := eachMember(value, func(member string, v jsontext.Value) (err error) {
-		switch member {
+	err := eachMember(value, func(member []byte, v jsontext.Value) (err error) {
+		switch string(member) {
 		case "name":
 			if textIn(v) == "" || part.named {
 				return nil
@@ -120,7 +122,7 @@ func (m *normalizer) function(value jsontext.Value, begins bool, part *toolState
 				}
 			}
 		}
-		m.put([]byte(member), v)
+		m.put(member, v)
 		return nil
 	})
 	switch {
@@ -180,26 +182,15 @@ func textIn(v jsontext.Value) string {
 }
 
 // eachMember calls do with each member of the object.
-func eachMember(object jsontext.Value, do func(name string, value jsontext.Value) error) error {
-	dec := jsontext.NewDecoder(bytes.NewReader(object))
-	if _, err := dec.ReadToken(); err != nil {
-		return err
-	}
-	for dec.PeekKind() != '}' {
-		name, err := dec.ReadToken()
-		if err != nil {
-			return err
-		}
-		text := name.String()
+func eachMember(object jsontext.Value, do func(name []byte, value jsontext.Value) error) error {
+	dec := jsontext.NewDecoder(bytes.NewBuffer(object))
+	return dialect.Members(dec, func(name []byte) error {
 		value, err := dec.ReadValue()
 		if err != nil {
 			return err
 		}
-		if err := do(text, value); err != nil {
-			return err
-		}
-	}
-	return nil
+		return do(name, value)
+	})
 }
 
 // finishes maps the finish reasons of some engines to those of the dialect.

@@ -11,7 +11,6 @@ import (
 	"net/url"
 	"slices"
 	"strings"
-	"sync"
 
 	"github.com/kith/kith/internal/dialect"
 	"github.com/kith/kith/internal/fleet"
@@ -75,10 +74,8 @@ type Upstream struct {
 	rt     http.RoundTripper
 	load   *load
 
-	mu      sync.RWMutex
-	engine  *Engine // nil if nothing is offered
-	shared  *Engine // what is offered to others; nil if nothing
-	finding Finding
+	offered
+	shared *Engine // what is offered to others; nil if nothing; guarded by mu
 }
 
 // NewUpstream returns an Upstream that offers the configured models, or none until
@@ -137,25 +134,11 @@ func (u *Upstream) found(models int, why string) Finding {
 	return Finding{Place: u.base, Configured: true, Kind: u.kind.id, Name: u.config.Name, Models: models, Why: why}
 }
 
-// Engine returns the engine for the owner's own calls, or nil.
-func (u *Upstream) Engine() *Engine {
-	u.mu.RLock()
-	defer u.mu.RUnlock()
-	return u.engine
-}
-
 // Shared returns the engine for calls of others, or nil.
 func (u *Upstream) Shared() *Engine {
 	u.mu.RLock()
 	defer u.mu.RUnlock()
 	return u.shared
-}
-
-// Finding returns what is known of the upstream and why it is not offered.
-func (u *Upstream) Finding() Finding {
-	u.mu.RLock()
-	defer u.mu.RUnlock()
-	return u.finding
 }
 
 // Check lists the upstream's models, unless they are configured, and reports
@@ -260,14 +243,4 @@ func (k keyed) RoundTrip(r *http.Request) (*http.Response, error) {
 	resp.ContentLength = -1
 	resp.Header.Del("Content-Encoding")
 	return resp, nil
-}
-
-// passThrough returns the body of an answer in a dialect that is not normalized. A
-// unary one has at most limit bytes.
-func passThrough(src io.ReadCloser, stream bool, limit int64, cancel context.CancelFunc) io.ReadCloser {
-	reader := io.Reader(src)
-	if !stream {
-		reader = io.LimitReader(src, limit)
-	}
-	return &limited{Reader: reader, src: src, cancel: cancel}
 }

@@ -1,6 +1,7 @@
 package fleet
 
 import (
+	"hash/fnv"
 	"iter"
 	"math"
 	"sync/atomic"
@@ -233,7 +234,7 @@ func (l *Load) release() { l.inFlight.Add(-1) }
 // tieBreaker. Of its offers it writes only what is missing: a copy of a machine shares
 // them with one that is already in use.
 func (m *Machine) inherit(before *Machine) {
-	m.tieBreaker = fnv1a(string(m.ID))
+	m.tieBreaker = tieBreaker(m.ID)
 	if m.Load == nil && before != nil {
 		m.Load = before.Load
 	}
@@ -281,14 +282,12 @@ func (m *Machine) withdrawnSince(before *Machine) map[ModelID]*Load {
 	return out
 }
 
-// fnv1a returns the 64-bit FNV-1a hash. It is the same in every process, so that the same
-// draw breaks a tie the same way everywhere.
-func fnv1a(s string) uint64 {
-	h := uint64(14695981039346656037)
-	for i := range len(s) {
-		h = (h ^ uint64(s[i])) * 1099511628211
-	}
-	return h
+// tieBreaker returns a number that is the same in every process, so that the same draw
+// breaks a tie the same way everywhere.
+func tieBreaker(id MachineID) uint64 {
+	h := fnv.New64a()
+	_, _ = h.Write([]byte(id)) // it never fails
+	return h.Sum64()
 }
 
 // StoredMachine is a machine as the store keeps it over a restart of the hub, with its

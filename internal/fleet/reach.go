@@ -264,6 +264,13 @@ func (w *walk) member(g *groupIndex, n int, visit func(*Machine, Access) bool) b
 	return true
 }
 
+// AccessTo returns the access to one machine of a caller with a key that is narrowed so.
+// Its State is false for a machine out of reach.
+func (s *Snapshot) AccessTo(caller MemberID, narrow Narrow, m *Machine) Access {
+	w := newWalk(s, caller, narrow)
+	return w.access(m)
+}
+
 // access returns the caller's access to one machine. For a machine out of reach it has
 // no shares and no group, so that evaluate reports false.
 func (w *walk) access(m *Machine) Access {

@@ -10,9 +10,6 @@ type Reason struct {
 	Fix  string // what would change it
 }
 
-// Reason returns the decision's Reason for a call of that family.
-func (d Decision) Reason(family Family) Reason { return ReasonOf(d.Row, family) }
-
 // ReasonOf returns the Reason of a row, 1 to 12, for a call of that family; the zero
 // Reason for any other number.
 func ReasonOf(row int, family Family) Reason {

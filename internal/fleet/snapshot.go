@@ -57,7 +57,14 @@ type groupIndex struct {
 }
 
 // offerCount counts the region's machines that offer one model, by family.
-type offerCount struct{ kept, online [families]int32 }
+type offerCount struct {
+	kept, online [families]int32
+	by           OfferedBy // of kept
+}
+
+// OfferedBy is for comparing which machines offer a model at two moments: it differs if
+// they differ.
+type OfferedBy struct{ sum uint64 }
 
 // hasher hashes identifiers with a seed of the process: model ids are chosen by
 // untrusted members, who must not be able to make them collide.
@@ -97,15 +104,11 @@ func (s *Snapshot) Machine(id MachineID) *Machine {
 	return machines[at]
 }
 
-// Offers returns how many offers of the model the region has, online or kept, in reach
-// or not. It is for detecting that one disappeared, and not to be shown to callers.
-func (s *Snapshot) Offers(model ModelID) int {
+// OfferedBy returns which machines of the region offer the model, online or kept, in
+// reach or not.
+func (s *Snapshot) OfferedBy(model ModelID) OfferedBy {
 	c, _ := s.models.Get(model)
-	n := int32(0)
-	for _, kept := range c.kept {
-		n += kept
-	}
-	return int(n)
+	return c.by
 }
 
 // Machines yields every machine once.
@@ -375,6 +378,7 @@ func (c offerCount) add(m *Machine, model ModelID, n int32) offerCount {
 	}
 	for f := range o.Families.All() {
 		c.kept[f] += n
+		c.by.sum += uint64(n) * mix(m.tieBreaker+uint64(f))
 		if m.Online {
 			c.online[f] += n
 		}

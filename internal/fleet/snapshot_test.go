@@ -211,13 +211,31 @@ func TestMachinesAreInOrder(t *testing.T) {
 	}
 }
 
-// Offers counts what is there, online or not.
-func TestOffersCountsTheRegion(t *testing.T) {
-	s := NewSnapshot()
-	for i, want := range []int{1, 2, 3} {
-		s = s.WithMachine(&Machine{ID: MachineID(fmt.Sprint(i)), Owner: "me", Online: i > 0, Offers: offering("x")})
-		if s.Offers("x") != want || s.Offers("y") != 0 {
-			t.Errorf("%d offers of x, want %d; %d of y", s.Offers("x"), want, s.Offers("y"))
+// OfferedBy differs where machines do, online or not, and where a machine offers the
+// model for something else.
+func TestOfferedBy(t *testing.T) {
+	with := func(s *Snapshot, id MachineID, online bool, offers ...Offer) *Snapshot {
+		return s.WithMachine(&Machine{ID: id, Owner: "me", Online: online, Offers: offers})
+	}
+	x, audio := offering("x")[0], Offer{ID: "x", Families: Families(Audio)}
+	empty := NewSnapshot()
+	one := with(empty, "1", true, x)
+	seen := map[OfferedBy]string{}
+	for name, s := range map[string]*Snapshot{
+		"none": empty, "1": one, "2": with(empty, "2", true, x), "1 and 2": with(one, "2", true, x), "1 for audio": with(empty, "1", true, audio),
+	} {
+		by := s.OfferedBy("x")
+		if other, ok := seen[by]; ok {
+			t.Errorf("the same for %s and %s", name, other)
+		}
+		seen[by] = name
+	}
+	for name, s := range map[string]*Snapshot{
+		"offline": with(one, "1", false, x), "back": with(with(one, "1", true), "1", true, x), "another model": with(one, "2", true, offering("y")...),
+		"exchanged twice": with(with(one, "2", true, x), "2", true),
+	} {
+		if s.OfferedBy("x") != one.OfferedBy("x") {
+			t.Errorf("%s: it differs", name)
 		}
 	}
 }

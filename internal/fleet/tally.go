@@ -115,8 +115,7 @@ func StateOf(s *Snapshot, q *Query, m *Machine) (c CandidateState, ok bool) {
 	if o == nil || !o.Families.Has(q.Family) || m.ID == q.Exclude || slices.Contains(q.Avoid, m.ID) {
 		return c, false
 	}
-	w := newWalk(s, q.Caller, q.Narrow)
-	access := w.access(m)
+	access := s.AccessTo(q.Caller, q.Narrow, m)
 	ok = access.evaluate(&c, m, o, q)
 	return c, ok
 }

@@ -99,7 +99,7 @@ type Records interface {
 
 	KeyByHash(context.Context, [32]byte) (account.Key, account.Member, error)
 	MachineByHash(context.Context, [32]byte) (account.Machine, account.Member, error)
-	MemberByName(ctx context.Context, name string) (account.Member, error)
+	Member(ctx context.Context, id string) (account.Member, error)
 	Keys(ctx context.Context, memberID string) ([]account.Key, error)
 	Machines(ctx context.Context, memberID string) ([]account.Machine, error)
 	NextGeneration(ctx context.Context, machineID string) (int64, error)

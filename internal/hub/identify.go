@@ -148,7 +148,10 @@ func narrowing(reach account.Reach) fleet.Narrow {
 // revoked returns the fault that ends the calls of a caller whose credential was
 // revoked; nil while it is valid. It fails if the database does not answer.
 func (h *Hub) revoked(ctx context.Context, caller gateway.Caller) (*fault.Fault, error) {
-	member, err := h.records.MemberByName(ctx, caller.Name)
+	member, err := h.records.Member(ctx, string(caller.Member))
+	if errors.Is(err, account.ErrNotFound) {
+		return badKey(), nil
+	}
 	found := err == nil && !member.Disabled
 	switch {
 	case !found || strings.HasPrefix(caller.KeyID, site.SiteKey):

@@ -29,7 +29,7 @@ func (h *Hub) newAPI() *api.API {
 			return h.edge.Miss(gateway.Caller(c), model, f)
 		},
 		Confirmed: h.live.Confirmed,
-		Story:     h.traces.Get,
+		Trace:     h.traces.Get,
 		Flush:     func(ctx context.Context) error { return errors.Join(h.ledger.Flush(ctx), h.traces.Flush(ctx)) },
 		Log:       h.log,
 	})

@@ -29,7 +29,7 @@ const (
 	cityMembers  = 10_000
 	cityMachines = 1_000
 	cityRecords  = 1_000_000
-	cityStories  = 50_000
+	cityTraces   = 50_000
 )
 
 // city is a hub's store and snapshot at that size, and its site with one member
@@ -63,7 +63,7 @@ func newCity(b *testing.B) *city {
 		Control: func(context.Context, fleet.MachineID, api.Control) error { return nil },
 		Changed: func() {}, Admit: func(api.Caller) error { return nil },
 		Miss:      func(_ api.Caller, _ fleet.ModelID, f *fault.Fault) *fault.Fault { return f },
-		Confirmed: func(time.Time) bool { return true }, Story: db.Story,
+		Confirmed: func(time.Time) bool { return true }, Trace: db.Trace,
 	})
 	c.site = site.New(a, site.Config{Base: "http://localhost", Health: func(context.Context) []site.Part { return nil }})
 	return c
@@ -155,12 +155,12 @@ func (c *city) history(b *testing.B) {
 		}
 		fatal(b, c.db.RecordUsage(b.Context(), list))
 	}
-	for from := 0; from < cityStories; from += batch {
+	for from := 0; from < cityTraces; from += batch {
 		var list []account.Trace
 		for i := range batch {
 			s := account.Trace{
 				CallID: fmt.Sprintf("req_%07d", from+i), MemberID: member(who()), Mine: true, Caller: "member", Model: "model-01", Status: 200,
-				Started: now.Add(-time.Duration(from+i) * (6 * 24 * time.Hour / cityStories)), Endpoint: "/v1/chat/completions",
+				Started: now.Add(-time.Duration(from+i) * (6 * 24 * time.Hour / cityTraces)), Endpoint: "/v1/chat/completions",
 				Tries: []account.Attempt{{Machine: "box", Owner: "member", Via: "shared", Outcome: "answered"}},
 			}
 			if from+i < 200 {
@@ -168,7 +168,7 @@ func (c *city) history(b *testing.B) {
 			}
 			list = append(list, s)
 		}
-		fatal(b, c.db.SaveStories(b.Context(), list, now))
+		fatal(b, c.db.SaveTraces(b.Context(), list, now))
 	}
 }
 

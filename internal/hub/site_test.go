@@ -80,6 +80,10 @@ func TestSessionContinues(t *testing.T) {
 	if f, err := r.revoked(t.Context(), caller); f == nil || err != nil {
 		t.Error("a session outlives its member")
 	}
+	caller.Member, caller.Name = "mem_unknown", "unknown"
+	if f, err := r.revoked(t.Context(), caller); f == nil || err != nil {
+		t.Errorf("a call of a member who is not there: %v, %v", f, err)
+	}
 }
 
 // TestHealth: the operator's page has the state of each part, and names a database

@@ -12,47 +12,17 @@ import (
 )
 
 // entry is one record of the journal: the intent to send a call to a machine, or
-// how the call ended. In an intent Status and the fields after it are zero.
+// how the call ended. In an intent Status and the fields after it are zero. On the disk
+// it is a CBOR map; a reader skips numbers that it does not know.
 type entry struct {
-	Ended bool
-	Usage account.Usage
-}
-
-// encoding is an entry on the disk: a CBOR map. A field keeps its number for ever;
-// a new one takes the next. A reader skips numbers that it does not know.
-type encoding struct {
-	Ended bool   `cbor:"1,keyasint,omitempty"`
-	Usage fields `cbor:"2,keyasint"`
-}
-
-// fields are those of account.Usage, with their numbers on the disk. The
-// conversion between the two types does not compile when the fields differ.
-type fields struct {
-	CallID    string            `cbor:"1,keyasint"`
-	Attempt   int               `cbor:"2,keyasint"`
-	Started   time.Time         `cbor:"3,keyasint"`
-	MemberID  string            `cbor:"4,keyasint,omitempty"`
-	KeyID     string            `cbor:"5,keyasint,omitempty"`
-	MachineID string            `cbor:"6,keyasint,omitempty"`
-	OwnerID   string            `cbor:"7,keyasint,omitempty"`
-	GroupID   string            `cbor:"8,keyasint,omitempty"`
-	Model     string            `cbor:"9,keyasint,omitempty"`
-	Endpoint  string            `cbor:"10,keyasint,omitempty"`
-	Stream    bool              `cbor:"11,keyasint,omitempty"`
-	Status    int               `cbor:"12,keyasint,omitempty"`
-	Code      string            `cbor:"13,keyasint,omitempty"`
-	Waited    time.Duration     `cbor:"14,keyasint,omitempty"`
-	FirstByte time.Duration     `cbor:"15,keyasint,omitempty"`
-	Duration  time.Duration     `cbor:"16,keyasint,omitempty"`
-	TokensIn  int64             `cbor:"17,keyasint,omitempty"`
-	TokensOut int64             `cbor:"18,keyasint,omitempty"`
-	TokensHow account.TokensHow `cbor:"19,keyasint,omitempty"`
+	Ended bool          `cbor:"1,keyasint,omitempty"`
+	Usage account.Usage `cbor:"2,keyasint"`
 }
 
 var encoder, _ = cbor.EncOptions{Time: cbor.TimeRFC3339Nano}.EncMode() // the options are valid
 
 func (e entry) encode() []byte {
-	text, err := encoder.Marshal(encoding{e.Ended, fields(e.Usage)})
+	text, err := encoder.Marshal(e)
 	if err != nil {
 		panic(err) // every field has an encoding
 	}
@@ -61,15 +31,14 @@ func (e entry) encode() []byte {
 
 // decodeEntry reads what encode wrote, and the entries of the versions before it,
 // so that an upgrade loses no call.
-func decodeEntry(text []byte) (entry, error) {
+func decodeEntry(text []byte) (e entry, err error) {
 	if len(text) > 0 && text[0] < cborMap {
 		return decodeVarints(text)
 	}
-	var e encoding
 	if err := cbor.Unmarshal(text, &e); err != nil {
 		return entry{}, errors.Join(errEntry, err)
 	}
-	return entry{e.Ended, account.Usage(e.Usage)}, nil
+	return e, nil
 }
 
 // cborMap is the lowest first byte of a CBOR map. An older entry begins with its

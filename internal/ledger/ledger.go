@@ -41,8 +41,8 @@ const (
 	maxPending = 100_000
 	// shutdownTimeout limits the last write when the hub stops.
 	shutdownTimeout = 5 * time.Second
-	// batchDelay is how long records gather for one transaction, up to a batch: its
-	// sync costs as much as some fifty records.
+	// batchDelay is how long records gather for one transaction: its sync costs as much
+	// as some fifty records.
 	batchDelay = 250 * time.Millisecond
 	// retryDelay is the time between two attempts at a write that fails.
 	retryDelay = time.Second
@@ -63,8 +63,8 @@ type Store interface {
 	RecordUsage(context.Context, []account.Usage) error
 	TouchKeys(context.Context, map[string]time.Time) error
 
-	SaveStories(ctx context.Context, stories []account.Trace, now time.Time) error
-	Story(ctx context.Context, callID, memberID string) (account.Trace, error)
+	SaveTraces(ctx context.Context, traces []account.Trace, now time.Time) error
+	Trace(ctx context.Context, callID, memberID string) (account.Trace, error)
 
 	KeepTurn(ctx context.Context, turn account.Turn, most int, mostBytes int64) error
 	Turn(ctx context.Context, hash [32]byte, memberID string, now time.Time) (account.Turn, error)
@@ -91,9 +91,8 @@ type Ledger struct {
 	dropped  int                  // refusals that were not recorded
 	stopped  bool                 // Run has returned: End writes to the database itself
 
-	wake  chan struct{} // there are pending records
-	batch chan struct{} // there are batchSize of them
-	sync  chan struct{} // there are intents to sync
+	wake chan struct{} // there are pending records
+	sync chan struct{} // there are intents to sync
 }
 
 // errNotStarted is why a new ledger takes nothing before its first restart.
@@ -112,7 +111,7 @@ func New(store Store, j *journal.Journal, log *slog.Logger) *Ledger {
 		store: store, journal: j, log: log,
 		open: map[string][]byte{}, keysUsed: map[string]time.Time{},
 		next: &Receipt{done: make(chan struct{})},
-		wake: make(chan struct{}, 1), batch: make(chan struct{}, 1), sync: make(chan struct{}, 1),
+		wake: make(chan struct{}, 1), sync: make(chan struct{}, 1),
 	}
 	if j != nil {
 		l.restore(j.Found())
@@ -251,15 +250,12 @@ func (l *Ledger) End(u account.Usage) {
 		// hub crashes before it is written there, the intent remains.
 		_ = l.append(entry{true, u}.encode())
 	}
-	stopped, full := l.stopped, len(l.pending) >= batchSize
+	stopped := l.stopped
 	l.mu.Unlock()
 	if stopped {
 		_ = l.lastFlush(context.Background()) // it logs its error
 	}
 	notify(l.wake)
-	if full {
-		notify(l.batch)
-	}
 }
 
 // KeyUsed records that an API key was used now.
@@ -301,9 +297,8 @@ func (l *Ledger) Run(ctx context.Context) error {
 }
 
 // runSync syncs the journal on request, at most every syncInterval, and retries
-// while the journal is broken.
+// while the journal is broken, until ctx ends; then once more.
 func (l *Ledger) runSync(ctx context.Context) {
-	var last time.Time
 	for ctx.Err() == nil {
 		var retry <-chan time.Time
 		l.mu.Lock()
@@ -316,15 +311,8 @@ func (l *Ledger) runSync(ctx context.Context) {
 		case <-retry:
 		case <-ctx.Done():
 		}
-		if rest := syncInterval - time.Since(last); rest > 0 {
-			sleep(ctx, rest)
-			select { // this sync covers requests of the meantime
-			case <-l.sync:
-			default:
-			}
-		}
 		l.syncJournal()
-		last = time.Now()
+		sleep(ctx, syncInterval)
 	}
 	l.mu.Lock()
 	l.stopped = true
@@ -393,29 +381,35 @@ func (l *Ledger) runFlush(ctx context.Context) error {
 		case <-time.After(time.Minute): // the last uses of keys do not wake it
 		case <-ctx.Done():
 		}
-		for err := l.Flush(ctx); err != nil && ctx.Err() == nil; err = l.Flush(ctx) {
-			l.log.Error("cannot write usage records; they are kept and tried again", "error", err)
-			sleep(ctx, retryDelay)
-		}
-		select {
-		case <-l.batch:
-		case <-time.After(batchDelay):
-		case <-ctx.Done():
-		}
+		retry(ctx, l.Flush, l.log, "usage records")
+		sleep(ctx, batchDelay)
 	}
 	l.mu.Lock()
 	l.stopped = true
 	l.mu.Unlock()
-	return l.lastFlush(context.WithoutCancel(ctx))
+	return l.lastFlush(ctx)
 }
 
-// lastFlush is Flush when the hub stops.
+// lastFlush is Flush when the hub stops, after ctx has ended.
 func (l *Ledger) lastFlush(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, shutdownTimeout)
+	return last(ctx, l.Flush, l.log, "usage records")
+}
+
+// retry calls flush until it succeeds or ctx ends.
+func retry(ctx context.Context, flush func(context.Context) error, log *slog.Logger, of string) {
+	for err := flush(ctx); err != nil && ctx.Err() == nil; err = flush(ctx) {
+		log.Error("cannot write "+of+"; they are kept and tried again", "error", err)
+		sleep(ctx, retryDelay)
+	}
+}
+
+// last calls flush once, within shutdownTimeout, after ctx has ended.
+func last(ctx context.Context, flush func(context.Context) error, log *slog.Logger, of string) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), shutdownTimeout)
 	defer cancel()
-	err := l.Flush(ctx)
+	err := flush(ctx)
 	if err != nil {
-		l.log.Error("cannot write the last usage records", "error", err)
+		log.Error("cannot write the last "+of, "error", err)
 	}
 	return err
 }

@@ -17,8 +17,6 @@ const (
 	// maxTraces is the maximum number of traces that wait while the database cannot
 	// be written; beyond it the oldest are dropped.
 	maxTraces = 10_000
-	// traceRetryDelay is the time between two attempts at a write that fails.
-	traceRetryDelay = 5 * time.Second
 )
 
 // Traces keeps what happened to each call, for its caller and for the owners of the
@@ -48,20 +46,11 @@ func (t *Traces) Add(of []account.Trace) {
 
 // Run writes traces to the database until ctx ends, then what is left.
 func (t *Traces) Run(ctx context.Context) error {
-	wait := traceDelay
 	for ctx.Err() == nil {
-		sleep(ctx, wait)
-		wait = traceDelay
-		if err := t.Flush(ctx); err != nil && ctx.Err() == nil {
-			t.log.Warn("cannot keep what happened to calls; it is tried again", "error", err)
-			wait = traceRetryDelay
-		}
+		sleep(ctx, traceDelay)
+		retry(ctx, t.Flush, t.log, "call traces")
 	}
-	last, cancel := context.WithTimeout(context.WithoutCancel(ctx), shutdownTimeout)
-	defer cancel()
-	if err := t.Flush(last); err != nil {
-		t.log.Warn("cannot keep what happened to the last calls", "error", err)
-	}
+	_ = last(ctx, t.Flush, t.log, "call traces") // it logs its error
 	return nil
 }
 
@@ -73,7 +62,7 @@ func (t *Traces) Flush(ctx context.Context) error {
 	if len(batch) == 0 {
 		return nil
 	}
-	if err := t.store.SaveStories(ctx, batch, time.Now()); err != nil {
+	if err := t.store.SaveTraces(ctx, batch, time.Now()); err != nil {
 		return err
 	}
 	last := batch[len(batch)-1]
@@ -92,10 +81,10 @@ func (t *Traces) Get(ctx context.Context, callID, memberID string) (account.Trac
 		return t.pending[at], nil
 	}
 	t.mu.Unlock()
-	return t.store.Story(ctx, callID, memberID)
+	return t.store.Trace(ctx, callID, memberID)
 }
 
 // find returns the index of a pending trace, or -1. Needs mu.
 func (t *Traces) find(callID, memberID string) int {
-	return slices.IndexFunc(t.pending, func(s account.Trace) bool { return s.CallID == callID && s.MemberID == memberID })
+	return slices.IndexFunc(t.pending, func(p account.Trace) bool { return p.CallID == callID && p.MemberID == memberID })
 }

@@ -15,7 +15,7 @@ import (
 	"github.com/kith/kith/internal/account"
 )
 
-// shelf is Store that only keep stories.
+// shelf is a Store that only keeps traces.
 type shelf struct {
 	Store
 	down atomic.Bool
@@ -23,19 +23,19 @@ type shelf struct {
 	kept []string
 }
 
-func (s *shelf) SaveStories(_ context.Context, stories []account.Trace, _ time.Time) error {
+func (s *shelf) SaveTraces(_ context.Context, traces []account.Trace, _ time.Time) error {
 	if s.down.Load() {
 		return errDown
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for _, story := range stories {
-		s.kept = append(s.kept, story.CallID)
+	for _, trace := range traces {
+		s.kept = append(s.kept, trace.CallID)
 	}
 	return nil
 }
 
-func (s *shelf) Story(_ context.Context, callID, _ string) (account.Trace, error) {
+func (s *shelf) Trace(_ context.Context, callID, _ string) (account.Trace, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if slices.Contains(s.kept, callID) {
@@ -70,7 +70,7 @@ func TestTracesAreReadBeforeAndAfterTheyAreWritten(t *testing.T) {
 		time.Sleep(2 * traceDelay)
 		readable("while it cannot be written", "1", "2")
 		records.down.Store(false)
-		time.Sleep(traceRetryDelay + traceDelay)
+		time.Sleep(retryDelay + traceDelay)
 		readable("written", "1", "2")
 		add("3")
 		cancel()

@@ -51,7 +51,7 @@ func testPagesOfOthers(t *testing.T, tn *town) {
 	email.Asked, email.Hash = "adas-other@mail.example", proof.Hash()
 	check(t, tn.db.AskEmail(ctx, email))
 	eve := tn.as("eve")
-	check(t, tn.db.SaveStories(ctx, []account.Trace{{CallID: "req_adas", MemberID: tn.members["ada"].ID, Started: time.Now(), Model: "secret-model"}}, time.Now()))
+	check(t, tn.db.SaveTraces(ctx, []account.Trace{{CallID: "req_adas", MemberID: tn.members["ada"].ID, Started: time.Now(), Model: "secret-model"}}, time.Now()))
 
 	everything := func() []any {
 		all := []any{tn.adas()}
@@ -301,7 +301,7 @@ func TestHostileNames(t *testing.T) {
 			Offers: []fleet.Offer{{ID: fleet.ModelID(name), Families: fleet.Families(fleet.Chat)}},
 		})
 		call := fmt.Sprintf("req_h%d", i)
-		check(t, tn.db.SaveStories(t.Context(), []account.Trace{{
+		check(t, tn.db.SaveTraces(t.Context(), []account.Trace{{
 			CallID: call, MemberID: tn.members["ada"].ID, Started: time.Now(), Mine: true, Caller: name, Model: name, Endpoint: name, Code: name, Status: 500,
 			Tries: []account.Attempt{{Machine: name, Owner: name, Via: name, Outcome: name}},
 		}}, time.Now()))

@@ -91,11 +91,11 @@ func TestRequestPages(t *testing.T) { onEachStore(t, testRequestPages) }
 func testRequestPages(t *testing.T, tn *town) {
 	now, ada := time.Now(), tn.members["ada"].ID
 	const many = 230
-	var stories []account.Trace
+	var traces []account.Trace
 	for i := range many {
-		stories = append(stories, account.Trace{CallID: fmt.Sprintf("req_%04d", i), MemberID: ada, Started: now, Mine: true, Caller: "ada", Model: "m", Status: 200, Endpoint: fleet.ChatCompletions.String()})
+		traces = append(traces, account.Trace{CallID: fmt.Sprintf("req_%04d", i), MemberID: ada, Started: now, Mine: true, Caller: "ada", Model: "m", Status: 200, Endpoint: fleet.ChatCompletions.String()})
 	}
-	check(t, tn.db.SaveStories(t.Context(), stories, now))
+	check(t, tn.db.SaveTraces(t.Context(), traces, now))
 	b := tn.as("ada")
 	seen := map[string]int{}
 	pages := 0
@@ -125,7 +125,7 @@ func testRequestPages(t *testing.T, tn *town) {
 
 	early := account.Trace{CallID: "req_early", MemberID: ada, Started: now, Mine: true, Caller: "ada", Status: 413, Code: "request_too_large", Endpoint: "/v1/chat/completions"}
 	lost := account.Trace{CallID: "req_lost", MemberID: ada, Started: now, Mine: true, Caller: "ada", Status: 200, Code: account.Interrupted, Model: "m"}
-	check(t, tn.db.SaveStories(t.Context(), []account.Trace{early, lost}, now))
+	check(t, tn.db.SaveTraces(t.Context(), []account.Trace{early, lost}, now))
 	b.get("/requests/req_early").want(t, 200, "The body is over the limit", "before any machine was looked for")
 	b.get("/requests/req_lost").want(t, 200, "The hub itself ended")
 	b.get("/requests/req_0007").want(t, 200, "served")

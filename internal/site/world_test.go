@@ -98,7 +98,7 @@ func worldOn(t *testing.T, config store.Config) *world {
 		Confirmed: func(time.Time) bool { return !w.blind },
 		Running:   func() []api.Use { return w.uses },
 		Queued:    func(*fleet.Machine) int { return w.queued },
-		Story:     db.Story,
+		Trace:     db.Trace,
 		Log:       slog.New(slog.NewTextHandler(&w.log, nil)),
 	})
 	w.server = httptest.NewServer(w.api)

@@ -14,18 +14,18 @@ import (
 )
 
 const (
-	// small is how many bytes are held in memory; what is larger goes to a file.
-	small = 1 << 20
-	// step is how much is taken on an announced length's word alone, and the
-	// buffer in front of a file.
-	step = 64 << 10
-	// least is the first buffer of what was not announced.
-	least = 4 << 10
+	// maxInMemory is the size of the largest body that is held in memory, if there is a
+	// folder for files.
+	maxInMemory = 1 << 20
+	// chunkSize is the largest buffer that is allocated for an announced length alone, and
+	// the size of the buffer in front of a file.
+	chunkSize = 64 << 10
+	// firstBuffer is the size of the first buffer of a body of unknown length.
+	firstBuffer = 4 << 10
 )
 
-// Bytes is a body that is held for a member, of a request or an answer. It is
-// filled once, by ReadFrom, and then read as often as needed. Close gives back
-// all that it holds.
+// Bytes is the body of a request or an answer, held for a member. It is filled once, by
+// ReadFrom, and then read any number of times. Close releases all that it holds.
 type Bytes struct {
 	spool    *Spool
 	holder   Holder
@@ -38,26 +38,26 @@ type Bytes struct {
 	mu      sync.Mutex
 	counted amount
 	readers int
-	done    bool // given back with the last reader
+	done    bool // it is released with the last reader
 	closed  bool
 }
 
-// Hold begins to hold a body for the holder. expected is its length as announced,
-// negative where it is unknown; nothing is taken on its word but a first buffer.
+// Hold returns an empty body for the holder. expected is its announced length, negative
+// if it is unknown. No more than a first buffer is allocated for it.
 func (s *Spool) Hold(holder Holder, expected int64) *Bytes {
 	return &Bytes{spool: s, holder: holder, expected: min(expected, math.MaxInt64-1)} // with one more it still is a length
 }
 
-// Keep holds bytes that are there already, which no one changes from then on: a
-// caller may hold others of the same array.
-func (s *Spool) Keep(holder Holder, whole []byte) (*Bytes, error) {
-	b := s.Hold(holder, int64(len(whole)))
+// Keep holds the bytes of a slice. No one may change the slice afterwards; the caller may
+// hold others of the same array.
+func (s *Spool) Keep(holder Holder, all []byte) (*Bytes, error) {
+	b := s.Hold(holder, int64(len(all)))
 	var err error
-	if b.memory = whole; len(whole) <= small || s.folder == "" {
-		err = b.take(amount{memory: int64(cap(whole))})
+	if b.memory = all; len(all) <= maxInMemory || s.folder == "" {
+		err = b.count(amount{memory: int64(cap(all))})
 	} else {
 		b.memory = nil
-		_, err = b.ReadFrom(bytes.NewReader(whole))
+		_, err = b.ReadFrom(bytes.NewReader(all))
 	}
 	if err != nil {
 		b.Close()
@@ -66,8 +66,8 @@ func (s *Spool) Keep(holder Holder, whole []byte) (*Bytes, error) {
 	return b, nil
 }
 
-// ReadFrom fills b with src, to its end. Its errors are those of src, and the
-// *fault.Fault of what there is no room for.
+// ReadFrom fills b with src, to its end. It fails with the error of src, or with a
+// *fault.Fault if there is no room.
 func (b *Bytes) ReadFrom(src io.Reader) (n int64, err error) {
 	for {
 		if len(b.memory) == cap(b.memory) {
@@ -81,7 +81,7 @@ func (b *Bytes) ReadFrom(src io.Reader) (n int64, err error) {
 		switch {
 		case err == io.EOF && b.file != nil:
 			err := b.flush()
-			b.give(amount{memory: int64(cap(b.memory))})
+			b.uncount(amount{memory: int64(cap(b.memory))})
 			b.memory = nil
 			return n, err
 		case err == io.EOF:
@@ -92,13 +92,13 @@ func (b *Bytes) ReadFrom(src io.Reader) (n int64, err error) {
 	}
 }
 
-// grow makes room for more in memory: a larger buffer, or the one in front of
-// the file emptied. Where the length was announced, the end is seen without
-// growing.
+// grow makes room in memory: it allocates a larger buffer, or empties the one in front of
+// the file. The buffer for an announced length has one byte more, so that the end is
+// found without growing.
 func (b *Bytes) grow() error {
 	size := cap(b.memory)
-	if b.file == nil && b.spool.folder != "" && size >= step && (b.expected > small || size >= small) {
-		if err := b.begin(); err != nil {
+	if b.file == nil && b.spool.folder != "" && size >= chunkSize && (b.expected > maxInMemory || size >= maxInMemory) {
+		if err := b.createFile(); err != nil {
 			return err
 		}
 	}
@@ -106,25 +106,25 @@ func (b *Bytes) grow() error {
 		if err := b.flush(); err != nil {
 			return err
 		}
-		if size > step { // it has done its work
-			b.give(amount{memory: int64(size - step)})
-			b.memory = make([]byte, 0, step)
+		if size > chunkSize { // it is only the buffer in front of the file now
+			b.uncount(amount{memory: int64(size - chunkSize)})
+			b.memory = make([]byte, 0, chunkSize)
 		}
 		return nil
 	}
 	larger := 2 * size
 	switch {
 	case size == 0 && b.expected < 0:
-		larger = least
+		larger = firstBuffer
 	case size == 0:
-		larger = int(min(b.expected+1, step))
+		larger = int(min(b.expected+1, chunkSize))
 	case b.expected >= int64(size):
 		larger = min(larger, int(b.expected)+1)
 	}
 	if b.spool.folder != "" {
-		larger = min(larger, small)
+		larger = min(larger, maxInMemory)
 	}
-	if err := b.take(amount{memory: int64(larger - size)}); err != nil {
+	if err := b.count(amount{memory: int64(larger - size)}); err != nil {
 		return err
 	}
 	grown := make([]byte, len(b.memory), larger)
@@ -133,8 +133,7 @@ func (b *Bytes) grow() error {
 	return nil
 }
 
-// begin makes the file.
-func (b *Bytes) begin() (err error) {
+func (b *Bytes) createFile() (err error) {
 	if b.file, err = create(b.spool.folder); err != nil {
 		return b.spool.noFile(err)
 	}
@@ -145,7 +144,7 @@ func (b *Bytes) begin() (err error) {
 // flush moves what is in memory to the end of the file.
 func (b *Bytes) flush() error {
 	n := int64(len(b.memory))
-	if err := b.take(amount{disk: n}); err != nil {
+	if err := b.count(amount{disk: n}); err != nil {
 		return err
 	}
 	b.keystream(b.written).XORKeyStream(b.memory, b.memory)
@@ -157,7 +156,7 @@ func (b *Bytes) flush() error {
 	return nil
 }
 
-// keystream is that of the file from an offset on: AES in counter mode.
+// keystream returns the keystream of the file from an offset on: AES in counter mode.
 func (b *Bytes) keystream(offset int64) cipher.Stream {
 	high, low := binary.BigEndian.Uint64(b.iv[:8]), binary.BigEndian.Uint64(b.iv[8:])
 	low, carry := bits.Add64(low, uint64(offset)/16, 0)
@@ -170,7 +169,7 @@ func (b *Bytes) keystream(offset int64) cipher.Stream {
 	return stream
 }
 
-// Len is how many bytes b has.
+// Len returns the number of bytes.
 func (b *Bytes) Len() int64 {
 	if b.file != nil {
 		return b.written
@@ -178,10 +177,14 @@ func (b *Bytes) Len() int64 {
 	return int64(len(b.memory))
 }
 
-// View hands all of b to use, which keeps nothing of it. What is in a file is
-// read back for it, only so many bytes of all files at once: ctx ends the wait.
-func (b *Bytes) View(ctx context.Context, use func(whole []byte) error) error {
-	if b.memory != nil || b.file == nil {
+// inMemory reports whether all of b is in memory.
+func (b *Bytes) inMemory() bool { return b.memory != nil || b.file == nil }
+
+// View calls use with all bytes, which use must not keep. A body in a file is read into
+// memory for the call. The memory for this is limited for all bodies together; ctx limits
+// the wait for it.
+func (b *Bytes) View(ctx context.Context, use func(all []byte) error) error {
+	if b.inMemory() {
 		return use(b.memory)
 	}
 	room := min(b.written, viewRoom)
@@ -189,143 +192,120 @@ func (b *Bytes) View(ctx context.Context, use func(whole []byte) error) error {
 		return context.Cause(ctx)
 	}
 	defer b.spool.views.Release(room)
-	whole := make([]byte, b.written)
-	if err := b.readAt(whole, 0); err != nil {
+	all, err := b.readFile()
+	if err != nil {
 		return err
 	}
-	return use(whole)
+	return use(all)
 }
 
-// Load is all of b in memory, counted there until b is closed.
+// Load returns all bytes in memory, where they are counted until b is closed.
 func (b *Bytes) Load() ([]byte, error) {
-	if b.memory != nil || b.file == nil {
+	if b.inMemory() {
 		return b.memory, nil
 	}
-	if err := b.take(amount{memory: b.written}); err != nil {
+	err := b.count(amount{memory: b.written})
+	if err == nil {
+		b.memory, err = b.readFile()
+	}
+	return b.memory, err
+}
+
+func (b *Bytes) readFile() ([]byte, error) {
+	all := make([]byte, b.written)
+	if _, err := b.ReadAt(all, 0); err != nil {
 		return nil, err
 	}
-	whole := make([]byte, b.written)
-	if err := b.readAt(whole, 0); err != nil {
-		return nil, err
-	}
-	b.memory = whole
-	return whole, nil
+	return all, nil
 }
 
-// readAt fills p from that offset of the file, which has as much.
-func (b *Bytes) readAt(p []byte, offset int64) error {
-	if _, err := b.file.ReadAt(p, offset); err != nil {
-		return err
+// ReadAt implements io.ReaderAt, for a body in a file.
+func (b *Bytes) ReadAt(p []byte, offset int64) (int, error) {
+	if b.file == nil {
+		return 0, os.ErrClosed
 	}
-	b.keystream(offset).XORKeyStream(p, p)
-	return nil
+	n, err := b.file.ReadAt(p, offset)
+	b.keystream(offset).XORKeyStream(p[:n], p[:n])
+	return n, err
 }
 
-// WriteTo writes all of b, without a copy where it is in memory.
-func (b *Bytes) WriteTo(w io.Writer) (n int64, err error) {
-	if b.memory != nil || b.file == nil {
-		m, err := w.Write(b.memory)
-		return int64(m), err
+// WriteTo writes all bytes, without a copy if they are in memory.
+func (b *Bytes) WriteTo(w io.Writer) (int64, error) {
+	if b.inMemory() {
+		n, err := w.Write(b.memory)
+		return int64(n), err
 	}
-	chunk := make([]byte, min(step, b.written))
-	for n < b.written {
-		part := chunk[:min(step, b.written-n)]
-		if err := b.readAt(part, n); err != nil {
-			return n, err
-		}
-		m, err := w.Write(part)
-		if n += int64(m); err != nil {
-			return n, err
-		}
-	}
-	return n, nil
+	return io.CopyBuffer(w, io.NewSectionReader(b, 0, b.written), make([]byte, chunkSize))
 }
 
-// Reader reads b from its beginning. It is to be closed.
+// Reader reads a Bytes from its beginning. It has to be closed.
 type Reader struct {
+	io.Reader
 	of     *Bytes
-	memory []byte // where all of it is there
-	at     int64
-	late   bool // b was closed before
 	closed bool
 }
 
-// Open is a reader of its own.
+// Open returns a new reader of b. A reader of a closed Bytes fails with os.ErrClosed.
 func (b *Bytes) Open() *Reader {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.readers++
-	return &Reader{of: b, memory: b.memory, late: b.closed}
+	switch {
+	case b.closed:
+		return &Reader{Reader: io.NewSectionReader(b, 0, math.MaxInt64), of: b}
+	case b.inMemory():
+		return &Reader{Reader: bytes.NewReader(b.memory), of: b}
+	default:
+		return &Reader{Reader: io.NewSectionReader(b, 0, b.written), of: b}
+	}
 }
 
-// Read satisfies io.Reader.
-func (r *Reader) Read(p []byte) (int, error) {
-	if r.memory != nil || r.of.file == nil {
-		if r.memory == nil && r.late {
-			return 0, os.ErrClosed
-		}
-		if r.at == int64(len(r.memory)) {
-			return 0, io.EOF
-		}
-		n := copy(p, r.memory[r.at:])
-		r.at += int64(n)
-		return n, nil
-	}
-	if r.at == r.of.written {
-		return 0, io.EOF
-	}
-	p = p[:min(int64(len(p)), r.of.written-r.at)]
-	if err := r.of.readAt(p, r.at); err != nil {
-		return 0, err
-	}
-	r.at += int64(len(p))
-	return len(p), nil
-}
-
-// Close satisfies io.Closer. The last one gives b back, where b is done.
+// Close implements io.Closer. After Done the last reader's Close releases the Bytes.
 func (r *Reader) Close() error {
 	r.of.mu.Lock()
 	defer r.of.mu.Unlock()
 	if !r.closed {
 		r.closed = true
 		if r.of.readers--; r.of.readers == 0 && r.of.done {
-			r.of.free()
+			r.of.release()
 		}
 	}
 	return nil
 }
 
-// Done gives b back as soon as no reader is open: a transport may still send
-// what is answered already.
+// Done closes b as soon as no reader is open: a transport may still send a request that
+// was answered already.
 func (b *Bytes) Done() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.done = true; b.readers == 0 {
-		b.free()
+		b.release()
 	}
 }
 
-// Close gives b back now, once; who still reads its file gets an error.
+// Close releases now all that b holds. Readers of its file fail.
 func (b *Bytes) Close() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.free()
+	b.release()
 }
 
-func (b *Bytes) free() {
+// release releases all that b holds, once. Needs mu.
+func (b *Bytes) release() {
 	if b.closed {
 		return
 	}
 	b.closed = true
-	b.spool.give(b.holder.Member, b.counted)
+	b.spool.uncount(b.holder.Member, b.counted)
 	b.counted, b.memory = amount{}, nil // readers have their own view of it
 	if b.file != nil {
 		_ = b.file.Close() // nothing of it is to last
 	}
 }
 
-func (b *Bytes) take(more amount) error {
-	if err := b.spool.take(b.holder, more); err != nil {
+// count counts more bytes as held by b, or fails with the fault of Spool.count.
+func (b *Bytes) count(more amount) error {
+	if err := b.spool.count(b.holder, more); err != nil {
 		return err
 	}
 	b.mu.Lock()
@@ -335,10 +315,10 @@ func (b *Bytes) take(more amount) error {
 	return nil
 }
 
-func (b *Bytes) give(less amount) {
+func (b *Bytes) uncount(less amount) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.counted.memory -= less.memory
 	b.counted.disk -= less.disk
-	b.spool.give(b.holder.Member, less)
+	b.spool.uncount(b.holder.Member, less)
 }

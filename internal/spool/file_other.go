@@ -4,8 +4,8 @@ package spool
 
 import "os"
 
-// create makes an empty file that only this process knows: its name is taken
-// away at once, so nothing is left behind, whatever becomes of the process.
+// create creates an empty file and removes its name at once, so that it is gone with the
+// process.
 func create(folder string) (*os.File, error) {
 	f, err := os.CreateTemp(folder, prefix)
 	if err != nil {

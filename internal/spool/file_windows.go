@@ -6,11 +6,11 @@ import (
 	"path/filepath"
 )
 
-// deleteOnClose is FILE_FLAG_DELETE_ON_CLOSE: Windows takes the file away with
-// its last handle, also when the process dies.
+// deleteOnClose is FILE_FLAG_DELETE_ON_CLOSE: Windows deletes the file with its last
+// handle, also when the process dies.
 const deleteOnClose = 0x04000000
 
-// create makes an empty file that is gone with the process or when it is closed.
+// create creates an empty file that is gone when it is closed, or with the process.
 func create(folder string) (*os.File, error) {
 	name := filepath.Join(folder, prefix+rand.Text())
 	return os.OpenFile(name, os.O_RDWR|os.O_CREATE|os.O_EXCL|deleteOnClose, 0o600)

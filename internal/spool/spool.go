@@ -1,7 +1,6 @@
-// Package spool holds the bytes of requests and answers while they are in use:
-// small ones in memory, large ones in files, and none that are not counted.
-// What would be more than a member, the memory or the disk may hold is refused
-// at that byte, to its member alone.
+// Package spool holds the bodies of requests and answers while they are in use: small
+// ones in memory, large ones in encrypted files. Every byte is counted for its member. A
+// byte over the limit of a member, of the memory or of the disk is refused.
 package spool
 
 import (
@@ -19,55 +18,54 @@ import (
 	"github.com/kith/kith/internal/fault"
 )
 
-// Limits bound what is held at once, in bytes. Zero is no limit.
+// Limits limit what is held at once, in bytes. Zero is no limit.
 type Limits struct {
-	// Memory is for what is in memory, Disk for what is in files. One member has at
-	// most half of either, so that there is room for another.
+	// Memory limits what is in memory, Disk what is in files. One member has at most
+	// half of each, so that there is room for others.
 	Memory, Disk int64
-	// Member is for all that one member has held, wherever it is.
+	// Member limits what is held for one member in all.
 	Member int64
 }
 
-// Holder is the member that bytes are counted for, and whether they are an
-// answer's. The last eighth of every limit is for answers: what is underway can end where nothing new may begin.
+// Holder is the member that bytes are counted for, and whether they are an answer's. The
+// last eighth of every limit is reserved for answers, so that calls can end where none may
+// begin.
 type Holder struct {
 	Member string
 	Answer bool
 }
 
-// Use is what is held now, in bytes, and how often something was refused for
-// want of room.
+// Use is what is held now, in bytes, and how often there was no room.
 type Use struct {
 	Memory, Disk int64
 	Refused      uint64
 }
 
-// Spool counts what is held, and has a folder for the files. It is safe for
-// concurrent use.
+// Spool counts what is held, and creates the files. It is safe for concurrent use.
 type Spool struct {
 	folder string // empty: all is in memory
 	limits Limits
 	block  cipher.Block        // of the files' keystreams
-	views  *semaphore.Weighted // bytes of files that are read back just now
+	views  *semaphore.Weighted // bytes of files that Bytes.View reads now
 
 	mu      sync.Mutex
 	use     Use
-	members map[string]amount // only those that have something held
+	members map[string]amount // members for whom something is held
 }
 
-// amount is a number of bytes at either place.
+// amount is a number of bytes in memory and on disk.
 type amount struct{ memory, disk int64 }
 
-// viewRoom is how many bytes of files are read back into memory at once to be
-// looked at. It comes on top of Limits.Memory.
+// viewRoom limits how many bytes of files Bytes.View has in memory at once, in addition to
+// Limits.Memory.
 const viewRoom = 64 << 20
 
 // prefix begins the name of every file.
 const prefix = "held-"
 
-// Open makes a spool over a folder, which it makes if it is not there, and takes
-// away the files that an earlier process left in it. With an empty folder
-// everything is held in memory.
+// Open returns a spool with its files in a folder, which it creates if necessary. It deletes
+// the files that an earlier process left there. Without a folder everything is held in
+// memory.
 func Open(folder string, limits Limits) (*Spool, error) {
 	// A key of this process alone: nothing is stored in the clear (spec/api.md#at-rest).
 	key := make([]byte, 32)
@@ -86,8 +84,7 @@ func Open(folder string, limits Limits) (*Spool, error) {
 	return s, nil
 }
 
-// clean makes the folder, or empties it of files of a process that died before
-// it could take them away.
+// clean creates the folder, or deletes the files of a process that died before it could.
 func (s *Spool) clean() error {
 	if err := os.MkdirAll(s.folder, 0o700); err != nil {
 		return err
@@ -106,24 +103,23 @@ func (s *Spool) clean() error {
 	return nil
 }
 
-// Use is what is held now.
+// Use returns what is held now.
 func (s *Spool) Use() Use {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.use
 }
 
-// Full reports whether the memory or the disk is at its limit for requests, or
-// nearly.
+// Full reports whether more than three quarters of the memory or of the disk are used.
 func (s *Spool) Full() bool {
 	full := func(n, limit int64) bool { return limit > 0 && n > limit/4*3 }
 	use := s.Use()
 	return full(use.Memory, s.limits.Memory) || full(use.Disk, s.limits.Disk)
 }
 
-// take counts more bytes as the holder's, or returns the *fault.Fault that says
-// which limit they are over; then nothing is counted.
-func (s *Spool) take(holder Holder, more amount) error {
+// count counts more bytes for the holder. If they are over a limit it counts nothing and
+// fails with a *fault.Fault.
+func (s *Spool) count(holder Holder, more amount) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	has := s.members[holder.Member]
@@ -150,8 +146,8 @@ func (s *Spool) take(holder Holder, more amount) error {
 	return nil
 }
 
-// give counts bytes as the member's no longer.
-func (s *Spool) give(member string, less amount) {
+// uncount counts fewer bytes for the member.
+func (s *Spool) uncount(member string, less amount) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	has := s.members[member]
@@ -166,7 +162,7 @@ func (s *Spool) give(member string, less amount) {
 	s.use.Disk -= less.disk
 }
 
-// noFile is the refusal of what the disk does not take.
+// noFile returns the fault for a file that cannot be written.
 func (s *Spool) noFile(cause error) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -59,7 +59,7 @@ func refused(t *testing.T, err error) {
 // each way; memory has the small ones and files the large.
 func TestRoundTrip(t *testing.T) {
 	s := open(t, Limits{})
-	for _, n := range []int{0, 1, least, step - 1, step, step + 1, small - 1, small + 1, 3*mib + 17} {
+	for _, n := range []int{0, 1, firstBuffer, chunkSize - 1, chunkSize, chunkSize + 1, maxInMemory - 1, maxInMemory + 1, 3*mib + 17} {
 		want := text(n)
 		for _, expected := range []int64{-1, int64(n), int64(n) / 2, 1 << 40} {
 			for _, slow := range []bool{false, true} {
@@ -72,7 +72,7 @@ func TestRoundTrip(t *testing.T) {
 				if err != nil || got != int64(n) || b.Len() != int64(n) {
 					t.Fatalf("%d bytes, %d expected: read %d, %d long: %v", n, expected, got, b.Len(), err)
 				}
-				if large := n > small; large != (b.file != nil) && expected <= small {
+				if large := n > maxInMemory; large != (b.file != nil) && expected <= maxInMemory {
 					t.Errorf("%d bytes, %d expected: in a file: %v", n, expected, b.file != nil)
 				}
 				u := s.Use()
@@ -209,10 +209,10 @@ func TestDisk(t *testing.T) {
 	if err := os.RemoveAll(s.folder); err != nil {
 		t.Fatal(err)
 	}
-	third, err := hold(s, "bob", text(small+1), -1)
+	third, err := hold(s, "bob", text(maxInMemory+1), -1)
 	refused(t, err)
 	third.Close()
-	if _, err := s.Keep(Holder{Member: "bob", Answer: true}, text(small+1)); err == nil {
+	if _, err := s.Keep(Holder{Member: "bob", Answer: true}, text(maxInMemory+1)); err == nil {
 		t.Error("kept without a folder")
 	}
 	same(t, first, want)
@@ -230,7 +230,7 @@ func TestAnnounced(t *testing.T) {
 		if _, err := b.ReadFrom(io.MultiReader(strings.NewReader("{"), iotest.ErrReader(broken))); err != broken {
 			t.Error(err)
 		}
-		if u := s.Use(); u.Memory > step || u.Disk != 0 {
+		if u := s.Use(); u.Memory > chunkSize || u.Disk != 0 {
 			t.Errorf("one byte of %d takes %+v", expected, u)
 		}
 		b.Close()
@@ -246,7 +246,7 @@ func TestAnnouncedLargest(t *testing.T) {
 	if _, err := b.ReadFrom(bytes.NewReader(text(10))); err != nil {
 		t.Fatal(err)
 	}
-	if u := s.Use(); u.Memory != step {
+	if u := s.Use(); u.Memory != chunkSize {
 		t.Errorf("10 bytes of %d announced are counted as %+v", int64(math.MaxInt64), u)
 	}
 }
@@ -254,7 +254,7 @@ func TestAnnouncedLargest(t *testing.T) {
 // TestKeepChangesNothing: what is kept stays as it was, for others who have it.
 func TestKeepChangesNothing(t *testing.T) {
 	s := open(t, Limits{})
-	for _, n := range []int{small, small + 1, 3 * mib} {
+	for _, n := range []int{maxInMemory, maxInMemory + 1, 3 * mib} {
 		whole := text(n)
 		b, err := s.Keep(Holder{Member: "m"}, whole)
 		if err != nil {

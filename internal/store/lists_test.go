@@ -26,7 +26,7 @@ func testPages(t *testing.T, db *store.DB) {
 		act := account.Act{ID: fmt.Sprintf("act_%02d", i), At: at, What: "enable a member", Subject: member.Name}
 		ok(t, db.SetMemberDisabled(account.Acting(ctx, &act), member.ID, i == 3))
 		story := account.Trace{CallID: fmt.Sprintf("req_%02d", i), MemberID: "mem_00", Started: at}
-		ok(t, db.SaveStories(ctx, []account.Trace{story, {CallID: story.CallID, MemberID: "mem_01", Started: at}}, later(many)))
+		ok(t, db.SaveTraces(ctx, []account.Trace{story, {CallID: story.CallID, MemberID: "mem_01", Started: at}}, later(many)))
 		for _, id := range []string{member.ID, machine.ID, act.ID, story.CallID} {
 			want[id[:4]] = append([]string{id}, want[id[:4]]...)
 		}
@@ -44,7 +44,7 @@ func testPages(t *testing.T, db *store.DB) {
 			return places(must[[]account.Act](t)(db.Acts(ctx, p, 4)), func(a account.Act) account.Place { return account.Place{At: a.At, ID: a.ID} })
 		},
 		"req_": func(p account.Place) []account.Place {
-			return places(must[[]account.Trace](t)(db.StoriesOf(ctx, "mem_00", p, 4)), func(s account.Trace) account.Place { return account.Place{At: s.Started, ID: s.CallID} })
+			return places(must[[]account.Trace](t)(db.TracesOf(ctx, "mem_00", p, 4)), func(s account.Trace) account.Place { return account.Place{At: s.Started, ID: s.CallID} })
 		},
 	} {
 		var got []string

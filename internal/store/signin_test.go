@@ -296,9 +296,9 @@ func testOwnThings(t *testing.T, db *store.DB) {
 		s := account.Trace{CallID: fmt.Sprint("req_", i), MemberID: ada.ID, Started: later(i), Mine: true, Caller: "ada"}
 		stories = append(stories, s, account.Trace{CallID: s.CallID, MemberID: bob.ID, Started: later(i), Caller: "ada"})
 	}
-	ok(t, db.SaveStories(ctx, stories, later(10)))
+	ok(t, db.SaveTraces(ctx, stories, later(10)))
 	ids := func(before time.Time, most int) (ids []string) {
-		for _, s := range must[[]account.Trace](t)(db.StoriesOf(ctx, ada.ID, account.Place{At: before}, most)) {
+		for _, s := range must[[]account.Trace](t)(db.TracesOf(ctx, ada.ID, account.Place{At: before}, most)) {
 			if !s.Mine || s.MemberID != ada.ID {
 				t.Errorf("ada gets %+v", s)
 			}

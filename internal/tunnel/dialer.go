@@ -2,7 +2,6 @@ package tunnel
 
 import (
 	"bufio"
-	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -25,9 +24,10 @@ const (
 	dialTimeout    = 5 * time.Second
 	upgradeTimeout = 10 * time.Second // dial, TLS and the hub's response together
 	ackTimeout     = 10 * time.Second // from 101 to POST /ack
-	minPause       = 200 * time.Millisecond
-	maxPause       = 30 * time.Second
-	maxRetryAfter  = 5 * time.Minute // the longest Retry-After that is obeyed
+	// The pause is uniform from zero to a ceiling that doubles from minPause to maxPause.
+	minPause      = 200 * time.Millisecond
+	maxPause      = 30 * time.Second
+	maxRetryAfter = 5 * time.Minute // the longest Retry-After that is obeyed
 	// webSocketPeriod is how long attempts ask for a WebSocket before they try the
 	// plain upgrade again: the machine may be in another network by then.
 	webSocketPeriod = time.Hour
@@ -71,10 +71,6 @@ type Dialer struct {
 	// Dial opens the connection, without TLS; nil is the network. Tests and the
 	// simulation use connections in memory.
 	Dial func(ctx context.Context, network, address string) (net.Conn, error)
-	// MinPause and MaxPause bound the full-jitter pause between attempts: it is uniform
-	// from zero to a ceiling that doubles from the one to the other. Zero is 200 ms and
-	// 30 s.
-	MinPause, MaxPause time.Duration
 	// Draw returns the random numbers of the pauses, uniform in 64 bits; nil is
 	// rand.Uint64. A simulation sets it to make a run repeatable.
 	Draw func() uint64
@@ -109,7 +105,7 @@ func (d *Dialer) Run(ctx context.Context) error {
 		return err
 	}
 	var mode upgradeMode
-	ceilings := d.ceilings()
+	ceilings := pauseCeilings()
 	for {
 		d.state(State{Phase: Dialing})
 		acked, err := d.attempt(ctx, target, mode.at(time.Now()))
@@ -138,11 +134,10 @@ func (d *Dialer) Run(ctx context.Context) error {
 	}
 }
 
-// ceilings returns the ceilings of the pauses, without jitter: the library draws its
+// pauseCeilings returns the ceilings of the pauses, without jitter: the library draws its
 // jitter from a source that a simulation cannot seed (docs/decisions/0009).
-func (d *Dialer) ceilings() *backoff.ExponentialBackOff {
-	longest := cmp.Or(d.MaxPause, maxPause)
-	return &backoff.ExponentialBackOff{InitialInterval: min(cmp.Or(d.MinPause, minPause), longest), Multiplier: 2, MaxInterval: longest}
+func pauseCeilings() *backoff.ExponentialBackOff {
+	return &backoff.ExponentialBackOff{InitialInterval: minPause, Multiplier: 2, MaxInterval: maxPause}
 }
 
 // upgradeMode is how the tunnel is requested: by the plain upgrade at first, then

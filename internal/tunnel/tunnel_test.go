@@ -336,7 +336,7 @@ func TestAdmissionGate(t *testing.T) {
 // after a tunnel that was acknowledged.
 func TestBackoff(t *testing.T) {
 	d := new(Dialer)
-	ceilings := d.ceilings()
+	ceilings := pauseCeilings()
 	for failures := range 40 {
 		ceiling := min(minPause<<min(failures, 20), maxPause)
 		next := ceilings.NextBackOff()
