@@ -1,9 +1,9 @@
 // Package api is the management API: what a member does with an account beside
-// making calls (keys, sharing, groups, machines, usage), and what the hub's
-// operator does. One table of routes (routes.go) says who may ask for what, with
-// which types; routing, authorization, the OpenAPI description and the commands'
-// typed requests all come from it. The site's pages do the same routes by their
-// Go types.
+// making calls (keys, sharing, groups, machines, usage), what the hub's operator
+// does, and how a machine with a login token signs in. One table of routes
+// (routes.go) says who may ask for what, with which types; routing, authorization,
+// the OpenAPI description and the commands' typed requests all come from it. The
+// site's pages do the same routes by their Go types.
 //
 // Every object is looked up together with its owner: what belongs to another
 // member cannot be distinguished from what does not exist.
@@ -90,7 +90,7 @@ type API struct {
 	Config
 	// Passwords hashes and checks members' passwords.
 	Passwords Passwords
-	member    Mux // the routes under /api/
+	public    Mux // the routes of members and machines
 	operator  Mux // the routes of the operator's socket
 }
 
@@ -98,7 +98,7 @@ type API struct {
 func New(c Config) *API {
 	a := &API{Config: c, Passwords: newPasswords()}
 	for _, l := range table {
-		mux := &a.member
+		mux := &a.public
 		if l.may == operators {
 			mux = &a.operator
 		}

@@ -309,18 +309,73 @@ func message(t *testing.T, answer response) string {
 	return envelope.Error.Message
 }
 
-// A defect is answered as one, is in the log under its id, and is this request's only.
+// A defect is answered as one, is in the log under its id, and is this request's only,
+// on a route of a member, the operator or a machine.
 func TestPanic(t *testing.T) {
 	w := newWorld(t)
 	w.crash = true
-	if got := w.ask("ada", "GET", "/api/shares", ""); got.status != 500 || got.code != "internal_error" || strings.Contains(got.body, "secret") {
-		t.Errorf("%+v", got)
+	db := w.api.DB
+	defer func() { w.api.DB = db }()
+	for name, ask := range map[string]struct {
+		handler http.Handler
+		request *http.Request
+		log     []string
+	}{
+		"member":   {w.api, httptest.NewRequest("GET", "/api/shares", nil), []string{"panic (string)", "api_test.go"}},
+		"operator": {w.api.Operator(), httptest.NewRequest("POST", "/backups", strings.NewReader(`{"file":"x"}`)), []string{"nil pointer", "operator.go"}}, // Flush is nil
+		"machine": {w.api, httptest.NewRequest("POST", "/login", strings.NewReader(`{"token":"`+credential.Mint(credential.LoginToken, "home").Reveal()+`"}`)),
+			[]string{"nil pointer", "machines.go"}},
+	} {
+		w.api.DB = db
+		if name == "machine" {
+			w.api.DB = nil
+		}
+		w.log.Reset()
+		ask.request.Header.Set("Authorization", "Bearer ada")
+		got := httptest.NewRecorder()
+		ask.handler.ServeHTTP(got, ask.request)
+		id := got.Header().Get("X-Correlation-ID")
+		if body := got.Body.String(); got.Code != 500 || !strings.Contains(body, `"internal_error"`) || strings.Contains(body, "secret") || !strings.Contains(body, id) {
+			t.Errorf("%s: %d %s", name, got.Code, body)
+		}
+		for _, text := range append(ask.log, "id="+id) {
+			if log := w.log.String(); !strings.Contains(log, text) || strings.Contains(log, "secret") {
+				t.Errorf("%s: logged %s", name, log)
+			}
+		}
 	}
-	if log := w.log.String(); strings.Contains(log, "secret") || !strings.Contains(log, "panic (string)") || !strings.Contains(log, "api_test.go") || !strings.Contains(log, "id=req_") {
-		t.Errorf("logged %s", log)
-	}
-	w.crash = false
+	w.crash, w.api.DB = false, db
 	good[List[Share]](w, "ada", "GET", "/api/shares", "")
+}
+
+// TestWhoMay: a route of the operator's is on the socket alone, and all others are on
+// the public address alone; of those, only a machine's sign-in takes no credential.
+func TestWhoMay(t *testing.T) {
+	w := newWorld(t)
+	for _, l := range table {
+		handlers := []http.Handler{w.api, w.api.Operator()}
+		if l.may == operators {
+			handlers[0], handlers[1] = handlers[1], handlers[0]
+		}
+		for i, want := range []map[access]int{{members: 401, machines: 400}, {members: 404, machines: 404, operators: 404}} {
+			got := httptest.NewRecorder()
+			handlers[i].ServeHTTP(got, httptest.NewRequest(l.method, strings.NewReplacer("{", "", "}", "").Replace(l.path), nil))
+			status, known := want[l.may]
+			if known && got.Code != status && (i == 0 || got.Code != 405) || !known && got.Code == 401 {
+				t.Errorf("%s %s at %d: %d %s", l.method, l.path, i, got.Code, got.Body)
+			}
+		}
+	}
+	db, err := store.Open(t.Context(), store.Config{Path: filepath.Join(t.TempDir(), "kith.db")})
+	check(t, err)
+	check(t, db.Close())
+	w.api.DB, db = db, w.api.DB
+	defer func() { w.api.DB = db }()
+	body := `{"token":"` + credential.Mint(credential.LoginToken, "home").Reveal() + `"}`
+	got := httptest.NewRecorder()
+	if w.api.ServeHTTP(got, httptest.NewRequest("POST", "/login", strings.NewReader(body))); got.Code != 500 || !strings.Contains(got.Body.String(), `"internal_error"`) {
+		t.Errorf("without a database: %d %s", got.Code, got.Body)
+	}
 }
 
 func TestShares(t *testing.T) {

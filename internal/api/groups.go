@@ -48,21 +48,14 @@ type GroupMember struct {
 
 func viewGroup(g account.SeenGroup) Group {
 	v := Group{
-		Name: g.Name, Kind: g.Kind, In: g.In, Admin: g.Admin, Size: g.Size, Created: g.Created,
-		Members: []GroupMember{}, Invitations: []Invitation{}, KeptOut: []string{}, Closed: []Closed{},
+		Name: g.Name, Kind: g.Kind, In: g.In, Admin: g.Admin, Size: g.Size, Created: g.Created, Closed: []Closed{},
+		Members:     views(g.Members, func(m account.Fellow) GroupMember { return GroupMember(m) }),
+		Invitations: views(g.Invitations, viewInvitation),
+		KeptOut:     views(g.KeptOut, func(m account.Named) string { return m.Name }),
 	}
 	if g.Invited != nil {
 		invited := viewInvitation(*g.Invited)
 		v.Invited = &invited
-	}
-	for _, i := range g.Invitations {
-		v.Invitations = append(v.Invitations, viewInvitation(i))
-	}
-	for _, m := range g.Members {
-		v.Members = append(v.Members, GroupMember(m))
-	}
-	for _, m := range g.KeptOut {
-		v.KeptOut = append(v.KeptOut, m.Name)
 	}
 	if g.In {
 		limits := viewLimits(g.Limits)
@@ -124,14 +117,13 @@ func (a *API) listGroups(ctx context.Context, c Caller, _ None) (List[Group], er
 		return List[Group]{}, err
 	}
 	machines, err := a.DB.Machines(ctx, c.id())
-	views, snapshot := make([]Group, len(groups)), a.Snapshot()
+	all, snapshot := views(groups, viewGroup), a.Snapshot()
 	for i, g := range groups {
-		views[i] = viewGroup(g)
 		if g.In {
-			views[i].Closed = closed(g, machines, snapshot)
+			all[i].Closed = closed(g, machines, snapshot)
 		}
 	}
-	return listOf(views), err
+	return listOf(all), err
 }
 
 // closed lists the machines that are not kept out of the group and that its
@@ -159,18 +151,24 @@ type NewGroup struct {
 	Kind account.GroupKind `json:"kind"`
 }
 
+// newGroup is a group that may have this name and kind.
+func newGroup(name string, kind account.GroupKind) (account.Group, error) {
+	if f := CheckName(name); f != nil {
+		return account.Group{}, f
+	}
+	if kind != account.GroupOrg && kind != account.GroupOpen {
+		return account.Group{}, fault.New(fault.InvalidRequest, "a group's kind is org or open, not %.40q", kind).WithParam("kind")
+	}
+	return account.Group{ID: account.NewID("grp_"), Name: name, Kind: kind, Created: time.Now().UTC()}, nil
+}
+
 // createGroup makes a group; the caller is its first member and admin.
 func (a *API) createGroup(ctx context.Context, c Caller, in NewGroup) (Group, error) {
-	if f := CheckName(in.Name); f != nil {
-		return Group{}, f
+	group, err := newGroup(in.Name, in.Kind)
+	if err != nil {
+		return Group{}, err
 	}
-	if in.Kind != account.GroupOrg && in.Kind != account.GroupOpen {
-		return Group{}, fault.New(fault.InvalidRequest, "a group's kind is org or open, not %.40q", in.Kind).WithParam("kind")
-	}
-	group := account.Group{
-		ID: account.NewID("grp_"), Name: in.Name, Kind: in.Kind, Created: time.Now().UTC(),
-		Members: []account.GroupMember{{MemberID: c.id(), Admin: true}},
-	}
+	group.Members = []account.GroupMember{{MemberID: c.id(), Admin: true}}
 	if err := a.DB.CreateGroup(ctx, group); err != nil {
 		return Group{}, Taken(err, "a group named %q is there already", in.Name)
 	}
@@ -250,44 +248,37 @@ func (a *API) leaveGroup(ctx context.Context, c Caller, in GroupName) (GroupAct,
 	return GroupAct{g.Name, c.Name, "left", cut}.done(a.DB.LeaveGroup(ctx, g.ID, c.id()))
 }
 
-// removeFromGroup takes a member out of an org, or withdraws the member's
-// invitation.
-func (a *API) removeFromGroup(ctx context.Context, c Caller, in GroupMemberName) (GroupAct, error) {
+// changeMember does to a member of an org what its admins may.
+func (a *API) changeMember(ctx context.Context, c Caller, in GroupMemberName, state string, change func(ctx context.Context, by, group, member string) error) (GroupAct, error) {
 	g, err := a.orgRun(ctx, c, in.Group)
 	if err != nil {
 		return GroupAct{}, err
 	}
 	member, err := a.DB.MemberByName(ctx, in.Member)
-	cut := 0
 	if err == nil {
-		cut = a.cut(endsWithGroup(g.ID, member.ID))
-		err = a.DB.ExpelFromGroup(ctx, c.id(), g.ID, member.ID)
+		err = change(ctx, c.id(), g.ID, member.ID)
 	}
-	return GroupAct{g.Name, in.Member, "removed", cut}.done(err)
+	return GroupAct{Group: g.Name, Member: in.Member, State: state}.done(err)
+}
+
+// removeFromGroup takes a member out of an org, or withdraws the member's
+// invitation.
+func (a *API) removeFromGroup(ctx context.Context, c Caller, in GroupMemberName) (GroupAct, error) {
+	cut := 0
+	act, err := a.changeMember(ctx, c, in, "removed", func(ctx context.Context, by, group, member string) error {
+		cut = a.cut(endsWithGroup(group, member))
+		return a.DB.ExpelFromGroup(ctx, by, group, member)
+	})
+	act.Cut = cut
+	return act, err
 }
 
 // makeAdmin makes a member of an org another admin.
 func (a *API) makeAdmin(ctx context.Context, c Caller, in GroupMemberName) (GroupAct, error) {
-	g, err := a.orgRun(ctx, c, in.Group)
-	if err != nil {
-		return GroupAct{}, err
-	}
-	member, err := a.DB.MemberByName(ctx, in.Member)
-	if err == nil {
-		err = a.DB.MakeAdmin(ctx, c.id(), g.ID, member.ID)
-	}
-	return GroupAct{Group: g.Name, Member: in.Member, State: "admin"}.done(err)
+	return a.changeMember(ctx, c, in, "admin", a.DB.MakeAdmin)
 }
 
 // dropAdmin takes the role of admin from a member of an org, who stays in it.
 func (a *API) dropAdmin(ctx context.Context, c Caller, in GroupMemberName) (GroupAct, error) {
-	g, err := a.orgRun(ctx, c, in.Group)
-	if err != nil {
-		return GroupAct{}, err
-	}
-	member, err := a.DB.MemberByName(ctx, in.Member)
-	if err == nil {
-		err = a.DB.DropAdmin(ctx, c.id(), g.ID, member.ID)
-	}
-	return GroupAct{Group: g.Name, Member: in.Member, State: "member"}.done(err)
+	return a.changeMember(ctx, c, in, "member", a.DB.DropAdmin)
 }

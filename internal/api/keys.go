@@ -2,6 +2,7 @@ package api
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	"github.com/kith/kith/internal/account"
@@ -33,11 +34,8 @@ func viewKey(k account.Key) Key {
 // listKeys lists the caller's keys, revoked ones too, the newest first.
 func (a *API) listKeys(ctx context.Context, c Caller, _ None) (List[Key], error) {
 	keys, err := a.DB.Keys(ctx, c.id())
-	views := make([]Key, len(keys))
-	for i, k := range keys {
-		views[len(keys)-1-i] = viewKey(k)
-	}
-	return listOf(views), err
+	slices.Reverse(keys)
+	return listOf(views(keys, viewKey)), err
 }
 
 // KeyID names a key.

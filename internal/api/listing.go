@@ -21,9 +21,18 @@ func listOf[T any](data []T) List[T] {
 	return List[T]{"list", data}
 }
 
-// PageStart returns where a page of a listing begins. before is where the page
+// views are the views of records.
+func views[Record, View any](records []Record, view func(Record) View) []View {
+	all := make([]View, len(records))
+	for i, r := range records {
+		all[i] = view(r)
+	}
+	return all
+}
+
+// pageStart returns where a page of a listing begins. before is where the page
 // before it ended, or any time; empty: at the newest.
-func PageStart(before string) (account.Place, error) {
+func pageStart(before string) (account.Place, error) {
 	if before == "" {
 		return account.Place{}, nil
 	}
@@ -35,12 +44,17 @@ func PageStart(before string) (account.Place, error) {
 	return account.Place{At: at, ID: id}, nil
 }
 
-// PageOf returns the first size of what was found, and where the next page begins;
-// empty: this is the last page. The caller looks for one more than size.
-func PageOf[T any](found []T, size int, place func(T) account.Place) (page []T, next string) {
-	if len(found) <= size {
-		return found, ""
+// Paged returns at most size records that find lists after the page that ended with
+// before, and where the next page begins; empty: this is the last.
+func Paged[T any](before string, size int, find func(from account.Place, most int) ([]T, error), place func(T) account.Place) (page []T, next string, err error) {
+	from, err := pageStart(before)
+	if err != nil {
+		return nil, "", err
+	}
+	found, err := find(from, size+1)
+	if err != nil || len(found) <= size {
+		return found, "", err
 	}
 	last := place(found[size-1])
-	return found[:size], last.At.UTC().Format(time.RFC3339Nano) + "," + last.ID
+	return found[:size], last.At.UTC().Format(time.RFC3339Nano) + "," + last.ID, nil
 }

@@ -2,10 +2,13 @@ package api
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
+	"strings"
 	"time"
 
 	"github.com/kith/kith/internal/account"
+	"github.com/kith/kith/internal/credential"
 	"github.com/kith/kith/internal/fault"
 	"github.com/kith/kith/internal/fleet"
 )
@@ -291,4 +294,52 @@ func (a *API) keepMachineOut(ctx context.Context, c Caller, in KeepOut) (KeptOut
 		answer.Cut = a.cut(func(s *fleet.Snapshot, u Use) bool { return string(u.Machine.ID) == m.ID && ends(s, u) })
 	}
 	return answer, a.DB.KeepOutOwn(ctx, c.id(), group.ID, m.ID, !in.Undo)
+}
+
+// MintMachine makes a machine of no one's, and its credential.
+func MintMachine(region, name string) (account.Machine, credential.Secret) {
+	secret := credential.Mint(credential.MachineKey, region)
+	return account.Machine{
+		ID: account.NewID("mch_"), Name: name, Region: region, Hash: secret.Hash(), LastFour: secret.LastFour(), Created: time.Now().UTC(),
+	}, secret
+}
+
+// MachineLogin is a machine's sign-in with a member's login token.
+type MachineLogin struct {
+	Token string `json:"token"`
+	Name  string `json:"name,omitzero"` // where the token has none
+}
+
+// SignedInMachine is the machine that signed in, and its credential: in no other
+// answer.
+type SignedInMachine struct {
+	Secret  string `json:"secret"`
+	Machine string `json:"machine"` // its id
+	Name    string `json:"name"`
+	Member  string `json:"member"`
+	Region  string `json:"region"`
+}
+
+// signInMachine redeems a login token for a new machine. A random word is added to
+// the name that the machine gives itself if the member has a machine of that name.
+func (a *API) signInMachine(ctx context.Context, _ Caller, in MachineLogin) (SignedInMachine, error) {
+	dead := fault.New(fault.InvalidAPIKey, "the login token is wrong, used or expired; ask the operator for a new one (kith admin machine token)")
+	hash, ok := a.CodeHash(in.Token, credential.LoginToken)
+	if !ok {
+		return SignedInMachine{}, dead
+	}
+	if CheckName(in.Name) != nil {
+		in.Name = "machine"
+	}
+	asked, secret := MintMachine(a.Region, in.Name)
+	made, member, err := a.DB.RedeemLoginToken(ctx, hash, asked, asked.Created)
+	if errors.Is(err, account.ErrExists) {
+		asked.Name += "-" + strings.ToLower(rand.Text()[:6])
+		made, member, err = a.DB.RedeemLoginToken(ctx, hash, asked, asked.Created)
+	}
+	if errors.Is(err, account.ErrNotFound) {
+		return SignedInMachine{}, dead
+	}
+	return SignedInMachine{secret.Reveal(), made.ID, made.Name, member.Name, made.Region},
+		Taken(err, "the member already has a machine of this token's name; revoke that one, or ask for a token with another name")
 }

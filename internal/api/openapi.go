@@ -17,30 +17,94 @@ import (
 // nothing in it is a member's.
 const openAPIPath = "/api/openapi.json"
 
-// values are those that a text type may have.
-var values = map[reflect.Type][]string{
-	reflect.TypeFor[account.Reach]():     {string(account.ReachAll), string(account.ReachShared), string(account.ReachOwn)},
-	reflect.TypeFor[account.GroupKind](): {string(account.GroupOrg), string(account.GroupOpen)},
+// Description describes the members' routes, in the order of the table, and the
+// types that they name. It is made of the table and of the Go types of its requests
+// and answers.
+type Description struct {
+	Operations []Operation
+	Types      map[string]*Schema
 }
 
-// object is a JSON object in the making.
-type object = map[string]any
+// Operation describes one route as OpenAPI does.
+type Operation struct {
+	Method     string      `json:"-"`
+	Path       string      `json:"-"`
+	Summary    string      `json:"summary"`
+	Parameters []Parameter `json:"parameters,omitzero"`
+	Body       *Content    `json:"requestBody,omitzero"`
+	Responses  struct {
+		Done    Content `json:"200"`
+		Refused Content `json:"default"`
+	} `json:"responses"`
+}
 
-// OpenAPI returns the description of the members' routes (OpenAPI 3.1), made of the
-// table and of the Go types of its requests and answers.
-var OpenAPI = sync.OnceValue(func() []byte {
-	s := schemas{object{}}
-	refused := s.of(reflect.TypeFor[Problem]())
-	s.all["Error"] = object{"type": "object", "properties": object{"error": refused}, "required": []string{"error"}}
-	paths := map[string]object{}
+// Parameter describes a name in a route's path or query.
+type Parameter struct {
+	Name     string  `json:"name"`
+	In       string  `json:"in"` // path or query
+	Required bool    `json:"required,omitzero"`
+	About    string  `json:"description"`
+	Schema   *Schema `json:"schema"`
+}
+
+// Content describes a body.
+type Content struct {
+	About    string `json:"description,omitzero"`
+	Required bool   `json:"required,omitzero"`
+	Content  struct {
+		JSON struct {
+			Schema *Schema `json:"schema"`
+		} `json:"application/json"`
+	} `json:"content"`
+}
+
+// Schema is as much of JSON Schema as the description uses.
+type Schema struct {
+	Ref        string             `json:"$ref,omitzero"`
+	Type       string             `json:"type,omitzero"`
+	Format     string             `json:"format,omitzero"`
+	Enum       []string           `json:"enum,omitzero"`
+	Items      *Schema            `json:"items,omitzero"`
+	AnyOf      []*Schema          `json:"anyOf,omitzero"`
+	Properties map[string]*Schema `json:"properties,omitzero"`
+	Required   []string           `json:"required,omitempty"`
+	Others     *bool              `json:"additionalProperties,omitzero"`
+}
+
+// Needs reports whether an object has to have the property.
+func (s *Schema) Needs(property string) bool { return slices.Contains(s.Required, property) }
+
+// RefName is the name of the type that the schema refers to; empty: it is none.
+func (s *Schema) RefName() string { return strings.TrimPrefix(s.Ref, refPrefix) }
+
+const refPrefix = "#/components/schemas/"
+
+func ref(name string) *Schema { return &Schema{Ref: refPrefix + name} }
+
+func orNull(s *Schema) *Schema { return &Schema{AnyOf: []*Schema{s, {Type: "null"}}} }
+
+// Describe returns the description of the members' routes.
+var Describe = sync.OnceValue(func() Description {
+	types := schemas{}
+	types["Error"] = &Schema{Type: "object", Properties: map[string]*Schema{"error": types.of(reflect.TypeFor[Problem]())}, Required: []string{"error"}}
+	d := Description{Types: types}
 	for _, l := range table {
-		if l.may != members {
-			continue
+		if l.may == members {
+			d.Operations = append(d.Operations, types.operation(l))
 		}
-		if paths[l.path] == nil {
-			paths[l.path] = object{}
+	}
+	return d
+})
+
+// OpenAPI returns the description of the members' routes as OpenAPI 3.1.
+var OpenAPI = sync.OnceValue(func() []byte {
+	type object = map[string]any
+	paths := map[string]map[string]Operation{}
+	for _, op := range Describe().Operations {
+		if paths[op.Path] == nil {
+			paths[op.Path] = map[string]Operation{}
 		}
-		paths[l.path][strings.ToLower(l.method)] = s.operation(l)
+		paths[op.Path][strings.ToLower(op.Method)] = op
 	}
 	text, err := json.Marshal(object{
 		"openapi": "3.1.0",
@@ -51,7 +115,7 @@ var OpenAPI = sync.OnceValue(func() []byte {
 		"security": []any{object{"secret": []string{}}},
 		"paths":    paths,
 		"components": object{
-			"schemas": s.all,
+			"schemas": Describe().Types,
 			"securitySchemes": object{"secret": object{
 				"type": "http", "scheme": "bearer", "description": "An API key, or a machine's credential: both speak for their member.",
 			}},
@@ -63,87 +127,69 @@ var OpenAPI = sync.OnceValue(func() []byte {
 	return text
 })
 
-// MemberRoutes lists method and path of each route of the members, in the order of
-// the table.
-func MemberRoutes() (all [][2]string) {
-	for _, l := range table {
-		if l.may == members {
-			all = append(all, [2]string{l.method, l.path})
-		}
-	}
-	return all
-}
+// schemas are those of the Go types met so far, by name.
+type schemas map[string]*Schema
 
 // operation describes one route.
-func (s schemas) operation(l *line) object {
-	var parameters []object
+func (s schemas) operation(l *line) Operation {
+	op := Operation{Method: l.method, Path: l.path, Summary: l.about}
 	for _, f := range l.fields {
-		p := object{"name": f.name, "in": "path", "required": true, "description": parameterTexts[f.name], "schema": object{"type": "string"}}
+		p := Parameter{Name: f.name, In: "path", Required: !f.query, About: parameterTexts[f.name], Schema: &Schema{Type: "string"}}
 		if f.query {
-			p["in"] = "query"
-			delete(p, "required")
+			p.In = "query"
 		}
-		parameters = append(parameters, p)
+		op.Parameters = append(op.Parameters, p)
 	}
-	op := object{
-		"summary": l.about,
-		"responses": object{
-			"200":     object{"description": "Done.", "content": inJSON(s.of(l.out))},
-			"default": object{"description": "Refused: error.code says why, error.message what helps.", "content": inJSON(ref("Error"))},
-		},
-	}
-	if parameters != nil {
-		op["parameters"] = parameters
-	}
+	op.Responses.Done.About = "Done."
+	op.Responses.Done.Content.JSON.Schema = s.of(l.out)
+	op.Responses.Refused.About = "Refused: error.code says why, error.message what helps."
+	op.Responses.Refused.Content.JSON.Schema = ref("Error")
 	if l.body {
-		body := s.object(l.in)
-		body["additionalProperties"] = false // what is not known is refused
-		op["requestBody"] = object{"required": l.needed, "content": inJSON(body)}
+		op.Body = &Content{Required: l.needed}
+		op.Body.Content.JSON.Schema = s.object(l.in)
+		op.Body.Content.JSON.Schema.Others = new(bool) // what is not known is refused
 	}
 	return op
 }
 
-func inJSON(schema object) object { return object{"application/json": object{"schema": schema}} }
-
-func ref(name string) object { return object{"$ref": "#/components/schemas/" + name} }
-
-// schemas are those of the Go types met so far, by name.
-type schemas struct{ all object }
+// plainSchemas are the schemas of types that are no objects.
+var plainSchemas = map[reflect.Type]Schema{
+	reflect.TypeFor[time.Time]():         {Type: "string", Format: "date-time"},
+	reflect.TypeFor[account.Reach]():     {Type: "string", Enum: []string{string(account.ReachAll), string(account.ReachShared), string(account.ReachOwn)}},
+	reflect.TypeFor[account.GroupKind](): {Type: "string", Enum: []string{string(account.GroupOrg), string(account.GroupOpen)}},
+}
 
 // of is the schema of a type: of a struct with a name, a reference.
-func (s schemas) of(t reflect.Type) object {
-	if t == reflect.TypeFor[time.Time]() {
-		return object{"type": "string", "format": "date-time"}
+func (s schemas) of(t reflect.Type) *Schema {
+	if plain, ok := plainSchemas[t]; ok {
+		return &plain
 	}
 	switch t.Kind() {
 	case reflect.Pointer:
 		return s.of(t.Elem())
 	case reflect.Struct:
 		if value, ok := t.FieldByName("value"); ok && reflect.PointerTo(t).Implements(reflect.TypeFor[json.UnmarshalerFrom]()) { // Given
-			return object{"anyOf": []any{s.of(value.Type), object{"type": "null"}}}
+			return orNull(s.of(value.Type))
 		}
 		name := nameOf(t)
 		if name == "" {
 			return s.object(t)
 		}
-		if s.all[name] == nil {
-			s.all[name] = object{} // of a type that holds itself
-			s.all[name] = s.object(t)
+		if s[name] == nil {
+			s[name] = new(Schema) // of a type that holds itself
+			s[name] = s.object(t)
 		}
 		return ref(name)
 	case reflect.Slice:
-		return object{"type": "array", "items": s.of(t.Elem())}
+		return &Schema{Type: "array", Items: s.of(t.Elem())}
 	case reflect.String:
-		if known := values[t]; known != nil {
-			return object{"type": "string", "enum": known}
-		}
-		return object{"type": "string"}
+		return &Schema{Type: "string"}
 	case reflect.Bool:
-		return object{"type": "boolean"}
+		return &Schema{Type: "boolean"}
 	case reflect.Int, reflect.Int64:
-		return object{"type": "integer", "format": "int64"}
+		return &Schema{Type: "integer", Format: "int64"}
 	case reflect.Float64:
-		return object{"type": "number", "format": "double"}
+		return &Schema{Type: "number", Format: "double"}
 	}
 	panic("the API's description knows no " + t.String())
 }
@@ -158,46 +204,38 @@ func nameOf(t reflect.Type) string {
 }
 
 // object is the schema of a struct, of the members that it is written with.
-func (s schemas) object(t reflect.Type) object {
-	properties, required := object{}, []string{}
-	s.members(t, true, properties, &required)
-	out := object{"type": "object", "properties": properties}
-	if len(required) > 0 {
-		slices.Sort(required)
-		out["required"] = required
-	}
+func (s schemas) object(t reflect.Type) *Schema {
+	out := &Schema{Type: "object", Properties: map[string]*Schema{}}
+	s.members(t, true, out)
+	slices.Sort(out.Required)
 	return out
 }
 
-// members adds the members of a struct to the properties: its own, then those of
-// what it embeds that it has not itself.
-func (s schemas) members(t reflect.Type, always bool, properties object, required *[]string) {
-	var embedded []reflect.StructField
-	for i := range t.NumField() {
-		f := t.Field(i)
+// members adds the members of a struct to an object: its own, then those of what it
+// embeds that it has not itself.
+func (s schemas) members(t reflect.Type, always bool, object *Schema) {
+	for f := range t.Fields() {
 		name, options, _ := strings.Cut(f.Tag.Get("json"), ",")
-		if f.Anonymous && name == "" {
-			embedded = append(embedded, f)
+		if f.Anonymous && name == "" || name == "-" || object.Properties[name] != nil {
 			continue
 		}
-		if name == "-" || properties[name] != nil {
-			continue
-		}
-		schema := s.of(f.Type)
-		absent := strings.Contains(options, "omit")
+		schema, absent := s.of(f.Type), strings.Contains(options, "omit")
 		if f.Type.Kind() == reflect.Pointer && !absent {
-			schema = object{"anyOf": []any{schema, object{"type": "null"}}}
+			schema = orNull(schema)
 		}
-		properties[name] = schema
+		object.Properties[name] = schema
 		if always && !absent {
-			*required = append(*required, name)
+			object.Required = append(object.Required, name)
 		}
 	}
-	for _, f := range embedded {
-		if f.Type.Kind() == reflect.Pointer {
-			s.members(f.Type.Elem(), false, properties, required)
-			continue
+	for f := range t.Fields() {
+		name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
+		switch {
+		case !f.Anonymous || name != "":
+		case f.Type.Kind() == reflect.Pointer:
+			s.members(f.Type.Elem(), false, object)
+		default:
+			s.members(f.Type, always, object)
 		}
-		s.members(f.Type, always, properties, required)
 	}
 }

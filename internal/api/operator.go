@@ -68,20 +68,24 @@ func viewMember(m account.Member) Member {
 
 func (a *API) operatorListMembers(ctx context.Context, _ Caller, _ None) ([]Member, error) {
 	members, err := a.DB.Members(ctx)
-	views := make([]Member, len(members))
-	for i, m := range members {
-		views[i] = viewMember(m)
-	}
-	return views, err
+	return views(members, viewMember), err
 }
 
 func (a *API) operatorDisableMember(ctx context.Context, _ Caller, in Named) (Member, error) {
-	member, err := a.anyMember(ctx, in.Name)
+	return a.setDisabled(ctx, in.Name, true)
+}
+
+func (a *API) operatorEnableMember(ctx context.Context, _ Caller, in Named) (Member, error) {
+	return a.setDisabled(ctx, in.Name, false)
+}
+
+func (a *API) setDisabled(ctx context.Context, name string, disabled bool) (Member, error) {
+	member, err := a.anyMember(ctx, name)
 	if err != nil {
 		return Member{}, err
 	}
-	member.Disabled = true
-	return viewMember(member), a.DB.SetMemberDisabled(ctx, member.ID, true)
+	member.Disabled = disabled
+	return viewMember(member), a.DB.SetMemberDisabled(ctx, member.ID, disabled)
 }
 
 // SignInLink is a one-time link that signs a member in on the site.
@@ -137,11 +141,7 @@ func viewDevice(g account.Grant) Device {
 
 func (a *API) operatorListDevices(ctx context.Context, _ Caller, _ None) ([]Device, error) {
 	grants, err := a.DB.WaitingGrants(ctx, time.Now())
-	views := make([]Device, len(grants))
-	for i, g := range grants {
-		views[i] = viewDevice(g)
-	}
-	return views, err
+	return views(grants, viewDevice), err
 }
 
 // DeviceApproval approves a device in a member's name.
@@ -162,20 +162,9 @@ func (a *API) operatorApproveDevice(ctx context.Context, _ Caller, in DeviceAppr
 
 // OperatorKey is an API key as the operator sees it; Secret only at its creation.
 type OperatorKey struct {
-	ID       string        `json:"id"`
-	Secret   string        `json:"secret,omitempty"`
-	Member   string        `json:"member"`
-	Name     string        `json:"name,omitempty"`
-	Region   string        `json:"region"`
-	Reach    account.Reach `json:"reach"`
-	LastFour string        `json:"last_four"`
-	Created  time.Time     `json:"created"`
-	LastUsed time.Time     `json:"last_used,omitzero"`
-	Revoked  time.Time     `json:"revoked,omitzero"`
-}
-
-func viewOperatorKey(k account.Key, member string) OperatorKey {
-	return OperatorKey{k.ID, "", member, k.Name, k.Region, k.Reach, k.LastFour, k.Created, k.LastUsed, k.Revoked}
+	Key
+	Member string `json:"member"`
+	Secret string `json:"secret,omitzero"`
 }
 
 // NewKey is a member's API key to make.
@@ -203,9 +192,7 @@ func (a *API) operatorCreateKey(ctx context.Context, _ Caller, in NewKey) (Opera
 	}
 	about(ctx, member.Name, in.Name)
 	key.MemberID = member.ID
-	view := viewOperatorKey(key, member.Name)
-	view.Secret = secret.Reveal()
-	return view, a.DB.CreateKey(ctx, key)
+	return OperatorKey{viewKey(key), member.Name, secret.Reveal()}, a.DB.CreateKey(ctx, key)
 }
 
 // OfMember restricts a listing to one member.
@@ -219,11 +206,7 @@ func (a *API) operatorListKeys(ctx context.Context, _ Caller, in OfMember) ([]Op
 		return nil, err
 	}
 	keys, err := a.DB.Keys(ctx, member.ID)
-	views := make([]OperatorKey, len(keys))
-	for i, k := range keys {
-		views[i] = viewOperatorKey(k, member.Name)
-	}
-	return views, err
+	return views(keys, func(k account.Key) OperatorKey { return OperatorKey{Key: viewKey(k), Member: member.Name} }), err
 }
 
 // ID names a key or a machine.
@@ -296,12 +279,11 @@ func (a *API) operatorListMachines(ctx context.Context, _ Caller, in OfMember) (
 		}
 	}
 	machines, err := a.DB.Machines(ctx, owner.ID)
-	views, snapshot := make([]OperatorMachine, len(machines)), a.Snapshot()
-	for i, m := range machines {
+	snapshot := a.Snapshot()
+	return views(machines, func(m account.Machine) OperatorMachine {
 		live := snapshot.Machine(fleet.MachineID(m.ID))
-		views[i] = OperatorMachine{m.ID, m.Name, names[m.OwnerID], m.Region, live != nil && live.Online, m.Created, m.LastSeen, m.Revoked}
-	}
-	return views, err
+		return OperatorMachine{m.ID, m.Name, names[m.OwnerID], m.Region, live != nil && live.Online, m.Created, m.LastSeen, m.Revoked}
+	}), err
 }
 
 func (a *API) operatorRevokeMachine(ctx context.Context, _ Caller, in ID) (Revoked, error) {
@@ -311,8 +293,8 @@ func (a *API) operatorRevokeMachine(ctx context.Context, _ Caller, in ID) (Revok
 
 // BetweenMembers names the owner of machines and the member who may use them.
 type BetweenMembers struct {
-	Owner string `json:"owner"`
-	With  string `json:"with"`
+	Owner string `json:"owner" query:"owner"`
+	With  string `json:"with" query:"with"`
 }
 
 // OperatorShare is a share as the operator sees it.
@@ -337,13 +319,7 @@ func (a *API) operatorAddShare(ctx context.Context, _ Caller, in BetweenMembers)
 	return OperatorShare{ID: share.ID, Owner: owner.Name, With: with.Name}, Taken(err, "%s shares with %s already", owner.Name, with.Name)
 }
 
-// ShareBetween names the share that one member gave another.
-type ShareBetween struct {
-	Owner string `json:"-" query:"owner"`
-	With  string `json:"-" query:"with"`
-}
-
-func (a *API) operatorEndShare(ctx context.Context, _ Caller, in ShareBetween) (OperatorShare, error) {
+func (a *API) operatorEndShare(ctx context.Context, _ Caller, in BetweenMembers) (OperatorShare, error) {
 	owner, with, err := a.twoMembers(ctx, in.Owner, in.With)
 	if err != nil {
 		return OperatorShare{}, err
@@ -371,18 +347,15 @@ type NewOperatorGroup struct {
 // operatorCreateGroup makes a group for a member, who is invited to be its first
 // member and admin, and is in it only after accepting.
 func (a *API) operatorCreateGroup(ctx context.Context, _ Caller, in NewOperatorGroup) (OperatorGroup, error) {
-	if f := CheckName(in.Name); f != nil {
-		return OperatorGroup{}, f
-	}
-	if in.Kind != account.GroupOrg && in.Kind != account.GroupOpen {
-		return OperatorGroup{}, fault.New(fault.InvalidRequest, "a group's kind is org or open, not %q", in.Kind).WithParam("kind")
+	group, err := newGroup(in.Name, in.Kind)
+	if err != nil {
+		return OperatorGroup{}, err
 	}
 	admin, err := a.anyMember(ctx, in.Admin)
 	if err != nil {
 		return OperatorGroup{}, err
 	}
 	about(ctx, in.Name, admin.Name)
-	group := account.Group{ID: account.NewID("grp_"), Name: in.Name, Kind: in.Kind, Created: time.Now().UTC()}
 	invitation := account.GroupInvitation{GroupID: group.ID, MemberID: admin.ID, Member: admin.Name}
 	err = a.invite(ctx, group.Name, invitation, func(i account.GroupInvitation) error {
 		group.Invited = []account.GroupInvitation{i}

@@ -44,7 +44,7 @@ func (p Passwords) turn(ctx context.Context) (done func(), err error) {
 // Hash checks the new password of the member of that name, and returns the hash to
 // keep of it. A password that is refused is a fault.
 func (p Passwords) Hash(ctx context.Context, name, password string) (string, error) {
-	if err := CheckPassword(name, password); err != nil {
+	if err := checkPassword(name, password); err != nil {
 		return "", err
 	}
 	done, err := p.turn(ctx)
@@ -65,9 +65,9 @@ func (p Passwords) Fits(ctx context.Context, password, hash string) (bool, error
 	return argon2id.ComparePasswordAndHash(password, hash)
 }
 
-// CheckPassword refuses a password that is easy to guess: a short one, one character
+// checkPassword refuses a password that is easy to guess: a short one, one character
 // many times, or the member's name.
-func CheckPassword(name, password string) error {
+func checkPassword(name, password string) error {
 	switch {
 	case len(password) < minPassword:
 		return fault.New(fault.InvalidRequest, "a password has at least %d characters: a few words in a row are good", minPassword).WithParam("password")

@@ -201,15 +201,12 @@ type Page struct {
 // listRequests lists the caller's newest calls, and those on the caller's machines,
 // without what was decided about them.
 func (a *API) listRequests(ctx context.Context, c Caller, in Page) (Requests, error) {
-	from, err := PageStart(in.Before)
-	if err != nil {
-		return Requests{}, err
+	find := func(from account.Place, most int) ([]account.Trace, error) {
+		return a.DB.TracesOf(ctx, c.id(), from, most)
 	}
-	traces, err := a.DB.TracesOf(ctx, c.id(), from, maxRequests+1)
+	traces, next, err := Paged(in.Before, maxRequests, find, func(t account.Trace) account.Place { return account.Place{At: t.Started, ID: t.CallID} })
 	for i := range traces {
 		traces[i].Decisions = nil
 	}
-	page := Requests{Object: "list"}
-	page.Data, page.Next = PageOf(traces, maxRequests, func(s account.Trace) account.Place { return account.Place{At: s.Started, ID: s.CallID} })
-	return page, err
+	return Requests{"list", traces, next}, err
 }

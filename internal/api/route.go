@@ -18,6 +18,8 @@ type access uint8
 const (
 	// members present an API key or a machine's credential.
 	members access = iota
+	// machines have no credential yet: the request holds a login token.
+	machines
 	// operators connect to the socket in the hub's data folder, which only the
 	// hub's own user can open.
 	operators
@@ -28,8 +30,9 @@ type None struct{}
 
 // Route is one line of the table with its types. In holds what the request says:
 // a field with the tag `path:"group"` is the path's segment {group}, one with
-// `query:"days"` is of the query, and all others are members of the JSON body.
-// A path field whose segment the route's path lacks is a member of the body, too.
+// `query:"days"` is of the query unless the method is POST, and all others are
+// members of the JSON body. A path field whose segment the route's path lacks is a
+// member of the body, too.
 type Route[In, Out any] struct {
 	*line
 	do func(*API, context.Context, Caller, In) (Out, error)
@@ -59,9 +62,13 @@ type field struct {
 // table is every route, in the order of routes.go.
 var table []*line
 
-// member and operator add a line to the table.
+// member, machine and operator add a line to the table.
 func member[In, Out any](pattern, about string, do func(*API, context.Context, Caller, In) (Out, error)) Route[In, Out] {
 	return add(members, pattern, about, do)
+}
+
+func machine[In, Out any](pattern, about string, do func(*API, context.Context, Caller, In) (Out, error)) Route[In, Out] {
+	return add(machines, pattern, about, do)
 }
 
 func operator[In, Out any](pattern, about string, do func(*API, context.Context, Caller, In) (Out, error)) Route[In, Out] {
@@ -92,7 +99,7 @@ func (l *line) bind() {
 			l.fields = append(l.fields, field{name: name, index: i})
 			continue
 		}
-		if name := f.Tag.Get("query"); name != "" {
+		if name := f.Tag.Get("query"); name != "" && l.method != http.MethodPost {
 			l.fields = append(l.fields, field{name, true, i})
 			continue
 		}
@@ -109,7 +116,7 @@ func (l *line) decode(r *http.Request, body []byte, into any) error {
 	case l.needed && len(body) == 0:
 		return fault.New(fault.InvalidRequest, "this request needs a JSON body")
 	case l.body && len(body) > 0:
-		if err := ReadJSON(body, into); err != nil {
+		if err := readJSON(body, into); err != nil {
 			return err
 		}
 	}
@@ -129,15 +136,18 @@ func (l *line) decode(r *http.Request, body []byte, into any) error {
 func (r Route[In, Out]) Do(ctx context.Context, a *API, c Caller, in In) (Out, error) {
 	reads := r.method == http.MethodGet
 	if r.may == operators && !reads {
-		ctx = account.Acting(ctx, &account.Act{ID: account.NewID("act_"), At: time.Now().UTC(), What: r.about, Subject: r.subject(in)})
+		ctx = account.Acting(ctx, &account.Act{
+			ID: account.NewID("act_"), At: time.Now().UTC(), By: c.id(), ByName: c.Name, What: r.about, Subject: r.subject(in),
+		})
 	}
 	out, err := r.do(a, ctx, c, in)
 	if err != nil || reads {
 		return out, err
 	}
-	if r.may == operators {
-		a.Log.Info("operator act", "request", r.method+" "+r.path, "subject", account.ActOf(ctx).Subject)
-	} else {
+	switch r.may {
+	case operators:
+		a.Log.Info("operator act", "operator", c.id(), "request", r.method+" "+r.path, "subject", account.ActOf(ctx).Subject)
+	case members:
 		a.Log.Info("member act", "member", c.id(), "method", r.method, "path", r.path)
 	}
 	a.Changed()

@@ -52,6 +52,9 @@ var (
 	GetUsage     = member("GET /api/usage", "Sums of usage, as caller and as owner.", (*API).getUsage)
 )
 
+// SignInMachine is for a machine that has a login token, on the hub's public address.
+var SignInMachine = machine("POST /login", "Redeem a login token for a new machine of its member's, whose credential is in this answer only.", (*API).signInMachine)
+
 // parameterTexts say what the parameters of paths and queries are.
 var parameterTexts = map[string]string{
 	"member": "a member's name", "invite": "an invite's id", "group": "a group's name", "key": "a key's id", "machine": "a machine's id",
@@ -61,11 +64,13 @@ var parameterTexts = map[string]string{
 	"days": "1 to 366, today included; 30 when absent",
 }
 
-// The routes of the operator, on the socket in the hub's data folder.
+// The routes of the operator, on the socket in the hub's data folder. The operator's
+// pages do some of them, too.
 var (
 	OperatorCreateMember    = operator("POST /members", "create a member", (*API).operatorCreateMember)
 	OperatorListMembers     = operator("GET /members", "", (*API).operatorListMembers)
 	OperatorDisableMember   = operator("POST /members/{name}/disable", "disable a member", (*API).operatorDisableMember)
+	OperatorEnableMember    = operator("POST /members/{name}/enable", "enable a member", (*API).operatorEnableMember)
 	OperatorCreateLink      = operator("POST /members/{name}/link", "make a sign-in link", (*API).operatorCreateLink)
 	OperatorListDevices     = operator("GET /devices", "", (*API).operatorListDevices)
 	OperatorApproveDevice   = operator("POST /devices/{code}/approve", "approve a device", (*API).operatorApproveDevice)

@@ -80,7 +80,7 @@ func withDots(u *url.URL) *url.URL {
 	return &escaped
 }
 
-// ServeHTTP serves the members' routes.
+// ServeHTTP serves the routes of members and machines.
 func (a *API) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if r.Method == http.MethodGet && r.URL.Path == openAPIPath {
 		correlate(w)
@@ -88,7 +88,7 @@ func (a *API) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		_, _ = w.Write(OpenAPI()) // an error means that the client is gone
 		return
 	}
-	a.route(&a.member, w, r)
+	a.route(&a.public, w, r)
 }
 
 // Operator serves the operator's routes. It is for the socket in the hub's data
@@ -142,9 +142,15 @@ func (a *API) handler(l *line) http.Handler {
 }
 
 func (a *API) refuse(f *fault.Fault, w http.ResponseWriter, r *http.Request) {
-	id := correlate(w)
 	_, _ = ReadBody(w, r)
+	Refuse(w, f)
+}
+
+// Refuse answers with a fault under a new correlation id, which it returns.
+func Refuse(w http.ResponseWriter, f *fault.Fault) (id string) {
+	id = correlate(w)
 	WriteFault(w, f, id)
+	return id
 }
 
 // answer checks the caller, then the rate, then the body, and serves the line. A
@@ -196,9 +202,9 @@ func ReadBody(w http.ResponseWriter, r *http.Request) ([]byte, error) {
 	return nil, fault.New(fault.InvalidRequest, "cannot read the body: it ended too early").Because(err)
 }
 
-// ReadJSON reads a body, one strict JSON object, into what into points to. Its
+// readJSON reads a body, one strict JSON object, into what into points to. Its
 // error is for the caller, and names the member at fault and no type of Go's.
-func ReadJSON(body []byte, into any) error {
+func readJSON(body []byte, into any) error {
 	err := json.Unmarshal(body, into, json.RejectUnknownMembers(true))
 	if err == nil {
 		return nil

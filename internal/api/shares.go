@@ -49,11 +49,7 @@ func viewShare(s account.NamedShare, c Caller) Share {
 // listShares lists the shares of the caller's machines, and those with the caller.
 func (a *API) listShares(ctx context.Context, c Caller, _ None) (List[Share], error) {
 	shares, err := a.DB.NamedShares(ctx, c.id())
-	views := make([]Share, len(shares))
-	for i, s := range shares {
-		views[i] = viewShare(s, c)
-	}
-	return listOf(views), err
+	return listOf(views(shares, func(s account.NamedShare) Share { return viewShare(s, c) })), err
 }
 
 // NewShare is a share to make or to change.
@@ -197,11 +193,8 @@ func parseLife(text string) (time.Duration, error) {
 // listInvites lists the caller's invites.
 func (a *API) listInvites(ctx context.Context, c Caller, _ None) (List[Invite], error) {
 	invites, err := a.DB.Invites(ctx, c.id())
-	views, now := make([]Invite, len(invites)), time.Now()
-	for i, invite := range invites {
-		views[i] = viewInvite(invite, now)
-	}
-	return listOf(views), err
+	now := time.Now()
+	return listOf(views(invites, func(i account.Invite) Invite { return viewInvite(i, now) })), err
 }
 
 // InviteID names an invite.

@@ -128,18 +128,12 @@ func (a *API) getUsage(ctx context.Context, c Caller, in Span) (UsagePage, error
 	since := time.Now().UTC().Truncate(24*time.Hour).AddDate(0, 0, 1-days)
 	as := adding(func(d account.UsageDay) string { return d.OwnerID })
 	on := adding(func(d account.UsageDay) string { return d.MemberID })
-	if err := a.DB.DaysOfCaller(ctx, c.id(), since, as.add); err != nil {
+	if err := cmp.Or(a.DB.DaysOfCaller(ctx, c.id(), since, as.add), a.DB.DaysOfOwner(ctx, c.id(), since, on.add)); err != nil {
 		return UsagePage{}, err
 	}
-	if err := a.DB.DaysOfOwner(ctx, c.id(), since, on.add); err != nil {
-		return UsagePage{}, err
-	}
-	page := UsagePage{Days: days, Since: since.Format(time.DateOnly)}
-	var err error
-	if page.As, err = a.usageSide(ctx, c, as); err == nil {
-		page.On, err = a.usageSide(ctx, c, on)
-	}
-	return page, err
+	asCaller, err := a.usageSide(ctx, c, as)
+	asOwner, err2 := a.usageSide(ctx, c, on)
+	return UsagePage{days, since.Format(time.DateOnly), asCaller, asOwner}, cmp.Or(err, err2)
 }
 
 // addition adds up one side's days, which come in order.

@@ -153,7 +153,7 @@ func (o *operator) keys() *cobra.Command {
 			return ask(cmd.Context(), o.command(), "list the keys", api.OperatorListKeys.With(api.OfMember{Member: member}), func(keys []api.OperatorKey) {
 				views := make([]api.Key, len(keys))
 				for i, k := range keys {
-					views[i] = api.Key{ID: k.ID, Name: k.Name, LastFour: k.LastFour, Region: k.Region, Reach: k.Reach, LastUsed: k.LastUsed, Revoked: k.Revoked}
+					views[i] = k.Key
 				}
 				o.keyTable(views)
 			})
@@ -234,7 +234,7 @@ func (o *operator) shares() *cobra.Command {
 			return api.OperatorAddShare.With(api.BetweenMembers{Owner: owner, With: with})
 		}),
 		change("remove", "End a share, within 5 s", "end the share", "%s no longer shares with %s", func(owner, with string) api.Request[api.OperatorShare] {
-			return api.OperatorEndShare.With(api.ShareBetween{Owner: owner, With: with})
+			return api.OperatorEndShare.With(api.BetweenMembers{Owner: owner, With: with})
 		}))
 }
 

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net/http"
 	"os"
 	"os/signal"
 	"strings"
@@ -71,12 +70,11 @@ func (c *conversation) command(ctx context.Context, name, argument string) {
 			c.say("%s\n", faint("Continuing with "+argument+"; it gets the conversation so far."))
 			return
 		}
-		var list listing
-		if _, err := c.surface.call(ctx, "list the models", request{http.MethodGet, "/v1/models", nil}, &list); err != nil {
+		models, err := c.surface.list(ctx)
+		if err != nil {
 			c.printError(err)
-			return
 		}
-		for _, m := range list.Data {
+		for _, m := range models {
 			mark := " "
 			if m.ID == c.model {
 				mark = "*"
@@ -88,7 +86,6 @@ func (c *conversation) command(ctx context.Context, name, argument string) {
 	}
 }
 
-// printError prints an error that does not end the chat.
 func (c *conversation) printError(err error) {
 	c.progress("")
 	fmt.Fprintln(c.err, "kith: "+oneLine(err.Error()))

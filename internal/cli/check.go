@@ -50,21 +50,17 @@ func (a *app) checkConfig(file string, named, hub bool) error {
 	if refused != nil {
 		report.Problems = refused.Problems
 	}
-	if a.json {
-		if err := a.printJSON(report); err != nil {
-			return err
-		}
-	} else {
+	err = a.print(report, func() {
 		for _, p := range report.Problems {
 			a.say("%s\n", refused.place(p))
 		}
-	}
+		if refused == nil {
+			a.say("%s is good\n", file)
+		}
+	})
 	if refused != nil {
 		return fmt.Errorf("cannot use %s: %d to correct in it, the first at line %d, column %d; correct it and check again",
 			file, len(report.Problems), report.Problems[0].Line, report.Problems[0].Column)
 	}
-	if !a.json {
-		a.say("%s is good\n", file)
-	}
-	return nil
+	return err
 }

@@ -184,7 +184,6 @@ func kithHome() (string, error) {
 	return filepath.Join(home, ".kith"), nil
 }
 
-// printJSON writes v as one line.
 func (a *app) printJSON(v any) error {
 	line, err := json.Marshal(v, json.Deterministic(true))
 	if err != nil {
@@ -192,6 +191,15 @@ func (a *app) printJSON(v any) error {
 	}
 	_, err = a.out.Write(append(line, '\n'))
 	return err
+}
+
+// print prints the document with --json, else calls show.
+func (a *app) print(document any, show func()) error {
+	if a.json {
+		return a.printJSON(document)
+	}
+	show()
+	return nil
 }
 
 // say prints text for people. lipgloss removes styles unless the output is a terminal,
@@ -207,7 +215,6 @@ var (
 	accent = lipgloss.NewStyle().Foreground(lipgloss.Cyan).Render
 )
 
-// terminal reports whether the stream is a terminal.
 func terminal(stream any) bool {
 	file, ok := stream.(*os.File)
 	return ok && term.IsTerminal(int(file.Fd()))

@@ -57,33 +57,36 @@ func (a *app) complete(ctx context.Context, typed string, sources ...source) ([]
 // modelsOf returns a source of the models of a surface.
 func modelsOf(surface func() (*client, error), path string) source {
 	return func(ctx context.Context) []string {
+		var list listing
 		at, err := surface()
+		if err == nil {
+			_, err = at.call(ctx, "complete", request{http.MethodGet, path, nil}, &list)
+		}
 		if err != nil {
 			return nil
 		}
-		var list listing
-		if _, err := at.call(ctx, "complete", request{http.MethodGet, path, nil}, &list); err != nil {
-			return nil
-		}
-		var ids []string
-		for _, m := range list.Data {
-			ids = append(ids, m.ID)
-		}
-		return ids
+		return convert(list.Data, func(m listed) string { return m.ID })
 	}
 }
 
-// quiet returns the rows of a listing of the account; none if it cannot be read.
-func quiet[Row any](ctx context.Context, a *app, listing api.Route[api.None, api.List[Row]]) []Row {
-	at, err := a.toAccount()
-	if err != nil {
-		return nil
+// rowsOf returns a source of the names that a listing of the account has in its rows.
+func rowsOf[Row any](a *app, listing api.Route[api.None, api.List[Row]], names func(Row) []string) source {
+	return func(ctx context.Context) (all []string) {
+		at, err := a.toAccount()
+		if err != nil {
+			return nil
+		}
+		out, _, _ := fetch(ctx, at, "complete", listing.With(api.None{})) // no rows after an error
+		for _, row := range out.Data {
+			all = append(all, names(row)...)
+		}
+		return all
 	}
-	out, _, err := fetch(ctx, at, "complete", listing.With(api.None{}))
-	if err != nil {
-		return nil
-	}
-	return out.Data
+}
+
+// completeModelFlag completes the models of this machine and of the account.
+func (a *app) completeModelFlag(cmd *cobra.Command, _ []string, typed string) ([]string, cobra.ShellCompDirective) {
+	return a.complete(cmd.Context(), typed, modelsOf(a.toDaemon, "/v1/models"), modelsOf(a.toAccount, api.ListModels.With(api.None{}).Path))
 }
 
 // completeModels completes models as a command's first argument.
@@ -94,60 +97,26 @@ func (a *app) completeModels(cmd *cobra.Command, args []string, typed string) ([
 	return a.completeModelFlag(cmd, nil, typed)
 }
 
-// completeModelFlag completes the models of this machine and of the account.
-func (a *app) completeModelFlag(cmd *cobra.Command, _ []string, typed string) ([]string, cobra.ShellCompDirective) {
-	return a.complete(cmd.Context(), typed, modelsOf(a.toDaemon, "/v1/models"), modelsOf(a.toAccount, api.ListModels.With(api.None{}).Path))
-}
-
-// shared returns a source of the members of the account's shares that pass.
-func (a *app) shared(passes func(api.Share) (name string, ok bool)) source {
-	return func(ctx context.Context) []string {
-		var names []string
-		for _, row := range quiet(ctx, a, api.ListShares) {
-			if name, ok := passes(row); ok {
-				names = append(names, name)
-			}
-		}
-		return names
-	}
-}
-
-// grouped returns a source of the names that of returns for each of the account's
-// groups.
-func (a *app) grouped(of func(api.Group) []string) source {
-	return func(ctx context.Context) []string {
-		var names []string
-		for _, row := range quiet(ctx, a, api.ListGroups) {
-			names = append(names, of(row)...)
-		}
-		return names
-	}
-}
-
-// groupMembers returns the members of a group and those invited to it.
-func groupMembers(g api.Group) []string {
-	var names []string
-	for _, m := range g.Members {
-		names = append(names, m.Name)
-	}
-	for _, i := range g.Invitations {
-		names = append(names, i.Member)
-	}
-	return names
-}
-
-// completeMembers completes the members of the account's shares and groups.
+// completeMembers completes the members of the account's shares and groups, and those
+// invited to the groups.
 func (a *app) completeMembers(cmd *cobra.Command, args []string, typed string) ([]string, cobra.ShellCompDirective) {
 	if len(args) > 0 {
 		return nil, cobra.ShellCompDirectiveNoFileComp
 	}
-	known := a.shared(func(row api.Share) (string, bool) {
-		if row.Direction == "received" {
-			return row.Owner, true
+	return a.complete(cmd.Context(), typed, rowsOf(a, api.ListShares, func(s api.Share) []string {
+		if s.Direction == "received" {
+			return []string{s.Owner}
 		}
-		return row.With, true
-	})
-	return a.complete(cmd.Context(), typed, known, a.grouped(groupMembers))
+		return []string{s.With}
+	}), rowsOf(a, api.ListGroups, func(g api.Group) (names []string) {
+		for _, m := range g.Members {
+			names = append(names, m.Name)
+		}
+		for _, i := range g.Invitations {
+			names = append(names, i.Member)
+		}
+		return names
+	}))
 }
 
 // completeGivenShares completes the argument of `kith share remove`.
@@ -155,33 +124,28 @@ func (a *app) completeGivenShares(cmd *cobra.Command, args []string, typed strin
 	if len(args) > 0 {
 		return nil, cobra.ShellCompDirectiveNoFileComp
 	}
-	given := a.shared(func(row api.Share) (string, bool) { return row.With, row.Direction != "received" })
-	return a.complete(cmd.Context(), typed, given, func(ctx context.Context) []string {
-		var ids []string
-		for _, row := range quiet(ctx, a, api.ListInvites) {
-			if row.State == "open" {
-				ids = append(ids, row.ID)
-			}
-		}
-		return ids
-	})
+	return a.complete(cmd.Context(), typed, rowsOf(a, api.ListShares, func(s api.Share) []string {
+		return nameIf(s.Direction != "received", s.With)
+	}), rowsOf(a, api.ListInvites, func(i api.Invite) []string { return nameIf(i.State == "open", i.ID) }))
 }
 
 // completeGroups completes the groups that pass and, if members is set, a member as
 // the second argument.
 func (a *app) completeGroups(passes func(api.Group) bool, members bool) cobra.CompletionFunc {
 	return func(cmd *cobra.Command, args []string, typed string) ([]string, cobra.ShellCompDirective) {
-		if len(args) == 0 {
-			return a.complete(cmd.Context(), typed, a.grouped(func(g api.Group) []string {
-				if !passes(g) {
-					return nil
-				}
-				return []string{g.Name}
-			}))
+		switch {
+		case len(args) == 0:
+			return a.complete(cmd.Context(), typed, rowsOf(a, api.ListGroups, func(g api.Group) []string { return nameIf(passes(g), g.Name) }))
+		case members && len(args) == 1:
+			return a.completeMembers(cmd, nil, typed)
 		}
-		if !members || len(args) > 1 {
-			return nil, cobra.ShellCompDirectiveNoFileComp
-		}
-		return a.completeMembers(cmd, nil, typed)
+		return nil, cobra.ShellCompDirectiveNoFileComp
 	}
+}
+
+func nameIf(passes bool, name string) []string {
+	if passes {
+		return []string{name}
+	}
+	return nil
 }

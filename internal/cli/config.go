@@ -77,12 +77,9 @@ func parseConfig(file string, text []byte, into any) error {
 	if err == nil {
 		switch c := into.(type) {
 		case *daemonFile:
-			refused.Problems = c.resolveUpstreams(file, text)
+			refused.Problems = append(c.resolveUpstreams(file, text), placed(text, c.contradictions())...)
 		case *hubFile:
-			refused.Problems = placed(text, c.resolveSecrets(file))
-		}
-		if c, ok := into.(interface{ contradictions() []problem }); ok {
-			refused.Problems = append(refused.Problems, placed(text, c.contradictions())...)
+			refused.Problems = placed(text, append(c.resolveSecrets(file), c.contradictions()...))
 		}
 		if refused.Problems == nil {
 			return nil
@@ -111,43 +108,45 @@ func parseConfig(file string, text []byte, into any) error {
 }
 
 // contradictions returns the keys whose values are valid alone and not together.
-func (c *daemonFile) contradictions() (problems []problem) {
+func (c *daemonFile) contradictions() []problem {
 	if c.RateLimit.Enabled && c.RateLimit.RPS > 0 && c.RateLimit.Burst == 0 {
-		problems = append(problems, problem{Key: "ratelimit.burst", Message: "ratelimit.burst takes 1 or more where there is a rate: with 0 every request would be refused; enabled = false is no limit"})
+		return wrongKey("ratelimit.burst", "takes 1 or more where there is a rate: with 0 every request would be refused; enabled = false is no limit")
 	}
-	return problems
+	return nil
+}
+
+// wrongKey returns the one problem of a key.
+func wrongKey(key, message string) []problem {
+	return []problem{{Key: key, Message: key + " " + message}}
 }
 
 func (c *hubFile) contradictions() (problems []problem) {
 	if c.RateLimit.RPS > 0 && c.RateLimit.Burst == 0 {
-		problems = append(problems, problem{Key: "ratelimit.burst", Message: "ratelimit.burst takes 1 or more where there is a rate: with 0 every request would be refused; rps = 0 is no limit"})
+		problems = wrongKey("ratelimit.burst", "takes 1 or more where there is a rate: with 0 every request would be refused; rps = 0 is no limit")
 	}
 	switch {
 	case c.TLS.Certificate != "" && c.TLS.Key == "":
-		problems = append(problems, problem{Key: "tls.certificate", Message: "tls.certificate is of no use without tls.key: set both"})
+		problems = append(problems, wrongKey("tls.certificate", "is of no use without tls.key: set both")...)
 	case c.TLS.Certificate == "" && c.TLS.Key != "":
-		problems = append(problems, problem{Key: "tls.key", Message: "tls.key is of no use without tls.certificate: set both"})
+		problems = append(problems, wrongKey("tls.key", "is of no use without tls.certificate: set both")...)
 	}
-	problems = append(problems, c.Site.OIDC.contradictions()...)
-	return append(problems, c.Site.SMTP.contradictions()...)
+	return slices.Concat(problems, c.Site.OIDC.contradictions(), c.Site.SMTP.contradictions())
 }
 
 func (o *oidcTable) contradictions() []problem {
 	switch {
 	case o.Issuer.Text != "" && o.ClientID == "":
-		return []problem{{Key: "site.oidc.issuer", Message: "site.oidc.issuer is of no use without site.oidc.client_id: register this hub at the provider, and set both"}}
+		return wrongKey("site.oidc.issuer", "is of no use without site.oidc.client_id: register this hub at the provider, and set both")
 	case o.Issuer.Text == "" && o.ClientID != "":
-		return []problem{{Key: "site.oidc.client_id", Message: "site.oidc.client_id is of no use without site.oidc.issuer: set both"}}
+		return wrongKey("site.oidc.client_id", "is of no use without site.oidc.issuer: set both")
 	case len(o.Name) > 40 || !fleet.ModelID(o.Name).Valid() && o.Name != "":
-		return []problem{{Key: "site.oidc.name", Message: "site.oidc.name is on a button: give it 1 to 40 printable bytes"}}
+		return wrongKey("site.oidc.name", "is on a button: give it 1 to 40 printable bytes")
 	}
 	return nil
 }
 
 func (m *smtpTable) contradictions() []problem {
-	one := func(key, message string) []problem {
-		return []problem{{Key: "site.smtp." + key, Message: "site.smtp." + key + " " + message}}
-	}
+	one := func(key, message string) []problem { return wrongKey("site.smtp."+key, message) }
 	domain := m.Host != "" && strings.Trim(strings.ToLower(m.Host), "abcdefghijklmnopqrstuvwxyz0123456789.-:") == ""
 	switch {
 	case m.Host == "" && *m != (smtpTable{}):
@@ -175,7 +174,6 @@ func (m *smtpTable) contradictions() []problem {
 	return nil
 }
 
-// mail returns the mail server's part of the site's configuration.
 func (m *smtpTable) mail() site.Mail {
 	if m.Host == "" {
 		return site.Mail{}
@@ -189,19 +187,17 @@ func (m *smtpTable) mail() site.Mail {
 	}
 }
 
-// resolveSecrets reads the hub's secrets from their sources.
 func (c *hubFile) resolveSecrets(file string) (problems []problem) {
 	if err := c.Site.OIDC.ClientSecret.resolve(file); err != nil {
-		problems = append(problems, problem{Key: "site.oidc.client_secret", Message: "site.oidc.client_secret " + err.Error()})
+		problems = wrongKey("site.oidc.client_secret", err.Error())
 	}
 	if err := c.Site.SMTP.Password.resolve(file); err != nil {
-		problems = append(problems, problem{Key: "site.smtp.password", Message: "site.smtp.password " + err.Error()})
+		problems = append(problems, wrongKey("site.smtp.password", err.Error())...)
 		c.Site.SMTP = smtpTable{} // no further problems because of the missing password
 	}
 	return problems
 }
 
-// provider returns the OpenID provider's part of the site's configuration.
 func (o *oidcTable) provider() site.Provider {
 	p := site.Provider{Issuer: o.Issuer.Text, ClientID: o.ClientID, ClientSecret: o.ClientSecret.text, Name: o.Name}
 	if u, err := url.Parse(p.Issuer); err == nil {
@@ -215,34 +211,48 @@ func placed(text []byte, problems []problem) []problem {
 	if problems == nil {
 		return nil
 	}
-	values(text, func(key []string, value *unstable.Node, at unstable.Position) {
+	walk(text, func(e entry) {
 		for i := range problems {
-			if problems[i].Key == strings.Join(key, ".") {
-				problems[i].Line, problems[i].Column = at.Line, at.Column
+			if e.value != nil && problems[i].Key == e.path() {
+				problems[i].Line, problems[i].Column = e.valueAt.Line, e.valueAt.Column
 			}
 		}
 	})
 	return problems
 }
 
-// values calls each with every dotted key of a text, its value and the value's
-// position.
-func values(text []byte, each func(key []string, value *unstable.Node, at unstable.Position)) {
+// entry is a table header or a key with its value in a text.
+type entry struct {
+	table, key     []string
+	value          *unstable.Node // nil for a header
+	keyAt, valueAt unstable.Position
+}
+
+func (e entry) path() string { return strings.Join(slices.Concat(e.table, e.key), ".") }
+
+// walk calls each with every entry of a text.
+func walk(text []byte, each func(entry)) {
 	var parser unstable.Parser
 	parser.Reset(text)
 	var table []string
 	for parser.NextExpression() {
 		expression := parser.Expression()
 		var parts []string
-		for it := expression.Key(); it.Next(); {
-			parts = append(parts, string(it.Node().Data))
+		var first unstable.Range
+		for it := expression.Key(); it.Next(); parts = append(parts, string(it.Node().Data)) {
+			if parts == nil {
+				first = it.Node().Raw
+			}
 		}
-		if expression.Kind != unstable.KeyValue {
+		found := entry{keyAt: parser.Shape(first).Start}
+		if expression.Kind == unstable.KeyValue {
+			found.key, found.value = parts, expression.Value()
+			found.valueAt = parser.Shape(found.value.Raw).Start
+		} else {
 			table = parts
-			continue
 		}
-		value := expression.Value()
-		each(slices.Concat(table, parts), value, parser.Shape(value.Raw).Start)
+		found.table = table
+		each(found)
 	}
 }
 
@@ -250,11 +260,11 @@ func values(text []byte, each func(key []string, value *unstable.Node, at unstab
 // "60s". The decoder's error has no position for it.
 func unquoted(text []byte, shape reflect.Type, cause error) problem {
 	found := problem{Message: cause.Error()}
-	values(text, func(parts []string, value *unstable.Node, at unstable.Position) {
+	walk(text, func(e entry) {
+		parts := slices.Concat(e.table, e.key)
 		field := fieldOf(shape, parts)
-		if found.Key == "" && field != nil && field.Kind() == reflect.Struct && !section(field) && value.Kind != unstable.String {
-			key := strings.Join(parts, ".")
-			found = problem{at.Line, at.Column, key, key + " takes " + takes(field)}
+		if found.Key == "" && e.value != nil && field != nil && field.Kind() == reflect.Struct && !section(field) && e.value.Kind != unstable.String {
+			found = problem{e.valueAt.Line, e.valueAt.Column, e.path(), e.path() + " takes " + takes(field)}
 		}
 	})
 	return found

@@ -1,5 +1,7 @@
 package cli
 
+import "github.com/kith/kith/internal/fleet"
+
 // daemonFile is ~/.kith/config.toml: every key of `kith serve`, with its meaning and
 // default. An absent file, section or key has its default.
 type daemonFile struct {
@@ -62,7 +64,7 @@ type daemonFile struct {
 		MaxUpload size `toml:"max_upload"`
 		// Model is the id it is asked for and offered under; default the one that
 		// it lists, if that is one.
-		Model string `toml:"model"`
+		Model fleet.ModelID `toml:"model"`
 	} `toml:"audio"`
 	Share struct {
 		// Enabled lets calls from the hub run on this machine; default true.
@@ -73,7 +75,7 @@ type daemonFile struct {
 		Slots uint16 `toml:"slots"`
 		// Models are the only ones that calls from the hub may use, your own from
 		// elsewhere too; default all that this machine serves.
-		Models []string `toml:"models"`
+		Models []fleet.ModelID `toml:"models"`
 		// Groups are the names of the only groups whose members may use this
 		// machine; default all that you are in, and with [] none. Shares with single
 		// members are not affected.
@@ -111,7 +113,7 @@ type upstreamTable struct {
 	// none. It is sent to URL only.
 	Key secret `toml:"key"`
 	// Models are those to offer; default all that it lists.
-	Models []string `toml:"models"`
+	Models []fleet.ModelID `toml:"models"`
 	// Share offers them to others too, at your expense; default false. For the
 	// dialects chat and embeddings.
 	Share bool `toml:"share"`

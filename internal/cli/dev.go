@@ -6,9 +6,9 @@ import (
 	"fmt"
 	"io/fs"
 	"log/slog"
-	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"charm.land/lipgloss/v2"
@@ -28,7 +28,6 @@ const (
 	devReady = 2 * time.Minute
 )
 
-// devFlags are the flags of `kith dev`.
 type devFlags struct{ data, listen, local string }
 
 // network is the output of `kith dev --json`.
@@ -156,24 +155,19 @@ func devLog(data string) (*slog.Logger, func(), error) {
 
 // prepareAccount makes the member if there is none, replaces the key and signs this
 // machine in if it is not. It uses the hub's operator socket and its address.
-func (a *app) prepareAccount(ctx context.Context, base, data string) (api.OperatorKey, error) {
+func (a *app) prepareAccount(ctx context.Context, base, data string) (key api.OperatorKey, err error) {
 	operator := devOperator(data)
 	members, _, err := fetch(ctx, operator, "look for the member", api.OperatorListMembers.With(api.None{}))
 	if err != nil {
-		return api.OperatorKey{}, err
+		return key, err
 	}
-	found := false
-	for _, m := range members {
-		found = found || m.Name == devMember
-	}
-	if !found {
+	if !slices.ContainsFunc(members, func(m api.Member) bool { return m.Name == devMember }) {
 		if _, _, err := fetch(ctx, operator, "make the member", api.OperatorCreateMember.With(api.NewMember{Name: devMember, Operator: true})); err != nil {
-			return api.OperatorKey{}, err
+			return key, err
 		}
 	}
-	key, err := replaceKey(ctx, operator)
-	if err != nil {
-		return api.OperatorKey{}, err
+	if key, err = replaceKey(ctx, operator); err != nil {
+		return key, err
 	}
 	return key, ensureSignedIn(ctx, operator, base, data)
 }
@@ -213,7 +207,7 @@ func ensureSignedIn(ctx context.Context, operator *client, base, data string) er
 	saved, err := daemon.LoadCredential(data)
 	if err == nil {
 		saved.Hub = base
-		if _, err = toHub(base, saved.Secret).call(ctx, "use the machine's credential", request{http.MethodGet, "/v1/models", nil}, nil); err == nil {
+		if _, err = toHub(base, saved.Secret).list(ctx); err == nil {
 			return daemon.SaveCredential(data, saved)
 		}
 		if f, refused := errors.AsType[failure](err); !refused || f.exit != exitNotSignedIn {
@@ -222,11 +216,17 @@ func ensureSignedIn(ctx context.Context, operator *client, base, data string) er
 	} else if !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
-	made, _, err := fetch(ctx, operator, "make a machine", api.OperatorCreateToken.With(api.NewToken{Member: devMember}))
+	return addMachine(ctx, operator, base, data, api.NewToken{Member: devMember})
+}
+
+// addMachine makes a machine of the hub at base and keeps its credential in data.
+func addMachine(ctx context.Context, operator *client, base, data string, in api.NewToken) error {
+	made, _, err := fetch(ctx, operator, "make a machine", api.OperatorCreateToken.With(in))
 	if err != nil {
 		return err
 	}
-	if saved, err = redeem(ctx, toHub(base, ""), made.Token); err != nil {
+	saved, err := redeem(ctx, toHub(base, ""), made.Token)
+	if err != nil {
 		return err
 	}
 	return daemon.SaveCredential(data, saved)
@@ -236,12 +236,8 @@ func ensureSignedIn(ctx context.Context, operator *client, base, data string) er
 // expected is false and the daemon has none, it waits for the tunnel only.
 func awaitModels(ctx context.Context, d *daemon.Daemon, hub *client, expected bool) (models []string, err error) {
 	err = poll(ctx, devReady, func() (bool, error) {
-		var list listing
-		_, err := hub.call(ctx, "list the models", request{http.MethodGet, "/v1/models", nil}, &list)
-		models = make([]string, len(list.Data))
-		for i, m := range list.Data {
-			models[i] = m.ID
-		}
+		list, err := hub.list(ctx)
+		models = convert(list, func(m listed) string { return m.ID })
 		status := d.Status()
 		return len(models) > 0 || !expected && len(status.Models) == 0 && status.Tunnel.State == tunnelUp, err
 	})
@@ -251,7 +247,6 @@ func awaitModels(ctx context.Context, d *daemon.Daemon, hub *client, expected bo
 	return models, err
 }
 
-// errTimeout is the error of poll after its timeout.
 var errTimeout = errors.New("the time is over")
 
 // poll calls done until it returns true or an error, ctx ends, or timeout has passed

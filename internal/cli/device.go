@@ -142,17 +142,15 @@ func (a *app) keys() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			if a.json {
-				return a.printJSON(struct {
-					ID     string `json:"id"`
-					Secret string `json:"secret"`
-					Member string `json:"member"`
-					Region string `json:"region"`
-				}{made.ID, made.Secret, made.Member, made.Region})
-			}
-			a.say("%s\n", made.Secret)
-			fmt.Fprintf(a.err, "A key of %s. It is shown this once; revoke it with `kith keys revoke %s`.\n", made.Member, made.ID)
-			return nil
+			return a.print(struct {
+				ID     string `json:"id"`
+				Secret string `json:"secret"`
+				Member string `json:"member"`
+				Region string `json:"region"`
+			}{made.ID, made.Secret, made.Member, made.Region}, func() {
+				a.say("%s\n", made.Secret)
+				fmt.Fprintf(a.err, "A key of %s. It is shown this once; revoke it with `kith keys revoke %s`.\n", made.Member, made.ID)
+			})
 		},
 	}
 	create.Flags().StringVar(&name, "name", "", "what the key is for (default \"kith keys\")")
@@ -175,7 +173,6 @@ func (a *app) keys() *cobra.Command {
 	return group("keys", "My API keys", create, list, revoke)
 }
 
-// keyTable prints keys for people.
 func (a *app) keyTable(keys []api.Key) {
 	var rows [][]string
 	for _, k := range keys {

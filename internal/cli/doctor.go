@@ -43,7 +43,6 @@ type finding struct {
 	Do    string `json:"do,omitzero"` // what the user can do about it
 }
 
-// doctor checks one machine.
 type doctor struct {
 	*app
 	findings []finding
@@ -87,15 +86,10 @@ func (d *doctor) report() error {
 			failed = append(failed, f.Check)
 		}
 	}
-	if d.json {
-		err := d.printJSON(struct {
-			OK     bool      `json:"ok"`
-			Checks []finding `json:"checks"`
-		}{failed == nil, d.findings})
-		if err != nil {
-			return err
-		}
-	} else {
+	err := d.print(struct {
+		OK     bool      `json:"ok"`
+		Checks []finding `json:"checks"`
+	}{failed == nil, d.findings}, func() {
 		for _, f := range d.findings {
 			mark := map[string]string{"ok": faint("ok  "), "note": accent("note"), "fail": strong("FAIL")}[f.State]
 			d.say("%s  %-13s  %s\n", mark, f.Check, f.Found)
@@ -103,9 +97,9 @@ func (d *doctor) report() error {
 				d.say("      %-13s  %s\n", "", "→ "+f.Do)
 			}
 		}
-	}
-	if failed == nil {
-		return nil
+	})
+	if failed == nil || err != nil {
+		return err
 	}
 	return fmt.Errorf("this machine has failures: %s; follow the steps above, then run `kith doctor` again", strings.Join(failed, ", "))
 }
@@ -178,7 +172,6 @@ func (d *doctor) folders(config *daemonFile) {
 	}
 }
 
-// tryWrite writes and syncs a file in the folder, and removes it.
 func tryWrite(folder string) error {
 	f, err := os.CreateTemp(folder, "doctor.*")
 	if err != nil {
@@ -317,7 +310,6 @@ func (d *doctor) hub(ctx context.Context, check string, hub *client, again strin
 	}
 }
 
-// clock compares this machine's clock with the Date of the hub's response.
 func (d *doctor) clock(date string, asked time.Time) {
 	theirs, err := http.ParseTime(date)
 	if err != nil {
@@ -336,7 +328,6 @@ func (d *doctor) clock(date string, asked time.Time) {
 	d.ok("clock", "as the hub's")
 }
 
-// line checks the daemon's tunnel to the hub.
 func (d *doctor) line(line daemon.TunnelStatus) {
 	switch line.State {
 	case tunnelUp:
@@ -352,7 +343,6 @@ func (d *doctor) line(line daemon.TunnelStatus) {
 	}
 }
 
-// key checks the API key in the environment.
 func (d *doctor) key(ctx context.Context) {
 	hub, found, err := d.byKey()
 	if err != nil {

@@ -16,7 +16,6 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// setting is one variable of the environment of a client.
 type setting struct{ name, value string }
 
 // environment holds the variables that point OpenAI- and Anthropic-style clients at a
@@ -73,11 +72,8 @@ func (a *app) env() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			if a.json {
-				return a.printJSON(env.json())
-			}
-			a.write(env, style, strings.TrimSuffix(" --shell "+name, " --shell "+usualShell())+map[bool]string{true: " --local"}[local])
-			return nil
+			flags := strings.TrimSuffix(" --shell "+name, " --shell "+usualShell()) + map[bool]string{true: " --local"}[local]
+			return a.print(env.json(), func() { a.write(env, style, flags) })
 		},
 	}
 	cmd.Flags().StringVar(&name, "shell", usualShell(), "sh, fish or powershell")
@@ -126,15 +122,7 @@ func (a *app) hubEnvironment(ctx context.Context) (environment, error) {
 	if !found {
 		return environment{}, notSignedIn("cannot point clients at a hub without an API key: make one with `kith keys create` or on the hub's site, and set KITH_API_KEY; `kith env --local` needs none")
 	}
-	env := environment{
-		set: []setting{
-			{"OPENAI_BASE_URL", hub.base + "/v1"}, {"OPENAI_API_KEY", hub.bearer},
-			{"ANTHROPIC_BASE_URL", hub.base}, {"ANTHROPIC_AUTH_TOKEN", hub.bearer},
-		},
-		unset: []string{"ANTHROPIC_API_KEY"},
-	}
-	env.proof, err = proof(ctx, hub, "/v1/chat/completions", messagesPath)
-	return env, err
+	return provedEnvironment(ctx, hub, hub.bearer)
 }
 
 // localEnvironment points clients at this machine's daemon, which accepts any key.
@@ -143,17 +131,20 @@ func (a *app) localEnvironment(ctx context.Context) (environment, error) {
 	if err != nil {
 		return environment{}, err
 	}
-	// Over TCP like the clients, not over the socket.
-	surface.http = &http.Client{}
-	env := environment{
+	surface.http = &http.Client{} // over TCP like the clients, not over the socket
+	return provedEnvironment(ctx, surface, localKey)
+}
+
+// provedEnvironment returns the variables for a surface after calls to it.
+func provedEnvironment(ctx context.Context, surface *client, key string) (environment, error) {
+	model, err := proof(ctx, surface, chatPath, messagesPath)
+	return environment{
 		set: []setting{
-			{"OPENAI_BASE_URL", surface.base + "/v1"}, {"OPENAI_API_KEY", localKey},
-			{"ANTHROPIC_BASE_URL", surface.base}, {"ANTHROPIC_AUTH_TOKEN", localKey},
+			{"OPENAI_BASE_URL", surface.base + "/v1"}, {"OPENAI_API_KEY", key},
+			{"ANTHROPIC_BASE_URL", surface.base}, {"ANTHROPIC_AUTH_TOKEN", key},
 		},
-		unset: []string{"ANTHROPIC_API_KEY"},
-	}
-	env.proof, err = proof(ctx, surface, "/v1/chat/completions", messagesPath)
-	return env, err
+		unset: []string{"ANTHROPIC_API_KEY"}, proof: model,
+	}, err
 }
 
 // proof makes a call of one token at each path, to the first model that is ready for

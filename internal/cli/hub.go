@@ -8,7 +8,8 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
-	"net/http/pprof"
+	_ "net/http/pprof" // in http.DefaultServeMux
+	"net/netip"
 	"os"
 	"path/filepath"
 	"time"
@@ -100,9 +101,7 @@ func (a *app) runHub(ctx context.Context, config *hubFile, admin string, anyAdmi
 		p.admin = listener
 		p.guard = gateway.Guard{Port: listener.Addr().(*net.TCPAddr).Port, AnyHost: anyAdmin}
 	}
-	if a.json {
-		err = a.printJSON(at)
-	} else {
+	err = a.print(at, func() {
 		a.say("hub on %s; operator: kith admin --data %s\n", strong(at.Hub+"/v1"), config.Hub.Data)
 		if at.FirstLinkFile != "" {
 			a.say("no operator can sign in yet: make the first account, with the link in this file, once, within a day:\n  %s\n", at.FirstLinkFile)
@@ -110,7 +109,7 @@ func (a *app) runHub(ctx context.Context, config *hubFile, admin string, anyAdmi
 		if at.FirstLink != "" {
 			a.say("the link is\n  %s\n", strong(at.FirstLink))
 		}
-	}
+	})
 	return errors.Join(err, p.run(ctx))
 }
 
@@ -195,7 +194,7 @@ func openHub(ctx context.Context, config *hubFile, log *slog.Logger) (p *hubProc
 			p.base = "https://" + p.listener.Addr().String()
 		}
 	}
-	clients := gateway.NewClients(prefixes(config.Hub.Proxies), int(config.RateLimit.Connections), log)
+	clients := gateway.NewClients(convert(config.Hub.Proxies, func(p proxy) netip.Prefix { return p.Prefix }), int(config.RateLimit.Connections), log)
 	p.listener = clients.Listen(p.listener)
 	p.wire(clients)
 	p.public = gateway.NewServer(p.hub.Handler(), log)
@@ -220,7 +219,7 @@ func (p *hubProcess) wire(clients *gateway.Clients) {
 		KeepResponses: keep,
 		Edge: gateway.Config{
 			Spool: p.spool,
-			Base:  p.base, Version: thisBuild().Version, Origins: origins(p.config.Hub.CORS),
+			Base:  p.base, Version: thisBuild().Version, Origins: convert(p.config.Hub.CORS, func(o origin) string { return o.Text }),
 			Rate: gateway.Rate{PerSecond: float64(p.config.RateLimit.RPS), Burst: int(p.config.RateLimit.Burst)},
 			Limits: gateway.Limits{
 				Body: limits.Body.Bytes, FirstByte: limits.FirstByte.Duration,
@@ -284,7 +283,6 @@ func (p *hubProcess) close() {
 	}
 }
 
-// adminHandler returns the handler of metrics, health and profiles.
 func (p *hubProcess) adminHandler() http.Handler {
 	metrics := prometheus.NewRegistry()
 	metrics.MustRegister(
@@ -318,11 +316,7 @@ func (p *hubProcess) adminHandler() http.Handler {
 		}
 		fmt.Fprintln(w, "ok")
 	})
-	mux.HandleFunc("GET /debug/pprof/", pprof.Index)
-	mux.HandleFunc("GET /debug/pprof/cmdline", pprof.Cmdline)
-	mux.HandleFunc("GET /debug/pprof/profile", pprof.Profile)
-	mux.HandleFunc("GET /debug/pprof/symbol", pprof.Symbol)
-	mux.HandleFunc("GET /debug/pprof/trace", pprof.Trace)
+	mux.Handle("GET /debug/pprof/", http.DefaultServeMux)
 	return mux
 }
 

@@ -209,10 +209,9 @@ func (a *app) target(ctx context.Context, local bool, model string) (target, err
 		if err != nil {
 			return target{}, err
 		}
-		surface.http = &http.Client{} // over TCP like the agent, not over the socket
-		var list listing
-		if _, err := surface.call(ctx, "list the models", request{http.MethodGet, "/v1/models", nil}, &list); err == nil { // else no daemon runs here
-			here, base = list.Data, surface.base
+		surface.http = &http.Client{}                  // over TCP like the agent, not over the socket
+		if here, err = surface.list(ctx); err == nil { // else no daemon runs here
+			base = surface.base
 		}
 	}
 	hub, found, err := a.byKey()
@@ -229,11 +228,11 @@ func (a *app) target(ctx context.Context, local bool, model string) (target, err
 		}
 		return target{}, notSignedIn("cannot launch an agent without an API key: make one with `kith keys create` or on the hub's site, and set KITH_API_KEY")
 	}
-	var list listing
-	if _, err := hub.call(ctx, "list the models", request{http.MethodGet, "/v1/models", nil}, &list); err != nil {
+	models, err := hub.list(ctx)
+	if err != nil {
 		return target{}, err
 	}
-	one, ok := choose(list.Data, model)
+	one, ok := choose(models, model)
 	if !ok {
 		return target{}, failure{exitNoCapacity, fmt.Errorf("cannot launch on %s: no machine that you reach serves it now; `kith models --account` lists the models", cmp.Or(model, "any model"))}
 	}

@@ -66,9 +66,6 @@ func certificates(config *hubFile) (*tls.Config, error) {
 	if certificate == "" && key == "" {
 		return nil, nil
 	}
-	if certificate == "" || key == "" {
-		return nil, errors.New("cannot serve TLS with one file: set both certificate and key in [tls]")
-	}
 	if err := checkPrivate(key); err != nil {
 		return nil, err
 	}

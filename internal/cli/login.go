@@ -69,16 +69,14 @@ func (a *app) signIn(ctx context.Context, data, address, token string) error {
 	if !runs {
 		next = "start its daemon with `kith serve`"
 	}
-	if a.json {
-		return a.printJSON(struct {
-			Hub     string `json:"hub"`
-			Machine string `json:"machine"`
-			Member  string `json:"member"`
-			Region  string `json:"region"`
-		}{saved.Hub, saved.Machine, saved.Member, saved.Region})
-	}
-	a.say("signed in to %s as a machine of %s; %s\n", saved.Hub, strong(saved.Member), next)
-	return nil
+	return a.print(struct {
+		Hub     string `json:"hub"`
+		Machine string `json:"machine"`
+		Member  string `json:"member"`
+		Region  string `json:"region"`
+	}{saved.Hub, saved.Machine, saved.Member, saved.Region}, func() {
+		a.say("signed in to %s as a machine of %s; %s\n", saved.Hub, strong(saved.Member), next)
+	})
 }
 
 // askToJoin waits for a member to approve this computer as a machine.
@@ -117,9 +115,9 @@ func redeem(ctx context.Context, hub *client, token string) (daemon.Credential, 
 	return made, nil
 }
 
-// hubPatience is how long a hub may take to revoke a credential before this
+// revokeTimeout is how long a hub may take to revoke a credential before this
 // machine forgets it all the same.
-const hubPatience = 15 * time.Second
+const revokeTimeout = 15 * time.Second
 
 func (a *app) logout() *cobra.Command {
 	return &cobra.Command{
@@ -153,32 +151,30 @@ func (a *app) signOut(ctx context.Context, data string) error {
 	if _, err := readAgain(ctx, data); err != nil {
 		return err
 	}
-	if a.json {
-		out := struct {
-			Hub     string `json:"hub"`
-			Machine string `json:"machine"`
-			Revoked bool   `json:"revoked"` // at the hub
-			Trouble string `json:"trouble,omitzero"`
-		}{Hub: saved.Hub, Machine: saved.Machine, Revoked: trouble == nil}
-		if trouble != nil {
-			out.Trouble = oneLine(trouble.Error())
+	out := struct {
+		Hub     string `json:"hub"`
+		Machine string `json:"machine"`
+		Revoked bool   `json:"revoked"` // at the hub
+		Trouble string `json:"trouble,omitzero"`
+	}{Hub: saved.Hub, Machine: saved.Machine, Revoked: trouble == nil}
+	if trouble != nil {
+		out.Trouble = oneLine(trouble.Error())
+	}
+	return a.print(out, func() {
+		if out.Revoked {
+			a.say("signed out of %s: the credential of this machine is revoked there and removed here\n", saved.Hub)
+			return
 		}
-		return a.printJSON(out)
-	}
-	if trouble == nil {
-		a.say("signed out of %s: the credential of this machine is revoked there and removed here\n", saved.Hub)
-		return nil
-	}
-	a.say("the credential of this machine is removed here\n")
-	a.say("%s still knows it: %s. Have its operator run `kith admin machine revoke %s`, or send it DELETE /api/machines/%s with an API key of yours.\n",
-		saved.Hub, oneLine(trouble.Error()), saved.Machine, saved.Machine)
-	return nil
+		a.say("the credential of this machine is removed here\n")
+		a.say("%s still knows it: %s. Have its operator run `kith admin machine revoke %s`, or send it DELETE /api/machines/%s with an API key of yours.\n",
+			saved.Hub, out.Trouble, saved.Machine, saved.Machine)
+	})
 }
 
 // revoke ends a credential at its hub; one that is no longer good there has
 // ended already.
 func revoke(ctx context.Context, c daemon.Credential) error {
-	ctx, cancel := context.WithTimeout(ctx, hubPatience)
+	ctx, cancel := context.WithTimeout(ctx, revokeTimeout)
 	defer cancel()
 	_, _, err := fetch(ctx, toHub(c.Hub, c.Secret), "revoke the credential", api.RevokeMachine.With(api.MachineID{Machine: c.Machine}))
 	if refused := (*refusal)(nil); errors.As(err, &refused) && refused.code == "invalid_api_key" {

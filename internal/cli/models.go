@@ -33,6 +33,13 @@ type listed struct {
 	Machines      int      `json:"machines"`
 }
 
+// list returns the models that a surface serves.
+func (c *client) list(ctx context.Context) ([]listed, error) {
+	var l listing
+	_, err := c.call(ctx, "list the models", request{http.MethodGet, "/v1/models", nil}, &l)
+	return l.Data, err
+}
+
 // toDaemon returns a client to the local surface of this machine's daemon: over its
 // socket, or at its configured address if no process serves the socket, as for a `kith
 // dev` with its data elsewhere.

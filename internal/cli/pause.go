@@ -47,7 +47,6 @@ func (a *app) changeSharing(ctx context.Context, doing, path string, in any, cha
 	return now, err
 }
 
-// isOpen reports whether the sharing hours are open now.
 func isOpen(s daemon.Sharing) (bool, error) {
 	hours, err := fleet.ParseHours(s.Hours, s.Timezone)
 	return hours.Open(time.Now()), err
@@ -55,14 +54,12 @@ func isOpen(s daemon.Sharing) (bool, error) {
 
 // printSharing prints now as JSON, or calls say.
 func (a *app) printSharing(now sharingNow, say func()) error {
-	if a.json {
-		return a.printJSON(now)
-	}
-	say()
-	if !now.Running {
-		a.say("%s\n", faint("The daemon is not running; this takes effect at its next start."))
-	}
-	return nil
+	return a.print(now, func() {
+		say()
+		if !now.Running {
+			a.say("%s\n", faint("The daemon is not running; this takes effect at its next start."))
+		}
+	})
 }
 
 func (a *app) pause() *cobra.Command {
@@ -126,7 +123,6 @@ func pauseEnd(now time.Time, length time.Duration, limited bool, until string) (
 	return at(1), nil
 }
 
-// drain waits until the calls of the hub have ended.
 func (a *app) drain(ctx context.Context, now sharingNow) error {
 	if now.Running {
 		config, err := loadDaemonFile(a.home, "")
@@ -204,22 +200,11 @@ func (a *app) setHours(ctx context.Context, hours, zone string) error {
 }
 
 func (a *app) showHours(ctx context.Context) error {
-	config, err := loadDaemonFile(a.home, "")
+	_, status, running, err := a.daemonStatus(ctx, "ask for the hours")
 	if err != nil {
 		return err
 	}
-	var status daemon.Status
-	_, err = control(config.Daemon.Data).call(ctx, "ask for the hours", request{http.MethodGet, "/status", nil}, &status)
-	now := sharingNow{Running: err == nil, Sharing: status.Sharing, Open: status.Open}
-	if _, off := errors.AsType[unreachable](err); off {
-		if now.Sharing, err = daemon.ChangeSaved(config.Daemon.Data, config.sharing(), daemon.Change{}); err != nil {
-			return err
-		}
-		now.Open, err = isOpen(now.Sharing)
-	}
-	if err != nil {
-		return err
-	}
+	now := sharingNow{Running: running, Sharing: status.Sharing, Open: status.Open}
 	return a.printSharing(now, func() { a.sayHours(now) })
 }
 

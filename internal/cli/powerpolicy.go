@@ -20,7 +20,6 @@ func (c *daemonFile) setPowerDefaults(computer host.Computer) {
 	c.Share.YieldToLocal = true
 }
 
-// powerPolicy returns the configuration's policy.
 func (c *daemonFile) powerPolicy() daemon.PowerPolicy {
 	return daemon.PowerPolicy{
 		Computer:  thisComputer(),

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"net/http"
 	"os"
 	"path/filepath"
 	"time"
@@ -149,16 +148,8 @@ func (s *scenarioRun) startMachine(ctx context.Context) error {
 	if err := s.double.Start(); err != nil {
 		return err
 	}
-	made, _, err := fetch(ctx, s.operator, "make a machine", api.OperatorCreateToken.With(api.NewToken{Member: "ada", Name: s.machine}))
-	if err != nil {
-		return err
-	}
-	saved, err := redeem(ctx, toHub(s.hub.base, ""), made.Token)
-	if err != nil {
-		return err
-	}
 	s.data = filepath.Join(s.dir, s.machine)
-	if err := daemon.SaveCredential(s.data, saved); err != nil {
+	if err := addMachine(ctx, s.operator, s.hub.base, s.data, api.NewToken{Member: "ada", Name: s.machine}); err != nil {
 		return err
 	}
 	config := defaultDaemonFile(s.data)
@@ -189,10 +180,9 @@ func (s *scenarioRun) startMachine(ctx context.Context) error {
 func (s *scenarioRun) await(ctx context.Context, member, availability string) error {
 	var seen string
 	err := poll(ctx, rehearsalTimeout, func() (bool, error) {
-		var list listing
-		_, err := s.members[member].call(ctx, "list the models", request{http.MethodGet, "/v1/models", nil}, &list)
+		models, err := s.members[member].list(ctx)
 		seen = ""
-		for _, m := range list.Data {
+		for _, m := range models {
 			if m.ID == s.model {
 				seen = m.Availability
 			}

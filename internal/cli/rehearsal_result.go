@@ -16,7 +16,6 @@ import (
 
 const chatPath = "/v1/chat/completions"
 
-// question returns the scenario's request.
 func (s *scenario) question(stream bool) chatRequest {
 	return chatRequest{Model: s.model, Stream: stream, Messages: []message{{"user", "Hello"}}}
 }

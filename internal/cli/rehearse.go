@@ -97,10 +97,7 @@ func closedToday(now time.Time) string {
 }
 
 func (a *app) rehearse() *cobra.Command {
-	codes := make([]string, len(scenarios))
-	for i, s := range scenarios {
-		codes[i] = s.code
-	}
+	codes := convert(scenarios, func(s scenario) string { return s.code })
 	var stream bool
 	cmd := &cobra.Command{
 		Use: "rehearse CODE|all", Short: "Stage a refusal for real and print the answer a client gets",
@@ -171,16 +168,14 @@ func (a *app) runRehearsal(ctx context.Context, chosen []scenario, stream bool) 
 // printResult prints one result: with --json a document on a line, else the
 // circumstances and the response as a client sees it.
 func (a *app) printResult(t rehearsalResult) error {
-	if a.json {
-		return a.printJSON(t)
-	}
-	a.say("%s  %s\n", strong(t.Code), t.Staged)
-	for _, line := range t.lines() {
-		a.say("    %s\n", line)
-	}
-	if t.Wrong != "" {
-		a.say("    %s\n", strong("wrong: "+t.Wrong))
-	}
-	a.say("\n")
-	return nil
+	return a.print(t, func() {
+		a.say("%s  %s\n", strong(t.Code), t.Staged)
+		for _, line := range t.lines() {
+			a.say("    %s\n", line)
+		}
+		if t.Wrong != "" {
+			a.say("    %s\n", strong("wrong: "+t.Wrong))
+		}
+		a.say("\n")
+	})
 }

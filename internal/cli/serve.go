@@ -21,6 +21,7 @@ import (
 	"github.com/kith/kith/internal/engine"
 	"github.com/kith/kith/internal/fleet"
 	"github.com/kith/kith/internal/gateway"
+	"github.com/kith/kith/internal/host"
 	"github.com/kith/kith/internal/llama"
 	"github.com/kith/kith/internal/llamaserver"
 )
@@ -60,11 +61,7 @@ func (a *app) serve() *cobra.Command {
 			}
 			m.ready = func(d *daemon.Daemon) error {
 				local := d.Status().Local
-				if a.json {
-					return a.printJSON(map[string]string{"local": local})
-				}
-				a.say("daemon on %s\n", strong(local))
-				return nil
+				return a.print(map[string]string{"local": local}, func() { a.say("daemon on %s\n", strong(local)) })
 			}
 			return m.run(cmd.Context())
 		},
@@ -243,20 +240,14 @@ func (m *daemonProcess) startServers(ctx context.Context, group *errgroup.Group)
 	if m.program == "" {
 		return nil
 	}
-	files := make([]llamaserver.File, len(m.files))
-	for i, f := range m.files {
-		files[i] = llamaserver.File{ID: f.ID, Path: f.Path}
-	}
+	files := convert(m.files, func(f llama.ModelFile) llamaserver.File { return llamaserver.File{ID: f.ID, Path: f.Path} })
 	computer := thisComputer()
 	pool := llamaserver.New(ctx, llamaserver.Config{
 		Program: m.program, Models: files, Slots: int(m.config.Engine.Slots), Context: int(m.config.Engine.Context),
 		IdleUnload: m.config.Engine.IdleUnload.Duration, Log: m.log,
 		RAM: func() llamaserver.Memory { return llamaserver.Memory(computer.RAM(ctx)) },
-		GPUs: func(ctx context.Context) (cards []llamaserver.Memory) {
-			for _, card := range computer.GPUs(ctx) {
-				cards = append(cards, llamaserver.Memory(card))
-			}
-			return cards
+		GPUs: func(ctx context.Context) []llamaserver.Memory {
+			return convert(computer.GPUs(ctx), func(card host.Memory) llamaserver.Memory { return llamaserver.Memory(card) })
 		},
 	})
 	group.Go(func() error { return pool.Run(ctx) })
@@ -271,7 +262,6 @@ func (m *daemonProcess) startServers(ctx context.Context, group *errgroup.Group)
 	return servers
 }
 
-// serverModel converts a model of a llama-server.
 func serverModel(m llamaserver.Model) engine.Model {
 	offer := engine.Model{ID: fleet.ModelID(m.ID), ContextLength: m.ContextLength, Slots: max(m.Slots, 1), Families: []fleet.Family{fleet.Chat}}
 	if m.Embeddings {
@@ -288,10 +278,8 @@ func serverModel(m llamaserver.Model) engine.Model {
 	return offer
 }
 
-// builtinModels converts the models of the built-in engine.
 func builtinModels(models []llama.Model) []engine.Model {
-	out := make([]engine.Model, 0, len(models))
-	for _, m := range models {
+	return convert(models, func(m llama.Model) engine.Model {
 		offer := engine.Model{ID: fleet.ModelID(m.ID), ContextLength: m.ContextLength, Slots: m.Slots}
 		if m.Thinking {
 			offer.Capabilities = append(offer.Capabilities, "thinking")
@@ -304,35 +292,29 @@ func builtinModels(models []llama.Model) []engine.Model {
 			offer.Families = append(offer.Families, fleet.Embeddings)
 			offer.Endpoints = append(offer.Endpoints, fleet.EmbeddingsEndpoint)
 		}
-		out = append(out, offer)
-	}
-	return out
+		return offer
+	})
 }
 
 func (m *daemonProcess) daemonConfig(builtin *engine.Engine) daemon.Config {
 	c := m.config
 	config := daemon.Config{
 		Home: c.Daemon.Data, Listen: c.Daemon.Listen.Text, Name: hostName(), Version: thisBuild().Version,
-		Builtin:     builtin,
-		Discovery:   engine.Config{Usual: c.Discovery.Enabled},
+		Builtin: builtin,
+		Discovery: engine.Config{
+			Usual: c.Discovery.Enabled, Endpoints: convert(c.Discovery.Endpoints, func(w web) string { return w.Text }),
+		},
 		Sharing:     c.sharing(),
 		Groups:      c.Share.Groups,
+		Models:      c.Share.Models,
+		Audio:       engine.AudioConfig{Engine: c.Audio.Engine.Text, MaxUpload: c.Audio.MaxUpload.Bytes, Model: c.Audio.Model},
+		Upstreams:   c.upstreams(),
 		Unshared:    !c.Share.Enabled,
 		PowerPolicy: c.powerPolicy(),
 		Log:         m.log,
 	}
 	if c.RateLimit.Enabled {
 		config.Rate = gateway.Rate{PerSecond: float64(c.RateLimit.RPS), Burst: int(c.RateLimit.Burst)}
-	}
-	for _, id := range c.Share.Models {
-		config.Models = append(config.Models, fleet.ModelID(id))
-	}
-	config.Audio = engine.AudioConfig{
-		Engine: c.Audio.Engine.Text, MaxUpload: c.Audio.MaxUpload.Bytes, Model: fleet.ModelID(c.Audio.Model),
-	}
-	config.Upstreams = c.upstreams()
-	for _, endpoint := range c.Discovery.Endpoints {
-		config.Discovery.Endpoints = append(config.Discovery.Endpoints, endpoint.Text)
 	}
 	return config
 }
@@ -342,7 +324,6 @@ func (c *daemonFile) sharing() daemon.Sharing {
 	return daemon.Sharing{Hours: c.Share.Hours.Text, Timezone: c.Share.Timezone.Text, Slots: int(c.Share.Slots)}
 }
 
-// hostName returns this computer's name.
 func hostName() string {
 	name, err := os.Hostname()
 	if err != nil || name == "" {

@@ -166,15 +166,11 @@ func (a *app) serviceStatus(ctx context.Context, s *service) error {
 }
 
 func (a *app) printService(s *service, installed, running bool, text string) error {
-	if a.json {
-		return a.printJSON(struct {
-			Installed bool   `json:"installed"`
-			Running   bool   `json:"running"`
-			File      string `json:"file"`
-		}{installed, running, s.path})
-	}
-	a.say("%s\n", text)
-	return nil
+	return a.print(struct {
+		Installed bool   `json:"installed"`
+		Running   bool   `json:"running"`
+		File      string `json:"file"`
+	}{installed, running, s.path}, func() { a.say("%s\n", text) })
 }
 
 func (s *service) all(ctx context.Context, commands [][]string) error {

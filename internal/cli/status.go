@@ -2,6 +2,7 @@ package cli
 
 import (
 	"cmp"
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -43,25 +44,32 @@ func (a *app) status() *cobra.Command {
 	return &cobra.Command{
 		Use: "status", Short: "Show this machine's daemon, its engines and its connection to the hub", Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			config, err := loadDaemonFile(a.home, "")
+			config, now, running, err := a.daemonStatus(cmd.Context(), "ask for the status")
 			if err != nil {
 				return err
 			}
-			now := runningStatus{Running: true}
-			_, err = control(config.Daemon.Data).call(cmd.Context(), "ask for the status", request{http.MethodGet, "/status", nil}, &now.Status)
-			if _, off := errors.AsType[unreachable](err); off {
-				return a.showSaved(config)
+			if !running {
+				return a.showSaved(config, now)
 			}
-			if err != nil {
-				return err
-			}
-			if a.json {
-				return a.printJSON(now)
-			}
-			a.showStatus(now.Status)
-			return nil
+			return a.print(runningStatus{true, now}, func() { a.showStatus(now) })
 		},
 	}
+}
+
+// daemonStatus returns the status of this machine's daemon. Of a daemon that does not
+// run it holds only the saved sharing.
+func (a *app) daemonStatus(ctx context.Context, doing string) (config *daemonFile, now daemon.Status, running bool, err error) {
+	if config, err = loadDaemonFile(a.home, ""); err != nil {
+		return nil, now, false, err
+	}
+	_, err = control(config.Daemon.Data).call(ctx, doing, request{http.MethodGet, "/status", nil}, &now)
+	if _, off := errors.AsType[unreachable](err); !off {
+		return config, now, true, err
+	}
+	if now.Sharing, err = daemon.ChangeSaved(config.Daemon.Data, config.sharing(), daemon.Change{}); err == nil {
+		now.Open, err = isOpen(now.Sharing)
+	}
+	return config, now, false, err
 }
 
 // fact prints one line of a status with its label.
@@ -72,32 +80,23 @@ func (a *app) fact(label, format string, args ...any) {
 const signedOut = "not signed in; `kith login --hub URL` connects this machine to a hub"
 
 // showSaved prints the state with which a daemon that does not run starts.
-func (a *app) showSaved(config *daemonFile) error {
+func (a *app) showSaved(config *daemonFile, state daemon.Status) error {
 	saved, missing := daemon.LoadCredential(config.Daemon.Data)
 	if missing != nil && !errors.Is(missing, fs.ErrNotExist) {
 		return missing
 	}
-	now := savedStatus{Groups: config.Share.Groups}
+	now := savedStatus{Groups: config.Share.Groups, Sharing: state.Sharing, Open: state.Open}
 	now.Line.SignedIn, now.Line.Hub, now.Line.Machine = missing == nil, saved.Hub, saved.Machine
-	var err error
-	if now.Sharing, err = daemon.ChangeSaved(config.Daemon.Data, config.sharing(), daemon.Change{}); err != nil {
-		return err
-	}
-	if now.Open, err = isOpen(now.Sharing); err != nil {
-		return err
-	}
-	if a.json {
-		return a.printJSON(now)
-	}
-	a.fact("daemon", "not running; start it with `kith serve`")
-	hub := signedOut
-	if now.Line.SignedIn {
-		hub = fmt.Sprintf("%s, as machine %s of %s", saved.Hub, saved.Machine, saved.Member)
-	}
-	a.fact("hub", "%s", hub)
-	a.fact("sharing", "%s, once it runs", sharing(now.Sharing, now.Open))
-	a.showServed(now.Groups)
-	return nil
+	return a.print(now, func() {
+		a.fact("daemon", "not running; start it with `kith serve`")
+		hub := signedOut
+		if now.Line.SignedIn {
+			hub = fmt.Sprintf("%s, as machine %s of %s", saved.Hub, saved.Machine, saved.Member)
+		}
+		a.fact("hub", "%s", hub)
+		a.fact("sharing", "%s, once it runs", sharing(now.Sharing, now.Open))
+		a.showServed(now.Groups)
+	})
 }
 
 // showServed prints the groups of the configuration, if it names them.
@@ -139,10 +138,12 @@ func (a *app) showEngines(engines []daemon.EngineStatus) {
 			continue
 		case found.Why != "":
 			a.fact(label, "%s: %s", strings.TrimSpace(found.Name+" "+found.Place), faint(found.Why))
-		case found.Others > 0:
-			a.fact(label, "%s at %s: %s; %s of other programs", cmp.Or(found.Name, found.Kind), found.Place, count(found.Models, "model"), count(found.Others, "call"))
 		default:
-			a.fact(label, "%s at %s: %s", cmp.Or(found.Name, found.Kind), found.Place, count(found.Models, "model"))
+			others := ""
+			if found.Others > 0 {
+				others = "; " + count(found.Others, "call") + " of other programs"
+			}
+			a.fact(label, "%s at %s: %s%s", cmp.Or(found.Name, found.Kind), found.Place, count(found.Models, "model"), others)
 		}
 		label = ""
 	}

@@ -5,14 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"net/netip"
-	"net/url"
 	"os"
 	"runtime"
 	"slices"
 	"strings"
-
-	"github.com/pelletier/go-toml/v2/unstable"
 
 	"github.com/kith/kith/internal/engine"
 	"github.com/kith/kith/internal/fleet"
@@ -23,25 +19,13 @@ type serviceURL struct{ Text string }
 
 func (serviceURL) takes() string { return `an address such as "https://api.example.com/v1", in quotes` }
 
-// UnmarshalText satisfies encoding.TextUnmarshaler.
 func (s *serviceURL) UnmarshalText(text []byte) error {
-	u, err := url.Parse(string(text))
-	switch {
-	case err != nil || u.Hostname() == "" || u.Scheme != "http" && u.Scheme != "https" || u.User != nil || u.RawQuery != "" || u.Fragment != "":
-		return errors.New("takes " + s.takes())
-	case strings.Trim(u.Path, "/") == "":
-		return fmt.Errorf("takes %s: the /v1 is missing", s.takes())
-	case u.Scheme == "http" && !isLocalHost(u.Hostname()):
-		return fmt.Errorf("takes %s: without https the key would travel unencrypted", s.takes())
-	}
 	s.Text = string(text)
-	return nil
-}
-
-// isLocalHost reports whether the host is "localhost" or a loopback address.
-func isLocalHost(host string) bool {
-	ip, err := netip.ParseAddr(host)
-	return host == "localhost" || err == nil && ip.IsLoopback()
+	u, err := parseURL(s, s.Text, "the key would travel unencrypted")
+	if err == nil && strings.Trim(u.Path, "/") == "" {
+		err = fmt.Errorf("takes %s: the /v1 is missing", s.takes())
+	}
+	return err
 }
 
 // dialectWord is the dialect of an upstream; empty is "chat".
@@ -49,12 +33,9 @@ type dialectWord struct{ Text string }
 
 func (dialectWord) takes() string { return `"chat", "embeddings", "responses" or "messages"` }
 
-// UnmarshalText satisfies encoding.TextUnmarshaler.
-func (d *dialectWord) UnmarshalText(text []byte) error {
-	if d.Text = string(text); !slices.Contains([]string{"chat", "embeddings", "responses", "messages"}, d.Text) {
-		return errors.New("takes " + d.takes())
-	}
-	return nil
+func (d *dialectWord) UnmarshalText(text []byte) (err error) {
+	d.Text, err = oneOf(d, text, "chat", "embeddings", "responses", "messages")
+	return err
 }
 
 // secret is a value that is never printed, or its source. After resolve text is the
@@ -68,13 +49,10 @@ func (secret) takes() string {
 // String hides the secret.
 func (secret) String() string { return "[key]" }
 
-// GoString hides the secret from %#v too.
 func (secret) GoString() string { return "[key]" }
 
-// LogValue hides the secret from slog.
 func (secret) LogValue() slog.Value { return slog.StringValue("[key]") }
 
-// UnmarshalText satisfies encoding.TextUnmarshaler.
 func (s *secret) UnmarshalText(text []byte) error {
 	s.text = string(text)
 	return nil
@@ -151,7 +129,7 @@ func (c *daemonFile) resolveUpstreams(file string, text []byte) (problems []prob
 			refuse(i, "key", "%v", err)
 		}
 		for _, id := range u.Models {
-			if !fleet.ModelID(id).Valid() {
+			if !id.Valid() {
 				refuse(i, "models", "takes ids of 1 to 256 printable bytes")
 			}
 		}
@@ -163,45 +141,24 @@ func (c *daemonFile) resolveUpstreams(file string, text []byte) (problems []prob
 }
 
 // tables returns the positions of each [[name]] by key; "" is the table itself.
-func tables(text []byte, name string) []map[string]problem {
-	var parser unstable.Parser
-	parser.Reset(text)
-	var found []map[string]problem
-	inside := false
-	for parser.NextExpression() {
-		expression := parser.Expression()
-		var parts []string
-		var raw unstable.Range
-		for it := expression.Key(); it.Next(); {
-			if parts == nil {
-				raw = it.Node().Raw
-			}
-			parts = append(parts, string(it.Node().Data))
+func tables(text []byte, name string) (found []map[string]problem) {
+	walk(text, func(e entry) {
+		if !slices.Equal(e.table, []string{name}) {
+			return
 		}
-		at := parser.Shape(raw).Start
-		switch {
-		case expression.Kind == unstable.ArrayTable:
-			if inside = len(parts) == 1 && parts[0] == name; inside {
-				found = append(found, map[string]problem{"": {Line: at.Line, Column: at.Column}})
-			}
-		case expression.Kind == unstable.Table:
-			inside = false
-		case inside && len(parts) == 1:
-			found[len(found)-1][parts[0]] = problem{Line: at.Line, Column: at.Column}
+		if e.value == nil {
+			found = append(found, map[string]problem{})
 		}
-	}
+		found[len(found)-1][strings.Join(e.key, ".")] = problem{Line: e.keyAt.Line, Column: e.keyAt.Column}
+	})
 	return found
 }
 
-// upstreams converts the configured upstreams.
-func (c *daemonFile) upstreams() []engine.UpstreamConfig {
-	var all []engine.UpstreamConfig
+func (c *daemonFile) upstreams() (all []engine.UpstreamConfig) {
 	for _, u := range c.Upstream {
-		config := engine.UpstreamConfig{Name: u.Name, URL: u.URL.Text, Dialect: u.Dialect.Text, Key: engine.Key(u.Key.text), Share: u.Share}
-		for _, id := range u.Models {
-			config.Models = append(config.Models, fleet.ModelID(id))
-		}
-		all = append(all, config)
+		all = append(all, engine.UpstreamConfig{
+			Name: u.Name, URL: u.URL.Text, Dialect: u.Dialect.Text, Key: engine.Key(u.Key.text), Models: u.Models, Share: u.Share,
+		})
 	}
 	return all
 }

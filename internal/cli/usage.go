@@ -135,7 +135,6 @@ func short(n int64) string {
 	}
 }
 
-// waited is how long a call waited for a machine on average.
 func waited(s api.UsageSum) string {
 	if s.WaitedMS == 0 {
 		return "-"

@@ -8,11 +8,13 @@ import (
 	"net/mail"
 	"net/netip"
 	"net/url"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
 	"unicode"
 
+	"github.com/kith/kith/internal/credential"
 	"github.com/kith/kith/internal/fleet"
 )
 
@@ -20,16 +22,58 @@ import (
 // decoder sets it through UnmarshalText only, which validates it. takes describes the
 // valid values.
 
+// wrong returns the error of a text that is no value of the type. An UnmarshalText
+// returns it.
+func wrong(value interface{ takes() string }) error { return errors.New("takes " + value.takes()) }
+
+// oneOf returns the text if it is one of the words.
+func oneOf(value interface{ takes() string }, text []byte, words ...string) (string, error) {
+	if !slices.Contains(words, string(text)) {
+		return "", wrong(value)
+	}
+	return string(text), nil
+}
+
+// parseURL parses the http or https URL of a site or an API. risk is what happens on
+// plain http to another machine; if it is empty, plain http is accepted.
+func parseURL(value interface{ takes() string }, text, risk string) (*url.URL, error) {
+	u, err := url.Parse(text)
+	switch {
+	case err != nil || u.Hostname() == "" || u.Scheme != "http" && u.Scheme != "https" || u.User != nil || u.RawQuery != "" || u.Fragment != "":
+		return nil, wrong(value)
+	case risk != "" && u.Scheme == "http" && !isLocalHost(u.Hostname()):
+		return nil, fmt.Errorf("takes %s: without https %s", value.takes(), risk)
+	}
+	return u, nil
+}
+
+// convert returns the list with each of its values converted; nil for nil.
+func convert[From, To any](list []From, one func(From) To) []To {
+	if list == nil {
+		return nil
+	}
+	out := make([]To, len(list))
+	for i, value := range list {
+		out[i] = one(value)
+	}
+	return out
+}
+
+// isLocalHost reports whether the host is "localhost" or a loopback address.
+func isLocalHost(host string) bool {
+	ip, err := netip.ParseAddr(host)
+	return host == "localhost" || err == nil && ip.IsLoopback()
+}
+
 // duration is a time span such as "60s" or "10m"; zero is 0s.
 type duration struct{ time.Duration }
 
 func (duration) takes() string { return `a time such as "60s" or "10m", in quotes` }
 
-// UnmarshalText satisfies encoding.TextUnmarshaler.
 func (d *duration) UnmarshalText(text []byte) (err error) {
 	d.Duration, err = time.ParseDuration(string(text))
 	if err != nil || d.Duration < 0 {
-		return errors.New("takes " + d.takes())
+		return wrong(d)
 	}
 	return nil
 }
@@ -39,7 +83,6 @@ type size struct{ Bytes int64 }
 
 func (size) takes() string { return `a size such as "32MiB" or "500KB", in quotes` }
 
-// UnmarshalText satisfies encoding.TextUnmarshaler.
 func (s *size) UnmarshalText(text []byte) error {
 	number := strings.TrimRight(string(text), "BKMGTi")
 	unit, known := map[string]int64{
@@ -47,7 +90,7 @@ func (s *size) UnmarshalText(text []byte) error {
 	}[strings.TrimPrefix(string(text), number)]
 	n, err := strconv.ParseInt(strings.TrimSpace(number), 10, 64)
 	if err != nil || !known || n < 0 || n > math.MaxInt64/unit {
-		return errors.New("takes " + s.takes())
+		return wrong(s)
 	}
 	s.Bytes = n * unit
 	return nil
@@ -58,7 +101,6 @@ type address struct{ Text string }
 
 func (address) takes() string { return `an address such as "127.0.0.1:8700", in quotes` }
 
-// UnmarshalText satisfies encoding.TextUnmarshaler.
 func (a *address) UnmarshalText(text []byte) error {
 	a.Text = string(text)
 	_, port, err := net.SplitHostPort(a.Text)
@@ -66,7 +108,7 @@ func (a *address) UnmarshalText(text []byte) error {
 		_, err = strconv.ParseUint(port, 10, 16)
 	}
 	if err != nil {
-		return errors.New("takes " + a.takes())
+		return wrong(a)
 	}
 	return nil
 }
@@ -77,10 +119,9 @@ type loopback struct{ address }
 
 func (loopback) takes() string { return `a loopback address such as "127.0.0.1:8701", in quotes` }
 
-// UnmarshalText satisfies encoding.TextUnmarshaler.
 func (l *loopback) UnmarshalText(text []byte) error {
 	if err := l.address.UnmarshalText(text); err != nil {
-		return errors.New("takes " + l.takes())
+		return wrong(l)
 	}
 	at, err := netip.ParseAddrPort(l.Text)
 	if err != nil || !at.Addr().IsLoopback() {
@@ -89,22 +130,18 @@ func (l *loopback) UnmarshalText(text []byte) error {
 	return nil
 }
 
-// web is the URL of a site or an API: http or https, with a host.
+// web is the URL of a site or an API; "" is none.
 type web struct{ Text string }
 
 func (web) takes() string { return `an address such as "https://hub.example.org", in quotes` }
 
-// UnmarshalText satisfies encoding.TextUnmarshaler. "" is none.
 func (w *web) UnmarshalText(text []byte) error {
 	if len(text) == 0 {
 		return nil
 	}
-	u, err := url.Parse(string(text))
-	if err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" || u.User != nil || u.RawQuery != "" {
-		return errors.New("takes " + w.takes())
-	}
 	w.Text = strings.TrimSuffix(string(text), "/")
-	return nil
+	_, err := parseURL(w, w.Text, "")
+	return err
 }
 
 // issuer is the URL of an OpenID provider, exactly as the provider writes it; "" is
@@ -113,20 +150,13 @@ type issuer struct{ Text string }
 
 func (issuer) takes() string { return `an address such as "https://id.example.org", in quotes` }
 
-// UnmarshalText satisfies encoding.TextUnmarshaler.
 func (i *issuer) UnmarshalText(text []byte) error {
 	i.Text = string(text)
 	if i.Text == "" {
 		return nil
 	}
-	u, err := url.Parse(i.Text)
-	switch {
-	case err != nil || u.Hostname() == "" || u.Scheme != "http" && u.Scheme != "https" || u.User != nil || u.RawQuery != "" || u.Fragment != "":
-		return errors.New("takes " + i.takes())
-	case u.Scheme == "http" && !isLocalHost(u.Hostname()):
-		return fmt.Errorf("takes %s: without https others on the network could sign in as any member", i.takes())
-	}
-	return nil
+	_, err := parseURL(i, i.Text, "others on the network could sign in as any member")
+	return err
 }
 
 // region is a hub's region as in its keys: 1 to 16 of a-z, 0-9 and "-".
@@ -134,11 +164,10 @@ type region struct{ Text string }
 
 func (region) takes() string { return `a region such as "eu-west": 1 to 16 of a-z, 0-9 and "-"` }
 
-// UnmarshalText satisfies encoding.TextUnmarshaler.
 func (r *region) UnmarshalText(text []byte) error {
 	r.Text = string(text)
-	if r.Text == "" || len(r.Text) > 16 || strings.Trim(r.Text, "abcdefghijklmnopqrstuvwxyz0123456789-") != "" {
-		return errors.New("takes " + r.takes())
+	if !credential.ValidRegion(r.Text) {
+		return wrong(r)
 	}
 	return nil
 }
@@ -148,7 +177,6 @@ type proxy struct{ Prefix netip.Prefix }
 
 func (proxy) takes() string { return `an address or a network such as "10.0.0.0/8", in quotes` }
 
-// UnmarshalText satisfies encoding.TextUnmarshaler.
 func (p *proxy) UnmarshalText(text []byte) (err error) {
 	if addr, single := netip.ParseAddr(string(text)); single == nil {
 		addr = addr.Unmap().WithZone("")
@@ -157,20 +185,11 @@ func (p *proxy) UnmarshalText(text []byte) (err error) {
 	}
 	switch p.Prefix, err = netip.ParsePrefix(string(text)); {
 	case err != nil || p.Prefix != p.Prefix.Masked() || p.Prefix.Addr().Is4In6():
-		return errors.New("takes " + p.takes())
+		return wrong(p)
 	case p.Prefix.Bits() == 0:
 		return fmt.Errorf("takes %s: every client could claim to be another if every address were trusted", p.takes())
 	}
 	return nil
-}
-
-// prefixes returns the networks of the proxies.
-func prefixes(proxies []proxy) []netip.Prefix {
-	out := make([]netip.Prefix, len(proxies))
-	for i := range proxies {
-		out[i] = proxies[i].Prefix
-	}
-	return out
 }
 
 // origin is the origin of a web application, as browsers write it.
@@ -178,28 +197,15 @@ type origin struct{ Text string }
 
 func (origin) takes() string { return `an origin such as "https://app.example.org", in quotes` }
 
-// UnmarshalText satisfies encoding.TextUnmarshaler.
 func (o *origin) UnmarshalText(text []byte) error {
-	o.Text = string(text)
-	u, err := url.Parse(o.Text)
-	switch {
-	case o.Text == "*":
+	if o.Text = string(text); o.Text == "*" {
 		return fmt.Errorf("takes %s: with * every page on the web could use the keys that are entered in it; name the applications", o.takes())
-	case err != nil || u.Hostname() == "" || u.Scheme != "http" && u.Scheme != "https" || o.Text != strings.ToLower(u.Scheme+"://"+u.Host):
-		return errors.New("takes " + o.takes())
-	case u.Scheme == "http" && !isLocalHost(u.Hostname()):
-		return fmt.Errorf("takes %s: without https the application's key would travel unencrypted", o.takes())
 	}
-	return nil
-}
-
-// origins returns the texts of the origins.
-func origins(list []origin) []string {
-	out := make([]string, len(list))
-	for i := range list {
-		out[i] = list[i].Text
+	u, err := parseURL(o, o.Text, "the application's key would travel unencrypted")
+	if err == nil && o.Text != strings.ToLower(u.Scheme+"://"+u.Host) {
+		err = wrong(o)
 	}
-	return out
+	return err
 }
 
 // signUp says who may make an account on a hub's site.
@@ -207,13 +213,9 @@ type signUp struct{ Text string }
 
 func (signUp) takes() string { return `"open", "invite" or "closed"` }
 
-// UnmarshalText satisfies encoding.TextUnmarshaler.
-func (s *signUp) UnmarshalText(text []byte) error {
-	switch s.Text = string(text); s.Text {
-	case "open", "invite", "closed":
-		return nil
-	}
-	return errors.New("takes " + s.takes())
+func (s *signUp) UnmarshalText(text []byte) (err error) {
+	s.Text, err = oneOf(s, text, "open", "invite", "closed")
+	return err
 }
 
 // sender is the sender's address of e-mail, with or without a name.
@@ -221,12 +223,11 @@ type sender struct{ Text string }
 
 func (sender) takes() string { return `an address such as "kith <kith@example.org>", in quotes` }
 
-// UnmarshalText satisfies encoding.TextUnmarshaler.
 func (s *sender) UnmarshalText(text []byte) error {
 	s.Text = string(text)
 	at, err := mail.ParseAddress(s.Text)
 	if err != nil || strings.ContainsFunc(at.Name+at.Address, unicode.IsControl) {
-		return errors.New("takes " + s.takes())
+		return wrong(s)
 	}
 	return nil
 }
@@ -236,13 +237,9 @@ type mailTLS struct{ Text string }
 
 func (mailTLS) takes() string { return `"starttls", "implicit" or "none"` }
 
-// UnmarshalText satisfies encoding.TextUnmarshaler.
-func (m *mailTLS) UnmarshalText(text []byte) error {
-	switch m.Text = string(text); m.Text {
-	case "starttls", "implicit", "none":
-		return nil
-	}
-	return errors.New("takes " + m.takes())
+func (m *mailTLS) UnmarshalText(text []byte) (err error) {
+	m.Text, err = oneOf(m, text, "starttls", "implicit", "none")
+	return err
 }
 
 // hours are weekly sharing hours; "" is always.
@@ -252,7 +249,6 @@ func (hours) takes() string {
 	return `hours such as "Mon-Fri 18:00-23:00; Sat,Sun 00:00-24:00", in quotes`
 }
 
-// UnmarshalText satisfies encoding.TextUnmarshaler.
 func (h *hours) UnmarshalText(text []byte) error {
 	h.Text = string(text)
 	if _, err := fleet.ParseHours(h.Text, "UTC"); err != nil {
@@ -266,11 +262,10 @@ type timezone struct{ Text string }
 
 func (timezone) takes() string { return `an IANA time zone such as "Europe/Lisbon", in quotes` }
 
-// UnmarshalText satisfies encoding.TextUnmarshaler.
 func (z *timezone) UnmarshalText(text []byte) error {
 	z.Text = string(text)
 	if _, err := time.LoadLocation(z.Text); err != nil || z.Text == "Local" {
-		return errors.New("takes " + z.takes())
+		return wrong(z)
 	}
 	return nil
 }
@@ -280,10 +275,9 @@ type database struct{}
 
 func (database) takes() string { return `"" (the embedded database in hub.data)` }
 
-// UnmarshalText satisfies encoding.TextUnmarshaler.
 func (d *database) UnmarshalText(text []byte) error {
 	if len(text) > 0 {
-		return errors.New("takes " + d.takes())
+		return wrong(d)
 	}
 	return nil
 }

@@ -45,11 +45,7 @@ func (a *app) version() *cobra.Command {
 		Use: "version", Short: "Print the version", Args: cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
 			b := thisBuild()
-			if a.json {
-				return a.printJSON(b)
-			}
-			a.say("kith %s %s\n", strong(b.Version), faint(b.Go+" "+b.Platform))
-			return nil
+			return a.print(b, func() { a.say("kith %s %s\n", strong(b.Version), faint(b.Go+" "+b.Platform)) })
 		},
 	}
 }

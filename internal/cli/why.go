@@ -68,7 +68,6 @@ func (a *app) showWhy(w api.Why) {
 	a.table("MACHINE OWNER THROUGH STATE TRIED", rows)
 }
 
-// because is a reason with the number of its row in the rules.
 func because(reason string, row int) string {
 	return reason + faint(fmt.Sprintf(" (row %d)", row))
 }

@@ -137,7 +137,6 @@ func (s Secret) LogValue() slog.Value { return slog.StringValue(s.String()) }
 // MarshalText returns String, for JSON and every other encoding.
 func (s Secret) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
 
-// random returns randomLen characters of the alphabet.
 func random() string { return randomOf(alphabet, randomLen) }
 
 // randomOf returns n of the characters, each with the same probability.

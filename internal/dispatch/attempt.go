@@ -1,6 +1,7 @@
 package dispatch
 
 import (
+	"bufio"
 	"context"
 	"errors"
 	"fmt"
@@ -59,7 +60,7 @@ const (
 	vanished                   // gone while a unary call ran: another may be tried once
 )
 
-// slotUses is what became of the reservation, by outcome.
+// slotUses is how an attempt used its reservation, by outcome.
 var slotUses = [...]slotUse{
 	answered: ran, failed: ran, revoked: ran, vanished: ran, busy: refusedBusy, notTaken: unused, notAdmitted: unused,
 }
@@ -129,12 +130,16 @@ func (d *Dispatcher) send(ctx context.Context, a *attempt) (*gateway.Answer, out
 		return nil, out, f
 	}
 	a.gotBody = true
-	answer := &answerBody{ReadCloser: response.Body, ctx: ctx, gone: gone, finish: func() { finish(answered) }}
+	answer := &answerBody{
+		Closer: response.Body, in: response.Body, ctx: ctx, gone: gone, finish: func() { finish(answered) },
+	}
 	result := &gateway.Answer{Response: response, Endpoint: endpoint}
 	if a.call.Stream {
-		err = answer.readAhead()
+		ahead := bufio.NewReaderSize(response.Body, 4<<10)
+		_, err = ahead.Peek(1)
+		answer.in = ahead
 	} else {
-		result.Held, err = a.call.Hold(d.cfg.Spool, answer.ReadCloser, response.ContentLength)
+		result.Held, err = a.call.Hold(d.cfg.Spool, response.Body, response.ContentLength)
 	}
 	if err != nil {
 		out, f := classifyBreak(ctx, a.call, gone, err)

@@ -57,33 +57,17 @@ func (b *requestBody) withhold() bool {
 // machine and then releases its slot, so that the machine learns of the end before
 // it gets the next call.
 type answerBody struct {
-	io.ReadCloser
+	io.Closer
+	in     io.Reader
 	ctx    context.Context
 	gone   <-chan struct{} // closed when the machine's tunnel has ended
-	first  []byte          // read ahead
 	finish func()
 }
 
-// readAhead waits for the answer's first bytes.
-func (b *answerBody) readAhead() error {
-	buffer := make([]byte, 4<<10)
-	n, err := io.ReadAtLeast(b.ReadCloser, buffer, 1)
-	if n == 0 {
-		return err
-	}
-	b.first = buffer[:n]
-	return nil
-}
-
-// Read returns the bytes that were read ahead, then the machine's. The error of an
-// answer that breaks says who ended it: the caller, the machine or its engine.
+// Read implements io.Reader. The error of an answer that breaks says who ended it: the
+// caller, the machine or its engine.
 func (b *answerBody) Read(p []byte) (int, error) {
-	if len(b.first) > 0 {
-		n := copy(p, b.first)
-		b.first = b.first[n:]
-		return n, nil
-	}
-	n, err := b.ReadCloser.Read(p)
+	n, err := b.in.Read(p)
 	switch {
 	case err == nil || err == io.EOF:
 		return n, err
@@ -100,7 +84,7 @@ func (b *answerBody) Read(p []byte) (int, error) {
 
 // Close implements io.Closer.
 func (b *answerBody) Close() error {
-	err := b.ReadCloser.Close()
+	err := b.Closer.Close()
 	b.finish()
 	return err
 }

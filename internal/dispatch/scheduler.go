@@ -47,7 +47,7 @@ type reservation struct {
 	extra int       // slots beside the first, for the further answers of one call
 }
 
-// slotUse is what became of a reservation.
+// slotUse is how a reservation was used.
 type slotUse uint8
 
 const (

@@ -4,6 +4,7 @@ import (
 	"compress/gzip"
 	"context"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"hash/fnv"
 	"io"
@@ -18,7 +19,7 @@ import (
 )
 
 // created is the time in every answer: 21 November 2026.
-const created = "1795219200"
+const created = 1795219200
 
 // body holds the fields of a request that the double reads.
 type body struct {
@@ -81,21 +82,17 @@ type run struct {
 	ctx  context.Context
 	call Call
 	b    Behaviour
-	out  []byte
 }
 
 // inference returns the handler of a route that runs a model, and counts its calls.
 func (e *Engine) inference(answer func(*run) error) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
-		var call Call
-		var over bool
-		var err error
+		read := readCall
 		if e.kind == Speech {
-			call, over, err = readClip(r, e.maxUpload)
-		} else {
-			call, err = readCall(r)
+			read = e.readClip
 		}
-		if over {
+		call, err := read(r)
+		if errors.Is(err, errTooLarge) {
 			e.count(func(c *Counts) { c.TooLarge++ })
 			e.refuse(w, http.StatusRequestEntityTooLarge, "Maximum content size limit exceeded")
 			return
@@ -142,7 +139,7 @@ func (e *Engine) inference(answer func(*run) error) http.HandlerFunc {
 }
 
 // errFault is the result of a call that ended by its Fault.
-var errFault = fmt.Errorf("a fault that was asked for")
+var errFault = errors.New("a fault that was asked for")
 
 func (r *run) do(answer func(*run) error) error {
 	if err := r.pause(r.b.First); err != nil {
@@ -187,7 +184,6 @@ func (z zipped) FlushError() error {
 	return http.NewResponseController(z.ResponseWriter).Flush()
 }
 
-// fault applies the Fault.
 func (r *run) fault() error {
 	switch r.b.Fault {
 	case Hang:
@@ -234,91 +230,103 @@ func (r *run) words() []string {
 	return out
 }
 
-func (r *run) tokensIn() int { return len(strings.Fields(r.call.Input)) }
+// usage returns the tokens of the question, and of an answer of so many words, as JSON.
+func (r *run) usage(words int) string {
+	in := len(strings.Fields(r.call.Input))
+	return fmt.Sprintf(`{"prompt_tokens":%d,"completion_tokens":%d,"total_tokens":%d}`, in, words, in+words)
+}
+
+// The answers of a chat call.
+const (
+	completion = `{"id":"chatcmpl-1","object":"chat.completion","created":%d,"model":%s,"choices":[{"index":0,` +
+		`"message":{"role":"assistant","content":%s%s},"logprobs":null,"finish_reason":"stop"}],"usage":%s}`
+	chunk = `data: {"id":"chatcmpl-1","object":"chat.completion.chunk","created":%d,"model":%s,"choices":[%s]%s}` + "\n\n"
+)
 
 // chat answers POST /v1/chat/completions.
 func (r *run) chat() error {
 	words := r.words()
 	if r.call.Stream && r.b.Fault != Unstreamed {
-		return r.stream(words)
-	}
-	r.w.Header().Set("Content-Type", "application/json")
-	if r.b.Answer != "" {
-		_, err := io.WriteString(r.w, r.b.Answer)
-		return err
+		return r.streamChat(words)
 	}
 	for range words[1:] {
 		if err := r.pause(r.b.Interval); err != nil {
 			return err
 		}
 	}
-	out := append(r.head("chat.completion"), `,"choices":[{"index":0,"message":{"role":"assistant","content":`...)
-	out = quote(out, strings.Join(words, ""))
+	reasoning := ""
 	if r.b.Reasoning != "" {
-		out = quote(append(out, `,"`+r.e.reasoningName()+`":`...), r.b.Reasoning)
+		reasoning = `,"` + r.e.reasoningName() + `":` + quote(r.b.Reasoning)
 	}
-	out = append(out, `},"logprobs":null,"finish_reason":"stop"}],"usage":`...)
-	out = append(r.usage(out, len(words)), '}')
-	switch r.b.Fault {
-	case Garbage, Cut:
-		out = out[:len(out)/2]
-	case Die:
+	out := fmt.Sprintf(completion, created, quote(r.call.Model), quote(strings.Join(words, "")), reasoning, r.usage(len(words)))
+	if r.b.Fault == Die {
 		r.w.Header().Set("Content-Length", strconv.Itoa(len(out)))
-		_, _ = r.w.Write(out[:len(out)/2])
-		_ = http.NewResponseController(r.w).Flush()
+		_ = r.flush(out[:len(out)/2])
 		panic(http.ErrAbortHandler)
 	}
 	r.e.count(func(c *Counts) { c.Chunks += len(words) })
-	_, err := r.w.Write(out)
+	return r.unary(out)
+}
+
+// unary sends the Behaviour's Answer or else text, damaged by the Fault.
+func (r *run) unary(text string) error {
+	r.w.Header().Set("Content-Type", "application/json")
+	switch {
+	case r.b.Answer != "":
+		text = r.b.Answer
+	case r.b.Fault == Garbage || r.b.Fault == Cut:
+		text = text[:len(text)/2]
+	}
+	_, err := io.WriteString(r.w, text)
 	return err
 }
 
-func (r *run) head(object string) []byte {
-	out := append(r.out[:0], `{"id":"chatcmpl-1","object":"`...)
-	out = append(out, object...)
-	out = append(out, `","created":`+created+`,"model":`...)
-	return quote(out, r.call.Model)
+// streamChat answers a chat call as a stream.
+func (r *run) streamChat(words []string) error {
+	model := quote(r.call.Model)
+	choice := func(delta, finish string) string {
+		return fmt.Sprintf(chunk, created, model, `{"index":0,"delta":{`+delta+`},"finish_reason":`+finish+`}`, "")
+	}
+	before := []string{choice(`"role":"assistant","content":""`, "null")}
+	if r.b.Reasoning != "" {
+		before = append(before, choice(`"`+r.e.reasoningName()+`":`+quote(r.b.Reasoning), "null"))
+	}
+	content := make([]string, len(words))
+	for i, word := range words {
+		content[i] = choice(`"content":`+quote(word), "null")
+	}
+	after := []string{choice("", `"stop"`)}
+	if r.call.Usage {
+		after = append(after, fmt.Sprintf(chunk, created, model, "", `,"usage":`+r.usage(len(words))))
+	}
+	return r.stream(before, content, append(after, "data: [DONE]\n\n"))
 }
 
-func (r *run) usage(out []byte, completion int) []byte {
-	in := r.tokensIn()
-	return fmt.Appendf(out, `{"prompt_tokens":%d,"completion_tokens":%d,"total_tokens":%d}`, in, completion, in+completion)
-}
-
-// stream answers a chat call as a stream.
-func (r *run) stream(words []string) error {
+// stream sends the frames of a streamed answer, or the Behaviour's Raw ones. The Fault
+// concerns the content. The last frame is the end mark.
+func (r *run) stream(before, content, after []string) error {
 	r.w.Header().Set("Content-Type", "text/event-stream")
 	if r.b.Raw != nil {
-		return r.raw()
+		before, content, after = nil, r.b.Raw, nil
 	}
-	prefix := append([]byte("data: "), r.head("chat.completion.chunk")...)
-	prefix = append(prefix, `,"choices":[{"index":0,"delta":`...)
-	chunk := func(delta, finish string) error {
-		r.out = append(append(append(r.out[:0], prefix...), delta...), `,"finish_reason":`...)
-		r.out = append(append(r.out, finish...), "}]}\n\n"...)
-		return r.flush(r.out)
+	if r.b.Fault == Unmarked {
+		after = after[:max(0, len(after)-1)]
 	}
-	if err := chunk(`{"role":"assistant","content":""}`, "null"); err != nil {
+	if err := r.flush(before...); err != nil {
 		return err
 	}
-	if r.b.Reasoning != "" {
-		delta := string(quote([]byte(`{"`+r.e.reasoningName()+`":`), r.b.Reasoning)) + "}"
-		if err := chunk(delta, "null"); err != nil {
-			return err
-		}
-	}
-	for i := 0; i < len(words) || r.b.Fault == Endless; i++ {
+	for i := 0; i < len(content) || r.b.Fault == Endless; i++ {
 		if i > 0 {
 			if err := r.pause(r.b.Interval); err != nil {
 				return err
 			}
 		}
 		if i == r.b.After && r.b.Fault == Garbage {
-			if err := r.flush([]byte("data: {\"choices\":[{]}\n\n")); err != nil {
+			if err := r.flush("data: {\"choices\":[{]}\n\n"); err != nil {
 				return err
 			}
 		}
-		if err := chunk(string(quote([]byte(`{"content":`), words[i%len(words)]))+"}", "null"); err != nil {
+		if err := r.flush(content[i%len(content)]); err != nil {
 			return err
 		}
 		r.e.count(func(c *Counts) { c.Chunks++ })
@@ -328,69 +336,44 @@ func (r *run) stream(words []string) error {
 			}
 		}
 	}
-	if err := chunk("{}", `"stop"`); err != nil {
-		return err
-	}
-	if r.call.Usage {
-		out := append(append([]byte("data: "), r.head("chat.completion.chunk")...), `,"choices":[],"usage":`...)
-		if err := r.flush(append(r.usage(out, len(words)), "}\n\n"...)); err != nil {
-			return err
-		}
-	}
+	err := r.flush(after...)
 	if r.b.Fault == Unmarked {
 		return errFault
 	}
-	return r.flush([]byte("data: [DONE]\n\n"))
+	return err
 }
 
-// raw writes the Behaviour's own bytes.
-func (r *run) raw() error {
-	for i, raw := range r.b.Raw {
-		if i > 0 {
-			if err := r.pause(r.b.Interval); err != nil {
-				return err
-			}
+// flush writes and flushes each of the texts.
+func (r *run) flush(texts ...string) error {
+	for _, text := range texts {
+		if _, err := io.WriteString(r.w, text); err != nil {
+			return err
 		}
-		if err := r.flush([]byte(raw)); err != nil {
+		if err := http.NewResponseController(r.w).Flush(); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-func (r *run) flush(p []byte) error {
-	if _, err := r.w.Write(p); err != nil {
-		return err
-	}
-	return http.NewResponseController(r.w).Flush()
-}
-
 // embeddings answers POST /v1/embeddings with vectors derived from the input.
 func (r *run) embeddings() error {
-	r.w.Header().Set("Content-Type", "application/json")
-	if r.b.Answer != "" {
-		_, err := io.WriteString(r.w, r.b.Answer)
-		return err
-	}
 	var inputs []jsontext.Value
 	if json.Unmarshal([]byte(r.call.Input), &inputs) != nil {
 		inputs = []jsontext.Value{jsontext.Value(r.call.Input)}
 	}
-	type vector struct {
-		Object    string `json:"object"`
-		Index     int    `json:"index"`
-		Embedding any    `json:"embedding"`
-	}
-	var data []vector
+	var data []object
 	for i, input := range inputs {
-		data = append(data, vector{"embedding", i, r.e.vector(input, r.call.Base64)})
+		data = append(data, object{"object": "embedding", "index": i, "embedding": r.e.vector(input, r.call.Base64)})
 	}
-	return json.MarshalWrite(r.w, struct {
-		Object string   `json:"object"`
-		Data   []vector `json:"data"`
-		Model  string   `json:"model"`
-		Usage  object   `json:"usage"`
-	}{"list", data, r.call.Model, object{"prompt_tokens": r.tokensIn(), "total_tokens": r.tokensIn()}}, json.Deterministic(true))
+	tokens := len(strings.Fields(r.call.Input))
+	out, err := json.Marshal(object{
+		"object": "list", "data": data, "model": r.call.Model, "usage": object{"prompt_tokens": tokens, "total_tokens": tokens},
+	}, json.Deterministic(true))
+	if err != nil {
+		return err
+	}
+	return r.unary(string(out))
 }
 
 // vector returns eight numbers derived from the input, or their bytes, which JSON
@@ -412,8 +395,8 @@ func (e *Engine) vector(input []byte, asBase64 bool) any {
 	return numbers
 }
 
-// quote appends s as a JSON string; invalid UTF-8 is replaced.
-func quote(out []byte, s string) []byte {
-	out, _ = jsontext.AppendQuote(out, s)
-	return out
+// quote returns s as a JSON string; invalid UTF-8 is replaced.
+func quote(s string) string {
+	out, _ := jsontext.AppendQuote(nil, s)
+	return string(out)
 }

@@ -9,10 +9,8 @@ import (
 	"github.com/go-json-experiment/json"
 )
 
-// object is a JSON object.
 type object = map[string]any
 
-// ServeHTTP satisfies http.Handler.
 func (e *Engine) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	switch e.kind {
 	case LlamaCpp:
@@ -55,29 +53,18 @@ func (e *Engine) routes() *http.ServeMux {
 	mux.HandleFunc("/", e.unknown)
 	switch e.kind {
 	case LlamaCpp:
-		page("GET /health", func() any { return object{"status": "ok"} })
-		page("GET /props", e.props)
-		page("GET /slots", e.slotList)
 		mux.HandleFunc("POST /apply-template", e.counting(applyTemplate))
 		mux.HandleFunc("POST /tokenize", e.counting(tokenizeText))
 	case Ollama:
 		mux.HandleFunc("GET /{$}", func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("Ollama is running")) })
-		page("GET /api/version", func() any { return object{"version": "0.32.9"} })
-		page("GET /api/tags", e.tags)
-		page("GET /api/ps", func() any { return object{"models": []any{}} })
 		mux.HandleFunc("POST /api/show", e.show)
-	case LMStudio:
-		page("GET /api/v1/models", e.lmStudio)
 	case VLLM:
-		page("GET /version", func() any { return object{"version": "0.15.1"} })
 		mux.HandleFunc("GET /health", func(http.ResponseWriter, *http.Request) {})
-		page("GET /openapi.json", e.openAPI)
 		mux.HandleFunc("POST /tokenize", e.counting(tokenizeChat))
 		mux.HandleFunc("GET /metrics", func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write(e.metrics()) })
-	default:
-		for path, what := range e.pages() {
-			page("GET "+path, what)
-		}
+	}
+	for path, what := range e.pages() {
+		page("GET "+path, what)
 	}
 	return mux
 }
@@ -92,7 +79,7 @@ func writeJSON(w http.ResponseWriter, status int, what any) {
 func (e *Engine) list() any {
 	var data []any
 	for _, m := range e.models {
-		d := object{"id": m.ID, "object": "model", "created": 1795219200, "owned_by": "organization_owner"}
+		d := object{"id": m.ID, "object": "model", "created": created, "owned_by": "organization_owner"}
 		switch e.kind {
 		case LlamaCpp:
 			d["owned_by"] = "llamacpp"

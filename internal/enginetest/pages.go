@@ -5,7 +5,7 @@ import (
 	"strconv"
 )
 
-// pages returns the further pages of the kinds that report little, by path.
+// pages returns the pages by which the kind describes itself, by path.
 func (e *Engine) pages() map[string]func() any {
 	var first Model
 	if len(e.models) > 0 {
@@ -13,6 +13,16 @@ func (e *Engine) pages() map[string]func() any {
 	}
 	always := func(what any) func() any { return func() any { return what } }
 	switch e.kind {
+	case LlamaCpp:
+		return map[string]func() any{"/health": always(object{"status": "ok"}), "/props": e.props, "/slots": e.slotList}
+	case Ollama:
+		return map[string]func() any{
+			"/api/version": always(object{"version": "0.32.9"}), "/api/tags": e.tags, "/api/ps": always(object{"models": []any{}}),
+		}
+	case LMStudio:
+		return map[string]func() any{"/api/v1/models": e.lmStudio}
+	case VLLM:
+		return map[string]func() any{"/version": always(object{"version": "0.15.1"}), "/openapi.json": e.openAPI}
 	case SGLang:
 		return map[string]func() any{
 			"/get_model_info":  always(object{"model_path": first.ID, "tokenizer_path": first.ID, "is_generation": !first.Embeddings}),
@@ -55,7 +65,7 @@ func (e *Engine) pages() map[string]func() any {
 			"/health":       always(object{"status": "healthy", "issues": []any{}}),
 			"/openapi.json": always(object{"openapi": "3.1.0", "info": object{"title": "TabbyAPI", "version": "0.1.0"}}),
 			"/v1/model": always(object{
-				"id": first.ID, "object": "model", "created": 1795219200, "owned_by": "tabbyAPI",
+				"id": first.ID, "object": "model", "created": created, "owned_by": "tabbyAPI",
 				"parameters": object{"max_seq_len": first.ContextLength, "cache_mode": "FP16", "use_vision": first.Vision},
 			}),
 		}
@@ -78,7 +88,6 @@ func (e *Engine) perf() any {
 	return object{"last_process": 0.1, "total_gens": e.Counts().Completed, "queue": running, "idle": idle, "uptime": 60}
 }
 
-// slotList answers GET /slots of llama.cpp's server.
 func (e *Engine) slotList() any {
 	running := e.Counts().Running
 	slots := make([]any, e.slots)
@@ -88,7 +97,6 @@ func (e *Engine) slotList() any {
 	return slots
 }
 
-// metrics answers GET /metrics of vLLM.
 func (e *Engine) metrics() []byte {
 	running := strconv.Itoa(e.Counts().Running)
 	return []byte("# HELP vllm:num_requests_running Number of requests in model execution batches.\n" +

@@ -1,10 +1,5 @@
 package enginetest
 
-import (
-	"io"
-	"strings"
-)
-
 // Service is the kind of a service elsewhere, which also serves the responses and
 // messages dialects, with the answers below.
 const Service Kind = "service"
@@ -40,27 +35,10 @@ func (r *run) messages() error { return r.fixed(Message, MessageStream) }
 
 func (r *run) responses() error { return r.fixed(Response, ResponseStream) }
 
-// fixed answers with the given texts, unless the Behaviour has its own.
+// fixed answers with the given texts.
 func (r *run) fixed(answer string, events []string) error {
 	if r.call.Stream {
-		r.w.Header().Set("Content-Type", "text/event-stream; charset=utf-8")
-		if r.b.Raw != nil {
-			events = r.b.Raw
-		}
-		for i, event := range events {
-			if r.b.Fault == Cut && i == r.b.After {
-				return errFault
-			}
-			if err := r.flush([]byte(event)); err != nil {
-				return err
-			}
-		}
-		return nil
+		return r.stream(nil, events, nil)
 	}
-	r.w.Header().Set("Content-Type", "application/json")
-	if r.b.Answer != "" {
-		answer = r.b.Answer
-	}
-	_, err := io.Copy(r.w, strings.NewReader(answer))
-	return err
+	return r.unary(answer)
 }

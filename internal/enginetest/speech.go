@@ -1,10 +1,15 @@
 package enginetest
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
+	"slices"
 	"strings"
+
+	"github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
 )
 
 // Speech is the kind of an engine that only transcribes.
@@ -19,52 +24,50 @@ type Clip struct {
 	Before   []string // names of the parts before the clip
 }
 
-// readClip reads the form of a transcription. over reports a clip of more than
-// limit bytes, if limit is not 0; the rest is not read.
-func readClip(r *http.Request, limit int64) (call Call, over bool, err error) {
-	call = Call{Path: r.URL.Path, From: r.RemoteAddr, Header: r.Header}
+// errTooLarge is the error of a clip over MaxUpload, whose rest is not read.
+var errTooLarge = errors.New("the clip is too large")
+
+// readClip reads the form of a transcription.
+func (e *Engine) readClip(r *http.Request) (Call, error) {
 	clip := &Clip{Fields: map[string][]string{}}
-	call.Clip = clip
+	call := Call{Path: r.URL.Path, From: r.RemoteAddr, Header: r.Header, Clip: clip}
 	parts, err := r.MultipartReader()
 	if err != nil {
-		return call, false, err
+		return call, err
 	}
 	var names []string
 	for {
 		part, err := parts.NextPart()
 		if err == io.EOF {
-			return call, false, nil
+			return call, nil
 		}
 		if err != nil {
-			return call, false, err
+			return call, err
 		}
-		if part.FormName() != "file" {
-			value, err := io.ReadAll(part)
-			if err != nil {
-				return call, false, err
+		var source io.Reader = part
+		name := part.FormName()
+		if name == "file" && e.maxUpload > 0 {
+			source = io.LimitReader(part, e.maxUpload+1)
+		}
+		value, err := io.ReadAll(source)
+		if err != nil {
+			return call, err
+		}
+		switch name {
+		case "file":
+			if e.maxUpload > 0 && int64(len(value)) > e.maxUpload {
+				return call, errTooLarge
 			}
-			names = append(names, part.FormName())
-			clip.Fields[part.FormName()] = append(clip.Fields[part.FormName()], string(value))
-			switch part.FormName() {
-			case "model":
-				call.Model = string(value)
-			case "stream":
-				call.Stream = string(value) == "true"
-			}
+			clip.FileName, clip.FileType, clip.Before, clip.Sound = part.FileName(), part.Header.Get("Content-Type"), names, value
+			call.Input = string(value)
 			continue
+		case "model":
+			call.Model = string(value)
+		case "stream":
+			call.Stream = string(value) == "true"
 		}
-		clip.FileName, clip.FileType, clip.Before = part.FileName(), part.Header.Get("Content-Type"), names
-		source := io.Reader(part)
-		if limit > 0 {
-			source = io.LimitReader(part, limit+1)
-		}
-		if clip.Sound, err = io.ReadAll(source); err != nil {
-			return call, false, err
-		}
-		if limit > 0 && int64(len(clip.Sound)) > limit {
-			return call, true, nil
-		}
-		call.Input = string(clip.Sound)
+		names = append(names, name)
+		clip.Fields[name] = append(clip.Fields[name], string(value))
 	}
 }
 
@@ -74,56 +77,24 @@ func (r *run) transcribe() error {
 	words := r.words()
 	text := strings.TrimSpace(strings.Join(words, ""))
 	if r.call.Stream && r.b.Fault != Unstreamed {
-		return r.streamTranscript(words, text)
-	}
-	r.w.Header().Set("Content-Type", "application/json")
-	out := []byte(r.b.Answer)
-	if r.b.Answer == "" {
-		out = quote([]byte(`{"text":`), text)
-		if format := r.call.Clip.Fields["response_format"]; len(format) == 1 && format[0] == "verbose_json" {
-			out = fmt.Appendf(out, `,"language":"english","duration":%d,"segments":[`, len(words))
-			for i, word := range words {
-				if i > 0 {
-					out = append(out, ',')
-				}
-				out = fmt.Appendf(out, `{"id":%d,"start":%d.0,"end":%d.5,"avg_logprob":-0.5,"text":`, i, i, i)
-				out = append(quote(out, word), '}')
-			}
-			out = append(out, ']')
+		var content []string
+		for _, word := range words {
+			content = append(content, `data: {"type":"transcript.text.delta","delta":`+quote(word)+"}\n\n")
 		}
-		out = fmt.Appendf(out, `,"usage":{"type":"duration","seconds":%d}}`, len(words))
+		return r.stream(nil, content, []string{`data: {"type":"transcript.text.done","text":` + quote(text) +
+			`,"usage":{"type":"tokens","input_tokens":7,"output_tokens":3,"total_tokens":10}}` + "\n\n"})
 	}
-	if r.b.Fault == Garbage || r.b.Fault == Cut {
-		out = out[:len(out)/2]
-	}
-	_, err := r.w.Write(out)
-	return err
-}
-
-// streamTranscript answers as a stream.
-func (r *run) streamTranscript(words []string, text string) error {
-	r.w.Header().Set("Content-Type", "text/event-stream")
-	if r.b.Raw != nil {
-		return r.raw()
-	}
-	for i, word := range words {
-		if i > 0 {
-			if err := r.pause(r.b.Interval); err != nil {
-				return err
-			}
+	out := object{"text": text, "usage": jsontext.Value(fmt.Sprintf(`{"type":"duration","seconds":%d}`, len(words)))}
+	if slices.Equal(r.call.Clip.Fields["response_format"], []string{"verbose_json"}) {
+		segments := make([]object, len(words))
+		for i, word := range words {
+			segments[i] = object{"id": i, "start": i, "end": float64(i) + 0.5, "avg_logprob": -0.5, "text": word}
 		}
-		if err := r.flush(append(quote([]byte(`data: {"type":"transcript.text.delta","delta":`), word), "}\n\n"...)); err != nil {
-			return err
-		}
-		r.e.count(func(c *Counts) { c.Chunks++ })
-		if i+1 == r.b.After {
-			if err := r.fault(); err != nil {
-				return err
-			}
-		}
+		out["language"], out["duration"], out["segments"] = "english", len(words), segments
 	}
-	if r.b.Fault == Unmarked {
-		return errFault
+	answer, err := json.Marshal(out, json.Deterministic(true))
+	if err != nil {
+		return err
 	}
-	return r.flush(append(quote([]byte(`data: {"type":"transcript.text.done","text":`), text), `,"usage":{"type":"tokens","input_tokens":7,"output_tokens":3,"total_tokens":10}}`+"\n\n"...))
+	return r.unary(string(answer))
 }

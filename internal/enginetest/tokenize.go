@@ -22,17 +22,15 @@ type countRequest struct {
 // not in Counts.
 func (e *Engine) counting(answer func(countRequest) any) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
-		call := Call{Path: r.URL.Path, From: r.RemoteAddr, Header: r.Header}
 		var asked countRequest
-		var err error
-		if call.Body, err = io.ReadAll(r.Body); err == nil {
+		call, err := readCall(r)
+		if err == nil {
 			err = json.Unmarshal(call.Body, &asked)
 		}
 		if err != nil {
 			e.refuse(w, http.StatusBadRequest, "this cannot be read")
 			return
 		}
-		call.Model = asked.Model
 		e.mu.Lock()
 		e.last = call
 		b := e.script(call)

@@ -14,7 +14,6 @@ func (e *Engine) Transport() http.RoundTripper { return inMemory{e} }
 
 type inMemory struct{ handler http.Handler }
 
-// RoundTrip satisfies http.RoundTripper.
 func (t inMemory) RoundTrip(req *http.Request) (*http.Response, error) {
 	ctx, cancel := context.WithCancel(req.Context())
 	r := req.Clone(ctx)
@@ -100,5 +99,4 @@ func (w *pipeWriter) Write(p []byte) (int, error) {
 	return w.pipe.Write(p)
 }
 
-// Flush satisfies http.Flusher.
 func (w *pipeWriter) Flush() { w.WriteHeader(http.StatusOK) }

@@ -64,15 +64,15 @@ func TestAReasonSaysNothingOfWhatIsOutOfReach(t *testing.T) {
 	for seed := range uint64(min(20_000, *worldsFlag)) {
 		rng := rand.New(rand.NewPCG(seed, 1))
 		w := randomWorld(rng)
-		stranger := randomMachine(rng, "mch_stranger", "mem_stranger")
+		outsider := randomMachine(rng, "mch_outsider", "mem_outsider")
 		beyond := *w
-		beyond.machines = append(append([]wMachine(nil), w.machines...), stranger)
+		beyond.machines = append(append([]wMachine(nil), w.machines...), outsider)
 		a := randomAsk(rng, w)
 		without, with := w.snapshot(t, rand.New(rand.NewPCG(seed, 2))), beyond.snapshot(t, rand.New(rand.NewPCG(seed, 2)))
 		said, seen := tellable(without, a, w)
 		saidToo, seenToo := tellable(with, a, &beyond)
 		if seen != seenToo {
-			t.Fatalf("seed %d: a stranger's machine shows in what the caller sees:\n%s\nwithout it\n%s", seed, seenToo, seen)
+			t.Fatalf("seed %d: an outsider's machine shows in what the caller sees:\n%s\nwithout it\n%s", seed, seenToo, seen)
 		}
 		if said == saidToo {
 			continue
@@ -87,6 +87,6 @@ func TestAReasonSaysNothingOfWhatIsOutOfReach(t *testing.T) {
 		}
 	}
 	if changed == 0 {
-		t.Error("no stranger's machine changed anything: the worlds are too tame to trust")
+		t.Error("no outsider's machine changed anything: the worlds are too tame to trust")
 	}
 }

@@ -15,7 +15,7 @@ import (
 	"github.com/kith/kith/internal/fault"
 )
 
-var update = flag.Bool("update", false, "write testdata/verdicts.txt anew, for a person to review")
+var update = flag.Bool("update", false, "write testdata/verdicts.txt again, for a person to review")
 
 var noon = time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC) // a Saturday
 
@@ -611,7 +611,7 @@ func TestNoSpeech(t *testing.T) {
 	ask := Query{Caller: "me", Model: "whisper", Family: Audio, Now: noon}
 	code := func(s *Snapshot, a Query) fault.Code { return Route(s, a).Fault.Code }
 	speaker := func(id string, online bool) *Machine {
-		return &Machine{ID: MachineID(id), Owner: "stranger", Online: online, Slots: 1, Offers: []Offer{{ID: "parakeet", Families: Families(Audio), Slots: 1}}}
+		return &Machine{ID: MachineID(id), Owner: "outsider", Online: online, Slots: 1, Offers: []Offer{{ID: "parakeet", Families: Families(Audio), Slots: 1}}}
 	}
 	s := NewSnapshot().WithMachine(&Machine{ID: "text", Owner: "me", Online: true, Slots: 1, Offers: []Offer{{ID: "whisper", Families: Families(Chat), Slots: 1}}})
 	if f := Route(s, ask).Fault; f.Code != fault.InvalidRequest || f.Status() != 400 || f.Param != "model" {

@@ -497,8 +497,8 @@ func TestOutOfReachChangesNothing(t *testing.T) {
 				t.Fatalf("world %d: %s is a candidate and out of reach", seed, c.Machine.ID)
 			}
 		}
-		stranger := randomMachine(rng, "stranger", "mallory").machine(t, w.now)
-		after := Route(s.WithMachine(stranger).WithGroup(&Group{ID: "theirs", Members: []MemberID{"mallory", "oscar"}}), a)
+		outsider := randomMachine(rng, "outsider", "mallory").machine(t, w.now)
+		after := Route(s.WithMachine(outsider).WithGroup(&Group{ID: "theirs", Members: []MemberID{"mallory", "oscar"}}), a)
 
 		same := before.Verdict == after.Verdict && slices.Equal(before.Candidates, after.Candidates) && before.Tally.Counts == after.Tally.Counts
 		if same && before.Verdict == Refuse {
@@ -568,7 +568,7 @@ func TestStateOfUnknownMachine(t *testing.T) {
 	s = s.WithShares("friend", []*Share{{ID: "s", Owner: "first", Member: "friend"}})
 	gone := s.Machine("a")
 	s = s.WithoutMachine("a")
-	for _, caller := range []MemberID{"first", "friend", "nobody"} {
+	for _, caller := range []MemberID{"first", "friend", "unknown"} {
 		if m, ok := StateOf(s, &Query{Caller: caller, Model: "m", Now: noon}, gone); ok {
 			t.Errorf("%s sees %+v", caller, m)
 		}

@@ -1,10 +1,8 @@
 package host
 
 import (
-	"bufio"
 	"context"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -37,20 +35,10 @@ func (c Computer) GPUUser(ctx context.Context, enginePorts []uint16) string {
 	return ""
 }
 
-// nvidiaUsers returns the processes that use an NVIDIA card.
 func (c Computer) nvidiaUsers(ctx context.Context) (pids []string) {
-	if _, err := os.Stat(c.path("proc/driver/nvidia")); err != nil {
-		return nil
-	}
-	ctx, cancel := context.WithTimeout(ctx, commandTimeout)
-	defer cancel()
-	output, err := exec.CommandContext(ctx, "nvidia-smi", "pmon", "-c", "1", "-s", "m").Output()
-	if err != nil {
-		return nil
-	}
 	// "# gpu  pid  type  fb  ccpm  command", then "# Idx  #  C/G  MB  MB  name",
 	// then one row for each process, with "-" if there is none.
-	for line := range strings.Lines(string(output)) {
+	for line := range strings.Lines(c.nvidia(ctx, "pmon", "-c", "1", "-s", "m")) {
 		row := strings.Fields(line)
 		if len(row) < 4 || row[0] == "#" {
 			continue
@@ -102,25 +90,31 @@ func linksTo(process, prefix string) (names []string) {
 	return names
 }
 
+// fields calls each with the key and the words of each line "key: words" of a file.
+func fields(file string, each func(key string, words []string)) {
+	for line := range strings.Lines(readText(file)) { // a process may end while it is read
+		key, value, _ := strings.Cut(line, ":")
+		if words := strings.Fields(value); len(words) > 0 {
+			each(key, words)
+		}
+	}
+}
+
 // drmClient reads a client's id and its video memory, in bytes, from a file of
 // fdinfo (Documentation/gpu/drm-usage-stats.rst).
 func drmClient(file string) (id string, bytes int64) {
-	text, _ := os.ReadFile(file) // a process may end while it is read
-	for line := range strings.Lines(string(text)) {
-		key, value, _ := strings.Cut(line, ":")
-		fields := strings.Fields(value)
-		switch {
-		case len(fields) == 0:
-		case key == "drm-client-id":
-			id = fields[0]
-		case key == "drm-memory-vram" || key == "drm-resident-vram":
-			n, _ := strconv.ParseInt(fields[0], 10, 64)
-			if len(fields) == 2 {
-				n *= map[string]int64{"KiB": 1 << 10, "MiB": 1 << 20}[fields[1]]
+	fields(file, func(key string, words []string) {
+		switch key {
+		case "drm-client-id":
+			id = words[0]
+		case "drm-memory-vram", "drm-resident-vram":
+			n, _ := strconv.ParseInt(words[0], 10, 64)
+			if len(words) == 2 {
+				n *= map[string]int64{"KiB": 1 << 10, "MiB": 1 << 20}[words[1]]
 			}
 			bytes = max(bytes, n)
 		}
-	}
+	})
 	return id, bytes
 }
 
@@ -135,12 +129,8 @@ func (c Computer) listeners(ports []uint16) listeners {
 	const listening = "0A"
 	var found listeners
 	for _, table := range []string{"proc/net/tcp", "proc/net/tcp6"} {
-		file, err := os.Open(c.path(table))
-		if err != nil {
-			continue
-		}
-		for lines := bufio.NewScanner(file); lines.Scan(); {
-			row := strings.Fields(lines.Text())
+		for line := range strings.Lines(readText(c.path(table))) {
+			row := strings.Fields(line)
 			if len(row) < 10 || row[3] != listening {
 				continue
 			}
@@ -154,7 +144,6 @@ func (c Computer) listeners(ports []uint16) listeners {
 				found.users = append(found.users, row[7])
 			}
 		}
-		file.Close()
 	}
 	return found
 }
@@ -186,18 +175,14 @@ func (c Computer) isOurs(pid string, engines listeners) bool {
 	return false
 }
 
-// userAndParent returns the user and the parent of a process.
 func userAndParent(process string) (user, parent string) {
-	for line := range strings.Lines(readText(process, "status")) {
-		key, value, _ := strings.Cut(line, ":")
-		fields := strings.Fields(value)
-		switch {
-		case len(fields) == 0:
-		case key == "Uid":
-			user = fields[0]
-		case key == "PPid":
-			parent = fields[0]
+	fields(filepath.Join(process, "status"), func(key string, words []string) {
+		switch key {
+		case "Uid":
+			user = words[0]
+		case "PPid":
+			parent = words[0]
 		}
-	}
+	})
 	return user, parent
 }

@@ -59,9 +59,8 @@ func (c Computer) Personal() bool {
 		return true
 	}
 	switch readText(c.path("sys/class/dmi/id/chassis_type")) {
-	case "3", "4", "6", "7", "15", "24", "35", "36": // desktops, towers, mini PCs
-		return true
-	case "8", "9", "10", "11", "13", "14", "30", "31", "32": // laptops, all-in-ones, tablets
+	case "3", "4", "6", "7", "15", "24", "35", "36", // desktops, towers, mini PCs
+		"8", "9", "10", "11", "13", "14", "30", "31", "32": // laptops, all-in-ones, tablets
 		return true
 	}
 	return false

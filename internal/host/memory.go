@@ -82,20 +82,26 @@ func (c Computer) GPUs(ctx context.Context) []Memory {
 }
 
 func (c Computer) nvidiaMemory(ctx context.Context) (cards []Memory) {
-	if _, err := os.Stat(c.path("proc/driver/nvidia")); err != nil {
-		return nil
-	}
-	ctx, cancel := context.WithTimeout(ctx, commandTimeout)
-	defer cancel()
-	output, err := exec.CommandContext(ctx, "nvidia-smi", "--query-gpu=memory.total,memory.used", "--format=csv,noheader,nounits").Output()
-	if err != nil {
-		return nil
-	}
-	for line := range strings.Lines(string(output)) { // "24564, 511" in MiB; "[N/A]" for a GPU that uses the main memory
+	output := c.nvidia(ctx, "--query-gpu=memory.total,memory.used", "--format=csv,noheader,nounits")
+	for line := range strings.Lines(output) { // "24564, 511" in MiB; "[N/A]" for a GPU that uses the main memory
 		var total, used uint64
 		if n, _ := fmt.Sscanf(line, "%d, %d", &total, &used); n == 2 && total < 1<<32 && used <= total {
 			cards = append(cards, Memory{total << 20, (total - used) << 20})
 		}
 	}
 	return cards
+}
+
+// nvidia returns what nvidia-smi prints; nothing if there is no NVIDIA card.
+func (c Computer) nvidia(ctx context.Context, args ...string) string {
+	if _, err := os.Stat(c.path("proc/driver/nvidia")); err != nil {
+		return ""
+	}
+	ctx, cancel := context.WithTimeout(ctx, commandTimeout)
+	defer cancel()
+	output, err := exec.CommandContext(ctx, "nvidia-smi", args...).Output()
+	if err != nil {
+		return ""
+	}
+	return string(output)
 }

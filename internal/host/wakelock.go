@@ -1,10 +1,10 @@
 package host
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"os/exec"
 	"strings"
 	"sync"
@@ -35,6 +35,8 @@ const (
 	retryAfter = 10 * time.Minute
 	// exitTimeout is how long the command may take to end.
 	exitTimeout = 2 * time.Second
+	// maxText bounds what an error quotes of the command, in bytes.
+	maxText = 200
 )
 
 // Hold keeps the computer awake until release, which is called once.
@@ -91,19 +93,20 @@ func (w *Wakelock) Run(ctx context.Context) error {
 // watch runs the command until there was no hold for idleTime or ctx ends; then
 // it returns nil. It fails if the command ends by itself.
 func (w *Wakelock) watch(ctx context.Context) error {
-	stderr := new(prefix)
-	cmd := exec.Command(w.Command[0], w.Command[1:]...)
-	cmd.Stderr = stderr
-	cmd.WaitDelay = exitTimeout
+	running, stop := context.WithCancel(ctx)
+	defer stop()
+	cmd := exec.CommandContext(running, w.Command[0], w.Command[1:]...)
 	input, err := cmd.StdinPipe()
 	if err != nil {
 		return err
 	}
-	if err := cmd.Start(); err != nil {
-		return err
-	}
+	cmd.Cancel = input.Close
+	cmd.WaitDelay = exitTimeout // after that it is killed
 	ended := make(chan error, 1)
-	go func() { ended <- cmd.Wait() }()
+	go func() {
+		_, err := cmd.Output() // which puts what it writes to standard error into the error
+		ended <- err
+	}()
 	for {
 		held, changed := w.state()
 		var idle <-chan time.Time
@@ -113,26 +116,23 @@ func (w *Wakelock) watch(ctx context.Context) error {
 		select {
 		case <-changed:
 		case <-idle:
-			stop(cmd, input, ended)
+			stop()
+			<-ended
 			return nil
 		case <-ctx.Done():
-			stop(cmd, input, ended)
+			<-ended
 			return nil
 		case err := <-ended:
-			if err == nil {
-				err = errors.New("it ended")
+			if ctx.Err() != nil {
+				return nil
 			}
-			return fmt.Errorf("%s: %w %s", w.Command[0], err, stderr)
+			text := ""
+			if failed, ok := errors.AsType[*exec.ExitError](err); ok {
+				text = strings.Join(strings.Fields(string(failed.Stderr[:min(len(failed.Stderr), maxText)])), " ")
+			}
+			return fmt.Errorf("%s: %w %s", w.Command[0], cmp.Or(err, errors.New("it ended")), text)
 		}
 	}
-}
-
-// stop closes the command's input and kills a command that does not end in time.
-func stop(cmd *exec.Cmd, input io.Closer, ended <-chan error) {
-	_ = input.Close() // fails if the command has ended
-	kill := time.AfterFunc(exitTimeout, func() { _ = cmd.Process.Kill() })
-	defer kill.Stop()
-	<-ended
 }
 
 // onPath returns the command line if its program is on PATH, and nil otherwise.
@@ -142,16 +142,3 @@ func onPath(command ...string) []string {
 	}
 	return command
 }
-
-// prefix keeps the first maxPrefix bytes that are written, and prints them as one
-// line.
-type prefix struct{ text strings.Builder }
-
-const maxPrefix = 200
-
-func (p *prefix) Write(b []byte) (int, error) {
-	p.text.Write(b[:min(len(b), maxPrefix-p.text.Len())])
-	return len(b), nil
-}
-
-func (p *prefix) String() string { return strings.Join(strings.Fields(p.text.String()), " ") }

@@ -2,7 +2,6 @@ package hub
 
 import (
 	"context"
-	crand "crypto/rand"
 	"errors"
 	"maps"
 	"math/rand/v2"
@@ -28,43 +27,46 @@ import (
 //  2. 401: the credential is missing, wrong or revoked.
 //  3. 503: the machine dials too often, its owner has too many machines connected, or
 //     the store does not answer.
+//
+// A panic is a defect of this request only.
 func (h *Hub) acceptTunnel(w http.ResponseWriter, r *http.Request) {
+	defer func() {
+		if v := recover(); v != nil {
+			err := fault.Defect(v)
+			id := api.Refuse(w, fault.Of(err)) // in vain where an answer has begun
+			h.log.Error("request failed", "id", id, "method", r.Method, "error", err)
+		}
+	}()
 	select {
 	case h.admitted <- struct{}{}:
 	default:
-		writeProblem(w, comeBack(fault.CapacityFull, "too many machines are connecting at once; come back shortly"))
+		api.Refuse(w, comeBack(fault.CapacityFull, "too many machines are connecting at once; come back shortly"))
 		return
 	}
-	admitted := true
-	leave := func() {
-		if admitted {
-			admitted = false
-			<-h.admitted
-		}
-	}
+	leave := sync.OnceFunc(func() { <-h.admitted })
 	defer leave()
 
 	machine, owner, err := h.machineOf(r)
 	if err != nil {
-		writeProblem(w, fault.Of(err))
+		api.Refuse(w, fault.Of(err))
 		return
 	}
 	now := time.Now()
 	pace := h.paces.of(machine.ID, now)
 	if !pace.dials.AllowN(now, 1) {
-		writeProblem(w, comeBack(fault.CapacityFull, "this machine dials too often; come back as Retry-After says"))
+		api.Refuse(w, comeBack(fault.CapacityFull, "this machine dials too often; come back as Retry-After says"))
 		return
 	}
 	free, ok := h.tunnels.take(machine.OwnerID)
 	if !ok {
-		writeProblem(w, comeBack(fault.CapacityFull, "its owner has as many machines connected as one member may; disconnect one, or ask the operator for more ([limits] machines)"))
+		api.Refuse(w, comeBack(fault.CapacityFull, "its owner has as many machines connected as one member may; disconnect one, or ask the operator for more ([limits] machines)"))
 		return
 	}
 	defer free()
 	generation, err := h.records.NextGeneration(r.Context(), machine.ID)
 	if err != nil {
 		h.log.Error("cannot number a tunnel", "machine", machine.ID, "error", err)
-		writeProblem(w, comeBack(fault.CascadeExhausted, "the service could not take the machine in just now"))
+		api.Refuse(w, comeBack(fault.CascadeExhausted, "the service could not take the machine in just now"))
 		return
 	}
 	line, err := tunnel.Upgrade(w, r, tunnel.UpgradeConfig{Generation: generation, Offers: pace.offers})
@@ -126,9 +128,6 @@ func (p *paces) of(machine string, now time.Time) pace {
 		maps.DeleteFunc(p.by, func(_ string, known pace) bool { return known.isFull(now) })
 		p.prune = 2 * len(p.by) // so that a dial pays for a constant share of it
 	}
-	if p.by == nil {
-		p.by = make(map[string]pace)
-	}
 	fresh := pace{rate.NewLimiter(perSecond, burst), rate.NewLimiter(perSecond, burst)}
 	p.by[machine] = fresh
 	return fresh
@@ -150,9 +149,6 @@ func (t *tunnels) take(member string) (free func(), ok bool) {
 	defer t.mu.Unlock()
 	if t.most > 0 && t.of[member] >= t.most {
 		return nil, false
-	}
-	if t.of == nil {
-		t.of = make(map[string]int)
 	}
 	t.of[member]++
 	return func() {
@@ -193,63 +189,4 @@ func comeBack(code fault.Code, text string) *fault.Fault {
 
 func badMachine() *fault.Fault {
 	return fault.New(fault.InvalidAPIKey, "the machine's credential is missing, wrong or revoked; sign in again with kith login")
-}
-
-// login is POST /login {"token","name"}: it redeems a member's login token for a new
-// machine and its credential, whose secret is in this answer only. The machine's name
-// is the token's, else the request's; a random word is appended if the member has a
-// machine of that name.
-func (h *Hub) login(w http.ResponseWriter, r *http.Request) {
-	var ask struct {
-		Token string `json:"token"`
-		Name  string `json:"name"`
-	}
-	body, err := api.ReadBody(w, r)
-	if err == nil {
-		err = api.ReadJSON(body, &ask)
-	}
-	if err != nil {
-		writeProblem(w, fault.Of(err))
-		return
-	}
-	token, err := credential.Parse(ask.Token)
-	if err != nil || token.Kind() != credential.LoginToken || token.Region() != h.cfg.Region {
-		writeProblem(w, badToken())
-		return
-	}
-	if api.CheckName(ask.Name) != nil {
-		ask.Name = "machine"
-	}
-	secret := credential.Mint(credential.MachineKey, h.cfg.Region)
-	now := time.Now().UTC()
-	asked := account.Machine{
-		ID: account.NewID("mch_"), Name: ask.Name, Region: h.cfg.Region,
-		Hash: secret.Hash(), LastFour: secret.LastFour(), Created: now,
-	}
-	machine, member, err := h.records.RedeemLoginToken(r.Context(), token.Hash(), asked, now)
-	if errors.Is(err, account.ErrExists) {
-		asked.Name += "-" + strings.ToLower(crand.Text()[:6])
-		machine, member, err = h.records.RedeemLoginToken(r.Context(), token.Hash(), asked, now)
-	}
-	switch {
-	case errors.Is(err, account.ErrNotFound):
-		writeProblem(w, badToken())
-		return
-	case errors.Is(err, account.ErrExists):
-		writeProblem(w, fault.New(fault.InvalidRequest, "the member already has a machine of this token's name; revoke that one, or ask for a token with another name"))
-		return
-	case err != nil:
-		h.log.Error("cannot redeem a login token", "error", err)
-		writeProblem(w, fault.Of(err))
-		return
-	}
-	h.live.Nudge()
-	w.Header().Set("Cache-Control", "no-store")
-	api.WriteJSON(w, http.StatusOK, map[string]string{
-		"secret": secret.Reveal(), "machine": machine.ID, "name": machine.Name, "member": member.Name, "region": machine.Region,
-	})
-}
-
-func badToken() *fault.Fault {
-	return fault.New(fault.InvalidAPIKey, "the login token is wrong, used or expired; ask the operator for a new one (kith admin machine token)")
 }

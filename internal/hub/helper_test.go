@@ -10,7 +10,6 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
-	"time"
 
 	"github.com/go-json-experiment/json"
 
@@ -54,13 +53,6 @@ func (k *kept) MachineByHash(ctx context.Context, hash [32]byte) (account.Machin
 		return account.Machine{}, account.Member{}, err
 	}
 	return k.DB.MachineByHash(ctx, hash)
-}
-
-func (k *kept) RedeemLoginToken(ctx context.Context, hash [32]byte, m account.Machine, now time.Time) (account.Machine, account.Member, error) {
-	if err := k.look(); err != nil {
-		return account.Machine{}, account.Member{}, err
-	}
-	return k.DB.RedeemLoginToken(ctx, hash, m, now)
 }
 
 // rig is a hub over a real store, without machines.

@@ -2,9 +2,9 @@
 // them:
 //
 //	client  ──▶ gateway ── Identify ──▶ dispatch ──▶ registry ══▶ machine
-//	machine ──▶ GET /tunnel, POST /login ──────────▶ registry
-//	member  ──▶ the members' pages and their API
-//	operator ─▶ a socket of its own
+//	machine ──▶ GET /tunnel ───────────────────────▶ registry
+//	member  ──▶ the members' pages, and the management API, which signs machines in
+//	operator ─▶ the management API on a socket of its own
 //
 // Here are the wiring (hub.go), who calls (identify.go), how machines connect
 // (accept.go) and how the hub is (health.go).
@@ -103,7 +103,6 @@ type Records interface {
 	Keys(ctx context.Context, memberID string) ([]account.Key, error)
 	Machines(ctx context.Context, memberID string) ([]account.Machine, error)
 	NextGeneration(ctx context.Context, machineID string) (int64, error)
-	RedeemLoginToken(ctx context.Context, hash [32]byte, machine account.Machine, now time.Time) (account.Machine, account.Member, error)
 	Grant(ctx context.Context, hash [32]byte) (account.Grant, error)
 }
 
@@ -135,8 +134,9 @@ func New(cfg Config, records Records, live *registry.Registry) *Hub {
 		traces:   ledger.NewTraces(records, cfg.Log),
 		turns:    ledger.NewTurns(records, cfg.KeepResponses, cfg.Log),
 		admitted: make(chan struct{}, cfg.Admissions),
+		tunnels:  tunnels{most: max(cfg.Machines, 0), of: map[string]int{}},
+		paces:    paces{by: map[string]pace{}},
 	}
-	h.tunnels.most = max(cfg.Machines, 0)
 	edge := cfg.Edge
 	if edge.Spool == nil {
 		edge.Spool, _ = spool.Open("", spool.Limits{}) // without a folder nothing fails
@@ -163,17 +163,14 @@ func New(cfg Config, records Records, live *registry.Registry) *Hub {
 // their API under /api/, GET /tunnel for machines and POST /login for a machine that
 // has a token.
 func (h *Hub) Handler() http.Handler {
-	tunnel, login := h.guarded(h.acceptTunnel), h.guarded(h.login)
 	serve := func(w http.ResponseWriter, r *http.Request) {
 		// No mux: it would clean paths, which the gateway compares byte for byte.
 		switch path := r.URL.Path; {
 		case strings.HasPrefix(path, "/v1/"): // nearly all requests
 			h.edge.ServeHTTP(w, r)
 		case r.Method == http.MethodGet && path == "/tunnel":
-			tunnel(w, r)
-		case r.Method == http.MethodPost && path == "/login":
-			login(w, r)
-		case strings.HasPrefix(path, "/api/"):
+			h.acceptTunnel(w, r)
+		case strings.HasPrefix(path, "/api/"), r.Method == http.MethodPost && path == "/login":
 			h.api.ServeHTTP(w, r)
 		case h.site.Serves(r):
 			h.site.ServeHTTP(w, r)

@@ -1,6 +1,7 @@
 package site
 
 import (
+	"cmp"
 	"errors"
 	"time"
 
@@ -24,11 +25,6 @@ type accountData struct {
 	Email       account.Email
 }
 
-func (s *Site) accountPage(v *visit) (reply, error) {
-	data, err := s.accountData(v)
-	return reply{page: "account", title: "Account", data: data}, err
-}
-
 func (s *Site) accountData(v *visit) (accountData, error) {
 	_, err := s.DB.Password(v.Context(), v.me.ID)
 	if err != nil && !errors.Is(err, account.ErrNotFound) {
@@ -36,20 +32,15 @@ func (s *Site) accountData(v *visit) (accountData, error) {
 	}
 	data := accountData{HasPassword: err == nil, Recent: s.recent(v), CanPasskeys: s.passkeys != nil, Provider: s.provider.name(), CanMail: s.mail != nil}
 	data.NeedsOld = data.HasPassword && s.sessions.GetString(v.Context(), sessionHow) != "link"
-	if data.CodesLeft, err = s.DB.RecoveryCodes(v.Context(), v.me.ID); err != nil {
-		return accountData{}, err
-	}
-	if data.Passkeys, err = s.DB.Passkeys(v.Context(), v.me.ID); err != nil {
-		return accountData{}, err
-	}
-	if data.Identities, err = s.DB.Identities(v.Context(), v.me.ID); err != nil {
-		return accountData{}, err
-	}
-	data.Email, err = s.emailOf(v.Context(), v.me.ID)
+	var failed [4]error
+	data.CodesLeft, failed[0] = s.DB.RecoveryCodes(v.Context(), v.me.ID)
+	data.Passkeys, failed[1] = s.DB.Passkeys(v.Context(), v.me.ID)
+	data.Identities, failed[2] = s.DB.Identities(v.Context(), v.me.ID)
+	data.Email, failed[3] = s.emailOf(v.Context(), v.me.ID)
 	if !time.Now().Before(data.Email.Expires) {
 		data.Email.Asked = ""
 	}
-	return data, err
+	return data, cmp.Or(failed[:]...)
 }
 
 // recentFor is how long after a sign-in no password is asked for.
@@ -128,6 +119,10 @@ func (s *Site) makeCodes(v *visit) (reply, error) {
 	if err := s.checkOld(v); err != nil {
 		return reply{}, err
 	}
+	data, err := s.accountData(v) // first: what cannot be shown is not made
+	if err != nil {
+		return reply{}, err
+	}
 	codes, hashes := make([]string, recoveryCodes), make([][32]byte, recoveryCodes)
 	for i := range codes {
 		codes[i] = credential.RecoveryCode()
@@ -138,7 +133,6 @@ func (s *Site) makeCodes(v *visit) (reply, error) {
 	}
 	s.Log.Info("recovery codes made", "member", v.me.ID)
 	s.notice(v, "New recovery codes were made for your account; those of before are void.")
-	data, err := s.accountData(v)
-	data.Codes = codes
-	return reply{page: "account", title: "Account", data: data}, err
+	data.Codes, data.CodesLeft = codes, len(codes)
+	return reply{page: "account", title: "Account", data: data}, nil
 }

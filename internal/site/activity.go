@@ -25,7 +25,7 @@ func cutWords(n int) string {
 // sharingScene shows who uses what now: each member that the caller shares with,
 // the members of groups, and the caller on others' machines.
 func sharingScene(_ *Site, seen *glance, who api.Caller) scene {
-	out := scene{newShape, map[string]words{}}
+	out := scene{texts: map[string]words{}}
 	type line struct {
 		name, machine string
 		model         fleet.ModelID
@@ -89,7 +89,7 @@ func machineState(m *api.Machine) words {
 
 // machinesScene is what is live of the caller's machines.
 func machinesScene(s *Site, seen *glance, who api.Caller) scene {
-	out := scene{newShape, map[string]words{}}
+	out := scene{texts: map[string]words{}}
 	for live := range seen.snapshot.Reach(who.Member, fleet.OwnOnly) {
 		m := s.LiveMachine(live, seen.now)
 		id := string(live.ID)
@@ -117,7 +117,7 @@ func machinesScene(s *Site, seen *glance, who api.Caller) scene {
 func queueWords(n int) string {
 	switch n {
 	case 0:
-		return "nobody"
+		return "no call"
 	case 1:
 		return "1 call"
 	default:

@@ -1,6 +1,7 @@
 package site
 
 import (
+	"cmp"
 	"context"
 	"net/http"
 	"slices"
@@ -33,11 +34,8 @@ type applicationsData struct {
 const exampleModel fleet.ModelID = "MODEL"
 
 func (s *Site) applicationsData(v *visit) (applicationsData, error) {
-	keys, err := call(s, v, api.ListKeys, api.None{})
-	if err != nil {
-		return applicationsData{}, err
-	}
-	models, err := call(s, v, api.ListModels, api.None{})
+	keys, noKeys := call(s, v, api.ListKeys, api.None{})
+	models, noModels := call(s, v, api.ListModels, api.None{})
 	data := applicationsData{Keys: keys.Data, Region: s.Region, Model: exampleModel}
 	for _, m := range models.Data {
 		data.Models = append(data.Models, m.ID)
@@ -45,7 +43,7 @@ func (s *Site) applicationsData(v *visit) (applicationsData, error) {
 			data.Model = m.ID
 		}
 	}
-	return data, err
+	return data, cmp.Or(noKeys, noModels)
 }
 
 // pastes reports whether an id is safe in lines that people paste into a shell: the
@@ -54,21 +52,19 @@ func pastes(id fleet.ModelID) bool {
 	return id != "" && strings.Trim(string(id), "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._:/@+-") == ""
 }
 
-func (s *Site) applications(v *visit) (reply, error) {
-	data, err := s.applicationsData(v)
-	return reply{page: "applications", title: "Applications", data: data}, err
-}
-
 // createKey is POST /applications: the answer is the only one that shows the
 // secret.
 func (s *Site) createKey(v *visit) (reply, error) {
+	data, err := s.applicationsData(v) // first: what cannot be shown is not made
+	if err != nil {
+		return reply{}, err
+	}
 	key, secret, err := s.CreateKey(v.Context(), v.caller(), strings.TrimSpace(v.form.Get("name")), account.Reach(v.form.Get("reach")))
 	if err != nil {
 		return reply{}, err
 	}
-	data, err := s.applicationsData(v)
 	data.Made, data.Secret = key, secret.Reveal()
-	return reply{page: "key", title: "Your new key", data: data}, err
+	return reply{page: "key", title: "Your new key", data: data}, nil
 }
 
 // testKey is POST /applications/test: a live call with a key of the member's own.
@@ -138,8 +134,4 @@ func (s *Site) tryKey(ctx context.Context, secret string, who api.Caller, model 
 		answer.Message = answer.Text
 	}
 	return trial{answer, model, answer.header.Get("X-Kith-Route"), time.Since(began)}
-}
-
-func (s *Site) endKey(v *visit) (reply, error) {
-	return did(s, v, reply{to: "/applications", done: "The key is revoked: it is refused everywhere within 5 seconds."}, api.RevokeKey, api.KeyID{Key: v.form.Get("key")})
 }

@@ -39,17 +39,17 @@ func (s *Site) serveGrant(w http.ResponseWriter, r *http.Request, body []byte, l
 		return
 	}
 	var answer any
-	var code string
 	if r.URL.Path == devicePath+"/code" {
-		answer, code, err = s.beginGrant(r, form)
+		answer, err = s.beginGrant(r, form)
 	} else {
-		answer, code, err = s.pollGrant(r, form)
+		answer, err = s.pollGrant(r, form)
 	}
+	refused, isRefused := errors.AsType[grantRefusal](err)
 	switch f := fault.Of(err); {
 	case err == nil:
 		api.WriteJSON(w, http.StatusOK, answer)
-	case code != "":
-		refuse(http.StatusBadRequest, code, f.Message)
+	case isRefused:
+		refuse(http.StatusBadRequest, refused.code, refused.text)
 	case f.Code == fault.RateLimitExceeded:
 		api.WriteFault(w, f, w.Header().Get("X-Correlation-ID"))
 	default:
@@ -58,15 +58,22 @@ func (s *Site) serveGrant(w http.ResponseWriter, r *http.Request, body []byte, l
 	}
 }
 
+// grantRefusal is an error for a device, with its code in RFC 6749 or RFC 8628.
+type grantRefusal struct{ code, text string }
+
+func (r grantRefusal) Error() string { return r.text }
+
+var unknownGrant = grantRefusal{"invalid_grant", "the device code is wrong or was used"}
+
 // beginGrant is POST /device/code client_id, scope ("machine" or "key"), name,
-// reach. The second result is the code of the error for the device.
-func (s *Site) beginGrant(r *http.Request, form url.Values) (any, string, error) {
+// reach.
+func (s *Site) beginGrant(r *http.Request, form url.Values) (any, error) {
 	from := addressOf(r)
 	if err := tooSoon(s.limits.devices.take(network(from), time.Now())); err != nil {
-		return nil, "", err
+		return nil, err
 	}
 	if form.Get("client_id") == "" {
-		return nil, "invalid_client", fault.New(fault.InvalidRequest, "client_id is missing")
+		return nil, grantRefusal{"invalid_client", "client_id is missing"}
 	}
 	code, now := credential.Mint(credential.DeviceCode, s.Region), time.Now().UTC().Truncate(time.Millisecond)
 	g := account.Grant{
@@ -82,10 +89,10 @@ func (s *Site) beginGrant(r *http.Request, form url.Values) (any, string, error)
 		g.Name = "machine"
 	case g.Kind == account.GrantKey:
 		if _, _, err := api.MintKey(s.Region, g.Name, g.Reach); err != nil {
-			return nil, "invalid_request", err
+			return nil, grantRefusal{"invalid_request", fault.Of(err).Message}
 		}
 	case g.Kind != account.GrantMachine:
-		return nil, "invalid_scope", fault.New(fault.InvalidRequest, "scope is machine or key")
+		return nil, grantRefusal{"invalid_scope", "scope is machine or key"}
 	}
 	g.UserCode = credential.UserCode()
 	err := s.DB.CreateGrant(r.Context(), g)
@@ -94,7 +101,7 @@ func (s *Site) beginGrant(r *http.Request, form url.Values) (any, string, error)
 		err = s.DB.CreateGrant(r.Context(), g)
 	}
 	if err != nil {
-		return nil, "", err
+		return nil, err
 	}
 	return struct {
 		DeviceCode string `json:"device_code"`
@@ -102,7 +109,7 @@ func (s *Site) beginGrant(r *http.Request, form url.Values) (any, string, error)
 		Address    string `json:"verification_uri"`
 		ExpiresIn  int    `json:"expires_in"`
 		Interval   int    `json:"interval"`
-	}{code.Reveal(), g.UserCode, s.Base + devicePath, int(grantLife.Seconds()), int(pollEvery.Seconds())}, "", nil
+	}{code.Reveal(), g.UserCode, s.Base + devicePath, int(grantLife.Seconds()), int(pollEvery.Seconds())}, nil
 }
 
 // granted is the answer to a device that was approved; Secret is in no other answer.
@@ -116,50 +123,46 @@ type granted struct {
 }
 
 // pollGrant is POST /device/token grant_type, device_code.
-func (s *Site) pollGrant(r *http.Request, form url.Values) (any, string, error) {
+func (s *Site) pollGrant(r *http.Request, form url.Values) (any, error) {
 	if form.Get("grant_type") != grantType {
-		return nil, "unsupported_grant_type", fault.New(fault.InvalidRequest, "grant_type is %s", grantType)
+		return nil, grantRefusal{"unsupported_grant_type", "grant_type is " + grantType}
 	}
-	unknown := fault.New(fault.InvalidRequest, "the device code is wrong or was used")
 	hash, ok := s.CodeHash(form.Get("device_code"), credential.DeviceCode)
 	if !ok {
-		return nil, "invalid_grant", unknown
+		return nil, unknownGrant
 	}
 	now := time.Now().UTC()
 	if s.limits.polls.take(string(hash[:]), now) > 0 {
-		return nil, "slow_down", fault.New(fault.InvalidRequest, "ask less often")
+		return nil, grantRefusal{"slow_down", "ask less often"}
 	}
 	g, err := s.DB.Grant(r.Context(), hash)
 	switch {
 	case errors.Is(err, account.ErrNotFound) || err == nil && g.State == account.GrantUsed:
-		return nil, "invalid_grant", unknown
+		return nil, unknownGrant
 	case err != nil:
-		return nil, "", err
+		return nil, err
 	case g.State == account.GrantDenied:
-		return nil, "access_denied", fault.New(fault.InvalidRequest, "the member denied it")
+		return nil, grantRefusal{"access_denied", "the member denied it"}
 	case !g.Expires.After(now):
-		return nil, "expired_token", fault.New(fault.InvalidRequest, "it was not approved in time")
+		return nil, grantRefusal{"expired_token", "it was not approved in time"}
 	case g.State == account.GrantWaiting:
-		return nil, "authorization_pending", fault.New(fault.InvalidRequest, "not decided yet")
+		return nil, grantRefusal{"authorization_pending", "not decided yet"}
 	}
 	return s.redeem(r, g, now)
 }
 
 // redeem makes what was approved.
-func (s *Site) redeem(r *http.Request, g account.Grant, now time.Time) (any, string, error) {
+func (s *Site) redeem(r *http.Request, g account.Grant, now time.Time) (any, error) {
 	out := granted{TokenType: "Bearer", Name: g.Name, Region: s.Region}
 	var machine account.Machine
 	var key account.Key
 	if g.Kind == account.GrantMachine {
-		secret := credential.Mint(credential.MachineKey, s.Region)
-		machine = account.Machine{
-			ID: account.NewID("mch_"), Name: g.Name, Region: s.Region, Hash: secret.Hash(), LastFour: secret.LastFour(), Created: now,
-		}
-		out.Secret, out.ID = secret.Reveal(), machine.ID
+		made, secret := api.MintMachine(s.Region, g.Name)
+		machine, out.Secret, out.ID = made, secret.Reveal(), made.ID
 	} else {
 		made, secret, err := api.MintKey(s.Region, g.Name, g.Reach)
 		if err != nil {
-			return nil, "", err
+			return nil, err
 		}
 		key, out.Secret, out.ID = made, secret.Reveal(), made.ID
 	}
@@ -170,25 +173,21 @@ func (s *Site) redeem(r *http.Request, g account.Grant, now time.Time) (any, str
 		member, err = s.DB.RedeemGrant(r.Context(), g.Hash, machine, key, now)
 	}
 	if errors.Is(err, account.ErrNotFound) { // used by another poll, or its member is disabled
-		return nil, "invalid_grant", fault.New(fault.InvalidRequest, "the device code is wrong or was used")
+		return nil, unknownGrant
 	}
 	if err != nil {
-		return nil, "", err
+		return nil, err
 	}
 	out.Member = member.Name
 	s.Log.Info("member act", "member", member.ID, "method", r.Method, "path", r.URL.Path, "kind", g.Kind, "made", out.ID)
 	s.Changed()
-	return out, "", nil
+	return out, nil
 }
 
 // deviceData is what /device shows: a field for a code, or what waits under one.
 type deviceData struct {
 	Grant   *account.Grant
 	Decided account.GrantState
-}
-
-func (s *Site) devicePage(*visit) (reply, error) {
-	return reply{page: "device", title: "Approve a device", data: deviceData{}}, nil
 }
 
 // showDevice is POST /device: what asks, from where and since when. Nothing is

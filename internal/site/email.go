@@ -58,8 +58,8 @@ func (s *Site) MailPart() (Part, bool) {
 	if s.mail == nil {
 		return Part{}, false
 	}
-	good, told := s.mail.Health()
-	return Part{Name: "Mail", Good: good, Text: told}, true
+	good, text := s.mail.Health()
+	return Part{Name: "Mail", Good: good, Text: text}, true
 }
 
 func (s *Site) canMail() error {
@@ -82,10 +82,7 @@ func (s *Site) emailOf(ctx context.Context, memberID string) (account.Email, err
 // that the address is the member's. Another member with the
 // same address makes no difference, so the member does not learn of one.
 func (s *Site) askEmail(v *visit) (reply, error) {
-	if err := s.canMail(); err != nil {
-		return reply{}, err
-	}
-	if err := s.checkRecent(v); err != nil {
+	if err := cmp.Or(s.canMail(), s.checkRecent(v)); err != nil {
 		return reply{}, err
 	}
 	address, ok := mail.Address(v.form.Get("address"))
@@ -116,7 +113,7 @@ func (s *Site) askEmail(v *visit) (reply, error) {
 	} else {
 		s.mail.Send(mail.Message{MemberID: v.me.ID, To: address, Subject: "kith: is this your address?", Until: asked.Expires, Text: fmt.Sprintf(
 			"A member at\n%s\ngave this address as theirs. If that was you, open this link where you are signed in:\n\n%s\n\n"+
-				"It works once, until %s. If it was not you, do nothing:\nnobody can use your address without the link.\n",
+				"It works once, until %s. If it was not you, do nothing:\nno one can use your address without the link.\n",
 			s.Base, s.Base+"/account/email/"+code.Reveal(), when(asked.Expires))})
 	}
 	return reply{to: "/account", done: "A link was mailed to " + address + ": open it within a day, in a browser where you are signed in. Only a few an hour go to one address."}, nil
@@ -127,19 +124,18 @@ func deadProof() *fault.Fault {
 	return fault.New(fault.NotFound, "the link was used, is too old, is not complete or is of another account: ask for another at your name at the top")
 }
 
-// emailPage is GET /account/email/{code}: what a mailed link leads to. Only the
-// form on it uses the link up, so that no preview of it does.
-func (s *Site) emailPage(v *visit) (reply, error) {
+// emailData is what the page shows that a mailed link leads to. Only the form on it
+// uses the link up, so that no preview of it does.
+type emailData struct{ Address, Code string }
+
+func (s *Site) emailData(v *visit) (emailData, error) {
 	text := v.PathValue("code")
 	hash, ok := s.CodeHash(text, credential.LinkCode)
 	kept, err := s.emailOf(v.Context(), v.me.ID)
-	if err != nil {
-		return reply{}, err
+	if err == nil && (!ok || kept.Asked == "" || subtle.ConstantTimeCompare(hash[:], kept.Hash[:]) != 1 || !time.Now().Before(kept.Expires)) {
+		err = deadProof()
 	}
-	if !ok || kept.Asked == "" || subtle.ConstantTimeCompare(hash[:], kept.Hash[:]) != 1 || !time.Now().Before(kept.Expires) {
-		return reply{}, deadProof()
-	}
-	return reply{page: "email", title: "Your address", data: map[string]string{"Address": kept.Asked, "Code": text}}, nil
+	return emailData{kept.Asked, text}, err
 }
 
 // verifyEmail is POST /account/email/verify code: the address counts from now on,
@@ -176,10 +172,7 @@ func (s *Site) removeEmail(v *visit) (reply, error) {
 // address's members are found later, so that neither the answer nor its time shows
 // whether there are any.
 func (s *Site) recoverByMail(v *visit) (reply, error) {
-	if err := s.canMail(); err != nil {
-		return reply{}, err
-	}
-	if err := s.slowRecovery(v, ""); err != nil {
+	if err := cmp.Or(s.canMail(), s.slowRecovery(v, "")); err != nil {
 		return reply{}, err
 	}
 	address, ok := mail.Address(v.form.Get("address"))
@@ -229,18 +222,22 @@ func (s *Site) mailLink(ctx context.Context, e account.Email, from string) error
 	return nil
 }
 
+// mailAddress is where to notify the member by e-mail; empty: nowhere.
+func (s *Site) mailAddress(ctx context.Context, memberID string) string {
+	if s.mail == nil {
+		return ""
+	}
+	kept, err := s.emailOf(ctx, memberID)
+	if err != nil {
+		s.Log.Error("cannot notify a member by mail", "member", memberID, "error", err)
+	}
+	return kept.Address
+}
+
 // notice notifies the member by e-mail of a change to the account, if the member has
 // an address.
 func (s *Site) notice(v *visit, what string) {
-	if s.mail == nil {
-		return
-	}
-	kept, err := s.emailOf(v.Context(), v.me.ID)
-	if err != nil {
-		s.Log.Error("cannot notify a member of a change by mail", "member", v.me.ID, "error", err)
-		return
-	}
-	s.noticeTo(kept.Address, v, what)
+	s.noticeTo(s.mailAddress(v.Context(), v.me.ID), v, what)
 }
 
 // noticeTo is notice to that address; empty: none.
@@ -251,16 +248,8 @@ func (s *Site) noticeTo(address string, v *visit, what string) {
 // noticeOfLink notifies the member that the hub's operator made a link that signs in
 // to the account.
 func (s *Site) noticeOfLink(ctx context.Context, memberID string) {
-	if s.mail == nil {
-		return
-	}
-	kept, err := s.emailOf(ctx, memberID)
-	if err != nil || kept.Address == "" {
-		return // the link is made all the same
-	}
-	member, err := s.DB.Member(ctx, memberID)
-	if err == nil {
-		s.sendNotice(kept.Address, member, "The operator of this hub made a link that signs in to your account, once, within a day.")
+	if member, err := s.DB.Member(ctx, memberID); err == nil { // the link is made all the same
+		s.sendNotice(s.mailAddress(ctx, memberID), member, "The operator of this hub made a link that signs in to your account, once, within a day.")
 	}
 }
 
@@ -278,17 +267,11 @@ func (s *Site) sendNotice(address string, m account.Member, what string) {
 // address to notify at. The page of groups lists it in any case, so one over the
 // limits is left out.
 func (s *Site) mailInvitation(ctx context.Context, group string, i account.GroupInvitation) {
-	if s.mail == nil {
+	address := s.mailAddress(ctx, i.MemberID)
+	if address == "" || i.ByID != "" && s.limits.inviters.take(i.ByID, i.Created) > 0 || s.limits.notices.take(i.MemberID, i.Created) > 0 {
 		return
 	}
-	kept, err := s.emailOf(ctx, i.MemberID)
-	if err != nil {
-		s.Log.Error("cannot notify a member of an invitation by mail", "member", i.MemberID, "error", err)
-	}
-	if kept.Address == "" || i.ByID != "" && s.limits.inviters.take(i.ByID, i.Created) > 0 || s.limits.notices.take(i.MemberID, i.Created) > 0 {
-		return
-	}
-	s.mail.Send(mail.Message{MemberID: i.MemberID, To: kept.Address, Subject: "kith: an invitation to a group", Until: i.Expires, Text: fmt.Sprintf(
+	s.mail.Send(mail.Message{MemberID: i.MemberID, To: address, Subject: "kith: an invitation to a group", Until: i.Expires, Text: fmt.Sprintf(
 		"Hello %s,\n\n%s invites you to the group %s at\n%s\n\nOnly if you accept, the group's members may use your machines, and you may use theirs.\n"+
 			"Accept or decline, until %s, at\n%s\nIf you do nothing, nothing is shared.\n",
 		line(i.Member), cmp.Or(line(i.By), "The operator"), line(group), s.Base, when(i.Expires), s.Base+"/groups")})

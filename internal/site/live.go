@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"hash/fnv"
 	"maps"
 	"math/rand/v2"
 	"net/http"
@@ -62,20 +63,14 @@ func (a scene) Shape() shape { return a.shape }
 
 func (a scene) equal(b scene) bool { return a.shape == b.shape && maps.Equal(a.texts, b.texts) }
 
-// shape is a hash (FNV-1a) that all nodes of a hub make the same way.
+// shape is a hash that all nodes of a hub make the same way.
 type shape uint64
-
-const newShape shape = 14695981039346656037
 
 // with takes texts in, each apart from its neighbours.
 func (h shape) with(texts ...string) shape {
-	for _, text := range texts {
-		for i := range len(text) {
-			h = (h ^ shape(text[i])) * 1099511628211
-		}
-		h = (h ^ 0x1ff) * 1099511628211
-	}
-	return h
+	sum := fnv.New64a()
+	fmt.Fprintf(sum, "%d %q", h, texts)
+	return shape(sum.Sum64())
 }
 
 func (h shape) String() string { return strconv.FormatUint(uint64(h), 36) }
@@ -100,18 +95,12 @@ type tie struct {
 	end             context.CancelCauseFunc
 }
 
-// watch is one page of one member, however often it is open.
-type watch struct {
-	look    livePage
-	caller  api.Caller
-	now     atomic.Pointer[scene]
-	streams map[*stream]struct{} // under live.mu
-}
-
 // stream is one open page.
 type stream struct {
-	*watch
-	wake chan struct{} // something changed, or it is time for a sign of life
+	look   livePage
+	caller api.Caller
+	now    atomic.Pointer[scene] // at the last look; nil: there was none
+	wake   chan struct{}         // something changed, or it is time for a sign of life
 }
 
 // live is what goes on behind open pages. One goroutine looks for all of them;
@@ -123,9 +112,9 @@ type live struct {
 	mu       sync.Mutex
 	stopped  bool
 	ties     map[*tie]struct{}
-	watches  map[string]*watch // by page and member
-	open     map[string]int    // streams, by member
-	suspects map[string]bool   // members whose sessions have to be looked at
+	streams  map[*stream]struct{}
+	open     map[string]int  // streams, by member
+	suspects map[string]bool // members whose sessions have to be looked at
 
 	// Of the one goroutine.
 	minute time.Time // of the last look: hours open and close with one
@@ -135,7 +124,7 @@ type live struct {
 
 func newLive() live {
 	return live{
-		asked: make(chan struct{}, 1), ties: map[*tie]struct{}{}, watches: map[string]*watch{},
+		asked: make(chan struct{}, 1), ties: map[*tie]struct{}{}, streams: map[*stream]struct{}{},
 		open: map[string]int{}, suspects: map[string]bool{},
 	}
 }
@@ -211,17 +200,18 @@ func (s *Site) pass(now time.Time) {
 		return
 	}
 	l.mu.Lock()
-	watches := slices.Collect(maps.Values(l.watches))
+	streams := slices.Collect(maps.Keys(l.streams))
 	l.mu.Unlock()
-	var changed []*watch
+	var changed []*stream
 	if look {
 		l.stirred.Store(false) // first: what moves meanwhile is looked at again
-		if len(watches) > 0 {
+		if len(streams) > 0 {
 			seen := s.glance(now)
-			for _, w := range watches {
-				if next := w.look(s, seen, w.caller); !next.equal(*w.now.Load()) {
-					w.now.Store(&next)
-					changed = append(changed, w)
+			for _, st := range streams {
+				next := st.look(s, seen, st.caller)
+				if last := st.now.Load(); last == nil || !next.equal(*last) {
+					st.now.Store(&next)
+					changed = append(changed, st)
 				}
 			}
 		}
@@ -229,16 +219,12 @@ func (s *Site) pass(now time.Time) {
 		l.rest = done.Add(passRest * done.Sub(now))
 	}
 	if beat {
-		changed = watches
+		changed = streams
 	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	for _, w := range changed {
-		for st := range w.streams {
-			select {
-			case st.wake <- struct{}{}:
-			default:
-			}
+	for _, st := range changed {
+		select {
+		case st.wake <- struct{}{}:
+		default:
 		}
 	}
 }
@@ -321,35 +307,26 @@ func (s *Site) tie(v *visit) (_ context.Context, release func(), _ error) {
 }
 
 // join opens a stream of a page for a member; leave closes it.
-func (l *live) join(path string, look livePage, who api.Caller) (*stream, error) {
+func (l *live) join(look livePage, who api.Caller) (*stream, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	member := string(who.Member)
 	switch {
 	case l.stopped:
 		return nil, fault.New(fault.CapacityFull, "this hub is about to stop: load the page again shortly")
-	case l.open[member] >= maxStreams:
+	case l.open[string(who.Member)] >= maxStreams:
 		return nil, fault.New(fault.RateLimitExceeded, "you have %d pages open that keep themselves up to date: close one, or reload this one by hand", maxStreams)
 	}
-	w := l.watches[path+member]
-	if w == nil {
-		w = &watch{look: look, caller: who, streams: map[*stream]struct{}{}}
-		w.now.Store(new(scene))
-		l.watches[path+member] = w
-	}
-	st := &stream{watch: w, wake: make(chan struct{}, 1)}
-	w.streams[st] = struct{}{}
-	l.open[member]++
+	st := &stream{look: look, caller: who, wake: make(chan struct{}, 1)}
+	l.streams[st] = struct{}{}
+	l.open[string(who.Member)]++
 	return st, nil
 }
 
-func (l *live) leave(path string, st *stream) {
+func (l *live) leave(st *stream) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	delete(l.streams, st)
 	member := string(st.caller.Member)
-	if delete(st.streams, st); len(st.streams) == 0 {
-		delete(l.watches, path+member)
-	}
 	if l.open[member]--; l.open[member] == 0 {
 		delete(l.open, member)
 	}
@@ -360,10 +337,8 @@ func (l *live) stop() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.stopped = true
-	for _, w := range l.watches {
-		for st := range w.streams {
-			close(st.wake)
-		}
+	for st := range l.streams {
+		close(st.wake)
 	}
 }
 
@@ -376,42 +351,43 @@ func liveStream(page string, look livePage) func(*Site, *visit) (reply, error) {
 			return reply{to: page}, nil // a person
 		}
 		return reply{write: func(w http.ResponseWriter) {
-			if err := s.serveStream(w, v, page, look); err != nil {
+			if err := s.serveStream(w, v, look); err != nil {
 				api.WriteFault(w, fault.Of(err), v.id)
 			}
 		}}, nil
 	}
 }
 
-func (s *Site) serveStream(w http.ResponseWriter, v *visit, page string, look livePage) error {
+func (s *Site) serveStream(w http.ResponseWriter, v *visit, look livePage) error {
 	ctx, release, err := s.tie(v)
 	if err != nil {
 		return err
 	}
 	defer release()
-	return s.follow(ctx, w, v.caller(), page, look)
+	return s.follow(ctx, w, v.caller(), look)
 }
 
 // follow writes a page's stream until ctx ends, or the browser or the hub is gone.
-func (s *Site) follow(ctx context.Context, w http.ResponseWriter, who api.Caller, page string, look livePage) error {
-	st, err := s.live.join(page, look, who)
+func (s *Site) follow(ctx context.Context, w http.ResponseWriter, who api.Caller, look livePage) error {
+	st, err := s.live.join(look, who)
 	if err != nil {
 		return err
 	}
-	defer s.live.leave(page, st)
-	h := w.Header()
+	defer s.live.leave(st)
+	h, control := w.Header(), http.NewResponseController(w)
 	h.Set("Content-Type", "text/event-stream")
 	h.Set("X-Accel-Buffering", "no") // nginx would hold events back
-	out := &events{w: w, control: http.NewResponseController(w)}
-	begun := look(s, s.glance(time.Now()), who)
-	if first := st.now.Load(); first.texts == nil { // what the next look is held against
-		st.now.CompareAndSwap(first, &begun)
+	send := func(text []byte) error {
+		_ = control.SetWriteDeadline(time.Now().Add(streamWrite)) // a connection in memory may have none
+		_, err := w.Write(text)
+		return cmp.Or(err, control.Flush())
 	}
-	sent := begun // its own: others read begun
+	sent := look(s, s.glance(time.Now()), who)
+	begun := sent
+	st.now.CompareAndSwap(nil, &begun) // what the next look is held against
 	// Browsers whose stream ends with a hub come back, but not all at once.
-	out.write(fmt.Appendf(nil, "retry: %d\n", 2000+rand.IntN(5000)))
-	out.event(scene{}, sent)
-	for out.err == nil {
+	text, err := appendEvent(fmt.Appendf(nil, "retry: %d\n", 2000+rand.IntN(5000)), scene{}, sent)
+	for err == nil && send(text) == nil {
 		select {
 		case <-ctx.Done():
 			return nil
@@ -420,61 +396,34 @@ func (s *Site) follow(ctx context.Context, w http.ResponseWriter, who api.Caller
 				return nil
 			}
 		}
-		switch next := *st.now.Load(); {
-		case next.equal(sent):
-			out.write([]byte(":\n\n"))
-		default:
-			out.event(sent, next)
+		if next := *st.now.Load(); next.equal(sent) {
+			text = []byte(":\n\n")
+		} else {
+			text, err = appendEvent(nil, sent, next)
 			sent = next
 		}
 	}
 	return nil // the browser is gone
 }
 
-// events writes a stream of events until it fails.
-type events struct {
-	w       http.ResponseWriter
-	control *http.ResponseController
-	text    []byte
-	err     error
-}
-
-// write sends what is held, and this.
-func (e *events) write(p []byte) {
-	e.text = append(e.text, p...)
-	if e.text[len(e.text)-2] != '\n' || e.err != nil {
-		return // an event is not complete yet
-	}
-	_ = e.control.SetWriteDeadline(time.Now().Add(streamWrite)) // a connection in memory may have none
-	if _, e.err = e.w.Write(e.text); e.err == nil {
-		e.err = e.control.Flush()
-	}
-	e.text = e.text[:0]
-}
-
-// event writes how the page gets from one scene to another; from the empty scene, it
-// writes everything.
-func (e *events) event(from, to scene) {
+// appendEvent appends the event of how the page gets from one scene to another; from
+// the empty scene, everything.
+func appendEvent(text []byte, from, to scene) ([]byte, error) {
 	event := struct {
 		Shape string           `json:"shape"`
 		All   bool             `json:"all,omitzero"`
 		Texts map[string]words `json:"texts"`
-	}{to.shape.String(), from.texts == nil, to.texts}
-	if !event.All {
-		event.Texts = map[string]words{}
-		for id, now := range to.texts {
-			if was, ok := from.texts[id]; !ok || was != now {
-				event.Texts[id] = now
-			}
-		}
-		for id := range from.texts {
-			if _, ok := to.texts[id]; !ok {
-				event.Texts[id] = words{}
-			}
+	}{to.shape.String(), from.texts == nil, map[string]words{}}
+	for id := range from.texts {
+		if _, ok := to.texts[id]; !ok {
+			event.Texts[id] = words{}
 		}
 	}
-	text, err := json.Marshal(event)
-	if e.err = cmp.Or(e.err, err); e.err == nil {
-		e.write(fmt.Appendf(nil, "data: %s\n\n", text))
+	for id, now := range to.texts {
+		if was, ok := from.texts[id]; !ok || was != now {
+			event.Texts[id] = now
+		}
 	}
+	data, err := json.Marshal(event)
+	return fmt.Appendf(text, "data: %s\n\n", data), err
 }

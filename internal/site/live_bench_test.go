@@ -60,7 +60,7 @@ func benchLive(b *testing.B, of string, pages, moved int) {
 	site := New(a, Config{Base: "http://localhost"})
 	look := map[string]livePage{"machines": machinesScene, "models": modelsScene, "sharing": sharingScene}[of]
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		_ = site.follow(r.Context(), w, api.Caller{Member: fleet.MemberID(r.URL.Query().Get("member"))}, "/"+of, look)
+		_ = site.follow(r.Context(), w, api.Caller{Member: fleet.MemberID(r.URL.Query().Get("member"))}, look)
 	}))
 	defer server.Close()
 	events := make(chan struct{}, 4*pages)
@@ -118,14 +118,14 @@ func benchLive(b *testing.B, of string, pages, moved int) {
 
 // changedBy is how many pages a look changed.
 func changedBy(s *Site, look func()) int {
-	before := map[*watch]*scene{}
-	for _, w := range s.live.watches {
-		before[w] = w.now.Load()
+	before := map[*stream]*scene{}
+	for st := range s.live.streams {
+		before[st] = st.now.Load()
 	}
 	look()
 	n := 0
-	for w, was := range before {
-		if w.now.Load() != was {
+	for st, was := range before {
+		if st.now.Load() != was {
 			n++
 		}
 	}

@@ -109,7 +109,7 @@ func TestLiveMachines(t *testing.T) {
 	ada := tn.as("ada")
 	ada.header.Set("Last-Event-Id", "'; DROP TABLE sessions; --")
 	l, id := ada.listen("/live/machines"), tn.machine.ID
-	first := l.expect(true, map[string][]string{"state-" + id: {"ready", "good"}, "running-" + id: {"0 of 3 slots"}, "queue-" + id: {"nobody"}})
+	first := l.expect(true, map[string][]string{"state-" + id: {"ready", "good"}, "running-" + id: {"0 of 3 slots"}, "queue-" + id: {"no call"}})
 	page := ada.get("/machines").want(t, 200, `data-shape="`+first.Shape+`"`, `id="running-`+id+`" data-live data-idle="0">0 of 3 slots<`, `class="state good">ready<`)
 	if l.header.Get("Set-Cookie") != "" || page.header.Get("Cache-Control") != "no-store" || l.header.Get("Cache-Control") != "no-store" {
 		t.Errorf("a stream is answered with %v", l.header)
@@ -164,7 +164,7 @@ func TestLiveMachines(t *testing.T) {
 func TestLivePass(t *testing.T) {
 	tn := newTown(t, nil)
 	s, looks := tn.site, 0
-	_, err := s.live.join("/x", func(*Site, *glance, api.Caller) scene { looks++; return scene{shape(looks), map[string]words{}} }, api.Caller{Member: "m"})
+	_, err := s.live.join(func(*Site, *glance, api.Caller) scene { looks++; return scene{shape(looks), map[string]words{}} }, api.Caller{Member: "m"})
 	check(t, err)
 	at := time.Date(2026, 11, 21, 10, 0, 0, 0, time.UTC)
 	for i, step := range []struct {
@@ -480,7 +480,7 @@ func TestLiveStuckReader(t *testing.T) {
 			took = make(chan time.Duration, 1)
 			go func() {
 				began := time.Now()
-				check(t, site.follow(t.Context(), socket{near, http.Header{}}, api.Caller{Member: "m"}, "/x", look))
+				check(t, site.follow(t.Context(), socket{near, http.Header{}}, api.Caller{Member: "m"}, look))
 				took <- time.Since(began)
 			}()
 			return far, took
@@ -506,8 +506,8 @@ func TestLiveStuckReader(t *testing.T) {
 		site.live.beaten = time.Time{}
 		site.pass(time.Now())
 		<-gone
-		if len(site.live.open)+len(site.live.watches) != 0 {
-			t.Errorf("left behind: %v, %v", site.live.open, site.live.watches)
+		if len(site.live.open)+len(site.live.streams) != 0 {
+			t.Errorf("left behind: %v, %v", site.live.open, site.live.streams)
 		}
 	})
 }

@@ -73,7 +73,7 @@ func modelsScene(s *Site, _ *glance, who api.Caller) scene {
 }
 
 func sceneOf(models []api.Model) scene {
-	out := scene{newShape, map[string]words{}}
+	out := scene{texts: map[string]words{}}
 	for i, m := range models {
 		out.shape = out.shape.with(string(m.ID), m.Via, fmt.Sprint(m.ContextLength)).with(m.Capabilities...)
 		out.texts[fmt.Sprint("now-", i)] = availabilityWords(m.Availability)

@@ -1,7 +1,7 @@
 package site
 
 import (
-	"context"
+	"cmp"
 	"errors"
 	"strings"
 	"time"
@@ -27,29 +27,26 @@ type operatorData struct {
 	Backup                              *account.Backup // the newest; nil: none was ever made
 }
 
-func (s *Site) operatorPage(v *visit) (reply, error) {
-	data := operatorData{Parts: s.Health(v.Context()), Limits: s.Limits, Region: s.Region}
-	out := reply{page: "operator", title: "Operator"}
-	var err error
+func (s *Site) operatorData(v *visit) (data operatorData, err error) {
+	data = operatorData{Parts: s.Health(v.Context()), Limits: s.Limits, Region: s.Region}
 	if data.Members, data.Disabled, err = s.DB.CountMembers(v.Context()); err != nil {
-		return out, err
+		return data, err
 	}
 	if data.Machines, err = s.DB.CountMachines(v.Context()); err != nil {
-		return out, err
+		return data, err
 	}
 	switch backup, err := s.DB.LastBackup(v.Context()); {
 	case err == nil:
 		data.Backup = &backup
 	case !errors.Is(err, account.ErrNotFound):
-		return out, err
+		return data, err
 	}
 	for m := range s.Snapshot().Machines() {
 		if m.Online {
 			data.Online++
 		}
 	}
-	out.data = data
-	return out, nil
+	return data, nil
 }
 
 // membersData is what /operator/members shows.
@@ -62,25 +59,16 @@ type membersData struct {
 	Link, For string
 }
 
-func (s *Site) membersPage(v *visit) (reply, error) {
-	data, err := s.membersData(v)
-	return reply{page: "operator-members", title: "Members", data: data}, err
-}
-
 func (s *Site) membersData(v *visit) (membersData, error) {
 	data := membersData{Name: v.URL.Query().Get("name")}
-	from, err := api.PageStart(v.URL.Query().Get("before"))
-	if err != nil {
-		return data, err
+	find := func(from account.Place, most int) ([]account.Member, error) {
+		return s.DB.MembersBefore(v.Context(), from, searched(data.Name), most)
 	}
-	members, err := s.DB.MembersBefore(v.Context(), from, searched(data.Name), mostListed+1)
-	if err != nil {
-		return data, err
-	}
-	data.Members, data.Next = api.PageOf(members, mostListed, func(m account.Member) account.Place { return account.Place{At: m.Created, ID: m.ID} })
-	own, err := s.accountData(v)
+	var err error
+	data.Members, data.Next, err = api.Paged(v.URL.Query().Get("before"), mostListed, find, func(m account.Member) account.Place { return account.Place{At: m.Created, ID: m.ID} })
+	own, noAccount := s.accountData(v)
 	data.NeedsOld = own.NeedsOld
-	return data, err
+	return data, cmp.Or(err, noAccount)
 }
 
 // searched is what a search for names looks for; no name holds what no database
@@ -95,13 +83,6 @@ func (s *Site) named(v *visit) (account.Member, error) {
 	return m, api.NotFound(err, "there is no such member")
 }
 
-// act is a context in which the store notes what the operator does.
-func (s *Site) act(v *visit, what, subject string) context.Context {
-	return account.Acting(v.Context(), &account.Act{
-		ID: account.NewID("act_"), At: time.Now().UTC(), By: v.me.ID, ByName: v.me.Name, What: what, Subject: subject,
-	})
-}
-
 func (s *Site) disableMember(v *visit) (reply, error) {
 	m, err := s.named(v)
 	if err != nil {
@@ -110,7 +91,8 @@ func (s *Site) disableMember(v *visit) (reply, error) {
 	if m.ID == v.me.ID {
 		return reply{}, fault.New(fault.InvalidRequest, "an operator cannot disable the own account: another operator can")
 	}
-	return s.setDisabled(v, m, true, "disable a member", m.Name+" is disabled: sessions, keys and machines are refused within 5 seconds.")
+	_, err = call(s, v, api.OperatorDisableMember, api.Named{Name: m.Name})
+	return reply{to: operatorPath + "/members", done: m.Name + " is disabled: sessions, keys and machines are refused within 5 seconds."}, err
 }
 
 func (s *Site) enableMember(v *visit) (reply, error) {
@@ -118,16 +100,8 @@ func (s *Site) enableMember(v *visit) (reply, error) {
 	if err != nil {
 		return reply{}, err
 	}
-	return s.setDisabled(v, m, false, "enable a member", m.Name+" is enabled again.")
-}
-
-func (s *Site) setDisabled(v *visit, m account.Member, disabled bool, what, done string) (reply, error) {
-	if err := s.DB.SetMemberDisabled(s.act(v, what, m.Name), m.ID, disabled); err != nil {
-		return reply{}, err
-	}
-	s.Log.Info("operator act", "operator", v.me.ID, "act", what, "member", m.ID)
-	s.Changed()
-	return reply{to: operatorPath + "/members", done: done}, nil
+	_, err = call(s, v, api.OperatorEnableMember, api.Named{Name: m.Name})
+	return reply{to: operatorPath + "/members", done: m.Name + " is enabled again."}, err
 }
 
 // linkMember is POST /operator/members/link: a one-time link that signs the member
@@ -144,13 +118,12 @@ func (s *Site) linkMember(v *visit) (reply, error) {
 	if m.Disabled {
 		return reply{}, fault.New(fault.InvalidRequest, "the member is disabled: enable the account first")
 	}
-	link, err := s.NewLink(s.act(v, "make a sign-in link", m.Name), m.ID)
+	data, err := s.membersData(v) // first: what cannot be shown is not made
 	if err != nil {
 		return reply{}, err
 	}
-	s.Log.Info("operator act", "operator", v.me.ID, "act", "make a sign-in link", "member", m.ID)
-	data, err := s.membersData(v)
-	data.Link, data.For = link, m.Name
+	made, err := call(s, v, api.OperatorCreateLink, api.Named{Name: m.Name})
+	data.Link, data.For = made.Link, m.Name
 	return reply{page: "operator-members", title: "Members", data: data}, err
 }
 
@@ -169,15 +142,14 @@ type allMachinesData struct {
 	Name     string // what was searched for
 }
 
-func (s *Site) allMachines(v *visit) (reply, error) {
+func (s *Site) allMachines(v *visit) (allMachinesData, error) {
 	data := allMachinesData{Name: v.URL.Query().Get("name")}
-	out := reply{page: "operator-machines", title: "All machines"}
-	from, err := api.PageStart(v.URL.Query().Get("before"))
-	if err != nil {
-		return out, err
+	find := func(from account.Place, most int) ([]account.Kept, error) {
+		return s.DB.MachinesBefore(v.Context(), from, searched(data.Name), most)
 	}
-	kept, err := s.DB.MachinesBefore(v.Context(), from, searched(data.Name), mostListed+1)
-	kept, data.Next = api.PageOf(kept, mostListed, func(k account.Kept) account.Place { return account.Place{At: k.Machine.Created, ID: k.Machine.ID} })
+	place := func(k account.Kept) account.Place { return account.Place{At: k.Machine.Created, ID: k.Machine.ID} }
+	kept, next, err := api.Paged(v.URL.Query().Get("before"), mostListed, find, place)
+	data.Next = next
 	snapshot := s.Snapshot()
 	for _, k := range kept {
 		m := k.Machine
@@ -187,8 +159,7 @@ func (s *Site) allMachines(v *visit) (reply, error) {
 		}
 		data.Machines = append(data.Machines, line)
 	}
-	out.data = data
-	return out, err
+	return data, err
 }
 
 // auditData is what /operator/audit shows.
@@ -197,13 +168,8 @@ type auditData struct {
 	Next string // the before of the next page; empty: this is the last
 }
 
-func (s *Site) auditPage(v *visit) (reply, error) {
-	from, err := api.PageStart(v.URL.Query().Get("before"))
-	if err != nil {
-		return reply{}, err
-	}
-	acts, err := s.DB.Acts(v.Context(), from, mostListed+1)
-	var data auditData
-	data.Acts, data.Next = api.PageOf(acts, mostListed, func(a account.Act) account.Place { return account.Place{At: a.At, ID: a.ID} })
-	return reply{page: "operator-audit", title: "Audit log", data: data}, err
+func (s *Site) auditData(v *visit) (data auditData, err error) {
+	find := func(from account.Place, most int) ([]account.Act, error) { return s.DB.Acts(v.Context(), from, most) }
+	data.Acts, data.Next, err = api.Paged(v.URL.Query().Get("before"), mostListed, find, func(a account.Act) account.Place { return account.Place{At: a.At, ID: a.ID} })
+	return data, err
 }

@@ -1,59 +1,257 @@
 package site
 
 import (
-	"net/url"
+	"net/http"
+	"reflect"
+	"slices"
 	"strings"
 
+	"github.com/go-json-experiment/json"
+
 	"github.com/kith/kith/internal/api"
+	"github.com/kith/kith/internal/fault"
 )
 
-// homeData is what / shows to who is signed in: how far they have come.
-type homeData struct {
-	Keys, Machines, Online, Models int
+// access says who may see a page.
+type access uint8
+
+const (
+	anyone access = iota
+	members
+	operators // for all others there is no such page
+)
+
+// page is one line of the site: what is asked, who may, and what answers. A form
+// that is refused is answered with the page that it is on.
+type page struct {
+	method, path string
+	may          access
+	serve        handler
 }
 
-func (s *Site) home(v *visit) (reply, error) {
-	if v.me.ID == "" {
-		return reply{page: "start", title: "Welcome"}, nil
-	}
-	keys, err := call(s, v, api.ListKeys, api.None{})
-	if err != nil {
-		return reply{}, err
-	}
-	machines, err := call(s, v, api.ListMachines, api.None{})
-	if err != nil {
-		return reply{}, err
-	}
-	models, err := call(s, v, api.ListModels, api.None{})
-	data := homeData{Machines: len(machines.Data), Models: len(models.Data)}
-	for _, k := range keys.Data {
-		if k.State == "live" {
-			data.Keys++
+// handler answers a page or a form.
+type handler func(*Site, *visit) (reply, error)
+
+func get(path string, serve handler) page {
+	return page{method: http.MethodGet, path: path, serve: serve}
+}
+func post(path string, serve handler) page {
+	return page{method: http.MethodPost, path: path, serve: serve}
+}
+
+// view is a page that shows data in a template. Where there is none it shows why.
+func view[Data any](path, template, title string, data func(*Site, *visit) (Data, error)) page {
+	return get(path, func(s *Site, v *visit) (reply, error) {
+		shown, err := data(s, v)
+		if err != nil {
+			return reply{title: title}, err
 		}
-	}
-	for _, m := range machines.Data {
-		if m.Online {
-			data.Online++
+		return reply{page: template, title: title, data: shown}, nil
+	})
+}
+
+// form is a form that does a route of the API with what read takes from its fields.
+// The page that it is on then says what was done.
+func form[In, Out any](path string, route api.Route[In, Out], read func(*visit) (In, error), done string) page {
+	return formSaying(path, route, read, func(Out) string { return done })
+}
+
+// formSaying is form where what is said depends on the answer.
+func formSaying[In, Out any](path string, route api.Route[In, Out], read func(*visit) (In, error), done func(Out) string) page {
+	return post(path, func(s *Site, v *visit) (reply, error) {
+		in, err := read(v)
+		if err != nil {
+			return reply{}, err
 		}
-	}
-	return reply{page: "home", title: "Home", data: data}, err
+		out, err := call(s, v, route, in)
+		return reply{to: s.pageWith(v.page).path, done: done(out)}, err
+	})
 }
 
-// requestsPage is GET /requests[?before=PLACE], or ?id= of one request, as an
-// answer names it.
-func (s *Site) requestsPage(v *visit) (reply, error) {
-	if id := strings.TrimSpace(v.URL.Query().Get("id")); id != "" {
-		return reply{to: "/requests/" + url.PathEscape(id)}, nil
-	}
-	requests, err := call(s, v, api.ListRequests, api.Page{Before: v.URL.Query().Get("before")})
-	return reply{page: "requests", title: "Requests", data: requests}, err
+// script answers a page's script: with JSON, whatever it came to.
+func script[Answer any](path string, ask func(*Site, *visit) (Answer, error)) page {
+	return post(path, func(s *Site, v *visit) (reply, error) {
+		answer, err := ask(s, v)
+		return reply{write: func(w http.ResponseWriter) {
+			if err == nil {
+				api.WriteJSON(w, http.StatusOK, answer)
+				return
+			}
+			f := fault.Of(err)
+			if f.Code == fault.InternalError {
+				s.Log.Error("page failed", "id", v.id, "method", v.Method, "error", err)
+			}
+			api.WriteFault(w, f, v.id)
+		}}, nil
+	})
 }
 
-func (s *Site) requestPage(v *visit) (reply, error) {
-	out := reply{page: "request", title: "Request"}
-	trace, err := call(s, v, api.ExplainCall, api.CallID{Call: v.PathValue("call")})
-	if err == nil {
-		out.data = trace
+// call does a route of the API for the member who is signed in.
+func call[In, Out any](s *Site, v *visit, route api.Route[In, Out], in In) (Out, error) {
+	if _, err := json.Marshal(in); err != nil { // as it would be refused in a request
+		var none Out
+		return none, fault.New(fault.InvalidRequest, "the form holds text that is not UTF-8").Because(err)
 	}
-	return out, err
+	return route.Do(v.Context(), s.API, v.caller(), in)
+}
+
+// fields reads a request that has only texts from the fields of a form, which have
+// the names that they have in the request's path or body.
+func fields[In any](v *visit) (in In, _ error) {
+	for field, value := range reflect.ValueOf(&in).Elem().Fields() {
+		name, inPath := field.Tag.Lookup("path")
+		if !inPath {
+			name = field.Tag.Get("json")
+		}
+		value.SetString(strings.TrimSpace(v.form.Get(name)))
+	}
+	return in, nil
+}
+
+// sitePages is the complete site. No path holds what a person named.
+func sitePages() []page {
+	return slices.Concat(of(anyone, visitorPages()), of(members, accountPages()), of(members, memberPages()), of(members, groupPages()), of(operators, operatorPages()))
+}
+
+func of(may access, pages []page) []page {
+	for i := range pages {
+		pages[i].may = may
+	}
+	return pages
+}
+
+// visitorPages are those of signing in, and what everyone may read.
+func visitorPages() []page {
+	return []page{
+		get("/", (*Site).home),
+		view("/api", "api", "API", func(*Site, *visit) (api.Description, error) { return api.Describe(), nil }),
+
+		view("/signin", "signin", "Sign in", (*Site).signInData),
+		post("/signin", (*Site).signIn),
+		script("/signin/passkey/begin", (*Site).signInChallenge),
+		post("/signin/passkey", (*Site).signInByPasskey),
+		post("/signin/provider", (*Site).seeProvider),
+		get(backPath, (*Site).comeBack),
+		get("/signup/provider", (*Site).newcomerPage),
+		post("/signup/provider", (*Site).signUpByProvider),
+		post("/signout", (*Site).signOut),
+		view("/signup", "signup", "Sign up", (*Site).signUpData),
+		post("/signup", (*Site).signUp),
+		view("/recover", "recover", "Recover an account", (*Site).recoverData),
+		post("/recover", (*Site).recover),
+		post("/recover/mail", (*Site).recoverByMail),
+		get("/welcome/{code}", (*Site).welcomePage),
+		post("/welcome", (*Site).welcome),
+		get("/invite/{code}", (*Site).invitePage),
+	}
+}
+
+// accountPages are those of what a member signs in with.
+func accountPages() []page {
+	return []page{
+		view("/account", "account", "Account", (*Site).accountData),
+		post("/account/password", (*Site).changePassword),
+		post("/account/codes", (*Site).makeCodes),
+		script("/account/passkeys/begin", (*Site).newPasskeyChallenge),
+		post("/account/passkeys", (*Site).addPasskey),
+		post("/account/passkeys/remove", (*Site).removePasskey),
+		post("/account/provider", (*Site).linkProvider),
+		post("/account/provider/remove", (*Site).unbind),
+		post("/account/email", (*Site).askEmail),
+		view("/account/email/{code}", "email", "Your address", (*Site).emailData),
+		post("/account/email/verify", (*Site).verifyEmail),
+		post("/account/email/remove", (*Site).removeEmail),
+		view("/sessions", "sessions", "Sessions", (*Site).sessionsData),
+		post("/sessions/end", (*Site).endSession),
+	}
+}
+
+// memberPages are those of keys, machines, shares, models and calls.
+func memberPages() []page {
+	return []page{
+		view("/applications", "applications", "Applications", (*Site).applicationsData),
+		post("/applications", (*Site).createKey),
+		post("/applications/test", (*Site).testKey),
+		form("/applications/revoke", api.RevokeKey, fields, "The key is revoked: it is refused everywhere within 5 seconds."),
+
+		view("/device", "device", "Approve a device", func(*Site, *visit) (deviceData, error) { return deviceData{}, nil }),
+		post("/device", (*Site).showDevice),
+		post("/device/decide", (*Site).decideDevice),
+
+		view("/machines", "machines", "Machines", (*Site).machinesData),
+		get(livePath+"machines", liveStream("/machines", machinesScene)),
+		form("/machines/pause", api.ControlMachine, pause, "The machine pauses; what runs on it finishes."),
+		form("/machines/resume", api.ControlMachine, resume, "The machine takes calls again."),
+		form("/machines/hours", api.ControlMachine, hours, "The machine has its new hours, and this page shows them as soon as the machine reports them; what runs now finishes."),
+		form("/machines/slots", api.ControlMachine, slots, "The limit is set."),
+		form("/machines/rename", api.RenameMachine, fields, "The machine has its new name."),
+		formSaying("/machines/revoke", api.RevokeMachine, fields, revokedMachine),
+		formSaying("/machines/keep-out", api.KeepMachineOut, keepOut, keptOut),
+
+		view("/sharing", "sharing", "Sharing", (*Site).sharingData),
+		get(livePath+"sharing", liveStream("/sharing", sharingScene)),
+		formSaying("/sharing/share", api.PutShare, newShare(false), func(made api.Share) string { return "Shared with " + made.With + afterLimits(made.Cut, made.Warnings) }),
+		formSaying("/sharing/limits", api.PutShare, newShare(true), func(made api.Share) string {
+			return "These are now the limits of the share with " + made.With + afterLimits(made.Cut, made.Warnings)
+		}),
+		formSaying("/sharing/end", api.EndShare, shareToEnd, func(act api.EndedShare) string {
+			return "The share with " + act.With + " has ended. " + cutWords(act.Cut)
+		}),
+		post("/sharing/invite", (*Site).makeInvite),
+		form("/sharing/revoke", api.RevokeInvite, fields, "The invite is revoked: it can no longer be accepted. It cuts no call; shares that it made stay until you end them."),
+		formSaying("/sharing/accept", api.AcceptInvite, inviteCode, acceptedInvite),
+
+		view("/try", "try", "Try a model", (*Site).tryData),
+		post("/try", (*Site).tryOnce),
+		post("/try/stream", (*Site).tryLive),
+
+		get("/models", (*Site).modelsPage),
+		get(livePath+"models", liveStream("/models", modelsScene)),
+		view("/usage", "usage", "Usage", (*Site).usageData),
+		get("/usage.csv", (*Site).usageCSV),
+		get("/requests", (*Site).requestsPage),
+		view("/requests/{call}", "request", "Request", (*Site).requestData),
+	}
+}
+
+func groupPages() []page {
+	return []page{
+		view("/groups", "groups", "Groups", (*Site).groupsData),
+		form("/groups/create", api.CreateGroup, fields, "The group is there, and you are its admin."),
+		form("/groups/join", api.JoinGroup, fields, "You are in the group."),
+		formSaying("/groups/leave", api.LeaveGroup, fields, func(act api.GroupAct) string {
+			return "You left " + act.Group + ": neither side reaches the other's machines through it. " + cutWords(act.Cut)
+		}),
+		formSaying("/groups/limit", api.LimitGroup, groupLimits, func(made api.GroupLimits) string {
+			return "These are now your limits for " + made.Group + afterLimits(made.Cut, made.Warnings)
+		}),
+		formSaying("/groups/end", api.EndGroup, fields, func(act api.GroupAct) string {
+			return "The group " + act.Group + " has ended: no member reaches machines through it. " + cutWords(act.Cut)
+		}),
+		form("/groups/accept", api.AcceptGroup, fields, "You are in the group: its members reach your machines, and you reach theirs."),
+		form("/groups/decline", api.DeclineGroup, fields, "Declined: nothing is shared."),
+		formSaying("/groups/invite", api.InviteToGroup, fields, func(act api.GroupAct) string {
+			if act.State == "joined" {
+				return act.Member + " is in the group already."
+			}
+			return act.Member + " is invited, and is in the group after accepting."
+		}),
+		formSaying("/groups/withdraw", api.RemoveFromGroup, fields, func(act api.GroupAct) string { return "The invitation of " + act.Member + " is withdrawn." }),
+		formSaying("/groups/remove", api.RemoveFromGroup, fields, func(act api.GroupAct) string { return "Removed. " + cutWords(act.Cut) }),
+		form("/groups/admin", api.MakeAdmin, fields, "There is another admin."),
+		form("/groups/demote", api.DropAdmin, fields, "That member is no admin any more, and stays in the group."),
+		form("/groups/seen", api.SeeNotices, seenUntil, "Marked as seen."),
+	}
+}
+
+func operatorPages() []page {
+	return []page{
+		view(operatorPath, "operator", "Operator", (*Site).operatorData),
+		view(operatorPath+"/members", "operator-members", "Members", (*Site).membersData),
+		post(operatorPath+"/members/disable", (*Site).disableMember),
+		post(operatorPath+"/members/enable", (*Site).enableMember),
+		post(operatorPath+"/members/link", (*Site).linkMember),
+		view(operatorPath+"/machines", "operator-machines", "All machines", (*Site).allMachines),
+		view(operatorPath+"/audit", "operator-audit", "Audit log", (*Site).auditData),
+	}
 }

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"net/http"
 	"net/url"
 	"strings"
 	"time"
@@ -88,42 +87,29 @@ func (s *Site) holder(ctx context.Context, m account.Member) (holder, error) {
 	return holder{m, passkeys}, err
 }
 
-// scripted answers a page's script: with JSON, whatever it came to.
-func (s *Site) scripted(v *visit, answer any, err error) (reply, error) {
-	return reply{write: func(w http.ResponseWriter) {
-		if err == nil {
-			api.WriteJSON(w, http.StatusOK, answer)
-			return
-		}
-		f := fault.Of(err)
-		if f.Code == fault.InternalError {
-			s.Log.Error("page failed", "id", v.id, "method", v.Method, "error", err)
-		}
-		api.WriteFault(w, f, v.id)
-	}}, nil
-}
-
-// remember keeps what a challenge was given out for, until it is brought back,
-// once, or is too old.
-func (s *Site) remember(ctx context.Context, kind account.CeremonyKind, memberID string, session *webauthn.SessionData) error {
-	data, err := json.Marshal(session)
-	if err != nil {
-		return err
+// remember keeps what a challenge was given out for, as data, until it is brought
+// back, once, or the ceremony expires.
+func (s *Site) remember(ctx context.Context, challenge string, c account.Ceremony, data any) (err error) {
+	if c.Data, err = json.Marshal(data); err != nil {
+		return fault.New(fault.InvalidRequest, "the form holds text that is not UTF-8").Because(err)
 	}
-	now := time.Now().UTC()
-	return s.DB.BeginCeremony(ctx, account.Ceremony{
-		Hash: hashOf(session.Challenge), Kind: kind, MemberID: memberID, Data: data, Expires: now.Add(ceremonyLife),
-	}, now)
+	c.Hash = hashOf(challenge)
+	return s.DB.BeginCeremony(ctx, c, time.Now().UTC())
 }
 
-// recall is what the challenge that a browser brought back was given out for;
-// account.ErrNotFound if for nothing, or not just now.
-func (s *Site) recall(ctx context.Context, kind account.CeremonyKind, challenge string) (memberID string, session webauthn.SessionData, err error) {
+// recall reads what the challenge that a browser brought back was given out for into
+// data; account.ErrNotFound if for nothing, or not just now.
+func (s *Site) recall(ctx context.Context, challenge string, kind account.CeremonyKind, data any) (memberID string, err error) {
 	c, err := s.DB.TakeCeremony(ctx, hashOf(challenge), kind, time.Now())
 	if err != nil {
-		return "", session, err
+		return "", err
 	}
-	return c.MemberID, session, json.Unmarshal(c.Data, &session)
+	return c.MemberID, json.Unmarshal(c.Data, data)
+}
+
+// passkeyCeremony is one of the member's that ends soon.
+func passkeyCeremony(kind account.CeremonyKind, memberID string) account.Ceremony {
+	return account.Ceremony{Kind: kind, MemberID: memberID, Expires: time.Now().UTC().Add(ceremonyLife)}
 }
 
 func (s *Site) canPasskeys() error {
@@ -133,13 +119,8 @@ func (s *Site) canPasskeys() error {
 	return nil
 }
 
-// beginSignIn is POST /signin/passkey/begin: a challenge for any
-// passkey, without a name.
-func (s *Site) beginSignIn(v *visit) (reply, error) {
-	answer, err := s.signInChallenge(v)
-	return s.scripted(v, answer, err)
-}
-
+// signInChallenge is POST /signin/passkey/begin: a challenge for any passkey, without
+// a name.
 func (s *Site) signInChallenge(v *visit) (*protocol.CredentialAssertion, error) {
 	if err := cmp.Or(s.canPasskeys(), s.slowDown(v)); err != nil {
 		return nil, err
@@ -148,7 +129,7 @@ func (s *Site) signInChallenge(v *visit) (*protocol.CredentialAssertion, error) 
 	if err != nil {
 		return nil, err
 	}
-	return options, s.remember(v.Context(), account.UsePasskey, "", session)
+	return options, s.remember(v.Context(), session.Challenge, passkeyCeremony(account.UsePasskey, ""), session)
 }
 
 // signInByPasskey is POST /signin/passkey. There is one message for whatever is
@@ -181,7 +162,8 @@ func (s *Site) asserted(ctx context.Context, text string) (account.Member, error
 	if err != nil {
 		return refuse(err)
 	}
-	_, session, err := s.recall(ctx, account.UsePasskey, answer.Response.CollectedClientData.Challenge)
+	var session webauthn.SessionData
+	_, err = s.recall(ctx, answer.Response.CollectedClientData.Challenge, account.UsePasskey, &session)
 	if errors.Is(err, account.ErrNotFound) {
 		return refuse(err)
 	}
@@ -218,18 +200,10 @@ func (s *Site) asserted(ctx context.Context, text string) (account.Member, error
 	return refuse(account.ErrNotFound)
 }
 
-// beginPasskey is POST /account/passkeys/begin: a challenge for a new passkey of
-// the member's, who has to have signed in just now or to give the password again.
-func (s *Site) beginPasskey(v *visit) (reply, error) {
-	answer, err := s.newPasskeyChallenge(v)
-	return s.scripted(v, answer, err)
-}
-
+// newPasskeyChallenge is POST /account/passkeys/begin: a challenge for a new passkey
+// of the member's, who has to have signed in just now or to give the password again.
 func (s *Site) newPasskeyChallenge(v *visit) (*protocol.CredentialCreation, error) {
-	if err := s.canPasskeys(); err != nil {
-		return nil, err
-	}
-	if err := s.checkRecent(v); err != nil {
+	if err := cmp.Or(s.canPasskeys(), s.checkRecent(v)); err != nil {
 		return nil, err
 	}
 	whose, err := s.holder(v.Context(), v.me)
@@ -244,7 +218,7 @@ func (s *Site) newPasskeyChallenge(v *visit) (*protocol.CredentialCreation, erro
 	if err != nil {
 		return nil, err
 	}
-	return options, s.remember(v.Context(), account.AddPasskey, v.me.ID, session)
+	return options, s.remember(v.Context(), session.Challenge, passkeyCeremony(account.AddPasskey, v.me.ID), session)
 }
 
 // addPasskey is POST /account/passkeys name, answer.
@@ -259,7 +233,8 @@ func (s *Site) addPasskey(v *visit) (reply, error) {
 	if err != nil {
 		return refuse(err)
 	}
-	memberID, session, err := s.recall(v.Context(), account.AddPasskey, answer.Response.CollectedClientData.Challenge)
+	var session webauthn.SessionData
+	memberID, err := s.recall(v.Context(), answer.Response.CollectedClientData.Challenge, account.AddPasskey, &session)
 	if errors.Is(err, account.ErrNotFound) || err == nil && memberID != v.me.ID {
 		return refuse(account.ErrNotFound)
 	}

@@ -149,13 +149,8 @@ func (s *Site) sendOn(v *visit, memberID string, going away) (reply, error) {
 	}
 	state := rand.Text()
 	going.Nonce, going.Verifier = rand.Text(), oauth2.GenerateVerifier()
-	data, err := json.Marshal(going)
-	if err != nil {
-		return reply{}, fault.New(fault.InvalidRequest, "the form holds text that is not UTF-8").Because(err)
-	}
-	now := time.Now().UTC()
-	c := account.Ceremony{Hash: hashOf(state), Kind: account.AtProvider, MemberID: memberID, Data: data, Expires: now.Add(awayFor)}
-	if err := s.DB.BeginCeremony(v.Context(), c, now); err != nil {
+	c := account.Ceremony{Kind: account.AtProvider, MemberID: memberID, Expires: time.Now().UTC().Add(awayFor)}
+	if err := s.remember(v.Context(), state, c, going); err != nil {
 		return reply{}, err
 	}
 	s.sessions.Put(v.Context(), sessionState, state)
@@ -175,15 +170,12 @@ func (s *Site) comeBack(v *visit) (reply, error) {
 		return reply{}, stray
 	}
 	s.sessions.Remove(v.Context(), sessionState)
-	c, err := s.DB.TakeCeremony(v.Context(), hashOf(began), account.AtProvider, time.Now())
-	if errors.Is(err, account.ErrNotFound) || err == nil && c.MemberID != "" && c.MemberID != v.me.ID {
+	var from away
+	memberID, err := s.recall(v.Context(), began, account.AtProvider, &from)
+	if errors.Is(err, account.ErrNotFound) || err == nil && memberID != "" && memberID != v.me.ID {
 		return reply{}, stray
 	}
 	if err != nil {
-		return reply{}, err
-	}
-	var from away
-	if err := json.Unmarshal(c.Data, &from); err != nil {
 		return reply{}, err
 	}
 	if why := query.Get("error"); why != "" {
@@ -194,7 +186,7 @@ func (s *Site) comeBack(v *visit) (reply, error) {
 	if err != nil {
 		return reply{}, err
 	}
-	if c.MemberID != "" {
+	if memberID != "" {
 		return s.bind(v, who)
 	}
 	return s.signInAs(v, who, from)
@@ -240,10 +232,7 @@ func (s *Site) whoCame(ctx context.Context, query url.Values, from away) (who ac
 		Name     string `json:"name"`
 	}
 	_ = signed.Claims(&says) // for display alone
-	shown := plain(says.Username, 100)
-	if shown == "" {
-		shown = plain(says.Name, 100)
-	}
+	shown := cmp.Or(plain(says.Username, 100), plain(says.Name, 100))
 	return account.Identity{Issuer: signed.Issuer, Subject: signed.Subject, Shown: shown}, nil
 }
 
@@ -311,12 +300,11 @@ func (s *Site) newcomerPage(v *visit) (reply, error) {
 	if n == nil {
 		return reply{to: "/signin"}, nil
 	}
-	data := map[string]string{"Provider": s.provider.Name, "Shown": n.Shown, "Invite": n.Invite, "Name": v.form.Get("name")}
+	data := map[string]string{
+		"Provider": s.provider.Name, "Shown": n.Shown, "Invite": cmp.Or(v.form.Get("invite"), n.Invite), "Name": v.form.Get("name"),
+	}
 	if data["Name"] == "" && api.CheckName(n.Shown) == nil {
 		data["Name"] = n.Shown
-	}
-	if invite := v.form.Get("invite"); invite != "" {
-		data["Invite"] = invite
 	}
 	return reply{page: "newcomer", title: "Sign up", data: data}, nil
 }
@@ -331,17 +319,17 @@ func (s *Site) signUpByProvider(v *visit) (reply, error) {
 	if n == nil {
 		return reply{}, fault.New(fault.NotAllowed, "that took too long: begin once more at Sign in")
 	}
-	made, now, err := s.newMember(v)
+	made, err := s.newMember(v)
 	if err != nil {
 		return reply{}, err
 	}
 	made.Identity = &account.Identity{
-		ID: account.NewID("idn_"), MemberID: made.Member.ID, Issuer: n.Issuer, Subject: n.Subject, Shown: n.Shown, Created: now,
+		ID: account.NewID("idn_"), MemberID: made.Member.ID, Issuer: n.Issuer, Subject: n.Subject, Shown: n.Shown, Created: made.Member.Created,
 	}
 	if _, err := s.DB.Identity(v.Context(), n.Issuer, n.Subject); err == nil {
 		return reply{}, fault.New(fault.InvalidRequest, "that account at %s is bound by now: sign in with it", s.provider.Name)
 	}
-	return reply{to: n.Next}, s.takeIn(v, made, now, "provider")
+	return reply{to: n.Next}, s.takeIn(v, made, "provider")
 }
 
 // unbind is POST /account/provider/remove identity: it ends the member's other

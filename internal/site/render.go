@@ -6,11 +6,9 @@ import (
 	"compress/gzip"
 	"crypto/sha256"
 	"embed"
-	"encoding/hex"
 	"fmt"
 	"html/template"
 	"io/fs"
-	"mime"
 	"net/http"
 	"net/url"
 	"path"
@@ -33,71 +31,52 @@ var files embed.FS
 // content, then its name, so that browsers keep it for good.
 const staticPath = "/static/"
 
-// look is the templates and the static files, made when first asked for.
-type look struct {
-	templates func() map[string]*template.Template
-	assets    func() map[string]asset // by what follows staticPath
-	paths     func() map[string]string
-}
-
 // asset is one static file.
 type asset struct {
 	kind         string
 	body, zipped []byte
 }
 
-func newLook() look {
-	var l look
-	l.assets = sync.OnceValue(readAssets)
-	l.paths = sync.OnceValue(func() map[string]string {
+// assetKinds are the types of the static files, whatever this computer's tables say.
+var assetKinds = map[string]string{".css": "text/css; charset=utf-8", ".js": "text/javascript; charset=utf-8", ".svg": "image/svg+xml"}
+
+// assets are the static files by their paths, and assetPaths the paths by the names.
+var (
+	assets = sync.OnceValue(func() map[string]asset {
+		all := map[string]asset{}
+		for _, name := range must(fs.Glob(files, "static/*")) {
+			a := asset{kind: assetKinds[path.Ext(name)], body: must(files.ReadFile(name))}
+			if a.kind == "" {
+				continue
+			}
+			var zipped bytes.Buffer
+			zip := gzip.NewWriter(&zipped)
+			_, _ = zip.Write(a.body) // into memory
+			_ = zip.Close()
+			a.zipped = zipped.Bytes()
+			all[fmt.Sprintf("%s%.8x/%s", staticPath, sha256.Sum256(a.body), path.Base(name))] = a
+		}
+		return all
+	})
+	assetPaths = sync.OnceValue(func() map[string]string {
 		paths := map[string]string{}
-		for hashed := range l.assets() {
-			paths[path.Base(hashed)] = staticPath + hashed
+		for at := range assets() {
+			paths[path.Base(at)] = at
 		}
 		return paths
 	})
-	l.templates = sync.OnceValue(l.parse)
-	return l
-}
-
-func readAssets() map[string]asset {
-	assets := map[string]asset{}
-	names, err := fs.Glob(files, "static/*")
-	must(err)
-	for _, name := range names {
-		body, err := files.ReadFile(name)
-		must(err)
-		sum := sha256.Sum256(body)
-		a := asset{kind: mime.TypeByExtension(path.Ext(name)), body: body}
-		var zipped bytes.Buffer
-		zip := gzip.NewWriter(&zipped)
-		_, err = zip.Write(body)
-		must(cmp.Or(err, zip.Close()))
-		a.zipped = zipped.Bytes()
-		switch path.Ext(name) { // not what this computer's tables say
-		case ".css":
-			a.kind = "text/css; charset=utf-8"
-		case ".js":
-			a.kind = "text/javascript; charset=utf-8"
-		case ".svg":
-			a.kind = "image/svg+xml"
-		default:
-			continue
-		}
-		assets[hex.EncodeToString(sum[:8])+"/"+path.Base(name)] = a
-	}
-	return assets
-}
+)
 
 // must is for what is compiled in: it fails in the first test, or never.
-func must(err error) {
+func must[T any](value T, err error) T {
 	if err != nil {
 		panic(err)
 	}
+	return value
 }
 
-func (l look) serveStatic(w http.ResponseWriter, r *http.Request, name string) {
-	a, ok := l.assets()[name]
+func serveStatic(w http.ResponseWriter, r *http.Request) {
+	a, ok := assets()[r.URL.Path]
 	if !ok || r.Method != http.MethodGet && r.Method != http.MethodHead {
 		http.Error(w, "there is no such file", http.StatusNotFound)
 		return
@@ -117,28 +96,18 @@ func (l look) serveStatic(w http.ResponseWriter, r *http.Request, name string) {
 	}
 }
 
-// parse reads every template of a page with the layout around it.
-func (l look) parse() map[string]*template.Template {
+// templates are those of the pages, each with the layout around it.
+var templates = sync.OnceValue(func() map[string]*template.Template {
 	base := template.Must(template.New("layout").Funcs(template.FuncMap{
-		"asset":  func(name string) string { return l.paths()[name] },
-		"moment": func(t time.Time) string { return t.UTC().Format(time.RFC3339) },
+		"asset":  func(name string) string { return assetPaths()[name] },
 		"when":   when,
-		"number": func(n any) (string, error) {
-			switch n := n.(type) {
-			case int:
-				return number(int64(n)), nil
-			case int64:
-				return number(n), nil
-			}
-			return "", fmt.Errorf("%T is no number", n)
-		},
+		"number": number,
 		"size":   size,
-		"millis": func(d time.Duration) int64 { return d.Milliseconds() },
-		"link": func(v view, href, text string) navLink {
+		"link": func(v screen, href, text string) navLink {
 			return navLink{href, text, v.Path == href || strings.HasPrefix(v.Path, href+"/")}
 		},
 		"side": func(title, id string, days int, side api.UsageSide) usageSide {
-			return usageSide{title, usageTable{id, "", days}, side}
+			return usageSide{title, id, days, side}
 		},
 		"code":    inCode,
 		"browser": browserName,
@@ -149,17 +118,14 @@ func (l look) parse() map[string]*template.Template {
 			now := s.texts[id]
 			return liveWords{id, cmp.Or(now.text, idle), now.tone, idle}
 		},
-		"key": func(parts ...any) string { return fmt.Sprint(parts...) },
-		"fields": func(prefix string, form url.Values, mine bool) limitFields {
+		// edit is the fields of new limits, or of those that are there, or, where the
+		// form is theirs, with what was typed into them.
+		"edit": func(prefix string, form url.Values, mine bool, there ...api.Limits) limitFields {
 			if !mine {
-				form = nil
-			}
-			return limitFields{prefix, form}
-		},
-		// edit is the fields of limits that are there, or, where the form is theirs,
-		// with what was typed into them.
-		"edit": func(prefix string, form url.Values, mine bool, l api.Limits) limitFields {
-			if !mine {
+				var l api.Limits
+				if len(there) > 0 {
+					l = there[0]
+				}
 				form = url.Values{"models": {strings.Join(l.Models, "\n")}, "hours": {l.Hours}}
 				for name, n := range map[string]*int{"concurrent": l.Concurrent, "per_day": l.PerDay} {
 					if n != nil {
@@ -169,19 +135,16 @@ func (l look) parse() map[string]*template.Template {
 			}
 			return limitFields{prefix, form}
 		},
-		"speed": func(perSecond float64) string { return strconv.FormatFloat(perSecond, 'f', 1, 64) },
 	}).ParseFS(files, "templates/layout.html", "templates/parts.html"))
-	names, err := fs.Glob(files, "templates/*.html")
-	must(err)
 	parsed := map[string]*template.Template{}
-	for _, name := range names {
+	for _, name := range must(fs.Glob(files, "templates/*.html")) {
 		page := strings.TrimSuffix(path.Base(name), ".html")
 		if page != "layout" && page != "parts" {
 			parsed[page] = template.Must(template.Must(base.Clone()).ParseFS(files, name))
 		}
 	}
 	return parsed
-}
+})
 
 // navLink is one link at the top of every page.
 type navLink struct {
@@ -202,19 +165,10 @@ type limitFields struct {
 
 // usageSide is one side of /usage under its title; its ID begins the ids in it.
 type usageSide struct {
-	Title string
-	usageTable
-	Side api.UsageSide
+	Title, ID string
+	Days      int
+	Side      api.UsageSide
 }
-
-// usageTable is one table of a side, as its CSV is asked for.
-type usageTable struct {
-	ID, Of string
-	Days   int
-}
-
-// Table is that table of the side.
-func (u usageTable) Table(of string) usageTable { return usageTable{u.ID, of, u.Days} }
 
 // when is a time as a page shows it before its script puts it into the reader's
 // own zone.
@@ -225,9 +179,9 @@ func when(t time.Time) string {
 	return t.UTC().Format("2 Jan 2006, 15:04 UTC")
 }
 
-// number is n with its thousands apart.
-func number(n int64) string {
-	text := strconv.FormatInt(n, 10)
+// number is an integer with its thousands apart.
+func number(n any) string {
+	text := fmt.Sprint(n)
 	for i := len(text) - 3; i > 0 && text[i-1] != '-'; i -= 3 {
 		text = text[:i] + "\u202f" + text[i:]
 	}
@@ -296,8 +250,8 @@ func reachWords(r account.Reach) string {
 	}
 }
 
-// view is what every template is given.
-type view struct {
+// screen is what every template is given.
+type screen struct {
 	Title   string
 	Path    string
 	Me      account.Member
@@ -326,13 +280,7 @@ func (s *Site) answerWith(w http.ResponseWriter, v *visit, out reply, err error)
 		w.WriteHeader(http.StatusSeeOther)
 		return
 	}
-	if err == nil && out.file != nil {
-		h.Set("Content-Type", out.file.kind)
-		h.Set("Content-Disposition", fmt.Sprintf("attachment; filename=%q", out.file.name))
-		_, _ = w.Write(out.file.body)
-		return
-	}
-	seen := view{
+	seen := screen{
 		Title: out.title, Path: v.URL.Path, Me: v.me, SignUp: s.SignUp, Base: s.Base, ID: v.id, Data: out.data, Form: v.form,
 	}
 	status := http.StatusOK
@@ -347,13 +295,13 @@ func (s *Site) answerWith(w http.ResponseWriter, v *visit, out reply, err error)
 		seen.Done = s.sessions.PopString(v.Context(), sessionDone)
 	}
 	if out.page == "" {
-		out.page, seen.Title = "problem", http.StatusText(status)
+		out.page, seen.Title = "problem", cmp.Or(out.title, http.StatusText(status))
 	}
 	if v.me.ID != "" {
 		seen.Notices = s.countNotices(v)
 	}
 	var text bytes.Buffer
-	if err := s.look.templates()[out.page].ExecuteTemplate(&text, "layout", seen); err != nil {
+	if err := templates()[out.page].ExecuteTemplate(&text, "layout", seen); err != nil {
 		s.Log.Error("cannot write a page", "id", v.id, "page", out.page, "error", err)
 		http.Error(w, "something went wrong on our side; the id "+v.id+" finds it in the log", http.StatusInternalServerError)
 		return

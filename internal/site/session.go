@@ -80,7 +80,10 @@ func (sessionCodec) Decode(text []byte) (time.Time, map[string]any, error) {
 
 // sessionStore lets scs keep its sessions in the hub's store. Their ids are
 // hashes of what browsers hold.
-type sessionStore struct{ api *api.API }
+type sessionStore struct {
+	scs.Store // of calls without a context: none is made
+	api       *api.API
+}
 
 // FindCtx satisfies scs.CtxStore.
 func (k sessionStore) FindCtx(ctx context.Context, id string) ([]byte, bool, error) {
@@ -94,17 +97,12 @@ func (k sessionStore) FindCtx(ctx context.Context, id string) ([]byte, bool, err
 // CommitCtx satisfies scs.CtxStore. A session that was read from the store is
 // not made again: it may have been ended since.
 func (k sessionStore) CommitCtx(ctx context.Context, id string, text []byte, expires time.Time) error {
-	_, values, err := sessionCodec{}.Decode(text)
-	if err != nil {
-		return err
-	}
 	var data sessionData
 	if err := json.Unmarshal(text, &data); err != nil {
 		return err
 	}
 	now := time.Now().UTC()
-	session := account.Session{ID: id, Data: text, Created: now, Seen: now, Expires: expires}
-	session.MemberID, _ = values[sessionMember].(string)
+	session := account.Session{ID: id, MemberID: data.Values[sessionMember], Data: text, Created: now, Seen: now, Expires: expires}
 	if data.Values[sessionKept] != "" {
 		return k.api.DB.TouchSession(ctx, session)
 	}
@@ -115,20 +113,6 @@ func (k sessionStore) CommitCtx(ctx context.Context, id string, text []byte, exp
 func (k sessionStore) DeleteCtx(ctx context.Context, id string) error {
 	return k.api.DB.EndSession(ctx, id)
 }
-
-// Find, Commit and Delete satisfy scs.Store, which scs never calls where there
-// is a context.
-func (k sessionStore) Find(id string) ([]byte, bool, error) {
-	return k.FindCtx(context.Background(), id)
-}
-
-// Commit is CommitCtx.
-func (k sessionStore) Commit(id string, text []byte, expires time.Time) error {
-	return k.CommitCtx(context.Background(), id, text, expires)
-}
-
-// Delete is DeleteCtx.
-func (k sessionStore) Delete(id string) error { return k.DeleteCtx(context.Background(), id) }
 
 // begin signs the member in: the browser gets a new token, whatever it held.
 func (s *Site) begin(v *visit, member account.Member, how string) error {
@@ -240,47 +224,35 @@ func (t *throttle) give(key string) {
 	}
 }
 
-// limits bound what can be guessed at.
-type limits struct {
-	fromAddress *throttle // sign-ins and sign-ups, by address
-	guesses     *throttle // passwords, by address and the account's name
-	ofName      *throttle // the same, by name, from all addresses
-	ofBrowser   *throttle // the same in a browser that the member signed in with before
-	confirms    *throttle // passwords typed once more by who is signed in, by member
-	recoverFrom *throttle // recoveries, by address
-	recoverOf   *throttle // and by address and name
-	devices     *throttle // requests for approval, by address
-	polls       *throttle // by request
-	userCodes   *throttle // codes typed, by member
-	codesFrom   *throttle // and by address
-	verifiers   *throttle // e-mails that prove an address, by member
-	verified    *throttle // and by that address
-	recoveries  *throttle // recoveries by mail, by the e-mail address
-	inviters    *throttle // mailed invitations to groups, by the admin who invites
-	notices     *throttle // mailed notices of groups, by the member who is notified
-}
-
 // pollEvery is how often a device may ask whether it was approved.
 const pollEvery = 2 * time.Second
 
+// limits bound what can be guessed at, and what is done for visitors.
+type limits struct {
+	fromAddress, guesses, ofName, ofBrowser, confirms, recoverFrom, recoverOf *throttle
+	devices, polls, userCodes, codesFrom                                      *throttle
+	verifiers, verified, recoveries, inviters, notices                        *throttle
+}
+
 func newLimits() limits {
 	return limits{
-		fromAddress: &throttle{every: 6 * time.Second, burst: 20},
-		guesses:     &throttle{every: 30 * time.Second, burst: 10},
-		// Twice as many as one address may go on with, or it could shut out the rest.
+		fromAddress: &throttle{every: 6 * time.Second, burst: 20},  // sign-ins and sign-ups, by address
+		guesses:     &throttle{every: 30 * time.Second, burst: 10}, // passwords, by address and the account's name
+		// The same by name, from all addresses: twice as many as one address may go on
+		// with, or it could shut out the rest.
 		ofName:      &throttle{every: 15 * time.Second, burst: 100},
-		ofBrowser:   &throttle{every: 30 * time.Second, burst: 10},
-		confirms:    &throttle{every: 30 * time.Second, burst: 10},
-		recoverFrom: &throttle{every: 6 * time.Second, burst: 20},
-		recoverOf:   &throttle{every: 30 * time.Second, burst: 10},
-		devices:     &throttle{every: 2 * time.Minute, burst: 30},
-		polls:       &throttle{every: pollEvery - 200*time.Millisecond, burst: 1},
-		userCodes:   &throttle{every: 2 * time.Minute, burst: 5},
-		codesFrom:   &throttle{every: 2 * time.Minute, burst: 30},
-		verifiers:   &throttle{every: 10 * time.Minute, burst: 5},
-		verified:    &throttle{every: 20 * time.Minute, burst: 3},
-		recoveries:  &throttle{every: 10 * time.Minute, burst: 3},
-		inviters:    &throttle{every: time.Minute, burst: 30},
-		notices:     &throttle{every: time.Hour, burst: 5},
+		ofBrowser:   &throttle{every: 30 * time.Second, burst: 10},                // the same in a browser that the member signed in with before
+		confirms:    &throttle{every: 30 * time.Second, burst: 10},                // passwords typed once more by who is signed in, by member
+		recoverFrom: &throttle{every: 6 * time.Second, burst: 20},                 // recoveries, by address
+		recoverOf:   &throttle{every: 30 * time.Second, burst: 10},                // and by address and name
+		devices:     &throttle{every: 2 * time.Minute, burst: 30},                 // requests for approval, by address
+		polls:       &throttle{every: pollEvery - 200*time.Millisecond, burst: 1}, // by request
+		userCodes:   &throttle{every: 2 * time.Minute, burst: 5},                  // codes typed, by member
+		codesFrom:   &throttle{every: 2 * time.Minute, burst: 30},                 // and by address
+		verifiers:   &throttle{every: 10 * time.Minute, burst: 5},                 // e-mails that prove an address, by member
+		verified:    &throttle{every: 20 * time.Minute, burst: 3},                 // and by that address
+		recoveries:  &throttle{every: 10 * time.Minute, burst: 3},                 // recoveries by mail, by the e-mail address
+		inviters:    &throttle{every: time.Minute, burst: 30},                     // mailed invitations to groups, by the admin who invites
+		notices:     &throttle{every: time.Hour, burst: 5},                        // mailed notices of groups, by the member who is notified
 	}
 }

@@ -22,15 +22,9 @@ type sharingData struct {
 }
 
 func (s *Site) sharingData(v *visit) (sharingData, error) {
-	shares, err := call(s, v, api.ListShares, api.None{})
-	if err != nil {
-		return sharingData{}, err
-	}
-	invites, err := call(s, v, api.ListInvites, api.None{})
-	if err != nil {
-		return sharingData{}, err
-	}
-	groups, err := call(s, v, api.ListGroups, api.None{})
+	shares, noShares := call(s, v, api.ListShares, api.None{})
+	invites, noInvites := call(s, v, api.ListInvites, api.None{})
+	groups, noGroups := call(s, v, api.ListGroups, api.None{})
 	data := sharingData{Invites: invites.Data, Live: sharingScene(s, s.glance(time.Now()), v.caller())}
 	slices.Reverse(data.Invites)
 	for _, g := range groups.Data {
@@ -45,12 +39,7 @@ func (s *Site) sharingData(v *visit) (sharingData, error) {
 			data.Received = append(data.Received, share)
 		}
 	}
-	return data, err
-}
-
-func (s *Site) sharingPage(v *visit) (reply, error) {
-	data, err := s.sharingData(v)
-	return reply{page: "sharing", title: "Sharing", data: data}, err
+	return data, cmp.Or(noShares, noInvites, noGroups)
 }
 
 // number reads a field that holds an integer; empty is 0.
@@ -100,38 +89,31 @@ func limitField[T any](value T, empty, ends bool) api.Given[T] {
 	return api.Given[T]{}
 }
 
-// share is POST /sharing/share with, and the limits that are new or change.
-func (s *Site) share(v *visit) (reply, error) { return s.putShare(v, "Shared with ", false) }
-
-// limitShare is POST /sharing/limits with, and all limits of that share.
-func (s *Site) limitShare(v *visit) (reply, error) {
-	return s.putShare(v, "These are now the limits of the share with ", true)
-}
-
-func (s *Site) putShare(v *visit, done string, ends bool) (reply, error) {
-	limits, err := v.limits(ends)
-	if err != nil {
-		return reply{}, err
+// newShare reads a member and the limits of the share: those that are new or change,
+// or all of them (ends).
+func newShare(ends bool) func(*visit) (api.NewShare, error) {
+	return func(v *visit) (api.NewShare, error) {
+		limits, err := v.limits(ends)
+		return api.NewShare{With: strings.TrimSpace(v.form.Get("with")), LimitChange: limits}, err
 	}
-	made, err := call(s, v, api.PutShare, api.NewShare{With: strings.TrimSpace(v.form.Get("with")), LimitChange: limits})
-	return reply{to: "/sharing", done: done + made.With + "." + afterLimits(made.Cut, made.Warnings)}, err
 }
 
-// afterLimits says what a change of limits cuts, and what of it names nothing.
+// shareToEnd reads the member whose share ends.
+func shareToEnd(v *visit) (api.MemberName, error) {
+	return api.MemberName{Member: v.form.Get("with")}, nil
+}
+
+// afterLimits ends the sentence on a change of limits: what it cuts, and what of it
+// names nothing.
 func afterLimits(cut int, warnings []string) string {
-	text := ""
+	text := "."
 	if cut > 0 {
-		text = " " + cutWords(cut)
+		text += " " + cutWords(cut)
 	}
 	for _, w := range warnings {
 		text += " Note: " + w + "."
 	}
 	return strings.ReplaceAll(text, "?.", "?")
-}
-
-func (s *Site) endShare(v *visit) (reply, error) {
-	act, err := call(s, v, api.EndShare, api.MemberName{Member: v.form.Get("with")})
-	return reply{to: "/sharing", done: "The share with " + act.With + " has ended. " + cutWords(act.Cut)}, err
 }
 
 // makeInvite is POST /sharing/invite: the answer is the only one that shows the
@@ -145,26 +127,27 @@ func (s *Site) makeInvite(v *visit) (reply, error) {
 	if err != nil {
 		return reply{}, err
 	}
+	data, err := s.sharingData(v) // first: what cannot be shown is not made
+	if err != nil {
+		return reply{}, err
+	}
 	made, err := call(s, v, api.CreateInvite, api.NewInvite{Uses: uses, Expires: v.form.Get("expires"), LimitChange: limits})
 	if err != nil {
 		return reply{}, err
 	}
 	v.form = nil // the form below begins empty
-	data, err := s.sharingData(v)
+	data.Invites = append([]api.Invite{made}, data.Invites...)
 	data.Link, data.Warnings = s.inviteLink(made.Code), made.Warnings
-	return reply{page: "sharing", title: "Sharing", data: data}, err
+	return reply{page: "sharing", title: "Sharing", data: data}, nil
 }
 
-func (s *Site) endInvite(v *visit) (reply, error) {
-	done := "The invite is revoked: it can no longer be accepted. It cuts no call; shares that it made stay until you end them."
-	return did(s, v, reply{to: "/sharing", done: done}, api.RevokeInvite, api.InviteID{Invite: v.form.Get("invite")})
+func inviteCode(v *visit) (api.InviteCode, error) {
+	return api.InviteCode{Code: inviteIn(v.form.Get("code"))}, nil
 }
 
-func (s *Site) accept(v *visit) (reply, error) {
-	made, err := call(s, v, api.AcceptInvite, api.InviteCode{Code: inviteIn(v.form.Get("code"))})
-	done := "Accepted: these machines are yours to use now."
+func acceptedInvite(made api.Accepted) string {
 	if made.State != "accepted" {
-		done = made.Owner + " shares with you already: that share and its limits are as they were, and the invite is not used."
+		return made.Owner + " shares with you already: that share and its limits are as they were, and the invite is not used."
 	}
-	return reply{to: "/sharing", done: done}, err
+	return "Accepted: these machines are yours to use now."
 }

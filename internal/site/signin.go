@@ -1,11 +1,14 @@
 package site
 
 import (
+	"cmp"
 	"errors"
 	"math"
 	"net/url"
 	"strings"
 	"time"
+
+	"github.com/go-json-experiment/json"
 
 	"github.com/kith/kith/internal/account"
 	"github.com/kith/kith/internal/api"
@@ -54,12 +57,9 @@ type signInData struct {
 	Provider    string // the name of the one to sign in at; empty: none
 }
 
-func (s *Site) signInPage(v *visit) (reply, error) {
-	next := v.URL.Query().Get("next")
-	if next == "" {
-		next = v.form.Get("next")
-	}
-	return reply{page: "signin", title: "Sign in", data: signInData{s.localPath(next), s.passkeys != nil, s.provider.name()}}, nil
+func (s *Site) signInData(v *visit) (signInData, error) {
+	next := cmp.Or(v.URL.Query().Get("next"), v.form.Get("next"))
+	return signInData{s.localPath(next), s.passkeys != nil, s.provider.name()}, nil
 }
 
 // signIn is POST /signin. One message, and one amount of work, for a name that
@@ -120,8 +120,8 @@ func (d signUpData) SignIn() string {
 	return "/signin?" + url.Values{"next": {"/invite/" + url.PathEscape(d.Invite)}}.Encode()
 }
 
-func (s *Site) signUpPage(v *visit) (reply, error) {
-	return reply{page: "signup", title: "Sign up", data: signUpData{v.form.Get("invite"), v.form.Get("link"), s.provider.name()}}, nil
+func (s *Site) signUpData(v *visit) (signUpData, error) {
+	return signUpData{v.form.Get("invite"), v.form.Get("link"), s.provider.name()}, nil
 }
 
 // signUp is POST /signup: a new member with a password, who is then signed in.
@@ -129,30 +129,29 @@ func (s *Site) signUp(v *visit) (reply, error) {
 	if err := s.slowDown(v); err != nil {
 		return reply{}, err
 	}
-	made, now, err := s.newMember(v)
+	made, err := s.newMember(v)
 	if err != nil {
 		return reply{}, err
 	}
 	if made.Password, err = s.Passwords.Hash(v.Context(), made.Member.Name, v.form.Get("password")); err != nil {
 		return reply{}, err
 	}
-	return reply{to: "/"}, s.takeIn(v, made, now, "sign-up")
+	return reply{to: "/"}, s.takeIn(v, made, "sign-up")
 }
 
 // newMember is who the form says would sign up, if they may.
-func (s *Site) newMember(v *visit) (made account.SignUp, now time.Time, err error) {
+func (s *Site) newMember(v *visit) (made account.SignUp, err error) {
 	name := strings.TrimSpace(v.form.Get("name"))
 	if f := api.CheckName(name); f != nil {
-		return made, now, f
+		return made, f
 	}
-	now = time.Now().UTC().Truncate(time.Millisecond)
-	made.Member = account.Member{ID: account.NewID("mem_"), Name: name, Created: now}
-	return made, now, s.letIn(v, &made, now)
+	made.Member = account.Member{ID: account.NewID("mem_"), Name: name, Created: time.Now().UTC().Truncate(time.Millisecond)}
+	return made, s.letIn(v, &made)
 }
 
 // takeIn makes the member, and signs them in.
-func (s *Site) takeIn(v *visit, made account.SignUp, now time.Time, how string) error {
-	err := s.DB.SignUp(v.Context(), made, now)
+func (s *Site) takeIn(v *visit, made account.SignUp, how string) error {
+	err := s.DB.SignUp(v.Context(), made, made.Member.Created)
 	switch {
 	case errors.Is(err, account.ErrExists):
 		return fault.New(fault.InvalidRequest, "a member is called %q already: choose another name", made.Member.Name).WithParam("name")
@@ -171,7 +170,7 @@ func (s *Site) takeIn(v *visit, made account.SignUp, now time.Time, how string) 
 
 // letIn finds what lets a visitor sign up: a link, an invite, or
 // that anybody may.
-func (s *Site) letIn(v *visit, made *account.SignUp, now time.Time) error {
+func (s *Site) letIn(v *visit, made *account.SignUp) error {
 	if text := v.form.Get("link"); text != "" {
 		hash, ok := s.CodeHash(text, credential.LinkCode)
 		there, err := s.DB.OperatorCanSignIn(v.Context())
@@ -270,8 +269,8 @@ type recoverData struct {
 	Mailed  bool // a link was, if a member has the address that was typed
 }
 
-func (s *Site) recoverPage(*visit) (reply, error) {
-	return reply{page: "recover", title: "Recover an account", data: recoverData{CanMail: s.mail != nil}}, nil
+func (s *Site) recoverData(*visit) (recoverData, error) {
+	return recoverData{CanMail: s.mail != nil}, nil
 }
 
 // slowRecovery refuses a recovery that comes too soon after others from its address,
@@ -328,19 +327,16 @@ type sessionView struct {
 	Created, Seen time.Time
 }
 
-func (s *Site) sessionsPage(v *visit) (reply, error) {
+func (s *Site) sessionsData(v *visit) ([]sessionView, error) {
 	kept, err := s.DB.SessionsOf(v.Context(), v.me.ID, time.Now())
-	if err != nil {
-		return reply{}, err
-	}
 	this := s.sessionID(v.Context())
 	views := make([]sessionView, len(kept))
 	for i, k := range kept {
-		_, values, _ := sessionCodec{}.Decode(k.Data) // one that cannot be read can still be ended
-		text := func(name string) string { t, _ := values[name].(string); return t }
-		views[i] = sessionView{k.ID, k.ID == this, text(sessionFrom), text(sessionAgent), text(sessionHow), k.Created, k.Seen}
+		var data sessionData
+		_ = json.Unmarshal(k.Data, &data) // one that cannot be read can still be ended
+		views[i] = sessionView{k.ID, k.ID == this, data.Values[sessionFrom], data.Values[sessionAgent], data.Values[sessionHow], k.Created, k.Seen}
 	}
-	return reply{page: "sessions", title: "Sessions", data: views}, nil
+	return views, err
 }
 
 // endSession is POST /sessions/end: one of the member's, or all others.

@@ -9,11 +9,11 @@ import (
 	"errors"
 	"net/http"
 	"net/url"
+	"path"
 	"slices"
 	"strings"
 
 	"github.com/alexedwards/scs/v2"
-	"github.com/go-json-experiment/json"
 	"github.com/go-webauthn/webauthn/webauthn"
 	"golang.org/x/sync/errgroup"
 
@@ -79,7 +79,6 @@ type Site struct {
 	secure   bool
 	sessions *scs.SessionManager
 	cross    *http.CrossOriginProtection
-	look     look
 	limits   limits
 	passkeys *webauthn.WebAuthn // nil: the address is none that passkeys can be bound to
 	provider *provider          // nil: none is configured
@@ -98,12 +97,12 @@ func New(a *api.API, c Config) *Site {
 	for i := range s.pages {
 		s.mux.Handle(s.pages[i].method, s.pages[i].path, s.handler(&s.pages[i]))
 	}
-	s.sessions = newSessions(sessionStore{a}, s.secure)
+	s.sessions = newSessions(sessionStore{api: a}, s.secure)
 	s.sessions.ErrorFunc = func(w http.ResponseWriter, _ *http.Request, err error) {
 		s.Log.Error("cannot keep a session", "error", err)
 		http.Error(w, "the service could not read its database just now; try again shortly", http.StatusServiceUnavailable)
 	}
-	s.look, s.limits, s.live = newLook(), newLimits(), newLive()
+	s.limits, s.live = newLimits(), newLive()
 	s.passkeys, s.provider = newPasskeys(c.Base), newProvider(c.Provider, c.Base)
 	s.mail, s.lookups = mail.New(c.Mail, a.Log), make(chan lookup, mostLookups)
 	a.Base = c.Base
@@ -119,149 +118,19 @@ func (s *Site) Run(ctx context.Context) error {
 	return group.Wait()
 }
 
-// access says who may see a page.
-type access uint8
-
-const (
-	anyone access = iota
-	members
-	operators // for all others there is no such page
-)
-
-// page is one line of the site: what is asked, who may, and what answers.
-type page struct {
-	method, path string
-	may          access
-	serve        func(*Site, *visit) (reply, error)
-	// again is the page that shows what was wrong with a POST; empty: an error
-	// page of its own.
-	again string
-}
-
-// sitePages is the complete site. No path holds what a person named.
-func sitePages() []page { return slices.Concat(signInPages(), memberPages()) }
-
-// signInPages are those of signing in, and of what a member signs in with.
-func signInPages() []page {
-	return []page{
-		{"GET", "/", anyone, (*Site).home, ""},
-
-		{"GET", "/signin", anyone, (*Site).signInPage, ""},
-		{"POST", "/signin", anyone, (*Site).signIn, "/signin"},
-		{"POST", "/signin/passkey/begin", anyone, (*Site).beginSignIn, ""},
-		{"POST", "/signin/passkey", anyone, (*Site).signInByPasskey, "/signin"},
-		{"POST", "/signin/provider", anyone, (*Site).seeProvider, "/signin"},
-		{"GET", backPath, anyone, (*Site).comeBack, ""},
-		{"GET", "/signup/provider", anyone, (*Site).newcomerPage, ""},
-		{"POST", "/signup/provider", anyone, (*Site).signUpByProvider, "/signup/provider"},
-		{"POST", "/signout", anyone, (*Site).signOut, ""},
-		{"GET", "/signup", anyone, (*Site).signUpPage, ""},
-		{"POST", "/signup", anyone, (*Site).signUp, "/signup"},
-		{"GET", "/recover", anyone, (*Site).recoverPage, ""},
-		{"POST", "/recover", anyone, (*Site).recover, "/recover"},
-		{"POST", "/recover/mail", anyone, (*Site).recoverByMail, "/recover"},
-		{"GET", "/welcome/{code}", anyone, (*Site).welcomePage, ""},
-		{"POST", "/welcome", anyone, (*Site).welcome, ""},
-		{"GET", "/invite/{code}", anyone, (*Site).invitePage, ""},
-
-		{"GET", "/account", members, (*Site).accountPage, ""},
-		{"POST", "/account/password", members, (*Site).changePassword, "/account"},
-		{"POST", "/account/codes", members, (*Site).makeCodes, "/account"},
-		{"POST", "/account/passkeys/begin", members, (*Site).beginPasskey, ""},
-		{"POST", "/account/passkeys", members, (*Site).addPasskey, "/account"},
-		{"POST", "/account/passkeys/remove", members, (*Site).removePasskey, "/account"},
-		{"POST", "/account/provider", members, (*Site).linkProvider, "/account"},
-		{"POST", "/account/provider/remove", members, (*Site).unbind, "/account"},
-		{"POST", "/account/email", members, (*Site).askEmail, "/account"},
-		{"GET", "/account/email/{code}", members, (*Site).emailPage, ""},
-		{"POST", "/account/email/verify", members, (*Site).verifyEmail, "/account"},
-		{"POST", "/account/email/remove", members, (*Site).removeEmail, "/account"},
-		{"GET", "/sessions", members, (*Site).sessionsPage, ""},
-		{"POST", "/sessions/end", members, (*Site).endSession, "/sessions"},
-	}
-}
-
-// memberPages are what members and operators use.
-func memberPages() []page {
-	return []page{
-		{"GET", "/applications", members, (*Site).applications, ""},
-		{"POST", "/applications", members, (*Site).createKey, "/applications"},
-		{"POST", "/applications/test", members, (*Site).testKey, "/applications"},
-		{"POST", "/applications/revoke", members, (*Site).endKey, "/applications"},
-
-		{"GET", "/device", members, (*Site).devicePage, ""},
-		{"POST", "/device", members, (*Site).showDevice, "/device"},
-		{"POST", "/device/decide", members, (*Site).decideDevice, "/device"},
-
-		{"GET", "/machines", members, (*Site).machinesPage, ""},
-		{"GET", livePath + "machines", members, liveStream("/machines", machinesScene), ""},
-		{"POST", "/machines/pause", members, (*Site).pauseMachine, "/machines"},
-		{"POST", "/machines/resume", members, (*Site).resumeMachine, "/machines"},
-		{"POST", "/machines/hours", members, (*Site).setHours, "/machines"},
-		{"POST", "/machines/slots", members, (*Site).setSlots, "/machines"},
-		{"POST", "/machines/rename", members, (*Site).rename, "/machines"},
-		{"POST", "/machines/revoke", members, (*Site).endMachine, "/machines"},
-		{"POST", "/machines/keep-out", members, (*Site).keepMachineOut, "/machines"},
-
-		{"GET", "/sharing", members, (*Site).sharingPage, ""},
-		{"GET", livePath + "sharing", members, liveStream("/sharing", sharingScene), ""},
-		{"POST", "/sharing/share", members, (*Site).share, "/sharing"},
-		{"POST", "/sharing/limits", members, (*Site).limitShare, "/sharing"},
-		{"POST", "/sharing/end", members, (*Site).endShare, "/sharing"},
-		{"POST", "/sharing/invite", members, (*Site).makeInvite, "/sharing"},
-		{"POST", "/sharing/revoke", members, (*Site).endInvite, "/sharing"},
-		{"POST", "/sharing/accept", members, (*Site).accept, "/sharing"},
-
-		{"GET", "/groups", members, (*Site).groupsPage, ""},
-		{"POST", "/groups/create", members, (*Site).makeGroup, "/groups"},
-		{"POST", "/groups/join", members, (*Site).join, "/groups"},
-		{"POST", "/groups/leave", members, (*Site).leave, "/groups"},
-		{"POST", "/groups/limit", members, (*Site).limitGroup, "/groups"},
-		{"POST", "/groups/end", members, (*Site).dissolve, "/groups"},
-		{"POST", "/groups/accept", members, (*Site).acceptGroup, "/groups"},
-		{"POST", "/groups/decline", members, (*Site).declineGroup, "/groups"},
-		{"POST", "/groups/invite", members, (*Site).inviteMember, "/groups"},
-		{"POST", "/groups/withdraw", members, (*Site).withdraw, "/groups"},
-		{"POST", "/groups/seen", members, (*Site).seeNotices, "/groups"},
-		{"POST", "/groups/remove", members, (*Site).removeMember, "/groups"},
-		{"POST", "/groups/admin", members, (*Site).promote, "/groups"},
-		{"POST", "/groups/demote", members, (*Site).demote, "/groups"},
-
-		{"GET", "/try", members, (*Site).tryPage, ""},
-		{"POST", "/try", members, (*Site).tryOnce, "/try"},
-		{"POST", "/try/stream", members, (*Site).tryLive, ""},
-
-		{"GET", operatorPath, operators, (*Site).operatorPage, ""},
-		{"GET", operatorPath + "/members", operators, (*Site).membersPage, ""},
-		{"POST", operatorPath + "/members/disable", operators, (*Site).disableMember, operatorPath + "/members"},
-		{"POST", operatorPath + "/members/enable", operators, (*Site).enableMember, operatorPath + "/members"},
-		{"POST", operatorPath + "/members/link", operators, (*Site).linkMember, operatorPath + "/members"},
-		{"GET", operatorPath + "/machines", operators, (*Site).allMachines, ""},
-		{"GET", operatorPath + "/audit", operators, (*Site).auditPage, ""},
-
-		{"GET", "/models", members, (*Site).modelsPage, ""},
-		{"GET", livePath + "models", members, liveStream("/models", modelsScene), ""},
-		{"GET", "/usage", members, (*Site).usagePage, ""},
-		{"GET", "/usage.csv", members, (*Site).usageCSV, ""},
-		{"GET", "/api", anyone, (*Site).apiPage, ""},
-		{"GET", "/requests", members, (*Site).requestsPage, ""},
-		{"GET", "/requests/{call}", members, (*Site).requestPage, ""},
-	}
-}
-
 // Serves reports whether a request is the site's to answer: it is for a page or
 // its parts, or it is a browser's for nothing that there is. A HEAD of / is for
 // the hosted routes, and so is whatever begins as they do.
 func (s *Site) Serves(r *http.Request) bool {
-	path := r.URL.Path
+	at := r.URL.Path
 	browser := r.Method == http.MethodGet && strings.Contains(r.Header.Get("Accept"), "text/html")
-	if path == "/" {
+	if at == "/" {
 		return browser
 	}
-	if strings.HasPrefix(path, staticPath) || path == devicePath+"/code" || path == devicePath+"/token" {
+	if strings.HasPrefix(at, staticPath) || at == devicePath+"/code" || at == devicePath+"/token" {
 		return true
 	}
-	return s.mux.Allowed(r.URL) != nil || browser && path != "/v1" && !strings.HasPrefix(path, "/v1/")
+	return s.mux.Allowed(r.URL) != nil || browser && at != "/v1" && !strings.HasPrefix(at, "/v1/")
 }
 
 // visit is one request of a browser on its way through a page.
@@ -292,23 +161,16 @@ type reply struct {
 	data  any
 	to    string // a path of this site, instead of a page
 	done  string // with to: what was done, shown on the page that follows
-	file  *download
 	// write answers in the page's place, whatever else the reply says.
 	write func(http.ResponseWriter)
-}
-
-// download is a reply that is no page.
-type download struct {
-	name, kind string
-	body       []byte
 }
 
 // ServeHTTP serves a request that Serves takes.
 func (s *Site) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("X-Correlation-ID", account.NewID("req_"))
 	s.secureHeaders(w.Header())
-	if rest, ok := strings.CutPrefix(r.URL.Path, staticPath); ok {
-		s.look.serveStatic(w, r, rest)
+	if strings.HasPrefix(r.URL.Path, staticPath) {
+		serveStatic(w, r)
 		return
 	}
 	w.Header().Set("Cache-Control", "no-store")
@@ -406,7 +268,11 @@ func (s *Site) visit(v *visit, body []byte, late error) (out reply, err error) {
 		return reply{}, err
 	}
 	if v.page.may == members && v.me.ID == "" {
-		return reply{to: "/signin?" + url.Values{"next": {nextOf(v.URL, v.page)}}.Encode()}, nil
+		next := v.URL.RequestURI()
+		if v.page.method == http.MethodPost {
+			next = s.pageWith(v.page).path
+		}
+		return reply{to: "/signin?" + url.Values{"next": {next}}.Encode()}, nil
 	}
 	if v.me.ID != "" {
 		if err := s.Admit(v.caller()); err != nil {
@@ -414,23 +280,26 @@ func (s *Site) visit(v *visit, body []byte, late error) (out reply, err error) {
 		}
 	}
 	out, err = v.page.serve(s, v)
-	if err != nil && v.page.again != "" {
-		return s.showAgain(v, v.page.again, err)
+	if err == nil || v.page.method == http.MethodGet {
+		return out, err
 	}
-	return out, err
+	if on := s.pageWith(v.page); on != nil && fault.Of(err).Code != fault.InternalError {
+		if shown, failed := on.serve(s, v); failed == nil {
+			return shown, err
+		}
+	}
+	return reply{}, err
 }
 
-// showAgain is the page that a refused POST came from, with the refusal on it.
-func (s *Site) showAgain(v *visit, path string, refused error) (reply, error) {
-	if fault.Of(refused).Code == fault.InternalError {
-		return reply{}, refused
+// pageWith returns the page that has the form: the one at its path, or the nearest
+// above it; nil: none.
+func (s *Site) pageWith(form *page) *page {
+	for at := form.path; at != "/"; at = path.Dir(at) {
+		if i := slices.IndexFunc(s.pages, func(p page) bool { return p.method == http.MethodGet && p.path == at }); i >= 0 {
+			return &s.pages[i]
+		}
 	}
-	i := slices.IndexFunc(s.pages, func(p page) bool { return p.method == http.MethodGet && p.path == path })
-	out, err := s.pages[i].serve(s, v)
-	if err != nil {
-		return reply{}, refused
-	}
-	return out, refused
+	return nil
 }
 
 // formOf is the form that was posted; a GET has none.
@@ -449,14 +318,6 @@ func formOf(r *http.Request, body []byte) (url.Values, error) {
 	return form, nil
 }
 
-// nextOf is where a visitor who has to sign in first wanted to go.
-func nextOf(u *url.URL, found *page) string {
-	if found.method == http.MethodGet {
-		return u.RequestURI()
-	}
-	return found.again
-}
-
 // localPath is a page of this site as sign-in may go on to, else "/": nothing
 // that a link says leads off the site.
 func (s *Site) localPath(next string) string {
@@ -468,21 +329,6 @@ func (s *Site) localPath(next string) string {
 		return "/"
 	}
 	return u.RequestURI()
-}
-
-// call does a route of the API for the member who is signed in.
-func call[In, Out any](s *Site, v *visit, route api.Route[In, Out], in In) (Out, error) {
-	if _, err := json.Marshal(in); err != nil { // as it would be refused in a request
-		var none Out
-		return none, fault.New(fault.InvalidRequest, "the form holds text that is not UTF-8").Because(err)
-	}
-	return route.Do(v.Context(), s.API, v.caller(), in)
-}
-
-// did is call where the answer does not matter: the reply says what was done.
-func did[In, Out any](s *Site, v *visit, done reply, route api.Route[In, Out], in In) (reply, error) {
-	_, err := call(s, v, route, in)
-	return done, err
 }
 
 // whoIs is the member whose browser asks; none where the visitor is not signed in, or

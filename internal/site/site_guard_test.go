@@ -246,7 +246,7 @@ func TestHeaders(t *testing.T) {
 	// Static files carry their hash, and no page says anything inline.
 	page := tn.browser().get("/signin").body
 	for _, name := range []string{"pico.css", "app.css", "app.js"} {
-		path := tn.site.look.paths()[name]
+		path := assetPaths()[name]
 		if !strings.Contains(page, `"`+path+`"`) {
 			t.Errorf("the page does not name %s", path)
 		}

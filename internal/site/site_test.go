@@ -294,9 +294,9 @@ func (tn *town) history() {
 // TestAPIPage: a person can read which routes the API has.
 func TestAPIPage(t *testing.T) {
 	page := newTown(t, nil).browser().get("/api").want(t, 200, "/api/openapi.json", "Whether a call for a model would be served")
-	for _, r := range api.MemberRoutes() {
-		if !strings.Contains(page.body, "<code>"+r[0]+" "+r[1]+"</code>") {
-			t.Errorf("the page does not list %s %s", r[0], r[1])
+	for _, op := range api.Describe().Operations {
+		if !strings.Contains(page.body, "<code>"+op.Method+" "+op.Path+"</code>") {
+			t.Errorf("the page does not list %s %s", op.Method, op.Path)
 		}
 	}
 	if strings.Contains(page.body, `href="#type-"`) {

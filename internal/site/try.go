@@ -31,11 +31,6 @@ type said struct {
 	Content string `json:"content"`
 }
 
-func (s *Site) tryPage(v *visit) (reply, error) {
-	data, err := s.tryData(v)
-	return reply{page: "try", title: "Try a model", data: data}, err
-}
-
 func (s *Site) tryData(v *visit) (tryData, error) {
 	models, err := call(s, v, api.ListModels, api.None{})
 	data := tryData{Said: conversation(v), Ask: lines(v.form.Get("ask")), Model: fleet.ModelID(cmp.Or(v.form.Get("model"), v.URL.Query().Get("model")))}

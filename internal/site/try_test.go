@@ -51,7 +51,7 @@ func TestTry(t *testing.T) { onEachStore(t, testTry) }
 
 func testTry(t *testing.T, tn *town) {
 	ada := tn.as("ada")
-	ada.get("/try").want(t, 200, "of-ada", `id="send"`, tn.site.look.paths()["try.js"])
+	ada.get("/try").want(t, 200, "of-ada", `id="send"`, assetPaths()["try.js"])
 	page := ada.post("/try", "model", "of-ada", "said", "one\r\ntwo", "said", "three", "ask", "is <b> bold?").want(t, 200,
 		"one\ntwo", "three", "is &lt;b&gt; bold?", "ada: is &lt;b&gt; bold?")
 	if n := strings.Count(page.body, `name="said"`); n != 4 {

@@ -50,7 +50,7 @@ type Spool struct {
 
 	mu      sync.Mutex
 	use     Use
-	members map[string]amount // members for whom something is held
+	members map[string]amount // members that hold any
 }
 
 // amount is a number of bytes in memory and on disk.

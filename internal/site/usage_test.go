@@ -141,6 +141,20 @@ func next(page seen, from string) string {
 	return strings.ReplaceAll(from+rest, "&amp;", "&")
 }
 
+// TestNoDataAfterAnError: a page whose data cannot be had says why, and shows none.
+func TestNoDataAfterAnError(t *testing.T) {
+	tn := newTown(t, nil)
+	op := tn.operator()
+	for path, data := range map[string]string{
+		"/usage?days=x": "The last", "/requests?before=x": "None yet", "/requests/req_none": "<dt>",
+		"/operator/members?before=x": "<search>", "/operator/machines?before=x": "<search>", "/operator/audit?before=x": "Nothing yet",
+	} {
+		if page := op.get(path); page.status < 400 || !strings.Contains(page.body, `id="problem"`) || strings.Contains(page.body, data) {
+			t.Errorf("%s: %d %s", path, page.status, page.body)
+		}
+	}
+}
+
 // TestOperatorPages: an operator's lists go on to their end, also where a search
 // narrows them, and the last backup is shown as it came out.
 func TestOperatorPages(t *testing.T) {

@@ -4,6 +4,9 @@ import (
 	"bytes"
 	"cmp"
 	"encoding/csv"
+	"fmt"
+	"net/http"
+	"net/url"
 	"slices"
 	"strconv"
 	"strings"
@@ -18,9 +21,9 @@ type usageData struct {
 	Spans []int // days to choose from
 }
 
-func (s *Site) usagePage(v *visit) (reply, error) {
+func (s *Site) usageData(v *visit) (usageData, error) {
 	usage, err := call(s, v, api.GetUsage, api.Span{Days: v.URL.Query().Get("days")})
-	return reply{page: "usage", title: "Usage", data: usageData{usage, []int{7, 30, 90, 365}}}, err
+	return usageData{usage, []int{7, 30, 90, 365}}, err
 }
 
 // usageViews are the tables of one side of /usage, as they may be asked for one
@@ -59,7 +62,11 @@ func (s *Site) usageCSV(v *visit) (reply, error) {
 	w.Flush()
 	parts := []string{"kith-usage", side, of, usage.Since}
 	name := strings.Join(slices.DeleteFunc(parts, func(s string) bool { return s == "" }), "-") + ".csv"
-	return reply{file: &download{name, "text/csv; charset=utf-8", text.Bytes()}}, nil
+	return reply{write: func(w http.ResponseWriter) {
+		w.Header().Set("Content-Type", "text/csv; charset=utf-8")
+		w.Header().Set("Content-Disposition", fmt.Sprintf("attachment; filename=%q", name))
+		_, _ = w.Write(text.Bytes())
+	}}, nil
 }
 
 // rows are the rows of one table, or of all where none is named: which table,
@@ -99,4 +106,21 @@ func inCell(name string) string {
 		return "'" + name
 	}
 	return name
+}
+
+// requestsPage is GET /requests[?before=PLACE], or ?id= of one request, as an
+// answer names it.
+func (s *Site) requestsPage(v *visit) (reply, error) {
+	if id := strings.TrimSpace(v.URL.Query().Get("id")); id != "" {
+		return reply{to: "/requests/" + url.PathEscape(id)}, nil
+	}
+	requests, err := call(s, v, api.ListRequests, api.Page{Before: v.URL.Query().Get("before")})
+	if err != nil {
+		return reply{title: "Requests"}, err
+	}
+	return reply{page: "requests", title: "Requests", data: requests}, nil
+}
+
+func (s *Site) requestData(v *visit) (api.CallTrace, error) {
+	return call(s, v, api.ExplainCall, api.CallID{Call: v.PathValue("call")})
 }
