@@ -40,8 +40,8 @@ type announced struct {
 	changed, loaded int64 // the sequence numbers of the last changes
 }
 
-// load is how many slots of a machine are in use, whoever uses them, and how many of
-// each model in the order of its advertisement.
+// load is how many slots of a machine are in use, by any node or the machine itself, and
+// how many of each model in the order of its advertisement.
 type load struct {
 	ID     fleet.MachineID `json:"id"`
 	Used   int             `json:"used"`
