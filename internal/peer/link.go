@@ -48,7 +48,7 @@ type Peer struct {
 // link is one connection to the other node.
 type link struct {
 	http *http.ClientConn
-	done chan struct{} // closed when the connection is
+	done <-chan struct{} // closed when the connection is
 }
 
 // Peer returns the way to a node, without a link yet.
@@ -161,14 +161,14 @@ func (m *Mesh) newTransport() *http.Transport {
 	}
 }
 
-// dial opens a link: to the process whose key the database gives for the node, and to
-// no other.
-func (p *Peer) dial(ctx context.Context) (*link, error) {
-	within, cancel := context.WithTimeout(ctx, handshakeTimeout)
+// dialTLS connects to the process whose key the database gives for the node, and to no
+// other. done is closed with the connection.
+func (p *Peer) dialTLS(ctx context.Context, protocol string) (_ *tls.Conn, done <-chan struct{}, err error) {
+	ctx, cancel := context.WithTimeout(ctx, handshakeTimeout)
 	defer cancel()
-	raw, err := p.mesh.config.Dial(within, p.Node.Address)
+	raw, err := p.mesh.config.Dial(ctx, p.Node.Address)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	watched := &watchedConn{Conn: raw, done: make(chan struct{})}
 	conn := tls.Client(watched, p.mesh.tlsConfig(func(state tls.ConnectionState) error {
@@ -176,9 +176,18 @@ func (p *Peer) dial(ctx context.Context) (*link, error) {
 			return fmt.Errorf("another process than hub node %q answers at %s", p.Node.Name, p.Node.Address)
 		}
 		return nil
-	}))
-	if err := conn.HandshakeContext(within); err != nil {
+	}, protocol))
+	if err := conn.HandshakeContext(ctx); err != nil {
 		conn.Close()
+		return nil, nil, err
+	}
+	return conn, watched.done, nil
+}
+
+// dial opens a link.
+func (p *Peer) dial(ctx context.Context) (*link, error) {
+	conn, done, err := p.dialTLS(ctx, "h2")
+	if err != nil {
 		return nil, err
 	}
 	client, err := p.mesh.transport.NewClientConn(context.WithValue(ctx, connKey{}, conn), "https", p.Node.Address)
@@ -186,7 +195,9 @@ func (p *Peer) dial(ctx context.Context) (*link, error) {
 		conn.Close()
 		return nil, err
 	}
-	l := &link{http: client, done: watched.done}
+	l := &link{http: client, done: done}
+	within, cancel := context.WithTimeout(ctx, handshakeTimeout)
+	defer cancel()
 	if err := l.hello(within); err != nil {
 		client.Close()
 		conn.Close()

@@ -62,6 +62,7 @@ type Mesh struct {
 	certificate tls.Certificate
 	pin         string
 	trusted     atomic.Pointer[map[string]string] // names of nodes by their pins
+	streams     func(net.Conn)                    // HandleStreams
 	transport   *http.Transport
 }
 
@@ -122,7 +123,7 @@ func (m *Mesh) nodeOf(state *tls.ConnectionState) (name string, ok bool) {
 
 // tlsConfig returns the configuration of either end, which accepts the other end by
 // check alone.
-func (m *Mesh) tlsConfig(check func(tls.ConnectionState) error) *tls.Config {
+func (m *Mesh) tlsConfig(check func(tls.ConnectionState) error, protocols ...string) *tls.Config {
 	return &tls.Config{
 		MinVersion:             tls.VersionTLS13,
 		Certificates:           []tls.Certificate{m.certificate},
@@ -130,7 +131,7 @@ func (m *Mesh) tlsConfig(check func(tls.ConnectionState) error) *tls.Config {
 		InsecureSkipVerify:     true, // there is no authority; check compares the key with its pin
 		VerifyConnection:       check,
 		SessionTicketsDisabled: true,
-		NextProtos:             []string{"h2"},
+		NextProtos:             protocols,
 	}
 }
 
@@ -180,7 +181,8 @@ func (m *Mesh) Serve(ctx context.Context, listener net.Listener, handler http.Ha
 				return errNotTrusted
 			}
 			return nil
-		}),
+		}, "h2", protocolStream),
+		TLSNextProto:      map[string]func(*http.Server, *tls.Conn, http.Handler){protocolStream: m.serveStream},
 		Protocols:         protocols,
 		HTTP2:             http2Config(),
 		ReadHeaderTimeout: handshakeTimeout, // also of the TLS handshake

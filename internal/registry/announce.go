@@ -1,10 +1,12 @@
 package registry
 
 import (
+	"context"
 	"net/http"
 	"slices"
 	"strconv"
 	"sync"
+	"time"
 
 	"github.com/go-json-experiment/json"
 
@@ -139,6 +141,42 @@ func (a *announcer) observe(s *fleet.Snapshot) {
 		}
 		if l := loadOf(live, &m.Advertisement); l.Used != m.Load.Used || !slices.Equal(l.Models, m.Load.Models) {
 			m.Load, m.loaded, a.sequence = l, next, next
+		}
+	}
+}
+
+const (
+	// announceEvery is how often changes of this node's state are published, and
+	// repeatEvery how often a state that does not change.
+	announceEvery = 50 * time.Millisecond
+	repeatEvery   = 500 * time.Millisecond
+)
+
+// stateHint is what a node publishes of its state. Its incarnation is its pin.
+type stateHint struct {
+	Incarnation string `json:"incarnation"`
+	State       state  `json:"state"`
+}
+
+// announce publishes what changes of this node's state, until ctx ends.
+func (r *Registry) announce(ctx context.Context) {
+	ticker := time.NewTicker(announceEvery)
+	defer ticker.Stop()
+	last, published := r.announcer.state(0, r.Snapshot()).Sequence, time.Now()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case now := <-ticker.C:
+			st := r.announcer.state(last, r.Snapshot())
+			if st.Sequence == last {
+				if now.Sub(published) < repeatEvery {
+					continue
+				}
+				st = state{After: last, Sequence: last}
+			}
+			r.hints.publishState(r.config.Node, stateHint{r.config.Peers.Pin(), st})
+			last, published = st.Sequence, now
 		}
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/go-json-experiment/json"
+	"github.com/nats-io/nats.go"
 
 	"github.com/kith/kith/internal/fleet"
 	"github.com/kith/kith/internal/peer"
@@ -81,26 +82,64 @@ func (r *Registry) followPeer(ctx context.Context, p *peer.Peer) {
 	}
 }
 
-// pollPeer reads the node's state each second until it is lost.
+const (
+	// silentFor is how long no hint may come from a node before its state is read.
+	silentFor = time.Second
+	// maxWaitingHints is how many hints of a node may wait; more are lost.
+	maxWaitingHints = 256
+)
+
+// pollPeer takes what the node announces until it is lost. It reads the state each
+// second in which no hint came, and where a hint was missed.
 func (r *Registry) pollPeer(ctx context.Context, p *peer.Peer, lost <-chan struct{}) {
-	ticker := time.NewTicker(pollEvery)
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	hints := make(chan *nats.Msg, maxWaitingHints)
+	go func() {
+		if err := r.hints.follow(ctx, p, hints, r.pollNow); err != nil {
+			r.config.Log.Warn("no hints of another hub node: its state is read each second", "node", p.Node.Name, "error", err)
+		}
+	}()
+	ticker := time.NewTicker(silentFor)
 	defer ticker.Stop()
 	var after int64
+	var heard time.Time
+	missed := true
 	for {
-		next, err := r.readPeer(ctx, p, after)
-		if err != nil && ctx.Err() == nil {
-			r.config.Log.Warn("cannot read the machines of another hub node; trying again", "node", p.Node.Name, "error", err)
-		} else {
-			after = next
+		if missed || time.Since(heard) >= silentFor {
+			next, err := r.readPeer(ctx, p, after)
+			if err != nil && ctx.Err() == nil {
+				r.config.Log.Warn("cannot read the machines of another hub node; trying again", "node", p.Node.Name, "error", err)
+			}
+			after, missed = next, false
 		}
 		select {
 		case <-ticker.C:
+		case hint := <-hints:
+			heard = time.Now()
+			after, missed = r.takeHint(ctx, p, hint.Data, after)
 		case <-lost:
 			return
 		case <-ctx.Done():
 			return
 		}
 	}
+}
+
+// takeHint publishes what a hint says of the node's state after that sequence number. It
+// returns the number reached, and whether an earlier hint was missed.
+func (r *Registry) takeHint(ctx context.Context, p *peer.Peer, data []byte, after int64) (next int64, missed bool) {
+	var hint stateHint
+	switch err := json.Unmarshal(data, &hint); {
+	case err != nil || hint.Incarnation != p.Node.Pin, hint.State.Sequence <= after:
+		return after, false
+	case hint.State.After == 0 || hint.State.After > after:
+		return after, true
+	}
+	if err := r.applyState(ctx, p, &hint.State); err != nil {
+		return after, true
+	}
+	return hint.State.Sequence, false
 }
 
 // readPeer reads what changed at the node after that sequence number, publishes it and

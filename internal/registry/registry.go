@@ -173,6 +173,7 @@ func New(config Config) *Registry {
 		shared:  make(map[fleet.MemberID]struct{}),
 		groups:  make(map[fleet.GroupID]struct{}),
 	}
+	r.hints.prefix = "kith." + config.Region + "."
 	r.snapshot.Store(fleet.NewSnapshot())
 	return r
 }
@@ -195,10 +196,12 @@ func (r *Registry) Run(ctx context.Context) error {
 	again := time.AfterFunc(returnAfterStart, r.notifyNotReturned)
 	defer again.Stop()
 	g, ctx := errgroup.WithContext(ctx)
-	g.Go(func() error { return r.hints.run(ctx, r.config.Node, r.config.Region, r.pollNow) })
+	g.Go(func() error { return r.hints.run(ctx, r.config.Node, r.pollNow) })
 	g.Go(func() error { return r.follow(ctx) })
 	if r.config.Peers != nil {
+		r.config.Peers.HandleStreams(r.hints.join)
 		g.Go(func() error { r.followPeers(ctx); return nil })
+		g.Go(func() error { r.announce(ctx); return nil })
 	}
 	return g.Wait()
 }
