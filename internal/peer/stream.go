@@ -27,7 +27,10 @@ func (m *Mesh) serveStream(server *http.Server, conn *tls.Conn, _ http.Handler) 
 // Open opens a stream to the node.
 func (p *Peer) Open(ctx context.Context) (net.Conn, error) {
 	conn, _, err := p.dialTLS(ctx, protocolStream)
-	return conn, err
+	if err != nil {
+		return nil, err
+	}
+	return conn, nil
 }
 
 // Join copies what each of two connections sends to the other, until one ends; then it
