@@ -1,8 +1,8 @@
 package daemon
 
 import (
+	"cmp"
 	"context"
-	"errors"
 	"net/http"
 	"time"
 
@@ -11,7 +11,6 @@ import (
 	"github.com/kith/kith/internal/fault"
 	"github.com/kith/kith/internal/fleet"
 	"github.com/kith/kith/internal/spool"
-	"github.com/kith/kith/internal/tunnel"
 )
 
 // audioCheckInterval is how often a usable audio engine is checked.
@@ -19,14 +18,9 @@ const audioCheckInterval = time.Hour
 
 // newAudio returns the audio engine of the configuration; nil if it names none.
 func newAudio(c *Config) (*engine.Audio, error) {
-	if c.Audio.MaxUpload == 0 {
-		c.Audio.MaxUpload = DefaultMaxUpload
-	}
+	c.Audio.MaxUpload = cmp.Or(c.Audio.MaxUpload, DefaultMaxUpload)
 	if c.Audio.Engine == "" {
 		return nil, nil
-	}
-	if c.Audio.Log == nil {
-		c.Audio.Log = c.Log
 	}
 	return engine.NewAudio(c.Audio)
 }
@@ -46,27 +40,14 @@ func (d *Daemon) runAudioChecks(ctx context.Context) error {
 		if d.audio.Engine() != before {
 			d.offers.setChanged()
 		}
-		select {
-		case <-time.After(wait):
-		case <-d.checkAudioNow:
-		case <-ctx.Done():
-			return nil
-		}
-		select { // a failing engine is not checked continuously
-		case <-time.After(minDiscoveryInterval):
-		case <-ctx.Done():
+		// A failing engine is not checked continuously.
+		if !sleep(ctx, wait, d.checkAudioNow) || !sleep(ctx, minDiscoveryInterval, nil) {
 			return nil
 		}
 	}
 }
 
-// checkAudioSoon requests a check of the audio engine.
-func (d *Daemon) checkAudioSoon() {
-	select {
-	case d.checkAudioNow <- struct{}{}:
-	default: // one is requested already
-	}
-}
+func (d *Daemon) checkAudioSoon() { request(d.checkAudioNow) }
 
 // serveTranscription serves one transcription call of the hub.
 func (d *Daemon) serveTranscription(w http.ResponseWriter, r *http.Request, began *bool) {
@@ -79,19 +60,9 @@ func (d *Daemon) serveTranscription(w http.ResponseWriter, r *http.Request, bega
 	clip := d.config.Spool.Hold(spool.Holder{Member: hubMember}, -1)
 	defer clip.Close()
 	form, err := dialect.ReadTranscription(r.Header.Get("Content-Type"), http.MaxBytesReader(w, r.Body, limit+dialect.FormOverhead), clip, limit)
-	f := (*fault.Fault)(nil)
-	switch {
-	case errors.As(err, new(*http.MaxBytesError)):
-		writeFault(w, fault.New(fault.RequestTooLarge, "the form is larger than %d bytes", limit+dialect.FormOverhead), correlation(r))
+	if err != nil {
+		refuseBody(w, r, err, fault.New(fault.RequestTooLarge, "the form is larger than %d bytes", limit+dialect.FormOverhead))
 		return
-	case errors.As(err, &f) && f.Code == fault.CapacityFull:
-		refuseCall(w, tunnel.RefusedBusy)
-		return
-	case errors.As(err, &f):
-		writeFault(w, f, correlation(r))
-		return
-	case err != nil:
-		panic(http.ErrAbortHandler) // the hub cancelled the call
 	}
 	d.serveCall(w, r, began, a, engine.Request{Endpoint: fleet.Transcriptions, Model: form.Model, Stream: form.Stream, Form: form})
 }

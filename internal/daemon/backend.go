@@ -121,13 +121,14 @@ func (d *Daemon) tryEngine(ctx context.Context, call *gateway.Call, e *engine.En
 	}
 	d.engineRefused(e, call.Model, resp.StatusCode)
 	if resp.StatusCode == http.StatusOK {
+		held := engine.Held(resp)
 		resp.Body = &responseBody{ReadCloser: resp.Body, onClose: release, onError: func(err error) error {
 			if ctx.Err() == nil {
 				d.engineFailed(e, call.Model, err)
 			}
 			return err
 		}}
-		return &gateway.Answer{Response: resp, Endpoint: endpoint, Untranslated: native}, false, nil
+		return &gateway.Answer{Response: resp, Endpoint: endpoint, Held: held, Untranslated: native}, false, nil
 	}
 	defer resp.Body.Close()
 	next, f := engineFault(call, e, resp)

@@ -11,6 +11,7 @@ import (
 
 	"github.com/go-json-experiment/json"
 
+	"github.com/kith/kith/internal/engine"
 	"github.com/kith/kith/internal/fault"
 	"github.com/kith/kith/internal/fleet"
 )
@@ -42,15 +43,7 @@ type Status struct {
 }
 
 // EngineStatus is one engine, or an address where no engine can be used.
-type EngineStatus struct {
-	Place      string `json:"place"` // its address, without /v1
-	Configured bool   `json:"configured"`
-	Kind       string `json:"kind,omitempty"`
-	Name       string `json:"name,omitempty"`
-	Models     int    `json:"models"`
-	Others     int    `json:"others,omitzero"` // running calls of other programs, where it reports them
-	Why        string `json:"why,omitempty"`   // why no engine can be used there
-}
+type EngineStatus = engine.Finding
 
 // TunnelStatus is the tunnel to the hub.
 type TunnelStatus struct {
@@ -99,14 +92,7 @@ func (d *Daemon) socketSurface(local http.Handler) http.Handler {
 	}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if serve := routes[r.Method+" "+r.URL.Path]; serve != nil {
-			defer func() { // a panic ends this request only
-				if v := recover(); v != nil {
-					err := fault.Defect(v)
-					d.log.Error("a request on the daemon's socket failed", "request", r.Method+" "+r.URL.Path, "error", err)
-					writeFault(w, fault.Of(err), "")
-				}
-			}()
-			serve(w, r)
+			d.isolate(func(w http.ResponseWriter, r *http.Request, _ *bool) { serve(w, r) })(w, r)
 			return
 		}
 		r.Host = own // a socket has no host name, and no browser reaches it
@@ -251,14 +237,12 @@ func (d *Daemon) Status() Status {
 		}
 		s.Engines = append(s.Engines, found)
 	}
-	for _, f := range d.finder.Report() {
-		s.Engines = append(s.Engines, EngineStatus(f))
-	}
+	s.Engines = append(s.Engines, d.finder.Report()...)
 	if d.audio != nil {
-		s.Engines = append(s.Engines, EngineStatus(d.audio.Finding()))
+		s.Engines = append(s.Engines, d.audio.Finding())
 	}
 	for _, u := range d.offers.upstreams {
-		s.Engines = append(s.Engines, EngineStatus(u.Finding()))
+		s.Engines = append(s.Engines, u.Finding())
 	}
 	for _, o := range d.offers.models(d.offers.forOwner()) {
 		s.Models = append(s.Models, fleet.ModelID(o.ID))

@@ -51,10 +51,10 @@ type Config struct {
 	Builtin *engine.Engine
 	// Servers are processes that kith runs, each for one model.
 	Servers []*engine.Engine
-	// Discovery names the addresses of engines. Its Log may be nil.
+	// Discovery names the addresses of engines.
 	Discovery engine.Config
-	// Audio is the owner's speech engine, if its address is set. Its Log may be nil; a
-	// zero MaxUpload is DefaultMaxUpload.
+	// Audio is the owner's speech engine, if its address is set. A zero MaxUpload is
+	// DefaultMaxUpload.
 	Audio engine.AudioConfig
 	// Upstreams are services elsewhere that the owner has an account with.
 	Upstreams []engine.UpstreamConfig
@@ -79,7 +79,8 @@ type Config struct {
 	PowerPolicy PowerPolicy
 	// TLS adds roots for connections to the hub; nil is the system's.
 	TLS *tls.Config
-	// Log is the daemon's log. It never holds a prompt, an answer or a secret.
+	// Log is the daemon's log, also for Discovery, Audio and Upstreams. It never holds a
+	// prompt, an answer or a secret.
 	Log *slog.Logger
 
 	// Dial and ListenOn replace the network; nil is the real one. The simulation has one
@@ -147,9 +148,7 @@ func New(c Config) (*Daemon, error) {
 	if c.Spool == nil {
 		c.Spool, _ = spool.Open("", spool.Limits{}) // without a folder it cannot fail
 	}
-	if c.Discovery.Log == nil {
-		c.Discovery.Log = c.Log
-	}
+	c.Discovery.Log, c.Audio.Log = c.Log, c.Log
 	finder, err := engine.NewFinder(c.Discovery)
 	if err != nil {
 		return nil, err

@@ -67,9 +67,6 @@ func (u *hubClient) do(ctx context.Context, call *gateway.Call) (*gateway.Answer
 		req.Header.Set(dialect.VersionHeader, messagesVersion)
 	}
 	call.Attach(req, call.Body)
-	if call.Form == nil {
-		req.Header.Set("Content-Type", "application/json")
-	}
 	if call.Wait >= 0 {
 		req.Header.Set("Prefer", "wait="+strconv.FormatInt(int64(call.Wait/time.Second), 10))
 	}
@@ -137,7 +134,6 @@ type responseBody struct {
 	onClose func()
 }
 
-// Read implements io.Reader.
 func (b *responseBody) Read(p []byte) (int, error) {
 	n, err := b.ReadCloser.Read(p)
 	if err != nil && err != io.EOF && b.onError != nil {
@@ -146,7 +142,6 @@ func (b *responseBody) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// Close implements io.Closer.
 func (b *responseBody) Close() error {
 	err := b.ReadCloser.Close()
 	if b.onClose != nil {

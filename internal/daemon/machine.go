@@ -37,7 +37,7 @@ func (d *Daemon) machineHandler() http.Handler {
 	return mux
 }
 
-// isolate recovers a panic of serve, so that it fails one call only. began reports
+// isolate recovers a panic of serve, so that it fails one request only. began reports
 // whether the response has begun.
 func (d *Daemon) isolate(serve func(w http.ResponseWriter, r *http.Request, began *bool)) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
@@ -49,7 +49,7 @@ func (d *Daemon) isolate(serve func(w http.ResponseWriter, r *http.Request, bega
 				panic(v)
 			default:
 				err := fault.Defect(v)
-				d.log.Error("a call from the hub failed", "id", correlation(r), "error", err)
+				d.log.Error("a request failed", "request", r.Method+" "+r.URL.Path, "id", correlation(r), "error", err)
 				if began {
 					panic(http.ErrAbortHandler)
 				}
@@ -67,14 +67,9 @@ func (d *Daemon) serveJSON(w http.ResponseWriter, r *http.Request, began *bool, 
 		return
 	}
 	defer a.release()
-	head, body, ok := d.readRequest(w, r, maxRequest)
+	head, text, release, ok := d.readRequest(w, r, maxRequest)
+	defer release()
 	if !ok {
-		return
-	}
-	defer body.Close()
-	text, err := body.Load()
-	if err != nil { // the spool is full
-		refuseCall(w, tunnel.RefusedBusy)
 		return
 	}
 	d.serveCall(w, r, began, a, engine.Request{Endpoint: endpoint, Model: head.Model, Stream: head.Stream, Choices: head.Choices, Body: text})
@@ -162,10 +157,10 @@ func (d *Daemon) serveCall(w http.ResponseWriter, r *http.Request, began *bool, 
 // hub cannot fill it.
 const hubMember = "hub"
 
-// readRequest reads a call's complete body into the spool and parses its head. If that
-// fails it writes the response and ok is false.
-func (d *Daemon) readRequest(w http.ResponseWriter, r *http.Request, limit int64) (head dialect.Head, body *spool.Bytes, ok bool) {
-	body = d.config.Spool.Hold(spool.Holder{Member: hubMember}, r.ContentLength)
+// readRequest reads a call's complete body into the spool and parses its head; release
+// gives the body back. If that fails it writes the response and ok is false.
+func (d *Daemon) readRequest(w http.ResponseWriter, r *http.Request, limit int64) (head dialect.Head, text []byte, release func(), ok bool) {
+	body := d.config.Spool.Hold(spool.Holder{Member: hubMember}, r.ContentLength)
 	_, err := body.ReadFrom(http.MaxBytesReader(w, r.Body, limit))
 	if err == nil {
 		err = body.View(r.Context(), func(text []byte) (err error) {
@@ -174,24 +169,31 @@ func (d *Daemon) readRequest(w http.ResponseWriter, r *http.Request, limit int64
 		})
 	}
 	if err == nil {
-		return head, body, true
+		text, err = body.Load()
 	}
-	body.Close()
+	if err != nil {
+		body.Close()
+		refuseBody(w, r, err, fault.New(fault.RequestTooLarge, "the request is larger than %d MiB", limit>>20))
+	}
+	return head, text, body.Close, err == nil
+}
+
+// refuseBody responds to a call whose body could not be read; tooLarge is the fault of
+// a body over the limit.
+func refuseBody(w http.ResponseWriter, r *http.Request, err error, tooLarge *fault.Fault) {
 	var f *fault.Fault
 	switch {
 	case errors.As(err, new(*http.MaxBytesError)):
-		writeFault(w, fault.New(fault.RequestTooLarge, "the request is larger than %d MiB", limit>>20), correlation(r))
+		writeFault(w, tooLarge, correlation(r))
 	case !errors.As(err, &f):
 		panic(http.ErrAbortHandler) // the hub cancelled the call
-	case f.Code == fault.CapacityFull:
+	case f.Code == fault.CapacityFull: // the spool is full
 		refuseCall(w, tunnel.RefusedBusy)
 	default:
 		writeFault(w, f, correlation(r))
 	}
-	return head, nil, false
 }
 
-// refuseCall responds that this machine does not take the call.
 func refuseCall(w http.ResponseWriter, reason tunnel.Refusal) {
 	w.Header().Set(tunnel.HeaderRefused, string(reason))
 	w.WriteHeader(http.StatusServiceUnavailable)

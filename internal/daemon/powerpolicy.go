@@ -67,9 +67,7 @@ func (d *Daemon) runPowerPolicy(ctx context.Context) error {
 		if ctx.Err() == nil {
 			d.setPausedBy(why)
 		}
-		select {
-		case <-time.After(powerCheckInterval):
-		case <-ctx.Done():
+		if !sleep(ctx, powerCheckInterval, nil) {
 			return nil
 		}
 	}
@@ -112,7 +110,6 @@ func (d *Daemon) enginePorts() (ports []uint16) {
 // computer awake until a call's response is complete, whatever serves it.
 type awakeBackend struct{ *Daemon }
 
-// Do implements gateway.Backend.
 func (b awakeBackend) Do(ctx context.Context, call *gateway.Call) (*gateway.Answer, error) {
 	release := sync.OnceFunc(b.power.wakelock.Hold())
 	answer, err := b.Daemon.Do(ctx, call)

@@ -55,14 +55,8 @@ func (d *Daemon) Reload(ctx context.Context, c Config) error {
 }
 
 // reconnect opens a new tunnel with the present credential.
-func (d *Daemon) reconnect() {
-	select {
-	case d.credentialChanged <- struct{}{}:
-	default: // one is requested already
-	}
-}
+func (d *Daemon) reconnect() { request(d.credentialChanged) }
 
-// serveReload reads the configuration again.
 func (d *Daemon) serveReload(w http.ResponseWriter, r *http.Request) {
 	if d.config.ReloadConfig == nil {
 		refuseChange(w, errors.New("cannot reload: this daemon was started without a configuration file"))

@@ -57,7 +57,6 @@ func (d *Daemon) listen() (local, socket net.Listener, err error) {
 	return local, socket, nil
 }
 
-// listenOn opens a listener.
 func listenOn(network, address string) (net.Listener, error) {
 	if network == "unix" {
 		return ListenSocket(address)
@@ -129,10 +128,7 @@ func (d *Daemon) runDiscovery(ctx context.Context) error {
 		if d.offers.otherCalls() > 0 {
 			wait = busyDiscoveryInterval // their slots are free again soon
 		}
-		select {
-		case <-time.After(wait):
-		case <-d.discoverNow:
-		case <-ctx.Done():
+		if !sleep(ctx, wait, d.discoverNow) {
 			return nil
 		}
 		d.finder.ProbeAgain(ctx)
@@ -141,15 +137,12 @@ func (d *Daemon) runDiscovery(ctx context.Context) error {
 			offered = now
 			d.offers.setChanged()
 		}
-		select {
-		case <-time.After(minDiscoveryInterval):
-		case <-ctx.Done():
+		if !sleep(ctx, minDiscoveryInterval, nil) {
 			return nil
 		}
 	}
 }
 
-// engineGone records that an engine could not be reached.
 func (d *Daemon) engineGone(e *engine.Engine, err error) {
 	d.recordError("%s at %s cannot be reached: %v", e.Name(), e.Base(), err)
 	d.discoverSoon()
@@ -176,12 +169,26 @@ func (d *Daemon) engineRefused(e *engine.Engine, model fleet.ModelID, status int
 	d.discoverSoon()
 }
 
-// discoverSoon requests a check of the engines.
-func (d *Daemon) discoverSoon() {
+func (d *Daemon) discoverSoon() { request(d.discoverNow) }
+
+// request makes a request on a buffered channel, unless there is one already.
+func request(now chan struct{}) {
 	select {
-	case d.discoverNow <- struct{}{}:
-	default: // one is requested already
+	case now <- struct{}{}:
+	default:
 	}
+}
+
+// sleep waits for that time, or for a request on wake, which may be nil. It returns
+// false if ctx ends.
+func sleep(ctx context.Context, wait time.Duration, wake <-chan struct{}) bool {
+	select {
+	case <-time.After(wait):
+	case <-wake:
+	case <-ctx.Done():
+		return false
+	}
+	return true
 }
 
 // recordError logs an error and keeps it for status; a repeated error is kept once, at

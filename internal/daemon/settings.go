@@ -1,6 +1,7 @@
 package daemon
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -140,15 +141,7 @@ func merge(base, c Change) Change {
 	if c.Paused != nil {
 		base.Paused, base.Until = c.Paused, c.Until
 	}
-	if c.Hours != nil {
-		base.Hours = c.Hours
-	}
-	if c.Timezone != nil {
-		base.Timezone = c.Timezone
-	}
-	if c.Slots != nil {
-		base.Slots = c.Slots
-	}
+	base.Hours, base.Timezone, base.Slots = cmp.Or(c.Hours, base.Hours), cmp.Or(c.Timezone, base.Timezone), cmp.Or(c.Slots, base.Slots)
 	return base
 }
 

@@ -47,17 +47,9 @@ func (d *Daemon) serveTokenize(w http.ResponseWriter, r *http.Request, _ *bool) 
 	if named, ok := tunnel.CallModel(r.Header); ok && !check(fleet.ModelID(named)) {
 		return // before the body is read
 	}
-	head, body, ok := d.readRequest(w, r, tunnel.MaxTokenize)
-	if !ok {
-		return
-	}
-	defer body.Close()
-	if !check(head.Model) {
-		return
-	}
-	text, err := body.Load()
-	if err != nil { // the spool is full
-		refuseCall(w, tunnel.RefusedBusy)
+	head, text, release, ok := d.readRequest(w, r, tunnel.MaxTokenize)
+	defer release()
+	if !ok || !check(head.Model) {
 		return
 	}
 	_, caller, _ := strings.Cut(r.Header.Get(tunnel.HeaderCaller), " ")
@@ -84,26 +76,24 @@ func (d *Daemon) count(ctx context.Context, call *gateway.Call) (tokens int64, e
 		return 0, nil
 	}
 	defer d.localCounts.Release(1)
-	request := engine.Request{Model: call.Model, Header: call.Header, Trusted: true}
 	endpoint, body := call.Request()
 	candidates := serving(d.offers.forOwner(), call.Model, endpoint)
 	if len(candidates) == 0 {
 		endpoint, body = fleet.Messages, call.Body
 		candidates = serving(d.offers.forOwner(), call.Model, fleet.Messages)
 	}
-	switch {
-	case len(candidates) > 0:
-		request.Endpoint = endpoint
-		if request.Body, err = body.Load(); err != nil {
-			return 0, nil // the caller estimates
+	if len(candidates) == 0 {
+		if d.hubClient.Load() == nil { // the hub may have it otherwise
+			return 0, modelNotServed(call.Model)
 		}
-		if tokens, err = candidates[0].Count(ctx, request); err != nil {
-			return 0, nil // the caller estimates
-		}
-		return tokens, nil
-	case d.hubClient.Load() == nil: // the hub may have it otherwise
-		return 0, modelNotServed(call.Model).WithParam("model")
-	default:
 		return 0, nil
 	}
+	text, err := body.Load()
+	if err == nil {
+		tokens, err = candidates[0].Count(ctx, engine.Request{Endpoint: endpoint, Model: call.Model, Body: text, Header: call.Header, Trusted: true})
+	}
+	if err != nil {
+		return 0, nil // the caller estimates
+	}
+	return tokens, nil
 }

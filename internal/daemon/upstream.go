@@ -16,13 +16,10 @@ const (
 	upstreamRetryInterval = time.Minute
 )
 
-// newUpstreams returns the upstreams of the configuration.
 func newUpstreams(c *Config) ([]*engine.Upstream, error) {
 	var all []*engine.Upstream
 	for _, config := range c.Upstreams {
-		if config.Log == nil {
-			config.Log = c.Log
-		}
+		config.Log = c.Log
 		u, err := engine.NewUpstream(config)
 		if err != nil {
 			return nil, err
@@ -52,7 +49,6 @@ func (d *Daemon) checkUpstreams(ctx context.Context) bool {
 	return !failed.Load()
 }
 
-// runUpstreamChecks checks the upstreams until ctx ends.
 func (d *Daemon) runUpstreamChecks(ctx context.Context) error {
 	if len(d.offers.upstreams) == 0 {
 		return nil
@@ -62,9 +58,7 @@ func (d *Daemon) runUpstreamChecks(ctx context.Context) error {
 		if d.checkUpstreams(ctx) {
 			wait = upstreamCheckInterval
 		}
-		select {
-		case <-time.After(wait):
-		case <-ctx.Done():
+		if !sleep(ctx, wait, nil) {
 			return nil
 		}
 	}

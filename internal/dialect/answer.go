@@ -91,17 +91,16 @@ func (o *object) member(name []byte) error {
 		}
 		return err
 	case "data": // an embedding each
-		return Elements(&o.dec, o.dec.SkipValue)
+		return Elements(&o.dec, func() error { return skip(&o.dec) })
 	default:
-		return o.dec.SkipValue()
+		return skip(&o.dec)
 	}
 }
 
-// choices looks for content in the deltas of a chunk.
 func (o *object) choices() error {
 	return Elements(&o.dec, func() (err error) {
 		if o.dec.PeekKind() != '{' {
-			return o.dec.SkipValue()
+			return skip(&o.dec)
 		}
 		err = Members(&o.dec, o.choice)
 		o.into.closeChoice()
@@ -114,7 +113,7 @@ func (o *object) choice(name []byte) error {
 		return Members(&o.dec, o.delta)
 	}
 	if o.into == nil {
-		return o.dec.SkipValue()
+		return skip(&o.dec)
 	}
 	value, err := valueIn(o.into.document, &o.dec)
 	o.into.choice(name, value)

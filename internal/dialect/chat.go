@@ -120,7 +120,6 @@ func (p prose) MarshalJSONTo(enc *jsontext.Encoder) error {
 // quotedJSON is JSON that is written as a string.
 type quotedJSON jsontext.Value
 
-// MarshalJSONTo satisfies json.MarshalerTo.
 func (q quotedJSON) MarshalJSONTo(enc *jsontext.Encoder) error {
 	return enc.WriteToken(jsontext.String(string(q)))
 }
@@ -187,7 +186,6 @@ func newChatRequest(q *request) (chat *chatRequest, pictures int, err error) {
 	return chat, t.pictures, nil
 }
 
-// chatTools are the tools as functions.
 func chatTools(tools []tool) []chatTool {
 	var out []chatTool
 	for _, t := range tools {

@@ -2,6 +2,7 @@ package dialect
 
 import (
 	"io"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -20,8 +21,17 @@ type ChatForms struct {
 	custom map[string]bool // names of tools of the type custom
 }
 
-// members of a JSON object whose values stay bytes.
+// jsonObject is a JSON object whose values stay bytes.
 type jsonObject map[string]jsontext.Value
+
+// list returns the elements of a member that is a list; nil for any other.
+func (o jsonObject) list(name string) []jsontext.Value {
+	var list []jsontext.Value
+	if o[name].Kind() == '[' {
+		_ = json.Unmarshal(o[name], &list) // it was read before
+	}
+	return list
+}
 
 // ReadChatHead is ReadHead for the chat dialect. Where the body uses ChatForms, those and
 // the body as machines are asked are returned, too. Every error is a *fault.Fault;
@@ -83,11 +93,10 @@ func formFault(param, format string, args ...any) error {
 // functions turns functions and function_call into tools and tool_choice.
 func (f *ChatForms) functions(request jsonObject) error {
 	functions, call := request["functions"], request["function_call"]
+	list := request.list("functions")
 	delete(request, "functions")
 	delete(request, "function_call")
 	if functions.Kind() == '[' {
-		var list []jsontext.Value
-		_ = json.Unmarshal(functions, &list) // a list, as was seen
 		tools := make([]formTool, len(list))
 		for i, one := range list {
 			if one.Kind() != '{' {
@@ -140,11 +149,10 @@ func (t *formTool) name() jsontext.Value {
 // tools turns tools of the type custom into functions, and refuses those that run
 // at their vendor's alone.
 func (f *ChatForms) tools(request jsonObject) error {
-	if request["tools"].Kind() != '[' {
+	list := request.list("tools")
+	if list == nil {
 		return nil
 	}
-	var list []jsontext.Value
-	_ = json.Unmarshal(request["tools"], &list) // a list, as was seen
 	for i, one := range list {
 		var t formTool
 		param := "tools." + strconv.Itoa(i)
@@ -197,9 +205,8 @@ func (f *ChatForms) choice(request jsonObject) error {
 	for i := range choice.Allowed.Tools {
 		allowed[string(choice.Allowed.Tools[i].name())] = true
 	}
-	var tools, shown []jsontext.Value
-	_ = json.Unmarshal(request["tools"], &tools) // none is no list
-	for _, one := range tools {
+	var shown []jsontext.Value
+	for _, one := range request.list("tools") {
 		var t formTool
 		if _ = json.Unmarshal(one, &t); allowed[string(t.name())] && t.name() != nil {
 			shown = append(shown, one)
@@ -219,12 +226,11 @@ func (f *ChatForms) choice(request jsonObject) error {
 
 // messages turns earlier calls, and what functions returned, into those of tools.
 func (f *ChatForms) messages(request jsonObject) error {
-	var list []jsontext.Value
-	if request["messages"].Kind() != '[' {
+	list := request.list("messages")
+	if list == nil {
 		return nil
 	}
-	_ = json.Unmarshal(request["messages"], &list) // a list, as was seen
-	ids := map[string]string{}                     // of the newest call of each function
+	ids := map[string]string{} // of the newest call of each function
 	for i, one := range list {
 		message := jsonObject{}
 		if json.Unmarshal(one, &message) != nil {
@@ -307,13 +313,11 @@ type formEvents struct {
 
 // customCall is a call of a custom tool while its arguments come in.
 type customCall struct {
-	id        string
 	arguments []byte
 	nesting   nesting
 	sent      bool
 }
 
-// chunk satisfies eventWriter.
 func (e *formEvents) chunk(p *delta) error {
 	chunk := jsonObject{}
 	if json.Unmarshal(p.document, &chunk) != nil {
@@ -326,7 +330,6 @@ func (e *formEvents) chunk(p *delta) error {
 	return err
 }
 
-// end satisfies eventWriter.
 func (e *formEvents) end(Usage) error {
 	e.raw("data: [DONE]\n\n")
 	return nil
@@ -364,17 +367,14 @@ func (e *formEvents) rewrite(answer jsonObject, said string, whole bool) ([]byte
 		if json.Unmarshal(choice[said], &message) != nil || message["tool_calls"] != nil && json.Unmarshal(message["tool_calls"], &calls) != nil {
 			return nil, invalidAnswer("something that is not a chat answer")
 		}
-		var number struct {
-			Index int `json:"index"`
-		}
-		number.Index = at
+		index := at
 		if choice["index"].Kind() == '0' {
-			_ = json.Unmarshal(choice["index"], &number.Index) // a number
+			_ = json.Unmarshal(choice["index"], &index) // a number
 		}
 		finished := choice["finish_reason"].Kind() == '"'
 		if e.forms.legacy {
 			legacyCall(choice, message, calls)
-		} else if calls = e.customCalls(number.Index, calls, whole, finished); calls != nil {
+		} else if calls = e.customCalls(index, calls, whole, finished); calls != nil {
 			message["tool_calls"] = encode(calls)
 		} else {
 			delete(message, "tool_calls")
@@ -424,7 +424,7 @@ func (e *formEvents) customCalls(choice int, calls []formCall, whole, finished b
 		}
 		open := e.calls[at]
 		if e.forms.custom[name] && open == nil && len(e.calls) < maxWaitingCalls {
-			open = &customCall{id: call.ID}
+			open = &customCall{}
 			e.calls[at] = open
 			out = append(out, formCall{Index: &at[1], ID: call.ID, Type: "custom", Custom: &formInput{Name: name}})
 		}
@@ -439,8 +439,10 @@ func (e *formEvents) customCalls(choice int, calls []formCall, whole, finished b
 		out = open.send(out, at[1], open.nesting.over())
 	}
 	if finished {
-		for _, at := range sortedCalls(e.calls, choice) {
-			out = e.calls[at].send(out, at[1], true)
+		for _, at := range slices.SortedFunc(maps.Keys(e.calls), func(a, b [2]int) int { return a[1] - b[1] }) {
+			if at[0] == choice {
+				out = e.calls[at].send(out, at[1], true)
+			}
 		}
 	}
 	return out
@@ -453,16 +455,4 @@ func (c *customCall) send(out []formCall, index int, complete bool) []formCall {
 	}
 	c.sent = true
 	return append(out, formCall{Index: &index, Custom: &formInput{Input: customInput(c.arguments)}})
-}
-
-// sortedCalls are the calls of a choice by their index.
-func sortedCalls(calls map[[2]int]*customCall, choice int) [][2]int {
-	var of [][2]int
-	for at := range calls {
-		if at[0] == choice {
-			of = append(of, at)
-		}
-	}
-	slices.SortFunc(of, func(a, b [2]int) int { return a[1] - b[1] })
-	return of
 }

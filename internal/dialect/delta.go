@@ -84,7 +84,7 @@ func (p *delta) toolCalls(dec *jsontext.Decoder) (any bool, err error) {
 	err = Elements(dec, func() error {
 		any = true
 		if dec.PeekKind() != '{' {
-			return dec.SkipValue()
+			return skip(dec)
 		}
 		call, err := p.toolCall(dec)
 		if err == nil && !p.done {
@@ -120,11 +120,11 @@ func (p *delta) toolCall(dec *jsontext.Decoder) (call callDelta, err error) {
 					case "arguments":
 						return text(&call.arguments)
 					}
-					return dec.SkipValue()
+					return skip(dec)
 				})
 			}
 		}
-		return dec.SkipValue()
+		return skip(dec)
 	})
 	return call, err
 }

@@ -26,7 +26,6 @@ func ReadEmbeddingsHead(body []byte) (Head, error) {
 	return h.Head, nil
 }
 
-// embeddingsReader reads the head of an embeddings call.
 type embeddingsReader struct {
 	headReader
 	input bool // it was there
@@ -36,7 +35,6 @@ func badInput(rule string, args ...any) error {
 	return fault.New(fault.InvalidRequest, "input "+rule, args...).WithParam("input")
 }
 
-// field reads one member of the body.
 func (h *embeddingsReader) field(name []byte) error {
 	switch string(name) {
 	case "input":
@@ -56,7 +54,7 @@ func (h *embeddingsReader) field(name []byte) error {
 		}
 		return err
 	case "reasoning_effort", "reasoning", "thinking", "chat_template_kwargs": // no controls here
-		return h.dec.SkipValue()
+		return skip(h.dec)
 	default:
 		return h.member(name)
 	}
@@ -102,13 +100,12 @@ func (h *embeddingsReader) inputs() error {
 
 // refuseNext refuses the input for the value that comes next.
 func (h *embeddingsReader) refuseNext(rule string) error {
-	if err := h.dec.SkipValue(); err != nil {
+	if err := skip(h.dec); err != nil {
 		return err
 	}
 	return badInput("%s", rule)
 }
 
-// text checks one text.
 func (h *embeddingsReader) text() error {
 	value, err := h.dec.ReadValue()
 	if err == nil && len(value) == len(`""`) {
@@ -117,7 +114,6 @@ func (h *embeddingsReader) text() error {
 	return err
 }
 
-// number checks one token number.
 func (h *embeddingsReader) number() error {
 	value, err := h.dec.ReadValue()
 	if err == nil && (len(value) > 9 || len(bytes.Trim(value, "0123456789")) > 0) {
@@ -126,7 +122,6 @@ func (h *embeddingsReader) number() error {
 	return err
 }
 
-// numbers checks one list of token numbers.
 func (h *embeddingsReader) numbers() error {
 	n := 0
 	err := Elements(h.dec, func() error {

@@ -60,7 +60,6 @@ func (o *outbox) Next() []byte {
 
 func (o *outbox) raw(text string) { o.out = append(o.out, text...) }
 
-// event writes an event with a name.
 func (o *outbox) event(name string, data any) {
 	o.raw("event: ")
 	o.raw(name)

@@ -36,7 +36,6 @@ func FaultFrame(d Dialect, f *fault.Fault, id string) []byte {
 	return out.out
 }
 
-// chatFault is a fault in the chat and responses dialects.
 type chatFault struct {
 	Error chatError `json:"error"`
 }
@@ -70,7 +69,6 @@ func newChatError(d Dialect, f *fault.Fault, id string, frame bool) chatError {
 	return e
 }
 
-// messagesFault is a fault in the messages dialect.
 type messagesFault struct {
 	Type      string        `json:"type"`
 	Error     messagesError `json:"error"`

@@ -48,7 +48,6 @@ const space = " \t\r\n"
 // readers are kept for their decoders.
 var readers = sync.Pool{New: func() any { return new(reader) }}
 
-// reader reads one body.
 type reader struct {
 	dec    jsontext.Decoder
 	source bytes.Buffer
@@ -65,7 +64,6 @@ func (r *reader) release(large bool) {
 	readers.Put(r)
 }
 
-// head reads a Head out of a body.
 type headReader struct {
 	Head
 	dec    *jsontext.Decoder // while read runs

@@ -132,7 +132,6 @@ func offsets(body []byte) json.Options {
 	))
 }
 
-// numbersIn are the numbers in a document.
 func numbersIn(document []byte) (numbers []int) {
 	dec := jsontext.NewDecoder(bytes.NewBuffer(document))
 	for {

@@ -29,7 +29,6 @@ type message struct {
 	Usage        messageUsage   `json:"usage"`
 }
 
-// messageBlock is a block of a message's content.
 type messageBlock struct {
 	Type      string         `json:"type"`
 	Thinking  jsontext.Value `json:"thinking,omitzero"`

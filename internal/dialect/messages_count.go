@@ -60,7 +60,6 @@ type estimate struct {
 	pictures         bool
 }
 
-// total is the number of tokens.
 func (w *estimate) total() int64 { return w.tokens + (w.quarters+3)/4 }
 
 func (w *estimate) text(text []byte) {

@@ -135,10 +135,8 @@ func (q *messagesRequest) member(name []byte) (err error) {
 	})
 }
 
-// format reads the format of the answer.
 func (q *messagesRequest) format() error { return q.fields(field{"schema", anObject, &q.schema}) }
 
-// turn reads one message.
 func (q *messagesRequest) turn() error {
 	var t turn
 	var role jsontext.Value
@@ -183,13 +181,12 @@ func (q *messagesRequest) content() ([]block, error) {
 		})
 		return blocks, err
 	case '{', 'n':
-		return nil, q.dec.SkipValue()
+		return nil, skip(q.dec)
 	default:
 		return nil, q.refuseNext("must be a string or a list of content blocks")
 	}
 }
 
-// block reads one content block.
 func (q *messagesRequest) block() (b block, err error) {
 	var kind, failed jsontext.Value
 	source := []field{
@@ -232,30 +229,19 @@ func (q *messagesRequest) block() (b block, err error) {
 	return b, q.checkBlock(&b)
 }
 
-// kindOf is the kind of a content block's type.
 func kindOf(word string) blockKind {
-	switch word {
-	case "text":
-		return textBlock
-	case "image":
-		return imageBlock
-	case "document":
-		return documentBlock
-	case "search_result":
-		return searchBlock
-	case "tool_use":
-		return toolUseBlock
-	case "tool_result":
-		return toolResultBlock
-	case "thinking":
-		return thinkingBlock
-	case "redacted_thinking", "server_tool_use", "mcp_tool_use", "container_upload", "compaction", "tool_reference":
-		return vendorBlock
+	if kind, known := blockKinds[word]; known || !strings.HasSuffix(word, "_tool_result") {
+		return kind
 	}
-	if strings.HasSuffix(word, "_tool_result") {
-		return vendorBlock
-	}
-	return otherBlock
+	return vendorBlock
+}
+
+// blockKinds are the kinds of the types of content blocks, beside the results of vendors' tools.
+var blockKinds = map[string]blockKind{
+	"text": textBlock, "image": imageBlock, "document": documentBlock, "search_result": searchBlock,
+	"tool_use": toolUseBlock, "tool_result": toolResultBlock, "thinking": thinkingBlock,
+	"redacted_thinking": vendorBlock, "server_tool_use": vendorBlock, "mcp_tool_use": vendorBlock,
+	"container_upload": vendorBlock, "compaction": vendorBlock, "tool_reference": vendorBlock,
 }
 
 // checkBlock refuses a block that lacks what its type needs. A document is

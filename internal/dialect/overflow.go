@@ -83,7 +83,6 @@ func ContextExceeded(document []byte) *fault.Fault {
 	return fault.New(fault.ContextLengthExceeded, "%s", text)
 }
 
-// engineError is an engine's error document.
 type engineError struct {
 	Type    string         `json:"type"`
 	Message string         `json:"message"`

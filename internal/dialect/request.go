@@ -33,7 +33,6 @@ type request struct {
 	turnsMember  string // the name of the member that holds the turns
 }
 
-// turn is one message.
 type turn struct {
 	role   string // user, assistant or system
 	blocks []block
@@ -76,7 +75,6 @@ const (
 	vendorBlock
 )
 
-// block is one content block.
 type block struct {
 	kind     blockKind
 	typeName string         // its type, where that is otherBlock's
@@ -112,10 +110,10 @@ func vendorToolFault(param, types string) error {
 	return fault.New(fault.InvalidRequest, "%s: no machine here can run %s, which is its vendor's own; send tools of the type function or custom, and run them yourself", param, types).WithParam(param)
 }
 
-// value is the next value.
 func (q *request) value() (jsontext.Value, error) { return valueIn(q.body, q.dec) }
 
-// A rule says why a member may not have a value, which is nil for null: the end of a sentence, empty where it may.
+// A rule checks the value of a member, which is nil for null. It returns what the value must be, as the end of a
+// sentence, or "" if it fits.
 type rule func(value jsontext.Value) string
 
 func anything(jsontext.Value) string { return "" }
@@ -141,28 +139,38 @@ func oneOf(must string, words ...string) rule {
 	}
 }
 
+// optional allows null and what r allows.
+func optional(r rule) rule {
+	return func(value jsontext.Value) string {
+		if value == nil {
+			return ""
+		}
+		return r(value)
+	}
+}
+
 // kinds allows null and these kinds of values.
 func kinds(allowed, must string) rule {
-	return func(value jsontext.Value) string {
-		if value != nil && strings.IndexByte(allowed, byte(value.Kind())) < 0 {
+	return optional(func(value jsontext.Value) string {
+		if strings.IndexByte(allowed, byte(value.Kind())) < 0 {
 			return must
 		}
 		return ""
-	}
+	})
 }
 
 // integer allows null and integers of at least that.
 func integer(least int64) rule {
-	return func(value jsontext.Value) string {
-		if n, err := strconv.ParseInt(string(value), 10, 64); value != nil && (err != nil || n < least) {
+	return optional(func(value jsontext.Value) string {
+		if n, err := strconv.ParseInt(string(value), 10, 64); err != nil || n < least {
 			return fmt.Sprintf("must be a whole number of at least %d", least)
 		}
 		return ""
-	}
+	})
 }
 
 var (
-	aString   = kinds(`"`, "must be a string")
+	aString   = optional(requiredString)
 	aBoolean  = kinds("tf", "must be true or false")
 	aNumber   = kinds("0", "must be a number")
 	anObject  = kinds("{", "must be an object")
@@ -170,7 +178,7 @@ var (
 	anInteger = integer(0)
 )
 
-// field is a member of an object that is kept as it is, nil for null.
+// field is a member of an object: its name, the rule for its value, and where the value is kept, nil for null.
 type field struct {
 	name string
 	rule rule
@@ -196,7 +204,7 @@ func (q *request) field(name []byte, fields []field) error {
 		*f.into = value
 		return nil
 	}
-	return q.dec.SkipValue()
+	return skip(q.dec)
 }
 
 // fields reads the object that comes next, of which these members are kept; null is an empty one.
@@ -219,7 +227,7 @@ func (q *request) object(member func(name []byte) error) error {
 	case '{':
 		return Members(q.dec, member)
 	case 'n':
-		return q.dec.SkipValue()
+		return skip(q.dec)
 	}
 	return q.refuseNext("must be an object")
 }
@@ -235,14 +243,14 @@ func (q *request) list(one func() error) error {
 			return one()
 		})
 	case 'n':
-		return q.dec.SkipValue()
+		return skip(q.dec)
 	}
 	return q.refuseNext("must be a list")
 }
 
 // refuseNext is the fault of the next value.
 func (q *request) refuseNext(rule string) error {
-	if err := q.dec.SkipValue(); err != nil {
+	if err := skip(q.dec); err != nil {
 		return err
 	}
 	return q.refuse("%s", rule)

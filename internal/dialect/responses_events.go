@@ -7,7 +7,6 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 )
 
-// outputItem is an item of a response.
 type outputItem struct {
 	ID        string         `json:"id"`
 	Type      string         `json:"type"`
@@ -22,7 +21,6 @@ type outputItem struct {
 	Content   []outputPart   `json:"content,omitzero"`
 }
 
-// outputPart is a part of an item's content or summary.
 type outputPart struct {
 	Type        string         `json:"type"`
 	Text        jsontext.Value `json:"text,omitzero"`
@@ -31,7 +29,6 @@ type outputPart struct {
 	Logprobs    jsontext.Value `json:"logprobs,omitzero"`
 }
 
-// openItem is the open item of a response.
 type openItem struct {
 	outputItem
 	kind     itemKind // vendorItem: no item is open
@@ -76,7 +73,6 @@ func (r *Response) grow(value jsontext.Value) error {
 	return nil
 }
 
-// chunk satisfies eventWriter.
 func (r *Response) chunk(p *delta) error {
 	r.begin()
 	r.takeLogprobs(p)

@@ -12,7 +12,6 @@ import (
 	"github.com/kith/kith/internal/fault"
 )
 
-// itemKind is what an item of an input is.
 type itemKind uint8
 
 const (
@@ -55,7 +54,6 @@ func (q *ResponsesRequest) input() (err error) {
 	}
 }
 
-// items reads a list of items.
 func (q *ResponsesRequest) items() (items []inputItem, err error) {
 	err = q.list(func() error {
 		item, err := q.item()
@@ -168,7 +166,7 @@ func (q *ResponsesRequest) parts() ([]block, error) {
 		err := q.list(func() error {
 			if q.dec.PeekKind() != '{' {
 				blocks = append(blocks, block{})
-				return q.dec.SkipValue()
+				return skip(q.dec)
 			}
 			b, err := q.part()
 			blocks = append(blocks, b)
@@ -176,11 +174,10 @@ func (q *ResponsesRequest) parts() ([]block, error) {
 		})
 		return blocks, err
 	default:
-		return nil, q.dec.SkipValue()
+		return nil, skip(q.dec)
 	}
 }
 
-// part reads one part of a content.
 func (q *ResponsesRequest) part() (b block, err error) {
 	var kind jsontext.Value
 	err = Members(q.dec, func(name []byte) error {
@@ -202,10 +199,10 @@ func (q *ResponsesRequest) part() (b block, err error) {
 				case "detail":
 					return q.stringInto(&b.source.detail)
 				}
-				return q.dec.SkipValue()
+				return skip(q.dec)
 			})
 		}
-		return q.dec.SkipValue()
+		return skip(q.dec)
 	})
 	switch b.typeName = text(kind); b.typeName {
 	case "input_text", "output_text", "text", "summary_text", "reasoning_text", "refusal":
@@ -332,24 +329,19 @@ func (q *ResponsesRequest) readTurn(kept []byte) ([]inputItem, error) {
 	var items []inputItem
 	r := ResponsesRequest{request: request{body: kept, counted: q.counted}}
 	r.dec = jsontext.NewDecoder(bytes.NewBuffer(kept))
-	err := r.object(func(name []byte) (err error) {
+	var member func(name []byte) error
+	member = func(name []byte) error {
 		switch string(name) {
-		case "input":
-			items, err = r.items()
+		case "input", "output":
+			more, err := r.items()
+			items = append(items, more...)
+			return err
 		case "response":
-			err = r.object(func(name []byte) error {
-				if string(name) != "output" {
-					return r.dec.SkipValue()
-				}
-				output, err := r.items()
-				items = append(items, output...)
-				return err
-			})
-		default:
-			err = r.dec.SkipValue()
+			return r.object(member)
 		}
-		return err
-	})
+		return skip(r.dec)
+	}
+	err := r.object(member)
 	q.counted = r.counted
 	return items, err
 }

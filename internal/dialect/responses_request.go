@@ -120,16 +120,7 @@ func (q *ResponsesRequest) chosen() *request {
 	return &chosen
 }
 
-// truncationWord allows null and the words of truncation.
-func truncationWord(value jsontext.Value) string {
-	if wrong := aString(value); wrong != "" {
-		return wrong
-	}
-	if value != nil && string(value) != `"auto"` && string(value) != `"disabled"` {
-		return "must be auto or disabled"
-	}
-	return ""
-}
+var truncationWord = optional(oneOf("must be auto or disabled", "auto", "disabled"))
 
 // member reads one member of the body; those without a meaning here are passed
 // over.
@@ -227,7 +218,7 @@ func (q *ResponsesRequest) control(name string) error {
 // include reads what else the caller wants in the answer. Only logprobs are known here.
 func (q *ResponsesRequest) include() error {
 	if q.dec.PeekKind() != '[' {
-		return q.dec.SkipValue()
+		return skip(q.dec)
 	}
 	return q.list(func() error {
 		value, err := q.value()
@@ -335,7 +326,7 @@ func (q *ResponsesRequest) toolChoice() error {
 						names = append(names, nil)
 						return q.field(member, []field{{"name", aString, &names[len(names)-1]}})
 					}
-					return q.dec.SkipValue()
+					return skip(q.dec)
 				})
 			})
 		}

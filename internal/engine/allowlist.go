@@ -136,7 +136,6 @@ type copier struct {
 	tokens bool // an input is token numbers
 }
 
-// token copies one token.
 func (c *copier) token() error {
 	t, err := c.dec.ReadToken()
 	if err != nil {
@@ -201,7 +200,6 @@ func (c *copier) members(member func(name string) error) error {
 	return c.token()
 }
 
-// object allows an object of these members.
 func object(m members) shape {
 	return shape{"{", func(c *copier) error {
 		return c.members(func(name string) error { return m.one(c, name) })

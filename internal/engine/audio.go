@@ -132,7 +132,6 @@ func (a *Audio) Check(ctx context.Context) (reached bool) {
 	return !errors.Is(err, errNotReached)
 }
 
-// errNotReached reports that the engine could not be reached.
 var errNotReached = errors.New("it cannot be reached")
 
 // model returns the configured model, or the only one that the engine lists.

@@ -119,7 +119,6 @@ func (e *Engine) post(ctx context.Context, url string, header http.Header, body 
 	}
 }
 
-// errNoCount reports an answer without a count.
 var errNoCount = errors.New("the engine's answer has no count")
 
 // readCount returns the count in an answer, or the length of its list of tokens.

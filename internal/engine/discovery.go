@@ -30,13 +30,13 @@ type Config struct {
 
 // Finding is what was found at one address, or why no engine was found.
 type Finding struct {
-	Place      string // without /v1
-	Configured bool   // configured by the owner, not just a usual port
-	Kind       string // of the engine, or ""
-	Name       string // of the engine, or ""
-	Models     int    // number of offered models
-	Others     int    // calls of other programs, if the engine reports them
-	Why        string // why no engine can be used, or ""
+	Place      string `json:"place"`           // without /v1
+	Configured bool   `json:"configured"`      // by the owner, not just a usual port
+	Kind       string `json:"kind,omitempty"`  // of the engine, or ""
+	Name       string `json:"name,omitempty"`  // of the engine, or ""
+	Models     int    `json:"models"`          // number of offered models
+	Others     int    `json:"others,omitzero"` // running calls of other programs, if the engine reports them
+	Why        string `json:"why,omitempty"`   // why no engine can be used, or ""
 }
 
 // Finder finds the engines at a list of addresses and keeps the result.

@@ -175,7 +175,6 @@ type Request struct {
 	noEffort bool // leave out reasoning_effort, which older engines refuse
 }
 
-// modelFor returns the model of a request.
 func (e *Engine) modelFor(req *Request) (*Model, error) {
 	models := e.Models()
 	i := slices.IndexFunc(models, func(m Model) bool { return m.ID == req.Model })
@@ -255,7 +254,6 @@ func (e *Engine) Do(ctx context.Context, req Request) (*http.Response, error) {
 	return out, nil
 }
 
-// target returns the URL of the endpoint.
 func (e *Engine) target(endpoint fleet.Endpoint) string {
 	if e.upstream {
 		return e.base + strings.TrimPrefix(endpoint.Path(), "/v1")
@@ -282,7 +280,6 @@ func brokeOff(err error) error {
 	return fault.New(fault.EngineError, "the engine broke off before its answer was complete").Because(err)
 }
 
-// respond normalizes the engine's answer.
 func (e *Engine) respond(ctx context.Context, resp *http.Response, cancel context.CancelFunc, req *Request, want wants) (*http.Response, error) {
 	if s := resp.StatusCode; s >= 300 && s < 400 || s < 200 {
 		return nil, fault.New(fault.EngineError, "the engine answered with status %d, which is no answer", s)
@@ -298,9 +295,6 @@ func (e *Engine) respond(ctx context.Context, resp *http.Response, cancel contex
 	out := &http.Response{
 		Status:        resp.Status,
 		StatusCode:    resp.StatusCode,
-		Proto:         "HTTP/1.1",
-		ProtoMajor:    1,
-		ProtoMinor:    1,
 		Header:        http.Header{"Content-Type": {resp.Header.Get("Content-Type")}},
 		ContentLength: -1,
 		Request:       resp.Request,
@@ -418,6 +412,13 @@ type spooled struct {
 func (t spooled) Close() error {
 	t.of.Close()
 	return nil
+}
+
+// Held returns the complete body of a unary answer of Do, or nil if it is not held. The
+// caller closes it, and then reads nothing from the body.
+func Held(answer *http.Response) *spool.Bytes {
+	body, _ := answer.Body.(spooled)
+	return body.of
 }
 
 // limited is the bounded body of an answer that passes unchanged.

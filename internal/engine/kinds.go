@@ -139,7 +139,6 @@ type modelList struct {
 	Data   []listed `json:"data"`
 }
 
-// listed is an entry of a modelList.
 type listed struct {
 	ID          string `json:"id"`
 	OwnedBy     string `json:"owned_by"`

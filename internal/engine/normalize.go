@@ -287,7 +287,6 @@ func (m *normalizer) identify(sent jsontext.Value) []byte {
 	return m.id
 }
 
-// count stores the engine's token counts.
 func (m *normalizer) count(value jsontext.Value) error {
 	var usage struct {
 		Prompt     int64 `json:"prompt_tokens"`
@@ -432,7 +431,6 @@ func (m *normalizer) name(name []byte) {
 	m.out = append(m.out, ':')
 }
 
-// put writes a member.
 func (m *normalizer) put(name, value []byte) {
 	m.name(name)
 	m.out = append(m.out, value...)

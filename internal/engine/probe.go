@@ -53,10 +53,8 @@ type page struct {
 	err    error
 }
 
-// get returns the page at path.
 func (p *probe) get(path string) page { return p.fetch(http.MethodGet, path, "") }
 
-// post returns the answer to the JSON body at path.
 func (p *probe) post(path, body string) page { return p.fetch(http.MethodPost, path, body) }
 
 func (p *probe) fetch(method, path, body string) page {

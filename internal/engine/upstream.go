@@ -215,7 +215,6 @@ func (u *Upstream) offer(ids []fleet.ModelID) {
 // it from error answers.
 type keyed struct{ u *Upstream }
 
-// RoundTrip satisfies http.RoundTripper.
 func (k keyed) RoundTrip(r *http.Request) (*http.Response, error) {
 	secret := string(k.u.config.Key)
 	r = r.Clone(r.Context())

@@ -123,40 +123,29 @@ func (f *Fault) Error() string {
 // Unwrap returns the cause, which callers of the service never see.
 func (f *Fault) Unwrap() error { return f.cause }
 
-// Because returns a copy with a cause for the log.
-func (f *Fault) Because(cause error) *Fault {
+// with returns a changed copy.
+func (f *Fault) with(change func(*Fault)) *Fault {
 	c := *f
-	c.cause = cause
+	change(&c)
 	return &c
 }
+
+// Because returns a copy with a cause for the log.
+func (f *Fault) Because(cause error) *Fault { return f.with(func(c *Fault) { c.cause = cause }) }
 
 // WithParam returns a copy that names the request member at fault.
-func (f *Fault) WithParam(name string) *Fault {
-	c := *f
-	c.Param = name
-	return &c
-}
+func (f *Fault) WithParam(name string) *Fault { return f.with(func(c *Fault) { c.Param = name }) }
 
 // AfterWait returns a copy whose reason is WaitElapsed.
-func (f *Fault) AfterWait() *Fault {
-	c := *f
-	c.Reason = WaitElapsed
-	return &c
-}
+func (f *Fault) AfterWait() *Fault { return f.with(func(c *Fault) { c.Reason = WaitElapsed }) }
 
 // WithRetryAfter returns a copy with so many seconds until the next try.
 func (f *Fault) WithRetryAfter(seconds int) *Fault {
-	c := *f
-	c.RetryAfter = seconds
-	return &c
+	return f.with(func(c *Fault) { c.RetryAfter = seconds })
 }
 
 // WithNoRetry returns a copy that asks clients not to repeat the call.
-func (f *Fault) WithNoRetry() *Fault {
-	c := *f
-	c.NoRetry = true
-	return &c
-}
+func (f *Fault) WithNoRetry() *Fault { return f.with(func(c *Fault) { c.NoRetry = true }) }
 
 // Of returns the Fault in err's chain, else an internal_error with err as its cause
 // (spec/api.md#internal-error). Of(nil) is nil.

@@ -34,10 +34,8 @@ func (x *exchange) readBody() (*spool.Bytes, error) {
 	if length > limit {
 		return nil, x.tooLarge()
 	}
-	for _, encoding := range x.r.Header["Content-Encoding"] {
-		if encoding != "" && !strings.EqualFold(encoding, "identity") {
-			return nil, fault.New(fault.UnsupportedEncoding, "send the body as it is, without Content-Encoding")
-		}
+	if err := x.checkEncoding("body"); err != nil {
+		return nil, err
 	}
 	if x.g.Guard != nil && ofBrowser(x.r.Header) && !isJSON(x.r.Header.Get("Content-Type")) {
 		return nil, fault.New(fault.InvalidRequest, "send the body with Content-Type: application/json")
@@ -51,6 +49,16 @@ func (x *exchange) readBody() (*spool.Bytes, error) {
 	}
 	x.bodyWasRead()
 	return body, nil
+}
+
+// checkEncoding refuses a body with a Content-Encoding.
+func (x *exchange) checkEncoding(what string) error {
+	for _, encoding := range x.r.Header["Content-Encoding"] {
+		if encoding != "" && !strings.EqualFold(encoding, "identity") {
+			return fault.New(fault.UnsupportedEncoding, "send the %s as it is, without Content-Encoding", what)
+		}
+	}
+	return nil
 }
 
 // hold begins to hold a body for the caller.

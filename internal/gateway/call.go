@@ -2,7 +2,6 @@ package gateway
 
 import (
 	"context"
-	"io"
 	"net/http"
 	"time"
 
@@ -36,8 +35,7 @@ type Call struct {
 	Caller   Caller
 	// Body is the request's bytes as received; never logged, never changed. It is
 	// the gateway's to close.
-	Body        *spool.Bytes
-	ContentType string
+	Body *spool.Bytes
 	// Header holds the messages dialect's own headers, for a service elsewhere
 	// that speaks it and for the hub; nil on the hosted surface and in other dialects.
 	Header http.Header
@@ -79,20 +77,9 @@ func (c *Call) ForEngine(own bool) (fleet.Endpoint, *spool.Bytes, error) {
 	return endpoint, body, c.translationErr
 }
 
-// Attach makes what the call asks the body of a request for the next hop: one of
-// its bodies, or the form of a transcription.
-func (c *Call) Attach(r *http.Request, body *spool.Bytes) {
-	if c.Form != nil {
-		contentType, length, form := c.Form.Encode(true)
-		r.Header.Set("Content-Type", contentType)
-		r.ContentLength, r.Body = length, form()
-		r.GetBody = func() (io.ReadCloser, error) { return form(), nil }
-		return
-	}
-	r.Header.Set("Content-Type", c.ContentType)
-	r.ContentLength, r.Body = body.Len(), body.Open()
-	r.GetBody = func() (io.ReadCloser, error) { return body.Open(), nil }
-}
+// Attach makes the call the body of a request for the next hop: one of its bodies,
+// or the form of a transcription.
+func (c *Call) Attach(r *http.Request, body *spool.Bytes) { dialect.SetBody(r, c.Form, body, true) }
 
 // answered gives back what was asked as soon as no transport sends it any more:
 // the call is asked of no other machine. What the answer still needs stays.

@@ -70,19 +70,15 @@ func (t *tally) free(client netip.Prefix) {
 func (c *Clients) take(t *tally, what string, client netip.Prefix) (free func()) {
 	held, ok := t.take(client, c.limit)
 	if held*5 >= c.limit*4 {
-		c.warn(what, client, held)
+		c.warned.Do(func() {
+			c.log.Warn("one client holds nearly as many "+what+" as it may; if it is a proxy, name it in [hub] proxies",
+				"client", client, "held", held, "limit", c.limit)
+		})
 	}
 	if !ok {
 		return nil
 	}
 	return sync.OnceFunc(func() { t.free(client) })
-}
-
-func (c *Clients) warn(what string, client netip.Prefix, held int) {
-	c.warned.Do(func() {
-		c.log.Warn("one client holds nearly as many "+what+" as it may; if it is a proxy, name it in [hub] proxies",
-			"client", client, "held", held, "limit", c.limit)
-	})
 }
 
 // Listen wraps a listener so that one client holds at most as many connections as one may; those

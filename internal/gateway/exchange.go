@@ -10,7 +10,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/go-json-experiment/json"
 	"github.com/google/uuid"
 
 	"github.com/kith/kith/internal/dialect"
@@ -131,23 +130,12 @@ func (x *exchange) routeFault() error {
 // serviceInfo answers HEAD /, by which agents check for a service, and GET / of other clients than browsers: the program
 // and its base URLs (spec/api.md#get-root).
 func (x *exchange) serviceInfo() error {
-	body, err := json.Marshal(struct {
+	return x.writeJSON(struct {
 		Name         string `json:"name"`
 		Version      string `json:"version"`
 		BaseURL      string `json:"base_url"`      // of the chat, embeddings, responses and audio dialects
 		MessagesBase string `json:"messages_base"` // of the messages dialect
 	}{"kith", x.g.Version, x.g.Base + "/v1", x.g.Base})
-	if err != nil {
-		return err
-	}
-	h := x.w.Header()
-	h["Content-Type"] = []string{"application/json"}
-	h["Content-Length"] = []string{strconv.Itoa(len(body))}
-	x.begin(http.StatusOK)
-	if x.r.Method == http.MethodHead {
-		return nil
-	}
-	return x.writeAll(body)
 }
 
 func (x *exchange) notImplemented() error {
@@ -157,8 +145,8 @@ func (x *exchange) notImplemented() error {
 // infer serves an inference route.
 func (x *exchange) infer() error {
 	call := &Call{
-		ID: x.id, Endpoint: x.route.endpoint, Caller: x.caller, ContentType: x.r.Header.Get("Content-Type"),
-		Arrived: x.arrived, Wait: preferredWait(x.r.Header), Waiting: func(int, time.Duration) {},
+		ID: x.id, Endpoint: x.route.endpoint, Caller: x.caller, Arrived: x.arrived,
+		Wait: preferredWait(x.r.Header), Waiting: func(int, time.Duration) {},
 	}
 	defer call.close()
 	head, err := x.read(call)

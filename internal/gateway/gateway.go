@@ -9,6 +9,7 @@
 package gateway
 
 import (
+	"cmp"
 	"context"
 	"log/slog"
 	"net/http"
@@ -73,22 +74,10 @@ type Limits struct {
 }
 
 func (l Limits) withDefaults() Limits {
-	or := func(value *time.Duration, standard time.Duration) {
-		if *value == 0 {
-			*value = standard
-		}
-	}
-	or(&l.FirstByte, 10*time.Minute)
-	or(&l.Idle, 2*time.Minute)
-	or(&l.Stream, 30*time.Minute)
-	or(&l.Unary, 590*time.Second)
-	or(&l.RetryAfter, 5*time.Second)
-	if l.Body == 0 {
-		l.Body = 32 << 20
-	}
-	if l.Upload == 0 {
-		l.Upload = 25 << 20
-	}
+	l.Body, l.Upload = cmp.Or(l.Body, 32<<20), cmp.Or(l.Upload, 25<<20)
+	l.FirstByte, l.Idle = cmp.Or(l.FirstByte, 10*time.Minute), cmp.Or(l.Idle, 2*time.Minute)
+	l.Stream, l.Unary = cmp.Or(l.Stream, 30*time.Minute), cmp.Or(l.Unary, 590*time.Second)
+	l.RetryAfter = cmp.Or(l.RetryAfter, 5*time.Second)
 	return l
 }
 

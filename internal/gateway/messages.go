@@ -65,7 +65,7 @@ var countRate = Rate{PerSecond: 1, Burst: 60}
 func (x *exchange) countTokens() error {
 	call := &Call{
 		ID: x.id, Endpoint: fleet.Messages, Caller: x.caller, Arrived: x.arrived,
-		ContentType: "application/json", Header: ownHeaders(x.r.Header), Waiting: func(int, time.Duration) {},
+		Header: ownHeaders(x.r.Header), Waiting: func(int, time.Duration) {},
 	}
 	defer call.close()
 	var count dialect.Count

@@ -154,5 +154,8 @@ func (x *exchange) writeDocument(body []byte) error {
 	h["Content-Length"] = []string{strconv.Itoa(len(body))}
 	x.arm(time.Now())
 	x.begin(http.StatusOK)
+	if x.r.Method == http.MethodHead {
+		return nil
+	}
 	return x.writeAll(body)
 }

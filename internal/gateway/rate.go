@@ -1,6 +1,7 @@
 package gateway
 
 import (
+	"maps"
 	"math"
 	"sync"
 	"time"
@@ -30,14 +31,30 @@ func bucketOf(c Caller) bucketKey { return bucketKey{key: c.KeyID, machine: c.Ma
 // so their number is bounded by the members'; idle ones are dropped besides.
 type buckets struct {
 	rate Rate
-
-	mu    sync.Mutex
-	by    map[bucketKey]*rate.Limiter
-	prune int // drop idle buckets when there are more than that
+	perKey[*rate.Limiter]
 }
 
 // minPrune is the number of entries below which nothing is ever dropped.
 const minPrune = 1024
+
+// perKey keeps a value for each key.
+type perKey[V any] struct {
+	mu    sync.Mutex
+	by    map[bucketKey]V
+	prune int // drop idle values when there are more than that
+}
+
+// add keeps another value, and drops idle ones; mu is held.
+func (p *perKey[V]) add(key bucketKey, value V, idle func(V) bool) {
+	if len(p.by) > max(p.prune, minPrune) {
+		maps.DeleteFunc(p.by, func(_ bucketKey, v V) bool { return idle(v) })
+		p.prune = 2 * len(p.by) // so that a request pays for a constant share of it
+	}
+	if p.by == nil {
+		p.by = make(map[bucketKey]V)
+	}
+	p.by[key] = value
+}
 
 // take takes a token, or returns the fault that names the real time to the next.
 func (b *buckets) take(key bucketKey, now time.Time) error {
@@ -59,19 +76,8 @@ func (b *buckets) limiter(key bucketKey, now time.Time) *rate.Limiter {
 	if l := b.by[key]; l != nil {
 		return l
 	}
-	if len(b.by) > max(b.prune, minPrune) {
-		for k, l := range b.by { // a full bucket and a new one are the same
-			if l.TokensAt(now) >= float64(b.rate.Burst) {
-				delete(b.by, k)
-			}
-		}
-		b.prune = 2 * len(b.by) // so that a request pays for a constant share of it
-	}
-	if b.by == nil {
-		b.by = make(map[bucketKey]*rate.Limiter)
-	}
 	l := rate.NewLimiter(rate.Limit(b.rate.PerSecond), b.rate.Burst)
-	b.by[key] = l
+	b.add(key, l, func(l *rate.Limiter) bool { return l.TokensAt(now) >= float64(b.rate.Burst) }) // as good as a new one
 	return l
 }
 
@@ -84,11 +90,7 @@ const (
 )
 
 // misses counts the distinct models that a key asked for and could not reach.
-type misses struct {
-	mu    sync.Mutex
-	by    map[bucketKey]*missed
-	prune int
-}
+type misses struct{ perKey[*missed] }
 
 type missed struct {
 	since  time.Time
@@ -101,19 +103,8 @@ func (m *misses) add(key bucketKey, model fleet.ModelID, now time.Time) error {
 	defer m.mu.Unlock()
 	seen := m.by[key]
 	if seen == nil || now.Sub(seen.since) >= missWindow {
-		if len(m.by) > max(m.prune, minPrune) {
-			for k, old := range m.by {
-				if now.Sub(old.since) >= missWindow {
-					delete(m.by, k)
-				}
-			}
-			m.prune = 2 * len(m.by)
-		}
-		if m.by == nil {
-			m.by = make(map[bucketKey]*missed)
-		}
 		seen = &missed{since: now, models: make(map[fleet.ModelID]struct{})}
-		m.by[key] = seen
+		m.perKey.add(key, seen, func(old *missed) bool { return now.Sub(old.since) >= missWindow })
 	}
 	if _, again := seen.models[model]; again {
 		return nil

@@ -42,13 +42,11 @@ type stream struct {
 	frames     int           // with data, passed on
 }
 
-// position is the place of a call in a queue.
 type position struct {
 	ahead int
 	until time.Time
 }
 
-// stream serves a streamed call.
 func (x *exchange) stream() error {
 	ctx, cancel := context.WithCancelCause(x.r.Context())
 	defer cancel(nil)

@@ -3,7 +3,6 @@ package gateway
 import (
 	"io"
 	"net/http"
-	"strings"
 
 	"github.com/kith/kith/internal/dialect"
 	"github.com/kith/kith/internal/fault"
@@ -16,10 +15,8 @@ func (x *exchange) readForm() (*dialect.Transcription, error) {
 	if x.r.ContentLength > limit+dialect.FormOverhead {
 		return nil, x.soundTooLarge()
 	}
-	for _, encoding := range x.r.Header["Content-Encoding"] {
-		if encoding != "" && !strings.EqualFold(encoding, "identity") {
-			return nil, fault.New(fault.UnsupportedEncoding, "send the form as it is, without Content-Encoding")
-		}
+	if err := x.checkEncoding("form"); err != nil {
+		return nil, err
 	}
 	body := &paced{x: x, src: http.MaxBytesReader(x.w, x.r.Body, limit+dialect.FormOverhead)}
 	x.bodyDeadline(0)

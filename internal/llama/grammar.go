@@ -108,13 +108,12 @@ func members(v jsontext.Value) ([]member, error) {
 		if err != nil {
 			return nil, fmt.Errorf("%w: not JSON", errUnsupportedSchema)
 		}
-		m := member{name: name.String()}
+		text := name.String()
 		value, err := d.ReadValue()
 		if err != nil {
 			return nil, fmt.Errorf("%w: not JSON", errUnsupportedSchema)
 		}
-		m.value = value.Clone()
-		list = append(list, m)
+		list = append(list, member{text, value.Clone()})
 	}
 	return list, nil
 }
@@ -453,9 +452,6 @@ func literal(v jsontext.Value) (string, error) {
 
 // quoted returns s as a JSON string.
 func quoted(s string) []byte {
-	b, err := jsontext.AppendQuote(nil, s)
-	if err != nil {
-		return []byte(`""`) // unreachable: s comes from JSON, so it is UTF-8
-	}
+	b, _ := jsontext.AppendQuote(nil, s) // s comes from JSON, so it is UTF-8
 	return b
 }

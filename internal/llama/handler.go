@@ -79,9 +79,7 @@ func errorResponse(err error) (int, errorBody) {
 	var load *loadError
 	switch {
 	case errors.As(err, &r):
-	case errors.As(err, &load):
-		r = &refusal{http.StatusServiceUnavailable, "unavailable_error", err.Error()}
-	case errors.Is(err, errTooMany):
+	case errors.As(err, &load), errors.Is(err, errTooMany):
 		r = &refusal{http.StatusServiceUnavailable, "unavailable_error", err.Error()}
 	default:
 		r = &refusal{http.StatusInternalServerError, "server_error", err.Error()}
@@ -117,6 +115,18 @@ func (s *server) model(id string) (*runner, error) {
 		return r, nil
 	}
 	return nil, &refusal{http.StatusNotFound, "model_not_found", "no such model here"}
+}
+
+// read decodes a request's body, and returns the runner of the model that it names.
+func (s *server) read(w http.ResponseWriter, r *http.Request, into any, model *string) (*runner, error) {
+	b, err := body(w, r)
+	if err == nil {
+		err = decode(b, into)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return s.model(*model)
 }
 
 // prompt returns the messages in the model's template, as text and as tokens.
@@ -225,20 +235,13 @@ func (s *server) list(w http.ResponseWriter, _ *http.Request) {
 // tokenize counts tokens of {"model", "content"}, or of a chat request with
 // {"model", "messages"} in the model's template.
 func (s *server) tokenize(w http.ResponseWriter, r *http.Request) error {
-	b, err := body(w, r)
-	if err != nil {
-		return err
-	}
 	var q struct {
 		Model    string         `json:"model"`
 		Content  string         `json:"content"`
 		Messages []chatTurn     `json:"messages"`
 		Kwargs   templateKwargs `json:"chat_template_kwargs"`
 	}
-	if err := decode(b, &q); err != nil {
-		return err
-	}
-	run, err := s.model(q.Model)
+	run, err := s.read(w, r, &q, &q.Model)
 	if err != nil {
 		return err
 	}
@@ -277,15 +280,8 @@ func (s *server) embeddings(w http.ResponseWriter, r *http.Request) error {
 		Model  string `json:"model"`
 		Usage  counts `json:"usage"`
 	}
-	b, err := body(w, r)
-	if err != nil {
-		return err
-	}
 	var q embeddingsRequest
-	if err := decode(b, &q); err != nil {
-		return err
-	}
-	run, err := s.model(q.Model)
+	run, err := s.read(w, r, &q, &q.Model)
 	if err != nil {
 		return err
 	}

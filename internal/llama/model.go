@@ -7,6 +7,8 @@ import (
 	"runtime"
 	"strconv"
 	"strings"
+
+	"github.com/shirou/gopsutil/v4/cpu"
 )
 
 const (
@@ -120,7 +122,7 @@ func (lib *library) failure(message string) error {
 // that this process may use.
 func cores() int {
 	n := runtime.GOMAXPROCS(0)
-	if physical := physicalCores(); physical > 0 {
+	if physical, err := cpu.Counts(false); err == nil && physical > 0 {
 		n = min(n, physical)
 	}
 	return n

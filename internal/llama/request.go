@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 	"strings"
 
 	"github.com/go-json-experiment/json"
@@ -27,7 +28,6 @@ type refusal struct {
 	message string
 }
 
-// Error satisfies error.
 func (r *refusal) Error() string { return r.message }
 
 // badRequest returns a 400 with this message.
@@ -88,19 +88,17 @@ type templateKwargs struct {
 
 func (k templateKwargs) values() map[string]any {
 	set := map[string]any{}
-	if k.EnableThinking != nil {
-		set["enable_thinking"] = *k.EnableThinking
-	}
-	if k.Thinking != nil {
-		set["thinking"] = *k.Thinking
-	}
-	if k.ReasoningEffort != nil {
-		set["reasoning_effort"] = *k.ReasoningEffort
-	}
-	if k.ThinkingBudget != nil {
-		set["thinking_budget"] = *k.ThinkingBudget
-	}
+	setValue(set, "enable_thinking", k.EnableThinking)
+	setValue(set, "thinking", k.Thinking)
+	setValue(set, "reasoning_effort", k.ReasoningEffort)
+	setValue(set, "thinking_budget", k.ThinkingBudget)
 	return set
+}
+
+func setValue[T any](set map[string]any, name string, value *T) {
+	if value != nil {
+		set[name] = *value
+	}
 }
 
 // chatTurn is a message as received.
@@ -119,7 +117,6 @@ type chatTurn struct {
 // parts.
 type content string
 
-// UnmarshalJSON satisfies json.Unmarshaler.
 func (c *content) UnmarshalJSON(raw []byte) error {
 	switch jsontext.Value(raw).Kind() {
 	case 'n':
@@ -290,19 +287,12 @@ func (q *chatRequest) answerLimit() (int, error) {
 
 // parseStops decodes stop: null, a string or a list of strings.
 func parseStops(v jsontext.Value) ([]string, error) {
+	if v.Kind() == '"' {
+		v = listOf(v)
+	}
 	var stops []string
-	switch v.Kind() {
-	case 0, 'n':
-		return nil, nil
-	case '"':
-		stops = make([]string, 1)
-		if err := json.Unmarshal(v, &stops[0]); err != nil {
-			return nil, badRequest("stop must be a string or a list of strings")
-		}
-	default:
-		if err := json.Unmarshal(v, &stops); err != nil {
-			return nil, badRequest("stop must be a string or a list of strings")
-		}
+	if len(v) > 0 && json.Unmarshal(v, &stops) != nil {
+		return nil, badRequest("stop must be a string or a list of strings")
 	}
 	if len(stops) > maxStops {
 		return nil, badRequest("stop must hold at most %d strings", maxStops)
@@ -313,6 +303,11 @@ func parseStops(v jsontext.Value) ([]string, error) {
 		}
 	}
 	return stops, nil
+}
+
+// listOf returns the list that holds v alone.
+func listOf(v jsontext.Value) jsontext.Value {
+	return slices.Concat(jsontext.Value("["), v, jsontext.Value("]"))
 }
 
 // sampling validates the sampling parameters and creates the grammar.
@@ -384,42 +379,29 @@ type input struct {
 // list of such lists.
 func parseInputs(v jsontext.Value) ([]input, error) {
 	bad := badRequest("input must be a string, a list of strings, a list of tokens or a list of lists of tokens, none empty, at most %d", maxInputs)
-	var texts []string
-	var tokens [][]token
-	switch kind := firstKind(v); {
-	case v.Kind() == '"':
-		texts = make([]string, 1)
-		if json.Unmarshal(v, &texts[0]) != nil {
+	if v.Kind() == '"' || firstKind(v) == '0' { // one input
+		v = listOf(v)
+	}
+	var inputs []input
+	if firstKind(v) == '[' {
+		var lists [][]token
+		if json.Unmarshal(v, &lists) != nil {
 			return nil, bad
 		}
-	case kind == '"':
+		for _, list := range lists {
+			inputs = append(inputs, input{tokens: list})
+		}
+	} else {
+		var texts []string
 		if json.Unmarshal(v, &texts) != nil {
 			return nil, bad
 		}
-	case kind == '0':
-		tokens = make([][]token, 1)
-		if json.Unmarshal(v, &tokens[0]) != nil {
-			return nil, bad
-		}
-	case kind == '[':
-		if json.Unmarshal(v, &tokens) != nil {
-			return nil, bad
+		for _, text := range texts {
+			inputs = append(inputs, input{text: text})
 		}
 	}
-	var inputs []input
-	for _, t := range texts {
-		if t == "" {
-			return nil, bad
-		}
-		inputs = append(inputs, input{text: t})
-	}
-	for _, t := range tokens {
-		if len(t) == 0 {
-			return nil, bad
-		}
-		inputs = append(inputs, input{tokens: t})
-	}
-	if len(inputs) == 0 || len(inputs) > maxInputs {
+	empty := func(in input) bool { return in.text == "" && len(in.tokens) == 0 }
+	if len(inputs) == 0 || len(inputs) > maxInputs || slices.ContainsFunc(inputs, empty) {
 		return nil, bad
 	}
 	return inputs, nil

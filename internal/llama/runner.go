@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 	"unsafe"
 )
@@ -96,12 +97,7 @@ func (r *runner) run() {
 }
 
 func (r *runner) busy() bool {
-	for i := range r.slots {
-		if r.slots[i].job != nil {
-			return true
-		}
-	}
-	return r.current != nil
+	return r.current != nil || slices.ContainsFunc(r.slots, func(s slot) bool { return s.job != nil })
 }
 
 // await waits for work, and frees the weights after the idle time.
@@ -130,32 +126,17 @@ func (r *runner) admit() {
 			r.release(i, "", s.job.ctx.Err())
 		}
 	}
-	for r.freeSlot() >= 0 {
-		select {
-		case j := <-r.jobs:
-			r.assign(j)
-			continue
-		default:
-		}
-		break
+	for r.freeSlot() >= 0 && len(r.jobs) > 0 { // no other goroutine receives from the channels
+		r.assign(<-r.jobs)
 	}
-	if r.current == nil {
-		select {
-		case e := <-r.embeds:
-			r.startEmbedding(e)
-		default:
-		}
+	if r.current == nil && len(r.embeds) > 0 {
+		r.startEmbedding(<-r.embeds)
 	}
 }
 
 // freeSlot returns the index of a free slot, or -1.
 func (r *runner) freeSlot() int {
-	for i := range r.slots {
-		if r.slots[i].job == nil {
-			return i
-		}
-	}
-	return -1
+	return slices.IndexFunc(r.slots, func(s slot) bool { return s.job == nil })
 }
 
 // assign gives a job a free slot and loads the weights if necessary.

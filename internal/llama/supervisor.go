@@ -98,7 +98,6 @@ func (s *Supervisor) Transport() http.RoundTripper { return (*workerTransport)(s
 // workerTransport is a Supervisor as a RoundTripper.
 type workerTransport Supervisor
 
-// RoundTrip satisfies http.RoundTripper.
 func (t *workerTransport) RoundTrip(r *http.Request) (*http.Response, error) {
 	s := (*Supervisor)(t)
 	_, secret, err := s.current()
@@ -274,7 +273,6 @@ type outputTail struct{ end []byte }
 
 const maxTail = 512
 
-// Write satisfies io.Writer.
 func (t *outputTail) Write(p []byte) (int, error) {
 	t.end = append(t.end, p...)
 	if n := len(t.end); n > maxTail {

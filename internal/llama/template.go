@@ -236,7 +236,6 @@ type promptWriter struct {
 	stop atomic.Bool
 }
 
-// Write satisfies io.Writer.
 func (w *promptWriter) Write(p []byte) (int, error) {
 	if w.stop.Load() || len(p) > w.room {
 		return 0, errors.New("the chat template writes without end")

@@ -418,7 +418,6 @@ func dialTo(ctx context.Context, address string) (net.Conn, error) {
 // serverTransport is a server as a RoundTripper.
 type serverTransport server
 
-// RoundTrip satisfies http.RoundTripper.
 func (t *serverTransport) RoundTrip(r *http.Request) (*http.Response, error) {
 	s := (*server)(t)
 	if err := s.acquire(r.Context(), strings.HasPrefix(r.URL.Path, "/v1/")); err != nil {
@@ -447,7 +446,6 @@ type callBody struct {
 	release func()
 }
 
-// Close satisfies io.Closer.
 func (l *callBody) Close() error {
 	defer l.release()
 	return l.ReadCloser.Close()
@@ -462,7 +460,6 @@ type outputTail struct {
 
 const maxTail = 512
 
-// Write satisfies io.Writer.
 func (t *outputTail) Write(p []byte) (int, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

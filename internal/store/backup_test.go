@@ -3,6 +3,7 @@ package store_test
 import (
 	"errors"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"runtime"
 	"strings"
@@ -86,6 +87,27 @@ func TestBackup(t *testing.T) {
 			t.Errorf("a backup to %q: %v", path, err)
 		}
 	}
+}
+
+// TestDumpPostgres: pg_dump and pg_restore, as docs/operate/database.md has them, bring
+// back all that a database holds, its partitions too, and a hub goes on with it.
+func TestDumpPostgres(t *testing.T) {
+	t.Parallel()
+	from, to, file := storetest.Postgres(t), storetest.Postgres(t), filepath.Join(t.TempDir(), "kith.dump")
+	db := open(t, store.Config{URL: from})
+	owner, member := fillToCopy(t, db)
+	for _, command := range [][]string{
+		{"pg_dump", "--format=custom", "--file", file, "--dbname", from},
+		{"pg_restore", "--exit-on-error", "--no-owner", "--dbname", to, file},
+	} {
+		if out, err := exec.Command(storetest.Program(t, command[0]), command[1:]...).CombinedOutput(); err != nil {
+			t.Fatalf("%s: %v: %s", command[0], err, out)
+		}
+	}
+	restored := open(t, store.Config{URL: to})
+	same(t, seen(t, restored, owner, member), seen(t, db, owner, member))
+	ok(t, restored.RecordUsage(t.Context(), []account.Usage{callAt("new", start), callAt("call-0", start)}))
+	same(t, len(must[[]account.Usage](t)(restored.Usage(t.Context()))), 1001)
 }
 
 // TestBackupPostgres: there, another tool does it, and the refusal names it.

@@ -3,10 +3,8 @@ package store
 import (
 	"context"
 	"database/sql"
-	"embed"
 	"errors"
 	"fmt"
-	"io/fs"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgconn"
@@ -16,6 +14,7 @@ import (
 	"modernc.org/sqlite"
 	sqlite3 "modernc.org/sqlite/lib"
 
+	"github.com/kith/kith/internal/account"
 	"github.com/kith/kith/internal/store/internal/query"
 )
 
@@ -33,6 +32,8 @@ type flavor struct {
 	copy func(ctx context.Context, to string) (fault string, err error)
 	// batch returns the context for a transaction of many short statements.
 	batch func(context.Context) context.Context
+	// recordUsage writes usage records that are valid, all or none.
+	recordUsage func(context.Context, []account.Usage) error
 	// prepare makes a pool or a transaction prepare each statement once.
 	prepare func(query.DBTX) query.DBTX
 	// release releases what Open acquired beside the connections.
@@ -66,13 +67,17 @@ func openPostgres(ctx context.Context, config Config) (*DB, error) {
 	return &DB{
 		write: pool, read: pool,
 		flavor: flavor{
-			dialect:    goose.DialectPostgres,
-			shared:     true,
-			migrations: []goose.ProviderOption{goose.WithSessionLocker(locker)},
-			kind:       postgresKind,
-			prepare:    func(on query.DBTX) query.DBTX { return on }, // pgx does
-			batch:      func(ctx context.Context) context.Context { return ctx },
-			release:    func() error { return nil },
+			dialect: goose.DialectPostgres,
+			shared:  true,
+			migrations: []goose.ProviderOption{
+				goose.WithSessionLocker(locker),
+				goose.WithGoMigrations(partitionMigration()),
+			},
+			recordUsage: (&usagePartitions{pool: pool}).record,
+			kind:        postgresKind,
+			prepare:     func(on query.DBTX) query.DBTX { return on }, // pgx does
+			batch:       func(ctx context.Context) context.Context { return ctx },
+			release:     func() error { return nil },
 		},
 	}, nil
 }
@@ -88,6 +93,9 @@ func postgresKind(err error) error {
 	case "23503": // foreign_key_violation
 		return ErrNotFound
 	case "23514", "22021": // check_violation, character_not_in_repertoire
+		if pg.Code == "23514" && pg.ConstraintName == "" {
+			return nil // no constraint refused the row: its partition is missing
+		}
 		return ErrInvalid
 	}
 	return nil
@@ -105,34 +113,6 @@ func sqliteKind(err error) error {
 		return ErrNotFound
 	case sqlite3.SQLITE_CONSTRAINT_CHECK:
 		return ErrInvalid
-	}
-	return nil
-}
-
-//go:embed migrations/*.sql
-var migrations embed.FS
-
-// migrate runs the migrations that the database lacks. It refuses a database with
-// migrations that this kith does not know.
-func (db *DB) migrate(ctx context.Context) error {
-	files, err := fs.Sub(migrations, "migrations")
-	if err != nil {
-		return err
-	}
-	options := append([]goose.ProviderOption{goose.WithDisableGlobalRegistry(true)}, db.flavor.migrations...)
-	provider, err := goose.NewProvider(db.flavor.dialect, db.write, files, options...)
-	if err != nil {
-		return fmt.Errorf("cannot read the migrations: %w", err)
-	}
-	if _, err := provider.Up(ctx); err != nil {
-		return fmt.Errorf("cannot bring the database's tables up to date: %w", err)
-	}
-	is, known, err := provider.GetVersions(ctx)
-	if err != nil {
-		return fmt.Errorf("cannot read the version of the database's tables: %w", err)
-	}
-	if is > known {
-		return fmt.Errorf("cannot use the database: its tables have version %d and this kith knows %d; update kith", is, known)
 	}
 	return nil
 }

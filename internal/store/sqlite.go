@@ -62,7 +62,7 @@ func connectSQLite(path string, release func() error) (*DB, error) {
 	if err != nil {
 		return nil, errors.Join(err, write.Close())
 	}
-	return &DB{
+	db := &DB{
 		write: write, read: read,
 		flavor: flavor{
 			dialect: goose.DialectSQLite3, kind: sqliteKind, release: release,
@@ -71,7 +71,9 @@ func connectSQLite(path string, release func() error) (*DB, error) {
 			batch: context.WithoutCancel,
 			copy:  func(ctx context.Context, to string) (string, error) { return copySQLite(ctx, path, to) },
 		},
-	}, nil
+	}
+	db.flavor.recordUsage = db.addUsage
+	return db, nil
 }
 
 // createFile creates a file that only this user can read. It does not open a file

@@ -1,7 +1,6 @@
 package store_test
 
 import (
-	"database/sql"
 	"errors"
 	"os"
 	"path/filepath"
@@ -174,38 +173,6 @@ func TestDamaged(t *testing.T) {
 		}
 		cannotOpen(t, store.Config{Path: path}, "put a backup in its place")
 	})
-}
-
-// TestNewer: tables that a newer kith made are refused on both databases.
-func TestNewer(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "kith.db")
-	url := storetest.Postgres(t)
-	for _, test := range []struct {
-		driver, name string
-		config       store.Config
-	}{
-		{"sqlite", path, store.Config{Path: path}},
-		{"pgx", url, store.Config{URL: url}},
-	} {
-		t.Run(test.driver, func(t *testing.T) {
-			db, err := store.Open(t.Context(), test.config)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if err := db.Close(); err != nil {
-				t.Fatal(err)
-			}
-			raw, err := sql.Open(test.driver, test.name)
-			if err != nil {
-				t.Fatal(err)
-			}
-			_, err = raw.ExecContext(t.Context(), "INSERT INTO goose_db_version (version_id, is_applied) VALUES (9999, true)")
-			if err := errors.Join(err, raw.Close()); err != nil {
-				t.Fatal(err)
-			}
-			cannotOpen(t, test.config, "update kith")
-		})
-	}
 }
 
 // TestTogether: hubs that open one empty PostgreSQL database at once all find

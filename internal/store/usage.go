@@ -42,8 +42,7 @@ func (db *DB) RecordUsage(ctx context.Context, records []account.Usage) error {
 	slices.SortFunc(sound, func(a, b account.Usage) int {
 		return cmp.Or(cmp.Compare(a.CallID, b.CallID), cmp.Compare(a.Attempt, b.Attempt))
 	})
-	err := db.transact(ctx, func(q *query.Queries) error { return addUsage(db.flavor.batch(ctx), q, sound) })
-	if err != nil {
+	if err := db.flavor.recordUsage(ctx, sound); err != nil {
 		return db.wrap(err, "record %d calls", len(sound))
 	}
 	return refused
@@ -85,6 +84,11 @@ type groupDay struct {
 
 func (a groupDay) compare(b groupDay) int {
 	return cmp.Or(cmp.Compare(a.group, b.group), cmp.Compare(a.owner, b.owner), cmp.Compare(a.day, b.day))
+}
+
+// addUsage writes records that checkUsage accepts, all or none.
+func (db *DB) addUsage(ctx context.Context, records []account.Usage) error {
+	return db.transact(ctx, func(q *query.Queries) error { return addUsage(db.flavor.batch(ctx), q, records) })
 }
 
 // addUsage inserts records and adds the new ones to the sums of their days.

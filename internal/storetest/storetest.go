@@ -33,6 +33,16 @@ func Postgres(t testing.TB) string {
 	return server.url(name)
 }
 
+// Program returns the path of one of PostgreSQL's programs, such as pg_dump.
+func Program(t testing.TB, name string) string {
+	t.Helper()
+	folder, err := findPostgres()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return filepath.Join(folder, name)
+}
+
 // startPostgres starts the one server of the process.
 var startPostgres = sync.OnceValues(func() (*postgresServer, error) {
 	programs, err := findPostgres()

@@ -1,0 +1,199 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"strconv"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/kith/kith/internal/store"
+)
+
+// database says where the hub's database is: its configuration's, or in the data
+// folder of --data.
+func (o *operator) database() (store.Config, error) {
+	config, err := loadHubFile(o.home, o.file)
+	if err != nil {
+		return store.Config{}, err
+	}
+	if o.data != "" {
+		config.Hub.Data = o.data
+	}
+	return store.Config{Path: filepath.Join(config.Hub.Data, "kith.db")}, nil
+}
+
+func (o *operator) migrate() *cobra.Command {
+	var status bool
+	cmd := &cobra.Command{
+		Use: "migrate [--status]", Short: "Bring the database's tables up to date, or list the steps that did", Args: cobra.NoArgs,
+		Long: "Bring the tables of the hub's database up to date, as `kith hub` does at its start, and list the steps with the\n" +
+			"time of each. On SQLite the hub has to be stopped; on PostgreSQL hubs may run. With --status the steps are\n" +
+			"only listed, on both databases also while a hub runs.",
+		Example: "  kith admin migrate --status\n  kith admin migrate --config /etc/kith/hub.toml",
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			at, err := o.database()
+			if err == nil && !status {
+				err = migrateNow(cmd.Context(), at)
+			}
+			if err != nil {
+				return err
+			}
+			schema, err := store.ReadSchema(cmd.Context(), at)
+			if err != nil {
+				return err
+			}
+			return o.showSchema(schema)
+		},
+	}
+	cmd.Flags().BoolVar(&status, "status", false, "list the steps and change nothing")
+	return cmd
+}
+
+// migrateNow runs the migrations that the database lacks.
+func migrateNow(ctx context.Context, at store.Config) error {
+	if at.Path != "" {
+		if err := store.FileExists(at.Path); err != nil {
+			return err
+		}
+	}
+	db, err := store.Open(ctx, at)
+	if err != nil {
+		return err
+	}
+	return db.Close()
+}
+
+// migrationStep is a migration, as it is printed.
+type migrationStep struct {
+	Version int64      `json:"version"`
+	Name    string     `json:"name,omitempty"`    // empty: a newer kith made it
+	Applied *time.Time `json:"applied,omitempty"` // nil: pending
+}
+
+func (o *operator) showSchema(s store.Schema) error {
+	steps := make([]migrationStep, len(s.Migrations))
+	rows := make([][]string, len(steps))
+	pending := 0
+	for i, m := range s.Migrations {
+		steps[i] = migrationStep{Version: m.Version, Name: m.Name}
+		applied, name := "pending", m.Name
+		if m.Applied.IsZero() {
+			pending++
+		} else {
+			steps[i].Applied, applied = &m.Applied, day(m.Applied)
+		}
+		if name == "" {
+			name = "(of a newer kith)"
+		}
+		rows[i] = []string{strconv.FormatInt(m.Version, 10), name, applied}
+	}
+	if o.json {
+		return o.printJSON(struct {
+			Version      int64           `json:"version"`
+			Known        int64           `json:"known"`
+			ReadableFrom int64           `json:"readable_from"`
+			Pending      int             `json:"pending"`
+			Migrations   []migrationStep `json:"migrations"`
+		}{s.Version, s.Known, s.ReadableFrom, pending, steps})
+	}
+	o.table("VERSION STEP APPLIED", rows)
+	switch {
+	case s.Version == 0:
+		o.say("the database has no tables yet; `kith hub` makes them at its start\n")
+	case s.Version > s.Known && s.ReadableFrom > s.Known:
+		o.say("the tables have version %d, this kith knows %d, and a kith has to know %d to run on them: update kith\n", s.Version, s.Known, s.ReadableFrom)
+	default:
+		o.say("the tables have version %d; a kith that knows version %d or a later one runs on them, and this one knows %d\n", s.Version, s.ReadableFrom, s.Known)
+	}
+	return nil
+}
+
+func (o *operator) copy() *cobra.Command {
+	var from string
+	var to secret
+	cmd := &cobra.Command{
+		Use: "copy [--from kith.db] --to postgres://…", Short: "Copy a stopped hub's SQLite database to an empty PostgreSQL database", Args: cobra.NoArgs,
+		Long: "Copy all tables of a hub's SQLite database to an empty PostgreSQL database, in one transaction, read them back\n" +
+			"and compare the number of rows and the sum of their contents. Stop the hub first: its stop writes the last\n" +
+			"records to the database, and nothing can be written while its data moves. A backup can be copied while the\n" +
+			"hub runs, to see that it works and how long it takes. The source stays as it is.",
+		Example: "  kith admin backup /var/tmp/try.db && kith admin copy --from /var/tmp/try.db --to postgres://kith@db.example.org/try\n" +
+			"  systemctl stop kith-hub\n" +
+			"  kith admin copy --from /var/lib/kith/kith.db --to env:KITH_DATABASE    # the URL with its password",
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := to.resolve(""); err != nil {
+				return wrongUse("cannot use --to: it %w", err)
+			}
+			source := store.Config{Path: from}
+			if from == "" {
+				var err error
+				if source, err = o.database(); err != nil {
+					return err
+				}
+			}
+			return o.copyDatabase(cmd.Context(), source, store.Config{URL: to.text})
+		},
+	}
+	cmd.Flags().StringVar(&from, "from", "", "the SQLite file (default: kith.db in the hub's data folder)")
+	cmd.Flags().StringVar(&to.text, "to", "", "the URL of the empty database, or env:NAME or file:PATH to read it from")
+	_ = cmd.MarkFlagRequired("to")
+	return cmd
+}
+
+// copiedTable is a table that was copied, as it is printed.
+type copiedTable struct {
+	Table string `json:"table"`
+	Rows  int64  `json:"rows"`
+	Sum   string `json:"sum"` // over the contents; the same on both sides
+}
+
+func (o *operator) copyDatabase(ctx context.Context, source, target store.Config) error {
+	if source.Path == "" {
+		return errors.New("cannot copy the database: the configuration names PostgreSQL already; name the SQLite file with --from")
+	}
+	if err := store.FileExists(source.Path); err != nil {
+		return err
+	}
+	began := time.Now()
+	from, err := store.Open(ctx, source)
+	if err != nil {
+		return err
+	}
+	defer from.Close()
+	to, err := store.Open(ctx, target)
+	if err != nil {
+		return err
+	}
+	defer to.Close()
+	copied, err := store.Copy(ctx, from, to, func(t store.TableCopy) {
+		o.progress(fmt.Sprintf("%s: %d rows", t.Table, t.Rows))
+	})
+	o.progress("")
+	if err != nil {
+		return err
+	}
+	took := time.Since(began).Round(time.Millisecond)
+	tables := make([]copiedTable, len(copied))
+	rows := make([][]string, len(copied))
+	var all int64
+	for i, t := range copied {
+		tables[i] = copiedTable{t.Table, t.Rows, fmt.Sprintf("%016x", t.Sum)}
+		rows[i] = []string{t.Table, strconv.FormatInt(t.Rows, 10), "same"}
+		all += t.Rows
+	}
+	if o.json {
+		return o.printJSON(struct {
+			Tables  []copiedTable `json:"tables"`
+			Rows    int64         `json:"rows"`
+			Seconds float64       `json:"seconds"`
+		}{tables, all, took.Seconds()})
+	}
+	o.table("TABLE ROWS CONTENTS", rows)
+	o.say("%d rows of %d tables copied and compared in %s\n", all, len(tables), took)
+	o.say("%s\n", faint("Next: set url under [database] in hub.toml, leave the data folder in place, and start the hub. Start no hub on "+source.Path+" again."))
+	return nil
+}
