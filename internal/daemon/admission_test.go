@@ -64,7 +64,7 @@ func TestAdmittedByTheHead(t *testing.T) {
 		{"paused", tunnel.Control{Paused: &yes}, completions, "test-model", false, tunnel.RefusedPaused},
 		{"out of hours", tunnel.Control{Paused: &no, Hours: &shut}, completions, "test-model", false, tunnel.RefusedHours},
 	} {
-		if err := l.Control(t.Context(), step.change); err != nil {
+		if err := tunnel.SendControl(t.Context(), l, step.change); err != nil {
 			t.Fatal(err)
 		}
 		check := func() {
@@ -79,7 +79,7 @@ func TestAdmittedByTheHead(t *testing.T) {
 			check()
 		}
 	}
-	if err := l.Control(t.Context(), tunnel.Control{Hours: &always}); err != nil {
+	if err := tunnel.SendControl(t.Context(), l, tunnel.Control{Hours: &always}); err != nil {
 		t.Fatal(err)
 	}
 	if w, read := ask(completions, "test-model", "group eve", chat(false)); w.Code != 200 || !read {

@@ -75,7 +75,7 @@ func TestRefusals(t *testing.T) {
 		{"out of hours, owner", tunnel.Control{}, "/v1/chat/completions", chat(false), "own ada", ""},
 		{"always open", tunnel.Control{Hours: &always}, "/v1/embeddings", `{"model":"vectors","input":"x"}`, "shared bob", ""},
 	} {
-		if err := l.Control(t.Context(), step.change); err != nil {
+		if err := tunnel.SendControl(t.Context(), l, step.change); err != nil {
 			t.Fatal(err)
 		}
 		resp := l.served(step.path, step.body, tunnel.HeaderCaller, step.caller)

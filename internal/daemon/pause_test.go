@@ -32,7 +32,7 @@ func TestTimedPause(t *testing.T) {
 		_, l := falseTime(t, Config{Home: home}, double)
 		began, yes := time.Now(), true
 		until := began.Add(2 * time.Hour)
-		if err := l.Control(t.Context(), tunnel.Control{Paused: &yes, Until: &until}); err != nil {
+		if err := tunnel.SendControl(t.Context(), l, tunnel.Control{Paused: &yes, Until: &until}); err != nil {
 			t.Fatal(err)
 		}
 		l.until("paused", func(ad tunnel.Advertisement) bool { return ad.Paused })
@@ -62,7 +62,7 @@ func TestTimedPause(t *testing.T) {
 
 		// One that ended while the daemon did not run is over when it starts.
 		until = time.Now().Add(time.Minute)
-		if err := l.Control(t.Context(), tunnel.Control{Paused: &yes, Until: &until}); err != nil {
+		if err := tunnel.SendControl(t.Context(), l, tunnel.Control{Paused: &yes, Until: &until}); err != nil {
 			t.Fatal(err)
 		}
 		l.leave()

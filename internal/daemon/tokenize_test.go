@@ -50,7 +50,7 @@ func TestTokenize(t *testing.T) {
 		{"out of hours, the owner", tunnel.Control{}, question, "own ada", 200, ""},
 	} {
 		if c.control != (tunnel.Control{}) {
-			if err := l.Control(t.Context(), c.control); err != nil {
+			if err := tunnel.SendControl(t.Context(), l, c.control); err != nil {
 				t.Fatal(err)
 			}
 		}

@@ -13,6 +13,7 @@ import (
 	"github.com/kith/kith/internal/fault"
 	"github.com/kith/kith/internal/fleet"
 	"github.com/kith/kith/internal/gateway"
+	"github.com/kith/kith/internal/registry"
 	"github.com/kith/kith/internal/tunnel"
 )
 
@@ -77,7 +78,8 @@ var slotUses = [...]slotUse{
 //  4. Any other status is the daemon's refusal or the engine's own fault (readNon200);
 //     no response at all is the end of the tunnel, or the engine's (classifyBreak).
 func (d *Dispatcher) send(ctx context.Context, a *attempt) (*gateway.Answer, outcome, error) {
-	line, gone, ok := d.cfg.Registry.Line(a.Machine.ID)
+	line, ok := d.line(a.call, a.Candidate)
+	gone := line.Gone
 	if !ok || isClosed(gone) {
 		d.scheduler.release(a.reservation, unused)
 		return nil, notTaken, nil
@@ -107,9 +109,10 @@ func (d *Dispatcher) send(ctx context.Context, a *attempt) (*gateway.Answer, out
 	response, err := line.RoundTrip(request)
 	admitTimer.Stop() // a machine that answers took the call, whether or not it read the body
 	if err != nil {
-		a.gotBody = body.stop()
+		a.gotBody = body.stop() && !errors.Is(err, registry.ErrBusy) && !errors.Is(err, registry.ErrNotTaken)
 		out, f := classifyBreak(ctx, a.call, gone, err)
-		if out == busy || out == notAdmitted {
+		d.awaitHome(ctx, a, err)
+		if errors.Is(err, tunnel.ErrFull) || out == notAdmitted {
 			d.leaveOut(a)
 		}
 		finish(out)
@@ -140,6 +143,7 @@ func (d *Dispatcher) send(ctx context.Context, a *attempt) (*gateway.Answer, out
 	}
 	if err != nil {
 		out, f := classifyBreak(ctx, a.call, gone, err)
+		d.awaitHome(ctx, a, err)
 		answer.Close()
 		return nil, out, f
 	}
@@ -155,7 +159,7 @@ func (d *Dispatcher) send(ctx context.Context, a *attempt) (*gateway.Answer, out
 // hasStopped reports whether the machine no longer runs an attempt that was cancelled:
 // its daemon says so, or its tunnel has ended (spec/routing.md#one-attempt).
 func (d *Dispatcher) hasStopped(ctx context.Context, a *attempt) bool {
-	line, gone, ok := d.cfg.Registry.Line(a.Machine.ID)
+	line, ok := d.line(a.call, a.Candidate)
 	if !ok {
 		return true
 	}
@@ -165,10 +169,18 @@ func (d *Dispatcher) hasStopped(ctx context.Context, a *attempt) bool {
 	r.Header = http.Header{tunnel.HeaderCorrelation: {a.call.ID}, tunnel.HeaderAttempt: {attemptHeader(a.call, a.Machine)}}
 	response, err := line.RoundTrip(r)
 	if err != nil {
-		return awaitTunnelEnd(ctx, gone)
+		return errors.Is(err, registry.ErrLost) || errors.Is(err, registry.ErrNotTaken) || awaitTunnelEnd(ctx, line.Gone)
 	}
 	response.Body.Close()
 	return response.StatusCode == http.StatusNoContent
+}
+
+// awaitHome waits until a machine of another node no longer runs an attempt whose link
+// to that node ended, if the node is still connected (spec/routing.md#one-attempt).
+func (d *Dispatcher) awaitHome(ctx context.Context, a *attempt, err error) {
+	if errors.Is(err, registry.ErrLost) && ctx.Err() == nil {
+		d.hasStopped(ctx, a)
+	}
 }
 
 // leaveOut records that the machine did not take a call which by its
@@ -222,9 +234,7 @@ func (d *Dispatcher) request(ctx context.Context, call *gateway.Call, c fleet.Ca
 	}
 	_, content := call.Request()
 	call.Attach(r, content)
-	if c.Class == fleet.Grouped || r.ContentLength > maxWithHead {
-		r.Header.Set("Expect", "100-continue")
-	}
+	withholdBody(r, c.Class)
 	deadline, ok := ctx.Deadline()
 	if !ok { // the limits of a streamed call begin when a machine took it
 		deadline = time.Now().Add(d.cfg.FirstByte + d.cfg.Stream)
@@ -234,6 +244,14 @@ func (d *Dispatcher) request(ctx context.Context, call *gateway.Call, c fleet.Ca
 	body := &requestBody{body: r.Body}
 	r.Body, r.GetBody = body, nil
 	return r, body
+}
+
+// withholdBody makes the body of a request follow its head once the daemon admitted that
+// (spec/routing.md#head-first).
+func withholdBody(r *http.Request, class fleet.Class) {
+	if class == fleet.Grouped || r.ContentLength > maxWithHead {
+		r.Header.Set("Expect", "100-continue")
+	}
 }
 
 func attemptHeader(call *gateway.Call, machine *fleet.Machine) string {
@@ -252,9 +270,13 @@ func classifyBreak(ctx context.Context, call *gateway.Call, gone <-chan struct{}
 		return failed, context.Cause(ctx)
 	case errors.As(err, &f):
 		return failed, f
-	case errors.Is(err, tunnel.ErrFull):
+	case errors.Is(err, tunnel.ErrFull), errors.Is(err, registry.ErrBusy):
 		return busy, nil
-	case !awaitTunnelEnd(ctx, gone):
+	case errors.Is(err, registry.ErrNotTaken):
+		return notTaken, nil
+	case errors.Is(err, registry.ErrUnreached):
+		return revoked, nil
+	case !errors.Is(err, registry.ErrLost) && !awaitTunnelEnd(ctx, gone):
 		return failed, fault.New(fault.EngineError, "the engine on the machine broke off before it answered").Because(err)
 	case call.Stream:
 		return notTaken, nil

@@ -7,6 +7,7 @@ import (
 	"sync"
 
 	"github.com/kith/kith/internal/fault"
+	"github.com/kith/kith/internal/registry"
 )
 
 // requestBody is the body of a request to a machine. It knows whether any of it was
@@ -72,7 +73,9 @@ func (b *answerBody) Read(p []byte) (int, error) {
 		return n, err
 	case b.ctx.Err() != nil:
 		return n, context.Cause(b.ctx)
-	case awaitTunnelEnd(b.ctx, b.gone):
+	case errors.Is(err, registry.ErrUnreached):
+		return n, fault.New(fault.CascadeExhausted, "the machine that ran this is no longer shared with you; if another one serves the model, try again")
+	case errors.Is(err, registry.ErrLost), awaitTunnelEnd(b.ctx, b.gone):
 		return n, fault.New(fault.MachineOffline, "the machine went away in the middle of the answer").Because(err)
 	default:
 		return n, fault.New(fault.EngineError, "the engine broke off in the middle of the answer").Because(err)

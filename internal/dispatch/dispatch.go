@@ -93,6 +93,7 @@ type Dispatcher struct {
 	cfg       Config
 	scheduler scheduler
 	active    activeCalls
+	repeated  repetitions               // attempts of other nodes
 	changed   atomic.Pointer[time.Time] // of the last OnChange; nil: none yet
 }
 

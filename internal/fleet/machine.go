@@ -185,6 +185,9 @@ type Load struct {
 // InFlight returns how many slots are reserved.
 func (l *Load) InFlight() int { return int(l.inFlight.Load()) }
 
+// Used returns how many slots are in use, by this hub's calls or others.
+func (l *Load) Used() int { return int(l.inFlight.Load() + l.local.Load()) }
+
 // SetLocal sets how many slots other things than this hub's calls hold, as the
 // machine advertised last.
 func (l *Load) SetLocal(slots int) { l.local.Store(int64(slots)) }

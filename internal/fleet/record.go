@@ -50,6 +50,9 @@ func (r *Record) Served() (more bool) {
 	return more
 }
 
+// HasServed reports whether Served was called.
+func (r *Record) HasServed() bool { return r.served.Load() }
+
 // Refused records that the machine refused a call, sent at that time, although it
 // advertised the model. It returns until when the machine is left out, as if it had no
 // free slot for the model.

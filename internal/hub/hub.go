@@ -192,6 +192,18 @@ func (h *Hub) Handler() http.Handler {
 	})
 }
 
+// PeerHandler serves the other nodes of the region: what this node announces of its
+// machines, and requests for them.
+func (h *Hub) PeerHandler() http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == registry.PathState {
+			h.live.ServeState(w, r)
+			return
+		}
+		h.calls.ServeForwarded(w, r)
+	})
+}
+
 // TakeUp writes what an earlier start left in the journal to the database. It comes
 // before the registry is loaded, which counts the day's calls of each share.
 func (h *Hub) TakeUp(ctx context.Context) error { return h.ledger.Flush(ctx) }

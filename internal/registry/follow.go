@@ -69,6 +69,10 @@ func (r *Registry) poll(ctx context.Context) error {
 		return err
 	}
 	r.seeNodes(polled.Nodes, began)
+	select {
+	case r.polled <- struct{}{}:
+	default:
+	}
 	changes := polled.Changes
 	updates, err := r.read(ctx, changes)
 	if err != nil {
@@ -321,7 +325,7 @@ func (r *Registry) purge(now time.Time) {
 	r.write(func(s *fleet.Snapshot) (*fleet.Snapshot, []fleet.MachineID) {
 		var freed []fleet.MachineID
 		for id, e := range r.entries {
-			if e.line == nil && now.Sub(e.kept.LastSeen) >= keepFor {
+			if e.line == nil && e.home == "" && now.Sub(e.kept.LastSeen) >= keepFor {
 				s = r.forget(s, id)
 				freed = append(freed, id)
 			}

@@ -311,7 +311,7 @@ func (d *daemon) change(f func(*tunnel.Advertisement)) {
 // cut ends a machine's tunnel as the network would.
 func (n *node) cut(id fleet.MachineID) {
 	if l, ok := n.lines.Load(id); ok {
-		l.(*connection).Close()
+		l.(*connection).RoundTripper.(*tunnel.Client).Close()
 	}
 }
 

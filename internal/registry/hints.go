@@ -3,39 +3,54 @@ package registry
 import (
 	"context"
 	"fmt"
+	"net"
 	"sync/atomic"
 	"time"
 
+	"github.com/go-json-experiment/json"
 	"github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go"
+
+	"github.com/kith/kith/internal/peer"
 )
 
 // natsWithin bounds the start of the embedded NATS server.
 const natsWithin = 10 * time.Second
 
-// hints notify the hub nodes of a region that the store changed, over a NATS server
-// that runs inside the process, keeps nothing and listens nowhere.
+const (
+	redialHints = 250 * time.Millisecond
+	maxHint     = 512 << 10 // bytes; NATS carries 1 MiB
+)
+
+// hints notify the hub nodes of a region that the store or a node's state changed, over
+// a NATS server that runs inside each process, keeps nothing and listens nowhere: the
+// other nodes are its clients, by streams between nodes (peer.Peer.Open).
+//
+// A hint is never the truth. One that is lost or doubled costs a second at most: the store
+// is polled, and a state is read whose sequence numbers have a gap.
 type hints struct {
-	conn    atomic.Pointer[nats.Conn] // nil while it does not run
-	subject string
+	conn   atomic.Pointer[nats.Conn]     // nil while it does not run
+	server atomic.Pointer[server.Server] // nil while it does not run
+	prefix string                        // of all subjects
 }
 
 // run sends and receives hints until ctx ends, and calls pollNow for each of another
 // node.
-func (h *hints) run(ctx context.Context, node, region string, pollNow func()) error {
+func (h *hints) run(ctx context.Context, node string, pollNow func()) error {
 	s, err := embed(node)
 	if err != nil {
 		return err
 	}
+	h.server.Store(s)
 	defer func() { s.Shutdown(); s.WaitForShutdown() }()
-	return h.serve(ctx, s, region, pollNow)
+	return h.serve(ctx, s, pollNow)
 }
 
 // embed starts a NATS server inside the process.
 func embed(node string) (*server.Server, error) {
 	s, err := server.NewServer(&server.Options{
 		ServerName: node,
-		DontListen: true, // one node; in a cluster it listens on loopback, else routes never form
+		DontListen: true, // there are no routes, which would need it to listen
 		NoSigs:     true,
 		NoLog:      true,
 	})
@@ -51,7 +66,7 @@ func embed(node string) (*server.Server, error) {
 }
 
 // serve is run with a server.
-func (h *hints) serve(ctx context.Context, s nats.InProcessConnProvider, region string, pollNow func()) error {
+func (h *hints) serve(ctx context.Context, s nats.InProcessConnProvider, pollNow func()) error {
 	closed := make(chan struct{})
 	conn, err := nats.Connect("", nats.InProcessServer(s), nats.NoEcho(), nats.MaxReconnects(-1),
 		nats.ClosedHandler(func(*nats.Conn) { close(closed) }))
@@ -59,8 +74,7 @@ func (h *hints) serve(ctx context.Context, s nats.InProcessConnProvider, region 
 		return fmt.Errorf("cannot connect to the embedded NATS server: %w", err)
 	}
 	defer func() { conn.Close(); <-closed }()
-	h.subject = "kith." + region + ".changed"
-	if _, err := conn.Subscribe(h.subject, func(*nats.Msg) { pollNow() }); err != nil {
+	if _, err := conn.Subscribe(h.prefix+subjectChanged, func(*nats.Msg) { pollNow() }); err != nil {
 		return fmt.Errorf("cannot listen for hints: %w", err)
 	}
 	h.conn.Store(conn)
@@ -73,6 +87,67 @@ func (h *hints) serve(ctx context.Context, s nats.InProcessConnProvider, region 
 // (docs/faults.md#20).
 func (h *hints) send() {
 	if conn := h.conn.Load(); conn != nil {
-		_ = conn.Publish(h.subject, nil)
+		_ = conn.Publish(h.prefix+subjectChanged, nil)
+	}
+}
+
+// Subjects, below the prefix.
+const (
+	subjectChanged = "changed" // the store; no payload
+	subjectAt      = "at."     // and a node's name: a stateHint
+)
+
+// join makes another node a client of this node's server, by a stream of its own.
+func (h *hints) join(stream net.Conn) {
+	s := h.server.Load()
+	if s == nil {
+		return
+	}
+	if conn, err := s.InProcessConn(); err == nil {
+		peer.Join(stream, conn)
+	}
+}
+
+// streamDialer dials another node's server.
+type streamDialer struct {
+	ctx  context.Context
+	peer *peer.Peer
+}
+
+// Dial implements nats.CustomDialer.
+func (d streamDialer) Dial(string, string) (net.Conn, error) { return d.peer.Open(d.ctx) }
+
+// follow receives the hints of another node until ctx ends: those of its state go to
+// states.
+func (h *hints) follow(ctx context.Context, p *peer.Peer, states chan *nats.Msg, pollNow func()) error {
+	closed := make(chan struct{})
+	conn, err := nats.Connect("nats://127.0.0.1", nats.SetCustomDialer(streamDialer{ctx, p}), nats.RetryOnFailedConnect(true),
+		nats.MaxReconnects(-1), nats.ReconnectWait(redialHints), nats.ClosedHandler(func(*nats.Conn) { close(closed) }))
+	if err != nil {
+		return fmt.Errorf("cannot connect to the NATS server of hub node %s: %w", p.Node.Name, err)
+	}
+	defer func() { conn.Close(); <-closed }()
+	if _, err := conn.ChanSubscribe(h.prefix+subjectAt+p.Node.Name, states); err != nil {
+		return fmt.Errorf("cannot listen for the state of hub node %s: %w", p.Node.Name, err)
+	}
+	if _, err := conn.Subscribe(h.prefix+subjectChanged, func(*nats.Msg) { pollNow() }); err != nil {
+		return fmt.Errorf("cannot listen for hints of hub node %s: %w", p.Node.Name, err)
+	}
+	<-ctx.Done()
+	return nil
+}
+
+// publishState publishes a node's state. One that is too long is read by the others.
+func (h *hints) publishState(node string, hint stateHint) {
+	conn := h.conn.Load()
+	if conn == nil {
+		return
+	}
+	data, err := json.Marshal(hint)
+	if err == nil && len(data) > maxHint {
+		data, err = json.Marshal(stateHint{Incarnation: hint.Incarnation, State: state{After: hint.State.Sequence, Sequence: hint.State.Sequence}})
+	}
+	if err == nil {
+		_ = conn.Publish(h.prefix+subjectAt+node, data)
 	}
 }

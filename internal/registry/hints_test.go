@@ -24,10 +24,10 @@ func TestHints(t *testing.T) {
 		var all sync.WaitGroup
 		defer all.Wait()
 		defer cancel()
-		var a, b hints
+		a, b := hints{prefix: "kith.home."}, hints{prefix: "kith.home."}
 		var own, others atomic.Int64
-		all.Go(func() { a.serve(ctx, s, "home", func() { own.Add(1) }) })
-		all.Go(func() { b.serve(ctx, s, "home", func() { others.Add(1) }) })
+		all.Go(func() { a.serve(ctx, s, func() { own.Add(1) }) })
+		all.Go(func() { b.serve(ctx, s, func() { others.Add(1) }) })
 		forger, err := nats.Connect("", nats.InProcessServer(s))
 		if err != nil {
 			t.Fatal(err)
@@ -39,7 +39,7 @@ func TestHints(t *testing.T) {
 		if own.Load() != 0 || others.Load() != 1 {
 			t.Errorf("a node got %d of its own hints, the other %d of 1", own.Load(), others.Load())
 		}
-		forger.Publish(b.subject, []byte{0xff, 0})
+		forger.Publish(b.prefix+subjectChanged, []byte{0xff, 0})
 		forger.Flush()
 		synctest.Wait()
 		if others.Load() != 2 {

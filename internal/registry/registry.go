@@ -28,6 +28,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/kith/kith/internal/fleet"
+	"github.com/kith/kith/internal/peer"
 	"github.com/kith/kith/internal/tunnel"
 )
 
@@ -84,11 +85,12 @@ type Facts interface {
 	SaveOffers(ctx context.Context, id fleet.MachineID, advertisement []byte, seen time.Time) error
 }
 
-// Config is what a Registry works with. All fields are needed.
+// Config is what a Registry works with. All fields but Peers are needed.
 type Config struct {
 	Node   string // this hub node's name, unique in the region
 	Region string
 	Facts  Facts
+	Peers  *peer.Mesh // the way to the other nodes; nil: there are none
 	Log    *slog.Logger
 }
 
@@ -114,7 +116,9 @@ type Registry struct {
 	lines     sync.Map      // fleet.MachineID → *connection, routable ones only
 	ready     chan struct{} // closed after the first load
 	nudged    chan struct{} // one waiting poll
+	polled    chan struct{} // the nodes may have changed
 	hints     hints
+	announcer announcer
 	stopped   atomic.Bool
 
 	mu sync.Mutex // held by the writer; guards what is below
@@ -130,8 +134,20 @@ type Registry struct {
 
 // connection is the way to a machine whose tunnel is acknowledged.
 type connection struct {
-	*tunnel.Client
+	http.RoundTripper
+	home string        // the node at which the tunnel ends; empty: this one
 	lost chan struct{} // closed once the Snapshot holds that the tunnel ended
+}
+
+// Line is the way to a machine that is connected.
+type Line struct {
+	http.RoundTripper
+	// Gone is closed when the machine is not connected by this way any more. By then the
+	// Snapshot holds that, so that a call which is decided again does not choose it.
+	Gone <-chan struct{}
+	// Home is the node at which the machine's tunnel ends, and which passes requests on;
+	// empty: this one.
+	Home string
 }
 
 // entry is what the writer knows of a machine beside its fleet.Machine.
@@ -139,7 +155,9 @@ type entry struct {
 	kept       fleet.StoredMachine // without the advertisement
 	refreshed  bool                // kept was read again since the line was attached
 	line       *tunnel.Client
-	generation int64
+	home       string               // the other node at which its tunnel ends; empty: none
+	ad         tunnel.Advertisement // as that node announced it
+	generation int64                // of the newest tunnel, here or there
 	arrivals   [flapCount]time.Time // the latest, a ring
 	arrived    int
 }
@@ -150,10 +168,12 @@ func New(config Config) *Registry {
 		config:  config,
 		ready:   make(chan struct{}),
 		nudged:  make(chan struct{}, 1),
+		polled:  make(chan struct{}, 1),
 		entries: make(map[fleet.MachineID]*entry),
 		shared:  make(map[fleet.MemberID]struct{}),
 		groups:  make(map[fleet.GroupID]struct{}),
 	}
+	r.hints.prefix = "kith." + config.Region + "."
 	r.snapshot.Store(fleet.NewSnapshot())
 	return r
 }
@@ -176,8 +196,13 @@ func (r *Registry) Run(ctx context.Context) error {
 	again := time.AfterFunc(returnAfterStart, r.notifyNotReturned)
 	defer again.Stop()
 	g, ctx := errgroup.WithContext(ctx)
-	g.Go(func() error { return r.hints.run(ctx, r.config.Node, r.config.Region, r.pollNow) })
+	g.Go(func() error { return r.hints.run(ctx, r.config.Node, r.pollNow) })
 	g.Go(func() error { return r.follow(ctx) })
+	if r.config.Peers != nil {
+		r.config.Peers.HandleStreams(r.hints.join)
+		g.Go(func() error { r.followPeers(ctx); return nil })
+		g.Go(func() error { r.announce(ctx); return nil })
+	}
 	return g.Wait()
 }
 
@@ -217,21 +242,20 @@ func (r *Registry) pollNow() {
 	}
 }
 
-// Line returns the way to a machine whose tunnel ends at this node and is
-// acknowledged, and a channel that is closed when that tunnel has ended. By then the
-// Snapshot holds that the machine is disconnected, so that a call which is decided
-// again does not choose it.
-func (r *Registry) Line(id fleet.MachineID) (http.RoundTripper, <-chan struct{}, bool) {
+// Line returns the way to a machine whose tunnel is acknowledged, at this node or at
+// another one.
+func (r *Registry) Line(id fleet.MachineID) (Line, bool) {
 	found, ok := r.lines.Load(id)
 	if !ok {
-		return nil, nil, false
+		return Line{}, false
 	}
 	c := found.(*connection)
-	return c, c.lost, true
+	return Line{c.RoundTripper, c.lost, c.home}, true
 }
 
 // dropLine takes the way to a machine out of lines. Needs mu.
 func (r *Registry) dropLine(id fleet.MachineID) {
+	r.announcer.remove(id)
 	if found, ok := r.lines.LoadAndDelete(id); ok {
 		r.taken = append(r.taken, found.(*connection))
 	}
@@ -244,7 +268,7 @@ func (r *Registry) Control(ctx context.Context, id fleet.MachineID, change tunne
 	if !ok {
 		return ErrNotHere
 	}
-	return line.(*connection).Control(ctx, change)
+	return tunnel.SendControl(ctx, line.(*connection), change)
 }
 
 // write runs change as the only writer: it gets the snapshot and returns the next,

@@ -32,7 +32,7 @@ func TestRoutableAfterAck(t *testing.T) {
 				http.NewResponseController(w).Flush()
 				<-r.Context().Done()
 			case "/ack":
-				_, _, atAck = n.Line("m")
+				_, atAck = n.Line("m")
 				atAck = atAck || n.machine("m").Online
 			}
 		})
@@ -40,7 +40,7 @@ func TestRoutableAfterAck(t *testing.T) {
 		if atAck {
 			t.Error("routable before the acknowledgement was answered")
 		}
-		line, done, ok := n.Line("m")
+		line, ok := n.Line("m")
 		if m := n.machine("m"); !ok || !m.Online || m.Owner != "owner-m" || m.Name != "box-m" || m.OwnerName != "ann" || m.Generation != 1 {
 			t.Fatalf("not routable after it: %v, %+v", ok, m)
 		}
@@ -49,11 +49,11 @@ func TestRoutableAfterAck(t *testing.T) {
 			t.Errorf("call: %v", err)
 		}
 		n.cut("m")
-		if <-done; n.machine("m").Online {
+		if <-line.Gone; n.machine("m").Online {
 			t.Error("it is online in the snapshot when its line is lost")
 		}
 		synctest.Wait()
-		if _, _, ok := n.Line("m"); ok {
+		if _, ok := n.Line("m"); ok {
 			t.Error("the line is still there after its end")
 		}
 	})
@@ -156,12 +156,12 @@ func TestRevoked(t *testing.T) {
 		if n.Snapshot().Machine("a") != nil || time.Since(start) > 0 {
 			t.Error("still there after a nudge")
 		}
-		if _, _, ok := n.Line("a"); ok {
+		if _, ok := n.Line("a"); ok {
 			t.Error("its line is still there")
 		}
-		_, done, _ := n.Line("b")
+		b, _ := n.Line("b")
 		n.facts.revoke("b")
-		<-done
+		<-b.Gone
 		if took := time.Since(start); took > 1100*time.Millisecond {
 			t.Errorf("without a hint it took %v", took)
 		}
@@ -502,7 +502,7 @@ func TestChurn(t *testing.T) {
 		}
 		online := func() (count int) {
 			for m := range n.Snapshot().Machines() {
-				if _, _, ok := n.Line(m.ID); ok && m.Online {
+				if _, ok := n.Line(m.ID); ok && m.Online {
 					count++
 				}
 			}

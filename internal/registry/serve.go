@@ -90,26 +90,27 @@ func (r *Registry) attach(kept fleet.StoredMachine, generation int64, line *tunn
 			e = new(entry)
 			r.entries[kept.ID] = e
 		}
-		if e.line != nil && e.generation >= generation {
+		connected := e.line != nil || e.home != ""
+		if connected && e.generation >= generation {
 			return s, nil
 		}
 		older, ok = e.line, true
-		e.line, e.generation, e.refreshed = line, generation, false
+		e.line, e.home, e.generation, e.refreshed = line, "", generation, false
 		e.kept = withoutOffers(kept)
-		if older == nil {
+		if !connected {
 			return s, nil
 		}
-		return r.lose(s, kept.ID)
+		return r.lose(s, kept.ID, returnAfterLoss)
 	})
 	return older, ok
 }
 
-// attached reports whether the machine has a line.
+// attached reports whether the machine has a line, here or at another node.
 func (r *Registry) attached(id fleet.MachineID) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	e := r.entries[id]
-	return e != nil && e.line != nil
+	return e != nil && (e.line != nil || e.home != "")
 }
 
 // identify sets what the store said of the machine after it was attached, unless a
@@ -138,10 +139,11 @@ func (r *Registry) advertise(id fleet.MachineID, line *tunnel.Client, state *fle
 			state.Online, state.Generation = true, e.generation
 			e.name(state)
 			s, m = s.WithMachine(state), state
+			r.announcer.add(id, e.generation, ad)
 		}
 		setLocal(m, ad)
 		if arrival {
-			r.lines.Store(id, &connection{line, make(chan struct{})})
+			r.lines.Store(id, &connection{RoundTripper: line, lost: make(chan struct{})})
 			if now := time.Now(); e.flaps(now) {
 				m.Load.HoldOut(now.Add(flapWindow))
 				r.notifyAfter(id, flapWindow)
@@ -164,12 +166,12 @@ func (r *Registry) detach(id fleet.MachineID, line *tunnel.Client) {
 			delete(r.entries, id)
 			return s, nil
 		}
-		return r.lose(s, id)
+		return r.lose(s, id, returnAfterLoss)
 	})
 }
 
-// lose makes a connected machine a returning one. Needs mu.
-func (r *Registry) lose(s *fleet.Snapshot, id fleet.MachineID) (*fleet.Snapshot, []fleet.MachineID) {
+// lose makes a connected machine a returning one for so long. Needs mu.
+func (r *Registry) lose(s *fleet.Snapshot, id fleet.MachineID, within time.Duration) (*fleet.Snapshot, []fleet.MachineID) {
 	r.dropLine(id)
 	m := s.Machine(id)
 	if m == nil || !m.Online {
@@ -177,8 +179,8 @@ func (r *Registry) lose(s *fleet.Snapshot, id fleet.MachineID) (*fleet.Snapshot,
 	}
 	lost := *m
 	lost.Online = false
-	lost.ReturningUntil = time.Now().Add(returnAfterLoss)
-	r.notifyAfter(id, returnAfterLoss)
+	lost.ReturningUntil = time.Now().Add(within)
+	r.notifyAfter(id, within)
 	return s.WithMachine(&lost), []fleet.MachineID{id}
 }
 

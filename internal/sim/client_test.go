@@ -24,6 +24,7 @@ type ask struct {
 	words  int    // of the prompt, which the engine says back; 0: 3
 	prefer string // Prefer
 	leave  time.Duration
+	via    *seat // nil: the world's node
 }
 
 // answer is what a client got.
@@ -93,6 +94,9 @@ func (w *world) begin(q ask) *answer {
 		r.Header.Set("Prefer", q.prefer)
 	}
 	client := w.client
+	if q.via != nil {
+		client = clientOf(func() *network { return q.via.Load().net })
+	}
 	go func() {
 		defer close(a.over)
 		defer cancel()

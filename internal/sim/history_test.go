@@ -159,6 +159,9 @@ func (w *world) someCall() *answer {
 	if w.rng.IntN(8) == 0 {
 		q.leave = time.Duration(1 + w.rng.Int64N(int64(8*time.Second)))
 	}
+	if w.cluster != nil {
+		q.via = pick(w.rng, w.cluster.seats...)
+	}
 	return w.begin(q)
 }
 
@@ -216,7 +219,10 @@ func (w *world) somethingHappens() {
 			w.changed("machine revoked")
 		}
 	case 15:
-		if w.rng.IntN(3) == 0 {
+		switch {
+		case w.cluster != nil:
+			w.cluster.happens(w)
+		case w.rng.IntN(3) == 0:
 			w.restart()
 		}
 	}
@@ -383,7 +389,7 @@ func (w *world) checkRun(r *run, earlier []*run) {
 		if e.machine == m {
 			running++
 		}
-		if e.call == r.call && !e.link.dead() && w.machineNow(e.machine) {
+		if e.call == r.call && !e.link.dead() && w.knows(a, e.machine) {
 			w.t.Errorf("call %s ran on %s while it still ran on %s", r.call, m.name, e.machine.name)
 		}
 	}

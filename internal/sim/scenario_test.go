@@ -799,9 +799,11 @@ func (w *world) settled() {
 	w.t.Helper()
 	time.Sleep(3 * time.Second)
 	synctest.Wait()
-	for m := range w.live.Snapshot().Machines() {
-		if n := m.Load.InFlight(); n != 0 {
-			w.t.Errorf("the hub holds %d slots of %s", n, m.Name)
+	for _, n := range w.nodes() {
+		for m := range n.live.Snapshot().Machines() {
+			if held := m.Load.InFlight(); held != 0 {
+				w.t.Errorf("%s holds %d slots of %s", n.name, held, m.Name)
+			}
 		}
 	}
 	for _, m := range w.machines {

@@ -28,6 +28,7 @@ import (
 	"github.com/kith/kith/internal/fleet"
 	"github.com/kith/kith/internal/gateway"
 	"github.com/kith/kith/internal/hub"
+	"github.com/kith/kith/internal/peer"
 	"github.com/kith/kith/internal/registry"
 	"github.com/kith/kith/internal/spool"
 	"github.com/kith/kith/internal/store"
@@ -49,6 +50,7 @@ type world struct {
 
 	*node
 	at       atomic.Pointer[network] // of the present node, for those who dial
+	cluster  *cluster                // nil: the hub is alone
 	client   *http.Client
 	machines []*machine
 	runs     runs
@@ -73,16 +75,7 @@ func inBubble(t *testing.T, test func(*world)) {
 	path := storetest.SQLite(t)
 	synctest.Test(t, func(t *testing.T) {
 		w := &world{t: t, path: path, log: new(logbook)}
-		w.client = &http.Client{Transport: &http.Transport{
-			DisableKeepAlives: true,
-			DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-				c, err := w.at.Load().dial(ctx)
-				if err != nil {
-					return nil, err
-				}
-				return c, nil
-			},
-		}}
+		w.client = clientOf(w.at.Load)
 		defer func() {
 			for _, m := range w.machines {
 				m.stop()
@@ -95,6 +88,20 @@ func inBubble(t *testing.T, test func(*world)) {
 		w.startHub()
 		test(w)
 	})
+}
+
+// clientOf returns a client of the hub at an address.
+func clientOf(at func() *network) *http.Client {
+	return &http.Client{Transport: &http.Transport{
+		DisableKeepAlives: true,
+		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+			c, err := at().dial(ctx)
+			if err != nil {
+				return nil, err
+			}
+			return c, nil
+		},
+	}}
 }
 
 // logbook is the end of the log, for a test that failed.
@@ -125,7 +132,10 @@ const memory = 64 << 20
 
 // node is one life of the hub.
 type node struct {
+	name     string
 	net      *network
+	peers    *network   // at which the other nodes reach it
+	mesh     *peer.Mesh // nil: there are no others
 	db       *store.DB
 	trouble  // of the hub with db
 	live     *registry.Registry
@@ -139,19 +149,25 @@ type node struct {
 
 // startHub begins a life of the hub, on the store there is.
 func (w *world) startHub() {
+	db, err := store.Open(context.Background(), store.Config{Path: w.path})
+	w.must(err)
+	w.node = w.startNode("hub", db)
+	w.at.Store(w.net)
+}
+
+// startNode begins a life of a hub node of that name.
+func (w *world) startNode(name string, db *store.DB) *node {
 	ctx, cancel := context.WithCancel(context.Background())
-	n := &node{net: newNetwork(), cancel: cancel}
-	log := w.logger("hub")
-	var err error
-	if n.db, err = store.Open(ctx, store.Config{Path: w.path}); err != nil {
-		w.t.Fatal(err)
+	n := &node{name: name, net: newNetwork(), cancel: cancel, db: db}
+	log := w.logger(name)
+	read := registry.Config{Node: name, Region: region, Facts: facts{n.db.Facts(region), &n.trouble}, Log: log}
+	if w.cluster != nil {
+		w.cluster.join(w, n, &read)
 	}
-	n.live = registry.New(registry.Config{
-		Node: "hub", Region: region, Facts: facts{n.db.Facts(region), &n.trouble}, Log: log,
-	})
+	n.live = registry.New(read)
 	n.spool, _ = spool.Open("", spool.Limits{Memory: memory}) // without a folder nothing fails
 	config := w.config
-	config.Region, config.Edge.Spool, config.Draw, config.Log, config.DB = region, n.spool, w.drawFor("hub"), log, n.db
+	config.Region, config.Edge.Spool, config.Draw, config.Log, config.DB = region, n.spool, w.drawFor(name), log, n.db
 	n.hub = hub.New(config, records{n.db, &n.trouble}, n.live)
 	handler := n.hub.Handler()
 	n.server = gateway.NewServer(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
@@ -170,23 +186,32 @@ func (w *world) startHub() {
 	run("hub", func() error { return n.hub.Run(ctx) })
 	<-n.live.Ready()
 	run("server", func() error { return n.server.Serve(n.net) })
-	w.node = n
-	w.at.Store(n.net)
+	if n.mesh != nil {
+		run("peers", func() error { return n.mesh.Serve(ctx, n.peers, n.hub.PeerHandler()) })
+	}
+	return n
 }
 
 // stopHub ends the hub's life as its process does at a signal with no grace:
 // its parts end first, then every connection.
 func (w *world) stopHub() {
-	n := w.node
+	w.node.stop()
+	if err := w.db.Close(); err != nil {
+		w.t.Errorf("closing the store: %v", err)
+	}
+}
+
+func (n *node) stop() {
 	n.cancel()
 	n.net.Close()
 	n.server.Close()
 	n.net.cut()
+	if n.mesh != nil {
+		n.peers.Close()
+		n.peers.cut()
+	}
 	n.running.Wait()
 	n.handlers.Wait()
-	if err := n.db.Close(); err != nil {
-		w.t.Errorf("closing the store: %v", err)
-	}
 }
 
 // newID names a record: by turns, not at random, because ids order machines and
@@ -252,6 +277,7 @@ type machine struct {
 	config daemon.Config
 	engine *enginetest.Engine
 	models []string
+	at     atomic.Pointer[seat] // the node that it dials; nil: the world's
 
 	*daemon.Daemon          // of the present life
 	end            func()   // nil while there is none
@@ -302,6 +328,9 @@ func (w *world) addMachine(owner *member, name string, slots int, models ...stri
 		},
 	}
 	w.machines = append(w.machines, m)
+	if w.cluster != nil && w.rng != nil {
+		m.at.Store(pick(w.rng, w.cluster.seats...))
+	}
 	m.start()
 	synctest.Wait()
 	return m
@@ -315,7 +344,11 @@ func (m *machine) dial(ctx context.Context, _, _ string) (net.Conn, error) {
 	if away {
 		return nil, &net.OpError{Op: "dial", Net: "mem", Err: errNoRoute}
 	}
-	c, err := m.w.at.Load().dial(ctx)
+	at := m.w.at.Load()
+	if seat := m.at.Load(); seat != nil {
+		at = seat.Load().net
+	}
+	c, err := at.dial(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -523,6 +556,15 @@ func (w *world) asked(tag string) *answer {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.asks[n-1]
+}
+
+// knows reports whether the node that has the call can route to the machine.
+func (w *world) knows(a *answer, m *machine) bool {
+	if a.via == nil {
+		return w.machineNow(m)
+	}
+	found := a.via.Load().live.Snapshot().Machine(fleet.MachineID(m.id))
+	return found != nil && found.Online
 }
 
 // machineNow reports whether the hub can route to the machine.

@@ -276,7 +276,7 @@ func (c *Client) Offers(ctx context.Context) iter.Seq2[Advertisement, error] {
 			}
 			yield(Advertisement{}, fmt.Errorf("cannot read a machine's offers: %w", err))
 		}
-		response, err := c.request(ctx, http.MethodGet, "/offers", nil)
+		response, err := request(ctx, c, http.MethodGet, "/offers", nil)
 		if err != nil {
 			fail(err)
 			return
@@ -380,16 +380,16 @@ func readLine(r *bufio.Reader) ([]byte, error) {
 
 // Ack reports to the daemon that the hub has its first offers: from now on the
 // machine is routable.
-func (c *Client) Ack(ctx context.Context) error { return c.post(ctx, "/ack", nil) }
+func (c *Client) Ack(ctx context.Context) error { return post(ctx, c, "/ack", nil) }
 
-// Control sends the daemon a change that its owner made elsewhere. If the daemon
-// refuses it, the error holds the daemon's text.
-func (c *Client) Control(ctx context.Context, change Control) error {
+// SendControl sends the daemon at the other end of a way a change that its owner made
+// elsewhere. If the daemon refuses it, the error holds the daemon's text.
+func SendControl(ctx context.Context, way http.RoundTripper, change Control) error {
 	body, err := json.Marshal(change)
 	if err != nil {
 		return fmt.Errorf("cannot write a control message: %w", err)
 	}
-	return c.post(ctx, "/control", body)
+	return post(ctx, way, PathControl, body)
 }
 
 // Fence reports to the daemon that this generation is over, and closes the Client.
@@ -397,7 +397,7 @@ func (c *Client) Control(ctx context.Context, change Control) error {
 func (c *Client) Fence(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, fenceTimeout)
 	defer cancel()
-	_ = c.post(ctx, "/fenced", nil) // the tunnel ends either way
+	_ = post(ctx, c, "/fenced", nil) // the tunnel ends either way
 	c.close(errFenced)
 }
 
@@ -425,8 +425,8 @@ func (c *Client) close(cause error) {
 }
 
 // post sends a protocol message and expects a 2xx.
-func (c *Client) post(ctx context.Context, path string, body []byte) error {
-	response, err := c.request(ctx, http.MethodPost, path, body)
+func post(ctx context.Context, way http.RoundTripper, path string, body []byte) error {
+	response, err := request(ctx, way, http.MethodPost, path, body)
 	if err != nil {
 		return err
 	}
@@ -434,12 +434,12 @@ func (c *Client) post(ctx context.Context, path string, body []byte) error {
 }
 
 // request sends a protocol message; a response other than 2xx is an error.
-func (c *Client) request(ctx context.Context, method, path string, body []byte) (*http.Response, error) {
+func request(ctx context.Context, way http.RoundTripper, method, path string, body []byte) (*http.Response, error) {
 	r, err := http.NewRequestWithContext(ctx, method, "http://machine"+path, bytes.NewReader(body))
 	if err != nil {
 		return nil, err
 	}
-	response, err := c.RoundTrip(r)
+	response, err := way.RoundTrip(r)
 	if err != nil {
 		return nil, fmt.Errorf("cannot send %s to a machine: %w", path, err)
 	}

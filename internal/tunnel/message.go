@@ -66,6 +66,9 @@ const (
 	MaxTokenize  = 8 << 20
 )
 
+// PathControl takes a Control.
+const PathControl = "/control"
+
 // PathEnded is answered with 204 once the daemon no longer runs the call that
 // HeaderCorrelation and HeaderAttempt name. The hub waits for it before it tries
 // another machine for a call that it cancelled.

@@ -429,10 +429,10 @@ func TestControl(t *testing.T) {
 		m.run(t)
 		client := <-out
 		yes, hours := true, "whenever"
-		if err := client.Control(t.Context(), Control{Paused: &yes}); err != nil || got.Paused == nil || !*got.Paused || got.Slots != nil {
+		if err := SendControl(t.Context(), client, Control{Paused: &yes}); err != nil || got.Paused == nil || !*got.Paused || got.Slots != nil {
 			t.Errorf("Control = %v, arrived %+v", err, got)
 		}
-		err := client.Control(t.Context(), Control{Hours: &hours})
+		err := SendControl(t.Context(), client, Control{Hours: &hours})
 		if err == nil || !strings.Contains(err.Error(), "hours cannot be read") {
 			t.Errorf("Control = %v", err)
 		}

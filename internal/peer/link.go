@@ -1,0 +1,310 @@
+package peer
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"net"
+	"net/http"
+	"sync"
+	"time"
+
+	"github.com/kith/kith/internal/fleet"
+)
+
+const (
+	// links is how many connections a node keeps open to each other node.
+	links = 4
+	// lostGrace is how long a broken exchange waits for the end of its link: HTTP/2
+	// reports a connection's end to its streams a moment before it is closed.
+	lostGrace = 250 * time.Millisecond
+
+	minRedial = 100 * time.Millisecond
+	maxRedial = 2 * time.Second
+
+	// pathHello is answered with 204 by a node that serves the link.
+	pathHello = "/peer/hello"
+)
+
+// ErrLost is the error of an exchange whose link ended, or that found no link: what the
+// other node did with the request is not known.
+var ErrLost = errors.New("the connection to the other hub node was lost")
+
+// Peer is the way to one other node: an http.RoundTripper over its links. Make it with
+// Mesh.Peer, then Run it.
+type Peer struct {
+	Node fleet.Node
+	mesh *Mesh
+
+	mu    sync.Mutex
+	links []*link
+	up    chan struct{} // closed while there is a link
+	down  chan struct{} // closed while there is none
+}
+
+// link is one connection to the other node.
+type link struct {
+	http *http.ClientConn
+	done <-chan struct{} // closed when the connection is
+}
+
+// Peer returns the way to a node, without a link yet.
+func (m *Mesh) Peer(node fleet.Node) *Peer {
+	p := &Peer{Node: node, mesh: m, up: make(chan struct{}), down: make(chan struct{})}
+	close(p.down)
+	return p
+}
+
+// Run keeps the links open until ctx ends.
+func (p *Peer) Run(ctx context.Context) {
+	var group sync.WaitGroup
+	for range links {
+		group.Go(func() { p.keepLink(ctx) })
+	}
+	group.Wait()
+}
+
+func (p *Peer) keepLink(ctx context.Context) {
+	wait := minRedial
+	for ctx.Err() == nil {
+		l, err := p.dial(ctx)
+		if err != nil {
+			p.mesh.config.Log.Debug("cannot connect to another hub node", "node", p.Node.Name, "address", p.Node.Address, "error", err)
+			select {
+			case <-time.After(wait):
+			case <-ctx.Done():
+			}
+			wait = min(2*wait, maxRedial)
+			continue
+		}
+		wait = minRedial
+		p.add(l)
+		select {
+		case <-l.done:
+		case <-ctx.Done():
+		}
+		p.remove(l)
+		l.http.Close()
+	}
+}
+
+func (p *Peer) add(l *link) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.links = append(p.links, l); len(p.links) == 1 {
+		close(p.up)
+		p.down = make(chan struct{})
+	}
+}
+
+func (p *Peer) remove(l *link) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for i := range p.links {
+		if p.links[i] == l {
+			p.links = append(p.links[:i:i], p.links[i+1:]...)
+			break
+		}
+	}
+	if len(p.links) == 0 {
+		close(p.down)
+		p.up = make(chan struct{})
+	}
+}
+
+// IsConnected reports whether there is a link.
+func (p *Peer) IsConnected() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return len(p.links) > 0
+}
+
+// Connected waits until there is a link, or ctx ends. lost is closed once there is none
+// any more.
+func (p *Peer) Connected(ctx context.Context) (lost <-chan struct{}, err error) {
+	for {
+		p.mu.Lock()
+		up, down, connected := p.up, p.down, len(p.links) > 0
+		p.mu.Unlock()
+		if connected {
+			return down, nil
+		}
+		select {
+		case <-up:
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
+	}
+}
+
+// connKey is the context key of the connection of a link.
+type connKey struct{}
+
+// newTransport returns the transport of all links. It dials nothing: the connection of
+// each link is a value of the context passed to NewClientConn.
+func (m *Mesh) newTransport() *http.Transport {
+	protocols := new(http.Protocols)
+	protocols.SetHTTP2(true)
+	return &http.Transport{
+		DialTLSContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+			return ctx.Value(connKey{}).(*tls.Conn), nil
+		},
+		Protocols:              protocols,
+		HTTP2:                  http2Config(),
+		DisableCompression:     true, // bytes pass unchanged
+		MaxResponseHeaderBytes: maxHeader,
+		// The body of a request with Expect: 100-continue is sent when the machine asks for it.
+		ExpectContinueTimeout: math.MaxInt64,
+	}
+}
+
+// dialTLS connects to the process whose key the database gives for the node, and to no
+// other. done is closed with the connection.
+func (p *Peer) dialTLS(ctx context.Context, protocol string) (_ *tls.Conn, done <-chan struct{}, err error) {
+	ctx, cancel := context.WithTimeout(ctx, handshakeTimeout)
+	defer cancel()
+	raw, err := p.mesh.config.Dial(ctx, p.Node.Address)
+	if err != nil {
+		return nil, nil, err
+	}
+	watched := &watchedConn{Conn: raw, done: make(chan struct{})}
+	conn := tls.Client(watched, p.mesh.tlsConfig(func(state tls.ConnectionState) error {
+		if pinOf(state.PeerCertificates[0]) != p.Node.Pin {
+			return fmt.Errorf("another process than hub node %q answers at %s", p.Node.Name, p.Node.Address)
+		}
+		return nil
+	}, protocol))
+	if err := conn.HandshakeContext(ctx); err != nil {
+		conn.Close()
+		return nil, nil, err
+	}
+	return conn, watched.done, nil
+}
+
+// dial opens a link.
+func (p *Peer) dial(ctx context.Context) (*link, error) {
+	conn, done, err := p.dialTLS(ctx, "h2")
+	if err != nil {
+		return nil, err
+	}
+	client, err := p.mesh.transport.NewClientConn(context.WithValue(ctx, connKey{}, conn), "https", p.Node.Address)
+	if err != nil {
+		conn.Close()
+		return nil, err
+	}
+	l := &link{http: client, done: done}
+	within, cancel := context.WithTimeout(ctx, handshakeTimeout)
+	defer cancel()
+	if err := l.hello(within); err != nil {
+		client.Close()
+		conn.Close()
+		return nil, err
+	}
+	return l, nil
+}
+
+// hello waits until the other end serves the link: in TLS 1.3 this end's handshake is
+// complete before the other end has checked the key.
+func (l *link) hello(ctx context.Context) error {
+	r, err := http.NewRequestWithContext(ctx, http.MethodGet, "https://peer"+pathHello, nil)
+	if err != nil {
+		return err
+	}
+	if err := l.http.Reserve(); err != nil {
+		return err
+	}
+	response, err := l.http.RoundTrip(r)
+	if err != nil {
+		return err
+	}
+	response.Body.Close()
+	if response.StatusCode != http.StatusNoContent {
+		return fmt.Errorf("it does not serve this node: %s", response.Status)
+	}
+	return nil
+}
+
+// watchedConn reports its end.
+type watchedConn struct {
+	net.Conn
+	once sync.Once
+	done chan struct{} // closed by the first Close
+}
+
+// Close implements net.Conn.
+func (c *watchedConn) Close() error {
+	c.once.Do(func() { close(c.done) })
+	return c.Conn.Close()
+}
+
+// reserve reserves a stream on the link with the fewest calls; nil if there is no link.
+func (p *Peer) reserve() *link {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	var best *link
+	for _, l := range p.links {
+		if best == nil || l.http.InFlight() < best.http.InFlight() {
+			best = l
+		}
+	}
+	if best == nil || best.http.Reserve() != nil {
+		return nil
+	}
+	return best
+}
+
+// RoundTrip sends a request to the node and does not retry it. It fails with ErrLost if
+// the link ended; a read of the response's body does, too. The host of the request's URL
+// does not matter, only its path.
+func (p *Peer) RoundTrip(r *http.Request) (*http.Response, error) {
+	l := p.reserve()
+	if l == nil {
+		if r.Body != nil {
+			r.Body.Close()
+		}
+		return nil, ErrLost
+	}
+	r = r.WithContext(r.Context())
+	url := *r.URL
+	url.Scheme, url.Host = "https", p.Node.Address
+	r.URL, r.Host = &url, ""
+	response, err := l.http.RoundTrip(r)
+	if err != nil {
+		return nil, l.cause(r.Context(), err)
+	}
+	response.Body = &body{response.Body, r.Context(), l}
+	return response, nil
+}
+
+// cause returns ErrLost for an error of an exchange whose link ended, or is about to.
+func (l *link) cause(ctx context.Context, err error) error {
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	select {
+	case <-l.done:
+		return fmt.Errorf("%w: %w", ErrLost, err)
+	case <-time.After(lostGrace):
+	case <-ctx.Done():
+	}
+	return err
+}
+
+// body is the body of a response, whose errors name a link that ended.
+type body struct {
+	io.ReadCloser
+	ctx  context.Context
+	link *link
+}
+
+// Read implements io.Reader.
+func (b *body) Read(p []byte) (int, error) {
+	n, err := b.ReadCloser.Read(p)
+	if err != nil && err != io.EOF {
+		err = b.link.cause(b.ctx, err)
+	}
+	return n, err
+}

@@ -1,0 +1,200 @@
+// Package peer connects the hub nodes of a region with each other: HTTP/2 over
+// TLS 1.3, several connections (links) between two nodes in each direction.
+//
+//	node a                                          node b
+//	Mesh ── Peer(b) ── link ─┐  TLS 1.3, HTTP/2  ┌─▶ Mesh.Serve ──▶ handler
+//	                   link ─┴───────────────────┘
+//
+// There is no certificate authority and no file. At each start a node makes a key and a
+// certificate in memory. The SHA-256 of its public key, its pin, is in the database
+// beside the node's name. Each end of a link accepts only a public key whose pin the
+// database gives for a node: the dialling end that of the node it dials, the other end
+// any of them. The certificates' dates are not looked at, so clocks do not matter.
+//
+// A link that does not answer a ping is closed: a peer that is gone without a word is
+// found within 5 s, at both ends.
+package peer
+
+import (
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/sha256"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/big"
+	"net"
+	"net/http"
+	"sync/atomic"
+	"time"
+
+	"github.com/kith/kith/internal/fleet"
+)
+
+const (
+	pingEvery = 2 * time.Second // without a frame
+	pingWait  = 3 * time.Second
+
+	handshakeTimeout = 5 * time.Second
+	maxStreams       = 10_000 // calls at once on one link
+	maxHeader        = 64 << 10
+	maxFrame         = 16 << 10
+	streamWindow     = 512 << 10
+	connectionWindow = 1 << 30 // each stream has its own window; this one never limits
+)
+
+// Config is what a Mesh works with.
+type Config struct {
+	// Dial opens a connection to a node's address. Default: TCP.
+	Dial func(ctx context.Context, address string) (net.Conn, error)
+	Log  *slog.Logger
+}
+
+// Mesh is this node among its peers: its key, and the nodes that it trusts. Make it with
+// New.
+type Mesh struct {
+	config      Config
+	certificate tls.Certificate
+	pin         string
+	trusted     atomic.Pointer[map[string]string] // names of nodes by their pins
+	streams     func(net.Conn)                    // HandleStreams
+	transport   *http.Transport
+}
+
+// New returns a Mesh with a new key that trusts no node yet.
+func New(config Config) (*Mesh, error) {
+	if config.Dial == nil {
+		config.Dial = func(ctx context.Context, address string) (net.Conn, error) {
+			return (&net.Dialer{}).DialContext(ctx, "tcp", address)
+		}
+	}
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		return nil, fmt.Errorf("cannot make this node's key: %w", err)
+	}
+	template := &x509.Certificate{SerialNumber: big.NewInt(1)}
+	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
+	if err != nil {
+		return nil, fmt.Errorf("cannot make this node's certificate: %w", err)
+	}
+	leaf, err := x509.ParseCertificate(der)
+	if err != nil {
+		return nil, fmt.Errorf("cannot make this node's certificate: %w", err)
+	}
+	m := &Mesh{config: config, pin: pinOf(leaf), certificate: tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key, Leaf: leaf}}
+	m.trusted.Store(new(map[string]string))
+	m.transport = m.newTransport()
+	return m, nil
+}
+
+// Pin returns the SHA-256 of this node's public key (its SubjectPublicKeyInfo), in hex.
+func (m *Mesh) Pin() string { return m.pin }
+
+func pinOf(certificate *x509.Certificate) string {
+	sum := sha256.Sum256(certificate.RawSubjectPublicKeyInfo)
+	return hex.EncodeToString(sum[:])
+}
+
+// Trust replaces the nodes whose requests are served. Requests of a node that is left
+// out are refused from now on.
+func (m *Mesh) Trust(nodes []fleet.Node) {
+	trusted := make(map[string]string, len(nodes))
+	for _, n := range nodes {
+		if n.Pin != "" {
+			trusted[n.Pin] = n.Name
+		}
+	}
+	m.trusted.Store(&trusted)
+}
+
+// nodeOf returns the trusted node at the other end of a connection.
+func (m *Mesh) nodeOf(state *tls.ConnectionState) (name string, ok bool) {
+	if state == nil || len(state.PeerCertificates) == 0 {
+		return "", false
+	}
+	name, ok = (*m.trusted.Load())[pinOf(state.PeerCertificates[0])]
+	return name, ok
+}
+
+// tlsConfig returns the configuration of either end, which accepts the other end by
+// check alone.
+func (m *Mesh) tlsConfig(check func(tls.ConnectionState) error, protocols ...string) *tls.Config {
+	return &tls.Config{
+		MinVersion:             tls.VersionTLS13,
+		Certificates:           []tls.Certificate{m.certificate},
+		ClientAuth:             tls.RequireAnyClientCert,
+		InsecureSkipVerify:     true, // there is no authority; check compares the key with its pin
+		VerifyConnection:       check,
+		SessionTicketsDisabled: true,
+		NextProtos:             protocols,
+	}
+}
+
+// http2Config returns the HTTP/2 configuration of both ends. Each reads the members
+// that apply to it.
+func http2Config() *http.HTTP2Config {
+	return &http.HTTP2Config{
+		MaxConcurrentStreams:          maxStreams,
+		MaxReadFrameSize:              maxFrame,
+		MaxReceiveBufferPerConnection: connectionWindow,
+		MaxReceiveBufferPerStream:     streamWindow,
+		SendPingTimeout:               pingEvery,
+		PingTimeout:                   pingWait,
+	}
+}
+
+// nodeKey is the context key of the name of the node that made a request.
+type nodeKey struct{}
+
+// From returns the name of the node that made a request which Serve passed to its
+// handler.
+func From(r *http.Request) string {
+	name, _ := r.Context().Value(nodeKey{}).(string)
+	return name
+}
+
+// Serve serves the requests of trusted nodes that arrive at the listener, until ctx
+// ends.
+func (m *Mesh) Serve(ctx context.Context, listener net.Listener, handler http.Handler) error {
+	protocols := new(http.Protocols)
+	protocols.SetHTTP2(true)
+	server := &http.Server{
+		Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			name, ok := m.nodeOf(r.TLS)
+			if !ok { // it was replaced since it connected
+				http.Error(w, errNotTrusted.Error(), http.StatusForbidden)
+				return
+			}
+			if r.URL.Path == pathHello {
+				w.WriteHeader(http.StatusNoContent)
+				return
+			}
+			handler.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), nodeKey{}, name)))
+		}),
+		TLSConfig: m.tlsConfig(func(state tls.ConnectionState) error {
+			if _, ok := m.nodeOf(&state); !ok {
+				return errNotTrusted
+			}
+			return nil
+		}, "h2", protocolStream),
+		TLSNextProto:      map[string]func(*http.Server, *tls.Conn, http.Handler){protocolStream: m.serveStream},
+		Protocols:         protocols,
+		HTTP2:             http2Config(),
+		ReadHeaderTimeout: handshakeTimeout, // also of the TLS handshake
+		MaxHeaderBytes:    maxHeader,
+		ErrorLog:          slog.NewLogLogger(m.config.Log.Handler(), slog.LevelDebug),
+	}
+	stop := context.AfterFunc(ctx, func() { server.Close() })
+	defer stop()
+	if err := server.ServeTLS(listener, "", ""); !errors.Is(err, http.ErrServerClosed) {
+		return fmt.Errorf("cannot serve the other hub nodes: %w", err)
+	}
+	return nil
+}
+
+var errNotTrusted = errors.New("the database knows no hub node of this key")

@@ -1,0 +1,200 @@
+package peer
+
+import (
+	"context"
+	"errors"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/kith/kith/internal/fleet"
+)
+
+// pipes is a listener in memory.
+type pipes struct {
+	conns chan net.Conn
+	done  chan struct{}
+	once  sync.Once
+
+	mu   sync.Mutex
+	open []net.Conn
+	away bool // no connection is made
+}
+
+func newPipes() *pipes { return &pipes{conns: make(chan net.Conn), done: make(chan struct{})} }
+
+func (p *pipes) Accept() (net.Conn, error) {
+	select {
+	case c := <-p.conns:
+		return c, nil
+	case <-p.done:
+		return nil, net.ErrClosed
+	}
+}
+
+func (p *pipes) Close() error   { p.once.Do(func() { close(p.done) }); return nil }
+func (p *pipes) Addr() net.Addr { return &net.TCPAddr{} }
+
+func (p *pipes) dial(ctx context.Context, _ string) (net.Conn, error) {
+	p.mu.Lock()
+	away := p.away
+	p.mu.Unlock()
+	if away {
+		return nil, net.ErrClosed
+	}
+	a, b := net.Pipe()
+	select {
+	case p.conns <- b:
+		p.mu.Lock()
+		p.open = append(p.open, a, b)
+		p.mu.Unlock()
+		return a, nil
+	case <-p.done:
+		return nil, net.ErrClosed
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+}
+
+// cut breaks every connection; while away is true no other is made.
+func (p *pipes) cut(away bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.away = away
+	for _, c := range p.open {
+		c.Close()
+	}
+	p.open = nil
+}
+
+// pair is two nodes; a dials b.
+type pair struct {
+	a, b *Mesh
+	net  *pipes
+	peer *Peer
+}
+
+// inPair runs a test in a bubble with two nodes that trust each other.
+func inPair(t *testing.T, handler http.HandlerFunc, test func(context.Context, *pair)) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		n := newPipes()
+		a := newMesh(t, n)
+		b := newMesh(t, n)
+		b.Trust([]fleet.Node{{Name: "a", Pin: a.Pin()}})
+		p := &pair{a: a, b: b, net: n, peer: a.Peer(fleet.Node{Name: "b", Address: "b:8703", Pin: b.Pin()})}
+		var running sync.WaitGroup
+		running.Go(func() {
+			if err := b.Serve(ctx, n, handler); err != nil {
+				t.Error(err)
+			}
+		})
+		running.Go(func() { p.peer.Run(ctx) })
+		test(ctx, p)
+		cancel()
+		running.Wait()
+	})
+}
+
+func newMesh(t *testing.T, n *pipes) *Mesh {
+	t.Helper()
+	m, err := New(Config{Dial: n.dial, Log: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return m
+}
+
+func get(ctx context.Context, p *Peer, path string) (*http.Response, error) {
+	r, _ := http.NewRequestWithContext(ctx, http.MethodGet, "http://machine"+path, nil)
+	return p.RoundTrip(r)
+}
+
+func TestRequestNamesItsNode(t *testing.T) {
+	inPair(t, func(w http.ResponseWriter, r *http.Request) {
+		io.WriteString(w, From(r)+" "+r.URL.Path+" "+r.Proto)
+	}, func(ctx context.Context, p *pair) {
+		if _, err := p.peer.Connected(ctx); err != nil {
+			t.Fatal(err)
+		}
+		response, err := get(ctx, p.peer, "/x")
+		if err != nil {
+			t.Fatal(err)
+		}
+		text, err := io.ReadAll(response.Body)
+		if err != nil || string(text) != "a /x HTTP/2.0" {
+			t.Errorf("got %q, %v", text, err)
+		}
+		response.Body.Close()
+	})
+}
+
+func TestUnknownKeyIsRefused(t *testing.T) {
+	inPair(t, func(w http.ResponseWriter, r *http.Request) {}, func(ctx context.Context, p *pair) {
+		lost, err := p.peer.Connected(ctx)
+		if err != nil {
+			t.Fatal(err)
+		}
+		p.b.Trust(nil) // the database knows node a no more
+		response, err := get(ctx, p.peer, "/")
+		if err != nil || response.StatusCode != http.StatusForbidden {
+			t.Fatalf("a request of a node that is not trusted any more: %v, %v", response, err)
+		}
+		response.Body.Close()
+		p.net.cut(false)
+		<-lost
+		time.Sleep(time.Minute)
+		if response, err := get(ctx, p.peer, "/"); !errors.Is(err, ErrLost) {
+			t.Errorf("a node that is not trusted connected again: %v, %v", response, err)
+		}
+	})
+}
+
+func TestAnotherProcessAtTheAddress(t *testing.T) {
+	inPair(t, func(w http.ResponseWriter, r *http.Request) {}, func(ctx context.Context, p *pair) {
+		wrong := p.a.Peer(fleet.Node{Name: "c", Address: "c:8703", Pin: strings.Repeat("0", 64)})
+		if _, err := wrong.dial(ctx); err == nil || !strings.Contains(err.Error(), `another process than hub node "c" answers at c:8703`) {
+			t.Errorf("dialled a node of another key: %v", err)
+		}
+	})
+}
+
+func TestLostLink(t *testing.T) {
+	inPair(t, func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/begun" {
+			io.WriteString(w, "some")
+			w.(http.Flusher).Flush()
+		}
+		<-r.Context().Done()
+	}, func(ctx context.Context, p *pair) {
+		lost, err := p.peer.Connected(ctx)
+		if err != nil {
+			t.Fatal(err)
+		}
+		response, err := get(ctx, p.peer, "/begun")
+		if err != nil {
+			t.Fatal(err)
+		}
+		before := make(chan error, 1)
+		go func() { _, err := get(ctx, p.peer, "/"); before <- err }()
+		synctest.Wait()
+		p.net.cut(true)
+		<-lost
+		if err := <-before; !errors.Is(err, ErrLost) {
+			t.Errorf("a request without an answer ended with %v", err)
+		}
+		if text, err := io.ReadAll(response.Body); !errors.Is(err, ErrLost) || string(text) != "some" {
+			t.Errorf("an answer that began ended with %q, %v", text, err)
+		}
+		p.net.cut(false)
+		if _, err := p.peer.Connected(ctx); err != nil {
+			t.Errorf("did not connect again: %v", err)
+		}
+	})
+}

@@ -1,0 +1,189 @@
+package registry
+
+import (
+	"context"
+	"net/http"
+	"slices"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/go-json-experiment/json"
+
+	"github.com/kith/kith/internal/fleet"
+	"github.com/kith/kith/internal/tunnel"
+)
+
+// PathState is where a node serves its state to the other nodes (spec/peers.md#state).
+const PathState = "/peer/state"
+
+// maxLeft is how many machines that disconnected a node remembers. A reader that is
+// further behind gets the complete state.
+const maxLeft = 4096
+
+// state is what a node announces: the machines whose tunnels end there, and how busy
+// they are. With an After it holds what changed since that sequence number; else it is
+// complete, and a machine that is not in it is not connected there.
+type state struct {
+	After    int64             `json:"after,omitzero"`
+	Sequence int64             `json:"sequence"`
+	Machines []announced       `json:"machines,omitempty"`
+	Left     []fleet.MachineID `json:"left,omitempty"`
+	Loads    []load            `json:"loads,omitempty"`
+}
+
+// announced is one machine in a state.
+type announced struct {
+	ID            fleet.MachineID      `json:"id"`
+	Generation    int64                `json:"generation"`
+	Advertisement tunnel.Advertisement `json:"advertisement"` // as this node accepted it
+	Load          load                 `json:"load"`
+
+	changed, loaded int64 // the sequence numbers of the last changes
+}
+
+// load is how many slots of a machine are in use, by any node or the machine itself, and
+// how many of each model in the order of its advertisement.
+type load struct {
+	ID     fleet.MachineID `json:"id"`
+	Used   int             `json:"used"`
+	Models []int           `json:"models,omitempty"`
+}
+
+// loadOf returns the load of a machine that advertised ad.
+func loadOf(m *fleet.Machine, ad *tunnel.Advertisement) load {
+	l := load{ID: m.ID, Used: m.Load.Used(), Models: make([]int, len(ad.Models))}
+	for i := range ad.Models {
+		if o := m.Offer(fleet.ModelID(ad.Models[i].ID)); o != nil {
+			l.Models[i] = o.Load.Used()
+		}
+	}
+	return l
+}
+
+// announcer holds what this node announces. Each change gets the next sequence number.
+type announcer struct {
+	mu       sync.Mutex
+	sequence int64
+	machines map[fleet.MachineID]*announced
+	left     []leftMachine // in the order in which they left
+	since    int64         // changes up to this number are not all known any more
+}
+
+// leftMachine is a machine that disconnected.
+type leftMachine struct {
+	id fleet.MachineID
+	at int64 // its sequence number
+}
+
+// add announces a machine, or its new advertisement.
+func (a *announcer) add(id fleet.MachineID, generation int64, ad tunnel.Advertisement) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.machines == nil {
+		a.machines = make(map[fleet.MachineID]*announced)
+	}
+	a.sequence++
+	a.machines[id] = &announced{ID: id, Generation: generation, Advertisement: withoutLoad(ad), changed: a.sequence}
+}
+
+// remove announces that a machine disconnected.
+func (a *announcer) remove(id fleet.MachineID) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.machines[id] == nil {
+		return
+	}
+	delete(a.machines, id)
+	a.sequence++
+	a.left = append(a.left, leftMachine{id, a.sequence})
+	if n := len(a.left) - maxLeft; n > 0 {
+		a.since = a.left[n-1].at
+		a.left = slices.Delete(a.left, 0, n)
+	}
+}
+
+// state returns what changed after that sequence number, or everything for 0 and for a
+// number that is too old or of another process.
+func (a *announcer) state(after int64, s *fleet.Snapshot) state {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.observe(s)
+	if after < a.since || after > a.sequence {
+		after = 0
+	}
+	out := state{After: after, Sequence: a.sequence}
+	for _, m := range a.machines {
+		switch {
+		case m.changed > after:
+			out.Machines = append(out.Machines, *m)
+		case m.loaded > after:
+			out.Loads = append(out.Loads, m.Load)
+		}
+	}
+	if after > 0 {
+		for _, m := range a.left {
+			if m.at > after && a.machines[m.id] == nil {
+				out.Left = append(out.Left, m.id)
+			}
+		}
+	}
+	return out
+}
+
+// observe looks how busy the machines are. Needs mu.
+func (a *announcer) observe(s *fleet.Snapshot) {
+	next := a.sequence + 1
+	for id, m := range a.machines {
+		live := s.Machine(id)
+		if live == nil {
+			continue
+		}
+		if l := loadOf(live, &m.Advertisement); l.Used != m.Load.Used || !slices.Equal(l.Models, m.Load.Models) {
+			m.Load, m.loaded, a.sequence = l, next, next
+		}
+	}
+}
+
+const (
+	// announceEvery is how often changes of this node's state are published, and
+	// repeatEvery how often a state that does not change.
+	announceEvery = 50 * time.Millisecond
+	repeatEvery   = 500 * time.Millisecond
+)
+
+// stateHint is what a node publishes of its state. Its incarnation is its pin.
+type stateHint struct {
+	Incarnation string `json:"incarnation"`
+	State       state  `json:"state"`
+}
+
+// announce publishes what changes of this node's state, until ctx ends.
+func (r *Registry) announce(ctx context.Context) {
+	ticker := time.NewTicker(announceEvery)
+	defer ticker.Stop()
+	last, published := r.announcer.state(0, r.Snapshot()).Sequence, time.Now()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case now := <-ticker.C:
+			st := r.announcer.state(last, r.Snapshot())
+			if st.Sequence == last {
+				if now.Sub(published) < repeatEvery {
+					continue
+				}
+				st = state{After: last, Sequence: last}
+			}
+			r.hints.publishState(r.config.Node, stateHint{r.config.Peers.Pin(), st})
+			last, published = st.Sequence, now
+		}
+	}
+}
+
+// ServeState serves this node's state to another node (spec/peers.md#state).
+func (r *Registry) ServeState(w http.ResponseWriter, request *http.Request) {
+	after, _ := strconv.ParseInt(request.FormValue("after"), 10, 64)
+	w.Header().Set("Content-Type", "application/json")
+	_ = json.MarshalWrite(w, r.announcer.state(after, r.Snapshot())) // the reader is gone
+}

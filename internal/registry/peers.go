@@ -1,0 +1,170 @@
+package registry
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/go-json-experiment/json"
+	"github.com/nats-io/nats.go"
+
+	"github.com/kith/kith/internal/fleet"
+	"github.com/kith/kith/internal/peer"
+)
+
+// follower follows one other node of the region.
+type follower struct {
+	incarnation string
+	connected   func() bool
+	cancel      context.CancelFunc
+}
+
+// followPeers follows the other nodes that the store has, until ctx ends.
+func (r *Registry) followPeers(ctx context.Context) {
+	var running sync.WaitGroup
+	defer running.Wait()
+	following := make(map[string]follower)
+	for {
+		r.updatePeers(ctx, following, &running)
+		select {
+		case <-r.polled:
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// updatePeers follows each node of the region that beats, and stops following those
+// that ended or whose name another process took.
+func (r *Registry) updatePeers(ctx context.Context, following map[string]follower, running *sync.WaitGroup) {
+	nodes := make(map[string]Node)
+	var trusted []fleet.Node
+	for _, n := range r.Nodes(time.Now()) {
+		if n.Region == r.config.Region && n.Name != r.config.Node && n.Pin != "" && n.Address != "" {
+			nodes[n.Name] = n
+			trusted = append(trusted, n.Node)
+		}
+	}
+	r.config.Peers.Trust(trusted)
+	for name, f := range following {
+		if n, ok := nodes[name]; !ok || n.Incarnation != f.incarnation || !n.Alive && !f.connected() {
+			f.cancel()
+			delete(following, name)
+		}
+	}
+	for name, n := range nodes {
+		if _, ok := following[name]; ok || !n.Alive {
+			continue
+		}
+		p := r.config.Peers.Peer(n.Node)
+		within, cancel := context.WithCancel(ctx)
+		following[name] = follower{n.Incarnation, p.IsConnected, cancel}
+		running.Go(func() { p.Run(within) })
+		running.Go(func() { r.followPeer(within, p) })
+	}
+}
+
+// followPeer keeps the snapshot up with the machines of another node, until ctx ends.
+// They are connected for as long as the node is.
+func (r *Registry) followPeer(ctx context.Context, p *peer.Peer) {
+	for {
+		lost, err := p.Connected(ctx)
+		if err != nil {
+			return
+		}
+		r.config.Log.Info("connected to another hub node", "node", p.Node.Name)
+		r.pollPeer(ctx, p, lost)
+		r.loseNode(p.Node.Name)
+		r.config.Log.Info("another hub node is gone", "node", p.Node.Name)
+	}
+}
+
+const (
+	// silentFor is how long no hint may come from a node before its state is read.
+	silentFor = time.Second
+	// maxWaitingHints is how many hints of a node may wait; more are lost.
+	maxWaitingHints = 256
+)
+
+// pollPeer takes what the node announces until it is lost. It reads the state each
+// second in which no hint came, and where a hint was missed.
+func (r *Registry) pollPeer(ctx context.Context, p *peer.Peer, lost <-chan struct{}) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	hints := make(chan *nats.Msg, maxWaitingHints)
+	go func() {
+		if err := r.hints.follow(ctx, p, hints, r.pollNow); err != nil {
+			r.config.Log.Warn("no hints of another hub node: its state is read each second", "node", p.Node.Name, "error", err)
+		}
+	}()
+	ticker := time.NewTicker(silentFor)
+	defer ticker.Stop()
+	var after int64
+	var heard time.Time
+	missed := true
+	for {
+		if missed || time.Since(heard) >= silentFor {
+			next, err := r.readPeer(ctx, p, after)
+			if err != nil && ctx.Err() == nil {
+				r.config.Log.Warn("cannot read the machines of another hub node; trying again", "node", p.Node.Name, "error", err)
+			}
+			after, missed = next, false
+		}
+		select {
+		case <-ticker.C:
+		case hint := <-hints:
+			heard = time.Now()
+			after, missed = r.takeHint(ctx, p, hint.Data, after)
+		case <-lost:
+			return
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// takeHint publishes what a hint says of the node's state after that sequence number. It
+// returns the number reached, and whether an earlier hint was missed.
+func (r *Registry) takeHint(ctx context.Context, p *peer.Peer, data []byte, after int64) (next int64, missed bool) {
+	var hint stateHint
+	switch err := json.Unmarshal(data, &hint); {
+	case err != nil || hint.Incarnation != p.Node.Pin, hint.State.Sequence <= after:
+		return after, false
+	case hint.State.After == 0 || hint.State.After > after:
+		return after, true
+	}
+	if err := r.applyState(ctx, p, &hint.State); err != nil {
+		return after, true
+	}
+	return hint.State.Sequence, false
+}
+
+// readPeer reads what changed at the node after that sequence number, publishes it and
+// returns the number reached.
+func (r *Registry) readPeer(ctx context.Context, p *peer.Peer, after int64) (int64, error) {
+	ctx, cancel := context.WithTimeout(ctx, pollWithin)
+	defer cancel()
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://peer"+PathState+"?after="+strconv.FormatInt(after, 10), nil)
+	if err != nil {
+		return after, err
+	}
+	response, err := p.RoundTrip(request)
+	if err != nil {
+		return after, err
+	}
+	defer response.Body.Close()
+	if response.StatusCode != http.StatusOK {
+		return after, fmt.Errorf("it answered %s", response.Status)
+	}
+	var st state
+	if err := json.UnmarshalRead(response.Body, &st); err != nil {
+		return after, fmt.Errorf("cannot read its answer: %w", err)
+	}
+	if err := r.applyState(ctx, p, &st); err != nil {
+		return after, err
+	}
+	return st.Sequence, nil
+}

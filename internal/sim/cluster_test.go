@@ -1,0 +1,387 @@
+package sim
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/kith/kith/internal/fleet"
+	"github.com/kith/kith/internal/peer"
+	"github.com/kith/kith/internal/registry"
+)
+
+var clusterSeedsFlag = flag.Int("cluster-seeds", 0, "how many histories of several nodes to play; 0: 100, with -short 20")
+
+// cluster is what the nodes of a world know of each other: the table of nodes, which
+// PostgreSQL has in the product.
+type cluster struct {
+	seats []*seat
+
+	mu   sync.Mutex
+	rows []fleet.Node
+	cuts map[*seat]time.Time // nodes whose peers do not reach them, until then
+}
+
+// seat is the node of one name, in its present life.
+type seat struct{ atomic.Pointer[node] }
+
+// nodes returns the hub nodes that there are.
+func (w *world) nodes() []*node {
+	if w.cluster == nil {
+		return []*node{w.node}
+	}
+	var all []*node
+	for _, s := range w.cluster.seats {
+		all = append(all, s.Load())
+	}
+	return all
+}
+
+// join makes a node one of the cluster.
+func (c *cluster) join(w *world, n *node, config *registry.Config) {
+	n.peers = newNetwork()
+	mesh, err := peer.New(peer.Config{Log: config.Log, Dial: c.dial})
+	w.must(err)
+	n.mesh, config.Peers = mesh, mesh
+	config.Facts = clusterFacts{config.Facts.(facts), c, mesh.Pin()}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.rows = slices.DeleteFunc(c.rows, func(r fleet.Node) bool { return r.Name == n.name })
+	c.rows = append(c.rows, fleet.Node{Name: n.name, Incarnation: mesh.Pin(), Region: region, Address: n.name + ":8703", Pin: mesh.Pin()})
+	at := slices.IndexFunc(c.seats, func(s *seat) bool { return s.Load().name == n.name })
+	if at < 0 {
+		at = len(c.seats)
+		c.seats = append(c.seats, new(seat))
+	}
+	c.seats[at].Store(n)
+}
+
+// dial is the way of one node to another.
+func (c *cluster) dial(ctx context.Context, address string) (net.Conn, error) {
+	c.mu.Lock()
+	at := slices.IndexFunc(c.seats, func(s *seat) bool { return s.Load().name+":8703" == address })
+	to := c.seats[at]
+	away := time.Now().Before(c.cuts[to])
+	c.mu.Unlock()
+	if away {
+		return nil, &net.OpError{Op: "dial", Net: "mem", Err: errNoRoute}
+	}
+	conn, err := to.Load().peers.dial(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return conn, nil
+}
+
+// cut breaks the links to a node; no other is made for so long.
+func (c *cluster) cut(to *seat, away time.Duration) {
+	c.mu.Lock()
+	if c.cuts == nil {
+		c.cuts = map[*seat]time.Time{}
+	}
+	c.cuts[to] = time.Now().Add(away)
+	c.mu.Unlock()
+	to.Load().peers.cut()
+}
+
+// swallow makes the links to a node lose everything from now on.
+func (c *cluster) swallow(to *seat) {
+	n := to.Load().peers
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for l := range n.links {
+		l.lost.Store(true)
+	}
+}
+
+// clusterFacts is the store as one node of a cluster has it.
+type clusterFacts struct {
+	facts
+	cluster     *cluster
+	incarnation string
+}
+
+// Poll is a beat of the node, as on PostgreSQL.
+func (f clusterFacts) Poll(ctx context.Context, after fleet.Position) (fleet.Update, error) {
+	u, err := f.facts.Poll(ctx, after)
+	if err != nil {
+		return u, err
+	}
+	f.cluster.mu.Lock()
+	defer f.cluster.mu.Unlock()
+	for i := range f.cluster.rows {
+		if f.cluster.rows[i].Incarnation == f.incarnation {
+			f.cluster.rows[i].Beat++
+		}
+	}
+	u.Nodes = slices.Clone(f.cluster.rows)
+	return u, nil
+}
+
+// inCluster runs a test in a world of so many nodes. The first is the world's own.
+func inCluster(t *testing.T, nodes int, test func(w *world, seats []*seat)) {
+	inBubble(t, func(w *world) {
+		w.stopHub()
+		w.cluster = &cluster{}
+		w.startHub()
+		for i := 2; i <= nodes; i++ {
+			w.startNode(fmt.Sprint("hub", i), w.db)
+		}
+		defer func() {
+			for _, m := range w.machines {
+				m.stop()
+			}
+			for _, s := range w.cluster.seats[1:] {
+				s.Load().stop()
+			}
+		}()
+		time.Sleep(5 * time.Second) // each has seen the others beat
+		synctest.Wait()
+		test(w, w.cluster.seats)
+	})
+}
+
+// moveTo makes the machine dial that node from now on, and waits until all nodes know.
+func (m *machine) moveTo(to *seat) {
+	m.at.Store(to)
+	m.cut()
+	for range 200 {
+		time.Sleep(100 * time.Millisecond)
+		synctest.Wait()
+		known := 0
+		for _, n := range m.w.nodes() {
+			if line, ok := n.live.Line(fleet.MachineID(m.id)); ok && (line.Home == "") == (n == to.Load()) {
+				known++
+			}
+		}
+		if known == len(m.w.nodes()) {
+			return
+		}
+	}
+	m.w.t.Fatalf("not all nodes know that %s is at %s", m.name, to.Load().name)
+}
+
+// A call at one node runs on a machine at another, once, and is in the ledger once.
+func TestPeersServe(t *testing.T) {
+	for _, stream := range []bool{true, false} {
+		inCluster(t, 3, func(w *world, seats []*seat) {
+			ann, bob := w.addMember("ann"), w.addMember("bob")
+			box := w.addMachine(ann, "box", 1, "m")
+			w.share(ann, bob)
+			for _, home := range seats {
+				box.moveTo(home)
+				for _, by := range []*member{ann, bob} {
+					for _, via := range seats {
+						a := w.do(ask{by: by, model: "m", stream: stream, via: via})
+						w.wantServed(a, 1)
+						w.wantRecord(a, "", box)
+					}
+				}
+			}
+			w.settled()
+		})
+	}
+}
+
+// The home of a machine checks the caller's reach by its own snapshot: an entry that
+// does not know of a revocation yet gives no more than the home does.
+func TestPeersReachIsCheckedAtHome(t *testing.T) {
+	inCluster(t, 2, func(w *world, seats []*seat) {
+		ann, bob := w.addMember("ann"), w.addMember("bob")
+		box := w.addMachine(ann, "box", 1, "m")
+		w.share(ann, bob)
+		box.moveTo(seats[1])
+		w.wantServed(w.do(ask{by: bob, model: "m"}), 1)
+		w.down.Store(true) // the entry cannot read what changes
+		w.must(w.db.RemoveShare(w.t.Context(), ann.ID, bob.ID))
+		time.Sleep(1100 * time.Millisecond)
+		a := w.do(ask{by: bob, model: "m"})
+		if a.served() || len(w.runs.of(a.tag)) != 0 {
+			w.t.Errorf("it ran out of reach: %s", a)
+		}
+		w.down.Store(false)
+	})
+}
+
+// A share that ends, ends the runs of other nodes' calls within 5 s, also if the node
+// that has the caller cannot read that.
+func TestPeersHomeEndsRevoked(t *testing.T) {
+	for _, blind := range []bool{false, true} {
+		for _, stream := range []bool{true, false} {
+			inCluster(t, 2, func(w *world, seats []*seat) {
+				ann, bob := w.addMember("ann"), w.addMember("bob")
+				box := w.addMachine(ann, "box", 1, "m")
+				w.share(ann, bob)
+				box.moveTo(seats[1])
+				w.set(paced(time.Second))
+				a := w.begin(ask{by: bob, model: "m", stream: stream, words: 100})
+				w.begun(a)
+				time.Sleep(10 * time.Second)
+				w.down.Store(blind)
+				ended := time.Now()
+				w.must(w.db.RemoveShare(w.t.Context(), ann.ID, bob.ID))
+				<-a.over
+				time.Sleep(10 * time.Millisecond)
+				synctest.Wait()
+				if a.done || a.code == "" || a.err != nil {
+					w.t.Errorf("blind %v: %s", blind, a)
+				}
+				if r := w.runs.of(a.tag)[0]; r.live || r.left.Sub(ended) > bound {
+					w.t.Errorf("blind %v: it ran on for %s: %s", blind, r.left.Sub(ended), a)
+				}
+				w.down.Store(false)
+				w.settled()
+			})
+		}
+	}
+}
+
+// A call whose caller leaves ends on the machine of another node.
+func TestPeersClientLeaves(t *testing.T) {
+	inCluster(t, 2, func(w *world, seats []*seat) {
+		ann := w.addMember("ann")
+		box := w.addMachine(ann, "box", 1, "m")
+		box.moveTo(seats[1])
+		w.set(paced(time.Second))
+		a := w.begin(ask{by: ann, model: "m", stream: true, words: 100, leave: 5 * time.Second})
+		<-a.over
+		w.stopped(box)
+		w.settled()
+	})
+}
+
+// Row 22 of docs/faults.md: the node of the machine is gone before the first byte.
+func TestFault22OtherHubDiesBeforeFirstByte(t *testing.T) {
+	for name, die := range faultsOfNodes {
+		both := []bool{true, false}
+		for _, stream := range both {
+			inCluster(t, 2, func(w *world, seats []*seat) {
+				ann := w.addMember("ann")
+				box := w.addMachine(ann, "box", 1, "m")
+				spare := w.addMachine(ann, "spare", 1, "m")
+				box.moveTo(seats[1])
+				spare.setAway(true)
+				time.Sleep(30 * time.Second)
+				box.engine.Set(slow(time.Minute))
+				a := w.begin(ask{by: ann, model: "m", stream: stream})
+				w.begun(a)
+				spare.setAway(false)
+				w.routable(spare)
+				die(w, seats[1])
+				<-a.over
+				if w.wantServed(a, 2); w.on(a) != spare || a.took() > time.Minute {
+					w.t.Errorf("%s: %s", name, a)
+				}
+				w.wantRecord(a, "", spare)
+			})
+		}
+	}
+}
+
+// faultsOfNodes are the ways in which a node goes away.
+var faultsOfNodes = map[string]func(*world, *seat){
+	"cut off":     func(w *world, s *seat) { w.cluster.cut(s, time.Minute) },
+	"black-holed": func(w *world, s *seat) { w.cluster.swallow(s); w.cluster.mute(s, time.Minute) },
+	"dead":        func(w *world, s *seat) { s.Load().stop() },
+}
+
+// mute lets no new link to a node be made for so long.
+func (c *cluster) mute(to *seat, away time.Duration) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.cuts == nil {
+		c.cuts = map[*seat]time.Time{}
+	}
+	c.cuts[to] = time.Now().Add(away)
+}
+
+// Row 23 of docs/faults.md: the node of the machine is gone in the middle of a stream.
+func TestFault23OtherHubDiesUnderway(t *testing.T) {
+	for name, die := range faultsOfNodes {
+		inCluster(t, 2, func(w *world, seats []*seat) {
+			ann := w.addMember("ann")
+			box := w.addMachine(ann, "box", 1, "m")
+			w.addMachine(ann, "spare", 1, "n")
+			box.moveTo(seats[1])
+			w.set(paced(2 * time.Second))
+			a := w.begin(ask{by: ann, model: "m", stream: true, words: 50})
+			w.begun(a)
+			time.Sleep(10 * time.Second)
+			died := time.Now()
+			die(w, seats[1])
+			<-a.over
+			w.wantCode(a, "machine_offline", "")
+			if !a.framed || a.text == "" || !strings.HasPrefix(a.said, a.text) || len(w.runs.of(a.tag)) != 1 || a.ended.Sub(died) > 6*time.Second {
+				w.t.Errorf("%s, after %s: %s", name, a.ended.Sub(died), a)
+			}
+			w.wantRecord(a, "machine_offline", box)
+			if found := w.live.Snapshot().Machine(fleet.MachineID(box.id)); found.Online || !found.ReturningUntil.After(time.Now()) {
+				w.t.Errorf("%s: the machine is not returning", name)
+			}
+			box.at.Store(seats[0]) // as its load balancer does
+			box.cut()
+			time.Sleep(20 * time.Second)
+			box.engine.Set(paced(0))
+			w.wantServed(w.do(ask{by: ann, model: "m"}), 1)
+		})
+	}
+}
+
+// happens does one thing to the nodes.
+func (c *cluster) happens(w *world) {
+	at := pick(w.rng, c.seats...)
+	for _, m := range w.machines {
+		m.disturb()
+	}
+	switch w.rng.IntN(4) {
+	case 0:
+		c.cut(at, 0)
+	case 1:
+		c.cut(at, time.Duration(w.rng.Int64N(int64(8*time.Second))))
+	case 2:
+		c.swallow(at)
+	default:
+		m := pick(w.rng, w.machines...)
+		m.at.Store(at)
+		m.cut()
+	}
+}
+
+// TestClusterSeeds plays the histories of TestSeeds on two or three nodes: calls and
+// machines come to any of them, machines move, links break.
+func TestClusterSeeds(t *testing.T) {
+	first, n := *firstFlag, *clusterSeedsFlag
+	switch {
+	case *seedFlag != 0:
+		first, n = *seedFlag, 1
+	case n == 0 && testing.Short():
+		n = 20
+	case n == 0:
+		n = 100
+	}
+	all := new(delays)
+	t.Cleanup(func() { t.Logf("from the commit to the end of what it ended, in false time:\n%s", all) })
+	for seed := first; seed < first+uint64(n); seed++ {
+		t.Run(fmt.Sprint(seed), func(t *testing.T) {
+			t.Parallel()
+			defer func() {
+				if t.Failed() {
+					t.Logf("play it again: go test ./internal/sim -run TestClusterSeeds -seed %d -count 5", seed)
+				}
+			}()
+			inCluster(t, 2+int(seed%2), func(w *world, _ []*seat) {
+				w.rng = rand.New(rand.NewPCG(seed, 1))
+				w.play(seed, all)
+			})
+		})
+	}
+}
