@@ -151,6 +151,16 @@ type hubFile struct {
 		// Several hosts, separated by commas, are tried in turn. See docs/postgresql.md.
 		URL databaseURL `toml:"url"`
 	} `toml:"database"`
+	// Peer connects the hubs of one region that share a PostgreSQL database: a machine
+	// connects to any of them, and a call comes to any of them.
+	Peer struct {
+		// Listen is where the other hubs reach this one; default ":8703" if Address is
+		// set, else none. Only hubs that the database knows are served there.
+		Listen address `toml:"listen"`
+		// Address is that address as the other hubs dial it; default the computer's name
+		// and the port of Listen.
+		Address address `toml:"address"`
+	} `toml:"peer"`
 	// Limits bound one call, the calls of one member, and the bytes held for all calls.
 	Limits struct {
 		// Running is how many calls of one member run on machines at once, the

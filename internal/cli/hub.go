@@ -26,6 +26,7 @@ import (
 	"github.com/kith/kith/internal/gateway"
 	"github.com/kith/kith/internal/hub"
 	"github.com/kith/kith/internal/ledger/journal"
+	"github.com/kith/kith/internal/peer"
 	"github.com/kith/kith/internal/registry"
 	"github.com/kith/kith/internal/site"
 	"github.com/kith/kith/internal/spool"
@@ -156,6 +157,10 @@ type hubProcess struct {
 	operator net.Listener
 	admin    net.Listener  // metrics, health, profiles; nil: none
 	guard    gateway.Guard // of admin
+
+	mesh        *peer.Mesh   // the way to other hubs; nil: there are none
+	peers       net.Listener // at which they reach this one
+	peerAddress string       // of that, as they dial it
 }
 
 // openHub opens the data of a hub, then its addresses. The caller closes the
@@ -189,6 +194,9 @@ func openHub(ctx context.Context, config *hubFile, log *slog.Logger) (p *hubProc
 	if p.operator, err = daemon.ListenSocket(filepath.Join(config.Hub.Data, "admin.sock")); err != nil {
 		return p, err
 	}
+	if err = p.openPeers(ctx); err != nil {
+		return p, err
+	}
 	if err = p.startNode(ctx); err != nil {
 		return p, err
 	}
@@ -217,7 +225,12 @@ func (p *hubProcess) startNode(ctx context.Context) error {
 	if warning != "" {
 		p.log.Warn(warning)
 	}
+	var pin string
+	if p.mesh != nil {
+		pin = p.mesh.Pin()
+	}
 	return p.records.StartNode(ctx, fleet.Node{
+		Address: p.peerAddress, Pin: pin,
 		Name: p.config.Hub.Node.Text, Incarnation: rand.Text(), Region: p.config.Hub.Region.Text,
 		Version: thisBuild().Version, Started: time.Now(),
 	})
@@ -232,6 +245,7 @@ func (p *hubProcess) wire(clients *gateway.Clients) {
 	}
 	p.live = registry.New(registry.Config{
 		Node: p.config.Hub.Node.Text, Region: p.config.Hub.Region.Text, Facts: p.records.Facts(p.config.Hub.Region.Text), Log: p.log,
+		Peers: p.mesh,
 	})
 	p.hub = hub.New(hub.Config{
 		Region: p.config.Hub.Region.Text, Clients: clients, DB: p.records,
@@ -276,6 +290,9 @@ func (p *hubProcess) run(ctx context.Context) error {
 	}
 	group.Go(func() error { return serveHTTP(ctx, p.public, p.listener) })
 	group.Go(func() error { return serveHTTP(ctx, gateway.NewServer(p.hub.Operator(), p.log), p.operator) })
+	if p.mesh != nil {
+		group.Go(func() error { return p.mesh.Serve(ctx, p.peers, p.hub.PeerHandler()) })
+	}
 	if p.admin != nil {
 		group.Go(func() error {
 			return serveHTTP(ctx, gateway.NewServer(p.guard.Handler(p.adminHandler()), p.log), p.admin)
@@ -289,7 +306,7 @@ func (p *hubProcess) run(ctx context.Context) error {
 
 // close closes what openHub has opened; it may be called in any state.
 func (p *hubProcess) close() {
-	for _, listener := range []net.Listener{p.listener, p.operator, p.admin} {
+	for _, listener := range []net.Listener{p.listener, p.operator, p.admin, p.peers} {
 		if listener != nil {
 			_ = listener.Close() // closed already, after run
 		}
