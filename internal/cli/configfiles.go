@@ -148,7 +148,7 @@ type hubFile struct {
 		// URL is "", the default, for the embedded SQLite in Data; or the URL of a
 		// PostgreSQL database (14 or newer), such as "postgres://USER:PASSWORD@HOST/NAME",
 		// which several hubs may share; or "env:NAME" or "file:PATH" to read it from.
-		// Several hosts, separated by commas, are tried in turn. See docs/postgresql.md.
+		// Several hosts, separated by commas, are tried in turn. See docs/operate/database.md.
 		URL databaseURL `toml:"url"`
 	} `toml:"database"`
 	// Peer connects the hubs of one region that share a PostgreSQL database: a machine
