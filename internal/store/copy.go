@@ -68,6 +68,9 @@ func Copy(ctx context.Context, from, to *DB, progress func(TableCopy)) (copied [
 	}
 	for _, t := range tables {
 		done, err := c.copy(ctx, t)
+		if cause := context.Cause(ctx); err != nil && cause != nil {
+			err = cause // the driver may have found its connection closed by it first
+		}
 		if err != nil {
 			return nil, fmt.Errorf("cannot copy the table %s: %w", t.name, err)
 		}
