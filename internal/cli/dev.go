@@ -89,17 +89,16 @@ func (a *app) runDev(ctx context.Context, flags devFlags) error {
 			return err
 		}
 		a.progress("starting the engine and the daemon")
-		m := &daemonProcess{config: daemonConfig, flag: "--local", log: log}
-		if llama.Available() == nil {
-			small, err := llama.Tiny(filepath.Join(flags.data, "models"))
-			if err != nil {
+		m := &daemonProcess{config: daemonConfig, builtinOnly: true, flag: "--local", log: log}
+		hasEngine := llama.Available() == nil
+		if hasEngine {
+			if _, err := llama.Tiny(filepath.Join(flags.data, "models")); err != nil {
 				return err
 			}
-			m.files = []llama.ModelFile{small}
 		}
 		m.ready = func(d *daemon.Daemon) error {
 			a.progress("connecting the daemon to the hub")
-			models, err := awaitModels(ctx, d, toHub(p.base, key.Secret), len(m.files) > 0)
+			models, err := awaitModels(ctx, d, toHub(p.base, key.Secret), hasEngine)
 			if err != nil {
 				return err
 			}

@@ -35,6 +35,13 @@ type Source struct {
 	Images bool
 }
 
+// NewClient returns a client for a Source. It has no limit on the time of a download.
+func NewClient() *http.Client {
+	transport := http.DefaultTransport.(*http.Transport).Clone()
+	transport.ResponseHeaderTimeout = silence
+	return &http.Client{Transport: transport}
+}
+
 // Model is the files of one model.
 type Model struct {
 	ID     string // under which the daemon offers it
