@@ -1,0 +1,66 @@
+package sim
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+)
+
+// A call through the home of its machine ends as it would at the home: what the home
+// knows before the entry does is no attempt of the call (spec/peers.md#news). The calls
+// that wait for a machine whose engine dies are not sent to it one after another.
+func TestPeersHomeKnowsFirst(t *testing.T) {
+	for _, stream := range []bool{true, false} {
+		var ends [2][]string // at the home, and through it
+		for v := range ends {
+			inCluster(t, 2, func(w *world, seats []*seat) {
+				ann := w.addMember("ann")
+				box := w.addMachine(ann, "box", 2, "m")
+				box.moveTo(seats[1])
+				via := seats[1-v]
+				time.Sleep(30 * time.Second)
+				w.wantServed(w.do(ask{by: ann, model: "m", via: via}), 1)
+				time.Sleep(5 * time.Second)
+				w.set(slow(300 * time.Millisecond))
+				time.AfterFunc(1013*time.Millisecond, func() { box.setDown(true) })
+				time.AfterFunc(3017*time.Millisecond, func() { box.setDown(false) })
+				var all []*answer
+				for range 40 {
+					all = append(all, w.begin(ask{by: ann, model: "m", stream: stream, via: via}))
+					time.Sleep(50 * time.Millisecond)
+				}
+				for _, a := range all {
+					<-a.over
+					if a.code == "CAPACITY_FULL" {
+						ends[v] = append(ends[v], fmt.Sprintf("%s after %s", a.code, a.took()))
+					}
+				}
+			})
+		}
+		if !slices.Equal(ends[0], ends[1]) {
+			t.Errorf("stream %v: at the home %q, through it %q", stream, ends[0], ends[1])
+		}
+	}
+}
+
+// A machine that flaps counts as offline at every node, not only at its home.
+func TestPeersFlapping(t *testing.T) {
+	inCluster(t, 2, func(w *world, seats []*seat) {
+		ann := w.addMember("ann")
+		box := w.addMachine(ann, "box", 1, "m")
+		box.moveTo(seats[1])
+		time.Sleep(2 * time.Minute)
+		for range 5 {
+			box.cut()
+			time.Sleep(5 * time.Second)
+		}
+		for _, via := range seats {
+			w.wantCode(w.do(ask{by: ann, model: "m", via: via}), "machine_offline", "")
+		}
+		time.Sleep(time.Minute)
+		for _, via := range seats {
+			w.wantServed(w.do(ask{by: ann, model: "m", via: via}), 1)
+		}
+	})
+}
