@@ -101,6 +101,9 @@ func (d *Dispatcher) send(ctx context.Context, a *attempt) (*gateway.Answer, out
 	endpoint, _ := a.call.Request()
 	traced := httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{WroteHeaders: d.cfg.Ledger.RequestSync})
 	request, body := d.request(traced, a.call, a.Candidate, endpoint.Path())
+	if a.hold != "" {
+		request.Header.Set(headerHold, a.hold)
+	}
 	admitTimer := time.AfterFunc(admitTimeout, func() {
 		if request.Header.Get("Expect") != "" && body.withhold() {
 			cancel(errNotAdmitted)

@@ -125,7 +125,7 @@ func (r *Registry) applyMachine(s *fleet.Snapshot, p *peer.Peer, a *announced, u
 		s, _ = r.lose(s, a.ID, returnAfterLoss)
 	}
 	e.home, e.generation, e.ad, e.kept.LastSeen = home, a.Generation, ad, time.Now()
-	m.Online, m.Generation = true, a.Generation
+	m.Online, m.Elsewhere, m.Generation = true, true, a.Generation
 	e.name(m)
 	s = s.WithMachine(m)
 	setUsed(m, &ad, a.Load)
