@@ -16,6 +16,8 @@ import (
 	"time"
 
 	"github.com/rogpeppe/go-internal/testscript"
+
+	"github.com/kith/kith/internal/llama"
 )
 
 // patience is how long a script waits for anything before it fails.
@@ -226,6 +228,9 @@ func kill9(ts *testscript.TestScript, neg bool, args []string) {
 			for _, child := range strings.Fields(string(children)) {
 				var pid int
 				fmt.Sscan(child, &pid)
+				if line, _ := os.ReadFile("/proc/" + child + "/cmdline"); !bytes.Contains(line, []byte(llama.WorkerArg)) {
+					continue // the database of several nodes
+				}
 				ts.Check(syscall.Kill(pid, syscall.SIGKILL))
 				return
 			}
