@@ -321,6 +321,8 @@ func (p *hubProcess) close() {
 	}
 }
 
+// adminHandler serves metrics and profiles; /healthz, which answers while the process
+// runs; and /readyz, which says whether a load balancer may send calls here.
 func (p *hubProcess) adminHandler() http.Handler {
 	metrics := prometheus.NewRegistry()
 	metrics.MustRegister(
@@ -345,11 +347,10 @@ func (p *hubProcess) adminHandler() http.Handler {
 	}, func() float64 { return float64(p.spool.Use().Refused) }))
 	mux := http.NewServeMux()
 	mux.Handle("GET /metrics", promhttp.HandlerFor(metrics, promhttp.HandlerOpts{}))
-	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) {
-		// A hub that cannot confirm rights refuses calls (docs/spec/security.md#revocation), so a
-		// load balancer should use another.
-		if !p.live.Confirmed(time.Now()) {
-			http.Error(w, "cannot read the database just now", http.StatusServiceUnavailable)
+	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "ok") })
+	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, _ *http.Request) {
+		if err := p.hub.Ready(time.Now()); err != nil {
+			http.Error(w, "calls are refused: "+err.Error(), http.StatusServiceUnavailable)
 			return
 		}
 		fmt.Fprintln(w, "ok")
