@@ -53,6 +53,7 @@ func (r *Registry) updatePeers(ctx context.Context, following map[string]followe
 		if n, ok := nodes[name]; !ok || n.Incarnation != f.incarnation || !n.Alive && !f.connected() {
 			f.cancel()
 			delete(following, name)
+			r.followed.Delete(name)
 		}
 	}
 	for name, n := range nodes {
@@ -62,6 +63,7 @@ func (r *Registry) updatePeers(ctx context.Context, following map[string]followe
 		p := r.config.Peers.Peer(n.Node)
 		within, cancel := context.WithCancel(ctx)
 		following[name] = follower{n.Incarnation, p.IsConnected, cancel}
+		r.followed.Store(name, &followed{peer: p})
 		running.Go(func() { p.Run(within) })
 		running.Go(func() { r.followPeer(within, p) })
 	}
@@ -111,7 +113,9 @@ func (r *Registry) pollPeer(ctx context.Context, p *peer.Peer, lost <-chan struc
 			if err != nil && ctx.Err() == nil {
 				r.config.Log.Warn("cannot read the machines of another hub node; trying again", "node", p.Node.Name, "error", err)
 			}
-			after, missed = next, false
+			if after, missed = next, false; err == nil {
+				r.hear(p)
+			}
 		}
 		select {
 		case <-ticker.C:
@@ -131,7 +135,12 @@ func (r *Registry) pollPeer(ctx context.Context, p *peer.Peer, lost <-chan struc
 func (r *Registry) takeHint(ctx context.Context, p *peer.Peer, data []byte, after int64) (next int64, missed bool) {
 	var hint stateHint
 	switch err := json.Unmarshal(data, &hint); {
-	case err != nil || hint.Incarnation != p.Node.Pin, hint.State.Sequence <= after:
+	case err != nil || hint.Incarnation != p.Node.Pin:
+		return after, false
+	case hint.State.Sequence <= after:
+		if hint.State.Sequence == after {
+			r.hear(p)
+		}
 		return after, false
 	case hint.State.After == 0 || hint.State.After > after:
 		return after, true
@@ -139,6 +148,7 @@ func (r *Registry) takeHint(ctx context.Context, p *peer.Peer, data []byte, afte
 	if err := r.applyState(ctx, p, &hint.State); err != nil {
 		return after, true
 	}
+	r.hear(p)
 	return hint.State.Sequence, false
 }
 

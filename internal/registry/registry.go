@@ -119,6 +119,8 @@ type Registry struct {
 	polled    chan struct{} // the nodes may have changed
 	hints     hints
 	announcer announcer
+	followed  sync.Map // name of a node that this one follows → *followed
+	forwards  forwardCounts
 	stopped   atomic.Bool
 
 	mu sync.Mutex // held by the writer; guards what is below
