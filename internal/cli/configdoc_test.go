@@ -13,24 +13,12 @@ import (
 	"testing"
 )
 
-var update = flag.Bool("update", false, "write docs/configuration.md")
+var update = flag.Bool("update", false, "write docs/configuration.md and packaging/hub.toml")
 
 // TestConfigurationPage: docs/configuration.md is what the comments on the
 // configuration's structs say, key by key.
 func TestConfigurationPage(t *testing.T) {
-	file, err := parser.ParseFile(token.NewFileSet(), "configfiles.go", nil, parser.ParseComments)
-	if err != nil {
-		t.Fatal(err)
-	}
-	page := &configPage{t: t, types: map[string]*ast.StructType{}}
-	ast.Inspect(file, func(n ast.Node) bool {
-		if spec, ok := n.(*ast.TypeSpec); ok {
-			if s, ok := spec.Type.(*ast.StructType); ok {
-				page.types[spec.Name.Name] = s
-			}
-		}
-		return true
-	})
+	page := newConfigPage(t)
 	page.print("# Configuration\n\n" +
 		"TOML, and strict: an unknown key, a wrong type or an impossible value is refused with file, line, column and the nearest right\n" +
 		"key; `kith config check [FILE]` runs the code that reads it at start. Without a file, or a key, the default applies. A path may\n" +
@@ -57,6 +45,24 @@ type configPage struct {
 	t     *testing.T
 	types map[string]*ast.StructType
 	text  strings.Builder
+}
+
+// newConfigPage reads the comments of the configuration's structs.
+func newConfigPage(t *testing.T) *configPage {
+	file, err := parser.ParseFile(token.NewFileSet(), "configfiles.go", nil, parser.ParseComments)
+	if err != nil {
+		t.Fatal(err)
+	}
+	page := &configPage{t: t, types: map[string]*ast.StructType{}}
+	ast.Inspect(file, func(n ast.Node) bool {
+		if spec, ok := n.(*ast.TypeSpec); ok {
+			if s, ok := spec.Type.(*ast.StructType); ok {
+				page.types[spec.Name.Name] = s
+			}
+		}
+		return true
+	})
+	return page
 }
 
 func (p *configPage) print(format string, args ...any) { fmt.Fprintf(&p.text, format, args...) }

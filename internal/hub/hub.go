@@ -159,7 +159,7 @@ func New(cfg Config, records Records, live *registry.Registry) *Hub {
 	h.edge = gateway.New(edge)
 	h.api = h.newAPI()
 	h.site = h.newSite()
-	live.Observe(registry.Observer{Store: h.onChange, Machine: h.onMachine})
+	live.Observe(registry.Observer{Store: h.onChange, Machine: h.onMachine, Waiting: h.calls.OnWaiting})
 	return h
 }
 
@@ -197,16 +197,22 @@ func (h *Hub) Handler() http.Handler {
 }
 
 // PeerHandler serves the other nodes of the region: what this node announces of its
-// machines, and requests for them.
+// machines and its waiting calls, slots for those calls, and requests for the machines.
 func (h *Hub) PeerHandler() http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if r.URL.Path == registry.PathState {
+		switch r.URL.Path {
+		case registry.PathState:
 			h.live.ServeState(w, r)
-			return
+		case registry.PathGrant:
+			h.calls.ServeGrant(w, r)
+		default:
+			h.calls.ServeForwarded(w, r)
 		}
-		h.calls.ServeForwarded(w, r)
 	})
 }
+
+// Grants returns what this node has offered to waiting calls of other nodes.
+func (h *Hub) Grants() dispatch.Grants { return h.calls.Grants() }
 
 // TakeUp writes what an earlier start left in the journal to the database. It comes
 // before the registry is loaded, which counts the day's calls of each share.
