@@ -67,6 +67,7 @@ var only = []struct {
 	{"github.com/ebitengine/purego", "foreign code is called from one place", []string{"llama"}},
 	{"github.com/spf13/cobra", "commands are cli's", []string{"cli"}},
 	{"github.com/wneessen/go-mail", "a mail server is spoken to from one place", []string{"mail"}},
+	{"github.com/prometheus/", "what is measured has its names in one place", []string{"hub", "cli"}},
 	{"html/template", "pages are site's; it also keeps the linker from pruning", []string{"site"}},
 	{"encoding/json", "one JSON rule: go-json-experiment, strict", nil},
 }

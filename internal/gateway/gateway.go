@@ -53,8 +53,8 @@ type Config struct {
 	// Count asks a tokenizer for the number of tokens of a call's prompt, without serving the call; 0: no tokenizer
 	// answered before ctx ended. An error is the refusal of a call that nothing could serve. nil: there is no tokenizer.
 	Count func(ctx context.Context, call *Call) (tokens int64, err error)
-	// Refused gets each request of an identified caller for an inference route that did not reach the Backend: Call has
-	// what is known of it, and no Body. May be nil.
+	// Refused gets each request for an inference route that did not reach the Backend: Call has what is known of it, and
+	// no Body. Its Caller is zero if the caller was not identified. May be nil.
 	Refused func(*Call, Outcome)
 	// Turns keeps the turns of the responses dialect; nil: none are kept.
 	Turns *Turns

@@ -216,7 +216,7 @@ func (x *exchange) report(f *fault.Fault, cancelled bool) {
 	switch {
 	case x.routed && x.g.Finished != nil:
 		x.g.Finished(x.call, out)
-	case !x.routed && x.identified && f != nil && x.route.inference() && x.g.Refused != nil:
+	case !x.routed && f != nil && x.route.inference() && x.g.Refused != nil:
 		x.g.Refused(x.refused(), out)
 	}
 	x.log(f, out)

@@ -7,7 +7,7 @@
 //	operator ─▶ the management API on a socket of its own
 //
 // Here are the wiring (hub.go, management.go), who calls (identify.go), how machines
-// connect (accept.go) and how the hub is (health.go).
+// connect (accept.go), how the hub is (health.go) and what it measures (metrics.go).
 package hub
 
 import (
@@ -126,6 +126,7 @@ type Hub struct {
 	tunnels  tunnels
 	admitted chan struct{} // holds one for each tunnel in its handshake
 	paces    paces
+	metrics  callMetrics
 }
 
 // New returns a hub over a store and a registry, which it observes. Run both.
@@ -139,6 +140,7 @@ func New(cfg Config, records Records, live *registry.Registry) *Hub {
 		admitted: make(chan struct{}, cfg.Admissions),
 		tunnels:  tunnels{most: max(cfg.Machines, 0), of: map[string]int{}},
 		paces:    paces{by: map[string]pace{}},
+		metrics:  newCallMetrics(),
 	}
 	edge := cfg.Edge
 	if edge.Spool == nil {
@@ -152,7 +154,7 @@ func New(cfg Config, records Records, live *registry.Registry) *Hub {
 	})
 	edge.Region, edge.Regions = cfg.Region, cfg.Regions
 	edge.Backend, edge.Identify, edge.Log = h.calls, h.Identify, cfg.Log
-	edge.Count, edge.Finished, edge.Refused = h.calls.Count, h.calls.Finished, h.calls.Refused
+	edge.Count, edge.Finished, edge.Refused = h.calls.Count, h.finished, h.refused
 	if cfg.KeepResponses > 0 {
 		edge.Turns = &gateway.Turns{Keep: h.turns.Keep, Load: h.turns.Load, Forget: h.turns.Forget}
 	}
