@@ -164,7 +164,8 @@ type hubFile struct {
 	} `toml:"peer"`
 	// Regions has the address of each other region of the same database, by its name, such
 	// as us = "https://us.example.org"; default none. Members make keys of every region,
-	// and a call that comes here with a key of another region is forwarded there.
+	// and a call that comes here with a key of another region is forwarded there. See
+	// docs/operate/regions.md.
 	Regions map[string]regionAddress `toml:"regions"`
 	// Limits bound one call, the calls of one member, and the bytes held for all calls.
 	Limits struct {
