@@ -2,6 +2,7 @@ package cli
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"flag"
@@ -37,8 +38,10 @@ type rig struct {
 	dir    string // the hub's data
 	home   string // the daemon's
 	base   string // the hub's address
+	health string // its admin address; empty: none
 	key    string
 	engine *enginetest.Engine
+	client *http.Client // nil: the default one
 
 	hub, daemon *child
 }
@@ -81,7 +84,7 @@ func (c *child) stop(t *testing.T) {
 }
 
 func (r *rig) startHub() {
-	r.hub = r.start("hub", "--listen", strings.TrimPrefix(r.base, "http://"), "--data", r.dir, "--admin", "", "--config", filepath.Join(r.home, "hub.toml"))
+	r.hub = r.start("hub", "--listen", strings.TrimPrefix(r.base, "http://"), "--data", r.dir, "--admin", r.health, "--admin-any", "--config", filepath.Join(r.home, "hub.toml"))
 }
 
 func (r *rig) startDaemon() { r.daemon = r.start("serve", "--listen", "127.0.0.1:0") }
@@ -179,7 +182,7 @@ func (r *rig) begin(stream bool) (*http.Response, error) {
 	req.Header.Set("Content-Type", "application/json")
 	req.Header.Set("Authorization", "Bearer "+r.key)
 	req.Header.Set("Prefer", "wait=1")
-	res, err := http.DefaultClient.Do(req)
+	res, err := cmp.Or(r.client, http.DefaultClient).Do(req)
 	if err != nil {
 		cancel()
 		return nil, err
