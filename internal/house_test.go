@@ -45,9 +45,10 @@ var mayImport = map[string][]string{
 	"ledger":      {"account", "credential", "fault", "fleet"},
 	"dispatch":    {"account", "fault", "fleet", "gateway", "ledger", "registry", "spool", "tunnel"},
 	"daemon":      {"gateway", "dialect", "fleet", "fault", "engine", "tunnel", "host", "spool"},
-	"cli":         {"account", "api", "site", "hub", "ledger/journal", "daemon", "peer", "store", "registry", "llama", "llamaserver", "credential", "enginetest", "engine", "gateway", "fleet", "host", "spool"},
+	"cli":         {"account", "api", "site", "hub", "ledger/journal", "daemon", "peer", "store", "registry", "llama", "llamaserver", "credential", "enginetest", "engine", "gateway", "fleet", "host", "postgres", "spool"},
 	"enginetest":  {},
-	"storetest":   {"store"},
+	"postgres":    {},
+	"storetest":   {"postgres", "store"},
 	"sim":         {"account", "credential", "daemon", "engine", "enginetest", "fault", "fleet", "gateway", "hub", "peer", "registry", "store", "tunnel"},
 
 	"ledger/journal": {},

@@ -42,9 +42,10 @@ const (
 )
 
 var (
-	// ErrBusy is the error of a request that the machine's home refused: it has no free
-	// slot.
-	ErrBusy = errors.New("the machine has no free slot, says the hub node that it is connected to")
+	// ErrRefused is the error of a request that the machine's home refused by its own
+	// snapshot: the machine takes no call of the caller now. This node's snapshot follows
+	// (spec/peers.md#news). The machine did not get it.
+	ErrRefused = errors.New("the machine takes no call of the caller now, says the hub node that it is connected to")
 	// ErrNotTaken is the error of a request that the machine's home refused for another
 	// reason. The machine did not get it.
 	ErrNotTaken = errors.New("the hub node that the machine is connected to did not pass the request on")
@@ -58,8 +59,8 @@ var (
 
 func (r Refusal) err() error {
 	switch r {
-	case RefusedBusy:
-		return ErrBusy
+	case RefusedBusy, RefusedGone, RefusedReach, RefusedUnavailable:
+		return fmt.Errorf("%w: %s", ErrRefused, string(r))
 	case EndedLost:
 		return ErrLost
 	case EndedReach:
