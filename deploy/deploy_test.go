@@ -135,16 +135,6 @@ func TestHAProxy(t *testing.T) {
 	}
 }
 
-func TestScripts(t *testing.T) {
-	scripts, err := filepath.Glob("compose/*/*.sh")
-	if err != nil || len(scripts) != 2 {
-		t.Fatal(scripts, err)
-	}
-	for _, script := range scripts {
-		run(t, nil, "bash", "-n", script)
-	}
-}
-
 // TestAlerts checks the alerts and runs their tests. Each alert has one, and a section in the
 // operator's page.
 func TestAlerts(t *testing.T) {
