@@ -82,7 +82,7 @@ func start(t *testing.T, homes int) *cluster {
 		c.startNode(n)
 		t.Cleanup(func() { n.kill() })
 	}
-	hub := "http://" + c.network.proxy(t, "hub", public[:homes]...)
+	hub := "http://" + c.network.proxy(t, machinesWay, public[:homes]...)
 	c.until("the operator's socket answers", func() error { return c.nodes[0].operate("GET", "/members", nil, nil) })
 	c.member(owner)
 	c.connect(hub)

@@ -29,6 +29,7 @@ type machines struct {
 type run struct {
 	member, attempt string
 	began, ended    time.Time // ended is zero while it runs
+	cancelled       bool      // by a node, before its end
 }
 
 const (
@@ -78,7 +79,7 @@ func (m *machines) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	defer func() {
 		m.mu.Lock()
 		defer m.mu.Unlock()
-		is.ended = time.Now()
+		is.ended, is.cancelled = time.Now(), r.Context().Err() != nil
 	}()
 	const usage = `"usage":{"prompt_tokens":1,"completion_tokens":1,"total_tokens":2}}`
 	if !strings.Contains(string(body), `"stream":true`) {
@@ -113,13 +114,16 @@ func (m *machines) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	fmt.Fprint(w, "data: [DONE]\n\n")
 }
 
-// lastStart returns when the last run of a member's call began.
+// lastStart returns when the last run of a member's call began. A run that was cancelled
+// at once does not count: the network held the request back, and behind it the
+// cancellation.
 func (m *machines) lastStart(member string) (last time.Time) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for _, runs := range m.runs {
 		for _, r := range runs {
-			if r.member == member && r.began.After(last) {
+			atOnce := r.cancelled && r.ended.Sub(r.began) < time.Second
+			if r.member == member && r.began.After(last) && !atOnce {
 				last = r.began
 			}
 		}
