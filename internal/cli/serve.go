@@ -127,6 +127,22 @@ type daemonProcess struct {
 	ready func(*daemon.Daemon) error
 }
 
+// addSmallModel has the daemon serve the small model, which it unpacks to folder: with
+// the built-in engine, else with a llama-server on the PATH. Without either it does
+// nothing.
+func (m *daemonProcess) addSmallModel(ctx context.Context, folder string) error {
+	if llama.Available() != nil {
+		if m.program = llamaserver.Find(ctx); m.program == "" {
+			return nil
+		}
+	}
+	small, err := llama.Tiny(folder)
+	if err == nil {
+		m.files = []llama.ModelFile{small}
+	}
+	return err
+}
+
 // run serves until ctx ends (nil) or a part fails. A failure of the built-in engine is
 // logged only: other engines may serve.
 func (m *daemonProcess) run(ctx context.Context) error {
