@@ -19,13 +19,14 @@ run: build ## build, then run hub, daemon and the small model in one process
 	@bin/kith dev
 
 build: llama ## bin/kith, with the built-in engine
-	@echo "building bin/kith (the first build takes a few minutes)"
-	@CGO_ENABLED=0 $(GO) build -trimpath -tags llama -ldflags '$(LDFLAGS)' -o bin/kith ./cmd/kith
+	@scripts/progress.sh "building bin/kith (the first build takes a few minutes)" \
+	  env CGO_ENABLED=0 $(GO) build -v -trimpath -tags llama -ldflags '$(LDFLAGS)' -o bin/kith ./cmd/kith
 
 build-slim: ## bin/kith-slim, without the built-in engine
-	@CGO_ENABLED=0 $(GO) build -trimpath -ldflags '$(LDFLAGS)' -o bin/kith-slim ./cmd/kith
+	@scripts/progress.sh "building bin/kith-slim" \
+	  env CGO_ENABLED=0 $(GO) build -v -trimpath -ldflags '$(LDFLAGS)' -o bin/kith-slim ./cmd/kith
 
-llama: ## fetch the built-in engine's libraries (npm), once
+llama: ## fetch the built-in engine's libraries (npm or curl), once
 	@scripts/fetch-llama.sh
 
 setup-test: llama ## install what the tests need: client libraries, gcc, PostgreSQL, nginx, Chromium

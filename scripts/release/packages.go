@@ -10,6 +10,7 @@ import (
 	"os"
 	"path"
 	"path/filepath"
+	"strings"
 
 	"github.com/goreleaser/nfpm/v2"
 	_ "github.com/goreleaser/nfpm/v2/deb" // the format "deb"
@@ -62,7 +63,8 @@ func (r *release) makePackage(format, arch, binary string) (name string, err err
 	if err != nil {
 		return "", err
 	}
-	name = packager.ConventionalFileName(info)
+	// Sites for releases allow no "~" in a name, which nfpm writes before a prerelease.
+	name = strings.ReplaceAll(packager.ConventionalFileName(info), "~", "-")
 	return name, r.create(name, func(w io.Writer) error {
 		if err := nfpm.PrepareForPackager(info, format); err != nil {
 			return err

@@ -107,6 +107,22 @@ func TestRPMContents(t *testing.T) {
 	}
 }
 
+// TestPrerelease: a prerelease comes before its release in a package, and no name holds a
+// character that sites for releases replace.
+func TestPrerelease(t *testing.T) {
+	deb := makeDeb(t, "1.3.0-rc.1")
+	if name := filepath.Base(deb); !strings.HasPrefix(name, "kith_1.3.0-rc.1_") {
+		t.Errorf("the package is named %s", name)
+	}
+	version, err := exec.CommandContext(t.Context(), "dpkg-deb", "-f", deb, "Version").Output()
+	if err != nil || string(version) != "1.3.0~rc.1\n" {
+		t.Errorf("its version is %q (%v)", version, err)
+	}
+	if out, err := exec.CommandContext(t.Context(), "dpkg", "--compare-versions", strings.TrimSpace(string(version)), "lt", "1.3.0").CombinedOutput(); err != nil {
+		t.Errorf("it does not come before 1.3.0: %v %s", err, out)
+	}
+}
+
 // TestDeb installs a package, upgrades it with a changed configuration, removes and
 // purges it, with the computer's own dpkg in a root that sees the computer's files and
 // keeps its changes apart.
