@@ -17,9 +17,10 @@ if command -v systemd-sysusers >/dev/null; then
 elif ! getent passwd kith >/dev/null; then
   useradd --system --user-group --home-dir /var/lib/kith --no-create-home --shell /usr/sbin/nologin kith
 fi
-# The configuration may hold passwords. An operator's other choice is kept.
-if [ "$(stat -c %U:%G:%a /etc/kith/hub.toml 2>/dev/null)" = root:root:640 ]; then
-  chgrp kith /etc/kith/hub.toml
+# The configuration may hold passwords: only the hub reads it, which has to own it for
+# that. An operator's other choice is kept.
+if [ "$(stat -c %U:%G:%a /etc/kith/hub.toml 2>/dev/null)" = root:root:600 ]; then
+  chown kith:kith /etc/kith/hub.toml
 fi
 
 if [ -d /run/systemd/system ]; then

@@ -94,7 +94,7 @@ func (r *release) packageFiles(format, binary string) (files.Contents, error) {
 	add("/usr/lib/systemd/system/kith-hub.service", ours("deploy/systemd/kith-hub.service"), 0o644, "")
 	add("/usr/lib/systemd/user/kith.service", ours("deploy/systemd/kith.service"), 0o644, "")
 	add("/usr/lib/sysusers.d/kith.conf", ours("deploy/systemd/kith.sysusers"), 0o644, "")
-	add("/etc/kith/hub.toml", ours("packaging/hub.toml"), 0o640, files.TypeConfigNoReplace)
+	add("/etc/kith/hub.toml", ours("packaging/hub.toml"), 0o600, files.TypeConfigNoReplace)
 	add("/usr/share/bash-completion/completions/kith", completions("kith.bash"), 0o644, "")
 	add(zsh, completions("_kith"), 0o644, "")
 	add("/usr/share/fish/vendor_completions.d/kith.fish", completions("kith.fish"), 0o644, "")

@@ -17,7 +17,7 @@ import (
 
 // packaged are the files of a package, with their modes.
 var packaged = []string{
-	"/etc/kith/hub.toml 0640",
+	"/etc/kith/hub.toml 0600",
 	"/usr/bin/kith 0755",
 	"/usr/lib/systemd/system/kith-hub.service 0644",
 	"/usr/lib/systemd/user/kith.service 0644",
@@ -140,7 +140,7 @@ func TestDeb(t *testing.T) {
 	if got := root.run("kith", "version"); got != "kith 1.2.3\n" {
 		t.Errorf("kith version: %q", got)
 	}
-	if got := root.run("stat", "-c", "%U %G %a", "/etc/kith/hub.toml"); got != "root kith 640\n" {
+	if got := root.run("stat", "-c", "%U %G %a", "/etc/kith/hub.toml"); got != "kith kith 600\n" {
 		t.Errorf("hub.toml: %q", got)
 	}
 	if got := root.run("getent", "passwd", "kith"); !strings.Contains(got, ":/var/lib/kith:") {
