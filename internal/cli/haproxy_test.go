@@ -27,32 +27,31 @@ func TestBehindHAProxy(t *testing.T) {
 	settings := fmt.Sprintf("[database]\nurl = %q\n[peer]\nlisten = \"127.0.0.1:0\"\n", storetest.Postgres(t))
 	a := newRig(t, settings, "[hub]\nnode = \"a\"\nproxies = [\"127.0.0.1\"]\n")
 	a.hub.stop(t)
-	a.health = freeAddress(t)
+	a.listen, a.health = freeAddress(t), freeAddress(t)
 	a.startHub()
-	b := &rig{t: t, dir: shortDir(t), home: shortDir(t), base: "http://" + freeAddress(t), key: a.key, engine: a.engine, health: freeAddress(t)}
-	write(t, filepath.Join(b.home, "hub.toml"), "[ratelimit]\nrps = 0\nconnections = 0\n"+settings+"[hub]\nnode = \"b\"\nproxies = [\"127.0.0.1\"]\n")
-	b.startHub()
-	t.Cleanup(func() { b.hub.kill() })
+	b := emptyRig(t)
+	b.key, b.engine, b.listen, b.health = a.key, a.engine, freeAddress(t), freeAddress(t)
+	b.open(settings, "[hub]\nnode = \"b\"\nproxies = [\"127.0.0.1\"]\n")
 
-	front := &rig{t: t, base: "https://" + startHAProxy(t, certificate, key, a, b), key: a.key, hub: a.hub, client: trusting(t, certificate)}
+	proxied := &rig{t: t, base: "https://" + startHAProxy(t, certificate, key, a, b), key: a.key, hub: a.hub, client: trusting(t, certificate)}
 	a.daemon.kill()
 	saved, err := daemon.LoadCredential(a.home)
 	if err != nil {
 		t.Fatal(err)
 	}
-	saved.Hub = front.base
+	saved.Hub = proxied.base
 	if err := daemon.SaveCredential(a.home, saved); err != nil {
 		t.Fatal(err)
 	}
 	t.Setenv("SSL_CERT_FILE", certificate) // of the daemon
 	a.startDaemon()
-	front.daemon = a.daemon
+	proxied.daemon = a.daemon
 
 	// settled waits until each hub knows where the machine is: earlier a call waits at a hub
 	// that has just started, and these give up after a second.
 	settled := func(hubs ...*rig) {
 		t.Helper()
-		front.until("the hubs know each other and the machine", func() error {
+		proxied.until("the hubs know each other and the machine", func() error {
 			var tunnels float64
 			for _, hub := range hubs {
 				tunnels += hub.metric("kith_tunnels")
@@ -68,9 +67,9 @@ func TestBehindHAProxy(t *testing.T) {
 	}
 	served := func(when string) {
 		t.Helper()
-		front.until("a call is served "+when, func() error { _, err := front.ask(false); return err })
+		proxied.until("a call is served "+when, func() error { _, err := proxied.ask(false); return err })
 		for i := range 20 {
-			if _, err := front.ask(i%2 == 0); err != nil {
+			if _, err := proxied.ask(i%2 == 0); err != nil {
 				t.Fatalf("call %d %s: %v", i, when, err)
 			}
 		}
@@ -125,8 +124,8 @@ func startHAProxy(t *testing.T, certificate, key string, a, b *rig) string {
 	cmd := exec.Command(program, "-db", "-f", filepath.Join("..", "..", "deploy", "compose", "haproxy.cfg"))
 	cmd.Env = append(os.Environ(),
 		"KITH_BIND="+address, "KITH_BIND_PLAIN="+freeAddress(t), "KITH_BIND_HEALTH="+freeAddress(t), "KITH_CERTIFICATE="+both,
-		"KITH_HUB_1="+strings.TrimPrefix(a.base, "http://"), "KITH_HUB_1_ADMIN="+healthA,
-		"KITH_HUB_2="+strings.TrimPrefix(b.base, "http://"), "KITH_HUB_2_ADMIN="+healthB)
+		"KITH_HUB_1="+a.listen, "KITH_HUB_1_ADMIN="+healthA,
+		"KITH_HUB_2="+b.listen, "KITH_HUB_2_ADMIN="+healthB)
 	log := newPrinted()
 	cmd.Stdout, cmd.Stderr = log, log
 	if err := cmd.Start(); err != nil {
