@@ -27,48 +27,60 @@ func TestBehindHAProxy(t *testing.T) {
 	settings := fmt.Sprintf("[database]\nurl = %q\n[peer]\nlisten = \"127.0.0.1:0\"\n", storetest.Postgres(t))
 	a := newRig(t, settings, "[hub]\nnode = \"a\"\nproxies = [\"127.0.0.1\"]\n")
 	a.hub.stop(t)
-	a.health = freeAddress(t)
+	a.listen, a.health = freeAddress(t), freeAddress(t)
 	a.startHub()
-	b := &rig{t: t, dir: shortDir(t), home: shortDir(t), base: "http://" + freeAddress(t), key: a.key, engine: a.engine, health: freeAddress(t)}
-	write(t, filepath.Join(b.home, "hub.toml"), "[ratelimit]\nrps = 0\nconnections = 0\n"+settings+"[hub]\nnode = \"b\"\nproxies = [\"127.0.0.1\"]\n")
-	b.startHub()
-	t.Cleanup(func() { b.hub.kill() })
+	b := emptyRig(t)
+	b.key, b.engine, b.listen, b.health = a.key, a.engine, freeAddress(t), freeAddress(t)
+	b.open(settings, "[hub]\nnode = \"b\"\nproxies = [\"127.0.0.1\"]\n")
 
-	front := &rig{t: t, base: "https://" + startHAProxy(t, certificate, key, a, b), key: a.key, hub: a.hub, client: trusting(t, certificate)}
+	proxied := &rig{t: t, base: "https://" + startHAProxy(t, certificate, key, a, b), key: a.key, hub: a.hub, client: trusting(t, certificate)}
 	a.daemon.kill()
 	saved, err := daemon.LoadCredential(a.home)
 	if err != nil {
 		t.Fatal(err)
 	}
-	saved.Hub = front.base
+	saved.Hub = proxied.base
 	if err := daemon.SaveCredential(a.home, saved); err != nil {
 		t.Fatal(err)
 	}
 	t.Setenv("SSL_CERT_FILE", certificate) // of the daemon
 	a.startDaemon()
-	front.daemon = a.daemon
+	proxied.daemon = a.daemon
 
+	// settled waits until each hub knows where the machine is: earlier a call waits at a hub
+	// that has just started, and these give up after a second.
+	settled := func(hubs ...*rig) {
+		t.Helper()
+		proxied.until("the hubs know each other and the machine", func() error {
+			var tunnels float64
+			for _, hub := range hubs {
+				tunnels += hub.metric("kith_tunnels")
+				if hub.metric("kith_ready") != 1 || hub.metric("kith_machines_online") != 1 || hub.metric("kith_peer_up") != 1 {
+					return fmt.Errorf("%s: ready %v, machines %v, peers %v", hub.base, hub.metric("kith_ready"), hub.metric("kith_machines_online"), hub.metric("kith_peer_up"))
+				}
+			}
+			if tunnels != 1 {
+				return fmt.Errorf("%v tunnels", tunnels)
+			}
+			return nil
+		})
+	}
 	served := func(when string) {
 		t.Helper()
-		front.until("a call is served "+when, func() error { _, err := front.ask(false); return err })
+		proxied.until("a call is served "+when, func() error { _, err := proxied.ask(false); return err })
 		for i := range 20 {
-			if _, err := front.ask(i%2 == 0); err != nil {
+			if _, err := proxied.ask(i%2 == 0); err != nil {
 				t.Fatalf("call %d %s: %v", i, when, err)
 			}
 		}
 	}
+	settled(a, b)
 	served("by two hubs")
 	// A call that comes to the hub without the tunnel is sent on to the other one.
 	home, entry := a, b
-	front.until("one hub has the tunnel", func() error {
-		if home, entry = a, b; b.metric("kith_tunnels") == 1 {
-			home, entry = b, a
-		}
-		if home.metric("kith_tunnels") != 1 || entry.metric("kith_tunnels") != 0 || entry.metric("kith_peer_up") != 1 || entry.metric("kith_machines_online") != 1 {
-			return fmt.Errorf("tunnels: a %v, b %v", a.metric("kith_tunnels"), b.metric("kith_tunnels"))
-		}
-		return nil
-	})
+	if b.metric("kith_tunnels") == 1 {
+		home, entry = b, a
+	}
 	const complete, ok = `kith_forwards_total{outcome="complete"}`, `kith_calls_total{code="ok",dialect="chat",route="/v1/chat/completions"}`
 	forwards, calls := entry.metric(complete), entry.metric(ok)
 	if _, err := entry.ask(true); err != nil {
@@ -84,12 +96,7 @@ func TestBehindHAProxy(t *testing.T) {
 		hub.hub.stop(t)
 		served("while a hub is away")
 		hub.startHub()
-		hub.until("it is ready", func() error {
-			if ready := hub.metric("kith_ready"); ready != 1 {
-				return fmt.Errorf("kith_ready %v", ready)
-			}
-			return nil
-		})
+		settled(a, b)
 		served("when it is back")
 	}
 }
@@ -117,8 +124,8 @@ func startHAProxy(t *testing.T, certificate, key string, a, b *rig) string {
 	cmd := exec.Command(program, "-db", "-f", filepath.Join("..", "..", "deploy", "compose", "haproxy.cfg"))
 	cmd.Env = append(os.Environ(),
 		"KITH_BIND="+address, "KITH_BIND_PLAIN="+freeAddress(t), "KITH_BIND_HEALTH="+freeAddress(t), "KITH_CERTIFICATE="+both,
-		"KITH_HUB_1="+strings.TrimPrefix(a.base, "http://"), "KITH_HUB_1_ADMIN="+healthA,
-		"KITH_HUB_2="+strings.TrimPrefix(b.base, "http://"), "KITH_HUB_2_ADMIN="+healthB)
+		"KITH_HUB_1="+a.listen, "KITH_HUB_1_ADMIN="+healthA,
+		"KITH_HUB_2="+b.listen, "KITH_HUB_2_ADMIN="+healthB)
 	log := newPrinted()
 	cmd.Stdout, cmd.Stderr = log, log
 	if err := cmd.Start(); err != nil {

@@ -38,7 +38,8 @@ type rig struct {
 	home   string // the daemon's
 	front  *front
 	base   string // the address of front
-	health string // the hub's admin address; empty: none
+	listen string // the hub's own address, and
+	health string // its admin address, where they are to be known; empty: any, and none
 	key    string
 	engine *enginetest.Engine
 	client *http.Client // nil: the default one
@@ -91,7 +92,7 @@ func (c *child) stop(t *testing.T) {
 // startHub starts the hub, with hub.toml in the daemon's home. It does not wait for it.
 func (r *rig) startHub() {
 	r.front.to.Store(nil)
-	r.hub = r.start("hub", "--json", "--listen", "127.0.0.1:0", "--data", r.dir, "--admin", r.health, "--admin-any", "--config", filepath.Join(r.home, "hub.toml"))
+	r.hub = r.start("hub", "--json", "--listen", cmp.Or(r.listen, "127.0.0.1:0"), "--data", r.dir, "--admin", r.health, "--admin-any", "--config", filepath.Join(r.home, "hub.toml"))
 	go r.front.leadTo(r.hub.out)
 }
 

@@ -80,15 +80,20 @@ func (m *callMetrics) count(call *gateway.Call, out gateway.Outcome) {
 	m.calls.WithLabelValues(code, call.Endpoint.Path(), dialectOf(call.Endpoint)).Inc()
 }
 
-// finished takes a call that reached dispatch.
-func (h *Hub) finished(call *gateway.Call, out gateway.Outcome) {
-	m, route := &h.metrics, call.Endpoint.Path()
+// observe counts and times a call that reached dispatch.
+func (m *callMetrics) observe(call *gateway.Call, out gateway.Outcome) {
 	m.count(call, out)
+	route := call.Endpoint.Path()
 	m.wait.WithLabelValues(route).Observe(call.Trace.Waited.Seconds())
 	m.duration.WithLabelValues(route).Observe(out.Duration.Seconds())
 	if out.FirstByte > 0 {
 		m.firstByte.WithLabelValues(route).Observe(out.FirstByte.Seconds())
 	}
+}
+
+// finished takes a call that reached dispatch.
+func (h *Hub) finished(call *gateway.Call, out gateway.Outcome) {
+	h.metrics.observe(call, out)
 	h.calls.Finished(call, out)
 }
 
