@@ -121,6 +121,10 @@ func (c *cluster) startDatabase(i int, primary string) {
 func (c *cluster) startStandby() {
 	c.startDatabase(1-c.primary, fmt.Sprintf("postgres://%s@%s/postgres?application_name=standby", postgres.User, c.proxied[c.primary]))
 	c.synchronous(c.primary, "standby")
+	c.until("commits wait for the standby", func() error {
+		return c.database[c.primary].Execute("postgres",
+			"DO $$ BEGIN IF NOT EXISTS (SELECT FROM pg_stat_replication WHERE sync_state = 'sync') THEN RAISE 'they do not'; END IF; END $$")
+	})
 }
 
 // failOver makes the standby the primary. The old primary was killed, or lives on.
