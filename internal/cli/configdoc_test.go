@@ -86,6 +86,10 @@ func (p *configPage) section(in string, field *ast.Field, inner reflect.StructFi
 		p.print("\n%s\n", text)
 	}
 	p.print("\n| Key | Takes | |\n|---|---|---|\n")
+	if s == nil {
+		p.print("| a name | %s | |\n", strings.TrimSuffix(takes(kind.Elem()), ", in quotes"))
+		return
+	}
 	p.keys(s, kind)
 	for i, field := range s.Fields.List {
 		if section(kind.Field(i).Type) {
@@ -94,7 +98,7 @@ func (p *configPage) section(in string, field *ast.Field, inner reflect.StructFi
 	}
 }
 
-// structOf is the struct behind a section: written there, or by its name.
+// structOf is the struct behind a section: written there, or by its name; nil for a map.
 func (p *configPage) structOf(e ast.Expr) *ast.StructType {
 	switch e := e.(type) {
 	case *ast.StructType:
@@ -103,6 +107,8 @@ func (p *configPage) structOf(e ast.Expr) *ast.StructType {
 		return p.structOf(e.Elt)
 	case *ast.Ident:
 		return p.types[e.Name]
+	case *ast.MapType:
+		return nil
 	}
 	p.t.Fatalf("a section of another shape: %T", e)
 	return nil
@@ -129,6 +135,9 @@ func (p *configPage) about(field *ast.Field, s *ast.StructType, shape reflect.Ty
 	rest, named := strings.CutPrefix(text, field.Names[0].Name)
 	if !named {
 		p.t.Errorf("the comment on %s does not begin with its name: %q", key, text)
+	}
+	if s == nil {
+		return "`" + key + "`" + rest
 	}
 	for i, other := range s.Fields.List {
 		name := regexp.MustCompile(`\b` + other.Names[0].Name + `\b`)

@@ -4,7 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net/http"
-	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -53,6 +53,7 @@ func (r *Registry) updatePeers(ctx context.Context, following map[string]followe
 		if n, ok := nodes[name]; !ok || n.Incarnation != f.incarnation || !n.Alive && !f.connected() {
 			f.cancel()
 			delete(following, name)
+			r.followed.Delete(name)
 		}
 	}
 	for name, n := range nodes {
@@ -62,6 +63,7 @@ func (r *Registry) updatePeers(ctx context.Context, following map[string]followe
 		p := r.config.Peers.Peer(n.Node)
 		within, cancel := context.WithCancel(ctx)
 		following[name] = follower{n.Incarnation, p.IsConnected, cancel}
+		r.followed.Store(name, &followed{peer: p})
 		running.Go(func() { p.Run(within) })
 		running.Go(func() { r.followPeer(within, p) })
 	}
@@ -76,8 +78,11 @@ func (r *Registry) followPeer(ctx context.Context, p *peer.Peer) {
 			return
 		}
 		r.config.Log.Info("connected to another hub node", "node", p.Node.Name)
+		r.peers.Store(p.Node.Name, p)
 		r.pollPeer(ctx, p, lost)
+		r.peers.Delete(p.Node.Name)
 		r.loseNode(p.Node.Name)
+		r.applyWaiting(p.Node.Name, &waitingState{})
 		r.config.Log.Info("another hub node is gone", "node", p.Node.Name)
 	}
 }
@@ -102,7 +107,7 @@ func (r *Registry) pollPeer(ctx context.Context, p *peer.Peer, lost <-chan struc
 	}()
 	ticker := time.NewTicker(silentFor)
 	defer ticker.Stop()
-	var after int64
+	var after sequences
 	var heard time.Time
 	missed := true
 	for {
@@ -111,13 +116,19 @@ func (r *Registry) pollPeer(ctx context.Context, p *peer.Peer, lost <-chan struc
 			if err != nil && ctx.Err() == nil {
 				r.config.Log.Warn("cannot read the machines of another hub node; trying again", "node", p.Node.Name, "error", err)
 			}
-			after, missed = next, false
+			if after, missed = next, false; err == nil {
+				r.hear(p)
+			}
 		}
 		select {
 		case <-ticker.C:
 		case hint := <-hints:
 			heard = time.Now()
-			after, missed = r.takeHint(ctx, p, hint.Data, after)
+			if strings.HasPrefix(strings.TrimPrefix(hint.Subject, r.hints.prefix), subjectWait) {
+				after, missed = r.takeWaiting(p, hint.Data, after)
+			} else {
+				after, missed = r.takeHint(ctx, p, hint.Data, after)
+			}
 		case <-lost:
 			return
 		case <-ctx.Done():
@@ -126,28 +137,56 @@ func (r *Registry) pollPeer(ctx context.Context, p *peer.Peer, lost <-chan struc
 	}
 }
 
+// sequences is the sequence numbers up to which a node's state is known.
+type sequences struct{ state, waiting int64 }
+
 // takeHint publishes what a hint says of the node's state after that sequence number. It
 // returns the number reached, and whether an earlier hint was missed.
-func (r *Registry) takeHint(ctx context.Context, p *peer.Peer, data []byte, after int64) (next int64, missed bool) {
+func (r *Registry) takeHint(ctx context.Context, p *peer.Peer, data []byte, after sequences) (next sequences, missed bool) {
 	var hint stateHint
-	switch err := json.Unmarshal(data, &hint); {
-	case err != nil || hint.Incarnation != p.Node.Pin, hint.State.Sequence <= after:
+	if err := json.Unmarshal(data, &hint); err != nil || hint.Incarnation != p.Node.Pin {
 		return after, false
-	case hint.State.After == 0 || hint.State.After > after:
-		return after, true
 	}
-	if err := r.applyState(ctx, p, &hint.State); err != nil {
+	missed = hint.State.Waiting.Sequence > after.waiting
+	switch st := &hint.State; {
+	case st.Sequence <= after.state:
+		if st.Sequence == after.state {
+			r.hear(p)
+		}
+		return after, missed
+	case st.After == 0 || st.After > after.state:
 		return after, true
+	default:
+		if err := r.applyState(ctx, p, st); err != nil {
+			return after, true
+		}
+		r.hear(p)
+		after.state = st.Sequence
+		return after, missed
 	}
-	return hint.State.Sequence, false
 }
 
-// readPeer reads what changed at the node after that sequence number, publishes it and
-// returns the number reached.
-func (r *Registry) readPeer(ctx context.Context, p *peer.Peer, after int64) (int64, error) {
+// takeWaiting is takeHint for the calls that wait at the node.
+func (r *Registry) takeWaiting(p *peer.Peer, data []byte, after sequences) (next sequences, missed bool) {
+	var hint waitingHint
+	switch err := json.Unmarshal(data, &hint); {
+	case err != nil || hint.Incarnation != p.Node.Pin || hint.Waiting.Sequence <= after.waiting:
+		return after, false
+	case hint.Waiting.After > after.waiting:
+		return after, true
+	}
+	r.applyWaiting(p.Node.Name, &hint.Waiting)
+	after.waiting = hint.Waiting.Sequence
+	return after, false
+}
+
+// readPeer reads what changed at the node after those sequence numbers, publishes it and
+// returns the numbers reached.
+func (r *Registry) readPeer(ctx context.Context, p *peer.Peer, after sequences) (sequences, error) {
 	ctx, cancel := context.WithTimeout(ctx, pollWithin)
 	defer cancel()
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://peer"+PathState+"?after="+strconv.FormatInt(after, 10), nil)
+	url := fmt.Sprintf("http://peer%s?after=%d&waiting=%d", PathState, after.state, after.waiting)
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
 	if err != nil {
 		return after, err
 	}
@@ -163,8 +202,11 @@ func (r *Registry) readPeer(ctx context.Context, p *peer.Peer, after int64) (int
 	if err := json.UnmarshalRead(response.Body, &st); err != nil {
 		return after, fmt.Errorf("cannot read its answer: %w", err)
 	}
+	r.applyWaiting(p.Node.Name, &st.Waiting)
+	after.waiting = st.Waiting.Sequence
 	if err := r.applyState(ctx, p, &st); err != nil {
 		return after, err
 	}
-	return st.Sequence, nil
+	after.state = st.Sequence
+	return after, nil
 }

@@ -104,6 +104,9 @@ type Observer struct {
 	// be decided again: it connected, disconnected, changed, or is no longer expected
 	// back.
 	Machine func(fleet.MachineID)
+	// Waiting gets calls that wait at another node: all of them if complete is true, else
+	// those that changed.
+	Waiting func(node string, complete bool, calls []Waiting)
 }
 
 // Registry is the live state of one region on one hub node. Make it with New.
@@ -119,6 +122,10 @@ type Registry struct {
 	polled    chan struct{} // the nodes may have changed
 	hints     hints
 	announcer announcer
+	waiting   waitingAnnouncer
+	peers     sync.Map // names of connected nodes → *peer.Peer
+	followed  sync.Map // name of a node that this one follows → *followed
+	forwards  forwardCounts
 	stopped   atomic.Bool
 
 	mu sync.Mutex // held by the writer; guards what is below
@@ -172,6 +179,7 @@ func New(config Config) *Registry {
 		entries: make(map[fleet.MachineID]*entry),
 		shared:  make(map[fleet.MemberID]struct{}),
 		groups:  make(map[fleet.GroupID]struct{}),
+		waiting: waitingAnnouncer{woken: make(chan struct{}, 1)},
 	}
 	r.hints.prefix = "kith." + config.Region + "."
 	r.snapshot.Store(fleet.NewSnapshot())
