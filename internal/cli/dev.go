@@ -19,6 +19,8 @@ import (
 
 	"github.com/kith/kith/internal/api"
 	"github.com/kith/kith/internal/daemon"
+	"github.com/kith/kith/internal/llama"
+	"github.com/kith/kith/internal/llamaserver"
 )
 
 const (
@@ -108,9 +110,13 @@ func (a *app) runDevDaemon(ctx context.Context, data string, config *daemonFile,
 		return err
 	}
 	a.progress("starting the engine and the daemon")
-	m := &daemonProcess{config: config, flag: "--local", log: log}
-	if err := m.addSmallModel(ctx, filepath.Join(data, "models")); err != nil {
-		return err
+	builtin := llama.Available() == nil
+	m := &daemonProcess{config: config, builtinOnly: builtin, flag: "--local", log: log}
+	hasEngine := builtin || llamaserver.Find(ctx) != ""
+	if hasEngine {
+		if _, err := llama.Tiny(filepath.Join(data, "models")); err != nil {
+			return err
+		}
 	}
 	m.ready = func(d *daemon.Daemon) error {
 		a.progress("connecting the daemon to the hub")
@@ -118,7 +124,7 @@ func (a *app) runDevDaemon(ctx context.Context, data string, config *daemonFile,
 			Hub: hubs[0] + "/v1", MessagesBase: hubs[0], Local: d.Status().Local, Site: hubs[0], APIKey: key.Secret,
 		}
 		for _, base := range hubs {
-			if now.Models, err = awaitModels(ctx, d, toHub(base, key.Secret), len(m.files) > 0); err != nil {
+			if now.Models, err = awaitModels(ctx, d, toHub(base, key.Secret), hasEngine); err != nil {
 				return err
 			}
 			if len(hubs) > 1 {
