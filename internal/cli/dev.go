@@ -110,9 +110,8 @@ func (a *app) runDevDaemon(ctx context.Context, data string, config *daemonFile,
 		return err
 	}
 	a.progress("starting the engine and the daemon")
-	builtin := llama.Available() == nil
-	m := &daemonProcess{config: config, builtinOnly: builtin, flag: "--local", log: log}
-	hasEngine := builtin || llamaserver.Find(ctx) != ""
+	m := &daemonProcess{config: config, builtinOnly: llama.Available() == nil, flag: "--local", log: log}
+	hasEngine := m.builtinOnly || llamaserver.Find(ctx) != ""
 	if hasEngine {
 		if _, err := llama.Tiny(filepath.Join(data, "models")); err != nil {
 			return err
