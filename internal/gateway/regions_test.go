@@ -43,7 +43,7 @@ func edgeTo(t *testing.T, address string, set func(*Config)) *Edge {
 	c.Finished = func(*Call, Outcome) { t.Error("a call of another region was recorded") }
 	c.Refused = func(call *Call, _ Outcome) {
 		if call.Caller != (Caller{}) {
-			t.Errorf("a call of another region was refused as one of %+v", call.Caller)
+			t.Errorf("the caller of another region is %+v", call.Caller)
 		}
 	}
 	if set != nil {
