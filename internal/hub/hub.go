@@ -7,7 +7,7 @@
 //	operator ─▶ the management API on a socket of its own
 //
 // Here are the wiring (hub.go, management.go), who calls (identify.go), how machines
-// connect (accept.go) and how the hub is (health.go).
+// connect (accept.go), how the hub is (health.go) and what it measures (metrics.go).
 package hub
 
 import (
@@ -16,6 +16,7 @@ import (
 	"errors"
 	"log/slog"
 	"net/http"
+	"net/url"
 	"strings"
 	"time"
 
@@ -36,9 +37,11 @@ import (
 
 // Config is what an operator sets of the hub. A zero field has its default.
 type Config struct {
-	// Region is the region that this hub serves. Keys of another are refused.
-	// Default "home".
+	// Region is the region that this hub serves. Default "home".
 	Region string
+	// Regions has the addresses of the other regions of the same database, by name.
+	// Requests with their keys are forwarded there; those of any other are refused.
+	Regions map[string]*url.URL
 	// Wait and WaitStream limit how long a unary and a streamed call wait for a
 	// machine. Defaults 60 s and 180 s.
 	Wait, WaitStream time.Duration
@@ -65,7 +68,7 @@ type Config struct {
 	// negative: none are.
 	KeepResponses time.Duration
 	// Edge configures the gateway: limits and rates. New sets its Backend, Identify,
-	// Finished, Refused, Turns and Count.
+	// Region, Regions, Finished, Refused, Turns and Count.
 	Edge gateway.Config
 	// Site configures the members' pages. New sets its Try, Call, Health and Limits.
 	Site site.Config
@@ -123,6 +126,7 @@ type Hub struct {
 	tunnels  tunnels
 	admitted chan struct{} // holds one for each tunnel in its handshake
 	paces    paces
+	metrics  callMetrics
 }
 
 // New returns a hub over a store and a registry, which it observes. Run both.
@@ -136,6 +140,7 @@ func New(cfg Config, records Records, live *registry.Registry) *Hub {
 		admitted: make(chan struct{}, cfg.Admissions),
 		tunnels:  tunnels{most: max(cfg.Machines, 0), of: map[string]int{}},
 		paces:    paces{by: map[string]pace{}},
+		metrics:  newCallMetrics(),
 	}
 	edge := cfg.Edge
 	if edge.Spool == nil {
@@ -147,8 +152,9 @@ func New(cfg Config, records Records, live *registry.Registry) *Hub {
 		Registry: live, Ledger: h.ledger, Traces: h.traces, Spool: edge.Spool,
 		Revoked: h.revoked, Activity: func() { h.site.Stir() }, Draw: cfg.Draw, Log: cfg.Log,
 	})
+	edge.Region, edge.Regions = cfg.Region, cfg.Regions
 	edge.Backend, edge.Identify, edge.Log = h.calls, h.Identify, cfg.Log
-	edge.Count, edge.Finished, edge.Refused = h.calls.Count, h.calls.Finished, h.calls.Refused
+	edge.Count, edge.Finished, edge.Refused = h.calls.Count, h.finished, h.refused
 	if cfg.KeepResponses > 0 {
 		edge.Turns = &gateway.Turns{Keep: h.turns.Keep, Load: h.turns.Load, Forget: h.turns.Forget}
 	}

@@ -1,12 +1,14 @@
 package registry
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
 	"net/http"
 	"strconv"
 	"strings"
+	"sync"
 
 	"github.com/kith/kith/internal/fleet"
 	"github.com/kith/kith/internal/peer"
@@ -84,6 +86,8 @@ type forwardedBody struct {
 	io.ReadCloser
 	response *http.Response
 	line     *remoteLine
+	ctx      context.Context // of the request
+	counted  sync.Once       // how it ended
 }
 
 // Read implements io.Reader.
@@ -93,16 +97,31 @@ func (b *forwardedBody) Read(p []byte) (int, error) {
 	case err == nil:
 		return n, nil
 	case err != io.EOF:
+		b.count(forwardError(b.ctx, err))
 		return n, lostBy(err)
 	}
 	switch ended := Refusal(b.response.Trailer.Get(headerEnded)); ended {
 	case endedComplete:
+		b.count(ended)
 		return n, io.EOF
 	case "":
+		b.count(forwardLinkLost)
 		return n, ErrLost
 	default:
+		b.count(ended)
 		return n, b.line.ended(ended)
 	}
+}
+
+// Close implements io.Closer. It cancels an answer that was not read to its end.
+func (b *forwardedBody) Close() error {
+	b.count(forwardCancelled)
+	return b.ReadCloser.Close()
+}
+
+// count counts the end of the request, once.
+func (b *forwardedBody) count(end Refusal) {
+	b.counted.Do(func() { b.line.registry.forwards.add(end) })
 }
 
 // Forwarded returns the machine, and the generation of its tunnel, that a request of

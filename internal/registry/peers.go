@@ -53,6 +53,7 @@ func (r *Registry) updatePeers(ctx context.Context, following map[string]followe
 		if n, ok := nodes[name]; !ok || n.Incarnation != f.incarnation || !n.Alive && !f.connected() {
 			f.cancel()
 			delete(following, name)
+			r.followed.Delete(name)
 		}
 	}
 	for name, n := range nodes {
@@ -62,6 +63,7 @@ func (r *Registry) updatePeers(ctx context.Context, following map[string]followe
 		p := r.config.Peers.Peer(n.Node)
 		within, cancel := context.WithCancel(ctx)
 		following[name] = follower{n.Incarnation, p.IsConnected, cancel}
+		r.followed.Store(name, &followed{peer: p})
 		running.Go(func() { p.Run(within) })
 		running.Go(func() { r.followPeer(within, p) })
 	}
@@ -115,7 +117,9 @@ func (r *Registry) pollPeer(ctx context.Context, p *peer.Peer, lost <-chan struc
 			if err != nil && ctx.Err() == nil {
 				r.config.Log.Warn("cannot read the machines of another hub node; trying again", "node", p.Node.Name, "error", err)
 			}
-			after, missed = next, false
+			if after, missed = next, false; err == nil {
+				r.hear(p)
+			}
 		}
 		select {
 		case <-ticker.C:
@@ -147,6 +151,9 @@ func (r *Registry) takeHint(ctx context.Context, p *peer.Peer, data []byte, afte
 	missed = hint.State.Waiting.Sequence > after.waiting
 	switch st := &hint.State; {
 	case st.Sequence <= after.state:
+		if st.Sequence == after.state {
+			r.hear(p)
+		}
 		return after, missed
 	case st.After == 0 || st.After > after.state:
 		return after, true
@@ -154,6 +161,7 @@ func (r *Registry) takeHint(ctx context.Context, p *peer.Peer, data []byte, afte
 		if err := r.applyState(ctx, p, st); err != nil {
 			return after, true
 		}
+		r.hear(p)
 		after.state = st.Sequence
 		return after, missed
 	}

@@ -127,6 +127,8 @@ type Registry struct {
 	announcer announcer
 	waiting   waitingAnnouncer
 	peers     sync.Map // names of connected nodes → *peer.Peer
+	followed  sync.Map // name of a node that this one follows → *followed
+	forwards  forwardCounts
 	stopped   atomic.Bool
 
 	mu sync.Mutex // held by the writer; guards what is below

@@ -197,13 +197,15 @@ func (l *remoteLine) RoundTrip(r *http.Request) (*http.Response, error) {
 	r.Header.Set(headerMachine, fmt.Sprintf("%s %d", l.machine, l.generation))
 	response, err := l.peer.RoundTrip(r)
 	if err != nil {
+		l.registry.forwards.add(forwardError(r.Context(), err))
 		return nil, lostBy(err)
 	}
 	if reason := Refusal(response.Header.Get(headerRefused)); reason != "" {
+		l.registry.forwards.add(reason)
 		response.Body.Close()
 		return nil, l.ended(reason)
 	}
-	response.Body = &forwardedBody{response.Body, response, l}
+	response.Body = &forwardedBody{ReadCloser: response.Body, response: response, line: l, ctx: r.Context()}
 	return response, nil
 }
 

@@ -90,6 +90,8 @@ const (
 	HeaderVersion     = "Kith-Version"
 	// HeaderGeneration is on the hub's 101: the number of this tunnel.
 	HeaderGeneration = "Kith-Generation"
+	// HeaderHub is on the hub's 421: the address of a hub of the machine's region.
+	HeaderHub = "Kith-Hub"
 )
 
 // EscapeModel returns a model's id in a form that a header can hold.
