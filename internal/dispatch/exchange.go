@@ -83,10 +83,15 @@ func (d *Dispatcher) Grants() Grants {
 
 // connect makes the scheduler one of several nodes, if there may be others.
 func (s *scheduler) connect(r *registry.Registry) {
-	if s.node = r.Name(); s.node == "" {
-		return
+	s.announce, s.use, s.grant = r.AnnounceWaiting, r.AnnounceUse, r.SendGrant
+	if name := r.Name(); name != "" {
+		s.enter(name)
 	}
-	s.announce, s.use, s.grant, s.began = r.AnnounceWaiting, r.AnnounceUse, r.SendGrant, time.Now()
+}
+
+// enter makes the scheduler that of a node which has others, under that name.
+func (s *scheduler) enter(name string) {
+	s.node, s.began = name, time.Now()
 	s.calls = make(map[int64]*waiter)
 	s.remote = make(map[string]map[int64]*cohort)
 	s.paused = make(map[declined]time.Time)
