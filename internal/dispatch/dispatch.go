@@ -105,9 +105,7 @@ func New(cfg Config) *Dispatcher {
 	}
 	d := &Dispatcher{cfg: cfg}
 	d.scheduler.refresh, d.scheduler.activity = d.refresh, cfg.Activity
-	if name := cfg.Registry.Name(); name != "" {
-		d.scheduler.connect(name, cfg.Registry.AnnounceWaiting, cfg.Registry.SendGrant)
-	}
+	d.scheduler.connect(cfg.Registry)
 	d.active.maxRunning, d.active.maxWaiting = max(cfg.Running, 0), max(cfg.Waiting, 0)
 	return d
 }

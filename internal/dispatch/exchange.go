@@ -42,6 +42,7 @@ const (
 type exchange struct {
 	node     string // this node's name; empty: there are no others
 	announce func(registry.Waiting)
+	use      func(*fleet.Candidate) // announces what is used of its limits
 	grant    func(ctx context.Context, node string, g registry.Grant) registry.GrantOutcome
 	counts   grantCounts
 
@@ -80,9 +81,17 @@ func (d *Dispatcher) Grants() Grants {
 	return Grants{c.offered.Load(), c.taken.Load(), c.gone.Load(), c.declined.Load(), c.lost.Load(), c.expired.Load()}
 }
 
-// connect makes the scheduler one of several nodes.
-func (s *scheduler) connect(node string, announce func(registry.Waiting), grant func(context.Context, string, registry.Grant) registry.GrantOutcome) {
-	s.node, s.announce, s.grant, s.began = node, announce, grant, time.Now()
+// connect makes the scheduler one of several nodes, if there may be others.
+func (s *scheduler) connect(r *registry.Registry) {
+	s.announce, s.use, s.grant = r.AnnounceWaiting, r.AnnounceUse, r.SendGrant
+	if name := r.Name(); name != "" {
+		s.enter(name)
+	}
+}
+
+// enter makes the scheduler that of a node which has others, under that name.
+func (s *scheduler) enter(name string) {
+	s.node, s.began = name, time.Now()
 	s.calls = make(map[int64]*waiter)
 	s.remote = make(map[string]map[int64]*cohort)
 	s.paused = make(map[declined]time.Time)
@@ -322,6 +331,23 @@ func (s *scheduler) accept(g registry.Grant) registry.GrantOutcome {
 	seen.Limits = nil
 	s.resolve(w, granting(&reservation{Candidate: seen.Candidate, model: query.Model, since: query.Now, hold: g.Hold}))
 	return registry.GrantTaken
+}
+
+// announceUse announces what is used of the limits of a reservation.
+func (s *scheduler) announceUse(r *reservation) {
+	if s.node != "" && r.Limits.Counts() {
+		s.use(&r.Candidate)
+	}
+}
+
+// OnRoom takes members whose calls may have room under limits that calls on machines of
+// other nodes used: their waiting calls are decided again.
+func (d *Dispatcher) OnRoom(members []fleet.MemberID) {
+	s := &d.scheduler
+	s.mu.Lock()
+	cohorts := s.cohortsOf(members)
+	s.mu.Unlock()
+	s.decideAll(cohorts)
 }
 
 // OnWaiting takes what another node announced of its waiting calls: all of them if

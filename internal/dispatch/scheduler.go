@@ -123,6 +123,7 @@ func (s *scheduler) grantSlots(id fleet.MachineID) (granted bool) {
 			break
 		}
 		if r := reserve(candidate, w.cohort.query.Model, moment.Now); r != nil {
+			s.announceUse(r)
 			if w.cohort.node != "" {
 				s.offer(w, r)
 			} else {
@@ -263,6 +264,7 @@ func (s *scheduler) take(candidates []fleet.Candidate, model fleet.ModelID, now 
 			s.grantSlots(c.Machine.ID)
 		}
 		if r := reserve(c, model, now); r != nil {
+			s.announceUse(r)
 			s.activity()
 			return r
 		}
@@ -275,6 +277,7 @@ func (s *scheduler) take(candidates []fleet.Candidate, model fleet.ModelID, now 
 func (s *scheduler) release(r *reservation, use slotUse) {
 	r.once.Do(func() {
 		r.undo(use)
+		s.announceUse(r)
 		s.activity()
 		if s.waitCount.Load() == 0 {
 			return
@@ -304,6 +307,11 @@ func (s *scheduler) sharing(r *reservation) (cohorts []*cohort) {
 	} else {
 		members = r.Group.Members
 	}
+	return s.cohortsOf(members)
+}
+
+// cohortsOf returns the cohorts of calls of those members. Needs mu.
+func (s *scheduler) cohortsOf(members []fleet.MemberID) (cohorts []*cohort) {
 	for _, q := range s.queues {
 		for _, member := range members {
 			cohorts = append(cohorts, q.byCaller[member]...)

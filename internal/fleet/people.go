@@ -52,6 +52,24 @@ type Limits struct {
 type LimitLoad struct {
 	running atomic.Int64
 	today   atomic.Uint64 // the UTC day, in days since 1970, << 32 | calls started in it
+	begun   atomic.Int64  // calls that Reserve counted and that a machine started
+	others  atomic.Int64  // running on machines of other hub nodes
+}
+
+// Use returns how many calls run under the limits on this hub node's machines, and how
+// many were started there since it began.
+func (l *LimitLoad) Use() (running, begun int64) { return l.running.Load(), l.begun.Load() }
+
+// AddOthers counts calls on machines of other hub nodes: so many more that run, or fewer
+// if it is negative, and so many that were started.
+func (l *LimitLoad) AddOthers(now time.Time, running, started int64) {
+	l.others.Add(running)
+	for {
+		old, n := l.today.Load(), int64(l.started(now))
+		if l.today.CompareAndSwap(old, day(now)<<32|uint64(uint32(max(n+started, 0)))) {
+			return
+		}
+	}
 }
 
 // NewLimitLoad returns the load of limits under which so many calls were started on
@@ -74,7 +92,7 @@ func (l *Limits) spent(now time.Time) bool {
 
 // full reports whether the calls at once are all running.
 func (l *Limits) full() bool {
-	return l.Concurrent > 0 && int(l.Load.running.Load()) >= l.Concurrent
+	return l.Concurrent > 0 && int(l.Load.running.Load()+l.Load.others.Load()) >= l.Concurrent
 }
 
 // Counts reports whether calls are counted against the limits, so that the end of one
@@ -106,7 +124,7 @@ func (l *Limits) Reserve(now time.Time) bool {
 	load := l.Load
 	for {
 		n := load.running.Load()
-		if l.Concurrent > 0 && int(n) >= l.Concurrent {
+		if l.Concurrent > 0 && int(n+load.others.Load()) >= l.Concurrent {
 			return false
 		}
 		if load.running.CompareAndSwap(n, n+1) {
@@ -120,6 +138,7 @@ func (l *Limits) Reserve(now time.Time) bool {
 			return false
 		}
 		if load.today.CompareAndSwap(old, day(now)<<32|uint64(n+1)) {
+			load.begun.Add(1)
 			return true
 		}
 	}
@@ -130,6 +149,9 @@ func (l *Limits) Reserve(now time.Time) bool {
 func (l *Limits) Release(ran bool, reserved time.Time) {
 	load := l.Load
 	load.running.Add(-1)
+	if !ran {
+		load.begun.Add(-1)
+	}
 	for !ran {
 		old, n := load.today.Load(), load.started(reserved)
 		if n == 0 || load.today.CompareAndSwap(old, day(reserved)<<32|uint64(n-1)) {

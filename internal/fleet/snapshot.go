@@ -111,6 +111,25 @@ func (s *Snapshot) OfferedBy(model ModelID) OfferedBy {
 	return c.by
 }
 
+// ShareOf returns the share of that id to the member, or nil.
+func (s *Snapshot) ShareOf(member MemberID, id ShareID) *Share {
+	_, p := s.find(member)
+	for i := range p.shares {
+		if p.shares[i].ID == id {
+			return p.shares[i].Share
+		}
+	}
+	return nil
+}
+
+// Group returns the group of that id, or nil.
+func (s *Snapshot) Group(id GroupID) *Group {
+	if g, ok := s.groups.Get(id); ok {
+		return g.Group
+	}
+	return nil
+}
+
 // Machines yields every machine once.
 func (s *Snapshot) Machines() iter.Seq[*Machine] {
 	return func(yield func(*Machine) bool) {

@@ -161,7 +161,7 @@ func New(cfg Config, records Records, live *registry.Registry) *Hub {
 	h.edge = gateway.New(edge)
 	h.api = h.newAPI()
 	h.site = h.newSite()
-	live.Observe(registry.Observer{Store: h.onChange, Machine: h.onMachine, Waiting: h.calls.OnWaiting})
+	live.Observe(registry.Observer{Store: h.onChange, Machine: h.onMachine, Waiting: h.calls.OnWaiting, Room: h.calls.OnRoom})
 	return h
 }
 

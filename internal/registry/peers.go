@@ -82,7 +82,8 @@ func (r *Registry) followPeer(ctx context.Context, p *peer.Peer) {
 		r.pollPeer(ctx, p, lost)
 		r.peers.Delete(p.Node.Name)
 		r.loseNode(p.Node.Name)
-		r.applyWaiting(p.Node.Name, &waitingState{})
+		r.applyWaiting(p, &waitingState{})
+		r.notifyRoom(r.loseUse(p.Node.Name))
 		r.config.Log.Info("another hub node is gone", "node", p.Node.Name)
 	}
 }
@@ -175,7 +176,7 @@ func (r *Registry) takeWaiting(p *peer.Peer, data []byte, after sequences) (next
 	case hint.Waiting.After > after.waiting:
 		return after, true
 	}
-	r.applyWaiting(p.Node.Name, &hint.Waiting)
+	r.applyWaiting(p, &hint.Waiting)
 	after.waiting = hint.Waiting.Sequence
 	return after, false
 }
@@ -202,7 +203,7 @@ func (r *Registry) readPeer(ctx context.Context, p *peer.Peer, after sequences) 
 	if err := json.UnmarshalRead(response.Body, &st); err != nil {
 		return after, fmt.Errorf("cannot read its answer: %w", err)
 	}
-	r.applyWaiting(p.Node.Name, &st.Waiting)
+	r.applyWaiting(p, &st.Waiting)
 	after.waiting = st.Waiting.Sequence
 	if err := r.applyState(ctx, p, &st); err != nil {
 		return after, err

@@ -107,6 +107,9 @@ type Observer struct {
 	// Waiting gets calls that wait at another node: all of them if complete is true, else
 	// those that changed.
 	Waiting func(node string, complete bool, calls []Waiting)
+	// Room gets members whose calls may have room under limits that calls on machines of
+	// other nodes used.
+	Room func([]fleet.MemberID)
 }
 
 // Registry is the live state of one region on one hub node. Make it with New.
@@ -135,8 +138,10 @@ type Registry struct {
 	groups  map[fleet.GroupID]struct{}  // groups in the snapshot
 	// position is that of the snapshot. Only poll and load use it.
 	position fleet.Position
-	revoked  []*tunnel.Client // to be closed by endLines
-	taken    []*connection    // out of lines; endLines closes lost
+	revoked  []*tunnel.Client    // to be closed by endLines
+	taken    []*connection       // out of lines; endLines closes lost
+	uses     map[string]*nodeUse // of limits, by node
+	loaded   time.Time           // when everything was loaded first
 }
 
 // connection is the way to a machine whose tunnel is acknowledged.
@@ -179,6 +184,7 @@ func New(config Config) *Registry {
 		entries: make(map[fleet.MachineID]*entry),
 		shared:  make(map[fleet.MemberID]struct{}),
 		groups:  make(map[fleet.GroupID]struct{}),
+		uses:    make(map[string]*nodeUse),
 		waiting: waitingAnnouncer{woken: make(chan struct{}, 1)},
 	}
 	r.hints.prefix = "kith." + config.Region + "."
@@ -200,6 +206,9 @@ func (r *Registry) Run(ctx context.Context) error {
 	if err := r.poll(ctx); err != nil { // which confirms what was loaded
 		return fmt.Errorf("cannot load the registry: %w", err)
 	}
+	r.mu.Lock()
+	r.loaded = time.Now()
+	r.mu.Unlock()
 	close(r.ready)
 	again := time.AfterFunc(returnAfterStart, r.notifyNotReturned)
 	defer again.Stop()

@@ -43,12 +43,31 @@ type WaitingCall struct {
 	Arrived time.Time `json:"-"` // by this node's clock
 }
 
-// waitingState is the calls that wait at a node. With an After it holds what changed since
-// that sequence number; else it is complete.
+// limitKey names the limits of a share, or of an owner for a group.
+type limitKey struct {
+	Member fleet.MemberID `json:"member,omitempty"` // to whom the share is
+	Share  fleet.ShareID  `json:"share,omitempty"`
+	Group  fleet.GroupID  `json:"group,omitempty"`
+	Owner  fleet.MemberID `json:"owner,omitempty"` // whose limits for the group
+}
+
+// LimitUse is what the calls on a node's machines use of limits (spec/peers.md#limits).
+type LimitUse struct {
+	limitKey
+	Running int64 `json:"running"`
+	Begun   int64 `json:"begun"` // since the node began
+
+	changed int64 // the sequence number of the last change
+}
+
+// waitingState is the calls that wait at a node, and what calls on its machines use of
+// limits. With an After it holds what changed since that sequence number; else it is
+// complete.
 type waitingState struct {
-	After    int64     `json:"after,omitzero"`
-	Sequence int64     `json:"sequence"`
-	Calls    []Waiting `json:"calls,omitempty"`
+	After    int64      `json:"after,omitzero"`
+	Sequence int64      `json:"sequence"`
+	Calls    []Waiting  `json:"calls,omitempty"`
+	Limits   []LimitUse `json:"limits,omitempty"`
 }
 
 // waitingAnnouncer holds what this node announces of its waiting calls. Each change gets
@@ -61,6 +80,7 @@ type waitingAnnouncer struct {
 	groups   map[int64]*announcedWaiting
 	ended    []endedWaiting // in the order in which they ended
 	since    int64          // changes up to this number are not all known any more
+	limits   map[limitKey]LimitUse
 }
 
 type announcedWaiting struct {
@@ -89,10 +109,28 @@ func (a *waitingAnnouncer) announce(w Waiting) {
 			a.ended = slices.Delete(a.ended, 0, n)
 		}
 	}
+	a.wake()
+}
+
+// wake makes a change be published. Needs mu.
+func (a *waitingAnnouncer) wake() {
 	select {
 	case a.woken <- struct{}{}:
 	default:
 	}
+}
+
+// announceUse announces what is used of limits now.
+func (a *waitingAnnouncer) announceUse(key limitKey, load *fleet.LimitLoad) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.sequence++
+	if a.limits == nil {
+		a.limits = make(map[limitKey]LimitUse)
+	}
+	running, begun := load.Use()
+	a.limits[key] = LimitUse{key, running, begun, a.sequence}
+	a.wake()
 }
 
 // state returns what changed after that sequence number, or everything for 0 and for a
@@ -125,6 +163,12 @@ func (a *waitingAnnouncer) state(after int64, now time.Time) waitingState {
 		}
 	}
 	slices.SortFunc(out.Calls, func(a, b Waiting) int { return cmp.Compare(a.ID, b.ID) })
+	for _, use := range a.limits {
+		if use.changed > after {
+			out.Limits = append(out.Limits, use)
+		}
+	}
+	slices.SortFunc(out.Limits, func(a, b LimitUse) int { return cmp.Compare(a.changed, b.changed) })
 	return out
 }
 
@@ -139,9 +183,98 @@ func (r *Registry) Name() string {
 // AnnounceWaiting announces calls that wait at this node to the others.
 func (r *Registry) AnnounceWaiting(w Waiting) { r.waiting.announce(w) }
 
+// AnnounceUse announces what calls on this node's machines use now of the limits by which
+// a machine is reached.
+func (r *Registry) AnnounceUse(c *fleet.Candidate) {
+	if c.Share != nil {
+		r.waiting.announceUse(limitKey{Member: c.Share.Member, Share: c.Share.ID}, c.Limits.Load)
+	} else {
+		r.waiting.announceUse(limitKey{Group: c.Group.ID, Owner: c.Machine.Owner}, c.Limits.Load)
+	}
+}
+
+// nodeUse is what is known of the limits that calls on another node's machines use.
+type nodeUse struct {
+	incarnation string
+	known       map[limitKey]LimitUse
+}
+
+// applyUse counts what calls on another node's machines use of limits, and returns the
+// members whose calls may have room under them now. What was used before this node had
+// read the day's calls from the ledger is in those: of the nodes that it finds when it
+// starts only later calls count.
+func (r *Registry) applyUse(p *peer.Peer, uses []LimitUse) (room []fleet.MemberID) {
+	now, s := time.Now(), r.Snapshot()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	node := r.uses[p.Node.Name]
+	if node == nil || node.incarnation != p.Node.Incarnation {
+		node = &nodeUse{p.Node.Incarnation, make(map[limitKey]LimitUse)}
+		r.uses[p.Node.Name] = node
+		if now.Sub(r.loaded) < returnAfterStart {
+			for _, use := range uses {
+				node.known[use.limitKey] = LimitUse{Begun: use.Begun - use.Running}
+			}
+		}
+	}
+	for _, use := range uses {
+		limits, members := limitsOf(s, use.limitKey)
+		if limits == nil {
+			continue
+		}
+		was := node.known[use.limitKey]
+		node.known[use.limitKey] = use
+		limits.Load.AddOthers(now, use.Running-was.Running, use.Begun-was.Begun)
+		if use.Running < was.Running || use.Begun < was.Begun {
+			room = append(room, members...)
+		}
+	}
+	return room
+}
+
+// loseUse counts the calls on the machines of a node that is gone no longer as running.
+func (r *Registry) loseUse(node string) (room []fleet.MemberID) {
+	now, s := time.Now(), r.Snapshot()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.uses[node] == nil {
+		return nil
+	}
+	for key, use := range r.uses[node].known {
+		if limits, members := limitsOf(s, key); limits != nil && use.Running > 0 {
+			limits.Load.AddOthers(now, -use.Running, 0)
+			room = append(room, members...)
+		}
+		use.Running = 0
+		r.uses[node].known[key] = use
+	}
+	return room
+}
+
+// limitsOf returns the limits of that key, and the members whose calls count against them.
+func limitsOf(s *fleet.Snapshot, key limitKey) (*fleet.Limits, []fleet.MemberID) {
+	if key.Share != "" {
+		if share := s.ShareOf(key.Member, key.Share); share != nil {
+			return &share.Limits, []fleet.MemberID{share.Member}
+		}
+		return nil, nil
+	}
+	if g := s.Group(key.Group); g != nil && g.Limits[key.Owner] != nil {
+		return g.Limits[key.Owner], g.Members
+	}
+	return nil, nil
+}
+
+func (r *Registry) notifyRoom(room []fleet.MemberID) {
+	if r.observer.Room != nil && len(room) > 0 && !r.stopped.Load() {
+		r.observer.Room(room)
+	}
+}
+
 // applyWaiting passes on what another node announced of its waiting calls.
-func (r *Registry) applyWaiting(node string, st *waitingState) {
-	now := time.Now()
+func (r *Registry) applyWaiting(p *peer.Peer, st *waitingState) {
+	node, now := p.Node.Name, time.Now()
+	r.notifyRoom(r.applyUse(p, st.Limits))
 	for i := range st.Calls {
 		for j := range st.Calls[i].Calls {
 			call := &st.Calls[i].Calls[j]

@@ -6,6 +6,7 @@ import (
 	"net"
 	"sync"
 	"sync/atomic"
+	"time"
 )
 
 // network is an address in memory: a listener, and the way to dial it.
@@ -13,6 +14,7 @@ type network struct {
 	conns chan net.Conn
 	done  chan struct{}
 	once  sync.Once
+	delay atomic.Int64 // of what is sent over later connections, a time.Duration
 
 	mu    sync.Mutex
 	links map[*link]struct{}
@@ -39,6 +41,9 @@ var errNoRoute = errors.New("nobody listens there")
 // dial connects, if there is a listener.
 func (n *network) dial(ctx context.Context) (*end, error) {
 	a, b := net.Pipe()
+	if d := time.Duration(n.delay.Load()); d > 0 {
+		b = delayed(b, d)
+	}
 	l := &link{ends: [2]net.Conn{a, b}, net: n}
 	n.mu.Lock()
 	n.links[l] = struct{}{}
@@ -47,10 +52,49 @@ func (n *network) dial(ctx context.Context) (*end, error) {
 	case n.conns <- &end{Conn: b, link: l, closed: make(chan struct{})}:
 		return &end{Conn: a, link: l, closed: make(chan struct{})}, nil
 	case <-n.done:
+		l.cut()
 		return nil, &net.OpError{Op: "dial", Net: "mem", Err: errNoRoute}
 	case <-ctx.Done():
+		l.cut()
 		return nil, ctx.Err()
 	}
+}
+
+// delayed returns a connection whose other end is that of conn, d away. No Write takes
+// longer for it: HTTP/2 writes under locks, and a bubble's time stands still while a
+// goroutine waits for one.
+func delayed(conn net.Conn, d time.Duration) net.Conn {
+	near, far := net.Pipe()
+	pump := func(from, to net.Conn) {
+		type sent struct {
+			data []byte
+			due  time.Time
+		}
+		way := make(chan sent, 1<<12)
+		go func() {
+			defer close(way)
+			for {
+				data := make([]byte, 32<<10)
+				n, err := from.Read(data)
+				if n > 0 {
+					way <- sent{data[:n], time.Now().Add(d)}
+				}
+				if err != nil {
+					return
+				}
+			}
+		}()
+		for s := range way {
+			time.Sleep(time.Until(s.due))
+			if _, err := to.Write(s.data); err != nil {
+				from.Close()
+			}
+		}
+		to.Close()
+	}
+	go pump(conn, near)
+	go pump(near, conn)
+	return far
 }
 
 // cut breaks every connection, as a process does that dies.

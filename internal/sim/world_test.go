@@ -81,6 +81,7 @@ func inBubble(t *testing.T, test func(*world)) {
 				m.stop()
 			}
 			w.stopHub()
+			time.Sleep(10 * time.Millisecond) // what is on its way over delayed connections
 			if t.Failed() {
 				t.Log(w.log.String())
 			}
