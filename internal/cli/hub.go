@@ -248,6 +248,7 @@ func (p *hubProcess) wire(clients *gateway.Clients) {
 		Peers: p.mesh,
 	})
 	p.hub = hub.New(hub.Config{
+		Node: p.config.Hub.Node.Text,
 		Region: p.config.Hub.Region.Text, Clients: clients, DB: p.records,
 		Wait: limits.Wait.Duration, WaitStream: limits.WaitStream.Duration, FirstByte: limits.FirstByte.Duration,
 		Running: bound(limits.Running), Waiting: bound(limits.Waiting), Machines: bound(limits.Machines),

@@ -25,7 +25,8 @@ import (
 //
 //  1. 503: too many tunnels are in their handshake.
 //  2. 401: the credential is missing, wrong or revoked.
-//  3. 503: the machine dials too often, its owner has too many machines connected, or
+//  3. 409: the daemon was fenced, and the one that took its place is connected.
+//  4. 503: the machine dials too often, its owner has too many machines connected, or
 //     the store does not answer.
 //
 // A panic is a defect of this request only.
@@ -51,6 +52,10 @@ func (h *Hub) acceptTunnel(w http.ResponseWriter, r *http.Request) {
 		api.Refuse(w, fault.Of(err))
 		return
 	}
+	if r.Header.Get(tunnel.HeaderYields) != "" && h.live.Attached(fleet.MachineID(machine.ID)) {
+		http.Error(w, "another daemon with this machine's credential is connected; give each its own with kith login", http.StatusConflict)
+		return
+	}
 	now := time.Now()
 	pace := h.paces.of(machine.ID, now)
 	if !pace.dials.AllowN(now, 1) {
@@ -69,7 +74,7 @@ func (h *Hub) acceptTunnel(w http.ResponseWriter, r *http.Request) {
 		api.Refuse(w, comeBack(fault.CascadeExhausted, "the service could not take the machine in just now"))
 		return
 	}
-	line, err := tunnel.Upgrade(w, r, tunnel.UpgradeConfig{Generation: generation, Offers: pace.offers})
+	line, err := tunnel.Upgrade(w, r, tunnel.UpgradeConfig{Generation: generation, Node: h.cfg.Node, Offers: pace.offers})
 	if err != nil {
 		h.log.Info("tunnel refused", "machine", machine.ID, "error", err)
 		return

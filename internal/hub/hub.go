@@ -36,6 +36,8 @@ import (
 
 // Config is what an operator sets of the hub. A zero field has its default.
 type Config struct {
+	// Node is this hub's name among those that share the database.
+	Node string
 	// Region is the region that this hub serves. Keys of another are refused.
 	// Default "home".
 	Region string

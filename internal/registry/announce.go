@@ -30,13 +30,15 @@ type state struct {
 	Machines []announced       `json:"machines,omitempty"`
 	Left     []fleet.MachineID `json:"left,omitempty"`
 	Loads    []load            `json:"loads,omitempty"`
+	Calls    int               `json:"calls,omitzero"` // that the node serves, for people to read
 }
 
 // announced is one machine in a state.
 type announced struct {
 	ID            fleet.MachineID      `json:"id"`
 	Generation    int64                `json:"generation"`
-	Advertisement tunnel.Advertisement `json:"advertisement"` // as this node accepted it
+	Instance      string               `json:"instance,omitempty"` // of the daemon's process
+	Advertisement tunnel.Advertisement `json:"advertisement"`      // as this node accepted it
 	Load          load                 `json:"load"`
 
 	changed, loaded int64 // the sequence numbers of the last changes
@@ -77,14 +79,14 @@ type leftMachine struct {
 }
 
 // add announces a machine, or its new advertisement.
-func (a *announcer) add(id fleet.MachineID, generation int64, ad tunnel.Advertisement) {
+func (a *announcer) add(id fleet.MachineID, generation int64, instance string, ad tunnel.Advertisement) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if a.machines == nil {
 		a.machines = make(map[fleet.MachineID]*announced)
 	}
 	a.sequence++
-	a.machines[id] = &announced{ID: id, Generation: generation, Advertisement: withoutLoad(ad), changed: a.sequence}
+	a.machines[id] = &announced{ID: id, Generation: generation, Instance: instance, Advertisement: withoutLoad(ad), changed: a.sequence}
 }
 
 // remove announces that a machine disconnected.
@@ -175,6 +177,7 @@ func (r *Registry) announce(ctx context.Context) {
 				}
 				st = state{After: last, Sequence: last}
 			}
+			st.Calls = r.calls()
 			r.hints.publishState(r.config.Node, stateHint{r.config.Peers.Pin(), st})
 			last, published = st.Sequence, now
 		}
@@ -185,5 +188,14 @@ func (r *Registry) announce(ctx context.Context) {
 func (r *Registry) ServeState(w http.ResponseWriter, request *http.Request) {
 	after, _ := strconv.ParseInt(request.FormValue("after"), 10, 64)
 	w.Header().Set("Content-Type", "application/json")
-	_ = json.MarshalWrite(w, r.announcer.state(after, r.Snapshot())) // the reader is gone
+	st := r.announcer.state(after, r.Snapshot())
+	st.Calls = r.calls()
+	_ = json.MarshalWrite(w, st) // an error means that the reader is gone
+}
+
+func (r *Registry) calls() int {
+	if r.observer.Calls == nil {
+		return 0
+	}
+	return r.observer.Calls()
 }
