@@ -10,7 +10,7 @@ STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
 GREMLINS    := github.com/go-gremlins/gremlins/cmd/gremlins@v0.6.0
 SQLC        := github.com/sqlc-dev/sqlc/cmd/sqlc@v1.31.1
 
-.PHONY: help run build build-slim llama test test-all check flaky soak mutate bench bench-idle h2spec generate man fmt setup-test clean
+.PHONY: help run build build-slim llama test test-all check flaky soak cluster mutate bench bench-idle h2spec generate man fmt setup-test clean
 
 help: ## this list
 	@awk -F':.*## ' '/^[a-z0-9-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -45,6 +45,9 @@ flaky: setup-test build ## every test 50 times on a busy computer (RUNS=5, PACKA
 
 soak: setup-test ## the long runs: ten million worlds, ten thousand seeds, a thousand kills
 	@scripts/soak.sh
+
+cluster: setup-test build build-slim ## three hub nodes as processes: the stories of one hub, and faults (see docs/performance.md)
+	@scripts/cluster.sh
 
 mutate: ## change one operator of the routing rules or the credentials at a time: a test must fail
 	@for package in fleet credential; do \

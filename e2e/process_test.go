@@ -16,6 +16,8 @@ import (
 	"time"
 
 	"github.com/rogpeppe/go-internal/testscript"
+
+	"github.com/kith/kith/internal/llama"
 )
 
 // patience is how long a script waits for anything before it fails.
@@ -80,7 +82,8 @@ func start(ts *testscript.TestScript, name string, args ...string) (*process, *b
 }
 
 // network [FLAGS...] runs kith dev and waits until it serves: $HUB and $LOCAL
-// are base URLs with /v1, $SITE without, $KEY the key.
+// are base URLs with /v1, $SITE without, $KEY the key; of several nodes $HUB1,
+// $HUB2 and so on too.
 func network(ts *testscript.TestScript, neg bool, args []string) {
 	usage(ts, neg, true, "network [FLAGS...]")
 	flags := append([]string{"dev", "--json", "--listen", "127.0.0.1:0", "--local", "127.0.0.1:0"}, args...)
@@ -93,13 +96,17 @@ func network(ts *testscript.TestScript, neg bool, args []string) {
 		ts.Fatalf("kith dev printed no line: %v\n%s", err, p.said())
 	}
 	var told struct {
-		Hub    string `json:"hub"`
-		Site   string `json:"site"`
-		Local  string `json:"local"`
-		APIKey string `json:"api_key"`
+		Hub    string   `json:"hub"`
+		Hubs   []string `json:"hubs"`
+		Site   string   `json:"site"`
+		Local  string   `json:"local"`
+		APIKey string   `json:"api_key"`
 	}
 	ts.Check(json.Unmarshal(line, &told))
 	ts.Setenv("HUB", told.Hub)
+	for i, node := range told.Hubs {
+		ts.Setenv(fmt.Sprintf("HUB%d", i+1), node)
+	}
 	ts.Setenv("SITE", told.Site)
 	ts.Setenv("LOCAL", told.Local)
 	ts.Setenv("KEY", told.APIKey)
@@ -221,6 +228,9 @@ func kill9(ts *testscript.TestScript, neg bool, args []string) {
 			for _, child := range strings.Fields(string(children)) {
 				var pid int
 				fmt.Sscan(child, &pid)
+				if line, _ := os.ReadFile("/proc/" + child + "/cmdline"); !bytes.Contains(line, []byte(llama.WorkerArg)) {
+					continue // the database of several nodes
+				}
 				ts.Check(syscall.Kill(pid, syscall.SIGKILL))
 				return
 			}

@@ -45,9 +45,10 @@ var mayImport = map[string][]string{
 	"ledger":      {"account", "credential", "fault", "fleet"},
 	"dispatch":    {"account", "fault", "fleet", "gateway", "ledger", "registry", "spool", "tunnel"},
 	"daemon":      {"gateway", "dialect", "fleet", "fault", "engine", "tunnel", "host", "spool"},
-	"cli":         {"account", "api", "site", "hub", "ledger/journal", "daemon", "peer", "store", "registry", "llama", "llamaserver", "credential", "enginetest", "engine", "gateway", "fleet", "host", "spool"},
+	"cli":         {"account", "api", "site", "hub", "ledger/journal", "daemon", "peer", "store", "registry", "llama", "llamaserver", "credential", "enginetest", "engine", "gateway", "fleet", "host", "postgres", "spool"},
 	"enginetest":  {},
-	"storetest":   {"store"},
+	"postgres":    {},
+	"storetest":   {"postgres", "store"},
 	"sim":         {"account", "credential", "daemon", "engine", "enginetest", "fault", "fleet", "gateway", "hub", "peer", "registry", "store", "tunnel"},
 
 	"ledger/journal": {},
@@ -66,6 +67,7 @@ var only = []struct {
 	{"github.com/ebitengine/purego", "foreign code is called from one place", []string{"llama"}},
 	{"github.com/spf13/cobra", "commands are cli's", []string{"cli"}},
 	{"github.com/wneessen/go-mail", "a mail server is spoken to from one place", []string{"mail"}},
+	{"github.com/prometheus/", "what is measured has its names in one place", []string{"hub", "cli"}},
 	{"html/template", "pages are site's; it also keeps the linker from pruning", []string{"site"}},
 	{"encoding/json", "one JSON rule: go-json-experiment, strict", nil},
 }

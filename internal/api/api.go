@@ -13,6 +13,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"net/url"
 	"time"
 
 	"github.com/kith/kith/internal/account"
@@ -21,11 +22,13 @@ import (
 	"github.com/kith/kith/internal/store"
 )
 
-// Config is what the API works with. All of it is needed, except Notify.
+// Config is what the API works with. All of it is needed, except Regions and Notify.
 type Config struct {
 	DB *store.DB
-	// Region is the hub's, for the secrets that are minted here.
-	Region string
+	// Region is the hub's, for the secrets that are minted here, and Regions has the
+	// addresses of the other regions, of which keys are minted here, too.
+	Region  string
+	Regions map[string]*url.URL
 	// Base is the site's address without a slash at the end, for sign-in links.
 	Base string
 	// Identify returns the holder of a secret. Its errors are faults.

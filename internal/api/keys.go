@@ -1,6 +1,7 @@
 package api
 
 import (
+	"cmp"
 	"context"
 	"slices"
 	"time"
@@ -16,6 +17,7 @@ type Key struct {
 	Name     string        `json:"name"`
 	LastFour string        `json:"last_four"`
 	Region   string        `json:"region"`
+	BaseURL  string        `json:"base_url,omitzero"` // of the region, for programs; absent: not known here
 	Reach    account.Reach `json:"reach"`
 	State    string        `json:"state"` // "live" or "revoked"
 	Created  time.Time     `json:"created"`
@@ -23,8 +25,8 @@ type Key struct {
 	Revoked  time.Time     `json:"revoked,omitzero"`
 }
 
-func viewKey(k account.Key) Key {
-	v := Key{k.ID, k.Name, k.LastFour, k.Region, k.Reach, "live", k.Created, k.LastUsed, k.Revoked}
+func (a *API) viewKey(k account.Key) Key {
+	v := Key{k.ID, k.Name, k.LastFour, k.Region, a.BaseURL(k.Region), k.Reach, "live", k.Created, k.LastUsed, k.Revoked}
 	if !k.Revoked.IsZero() {
 		v.State = "revoked"
 	}
@@ -35,7 +37,7 @@ func viewKey(k account.Key) Key {
 func (a *API) listKeys(ctx context.Context, c Caller, _ None) (List[Key], error) {
 	keys, err := a.DB.Keys(ctx, c.id())
 	slices.Reverse(keys)
-	return listOf(views(keys, viewKey)), err
+	return listOf(views(keys, a.viewKey)), err
 }
 
 // KeyID names a key.
@@ -57,11 +59,11 @@ func (a *API) revokeKey(ctx context.Context, c Caller, in KeyID) (Revoked, error
 	return Revoked{in.Key, "revoked"}, nil
 }
 
-// CreateKey makes a key of the caller's and returns its secret, which is kept
-// nowhere. It is no route: a key or a machine's credential must not be able to
+// CreateKey makes a key of the caller's, of any region, and returns its secret, which
+// is kept nowhere. It is no route: a key or a machine's credential must not be able to
 // make itself another one, so only the site makes keys.
-func (a *API) CreateKey(ctx context.Context, c Caller, name string, reach account.Reach) (Key, credential.Secret, error) {
-	key, secret, err := MintKey(a.Region, name, reach)
+func (a *API) CreateKey(ctx context.Context, c Caller, region, name string, reach account.Reach) (Key, credential.Secret, error) {
+	key, secret, err := a.MintKey(region, name, reach)
 	if err != nil {
 		return Key{}, secret, err
 	}
@@ -71,18 +73,22 @@ func (a *API) CreateKey(ctx context.Context, c Caller, name string, reach accoun
 	}
 	a.Log.Info("member act", "member", c.id(), "what", "create a key", "key", key.ID)
 	a.Changed()
-	return viewKey(key), secret, nil
+	return a.viewKey(key), secret, nil
 }
 
-// MintKey makes a key and its secret, without a member.
-func MintKey(region, name string, reach account.Reach) (account.Key, credential.Secret, error) {
+// MintKey makes a key and its secret, without a member. An empty region is this hub's.
+func (a *API) MintKey(region, name string, reach account.Reach) (account.Key, credential.Secret, error) {
 	if f := checkLabel(name); f != nil {
 		return account.Key{}, credential.Secret{}, f
 	}
-	return mintKey(region, name, reach)
+	return a.mintKey(region, name, reach)
 }
 
-func mintKey(region, name string, reach account.Reach) (account.Key, credential.Secret, error) {
+func (a *API) mintKey(region, name string, reach account.Reach) (account.Key, credential.Secret, error) {
+	region = cmp.Or(region, a.Region)
+	if f := a.checkRegion(region); f != nil {
+		return account.Key{}, credential.Secret{}, f
+	}
 	switch reach {
 	case account.ReachAll, account.ReachShared, account.ReachOwn:
 	default:

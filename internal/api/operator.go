@@ -176,13 +176,10 @@ type NewKey struct {
 }
 
 func (a *API) operatorCreateKey(ctx context.Context, _ Caller, in NewKey) (OperatorKey, error) {
-	if in.Region != "" && in.Region != a.Region {
-		return OperatorKey{}, fault.New(fault.InvalidRequest, "this hub serves region %q; a key of %q would be refused", a.Region, in.Region).WithParam("region")
-	}
 	if in.Reach == "" {
 		in.Reach = account.ReachAll
 	}
-	key, secret, err := mintKey(a.Region, in.Name, in.Reach)
+	key, secret, err := a.mintKey(in.Region, in.Name, in.Reach)
 	if err != nil {
 		return OperatorKey{}, err
 	}
@@ -192,7 +189,7 @@ func (a *API) operatorCreateKey(ctx context.Context, _ Caller, in NewKey) (Opera
 	}
 	about(ctx, member.Name, in.Name)
 	key.MemberID = member.ID
-	return OperatorKey{viewKey(key), member.Name, secret.Reveal()}, a.DB.CreateKey(ctx, key)
+	return OperatorKey{a.viewKey(key), member.Name, secret.Reveal()}, a.DB.CreateKey(ctx, key)
 }
 
 // OfMember restricts a listing to one member.
@@ -206,7 +203,7 @@ func (a *API) operatorListKeys(ctx context.Context, _ Caller, in OfMember) ([]Op
 		return nil, err
 	}
 	keys, err := a.DB.Keys(ctx, member.ID)
-	return views(keys, func(k account.Key) OperatorKey { return OperatorKey{Key: viewKey(k), Member: member.Name} }), err
+	return views(keys, func(k account.Key) OperatorKey { return OperatorKey{Key: a.viewKey(k), Member: member.Name} }), err
 }
 
 // ID names a key or a machine.

@@ -136,7 +136,7 @@ func (o *operator) keys() *cobra.Command {
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return ask(cmd.Context(), o.command(), "make the key", api.OperatorCreateKey.With(in), func(made api.OperatorKey) {
 				o.say("%s\n", strong(made.Secret))
-				o.say("%s\n", faint("A key of "+made.Member+" in region "+made.Region+". It is shown this once; revoke it with `kith admin key revoke "+made.ID+"`."))
+				o.say("%s\n", faint("A key of "+made.Member+" in region "+made.Region+", base URL "+made.BaseURL+". It is shown this once; revoke it with `kith admin key revoke "+made.ID+"`."))
 			})
 		},
 	}

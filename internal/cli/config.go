@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"net/url"
 	"os"
 	"path/filepath"
@@ -16,6 +17,7 @@ import (
 	"github.com/pelletier/go-toml/v2"
 	"github.com/pelletier/go-toml/v2/unstable"
 
+	"github.com/kith/kith/internal/credential"
 	"github.com/kith/kith/internal/fleet"
 	"github.com/kith/kith/internal/site"
 )
@@ -130,7 +132,26 @@ func (c *hubFile) contradictions() (problems []problem) {
 	case c.TLS.Certificate == "" && c.TLS.Key != "":
 		problems = append(problems, wrongKey("tls.key", "is of no use without tls.certificate: set both")...)
 	}
-	return slices.Concat(problems, c.Site.OIDC.contradictions(), c.Site.SMTP.contradictions())
+	return slices.Concat(problems, c.regionContradictions(), c.Site.OIDC.contradictions(), c.Site.SMTP.contradictions())
+}
+
+func (c *hubFile) regionContradictions() (problems []problem) {
+	names := slices.Sorted(maps.Keys(c.Regions))
+	for _, name := range names {
+		key := "regions." + name
+		switch {
+		case !credential.ValidRegion(name):
+			problems = append(problems, wrongKey(key, "is no region: a name is 1 to 16 of a-z, 0-9 and \"-\"")...)
+		case name == c.Hub.Region.Text:
+			problems = append(problems, wrongKey(key, "is the region of this hub (hub.region): name the others only")...)
+		case c.Regions[name].URL.String() == c.Hub.PublicURL.Text:
+			problems = append(problems, wrongKey(key, "takes the address of another region: this is hub.public_url")...)
+		}
+	}
+	if problems == nil && len(names) > 0 && c.Database.URL.text == "" {
+		return wrongKey("regions."+names[0], "is of no use without database.url: regions share a PostgreSQL database")
+	}
+	return problems
 }
 
 func (o *oidcTable) contradictions() []problem {
@@ -172,6 +193,15 @@ func (m *smtpTable) contradictions() []problem {
 		return one("tls", "takes \"starttls\" or \"implicit\" for a server that is not on this machine: without TLS others on the network could sign in as any member")
 	}
 	return nil
+}
+
+// otherRegions returns the addresses of [regions].
+func (c *hubFile) otherRegions() map[string]*url.URL {
+	others := make(map[string]*url.URL, len(c.Regions))
+	for name, at := range c.Regions {
+		others[name] = at.URL
+	}
+	return others
 }
 
 func (m *smtpTable) mail() site.Mail {
@@ -305,7 +335,7 @@ func takes(field reflect.Type) string {
 			return "tables, such as [[section]]"
 		}
 		return "a list of strings, such as [\"a\", \"b\"]"
-	case reflect.Struct:
+	case reflect.Struct, reflect.Map:
 		return "a table, such as [section]"
 	default:
 		return "a string in quotes"
@@ -352,6 +382,9 @@ func fieldOf(shape reflect.Type, key []string) reflect.Type {
 		}
 		if section(field.Type) {
 			return fieldOf(tableOf(field.Type), key[1:])
+		}
+		if field.Type.Kind() == reflect.Map && len(key) == 2 {
+			return field.Type.Elem()
 		}
 	}
 	return nil

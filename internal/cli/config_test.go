@@ -109,6 +109,21 @@ func TestConfigProblemsNamePlaceAndRemedy(t *testing.T) {
 		{name: "later sections", hub: true, text: "[nats]\nurls = []\n", want: []string{`:1:2: unknown key "nats"`}},
 		{name: "region", hub: true, text: "[hub]\nregion = \"EU West\"\n",
 			want: []string{`:2:10: hub.region takes a region such as "eu-west": 1 to 16 of a-z, 0-9 and "-"`}},
+		{name: "regions", hub: true, text: "[region]\nus = \"https://us.example\"\n", want: []string{`:1:2: unknown key "region"; the nearest right key is "regions"`}},
+		{name: "its own region", hub: true, text: "[hub]\nregion = \"eu\"\n[regions]\nus = \"https://us.example\"\neu = \"https://eu.example\"\n",
+			want: []string{`:5:6: regions.eu is the region of this hub (hub.region): name the others only`}},
+		{name: "its own address", hub: true, text: "[hub]\npublic_url = \"https://eu.example/\"\n[regions]\nus = \"https://eu.example\"\n",
+			want: []string{`:4:6: regions.us takes the address of another region: this is hub.public_url`}},
+		{name: "no name of a region", hub: true, text: "[regions]\nUS = \"https://us.example\"\n", want: []string{`:2:6: regions.US is no region: a name is 1 to 16 of a-z, 0-9 and "-"`}},
+		{name: "no address of a region", hub: true, text: "[regions]\nus = \"us.example\"\n",
+			want: []string{`:2:6: regions.us takes an address such as "https://us.example.org", in quotes`}},
+		{name: "a region with a path", hub: true, text: "[regions]\nus = \"https://us.example/v1\"\n",
+			want: []string{`:2:6: regions.us takes an address such as "https://us.example.org", in quotes: without a path`}},
+		{name: "a region in the clear", hub: true, text: "[regions]\nus = \"http://us.example\"\n",
+			want: []string{`:2:6: regions.us takes an address such as "https://us.example.org", in quotes: without https members' keys would travel unencrypted`}},
+		{name: "regions without a database", hub: true, text: "[regions]\nus = \"https://us.example\"\n",
+			want: []string{`:2:6: regions.us is of no use without database.url: regions share a PostgreSQL database`}},
+		{name: "a region of a number", hub: true, text: "[regions]\nus = 8700\n", want: []string{`:2:6: regions.us takes an address such as "https://us.example.org"`}},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			into := any(defaultDaemonFile("/home"))

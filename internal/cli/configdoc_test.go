@@ -13,24 +13,12 @@ import (
 	"testing"
 )
 
-var update = flag.Bool("update", false, "write docs/configuration.md")
+var update = flag.Bool("update", false, "write docs/configuration.md and packaging/hub.toml")
 
 // TestConfigurationPage: docs/configuration.md is what the comments on the
 // configuration's structs say, key by key.
 func TestConfigurationPage(t *testing.T) {
-	file, err := parser.ParseFile(token.NewFileSet(), "configfiles.go", nil, parser.ParseComments)
-	if err != nil {
-		t.Fatal(err)
-	}
-	page := &configPage{t: t, types: map[string]*ast.StructType{}}
-	ast.Inspect(file, func(n ast.Node) bool {
-		if spec, ok := n.(*ast.TypeSpec); ok {
-			if s, ok := spec.Type.(*ast.StructType); ok {
-				page.types[spec.Name.Name] = s
-			}
-		}
-		return true
-	})
+	page := newConfigPage(t)
 	page.print("# Configuration\n\n" +
 		"TOML, and strict: an unknown key, a wrong type or an impossible value is refused with file, line, column and the nearest right\n" +
 		"key; `kith config check [FILE]` runs the code that reads it at start. Without a file, or a key, the default applies. A path may\n" +
@@ -59,6 +47,24 @@ type configPage struct {
 	text  strings.Builder
 }
 
+// newConfigPage reads the comments of the configuration's structs.
+func newConfigPage(t *testing.T) *configPage {
+	file, err := parser.ParseFile(token.NewFileSet(), "configfiles.go", nil, parser.ParseComments)
+	if err != nil {
+		t.Fatal(err)
+	}
+	page := &configPage{t: t, types: map[string]*ast.StructType{}}
+	ast.Inspect(file, func(n ast.Node) bool {
+		if spec, ok := n.(*ast.TypeSpec); ok {
+			if s, ok := spec.Type.(*ast.StructType); ok {
+				page.types[spec.Name.Name] = s
+			}
+		}
+		return true
+	})
+	return page
+}
+
 func (p *configPage) print(format string, args ...any) { fmt.Fprintf(&p.text, format, args...) }
 
 // sections prints each section of a file.
@@ -80,6 +86,10 @@ func (p *configPage) section(in string, field *ast.Field, inner reflect.StructFi
 		p.print("\n%s\n", text)
 	}
 	p.print("\n| Key | Takes | |\n|---|---|---|\n")
+	if s == nil {
+		p.print("| a name | %s | |\n", strings.TrimSuffix(takes(kind.Elem()), ", in quotes"))
+		return
+	}
 	p.keys(s, kind)
 	for i, field := range s.Fields.List {
 		if section(kind.Field(i).Type) {
@@ -88,7 +98,7 @@ func (p *configPage) section(in string, field *ast.Field, inner reflect.StructFi
 	}
 }
 
-// structOf is the struct behind a section: written there, or by its name.
+// structOf is the struct behind a section: written there, or by its name; nil for a map.
 func (p *configPage) structOf(e ast.Expr) *ast.StructType {
 	switch e := e.(type) {
 	case *ast.StructType:
@@ -97,6 +107,8 @@ func (p *configPage) structOf(e ast.Expr) *ast.StructType {
 		return p.structOf(e.Elt)
 	case *ast.Ident:
 		return p.types[e.Name]
+	case *ast.MapType:
+		return nil
 	}
 	p.t.Fatalf("a section of another shape: %T", e)
 	return nil
@@ -123,6 +135,9 @@ func (p *configPage) about(field *ast.Field, s *ast.StructType, shape reflect.Ty
 	rest, named := strings.CutPrefix(text, field.Names[0].Name)
 	if !named {
 		p.t.Errorf("the comment on %s does not begin with its name: %q", key, text)
+	}
+	if s == nil {
+		return "`" + key + "`" + rest
 	}
 	for i, other := range s.Fields.List {
 		name := regexp.MustCompile(`\b` + other.Names[0].Name + `\b`)

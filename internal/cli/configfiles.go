@@ -161,6 +161,10 @@ type hubFile struct {
 		// and the port of Listen.
 		Address address `toml:"address"`
 	} `toml:"peer"`
+	// Regions has the address of each other region of the same database, by its name, such
+	// as us = "https://us.example.org"; default none. Members make keys of every region,
+	// and a call that comes here with a key of another region is forwarded there.
+	Regions map[string]regionAddress `toml:"regions"`
 	// Limits bound one call, the calls of one member, and the bytes held for all calls.
 	Limits struct {
 		// Running is how many calls of one member run on machines at once, the

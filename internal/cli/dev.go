@@ -29,11 +29,16 @@ const (
 	devReady = 2 * time.Minute
 )
 
-type devFlags struct{ data, listen, local string }
+type devFlags struct {
+	data, listen, local string
+	nodes               int
+}
 
 // network is the output of `kith dev --json`.
 type network struct {
-	Hub          string   `json:"hub"`
+	Hub string `json:"hub"`
+	// Hubs are the base URLs of all nodes, if there are several; the first is Hub.
+	Hubs         []string `json:"hubs,omitempty"`
 	MessagesBase string   `json:"messages_base"`
 	Local        string   `json:"local"`
 	Site         string   `json:"site"`
@@ -48,7 +53,10 @@ func (a *app) dev() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "dev", Short: "Run a complete network on this machine: hub, member, key, daemon and a small model", Args: cobra.NoArgs,
 		Long: "Run a complete network in one process, on loopback: a hub, a member, an API key, and this machine's\n" +
-			"daemon with the built-in engine and its small model. It prints what to paste and serves until interrupted.",
+			"daemon with the built-in engine and its small model. It prints what to paste and serves until interrupted.\n\n" +
+			"With --nodes there are several hub nodes on a PostgreSQL database of their own. The daemon connects to the last\n" +
+			"one, and a call may come to any of them.",
+		Example: "  kith dev\n  kith dev --nodes 3",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if flags.data == "" {
 				flags.data = filepath.Join(a.home, "dev")
@@ -59,6 +67,7 @@ func (a *app) dev() *cobra.Command {
 	cmd.Flags().StringVar(&flags.data, "data", "", "the folder of all data (default: dev in KITH_HOME)")
 	cmd.Flags().StringVar(&flags.listen, "listen", defaultHub, "the hub's address, on loopback")
 	cmd.Flags().StringVar(&flags.local, "local", defaultLocal, "the daemon's local address, on loopback")
+	cmd.Flags().IntVar(&flags.nodes, "nodes", 1, "how many hub nodes; more than one need PostgreSQL's server programs")
 	return cmd
 }
 
@@ -75,53 +84,58 @@ func (a *app) runDev(ctx context.Context, flags devFlags) error {
 	}
 	defer closeLog()
 	a.progress("starting the hub")
-	p, err := openHub(ctx, hubConfig, log)
+	nodes, err := openNodes(ctx, hubConfig, flags.nodes, log)
+	defer nodes.close()
 	if err != nil {
 		return err
 	}
-	defer p.close()
-
 	group, ctx := errgroup.WithContext(ctx)
-	group.Go(func() error { return p.run(ctx) })
-	group.Go(func() error {
-		key, err := a.prepareAccount(ctx, p.base, flags.data)
-		if err != nil {
-			return err
-		}
-		a.progress("starting the engine and the daemon")
-		m := &daemonProcess{config: daemonConfig, flag: "--local", log: log}
-		if llama.Available() == nil {
-			small, err := llama.Tiny(filepath.Join(flags.data, "models"))
-			if err != nil {
-				return err
-			}
-			m.files = []llama.ModelFile{small}
-		}
-		m.ready = func(d *daemon.Daemon) error {
-			a.progress("connecting the daemon to the hub")
-			models, err := awaitModels(ctx, d, toHub(p.base, key.Secret), len(m.files) > 0)
-			if err != nil {
-				return err
-			}
-			link, err := newSignIn(ctx, flags.data)
-			if err != nil {
-				return err
-			}
-			a.progress("")
-			now := network{
-				Hub: p.base + "/v1", MessagesBase: p.base, Local: d.Status().Local, Site: p.base,
-				APIKey: key.Secret, Models: models, SignIn: link,
-			}
-			return a.print(now, func() { a.showNetwork(now, flags.data) })
-		}
-		return m.run(ctx)
-	})
+	group.Go(func() error { return nodes.run(ctx) })
+	group.Go(func() error { return a.runDevDaemon(ctx, flags.data, daemonConfig, nodes.bases(), log) })
 	err = group.Wait()
 	a.progress("")
 	if errors.Is(err, context.Canceled) {
 		return nil
 	}
 	return err
+}
+
+// runDevDaemon prepares the account, runs the daemon on the last of the hubs and prints
+// the network's addresses once each hub can serve a call.
+func (a *app) runDevDaemon(ctx context.Context, data string, config *daemonFile, hubs []string, log *slog.Logger) error {
+	key, err := a.prepareAccount(ctx, hubs[len(hubs)-1], data)
+	if err != nil {
+		return err
+	}
+	a.progress("starting the engine and the daemon")
+	m := &daemonProcess{config: config, flag: "--local", log: log}
+	if llama.Available() == nil {
+		small, err := llama.Tiny(filepath.Join(data, "models"))
+		if err != nil {
+			return err
+		}
+		m.files = []llama.ModelFile{small}
+	}
+	m.ready = func(d *daemon.Daemon) error {
+		a.progress("connecting the daemon to the hub")
+		now := network{
+			Hub: hubs[0] + "/v1", MessagesBase: hubs[0], Local: d.Status().Local, Site: hubs[0], APIKey: key.Secret,
+		}
+		for _, base := range hubs {
+			if now.Models, err = awaitModels(ctx, d, toHub(base, key.Secret), len(m.files) > 0); err != nil {
+				return err
+			}
+			if len(hubs) > 1 {
+				now.Hubs = append(now.Hubs, base+"/v1")
+			}
+		}
+		if now.SignIn, err = newSignIn(ctx, data); err != nil {
+			return err
+		}
+		a.progress("")
+		return a.print(now, func() { a.showNetwork(now, data) })
+	}
+	return m.run(ctx)
 }
 
 // devConfig returns the configurations of hub and daemon: the defaults, on loopback,
@@ -133,6 +147,9 @@ func devConfig(flags devFlags) (*hubFile, *daemonFile, error) {
 	}
 	if err := local.UnmarshalText([]byte(flags.local)); err != nil {
 		return nil, nil, wrongUse("cannot use --local %s: it %w", flags.local, err)
+	}
+	if flags.nodes < 1 || flags.nodes > maxDevNodes {
+		return nil, nil, wrongUse("cannot use --nodes %d: it takes 1 to %d", flags.nodes, maxDevNodes)
 	}
 	h, d := defaultHubFile(flags.data), defaultDaemonFile(flags.data)
 	h.Hub.Listen, h.Hub.Data = listen.address, flags.data
@@ -156,7 +173,7 @@ func devLog(data string) (*slog.Logger, func(), error) {
 }
 
 // prepareAccount makes the member if there is none, replaces the key and signs this
-// machine in if it is not. It uses the hub's operator socket and its address.
+// machine in at the hub at base if it is not. It uses the operator socket in data.
 func (a *app) prepareAccount(ctx context.Context, base, data string) (key api.OperatorKey, err error) {
 	operator := devOperator(data)
 	members, _, err := fetch(ctx, operator, "look for the member", api.OperatorListMembers.With(api.None{}))
@@ -283,6 +300,9 @@ func (a *app) showNetwork(n network, data string) {
 	a.say("%s\n\n", strong("kith is up: a hub, a member, a key and this machine, all on loopback"))
 	line := func(label, value, note string) { a.say("  %-9s %s  %s\n", label, accent(value), faint(note)) }
 	line("hub", n.Hub, "chat dialect; needs the key")
+	for _, other := range n.Hubs[min(1, len(n.Hubs)):] {
+		line("", other, "another node of the hub")
+	}
 	line("messages", n.MessagesBase, "base of the messages dialect; needs the key")
 	line("local", n.Local, "this machine's daemon; needs no key")
 	line("key", n.APIKey, "new at each start")

@@ -36,6 +36,8 @@ type granted struct {
 	Name   string `json:"name"`
 	Member string `json:"member"`
 	Region string `json:"region"`
+	// BaseURL is that of a key's region.
+	BaseURL string `json:"base_url"`
 }
 
 // grantRefusal is an error in the form of RFC 6749, 5.2.
@@ -129,7 +131,7 @@ func (c *client) postForm(ctx context.Context, path string, form url.Values, out
 
 // keys is `kith keys`: the account's own API keys.
 func (a *app) keys() *cobra.Command {
-	var name, reach, hub string
+	var name, reach, region, hub string
 	create := &cobra.Command{
 		Use: "create", Short: "Make an API key, approved in the browser, and print its secret, this once", Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -137,7 +139,7 @@ func (a *app) keys() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			form := url.Values{"scope": {"key"}, "name": {cmp.Or(name, "kith keys")}, "reach": {reach}}
+			form := url.Values{"scope": {"key"}, "name": {cmp.Or(name, "kith keys")}, "reach": {reach}, "region": {region}}
 			made, err := a.approved(cmd.Context(), toHub(address, ""), "make the key", form)
 			if err != nil {
 				return err
@@ -147,14 +149,18 @@ func (a *app) keys() *cobra.Command {
 				Secret string `json:"secret"`
 				Member string `json:"member"`
 				Region string `json:"region"`
-			}{made.ID, made.Secret, made.Member, made.Region}, func() {
+				// BaseURL is absent in the answers of older hubs.
+				BaseURL string `json:"base_url,omitempty"`
+			}{made.ID, made.Secret, made.Member, made.Region, made.BaseURL}, func() {
 				a.say("%s\n", made.Secret)
-				fmt.Fprintf(a.err, "A key of %s. It is shown this once; revoke it with `kith keys revoke %s`.\n", made.Member, made.ID)
+				fmt.Fprintf(a.err, "A key of %s in region %s, base URL %s. It is shown this once; revoke it with `kith keys revoke %s`.\n",
+					made.Member, made.Region, cmp.Or(made.BaseURL, address+"/v1"), made.ID)
 			})
 		},
 	}
 	create.Flags().StringVar(&name, "name", "", "what the key is for (default \"kith keys\")")
 	create.Flags().StringVar(&reach, "reach", "all", "what it reaches: all, shared (own and shared) or own")
+	create.Flags().StringVar(&region, "region", "", "the region whose machines it reaches (default: that of the hub)")
 	create.Flags().StringVar(&hub, "hub", "", "the hub's address (default: the one this machine is signed in to)")
 	list := &cobra.Command{
 		Use: "list", Short: "List my API keys", Args: cobra.NoArgs,
@@ -180,9 +186,9 @@ func (a *app) keyTable(keys []api.Key) {
 		if !k.Revoked.IsZero() {
 			state = "revoked"
 		}
-		rows = append(rows, []string{k.ID, k.Name, "…" + k.LastFour, k.Region, string(k.Reach), state, day(k.LastUsed)})
+		rows = append(rows, []string{k.ID, k.Name, "…" + k.LastFour, k.Region, string(k.Reach), state, day(k.LastUsed), k.BaseURL})
 	}
-	a.table("KEY NAME ENDS REGION REACH STATE USED", rows)
+	a.table("KEY NAME ENDS REGION REACH STATE USED BASE-URL", rows)
 }
 
 // hubToAsk returns the address of the hub: that of the flag, else of the environment,

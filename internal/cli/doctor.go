@@ -254,7 +254,7 @@ func (d *doctor) engines(ctx context.Context, config *daemonFile, status daemon.
 		defer cancel()
 		finder.Probe(ctx)
 		for _, f := range finder.Report() {
-			found = append(found, daemon.EngineStatus(f))
+			found = append(found, f)
 			models += f.Models
 		}
 	}

@@ -3,6 +3,7 @@ package cli
 import (
 	"context"
 	"crypto/rand"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -15,8 +16,6 @@ import (
 	"path/filepath"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
-	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 	"github.com/spf13/cobra"
 	"golang.org/x/sync/errgroup"
@@ -144,19 +143,20 @@ func (p *hubProcess) removeFirstLink() {
 
 // hubProcess is one hub with its files, sockets and servers.
 type hubProcess struct {
-	config   *hubFile
-	log      *slog.Logger
-	base     string // its address as members see it, without /v1
-	records  *store.DB
-	journal  *journal.Journal
-	live     *registry.Registry
-	hub      *hub.Hub
-	public   *http.Server
-	spool    *spool.Spool
-	listener net.Listener
-	operator net.Listener
-	admin    net.Listener  // metrics, health, profiles; nil: none
-	guard    gateway.Guard // of admin
+	config      *hubFile
+	log         *slog.Logger
+	base        string // its address as members see it, without /v1
+	records     *store.DB
+	journal     *journal.Journal
+	live        *registry.Registry
+	hub         *hub.Hub
+	public      *http.Server
+	certificate *tls.Config // of public; nil: plain HTTP
+	spool       *spool.Spool
+	listener    net.Listener
+	operator    net.Listener
+	admin       net.Listener  // metrics, health, profiles; nil: none
+	guard       gateway.Guard // of admin
 
 	mesh        *peer.Mesh   // the way to other hubs; nil: there are none
 	peers       net.Listener // at which they reach this one
@@ -211,6 +211,7 @@ func openHub(ctx context.Context, config *hubFile, log *slog.Logger) (p *hubProc
 	p.listener = clients.Listen(p.listener)
 	p.wire(clients)
 	p.public = gateway.NewServer(p.hub.Handler(), log)
+	p.certificate = certificate
 	p.public.TLSConfig, p.public.ConnState = certificate, clients.ConnState
 	return p, nil
 }
@@ -248,8 +249,8 @@ func (p *hubProcess) wire(clients *gateway.Clients) {
 		Peers: p.mesh,
 	})
 	p.hub = hub.New(hub.Config{
-		Node: p.config.Hub.Node.Text,
-		Region: p.config.Hub.Region.Text, Clients: clients, DB: p.records,
+		Node:   p.config.Hub.Node.Text,
+		Region: p.config.Hub.Region.Text, Regions: p.config.otherRegions(), Clients: clients, DB: p.records,
 		Wait: limits.Wait.Duration, WaitStream: limits.WaitStream.Duration, FirstByte: limits.FirstByte.Duration,
 		Running: bound(limits.Running), Waiting: bound(limits.Waiting), Machines: bound(limits.Machines),
 		KeepResponses: keep,
@@ -322,49 +323,19 @@ func (p *hubProcess) close() {
 	}
 }
 
+// adminHandler serves metrics and profiles; /healthz, which answers while the process
+// runs; and /readyz, which says whether a load balancer may send calls here.
 func (p *hubProcess) adminHandler() http.Handler {
-	metrics := prometheus.NewRegistry()
-	metrics.MustRegister(
-		collectors.NewGoCollector(),
-		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
-		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
-			Name: "kith_machines_online", Help: "Machines with a live tunnel to this hub.",
-		}, p.online),
-	)
-	for name, gauge := range map[string]struct {
-		help  string
-		value func(spool.Use) float64
-	}{
-		"kith_held_memory_bytes": {"Bytes of requests and answers that are held in memory.", func(u spool.Use) float64 { return float64(u.Memory) }},
-		"kith_held_disk_bytes":   {"Bytes of requests and answers that are held in files.", func(u spool.Use) float64 { return float64(u.Disk) }},
-	} {
-		metrics.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: gauge.help},
-			func() float64 { return gauge.value(p.spool.Use()) }))
-	}
-	metrics.MustRegister(prometheus.NewCounterFunc(prometheus.CounterOpts{
-		Name: "kith_held_refused_total", Help: "Requests and answers that were refused because no space was left.",
-	}, func() float64 { return float64(p.spool.Use().Refused) }))
 	mux := http.NewServeMux()
-	mux.Handle("GET /metrics", promhttp.HandlerFor(metrics, promhttp.HandlerOpts{}))
-	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) {
-		// A hub that cannot confirm rights refuses calls (docs/spec/security.md#revocation), so a
-		// load balancer should use another.
-		if !p.live.Confirmed(time.Now()) {
-			http.Error(w, "cannot read the database just now", http.StatusServiceUnavailable)
+	mux.Handle("GET /metrics", promhttp.HandlerFor(p.metrics(), promhttp.HandlerOpts{}))
+	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "ok") })
+	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, _ *http.Request) {
+		if err := p.hub.Ready(time.Now()); err != nil {
+			http.Error(w, "calls are refused: "+err.Error(), http.StatusServiceUnavailable)
 			return
 		}
 		fmt.Fprintln(w, "ok")
 	})
 	mux.Handle("GET /debug/pprof/", http.DefaultServeMux)
 	return mux
-}
-
-func (p *hubProcess) online() float64 {
-	n := 0
-	for machine := range p.live.Snapshot().Machines() {
-		if machine.Online {
-			n++
-		}
-	}
-	return float64(n)
 }

@@ -260,7 +260,7 @@ func TestHubAndItsOperator(t *testing.T) {
 	admin("key revoke " + field(key, "id"))
 	awaitRefusal(t)
 
-	for path, want := range map[string]string{"/healthz": "ok", "/metrics": "kith_machines_online 0", "/debug/pprof/cmdline": ""} {
+	for path, want := range map[string]string{"/healthz": "ok", "/readyz": "ok", "/metrics": "kith_machines_online 0", "/debug/pprof/cmdline": ""} {
 		res, err := http.Get(at.Admin + path)
 		if err != nil {
 			t.Fatal(err)

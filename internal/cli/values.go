@@ -173,6 +173,19 @@ func (r *region) UnmarshalText(text []byte) error {
 	return nil
 }
 
+// regionAddress is the address of a hub of another region.
+type regionAddress struct{ URL *url.URL }
+
+func (regionAddress) takes() string { return `an address such as "https://us.example.org", in quotes` }
+
+func (r *regionAddress) UnmarshalText(text []byte) (err error) {
+	r.URL, err = parseURL(r, strings.TrimSuffix(string(text), "/"), "members' keys would travel unencrypted")
+	if err == nil && r.URL.Path != "" {
+		err = fmt.Errorf("takes %s: without a path", r.takes())
+	}
+	return err
+}
+
 // proxy is an address or a network of proxies.
 type proxy struct{ Prefix netip.Prefix }
 

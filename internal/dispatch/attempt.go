@@ -101,6 +101,9 @@ func (d *Dispatcher) send(ctx context.Context, a *attempt) (*gateway.Answer, out
 	endpoint, _ := a.call.Request()
 	traced := httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{WroteHeaders: d.cfg.Ledger.RequestSync})
 	request, body := d.request(traced, a.call, a.Candidate, endpoint.Path())
+	if a.hold != "" {
+		request.Header.Set(headerHold, a.hold)
+	}
 	admitTimer := time.AfterFunc(admitTimeout, func() {
 		if request.Header.Get("Expect") != "" && body.withhold() {
 			cancel(errNotAdmitted)
@@ -109,7 +112,7 @@ func (d *Dispatcher) send(ctx context.Context, a *attempt) (*gateway.Answer, out
 	response, err := line.RoundTrip(request)
 	admitTimer.Stop() // a machine that answers took the call, whether or not it read the body
 	if err != nil {
-		a.gotBody = body.stop() && !errors.Is(err, registry.ErrBusy) && !errors.Is(err, registry.ErrNotTaken)
+		a.gotBody = body.stop() && !errors.Is(err, registry.ErrRefused) && !errors.Is(err, registry.ErrNotTaken)
 		out, f := classifyBreak(ctx, a.call, gone, err)
 		d.awaitHome(ctx, a, err)
 		if errors.Is(err, tunnel.ErrFull) || out == notAdmitted {
@@ -169,7 +172,7 @@ func (d *Dispatcher) hasStopped(ctx context.Context, a *attempt) bool {
 	r.Header = http.Header{tunnel.HeaderCorrelation: {a.call.ID}, tunnel.HeaderAttempt: {attemptHeader(a.call, a.Machine)}}
 	response, err := line.RoundTrip(r)
 	if err != nil {
-		return errors.Is(err, registry.ErrLost) || errors.Is(err, registry.ErrNotTaken) || awaitTunnelEnd(ctx, line.Gone)
+		return errors.Is(err, registry.ErrLost) || errors.Is(err, registry.ErrRefused) || awaitTunnelEnd(ctx, line.Gone)
 	}
 	response.Body.Close()
 	return response.StatusCode == http.StatusNoContent
@@ -270,7 +273,7 @@ func classifyBreak(ctx context.Context, call *gateway.Call, gone <-chan struct{}
 		return failed, context.Cause(ctx)
 	case errors.As(err, &f):
 		return failed, f
-	case errors.Is(err, tunnel.ErrFull), errors.Is(err, registry.ErrBusy):
+	case errors.Is(err, tunnel.ErrFull), errors.Is(err, registry.ErrRefused):
 		return busy, nil
 	case errors.Is(err, registry.ErrNotTaken):
 		return notTaken, nil

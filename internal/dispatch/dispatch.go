@@ -105,6 +105,9 @@ func New(cfg Config) *Dispatcher {
 	}
 	d := &Dispatcher{cfg: cfg}
 	d.scheduler.refresh, d.scheduler.activity = d.refresh, cfg.Activity
+	if name := cfg.Registry.Name(); name != "" {
+		d.scheduler.connect(name, cfg.Registry.AnnounceWaiting, cfg.Registry.SendGrant)
+	}
 	d.active.maxRunning, d.active.maxWaiting = max(cfg.Running, 0), max(cfg.Waiting, 0)
 	return d
 }

@@ -19,6 +19,10 @@ import (
 // (spec/peers.md#headers). The machine does not get it.
 const headerAsk = "Kith-Ask"
 
+// headerHold names the slot that the home of a machine granted to a call of another node
+// (spec/peers.md#grant).
+const headerHold = "Kith-Hold"
+
 // askOf returns what is sent of a call to the home of the machine that it is tried on.
 // proven reports whether the machine has served a call here.
 func askOf(call *gateway.Call, proven bool) string {
@@ -87,8 +91,9 @@ func (f forwarding) RoundTrip(r *http.Request) (*http.Response, error) {
 //  3. The caller does not reach the machine, or that cannot be confirmed: no_reach.
 //  4. A count of tokens is passed on. It uses no slot.
 //  5. This attempt of the call was here before: repeated.
-//  6. The machine takes no calls of the caller now: busy or unavailable.
-//  7. Calls that wait here get the machine's free slots first. None is left: busy.
+//  6. The call was granted a slot that is still held for it: it gets that.
+//  7. The machine takes no calls of the caller now: busy or unavailable. Calls that wait
+//     get the machine's free slots first. None is left: busy.
 //  8. The call is passed on, and its answer back. It ends as soon as the other node
 //     ends it, or the caller does not reach the machine any more.
 func (d *Dispatcher) ServeForwarded(w http.ResponseWriter, r *http.Request) {
@@ -103,11 +108,17 @@ func (d *Dispatcher) ServeForwarded(w http.ResponseWriter, r *http.Request) {
 		registry.Refuse(w, registry.RefusalOfAbsent(machine, generation))
 		return
 	}
-	request := registry.RelayedRequest(r, headerAsk)
+	request := registry.RelayedRequest(r, headerAsk, headerHold)
 	if r.URL.Path == tunnel.PathEnded || r.URL.Path == tunnel.PathControl {
 		relay(w, line, request)
 		return
 	}
+	held := d.scheduler.redeem(r.Header.Get(headerHold))
+	defer func() {
+		if held != nil {
+			d.scheduler.release(held, unused)
+		}
+	}()
 	call, proven, err := readAsk(r.Header.Get(headerAsk))
 	if err != nil {
 		http.Error(w, "cannot read "+headerAsk+": "+err.Error(), http.StatusBadRequest)
@@ -137,14 +148,18 @@ func (d *Dispatcher) ServeForwarded(w http.ResponseWriter, r *http.Request) {
 		record.Served() // as the other node has seen
 		seen, _ = fleet.StateOf(snapshot, &query, machine)
 	}
-	if reason := refusalOf(seen.State); reason != "" {
-		registry.Refuse(w, reason)
-		return
-	}
-	slot := d.scheduler.take([]fleet.Candidate{seen.Candidate}, call.Model, query.Now)
-	if slot == nil {
-		registry.Refuse(w, registry.RefusedBusy)
-		return
+	slot := held
+	if slot != nil && slot.Machine.ID == id && slot.model == call.Model {
+		held = nil
+	} else {
+		if reason := refusalOf(seen.State); reason != "" {
+			registry.Refuse(w, reason)
+			return
+		}
+		if slot = d.scheduler.take([]fleet.Candidate{seen.Candidate}, call.Model, query.Now); slot == nil {
+			registry.Refuse(w, registry.RefusedBusy)
+			return
+		}
 	}
 	d.serveForwarded(w, request, call, slot, line)
 }

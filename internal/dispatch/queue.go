@@ -26,6 +26,12 @@ type cohort struct {
 	query   fleet.Query
 	waiters []*waiter
 	first   *waiter // of waiters, by which the cohort is in its place; nil: it is empty
+	node    string  // the other node at which the calls wait; empty: this one
+	id      int64   // at its node; 0: there are no other nodes
+	// announced is the numbers of its oldest calls, as announced to the other nodes; known
+	// is the calls that another node announced, also those that were granted a slot.
+	announced []int64
+	known     map[int64]*waiter
 }
 
 // waiter is one waiting call. What takes it out of its queue with a result sends the
@@ -33,9 +39,13 @@ type cohort struct {
 type waiter struct {
 	cohort  *cohort
 	arrived time.Time
-	number  int64 // orders calls that arrived at the same instant
-	result  chan waitResult
-	left    bool // it is in no queue any more; guarded by scheduler.mu
+	// turn and rank order the calls of a queue: turn is the arrival, and where calls of
+	// several nodes wait the arrival in steps of slack, in which rank decides.
+	turn   time.Time
+	rank   uint64
+	number int64           // orders calls that arrived at the same instant
+	result chan waitResult // nil for a call of another node
+	left   bool            // it is in no queue any more; guarded by scheduler.mu
 }
 
 func newQueue(model fleet.ModelID, offered fleet.OfferedBy) *queue {
@@ -45,7 +55,7 @@ func newQueue(model fleet.ModelID, offered fleet.OfferedBy) *queue {
 func (w *waiter) before(other *waiter) bool { return byArrival(w, other) < 0 }
 
 func byArrival(a, b *waiter) int {
-	return cmp.Or(a.arrived.Compare(b.arrived), cmp.Compare(a.number, b.number))
+	return cmp.Or(a.turn.Compare(b.turn), cmp.Compare(a.rank, b.rank), cmp.Compare(a.number, b.number), cmp.Compare(a.cohort.node, b.cohort.node))
 }
 
 func byFirst(a, b *cohort) int { return byArrival(a.first, b.first) }
@@ -66,7 +76,7 @@ func deleteSorted[E any](from []E, e E, order func(a, b E) int) []E {
 // first waiter.
 func (q *queue) cohortOf(query fleet.Query) *cohort {
 	for _, c := range q.byCaller[query.Caller] {
-		if alike(&c.query, &query) {
+		if c.node == "" && alike(&c.query, &query) {
 			return c
 		}
 	}

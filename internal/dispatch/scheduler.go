@@ -14,7 +14,7 @@ import (
 // scheduler reserves the slots of machines for calls, and holds the calls that wait
 // for one: a queue a model, oldest first. A waiting call gets its slot from
 // grantSlots alone; a call that does not wait takes one after grantSlots found no
-// waiting call for it.
+// waiting call for it. Calls of other nodes wait in the same queues (exchange).
 type scheduler struct {
 	// refresh is Dispatcher.refresh.
 	refresh func(*fleet.Query) *fleet.Snapshot
@@ -28,6 +28,7 @@ type scheduler struct {
 	joined      int64     // how many calls have joined a queue so far
 	unconfirmed bool      // the store could not be read: the next tick decides for all
 	minute      time.Time // in which the last tick found waiting calls
+	exchange
 }
 
 // waitResult is what ends a wait: a reserved slot, or the refusal that holds now.
@@ -45,6 +46,7 @@ type reservation struct {
 	since time.Time
 	once  sync.Once // of the release
 	extra int       // slots beside the first, for the further answers of one call
+	hold  string    // of the slot that the machine's home granted; empty: none
 }
 
 // slotUse is how a reservation was used.
@@ -56,10 +58,14 @@ const (
 	ran                        // it took the call
 )
 
-// reserve reserves a slot of the candidate; nil if none is free any more.
+// reserve reserves a slot of the candidate; nil if none is free any more. The limits of
+// a machine that is connected to another node are counted there.
 func reserve(c fleet.Candidate, model fleet.ModelID, now time.Time) *reservation {
 	if !c.Machine.Reserve(model, c.Class) {
 		return nil
+	}
+	if c.Machine.Elsewhere {
+		c.Limits = nil
 	}
 	if c.Limits != nil && !c.Limits.Reserve(now) {
 		c.Machine.Release(model)
@@ -86,7 +92,8 @@ func (r *reservation) undo(use slotUse) {
 // grantSlots grants a machine's free slots to waiting calls, and reports whether it
 // granted any (spec/routing.md#wait-order). Needs mu.
 //
-//  1. A machine that is not in the snapshot has no slots to grant.
+//  1. A machine that is not in the snapshot has no slots to grant. One that is connected
+//     to another node has its slots granted there.
 //  2. While the store cannot be read, nothing is granted; the next tick decides
 //     again.
 //  3. A free slot goes to a call of the machine's owner that waits for any of the
@@ -98,11 +105,12 @@ func (r *reservation) undo(use slotUse) {
 //  6. Steps 3 to 5 repeat while the machine has a free slot. A reservation that
 //     fails was lost to a call that does not wait, and is tried again with what is
 //     free then. This ends, since StateOf and reserve look at the same counts.
+//  7. The slot of a call of another node is held, and offered to that node.
 func (s *scheduler) grantSlots(id fleet.MachineID) (granted bool) {
 	var moment fleet.Query
 	snapshot := s.refresh(&moment)
 	machine := snapshot.Machine(id)
-	if machine == nil {
+	if machine == nil || machine.Elsewhere {
 		return false
 	}
 	if moment.Unconfirmed {
@@ -115,11 +123,20 @@ func (s *scheduler) grantSlots(id fleet.MachineID) (granted bool) {
 			break
 		}
 		if r := reserve(candidate, w.cohort.query.Model, moment.Now); r != nil {
-			s.resolve(w, waitResult{slot: r, decision: gateway.Decision{Verdict: fleet.Try, Row: rowReady}})
+			if w.cohort.node != "" {
+				s.offer(w, r)
+			} else {
+				s.resolve(w, granting(r))
+			}
 			granted = true
 		}
 	}
 	return granted
+}
+
+// granting is the result of a wait that ends with a slot.
+func granting(r *reservation) waitResult {
+	return waitResult{slot: r, decision: gateway.Decision{Verdict: fleet.Try, Row: rowReady}}
 }
 
 // nextWaiter returns the waiting call that the machine's next slot goes to, and the
@@ -130,6 +147,9 @@ func (s *scheduler) nextWaiter(snapshot *fleet.Snapshot, machine *fleet.Machine,
 		for _, c := range cohorts {
 			if best != nil && best.before(c.first) {
 				return
+			}
+			if c.node != "" && s.isPaused(machine.ID, c.node, now) {
+				continue
 			}
 			query := c.query
 			query.Now = now
@@ -168,7 +188,8 @@ func (s *scheduler) queuesOf(machine *fleet.Machine) (queues []*queue) {
 //     again.
 //  2. Try: grantSlots grants the candidates' slots, to calls of other cohorts as
 //     well. This repeats until nothing is granted or the cohort is empty.
-//  3. Refuse: all calls of the cohort end with the refusal.
+//  3. Refuse: all calls of the cohort end with the refusal, unless they wait at another
+//     node, which decides.
 //  4. Wait: they wait on.
 func (s *scheduler) decide(c *cohort, full []fleet.MachineID) {
 	for len(c.waiters) > 0 {
@@ -181,10 +202,8 @@ func (s *scheduler) decide(c *cohort, full []fleet.MachineID) {
 		case d.Row == rowUnconfirmed:
 			s.unconfirmed = true
 		case d.Verdict == fleet.Try:
-			for _, candidate := range d.Candidates {
-				granted = s.grantSlots(candidate.Machine.ID) || granted
-			}
-		case d.Verdict == fleet.Refuse:
+			granted = s.grantCandidates(snapshot, query, d.Candidates)
+		case d.Verdict == fleet.Refuse && c.node == "":
 			for len(c.waiters) > 0 { // the last first: the cohort keeps its place until it is empty
 				s.resolve(c.waiters[len(c.waiters)-1], waitResult{refusal: d.Fault, decision: decisionTrace(d)})
 			}
@@ -193,6 +212,26 @@ func (s *scheduler) decide(c *cohort, full []fleet.MachineID) {
 			return
 		}
 	}
+}
+
+// grantCandidates grants the slots of the candidates, and reports whether it granted any.
+// Where other nodes grant some of them, it looks at all machines that are ready: those of
+// this node may not be among the best. Needs mu.
+func (s *scheduler) grantCandidates(snapshot *fleet.Snapshot, query fleet.Query, candidates []fleet.Candidate) (granted bool) {
+	elsewhere := false
+	for _, c := range candidates {
+		elsewhere = elsewhere || c.Machine.Elsewhere
+		granted = s.grantSlots(c.Machine.ID) || granted
+	}
+	if granted || !elsewhere {
+		return granted
+	}
+	for seen := range fleet.Reachable(snapshot, query) {
+		if seen.State == fleet.Ready && s.grantSlots(seen.Machine.ID) {
+			return true
+		}
+	}
+	return false
 }
 
 // decideAll decides for each cohort, and holds mu for one at a time: the order in
@@ -206,7 +245,8 @@ func (s *scheduler) decideAll(cohorts []*cohort, full ...fleet.MachineID) {
 }
 
 // take reserves a slot of the first candidate that has one, for a call that does
-// not wait; waiting calls get theirs first. now is the time of the decision, so that
+// not wait; waiting calls get theirs first, also from the homes of machines that are
+// connected to other nodes. now is the time of the decision, so that
 // a call counts in a share's day by the clock that found room in it.
 func (s *scheduler) take(candidates []fleet.Candidate, model fleet.ModelID, now time.Time) *reservation {
 	crowded := s.waitCount.Load() > 0
@@ -215,7 +255,11 @@ func (s *scheduler) take(candidates []fleet.Candidate, model fleet.ModelID, now 
 		defer s.mu.Unlock()
 	}
 	for _, c := range candidates {
-		if crowded {
+		if crowded && c.Machine.Elsewhere {
+			if w, _ := s.nextWaiter(s.refresh(new(fleet.Query)), c.Machine, now); w != nil {
+				continue
+			}
+		} else if crowded {
 			s.grantSlots(c.Machine.ID)
 		}
 		if r := reserve(c, model, now); r != nil {
@@ -341,23 +385,38 @@ func (s *scheduler) join(query fleet.Query, arrived time.Time) *waiter {
 	query.Full = nil // that a machine was busy holds until the next event
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	q := s.queues[query.Model]
+	s.joined++
+	w := &waiter{arrived: arrived, number: s.joined, result: make(chan waitResult, 1), cohort: s.queueOf(query.Model).cohortOf(query)}
+	s.enlist(w)
+	s.insert(w)
+	if w.cohort.first == w {
+		s.decide(w.cohort, full)
+	}
+	s.announceFirst(w.cohort)
+	return w
+}
+
+// queueOf returns the queue of a model. Needs mu.
+func (s *scheduler) queueOf(model fleet.ModelID) *queue {
+	q := s.queues[model]
 	if q == nil {
 		if s.queues == nil {
 			s.queues = make(map[fleet.ModelID]*queue)
 		}
-		q = newQueue(query.Model, s.refresh(new(fleet.Query)).OfferedBy(query.Model))
-		s.queues[query.Model] = q
+		q = newQueue(model, s.refresh(new(fleet.Query)).OfferedBy(model))
+		s.queues[model] = q
 	}
-	s.joined++
-	w := &waiter{arrived: arrived, number: s.joined, result: make(chan waitResult, 1), cohort: q.cohortOf(query)}
-	q.insert(w)
+	return q
+}
+
+// insert puts w into the queue of its cohort. Needs mu.
+func (s *scheduler) insert(w *waiter) {
+	s.order(w)
+	w.left = false
+	w.cohort.queue = s.queueOf(w.cohort.query.Model)
+	w.cohort.queue.insert(w)
 	s.waitCount.Add(1)
 	s.activity()
-	if w.cohort.first == w {
-		s.decide(w.cohort, full)
-	}
-	return w
 }
 
 // leave takes w out of its queue. If its wait ended at the same moment, leave
@@ -427,6 +486,10 @@ func (s *scheduler) remove(w *waiter) {
 		delete(s.queues, q.model)
 	}
 	w.left = true
+	if w.cohort.node == "" {
+		delete(s.calls, w.number)
+	}
 	s.waitCount.Add(-1)
+	s.announceFirst(w.cohort)
 	s.activity()
 }

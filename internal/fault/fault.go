@@ -42,6 +42,10 @@ const (
 
 	NotFound   Code = "not_found"
 	NotAllowed Code = "not_allowed"
+
+	// Of machines that connect only.
+
+	WrongRegion Code = "wrong_region"
 )
 
 // WaitElapsed is the reason of a 503 whose cause is a wait that ended

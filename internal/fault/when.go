@@ -22,7 +22,7 @@ var codes = map[Code]struct {
 	InvalidRequest:           {400, "The request cannot be understood: `message` says why and `param` names the member at fault. For audio also: no machine in the region offers any speech model. Sending it again does not help."},
 	ContextLengthExceeded:    {400, "The prompt is longer than the model's context: \"prompt is too long: N tokens > M maximum\", where the engine reports the numbers. Send less, or choose a model with a longer context."},
 	PreviousResponseNotFound: {400, "The response that is referred to, or named in the path, is unknown, has expired, was deleted, was not stored, or is another member's."},
-	InvalidAPIKey:            {401, "The key is missing, wrong or revoked, or two headers carry different ones. Hosted only."},
+	InvalidAPIKey:            {401, "The key is missing, wrong or revoked, or two headers carry different ones; or it is of a region that this hub does not know (`message` says so). Hosted only."},
 	ForbiddenOrigin:          {403, "A web page, or a request under a foreign Host, reached the local surface. Local only."},
 	RouteNotFound:            {404, "No such path; `message` names the nearest right one. Check whether the base URL should include `/v1`."},
 	MethodNotAllowed:         {405, "The path does not take this method; `Allow` says which it takes."},
@@ -35,6 +35,7 @@ var codes = map[Code]struct {
 	NoInferenceBackend:       {503, "This daemon was built without an engine and knows nothing else that could serve. Local only."},
 	EngineTimeout:            {504, "A machine took the request and its engine did not answer in time."},
 	NotFound:                 {404, "Under `/api/` only: nothing that is yours, or that you may see, has this name."},
+	WrongRegion:              {421, "For machines that connect only: the credential is of another region, whose hub's address `message` and the header `Kith-Hub` name where it is known. Sign in there with `kith login --hub`."},
 	NotAllowed:               {403, "Under `/api/` only: you may see it but not change it; `message` says who may."},
 }
 

@@ -69,6 +69,9 @@ type Machine struct {
 	Created   time.Time
 	// Online says that a tunnel is live and acknowledged.
 	Online bool
+	// Elsewhere says that the tunnel ends at another hub node, which grants its slots and
+	// counts the limits of its owner.
+	Elsewhere bool
 	// ReturningUntil is, for a machine that is not online, the end of the time in
 	// which it is expected back (spec/routing.md#returning). The zero time: it is not.
 	ReturningUntil time.Time

@@ -90,7 +90,7 @@ func (a Access) State(m *Machine, o *Offer, now time.Time) (CandidateState, bool
 func (a *Access) evaluate(c *CandidateState, m *Machine, o *Offer, q *Query) bool {
 	*c = CandidateState{Candidate: Candidate{Machine: m, Offer: o, Class: a.Class}}
 	c.free, c.total = m.room(o)
-	room := c.free > 0 && !o.Load.Record(a.Class).leftOutAt(q.Now) && !slices.Contains(q.Full, m.ID)
+	room := c.free > 0 && !o.Load.Record(a.Class).LeftOut(q.Now) && !slices.Contains(q.Full, m.ID)
 	if a.Class == Own {
 		c.State = m.state(Own, nil, q.Now, room)
 		return true

@@ -78,8 +78,8 @@ func (r *Record) Refused(sent, now time.Time, race bool) (until time.Time) {
 	return until
 }
 
-// leftOutAt reports whether the machine is left out at that time.
-func (r *Record) leftOutAt(now time.Time) bool { return r.leftOut.Load() > now.UnixNano() }
+// LeftOut reports whether the machine is left out at that time.
+func (r *Record) LeftOut(now time.Time) bool { return r.leftOut.Load() > now.UnixNano() }
 
 // proven reports whether callers of that class rely on what the machine says about
 // its slots and its speed. A machine reached through a group has to serve a call

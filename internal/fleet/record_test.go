@@ -17,12 +17,12 @@ func TestRefusalsDouble(t *testing.T) {
 		if got := until.Sub(now); got != want*time.Second {
 			t.Fatalf("refusal %d: left out for %s", i, got)
 		}
-		if !r.leftOutAt(until.Add(-1)) || r.leftOutAt(until) {
+		if !r.LeftOut(until.Add(-1)) || r.LeftOut(until) {
 			t.Fatalf("refusal %d: not left out until %s", i, until)
 		}
 		now = until
 	}
-	if !r.Served() || r.leftOutAt(now.Add(-1)) || r.Served() {
+	if !r.Served() || r.LeftOut(now.Add(-1)) || r.Served() {
 		t.Error("a call that was served changes what the machine is sent, once")
 	}
 	if until := r.Refused(now, now, false); until != now.Add(30*time.Second) {

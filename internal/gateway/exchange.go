@@ -30,6 +30,7 @@ type exchange struct {
 	arrived      time.Time
 	route        *route // nil until the path was matched
 	envelope     dialect.Dialect
+	region       string // to which the request is forwarded; empty: it is not
 	caller       Caller
 	identified   bool // caller was identified, or there is no need to
 	bodyDone     bool // the body was read, or seen to
@@ -62,15 +63,19 @@ func newExchange(g *Edge, w http.ResponseWriter, r *http.Request) *exchange {
 	}
 	x.envelope = envelopeOf(r, nil)
 	x.bodyDone = r.ContentLength == 0 || r.ProtoMajor > 1 // HTTP/2 resets a stream by itself
-	id := []string{x.id}
-	h := w.Header()
-	h["X-Correlation-Id"], h["Request-Id"], h["X-Request-Id"] = id, id, id
-	if r.ProtoMajor == 1 && r.TransferEncoding != nil {
+	x.setHeaders()
+	return x
+}
+
+// setHeaders sets the headers that each answer has.
+func (x *exchange) setHeaders() {
+	h, id := x.w.Header(), []string{x.id}
+	h[correlationHeader], h["Request-Id"], h["X-Request-Id"] = id, id, id
+	if x.r.ProtoMajor == 1 && x.r.TransferEncoding != nil {
 		// net/http has dropped a Content-Length beside it; where the two differ, what follows must not be read as a request
 		// (spec/security.md#smuggling).
 		h["Connection"] = []string{"close"}
 	}
-	return x
 }
 
 // run serves the request; a panic is a defect of this request only (spec/api.md#internal-error).
@@ -100,6 +105,9 @@ func (x *exchange) serve() error {
 	}
 	if x.g.on == hosted && !matched.open && !x.identified {
 		if err := x.identify(); err != nil {
+			if region, ok := errors.AsType[OtherRegion](err); ok {
+				return x.forward(string(region), err)
+			}
 			return err
 		}
 	}

@@ -13,6 +13,7 @@ import (
 	"context"
 	"log/slog"
 	"net/http"
+	"net/url"
 	"time"
 
 	"github.com/kith/kith/internal/fault"
@@ -27,6 +28,10 @@ type Config struct {
 	// invalid_api_key for any secret that is not valid now, another one when that is not known. nil makes the local
 	// surface, which needs no key (spec/api.md#local-no-key).
 	Identify func(ctx context.Context, secret string) (Caller, error)
+	// Region is the name of this surface's region, and Regions has the addresses of the others. A request whose key is of
+	// one of those, which Identify reports by an OtherRegion, is forwarded there; of any other it is refused.
+	Region  string
+	Regions map[string]*url.URL
 	// Base is the surface's address as callers see it, without /v1, and Version the
 	// program's: both are in the answer to GET /.
 	Base, Version string
@@ -48,8 +53,8 @@ type Config struct {
 	// Count asks a tokenizer for the number of tokens of a call's prompt, without serving the call; 0: no tokenizer
 	// answered before ctx ended. An error is the refusal of a call that nothing could serve. nil: there is no tokenizer.
 	Count func(ctx context.Context, call *Call) (tokens int64, err error)
-	// Refused gets each request of an identified caller for an inference route that did not reach the Backend: Call has
-	// what is known of it, and no Body. May be nil.
+	// Refused gets each request for an inference route that did not reach the Backend: Call has what is known of it, and
+	// no Body. Its Caller is zero if the caller was not identified. May be nil.
 	Refused func(*Call, Outcome)
 	// Turns keeps the turns of the responses dialect; nil: none are kept.
 	Turns *Turns
@@ -90,6 +95,7 @@ func New(c Config) *Edge {
 	}
 	g := &Edge{
 		Config: c, on: hosted, buckets: buckets{rate: c.Rate}, counts: buckets{rate: countRate},
+		forwards: buckets{rate: c.Rate}, transport: newRegionTransport(c.Limits.Unary),
 		late: fault.New(fault.EngineTimeout, "the answer took longer than %s: ask for less, or stream it", c.Limits.Unary),
 	}
 	if c.Identify == nil {
@@ -106,7 +112,10 @@ type Edge struct {
 	buckets buckets
 	counts  buckets // of those that machines are asked for
 	misses  misses
-	late    *fault.Fault // of a unary call past its limit
+	// forwards limits the requests with keys of other regions, for each client's address.
+	forwards  buckets
+	transport *http.Transport // to other regions
+	late      *fault.Fault    // of a unary call past its limit
 }
 
 // ServeHTTP serves one request, its end included: the answer or the fault, the

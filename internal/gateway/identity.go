@@ -1,6 +1,7 @@
 package gateway
 
 import (
+	"errors"
 	"net/http"
 	"strings"
 
@@ -22,7 +23,8 @@ func (x *exchange) identify() error {
 	}
 	caller, err := x.g.Identify(x.r.Context(), secret)
 	if err != nil {
-		if f := fault.Of(err); f.Code != fault.InvalidAPIKey {
+		f := fault.Of(err)
+		if _, ok := errors.AsType[OtherRegion](err); ok || f.Code != fault.InvalidAPIKey {
 			return f
 		}
 		return refusedKey().Because(err)

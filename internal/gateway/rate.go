@@ -18,8 +18,8 @@ type Rate struct {
 	Burst     int
 }
 
-// bucketKey names who shares a bucket: an API key or a machine credential. The
-// zero key is the local surface's.
+// bucketKey names who shares a bucket: an API key or a machine credential, or for
+// keys of other regions a client's address. The zero key is the local surface's.
 type bucketKey struct {
 	key     string
 	machine fleet.MachineID
@@ -27,8 +27,8 @@ type bucketKey struct {
 
 func bucketOf(c Caller) bucketKey { return bucketKey{key: c.KeyID, machine: c.Machine} }
 
-// buckets limits requests per key. Only keys that were found good come here,
-// so their number is bounded by the members'; idle ones are dropped besides.
+// buckets limits requests per key. Only keys that were found good come here, and the
+// addresses of clients that connected; idle ones are dropped.
 type buckets struct {
 	rate Rate
 	perKey[*rate.Limiter]

@@ -216,7 +216,7 @@ func (x *exchange) report(f *fault.Fault, cancelled bool) {
 	switch {
 	case x.routed && x.g.Finished != nil:
 		x.g.Finished(x.call, out)
-	case !x.routed && x.identified && f != nil && x.route.inference() && x.g.Refused != nil:
+	case !x.routed && f != nil && x.route.inference() && x.g.Refused != nil:
 		x.g.Refused(x.refused(), out)
 	}
 	x.log(f, out)
@@ -267,7 +267,7 @@ func (x *exchange) log(f *fault.Fault, out Outcome) {
 	switch {
 	case f != nil && f.Code == fault.InternalError:
 		level = slog.LevelError
-	case x.identified && x.route.inference():
+	case (x.identified || x.region != "") && x.route.inference():
 		level = slog.LevelInfo
 	}
 	ctx := context.WithoutCancel(x.r.Context())
@@ -285,6 +285,9 @@ func (x *exchange) log(f *fault.Fault, out Outcome) {
 	}
 	if x.caller.Member != "" {
 		attrs = append(attrs, slog.String("member", string(x.caller.Member)), slog.String("key", x.caller.KeyID))
+	}
+	if x.region != "" {
+		attrs = append(attrs, slog.String("region", x.region))
 	}
 	if x.routed {
 		attrs = append(attrs,

@@ -3,6 +3,7 @@ package hub
 import (
 	"context"
 	"errors"
+	"fmt"
 	"maps"
 	"math/rand/v2"
 	"net/http"
@@ -17,6 +18,7 @@ import (
 	"github.com/kith/kith/internal/credential"
 	"github.com/kith/kith/internal/fault"
 	"github.com/kith/kith/internal/fleet"
+	"github.com/kith/kith/internal/gateway"
 	"github.com/kith/kith/internal/tunnel"
 )
 
@@ -24,9 +26,10 @@ import (
 // its tunnel lives (spec/tunnel.md). It refuses, in this order:
 //
 //  1. 503: too many tunnels are in their handshake.
-//  2. 401: the credential is missing, wrong or revoked.
-//  3. 409: the daemon was fenced, and the one that took its place is connected.
-//  4. 503: the machine dials too often, its owner has too many machines connected, or
+//  2. 421: the credential is of another region.
+//  3. 401: the credential is missing, wrong or revoked.
+//  4. 409: the daemon was fenced, and the one that took its place is connected.
+//  5. 503: the machine dials too often, its owner has too many machines connected, or
 //     the store does not answer.
 //
 // A panic is a defect of this request only.
@@ -49,6 +52,9 @@ func (h *Hub) acceptTunnel(w http.ResponseWriter, r *http.Request) {
 
 	machine, owner, err := h.machineOf(r)
 	if err != nil {
+		if region, ok := errors.AsType[gateway.OtherRegion](err); ok && h.cfg.Regions[string(region)] != nil {
+			w.Header().Set(tunnel.HeaderHub, h.cfg.Regions[string(region)].String())
+		}
 		api.Refuse(w, fault.Of(err))
 		return
 	}
@@ -173,8 +179,11 @@ func (h *Hub) machineOf(r *http.Request) (account.Machine, account.Member, error
 		return account.Machine{}, account.Member{}, badMachine()
 	}
 	secret, err := credential.Parse(text)
-	if err != nil || secret.Kind() != credential.MachineKey || secret.Region() != h.cfg.Region {
+	if err != nil || secret.Kind() != credential.MachineKey {
 		return account.Machine{}, account.Member{}, badMachine()
+	}
+	if region := secret.Region(); region != h.cfg.Region {
+		return account.Machine{}, account.Member{}, h.misdirected(region)
 	}
 	machine, owner, err := h.records.MachineByHash(r.Context(), secret.Hash())
 	switch {
@@ -190,6 +199,16 @@ func (h *Hub) machineOf(r *http.Request) (account.Machine, account.Member, error
 // refused together do not come back together.
 func comeBack(code fault.Code, text string) *fault.Fault {
 	return fault.New(code, "%s", text).WithRetryAfter(2 + rand.IntN(4))
+}
+
+// misdirected is the fault of a machine of another region (spec/tunnel.md#statuses).
+func (h *Hub) misdirected(region string) *fault.Fault {
+	next := "sign in at a hub of that region, with kith login --hub"
+	if at := h.cfg.Regions[region]; at != nil {
+		next = fmt.Sprintf("sign in there with kith login --hub %s", at)
+	}
+	return fault.New(fault.WrongRegion, "this machine's credential is of region %q and this hub serves %q: %s", region, h.cfg.Region, next).
+		Because(gateway.OtherRegion(region))
 }
 
 func badMachine() *fault.Fault {

@@ -5,7 +5,9 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"net/url"
 	"strconv"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -27,7 +29,7 @@ func (r *rig) knock(authorization string) reply {
 }
 
 func TestTunnelRefused(t *testing.T) {
-	r := newRig(t, Config{Admissions: 1})
+	r := newRig(t, Config{Admissions: 1, Regions: map[string]*url.URL{"us": {Scheme: "https", Host: "us.example"}}})
 	_, key := r.member("ann")
 	machineID, good := r.machine("ann", "box")
 	before := r.kept.lookups.Load()
@@ -36,7 +38,6 @@ func TestTunnelRefused(t *testing.T) {
 		"another scheme":     "Basic " + good,
 		"mistyped":           "Bearer " + mistyped(good),
 		"an API key":         "Bearer " + key,
-		"of another region":  "Bearer " + elsewhere(credential.MachineKey),
 		"unknown (looks up)": "Bearer " + credential.Mint(credential.MachineKey, "home").Reveal(),
 	} {
 		a := r.knock(authorization)
@@ -46,6 +47,17 @@ func TestTunnelRefused(t *testing.T) {
 	}
 	if n := r.kept.lookups.Load() - before; n != 1 {
 		t.Errorf("%d look-ups", n)
+	}
+
+	for region, address := range map[string]string{"moon": "", "us": "https://us.example"} {
+		a := r.knock("Bearer " + credential.Mint(credential.MachineKey, region).Reveal())
+		message, _ := a.Body["error"].(map[string]any)["message"].(string)
+		if a.Status != 421 || a.code() != "wrong_region" || a.Header.Get("Kith-Hub") != address || !strings.Contains(message, address) || !strings.Contains(message, region) {
+			t.Errorf("of region %s: %d %v %v", region, a.Status, a.Body, a.Header)
+		}
+	}
+	if n := r.kept.lookups.Load() - before; n != 1 {
+		t.Errorf("%d look-ups after those of other regions", n)
 	}
 
 	soon := func(name string, a reply, code string) {

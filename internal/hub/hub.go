@@ -7,7 +7,7 @@
 //	operator ─▶ the management API on a socket of its own
 //
 // Here are the wiring (hub.go, management.go), who calls (identify.go), how machines
-// connect (accept.go) and how the hub is (health.go).
+// connect (accept.go), how the hub is (health.go) and what it measures (metrics.go).
 package hub
 
 import (
@@ -16,6 +16,7 @@ import (
 	"errors"
 	"log/slog"
 	"net/http"
+	"net/url"
 	"strings"
 	"time"
 
@@ -38,9 +39,11 @@ import (
 type Config struct {
 	// Node is this hub's name among those that share the database.
 	Node string
-	// Region is the region that this hub serves. Keys of another are refused.
-	// Default "home".
+	// Region is the region that this hub serves. Default "home".
 	Region string
+	// Regions has the addresses of the other regions of the same database, by name.
+	// Requests with their keys are forwarded there; those of any other are refused.
+	Regions map[string]*url.URL
 	// Wait and WaitStream limit how long a unary and a streamed call wait for a
 	// machine. Defaults 60 s and 180 s.
 	Wait, WaitStream time.Duration
@@ -67,7 +70,7 @@ type Config struct {
 	// negative: none are.
 	KeepResponses time.Duration
 	// Edge configures the gateway: limits and rates. New sets its Backend, Identify,
-	// Finished, Refused, Turns and Count.
+	// Region, Regions, Finished, Refused, Turns and Count.
 	Edge gateway.Config
 	// Site configures the members' pages. New sets its Try, Call, Health and Limits.
 	Site site.Config
@@ -125,6 +128,7 @@ type Hub struct {
 	tunnels  tunnels
 	admitted chan struct{} // holds one for each tunnel in its handshake
 	paces    paces
+	metrics  callMetrics
 }
 
 // New returns a hub over a store and a registry, which it observes. Run both.
@@ -138,6 +142,7 @@ func New(cfg Config, records Records, live *registry.Registry) *Hub {
 		admitted: make(chan struct{}, cfg.Admissions),
 		tunnels:  tunnels{most: max(cfg.Machines, 0), of: map[string]int{}},
 		paces:    paces{by: map[string]pace{}},
+		metrics:  newCallMetrics(),
 	}
 	edge := cfg.Edge
 	if edge.Spool == nil {
@@ -149,15 +154,16 @@ func New(cfg Config, records Records, live *registry.Registry) *Hub {
 		Registry: live, Ledger: h.ledger, Traces: h.traces, Spool: edge.Spool,
 		Revoked: h.revoked, Activity: func() { h.site.Stir() }, Draw: cfg.Draw, Log: cfg.Log,
 	})
+	edge.Region, edge.Regions = cfg.Region, cfg.Regions
 	edge.Backend, edge.Identify, edge.Log = h.calls, h.Identify, cfg.Log
-	edge.Count, edge.Finished, edge.Refused = h.calls.Count, h.calls.Finished, h.calls.Refused
+	edge.Count, edge.Finished, edge.Refused = h.calls.Count, h.finished, h.refused
 	if cfg.KeepResponses > 0 {
 		edge.Turns = &gateway.Turns{Keep: h.turns.Keep, Load: h.turns.Load, Forget: h.turns.Forget}
 	}
 	h.edge = gateway.New(edge)
 	h.api = h.newAPI()
 	h.site = h.newSite()
-	live.Observe(registry.Observer{Store: h.onChange, Machine: h.onMachine})
+	live.Observe(registry.Observer{Store: h.onChange, Machine: h.onMachine, Waiting: h.calls.OnWaiting})
 	return h
 }
 
@@ -195,16 +201,22 @@ func (h *Hub) Handler() http.Handler {
 }
 
 // PeerHandler serves the other nodes of the region: what this node announces of its
-// machines, and requests for them.
+// machines and its waiting calls, slots for those calls, and requests for the machines.
 func (h *Hub) PeerHandler() http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if r.URL.Path == registry.PathState {
+		switch r.URL.Path {
+		case registry.PathState:
 			h.live.ServeState(w, r)
-			return
+		case registry.PathGrant:
+			h.calls.ServeGrant(w, r)
+		default:
+			h.calls.ServeForwarded(w, r)
 		}
-		h.calls.ServeForwarded(w, r)
 	})
 }
+
+// Grants returns what this node has offered to waiting calls of other nodes.
+func (h *Hub) Grants() dispatch.Grants { return h.calls.Grants() }
 
 // TakeUp writes what an earlier start left in the journal to the database. It comes
 // before the registry is loaded, which counts the day's calls of each share.

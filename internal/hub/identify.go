@@ -3,6 +3,7 @@ package hub
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
 	"sync"
@@ -79,12 +80,16 @@ func (k *keyring) clear() {
 
 // Identify returns the caller that a secret identifies: the member of an API key, or
 // the owner of a machine credential. A mistyped secret does not reach the database:
-// its checksum is wrong. If the database does not answer the fault is
+// its checksum is wrong. Nor does one of another region, whose fault has a
+// gateway.OtherRegion as its cause. If the database does not answer the fault is
 // CASCADE_EXHAUSTED.
 func (h *Hub) Identify(ctx context.Context, secret string) (gateway.Caller, error) {
 	parsed, err := credential.Parse(secret)
-	if err != nil || parsed.Region() != h.cfg.Region {
+	if err != nil {
 		return gateway.Caller{}, badKey()
+	}
+	if parsed.Region() != h.cfg.Region {
+		return gateway.Caller{}, h.otherRegion(parsed)
 	}
 	now := time.Now()
 	hash := parsed.Hash()
@@ -97,6 +102,20 @@ func (h *Hub) Identify(ctx context.Context, secret string) (gateway.Caller, erro
 	}
 	h.keys.put(hash, holder{caller, now.Add(cacheFor)}, age)
 	return caller, nil
+}
+
+// otherRegion is the fault of a secret of another region, of which nothing but its text
+// is known (spec/api.md#other-region).
+func (h *Hub) otherRegion(secret credential.Secret) error {
+	if kind := secret.Kind(); kind != credential.APIKey && kind != credential.MachineKey {
+		return badKey()
+	}
+	region := secret.Region()
+	text := fmt.Sprintf("the API key is of region %q and this hub serves %q: use the base URL that was shown with the key", region, h.cfg.Region)
+	if at := h.cfg.Regions[region]; at != nil {
+		text = fmt.Sprintf("the API key is of region %q and this hub serves %q: send it to %s", region, h.cfg.Region, at)
+	}
+	return fault.New(fault.InvalidAPIKey, "%s", text).Because(gateway.OtherRegion(region))
 }
 
 func (h *Hub) lookUp(ctx context.Context, secret credential.Secret) (gateway.Caller, error) {

@@ -19,6 +19,7 @@ func (h *Hub) newAPI() *api.API {
 	return api.New(api.Config{
 		DB:       h.cfg.DB,
 		Region:   h.cfg.Region,
+		Regions:  h.cfg.Regions,
 		Identify: h.memberOf,
 		Snapshot: h.live.Snapshot,
 		Models:   h.accountModels,

@@ -2,6 +2,7 @@ package hub
 
 import (
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -106,6 +107,9 @@ func TestHealth(t *testing.T) {
 	// The registry does not run here: nothing follows the database, or hints.
 	if diff := cmp.Diff(map[string]bool{"Database": false, "NATS": false, "Journal": true, "Memory": true}, states()); diff != "" {
 		t.Error(diff)
+	}
+	if err := r.Ready(time.Now()); err == nil {
+		t.Error("a hub that follows no database is ready")
 	}
 	held, err := r.edge.Spool.Keep(spool.Holder{Member: "mem_1"}, make([]byte, 800))
 	if err != nil {

@@ -269,9 +269,12 @@ func (l *Ledger) KeyUsed(id string) {
 type Status struct {
 	Journal bool    // there is one
 	Used    float64 // how full it is, from 0 to 1
+	Bytes   int64   // of it that are used
 	Open    int     // calls without a result
 	Pending int     // results that are not in the database yet
 	Broken  bool    // it takes nothing, and calls are refused
+	// Oldest is when the first call ended whose result is pending; zero: none is.
+	Oldest time.Time
 }
 
 // Status returns the ledger's present state.
@@ -280,7 +283,10 @@ func (l *Ledger) Status() Status {
 	defer l.mu.Unlock()
 	s := Status{Journal: l.journal != nil, Open: len(l.open), Pending: len(l.pending), Broken: l.broken != nil}
 	if s.Journal {
-		s.Used = l.journal.Used()
+		s.Used, s.Bytes = l.journal.Used(), l.journal.Bytes()
+	}
+	if len(l.pending) > 0 {
+		s.Oldest = l.pending[0].Started.Add(l.pending[0].Duration)
 	}
 	return s
 }

@@ -4,13 +4,8 @@ package llama
 
 import (
 	"fmt"
-	"path/filepath"
-	"reflect"
-	"strings"
 	"sync"
 	"unsafe"
-
-	"github.com/ebitengine/purego"
 )
 
 // This file mirrors llama.h of llama.cpp release v0.5.0 on 64-bit machines. The
@@ -137,48 +132,6 @@ type library struct {
 	llama_sampler_free           func(cSampler)
 
 	errors errorLog
-}
-
-// open loads the three libraries in dir, binds the functions and refuses a
-// llama.cpp whose structs have another layout.
-func open(dir string) (*library, error) {
-	lib := new(library)
-	var handles [len(libraryNames)]uintptr
-	for i, name := range libraryNames {
-		h, err := dlopen(filepath.Join(dir, name))
-		if err != nil {
-			return nil, fmt.Errorf("cannot load the inference library %s: %w", name, err)
-		}
-		handles[i] = h
-	}
-	if err := lib.bind(handles[1], handles[2]); err != nil {
-		return nil, err
-	}
-	lib.llama_log_set(purego.NewCallback(lib.errors.record), 0)
-	if err := lib.checkLayout(); err != nil {
-		return nil, err
-	}
-	lib.llama_backend_init()
-	lib.ggml_backend_load_all_from_path(dir)
-	return lib, nil
-}
-
-// bind binds each function to the symbol of its field's name. It recovers from the panic of a missing symbol.
-func (lib *library) bind(ggml, llama uintptr) (err error) {
-	defer func() {
-		if p := recover(); p != nil {
-			err = fmt.Errorf("cannot use the inference library: %v; it is not llama.cpp %s", p, libraryVersion)
-		}
-	}()
-	purego.RegisterLibFunc(&lib.ggml_backend_load_all_from_path, ggml, "ggml_backend_load_all_from_path")
-	fields := reflect.ValueOf(lib).Elem()
-	for i := range fields.NumField() {
-		name, field := fields.Type().Field(i).Name, fields.Field(i)
-		if strings.HasPrefix(name, "llama_") {
-			purego.RegisterLibFunc(reflect.NewAt(field.Type(), field.Addr().UnsafePointer()).Interface(), llama, name)
-		}
-	}
-	return nil
 }
 
 // checkLayout compares the library's defaults with known ones: another layout of

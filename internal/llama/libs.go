@@ -21,8 +21,8 @@ const libraryVersion = "v0.5.0"
 // libraryEnv names a folder with the libraries, which is searched first.
 const libraryEnv = "KITH_LLAMA_LIB"
 
-// ErrNoBackend reports a build without embedded libraries and without any beside
-// the binary. Clients get its text (spec/api.md#no-backend).
+// ErrNoBackend reports a build without the tag llama, or one without embedded
+// libraries and without any beside the binary. Clients get its text (spec/api.md#no-backend).
 var ErrNoBackend = errors.New("no inference backend compiled in")
 
 // libraryNames are the libraries in the order of their dependencies.
@@ -54,8 +54,11 @@ func Available() error {
 }
 
 // libraryFolder returns an existing folder of libraries, or "" if there are only
-// the embedded ones.
+// the embedded ones. The error is ErrNoBackend in a build that can load none.
 func libraryFolder() (string, error) {
+	if !compiledIn {
+		return "", ErrNoBackend
+	}
 	if dir := os.Getenv(libraryEnv); dir != "" {
 		if !holdsLibraries(dir) {
 			return "", fmt.Errorf("cannot find %s in %s, which %s names", libraryNames[2], dir, libraryEnv)

@@ -1,6 +1,7 @@
 package registry
 
 import (
+	"cmp"
 	"context"
 	"net/http"
 	"slices"
@@ -31,6 +32,8 @@ type state struct {
 	Left     []fleet.MachineID `json:"left,omitempty"`
 	Loads    []load            `json:"loads,omitempty"`
 	Calls    int               `json:"calls,omitzero"` // that the node serves, for people to read
+	// Waiting is in answers to GET /peer/state.
+	Waiting waitingState `json:"waiting,omitzero"`
 }
 
 // announced is one machine in a state.
@@ -130,6 +133,8 @@ func (a *announcer) state(after int64, s *fleet.Snapshot) state {
 			}
 		}
 	}
+	slices.SortFunc(out.Machines, func(a, b announced) int { return cmp.Compare(a.ID, b.ID) })
+	slices.SortFunc(out.Loads, func(a, b load) int { return cmp.Compare(a.ID, b.ID) })
 	return out
 }
 
@@ -152,12 +157,21 @@ const (
 	// repeatEvery how often a state that does not change.
 	announceEvery = 50 * time.Millisecond
 	repeatEvery   = 500 * time.Millisecond
+	// waitingEvery is how often changes of the waiting calls are published, at most.
+	waitingEvery = time.Millisecond
 )
 
-// stateHint is what a node publishes of its state. Its incarnation is its pin.
+// stateHint is what a node publishes of its state. Its incarnation is its pin. The state
+// has no waiting calls, but the sequence number of the last that were published.
 type stateHint struct {
 	Incarnation string `json:"incarnation"`
 	State       state  `json:"state"`
+}
+
+// waitingHint is what a node publishes of its waiting calls.
+type waitingHint struct {
+	Incarnation string       `json:"incarnation"`
+	Waiting     waitingState `json:"waiting"`
 }
 
 // announce publishes what changes of this node's state, until ctx ends.
@@ -165,6 +179,8 @@ func (r *Registry) announce(ctx context.Context) {
 	ticker := time.NewTicker(announceEvery)
 	defer ticker.Stop()
 	last, published := r.announcer.state(0, r.Snapshot()).Sequence, time.Now()
+	var waiting int64
+	pin := r.config.Peers.Pin()
 	for {
 		select {
 		case <-ctx.Done():
@@ -177,9 +193,15 @@ func (r *Registry) announce(ctx context.Context) {
 				}
 				st = state{After: last, Sequence: last}
 			}
+			st.Waiting = waitingState{After: waiting, Sequence: waiting}
 			st.Calls = r.calls()
-			r.hints.publishState(r.config.Node, stateHint{r.config.Peers.Pin(), st})
+			r.hints.publishState(r.config.Node, stateHint{pin, st})
 			last, published = st.Sequence, now
+		case <-r.waiting.woken:
+			st := r.waiting.state(waiting, time.Now())
+			r.hints.publish(subjectWait+r.config.Node, waitingHint{pin, st})
+			waiting = st.Sequence
+			time.Sleep(waitingEvery)
 		}
 	}
 }
@@ -187,8 +209,10 @@ func (r *Registry) announce(ctx context.Context) {
 // ServeState serves this node's state to another node (spec/peers.md#state).
 func (r *Registry) ServeState(w http.ResponseWriter, request *http.Request) {
 	after, _ := strconv.ParseInt(request.FormValue("after"), 10, 64)
-	w.Header().Set("Content-Type", "application/json")
+	waiting, _ := strconv.ParseInt(request.FormValue("waiting"), 10, 64)
 	st := r.announcer.state(after, r.Snapshot())
+	st.Waiting = r.waiting.state(waiting, time.Now())
+	w.Header().Set("Content-Type", "application/json")
 	st.Calls = r.calls()
 	_ = json.MarshalWrite(w, st) // an error means that the reader is gone
 }

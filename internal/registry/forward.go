@@ -1,12 +1,14 @@
 package registry
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
 	"net/http"
 	"strconv"
 	"strings"
+	"sync"
 
 	"github.com/kith/kith/internal/fleet"
 	"github.com/kith/kith/internal/peer"
@@ -41,9 +43,10 @@ const (
 )
 
 var (
-	// ErrBusy is the error of a request that the machine's home refused: it has no free
-	// slot, or has moved to another node, which announces it shortly.
-	ErrBusy = errors.New("the machine has no free slot, says the hub node that it is connected to")
+	// ErrRefused is the error of a request that the machine's home refused by its own
+	// snapshot: the machine takes no call of the caller now. This node's snapshot follows
+	// (spec/peers.md#news). The machine did not get it.
+	ErrRefused = errors.New("the machine takes no call of the caller now, says the hub node that it is connected to")
 	// ErrNotTaken is the error of a request that the machine's home refused for another
 	// reason. The machine did not get it.
 	ErrNotTaken = errors.New("the hub node that the machine is connected to did not pass the request on")
@@ -57,8 +60,8 @@ var (
 
 func (r Refusal) err() error {
 	switch r {
-	case RefusedBusy, RefusedMoved:
-		return ErrBusy
+	case RefusedBusy, RefusedGone, RefusedMoved, RefusedReach, RefusedUnavailable:
+		return fmt.Errorf("%w: %s", ErrRefused, string(r))
 	case EndedLost:
 		return ErrLost
 	case EndedReach:
@@ -84,6 +87,8 @@ type forwardedBody struct {
 	io.ReadCloser
 	response *http.Response
 	line     *remoteLine
+	ctx      context.Context // of the request
+	counted  sync.Once       // how it ended
 }
 
 // Read implements io.Reader.
@@ -93,16 +98,31 @@ func (b *forwardedBody) Read(p []byte) (int, error) {
 	case err == nil:
 		return n, nil
 	case err != io.EOF:
+		b.count(forwardError(b.ctx, err))
 		return n, lostBy(err)
 	}
 	switch ended := Refusal(b.response.Trailer.Get(headerEnded)); ended {
 	case endedComplete:
+		b.count(ended)
 		return n, io.EOF
 	case "":
+		b.count(forwardLinkLost)
 		return n, ErrLost
 	default:
+		b.count(ended)
 		return n, b.line.ended(ended)
 	}
+}
+
+// Close implements io.Closer. It cancels an answer that was not read to its end.
+func (b *forwardedBody) Close() error {
+	b.count(forwardCancelled)
+	return b.ReadCloser.Close()
+}
+
+// count counts the end of the request, once.
+func (b *forwardedBody) count(end Refusal) {
+	b.counted.Do(func() { b.line.registry.forwards.add(end) })
 }
 
 // Forwarded returns the machine, and the generation of its tunnel, that a request of

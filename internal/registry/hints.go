@@ -95,6 +95,7 @@ func (h *hints) send() {
 const (
 	subjectChanged = "changed" // the store; no payload
 	subjectAt      = "at."     // and a node's name: a stateHint
+	subjectWait    = "wait."   // and a node's name: a waitingHint
 )
 
 // join makes another node a client of this node's server, by a stream of its own.
@@ -127,8 +128,10 @@ func (h *hints) follow(ctx context.Context, p *peer.Peer, states chan *nats.Msg,
 		return fmt.Errorf("cannot connect to the NATS server of hub node %s: %w", p.Node.Name, err)
 	}
 	defer func() { conn.Close(); <-closed }()
-	if _, err := conn.ChanSubscribe(h.prefix+subjectAt+p.Node.Name, states); err != nil {
-		return fmt.Errorf("cannot listen for the state of hub node %s: %w", p.Node.Name, err)
+	for _, subject := range []string{subjectAt, subjectWait} {
+		if _, err := conn.ChanSubscribe(h.prefix+subject+p.Node.Name, states); err != nil {
+			return fmt.Errorf("cannot listen for the state of hub node %s: %w", p.Node.Name, err)
+		}
 	}
 	if _, err := conn.Subscribe(h.prefix+subjectChanged, func(*nats.Msg) { pollNow() }); err != nil {
 		return fmt.Errorf("cannot listen for hints of hub node %s: %w", p.Node.Name, err)
@@ -139,15 +142,22 @@ func (h *hints) follow(ctx context.Context, p *peer.Peer, states chan *nats.Msg,
 
 // publishState publishes a node's state. One that is too long is read by the others.
 func (h *hints) publishState(node string, hint stateHint) {
+	if !h.publish(subjectAt+node, hint) {
+		hint.State = state{After: hint.State.Sequence, Sequence: hint.State.Sequence, Waiting: hint.State.Waiting}
+		h.publish(subjectAt+node, hint)
+	}
+}
+
+// publish publishes a hint, and reports whether it is short enough.
+func (h *hints) publish(subject string, hint any) bool {
 	conn := h.conn.Load()
 	if conn == nil {
-		return
+		return true
 	}
 	data, err := json.Marshal(hint)
-	if err == nil && len(data) > maxHint {
-		data, err = json.Marshal(stateHint{Incarnation: hint.Incarnation, State: state{After: hint.State.Sequence, Sequence: hint.State.Sequence}})
+	if err != nil || len(data) > maxHint {
+		return false
 	}
-	if err == nil {
-		_ = conn.Publish(h.prefix+subjectAt+node, data)
-	}
+	_ = conn.Publish(h.prefix+subject, data)
+	return true
 }

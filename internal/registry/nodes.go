@@ -67,8 +67,8 @@ func (r *Registry) Survey(now time.Time) []Node {
 		n.Machines = machines[n.Name]
 		if n.Name == r.config.Node {
 			n.Linked, n.Calls = true, r.calls()
-		} else if f := r.follower(n.Name); f != nil {
-			n.Linked, n.Calls = f.IsConnected(), int(f.calls.Load())
+		} else if f := r.followedNode(n.Name); f != nil {
+			n.Linked, n.Calls = f.peer.IsConnected(), int(f.calls.Load())
 		}
 	}
 	return nodes

@@ -4,10 +4,8 @@ import (
 	"context"
 	"fmt"
 	"net/http"
-	"slices"
-	"strconv"
+	"strings"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/go-json-experiment/json"
@@ -19,26 +17,18 @@ import (
 
 // follower follows one other node of the region.
 type follower struct {
-	*peer.Peer
 	incarnation string
+	connected   func() bool
 	cancel      context.CancelFunc
-	heard       atomic.Pointer[time.Time] // when it last said something of its state
-	calls       atomic.Int64              // that it serves, as it last said
-}
-
-// hear records that the node said something of its state.
-func (f *follower) hear(st *state) {
-	now := time.Now()
-	f.heard.Store(&now)
-	f.calls.Store(int64(st.Calls))
 }
 
 // followPeers follows the other nodes that the store has, until ctx ends.
 func (r *Registry) followPeers(ctx context.Context) {
 	var running sync.WaitGroup
 	defer running.Wait()
+	following := make(map[string]follower)
 	for {
-		r.updatePeers(ctx, &running)
+		r.updatePeers(ctx, following, &running)
 		select {
 		case <-r.polled:
 		case <-ctx.Done():
@@ -49,7 +39,7 @@ func (r *Registry) followPeers(ctx context.Context) {
 
 // updatePeers follows each node of the region that beats, and stops following those
 // that ended or whose name another process took.
-func (r *Registry) updatePeers(ctx context.Context, running *sync.WaitGroup) {
+func (r *Registry) updatePeers(ctx context.Context, following map[string]follower, running *sync.WaitGroup) {
 	nodes := make(map[string]Node)
 	var trusted []fleet.Node
 	for _, n := range r.Nodes(time.Now()) {
@@ -59,57 +49,40 @@ func (r *Registry) updatePeers(ctx context.Context, running *sync.WaitGroup) {
 		}
 	}
 	r.config.Peers.Trust(trusted)
-	r.following.Range(func(name, found any) bool {
-		f := found.(*follower)
-		if n, ok := nodes[name.(string)]; !ok || n.Incarnation != f.incarnation || !n.Alive && !f.IsConnected() {
+	for name, f := range following {
+		if n, ok := nodes[name]; !ok || n.Incarnation != f.incarnation || !n.Alive && !f.connected() {
 			f.cancel()
-			r.following.Delete(name)
+			delete(following, name)
+			r.followed.Delete(name)
 		}
-		return true
-	})
+	}
 	for name, n := range nodes {
-		if r.follower(name) != nil || !n.Alive {
+		if _, ok := following[name]; ok || !n.Alive {
 			continue
 		}
+		p := r.config.Peers.Peer(n.Node)
 		within, cancel := context.WithCancel(ctx)
-		f := &follower{Peer: r.config.Peers.Peer(n.Node), incarnation: n.Incarnation, cancel: cancel}
-		r.following.Store(name, f)
-		running.Go(func() { f.Run(within) })
-		running.Go(func() { r.followPeer(within, f) })
+		following[name] = follower{n.Incarnation, p.IsConnected, cancel}
+		r.followed.Store(name, &followed{peer: p})
+		running.Go(func() { p.Run(within) })
+		running.Go(func() { r.followPeer(within, p) })
 	}
-}
-
-// follower returns the one of a node; nil if it is not followed.
-func (r *Registry) follower(node string) *follower {
-	f, _ := r.following.Load(node)
-	found, _ := f.(*follower)
-	return found
-}
-
-// cutOff reports whether a node that is alive has not said anything of its state
-// lately: a machine may have moved to it.
-func (r *Registry) cutOff(now time.Time) bool {
-	return slices.ContainsFunc(r.others(now), func(n Node) bool {
-		f := r.follower(n.Name)
-		if f == nil {
-			return true
-		}
-		heard := f.heard.Load()
-		return heard == nil || now.Sub(*heard) > silentFor
-	})
 }
 
 // followPeer keeps the snapshot up with the machines of another node, until ctx ends.
 // They are connected for as long as the node is.
-func (r *Registry) followPeer(ctx context.Context, p *follower) {
+func (r *Registry) followPeer(ctx context.Context, p *peer.Peer) {
 	for {
 		lost, err := p.Connected(ctx)
 		if err != nil {
 			return
 		}
 		r.config.Log.Info("connected to another hub node", "node", p.Node.Name)
+		r.peers.Store(p.Node.Name, p)
 		r.pollPeer(ctx, p, lost)
+		r.peers.Delete(p.Node.Name)
 		r.loseNode(p.Node.Name)
+		r.applyWaiting(p.Node.Name, &waitingState{})
 		r.config.Log.Info("another hub node is gone", "node", p.Node.Name)
 	}
 }
@@ -123,18 +96,18 @@ const (
 
 // pollPeer takes what the node announces until it is lost. It reads the state each
 // second in which no hint came, and where a hint was missed.
-func (r *Registry) pollPeer(ctx context.Context, p *follower, lost <-chan struct{}) {
+func (r *Registry) pollPeer(ctx context.Context, p *peer.Peer, lost <-chan struct{}) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	hints := make(chan *nats.Msg, maxWaitingHints)
 	go func() {
-		if err := r.hints.follow(ctx, p.Peer, hints, r.pollNow); err != nil {
+		if err := r.hints.follow(ctx, p, hints, r.pollNow); err != nil {
 			r.config.Log.Warn("no hints of another hub node: its state is read each second", "node", p.Node.Name, "error", err)
 		}
 	}()
 	ticker := time.NewTicker(silentFor)
 	defer ticker.Stop()
-	var after int64
+	var after sequences
 	var heard time.Time
 	missed := true
 	for {
@@ -149,7 +122,11 @@ func (r *Registry) pollPeer(ctx context.Context, p *follower, lost <-chan struct
 		case <-ticker.C:
 		case hint := <-hints:
 			heard = time.Now()
-			after, missed = r.takeHint(ctx, p, hint.Data, after)
+			if strings.HasPrefix(strings.TrimPrefix(hint.Subject, r.hints.prefix), subjectWait) {
+				after, missed = r.takeWaiting(p, hint.Data, after)
+			} else {
+				after, missed = r.takeHint(ctx, p, hint.Data, after)
+			}
 		case <-lost:
 			return
 		case <-ctx.Done():
@@ -158,32 +135,56 @@ func (r *Registry) pollPeer(ctx context.Context, p *follower, lost <-chan struct
 	}
 }
 
+// sequences is the sequence numbers up to which a node's state is known.
+type sequences struct{ state, waiting int64 }
+
 // takeHint publishes what a hint says of the node's state after that sequence number. It
 // returns the number reached, and whether an earlier hint was missed.
-func (r *Registry) takeHint(ctx context.Context, p *follower, data []byte, after int64) (next int64, missed bool) {
+func (r *Registry) takeHint(ctx context.Context, p *peer.Peer, data []byte, after sequences) (next sequences, missed bool) {
 	var hint stateHint
-	switch err := json.Unmarshal(data, &hint); {
-	case err != nil || hint.Incarnation != p.Node.Pin:
+	if err := json.Unmarshal(data, &hint); err != nil || hint.Incarnation != p.Node.Pin {
 		return after, false
-	case hint.State.Sequence <= after:
-		p.hear(&hint.State)
-		return after, false
-	case hint.State.After == 0 || hint.State.After > after:
-		return after, true
 	}
-	if err := r.applyState(ctx, p.Peer, &hint.State); err != nil {
+	missed = hint.State.Waiting.Sequence > after.waiting
+	switch st := &hint.State; {
+	case st.Sequence <= after.state:
+		if st.Sequence == after.state {
+			r.hear(p, st)
+		}
+		return after, missed
+	case st.After == 0 || st.After > after.state:
 		return after, true
+	default:
+		if err := r.applyState(ctx, p, st); err != nil {
+			return after, true
+		}
+		r.hear(p, st)
+		after.state = st.Sequence
+		return after, missed
 	}
-	p.hear(&hint.State)
-	return hint.State.Sequence, false
 }
 
-// readPeer reads what changed at the node after that sequence number, publishes it and
-// returns the number reached.
-func (r *Registry) readPeer(ctx context.Context, p *follower, after int64) (int64, error) {
+// takeWaiting is takeHint for the calls that wait at the node.
+func (r *Registry) takeWaiting(p *peer.Peer, data []byte, after sequences) (next sequences, missed bool) {
+	var hint waitingHint
+	switch err := json.Unmarshal(data, &hint); {
+	case err != nil || hint.Incarnation != p.Node.Pin || hint.Waiting.Sequence <= after.waiting:
+		return after, false
+	case hint.Waiting.After > after.waiting:
+		return after, true
+	}
+	r.applyWaiting(p.Node.Name, &hint.Waiting)
+	after.waiting = hint.Waiting.Sequence
+	return after, false
+}
+
+// readPeer reads what changed at the node after those sequence numbers, publishes it and
+// returns the numbers reached.
+func (r *Registry) readPeer(ctx context.Context, p *peer.Peer, after sequences) (sequences, error) {
 	ctx, cancel := context.WithTimeout(ctx, pollWithin)
 	defer cancel()
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://peer"+PathState+"?after="+strconv.FormatInt(after, 10), nil)
+	url := fmt.Sprintf("http://peer%s?after=%d&waiting=%d", PathState, after.state, after.waiting)
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
 	if err != nil {
 		return after, err
 	}
@@ -199,9 +200,12 @@ func (r *Registry) readPeer(ctx context.Context, p *follower, after int64) (int6
 	if err := json.UnmarshalRead(response.Body, &st); err != nil {
 		return after, fmt.Errorf("cannot read its answer: %w", err)
 	}
-	if err := r.applyState(ctx, p.Peer, &st); err != nil {
+	r.applyWaiting(p.Node.Name, &st.Waiting)
+	after.waiting = st.Waiting.Sequence
+	if err := r.applyState(ctx, p, &st); err != nil {
 		return after, err
 	}
-	p.hear(&st)
-	return st.Sequence, nil
+	r.hear(p, &st)
+	after.state = st.Sequence
+	return after, nil
 }

@@ -109,6 +109,9 @@ type Observer struct {
 	Machine func(fleet.MachineID)
 	// Calls returns how many calls this node serves, for the other nodes to show.
 	Calls func() int
+	// Waiting gets calls that wait at another node: all of them if complete is true, else
+	// those that changed.
+	Waiting func(node string, complete bool, calls []Waiting)
 }
 
 // Registry is the live state of one region on one hub node. Make it with New.
@@ -123,10 +126,13 @@ type Registry struct {
 	nudged    chan struct{} // one waiting poll
 	polled    chan struct{} // the nodes may have changed
 	hints     hints
-	following sync.Map      // node name → *follower
 	drained   chan struct{} // closed once this node's row says that it drains
 	drainOnce sync.Once
 	announcer announcer
+	waiting   waitingAnnouncer
+	peers     sync.Map // names of connected nodes → *peer.Peer
+	followed  sync.Map // name of a node that this one follows → *followed
+	forwards  forwardCounts
 	stopped   atomic.Bool
 
 	mu sync.Mutex // held by the writer; guards what is below
@@ -187,6 +193,7 @@ func New(config Config) *Registry {
 		retired: make(map[*tunnel.Client]*connection),
 		shared:  make(map[fleet.MemberID]struct{}),
 		groups:  make(map[fleet.GroupID]struct{}),
+		waiting: waitingAnnouncer{woken: make(chan struct{}, 1)},
 	}
 	r.hints.prefix = "kith." + config.Region + "."
 	r.snapshot.Store(fleet.NewSnapshot())

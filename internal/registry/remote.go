@@ -109,16 +109,20 @@ func (r *Registry) applyMachine(s *fleet.Snapshot, p *peer.Peer, a *announced, u
 		r.config.Log.Warn("left out a machine of another hub node", "node", home, "machine", a.ID, "error", err)
 		return s
 	}
-	moved := e.home != home || e.generation != a.Generation
+	arrival := e.generation != a.Generation
+	moved := e.home != home || arrival
 	if moved && (e.line != nil || e.home != "") {
 		r.supersede(a.ID, e, a.Instance)
 		s, _ = r.lose(s, a.ID, returnAfterLoss)
 	}
 	e.home, e.generation, e.instance, e.ad, e.kept.LastSeen = home, a.Generation, a.Instance, ad, time.Now()
-	m.Online, m.Generation = true, a.Generation
+	m.Online, m.Elsewhere, m.Generation = true, true, a.Generation
 	e.name(m)
 	s = s.WithMachine(m)
 	setUsed(m, &ad, a.Load)
+	if arrival {
+		r.countArrival(e, m)
+	}
 	if moved {
 		r.lines.Store(a.ID, &connection{
 			RoundTripper: &remoteLine{registry: r, peer: p, machine: a.ID, generation: a.Generation}, home: home, lost: make(chan struct{}),
@@ -173,7 +177,7 @@ type remoteLine struct {
 }
 
 // RoundTrip sends a request to the machine by way of its home. Beside the errors of
-// peer.Peer it fails as the home refused: with ErrBusy or ErrNotTaken; or with ErrLost,
+// peer.Peer it fails as the home refused: with ErrRefused or ErrNotTaken; or with ErrLost,
 // also a read of the response's body, if the machine's tunnel ended.
 func (l *remoteLine) RoundTrip(r *http.Request) (*http.Response, error) {
 	r = r.WithContext(r.Context())
@@ -184,13 +188,15 @@ func (l *remoteLine) RoundTrip(r *http.Request) (*http.Response, error) {
 	r.Header.Set(headerMachine, fmt.Sprintf("%s %d", l.machine, l.generation))
 	response, err := l.peer.RoundTrip(r)
 	if err != nil {
+		l.registry.forwards.add(forwardError(r.Context(), err))
 		return nil, lostBy(err)
 	}
 	if reason := Refusal(response.Header.Get(headerRefused)); reason != "" {
+		l.registry.forwards.add(reason)
 		response.Body.Close()
 		return nil, l.ended(reason)
 	}
-	response.Body = &forwardedBody{response.Body, response, l}
+	response.Body = &forwardedBody{ReadCloser: response.Body, response: response, line: l, ctx: r.Context()}
 	return response, nil
 }
 

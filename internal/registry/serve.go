@@ -144,10 +144,7 @@ func (r *Registry) advertise(id fleet.MachineID, line *tunnel.Client, state *fle
 		setLocal(m, ad)
 		if arrival {
 			r.lines.Store(id, &connection{RoundTripper: line, lost: make(chan struct{})})
-			if now := time.Now(); e.flaps(now) {
-				m.Load.HoldOut(now.Add(flapWindow))
-				r.notifyAfter(id, flapWindow)
-			}
+			r.countArrival(e, m)
 		}
 		return s, []fleet.MachineID{id}
 	})
@@ -193,6 +190,14 @@ func (r *Registry) notifyAfter(id fleet.MachineID, d time.Duration) {
 func (e *entry) name(m *fleet.Machine) {
 	m.ID, m.Owner, m.OwnerName = e.kept.ID, e.kept.Owner, e.kept.OwnerName
 	m.Name, m.KeptOut, m.Created = e.kept.Name, e.kept.KeptOut, e.kept.Created
+}
+
+// countArrival records that a machine connected, and holds one that flaps out.
+func (r *Registry) countArrival(e *entry, m *fleet.Machine) {
+	if now := time.Now(); e.flaps(now) {
+		m.Load.HoldOut(now.Add(flapWindow))
+		r.notifyAfter(m.ID, flapWindow)
+	}
 }
 
 // flaps records a connection and reports whether there were too many lately.

@@ -17,8 +17,8 @@ import (
 
 // applicationsData is what /applications shows.
 type applicationsData struct {
-	Keys   []api.Key
-	Region string
+	Keys    []api.Key
+	Regions []api.Region // of which the member can make keys, the site's own first
 	// Models are the ids that the member reaches; Model is the one that the lines
 	// to paste name.
 	Models []fleet.ModelID
@@ -28,6 +28,8 @@ type applicationsData struct {
 	Made   api.Key
 	Secret string
 	Trial  *trial
+	// Address is that of the region of the key that is shown, without /v1.
+	Address string
 }
 
 // exampleModel is the model in lines to paste while the member reaches none.
@@ -36,7 +38,7 @@ const exampleModel fleet.ModelID = "MODEL"
 func (s *Site) applicationsData(v *visit) (applicationsData, error) {
 	keys, noKeys := call(s, v, api.ListKeys, api.None{})
 	models, noModels := call(s, v, api.ListModels, api.None{})
-	data := applicationsData{Keys: keys.Data, Region: s.Region, Model: exampleModel}
+	data := applicationsData{Keys: keys.Data, Regions: s.AllRegions(), Model: exampleModel, Address: s.Base}
 	for _, m := range models.Data {
 		data.Models = append(data.Models, m.ID)
 		if data.Model == exampleModel && m.Availability == "ready" && pastes(m.ID) {
@@ -59,11 +61,11 @@ func (s *Site) createKey(v *visit) (reply, error) {
 	if err != nil {
 		return reply{}, err
 	}
-	key, secret, err := s.CreateKey(v.Context(), v.caller(), strings.TrimSpace(v.form.Get("name")), account.Reach(v.form.Get("reach")))
+	key, secret, err := s.CreateKey(v.Context(), v.caller(), v.form.Get("region"), strings.TrimSpace(v.form.Get("name")), account.Reach(v.form.Get("reach")))
 	if err != nil {
 		return reply{}, err
 	}
-	data.Made, data.Secret = key, secret.Reveal()
+	data.Made, data.Secret, data.Address = key, secret.Reveal(), s.Address(key.Region)
 	return reply{page: "key", title: "Your new key", data: data}, nil
 }
 
@@ -74,6 +76,9 @@ func (s *Site) testKey(v *visit) (reply, error) {
 	parsed, err := credential.Parse(secret)
 	if err != nil || parsed.Kind() != credential.APIKey {
 		return reply{}, fault.New(fault.InvalidRequest, "that is not a complete API key: copy it again, as it was shown").WithParam("secret")
+	}
+	if at := s.Address(parsed.Region()); parsed.Region() != s.Region && at != "" {
+		return reply{}, fault.New(fault.InvalidRequest, "the key is of region %q: test it at %s/applications", parsed.Region(), at).WithParam("secret")
 	}
 	if model != "" && !model.Valid() {
 		return reply{}, fault.New(fault.InvalidRequest, "%.80q is no model's id", model).WithParam("model")

@@ -65,8 +65,8 @@ func (r grantRefusal) Error() string { return r.text }
 
 var unknownGrant = grantRefusal{"invalid_grant", "the device code is wrong or was used"}
 
-// beginGrant is POST /device/code client_id, scope ("machine" or "key"), name,
-// reach.
+// beginGrant is POST /device/code client_id, scope ("machine" or "key"), name, and of
+// a key reach and region.
 func (s *Site) beginGrant(r *http.Request, form url.Values) (any, error) {
 	from := addressOf(r)
 	if err := tooSoon(s.limits.devices.take(network(from), time.Now())); err != nil {
@@ -88,7 +88,8 @@ func (s *Site) beginGrant(r *http.Request, form url.Values) (any, error) {
 	case g.Kind == account.GrantMachine && api.CheckName(g.Name) != nil:
 		g.Name = "machine"
 	case g.Kind == account.GrantKey:
-		if _, _, err := api.MintKey(s.Region, g.Name, g.Reach); err != nil {
+		g.Region = form.Get("region")
+		if _, _, err := s.MintKey(g.Region, g.Name, g.Reach); err != nil {
 			return nil, grantRefusal{"invalid_request", fault.Of(err).Message}
 		}
 	case g.Kind != account.GrantMachine:
@@ -120,6 +121,7 @@ type granted struct {
 	Name      string `json:"name"`
 	Member    string `json:"member"`
 	Region    string `json:"region"`
+	BaseURL   string `json:"base_url,omitzero"` // of a key
 }
 
 // pollGrant is POST /device/token grant_type, device_code.
@@ -160,11 +162,12 @@ func (s *Site) redeem(r *http.Request, g account.Grant, now time.Time) (any, err
 		made, secret := api.MintMachine(s.Region, g.Name)
 		machine, out.Secret, out.ID = made, secret.Reveal(), made.ID
 	} else {
-		made, secret, err := api.MintKey(s.Region, g.Name, g.Reach)
+		made, secret, err := s.MintKey(g.Region, g.Name, g.Reach)
 		if err != nil {
 			return nil, err
 		}
 		key, out.Secret, out.ID = made, secret.Reveal(), made.ID
+		out.Region, out.BaseURL = made.Region, s.BaseURL(made.Region)
 	}
 	member, err := s.DB.RedeemGrant(r.Context(), g.Hash, machine, key, now)
 	if errors.Is(err, account.ErrExists) && g.Kind == account.GrantMachine {

@@ -17,14 +17,14 @@ const keepGrants = time.Hour
 // its user code.
 func (db *DB) CreateGrant(ctx context.Context, g account.Grant) error {
 	err := db.transact(ctx, func(q *query.Queries) error {
-		if err := checkText(g.ID, g.UserCode, g.Name, g.Client, g.Address); err != nil {
+		if err := checkText(g.ID, g.UserCode, g.Name, g.Region, g.Client, g.Address); err != nil {
 			return err
 		}
 		if err := q.PruneGrants(ctx, millis(g.Created.Add(-keepGrants))); err != nil {
 			return err
 		}
 		return q.InsertGrant(ctx, query.InsertGrantParams{
-			ID: g.ID, Hash: g.Hash[:], UserCode: g.UserCode, Kind: string(g.Kind), Name: g.Name, Reach: string(g.Reach),
+			ID: g.ID, Hash: g.Hash[:], UserCode: g.UserCode, Kind: string(g.Kind), Name: g.Name, Reach: string(g.Reach), Region: g.Region,
 			Client: g.Client, Address: g.Address, Created: millis(g.Created), Expires: millis(g.Expires),
 		})
 	})
@@ -109,7 +109,7 @@ func (db *DB) RedeemGrant(ctx context.Context, hash [32]byte, m account.Machine,
 func grant(row query.DeviceGrant) account.Grant {
 	return account.Grant{
 		ID: row.ID, Hash: [32]byte(row.Hash), UserCode: row.UserCode, Kind: account.GrantKind(row.Kind), Name: row.Name,
-		Reach: account.Reach(row.Reach), Client: row.Client, Address: row.Address, State: account.GrantState(row.State),
+		Reach: account.Reach(row.Reach), Region: row.Region, Client: row.Client, Address: row.Address, State: account.GrantState(row.State),
 		MemberID: row.MemberID, Created: timeOf(row.Created), Expires: timeOf(row.Expires),
 	}
 }

@@ -245,7 +245,10 @@ func connectFault(err error, config *pgx.ConnConfig) error {
 	reason := strings.Join(slices.Compact(lines), " ")
 	fix := "check that it runs, and the hosts and ports in the URL"
 	var pg *pgconn.PgError
-	switch errors.As(err, &pg); {
+	if errors.As(err, &pg) && len(hostsOf(config)) == 1 { // without the attempt over TLS that came before
+		reason = fmt.Sprintf("%s (SQLSTATE %s)", pg.Message, pg.Code)
+	}
+	switch {
 	case errors.Is(err, errTooOld):
 		fix = fmt.Sprintf("kith needs PostgreSQL %d or newer; update the server", oldestPostgres)
 	case errors.Is(err, pgconn.ErrReadOnlyConnection):

@@ -182,7 +182,7 @@ func testGrants(t *testing.T, db *store.DB) {
 	ada, bob := newMember(t, db, "ada"), newMember(t, db, "bob")
 	make := func(name, user string, kind account.GrantKind) account.Grant {
 		g := account.Grant{
-			ID: account.NewID("grt_"), Hash: hashOf(name), UserCode: user, Kind: kind, Name: name, Reach: account.ReachOwn,
+			ID: account.NewID("grt_"), Hash: hashOf(name), UserCode: user, Kind: kind, Name: name, Reach: account.ReachOwn, Region: "eu",
 			Client: "kith", Address: "192.0.2.1", State: account.GrantWaiting, Created: start, Expires: later(600),
 		}
 		ok(t, db.CreateGrant(ctx, g))

@@ -91,11 +91,8 @@ func (db *DB) Close() error {
 // transact runs do in one write transaction and records the context's act, if it
 // has one, in the audit log.
 func (db *DB) transact(ctx context.Context, do func(*query.Queries) error) error {
-	if db.flavor.within > 0 {
-		bound, cancel := context.WithTimeout(ctx, db.flavor.within)
-		defer cancel()
-		ctx = bound
-	}
+	ctx, cancel := db.bound(ctx)
+	defer cancel()
 	tx, err := db.write.BeginTx(ctx, nil)
 	if err != nil {
 		return err
@@ -109,6 +106,14 @@ func (db *DB) transact(ctx context.Context, do func(*query.Queries) error) error
 		return err
 	}
 	return tx.Commit()
+}
+
+// bound returns ctx with the time that a transaction may take.
+func (db *DB) bound(ctx context.Context) (context.Context, context.CancelFunc) {
+	if db.flavor.within == 0 {
+		return ctx, func() {}
+	}
+	return context.WithTimeout(ctx, db.flavor.within)
 }
 
 // view runs do in one read transaction, so that all its queries see the same data.

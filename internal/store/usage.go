@@ -42,6 +42,8 @@ func (db *DB) RecordUsage(ctx context.Context, records []account.Usage) error {
 	slices.SortFunc(sound, func(a, b account.Usage) int {
 		return cmp.Or(cmp.Compare(a.CallID, b.CallID), cmp.Compare(a.Attempt, b.Attempt))
 	})
+	ctx, cancel := db.bound(ctx)
+	defer cancel()
 	if err := db.flavor.recordUsage(ctx, sound); err != nil {
 		return db.wrap(err, "record %d calls", len(sound))
 	}

@@ -111,3 +111,25 @@ func TestUsageBesideReader(t *testing.T) {
 	ok(t, again.RecordUsage(t.Context(), []account.Usage{callAt("more", now)}))
 	same(t, len(must[[]account.Usage](t)(db.Usage(t.Context()))), 11)
 }
+
+// TestUsageIsBounded: a server that does not answer does not keep the writer of records
+// for ever.
+func TestUsageIsBounded(t *testing.T) {
+	t.Parallel()
+	url := storetest.Postgres(t)
+	db, raw := open(t, store.Config{URL: url}), rawPostgres(t, url)
+	record := []account.Usage{callAt("one", time.Now())}
+	locked, err := raw.BeginTx(t.Context(), nil)
+	ok(t, err)
+	defer func() { _ = locked.Rollback() }()
+	_, err = locked.ExecContext(t.Context(), "LOCK TABLE usage IN ACCESS EXCLUSIVE MODE")
+	ok(t, err)
+	db.SetWithin(100 * time.Millisecond)
+	if err := db.RecordUsage(t.Context(), record); err == nil {
+		t.Error("records were written to a locked table")
+	}
+	ok(t, locked.Rollback())
+	db.SetWithin(time.Minute)
+	ok(t, db.RecordUsage(t.Context(), record))
+	same(t, len(must[[]account.Usage](t)(db.Usage(t.Context()))), 1)
+}

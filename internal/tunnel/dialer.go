@@ -209,8 +209,12 @@ func (d *Dialer) state(s State) {
 }
 
 // pause returns how long to wait after a failure with err: the hub's Retry-After
-// and up to half of it more, else up to ceiling.
+// and up to half of it more, at a hub of another region the longest one, else up to
+// ceiling.
 func (d *Dialer) pause(ceiling time.Duration, err error) time.Duration {
+	if elsewhere := (*elsewhereError)(nil); errors.As(err, &elsewhere) {
+		return maxRetryAfter + d.random(maxRetryAfter/2)
+	}
 	if later := (*retryLaterError)(nil); errors.As(err, &later) {
 		return later.after + d.random(later.after/2)
 	}
@@ -233,6 +237,18 @@ type retryLaterError struct {
 }
 
 func (e *retryLaterError) Unwrap() error { return e.error }
+
+// elsewhereError says that the machine is of another region, whose hub is at an address,
+// if the hub knows it. Run does not follow it: the credential is sent only to the hub
+// that its owner named.
+type elsewhereError struct{ hub string }
+
+func (e *elsewhereError) Error() string {
+	if e.hub == "" {
+		return "this machine's credential is of another region than the hub: sign in again, with kith login --hub and the address of a hub of the right region"
+	}
+	return fmt.Sprintf("this machine's credential is of another region, whose hub is at %s: sign in there with kith login --hub %[1]s", e.hub)
+}
 
 // CheckHub refuses an address that is no hub's, and one to which the credential would
 // travel unencrypted beyond this machine.
@@ -412,6 +428,12 @@ func refusal(response *http.Response) error {
 		return ErrRefused
 	case http.StatusConflict:
 		return ErrFenced
+	case http.StatusMisdirectedRequest:
+		hub := response.Header.Get(HeaderHub)
+		if CheckHub(hub) != nil {
+			hub = ""
+		}
+		return &elsewhereError{hub}
 	case http.StatusServiceUnavailable, http.StatusTooManyRequests:
 		if after := retryAfter(response.Header.Get("Retry-After")); after > 0 {
 			after = min(after, maxRetryAfter)

@@ -107,6 +107,8 @@ const (
 	HeaderYields = "Kith-Yields"
 	// HeaderNode is on the hub's 101: the name of the hub node.
 	HeaderNode = "Kith-Node"
+	// HeaderHub is on the hub's 421: the address of a hub of the machine's region.
+	HeaderHub = "Kith-Hub"
 )
 
 // EscapeModel returns a model's id in a form that a header can hold.

@@ -238,6 +238,9 @@ func (j *Journal) Sync() error {
 // Used returns how much of the active slot is used, from 0 to 1.
 func (j *Journal) Used() float64 { return float64(j.end) / float64(j.size) }
 
+// Bytes returns how many bytes of the active slot are used.
+func (j *Journal) Bytes() int64 { return j.end }
+
 // Close closes the files.
 func (j *Journal) Close() error {
 	var err error

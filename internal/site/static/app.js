@@ -68,7 +68,7 @@
     if (question && !confirm(question)) event.preventDefault();
   });
 
-  // Whether a field holds something that nobody sent yet.
+  // Whether a field holds something that is not sent yet.
   function typed(field) {
     if (field.type === "hidden") return false;
     if (field.type === "checkbox") return field.checked !== field.defaultChecked;
@@ -127,7 +127,7 @@
       refresh();
     }
 
-    function turn() { // a page that nobody sees needs no stream, and browsers allow few
+    function turn() { // a hidden page needs no stream, and browsers allow few
       if (document.hidden) {
         source?.close();
         source = null;

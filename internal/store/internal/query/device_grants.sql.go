@@ -12,7 +12,7 @@ import (
 const decideGrant = `-- name: DecideGrant :one
 UPDATE device_grants SET state = $2, member_id = $3
 WHERE user_code = $1 AND state = 'waiting' AND expires > $4
-RETURNING id, hash, user_code, kind, name, reach, client, address, state, member_id, created, expires
+RETURNING id, hash, user_code, kind, name, reach, client, address, state, member_id, created, expires, region
 `
 
 func (q *Queries) DecideGrant(ctx context.Context, userCode string, state string, memberID string, now int64) (DeviceGrant, error) {
@@ -36,12 +36,13 @@ func (q *Queries) DecideGrant(ctx context.Context, userCode string, state string
 		&i.MemberID,
 		&i.Created,
 		&i.Expires,
+		&i.Region,
 	)
 	return i, err
 }
 
 const grantByHash = `-- name: GrantByHash :one
-SELECT id, hash, user_code, kind, name, reach, client, address, state, member_id, created, expires FROM device_grants WHERE hash = $1
+SELECT id, hash, user_code, kind, name, reach, client, address, state, member_id, created, expires, region FROM device_grants WHERE hash = $1
 `
 
 func (q *Queries) GrantByHash(ctx context.Context, hash []byte) (DeviceGrant, error) {
@@ -60,12 +61,13 @@ func (q *Queries) GrantByHash(ctx context.Context, hash []byte) (DeviceGrant, er
 		&i.MemberID,
 		&i.Created,
 		&i.Expires,
+		&i.Region,
 	)
 	return i, err
 }
 
 const grantByUserCode = `-- name: GrantByUserCode :one
-SELECT id, hash, user_code, kind, name, reach, client, address, state, member_id, created, expires FROM device_grants WHERE user_code = $1 AND state = 'waiting' AND expires > $2
+SELECT id, hash, user_code, kind, name, reach, client, address, state, member_id, created, expires, region FROM device_grants WHERE user_code = $1 AND state = 'waiting' AND expires > $2
 `
 
 func (q *Queries) GrantByUserCode(ctx context.Context, userCode string, now int64) (DeviceGrant, error) {
@@ -84,13 +86,14 @@ func (q *Queries) GrantByUserCode(ctx context.Context, userCode string, now int6
 		&i.MemberID,
 		&i.Created,
 		&i.Expires,
+		&i.Region,
 	)
 	return i, err
 }
 
 const insertGrant = `-- name: InsertGrant :exec
-INSERT INTO device_grants (id, hash, user_code, kind, name, reach, client, address, state, member_id, created, expires)
-VALUES ($1, $2, $3, $4, $5, $6, $7, $8, 'waiting', '', $9, $10)
+INSERT INTO device_grants (id, hash, user_code, kind, name, reach, region, client, address, state, member_id, created, expires)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, 'waiting', '', $10, $11)
 `
 
 type InsertGrantParams struct {
@@ -100,6 +103,7 @@ type InsertGrantParams struct {
 	Kind     string
 	Name     string
 	Reach    string
+	Region   string
 	Client   string
 	Address  string
 	Created  int64
@@ -114,6 +118,7 @@ func (q *Queries) InsertGrant(ctx context.Context, arg InsertGrantParams) error 
 		arg.Kind,
 		arg.Name,
 		arg.Reach,
+		arg.Region,
 		arg.Client,
 		arg.Address,
 		arg.Created,
@@ -133,7 +138,7 @@ func (q *Queries) PruneGrants(ctx context.Context, before int64) error {
 
 const useGrant = `-- name: UseGrant :one
 UPDATE device_grants SET state = 'used' WHERE hash = $1 AND state = 'approved' AND expires > $2
-RETURNING id, hash, user_code, kind, name, reach, client, address, state, member_id, created, expires
+RETURNING id, hash, user_code, kind, name, reach, client, address, state, member_id, created, expires, region
 `
 
 func (q *Queries) UseGrant(ctx context.Context, hash []byte, now int64) (DeviceGrant, error) {
@@ -152,12 +157,13 @@ func (q *Queries) UseGrant(ctx context.Context, hash []byte, now int64) (DeviceG
 		&i.MemberID,
 		&i.Created,
 		&i.Expires,
+		&i.Region,
 	)
 	return i, err
 }
 
 const waitingGrants = `-- name: WaitingGrants :many
-SELECT id, hash, user_code, kind, name, reach, client, address, state, member_id, created, expires FROM device_grants WHERE state = 'waiting' AND expires > $1 ORDER BY created, id
+SELECT id, hash, user_code, kind, name, reach, client, address, state, member_id, created, expires, region FROM device_grants WHERE state = 'waiting' AND expires > $1 ORDER BY created, id
 `
 
 func (q *Queries) WaitingGrants(ctx context.Context, now int64) ([]DeviceGrant, error) {
@@ -182,6 +188,7 @@ func (q *Queries) WaitingGrants(ctx context.Context, now int64) ([]DeviceGrant, 
 			&i.MemberID,
 			&i.Created,
 			&i.Expires,
+			&i.Region,
 		); err != nil {
 			return nil, err
 		}

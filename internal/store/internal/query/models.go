@@ -46,6 +46,7 @@ type DeviceGrant struct {
 	MemberID string
 	Created  int64
 	Expires  int64
+	Region   string
 }
 
 type Email struct {

@@ -1,0 +1,39 @@
+package cli
+
+import (
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+	"github.com/shirou/gopsutil/v4/disk"
+)
+
+// metrics returns everything that GET /metrics shows: what the hub measures, and what is
+// known of its process.
+func (p *hubProcess) metrics() *prometheus.Registry {
+	build := prometheus.NewGauge(prometheus.GaugeOpts{
+		Name: "kith_build_info", Help: "The version of this hub; the value is always 1.",
+		ConstLabels: prometheus.Labels{"version": thisBuild().Version},
+	})
+	build.Set(1)
+	registry := prometheus.NewRegistry()
+	registry.MustRegister(
+		collectors.NewGoCollector(),
+		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
+		build,
+		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+			Name: "kith_data_free_bytes", Help: "Free space of the disk with the data folder; 0 if it cannot be read.",
+		}, func() float64 {
+			usage, err := disk.Usage(p.config.Hub.Data)
+			if err != nil {
+				return 0
+			}
+			return float64(usage.Free)
+		}),
+	)
+	registry.MustRegister(p.hub.Metrics()...)
+	if config := p.certificate; config != nil {
+		registry.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+			Name: "kith_certificate_expiry_timestamp_seconds", Help: "When the certificate of [tls] ends; absent without one.",
+		}, func() float64 { return float64(config.Certificates[0].Leaf.NotAfter.Unix()) }))
+	}
+	return registry
+}

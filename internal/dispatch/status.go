@@ -1,0 +1,31 @@
+package dispatch
+
+import "time"
+
+// Status is how a Dispatcher is, for the operator.
+type Status struct {
+	Running int           // calls that came to this node and run on machines
+	Waiting int           // calls that came to this node and wait for one
+	Oldest  time.Duration // since the arrival of the waiting call that came first
+}
+
+// Status returns the present state.
+func (d *Dispatcher) Status(now time.Time) Status {
+	s := d.scheduler.status(now)
+	d.active.mu.Lock()
+	defer d.active.mu.Unlock()
+	for _, counts := range d.active.byMember {
+		s.Running += counts[phaseRunning]
+	}
+	return s
+}
+
+func (s *scheduler) status(now time.Time) (status Status) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, q := range s.queues {
+		status.Waiting += len(q.waiters)
+		status.Oldest = max(status.Oldest, now.Sub(q.waiters[0].arrived))
+	}
+	return status
+}

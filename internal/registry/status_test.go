@@ -1,0 +1,29 @@
+package registry
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+
+	"github.com/kith/kith/internal/peer"
+)
+
+// TestForwardCounts: every end of a forwarded request is counted, an unknown one of a
+// newer node too.
+func TestForwardCounts(t *testing.T) {
+	var c forwardCounts
+	gone, cancel := context.WithCancel(t.Context())
+	cancel()
+	for _, end := range []Refusal{
+		endedComplete, RefusedBusy, "a word of a newer node",
+		forwardError(t.Context(), fmt.Errorf("read: %w", peer.ErrLost)), forwardError(t.Context(), errors.New("what")), forwardError(gone, peer.ErrLost),
+	} {
+		c.add(end)
+	}
+	for end, want := range map[string]uint64{"complete": 1, "busy": 1, "link_lost": 1, "cancelled": 1, "other": 2, "gone": 0} {
+		if got, ok := c.counts()[end]; !ok || got != want {
+			t.Errorf("%s: %d, want %d", end, got, want)
+		}
+	}
+}

@@ -1,0 +1,211 @@
+package registry
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"fmt"
+	"io"
+	"net/http"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/go-json-experiment/json"
+
+	"github.com/kith/kith/internal/fleet"
+	"github.com/kith/kith/internal/peer"
+)
+
+// PathGrant is where a node takes the slots that other nodes grant to its waiting calls
+// (spec/peers.md#grant).
+const PathGrant = "/peer/grant"
+
+// Waiting is the oldest of the calls that wait at a node and are equal to routing
+// (spec/peers.md#waiting).
+type Waiting struct {
+	ID      int64             `json:"id"` // of these calls, at their node
+	Member  fleet.MemberID    `json:"member,omitempty"`
+	Narrow  fleet.Narrow      `json:"narrow,omitempty"`
+	Machine fleet.MachineID   `json:"machine,omitempty"` // whose daemon sent the calls
+	Model   fleet.ModelID     `json:"model,omitempty"`
+	Family  fleet.Family      `json:"family,omitempty"`
+	Avoid   []fleet.MachineID `json:"avoid,omitempty"`
+	Calls   []WaitingCall     `json:"calls,omitempty"` // oldest first; none: none wait any more
+}
+
+// WaitingCall is one call that waits.
+type WaitingCall struct {
+	Number int64 `json:"number"` // at its node
+	// Age is how long it had been there, in microseconds, when its node announced it: the
+	// clocks of two nodes are not compared.
+	Age     int64     `json:"age"`
+	Arrived time.Time `json:"-"` // by this node's clock
+}
+
+// waitingState is the calls that wait at a node. With an After it holds what changed since
+// that sequence number; else it is complete.
+type waitingState struct {
+	After    int64     `json:"after,omitzero"`
+	Sequence int64     `json:"sequence"`
+	Calls    []Waiting `json:"calls,omitempty"`
+}
+
+// waitingAnnouncer holds what this node announces of its waiting calls. Each change gets
+// the next sequence number.
+type waitingAnnouncer struct {
+	woken chan struct{} // one change to announce
+
+	mu       sync.Mutex
+	sequence int64
+	groups   map[int64]*announcedWaiting
+	ended    []endedWaiting // in the order in which they ended
+	since    int64          // changes up to this number are not all known any more
+}
+
+type announcedWaiting struct {
+	Waiting
+	changed int64 // the sequence number of the last change
+}
+
+// endedWaiting is calls that no longer wait.
+type endedWaiting struct{ id, at int64 }
+
+// announce announces waiting calls, or that none of these wait any more.
+func (a *waitingAnnouncer) announce(w Waiting) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.sequence++
+	if len(w.Calls) > 0 {
+		if a.groups == nil {
+			a.groups = make(map[int64]*announcedWaiting)
+		}
+		a.groups[w.ID] = &announcedWaiting{w, a.sequence}
+	} else {
+		delete(a.groups, w.ID)
+		a.ended = append(a.ended, endedWaiting{w.ID, a.sequence})
+		if n := len(a.ended) - maxLeft; n > 0 {
+			a.since = a.ended[n-1].at
+			a.ended = slices.Delete(a.ended, 0, n)
+		}
+	}
+	select {
+	case a.woken <- struct{}{}:
+	default:
+	}
+}
+
+// state returns what changed after that sequence number, or everything for 0 and for a
+// number that is too old or of another process.
+func (a *waitingAnnouncer) state(after int64, now time.Time) waitingState {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if after < a.since || after > a.sequence {
+		after = 0
+	}
+	out := waitingState{After: after, Sequence: a.sequence}
+	if after == a.sequence {
+		return out
+	}
+	for _, w := range a.groups {
+		if w.changed > after {
+			group := w.Waiting
+			group.Calls = slices.Clone(group.Calls)
+			for i := range group.Calls {
+				group.Calls[i].Age = now.Sub(group.Calls[i].Arrived).Microseconds()
+			}
+			out.Calls = append(out.Calls, group)
+		}
+	}
+	if after > 0 {
+		for _, ended := range a.ended {
+			if ended.at > after {
+				out.Calls = append(out.Calls, Waiting{ID: ended.id})
+			}
+		}
+	}
+	slices.SortFunc(out.Calls, func(a, b Waiting) int { return cmp.Compare(a.ID, b.ID) })
+	return out
+}
+
+// Name returns this node's name if there may be other nodes, else an empty string.
+func (r *Registry) Name() string {
+	if r.config.Peers == nil {
+		return ""
+	}
+	return r.config.Node
+}
+
+// AnnounceWaiting announces calls that wait at this node to the others.
+func (r *Registry) AnnounceWaiting(w Waiting) { r.waiting.announce(w) }
+
+// applyWaiting passes on what another node announced of its waiting calls.
+func (r *Registry) applyWaiting(node string, st *waitingState) {
+	now := time.Now()
+	for i := range st.Calls {
+		for j := range st.Calls[i].Calls {
+			call := &st.Calls[i].Calls[j]
+			call.Arrived = now.Add(-time.Duration(max(call.Age, 0)) * time.Microsecond)
+		}
+	}
+	if r.observer.Waiting != nil && (st.After == 0 || len(st.Calls) > 0) {
+		r.observer.Waiting(node, st.After == 0, st.Calls)
+	}
+}
+
+// Grant is a held slot of a machine for one waiting call of another node.
+type Grant struct {
+	Call       int64           `json:"call"` // its number at its node
+	Machine    fleet.MachineID `json:"machine"`
+	Generation int64           `json:"generation"`
+	Hold       string          `json:"hold"` // the call's request names it
+}
+
+// GrantOutcome is what a node did with a grant.
+type GrantOutcome int
+
+// The outcomes of a grant, and the statuses of their answers.
+const (
+	GrantTaken    = GrantOutcome(http.StatusNoContent) // the call's request follows
+	GrantGone     = GrantOutcome(http.StatusGone)      // the call does not wait any more
+	GrantDeclined = GrantOutcome(http.StatusConflict)  // the call waits, and not for this machine now
+	GrantLost     = GrantOutcome(0)                    // there is no answer
+)
+
+// SendGrant offers a held slot to the node of a waiting call.
+func (r *Registry) SendGrant(ctx context.Context, node string, g Grant) GrantOutcome {
+	found, ok := r.peers.Load(node)
+	if !ok {
+		return GrantLost
+	}
+	body, err := json.Marshal(g)
+	if err != nil {
+		return GrantLost
+	}
+	request, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://peer"+PathGrant, bytes.NewReader(body))
+	if err != nil {
+		return GrantLost
+	}
+	response, err := found.(*peer.Peer).RoundTrip(request)
+	if err != nil {
+		return GrantLost
+	}
+	response.Body.Close()
+	switch outcome := GrantOutcome(response.StatusCode); outcome {
+	case GrantTaken, GrantGone, GrantDeclined:
+		return outcome
+	default:
+		return GrantLost
+	}
+}
+
+// ReadGrant reads the grant of another node.
+func ReadGrant(r *http.Request) (g Grant, err error) {
+	if err := json.UnmarshalRead(io.LimitReader(r.Body, maxGrant), &g); err != nil {
+		return g, fmt.Errorf("cannot read the grant: %w", err)
+	}
+	return g, nil
+}
+
+// maxGrant is the longest grant, in bytes.
+const maxGrant = 4 << 10

@@ -1,0 +1,55 @@
+package store_test
+
+import (
+	"fmt"
+	"net/url"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/kith/kith/internal/store"
+	"github.com/kith/kith/internal/storetest"
+)
+
+// TestConnectFaults: a database that cannot be used is refused in one line that has the
+// cause and what to do, and not the password.
+func TestConnectFaults(t *testing.T) {
+	t.Parallel()
+	server := storetest.Start(t)
+	parsed, err := url.Parse(server.Database(t))
+	ok(t, err)
+	rules := filepath.Join(server.Host(), "data", "pg_hba.conf")
+	execute(t, parsed.String(), "CREATE ROLE locked LOGIN PASSWORD 'right'", "CREATE ROLE crowded LOGIN CONNECTION LIMIT 0",
+		fmt.Sprintf("COPY (VALUES ('local all locked scram-sha-256'), ('local all all trust')) TO '%s'", rules))
+	server.Stop(t)
+	server.Start(t) // reads its rules
+	for name, c := range map[string]struct {
+		url        string
+		cause, fix string
+	}{
+		"wrong password":       {with(parsed, url.UserPassword("locked", "s3cret"), parsed.Path, nil), `password authentication failed for user "locked"`, "check the user and the password"},
+		"no such database":     {with(parsed, parsed.User, "/nowhere", nil), `database "nowhere" does not exist`, `CREATE DATABASE "nowhere" OWNER "kith"`},
+		"too many connections": {with(parsed, url.User("crowded"), parsed.Path, nil), `too many connections for role "crowded"`, "max_connections"},
+		"no server":            {with(parsed, url.UserPassword("kith", "s3cret"), parsed.Path, url.Values{"host": {t.TempDir()}}), "no such file or directory", "check that it runs"},
+	} {
+		db, err := store.Open(t.Context(), store.Config{URL: c.url})
+		if err == nil {
+			t.Errorf("%s: the database was opened", name)
+			ok(t, db.Close())
+			continue
+		}
+		if s := err.Error(); !strings.Contains(s, c.cause) || !strings.Contains(s, c.fix) || strings.ContainsAny(s, "\n") || strings.Contains(s, "s3cret") || strings.Contains(s, "tls") {
+			t.Errorf("%s: %s", name, s)
+		}
+	}
+}
+
+// with returns a URL with another user, path and, unless nil, query.
+func with(u *url.URL, user *url.Userinfo, path string, query url.Values) string {
+	changed := *u
+	changed.User, changed.Path = user, path
+	if query != nil {
+		changed.RawQuery = query.Encode()
+	}
+	return changed.String()
+}

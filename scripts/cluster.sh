@@ -1,0 +1,19 @@
+#!/usr/bin/env bash
+# Several hub nodes, as processes: the end-to-end stories and the official client
+# libraries of one hub, against three nodes behind one address.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+step() { printf '\n== %s\n' "$*"; }
+
+[ -x bin/kith ] || make --no-print-directory build
+[ -x bin/kith-slim ] || make --no-print-directory build-slim
+mkdir -p build/nodes
+go build -ldflags "-X main.kith=$PWD/bin/kith" -o build/nodes/kith ./e2e/nodes
+cp bin/kith-slim build/nodes/
+
+# PostgreSQL is backed up with its own tools, and nodes.txtar names its nodes itself.
+step "the end-to-end stories, against three hub nodes"
+KITH_BIN=$PWD/build/nodes/kith go test -tags llama -count=1 -timeout 20m ./e2e -run TestScripts -skip 'TestScripts/(backup|nodes)$'
+step "the official client libraries, against three hub nodes"
+(cd e2e/clients && KITH_BIN="$PWD/../../build/nodes/kith" go test -count=1 -timeout 10m ./...)
