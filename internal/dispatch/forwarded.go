@@ -216,6 +216,9 @@ func (d *Dispatcher) serveForwarded(w http.ResponseWriter, request *http.Request
 	// machine by then, unless the machine does not answer.
 	ended := func() registry.Refusal {
 		if request.Context().Err() == nil && ctx.Err() != nil {
+			if d.ending.Load() != nil {
+				return registry.EndedLost
+			}
 			d.hasStopped(request.Context(), a)
 			return registry.EndedReach
 		}

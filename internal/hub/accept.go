@@ -25,7 +25,7 @@ import (
 // acceptTunnel is GET /tunnel: the machine that dialed is reachable for as long as
 // its tunnel lives (spec/tunnel.md). It refuses, in this order:
 //
-//  1. 503: too many tunnels are in their handshake.
+//  1. 503: the hub is about to end, or too many tunnels are in their handshake.
 //  2. 421: the credential is of another region.
 //  3. 401: the credential is missing, wrong or revoked.
 //  4. 409: the daemon was fenced, and the one that took its place is connected.
@@ -41,6 +41,10 @@ func (h *Hub) acceptTunnel(w http.ResponseWriter, r *http.Request) {
 			h.log.Error("request failed", "id", id, "method", r.Method, "error", err)
 		}
 	}()
+	if h.drain.begun.Load() {
+		api.Refuse(w, comeBack(fault.CapacityFull, "this hub is about to end; come back shortly, and another one is there"))
+		return
+	}
 	select {
 	case h.admitted <- struct{}{}:
 	default:
