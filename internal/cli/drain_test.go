@@ -336,8 +336,8 @@ func TestHubEndsInOrder(t *testing.T) {
 	interrupt()
 	r.until("the hub takes nothing new again", closed)
 	interrupt()
-	text, err := io.ReadAll(res.Body)
-	if err != nil || !strings.Contains(string(text), "CASCADE_EXHAUSTED") || strings.Contains(string(text), "[DONE]") {
+	text, err := io.ReadAll(res.Body) // HTTP too reports that it is incomplete
+	if !strings.Contains(string(text), "CASCADE_EXHAUSTED") || strings.Contains(string(text), "[DONE]") {
 		t.Errorf("%v: the answer ends with %s", err, text[max(0, len(text)-400):])
 	}
 	if err := r.hub.cmd.Wait(); err != nil {
