@@ -28,7 +28,7 @@ build-slim: ## bin/kith-slim, without the built-in engine
 llama: ## fetch the built-in engine's libraries (npm), once
 	@scripts/fetch-llama.sh
 
-setup-test: llama ## install what the tests need: client libraries, gcc, PostgreSQL, nginx, Chromium
+setup-test: llama ## install what the tests need: client libraries, gcc, PostgreSQL, nginx, HAProxy, promtool, Chromium
 	@scripts/setup-test.sh
 
 test: setup-test ## every test, with the race detector

@@ -209,9 +209,12 @@ func TestProgressInATerminal(t *testing.T) {
 			p.keys("C-c")
 		}
 		screen := p.shows("[status 0]")
-		written, err := os.ReadFile(record)
-		if err != nil {
-			t.Fatal(err)
+		var written []byte
+		for late := time.Now().Add(soon); !strings.Contains(string(written), "[status 0]"); <-time.After(10 * time.Millisecond) {
+			var err error
+			if written, err = os.ReadFile(record); err != nil || time.Now().After(late) { // another process writes it
+				t.Fatalf("what the command wrote ends with %q: %v", written, err)
+			}
 		}
 		rest := string(written)
 		for _, shows := range test.shows {

@@ -121,7 +121,7 @@ func (a *app) root() *cobra.Command {
 		RunE:          func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	root.PersistentFlags().BoolVar(&a.json, "json", false, "print JSON and nothing else on standard output")
-	root.AddCommand(a.dev(), a.rehearse(), a.hub(), a.serve(), a.login(), a.logout(), a.models(), a.run(), a.env(), a.launch(), a.status(),
+	root.AddCommand(a.dev(), a.rehearse(), a.hub(), a.serve(), a.login(), a.logout(), a.models(), a.pull(), a.run(), a.env(), a.launch(), a.status(),
 		a.why(), a.usage(), a.keys(), a.pause(), a.resume(), a.hours(), a.share(), a.accept(), a.groups(), a.admin(), a.doctor(),
 		a.config(), a.reload(), a.service(), a.version())
 	return root

@@ -2,9 +2,6 @@ package cli
 
 import (
 	"fmt"
-	"net"
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 
@@ -17,18 +14,9 @@ import (
 func TestTwoHubs(t *testing.T) {
 	settings := fmt.Sprintf("[database]\nurl = %q\n[peer]\nlisten = \"127.0.0.1:0\"\n", storetest.Postgres(t))
 	home := newRig(t, settings, "[hub]\nnode = \"a\"\n")
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	entry := &rig{t: t, dir: shortDir(t), home: shortDir(t), base: "http://" + listener.Addr().String(), key: home.key, engine: home.engine}
-	listener.Close()
-	text := "[ratelimit]\nrps = 0\nconnections = 0\n" + settings + "[hub]\nnode = \"b\"\n"
-	if err := os.WriteFile(filepath.Join(entry.home, "hub.toml"), []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	entry.startHub()
-	t.Cleanup(func() { entry.hub.kill() })
+	entry := emptyRig(t)
+	entry.key, entry.engine = home.key, home.engine
+	entry.open(settings, "[hub]\nnode = \"b\"\n")
 	entry.until("a call to the other hub is served", func() error { _, err := entry.ask(false); return err })
 	entry.until("a streamed call to the other hub is served", func() error { _, err := entry.ask(true); return err })
 	home.hub.kill()

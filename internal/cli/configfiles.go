@@ -30,8 +30,9 @@ type daemonFile struct {
 		// Builtin runs the engine that comes with kith; default true.
 		Builtin bool `toml:"builtin"`
 		// Models are GGUF files, or folders of them, that are offered under their
-		// file names; default ["~/.kith/models"]. A
-		// llama-server on this machine's PATH runs them, else the built-in engine.
+		// file names; default ["~/.kith/models"]. Folders are watched, with the folders
+		// in them. A llama-server on this machine's PATH runs the files, else the
+		// built-in engine.
 		Models []string `toml:"models"`
 		// Slots is how many calls are run at once for each model; 0, the default,
 		// is 4.
@@ -166,7 +167,8 @@ type hubFile struct {
 	} `toml:"peer"`
 	// Regions has the address of each other region of the same database, by its name, such
 	// as us = "https://us.example.org"; default none. Members make keys of every region,
-	// and a call that comes here with a key of another region is forwarded there.
+	// and a call that comes here with a key of another region is forwarded there. See
+	// docs/operate/regions.md.
 	Regions map[string]regionAddress `toml:"regions"`
 	// Limits bound one call, the calls of one member, and the bytes held for all calls.
 	Limits struct {

@@ -108,13 +108,12 @@ func (a *app) runDevDaemon(ctx context.Context, data string, config *daemonFile,
 		return err
 	}
 	a.progress("starting the engine and the daemon")
-	m := &daemonProcess{config: config, flag: "--local", log: log}
-	if llama.Available() == nil {
-		small, err := llama.Tiny(filepath.Join(data, "models"))
-		if err != nil {
+	m := &daemonProcess{config: config, builtinOnly: true, flag: "--local", log: log}
+	hasEngine := llama.Available() == nil
+	if hasEngine {
+		if _, err := llama.Tiny(filepath.Join(data, "models")); err != nil {
 			return err
 		}
-		m.files = []llama.ModelFile{small}
 	}
 	m.ready = func(d *daemon.Daemon) error {
 		a.progress("connecting the daemon to the hub")
@@ -122,7 +121,7 @@ func (a *app) runDevDaemon(ctx context.Context, data string, config *daemonFile,
 			Hub: hubs[0] + "/v1", MessagesBase: hubs[0], Local: d.Status().Local, Site: hubs[0], APIKey: key.Secret,
 		}
 		for _, base := range hubs {
-			if now.Models, err = awaitModels(ctx, d, toHub(base, key.Secret), len(m.files) > 0); err != nil {
+			if now.Models, err = awaitModels(ctx, d, toHub(base, key.Secret), hasEngine); err != nil {
 				return err
 			}
 			if len(hubs) > 1 {

@@ -243,7 +243,7 @@ func (d *doctor) engines(ctx context.Context, config *daemonFile, status daemon.
 			models = len(files)
 		}
 		m := &daemonProcess{config: config, log: slog.New(slog.DiscardHandler)}
-		look := m.daemonConfig(nil)
+		look := m.daemonConfig()
 		look.Discovery.Log = look.Log
 		finder, err := engine.NewFinder(look.Discovery)
 		if err != nil {

@@ -22,6 +22,7 @@ import (
 	"github.com/kith/kith/internal/api"
 	"github.com/kith/kith/internal/daemon"
 	"github.com/kith/kith/internal/enginetest"
+	"github.com/kith/kith/internal/fleet"
 	"github.com/kith/kith/internal/storetest"
 )
 
@@ -132,7 +133,7 @@ func newRolling(t *testing.T, names ...string) *rolling {
 		r.startNode(name)
 	}
 	r.dir = r.data[names[0]]
-	r.signIn()
+	r.signIn("ada")
 	r.startDaemon()
 	t.Cleanup(func() { r.daemon.kill() })
 	r.until("a call is served", func() error { _, err := r.ask(false); return err })
@@ -311,17 +312,16 @@ func TestHubEndsInOrder(t *testing.T) {
 		}
 		return res
 	}
-	closed := func() error {
-		c, err := net.Dial("tcp", strings.TrimPrefix(r.base, "http://"))
-		if err != nil {
-			return nil
+	draining := func() error {
+		nodes, _, err := fetch(t.Context(), r.operator(), "list the nodes", api.OperatorListNodes.With(api.None{}))
+		if err == nil && nodes[0].State != fleet.NodeDraining {
+			err = fmt.Errorf("%+v", nodes)
 		}
-		c.Close()
-		return errors.New("it still takes connections")
+		return err
 	}
 	res := begin(40)
 	interrupt()
-	r.until("the hub takes nothing new", closed)
+	r.until("the hub drains", draining)
 	if _, err := complete(res, true); err != nil {
 		t.Errorf("a call that ran was cut: %v", err)
 	}
@@ -334,7 +334,7 @@ func TestHubEndsInOrder(t *testing.T) {
 	r.until("a call is served again", func() error { _, err := r.ask(false); return err })
 	res = begin(100_000)
 	interrupt()
-	r.until("the hub takes nothing new again", closed)
+	r.until("the hub drains again", draining)
 	interrupt()
 	text, err := io.ReadAll(res.Body) // HTTP too reports that it is incomplete
 	if !strings.Contains(string(text), "CASCADE_EXHAUSTED") || strings.Contains(string(text), "[DONE]") {

@@ -99,6 +99,12 @@ func (f *configText) section(in string, field *ast.Field, inner reflect.StructFi
 	f.print("\n")
 	f.comment(f.about(field, s, v.Type(), key, true))
 	f.print("[%s]\n", key)
+	if s == nil { // a map, whose keys the operator chooses
+		line := "name = " + example(reflect.New(v.Type().Elem()).Elem())
+		f.examples[line] = true
+		f.print("\n# %s\n", line)
+		return
+	}
 	for i, field := range s.Fields.List {
 		inner := v.Type().Field(i)
 		if section(inner.Type) {

@@ -2,13 +2,13 @@ package cli
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"flag"
 	"fmt"
 	"io"
 	"math/rand/v2"
-	"net"
 	"net/http"
 	"os"
 	"os/exec"
@@ -36,9 +36,12 @@ type rig struct {
 	t      *testing.T
 	dir    string // the hub's data
 	home   string // the daemon's
-	base   string // the hub's address
+	front  *front
+	base   string // the address of front
+	health string // the hub's admin address; empty: none
 	key    string
 	engine *enginetest.Engine
+	client *http.Client // nil: the default one
 
 	hub, daemon *child
 }
@@ -46,6 +49,7 @@ type rig struct {
 // child is a process of the rig's.
 type child struct {
 	cmd  *exec.Cmd
+	out  io.Reader // of what it prints at its start
 	errs bytes.Buffer
 }
 
@@ -55,7 +59,11 @@ func (r *rig) start(args ...string) *child {
 	c := &child{cmd: exec.Command("kith", args...)}
 	c.cmd.Env = append(os.Environ(), "KITH_HOME="+r.home)
 	c.cmd.Stderr = &c.errs
-	if err := c.cmd.Start(); err != nil {
+	var err error
+	if c.out, err = c.cmd.StdoutPipe(); err == nil {
+		err = c.cmd.Start()
+	}
+	if err != nil {
 		r.t.Fatal(err)
 	}
 	return c
@@ -80,8 +88,11 @@ func (c *child) stop(t *testing.T) {
 	}
 }
 
+// startHub starts the hub, with hub.toml in the daemon's home. It does not wait for it.
 func (r *rig) startHub() {
-	r.hub = r.start("hub", "--listen", strings.TrimPrefix(r.base, "http://"), "--data", r.dir, "--admin", "", "--config", filepath.Join(r.home, "hub.toml"))
+	r.front.to.Store(nil)
+	r.hub = r.start("hub", "--json", "--listen", "127.0.0.1:0", "--data", r.dir, "--admin", r.health, "--admin-any", "--config", filepath.Join(r.home, "hub.toml"))
+	go r.front.leadTo(r.hub.out)
 }
 
 func (r *rig) startDaemon() { r.daemon = r.start("serve", "--listen", "127.0.0.1:0") }
@@ -89,46 +100,66 @@ func (r *rig) startDaemon() { r.daemon = r.start("serve", "--listen", "127.0.0.1
 // newRig brings everything up, with further settings of the hub: a call is served.
 func newRig(t *testing.T, settings ...string) *rig {
 	t.Helper()
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	r := &rig{t: t, dir: shortDir(t), home: shortDir(t), base: "http://" + listener.Addr().String()}
-	listener.Close()
-	r.engine = enginetest.New(enginetest.LlamaCpp, enginetest.Options{Slots: 16, Behaviour: enginetest.Behaviour{Chunks: 4, Interval: time.Millisecond}})
-	if err := r.engine.Start(); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { r.engine.Close() })
-	for name, text := range map[string]string{
-		"hub.toml":    "[ratelimit]\nrps = 0\nconnections = 0\n" + strings.Join(settings, ""),
-		"config.toml": "[engine]\nbuiltin = false\n[discovery]\nenabled = false\nendpoints = [\"" + r.engine.URL() + "\"]\n",
-	} {
-		if err := os.WriteFile(filepath.Join(r.home, name), []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
-	r.startHub()
-	t.Cleanup(func() { r.hub.kill() })
-	r.until("the hub's socket answers", func() error {
-		_, err := overSocket(filepath.Join(r.dir, "admin.sock"), "", "").call(t.Context(), "look", request{http.MethodGet, "/members", nil}, nil)
-		return err
-	})
-	r.signIn()
-	r.startDaemon()
-	t.Cleanup(func() { r.daemon.kill() })
+	r := emptyRig(t)
+	r.open(settings...)
+	r.serve("ada", enginetest.Options{Slots: 16, Behaviour: enginetest.Behaviour{Chunks: 4, Interval: time.Millisecond}})
 	r.until("a call is served", func() error { _, err := r.ask(false); return err })
 	return r
 }
 
-// signIn makes the member, the key and the machine.
-func (r *rig) signIn() {
+// emptyRig has an address, at which nothing runs yet.
+func emptyRig(t *testing.T) *rig {
+	t.Helper()
+	f := newFront(t)
+	return &rig{t: t, dir: shortDir(t), home: shortDir(t), front: f, base: "http://" + f.Addr().String()}
+}
+
+// write writes a file in the daemon's home.
+func (r *rig) write(name, text string) {
 	r.t.Helper()
-	ctx := r.t.Context()
-	operator := overSocket(filepath.Join(r.dir, "admin.sock"), "", "")
-	_, _, err1 := fetch(ctx, operator, "make a member", api.OperatorCreateMember.With(api.NewMember{Name: "ada"}))
-	key, _, err2 := fetch(ctx, operator, "make a key", api.OperatorCreateKey.With(api.NewKey{Member: "ada", Name: "k"}))
-	token, _, err3 := fetch(ctx, operator, "make a token", api.OperatorCreateToken.With(api.NewToken{Member: "ada"}))
+	if err := os.WriteFile(filepath.Join(r.home, name), []byte(text), 0o600); err != nil {
+		r.t.Fatal(err)
+	}
+}
+
+// open starts the hub, with settings, and waits for its operator's socket.
+func (r *rig) open(settings ...string) {
+	r.t.Helper()
+	r.write("hub.toml", "[ratelimit]\nrps = 0\nconnections = 0\n"+strings.Join(settings, ""))
+	r.startHub()
+	r.t.Cleanup(func() { r.hub.kill() })
+	r.until("the hub's socket answers", func() error {
+		_, err := r.operator().call(r.t.Context(), "look", request{http.MethodGet, "/members", nil}, nil)
+		if err == nil && r.front.to.Load() == nil {
+			err = errors.New("it has not printed its address")
+		}
+		return err
+	})
+}
+
+// serve starts an engine double and a daemon, as a machine of a new member.
+func (r *rig) serve(member string, options enginetest.Options) {
+	r.t.Helper()
+	r.engine = enginetest.New(enginetest.LlamaCpp, options)
+	if err := r.engine.Start(); err != nil {
+		r.t.Fatal(err)
+	}
+	r.t.Cleanup(func() { r.engine.Close() })
+	r.write("config.toml", "[engine]\nbuiltin = false\n[discovery]\nenabled = false\nendpoints = [\""+r.engine.URL()+"\"]\n")
+	r.signIn(member)
+	r.startDaemon()
+	r.t.Cleanup(func() { r.daemon.kill() })
+}
+
+func (r *rig) operator() *client { return overSocket(filepath.Join(r.dir, "admin.sock"), "", "") }
+
+// signIn makes the member, the key and the machine.
+func (r *rig) signIn(member string) {
+	r.t.Helper()
+	ctx, operator := r.t.Context(), r.operator()
+	_, _, err1 := fetch(ctx, operator, "make a member", api.OperatorCreateMember.With(api.NewMember{Name: member}))
+	key, _, err2 := fetch(ctx, operator, "make a key", api.OperatorCreateKey.With(api.NewKey{Member: member, Name: "k"}))
+	token, _, err3 := fetch(ctx, operator, "make a token", api.OperatorCreateToken.With(api.NewToken{Member: member}))
 	if err := errors.Join(err1, err2, err3); err != nil {
 		r.t.Fatal(err)
 	}
@@ -179,7 +210,7 @@ func (r *rig) begin(stream bool) (*http.Response, error) {
 	req.Header.Set("Content-Type", "application/json")
 	req.Header.Set("Authorization", "Bearer "+r.key)
 	req.Header.Set("Prefer", "wait=1")
-	res, err := http.DefaultClient.Do(req)
+	res, err := cmp.Or(r.client, http.DefaultClient).Do(req)
 	if err != nil {
 		cancel()
 		return nil, err

@@ -56,10 +56,6 @@ func (m *daemonProcess) reload(ctx context.Context) (daemon.ReloadResult, error)
 	if err != nil {
 		return done, err
 	}
-	files, err := modelFiles(next.Engine.Models)
-	if err != nil {
-		return done, err
-	}
 	for _, key := range changed(reflect.ValueOf(*m.config), reflect.ValueOf(*next), "") {
 		section, _, _ := strings.Cut(key, ".")
 		if slices.Contains(reloadable, section) {
@@ -68,15 +64,13 @@ func (m *daemonProcess) reload(ctx context.Context) (daemon.ReloadResult, error)
 			done.Restart = append(done.Restart, key)
 		}
 	}
-	if !slices.Equal(files, m.files) && !slices.Contains(done.Restart, "engine.models") && (m.config.Engine.Builtin || m.program != "") {
-		done.Restart = append(done.Restart, "engine.models (the files there)")
-	}
 	after := *m.config
 	after.RateLimit, after.Discovery, after.Share = next.RateLimit, next.Discovery, next.Share
-	if err := m.daemon.Reload(ctx, (&daemonProcess{config: &after, log: m.log}).daemonConfig(nil)); err != nil {
+	if err := m.daemon.Reload(ctx, (&daemonProcess{config: &after, log: m.log}).daemonConfig()); err != nil {
 		return done, err
 	}
 	m.config = &after
+	m.engines.look()
 	m.log.Info("the configuration was read again", "applied", done.Applied, "restart", done.Restart)
 	return done, nil
 }

@@ -21,13 +21,19 @@ import (
 
 	"github.com/kith/kith/internal/daemon"
 	"github.com/kith/kith/internal/enginetest"
-	"github.com/kith/kith/internal/llama"
 )
 
 func TestModelFiles(t *testing.T) {
 	dir := t.TempDir()
-	for _, name := range []string{"a.gguf", "notes.txt", "b.c.gguf"} {
-		if err := os.WriteFile(filepath.Join(dir, name), nil, 0o600); err != nil {
+	for _, name := range []string{
+		"a.gguf", "notes.txt", "b.c.gguf", "large-00001-of-00002.gguf", "large-00002-of-00002.gguf", "half.gguf.0a1b2c3d.part",
+		"sees/sees.gguf", "sees/mmproj-F16.gguf", "sees/deeper/no.gguf", ".hidden/no.gguf", "other/a.gguf",
+	} {
+		path := filepath.Join(dir, name)
+		if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(path, []byte(name), 0o600); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -35,10 +41,18 @@ func TestModelFiles(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := []llama.ModelFile{
-		{ID: "a", Path: filepath.Join(dir, "a.gguf")},
-		{ID: "b.c", Path: filepath.Join(dir, "b.c.gguf")},
-		{ID: "a", Path: filepath.Join(dir, "a.gguf")},
+	for i := range got {
+		if got[i].Version == "" {
+			t.Errorf("%s has no version", got[i].ID)
+		}
+		got[i].Version = ""
+	}
+	in := func(name string) string { return filepath.Join(dir, name) }
+	want := []modelFile{
+		{ID: "a", Path: in("a.gguf")},
+		{ID: "b.c", Path: in("b.c.gguf")},
+		{ID: "large", Path: in("large-00001-of-00002.gguf")},
+		{ID: "sees", Path: in("sees/sees.gguf"), Projector: in("sees/mmproj-F16.gguf")},
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Error(diff)

@@ -173,7 +173,7 @@ func (d *Daemon) noBackend(call *gateway.Call) *fault.Fault {
 	switch {
 	case call.Endpoint == fleet.Transcriptions && !d.offers.hasSpeech():
 		return fault.New(fault.InvalidRequest, "no speech model is available here; configure an audio engine, or sign in with `kith login`").WithParam("model")
-	case d.hubClient.Load() == nil && len(d.offers.forOwner()) == 0 && d.offers.servers == nil:
+	case d.hubClient.Load() == nil && len(d.offers.forOwner()) == 0 && len(*d.offers.own.Load()) == 0:
 		return fault.New(fault.NoInferenceBackend, "no inference backend compiled in") // the contract's exact words
 	case call.Endpoint == fleet.Responses:
 		return fault.New(fault.ModelNotFound, "no configured upstream serves %q for %s; use /v1/chat/completions", call.Model, call.Endpoint.Path())

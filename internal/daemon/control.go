@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net/http"
 	"slices"
 	"strings"
@@ -234,15 +235,8 @@ func (d *Daemon) Status() Status {
 		Yielding: d.admission.ownerOnly(),
 		Models:   []fleet.ModelID{}, Engines: []EngineStatus{},
 	}
-	if e := d.config.Builtin; e != nil {
-		s.Engines = append(s.Engines, EngineStatus{Place: e.Base(), Kind: e.Kind(), Name: e.Name(), Models: len(e.Models())})
-	}
-	for _, e := range d.offers.servers {
-		found := EngineStatus{Place: e.Base(), Kind: e.Kind(), Name: e.Name() + " for " + string(e.Models()[0].ID), Models: len(e.Models()), Why: e.Problem()}
-		if found.Why != "" {
-			found.Models = 0
-		}
-		s.Engines = append(s.Engines, found)
+	for _, e := range *d.offers.own.Load() {
+		s.Engines = append(s.Engines, ownEngine(e)...)
 	}
 	s.Engines = append(s.Engines, d.finder.Report()...)
 	if d.audio != nil {
@@ -259,6 +253,25 @@ func (d *Daemon) Status() Status {
 	s.PausedBy = slices.Clone(d.power.pausedBy)
 	s.Local, s.Tunnel, s.RecentErrors = d.base, d.tunnel, slices.Clone(d.recentErrors)
 	return s
+}
+
+// ownEngine returns the status of an engine that kith runs, and of each model that it
+// cannot serve. A process that serves one model has its name.
+func ownEngine(e *engine.Engine) (all []EngineStatus) {
+	status := EngineStatus{Place: e.Base(), Kind: e.Kind(), Name: e.Name(), Models: len(e.Models())}
+	problems := e.Problems()
+	switch models := e.Models(); {
+	case e.IsServer():
+		if status.Name += " for " + string(models[0].ID); e.Problem() == "" {
+			all = append(all, status)
+		}
+	case len(models) > 0 || len(problems) == 0:
+		all = append(all, status)
+	}
+	for _, id := range slices.Sorted(maps.Keys(problems)) {
+		all = append(all, EngineStatus{Place: e.Base(), Kind: e.Kind(), Name: e.Name() + " for " + string(id), Why: problems[id]})
+	}
+	return all
 }
 
 // refuseChange writes err in the same form as the local surface does.

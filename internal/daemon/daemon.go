@@ -48,10 +48,9 @@ type Config struct {
 	Name string
 	// Version is the program's version, for status.
 	Version string
-	// Builtin is the engine compiled in; nil if there is none, or OfferBuiltin adds it.
-	Builtin *engine.Engine
-	// Servers are processes that kith runs, each for one model.
-	Servers []*engine.Engine
+	// Own are the engines that kith runs, until OfferOwn changes them: the one compiled
+	// in, or a process for each model.
+	Own []*engine.Engine
 	// Discovery names the addresses of engines.
 	Discovery engine.Config
 	// Audio is the owner's speech engine, if its address is set. A zero MaxUpload is
@@ -166,7 +165,7 @@ func New(c Config) (*Daemon, error) {
 	d := &Daemon{
 		config: c, log: c.Log, started: time.Now(), address: address,
 		settings: settings, finder: finder, audio: audio,
-		offers:    &offers{servers: c.Servers, finder: finder, audio: audio, upstreams: upstreams, changed: make(chan struct{})},
+		offers:    &offers{finder: finder, audio: audio, upstreams: upstreams, changed: make(chan struct{})},
 		hubCounts: semaphore.NewWeighted(maxCounts), localCounts: semaphore.NewWeighted(maxCounts),
 		hubTransport:      newHubTransport(c.Dial, c.TLS),
 		instance:          rand.Text(),
@@ -175,7 +174,7 @@ func New(c Config) (*Daemon, error) {
 	d.port = int(address.Port())
 	d.surface = d.newSurface(d.port)
 	d.policy.Store(c.policy())
-	d.offers.builtin.Store(c.Builtin)
+	d.offers.own.Store(&c.Own)
 	d.admission.onLocal, d.admission.yields = d.offers.setChanged, c.PowerPolicy.Yield
 	d.power.wakelock = host.Wakelock{
 		Command: c.PowerPolicy.Awake, OnError: func(err error) { d.recordError("%v", err) },
@@ -184,11 +183,14 @@ func New(c Config) (*Daemon, error) {
 	return d, nil
 }
 
-// OfferBuiltin adds the engine compiled in, if it was not ready for New.
-func (d *Daemon) OfferBuiltin(e *engine.Engine) {
-	d.offers.builtin.Store(e)
+// OfferOwn replaces the engines that kith runs. Calls that one of them runs go on.
+func (d *Daemon) OfferOwn(engines []*engine.Engine) {
+	d.offers.own.Store(&engines)
 	d.offers.setChanged()
 }
+
+// ReportError adds what went wrong outside this package to the status.
+func (d *Daemon) ReportError(format string, args ...any) { d.recordError(format, args...) }
 
 // loopback parses the address of the local surface. It refuses a name, which may
 // resolve to another address later.

@@ -393,7 +393,7 @@ func falseTime(t *testing.T, c Config, double *enginetest.Engine) (*Daemon, *lin
 		clients <- client
 	})}
 	go server.Serve(hub)
-	c.Log, c.Builtin, c.Dial = slog.New(slog.DiscardHandler), builtinOf(double, model), hub.dial
+	c.Log, c.Own, c.Dial = slog.New(slog.DiscardHandler), []*engine.Engine{builtinOf(double, model)}, hub.dial
 	c.ListenOn = func(string, string) (net.Listener, error) { return newPipes(), nil }
 	d, err := New(c)
 	if err != nil {

@@ -78,7 +78,7 @@ func TestLocalEngineUnreachable(t *testing.T) {
 		{ID: "test-model", Families: []fleet.Family{fleet.Chat}, Endpoints: []fleet.Endpoint{fleet.ChatCompletions}, Slots: 1},
 		{ID: "vectors", Families: []fleet.Family{fleet.Embeddings}, Endpoints: []fleet.Endpoint{fleet.EmbeddingsEndpoint}, Slots: 1},
 	}
-	r := run(t, Config{Builtin: engine.Builtin("kith", noWay{}, models)})
+	r := run(t, Config{Own: []*engine.Engine{engine.Builtin("kith", noWay{}, models, nil)}})
 	if got := faultIn(t, r.post("/v1/chat/completions", chat(false))); got.Status != 503 || got.Code != string(fault.CapacityFull) {
 		t.Errorf("chat: %+v", got)
 	}
@@ -151,7 +151,7 @@ func TestLocalModels(t *testing.T) {
 	model := func(id fleet.ModelID) engine.Model {
 		return engine.Model{ID: id, Families: []fleet.Family{fleet.Chat}, Endpoints: []fleet.Endpoint{fleet.ChatCompletions}, ContextLength: 256, Slots: 1}
 	}
-	r := run(t, Config{Builtin: builtinOf(inner, model("tiny"), model("org/Model:7b"))}, found)
+	r := run(t, Config{Own: []*engine.Engine{builtinOf(inner, model("tiny"), model("org/Model:7b"))}}, found)
 	models, err := r.Models(t.Context(), gateway.Caller{})
 	if err != nil {
 		t.Fatal(err)
@@ -173,7 +173,7 @@ func TestBuiltinComesLater(t *testing.T) {
 	inner := enginetest.New(enginetest.Plain, enginetest.Options{Models: []enginetest.Model{{ID: "tiny"}}})
 	r := run(t, Config{}, enginetest.New(enginetest.LlamaCpp, enginetest.Options{Models: []enginetest.Model{{ID: "found"}}}))
 	changed := r.offers.watch()
-	r.OfferBuiltin(builtinOf(inner, engine.Model{ID: "tiny", Families: []fleet.Family{fleet.Chat}, Endpoints: []fleet.Endpoint{fleet.ChatCompletions}, Slots: 1}))
+	r.OfferOwn([]*engine.Engine{builtinOf(inner, engine.Model{ID: "tiny", Families: []fleet.Family{fleet.Chat}, Endpoints: []fleet.Endpoint{fleet.ChatCompletions}, Slots: 1})})
 	<-changed // what the tunnel waits for, too
 	read(t, r.post("/v1/chat/completions", strings.Replace(chat(false), "test-model", "tiny", 1)).Body)
 	if models, err := r.Models(t.Context(), gateway.Caller{}); err != nil || len(models) != 2 || inner.Counts().Runs != 1 {

@@ -225,7 +225,7 @@ func TestRoutedEngineUnlisted(t *testing.T) {
 // another machine.
 func TestRoutedEngineUnreachable(t *testing.T) {
 	model := engine.Model{ID: "test-model", Families: []fleet.Family{fleet.Chat}, Endpoints: []fleet.Endpoint{fleet.ChatCompletions}, Slots: 1}
-	r, _, l := joined(t, Config{Builtin: engine.Builtin("kith", noWay{}, []engine.Model{model})})
+	r, _, l := joined(t, Config{Own: []*engine.Engine{engine.Builtin("kith", noWay{}, []engine.Model{model}, nil)}})
 	resp := l.served("/v1/chat/completions", chat(false))
 	if resp.StatusCode != 503 || resp.Header.Get(tunnel.HeaderRefused) != "" {
 		t.Errorf("status %d, refused %q", resp.StatusCode, resp.Header.Get(tunnel.HeaderRefused))
@@ -420,8 +420,8 @@ func TestRoutedPanic(t *testing.T) {
 	for _, late := range []bool{false, true} {
 		crashing := engine.Builtin("crashing", crashes{late}, []engine.Model{{
 			ID: "crashing", Families: []fleet.Family{fleet.Chat}, Endpoints: []fleet.Endpoint{fleet.ChatCompletions}, Slots: 1,
-		}})
-		r, _, l := joined(t, Config{Builtin: crashing}, enginetest.New(enginetest.Plain, enginetest.Options{}))
+		}}, nil)
+		r, _, l := joined(t, Config{Own: []*engine.Engine{crashing}}, enginetest.New(enginetest.Plain, enginetest.Options{}))
 		resp := l.served("/v1/chat/completions", strings.Replace(chat(late), "test-model", "crashing", 1), tunnel.HeaderCorrelation, "req_crash")
 		text, err := io.ReadAll(resp.Body)
 		if late != (err != nil) || !late && (resp.StatusCode != 500 || !strings.Contains(string(text), `"internal_error"`)) {

@@ -15,8 +15,7 @@ import (
 // offer. A model that several engines offer at one endpoint is served by the first:
 // the engines that kith runs come before those that it found.
 type offers struct {
-	builtin   atomic.Pointer[engine.Engine] // nil: none, or not ready yet
-	servers   []*engine.Engine              // processes that kith runs, each for a model
+	own       atomic.Pointer[[]*engine.Engine] // those that kith runs
 	finder    *engine.Finder
 	audio     *engine.Audio      // nil: none
 	upstreams []*engine.Upstream // services elsewhere, after all engines here
@@ -28,10 +27,7 @@ type offers struct {
 // engines returns all engines of this machine in order of preference.
 func (o *offers) engines() []*engine.Engine {
 	var all []*engine.Engine
-	if e := o.builtin.Load(); e != nil {
-		all = append(all, e)
-	}
-	for _, e := range o.servers {
+	for _, e := range *o.own.Load() {
 		if e.Problem() == "" {
 			all = append(all, e)
 		}
@@ -45,12 +41,12 @@ func (o *offers) engines() []*engine.Engine {
 	return all
 }
 
-// whyNot returns why a server that kith runs for the model cannot serve it now;
-// empty if it can, or if there is none.
+// whyNot returns why an engine that kith runs cannot serve the model now; empty if one
+// can, or if none has its file.
 func (o *offers) whyNot(model fleet.ModelID) string {
-	for _, e := range o.servers {
-		if e.Models()[0].ID == model {
-			return e.Problem()
+	for _, e := range *o.own.Load() {
+		if why := e.Problems()[model]; why != "" {
+			return why
 		}
 	}
 	return ""

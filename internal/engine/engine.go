@@ -73,13 +73,16 @@ type Engine struct {
 	load  *load
 	// problem returns why it cannot be used now, or ""; nil means it always can.
 	problem func() string
+	// problems says why some models of an engine that kith runs cannot be served.
+	problems map[fleet.ModelID]string
 	// upstream marks an upstream, whose base ends with /v1.
 	upstream bool
 }
 
-// Builtin returns the engine that is part of kith, reached through rt.
-func Builtin(name string, rt http.RoundTripper, models []Model) *Engine {
-	return &Engine{kind: &builtin, name: name, base: "http://" + builtin.id, rt: rt, models: models, load: new(load)}
+// Builtin returns the engine that is part of kith, reached through rt. problems says why
+// other models that it was given cannot be served.
+func Builtin(name string, rt http.RoundTripper, models []Model, problems map[fleet.ModelID]string) *Engine {
+	return &Engine{kind: &builtin, name: name, base: "http://" + builtin.id, rt: rt, models: models, load: new(load), problems: problems}
 }
 
 // Server returns the llama-server that kith runs for one model, reached through
@@ -95,6 +98,17 @@ func (e *Engine) Problem() string {
 		return ""
 	}
 	return e.problem()
+}
+
+// IsServer reports whether it is a process that kith runs for one model.
+func (e *Engine) IsServer() bool { return e.model != nil }
+
+// Problems returns why models of an engine that kith runs cannot be served now.
+func (e *Engine) Problems() map[fleet.ModelID]string {
+	if why := e.Problem(); why != "" {
+		return map[fleet.ModelID]string{e.Models()[0].ID: why}
+	}
+	return e.problems
 }
 
 // Kind returns the id of the engine's kind, as in offers.

@@ -1,6 +1,7 @@
 package hub
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"log/slog"
@@ -70,9 +71,15 @@ func newRig(t *testing.T, cfg Config) *rig {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { db.Close() })
+	cfg.Region = cmp.Or(cfg.Region, "home")
+	return rigOn(t, db, db.Facts(cfg.Region), cfg)
+}
+
+// rigOn is a hub of cfg.Region on a database that it may share.
+func rigOn(t *testing.T, db *store.DB, facts registry.Facts, cfg Config) *rig {
 	k := &kept{DB: db}
 	cfg.Log = slog.New(slog.DiscardHandler)
-	live := registry.New(registry.Config{Node: "hub", Region: "home", Facts: db.Facts("home"), Log: cfg.Log})
+	live := registry.New(registry.Config{Node: "hub-" + cfg.Region, Region: cfg.Region, Facts: facts, Log: cfg.Log})
 	cfg.DB = db
 	h := New(cfg, k, live)
 	return &rig{Hub: h, t: t, kept: k, operator: h.Operator()}

@@ -114,6 +114,7 @@ type reading struct {
 	now    time.Time
 	live   registry.Status
 	calls  dispatch.Status
+	grants dispatch.Grants
 	ledger ledger.Status
 	spool  spool.Use
 	pool   store.Pool
@@ -188,6 +189,7 @@ var stateValues = []stateMetric{
 var (
 	peerUp      = prometheus.NewDesc("kith_peer_up", "Whether another hub of the region that is alive is connected to this one.", []string{"peer"}, nil)
 	peerLag     = prometheus.NewDesc("kith_peer_state_age_seconds", "Age of what this hub knows of another one's machines.", []string{"peer"}, nil)
+	grantEnds   = prometheus.NewDesc("kith_grants_total", "Slots that this hub offered to calls that wait at other ones, by what resulted.", []string{"outcome"}, nil)
 	forwardEnds = prometheus.NewDesc("kith_forwards_total", "Requests that this hub sent on to the hub of a machine, by how they ended.", []string{"outcome"}, nil)
 )
 
@@ -199,6 +201,7 @@ func (s stateMetrics) Describe(descs chan<- *prometheus.Desc) {
 	descs <- peerUp
 	descs <- peerLag
 	descs <- forwardEnds
+	descs <- grantEnds
 }
 
 // Collect implements prometheus.Collector.
@@ -215,6 +218,11 @@ func (s stateMetrics) Collect(out chan<- prometheus.Metric) {
 			out <- prometheus.MustNewConstMetric(peerLag, prometheus.GaugeValue, age, p.Name)
 		}
 	}
+	for outcome, n := range map[string]int64{
+		"taken": r.grants.Taken, "gone": r.grants.Gone, "declined": r.grants.Declined, "lost": r.grants.Lost, "expired": r.grants.Expired,
+	} {
+		out <- prometheus.MustNewConstMetric(grantEnds, prometheus.CounterValue, float64(n), outcome)
+	}
 	for outcome, n := range r.live.Forwards {
 		out <- prometheus.MustNewConstMetric(forwardEnds, prometheus.CounterValue, float64(n), outcome)
 	}
@@ -224,7 +232,7 @@ func (s stateMetrics) Collect(out chan<- prometheus.Metric) {
 func (s stateMetrics) read() reading {
 	now := time.Now()
 	r := reading{
-		now: now, live: s.live.Status(now), calls: s.calls.Status(now), ledger: s.ledger.Status(), spool: s.edge.Spool.Use(),
+		now: now, live: s.live.Status(now), calls: s.calls.Status(now), grants: s.calls.Grants(), ledger: s.ledger.Status(), spool: s.edge.Spool.Use(),
 		ready: s.Ready(now) == nil,
 	}
 	if s.cfg.DB != nil {

@@ -18,10 +18,8 @@ type embedding struct {
 // embed queues a request and waits for its vectors.
 func (r *runner) embed(ctx context.Context, inputs [][]token) ([][]float32, error) {
 	e := &embedding{ctx: ctx, inputs: inputs, done: make(chan error, 1)}
-	select {
-	case r.embeds <- e:
-	default:
-		return nil, errTooMany
+	if err := queueFor(r, r.embeds, e); err != nil {
+		return nil, err
 	}
 	select {
 	case err := <-e.done:

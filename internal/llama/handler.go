@@ -8,6 +8,7 @@ import (
 	"io"
 	"math"
 	"net/http"
+	"sync"
 	"time"
 
 	"github.com/go-json-experiment/json"
@@ -20,9 +21,14 @@ const maxTokenBytes = 64
 
 // server is the worker's HTTP server over its models.
 type server struct {
-	runners map[string]*runner
-	models  []Model // in the configured order
+	inspect func(ModelFile) (*runner, error) // returns the runner of a model that can be served
 	started time.Time
+
+	setting sync.Mutex // held while models are set
+	mu      sync.Mutex
+	runners map[string]*runner // by id
+	files   []ModelFile
+	models  []Model // of files, in their order
 }
 
 // handler returns the worker's routes.
@@ -32,6 +38,7 @@ func (s *server) handler() http.Handler {
 	mux.HandleFunc("POST /v1/embeddings", orRefuse(s.embeddings))
 	mux.HandleFunc("GET /v1/models", s.list)
 	mux.HandleFunc("POST /tokenize", orRefuse(s.tokenize))
+	mux.HandleFunc("POST "+pathModels, orRefuse(s.changeModels))
 	mux.HandleFunc("GET /health", func(w http.ResponseWriter, _ *http.Request) {
 		reply(w, http.StatusOK, map[string]string{"status": "ok"})
 	})
@@ -111,10 +118,12 @@ func body(w http.ResponseWriter, r *http.Request) ([]byte, error) {
 
 // model returns the runner of the model.
 func (s *server) model(id string) (*runner, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	if r, ok := s.runners[id]; ok {
 		return r, nil
 	}
-	return nil, &refusal{http.StatusNotFound, "model_not_found", "no such model here"}
+	return nil, errRemoved
 }
 
 // read decodes a request's body, and returns the runner of the model that it names.
@@ -224,7 +233,10 @@ func (s *server) list(w http.ResponseWriter, _ *http.Request) {
 		Meta    meta   `json:"meta"`
 	}
 	data := []entry{}
-	for _, m := range s.models {
+	s.mu.Lock()
+	models := s.models
+	s.mu.Unlock()
+	for _, m := range models {
 		if m.Problem == "" {
 			data = append(data, entry{m.ID, "model", s.started.Unix(), "kith", meta{m.ContextLength, m.Slots, m.Dimensions, m.Chat, m.Embeddings}})
 		}

@@ -29,12 +29,16 @@ const WorkerArg = "llama-worker"
 type ModelFile struct {
 	ID   string `json:"id"`
 	Path string `json:"path"`
+	// Version changes with the contents of the file.
+	Version string `json:"version"`
 }
 
 // Config configures a Supervisor. Models and Data are required.
 type Config struct {
-	// Models are the files to serve.
+	// Models are the files to serve, until SetModels changes them.
 	Models []ModelFile
+	// OnModels is called when Models and Problems have changed; it may be nil.
+	OnModels func()
 	// Slots is how many requests a model answers at once; 0 means 4.
 	Slots int
 	// Context is the length of each slot's context in tokens; 0 means 8192. It is

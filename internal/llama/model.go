@@ -37,7 +37,7 @@ type modelSpec struct {
 }
 
 // inspect reads a model's vocabulary and metadata, but not its weights.
-func inspect(lib *library, file ModelFile, slots, context int) (*modelSpec, error) {
+func inspect(lib *library, file ModelFile, slots, context int) (s *modelSpec, err error) {
 	info, err := os.Stat(file.Path)
 	if err != nil {
 		return nil, fmt.Errorf("cannot read the model file: %w", err)
@@ -48,7 +48,12 @@ func inspect(lib *library, file ModelFile, slots, context int) (*modelSpec, erro
 	if handle == 0 {
 		return nil, lib.failure("cannot read the model file; is it GGUF and complete?")
 	}
-	s := &modelSpec{
+	defer func() {
+		if err != nil {
+			lib.llama_model_free(handle)
+		}
+	}()
+	s = &modelSpec{
 		Model: Model{ID: file.ID, Slots: slots},
 		lib:   lib,
 		path:  file.Path,

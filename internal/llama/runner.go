@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/http"
 	"slices"
+	"sync"
 	"time"
 	"unsafe"
 )
@@ -13,7 +15,10 @@ import (
 // counts slots, so that only its owner's own calls wait here.
 const maxWaiting = 64
 
-var errTooMany = errors.New("too many requests wait for this model; try again soon")
+var (
+	errTooMany = errors.New("too many requests wait for this model; try again soon")
+	errRemoved = &refusal{http.StatusNotFound, "model_not_found", "no such model here"}
+)
 
 // job is a chat request. The runner ends its outbox and frees its sampler in every
 // case.
@@ -37,9 +42,13 @@ func (j *job) send(text string, tokens int) { j.out.add(text, j.unsent.until(j.t
 // runner serves one model. Only its goroutine uses the weights and slots.
 type runner struct {
 	*modelSpec
-	idle   time.Duration // the weights are freed after this time; 0 means never
-	jobs   chan *job
-	embeds chan *embedding
+	idle    time.Duration // the weights are freed after this time; 0 means never
+	jobs    chan *job
+	embeds  chan *embedding
+	removed chan struct{} // closed once no request is queued any more
+
+	mu     sync.Mutex // held to queue a request, and to close removed
+	closed bool
 
 	loaded  *weights
 	slots   []slot
@@ -66,27 +75,49 @@ func newRunner(s *modelSpec, idle time.Duration) *runner {
 		idle:      idle,
 		jobs:      make(chan *job, maxWaiting),
 		embeds:    make(chan *embedding, maxWaiting),
+		removed:   make(chan struct{}),
 		slots:     make([]slot, s.Slots),
 	}
 }
 
-// submit queues a job, or fails with errTooMany.
+// submit queues a job, or fails with errTooMany or errRemoved.
 func (r *runner) submit(j *job) error {
+	err := queueFor(r, r.jobs, j)
+	if err != nil {
+		r.lib.llama_sampler_free(j.sampler)
+	}
+	return err
+}
+
+// queueFor queues a request of the runner. It fails with errTooMany or errRemoved.
+func queueFor[Request any](r *runner, queue chan Request, request Request) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.closed {
+		return errRemoved
+	}
 	select {
-	case r.jobs <- j:
+	case queue <- request:
 		return nil
 	default:
-		r.lib.llama_sampler_free(j.sampler)
 		return errTooMany
 	}
 }
 
-// run answers jobs until the process ends, in decode steps over all slots. It
+// remove makes the runner end after the requests that it has.
+func (r *runner) remove() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.closed = true
+	close(r.removed)
+}
+
+// run answers jobs until the runner is removed, in decode steps over all slots. It
 // handles new and canceled jobs between two steps.
 func (r *runner) run() {
 	for {
-		if !r.busy() {
-			r.await()
+		if !r.busy() && !r.await() {
+			return
 		}
 		r.admit()
 		if r.loaded != nil {
@@ -100,8 +131,9 @@ func (r *runner) busy() bool {
 	return r.current != nil || slices.ContainsFunc(r.slots, func(s slot) bool { return s.job != nil })
 }
 
-// await waits for work, and frees the weights after the idle time.
-func (r *runner) await() {
+// await waits for work, and frees the weights after the idle time. It returns false
+// once the runner is removed and has no work left.
+func (r *runner) await() bool {
 	var unload <-chan time.Time
 	if r.loaded != nil && r.idle > 0 {
 		t := time.NewTimer(r.idle)
@@ -114,6 +146,19 @@ func (r *runner) await() {
 	case e := <-r.embeds:
 		r.startEmbedding(e)
 	case <-unload:
+		r.unload()
+	case <-r.removed:
+		if len(r.jobs)+len(r.embeds) == 0 {
+			r.unload()
+			return false
+		}
+	}
+	return true
+}
+
+// unload frees the weights.
+func (r *runner) unload() {
+	if r.loaded != nil {
 		r.loaded.free()
 		r.loaded = nil
 	}

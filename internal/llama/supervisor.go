@@ -39,7 +39,10 @@ type Supervisor struct {
 	transport *http.Transport
 	ready     chan struct{} // closed once the first worker is ready
 
+	changing sync.Mutex // held while the worker's models are changed
+
 	mu      sync.Mutex
+	files   []ModelFile
 	address string // of the running worker, or ""
 	secret  string
 	problem error // why no worker runs
@@ -55,7 +58,7 @@ func NewSupervisor(c Config) *Supervisor {
 	if c.Context <= 0 {
 		c.Context = defaultContext
 	}
-	s := &Supervisor{config: c, ready: make(chan struct{}), problem: errors.New("the built-in engine is starting")}
+	s := &Supervisor{config: c, files: c.Models, ready: make(chan struct{}), problem: errors.New("the built-in engine is starting")}
 	s.transport = &http.Transport{
 		DialContext:        s.dial,
 		DisableCompression: true,
@@ -68,6 +71,66 @@ func NewSupervisor(c Config) *Supervisor {
 // Ready returns a channel that is closed when the first worker is ready. Models is
 // valid from then on.
 func (s *Supervisor) Ready() <-chan struct{} { return s.ready }
+
+// SetModels makes the files those that are served, now if a worker runs, else when the
+// next one starts. The models of files that stay are not disturbed.
+func (s *Supervisor) SetModels(ctx context.Context, files []ModelFile) error {
+	s.mu.Lock()
+	s.files = files
+	running := s.address != ""
+	s.mu.Unlock()
+	if !running {
+		return nil
+	}
+	return s.sendModels(ctx)
+}
+
+// wanted returns the files to serve.
+func (s *Supervisor) wanted() []ModelFile {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.files
+}
+
+// sendModels makes the worker serve the files that are wanted.
+func (s *Supervisor) sendModels(ctx context.Context) error {
+	s.changing.Lock()
+	defer s.changing.Unlock()
+	body, err := json.Marshal(s.wanted())
+	if err != nil {
+		return err
+	}
+	request, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://worker"+pathModels, bytes.NewReader(body))
+	if err != nil {
+		return err
+	}
+	response, err := s.Transport().RoundTrip(request)
+	if err != nil {
+		return fmt.Errorf("cannot change the models of the built-in engine: %w", err)
+	}
+	defer response.Body.Close()
+	var models []Model
+	if err := json.UnmarshalRead(response.Body, &models); err != nil {
+		return fmt.Errorf("cannot change the models of the built-in engine: it answers %s: %w", response.Status, err)
+	}
+	s.mu.Lock()
+	s.models = models
+	s.mu.Unlock()
+	s.modelsChanged(models)
+	return nil
+}
+
+// modelsChanged logs why models cannot be served, and calls OnModels.
+func (s *Supervisor) modelsChanged(models []Model) {
+	for _, m := range models {
+		if m.Problem != "" {
+			s.config.Log.Warn("a model cannot be served", "model", m.ID, "cause", m.Problem)
+		}
+	}
+	if s.config.OnModels != nil {
+		s.config.OnModels()
+	}
+}
 
 // Models returns the models that the worker serves, in the configured order, or
 // nil before Ready.
@@ -196,9 +259,10 @@ func (s *Supervisor) runWorker(ctx context.Context, libraries string) error {
 		return fmt.Errorf("cannot make a folder for its socket: %w", err)
 	}
 	defer os.RemoveAll(dir)
+	files := s.wanted()
 	o := workerConfig{
 		Libraries: libraries, Network: socketNetwork(), Address: filepath.Join(dir, "socket"), Secret: rand.Text(),
-		Models: s.config.Models, Slots: s.config.Slots, Context: s.config.Context, IdleNanos: int64(s.config.IdleUnload),
+		Models: files, Slots: s.config.Slots, Context: s.config.Context, IdleNanos: int64(s.config.IdleUnload),
 	}
 	if o.Network == "tcp" {
 		o.Address = "127.0.0.1:0"
@@ -233,6 +297,13 @@ func (s *Supervisor) runWorker(ctx context.Context, libraries string) error {
 	err = s.start(in, out, append(line, '\n'), o.Secret, cancel)
 	if err == nil {
 		s.config.Log.Info("the inference worker is ready", "pid", cmd.Process.Pid)
+		if !slices.Equal(files, s.wanted()) { // changed while it started
+			go func() {
+				if err := s.sendModels(ctx); err != nil && ctx.Err() == nil {
+					s.config.Log.Warn("the models of the inference worker are those of its start", "error", err)
+				}
+			}()
+		}
 		io.Copy(io.Discard, out) // until the worker ends
 	}
 	cancel()
@@ -258,12 +329,8 @@ func (s *Supervisor) start(in io.Writer, out io.Reader, line []byte, secret stri
 	if h.Problem != "" {
 		return errors.New(h.Problem)
 	}
-	for _, m := range h.Models {
-		if m.Problem != "" {
-			s.config.Log.Warn("a model cannot be served", "model", m.ID, "cause", m.Problem)
-		}
-	}
 	s.setWorker(h, secret)
+	s.modelsChanged(h.Models)
 	return nil
 }
 

@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"os"
 	"runtime"
+	"slices"
 	"time"
 
 	"github.com/go-json-experiment/json"
@@ -75,19 +76,15 @@ func prepare(line []byte, free func() (bytes uint64, known bool)) (http.Handler,
 	if err != nil {
 		return nil, workerReport{Problem: err.Error()}, nil
 	}
-	s := &server{runners: map[string]*runner{}, started: time.Now()}
-	for _, file := range o.Models {
+	s := &server{started: time.Now(), inspect: func(file ModelFile) (*runner, error) {
 		spec, err := inspect(lib, file, o.Slots, o.Context)
 		if err != nil {
-			s.models = append(s.models, Model{ID: file.ID, Problem: err.Error()})
-			continue
+			return nil, err
 		}
 		spec.free = free
-		r := newRunner(spec, time.Duration(o.IdleNanos))
-		s.runners[file.ID] = r
-		s.models = append(s.models, spec.Model)
-		go r.run()
-	}
+		return newRunner(spec, time.Duration(o.IdleNanos)), nil
+	}}
+	models := s.setModels(o.Models)
 	listener, err := net.Listen(o.Network, o.Address)
 	if err == nil && o.Network == "unix" {
 		err = os.Chmod(o.Address, 0o600)
@@ -95,7 +92,52 @@ func prepare(line []byte, free func() (bytes uint64, known bool)) (http.Handler,
 	if err != nil {
 		return nil, workerReport{Problem: "cannot listen: " + err.Error()}, nil
 	}
-	return guard(o.Secret, s.handler()), workerReport{Address: listener.Addr().String(), Models: s.models}, listener
+	return guard(o.Secret, s.handler()), workerReport{Address: listener.Addr().String(), Models: models}, listener
+}
+
+// pathModels is where the supervisor changes the models: it sends a list of
+// ModelFile and receives one of Model.
+const pathModels = "/worker/models"
+
+// changeModels serves pathModels.
+func (s *server) changeModels(w http.ResponseWriter, r *http.Request) error {
+	var files []ModelFile
+	if err := json.UnmarshalRead(r.Body, &files); err != nil {
+		return badRequest("%v", err)
+	}
+	reply(w, http.StatusOK, s.setModels(files))
+	return nil
+}
+
+// setModels makes the files those that are served. A model whose file is the same goes
+// on as it is; one that is not there any more ends after the requests that it has.
+func (s *server) setModels(files []ModelFile) []Model {
+	s.setting.Lock()
+	defer s.setting.Unlock()
+	models, runners := make([]Model, 0, len(files)), make(map[string]*runner, len(files))
+	for _, file := range files {
+		if r := s.runners[file.ID]; r != nil && slices.Contains(s.files, file) {
+			runners[file.ID], models = r, append(models, r.Model)
+			continue
+		}
+		r, err := s.inspect(file)
+		if err != nil {
+			models = append(models, Model{ID: file.ID, Problem: err.Error()})
+			continue
+		}
+		runners[file.ID], models = r, append(models, r.Model)
+		go r.run()
+	}
+	before := s.runners
+	s.mu.Lock()
+	s.files, s.models, s.runners = files, models, runners
+	s.mu.Unlock()
+	for id, r := range before {
+		if runners[id] != r {
+			r.remove()
+		}
+	}
+	return models
 }
 
 // guard refuses requests without the secret.

@@ -10,7 +10,6 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
-	"net/http"
 	"os/exec"
 	"slices"
 	"sync"
@@ -24,13 +23,20 @@ const (
 )
 
 // File is a model file and the id under which it is offered.
-type File struct{ ID, Path string }
+type File struct {
+	ID, Path string
+	// Projector is the file that turns images into tokens; empty is none.
+	Projector string
+	// Version changes with the contents of the files.
+	Version string
+}
 
 // Config configures a Pool.
 type Config struct {
 	// Program is the path of llama-server, as returned by Find.
 	Program string
-	Models  []File
+	// Models are the files to serve, until SetModels changes them.
+	Models []File
 	// Slots is how many calls each model runs at once; 0 means 4.
 	Slots int
 	// Context is the length of each slot's context in tokens; 0 means 8192. It is
@@ -74,11 +80,13 @@ func Find(ctx context.Context) string {
 // Pool runs the servers of all models. Make it with New and call Run once.
 type Pool struct {
 	config  Config
-	servers []*server
 	loading chan struct{} // a lock: two loads at once could both count the same memory
 	usesGPU bool
 
 	mu      sync.Mutex
+	start   func(*Server) // runs a server; nil before and after Run
+	servers []*Server     // of the models
+	ending  []*Server     // of models that are removed, until their last call has ended
 	ram     Memory
 	ramRead time.Time
 	gpu     Memory // of all cards, without gpuReserve
@@ -95,57 +103,94 @@ func New(ctx context.Context, c Config) *Pool {
 	}
 	c.Slots = min(c.Slots, maxSlots)
 	p := &Pool{config: c, loading: make(chan struct{}, 1)}
-	for _, file := range c.Models {
-		p.servers = append(p.servers, newServer(p, file))
-	}
+	p.SetModels(c.Models)
 	p.usesGPU = c.GPUs(ctx) != nil && canUseGPU(ctx, c.Program)
 	p.readGPUs(ctx)
 	return p
+}
+
+// SetModels makes the files those that are served. A server whose files are the same
+// goes on; that of a model which is removed ends after the calls that it has.
+func (p *Pool) SetModels(files []File) {
+	before := p.all()
+	servers := make([]*Server, len(files))
+	for i, file := range files {
+		if at := slices.IndexFunc(before, func(s *Server) bool { return s.file == file && !s.isRemoved() }); at >= 0 {
+			servers[i] = before[at]
+		} else {
+			servers[i] = newServer(p, file)
+		}
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, s := range p.servers {
+		if !slices.Contains(servers, s) {
+			s.remove()
+			if p.start != nil {
+				p.ending = append(p.ending, s)
+			}
+		}
+	}
+	for _, s := range servers {
+		if p.start != nil && !slices.Contains(before, s) {
+			p.start(s)
+		}
+	}
+	p.servers = servers
+}
+
+// all returns the servers, those that are ending included.
+func (p *Pool) all() []*Server {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return slices.Concat(p.servers, p.ending)
 }
 
 // Run starts and ends servers on demand until ctx ends, then ends all of them and
 // returns nil.
 func (p *Pool) Run(ctx context.Context) error {
 	var all sync.WaitGroup
+	p.mu.Lock()
+	p.start = func(s *Server) {
+		all.Go(func() {
+			s.run(ctx)
+			p.mu.Lock()
+			defer p.mu.Unlock()
+			p.ending = slices.DeleteFunc(p.ending, func(e *Server) bool { return e == s })
+		})
+	}
 	for _, s := range p.servers {
-		all.Go(func() { s.run(ctx) })
+		p.start(s)
 	}
+	p.mu.Unlock()
 	if p.usesGPU {
-		all.Go(func() { p.watchGPUs(ctx) })
+		p.watchGPUs(ctx)
 	}
+	<-ctx.Done()
+	p.mu.Lock()
+	p.start = nil
+	p.mu.Unlock()
 	all.Wait()
 	return nil
 }
 
-// IDs returns the ids of all models in the configured order.
-func (p *Pool) IDs() []string {
-	var ids []string
-	for _, s := range p.servers {
-		ids = append(ids, s.file.ID)
-	}
-	return ids
+// Servers returns the servers of all models in the configured order.
+func (p *Pool) Servers() []*Server {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return slices.Clone(p.servers)
 }
 
-func (p *Pool) server(id string) *server {
-	return p.servers[slices.IndexFunc(p.servers, func(s *server) bool { return s.file.ID == id })]
-}
-
-// Model returns what the model with this id, one of IDs, offers.
-func (p *Pool) Model(id string) Model {
-	s := p.server(id)
+// Model returns what the model offers.
+func (s *Server) Model() Model {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.model
 }
 
-// Transport returns a RoundTripper to the server of this id, one of IDs. It
-// ignores the host of a request and starts the server if it does not run. If the
-// server cannot run now, the error is a *net.OpError of a dial: nothing was sent.
-func (p *Pool) Transport(id string) http.RoundTripper { return (*serverTransport)(p.server(id)) }
-
 // Problem returns why the model cannot be served now, or "" if it can.
-func (p *Pool) Problem(id string) string {
-	s := p.server(id)
+func (s *Server) Problem() string {
+	p := s.pool
 	s.mu.Lock()
 	problem, running, pause, cause := s.problem, s.address != "", time.Until(s.notBefore), s.crash
 	s.mu.Unlock()

@@ -16,6 +16,7 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -227,7 +228,7 @@ func newRig(t *testing.T, idle time.Duration, devices string, c *computer, names
 		if err := os.WriteFile(path, gguf(header, 1<<20), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		config.Models = append(config.Models, File{name, path})
+		config.Models = append(config.Models, File{ID: name, Path: path})
 	}
 	r.Pool = New(t.Context(), config)
 	ctx, cancel := context.WithCancel(t.Context())
@@ -252,6 +253,12 @@ func newRig(t *testing.T, idle time.Duration, devices string, c *computer, names
 // free is a computer of 1,000 MiB with that much free, and no card.
 func free(mib uint64) *computer { return &computer{ram: Memory{1000 << 20, mib << 20}} }
 
+// server returns the server of a model.
+func (r *rig) server(id string) *Server {
+	servers := r.Servers()
+	return servers[slices.IndexFunc(servers, func(s *Server) bool { return s.file.ID == id })]
+}
+
 func (r *rig) starts() []string {
 	text, err := os.ReadFile(filepath.Join(r.dir, "starts"))
 	if err != nil {
@@ -266,7 +273,7 @@ func (r *rig) ask(ctx context.Context, model, text string) (string, error) {
 	if err != nil {
 		r.t.Fatal(err)
 	}
-	resp, err := r.Transport(model).RoundTrip(req)
+	resp, err := r.server(model).RoundTrip(req)
 	if err != nil {
 		return "", err
 	}
@@ -295,8 +302,8 @@ func (r *rig) until(what string, holds func() bool) {
 
 func TestStartedOnceByTheFirstCall(t *testing.T) {
 	r := newRig(t, 0, "", free(900), "one", "other")
-	if len(r.starts()) != 0 || r.Problem("one") != "" {
-		t.Fatalf("before any call: %v, %q", r.starts(), r.Problem("one"))
+	if len(r.starts()) != 0 || r.server("one").Problem() != "" {
+		t.Fatalf("before any call: %v, %q", r.starts(), r.server("one").Problem())
 	}
 	var all sync.WaitGroup
 	for range 8 {
@@ -316,8 +323,54 @@ func TestStartedOnceByTheFirstCall(t *testing.T) {
 			t.Errorf("started without %s: %s", want, starts[0])
 		}
 	}
-	if m := r.Model("one"); m.ContextLength != 4096 || m.Slots != 2 || !m.Tools || m.Embeddings {
+	if m := r.server("one").Model(); m.ContextLength != 4096 || m.Slots != 2 || !m.Tools || m.Embeddings {
 		t.Errorf("%+v", m)
+	}
+}
+
+// A model that is added serves, one that is removed ends after its calls, one that
+// stays is not disturbed, and one whose file changed starts again.
+func TestSetModels(t *testing.T) {
+	r := newRig(t, 0, "", free(900), "one", "other")
+	one, other := r.server("one"), r.server("other")
+	r.says("one", "hello")
+	ctx, cancel := context.WithCancel(t.Context())
+	hung := make(chan error, 1)
+	go func() {
+		_, err := r.ask(ctx, "other", "hang")
+		hung <- err
+	}()
+	r.until("the call is there", func() bool { _, idle := other.idle(); return !idle && len(r.starts()) == 2 && other.Problem() == "" })
+	r.until("it runs", func() bool { other.mu.Lock(); defer other.mu.Unlock(); return other.address != "" })
+	seeing := File{ID: "sees", Path: filepath.Join(r.dir, "sees.gguf"), Projector: filepath.Join(r.dir, "mmproj.gguf")}
+	for from, to := range map[string]string{one.file.Path: seeing.Path, other.file.Path: seeing.Projector} {
+		if err := os.Link(from, to); err != nil {
+			t.Fatal(err)
+		}
+	}
+	r.SetModels([]File{one.file, seeing})
+	r.says("sees", "hello")
+	if starts := r.starts(); len(starts) != 3 || !strings.Contains(starts[2], "--mmproj "+seeing.Projector) || !r.server("sees").Model().Vision {
+		t.Errorf("%v", starts)
+	}
+	if r.server("one") != one || other.Problem() != isRemoved || len(r.all()) != 3 {
+		t.Errorf("%q, %d servers", other.Problem(), len(r.all()))
+	}
+	select {
+	case err := <-hung:
+		t.Errorf("the call of a model that was removed ended: %v", err)
+	default:
+	}
+	cancel()
+	<-hung
+	r.until("the removed model's server ends", func() bool { return len(r.all()) == 2 })
+	again := one.file
+	again.Version = "2"
+	r.SetModels([]File{again})
+	r.says("one", "hello")
+	r.until("only the new one is left", func() bool { return len(r.all()) == 1 })
+	if r.server("one") == one || len(r.starts()) != 4 {
+		t.Errorf("%v", r.starts())
 	}
 }
 
@@ -329,7 +382,7 @@ func TestOnlyCallsStart(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		resp, err := r.Transport("one").RoundTrip(req)
+		resp, err := r.server("one").RoundTrip(req)
 		if err != nil {
 			return 0, err
 		}
@@ -376,7 +429,7 @@ func TestCrash(t *testing.T) {
 	if op, ok := errors.AsType[*net.OpError](err); !ok || op.Op != "dial" || !strings.Contains(err.Error(), "exit status 139") {
 		t.Errorf("during the back-off: %v", err)
 	}
-	if why := r.Problem("one"); !strings.Contains(why, "exit status 139") {
+	if why := r.server("one").Problem(); !strings.Contains(why, "exit status 139") {
 		t.Errorf("problem: %q", why)
 	}
 	s.mu.Lock()
@@ -391,7 +444,7 @@ func TestBrokenModel(t *testing.T) {
 	if err == nil || !strings.Contains(err.Error(), "unknown model architecture") {
 		t.Errorf("%v", err)
 	}
-	if why := r.Problem("broken"); why != "" && !strings.Contains(why, "unknown model architecture") {
+	if why := r.server("broken").Problem(); why != "" && !strings.Contains(why, "unknown model architecture") {
 		t.Errorf("problem: %q", why)
 	}
 }
@@ -403,7 +456,7 @@ func TestMemory(t *testing.T) {
 	if op, ok := errors.AsType[*net.OpError](err); !ok || op.Op != "dial" || !strings.Contains(err.Error(), "137 MiB of memory and 100 MiB are free") {
 		t.Errorf("no room: %v", err)
 	}
-	if why := r.Problem("one"); !strings.Contains(why, "137 MiB") {
+	if why := r.server("one").Problem(); !strings.Contains(why, "137 MiB") {
 		t.Errorf("problem: %q", why)
 	}
 	if len(r.starts()) != 0 {
@@ -416,7 +469,7 @@ func TestMemory(t *testing.T) {
 		t.Errorf("%d bytes are free beside what is mapped", m.ram.Free)
 	}
 	r.fit(1000, 70) // as the system sees it now
-	if why := r.Problem("other"); why != "" {
+	if why := r.server("other").Problem(); why != "" {
 		t.Errorf("the idle one can make room, but: %q", why)
 	}
 	hang, cancel := context.WithCancel(t.Context())
@@ -427,7 +480,7 @@ func TestMemory(t *testing.T) {
 		_, _ = r.ask(hang, "one", "hang")
 	}()
 	r.until("the call runs", func() bool { _, idle := r.server("one").idle(); return !idle })
-	if _, err := r.ask(t.Context(), "other", "hello"); err == nil || r.Problem("other") == "" {
+	if _, err := r.ask(t.Context(), "other", "hello"); err == nil || r.server("other").Problem() == "" {
 		t.Errorf("a server in use was ended, or memory was overdrawn: %v", err)
 	}
 	cancel()
@@ -458,12 +511,12 @@ func TestTooLargeForThisMachine(t *testing.T) {
 		t.Fatal(err)
 	}
 	p := New(t.Context(), Config{
-		Models: []File{{"m", path}, {"none", filepath.Join(dir, "none")}}, RAM: c.RAM, GPUs: c.GPUs, Slots: 1, Log: slog.New(slog.DiscardHandler),
+		Models: []File{{ID: "m", Path: path}, {ID: "none", Path: filepath.Join(dir, "none")}}, RAM: c.RAM, GPUs: c.GPUs, Slots: 1, Log: slog.New(slog.DiscardHandler),
 	})
-	if why := p.Problem("m"); why != "it needs about 132 MiB of memory and this machine has 100 MiB; use fewer slots, a shorter context or a smaller model" {
+	if why := p.Servers()[0].Problem(); why != "it needs about 132 MiB of memory and this machine has 100 MiB; use fewer slots, a shorter context or a smaller model" {
 		t.Errorf("problem: %q", why)
 	}
-	if why := p.Problem("none"); !strings.Contains(why, "no such file") {
+	if why := p.Servers()[1].Problem(); !strings.Contains(why, "no such file") {
 		t.Errorf("problem: %q", why)
 	}
 }
@@ -487,7 +540,7 @@ func TestNobodyIsEndedForTooLittle(t *testing.T) {
 	r.says("one", "hello")
 	r.fit(1000, 400)
 	const why = "it needs about 641 MiB of memory and 398 MiB are free"
-	if got := r.Problem("large"); !strings.Contains(got, why) {
+	if got := r.server("large").Problem(); !strings.Contains(got, why) {
 		t.Errorf("problem: %q", got)
 	}
 	if _, err := r.ask(t.Context(), "large", "hello"); err == nil || !strings.Contains(err.Error(), why) {
@@ -526,7 +579,7 @@ func TestIdleLongestGivesWay(t *testing.T) {
 // A server that ends takes no call with it: either it does not end, or the call
 // waits for the next start.
 func TestRetiresWhenNobodyIsIn(t *testing.T) {
-	s := &server{address: "x"}
+	s := &Server{address: "x"}
 	if err := s.acquire(t.Context(), false); err != nil || s.closeIfIdle() {
 		t.Fatalf("retired with a call in it: %v", err)
 	}
@@ -558,7 +611,7 @@ func TestMemoryOfTheGPU(t *testing.T) {
 		computer := free(100)
 		computer.hasCard(c.total, c.free)
 		r := newRig(t, 0, c.devices, computer, "one")
-		if why := r.Problem("one"); !strings.Contains(why, c.why) || (why == "") != (c.why == "") {
+		if why := r.server("one").Problem(); !strings.Contains(why, c.why) || (why == "") != (c.why == "") {
 			t.Errorf("%d MiB free, %q: %q", c.free, c.devices, why)
 		}
 		if _, err := r.ask(t.Context(), "one", "hello"); (err == nil) != (c.why == "") || err != nil && !strings.Contains(err.Error(), c.why) {
@@ -569,7 +622,7 @@ func TestMemoryOfTheGPU(t *testing.T) {
 	computer.ram.Total = 100 << 20
 	computer.hasCard(1050, 1050)
 	r := newRig(t, 0, cuda, computer, "one")
-	if why := r.Problem("one"); !strings.Contains(why, "this machine has 126 MiB (100 MiB and 26 MiB of its GPU's)") {
+	if why := r.server("one").Problem(); !strings.Contains(why, "this machine has 126 MiB (100 MiB and 26 MiB of its GPU's)") {
 		t.Errorf("problem: %q", why)
 	}
 }
@@ -602,11 +655,11 @@ func TestAbilitiesOnceLoaded(t *testing.T) {
 		"sees":  {ID: "sees", ContextLength: 4096, Slots: 2, Tools: true, Vision: true},
 		"short": {ID: "short", ContextLength: 2048, Slots: 2, Tools: true},
 	} {
-		if m := r.Model(id); m != (Model{ID: id, ContextLength: 4096, Slots: 2, Tools: true}) {
+		if m := r.server(id).Model(); m != (Model{ID: id, ContextLength: 4096, Slots: 2, Tools: true}) {
 			t.Errorf("before: %+v", m)
 		}
 		r.says(id, "hello")
-		if m := r.Model(id); m != want {
+		if m := r.server(id).Model(); m != want {
 			t.Errorf("%+v, want %+v", m, want)
 		}
 	}
@@ -617,7 +670,7 @@ func TestAbilitiesOfTheNextStart(t *testing.T) {
 	r := newRig(t, 0, "", free(900), "short")
 	for _, want := range []int{2048, 4096} {
 		r.says("short", "hello")
-		if m := r.Model("short"); m.ContextLength != want {
+		if m := r.server("short").Model(); m.ContextLength != want {
 			t.Errorf("%+v, want %d tokens", m, want)
 		}
 		if err := os.WriteFile(filepath.Join(r.dir, "roomy"), nil, 0o600); err != nil || !r.server("short").evict(t.Context()) {

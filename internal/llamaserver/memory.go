@@ -114,7 +114,7 @@ func (p *Pool) capacity() capacity {
 	}
 	r := capacity{p.ram, p.gpu}
 	p.mu.Unlock()
-	for _, s := range p.servers {
+	for _, s := range p.all() {
 		s.mu.Lock()
 		if s.address != "" {
 			r.ram.Free -= min(r.ram.Free, s.info.size-min(s.info.size, s.onGPU))
@@ -127,7 +127,7 @@ func (p *Pool) capacity() capacity {
 // reclaimable returns how many bytes the idle servers take.
 func (p *Pool) reclaimable() uint64 {
 	total := uint64(0)
-	for _, s := range p.servers {
+	for _, s := range p.all() {
 		s.mu.Lock()
 		if s.address != "" && s.users == 0 {
 			total += s.needs
@@ -139,7 +139,7 @@ func (p *Pool) reclaimable() uint64 {
 
 // makeRoom ends idle servers, the longest idle first, until the model of s fits.
 // The caller holds p.loading, and s does not run.
-func (p *Pool) makeRoom(ctx context.Context, s *server) error {
+func (p *Pool) makeRoom(ctx context.Context, s *Server) error {
 	for {
 		p.mu.Lock()
 		p.ramRead = time.Time{}
@@ -152,9 +152,9 @@ func (p *Pool) makeRoom(ctx context.Context, s *server) error {
 		if why := r.shortage(s.needs, p.reclaimable()); why != "" { // ending the idle servers would not be enough
 			return fmt.Errorf("cannot load %s: %s", s.file.ID, why)
 		}
-		var victim *server
+		var victim *Server
 		var idleSince time.Time
-		for _, o := range p.servers {
+		for _, o := range p.all() {
 			if since, idle := o.idle(); idle && (victim == nil || since.Before(idleSince)) {
 				victim, idleSince = o, since
 			}

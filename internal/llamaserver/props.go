@@ -34,7 +34,7 @@ type props struct {
 
 // readProps updates s.model with what the server says of the model that it has
 // loaded. If it says nothing, the values from the file stay.
-func (s *server) readProps(ctx context.Context, address string) {
+func (s *Server) readProps(ctx context.Context, address string) {
 	ctx, cancel := context.WithTimeout(ctx, propsTimeout)
 	defer cancel()
 	var got props

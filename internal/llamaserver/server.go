@@ -31,12 +31,16 @@ const (
 	stableAfter    = time.Minute
 	loadTimeout    = 10 * time.Minute
 	healthInterval = 100 * time.Millisecond
+	// removedInterval is how often a server whose model is removed looks whether its
+	// calls have ended.
+	removedInterval = time.Second
 	// exitTimeout is how long a process may take to end after SIGTERM.
 	exitTimeout = 3 * time.Second
 )
 
-// server is one model and, while the model is in use, its process.
-type server struct {
+// Server is one model and, while the model is in use, its process. If the model is
+// removed it has a problem.
+type Server struct {
 	pool      *Pool
 	file      File
 	info      modelInfo
@@ -45,6 +49,7 @@ type server struct {
 	problem   string // why it can never be served
 	transport *http.Transport
 	starts    chan *start                // the requested start
+	removed   chan struct{}              // closed once the model is removed
 	backoff   backoff.ExponentialBackOff // used by run only
 
 	mu        sync.Mutex
@@ -66,8 +71,8 @@ type start struct {
 	err  error // set before done is closed
 }
 
-func newServer(p *Pool, file File) *server {
-	s := &server{pool: p, file: file, starts: make(chan *start, 1), evictions: make(chan chan bool)}
+func newServer(p *Pool, file File) *Server {
+	s := &Server{pool: p, file: file, starts: make(chan *start, 1), removed: make(chan struct{}), evictions: make(chan chan bool)}
 	s.backoff = backoff.ExponentialBackOff{InitialInterval: firstBackoff / 2, MaxInterval: maxBackoff / 2, Multiplier: 2, RandomizationFactor: 1}
 	s.transport = &http.Transport{DialContext: s.dial, DisableCompression: true, MaxIdleConnsPerHost: 16, IdleConnTimeout: 4 * time.Second}
 	s.model.ID = file.ID
@@ -76,18 +81,24 @@ func newServer(p *Pool, file File) *server {
 		s.problem = err.Error()
 		return s
 	}
+	if projector, err := os.Stat(file.Projector); err == nil {
+		f.size += uint64(projector.Size())
+	}
 	s.info, s.context = *f, min(p.config.Context, f.context)
 	s.model = Model{ID: file.ID, ContextLength: s.context, Slots: p.config.Slots, Embeddings: f.embeds, Tools: f.tools && !f.embeds}
 	s.needs = f.needs(p.config.Slots, s.context)
 	return s
 }
 
-// run starts the process on each request until ctx ends.
-func (s *server) run(ctx context.Context) {
+// run starts the process on each request until ctx ends or the model is removed.
+func (s *Server) run(ctx context.Context) {
 	for {
 		select {
 		case <-ctx.Done():
-			s.close()
+			s.refuse("kith is ending")
+			return
+		case <-s.removed:
+			s.refuse(isRemoved)
 			return
 		case st := <-s.starts:
 			s.runOnce(ctx, st)
@@ -95,11 +106,31 @@ func (s *server) run(ctx context.Context) {
 	}
 }
 
-// close makes s refuse all calls from now on.
-func (s *server) close() {
+// isRemoved is the problem of a model that is removed.
+const isRemoved = "its file was removed"
+
+// remove makes s refuse all calls from now on, and end after those that it has.
+func (s *Server) remove() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.problem = "kith is ending"
+	s.problem = isRemoved
+	close(s.removed)
+}
+
+func (s *Server) isRemoved() bool {
+	select {
+	case <-s.removed:
+		return true
+	default:
+		return false
+	}
+}
+
+// refuse makes s refuse all calls from now on, for that reason.
+func (s *Server) refuse(why string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.problem = why
 	select {
 	case st := <-s.starts:
 		st.err = errors.New(s.problem)
@@ -109,7 +140,7 @@ func (s *server) close() {
 }
 
 // runOnce runs the process from the start st to its end.
-func (s *server) runOnce(ctx context.Context, st *start) {
+func (s *Server) runOnce(ctx context.Context, st *start) {
 	began, ready := time.Now(), false
 	finish := func(err error) {
 		s.mu.Lock()
@@ -139,7 +170,7 @@ func (s *server) runOnce(ctx context.Context, st *start) {
 
 // runProcess runs the process until it ends. It calls ready once the model is
 // loaded. crashed reports that the process ended by itself.
-func (s *server) runProcess(ctx context.Context, ready func()) (crashed bool, err error) {
+func (s *Server) runProcess(ctx context.Context, ready func()) (crashed bool, err error) {
 	select {
 	case s.pool.loading <- struct{}{}:
 	case <-ctx.Done():
@@ -220,7 +251,7 @@ func freeAddress(dir string) (string, error) {
 	return l.Addr().String(), nil
 }
 
-func (s *server) command(ctx context.Context, address string) *exec.Cmd {
+func (s *Server) command(ctx context.Context, address string) *exec.Cmd {
 	slots := s.pool.config.Slots
 	args := []string{
 		"-m", s.file.Path, "--alias", s.file.ID, "-np", strconv.Itoa(slots), "-c", strconv.Itoa(slots * s.context),
@@ -230,6 +261,9 @@ func (s *server) command(ctx context.Context, address string) *exec.Cmd {
 		args = append(args, "--host", host, "--port", port)
 	} else {
 		args = append(args, "--host", address)
+	}
+	if s.file.Projector != "" {
+		args = append(args, "--mmproj", s.file.Projector)
 	}
 	if s.info.embeds {
 		args = append(args, "--embeddings")
@@ -246,7 +280,7 @@ func (s *server) command(ctx context.Context, address string) *exec.Cmd {
 }
 
 // awaitHealth waits until the server says that its model is loaded.
-func (s *server) awaitHealth(ctx context.Context, address string, ended chan error) error {
+func (s *Server) awaitHealth(ctx context.Context, address string, ended chan error) error {
 	ctx, cancel := context.WithTimeout(ctx, loadTimeout)
 	defer cancel()
 	for {
@@ -278,10 +312,16 @@ func exitError(err error) error {
 
 // awaitEnd waits until the process should end (nil) or has ended by itself (why).
 // The caller answers reply, if it is not nil, once the process has ended.
-func (s *server) awaitEnd(ctx context.Context, ended chan error) (reply chan bool, err error) {
+func (s *Server) awaitEnd(ctx context.Context, ended chan error) (reply chan bool, err error) {
+	removed := s.removed
 	for {
 		var over <-chan time.Time
-		if limit := s.pool.config.IdleUnload; limit > 0 {
+		if s.isRemoved() {
+			if removed = nil; s.closeIfIdle() {
+				return nil, nil
+			}
+			over = time.After(removedInterval)
+		} else if limit := s.pool.config.IdleUnload; limit > 0 {
 			left := limit
 			if since, idle := s.idle(); idle {
 				left -= time.Since(since)
@@ -294,6 +334,7 @@ func (s *server) awaitEnd(ctx context.Context, ended chan error) (reply chan boo
 		}
 		select {
 		case <-over:
+		case <-removed:
 		case reply := <-s.evictions:
 			if s.closeIfIdle() {
 				return reply, nil
@@ -310,7 +351,7 @@ func (s *server) awaitEnd(ctx context.Context, ended chan error) (reply chan boo
 
 // closeIfIdle stops taking calls if none is running, and reports whether it did.
 // A later call waits for the next start instead of being cut off by this end.
-func (s *server) closeIfIdle() bool {
+func (s *Server) closeIfIdle() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.users > 0 {
@@ -321,14 +362,14 @@ func (s *server) closeIfIdle() bool {
 }
 
 // idle reports whether the server runs without calls, and since when.
-func (s *server) idle() (since time.Time, idle bool) {
+func (s *Server) idle() (since time.Time, idle bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.idleSince, s.address != "" && s.users == 0
 }
 
 // evict ends the server if it is idle, and reports whether it has ended.
-func (s *server) evict(ctx context.Context) bool {
+func (s *Server) evict(ctx context.Context) bool {
 	s.mu.Lock()
 	exited := s.exited
 	s.mu.Unlock()
@@ -348,7 +389,7 @@ var errNotRunning = errors.New("its llama-server is started by the next call, an
 
 // acquire counts a call and waits until the server runs. After a nil error the
 // caller calls release. Only inference calls start the server.
-func (s *server) acquire(ctx context.Context, call bool) error {
+func (s *Server) acquire(ctx context.Context, call bool) error {
 	s.mu.Lock()
 	if s.problem != "" {
 		s.mu.Unlock()
@@ -388,7 +429,7 @@ func (s *server) acquire(ctx context.Context, call bool) error {
 	}
 }
 
-func (s *server) release() {
+func (s *Server) release() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.users--; s.users == 0 {
@@ -396,7 +437,7 @@ func (s *server) release() {
 	}
 }
 
-func (s *server) dial(ctx context.Context, _, _ string) (net.Conn, error) {
+func (s *Server) dial(ctx context.Context, _, _ string) (net.Conn, error) {
 	s.mu.Lock()
 	address := s.address
 	s.mu.Unlock()
@@ -415,11 +456,10 @@ func dialTo(ctx context.Context, address string) (net.Conn, error) {
 	return d.DialContext(ctx, network, address)
 }
 
-// serverTransport is a server as a RoundTripper.
-type serverTransport server
-
-func (t *serverTransport) RoundTrip(r *http.Request) (*http.Response, error) {
-	s := (*server)(t)
+// RoundTrip implements http.RoundTripper. It ignores the host of a request and starts
+// the server if it does not run. If the server cannot run now, the error is a
+// *net.OpError of a dial: nothing was sent.
+func (s *Server) RoundTrip(r *http.Request) (*http.Response, error) {
 	if err := s.acquire(r.Context(), strings.HasPrefix(r.URL.Path, "/v1/")); err != nil {
 		if r.Body != nil {
 			r.Body.Close()

@@ -1,0 +1,70 @@
+package cli
+
+import (
+	"bufio"
+	"io"
+	"net"
+	"strings"
+	"sync/atomic"
+	"testing"
+
+	"github.com/go-json-experiment/json"
+)
+
+// front is an address that a test holds and that leads to a hub process, whose own
+// port is known only once it runs, and differs at each start.
+type front struct {
+	net.Listener
+	to atomic.Pointer[string] // nil: no hub runs
+}
+
+func newFront(t *testing.T) *front {
+	t.Helper()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { listener.Close() })
+	f := &front{Listener: listener}
+	go func() {
+		for {
+			conn, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			go f.relay(conn)
+		}
+	}()
+	return f
+}
+
+// relay carries the bytes of one connection until either end closes it.
+func (f *front) relay(conn net.Conn) {
+	defer conn.Close()
+	to := f.to.Load()
+	if to == nil {
+		return
+	}
+	hub, err := net.Dial("tcp", *to)
+	if err != nil {
+		return
+	}
+	defer hub.Close()
+	go func() {
+		_, _ = io.Copy(hub, conn)
+		hub.Close()
+	}()
+	_, _ = io.Copy(conn, hub)
+}
+
+// leadTo reads the address that a hub prints at its start.
+func (f *front) leadTo(out io.Reader) {
+	var at struct {
+		Hub string `json:"hub"`
+	}
+	line, err := bufio.NewReader(out).ReadBytes('\n')
+	if err == nil && json.Unmarshal(line, &at) == nil {
+		address := strings.TrimPrefix(at.Hub, "http://")
+		f.to.Store(&address)
+	}
+}

@@ -1,0 +1,110 @@
+package cli
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// modelFile is a model in GGUF files of this machine.
+type modelFile struct {
+	ID        string
+	Path      string // of its first part
+	Projector string // of the file with which it takes images; empty is none
+	Version   string // changes with the files
+}
+
+// partName matches the end of the name of a part of a model.
+var partName = regexp.MustCompile(`-([0-9]{5})-of-[0-9]{5}$`)
+
+// modelFiles returns the models at the configured paths. The name of a file without its
+// extension and part is the model's id; of two with one id the first counts. A folder is
+// searched with its folders, where a file whose name begins with mmproj belongs to the
+// models beside it. A folder need not exist; a file must.
+func modelFiles(paths []string) ([]modelFile, error) {
+	var files []modelFile
+	add := func(path, projector string) {
+		m := modelFile{ID: modelID(path), Path: path, Projector: projector, Version: versionOf(path) + versionOf(projector)}
+		if !slices.ContainsFunc(files, func(other modelFile) bool { return other.ID == m.ID }) {
+			files = append(files, m)
+		}
+	}
+	for _, path := range paths {
+		info, err := os.Stat(path)
+		switch {
+		case errors.Is(err, fs.ErrNotExist) && filepath.Ext(path) != ".gguf":
+			continue
+		case err != nil:
+			return nil, fmt.Errorf("cannot use a path of [engine] models: %w", err)
+		case !info.IsDir():
+			add(path, "")
+			continue
+		}
+		folders, err := modelFolders(path)
+		if err != nil {
+			return nil, fmt.Errorf("cannot look for models: %w", err)
+		}
+		for _, folder := range folders {
+			models, projector := ggufIn(folder)
+			for _, m := range models {
+				add(m, projector)
+			}
+		}
+	}
+	return files, nil
+}
+
+// modelFolders returns a folder and those in it.
+func modelFolders(path string) ([]string, error) {
+	folders := []string{path}
+	entries, err := os.ReadDir(path)
+	for _, entry := range entries {
+		if name := filepath.Join(path, entry.Name()); !strings.HasPrefix(entry.Name(), ".") && isFolder(name) {
+			folders = append(folders, name)
+		}
+	}
+	return folders, err
+}
+
+func isFolder(path string) bool {
+	info, err := os.Stat(path)
+	return err == nil && info.IsDir()
+}
+
+// ggufIn returns the first part of each model in a folder, and its projector. A folder
+// that cannot be read has none.
+func ggufIn(folder string) (models []string, projector string) {
+	entries, _ := os.ReadDir(folder)
+	for _, entry := range entries {
+		name, ok := strings.CutSuffix(entry.Name(), ".gguf")
+		switch part := partName.FindStringSubmatch(name); {
+		case !ok, isFolder(filepath.Join(folder, entry.Name())):
+		case strings.HasPrefix(strings.ToLower(name), "mmproj"):
+			projector = filepath.Join(folder, entry.Name())
+		case part == nil || part[1] == "00001":
+			models = append(models, filepath.Join(folder, entry.Name()))
+		}
+	}
+	return models, projector
+}
+
+// modelID returns the id of the model in a file.
+func modelID(path string) string {
+	return partName.ReplaceAllString(strings.TrimSuffix(filepath.Base(path), ".gguf"), "")
+}
+
+// versionOf returns what changes with a file's contents.
+func versionOf(path string) string {
+	info, err := os.Stat(path)
+	if err != nil {
+		return ""
+	}
+	return strconv.FormatInt(info.Size(), 10) + " " + info.ModTime().UTC().Format(time.RFC3339Nano) + ";"
+}

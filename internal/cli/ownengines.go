@@ -1,0 +1,284 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"slices"
+	"time"
+
+	"github.com/fsnotify/fsnotify"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/kith/kith/internal/daemon"
+	"github.com/kith/kith/internal/engine"
+	"github.com/kith/kith/internal/fleet"
+	"github.com/kith/kith/internal/host"
+	"github.com/kith/kith/internal/llama"
+	"github.com/kith/kith/internal/llamaserver"
+)
+
+const (
+	// engineTimeout is how long the start of the daemon waits for the models of the
+	// built-in engine.
+	engineTimeout = 20 * time.Second
+	// settledAfter is how long the model folders must not change before they are read.
+	settledAfter = 500 * time.Millisecond
+	// lookEvery is how often they are read anyway: not every file system reports changes.
+	lookEvery = time.Minute
+)
+
+// ownEngines runs the model files of this machine: with its llama-server, if there is
+// one, else with the built-in engine. Which files there are, it follows.
+type ownEngines struct {
+	config      *daemonFile
+	builtinOnly bool
+	log         *slog.Logger
+
+	files      []modelFile
+	pool       *llamaserver.Pool // nil: there is no llama-server, or no file yet
+	supervisor *llama.Supervisor // nil: as pool
+	failed     chan error        // why the built-in engine does not run
+	changed    chan struct{}     // buffered: all has changed
+	lookNow    chan struct{}     // buffered: the folders are to be read
+}
+
+func newOwnEngines(config *daemonFile, builtinOnly bool, log *slog.Logger) *ownEngines {
+	return &ownEngines{config: config, builtinOnly: builtinOnly, log: log, failed: make(chan error, 1), changed: make(chan struct{}, 1), lookNow: make(chan struct{}, 1)}
+}
+
+// begin starts what runs the present files, in group. It waits until their models are
+// known, at most engineTimeout.
+func (o *ownEngines) begin(ctx context.Context, group *errgroup.Group) error {
+	files, err := modelFiles(o.config.Engine.Models)
+	if err != nil {
+		return err
+	}
+	if err := o.set(ctx, group, files); err != nil {
+		return err
+	}
+	if o.supervisor == nil {
+		return nil
+	}
+	select {
+	case <-o.supervisor.Ready():
+	case err := <-o.failed:
+		o.failed <- err // for follow
+	case <-time.After(engineTimeout):
+		o.log.Warn("the built-in engine is not ready; the daemon starts without it, and offers it once it is", "after", engineTimeout)
+	case <-ctx.Done():
+	}
+	return nil
+}
+
+// set makes the files those that are served.
+func (o *ownEngines) set(ctx context.Context, group *errgroup.Group, files []modelFile) error {
+	if slices.Equal(files, o.files) {
+		return nil
+	}
+	o.files = files
+	switch {
+	case o.pool != nil:
+		o.pool.SetModels(serverFiles(files))
+		notify(o.changed)
+	case o.supervisor != nil:
+		return o.supervisor.SetModels(ctx, builtinFiles(files))
+	default:
+		o.start(ctx, group)
+	}
+	return nil
+}
+
+// start runs the first files.
+func (o *ownEngines) start(ctx context.Context, group *errgroup.Group) {
+	settings := o.config.Engine
+	program := ""
+	if !o.builtinOnly {
+		program = llamaserver.Find(ctx)
+	}
+	if program != "" {
+		computer := thisComputer()
+		o.pool = llamaserver.New(ctx, llamaserver.Config{
+			Program: program, Models: serverFiles(o.files), Slots: int(settings.Slots), Context: int(settings.Context),
+			IdleUnload: settings.IdleUnload.Duration, Log: o.log,
+			RAM: func() llamaserver.Memory { return llamaserver.Memory(computer.RAM(ctx)) },
+			GPUs: func(ctx context.Context) []llamaserver.Memory {
+				return convert(computer.GPUs(ctx), func(card host.Memory) llamaserver.Memory { return llamaserver.Memory(card) })
+			},
+		})
+		group.Go(func() error { return o.pool.Run(ctx) })
+		notify(o.changed)
+		return
+	}
+	if !settings.Builtin {
+		return
+	}
+	o.supervisor = llama.NewSupervisor(llama.Config{
+		Models: builtinFiles(o.files), Slots: int(settings.Slots), Context: int(settings.Context),
+		IdleUnload: settings.IdleUnload.Duration, OnModels: func() { notify(o.changed) },
+		Data: filepath.Join(o.config.Daemon.Data, "engine"), Log: o.log,
+	})
+	group.Go(func() error {
+		if err := o.supervisor.Run(ctx); err != nil && ctx.Err() == nil {
+			o.failed <- err
+		}
+		return nil
+	})
+}
+
+// all returns the engines that run the files now.
+func (o *ownEngines) all() []*engine.Engine {
+	var all []*engine.Engine
+	if o.pool != nil {
+		for _, s := range o.pool.Servers() {
+			all = append(all, engine.Server(s, func() engine.Model { return serverModel(s.Model()) }, s.Problem))
+		}
+	}
+	if o.supervisor == nil {
+		return all
+	}
+	select {
+	case <-o.supervisor.Ready():
+	default:
+		return all
+	}
+	models, problems := o.supervisor.Models(), make(map[fleet.ModelID]string)
+	for id, why := range o.supervisor.Problems() {
+		problems[fleet.ModelID(id)] = why
+	}
+	if len(models)+len(problems) == 0 {
+		return all
+	}
+	return append(all, engine.Builtin("kith", o.supervisor.Transport(), builtinModels(models), problems))
+}
+
+// look makes follow read the folders soon.
+func (o *ownEngines) look() { notify(o.lookNow) }
+
+// follow offers what the model folders hold, until ctx ends.
+func (o *ownEngines) follow(ctx context.Context, group *errgroup.Group, d *daemon.Daemon) error {
+	watch, err := fsnotify.NewWatcher()
+	if err != nil {
+		o.log.Warn("cannot watch the model folders; they are read once a minute", "error", err)
+		watch = &fsnotify.Watcher{} // without events
+	} else {
+		defer watch.Close()
+	}
+	ticker := time.NewTicker(lookEvery)
+	defer ticker.Stop()
+	for settled := time.After(0); ; {
+		select {
+		case <-watch.Events:
+			settled = time.After(settledAfter)
+		case <-watch.Errors: // events were lost
+			settled = time.After(settledAfter)
+		case <-ticker.C:
+			settled = time.After(0)
+		case <-o.lookNow:
+			settled = time.After(0)
+		case <-settled:
+			o.watchFolders(watch)
+			o.update(ctx, group, d)
+		case <-o.changed:
+			o.report(d)
+			d.OfferOwn(o.all())
+		case err := <-o.failed:
+			o.log.Error("the built-in engine does not run; other engines serve", "error", err)
+			d.ReportError("the built-in engine does not run: %v", err)
+		case <-ctx.Done():
+			return nil
+		}
+	}
+}
+
+// update serves what the folders hold now.
+func (o *ownEngines) update(ctx context.Context, group *errgroup.Group, d *daemon.Daemon) {
+	files, err := modelFiles(o.config.Engine.Models)
+	if err == nil {
+		err = o.set(ctx, group, files)
+	}
+	if err != nil && ctx.Err() == nil {
+		o.log.Error("cannot serve what the model folders hold now", "error", err)
+		d.ReportError("%v", err)
+	}
+}
+
+// report logs which models cannot be served.
+func (o *ownEngines) report(d *daemon.Daemon) {
+	for _, e := range o.all() {
+		for id, why := range e.Problems() {
+			o.log.Error("a model cannot be served", "model", id, "error", why)
+		}
+	}
+}
+
+// watchFolders watches the model folders and those in them. The default one is made.
+func (o *ownEngines) watchFolders(watch *fsnotify.Watcher) {
+	for _, path := range o.config.Engine.Models {
+		if filepath.Ext(path) == ".gguf" {
+			path = filepath.Dir(path)
+		} else if err := os.MkdirAll(path, 0o755); err != nil {
+			continue // a path that is not there has no models
+		}
+		folders, _ := modelFolders(path) // the rest is read once a minute
+		for _, folder := range folders {
+			if err := watch.Add(folder); err != nil && !errors.Is(err, fsnotify.ErrClosed) {
+				o.log.Warn("cannot watch a model folder; it is read once a minute", "folder", folder, "error", err)
+			}
+		}
+	}
+}
+
+// notify sends to a buffered channel, unless something waits there already.
+func notify(changed chan struct{}) {
+	select {
+	case changed <- struct{}{}:
+	default:
+	}
+}
+
+func serverFiles(files []modelFile) []llamaserver.File {
+	return convert(files, func(f modelFile) llamaserver.File {
+		return llamaserver.File{ID: f.ID, Path: f.Path, Projector: f.Projector, Version: f.Version}
+	})
+}
+
+func builtinFiles(files []modelFile) []llama.ModelFile {
+	return convert(files, func(f modelFile) llama.ModelFile { return llama.ModelFile{ID: f.ID, Path: f.Path, Version: f.Version} })
+}
+
+func serverModel(m llamaserver.Model) engine.Model {
+	offer := engine.Model{ID: fleet.ModelID(m.ID), ContextLength: m.ContextLength, Slots: max(m.Slots, 1), Families: []fleet.Family{fleet.Chat}}
+	if m.Embeddings {
+		offer.Families = []fleet.Family{fleet.Embeddings}
+	}
+	for _, ability := range []struct { // sorted
+		name string
+		has  bool
+	}{{"audio", m.Audio}, {"tools", m.Tools}, {"vision", m.Vision}} {
+		if ability.has {
+			offer.Capabilities = append(offer.Capabilities, ability.name)
+		}
+	}
+	return offer
+}
+
+func builtinModels(models []llama.Model) []engine.Model {
+	return convert(models, func(m llama.Model) engine.Model {
+		offer := engine.Model{ID: fleet.ModelID(m.ID), ContextLength: m.ContextLength, Slots: m.Slots}
+		if m.Thinking {
+			offer.Capabilities = append(offer.Capabilities, "thinking")
+		}
+		if m.Chat {
+			offer.Families = append(offer.Families, fleet.Chat)
+			offer.Endpoints = append(offer.Endpoints, fleet.ChatCompletions)
+		}
+		if m.Embeddings {
+			offer.Families = append(offer.Families, fleet.Embeddings)
+			offer.Endpoints = append(offer.Endpoints, fleet.EmbeddingsEndpoint)
+		}
+		return offer
+	})
+}

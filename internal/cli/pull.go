@@ -1,0 +1,325 @@
+package cli
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/kith/kith/internal/fleet"
+	"github.com/kith/kith/internal/llama"
+	"github.com/kith/kith/internal/llamaserver"
+	"github.com/kith/kith/internal/pull"
+)
+
+// offeredWithin is how long `kith pull` waits until the daemon offers a new model.
+const offeredWithin = 30 * time.Second
+
+// pulled is what `kith pull --json` prints.
+type pulled struct {
+	ID     string   `json:"id"`
+	From   string   `json:"from"`
+	Files  []string `json:"files"`
+	Size   int64    `json:"size"`    // bytes
+	Served bool     `json:"offered"` // the daemon offers it
+}
+
+func (a *app) pull() *cobra.Command {
+	return &cobra.Command{
+		Use: "pull [MODEL|URL]", Short: "Fetch a model for this machine; without a name, list some that fit it",
+		Long: "Fetch a model in GGUF files into the first folder of [engine] models (~/.kith/models), which the daemon\n" +
+			"watches. MODEL is a name of the list, hf.co/ORG/REPO with :QUANT or :FILE after it, or the URL of a file.\n" +
+			"What broke off is continued, and what is fetched is verified. HF_TOKEN is the token for models with\n" +
+			"terms to accept, HF_ENDPOINT the address of another model hub.",
+		Example:           "  kith pull\n  kith pull qwen3-4b\n  kith pull hf.co/Qwen/Qwen3-8B-GGUF:Q5_K_M",
+		Args:              cobra.MaximumNArgs(1),
+		ValidArgsFunction: completeListed,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if len(args) == 0 {
+				return a.listPullable(cmd.Context())
+			}
+			return a.pullModel(cmd.Context(), args[0])
+		},
+	}
+}
+
+// completeListed completes the names of the list.
+func completeListed(_ *cobra.Command, args []string, typed string) (names []string, _ cobra.ShellCompDirective) {
+	if len(args) > 0 {
+		return nil, cobra.ShellCompDirectiveNoFileComp
+	}
+	for _, l := range pull.List() {
+		if strings.HasPrefix(l.Name, typed) {
+			names = append(names, l.Name+"\t"+l.About)
+		}
+	}
+	return names, cobra.ShellCompDirectiveNoFileComp
+}
+
+// pullable is a model of the list, as `kith pull --json` prints it.
+type pullable struct {
+	pull.Listed
+	Memory uint64 `json:"memory"` // bytes that it needs
+	Fits   bool   `json:"fits"`   // in the memory of this machine
+}
+
+// listPullable prints the list, and what of it fits this machine.
+func (a *app) listPullable(ctx context.Context) error {
+	largest := largestMemory(ctx)
+	list := convert(pull.List(), func(l pull.Listed) pullable {
+		return pullable{l, l.Memory(), largest == 0 || l.Memory() <= largest}
+	})
+	return a.print(list, func() {
+		var rows [][]string
+		for _, l := range list {
+			fits := "yes"
+			if !l.Fits {
+				fits = "needs " + pull.Bytes(int64(l.Memory))
+			}
+			rows = append(rows, []string{l.Name, pull.Bytes(l.Size), fits, l.Licence, l.About})
+		}
+		a.table("MODEL SIZE FITS LICENCE GOOD-AT", rows)
+		if largest > 0 {
+			a.say("\n%s\n", faint("FITS: in this machine's "+pull.Bytes(int64(largest))+" of memory. Any other model: kith pull hf.co/ORG/REPO:QUANT"))
+		}
+	})
+}
+
+// largestMemory returns what a model may take of this machine's main memory or of its
+// graphics cards, in bytes; 0 is not known.
+func largestMemory(ctx context.Context) uint64 {
+	computer := thisComputer()
+	cards := uint64(0)
+	for _, card := range computer.GPUs(ctx) {
+		cards += card.Total
+	}
+	return max(computer.RAM(ctx).Total/10*9, cards)
+}
+
+// pullModel fetches a model and waits until the daemon, if it runs, offers it.
+func (a *app) pullModel(ctx context.Context, reference string) error {
+	doing := "cannot fetch " + reference
+	folder, err := a.modelsFolder()
+	if err != nil {
+		return err
+	}
+	server := llamaserver.Find(ctx)
+	source := &pull.Source{
+		Endpoint: os.Getenv("HF_ENDPOINT"), Token: os.Getenv("HF_TOKEN"), Client: pull.NewClient(), Images: server != "",
+	}
+	a.progress("looking for " + reference)
+	model, err := source.Resolve(ctx, reference)
+	if errors.Is(err, pull.ErrUnknown) {
+		return wrongUse("%s: %w; `kith pull` lists names, and hf.co/ORG/REPO:QUANT names a model of the model hub", doing, err)
+	}
+	if err != nil {
+		return fmt.Errorf("%s: %w", doing, err)
+	}
+	meter := rate{began: time.Now()}
+	err = source.Fetch(ctx, model, folder, func(p pull.Progress) {
+		if text, now := meter.text(p, time.Now()); now {
+			a.progress(text)
+		}
+	})
+	if err != nil {
+		if ctx.Err() != nil {
+			return errors.New("cannot finish: interrupted; what was fetched stays, and the same command goes on from there")
+		}
+		return fmt.Errorf("%s: %w", doing, err)
+	}
+	done := pulled{ID: model.ID, From: model.Origin, Files: []string{}, Size: model.Size()}
+	for _, f := range model.Files {
+		done.Files = append(done.Files, filepath.Join(folder, filepath.FromSlash(f.Name)))
+	}
+	var running bool
+	var problem string
+	if server != "" || llama.Available() == nil {
+		a.progress("waiting for the daemon to offer it")
+		running, problem = a.awaitOffered(ctx, model.ID)
+	}
+	done.Served = running && problem == ""
+	a.progress("")
+	return a.print(done, func() { a.showPulled(done, model, server, running, problem) })
+}
+
+func (a *app) showPulled(done pulled, model *pull.Model, server string, running bool, problem string) {
+	a.say("%s  %s\n", strong(done.ID), faint(done.Files[0]))
+	switch {
+	case problem != "":
+		a.say("this machine cannot serve it: %s\n", problem)
+	case running:
+		a.say("the daemon offers it; try it with `kith run %s`\n", done.ID)
+	case server == "" && llama.Available() != nil:
+		a.say("this kith has no engine: install llama.cpp, so that llama-server is on the PATH, and start `kith serve`\n")
+	default:
+		a.say("start the daemon with `kith serve`, and it offers this model\n")
+	}
+	if model.TakesImages && server == "" {
+		a.say("%s\n", faint("It takes images with llama.cpp's llama-server on the PATH: install that and pull the model again."))
+	}
+}
+
+// modelsFolder returns the first folder of [engine] models.
+func (a *app) modelsFolder() (string, error) {
+	config, err := loadDaemonFile(a.home, "")
+	if err != nil {
+		return "", err
+	}
+	for _, path := range config.Engine.Models {
+		if filepath.Ext(path) != ".gguf" {
+			return path, nil
+		}
+	}
+	return "", errors.New("cannot fetch a model: [engine] models names files only; add a folder there")
+}
+
+// awaitOffered waits until the daemon offers the model (problem is empty) or says why it
+// cannot serve it. running is false if no daemon runs.
+func (a *app) awaitOffered(ctx context.Context, id string) (running bool, problem string) {
+	late := time.After(offeredWithin)
+	for {
+		_, now, running, err := a.daemonStatus(ctx, "ask for the models")
+		if !running || err != nil || slices.Contains(now.Models, fleet.ModelID(id)) {
+			return running, ""
+		}
+		for _, e := range now.Engines {
+			if e.Why != "" && strings.HasSuffix(e.Name, " for "+id) {
+				return true, e.Why
+			}
+		}
+		select {
+		case <-time.After(200 * time.Millisecond):
+		case <-late:
+			return true, "the daemon does not offer it yet; `kith status` says more"
+		case <-ctx.Done():
+			return true, "interrupted"
+		}
+	}
+}
+
+// rate measures a download, to say how long it takes.
+type rate struct {
+	began, said time.Time
+	from        int64 // bytes that were there at began, or when verifying ended
+	fetching    bool
+}
+
+// text returns the progress for people, and whether it is time to show it.
+func (r *rate) text(p pull.Progress, now time.Time) (text string, show bool) {
+	if r.fetching != !p.Verifying {
+		r.began, r.from, r.fetching = now, p.Done, !p.Verifying
+	}
+	if now.Sub(r.said) < 200*time.Millisecond && p.Waiting == nil {
+		return "", false
+	}
+	r.said = now
+	if p.Waiting != nil {
+		return fmt.Sprintf("%v; trying again", p.Waiting), true
+	}
+	doing := "fetching " + p.File
+	if p.Verifying {
+		doing = "verifying " + p.File
+	}
+	done := pull.Bytes(p.Done)
+	if p.Total > 0 {
+		done = fmt.Sprintf("%d %%, %s of %s", p.Done*100/p.Total, done, pull.Bytes(p.Total))
+	}
+	seconds := now.Sub(r.began).Seconds()
+	if seconds < 1 || p.Done <= r.from {
+		return doing + ": " + done, true
+	}
+	speed := float64(p.Done-r.from) / seconds
+	text = fmt.Sprintf("%s: %s, %s/s", doing, done, pull.Bytes(int64(speed)))
+	if left := time.Duration(float64(p.Total-p.Done) / speed * float64(time.Second)); p.Total > 0 {
+		text += ", " + left.Round(time.Second).String() + " left"
+	}
+	return text, true
+}
+
+func (a *app) removeModel() *cobra.Command {
+	return &cobra.Command{
+		Use: "rm ID", Short: "Delete the files of a model from this machine", Args: cobra.ExactArgs(1),
+		ValidArgsFunction: func(_ *cobra.Command, args []string, typed string) (ids []string, _ cobra.ShellCompDirective) {
+			files, err := a.ownModelFiles()
+			if err != nil || len(args) > 0 {
+				return nil, cobra.ShellCompDirectiveNoFileComp
+			}
+			for _, f := range files {
+				if strings.HasPrefix(f.ID, typed) {
+					ids = append(ids, f.ID)
+				}
+			}
+			return ids, cobra.ShellCompDirectiveNoFileComp
+		},
+		RunE: func(_ *cobra.Command, args []string) error {
+			files, err := a.ownModelFiles()
+			if err != nil {
+				return err
+			}
+			at := slices.IndexFunc(files, func(f modelFile) bool { return f.ID == args[0] })
+			if at < 0 {
+				return fmt.Errorf("cannot delete %s: no file of that model is in the folders of [engine] models; `kith models` lists what this machine serves", args[0])
+			}
+			freed, err := deleteModel(files[at])
+			if err != nil {
+				return fmt.Errorf("cannot delete %s: %w", args[0], err)
+			}
+			return a.print(map[string]any{"id": args[0], "freed": freed}, func() { a.say("deleted %s; %s are free again\n", strong(args[0]), pull.Bytes(freed)) })
+		},
+	}
+}
+
+// ownModelFiles returns the models in the files of this machine.
+func (a *app) ownModelFiles() ([]modelFile, error) {
+	home, err := kithHome()
+	if err != nil {
+		return nil, err
+	}
+	config, err := loadDaemonFile(cmp.Or(a.home, home), "")
+	if err != nil {
+		return nil, err
+	}
+	return modelFiles(config.Engine.Models)
+}
+
+// deleteModel deletes the files of a model, and its folder if nothing else is there. It
+// returns the bytes that this frees.
+func deleteModel(m modelFile) (freed int64, err error) {
+	folder := filepath.Dir(m.Path)
+	entries, err := os.ReadDir(folder)
+	if err != nil {
+		return 0, err
+	}
+	others := false // models that use the same projector
+	for _, e := range entries {
+		path := filepath.Join(folder, e.Name())
+		switch info, err := os.Stat(path); {
+		case err != nil || !strings.HasSuffix(e.Name(), ".gguf"):
+		case modelID(path) == m.ID:
+			if err := os.Remove(path); err != nil {
+				return freed, err
+			}
+			freed += info.Size()
+		case path != m.Projector:
+			others = true
+		}
+	}
+	if m.Projector != "" && !others {
+		if info, err := os.Stat(m.Projector); err == nil {
+			freed += info.Size()
+		}
+		if err := os.Remove(m.Projector); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return freed, err
+		}
+		_ = os.Remove(folder) // fails if something else is there
+	}
+	return freed, pull.Forget(m.Path)
+}

@@ -1,0 +1,101 @@
+package cli
+
+import (
+	"crypto/sha256"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/kith/kith/internal/llama"
+)
+
+// localModelHub serves the files of ann/words as a model hub does.
+func localModelHub(t *testing.T, files map[string][]byte) *httptest.Server {
+	hub := http.NewServeMux()
+	hub.HandleFunc("GET /api/models/ann/words/tree/main", func(w http.ResponseWriter, r *http.Request) {
+		var entries []string
+		for name, content := range files {
+			entries = append(entries, fmt.Sprintf(`{"type":"file","path":%q,"size":%d,"lfs":{"oid":"%x","size":%d}}`, name, len(content), sha256.Sum256(content), len(content)))
+		}
+		fmt.Fprintf(w, "[%s]", strings.Join(entries, ","))
+	})
+	hub.HandleFunc("GET /ann/words/resolve/main/{file}", func(w http.ResponseWriter, r *http.Request) {
+		http.ServeContent(w, r, "", time.Time{}, strings.NewReader(string(files[r.PathValue("file")])))
+	})
+	server := httptest.NewServer(hub)
+	t.Cleanup(server.Close)
+	return server
+}
+
+// TestPull fetches models while a daemon runs: it offers them without a restart, says
+// why it cannot serve one, and offers a deleted one no more.
+func TestPull(t *testing.T) {
+	if err := llama.Available(); err != nil {
+		t.Fatalf("%v: use `make test`, or scripts/fetch-llama.sh and go test -tags llama", err)
+	}
+	small, err := os.ReadFile("../llama/data/tiny.gguf")
+	if err != nil {
+		t.Fatal(err)
+	}
+	hub := localModelHub(t, map[string][]byte{"words-Q4_K_M.gguf": small, "words-Q8_0.gguf": []byte("GGUF, and no more")})
+	home := shortDir(t)
+	t.Setenv("KITH_HOME", home)
+	t.Setenv("HF_ENDPOINT", hub.URL)
+	t.Setenv("PATH", home) // no llama-server
+	write(t, filepath.Join(home, "config.toml"), "[discovery]\nenabled = false\n[daemon]\nlisten = \"127.0.0.1:0\"\n")
+
+	check(t, kith(t, "", "pull", "words"), said{2, "", "`kith pull` lists names"})
+	check(t, kith(t, "", "pull", "ann/words:Q5"), said{1, "", "add one after a colon: Q4_K_M, Q8_0"})
+	got := kith(t, "", "pull", "ann/words:Q4_K_M", "--json")
+	path := filepath.Join(home, "models", "words-Q4_K_M.gguf")
+	check(t, got, said{out: fmt.Sprintf(`{"id":"words-Q4_K_M","from":"%s/ann/words","files":[%q],"size":%d,"offered":false}`, hub.URL, path, len(small)) + "\n"})
+	check(t, kith(t, "", "models", "rm", "words-Q4_K_M"), said{out: "deleted words-Q4_K_M; 3 MB are free again\n"})
+	check(t, kith(t, "", "models", "rm", "words-Q4_K_M"), said{1, "", "`kith models` lists"})
+
+	p := begin(t, "serve")
+	check(t, kith(t, "", "run", "words-Q4_K_M", "Hello"), said{4, "", "cannot run"})
+	if got := kith(t, "", "pull", "ann/words:Q4_K_M"); got.status != 0 || !strings.Contains(got.out, "the daemon offers it; try it with `kith run words-Q4_K_M`") {
+		t.Errorf("%+v", got)
+	}
+	if got := kith(t, "", "run", "words-Q4_K_M", "Hello"); got.status != 0 || got.out == "" {
+		t.Errorf("%+v", got)
+	}
+	if got := kith(t, "", "pull", "ann/words:Q8_0"); got.status != 0 || !strings.Contains(got.out, "cannot serve it: cannot read the model file; is it GGUF") {
+		t.Errorf("%+v", got)
+	}
+	if got := kith(t, "", "status"); !strings.Contains(got.out, "kith for words-Q8_0") || !strings.Contains(got.out, "is it GGUF") {
+		t.Errorf("status: %+v", got)
+	}
+	if got := kith(t, "", "run", "words-Q8_0", "Hello"); got.status == 0 || !strings.Contains(got.err, "is it GGUF") {
+		t.Errorf("a call to a model that cannot be served: %+v", got)
+	}
+	if got := kith(t, "", "models", "rm", "words-Q4_K_M"); got.status != 0 {
+		t.Errorf("%+v", got)
+	}
+	again := time.NewTicker(10 * time.Millisecond)
+	defer again.Stop()
+	for late := time.Now().Add(soon); strings.Contains(kith(t, "", "models").out, "words-Q4_K_M"); <-again.C {
+		if time.Now().After(late) {
+			t.Fatal("a model that was deleted is still offered")
+		}
+	}
+	if end := p.stop(); end.status != 0 {
+		t.Errorf("the daemon ended with %+v", end)
+	}
+}
+
+// TestPullList lists models without a name, as text and as JSON.
+func TestPullList(t *testing.T) {
+	t.Setenv("KITH_HOME", shortDir(t))
+	if got := kith(t, "", "pull"); got.status != 0 || !strings.Contains(got.out, "qwen3-4b") || !strings.Contains(got.out, "Apache-2.0") {
+		t.Errorf("%+v", got)
+	}
+	if got := kith(t, "", "pull", "--json"); got.status != 0 || !strings.HasPrefix(got.out, `[{`) || !strings.Contains(got.out, `"fits":`) {
+		t.Errorf("%+v", got)
+	}
+}

@@ -1,0 +1,59 @@
+package llama
+
+import (
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"testing"
+)
+
+// TestSetModels changes the models of a worker that answers: the answer goes on, a new
+// model serves, one that is removed serves only what it has begun, and a file that is
+// no model has its problem. A worker that starts again has the models of the last
+// change.
+func TestSetModels(t *testing.T) {
+	broken := filepath.Join(t.TempDir(), "broken.gguf")
+	if err := os.WriteFile(broken, []byte("no model"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	var changes atomic.Int32
+	e := startEngine(t, Config{Models: testModels[1:], OnModels: func() { changes.Add(1) }})
+	set := func(files ...ModelFile) {
+		t.Helper()
+		if err := e.SetModels(t.Context(), files); err != nil {
+			t.Fatal(err)
+		}
+	}
+	res := e.open(t.Context(), "/v1/chat/completions", ask("x", object{"model": "random", "stream": true, "temperature": 1, "seed": 3, "max_tokens": 2000}))
+	defer res.Body.Close()
+	begun := make([]byte, 1)
+	if _, err := res.Body.Read(begun); err != nil {
+		t.Fatal(err)
+	}
+	if code, _ := e.refused("/v1/chat/completions", ask("Hello"), 404); code != "model_not_found" {
+		t.Errorf("a model that is not there yet: %s", code)
+	}
+	set(testModels[1], testModels[0], ModelFile{ID: "broken", Path: broken})
+	if got := e.say(ask("Hello")); got != conversation[0][1] {
+		t.Errorf("the new model: %q", got)
+	}
+	if problems := e.Problems(); len(problems) != 1 || !strings.Contains(problems["broken"], "is it GGUF") {
+		t.Errorf("problems: %v", problems)
+	}
+	set(testModels[0])
+	e.refused("/v1/chat/completions", ask("x", object{"model": "random"}), 404)
+	if rest, err := io.ReadAll(res.Body); err != nil || !strings.HasSuffix(string(rest), "data: [DONE]\n\n") {
+		t.Errorf("the answer of a model that was removed broke off: %v", err)
+	}
+	again := testModels[0]
+	again.Version = "2"
+	set(again)
+	if got := e.say(ask("Hello")); got != conversation[0][1] {
+		t.Errorf("the model whose file changed: %q", got)
+	}
+	if models := e.Models(); len(models) != 1 || models[0].ID != "tiny" || changes.Load() != 4 {
+		t.Errorf("%v after %d changes", models, changes.Load())
+	}
+}

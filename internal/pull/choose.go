@@ -1,0 +1,132 @@
+package pull
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"path"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+)
+
+var (
+	// quantName matches the quantization at the end of a file's name.
+	quantName = regexp.MustCompile(`(?i)[-._]((?:UD-)?(?:I?Q[0-9](?:_[0-9A-Z]+)*|TQ[0-9]_[0-9]|BF16|F16|F32|MXFP4(?:_MOE)?))$`)
+	// partName matches the end of the name of a part of a model.
+	partName = regexp.MustCompile(`-([0-9]{5})-of-([0-9]{5})$`)
+)
+
+// projectorPrefix begins the name of the file that turns images into tokens.
+const projectorPrefix = "mmproj"
+
+// isProjector reports whether a file of that name turns images into tokens.
+func isProjector(name string) bool { return strings.HasPrefix(strings.ToLower(name), projectorPrefix) }
+
+// variant is one quantization of a repository's model: one file, or its parts in order.
+type variant struct {
+	name  string // of its file, without number and extension
+	quant string // in upper case; empty: its name has none
+	parts []entry
+}
+
+// variantsOf returns the models among a repository's files.
+func variantsOf(all []entry) []variant {
+	var found []variant
+	for _, e := range all {
+		name, ok := strings.CutSuffix(path.Base(e.Path), ".gguf")
+		if !ok || e.Type == "directory" || isProjector(name) {
+			continue
+		}
+		name = partName.ReplaceAllString(name, "")
+		full := path.Join(path.Dir(e.Path), name)
+		at := slices.IndexFunc(found, func(v variant) bool { return v.name == full })
+		if at < 0 {
+			v := variant{name: full}
+			if match := quantName.FindStringSubmatch(name); match != nil {
+				v.quant = strings.ToUpper(match[1])
+			}
+			found, at = append(found, v), len(found)
+		}
+		found[at].parts = append(found[at].parts, e)
+	}
+	for _, v := range found {
+		slices.SortFunc(v.parts, func(a, b entry) int { return cmp.Compare(a.Path, b.Path) })
+	}
+	return found
+}
+
+// choose returns the files of the model with that quantization or file name. Empty is
+// the only model, else that of DefaultQuant.
+func choose(all []entry, choice string) ([]entry, error) {
+	found := variantsOf(all)
+	if len(found) == 0 {
+		return nil, errors.New("it has no GGUF file: look for a repository with GGUF in its name")
+	}
+	fits := func(v variant) bool {
+		return strings.EqualFold(v.quant, choice) || strings.EqualFold(path.Base(v.name), idOf(choice))
+	}
+	if choice == "" {
+		if len(found) == 1 {
+			return found[0].parts, nil
+		}
+		choice = DefaultQuant
+	}
+	matching := slices.DeleteFunc(slices.Clone(found), func(v variant) bool { return !fits(v) })
+	if len(matching) == 1 {
+		return matching[0].parts, nil
+	}
+	var names []string
+	for _, v := range found {
+		name := v.quant
+		if name == "" || len(matching) > 1 {
+			name = path.Base(v.name)
+		}
+		names = append(names, name)
+	}
+	slices.Sort(names)
+	problem := fmt.Sprintf("none is %s", choice)
+	if len(matching) > 1 {
+		problem = fmt.Sprintf("several are %s", choice)
+	}
+	return nil, fmt.Errorf("it has several models, and %s: add one after a colon: %s", problem, strings.Join(slices.Compact(names), ", "))
+}
+
+// projectorOf returns the projector of a repository in the best form; nil if it has
+// none.
+func projectorOf(all []entry) *entry {
+	var best *entry
+	rank := func(e *entry) int {
+		name := strings.ToUpper(path.Base(e.Path))
+		for i, kind := range []string{"BF16", "F16", "Q8_0"} { // F16 runs everywhere
+			if strings.Contains(name, kind) {
+				return []int{1, 0, 2}[i]
+			}
+		}
+		return 3
+	}
+	for i := range all {
+		e := &all[i]
+		if name := path.Base(e.Path); e.Type != "directory" && isProjector(name) && strings.HasSuffix(name, ".gguf") && (best == nil || rank(e) < rank(best)) {
+			best = e
+		}
+	}
+	return best
+}
+
+// idOf returns the id under which the daemon offers a model file.
+func idOf(file string) string {
+	return partName.ReplaceAllString(strings.TrimSuffix(path.Base(file), ".gguf"), "")
+}
+
+// checkName refuses a name that is no plain name of a GGUF file.
+func checkName(name string) error {
+	switch {
+	case !strings.HasSuffix(name, ".gguf"):
+		return fmt.Errorf("%q is no GGUF file: give the address of a file that ends in .gguf", name)
+	case !filepath.IsLocal(name), strings.HasPrefix(name, "."), strings.ContainsAny(name, `/\:`), strings.ContainsFunc(name, func(r rune) bool { return r < ' ' || r == 0x7f }):
+		return fmt.Errorf("%q is no name for a file", name)
+	}
+	return nil
+}

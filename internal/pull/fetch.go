@@ -1,0 +1,368 @@
+package pull
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"hash"
+	"io"
+	"io/fs"
+	"net/http"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/cenkalti/backoff/v5"
+	"github.com/gofrs/flock"
+	"github.com/shirou/gopsutil/v4/disk"
+)
+
+const (
+	// attempts is how often in a row a download may fail without a new byte.
+	attempts = 6
+	// silence is how long no byte may come.
+	silence = 60 * time.Second
+	// maxRetryAfter bounds what a server may ask to wait.
+	maxRetryAfter = 2 * time.Minute
+	// spare is how much of the disk stays free.
+	spare = 256 << 20
+	// partSuffix ends the name of a file that is not complete.
+	partSuffix = ".part"
+)
+
+// Progress is how far a download is.
+type Progress struct {
+	File        string // that is being fetched or verified
+	Done, Total int64  // bytes of all files; Total is -1 if it is not known
+	Verifying   bool   // bytes that are there are read
+	// Waiting is why the download pauses before it goes on; nil if it does not.
+	Waiting error
+}
+
+// Fetch puts the files of a model into folder. A file that is there and is the same is
+// not fetched again. One that breaks off is continued where it ended, in this call or
+// in a later one. report is called as the download goes on.
+func (s *Source) Fetch(ctx context.Context, m *Model, folder string, report func(Progress)) error {
+	if err := os.MkdirAll(folder, 0o755); err != nil {
+		return err
+	}
+	d := download{source: s, folder: folder, report: report, progress: Progress{Total: m.Size()}}
+	if err := d.checkSpace(m); err != nil {
+		return err
+	}
+	// The first file last: a watcher of the folder sees the model once it is complete.
+	for _, f := range slices.Backward(m.Files) {
+		if err := d.file(ctx, f); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// download is one call of Fetch.
+type download struct {
+	source   *Source
+	folder   string
+	report   func(Progress)
+	progress Progress
+}
+
+func (d *download) path(name string) string { return filepath.Join(d.folder, filepath.FromSlash(name)) }
+
+// partPath returns where a file is while it is not complete. Another version of the
+// file has another one.
+func (d *download) partPath(f File) string {
+	version := sha256.Sum256([]byte(f.URL + " " + f.SHA256 + " " + f.tag))
+	return d.path(f.Name) + "." + hex.EncodeToString(version[:4]) + partSuffix
+}
+
+// checkSpace refuses a model that does not fit on the disk.
+func (d *download) checkSpace(m *Model) error {
+	var needed int64
+	for _, f := range m.Files {
+		if _, err := os.Stat(d.path(f.Name)); err == nil {
+			continue // there already; if it is another version, the new one replaces it
+		}
+		needed += max(f.Size, 0)
+		if part, err := os.Stat(d.partPath(f)); err == nil {
+			needed -= part.Size()
+		}
+	}
+	usage, err := disk.Usage(d.folder)
+	if err != nil || needed <= 0 {
+		return nil // writing says more
+	}
+	if free := int64(usage.Free); needed+spare > free {
+		return fmt.Errorf("it needs %s, and %s has %s free: make room, or set [engine] models to a folder on another disk", Bytes(needed+spare), d.folder, Bytes(free))
+	}
+	return nil
+}
+
+// file fetches one file and gives it its name.
+func (d *download) file(ctx context.Context, f File) error {
+	path, part := d.path(f.Name), d.partPath(f)
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		return err
+	}
+	d.progress.File = f.Name
+	began := d.progress.Done
+	same, err := d.isThere(ctx, path, f)
+	if same || err != nil {
+		return err
+	}
+	d.progress.Done = began
+	lock := flock.New(part + ".lock")
+	if locked, err := lock.TryLock(); err != nil {
+		return err
+	} else if !locked {
+		return fmt.Errorf("another kith fetches %s just now: wait for it", f.Name)
+	}
+	defer func() {
+		os.Remove(lock.Path())
+		lock.Unlock()
+	}()
+	out, err := os.OpenFile(part, os.O_RDWR|os.O_CREATE, 0o644)
+	if err != nil {
+		return err
+	}
+	defer out.Close()
+	sum := sha256.New()
+	if err := d.read(ctx, out, sum); err != nil {
+		return err
+	}
+	if err := d.complete(ctx, f, out, sum); err != nil {
+		return err
+	}
+	if got := hex.EncodeToString(sum.Sum(nil)); f.SHA256 != "" && got != f.SHA256 {
+		out.Close()
+		os.Remove(part)
+		return fmt.Errorf("%s is damaged: its SHA-256 is %s, and %s says %s: what was fetched is deleted, try again", f.Name, got, f.URL, f.SHA256)
+	}
+	if err := errors.Join(out.Sync(), out.Close()); err != nil {
+		return err
+	}
+	if err := os.Rename(part, path); err != nil {
+		return err
+	}
+	return Forget(path)
+}
+
+// Forget removes what incomplete downloads of the file at path left.
+func Forget(path string) error {
+	entries, err := os.ReadDir(filepath.Dir(path))
+	for _, e := range entries {
+		if name := e.Name(); strings.HasPrefix(name, filepath.Base(path)+".") && strings.HasSuffix(name, partSuffix) {
+			err = errors.Join(err, os.Remove(filepath.Join(filepath.Dir(path), name)))
+		}
+	}
+	return err
+}
+
+// isThere reports whether the file at path is the same as f.
+func (d *download) isThere(ctx context.Context, path string, f File) (bool, error) {
+	info, err := os.Stat(path)
+	if errors.Is(err, fs.ErrNotExist) || err == nil && info.Size() != f.Size {
+		return false, nil
+	}
+	if err != nil {
+		return false, err
+	}
+	if f.SHA256 == "" {
+		d.add(f.Size)
+		return true, nil
+	}
+	in, err := os.Open(path)
+	if err != nil {
+		return false, err
+	}
+	defer in.Close()
+	sum := sha256.New()
+	err = d.read(ctx, in, sum)
+	return hex.EncodeToString(sum.Sum(nil)) == f.SHA256, err
+}
+
+func (d *download) add(n int64) {
+	d.progress.Done += n
+	d.report(d.progress)
+}
+
+// read reads what a file holds into sum.
+func (d *download) read(ctx context.Context, in io.Reader, sum hash.Hash) error {
+	d.progress.Verifying = true
+	defer func() { d.progress.Verifying = false }()
+	buffer := make([]byte, 1<<20)
+	for {
+		n, err := in.Read(buffer)
+		sum.Write(buffer[:n])
+		d.add(int64(n))
+		switch {
+		case err == io.EOF:
+			return nil
+		case err != nil:
+			return err
+		case ctx.Err() != nil:
+			return ctx.Err()
+		}
+	}
+}
+
+// complete appends to out what is missing of the file. It tries again after a failure
+// that can pass.
+func (d *download) complete(ctx context.Context, f File, out *os.File, sum hash.Hash) error {
+	pause := backoff.NewExponentialBackOff()
+	pause.InitialInterval, pause.MaxInterval = time.Second, 30*time.Second
+	failures := 0
+	for {
+		before := d.progress.Done
+		err := d.attempt(ctx, f, out, sum)
+		if err == nil {
+			return nil
+		}
+		var fatal *backoff.PermanentError
+		if ctx.Err() != nil {
+			return ctx.Err()
+		} else if errors.As(err, &fatal) {
+			return fatal.Err
+		}
+		if failures++; d.progress.Done > before {
+			failures = 1
+			pause.Reset()
+		}
+		if failures >= attempts {
+			return fmt.Errorf("%w: run the same command again, it goes on where this one ended", err)
+		}
+		wait := pause.NextBackOff()
+		var later *backoff.RetryAfterError
+		if errors.As(err, &later) {
+			wait = max(wait, min(later.Duration, maxRetryAfter))
+		}
+		d.progress.Waiting = err
+		d.report(d.progress)
+		select {
+		case <-time.After(wait):
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+		d.progress.Waiting = nil
+	}
+}
+
+// attempt makes one request for what is missing of the file, from the end of out on.
+func (d *download) attempt(ctx context.Context, f File, out *os.File, sum hash.Hash) error {
+	at, err := out.Seek(0, io.SeekEnd)
+	if err != nil {
+		return backoff.Permanent(err)
+	}
+	if at == f.Size {
+		return nil
+	}
+	if f.Size >= 0 && at > f.Size {
+		return d.restart(out, sum, at)
+	}
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	silent := time.AfterFunc(silence, func() { cancel(fmt.Errorf("nothing came for %s", silence)) })
+	defer silent.Stop()
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, f.URL, nil)
+	if err != nil {
+		return backoff.Permanent(err)
+	}
+	if at > 0 {
+		request.Header.Set("Range", "bytes="+strconv.FormatInt(at, 10)+"-")
+		if f.SHA256 == "" && strings.HasPrefix(f.tag, `"`) {
+			request.Header.Set("If-Range", f.tag)
+		}
+	}
+	response, err := d.source.do(request)
+	if err != nil {
+		return err
+	}
+	defer response.Body.Close()
+	switch code := response.StatusCode; {
+	case code == http.StatusOK && at > 0: // the server begins again, or the file changed
+		if err := d.restart(out, sum, at); err != nil {
+			return err
+		}
+	case code == http.StatusOK:
+	case code == http.StatusPartialContent && strings.HasPrefix(response.Header.Get("Content-Range"), fmt.Sprintf("bytes %d-", at)):
+	case code == http.StatusPartialContent, code == http.StatusRequestedRangeNotSatisfiable:
+		if err := d.restart(out, sum, at); err != nil {
+			return err
+		}
+		return fmt.Errorf("%s answers %s to a request for the rest", request.URL.Host, response.Status)
+	case code == http.StatusTooManyRequests, code >= 500:
+		err := d.source.refused(response, request.URL.Host)
+		if seconds, ok := strconv.Atoi(response.Header.Get("Retry-After")); ok == nil && seconds > 0 {
+			return fmt.Errorf("%w (%w)", err, backoff.RetryAfter(seconds))
+		}
+		return err
+	default:
+		return backoff.Permanent(d.source.refused(response, f.URL))
+	}
+	return d.copy(ctx, f, out, sum, response, silent)
+}
+
+// copy appends a response's body to out.
+func (d *download) copy(ctx context.Context, f File, out *os.File, sum hash.Hash, response *http.Response, silent *time.Timer) error {
+	buffer := make([]byte, 256<<10)
+	for {
+		n, err := response.Body.Read(buffer)
+		if n > 0 {
+			silent.Reset(silence)
+			if _, err := out.Write(buffer[:n]); err != nil {
+				return backoff.Permanent(err)
+			}
+			sum.Write(buffer[:n])
+			d.add(int64(n))
+		}
+		switch {
+		case err == io.EOF:
+			return d.ended(f, out)
+		case err != nil:
+			if cause := context.Cause(ctx); cause != nil {
+				err = cause
+			}
+			return fmt.Errorf("the download of %s broke off: %w", f.Name, err)
+		}
+	}
+}
+
+// ended checks the length of a file whose body ended.
+func (d *download) ended(f File, out *os.File) error {
+	at, err := out.Seek(0, io.SeekEnd)
+	if err != nil {
+		return backoff.Permanent(err)
+	}
+	if f.Size >= 0 && at != f.Size {
+		return fmt.Errorf("the download of %s ended after %d of %d bytes", f.Name, at, f.Size)
+	}
+	return nil
+}
+
+// restart drops the at bytes that were fetched.
+func (d *download) restart(out *os.File, sum hash.Hash, at int64) error {
+	sum.Reset()
+	d.add(-at)
+	_, err := out.Seek(0, io.SeekStart)
+	if err = errors.Join(err, out.Truncate(0)); err != nil {
+		return backoff.Permanent(err)
+	}
+	return nil
+}
+
+// Bytes returns a size for people, such as "2.5 GB".
+func Bytes(n int64) string {
+	switch {
+	case n >= 1e9:
+		return fmt.Sprintf("%.1f GB", float64(n)/1e9)
+	case n >= 1e6:
+		return fmt.Sprintf("%.0f MB", float64(n)/1e6)
+	default:
+		return fmt.Sprintf("%d kB", (n+999)/1000)
+	}
+}

@@ -1,0 +1,272 @@
+// Package pull fetches model files, from a model hub that speaks Hugging Face's API or
+// from any URL, into the folder that the daemon serves. What an earlier attempt left
+// is continued, and every file whose SHA-256 is known is verified before it gets its
+// name.
+package pull
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"path"
+	"slices"
+	"strings"
+
+	"github.com/go-json-experiment/json"
+)
+
+// DefaultEndpoint is the model hub that references of the form hf.co/ORG/REPO name.
+const DefaultEndpoint = "https://huggingface.co"
+
+// DefaultQuant is the quantization that is fetched of a repository with several, if
+// the reference names none.
+const DefaultQuant = "Q4_K_M"
+
+// Source is where models come from.
+type Source struct {
+	Endpoint string // of the model hub; empty is DefaultEndpoint
+	Token    string // sent to the model hub only; empty is none
+	Client   *http.Client
+	// Images fetches also the file with which a model takes images, if its repository
+	// has one.
+	Images bool
+}
+
+// NewClient returns a client for a Source. It has no limit on the time of a download.
+func NewClient() *http.Client {
+	transport := http.DefaultTransport.(*http.Transport).Clone()
+	transport.ResponseHeaderTimeout = silence
+	return &http.Client{Transport: transport}
+}
+
+// Model is the files of one model.
+type Model struct {
+	ID     string // under which the daemon offers it
+	Origin string // the page or URL that it comes from
+	Files  []File // that of the model, or its parts in order, first
+	// TakesImages is whether the repository has the file for images.
+	TakesImages bool
+}
+
+// File is one file of a model.
+type File struct {
+	Name   string // in the models folder, with slashes
+	URL    string
+	Size   int64  // in bytes; -1 is not known
+	SHA256 string // in hex; empty is not known
+	tag    string // distinguishes the versions of a file whose SHA-256 is not known
+}
+
+// Size returns the size of all files in bytes; -1 if that of one is not known.
+func (m *Model) Size() (total int64) {
+	for _, f := range m.Files {
+		if f.Size < 0 {
+			return -1
+		}
+		total += f.Size
+	}
+	return total
+}
+
+// ErrUnknown is the error of a reference that is no name of the list, repository or URL.
+var ErrUnknown = errors.New("it is no name of the list, no repository and no URL")
+
+// Resolve returns the model that a reference names: a name of the list, hf.co/ORG/REPO
+// with :QUANT or :FILE after it, or a URL of a GGUF file.
+func (s *Source) Resolve(ctx context.Context, reference string) (*Model, error) {
+	if listed := Find(reference); listed != nil {
+		reference = listed.From
+	}
+	if u, err := url.Parse(reference); err == nil && u.Host != "" {
+		if u.Scheme != "https" && u.Scheme != "http" {
+			return nil, fmt.Errorf("%w: it begins with neither https:// nor http://", ErrUnknown)
+		}
+		repo, file, ok := s.inHub(u)
+		switch {
+		case !ok:
+			return s.resolveURL(ctx, u)
+		case strings.Count(repo, "/") == 1:
+			return s.resolveRepo(ctx, repo, file)
+		}
+		return nil, fmt.Errorf("%w: the address names no repository", ErrUnknown)
+	}
+	repo := reference
+	for _, host := range hubHosts {
+		repo = strings.TrimPrefix(repo, host+"/")
+	}
+	repo, choice, _ := strings.Cut(repo, ":")
+	if owner, name, ok := strings.Cut(repo, "/"); !ok || owner == "" || name == "" || strings.Contains(name, "/") {
+		return nil, ErrUnknown
+	}
+	return s.resolveRepo(ctx, repo, choice)
+}
+
+// hubHosts are the names of the default model hub.
+var hubHosts = []string{"hf.co", "huggingface.co"}
+
+func (s *Source) endpoint() string {
+	if s.Endpoint == "" {
+		return DefaultEndpoint
+	}
+	return strings.TrimSuffix(s.Endpoint, "/")
+}
+
+// inHub returns the repository, and the file if it names one, of a URL of the model hub.
+func (s *Source) inHub(u *url.URL) (repo, file string, ok bool) {
+	own, err := url.Parse(s.endpoint())
+	if err != nil || u.Host != own.Host && !slices.Contains(hubHosts, u.Host) {
+		return "", "", false
+	}
+	parts := strings.Split(strings.Trim(u.Path, "/"), "/")
+	if len(parts) > 4 && (parts[2] == "resolve" || parts[2] == "blob") {
+		return strings.Join(parts[:2], "/"), strings.Join(parts[4:], "/"), true
+	}
+	return strings.Join(parts[:min(2, len(parts))], "/"), "", true
+}
+
+// resolveURL returns the model of one file at a URL.
+func (s *Source) resolveURL(ctx context.Context, u *url.URL) (*Model, error) {
+	name := path.Base(u.Path)
+	if err := checkName(name); err != nil {
+		return nil, err
+	}
+	request, err := http.NewRequestWithContext(ctx, http.MethodHead, u.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+	response, err := s.do(request)
+	if err != nil {
+		return nil, err
+	}
+	response.Body.Close()
+	if response.StatusCode != http.StatusOK && response.StatusCode != http.StatusMethodNotAllowed {
+		return nil, s.refused(response, u.Redacted())
+	}
+	file := File{Name: name, URL: u.String(), Size: -1, tag: response.Header.Get("ETag")}
+	if response.StatusCode == http.StatusOK {
+		file.Size = response.ContentLength
+	}
+	return &Model{ID: strings.TrimSuffix(name, ".gguf"), Origin: u.Redacted(), Files: []File{file}}, nil
+}
+
+// entry is a file of a repository, as the model hub lists it.
+type entry struct {
+	Type string `json:"type"`
+	Path string `json:"path"`
+	Size int64  `json:"size"`
+	OID  string `json:"oid"`
+	LFS  struct {
+		OID  string `json:"oid"`
+		Size int64  `json:"size"`
+	} `json:"lfs"`
+}
+
+// maxPages is how many pages of a repository's files are read.
+const maxPages = 20
+
+// resolveRepo returns the model of a repository with that quantization or file name;
+// empty is the only one, else DefaultQuant.
+func (s *Source) resolveRepo(ctx context.Context, repo, choice string) (*Model, error) {
+	var all []entry
+	page := s.endpoint() + "/api/models/" + repo + "/tree/main?recursive=true"
+	for range maxPages {
+		next, err := s.list(ctx, repo, page, &all)
+		if err != nil {
+			return nil, err
+		}
+		if page = next; page == "" {
+			break
+		}
+	}
+	chosen, err := choose(all, choice)
+	if err != nil {
+		return nil, fmt.Errorf("%s/%s: %w", s.endpoint(), repo, err)
+	}
+	m := &Model{ID: idOf(chosen[0].Path), Origin: s.endpoint() + "/" + repo}
+	folder := ""
+	projector := projectorOf(all)
+	m.TakesImages = projector != nil
+	if m.TakesImages && s.Images {
+		chosen = append(chosen, *projector)
+		folder = m.ID + "/"
+	}
+	for _, e := range chosen {
+		name := path.Base(e.Path)
+		if err := checkName(name); err != nil {
+			return nil, err
+		}
+		f := File{Name: folder + name, URL: s.endpoint() + "/" + repo + "/resolve/main/" + escapePath(e.Path), Size: e.Size, tag: e.OID}
+		if len(e.LFS.OID) == 64 {
+			f.SHA256, f.Size = strings.ToLower(e.LFS.OID), e.LFS.Size
+		}
+		m.Files = append(m.Files, f)
+	}
+	return m, nil
+}
+
+func escapePath(p string) string { return (&url.URL{Path: p}).EscapedPath() }
+
+// list appends a page of a repository's files to all, and returns the next page.
+func (s *Source) list(ctx context.Context, repo, page string, all *[]entry) (next string, err error) {
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, page, nil)
+	if err != nil {
+		return "", err
+	}
+	response, err := s.do(request)
+	if err != nil {
+		return "", err
+	}
+	defer response.Body.Close()
+	if response.StatusCode != http.StatusOK {
+		return "", s.refused(response, s.endpoint()+"/"+repo)
+	}
+	var entries []entry
+	if err := json.UnmarshalRead(io.LimitReader(response.Body, 16<<20), &entries); err != nil {
+		return "", fmt.Errorf("%s: the list of its files is not one that a model hub sends: %w", s.endpoint()+"/"+repo, err)
+	}
+	*all = append(*all, entries...)
+	for _, link := range response.Header.Values("Link") {
+		address, rest, ok := strings.Cut(strings.TrimPrefix(link, "<"), ">")
+		if ok && strings.Contains(rest, `rel="next"`) && strings.HasPrefix(address, s.endpoint()+"/") {
+			return address, nil
+		}
+	}
+	return "", nil
+}
+
+// do sends a request, with the token if it is for the model hub. net/http removes
+// the token from a redirect to another host.
+func (s *Source) do(r *http.Request) (*http.Response, error) {
+	r.Header.Set("User-Agent", "kith")
+	if s.Token != "" && strings.HasPrefix(r.URL.String(), s.endpoint()+"/") {
+		r.Header.Set("Authorization", "Bearer "+s.Token)
+	}
+	response, err := s.Client.Do(r)
+	if err != nil {
+		var refused *url.Error
+		if errors.As(err, &refused) {
+			err = refused.Err // without the URL, which may hold a signature
+		}
+		return nil, fmt.Errorf("%s cannot be reached: %w", r.URL.Host, err)
+	}
+	return response, nil
+}
+
+// refused returns the error of a status that is no success.
+func (s *Source) refused(response *http.Response, what string) error {
+	switch response.StatusCode {
+	case http.StatusUnauthorized, http.StatusForbidden:
+		if s.Token == "" {
+			return fmt.Errorf("%s is not there, or needs an account (%s): check the name; if its page asks you to accept terms, do that and set HF_TOKEN to a token of yours", what, response.Status)
+		}
+		return fmt.Errorf("%s refuses the token in HF_TOKEN (%s): accept the terms on its page, and check that the token may read it", what, response.Status)
+	case http.StatusNotFound:
+		return fmt.Errorf("%s is not there (%s): check the name", what, response.Status)
+	case http.StatusTooManyRequests:
+		return fmt.Errorf("%s limits how often it can be asked (%s): try again later, or set HF_TOKEN", what, response.Status)
+	}
+	return fmt.Errorf("%s answers %s: try again later", what, response.Status)
+}
