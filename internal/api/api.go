@@ -45,6 +45,12 @@ type Config struct {
 	// Control sends a change to a connected machine. The error is ErrNotConnected,
 	// or says why the machine refused.
 	Control func(ctx context.Context, machine fleet.MachineID, change Control) error
+	// Nodes returns the hub's nodes, as this one sees them, and Home the name of that at
+	// which the machine's tunnel ends; empty if it has none.
+	Nodes func() []Node
+	Home  func(machine fleet.MachineID) string
+	// DrainNode has a node end once its calls have ended and its machines moved.
+	DrainNode func(ctx context.Context, name string) error
 	// Changed is called after each write, so that it takes effect now.
 	Changed func()
 	// Admit takes a token of the caller's rate, or returns the fault that names the

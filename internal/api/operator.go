@@ -255,6 +255,7 @@ type OperatorMachine struct {
 	Owner    string    `json:"owner"`
 	Region   string    `json:"region"`
 	Online   bool      `json:"online"`
+	Node     string    `json:"node,omitempty"` // at which its tunnel ends
 	Created  time.Time `json:"created"`
 	LastSeen time.Time `json:"last_seen,omitzero"`
 	Revoked  time.Time `json:"revoked,omitzero"`
@@ -279,7 +280,7 @@ func (a *API) operatorListMachines(ctx context.Context, _ Caller, in OfMember) (
 	snapshot := a.Snapshot()
 	return views(machines, func(m account.Machine) OperatorMachine {
 		live := snapshot.Machine(fleet.MachineID(m.ID))
-		return OperatorMachine{m.ID, m.Name, names[m.OwnerID], m.Region, live != nil && live.Online, m.Created, m.LastSeen, m.Revoked}
+		return OperatorMachine{m.ID, m.Name, names[m.OwnerID], m.Region, live != nil && live.Online, a.Home(fleet.MachineID(m.ID)), m.Created, m.LastSeen, m.Revoked}
 	}), err
 }
 

@@ -25,8 +25,8 @@ type operator struct {
 
 func (a *app) admin() *cobra.Command {
 	o := &operator{app: a}
-	cmd := group("admin", "For a hub's operator: members, keys, machines, shares, groups, backups and the database",
-		o.members(), o.keys(), o.machines(), o.devices(), o.shares(), o.groups(), o.backup(), o.migrate(), o.copy())
+	cmd := group("admin", "For a hub's operator: members, keys, machines, shares, groups, nodes, backups and the database",
+		o.members(), o.keys(), o.machines(), o.devices(), o.shares(), o.groups(), o.backup(), o.migrate(), o.copy(), o.nodes(), o.drain())
 	cmd.PersistentFlags().StringVar(&o.data, "data", "", "the hub's data folder")
 	cmd.PersistentFlags().StringVar(&o.file, "config", "", "the hub's configuration file, which names its data folder")
 	return cmd
@@ -203,9 +203,9 @@ func (o *operator) machines() *cobra.Command {
 					case m.Online:
 						state = "online"
 					}
-					rows = append(rows, []string{m.Name, m.Owner, state, day(m.LastSeen), m.ID})
+					rows = append(rows, []string{m.Name, m.Owner, state, cmp.Or(m.Node, "-"), day(m.LastSeen), m.ID})
 				}
-				o.table("MACHINE OWNER STATE SEEN ID", rows)
+				o.table("MACHINE OWNER STATE NODE SEEN ID", rows)
 			})
 		},
 	}

@@ -137,6 +137,9 @@ type hubFile struct {
 		// database yet, and the operator's socket; default KITH_HOME/hub. Each hub has
 		// its own.
 		Data string `toml:"data"`
+		// Drain is how long calls go on once the hub is to end; what is left then is ended
+		// with CASCADE_EXHAUSTED. Default "30m". See docs/operate/upgrade.md.
+		Drain duration `toml:"drain"`
 		// Proxies are the addresses, or networks, of the proxies in front of this hub:
 		// of their requests the client is the last address in X-Forwarded-For that is
 		// not a proxy's. From all others that header is ignored. Default none.

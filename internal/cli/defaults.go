@@ -73,6 +73,7 @@ func defaultHubFile(home string) *hubFile {
 	host, _ := os.Hostname() // without one the name is the default's
 	c.Hub.Node.Text = cmp.Or(validNode(host), "hub")
 	c.Hub.Data = filepath.Join(home, "hub")
+	c.Hub.Drain.Duration = 30 * time.Minute
 	c.Limits.Body.Bytes = 32 << 20
 	c.Limits.Member.Bytes = 256 << 20
 	c.Limits.Spool.Bytes = diskLimit

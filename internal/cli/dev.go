@@ -154,6 +154,7 @@ func devConfig(flags devFlags) (*hubFile, *daemonFile, error) {
 	}
 	h, d := defaultHubFile(flags.data), defaultDaemonFile(flags.data)
 	h.Hub.Listen, h.Hub.Data = listen.address, flags.data
+	h.Hub.Drain.Duration = shutdownGrace
 	d.Daemon.Listen = local
 	d.Share.Timezone.Text = localZone()
 	return h, d, nil

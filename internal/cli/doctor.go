@@ -345,9 +345,9 @@ func (d *doctor) line(line daemon.TunnelStatus) {
 	case daemon.TunnelUnshared:
 		d.note("line", "set [share] enabled = true to open it", "closed by the configuration")
 	case daemon.TunnelRefused:
-		d.fail("line", "sign in again: `kith login`", "the hub refused this machine: %s", line.Error)
+		d.fail("line", "sign in again with `kith login`; if the hub was at fault and is well again, `kith reload` tries now", "the hub refused this machine: %s", connectionText(line))
 	case daemon.TunnelFenced:
-		d.fail("line", "give each its own: `kith login` on one of them", "another daemon uses this machine's credential")
+		d.fail("line", "give each its own: `kith login` on one of them", "another daemon uses this machine's credential: %s", connectionText(line))
 	default:
 		d.fail("line", "check the network, and what is between this machine and the hub", "%s", connectionText(line))
 	}

@@ -13,13 +13,16 @@ import (
 	_ "net/http/pprof" // in http.DefaultServeMux
 	"net/netip"
 	"os"
+	"os/signal"
 	"path/filepath"
+	"syscall"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 	"github.com/spf13/cobra"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/kith/kith/internal/account"
 	"github.com/kith/kith/internal/daemon"
 	"github.com/kith/kith/internal/fleet"
 	"github.com/kith/kith/internal/gateway"
@@ -118,6 +121,9 @@ func (a *app) runHub(ctx context.Context, config *hubFile, admin string, anyAdmi
 			a.say("the link is\n  %s\n", strong(at.FirstLink))
 		}
 	})
+	atOnce, stop := secondSignal(ctx)
+	defer stop()
+	p.atOnce = atOnce
 	return errors.Join(err, p.run(ctx))
 }
 
@@ -161,8 +167,9 @@ type hubProcess struct {
 	spool       *spool.Spool
 	listener    net.Listener
 	operator    net.Listener
-	admin       net.Listener  // metrics, health, profiles; nil: none
-	guard       gateway.Guard // of admin
+	admin       net.Listener    // metrics, health, profiles; nil: none
+	guard       gateway.Guard   // of admin
+	atOnce      context.Context // ends when calls that still run are to end; nil: by the limit only
 
 	mesh        *peer.Mesh   // the way to other hubs; nil: there are none
 	peers       net.Listener // at which they reach this one
@@ -239,7 +246,7 @@ func (p *hubProcess) startNode(ctx context.Context) error {
 	return p.records.StartNode(ctx, fleet.Node{
 		Address: p.peerAddress, Pin: pin,
 		Name: p.config.Hub.Node.Text, Incarnation: rand.Text(), Region: p.config.Hub.Region.Text,
-		Version: thisBuild().Version, Started: time.Now(),
+		Version: thisBuild().Version, State: fleet.NodeServing, Started: time.Now(),
 	})
 }
 
@@ -255,10 +262,11 @@ func (p *hubProcess) wire(clients *gateway.Clients) {
 		Peers: p.mesh,
 	})
 	p.hub = hub.New(hub.Config{
+		Node:   p.config.Hub.Node.Text,
 		Region: p.config.Hub.Region.Text, Regions: p.config.otherRegions(), Clients: clients, DB: p.records,
 		Wait: limits.Wait.Duration, WaitStream: limits.WaitStream.Duration, FirstByte: limits.FirstByte.Duration,
 		Running: bound(limits.Running), Waiting: bound(limits.Waiting), Machines: bound(limits.Machines),
-		KeepResponses: keep,
+		KeepResponses: keep, Drain: max(p.config.Hub.Drain.Duration, 1), // 0 is the default there
 		Edge: gateway.Config{
 			Spool: p.spool,
 			Base:  p.base, Version: thisBuild().Version, Origins: convert(p.config.Hub.CORS, func(o origin) string { return o.Text }),
@@ -282,19 +290,30 @@ func bound(n uint16) int {
 	return int(n)
 }
 
-// run serves until ctx ends (nil) or a part fails.
-func (p *hubProcess) run(ctx context.Context) error {
-	if err := p.hub.TakeUp(ctx); err != nil {
+// run serves until ctx ends, or the node is to drain, and its calls have ended (nil), or
+// a part fails.
+func (p *hubProcess) run(ended context.Context) error {
+	if err := p.hub.TakeUp(ended); err != nil {
 		return fmt.Errorf("cannot take up the ledger of the last start: %w", err)
 	}
-	group, ctx := errgroup.WithContext(ctx)
+	serving, stop := context.WithCancel(context.WithoutCancel(ended))
+	defer stop()
+	group, ctx := errgroup.WithContext(serving)
 	group.Go(func() error { return p.live.Run(ctx) })
 	group.Go(func() error { return p.hub.Run(ctx) })
 	select { // earlier the hub would refuse calls that it can route
 	case <-p.live.Ready():
 	case <-ctx.Done():
 		return group.Wait()
+	case <-ended.Done():
+		stop()
+		return p.end(group.Wait())
 	}
+	group.Go(func() error {
+		defer stop()
+		p.drain(ended, ctx)
+		return nil
+	})
 	group.Go(func() error { return serveHTTP(ctx, p.public, p.listener) })
 	group.Go(func() error { return serveHTTP(ctx, gateway.NewServer(p.hub.Operator(), p.log), p.operator) })
 	if p.mesh != nil {
@@ -305,10 +324,64 @@ func (p *hubProcess) run(ctx context.Context) error {
 			return serveHTTP(ctx, gateway.NewServer(p.guard.Handler(p.adminHandler()), p.log), p.admin)
 		})
 	}
-	if err := group.Wait(); err != nil && !errors.Is(err, context.Canceled) {
-		return err
+	return p.end(group.Wait())
+}
+
+// end removes this hub from the nodes. err is how its parts ended.
+func (p *hubProcess) end(err error) error {
+	ctx, cancel := context.WithTimeout(context.Background(), endWithin)
+	defer cancel()
+	if err := p.records.EndNode(ctx); err != nil {
+		p.log.Warn("cannot remove this node from the database; it is shown as one that is gone", "error", err)
 	}
-	return nil
+	if errors.Is(err, context.Canceled) {
+		return nil
+	}
+	return err
+}
+
+// drain waits until this hub is to end, and has its calls end and its machines move. It
+// returns at once if a part of the hub failed.
+func (p *hubProcess) drain(ended, serving context.Context) {
+	select {
+	case <-ended.Done():
+	case <-p.live.DrainAsked():
+	case <-serving.Done():
+		return
+	}
+	within, cancel := context.WithTimeout(serving, endWithin)
+	if err := p.records.SetNodeState(within, p.config.Hub.Node.Text, fleet.NodeDraining); err != nil && !errors.Is(err, account.ErrNotFound) {
+		p.log.Warn("the other nodes cannot read that this one drains", "error", err)
+	}
+	cancel()
+	atOnce, cancel := context.WithCancel(serving)
+	defer cancel()
+	if p.atOnce != nil {
+		defer context.AfterFunc(p.atOnce, cancel)()
+	}
+	p.hub.Drain(atOnce, func() { go func() { _ = p.public.Shutdown(serving) }() })
+}
+
+// endWithin limits what a hub writes to the database at its end.
+const endWithin = 5 * time.Second
+
+// secondSignal returns a context that ends with the second signal to end this process.
+func secondSignal(ctx context.Context) (context.Context, context.CancelFunc) {
+	atOnce, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	signals := make(chan os.Signal, 2)
+	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
+	go func() {
+		defer signal.Stop(signals)
+		for range 2 {
+			select {
+			case <-signals:
+			case <-atOnce.Done():
+				return
+			}
+		}
+		cancel()
+	}()
+	return atOnce, cancel
 }
 
 // close closes what openHub has opened; it may be called in any state.
@@ -334,13 +407,7 @@ func (p *hubProcess) adminHandler() http.Handler {
 	mux := http.NewServeMux()
 	mux.Handle("GET /metrics", promhttp.HandlerFor(p.metrics(), promhttp.HandlerOpts{}))
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "ok") })
-	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, _ *http.Request) {
-		if err := p.hub.Ready(time.Now()); err != nil {
-			http.Error(w, "calls are refused: "+err.Error(), http.StatusServiceUnavailable)
-			return
-		}
-		fmt.Fprintln(w, "ok")
-	})
+	mux.HandleFunc("GET /readyz", p.hub.ServeReady)
 	mux.Handle("GET /debug/pprof/", http.DefaultServeMux)
 	return mux
 }

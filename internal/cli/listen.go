@@ -36,7 +36,7 @@ func addressInUse(address, flag string) error {
 }
 
 // serveHTTP serves until ctx ends, then waits for running responses, and after
-// shutdownGrace closes their connections.
+// shutdownGrace closes their connections. A Shutdown before that only ends the listener.
 func serveHTTP(ctx context.Context, server *http.Server, listener net.Listener) error {
 	ended := make(chan error, 1)
 	go func() {
@@ -48,6 +48,11 @@ func serveHTTP(ctx context.Context, server *http.Server, listener net.Listener) 
 	}()
 	select {
 	case err := <-ended:
+		if errors.Is(err, http.ErrServerClosed) {
+			ended <- err
+			<-ctx.Done()
+			break
+		}
 		return fmt.Errorf("cannot serve %s any longer: %w", listener.Addr(), err)
 	case <-ctx.Done():
 	}

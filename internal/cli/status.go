@@ -155,11 +155,17 @@ func (a *app) showEngines(engines []daemon.EngineStatus) {
 // connectionText describes the tunnel to the hub for people.
 func connectionText(line daemon.TunnelStatus) string {
 	state := line.State
-	if state == tunnelUp {
+	switch {
+	case state == tunnelUp && line.Node != "":
+		state = "connected, at its node " + line.Node
+	case state == tunnelUp:
 		state = "connected"
 	}
 	if line.Error != "" {
 		state += ", " + line.Error
+	}
+	if !line.Retry.IsZero() && (line.State == daemon.TunnelRefused || line.State == daemon.TunnelFenced) {
+		state += "; tries again at " + line.Retry.Local().Format("15:04") + ", and at once after `kith reload`"
 	}
 	return state
 }

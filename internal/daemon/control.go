@@ -54,6 +54,10 @@ type TunnelStatus struct {
 	Name     string    `json:"name,omitempty"`
 	State    string    `json:"state"` // tunnel.Phase or one of TunnelOff, …
 	Since    time.Time `json:"since"`
+	// Node is the hub node at which the tunnel ended last, if the hub names it.
+	Node string `json:"node,omitempty"`
+	// Retry is when the next attempt begins; absent while there is none to wait for.
+	Retry time.Time `json:"retry,omitzero"`
 	// Error is why the tunnel is not open, if that is known.
 	Error string `json:"trouble,omitempty"`
 }
@@ -74,9 +78,12 @@ func (d *Daemon) socketSurface(local http.Handler) http.Handler {
 	no := false
 	_, own, _ := strings.Cut(strings.TrimSuffix(d.base, "/v1"), "//")
 	routes := map[string]http.HandlerFunc{
-		"GET /status":  func(w http.ResponseWriter, r *http.Request) { writeJSON(w, http.StatusOK, d.Status()) },
-		"POST /pause":  d.servePause,
-		"POST /resume": func(w http.ResponseWriter, r *http.Request) { d.answerChange(w, Change{Paused: &no}) },
+		"GET /status": func(w http.ResponseWriter, r *http.Request) { writeJSON(w, http.StatusOK, d.Status()) },
+		"POST /pause": d.servePause,
+		"POST /resume": func(w http.ResponseWriter, r *http.Request) {
+			d.retryRefused()
+			d.answerChange(w, Change{Paused: &no})
+		},
 		"POST /drain":  d.serveDrain,
 		"POST /hours":  d.serveHours,
 		"POST /reload": d.serveReload,

@@ -6,6 +6,7 @@ package daemon
 
 import (
 	"context"
+	"crypto/rand"
 	"crypto/tls"
 	"errors"
 	"fmt"
@@ -114,6 +115,7 @@ type Daemon struct {
 	hubTransport           http.RoundTripper         // to any hub
 	hubClient              atomic.Pointer[hubClient] // nil: not signed in
 	policy                 atomic.Pointer[policy]
+	instance               string        // random, of this process
 	credentialChanged      chan struct{} // buffered: the credential in Home has changed
 	discoverNow            chan struct{} // buffered: an engine has changed
 	checkAudioNow          chan struct{} // buffered: the audio engine has changed
@@ -166,6 +168,7 @@ func New(c Config) (*Daemon, error) {
 		offers:    &offers{finder: finder, audio: audio, upstreams: upstreams, changed: make(chan struct{})},
 		hubCounts: semaphore.NewWeighted(maxCounts), localCounts: semaphore.NewWeighted(maxCounts),
 		hubTransport:      newHubTransport(c.Dial, c.TLS),
+		instance:          rand.Text(),
 		credentialChanged: make(chan struct{}, 1), discoverNow: make(chan struct{}, 1), checkAudioNow: make(chan struct{}, 1), ready: make(chan struct{}),
 	}
 	d.port = int(address.Port())

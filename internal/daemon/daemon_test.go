@@ -254,8 +254,8 @@ func TestPauseOutlivesRestart(t *testing.T) {
 	}
 }
 
-// Signing in requires no restart; a refused credential ends the tunnel and not the
-// daemon.
+// Signing in requires no restart. A daemon that the hub refuses, or that another one
+// replaced, serves its owner, and tries again.
 func TestSignIn(t *testing.T) {
 	e := enginetest.New(enginetest.Plain, enginetest.Options{})
 	r := run(t, Config{}, e)
@@ -278,7 +278,18 @@ func TestSignIn(t *testing.T) {
 
 	// A newer tunnel of the same machine: this daemon reports it and stops its own.
 	l.Fence(t.Context())
-	r.await("fenced", func(s Status) bool { return s.Tunnel.State == TunnelFenced })
+	r.await("fenced", func(s Status) bool {
+		return s.Tunnel.State == TunnelFenced && time.Until(s.Tunnel.Retry) > 30*time.Second && s.Tunnel.Error != ""
+	})
+	// It tries again by itself, slowly, and at once where its owner asks for it.
+	post(t, r.socket(), "http://localhost/resume", "")
+	l = h.connected()
+	r.await("acknowledged again", func(s Status) bool {
+		return s.Tunnel.State == string(tunnel.Acked) && s.Tunnel.Error == "" && s.Tunnel.Retry.IsZero()
+	})
+	if l.Instance() == "" {
+		t.Error("the tunnel names no instance")
+	}
 
 	if err := os.Remove(filepath.Join(r.home, "credential")); err != nil {
 		t.Fatal(err)

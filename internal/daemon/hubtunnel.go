@@ -15,8 +15,8 @@ import (
 const (
 	TunnelOff      = "off"        // not signed in
 	TunnelUnshared = "not shared" // signed in; the configuration keeps the tunnel closed
-	TunnelRefused  = "refused"    // the hub does not know the credential; sign in again
-	TunnelFenced   = "fenced"     // another daemon with this credential connected
+	TunnelRefused  = "refused"    // the hub does not know the credential; tried again slowly
+	TunnelFenced   = "fenced"     // another daemon with this credential connected; tried again slowly
 )
 
 // runTunnels keeps a tunnel to the hub while this machine is signed in, and opens a
@@ -41,8 +41,8 @@ func (d *Daemon) runTunnels(ctx context.Context) error {
 	}
 }
 
-// runTunnel reads the credential and keeps a tunnel with it until ctx ends or the
-// tunnel cannot be opened again. The local surface serves either way.
+// runTunnel reads the credential and keeps a tunnel with it until ctx ends. The local
+// surface serves either way.
 func (d *Daemon) runTunnel(ctx context.Context) {
 	c, err := LoadCredential(d.config.Home)
 	if err != nil {
@@ -63,6 +63,7 @@ func (d *Daemon) runTunnel(ctx context.Context) {
 	dialer := &tunnel.Dialer{
 		HubURL:     c.Hub,
 		Credential: func() string { return c.Secret },
+		Instance:   d.instance,
 		Handler:    d.machineHandler(),
 		Advertise:  d.advertise,
 		Control:    func(_ context.Context, change tunnel.Control) error { return d.change(change) },
@@ -72,34 +73,55 @@ func (d *Daemon) runTunnel(ctx context.Context) {
 		Dial:       d.config.Dial,
 		Draw:       d.config.Draw,
 	}
-	err = dialer.Run(ctx)
-	switch {
-	case ctx.Err() != nil:
-		return
-	case errors.Is(err, tunnel.ErrRefused):
-		d.setTunnel(func(t *TunnelStatus) { t.State = TunnelRefused })
-	case errors.Is(err, tunnel.ErrFenced):
-		d.setTunnel(func(t *TunnelStatus) { t.State = TunnelFenced })
+	if err = dialer.Run(ctx); err != nil {
+		d.tunnelFailed(err)
 	}
-	d.tunnelFailed(err)
 }
 
 // onTunnelState records and logs a step of the tunnel.
 func (d *Daemon) onTunnelState(s tunnel.State) {
 	d.setTunnel(func(t *TunnelStatus) {
-		t.State = string(s.Phase)
+		if s.Phase == tunnel.Dialing && refused(t.State) {
+			return // shown until the attempt has an outcome
+		}
+		t.State, t.Retry = string(s.Phase), time.Time{}
 		switch {
 		case s.Phase == tunnel.Acked:
-			t.Error = ""
+			t.Error, t.Node = "", s.Node
 		case s.Err != nil:
 			t.Error = s.Err.Error()
+		}
+		if s.Retry > 0 {
+			t.Retry = time.Now().Add(s.Retry)
+		}
+		switch {
+		case s.Phase != tunnel.Lost:
+		case errors.Is(s.Err, tunnel.ErrRefused):
+			t.State = TunnelRefused
+		case errors.Is(s.Err, tunnel.ErrFenced):
+			t.State = TunnelFenced
 		}
 	})
 	switch {
 	case s.Phase == tunnel.Acked:
-		d.log.Info("connected to the hub")
+		d.log.Info("connected to the hub", "node", s.Node)
+	case errors.Is(s.Err, tunnel.ErrRefused), errors.Is(s.Err, tunnel.ErrFenced):
+		d.recordError("%v; this machine tries again by itself, and at once after `kith reload`", s.Err)
 	case s.Phase == tunnel.Lost && s.Retry > 0:
 		d.log.Warn("lost the connection to the hub", "cause", s.Err, "retry", s.Retry)
+	}
+}
+
+// refused reports whether a tunnel in that state is tried again only slowly.
+func refused(state string) bool { return state == TunnelRefused || state == TunnelFenced }
+
+// retryRefused opens the tunnel now if it would be tried again only slowly.
+func (d *Daemon) retryRefused() {
+	d.mu.Lock()
+	state := d.tunnel.State
+	d.mu.Unlock()
+	if refused(state) {
+		d.reconnect()
 	}
 }
 

@@ -28,8 +28,8 @@ type ReloadResult struct {
 
 // Reload applies the fields of c that can change while calls run: Rate, Discovery,
 // Sharing, Models, Groups, Unshared, and PowerPolicy without Awake. It ignores the
-// others. Running calls continue; once Unshared is set no call of the hub starts. On an
-// error nothing has changed.
+// others. Running calls continue; once Unshared is set no call of the hub starts. A hub
+// that refused this daemon is tried again at once. On an error nothing has changed.
 func (d *Daemon) Reload(ctx context.Context, c Config) error {
 	if err := d.settings.reconfigure(c.Sharing); err != nil {
 		return err
@@ -46,6 +46,8 @@ func (d *Daemon) Reload(ctx context.Context, c Config) error {
 	d.mu.Unlock()
 	if before := d.policy.Swap(c.policy()); before.unshared && !c.Unshared {
 		d.reconnect() // to open the tunnel
+	} else {
+		d.retryRefused()
 	}
 	d.admission.setYields(c.PowerPolicy.Yield)
 	d.checkAudioSoon()

@@ -93,8 +93,9 @@ type Dispatcher struct {
 	cfg       Config
 	scheduler scheduler
 	active    activeCalls
-	repeated  repetitions               // attempts of other nodes
-	changed   atomic.Pointer[time.Time] // of the last OnChange; nil: none yet
+	repeated  repetitions                 // attempts of other nodes
+	changed   atomic.Pointer[time.Time]   // of the last OnChange; nil: none yet
+	ending    atomic.Pointer[fault.Fault] // of every call from now on; nil: none
 }
 
 // New returns a Dispatcher. The registry's notifications are to reach OnChange and
@@ -160,6 +161,9 @@ func (d *Dispatcher) Do(ctx context.Context, call *gateway.Call) (answer *gatewa
 			unregister()
 		}
 	}()
+	if f := d.ending.Load(); f != nil {
+		return nil, f
+	}
 	// The call's body may have taken minutes to arrive. A change in the meantime did
 	// not end it: it was not active yet.
 	if changed := d.changed.Load(); changed != nil && !call.Arrived.After(*changed) {
@@ -171,6 +175,15 @@ func (d *Dispatcher) Do(ctx context.Context, call *gateway.Call) (answer *gatewa
 		answer.Body = &callBody{answer.Body, unregister}
 	}
 	return answer, err
+}
+
+// EndAll ends every call with that fault, those to come too. Calls of other nodes end as
+// if their machine were gone.
+func (d *Dispatcher) EndAll(f *fault.Fault) {
+	d.ending.Store(f) // before the calls are looked at
+	for _, c := range d.active.all() {
+		c.cancel(f)
+	}
 }
 
 // callBody is an answer's body. Closing it ends the call.

@@ -85,7 +85,8 @@ func (f forwarding) RoundTrip(r *http.Request) (*http.Response, error) {
 // The other node has the caller, the ledger and the trace. This one checks everything
 // again, by its own snapshot, since it alone knows the machine (spec/peers.md#home):
 //
-//  1. The machine has no tunnel of that generation here: gone.
+//  1. The machine has no tunnel of that generation here: moved, if it has a newer one
+//     at another node, else gone.
 //  2. A message that is no call (POST /ended, POST /control) is passed on.
 //  3. The caller does not reach the machine, or that cannot be confirmed: no_reach.
 //  4. A count of tokens is passed on. It uses no slot.
@@ -104,7 +105,7 @@ func (d *Dispatcher) ServeForwarded(w http.ResponseWriter, r *http.Request) {
 	line, ok := d.cfg.Registry.Line(id)
 	machine := d.cfg.Registry.Snapshot().Machine(id)
 	if !ok || line.Home != "" || machine == nil || machine.Generation != generation {
-		registry.Refuse(w, registry.RefusedGone)
+		registry.Refuse(w, registry.RefusalOfAbsent(machine, generation))
 		return
 	}
 	request := registry.RelayedRequest(r, headerAsk, headerHold)
@@ -215,6 +216,9 @@ func (d *Dispatcher) serveForwarded(w http.ResponseWriter, request *http.Request
 	// machine by then, unless the machine does not answer.
 	ended := func() registry.Refusal {
 		if request.Context().Err() == nil && ctx.Err() != nil {
+			if d.ending.Load() != nil {
+				return registry.EndedLost
+			}
 			d.hasStopped(request.Context(), a)
 			return registry.EndedReach
 		}

@@ -49,6 +49,12 @@ const (
 	SessionsChanged ChangeKind = "sessions" // ID: the member whose session ended
 )
 
+// The states of a Node. One that has ended in order has no row any more.
+const (
+	NodeServing  = "serving"
+	NodeDraining = "draining" // it ends once its calls have ended, and its machines moved
+)
+
 // Node is one of the hub processes that share a database.
 type Node struct {
 	Name        string // unique; a process that starts replaces the one before it
@@ -57,7 +63,7 @@ type Node struct {
 	Address     string // where other nodes reach it
 	Pin         string // the SHA-256 of its certificate's public key
 	Version     string
-	State       string
-	Beat        int64 // grows while the node runs
+	State       string // NodeServing or NodeDraining
+	Beat        int64  // grows while the node runs
 	Started     time.Time
 }

@@ -25,10 +25,11 @@ import (
 // acceptTunnel is GET /tunnel: the machine that dialed is reachable for as long as
 // its tunnel lives (spec/tunnel.md). It refuses, in this order:
 //
-//  1. 503: too many tunnels are in their handshake.
+//  1. 503: the hub is about to end, or too many tunnels are in their handshake.
 //  2. 421: the credential is of another region.
 //  3. 401: the credential is missing, wrong or revoked.
-//  4. 503: the machine dials too often, its owner has too many machines connected, or
+//  4. 409: the daemon was fenced, and the one that took its place is connected.
+//  5. 503: the machine dials too often, its owner has too many machines connected, or
 //     the store does not answer.
 //
 // A panic is a defect of this request only.
@@ -40,6 +41,10 @@ func (h *Hub) acceptTunnel(w http.ResponseWriter, r *http.Request) {
 			h.log.Error("request failed", "id", id, "method", r.Method, "error", err)
 		}
 	}()
+	if h.drain.begun.Load() {
+		api.Refuse(w, comeBack(fault.CapacityFull, "this hub is about to end; come back shortly, and another one is there"))
+		return
+	}
 	select {
 	case h.admitted <- struct{}{}:
 	default:
@@ -55,6 +60,10 @@ func (h *Hub) acceptTunnel(w http.ResponseWriter, r *http.Request) {
 			w.Header().Set(tunnel.HeaderHub, h.cfg.Regions[string(region)].String())
 		}
 		api.Refuse(w, fault.Of(err))
+		return
+	}
+	if r.Header.Get(tunnel.HeaderYields) != "" && h.live.Attached(fleet.MachineID(machine.ID)) {
+		http.Error(w, "another daemon with this machine's credential is connected; give each its own with kith login", http.StatusConflict)
 		return
 	}
 	now := time.Now()
@@ -75,7 +84,7 @@ func (h *Hub) acceptTunnel(w http.ResponseWriter, r *http.Request) {
 		api.Refuse(w, comeBack(fault.CascadeExhausted, "the service could not take the machine in just now"))
 		return
 	}
-	line, err := tunnel.Upgrade(w, r, tunnel.UpgradeConfig{Generation: generation, Offers: pace.offers})
+	line, err := tunnel.Upgrade(w, r, tunnel.UpgradeConfig{Generation: generation, Node: h.cfg.Node, Offers: pace.offers})
 	if err != nil {
 		h.log.Info("tunnel refused", "machine", machine.ID, "error", err)
 		return

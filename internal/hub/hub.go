@@ -7,7 +7,8 @@
 //	operator ─▶ the management API on a socket of its own
 //
 // Here are the wiring (hub.go, management.go), who calls (identify.go), how machines
-// connect (accept.go), how the hub is (health.go) and what it measures (metrics.go).
+// connect (accept.go), how the hub is (health.go), what it measures (metrics.go), which
+// nodes it has (nodes.go) and how it ends (drain.go).
 package hub
 
 import (
@@ -37,6 +38,8 @@ import (
 
 // Config is what an operator sets of the hub. A zero field has its default.
 type Config struct {
+	// Node is this hub's name among those that share the database.
+	Node string
 	// Region is the region that this hub serves. Default "home".
 	Region string
 	// Regions has the addresses of the other regions of the same database, by name.
@@ -55,6 +58,8 @@ type Config struct {
 	Admissions int
 	// DB is the database of the management API and the site.
 	DB *store.DB
+	// Drain limits how long calls go on once the hub is to end. Default 30 min.
+	Drain time.Duration
 	// Clients limits the connections of the public address; nil: no limits, and no
 	// proxy is trusted.
 	Clients *gateway.Clients
@@ -84,6 +89,7 @@ func (c Config) withDefaults() Config {
 	c.Wait = cmp.Or(c.Wait, 60*time.Second)
 	c.WaitStream = cmp.Or(c.WaitStream, 180*time.Second)
 	c.FirstByte = cmp.Or(c.FirstByte, 10*time.Minute)
+	c.Drain = cmp.Or(c.Drain, 30*time.Minute)
 	c.KeepResponses = cmp.Or(c.KeepResponses, 24*time.Hour)
 	c.Edge.Limits.Stream = cmp.Or(c.Edge.Limits.Stream, 30*time.Minute)
 	c.Admissions = cmp.Or(c.Admissions, 128)
@@ -127,6 +133,7 @@ type Hub struct {
 	admitted chan struct{} // holds one for each tunnel in its handshake
 	paces    paces
 	metrics  callMetrics
+	drain    drain
 }
 
 // New returns a hub over a store and a registry, which it observes. Run both.
@@ -161,19 +168,22 @@ func New(cfg Config, records Records, live *registry.Registry) *Hub {
 	h.edge = gateway.New(edge)
 	h.api = h.newAPI()
 	h.site = h.newSite()
-	live.Observe(registry.Observer{Store: h.onChange, Machine: h.onMachine, Waiting: h.calls.OnWaiting, Room: h.calls.OnRoom})
+	live.Observe(registry.Observer{Store: h.onChange, Machine: h.onMachine, Waiting: h.calls.OnWaiting, Room: h.calls.OnRoom, Calls: h.Calls})
 	return h
 }
 
 // Handler serves the hub's public address: the hosted routes, the members' pages and
-// their API under /api/, GET /tunnel for machines and POST /login for a machine that
-// has a token.
+// their API under /api/, GET /tunnel for machines, POST /login for a machine that has a
+// token, and GET /readyz for a load balancer.
 func (h *Hub) Handler() http.Handler {
+	call := h.drain.counted(h.edge.ServeHTTP)
 	serve := func(w http.ResponseWriter, r *http.Request) {
 		// No mux: it would clean paths, which the gateway compares byte for byte.
 		switch path := r.URL.Path; {
 		case strings.HasPrefix(path, "/v1/"): // nearly all requests
-			h.edge.ServeHTTP(w, r)
+			call(w, r)
+		case r.Method == http.MethodGet && path == "/readyz":
+			h.ServeReady(w, r)
 		case r.Method == http.MethodGet && path == "/tunnel":
 			h.acceptTunnel(w, r)
 		case strings.HasPrefix(path, "/api/"), r.Method == http.MethodPost && path == "/login":
@@ -185,6 +195,9 @@ func (h *Hub) Handler() http.Handler {
 		}
 	}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if h.drain.begun.Load() && r.URL.Path != "/tunnel" {
+			w.Header().Set("Connection", "close") // the next request goes to another hub
+		}
 		r, proxied := h.cfg.Clients.Resolve(r)
 		if proxied && r.URL.Path != "/tunnel" { // tunnels are limited by machine
 			leave, err := h.cfg.Clients.Admit(r)
@@ -201,6 +214,7 @@ func (h *Hub) Handler() http.Handler {
 // PeerHandler serves the other nodes of the region: what this node announces of its
 // machines and its waiting calls, slots for those calls, and requests for the machines.
 func (h *Hub) PeerHandler() http.Handler {
+	call := h.drain.counted(h.calls.ServeForwarded)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch r.URL.Path {
 		case registry.PathState:
@@ -208,7 +222,7 @@ func (h *Hub) PeerHandler() http.Handler {
 		case registry.PathGrant:
 			h.calls.ServeGrant(w, r)
 		default:
-			h.calls.ServeForwarded(w, r)
+			call(w, r)
 		}
 	})
 }

@@ -26,8 +26,9 @@ func (h *Hub) newAPI() *api.API {
 		Running:  h.running,
 		Queued:   h.calls.Queued,
 		Control:  h.control,
-		Changed:  h.live.Nudge,
-		Admit:    func(c api.Caller) error { return h.edge.Admit(gateway.Caller(c)) },
+		Nodes:    h.nodes, Home: h.home, DrainNode: h.drainNode,
+		Changed: h.live.Nudge,
+		Admit:   func(c api.Caller) error { return h.edge.Admit(gateway.Caller(c)) },
 		Miss: func(c api.Caller, model fleet.ModelID, f *fault.Fault) *fault.Fault {
 			return h.edge.Miss(gateway.Caller(c), model, f)
 		},

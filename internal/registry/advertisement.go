@@ -151,7 +151,7 @@ type keeper struct {
 
 func (r *Registry) newKeeper(kept fleet.StoredMachine) *keeper {
 	return &keeper{
-		facts: r.config.Facts, log: r.config.Log, id: kept.ID, replaced: func() bool { return r.attached(kept.ID) },
+		facts: r.config.Facts, log: r.config.Log, id: kept.ID, replaced: func() bool { return r.Attached(kept.ID) },
 		saved: sha256.Sum256(kept.Advertisement), at: kept.LastSeen,
 	}
 }

@@ -31,6 +31,7 @@ type state struct {
 	Machines []announced       `json:"machines,omitempty"`
 	Left     []fleet.MachineID `json:"left,omitempty"`
 	Loads    []load            `json:"loads,omitempty"`
+	Calls    int               `json:"calls,omitzero"` // that the node serves, for people to read
 	// Waiting is in answers to GET /peer/state.
 	Waiting waitingState `json:"waiting,omitzero"`
 }
@@ -39,7 +40,8 @@ type state struct {
 type announced struct {
 	ID            fleet.MachineID      `json:"id"`
 	Generation    int64                `json:"generation"`
-	Advertisement tunnel.Advertisement `json:"advertisement"` // as this node accepted it
+	Instance      string               `json:"instance,omitempty"` // of the daemon's process
+	Advertisement tunnel.Advertisement `json:"advertisement"`      // as this node accepted it
 	Load          load                 `json:"load"`
 
 	changed, loaded int64 // the sequence numbers of the last changes
@@ -80,14 +82,14 @@ type leftMachine struct {
 }
 
 // add announces a machine, or its new advertisement.
-func (a *announcer) add(id fleet.MachineID, generation int64, ad tunnel.Advertisement) {
+func (a *announcer) add(id fleet.MachineID, generation int64, instance string, ad tunnel.Advertisement) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if a.machines == nil {
 		a.machines = make(map[fleet.MachineID]*announced)
 	}
 	a.sequence++
-	a.machines[id] = &announced{ID: id, Generation: generation, Advertisement: withoutLoad(ad), changed: a.sequence}
+	a.machines[id] = &announced{ID: id, Generation: generation, Instance: instance, Advertisement: withoutLoad(ad), changed: a.sequence}
 }
 
 // remove announces that a machine disconnected.
@@ -192,6 +194,7 @@ func (r *Registry) announce(ctx context.Context) {
 				st = state{After: last, Sequence: last}
 			}
 			st.Waiting = waitingState{After: waiting, Sequence: waiting}
+			st.Calls = r.calls()
 			r.hints.publishState(r.config.Node, stateHint{pin, st})
 			last, published = st.Sequence, now
 		case <-r.waiting.woken:
@@ -210,5 +213,13 @@ func (r *Registry) ServeState(w http.ResponseWriter, request *http.Request) {
 	st := r.announcer.state(after, r.Snapshot())
 	st.Waiting = r.waiting.state(waiting, time.Now())
 	w.Header().Set("Content-Type", "application/json")
-	_ = json.MarshalWrite(w, st) // the reader is gone
+	st.Calls = r.calls()
+	_ = json.MarshalWrite(w, st) // an error means that the reader is gone
+}
+
+func (r *Registry) calls() int {
+	if r.observer.Calls == nil {
+		return 0
+	}
+	return r.observer.Calls()
 }

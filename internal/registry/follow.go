@@ -69,6 +69,11 @@ func (r *Registry) poll(ctx context.Context) error {
 		return err
 	}
 	r.seeNodes(polled.Nodes, began)
+	if r.cutOff(began) {
+		if err := r.endReplaced(ctx); err != nil {
+			return err
+		}
+	}
 	select {
 	case r.polled <- struct{}{}:
 	default:
@@ -214,7 +219,7 @@ func (r *Registry) keptMachine(kept fleet.StoredMachine, returning time.Time) up
 // forget removes a machine that may no longer connect, and ends its tunnel.
 func (r *Registry) forget(s *fleet.Snapshot, id fleet.MachineID) *fleet.Snapshot {
 	if e := r.entries[id]; e != nil && e.line != nil {
-		r.revoked = append(r.revoked, e.line)
+		r.closing = append(r.closing, e.line)
 	}
 	delete(r.entries, id)
 	r.dropLine(id)

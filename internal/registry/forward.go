@@ -30,6 +30,7 @@ type Refusal string
 const (
 	RefusedBusy        Refusal = "busy"        // no free slot
 	RefusedGone        Refusal = "gone"        // the machine has no tunnel of that generation here
+	RefusedMoved       Refusal = "moved"       // the machine has a newer tunnel at another node
 	RefusedReach       Refusal = "no_reach"    // the caller does not reach the machine, or that cannot be confirmed
 	RefusedUnavailable Refusal = "unavailable" // paused, outside its hours, or its owner's limits are used up
 	RefusedRepeated    Refusal = "repeated"    // this attempt of the call was here before
@@ -59,7 +60,7 @@ var (
 
 func (r Refusal) err() error {
 	switch r {
-	case RefusedBusy, RefusedGone, RefusedReach, RefusedUnavailable:
+	case RefusedBusy, RefusedGone, RefusedMoved, RefusedReach, RefusedUnavailable:
 		return fmt.Errorf("%w: %s", ErrRefused, string(r))
 	case EndedLost:
 		return ErrLost
@@ -133,6 +134,15 @@ func Forwarded(r *http.Request) (id fleet.MachineID, generation int64, err error
 		return "", 0, fmt.Errorf("%s does not name a machine: %q", headerMachine, r.Header.Get(headerMachine))
 	}
 	return fleet.MachineID(name), generation, nil
+}
+
+// RefusalOfAbsent returns why a request for a tunnel of that generation, which is not
+// here, is refused.
+func RefusalOfAbsent(m *fleet.Machine, generation int64) Refusal {
+	if m != nil && m.Online && m.Generation > generation {
+		return RefusedMoved
+	}
+	return RefusedGone
 }
 
 // Refuse refuses a request of another node.

@@ -3,6 +3,7 @@ package registry
 import (
 	"bufio"
 	"context"
+	"crypto/rand"
 	"errors"
 	"log/slog"
 	"net"
@@ -149,6 +150,15 @@ func (f *facts) Poll(_ context.Context, after fleet.Position) (u fleet.Update, e
 	return u, err
 }
 
+func (f *facts) Generations(_ context.Context, ids []fleet.MachineID) (map[fleet.MachineID]int64, error) {
+	newest := make(map[fleet.MachineID]int64)
+	return newest, f.locked(func() {
+		for _, id := range ids {
+			newest[id] = f.generations[id]
+		}
+	})
+}
+
 func (f *facts) SaveOffers(_ context.Context, id fleet.MachineID, ad []byte, seen time.Time) error {
 	return f.locked(func() {
 		k := f.kept[id]
@@ -260,8 +270,8 @@ func (n *node) dial(ctx context.Context, _, _ string) (net.Conn, error) {
 
 // daemon is a Dialer that runs, for one machine.
 type daemon struct {
-	ended chan error
-	stop  context.CancelFunc
+	lost chan error // why a tunnel ended, or was not opened
+	stop context.CancelFunc
 
 	mu      sync.Mutex
 	ad      tunnel.Advertisement
@@ -279,11 +289,23 @@ func offering(ids ...string) tunnel.Advertisement {
 // connect runs a machine's daemon until the test ends.
 func (n *node) connect(t *testing.T, id fleet.MachineID, ad tunnel.Advertisement) *daemon {
 	t.Helper()
-	d := &daemon{ended: make(chan error, 1), ad: ad, changed: make(chan struct{})}
+	return n.connectInstance(t, id, ad, rand.Text(), func(w http.ResponseWriter, _ *http.Request) { w.Write([]byte(id)) })
+}
+
+// connectInstance is connect for a process of that name, which serves calls by handler.
+func (n *node) connectInstance(t *testing.T, id fleet.MachineID, ad tunnel.Advertisement, instance string, handler http.HandlerFunc) *daemon {
+	t.Helper()
+	d := &daemon{lost: make(chan error, 1000), ad: ad, changed: make(chan struct{})}
 	dialer := &tunnel.Dialer{
 		HubURL:     "http://127.0.0.1",
 		Credential: func() string { return string(id) },
-		Handler:    http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.Write([]byte(id)) }),
+		Instance:   instance,
+		Handler:    handler,
+		OnState: func(s tunnel.State) {
+			if s.Phase == tunnel.Lost {
+				d.lost <- s.Err
+			}
+		},
 		Advertise: func() (tunnel.Advertisement, <-chan struct{}) {
 			d.mu.Lock()
 			defer d.mu.Unlock()
@@ -294,7 +316,7 @@ func (n *node) connect(t *testing.T, id fleet.MachineID, ad tunnel.Advertisement
 	ctx, cancel := context.WithCancel(context.Background())
 	d.stop = cancel
 	done := make(chan struct{})
-	go func() { defer close(done); d.ended <- dialer.Run(ctx) }()
+	go func() { defer close(done); dialer.Run(ctx) }()
 	t.Cleanup(func() { cancel(); <-done })
 	return d
 }

@@ -1,6 +1,7 @@
 package registry
 
 import (
+	"slices"
 	"time"
 
 	"github.com/kith/kith/internal/fleet"
@@ -16,6 +17,14 @@ type Node struct {
 	// Alive is whether this node saw the beat of the other move lately, by its own
 	// monotonic clock: no clocks of two nodes are compared.
 	Alive bool
+	// Seen is when its beat was last seen to move; the zero time if it was not.
+	Seen time.Time
+	// Linked is whether this node has a connection to it; true for itself.
+	Linked bool
+	// Machines is how many machines have their tunnel there, as far as this node knows.
+	Machines int
+	// Calls is how many calls it serves, as it last said.
+	Calls int
 }
 
 // seenNode is a node with the time at which its beat was last seen to move; the zero
@@ -34,9 +43,46 @@ func (r *Registry) Nodes(now time.Time) []Node {
 	}
 	nodes := make([]Node, len(*seen))
 	for i, n := range *seen {
-		nodes[i] = Node{n.Node, !n.moved.IsZero() && now.Sub(n.moved) <= aliveFor}
+		nodes[i] = Node{Node: n.Node, Alive: !n.moved.IsZero() && now.Sub(n.moved) <= aliveFor, Seen: n.moved}
 	}
 	return nodes
+}
+
+// Survey returns Nodes with what this node knows of each beside its row.
+func (r *Registry) Survey(now time.Time) []Node {
+	machines := make(map[string]int)
+	r.mu.Lock()
+	for _, e := range r.entries {
+		switch {
+		case e.line != nil:
+			machines[r.config.Node]++
+		case e.home != "":
+			machines[e.home]++
+		}
+	}
+	r.mu.Unlock()
+	nodes := r.Nodes(now)
+	for i := range nodes {
+		n := &nodes[i]
+		n.Machines = machines[n.Name]
+		if n.Name == r.config.Node {
+			n.Linked, n.Calls = true, r.calls()
+		} else if f := r.followedNode(n.Name); f != nil {
+			n.Linked, n.Calls = f.peer.IsConnected(), int(f.calls.Load())
+		}
+	}
+	return nodes
+}
+
+// isPeer reports whether the node is another one of this region, which links to this
+// one.
+func (r *Registry) isPeer(n Node) bool {
+	return n.Region == r.config.Region && n.Name != r.config.Node && n.Pin != "" && n.Address != ""
+}
+
+// others returns the other nodes of this region that are alive.
+func (r *Registry) others(now time.Time) []Node {
+	return slices.DeleteFunc(r.Nodes(now), func(n Node) bool { return !n.Alive || !r.isPeer(n) })
 }
 
 // seeNodes publishes the nodes that a poll returned at that time.
@@ -53,6 +99,9 @@ func (r *Registry) seeNodes(nodes []fleet.Node, at time.Time) {
 		seen[i] = seenNode{n, last.moved}
 		if known && (n.Incarnation != last.Incarnation || n.Beat != last.Beat) {
 			seen[i].moved = at
+		}
+		if n.Name == r.config.Node && n.State == fleet.NodeDraining {
+			r.drainOnce.Do(func() { close(r.drained) })
 		}
 	}
 	r.nodes.Store(&seen)

@@ -43,7 +43,7 @@ func (r *Registry) updatePeers(ctx context.Context, following map[string]followe
 	nodes := make(map[string]Node)
 	var trusted []fleet.Node
 	for _, n := range r.Nodes(time.Now()) {
-		if n.Region == r.config.Region && n.Name != r.config.Node && n.Pin != "" && n.Address != "" {
+		if r.isPeer(n) {
 			nodes[n.Name] = n
 			trusted = append(trusted, n.Node)
 		}
@@ -117,9 +117,7 @@ func (r *Registry) pollPeer(ctx context.Context, p *peer.Peer, lost <-chan struc
 			if err != nil && ctx.Err() == nil {
 				r.config.Log.Warn("cannot read the machines of another hub node; trying again", "node", p.Node.Name, "error", err)
 			}
-			if after, missed = next, false; err == nil {
-				r.hear(p)
-			}
+			after, missed = next, false
 		}
 		select {
 		case <-ticker.C:
@@ -152,7 +150,7 @@ func (r *Registry) takeHint(ctx context.Context, p *peer.Peer, data []byte, afte
 	switch st := &hint.State; {
 	case st.Sequence <= after.state:
 		if st.Sequence == after.state {
-			r.hear(p)
+			r.hear(p, st)
 		}
 		return after, missed
 	case st.After == 0 || st.After > after.state:
@@ -161,7 +159,7 @@ func (r *Registry) takeHint(ctx context.Context, p *peer.Peer, data []byte, afte
 		if err := r.applyState(ctx, p, st); err != nil {
 			return after, true
 		}
-		r.hear(p)
+		r.hear(p, st)
 		after.state = st.Sequence
 		return after, missed
 	}
@@ -208,6 +206,7 @@ func (r *Registry) readPeer(ctx context.Context, p *peer.Peer, after sequences) 
 	if err := r.applyState(ctx, p, &st); err != nil {
 		return after, err
 	}
+	r.hear(p, &st)
 	after.state = st.Sequence
 	return after, nil
 }

@@ -81,6 +81,9 @@ type Facts interface {
 	// to be read again; or fleet.ErrReplaced, and this node ends. When it returns,
 	// the store has confirmed that it holds all that was committed before the call.
 	Poll(ctx context.Context, after fleet.Position) (fleet.Update, error)
+	// Generations is the number of the newest tunnel of each of the machines, as far as
+	// they are there.
+	Generations(ctx context.Context, ids []fleet.MachineID) (map[fleet.MachineID]int64, error)
 	// SaveOffers keeps a machine's last advertisement and when it was last seen.
 	SaveOffers(ctx context.Context, id fleet.MachineID, advertisement []byte, seen time.Time) error
 }
@@ -104,6 +107,8 @@ type Observer struct {
 	// be decided again: it connected, disconnected, changed, or is no longer expected
 	// back.
 	Machine func(fleet.MachineID)
+	// Calls returns how many calls this node serves, for the other nodes to show.
+	Calls func() int
 	// Waiting gets calls that wait at another node: all of them if complete is true, else
 	// those that changed.
 	Waiting func(node string, complete bool, calls []Waiting)
@@ -124,6 +129,8 @@ type Registry struct {
 	nudged    chan struct{} // one waiting poll
 	polled    chan struct{} // the nodes may have changed
 	hints     hints
+	drained   chan struct{} // closed once this node's row says that it drains
+	drainOnce sync.Once
 	announcer announcer
 	waiting   waitingAnnouncer
 	peers     sync.Map // names of connected nodes → *peer.Peer
@@ -138,10 +145,13 @@ type Registry struct {
 	groups  map[fleet.GroupID]struct{}  // groups in the snapshot
 	// position is that of the snapshot. Only poll and load use it.
 	position fleet.Position
-	revoked  []*tunnel.Client    // to be closed by endLines
-	taken    []*connection       // out of lines; endLines closes lost
-	uses     map[string]*nodeUse // of limits, by node
-	loaded   time.Time           // when everything was loaded first
+	closing  []*tunnel.Client // to be closed by endLines
+	fencing  []*tunnel.Client // to be fenced by endLines
+	taken    []*connection    // out of lines; endLines closes lost
+	// retired has the tunnels that are kept for the calls that run on them.
+	retired map[*tunnel.Client]*connection
+	uses    map[string]*nodeUse // of limits, by node
+	loaded  time.Time           // when everything was loaded first
 }
 
 // connection is the way to a machine whose tunnel is acknowledged.
@@ -167,6 +177,8 @@ type entry struct {
 	kept       fleet.StoredMachine // without the advertisement
 	refreshed  bool                // kept was read again since the line was attached
 	line       *tunnel.Client
+	moving     bool                 // the daemon was asked for another line
+	instance   string               // of the daemon's process; may be empty
 	home       string               // the other node at which its tunnel ends; empty: none
 	ad         tunnel.Advertisement // as that node announced it
 	generation int64                // of the newest tunnel, here or there
@@ -181,7 +193,9 @@ func New(config Config) *Registry {
 		ready:   make(chan struct{}),
 		nudged:  make(chan struct{}, 1),
 		polled:  make(chan struct{}, 1),
+		drained: make(chan struct{}),
 		entries: make(map[fleet.MachineID]*entry),
+		retired: make(map[*tunnel.Client]*connection),
 		shared:  make(map[fleet.MemberID]struct{}),
 		groups:  make(map[fleet.GroupID]struct{}),
 		uses:    make(map[string]*nodeUse),
@@ -308,18 +322,21 @@ func (r *Registry) publish(change func(*fleet.Snapshot) (*fleet.Snapshot, []flee
 	return freed
 }
 
-// endLines closes the lines of revoked machines, and the lost channels of those that
-// were dropped.
+// endLines closes the lines of revoked machines and replaced ones, fences those of
+// clones, and closes the lost channels of those that were dropped.
 func (r *Registry) endLines() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	for _, line := range r.revoked {
+	for _, line := range r.closing {
 		line.Close()
+	}
+	for _, line := range r.fencing { // a dead peer takes 2 s, for which no one waits
+		go line.Fence(context.Background())
 	}
 	for _, c := range r.taken {
 		close(c.lost)
 	}
-	r.revoked, r.taken = nil, nil
+	r.closing, r.fencing, r.taken = nil, nil, nil
 }
 
 func (r *Registry) notifyMachine(id fleet.MachineID) {

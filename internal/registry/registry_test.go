@@ -114,14 +114,15 @@ func TestLoadSurvives(t *testing.T) {
 	})
 }
 
-// Row 13: one live generation a machine.
+// Row 13: one live generation a machine. A daemon with a copy of its credential is
+// fenced.
 func TestNewerTunnelFencesOlder(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t, newFacts("m"))
 		first := n.connect(t, "m", offering("llama"))
 		synctest.Wait()
 		second := n.connect(t, "m", offering("qwen"))
-		if err := <-first.ended; !errors.Is(err, tunnel.ErrFenced) {
+		if err := <-first.lost; !errors.Is(err, tunnel.ErrFenced) {
 			t.Errorf("the older daemon ended with %v", err)
 		}
 		synctest.Wait()
@@ -131,10 +132,10 @@ func TestNewerTunnelFencesOlder(t *testing.T) {
 		// A tunnel that was numbered before the live one, and came late.
 		n.facts.locked(func() { n.facts.generations["m"] = 0 })
 		late := n.connect(t, "m", offering("phi"))
-		if err := <-late.ended; !errors.Is(err, tunnel.ErrFenced) {
+		if err := <-late.lost; !errors.Is(err, tunnel.ErrFenced) {
 			t.Errorf("the late tunnel ended with %v", err)
 		}
-		if len(second.ended) != 0 || !n.machine("m").Online {
+		if len(second.lost) != 0 || !n.machine("m").Online {
 			t.Error("a late tunnel disturbed the live one")
 		}
 	})

@@ -15,14 +15,13 @@ import (
 const returnAfterNode = 30 * time.Second
 
 // applyState publishes what another node announced of its machines. Of two tunnels of a
-// machine, at two nodes, the one of the higher generation stays: a tunnel here that is
-// older is fenced.
+// machine, at two nodes, the one of the higher generation stays: supersede says how a
+// tunnel here that is older ends.
 func (r *Registry) applyState(ctx context.Context, p *peer.Peer, st *state) error {
 	unknown, err := r.readUnknown(ctx, st.Machines)
 	if err != nil {
 		return err
 	}
-	var older []*tunnel.Client
 	home := p.Node.Name
 	r.write(func(s *fleet.Snapshot) (*fleet.Snapshot, []fleet.MachineID) {
 		freed := st.Left
@@ -36,11 +35,7 @@ func (r *Registry) applyState(ctx context.Context, p *peer.Peer, st *state) erro
 			}
 		}
 		for i := range st.Machines {
-			var line *tunnel.Client
-			s, line = r.applyMachine(s, p, &st.Machines[i], unknown)
-			if line != nil {
-				older = append(older, line)
-			}
+			s = r.applyMachine(s, p, &st.Machines[i], unknown)
 			freed = append(freed, st.Machines[i].ID)
 		}
 		for _, l := range st.Loads {
@@ -51,9 +46,6 @@ func (r *Registry) applyState(ctx context.Context, p *peer.Peer, st *state) erro
 		}
 		return s, freed
 	})
-	for _, line := range older {
-		line.Fence(ctx)
-	}
 	return nil
 }
 
@@ -97,34 +89,33 @@ func (r *Registry) absent(home string, machines []announced) (gone []fleet.Machi
 }
 
 // applyMachine publishes a machine that is connected at another node, unless a newer
-// tunnel of it is known. It returns the older tunnel that the machine has here. Needs mu.
-func (r *Registry) applyMachine(s *fleet.Snapshot, p *peer.Peer, a *announced, unknown map[fleet.MachineID]fleet.StoredMachine) (*fleet.Snapshot, *tunnel.Client) {
+// tunnel of it is known. Needs mu.
+func (r *Registry) applyMachine(s *fleet.Snapshot, p *peer.Peer, a *announced, unknown map[fleet.MachineID]fleet.StoredMachine) *fleet.Snapshot {
 	e, home := r.entries[a.ID], p.Node.Name
 	if e == nil {
 		kept, ok := unknown[a.ID]
 		if !ok { // revoked
-			return s, nil
+			return s
 		}
 		e = &entry{kept: withoutOffers(kept), refreshed: true}
 		r.entries[a.ID] = e
 	}
 	elsewhere := e.line != nil || e.home != "" && e.home != home
 	if a.Generation < e.generation || a.Generation == e.generation && elsewhere {
-		return s, nil
+		return s
 	}
 	m, ad, err := read(a.Advertisement)
 	if err != nil {
 		r.config.Log.Warn("left out a machine of another hub node", "node", home, "machine", a.ID, "error", err)
-		return s, nil
+		return s
 	}
-	older := e.line
 	arrival := e.generation != a.Generation
 	moved := e.home != home || arrival
 	if moved && (e.line != nil || e.home != "") {
-		e.line = nil
+		r.supersede(a.ID, e, a.Instance)
 		s, _ = r.lose(s, a.ID, returnAfterLoss)
 	}
-	e.home, e.generation, e.ad, e.kept.LastSeen = home, a.Generation, ad, time.Now()
+	e.home, e.generation, e.instance, e.ad, e.kept.LastSeen = home, a.Generation, a.Instance, ad, time.Now()
 	m.Online, m.Elsewhere, m.Generation = true, true, a.Generation
 	e.name(m)
 	s = s.WithMachine(m)
@@ -137,7 +128,7 @@ func (r *Registry) applyMachine(s *fleet.Snapshot, p *peer.Peer, a *announced, u
 			RoundTripper: &remoteLine{registry: r, peer: p, machine: a.ID, generation: a.Generation}, home: home, lost: make(chan struct{}),
 		})
 	}
-	return s, older
+	return s
 }
 
 // setUsed sets how many slots of a machine at another node are in use by others than
@@ -211,7 +202,7 @@ func (l *remoteLine) RoundTrip(r *http.Request) (*http.Response, error) {
 
 // ended returns the error of an exchange that the home ended so.
 func (l *remoteLine) ended(how Refusal) error {
-	if how == RefusedGone || how == EndedLost {
+	if how == RefusedGone || how == RefusedMoved || how == EndedLost {
 		l.registry.loseRemote(l)
 	}
 	return how.err()

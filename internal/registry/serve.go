@@ -11,24 +11,15 @@ import (
 
 // Serve publishes a machine's advertisements for as long as its tunnel lives, and
 // closes it. It acknowledges the first advertisement. Of two tunnels of a machine
-// the one of the higher generation stays: the other is fenced (ErrFenced). Serve
-// returns why the tunnel ended.
+// the one of the higher generation stays (ErrFenced); supersede says how the other
+// ends. Serve returns why the tunnel ended.
 func (r *Registry) Serve(ctx context.Context, kept fleet.StoredMachine, generation int64, line *tunnel.Client) error {
 	defer line.Close()
-	older, ok := r.attach(kept, generation, line)
-	if !ok {
-		line.Fence(ctx)
+	if !r.attach(kept, generation, line) {
+		<-line.Done()
 		return ErrFenced
 	}
 	defer r.detach(kept.ID, line)
-	if older != nil {
-		fenced := make(chan struct{})
-		go func() { // a dead peer takes 2 s; the new tunnel does not wait for it
-			defer close(fenced)
-			older.Fence(ctx)
-		}()
-		defer func() { <-fenced }()
-	}
 	// A revocation from here on finds the line; an earlier one is read now.
 	kept, ok, err := r.config.Facts.KeptMachine(ctx, kept.ID)
 	switch {
@@ -41,6 +32,9 @@ func (r *Registry) Serve(ctx context.Context, kept fleet.StoredMachine, generati
 	keeper := r.newKeeper(kept)
 	defer keeper.close(ctx)
 	err = r.follows(ctx, line, kept.ID, keeper)
+	if r.isRetired(line) {
+		<-line.Done()
+	}
 	if reason := line.Err(); reason != nil {
 		err = reason
 	}
@@ -81,9 +75,9 @@ func (r *Registry) follows(ctx context.Context, line *tunnel.Client, id fleet.Ma
 	return ctx.Err()
 }
 
-// attach makes the line the machine's, unless the machine has a newer one. It
-// returns the line before it, which must be fenced.
-func (r *Registry) attach(kept fleet.StoredMachine, generation int64, line *tunnel.Client) (older *tunnel.Client, ok bool) {
+// attach makes the line the machine's, unless the machine has a newer one: then it ends
+// the line.
+func (r *Registry) attach(kept fleet.StoredMachine, generation int64, line *tunnel.Client) (ok bool) {
 	r.write(func(s *fleet.Snapshot) (*fleet.Snapshot, []fleet.MachineID) {
 		e := r.entries[kept.ID]
 		if e == nil {
@@ -92,21 +86,27 @@ func (r *Registry) attach(kept fleet.StoredMachine, generation int64, line *tunn
 		}
 		connected := e.line != nil || e.home != ""
 		if connected && e.generation >= generation {
+			if line.Instance() == "" || line.Instance() != e.instance {
+				r.fencing = append(r.fencing, line)
+			} else {
+				r.closing = append(r.closing, line)
+			}
 			return s, nil
 		}
-		older, ok = e.line, true
-		e.line, e.home, e.generation, e.refreshed = line, "", generation, false
+		ok = true
+		r.supersede(kept.ID, e, line.Instance())
+		e.line, e.home, e.generation, e.refreshed, e.instance = line, "", generation, false, line.Instance()
 		e.kept = withoutOffers(kept)
 		if !connected {
 			return s, nil
 		}
 		return r.lose(s, kept.ID, returnAfterLoss)
 	})
-	return older, ok
+	return ok
 }
 
-// attached reports whether the machine has a line, here or at another node.
-func (r *Registry) attached(id fleet.MachineID) bool {
+// Attached reports whether the machine has a tunnel, here or at another node.
+func (r *Registry) Attached(id fleet.MachineID) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	e := r.entries[id]
@@ -139,7 +139,7 @@ func (r *Registry) advertise(id fleet.MachineID, line *tunnel.Client, state *fle
 			state.Online, state.Generation = true, e.generation
 			e.name(state)
 			s, m = s.WithMachine(state), state
-			r.announcer.add(id, e.generation, ad)
+			r.announcer.add(id, e.generation, e.instance, ad)
 		}
 		setLocal(m, ad)
 		if arrival {
@@ -158,7 +158,7 @@ func (r *Registry) detach(id fleet.MachineID, line *tunnel.Client) {
 		if e == nil || e.line != line {
 			return s, nil
 		}
-		e.line, e.kept.LastSeen = nil, time.Now()
+		e.line, e.moving, e.kept.LastSeen = nil, false, time.Now()
 		if s.Machine(id) == nil { // it never advertised
 			delete(r.entries, id)
 			return s, nil

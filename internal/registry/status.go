@@ -69,14 +69,36 @@ func (r *Registry) Status(now time.Time) Status {
 type followed struct {
 	peer  *peer.Peer
 	heard atomic.Pointer[time.Time] // when its state was last learned; nil: not yet
+	calls atomic.Int64              // that it serves, as it said then
 }
 
 // hear records that the state of a node was learned now.
-func (r *Registry) hear(p *peer.Peer) {
-	if value, ok := r.followed.Load(p.Node.Name); ok {
+func (r *Registry) hear(p *peer.Peer, st *state) {
+	if f := r.followedNode(p.Node.Name); f != nil {
 		now := time.Now()
-		value.(*followed).heard.Store(&now)
+		f.heard.Store(&now)
+		f.calls.Store(int64(st.Calls))
 	}
+}
+
+// followedNode returns the other node of that name; nil if this one does not follow it.
+func (r *Registry) followedNode(name string) *followed {
+	value, _ := r.followed.Load(name)
+	f, _ := value.(*followed)
+	return f
+}
+
+// cutOff reports whether a node that is alive has not said anything of its state
+// lately: a machine may have moved to it.
+func (r *Registry) cutOff(now time.Time) bool {
+	return slices.ContainsFunc(r.others(now), func(n Node) bool {
+		f := r.followedNode(n.Name)
+		if f == nil {
+			return true
+		}
+		heard := f.heard.Load()
+		return heard == nil || now.Sub(*heard) > silentFor
+	})
 }
 
 // Ends of forwarded requests beside the refusals and ends that a home reports.
@@ -88,7 +110,7 @@ const (
 
 // forwardEnds is every way in which a forwarded request ends.
 var forwardEnds = [...]Refusal{
-	endedComplete, RefusedBusy, RefusedGone, RefusedReach, RefusedUnavailable, RefusedRepeated,
+	endedComplete, RefusedBusy, RefusedGone, RefusedMoved, RefusedReach, RefusedUnavailable, RefusedRepeated,
 	EndedLost, EndedBroken, EndedReach, forwardCancelled, forwardLinkLost, forwardOther,
 }
 

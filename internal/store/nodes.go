@@ -68,7 +68,51 @@ func (db *DB) beat(ctx context.Context, after fleet.Position) (update fleet.Upda
 	return update, nil
 }
 
-// Nodes returns the nodes that ever started on this database, by name.
+// SetNodeState sets the state of a node, which the node and all others read with their
+// next beat; ErrNotFound if there is none of that name. On SQLite there is none.
+func (db *DB) SetNodeState(ctx context.Context, name, state string) error {
+	n, err := db.query.SetNodeState(ctx, name, state)
+	if err == nil && n == 0 {
+		err = ErrNotFound
+	}
+	return db.wrap(err, "set the state of node %q", name)
+}
+
+// EndNode removes this process from the nodes, at its end in order. Poll fails from then
+// on.
+func (db *DB) EndNode(ctx context.Context) error {
+	if db.node.Name == "" {
+		return nil
+	}
+	return db.wrap(db.query.EndNode(ctx, db.node.Name, db.node.Incarnation), "end node %q", db.node.Name)
+}
+
+// Generations returns the number of the newest tunnel of each of the machines. On SQLite,
+// where no other node can have a newer one, it returns none.
+func (f *Facts) Generations(ctx context.Context, ids []fleet.MachineID) (map[fleet.MachineID]int64, error) {
+	if f.db.flavor.primary == nil {
+		return nil, nil
+	}
+	rows, err := f.db.read.QueryContext(ctx, "SELECT id, generation FROM machines WHERE id IN (SELECT unnest(cast($1 AS text[])))",
+		convert(ids, func(id fleet.MachineID) string { return string(id) }))
+	if err != nil {
+		return nil, f.db.wrap(err, "read the tunnels' numbers")
+	}
+	defer rows.Close()
+	newest := make(map[fleet.MachineID]int64, len(ids))
+	for rows.Next() {
+		var id fleet.MachineID
+		var generation int64
+		if err := rows.Scan(&id, &generation); err != nil {
+			return nil, f.db.wrap(err, "read the tunnels' numbers")
+		}
+		newest[id] = generation
+	}
+	return newest, f.db.wrap(rows.Err(), "read the tunnels' numbers")
+}
+
+// Nodes returns the nodes that started on this database and did not end in order, by
+// name.
 func (db *DB) Nodes(ctx context.Context) ([]fleet.Node, error) {
 	rows, err := db.query.Nodes(ctx)
 	return convert(rows, node), db.wrap(err, "list the nodes")

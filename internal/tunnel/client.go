@@ -14,6 +14,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/go-json-experiment/json"
@@ -26,10 +27,15 @@ const (
 	firstOfferTimeout = 10 * time.Second // for the first line, after the upgrade
 	fenceTimeout      = 2 * time.Second  // for the response to POST /fenced
 	maxErrorText      = 512              // bytes kept of a daemon's error text
+	maxInstance       = 64               // bytes of HeaderInstance
 )
 
-// ErrFull is the error of RoundTrip when the daemon grants no further stream.
-var ErrFull = errors.New("cannot send the call: the machine grants no further stream on its tunnel")
+var (
+	// ErrFull is the error of RoundTrip when the daemon grants no further stream.
+	ErrFull = errors.New("cannot send the call: the machine grants no further stream on its tunnel")
+	// ErrStays is the error of Move for a daemon that cannot open a second tunnel.
+	ErrStays = errors.New("the machine's daemon is too old to open a second tunnel")
+)
 
 var (
 	// errFenced is the cause of a Client's end after Fence.
@@ -43,6 +49,8 @@ type UpgradeConfig struct {
 	// Generation is the tunnel's number, larger than that of any earlier tunnel of
 	// the machine.
 	Generation int64
+	// Node is the name of this hub node, for the machine's owner to read.
+	Node string
 	// Offers is the rate at which the machine's advertisements are read; nil is no
 	// limit.
 	Offers *rate.Limiter
@@ -56,6 +64,8 @@ type Client struct {
 	http       *http.ClientConn
 	generation int64
 	version    int           // of the daemon
+	instance   string        // of the daemon's process; empty: it did not say
+	offering   atomic.Int32  // responses to GET /offers that are open
 	offerRate  *rate.Limiter // of advertisements
 }
 
@@ -75,6 +85,9 @@ func Upgrade(w http.ResponseWriter, r *http.Request, config UpgradeConfig) (*Cli
 	}
 	w.Header().Set(HeaderVersion, strconv.Itoa(Version))
 	w.Header().Set(HeaderGeneration, strconv.FormatInt(config.Generation, 10))
+	if config.Node != "" {
+		w.Header().Set(HeaderNode, config.Node)
+	}
 	accept := acceptPlain
 	if !hasToken(r.Header, "Upgrade", Protocol) {
 		accept = acceptWebSocket
@@ -86,6 +99,7 @@ func Upgrade(w http.ResponseWriter, r *http.Request, config UpgradeConfig) (*Cli
 	client, err := newClient(r.Context(), c, config)
 	if err == nil {
 		client.version, _ = strconv.Atoi(r.Header.Get(HeaderVersion)) // checkUpgrade has parsed it
+		client.instance = r.Header.Get(HeaderInstance)
 	}
 	return client, err
 }
@@ -98,8 +112,16 @@ func acceptPlain(w http.ResponseWriter, _ *http.Request) (net.Conn, error) {
 		http.Error(w, "cannot open a tunnel here", http.StatusInternalServerError)
 		return nil, err
 	}
-	if _, err := fmt.Fprintf(raw, "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: %s\r\n%s: %s\r\n%s: %s\r\n\r\n",
-		Protocol, HeaderVersion, w.Header().Get(HeaderVersion), HeaderGeneration, w.Header().Get(HeaderGeneration)); err != nil {
+	head := http.Header{"Connection": {"Upgrade"}, "Upgrade": {Protocol}}
+	for _, name := range []string{HeaderVersion, HeaderGeneration, HeaderNode} {
+		if value := w.Header().Get(name); value != "" {
+			head.Set(name, value)
+		}
+	}
+	text := bytes.NewBufferString("HTTP/1.1 101 Switching Protocols\r\n")
+	_ = head.Write(text) // to memory
+	text.WriteString("\r\n")
+	if _, err := raw.Write(text.Bytes()); err != nil {
 		raw.Close()
 		return nil, fmt.Errorf("cannot answer the upgrade: %w", err)
 	}
@@ -133,6 +155,9 @@ func checkUpgrade(r *http.Request) error {
 	}
 	if v, err := strconv.Atoi(r.Header.Get(HeaderVersion)); err != nil || v < 1 {
 		return fmt.Errorf("cannot open a tunnel: %s must be a version number", HeaderVersion)
+	}
+	if len(r.Header.Get(HeaderInstance)) > maxInstance {
+		return fmt.Errorf("cannot open a tunnel: %s is longer than %d bytes", HeaderInstance, maxInstance)
 	}
 	return nil
 }
@@ -184,6 +209,13 @@ func newClient(ctx context.Context, upgraded net.Conn, config UpgradeConfig) (*C
 
 // Generation returns the number given to Upgrade.
 func (c *Client) Generation() int64 { return c.generation }
+
+// Instance returns the random name of the daemon's process; empty for a daemon before
+// version 8.
+func (c *Client) Instance() string { return c.instance }
+
+// Calls returns how many requests run on the tunnel, beside GET /offers.
+func (c *Client) Calls() int { return max(0, c.http.InFlight()-int(c.offering.Load())) }
 
 // RoundTrip sends one request to the machine. It does not wait for a free stream
 // (ErrFull) and does not retry. Any other error means that this attempt failed:
@@ -281,6 +313,8 @@ func (c *Client) Offers(ctx context.Context) iter.Seq2[Advertisement, error] {
 			fail(err)
 			return
 		}
+		c.offering.Add(1)
+		defer c.offering.Add(-1)
 		defer response.Body.Close()
 		// Small, because it is kept while the machine is idle.
 		in := bufio.NewReaderSize(response.Body, 512)
@@ -382,6 +416,15 @@ func readLine(r *bufio.Reader) ([]byte, error) {
 // machine is routable.
 func (c *Client) Ack(ctx context.Context) error { return post(ctx, c, "/ack", nil) }
 
+// Move asks the daemon to open another tunnel at the hub's address. The daemon keeps
+// this one, on which calls continue, until the hub closes it.
+func (c *Client) Move(ctx context.Context) error {
+	if c.version < versionMoves {
+		return ErrStays
+	}
+	return post(ctx, c, PathMove, nil)
+}
+
 // SendControl sends the daemon at the other end of a way a change that its owner made
 // elsewhere. If the daemon refuses it, the error holds the daemon's text.
 func SendControl(ctx context.Context, way http.RoundTripper, change Control) error {
@@ -392,7 +435,8 @@ func SendControl(ctx context.Context, way http.RoundTripper, change Control) err
 	return post(ctx, way, PathControl, body)
 }
 
-// Fence reports to the daemon that this generation is over, and closes the Client.
+// Fence reports to the daemon that another daemon with its credential took over, and
+// closes the Client.
 // It waits at most 2 s for a peer that does not answer.
 func (c *Client) Fence(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, fenceTimeout)

@@ -14,6 +14,7 @@ import (
 	"net/netip"
 	"net/url"
 	"strconv"
+	"sync"
 	"time"
 
 	"github.com/cenkalti/backoff/v5"
@@ -33,12 +34,19 @@ const (
 	webSocketPeriod = time.Hour
 )
 
+// refusedPauses are the pauses after the hub did not take this daemon (ErrRefused,
+// ErrFenced), one after the other; the last one repeats.
+var refusedPauses = [...]time.Duration{time.Minute, 5 * time.Minute, 15 * time.Minute}
+
 var (
-	// ErrRefused ends Run: the hub does not know the credential (401).
-	ErrRefused = errors.New("the hub refused this machine's credential: sign in again")
-	// ErrFenced ends Run: another daemon with this machine's credential
-	// connected later and replaced this one.
+	// ErrRefused is the error of a State: the hub does not know the credential (401).
+	ErrRefused = errors.New("the hub refused this machine's credential: sign in again, unless the hub itself is at fault")
+	// ErrFenced is the error of a State: another daemon with this machine's credential
+	// connected later and replaced this one, or is connected while this one yields (409).
 	ErrFenced = errors.New("another daemon took this machine's place at the hub: only one may run with one credential")
+
+	// errMoving ends attempt: the hub asked for another tunnel, and this one serves on.
+	errMoving = errors.New("the hub asked for another tunnel")
 
 	errNoAck = fmt.Errorf("the hub did not acknowledge the tunnel in %v", ackTimeout)
 )
@@ -50,6 +58,10 @@ type Dialer struct {
 	HubURL string
 	// Credential returns the machine's secret for the next attempt.
 	Credential func() string
+	// Instance is a random name of this process. The hub distinguishes by it this daemon,
+	// which moves from one hub node to another, from one elsewhere with a copy of its
+	// credential. Empty: each other tunnel counts as one of another daemon.
+	Instance string
 	// Handler serves the calls: every path that the protocol does not use itself.
 	// The context of a request ends with the tunnel.
 	Handler http.Handler
@@ -74,6 +86,9 @@ type Dialer struct {
 	// Draw returns the random numbers of the pauses, uniform in 64 bits; nil is
 	// rand.Uint64. A simulation sets it to make a run repeatable.
 	Draw func() uint64
+
+	tunnels tunnels
+	yields  bool // after a fence, until a tunnel was acknowledged
 }
 
 // Phase is how far the connection to the hub has come.
@@ -85,6 +100,8 @@ const (
 	Connected Phase = "connected" // upgraded; the hub does not have the offers yet
 	Acked     Phase = "acked"     // the machine is routable
 	Lost      Phase = "lost"
+	// Moving is any of the above except Acked while an older tunnel still serves.
+	Moving Phase = "moving"
 )
 
 // State is one step of the connection to the hub.
@@ -94,11 +111,14 @@ type State struct {
 	Err error
 	// Retry is the pause until the next attempt, in phase Lost; 0 if there is none.
 	Retry time.Duration
+	// Node is the hub node at which the tunnel ends, in phase Acked, if the hub names it.
+	Node string
 }
 
-// Run connects, serves the hub's calls and reconnects until ctx ends (nil), the hub
-// refuses the credential (ErrRefused) or another daemon replaces this one
-// (ErrFenced). It returns any other error if the Dialer's fields are unusable.
+// Run connects, serves the hub's calls and reconnects until ctx ends (nil). After a
+// refusal of the credential (ErrRefused), and after another daemon replaced this one
+// (ErrFenced), it tries again slowly. When the hub asks for it, Run opens another
+// tunnel while the first one serves on. It fails if the Dialer's fields are unusable.
 func (d *Dialer) Run(ctx context.Context) error {
 	target, err := parseHub(d.HubURL)
 	if err != nil {
@@ -106,19 +126,27 @@ func (d *Dialer) Run(ctx context.Context) error {
 	}
 	var mode upgradeMode
 	ceilings := pauseCeilings()
+	refused := 0 // how often in a row the hub did not take this daemon
+	var older sync.WaitGroup
+	defer older.Wait()
 	for {
 		d.state(State{Phase: Dialing})
-		acked, err := d.attempt(ctx, target, mode.at(time.Now()))
+		acked, err := d.attempt(ctx, target, mode.at(time.Now()), &older)
 		if acked {
 			ceilings.Reset()
+			refused, d.yields = 0, false
 		}
 		switch {
 		case ctx.Err() != nil:
 			d.state(State{Phase: Lost, Err: ctx.Err()})
 			return nil
+		case errors.Is(err, errMoving):
+			continue
 		case errors.Is(err, ErrRefused), errors.Is(err, ErrFenced):
-			d.state(State{Phase: Lost, Err: err})
-			return err
+			d.yields = d.yields || errors.Is(err, ErrFenced)
+			pause := refusedPauses[min(refused, len(refusedPauses)-1)]
+			refused++
+			err = &retryLaterError{err, pause}
 		}
 		if blocked := (*blockedError)(nil); errors.As(err, &blocked) {
 			mode.toggle(time.Now())
@@ -172,6 +200,9 @@ func (d *Dialer) logger() *slog.Logger {
 }
 
 func (d *Dialer) state(s State) {
+	if s.Phase != Acked && d.tunnels.serving() {
+		s.Phase = Moving
+	}
 	if d.OnState != nil {
 		d.OnState(s)
 	}
@@ -201,13 +232,11 @@ func (d *Dialer) random(limit time.Duration) time.Duration {
 
 // retryLaterError says that the hub accepts no tunnel for now.
 type retryLaterError struct {
-	status int
-	after  time.Duration // > 0
+	error
+	after time.Duration // > 0
 }
 
-func (e *retryLaterError) Error() string {
-	return fmt.Sprintf("the hub answered %d: it takes no further machine just now, retry after %v", e.status, e.after)
-}
+func (e *retryLaterError) Unwrap() error { return e.error }
 
 // elsewhereError says that the machine is of another region, whose hub is at an address,
 // if the hub knows it. Run does not follow it: the credential is sent only to the hub
@@ -269,15 +298,23 @@ func isLoopback(host string) bool {
 	return err == nil && a.IsLoopback()
 }
 
-// attempt runs one connection from dial to loss. acked reports whether the machine
-// was routable.
-func (d *Dialer) attempt(ctx context.Context, target hubTarget, inWebSocket bool) (acked bool, err error) {
-	c, generation, err := d.upgrade(ctx, target, inWebSocket)
+// attempt runs one connection from dial to loss, or until the hub asks for another
+// one (errMoving): then the connection serves on, in older. acked reports whether the
+// machine was routable.
+func (d *Dialer) attempt(ctx context.Context, target hubTarget, inWebSocket bool, older *sync.WaitGroup) (acked bool, err error) {
+	on, err := d.upgrade(ctx, target, inWebSocket)
 	if err != nil {
 		return false, err
 	}
 	d.state(State{Phase: Connected})
-	acked, err = newSession(d, c, generation).run(ctx)
+	s, ended := newSession(d, on), make(chan error, 1)
+	older.Go(func() { ended <- s.run(ctx) })
+	select {
+	case err = <-ended:
+	case <-s.moving.done:
+		return true, errMoving
+	}
+	acked = s.acked.isSet()
 	if !acked && !errors.Is(err, ErrFenced) {
 		err = &blockedError{err}
 	}
@@ -285,27 +322,34 @@ func (d *Dialer) attempt(ctx context.Context, target hubTarget, inWebSocket bool
 }
 
 // upgrade dials the hub and requests the tunnel.
-func (d *Dialer) upgrade(ctx context.Context, target hubTarget, inWebSocket bool) (net.Conn, int64, error) {
+func (d *Dialer) upgrade(ctx context.Context, target hubTarget, inWebSocket bool) (upgraded, error) {
 	ctx, cancel := context.WithTimeout(ctx, upgradeTimeout)
 	defer cancel()
 	raw, err := d.dial(ctx, target)
 	if err != nil {
-		return nil, 0, fmt.Errorf("cannot reach the hub at %s: %w", target.address, err)
+		return upgraded{}, fmt.Errorf("cannot reach the hub at %s: %w", target.address, err)
 	}
 	stop := context.AfterFunc(ctx, func() { raw.Close() })
 	request := d.requestPlain
 	if inWebSocket {
 		request = d.requestWebSocket
 	}
-	upgraded, generation, err := request(ctx, raw, target)
+	on, err := request(ctx, raw, target)
 	if !stop() && err == nil {
 		err = ctx.Err()
 	}
 	if err != nil {
 		raw.Close()
-		return nil, 0, err
+		return upgraded{}, err
 	}
-	return upgraded, generation, nil
+	return on, nil
+}
+
+// upgraded is a connection that speaks HTTP/2 from now on, and what the hub's 101 says.
+type upgraded struct {
+	net.Conn
+	generation int64
+	node       string // of the hub; may be empty
 }
 
 func (d *Dialer) dial(ctx context.Context, target hubTarget) (net.Conn, error) {
@@ -336,39 +380,45 @@ func (d *Dialer) dial(ctx context.Context, target hubTarget) (net.Conn, error) {
 
 // header returns the headers of GET /tunnel that both kinds of upgrade send.
 func (d *Dialer) header() http.Header {
-	return http.Header{"Authorization": {"Bearer " + d.Credential()}, HeaderVersion: {strconv.Itoa(Version)}}
+	h := http.Header{"Authorization": {"Bearer " + d.Credential()}, HeaderVersion: {strconv.Itoa(Version)}}
+	if d.Instance != "" {
+		h.Set(HeaderInstance, d.Instance)
+	}
+	if d.yields {
+		h.Set(HeaderYields, "true")
+	}
+	return h
 }
 
 // requestPlain sends GET /tunnel on raw and reads the response. It returns the
-// upgraded connection and the generation. The caller closes raw when ctx ends.
-func (d *Dialer) requestPlain(_ context.Context, raw net.Conn, target hubTarget) (net.Conn, int64, error) {
+// upgraded connection. The caller closes raw when ctx ends.
+func (d *Dialer) requestPlain(_ context.Context, raw net.Conn, target hubTarget) (upgraded, error) {
 	r := &http.Request{Method: http.MethodGet, URL: target.url, Host: target.url.Host, Header: d.header()}
 	r.Header.Set("Connection", "Upgrade")
 	r.Header.Set("Upgrade", Protocol)
 	if err := r.Write(raw); err != nil {
-		return nil, 0, &blockedError{fmt.Errorf("cannot ask the hub for a tunnel: %w", err)}
+		return upgraded{}, &blockedError{fmt.Errorf("cannot ask the hub for a tunnel: %w", err)}
 	}
 	in := bufio.NewReader(&io.LimitedReader{R: raw, N: maxHeader})
 	response, err := http.ReadResponse(in, r)
 	switch {
 	case err != nil:
-		return nil, 0, &blockedError{fmt.Errorf("cannot read the hub's answer to the upgrade: %w", err)}
+		return upgraded{}, &blockedError{fmt.Errorf("cannot read the hub's answer to the upgrade: %w", err)}
 	case response.StatusCode != http.StatusSwitchingProtocols:
-		return nil, 0, refusal(response)
+		return upgraded{}, refusal(response)
 	case !hasToken(response.Header, "Upgrade", Protocol):
-		return nil, 0, &blockedError{fmt.Errorf("the hub switched to %q, not to %s", response.Header.Get("Upgrade"), Protocol)}
+		return upgraded{}, &blockedError{fmt.Errorf("the hub switched to %q, not to %s", response.Header.Get("Upgrade"), Protocol)}
 	}
-	generation, err := generationOf(response)
-	return withBuffer(raw, in), generation, err
+	return upgradedBy(response, withBuffer(raw, in))
 }
 
-// generationOf returns the tunnel's number in the hub's 101.
-func generationOf(response *http.Response) (int64, error) {
+// upgradedBy returns a connection with what the hub's 101 says of it.
+func upgradedBy(response *http.Response, c net.Conn) (upgraded, error) {
 	generation, err := strconv.ParseInt(response.Header.Get(HeaderGeneration), 10, 64)
 	if err != nil {
-		return 0, &blockedError{fmt.Errorf("cannot use the hub's tunnel: its answer has no %s", HeaderGeneration)}
+		return upgraded{}, &blockedError{fmt.Errorf("cannot use the hub's tunnel: its answer has no %s", HeaderGeneration)}
 	}
-	return generation, nil
+	return upgraded{c, generation, response.Header.Get(HeaderNode)}, nil
 }
 
 // refusal returns the error of a response other than 101.
@@ -376,6 +426,8 @@ func refusal(response *http.Response) error {
 	switch response.StatusCode {
 	case http.StatusUnauthorized:
 		return ErrRefused
+	case http.StatusConflict:
+		return ErrFenced
 	case http.StatusMisdirectedRequest:
 		hub := response.Header.Get(HeaderHub)
 		if CheckHub(hub) != nil {
@@ -384,7 +436,8 @@ func refusal(response *http.Response) error {
 		return &elsewhereError{hub}
 	case http.StatusServiceUnavailable, http.StatusTooManyRequests:
 		if after := retryAfter(response.Header.Get("Retry-After")); after > 0 {
-			return &retryLaterError{status: response.StatusCode, after: min(after, maxRetryAfter)}
+			after = min(after, maxRetryAfter)
+			return &retryLaterError{fmt.Errorf("the hub answered %d: it takes no further machine just now, retry after %v", response.StatusCode, after), after}
 		}
 		return fmt.Errorf("the hub answered the upgrade with %s", response.Status)
 	}

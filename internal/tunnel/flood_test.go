@@ -150,7 +150,7 @@ func TestFloodsOfAHub(t *testing.T) {
 				a, b := net.Pipe()
 				m := newMachine(nil, func(w http.ResponseWriter, r *http.Request) { <-r.Context().Done() })
 				ended := make(chan struct{})
-				go func() { defer close(ended); newSession(m.Dialer, b, 1).run(t.Context()) }()
+				go func() { defer close(ended); newSession(m.Dialer, upgraded{Conn: b, generation: 1}).run(t.Context()) }()
 				var begin bytes.Buffer
 				begin.WriteString(http2.ClientPreface)
 				f := http2.NewFramer(&begin, nil)

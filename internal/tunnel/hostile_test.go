@@ -231,7 +231,7 @@ func TestOddHub(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				_, _, err = d.upgrade(t.Context(), target, false)
+				_, err = d.upgrade(t.Context(), target, false)
 				if err == nil || !strings.Contains(err.Error(), test.want) {
 					t.Errorf("error %v, want %q", err, test.want)
 				}
@@ -247,7 +247,7 @@ func TestWindows(t *testing.T) {
 		a, b := net.Pipe()
 		m := newMachine(nil, echo)
 		ended := make(chan struct{})
-		go func() { defer close(ended); newSession(m.Dialer, b, 1).run(t.Context()) }()
+		go func() { defer close(ended); newSession(m.Dialer, upgraded{Conn: b, generation: 1}).run(t.Context()) }()
 		go io.WriteString(a, http2.ClientPreface)
 		f := http2.NewFramer(io.Discard, a)
 		var stream, connection uint32
@@ -396,7 +396,7 @@ func TestTLSOnly13(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, _, err := m.upgrade(t.Context(), target, false); err == nil || !strings.Contains(err.Error(), test.want) {
+		if _, err := m.upgrade(t.Context(), target, false); err == nil || !strings.Contains(err.Error(), test.want) {
 			t.Errorf("%s: %v", name, err)
 		}
 		server.Close()

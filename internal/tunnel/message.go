@@ -17,11 +17,17 @@ import (
 //	6  2026-11-22  calls: Kith-Model, by which a daemon admits or refuses a call
 //	               before it reads the body, and Expect: 100-continue
 //	7  2026-11-22  ended, which earlier daemons do not have
-const Version = 7
+//	8  2026-11-22  upgrade: Kith-Instance, Kith-Yields and Kith-Node; move, which
+//	               earlier daemons do not have
+const Version = 8
 
 // versionAdmits is the first version whose daemons admit a call by its header.
 // Earlier daemons do not answer an Expect.
 const versionAdmits = 6
+
+// versionMoves is the first version whose daemons open a second tunnel when the hub
+// asks for it.
+const versionMoves = 8
 
 // Protocol is the Upgrade token of GET /tunnel. The other one is "websocket", with
 // Sec-WebSocket-Protocol: kith-tunnel-1.
@@ -74,6 +80,10 @@ const PathControl = "/control"
 // another machine for a call that it cancelled.
 const PathEnded = "/ended"
 
+// PathMove asks the daemon for another tunnel: it dials the hub's address again, and
+// keeps this tunnel until the hub closes it.
+const PathMove = "/move"
+
 // Tokens is the response of POST /tokenize.
 type Tokens struct {
 	Tokens int64 `json:"tokens"`
@@ -90,6 +100,13 @@ const (
 	HeaderVersion     = "Kith-Version"
 	// HeaderGeneration is on the hub's 101: the number of this tunnel.
 	HeaderGeneration = "Kith-Generation"
+	// HeaderInstance is on GET /tunnel: a random name of the daemon's process.
+	HeaderInstance = "Kith-Instance"
+	// HeaderYields is on GET /tunnel of a daemon that was fenced: it takes the place of
+	// no other daemon.
+	HeaderYields = "Kith-Yields"
+	// HeaderNode is on the hub's 101: the name of the hub node.
+	HeaderNode = "Kith-Node"
 	// HeaderHub is on the hub's 421: the address of a hub of the machine's region.
 	HeaderHub = "Kith-Hub"
 )

@@ -20,6 +20,9 @@ const (
 	// offersInterval is the least time between two lines of GET /offers. Changes
 	// within it are sent as one.
 	offersInterval = 50 * time.Millisecond
+	// maxTunnels is how many tunnels are open at once. There are more than two where
+	// several hub nodes are replaced one after the other under long calls.
+	maxTunnels = 8
 	// maxControl bounds the body of POST /control, in bytes.
 	maxControl = 64 << 10
 )
@@ -30,9 +33,13 @@ type session struct {
 	dialer     *Dialer
 	conn       *conn
 	generation int64
+	node       string // of the hub
 	acked      event
 	fenced     event
-	calls      runningCalls
+	moveAsked  event // by the hub
+	moving     event // moveAsked, after the acknowledgement
+
+	calls map[string]int // that run, by model; guarded by Dialer.tunnels.mu
 }
 
 // event is a condition that becomes true once.
@@ -54,13 +61,18 @@ func (e *event) isSet() bool {
 	}
 }
 
-func newSession(d *Dialer, upgraded net.Conn, generation int64) *session {
-	return &session{dialer: d, conn: newDaemonConn(upgraded), generation: generation, acked: newEvent(), fenced: newEvent()}
+func newSession(d *Dialer, on upgraded) *session {
+	return &session{
+		dialer: d, conn: newDaemonConn(on.Conn), generation: on.generation, node: on.node,
+		acked: newEvent(), fenced: newEvent(), moveAsked: newEvent(), moving: newEvent(), calls: make(map[string]int),
+	}
 }
 
 // run serves the hub until the connection ends and returns why it did. Handlers may
 // still run afterwards; their contexts have ended.
-func (s *session) run(ctx context.Context) (acked bool, err error) {
+func (s *session) run(ctx context.Context) error {
+	s.dialer.tunnels.add(s)
+	defer s.dialer.tunnels.remove(s)
 	closed := make(chan struct{})
 	server := &http.Server{
 		Handler:        s,
@@ -84,25 +96,30 @@ func (s *session) run(ctx context.Context) (acked bool, err error) {
 		writer.Wait()
 		<-closed // no handler begins afterwards
 	}()
-	err = s.watch(ctx)
+	err := s.watch(ctx)
 	// The hub closes the connection right after the fence.
 	if s.fenced.isSet() {
 		err = ErrFenced
 	}
-	return s.acked.isSet(), err
+	return err
 }
 
 // watch waits until the session ends and returns why.
 func (s *session) watch(ctx context.Context) error {
 	timeout := time.NewTimer(ackTimeout)
 	defer timeout.Stop()
-	acked := s.acked.done
+	acked, moveAsked := s.acked.done, (chan struct{})(nil)
 	for {
 		select {
 		case <-acked:
-			acked = nil
+			acked, moveAsked = nil, s.moveAsked.done
 			timeout.Stop()
-			s.dialer.state(State{Phase: Acked})
+			s.dialer.state(State{Phase: Acked, Node: s.node})
+		case <-moveAsked:
+			moveAsked = nil
+			if s.dialer.tunnels.count() < maxTunnels {
+				s.moving.set()
+			}
 		case <-timeout.C:
 			return errNoAck
 		case <-s.fenced.done:
@@ -130,7 +147,10 @@ func (s *session) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case "/fenced":
 		s.fenced.set()
 		w.WriteHeader(http.StatusNoContent)
-	case "/control":
+	case PathMove:
+		s.moveAsked.set()
+		w.WriteHeader(http.StatusNoContent)
+	case PathControl:
 		s.control(w, r)
 	case PathEnded:
 		s.ended(w, r)
@@ -140,7 +160,7 @@ func (s *session) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			w.WriteHeader(http.StatusServiceUnavailable)
 			return
 		}
-		defer s.calls.start(r.Header)()
+		defer s.dialer.tunnels.startCall(s, r.Header)()
 		s.dialer.Handler.ServeHTTP(w, r)
 	}
 }
@@ -148,51 +168,10 @@ func (s *session) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 // ended responds once the call that the request names has ended.
 func (s *session) ended(w http.ResponseWriter, r *http.Request) {
 	select {
-	case <-s.calls.done(r.Header):
+	case <-s.dialer.tunnels.callEnded(r.Header):
 		w.WriteHeader(http.StatusNoContent)
 	case <-r.Context().Done():
 	}
-}
-
-// runningCalls holds the calls that run, each with a channel that is closed at its
-// end.
-type runningCalls struct {
-	mu    sync.Mutex
-	ended map[string]chan struct{} // by callKey
-}
-
-func callKey(h http.Header) string { return h.Get(HeaderCorrelation) + " " + h.Get(HeaderAttempt) }
-
-// start adds a call; end removes it.
-func (c *runningCalls) start(h http.Header) (end func()) {
-	key, ended := callKey(h), make(chan struct{})
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.ended == nil {
-		c.ended = make(map[string]chan struct{})
-	}
-	c.ended[key] = ended
-	return func() {
-		close(ended)
-		c.mu.Lock()
-		defer c.mu.Unlock()
-		if c.ended[key] == ended {
-			delete(c.ended, key)
-		}
-	}
-}
-
-// done returns a channel that is closed once the call has ended; a closed one if
-// the call does not run.
-func (c *runningCalls) done(h http.Header) <-chan struct{} {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	ended, ok := c.ended[callKey(h)]
-	if !ok {
-		ended = make(chan struct{})
-		close(ended)
-	}
-	return ended
 }
 
 // offers writes the machine's state, at once and at each change, until the tunnel
@@ -204,6 +183,7 @@ func (s *session) offers(w http.ResponseWriter, r *http.Request) {
 	for first := true; ; first = false {
 		ad, changed := s.dialer.Advertise()
 		ad.Version, ad.Generation = Version, s.generation
+		olderChanged := s.dialer.tunnels.addOlderCalls(s, &ad)
 		if first || !equalExceptFree(ad, sent) {
 			line, err := json.Marshal(ad)
 			if err != nil {
@@ -218,6 +198,7 @@ func (s *session) offers(w http.ResponseWriter, r *http.Request) {
 		}
 		select {
 		case <-changed:
+		case <-olderChanged:
 		case <-r.Context().Done():
 			return
 		}

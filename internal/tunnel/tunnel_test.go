@@ -200,12 +200,22 @@ func TestIdleTunnelStays(t *testing.T) {
 	})
 }
 
-// The older of two daemons is notified, reports it and stops; its calls end.
+// The older of two daemons is notified and reports it; its calls end. It tries again
+// slowly, and by itself takes no other daemon's place.
 func TestFence(t *testing.T) {
 	eitherWay(t, func(t *testing.T, pass passage) {
 		synctest.Test(t, func(t *testing.T) {
 			out := make(chan *Client, 1)
-			m := newMachine(serveHub(t, pass(acceptTunnels(t, out))), func(w http.ResponseWriter, r *http.Request) {
+			accept := acceptTunnels(t, out)
+			var taken, yielded atomic.Bool
+			m := newMachine(serveHub(t, pass(func(w http.ResponseWriter, r *http.Request) {
+				yielded.Store(r.Header.Get(HeaderYields) != "")
+				if taken.Load() && yielded.Load() {
+					w.WriteHeader(http.StatusConflict)
+					return
+				}
+				accept(w, r)
+			})), func(w http.ResponseWriter, r *http.Request) {
 				http.NewResponseController(w).Flush()
 				<-r.Context().Done()
 			})
@@ -219,6 +229,8 @@ func TestFence(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
+			m.until(t, Acked)
+			taken.Store(true)
 			start := time.Now()
 			client.Fence(t.Context())
 			if _, err := io.ReadAll(answer.Body); err == nil {
@@ -228,16 +240,144 @@ func TestFence(t *testing.T) {
 			if !errors.Is(client.Err(), errFenced) {
 				t.Errorf("Err = %v", client.Err())
 			}
-			if err := <-m.ended; !errors.Is(err, ErrFenced) {
-				t.Errorf("Run = %v, want ErrFenced", err)
-			}
 			if took := time.Since(start); took > time.Second {
 				t.Errorf("fencing took %v", took)
 			}
 			if _, _, err := call(t.Context(), client, "/v1/embeddings", ""); err == nil {
 				t.Error("a call on a fenced line went through")
 			}
+			m.wantSlowRetries(t, ErrFenced)
+			taken.Store(false) // the other daemon has ended
+			client = <-out
+			if err := client.Ack(t.Context()); err != nil || !yielded.Load() {
+				t.Fatal(err, yielded.Load())
+			}
+			m.until(t, Acked)
+			client.Close()
+			if (<-out).Close(); yielded.Load() {
+				t.Error("a daemon that was taken in again yields")
+			}
 		})
+	})
+}
+
+// wantSlowRetries reads the pauses after five failures in a row.
+func (m *machine) wantSlowRetries(t *testing.T, want error) {
+	t.Helper()
+	for i, pause := range []time.Duration{time.Minute, 5 * time.Minute, 15 * time.Minute, 15 * time.Minute, 15 * time.Minute} {
+		s := m.until(t, Lost)
+		if !errors.Is(s.Err, want) || s.Retry < pause || s.Retry > pause*3/2 {
+			t.Errorf("failure %d: %v, tries again after %v, not %v", i, s.Err, s.Retry, pause)
+		}
+	}
+}
+
+// A hub that asks a machine to move gets a second tunnel of the same instance. Calls of
+// the first run to their end, and the second reports the slots that they use.
+func TestMove(t *testing.T) {
+	eitherWay(t, func(t *testing.T, pass passage) {
+		synctest.Test(t, func(t *testing.T) {
+			out := make(chan *Client, 1)
+			end := make(chan struct{})
+			m := newMachine(serveHub(t, pass(acceptTunnels(t, out))), func(w http.ResponseWriter, r *http.Request) {
+				http.NewResponseController(w).Flush()
+				<-end
+				io.WriteString(w, "all of it")
+			})
+			m.Instance = "one"
+			m.run(t)
+			older := <-out
+			if err := older.Ack(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			r, _ := http.NewRequestWithContext(t.Context(), http.MethodPost, "http://machine/v1/chat/completions", nil)
+			r.Header = http.Header{HeaderCorrelation: {"req_1"}, HeaderAttempt: {"1 1"}, HeaderModel: {"m"}}
+			answer, err := older.RoundTrip(r)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := older.Move(t.Context()); err != nil || older.Calls() != 1 {
+				t.Fatal(err, older.Calls())
+			}
+			newer := <-out
+			if newer.Instance() != "one" || older.Instance() != "one" || newer.Generation() <= older.Generation() {
+				t.Errorf("instances %q and %q", older.Instance(), newer.Instance())
+			}
+			local := make(chan int, 10)
+			go func() {
+				for ad, err := range newer.Offers(t.Context()) {
+					if err == nil {
+						local <- ad.Local*10 + ad.Models[0].Local
+					}
+				}
+			}()
+			if n := <-local; n != 11 {
+				t.Errorf("the second tunnel reports %d", n)
+			}
+			if s := m.until(t, Moving); s.Err != nil {
+				t.Error(s)
+			}
+			if err := newer.Ack(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			m.until(t, Acked)
+			ended := make(chan error, 1)
+			go func() { // asked on the second, for a call of the first
+				ask, _ := http.NewRequestWithContext(t.Context(), http.MethodPost, "http://machine"+PathEnded, nil)
+				ask.Header = r.Header.Clone()
+				_, err := newer.RoundTrip(ask)
+				ended <- err
+			}()
+			synctest.Wait()
+			if len(ended) != 0 {
+				t.Error("a call that runs was reported as ended")
+			}
+			close(end)
+			if text, err := io.ReadAll(answer.Body); err != nil || string(text) != "all of it" {
+				t.Errorf("%q, %v", text, err)
+			}
+			answer.Body.Close()
+			if err := <-ended; err != nil {
+				t.Error(err)
+			}
+			if n := <-local; n != 0 || older.Calls() != 0 {
+				t.Errorf("after the call's end the second tunnel reports %d", n)
+			}
+			older.Close()
+			synctest.Wait()
+			if len(out) != 0 || newer.Err() != nil {
+				t.Error("the end of the first tunnel disturbed the second")
+			}
+			older.version = versionMoves - 1
+			if err := older.Move(t.Context()); err != ErrStays {
+				t.Error(err)
+			}
+		})
+	})
+}
+
+// A hub cannot have a daemon open tunnels without end.
+func TestMovesAreBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		out := make(chan *Client, 100)
+		m := newMachine(serveHub(t, acceptTunnels(t, out)), echo)
+		m.run(t)
+		open := 0
+		for range 2 * maxTunnels {
+			synctest.Wait()
+			if len(out) == 0 {
+				break
+			}
+			client := <-out
+			defer client.Close()
+			open++
+			if err := errors.Join(client.Ack(t.Context()), client.Move(t.Context())); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if open != maxTunnels {
+			t.Errorf("%d tunnels are open", open)
+		}
 	})
 }
 
@@ -274,18 +414,33 @@ func TestNoAckRedials(t *testing.T) {
 	})
 }
 
-// A 401 ends Run.
+// After a 401 the daemon tries again slowly, and is back by itself once the hub knows
+// its credential again.
 func TestRefused(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		asked := 0
-		h := serveHub(t, func(w http.ResponseWriter, _ *http.Request) { asked++; w.WriteHeader(http.StatusUnauthorized) })
-		m := newMachine(h, echo)
+		var known atomic.Bool
+		out := make(chan *Client, 1)
+		accept := acceptTunnels(t, out)
+		m := newMachine(serveHub(t, func(w http.ResponseWriter, r *http.Request) {
+			if !known.Load() {
+				w.WriteHeader(http.StatusUnauthorized)
+				return
+			}
+			accept(w, r)
+		}), echo)
 		m.run(t)
-		if err := <-m.ended; !errors.Is(err, ErrRefused) {
-			t.Errorf("Run = %v, want ErrRefused", err)
+		m.wantSlowRetries(t, ErrRefused)
+		known.Store(true)
+		client := <-out
+		if err := client.Ack(t.Context()); err != nil {
+			t.Fatal(err)
 		}
-		if asked != 1 {
-			t.Errorf("asked %d times", asked)
+		m.until(t, Acked)
+		known.Store(false)
+		client.Close()
+		m.until(t, Lost)
+		if s := m.until(t, Lost); s.Retry > 3*time.Minute/2 {
+			t.Errorf("after a tunnel the first pause is %v", s.Retry)
 		}
 	})
 }

@@ -105,7 +105,7 @@ func (h *meteringHijacker) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 }
 
 // requestWebSocket is requestPlain for the tunnel in a WebSocket.
-func (d *Dialer) requestWebSocket(ctx context.Context, raw net.Conn, target hubTarget) (net.Conn, int64, error) {
+func (d *Dialer) requestWebSocket(ctx context.Context, raw net.Conn, target hubTarget) (upgraded, error) {
 	metered := &meteredConn{Conn: raw}
 	dial := func(context.Context, string, string) (net.Conn, error) { return metered, nil }
 	ws, response, err := websocket.Dial(ctx, target.url.String(), &websocket.DialOptions{
@@ -120,14 +120,13 @@ func (d *Dialer) requestWebSocket(ctx context.Context, raw net.Conn, target hubT
 	})
 	switch {
 	case response == nil:
-		return nil, 0, &blockedError{fmt.Errorf("cannot read the hub's answer to the upgrade: %w", err)}
+		return upgraded{}, &blockedError{fmt.Errorf("cannot read the hub's answer to the upgrade: %w", err)}
 	case response.StatusCode != http.StatusSwitchingProtocols:
-		return nil, 0, refusal(response)
+		return upgraded{}, refusal(response)
 	case err != nil:
-		return nil, 0, &blockedError{fmt.Errorf("the hub's answer is not to this WebSocket: %w", err)}
+		return upgraded{}, &blockedError{fmt.Errorf("the hub's answer is not to this WebSocket: %w", err)}
 	case ws.Subprotocol() != webSocketProtocol:
-		return nil, 0, &blockedError{fmt.Errorf("the hub's WebSocket speaks %q, not %s", ws.Subprotocol(), webSocketProtocol)}
+		return upgraded{}, &blockedError{fmt.Errorf("the hub's WebSocket speaks %q, not %s", ws.Subprotocol(), webSocketProtocol)}
 	}
-	generation, err := generationOf(response)
-	return newWebSocketConn(ws, metered), generation, err
+	return upgradedBy(response, newWebSocketConn(ws, metered))
 }

@@ -203,8 +203,10 @@ func TestWaysByTurns(t *testing.T) {
 				})
 				m := newMachine(h, echo)
 				m.run(t)
-				if err := <-m.ended; !errors.Is(err, ErrRefused) {
-					t.Errorf("Run = %v", err)
+				for s := range m.states {
+					if errors.Is(s.Err, ErrRefused) {
+						break
+					}
 				}
 				if got := took.Load(); got != test.want {
 					t.Errorf("ways %q, want %q", got, test.want)
@@ -220,7 +222,7 @@ func TestWaysByTurns(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		_, err = m.attempt(t.Context(), target, w.at(time.Now()))
+		_, err = m.attempt(t.Context(), target, w.at(time.Now()), new(sync.WaitGroup))
 		if blocked := (*blockedError)(nil); err == nil || errors.As(err, &blocked) {
 			t.Errorf("out of reach: %v", err)
 		}
@@ -251,7 +253,7 @@ func TestForeignEnds(t *testing.T) {
 		ended := make(chan struct{})
 		go func() {
 			defer close(ended)
-			newSession(newMachine(nil, echo).Dialer, ws, 1).run(t.Context())
+			newSession(newMachine(nil, echo).Dialer, upgraded{Conn: ws, generation: 1}).run(t.Context())
 		}()
 		client := <-out
 		if _, body, err := call(t.Context(), client, "/v1/x", payload); err != nil || body != payload {
@@ -285,7 +287,7 @@ func TestForeignEnds(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		m.attempt(t.Context(), target, true)
+		m.attempt(t.Context(), target, true, new(sync.WaitGroup))
 	})
 }
 
@@ -333,14 +335,14 @@ func TestOddWebSocketHub(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				c, generation, err := m.upgrade(t.Context(), target, true)
+				on, err := m.upgrade(t.Context(), target, true)
 				switch {
 				case test.want != "" && (err == nil || !strings.Contains(err.Error(), test.want)):
 					t.Errorf("error %v, want %q", err, test.want)
-				case test.want == "" && (err != nil || generation != 7):
-					t.Errorf("generation %d, %v", generation, err)
+				case test.want == "" && (err != nil || on.generation != 7):
+					t.Errorf("generation %d, %v", on.generation, err)
 				case err == nil:
-					c.(*webSocketConn).raw.Close()
+					on.Conn.(*webSocketConn).raw.Close()
 				}
 			})
 		})
@@ -360,7 +362,7 @@ func TestWebSocketIsNotRedirected(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, _, err := m.upgrade(t.Context(), target, true); err == nil || !strings.Contains(err.Error(), "307") || asked != 1 {
+		if _, err := m.upgrade(t.Context(), target, true); err == nil || !strings.Contains(err.Error(), "307") || asked != 1 {
 			t.Errorf("asked %d times, %v", asked, err)
 		}
 	})
@@ -483,7 +485,7 @@ func TestPingsFromBetween(t *testing.T) {
 	}
 	var ended sync.WaitGroup
 	ended.Go(func() {
-		newSession(newMachine(nil, echo).Dialer, newWebSocketConn(ws, below), 1).run(t.Context())
+		newSession(newMachine(nil, echo).Dialer, upgraded{Conn: newWebSocketConn(ws, below), generation: 1}).run(t.Context())
 	})
 	client := <-out
 	payload := strings.Repeat("x", 100_000)

@@ -7,5 +7,11 @@ ON CONFLICT (name) DO UPDATE SET incarnation = excluded.incarnation, region = ex
 -- name: Beat :execrows
 UPDATE nodes SET beat = beat + 1 WHERE name = $1 AND incarnation = $2;
 
+-- name: SetNodeState :execrows
+UPDATE nodes SET state = $2 WHERE name = $1;
+
+-- name: EndNode :exec
+DELETE FROM nodes WHERE name = $1 AND incarnation = $2;
+
 -- name: Nodes :many
 SELECT * FROM nodes ORDER BY name;

@@ -21,6 +21,15 @@ func (q *Queries) Beat(ctx context.Context, name string, incarnation string) (in
 	return result.RowsAffected()
 }
 
+const endNode = `-- name: EndNode :exec
+DELETE FROM nodes WHERE name = $1 AND incarnation = $2
+`
+
+func (q *Queries) EndNode(ctx context.Context, name string, incarnation string) error {
+	_, err := q.db.ExecContext(ctx, endNode, name, incarnation)
+	return err
+}
+
 const nodes = `-- name: Nodes :many
 SELECT name, incarnation, region, address, pin, version, state, beat, started FROM nodes ORDER BY name
 `
@@ -56,6 +65,18 @@ func (q *Queries) Nodes(ctx context.Context) ([]Node, error) {
 		return nil, err
 	}
 	return items, nil
+}
+
+const setNodeState = `-- name: SetNodeState :execrows
+UPDATE nodes SET state = $2 WHERE name = $1
+`
+
+func (q *Queries) SetNodeState(ctx context.Context, name string, state string) (int64, error) {
+	result, err := q.db.ExecContext(ctx, setNodeState, name, state)
+	if err != nil {
+		return 0, err
+	}
+	return result.RowsAffected()
 }
 
 const startNode = `-- name: StartNode :exec

@@ -1,0 +1,33 @@
+package api
+
+import (
+	"context"
+	"time"
+)
+
+// Node is a hub node as the node that was asked sees it.
+type Node struct {
+	Name    string    `json:"name"`
+	Region  string    `json:"region"`
+	Address string    `json:"address"` // where the other nodes reach it
+	Version string    `json:"version"`
+	State   string    `json:"state"` // "serving" or "draining"
+	Started time.Time `json:"started,omitzero"`
+	// Alive is whether its beat in the database moves, and Seen when it last did.
+	Alive bool      `json:"alive"`
+	Seen  time.Time `json:"seen,omitzero"`
+	// Here is whether this is the node that was asked, Linked whether that one has a
+	// connection to it.
+	Here   bool `json:"here"`
+	Linked bool `json:"linked"`
+	// Machines is how many machines have their tunnel there, Calls how many calls it
+	// serves.
+	Machines int `json:"machines"`
+	Calls    int `json:"calls"`
+}
+
+func (a *API) operatorListNodes(context.Context, Caller, None) ([]Node, error) { return a.Nodes(), nil }
+
+func (a *API) operatorDrainNode(ctx context.Context, _ Caller, in Named) (Named, error) {
+	return in, a.DrainNode(ctx, in.Name)
+}

@@ -1,0 +1,384 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/kith/kith/internal/api"
+	"github.com/kith/kith/internal/daemon"
+	"github.com/kith/kith/internal/enginetest"
+	"github.com/kith/kith/internal/fleet"
+	"github.com/kith/kith/internal/storetest"
+)
+
+var replacements = flag.Int("replacements", 2, "how many hubs TestRollingReplacement replaces")
+
+// balancer is a TCP proxy in front of the hubs. It passes each new connection to a hub
+// that says it is ready.
+type balancer struct {
+	net.Listener
+	client http.Client
+
+	mu   sync.Mutex
+	hubs []string // addresses
+}
+
+func newBalancer(t *testing.T) *balancer {
+	t.Helper()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	b := &balancer{Listener: listener, client: http.Client{Timeout: 5 * time.Second, Transport: &http.Transport{DisableKeepAlives: true}}}
+	t.Cleanup(func() { listener.Close() })
+	go func() {
+		for {
+			c, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			go b.pass(c)
+		}
+	}()
+	return b
+}
+
+func (b *balancer) add(hub string) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.hubs = append(b.hubs, hub)
+}
+
+// pass connects a client to a hub that is ready, if there is one.
+func (b *balancer) pass(client net.Conn) {
+	defer client.Close()
+	b.mu.Lock()
+	hubs := slices.Clone(b.hubs)
+	b.mu.Unlock()
+	rand.Shuffle(len(hubs), func(i, j int) { hubs[i], hubs[j] = hubs[j], hubs[i] })
+	for _, address := range hubs {
+		if b.get(address+"/readyz") != nil {
+			continue
+		}
+		hub, err := net.Dial("tcp", address)
+		if err != nil {
+			continue
+		}
+		defer hub.Close()
+		go func() {
+			io.Copy(hub, client)
+			hub.(*net.TCPConn).CloseWrite()
+		}()
+		io.Copy(client, hub)
+		return
+	}
+}
+
+// get returns nil if the address answers 200.
+func (b *balancer) get(address string) error {
+	res, err := b.client.Get("http://" + address)
+	if err != nil {
+		return err
+	}
+	res.Body.Close()
+	if res.StatusCode != http.StatusOK {
+		return errors.New(res.Status)
+	}
+	return nil
+}
+
+// rolling is several hubs on one PostgreSQL behind a balancer, and a daemon.
+type rolling struct {
+	*rig
+	*balancer
+	settings string
+	nodes    map[string]*child
+	data     map[string]string // folders, by node
+}
+
+// newRolling starts hubs of those names, a member and a machine.
+func newRolling(t *testing.T, names ...string) *rolling {
+	t.Helper()
+	b := newBalancer(t)
+	r := &rolling{
+		rig:      &rig{t: t, home: shortDir(t), base: "http://" + b.Addr().String()},
+		balancer: b, nodes: map[string]*child{}, data: map[string]string{},
+		settings: fmt.Sprintf("[ratelimit]\nrps = 0\nconnections = 0\n[database]\nurl = %q\n[peer]\nlisten = \"127.0.0.1:0\"\n", storetest.Postgres(t)),
+	}
+	r.engine = enginetest.New(enginetest.LlamaCpp, enginetest.Options{Slots: 64, Behaviour: enginetest.Behaviour{Chunks: 40, Interval: 50 * time.Millisecond}})
+	if err := r.engine.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { r.engine.Close() })
+	config := "[engine]\nbuiltin = false\n[discovery]\nenabled = false\nendpoints = [\"" + r.engine.URL() + "\"]\n"
+	if err := os.WriteFile(filepath.Join(r.home, "config.toml"), []byte(config), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range names {
+		r.startNode(name)
+	}
+	r.dir = r.data[names[0]]
+	r.signIn("ada")
+	r.startDaemon()
+	t.Cleanup(func() { r.daemon.kill() })
+	r.until("a call is served", func() error { _, err := r.ask(false); return err })
+	return r
+}
+
+// startNode starts a hub, which is ready when it returns.
+func (r *rolling) startNode(name string) {
+	r.t.Helper()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	address := listener.Addr().String()
+	listener.Close()
+	r.data[name] = shortDir(r.t)
+	file := filepath.Join(r.data[name], "hub.toml")
+	text := fmt.Sprintf("%s[hub]\nnode = %q\npublic_url = %q\n", r.settings, name, r.base)
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		r.t.Fatal(err)
+	}
+	c := r.start("hub", "--listen", address, "--data", r.data[name], "--admin", "", "--config", file)
+	r.nodes[name], r.hub = c, c
+	r.t.Cleanup(c.kill)
+	r.until("hub "+name+" is ready", func() error { return r.get(address + "/readyz") })
+	r.add(address)
+}
+
+// survey is what a node says of all of them.
+func (r *rolling) survey(at string) (map[string]api.Node, error) {
+	nodes, _, err := fetch(r.t.Context(), r.operator(at), "list the nodes", api.OperatorListNodes.With(api.None{}))
+	byName := make(map[string]api.Node)
+	for _, n := range nodes {
+		byName[n.Name] = n
+	}
+	return byName, err
+}
+
+func (r *rolling) operator(node string) *client {
+	return overSocket(filepath.Join(r.data[node], "admin.sock"), "", "")
+}
+
+// homeOf is the node at which the machine's tunnel ends, as another one says.
+func (r *rolling) homeOf(at string) (string, error) {
+	machines, _, err := fetch(r.t.Context(), r.operator(at), "list the machines", api.OperatorListMachines.With(api.OfMember{}))
+	if err != nil || len(machines) != 1 || machines[0].Node == "" {
+		return "", fmt.Errorf("%+v: %w", machines, err)
+	}
+	return machines[0].Node, nil
+}
+
+// TestRollingReplacement replaces hubs one after the other, by SIGTERM and by
+// `kith admin drain`, while calls run and new ones come: each call is served, none is cut
+// (docs/faults.md#25, docs/faults.md#26).
+func TestRollingReplacement(t *testing.T) {
+	t.Parallel()
+	r := newRolling(t, "n0", "n1")
+	var load sync.WaitGroup
+	ctx, stop := context.WithCancel(t.Context())
+	defer stop()
+	var mu sync.Mutex
+	served := 0
+	for i := range 16 {
+		load.Go(func() {
+			for ctx.Err() == nil {
+				_, err := r.ask(i%4 != 0)
+				mu.Lock()
+				if served++; err != nil {
+					t.Errorf("a call was cut or refused: %v", err)
+				}
+				mu.Unlock()
+			}
+		})
+	}
+	for i := range *replacements {
+		before, after := fmt.Sprintf("n%d", i), fmt.Sprintf("n%d", i+2)
+		r.startNode(after)
+		r.until("the new node is linked", func() error {
+			nodes, err := r.survey(after)
+			if n := nodes[before]; !n.Linked || !n.Alive {
+				err = errors.Join(err, fmt.Errorf("%+v", nodes))
+			}
+			return err
+		})
+		if i%2 == 0 {
+			if err := r.nodes[before].cmd.Process.Signal(syscall.SIGTERM); err != nil {
+				t.Fatal(err)
+			}
+		} else {
+			out, err := r.command("admin", "drain", before, "--json", "--data", r.data[after])
+			if err != nil || !strings.Contains(out, `"state":"ended"`) {
+				t.Fatalf("%s, %v", out, err)
+			}
+		}
+		if err := r.nodes[before].cmd.Wait(); err != nil {
+			t.Fatalf("%v\n%s", err, r.nodes[before].errs.Bytes())
+		}
+		r.until("the machine has moved", func() error {
+			home, err := r.homeOf(after)
+			if home == before {
+				err = errors.New(home)
+			}
+			return err
+		})
+		r.until("the node that ended is no node any more", func() error {
+			nodes, err := r.survey(after)
+			if nodes[before].Name != "" {
+				err = errors.Join(err, fmt.Errorf("%+v", nodes))
+			}
+			return err
+		})
+	}
+	stop()
+	load.Wait()
+	t.Logf("%d replacements under 16 callers: %d calls", *replacements, served)
+}
+
+// command runs kith to its end and returns what it printed.
+func (r *rig) command(args ...string) (string, error) {
+	cmd := exec.Command("kith", args...)
+	cmd.Env = append(os.Environ(), "KITH_HOME="+r.home)
+	out, err := cmd.CombinedOutput()
+	return string(out), err
+}
+
+// TestMachineReturnsAfterKill kills the node at which a machine's tunnel ends. The daemon
+// connects to the other node, and calls are served again (docs/faults.md#24).
+func TestMachineReturnsAfterKill(t *testing.T) {
+	t.Parallel()
+	r := newRolling(t, "a", "b")
+	home, err := r.homeOf("a")
+	if err != nil {
+		t.Fatal(err)
+	}
+	other := map[string]string{"a": "b", "b": "a"}[home]
+	r.nodes[home].kill()
+	began := time.Now()
+	r.until("the machine is at the other node", func() error {
+		now, err := r.homeOf(other)
+		if now != other {
+			err = errors.Join(err, errors.New("it is at "+now))
+		}
+		return err
+	})
+	r.until("a call is served again", func() error { _, err := r.ask(true); return err })
+	t.Logf("served again %s after the kill", time.Since(began).Round(time.Millisecond))
+	r.until("the node that was killed is gone", func() error {
+		nodes, err := r.survey(other)
+		if nodes[home].Alive || nodes[home].Name == "" {
+			err = errors.Join(err, fmt.Errorf("%+v", nodes))
+		}
+		return err
+	})
+}
+
+// TestHubEndsInOrder: a hub that is interrupted lets its calls run to their end, and a
+// second signal ends them with an error frame (docs/faults.md#26).
+func TestHubEndsInOrder(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	interrupt := func() {
+		t.Helper()
+		if err := r.hub.cmd.Process.Signal(os.Interrupt); err != nil {
+			t.Fatal(err)
+		}
+	}
+	begin := func(chunks int) *http.Response {
+		t.Helper()
+		r.engine.Set(enginetest.Behaviour{Chunks: chunks, Interval: 50 * time.Millisecond})
+		res, err := r.begin(true)
+		if err == nil {
+			_, err = io.ReadFull(res.Body, make([]byte, 1))
+		}
+		if err != nil || res.StatusCode != http.StatusOK {
+			t.Fatal(res, err)
+		}
+		return res
+	}
+	draining := func() error {
+		nodes, _, err := fetch(t.Context(), r.operator(), "list the nodes", api.OperatorListNodes.With(api.None{}))
+		if err == nil && nodes[0].State != fleet.NodeDraining {
+			err = fmt.Errorf("%+v", nodes)
+		}
+		return err
+	}
+	res := begin(40)
+	interrupt()
+	r.until("the hub drains", draining)
+	if _, err := complete(res, true); err != nil {
+		t.Errorf("a call that ran was cut: %v", err)
+	}
+	if err := r.hub.cmd.Wait(); err != nil {
+		t.Fatalf("%v\n%s", err, r.hub.errs.Bytes())
+	}
+
+	r.engine.Set(enginetest.Behaviour{Chunks: 1})
+	r.startHub()
+	r.until("a call is served again", func() error { _, err := r.ask(false); return err })
+	res = begin(100_000)
+	interrupt()
+	r.until("the hub drains again", draining)
+	interrupt()
+	text, err := io.ReadAll(res.Body) // HTTP too reports that it is incomplete
+	if !strings.Contains(string(text), "CASCADE_EXHAUSTED") || strings.Contains(string(text), "[DONE]") {
+		t.Errorf("%v: the answer ends with %s", err, text[max(0, len(text)-400):])
+	}
+	if err := r.hub.cmd.Wait(); err != nil {
+		t.Fatalf("%v\n%s", err, r.hub.errs.Bytes())
+	}
+}
+
+// TestCloneIsFenced: a daemon whose credential is used elsewhere reports that, does not
+// take the place back by itself, and does so when it is reloaded.
+func TestCloneIsFenced(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	clone := &rig{t: t, home: shortDir(t)}
+	for _, name := range []string{"credential", "config.toml"} {
+		text, err := os.ReadFile(filepath.Join(r.home, name))
+		if err == nil {
+			err = os.WriteFile(filepath.Join(clone.home, name), text, 0o600)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	await := func(home, state string) {
+		t.Helper()
+		r.until("the daemon is "+state, func() error {
+			var now daemon.Status
+			_, err := control(home).call(t.Context(), "look", request{http.MethodGet, "/status", nil}, &now)
+			if now.Tunnel.State != state || state == daemon.TunnelFenced && now.Tunnel.Retry.IsZero() {
+				err = errors.Join(err, fmt.Errorf("%+v", now.Tunnel))
+			}
+			return err
+		})
+	}
+	await(r.home, tunnelUp)
+	clone.startDaemon()
+	defer clone.daemon.kill()
+	await(clone.home, tunnelUp)
+	await(r.home, daemon.TunnelFenced)
+	if out, err := r.command("reload"); err != nil {
+		t.Fatal(out, err)
+	}
+	await(r.home, tunnelUp)
+	await(clone.home, daemon.TunnelFenced)
+}

@@ -1,0 +1,110 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/kith/kith/internal/api"
+	"github.com/kith/kith/internal/fleet"
+)
+
+// nodes lists the hub's nodes.
+func (o *operator) nodes() *cobra.Command {
+	return &cobra.Command{
+		Use: "nodes", Short: "List the hub's nodes", Args: cobra.NoArgs,
+		Long: "List the hub's nodes as the one that is asked sees them: its own line has a *. LINK is whether it has a\n" +
+			"connection to the node, MACHINES how many machines are connected there, CALLS how many calls the node serves.",
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return ask(cmd.Context(), o.command(), "list the nodes", api.OperatorListNodes.With(api.None{}), func(nodes []api.Node) {
+				o.table("NODE REGION STATE BEAT LINK MACHINES CALLS VERSION ADDRESS", convert(nodes, nodeRow))
+			})
+		},
+	}
+}
+
+func nodeRow(n api.Node) []string {
+	name, state, beat := n.Name, n.State, "never seen"
+	if n.Here {
+		name += " *"
+	}
+	if !n.Seen.IsZero() {
+		beat = time.Since(n.Seen).Round(100*time.Millisecond).String() + " ago"
+	}
+	if !n.Alive {
+		state = "gone"
+	}
+	return []string{name, n.Region, state, beat, yes(n.Linked, "yes"), strconv.Itoa(n.Machines), strconv.Itoa(n.Calls), n.Version, n.Address}
+}
+
+// drained is the output of `kith admin drain --json`.
+type drained struct {
+	Node  string `json:"node"`
+	State string `json:"state"` // "ended"
+}
+
+// drain has a node end, and shows how far it has come.
+func (o *operator) drain() *cobra.Command {
+	return &cobra.Command{
+		Use: "drain NODE", Short: "End a node of the hub without ending a call", Args: cobra.ExactArgs(1),
+		Long: "End a node of the hub: it takes nothing new, its machines connect to the other nodes, its calls run to their end,\n" +
+			"for at most [hub] drain, and its process ends. The command shows what is left, and ends with the node; an\n" +
+			"interrupt of the command does not stop that. SIGTERM to the node's process does the same.",
+		Example: "  kith admin drain hub-1",
+		RunE: func(cmd *cobra.Command, args []string) error {
+			hub, err := o.hub()
+			if err != nil {
+				return err
+			}
+			if _, _, err := fetch(cmd.Context(), hub, "drain the node", api.OperatorDrainNode.With(api.Named{Name: args[0]})); err != nil {
+				return err
+			}
+			err = o.awaitDrained(cmd.Context(), hub, args[0])
+			o.progress("")
+			if err != nil {
+				return err
+			}
+			return o.print(drained{args[0], "ended"}, func() { o.say("node %s has ended\n", strong(args[0])) })
+		},
+	}
+}
+
+// drainPoll is how often the progress of a drain is read.
+const drainPoll = 500 * time.Millisecond
+
+// awaitDrained shows what is left at a node until it has ended.
+func (o *operator) awaitDrained(ctx context.Context, hub *client, name string) error {
+	here, shown := false, ""
+	for {
+		nodes, _, err := fetch(ctx, hub, "list the nodes", api.OperatorListNodes.With(api.None{}))
+		if _, off := errors.AsType[unreachable](err); off && here {
+			return nil // the node that was asked is the one that ended
+		}
+		if err != nil {
+			return err
+		}
+		i := slices.IndexFunc(nodes, func(n api.Node) bool { return n.Name == name })
+		if i < 0 || !nodes[i].Alive {
+			return nil
+		}
+		if nodes[i].State != fleet.NodeDraining && shown != "" {
+			return fmt.Errorf("node %s was started again; it does not drain any more", name)
+		}
+		here = nodes[i].Here
+		left := count(nodes[i].Machines, "machine") + ", " + count(nodes[i].Calls, "call")
+		if left != shown && nodes[i].State == fleet.NodeDraining {
+			shown = left
+			o.progress("node " + name + " still has " + left)
+		}
+		select {
+		case <-time.After(drainPoll):
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}

@@ -1,0 +1,110 @@
+package hub
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"sync/atomic"
+	"time"
+
+	"github.com/kith/kith/internal/fault"
+)
+
+const (
+	// drainNotice is how long a hub that drains still takes new connections, while it
+	// says that it is not ready: load balancers see that within this time.
+	drainNotice = 5 * time.Second
+	// moveGrace is how long machines that were asked to move have for it.
+	moveGrace = 10 * time.Second
+	// lastFrames is how long calls that the hub ends have to send why.
+	lastFrames = 2 * time.Second
+	// drainCheck is how often the end of a drain is checked.
+	drainCheck = 50 * time.Millisecond
+	// retryDrained is the Retry-After of the calls that a drain ends, in seconds.
+	retryDrained = 2
+)
+
+// drain is what a hub knows of its own end.
+type drain struct {
+	begun atomic.Bool
+	calls atomic.Int64 // requests of callers and of other nodes that are not over
+}
+
+// counted counts a request as a call until its response is complete.
+func (d *drain) counted(serve http.HandlerFunc) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		d.calls.Add(1)
+		defer d.calls.Add(-1)
+		serve(w, r)
+	}
+}
+
+// Calls returns how many calls the hub serves: of callers, and of other nodes for the
+// machines here.
+func (h *Hub) Calls() int { return int(h.drain.calls.Load()) }
+
+// ServeReady is GET /readyz: 200 while new callers and machines should come to this hub.
+// A load balancer asks it.
+func (h *Hub) ServeReady(w http.ResponseWriter, _ *http.Request) {
+	switch err := h.Ready(time.Now()); {
+	case h.drain.begun.Load():
+		http.Error(w, "this hub is about to end", http.StatusServiceUnavailable)
+	case err != nil:
+		http.Error(w, "calls are refused: "+err.Error(), http.StatusServiceUnavailable)
+	default:
+		fmt.Fprintln(w, "ok")
+	}
+}
+
+// Drain prepares the hub's end (docs/operate/upgrade.md):
+//
+//  1. /readyz says 503, and answers close their connections. If another node can take
+//     over, that lasts drainNotice.
+//  2. stopAccepting closes the public address. Calls that wait or run go on.
+//  3. If another node can take over, the machines are asked to move to it. Calls that
+//     wait here go to machines that moved.
+//  4. Drain returns once no call is left and the machines have moved.
+//  5. After Config.Drain, or when ctx ends, what is left is ended: an answer that has
+//     begun gets an error frame, any other call 503, both with CASCADE_EXHAUSTED.
+func (h *Hub) Drain(ctx context.Context, stopAccepting func()) {
+	h.drain.begun.Store(true)
+	began := time.Now()
+	bounded, cancel := context.WithTimeout(ctx, h.cfg.Drain)
+	defer cancel()
+	successor := h.live.HasSuccessor(began)
+	h.log.Info("this hub ends once its calls have ended; another signal ends them now",
+		"calls", h.Calls(), "machines", h.live.Here(), "successor", successor, "at_most", h.cfg.Drain)
+	moved := began
+	if successor {
+		select {
+		case <-time.After(drainNotice):
+		case <-bounded.Done():
+		}
+	}
+	stopAccepting()
+	if successor {
+		h.live.Move(bounded)
+		moved = time.Now().Add(moveGrace)
+	}
+	ticker := time.NewTicker(drainCheck)
+	defer ticker.Stop()
+	for h.Calls() > 0 || h.live.Here() > 0 && time.Now().Before(moved) {
+		select {
+		case <-ticker.C:
+			continue
+		case <-bounded.Done():
+			h.endCalls()
+		}
+		break
+	}
+	h.log.Info("drained", "took", time.Since(began).Round(time.Millisecond), "calls", h.Calls(), "machines", h.live.Here())
+}
+
+// endCalls ends every call, and waits until their ends are sent, for lastFrames at most.
+func (h *Hub) endCalls() {
+	h.log.Warn("ending the calls that still run", "calls", h.Calls())
+	h.calls.EndAll(fault.New(fault.CascadeExhausted, "this hub is being replaced and cannot wait any longer for the answer; try again").WithRetryAfter(retryDrained))
+	for late := time.Now().Add(lastFrames); h.Calls() > 0 && time.Now().Before(late); {
+		time.Sleep(drainCheck)
+	}
+}

@@ -1,0 +1,101 @@
+package registry
+
+import (
+	"context"
+	"slices"
+	"time"
+
+	"github.com/kith/kith/internal/fleet"
+	"github.com/kith/kith/internal/tunnel"
+)
+
+const (
+	// moveSpread is how long this node takes at most to ask its machines to move, and
+	// moveEvery the pause between two of them where they are few.
+	moveSpread = time.Minute
+	moveEvery  = 100 * time.Millisecond
+	// moveWithin limits how long a machine takes to answer that.
+	moveWithin = 5 * time.Second
+)
+
+// DrainAsked is closed once the store says that this node is to drain.
+func (r *Registry) DrainAsked() <-chan struct{} { return r.drained }
+
+// HasSuccessor reports whether another node of the region is there to take this one's
+// machines and callers.
+func (r *Registry) HasSuccessor(now time.Time) bool {
+	return slices.ContainsFunc(r.others(now), func(n Node) bool { return n.State != fleet.NodeDraining })
+}
+
+// Here returns how many machines have their tunnel at this node. Tunnels that are only
+// kept for the calls on them do not count.
+func (r *Registry) Here() int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	n := 0
+	for _, e := range r.entries {
+		if e.line != nil {
+			n++
+		}
+	}
+	return n
+}
+
+// Move asks each machine whose tunnel ends here for another tunnel, one after the other,
+// and returns once all were asked or ctx ends (spec/tunnel.md#move). A machine serves by
+// its tunnel here until another node announces the new one; calls on it then go on to
+// their end. One that cannot move is disconnected once no call runs on it.
+func (r *Registry) Move(ctx context.Context) {
+	type machine struct {
+		id   fleet.MachineID
+		line *tunnel.Client
+	}
+	var machines []machine
+	r.mu.Lock()
+	for id, e := range r.entries {
+		if e.line != nil {
+			machines = append(machines, machine{id, e.line})
+		}
+	}
+	r.mu.Unlock()
+	if len(machines) == 0 {
+		return
+	}
+	pause := time.NewTicker(min(moveEvery, moveSpread/time.Duration(len(machines))))
+	defer pause.Stop()
+	for _, m := range machines {
+		go r.move(ctx, m.id, m.line)
+		select {
+		case <-pause.C:
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// move asks one machine for another tunnel.
+func (r *Registry) move(ctx context.Context, id fleet.MachineID, line *tunnel.Client) {
+	r.mu.Lock()
+	e := r.entries[id]
+	if e == nil || e.line != line {
+		r.mu.Unlock()
+		return
+	}
+	e.moving = true // before the new tunnel can come
+	r.mu.Unlock()
+	ctx, cancel := context.WithTimeout(ctx, moveWithin)
+	defer cancel()
+	err := line.Move(ctx)
+	if err == nil {
+		return
+	}
+	r.config.Log.Info("a machine does not move by itself; it is disconnected after its calls", "machine", id, "error", err)
+	r.write(func(s *fleet.Snapshot) (*fleet.Snapshot, []fleet.MachineID) {
+		if e := r.entries[id]; e == nil || e.line != line {
+			return s, nil
+		}
+		r.retire(id, line)
+		r.entries[id].line, r.entries[id].moving = nil, false
+		return r.lose(s, id, returnAfterNode)
+	})
+}

@@ -1,0 +1,126 @@
+package registry
+
+import (
+	"context"
+	"time"
+
+	"github.com/kith/kith/internal/fleet"
+	"github.com/kith/kith/internal/tunnel"
+)
+
+const (
+	// idleFor is how long no call runs on a replaced tunnel before it is closed. A call
+	// that found the tunnel just before it was replaced begins within that time.
+	idleFor = time.Second
+	// idleCheck is how often that is checked.
+	idleCheck = 100 * time.Millisecond
+)
+
+// supersede takes the tunnel that the machine has out of use, for a newer one of that
+// instance (spec/tunnel.md#instance). endLines then ends it:
+//
+//  1. A daemon of another instance has a copy of the credential: it is fenced.
+//  2. The same daemon was asked to move: the tunnel ends with the last call on it.
+//  3. The same daemon dialled again by itself: its older tunnel is dead, and is closed.
+//
+// Needs mu.
+func (r *Registry) supersede(id fleet.MachineID, e *entry, instance string) {
+	line, same := e.line, instance != "" && instance == e.instance
+	switch e.line = nil; {
+	case line == nil:
+		if same && e.home != "" { // its home ends it; calls by that way go on
+			r.lines.Delete(id)
+		}
+	case same && e.moving:
+		r.retire(id, line)
+	case same:
+		r.closing = append(r.closing, line)
+	default:
+		r.fencing = append(r.fencing, line)
+	}
+	e.moving = false
+}
+
+// retire takes a tunnel out of use for calls to come. Those that run on it go on. Needs
+// mu.
+func (r *Registry) retire(id fleet.MachineID, line *tunnel.Client) {
+	c := &connection{RoundTripper: line, lost: make(chan struct{})} // not acknowledged yet
+	if found, ok := r.lines.LoadAndDelete(id); ok {
+		c = found.(*connection)
+		r.announcer.remove(id)
+	}
+	r.retired[line] = c
+	go r.endWhenIdle(line, c)
+}
+
+// endWhenIdle closes a retired tunnel once no call has run on it for idleFor.
+func (r *Registry) endWhenIdle(line *tunnel.Client, c *connection) {
+	ticker := time.NewTicker(idleCheck)
+	defer ticker.Stop()
+	since := time.Now()
+	for open := true; open; {
+		select {
+		case <-line.Done():
+			open = false
+		case now := <-ticker.C:
+			if line.Calls() > 0 {
+				since = now
+			}
+			open = now.Sub(since) < idleFor
+		}
+	}
+	line.Close()
+	close(c.lost)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	delete(r.retired, line)
+}
+
+// isRetired reports whether the tunnel is kept for the calls that run on it.
+func (r *Registry) isRetired(line *tunnel.Client) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.retired[line] != nil
+}
+
+// endReplaced ends each tunnel here of which the store has a newer one. The node at
+// which that one ends announces it sooner, unless it cannot be reached
+// (spec/peers.md#newest).
+func (r *Registry) endReplaced(ctx context.Context) error {
+	var ids []fleet.MachineID
+	r.mu.Lock()
+	for id, e := range r.entries {
+		if e.line != nil {
+			ids = append(ids, id)
+		}
+	}
+	r.mu.Unlock()
+	if len(ids) == 0 {
+		return nil
+	}
+	newest, err := r.config.Facts.Generations(ctx, ids)
+	if err != nil {
+		return err
+	}
+	r.write(func(s *fleet.Snapshot) (*fleet.Snapshot, []fleet.MachineID) {
+		var gone []fleet.MachineID
+		for id, generation := range newest {
+			e := r.entries[id]
+			if e == nil || e.line == nil || generation <= e.generation {
+				continue
+			}
+			// The instance of the newer tunnel is not known. Where this daemon is the clone's
+			// original it dials again, and the clone is fenced then.
+			if e.moving {
+				r.retire(id, e.line)
+			} else {
+				r.closing = append(r.closing, e.line)
+			}
+			e.line, e.moving = nil, false
+			s, _ = r.lose(s, id, returnAfterNode)
+			gone = append(gone, id)
+		}
+		return s, gone
+	})
+	return nil
+}

@@ -1,0 +1,204 @@
+package registry
+
+import (
+	"errors"
+	"io"
+	"net/http"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/kith/kith/internal/fleet"
+	"github.com/kith/kith/internal/tunnel"
+)
+
+// held is a machine's handler whose calls last until end is closed.
+func held(end <-chan struct{}) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		http.NewResponseController(w).Flush()
+		select {
+		case <-end:
+			io.WriteString(w, "all of it")
+		case <-r.Context().Done():
+		}
+	}
+}
+
+// call begins a call on the machine's present tunnel.
+func (n *node) call(t *testing.T, id fleet.MachineID) (*http.Response, Line) {
+	t.Helper()
+	line, ok := n.Line(id)
+	if !ok {
+		t.Fatal("no way to the machine")
+	}
+	r, _ := http.NewRequestWithContext(t.Context(), http.MethodPost, "http://machine/v1/chat/completions", nil)
+	response, err := line.RoundTrip(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return response, line
+}
+
+// A daemon that dials again replaces its own older tunnel, which ends: it is not fenced.
+func TestSameDaemonIsNotFenced(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t, newFacts("m"))
+		end := make(chan struct{})
+		first := n.connectInstance(t, "m", offering("llama"), "one", held(end))
+		synctest.Wait()
+		answer, line := n.call(t, "m")
+		n.connectInstance(t, "m", offering("qwen"), "one", held(end))
+		if err := <-first.lost; errors.Is(err, tunnel.ErrFenced) {
+			t.Error("it was fenced")
+		}
+		first.stop()
+		if _, err := io.ReadAll(answer.Body); err == nil {
+			t.Error("a call on a tunnel that is dead ended well")
+		}
+		<-line.Gone
+		synctest.Wait()
+		if m := n.machine("m"); !m.Online {
+			t.Errorf("%+v", m)
+		}
+	})
+}
+
+// A machine that moves serves by its new tunnel from the acknowledgement on, and the
+// calls of the older one end well.
+func TestMoveKeepsCalls(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t, newFacts("m"))
+		end := make(chan struct{})
+		d := n.connectInstance(t, "m", offering("llama"), "one", held(end))
+		synctest.Wait()
+		answer, older := n.call(t, "m")
+		n.Move(t.Context())
+		synctest.Wait()
+		if m := n.machine("m"); m.Generation != 2 || !m.Online || n.Here() != 1 {
+			t.Fatalf("after the move: %+v", m)
+		}
+		time.Sleep(time.Minute)
+		select {
+		case <-older.Gone:
+			t.Error("the older tunnel ended under its call")
+		default:
+		}
+		close(end)
+		if text, err := io.ReadAll(answer.Body); err != nil || string(text) != "all of it" {
+			t.Errorf("%q, %v", text, err)
+		}
+		answer.Body.Close()
+		began := time.Now()
+		<-older.Gone
+		if took := time.Since(began); took < idleFor || took > idleFor+2*idleCheck {
+			t.Errorf("the older tunnel ended %v after its last call", took)
+		}
+		if answer, _ := n.call(t, "m"); answer.StatusCode != http.StatusOK {
+			t.Error(answer.Status)
+		}
+		if len(d.lost) != 0 {
+			t.Errorf("the daemon lost a tunnel: %v", <-d.lost)
+		}
+	})
+}
+
+// A daemon that knows nothing of moves is disconnected after its calls.
+func TestMoveOfAnOldDaemon(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t, newFacts("m"))
+		end := make(chan struct{})
+		offers := func(w http.ResponseWriter, r *http.Request) {
+			switch r.URL.Path {
+			case "/offers":
+				io.WriteString(w, `{"slots":1,"models":[{"id":"llama","families":["chat"],"endpoints":["/v1/chat/completions"]}]}`+"\n")
+				http.NewResponseController(w).Flush()
+				<-r.Context().Done()
+			case "/ack":
+			case tunnel.PathMove:
+				http.NotFound(w, r)
+			default:
+				held(end)(w, r)
+			}
+		}
+		n.rawDaemon(t, "m", offers)
+		synctest.Wait()
+		answer, line := n.call(t, "m")
+		n.Move(t.Context())
+		synctest.Wait()
+		if m := n.machine("m"); m.Online || m.ReturningUntil.IsZero() || n.Here() != 0 {
+			t.Errorf("%+v", m)
+		}
+		close(end)
+		if text, err := io.ReadAll(answer.Body); err != nil || string(text) != "all of it" {
+			t.Errorf("%q, %v", text, err)
+		}
+		answer.Body.Close()
+		<-line.Gone
+	})
+}
+
+// A node that hears nothing of another one ends the tunnels of which the store has newer
+// ones, within a second of the poll (spec/peers.md#newest).
+func TestNewerTunnelInTheStore(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFacts("m", "stays")
+		n := newNode(t, f)
+		d := n.connect(t, "m", offering("llama"))
+		n.connect(t, "stays", offering("qwen"))
+		synctest.Wait()
+		beat := func(by int64) {
+			f.locked(func() {
+				f.nodes = []fleet.Node{{Name: "b", Incarnation: "i", Region: "home", Pin: "p", Address: "a", Beat: by}}
+			})
+			time.Sleep(pollEvery)
+		}
+		beat(1)
+		beat(2)
+		if len(d.lost) != 0 {
+			t.Fatalf("lost: %v", <-d.lost)
+		}
+		f.locked(func() { f.generations["m"] = 7 })
+		beat(3)
+		synctest.Wait()
+		if len(d.lost) != 1 || errors.Is(<-d.lost, tunnel.ErrFenced) {
+			t.Error("the older tunnel did not end, or was fenced")
+		}
+		if m := n.machine("stays"); !m.Online || m.Generation != 1 {
+			t.Errorf("%+v", m)
+		}
+	})
+}
+
+// DrainAsked is closed once the node's own row says so.
+func TestDrainAsked(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFacts()
+		n := newNode(t, f)
+		other := fleet.Node{Name: "b", Incarnation: "i", Region: "home", Pin: "p", Address: "a", State: fleet.NodeServing}
+		for _, own := range []string{fleet.NodeServing, fleet.NodeDraining} {
+			other.Beat++
+			f.locked(func() { f.nodes = []fleet.Node{other, {Name: "hub-1", Region: "home", State: own}} })
+			time.Sleep(pollEvery + pollGap)
+			synctest.Wait()
+			select {
+			case <-n.DrainAsked():
+				if own == fleet.NodeServing {
+					t.Error("it drains without being asked")
+				}
+			default:
+				if own == fleet.NodeDraining {
+					t.Error("it does not drain")
+				}
+			}
+		}
+		if !n.HasSuccessor(time.Now()) {
+			t.Error("the other node is no successor")
+		}
+		other.Beat, other.State = other.Beat+1, fleet.NodeDraining
+		f.locked(func() { f.nodes = []fleet.Node{other} })
+		time.Sleep(pollEvery + pollGap)
+		if n.HasSuccessor(time.Now()) {
+			t.Error("a node that drains is a successor")
+		}
+	})
+}
