@@ -10,7 +10,7 @@ STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
 GREMLINS    := github.com/go-gremlins/gremlins/cmd/gremlins@v0.6.0
 SQLC        := github.com/sqlc-dev/sqlc/cmd/sqlc@v1.31.1
 
-.PHONY: help run build build-slim llama test test-all check flaky soak cluster mutate bench bench-idle h2spec generate man fmt setup-test clean
+.PHONY: help run build build-slim llama test test-all check flaky soak cluster mutate bench bench-idle h2spec generate man release fmt setup-test clean
 
 help: ## this list
 	@awk -F':.*## ' '/^[a-z0-9-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -19,16 +19,17 @@ run: build ## build, then run hub, daemon and the small model in one process
 	@bin/kith dev
 
 build: llama ## bin/kith, with the built-in engine
-	@echo "building bin/kith (the first build takes a few minutes)"
-	@CGO_ENABLED=0 $(GO) build -trimpath -tags llama -ldflags '$(LDFLAGS)' -o bin/kith ./cmd/kith
+	@scripts/progress.sh "building bin/kith (the first build takes a few minutes)" \
+	  env CGO_ENABLED=0 $(GO) build -v -trimpath -tags llama -ldflags '$(LDFLAGS)' -o bin/kith ./cmd/kith
 
 build-slim: ## bin/kith-slim, without the built-in engine
-	@CGO_ENABLED=0 $(GO) build -trimpath -ldflags '$(LDFLAGS)' -o bin/kith-slim ./cmd/kith
+	@scripts/progress.sh "building bin/kith-slim" \
+	  env CGO_ENABLED=0 $(GO) build -v -trimpath -ldflags '$(LDFLAGS)' -o bin/kith-slim ./cmd/kith
 
-llama: ## fetch the built-in engine's libraries (npm), once
+llama: ## fetch the built-in engine's libraries (npm or curl), once
 	@scripts/fetch-llama.sh
 
-setup-test: llama ## install what the tests need: client libraries, gcc, PostgreSQL, nginx, Chromium
+setup-test: llama ## install what the tests need: client libraries, gcc, PostgreSQL, nginx, HAProxy, promtool, Chromium
 	@scripts/setup-test.sh
 
 test: setup-test ## every test, with the race detector
@@ -70,8 +71,12 @@ generate: ## SQL to Go, code to docs
 man: ## the man pages, to build/man
 	@$(GO) run ./scripts/man build/man
 
+release: ## every artifact of a release, to dist: archives, packages, the hub's image; checked
+	@echo "building a release into dist (the first one takes half an hour: eight builds)"
+	@cd scripts/release && $(GO) run . -source ../.. -out ../../dist
+
 fmt: ## gofmt everything
-	@gofmt -w cmd internal
+	@gofmt -w cmd internal scripts
 
 clean: ## remove what was built and fetched
-	@rm -rf bin build
+	@rm -rf bin build dist

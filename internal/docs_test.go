@@ -33,7 +33,7 @@ func (t text) folder() string {
 }
 
 // skipped are folders and files that hold nothing of ours, or data of tests.
-var skipped = []string{".git", "node_modules", "testdata", "bin", "build", "lib", "LICENSES.md"}
+var skipped = []string{".git", "node_modules", "testdata", "bin", "build", "dist", "lib", "LICENSES.md"}
 
 // texts reads every Go file, page, template, query and script of the repository.
 func texts(t *testing.T) []text {

@@ -1,6 +1,8 @@
 #!/usr/bin/env bash
 # Several hub nodes, as processes: the end-to-end stories and the official client
-# libraries of one hub, against three nodes behind one address.
+# libraries of one hub, against three nodes behind one address; faults of nodes, ways and
+# databases, in the long form, which measures (docs/performance.md). ROUNDS=3 MACHINES=300
+# make it longer. The tests print their tables.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -17,3 +19,7 @@ step "the end-to-end stories, against three hub nodes"
 KITH_BIN=$PWD/build/nodes/kith go test -tags llama -count=1 -timeout 20m ./e2e -run TestScripts -skip 'TestScripts/(backup|nodes)$'
 step "the official client libraries, against three hub nodes"
 (cd e2e/clients && KITH_BIN="$PWD/../../build/nodes/kith" go test -count=1 -timeout 10m ./...)
+step "faults, costs: three nodes, a primary and a standby, a proxy on every way"
+KITH_BIN=$PWD/bin/kith go test -count=1 -timeout 3h ./e2e/cluster -v -long -rounds "${ROUNDS:-1}" -machines "${MACHINES:-60}" -failovers 20
+step "memory of 100,000 machines at other nodes"
+go test ./internal/registry -run xxx -bench Announced -benchtime 3x

@@ -2,7 +2,8 @@
 # Installs what the tests need and this machine lacks: the official client
 # libraries for JavaScript, a C compiler (the race detector wants one),
 # PostgreSQL's server, nginx for the bench's smoke run, Chromium for the pages
-# that attack, tmux for what a person sees in a terminal.
+# that attack, tmux for what a person sees in a terminal, and for deploy/ HAProxy,
+# promtool, systemd-analyze and openssl.
 set -euo pipefail
 
 "$(dirname "$0")/npm-ci.sh" e2e/clients "the client libraries for JavaScript"
@@ -16,13 +17,25 @@ command -v nginx >/dev/null || missing+=(nginx-light)
 command -v curl >/dev/null || missing+=(curl)
 command -v tmux >/dev/null || missing+=(tmux)
 command -v chromium >/dev/null || command -v chromium-browser >/dev/null || command -v google-chrome >/dev/null || missing+=(chromium)
-[ ${#missing[@]} -eq 0 ] && exit 0
+command -v haproxy >/dev/null || missing+=(haproxy)
+command -v systemd-analyze >/dev/null || missing+=(systemd)
+command -v openssl >/dev/null || missing+=(openssl)
+promtool=; command -v promtool >/dev/null || promtool=promtool
+[ ${#missing[@]} -eq 0 ] && [ -z "$promtool" ] && exit 0
 
-echo "installing ${missing[*]}"
+echo "installing ${missing[*]} $promtool"
 if ! command -v apt-get >/dev/null; then
-  echo "make: cannot install ${missing[*]} here: this machine has no apt-get; install them by hand, then run make test again" >&2
+  echo "make: cannot install ${missing[*]} $promtool here: this machine has no apt-get; install them by hand, then run make test again" >&2
   exit 1
 fi
 as_root=(); [ "$(id -u)" -eq 0 ] || as_root=(sudo)
 "${as_root[@]}" apt-get update -qq
-DEBIAN_FRONTEND=noninteractive "${as_root[@]}" apt-get install -y -qq --no-install-recommends "${missing[@]}" >/dev/null
+if [ ${#missing[@]} -gt 0 ]; then
+  DEBIAN_FRONTEND=noninteractive "${as_root[@]}" apt-get install -y -qq --no-install-recommends "${missing[@]}" >/dev/null
+fi
+if [ -n "$promtool" ]; then # alone: Debian's package prometheus would run a server here
+  folder=$(mktemp -d)
+  (cd "$folder" && apt-get download -qq prometheus && dpkg-deb --fsys-tarfile prometheus_*.deb | tar -x ./usr/bin/promtool)
+  "${as_root[@]}" install "$folder/usr/bin/promtool" /usr/local/bin/promtool
+  rm -r "$folder"
+fi

@@ -21,7 +21,11 @@ step "how long a right outlives its end, in false time"
 go test -tags llama -count=1 ./internal/sim -run TestRevocations -v | grep -v '^=== \|^ *--- '
 step "the binaries, as members get them"
 make --no-print-directory build build-slim
+step "releases: archives, packages, installer, image"
+(cd scripts/release && go test -count=1 -timeout 10m ./...)
 step "end to end, separate processes"
 go test -tags llama -count=1 -timeout 20m ./e2e/...
+step "deploy: Helm, Compose, HAProxy, systemd, alerts and dashboard, read by their own tools"
+(cd deploy && go vet ./... && KITH_BIN="$PWD/../bin/kith-slim" go test -count=1 -timeout 10m ./...)
 step "the official client libraries"
 (cd e2e/clients && KITH_BIN="$PWD/../../bin/kith" go test -count=1 -timeout 10m ./...)

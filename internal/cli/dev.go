@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"time"
 
@@ -19,6 +20,7 @@ import (
 	"github.com/kith/kith/internal/api"
 	"github.com/kith/kith/internal/daemon"
 	"github.com/kith/kith/internal/llama"
+	"github.com/kith/kith/internal/llamaserver"
 )
 
 const (
@@ -108,8 +110,8 @@ func (a *app) runDevDaemon(ctx context.Context, data string, config *daemonFile,
 		return err
 	}
 	a.progress("starting the engine and the daemon")
-	m := &daemonProcess{config: config, builtinOnly: true, flag: "--local", log: log}
-	hasEngine := llama.Available() == nil
+	m := &daemonProcess{config: config, builtinOnly: llama.Available() == nil, flag: "--local", log: log}
+	hasEngine := m.builtinOnly || llamaserver.Find(ctx) != ""
 	if hasEngine {
 		if _, err := llama.Tiny(filepath.Join(data, "models")); err != nil {
 			return err
@@ -294,6 +296,18 @@ func (a *app) progress(what string) {
 	_, _ = lipgloss.Fprint(a.err, "\r\x1b[K"+what)
 }
 
+// installEngine is how to install a llama-server on the system.
+func installEngine(system string) string {
+	switch system {
+	case "darwin":
+		return "To run the small model, `brew install llama.cpp` and start again."
+	case "windows":
+		return "To run the small model, `winget install llama.cpp` and start again."
+	default:
+		return "To run the small model, install llama.cpp's llama-server on the PATH and start again."
+	}
+}
+
 // showNetwork prints lines to paste.
 func (a *app) showNetwork(n network, data string) {
 	a.say("%s\n\n", strong("kith is up: a hub, a member, a key and this machine, all on loopback"))
@@ -308,7 +322,8 @@ func (a *app) showNetwork(n network, data string) {
 	line("site", n.SignIn, "signs you in, once")
 	if len(n.Models) == 0 {
 		a.say("\n%s\n", "No model to serve: this build has no engine and none was found on this machine.")
-		a.say("%s\n", faint("Start Ollama, llama.cpp's server, LM Studio or vLLM here; it is found within 15 s. Ctrl-C ends."))
+		a.say("%s\n", faint(installEngine(runtime.GOOS)))
+		a.say("%s\n", faint("Or start Ollama, LM Studio or vLLM here; it is found within 15 s. Ctrl-C ends."))
 		return
 	}
 	for i, m := range n.Models {

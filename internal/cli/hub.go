@@ -33,7 +33,7 @@ import (
 )
 
 func (a *app) hub() *cobra.Command {
-	var file, listen, data, admin string
+	var file, listen, data, admin, peerAddress string
 	var anyAdmin bool
 	cmd := &cobra.Command{
 		Use: "hub", Short: "Run a hub", Args: cobra.NoArgs,
@@ -52,6 +52,11 @@ func (a *app) hub() *cobra.Command {
 					return wrongUse("cannot use --listen %s: it %w", listen, err)
 				}
 			}
+			if peerAddress != "" {
+				if err := config.Peer.Address.UnmarshalText([]byte(peerAddress)); err != nil {
+					return wrongUse("cannot use --peer-address %s: it %w", peerAddress, err)
+				}
+			}
 			if admin != "" {
 				if err := new(address).UnmarshalText([]byte(admin)); err != nil {
 					return wrongUse("cannot use --admin %s: it %w", admin, err)
@@ -67,6 +72,7 @@ func (a *app) hub() *cobra.Command {
 	cmd.Flags().StringVar(&file, "config", "", "the configuration file (default: hub.toml in KITH_HOME)")
 	cmd.Flags().StringVar(&listen, "listen", "", "the public address (default "+defaultHub+")")
 	cmd.Flags().StringVar(&data, "data", "", "the data folder (default: hub in KITH_HOME)")
+	cmd.Flags().StringVar(&peerAddress, "peer-address", "", "the address at which other hubs reach this one (default: [peer] address)")
 	cmd.Flags().StringVar(&admin, "admin", defaultAdmin, "the address of metrics, health and profiles; empty: none")
 	cmd.Flags().BoolVar(&anyAdmin, "admin-any", false, "let --admin be an address that other computers reach")
 	return cmd

@@ -72,10 +72,11 @@ func TestConfigurationPagePackaged(t *testing.T) {
 	}
 }
 
-// packagedDefaults are the defaults of the packaged hub. Its name, the computer's, is
-// left out.
+// packagedDefaults are the defaults of the packaged hub, whose data folder
+// kith-hub.service sets. Its name, the computer's, is left out.
 func packagedDefaults() *hubFile {
 	c := defaultHubFile(packagedHome)
+	c.Hub.Data = packagedHome
 	c.Hub.Listen.Text = "127.0.0.1:8700" // tests have another
 	c.Hub.Node.Text = ""
 	return c

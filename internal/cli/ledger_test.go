@@ -2,6 +2,7 @@ package cli
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"flag"
@@ -37,8 +38,11 @@ type rig struct {
 	home   string // the daemon's
 	front  *front
 	base   string // the address of front
+	listen string // the hub's own address, and
+	health string // its admin address, where they are to be known; empty: any, and none
 	key    string
 	engine *enginetest.Engine
+	client *http.Client // nil: the default one
 
 	hub, daemon *child
 }
@@ -88,7 +92,7 @@ func (c *child) stop(t *testing.T) {
 // startHub starts the hub, with hub.toml in the daemon's home. It does not wait for it.
 func (r *rig) startHub() {
 	r.front.to.Store(nil)
-	r.hub = r.start("hub", "--json", "--listen", "127.0.0.1:0", "--data", r.dir, "--admin", "", "--config", filepath.Join(r.home, "hub.toml"))
+	r.hub = r.start("hub", "--json", "--listen", cmp.Or(r.listen, "127.0.0.1:0"), "--data", r.dir, "--admin", r.health, "--admin-any", "--config", filepath.Join(r.home, "hub.toml"))
 	go r.front.leadTo(r.hub.out)
 }
 
@@ -207,7 +211,7 @@ func (r *rig) begin(stream bool) (*http.Response, error) {
 	req.Header.Set("Content-Type", "application/json")
 	req.Header.Set("Authorization", "Bearer "+r.key)
 	req.Header.Set("Prefer", "wait=1")
-	res, err := http.DefaultClient.Do(req)
+	res, err := cmp.Or(r.client, http.DefaultClient).Do(req)
 	if err != nil {
 		cancel()
 		return nil, err

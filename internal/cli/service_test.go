@@ -61,6 +61,21 @@ func TestService(t *testing.T) {
 	check(t, kith(t, "", "service", "install"), said{1, "", "cannot run `systemctl --user daemon-reload`: exit status 1: no bus"})
 }
 
+// The packages' user unit is the one that `kith service install` writes.
+func TestPackagedService(t *testing.T) {
+	text, err := serviceTemplates.ReadFile("service/kith.service")
+	if err != nil {
+		t.Fatal(err)
+	}
+	packaged, err := os.ReadFile(filepath.Join("..", "..", "deploy", "systemd", "kith.service"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if want := strings.NewReplacer("{{program}}", "/usr/bin/kith", "{{home}}", "%h/.kith").Replace(string(text)); want != string(packaged) {
+		t.Errorf("deploy/systemd/kith.service is\n%s\nand has to be\n%s", packaged, want)
+	}
+}
+
 // The launchd agent is well-formed for any paths.
 func TestLaunchdAgent(t *testing.T) {
 	t.Setenv("HOME", "/Users/ann")

@@ -134,7 +134,7 @@ func (d *Dispatcher) send(ctx context.Context, a *attempt) (*gateway.Answer, out
 	}
 	a.gotBody = true
 	answer := &answerBody{
-		Closer: response.Body, in: response.Body, ctx: ctx, gone: gone, finish: func() { finish(answered) },
+		Closer: response.Body, in: response.Body, ctx: ctx, gone: gone, mayRun: d.mayRun, finish: func() { finish(answered) },
 	}
 	result := &gateway.Answer{Response: response, Endpoint: endpoint}
 	if a.call.Stream {
@@ -143,6 +143,9 @@ func (d *Dispatcher) send(ctx context.Context, a *attempt) (*gateway.Answer, out
 		answer.in = ahead
 	} else {
 		result.Held, err = a.call.Hold(d.cfg.Spool, response.Body, response.ContentLength)
+		if err == nil && !d.mayRun() {
+			err = errUnconfirmed
+		}
 	}
 	if err != nil {
 		out, f := classifyBreak(ctx, a.call, gone, err)

@@ -56,6 +56,21 @@ func TestClassifyBreak(t *testing.T) {
 	}
 }
 
+// A hub whose process was stopped for so long that it cannot confirm any more that a call
+// may go on does not pass on what came from the machine before.
+func TestAnswerUnconfirmed(t *testing.T) {
+	confirmed := true
+	body := &answerBody{in: strings.NewReader("one two"), ctx: t.Context(), mayRun: func() bool { return confirmed }}
+	part := make([]byte, 3)
+	if n, err := body.Read(part); n != 3 || err != nil {
+		t.Errorf("%d, %v", n, err)
+	}
+	confirmed = false
+	if n, err := body.Read(part); n != 0 || err != error(errUnconfirmed) {
+		t.Errorf("%d, %v", n, err)
+	}
+}
+
 // The hub's clock decides, but a machine whose own clock says that its hours are over
 // may refuse; the call moves on to the next (docs/faults.md#38).
 func TestFault38MachineDeclines(t *testing.T) {

@@ -61,6 +61,7 @@ type answerBody struct {
 	in     io.Reader
 	ctx    context.Context
 	gone   <-chan struct{} // closed when the machine's tunnel has ended
+	mayRun func() bool     // Dispatcher.mayRun
 	finish func()
 }
 
@@ -69,6 +70,8 @@ type answerBody struct {
 func (b *answerBody) Read(p []byte) (int, error) {
 	n, err := b.in.Read(p)
 	switch {
+	case !b.mayRun(): // the process was stopped: endUnconfirmed has not run yet
+		return 0, errUnconfirmed
 	case err == nil || err == io.EOF:
 		return n, err
 	case b.ctx.Err() != nil:

@@ -89,10 +89,9 @@ func (d *Dispatcher) endRevoked(calls []*activeCall, now time.Time) {
 // read for so long that any call may have been revoked, it ends those that run; waiting
 // calls wait on.
 func (d *Dispatcher) endUnconfirmed(now time.Time) {
-	confirmed := d.cfg.Registry.Confirmed(now.Add(-unconfirmedGrace))
 	var unchecked []*activeCall
 	for _, c := range d.active.all() {
-		if !confirmed && c.attempt.Load() != nil {
+		if !d.mayRun() && c.attempt.Load() != nil {
 			c.cancel(errUnconfirmed)
 		}
 		if c.unchecked.Load() != nil {
@@ -100,6 +99,12 @@ func (d *Dispatcher) endUnconfirmed(now time.Time) {
 		}
 	}
 	d.endRevoked(unchecked, now)
+}
+
+// mayRun reports whether changes of the store were read lately enough for running calls to
+// continue (spec/routing.md#frame-blind).
+func (d *Dispatcher) mayRun() bool {
+	return d.cfg.Registry.Confirmed(time.Now().Add(-unconfirmedGrace))
 }
 
 // endOutOfReach ends the attempt of a call on a machine that its caller no longer

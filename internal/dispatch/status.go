@@ -24,8 +24,13 @@ func (s *scheduler) status(now time.Time) (status Status) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, q := range s.queues {
-		status.Waiting += len(q.waiters)
-		status.Oldest = max(status.Oldest, now.Sub(q.waiters[0].arrived))
+		for _, c := range q.cohorts {
+			if c.node != "" {
+				continue
+			}
+			status.Waiting += len(c.waiters)
+			status.Oldest = max(status.Oldest, now.Sub(c.first.arrived))
+		}
 	}
 	return status
 }

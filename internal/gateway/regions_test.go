@@ -41,7 +41,11 @@ func edgeTo(t *testing.T, address string, set func(*Config)) *Edge {
 	c := hostedConfig(refuses(errors.New("a call of another region ran here")))
 	c.Identify, c.Region, c.Regions = byRegion, "eu", map[string]*url.URL{"us": at}
 	c.Finished = func(*Call, Outcome) { t.Error("a call of another region was recorded") }
-	c.Refused = c.Finished
+	c.Refused = func(call *Call, _ Outcome) {
+		if call.Caller != (Caller{}) {
+			t.Errorf("a call of another region was refused as one of %+v", call.Caller)
+		}
+	}
 	if set != nil {
 		set(&c)
 	}

@@ -80,15 +80,20 @@ func (m *callMetrics) count(call *gateway.Call, out gateway.Outcome) {
 	m.calls.WithLabelValues(code, call.Endpoint.Path(), dialectOf(call.Endpoint)).Inc()
 }
 
-// finished takes a call that reached dispatch.
-func (h *Hub) finished(call *gateway.Call, out gateway.Outcome) {
-	m, route := &h.metrics, call.Endpoint.Path()
+// observe counts and times a call that reached dispatch.
+func (m *callMetrics) observe(call *gateway.Call, out gateway.Outcome) {
 	m.count(call, out)
+	route := call.Endpoint.Path()
 	m.wait.WithLabelValues(route).Observe(call.Trace.Waited.Seconds())
 	m.duration.WithLabelValues(route).Observe(out.Duration.Seconds())
 	if out.FirstByte > 0 {
 		m.firstByte.WithLabelValues(route).Observe(out.FirstByte.Seconds())
 	}
+}
+
+// finished takes a call that reached dispatch.
+func (h *Hub) finished(call *gateway.Call, out gateway.Outcome) {
+	h.metrics.observe(call, out)
 	h.calls.Finished(call, out)
 }
 
@@ -114,6 +119,7 @@ type reading struct {
 	now    time.Time
 	live   registry.Status
 	calls  dispatch.Status
+	grants dispatch.Grants
 	ledger ledger.Status
 	spool  spool.Use
 	pool   store.Pool
@@ -188,6 +194,7 @@ var stateValues = []stateMetric{
 var (
 	peerUp      = prometheus.NewDesc("kith_peer_up", "Whether another hub of the region that is alive is connected to this one.", []string{"peer"}, nil)
 	peerLag     = prometheus.NewDesc("kith_peer_state_age_seconds", "Age of what this hub knows of another one's machines.", []string{"peer"}, nil)
+	grantEnds   = prometheus.NewDesc("kith_grants_total", "Slots that this hub offered to calls that wait at other ones, by what resulted.", []string{"outcome"}, nil)
 	forwardEnds = prometheus.NewDesc("kith_forwards_total", "Requests that this hub sent on to the hub of a machine, by how they ended.", []string{"outcome"}, nil)
 )
 
@@ -199,6 +206,7 @@ func (s stateMetrics) Describe(descs chan<- *prometheus.Desc) {
 	descs <- peerUp
 	descs <- peerLag
 	descs <- forwardEnds
+	descs <- grantEnds
 }
 
 // Collect implements prometheus.Collector.
@@ -215,6 +223,11 @@ func (s stateMetrics) Collect(out chan<- prometheus.Metric) {
 			out <- prometheus.MustNewConstMetric(peerLag, prometheus.GaugeValue, age, p.Name)
 		}
 	}
+	for outcome, n := range map[string]int64{
+		"taken": r.grants.Taken, "gone": r.grants.Gone, "declined": r.grants.Declined, "lost": r.grants.Lost, "expired": r.grants.Expired,
+	} {
+		out <- prometheus.MustNewConstMetric(grantEnds, prometheus.CounterValue, float64(n), outcome)
+	}
 	for outcome, n := range r.live.Forwards {
 		out <- prometheus.MustNewConstMetric(forwardEnds, prometheus.CounterValue, float64(n), outcome)
 	}
@@ -224,7 +237,7 @@ func (s stateMetrics) Collect(out chan<- prometheus.Metric) {
 func (s stateMetrics) read() reading {
 	now := time.Now()
 	r := reading{
-		now: now, live: s.live.Status(now), calls: s.calls.Status(now), ledger: s.ledger.Status(), spool: s.edge.Spool.Use(),
+		now: now, live: s.live.Status(now), calls: s.calls.Status(now), grants: s.calls.Grants(), ledger: s.ledger.Status(), spool: s.edge.Spool.Use(),
 		ready: s.Ready(now) == nil,
 	}
 	if s.cfg.DB != nil {

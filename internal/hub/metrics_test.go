@@ -134,11 +134,21 @@ kith_call_first_byte_seconds_count{route="/v1/chat/completions"} 1
 	}
 }
 
-// TestCountingAllocatesNothing holds the cost of the metrics of one call.
-func TestCountingAllocatesNothing(t *testing.T) {
+// TestObservingAllocatesNothing holds the cost of the metrics of one call.
+func TestObservingAllocatesNothing(t *testing.T) {
 	m := newCallMetrics()
-	call := &gateway.Call{Endpoint: fleet.Messages}
-	if n := testing.AllocsPerRun(100, func() { m.count(call, gateway.Outcome{}) }); n != 0 {
+	call, out := &gateway.Call{Endpoint: fleet.Messages}, gateway.Outcome{FirstByte: time.Second, Duration: time.Minute}
+	m.observe(call, out)
+	if n := testing.AllocsPerRun(100, func() { m.observe(call, out) }); n != 0 {
 		t.Errorf("%v allocations a call", n)
+	}
+}
+
+// BenchmarkObserve is what the metrics of one call cost.
+func BenchmarkObserve(b *testing.B) {
+	m := newCallMetrics()
+	call, out := &gateway.Call{Endpoint: fleet.Messages}, gateway.Outcome{FirstByte: time.Second, Duration: time.Minute}
+	for b.Loop() {
+		m.observe(call, out)
 	}
 }

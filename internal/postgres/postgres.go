@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/url"
 	"os"
 	"os/exec"
@@ -44,6 +45,7 @@ type Config struct {
 type Server struct {
 	programs string         // the folder of its programs
 	folder   string         // of its socket
+	port     string         // of its socket too
 	data     string         // the folder of its data
 	life     io.WriteCloser // the script's standard input: open as long as this process lives
 	script   *exec.Cmd
@@ -65,17 +67,18 @@ func Start(c Config) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &Server{programs: programs, folder: folder, data: c.Data, script: exec.Command("/bin/sh", "-c", script)}
+	s := &Server{programs: programs, folder: folder, port: "5432", data: c.Data, script: exec.Command("/bin/sh", "-c", script)}
 	if s.data == "" {
 		s.data = filepath.Join(folder, "data")
 	}
-	settings := []string{"max_connections=300", "listen_addresses="}
+	host := ""
 	if c.Listen != "" {
-		host, port, _ := strings.Cut(c.Listen, ":")
-		settings = []string{"max_connections=300", "listen_addresses=" + host, "port=" + port}
+		if host, s.port, err = net.SplitHostPort(c.Listen); err != nil {
+			return nil, err
+		}
 	}
 	options := ""
-	for _, setting := range append(settings, c.Settings...) {
+	for _, setting := range append([]string{"max_connections=300", "listen_addresses=" + host, "port=" + s.port}, c.Settings...) {
 		options += " -c " + setting
 	}
 	s.script.Env = append(os.Environ(), "PROGRAMS="+programs, "DIR="+folder, "DATA="+s.data, "OPTIONS="+options, "PRIMARY="+c.Primary)
@@ -126,7 +129,7 @@ func (s *Server) command(name string) error {
 
 // Execute runs statements one by one, each its own transaction.
 func (s *Server) Execute(database string, statements ...string) error {
-	args := []string{"--no-psqlrc", "--quiet", "--set=ON_ERROR_STOP=1", "--host=" + s.folder, "--username=" + User, database}
+	args := []string{"--no-psqlrc", "--quiet", "--set=ON_ERROR_STOP=1", "--host=" + s.folder, "--port=" + s.port, "--username=" + User, database}
 	for _, statement := range statements {
 		args = append(args, "--command="+statement)
 	}
@@ -146,7 +149,7 @@ func (s *Server) Create(database string) error {
 func (s *Server) URL(database string) string {
 	u := url.URL{
 		Scheme: "postgres", User: url.User(User), Path: "/" + database,
-		RawQuery: url.Values{"host": {s.folder}}.Encode(),
+		RawQuery: url.Values{"host": {s.folder}, "port": {s.port}}.Encode(),
 	}
 	return u.String()
 }

@@ -135,6 +135,21 @@ func TestNodeOnSQLite(t *testing.T) {
 }
 
 // execute runs statements on the database, beside the store.
+// TestStoppedNode: a node that stopped in the middle of a transaction, or was cut off, keeps
+// no other one from changing the same row. Without a limit this waits for ever.
+func TestStoppedNode(t *testing.T) {
+	t.Parallel()
+	url := storetest.Postgres(t)
+	db := open(t, store.Config{URL: url})
+	newMember(t, db, "ada")
+	const change = "UPDATE members SET name = name"
+	stopped := must[*sql.Tx](t)(db.Begin(t.Context()))
+	defer func() { _ = stopped.Rollback() }()
+	_, err := stopped.ExecContext(t.Context(), change)
+	ok(t, err)
+	execute(t, url, change)
+}
+
 func execute(t *testing.T, url string, statements ...string) {
 	t.Helper()
 	raw, err := sql.Open("pgx", url)

@@ -143,6 +143,10 @@ type primary struct {
 	server  atomic.Pointer[server] // nil before the first beat
 }
 
+// idleLimit has the server end a transaction whose node stopped in the middle of it. Its
+// locks would keep other nodes from revoking a key that the node had just seen in use.
+const idleLimit = "SET idle_in_transaction_session_timeout = '5s'"
+
 var errTooOld = errors.New("the server is too old")
 
 func (p *primary) open(parsed *pgx.ConnConfig, conns int) *sql.DB {
@@ -161,6 +165,9 @@ func (p *primary) validate(ctx context.Context, conn *pgconn.PgConn) error {
 		return fmt.Errorf("%w: it is PostgreSQL %d", errTooOld, n)
 	}
 	if err := p.accept(ctx, conn); err != nil {
+		return err
+	}
+	if _, err := conn.Exec(ctx, idleLimit).ReadAll(); err != nil {
 		return err
 	}
 	var is server

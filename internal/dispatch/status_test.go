@@ -1,0 +1,23 @@
+package dispatch
+
+import (
+	"testing"
+	"time"
+
+	"github.com/kith/kith/internal/fleet"
+)
+
+// TestStatus counts the calls that came to this node; those that wait at another one are in
+// the same queue.
+func TestStatus(t *testing.T) {
+	r := newScheduler(t, 1)
+	first := r.newcomer("ann")
+	r.wait("bob", 0)
+	r.wait("ann", 1)
+	q := r.queues["m"]
+	q.insert(&waiter{arrived: noon.Add(-time.Hour), cohort: &cohort{queue: q, node: "b", query: fleet.Query{Caller: "eve", Model: "m"}}})
+	if got, want := r.status(noon.Add(time.Minute)), (Status{Waiting: 2, Oldest: time.Minute}); got != want {
+		t.Errorf("%+v, want %+v", got, want)
+	}
+	r.release(first, ran)
+}

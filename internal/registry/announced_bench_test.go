@@ -1,0 +1,109 @@
+package registry
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"runtime"
+	"testing"
+	"time"
+
+	"github.com/go-json-experiment/json"
+
+	"github.com/kith/kith/internal/fleet"
+	"github.com/kith/kith/internal/peer"
+	"github.com/kith/kith/internal/tunnel"
+)
+
+// manyFacts is a store with machines that are made when they are read, so that their
+// memory is the reader's.
+type manyFacts struct {
+	*facts
+	machines int
+}
+
+func (f manyFacts) stored(i int) fleet.StoredMachine {
+	text, _ := json.Marshal(f.offering(i))
+	return fleet.StoredMachine{
+		ID: fleet.MachineID(fmt.Sprintf("mch_01a20459-ecc3-72c1-865d-%012d", i)), Owner: fleet.MemberID(fmt.Sprintf("mem_01a20459-e2be-716f-a526-%012d", i/4)),
+		OwnerName: fmt.Sprintf("owner%d", i/4), Name: fmt.Sprintf("box%d", i),
+		Advertisement: text, LastSeen: time.Now(),
+	}
+}
+
+func (f manyFacts) offering(i int) tunnel.Advertisement {
+	ad := offering("llama", fmt.Sprintf("own-%d", i%1000))
+	ad.Name, ad.Version = fmt.Sprintf("box%d", i), tunnel.Version
+	return ad
+}
+
+func (f manyFacts) Kept(context.Context, time.Time) ([]fleet.StoredMachine, error) {
+	out := make([]fleet.StoredMachine, f.machines)
+	for i := range out {
+		out[i] = f.stored(i)
+	}
+	return out, nil
+}
+
+// BenchmarkAnnounced is a node that starts beside two others, with 50,000 machines each:
+// it reads what the store keeps of them and their complete states. A machine has two
+// models, one of them its own. MB is the memory that the registry then holds.
+func BenchmarkAnnounced(b *testing.B) {
+	const machines = 100_000
+	store := manyFacts{newFacts(), machines}
+	var states [2][]byte
+	for home := range states {
+		var st state
+		for i := home; i < machines; i += len(states) {
+			st.Machines = append(st.Machines, announced{ID: store.stored(i).ID, Generation: 1, Advertisement: store.offering(i), Load: load{Models: make([]int, 2)}})
+		}
+		text, err := json.Marshal(st)
+		if err != nil {
+			b.Fatal(err)
+		}
+		states[home] = text
+	}
+	var took time.Duration
+	var held uint64
+	for b.Loop() {
+		before := inUse()
+		began := time.Now()
+		r := New(Config{Node: "a", Region: "eu", Facts: store, Log: slog.New(slog.DiscardHandler)})
+		if err := r.load(b.Context(), time.Time{}); err != nil {
+			b.Fatal(err)
+		}
+		for home, text := range states {
+			var st state
+			if err := json.Unmarshal(text, &st); err != nil {
+				b.Fatal(err)
+			}
+			p := &peer.Peer{Node: fleet.Node{Name: fmt.Sprint("peer", home)}}
+			if err := r.applyState(b.Context(), p, &st); err != nil {
+				b.Fatal(err)
+			}
+		}
+		took += time.Since(began)
+		held += inUse() - before
+		n := 0
+		for m := range r.Snapshot().Machines() {
+			if m.Online {
+				n++
+			}
+		}
+		if n != machines {
+			b.Fatalf("%d machines are connected", n)
+		}
+		runtime.KeepAlive(r)
+	}
+	b.ReportMetric(float64(held)/float64(b.N)/1e6, "MB")
+	b.ReportMetric(took.Seconds()/float64(b.N), "s")
+}
+
+// inUse returns the bytes on the heap after a collection.
+func inUse() uint64 {
+	runtime.GC()
+	runtime.GC()
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return m.HeapAlloc
+}
