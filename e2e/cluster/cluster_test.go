@@ -1,3 +1,5 @@
+//go:build linux
+
 // Package cluster_test runs three hub nodes as processes, on a PostgreSQL primary and a
 // synchronous standby, with a proxy on every way between two of them, and machines and
 // callers in this process. Then it kills, stops and cuts off.
@@ -173,7 +175,7 @@ func (c *cluster) startNode(n *node) {
 	}
 	n.cmd = exec.Command(binary, "hub", "--config", filepath.Join(n.dir, "hub.toml"), "--data", n.dir, "--listen", n.public, "--admin", "")
 	n.cmd.Stderr = n.log
-	n.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // an interrupt is for this process
+	n.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL} // an interrupt is for this process, whose end is the node's
 	if err := n.cmd.Start(); err != nil {
 		c.t.Fatalf("%v; run make build", err)
 	}

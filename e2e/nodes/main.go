@@ -1,3 +1,5 @@
+//go:build linux
+
 // Nodes is kith for the tests of several hub nodes: `kith hub` runs three of them behind
 // one address, and `kith dev` has --nodes 3. Each other command is kith's own. Tests of
 // one hub run against three by it, as KITH_BIN (scripts/cluster.sh). It is built with the
