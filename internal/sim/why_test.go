@@ -3,6 +3,7 @@ package sim
 import (
 	"net/http"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/go-json-experiment/json"
@@ -13,6 +14,7 @@ import (
 // why returns what the member sees of a call; false: nothing.
 func (w *world) why(m *member, a *answer) (account.Trace, bool) {
 	w.t.Helper()
+	synctest.Wait() // the hub records a call after its last byte
 	r, err := http.NewRequest("GET", hubURL+"/api/why/"+a.header.Get("X-Correlation-ID"), nil)
 	w.must(err)
 	r.Header.Set("Authorization", "Bearer "+m.secret)
