@@ -3,6 +3,7 @@ package cli
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -42,6 +43,7 @@ type ownEngines struct {
 	supervisor *llama.Supervisor // nil: as pool
 	failed     chan error        // why the built-in engine does not run
 	changed    chan struct{}     // buffered: all has changed
+	said       map[string]bool   // problems that are logged already
 	lookNow    chan struct{}     // buffered: the folders are to be read
 }
 
@@ -159,27 +161,31 @@ func (o *ownEngines) look() { notify(o.lookNow) }
 
 // follow offers what the model folders hold, until ctx ends.
 func (o *ownEngines) follow(ctx context.Context, group *errgroup.Group, d *daemon.Daemon) error {
+	var events <-chan fsnotify.Event
+	var lost <-chan error
 	watch, err := fsnotify.NewWatcher()
 	if err != nil {
 		o.log.Warn("cannot watch the model folders; they are read once a minute", "error", err)
-		watch = &fsnotify.Watcher{} // without events
 	} else {
 		defer watch.Close()
+		events, lost = watch.Events, watch.Errors
 	}
 	ticker := time.NewTicker(lookEvery)
 	defer ticker.Stop()
 	for settled := time.After(0); ; {
 		select {
-		case <-watch.Events:
+		case <-events:
 			settled = time.After(settledAfter)
-		case <-watch.Errors: // events were lost
+		case <-lost:
 			settled = time.After(settledAfter)
 		case <-ticker.C:
 			settled = time.After(0)
 		case <-o.lookNow:
 			settled = time.After(0)
 		case <-settled:
-			o.watchFolders(watch)
+			if watch != nil {
+				o.watchFolders(watch)
+			}
 			o.update(ctx, group, d)
 		case <-o.changed:
 			o.report(d)
@@ -199,10 +205,20 @@ func (o *ownEngines) update(ctx context.Context, group *errgroup.Group, d *daemo
 	if err == nil {
 		err = o.set(ctx, group, files)
 	}
-	if err != nil && ctx.Err() == nil {
+	if err != nil && ctx.Err() == nil && o.first(err) {
 		o.log.Error("cannot serve what the model folders hold now", "error", err)
 		d.ReportError("%v", err)
 	}
+}
+
+// first reports whether a problem, which is found again each minute, is new.
+func (o *ownEngines) first(problem error) bool {
+	if o.said == nil {
+		o.said = make(map[string]bool)
+	}
+	again := o.said[problem.Error()]
+	o.said[problem.Error()] = true
+	return !again
 }
 
 // report logs which models cannot be served.
@@ -224,7 +240,7 @@ func (o *ownEngines) watchFolders(watch *fsnotify.Watcher) {
 		}
 		folders, _ := modelFolders(path) // the rest is read once a minute
 		for _, folder := range folders {
-			if err := watch.Add(folder); err != nil && !errors.Is(err, fsnotify.ErrClosed) {
+			if err := watch.Add(folder); err != nil && !errors.Is(err, fsnotify.ErrClosed) && o.first(fmt.Errorf("%s: %w", folder, err)) {
 				o.log.Warn("cannot watch a model folder; it is read once a minute", "folder", folder, "error", err)
 			}
 		}
