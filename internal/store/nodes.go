@@ -71,6 +71,9 @@ func (db *DB) beat(ctx context.Context, after fleet.Position) (update fleet.Upda
 // SetNodeState sets the state of a node, which the node and all others read with their
 // next beat; ErrNotFound if there is none of that name. On SQLite there is none.
 func (db *DB) SetNodeState(ctx context.Context, name, state string) error {
+	if db.flavor.primary == nil {
+		return db.wrap(ErrNotFound, "set the state of node %q", name)
+	}
 	n, err := db.query.SetNodeState(ctx, name, state)
 	if err == nil && n == 0 {
 		err = ErrNotFound

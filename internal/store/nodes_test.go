@@ -48,6 +48,28 @@ func TestBeat(t *testing.T) {
 	same(t, update.Nodes, []fleet.Node{a, b})
 }
 
+// TestNodeState: any node sets the state of another one, which all read with their next
+// beat; a node that ends in order is gone. On SQLite there are no nodes.
+func TestNodeState(t *testing.T) {
+	t.Parallel()
+	config := store.Config{URL: storetest.Postgres(t)}
+	db, other := open(t, config), open(t, config)
+	ok(t, db.StartNode(t.Context(), aNode("a", "first")))
+	ok(t, other.StartNode(t.Context(), aNode("b", "second")))
+	fails(t, db.SetNodeState(t.Context(), "c", fleet.NodeDraining), store.ErrNotFound)
+	ok(t, db.SetNodeState(t.Context(), "b", fleet.NodeDraining))
+	update := must[fleet.Update](t)(other.Facts("eu").Poll(t.Context(), fleet.Position{}))
+	same(t, []string{update.Nodes[0].State, update.Nodes[1].State}, []string{"ready", fleet.NodeDraining})
+	ok(t, other.EndNode(t.Context()))
+	_, err := other.Facts("eu").Poll(t.Context(), update.Position)
+	fails(t, err, fleet.ErrReplaced)
+	same(t, len(must[fleet.Update](t)(db.Facts("eu").Poll(t.Context(), fleet.Position{})).Nodes), 1)
+
+	alone := open(t, store.Config{Path: storetest.SQLite(t)})
+	fails(t, alone.SetNodeState(t.Context(), "a", fleet.NodeDraining), store.ErrNotFound)
+	ok(t, alone.EndNode(t.Context()))
+}
+
 // confirms polls until the store confirms.
 func confirms(t *testing.T, db *store.DB, after fleet.Position) fleet.Update {
 	t.Helper()
