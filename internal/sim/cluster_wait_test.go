@@ -282,7 +282,8 @@ func (h *crowded) compare() {
 				ahead = r.at.Sub(b.began)
 			}
 			// A call that begins to run at that time elsewhere does not wait any more.
-			if by := min(ahead, starts[b].Sub(r.at)); by > passed {
+			by := min(ahead, starts[b].Sub(r.at))
+			if by > passed && (by <= mostPassed || !h.refused(b)) {
 				passed, passedOf = by, b
 			}
 		}
@@ -292,6 +293,14 @@ func (h *crowded) compare() {
 			h.idle = append(h.idle, r.at.Sub(freed))
 		}
 	}
+}
+
+// refused reports whether a machine refused the call before it ran, or it ran on several.
+// Such a machine is left out for a while (spec/routing.md#left-out), which a central queue
+// does not know.
+func (h *crowded) refused(a *answer) bool {
+	why, _ := h.w.why(a.by, a)
+	return len(why.Tries) > 1
 }
 
 // freed returns when the slot of a run became free: the latest end of a run after which a
