@@ -50,10 +50,17 @@ func fakeRelease(t *testing.T, version string) *release {
 // libraries, which were not fetched.
 func withLibraries(t *testing.T, source string) string {
 	folder := t.TempDir()
-	for _, name := range []string{"LICENSE", "README.md", "CHANGELOG.md", "install.sh", "packaging", "deploy"} {
+	for _, name := range []string{"packaging", "deploy"} {
 		if err := os.Symlink(filepath.Join(source, name), filepath.Join(folder, name)); err != nil {
 			t.Fatal(err)
 		}
+	}
+	for _, name := range []string{"LICENSE", "README.md", "CHANGELOG.md", "install.sh"} { // a package has a link as a link
+		text, err := os.ReadFile(filepath.Join(source, name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		write(t, filepath.Join(folder, name), string(text), 0o644)
 	}
 	for _, target := range targets {
 		if target.libraries() != "" {
