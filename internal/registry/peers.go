@@ -15,20 +15,12 @@ import (
 	"github.com/kith/kith/internal/peer"
 )
 
-// follower follows one other node of the region.
-type follower struct {
-	incarnation string
-	connected   func() bool
-	cancel      context.CancelFunc
-}
-
 // followPeers follows the other nodes that the store has, until ctx ends.
 func (r *Registry) followPeers(ctx context.Context) {
 	var running sync.WaitGroup
 	defer running.Wait()
-	following := make(map[string]follower)
 	for {
-		r.updatePeers(ctx, following, &running)
+		r.updatePeers(ctx, &running)
 		select {
 		case <-r.polled:
 		case <-ctx.Done():
@@ -39,7 +31,7 @@ func (r *Registry) followPeers(ctx context.Context) {
 
 // updatePeers follows each node of the region that beats, and stops following those
 // that ended or whose name another process took.
-func (r *Registry) updatePeers(ctx context.Context, following map[string]follower, running *sync.WaitGroup) {
+func (r *Registry) updatePeers(ctx context.Context, running *sync.WaitGroup) {
 	nodes := make(map[string]Node)
 	var trusted []fleet.Node
 	for _, n := range r.Nodes(time.Now()) {
@@ -49,21 +41,21 @@ func (r *Registry) updatePeers(ctx context.Context, following map[string]followe
 		}
 	}
 	r.config.Peers.Trust(trusted)
-	for name, f := range following {
-		if n, ok := nodes[name]; !ok || n.Incarnation != f.incarnation || !n.Alive && !f.connected() {
+	r.followed.Range(func(name, value any) bool {
+		f := value.(*followed)
+		if n, ok := nodes[name.(string)]; !ok || n.Incarnation != f.peer.Node.Incarnation || !n.Alive && !f.peer.IsConnected() {
 			f.cancel()
-			delete(following, name)
 			r.followed.Delete(name)
 		}
-	}
+		return true
+	})
 	for name, n := range nodes {
-		if _, ok := following[name]; ok || !n.Alive {
+		if r.followedNode(name) != nil || !n.Alive {
 			continue
 		}
 		p := r.config.Peers.Peer(n.Node)
 		within, cancel := context.WithCancel(ctx)
-		following[name] = follower{n.Incarnation, p.IsConnected, cancel}
-		r.followed.Store(name, &followed{peer: p})
+		r.followed.Store(name, &followed{peer: p, cancel: cancel})
 		running.Go(func() { p.Run(within) })
 		running.Go(func() { r.followPeer(within, p) })
 	}
@@ -78,9 +70,7 @@ func (r *Registry) followPeer(ctx context.Context, p *peer.Peer) {
 			return
 		}
 		r.config.Log.Info("connected to another hub node", "node", p.Node.Name)
-		r.peers.Store(p.Node.Name, p)
 		r.pollPeer(ctx, p, lost)
-		r.peers.Delete(p.Node.Name)
 		r.loseNode(p.Node.Name)
 		r.applyWaiting(p, &waitingState{})
 		r.notifyRoom(r.loseUse(p.Node.Name))

@@ -133,7 +133,6 @@ type Registry struct {
 	drainOnce sync.Once
 	announcer announcer
 	waiting   waitingAnnouncer
-	peers     sync.Map // names of connected nodes → *peer.Peer
 	followed  sync.Map // name of a node that this one follows → *followed
 	forwards  forwardCounts
 	stopped   atomic.Bool

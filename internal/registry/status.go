@@ -67,9 +67,10 @@ func (r *Registry) Status(now time.Time) Status {
 
 // followed is another node that this one follows.
 type followed struct {
-	peer  *peer.Peer
-	heard atomic.Pointer[time.Time] // when its state was last learned; nil: not yet
-	calls atomic.Int64              // that it serves, as it said then
+	peer   *peer.Peer
+	cancel context.CancelFunc        // stops following it
+	heard  atomic.Pointer[time.Time] // when its state was last learned; nil: not yet
+	calls  atomic.Int64              // that it serves, as it said then
 }
 
 // hear records that the state of a node was learned now.

@@ -307,8 +307,8 @@ const (
 
 // SendGrant offers a held slot to the node of a waiting call.
 func (r *Registry) SendGrant(ctx context.Context, node string, g Grant) GrantOutcome {
-	found, ok := r.peers.Load(node)
-	if !ok {
+	f := r.followedNode(node)
+	if f == nil {
 		return GrantLost
 	}
 	body, err := json.Marshal(g)
@@ -319,7 +319,7 @@ func (r *Registry) SendGrant(ctx context.Context, node string, g Grant) GrantOut
 	if err != nil {
 		return GrantLost
 	}
-	response, err := found.(*peer.Peer).RoundTrip(request)
+	response, err := f.peer.RoundTrip(request)
 	if err != nil {
 		return GrantLost
 	}
