@@ -6,11 +6,12 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/kith/kith/internal/pull"
 )
 
 // modelFile is a model in GGUF files of this machine.
@@ -21,9 +22,6 @@ type modelFile struct {
 	Version   string // changes with the files
 }
 
-// partName matches the end of the name of a part of a model.
-var partName = regexp.MustCompile(`-([0-9]{5})-of-[0-9]{5}$`)
-
 // modelFiles returns the models at the configured paths. The name of a file without its
 // extension and part is the model's id; of two with one id the first counts. A folder is
 // searched with its folders, where a file whose name begins with mmproj belongs to the
@@ -31,7 +29,7 @@ var partName = regexp.MustCompile(`-([0-9]{5})-of-[0-9]{5}$`)
 func modelFiles(paths []string) ([]modelFile, error) {
 	var files []modelFile
 	add := func(path, projector string) {
-		m := modelFile{ID: modelID(path), Path: path, Projector: projector, Version: versionOf(path) + versionOf(projector)}
+		m := modelFile{ID: pull.ModelID(filepath.Base(path)), Path: path, Projector: projector, Version: versionOf(path) + versionOf(projector)}
 		if !slices.ContainsFunc(files, func(other modelFile) bool { return other.ID == m.ID }) {
 			files = append(files, m)
 		}
@@ -83,21 +81,16 @@ func isFolder(path string) bool {
 func ggufIn(folder string) (models []string, projector string) {
 	entries, _ := os.ReadDir(folder)
 	for _, entry := range entries {
-		name, ok := strings.CutSuffix(entry.Name(), ".gguf")
-		switch part := partName.FindStringSubmatch(name); {
-		case !ok, isFolder(filepath.Join(folder, entry.Name())):
-		case strings.HasPrefix(strings.ToLower(name), "mmproj"):
-			projector = filepath.Join(folder, entry.Name())
-		case part == nil || part[1] == "00001":
-			models = append(models, filepath.Join(folder, entry.Name()))
+		path := filepath.Join(folder, entry.Name())
+		switch {
+		case filepath.Ext(path) != ".gguf", isFolder(path):
+		case pull.IsProjector(entry.Name()):
+			projector = path
+		case pull.IsFirstPart(entry.Name()):
+			models = append(models, path)
 		}
 	}
 	return models, projector
-}
-
-// modelID returns the id of the model in a file.
-func modelID(path string) string {
-	return partName.ReplaceAllString(strings.TrimSuffix(filepath.Base(path), ".gguf"), "")
 }
 
 // versionOf returns what changes with a file's contents.

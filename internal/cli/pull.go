@@ -118,7 +118,14 @@ func (a *app) pullModel(ctx context.Context, reference string) error {
 	a.progress("looking for " + reference)
 	model, err := source.Resolve(ctx, reference)
 	if errors.Is(err, pull.ErrUnknown) {
-		return wrongUse("%s: %w; `kith pull` lists names, and hf.co/ORG/REPO:QUANT names a model of the model hub", doing, err)
+		like := ""
+		near := slices.MinFunc(pull.List(), func(a, b pull.Listed) int {
+			return cmp.Compare(distance(reference, a.Name), distance(reference, b.Name))
+		})
+		if distance(reference, near.Name) <= max(2, len(reference)/3) {
+			like = fmt.Sprintf(", did you mean %q?", near.Name)
+		}
+		return wrongUse("%s: %w%s; `kith pull` lists names, and hf.co/ORG/REPO:QUANT names a model of the model hub", doing, err, like)
 	}
 	if err != nil {
 		return fmt.Errorf("%s: %w", doing, err)
@@ -144,22 +151,26 @@ func (a *app) pullModel(ctx context.Context, reference string) error {
 	if server != "" || llama.Available() == nil {
 		a.progress("waiting for the daemon to offer it")
 		running, problem = a.awaitOffered(ctx, model.ID)
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
 	}
 	done.Served = running && problem == ""
 	a.progress("")
-	return a.print(done, func() { a.showPulled(done, model, server, running, problem) })
+	if err := a.print(done, func() { a.showPulled(done, model, server, running) }); err != nil || problem == "" {
+		return err
+	}
+	return failure{exitNoCapacity, fmt.Errorf("cannot serve %s on this machine: %s; `kith models rm %s` deletes its files", model.ID, problem, model.ID)}
 }
 
-func (a *app) showPulled(done pulled, model *pull.Model, server string, running bool, problem string) {
+func (a *app) showPulled(done pulled, model *pull.Model, server string, running bool) {
 	a.say("%s  %s\n", strong(done.ID), faint(done.Files[0]))
 	switch {
-	case problem != "":
-		a.say("this machine cannot serve it: %s\n", problem)
-	case running:
+	case done.Served:
 		a.say("the daemon offers it; try it with `kith run %s`\n", done.ID)
 	case server == "" && llama.Available() != nil:
 		a.say("this kith has no engine: install llama.cpp, so that llama-server is on the PATH, and start `kith serve`\n")
-	default:
+	case !running:
 		a.say("start the daemon with `kith serve`, and it offers this model\n")
 	}
 	if model.TakesImages && server == "" {
@@ -200,7 +211,7 @@ func (a *app) awaitOffered(ctx context.Context, id string) (running bool, proble
 		case <-late:
 			return true, "the daemon does not offer it yet; `kith status` says more"
 		case <-ctx.Done():
-			return true, "interrupted"
+			return true, ""
 		}
 	}
 }
@@ -303,7 +314,7 @@ func deleteModel(m modelFile) (freed int64, err error) {
 		path := filepath.Join(folder, e.Name())
 		switch info, err := os.Stat(path); {
 		case err != nil || !strings.HasSuffix(e.Name(), ".gguf"):
-		case modelID(path) == m.ID:
+		case pull.ModelID(e.Name()) == m.ID:
 			if err := os.Remove(path); err != nil {
 				return freed, err
 			}

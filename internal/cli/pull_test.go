@@ -50,6 +50,7 @@ func TestPull(t *testing.T) {
 	write(t, filepath.Join(home, "config.toml"), "[discovery]\nenabled = false\n[daemon]\nlisten = \"127.0.0.1:0\"\n")
 
 	check(t, kith(t, "", "pull", "words"), said{2, "", "`kith pull` lists names"})
+	check(t, kith(t, "", "pull", "qwen3-4"), said{2, "", `did you mean "qwen3-4b"?`})
 	check(t, kith(t, "", "pull", "ann/words:Q5"), said{1, "", "add one after a colon: Q4_K_M, Q8_0"})
 	got := kith(t, "", "pull", "ann/words:Q4_K_M", "--json")
 	path := filepath.Join(home, "models", "words-Q4_K_M.gguf")
@@ -65,7 +66,7 @@ func TestPull(t *testing.T) {
 	if got := kith(t, "", "run", "words-Q4_K_M", "Hello"); got.status != 0 || got.out == "" {
 		t.Errorf("%+v", got)
 	}
-	if got := kith(t, "", "pull", "ann/words:Q8_0"); got.status != 0 || !strings.Contains(got.out, "cannot serve it: cannot read the model file; is it GGUF") {
+	if got := kith(t, "", "pull", "ann/words:Q8_0"); got.status != exitNoCapacity || !strings.HasPrefix(got.out, "words-Q8_0") || !strings.Contains(got.err, "cannot read the model file; is it GGUF") || !strings.Contains(got.err, "`kith models rm words-Q8_0`") {
 		t.Errorf("%+v", got)
 	}
 	if got := kith(t, "", "status"); !strings.Contains(got.out, "kith for words-Q8_0") || !strings.Contains(got.out, "is it GGUF") {

@@ -18,11 +18,9 @@ var (
 	partName = regexp.MustCompile(`-([0-9]{5})-of-([0-9]{5})$`)
 )
 
-// projectorPrefix begins the name of the file that turns images into tokens.
-const projectorPrefix = "mmproj"
-
-// isProjector reports whether a file of that name turns images into tokens.
-func isProjector(name string) bool { return strings.HasPrefix(strings.ToLower(name), projectorPrefix) }
+// IsProjector reports whether a file of that name turns images into tokens, for the models
+// beside it.
+func IsProjector(name string) bool { return strings.HasPrefix(strings.ToLower(name), "mmproj") }
 
 // variant is one quantization of a repository's model: one file, or its parts in order.
 type variant struct {
@@ -36,7 +34,7 @@ func variantsOf(all []entry) []variant {
 	var found []variant
 	for _, e := range all {
 		name, ok := strings.CutSuffix(path.Base(e.Path), ".gguf")
-		if !ok || e.Type == "directory" || isProjector(name) {
+		if !ok || e.Type == "directory" || IsProjector(name) {
 			continue
 		}
 		name = partName.ReplaceAllString(name, "")
@@ -65,7 +63,7 @@ func choose(all []entry, choice string) ([]entry, error) {
 		return nil, errors.New("it has no GGUF file: look for a repository with GGUF in its name")
 	}
 	fits := func(v variant) bool {
-		return strings.EqualFold(v.quant, choice) || strings.EqualFold(path.Base(v.name), idOf(choice))
+		return strings.EqualFold(v.quant, choice) || strings.EqualFold(path.Base(v.name), ModelID(choice))
 	}
 	if choice == "" {
 		if len(found) == 1 {
@@ -108,16 +106,23 @@ func projectorOf(all []entry) *entry {
 	}
 	for i := range all {
 		e := &all[i]
-		if name := path.Base(e.Path); e.Type != "directory" && isProjector(name) && strings.HasSuffix(name, ".gguf") && (best == nil || rank(e) < rank(best)) {
+		if name := path.Base(e.Path); e.Type != "directory" && IsProjector(name) && strings.HasSuffix(name, ".gguf") && (best == nil || rank(e) < rank(best)) {
 			best = e
 		}
 	}
 	return best
 }
 
-// idOf returns the id under which the daemon offers a model file.
-func idOf(file string) string {
+// ModelID returns the id under which a model file is offered: its name without extension,
+// and without the number of a part.
+func ModelID(file string) string {
 	return partName.ReplaceAllString(strings.TrimSuffix(path.Base(file), ".gguf"), "")
+}
+
+// IsFirstPart reports whether a file of that name is a model, or the first of its parts.
+func IsFirstPart(name string) bool {
+	part := partName.FindStringSubmatch(strings.TrimSuffix(name, ".gguf"))
+	return part == nil || part[1] == "00001"
 }
 
 // checkName refuses a name that is no plain name of a GGUF file.

@@ -77,6 +77,9 @@ var ErrUnknown = errors.New("it is no name of the list, no repository and no URL
 // Resolve returns the model that a reference names: a name of the list, hf.co/ORG/REPO
 // with :QUANT or :FILE after it, or a URL of a GGUF file.
 func (s *Source) Resolve(ctx context.Context, reference string) (*Model, error) {
+	if own, err := url.Parse(s.endpoint()); err != nil || own.Host == "" || own.Scheme != "https" && own.Scheme != "http" {
+		return nil, fmt.Errorf("HF_ENDPOINT is %q, and has to be an address such as %s", s.endpoint(), DefaultEndpoint)
+	}
 	if listed := Find(reference); listed != nil {
 		reference = listed.From
 	}
@@ -185,7 +188,7 @@ func (s *Source) resolveRepo(ctx context.Context, repo, choice string) (*Model, 
 	if err != nil {
 		return nil, fmt.Errorf("%s/%s: %w", s.endpoint(), repo, err)
 	}
-	m := &Model{ID: idOf(chosen[0].Path), Origin: s.endpoint() + "/" + repo}
+	m := &Model{ID: ModelID(chosen[0].Path), Origin: s.endpoint() + "/" + repo}
 	folder := ""
 	projector := projectorOf(all)
 	m.TakesImages = projector != nil
@@ -250,7 +253,7 @@ func (s *Source) do(r *http.Request) (*http.Response, error) {
 		if errors.As(err, &refused) {
 			err = refused.Err // without the URL, which may hold a signature
 		}
-		return nil, fmt.Errorf("%s cannot be reached: %w", r.URL.Host, err)
+		return nil, fmt.Errorf("%s cannot be reached: %w; check the network, and HF_ENDPOINT or HTTPS_PROXY if you set them", r.URL.Host, err)
 	}
 	return response, nil
 }

@@ -247,6 +247,12 @@ func TestResolveFaults(t *testing.T) {
 				t.Errorf("%s: %v", reference, err)
 			}
 		}
+		wrong := *s
+		for wrong.Endpoint = range map[string]bool{"garbage": true, "ftp://hub.test": true, "http://": true} {
+			if _, err := wrong.Resolve(t.Context(), "ann/words"); err == nil || !strings.Contains(err.Error(), "HF_ENDPOINT is") {
+				t.Errorf("endpoint %s: %v", wrong.Endpoint, err)
+			}
+		}
 		h.gated = true
 		if _, err := s.Resolve(t.Context(), "ann/words"); err == nil || !strings.Contains(err.Error(), "set HF_TOKEN") {
 			t.Errorf("without a token: %v", err)
