@@ -61,8 +61,10 @@ func loadHubFile(home, file string) (*hubFile, error) {
 		return nil, err
 	}
 	c.Hub.Data = pathIn(file, c.Hub.Data)
-	c.TLS.Certificate = pathIn(file, c.TLS.Certificate)
-	c.TLS.Key = pathIn(file, c.TLS.Key)
+	if c.TLS.Certificate != "" {
+		c.TLS.Certificate = pathIn(file, c.TLS.Certificate)
+		c.TLS.Key = pathIn(file, c.TLS.Key)
+	}
 	return c, nil
 }
 
@@ -86,6 +88,7 @@ func defaultHubFile(home string) *hubFile {
 	c.Responses.Keep.Duration = 24 * time.Hour
 	c.RateLimit.RPS, c.RateLimit.Burst, c.RateLimit.Connections = 50, 100, 200
 	c.Site.SignUp.Text = "invite"
+	c.Log.Level.Text, c.Log.Format.Text = "info", "text"
 	return c
 }
 

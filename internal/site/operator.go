@@ -28,7 +28,7 @@ type operatorData struct {
 }
 
 func (s *Site) operatorData(v *visit) (data operatorData, err error) {
-	data = operatorData{Parts: s.Health(v.Context()), Limits: s.Limits, Region: s.Region}
+	data = operatorData{Parts: s.Health(v.Context()), Limits: s.Limits(), Region: s.Region}
 	if data.Members, data.Disabled, err = s.DB.CountMembers(v.Context()); err != nil {
 		return data, err
 	}

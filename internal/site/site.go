@@ -56,8 +56,8 @@ type Config struct {
 	Call func(w http.ResponseWriter, r *http.Request, caller api.Caller)
 	// Health is how the hub's parts are, for its operator.
 	Health func(context.Context) []Part
-	// Limits are those in force, for its operator.
-	Limits []Limit
+	// Limits are those in force now, for its operator.
+	Limits func() []Limit
 }
 
 // Part is one part of a hub, and how it is.

@@ -59,7 +59,7 @@ func townOf(t *testing.T, w *world, change func(*Config)) *town {
 	c.Health = func(context.Context) []Part {
 		return []Part{{Name: "Database", Good: true, Text: "answered"}, {Name: "NATS"}}
 	}
-	c.Limits = []Limit{{Name: "Requests of one key", Value: "50 a second"}}
+	c.Limits = func() []Limit { return []Limit{{Name: "Requests of one key", Value: "50 a second"}} }
 	c.Call = func(rw http.ResponseWriter, r *http.Request, who api.Caller) { tn.call(rw, r, who) }
 	if change != nil {
 		change(&c)
