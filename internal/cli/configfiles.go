@@ -81,6 +81,11 @@ type daemonFile struct {
 		// machine; default all that you are in, and with [] none. Shares with single
 		// members are not affected.
 		Groups []string `toml:"groups"`
+		// Cache is whose prompts an engine may keep that cannot keep callers apart:
+		// "own", the default, is your own alone, and "all" everyone's. With "all" the
+		// time of an answer can reveal to others what was asked before; see
+		// docs/engines.md.
+		Cache cacheWord `toml:"cache"`
 		// Hours are when others may use this machine; default "", always.
 		Hours hours `toml:"hours"`
 		// Timezone is the IANA zone of Hours; default "", this computer's.
