@@ -13,6 +13,7 @@ import (
 	"runtime"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/pelletier/go-toml/v2"
 	"github.com/pelletier/go-toml/v2/unstable"
@@ -131,6 +132,15 @@ func (c *hubFile) contradictions() (problems []problem) {
 		problems = append(problems, wrongKey("tls.certificate", "is of no use without tls.key: set both")...)
 	case c.TLS.Certificate == "" && c.TLS.Key != "":
 		problems = append(problems, wrongKey("tls.key", "is of no use without tls.certificate: set both")...)
+	}
+	switch {
+	case c.Backup.Every.Duration == 0:
+	case c.Database.URL.text != "":
+		problems = append(problems, wrongKey("backup.every", "is for the embedded database; back up PostgreSQL with its own tools (docs/operate/backup.md)")...)
+	case c.Backup.Every.Duration < time.Minute:
+		problems = append(problems, wrongKey("backup.every", `takes "1m" or longer, or "0s" for never`)...)
+	case c.Backup.Keep == 0:
+		problems = append(problems, wrongKey("backup.keep", "takes 1 or more: with 0 no backup would stay")...)
 	}
 	return slices.Concat(problems, c.regionContradictions(), c.Site.OIDC.contradictions(), c.Site.SMTP.contradictions())
 }

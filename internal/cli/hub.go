@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"crypto/tls"
@@ -277,8 +278,12 @@ func (p *hubProcess) wire(clients *gateway.Clients) {
 			},
 		},
 		Journal: p.journal,
-		Site:    site.Config{Base: p.base, SignUp: site.SignUp(p.config.Site.SignUp.Text), Provider: p.config.Site.OIDC.provider(), Mail: p.config.Site.SMTP.mail(), FirstMade: p.removeFirstLink},
-		Log:     p.log,
+		Backups: hub.Backups{
+			Every: p.config.Backup.Every.Duration, Keep: int(p.config.Backup.Keep),
+			Folder: cmp.Or(p.config.Backup.Folder, filepath.Join(p.config.Hub.Data, "backups")),
+		},
+		Site: site.Config{Base: p.base, SignUp: site.SignUp(p.config.Site.SignUp.Text), Provider: p.config.Site.OIDC.provider(), Mail: p.config.Site.SMTP.mail(), FirstMade: p.removeFirstLink},
+		Log:  p.log,
 	}, p.records, p.live)
 }
 
