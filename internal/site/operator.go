@@ -93,6 +93,15 @@ func (s *Site) named(v *visit) (account.Member, error) {
 	return m, api.NotFound(err, "there is no such member")
 }
 
+// disableMemberQuestion asks before a member is disabled.
+func (s *Site) disableMemberQuestion(v *visit) (question, error) {
+	m, err := s.DB.Member(v.Context(), v.URL.Query().Get("member"))
+	return question{
+		Title: "Disable " + m.Name + "?", Button: "Disable the member", Action: operatorPath + "/members/disable", Back: operatorPath + "/members", Field: "member", Value: m.ID,
+		Cuts: []string{"Sessions, keys and machines of " + m.Name + " are refused within 5 seconds.", "Nothing is deleted: the member can be enabled again."},
+	}, api.NotFound(err, "there is no such member")
+}
+
 func (s *Site) disableMember(v *visit) (reply, error) {
 	m, err := s.named(v)
 	if err != nil {

@@ -253,6 +253,11 @@ func (s *Site) visit(v *visit, body []byte, late error) (out reply, err error) {
 	switch {
 	case allowed == nil, strings.HasPrefix(v.URL.Path, operatorPath) && !v.me.Operator:
 		return reply{}, fault.New(fault.RouteNotFound, "there is no such page")
+	case v.page == nil && v.Method == http.MethodGet && !strings.HasPrefix(v.URL.Path, devicePath+"/"):
+		if on := s.pageWith(&page{path: v.URL.Path}); on != nil {
+			return reply{to: on.path}, nil // a reload of what a form answered
+		}
+		return reply{to: "/"}, nil
 	case v.page == nil:
 		allow := strings.Join(allowed, ", ")
 		v.header.Set("Allow", allow)
@@ -295,7 +300,7 @@ func (s *Site) visit(v *visit, body []byte, late error) (out reply, err error) {
 // above it; nil: none.
 func (s *Site) pageWith(form *page) *page {
 	for at := form.path; at != "/"; at = path.Dir(at) {
-		if i := slices.IndexFunc(s.pages, func(p page) bool { return p.method == http.MethodGet && p.path == at }); i >= 0 {
+		if i := slices.IndexFunc(s.pages, func(p page) bool { return p.method == http.MethodGet && p.path == at && !p.asks }); i >= 0 {
 			return &s.pages[i]
 		}
 	}
