@@ -159,7 +159,7 @@ func (s *sandbox) runBlock(b block) {
 	s.t.Helper()
 	text := strings.NewReplacer(
 		"https://hub.example", "http://"+s.site, "http://127.0.0.1:8700", "http://"+s.site, "http://127.0.0.1:8701", "http://"+s.local,
-		"/backups/", s.folder+"/backups/", "https://github.com/kith/kith/releases", s.releases,
+		"/backups/", s.folder+"/backups/", "/tmp/kith-drill", s.folder+"/kith-drill", "https://github.com/kith/kith/releases", s.releases,
 	).Replace(b.text)
 	lines := strings.Split(strings.TrimSpace(text), "\n")
 	last, _, _ := strings.Cut(lines[len(lines)-1], " #")

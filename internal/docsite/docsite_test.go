@@ -102,7 +102,7 @@ func TestRendering(t *testing.T) {
 		`<h2 id="a-hub">A hub<a href="#a-hub" title="Link to this section" class="anchor">#</a></h2>`,
 		`<figure class="code-block"><figcaption>sh</figcaption><pre tabindex="0"><code>`,
 		`<div class="scroll" tabindex="0"><table>`,
-		`href="/docs/operate/database#backups"`,
+		`href="/docs/operate/backup#postgresql"`,
 	} {
 		if !strings.Contains(install.HTML, want) {
 			t.Errorf("docs/install.md has no %s", want)

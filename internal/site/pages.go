@@ -126,6 +126,7 @@ func of(may access, pages []page) []page {
 func visitorPages() []page {
 	return []page{
 		get("/", (*Site).home),
+		post("/theme", (*Site).setTheme),
 		view("/api", "api", "API", func(*Site, *visit) (api.Description, error) { return api.Describe(), nil }),
 		get(docsite.Root, (*Site).documentation),
 		get(docsite.Root+"/{page...}", (*Site).documentation),
