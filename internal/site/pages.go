@@ -127,6 +127,7 @@ func of(may access, pages []page) []page {
 func visitorPages() []page {
 	return []page{
 		get("/", (*Site).home),
+		post("/theme", (*Site).setTheme),
 		view("/api", "api", "API", func(*Site, *visit) (api.Description, error) { return api.Describe(), nil }),
 
 		view("/signin", "signin", "Sign in", (*Site).signInData),

@@ -12,7 +12,7 @@ const markdown = (() => {
       html: (token) => (token.block ? "<p>" + escape(token.raw) + "</p>" : escape(token.raw)),
       image: (token) => '<a href="' + escape(token.href) + '">' + escape(token.text || token.href) + "</a>",
       checkbox: (token) => (token.checked ? "☑ " : "☐ "),
-      code: (token) => '<pre><code class="language-' + (token.lang || "").replace(/[^\w+#.-].*/s, "") + '">' + escape(token.text) + "</code></pre>",
+      code: (token) => '<pre><code class=\'language-' + (token.lang || "").replace(/[^\w+#.-].*/s, "") + "'>" + escape(token.text) + "</code></pre>",
     },
   });
   const plain = {
