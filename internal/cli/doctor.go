@@ -3,6 +3,7 @@ package cli
 import (
 	"cmp"
 	"context"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"io"
@@ -14,6 +15,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 	"time"
 
@@ -47,9 +49,11 @@ type finding struct {
 type doctor struct {
 	*app
 	findings []finding
-	// free returns how many bytes may still be written under a folder, and lookup
-	// resolves a host. Tests replace them.
+	away     map[string]bool // addresses of hubs that did not answer as a hub does
+	// free returns how many bytes may still be written under a folder, write writes a file
+	// there, and lookup resolves a host. Tests replace them.
 	free   func(folder string) (uint64, error)
+	write  func(folder string) error
 	lookup func(ctx context.Context, host string) ([]string, error)
 }
 
@@ -58,9 +62,10 @@ func (a *app) doctor() *cobra.Command {
 		Use: "doctor", Short: "Check this machine and say what to do", Args: cobra.NoArgs,
 		Long: "Check the configuration, folders and disk, the credential, the daemon and its port, engines and models,\n" +
 			"the hub, the clock and the connection to it. If something is wrong, its cause and what to do is printed, and the\n" +
-			"command then ends with status 1.",
+			"command then ends with status 1. docs/operate/troubleshooting.md explains each of them.",
+		Example: "  kith doctor\n  kith doctor --json",
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			d := &doctor{app: a, free: freeSpace, lookup: net.DefaultResolver.LookupHost}
+			d := &doctor{app: a, away: map[string]bool{}, free: freeSpace, write: tryWrite, lookup: net.DefaultResolver.LookupHost}
 			d.examine(cmd.Context())
 			return d.report()
 		},
@@ -77,6 +82,13 @@ func (d *doctor) note(check, do, format string, args ...any) {
 
 func (d *doctor) fail(check, do, format string, args ...any) {
 	d.findings = append(d.findings, finding{check, "fail", strings.TrimPrefix(fmt.Sprintf(format, args...), "cannot continue: "), do})
+}
+
+// failed reports whether one of the checks has failed; without any named, whether any has.
+func (d *doctor) failed(checks ...string) bool {
+	return slices.ContainsFunc(d.findings, func(f finding) bool {
+		return f.State == "fail" && (len(checks) == 0 || slices.Contains(checks, f.Check))
+	})
 }
 
 // report prints the findings and returns an error if any is a failure.
@@ -105,7 +117,8 @@ func (d *doctor) report() error {
 	return fmt.Errorf("this machine has failures: %s; follow the steps above, then run `kith doctor` again", strings.Join(failed, ", "))
 }
 
-// examine makes every check. Later checks use the results of earlier ones.
+// examine makes every check. Later checks use the results of earlier ones: what follows
+// from a failure that is reported already is no failure of its own.
 func (d *doctor) examine(ctx context.Context) {
 	config, err := loadDaemonFile(d.home, "")
 	if err != nil {
@@ -125,10 +138,12 @@ func (d *doctor) examine(ctx context.Context) {
 		d.ok("credential", "%s, for its owner only", saved)
 	}
 	status, running := d.daemon(ctx, config)
-	d.engines(ctx, config, status, running)
+	if running || !d.failed("configuration") { // without its configuration it is not known where to look
+		d.engines(ctx, config, status, running)
+	}
 	if err == nil {
-		d.hub(ctx, "hub", toHub(saved.Hub, saved.Secret), "sign in again: `kith login --hub "+saved.Hub+"`")
-		if running {
+		accepted := d.hub(ctx, "hub", toHub(saved.Hub, saved.Secret), "sign in again: `kith login --hub "+saved.Hub+"`")
+		if running && (accepted || status.Tunnel.State == tunnelUp) { // else it is why the tunnel is lost or refused
 			d.line(status.Tunnel)
 		}
 	}
@@ -152,12 +167,14 @@ func (d *doctor) folders(config *daemonFile) {
 	case info.Mode().Perm()&0o022 != 0 && runtime.GOOS != "windows":
 		d.fail("folder", "run `chmod 700 "+data+"`", "other users can change %s: its mode is %04o", data, info.Mode().Perm())
 	}
-	if err := tryWrite(data); err != nil {
-		d.fail("folder", "free the disk, or make the folder yours: `chown -R $USER "+data+"`", "nothing can be written in %s: %v", data, err)
-	} else {
-		d.ok("folder", "%s can be written", data)
-	}
 	d.space("disk", data, diskNeeded, "free some: the daemon keeps its state there", true)
+	full := d.failed("disk")
+	switch err := d.write(data); {
+	case err == nil:
+		d.ok("folder", "%s can be written", data)
+	case !full:
+		d.fail("folder", "make the folder yours: `chown -R $USER "+data+"`; or set KITH_HOME to another", "nothing can be written in %s: %v", data, err)
+	}
 	for _, place := range config.Engine.Models {
 		switch info, err := os.Stat(place); {
 		case errors.Is(err, fs.ErrNotExist) && filepath.Ext(place) != ".gguf":
@@ -166,6 +183,9 @@ func (d *doctor) folders(config *daemonFile) {
 		case info.IsDir():
 			if _, err := os.ReadDir(place); err != nil {
 				d.fail("models folder", "give yourself access to it", "cannot look into %s: %v", place, err)
+				continue
+			}
+			if full {
 				continue
 			}
 			d.space("models folder", place, diskForModel, "free some before you add a model", false)
@@ -215,6 +235,9 @@ func (d *doctor) daemon(ctx context.Context, config *daemonFile) (status daemon.
 	_, err := control(config.Daemon.Data).call(ctx, "ask the daemon", request{http.MethodGet, "/status", nil}, &status)
 	if err == nil {
 		d.ok("daemon", "listens on %s, version %s", status.Local, status.Version)
+		if mine := thisBuild().Version; status.Version != mine {
+			d.note("daemon", "end it and start it again: `kith serve`", "the daemon that runs is version %s, this kith is %s", status.Version, mine)
+		}
 		if !status.Open || status.Sharing.Paused {
 			d.note("sharing", "`kith resume`, `kith hours`", "%s", sharing(status.Sharing, status.Open))
 		}
@@ -223,6 +246,8 @@ func (d *doctor) daemon(ctx context.Context, config *daemonFile) (status daemon.
 	listen := config.Daemon.Listen.Text
 	if _, off := errors.AsType[unreachable](err); !off {
 		d.fail("daemon", "end it and start it again: `kith serve`", "the daemon's answer is not valid: %v", err)
+	} else if d.failed() {
+		d.note("daemon", "start it with `kith serve` once what failed above is corrected", "the daemon does not run")
 	} else if listener, err := new(net.ListenConfig).Listen(ctx, "tcp", listen); err != nil {
 		d.fail("port", "end the other program, or set [daemon] listen to another port; then `kith serve`",
 			"the daemon does not run, and could not: %v", err)
@@ -260,6 +285,9 @@ func (d *doctor) engines(ctx context.Context, config *daemonFile, status daemon.
 	}
 	for _, e := range found {
 		switch {
+		case e.Model != "":
+			d.fail("models", "fetch it again with `kith pull`, or remove it with `kith models rm "+e.Model+"`; `kith pull` lists models that fit this machine",
+				"the model %s cannot be served: %s", e.Model, e.Why)
 		case e.Why == "":
 			d.ok("engines", "%s at %s: %s", cmp.Or(e.Name, e.Kind), e.Place, count(e.Models, "model"))
 		case e.Configured:
@@ -271,32 +299,39 @@ func (d *doctor) engines(ctx context.Context, config *daemonFile, status daemon.
 	if config.Engine.Builtin && llama.Available() != nil {
 		d.note("engines", "", "this build has no engine of its own")
 	}
-	if models == 0 {
-		d.fail("models", "start an engine with a model, or put a GGUF file into "+strings.Join(config.Engine.Models, " or "), "there is no model on this machine")
+	switch {
+	case models == 0 && d.failed("engines", "models", "models folder"): // which is why
+		return
+	case models == 0:
+		d.fail("models", "fetch one: `kith pull` lists models that fit this machine; or start an engine with a model, or put a GGUF file into "+strings.Join(config.Engine.Models, " or "), "there is no model on this machine")
 		return
 	}
 	d.ok("models", "%d", models)
 }
 
-// hub checks that the hub responds, is a kith hub and accepts the secret, and compares
-// the clocks. again is what to do if the secret is not valid.
-func (d *doctor) hub(ctx context.Context, check string, hub *client, again string) {
+// hub checks that the hub responds, is a kith hub and accepts the secret, which it
+// reports, and compares the clocks. again is what to do if the secret is not valid.
+func (d *doctor) hub(ctx context.Context, check string, hub *client, again string) (accepted bool) {
+	if d.away[hub.base] {
+		return false
+	}
+	d.away[hub.base] = true // until it answers as a hub
 	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
 	defer cancel()
 	address, err := url.Parse(hub.base)
 	if err != nil {
 		d.fail(check, again, "%v", err)
-		return
+		return false
 	}
 	if _, err := d.lookup(ctx, address.Hostname()); err != nil {
 		d.fail(check, "check the address and this machine's network and name servers", "the name %s cannot be found: %v", address.Hostname(), err)
-		return
+		return false
 	}
 	asked := time.Now()
 	res, err := hub.try(ctx, http.MethodGet, "/v1/models", nil)
 	if err != nil {
-		d.fail(check, "check the network; if others reach it, the hub's address: "+again, "%v", err)
-		return
+		d.fail(check, whenUnreachable(err, again), "%v", err)
+		return false
 	}
 	defer res.Body.Close()
 	var list struct {
@@ -305,19 +340,42 @@ func (d *doctor) hub(ctx context.Context, check string, hub *client, again strin
 	text, _ := io.ReadAll(io.LimitReader(res.Body, maxAnswer))
 	kith := res.Header.Get("X-Correlation-Id") != "" && json.Unmarshal(text, &list) == nil
 	switch {
+	case !kith && res.StatusCode >= http.StatusBadGateway && res.StatusCode <= http.StatusGatewayTimeout:
+		d.fail(check, "ask its operator to start it; try again in a while", "a proxy at %s answers %d: it does not reach the hub behind it", hub.base, res.StatusCode)
+		return false
 	case !kith:
 		d.fail(check, "correct the address: "+again, "the response of %s is not a kith hub's (status %d)", hub.base, res.StatusCode)
-		return
+		return false
 	case res.StatusCode == http.StatusUnauthorized:
 		d.fail(check, again, "%s does not know the secret: it was revoked, or made for another hub", hub.base)
 	case res.StatusCode != http.StatusOK:
 		d.fail(check, "try again in a while; then ask its operator", "%s answers %d", hub.base, res.StatusCode)
 	default:
+		accepted = true
 		d.ok(check, "%s responds and accepts the secret", hub.base)
 	}
+	delete(d.away, hub.base)
 	if check == "hub" {
 		d.clock(res.Header.Get("Date"), asked)
 	}
+	return accepted
+}
+
+// whenUnreachable returns what to do after a request to the hub that failed with err.
+func whenUnreachable(err error, again string) string {
+	if proxy, ok := errors.AsType[*net.OpError](err); ok && proxy.Op == "proxyconnect" {
+		return "correct HTTPS_PROXY and NO_PROXY, or start that proxy"
+	}
+	if _, ok := errors.AsType[x509.UnknownAuthorityError](err); ok {
+		return "have this machine trust that authority, if you know it: a private one, or a proxy that reads what passes; else do not connect"
+	}
+	if _, ok := errors.AsType[x509.HostnameError](err); ok {
+		return "use the name in the certificate: " + again
+	}
+	if invalid, ok := errors.AsType[x509.CertificateInvalidError](err); ok && invalid.Reason == x509.Expired {
+		return "check this machine's clock; if it is right, ask the hub's operator to renew the certificate"
+	}
+	return "check the network; if others reach it, the hub's address: " + again
 }
 
 func (d *doctor) clock(date string, asked time.Time) {

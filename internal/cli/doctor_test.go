@@ -3,12 +3,18 @@ package cli
 import (
 	"bytes"
 	"context"
+	"crypto/tls"
+	"errors"
 	"io"
+	"log"
+	"maps"
 	"net"
 	"net/http"
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -40,7 +46,7 @@ func newPatient(t *testing.T) *patient {
 	}
 	p.hub = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { p.answer(w, r) }))
 	t.Cleanup(p.hub.Close)
-	p.status = `{"version":"v1","local":"http://127.0.0.1:8701/v1","line":{"signed_in":true,"state":"acked"},"sharing":{},"open":true,` +
+	p.status = `{"version":"` + thisBuild().Version + `","local":"http://127.0.0.1:8701/v1","line":{"signed_in":true,"state":"acked"},"sharing":{},"open":true,` +
 		`"models":["tiny"],"engines":[{"place":"http://127.0.0.1:11434","kind":"ollama","name":"Ollama","models":1},{"place":"http://127.0.0.1:1234","why":"nobody listens there"}]}`
 	listener, err := net.Listen("unix", filepath.Join(p.home, "daemon.sock"))
 	if err != nil {
@@ -58,10 +64,33 @@ func newPatient(t *testing.T) *patient {
 	}
 	p.doctor = &doctor{
 		app:    &app{out: p.out, err: io.Discard, home: p.home},
+		away:   map[string]bool{},
 		free:   func(string) (uint64, error) { return 1 << 40, nil },
+		write:  tryWrite,
 		lookup: func(context.Context, string) ([]string, error) { return []string{"127.0.0.1"}, nil },
 	}
 	return p
+}
+
+// lost makes the daemon's status what it is while its hub cannot be reached, or refuses
+// the machine.
+func (p *patient) lost(state string) {
+	p.status = strings.Replace(p.status, `"acked"`, `"`+state+`"`, 1)
+}
+
+// overTLS puts the hub behind a certificate, and returns its credential for that address.
+func (p *patient) overTLS(t *testing.T, certificate *tls.Certificate, host string) {
+	t.Helper()
+	server := httptest.NewUnstartedServer(p.hub.Config.Handler)
+	server.Config.ErrorLog = log.New(io.Discard, "", 0)
+	if certificate != nil {
+		server.TLS = &tls.Config{Certificates: []tls.Certificate{*certificate}}
+	}
+	server.StartTLS()
+	t.Cleanup(server.Close)
+	address := strings.Replace(server.URL, "127.0.0.1", host, 1)
+	p.write(t, "credential", `{"hub":"`+address+`","machine":"mch_1","member":"ann","region":"home","secret":"kithm_x"}`)
+	p.lost("lost")
 }
 
 func (p *patient) write(t *testing.T, name, text string) {
@@ -71,6 +100,7 @@ func (p *patient) write(t *testing.T, name, text string) {
 
 // TestDoctorNamesTheCause: each planted fault is named, alone, with what to do.
 func TestDoctorNamesTheCause(t *testing.T) {
+	troubles, planted := readTroubles(t), []string{}
 	for _, test := range []struct {
 		name  string
 		plant func(*testing.T, *patient)
@@ -81,27 +111,45 @@ func TestDoctorNamesTheCause(t *testing.T) {
 		{"in good health", func(*testing.T, *patient) {}, "", "", ""},
 		{"hub of another kind", func(t *testing.T, p *patient) {
 			p.answer = func(w http.ResponseWriter, _ *http.Request) { io.WriteString(w, "<html>") }
+			p.lost("lost")
 		},
 			"hub", "is not a kith hub's (status 200)", "kith login --hub"},
 		{"another kith hub, or a stale credential", func(t *testing.T, p *patient) {
 			p.write(t, "credential", `{"hub":"`+p.hub.URL+`","machine":"mch_1","member":"ann","region":"home","secret":"kithm_old"}`)
+			p.lost("refused")
 		}, "hub", "does not know the secret", "sign in again: `kith login --hub"},
-		{"hub away", func(t *testing.T, p *patient) { p.hub.Close() }, "hub", "connection refused", "check the network"},
+		{"hub away", func(t *testing.T, p *patient) {
+			p.hub.Close()
+			p.lost("lost")
+			t.Setenv("KITH_HUB", p.hub.URL)
+			t.Setenv("KITH_API_KEY", "kith_home_mine")
+		}, "hub", "connection refused", "check the network"},
 		{"hub moved", func(t *testing.T, p *patient) {
 			p.answer = func(w http.ResponseWriter, r *http.Request) {
 				http.Redirect(w, r, "http://localhost:1/", http.StatusFound)
 			}
+			p.lost("lost")
 		}, "hub", "points to http://localhost:1, and a secret is sent only where", "hub's address"},
 		{"hub in need", func(t *testing.T, p *patient) {
 			p.answer = func(w http.ResponseWriter, _ *http.Request) {
 				w.Header().Set("X-Correlation-ID", "req_1")
 				refuse(503, "CASCADE_EXHAUSTED", "no database")(w, "")
 			}
+			p.lost("lost")
 		}, "hub", "answers 503", "operator"},
+		{"proxy without its hub", func(t *testing.T, p *patient) {
+			p.answer = func(w http.ResponseWriter, _ *http.Request) {
+				http.Error(w, "<html>Bad Gateway", http.StatusBadGateway)
+			}
+			p.lost("lost")
+		}, "hub", "it does not reach the hub behind it", "ask its operator to start it"},
+		{"unknown authority", func(t *testing.T, p *patient) { p.overTLS(t, nil, "127.0.0.1") },
+			"hub", "certificate signed by unknown authority", "have this machine trust that authority"},
 		{"DNS", func(t *testing.T, p *patient) {
 			p.doctor.lookup = func(_ context.Context, host string) ([]string, error) {
 				return nil, &net.DNSError{Err: "no such host", Name: host, IsNotFound: true}
 			}
+			p.lost("lost")
 		}, "hub", "the name 127.0.0.1 cannot be found", "name servers"},
 		{"clock behind", func(t *testing.T, p *patient) {
 			good := p.answer
@@ -134,9 +182,16 @@ func TestDoctorNamesTheCause(t *testing.T) {
 		{"dead engine", func(t *testing.T, p *patient) {
 			p.status = strings.Replace(p.status, `{"place":"http://127.0.0.1:1234",`, `{"place":"http://127.0.0.1:1234","configured":true,`, 1)
 		}, "engines", "no engine can be used at http://127.0.0.1:1234: nobody listens there", "start the engine there"},
+		{"dead engine that had all models", func(t *testing.T, p *patient) {
+			p.status = `{"version":"` + thisBuild().Version + `","local":"http://127.0.0.1:8701/v1","line":{"signed_in":true,"state":"acked"},"sharing":{},"open":true,` +
+				`"models":[],"engines":[{"place":"http://127.0.0.1:1234","configured":true,"why":"nobody listens there"}]}`
+		}, "engines", "no engine can be used at http://127.0.0.1:1234", "start the engine there"},
+		{"model file that ends too early", func(t *testing.T, p *patient) {
+			p.status = strings.Replace(p.status, `"engines":[`, `"engines":[{"place":"http://kith","kind":"kith","name":"kith for broken","model":"broken","models":0,"why":"the file ends before its tensors"},`, 1)
+		}, "models", "the model broken cannot be served: the file ends before its tensors", "kith models rm broken"},
 		{"no model", func(t *testing.T, p *patient) {
 			p.status = strings.Replace(p.status, `"models":["tiny"]`, `"models":[]`, 1)
-		}, "models", "there is no model on this machine", "put a GGUF file into"},
+		}, "models", "there is no model on this machine", "kith pull"},
 		{"credential for all", func(t *testing.T, p *patient) { chmod(t, filepath.Join(p.home, "credential"), 0o644) },
 			"credential", "its mode 0644 gives others access", "sign in again"},
 		{"broken credential", func(t *testing.T, p *patient) { p.write(t, "credential", "{") }, "credential", "cannot read", "sign in again"},
@@ -151,9 +206,27 @@ func TestDoctorNamesTheCause(t *testing.T) {
 				t.Fatal(err)
 			}
 		}, "configuration", "cannot read the configuration: ", "kith config check"},
+		{"wrong configuration, and so no daemon", func(t *testing.T, p *patient) {
+			p.daemon.Close()
+			p.write(t, "config.toml", "[daemon]\nlisten = 8701\n")
+		}, "configuration", "config.toml:2:10: daemon.listen takes", "kith config check"},
+		{"folder that cannot be written", func(t *testing.T, p *patient) {
+			p.doctor.write = func(string) error { return os.ErrPermission }
+		}, "folder", "nothing can be written in", "chown"},
+		{"path too long", func(t *testing.T, p *patient) {
+			long := filepath.Join(t.TempDir(), strings.Repeat("a", 100))
+			if err := os.Mkdir(long, 0o700); err != nil {
+				t.Fatal(err)
+			}
+			p.write(t, "config.toml", "[daemon]\nlisten = \"127.0.0.1:0\"\ndata = \""+long+"\"\n[discovery]\nenabled = false\nendpoints = [\""+engineThere(t)+"\"]\n")
+		}, "folder", "systems take about 100", "shorter path"},
 		{"folder for all", func(t *testing.T, p *patient) { chmod(t, p.home, 0o777) }, "folder", "other users can change", "chmod 700"},
 		{"full disk", func(t *testing.T, p *patient) {
 			p.doctor.free = func(string) (uint64, error) { return 1000, nil }
+			p.doctor.write = func(string) error { return errors.New("no space left on device") }
+			if err := os.Mkdir(filepath.Join(p.home, "models"), 0o700); err != nil {
+				t.Fatal(err)
+			}
 		}, "disk", "is full: 1.0k bytes are free", "free some"},
 		{"full models folder", func(t *testing.T, p *patient) {
 			models := t.TempDir()
@@ -171,9 +244,13 @@ func TestDoctorNamesTheCause(t *testing.T) {
 			"line", "the hub refused this machine", "kith login"},
 		{"two daemons with one credential", func(t *testing.T, p *patient) { p.status = strings.Replace(p.status, `"acked"`, `"fenced"`, 1) },
 			"line", "another daemon uses this machine's credential", "kith login"},
-		{"no line", func(t *testing.T, p *patient) {
+		{"proxy that refuses tunnels", func(t *testing.T, p *patient) {
 			p.status = strings.Replace(p.status, `"acked"`, `"lost","trouble":"the proxy cuts it"`, 1)
 		}, "line", "lost, the proxy cuts it", "between this machine and the hub"},
+		{"hub of no address", func(t *testing.T, p *patient) {
+			t.Setenv("KITH_HUB", "ftp://x")
+			t.Setenv("KITH_API_KEY", "kith_home_other")
+		}, "API key", "cannot use \"ftp://x\" as a hub", "set KITH_HUB to the address"},
 		{"key of another hub", func(t *testing.T, p *patient) { t.Setenv("KITH_API_KEY", "kith_home_other") },
 			"API key", "does not know the secret", "set KITH_API_KEY"},
 		{"paused", func(t *testing.T, p *patient) {
@@ -185,6 +262,12 @@ func TestDoctorNamesTheCause(t *testing.T) {
 			}
 		}, "", "", ""},
 	} {
+		if test.check != "" {
+			planted = append(planted, slug(test.name))
+			if row := troubles[slug(test.name)]; !strings.Contains(row, "`"+test.check+"`") || !strings.Contains(row, test.do) && !strings.Contains(row, "`"+test.do+"`") {
+				t.Errorf("docs/operate/troubleshooting.md has no row %s with the check `%s` and the remedy %q: %q", slug(test.name), test.check, test.do, row)
+			}
+		}
 		t.Run(test.name, func(t *testing.T) {
 			p := newPatient(t)
 			test.plant(t, p)
@@ -213,6 +296,29 @@ func TestDoctorNamesTheCause(t *testing.T) {
 			}
 		})
 	}
+	slices.Sort(planted)
+	if rows := slices.Sorted(maps.Keys(troubles)); !slices.Equal(rows, planted) || len(planted) < 24 {
+		t.Errorf("docs/operate/troubleshooting.md has the rows %v, planted are %v", rows, planted)
+	}
+}
+
+// slug is the id of a fault in docs/operate/troubleshooting.md.
+func slug(name string) string {
+	return strings.NewReplacer(" ", "-", ",", "").Replace(strings.ToLower(name))
+}
+
+// readTroubles returns the rows of docs/operate/troubleshooting.md by their ids.
+func readTroubles(t *testing.T) map[string]string {
+	t.Helper()
+	text, err := os.ReadFile("../../docs/operate/troubleshooting.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	rows := make(map[string]string)
+	for _, m := range regexp.MustCompile(`(?m)^\| <a id="([\w-]+)"></a>(.*)$`).FindAllStringSubmatch(string(text), -1) {
+		rows[m[1]] = m[2]
+	}
+	return rows
 }
 
 // engineThere is the address of an engine with a model.

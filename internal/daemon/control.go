@@ -269,7 +269,7 @@ func ownEngine(e *engine.Engine) (all []EngineStatus) {
 		all = append(all, status)
 	}
 	for _, id := range slices.Sorted(maps.Keys(problems)) {
-		all = append(all, EngineStatus{Place: e.Base(), Kind: e.Kind(), Name: e.Name() + " for " + string(id), Why: problems[id]})
+		all = append(all, EngineStatus{Place: e.Base(), Kind: e.Kind(), Name: e.Name() + " for " + string(id), Model: string(id), Why: problems[id]})
 	}
 	return all
 }

@@ -34,6 +34,7 @@ type Finding struct {
 	Configured bool   `json:"configured"`      // by the owner, not just a usual port
 	Kind       string `json:"kind,omitempty"`  // of the engine, or ""
 	Name       string `json:"name,omitempty"`  // of the engine, or ""
+	Model      string `json:"model,omitempty"` // of an engine that kith runs, which cannot serve this one
 	Models     int    `json:"models"`          // number of offered models
 	Others     int    `json:"others,omitzero"` // running calls of other programs, if the engine reports them
 	Why        string `json:"why,omitempty"`   // why no engine can be used, or ""
