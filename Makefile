@@ -10,10 +10,10 @@ STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
 GREMLINS    := github.com/go-gremlins/gremlins/cmd/gremlins@v0.6.0
 SQLC        := github.com/sqlc-dev/sqlc/cmd/sqlc@v1.31.1
 
-.PHONY: help run build build-slim llama test test-all check flaky soak cluster mutate bench bench-idle bench-builtin h2spec generate man release fmt setup-test clean
+.PHONY: help run build build-slim llama test test-all check flaky soak cluster mutate bench bench-idle bench-builtin bench-routing h2spec generate man release fmt setup-test clean
 
 help: ## this list
-	@awk -F':.*## ' '/^[a-z0-9-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F':.*## ' '/^[a-z0-9-]+:.*## /{printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 run: build ## build, then run hub, daemon and the small model in one process
 	@bin/kith dev
@@ -63,6 +63,9 @@ bench-builtin: build ## the built-in engine: conversations over two daemons, tok
 
 bench-idle: build ## 10,000 idle tunnels: memory of each, and how soon all are back
 	@$(GO) run ./bench -idle 10000
+
+bench-routing: ## the order of machines beside other policies, simulated
+	@$(GO) run ./bench/routing
 
 h2spec: ## HTTP/2 conformance of the tunnel's server end, compared with net/http
 	@scripts/h2spec.sh

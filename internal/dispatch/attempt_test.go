@@ -12,6 +12,7 @@ import (
 
 	"github.com/kith/kith/internal/fault"
 	"github.com/kith/kith/internal/gateway"
+	"github.com/kith/kith/internal/registry"
 	"github.com/kith/kith/internal/tunnel"
 )
 
@@ -32,6 +33,9 @@ func TestClassifyBreak(t *testing.T) {
 		"engine broke off":       {true, io.ErrUnexpectedEOF, 0, false, failed, fault.New(fault.EngineError, "")},
 		"too late to be one":     {false, io.ErrUnexpectedEOF, time.Second, false, failed, fault.New(fault.EngineError, "")},
 		"no stream left":         {false, tunnel.ErrFull, 0, false, busy, nil},
+		"refused by the home":    {false, registry.ErrRefused, 0, false, busy, nil},
+		"not taken by the home":  {false, registry.ErrNotTaken, 0, false, notTaken, nil},
+		"out of reach there":     {false, registry.ErrUnreached, 0, false, revoked, nil},
 		"a fault":                {false, fault.New(fault.InvalidRequest, ""), 0, false, failed, fault.New(fault.InvalidRequest, "")},
 		"caller left":            {true, context.Canceled, 100 * time.Millisecond, true, failed, left},
 	} {

@@ -197,6 +197,12 @@ func TestAcceptGrant(t *testing.T) {
 		if got(w).slot != nil {
 			t.Fatal("this node granted a slot of another one's machine")
 		}
+		q := queryBy("bob")
+		if d := fleet.Route(h.refresh(&q), q); len(d.Candidates) != 1 {
+			t.Fatalf("%d candidates for a later call", len(d.Candidates))
+		} else if h.take(d.Candidates, "m", q.Now) != nil {
+			t.Error("a later call passed the one that waits for the machine")
+		}
 		g := registry.Grant{Call: w.number, Machine: "box", Generation: 2, Hold: "hold"}
 		if out := h.accept(g); out != registry.GrantDeclined {
 			t.Errorf("a tunnel that it does not know: %d", out)

@@ -50,7 +50,7 @@ func (h *Hub) ServeReady(w http.ResponseWriter, _ *http.Request) {
 	case h.drain.begun.Load():
 		http.Error(w, "this hub is about to end", http.StatusServiceUnavailable)
 	case err != nil:
-		http.Error(w, "calls are refused: "+err.Error(), http.StatusServiceUnavailable)
+		http.Error(w, "not ready: "+err.Error(), http.StatusServiceUnavailable)
 	default:
 		fmt.Fprintln(w, "ok")
 	}

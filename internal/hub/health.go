@@ -28,14 +28,16 @@ func (h *Hub) health(ctx context.Context) []site.Part {
 	return parts
 }
 
-// Ready returns why this hub refuses every call now; nil: it does not. A load balancer
-// then uses another one.
+// Ready returns why this hub refuses every call now, or after its start those to machines
+// at other hubs; nil: it does not. A load balancer then uses another one.
 func (h *Hub) Ready(now time.Time) error {
 	switch {
 	case !h.live.Confirmed(now): // docs/spec/security.md#revocation
 		return errors.New("the database did not confirm for 5 s which keys and shares are valid")
 	case h.ledger.Status().Broken:
 		return errors.New("the journal of the ledger cannot be written")
+	case !h.live.Joined(now):
+		return errors.New("the machines of the other hubs are not known yet")
 	}
 	return nil
 }

@@ -116,15 +116,16 @@ type stateMetrics struct{ *Hub }
 
 // reading is the state of the hub's parts at one moment.
 type reading struct {
-	now    time.Time
-	live   registry.Status
-	calls  dispatch.Status
-	grants dispatch.Grants
-	ledger ledger.Status
-	spool  spool.Use
-	pool   store.Pool
-	backup account.Backup
-	ready  bool
+	now      time.Time
+	live     registry.Status
+	calls    dispatch.Status
+	grants   dispatch.Grants
+	ledger   ledger.Status
+	spool    spool.Use
+	pool     store.Pool
+	backup   account.Backup
+	ready    bool
+	draining bool
 }
 
 // stateMetric is one value of a reading. It is left out while it is not a number.
@@ -145,6 +146,7 @@ func counter(name, help string, value func(*reading) float64) stateMetric {
 // stateValues is every value without a label.
 var stateValues = []stateMetric{
 	gauge("kith_ready", "Whether this hub takes calls (1), or refuses all of them (0).", func(r *reading) float64 { return oneIf(r.ready) }),
+	gauge("kith_draining", "Whether this hub is about to end (1): its calls end and its machines move.", func(r *reading) float64 { return oneIf(r.draining) }),
 	gauge("kith_calls_running", "Calls that came to this hub and run on machines now.", func(r *reading) float64 { return float64(r.calls.Running) }),
 	gauge("kith_queue_calls", "Calls that came to this hub and wait for a machine now.", func(r *reading) float64 { return float64(r.calls.Waiting) }),
 	gauge("kith_queue_oldest_seconds", "Age of the oldest waiting call.", func(r *reading) float64 { return r.calls.Oldest.Seconds() }),
@@ -238,7 +240,7 @@ func (s stateMetrics) read() reading {
 	now := time.Now()
 	r := reading{
 		now: now, live: s.live.Status(now), calls: s.calls.Status(now), grants: s.calls.Grants(), ledger: s.ledger.Status(), spool: s.edge.Spool.Use(),
-		ready: s.Ready(now) == nil,
+		ready: s.Ready(now) == nil, draining: s.drain.begun.Load(),
 	}
 	if s.cfg.DB != nil {
 		r.pool = s.cfg.DB.Pool()

@@ -27,6 +27,7 @@ func (r *Registry) follow(ctx context.Context) error {
 			return nil
 		case <-purge.C:
 			r.purge(time.Now())
+			r.removeDeadNodes(ctx, time.Now())
 			continue
 		case <-ticker.C:
 		case <-r.nudged:

@@ -159,6 +159,12 @@ func (f *facts) Generations(_ context.Context, ids []fleet.MachineID) (map[fleet
 	})
 }
 
+func (f *facts) RemoveNode(_ context.Context, n fleet.Node) error {
+	return f.locked(func() {
+		f.nodes = slices.DeleteFunc(f.nodes, func(o fleet.Node) bool { return o == n })
+	})
+}
+
 func (f *facts) SaveOffers(_ context.Context, id fleet.MachineID, ad []byte, seen time.Time) error {
 	return f.locked(func() {
 		k := f.kept[id]

@@ -1,6 +1,7 @@
 package registry
 
 import (
+	"context"
 	"slices"
 	"time"
 
@@ -27,11 +28,16 @@ type Node struct {
 	Calls int
 }
 
+// deadFor is how long this node sees the beat of another one not move before it removes
+// it from the store. A node in order removes itself when it ends.
+const deadFor = 24 * time.Hour
+
 // seenNode is a node with the time at which its beat was last seen to move; the zero
 // time if it was not.
 type seenNode struct {
 	fleet.Node
 	moved time.Time
+	still time.Time // since when this node sees the beat as it is
 }
 
 // Nodes returns every node of the store, this one and those of other regions included,
@@ -96,13 +102,34 @@ func (r *Registry) seeNodes(nodes []fleet.Node, at time.Time) {
 	seen := make([]seenNode, len(nodes))
 	for i, n := range nodes {
 		last, known := before[n.Name]
-		seen[i] = seenNode{n, last.moved}
-		if known && (n.Incarnation != last.Incarnation || n.Beat != last.Beat) {
-			seen[i].moved = at
+		seen[i] = seenNode{n, last.moved, last.still}
+		switch moves := n.Incarnation != last.Incarnation || n.Beat != last.Beat; {
+		case !known:
+			seen[i].still = at
+		case moves:
+			seen[i].moved, seen[i].still = at, at
 		}
 		if n.Name == r.config.Node && n.State == fleet.NodeDraining {
 			r.drainOnce.Do(func() { close(r.drained) })
 		}
 	}
 	r.nodes.Store(&seen)
+}
+
+// removeDeadNodes removes the nodes from the store whose beat has not moved for deadFor.
+func (r *Registry) removeDeadNodes(ctx context.Context, now time.Time) {
+	seen := r.nodes.Load()
+	if seen == nil {
+		return
+	}
+	for _, n := range *seen {
+		if n.Name == r.config.Node || now.Sub(n.still) < deadFor {
+			continue
+		}
+		if err := r.config.Facts.RemoveNode(ctx, n.Node); err != nil {
+			r.config.Log.Warn("cannot remove a hub node that has ended; trying again", "node", n.Name, "error", err)
+			return
+		}
+		r.config.Log.Info("removed a hub node that has not been seen for a day", "node", n.Name)
+	}
 }

@@ -21,6 +21,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net/http"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -41,6 +42,7 @@ const (
 	pollGap          = 20 * time.Millisecond // between two polls, however many hints come
 	pollWithin       = 4 * time.Second
 	purgeEvery       = time.Hour
+	joinWithin       = 10 * time.Second // from the start until calls come to this node
 	ackWithin        = 5 * time.Second
 )
 
@@ -84,6 +86,8 @@ type Facts interface {
 	// Generations is the number of the newest tunnel of each of the machines, as far as
 	// they are there.
 	Generations(ctx context.Context, ids []fleet.MachineID) (map[fleet.MachineID]int64, error)
+	// RemoveNode removes a node that ended, unless its row moved since it was read.
+	RemoveNode(context.Context, fleet.Node) error
 	// SaveOffers keeps a machine's last advertisement and when it was last seen.
 	SaveOffers(ctx context.Context, id fleet.MachineID, advertisement []byte, seen time.Time) error
 }
@@ -151,6 +155,7 @@ type Registry struct {
 	retired map[*tunnel.Client]*connection
 	uses    map[string]*nodeUse // of limits, by node
 	loaded  time.Time           // when everything was loaded first
+	joined  atomic.Bool         // see Joined
 }
 
 // connection is the way to a machine whose tunnel is acknowledged.
@@ -239,6 +244,28 @@ func (r *Registry) Run(ctx context.Context) error {
 // Ready is closed once everything is loaded. Before that the Snapshot lacks machines,
 // and a refusal made from it would be wrong.
 func (r *Registry) Ready() <-chan struct{} { return r.ready }
+
+// Joined reports whether the Snapshot has the machines of the other nodes, and not only
+// those of this one. It is true some seconds after the start in any case: a node that
+// cannot be reached does not keep this one from serving.
+func (r *Registry) Joined(now time.Time) bool {
+	if r.joined.Load() {
+		return true
+	}
+	r.mu.Lock()
+	since := now.Sub(r.loaded)
+	r.mu.Unlock()
+	if since < joinWithin && slices.ContainsFunc(r.Nodes(now), func(n Node) bool {
+		f := r.followedNode(n.Name)
+		unheard := f == nil || f.heard.Load() == nil
+		// Whether a node is alive is not known before its beat had the time to move.
+		return r.isPeer(n) && unheard && (n.Alive || since < aliveFor)
+	}) {
+		return false
+	}
+	r.joined.Store(true)
+	return true
+}
 
 // Snapshot returns the present state. It costs nothing.
 func (r *Registry) Snapshot() *fleet.Snapshot { return r.snapshot.Load() }

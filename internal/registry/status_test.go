@@ -4,8 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
+	"slices"
 	"testing"
+	"testing/synctest"
+	"time"
 
+	"github.com/kith/kith/internal/fleet"
 	"github.com/kith/kith/internal/peer"
 )
 
@@ -24,6 +29,102 @@ func TestForwardCounts(t *testing.T) {
 	for end, want := range map[string]uint64{"complete": 1, "busy": 1, "link_lost": 1, "cancelled": 1, "other": 2, "gone": 0} {
 		if got, ok := c.counts()[end]; !ok || got != want {
 			t.Errorf("%s: %d, want %d", end, got, want)
+		}
+	}
+}
+
+// aPeer is another node's row.
+func aPeer(name string, beat int64) fleet.Node {
+	return fleet.Node{Name: name, Incarnation: "one", Region: "home", Address: "127.0.0.1:1", Pin: "pin", Beat: beat}
+}
+
+// A node takes calls once it knows the machines of the other nodes that are alive. A row
+// of one that is not, and one that cannot be reached, keep it for some seconds only.
+func TestJoined(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		began := time.Now()
+		at := func(seconds float64) time.Time { return began.Add(time.Duration(seconds * float64(time.Second))) }
+		for _, c := range []struct {
+			name          string
+			beats         bool
+			heard         bool
+			before, after float64 // joined not yet at before, and at after
+		}{
+			{"alive and heard", true, true, 1, 2},
+			{"alive and out of reach", true, false, joinWithin.Seconds() - 0.1, joinWithin.Seconds()},
+			{"dead", false, false, aliveFor.Seconds() - 0.1, aliveFor.Seconds()},
+		} {
+			r := New(Config{Node: "a", Region: "home", Log: slog.New(slog.DiscardHandler)})
+			r.loaded = began
+			f := &followed{peer: new(peer.Peer)}
+			r.followed.Store("b", f)
+			r.seeNodes([]fleet.Node{aPeer("a", 0), aPeer("b", 0)}, at(0))
+			if c.beats {
+				r.seeNodes([]fleet.Node{aPeer("a", 1), aPeer("b", 1)}, at(0.5))
+				r.seeNodes([]fleet.Node{aPeer("a", 2), aPeer("b", 2)}, at(8))
+			}
+			if r.Joined(at(0)) || r.Joined(at(c.before)) {
+				t.Errorf("%s: joined too early", c.name)
+			}
+			if c.heard {
+				f.heard.Store(&began)
+			}
+			if !r.Joined(at(c.after)) {
+				t.Errorf("%s: not joined after %v s", c.name, c.after)
+			}
+			f.heard.Store(nil)
+			r.seeNodes([]fleet.Node{aPeer("a", 9), aPeer("b", 9), aPeer("c", 9)}, at(20))
+			if !r.Joined(at(20)) {
+				t.Errorf("%s: a node that starts later keeps this one from serving", c.name)
+			}
+		}
+		if !New(Config{}).Joined(began) {
+			t.Error("a hub without other nodes has not joined")
+		}
+	})
+}
+
+// A node's row that has not moved for a day is removed, its own and one that moves are not.
+func TestDeadNodesAreRemoved(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFacts()
+		f.nodes = []fleet.Node{aPeer("hub-1", 1), aPeer("dead", 1), aPeer("moves", 1)}
+		newNode(t, f)
+		names := func() (names []string) {
+			f.locked(func() {
+				for _, n := range f.nodes {
+					names = append(names, n.Name)
+				}
+			})
+			return names
+		}
+		for range 25 {
+			if got := names(); len(got) != 3 {
+				t.Fatalf("%v remain before a day is over", got)
+			}
+			time.Sleep(deadFor / 25)
+			f.locked(func() { f.nodes[2].Beat++ })
+		}
+		time.Sleep(purgeEvery + time.Minute)
+		if got := names(); !slices.Equal(got, []string{"hub-1", "moves"}) {
+			t.Errorf("%v remain", got)
+		}
+	})
+}
+
+// A home says that a machine moved only where it has a newer tunnel.
+func TestRefusalOfAbsent(t *testing.T) {
+	for _, c := range []struct {
+		machine *fleet.Machine
+		want    Refusal
+	}{
+		{nil, RefusedGone},
+		{&fleet.Machine{Generation: 3}, RefusedGone},
+		{&fleet.Machine{Generation: 2, Online: true}, RefusedGone},
+		{&fleet.Machine{Generation: 3, Online: true}, RefusedMoved},
+	} {
+		if got := RefusalOfAbsent(c.machine, 2); got != c.want {
+			t.Errorf("%+v: %s", c.machine, got)
 		}
 	}
 }

@@ -90,6 +90,12 @@ func (db *DB) EndNode(ctx context.Context) error {
 	return db.wrap(db.query.EndNode(ctx, db.node.Name, db.node.Incarnation), "end node %q", db.node.Name)
 }
 
+// RemoveNode removes a node that ended without removing itself, unless its row moved
+// since it was read.
+func (f *Facts) RemoveNode(ctx context.Context, n fleet.Node) error {
+	return f.db.wrap(f.db.query.RemoveNode(ctx, n.Name, n.Incarnation, n.Beat), "remove node %q", n.Name)
+}
+
 // Generations returns the number of the newest tunnel of each of the machines. On SQLite,
 // where no other node can have a newer one, it returns none.
 func (f *Facts) Generations(ctx context.Context, ids []fleet.MachineID) (map[fleet.MachineID]int64, error) {

@@ -60,6 +60,12 @@ func TestNodeState(t *testing.T) {
 	ok(t, db.SetNodeState(t.Context(), "b", fleet.NodeDraining))
 	update := must[fleet.Update](t)(other.Facts("eu").Poll(t.Context(), fleet.Position{}))
 	same(t, []string{update.Nodes[0].State, update.Nodes[1].State}, []string{"ready", fleet.NodeDraining})
+	earlier := update.Nodes[1]
+	update = must[fleet.Update](t)(other.Facts("eu").Poll(t.Context(), fleet.Position{}))
+	ok(t, db.Facts("eu").RemoveNode(t.Context(), earlier)) // it moved since
+	ok(t, db.Facts("eu").RemoveNode(t.Context(), update.Nodes[0]))
+	same(t, len(must[fleet.Update](t)(other.Facts("eu").Poll(t.Context(), fleet.Position{})).Nodes), 1)
+	ok(t, db.StartNode(t.Context(), aNode("a", "again")))
 	ok(t, other.EndNode(t.Context()))
 	_, err := other.Facts("eu").Poll(t.Context(), update.Position)
 	fails(t, err, fleet.ErrReplaced)

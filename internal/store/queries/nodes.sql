@@ -13,5 +13,8 @@ UPDATE nodes SET state = $2 WHERE name = $1;
 -- name: EndNode :exec
 DELETE FROM nodes WHERE name = $1 AND incarnation = $2;
 
+-- name: RemoveNode :exec
+DELETE FROM nodes WHERE name = $1 AND incarnation = $2 AND beat = $3;
+
 -- name: Nodes :many
 SELECT * FROM nodes ORDER BY name;

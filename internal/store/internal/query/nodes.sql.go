@@ -67,6 +67,15 @@ func (q *Queries) Nodes(ctx context.Context) ([]Node, error) {
 	return items, nil
 }
 
+const removeNode = `-- name: RemoveNode :exec
+DELETE FROM nodes WHERE name = $1 AND incarnation = $2 AND beat = $3
+`
+
+func (q *Queries) RemoveNode(ctx context.Context, name string, incarnation string, beat int64) error {
+	_, err := q.db.ExecContext(ctx, removeNode, name, incarnation, beat)
+	return err
+}
+
 const setNodeState = `-- name: SetNodeState :execrows
 UPDATE nodes SET state = $2 WHERE name = $1
 `

@@ -1,0 +1,125 @@
+package main
+
+import (
+	"math/rand/v2"
+
+	"github.com/kith/kith/internal/fleet"
+)
+
+// policy is a way to choose among the machines that are ready for a call. It is used
+// for one run.
+type policy struct {
+	name      string
+	uncaching bool // the engines keep nothing
+	// begin is called once, before the first call.
+	begin func(*network)
+	// query completes what fleet.Route is given.
+	query func(*network, *call, *fleet.Query)
+	// pick chooses; nil: the first of fleet.Route's candidates.
+	pick func(n *network, c *call, ready []*machine) *machine
+	// sent and observe are called when a call begins on a machine and when it ends.
+	sent    func(*network, *machine, *call)
+	observe func(*network, *machine, *job)
+}
+
+// The names of the policies, in the order of the tables.
+const (
+	oursName    = "kith"
+	beforeName  = "the order of before"
+	oracleName  = "oracle"
+	asItWasName = "the order of before, engines without caches"
+)
+
+// policies make the policies that are compared, one of each for a run.
+var policies = []func() *policy{
+	func() *policy { return &policy{name: "random", pick: random} },
+	roundRobin,
+	func() *policy { return &policy{name: "least loaded", pick: leastLoaded} },
+	func() *policy { p := before(); p.name, p.uncaching = asItWasName, true; return p },
+	before,
+	ours,
+	func() *policy { return &policy{name: oracleName, pick: oracle} },
+}
+
+func random(n *network, _ *call, ready []*machine) *machine { return ready[n.rng.IntN(len(ready))] }
+
+// roundRobin takes the machines in turn.
+func roundRobin() *policy {
+	last := -1
+	return &policy{name: "round robin", pick: func(n *network, _ *call, ready []*machine) *machine {
+		for {
+			last = (last + 1) % len(n.machines)
+			for _, m := range ready {
+				if m == n.machines[last] {
+					return m
+				}
+			}
+		}
+	}}
+}
+
+// leastLoaded takes the machine that runs the fewest calls.
+func leastLoaded(n *network, _ *call, ready []*machine) *machine {
+	return least(n.rng, ready, func(m *machine) float64 { return float64(len(m.jobs)) })
+}
+
+// least returns a machine of the lowest value; of several, one at random.
+func least(rng *rand.Rand, ready []*machine, value func(*machine) float64) *machine {
+	var best *machine
+	lowest, ties := 0.0, 0
+	for _, m := range ready {
+		switch v := value(m); {
+		case best == nil || v < lowest:
+			best, lowest, ties = m, v, 1
+		case v == lowest:
+			if ties++; rng.IntN(ties) == 0 {
+				best = m
+			}
+		}
+	}
+	return best
+}
+
+// before is kith's order until November 2026: the part of the slots that is free,
+// then the moving average of the time to the first token, where a machine that was
+// not measured yet comes first.
+func before() *policy {
+	ttft := map[*machine]float64{}
+	return &policy{
+		name: beforeName,
+		pick: func(n *network, _ *call, ready []*machine) *machine {
+			free := func(m *machine) float64 { return float64(m.slots-len(m.jobs)) / float64(m.slots) }
+			most := free(least(n.rng, ready, func(m *machine) float64 { return -free(m) }))
+			var freest []*machine
+			for _, m := range ready {
+				if free(m) == most {
+					freest = append(freest, m)
+				}
+			}
+			return least(n.rng, freest, func(m *machine) float64 { return ttft[m] })
+		},
+		observe: func(_ *network, m *machine, j *job) {
+			took := j.call.first - j.began
+			if old, ok := ttft[m]; ok {
+				took = old + (took-old)/8
+			}
+			ttft[m] = took
+		},
+	}
+}
+
+// oracle takes the machine on which the call takes the least time by what the engines
+// hold and by their true speeds, with the calls that they run now.
+func oracle(n *network, c *call, ready []*machine) *machine {
+	return least(n.rng, ready, func(m *machine) float64 {
+		tokens := 0
+		for _, b := range c.prompt {
+			tokens += b.tokens
+		}
+		_, cached := m.match(c)
+		prompts, answers := m.phases()
+		prompt, _ := m.rates(prompts+1, answers)
+		running := len(m.jobs) + 1
+		return m.start + float64(tokens-cached)/prompt + float64(c.answer.tokens)*float64(running)/m.throughput(running)
+	})
+}
