@@ -5,9 +5,11 @@
 //
 //	go run ./bench [-rounds 5] [-out docs/performance.md]
 //	go run ./bench -idle 10000
+//	go run ./bench -builtin
 //
 // The second form measures idle tunnels instead: what each costs the hub in
-// memory, and how long all of them take to come back after the hub's restart.
+// memory, and how long all of them take to come back after the hub's restart. The
+// third measures the built-in engine: conversations, and tokens a second.
 package main
 
 import (
@@ -49,6 +51,7 @@ func measure() error {
 	only := flag.String("only", "", "measure only rigs whose name holds this")
 	alone := flag.String("load", "", "run only this workload: unary, paced, messages, responses, batched or open")
 	machines := flag.Int("idle", 0, "measure that many idle tunnels instead")
+	engines := flag.Bool("builtin", false, "measure the built-in engine instead")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()
@@ -73,6 +76,9 @@ func measure() error {
 
 	if *machines > 0 {
 		return b.idle(ctx, *machines)
+	}
+	if *engines {
+		return b.builtin(ctx, *rounds)
 	}
 	rigs, err := b.rigs(ctx, *only)
 	if err != nil {

@@ -1,0 +1,376 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/go-json-experiment/json"
+	"github.com/shirou/gopsutil/v4/process"
+)
+
+const (
+	tinyModel = "internal/llama/data/tiny.gguf"
+	// promptTokens is the length of the instructions before a conversation.
+	promptTokens = 6000
+	turns        = 10
+	// storyTokens is the length of the answers whose tokens a second are measured.
+	storyTokens = 150
+)
+
+// builtin measures the built-in engine: conversations over two daemons, and the tokens a
+// second beside node-llama-cpp, which has the same libraries.
+func (b *bench) builtin(ctx context.Context, rounds int) error {
+	text, err := b.conversations(ctx, rounds)
+	if err != nil {
+		return err
+	}
+	fmt.Print(text)
+	text, err = b.decoding(ctx, rounds)
+	fmt.Print(text)
+	return err
+}
+
+// longModel copies the small model with a context of 8,192 tokens: the answers make no
+// sense beyond those that it was trained on, and take as long.
+func (b *bench) longModel() (string, error) {
+	file, err := os.ReadFile(tinyModel)
+	if err != nil {
+		return "", fmt.Errorf("cannot read the small model: %w; run bench in the repository's folder", err)
+	}
+	key := []byte("llama.context_length")
+	at := bytes.Index(file, key)
+	if at < 0 {
+		return "", errors.New("cannot find the length of the context in " + tinyModel)
+	}
+	binary.LittleEndian.PutUint32(file[at+len(key)+4:], 8192) // after the type of the value
+	path := filepath.Join(b.dir, model+".gguf")
+	return path, os.WriteFile(path, file, 0o600)
+}
+
+// machine starts a daemon whose built-in engine runs the model file. It is signed in at
+// the hub, if there is one.
+func (b *bench) machine(name, file string, h *hub) (local string, pid int, err error) {
+	if local, err = freePort(); err != nil {
+		return "", 0, err
+	}
+	home := filepath.Join(b.dir, name)
+	conf := fmt.Appendf(nil, "[daemon]\nlisten = %q\n[engine]\nmodels = [%q]\nslots = 4\n[discovery]\nenabled = false\n", local, file)
+	err = errors.Join(os.MkdirAll(home, 0o700), os.WriteFile(filepath.Join(home, "config.toml"), conf, 0o600))
+	if err != nil {
+		return "", 0, err
+	}
+	env := []string{"KITH_HOME=" + home, "PATH=/nowhere"} // no llama-server instead of the built-in engine
+	if h != nil {
+		env = append(env, "SSL_CERT_FILE="+h.cert)
+		token, err := b.run(nil, "admin", "machine", "token", "--member", "bench", "--data", h.data)
+		if err == nil {
+			_, err = b.run(env, "login", "--hub", "https://"+h.addr, "--token", token)
+		}
+		if err != nil {
+			return "", 0, err
+		}
+	}
+	pid, err = b.start(name, env, b.kith, "serve")
+	return local, pid, err
+}
+
+// conversations holds conversations through a hub with two daemons: each turn has the
+// instructions and all turns before.
+func (b *bench) conversations(ctx context.Context, rounds int) (string, error) {
+	file, err := b.longModel()
+	if err != nil {
+		return "", err
+	}
+	h, err := b.startHub(ctx)
+	if err != nil {
+		return "", err
+	}
+	key, err := b.run(nil, "admin", "key", "create", "--member", "bench", "--data", h.data)
+	if err != nil {
+		return "", err
+	}
+	for _, name := range []string{"desk", "attic"} {
+		if _, _, err := b.machine(name, file, h); err != nil {
+			return "", err
+		}
+	}
+	t := &target{name: ours, base: "https://" + h.addr + "/v1", key: key, cas: h.pool}
+	if err := b.ready(ctx, t, "hub", "desk", "attic"); err != nil {
+		return "", err
+	}
+	c := t.client(1)
+	defer c.CloseIdleConnections()
+	all := make([][]turnFigure, turns)
+	for round := range rounds {
+		fmt.Fprintf(os.Stderr, "conversation %d/%d\n", round+1, rounds)
+		talk := []message{{"system", instructions(uint64(round))}}
+		for n := range turns {
+			talk = append(talk, message{"user", fmt.Sprintf("Turn %d: what is %d+%d?", n, n+1, n+2)})
+			f, err := t.turn(ctx, c, talk)
+			if err != nil {
+				return "", err
+			}
+			talk = append(talk, message{"assistant", f.text})
+			all[n] = append(all[n], f)
+		}
+	}
+	return conversationTable(all), nil
+}
+
+type message struct {
+	Role    string `json:"role"`
+	Content string `json:"content"`
+}
+
+// instructions returns about promptTokens tokens of text, another one for each seed.
+func instructions(seed uint64) string {
+	random := rand.New(rand.NewPCG(seed, 6000))
+	words := strings.Fields("the owl sat in a tree and a fox ran to the river where two men built the house of the king by night with fire")
+	var text strings.Builder
+	for range promptTokens {
+		text.WriteString(words[random.IntN(len(words))] + " ")
+	}
+	return text.String()
+}
+
+// turnFigure is what one turn of a conversation took.
+type turnFigure struct {
+	text           string
+	first          time.Duration
+	prompt, cached int
+}
+
+// turn sends a conversation and reads its streamed answer.
+func (t *target) turn(ctx context.Context, c *http.Client, talk []message) (f turnFigure, err error) {
+	payload, err := json.Marshal(map[string]any{
+		"model": model, "messages": talk, "stream": true, "max_tokens": 16, "temperature": 0,
+		"stream_options": map[string]bool{"include_usage": true},
+	})
+	if err != nil {
+		return f, err
+	}
+	began := time.Now()
+	response, err := t.send(ctx, c, http.MethodPost, streamed(payload))
+	if err != nil {
+		return f, err
+	}
+	defer response.Body.Close()
+	lines := bufio.NewScanner(response.Body)
+	for lines.Scan() {
+		data, ok := bytes.CutPrefix(lines.Bytes(), []byte("data: {"))
+		if !ok {
+			continue
+		}
+		var frame struct {
+			Choices []struct {
+				Delta struct {
+					Content string `json:"content"`
+				} `json:"delta"`
+			} `json:"choices"`
+			Usage struct {
+				Prompt  int `json:"prompt_tokens"`
+				Details struct {
+					Cached int `json:"cached_tokens"`
+				} `json:"prompt_tokens_details"`
+			} `json:"usage"`
+		}
+		if err := json.Unmarshal(append([]byte("{"), data...), &frame); err != nil {
+			return f, err
+		}
+		for _, choice := range frame.Choices {
+			if f.text += choice.Delta.Content; f.first == 0 && f.text != "" {
+				f.first = time.Since(began)
+			}
+		}
+		if frame.Usage.Prompt > 0 {
+			f.prompt, f.cached = frame.Usage.Prompt, frame.Usage.Details.Cached
+		}
+	}
+	if f.prompt == 0 {
+		return f, errors.Join(errors.New("the answer has no token counts"), lines.Err())
+	}
+	return f, nil
+}
+
+// conversationTable returns the medians of each turn, and the ratio of the later turns'
+// first token to the first turn's.
+func conversationTable(all [][]turnFigure) string {
+	var text strings.Builder
+	fmt.Fprintf(&text, "Two daemons, the built-in engine, medians of %d conversations:\n\n| Turn | Tokens of the prompt | Computed | First token |\n|---|---|---|---|\n", len(all[0]))
+	var ratios []float64
+	for n, turn := range all {
+		prompt, computed, first := []int{}, []int{}, []time.Duration{}
+		for i, f := range turn {
+			prompt, computed, first = append(prompt, f.prompt), append(computed, f.prompt-f.cached), append(first, f.first)
+			if n > 0 {
+				ratios = append(ratios, float64(f.first)/float64(all[0][i].first))
+			}
+		}
+		fmt.Fprintf(&text, "| %d | %d | %d | %.1f ms |\n", n+1, middle(prompt), middle(computed), float64(middle(first))/1e6)
+	}
+	fmt.Fprintf(&text, "\nFirst token of turns 2 to %d against turn 1, at the median: %.3f\n\n", turns, middle(ratios))
+	return text.String()
+}
+
+// middle returns the median of a list.
+func middle[T int | float64 | time.Duration](list []T) T {
+	list = slices.Sorted(slices.Values(list))
+	return list[len(list)/2]
+}
+
+// speed is the tokens a second of all answers together, and those a second of CPU.
+type speed struct{ wall, cpu float64 }
+
+// decoding compares the tokens a second of a daemon's built-in engine with those of
+// node-llama-cpp, for one answer and for four at once, on one thread. The two take
+// turns.
+func (b *bench) decoding(ctx context.Context, rounds int) (string, error) {
+	folder, err := b.installNode(ctx)
+	if err != nil {
+		return "", err
+	}
+	file, err := filepath.Abs(tinyModel)
+	if err != nil {
+		return "", err
+	}
+	local, pid, err := b.machine("alone", file, nil)
+	if err != nil {
+		return "", err
+	}
+	t := &target{name: "the built-in engine", base: "http://" + local + "/v1"}
+	if err := await(ctx, 20*time.Second, func() bool { _, err := t.story(ctx, 1); return err == nil }); err != nil {
+		return "", fmt.Errorf("the built-in engine is not ready: %w%s", err, b.logs("alone"))
+	}
+	var text strings.Builder
+	text.WriteString("| At once | built-in engine, tokens/s | node-llama-cpp | ratio | tokens a second of CPU | node-llama-cpp | ratio |\n|---|---|---|---|---|---|---|\n")
+	for _, atOnce := range []int{1, 4} {
+		var here, there []speed
+		for round := range rounds {
+			fmt.Fprintf(os.Stderr, "decoding %d at once, round %d/%d\n", atOnce, round+1, rounds)
+			node, err := nodeSpeed(ctx, folder, file, atOnce)
+			if err != nil {
+				return "", err
+			}
+			own, err := t.speed(ctx, pid, atOnce)
+			if err != nil {
+				return "", err
+			}
+			here, there = append(here, own), append(there, node)
+		}
+		wall := func(s speed) float64 { return s.wall }
+		cpu := func(s speed) float64 { return s.cpu }
+		fmt.Fprintf(&text, "| %d | %.0f | %.0f | %.2f | %.0f | %.0f | %.2f |\n", atOnce,
+			medianOf(here, wall), medianOf(there, wall), medianOf(here, wall)/medianOf(there, wall),
+			medianOf(here, cpu), medianOf(there, cpu), medianOf(here, cpu)/medianOf(there, cpu))
+	}
+	return text.String(), nil
+}
+
+func medianOf(list []speed, value func(speed) float64) float64 {
+	values := make([]float64, len(list))
+	for i, s := range list {
+		values[i] = value(s)
+	}
+	return middle(values)
+}
+
+const storyQuestion = "Tell me a long story about an owl."
+
+// installNode installs node-llama-cpp in the bench's folder.
+func (b *bench) installNode(ctx context.Context) (string, error) {
+	folder := filepath.Join(b.dir, "nodellama")
+	if err := os.CopyFS(folder, os.DirFS("bench/nodellama")); err != nil {
+		return "", err
+	}
+	cmd := exec.CommandContext(ctx, "npm", "install", "--ignore-scripts", "--omit=optional", "--no-audit", "--no-fund")
+	cmd.Dir = folder
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return "", fmt.Errorf("cannot install node-llama-cpp: %w: %s", err, out)
+	}
+	return folder, nil
+}
+
+// nodeSpeed runs node-llama-cpp once.
+func nodeSpeed(ctx context.Context, folder, file string, atOnce int) (s speed, err error) {
+	prompt := "<|im_start|>user\n" + storyQuestion + "<|im_end|>\n<|im_start|>assistant\n"
+	cmd := exec.CommandContext(ctx, "node", "tokens.mjs", file, "1", fmt.Sprint(atOnce), fmt.Sprint(storyTokens), prompt)
+	cmd.Dir, cmd.Stderr = folder, os.Stderr
+	out, err := cmd.Output()
+	if err == nil {
+		_, err = fmt.Sscan(string(out), &s.wall, &s.cpu)
+	}
+	return s, err
+}
+
+// speed asks for atOnce stories and returns the tokens a second, and those a second of
+// CPU of the daemon and its worker.
+func (t *target) speed(ctx context.Context, pid, atOnce int) (s speed, err error) {
+	pids := []int{pid}
+	children, err := (&process.Process{Pid: int32(pid)}).Children()
+	if err != nil {
+		return s, err
+	}
+	for _, child := range children {
+		pids = append(pids, int(child.Pid))
+	}
+	if _, err := t.stories(ctx, atOnce); err != nil {
+		return s, err
+	}
+	before, began := cpu(pids), time.Now()
+	tokens, err := t.stories(ctx, atOnce)
+	seconds := time.Since(began).Seconds()
+	used := time.Duration(0)
+	for i, after := range cpu(pids) {
+		used += after - before[i]
+	}
+	return speed{float64(tokens) / seconds, float64(tokens) / used.Seconds()}, err
+}
+
+// stories asks for atOnce stories at the same time and returns their tokens.
+func (t *target) stories(ctx context.Context, atOnce int) (tokens int, err error) {
+	counts, errs := make([]int, atOnce), make([]error, atOnce)
+	var all sync.WaitGroup
+	for i := range atOnce {
+		all.Go(func() { counts[i], errs[i] = t.story(ctx, storyTokens) })
+	}
+	all.Wait()
+	for _, n := range counts {
+		tokens += n
+	}
+	return tokens, errors.Join(errs...)
+}
+
+// story asks for one streamed story and returns its tokens.
+func (t *target) story(ctx context.Context, limit int) (int, error) {
+	payload := fmt.Appendf(nil, `{"model":"tiny","stream":true,"stream_options":{"include_usage":true},"temperature":0,"max_tokens":%d,"messages":[{"role":"user","content":%q}]}`, limit, storyQuestion)
+	c := t.client(1)
+	defer c.CloseIdleConnections()
+	response, err := t.send(ctx, c, http.MethodPost, streamed(payload))
+	if err != nil {
+		return 0, err
+	}
+	defer response.Body.Close()
+	answer, err := io.ReadAll(response.Body)
+	tokens := 0
+	if _, counts, ok := bytes.Cut(answer, []byte(`"completion_tokens":`)); ok {
+		_, err = fmt.Sscanf(string(counts), "%d", &tokens)
+	}
+	if tokens == 0 {
+		return 0, errors.Join(errors.New("the answer has no token counts"), err)
+	}
+	return tokens, err
+}
