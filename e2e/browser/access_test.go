@@ -13,6 +13,7 @@ func (w *walk) click(b *tab, selector string) {
 // at most four, the last of which sends the form.
 func (w *walk) limitGroup() {
 	op := w.op
+	run(op, chromedp.EmulateViewport(1280, 900))
 	op.open("/")
 	w.clicks = 0
 	w.click(op, "a[href='/access']")

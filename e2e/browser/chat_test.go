@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/chromedp/cdproto/cdp"
+	"github.com/chromedp/cdproto/network"
 	"github.com/chromedp/cdproto/performance"
 	"github.com/chromedp/chromedp"
 
@@ -107,6 +108,93 @@ func (w *walk) chatting() {
 	w.until("a model is reached", func() bool { w.op.open("/try"); return w.op.text("#model") != "" })
 }
 
+// A chat's message can be edited and its answer made again, its thinking is folded, two
+// models answer side by side, an image goes with a message, the chat is shown as code, and
+// this browser alone has it the next time, until it is deleted.
+func TestChat(t *testing.T) {
+	t.Parallel()
+	w := &walk{stage: newStage(t, "llama3", "qwen3"), scripts: true}
+	w.op = newTab(t, chromium(t, nil), w.base, true)
+	w.chatting()
+	op := w.op
+	run(op, chromedp.EmulateViewport(1100, 800))
+	said := func(want string) {
+		t.Helper()
+		w.until("the chat says "+want, func() bool { return strings.Contains(op.text("#said"), want) && op.text("#send:disabled") == "" })
+	}
+	run(op, chromedp.Evaluate[chromedp.Void](`document.querySelector("#model").value = "llama3"; undefined`))
+	w.engine.Set(enginetest.Behaviour{Text: "# First\n\nwith **bold**\n\n```go\nfunc main() {}\n```\n", Reasoning: "let me think"})
+	run(op, chromedp.SendKeys(chromedp.CSS("#ask"), "one\r")) // Enter sends
+	w.until("the answer has its foot", func() bool {
+		return strings.Contains(op.text("#said .meta"), "llama3 on ") && strings.Contains(op.text("#said .meta"), "to first token")
+	})
+	if got := op.text("#said .text h1") + "|" + op.text("#said .text strong") + "|" + op.text("#said .block .muted") + "|" + op.text("#said .thinking > div"); got != "First|bold|go|let me think" {
+		t.Errorf("the answer is drawn as %q", got)
+	}
+	if run(op, chromedp.Evaluate[bool](`document.querySelector("#said .thinking").open`)) {
+		t.Error("the thinking is not folded")
+	}
+	w.look(op, "try-markdown")
+
+	w.engine.Set(enginetest.Behaviour{Text: "edited"})
+	run(op, clickOn("#said .user button"))
+	run(op, chromedp.Evaluate[chromedp.Void](`document.querySelector("#compare").value = "qwen3"; document.querySelector("#ask").value = "two"; undefined`))
+	run(op, clickOn("#send"))
+	said("edited")
+	if n := run(op, chromedp.Evaluate[int](`document.querySelectorAll("#said .turn").length * 10 + document.querySelectorAll("#said .turn.two .assistant").length`)); n != 12 {
+		t.Errorf("%d turns and answers, want 1 turn with 2 answers", n)
+	}
+	w.look(op, "try-compare")
+	run(op, chromedp.Evaluate[chromedp.Void](`document.querySelector("#compare").value = ""; undefined`))
+	w.engine.Set(enginetest.Behaviour{Text: "regenerated"})
+	run(op, clickOn("#said .assistant .tools button:last-child"))
+	said("regenerated")
+	if got := op.text("#said"); strings.Contains(got, "edited") {
+		t.Errorf("beside the new answer is %q", got)
+	}
+
+	run(op, chromedp.Evaluate[chromedp.Void](`(async () => {
+		const canvas = document.createElement("canvas");
+		canvas.width = canvas.height = 3000;
+		const files = new DataTransfer();
+		files.items.add(new File([await new Promise(r => canvas.toBlob(r))], "a.png", { type: "image/png" }));
+		document.querySelector("#image").files = files.files;
+		document.querySelector("#image").dispatchEvent(new Event("change"));
+	})()`, chromedp.EvalAwaitPromise))
+	w.until("the image is there", func() bool { return run(op, chromedp.Evaluate[bool](`document.querySelector("#images img") !== null`)) })
+	w.engine.Set(enginetest.Behaviour{Text: "a picture"})
+	w.say("what is it?")
+	said("a picture")
+	if body := string(w.engine.Last().Body); !strings.Contains(body, "image_url") || !strings.Contains(body, "data:image/jpeg;base64,") || !strings.Contains(body, "regenerated") {
+		t.Errorf("the model is asked %.300s", body)
+	}
+	run(op, clickOn("#code summary"))
+	for language, want := range map[string]string{"curl": "-H \"Authorization: Bearer $KITH_KEY\"", "python": "from openai import OpenAI", "javascript": "import OpenAI from"} {
+		run(op, chromedp.Evaluate[chromedp.Void](fmt.Sprintf(`document.querySelector("#language").value = %q; document.querySelector("#language").dispatchEvent(new Event("change")); undefined`, language)))
+		if got := op.text("#snippet"); !strings.Contains(got, want) || !strings.Contains(got, w.base+"/v1") || !strings.Contains(got, "what is it?") || len(got) > 4000 {
+			t.Errorf("as %s: %.500s", language, got)
+		}
+	}
+	w.look(op, "try-code")
+
+	op.open("/try")
+	w.until("the chat is kept", func() bool { return strings.Contains(op.text("#history ul"), "two") })
+	run(op, clickOn("#history summary"))
+	run(op, clickOn("#history li button"))
+	said("a picture")
+	if n := run(op, chromedp.Evaluate[int](`document.querySelectorAll("#said img").length`)); n != 1 {
+		t.Errorf("%d images are kept", n)
+	}
+	run(op, clickOn("#history summary"))
+	run(op, clickOn("#clear")) // the tab answers the question with yes
+	w.until("all are deleted", func() bool { return op.text("#history ul") == "" && op.text("#said") == "" })
+	op.open("/try")
+	if got := op.text("#history ul"); got != "" {
+		t.Errorf("after the deletion there is %q", got)
+	}
+	op.quiet()
+}
+
 // answerText is a long answer as models write them.
 func answerText(paragraphs int) string {
 	var text strings.Builder
@@ -164,6 +252,9 @@ func TestChatMeasured(t *testing.T) {
 	long := answerText(70)
 	w.engine.Set(enginetest.Behaviour{Chunks: 4000, Interval: 10 * time.Millisecond, Text: long})
 	if _, err := chromedp.Call(op.ctx, performance.Enable, performance.EnableParams{TimeDomain: performance.EnableTimeDomainThreadTicks}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := chromedp.Call(op.ctx, network.Disable, cdp.Empty{}); err != nil { // its events are no part of what a member's browser does
 		t.Fatal(err)
 	}
 	metrics := func() map[string]float64 {

@@ -78,5 +78,5 @@ func (b *tab) fits(name string) {
 			b.t.Fatal(err)
 		}
 	}
-	run(b, chromedp.ResetViewport())
+	run(b, chromedp.EmulateViewport(1280, 900)) // the menu is in sight
 }

@@ -76,7 +76,7 @@ const markdown = (() => {
       this.last = []; // its nodes
       this.links = {};
       this.timer = 0;
-      this.rest = 120;
+      this.rest = 200;
     }
 
     add(text) {
@@ -85,7 +85,7 @@ const markdown = (() => {
         this.timer = 0;
         const begun = performance.now();
         this.draw();
-        this.rest = Math.max(120, 30 * (performance.now() - begun));
+        this.rest = Math.max(200, 30 * (performance.now() - begun));
       }, this.rest);
     }
 

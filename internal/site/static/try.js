@@ -347,7 +347,7 @@
 
   // The chats of this browser.
   function keep() {
-    chat.title ||= (chat.turns[0]?.ask ?? "").slice(0, 80);
+    chat.title = (chat.turns[0]?.ask ?? "").slice(0, 80);
     chat.at = Date.now();
     chats.put(chat).then(list);
   }
