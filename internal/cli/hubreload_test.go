@@ -220,7 +220,7 @@ func TestStreamsAtSIGTERM(t *testing.T) {
 		}
 		begun.Wait()
 	}
-	start(streams/2, enginetest.Behaviour{Chunks: 100_000, Interval: time.Second})
+	start(streams/2, enginetest.Behaviour{Chunks: 3600, Interval: time.Second})
 	start(streams/2, enginetest.Behaviour{Chunks: 4, Interval: 200 * time.Millisecond})
 	if err := r.hub.cmd.Process.Signal(syscall.SIGTERM); err != nil {
 		t.Fatal(err)
