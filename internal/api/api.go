@@ -66,8 +66,10 @@ type Config struct {
 	// Trace returns the trace of a past call that concerns the member, or
 	// account.ErrNotFound.
 	Trace func(ctx context.Context, callID, memberID string) (account.Trace, error)
-	// Flush writes the records that are still in memory to the database.
+	// Flush writes the records that are still in memory to the database, and Open
+	// returns those of the calls that run.
 	Flush func(context.Context) error
+	Open  func() []account.Usage
 	// Notify sends e-mail to members.
 	Notify Notify
 	Log    *slog.Logger

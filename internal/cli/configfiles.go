@@ -81,6 +81,11 @@ type daemonFile struct {
 		// machine; default all that you are in, and with [] none. Shares with single
 		// members are not affected.
 		Groups []string `toml:"groups"`
+		// Cache is whose prompts an engine may keep that cannot keep callers apart:
+		// "own", the default, is your own alone, and "all" everyone's. With "all" the
+		// time of an answer can reveal to others what was asked before; see
+		// docs/engines.md.
+		Cache cacheWord `toml:"cache"`
 		// Hours are when others may use this machine; default "", always.
 		Hours hours `toml:"hours"`
 		// Timezone is the IANA zone of Hours; default "", this computer's.
@@ -157,6 +162,18 @@ type hubFile struct {
 		// Several hosts, separated by commas, are tried in turn. See docs/operate/database.md.
 		URL databaseURL `toml:"url"`
 	} `toml:"database"`
+	// Backup copies the embedded database by a schedule; kith admin restore brings a copy
+	// back. A PostgreSQL database is backed up with its own tools. See
+	// docs/operate/backup.md.
+	Backup struct {
+		// Every is how often, such as "24h"; "0s", the default, is never.
+		Every duration `toml:"every"`
+		// Keep is how many copies stay, the newest; default 7.
+		Keep uint16 `toml:"keep"`
+		// Folder is where they are; default the folder backups in hub.data. A folder on
+		// another disk outlives this one.
+		Folder string `toml:"folder"`
+	} `toml:"backup"`
 	// Peer connects the hubs of one region that share a PostgreSQL database: a machine
 	// connects to any of them, and a call comes to any of them.
 	Peer struct {

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"errors"
@@ -313,7 +314,11 @@ func (p *hubProcess) hubConfig(c *hubFile) hub.Config {
 				Idle: limits.Idle.Duration, Stream: limits.Total.Duration,
 			},
 		},
-		Journal:      p.journal,
+		Journal: p.journal,
+		Backups: hub.Backups{
+			Every: c.Backup.Every.Duration, Keep: int(c.Backup.Keep),
+			Folder: cmp.Or(c.Backup.Folder, filepath.Join(c.Hub.Data, "backups")),
+		},
 		Site:         site.Config{Base: p.base, SignUp: site.SignUp(c.Site.SignUp.Text), Provider: c.Site.OIDC.provider(), Mail: c.Site.SMTP.mail(), FirstMade: p.removeFirstLink},
 		ReloadConfig: p.reload,
 		Log:          p.log,

@@ -155,7 +155,7 @@ func (d *Dispatcher) send(ctx context.Context, a *attempt) (*gateway.Answer, out
 		return nil, out, f
 	}
 	firstByteTimer.Stop()
-	a.Offer.Load.ObserveTTFT(time.Since(a.began))
+	a.Offer.Load.Measure(fleet.Measurement{At: time.Now(), FirstToken: time.Since(a.began)})
 	response.Body = answer
 	if !a.call.Stream { // the machine is done: its slot does not wait for the caller to read
 		answer.Close()
@@ -236,6 +236,7 @@ func (d *Dispatcher) request(ctx context.Context, call *gateway.Call, c fleet.Ca
 		tunnel.HeaderCorrelation: {call.ID},
 		tunnel.HeaderAttempt:     {attemptHeader(call, c.Machine)},
 		tunnel.HeaderCaller:      {c.Class.String() + " " + headerText(call.Caller.Name)},
+		tunnel.HeaderCache:       {tunnel.CacheName(string(call.Caller.Member), string(c.Machine.ID), time.Now())},
 		tunnel.HeaderModel:       {tunnel.EscapeModel(string(call.Model))},
 		"User-Agent":             {""},
 	}

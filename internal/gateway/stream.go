@@ -29,7 +29,7 @@ type stream struct {
 	queue  atomic.Pointer[position] // nil: not waiting
 	// trailer is the usage that came behind the answer, where its caller did not
 	// ask for it.
-	trailer string
+	trailer http.Header
 
 	timer *time.Timer
 
@@ -63,7 +63,7 @@ func (x *exchange) stream() error {
 	x.call.answered(x.response != nil)
 	s.took(answer)
 	err = s.copy(answer.Body)
-	s.trailer = answer.Trailer.Get(dialect.UsageTrailer)
+	s.trailer = answer.Trailer
 	if err != nil {
 		return x.faultOf(ctx, err)
 	}
@@ -115,7 +115,7 @@ func (s *stream) stop() {
 	s.stopped = true
 	s.timer.Stop()
 	s.x.usage = s.check.Usage()
-	if told, ok := dialect.ParseTrailer(s.trailer); ok && !s.x.usage.Reported {
+	if told, ok := dialect.ParseTrailer(s.trailer.Get(dialect.UsageTrailer), s.trailer.Get(dialect.CachedTrailer)); ok && !s.x.usage.Reported {
 		s.x.usage = told
 	}
 }

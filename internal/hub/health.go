@@ -22,6 +22,9 @@ func (h *Hub) health(ctx context.Context) []site.Part {
 		parts[1].Text = "not connected: changes are found by polling, up to a second later"
 	}
 	parts = append(parts, h.memoryHealth())
+	if backups, scheduled := h.backups.health(); scheduled {
+		parts = append(parts, backups)
+	}
 	if mail, sends := h.site.MailPart(); sends {
 		parts = append(parts, mail)
 	}

@@ -8,7 +8,7 @@
 //
 // Here are the wiring (hub.go, management.go), who calls (identify.go), how machines
 // connect (accept.go), how the hub is (health.go), what it measures (metrics.go), which
-// nodes it has (nodes.go) and how it ends (drain.go).
+// nodes it has (nodes.go), when it is backed up (backups.go) and how it ends (drain.go).
 package hub
 
 import (
@@ -70,6 +70,8 @@ type Config struct {
 	// Journal holds the ledger's records until they are in the database, so that a
 	// crash loses no call; nil: they wait in memory. The hub does not close it.
 	Journal *journal.Journal
+	// Backups is when the hub copies its database; the zero value is never.
+	Backups Backups
 	// KeepResponses is how long turns of the responses dialect are kept. Default 24 h;
 	// negative: none are.
 	KeepResponses time.Duration
@@ -139,6 +141,7 @@ type Hub struct {
 	paces    paces
 	metrics  callMetrics
 	drain    drain
+	backups  backups
 }
 
 // New returns a hub over a store and a registry, which it observes. Run both.
@@ -153,6 +156,7 @@ func New(cfg Config, records Records, live *registry.Registry) *Hub {
 		tunnels:  tunnels{most: max(cfg.Machines, 0), of: map[string]int{}},
 		paces:    paces{by: map[string]pace{}},
 		metrics:  newCallMetrics(),
+		backups:  backups{Backups: cfg.Backups},
 	}
 	edge := cfg.Edge
 	if edge.Spool == nil {
@@ -261,7 +265,7 @@ func (h *Hub) TakeUp(ctx context.Context) error { return h.ledger.Flush(ctx) }
 // Run runs the hub's parts until ctx ends. Pending records are written first.
 func (h *Hub) Run(ctx context.Context) error {
 	group, ctx := errgroup.WithContext(ctx)
-	for _, run := range []func(context.Context) error{h.calls.Run, h.ledger.Run, h.traces.Run, h.turns.Run, h.site.Run} {
+	for _, run := range []func(context.Context) error{h.calls.Run, h.ledger.Run, h.traces.Run, h.turns.Run, h.site.Run, h.runBackups} {
 		group.Go(func() error { return run(ctx) })
 	}
 	if err := group.Wait(); err != nil && !errors.Is(err, context.Canceled) {

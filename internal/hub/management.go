@@ -36,6 +36,7 @@ func (h *Hub) newAPI() *api.API {
 		Confirmed: h.live.Confirmed,
 		Trace:     h.traces.Get,
 		Flush:     func(ctx context.Context) error { return errors.Join(h.ledger.Flush(ctx), h.traces.Flush(ctx)) },
+		Open:      h.ledger.Open,
 		Log:       h.log,
 	})
 }
