@@ -29,7 +29,7 @@ build-slim: ## bin/kith-slim, without the built-in engine
 llama: ## fetch the built-in engine's libraries (npm or curl), once
 	@scripts/fetch-llama.sh
 
-setup-test: llama ## install what the tests need: client libraries, gcc, PostgreSQL, nginx, HAProxy, promtool, Chromium
+setup-test: llama ## install what the tests need: client libraries, gcc, PostgreSQL, nginx, Caddy, HAProxy, promtool, Chromium
 	@scripts/setup-test.sh
 
 test: setup-test ## every test, with the race detector

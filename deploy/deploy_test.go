@@ -221,3 +221,44 @@ func TestSystemd(t *testing.T) {
 		}
 	}
 }
+
+// TestTraefikRecipe reads proxies/traefik.yml strictly, by the part of Traefik's schema that
+// it uses. No test runs Traefik.
+func TestTraefikRecipe(t *testing.T) {
+	var file struct {
+		HTTP struct {
+			Routers map[string]struct {
+				Rule, Service string
+				EntryPoints   []string
+				TLS           *struct{}
+			}
+			Services map[string]struct {
+				LoadBalancer struct {
+					PassHostHeader     bool
+					ResponseForwarding struct{ FlushInterval string }
+					Servers            []struct{ URL string }
+					ServersTransport   string
+				}
+			}
+			ServersTransports map[string]struct {
+				MaxIdleConnsPerHost int
+				ForwardingTimeouts  struct{ DialTimeout, ResponseHeaderTimeout string }
+			}
+		}
+	}
+	if err := yaml.UnmarshalStrict([]byte(read(t, "proxies/traefik.yml")), &file); err != nil {
+		t.Fatal(err)
+	}
+	for _, router := range file.HTTP.Routers {
+		service, there := file.HTTP.Services[router.Service]
+		if !there || len(service.LoadBalancer.Servers) != 1 || service.LoadBalancer.ResponseForwarding.FlushInterval != "-1ms" {
+			t.Errorf("%+v leads to %+v", router, service)
+		}
+		if _, there := file.HTTP.ServersTransports[service.LoadBalancer.ServersTransport]; !there {
+			t.Errorf("%+v has no transport", service)
+		}
+	}
+	if len(file.HTTP.Routers) != 1 {
+		t.Errorf("%+v", file)
+	}
+}

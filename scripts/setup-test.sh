@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # Installs what the tests need and this machine lacks: the official client
 # libraries for JavaScript, a C compiler (the race detector wants one),
-# PostgreSQL's server, nginx for the bench's smoke run, Chromium for the pages
-# that attack, tmux for what a person sees in a terminal, and for deploy/ HAProxy,
-# promtool, systemd-analyze and openssl.
+# PostgreSQL's server, nginx, Caddy and HAProxy for deploy/proxies (nginx for the
+# bench's smoke run, too), Chromium for the pages that attack, tmux for what a person
+# sees in a terminal, and for deploy/ promtool, systemd-analyze and openssl.
 set -euo pipefail
 
 "$(dirname "$0")/npm-ci.sh" e2e/clients "the client libraries for JavaScript"
@@ -18,6 +18,7 @@ command -v curl >/dev/null || missing+=(curl)
 command -v tmux >/dev/null || missing+=(tmux)
 command -v chromium >/dev/null || command -v chromium-browser >/dev/null || command -v google-chrome >/dev/null || missing+=(chromium)
 command -v haproxy >/dev/null || missing+=(haproxy)
+command -v caddy >/dev/null || missing+=(caddy)
 command -v systemd-analyze >/dev/null || missing+=(systemd)
 command -v openssl >/dev/null || missing+=(openssl)
 promtool=; command -v promtool >/dev/null || promtool=promtool

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"errors"
 	"math"
 	"net/http"
 	"path/filepath"
@@ -39,6 +40,20 @@ func TestLedgerFullDisk(t *testing.T) {
 		}
 		refused = append(refused, res.Header.Get("X-Correlation-Id"))
 	}
+	r.until("the hub is not ready", func() error { // for a while after each refused call
+		if refused, err := r.begin(false); err == nil {
+			refused.Body.Close()
+		}
+		res, err := http.Get(r.base + "/readyz")
+		if err != nil {
+			return err
+		}
+		defer res.Body.Close()
+		if res.StatusCode != http.StatusServiceUnavailable {
+			return errors.New(res.Status)
+		}
+		return nil
+	})
 	ran, err := complete(res, true)
 	if err != nil {
 		t.Fatalf("the stream that ran when the disk was full: %v", err)

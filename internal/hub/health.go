@@ -31,14 +31,22 @@ func (h *Hub) health(ctx context.Context) []site.Part {
 	return parts
 }
 
+// refusedLately is how long a hub counts as one that refuses calls after it refused one
+// that it could not record, as with a full disk. The next call then shows whether it still
+// is so.
+const refusedLately = 10 * time.Second
+
 // Ready returns why this hub refuses every call now, or after its start those to machines
 // at other hubs; nil: it does not. A load balancer then uses another one.
 func (h *Hub) Ready(now time.Time) error {
+	records := h.ledger.Status()
 	switch {
 	case !h.live.Confirmed(now): // docs/spec/security.md#revocation
 		return errors.New("the database did not confirm for 5 s which keys and shares are valid")
-	case h.ledger.Status().Broken:
+	case records.Broken:
 		return errors.New("the journal of the ledger cannot be written")
+	case now.Sub(records.Refused) < refusedLately:
+		return errors.New("calls cannot be recorded: the disk or the journal is full")
 	case !h.live.Joined(now):
 		return errors.New("the machines of the other hubs are not known yet")
 	}

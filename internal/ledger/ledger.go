@@ -85,6 +85,7 @@ type Ledger struct {
 	mu       sync.Mutex
 	open     map[string][]byte    // call id: its newest intent, encoded
 	pending  []account.Usage      // results that are not in the database yet
+	refused  time.Time            // when a call was last refused because it could not be recorded
 	keysUsed map[string]time.Time // key id: last use, not yet written
 	next     *Receipt             // of the intents that the next sync covers
 	entries  int                  // in the journal's active slot
@@ -186,6 +187,7 @@ func (l *Ledger) Begin(u account.Usage) (*Receipt, error) {
 	text := entry{Usage: u}.encode()
 	l.mu.Lock()
 	if err := l.appendIntent(text); err != nil {
+		l.refused = time.Now()
 		l.mu.Unlock()
 		notify(l.sync) // restarts the journal if that helps
 		return nil, notWritten(err)
@@ -294,6 +296,9 @@ type Status struct {
 	Open    int     // calls without a result
 	Pending int     // results that are not in the database yet
 	Broken  bool    // it takes nothing, and calls are refused
+	// Refused is when a call was last refused because it could not be recorded; zero:
+	// none was.
+	Refused time.Time
 	// Oldest is when the first call ended whose result is pending; zero: none is.
 	Oldest time.Time
 }
@@ -302,7 +307,7 @@ type Status struct {
 func (l *Ledger) Status() Status {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	s := Status{Journal: l.journal != nil, Open: len(l.open), Pending: len(l.pending), Broken: l.broken != nil}
+	s := Status{Journal: l.journal != nil, Open: len(l.open), Pending: len(l.pending), Broken: l.broken != nil, Refused: l.refused}
 	if s.Journal {
 		s.Used, s.Bytes = l.journal.Used(), l.journal.Bytes()
 	}

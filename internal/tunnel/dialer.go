@@ -14,6 +14,7 @@ import (
 	"net/netip"
 	"net/url"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -373,10 +374,17 @@ func (d *Dialer) dial(ctx context.Context, target hubTarget) (net.Conn, error) {
 	secure := tls.Client(raw, config)
 	if err := secure.HandshakeContext(ctx); err != nil {
 		raw.Close()
+		if strings.HasSuffix(err.Error(), alertProtocolVersion) {
+			err = fmt.Errorf("TLS 1.3 is off there, and tunnels need it; its operator, or that of the proxy in front of it, can switch it on: %w", err)
+		}
 		return nil, err
 	}
 	return secure, nil
 }
+
+// alertProtocolVersion is how crypto/tls, which has no type for it, words the alert of a
+// server without TLS 1.3.
+const alertProtocolVersion = "tls: protocol version not supported"
 
 // header returns the headers of GET /tunnel that both kinds of upgrade send.
 func (d *Dialer) header() http.Header {
