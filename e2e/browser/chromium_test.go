@@ -25,6 +25,7 @@ func chromium(t *testing.T, flags map[string]any) context.Context {
 		chromedp.NoSandbox, // tests run as root in containers; the pages are ours
 		chromedp.UserDataDir(t.TempDir()),
 		chromedp.WSURLReadTimeout(patience),
+		chromedp.WindowSize(1280, 900), // narrower, the menu is behind a button
 	)
 	for name, value := range flags {
 		options = append(options, chromedp.Flag(name, value))

@@ -63,6 +63,7 @@ func (b *tab) fits(name string) {
 			continue
 		}
 		tall := run(b, chromedp.Evaluate[float64](`document.documentElement.scrollHeight`))
+		run(b, chromedp.EmulateViewport(look.width, int64(tall)))
 		shot, err := chromedp.Call(b.ctx, cdppage.CaptureScreenshot, cdppage.CaptureScreenshotParams{
 			Clip:                  &cdppage.Viewport{Width: float64(look.width), Height: tall, Scale: 1},
 			CaptureBeyondViewport: new(true),

@@ -26,7 +26,7 @@ type operator struct {
 func (a *app) admin() *cobra.Command {
 	o := &operator{app: a}
 	cmd := group("admin", "For a hub's operator: members, keys, machines, shares, groups, nodes, backups and the database",
-		o.members(), o.keys(), o.machines(), o.devices(), o.shares(), o.groups(), o.backup(), o.restore(), o.migrate(), o.copy(), o.nodes(), o.drain(), o.top())
+		o.members(), o.keys(), o.machines(), o.devices(), o.shares(), o.groups(), o.backup(), o.restore(), o.migrate(), o.copy(), o.nodes(), o.drain(), o.reload(), o.top())
 	cmd.PersistentFlags().StringVar(&o.data, "data", "", "the hub's data folder")
 	cmd.PersistentFlags().StringVar(&o.file, "config", "", "the hub's configuration file, which names its data folder")
 	return cmd
@@ -201,7 +201,9 @@ func (o *operator) machines() *cobra.Command {
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return ask(cmd.Context(), o.command(), "make the token", api.OperatorCreateToken.With(in), func(made api.LoginToken) {
 				o.say("%s\n", strong(made.Token))
-				o.say("%s\n", faint("On the machine: kith login --hub ADDRESS --token TOKEN. It works once."))
+				if terminal(o.out) {
+					o.say("%s\n", faint("On the machine: kith login --hub ADDRESS --token TOKEN. It works once."))
+				}
 			})
 		},
 	}

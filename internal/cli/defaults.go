@@ -64,8 +64,10 @@ func loadHubFile(home, file string) (*hubFile, error) {
 	if c.Backup.Folder != "" {
 		c.Backup.Folder = pathIn(file, c.Backup.Folder)
 	}
-	c.TLS.Certificate = pathIn(file, c.TLS.Certificate)
-	c.TLS.Key = pathIn(file, c.TLS.Key)
+	if c.TLS.Certificate != "" {
+		c.TLS.Certificate = pathIn(file, c.TLS.Certificate)
+		c.TLS.Key = pathIn(file, c.TLS.Key)
+	}
 	return c, nil
 }
 
@@ -90,6 +92,7 @@ func defaultHubFile(home string) *hubFile {
 	c.Responses.Keep.Duration = 24 * time.Hour
 	c.RateLimit.RPS, c.RateLimit.Burst, c.RateLimit.Connections = 50, 100, 200
 	c.Site.SignUp.Text = "invite"
+	c.Log.Level.Text, c.Log.Format.Text = "info", "text"
 	return c
 }
 

@@ -19,6 +19,7 @@ import (
 	"net/http"
 	"net/url"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -79,6 +80,9 @@ type Config struct {
 	Edge gateway.Config
 	// Site configures the members' pages. New sets its Try, Call, Health and Limits.
 	Site site.Config
+	// ReloadConfig reads the operator's configuration again and applies it with
+	// Hub.Reload.
+	ReloadConfig func(context.Context) (api.Reloaded, error)
 	// Draw returns random numbers that break ties between machines. Default
 	// rand.Uint64; the simulation sets its own, so that a history repeats.
 	Draw func() uint64
@@ -119,7 +123,8 @@ type Records interface {
 
 // Hub is one node of the hosted surface. Make it with New, then Run it.
 type Hub struct {
-	cfg      Config
+	cfg      Config                 // as New got it
+	inForce  atomic.Pointer[Config] // cfg with what Reload has changed
 	records  Records
 	live     *registry.Registry
 	log      *slog.Logger
@@ -157,9 +162,9 @@ func New(cfg Config, records Records, live *registry.Registry) *Hub {
 	if edge.Spool == nil {
 		edge.Spool, _ = spool.Open("", spool.Limits{}) // without a folder nothing fails
 	}
+	h.inForce.Store(&cfg)
 	h.calls = dispatch.New(dispatch.Config{
-		Wait: cfg.Wait, WaitStream: cfg.WaitStream, Running: cfg.Running, Waiting: cfg.Waiting,
-		FirstByte: cfg.FirstByte, Stream: edge.Limits.Stream,
+		Limits:   cfg.callLimits(),
 		Registry: live, Ledger: h.ledger, Traces: h.traces, Spool: edge.Spool,
 		Revoked: h.revoked, Activity: func() { h.site.Stir() }, Draw: cfg.Draw, Log: cfg.Log,
 	})
@@ -174,6 +179,25 @@ func New(cfg Config, records Records, live *registry.Registry) *Hub {
 	h.site = h.newSite()
 	live.Observe(registry.Observer{Store: h.onChange, Machine: h.onMachine, Waiting: h.calls.OnWaiting, Room: h.calls.OnRoom, Calls: h.Calls})
 	return h
+}
+
+// callLimits are the limits of dispatch.
+func (c Config) callLimits() dispatch.Limits {
+	return dispatch.Limits{
+		Wait: c.Wait, WaitStream: c.WaitStream, Running: c.Running, Waiting: c.Waiting,
+		FirstByte: c.FirstByte, Stream: c.Edge.Limits.Stream,
+	}
+}
+
+// Reload applies the fields of c that can change while calls run: Wait, WaitStream,
+// Running, Waiting, FirstByte, Machines and Drain, and of Edge Rate, Limits and Origins.
+// It ignores the others. No call and no machine is disconnected by a lower limit.
+func (h *Hub) Reload(c Config) {
+	c = c.withDefaults()
+	h.calls.SetLimits(c.callLimits())
+	h.tunnels.setMost(max(c.Machines, 0))
+	h.edge.Reconfigure(c.Edge)
+	h.inForce.Store(&c)
 }
 
 // Handler serves the hub's public address: the hosted routes, the members' pages and

@@ -30,7 +30,7 @@ type operatorData struct {
 }
 
 func (s *Site) operatorData(v *visit) (data operatorData, err error) {
-	data = operatorData{Parts: s.Health(v.Context()), Limits: s.Limits, Region: s.Region}
+	data = operatorData{Parts: s.Health(v.Context()), Limits: s.Limits(), Region: s.Region}
 	if data.Members, data.Disabled, err = s.DB.CountMembers(v.Context()); err != nil {
 		return data, err
 	}
@@ -91,6 +91,15 @@ func searched(name string) string {
 func (s *Site) named(v *visit) (account.Member, error) {
 	m, err := s.DB.Member(v.Context(), v.form.Get("member"))
 	return m, api.NotFound(err, "there is no such member")
+}
+
+// disableMemberQuestion asks before a member is disabled.
+func (s *Site) disableMemberQuestion(v *visit) (question, error) {
+	m, err := s.DB.Member(v.Context(), v.URL.Query().Get("member"))
+	return question{
+		Title: "Disable " + m.Name + "?", Button: "Disable the member", Action: operatorPath + "/members/disable", Back: operatorPath + "/members", Field: "member", Value: m.ID,
+		Cuts: []string{"Sessions, keys and machines of " + m.Name + " are refused within 5 seconds.", "Nothing is deleted: the member can be enabled again."},
+	}, api.NotFound(err, "there is no such member")
 }
 
 func (s *Site) disableMember(v *visit) (reply, error) {

@@ -12,6 +12,8 @@ import (
 	"net/http"
 	"net/url"
 	"path"
+	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -38,23 +40,38 @@ type asset struct {
 }
 
 // assetKinds are the types of the static files, whatever this computer's tables say.
-var assetKinds = map[string]string{".css": "text/css; charset=utf-8", ".js": "text/javascript; charset=utf-8", ".svg": "image/svg+xml"}
+var assetKinds = map[string]string{
+	".css": "text/css; charset=utf-8", ".js": "text/javascript; charset=utf-8", ".svg": "image/svg+xml", ".woff2": "font/woff2",
+}
+
+// assetInCSS is a file that a stylesheet names: it gets the path of the file.
+var assetInCSS = regexp.MustCompile(`url\("([a-z0-9.]+)"\)`)
 
 // assets are the static files by their paths, and assetPaths the paths by the names.
 var (
 	assets = sync.OnceValue(func() map[string]asset {
-		all := map[string]asset{}
-		for _, name := range must(fs.Glob(files, "static/*")) {
+		all, paths := map[string]asset{}, map[string]string{}
+		names := must(fs.Glob(files, "static/*"))
+		slices.SortFunc(names, func(a, b string) int { // stylesheets name files that come before them
+			return cmp.Or(cmp.Compare(path.Ext(b), path.Ext(a)), cmp.Compare(a, b))
+		})
+		for _, name := range names {
 			a := asset{kind: assetKinds[path.Ext(name)], body: must(files.ReadFile(name))}
-			if a.kind == "" {
+			switch path.Ext(name) {
+			case ".md":
 				continue
+			case ".css":
+				a.body = assetInCSS.ReplaceAllFunc(a.body, func(match []byte) []byte {
+					return fmt.Appendf(nil, "url(%q)", paths[string(assetInCSS.FindSubmatch(match)[1])])
+				})
 			}
 			var zipped bytes.Buffer
 			zip := gzip.NewWriter(&zipped)
 			_, _ = zip.Write(a.body) // into memory
 			_ = zip.Close()
 			a.zipped = zipped.Bytes()
-			all[fmt.Sprintf("%s%.8x/%s", staticPath, sha256.Sum256(a.body), path.Base(name))] = a
+			at := fmt.Sprintf("%s%.8x/%s", staticPath, sha256.Sum256(a.body), path.Base(name))
+			all[at], paths[path.Base(name)] = a, at
 		}
 		return all
 	})
@@ -99,12 +116,25 @@ func serveStatic(w http.ResponseWriter, r *http.Request) {
 // templates are those of the pages, each with the layout around it.
 var templates = sync.OnceValue(func() map[string]*template.Template {
 	base := template.Must(template.New("layout").Funcs(template.FuncMap{
-		"asset":  func(name string) string { return assetPaths()[name] },
-		"when":   when,
-		"number": number,
-		"size":   size,
-		"link": func(v screen, href, text string) navLink {
-			return navLink{href, text, v.Path == href || strings.HasPrefix(v.Path, href+"/")}
+		"asset":    func(name string) string { return assetPaths()[name] },
+		"icon":     icon,
+		"when":     when,
+		"ago":      func(t time.Time) string { return ago(t, time.Now()) },
+		"number":   number,
+		"duration": duration,
+		"size":     size,
+		"link": func(v screen, href, text, icon string) navLink {
+			link := navLink{Href: href, Text: text, Icon: icon, Here: v.Path == href || href != "/" && strings.HasPrefix(v.Path, href+"/")}
+			if href == accessPath {
+				link.Count = v.Notices
+			}
+			return link
+		},
+		"tabs": func(at string, pairs ...string) (links []navLink) {
+			for pair := range slices.Chunk(pairs, 2) {
+				links = append(links, navLink{Href: pair[0], Text: pair[1], Here: at == pair[0]})
+			}
+			return links
 		},
 		"side": func(title, id string, days int, side api.UsageSide) usageSide {
 			return usageSide{title, id, days, side}
@@ -112,6 +142,10 @@ var templates = sync.OnceValue(func() map[string]*template.Template {
 		"code":    inCode,
 		"browser": browserName,
 		"list":    func(values []string) string { return strings.Join(values, ", ") },
+		"lines":   func(values []string) string { return strings.Join(values, "\n") },
+		"key":     nameKey,
+		"limits":  limitWords,
+		"limited": func(l api.Limits) bool { return limitWords(l) != "no limits" },
 		"reach":   reachWords,
 		"qr":      qrCode,
 		"live": func(s scene, id, idle string) liveWords {
@@ -146,10 +180,34 @@ var templates = sync.OnceValue(func() map[string]*template.Template {
 	return parsed
 })
 
-// navLink is one link at the top of every page.
+// limitWords are limits in words.
+func limitWords(l api.Limits) string {
+	var all []string
+	if len(l.Models) > 0 {
+		all = append(all, "models "+strings.Join(l.Models, ", "))
+	}
+	if l.Hours != "" {
+		all = append(all, l.Hours)
+	}
+	if l.Concurrent != nil {
+		all = append(all, fmt.Sprint(*l.Concurrent, " at once"))
+	}
+	if l.PerDay != nil {
+		all = append(all, fmt.Sprint(number(*l.PerDay), " a day"))
+	}
+	return cmp.Or(strings.Join(all, "; "), "no limits")
+}
+
+// navLink is one link of the navigation.
 type navLink struct {
-	Href, Text string
-	Here       bool
+	Href, Text, Icon string
+	Here             bool // it leads to the page that has it, or to one above
+	Count            int  // of what is new there
+}
+
+// icon draws a symbol of static/icons.svg.
+func icon(name string) template.HTML {
+	return template.HTML(`<svg class="icon" aria-hidden="true"><use href="` + assetPaths()["icons.svg"] + "#" + name + `"/></svg>`)
 }
 
 // liveWords is a place on a page that changes by itself; Idle is what it says when
@@ -179,11 +237,60 @@ func when(t time.Time) string {
 	return t.UTC().Format("2 Jan 2006, 15:04 UTC")
 }
 
-// number is an integer with its thousands apart.
+// ago is how long before now, or after it, a time is, in whole units. A time that is
+// more than a week away is its date.
+func ago(t, now time.Time) string {
+	if t.IsZero() {
+		return "never"
+	}
+	apart := now.Sub(t).Round(time.Second).Abs()
+	text := ""
+	switch {
+	case apart < time.Minute && !t.After(now):
+		return "just now"
+	case apart < time.Minute:
+		return "in a moment"
+	case apart < time.Hour:
+		text = fmt.Sprintf("%d min", apart/time.Minute)
+	case apart < 24*time.Hour:
+		text = fmt.Sprintf("%d h", apart/time.Hour)
+	case apart < 48*time.Hour:
+		text = "1 day"
+	case apart <= 7*24*time.Hour:
+		text = fmt.Sprintf("%d days", apart/(24*time.Hour))
+	case t.UTC().Year() == now.UTC().Year():
+		return t.UTC().Format("2 Jan")
+	default:
+		return t.UTC().Format("2 Jan 2006")
+	}
+	if t.After(now) {
+		return "in " + text
+	}
+	return text + " ago"
+}
+
+// duration is so many milliseconds, in the unit that fits.
+func duration(ms int64) string {
+	d := time.Duration(ms) * time.Millisecond
+	switch {
+	case d < time.Second:
+		return fmt.Sprintf("%d ms", ms)
+	case d < time.Minute:
+		return fmt.Sprintf("%.1f s", d.Seconds())
+	case d < time.Hour:
+		return fmt.Sprintf("%d min", d/time.Minute)
+	case d < 48*time.Hour:
+		return strings.TrimSuffix(fmt.Sprintf("%d h %d min", d/time.Hour, d%time.Hour/time.Minute), " 0 min")
+	default:
+		return fmt.Sprintf("%d days", d/(24*time.Hour))
+	}
+}
+
+// number is an integer with a comma between its thousands.
 func number(n any) string {
 	text := fmt.Sprint(n)
 	for i := len(text) - 3; i > 0 && text[i-1] != '-'; i -= 3 {
-		text = text[:i] + "\u202f" + text[i:]
+		text = text[:i] + "," + text[i:]
 	}
 	return text
 }
@@ -254,6 +361,8 @@ func reachWords(r account.Reach) string {
 type screen struct {
 	Title   string
 	Path    string
+	Here    string // the path with its query, to come back to
+	Theme   string // "light", "dark", or empty: as the system
 	Me      account.Member
 	SignUp  SignUp
 	Base    string
@@ -281,7 +390,7 @@ func (s *Site) answerWith(w http.ResponseWriter, v *visit, out reply, err error)
 		return
 	}
 	seen := screen{
-		Title: out.title, Path: v.URL.Path, Me: v.me, SignUp: s.SignUp, Base: s.Base, ID: v.id, Data: out.data, Form: v.form,
+		Title: out.title, Path: v.URL.Path, Here: v.URL.RequestURI(), Theme: theme(v.Request), Me: v.me, SignUp: s.SignUp, Base: s.Base, ID: v.id, Data: out.data, Form: v.form,
 	}
 	status := http.StatusOK
 	if err != nil {

@@ -76,14 +76,15 @@ func testPagesOfOthers(t *testing.T, tn *town) {
 		"/account/passkeys/begin": nil, "/account/passkeys": {"answer", key0.create(adas.Challenge)}, "/account/passkeys/remove": {"passkey", passkeys[0].ID},
 		"/sessions/end": {"session", sessions[0].ID},
 		"/applications": {"name", "eves", "reach", "all"}, "/applications/test": {"secret", credential.Mint(credential.APIKey, "home").Reveal()},
-		"/applications/revoke": {"key", key.ID},
-		"/device":              {"code", "BCDF-GHJK"}, "/device/decide": {"code", "BCDF-GHJK", "decision", "approve"},
+		"/applications/revoke": {"key", key.ID}, "/applications/roll": {"key", key.ID},
+		"/device": {"code", "BCDF-GHJK"}, "/device/decide": {"code", "BCDF-GHJK", "decision", "approve"},
 		"/machines/pause": {"machine", tn.machine.ID}, "/machines/resume": {"machine", tn.machine.ID}, "/machines/hours": {"machine", tn.machine.ID}, "/machines/slots": {"machine", tn.machine.ID, "slots", "1"},
 		"/machines/rename": {"machine", tn.machine.ID, "name", "mine"}, "/machines/revoke": {"machine", tn.machine.ID},
 		"/machines/keep-out": {"machine", tn.machine.ID},
 		"/try":               {"ask", "hello"}, "/try/stream": {"ask", "hello"}, // no model: a call of eve's own would be no secret
 		"/sharing/share": {"with", "eve"}, "/sharing/limits": {"with", "eve"}, "/sharing/end": {"with", "ada"}, "/sharing/invite": {"uses", "x"}, "/sharing/revoke": {"invite", invite.ID},
 		"/sharing/accept": {"code", invite.ID},
+		"/theme":          {"theme", "dark"},
 		"/groups/create":  {"name", "lab", "kind", "org"}, "/groups/join": {"group", "lab"}, "/groups/leave": {"group", "lab"}, "/groups/end": {"group", "lab"}, "/groups/limit": {"group", "lab", "per_day", "1"},
 		"/groups/accept": {"group", "lab"}, "/groups/decline": {"group", "lab"}, "/groups/invite": {"group", "lab", "member", "eve"}, "/groups/withdraw": {"group", "lab", "member", "pat-invited"},
 		"/groups/seen":   {"until", time.Now().Format(time.RFC3339)},
@@ -96,7 +97,7 @@ func testPagesOfOthers(t *testing.T, tn *town) {
 	for _, act := range []string{"disable", "enable", "link"} {
 		forms["/operator/members/"+act] = []string{"member", tn.members["ada"].ID}
 	}
-	welcome := map[string]bool{"/applications": true, "/signin/passkey/begin": true, "/account/passkeys/begin": true, "/recover/mail": true, "/account/email": true, "/account/email/remove": true, "/groups/seen": true} // what eve may do
+	welcome := map[string]bool{"/applications": true, "/signin/passkey/begin": true, "/account/passkeys/begin": true, "/recover/mail": true, "/account/email": true, "/account/email/remove": true, "/groups/seen": true, "/theme": true} // what eve may do
 	for _, p := range sitePages() {
 		if p.path == "/signout" {
 			continue
@@ -245,7 +246,7 @@ func TestHeaders(t *testing.T) {
 	}
 	// Static files carry their hash, and no page says anything inline.
 	page := tn.browser().get("/signin").body
-	for _, name := range []string{"pico.css", "app.css", "app.js"} {
+	for _, name := range []string{"tokens.css", "app.css", "app.js"} {
 		path := assetPaths()[name]
 		if !strings.Contains(page, `"`+path+`"`) {
 			t.Errorf("the page does not name %s", path)

@@ -5,16 +5,32 @@
 (() => {
   const zone = new Intl.DateTimeFormat(undefined, { dateStyle: "medium", timeStyle: "short" });
 
-  // Times in the reader's own zone.
+  // Exact times in the reader's own zone.
   function localise(root) {
     for (const time of root.querySelectorAll("time[datetime]")) {
       const at = new Date(time.dateTime);
-      if (!Number.isNaN(at.getTime())) {
+      if (Number.isNaN(at.getTime())) continue;
+      if ("ago" in time.dataset) {
+        time.title = zone.format(at);
+      } else {
         time.title = time.textContent;
         time.textContent = zone.format(at);
       }
     }
   }
+
+  // Relative times, as the hub writes them, rewritten each minute while the page is open.
+  function age() {
+    for (const time of document.querySelectorAll("time[data-ago]")) {
+      const apart = Math.round((Date.now() - new Date(time.dateTime).getTime()) / 1000);
+      const length = Math.abs(apart);
+      if (Number.isNaN(apart) || length > 7 * 86400) continue;
+      const days = Math.floor(length / 86400);
+      const text = length < 3600 ? Math.floor(length / 60) + " min" : length < 86400 ? Math.floor(length / 3600) + " h" : days === 1 ? "1 day" : days + " days";
+      time.textContent = length < 60 ? (apart < 0 ? "in a moment" : "just now") : apart < 0 ? "in " + text : text + " ago";
+    }
+  }
+  setInterval(age, 60_000);
 
   // A button beside what one copies.
   function copies(root) {
@@ -23,7 +39,7 @@
       text.dataset.copy = "done";
       const button = document.createElement("button");
       button.type = "button";
-      button.className = "small secondary outline";
+      button.className = "small secondary";
       button.textContent = "Copy";
       button.setAttribute("aria-label", "Copy " + (text.getAttribute("aria-label") || "this"));
       button.addEventListener("click", async () => {
@@ -31,6 +47,12 @@
         button.textContent = "Copied";
         setTimeout(() => { button.textContent = "Copy"; }, 2000);
       });
+      if (text.matches("pre, .secret")) { // the button is in the corner
+        const around = document.createElement("div");
+        around.className = "copied";
+        text.replaceWith(around);
+        around.append(text);
+      }
       text.after(button);
     }
   }
