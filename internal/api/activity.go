@@ -2,6 +2,7 @@ package api
 
 import (
 	"slices"
+	"time"
 
 	"github.com/kith/kith/internal/fleet"
 )
@@ -13,6 +14,7 @@ type Use struct {
 	Machine *fleet.Machine
 	Model   fleet.ModelID
 	Class   fleet.Class // why the caller reached it
+	Since   time.Time   // the arrival of the call
 }
 
 // cut counts the calls that end with what is about to.

@@ -39,6 +39,8 @@ type Config struct {
 	Models func(ctx context.Context, caller Caller) ([]Model, error)
 	// Running returns every call that a machine of this hub runs now.
 	Running func() []Use
+	// Waiting returns every call of this hub that waits for a machine; none has one.
+	Waiting func() []Use
 	// Queued returns how many waiting calls the machine could take. Of very many,
 	// at least that many wait.
 	Queued func(*fleet.Machine) int

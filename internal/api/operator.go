@@ -96,7 +96,7 @@ type SignInLink struct {
 }
 
 func (a *API) operatorCreateLink(ctx context.Context, _ Caller, in Named) (SignInLink, error) {
-	member, err := a.anyMember(ctx, in.Name)
+	member, err := a.enabledMember(ctx, in.Name)
 	if err != nil {
 		return SignInLink{}, err
 	}
@@ -152,7 +152,7 @@ type DeviceApproval struct {
 }
 
 func (a *API) operatorApproveDevice(ctx context.Context, _ Caller, in DeviceApproval) (Device, error) {
-	member, err := a.anyMember(ctx, in.Member)
+	member, err := a.enabledMember(ctx, in.Member)
 	if err != nil {
 		return Device{}, err
 	}
@@ -184,7 +184,7 @@ func (a *API) operatorCreateKey(ctx context.Context, _ Caller, in NewKey) (Opera
 	if err != nil {
 		return OperatorKey{}, err
 	}
-	member, err := a.anyMember(ctx, in.Member)
+	member, err := a.enabledMember(ctx, in.Member)
 	if err != nil {
 		return OperatorKey{}, err
 	}
@@ -234,7 +234,7 @@ type LoginToken struct {
 }
 
 func (a *API) operatorCreateToken(ctx context.Context, _ Caller, in NewToken) (LoginToken, error) {
-	member, err := a.anyMember(ctx, in.Member)
+	member, err := a.enabledMember(ctx, in.Member)
 	if err != nil {
 		return LoginToken{}, err
 	}
@@ -350,7 +350,7 @@ func (a *API) operatorCreateGroup(ctx context.Context, _ Caller, in NewOperatorG
 	if err != nil {
 		return OperatorGroup{}, err
 	}
-	admin, err := a.anyMember(ctx, in.Admin)
+	admin, err := a.enabledMember(ctx, in.Admin)
 	if err != nil {
 		return OperatorGroup{}, err
 	}
@@ -378,6 +378,9 @@ func (a *API) operatorInviteToGroup(ctx context.Context, _ Caller, in MemberOfGr
 	}
 	if group.Kind != account.GroupOrg {
 		return GroupAct{}, fault.New(fault.InvalidRequest, "group %s is open: its members join it by themselves, with kith group join", group.Name)
+	}
+	if member, err = a.enabledMember(ctx, member.Name); err != nil {
+		return GroupAct{}, err
 	}
 	about(ctx, group.Name, member.Name)
 	invitation := account.GroupInvitation{GroupID: group.ID, MemberID: member.ID, Member: member.Name}
@@ -428,6 +431,16 @@ func (a *API) operatorBackUp(ctx context.Context, _ Caller, in BackupFile) (Back
 		return Backup{}, fault.New(fault.InternalError, "the copy is not sound and was not kept: %s; check the disk, and the database itself", made.Fault)
 	}
 	return Backup{made.ID, made.At, made.File, made.Bytes}, nil
+}
+
+// enabledMember returns the member of that name, for what only a member who is let in
+// can use.
+func (a *API) enabledMember(ctx context.Context, name string) (account.Member, error) {
+	member, err := a.anyMember(ctx, name)
+	if err == nil && member.Disabled {
+		err = fault.New(fault.InvalidRequest, "%s is disabled, and could not use it: first `kith admin member enable %s`", member.Name, member.Name)
+	}
+	return member, err
 }
 
 // anyMember returns the member of that name, disabled or not.

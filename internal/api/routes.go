@@ -87,6 +87,7 @@ var (
 	OperatorRemoveFromGroup = operator("DELETE /groups/{name}/members/{member}", "remove from a group", (*API).operatorRemoveFromGroup)
 	OperatorListNodes       = operator("GET /nodes", "", (*API).operatorListNodes)
 	OperatorDrainNode       = operator("POST /nodes/{name}/drain", "drain a node", (*API).operatorDrainNode)
+	OperatorTop             = operator("GET /top", "", (*API).operatorTop)
 	OperatorReload          = operator("POST /reload", "reload the configuration", (*API).operatorReload)
 	OperatorBackUp          = operator("POST /backups", "back up the database", (*API).operatorBackUp)
 )

@@ -26,7 +26,7 @@ type operator struct {
 func (a *app) admin() *cobra.Command {
 	o := &operator{app: a}
 	cmd := group("admin", "For a hub's operator: members, keys, machines, shares, groups, nodes, backups and the database",
-		o.members(), o.keys(), o.machines(), o.devices(), o.shares(), o.groups(), o.backup(), o.restore(), o.migrate(), o.copy(), o.nodes(), o.drain(), o.reload())
+		o.members(), o.keys(), o.machines(), o.devices(), o.shares(), o.groups(), o.backup(), o.restore(), o.migrate(), o.copy(), o.nodes(), o.drain(), o.reload(), o.top())
 	cmd.PersistentFlags().StringVar(&o.data, "data", "", "the hub's data folder")
 	cmd.PersistentFlags().StringVar(&o.file, "config", "", "the hub's configuration file, which names its data folder")
 	return cmd
@@ -134,7 +134,17 @@ func (o *operator) members() *cobra.Command {
 			})
 		},
 	}
-	return group("member", "Members of the hub", create, list, link, disable)
+	enable := &cobra.Command{
+		Use: "enable NAME", Short: "Let a disabled member back in", Args: cobra.ExactArgs(1),
+		Long:    "Let a disabled member back in: the keys, machines and shares of before work again within 5 s.",
+		Example: "  kith admin member enable bob",
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return ask(cmd.Context(), o.command(), "enable the member", api.OperatorEnableMember.With(api.Named{Name: args[0]}), func(api.Member) {
+				o.say("member %s enabled: its keys and machines work again within 5 s\n", strong(args[0]))
+			})
+		},
+	}
+	return group("member", "Members of the hub", create, list, link, disable, enable)
 }
 
 func (o *operator) keys() *cobra.Command {

@@ -18,6 +18,7 @@ import (
 	"charm.land/lipgloss/v2"
 	"github.com/go-json-experiment/json"
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 	"golang.org/x/term"
 )
 
@@ -95,11 +96,28 @@ func misused(cmd *cobra.Command, err error) error {
 	if number, ok := errors.AsType[*strconv.NumError](err); ok {
 		err = fmt.Errorf("%q is not an integer that it takes", number.Num)
 	}
+	if unknown, ok := errors.AsType[*pflag.NotExistError](err); ok {
+		if like := flagLike(cmd, unknown.GetSpecifiedName()); like != "" {
+			err = fmt.Errorf("%w, did you mean --%s?", err, like)
+		}
+	}
 	usage := ""
 	if strings.Contains(cmd.Use, " ") { // it takes arguments
 		usage = "write `" + strings.TrimSuffix(cmd.UseLine(), " [flags]") + "`, "
 	}
 	return fmt.Errorf("cannot understand the command: %w; %ssee `%s --help`", err, usage, cmd.CommandPath())
+}
+
+// flagLike returns the flag of the command whose name is most like that one; empty if
+// none is.
+func flagLike(cmd *cobra.Command, name string) string {
+	var names []string
+	cmd.Flags().VisitAll(func(f *pflag.Flag) {
+		if !f.Hidden {
+			names = append(names, f.Name)
+		}
+	})
+	return nameLike(name, names)
 }
 
 // oneLine returns a message as one line that begins with "cannot".
@@ -112,18 +130,26 @@ func oneLine(text string) string {
 }
 
 func (a *app) root() *cobra.Command {
+	var version bool
 	root := &cobra.Command{
 		Use:           "kith",
 		Short:         "Run language models on your machines and on those of people who share with you",
 		SilenceErrors: true,
 		SilenceUsage:  true,
 		Args:          known,
-		RunE:          func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if version {
+				return a.showVersion()
+			}
+			return cmd.Help()
+		},
 	}
+	root.Flags().BoolVar(&version, "version", false, "print the version")
 	root.PersistentFlags().BoolVar(&a.json, "json", false, "print JSON and nothing else on standard output")
 	root.AddCommand(a.dev(), a.rehearse(), a.hub(), a.serve(), a.login(), a.logout(), a.models(), a.pull(), a.run(), a.env(), a.launch(), a.status(),
 		a.why(), a.usage(), a.keys(), a.pause(), a.resume(), a.hours(), a.share(), a.accept(), a.groups(), a.admin(), a.doctor(),
 		a.config(), a.reload(), a.service(), a.version())
+	addExamples(root)
 	return root
 }
 
@@ -142,12 +168,32 @@ func known(cmd *cobra.Command, args []string) error {
 	if len(args) == 0 {
 		return nil
 	}
-	cmd.SuggestionsMinimumDistance = 2
 	err := cobra.NoArgs(cmd, args)
-	if like := cmd.SuggestionsFor(args[0]); len(like) > 0 {
-		err = fmt.Errorf("%w, did you mean %q?", err, like[0])
+	var names []string
+	for _, sub := range cmd.Commands() {
+		if sub.IsAvailableCommand() {
+			names = append(names, sub.Name())
+		}
+	}
+	if like := nameLike(args[0], names); like != "" {
+		err = fmt.Errorf("%w, did you mean %q?", err, like)
 	}
 	return err
+}
+
+// nameLike returns the name that is most like the text; empty if none is.
+func nameLike(text string, names []string) (like string) {
+	nearest := max(2, len(text)/3) + 1
+	for _, name := range names {
+		d := distance(text, name)
+		if strings.HasPrefix(name, text) {
+			d = 1
+		}
+		if d < nearest {
+			like, nearest = name, d
+		}
+	}
+	return like
 }
 
 // track wraps every command, so that it sets begun and home before it runs.

@@ -43,9 +43,12 @@ func thisBuild() build {
 func (a *app) version() *cobra.Command {
 	return &cobra.Command{
 		Use: "version", Short: "Print the version", Args: cobra.NoArgs,
-		RunE: func(*cobra.Command, []string) error {
-			b := thisBuild()
-			return a.print(b, func() { a.say("kith %s %s\n", strong(b.Version), faint(b.Go+" "+b.Platform)) })
-		},
+		Example: "  kith version\n  kith version --json",
+		RunE:    func(*cobra.Command, []string) error { return a.showVersion() },
 	}
+}
+
+func (a *app) showVersion() error {
+	b := thisBuild()
+	return a.print(b, func() { a.say("kith %s %s\n", strong(b.Version), faint(b.Go+" "+b.Platform)) })
 }

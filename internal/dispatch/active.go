@@ -5,6 +5,7 @@ import (
 	"maps"
 	"slices"
 	"sync"
+	"time"
 
 	"github.com/kith/kith/internal/fault"
 	"github.com/kith/kith/internal/fleet"
@@ -109,6 +110,7 @@ type Running struct {
 	Machine *fleet.Machine
 	Model   fleet.ModelID
 	Class   fleet.Class // how the caller reached it
+	Since   time.Time   // the arrival of the call
 }
 
 // Running returns what machines run now.
@@ -116,7 +118,20 @@ func (d *Dispatcher) Running() []Running {
 	var out []Running
 	for _, c := range d.active.all() {
 		if a := c.attempt.Load(); a != nil {
-			out = append(out, Running{c.call.Caller.Member, c.call.Caller.Name, a.Machine, c.call.Model, a.Class})
+			out = append(out, Running{c.call.Caller.Member, c.call.Caller.Name, a.Machine, c.call.Model, a.Class, c.call.Arrived})
+		}
+	}
+	return out
+}
+
+// Waiting returns the calls that wait for a machine now; none has one.
+func (d *Dispatcher) Waiting() []Running {
+	d.active.mu.Lock()
+	defer d.active.mu.Unlock()
+	var out []Running
+	for c := range d.active.calls {
+		if c.phase == phaseWaiting {
+			out = append(out, Running{Caller: c.call.Caller.Member, Name: c.call.Caller.Name, Model: c.call.Model, Since: c.call.Arrived})
 		}
 	}
 	return out

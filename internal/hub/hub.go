@@ -289,8 +289,12 @@ func (h *Hub) onMachine(id fleet.MachineID) {
 }
 
 // running returns the calls that machines run now, for the members' pages.
-func (h *Hub) running() []api.Use {
-	running := h.calls.Running()
+func (h *Hub) running() []api.Use { return uses(h.calls.Running()) }
+
+// waiting returns the calls that wait for a machine.
+func (h *Hub) waiting() []api.Use { return uses(h.calls.Waiting()) }
+
+func uses(running []dispatch.Running) []api.Use {
 	uses := make([]api.Use, len(running))
 	for i, r := range running {
 		uses[i] = api.Use(r)

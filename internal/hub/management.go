@@ -24,6 +24,7 @@ func (h *Hub) newAPI() *api.API {
 		Snapshot: h.live.Snapshot,
 		Models:   h.accountModels,
 		Running:  h.running,
+		Waiting:  h.waiting,
 		Queued:   h.calls.Queued,
 		Control:  h.control,
 		Nodes:    h.nodes, Home: h.home, DrainNode: h.drainNode,

@@ -1,0 +1,106 @@
+package cli
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/spf13/cobra"
+)
+
+// TestHelp walks all commands: each one says what it does, and each that is no group has
+// examples, which are commands that it understands.
+func TestHelp(t *testing.T) {
+	var walk func(*cobra.Command)
+	walk = func(cmd *cobra.Command) {
+		if cmd.Short == "" || strings.HasSuffix(cmd.Short, ".") {
+			t.Errorf("%s: its line in a list is %q", cmd.CommandPath(), cmd.Short)
+		}
+		for _, sub := range cmd.Commands() {
+			walk(sub)
+		}
+		if cmd.HasSubCommands() && !cmd.HasExample() {
+			return
+		}
+		if !strings.Contains(cmd.Example, cmd.CommandPath()) {
+			t.Errorf("%s has no example: %q", cmd.CommandPath(), cmd.Example)
+		}
+		for line := range strings.Lines(cmd.Example) {
+			checkExample(t, cmd, strings.TrimSpace(line))
+		}
+	}
+	walk(new(app).root())
+}
+
+// checkExample checks each call of kith in a line of shell.
+func checkExample(t *testing.T, of *cobra.Command, line string) {
+	t.Helper()
+	line, _, _ = strings.Cut(line, "    #")
+	line = strings.NewReplacer(`eval "$(`, "", `)"`, "").Replace(line)
+	for _, part := range strings.FieldsFunc(line, func(r rune) bool { return r == '|' || r == '<' || r == '&' || r == ';' }) {
+		words := strings.Fields(strings.NewReplacer(`"`, "", `'`, "").Replace(part))
+		if len(words) == 0 || words[0] != "kith" {
+			continue
+		}
+		if i := indexOf(words, ">"); i > 0 {
+			words = words[:i]
+		}
+		cmd, rest, err := new(app).root().Find(words[1:])
+		if err == nil {
+			err = cmd.ParseFlags(rest)
+		}
+		if err == nil && cmd.Args != nil && !strings.ContainsAny(part, "<$") && !hasQuotedText(part) {
+			err = cmd.Args(cmd, cmd.Flags().Args())
+		}
+		if err != nil {
+			t.Errorf("%s: its example %q: %v", of.CommandPath(), part, err)
+		}
+	}
+}
+
+func indexOf(words []string, word string) int {
+	for i, w := range words {
+		if strings.HasPrefix(w, word) {
+			return i
+		}
+	}
+	return -1
+}
+
+// hasQuotedText reports whether a quoted text of several words is in a line, which checkExample
+// does not read as one.
+func hasQuotedText(line string) bool {
+	for i, text := range strings.Split(strings.ReplaceAll(line, `'`, `"`), `"`) {
+		if i%2 == 1 && strings.Contains(text, " ") {
+			return true
+		}
+	}
+	return false
+}
+
+// TestVersionFlag: kith --version is kith version.
+func TestVersionFlag(t *testing.T) {
+	want := kith(t, "", "version")
+	if got := kith(t, "", "--version"); got != want || !strings.HasPrefix(got.out, "kith ") {
+		t.Errorf("%+v, not %+v", got, want)
+	}
+	if got, want := kith(t, "", "--version", "--json"), kith(t, "", "version", "--json"); got != want {
+		t.Errorf("%+v, not %+v", got, want)
+	}
+}
+
+// TestSuggestions: the nearest command or flag is named, and only one that is near.
+func TestSuggestions(t *testing.T) {
+	for line, want := range map[string]string{
+		"serv": `did you mean "serve"?`, "stauts": `did you mean "status"?`, "admin memebr": `did you mean "member"?`, "share ad bob": `did you mean "add"?`,
+		"status --jsn": "did you mean --json?", "hub --lisen 127.0.0.1:0": "did you mean --listen?", "admin backup --dat x y": "did you mean --data?",
+		"dev --node 3": "did you mean --nodes?", "login --tokn x": "did you mean --token?",
+	} {
+		got := kith(t, "", strings.Fields(line)...)
+		check(t, got, said{2, "", want})
+	}
+	for _, line := range []string{"frobnicate", "status --frobnicate"} {
+		if got := kith(t, "", strings.Fields(line)...); got.status != 2 || strings.Contains(got.err, "did you mean") {
+			t.Errorf("%s: %+v", line, got)
+		}
+	}
+}
