@@ -26,6 +26,7 @@ func (h *Hub) newAPI() *api.API {
 		Running:  h.running,
 		Queued:   h.calls.Queued,
 		Control:  h.control,
+		Ready:    h.Ready,
 		Nodes:    h.nodes, Home: h.home, DrainNode: h.drainNode,
 		Changed: h.live.Nudge,
 		Admit:   func(c api.Caller) error { return h.edge.Admit(gateway.Caller(c)) },
