@@ -47,6 +47,8 @@ type Config struct {
 	// Control sends a change to a connected machine. The error is ErrNotConnected,
 	// or says why the machine refused.
 	Control func(ctx context.Context, machine fleet.MachineID, change Control) error
+	// Ready returns why this hub refuses every call now; nil: it does not.
+	Ready func(now time.Time) error
 	// Nodes returns the hub's nodes, as this one sees them, and Home the name of that at
 	// which the machine's tunnel ends; empty if it has none.
 	Nodes func() []Node

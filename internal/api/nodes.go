@@ -28,6 +28,19 @@ type Node struct {
 	Calls    int `json:"calls"`
 }
 
+// Health is whether a hub serves calls.
+type Health struct {
+	Ready  bool   `json:"ready"`
+	Reason string `json:"reason,omitempty"` // why it refuses every call
+}
+
+func (a *API) operatorGetHealth(context.Context, Caller, None) (Health, error) {
+	if err := a.Ready(time.Now()); err != nil {
+		return Health{Reason: err.Error()}, nil
+	}
+	return Health{Ready: true}, nil
+}
+
 func (a *API) operatorListNodes(context.Context, Caller, None) ([]Node, error) { return a.Nodes(), nil }
 
 func (a *API) operatorDrainNode(ctx context.Context, _ Caller, in Named) (Named, error) {

@@ -85,6 +85,7 @@ var (
 	OperatorCreateGroup     = operator("POST /groups", "create a group", (*API).operatorCreateGroup)
 	OperatorInviteToGroup   = operator("POST /groups/{name}/invitations", "invite to a group", (*API).operatorInviteToGroup)
 	OperatorRemoveFromGroup = operator("DELETE /groups/{name}/members/{member}", "remove from a group", (*API).operatorRemoveFromGroup)
+	OperatorGetHealth       = operator("GET /health", "", (*API).operatorGetHealth)
 	OperatorListNodes       = operator("GET /nodes", "", (*API).operatorListNodes)
 	OperatorDrainNode       = operator("POST /nodes/{name}/drain", "drain a node", (*API).operatorDrainNode)
 	OperatorTop             = operator("GET /top", "", (*API).operatorTop)

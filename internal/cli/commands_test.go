@@ -256,6 +256,7 @@ func TestAdmin(t *testing.T) {
 			"GET /keys?member=ann ", "https://us.example/v1"},
 		{"key revoke key_1", `{}`, "POST /keys/key_1/revoke ", "key key_1 revoked"},
 		{"machine token --member ann", `{"token":"kitht_home_s"}`, `POST /machines/token {"member":"ann"}`, "kitht_home_s\n"},
+		{"health", `{"ready":true}`, "GET /health ", "the hub serves calls"},
 		{"machine list", `[{"id":"mch_1","name":"desk","owner":"ann","online":true}]`, "GET /machines ", "online"},
 		{"machine revoke mch_1", `{}`, "POST /machines/mch_1/revoke ", "machine mch_1 revoked"},
 		{"share add --owner ann --with bob", `{}`, `POST /shares {"owner":"ann","with":"bob"}`, "ann now shares with bob"},
@@ -392,5 +393,14 @@ func TestStatusOfARunningDaemon(t *testing.T) {
 	}
 	if got := kith(t, "", "status", "--json"); !strings.HasPrefix(got.out, `{"running":true,`) {
 		t.Errorf("got %+v", got)
+	}
+}
+
+// TestHealth: the check of a hub that refuses every call fails, and says why.
+func TestHealth(t *testing.T) {
+	handler, _ := double(t, words(`{"ready":false,"reason":"the journal of the ledger cannot be written"}`))
+	got := kith(t, "", "admin", "--data", onSocket(t, "admin.sock", handler), "health")
+	if got.status == 0 || got.out != "" || got.err != "kith: cannot serve calls at this hub now: the journal of the ledger cannot be written; its log says more\n" {
+		t.Errorf("%+v", got)
 	}
 }

@@ -14,6 +14,24 @@ import (
 	"github.com/kith/kith/internal/fleet"
 )
 
+// health reports whether the hub serves calls, for the health check of a container.
+func (o *operator) health() *cobra.Command {
+	return &cobra.Command{
+		Use: "health", Short: "Check whether the hub serves calls; it fails if not", Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			got, err := answer(cmd.Context(), o.command(), "check the hub", api.OperatorGetHealth.With(api.None{}), func(h api.Health) {
+				if h.Ready {
+					o.say("the hub serves calls\n")
+				}
+			})
+			if err == nil && !got.Ready {
+				return fmt.Errorf("cannot serve calls at this hub now: %s; its log says more", got.Reason)
+			}
+			return err
+		},
+	}
+}
+
 // nodes lists the hub's nodes.
 func (o *operator) nodes() *cobra.Command {
 	return &cobra.Command{

@@ -27,6 +27,7 @@ func (h *Hub) newAPI() *api.API {
 		Waiting:  h.waiting,
 		Queued:   h.calls.Queued,
 		Control:  h.control,
+		Ready:    h.Ready,
 		Nodes:    h.nodes, Home: h.home, DrainNode: h.drainNode,
 		Reload:  h.cfg.ReloadConfig,
 		Changed: h.live.Nudge,

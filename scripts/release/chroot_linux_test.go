@@ -148,6 +148,12 @@ func TestImageRuns(t *testing.T) {
 	} else {
 		res.Body.Close()
 	}
+	check := exec.CommandContext(t.Context(), config.Healthcheck.Test[1], config.Healthcheck.Test[2:]...)
+	check.Err, check.Dir, check.Env = nil, cmd.Dir, cmd.Env
+	check.SysProcAttr = &syscall.SysProcAttr{Chroot: folder, Credential: cmd.SysProcAttr.Credential}
+	if out, err := check.CombinedOutput(); err != nil || string(out) != "the hub serves calls\n" {
+		t.Errorf("the image's health check: %v %s", err, out)
+	}
 	if err := cmd.Process.Signal(syscall.SIGTERM); err != nil {
 		t.Error(err)
 	}

@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"time"
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/google/go-containerregistry/pkg/v1/empty"
@@ -86,6 +87,9 @@ func (r *release) imageOf(t target) (v1.Image, error) {
 		User: "65532:65532", Env: []string{"PATH=/usr/bin", "HOME=" + imageHome, "KITH_HOME=" + imageHome}, WorkingDir: imageHome,
 		Entrypoint: []string{"/usr/bin/kith"}, Cmd: []string{"hub", "--listen", ":8700"},
 		ExposedPorts: map[string]struct{}{"8700/tcp": {}, "8702/tcp": {}, "8703/tcp": {}}, Volumes: map[string]struct{}{imageHome: {}},
+		Healthcheck: &v1.HealthConfig{
+			Test: []string{"CMD", "/usr/bin/kith", "admin", "health"}, Interval: 10 * time.Second, Timeout: 5 * time.Second, StartPeriod: 30 * time.Second, Retries: 3,
+		},
 		Labels: map[string]string{
 			"org.opencontainers.image.title": "kith hub", "org.opencontainers.image.version": r.version,
 			"org.opencontainers.image.revision": r.commit, "org.opencontainers.image.licenses": "Apache-2.0",
