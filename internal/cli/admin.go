@@ -191,7 +191,9 @@ func (o *operator) machines() *cobra.Command {
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return ask(cmd.Context(), o.command(), "make the token", api.OperatorCreateToken.With(in), func(made api.LoginToken) {
 				o.say("%s\n", strong(made.Token))
-				o.say("%s\n", faint("On the machine: kith login --hub ADDRESS --token TOKEN. It works once."))
+				if terminal(o.out) {
+					o.say("%s\n", faint("On the machine: kith login --hub ADDRESS --token TOKEN. It works once."))
+				}
 			})
 		},
 	}

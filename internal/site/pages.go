@@ -9,6 +9,7 @@ import (
 	"github.com/go-json-experiment/json"
 
 	"github.com/kith/kith/internal/api"
+	"github.com/kith/kith/internal/docsite"
 	"github.com/kith/kith/internal/fault"
 )
 
@@ -129,6 +130,8 @@ func visitorPages() []page {
 		get("/", (*Site).home),
 		post("/theme", (*Site).setTheme),
 		view("/api", "api", "API", func(*Site, *visit) (api.Description, error) { return api.Describe(), nil }),
+		get(docsite.Root, (*Site).documentation),
+		get(docsite.Root+"/{page...}", (*Site).documentation),
 
 		view("/signin", "signin", "Sign in", (*Site).signInData),
 		post("/signin", (*Site).signIn),
