@@ -285,8 +285,11 @@ func (w *walk) ends() {
 	w.look(op, "home")
 
 	ben.open("/applications")
+	ben.leads(200, clickOn("a[href^='/applications/revoke']"))
+	ben.see("are refused within 5 seconds")
+	w.look(ben, "key-revoke")
 	revoked := time.Now()
-	ben.send("form[action='/applications/revoke'] button")
+	ben.send("#do")
 	ben.see("revoked")
 	w.until("the key is refused", func() bool { status, _, _ := w.call(w.benKey, "llama3"); return status == http.StatusUnauthorized })
 	if took := time.Since(revoked); took > 5*time.Second {

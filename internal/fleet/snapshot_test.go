@@ -454,18 +454,6 @@ func TestAShareOfOneCall(t *testing.T) {
 	}
 }
 
-func TestTTFTIsARunningMean(t *testing.T) {
-	var l Load
-	l.ObserveTTFT(800 * time.Millisecond)
-	if l.TTFT() != 800*time.Millisecond {
-		t.Errorf("the first is %v", l.TTFT())
-	}
-	l.ObserveTTFT(1600 * time.Millisecond)
-	if l.TTFT() != 900*time.Millisecond {
-		t.Errorf("the second makes %v", l.TTFT())
-	}
-}
-
 // Readers of old and new snapshots run beside the writer; for the race detector.
 func TestReadersBesideTheWriter(t *testing.T) {
 	s := NewSnapshot()
@@ -483,7 +471,7 @@ func TestReadersBesideTheWriter(t *testing.T) {
 				for d := range uint64(10) {
 					for _, c := range Route(s, Query{Caller: "m0", Model: "x", Now: noon, Draw: d}).Candidates {
 						if c.Machine.Reserve("x", Own) {
-							c.Offer.Load.ObserveTTFT(time.Millisecond)
+							c.Offer.Load.Measure(Measurement{At: noon, FirstToken: time.Millisecond})
 							c.Machine.Release("x")
 						}
 					}

@@ -121,7 +121,7 @@ func TestLiveMachines(t *testing.T) {
 	if !tn.box().Reserve("tiny", fleet.Own) {
 		t.Fatal("no slot")
 	}
-	tn.box().Offer("tiny").Load.ObserveTTFT(420 * time.Millisecond)
+	tn.box().Offer("tiny").Load.Measure(fleet.Measurement{At: time.Now(), FirstToken: 420 * time.Millisecond})
 	tn.queued = 2
 	tn.site.Stir()
 	pass()

@@ -27,6 +27,7 @@ const (
 type page struct {
 	method, path string
 	may          access
+	asks         bool // it asks before the form at its path: the form is on the page above
 	serve        handler
 	raw          bool   // serve reads the body, which is no form
 	on           string // the path of the page with the form; empty: the path, or the nearest above
@@ -176,8 +177,12 @@ func accountPages() []page {
 // memberPages are those of keys, machines, shares, models and calls.
 func memberPages() []page {
 	return []page{
-		view("/applications", "applications", "Applications", (*Site).applicationsData),
+		view("/applications", "applications", "Keys", (*Site).applicationsData),
 		post("/applications", (*Site).createKey),
+		get(newKeyPath, (*Site).newKey),
+		asks("/applications/roll", (*Site).rollKeyQuestion),
+		post("/applications/roll", (*Site).rollKey),
+		asks("/applications/revoke", (*Site).revokeKeyQuestion),
 		post("/applications/test", (*Site).testKey),
 		form("/applications/revoke", api.RevokeKey, fields, "The key is revoked: it is refused everywhere within 5 seconds."),
 
@@ -192,6 +197,7 @@ func memberPages() []page {
 		form("/machines/hours", api.ControlMachine, hours, "The machine has its new hours, and this page shows them as soon as the machine reports them; what runs now finishes."),
 		form("/machines/slots", api.ControlMachine, slots, "The limit is set."),
 		form("/machines/rename", api.RenameMachine, fields, "The machine has its new name."),
+		asks("/machines/revoke", (*Site).revokeMachineQuestion),
 		formSaying("/machines/revoke", api.RevokeMachine, fields, revokedMachine),
 		formSaying("/machines/keep-out", api.KeepMachineOut, keepOut, keptOut),
 
@@ -280,6 +286,7 @@ func operatorPages() []page {
 	return []page{
 		view(operatorPath, "operator", "Operator", (*Site).operatorData),
 		view(operatorPath+"/members", "operator-members", "Members", (*Site).membersData),
+		asks(operatorPath+"/members/disable", (*Site).disableMemberQuestion),
 		post(operatorPath+"/members/disable", (*Site).disableMember),
 		post(operatorPath+"/members/enable", (*Site).enableMember),
 		post(operatorPath+"/members/link", (*Site).linkMember),

@@ -57,8 +57,8 @@ type Config struct {
 	Call func(w http.ResponseWriter, r *http.Request, caller api.Caller)
 	// Health is how the hub's parts are, for its operator.
 	Health func(context.Context) []Part
-	// Limits are those in force, for its operator.
-	Limits []Limit
+	// Limits are those in force now, for its operator.
+	Limits func() []Limit
 }
 
 // Part is one part of a hub, and how it is.
@@ -258,6 +258,11 @@ func (s *Site) visit(v *visit, body []byte, late error) (out reply, err error) {
 	switch {
 	case allowed == nil, strings.HasPrefix(v.URL.Path, operatorPath) && !v.me.Operator:
 		return reply{}, fault.New(fault.RouteNotFound, "there is no such page")
+	case v.page == nil && v.Method == http.MethodGet && !strings.HasPrefix(v.URL.Path, devicePath+"/"):
+		if on := s.pageWith(&page{path: v.URL.Path}); on != nil {
+			return reply{to: on.path}, nil // a reload of what a form answered
+		}
+		return reply{to: "/"}, nil
 	case v.page == nil:
 		allow := strings.Join(allowed, ", ")
 		v.header.Set("Allow", allow)
@@ -300,7 +305,7 @@ func (s *Site) visit(v *visit, body []byte, late error) (out reply, err error) {
 // path, or the nearest above it; nil: none.
 func (s *Site) pageWith(form *page) *page {
 	for at := cmp.Or(form.on, form.path); at != "/"; at = path.Dir(at) {
-		if i := slices.IndexFunc(s.pages, func(p page) bool { return p.method == http.MethodGet && p.path == at }); i >= 0 {
+		if i := slices.IndexFunc(s.pages, func(p page) bool { return p.method == http.MethodGet && p.path == at && !p.asks }); i >= 0 {
 			return &s.pages[i]
 		}
 	}
