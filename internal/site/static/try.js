@@ -147,6 +147,7 @@
         if (line.startsWith("data:")) yield { data: line.slice(5).trim() };
         else if (line.startsWith(":")) yield { comment: line.slice(1).trim() };
       }
+      await new Promise((resolve) => setTimeout(resolve, 50)); // what comes meanwhile is read at once, and costs one task
     }
   }
 
