@@ -49,6 +49,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/kith/kith/internal/account"
 	"github.com/kith/kith/internal/dispatch/prefix"
 	"github.com/kith/kith/internal/fault"
 	"github.com/kith/kith/internal/fleet"
@@ -75,6 +76,7 @@ type Config struct {
 	Ledger   *ledger.Ledger
 	Traces   *ledger.Traces
 	Spool    *spool.Spool // holds unary answers
+	Speeds   Speeds       // keeps measured speeds
 	// Revoked returns the fault that ends the caller's calls if the caller's
 	// credential is revoked, and nil while it is valid. It fails if the store does not
 	// say; it is called again then.
@@ -86,6 +88,15 @@ type Config struct {
 	// rand.Uint64.
 	Draw func() uint64
 	Log  *slog.Logger
+}
+
+// Speeds keeps measured speeds over a restart, and for the other nodes.
+type Speeds interface {
+	SaveSpeeds(ctx context.Context, speeds []account.Speed, now time.Time) error
+	// Speeds are those measured at since or later.
+	Speeds(ctx context.Context, since time.Time) ([]account.Speed, error)
+	// PrefixKey is the secret of that day for fingerprints of prompts.
+	PrefixKey(ctx context.Context, day time.Time) ([]byte, error)
 }
 
 // Dispatcher serves the hub's calls on members' machines; it is a gateway.Backend. Make it

@@ -105,10 +105,7 @@ func (s *speeds) measure(call *gateway.Call, out gateway.Outcome) {
 	measurement.At = now
 	load.Measure(measurement)
 	m.learn(last.Machine.ID, load.Speed())
-	if s.changed == nil {
-		s.changed = make(map[speedKey]struct{})
-	}
-	s.changed[speedKey{last.Machine.ID, call.Model}] = struct{}{}
+	s.mark(speedKey{last.Machine.ID, call.Model})
 }
 
 // estimate returns the speed that is assumed of a machine.
