@@ -49,6 +49,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/kith/kith/internal/account"
+	"github.com/kith/kith/internal/dispatch/prefix"
 	"github.com/kith/kith/internal/fault"
 	"github.com/kith/kith/internal/fleet"
 	"github.com/kith/kith/internal/gateway"
@@ -65,6 +67,7 @@ type Config struct {
 	Ledger   *ledger.Ledger
 	Traces   *ledger.Traces
 	Spool    *spool.Spool // holds unary answers
+	Speeds   Speeds       // keeps measured speeds
 	// Revoked returns the fault that ends the caller's calls if the caller's
 	// credential is revoked, and nil while it is valid. It fails if the store does not
 	// say; it is called again then.
@@ -92,6 +95,15 @@ type Limits struct {
 	Stream time.Duration
 }
 
+// Speeds keeps measured speeds over a restart, and for the other nodes.
+type Speeds interface {
+	SaveSpeeds(ctx context.Context, speeds []account.Speed, now time.Time) error
+	// Speeds are those measured at since or later.
+	Speeds(ctx context.Context, since time.Time) ([]account.Speed, error)
+	// PrefixKey is the secret of that day for fingerprints of prompts.
+	PrefixKey(ctx context.Context, day time.Time) ([]byte, error)
+}
+
 // Dispatcher serves the hub's calls on members' machines; it is a gateway.Backend. Make it
 // with New, then Run it.
 type Dispatcher struct {
@@ -99,7 +111,10 @@ type Dispatcher struct {
 	limits    atomic.Pointer[Limits]
 	scheduler scheduler
 	active    activeCalls
-	repeated  repetitions                 // attempts of other nodes
+	repeated  repetitions // attempts of other nodes
+	speeds    speeds
+	prefixes  prefix.Memory
+	key       atomic.Pointer[prefix.Key]  // of the fingerprints; nil: none yet
 	changed   atomic.Pointer[time.Time]   // of the last OnChange; nil: none yet
 	ending    atomic.Pointer[fault.Fault] // of every call from now on; nil: none
 }
@@ -111,6 +126,7 @@ func New(cfg Config) *Dispatcher {
 		cfg.Draw = rand.Uint64
 	}
 	d := &Dispatcher{cfg: cfg}
+	d.speeds.loadOf = d.loadOf
 	d.scheduler.refresh, d.scheduler.activity = d.refresh, cfg.Activity
 	d.scheduler.connect(cfg.Registry)
 	d.SetLimits(cfg.Limits)
@@ -183,6 +199,9 @@ func (d *Dispatcher) Do(ctx context.Context, call *gateway.Call) (answer *gatewa
 		if d.endRevoked([]*activeCall{c}, time.Now()); ctx.Err() != nil {
 			return nil, context.Cause(ctx)
 		}
+	}
+	if err := d.readWork(ctx, c); err != nil {
+		return nil, err
 	}
 	if answer, err = c.run(ctx); err == nil {
 		answer.Body = &callBody{answer.Body, unregister}

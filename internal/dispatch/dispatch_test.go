@@ -9,6 +9,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/go-json-experiment/json"
+
 	"github.com/kith/kith/internal/account"
 	"github.com/kith/kith/internal/dispatch"
 	"github.com/kith/kith/internal/fault"
@@ -33,13 +35,30 @@ type sharedMachine struct {
 	id      fleet.MachineID
 	changed chan struct{} // the snapshot holds a change of the store
 	asked   chan struct{} // the machine got a request
+	read    chan struct{} // the stored speeds were read
+}
+
+// Speeds implements dispatch.Speeds.
+func (m *sharedMachine) Speeds(ctx context.Context, since time.Time) ([]account.Speed, error) {
+	defer func() { m.read <- struct{}{} }()
+	return m.db.Speeds(ctx, since)
+}
+
+// SaveSpeeds implements dispatch.Speeds.
+func (m *sharedMachine) SaveSpeeds(ctx context.Context, speeds []account.Speed, now time.Time) error {
+	return m.db.SaveSpeeds(ctx, speeds, now)
+}
+
+// PrefixKey implements dispatch.Speeds.
+func (m *sharedMachine) PrefixKey(ctx context.Context, day time.Time) ([]byte, error) {
+	return m.db.PrefixKey(ctx, day)
 }
 
 // newSharedMachine returns it once the machine is connected. activity is called as
 // Config.Activity is.
 func newSharedMachine(t *testing.T, activity func(*sharedMachine)) *sharedMachine {
 	t.Helper()
-	m := &sharedMachine{t: t, changed: make(chan struct{}, 99), asked: make(chan struct{}, 99)}
+	m := &sharedMachine{t: t, changed: make(chan struct{}, 99), asked: make(chan struct{}, 99), read: make(chan struct{}, 99)}
 	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
 	must := func(err error) {
 		t.Helper()
@@ -74,7 +93,7 @@ func newSharedMachine(t *testing.T, activity func(*sharedMachine)) *sharedMachin
 	m.spool, _ = spool.Open("", spool.Limits{})
 	m.Dispatcher = dispatch.New(dispatch.Config{
 		Limits:   dispatch.Limits{Wait: time.Minute, WaitStream: time.Minute, FirstByte: time.Minute, Stream: time.Minute},
-		Registry: m.live, Ledger: ledger.New(m.db, nil, log), Traces: ledger.NewTraces(m.db, log), Spool: m.spool,
+		Registry: m.live, Ledger: ledger.New(m.db, nil, log), Traces: ledger.NewTraces(m.db, log), Spool: m.spool, Speeds: m,
 		Revoked: func(context.Context, gateway.Caller) (*fault.Fault, error) { return nil, nil }, Activity: func() { activity(m) }, Log: log,
 	})
 	served := make(chan struct{})
@@ -170,5 +189,50 @@ func TestUnaryAnswerRunsNoMore(t *testing.T) {
 	}
 	if running := m.Running(); len(running) != 0 {
 		t.Errorf("a machine runs %+v", running)
+	}
+}
+
+// Measured speeds outlive the hub, and measurements of other nodes are taken over.
+func TestSpeedsAreKept(t *testing.T) {
+	m := newSharedMachine(t, func(*sharedMachine) {})
+	load := m.live.Snapshot().Machine(m.id).Offer("m").Load
+	run := func() {
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan error)
+		go func() { ended <- m.RunSpeeds(ctx) }()
+		<-m.read
+		cancel()
+		if err := <-ended; err != nil {
+			t.Fatal(err)
+		}
+	}
+	var other fleet.Load // as another node measured it
+	other.Measure(fleet.Measurement{At: time.Now(), FirstToken: 3 * time.Second})
+	samples, err := json.Marshal(other.Measurements())
+	if err != nil {
+		t.Fatal(err)
+	}
+	rows := []account.Speed{
+		{MachineID: string(m.id), Model: "m", Measured: time.Now(), Samples: string(samples)},
+		{MachineID: string(m.id), Model: "not offered", Measured: time.Now(), Samples: "{}"},
+	}
+	if err := m.db.SaveSpeeds(t.Context(), rows, time.Now()); err != nil {
+		t.Fatal(err)
+	}
+	if run(); load.Speed() == nil || load.Speed().FirstToken != 3 {
+		t.Fatalf("after reading: %+v", load.Speed())
+	}
+	call := &gateway.Call{ID: "req_1", Model: "m", Stream: true, Arrived: time.Now(), Trace: gateway.Trace{Tries: []gateway.Attempt{
+		{Machine: m.live.Snapshot().Machine(m.id), Began: true, Running: 1},
+	}}}
+	m.Finished(call, gateway.Outcome{Status: 200, FirstByte: time.Second})
+	run()
+	stored, err := m.db.Speeds(t.Context(), time.Time{})
+	if err != nil || len(stored) != 2 {
+		t.Fatalf("%v are stored, %v", stored, err)
+	}
+	var kept fleet.Measurements
+	if err := json.Unmarshal([]byte(stored[0].Samples), &kept); err != nil || len(kept.Prompts) != 2 {
+		t.Errorf("%+v are stored, %v", kept, err)
 	}
 }

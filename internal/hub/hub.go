@@ -111,6 +111,7 @@ func (c Config) withDefaults() Config {
 // fails with account.ErrNotFound, a clash with account.ErrExists.
 type Records interface {
 	ledger.Store
+	dispatch.Speeds
 
 	KeyByHash(context.Context, [32]byte) (account.Key, account.Member, error)
 	MachineByHash(context.Context, [32]byte) (account.Machine, account.Member, error)
@@ -165,7 +166,7 @@ func New(cfg Config, records Records, live *registry.Registry) *Hub {
 	h.inForce.Store(&cfg)
 	h.calls = dispatch.New(dispatch.Config{
 		Limits:   cfg.callLimits(),
-		Registry: live, Ledger: h.ledger, Traces: h.traces, Spool: edge.Spool,
+		Registry: live, Ledger: h.ledger, Traces: h.traces, Spool: edge.Spool, Speeds: records,
 		Revoked: h.revoked, Activity: func() { h.site.Stir() }, Draw: cfg.Draw, Log: cfg.Log,
 	})
 	edge.Region, edge.Regions = cfg.Region, cfg.Regions
@@ -265,7 +266,7 @@ func (h *Hub) TakeUp(ctx context.Context) error { return h.ledger.Flush(ctx) }
 // Run runs the hub's parts until ctx ends. Pending records are written first.
 func (h *Hub) Run(ctx context.Context) error {
 	group, ctx := errgroup.WithContext(ctx)
-	for _, run := range []func(context.Context) error{h.calls.Run, h.ledger.Run, h.traces.Run, h.turns.Run, h.site.Run, h.runBackups} {
+	for _, run := range []func(context.Context) error{h.calls.Run, h.calls.RunSpeeds, h.ledger.Run, h.traces.Run, h.turns.Run, h.site.Run, h.runBackups} {
 		group.Go(func() error { return run(ctx) })
 	}
 	if err := group.Wait(); err != nil && !errors.Is(err, context.Canceled) {

@@ -76,6 +76,7 @@ func onDatabase(t *testing.T, open func(t *testing.T) *store.DB) {
 		{"grants", testGrants},
 		{"own keys, machines and calls", testOwnThings},
 		{"turns", testTurns},
+		{"speeds", testSpeeds},
 		{"turn bounds", testTurnBounds},
 	} {
 		t.Run(test.name, func(t *testing.T) { test.run(t, open(t)) })

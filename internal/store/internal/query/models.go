@@ -218,6 +218,13 @@ type Share struct {
 	Created    int64
 }
 
+type Speed struct {
+	MachineID string
+	Model     string
+	Measured  int64
+	Samples   string
+}
+
 type Usage struct {
 	CallID      string
 	Attempt     int64

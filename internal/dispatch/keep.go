@@ -1,0 +1,128 @@
+package dispatch
+
+import (
+	"context"
+	"time"
+
+	"github.com/go-json-experiment/json"
+
+	"github.com/kith/kith/internal/account"
+	"github.com/kith/kith/internal/dispatch/prefix"
+	"github.com/kith/kith/internal/fleet"
+)
+
+const (
+	// saveEvery is how often measured speeds are stored, and those of other nodes read.
+	saveEvery = time.Minute
+	// saveWithin bounds the last time, when the hub ends.
+	saveWithin = 5 * time.Second
+	// readAgain is how much older than the last reading the speeds are that are read again:
+	// other nodes store theirs later, by other clocks.
+	readAgain = 5 * time.Minute
+)
+
+// RunSpeeds stores what was measured of machines, reads what other nodes measured, and
+// changes the secret of fingerprints with the day (UTC), until ctx ends. Each of several nodes
+// measures what it sees; of one machine and model all use the youngest measurements.
+func (d *Dispatcher) RunSpeeds(ctx context.Context) error {
+	select {
+	case <-d.cfg.Registry.Ready():
+	case <-ctx.Done():
+		return nil
+	}
+	tick := time.NewTicker(saveEvery)
+	defer tick.Stop()
+	var read time.Time
+	for {
+		d.updateKey(ctx)
+		d.saveSpeeds(ctx)
+		read = d.readSpeeds(ctx, read)
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), saveWithin)
+			defer cancel()
+			d.saveSpeeds(ctx)
+			return nil
+		}
+	}
+}
+
+// saveSpeeds stores the measurements that are new. After a failure they are stored the next
+// time.
+func (d *Dispatcher) saveSpeeds(ctx context.Context) {
+	s := &d.speeds
+	s.mu.Lock()
+	changed := s.changed
+	s.changed = nil
+	s.mu.Unlock()
+	var speeds []account.Speed
+	for key := range changed {
+		load := d.loadOf(key.machine, key.model)
+		if load == nil {
+			continue
+		}
+		m := load.Measurements()
+		text, err := json.Marshal(m)
+		if err != nil { // no number is NaN
+			continue
+		}
+		speeds = append(speeds, account.Speed{MachineID: string(key.machine), Model: string(key.model), Measured: m.At, Samples: string(text)})
+	}
+	if len(speeds) == 0 {
+		return
+	}
+	if err := d.cfg.Speeds.SaveSpeeds(ctx, speeds, time.Now()); err != nil {
+		d.cfg.Log.Warn("cannot store the measured speeds; the next try is in a minute", "error", err)
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		for key := range changed {
+			s.mark(key)
+		}
+	}
+}
+
+// mark notes measurements that are to be stored. Needs mu.
+func (s *speeds) mark(key speedKey) {
+	if s.changed == nil {
+		s.changed = make(map[speedKey]struct{})
+	}
+	s.changed[key] = struct{}{}
+}
+
+// readSpeeds takes over measurements that are younger than this node's own. It returns since
+// when it read: the next reading begins there.
+func (d *Dispatcher) readSpeeds(ctx context.Context, since time.Time) time.Time {
+	now := time.Now()
+	stored, err := d.cfg.Speeds.Speeds(ctx, since)
+	if err != nil {
+		d.cfg.Log.Warn("cannot read the measured speeds; the next try is in a minute", "error", err)
+		return since
+	}
+	for _, row := range stored {
+		var m fleet.Measurements
+		id, model := fleet.MachineID(row.MachineID), fleet.ModelID(row.Model)
+		load := d.loadOf(id, model)
+		if load == nil || json.Unmarshal([]byte(row.Samples), &m) != nil || !load.SetMeasurements(m) {
+			continue
+		}
+		d.speeds.mu.Lock()
+		d.speeds.of(model).learn(id, load.Speed())
+		d.speeds.mu.Unlock()
+	}
+	return now.Add(-readAgain)
+}
+
+// updateKey takes over the secret of the day. Without the database the last one stays.
+func (d *Dispatcher) updateKey(ctx context.Context) {
+	secret, err := d.cfg.Speeds.PrefixKey(ctx, time.Now())
+	if err != nil {
+		d.cfg.Log.Warn("cannot read the day's secret of fingerprints; the next try is in a minute", "error", err)
+		return
+	}
+	var key prefix.Key
+	copy(key[:], secret)
+	if now := d.key.Load(); now == nil || *now != key {
+		d.key.Store(&key)
+	}
+}
