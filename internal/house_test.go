@@ -52,8 +52,9 @@ var mayImport = map[string][]string{
 	"storetest":   {"postgres", "store"},
 	"sim":         {"account", "credential", "daemon", "engine", "enginetest", "fault", "fleet", "gateway", "hub", "peer", "registry", "store", "tunnel"},
 
-	"ledger/journal": {},
-	"mail/mailtest":  {},
+	"dispatch/prefix": {},
+	"ledger/journal":  {},
+	"mail/mailtest":   {},
 }
 
 // only says which packages alone may import a module (by prefix), and why.

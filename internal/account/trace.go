@@ -39,6 +39,9 @@ type Decision struct {
 	Verdict string       `json:"verdict"`
 	Row     int          `json:"row"` // of spec/routing.md#the-twelve-rows
 	Seen    []StateCount `json:"seen,omitempty"`
+	// Order says why the first machine was tried before the second; empty: there was no
+	// second one.
+	Order string `json:"order,omitempty"`
 }
 
 // StateCount is how many of the machines in the caller's reach were in one state.

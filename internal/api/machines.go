@@ -50,8 +50,9 @@ type MachineModel struct {
 	// FirstTokenMS is the median of the recent times to the first token, in
 	// milliseconds, as the hub measured it; absent: not measured yet.
 	FirstTokenMS int64 `json:"first_token_ms,omitzero"`
-	// TokensPerSecond is how fast it answered over the last 7 days, from when a
-	// call left the queue to its end; absent: it did not.
+	// TokensPerSecond is how fast it makes the tokens of one answer, as the hub measured it;
+	// as long as that was not measured, how fast it answered over the last 7 days, from when
+	// a call left the queue to its end. Absent: it did not.
 	TokensPerSecond float64 `json:"tokens_per_second,omitzero"`
 }
 
@@ -84,6 +85,9 @@ func viewMachine(record account.Machine, live *fleet.Machine, now time.Time) Mac
 		model := MachineModel{ID: o.ID, ContextLength: o.ContextLength, Slots: o.Slots}
 		if s := o.Load.Speed(); s != nil {
 			model.FirstTokenMS = int64(math.Round(s.FirstToken * 1000))
+			if perToken := s.Decode[0]; perToken > 0 {
+				model.TokensPerSecond = 1 / perToken
+			}
 		}
 		v.Models = append(v.Models, model)
 	}
@@ -109,7 +113,9 @@ func (a *API) listMachines(ctx context.Context, c Caller, _ None) (List[Machine]
 			v.Queued = a.Queued(live)
 		}
 		for i := range v.Models {
-			v.Models[i].TokensPerSecond = speeds[offered{record.ID, string(v.Models[i].ID)}]
+			if m := &v.Models[i]; m.TokensPerSecond == 0 {
+				m.TokensPerSecond = speeds[offered{record.ID, string(m.ID)}]
+			}
 		}
 		views = append(views, v)
 	}

@@ -106,6 +106,9 @@ func (a *app) showTrace(s api.CallTrace) {
 			in = " [" + in + "]"
 		}
 		a.fact(label, "after %s: %s: %s%s", millis(d.AfterMS), d.Verdict, because(d.Reason, d.Row), in)
+		if d.Order != "" {
+			a.fact("order", "%s", d.Order)
+		}
 	}
 	if n := len(s.Decisions); n > 0 && s.Decisions[n-1].Verdict == "refuse" {
 		a.fact("change", "%s", s.Decisions[n-1].Change)

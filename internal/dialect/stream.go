@@ -54,6 +54,9 @@ func (s *Stream) Ended() bool { return s.ended }
 // Frames is how many frames with data were taken, the end mark included.
 func (s *Stream) Frames() int { return s.frames }
 
+// Content is how many of the frames carried text, reasoning or a tool call.
+func (s *Stream) Content() int { return s.content }
+
 // Usage is what the engine reported so far. While it reported nothing, Out is
 // the number of frames that carried content.
 func (s *Stream) Usage() Usage {

@@ -45,6 +45,7 @@ type attempt struct {
 	cancel       context.CancelCauseFunc // ends the attempt, not the call
 	daemonReason tunnel.Refusal          // why the daemon did not take the call, if it said so
 	gotBody      bool                    // the machine was given some of the request's body
+	running      int                     // calls on the machine when it began to answer
 }
 
 // outcome is how an attempt ended.
@@ -154,7 +155,7 @@ func (d *Dispatcher) send(ctx context.Context, a *attempt) (*gateway.Answer, out
 		return nil, out, f
 	}
 	firstByteTimer.Stop()
-	a.Offer.Load.Measure(fleet.Measurement{At: time.Now(), FirstToken: time.Since(a.began)})
+	a.running = max(a.Offer.Load.Used(), a.Machine.Load.Used())
 	response.Body = answer
 	if !a.call.Stream { // the machine is done: its slot does not wait for the caller to read
 		answer.Close()

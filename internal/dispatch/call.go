@@ -6,6 +6,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/kith/kith/internal/dispatch/prefix"
 	"github.com/kith/kith/internal/fault"
 	"github.com/kith/kith/internal/fleet"
 	"github.com/kith/kith/internal/gateway"
@@ -28,6 +29,7 @@ type activeCall struct {
 	attempt   atomic.Pointer[attempt]   // the one that a machine runs now; nil: none
 	unchecked atomic.Pointer[time.Time] // since when the look-up of its caller fails; nil: it does not
 	phase     phase                     // guarded by activeCalls.mu
+	prompt    prefix.Prompt             // what its machines compute
 }
 
 // errDecideAgain is the error of runOn for a call that is to be decided again.
@@ -37,7 +39,7 @@ var errDecideAgain = errors.New("the call is to be decided again")
 func (c *activeCall) run(ctx context.Context) (*gateway.Answer, error) {
 	for {
 		decision := c.d.route(&c.query)
-		c.recordDecision(decisionTrace(decision))
+		c.recordDecision(decisionTrace(decision, &c.query))
 		if decision.Verdict == fleet.Refuse {
 			return nil, c.refusal(decision.Row, decision.Fault)
 		}
@@ -78,9 +80,11 @@ func (c *activeCall) runOn(ctx context.Context, r *reservation) (*gateway.Answer
 	}
 	attemptCtx, cancel := context.WithCancelCause(ctx)
 	a := &attempt{reservation: r, call: c.call, began: time.Now(), cancel: cancel}
+	a.Offer.Load.Trying(a.began)
 	c.attempt.Store(a)
 	answer, outcome, err := c.d.send(attemptCtx, a)
 	if outcome == answered {
+		c.d.remember(c, r)
 		if !c.call.Stream { // the machine is done
 			c.attempt.Store(nil)
 		}
@@ -142,11 +146,11 @@ const (
 func (c *activeCall) exhausted() *fault.Fault {
 	decision := c.d.route(&c.query)
 	if decision.Verdict == fleet.Refuse {
-		c.recordDecision(decisionTrace(decision))
+		c.recordDecision(decisionTrace(decision, &c.query))
 		return c.refusal(decision.Row, decision.Fault)
 	}
 	decision.Verdict, decision.Row = fleet.Refuse, rowExhausted
-	c.recordDecision(decisionTrace(decision))
+	c.recordDecision(decisionTrace(decision, &c.query))
 	code := fault.CapacityFull
 	if c.query.Family != fleet.Chat {
 		code = fault.CascadeExhausted

@@ -49,6 +49,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/kith/kith/internal/dispatch/prefix"
 	"github.com/kith/kith/internal/fault"
 	"github.com/kith/kith/internal/fleet"
 	"github.com/kith/kith/internal/gateway"
@@ -93,7 +94,10 @@ type Dispatcher struct {
 	cfg       Config
 	scheduler scheduler
 	active    activeCalls
-	repeated  repetitions                 // attempts of other nodes
+	repeated  repetitions // attempts of other nodes
+	speeds    speeds
+	prefixes  prefix.Memory
+	key       atomic.Pointer[prefix.Key]  // of the fingerprints; nil: none yet
 	changed   atomic.Pointer[time.Time]   // of the last OnChange; nil: none yet
 	ending    atomic.Pointer[fault.Fault] // of every call from now on; nil: none
 }
@@ -105,6 +109,7 @@ func New(cfg Config) *Dispatcher {
 		cfg.Draw = rand.Uint64
 	}
 	d := &Dispatcher{cfg: cfg}
+	d.speeds.loadOf = d.loadOf
 	d.scheduler.refresh, d.scheduler.activity = d.refresh, cfg.Activity
 	d.scheduler.connect(cfg.Registry)
 	d.active.maxRunning, d.active.maxWaiting = max(cfg.Running, 0), max(cfg.Waiting, 0)
@@ -170,6 +175,9 @@ func (d *Dispatcher) Do(ctx context.Context, call *gateway.Call) (answer *gatewa
 		if d.endRevoked([]*activeCall{c}, time.Now()); ctx.Err() != nil {
 			return nil, context.Cause(ctx)
 		}
+	}
+	if err := d.readWork(ctx, c); err != nil {
+		return nil, err
 	}
 	if answer, err = c.run(ctx); err == nil {
 		answer.Body = &callBody{answer.Body, unregister}

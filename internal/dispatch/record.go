@@ -20,6 +20,7 @@ func (d *Dispatcher) Finished(call *gateway.Call, out gateway.Outcome) {
 	d.cfg.Traces.Add(tracesOf(call, out))
 	if out.Code == "" {
 		d.recordServed(call)
+		d.speeds.measure(call, out)
 	}
 }
 
@@ -68,8 +69,12 @@ const (
 func within[N int64 | time.Duration](n, most N) N { return min(max(n, 0), most) }
 
 // decisionTrace is a decision as the call's trace keeps it.
-func decisionTrace(d fleet.Decision) gateway.Decision {
-	return gateway.Decision{Row: d.Row, Verdict: d.Verdict, Tally: d.Tally}
+func decisionTrace(d fleet.Decision, query *fleet.Query) gateway.Decision {
+	out := gateway.Decision{Row: d.Row, Verdict: d.Verdict, Tally: d.Tally, Prompt: query.Work.Prompt}
+	if len(d.Candidates) > 1 {
+		out.Best, out.Second = d.Candidates[0], d.Candidates[1]
+	}
+	return out
 }
 
 // recordDecision adds a decision to the call's trace, which keeps the first and the
@@ -87,7 +92,7 @@ func (c *activeCall) recordAttempt(a *attempt, out outcome) {
 	trace := &c.call.Trace
 	trace.Tries = append(trace.Tries, gateway.Attempt{
 		Machine: a.Machine, Class: a.Class, After: a.began.Sub(c.call.Arrived), Took: time.Since(a.began), Outcome: a.describe(out),
-		Prompt: a.gotBody, Began: out == answered, Waited: trace.Waited,
+		Prompt: a.gotBody, Began: out == answered, Waited: trace.Waited, Running: a.running, Expected: a.Expectation.Cached,
 	})
 	trace.Route = routeHeader(trace.Tries)
 }
@@ -195,6 +200,7 @@ func unfinished(code string) string {
 func forCaller(decision gateway.Decision, family fleet.Family) account.Decision {
 	t := account.Decision{
 		AfterMS: decision.After.Milliseconds(), Verdict: decision.Verdict.String(), Row: fleet.ReasonOf(decision.Row, family).Row,
+		Order: orderText(&decision),
 	}
 	for class, counts := range decision.Tally.Counts {
 		for state, n := range counts {

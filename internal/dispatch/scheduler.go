@@ -206,7 +206,7 @@ func (s *scheduler) decide(c *cohort, full []fleet.MachineID) {
 			granted = s.grantCandidates(snapshot, query, d.Candidates)
 		case d.Verdict == fleet.Refuse && c.node == "":
 			for len(c.waiters) > 0 { // the last first: the cohort keeps its place until it is empty
-				s.resolve(c.waiters[len(c.waiters)-1], waitResult{refusal: d.Fault, decision: decisionTrace(d)})
+				s.resolve(c.waiters[len(c.waiters)-1], waitResult{refusal: d.Fault, decision: decisionTrace(d, &query)})
 			}
 		}
 		if !granted {
@@ -390,7 +390,8 @@ func (s *scheduler) tick(now time.Time) {
 // call of its cohort there is nothing to decide.
 func (s *scheduler) join(query fleet.Query, arrived time.Time) *waiter {
 	full := query.Full
-	query.Full = nil // that a machine was busy holds until the next event
+	query.Full = nil          // that a machine was busy holds until the next event
+	query.Work = fleet.Work{} // a call takes the first slot that comes free
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.joined++

@@ -121,6 +121,8 @@ type Trace struct {
 	// the attempts at it, for the record that answers `kith why`.
 	First, Last Decision
 	Tries       []Attempt
+	// Prompt is the length of what engines compute before they answer, in bytes.
+	Prompt int
 }
 
 // Decision is one decision about a call. The zero Decision is none.
@@ -129,6 +131,10 @@ type Decision struct {
 	Row     int           // of spec/routing.md#the-twelve-rows
 	Verdict fleet.Verdict
 	Tally   fleet.Tally
+	// Best and Second are the first two candidates of a decision to try; without a
+	// Machine: there was none.
+	Best, Second fleet.Candidate
+	Prompt       int // tokens of the prompt, as expected
 }
 
 // Attempt is one attempt at a call on a machine.
@@ -142,6 +148,9 @@ type Attempt struct {
 	// it began to answer.
 	Prompt, Began bool
 	Waited        time.Duration // in the queue, before it
+	// Running is how many calls ran on the machine when it began to answer, this one
+	// included. Expected is how many tokens of the prompt were expected in its cache.
+	Running, Expected int
 }
 
 // Answer is a served call: the response, and the endpoint whose dialect its
@@ -212,4 +221,12 @@ type Outcome struct {
 	// Reported says that the engine counted the tokens; otherwise TokensOut is
 	// the number of content frames.
 	Reported bool
+	// Cached is how many of TokensIn the engine had computed before, as it reports.
+	Cached int64
+	// Of a streamed answer, from the call's arrival to the first and to the last frame
+	// with content, and how many frames there were. Blocked is how long the caller's
+	// connection took to take them.
+	FirstToken, LastToken time.Duration
+	Frames                int
+	Blocked               time.Duration
 }

@@ -52,6 +52,9 @@ type exchange struct {
 	usage     dialect.Usage
 	written   int64 // bytes of the answer that went to the caller
 	maxPrompt int   // the most tokens that the request can be, some room aside
+	// Of a streamed answer, as in Outcome.
+	firstToken, lastToken, blocked time.Duration
+	frames                         int
 }
 
 func newExchange(g *Edge, w http.ResponseWriter, r *http.Request) *exchange {

@@ -199,8 +199,12 @@ const (
 // report calls Finished and writes the one log event of the exchange. Nothing
 // of the request's or the answer's content is in it.
 func (x *exchange) report(f *fault.Fault, cancelled bool) {
-	out := Outcome{Status: x.status, FirstByte: x.firstByte, Duration: time.Since(x.arrived), Reported: x.usage.Reported}
+	out := Outcome{
+		Status: x.status, FirstByte: x.firstByte, Duration: time.Since(x.arrived), Reported: x.usage.Reported,
+		FirstToken: x.firstToken, LastToken: x.lastToken, Frames: x.frames, Blocked: x.blocked,
+	}
 	out.TokensIn, out.TokensOut = x.tokens()
+	out.Cached = min(max(x.usage.Cached, 0), out.TokensIn)
 	switch {
 	case cancelled:
 		out.Code = Cancelled

@@ -179,6 +179,12 @@ func (s *stream) pass(frames []byte) error {
 		s.maxSilence = x.g.Limits.Idle
 		s.timer.Reset(s.next().Sub(now))
 	}
+	if content := s.check.Content(); content > x.frames {
+		if x.lastToken = now.Sub(x.arrived); x.frames == 0 {
+			x.firstToken = x.lastToken
+		}
+		x.frames = content
+	}
 	if len(frames) == 0 { // what was said is nothing in the caller's dialect
 		return nil
 	}
@@ -190,7 +196,9 @@ func (s *stream) pass(frames []byte) error {
 	if comment := x.routeComment(); comment != nil { // too late for the header
 		frames = append(comment, frames...)
 	}
-	return s.write(frames, now)
+	err := s.write(frames, now)
+	x.blocked += time.Since(now)
+	return err
 }
 
 // write sends bytes at once, after the headers if they have not gone yet.

@@ -1,0 +1,56 @@
+package dispatch
+
+import (
+	"fmt"
+	"strconv"
+
+	"github.com/kith/kith/internal/fleet"
+	"github.com/kith/kith/internal/gateway"
+)
+
+// orderText says in words why the first machine of a decision was tried before the second:
+// "desk before attic: 18,200 of 19,000 prompt tokens are cached there, 4.4 s against 35 s
+// expected". It is about the caller's own call and machines that the caller may use.
+// Empty: there is no second one.
+func orderText(d *gateway.Decision) string {
+	best, second := &d.Best, &d.Second
+	if best.Machine == nil || second.Machine == nil {
+		return ""
+	}
+	text := best.Machine.Name + " before " + second.Machine.Name + ": "
+	e, other := best.Expectation, second.Expectation
+	switch slower := e.Seconds > 1.1*other.Seconds; {
+	case best.Class != second.Class:
+		return text + best.Class.String() + " machines come before " + second.Class.String() + " ones"
+	case best.Class == fleet.Grouped && !second.Offer.Load.Record(fleet.Grouped).HasServed():
+		return text + second.Machine.Name + " has not served the model to others yet"
+	case slower && !e.Measured:
+		return text + "it was not measured yet"
+	case slower:
+		return text + "it is to be measured again"
+	case e.Cached > other.Cached:
+		text += group(e.Cached) + " of " + group(d.Prompt) + " prompt tokens are cached there, "
+	}
+	return text + seconds(e.Seconds) + " against " + seconds(other.Seconds) + " expected"
+}
+
+// seconds writes a time for people: 0.4 s, 31 s, 12 min.
+func seconds(s float64) string {
+	switch {
+	case s >= 600:
+		return fmt.Sprintf("%.0f min", s/60)
+	case s >= 9.95:
+		return fmt.Sprintf("%.0f s", s)
+	default:
+		return fmt.Sprintf("%.1f s", s)
+	}
+}
+
+// group writes a number with a comma between thousands.
+func group(n int) string {
+	text := strconv.Itoa(n)
+	for at := len(text) - 3; at > 0; at -= 3 {
+		text = text[:at] + "," + text[at:]
+	}
+	return text
+}

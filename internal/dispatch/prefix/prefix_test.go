@@ -1,0 +1,182 @@
+package prefix
+
+import (
+	"bytes"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
+)
+
+var (
+	key  = Key{1, 2, 3}
+	noon = time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC)
+)
+
+func sums(p Prompt) (sums []uint64) {
+	for _, m := range p.Marks {
+		sums = append(sums, m.Sum)
+	}
+	return sums
+}
+
+// A conversation's next prompt has the marks of the one before, wherever the tools are
+// and whatever else the request holds.
+func TestPromptsShareTheirPrefixes(t *testing.T) {
+	const system, user, answer = `{"role":"system","content":"be \"brief\" \\"}`, `{"role":"user","content":[{"type":"text","text":"]}"}]}`, `{"role":"assistant","content":null}`
+	first := Read(&key, "ann m", []byte(`{"model":"m","tools":[{"a":[1,{"b":"]"}]}],"messages":[`+system+`,`+user+`],"max_tokens":12}`))
+	next := Read(&key, "ann m", []byte(` { "messages" : [ `+system+" ,\n"+user+`,`+answer+`,`+user+` ] , "stream":true,"temperature":-1.5e3, "max_completion_tokens" : 70 ,"tools":[{"a":[1,{"b":"]"}]}]}`))
+	if len(first.Marks) != 2 || len(next.Marks) != 4 || !slices.Equal(sums(first), sums(next)[:2]) {
+		t.Errorf("%+v and %+v", first, next)
+	}
+	if first.MaxTokens != 12 || next.MaxTokens != 70 {
+		t.Errorf("%d and %d tokens", first.MaxTokens, next.MaxTokens)
+	}
+	if want := len(`[{"a":[1,{"b":"]"}]}]`) + len(system) + len(user); first.Bytes != want || next.Marks[1].Bytes != want {
+		t.Errorf("%d bytes, want %d", first.Bytes, want)
+	}
+	for name, other := range map[string]Prompt{
+		"another member": Read(&key, "bob m", []byte(`{"messages":[`+system+`]}`)),
+		"another key":    Read(&Key{9}, "ann m", []byte(`{"messages":[`+system+`]}`)),
+		"without tools":  Read(&key, "ann m", []byte(`{"messages":[`+system+`]}`)),
+		"another order":  Read(&key, "ann m", []byte(`{"tools":[{"a":[1,{"b":"]"}]}],"messages":[`+user+`,`+system+`]}`)),
+	} {
+		for _, sum := range sums(other) {
+			if slices.Contains(sums(next), sum) {
+				t.Errorf("%s has the same fingerprint", name)
+			}
+		}
+	}
+	for _, body := range []string{``, `null`, `[]`, `{}`, `{"messages":7}`, `{"messages":[]}`, `{"messages":[`, `{"messages"`, `{"a":"`, `{"max_tokens":"x"}`, `{"max_tokens":-3}`} {
+		if p := Read(&key, "", []byte(body)); len(p.Marks) > 0 || p.MaxTokens != 0 {
+			t.Errorf("%s: %+v", body, p)
+		}
+	}
+}
+
+// Read finds the messages that a parser finds.
+func FuzzRead(f *testing.F) {
+	for _, seed := range []string{
+		`{"messages":[1,"a",{"b":[{}]},null,true],"tools":{}}`, `{"x":"\\\"","messages":[ "\"" , [] ]}`, `{"a":1 ,"messages":[[[]],{}]}`, "{\"messages\":[\"\\\\\"]}",
+	} {
+		f.Add([]byte(seed))
+	}
+	f.Fuzz(func(t *testing.T, body []byte) {
+		got := Read(&key, "", body) // it does not panic, whatever it gets
+		var want struct {
+			Tools    jsontext.Value   `json:"tools"`
+			Messages []jsontext.Value `json:"messages"`
+		}
+		if json.Unmarshal(body, &want) != nil || bytes.Contains(body, []byte(`\u`)) { // no client escapes the names
+			return
+		}
+		if len(got.Marks) != min(len(want.Messages), maxMarks) {
+			t.Fatalf("%d marks of %d messages", len(got.Marks), len(want.Messages))
+		}
+		size := len(want.Tools)
+		for _, m := range want.Messages {
+			size += len(m)
+		}
+		if got.Bytes != size {
+			t.Fatalf("%d bytes, want %d", got.Bytes, size)
+		}
+	})
+}
+
+func TestMemory(t *testing.T) {
+	var m Memory
+	prompt := func(n int) (marks []Mark) {
+		for i := range n {
+			marks = append(marks, Mark{uint64(i + 1), 10 * (i + 1)})
+		}
+		return marks
+	}
+	if got := m.Match(prompt(3), noon); got != nil {
+		t.Errorf("an empty memory has %v", got)
+	}
+	if _, ok := m.Sent(nil, 7, noon); ok {
+		t.Error("nothing was sent")
+	}
+	seen, _ := m.Sent(prompt(3), 7, noon)
+	if again, ok := ParseSeen(seen.Bytes()); !ok || again != seen || len(seen.Bytes()) != 12 || seen != (Seen{3, 7}) {
+		t.Errorf("%v is read as %v", seen, again)
+	}
+	if _, ok := ParseSeen([]byte("short")); ok {
+		t.Error("that is none")
+	}
+	m.Sent(prompt(1), 8, noon)
+	m.Add(Seen{5, 0}, noon)
+	want := []Match{{7, 30}, {8, 10}}
+	if got := m.Match(prompt(5), noon.Add(generation)); !slices.Equal(got, want) {
+		t.Errorf("%v, want %v", got, want)
+	}
+	m.Sent(prompt(5), 8, noon.Add(generation))
+	if got := m.Match(prompt(5), noon.Add(2*generation)); !slices.Equal(got, []Match{{8, 50}, {7, 10}}) {
+		t.Errorf("after an hour: %v", got) // the first message was sent again
+	}
+	if got := m.Match(prompt(5), noon.Add(3*generation)); got != nil {
+		t.Errorf("an hour after the last: %v", got)
+	}
+	for i := range uint32(10) {
+		m.Add(Seen{99, i + 1}, noon.Add(3*generation))
+	}
+	if got := m.Match([]Mark{{99, 1}}, noon.Add(3*generation)); !slices.Equal(got, []Match{{10, 1}, {9, 1}, {8, 1}, {7, 1}}) {
+		t.Errorf("of ten machines: %v", got)
+	}
+}
+
+func TestMemoryIsBounded(t *testing.T) {
+	var m Memory
+	for i := range uint64(2*maxEntries + 10) {
+		m.Add(Seen{i, 1}, noon)
+	}
+	if len(m.now)+len(m.before) > 2*maxEntries {
+		t.Errorf("%d entries", len(m.now)+len(m.before))
+	}
+	if m.Match([]Mark{{2*maxEntries + 9, 1}}, noon) == nil || m.Match([]Mark{{0, 1}}, noon) != nil {
+		t.Error("the oldest are dropped")
+	}
+}
+
+// body is a request of 100 KB with 40 messages of code, full of quotes.
+func body() []byte {
+	var b bytes.Buffer
+	b.WriteString(`{"model":"m","stream":true,"tools":[{"type":"function","function":{"name":"read","parameters":{"type":"object"}}}],"messages":[`)
+	text := strings.Repeat(`if x := f(\"name\"); x != nil {\n\treturn fmt.Errorf(\"cannot read: %w\", err)\n} // and so on, and so on, for a line or two of plain text\n`, 18)
+	for i := range 40 {
+		if i > 0 {
+			b.WriteByte(',')
+		}
+		fmt.Fprintf(&b, `{"role":"user","content":"%d %s"}`, i, text)
+	}
+	b.WriteString(`]}`)
+	return b.Bytes()
+}
+
+func BenchmarkRead100K(b *testing.B) {
+	all := body()
+	b.SetBytes(int64(len(all)))
+	b.ReportAllocs()
+	for b.Loop() {
+		Read(&key, "ann m", all)
+	}
+}
+
+func BenchmarkMatch(b *testing.B) {
+	var m Memory
+	for i := range uint64(400_000) {
+		m.Add(Seen{i * 7919, 1}, noon)
+	}
+	p := Read(&key, "ann m", body())
+	m.Sent(p.Marks, 3, noon)
+	b.ReportAllocs()
+	for b.Loop() {
+		if len(m.Match(p.Marks, noon)) != 1 {
+			b.Fatal("not found")
+		}
+	}
+}

@@ -1,0 +1,166 @@
+// Package prefix remembers to which machines a conversation was sent, so that its next
+// call can go where the prompt is cached. It keeps no part of a prompt: a prefix is known by a
+// fingerprint of 64 bits, made with a secret key and the name of the member who called.
+// So prompts of two members cannot be compared, and no fingerprint says what it was made
+// of.
+package prefix
+
+import (
+	"bytes"
+	"encoding/binary"
+	"math"
+	"strconv"
+
+	"github.com/minio/highwayhash"
+)
+
+// Key is the secret that fingerprints are made with.
+type Key [highwayhash.Size]byte
+
+// Mark is one prefix of a prompt: its fingerprint and its length in bytes.
+type Mark struct {
+	Sum   uint64
+	Bytes int
+}
+
+// Prompt is what a request to a machine holds of its prompt.
+type Prompt struct {
+	// Marks are the prefixes that end with a message, shortest first. The tools are in
+	// front of the first message, as engines put them.
+	Marks []Mark
+	Bytes int // of tools and messages
+	// MaxTokens is the longest answer that the request allows; 0: it does not say.
+	MaxTokens int
+}
+
+// maxMarks limits how many prefixes are read of one prompt: the last ones.
+const maxMarks = 1024
+
+// Read reads a chat request, which is strict JSON. The scope, of the calling member and
+// the model, is part of each fingerprint. A request without messages has no marks.
+func Read(key *Key, scope string, body []byte) (p Prompt) {
+	var tools span
+	var messages []span
+	at := space(body, 0)
+	if at >= len(body) || body[at] != '{' {
+		return p
+	}
+	for at = space(body, at+1); at < len(body) && body[at] == '"'; {
+		name := span{at + 1, end(body, at) - 1}
+		from := space(body, space(body, name.to+1)+1) // behind the colon
+		value := span{from, end(body, min(from, len(body)))}
+		switch string(name.of(body)) {
+		case "tools":
+			tools = value
+		case "messages":
+			messages = elements(body, value)
+		case "max_tokens", "max_completion_tokens":
+			if n, err := strconv.Atoi(string(value.of(body))); err == nil && n > 0 {
+				p.MaxTokens = min(n, math.MaxInt32)
+			}
+		}
+		if at = space(body, value.to); at < len(body) && body[at] == ',' {
+			at = space(body, at+1)
+		}
+	}
+	sum := highwayhash.Sum64([]byte(scope), key[:])
+	add := func(s span) {
+		var chain [16]byte
+		binary.LittleEndian.PutUint64(chain[:], sum)
+		binary.LittleEndian.PutUint64(chain[8:], highwayhash.Sum64(s.of(body), key[:]))
+		sum = highwayhash.Sum64(chain[:], key[:])
+		p.Bytes += len(s.of(body))
+	}
+	add(tools)
+	first := max(0, len(messages)-maxMarks)
+	p.Marks = make([]Mark, 0, len(messages)-first)
+	for i, m := range messages {
+		if add(m); i >= first {
+			p.Marks = append(p.Marks, Mark{sum, p.Bytes})
+		}
+	}
+	return p
+}
+
+// span is a part of a body.
+type span struct{ from, to int }
+
+// of returns the part; nothing where a body that is no JSON ends before it.
+func (s span) of(body []byte) []byte {
+	if s.from > s.to || s.to > len(body) {
+		return nil
+	}
+	return body[s.from:s.to]
+}
+
+// elements returns the elements of a list; none of another value.
+func elements(body []byte, list span) (of []span) {
+	if list.to-list.from < 2 || body[list.from] != '[' {
+		return nil
+	}
+	for at := space(body, list.from+1); at < list.to-1; {
+		to := end(body, at)
+		if to == at { // no JSON
+			break
+		}
+		of = append(of, span{at, to})
+		at = space(body, space(body, to)+1) // behind the comma
+	}
+	return of
+}
+
+// space returns the index of the next byte from at that is no space.
+func space(body []byte, at int) int {
+	for at < len(body) && (body[at] == ' ' || body[at] == '\n' || body[at] == '\t' || body[at] == '\r') {
+		at++
+	}
+	return at
+}
+
+// end returns the index behind the value that begins at at.
+func end(body []byte, at int) int {
+	depth := 0
+	for at < len(body) {
+		switch body[at] {
+		case '"':
+			at = endOfString(body, at+1)
+			if depth == 0 {
+				return at
+			}
+			continue
+		case '{', '[':
+			depth++
+		case '}', ']':
+			if depth--; depth == 0 {
+				return at + 1
+			}
+			if depth < 0 { // behind a number or a word
+				return at
+			}
+		case ',', ' ', '\n', '\t', '\r':
+			if depth == 0 {
+				return at
+			}
+		}
+		at++
+	}
+	return at
+}
+
+// endOfString returns the index behind the string whose content begins at at.
+func endOfString(body []byte, at int) int {
+	for {
+		i := bytes.IndexByte(body[at:], '"')
+		if i < 0 {
+			return len(body)
+		}
+		i += at
+		slashes := i
+		for slashes > at && body[slashes-1] == '\\' {
+			slashes--
+		}
+		if at = i + 1; (i-slashes)%2 == 0 {
+			return at
+		}
+	}
+}

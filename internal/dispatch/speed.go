@@ -1,0 +1,241 @@
+package dispatch
+
+import (
+	"context"
+	"crypto/rand"
+	"sync"
+	"time"
+
+	"github.com/kith/kith/internal/dispatch/prefix"
+	"github.com/kith/kith/internal/fleet"
+	"github.com/kith/kith/internal/gateway"
+)
+
+const (
+	// bytesPerToken is how many bytes of a request a token of its prompt has, and
+	// outputTokens how many tokens an answer, as long as no call of the model was measured.
+	bytesPerToken = 4.0
+	outputTokens  = 250.0
+	// maxTypical is how many machines the typical speed of a model is the median of.
+	maxTypical = 64
+	// maxModels bounds the models of which anything is known beside their machines.
+	maxModels = 10_000
+)
+
+// speeds is what was measured of models, on all machines together, and of which machines the
+// measurements are to be saved. What was measured of a machine is in its fleet.Load.
+type speeds struct {
+	// loadOf returns the Load of a model on a machine; nil if it is not offered.
+	loadOf func(fleet.MachineID, fleet.ModelID) *fleet.Load
+
+	mu      sync.Mutex
+	models  map[fleet.ModelID]*modelSpeed
+	changed map[speedKey]struct{}
+}
+
+// speedKey names a model on a machine.
+type speedKey struct {
+	machine fleet.MachineID
+	model   fleet.ModelID
+}
+
+// modelSpeed is what is known of a model: running means of the bytes of a request for each
+// token of its prompt, and of the tokens of an answer, and the speed of a typical machine.
+type modelSpeed struct {
+	bytesPerToken, output float64
+	machines              map[fleet.MachineID]*fleet.Speed
+	typical               *fleet.Speed
+	learned               int // measurements
+}
+
+// of returns what is known of a model. Needs mu.
+func (s *speeds) of(model fleet.ModelID) *modelSpeed {
+	m := s.models[model]
+	if m == nil {
+		m = &modelSpeed{bytesPerToken: bytesPerToken, output: outputTokens, machines: make(map[fleet.MachineID]*fleet.Speed)}
+		if s.models == nil || len(s.models) >= maxModels {
+			s.models = make(map[fleet.ModelID]*modelSpeed)
+		}
+		s.models[model] = m
+	}
+	return m
+}
+
+// work returns what a call of a model is expected to demand, with that prompt.
+func (s *speeds) work(model fleet.ModelID, p *prefix.Prompt, matches []prefix.Match) fleet.Work {
+	s.mu.Lock()
+	m := *s.of(model)
+	s.mu.Unlock()
+	w := fleet.Work{Prompt: int(float64(p.Bytes) / m.bytesPerToken), Output: int(m.output), Typical: m.typical}
+	if p.MaxTokens > 0 {
+		w.Output = min(w.Output, p.MaxTokens)
+	}
+	if len(matches) > 0 {
+		w.Cached = make([]fleet.Cached, len(matches))
+	}
+	for i, match := range matches {
+		w.Cached[i] = fleet.Cached{Machine: match.Machine, Tokens: int(float64(match.Bytes) / m.bytesPerToken)}
+	}
+	return w
+}
+
+// measure adds what a served call shows of its machine.
+func (s *speeds) measure(call *gateway.Call, out gateway.Outcome) {
+	tries := call.Trace.Tries
+	if len(tries) == 0 || call.Choices > 1 {
+		return
+	}
+	last := &tries[len(tries)-1]
+	load := s.loadOf(last.Machine.ID, call.Model)
+	if !last.Began || load == nil {
+		return
+	}
+	now := time.Now()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	m := s.of(call.Model)
+	measurement := measurementOf(call, last, out, m.estimate(load))
+	if out.Reported && out.TokensIn > 0 && call.Trace.Prompt > 0 {
+		ratio := float64(call.Trace.Prompt) / float64(out.TokensIn)
+		m.bytesPerToken += (min(max(ratio, 1), 16) - m.bytesPerToken) / 8
+	}
+	if out.TokensOut > 0 {
+		m.output += (float64(out.TokensOut) - m.output) / 8
+	}
+	measurement.At = now
+	load.Measure(measurement)
+	m.learn(last.Machine.ID, load.Speed())
+	if s.changed == nil {
+		s.changed = make(map[speedKey]struct{})
+	}
+	s.changed[speedKey{last.Machine.ID, call.Model}] = struct{}{}
+}
+
+// estimate returns the speed that is assumed of a machine.
+func (m *modelSpeed) estimate(load *fleet.Load) *fleet.Speed {
+	if s := load.Speed(); s != nil {
+		return s
+	}
+	if m.typical != nil {
+		return m.typical
+	}
+	return &fleet.DefaultSpeed
+}
+
+// learn updates the typical speed of the model with that of one machine.
+func (m *modelSpeed) learn(id fleet.MachineID, speed *fleet.Speed) {
+	if speed == nil {
+		return
+	}
+	if _, known := m.machines[id]; !known && len(m.machines) >= maxTypical {
+		for other := range m.machines { // any one
+			delete(m.machines, other)
+			break
+		}
+	}
+	m.machines[id] = speed
+	if m.learned++; len(m.machines) > 4 && m.learned%16 != 0 { // one call changes little
+		return
+	}
+	of := make([]*fleet.Speed, 0, len(m.machines))
+	for _, s := range m.machines {
+		of = append(of, s)
+	}
+	m.typical = fleet.TypicalSpeed(of)
+}
+
+// measurementOf returns what a call shows of the machine that served it, by the hub's clock
+// (spec/routing.md#measured). The counts of tokens are the engine's, within what the gateway found
+// possible. Of an answer that is not streamed only the time in all is known; it is divided
+// as the speed assumed of the machine divides it. Decoding is not measured where the
+// caller's connection slowed it down.
+func measurementOf(call *gateway.Call, last *gateway.Attempt, out gateway.Outcome, assumed *fleet.Speed) fleet.Measurement {
+	prompt := out.TokensIn
+	if !out.Reported || prompt == 0 {
+		prompt = int64(float64(call.Trace.Prompt) / bytesPerToken)
+	}
+	x := fleet.Measurement{
+		Uncached: int(prompt - min(out.Cached, prompt)), Running: last.Running,
+		Expected: last.Expected, Cached: int(out.Cached),
+	}
+	if call.Stream && out.Frames > 0 {
+		x.FirstToken = out.FirstToken - last.After
+		x.Decoding = out.LastToken - out.FirstToken
+		// Several tokens may come in one frame, but not any number.
+		x.Output = int(min(out.TokensOut, int64(4*out.Frames))) - 1
+		if out.Blocked > x.Decoding/4 {
+			x.Decoding = 0
+		}
+		return x
+	}
+	if call.Stream {
+		x.FirstToken = out.FirstByte - last.After
+		return x
+	}
+	x.Output = int(out.TokensOut)
+	all := fleet.Predict(assumed, x.Uncached, x.Output, x.Running)
+	start := fleet.Predict(assumed, x.Uncached, 0, 1)
+	if all <= 0 {
+		start, all = 1, 1
+	}
+	x.FirstToken = time.Duration(float64(last.Took) * start / all)
+	x.Decoding = last.Took - x.FirstToken
+	return x
+}
+
+// loadOf returns the Load of a model on a machine.
+func (d *Dispatcher) loadOf(machine fleet.MachineID, model fleet.ModelID) *fleet.Load {
+	if o := d.cfg.Registry.Snapshot().Machine(machine).Offer(model); o != nil {
+		return o.Load
+	}
+	return nil
+}
+
+// readWork reads from the body of a call what it demands of a machine.
+func (d *Dispatcher) readWork(ctx context.Context, c *activeCall) error {
+	_, content := c.call.Request()
+	if content == nil { // a transcription
+		return nil
+	}
+	var matches []prefix.Match
+	if c.query.Family == fleet.Chat {
+		scope := string(c.call.Caller.Member) + " " + string(c.call.Model)
+		err := content.View(ctx, func(body []byte) error {
+			c.prompt = prefix.Read(d.prefixKey(), scope, body)
+			return nil
+		})
+		if err != nil {
+			return err
+		}
+		matches = d.prefixes.Match(c.prompt.Marks, time.Now())
+	} else {
+		c.prompt.Bytes = int(content.Len())
+	}
+	c.query.Work = d.speeds.work(c.call.Model, &c.prompt, matches)
+	if c.query.Family != fleet.Chat {
+		c.query.Work.Output = 0
+	}
+	c.call.Trace.Prompt = c.prompt.Bytes
+	return nil
+}
+
+// remember remembers the machine that has the prompt of a call in its cache.
+func (d *Dispatcher) remember(c *activeCall, r *reservation) {
+	d.prefixes.Sent(c.prompt.Marks, r.Machine.Key(), time.Now())
+}
+
+// newPrefixKey returns a key for the fingerprints of prompts.
+func newPrefixKey() *prefix.Key {
+	var key prefix.Key
+	_, _ = rand.Read(key[:]) // it never fails
+	return &key
+}
+
+// prefixKey returns the key of the day.
+func (d *Dispatcher) prefixKey() *prefix.Key {
+	if key := d.key.Load(); key != nil {
+		return key
+	}
+	d.key.CompareAndSwap(nil, newPrefixKey())
+	return d.key.Load()
+}
