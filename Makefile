@@ -65,7 +65,7 @@ bench-idle: build ## 10,000 idle tunnels: memory of each, and how soon all are b
 	@$(GO) run ./bench -idle 10000
 
 bench-routing: ## the order of machines beside other policies, simulated
-	@$(GO) run ./bench/routing
+	@$(GO) run ./bench/routing -page docs/performance.md -picture docs/pictures/routing.svg
 
 h2spec: ## HTTP/2 conformance of the tunnel's server end, compared with net/http
 	@scripts/h2spec.sh

@@ -27,12 +27,11 @@ type call struct {
 type job struct {
 	call   *call
 	began  float64
-	beside int     // calls on the machine when its decoding began, with this one
+	first  float64 // when its first token came; 0: not yet
+	beside int     // calls on the machine then, with this one
 	pace   float64 // of this call beside the machine's mean
 	// What is left: seconds, tokens of the prompt, tokens of the answer.
 	start, prompt, answer float64
-	cached                int
-	reused                *sequence
 }
 
 // sequence is what an engine keeps of a prompt and its answer.
@@ -89,7 +88,7 @@ func (m *machine) match(c *call) (best *sequence, tokens int) {
 
 // begin starts a call, which uses the sequence that matches best. In a slot that
 // sequence is lost, and the one that was used longest ago is if none matches.
-func (m *machine) begin(now float64, c *call) {
+func (m *machine) begin(now float64, c *call) *job {
 	m.advance(now)
 	j := &job{call: c, began: now, start: m.start, answer: float64(c.answer.tokens)}
 	j.pace = math.Exp(0.1 * m.rng.NormFloat64())
@@ -110,6 +109,7 @@ func (m *machine) begin(now float64, c *call) {
 	}
 	j.prompt = float64(c.tokens - c.cached)
 	m.jobs = append(m.jobs, j)
+	return j
 }
 
 // end takes a completed call off the machine, which keeps its sequence.
@@ -243,8 +243,11 @@ func (m *machine) advance(now float64) (done []*job) {
 				done = append(done, j)
 			}
 		}
-		if j.start == 0 && j.prompt == 0 && j.call.first == 0 {
-			j.call.first, j.beside = now, len(m.jobs)
+		if j.start == 0 && j.prompt == 0 && j.first == 0 {
+			j.first, j.beside = now, len(m.jobs)
+			if j.call.first == 0 { // not one that was lost
+				j.call.first = now
+			}
 		}
 	}
 	return done

@@ -68,9 +68,6 @@ func run(t *trace, rate float64, seed uint64, p *policy) []*call {
 		share := &fleet.Share{ID: fleet.ShareID(fmt.Sprintf("shr_%02d", i)), Owner: owner, Member: memberID(i)}
 		n.snapshot = n.snapshot.WithShares(memberID(i), []*fleet.Share{share})
 	}
-	if p.begin != nil {
-		p.begin(n)
-	}
 	spacing := float64(t.calls) / float64(len(t.sessions)) / rate // seconds between sessions, mean
 	for i := range t.sessions {
 		s := &t.sessions[i]
@@ -112,6 +109,13 @@ func run(t *trace, rate float64, seed uint64, p *policy) []*call {
 
 // clock returns the date.
 func (n *network) clock() time.Time { return began.Add(time.Duration(n.now * float64(time.Second))) }
+
+func (n *network) machine(id fleet.MachineID) *machine {
+	return n.machines[slices.IndexFunc(n.machines, func(m *machine) bool { return m.id == id })]
+}
+
+// load returns what fleet keeps of the machine and its model.
+func (n *network) load(m *machine) *fleet.Load { return n.snapshot.Machine(m.id).Offer(modelID).Load }
 
 // setOnline puts the machine into the snapshot, online or about to return.
 func (n *network) setOnline(m *machine, owner fleet.MemberID, online bool) {
@@ -155,6 +159,10 @@ func (n *network) arrive(c *call) {
 		n.waiting = append(n.waiting, c)
 		slices.SortStableFunc(n.waiting, func(a, b *call) int { return int(math.Copysign(1, a.arrived-b.arrived)) })
 	case fleet.Try:
+		if n.policy.pick == nil {
+			n.start(n.machine(n.policy.choose(d.Candidates)), c)
+			return
+		}
 		var ready []*machine
 		for _, m := range n.machines {
 			seen, ok := fleet.StateOf(n.snapshot, &q, n.snapshot.Machine(m.id))
@@ -162,11 +170,7 @@ func (n *network) arrive(c *call) {
 				ready = append(ready, m)
 			}
 		}
-		best := d.Candidates[0].Machine.ID
-		if n.policy.pick != nil {
-			best = n.policy.pick(n, c, ready).id
-		}
-		n.start(n.machines[slices.IndexFunc(n.machines, func(m *machine) bool { return m.id == best })], c)
+		n.start(n.policy.pick(n, c, ready), c)
 	case fleet.Refuse:
 		panic(d.Fault) // a machine is always online
 	}
@@ -178,9 +182,9 @@ func (n *network) start(m *machine, c *call) {
 		panic("no slot is free at " + m.name)
 	}
 	c.waited += n.now - c.since
-	m.begin(n.now, c)
+	j := m.begin(n.now, c)
 	if n.policy.sent != nil {
-		n.policy.sent(n, m, c)
+		n.policy.sent(n, m, j)
 	}
 }
 

@@ -1,4 +1,82 @@
 package main
 
-// ours is the product's order: that of fleet.Route.
-func ours() *policy { return &policy{name: oursName} }
+import (
+	"encoding/binary"
+	"hash/fnv"
+	"time"
+
+	"github.com/kith/kith/internal/fleet"
+	"github.com/kith/kith/internal/dispatch/prefix"
+)
+
+// product is kith's order: fleet.Route decides, by the speeds that fleet measures and by
+// what package prefix remembers. What package dispatch does between these is done here
+// with the numbers of the simulation in place of a call's.
+type product struct {
+	prefixes prefix.Memory
+	output   float64      // mean tokens of an answer
+	expected map[*job]int // tokens of the prompt that were expected in the cache
+	next     int          // those of the call that was routed last
+}
+
+func ours() *policy {
+	p := &product{output: 250, expected: map[*job]int{}}
+	return &policy{name: oursName, query: p.query, choose: p.choose, sent: p.sent, observe: p.observe}
+}
+
+// marks returns the fingerprints of the prompt's prefixes: those that end with a message,
+// of its member.
+func marks(c *call) (marks []prefix.Mark) {
+	h := fnv.New64a()
+	bytes := 0
+	for _, b := range append([]block{{id: uint64(c.session.member)}}, c.prompt...) {
+		_ = binary.Write(h, binary.LittleEndian, b.id) // a hash never fails
+		if bytes += b.tokens * bytesOfToken; b.tokens > 0 {
+			marks = append(marks, prefix.Mark{Sum: h.Sum64(), Bytes: bytes})
+		}
+	}
+	return marks
+}
+
+func (p *product) query(n *network, c *call, q *fleet.Query) {
+	all := marks(c)
+	q.Work = fleet.Work{Prompt: all[len(all)-1].Bytes / bytesOfToken, Output: int(p.output)}
+	for _, match := range p.prefixes.Match(all, q.Now) {
+		q.Work.Cached = append(q.Work.Cached, fleet.Cached{Machine: match.Machine, Tokens: match.Bytes / bytesOfToken})
+	}
+	var speeds []*fleet.Speed
+	for _, m := range n.machines {
+		if s := n.load(m).Speed(); s != nil {
+			speeds = append(speeds, s)
+		}
+	}
+	q.Work.Typical = fleet.TypicalSpeed(speeds)
+	p.next = 0 // of a call that waits: it takes the first slot that comes free
+}
+
+func (p *product) choose(candidates []fleet.Candidate) fleet.MachineID {
+	p.next = candidates[0].Expectation.Cached
+	return candidates[0].Machine.ID
+}
+
+func (p *product) sent(n *network, m *machine, j *job) {
+	n.load(m).Trying(n.clock())
+	p.expected[j], p.next = p.next, 0
+	p.prefixes.Sent(marks(j.call), fleet.KeyOf(m.id), n.clock())
+}
+
+func (p *product) observe(n *network, m *machine, j *job) {
+	c := j.call
+	cached := c.cached
+	if m.silent {
+		cached = 0
+	}
+	p.output += (float64(c.answer.tokens) - p.output) / 8
+	seconds := func(s float64) time.Duration { return time.Duration(s * float64(time.Second)) }
+	n.load(m).Measure(fleet.Measurement{
+		At: n.clock(), Uncached: c.tokens - cached, FirstToken: seconds(j.first - j.began),
+		Output: c.answer.tokens - 1, Decoding: seconds(c.ended - j.first), Running: j.beside,
+		Expected: p.expected[j], Cached: cached,
+	})
+	delete(p.expected, j)
+}

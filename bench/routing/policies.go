@@ -11,14 +11,15 @@ import (
 type policy struct {
 	name      string
 	uncaching bool // the engines keep nothing
-	// begin is called once, before the first call.
-	begin func(*network)
-	// query completes what fleet.Route is given.
-	query func(*network, *call, *fleet.Query)
-	// pick chooses; nil: the first of fleet.Route's candidates.
+	// pick chooses among all machines that are ready.
 	pick func(n *network, c *call, ready []*machine) *machine
-	// sent and observe are called when a call begins on a machine and when it ends.
-	sent    func(*network, *machine, *call)
+	// query completes what fleet.Route is given, and choose chooses among its candidates,
+	// for a policy without pick.
+	query  func(*network, *call, *fleet.Query)
+	choose func([]fleet.Candidate) fleet.MachineID
+	// sent and observe are called when a call begins on a machine and when it is completed;
+	// they may be nil.
+	sent    func(*network, *machine, *job)
 	observe func(*network, *machine, *job)
 }
 
@@ -99,7 +100,7 @@ func before() *policy {
 			return least(n.rng, freest, func(m *machine) float64 { return ttft[m] })
 		},
 		observe: func(_ *network, m *machine, j *job) {
-			took := j.call.first - j.began
+			took := j.first - j.began
 			if old, ok := ttft[m]; ok {
 				took = old + (took-old)/8
 			}

@@ -65,12 +65,16 @@ func report(results []result) string {
 	for _, row := range goals {
 		fmt.Fprintf(&s, "| %s | %s |", row.name, row.text)
 		for _, load := range loads {
-			value := row.read(at[key(oursName, load)], at[key(row.beside, load)])
+			value := row.ratio(at[key(row.policy, load)], at[key(row.other, load)])
 			mark := ""
-			if !row.met(value) {
+			if row.met != nil && !row.met(value) {
 				mark = " **missed**"
 			}
-			fmt.Fprintf(&s, " %.2f%s |", value, mark)
+			digits := 2
+			if value < 0.1 {
+				digits = 3
+			}
+			fmt.Fprintf(&s, " %.*f%s |", digits, value, mark)
 		}
 		s.WriteString("\n")
 	}
@@ -79,15 +83,22 @@ func report(results []result) string {
 
 // goals are the ratios that the order is judged by.
 var goals = []struct {
-	name, text, beside string
-	read               func(ours, other figures) float64
-	met                func(float64) bool
+	name, text    string
+	policy, other string
+	ratio         func(policy, other figures) float64
+	met           func(float64) bool
 }{
-	{"first token p50, to the order of before", "≤ 0.33", beforeName, func(a, b figures) float64 { return a.first50 / b.first50 }, func(v float64) bool { return v <= 1./3 }},
-	{"first token p95, to the order of before", "≤ 0.50", beforeName, func(a, b figures) float64 { return a.first95 / b.first95 }, func(v float64) bool { return v <= 0.5 }},
-	{"call mean, to the oracle", "≤ 1.15", oracleName, func(a, b figures) float64 { return a.mean / b.mean }, func(v float64) bool { return v <= 1.15 }},
-	{"prompt tokens from a cache, to the oracle", "≥ 0.95", oracleName, func(a, b figures) float64 { return a.cached / b.cached }, func(v float64) bool { return v >= 0.95 }},
+	{"first token p50, to the order of before", "≤ 0.33", oursName, beforeName, firstMedian, func(v float64) bool { return v <= 1./3 }},
+	{"first token p95, to the order of before", "≤ 0.50", oursName, beforeName, firstTail, func(v float64) bool { return v <= 0.5 }},
+	{"first token p50, to engines without caches", "≤ 0.33", oursName, asItWasName, firstMedian, func(v float64) bool { return v <= 1./3 }},
+	{"first token p95, to engines without caches", "≤ 0.50", oursName, asItWasName, firstTail, func(v float64) bool { return v <= 0.5 }},
+	{"call mean, to the oracle", "≤ 1.15", oursName, oracleName, func(a, b figures) float64 { return a.mean / b.mean }, func(v float64) bool { return v <= 1.15 }},
+	{"prompt tokens from a cache, to the oracle", "≥ 0.95", oursName, oracleName, func(a, b figures) float64 { return a.cached / b.cached }, func(v float64) bool { return v >= 0.95 }},
+	{"the oracle: first token p50, to the order of before", "", oracleName, beforeName, firstMedian, nil},
 }
+
+func firstMedian(a, b figures) float64 { return a.first50 / b.first50 }
+func firstTail(a, b figures) float64   { return a.first95 / b.first95 }
 
 // seconds returns a time with two significant digits, and with no decimals from 10 s on.
 func seconds(v float64) string {

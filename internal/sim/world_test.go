@@ -47,6 +47,9 @@ type world struct {
 	log  *logbook
 	// config is of the hubs that start from now on; Region and Log are set there.
 	config hub.Config
+	// timing is of the engines of machines that are added from now on, which are then
+	// of a kind that keeps the prompts of each caller.
+	timing *enginetest.Timing
 
 	*node
 	at       atomic.Pointer[network] // of the present node, for those who dial
@@ -314,7 +317,11 @@ func (w *world) addMachine(owner *member, name string, slots int, models ...stri
 	for _, id := range models {
 		offered = append(offered, enginetest.Model{ID: id, Embeddings: strings.HasPrefix(id, "emb")})
 	}
-	m.engine = enginetest.New(enginetest.LlamaCpp, enginetest.Options{Models: offered, Slots: slots})
+	kind := enginetest.LlamaCpp
+	if w.timing != nil {
+		kind = enginetest.VLLM
+	}
+	m.engine = enginetest.New(kind, enginetest.Options{Models: offered, Slots: slots, Timing: w.timing})
 	m.config = daemon.Config{
 		Home: m.home, Listen: "127.0.0.1:8701", Name: name, Version: "sim",
 		Discovery: engine.Config{Endpoints: []string{"http://127.0.0.1:8080"}, Transport: m},
