@@ -26,7 +26,8 @@ const (
 type page struct {
 	method, path string
 	may          access
-	asks         bool // it asks before the form at its path: the form is on the page above
+	on           string // of a form: the pattern of its page, with the machine that it names; empty: the nearest above it
+	asks         bool   // it asks before the form at its path: the form is on the page above
 	serve        handler
 }
 
@@ -65,8 +66,14 @@ func formSaying[In, Out any](path string, route api.Route[In, Out], read func(*v
 			return reply{}, err
 		}
 		out, err := call(s, v, route, in)
-		return reply{to: s.pageWith(v.page).path, done: done(out)}, err
+		return reply{to: s.placeOf(v), done: done(out)}, err
 	})
+}
+
+// onMachine puts a form on the page of the machine that it names.
+func onMachine(form page) page {
+	form.on = machinePath
+	return form
 }
 
 // script is a request of a page's script, which is answered with JSON.
@@ -186,15 +193,16 @@ func memberPages() []page {
 		post("/device/decide", (*Site).decideDevice),
 
 		view("/machines", "machines", "Machines", (*Site).machinesData),
+		get(machinePath, (*Site).machinePage),
 		get(livePath+"machines", liveStream("/machines", machinesScene)),
-		form("/machines/pause", api.ControlMachine, pause, "The machine pauses; what runs on it finishes."),
-		form("/machines/resume", api.ControlMachine, resume, "The machine takes calls again."),
-		form("/machines/hours", api.ControlMachine, hours, "The machine has its new hours, and this page shows them as soon as the machine reports them; what runs now finishes."),
-		form("/machines/slots", api.ControlMachine, slots, "The limit is set."),
-		form("/machines/rename", api.RenameMachine, fields, "The machine has its new name."),
+		onMachine(form("/machines/pause", api.ControlMachine, pause, "The machine pauses; what runs on it finishes.")),
+		onMachine(form("/machines/resume", api.ControlMachine, resume, "The machine takes calls again.")),
+		onMachine(form("/machines/hours", api.ControlMachine, hours, "The machine has its new hours, and this page shows them as soon as the machine reports them; what runs now finishes.")),
+		onMachine(form("/machines/slots", api.ControlMachine, slots, "The limit is set.")),
+		onMachine(form("/machines/rename", api.RenameMachine, fields, "The machine has its new name.")),
 		asks("/machines/revoke", (*Site).revokeMachineQuestion),
 		formSaying("/machines/revoke", api.RevokeMachine, fields, revokedMachine),
-		formSaying("/machines/keep-out", api.KeepMachineOut, keepOut, keptOut),
+		onMachine(formSaying("/machines/keep-out", api.KeepMachineOut, keepOut, keptOut)),
 
 		view("/sharing", "sharing", "Sharing", (*Site).sharingData),
 		get(livePath+"sharing", liveStream("/sharing", sharingScene)),

@@ -4,6 +4,7 @@
 package site
 
 import (
+	"cmp"
 	"context"
 	"encoding/base64"
 	"errors"
@@ -275,7 +276,7 @@ func (s *Site) visit(v *visit, body []byte, late error) (out reply, err error) {
 	if v.page.may == members && v.me.ID == "" {
 		next := v.URL.RequestURI()
 		if v.page.method == http.MethodPost {
-			next = s.pageWith(v.page).path
+			next = s.placeOf(v)
 		}
 		return reply{to: "/signin?" + url.Values{"next": {next}}.Encode()}, nil
 	}
@@ -299,12 +300,23 @@ func (s *Site) visit(v *visit, body []byte, late error) (out reply, err error) {
 // pageWith returns the page that has the form: the one at its path, or the nearest
 // above it; nil: none.
 func (s *Site) pageWith(form *page) *page {
-	for at := form.path; at != "/"; at = path.Dir(at) {
+	for at := cmp.Or(form.on, form.path); at != "/"; at = path.Dir(at) {
 		if i := slices.IndexFunc(s.pages, func(p page) bool { return p.method == http.MethodGet && p.path == at && !p.asks }); i >= 0 {
 			return &s.pages[i]
 		}
 	}
 	return nil
+}
+
+// placeOf is the path of the page that has the form that was sent.
+func (s *Site) placeOf(v *visit) string {
+	if v.page.on == "" {
+		return s.pageWith(v.page).path
+	}
+	if machine := v.form.Get("machine"); machine != "" {
+		return strings.Replace(v.page.on, "{machine}", url.PathEscape(machine), 1)
+	}
+	return path.Dir(v.page.on)
 }
 
 // formOf is the form that was posted; a GET has none.
