@@ -93,10 +93,10 @@ func (s *Site) home(v *visit) (reply, error) {
 		slices.ContainsFunc(groups.Data, func(g api.Group) bool { return g.In && g.Size > 1 })
 	data.Steps = []step{
 		{"Connect a machine", "Install kith on a computer that runs models, and sign it in. Not needed to use models that others share with you.", "/machines#connect", "Connect", len(machines.Data) > 0},
-		{"Reach a model", "One on your machine, or one that a member shares with you.", "/sharing#accept-invite", "Accept an invite", len(models.Data) > 0},
+		{"Reach a model", "One on your machine, or one that a member shares with you.", "/access#accept-invite", "Accept an invite", len(models.Data) > 0},
 		{"Create a key", "It lets a program call models in your name, with lines to paste.", "/applications#create", "Create a key", data.Keys > 0},
 		{"Make a first call", "From a program, or here.", "/try", "Chat", called},
-		{"Invite someone", "They can then use your machines, within limits that you set.", "/sharing#invite-person", "Invite", invited},
+		{"Invite someone", "They can then use your machines, within limits that you set.", "/access#invite-person", "Invite", invited},
 	}
 	for _, st := range data.Steps {
 		if st.Done {
@@ -146,7 +146,7 @@ func (s *Site) concerns(v *visit, machines []api.Machine, now time.Time) (all []
 		}
 	}
 	if n := s.countNotices(v); n > 0 {
-		all = append(all, concern{"Your groups have something new for you.", "/groups"})
+		all = append(all, concern{"Your groups have something new for you.", "/access"})
 	}
 	if !v.me.Operator {
 		return all

@@ -101,7 +101,7 @@ func remedies(why api.Why, own []api.Machine) (all []remedy) {
 		}
 	}
 	if why.Code == fault.NotInCircle || why.Code == fault.ModelNotFound {
-		all = append(all, remedy{Text: "Accept an invite", Href: "/sharing#accept-invite"}, remedy{Text: "Connect a machine", Href: "/machines#connect"})
+		all = append(all, remedy{Text: "Accept an invite", Href: "/access#accept-invite"}, remedy{Text: "Connect a machine", Href: "/machines#connect"})
 	}
 	return all
 }

@@ -24,21 +24,23 @@ type operatorData struct {
 	Limits                              []Limit
 	Members, Disabled, Machines, Online int
 	Region                              string
-	Backup                              *account.Backup // the newest; nil: none was ever made
+	// Backup is the newest attempt, and Made the newest backup that is sound; nil: there
+	// was none.
+	Backup, Made *account.Backup
 }
 
 func (s *Site) operatorData(v *visit) (data operatorData, err error) {
-	data = operatorData{Parts: s.Health(v.Context()), Limits: s.Limits, Region: s.Region}
+	data = operatorData{Parts: s.Health(v.Context()), Limits: s.Limits(), Region: s.Region}
 	if data.Members, data.Disabled, err = s.DB.CountMembers(v.Context()); err != nil {
 		return data, err
 	}
 	if data.Machines, err = s.DB.CountMachines(v.Context()); err != nil {
 		return data, err
 	}
-	switch backup, err := s.DB.LastBackup(v.Context()); {
-	case err == nil:
-		data.Backup = &backup
-	case !errors.Is(err, account.ErrNotFound):
+	if data.Backup, err = found(s.DB.LastBackup(v.Context())); err != nil {
+		return data, err
+	}
+	if data.Made, err = found(s.DB.LastGoodBackup(v.Context())); err != nil {
 		return data, err
 	}
 	for m := range s.Snapshot().Machines() {
@@ -47,6 +49,14 @@ func (s *Site) operatorData(v *visit) (data operatorData, err error) {
 		}
 	}
 	return data, nil
+}
+
+// found returns nil for what is not there.
+func found(b account.Backup, err error) (*account.Backup, error) {
+	if errors.Is(err, account.ErrNotFound) {
+		return nil, nil
+	}
+	return &b, err
 }
 
 // membersData is what /operator/members shows.

@@ -9,6 +9,7 @@ import (
 	"github.com/go-json-experiment/json"
 
 	"github.com/kith/kith/internal/api"
+	"github.com/kith/kith/internal/docsite"
 	"github.com/kith/kith/internal/fault"
 )
 
@@ -26,9 +27,10 @@ const (
 type page struct {
 	method, path string
 	may          access
-	on           string // of a form: the pattern of its page, with the machine that it names; empty: the nearest above it
-	asks         bool   // it asks before the form at its path: the form is on the page above
+	asks         bool // it asks before the form at its path: the form is on the page above
 	serve        handler
+	raw          bool   // serve reads the body, which is no form
+	on           string // the path of the page with the form, with {machine} for the one that it names; empty: the path, or the nearest above
 }
 
 // handler answers a page or a form.
@@ -118,7 +120,7 @@ func fields[In any](v *visit) (in In, _ error) {
 
 // sitePages is the complete site. No path holds what a person named.
 func sitePages() []page {
-	return slices.Concat(of(anyone, visitorPages()), of(members, accountPages()), of(members, memberPages()), of(members, groupPages()), of(operators, operatorPages()))
+	return slices.Concat(of(anyone, visitorPages()), of(members, accountPages()), of(members, memberPages()), of(members, sharePages()), of(members, groupPages()), of(operators, operatorPages()))
 }
 
 // of says who may see the pages.
@@ -135,6 +137,8 @@ func visitorPages() []page {
 		get("/", (*Site).home),
 		post("/theme", (*Site).setTheme),
 		view("/api", "api", "API", func(*Site, *visit) (api.Description, error) { return api.Describe(), nil }),
+		get(docsite.Root, (*Site).documentation),
+		get(docsite.Root+"/{page...}", (*Site).documentation),
 
 		view("/signin", "signin", "Sign in", (*Site).signInData),
 		post("/signin", (*Site).signIn),
@@ -204,22 +208,9 @@ func memberPages() []page {
 		formSaying("/machines/revoke", api.RevokeMachine, fields, revokedMachine),
 		onMachine(formSaying("/machines/keep-out", api.KeepMachineOut, keepOut, keptOut)),
 
-		view("/sharing", "sharing", "Sharing", (*Site).sharingData),
-		get(livePath+"sharing", liveStream("/sharing", sharingScene)),
-		formSaying("/sharing/share", api.PutShare, newShare(false), func(made api.Share) string { return "Shared with " + made.With + afterLimits(made.Cut, made.Warnings) }),
-		formSaying("/sharing/limits", api.PutShare, newShare(true), func(made api.Share) string {
-			return "These are now the limits of the share with " + made.With + afterLimits(made.Cut, made.Warnings)
-		}),
-		formSaying("/sharing/end", api.EndShare, shareToEnd, func(act api.EndedShare) string {
-			return "The share with " + act.With + " has ended. " + cutWords(act.Cut)
-		}),
-		post("/sharing/invite", (*Site).makeInvite),
-		form("/sharing/revoke", api.RevokeInvite, fields, "The invite is revoked: it can no longer be accepted. It cuts no call; shares that it made stay until you end them."),
-		formSaying("/sharing/accept", api.AcceptInvite, inviteCode, acceptedInvite),
-
-		view("/try", "try", "Try a model", (*Site).tryData),
+		get("/try", (*Site).tryPage),
 		post("/try", (*Site).tryOnce),
-		post("/try/stream", (*Site).tryLive),
+		{method: http.MethodPost, path: "/try/stream", serve: (*Site).tryLive, raw: true},
 
 		get("/models", (*Site).modelsPage),
 		get(livePath+"models", liveStream("/models", modelsScene)),
@@ -230,9 +221,47 @@ func memberPages() []page {
 	}
 }
 
+// accessPath is the page of who may use which machine. Its forms are at the addresses
+// of the pages that it replaced, which lead to it.
+const accessPath = "/access"
+
+// sharePages are the page, and its forms of shares and invites.
+func sharePages() []page {
+	return slices.Concat([]page{
+		view(accessPath, "access", "Access", (*Site).accessData),
+		get(livePath+"access", liveStream(accessPath, accessScene)),
+		moved("/sharing", accessPath),
+		moved("/groups", accessPath+"#groups"),
+	}, formsOn(accessPath,
+		formSaying("/sharing/share", api.PutShare, newShare(false), func(made api.Share) string { return "Shared with " + made.With + afterLimits(made.Cut, made.Warnings) }),
+		formSaying("/sharing/limits", api.PutShare, newShare(true), func(made api.Share) string {
+			return "These are now the limits of the share with " + made.With + afterLimits(made.Cut, made.Warnings)
+		}),
+		formSaying("/sharing/end", api.EndShare, shareToEnd, func(act api.EndedShare) string {
+			return "The share with " + act.With + " has ended. " + cutWords(act.Cut)
+		}),
+		post("/sharing/invite", (*Site).makeInvite),
+		form("/sharing/revoke", api.RevokeInvite, fields, "The invite is revoked: it can no longer be accepted. It cuts no call; shares that it made stay until you end them."),
+		formSaying("/sharing/accept", api.AcceptInvite, inviteCode, acceptedInvite),
+	))
+}
+
+// moved is a page whose address leads to another.
+func moved(path, to string) page {
+	return get(path, func(*Site, *visit) (reply, error) { return reply{to: to}, nil })
+}
+
+// formsOn returns forms that are on the page of that path.
+func formsOn(path string, forms ...page) []page {
+	for i := range forms {
+		forms[i].on = path
+	}
+	return forms
+}
+
+// groupPages are the forms of groups.
 func groupPages() []page {
-	return []page{
-		view("/groups", "groups", "Groups", (*Site).groupsData),
+	return formsOn(accessPath,
 		form("/groups/create", api.CreateGroup, fields, "The group is there, and you are its admin."),
 		form("/groups/join", api.JoinGroup, fields, "You are in the group."),
 		formSaying("/groups/leave", api.LeaveGroup, fields, func(act api.GroupAct) string {
@@ -257,7 +286,7 @@ func groupPages() []page {
 		form("/groups/admin", api.MakeAdmin, fields, "There is another admin."),
 		form("/groups/demote", api.DropAdmin, fields, "That member is no admin any more, and stays in the group."),
 		form("/groups/seen", api.SeeNotices, seenUntil, "Marked as seen."),
-	}
+	)
 }
 
 func operatorPages() []page {

@@ -57,8 +57,8 @@ type Config struct {
 	Call func(w http.ResponseWriter, r *http.Request, caller api.Caller)
 	// Health is how the hub's parts are, for its operator.
 	Health func(context.Context) []Part
-	// Limits are those in force, for its operator.
-	Limits []Limit
+	// Limits are those in force now, for its operator.
+	Limits func() []Limit
 }
 
 // Part is one part of a hub, and how it is.
@@ -189,7 +189,11 @@ func (s *Site) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 // handler serves a page; nil: none fits the request.
 func (s *Site) handler(p *page) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		body, late := api.ReadBody(w, r)
+		var body []byte
+		var late error
+		if p == nil || !p.raw {
+			body, late = api.ReadBody(w, r)
+		}
 		answer := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			v := &visit{Request: r, page: p, id: w.Header().Get("X-Correlation-ID"), from: addressOf(r), header: w.Header()}
 			out, err := s.visit(v, body, late)
@@ -297,8 +301,8 @@ func (s *Site) visit(v *visit, body []byte, late error) (out reply, err error) {
 	return reply{}, err
 }
 
-// pageWith returns the page that has the form: the one at its path, or the nearest
-// above it; nil: none.
+// pageWith returns the page that has the form: the one that it names, or the one at its
+// path, or the nearest above it; nil: none.
 func (s *Site) pageWith(form *page) *page {
 	for at := cmp.Or(form.on, form.path); at != "/"; at = path.Dir(at) {
 		if i := slices.IndexFunc(s.pages, func(p page) bool { return p.method == http.MethodGet && p.path == at && !p.asks }); i >= 0 {
@@ -310,13 +314,13 @@ func (s *Site) pageWith(form *page) *page {
 
 // placeOf is the path of the page that has the form that was sent.
 func (s *Site) placeOf(v *visit) string {
-	if v.page.on == "" {
-		return s.pageWith(v.page).path
+	at := s.pageWith(v.page).path
+	if machine := v.form.Get("machine"); at == machinePath && machine != "" {
+		return strings.Replace(at, "{machine}", url.PathEscape(machine), 1)
+	} else if at == machinePath {
+		return path.Dir(at)
 	}
-	if machine := v.form.Get("machine"); machine != "" {
-		return strings.Replace(v.page.on, "{machine}", url.PathEscape(machine), 1)
-	}
-	return path.Dir(v.page.on)
+	return at
 }
 
 // formOf is the form that was posted; a GET has none.

@@ -59,7 +59,7 @@ func townOf(t *testing.T, w *world, change func(*Config)) *town {
 	c.Health = func(context.Context) []Part {
 		return []Part{{Name: "Database", Good: true, Text: "answered"}, {Name: "NATS"}}
 	}
-	c.Limits = []Limit{{Name: "Requests of one key", Value: "50 a second"}}
+	c.Limits = func() []Limit { return []Limit{{Name: "Requests of one key", Value: "50 a second"}} }
 	c.Call = func(rw http.ResponseWriter, r *http.Request, who api.Caller) { tn.call(rw, r, who) }
 	if change != nil {
 		change(&c)
@@ -224,7 +224,7 @@ func TestShareFormTakesIDsExactly(t *testing.T) {
 	for _, models := range []string{" tiny", "tiny ", "org/a b\r\n tiny", " "} {
 		ada.post("/sharing/share", "with", "bob", "models", models, "concurrent", "", "per_day", "").want(t, 400, "no model&#39;s id")
 	}
-	ada.post("/sharing/share", "with", "bob", "models", "org/a b\r\ntiny\r\n\r\n", "concurrent", "", "per_day", "").goes(t, "/sharing")
+	ada.post("/sharing/share", "with", "bob", "models", "org/a b\r\ntiny\r\n\r\n", "concurrent", "", "per_day", "").goes(t, "/access")
 	if made := good[api.List[api.Share]](tn.world, "ada", "GET", "/api/shares", "").Data; len(made) != 1 || !slices.Equal(made[0].Models, []string{"org/a b", "tiny"}) {
 		t.Errorf("%+v", made)
 	}
@@ -256,6 +256,10 @@ func TestEveryPageRenders(t *testing.T) {
 			page.goes(t, strings.TrimPrefix(p.path, "/live"))
 			continue
 		}
+		if p.path == "/sharing" || p.path == "/groups" { // the addresses of before
+			page.goes(t, accessPath+map[string]string{"/groups": "#groups"}[p.path])
+			continue
+		}
 		if page.status != 200 {
 			t.Errorf("%s: %d %s", p.path, page.status, problemIn(page.body))
 		}
@@ -268,8 +272,8 @@ func TestEveryPageRenders(t *testing.T) {
 	ada.get("/models?q=of-a").want(t, 200, "of-ada")
 	ada.get("/models?q=zzz").want(t, 200, "None of your")
 	ada.get("/models?model=of-ado").want(t, 200, "would be refused", "Did you mean", `href="/models?model=of-ada"`, "Accept an invite")
-	ada.get("/sharing").want(t, 200, "bob", "models tiny; 3 a day")
-	ada.get("/groups").want(t, 200, "lab", "all", "Join")
+	ada.get("/access").want(t, 200, "bob", "models tiny; 3 a day")
+	ada.get("/access").want(t, 200, "lab", "all", "Join")
 	ada.get("/models").want(t, 200, "of-ada")
 	ada.get("/models?model=tiny").want(t, 200, "would be served", ">box</a>", "Chat with it")
 	ada.get("/usage?days=7").want(t, 200, "usage-model", "7 days")
