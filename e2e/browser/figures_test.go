@@ -94,6 +94,7 @@ func (w *walk) talks() {
 func (w *walk) refusedTry() {
 	op := w.op
 	op.open("/machines")
+	op.leads(200, clickOn("#machines tbody a"))
 	op.send("form[action='/machines/pause'] button")
 	op.open("/try?model=llama3")
 	w.say("Anybody?")
@@ -105,12 +106,13 @@ func (w *walk) refusedTry() {
 		op.leads(200, chromedp.SendKeys(chromedp.CSS("#id"), id+"\r"))
 		return strings.Contains(op.text("main"), "paused")
 	})
-	op.see("What was decided")
-	op.see("Which means")
+	op.see("Time line")
+	op.see("Why: CASCADE_EXHAUSTED")
 	op.openTo("/requests/req_none", http.StatusNotFound)
 	op.see("nothing is known of a call")
 	w.look(op, "request-unknown")
 	op.open("/machines")
+	op.leads(200, clickOn("#machines tbody a"))
 	op.send("form[action='/machines/resume'] button")
 }
 

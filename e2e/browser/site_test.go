@@ -194,22 +194,25 @@ func (w *walk) refusedAtField() {
 func (w *walk) hours() {
 	op, ben := w.op, w.ben
 	op.open("/machines")
-	if w.scripts {
-		w.live()
-	}
-	run(op, clickOn("#machines details summary"))
 	w.look(op, "machines")
+	op.leads(200, clickOn("#machines tbody a"))
+	machine := run(op, chromedp.Location())
+	if w.scripts {
+		w.live(machine)
+	}
+	run(op, clickOn("#machine details summary"))
+	w.look(op, "machine")
 	day := time.Now().UTC().AddDate(0, 0, 3).Format("Mon")
 	run(op, clickOn("input[name=days-0][value="+day+"]"))
-	op.send("form[action='/machines/hours'] button", "input[name=from-0]", "00:00", "input[name=to-0]", "00:00", "input[name=timezone]", "UTC")
+	op.send("#hours-form button", "input[name=from-0]", "00:00", "input[name=to-0]", "00:00", "input[name=timezone]", "UTC")
 	w.until("the page shows the hours", func() bool {
 		if !w.scripts { // with them it does so by itself
-			op.open("/machines")
+			op.open(machine)
 		}
-		return strings.Contains(op.text("#machines"), "Open "+day+" 00:00-24:00, on the clock of UTC")
+		return strings.Contains(op.text("#machine"), "Open "+day+" 00:00-24:00, on the clock of UTC")
 	})
-	run(op, clickOn("#machines details summary"))
-	w.look(op, "machines-hours")
+	run(op, clickOn("#machine details summary"))
+	w.look(op, "machine-hours")
 	w.until("ben is outside the sharing hours", func() bool { _, code, _ := w.call(w.benKey, "llama3"); return code == "outside_sharing_hours" })
 	w.until("the refusal is told", func() bool {
 		ben.open("/requests")
@@ -217,7 +220,7 @@ func (w *walk) hours() {
 	})
 	w.look(ben, "requests")
 	ben.leads(200, clickOn("#requests tbody a"))
-	ben.see("What was decided")
+	ben.see("Time line")
 	ben.see("hours")
 	w.look(ben, "request")
 	op.open("/requests")
@@ -229,27 +232,26 @@ func (w *walk) hours() {
 }
 
 // live: open pages show what happens, by themselves, and leave alone who types.
-func (w *walk) live() {
+func (w *walk) live(machine string) {
 	op, ben := w.op, w.ben
 	shows := func(b *tab, selector, want string) {
 		w.t.Helper()
 		w.until(selector+" shows "+want, func() bool { return strings.Contains(b.text(selector), want) })
 	}
 	ben.open("/models")
-	shows(op, "#machines [id^=state-]", "ready")
+	shows(op, "#machine [id^=state-]", "ready")
 	w.kith("pause")
-	shows(op, "#machines [id^=state-]", "paused")
-	shows(op, "#machines article", "Resume") // the rest of the page is another one, too
+	shows(op, "#machine [id^=state-]", "paused")
+	shows(op, "#machine", "Resume") // the rest of the page is another one, too
 	shows(ben, "#models [id^=now-]", "paused")
-	run(op, clickOn("#machines details[id^=change] summary"))
 	run(op, chromedp.SetValue(chromedp.CSS("input[name=name]"), "half typed"))
 	w.kith("resume")
-	shows(op, "#machines [id^=state-]", "ready")
+	shows(op, "#machine [id^=state-]", "ready")
 	shows(ben, "#models [id^=now-]", "ready")
 	if got := run(op, chromedp.Evaluate[string](`document.querySelector("input[name=name]").value`)); got != "half typed" {
 		w.t.Errorf("what was typed is %q now", got)
 	}
-	op.open("/machines")
+	op.open(machine)
 }
 
 // ends revokes a key, ends a share, a group and a session.

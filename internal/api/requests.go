@@ -162,7 +162,7 @@ func viewTrace(s account.Trace) CallTrace {
 	if endpoint, ok := fleet.ParseEndpoint(s.Endpoint); ok {
 		family = endpoint.Family()
 	}
-	view := CallTrace{Trace: s, Meaning: meaning(s.Code)}
+	view := CallTrace{Trace: s, Meaning: Meaning(s.Code)}
 	for _, j := range s.Decisions {
 		reason := fleet.ReasonOf(j.Row, family)
 		view.Decisions = append(view.Decisions, TracedDecision{j, reason.What, reason.Fix})
@@ -170,8 +170,8 @@ func viewTrace(s account.Trace) CallTrace {
 	return view
 }
 
-// meaning says what a call's code means; of one that was served, nothing.
-func meaning(code string) string {
+// Meaning says what a call's code means; of one that was served, nothing.
+func Meaning(code string) string {
 	switch code {
 	case "":
 		return ""

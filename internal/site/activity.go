@@ -68,7 +68,7 @@ func machineState(m *api.Machine) words {
 	case !m.Open:
 		return words{"outside hours", "warn"}
 	case m.Slots > 0 && m.Running >= m.Slots:
-		return words{"busy", "warn"}
+		return words{fmt.Sprintf("busy %d/%d", m.Running, m.Slots), "warn"}
 	default:
 		return words{"ready", "good"}
 	}
@@ -77,6 +77,12 @@ func machineState(m *api.Machine) words {
 // machinesScene is what is live of the caller's machines.
 func machinesScene(s *Site, seen *glance, who api.Caller) scene {
 	out := scene{texts: map[string]words{}}
+	users := map[fleet.MachineID][]string{}
+	for _, u := range seen.uses {
+		if u.Machine.Owner == who.Member {
+			users[u.Machine.ID] = append(users[u.Machine.ID], u.Name+": "+string(u.Model))
+		}
+	}
 	for live := range seen.snapshot.Reach(who.Member, fleet.OwnOnly) {
 		m := s.LiveMachine(live, seen.now)
 		id := string(live.ID)
@@ -91,6 +97,10 @@ func machinesScene(s *Site, seen *glance, who api.Caller) scene {
 		}
 		out.texts["running-"+id] = words{text: running}
 		out.texts["queue-"+id] = words{text: queueWords(m.Queued)}
+		if names := users[live.ID]; len(names) > 0 {
+			slices.Sort(names)
+			out.texts["users-"+id] = words{text: strings.Join(names, "; ")}
+		}
 		for i, model := range m.Models {
 			out.shape = out.shape.with(string(model.ID), fmt.Sprint(model.ContextLength, model.Slots))
 			if model.FirstTokenMS > 0 {
@@ -122,8 +132,11 @@ func seconds(ms int64) string {
 
 // availabilityWords are a model's in the tone of a page.
 func availabilityWords(a string) words {
-	if a == "ready" {
+	switch a {
+	case "ready":
 		return words{a, "good"}
+	case "offline":
+		return words{a, "bad"}
 	}
 	return words{strings.ReplaceAll(cmp.Or(a, "unknown"), "_", " "), "warn"}
 }

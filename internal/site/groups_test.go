@@ -25,7 +25,7 @@ func testLimitsOnPages(t *testing.T, tn *town) {
 	}
 	ada.post("/groups/limit", "group", "lab", "models", "tiny", "per_day", "7").goes(t, "/access")
 	ada.get("/access").want(t, 200, "These are now your limits for lab.", "<strong>models tiny; 7 a day</strong>", `placeholder="no limit" value="7"`, "<td>models tiny; 7 a day <small")
-	ada.get("/machines").want(t, 200, "models tiny; 7 a day")
+	ada.get("/machines/"+tn.machine.ID).want(t, 200, "served, models tiny; 7 a day")
 	bob.get("/access").want(t, 200, "<strong>no limits</strong>")
 	ada.post("/groups/limit", "group", "lab", "models", "tiny", "per_day", "0").want(t, 400, "for no limit send null", `placeholder="no limit" value="0"`)
 	ada.post("/groups/limit", "group", "lab", "models", "", "per_day", "").goes(t, "/access")

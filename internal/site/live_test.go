@@ -147,7 +147,7 @@ func TestLiveMachines(t *testing.T) {
 	if changed.Shape == first.Shape {
 		t.Error("a page that offers other buttons has the same shape")
 	}
-	ada.get("/machines").want(t, 200, `data-shape="`+changed.Shape+`"`, ">paused<", ">420 ms<", ">2 calls<")
+	ada.get("/machines/"+id).want(t, 200, `data-shape="`+changed.Shape+`"`, ">paused<", ">420 ms<", ">2 calls<")
 
 	tn.site.live.beaten = time.Time{}
 	tn.site.pass(now.Add(time.Millisecond))
@@ -389,12 +389,12 @@ func testWhoUsesWhat(t *testing.T, tn *town) {
 	// The calls run by the group, and a share decides about them from when it is there.
 	a.post("/sharing/share", "with", "bob", "models", "other").goes(t, "/access")
 	a.get("/access").want(t, 200, "Shared with bob. 2 running calls are cut within 5 seconds. Note: no machine of yours offers")
-	a.post("/machines/keep-out", "machine", tn.machine.ID, "group", "lab").goes(t, "/machines")
-	a.get("/machines").want(t, 200, "box is kept out of lab. 3 running calls are cut")
-	a.post("/machines/keep-out", "machine", tn.machine.ID, "group", "lab", "undo", "yes").goes(t, "/machines")
-	a.get("/machines").want(t, 200, "box may serve lab again")
-	a.post("/machines/keep-out", "machine", tn.machine.ID).goes(t, "/machines")
-	a.get("/machines").want(t, 200, "box is kept out of every group. 3 running calls are cut")
+	a.post("/machines/keep-out", "machine", tn.machine.ID, "group", "lab").goes(t, "/machines/"+tn.machine.ID)
+	a.get("/machines/"+tn.machine.ID).want(t, 200, "box is kept out of lab. 3 running calls are cut")
+	a.post("/machines/keep-out", "machine", tn.machine.ID, "group", "lab", "undo", "yes").goes(t, "/machines/"+tn.machine.ID)
+	a.get("/machines/"+tn.machine.ID).want(t, 200, "box may serve lab again")
+	a.post("/machines/keep-out", "machine", tn.machine.ID).goes(t, "/machines/"+tn.machine.ID)
+	a.get("/machines/"+tn.machine.ID).want(t, 200, "box is kept out of every group. 3 running calls are cut")
 	a.post("/groups/remove", "group", "lab", "member", "eve").goes(t, "/access")
 	a.get("/access").want(t, 200, "Removed. 1 running call is cut")
 	tn.as("bob").post("/groups/leave", "group", "lab").goes(t, "/access")

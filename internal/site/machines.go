@@ -3,6 +3,8 @@ package site
 import (
 	"cmp"
 	"fmt"
+	"net/http"
+	"path"
 	"slices"
 	"strings"
 	"time"
@@ -13,16 +15,17 @@ import (
 
 // machinesData is what /machines shows.
 type machinesData struct {
-	Machines []machineRow
+	Machines []api.Machine
 	Live     scene
 }
 
-// machineRow is one machine on /machines.
-type machineRow struct {
+// machineData is what the page of one machine shows.
+type machineData struct {
 	api.Machine
+	Live   scene
 	Week   week
 	Rows   []hoursRow
-	Asked  bool // a form of it was refused just now
+	Asked  string // the form of it that was refused just now
 	Serves []groupRow
 }
 
@@ -34,24 +37,47 @@ type groupRow struct {
 	Limits  *api.Limits
 }
 
+// machinePath is the page of one machine.
+const machinePath = "/machines/{machine}"
+
 func (s *Site) machinesData(v *visit) (machinesData, error) {
-	now := time.Now()
-	machines, noMachines := call(s, v, api.ListMachines, api.None{})
-	groups, noGroups := call(s, v, api.ListGroups, api.None{})
-	data := machinesData{Live: machinesScene(s, s.glance(now), v.caller())}
-	for _, m := range machines.Data {
-		row := machineRow{Machine: m, Rows: hoursRows(m.Hours), Asked: v.form.Get("machine") == m.ID}
-		if !m.LastSeen.IsZero() {
-			row.Week = drawWeek(m.Hours, m.Timezone, now)
-		}
-		for _, g := range groups.Data {
-			if g.In {
-				row.Serves = append(row.Serves, groupRow{g.Name, slices.Contains(g.KeptOut, m.Name), m.Groups != nil && !slices.Contains(m.Groups, g.Name), g.Limits})
-			}
-		}
-		data.Machines = append(data.Machines, row)
+	machines, err := call(s, v, api.ListMachines, api.None{})
+	return machinesData{machines.Data, machinesScene(s, s.glance(time.Now()), v.caller())}, err
+}
+
+// machineData reads the machine that the path names, or the form that was refused.
+func (s *Site) machineData(v *visit) (machineData, error) {
+	m, err := s.ownMachine(v, cmp.Or(v.PathValue("machine"), v.form.Get("machine")))
+	if err != nil {
+		return machineData{}, err
 	}
-	return data, cmp.Or(noMachines, noGroups)
+	groups, err := call(s, v, api.ListGroups, api.None{})
+	now := time.Now()
+	data := machineData{Machine: m, Live: machinesScene(s, s.glance(now), v.caller()), Rows: hoursRows(m.Hours)}
+	if v.Method == http.MethodPost {
+		data.Asked = path.Base(v.URL.Path)
+	}
+	if !m.LastSeen.IsZero() {
+		data.Week = drawWeek(m.Hours, m.Timezone, now)
+	}
+	for _, g := range groups.Data {
+		if g.In {
+			data.Serves = append(data.Serves, groupRow{g.Name, slices.Contains(g.KeptOut, m.Name), m.Groups != nil && !slices.Contains(m.Groups, g.Name), g.Limits})
+		}
+	}
+	return data, err
+}
+
+// machinePage is GET /machines/{machine}. The addresses of forms are beside it.
+func (s *Site) machinePage(v *visit) (reply, error) {
+	if id := v.PathValue("machine"); id != "" && slices.ContainsFunc(s.pages, func(p page) bool { return p.path == "/machines/"+id }) {
+		return reply{to: "/machines"}, nil
+	}
+	data, err := s.machineData(v)
+	if err != nil {
+		return reply{title: "Machine"}, err
+	}
+	return reply{page: "machine", title: data.Name, data: data}, nil
 }
 
 // control is a change to the machine that a form names.

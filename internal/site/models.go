@@ -4,33 +4,137 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"net/url"
 	"slices"
+	"strings"
 
 	"github.com/kith/kith/internal/api"
+	"github.com/kith/kith/internal/fault"
 	"github.com/kith/kith/internal/fleet"
 )
 
 // modelsData is what /models shows.
 type modelsData struct {
 	Models []modelRow
+	All    int // in reach, whatever was searched for
 	Live   scene
-	Why    *api.Why // for the model that was asked about
+	Search string
 }
 
+// modelData is what the page of one model id shows; the id may be out of reach.
+type modelData struct {
+	api.Why
+	Model    *api.Model // nil: it is out of reach
+	Machines []modelMachine
+	Remedies []remedy
+	Near     []fleet.ModelID // ids in reach that the id may have been meant for
+}
+
+// modelMachine is one machine that offers the model; ID is there where it is the
+// member's own.
+type modelMachine struct {
+	api.WhyMachine
+	ID string
+}
+
+// remedy is what a member can do about a refusal: a page to go to, or a machine to
+// resume.
+type remedy struct{ Text, Href, Resume string }
+
+// modelsPage is GET /models[?q=TEXT], or ?model= of one model.
 func (s *Site) modelsPage(v *visit) (reply, error) {
 	models, err := call(s, v, api.ListModels, api.None{})
 	if err != nil {
-		return reply{}, err
+		return reply{title: "Models"}, err
 	}
-	data := modelsData{Models: modelRows(models.Data), Live: sceneOf(models.Data)}
-	if query := v.URL.Query(); query.Get("model") != "" {
-		why, err := call(s, v, api.ExplainModel, api.ModelQuestion{Model: fleet.ModelID(query.Get("model")), Family: query.Get("family")})
-		if err != nil {
-			return reply{page: "models", title: "Models", data: data}, err
+	query := v.URL.Query()
+	if id := query.Get("model"); id != "" {
+		data, err := s.modelData(v, fleet.ModelID(id), query.Get("family"), models.Data)
+		return reply{page: "model", title: "Model", data: data}, err
+	}
+	search := strings.TrimSpace(query.Get("q"))
+	rows := modelRows(models.Data)
+	rows = slices.DeleteFunc(rows, func(r modelRow) bool {
+		return !strings.Contains(strings.ToLower(strings.Join(append([]string{string(r.ID), r.Via, r.Availability}, r.Capabilities...), " ")), strings.ToLower(search))
+	})
+	return reply{page: "models", title: "Models", data: modelsData{rows, len(models.Data), sceneOf(models.Data), search}}, nil
+}
+
+func (s *Site) modelData(v *visit, id fleet.ModelID, family string, models []api.Model) (modelData, error) {
+	why, err := call(s, v, api.ExplainModel, api.ModelQuestion{Model: id, Family: family})
+	if err != nil {
+		return modelData{}, err
+	}
+	own, err := call(s, v, api.ListMachines, api.None{})
+	data := modelData{Why: why, Remedies: remedies(why, own.Data)}
+	for _, m := range why.Machines {
+		machine := modelMachine{WhyMachine: m}
+		if i := slices.IndexFunc(own.Data, func(o api.Machine) bool { return m.Via == "own" && o.Name == m.Machine }); i >= 0 {
+			machine.ID = own.Data[i].ID
 		}
-		data.Why = &why
+		data.Machines = append(data.Machines, machine)
 	}
-	return reply{page: "models", title: "Models", data: data}, nil
+	for i, m := range models {
+		if m.ID == id {
+			data.Model = &models[i]
+		} else if near(m.ID, id) && len(data.Near) < 5 {
+			data.Near = append(data.Near, m.ID)
+		}
+	}
+	return data, err
+}
+
+// remedies are what the caller can do where a call would be refused, given the caller's
+// own machines.
+func remedies(why api.Why, own []api.Machine) (all []remedy) {
+	if why.Verdict == "try" {
+		return []remedy{{Text: "Chat with it", Href: "/try?" + url.Values{"model": {string(why.Model)}}.Encode()}}
+	}
+	for _, seen := range why.Machines {
+		i := slices.IndexFunc(own, func(m api.Machine) bool { return m.Name == seen.Machine && seen.Via == "own" })
+		switch {
+		case i < 0:
+		case seen.State == "paused":
+			all = append(all, remedy{Text: "Resume " + own[i].Name, Resume: own[i].ID})
+		case seen.State == "offline":
+			all = append(all, remedy{Text: "See " + own[i].Name, Href: "/machines/" + own[i].ID})
+		}
+	}
+	if why.Code == fault.NotInCircle || why.Code == fault.ModelNotFound {
+		all = append(all, remedy{Text: "Accept an invite", Href: "/access#accept-invite"}, remedy{Text: "Connect a machine", Href: "/machines#connect"})
+	}
+	return all
+}
+
+// near reports whether a person may have meant the one id by the other: their letters and
+// digits are the same, one begins with the other's, or two characters differ at most.
+func near(a, b fleet.ModelID) bool {
+	x, y := api.Skeleton(a), api.Skeleton(b)
+	if len(x) > len(y) {
+		x, y = y, x
+	}
+	return len(x) >= 3 && strings.HasPrefix(y, x) || len(y) <= 64 && distance(x, y) <= min(2, len(x)/3)
+}
+
+// distance is how many characters have to be added, removed or changed between two texts.
+func distance(a, b string) int {
+	row := make([]int, len(b)+1)
+	for j := range row {
+		row[j] = j
+	}
+	for i := range len(a) {
+		corner := row[0]
+		row[0] = i + 1
+		for j := range len(b) {
+			change := corner
+			if a[i] != b[j] {
+				change++
+			}
+			corner = row[j+1]
+			row[j+1] = min(change, row[j]+1, row[j+1]+1)
+		}
+	}
+	return row[len(b)]
 }
 
 // modelRow is one model on /models, beside those whose ids are nearly its own.

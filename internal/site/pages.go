@@ -30,7 +30,7 @@ type page struct {
 	asks         bool // it asks before the form at its path: the form is on the page above
 	serve        handler
 	raw          bool   // serve reads the body, which is no form
-	on           string // the path of the page with the form; empty: the path, or the nearest above
+	on           string // the path of the page with the form, with {machine} for the one that it names; empty: the path, or the nearest above
 }
 
 // handler answers a page or a form.
@@ -68,8 +68,14 @@ func formSaying[In, Out any](path string, route api.Route[In, Out], read func(*v
 			return reply{}, err
 		}
 		out, err := call(s, v, route, in)
-		return reply{to: s.pageWith(v.page).path, done: done(out)}, err
+		return reply{to: s.placeOf(v), done: done(out)}, err
 	})
+}
+
+// onMachine puts a form on the page of the machine that it names.
+func onMachine(form page) page {
+	form.on = machinePath
+	return form
 }
 
 // script is a request of a page's script, which is answered with JSON.
@@ -191,15 +197,16 @@ func memberPages() []page {
 		post("/device/decide", (*Site).decideDevice),
 
 		view("/machines", "machines", "Machines", (*Site).machinesData),
+		get(machinePath, (*Site).machinePage),
 		get(livePath+"machines", liveStream("/machines", machinesScene)),
-		form("/machines/pause", api.ControlMachine, pause, "The machine pauses; what runs on it finishes."),
-		form("/machines/resume", api.ControlMachine, resume, "The machine takes calls again."),
-		form("/machines/hours", api.ControlMachine, hours, "The machine has its new hours, and this page shows them as soon as the machine reports them; what runs now finishes."),
-		form("/machines/slots", api.ControlMachine, slots, "The limit is set."),
-		form("/machines/rename", api.RenameMachine, fields, "The machine has its new name."),
+		onMachine(form("/machines/pause", api.ControlMachine, pause, "The machine pauses; what runs on it finishes.")),
+		onMachine(form("/machines/resume", api.ControlMachine, resume, "The machine takes calls again.")),
+		onMachine(form("/machines/hours", api.ControlMachine, hours, "The machine has its new hours, and this page shows them as soon as the machine reports them; what runs now finishes.")),
+		onMachine(form("/machines/slots", api.ControlMachine, slots, "The limit is set.")),
+		onMachine(form("/machines/rename", api.RenameMachine, fields, "The machine has its new name.")),
 		asks("/machines/revoke", (*Site).revokeMachineQuestion),
 		formSaying("/machines/revoke", api.RevokeMachine, fields, revokedMachine),
-		formSaying("/machines/keep-out", api.KeepMachineOut, keepOut, keptOut),
+		onMachine(formSaying("/machines/keep-out", api.KeepMachineOut, keepOut, keptOut)),
 
 		get("/try", (*Site).tryPage),
 		post("/try", (*Site).tryOnce),

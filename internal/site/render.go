@@ -139,6 +139,7 @@ var templates = sync.OnceValue(func() map[string]*template.Template {
 		"side": func(title, id string, days int, side api.UsageSide) usageSide {
 			return usageSide{title, id, days, side}
 		},
+		"tone":    func(state string) string { return availabilityWords(state).tone },
 		"code":    inCode,
 		"browser": browserName,
 		"list":    func(values []string) string { return strings.Join(values, ", ") },

@@ -280,7 +280,7 @@ func (s *Site) visit(v *visit, body []byte, late error) (out reply, err error) {
 	if v.page.may == members && v.me.ID == "" {
 		next := v.URL.RequestURI()
 		if v.page.method == http.MethodPost {
-			next = s.pageWith(v.page).path
+			next = s.placeOf(v)
 		}
 		return reply{to: "/signin?" + url.Values{"next": {next}}.Encode()}, nil
 	}
@@ -310,6 +310,17 @@ func (s *Site) pageWith(form *page) *page {
 		}
 	}
 	return nil
+}
+
+// placeOf is the path of the page that has the form that was sent.
+func (s *Site) placeOf(v *visit) string {
+	at := s.pageWith(v.page).path
+	if machine := v.form.Get("machine"); at == machinePath && machine != "" {
+		return strings.Replace(at, "{machine}", url.PathEscape(machine), 1)
+	} else if at == machinePath {
+		return path.Dir(at)
+	}
+	return at
 }
 
 // formOf is the form that was posted; a GET has none.

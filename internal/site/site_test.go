@@ -267,11 +267,15 @@ func TestEveryPageRenders(t *testing.T) {
 			t.Errorf("%s is %s", p.path, kind)
 		}
 	}
-	ada.get("/machines").want(t, 200, "box", "ready", "Mon-Sun 00:00-24:00")
+	ada.get("/machines").want(t, 200, "box", "ready")
+	ada.get("/machines/"+tn.machine.ID).want(t, 200, "box", "ready", "Mon-Sun 00:00-24:00", "In use by")
+	ada.get("/models?q=of-a").want(t, 200, "of-ada")
+	ada.get("/models?q=zzz").want(t, 200, "None of your")
+	ada.get("/models?model=of-ado").want(t, 200, "would be refused", "Did you mean", `href="/models?model=of-ada"`, "Accept an invite")
 	ada.get("/access").want(t, 200, "bob", "models tiny; 3 a day")
 	ada.get("/access").want(t, 200, "lab", "all", "Join")
 	ada.get("/models").want(t, 200, "of-ada")
-	ada.get("/models?model=tiny").want(t, 200, "would be served", "box of")
+	ada.get("/models?model=tiny").want(t, 200, "would be served", ">box</a>", "Chat with it")
 	ada.get("/usage?days=7").want(t, 200, "usage-model", "7 days")
 	ada.get("/usage?days=x").want(t, 400, "whole number")
 	ada.get("/usage.csv").want(t, 200, "caller,model,usage-model")

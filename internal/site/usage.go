@@ -6,7 +6,6 @@ import (
 	"encoding/csv"
 	"fmt"
 	"net/http"
-	"net/url"
 	"slices"
 	"strconv"
 	"strings"
@@ -106,21 +105,4 @@ func inCell(name string) string {
 		return "'" + name
 	}
 	return name
-}
-
-// requestsPage is GET /requests[?before=PLACE], or ?id= of one request, as an
-// answer names it.
-func (s *Site) requestsPage(v *visit) (reply, error) {
-	if id := strings.TrimSpace(v.URL.Query().Get("id")); id != "" {
-		return reply{to: "/requests/" + url.PathEscape(id)}, nil
-	}
-	requests, err := call(s, v, api.ListRequests, api.Page{Before: v.URL.Query().Get("before")})
-	if err != nil {
-		return reply{title: "Requests"}, err
-	}
-	return reply{page: "requests", title: "Requests", data: requests}, nil
-}
-
-func (s *Site) requestData(v *visit) (api.CallTrace, error) {
-	return call(s, v, api.ExplainCall, api.CallID{Call: v.PathValue("call")})
 }
