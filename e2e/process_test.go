@@ -295,10 +295,19 @@ func await(ts *testscript.TestScript, p *process, what string, ready func() bool
 	ts.Fatalf("%s was not ready within %v\n%s", what, patience, p.said())
 }
 
-// freeAddr is an address that nothing answers at. No outgoing connection is
-// given its port; and it is not tried by listening there, because a process that
-// begins just then would hold the listener until it has become its program.
+// freeAddr is an address that nothing answers at.
 func freeAddr(ts *testscript.TestScript) string {
+	addr := quietAddress()
+	if addr == "" {
+		ts.Fatalf("no port is free")
+	}
+	return addr
+}
+
+// quietAddress is an address that nothing answers at; "" if none was found. No outgoing
+// connection is given its port; and it is not tried by listening there, because a process
+// that begins just then would hold the listener until it has become its program.
+func quietAddress() string {
 	for range 100 {
 		addr := fmt.Sprintf("127.0.0.1:%d", 10_000+rand.IntN(20_000))
 		c, err := net.Dial("tcp", addr)
@@ -307,6 +316,5 @@ func freeAddr(ts *testscript.TestScript) string {
 		}
 		c.Close()
 	}
-	ts.Fatalf("no port is free")
 	return ""
 }

@@ -78,7 +78,7 @@ func (w *walk) talks() {
 	}
 	w.engine.Set(enginetest.Behaviour{Chunks: 100_000, Interval: 20 * time.Millisecond, Text: "word "})
 	w.say("For ever?")
-	w.until("the answer begins", func() bool { return strings.Contains(op.text("#said article:last-child .text"), "word word") })
+	w.until("the answer begins", func() bool { return strings.Contains(op.text("#said .turn:last-child .assistant .text"), "word word") })
 	w.look(op, "try-answering")
 	run(op, clickOn("#stop"))
 	w.until("it is stopped", func() bool { return op.text("#state") == "Stopped." })
@@ -166,7 +166,7 @@ func (w *walk) operates() {
 		w.t.Fatalf("kith admin backup: %v: %s", err, out)
 	}
 	for path, name := range map[string]string{
-		"/operator": "operator", "/operator/members": "operator-members", "/operator/machines": "operator-machines", "/operator/audit": "operator-audit", "/api": "api",
+		"/operator": "operator", "/operator/members": "operator-members", "/operator/machines": "operator-machines", "/operator/audit": "operator-audit", "/api": "api", "/docs": "docs", "/docs/install": "docs-install", "/docs?q=backup": "docs-search",
 	} {
 		op.open(path)
 		w.look(op, name)

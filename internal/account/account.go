@@ -142,6 +142,7 @@ func (c LimitChange) Of(l Limits) Limits {
 type NamedShare struct {
 	Share
 	Owner, Member string
+	Disabled      bool // one of the two is: no call runs by the share
 }
 
 // Invite makes a share of its owner's machines with each member who accepts its code.
@@ -271,13 +272,14 @@ type UsageDay struct {
 	TokensOut int64
 }
 
-// Backup is one copy of the database that an operator had made.
+// Backup is one attempt to copy the database, by an operator or by the schedule.
 type Backup struct {
 	ID    string
 	At    time.Time
 	File  string // on the hub's own computer
+	As    string // recorded instead of File, which the caller moves away; empty: File
 	Bytes int64
-	Fault string // what the check of the copy found wrong; empty: nothing
+	Fault string // why there is no such copy, or what was found wrong in it; empty: it is sound
 }
 
 // Place is a position in a list that is read a page at a time, the newest first. The

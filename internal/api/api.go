@@ -51,6 +51,8 @@ type Config struct {
 	Home  func(machine fleet.MachineID) string
 	// DrainNode has a node end once its calls have ended and its machines moved.
 	DrainNode func(ctx context.Context, name string) error
+	// Reload reads the operator's configuration again and applies it.
+	Reload func(context.Context) (Reloaded, error)
 	// Changed is called after each write, so that it takes effect now.
 	Changed func()
 	// Admit takes a token of the caller's rate, or returns the fault that names the
@@ -64,8 +66,10 @@ type Config struct {
 	// Trace returns the trace of a past call that concerns the member, or
 	// account.ErrNotFound.
 	Trace func(ctx context.Context, callID, memberID string) (account.Trace, error)
-	// Flush writes the records that are still in memory to the database.
+	// Flush writes the records that are still in memory to the database, and Open
+	// returns those of the calls that run.
 	Flush func(context.Context) error
+	Open  func() []account.Usage
 	// Notify sends e-mail to members.
 	Notify Notify
 	Log    *slog.Logger

@@ -1,6 +1,7 @@
 package api
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"strings"
@@ -396,6 +397,7 @@ func (a *API) operatorRemoveFromGroup(ctx context.Context, _ Caller, in MemberOf
 // BackupFile is where a copy of the database is to be, on the hub's computer.
 type BackupFile struct {
 	File string `json:"file"`
+	As   string `json:"as,omitzero"` // what the records name, if the file is moved at once
 }
 
 // Backup is a copy of the database.
@@ -407,14 +409,15 @@ type Backup struct {
 }
 
 // operatorBackUp copies the database to a new file, and reads the complete copy to
-// see that it is sound. It writes the records in memory to the database first, so
-// the copy misses no call that is over.
+// see that it is sound. It writes the records in memory to the database first, and has
+// those that run added to the copy, so the copy misses no call that its caller saw end.
 func (a *API) operatorBackUp(ctx context.Context, _ Caller, in BackupFile) (Backup, error) {
-	about(ctx, in.File)
+	about(ctx, cmp.Or(in.As, in.File))
+	running := a.Open() // first: the ends of the others are in memory, or written
 	if err := a.Flush(ctx); err != nil {
 		return Backup{}, err
 	}
-	made, err := a.DB.Backup(ctx, account.Backup{ID: account.NewID("bak_"), At: time.Now().UTC(), File: in.File})
+	made, err := a.DB.Backup(ctx, account.Backup{ID: account.NewID("bak_"), At: time.Now().UTC(), File: in.File, As: in.As}, running)
 	switch {
 	case errors.Is(err, account.ErrInvalid), errors.Is(err, account.ErrExists):
 		_, text, _ := strings.Cut(err.Error(), ": ") // the kind of error says nothing to a person

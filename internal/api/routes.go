@@ -87,5 +87,6 @@ var (
 	OperatorRemoveFromGroup = operator("DELETE /groups/{name}/members/{member}", "remove from a group", (*API).operatorRemoveFromGroup)
 	OperatorListNodes       = operator("GET /nodes", "", (*API).operatorListNodes)
 	OperatorDrainNode       = operator("POST /nodes/{name}/drain", "drain a node", (*API).operatorDrainNode)
+	OperatorReload          = operator("POST /reload", "reload the configuration", (*API).operatorReload)
 	OperatorBackUp          = operator("POST /backups", "back up the database", (*API).operatorBackUp)
 )

@@ -26,21 +26,29 @@ type operator struct {
 func (a *app) admin() *cobra.Command {
 	o := &operator{app: a}
 	cmd := group("admin", "For a hub's operator: members, keys, machines, shares, groups, nodes, backups and the database",
-		o.members(), o.keys(), o.machines(), o.devices(), o.shares(), o.groups(), o.backup(), o.migrate(), o.copy(), o.nodes(), o.drain())
+		o.members(), o.keys(), o.machines(), o.devices(), o.shares(), o.groups(), o.backup(), o.restore(), o.migrate(), o.copy(), o.nodes(), o.drain(), o.reload())
 	cmd.PersistentFlags().StringVar(&o.data, "data", "", "the hub's data folder")
 	cmd.PersistentFlags().StringVar(&o.file, "config", "", "the hub's configuration file, which names its data folder")
 	return cmd
 }
 
+// folder is the hub's data folder, which the flags name.
+func (o *operator) folder() (string, error) {
+	if o.data != "" {
+		return filepath.Abs(o.data)
+	}
+	config, err := loadHubFile(o.home, o.file)
+	if err != nil {
+		return "", err
+	}
+	return config.Hub.Data, nil
+}
+
 // hub is a client to the hub whose data folder the flags name.
 func (o *operator) hub() (*client, error) {
-	data := o.data
-	if data == "" {
-		config, err := loadHubFile(o.home, o.file)
-		if err != nil {
-			return nil, err
-		}
-		data = config.Hub.Data
+	data, err := o.folder()
+	if err != nil {
+		return nil, err
 	}
 	socket := filepath.Join(data, "admin.sock")
 	return overSocket(socket, "the hub at "+socket,
@@ -183,7 +191,9 @@ func (o *operator) machines() *cobra.Command {
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return ask(cmd.Context(), o.command(), "make the token", api.OperatorCreateToken.With(in), func(made api.LoginToken) {
 				o.say("%s\n", strong(made.Token))
-				o.say("%s\n", faint("On the machine: kith login --hub ADDRESS --token TOKEN. It works once."))
+				if terminal(o.out) {
+					o.say("%s\n", faint("On the machine: kith login --hub ADDRESS --token TOKEN. It works once."))
+				}
 			})
 		},
 	}

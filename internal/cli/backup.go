@@ -1,7 +1,12 @@
 package cli
 
 import (
+	"crypto/rand"
+	"errors"
 	"fmt"
+	"io"
+	"io/fs"
+	"os"
 	"path/filepath"
 
 	"github.com/spf13/cobra"
@@ -11,18 +16,65 @@ import (
 
 func (o *operator) backup() *cobra.Command {
 	return &cobra.Command{
-		Use: "backup FILE", Short: "Copy the hub's database to a new file, while the hub runs", Args: cobra.ExactArgs(1),
-		Long: "Copy the hub's database, as it is at one moment, to a new file on the hub's computer, and read all of\n" +
-			"copy to see that it is sound. To bring it back: stop the hub, put the file into an empty data folder as\n" +
-			"kith.db, and start the hub on that folder.",
+		Use: "backup FILE|-", Short: "Copy the hub's database to a new file, while the hub runs", Args: cobra.ExactArgs(1),
+		Long: "Copy the hub's database, as it is at one moment, to a new file on the hub's computer, and read all of the\n" +
+			"copy to see that it is sound. With - the copy is written to standard output. [backup] in hub.toml makes\n" +
+			"copies by a schedule. `kith admin restore` brings one back.",
+		Example: "  kith admin backup /backups/kith-2026-11-22.db\n  kith admin backup - | ssh backups.example.org 'cat > kith.db'",
 		RunE: func(cmd *cobra.Command, args []string) error {
+			if args[0] == "-" {
+				return o.backUpToOutput(cmd)
+			}
 			file, err := filepath.Abs(args[0])
 			if err != nil {
 				return fmt.Errorf("cannot name the backup's file: %w", err)
 			}
+			defer o.progress("")
+			o.progress("copying the database")
 			return ask(cmd.Context(), o.command(), "copy the database", api.OperatorBackUp.With(api.BackupFile{File: file}), func(made api.Backup) {
-				o.say("%s: %d bytes, all read and sound\n", strong(made.File), made.Bytes)
+				o.progress("")
+				o.say("%s: %sB, all read and sound\n", strong(made.File), short(made.Bytes))
 			})
 		},
 	}
+}
+
+// backUpToOutput has the hub copy its database to a file in its data folder, writes that
+// file to standard output and removes it.
+func (o *operator) backUpToOutput(cmd *cobra.Command) error {
+	switch {
+	case o.json:
+		return wrongUse("cannot print JSON: standard output is the backup; name a file, or omit --json")
+	case terminal(o.out):
+		return wrongUse("cannot write a backup to a terminal; name a file, or lead the output into one: `kith admin backup - > FILE`")
+	}
+	folder, err := o.folder()
+	if err != nil {
+		return err
+	}
+	hub, err := o.hub()
+	if err != nil {
+		return err
+	}
+	file := filepath.Join(folder, "backup-"+rand.Text()+".db")
+	defer func() { _ = os.Remove(file) }()
+	o.progress("copying the database")
+	defer o.progress("")
+	in := api.BackupFile{File: file, As: "standard output of kith admin backup"}
+	if _, _, err := fetch(cmd.Context(), hub, "copy the database", api.OperatorBackUp.With(in)); err != nil {
+		return err
+	}
+	made, err := os.Open(file)
+	if errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("cannot read the copy that the hub made at %s: the hub has another file system; name a file there", file)
+	}
+	if err != nil {
+		return fmt.Errorf("cannot read the copy that the hub made: %w; run this as the hub's user", err)
+	}
+	defer made.Close()
+	o.progress("writing the copy")
+	if _, err := io.Copy(o.out, made); err != nil {
+		return fmt.Errorf("cannot write the backup: %w; what was written is not complete", err)
+	}
+	return nil
 }

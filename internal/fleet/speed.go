@@ -70,7 +70,14 @@ func (s *Speed) DecodeAt(running int) float64 {
 // tokens of its prompt are computed, then output tokens are made while running calls,
 // this one included, run there.
 func Predict(s *Speed, uncached, output, running int) (seconds float64) {
-	return s.Start + float64(uncached)*s.Prefill + float64(output)*s.DecodeAt(running)
+	return s.firstToken(uncached, running) + float64(output)*s.DecodeAt(running)
+}
+
+// firstToken returns the seconds to the first token while running calls, this one
+// included, run there. For each other call a prompt token takes half as long again: that
+// call's prompt or answer is computed in the same batches.
+func (s *Speed) firstToken(uncached, running int) float64 {
+	return s.Start + float64(uncached)*s.Prefill*(1+float64(running-1)/2)
 }
 
 // Work is what a call is expected to demand of a machine. The zero Work is that of a call
@@ -125,8 +132,9 @@ func (c *CandidateState) expect(q *Query) (measure bool) {
 		}
 	}
 	uncached := w.Prompt - e.Cached
-	e.Start = s.Start + float64(uncached)*s.Prefill
-	e.Seconds = e.Start + float64(w.Output)*s.DecodeAt(max(l.Used(), c.Machine.Load.Used())+1)
+	running := max(l.Used(), c.Machine.Load.Used()) + 1
+	e.Start = s.firstToken(uncached, running)
+	e.Seconds = Predict(s, uncached, w.Output, running)
 	return uncached <= newPrompt && l.isDue(q.Now)
 }
 

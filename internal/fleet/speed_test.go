@@ -91,6 +91,20 @@ func TestDecodingByConcurrency(t *testing.T) {
 	}
 }
 
+// Calls that run slow a prompt: a faster machine that is busy comes after a free one, for
+// a long prompt only.
+func TestPromptsShareTheMachine(t *testing.T) {
+	fast, slow := &Speed{Prefill: 0.001, Decode: [levels]float64{0.01}}, &Speed{Prefill: 0.0025, Decode: [levels]float64{0.01}}
+	for running, want := range map[int]float64{1: 1, 2: 1.5, 3: 2, 5: 3} {
+		if got := Predict(fast, 1000, 0, running); math.Abs(got-want) > 1e-9 {
+			t.Errorf("%d at once: %v s, want %v", running, got, want)
+		}
+	}
+	if Predict(fast, 20_000, 100, 5) < Predict(slow, 20_000, 100, 1) || Predict(fast, 20_000, 100, 3) > Predict(slow, 20_000, 100, 1) {
+		t.Error("a machine that runs four calls comes after one 2.5 times slower, and one that runs two before it")
+	}
+}
+
 // An engine that never reports cached tokens counts as without a cache after a few turns,
 // and as with one after it reported some.
 func TestCacheHitFollowsReports(t *testing.T) {

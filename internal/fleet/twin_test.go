@@ -129,7 +129,7 @@ func (s *wSeen) expect(m wMachine, o wOffer, a wAsk) {
 	}
 	cached := min(int(float64(a.cached[m.id])*speed.hit), a.prompt)
 	running := 1 + max(o.inFlight+o.local, m.inFlight+m.local)
-	s.seconds = speed.start + float64(a.prompt-cached)*speed.prefill + float64(a.output)*speed.perToken(running)
+	s.seconds = speed.start + float64(a.prompt-cached)*speed.prefill*(0.5+float64(running)/2) + float64(a.output)*speed.perToken(running)
 	due := o.speed == nil || o.speed.dueIn <= 0
 	s.measure = due && a.prompt-cached <= 2000 && (o.triedAgo == 0 || o.triedAgo >= 10*time.Minute)
 }

@@ -30,7 +30,7 @@ func newMetricsRegistry(t *testing.T, h *Hub) *prometheus.Registry {
 func TestMetricsAreWellFormed(t *testing.T) {
 	r := newRig(t, Config{})
 	backup := account.Backup{ID: "bak_1", At: time.Now(), File: t.TempDir() + "/copy.db"}
-	if _, err := r.kept.Backup(t.Context(), backup); err != nil {
+	if _, err := r.kept.Backup(t.Context(), backup, nil); err != nil {
 		t.Fatal(err)
 	}
 	registry := newMetricsRegistry(t, r.Hub)

@@ -22,6 +22,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -144,8 +145,7 @@ func (l *Ledger) restore(left [][]byte) {
 	interrupted := 0
 	for id, u := range intents {
 		if !ended[id] {
-			u.Code, u.TokensHow = account.Interrupted, account.TokensUnknown
-			l.pending = append(l.pending, u)
+			l.pending = append(l.pending, interrupt(u))
 			interrupted++
 		}
 	}
@@ -155,6 +155,27 @@ func (l *Ledger) restore(left [][]byte) {
 	if interrupted > 0 {
 		l.log.Warn("the hub died while calls ran; they are in the ledger as interrupted, their tokens unknown", "calls", interrupted)
 	}
+}
+
+// interrupt returns the record of a call without a result.
+func interrupt(u account.Usage) account.Usage {
+	u.Code, u.TokensHow = account.Interrupted, account.TokensUnknown
+	return u
+}
+
+// Open returns the calls that have no result yet, as a crash would leave them in the
+// ledger.
+func (l *Ledger) Open() []account.Usage {
+	l.mu.Lock()
+	texts := slices.Collect(maps.Values(l.open))
+	l.mu.Unlock()
+	calls := make([]account.Usage, 0, len(texts))
+	for _, text := range texts {
+		if e, err := decodeEntry(text); err == nil { // Begin encoded it
+			calls = append(calls, interrupt(e.Usage))
+		}
+	}
+	return calls
 }
 
 // Begin records the intent to send a call to a machine: u as far as it is known

@@ -103,6 +103,29 @@ func TestLedgerAtTheEnd(t *testing.T) {
 	})
 }
 
+// TestLedgerOpen: the calls without a result are as a crash would leave them.
+func TestLedgerOpen(t *testing.T) {
+	keepLedger(t, func(l *Ledger, _ *recorder, end func() error) {
+		for i := range 2 {
+			if _, err := l.Begin(usage(i)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		l.End(usage(0))
+		open := l.Open()
+		if len(open) != 1 || open[0].CallID != "1" || open[0].Code != account.Interrupted || open[0].TokensHow != account.TokensUnknown {
+			t.Errorf("open: %+v", open)
+		}
+		l.End(usage(1))
+		if open := l.Open(); len(open) != 0 {
+			t.Errorf("open: %+v", open)
+		}
+		if err := end(); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
 // A database that is away for long costs the records of refusals; calls that
 // would run are refused before any of theirs could be lost.
 func TestLedgerIsBounded(t *testing.T) {

@@ -197,7 +197,7 @@ func TestOperatorPages(t *testing.T) {
 
 	op.get("/operator").want(t, 200, "none yet", fmt.Sprintf("%d members", many+4), fmt.Sprintf("1 of %d online", many+1))
 	file := t.TempDir() + "/copy.db"
-	_, err := tn.db.Backup(t.Context(), account.Backup{ID: "bak_1", At: time.Now(), File: file})
+	_, err := tn.db.Backup(t.Context(), account.Backup{ID: "bak_1", At: time.Now(), File: file}, nil)
 	check(t, err)
 	op.get("/operator").want(t, 200, file, "KiB", "all read, and sound")
 }

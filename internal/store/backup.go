@@ -1,6 +1,7 @@
 package store
 
 import (
+	"cmp"
 	"context"
 	"database/sql"
 	"errors"
@@ -8,43 +9,88 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strconv"
 
 	"github.com/kith/kith/internal/account"
 	"github.com/kith/kith/internal/store/internal/query"
 )
 
+// metaBackup is the name of a row in the table meta of a backup alone: the time at
+// which the backup was made.
+const metaBackup = "backup"
+
 // Backup copies an SQLite database, consistently and while it is in use, to a new
-// file that only this user can read, and checks the copy. It records the result,
-// and removes a copy that is damaged. Open opens a copy like any other database.
+// file that only this user can read, and checks the copy. The file has its name once
+// the copy is complete. Backup records the result, and removes a copy that is
+// damaged. Restore brings it back, and Open opens a copy like any other database.
+// The copy has records of the calls that run as well, if their ends are not in the
+// database yet.
 //
 // On PostgreSQL it returns ErrInvalid with the names of PostgreSQL's own tools.
-func (db *DB) Backup(ctx context.Context, b account.Backup) (account.Backup, error) {
+func (db *DB) Backup(ctx context.Context, b account.Backup, running []account.Usage) (account.Backup, error) {
 	if db.flavor.copy == nil {
 		return b, fmt.Errorf("%w: this hub's data is in PostgreSQL: copy it with pg_dump --format=custom, and bring it back with pg_restore", ErrInvalid)
 	}
 	if !filepath.IsAbs(b.File) || checkText(b.File) != nil {
 		return b, fmt.Errorf("%w: a backup's file is an absolute path", ErrInvalid)
 	}
-	file, err := os.OpenFile(b.File, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
-	if err != nil {
-		return b, createError(err, b.File)
+	part := b.File + ".part"
+	for _, name := range []string{b.File, part} {
+		file, err := os.OpenFile(name, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
+		if err == nil {
+			err = file.Close()
+		}
+		if err != nil {
+			if name == part {
+				_ = os.Remove(b.File) // empty
+			}
+			return b, createError(err, name)
+		}
 	}
-	if err = file.Close(); err == nil {
-		b.Fault, err = db.flavor.copy(ctx, b.File)
-	}
-	if err == nil {
-		b.Bytes, err = syncFile(b.File)
-	}
+	err := db.backUp(ctx, part, &b, running)
 	if err != nil || b.Fault != "" {
-		_ = os.Remove(b.File) // the errors below matter more
+		_, _ = os.Remove(b.File), os.Remove(part) // the errors below matter more
+	}
+	if err != nil && ctx.Err() == nil {
+		b.Fault = err.Error()
 	}
 	if err != nil {
-		return b, fmt.Errorf("cannot copy the database to %s: %w", b.File, err)
+		err = fmt.Errorf("cannot copy the database to %s: %w", b.File, err)
 	}
-	err = db.transact(ctx, func(q *query.Queries) error {
-		return q.InsertBackup(ctx, query.InsertBackupParams{ID: b.ID, At: millis(b.At), File: b.File, Bytes: b.Bytes, Fault: b.Fault})
+	if err == nil || b.Fault != "" {
+		err = errors.Join(err, db.RecordBackup(ctx, b))
+	}
+	return b, err
+}
+
+// backUp copies the database to part and renames that to the backup's file. It sets
+// the backup's size, or the fault that was found in the copy.
+func (db *DB) backUp(ctx context.Context, part string, b *account.Backup, running []account.Usage) (err error) {
+	add := func(q *query.Queries) error {
+		if err := q.DropMeta(ctx, metaBackup); err != nil { // of an earlier one, if a hub was started on that
+			return err
+		}
+		if err := q.InsertMeta(ctx, metaBackup, strconv.FormatInt(millis(b.At), 10)); err != nil {
+			return err
+		}
+		return addUsage(db.flavor.batch(ctx), q, running)
+	}
+	if b.Fault, err = db.flavor.copy(ctx, part, add); err != nil || b.Fault != "" {
+		return err
+	}
+	if b.Bytes, err = syncFile(part); err != nil {
+		return err
+	}
+	return os.Rename(part, b.File)
+}
+
+// RecordBackup records an attempt to make a backup. Backup does that itself, except
+// when it returns ErrInvalid or ErrExists.
+func (db *DB) RecordBackup(ctx context.Context, b account.Backup) error {
+	err := db.transact(ctx, func(q *query.Queries) error {
+		return q.InsertBackup(ctx, query.InsertBackupParams{ID: b.ID, At: millis(b.At), File: cmp.Or(b.As, b.File), Bytes: b.Bytes, Fault: validText(b.Fault)})
 	})
-	return b, db.wrap(err, "record the backup")
+	return db.wrap(err, "record the backup")
 }
 
 func createError(err error, file string) error {
@@ -70,9 +116,9 @@ func syncFile(name string) (int64, error) {
 	return about.Size(), nil
 }
 
-// copySQLite copies the database at path into the empty file to, and returns the
-// fault that SQLite finds in the copy; empty if there is none.
-func copySQLite(ctx context.Context, path, to string) (fault string, err error) {
+// copySQLite copies the database at path into the empty file to, where add adds
+// records, and returns the fault that SQLite finds in the copy; empty if there is none.
+func copySQLite(ctx context.Context, path, to string, add func(*query.Queries) error) (fault string, err error) {
 	from, err := sqlitePool(path, 1, "deferred", busyTimeout)
 	if err != nil {
 		return "", err
@@ -81,22 +127,47 @@ func copySQLite(ctx context.Context, path, to string) (fault string, err error) 
 	if err = errors.Join(err, from.Close()); err != nil {
 		return "", err
 	}
-	made, err := sqlitePool(to, 1, "deferred", busyTimeout, "query_only(1)")
+	made, err := sqlitePool(to, 1, "deferred", busyTimeout)
 	if err != nil {
 		return "", err
 	}
-	var found string
-	err = made.QueryRowContext(ctx, "PRAGMA integrity_check(1)").Scan(&found)
-	if err = errors.Join(err, made.Close()); err != nil || found == "ok" {
-		return "", err
+	tx, err := made.BeginTx(ctx, nil)
+	if err == nil {
+		if err = add(query.New(tx)); err == nil {
+			err = tx.Commit()
+		} else {
+			err = errors.Join(err, tx.Rollback())
+		}
 	}
-	return found, nil
+	if err == nil {
+		fault, err = integrity(ctx, made)
+	}
+	return fault, errors.Join(err, made.Close())
+}
+
+// integrity reads all of an SQLite database and returns the first fault in it; empty
+// if it is sound.
+func integrity(ctx context.Context, db *sql.DB) (fault string, err error) {
+	err = db.QueryRowContext(ctx, "PRAGMA integrity_check(1)").Scan(&fault)
+	if fault == "ok" {
+		fault = ""
+	}
+	return fault, err
 }
 
 // LastBackup returns the latest attempt to make a backup; ErrNotFound if there was
 // none.
 func (db *DB) LastBackup(ctx context.Context) (account.Backup, error) {
-	row, err := db.query.LastBackup(ctx)
+	return db.backup(db.query.LastBackup(ctx))
+}
+
+// LastGoodBackup returns the latest backup that was made and is sound; ErrNotFound if
+// there is none.
+func (db *DB) LastGoodBackup(ctx context.Context) (account.Backup, error) {
+	return db.backup(db.query.LastGoodBackup(ctx))
+}
+
+func (db *DB) backup(row query.Backup, err error) (account.Backup, error) {
 	if errors.Is(err, sql.ErrNoRows) {
 		return account.Backup{}, ErrNotFound
 	}

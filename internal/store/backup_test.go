@@ -53,7 +53,7 @@ func TestBackup(t *testing.T) {
 	}()
 	file := filepath.Join(dir, "copy.db")
 	ctx := account.Acting(t.Context(), &account.Act{ID: "act_1", At: time.Now(), What: "back up the database", Subject: file})
-	made, err := db.Backup(ctx, account.Backup{ID: "bak_1", At: time.Now(), File: file})
+	made, err := db.Backup(ctx, account.Backup{ID: "bak_1", At: time.Now(), File: file}, nil)
 	close(ended)
 	if err := errors.Join(err, <-over); err != nil || made.Fault != "" {
 		t.Fatal(err, made)
@@ -83,7 +83,7 @@ func TestBackup(t *testing.T) {
 		file: store.ErrExists, filepath.Join(dir, "kith.db"): store.ErrExists, "copy.db": store.ErrInvalid,
 		filepath.Join(dir, "none", "x.db"): store.ErrInvalid, "/\x00": store.ErrInvalid,
 	} {
-		if _, err := db.Backup(t.Context(), account.Backup{ID: "bak_2", At: time.Now(), File: path}); !errors.Is(err, want) {
+		if _, err := db.Backup(t.Context(), account.Backup{ID: "bak_2", At: time.Now(), File: path}, nil); !errors.Is(err, want) {
 			t.Errorf("a backup to %q: %v", path, err)
 		}
 	}
@@ -117,7 +117,7 @@ func TestBackupPostgres(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer db.Close()
-	_, err = db.Backup(t.Context(), account.Backup{ID: "bak_1", File: filepath.Join(t.TempDir(), "x")})
+	_, err = db.Backup(t.Context(), account.Backup{ID: "bak_1", File: filepath.Join(t.TempDir(), "x")}, nil)
 	if !errors.Is(err, store.ErrInvalid) || !strings.Contains(err.Error(), "pg_dump") {
 		t.Errorf("%v", err)
 	}

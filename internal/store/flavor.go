@@ -24,9 +24,9 @@ type flavor struct {
 	migrations []goose.ProviderOption
 	// kind returns the error of this package for a driver's error, or nil.
 	kind func(error) error
-	// copy writes the database into an empty file and returns the fault found in
-	// the copy; nil for a database that has its own tools.
-	copy func(ctx context.Context, to string) (fault string, err error)
+	// copy writes the database, and what add adds, into an empty file, and returns the
+	// fault found in the copy; nil for a database that has its own tools.
+	copy func(ctx context.Context, to string, add func(*query.Queries) error) (fault string, err error)
 	// batch returns the context for a transaction of many short statements.
 	batch func(context.Context) context.Context
 	// recordUsage writes usage records that are valid, all or none.

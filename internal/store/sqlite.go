@@ -69,7 +69,9 @@ func connectSQLite(path string, release func() error) (*DB, error) {
 			prepare: func(on query.DBTX) query.DBTX { return &prepared{DBTX: on} },
 			// The driver starts a goroutine for each statement that can be interrupted.
 			batch: context.WithoutCancel,
-			copy:  func(ctx context.Context, to string) (string, error) { return copySQLite(ctx, path, to) },
+			copy: func(ctx context.Context, to string, add func(*query.Queries) error) (string, error) {
+				return copySQLite(ctx, path, to, add)
+			},
 		},
 	}
 	db.flavor.recordUsage = db.addUsage
@@ -118,7 +120,7 @@ func (db *DB) checkSQLite(ctx context.Context, path string) error {
 		err = errors.New(found)
 	}
 	if err != nil {
-		return fmt.Errorf("cannot use the database %s: it is damaged or not a database; put a backup in its place: %w", path, err)
+		return fmt.Errorf("cannot use the database %s: it is damaged or not a database; bring back a backup with `kith admin restore FILE`: %w", path, err)
 	}
 	return nil
 }

@@ -183,14 +183,14 @@ func TestDamaged(t *testing.T) {
 		if err := os.WriteFile(path, data, 0o600); err != nil {
 			t.Fatal(err)
 		}
-		cannotOpen(t, store.Config{Path: path}, "put a backup in its place")
+		cannotOpen(t, store.Config{Path: path}, "bring back a backup with `kith admin restore FILE`")
 	})
 	t.Run("no database", func(t *testing.T) {
 		path := filepath.Join(t.TempDir(), "kith.db")
 		if err := os.WriteFile(path, []byte(strings.Repeat("# a hub.toml, say\n", 100)), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		cannotOpen(t, store.Config{Path: path}, "put a backup in its place")
+		cannotOpen(t, store.Config{Path: path}, "bring back a backup with `kith admin restore FILE`")
 	})
 }
 

@@ -36,7 +36,7 @@ func newRoot(t *testing.T) *root {
 	}
 	options := "lowerdir=/,upperdir=" + layers + "/upper,workdir=" + layers + "/work"
 	if err := syscall.Mount("overlay", r.folder, "overlay", 0, options); err != nil {
-		t.Skipf("overlay file systems cannot be mounted here: %v", err)
+		t.Fatalf("cannot mount an overlay file system: %v; a container needs the capability SYS_ADMIN for it", err)
 	}
 	t.Cleanup(func() {
 		if err := syscall.Unmount(r.folder, 0); err != nil {
@@ -49,7 +49,7 @@ func newRoot(t *testing.T) *root {
 func needRoot(t *testing.T) {
 	t.Helper()
 	if os.Getuid() != 0 {
-		t.Skip("only root can change to another root folder")
+		t.Fatal("only root can change to another root folder: run `make test`, which uses sudo for these tests, or `go test -exec sudo .`")
 	}
 }
 
@@ -126,7 +126,7 @@ func TestImageRuns(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := cmd.Start(); err != nil {
-		t.Skipf("namespaces cannot be made here: %v", err)
+		t.Fatalf("cannot make namespaces: %v; a container needs the capability SYS_ADMIN for them", err)
 	}
 	address := ""
 	for lines := bufio.NewScanner(out); address == "" && lines.Scan(); {

@@ -48,3 +48,20 @@ func (q *Queries) LastBackup(ctx context.Context) (Backup, error) {
 	)
 	return i, err
 }
+
+const lastGoodBackup = `-- name: LastGoodBackup :one
+SELECT id, at, file, bytes, fault FROM backups WHERE fault = '' ORDER BY at DESC, id DESC LIMIT 1
+`
+
+func (q *Queries) LastGoodBackup(ctx context.Context) (Backup, error) {
+	row := q.db.QueryRowContext(ctx, lastGoodBackup)
+	var i Backup
+	err := row.Scan(
+		&i.ID,
+		&i.At,
+		&i.File,
+		&i.Bytes,
+		&i.Fault,
+	)
+	return i, err
+}

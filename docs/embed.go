@@ -1,0 +1,10 @@
+// Package docs holds the pages of the documentation, so that a hub shows those of its
+// own version.
+package docs
+
+import "embed"
+
+// Files are the pages and their pictures.
+//
+//go:embed *.md */*.md pictures/*.png
+var Files embed.FS

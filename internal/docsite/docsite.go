@@ -1,0 +1,173 @@
+// Package docsite makes a site of the documentation: it renders the pages of package
+// docs as HTML, lists them as docs/README.md does, and searches them.
+package docsite
+
+import (
+	"io/fs"
+	"path"
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/kith/kith/docs"
+)
+
+// Root is the path of the documentation on a hub. The page of docs/install.md is at
+// Root + "/install", and that of docs/README.md at Root.
+const Root = "/docs"
+
+// Page is one page of the documentation.
+type Page struct {
+	Name     string // the path below docs, without ".md"; "README" is the first page
+	Title    string
+	HTML     string // the content, with the title
+	Sections []Section
+
+	links []Link // of the page to other pages, in their order, each below a heading
+}
+
+// Path is the path of the page on a hub.
+func (p Page) Path() string {
+	if p.Name == "README" {
+		return Root
+	}
+	return Root + "/" + p.Name
+}
+
+// Section is a heading of a page, and what is below it up to the next one.
+type Section struct {
+	ID, Title string
+	Level     int
+	text      string // in lower case
+}
+
+// Link is a link to a page.
+type Link struct {
+	Path, Title string
+
+	below string // the heading that the link is below
+}
+
+// Group is a list of pages under a title.
+type Group struct {
+	Title string
+	Links []Link
+}
+
+// site is the documentation, complete.
+type site struct {
+	pages  map[string]Page
+	groups []Group
+}
+
+// load renders the pages once, when the first one is read.
+var load = sync.OnceValue(func() site {
+	s := site{pages: map[string]Page{}}
+	err := fs.WalkDir(docs.Files, ".", func(name string, entry fs.DirEntry, err error) error {
+		if err != nil || entry.IsDir() || path.Ext(name) != ".md" {
+			return err
+		}
+		text, err := docs.Files.ReadFile(name)
+		if err != nil {
+			return err
+		}
+		page, err := render(strings.TrimSuffix(name, ".md"), text)
+		s.pages[page.Name] = page
+		return err
+	})
+	if err != nil {
+		panic(err) // the pages are compiled in: the first test fails
+	}
+	s.groups = s.list()
+	return s
+})
+
+// list returns the pages as the first page lists them below its headings. The decisions
+// follow, which it does not list.
+func (s site) list() []Group {
+	var out []Group
+	for _, link := range s.pages["README"].links {
+		if len(out) == 0 || out[len(out)-1].Title != link.below {
+			out = append(out, Group{Title: link.below})
+		}
+		last := &out[len(out)-1]
+		last.Links = append(last.Links, link)
+	}
+	decisions := Group{Title: "Decisions"}
+	for _, p := range s.pages {
+		if strings.HasPrefix(p.Name, "decisions/") {
+			decisions.Links = append(decisions.Links, Link{Path: p.Path(), Title: p.Title})
+		}
+	}
+	slices.SortFunc(decisions.Links, func(a, b Link) int { return strings.Compare(a.Path, b.Path) })
+	return append(out, decisions)
+}
+
+// Find returns the page with the name.
+func Find(name string) (Page, bool) {
+	page, found := load().pages[name]
+	return page, found
+}
+
+// Groups returns the lists of pages, in the order in which they are shown.
+func Groups() []Group { return load().groups }
+
+// Picture returns a picture of the pages by its path below docs.
+func Picture(name string) ([]byte, bool) {
+	if path.Ext(name) != ".png" {
+		return nil, false
+	}
+	data, err := docs.Files.ReadFile(name)
+	return data, err == nil
+}
+
+// Hit is a section in which a search found its words.
+type Hit struct {
+	Path, Page, Section string
+}
+
+// mostHits limits the hits of one search.
+const mostHits = 40
+
+// Search returns the sections that hold all of the words, those with the words in their
+// titles first.
+func Search(query string) []Hit {
+	words := strings.Fields(strings.ToLower(query))
+	if len(words) == 0 {
+		return nil
+	}
+	var inTitle, inText []Hit
+	for _, name := range load().order() {
+		page := load().pages[name]
+		for _, section := range page.Sections {
+			hit := Hit{Path: page.Path() + "#" + section.ID, Page: page.Title, Section: section.Title}
+			title := strings.ToLower(page.Title + " " + section.Title)
+			switch {
+			case holdsAll(title, words):
+				inTitle = append(inTitle, hit)
+			case holdsAll(title+" "+section.text, words):
+				inText = append(inText, hit)
+			}
+		}
+	}
+	hits := append(inTitle, inText...)
+	return hits[:min(len(hits), mostHits)]
+}
+
+// order returns the names of all pages in the order of the lists, the first page last.
+func (s site) order() []string {
+	var out []string
+	for _, group := range s.groups {
+		for _, link := range group.Links {
+			name := strings.TrimPrefix(link.Path, Root+"/")
+			if _, found := s.pages[name]; found && !slices.Contains(out, name) {
+				out = append(out, name)
+			}
+		}
+	}
+	return append(out, "README")
+}
+
+func holdsAll(text string, words []string) bool {
+	return !slices.ContainsFunc(words, func(word string) bool { return !strings.Contains(text, word) })
+}

@@ -1,0 +1,140 @@
+package docsite_test
+
+import (
+	"io/fs"
+	"path"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/kith/kith/docs"
+	"github.com/kith/kith/internal/docsite"
+)
+
+// pages returns every page of the documentation.
+func pages(t *testing.T) []docsite.Page {
+	t.Helper()
+	var out []docsite.Page
+	err := fs.WalkDir(docs.Files, ".", func(name string, _ fs.DirEntry, err error) error {
+		if name, ok := strings.CutSuffix(name, ".md"); ok {
+			page, found := docsite.Find(name)
+			if !found {
+				t.Errorf("docs/%s.md is not served", name)
+			}
+			out = append(out, page)
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return out
+}
+
+var (
+	href = regexp.MustCompile(`(?:href|src)="([^"]*)"`)
+	id   = regexp.MustCompile(`\bid="([^"]*)"`)
+)
+
+// TestLinks follows every link and picture of the rendered pages: to a page, and to a
+// place that it has.
+func TestLinks(t *testing.T) {
+	ids := map[string][]string{}
+	for _, page := range pages(t) {
+		for _, m := range id.FindAllStringSubmatch(page.HTML, -1) {
+			if slices.Contains(ids[page.Path()], m[1]) {
+				t.Errorf("%s has the id %q twice", page.Name, m[1])
+			}
+			ids[page.Path()] = append(ids[page.Path()], m[1])
+		}
+	}
+	followed := 0
+	for _, page := range pages(t) {
+		for _, m := range href.FindAllStringSubmatch(page.HTML, -1) {
+			to, place, hasPlace := strings.Cut(m[1], "#")
+			if strings.Contains(to, ":") {
+				continue // another site, or an address to write to
+			}
+			if followed++; to == "" {
+				to = page.Path()
+			}
+			if _, found := docsite.Picture(strings.TrimPrefix(to, docsite.Root+"/")); found {
+				continue
+			}
+			if ids[to] == nil {
+				t.Errorf("%s links to %s, which is no page", page.Name, m[1])
+			} else if hasPlace && !slices.Contains(ids[to], place) {
+				t.Errorf("%s links to %s, which that page does not have", page.Name, m[1])
+			}
+		}
+	}
+	if followed < 300 {
+		t.Errorf("the pages have %d links: the pattern finds few", followed)
+	}
+}
+
+// TestEveryPageIsListed: docs/README.md links each page, and each once.
+func TestEveryPageIsListed(t *testing.T) {
+	listed := map[string]int{}
+	for _, group := range docsite.Groups() {
+		if group.Title == "" || len(group.Links) == 0 {
+			t.Errorf("a list of docs/README.md has the title %q and %d links", group.Title, len(group.Links))
+		}
+		for _, link := range group.Links {
+			listed[link.Path]++
+		}
+	}
+	for _, page := range pages(t) {
+		if n := listed[page.Path()]; page.Name != "README" && n != 1 {
+			t.Errorf("docs/README.md links %s.md %d times: list it once, below the readers that it is for", page.Name, n)
+		}
+	}
+}
+
+func TestRendering(t *testing.T) {
+	install, _ := docsite.Find("install")
+	if install.Title != "Install, upgrade, uninstall" || install.Path() != "/docs/install" {
+		t.Errorf("%q at %q", install.Title, install.Path())
+	}
+	for _, want := range []string{
+		`<h1 id="install-upgrade-uninstall">Install, upgrade, uninstall</h1>`,
+		`<h2 id="a-hub">A hub<a href="#a-hub" title="Link to this section" class="anchor">#</a></h2>`,
+		`<figure class="code-block"><figcaption>sh</figcaption><pre tabindex="0"><code>`,
+		`<div class="scroll" tabindex="0"><table>`,
+		`href="/docs/operate/backup#postgresql"`,
+	} {
+		if !strings.Contains(install.HTML, want) {
+			t.Errorf("docs/install.md has no %s", want)
+		}
+	}
+	for _, page := range pages(t) {
+		for _, unwanted := range []string{"<!--", "<script", "style=", "onclick"} {
+			if strings.Contains(page.HTML, unwanted) {
+				t.Errorf("%s holds %s, which the site's Content-Security-Policy or its readers have no use for", page.Name, unwanted)
+			}
+		}
+	}
+	first, _ := docsite.Find("README")
+	if first.Path() != docsite.Root || !strings.Contains(first.HTML, `href="https://github.com/kith/kith/blob/main/CHANGELOG.md"`) {
+		t.Errorf("%s: %s", first.Path(), first.HTML)
+	}
+}
+
+func TestSearch(t *testing.T) {
+	hits := docsite.Search("Purge debian")
+	if len(hits) == 0 || hits[0].Path != "/docs/install#debian-ubuntu" || hits[0].Section != "Debian, Ubuntu" {
+		t.Errorf("%+v", hits)
+	}
+	if hits = docsite.Search("uninstall"); len(hits) == 0 || path.Base(hits[0].Path) != "install#install-upgrade-uninstall" {
+		t.Errorf("a title does not come first: %+v", hits)
+	}
+	for _, query := range []string{"", "  ", "nothing-holds-this-word"} {
+		if hits := docsite.Search(query); len(hits) > 0 {
+			t.Errorf("%q: %+v", query, hits)
+		}
+	}
+	if hits := docsite.Search("the"); len(hits) != 40 {
+		t.Errorf("%d hits", len(hits))
+	}
+}

@@ -1,0 +1,194 @@
+package docsite
+
+import (
+	"bytes"
+	"fmt"
+	"html"
+	"path"
+	"strings"
+	"unicode"
+
+	"github.com/yuin/goldmark"
+	"github.com/yuin/goldmark/ast"
+	"github.com/yuin/goldmark/extension"
+	"github.com/yuin/goldmark/parser"
+	"github.com/yuin/goldmark/renderer"
+	markup "github.com/yuin/goldmark/renderer/html"
+	"github.com/yuin/goldmark/text"
+	"github.com/yuin/goldmark/util"
+)
+
+// source is where readers find the files of the repository that are no pages.
+const source = "https://github.com/kith/kith/blob/main/"
+
+// markdown renders the pages. They are part of the program, so that the HTML in them,
+// which is anchors, is passed on.
+var markdown = goldmark.New(
+	goldmark.WithExtensions(extension.Table),
+	goldmark.WithRendererOptions(markup.WithUnsafe(), renderer.WithNodeRenderers(util.Prioritized(codeRenderer{}, 1))),
+)
+
+// render renders a page.
+func render(name string, source []byte) (Page, error) {
+	page := Page{Name: name}
+	doc := markdown.Parser().Parse(text.NewReader(source), parser.WithContext(parser.NewContext()))
+	var comments []ast.Node
+	used := map[string]int{}
+	err := ast.Walk(doc, func(node ast.Node, entering bool) (ast.WalkStatus, error) {
+		if !entering {
+			return ast.WalkContinue, nil
+		}
+		switch node := node.(type) {
+		case *ast.Heading:
+			page.addSection(node, source, used)
+			return ast.WalkSkipChildren, nil
+		case *ast.HTMLBlock:
+			if bytes.HasPrefix(bytes.TrimSpace(lines(node, source)), []byte("<!--")) {
+				comments = append(comments, node)
+			}
+		case *ast.FencedCodeBlock:
+			page.addText(string(lines(node, source)))
+		case *ast.Text:
+			page.addText(string(node.Value(source)))
+		case *ast.Image:
+			node.Destination = []byte(page.target(string(node.Destination)))
+		case *ast.Link:
+			node.Destination = []byte(page.target(string(node.Destination)))
+			page.addLink(node, source)
+		}
+		return ast.WalkContinue, nil
+	})
+	if err != nil {
+		return page, err
+	}
+	for _, comment := range comments {
+		comment.Parent().RemoveChild(comment.Parent(), comment)
+	}
+	var out bytes.Buffer
+	if err := markdown.Renderer().Render(&out, source, doc); err != nil {
+		return page, fmt.Errorf("cannot render docs/%s.md: %w", name, err)
+	}
+	// Code is escaped: the tags are those of tables.
+	page.HTML = strings.NewReplacer("<table>", `<div class="scroll" tabindex="0"><table>`, "</table>", "</table></div>").Replace(out.String())
+	if len(page.Sections) == 0 {
+		return page, fmt.Errorf("docs/%s.md has no title", name)
+	}
+	page.Title = page.Sections[0].Title
+	return page, nil
+}
+
+// addSection begins a section of the page. The heading gets an id, and a link to itself.
+func (p *Page) addSection(heading *ast.Heading, source []byte, used map[string]int) {
+	title := words(heading, source)
+	id := slug(title)
+	used[id]++
+	if n := used[id]; n > 1 {
+		id = fmt.Sprintf("%s-%d", id, n-1)
+	}
+	p.Sections = append(p.Sections, Section{ID: id, Title: title, Level: heading.Level})
+	heading.SetAttributeString("id", []byte(id))
+	if heading.Level == 1 {
+		return
+	}
+	link := ast.NewLink()
+	link.Destination = []byte("#" + id)
+	link.Title = []byte("Link to this section")
+	link.SetAttributeString("class", []byte("anchor"))
+	link.AppendChild(link, ast.NewString([]byte("#")))
+	heading.AppendChild(heading, link)
+}
+
+// addText adds text to the last section, for the search.
+func (p *Page) addText(text string) {
+	if n := len(p.Sections); n > 0 {
+		p.Sections[n-1].text += " " + strings.ToLower(text)
+	}
+}
+
+// addLink keeps a link to another page.
+func (p *Page) addLink(link *ast.Link, source []byte) {
+	to, n := string(link.Destination), len(p.Sections)
+	if n > 0 && strings.HasPrefix(to, Root+"/") && !strings.Contains(to, "#") {
+		p.links = append(p.links, Link{Path: to, Title: words(link, source), below: p.Sections[n-1].Title})
+	}
+}
+
+// target is where a link of the page leads on a hub: to a page, to a picture, to a place
+// on the same page, or to the repository.
+func (p *Page) target(to string) string {
+	if strings.HasPrefix(to, "#") || strings.Contains(to, ":") {
+		return to
+	}
+	file, id, hasID := strings.Cut(to, "#")
+	file = path.Join("docs", path.Dir(p.Name), file)
+	inside, isOurs := strings.CutPrefix(file, "docs/")
+	name, isPage := strings.CutSuffix(inside, ".md")
+	switch {
+	case !isOurs, !isPage && path.Ext(inside) != ".png":
+		file = source + file
+	default:
+		file = Page{Name: name}.Path()
+	}
+	if hasID {
+		file += "#" + id
+	}
+	return file
+}
+
+// words is the text of a node.
+func words(node ast.Node, source []byte) string {
+	var out strings.Builder
+	_ = ast.Walk(node, func(n ast.Node, entering bool) (ast.WalkStatus, error) {
+		if text, ok := n.(*ast.Text); ok && entering {
+			out.Write(text.Value(source))
+		}
+		return ast.WalkContinue, nil
+	})
+	return out.String()
+}
+
+// slug is the id of a heading, as code hosts make it: its letters and digits in lower
+// case, with hyphens for spaces.
+func slug(heading string) string {
+	return strings.Map(func(r rune) rune {
+		switch {
+		case r == ' ':
+			return '-'
+		case r == '-', r == '_', unicode.IsLetter(r), unicode.IsDigit(r):
+			return unicode.ToLower(r)
+		default:
+			return -1
+		}
+	}, heading)
+}
+
+// lines is the source of a block.
+func lines(block ast.Node, source []byte) []byte {
+	var out bytes.Buffer
+	for _, line := range block.Lines().Sliced(0, block.Lines().Len()) {
+		out.Write(line.Value(source))
+	}
+	return out.Bytes()
+}
+
+// codeRenderer writes blocks of code, with their language above them.
+type codeRenderer struct{}
+
+// RegisterFuncs implements renderer.NodeRenderer.
+func (codeRenderer) RegisterFuncs(to renderer.NodeRendererFuncRegisterer) {
+	to.Register(ast.KindFencedCodeBlock, func(w util.BufWriter, source []byte, node ast.Node, entering bool) (ast.WalkStatus, error) {
+		if !entering {
+			return ast.WalkContinue, nil
+		}
+		language := string(node.(*ast.FencedCodeBlock).Language(source))
+		if language != "" {
+			fmt.Fprintf(w, `<figure class="code-block"><figcaption>%s</figcaption>`, html.EscapeString(language))
+		}
+		fmt.Fprintf(w, `<pre tabindex="0"><code>%s</code></pre>`, html.EscapeString(string(lines(node, source))))
+		if language != "" {
+			_, _ = w.WriteString("</figure>")
+		}
+		_, err := w.WriteString("\n")
+		return ast.WalkSkipChildren, err
+	})
+}

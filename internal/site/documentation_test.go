@@ -1,0 +1,30 @@
+package site
+
+import (
+	"strings"
+	"testing"
+)
+
+// TestDocumentation: visitors and members read the pages, their pictures and what a
+// search finds; nothing else is below /docs.
+func TestDocumentation(t *testing.T) {
+	tn := newTown(t, nil)
+	b := tn.browser()
+	b.get("/docs").want(t, 200, `<h1 id="documentation">Documentation</h1>`)
+	page := b.get("/docs/install").want(t, 200, "<title>Install, upgrade, uninstall · kith</title>", `<a href="/docs/install" aria-current="page">`, "Sign in")
+	if csp := page.header.Get("Content-Security-Policy"); !strings.HasPrefix(csp, "default-src 'none'") {
+		t.Errorf("Content-Security-Policy %q", csp)
+	}
+	b.get("/docs/operate/database").want(t, 200, `id="upgrades">Upgrades<a`)
+	b.get("/docs?q=purge+debian").want(t, 200, `<a href="/docs/install#debian-ubuntu">`)
+	b.get("/docs?q=%3Cscript%3E"+strings.Repeat("x", 300)).want(t, 200, "0 sections hold", "&lt;script&gt;")
+	if picture := b.get("/docs/pictures/usage.png"); picture.status != 200 || picture.header.Get("Content-Type") != "image/png" || !strings.HasPrefix(picture.body, "\x89PNG") {
+		t.Errorf("a picture: %d %q", picture.status, picture.header)
+	}
+	if to := b.get("/docs/operate/upgrade.md").want(t, 303).header.Get("Location"); to != "/docs/operate/upgrade" {
+		t.Errorf("the file name leads to %s", to)
+	}
+	for _, path := range []string{"/docs/nothing", "/docs/README", "/docs/pictures/none.png", "/docs/embed.go", "/docs/../docs/install"} {
+		b.get(path).want(t, 404)
+	}
+}
