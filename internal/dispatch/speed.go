@@ -171,7 +171,7 @@ func measurementOf(call *gateway.Call, last *gateway.Attempt, out gateway.Outcom
 	}
 	x.Output = int(out.TokensOut)
 	all := fleet.Predict(assumed, x.Uncached, x.Output, x.Running)
-	start := fleet.Predict(assumed, x.Uncached, 0, 1)
+	start := fleet.Predict(assumed, x.Uncached, 0, x.Running)
 	if all <= 0 {
 		start, all = 1, 1
 	}

@@ -1,6 +1,6 @@
 -- name: PutSpeed :exec
 INSERT INTO speeds (machine_id, model, measured, samples) VALUES ($1, $2, $3, $4)
-ON CONFLICT (machine_id, model) DO UPDATE SET measured = excluded.measured, samples = excluded.samples WHERE excluded.measured > speeds.measured;
+ON CONFLICT (machine_id, model) DO UPDATE SET measured = excluded.measured, samples = excluded.samples WHERE excluded.measured >= speeds.measured;
 
 -- name: SpeedsSince :many
 SELECT * FROM speeds WHERE measured >= $1 ORDER BY machine_id, model;

@@ -49,7 +49,7 @@ func (q *Queries) PruneSpeeds(ctx context.Context, measured int64) error {
 
 const putSpeed = `-- name: PutSpeed :exec
 INSERT INTO speeds (machine_id, model, measured, samples) VALUES ($1, $2, $3, $4)
-ON CONFLICT (machine_id, model) DO UPDATE SET measured = excluded.measured, samples = excluded.samples WHERE excluded.measured > speeds.measured
+ON CONFLICT (machine_id, model) DO UPDATE SET measured = excluded.measured, samples = excluded.samples WHERE excluded.measured >= speeds.measured
 `
 
 func (q *Queries) PutSpeed(ctx context.Context, machineID string, model string, measured int64, samples string) error {
